@@ -1,0 +1,292 @@
+//! The graph: nodes of a few core operators, values between them.
+
+use crate::dtype::DType;
+use crate::op::Op;
+use crate::poly::Dim;
+use petgraph::Direction;
+use petgraph::stable_graph::{NodeIndex, StableDiGraph};
+use petgraph::visit::EdgeRef;
+use std::fmt;
+use std::sync::Arc;
+
+/// A node of a [`Graph`].
+pub type NodeId = NodeIndex<u32>;
+
+/// Output `port` of a node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Value {
+    /// Who makes it.
+    pub node: NodeId,
+    /// Which of its outputs.
+    pub port: u32,
+}
+
+/// Element type and symbolic shape of a value.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct TensorType {
+    /// Element type.
+    pub dtype: DType,
+    /// Extents, outermost first.
+    pub shape: Vec<Dim>,
+}
+
+impl TensorType {
+    /// A type from its parts.
+    pub fn new(dtype: DType, shape: impl Into<Vec<Dim>>) -> TensorType {
+        TensorType { dtype, shape: shape.into() }
+    }
+    /// Number of axes.
+    pub fn rank(&self) -> usize {
+        self.shape.len()
+    }
+    /// Number of elements.
+    pub fn numel(&self) -> Dim {
+        self.shape.iter().product()
+    }
+    /// The shape, where every extent is a constant.
+    pub fn static_shape(&self) -> Option<Vec<usize>> {
+        self.shape.iter().map(|d| usize::try_from(d.as_const()?).ok()).collect()
+    }
+}
+
+impl fmt::Display for TensorType {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}[", self.dtype)?;
+        for (i, d) in self.shape.iter().enumerate() {
+            if i > 0 {
+                f.write_str(", ")?;
+            }
+            write!(f, "{d}")?;
+        }
+        f.write_str("]")
+    }
+}
+
+/// One operation.
+#[derive(Clone, Debug)]
+pub struct Node {
+    /// What it does.
+    pub op: Op,
+    /// What it reads, in order.
+    pub inputs: Vec<Value>,
+    /// The types of what it makes.
+    pub outputs: Vec<TensorType>,
+    /// The model's nodes it came from, for messages and profiles.
+    pub origin: Vec<Arc<str>>,
+    /// The model's names of its outputs, where they have one (taps and patches refer to them).
+    pub names: Vec<Option<Arc<str>>>,
+}
+
+/// An edge: from output `output` of its source to input `input` of its target.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Port {
+    /// Output of the source.
+    pub output: u32,
+    /// Input of the target.
+    pub input: u32,
+}
+
+/// A named value at the border of a graph.
+#[derive(Clone, Debug)]
+pub struct Border {
+    /// Its name in the model.
+    pub name: Arc<str>,
+    /// The value.
+    pub value: Value,
+}
+
+/// Two dimensions that the model needs to be equal and that only a run can compare.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Constraint {
+    /// One.
+    pub a: Dim,
+    /// The other.
+    pub b: Dim,
+    /// Which node of the model needs it.
+    pub origin: Arc<str>,
+}
+
+/// A directed acyclic graph of core operators. Node order in the arena carries no meaning.
+#[derive(Clone, Debug, Default)]
+pub struct Graph {
+    dag: StableDiGraph<Node, Port>,
+    /// What the caller gives; each value is an [`Op::Input`].
+    pub inputs: Vec<Border>,
+    /// What the caller gets.
+    pub outputs: Vec<Border>,
+    /// What a run must check.
+    pub constraints: Vec<Constraint>,
+}
+
+impl Graph {
+    /// An empty graph.
+    pub fn new() -> Graph {
+        Graph::default()
+    }
+
+    /// Adds a node whose output types are already known. Prefer [`Graph::push`].
+    pub fn add_node(&mut self, node: Node) -> NodeId {
+        let inputs = node.inputs.clone();
+        let id = self.dag.add_node(node);
+        for (i, v) in inputs.iter().enumerate() {
+            self.dag.add_edge(v.node, id, Port { output: v.port, input: i as u32 });
+        }
+        id
+    }
+
+    /// Adds a node, inferring its output types.
+    pub fn push(&mut self, op: Op, inputs: &[Value], origin: &[Arc<str>]) -> Result<NodeId, String> {
+        let types: Vec<&TensorType> = inputs.iter().map(|v| self.ty(*v)).collect();
+        let outputs = op.infer(&types)?;
+        let names = vec![None; outputs.len()];
+        Ok(self.add_node(Node { op, inputs: inputs.to_vec(), outputs, origin: origin.to_vec(), names }))
+    }
+
+    /// Adds a graph input.
+    pub fn add_input(&mut self, name: &str, ty: TensorType) -> Value {
+        let name: Arc<str> = name.into();
+        let node = self.add_node(Node {
+            op: Op::Input,
+            inputs: vec![],
+            outputs: vec![ty],
+            origin: vec![],
+            names: vec![Some(name.clone())],
+        });
+        let value = Value { node, port: 0 };
+        self.inputs.push(Border { name, value });
+        value
+    }
+
+    /// The node. Panics on an id of another graph or of a removed node.
+    pub fn node(&self, id: NodeId) -> &Node {
+        &self.dag[id]
+    }
+    /// The node, to change what does not affect its edges (op attributes, origin, names).
+    pub fn node_mut(&mut self, id: NodeId) -> &mut Node {
+        &mut self.dag[id]
+    }
+    /// Whether the node is still there.
+    pub fn contains(&self, id: NodeId) -> bool {
+        self.dag.contains_node(id)
+    }
+    /// A value's type.
+    pub fn ty(&self, v: Value) -> &TensorType {
+        &self.dag[v.node].outputs[v.port as usize]
+    }
+    /// Number of nodes.
+    pub fn len(&self) -> usize {
+        self.dag.node_count()
+    }
+    /// Whether there are no nodes.
+    pub fn is_empty(&self) -> bool {
+        self.dag.node_count() == 0
+    }
+    /// All node ids, in arena order.
+    pub fn node_ids(&self) -> impl Iterator<Item = NodeId> + '_ {
+        self.dag.node_indices()
+    }
+
+    /// The nodes that read `v`, and at which input, ordered by node and input.
+    pub fn uses(&self, v: Value) -> Vec<(NodeId, usize)> {
+        let mut u: Vec<_> = self
+            .dag
+            .edges_directed(v.node, Direction::Outgoing)
+            .filter(|e| e.weight().output == v.port)
+            .map(|e| (e.target(), e.weight().input as usize))
+            .collect();
+        u.sort_unstable();
+        u
+    }
+    /// Whether `v` is a graph output.
+    pub fn is_output(&self, v: Value) -> bool {
+        self.outputs.iter().any(|o| o.value == v)
+    }
+
+    /// Makes every reader of `old`, the graph outputs included, read `new`.
+    pub fn replace_uses(&mut self, old: Value, new: Value) {
+        for (n, i) in self.uses(old) {
+            self.set_input(n, i, new);
+        }
+        for o in &mut self.outputs {
+            if o.value == old {
+                o.value = new;
+            }
+        }
+    }
+
+    /// Makes input `i` of `n` read `v`.
+    pub fn set_input(&mut self, n: NodeId, i: usize, v: Value) {
+        let edge = self
+            .dag
+            .edges_directed(n, Direction::Incoming)
+            .find(|e| e.weight().input as usize == i)
+            .map(|e| e.id());
+        if let Some(e) = edge {
+            self.dag.remove_edge(e);
+        }
+        self.dag.add_edge(v.node, n, Port { output: v.port, input: i as u32 });
+        self.dag[n].inputs[i] = v;
+    }
+
+    /// Producers before consumers; the same graph always gives the same order. `Err` holds a node on a cycle.
+    pub fn topo(&self) -> Result<Vec<NodeId>, NodeId> {
+        let bound = self.dag.node_indices().map(|n| n.index() + 1).max().unwrap_or(0);
+        let mut missing = vec![0usize; bound];
+        for n in self.dag.node_indices() {
+            missing[n.index()] = self.dag.edges_directed(n, Direction::Incoming).count();
+        }
+        let mut ready: std::collections::BTreeSet<NodeId> =
+            self.dag.node_indices().filter(|n| missing[n.index()] == 0).collect();
+        let mut order = Vec::with_capacity(self.len());
+        while let Some(n) = ready.pop_first() {
+            order.push(n);
+            for e in self.dag.edges_directed(n, Direction::Outgoing) {
+                let m = e.target();
+                missing[m.index()] -= 1;
+                if missing[m.index()] == 0 {
+                    ready.insert(m);
+                }
+            }
+        }
+        if order.len() == self.len() {
+            return Ok(order);
+        }
+        Err(self.dag.node_indices().find(|n| missing[n.index()] > 0).unwrap_or_default())
+    }
+
+    /// Removes nodes that no output depends on; inputs stay. Returns how many went.
+    pub fn remove_dead(&mut self) -> usize {
+        let mut live = std::collections::HashSet::new();
+        let mut stack: Vec<NodeId> = self.outputs.iter().chain(&self.inputs).map(|b| b.value.node).collect();
+        while let Some(n) = stack.pop() {
+            if live.insert(n) {
+                stack.extend(self.dag[n].inputs.iter().map(|v| v.node));
+            }
+        }
+        let before = self.len();
+        self.dag.retain_nodes(|_, n| live.contains(&n));
+        before - self.len()
+    }
+
+    /// The underlying petgraph, for algorithms that want one.
+    pub fn dag(&self) -> &StableDiGraph<Node, Port> {
+        &self.dag
+    }
+}
+
+impl Node {
+    /// The model's node name to show for it.
+    pub fn label(&self) -> String {
+        match self.origin.as_slice() {
+            [] => self.op.name().to_owned(),
+            [one] => one.to_string(),
+            [first, rest @ ..] => format!("{first} (+{})", rest.len()),
+        }
+    }
+}
+
+impl From<NodeId> for Value {
+    fn from(node: NodeId) -> Value {
+        Value { node, port: 0 }
+    }
+}

@@ -1,0 +1,537 @@
+//! The core operators and the typing rule of each.
+//!
+//! | operator | result |
+//! |---|---|
+//! | `Input`, `Const` | given |
+//! | `Map` | `out[i] = body(operands broadcast to i, i)` |
+//! | `View` | `out[i] = x[index(i)]`, or `fill` where `index(i)` is outside `x` |
+//! | `Reduce` | reduced axes stay with extent 1 |
+//! | `ArgReduce` | i64, the axis stays with extent 1 |
+//! | `Cumulate` | running sum or product along an axis |
+//! | `Contract` | `out[labels] = Σ a[labels]·b[labels]` over the labels that `out` lacks |
+//! | `Gather` | `out[i] = data[affine(i) or indices[affine(i)], …]` |
+//! | `Scatter` | `data` with `updates` written, or reduced in, at indexed places |
+//! | `Concat` | operands joined along an axis |
+//! | `TopK` | sorted prefix along an axis: values, i64 positions |
+//! | `Softmax`, `Norm`, `Attention` | *raised*: each equals a composition of the above ([`crate::lower`]) |
+//! | `If`, `Loop`, `Scan` | subgraphs |
+//!
+//! A convolution is a `Contract` of an unfolding `View`; pooling is a `Reduce` of one.
+//! Float sums accumulate in f32 whatever the element type.
+
+use crate::dtype::DType;
+use crate::graph::{Graph, TensorType};
+use crate::poly::{Dim, Poly};
+use crate::scalar::{Scalar, ScalarFn};
+use crate::tensor::Tensor;
+use std::sync::Arc;
+
+/// How [`Op::Reduce`], [`Op::Cumulate`] and [`Op::Scatter`] combine elements.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum ReduceOp {
+    /// Sum; 0 when empty.
+    Sum,
+    /// Product; 1 when empty.
+    Prod,
+    /// Largest; the type's least value when empty. On bool: any.
+    Max,
+    /// Smallest; the type's greatest value when empty. On bool: all.
+    Min,
+}
+
+impl ReduceOp {
+    /// Every reduction.
+    pub const ALL: [ReduceOp; 4] = [ReduceOp::Sum, ReduceOp::Prod, ReduceOp::Max, ReduceOp::Min];
+    /// The name in the text format.
+    pub fn name(self) -> &'static str {
+        match self {
+            ReduceOp::Sum => "sum",
+            ReduceOp::Prod => "prod",
+            ReduceOp::Max => "max",
+            ReduceOp::Min => "min",
+        }
+    }
+}
+
+/// A sum of products over labelled axes, as an einsum of two operands writes it.
+///
+/// Labels of `a`, `b` and `out` name their axes in order; a label's extent is the same wherever it
+/// stands. A label in all three is a *batch* label, in `a` and `out` an *m* label, in `b` and `out` an
+/// *n* label, in `a` and `b` only a *k* label. Each label occurs in at least two places, once in each.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Contract {
+    /// Axes of the first operand.
+    pub a: Vec<u8>,
+    /// Axes of the second operand.
+    pub b: Vec<u8>,
+    /// Axes of the result.
+    pub out: Vec<u8>,
+}
+
+impl Contract {
+    /// Labels in all three, in the order of `out`.
+    pub fn batch(&self) -> Vec<u8> {
+        self.out.iter().copied().filter(|l| self.a.contains(l) && self.b.contains(l)).collect()
+    }
+    /// Labels of `a` and `out` only, in the order of `out`.
+    pub fn m(&self) -> Vec<u8> {
+        self.out.iter().copied().filter(|l| self.a.contains(l) && !self.b.contains(l)).collect()
+    }
+    /// Labels of `b` and `out` only, in the order of `out`.
+    pub fn n(&self) -> Vec<u8> {
+        self.out.iter().copied().filter(|l| !self.a.contains(l) && self.b.contains(l)).collect()
+    }
+    /// Labels summed over, in the order of `b`.
+    pub fn k(&self) -> Vec<u8> {
+        self.b.iter().copied().filter(|l| self.a.contains(l) && !self.out.contains(l)).collect()
+    }
+}
+
+/// Where one axis of a [`Op::Gather`] or [`Op::Scatter`] points.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum GatherAxis {
+    /// An index expression over the domain's variables; always inside.
+    Affine(Poly),
+    /// An element of index operand `input` (i32 or i64; position among the node's inputs), read at
+    /// `at`. Negative values count from the end; what is still outside is clamped (Gather) or
+    /// dropped (Scatter).
+    Data {
+        /// Which of the node's inputs holds the indices.
+        input: usize,
+        /// Where to read it.
+        at: Vec<Poly>,
+    },
+}
+
+/// Which normalisation [`Op::Norm`] does; `μ` and `σ²` are taken over `axes`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum NormKind {
+    /// `(x − μ) / √(σ² + ε)`.
+    Layer,
+    /// `x / √(mean(x²) + ε)`.
+    Rms,
+}
+
+/// A core operator. See the [module](self) for what each computes.
+#[derive(Clone, Debug)]
+pub enum Op {
+    /// A graph input.
+    Input,
+    /// A constant.
+    Const(Arc<Tensor>),
+    /// Elementwise; operands broadcast to `shape` aligned at the last axis.
+    Map {
+        /// What is computed for each element.
+        body: ScalarFn,
+        /// The shape of the result.
+        shape: Vec<Dim>,
+    },
+    /// Reads its operand elsewhere. `index[d]`, over the variables of `shape`, is the position along the operand's axis `d`.
+    View {
+        /// The shape of the result.
+        shape: Vec<Dim>,
+        /// One expression per axis of the operand.
+        index: Vec<Poly>,
+        /// The value where `index` is outside the operand; `None` promises that it never is.
+        fill: Option<Scalar>,
+    },
+    /// Combines along `axes` (sorted).
+    Reduce {
+        /// How.
+        op: ReduceOp,
+        /// Which axes.
+        axes: Vec<usize>,
+    },
+    /// The position of the largest or smallest element.
+    ArgReduce {
+        /// `Max` or `Min`.
+        op: ReduceOp,
+        /// Along which axis.
+        axis: usize,
+        /// Of equal elements take the last, not the first.
+        last: bool,
+    },
+    /// Running combination (`Sum`, `Prod`).
+    Cumulate {
+        /// How.
+        op: ReduceOp,
+        /// Along which axis.
+        axis: usize,
+        /// Leave out the element itself.
+        exclusive: bool,
+        /// From the end.
+        reverse: bool,
+    },
+    /// Sum of products. Inputs: a, b, of one element type.
+    Contract(Contract),
+    /// Reads at indexed places. Inputs: data, index operands.
+    Gather {
+        /// The shape of the result.
+        shape: Vec<Dim>,
+        /// One per axis of data, over the variables of `shape`.
+        index: Vec<GatherAxis>,
+    },
+    /// Writes at indexed places. Inputs: data, updates, index operands. With `reduce: None`, of two
+    /// updates to one place the one later in row-major order of `updates` stands.
+    Scatter {
+        /// Combine with what is there, or replace it.
+        reduce: Option<ReduceOp>,
+        /// One per axis of data, over the variables of updates' shape.
+        index: Vec<GatherAxis>,
+    },
+    /// Joins its operands.
+    Concat {
+        /// Along which axis.
+        axis: usize,
+    },
+    /// The `k` largest or smallest along an axis, in order; of equal elements the first wins. Outputs: values, positions (i64).
+    TopK {
+        /// Along which axis.
+        axis: usize,
+        /// How many.
+        k: Dim,
+        /// Largest, or smallest.
+        largest: bool,
+    },
+    /// `exp(x − max) / Σ exp(x − max)` along an axis, or its logarithm.
+    Softmax {
+        /// Along which axis.
+        axis: usize,
+        /// The logarithm.
+        log: bool,
+    },
+    /// Normalisation without scale and bias.
+    Norm {
+        /// Which.
+        kind: NormKind,
+        /// Over which axes (sorted).
+        axes: Vec<usize>,
+        /// Added to the variance; the bits of an `f32`.
+        epsilon: u32,
+    },
+    /// `softmax(q·kᵀ·scale + mask)·v`. Inputs: q `[…, s, d]`, k `[…, t, d]`, v `[…, t, e]` and
+    /// optionally mask, which broadcasts to `[…, s, t]`. A row whose scores are all at most the most
+    /// negative finite f32 gives the mean of v, as softmax does.
+    Attention {
+        /// The bits of an `f32`.
+        scale: u32,
+    },
+    /// Input: a bool of one element; then the values both branches read, as their graph inputs.
+    If {
+        /// Taken when true.
+        then_branch: Box<Graph>,
+        /// Taken when false.
+        else_branch: Box<Graph>,
+    },
+    /// ONNX's Loop. Inputs: trip count (i64), condition (bool), carried values, then captured
+    /// values. The body's inputs: iteration (i64), condition, carried, captured; its outputs:
+    /// condition, carried, one slice per scan output.
+    Loop {
+        /// What is repeated.
+        body: Box<Graph>,
+        /// How many values are carried.
+        carried: usize,
+    },
+    /// ONNX's Scan along axis 0. Inputs: carried values, scanned values, then captured values; the
+    /// body's inputs likewise with a slice of each scanned value.
+    Scan {
+        /// What is repeated.
+        body: Box<Graph>,
+        /// How many values are carried.
+        carried: usize,
+        /// How many inputs are scanned.
+        scanned: usize,
+        /// Which scanned inputs run backwards.
+        reverse_inputs: Vec<bool>,
+        /// Which scan outputs are stacked backwards.
+        reverse_outputs: Vec<bool>,
+    },
+}
+
+impl Op {
+    /// A short name for messages and the text format.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Op::Input => "input",
+            Op::Const(_) => "const",
+            Op::Map { .. } => "map",
+            Op::View { .. } => "view",
+            Op::Reduce { .. } => "reduce",
+            Op::ArgReduce { .. } => "arg_reduce",
+            Op::Cumulate { .. } => "cumulate",
+            Op::Contract(_) => "contract",
+            Op::Gather { .. } => "gather",
+            Op::Scatter { .. } => "scatter",
+            Op::Concat { .. } => "concat",
+            Op::TopK { .. } => "top_k",
+            Op::Softmax { .. } => "softmax",
+            Op::Norm { .. } => "norm",
+            Op::Attention { .. } => "attention",
+            Op::If { .. } => "if",
+            Op::Loop { .. } => "loop",
+            Op::Scan { .. } => "scan",
+        }
+    }
+
+    /// The output types for these input types, or what is wrong with them.
+    pub fn infer(&self, t: &[&TensorType]) -> Result<Vec<TensorType>, String> {
+        let arity = |n: usize| {
+            if t.len() == n {
+                Ok(())
+            } else {
+                Err(format!("`{}` takes {n} operands, got {}", self.name(), t.len()))
+            }
+        };
+        let axis_in = |axis: usize, rank: usize| {
+            if axis < rank { Ok(()) } else { Err(format!("axis {axis} of a tensor of rank {rank}")) }
+        };
+        match self {
+            Op::Input => Err("an input's type is declared, not inferred".into()),
+            Op::Const(c) => {
+                arity(0)?;
+                let shape: Vec<Dim> = c.shape.iter().map(|d| Dim::from(*d)).collect();
+                Ok(vec![TensorType::new(c.dtype, shape)])
+            }
+            Op::Map { body, shape } => {
+                for (i, x) in t.iter().enumerate() {
+                    if !broadcasts_to(&x.shape, shape) {
+                        return Err(format!("operand {i} of type {x} does not broadcast to {}", show(shape)));
+                    }
+                }
+                let args: Vec<DType> = t.iter().map(|x| x.dtype).collect();
+                let types = body.types(&args)?;
+                check_vars(
+                    body.nodes.iter().filter_map(|n| match n {
+                        crate::scalar::ScalarNode::Index(p) => Some(p),
+                        _ => None,
+                    }),
+                    shape.len(),
+                )?;
+                Ok(vec![TensorType::new(types[types.len() - 1], shape.clone())])
+            }
+            Op::View { shape, index, fill } => {
+                arity(1)?;
+                if index.len() != t[0].rank() {
+                    return Err(format!("{} index expressions for an operand of type {}", index.len(), t[0]));
+                }
+                if let Some(f) = fill
+                    && f.dtype != t[0].dtype
+                {
+                    return Err(format!("fill of type {} for an operand of type {}", f.dtype, t[0]));
+                }
+                check_vars(index.iter(), shape.len())?;
+                Ok(vec![TensorType::new(t[0].dtype, shape.clone())])
+            }
+            Op::Reduce { op, axes } => {
+                arity(1)?;
+                let mut ty = t[0].clone();
+                if ty.dtype == DType::Bool && matches!(op, ReduceOp::Sum | ReduceOp::Prod) {
+                    return Err(format!("{} of bool", op.name()));
+                }
+                for a in axes {
+                    axis_in(*a, ty.rank())?;
+                    ty.shape[*a] = Dim::ONE;
+                }
+                Ok(vec![ty])
+            }
+            Op::ArgReduce { axis, .. } => {
+                arity(1)?;
+                axis_in(*axis, t[0].rank())?;
+                let mut shape = t[0].shape.clone();
+                shape[*axis] = Dim::ONE;
+                Ok(vec![TensorType::new(DType::I64, shape)])
+            }
+            Op::Cumulate { axis, .. } => {
+                arity(1)?;
+                axis_in(*axis, t[0].rank())?;
+                Ok(vec![t[0].clone()])
+            }
+            Op::Contract(c) => {
+                arity(2)?;
+                let mut extent: std::collections::BTreeMap<u8, &Dim> = Default::default();
+                for (labels, ty) in [(&c.a, t[0]), (&c.b, t[1])] {
+                    if labels.len() != ty.rank() {
+                        return Err(format!("{} labels for an operand of type {ty}", labels.len()));
+                    }
+                    for (l, d) in labels.iter().zip(&ty.shape) {
+                        if let Some(e) = extent.insert(*l, d)
+                            && e != d
+                        {
+                            return Err(format!("inner dimensions differ: {e} and {d}"));
+                        }
+                    }
+                }
+                if t[0].dtype != t[1].dtype {
+                    return Err(format!("operands of different types: {} and {}", t[0], t[1]));
+                }
+                let shape = c
+                    .out
+                    .iter()
+                    .map(|l| extent.get(l).map(|d| (*d).clone()).ok_or(format!("label {l} is in no operand")))
+                    .collect::<Result<Vec<_>, _>>()?;
+                Ok(vec![TensorType::new(t[0].dtype, shape)])
+            }
+            Op::Gather { shape, index } => {
+                let data = t.first().ok_or("no data operand")?;
+                if index.len() != data.rank() {
+                    return Err(format!("{} indices for data of type {data}", index.len()));
+                }
+                check_gather(index, t, shape.len())?;
+                Ok(vec![TensorType::new(data.dtype, shape.clone())])
+            }
+            Op::Scatter { index, .. } => {
+                let [data, updates, ..] = t else { return Err("needs data and updates".into()) };
+                if index.len() != data.rank() {
+                    return Err(format!("{} indices for data of type {data}", index.len()));
+                }
+                if data.dtype != updates.dtype {
+                    return Err(format!("updates of type {updates} for data of type {data}"));
+                }
+                check_gather(index, t, updates.rank())?;
+                Ok(vec![(*data).clone()])
+            }
+            Op::Concat { axis } => {
+                let first = t.first().ok_or("no operands")?;
+                axis_in(*axis, first.rank())?;
+                let mut ty = (*first).clone();
+                for (i, x) in t.iter().enumerate().skip(1) {
+                    let same = x.rank() == ty.rank()
+                        && x.dtype == ty.dtype
+                        && (0..ty.rank()).all(|d| d == *axis || x.shape[d] == ty.shape[d]);
+                    if !same {
+                        return Err(format!(
+                            "operand {i} of type {x} does not join {first} along axis {axis}"
+                        ));
+                    }
+                    ty.shape[*axis] = &ty.shape[*axis] + &x.shape[*axis];
+                }
+                Ok(vec![ty])
+            }
+            Op::TopK { axis, k, .. } => {
+                arity(1)?;
+                axis_in(*axis, t[0].rank())?;
+                let mut ty = t[0].clone();
+                ty.shape[*axis] = k.clone();
+                let index = TensorType::new(DType::I64, ty.shape.clone());
+                Ok(vec![ty, index])
+            }
+            Op::Softmax { axis, .. } => {
+                arity(1)?;
+                axis_in(*axis, t[0].rank())?;
+                float(t[0])?;
+                Ok(vec![t[0].clone()])
+            }
+            Op::Norm { axes, .. } => {
+                arity(1)?;
+                for a in axes {
+                    axis_in(*a, t[0].rank())?;
+                }
+                float(t[0])?;
+                Ok(vec![t[0].clone()])
+            }
+            Op::Attention { .. } => {
+                if !(3..=4).contains(&t.len()) {
+                    return Err(format!("takes 3 or 4 operands, got {}", t.len()));
+                }
+                let (q, k, v) = (t[0], t[1], t[2]);
+                let r = q.rank();
+                if r < 2 || k.rank() != r || v.rank() != r {
+                    return Err(format!("q {q}, k {k} and v {v} need one rank of at least 2"));
+                }
+                float(q)?;
+                let batch = r - 2;
+                if q.shape[..batch] != k.shape[..batch]
+                    || k.shape[..batch] != v.shape[..batch]
+                    || q.shape[r - 1] != k.shape[r - 1]
+                    || k.shape[batch] != v.shape[batch]
+                    || q.dtype != k.dtype
+                    || k.dtype != v.dtype
+                {
+                    return Err(format!("q {q}, k {k} and v {v} do not fit"));
+                }
+                let mut shape = q.shape.clone();
+                if let Some(m) = t.get(3) {
+                    shape[r - 1] = k.shape[batch].clone();
+                    if !broadcasts_to(&m.shape, &shape) || m.dtype != q.dtype {
+                        return Err(format!("mask {m} does not broadcast to scores {}", show(&shape)));
+                    }
+                }
+                shape[r - 1] = v.shape[r - 1].clone();
+                Ok(vec![TensorType::new(q.dtype, shape)])
+            }
+            Op::If { then_branch, else_branch } => {
+                let types = |g: &Graph| g.outputs.iter().map(|o| g.ty(o.value).clone()).collect::<Vec<_>>();
+                let (a, b) = (types(then_branch), types(else_branch));
+                if a != b {
+                    return Err("the branches have different output types".into());
+                }
+                Ok(a)
+            }
+            Op::Loop { body, carried } => {
+                let mut out = vec![];
+                for (i, o) in body.outputs.iter().skip(1).enumerate() {
+                    let mut ty = body.ty(o.value).clone();
+                    if i >= *carried {
+                        ty.shape.insert(0, Dim::sym("trips"));
+                    }
+                    out.push(ty);
+                }
+                Ok(out)
+            }
+            Op::Scan { body, carried, .. } => {
+                let length = t.get(*carried).and_then(|x| x.shape.first()).ok_or("nothing to scan")?;
+                let mut out = vec![];
+                for (i, o) in body.outputs.iter().enumerate() {
+                    let mut ty = body.ty(o.value).clone();
+                    if i >= *carried {
+                        ty.shape.insert(0, length.clone());
+                    }
+                    out.push(ty);
+                }
+                Ok(out)
+            }
+        }
+    }
+}
+
+/// Whether `from` broadcasts to `to`, aligned at the last axis.
+pub fn broadcasts_to(from: &[Dim], to: &[Dim]) -> bool {
+    from.len() <= to.len() && from.iter().rev().zip(to.iter().rev()).all(|(f, t)| f.is(1) || f == t)
+}
+
+/// A shape for messages: `[2, seq, 64]`.
+pub fn show(shape: &[Dim]) -> String {
+    format!("[{}]", shape.iter().map(Dim::to_string).collect::<Vec<_>>().join(", "))
+}
+
+fn float(t: &TensorType) -> Result<(), String> {
+    if t.dtype.is_float() { Ok(()) } else { Err(format!("needs a float operand, got {t}")) }
+}
+
+fn check_vars<'a>(polys: impl Iterator<Item = &'a Poly>, rank: usize) -> Result<(), String> {
+    for p in polys {
+        if p.vars().last().is_some_and(|v| *v >= rank) {
+            return Err(format!("`{p}` uses a variable beyond rank {rank}"));
+        }
+    }
+    Ok(())
+}
+
+fn check_gather(index: &[GatherAxis], t: &[&TensorType], rank: usize) -> Result<(), String> {
+    for ax in index {
+        match ax {
+            GatherAxis::Affine(p) => check_vars([p].into_iter(), rank)?,
+            GatherAxis::Data { input, at } => {
+                let ty = t.get(*input).ok_or(format!("no index operand {input}"))?;
+                if !matches!(ty.dtype, DType::I32 | DType::I64) {
+                    return Err(format!("indices of type {ty}"));
+                }
+                if at.len() != ty.rank() {
+                    return Err(format!("{} positions for indices of type {ty}", at.len()));
+                }
+                check_vars(at.iter(), rank)?;
+            }
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,967 @@
+//! Symbolic integers: one canonical form for dimensions and for index expressions.
+//!
+//! A [`Poly`] is a sum of integer multiples of products of [`Atom`]s. A *dimension* uses only
+//! symbols (`past + seq`); an *index expression* also uses the variables of an iteration domain.
+//! The form is canonical: equal sums compare equal whatever order they were written in.
+//!
+//! Arithmetic saturates at the ends of `i64` instead of wrapping, so absurd model dimensions stay
+//! absurd and are refused by the verifier.
+//!
+//! # Text
+//! `past + seq`, `2*batch*heads`, `(h + 1)/2` (floor division), `h % 4`, `max(a, b)`, `min(a, b)`.
+//! Domain variables print as `%0`, `%1`, data-dependent values as `@0`.
+
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use std::cmp::Ordering;
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::ops::{Add, Mul, Neg, Sub};
+use std::sync::Arc;
+
+/// A dimension of a tensor: a [`Poly`] over symbols only, never negative.
+pub type Dim = Poly;
+
+/// The extents of an iteration domain: variable `%i` runs over `0..domain[i]`.
+pub type Domain = [Poly];
+
+/// An indivisible factor of a [`Poly`].
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Atom {
+    /// A symbolic dimension, at least 0.
+    Sym(Arc<str>),
+    /// A variable of the surrounding iteration domain.
+    Var(u32),
+    /// A value read from data; what the number refers to depends on the context.
+    Data(u32),
+    /// Floor division; the divisor is positive.
+    Div(Poly, Poly),
+    /// Remainder of floor division, in `0..divisor`.
+    Mod(Poly, Poly),
+    /// The larger of two.
+    Max(Poly, Poly),
+    /// The smaller of two.
+    Min(Poly, Poly),
+}
+
+/// A product of atoms, sorted, repeated for powers. Empty is 1.
+pub type Monomial = Vec<Atom>;
+
+/// A symbolic integer in canonical form. See the [module](self).
+#[derive(Clone, PartialEq, Eq, Hash)]
+pub struct Poly(Repr);
+
+#[derive(Clone, PartialEq, Eq, Hash)]
+enum Repr {
+    Const(i64),
+    /// Sorted by monomial, no zero coefficient, at least one non-empty monomial.
+    Sum(Arc<Vec<(Monomial, i64)>>),
+}
+
+type Terms = BTreeMap<Monomial, i64>;
+
+impl Poly {
+    /// Zero.
+    pub const ZERO: Poly = Poly(Repr::Const(0));
+    /// One.
+    pub const ONE: Poly = Poly(Repr::Const(1));
+
+    /// A constant.
+    pub fn constant(v: i64) -> Poly {
+        Poly(Repr::Const(v))
+    }
+    /// A symbolic dimension. The name should be an identifier.
+    pub fn sym(name: &str) -> Poly {
+        Poly::atom(Atom::Sym(name.into()))
+    }
+    /// Variable `%i` of the domain.
+    pub fn var(i: usize) -> Poly {
+        Poly::atom(Atom::Var(i as u32))
+    }
+    /// A single atom.
+    pub fn atom(a: Atom) -> Poly {
+        Poly(Repr::Sum(Arc::new(vec![(vec![a], 1)])))
+    }
+
+    fn from_terms(mut t: Terms) -> Poly {
+        t.retain(|_, c| *c != 0);
+        if t.is_empty() {
+            return Poly::ZERO;
+        }
+        if t.len() == 1
+            && let Some(c) = t.get(&Vec::new())
+        {
+            return Poly::constant(*c);
+        }
+        Poly(Repr::Sum(Arc::new(t.into_iter().collect())))
+    }
+
+    /// The terms: each a monomial and its coefficient.
+    pub fn terms(&self) -> Vec<(Monomial, i64)> {
+        match &self.0 {
+            Repr::Const(0) => vec![],
+            Repr::Const(c) => vec![(vec![], *c)],
+            Repr::Sum(t) => t.as_ref().clone(),
+        }
+    }
+
+    fn term_map(&self) -> Terms {
+        self.terms().into_iter().collect()
+    }
+
+    fn term_count(&self) -> usize {
+        match &self.0 {
+            Repr::Const(0) => 0,
+            Repr::Const(_) => 1,
+            Repr::Sum(t) => t.len(),
+        }
+    }
+
+    /// The value, where it is a constant.
+    pub fn as_const(&self) -> Option<i64> {
+        match &self.0 {
+            Repr::Const(c) => Some(*c),
+            Repr::Sum(_) => None,
+        }
+    }
+    /// Whether it is the constant `v`.
+    pub fn is(&self, v: i64) -> bool {
+        self.as_const() == Some(v)
+    }
+    /// The single atom, if that is all there is.
+    pub fn as_atom(&self) -> Option<&Atom> {
+        match &self.0 {
+            Repr::Sum(t) if t.len() == 1 && t[0].1 == 1 && t[0].0.len() == 1 => Some(&t[0].0[0]),
+            _ => None,
+        }
+    }
+    /// The variable, if it is exactly one.
+    pub fn as_var(&self) -> Option<usize> {
+        match self.as_atom() {
+            Some(Atom::Var(i)) => Some(*i as usize),
+            _ => None,
+        }
+    }
+
+    fn visit_atoms(&self, f: &mut dyn FnMut(&Atom)) {
+        if let Repr::Sum(t) = &self.0 {
+            for (m, _) in t.iter() {
+                for a in m {
+                    f(a);
+                    match a {
+                        Atom::Div(x, y) | Atom::Mod(x, y) | Atom::Max(x, y) | Atom::Min(x, y) => {
+                            x.visit_atoms(f);
+                            y.visit_atoms(f);
+                        }
+                        _ => {}
+                    }
+                }
+            }
+        }
+    }
+
+    /// The names of the symbols it depends on.
+    pub fn symbols(&self) -> BTreeSet<Arc<str>> {
+        let mut out = BTreeSet::new();
+        self.visit_atoms(&mut |a| {
+            if let Atom::Sym(s) = a {
+                out.insert(s.clone());
+            }
+        });
+        out
+    }
+    /// The domain variables it depends on.
+    pub fn vars(&self) -> BTreeSet<usize> {
+        let mut out = BTreeSet::new();
+        self.visit_atoms(&mut |a| {
+            if let Atom::Var(i) = a {
+                out.insert(*i as usize);
+            }
+        });
+        out
+    }
+    /// The data values it depends on.
+    pub fn data(&self) -> BTreeSet<u32> {
+        let mut out = BTreeSet::new();
+        self.visit_atoms(&mut |a| {
+            if let Atom::Data(i) = a {
+                out.insert(*i);
+            }
+        });
+        out
+    }
+
+    /// Evaluates with the given values; `None` when one is missing, on overflow or division by zero.
+    pub fn eval(&self, value: &dyn Fn(&Atom) -> Option<i64>) -> Option<i64> {
+        match &self.0 {
+            Repr::Const(c) => Some(*c),
+            Repr::Sum(t) => {
+                let mut sum = 0i64;
+                for (m, c) in t.iter() {
+                    let mut p = *c;
+                    for a in m {
+                        let v = match a {
+                            Atom::Div(x, y) => {
+                                let (x, y) = (x.eval(value)?, y.eval(value)?);
+                                if y <= 0 {
+                                    return None;
+                                }
+                                x.div_euclid(y)
+                            }
+                            Atom::Mod(x, y) => {
+                                let (x, y) = (x.eval(value)?, y.eval(value)?);
+                                if y <= 0 {
+                                    return None;
+                                }
+                                x.rem_euclid(y)
+                            }
+                            Atom::Max(x, y) => x.eval(value)?.max(y.eval(value)?),
+                            Atom::Min(x, y) => x.eval(value)?.min(y.eval(value)?),
+                            a => value(a)?,
+                        };
+                        p = p.checked_mul(v)?;
+                    }
+                    sum = sum.checked_add(p)?;
+                }
+                Some(sum)
+            }
+        }
+    }
+
+    /// Evaluates a dimension with symbols bound by name.
+    pub fn eval_syms(&self, env: &dyn Fn(&str) -> Option<i64>) -> Option<i64> {
+        self.eval(&|a| match a {
+            Atom::Sym(s) => env(s),
+            _ => None,
+        })
+    }
+
+    /// Replaces atoms. Divisions are simplified again under `domain`, the domain of the result.
+    pub fn subst(&self, f: &dyn Fn(&Atom) -> Option<Poly>, domain: &Domain) -> Poly {
+        let Repr::Sum(t) = &self.0 else { return self.clone() };
+        let mut sum = Poly::ZERO;
+        for (m, c) in t.iter() {
+            let mut p = Poly::constant(*c);
+            for a in m {
+                let v = match f(a) {
+                    Some(v) => v,
+                    None => match a {
+                        Atom::Div(x, y) => x.subst(f, domain).div(&y.subst(f, domain), domain),
+                        Atom::Mod(x, y) => x.subst(f, domain).modulo(&y.subst(f, domain), domain),
+                        Atom::Max(x, y) => x.subst(f, domain).max_of(&y.subst(f, domain), domain),
+                        Atom::Min(x, y) => x.subst(f, domain).min_of(&y.subst(f, domain), domain),
+                        a => Poly::atom(a.clone()),
+                    },
+                };
+                p = &p * &v;
+            }
+            sum = &sum + &p;
+        }
+        sum.recombine()
+    }
+
+    /// Replaces variable `%i` by `vars[i]`.
+    pub fn subst_vars(&self, vars: &[Poly], domain: &Domain) -> Poly {
+        self.subst(
+            &|a| match a {
+                Atom::Var(i) => vars.get(*i as usize).cloned(),
+                _ => None,
+            },
+            domain,
+        )
+    }
+
+    /// Multivariate division: `self = q·d + r` where no term of `r` is divisible by `d`'s leading term.
+    fn div_rem(&self, d: &Poly) -> (Poly, Poly) {
+        let d_terms = d.terms();
+        let Some((lead, lead_c)) = d_terms.iter().max_by(|a, b| mono_order(&a.0, &b.0)) else {
+            return (Poly::ZERO, self.clone());
+        };
+        let mut q = Poly::ZERO;
+        let mut r = self.clone();
+        // Each step removes the largest divisible term and only adds smaller ones.
+        for _ in 0..64 {
+            let mut terms = r.terms();
+            terms.sort_by(|a, b| mono_order(&b.0, &a.0));
+            let step = terms.iter().find_map(|(m, c)| {
+                let rest = mono_div(m, lead)?;
+                // Floor towards the remainder that is nearest zero from above.
+                let k = c.div_euclid(*lead_c);
+                (k != 0 && (c.rem_euclid(*lead_c) == 0 || (lead.is_empty() && m.is_empty())))
+                    .then_some((rest, k))
+            });
+            let Some((rest, k)) = step else { break };
+            let t = Poly::from_terms([(rest, k)].into_iter().collect());
+            r = &r - &(&t * d);
+            q = &q + &t;
+        }
+        (q, r)
+    }
+
+    /// Floor division by a positive `d`, simplified by what the domain's extents prove.
+    pub fn div(&self, d: &Poly, domain: &Domain) -> Poly {
+        if d.is(1) {
+            return self.clone();
+        }
+        if let (Some(a), Some(b)) = (self.as_const(), d.as_const())
+            && b > 0
+        {
+            return Poly::constant(a.div_euclid(b));
+        }
+        let (q, r) = self.div_rem(d);
+        if r.in_range(d, domain) {
+            return q;
+        }
+        // (g·a)/(g·b) = a/b
+        if let Some(c) = d.as_const() {
+            let g = r.terms().iter().fold(c, |g, (_, k)| gcd(g, *k));
+            if g > 1 {
+                return &q + &r.scale_down(g).div(&Poly::constant(c / g), domain);
+            }
+            // Terms that are multiples of g | c, with the rest in 0..g, drop the rest.
+            for (_, k) in r.terms() {
+                let g = gcd(c, k);
+                if g > 1 {
+                    let (mult, rest): (Vec<_>, Vec<_>) = r.terms().into_iter().partition(|(_, k)| k % g == 0);
+                    let rest = Poly::from_terms(rest.into_iter().collect());
+                    if rest.in_range(&Poly::constant(g), domain) {
+                        let mult = Poly::from_terms(mult.into_iter().collect());
+                        return &q + &mult.scale_down(g).div(&Poly::constant(c / g), domain);
+                    }
+                }
+            }
+        }
+        // (x / a) / b = x / (a·b)
+        if let Some(Atom::Div(x, a)) = r.as_atom() {
+            return &q + &x.div(&(a * d), domain);
+        }
+        &q + &Poly::atom(Atom::Div(r, d.clone()))
+    }
+
+    /// Remainder of floor division by a positive `d`, in `0..d`.
+    pub fn modulo(&self, d: &Poly, domain: &Domain) -> Poly {
+        if d.is(1) {
+            return Poly::ZERO;
+        }
+        if let (Some(a), Some(b)) = (self.as_const(), d.as_const())
+            && b > 0
+        {
+            return Poly::constant(a.rem_euclid(b));
+        }
+        let (_, r) = self.div_rem(d);
+        if r.in_range(d, domain) {
+            return r;
+        }
+        // (x % (a·d)) % d = x % d
+        if let Some(Atom::Mod(x, m)) = r.as_atom()
+            && m.div_rem(d).1.is(0)
+        {
+            return x.modulo(d, domain);
+        }
+        let q = r.div(d, domain);
+        if q.term_count() == 1 || q.is(0) {
+            // A simplified quotient gives the remainder as x - q·d.
+            if !matches!(q.as_atom(), Some(Atom::Div(x, y)) if x == &r && y == d) && !q.has_div() {
+                return &r - &(&q * d);
+            }
+        }
+        Poly::atom(Atom::Mod(r, d.clone()))
+    }
+
+    fn has_div(&self) -> bool {
+        let mut found = false;
+        self.visit_atoms(&mut |a| found |= matches!(a, Atom::Div(..) | Atom::Mod(..)));
+        found
+    }
+
+    /// `⌈self / d⌉` for a positive `d`.
+    pub fn ceil_div(&self, d: i64) -> Poly {
+        (self + &Poly::constant(d - 1)).div(&Poly::constant(d), &[])
+    }
+
+    /// The larger of two.
+    pub fn max_of(&self, o: &Poly, domain: &Domain) -> Poly {
+        if (self - o).proves_nonneg(domain) {
+            self.clone()
+        } else if (o - self).proves_nonneg(domain) {
+            o.clone()
+        } else if self < o {
+            Poly::atom(Atom::Max(self.clone(), o.clone()))
+        } else {
+            Poly::atom(Atom::Max(o.clone(), self.clone()))
+        }
+    }
+    /// The smaller of two.
+    pub fn min_of(&self, o: &Poly, domain: &Domain) -> Poly {
+        if (self - o).proves_nonneg(domain) {
+            o.clone()
+        } else if (o - self).proves_nonneg(domain) {
+            self.clone()
+        } else if self < o {
+            Poly::atom(Atom::Min(self.clone(), o.clone()))
+        } else {
+            Poly::atom(Atom::Min(o.clone(), self.clone()))
+        }
+    }
+
+    fn scale_down(&self, g: i64) -> Poly {
+        Poly::from_terms(self.terms().into_iter().map(|(m, c)| (m, c / g)).collect())
+    }
+
+    /// Whether `0 <= self < d` is certain over the domain.
+    pub fn in_range(&self, d: &Poly, domain: &Domain) -> bool {
+        self.proves_nonneg(domain) && (&(d - self) - &Poly::ONE).proves_nonneg(domain)
+    }
+
+    /// Whether `self >= 0` is certain over the domain (symbols are at least 0; an empty domain proves all).
+    pub fn proves_nonneg(&self, domain: &Domain) -> bool {
+        match self.as_const() {
+            Some(c) => c >= 0,
+            None => self.bound(domain, false, 0).is_some_and(|lo| lo.nonneg_syms()),
+        }
+    }
+
+    /// An inclusive bound over symbols only, with the domain variables eliminated.
+    pub fn upper_bound(&self, domain: &Domain) -> Option<Poly> {
+        self.bound(domain, true, 0)
+    }
+
+    /// The inclusive lower bound likewise.
+    pub fn lower_bound(&self, domain: &Domain) -> Option<Poly> {
+        self.bound(domain, false, 0)
+    }
+
+    fn bound(&self, domain: &Domain, upper: bool, depth: usize) -> Option<Poly> {
+        if depth > 8 {
+            return None;
+        }
+        let Repr::Sum(t) = &self.0 else { return Some(self.clone()) };
+        let mut sum = Poly::ZERO;
+        for (m, c) in t.iter() {
+            let want_upper = upper == (*c > 0);
+            let mut p = Poly::constant(*c);
+            for a in m {
+                // Factors of a product are only bounded independently when none can be negative.
+                let b = atom_bound(a, domain, want_upper, depth + 1)?;
+                if m.len() > 1 && !matches!(a, Atom::Sym(_)) {
+                    let lo = atom_bound(a, domain, false, depth + 1)?;
+                    if !lo.nonneg_syms() {
+                        return None;
+                    }
+                }
+                p = &p * &b;
+            }
+            sum = &sum + &p;
+        }
+        Some(sum)
+    }
+
+    /// Non-negative for every assignment of non-negative symbols, by the signs of its coefficients.
+    fn nonneg_syms(&self) -> bool {
+        match &self.0 {
+            Repr::Const(c) => *c >= 0,
+            Repr::Sum(t) => t.iter().all(|(m, c)| *c >= 0 && m.iter().all(atom_nonneg)),
+        }
+    }
+
+    /// `d·(x/d) + x%d = x`, wherever both parts are present.
+    fn recombine(self) -> Poly {
+        let Repr::Sum(t) = &self.0 else { return self };
+        for (m, c) in t.iter() {
+            for (i, a) in m.iter().enumerate() {
+                let Atom::Mod(x, d) = a else { continue };
+                let mut rest = m.clone();
+                rest.remove(i);
+                let scale = Poly::from_terms([(rest, *c)].into_iter().collect());
+                let whole = &(&scale * d) * &Poly::atom(Atom::Div(x.clone(), d.clone()));
+                let without = &self - &whole;
+                if without.term_count() < self.term_count() {
+                    let r = Poly::from_terms([(m.clone(), *c)].into_iter().collect());
+                    return (&(&without - &r) + &(&scale * x)).recombine();
+                }
+            }
+        }
+        self
+    }
+
+    /// Reads the text form. Names are `[A-Za-z_][A-Za-z0-9_.]*`.
+    pub fn parse(s: &str) -> Result<Poly, String> {
+        let mut p = Parser { s: s.as_bytes(), i: 0, depth: 0 };
+        let v = p.sum()?;
+        p.space();
+        if p.i != p.s.len() {
+            return Err(format!("unexpected `{}` in `{s}`", &s[p.i..]));
+        }
+        Ok(v)
+    }
+}
+
+fn atom_nonneg(a: &Atom) -> bool {
+    match a {
+        Atom::Sym(_) | Atom::Mod(..) => true,
+        Atom::Var(_) => true,
+        Atom::Data(_) => false,
+        Atom::Div(x, _) => x.nonneg_syms(),
+        Atom::Max(x, y) => x.nonneg_syms() || y.nonneg_syms(),
+        Atom::Min(x, y) => x.nonneg_syms() && y.nonneg_syms(),
+    }
+}
+
+fn atom_bound(a: &Atom, domain: &Domain, upper: bool, depth: usize) -> Option<Poly> {
+    match a {
+        Atom::Sym(_) => Some(Poly::atom(a.clone())),
+        Atom::Var(i) => {
+            if upper {
+                Some(domain.get(*i as usize)? - &Poly::ONE)
+            } else {
+                Some(Poly::ZERO)
+            }
+        }
+        Atom::Data(_) => None,
+        Atom::Mod(_, d) => {
+            if !upper {
+                Some(Poly::ZERO)
+            } else {
+                Some(&d.bound(domain, true, depth)? - &Poly::ONE)
+            }
+        }
+        Atom::Div(x, d) => {
+            let b = x.bound(domain, upper, depth)?;
+            if d.vars().is_empty() { Some(b.div(d, &[])) } else { None }
+        }
+        Atom::Max(x, y) => {
+            let (bx, by) = (x.bound(domain, upper, depth), y.bound(domain, upper, depth));
+            if upper {
+                let (bx, by) = (bx?, by?);
+                if (&bx - &by).nonneg_syms() {
+                    Some(bx)
+                } else if (&by - &bx).nonneg_syms() {
+                    Some(by)
+                } else {
+                    Some(Poly::atom(Atom::Max(bx, by)))
+                }
+            } else {
+                match (bx, by) {
+                    (Some(bx), Some(by)) => Some(if (&by - &bx).nonneg_syms() { by } else { bx }),
+                    (b, None) | (None, b) => b,
+                }
+            }
+        }
+        Atom::Min(x, y) => {
+            let (bx, by) = (x.bound(domain, upper, depth), y.bound(domain, upper, depth));
+            if !upper {
+                let (bx, by) = (bx?, by?);
+                if (&bx - &by).nonneg_syms() {
+                    Some(by)
+                } else if (&by - &bx).nonneg_syms() {
+                    Some(bx)
+                } else {
+                    Some(Poly::atom(Atom::Min(bx, by)))
+                }
+            } else {
+                match (bx, by) {
+                    (Some(bx), Some(by)) => Some(if (&by - &bx).nonneg_syms() { bx } else { by }),
+                    (b, None) | (None, b) => b,
+                }
+            }
+        }
+    }
+}
+
+/// Graded lexicographic order of monomials.
+fn mono_order(a: &Monomial, b: &Monomial) -> Ordering {
+    a.len().cmp(&b.len()).then_with(|| a.cmp(b))
+}
+
+fn mono_div(m: &Monomial, d: &Monomial) -> Option<Monomial> {
+    let mut out = m.clone();
+    for a in d {
+        let i = out.iter().position(|x| x == a)?;
+        out.remove(i);
+    }
+    Some(out)
+}
+
+fn gcd(a: i64, b: i64) -> i64 {
+    let (mut a, mut b) = (a.unsigned_abs(), b.unsigned_abs());
+    while b != 0 {
+        (a, b) = (b, a % b);
+    }
+    i64::try_from(a).unwrap_or(1)
+}
+
+impl PartialOrd for Poly {
+    fn partial_cmp(&self, o: &Poly) -> Option<Ordering> {
+        Some(self.cmp(o))
+    }
+}
+impl Ord for Poly {
+    fn cmp(&self, o: &Poly) -> Ordering {
+        match (&self.0, &o.0) {
+            (Repr::Const(a), Repr::Const(b)) => a.cmp(b),
+            (Repr::Const(_), _) => Ordering::Less,
+            (_, Repr::Const(_)) => Ordering::Greater,
+            (Repr::Sum(a), Repr::Sum(b)) => a.cmp(b),
+        }
+    }
+}
+
+impl Add for &Poly {
+    type Output = Poly;
+    fn add(self, o: &Poly) -> Poly {
+        if let (Some(a), Some(b)) = (self.as_const(), o.as_const()) {
+            return Poly::constant(a.saturating_add(b));
+        }
+        let mut t = self.term_map();
+        for (m, c) in o.terms() {
+            let e = t.entry(m).or_insert(0);
+            *e = e.saturating_add(c);
+        }
+        Poly::from_terms(t)
+    }
+}
+impl Sub for &Poly {
+    type Output = Poly;
+    fn sub(self, o: &Poly) -> Poly {
+        self + &-o
+    }
+}
+impl Neg for &Poly {
+    type Output = Poly;
+    fn neg(self) -> Poly {
+        self * &Poly::constant(-1)
+    }
+}
+impl Mul for &Poly {
+    type Output = Poly;
+    fn mul(self, o: &Poly) -> Poly {
+        if let (Some(a), Some(b)) = (self.as_const(), o.as_const()) {
+            return Poly::constant(a.saturating_mul(b));
+        }
+        let mut t = Terms::new();
+        for (ma, ca) in self.terms() {
+            for (mb, cb) in o.terms() {
+                let mut m = ma.clone();
+                m.extend(mb);
+                m.sort();
+                let e = t.entry(m).or_insert(0);
+                *e = e.saturating_add(ca.saturating_mul(cb));
+            }
+        }
+        Poly::from_terms(t)
+    }
+}
+macro_rules! owned_ops {
+    ($($tr:ident $f:ident),*) => {$(
+        impl $tr for Poly { type Output = Poly; fn $f(self, o: Poly) -> Poly { $tr::$f(&self, &o) } }
+        impl $tr<i64> for Poly { type Output = Poly; fn $f(self, o: i64) -> Poly { $tr::$f(&self, &Poly::constant(o)) } }
+        impl $tr<i64> for &Poly { type Output = Poly; fn $f(self, o: i64) -> Poly { $tr::$f(self, &Poly::constant(o)) } }
+        impl $tr<&Poly> for Poly { type Output = Poly; fn $f(self, o: &Poly) -> Poly { $tr::$f(&self, o) } }
+        impl $tr<Poly> for &Poly { type Output = Poly; fn $f(self, o: Poly) -> Poly { $tr::$f(self, &o) } }
+    )*};
+}
+owned_ops!(Add add, Sub sub, Mul mul);
+
+impl From<i64> for Poly {
+    fn from(v: i64) -> Poly {
+        Poly::constant(v)
+    }
+}
+impl From<usize> for Poly {
+    fn from(v: usize) -> Poly {
+        Poly::constant(i64::try_from(v).unwrap_or(i64::MAX))
+    }
+}
+impl std::iter::Product for Poly {
+    fn product<I: Iterator<Item = Poly>>(it: I) -> Poly {
+        it.fold(Poly::ONE, |a, b| &a * &b)
+    }
+}
+impl<'a> std::iter::Product<&'a Poly> for Poly {
+    fn product<I: Iterator<Item = &'a Poly>>(it: I) -> Poly {
+        it.fold(Poly::ONE, |a, b| &a * b)
+    }
+}
+impl std::iter::Sum for Poly {
+    fn sum<I: Iterator<Item = Poly>>(it: I) -> Poly {
+        it.fold(Poly::ZERO, |a, b| &a + &b)
+    }
+}
+
+impl fmt::Display for Atom {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Atom::Sym(s) => f.write_str(s),
+            Atom::Var(i) => write!(f, "%{i}"),
+            Atom::Data(i) => write!(f, "@{i}"),
+            Atom::Div(x, y) => write!(f, "({x})/({y})"),
+            Atom::Mod(x, y) => write!(f, "({x})%({y})"),
+            Atom::Max(x, y) => write!(f, "max({x}, {y})"),
+            Atom::Min(x, y) => write!(f, "min({x}, {y})"),
+        }
+    }
+}
+
+impl fmt::Display for Poly {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut terms = self.terms();
+        if terms.is_empty() {
+            return f.write_str("0");
+        }
+        // The constant goes last, as people write it.
+        terms.sort_by_key(|(m, _)| m.is_empty());
+        for (i, (m, c)) in terms.iter().enumerate() {
+            match (i, *c < 0) {
+                (0, true) => f.write_str("-")?,
+                (0, false) => {}
+                (_, true) => f.write_str(" - ")?,
+                (_, false) => f.write_str(" + ")?,
+            }
+            let k = c.unsigned_abs();
+            if m.is_empty() {
+                write!(f, "{k}")?;
+                continue;
+            }
+            if k != 1 {
+                write!(f, "{k}*")?;
+            }
+            for (j, a) in m.iter().enumerate() {
+                if j > 0 {
+                    f.write_str("*")?;
+                }
+                match a {
+                    Atom::Div(..) | Atom::Mod(..) if m.len() > 1 || k != 1 => write!(f, "({a})")?,
+                    a => write!(f, "{a}")?,
+                }
+            }
+        }
+        Ok(())
+    }
+}
+impl fmt::Debug for Poly {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "`{self}`")
+    }
+}
+
+impl Serialize for Poly {
+    fn serialize<S: Serializer>(&self, s: S) -> Result<S::Ok, S::Error> {
+        match self.as_const() {
+            Some(c) => s.serialize_i64(c),
+            None => s.collect_str(self),
+        }
+    }
+}
+impl<'de> Deserialize<'de> for Poly {
+    fn deserialize<D: Deserializer<'de>>(d: D) -> Result<Poly, D::Error> {
+        #[derive(Deserialize)]
+        #[serde(untagged)]
+        enum Form {
+            Number(i64),
+            Text(String),
+        }
+        match Form::deserialize(d)? {
+            Form::Number(n) => Ok(Poly::constant(n)),
+            Form::Text(t) => Poly::parse(&t).map_err(serde::de::Error::custom),
+        }
+    }
+}
+
+struct Parser<'a> {
+    s: &'a [u8],
+    i: usize,
+    depth: usize,
+}
+
+impl Parser<'_> {
+    fn space(&mut self) {
+        while self.s.get(self.i).is_some_and(u8::is_ascii_whitespace) {
+            self.i += 1;
+        }
+    }
+    fn eat(&mut self, c: u8) -> bool {
+        self.space();
+        let hit = self.s.get(self.i) == Some(&c);
+        self.i += usize::from(hit);
+        hit
+    }
+    fn expect(&mut self, c: u8) -> Result<(), String> {
+        if self.eat(c) { Ok(()) } else { Err(format!("expected `{}` at column {}", c as char, self.i + 1)) }
+    }
+    fn sum(&mut self) -> Result<Poly, String> {
+        self.depth += 1;
+        if self.depth > 64 {
+            return Err("expression nested too deeply".into());
+        }
+        let mut v = if self.eat(b'-') { -&self.product()? } else { self.product()? };
+        loop {
+            if self.eat(b'+') {
+                v = &v + &self.product()?;
+            } else if self.eat(b'-') {
+                v = &v - &self.product()?;
+            } else {
+                self.depth -= 1;
+                return Ok(v);
+            }
+        }
+    }
+    fn product(&mut self) -> Result<Poly, String> {
+        let mut v = self.factor()?;
+        loop {
+            if self.eat(b'*') {
+                v = &v * &self.factor()?;
+            } else if self.eat(b'/') {
+                if self.s.get(self.i) == Some(&b'/') {
+                    self.i += 1;
+                }
+                let d = self.divisor()?;
+                v = v.div(&d, &[]);
+            } else if self.eat(b'%') {
+                let d = self.divisor()?;
+                v = v.modulo(&d, &[]);
+            } else {
+                return Ok(v);
+            }
+        }
+    }
+    fn divisor(&mut self) -> Result<Poly, String> {
+        let d = self.factor()?;
+        if d.as_const().is_some_and(|c| c <= 0) {
+            return Err(format!("division by {d}"));
+        }
+        Ok(d)
+    }
+    fn number(&mut self) -> Result<i64, String> {
+        let start = self.i;
+        while self.s.get(self.i).is_some_and(u8::is_ascii_digit) {
+            self.i += 1;
+        }
+        let t = std::str::from_utf8(&self.s[start..self.i]).unwrap_or_default();
+        t.parse().map_err(|_| format!("`{t}` is not a number"))
+    }
+    fn factor(&mut self) -> Result<Poly, String> {
+        self.space();
+        match self.s.get(self.i) {
+            Some(b'(') => {
+                self.i += 1;
+                let v = self.sum()?;
+                self.expect(b')')?;
+                Ok(v)
+            }
+            Some(b'%') => {
+                self.i += 1;
+                let n = self.number()?;
+                Ok(Poly::atom(Atom::Var(u32::try_from(n).map_err(|e| e.to_string())?)))
+            }
+            Some(b'@') => {
+                self.i += 1;
+                let n = self.number()?;
+                Ok(Poly::atom(Atom::Data(u32::try_from(n).map_err(|e| e.to_string())?)))
+            }
+            Some(c) if c.is_ascii_digit() => Ok(Poly::constant(self.number()?)),
+            Some(c) if c.is_ascii_alphabetic() || *c == b'_' => {
+                let start = self.i;
+                while self
+                    .s
+                    .get(self.i)
+                    .is_some_and(|c| c.is_ascii_alphanumeric() || *c == b'_' || *c == b'.')
+                {
+                    self.i += 1;
+                }
+                let name = std::str::from_utf8(&self.s[start..self.i]).unwrap_or_default().to_owned();
+                if matches!(name.as_str(), "max" | "min") && self.eat(b'(') {
+                    let a = self.sum()?;
+                    self.expect(b',')?;
+                    let b = self.sum()?;
+                    self.expect(b')')?;
+                    return Ok(if name == "max" { a.max_of(&b, &[]) } else { a.min_of(&b, &[]) });
+                }
+                Ok(Poly::sym(&name))
+            }
+            Some(c) => Err(format!("unexpected `{}` at column {}", *c as char, self.i + 1)),
+            None => Err("unexpected end".into()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn p(s: &str) -> Poly {
+        Poly::parse(s).unwrap()
+    }
+
+    #[test]
+    fn sums_are_canonical() {
+        assert_eq!(p("past + seq"), p("seq + past"));
+        assert_eq!(p("2*(a + b) - a"), p("a + 2*b"));
+        assert_eq!(p("a - a"), Poly::ZERO);
+        for s in ["past + seq", "2*batch*heads - 1", "(h + 1)/(2)", "3*((h)%(4))", "max(a, b)"] {
+            assert_eq!(p(&p(s).to_string()), p(s), "{s}");
+        }
+    }
+
+    #[test]
+    fn a_reshape_and_its_inverse_vanish() {
+        // flat = (%0·(p+s) + %1)·64 + %2 over [b, p+s, 64]
+        let dom = [p("b"), p("p + s"), p("64")];
+        let flat = p("(%0*(p+s) + %1)*64 + %2");
+        assert_eq!(flat.modulo(&p("64"), &dom), p("%2"));
+        let row = flat.div(&p("64"), &dom);
+        assert_eq!(row, p("%0*(p+s) + %1"));
+        assert_eq!(row.div(&p("p+s"), &dom), p("%0"));
+        assert_eq!(row.modulo(&p("p+s"), &dom), p("%1"));
+        assert_eq!(flat.div(&p("(p+s)*64"), &dom), p("%0"));
+    }
+
+    #[test]
+    fn quotient_and_remainder_recombine() {
+        let dom = [p("12*n")];
+        let q = p("%0").div(&p("3*n"), &dom);
+        let r = p("%0").modulo(&p("3*n"), &dom);
+        let back = &(&q * &p("3*n")) + &r;
+        assert_eq!(back.recombine(), p("%0"));
+        let (q, r) = (p("%0").div(&p("7"), &dom), p("%0").modulo(&p("7"), &dom));
+        assert_eq!((&(&q * 14) + &(&r * 2)).recombine(), p("2*%0"));
+    }
+
+    #[test]
+    fn constant_divisors_cancel_common_factors() {
+        let dom = [p("5"), p("4")];
+        assert_eq!(p("8*%0 + 2*%1").div(&p("4"), &dom).to_string(), "2*%0 + (%1)/(2)");
+        assert_eq!(p("4*%0 + %1").div(&p("8"), &dom).to_string(), "(%0)/(2)");
+        assert_eq!(p("4*%0 + %1 - 1").modulo(&p("4"), &dom).to_string(), "(%1 + 3)%(4)");
+    }
+
+    #[test]
+    fn division_agrees_with_integers() {
+        let dom = [p("6"), p("5"), p("4")];
+        for text in ["20*%0 + 4*%1 + %2", "4*%1 + %2 + 3", "%0 - %1 + 2*%2", "3*%0 + 7", "12*%0 - 5*%1"] {
+            for d in 1..30 {
+                let (x, d) = (p(text), Poly::constant(d));
+                let (q, r) = (x.div(&d, &dom), x.modulo(&d, &dom));
+                for i in 0..6 {
+                    for j in 0..5 {
+                        for k in 0..4 {
+                            let env = |a: &Atom| match a {
+                                Atom::Var(v) => Some([i, j, k][*v as usize]),
+                                _ => None,
+                            };
+                            let (x, d) = (x.eval(&env).unwrap(), d.as_const().unwrap());
+                            assert_eq!(
+                                q.eval(&env),
+                                Some(x.div_euclid(d)),
+                                "{text} / {d} = {q} at {i},{j},{k}"
+                            );
+                            assert_eq!(
+                                r.eval(&env),
+                                Some(x.rem_euclid(d)),
+                                "{text} % {d} = {r} at {i},{j},{k}"
+                            );
+                        }
+                    }
+                }
+            }
+        }
+    }
+}

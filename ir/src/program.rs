@@ -1,0 +1,188 @@
+//! What a compiled model is: kernels, buffers, dispatches, weights.
+//!
+//! Everything a runtime needs and nothing else: it never sees an operator. The JSON form
+//! (`plan.json`) is documented in `docs/plan-format.md`. Sizes and workgroup counts are [`Dim`]s over
+//! the program's symbols, which the shapes of the inputs bind at run time.
+
+use crate::dtype::DType;
+use crate::poly::Dim;
+use crate::tensor::Tensor;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+
+/// The version of the format written and the only one read.
+pub const FORMAT_VERSION: u32 = 1;
+
+/// A compiled model.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Program {
+    /// [`FORMAT_VERSION`].
+    pub version: u32,
+    /// Who made it: `wgfc 0.1.0`.
+    pub producer: String,
+    /// What the caller gives, in the model's order.
+    pub inputs: Vec<Port>,
+    /// What the caller gets, in the model's order.
+    pub outputs: Vec<Port>,
+    /// Free dimensions in the order in which the `Dims` uniform holds them (one `i32` each).
+    pub symbols: Vec<String>,
+    /// Equations between dimensions that a run checks once the symbols are bound.
+    pub constraints: Vec<DimConstraint>,
+    /// Memory the dispatches read and write.
+    pub buffers: Vec<Buffer>,
+    /// Distinct kernels.
+    pub kernels: Vec<Kernel>,
+    /// What runs, in order.
+    pub dispatches: Vec<Dispatch>,
+    /// How the model was, for reports.
+    pub stats: Stats,
+    /// Weights by name; in the file form they live in `weights.safetensors`.
+    #[serde(skip)]
+    pub weights: BTreeMap<String, Tensor>,
+}
+
+/// A named tensor at the border of a program.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Port {
+    /// Its name in the model.
+    pub name: String,
+    /// Element type, also of its storage on the device (packed as in ONNX; bool is one byte).
+    pub dtype: DType,
+    /// Extents over the symbols. An input extent that is a lone symbol binds it.
+    pub shape: Vec<Dim>,
+    /// Index into [`Program::buffers`].
+    pub buffer: usize,
+}
+
+/// `a` must equal `b`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct DimConstraint {
+    /// One side.
+    pub a: Dim,
+    /// The other.
+    pub b: Dim,
+    /// The node of the model that needs it.
+    pub node: String,
+}
+
+/// A stretch of device memory.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Buffer {
+    /// What it is for.
+    pub kind: BufferKind,
+    /// Element type of what it holds.
+    pub dtype: DType,
+    /// Number of elements.
+    pub elements: Dim,
+}
+
+impl Buffer {
+    /// Bytes to allocate for `elements` elements: packed, in whole 32-bit words, at least 16.
+    pub fn byte_size(dtype: DType, elements: usize) -> usize {
+        dtype.bytes_for(elements).next_multiple_of(4).max(16)
+    }
+}
+
+/// What a [`Buffer`] is for.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", tag = "kind")]
+pub enum BufferKind {
+    /// Filled from input `index` before the first dispatch.
+    Input {
+        /// Which input.
+        index: usize,
+    },
+    /// Holds output `index` after the last dispatch.
+    Output {
+        /// Which output.
+        index: usize,
+    },
+    /// Constant, uploaded once.
+    Weight {
+        /// Key in [`Program::weights`].
+        name: String,
+    },
+    /// Alive from dispatch `first` (which writes it) to dispatch `last`, both included. Buffers of one
+    /// arena may share memory when their lives do not overlap; no dispatch reads and writes one arena.
+    Arena {
+        /// Which arena.
+        arena: usize,
+        /// Where its life begins.
+        first: usize,
+        /// Where its life ends.
+        last: usize,
+    },
+    /// Keeps its contents from run to run; zero at first. `elements` is its capacity.
+    State {
+        /// Its name.
+        name: String,
+    },
+}
+
+/// One WGSL module with one entry point `main`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Kernel {
+    /// A readable, unique name; the file is `kernels/<name>.wgsl`.
+    pub name: String,
+    /// Which family made it: `map`, `reduce`, `row`, `matmul`, ….
+    pub family: String,
+    /// The text; in the file form it lives beside the plan.
+    #[serde(skip)]
+    pub wgsl: String,
+    /// Invocations of a workgroup.
+    pub workgroup_size: [u32; 3],
+    /// Storage bindings of group 0, binding number `i` being element `i`.
+    pub bindings: Vec<Access>,
+    /// Whether binding `bindings.len()` of group 0 is the `Dims` uniform: one `i32` per program symbol.
+    pub uses_dims: bool,
+    /// Bytes of workgroup memory.
+    pub workgroup_bytes: u32,
+    /// WebGPU features it needs (`shader-f16`, `subgroups`).
+    pub features: Vec<String>,
+}
+
+/// How a kernel uses a binding.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Access {
+    /// `var<storage, read>`.
+    Read,
+    /// `var<storage, read_write>`.
+    ReadWrite,
+}
+
+/// One dispatch of a kernel.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Dispatch {
+    /// Index into [`Program::kernels`].
+    pub kernel: usize,
+    /// Index into [`Program::buffers`] for each of the kernel's bindings.
+    pub bindings: Vec<usize>,
+    /// Workgroup counts; when any is 0 the dispatch does nothing.
+    pub workgroups: [Dim; 3],
+    /// The model's nodes it computes.
+    pub nodes: Vec<String>,
+    /// Bytes it must read and write at least, each operand once.
+    pub bytes: Dim,
+    /// Floating-point operations it does (a multiply-add is two).
+    pub flops: Dim,
+}
+
+/// Figures about the compilation.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Stats {
+    /// Nodes of the model.
+    pub model_nodes: usize,
+    /// Bytes moved if every node of the core graph that is not a mere change of shape were a kernel of its own.
+    pub bytes_unfused: Dim,
+    /// Whether some weights are absent, so that the program can be inspected but not run.
+    pub weights_absent: bool,
+    /// What the user should know: narrowed types and the like.
+    pub warnings: Vec<String>,
+}
+
+impl Default for Dim {
+    fn default() -> Dim {
+        Dim::ZERO
+    }
+}

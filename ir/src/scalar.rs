@@ -1,0 +1,338 @@
+//! Scalars and scalar functions: the body of a [`Map`](crate::Op::Map).
+
+use crate::dtype::{Class, DType};
+use crate::poly::Poly;
+use serde::{Deserialize, Serialize};
+use std::fmt;
+
+/// One constant element, kept by bits so that NaN and infinity survive and comparison is exact.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Scalar {
+    /// Its element type.
+    pub dtype: DType,
+    /// Floats: the bits of the `f64` value. Integers: the value, sign-extended. Bool: 0 or 1.
+    pub bits: u64,
+}
+
+impl Scalar {
+    /// A number converted to `dtype` (floats are rounded to its register's precision).
+    pub fn from_f64(dtype: DType, v: f64) -> Scalar {
+        let bits = match dtype.class() {
+            Class::Float if dtype == DType::F64 => v.to_bits(),
+            Class::Float => f64::from(v as f32).to_bits(),
+            Class::Int => (v as i64) as u64,
+            Class::Uint => v as u64,
+            Class::Bool => u64::from(v != 0.0),
+        };
+        Scalar { dtype, bits }
+    }
+    /// An integer converted to `dtype`.
+    pub fn from_i64(dtype: DType, v: i64) -> Scalar {
+        match dtype.class() {
+            Class::Float => Scalar::from_f64(dtype, v as f64),
+            Class::Bool => Scalar { dtype, bits: u64::from(v != 0) },
+            _ => Scalar { dtype, bits: v as u64 },
+        }
+    }
+    /// True or false.
+    pub fn bool(v: bool) -> Scalar {
+        Scalar { dtype: DType::Bool, bits: u64::from(v) }
+    }
+    /// The value as a float.
+    pub fn as_f64(self) -> f64 {
+        match self.dtype.class() {
+            Class::Float => f64::from_bits(self.bits),
+            Class::Int => self.bits as i64 as f64,
+            _ => self.bits as f64,
+        }
+    }
+    /// The value as an integer (floats truncate).
+    pub fn as_i64(self) -> i64 {
+        match self.dtype.class() {
+            Class::Float => f64::from_bits(self.bits) as i64,
+            _ => self.bits as i64,
+        }
+    }
+}
+
+impl fmt::Display for Scalar {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.dtype.class() {
+            Class::Float => {
+                let v = f64::from_bits(self.bits);
+                if v.is_nan() { write!(f, "nan:{}", self.dtype) } else { write!(f, "{v:?}:{}", self.dtype) }
+            }
+            Class::Int => write!(f, "{}:{}", self.bits as i64, self.dtype),
+            Class::Uint => write!(f, "{}:{}", self.bits, self.dtype),
+            Class::Bool => write!(f, "{}", self.bits != 0),
+        }
+    }
+}
+impl fmt::Debug for Scalar {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{self}")
+    }
+}
+
+macro_rules! named_ops {
+    ($(#[$meta:meta])* $enum:ident { $($(#[$doc:meta])* $variant:ident $name:literal,)* }) => {
+        $(#[$meta])*
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+        pub enum $enum { $($(#[$doc])* $variant,)* }
+        impl $enum {
+            /// Every operator of this arity.
+            pub const ALL: &'static [$enum] = &[$($enum::$variant,)*];
+            /// The name in the text format.
+            pub fn name(self) -> &'static str {
+                match self { $($enum::$variant => $name,)* }
+            }
+            /// The operator of that name.
+            pub fn from_name(s: &str) -> Option<$enum> {
+                match s { $($name => Some($enum::$variant),)* _ => None }
+            }
+        }
+    };
+}
+
+named_ops! {
+    /// Scalar operators of one operand; the result has the operand's type unless said otherwise.
+    UnaryOp {
+        /// `-x`.
+        Neg "neg",
+        /// `|x|`.
+        Abs "abs",
+        /// -1, 0 or 1.
+        Sign "sign",
+        /// Towards -∞.
+        Floor "floor",
+        /// Towards +∞.
+        Ceil "ceil",
+        /// To the nearest, ties to even.
+        Round "round",
+        /// Towards zero.
+        Trunc "trunc",
+        /// Square root.
+        Sqrt "sqrt",
+        /// `1/√x`.
+        Rsqrt "rsqrt",
+        /// `1/x`.
+        Recip "recip",
+        /// eˣ.
+        Exp "exp",
+        /// Natural logarithm.
+        Log "log",
+        /// Sine.
+        Sin "sin",
+        /// Cosine.
+        Cos "cos",
+        /// Tangent.
+        Tan "tan",
+        /// Inverse sine.
+        Asin "asin",
+        /// Inverse cosine.
+        Acos "acos",
+        /// Inverse tangent.
+        Atan "atan",
+        /// Hyperbolic sine.
+        Sinh "sinh",
+        /// Hyperbolic cosine.
+        Cosh "cosh",
+        /// Hyperbolic tangent.
+        Tanh "tanh",
+        /// Inverse hyperbolic sine.
+        Asinh "asinh",
+        /// Inverse hyperbolic cosine.
+        Acosh "acosh",
+        /// Inverse hyperbolic tangent.
+        Atanh "atanh",
+        /// The error function.
+        Erf "erf",
+        /// `1/(1+e⁻ˣ)`, without overflow.
+        Sigmoid "sigmoid",
+        /// Logical not of a bool, bitwise not of an integer.
+        Not "not",
+        /// Bool: not a number.
+        IsNan "is_nan",
+        /// Bool: plus or minus infinity.
+        IsInf "is_inf",
+    }
+}
+
+named_ops! {
+    /// Scalar operators of two operands of one type; comparisons give bool.
+    BinaryOp {
+        /// Sum.
+        Add "add",
+        /// Difference.
+        Sub "sub",
+        /// Product.
+        Mul "mul",
+        /// Quotient; integers truncate towards zero, by zero gives 0.
+        Div "div",
+        /// Remainder with the sign of the dividend (C's `%`, `fmod`).
+        Rem "rem",
+        /// Remainder with the sign of the divisor (Python's `%`).
+        Mod "mod",
+        /// Power.
+        Pow "pow",
+        /// Smaller.
+        Min "min",
+        /// Larger.
+        Max "max",
+        /// Logical or bitwise and.
+        And "and",
+        /// Logical or bitwise or.
+        Or "or",
+        /// Logical or bitwise exclusive or.
+        Xor "xor",
+        /// Shift left; by the width or more gives 0.
+        Shl "shl",
+        /// Shift right (arithmetic on signed); by the width or more gives 0.
+        Shr "shr",
+        /// Equal.
+        Eq "eq",
+        /// Not equal.
+        Ne "ne",
+        /// Less.
+        Lt "lt",
+        /// Less or equal.
+        Le "le",
+        /// Greater.
+        Gt "gt",
+        /// Greater or equal.
+        Ge "ge",
+    }
+}
+
+impl BinaryOp {
+    /// Whether the result is a bool whatever the operands.
+    pub fn is_comparison(self) -> bool {
+        use BinaryOp::*;
+        matches!(self, Eq | Ne | Lt | Le | Gt | Ge)
+    }
+    /// Whether the operands may be swapped.
+    pub fn is_commutative(self) -> bool {
+        use BinaryOp::*;
+        matches!(self, Add | Mul | Min | Max | And | Or | Xor | Eq | Ne)
+    }
+}
+
+/// A node of a [`ScalarFn`]; operands are indices of earlier nodes.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum ScalarNode {
+    /// Operand `i` of the Map, at the element that broadcasting pairs with the output element.
+    Arg(u32),
+    /// A constant.
+    Const(Scalar),
+    /// An `i32`: an index expression over the variables of the output (`%d` is its position along axis `d`) and symbols.
+    Index(Poly),
+    /// One operand.
+    Unary(UnaryOp, u32),
+    /// Two operands of one type.
+    Binary(BinaryOp, u32, u32),
+    /// `if c { a } else { b }`.
+    Select(u32, u32, u32),
+    /// Conversion. To bool: not equal 0. Float to integer truncates. Narrowing rounds or wraps
+    /// (it does not saturate; saturation is written out with Min and Max).
+    Cast(DType, u32),
+    /// The same bits as another type of the same width.
+    Bitcast(DType, u32),
+}
+
+/// A pure function of scalars: a DAG in evaluation order whose last node is the result.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub struct ScalarFn {
+    /// The nodes.
+    pub nodes: Vec<ScalarNode>,
+}
+
+impl ScalarFn {
+    /// Adds a node, or finds the equal one already there.
+    pub fn push(&mut self, n: ScalarNode) -> u32 {
+        if let Some(i) = self.nodes.iter().position(|m| *m == n) {
+            return i as u32;
+        }
+        self.nodes.push(n);
+        (self.nodes.len() - 1) as u32
+    }
+    /// `op(arg0)`.
+    pub fn unary(op: UnaryOp) -> ScalarFn {
+        ScalarFn { nodes: vec![ScalarNode::Arg(0), ScalarNode::Unary(op, 0)] }
+    }
+    /// `op(arg0, arg1)`.
+    pub fn binary(op: BinaryOp) -> ScalarFn {
+        ScalarFn { nodes: vec![ScalarNode::Arg(0), ScalarNode::Arg(1), ScalarNode::Binary(op, 0, 1)] }
+    }
+    /// `arg0` converted.
+    pub fn cast(to: DType) -> ScalarFn {
+        ScalarFn { nodes: vec![ScalarNode::Arg(0), ScalarNode::Cast(to, 0)] }
+    }
+    /// `if arg0 { arg1 } else { arg2 }`.
+    pub fn select() -> ScalarFn {
+        use ScalarNode::*;
+        ScalarFn { nodes: vec![Arg(0), Arg(1), Arg(2), Select(0, 1, 2)] }
+    }
+
+    /// The result's node.
+    pub fn root(&self) -> Option<&ScalarNode> {
+        self.nodes.last()
+    }
+
+    /// The type of every node, given the operands' types.
+    pub fn types(&self, args: &[DType]) -> Result<Vec<DType>, String> {
+        let mut t: Vec<DType> = Vec::with_capacity(self.nodes.len());
+        let at = |t: &[DType], i: u32| {
+            t.get(i as usize).copied().ok_or(format!("node {i} is used before it is made"))
+        };
+        for n in &self.nodes {
+            let ty = match n {
+                ScalarNode::Arg(i) => {
+                    *args.get(*i as usize).ok_or(format!("operand {i} of {}", args.len()))?
+                }
+                ScalarNode::Const(s) => s.dtype,
+                ScalarNode::Index(_) => DType::I32,
+                ScalarNode::Unary(op, a) => {
+                    let a = at(&t, *a)?;
+                    use UnaryOp::*;
+                    match op {
+                        IsNan | IsInf => DType::Bool,
+                        Not if a.is_float() => return Err(format!("`not` of {a}")),
+                        Neg | Abs | Sign if a == DType::Bool => {
+                            return Err(format!("`{}` of bool", op.name()));
+                        }
+                        Neg | Abs | Sign | Not | Floor | Ceil | Round | Trunc => a,
+                        _ if !a.is_float() => return Err(format!("`{}` of {a}", op.name())),
+                        _ => a,
+                    }
+                }
+                ScalarNode::Binary(op, a, b) => {
+                    let (a, b) = (at(&t, *a)?, at(&t, *b)?);
+                    if a != b {
+                        return Err(format!("`{}` of {a} and {b}", op.name()));
+                    }
+                    if op.is_comparison() { DType::Bool } else { a }
+                }
+                ScalarNode::Select(c, a, b) => {
+                    let (c, a, b) = (at(&t, *c)?, at(&t, *a)?, at(&t, *b)?);
+                    if c != DType::Bool || a != b {
+                        return Err(format!("select of {c}, {a} and {b}"));
+                    }
+                    a
+                }
+                ScalarNode::Cast(to, a) => {
+                    at(&t, *a)?;
+                    *to
+                }
+                ScalarNode::Bitcast(to, a) => {
+                    let a = at(&t, *a)?;
+                    if a.bits() != to.bits() {
+                        return Err(format!("bitcast of {a} to {to}"));
+                    }
+                    *to
+                }
+            };
+            t.push(ty);
+        }
+        if t.is_empty() { Err("empty body".into()) } else { Ok(t) }
+    }
+}

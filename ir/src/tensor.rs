@@ -1,0 +1,144 @@
+//! Constant and host tensors.
+
+use crate::dtype::{Class, DType};
+use crate::scalar::Scalar;
+use std::fmt;
+use std::sync::Arc;
+
+/// Bytes that somebody else keeps alive: a memory-mapped file, say.
+pub trait ByteOwner: AsRef<[u8]> + Send + Sync {}
+impl<T: AsRef<[u8]> + Send + Sync> ByteOwner for T {}
+
+/// The bytes of a [`Tensor`].
+#[derive(Clone)]
+pub enum Data {
+    /// Shared bytes: `len` of them from `offset`.
+    Bytes {
+        /// Who owns them.
+        owner: Arc<dyn ByteOwner>,
+        /// Where they start.
+        offset: usize,
+        /// How many.
+        len: usize,
+    },
+    /// Not here: a graph-only model. Such a program can be planned and inspected, not run.
+    Absent,
+}
+
+/// A dense, row-major, little-endian tensor of known shape; bool is one byte each, 4-bit types two to a byte.
+#[derive(Clone)]
+pub struct Tensor {
+    /// Element type.
+    pub dtype: DType,
+    /// Extents, outermost first.
+    pub shape: Vec<usize>,
+    /// Its bytes.
+    pub data: Data,
+}
+
+impl Tensor {
+    /// From packed bytes; `Err` when their number is not what shape and type need.
+    pub fn new(dtype: DType, shape: Vec<usize>, bytes: Vec<u8>) -> Result<Tensor, String> {
+        let len = bytes.len();
+        Tensor::shared(dtype, shape, Arc::new(bytes), 0, len)
+    }
+    /// From a window of shared bytes, likewise checked.
+    pub fn shared(
+        dtype: DType,
+        shape: Vec<usize>,
+        owner: Arc<dyn ByteOwner>,
+        offset: usize,
+        len: usize,
+    ) -> Result<Tensor, String> {
+        let n = checked_numel(&shape).ok_or_else(|| format!("shape {shape:?} overflows"))?;
+        let need = dtype.bytes_for(n);
+        if len != need {
+            return Err(format!("{dtype}{shape:?} needs {need} bytes, got {len}"));
+        }
+        if offset.checked_add(len).is_none_or(|end| end > (*owner).as_ref().len()) {
+            return Err(format!(
+                "bytes {offset}+{len} are outside the data ({} bytes)",
+                (*owner).as_ref().len()
+            ));
+        }
+        Ok(Tensor { dtype, shape, data: Data::Bytes { owner, offset, len } })
+    }
+    /// A tensor whose values are not known.
+    pub fn absent(dtype: DType, shape: Vec<usize>) -> Tensor {
+        Tensor { dtype, shape, data: Data::Absent }
+    }
+    /// A rank-0 tensor.
+    pub fn scalar(s: Scalar) -> Tensor {
+        Tensor::from_scalars(s.dtype, vec![], &[s])
+    }
+    /// From plain numbers. `v.len()` must be the number of elements.
+    pub fn from_f32(shape: Vec<usize>, v: &[f32]) -> Tensor {
+        assert_eq!(v.len(), shape.iter().product::<usize>(), "{shape:?}");
+        let bytes: Vec<u8> = bytemuck::cast_slice(v).to_vec();
+        let len = bytes.len();
+        Tensor { dtype: DType::F32, shape, data: Data::Bytes { owner: Arc::new(bytes), offset: 0, len } }
+    }
+    /// From plain integers.
+    pub fn from_i64(shape: Vec<usize>, v: &[i64]) -> Tensor {
+        assert_eq!(v.len(), shape.iter().product::<usize>(), "{shape:?}");
+        let bytes: Vec<u8> = bytemuck::cast_slice(v).to_vec();
+        let len = bytes.len();
+        Tensor { dtype: DType::I64, shape, data: Data::Bytes { owner: Arc::new(bytes), offset: 0, len } }
+    }
+    /// From scalars, narrowed to `dtype`.
+    pub fn from_scalars(dtype: DType, shape: Vec<usize>, v: &[Scalar]) -> Tensor {
+        assert_eq!(v.len(), shape.iter().product::<usize>(), "{shape:?}");
+        let bytes = crate::storage::encode(dtype, v.iter().copied());
+        let len = bytes.len();
+        Tensor { dtype, shape, data: Data::Bytes { owner: Arc::new(bytes), offset: 0, len } }
+    }
+
+    /// Number of elements.
+    pub fn numel(&self) -> usize {
+        self.shape.iter().product()
+    }
+    /// The packed bytes; `None` when absent.
+    pub fn bytes(&self) -> Option<&[u8]> {
+        match &self.data {
+            Data::Bytes { owner, offset, len } => (**owner).as_ref().get(*offset..*offset + *len),
+            Data::Absent => None,
+        }
+    }
+    /// Whether the values are known.
+    pub fn is_present(&self) -> bool {
+        matches!(self.data, Data::Bytes { .. })
+    }
+    /// The elements as scalars, decoded from any storage type; `None` when absent.
+    pub fn scalars(&self) -> Option<Vec<Scalar>> {
+        Some(crate::storage::decode(self.dtype, self.bytes()?, self.numel()))
+    }
+    /// The elements as integers, if this is an integer or bool tensor that is present.
+    pub fn to_i64s(&self) -> Option<Vec<i64>> {
+        (self.dtype.class() != Class::Float).then_some(())?;
+        Some(self.scalars()?.into_iter().map(Scalar::as_i64).collect())
+    }
+    /// The elements as `f32` (64-bit floats and integers are rounded); `None` when absent.
+    pub fn to_f32s(&self) -> Option<Vec<f32>> {
+        if self.dtype == DType::F32 {
+            let b = self.bytes()?;
+            return Some(b.chunks_exact(4).map(|c| f32::from_le_bytes([c[0], c[1], c[2], c[3]])).collect());
+        }
+        Some(self.scalars()?.into_iter().map(|s| s.as_f64() as f32).collect())
+    }
+    /// The same elements under another shape of the same size.
+    pub fn reshaped(&self, shape: Vec<usize>) -> Tensor {
+        assert_eq!(self.numel(), shape.iter().product::<usize>());
+        Tensor { shape, ..self.clone() }
+    }
+}
+
+/// The number of elements, or `None` on overflow.
+pub fn checked_numel(shape: &[usize]) -> Option<usize> {
+    shape.iter().try_fold(1usize, |n, d| n.checked_mul(*d)).filter(|n| *n <= isize::MAX as usize / 8)
+}
+
+impl fmt::Debug for Tensor {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}{:?}{}", self.dtype, self.shape, if self.is_present() { "" } else { " (absent)" })
+    }
+}
