@@ -1,1 +1,14 @@
-//! wgfc
+//! The compiler of wgfc: from a model's bytes to a [`Program`](wgfc_ir::Program).
+//!
+//! [`pipeline::compile`] reads top to bottom as the list of stages; each stage is a public function
+//! that can be called on its own. Nothing here reads a file or knows of a GPU.
+
+pub mod error;
+pub mod import;
+pub mod options;
+pub mod pipeline;
+pub mod rewrite;
+
+pub use error::{Diagnostic, Errors, Kind, Location};
+pub use options::{DeviceProfile, Fusion, Options};
+pub use pipeline::compile;

@@ -1,0 +1,119 @@
+//! What can go wrong while compiling, in words for the person who has the model.
+
+use std::fmt;
+use std::sync::Arc;
+
+/// Whose problem it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Kind {
+    /// The model is wrong.
+    Model,
+    /// The model is fine and we do not support it.
+    Unsupported,
+    /// We are wrong.
+    Internal,
+}
+
+/// Where in the model.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Location {
+    /// The node's name, or a description where it has none (`#12 (Conv)`).
+    pub node: Option<Arc<str>>,
+    /// Its operator, with the domain unless that is `ai.onnx`.
+    pub operator: Option<Arc<str>>,
+    /// The opset version in force for it.
+    pub opset: Option<i64>,
+    /// Which input, output or attribute of it: `input B`, `attribute axis`.
+    pub part: Option<String>,
+}
+
+/// One thing that went wrong: what, where, why, what to do.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Diagnostic {
+    /// Whose problem it is.
+    pub kind: Kind,
+    /// What and why: `MatMul inner dimensions differ: 512 and 768`.
+    pub message: String,
+    /// Where.
+    pub location: Location,
+    /// What to do about it.
+    pub help: Option<String>,
+}
+
+impl Diagnostic {
+    /// The model is wrong.
+    pub fn model(message: impl Into<String>) -> Diagnostic {
+        Diagnostic { kind: Kind::Model, message: message.into(), location: Location::default(), help: None }
+    }
+    /// We do not support it.
+    pub fn unsupported(message: impl Into<String>) -> Diagnostic {
+        Diagnostic { kind: Kind::Unsupported, ..Diagnostic::model(message) }
+    }
+    /// We are wrong.
+    pub fn internal(message: impl Into<String>) -> Diagnostic {
+        Diagnostic {
+            kind: Kind::Internal,
+            help: Some("this is a bug in wgfc; please report it with the model's graph".into()),
+            ..Diagnostic::model(message)
+        }
+    }
+    /// Says where.
+    pub fn at(mut self, location: Location) -> Diagnostic {
+        self.location = location;
+        self
+    }
+    /// Says what to do.
+    pub fn help(mut self, help: impl Into<String>) -> Diagnostic {
+        self.help = Some(help.into());
+        self
+    }
+}
+
+impl fmt::Display for Diagnostic {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let tag = match self.kind {
+            Kind::Model => "error",
+            Kind::Unsupported => "error[unsupported]",
+            Kind::Internal => "error[internal]",
+        };
+        write!(f, "{tag}: {}", self.message)?;
+        let l = &self.location;
+        if let Some(n) = &l.node {
+            write!(f, "\n  --> node \"{n}\"")?;
+            match (&l.operator, l.opset) {
+                (Some(o), Some(v)) => write!(f, " ({o}, opset {v})")?,
+                (Some(o), None) => write!(f, " ({o})")?,
+                _ => {}
+            }
+        }
+        if let Some(p) = &l.part {
+            write!(f, "{}{p}", if l.node.is_some() { ", " } else { "\n  --> " })?;
+        }
+        if let Some(h) = &self.help {
+            write!(f, "\n  help: {h}")?;
+        }
+        Ok(())
+    }
+}
+
+/// Everything that went wrong in one stage; never empty.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Errors(pub Vec<Diagnostic>);
+
+impl From<Diagnostic> for Errors {
+    fn from(d: Diagnostic) -> Errors {
+        Errors(vec![d])
+    }
+}
+impl fmt::Display for Errors {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (i, d) in self.0.iter().enumerate() {
+            if i > 0 {
+                f.write_str("\n")?;
+            }
+            write!(f, "{d}")?;
+        }
+        Ok(())
+    }
+}
+impl std::error::Error for Errors {}

@@ -1,0 +1,74 @@
+//! What a compilation can be told.
+
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+
+/// How much is fused.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Fusion {
+    /// Every operator is a kernel of its own: the baseline everything is compared with.
+    None,
+    /// Chains and DAGs of elementwise operators and views.
+    Elementwise,
+    /// Also prologues and epilogues of reductions and products, merged products, raised operators.
+    #[default]
+    Full,
+}
+
+/// What the target device offers. The default is what every WebGPU device has.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct DeviceProfile {
+    /// Storage buffers one kernel may bind.
+    pub max_storage_buffers: u32,
+    /// Invocations of a workgroup.
+    pub max_invocations: u32,
+    /// Bytes of workgroup memory.
+    pub max_workgroup_bytes: u32,
+    /// Bytes one binding may have.
+    pub max_binding_bytes: u64,
+    /// Workgroups along one dimension of a dispatch.
+    pub max_workgroups: u32,
+    /// Alignment of a binding's offset, in bytes.
+    pub storage_alignment: u32,
+    /// Whether kernels may use `f16` (`shader-f16`); without it f16 tensors are unpacked by hand.
+    pub f16: bool,
+    /// Bytes a second that a streaming kernel moves.
+    pub bandwidth: f64,
+    /// Floating-point operations a second.
+    pub flops: f64,
+    /// Seconds that one more dispatch in a pass costs.
+    pub dispatch_cost: f64,
+}
+
+impl Default for DeviceProfile {
+    fn default() -> DeviceProfile {
+        DeviceProfile {
+            max_storage_buffers: 8,
+            max_invocations: 256,
+            max_workgroup_bytes: 16384,
+            max_binding_bytes: 128 << 20,
+            max_workgroups: 65535,
+            storage_alignment: 256,
+            f16: false,
+            bandwidth: 100e9,
+            flops: 2e12,
+            dispatch_cost: 10e-6,
+        }
+    }
+}
+
+/// Options of a compilation.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Options {
+    /// How much is fused.
+    pub fusion: Fusion,
+    /// Symbolic dimensions to fix: name to value.
+    pub dims: BTreeMap<String, i64>,
+    /// The target.
+    pub profile: DeviceProfile,
+    /// Tensors of the model to return as extra outputs; fusion stops at them.
+    pub taps: Vec<String>,
+    /// Do not read weights: plan only.
+    pub graph_only: bool,
+}
