@@ -5,6 +5,7 @@
 
 pub mod error;
 pub mod import;
+pub mod kernel;
 pub mod options;
 pub mod pipeline;
 pub mod rewrite;

@@ -1,0 +1,338 @@
+//! The kernel graph: what fusion makes and emission reads.
+//!
+//! A [`Kernel`] computes over a few *flat* iteration variables `%0, %1, …` whose meaning and extents
+//! its [`Family`] fixes. Its [`Body`] is one arena of scalar expressions; loads address buffers by a
+//! flat element offset, an index expression over those variables. `@e` in an index expression
+//! ([`Atom::Data`](wgfc_ir::Atom::Data)) is the `i32` value of expression `e` of the same body.
+//!
+//! | family | variables | what a kernel does |
+//! |---|---|---|
+//! | `Map` | `%0` element | every element: stores |
+//! | `Row` | `%0` row, `%1` position in the row | reductions over the row one after another (each may use the results before it as `Acc`), then row stores (once a row) and element stores (every position) |
+//! | `Matmul` | `%0` batch, `%1` m, `%2` n, `%3` k | `Acc(0) = Σₖ a·b`, then stores over batch, m, n |
+//! | `Attention` | `%0` batch, `%1` s, `%2` t, `%3` d, `%4` e | `Acc(0) = softmaxₜ(Σ_d q·k·scale + mask)·v`, then stores over batch, s, e |
+
+use rustc_hash::FxHashMap;
+use std::sync::Arc;
+use wgfc_ir::{BinaryOp, DType, Dim, Poly, Scalar, Tensor, TensorType, UnaryOp};
+
+/// Index of an [`Expr`] in its [`Body`].
+pub type ExprId = u32;
+/// Index of a [`KernelTensor`] in its [`KernelGraph`].
+pub type TensorId = usize;
+
+/// A scalar expression of a kernel.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Expr {
+    /// A constant.
+    Const(Scalar),
+    /// An index expression as an `i32`.
+    Index(Poly),
+    /// Element `offset` of a tensor. Where `guard` (a bool) is false nothing is read and the value is arbitrary.
+    Load {
+        /// Which tensor.
+        tensor: TensorId,
+        /// Flat element offset; inside the tensor whenever `guard` holds.
+        offset: Poly,
+        /// When it may be read.
+        guard: Option<ExprId>,
+    },
+    /// Result `i` of the kernel's reductions.
+    Acc(u32),
+    /// One operand.
+    Unary(UnaryOp, ExprId),
+    /// Two operands of one type.
+    Binary(BinaryOp, ExprId, ExprId),
+    /// `if c { a } else { b }`.
+    Select(ExprId, ExprId, ExprId),
+    /// Conversion, as [`ScalarNode::Cast`](wgfc_ir::ScalarNode::Cast).
+    Cast(DType, ExprId),
+    /// The same bits as another type.
+    Bitcast(DType, ExprId),
+}
+
+/// An arena of expressions, operands before users, equal ones once.
+#[derive(Clone, Debug, Default)]
+pub struct Body {
+    exprs: Vec<(Expr, DType)>,
+    known: FxHashMap<Expr, ExprId>,
+}
+
+impl Body {
+    /// Adds an expression of element type `dtype`, or finds the equal one.
+    pub fn push(&mut self, e: Expr, dtype: DType) -> ExprId {
+        if let Some(id) = self.known.get(&e) {
+            return *id;
+        }
+        let id = self.exprs.len() as ExprId;
+        self.known.insert(e.clone(), id);
+        self.exprs.push((e, dtype));
+        id
+    }
+    /// An expression.
+    pub fn expr(&self, id: ExprId) -> &Expr {
+        &self.exprs[id as usize].0
+    }
+    /// Its element type.
+    pub fn dtype(&self, id: ExprId) -> DType {
+        self.exprs[id as usize].1
+    }
+    /// How many there are.
+    pub fn len(&self) -> usize {
+        self.exprs.len()
+    }
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.exprs.is_empty()
+    }
+    /// All expressions with their types, in evaluation order.
+    pub fn iter(&self) -> impl Iterator<Item = (ExprId, &Expr, DType)> {
+        self.exprs.iter().enumerate().map(|(i, (e, t))| (i as ExprId, e, *t))
+    }
+    /// The expressions that one reads directly, those inside its index expressions included.
+    pub fn operands(&self, id: ExprId) -> Vec<ExprId> {
+        match self.expr(id) {
+            Expr::Const(_) | Expr::Acc(_) => vec![],
+            Expr::Index(p) => p.data().into_iter().collect(),
+            Expr::Load { offset, guard, .. } => offset.data().into_iter().chain(*guard).collect(),
+            Expr::Unary(_, a) | Expr::Cast(_, a) | Expr::Bitcast(_, a) => vec![*a],
+            Expr::Binary(_, a, b) => vec![*a, *b],
+            Expr::Select(a, b, c) => vec![*a, *b, *c],
+        }
+    }
+    /// Everything the roots depend on, themselves included, in evaluation order.
+    pub fn reachable(&self, roots: &[ExprId]) -> Vec<ExprId> {
+        let mut seen = vec![false; self.exprs.len()];
+        let mut stack = roots.to_vec();
+        while let Some(id) = stack.pop() {
+            if !std::mem::replace(&mut seen[id as usize], true) {
+                stack.extend(self.operands(id));
+            }
+        }
+        (0..self.exprs.len() as ExprId).filter(|i| seen[*i as usize]).collect()
+    }
+}
+
+/// A result written to memory.
+#[derive(Clone, Debug)]
+pub struct Store {
+    /// Which tensor.
+    pub tensor: TensorId,
+    /// Flat element offset.
+    pub offset: Poly,
+    /// What is written, of the tensor's element type.
+    pub value: ExprId,
+    /// When it is written; always if absent.
+    pub guard: Option<ExprId>,
+}
+
+/// One reduction of a row.
+#[derive(Clone, Debug)]
+pub struct Reduction {
+    /// How elements combine.
+    pub kind: ReduceKind,
+    /// What is reduced, over `%0` and `%1`; may use earlier results as `Acc`.
+    pub value: ExprId,
+    /// Element type of the result.
+    pub dtype: DType,
+}
+
+/// How a [`Reduction`] combines elements.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum ReduceKind {
+    /// Sum from 0.
+    Sum,
+    /// Product from 1.
+    Prod,
+    /// Largest from the type's least value; on bool, any.
+    Max,
+    /// Smallest from the type's greatest value; on bool, all.
+    Min,
+    /// Position (i64) of the largest (`largest`) or smallest, the first or (`last`) last of equal ones.
+    Arg {
+        /// Largest, or smallest.
+        largest: bool,
+        /// Last of equal ones.
+        last: bool,
+    },
+    /// The value at the last position where `when` (a bool expression) holds, else `init`, in row order.
+    Last {
+        /// The condition.
+        when: ExprId,
+        /// The value when it never holds, over `%0` only.
+        init: ExprId,
+    },
+}
+
+/// What kind of kernel it is, with what only that kind has.
+#[derive(Clone, Debug)]
+pub enum Family {
+    /// One invocation computes one element, or a few neighbouring ones.
+    Map {
+        /// Number of elements.
+        elements: Dim,
+    },
+    /// Reductions over rows.
+    Row {
+        /// Number of rows.
+        rows: Dim,
+        /// Positions of a row.
+        len: Dim,
+        /// In order.
+        reductions: Vec<Reduction>,
+        /// Written once a row, over `%0` and the results.
+        row_stores: Vec<Store>,
+    },
+    /// A running combination along a row: `Acc(0)` at `%1` combines positions up to it.
+    Scan {
+        /// Number of rows.
+        rows: Dim,
+        /// Positions of a row.
+        len: Dim,
+        /// `Sum`, `Prod`, ….
+        reduction: Reduction,
+        /// The position itself is left out.
+        exclusive: bool,
+        /// From the end.
+        reverse: bool,
+    },
+    /// A product of matrices, accumulated in f32.
+    Matmul {
+        /// Number of independent products.
+        batch: Dim,
+        /// Rows.
+        m: Dim,
+        /// Columns.
+        n: Dim,
+        /// Summed over.
+        k: Dim,
+        /// First operand, over `%0 %1 %3`.
+        a: ExprId,
+        /// Second operand, over `%0 %3 %2`.
+        b: ExprId,
+    },
+    /// Attention with online softmax, accumulated in f32.
+    Attention {
+        /// Independent problems (batch × heads).
+        batch: Dim,
+        /// Queries.
+        s: Dim,
+        /// Keys.
+        t: Dim,
+        /// Width of queries and keys.
+        d: Dim,
+        /// Width of values.
+        e: Dim,
+        /// Over `%0 %1 %3`.
+        q: ExprId,
+        /// Over `%0 %2 %3`.
+        k: ExprId,
+        /// Over `%0 %2 %4`.
+        v: ExprId,
+        /// Added to the scaled scores, over `%0 %1 %2`.
+        mask: Option<ExprId>,
+        /// Scores are multiplied by it.
+        scale: f32,
+    },
+}
+
+/// One dispatch to be.
+#[derive(Clone, Debug)]
+pub struct Kernel {
+    /// Its kind.
+    pub family: Family,
+    /// Its expressions.
+    pub body: Body,
+    /// Element stores.
+    pub stores: Vec<Store>,
+    /// The model's nodes it computes.
+    pub nodes: Vec<Arc<str>>,
+}
+
+/// Memory a kernel reads or writes.
+#[derive(Clone, Debug)]
+pub struct KernelTensor {
+    /// Element type and shape.
+    pub ty: TensorType,
+    /// What it is.
+    pub kind: TensorKind,
+}
+
+/// What a [`KernelTensor`] is.
+#[derive(Clone, Debug)]
+pub enum TensorKind {
+    /// Input `i` of the program.
+    Input(usize),
+    /// Output `i` of the program.
+    Output(usize),
+    /// A constant.
+    Const(Arc<Tensor>),
+    /// Made and read by kernels only.
+    Intermediate,
+}
+
+/// Kernels in an order in which they can run, and the tensors between them.
+#[derive(Clone, Debug, Default)]
+pub struct KernelGraph {
+    /// The tensors.
+    pub tensors: Vec<KernelTensor>,
+    /// The kernels.
+    pub kernels: Vec<Kernel>,
+}
+
+impl Kernel {
+    /// All stores, row stores first.
+    pub fn all_stores(&self) -> impl Iterator<Item = &Store> {
+        let row: &[Store] = match &self.family {
+            Family::Row { row_stores, .. } => row_stores,
+            _ => &[],
+        };
+        row.iter().chain(&self.stores)
+    }
+
+    /// The expressions that the kernel evaluates.
+    pub fn roots(&self) -> Vec<ExprId> {
+        let mut r: Vec<ExprId> = self
+            .all_stores()
+            .flat_map(|s| s.offset.data().into_iter().chain(s.guard).chain([s.value]))
+            .collect();
+        match &self.family {
+            Family::Map { .. } => {}
+            Family::Row { reductions, .. } => {
+                for x in reductions {
+                    r.push(x.value);
+                    if let ReduceKind::Last { when, init } = x.kind {
+                        r.extend([when, init]);
+                    }
+                }
+            }
+            Family::Scan { reduction, .. } => r.push(reduction.value),
+            Family::Matmul { a, b, .. } => r.extend([*a, *b]),
+            Family::Attention { q, k, v, mask, .. } => r.extend([*q, *k, *v].into_iter().chain(*mask)),
+        }
+        r
+    }
+
+    /// The tensors it reads, in order of first use, each once.
+    pub fn reads(&self) -> Vec<TensorId> {
+        let mut out = vec![];
+        for id in self.body.reachable(&self.roots()) {
+            if let Expr::Load { tensor, .. } = self.body.expr(id)
+                && !out.contains(tensor)
+            {
+                out.push(*tensor);
+            }
+        }
+        out
+    }
+    /// The tensors it writes, each once.
+    pub fn writes(&self) -> Vec<TensorId> {
+        let mut out = vec![];
+        for s in self.all_stores() {
+            if !out.contains(&s.tensor) {
+                out.push(s.tensor);
+            }
+        }
+        out
+    }
+}
