@@ -15,6 +15,7 @@ pub mod dtype;
 pub mod eval;
 pub mod graph;
 pub mod lower;
+pub mod memory;
 pub mod op;
 pub mod poly;
 pub mod program;
