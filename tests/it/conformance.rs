@@ -1,0 +1,217 @@
+//! The ONNX node cases on an adapter, with no CPU fallback, against the list of those known to pass.
+
+use crate::backend::{Backend, Failure, caught};
+use crate::compare::{Tolerance, equal};
+use crate::data::Folder;
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Write as _;
+use std::path::Path;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Instant;
+use wgfc_compiler::Fusion;
+
+/// One line of `cases.tsv`.
+struct Case {
+    folder: Folder,
+    tolerance: Tolerance,
+    operators: String,
+}
+
+struct Outcome {
+    result: Result<(), Failure>,
+    seconds: f64,
+}
+
+impl Outcome {
+    fn status(&self) -> &'static str {
+        self.result.as_ref().map_or_else(Failure::status, |()| "pass")
+    }
+    fn reason(&self) -> &str {
+        self.result.as_ref().map_or_else(Failure::first_line, |()| "")
+    }
+}
+
+fn cases(root: &Path) -> Result<Vec<Case>, String> {
+    let index = root.join("cases.tsv");
+    let text = std::fs::read_to_string(&index)
+        .map_err(|e| format!("{}: {e}; run scripts/node_cases.py", index.display()))?;
+    let mut cases = vec![];
+    for line in text.lines().filter(|l| !l.starts_with('#')) {
+        let [name, rtol, atol, operators] = line.split('\t').collect::<Vec<_>>()[..] else {
+            return Err(format!("{}: not a case: {line}", index.display()));
+        };
+        let number = |s: &str| s.parse::<f64>().map_err(|e| format!("{name}: {s}: {e}"));
+        cases.push(Case {
+            folder: Folder::new(root, name),
+            tolerance: Tolerance { rtol: number(rtol)?.max(1e-3), atol: number(atol)?.max(1e-5) },
+            operators: operators.to_owned(),
+        });
+    }
+    Ok(cases)
+}
+
+fn check(case: &Case, backend: &Backend) -> Result<(), Failure> {
+    let model = backend.compile(&case.folder.model_path(), Fusion::Full)?;
+    let data = case.folder.data_set(0).map_err(|e| Failure::Unsupported(None, e))?;
+    let got = model.run(&data.inputs)?;
+    if got.len() != data.outputs.len() {
+        return Err(Failure::Wrong(format!("{} outputs instead of {}", got.len(), data.outputs.len())));
+    }
+    for (i, (g, w)) in got.iter().zip(&data.outputs).enumerate() {
+        equal(g, w, case.tolerance).map_err(|e| Failure::Wrong(format!("output {i}: {e}")))?;
+    }
+    Ok(())
+}
+
+/// Runs every case, on two threads.
+fn run_all(cases: &[Case], backend: &Backend) -> Vec<Outcome> {
+    let next = AtomicUsize::new(0);
+    let outcomes: Vec<Mutex<Option<Outcome>>> = cases.iter().map(|_| Mutex::new(None)).collect();
+    std::thread::scope(|scope| {
+        for _ in 0..2 {
+            scope.spawn(|| {
+                loop {
+                    let i = next.fetch_add(1, Ordering::Relaxed);
+                    let Some(case) = cases.get(i) else { break };
+                    let start = Instant::now();
+                    let result = caught(|| check(case, backend));
+                    let outcome = Outcome { result, seconds: start.elapsed().as_secs_f64() };
+                    *outcomes[i].lock().expect("no holder panics") = Some(outcome);
+                }
+            });
+        }
+    });
+    outcomes.into_iter().map(|o| o.into_inner().expect("no holder panics").expect("every case ran")).collect()
+}
+
+/// Every case: name, status, operators, seconds, reason.
+fn table(cases: &[Case], outcomes: &[Outcome], include: impl Fn(&Outcome) -> bool, seconds: bool) -> String {
+    let mut text = String::new();
+    for (c, o) in cases.iter().zip(outcomes).filter(|(_, o)| include(o)) {
+        let time = if seconds { format!("{:.3}\t", o.seconds) } else { String::new() };
+        let _ = writeln!(text, "{}\t{}\t{}\t{time}{}", c.folder.name, o.status(), c.operators, o.reason());
+    }
+    text
+}
+
+/// What does not pass, by operator, the most frequent first, with the first reason of each status.
+fn by_operator(cases: &[Case], outcomes: &[Outcome]) -> String {
+    type Group<'a> = BTreeMap<&'a str, Vec<(&'a str, &'a str)>>;
+    let mut groups: BTreeMap<&str, Group> = BTreeMap::new();
+    for (c, o) in cases.iter().zip(outcomes) {
+        if let Err(f) = &o.result {
+            let operator = f.operator().unwrap_or(&c.operators);
+            groups
+                .entry(operator)
+                .or_default()
+                .entry(o.status())
+                .or_default()
+                .push((&c.folder.name, o.reason()));
+        }
+    }
+    let mut groups: Vec<_> = groups.into_iter().collect();
+    groups.sort_by_key(|(_, g)| std::cmp::Reverse(g.values().map(Vec::len).sum::<usize>()));
+    let mut text = String::new();
+    for (operator, group) in groups {
+        let counts: Vec<String> =
+            group.iter().map(|(status, all)| format!("{} {status}", all.len())).collect();
+        let _ = writeln!(text, "\n## {operator}: {}", counts.join(", "));
+        for (status, all) in group {
+            let mut seen = BTreeSet::new();
+            for (name, reason) in all.iter().filter(|(_, reason)| seen.insert(*reason)).take(4) {
+                let _ = writeln!(text, "- {status} `{name}`: {reason}");
+            }
+        }
+    }
+    text
+}
+
+/// Compares with, or under `UPDATE_EXPECT` extends, the list of cases known to pass. Returns those that no longer do.
+fn expectations(cases: &[Case], outcomes: &[Outcome], may_grow: bool) -> Vec<String> {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/conformance");
+    let file = folder.join("onnx_node_passing.txt");
+    let text = std::fs::read_to_string(&file).unwrap_or_default();
+    let known: BTreeSet<&str> = text.lines().filter(|l| !l.is_empty()).collect();
+    let all = std::env::var_os("WGFC_CASES").is_none();
+    let passing: BTreeSet<&str> = cases
+        .iter()
+        .zip(outcomes)
+        .filter(|(_, o)| o.result.is_ok())
+        .map(|(c, _)| c.folder.name.as_str())
+        .collect();
+    if may_grow && std::env::var_os("UPDATE_EXPECT").is_some() {
+        let union: String = known.union(&passing).map(|n| format!("{n}\n")).collect();
+        std::fs::write(&file, union).expect("the list can be written");
+        if all {
+            let failing = table(cases, outcomes, |o| o.result.is_err(), false);
+            std::fs::write(folder.join("onnx_node_failing.tsv"), failing).expect("the list can be written");
+        }
+    } else if may_grow && all {
+        let new: Vec<&&str> = passing.difference(&known).collect();
+        if !new.is_empty() {
+            crate::say(format!(
+                "{} cases pass that are not on the list; UPDATE_EXPECT=1 adds them: {new:?}",
+                new.len()
+            ));
+        }
+    }
+    let mut lost = vec![];
+    for name in known.difference(&passing) {
+        match cases.iter().position(|c| c.folder.name == *name) {
+            Some(i) => lost.push(format!("{name}: {}: {}", outcomes[i].status(), outcomes[i].reason())),
+            None if all => lost.push(format!("{name}: there is no such case")),
+            None => {}
+        }
+    }
+    lost
+}
+
+#[test]
+fn onnx_node_cases() {
+    let root = crate::folder("WGFC_CONFORMANCE", "target/conformance");
+    let cases = match cases(&root) {
+        Ok(all) => all.into_iter().filter(|c| crate::selected(&c.folder.name)).collect::<Vec<_>>(),
+        Err(e) => return crate::skip("onnx_node_cases", e),
+    };
+    let backend = match Backend::from_env() {
+        Ok(b) => b,
+        Err(e) => return crate::skip("onnx_node_cases", e),
+    };
+    let start = Instant::now();
+    let outcomes = run_all(&cases, &backend);
+
+    let mut counts: BTreeMap<&str, usize> = BTreeMap::new();
+    for o in &outcomes {
+        *counts.entry(o.status()).or_default() += 1;
+    }
+    let counts: Vec<String> = counts.iter().map(|(status, n)| format!("{n} {status}")).collect();
+    let summary = format!(
+        "{} ONNX node cases on {backend} in {:.0} s: {}",
+        cases.len(),
+        start.elapsed().as_secs_f64(),
+        counts.join(", ")
+    );
+    crate::say(&summary);
+    for (c, o) in cases.iter().zip(&outcomes) {
+        if matches!(o.result, Err(Failure::Panic(_))) {
+            crate::say(format!("PANIC {}: {}", c.folder.name, o.reason()));
+        }
+        if o.seconds > 10.0 {
+            crate::say(format!("SLOW {}: {:.1} s", c.folder.name, o.seconds));
+        }
+    }
+    let stem = root.join(format!("report-{}", backend.short()));
+    let report = format!("# {summary}\n{}", by_operator(&cases, &outcomes));
+    std::fs::write(stem.with_extension("md"), report).expect("the report can be written");
+    std::fs::write(stem.with_extension("tsv"), table(&cases, &outcomes, |_| true, true))
+        .expect("the report can be written");
+    crate::say(format!("by operator: {0}.md, by case: {0}.tsv", stem.display()));
+
+    let lost = expectations(&cases, &outcomes, backend.is_adapter());
+    assert!(lost.is_empty(), "cases that passed before:\n{}", lost.join("\n"));
+    assert!(
+        !outcomes.iter().any(|o| matches!(o.result, Err(Failure::Panic(_)))),
+        "some cases made the compiler or the runtime panic, see above"
+    );
+}

@@ -1,0 +1,46 @@
+//! Tests that need data, an adapter, or time.
+//!
+//! | environment | meaning |
+//! |---|---|
+//! | `WGFC_BACKEND=eval` | the reference evaluator instead of an adapter |
+//! | `WGFC_CASES=text` | only the conformance cases and models whose name contains it |
+//! | `WGFC_FUSION=none,full` | the levels that the models run at (all three) |
+//! | `WGFC_CONFORMANCE`, `WGFC_MODELS` | folders of the data (`target/conformance`, `target/models`) |
+//! | `WGFC_FUZZ_SECONDS`, `WGFC_FUZZ_SEED` | how long each fuzz test runs (10), where it starts |
+//! | `UPDATE_EXPECT=1` | write the expectations in `tests/conformance/` |
+//! | `CI` | what is missing fails instead of being skipped |
+
+mod backend;
+mod compare;
+mod conformance;
+mod data;
+mod fuzz;
+mod models;
+
+use std::io::Write;
+use std::path::{Path, PathBuf};
+
+/// Writes a line that the test harness does not capture.
+fn say(line: impl std::fmt::Display) {
+    // A closed stderr is no reason to fail a test.
+    let _ = writeln!(std::io::stderr(), "{line}");
+}
+
+/// Skips a test, loudly; in CI this is a failure.
+fn skip(test: &str, why: impl std::fmt::Display) {
+    if std::env::var_os("CI").is_some() {
+        panic!("{test} cannot run: {why}");
+    }
+    say(format!("SKIPPED {test}: {why}"));
+}
+
+/// The folder named by `variable`, or `default` under the repository's root.
+fn folder(variable: &str, default: &str) -> PathBuf {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    std::env::var_os(variable).map_or_else(|| root.join(default), |v| root.join(v))
+}
+
+/// Whether `WGFC_CASES` selects this name.
+fn selected(name: &str) -> bool {
+    std::env::var("WGFC_CASES").map_or(true, |f| name.contains(&f))
+}
