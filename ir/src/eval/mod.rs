@@ -1,0 +1,384 @@
+//! The reference evaluator: what a graph means, computed on the host.
+//!
+//! [`evaluate`] is the oracle that generated kernels are compared with, and what runs a model where
+//! there is no GPU. Its arithmetic:
+//!
+//! - f32 and narrower floats compute in f32, element by element; f64 in f64. A narrow float is
+//!   rounded when a node's result is stored and by a cast, not between the scalar operators of a body.
+//! - Integers wrap at the width of their own type after every scalar operator.
+//! - Sums, products and the raised operators accumulate in f64 and round once; `Contract`
+//!   accumulates in f32 (f64 in f64).
+//! - `Max` and `Min`, binary or reducing, give NaN when an operand is NaN; `ArgReduce` finds the
+//!   first NaN (the last, if `last`); `TopK` counts NaN as the greatest.
+//! - Integer division by zero and shifts by the width or more give 0.
+
+mod array;
+mod contract;
+mod control;
+mod index;
+mod map;
+mod par;
+mod raised;
+mod reduce;
+mod scalar;
+mod view;
+
+use crate::graph::{Graph, Node, NodeId, TensorType, Value};
+use crate::op::{Op, show};
+use crate::poly::{Atom, Dim};
+use crate::tensor::Tensor;
+use array::Array;
+use std::collections::{BTreeMap, HashMap};
+use std::fmt;
+use std::sync::Arc;
+
+/// The most elements one tensor may have.
+pub const MAX_ELEMENTS: usize = 1 << 31;
+/// The most iterations one Loop or Scan may run.
+pub const MAX_ITERATIONS: usize = 1 << 24;
+
+/// Why a graph could not be evaluated.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub struct EvalError {
+    /// The model's node, or what stands for it, if the trouble has a place.
+    pub node: Option<String>,
+    /// What is wrong.
+    pub message: String,
+}
+
+impl EvalError {
+    fn at(message: String) -> EvalError {
+        EvalError { node: None, message }
+    }
+    fn in_node(self, n: &Node) -> EvalError {
+        let node = format!("{} ({})", n.label(), n.op.name());
+        EvalError {
+            // An error in a subgraph already names the inner node.
+            message: match &self.node {
+                Some(inner) => format!("in node \"{inner}\": {}", self.message),
+                None => self.message,
+            },
+            node: Some(node),
+        }
+    }
+}
+
+impl fmt::Display for EvalError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.node {
+            Some(n) => write!(f, "node \"{n}\": {}", self.message),
+            None => f.write_str(&self.message),
+        }
+    }
+}
+
+/// What symbols stand for.
+#[derive(Clone, Debug, Default)]
+struct Env {
+    symbols: BTreeMap<Arc<str>, i64>,
+}
+
+impl Env {
+    fn symbol(&self, name: &str) -> Option<i64> {
+        self.symbols.get(name).copied()
+    }
+    fn value(&self, d: &Dim) -> Option<i64> {
+        d.eval_syms(&|s| self.symbol(s))
+    }
+    fn dim(&self, d: &Dim) -> Result<usize, EvalError> {
+        match self.value(d) {
+            Some(v) => usize::try_from(v).map_err(|_| EvalError::at(format!("dimension `{d}` is {v}"))),
+            None => {
+                let unknown: Vec<String> = d
+                    .symbols()
+                    .iter()
+                    .filter(|s| self.symbol(s).is_none())
+                    .map(|s| format!("`{s}`"))
+                    .collect();
+                Err(EvalError::at(if unknown.is_empty() {
+                    format!("dimension `{d}` overflows or divides by zero")
+                } else {
+                    format!("dimension `{d}` depends on {}, which no input determines", unknown.join(", "))
+                }))
+            }
+        }
+    }
+    fn shape(&self, s: &[Dim]) -> Result<Vec<usize>, EvalError> {
+        s.iter().map(|d| self.dim(d)).collect()
+    }
+    fn numel(&self, shape: &[usize]) -> Result<usize, EvalError> {
+        crate::tensor::checked_numel(shape).filter(|n| *n <= MAX_ELEMENTS).ok_or_else(|| {
+            EvalError::at(format!("a tensor of shape {shape:?} has more than {MAX_ELEMENTS} elements"))
+        })
+    }
+    fn iteration(&self, i: usize) -> Result<(), EvalError> {
+        if i < MAX_ITERATIONS {
+            return Ok(());
+        }
+        Err(EvalError::at(format!("more than {MAX_ITERATIONS} iterations")))
+    }
+
+    /// Finds the one unknown symbol in which `d = actual` is linear. `Ok(true)` when the equation
+    /// now holds, `Ok(false)` when too much is unknown.
+    fn solve(&mut self, d: &Dim, actual: i64) -> Result<bool, EvalError> {
+        if let Some(v) = self.value(d) {
+            if v != actual {
+                return Err(EvalError::at(format!("`{d}` is {v} and must be {actual}")));
+            }
+            return Ok(true);
+        }
+        let known = index::concrete(d, &[], self);
+        let (mut k, mut unknown) = (0i64, None);
+        for (m, c) in known.terms() {
+            match m.as_slice() {
+                [] => k = c,
+                [Atom::Sym(s)] if unknown.is_none() => unknown = Some((s.clone(), c)),
+                _ => return Ok(false),
+            }
+        }
+        let Some((name, c)) = unknown else { return Ok(false) };
+        let rest = actual.saturating_sub(k);
+        if rest % c != 0 || rest / c < 0 {
+            return Err(EvalError::at(format!("no `{name}` makes `{d}` equal to {actual}")));
+        }
+        self.symbols.insert(name, rest / c);
+        Ok(true)
+    }
+
+    /// Binds and checks the symbols of `ty` against an actual shape. What remains unknown is returned.
+    fn unify(&mut self, ty: &TensorType, shape: &[usize]) -> Result<Vec<(Dim, i64)>, EvalError> {
+        if ty.rank() != shape.len() {
+            return Err(EvalError::at(format!("expected shape {}, got {shape:?}", show(&ty.shape))));
+        }
+        let mut later = vec![];
+        for (d, n) in ty.shape.iter().zip(shape) {
+            let n = i64::try_from(*n).unwrap_or(i64::MAX);
+            let fits = self.solve(d, n).map_err(|e| {
+                EvalError::at(format!("expected shape {}, got {shape:?}: {e}", show(&ty.shape)))
+            })?;
+            if !fits {
+                later.push((d.clone(), n));
+            }
+        }
+        Ok(later)
+    }
+}
+
+/// Evaluates `graph` on named inputs; the result has the graph's outputs in order.
+///
+/// Input shapes bind the symbols: an extent that is linear in one symbol not yet known determines it.
+pub fn evaluate(graph: &Graph, inputs: &BTreeMap<String, Tensor>) -> Result<Vec<Tensor>, EvalError> {
+    let mut args = vec![];
+    for b in &graph.inputs {
+        let t = inputs.get(&*b.name).ok_or_else(|| {
+            EvalError::at(format!("input \"{}\" of type {} is not given", b.name, graph.ty(b.value)))
+        })?;
+        let a = Array::from_tensor(t)
+            .ok_or_else(|| EvalError::at(format!("the values of input \"{}\" are not known", b.name)))?;
+        args.push(a);
+    }
+    if let Some(name) = inputs.keys().find(|n| !graph.inputs.iter().any(|b| *b.name == ***n)) {
+        let known: Vec<String> = graph.inputs.iter().map(|b| format!("\"{}\"", b.name)).collect();
+        return Err(EvalError::at(format!(
+            "there is no input \"{name}\"; the inputs are {}",
+            known.join(", ")
+        )));
+    }
+    let out = evaluate_arrays(graph, args, &Env::default())?;
+    out.iter().map(|a| a.to_tensor().map_err(EvalError::at)).collect()
+}
+
+/// Evaluates a graph on its inputs in order.
+fn evaluate_arrays(graph: &Graph, args: Vec<Array>, outer: &Env) -> Result<Vec<Array>, EvalError> {
+    let mut env = outer.clone();
+    if args.len() != graph.inputs.len() {
+        return Err(EvalError::at(format!("{} inputs expected, got {}", graph.inputs.len(), args.len())));
+    }
+    bind(graph, &args, &mut env)?;
+    let order = graph.topo().map_err(|n| EvalError::at("is on a cycle".into()).in_node(graph.node(n)))?;
+    let mut reads: HashMap<Value, usize> = HashMap::new();
+    let read = order.iter().flat_map(|n| graph.node(*n).inputs.iter()).copied();
+    for v in read.chain(graph.outputs.iter().map(|o| o.value)) {
+        *reads.entry(v).or_insert(0) += 1;
+    }
+    let mut values: HashMap<Value, Array> = graph.inputs.iter().map(|b| b.value).zip(args).collect();
+    for id in order {
+        let node = graph.node(id);
+        if matches!(node.op, Op::Input) || (0..node.outputs.len()).all(|p| !reads.contains_key(&port(id, p)))
+        {
+            continue;
+        }
+        let outputs = step(node, &values, &mut env).map_err(|e| e.in_node(node))?;
+        for (p, a) in outputs.into_iter().enumerate() {
+            if reads.contains_key(&port(id, p)) {
+                values.insert(port(id, p), a);
+            }
+        }
+        for v in &node.inputs {
+            if let Some(n) = reads.get_mut(v) {
+                *n -= 1;
+                if *n == 0 {
+                    values.remove(v);
+                }
+            }
+        }
+    }
+    for c in &graph.constraints {
+        check_constraint(c, &env)?;
+    }
+    graph
+        .outputs
+        .iter()
+        .map(|o| {
+            values
+                .get(&o.value)
+                .cloned()
+                .ok_or_else(|| EvalError::at(format!("output \"{}\" has no value", o.name)))
+        })
+        .collect()
+}
+
+fn port(node: NodeId, port: usize) -> Value {
+    Value { node, port: port as u32 }
+}
+
+fn check_constraint(c: &crate::graph::Constraint, env: &Env) -> Result<(), EvalError> {
+    if let (Some(a), Some(b)) = (env.value(&c.a), env.value(&c.b))
+        && a != b
+    {
+        return Err(EvalError {
+            node: Some(c.origin.to_string()),
+            message: format!("needs `{}` and `{}` to be equal; they are {a} and {b}", c.a, c.b),
+        });
+    }
+    Ok(())
+}
+
+/// Binds the symbols that the inputs' shapes and the constraints determine.
+fn bind(graph: &Graph, args: &[Array], env: &mut Env) -> Result<(), EvalError> {
+    let mut open = vec![];
+    for lone in [true, false] {
+        for (b, a) in graph.inputs.iter().zip(args) {
+            let ty = graph.ty(b.value);
+            let name = |e: EvalError| EvalError::at(format!("input \"{}\": {e}", b.name));
+            if a.dtype != ty.dtype {
+                return Err(name(EvalError::at(format!("expected type {ty}, got {}{:?}", a.dtype, a.shape))));
+            }
+            let simple = TensorType::new(
+                ty.dtype,
+                ty.shape
+                    .iter()
+                    .filter(|d| matches!(d.as_atom(), Some(Atom::Sym(_))))
+                    .cloned()
+                    .collect::<Vec<_>>(),
+            );
+            if lone && ty.rank() == a.shape.len() {
+                let of_simple = ty.shape.iter().zip(&a.shape);
+                let actual: Vec<usize> = of_simple
+                    .filter(|(d, _)| matches!(d.as_atom(), Some(Atom::Sym(_))))
+                    .map(|(_, n)| *n)
+                    .collect();
+                env.unify(&simple, &actual).map_err(name)?;
+            } else {
+                open.extend(
+                    env.unify(ty, &a.shape).map_err(name)?.into_iter().map(|(d, n)| (b.name.clone(), d, n)),
+                );
+            }
+        }
+    }
+    loop {
+        let before = env.symbols.len();
+        let mut still = vec![];
+        for (name, d, n) in open {
+            if !env.solve(&d, n).map_err(|e| EvalError::at(format!("input \"{name}\": {e}")))? {
+                still.push((name, d, n));
+            }
+        }
+        for c in &graph.constraints {
+            let sides = (env.value(&c.a), env.value(&c.b));
+            if let (None, Some(v)) = sides {
+                env.solve(&c.a, v).map(|_| ())?;
+            } else if let (Some(v), None) = sides {
+                env.solve(&c.b, v).map(|_| ())?;
+            }
+        }
+        open = still;
+        if env.symbols.len() == before {
+            break;
+        }
+    }
+    graph.constraints.iter().try_for_each(|c| check_constraint(c, env))
+}
+
+/// Evaluates one node and checks its results against their declared types.
+fn step(node: &Node, values: &HashMap<Value, Array>, env: &mut Env) -> Result<Vec<Array>, EvalError> {
+    let args = node
+        .inputs
+        .iter()
+        .map(|v| values.get(v).ok_or_else(|| EvalError::at("an operand has no value".into())))
+        .collect::<Result<Vec<&Array>, _>>()?;
+    precheck(node, &args)?;
+    let outputs = apply(&node.op, &args, env)?;
+    if outputs.len() < node.outputs.len() {
+        return Err(EvalError::at(format!("{} results, expected {}", outputs.len(), node.outputs.len())));
+    }
+    for (a, ty) in outputs.iter().zip(&node.outputs) {
+        if a.dtype != ty.dtype {
+            return Err(EvalError::at(format!("a result of type {}, expected {ty}", a.dtype)));
+        }
+        env.unify(ty, &a.shape)?;
+    }
+    Ok(outputs)
+}
+
+/// What evaluation of the operator takes for granted: number and ranks of operands.
+fn precheck(node: &Node, args: &[&Array]) -> Result<(), EvalError> {
+    let types: Vec<TensorType> = args
+        .iter()
+        .map(|a| TensorType::new(a.dtype, a.shape.iter().map(|d| Dim::from(*d)).collect::<Vec<_>>()))
+        .collect();
+    let refs: Vec<&TensorType> = types.iter().collect();
+    match &node.op {
+        // Their symbols have values only in the environment.
+        Op::Input | Op::Const(_) | Op::Map { .. } | Op::If { .. } | Op::Loop { .. } | Op::Scan { .. } => {
+            Ok(())
+        }
+        op => op.infer(&refs).map(|_| ()).map_err(EvalError::at),
+    }
+}
+
+fn apply(op: &Op, args: &[&Array], env: &Env) -> Result<Vec<Array>, EvalError> {
+    let one = |a: Array| Ok(vec![a]);
+    match op {
+        Op::Input => Err(EvalError::at("is an input without a value".into())),
+        Op::Const(t) => {
+            let a = Array::from_tensor(t).ok_or_else(|| {
+                EvalError::at("its values are not known: the model was read without its weights".into())
+            })?;
+            one(a)
+        }
+        Op::Map { body, shape } => one(map::map(body, env.shape(shape)?, args, env)?),
+        Op::View { shape, index, fill } => one(view::view(args[0], env.shape(shape)?, index, *fill, env)?),
+        Op::Reduce { op, axes } => one(reduce::reduce(args[0], *op, axes)),
+        Op::ArgReduce { op, axis, last } => one(reduce::arg_reduce(args[0], *op, *axis, *last)?),
+        Op::Cumulate { op, axis, exclusive, reverse } => {
+            one(reduce::cumulate(args[0], *op, *axis, *exclusive, *reverse))
+        }
+        Op::Contract(c) => one(contract::contract(c, args[0], args[1], env)?),
+        Op::Gather { shape, index } => one(view::gather(args, env.shape(shape)?, index, env)?),
+        Op::Scatter { reduce, index } => one(view::scatter(args, *reduce, index, env)?),
+        Op::Concat { axis } => one(view::concat(args, *axis, env)?),
+        Op::TopK { axis, k, largest } => reduce::top_k(args[0], *axis, env.dim(k)?, *largest, env),
+        Op::Softmax { axis, log } => one(raised::softmax(args[0], *axis, *log)),
+        Op::Norm { kind, axes, epsilon } => one(raised::norm(args[0], *kind, axes, f32::from_bits(*epsilon))),
+        Op::Attention { scale } => one(raised::attention(args, f32::from_bits(*scale), env)?),
+        Op::If { then_branch, else_branch } => control::branch(args, then_branch, else_branch, env),
+        Op::Loop { body, carried } => control::repeat(args, body, *carried, env),
+        Op::Scan { body, carried, scanned, reverse_inputs, reverse_outputs } => {
+            control::scan(args, body, (*carried, *scanned), reverse_inputs, reverse_outputs, env)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

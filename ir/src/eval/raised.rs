@@ -1,0 +1,93 @@
+//! Softmax, Norm and Attention, in f64 and rounded once.
+
+use super::array::{Array, around};
+use super::contract::permuted;
+use super::index::{copy_walk, merge};
+use super::map::broadcast_strides;
+use super::{Env, EvalError, par};
+use crate::dtype::DType;
+use crate::op::{Contract, NormKind};
+
+fn softmax_row(row: &mut [f64], log: bool) {
+    let max = row.iter().copied().fold(f64::NEG_INFINITY, |a, b| if b.is_nan() || b > a { b } else { a });
+    let sum: f64 = row.iter().map(|x| (x - max).exp()).sum();
+    let ln = sum.ln();
+    row.iter_mut().for_each(|x| *x = if log { *x - max - ln } else { (*x - max).exp() / sum });
+}
+
+pub(super) fn softmax(x: &Array, axis: usize, log: bool) -> Array {
+    let (_, extent, after) = around(&x.shape, axis);
+    let mut v = x.f64s();
+    par::chunks(&mut v, (extent * after).max(1), |_, slab| {
+        if after == 1 {
+            return softmax_row(slab, log);
+        }
+        let mut row = vec![0.0; extent];
+        for a in 0..after {
+            row.iter_mut().enumerate().for_each(|(i, r)| *r = slab[i * after + a]);
+            softmax_row(&mut row, log);
+            row.iter().enumerate().for_each(|(i, r)| slab[i * after + a] = *r);
+        }
+    });
+    Array::from_f64s(x.dtype, x.shape.clone(), v)
+}
+
+pub(super) fn norm(x: &Array, kind: NormKind, axes: &[usize], epsilon: f32) -> Array {
+    let kept = (0..x.shape.len()).filter(|i| !axes.contains(i));
+    let order: Vec<usize> = kept.chain(axes.iter().copied()).collect();
+    let rows = permuted(x, &order);
+    let extent: usize = axes.iter().map(|a| x.shape[*a]).product();
+    let mut v = rows.f64s();
+    par::chunks(&mut v, extent.max(1), |_, row| {
+        let n = row.len() as f64;
+        let mean = if kind == NormKind::Layer { row.iter().sum::<f64>() / n } else { 0.0 };
+        let variance = row.iter().map(|x| (x - mean) * (x - mean)).sum::<f64>() / n;
+        let scale = 1.0 / (variance + f64::from(epsilon)).sqrt();
+        row.iter_mut().for_each(|x| *x = (*x - mean) * scale);
+    });
+    let mut back = vec![0; order.len()];
+    order.iter().enumerate().for_each(|(i, a)| back[*a] = i);
+    permuted(&Array::from_f64s(x.dtype, rows.shape, v), &back)
+}
+
+pub(super) fn attention(inputs: &[&Array], scale: f32, env: &Env) -> Result<Array, EvalError> {
+    let [q, k, v, rest @ ..] = inputs else { return Err(EvalError::at("needs q, k and v".into())) };
+    let rank = q.shape.len();
+    if rank < 2 {
+        return Err(EvalError::at("needs operands of rank 2 at least".into()));
+    }
+    let dtype = q.dtype;
+    // Wide enough that only the result is rounded to a narrow type.
+    let wide = |x: &Array| {
+        let dtype = if x.dtype == DType::F64 { DType::F64 } else { DType::F32 };
+        Array { dtype, ..x.clone() }
+    };
+    let batch: Vec<u8> = (0..rank as u8 - 2).collect();
+    let (s, d, t, e) = (rank as u8, rank as u8 + 1, rank as u8 + 2, rank as u8 + 3);
+    let with = |x: u8, y: u8| [batch.clone(), vec![x, y]].concat();
+    let qk = Contract { a: with(s, d), b: with(t, d), out: with(s, t) };
+    let scores = super::contract::contract(&qk, &wide(q), &wide(k), env)?;
+    let mut p = scores.f64s();
+    let mask = match rest.first() {
+        Some(m) => {
+            let walk = merge(broadcast_strides(m, &scores.shape)?.into_iter());
+            let mut full = vec![0.0; p.len()];
+            copy_walk(&m.f64s(), &walk, 0, &mut full);
+            Some(full)
+        }
+        None => None,
+    };
+    let len = k.shape[rank - 2];
+    par::chunks(&mut p, len.max(1), |i, row| {
+        for (j, x) in row.iter_mut().enumerate() {
+            let m = mask.as_ref().map_or(0.0, |m| m[i * len + j]);
+            let score = *x * f64::from(scale) + m;
+            *x = if score < f64::from(f32::MIN) { f64::from(f32::MIN) } else { score };
+        }
+        softmax_row(row, false);
+    });
+    let p = Array::from_f64s(scores.dtype, scores.shape.clone(), p);
+    let pv = Contract { a: with(s, t), b: with(t, e), out: with(s, e) };
+    let out = super::contract::contract(&pv, &p, &wide(v), env)?;
+    Ok(Array::from_f64s(dtype, out.shape.clone(), out.f64s()))
+}

@@ -1,0 +1,205 @@
+//! Reduce, ArgReduce, Cumulate, TopK.
+
+use super::array::{Array, Buf, Elem, around, each, narrow};
+use super::contract::permuted;
+use super::{Env, EvalError};
+use crate::dtype::{Class, DType};
+use crate::op::ReduceOp;
+use crate::scalar::Scalar;
+
+pub(super) fn combine<T: Elem>(op: ReduceOp, a: T, b: T) -> T {
+    match op {
+        ReduceOp::Sum => a.plus(b),
+        ReduceOp::Prod => a.times(b),
+        ReduceOp::Max => a.larger(b),
+        ReduceOp::Min => a.smaller(b),
+    }
+}
+
+/// What an empty reduction gives.
+fn identity(op: ReduceOp, dtype: DType) -> Scalar {
+    let bits = dtype.bits() as u32;
+    let int = |v: i64| Scalar { dtype, bits: v as u64 };
+    match (op, dtype.class()) {
+        (ReduceOp::Sum, _) => Scalar::from_i64(dtype, 0),
+        (ReduceOp::Prod, _) => Scalar::from_i64(dtype, 1),
+        (ReduceOp::Max, Class::Float) => Scalar::from_f64(dtype, f64::NEG_INFINITY),
+        (ReduceOp::Min, Class::Float) => Scalar::from_f64(dtype, f64::INFINITY),
+        (ReduceOp::Max, Class::Int) => int(i64::MIN >> (64 - bits)),
+        (ReduceOp::Min, Class::Int) => int(i64::MAX >> (64 - bits)),
+        (ReduceOp::Max, _) => int(0),
+        (ReduceOp::Min, Class::Uint) => Scalar { dtype, bits: u64::MAX >> (64 - bits) },
+        (ReduceOp::Min, Class::Bool) => Scalar::bool(true),
+    }
+}
+
+pub(super) fn reduce(x: &Array, op: ReduceOp, axes: &[usize]) -> Array {
+    let rank = x.shape.len();
+    let mut shape = x.shape.clone();
+    for a in axes {
+        shape[*a] = 1;
+    }
+    // The reduced axes go last, unless they already are one run in the middle.
+    let run = axes.windows(2).all(|w| w[1] == w[0] + 1);
+    let (x, before, extent, after) = match axes {
+        [first, .., last] | [first @ last] if run => {
+            let n = |s: &[usize]| s.iter().product::<usize>();
+            (x.clone(), n(&x.shape[..*first]), n(&x.shape[*first..=*last]), n(&x.shape[last + 1..]))
+        }
+        [] => return x.clone(),
+        _ => {
+            let kept = (0..rank).filter(|i| !axes.contains(i));
+            let order: Vec<usize> = kept.chain(axes.iter().copied()).collect();
+            let extent = axes.iter().map(|a| x.shape[*a]).product();
+            let before = shape.iter().product();
+            (permuted(x, &order), before, extent, 1)
+        }
+    };
+    let mut out = Buf::full(identity(op, x.dtype), before * after);
+    // Float sums run in f64 and are rounded once: the best answer there is in the element type.
+    if let (Buf::F32(src), Buf::F32(out), ReduceOp::Sum | ReduceOp::Prod) = (&*x.data, &mut out, op) {
+        let first = if op == ReduceOp::Sum { 0.0 } else { 1.0 };
+        let mut acc = vec![0f64; after];
+        for (b, o) in out.chunks_mut(after.max(1)).enumerate() {
+            acc.fill(first);
+            for row in src[b * extent * after..(b + 1) * extent * after].chunks(after.max(1)) {
+                if op == ReduceOp::Sum {
+                    acc.iter_mut().zip(row).for_each(|(a, r)| *a += f64::from(*r));
+                } else {
+                    acc.iter_mut().zip(row).for_each(|(a, r)| *a *= f64::from(*r));
+                }
+            }
+            o.iter_mut().zip(&acc).for_each(|(o, a)| *o = *a as f32);
+        }
+    } else {
+        each!(&mut out, out => {
+            if let Some(src) = Elem::slice(&x.data) {
+                for (b, o) in out.chunks_mut(after.max(1)).enumerate() {
+                    for row in src[b * extent * after..(b + 1) * extent * after].chunks(after.max(1)) {
+                        o.iter_mut().zip(row).for_each(|(a, r)| *a = combine(op, *a, *r));
+                    }
+                }
+            }
+        });
+    }
+    narrow(x.dtype, &mut out);
+    Array::new(x.dtype, shape, out)
+}
+
+pub(super) fn arg_reduce(x: &Array, op: ReduceOp, axis: usize, last: bool) -> Result<Array, EvalError> {
+    let (before, extent, after) = around(&x.shape, axis);
+    let mut shape = x.shape.clone();
+    shape[axis] = 1;
+    if extent == 0 && before * after > 0 {
+        return Err(EvalError::at(format!("the position of the {} of no elements", op.name())));
+    }
+    let mut out = vec![0i64; before * after];
+    each!(&*x.data, src => {
+        for b in 0..before {
+            for a in 0..after {
+                let at = |i: usize| src[(b * extent + i) * after + a];
+                let mut best = 0;
+                for i in 1..extent {
+                    let (new, old) = (at(i), at(best));
+                    let better = if new.is_nan() || old.is_nan() {
+                        new.is_nan() && (last || !old.is_nan())
+                    } else if new == old {
+                        last
+                    } else {
+                        (new > old) == (op == ReduceOp::Max)
+                    };
+                    if better {
+                        best = i;
+                    }
+                }
+                out[b * after + a] = best as i64;
+            }
+        }
+    });
+    Ok(Array::new(DType::I64, shape, Buf::I64(out)))
+}
+
+pub(super) fn cumulate(x: &Array, op: ReduceOp, axis: usize, exclusive: bool, reverse: bool) -> Array {
+    let (before, extent, after) = around(&x.shape, axis);
+    let mut out = (*x.data).clone();
+    let first = identity(op, x.dtype);
+    macro_rules! run {
+        ($src:expr, $out:expr, $acc:ty, $to:expr, $from:expr) => {
+            for b in 0..before {
+                for a in 0..after {
+                    let mut acc: $acc = Elem::from_scalar(first);
+                    for step in 0..extent {
+                        let i = if reverse { extent - 1 - step } else { step };
+                        let at = (b * extent + i) * after + a;
+                        let next = combine(op, acc, $to($src[at]));
+                        $out[at] = $from(if exclusive { acc } else { next });
+                        acc = next;
+                    }
+                }
+            }
+        };
+    }
+    match (&*x.data, &mut out) {
+        (Buf::F32(src), Buf::F32(out)) => run!(src, out, f64, f64::from, |v| v as f32),
+        (_, out) => each!(out, out => {
+            if let Some(src) = Elem::slice(&x.data) {
+                run!(src, out, _, |v| v, |v| v);
+            }
+        }),
+    }
+    narrow(x.dtype, &mut out);
+    Array::new(x.dtype, x.shape.clone(), out)
+}
+
+pub(super) fn top_k(
+    x: &Array,
+    axis: usize,
+    k: usize,
+    largest: bool,
+    env: &Env,
+) -> Result<Vec<Array>, EvalError> {
+    let (before, extent, after) = around(&x.shape, axis);
+    if k > extent {
+        return Err(EvalError::at(format!("the {k} first of an axis of {extent}")));
+    }
+    let mut shape = x.shape.clone();
+    shape[axis] = k;
+    let n = env.numel(&shape)?;
+    let mut values = Buf::zeros(x.dtype, n);
+    let mut places = vec![0i64; n];
+    each!(&mut values, values => {
+        if let Some(src) = Elem::slice(&x.data) {
+            top_rows(src, (before, extent, after), k, largest, values, &mut places);
+        }
+    });
+    Ok(vec![Array::new(x.dtype, shape.clone(), values), Array::new(DType::I64, shape, Buf::I64(places))])
+}
+
+fn top_rows<T: Elem>(
+    src: &[T],
+    (before, extent, after): (usize, usize, usize),
+    k: usize,
+    largest: bool,
+    values: &mut [T],
+    places: &mut [i64],
+) {
+    let mut order: Vec<usize> = vec![];
+    for b in 0..before {
+        for a in 0..after {
+            let at = |i: usize| src[(b * extent + i) * after + a];
+            order.clear();
+            order.extend(0..extent);
+            // Stable, so that of equal elements the first wins; NaN counts as the greatest.
+            order.sort_by(|i, j| {
+                let (x, y) = (at(*i), at(*j));
+                let o = x.partial_cmp(&y).unwrap_or_else(|| x.is_nan().cmp(&y.is_nan()));
+                if largest { o.reverse() } else { o }
+            });
+            for (slot, i) in order.iter().take(k).enumerate() {
+                let to = (b * k + slot) * after + a;
+                values[to] = at(*i);
+                places[to] = *i as i64;
+            }
+        }
+    }
+}
