@@ -1,0 +1,76 @@
+# Functions for the scripts beside this one: finding, or on Debian installing, what they need.
+# shellcheck shell=bash
+
+# install PACKAGE ...: by apt-get, as root or through sudo.
+install() {
+    if ! command -v apt-get >/dev/null; then
+        echo "error: $* must be installed, and there is no apt-get to do it" >&2
+        return 1
+    fi
+    local root=()
+    [ "$(id -u)" = 0 ] || root=(sudo)
+    echo "installing $*" >&2
+    DEBIAN_FRONTEND=noninteractive "${root[@]}" apt-get install -y -q --no-install-recommends "$@" </dev/null >&2 ||
+        { "${root[@]}" apt-get update -q </dev/null >&2 &&
+            DEBIAN_FRONTEND=noninteractive "${root[@]}" apt-get install -y -q --no-install-recommends "$@" </dev/null >&2; }
+}
+
+# first FILE ...: the first that exists.
+first() {
+    local f
+    for f in "$@"; do
+        if [ -e "$f" ]; then
+            echo "$f"
+            return
+        fi
+    done
+}
+
+lavapipe() {
+    first /usr/share/vulkan/icd.d/lvp_icd.*.json /usr/share/vulkan/icd.d/lvp_icd.json
+}
+
+# SwiftShader comes with the Chromium browser.
+swiftshader() {
+    first /usr/lib/chromium/vk_swiftshader_icd.json /usr/lib/chromium-browser/vk_swiftshader_icd.json \
+        /opt/google/chrome/vk_swiftshader_icd.json
+}
+
+# Sets VK_DRIVER_FILES to the software drivers, unless it is set.
+need_drivers() {
+    [ -n "${VK_DRIVER_FILES:-}" ] && return
+    [ -n "$(lavapipe)" ] || install mesa-vulkan-drivers libvulkan1
+    ldconfig -p 2>/dev/null | grep -q libvulkan.so.1 || install libvulkan1
+    [ -n "$(swiftshader)" ] || install chromium || echo "warning: tests run without SwiftShader" >&2
+    VK_DRIVER_FILES="$(lavapipe)"
+    [ -z "$(swiftshader)" ] || VK_DRIVER_FILES="$VK_DRIVER_FILES:$(swiftshader)"
+    # Loaders before 1.3.207 know the second name only.
+    export VK_DRIVER_FILES VK_ICD_FILENAMES="$VK_DRIVER_FILES"
+}
+
+# need_python REQUIREMENT ...: sets $python to an interpreter that has these packages.
+need_python() {
+    local check='
+import sys
+from importlib.metadata import version, PackageNotFoundError
+for requirement in sys.argv[1:]:
+    name, _, want = requirement.partition("==")
+    try:
+        have = version(name)
+    except PackageNotFoundError:
+        sys.exit(1)
+    if want and have != want:
+        sys.exit(1)
+'
+    for python in target/venv/bin/python python3; do
+        if command -v "$python" >/dev/null && "$python" -c "$check" "$@"; then
+            return
+        fi
+    done
+    command -v python3 >/dev/null || install python3
+    python3 -c 'import venv, ensurepip' 2>/dev/null || install python3-venv
+    [ -x target/venv/bin/python ] || python3 -m venv target/venv
+    python=target/venv/bin/python
+    echo "installing $* into target/venv" >&2
+    "$python" -m pip install -q --disable-pip-version-check "$@" >&2
+}

@@ -1,0 +1,19 @@
+#!/usr/bin/env bash
+# Runs every test: unit, kernel, conformance, models, fuzz. Installs what they need when it is missing:
+# two software Vulkan drivers (lavapipe, SwiftShader) and the Python package onnx.
+#
+#   scripts/test.sh [ARGUMENT ...]     arguments go to `cargo test`
+#
+# VK_DRIVER_FILES, where set, names the drivers to test on instead, separated by colons.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+export RUST_BACKTRACE="${RUST_BACKTRACE:-0}"
+
+source scripts/setup.sh
+need_drivers
+need_python onnx==1.23.2 numpy
+
+"$python" -W ignore scripts/node_cases.py
+"$python" -W ignore scripts/reference.py light
+
+cargo test --workspace --locked "$@"
