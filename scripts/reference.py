@@ -3,7 +3,9 @@
 
     python3 scripts/reference.py [--out FOLDER] [NAME ...]
 
-NAME is one of the models below, `light` for the nine light_* models of the package onnx, or `all`.
+NAME is one of the models below, `light` for the nine light_* models of the package onnx, `filled`
+for some of them with random weights (their own are constant, which makes their outputs uniform and
+hides mistakes), or `all`.
 FOLDER (target/models by default) gets NAME/model.onnx (weights beside it) and, per data set N,
 NAME/test_data_set_N/{input,output}_I.pb. The data sets of one model differ in their symbolic
 dimensions, so one compiled program must serve them all. What is there already is left alone.
@@ -15,6 +17,7 @@ import argparse
 import shutil
 import subprocess
 import sys
+import zlib
 from pathlib import Path
 
 import numpy as np
@@ -25,6 +28,7 @@ ROOT = Path(__file__).resolve().parent.parent
 FIXTURES = ROOT / "fixtures"
 LIGHT = Path(onnx.__file__).parent / "backend/test/data/light"
 LIGHT_NAMES = sorted(p.stem for p in LIGHT.glob("light_*.onnx"))
+FILLED_NAMES = [f"filled_{n}" for n in ["densenet121", "inception_v1", "inception_v2", "shufflenet", "squeezenet"]]
 
 
 def images(batch):
@@ -76,7 +80,7 @@ MODELS = {
     "qwen2.5-0.5b-q4f32": qwen(24),
     "qwen2.5-0.5b-q4f16": qwen(24, np.float16),
 }
-DEFAULT = [*LIGHT_NAMES, "resnet50", "mobilenetv2", "bert-base", "qwen2-2l"]
+DEFAULT = [*LIGHT_NAMES, *FILLED_NAMES, "resnet50", "mobilenetv2", "bert-base", "qwen2-2l"]
 
 
 def graph_inputs(model):
@@ -100,15 +104,64 @@ def light(name, folder):
     shutil.copyfile(LIGHT / f"{name}_output_0.pb", folder / "test_data_set_0/output_0.pb")
 
 
-def large(name, folder):
+def filled(name, folder):
+    """A light model with random weights inside."""
+    model = onnx.load(LIGHT / f"{name.replace('filled', 'light')}.onnx")
+    graph = model.graph
+    constants = {n.output[0]: n for n in graph.node if n.op_type == "ConstantOfShape"}
+    known = {t.name: numpy_helper.to_array(t) for t in graph.initializer}
+    shapes = {n: v.shape for n, v in known.items() if v.dtype == np.float32}
+    shapes |= {out: tuple(known[node.input[0]]) for out, node in constants.items()}
+    factors = {n.input[1] for n in graph.node if n.op_type == "Mul"}
+    positive = set()  # scales and variances
+    for node in graph.node:
+        if node.op_type == "BatchNormalization":
+            positive |= {node.input[1], node.input[4]}
+        if node.op_type == "Unsqueeze" and node.output[0] in factors:
+            positive.add(node.input[0])
+    weights = []
+    for name, shape in shapes.items():
+        x = np.random.default_rng(zlib.crc32(name.encode())).standard_normal(shape, dtype=np.float32)
+        if name in positive:
+            x = 1 + 0.2 * np.abs(x)
+        else:
+            x *= 0.1 if len(shape) == 1 else (2 / np.prod(shape[1:])) ** 0.5
+        weights.append(numpy_helper.from_array(x.astype(np.float32), name))
+    weights += [t for t in graph.initializer if t.name not in shapes and not t.name.endswith("__SHAPE")]
+    nodes = [n for n in graph.node if n.output[0] not in constants]
+    inputs = graph_inputs(model)
+    for field, values in [(graph.node, nodes), (graph.initializer, weights), (graph.input, inputs)]:
+        values = [type(v).FromString(v.SerializeToString()) for v in values]
+        del field[:]
+        field.extend(values)
+    # The scores before a final softmax, which may round all but one away, are an output too.
+    for node in graph.node:
+        if node.op_type == "Softmax":
+            graph.output.append(onnx.helper.make_tensor_value_info(node.input[0], onnx.TensorProto.FLOAT, None))
+    model.ir_version = 8  # from 4 on, initializers need not be inputs
+    onnx.save(model, folder / "model.onnx")
+    [info] = inputs
+    shape = [d.dim_value for d in info.type.tensor_type.shape.dim]
+    feed = {info.name: np.random.default_rng(7).standard_normal(shape, dtype=np.float32)}
+    session = runtime(folder / "model.onnx")
+    save(folder / "test_data_set_0", "input", [*feed.values()])
+    save(folder / "test_data_set_0", "output", session.run(None, feed))
+
+
+def runtime(model):
     import onnxruntime
+
+    return onnxruntime.InferenceSession(model, providers=["CPUExecutionProvider"])
+
+
+def large(name, folder):
 
     # The name stays: the weights' file is named after it inside the model.
     source = FIXTURES / f"{name}.onnx"
     model = folder / f"{name}.onnx"
     shutil.copyfile(source, model)
     subprocess.run([sys.executable, str(FIXTURES / "weights.py"), str(model)], check=True, stdin=subprocess.DEVNULL)
-    session = onnxruntime.InferenceSession(model, providers=["CPUExecutionProvider"])
+    session = runtime(model)
     inputs = [i.name for i in session.get_inputs()]
     outputs = [o.name for o in session.get_outputs()]
     state = {}
@@ -123,20 +176,21 @@ def large(name, folder):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, default=ROOT / "target/models")
-    parser.add_argument("names", nargs="*", metavar="NAME", help=", ".join(["light", "all", *MODELS]))
+    parser.add_argument("names", nargs="*", metavar="NAME", help=", ".join(["light", "filled", "all", *MODELS]))
     args = parser.parse_args()
-    groups = {"light": LIGHT_NAMES, "all": DEFAULT}
+    groups = {"light": LIGHT_NAMES, "filled": FILLED_NAMES, "all": DEFAULT}
     for name in [m for n in args.names or ["all"] for m in groups.get(n, [n])]:
         folder = args.out / name
         if (folder / "model.onnx").exists():
             continue
-        if name not in MODELS and name not in LIGHT_NAMES:
-            sys.exit(f"no model {name!r}; there are {', '.join(['light', 'all', *DEFAULT, *MODELS])}")
+        if name not in MODELS and name not in DEFAULT:
+            sys.exit(f"no model {name!r}; there are {', '.join([*groups, *DEFAULT, *MODELS])}")
         # Under another name until complete, so that an interrupted run is not taken for a finished one.
         partial = args.out / f"{name}.partial"
         shutil.rmtree(partial, ignore_errors=True)
         partial.mkdir(parents=True)
-        (light if name in LIGHT_NAMES else large)(name, partial)
+        make = light if name in LIGHT_NAMES else filled if name in FILLED_NAMES else large
+        make(name, partial)
         partial.rename(folder)
         print(folder)
 

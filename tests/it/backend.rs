@@ -7,6 +7,7 @@ use std::path::Path;
 use std::sync::{Arc, Once};
 use wgfc_compiler::import::{ExternalData, import};
 use wgfc_compiler::{Errors, Fusion, Kind, Options};
+use wgfc_ir::eval::evaluate;
 use wgfc_ir::tensor::ByteOwner;
 use wgfc_ir::{Graph, Tensor};
 
@@ -158,8 +159,11 @@ impl Compiled<'_> {
     pub fn run(&self, inputs: &[Tensor]) -> Result<Vec<Tensor>, Failure> {
         match self {
             Compiled::Graph(graph, _) => {
-                let _ = (graph, inputs);
-                Err(Failure::error("the evaluator is not there yet"))
+                if inputs.len() != graph.inputs.len() {
+                    return Err(Failure::error(format!("{} inputs instead of {}", graph.inputs.len(), inputs.len())));
+                }
+                let named = graph.inputs.iter().zip(inputs).map(|(b, t)| (b.name.to_string(), t.clone()));
+                evaluate(graph, &named.collect()).map_err(|e| Failure::error(e.to_string()))
             }
         }
     }

@@ -1,0 +1,91 @@
+//! How long compiling takes, weights' reading apart: whole models, and one decoder at growing depth.
+//!
+//! `cargo bench --bench compile`. The models are those of `fixtures/`, graphs without weights.
+
+use criterion::{BenchmarkId, Criterion, criterion_group, criterion_main};
+use prost::Message;
+use std::collections::{HashMap, HashSet};
+use std::path::Path;
+use std::time::Duration;
+use wgfc_compiler::import::NoExternalData;
+use wgfc_compiler::import::onnx::ModelProto;
+use wgfc_compiler::{Options, compile};
+
+fn fixture(name: &str) -> Vec<u8> {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("fixtures/{name}.onnx"));
+    std::fs::read(&path).unwrap_or_else(|e| panic!("{}: {e}", path.display()))
+}
+
+fn plan(model: &[u8]) -> usize {
+    let options = Options { graph_only: true, ..Options::default() };
+    let program = compile(model, &NoExternalData, &options).unwrap_or_else(|e| panic!("{e}"));
+    program.dispatches.len()
+}
+
+fn models(c: &mut Criterion) {
+    let mut group = c.benchmark_group("compile");
+    group.sample_size(10).measurement_time(Duration::from_secs(5));
+    for name in ["resnet50", "mobilenetv2", "bert-base", "qwen2-2l", "qwen2.5-0.5b", "qwen2.5-0.5b-q4f32"] {
+        let bytes = fixture(name);
+        group.bench_function(name, |b| b.iter(|| plan(&bytes)));
+    }
+    group.finish();
+}
+
+fn depth(c: &mut Criterion) {
+    let mut group = c.benchmark_group("compile_depth");
+    group.sample_size(10).measurement_time(Duration::from_secs(5));
+    for layers in [2, 6, 12, 24] {
+        let bytes = first_layers("qwen2.5-0.5b", layers);
+        group.bench_with_input(BenchmarkId::from_parameter(layers), &bytes, |b, bytes| b.iter(|| plan(bytes)));
+    }
+    group.finish();
+}
+
+/// The decoder `name` with its first `layers` layers only.
+///
+/// Each RMS norm starts with a `Pow` of the residual stream: two a layer, one before the head. The last
+/// one's operand is replaced by that of the first norm after the layers that stay.
+fn first_layers(name: &str, layers: usize) -> Vec<u8> {
+    let mut model = ModelProto::decode(fixture(name).as_slice()).expect("the fixture is an ONNX model");
+    let graph = model.graph.as_mut().expect("it has a graph");
+    let norms: Vec<String> =
+        graph.node.iter().filter(|n| n.op_type == "Pow").map(|n| n.input[0].clone()).collect();
+    let (last, cut) = (norms[norms.len() - 1].clone(), norms[2 * layers].clone());
+    for input in graph.node.iter_mut().flat_map(|n| &mut n.input) {
+        if *input == last {
+            *input = cut.clone();
+        }
+    }
+    let stays = |name: &str| {
+        let mut parts = name.split('.');
+        match (parts.next(), parts.next().and_then(|n| n.parse::<usize>().ok())) {
+            (Some("present" | "past_key_values"), Some(layer)) => layer < layers,
+            _ => true,
+        }
+    };
+    graph.input.retain(|i| stays(&i.name));
+    graph.output.retain(|o| stays(&o.name));
+    let producer: HashMap<&str, usize> =
+        graph.node.iter().enumerate().flat_map(|(i, n)| n.output.iter().map(move |o| (o.as_str(), i))).collect();
+    let mut live = HashSet::new();
+    let mut wanted: Vec<&str> = graph.output.iter().map(|o| o.name.as_str()).collect();
+    while let Some(value) = wanted.pop() {
+        if let Some(i) = producer.get(value)
+            && live.insert(*i)
+        {
+            wanted.extend(graph.node[*i].input.iter().map(String::as_str));
+        }
+    }
+    let mut index = 0;
+    graph.node.retain(|_| {
+        index += 1;
+        live.contains(&(index - 1))
+    });
+    let read: HashSet<&String> = graph.node.iter().flat_map(|n| &n.input).collect();
+    graph.initializer.retain(|t| read.contains(&t.name));
+    model.encode_to_vec()
+}
+
+criterion_group!(benches, models, depth);
+criterion_main!(benches);
