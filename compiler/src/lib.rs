@@ -4,6 +4,7 @@
 //! that can be called on its own. Nothing here reads a file or knows of a GPU.
 
 pub mod error;
+pub mod fuse;
 pub mod import;
 pub mod kernel;
 pub mod options;

@@ -12,6 +12,8 @@
 //! | `Matmul` | `%0` batch, `%1` m, `%2` n, `%3` k | `Acc(0) = Σₖ a·b`, then stores over batch, m, n |
 //! | `Attention` | `%0` batch, `%1` s, `%2` t, `%3` d, `%4` e | `Acc(0) = softmaxₜ(Σ_d q·k·scale + mask)·v`, then stores over batch, s, e |
 
+mod text;
+
 use rustc_hash::FxHashMap;
 use std::sync::Arc;
 use wgfc_ir::{BinaryOp, DType, Dim, Poly, Scalar, Tensor, TensorType, UnaryOp};
@@ -256,6 +258,8 @@ pub struct KernelTensor {
     pub ty: TensorType,
     /// What it is.
     pub kind: TensorKind,
+    /// The model's name for it, if it has one.
+    pub name: Option<Arc<str>>,
 }
 
 /// What a [`KernelTensor`] is.

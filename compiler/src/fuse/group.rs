@@ -1,0 +1,413 @@
+//! Which values get memory of their own, and which kernel computes each.
+//!
+//! A *unit* becomes one kernel. It has an anchor — a reduction, a product, or simply an elementwise
+//! root — and members absorbed behind the anchor as its epilogue. Everything else is *inlined*: computed
+//! where it is read. The graph of units stays acyclic at every step.
+
+use super::invert::invert;
+use super::pull::splat;
+use crate::options::Fusion;
+use rustc_hash::{FxHashMap, FxHashSet};
+use std::collections::BTreeMap;
+use wgfc_ir::{BinaryOp, Graph, NodeId, Op, ScalarNode, UnaryOp, Value};
+
+/// Index of a [`Unit`].
+pub type UnitId = usize;
+
+/// The nodes of one kernel.
+#[derive(Clone, Debug)]
+pub struct Unit {
+    /// What the kernel iterates for.
+    pub anchor: NodeId,
+    /// Nodes absorbed behind it, producers first.
+    pub members: Vec<NodeId>,
+    /// The values it writes.
+    pub outputs: Vec<Value>,
+}
+
+/// What is decided.
+#[derive(Clone, Debug, Default)]
+pub struct Grouping {
+    /// The kernels to be, anchors in topological order.
+    pub units: Vec<Unit>,
+}
+
+/// What an earlier attempt found impossible.
+#[derive(Clone, Debug, Default)]
+pub struct Bans {
+    /// Values that must be in memory.
+    pub materialise: FxHashSet<Value>,
+    /// Nodes that must not be absorbed.
+    pub absorb: FxHashSet<NodeId>,
+}
+
+/// How often a reader evaluates each element it reads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Read {
+    Once,
+    /// A few passes over the same row.
+    Passes,
+    /// Again and again: tiles of a product, overlapping windows.
+    Often,
+}
+
+/// Whether the operator needs a kernel family of its own.
+pub fn is_anchor(op: &Op) -> bool {
+    matches!(
+        op,
+        Op::Reduce { .. }
+            | Op::ArgReduce { .. }
+            | Op::Cumulate { .. }
+            | Op::Contract(_)
+            | Op::Scatter { .. }
+            | Op::TopK { .. }
+            | Op::Softmax { .. }
+            | Op::Norm { .. }
+            | Op::Attention { .. }
+    )
+}
+
+/// Whether the operator can be computed where it is read.
+fn is_pointwise(op: &Op) -> bool {
+    matches!(op, Op::Map { .. } | Op::Gather { .. } | Op::Concat { .. })
+}
+
+fn takes_epilogue(op: &Op) -> bool {
+    is_anchor(op) && !matches!(op, Op::TopK { .. } | Op::Scatter { .. } | Op::Cumulate { .. })
+}
+
+/// Decides for a whole graph. `order` is its topological order.
+pub fn group(graph: &Graph, order: &[NodeId], fusion: Fusion, bans: &Bans) -> Grouping {
+    let mut g = Grouper {
+        graph,
+        fusion,
+        bans,
+        unit_of: FxHashMap::default(),
+        units: vec![],
+        readers: FxHashMap::default(),
+        sizes: FxHashMap::default(),
+    };
+    for n in order {
+        if is_anchor(&graph.node(*n).op) {
+            g.new_unit(*n);
+        }
+    }
+    if fusion == Fusion::Full {
+        for u in 0..g.units.len() {
+            if takes_epilogue(&graph.node(g.units[u].anchor).op) {
+                g.absorb(u);
+            }
+        }
+    }
+    for u in 0..g.units.len() {
+        g.register_reads(u);
+    }
+    for n in order.iter().rev() {
+        g.decide(*n);
+    }
+    g.finish(order)
+}
+
+struct Grouper<'a> {
+    graph: &'a Graph,
+    fusion: Fusion,
+    bans: &'a Bans,
+    unit_of: FxHashMap<NodeId, UnitId>,
+    units: Vec<Unit>,
+    /// Which units read a value, directly or through what is inlined.
+    readers: FxHashMap<Value, BTreeMap<UnitId, Read>>,
+    /// Scalar operations inlined into each unit so far.
+    sizes: FxHashMap<UnitId, usize>,
+}
+
+impl Grouper<'_> {
+    fn new_unit(&mut self, anchor: NodeId) -> UnitId {
+        let id = self.units.len();
+        self.units.push(Unit { anchor, members: vec![], outputs: vec![] });
+        self.unit_of.insert(anchor, id);
+        id
+    }
+
+    /// Grows a unit forward over elementwise operators and bijective views of the same number of elements.
+    fn absorb(&mut self, u: UnitId) {
+        let out = Value::from(self.units[u].anchor);
+        let numel = self.graph.ty(out).numel();
+        let mut frontier = vec![out];
+        while let Some(v) = frontier.pop() {
+            if self.bans.materialise.contains(&v) {
+                continue;
+            }
+            for (c, _) in self.graph.uses(v) {
+                if self.unit_of.contains_key(&c) || self.bans.absorb.contains(&c) {
+                    continue;
+                }
+                let node = self.graph.node(c);
+                let result = Value::from(c);
+                let fits = self.graph.ty(result).numel() == numel
+                    && match &node.op {
+                        Op::View { shape, index, fill: None } => {
+                            invert(&self.graph.ty(node.inputs[0]).shape, shape, index).is_some()
+                        }
+                        Op::Map { .. } => node.inputs.iter().all(|x| {
+                            if self.unit_of.get(&x.node) == Some(&u) {
+                                self.graph.ty(*x).numel() == numel
+                            } else {
+                                !self.depends_on(*x, u)
+                            }
+                        }),
+                        _ => false,
+                    };
+                if fits {
+                    self.unit_of.insert(c, u);
+                    self.units[u].members.push(c);
+                    // What was refused for an operand outside may fit now.
+                    frontier.extend(self.unit_values(u));
+                    break;
+                }
+            }
+        }
+        self.drop_trailing_views(u);
+    }
+
+    fn unit_values(&self, u: UnitId) -> Vec<Value> {
+        let unit = &self.units[u];
+        std::iter::once(unit.anchor).chain(unit.members.iter().copied()).map(Value::from).collect()
+    }
+
+    /// A view that nothing behind it in the unit reads is better left to its readers.
+    fn drop_trailing_views(&mut self, u: UnitId) {
+        loop {
+            let drop = self.units[u].members.iter().position(|m| {
+                let v = Value::from(*m);
+                matches!(self.graph.node(*m).op, Op::View { .. })
+                    && !self.graph.is_output(v)
+                    && self.graph.uses(v).iter().all(|(c, _)| self.unit_of.get(c) != Some(&u))
+            });
+            let Some(i) = drop else { return };
+            let m = self.units[u].members.remove(i);
+            self.unit_of.remove(&m);
+        }
+    }
+
+    /// Whether computing `v` needs unit `u` to have run.
+    fn depends_on(&self, v: Value, u: UnitId) -> bool {
+        let mut seen_nodes = FxHashSet::default();
+        let mut seen_units = FxHashSet::default();
+        let mut stack = vec![v.node];
+        while let Some(n) = stack.pop() {
+            match self.unit_of.get(&n) {
+                Some(w) if *w == u => return true,
+                Some(w) => {
+                    if seen_units.insert(*w) {
+                        let unit = &self.units[*w];
+                        for m in std::iter::once(&unit.anchor).chain(&unit.members) {
+                            stack.extend(self.graph.node(*m).inputs.iter().map(|x| x.node));
+                        }
+                    }
+                }
+                None => {
+                    if seen_nodes.insert(n) {
+                        stack.extend(self.graph.node(n).inputs.iter().map(|x| x.node));
+                    }
+                }
+            }
+        }
+        false
+    }
+
+    fn add_reader(&mut self, v: Value, u: UnitId, how: Read) {
+        let e = self.readers.entry(v).or_default().entry(u).or_insert(how);
+        *e = (*e).max(how);
+    }
+
+    fn register_reads(&mut self, u: UnitId) {
+        let unit = self.units[u].clone();
+        let node = self.graph.node(unit.anchor);
+        for (i, v) in node.inputs.iter().enumerate() {
+            let how = match &node.op {
+                Op::Contract(_) | Op::Scatter { .. } | Op::TopK { .. } => Read::Often,
+                Op::Attention { .. } if i > 0 => Read::Often,
+                Op::Attention { .. } | Op::Softmax { .. } | Op::Norm { .. } => Read::Passes,
+                _ => Read::Once,
+            };
+            self.add_reader(*v, u, how);
+        }
+        for m in &unit.members {
+            for v in self.graph.node(*m).inputs.clone() {
+                if self.unit_of.get(&v.node) != Some(&u) {
+                    self.add_reader(v, u, Read::Once);
+                }
+            }
+        }
+    }
+
+    /// Decides for a node that no unit has: inline it, or make it a root. Its readers are decided already.
+    fn decide(&mut self, n: NodeId) {
+        if self.unit_of.contains_key(&n) {
+            return;
+        }
+        let node = self.graph.node(n);
+        let v = Value::from(n);
+        let pointwise = is_pointwise(&node.op);
+        let view = matches!(node.op, Op::View { .. });
+        if !pointwise && !view {
+            return;
+        }
+        let wanted = self.graph.is_output(v) || self.bans.materialise.contains(&v);
+        let readers = self.readers.get(&v).cloned().unwrap_or_default();
+        if readers.is_empty() && !wanted {
+            return;
+        }
+        let root = wanted || if view { !self.inline_view(n) } else { !self.inline_pointwise(n, &readers) };
+        if root {
+            let u = self.new_unit(n);
+            for x in node.inputs.clone() {
+                self.add_reader(x, u, Read::Once);
+            }
+            return;
+        }
+        let (weight, _) = cost(&node.op);
+        for (u, how) in &readers {
+            *self.sizes.entry(*u).or_insert(0) += weight;
+            for x in node.inputs.clone() {
+                let repeats = view && self.estimate(v) > self.estimate(x);
+                self.add_reader(x, *u, if repeats { Read::Often } else { *how });
+            }
+        }
+    }
+
+    /// Views vanish into loads; without fusion only those do that move nothing or are part of an operator.
+    fn inline_view(&self, n: NodeId) -> bool {
+        if self.fusion != Fusion::None {
+            return true;
+        }
+        let node = self.graph.node(n);
+        let Op::View { shape, index, .. } = &node.op else { return false };
+        let x = node.inputs[0];
+        let from = &self.graph.ty(x).shape;
+        let here: Vec<_> = (0..shape.len()).map(wgfc_ir::Poly::var).collect();
+        let alias =
+            super::pull::flat_offset(from, index, shape) == super::pull::flat_offset(shape, &here, shape);
+        alias
+            || matches!(self.graph.node(x.node).op, Op::Const(_))
+            || self.estimate(Value::from(n)) > self.estimate(x)
+    }
+
+    fn inline_pointwise(&self, n: NodeId, readers: &BTreeMap<UnitId, Read>) -> bool {
+        if self.fusion == Fusion::None {
+            return false;
+        }
+        let node = self.graph.node(n);
+        let (weight, heavy) = cost(&node.op);
+        let numel = self.estimate(Value::from(n));
+        let loaded: i64 =
+            node.inputs.iter().filter(|x| splat(self.graph, **x).is_none()).map(|x| self.loaded(n, *x)).sum();
+        if loaded == 0 && !heavy {
+            return true;
+        }
+        if self.fusion == Fusion::Elementwise
+            && readers.keys().any(|u| is_anchor(&self.graph.node(self.units[*u].anchor).op))
+        {
+            return false;
+        }
+        let grows = readers.keys().any(|u| self.sizes.get(u).copied().unwrap_or(0) + weight > 400);
+        if grows {
+            return false;
+        }
+        let often = readers.values().any(|r| *r == Read::Often);
+        // Reading the operands costs no more than reading the result would.
+        let expanding = !heavy && weight <= 16 && loaded <= numel;
+        match (often, readers.len()) {
+            (false, 1) => true,
+            (false, 2..=3) => !heavy && weight <= 6 && loaded <= numel + numel / 4,
+            (false, _) => expanding && weight <= 12,
+            (true, 1..=3) => !heavy && weight <= 4 && loaded <= numel + numel / 4,
+            (true, _) => expanding && loaded < numel,
+        }
+    }
+
+    /// Elements of operand `x` that evaluating all of `n` reads.
+    fn loaded(&self, n: NodeId, x: Value) -> i64 {
+        let e = self.estimate(x);
+        match self.graph.node(n).op {
+            Op::Gather { .. } => e.min(self.estimate(Value::from(n))),
+            _ => e,
+        }
+    }
+
+    fn estimate(&self, v: Value) -> i64 {
+        estimate(&self.graph.ty(v).numel())
+    }
+
+    fn finish(mut self, order: &[NodeId]) -> Grouping {
+        let position: FxHashMap<NodeId, usize> = order.iter().enumerate().map(|(i, n)| (*n, i)).collect();
+        for u in 0..self.units.len() {
+            let unit = &mut self.units[u];
+            unit.members.sort_by_key(|m| position.get(m).copied());
+            let mut outputs = vec![];
+            for n in std::iter::once(unit.anchor).chain(unit.members.iter().copied()) {
+                for port in 0..self.graph.node(n).outputs.len() as u32 {
+                    let v = Value { node: n, port };
+                    let outside = self.graph.uses(v).iter().any(|(c, _)| self.unit_of.get(c) != Some(&u));
+                    if outside || self.graph.is_output(v) {
+                        outputs.push(v);
+                    }
+                }
+            }
+            unit.outputs = outputs;
+        }
+        self.units.retain(|u| !u.outputs.is_empty());
+        self.units.sort_by_key(|u| position.get(&u.anchor).copied());
+        Grouping { units: self.units }
+    }
+}
+
+/// A symbolic size as a plain number, for comparing costs.
+pub fn estimate(d: &wgfc_ir::Dim) -> i64 {
+    d.eval_syms(&|_| Some(64)).unwrap_or(i64::MAX / 4).clamp(0, i64::MAX / 4)
+}
+
+/// Scalar operations per element, and whether some are expensive.
+fn cost(op: &Op) -> (usize, bool) {
+    match op {
+        Op::Map { body, .. } => {
+            let mut weight = 0;
+            let mut heavy = false;
+            for n in &body.nodes {
+                match n {
+                    ScalarNode::Arg(_) | ScalarNode::Const(_) => {}
+                    ScalarNode::Unary(u, _) => {
+                        use UnaryOp::*;
+                        let slow = !matches!(
+                            u,
+                            Neg | Abs
+                                | Sign
+                                | Floor
+                                | Ceil
+                                | Round
+                                | Trunc
+                                | Not
+                                | IsNan
+                                | IsInf
+                                | Sqrt
+                                | Rsqrt
+                                | Recip
+                        );
+                        heavy |= slow;
+                        weight += if slow { 8 } else { 1 };
+                    }
+                    ScalarNode::Binary(b, ..) => {
+                        let slow = matches!(b, BinaryOp::Pow);
+                        heavy |= slow;
+                        weight += if slow { 8 } else { 1 };
+                    }
+                    _ => weight += 1,
+                }
+            }
+            (weight, heavy)
+        }
+        Op::Gather { .. } => (3, false),
+        Op::Concat { .. } => (4, false),
+        _ => (0, false),
+    }
+}

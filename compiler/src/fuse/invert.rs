@@ -1,0 +1,155 @@
+//! Inverting views: from the position in the operand to the position in the result.
+//!
+//! A view that moves every element exactly once — a reshape, a transpose, any composition of them —
+//! splits the result's variables into *digits* and puts them together again as the operand's
+//! positions. Knowing which digit stands where inverts it.
+
+use wgfc_ir::{Atom, Dim, Poly};
+
+/// `v / div % ext` for variable `v`, or the leading digit `v / div`.
+#[derive(Clone, Debug)]
+struct Digit {
+    var: usize,
+    div: Dim,
+    /// How many values it takes.
+    ext: Dim,
+    /// Its value, in terms of the operand's position.
+    value: Poly,
+}
+
+/// The result's position as expressions over the operand's axes (`%d` is the position along axis `d`
+/// of the operand), or `None` when the view is not such a bijection.
+pub fn invert(from: &[Dim], to: &[Dim], index: &[Poly]) -> Option<Vec<Poly>> {
+    let (n, m): (Dim, Dim) = (from.iter().product(), to.iter().product());
+    if n != m {
+        return None;
+    }
+    let mut digits: Vec<Digit> = vec![];
+    for (d, p) in index.iter().enumerate() {
+        split_axis(p, d, &from[d], to, from, &mut digits)?;
+    }
+    (0..to.len())
+        .map(|v| {
+            let mut mine: Vec<&Digit> = digits.iter().filter(|g| g.var == v).collect();
+            let mut covered = Poly::ONE;
+            let mut value = Poly::ZERO;
+            while covered != to[v] {
+                let i = mine.iter().position(|g| g.div == covered)?;
+                let g = mine.swap_remove(i);
+                value = &value + &(&g.value * &g.div);
+                covered = &covered * &g.ext;
+            }
+            mine.is_empty().then_some(value)
+        })
+        .collect()
+}
+
+/// Reads `p = Σ digit·weight` for axis `axis` of the operand, weights being the products of the extents of the digits below.
+fn split_axis(
+    p: &Poly,
+    axis: usize,
+    extent: &Dim,
+    to: &[Dim],
+    from: &[Dim],
+    out: &mut Vec<Digit>,
+) -> Option<()> {
+    let mut terms: Vec<(Digit, Poly)> = vec![];
+    for (mono, c) in p.terms() {
+        let mut digit = None;
+        let mut weight = Poly::constant(c);
+        for a in &mono {
+            match digit_of(a, to) {
+                Some(g) if digit.is_none() => digit = Some(g),
+                Some(_) => return None,
+                None if matches!(a, Atom::Sym(_)) => weight = &weight * &Poly::atom(a.clone()),
+                None => return None,
+            }
+        }
+        let digit = digit?;
+        // Weights that are sums (`past + seq`) arrive as several terms of one digit.
+        match terms.iter_mut().find(|(g, _)| g.var == digit.var && g.div == digit.div && g.ext == digit.ext) {
+            Some((_, w)) => *w = &*w + &weight,
+            None => terms.push((digit, weight)),
+        }
+    }
+    let mut below = Poly::ONE;
+    while !terms.is_empty() {
+        let i = terms.iter().position(|(_, w)| *w == below)?;
+        let (mut g, w) = terms.swap_remove(i);
+        let at = Poly::var(axis);
+        let shifted = at.div(&w, from);
+        g.value = if terms.is_empty() { shifted } else { shifted.modulo(&g.ext, from) };
+        below = &below * &g.ext;
+        out.push(g);
+    }
+    (below == *extent).then_some(())
+}
+
+fn digit_of(a: &Atom, to: &[Dim]) -> Option<Digit> {
+    let of = |var: usize, div: Dim, ext: Dim| Some(Digit { var, div, ext, value: Poly::ZERO });
+    match a {
+        Atom::Var(v) => of(*v as usize, Poly::ONE, to.get(*v as usize)?.clone()),
+        Atom::Div(x, d) => {
+            let v = x.as_var()?;
+            let ext = exact(to.get(v)?, d)?;
+            of(v, d.clone(), ext)
+        }
+        Atom::Mod(x, d) => match x.as_atom()? {
+            Atom::Var(v) => {
+                exact(to.get(*v as usize)?, d)?;
+                of(*v as usize, Poly::ONE, d.clone())
+            }
+            Atom::Div(y, e) => {
+                let v = y.as_var()?;
+                exact(to.get(v)?, &(d * e))?;
+                of(v, e.clone(), d.clone())
+            }
+            _ => None,
+        },
+        _ => None,
+    }
+}
+
+/// `a / d` where it leaves no remainder.
+fn exact(a: &Dim, d: &Dim) -> Option<Dim> {
+    let q = a.div(d, &[]);
+    (&q * d == *a).then_some(q)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use wgfc_ir::build::reshape_index;
+
+    fn dims(s: &[&str]) -> Vec<Dim> {
+        s.iter().map(|d| Poly::parse(d).unwrap()).collect()
+    }
+
+    #[test]
+    fn reshapes_and_transposes_invert() {
+        let (a, b) = (dims(&["n", "s", "14*64"]), dims(&["n", "s", "14", "64"]));
+        let inv = invert(&a, &b, &reshape_index(&a, &b)).unwrap();
+        assert_eq!(
+            inv.iter().map(Poly::to_string).collect::<Vec<_>>(),
+            ["%0", "%1", "(%2)/(64)", "(%2)%(64)"]
+        );
+        // [n, h, s, d] read as [n, s, h·d]
+        let (from, to) = (dims(&["n", "14", "p + s", "64"]), dims(&["n", "p + s", "896"]));
+        let index: Vec<Poly> =
+            ["%0", "%2/64", "%1", "%2%64"].iter().map(|t| Poly::parse(t).unwrap()).collect();
+        let inv = invert(&from, &to, &index).unwrap();
+        assert_eq!(inv.iter().map(Poly::to_string).collect::<Vec<_>>(), ["%0", "%2", "64*%1 + %3"]);
+        // Merging symbolic axes and splitting them again.
+        let (a, b) = (dims(&["n", "p + s", "3"]), dims(&["n*(p + s)", "3"]));
+        assert!(invert(&a, &b, &reshape_index(&a, &b)).is_some());
+        assert!(invert(&b, &a, &reshape_index(&b, &a)).is_some());
+    }
+
+    #[test]
+    fn slices_and_broadcasts_do_not() {
+        let v = |t: &str| Poly::parse(t).unwrap();
+        assert!(invert(&dims(&["8"]), &dims(&["4"]), &[v("%0 + 2")]).is_none());
+        assert!(invert(&dims(&["1", "8"]), &dims(&["4", "8"]), &[v("0"), v("%1")]).is_none());
+        assert!(invert(&dims(&["8"]), &dims(&["8"]), &[v("7 - %0")]).is_none());
+    }
+}

@@ -1,0 +1,515 @@
+//! One unit, one kernel: pulling the anchor's operands, pushing its result through the epilogue.
+
+use super::group::Unit;
+use super::invert::invert;
+use super::pull::{Puller, broadcast_index, flat_offset, unflatten};
+use super::{Tensors, origins};
+use crate::kernel::{Expr, ExprId, Family, Kernel, ReduceKind, Reduction, Store, TensorId};
+use rustc_hash::FxHashMap;
+use wgfc_ir::{
+    Atom, BinaryOp, Contract, DType, Dim, GatherAxis, Graph, NormKind, Op, Poly, ReduceOp, Reg, Scalar,
+    UnaryOp, Value,
+};
+
+type P<'a, 'b> = Puller<'a, Tensors<'b>>;
+type Built = Result<(Kernel, Vec<(Value, ExprId)>), String>;
+
+/// The kernel of a unit, and the values inlined into it with their expressions.
+pub fn unit_kernel<'a>(graph: &'a Graph, unit: &Unit, tensors: &mut Tensors<'a>) -> Built {
+    let node = graph.node(unit.anchor);
+    let x = node.inputs.first().copied();
+    match &node.op {
+        Op::Map { .. } | Op::View { .. } | Op::Gather { .. } | Op::Concat { .. } => {
+            elementwise(graph, unit, tensors)
+        }
+        Op::Contract(c) => contract(graph, unit, c, tensors),
+        Op::Attention { scale } => attention(graph, unit, f32::from_bits(*scale), tensors),
+        Op::Softmax { axis, log } => row(graph, unit, &[*axis], tensors, |p, x, ty| softmax(p, x, ty, *log)),
+        Op::Norm { kind, axes, epsilon } => {
+            let n: Dim = axes.iter().map(|a| node.outputs[0].shape[*a].clone()).product();
+            row(graph, unit, axes, tensors, |p, x, ty| norm(p, x, ty, *kind, &n, f32::from_bits(*epsilon)))
+        }
+        Op::Reduce { op, axes } => {
+            let kind = match op {
+                ReduceOp::Sum => ReduceKind::Sum,
+                ReduceOp::Prod => ReduceKind::Prod,
+                ReduceOp::Max => ReduceKind::Max,
+                ReduceOp::Min => ReduceKind::Min,
+            };
+            reduce(graph, unit, axes, kind, tensors)
+        }
+        Op::ArgReduce { op, axis, last } => {
+            let kind = ReduceKind::Arg { largest: *op == ReduceOp::Max, last: *last };
+            reduce(graph, unit, &[*axis], kind, tensors)
+        }
+        Op::Cumulate { op, axis, exclusive, reverse } => {
+            cumulate(graph, unit, *op, *axis, (*exclusive, *reverse), tensors)
+        }
+        Op::TopK { axis, k, largest } => top_k(graph, unit, *axis, k, *largest, tensors),
+        Op::Scatter { reduce, index } => scatter(graph, unit, *reduce, index, tensors),
+        op => Err(format!("`{}` has no kernel of its own ({x:?})", op.name())),
+    }
+}
+
+/// A kernel that copies a value to a tensor.
+pub fn copy_kernel<'a>(
+    graph: &'a Graph,
+    v: Value,
+    to: TensorId,
+    tensors: &mut Tensors<'a>,
+) -> Result<Kernel, String> {
+    let ty = graph.ty(v).clone();
+    let elements = ty.numel();
+    let mut p = Puller::new(graph, tensors, vec![elements.clone()]);
+    let index = unflatten(&Poly::var(0), &ty.shape, &p.domain);
+    let value = p.pull(v, &index, None)?;
+    let stores = vec![Store { tensor: to, offset: Poly::var(0), value, guard: None }];
+    Ok(Kernel {
+        family: Family::Map { elements },
+        body: p.body,
+        stores,
+        nodes: origins(graph, [v.node].into_iter()),
+    })
+}
+
+fn finish(
+    graph: &Graph,
+    unit: &Unit,
+    p: P,
+    family: Family,
+    stores: Vec<Store>,
+    inlined: Vec<(Value, ExprId)>,
+) -> Built {
+    let inlined_nodes = inlined.iter().map(|(v, _)| v.node);
+    let own = std::iter::once(unit.anchor).chain(unit.members.iter().copied());
+    let mut nodes = origins(graph, own.chain(inlined_nodes));
+    nodes.dedup();
+    Ok((Kernel { family, body: p.body, stores, nodes }, inlined))
+}
+
+fn elementwise<'a>(graph: &'a Graph, unit: &Unit, tensors: &mut Tensors<'a>) -> Built {
+    let v = Value::from(unit.anchor);
+    let ty = graph.ty(v).clone();
+    let elements = ty.numel();
+    let tensor = tensor_of(tensors, v)?;
+    let mut p = Puller::new(graph, tensors, vec![elements.clone()]);
+    let index = unflatten(&Poly::var(0), &ty.shape, &p.domain);
+    let value = p.compute(v, &index, None)?;
+    let stores = vec![Store { tensor, offset: Poly::var(0), value, guard: None }];
+    let inlined = p.inlined();
+    finish(graph, unit, p, Family::Map { elements }, stores, inlined)
+}
+
+fn tensor_of(tensors: &Tensors, v: Value) -> Result<TensorId, String> {
+    tensors.of.get(&v).copied().ok_or_else(|| format!("value {v:?} has no memory"))
+}
+
+/// Pushes the anchor's result, `acc` at `index`, through the unit's members and stores what leaves the unit.
+fn epilogue(
+    graph: &Graph,
+    unit: &Unit,
+    p: &mut P,
+    acc: ExprId,
+    index: Vec<Poly>,
+) -> Result<Vec<Store>, String> {
+    let mut here: FxHashMap<Value, (ExprId, Vec<Poly>)> = FxHashMap::default();
+    here.insert(unit.anchor.into(), (acc, index));
+    for m in &unit.members {
+        let node = graph.node(*m);
+        let entry = match &node.op {
+            Op::View { shape, index: map, .. } => {
+                let (e, at) = here.get(&node.inputs[0]).cloned().ok_or("a view outside its unit")?;
+                let from = &graph.ty(node.inputs[0]).shape;
+                let back = invert(from, shape, map).ok_or("a view that cannot be inverted")?;
+                (e, back.iter().map(|b| b.subst_vars(&at, &p.domain)).collect())
+            }
+            Op::Map { body, shape } => {
+                let (src, at) = node
+                    .inputs
+                    .iter()
+                    .find_map(|x| here.get(x).map(|(_, at)| (*x, at.clone())))
+                    .ok_or("an epilogue that does not read its anchor")?;
+                let skip = shape.len() - graph.ty(src).rank();
+                let mut full = vec![Poly::ZERO; skip];
+                full.extend(at);
+                let mut args = vec![];
+                for x in &node.inputs {
+                    args.push(match here.get(x) {
+                        Some((e, _)) => *e,
+                        None => {
+                            let at = broadcast_index(graph.ty(*x), shape, &full);
+                            p.pull(*x, &at, None)?
+                        }
+                    });
+                }
+                (p.scalar_fn(body, &args, &full)?, full)
+            }
+            op => return Err(format!("`{}` in an epilogue", op.name())),
+        };
+        here.insert(Value::from(*m), entry);
+    }
+    let mut stores = vec![];
+    for v in &unit.outputs {
+        let (value, at) = here.get(v).cloned().ok_or("an output outside its unit")?;
+        let offset = flat_offset(&graph.ty(*v).shape, &at, &p.domain);
+        stores.push(Store { tensor: tensor_of(p.memory, *v)?, offset, value, guard: None });
+    }
+    Ok(stores)
+}
+
+/// Splits a shape into rows (`axes` run along the row): extents, and the position of row `%0`, column `%1`.
+fn rows_of(shape: &[Dim], axes: &[usize]) -> (Dim, Dim, Vec<Poly>) {
+    let outer: Vec<Dim> = (0..shape.len()).filter(|d| !axes.contains(d)).map(|d| shape[d].clone()).collect();
+    let inner: Vec<Dim> = axes.iter().map(|d| shape[*d].clone()).collect();
+    let (rows, len): (Dim, Dim) = (outer.iter().product(), inner.iter().product());
+    let domain = [rows.clone(), len.clone()];
+    let o = unflatten(&Poly::var(0), &outer, &domain);
+    let i = unflatten(&Poly::var(1), &inner, &domain);
+    let (mut o, mut i) = (o.into_iter(), i.into_iter());
+    let index = (0..shape.len())
+        .map(|d| if axes.contains(&d) { i.next() } else { o.next() })
+        .map(Option::unwrap_or_default)
+        .collect();
+    (rows, len, index)
+}
+
+/// A row program whose result has the shape of its operand.
+fn row<'a>(
+    graph: &'a Graph,
+    unit: &Unit,
+    axes: &[usize],
+    tensors: &mut Tensors<'a>,
+    program: impl FnOnce(&mut P, ExprId, DType) -> (Vec<Reduction>, ExprId),
+) -> Built {
+    let x = graph.node(unit.anchor).inputs[0];
+    let ty = graph.ty(x).clone();
+    let (rows, len, index) = rows_of(&ty.shape, axes);
+    let mut p = Puller::new(graph, tensors, vec![rows.clone(), len.clone()]);
+    let e = p.pull(x, &index, None)?;
+    let (reductions, result) = program(&mut p, e, ty.dtype);
+    let inlined = p.inlined();
+    let stores = epilogue(graph, unit, &mut p, result, index)?;
+    finish(graph, unit, p, Family::Row { rows, len, reductions, row_stores: vec![] }, stores, inlined)
+}
+
+fn acc(p: &mut P, i: u32, dtype: DType) -> ExprId {
+    p.body.push(Expr::Acc(i), dtype)
+}
+
+fn softmax(p: &mut P, x: ExprId, ty: DType, log: bool) -> (Vec<Reduction>, ExprId) {
+    let x = p.cast(x, DType::F32);
+    let max = acc(p, 0, DType::F32);
+    let sum = acc(p, 1, DType::F32);
+    let shifted = p.binary(BinaryOp::Sub, x, max);
+    let e = p.unary(UnaryOp::Exp, shifted);
+    let reductions = vec![
+        Reduction { kind: ReduceKind::Max, value: x, dtype: DType::F32 },
+        Reduction { kind: ReduceKind::Sum, value: e, dtype: DType::F32 },
+    ];
+    let r = if log {
+        let l = p.unary(UnaryOp::Log, sum);
+        p.binary(BinaryOp::Sub, shifted, l)
+    } else {
+        p.binary(BinaryOp::Div, e, sum)
+    };
+    (reductions, p.cast(r, ty))
+}
+
+fn norm(p: &mut P, x: ExprId, ty: DType, kind: NormKind, n: &Dim, epsilon: f32) -> (Vec<Reduction>, ExprId) {
+    let f = DType::F32;
+    let x = p.cast(x, f);
+    let count = p.index(n.clone());
+    let count = p.cast(count, f);
+    let mut reductions = vec![];
+    let centred = match kind {
+        NormKind::Rms => x,
+        NormKind::Layer => {
+            reductions.push(Reduction { kind: ReduceKind::Sum, value: x, dtype: f });
+            let sum = acc(p, 0, f);
+            let mean = p.binary(BinaryOp::Div, sum, count);
+            p.binary(BinaryOp::Sub, x, mean)
+        }
+    };
+    let square = p.binary(BinaryOp::Mul, centred, centred);
+    let i = reductions.len() as u32;
+    reductions.push(Reduction { kind: ReduceKind::Sum, value: square, dtype: f });
+    let sum = acc(p, i, f);
+    let variance = p.binary(BinaryOp::Div, sum, count);
+    let eps = p.f32(f64::from(epsilon));
+    let v = p.binary(BinaryOp::Add, variance, eps);
+    let scale = p.unary(UnaryOp::Rsqrt, v);
+    let r = p.binary(BinaryOp::Mul, centred, scale);
+    (reductions, p.cast(r, ty))
+}
+
+fn reduce<'a>(
+    graph: &'a Graph,
+    unit: &Unit,
+    axes: &[usize],
+    kind: ReduceKind,
+    tensors: &mut Tensors<'a>,
+) -> Built {
+    let node = graph.node(unit.anchor);
+    let ty = graph.ty(node.inputs[0]).clone();
+    let (rows, len, index) = rows_of(&ty.shape, axes);
+    let mut p = Puller::new(graph, tensors, vec![rows.clone(), len.clone()]);
+    let value = p.pull(node.inputs[0], &index, None)?;
+    // Float sums accumulate in f32 whatever is stored.
+    let accumulate = if ty.dtype.is_float() { DType::F32 } else { ty.dtype };
+    let value = if matches!(kind, ReduceKind::Arg { .. }) { value } else { p.cast(value, accumulate) };
+    let out = node.outputs[0].dtype;
+    let dtype = if matches!(kind, ReduceKind::Arg { .. }) { out } else { accumulate };
+    let result = acc(&mut p, 0, dtype);
+    let result = p.cast(result, out);
+    let inlined = p.inlined();
+    let at =
+        index.into_iter().enumerate().map(|(d, i)| if axes.contains(&d) { Poly::ZERO } else { i }).collect();
+    let row_stores = epilogue(graph, unit, &mut p, result, at)?;
+    let reductions = vec![Reduction { kind, value, dtype }];
+    finish(graph, unit, p, Family::Row { rows, len, reductions, row_stores }, vec![], inlined)
+}
+
+fn cumulate<'a>(
+    graph: &'a Graph,
+    unit: &Unit,
+    op: ReduceOp,
+    axis: usize,
+    (exclusive, reverse): (bool, bool),
+    tensors: &mut Tensors<'a>,
+) -> Built {
+    let x = graph.node(unit.anchor).inputs[0];
+    let ty = graph.ty(x).clone();
+    let (rows, len, index) = rows_of(&ty.shape, &[axis]);
+    let mut p = Puller::new(graph, tensors, vec![rows.clone(), len.clone()]);
+    let value = p.pull(x, &index, None)?;
+    let dtype = if ty.dtype.is_float() { DType::F32 } else { ty.dtype };
+    let value = p.cast(value, dtype);
+    let result = acc(&mut p, 0, dtype);
+    let result = p.cast(result, ty.dtype);
+    let inlined = p.inlined();
+    let stores = epilogue(graph, unit, &mut p, result, index)?;
+    let kind = match op {
+        ReduceOp::Sum => ReduceKind::Sum,
+        ReduceOp::Prod => ReduceKind::Prod,
+        ReduceOp::Max => ReduceKind::Max,
+        ReduceOp::Min => ReduceKind::Min,
+    };
+    let reduction = Reduction { kind, value, dtype };
+    finish(graph, unit, p, Family::Scan { rows, len, reduction, exclusive, reverse }, stores, inlined)
+}
+
+fn contract<'a>(graph: &'a Graph, unit: &Unit, c: &Contract, tensors: &mut Tensors<'a>) -> Built {
+    let node = graph.node(unit.anchor);
+    let (ta, tb) = (graph.ty(node.inputs[0]).clone(), graph.ty(node.inputs[1]).clone());
+    let extent: FxHashMap<u8, Dim> =
+        c.a.iter().zip(&ta.shape).chain(c.b.iter().zip(&tb.shape)).map(|(l, d)| (*l, d.clone())).collect();
+    let groups = [c.batch(), c.m(), c.n(), c.k()];
+    let dims = groups.each_ref().map(|g| g.iter().map(|l| extent[l].clone()).collect::<Vec<Dim>>());
+    let [batch, m, n, k] = dims.each_ref().map(|d| d.iter().product::<Dim>());
+    let float = ta.dtype.reg() == Reg::F32;
+    // Elsewhere than in the float family the domain is rows (batch, m, n) and columns (k).
+    let rows = &(&batch * &m) * &n;
+    let domain = if float {
+        vec![batch.clone(), m.clone(), n.clone(), k.clone()]
+    } else {
+        vec![rows.clone(), k.clone()]
+    };
+    let flat: [Poly; 4] = if float {
+        [0, 1, 2, 3].map(Poly::var)
+    } else {
+        let at = unflatten(&Poly::var(0), &[batch.clone(), m.clone(), n.clone()], &domain);
+        [at[0].clone(), at[1].clone(), at[2].clone(), Poly::var(1)]
+    };
+    let mut position: FxHashMap<u8, Poly> = FxHashMap::default();
+    for ((g, d), f) in groups.iter().zip(&dims).zip(&flat) {
+        position.extend(g.iter().copied().zip(unflatten(f, d, &domain)));
+    }
+    let at = |labels: &[u8]| labels.iter().map(|l| position[l].clone()).collect::<Vec<Poly>>();
+    let mut p = Puller::new(graph, tensors, domain);
+    let a = p.pull(node.inputs[0], &at(&c.a), None)?;
+    let b = p.pull(node.inputs[1], &at(&c.b), None)?;
+    let out = node.outputs[0].dtype;
+    if float {
+        let (a, b) = (p.cast(a, DType::F32), p.cast(b, DType::F32));
+        let result = acc(&mut p, 0, DType::F32);
+        let result = p.cast(result, out);
+        let inlined = p.inlined();
+        let stores = epilogue(graph, unit, &mut p, result, at(&c.out))?;
+        return finish(graph, unit, p, Family::Matmul { batch, m, n, k, a, b }, stores, inlined);
+    }
+    let value = p.binary(BinaryOp::Mul, a, b);
+    let result = acc(&mut p, 0, out);
+    let inlined = p.inlined();
+    let row_stores = epilogue(graph, unit, &mut p, result, at(&c.out))?;
+    let reductions = vec![Reduction { kind: ReduceKind::Sum, value, dtype: out }];
+    finish(graph, unit, p, Family::Row { rows, len: k, reductions, row_stores }, vec![], inlined)
+}
+
+fn attention<'a>(graph: &'a Graph, unit: &Unit, scale: f32, tensors: &mut Tensors<'a>) -> Built {
+    let node = graph.node(unit.anchor);
+    let shape = |i: usize| graph.ty(node.inputs[i]).shape.clone();
+    let (sq, sk, sv) = (shape(0), shape(1), shape(2));
+    let r = sq.len();
+    let lead = &sq[..r - 2];
+    let batch: Dim = lead.iter().product();
+    let (s, t, d, e) = (sq[r - 2].clone(), sk[r - 2].clone(), sq[r - 1].clone(), sv[r - 1].clone());
+    let domain = vec![batch.clone(), s.clone(), t.clone(), d.clone(), e.clone()];
+    let base = unflatten(&Poly::var(0), lead, &domain);
+    let at = |i: usize, j: usize| {
+        let mut v = base.clone();
+        v.extend([Poly::var(i), Poly::var(j)]);
+        v
+    };
+    let mut p = Puller::new(graph, tensors, domain);
+    let f = DType::F32;
+    let q = p.pull(node.inputs[0], &at(1, 3), None)?;
+    let k = p.pull(node.inputs[1], &at(2, 3), None)?;
+    let v = p.pull(node.inputs[2], &at(2, 4), None)?;
+    let (q, k, v) = (p.cast(q, f), p.cast(k, f), p.cast(v, f));
+    let mask = match node.inputs.get(3) {
+        None => None,
+        Some(m) => {
+            let mut scores = sq.clone();
+            scores[r - 1] = t.clone();
+            let at = broadcast_index(graph.ty(*m), &scores, &at(1, 2));
+            let e = p.pull(*m, &at, None)?;
+            Some(p.cast(e, f))
+        }
+    };
+    let result = acc(&mut p, 0, f);
+    let result = p.cast(result, node.outputs[0].dtype);
+    let inlined = p.inlined();
+    let stores = epilogue(graph, unit, &mut p, result, at(1, 4))?;
+    finish(graph, unit, p, Family::Attention { batch, s, t, d, e, q, k, v, mask, scale }, stores, inlined)
+}
+
+/// Every element counts the elements that come before it in order; that is its place.
+fn top_k<'a>(
+    graph: &'a Graph,
+    unit: &Unit,
+    axis: usize,
+    k: &Dim,
+    largest: bool,
+    tensors: &mut Tensors<'a>,
+) -> Built {
+    let node = graph.node(unit.anchor);
+    let x = node.inputs[0];
+    let ty = graph.ty(x).clone();
+    let (rows, len) = (ty.numel(), ty.shape[axis].clone());
+    let domain = vec![rows.clone(), len.clone()];
+    let mut p = Puller::new(graph, tensors, domain);
+    let mine_at = unflatten(&Poly::var(0), &ty.shape, &p.domain);
+    let mut other_at = mine_at.clone();
+    other_at[axis] = Poly::var(1);
+    let mine = p.pull(x, &mine_at, None)?;
+    let other = p.pull(x, &other_at, None)?;
+    let before = p.binary(if largest { BinaryOp::Gt } else { BinaryOp::Lt }, other, mine);
+    let equal = p.binary(BinaryOp::Eq, other, mine);
+    let (i, j) = (p.index(mine_at[axis].clone()), p.index(Poly::var(1)));
+    let earlier = p.binary(BinaryOp::Lt, j, i);
+    let tie = p.binary(BinaryOp::And, equal, earlier);
+    let counts = p.binary(BinaryOp::Or, before, tie);
+    let (one, zero) =
+        (p.constant(Scalar::from_i64(DType::I32, 1)), p.constant(Scalar::from_i64(DType::I32, 0)));
+    let value = p.body.push(Expr::Select(counts, one, zero), DType::I32);
+    let rank = acc(&mut p, 0, DType::I32);
+    let limit = p.index(k.clone());
+    let guard = Some(p.binary(BinaryOp::Lt, rank, limit));
+    let mut to = mine_at;
+    to[axis] = Poly::atom(Atom::Data(rank));
+    let offset = flat_offset(&node.outputs[0].shape, &to, &p.domain);
+    let position = p.cast(i, DType::I64);
+    let inlined = p.inlined();
+    let mut row_stores = vec![];
+    for v in &unit.outputs {
+        let value = if v.port == 0 { mine } else { position };
+        row_stores.push(Store { tensor: tensor_of(p.memory, *v)?, offset: offset.clone(), value, guard });
+    }
+    let reductions = vec![Reduction { kind: ReduceKind::Sum, value, dtype: DType::I32 }];
+    finish(graph, unit, p, Family::Row { rows, len, reductions, row_stores }, vec![], inlined)
+}
+
+/// Every element of the result looks through the updates for those that are its own.
+fn scatter<'a>(
+    graph: &'a Graph,
+    unit: &Unit,
+    how: Option<ReduceOp>,
+    index: &[GatherAxis],
+    tensors: &mut Tensors<'a>,
+) -> Built {
+    let node = graph.node(unit.anchor);
+    let (data, updates) = (node.inputs[0], node.inputs[1]);
+    let (td, tu) = (graph.ty(data).clone(), graph.ty(updates).clone());
+    let (rows, len) = (td.numel(), tu.numel());
+    let mut p = Puller::new(graph, tensors, vec![rows.clone(), len.clone()]);
+    let at = unflatten(&Poly::var(0), &td.shape, &p.domain);
+    let from = unflatten(&Poly::var(1), &tu.shape, &p.domain);
+    let mut hit = None;
+    for (axis, ax) in index.iter().enumerate() {
+        let to = match ax {
+            GatherAxis::Affine(q) => {
+                let q = q.subst_vars(&from, &p.domain);
+                p.index(q)
+            }
+            GatherAxis::Data { input, at } => {
+                let e = p.index_element(node.inputs[*input], at, &from, None)?;
+                p.wrap(e, &td.shape[axis])
+            }
+        };
+        let here = p.index(at[axis].clone());
+        let same = p.binary(BinaryOp::Eq, to, here);
+        hit = p.and(hit, Some(same));
+    }
+    let hit = match hit {
+        Some(h) => h,
+        None => p.constant(Scalar::bool(true)),
+    };
+    let old = p.pull(data, &at, None)?;
+    let new = p.pull(updates, &from, None)?;
+    let dtype = td.dtype;
+    let (kind, value, result) = match how {
+        None => {
+            let r = acc(&mut p, 0, dtype);
+            (ReduceKind::Last { when: hit, init: old }, new, r)
+        }
+        Some(op) => {
+            let (kind, combine, identity) = match op {
+                ReduceOp::Sum => (ReduceKind::Sum, BinaryOp::Add, Scalar::from_i64(dtype, 0)),
+                ReduceOp::Prod => (ReduceKind::Prod, BinaryOp::Mul, Scalar::from_i64(dtype, 1)),
+                ReduceOp::Max => (ReduceKind::Max, BinaryOp::Max, least(dtype)),
+                ReduceOp::Min => (ReduceKind::Min, BinaryOp::Min, greatest(dtype)),
+            };
+            let id = p.constant(identity);
+            let value = p.body.push(Expr::Select(hit, new, id), dtype);
+            let r = acc(&mut p, 0, dtype);
+            let r = p.binary(combine, old, r);
+            (kind, value, r)
+        }
+    };
+    let inlined = p.inlined();
+    let row_stores = epilogue(graph, unit, &mut p, result, at)?;
+    let reductions = vec![Reduction { kind, value, dtype }];
+    finish(graph, unit, p, Family::Row { rows, len, reductions, row_stores }, vec![], inlined)
+}
+
+/// The most negative finite value of a type.
+pub fn least(t: DType) -> Scalar {
+    match t {
+        DType::F16 => Scalar::from_f64(t, -65504.0),
+        t if t.is_float() => Scalar::from_f64(t, f64::from(f32::MIN)),
+        DType::Bool => Scalar::bool(false),
+        t if t.class() == wgfc_ir::Class::Uint => Scalar::from_i64(t, 0),
+        t => Scalar::from_i64(t, -1i64 << (t.bits() - 1)),
+    }
+}
+
+/// The greatest finite value of a type.
+pub fn greatest(t: DType) -> Scalar {
+    match t {
+        DType::F16 => Scalar::from_f64(t, 65504.0),
+        t if t.is_float() => Scalar::from_f64(t, f64::from(f32::MAX)),
+        DType::Bool => Scalar::bool(true),
+        t if t.class() == wgfc_ir::Class::Uint => Scalar { dtype: t, bits: u64::MAX >> (64 - t.bits()) },
+        t => Scalar { dtype: t, bits: (1u64 << (t.bits() - 1)) - 1 },
+    }
+}

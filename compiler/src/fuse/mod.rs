@@ -1,0 +1,298 @@
+//! Fusion: from the graph of operators to the graph of kernels.
+//!
+//! [`group`] decides which values get memory; each unit then becomes a [`Kernel`]: what it reads is
+//! *pulled* through everything inlined ([`pull`]), what follows its anchor is *pushed* to the stores
+//! with views inverted ([`invert`]). A kernel that binds more buffers than the device has is split by
+//! giving one of its inner values memory and deciding again.
+
+pub mod group;
+pub mod invert;
+mod kernels;
+pub mod pull;
+
+use crate::error::{Diagnostic, Errors, Location};
+use crate::kernel::{Kernel, KernelGraph, KernelTensor, TensorId, TensorKind};
+use crate::options::Options;
+use group::{Bans, Grouping};
+use petgraph::graph::DiGraph;
+use rustc_hash::FxHashMap;
+use std::sync::Arc;
+use wgfc_ir::{Graph, Op, TensorType, Value};
+
+/// Fuses a graph into kernels.
+pub fn fuse(graph: &Graph, options: &Options) -> Result<KernelGraph, Errors> {
+    let graph = &split_wide_concats(graph, options.profile.max_storage_buffers as usize)?;
+    let order = graph.topo().map_err(|n| internal(graph, n, "the graph has a cycle"))?;
+    refuse_control_flow(graph)?;
+    let mut bans = Bans::default();
+    for _ in 0..1000 {
+        let grouping = group::group(graph, &order, options.fusion, &bans);
+        match build(graph, &grouping, options, &mut bans)? {
+            Some(kernels) => return Ok(kernels),
+            None => continue,
+        }
+    }
+    Err(Diagnostic::internal("kernels do not fit the device's binding limit however they are split").into())
+}
+
+fn internal(graph: &Graph, n: wgfc_ir::NodeId, why: &str) -> Diagnostic {
+    Diagnostic::internal(why).at(Location { node: Some(graph.node(n).label().into()), ..Location::default() })
+}
+
+fn refuse_control_flow(graph: &Graph) -> Result<(), Errors> {
+    let errors: Vec<Diagnostic> = graph
+        .node_ids()
+        .filter(|n| matches!(graph.node(*n).op, Op::If { .. } | Op::Loop { .. } | Op::Scan { .. }))
+        .map(|n| {
+            let node = graph.node(n);
+            Diagnostic::unsupported(format!(
+                "`{}` whose course depends on data has no kernel yet",
+                node.op.name()
+            ))
+            .at(Location { node: Some(node.label().into()), ..Location::default() })
+            .help("run the model on the CPU reference evaluator: wgfc run --cpu")
+        })
+        .collect();
+    if errors.is_empty() { Ok(()) } else { Err(Errors(errors)) }
+}
+
+/// A Concat of more operands than a kernel can bind becomes a tree of Concats.
+fn split_wide_concats(graph: &Graph, max_buffers: usize) -> Result<Graph, Errors> {
+    let limit = max_buffers.saturating_sub(2).max(2);
+    let mut g = graph.clone();
+    for n in graph.node_ids() {
+        let Op::Concat { axis } = graph.node(n).op else { continue };
+        let mut parts = graph.node(n).inputs.clone();
+        if parts.len() <= limit {
+            continue;
+        }
+        let origin = graph.node(n).origin.clone();
+        while parts.len() > 1 {
+            let mut next = vec![];
+            for c in parts.chunks(limit) {
+                next.push(match c {
+                    [one] => *one,
+                    many => {
+                        g.push(Op::Concat { axis }, many, &origin).map_err(|e| internal(graph, n, &e))?.into()
+                    }
+                });
+            }
+            parts = next;
+        }
+        let names = graph.node(n).names.clone();
+        g.node_mut(parts[0].node).names = names;
+        g.replace_uses(n.into(), parts[0]);
+    }
+    g.remove_dead();
+    Ok(g)
+}
+
+/// The tensors made so far and which values they hold.
+pub(crate) struct Tensors<'a> {
+    graph: &'a Graph,
+    list: Vec<KernelTensor>,
+    of: FxHashMap<Value, TensorId>,
+}
+
+impl Tensors<'_> {
+    fn add(&mut self, v: Option<Value>, ty: TensorType, kind: TensorKind) -> TensorId {
+        let id = self.list.len();
+        let name = v.and_then(|v| self.graph.node(v.node).names.get(v.port as usize).cloned().flatten());
+        self.list.push(KernelTensor { ty, kind, name });
+        if let Some(v) = v {
+            self.of.insert(v, id);
+        }
+        id
+    }
+}
+
+impl pull::Memory for Tensors<'_> {
+    fn tensor(&mut self, v: Value) -> Option<TensorId> {
+        if let Some(t) = self.of.get(&v) {
+            return Some(*t);
+        }
+        let node = self.graph.node(v.node);
+        match &node.op {
+            Op::Const(t) => Some(self.add(Some(v), node.outputs[0].clone(), TensorKind::Const(t.clone()))),
+            _ => None,
+        }
+    }
+}
+
+/// Builds all kernels; `None` when one had to be split and `bans` says how.
+fn build(
+    graph: &Graph,
+    grouping: &Grouping,
+    options: &Options,
+    bans: &mut Bans,
+) -> Result<Option<KernelGraph>, Errors> {
+    let mut tensors = Tensors { graph, list: vec![], of: FxHashMap::default() };
+    for (i, b) in graph.inputs.iter().enumerate() {
+        tensors.add(Some(b.value), graph.ty(b.value).clone(), TensorKind::Input(i));
+    }
+    // A value that several outputs want, or that is an input or a constant, is copied.
+    let mut copies: Vec<(Value, TensorId)> = vec![];
+    let made: rustc_hash::FxHashSet<Value> =
+        grouping.units.iter().flat_map(|u| u.outputs.iter().copied()).collect();
+    for (i, b) in graph.outputs.iter().enumerate() {
+        let ty = graph.ty(b.value).clone();
+        if made.contains(&b.value) && !tensors.of.contains_key(&b.value) {
+            tensors.add(Some(b.value), ty, TensorKind::Output(i));
+        } else {
+            let t = tensors.add(None, ty, TensorKind::Output(i));
+            copies.push((b.value, t));
+        }
+    }
+    for u in &grouping.units {
+        for v in &u.outputs {
+            if !tensors.of.contains_key(v) {
+                tensors.add(Some(*v), graph.ty(*v).clone(), TensorKind::Intermediate);
+            }
+        }
+    }
+    let mut kernels = vec![];
+    let mut errors = vec![];
+    let mut again = false;
+    for u in &grouping.units {
+        match kernels::unit_kernel(graph, u, &mut tensors) {
+            Ok((kernel, inlined)) => {
+                let bound = count_bindings(&kernel);
+                if bound > options.profile.max_storage_buffers as usize {
+                    if !split(graph, u, &kernel, &inlined, bans) {
+                        errors.push(
+                            Diagnostic::unsupported(format!(
+                                "a kernel needs {bound} storage buffers, the device binds {}",
+                                options.profile.max_storage_buffers
+                            ))
+                            .at(Location {
+                                node: Some(graph.node(u.anchor).label().into()),
+                                ..Location::default()
+                            }),
+                        );
+                    }
+                    again = true;
+                } else {
+                    kernels.push(kernel);
+                }
+            }
+            Err(e) => errors.push(internal(graph, u.anchor, &e)),
+        }
+    }
+    for (v, t) in copies {
+        match kernels::copy_kernel(graph, v, t, &mut tensors) {
+            Ok(k) => kernels.push(k),
+            Err(e) => errors.push(internal(graph, v.node, &e)),
+        }
+    }
+    if !errors.is_empty() {
+        return Err(Errors(errors));
+    }
+    if again {
+        return Ok(None);
+    }
+    let tensors = tensors.list;
+    let kernels = sort(kernels)?;
+    Ok(Some(KernelGraph { tensors, kernels }))
+}
+
+fn count_bindings(k: &Kernel) -> usize {
+    let mut t = k.reads();
+    t.extend(k.writes());
+    t.sort_unstable();
+    t.dedup();
+    t.len()
+}
+
+/// Bans what makes a kernel too wide: the inlined value that reads most, else the last member absorbed.
+fn split(
+    graph: &Graph,
+    unit: &group::Unit,
+    kernel: &Kernel,
+    inlined: &[(Value, u32)],
+    bans: &mut Bans,
+) -> bool {
+    let loads = |e: u32| {
+        let mut t: Vec<TensorId> = kernel
+            .body
+            .reachable(&[e])
+            .into_iter()
+            .filter_map(|i| match kernel.body.expr(i) {
+                crate::kernel::Expr::Load { tensor, .. } => Some(*tensor),
+                _ => None,
+            })
+            .collect();
+        t.sort_unstable();
+        t.dedup();
+        t.len()
+    };
+    let best = inlined
+        .iter()
+        .filter(|(v, _)| {
+            v.node != unit.anchor
+                && matches!(graph.node(v.node).op, Op::Map { .. } | Op::Gather { .. } | Op::Concat { .. })
+        })
+        .map(|(v, e)| (loads(*e), *v))
+        .filter(|(n, v)| *n > 1 && !bans.materialise.contains(v))
+        .max_by_key(|(n, v)| ((*n).min(6), std::cmp::Reverse(v.node)));
+    if let Some((_, v)) = best {
+        return bans.materialise.insert(v);
+    }
+    unit.members.last().is_some_and(|m| bans.absorb.insert(*m))
+}
+
+/// Orders kernels so that what one reads was written before.
+fn sort(kernels: Vec<Kernel>) -> Result<Vec<Kernel>, Errors> {
+    let mut g = DiGraph::<usize, ()>::new();
+    let ids: Vec<_> = (0..kernels.len()).map(|i| g.add_node(i)).collect();
+    let mut writer: FxHashMap<TensorId, usize> = FxHashMap::default();
+    for (i, k) in kernels.iter().enumerate() {
+        for t in k.writes() {
+            writer.insert(t, i);
+        }
+    }
+    let mut reads: Vec<usize> = vec![0; kernels.len()];
+    for (i, k) in kernels.iter().enumerate() {
+        for t in k.reads() {
+            if let Some(w) = writer.get(&t)
+                && *w != i
+            {
+                g.update_edge(ids[*w], ids[i], ());
+            }
+        }
+    }
+    for i in 0..kernels.len() {
+        reads[i] = g.neighbors_directed(ids[i], petgraph::Direction::Incoming).count();
+    }
+    // Kahn's algorithm, the kernel that comes first in the model first: stable and deterministic.
+    let mut ready: std::collections::BTreeSet<usize> =
+        (0..kernels.len()).filter(|i| reads[*i] == 0).collect();
+    let mut order = vec![];
+    while let Some(i) = ready.pop_first() {
+        order.push(i);
+        for j in g.neighbors(ids[i]) {
+            let j = g[j];
+            reads[j] -= 1;
+            if reads[j] == 0 {
+                ready.insert(j);
+            }
+        }
+    }
+    if order.len() != kernels.len() {
+        return Err(Diagnostic::internal("fusion made a cycle of kernels").into());
+    }
+    let mut slots: Vec<Option<Kernel>> = kernels.into_iter().map(Some).collect();
+    Ok(order.into_iter().filter_map(|i| slots[i].take()).collect())
+}
+
+/// The model's nodes that a list of nodes came from, each once.
+pub(crate) fn origins(graph: &Graph, nodes: impl Iterator<Item = wgfc_ir::NodeId>) -> Vec<Arc<str>> {
+    let mut out: Vec<Arc<str>> = vec![];
+    for n in nodes {
+        for o in &graph.node(n).origin {
+            if !out.contains(o) {
+                out.push(o.clone());
+            }
+        }
+    }
+    out
+}

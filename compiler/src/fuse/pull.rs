@@ -1,0 +1,353 @@
+//! Pulling: a value of the graph at a position, as an expression of a kernel's body.
+
+use crate::kernel::{Body, Expr, ExprId, TensorId};
+use rustc_hash::FxHashMap;
+use wgfc_ir::{
+    Atom, BinaryOp, DType, Dim, GatherAxis, Graph, Op, Poly, Scalar, ScalarFn, ScalarNode, TensorType,
+    UnaryOp, Value,
+};
+
+/// Which tensor holds a value in memory; called for constants too.
+pub trait Memory {
+    /// The tensor, or `None` when the value is to be computed where it is read.
+    fn tensor(&mut self, v: Value) -> Option<TensorId>;
+}
+
+/// Builds one kernel's body.
+pub struct Puller<'a, M: Memory> {
+    /// The graph.
+    pub graph: &'a Graph,
+    /// Where values are in memory.
+    pub memory: &'a mut M,
+    /// The body so far.
+    pub body: Body,
+    /// Extents of the kernel's variables.
+    pub domain: Vec<Dim>,
+    memo: FxHashMap<(Value, Vec<Poly>, Option<ExprId>), ExprId>,
+}
+
+impl<'a, M: Memory> Puller<'a, M> {
+    /// An empty body over these variables.
+    pub fn new(graph: &'a Graph, memory: &'a mut M, domain: Vec<Dim>) -> Self {
+        Puller { graph, memory, body: Body::default(), domain, memo: FxHashMap::default() }
+    }
+
+    /// Value `v` at `index`; where `guard` is false the result is arbitrary and nothing is read.
+    pub fn pull(&mut self, v: Value, index: &[Poly], guard: Option<ExprId>) -> Result<ExprId, String> {
+        let key = (v, index.to_vec(), guard);
+        if let Some(e) = self.memo.get(&key) {
+            return Ok(*e);
+        }
+        let ty = self.graph.ty(v);
+        let e = if let Some(s) = splat(self.graph, v) {
+            self.constant(s)
+        } else if let Some(tensor) = self.memory.tensor(v) {
+            let offset = self.offset(ty, index);
+            self.body.push(Expr::Load { tensor, offset, guard }, ty.dtype)
+        } else {
+            self.compute(v, index, guard)?
+        };
+        self.memo.insert(key, e);
+        Ok(e)
+    }
+
+    /// The values read so far that are computed in place, with an expression of each.
+    pub fn inlined(&self) -> Vec<(Value, ExprId)> {
+        let mut out: Vec<_> = self
+            .memo
+            .iter()
+            .filter(|((v, ..), e)| {
+                let direct = matches!(self.body.expr(**e), Expr::Load { .. } | Expr::Const(_))
+                    && matches!(self.graph.node(v.node).op, Op::Input | Op::Const(_));
+                !direct
+            })
+            .map(|((v, ..), e)| (*v, *e))
+            .collect();
+        out.sort_unstable();
+        out.dedup_by_key(|(v, _)| *v);
+        out
+    }
+
+    /// Value `v` at `index`, computed from its operands even if it is in memory.
+    pub fn compute(&mut self, v: Value, index: &[Poly], guard: Option<ExprId>) -> Result<ExprId, String> {
+        let graph = self.graph;
+        let node = graph.node(v.node);
+        match &node.op {
+            Op::Map { body, shape } => {
+                let mut args = vec![];
+                for x in &node.inputs {
+                    let at = broadcast_index(graph.ty(*x), shape, index);
+                    args.push(self.pull(*x, &at, guard)?);
+                }
+                self.scalar_fn(body, &args, index)
+            }
+            Op::View { index: map, fill, .. } => {
+                let from = graph.ty(node.inputs[0]);
+                let at: Vec<Poly> = map.iter().map(|p| p.subst_vars(index, &self.domain)).collect();
+                let Some(fill) = fill else { return self.pull(node.inputs[0], &at, guard) };
+                let mut cond = None;
+                for (p, d) in at.iter().zip(&from.shape) {
+                    let inside = self.inside(p, d);
+                    cond = self.and(cond, inside);
+                }
+                let Some(cond) = cond else { return self.pull(node.inputs[0], &at, guard) };
+                let inner_guard = self.and(guard, Some(cond));
+                let inner = self.pull(node.inputs[0], &at, inner_guard)?;
+                let fill = self.constant(*fill);
+                Ok(self.body.push(Expr::Select(cond, inner, fill), from.dtype))
+            }
+            Op::Gather { index: axes, .. } => {
+                let data = graph.ty(node.inputs[0]).shape.clone();
+                let mut at = vec![];
+                for (ax, d) in axes.iter().zip(&data) {
+                    at.push(match ax {
+                        GatherAxis::Affine(p) => p.subst_vars(index, &self.domain),
+                        GatherAxis::Data { input, at } => {
+                            let e = self.index_element(node.inputs[*input], at, index, guard)?;
+                            let e = self.wrap_and_clamp(e, d);
+                            Poly::atom(Atom::Data(e))
+                        }
+                    });
+                }
+                self.pull(node.inputs[0], &at, guard)
+            }
+            Op::Concat { axis } => {
+                let mut start = Poly::ZERO;
+                let mut parts = vec![];
+                for x in &node.inputs {
+                    let len = &graph.ty(*x).shape[*axis];
+                    let local = &index[*axis] - &start;
+                    if local.in_range(len, &self.domain) {
+                        let mut at = index.to_vec();
+                        at[*axis] = local;
+                        return self.pull(*x, &at, guard);
+                    }
+                    parts.push((*x, start.clone(), len.clone()));
+                    start = &start + len;
+                }
+                parts.retain(|(_, _, len)| !len.is(0));
+                let mut result = None;
+                for (i, (x, start, len)) in parts.iter().enumerate().rev() {
+                    let mut at = index.to_vec();
+                    at[*axis] = &at[*axis] - start;
+                    let last = i + 1 == parts.len();
+                    let below = if last { None } else { self.less(&at[*axis], len) };
+                    let above = if i == 0 { None } else { self.at_least_zero(&at[*axis]) };
+                    let mine = self.and(above, below);
+                    let inner_guard = self.and(guard, mine);
+                    let e = self.pull(*x, &at, inner_guard)?;
+                    result = Some(match (result, below) {
+                        (Some(r), Some(c)) => self.body.push(Expr::Select(c, e, r), node.outputs[0].dtype),
+                        _ => e,
+                    });
+                }
+                match result {
+                    Some(r) => Ok(r),
+                    None => Ok(self.constant(Scalar::from_i64(node.outputs[0].dtype, 0))),
+                }
+            }
+            op => Err(format!("`{}` cannot be computed in place", op.name())),
+        }
+    }
+
+    /// The body of a Map with its operands at `args`.
+    pub fn scalar_fn(&mut self, f: &ScalarFn, args: &[ExprId], index: &[Poly]) -> Result<ExprId, String> {
+        let types: Vec<DType> = args.iter().map(|a| self.body.dtype(*a)).collect();
+        let types = f.types(&types)?;
+        let mut ids: Vec<ExprId> = Vec::with_capacity(f.nodes.len());
+        for (n, ty) in f.nodes.iter().zip(types) {
+            let at = |i: &u32| ids[*i as usize];
+            let e = match n {
+                ScalarNode::Arg(i) => {
+                    ids.push(args[*i as usize]);
+                    continue;
+                }
+                ScalarNode::Const(s) => Expr::Const(*s),
+                ScalarNode::Index(p) => Expr::Index(p.subst_vars(index, &self.domain)),
+                ScalarNode::Unary(op, a) => Expr::Unary(*op, at(a)),
+                ScalarNode::Binary(op, a, b) => Expr::Binary(*op, at(a), at(b)),
+                ScalarNode::Select(c, a, b) => Expr::Select(at(c), at(a), at(b)),
+                ScalarNode::Cast(to, a) => {
+                    if self.body.dtype(at(a)) == *to {
+                        ids.push(at(a));
+                        continue;
+                    }
+                    Expr::Cast(*to, at(a))
+                }
+                ScalarNode::Bitcast(to, a) => Expr::Bitcast(*to, at(a)),
+            };
+            ids.push(self.body.push(e, ty));
+        }
+        ids.last().copied().ok_or_else(|| "empty body".into())
+    }
+
+    /// The flat element offset of `index` in a row-major tensor.
+    pub fn offset(&self, ty: &TensorType, index: &[Poly]) -> Poly {
+        flat_offset(&ty.shape, index, &self.domain)
+    }
+
+    /// An element of an index operand as an `i32`.
+    pub fn index_element(
+        &mut self,
+        indices: Value,
+        at: &[Poly],
+        index: &[Poly],
+        guard: Option<ExprId>,
+    ) -> Result<ExprId, String> {
+        let at: Vec<Poly> = at.iter().map(|p| p.subst_vars(index, &self.domain)).collect();
+        let e = self.pull(indices, &at, guard)?;
+        Ok(self.cast(e, DType::I32))
+    }
+
+    /// A conversion, if one is needed.
+    pub fn cast(&mut self, e: ExprId, to: DType) -> ExprId {
+        if self.body.dtype(e) == to {
+            return e;
+        }
+        if let Expr::Const(s) = self.body.expr(e)
+            && s.dtype.is_int()
+            && to.is_int()
+            && to.bits() >= 32
+        {
+            let s = Scalar::from_i64(to, s.as_i64());
+            return self.constant(s);
+        }
+        self.body.push(Expr::Cast(to, e), to)
+    }
+
+    /// `e` counted from the end where negative, and forced inside `0..d`.
+    fn wrap_and_clamp(&mut self, e: ExprId, d: &Dim) -> ExprId {
+        let i32 = DType::I32;
+        if let Some(i) = self.as_index(e)
+            && i.in_range(d, &self.domain)
+        {
+            return e;
+        }
+        let wrapped = self.wrap(e, d);
+        let zero = self.constant(Scalar::from_i64(i32, 0));
+        let last = self.body.push(Expr::Index(d - &Poly::ONE), i32);
+        let low = self.body.push(Expr::Binary(BinaryOp::Min, wrapped, last), i32);
+        self.body.push(Expr::Binary(BinaryOp::Max, low, zero), i32)
+    }
+
+    /// `e` counted from the end where negative.
+    pub fn wrap(&mut self, e: ExprId, d: &Dim) -> ExprId {
+        let i32 = DType::I32;
+        let zero = self.constant(Scalar::from_i64(i32, 0));
+        let negative = self.body.push(Expr::Binary(BinaryOp::Lt, e, zero), DType::Bool);
+        let extent = self.body.push(Expr::Index(d.clone()), i32);
+        let from_end = self.body.push(Expr::Binary(BinaryOp::Add, e, extent), i32);
+        self.body.push(Expr::Select(negative, from_end, e), i32)
+    }
+
+    fn as_index(&self, e: ExprId) -> Option<Poly> {
+        match self.body.expr(e) {
+            Expr::Index(p) => Some(p.clone()),
+            Expr::Const(s) if s.dtype.is_int() => Some(Poly::constant(s.as_i64())),
+            Expr::Cast(_, a) => self.as_index(*a),
+            _ => None,
+        }
+    }
+
+    /// A constant.
+    pub fn constant(&mut self, s: Scalar) -> ExprId {
+        self.body.push(Expr::Const(s), s.dtype)
+    }
+    /// An `f32` constant.
+    pub fn f32(&mut self, v: f64) -> ExprId {
+        self.constant(Scalar::from_f64(DType::F32, v))
+    }
+    /// An operator of one operand.
+    pub fn unary(&mut self, op: UnaryOp, a: ExprId) -> ExprId {
+        let ty = self.body.dtype(a);
+        self.body.push(Expr::Unary(op, a), ty)
+    }
+    /// An operator of two operands of one type.
+    pub fn binary(&mut self, op: BinaryOp, a: ExprId, b: ExprId) -> ExprId {
+        let ty = if op.is_comparison() { DType::Bool } else { self.body.dtype(a) };
+        self.body.push(Expr::Binary(op, a, b), ty)
+    }
+    /// An index expression.
+    pub fn index(&mut self, p: Poly) -> ExprId {
+        self.body.push(Expr::Index(p), DType::I32)
+    }
+    /// Both, where both are there.
+    pub fn and(&mut self, a: Option<ExprId>, b: Option<ExprId>) -> Option<ExprId> {
+        match (a, b) {
+            (Some(a), Some(b)) if a != b => {
+                Some(self.body.push(Expr::Binary(BinaryOp::And, a, b), DType::Bool))
+            }
+            (a, b) => a.or(b),
+        }
+    }
+
+    fn less(&mut self, p: &Poly, d: &Dim) -> Option<ExprId> {
+        if (&(d - p) - &Poly::ONE).proves_nonneg(&self.domain) {
+            return None;
+        }
+        let (a, b) = (self.index(p.clone()), self.index(d.clone()));
+        Some(self.binary(BinaryOp::Lt, a, b))
+    }
+    fn at_least_zero(&mut self, p: &Poly) -> Option<ExprId> {
+        if p.proves_nonneg(&self.domain) {
+            return None;
+        }
+        let a = self.index(p.clone());
+        let zero = self.constant(Scalar::from_i64(DType::I32, 0));
+        Some(self.binary(BinaryOp::Ge, a, zero))
+    }
+    fn inside(&mut self, p: &Poly, d: &Dim) -> Option<ExprId> {
+        let low = self.at_least_zero(p);
+        let high = self.less(p, d);
+        self.and(low, high)
+    }
+}
+
+/// The single value of a constant whose elements are all equal, if it is small.
+pub fn splat(graph: &Graph, v: Value) -> Option<Scalar> {
+    let Op::Const(t) = &graph.node(v.node).op else { return None };
+    if t.numel() == 0 || t.numel() > 4096 {
+        return None;
+    }
+    let s = t.scalars()?;
+    s.iter().all(|x| *x == s[0]).then_some(s[0])
+}
+
+/// The position in an operand of type `x` that broadcasting pairs with `index` in `shape`.
+pub fn broadcast_index(x: &TensorType, shape: &[Dim], index: &[Poly]) -> Vec<Poly> {
+    let skip = shape.len() - x.rank();
+    x.shape
+        .iter()
+        .enumerate()
+        .map(|(i, d)| if d.is(1) { Poly::ZERO } else { index[skip + i].clone() })
+        .collect()
+}
+
+/// The flat element offset of `index` in a row-major tensor of this shape.
+pub fn flat_offset(shape: &[Dim], index: &[Poly], domain: &[Dim]) -> Poly {
+    let mut flat = Poly::ZERO;
+    for (d, p) in shape.iter().zip(index) {
+        flat = &(&flat * d) + p;
+    }
+    // Substituting nothing simplifies divisions against remainders.
+    flat.subst(&|_| None, domain)
+}
+
+/// The position that flat element `flat` has in a row-major tensor of this shape.
+pub fn unflatten(flat: &Poly, shape: &[Dim], domain: &[Dim]) -> Vec<Poly> {
+    let mut out = vec![Poly::ZERO; shape.len()];
+    let mut rest = flat.clone();
+    let outermost = shape.iter().position(|d| !d.is(1)).unwrap_or(0);
+    for i in (0..shape.len()).rev() {
+        if shape[i].is(1) {
+            continue;
+        }
+        if i == outermost {
+            out[i] = rest.clone();
+        } else {
+            out[i] = rest.modulo(&shape[i], domain);
+            rest = rest.div(&shape[i], domain);
+        }
+    }
+    out
+}

@@ -1,0 +1,99 @@
+//! The kernel graph as text, for people.
+
+use super::{Body, Expr, ExprId, Family, Kernel, KernelGraph, ReduceKind, Reduction, Store, TensorKind};
+use std::fmt;
+
+impl fmt::Display for KernelGraph {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (i, t) in self.tensors.iter().enumerate() {
+            let kind = match &t.kind {
+                TensorKind::Input(n) => format!("input {n}"),
+                TensorKind::Output(n) => format!("output {n}"),
+                TensorKind::Const(_) => "const".into(),
+                TensorKind::Intermediate => "intermediate".into(),
+            };
+            writeln!(f, "t{i}: {} {kind} {}", t.ty, t.name.as_deref().unwrap_or(""))?;
+        }
+        for (i, k) in self.kernels.iter().enumerate() {
+            write!(f, "\nkernel {i} {k}")?;
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Display for Kernel {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let nodes: Vec<&str> = self.nodes.iter().map(|n| n.as_ref()).collect();
+        writeln!(f, "{} // {}", self.family, nodes.join(" "))?;
+        for id in self.body.reachable(&self.roots()) {
+            writeln!(f, "  e{id}: {} = {}", self.body.dtype(id), show(&self.body, id))?;
+        }
+        match &self.family {
+            Family::Row { reductions, row_stores, .. } => {
+                for (i, r) in reductions.iter().enumerate() {
+                    writeln!(f, "  acc{i} = {}", reduction(r))?;
+                }
+                for s in row_stores {
+                    writeln!(f, "  row {}", store(s))?;
+                }
+            }
+            Family::Scan { reduction: r, .. } => writeln!(f, "  acc0 = running {}", reduction(r))?,
+            Family::Matmul { a, b, .. } => writeln!(f, "  acc0 = sum(e{a} * e{b})")?,
+            Family::Attention { q, k, v, mask, scale, .. } => {
+                let mask = mask.map_or("none".into(), |m| format!("e{m}"));
+                writeln!(f, "  acc0 = attention(q e{q}, k e{k}, v e{v}, mask {mask}, scale {scale})")?;
+            }
+            Family::Map { .. } => {}
+        }
+        for s in &self.stores {
+            writeln!(f, "  {}", store(s))?;
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Display for Family {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Family::Map { elements } => write!(f, "map [{elements}]"),
+            Family::Row { rows, len, .. } => write!(f, "row [{rows}, {len}]"),
+            Family::Scan { rows, len, exclusive, reverse, .. } => {
+                write!(f, "scan [{rows}, {len}] exclusive={exclusive} reverse={reverse}")
+            }
+            Family::Matmul { batch, m, n, k, .. } => write!(f, "matmul [{batch}, {m}, {n}, {k}]"),
+            Family::Attention { batch, s, t, d, e, .. } => {
+                write!(f, "attention [{batch}, {s}, {t}, {d}, {e}]")
+            }
+        }
+    }
+}
+
+fn reduction(r: &Reduction) -> String {
+    match r.kind {
+        ReduceKind::Last { when, init } => {
+            format!("last(e{} when e{when} else e{init}): {}", r.value, r.dtype)
+        }
+        k => format!("{k:?}(e{}): {}", r.value, r.dtype),
+    }
+}
+
+fn store(s: &Store) -> String {
+    let guard = s.guard.map_or(String::new(), |g| format!(" if e{g}"));
+    format!("t{}[{}] = e{}{guard}", s.tensor, s.offset, s.value)
+}
+
+fn show(b: &Body, id: ExprId) -> String {
+    match b.expr(id) {
+        Expr::Const(s) => s.to_string(),
+        Expr::Index(p) => format!("index({p})"),
+        Expr::Load { tensor, offset, guard } => {
+            format!("t{tensor}[{offset}]{}", guard.map_or(String::new(), |g| format!(" if e{g}")))
+        }
+        Expr::Acc(i) => format!("acc{i}"),
+        Expr::Unary(op, a) => format!("{}(e{a})", op.name()),
+        Expr::Binary(op, x, y) => format!("{}(e{x}, e{y})", op.name()),
+        Expr::Select(c, x, y) => format!("select(e{c}, e{x}, e{y})"),
+        Expr::Cast(t, a) => format!("cast<{t}>(e{a})"),
+        Expr::Bitcast(t, a) => format!("bitcast<{t}>(e{a})"),
+    }
+}

@@ -1,0 +1,137 @@
+//! What fuses with what.
+
+use wgfc_compiler::fuse::fuse;
+use wgfc_compiler::kernel::{Family, KernelGraph};
+use wgfc_compiler::{Fusion, Options};
+use wgfc_ir::scalar::Scalar;
+use wgfc_ir::{BinaryOp, Border, Builder, DType, Dim, Graph, Op, Poly, ReduceOp, TensorType, UnaryOp, Value};
+
+fn options(fusion: Fusion) -> Options {
+    Options { fusion, ..Options::default() }
+}
+
+fn dims(shape: &[&str]) -> Vec<Dim> {
+    shape.iter().map(|d| Poly::parse(d).unwrap()).collect()
+}
+
+fn f32s(shape: &[&str]) -> TensorType {
+    TensorType::new(DType::F32, dims(shape))
+}
+
+fn families(k: &KernelGraph) -> Vec<&'static str> {
+    k.kernels
+        .iter()
+        .map(|k| match k.family {
+            Family::Map { .. } => "map",
+            Family::Row { .. } => "row",
+            Family::Scan { .. } => "scan",
+            Family::Matmul { .. } => "matmul",
+            Family::Attention { .. } => "attention",
+        })
+        .collect()
+}
+
+fn output(g: &mut Graph, v: Value) {
+    g.outputs.push(Border { name: format!("y{}", g.outputs.len()).into(), value: v });
+}
+
+/// relu(conv(x, w) + b) + x with a 3×3 convolution: one product with everything in its epilogue.
+fn residual_conv(g: &mut Graph) {
+    let x = g.add_input("x", f32s(&["n", "6", "9", "7"]));
+    let w = g.add_input("w", f32s(&["6", "6", "3", "3"]));
+    let bias = g.add_input("b", f32s(&["6"]));
+    let mut b = Builder::new(g, "conv");
+    let window = |n: i64| wgfc_ir::build::WindowAxis {
+        kernel: 3usize.into(),
+        stride: 1,
+        dilation: 1,
+        pad: Dim::ONE,
+        out: n.into(),
+    };
+    let u = b.unfold(x, &[window(9), window(7)], Scalar::from_f64(DType::F32, 0.0)).unwrap();
+    let c = wgfc_ir::Contract { a: vec![0, 1, 2, 3, 4, 5], b: vec![6, 1, 4, 5], out: vec![0, 6, 2, 3] };
+    let y = b.push(Op::Contract(c), &[u, w]).unwrap();
+    let bias = b.unsqueeze(bias, &[1, 2]).unwrap();
+    let y = b.binary(BinaryOp::Add, y, bias).unwrap();
+    let zero = b.scalar(DType::F32, 0.0);
+    let y = b.binary(BinaryOp::Max, y, zero).unwrap();
+    let y = b.binary(BinaryOp::Add, y, x).unwrap();
+    output(g, y);
+}
+
+#[test]
+fn bias_activation_and_residual_join_the_product() {
+    let mut g = Graph::new();
+    residual_conv(&mut g);
+    let full = fuse(&g, &options(Fusion::Full)).unwrap();
+    assert_eq!(families(&full), ["matmul"], "{full}");
+    let elementwise = fuse(&g, &options(Fusion::Elementwise)).unwrap();
+    assert_eq!(families(&elementwise), ["matmul", "map"], "{elementwise}");
+    let none = fuse(&g, &options(Fusion::None)).unwrap();
+    assert_eq!(families(&none), ["matmul", "map", "map", "map"], "{none}");
+}
+
+#[test]
+fn an_epilogue_passes_through_head_splitting() {
+    let mut g = Graph::new();
+    let x = g.add_input("x", f32s(&["b", "s", "30"]));
+    let w = g.add_input("w", f32s(&["30", "42"]));
+    let mut b = Builder::new(&mut g, "q");
+    let y = b.matmul(x, w).unwrap();
+    let y = b.reshape(y, dims(&["b", "s", "6", "7"])).unwrap();
+    let y = b.transpose(y, &[0, 2, 1, 3]).unwrap();
+    let y = b.unary(UnaryOp::Sigmoid, y).unwrap();
+    output(&mut g, y);
+    let k = fuse(&g, &options(Fusion::Full)).unwrap();
+    assert_eq!(families(&k), ["matmul"], "{k}");
+}
+
+#[test]
+fn a_product_of_two_branches_does_not_make_a_cycle() {
+    let mut g = Graph::new();
+    let x = g.add_input("x", f32s(&["5", "8"]));
+    let w1 = g.add_input("w1", f32s(&["8", "8"]));
+    let w2 = g.add_input("w2", f32s(&["8", "8"]));
+    let mut b = Builder::new(&mut g, "m");
+    let p = b.matmul(x, w1).unwrap();
+    let q = b.matmul(p, w2).unwrap();
+    // p·q cannot join p's kernel: q needs p first.
+    let r = b.binary(BinaryOp::Mul, p, q).unwrap();
+    let s = b.reduce(ReduceOp::Sum, r, &[1], false).unwrap();
+    output(&mut g, s);
+    let k = fuse(&g, &options(Fusion::Full)).unwrap();
+    assert_eq!(families(&k), ["matmul", "matmul", "row"], "{k}");
+}
+
+#[test]
+fn a_kernel_never_binds_more_than_the_device_has() {
+    let mut g = Graph::new();
+    let xs: Vec<Value> = (0..20).map(|i| g.add_input(&format!("x{i}"), f32s(&["7", "13"]))).collect();
+    let mut b = Builder::new(&mut g, "sum");
+    let mut y = xs[0];
+    for x in &xs[1..] {
+        y = b.binary(BinaryOp::Add, y, *x).unwrap();
+    }
+    let c = b.concat(&xs, 1).unwrap();
+    output(&mut g, y);
+    output(&mut g, c);
+    let k = fuse(&g, &options(Fusion::Full)).unwrap();
+    for kernel in &k.kernels {
+        assert!(kernel.reads().len() + kernel.writes().len() <= 8, "{kernel}");
+    }
+}
+
+#[test]
+fn inputs_constants_and_repeated_outputs_are_copied() {
+    let mut g = Graph::new();
+    let x = g.add_input("x", f32s(&["3", "n"]));
+    let mut b = Builder::new(&mut g, "id");
+    let y = b.unary(UnaryOp::Neg, x).unwrap();
+    let t = b.transpose(x, &[1, 0]).unwrap();
+    let c = b.scalar(DType::F32, 2.0);
+    for v in [x, y, y, t, c] {
+        output(&mut g, v);
+    }
+    let k = fuse(&g, &options(Fusion::Full)).unwrap();
+    assert_eq!(k.kernels.len(), 5, "{k}");
+}
