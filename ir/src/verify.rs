@@ -1,1 +1,440 @@
-//! verify
+//! What every pass relies on, checked.
+//!
+//! After [`verify`] has passed, fusion and emission may take for granted that edges and operand lists
+//! agree, that every stored type is what [`Op::infer`] gives, and that every symbol has a value once
+//! the inputs' shapes are known.
+
+use crate::dtype::{Class, DType};
+use crate::eval::{Env, Index};
+use crate::graph::{Graph, Node, NodeId, TensorType, Value};
+use crate::op::{Contract, GatherAxis, Op};
+use crate::poly::{Atom, Dim, Poly};
+use crate::scalar::{Scalar, ScalarNode};
+use crate::storage;
+use crate::tensor::Tensor;
+use petgraph::Direction;
+use petgraph::visit::EdgeRef;
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+/// The most elements a tensor of constant shape may have.
+pub const MAX_ELEMENTS: i64 = 1 << 40;
+/// Extents above this are not tried one by one.
+const MAX_TRIED: usize = 1 << 22;
+
+type Symbols = BTreeSet<Arc<str>>;
+
+/// Checks a graph and its subgraphs; `Err` lists everything that is wrong, each with its place.
+pub fn verify(graph: &Graph) -> Result<(), Vec<String>> {
+    let mut v = Verifier { errors: vec![] };
+    v.graph(graph, &Symbols::new(), "");
+    if v.errors.is_empty() { Ok(()) } else { Err(v.errors) }
+}
+
+struct Verifier {
+    errors: Vec<String>,
+}
+
+impl Verifier {
+    fn graph(&mut self, g: &Graph, outer: &Symbols, place: &str) {
+        let before = self.errors.len();
+        for id in g.node_ids() {
+            let n = g.node(id);
+            for e in edges(g, id, n) {
+                self.node(place, n, e);
+            }
+        }
+        for (what, borders) in [("input", &g.inputs), ("output", &g.outputs)] {
+            for b in borders {
+                if !exists(g, b.value) {
+                    self.errors
+                        .push(format!("{place}{what} \"{}\" refers to a value that is not there", b.name));
+                } else if what == "input" && !matches!(g.node(b.value.node).op, Op::Input) {
+                    self.errors
+                        .push(format!("{place}input \"{}\" refers to a node that is no input", b.name));
+                }
+            }
+        }
+        if self.errors.len() > before {
+            return;
+        }
+        if let Err(id) = g.topo() {
+            self.node(place, g.node(id), "is on a cycle".into());
+            return;
+        }
+        let known = known_symbols(g, outer);
+        for c in &g.constraints {
+            for d in [&c.a, &c.b] {
+                for e in unknown(d, &known) {
+                    self.errors.push(format!("{place}constraint of node \"{}\": {e}", c.origin));
+                }
+            }
+        }
+        for id in g.node_ids() {
+            let n = g.node(id);
+            let types: Vec<&TensorType> = n.inputs.iter().map(|v| g.ty(*v)).collect();
+            let mut errors = vec![];
+            if matches!(n.op, Op::Input) && !g.inputs.iter().any(|b| b.value.node == id) {
+                errors.push("is an input that the graph does not list".to_owned());
+            }
+            check_types(n, &types, &mut errors);
+            for d in n.outputs.iter().flat_map(|t| &t.shape).chain(polys(&n.op)) {
+                errors.extend(unknown(d, &known));
+            }
+            if errors.is_empty() {
+                check_op(&n.op, &types, &mut errors);
+            }
+            errors.dedup();
+            for e in errors {
+                self.node(place, n, e);
+            }
+            self.subgraphs(n, &types, &known, place);
+        }
+    }
+
+    fn node(&mut self, place: &str, n: &Node, message: String) {
+        self.errors.push(format!("{place}node \"{}\" ({}): {message}", n.label(), n.op.name()));
+    }
+
+    fn subgraphs(&mut self, n: &Node, types: &[&TensorType], known: &Symbols, place: &str) {
+        let bool_scalar = TensorType::new(DType::Bool, vec![]);
+        let trip = TensorType::new(DType::I64, vec![]);
+        let mut check = |body: &Graph, name: &str, args: Vec<&TensorType>, results: usize| {
+            if body.inputs.len() != args.len() {
+                self.node(
+                    place,
+                    n,
+                    format!("{name} takes {} values and is given {}", body.inputs.len(), args.len()),
+                );
+            } else if body.outputs.len() < results {
+                self.node(place, n, format!("{name} gives {} values of {results}", body.outputs.len()));
+            } else {
+                for (b, a) in body.inputs.iter().zip(&args) {
+                    let Some(want) = exists(body, b.value).then(|| body.ty(b.value)) else { continue };
+                    let rank = a.rank();
+                    if want.dtype != a.dtype || want.rank() != rank {
+                        self.node(
+                            place,
+                            n,
+                            format!("{name} takes {want} as \"{}\" and is given {a}", b.name),
+                        );
+                    }
+                }
+            }
+            self.graph(body, known, &format!("{place}in {name} of node \"{}\": ", n.label()));
+        };
+        match &n.op {
+            Op::If { then_branch, else_branch } => {
+                let rest: Vec<&TensorType> = types.iter().skip(1).copied().collect();
+                check(then_branch, "the then branch", rest.clone(), n.outputs.len());
+                check(else_branch, "the else branch", rest, n.outputs.len());
+                if types.first().is_none_or(|t| t.dtype != DType::Bool) {
+                    self.node(place, n, "needs a bool as its condition".into());
+                }
+            }
+            Op::Loop { body, carried } => {
+                let args = [&trip, &bool_scalar].into_iter().chain(types.iter().skip(2).copied()).collect();
+                check(body, "the body", args, carried + 1);
+                if types.len() < 2 + carried || types[0].dtype != DType::I64 || types[1].dtype != DType::Bool
+                {
+                    self.node(
+                        place,
+                        n,
+                        format!("needs an i64 trip count, a bool and {carried} carried values"),
+                    );
+                }
+            }
+            Op::Scan { body, carried, scanned, .. } => {
+                let end = carried + scanned;
+                let slices: Vec<TensorType> = types
+                    .iter()
+                    .enumerate()
+                    .map(|(i, t)| {
+                        let slice = (*carried..end).contains(&i);
+                        TensorType::new(
+                            t.dtype,
+                            t.shape.iter().skip(usize::from(slice)).cloned().collect::<Vec<_>>(),
+                        )
+                    })
+                    .collect();
+                check(body, "the body", slices.iter().collect(), *carried);
+                if types.len() < end || *scanned == 0 {
+                    self.node(place, n, format!("needs {carried} carried and {scanned} scanned values"));
+                }
+            }
+            _ => {}
+        }
+    }
+}
+
+fn exists(g: &Graph, v: Value) -> bool {
+    g.contains(v.node) && (v.port as usize) < g.node(v.node).outputs.len()
+}
+
+/// Whether the edges into a node are its operand list.
+fn edges(g: &Graph, id: NodeId, n: &Node) -> Vec<String> {
+    let mut errors = vec![];
+    for (i, v) in n.inputs.iter().enumerate() {
+        if !exists(g, *v) {
+            errors.push(format!("operand {i} is a value that is not there"));
+        }
+    }
+    let mut have: Vec<(u32, NodeId, u32)> = g
+        .dag()
+        .edges_directed(id, Direction::Incoming)
+        .map(|e| (e.weight().input, e.source(), e.weight().output))
+        .collect();
+    have.sort_unstable();
+    let want: Vec<(u32, NodeId, u32)> =
+        n.inputs.iter().enumerate().map(|(i, v)| (i as u32, v.node, v.port)).collect();
+    if have != want {
+        errors.push("its edges and its operand list differ".into());
+    }
+    if n.names.len() != n.outputs.len() {
+        errors.push(format!("{} names for {} outputs", n.names.len(), n.outputs.len()));
+    }
+    errors
+}
+
+/// The symbols that have a value in a run.
+fn known_symbols(g: &Graph, outer: &Symbols) -> Symbols {
+    let mut known = outer.clone();
+    for id in g.node_ids() {
+        let n = g.node(id);
+        if matches!(n.op, Op::If { .. } | Op::Loop { .. } | Op::Scan { .. }) {
+            known.extend(n.outputs.iter().flat_map(|t| &t.shape).flat_map(Poly::symbols));
+        }
+    }
+    let mut equations: Vec<Dim> = g.inputs.iter().flat_map(|b| g.ty(b.value).shape.clone()).collect();
+    equations.extend(g.constraints.iter().map(|c| &c.a - &c.b));
+    loop {
+        let before = known.len();
+        for d in &equations {
+            let open: Vec<Arc<str>> = d.symbols().into_iter().filter(|s| !known.contains(s)).collect();
+            let [s] = open.as_slice() else { continue };
+            let terms = d.terms();
+            let mut with =
+                terms.iter().filter(|(m, _)| m.iter().any(|a| Poly::atom(a.clone()).symbols().contains(s)));
+            if let (Some((m, _)), None) = (with.next(), with.next())
+                && matches!(m.as_slice(), [Atom::Sym(_)])
+            {
+                known.insert(s.clone());
+            }
+        }
+        if known.len() == before {
+            return known;
+        }
+    }
+}
+
+fn unknown(d: &Dim, known: &Symbols) -> Vec<String> {
+    let s = d.symbols();
+    s.iter()
+        .filter(|s| !known.contains(*s))
+        .map(|s| format!("`{d}` uses `{s}`, which no input determines"))
+        .collect()
+}
+
+/// The symbolic integers in an operator's attributes.
+fn polys(op: &Op) -> Vec<&Poly> {
+    match op {
+        Op::Map { body, shape } => {
+            let index = body.nodes.iter().filter_map(|n| match n {
+                ScalarNode::Index(p) => Some(p),
+                _ => None,
+            });
+            index.chain(shape).collect()
+        }
+        Op::View { shape, index, .. } => shape.iter().chain(index).collect(),
+        Op::Gather { index, .. } | Op::Scatter { index, .. } => index
+            .iter()
+            .flat_map(|a| match a {
+                GatherAxis::Affine(p) => std::slice::from_ref(p),
+                GatherAxis::Data { at, .. } => at.as_slice(),
+            })
+            .collect(),
+        Op::TopK { k, .. } => vec![k],
+        _ => vec![],
+    }
+}
+
+/// Whether the stored types are the inferred ones, and of a size that can be.
+fn check_types(n: &Node, types: &[&TensorType], errors: &mut Vec<String>) {
+    if !matches!(n.op, Op::Input) {
+        match n.op.infer(types) {
+            Err(e) => errors.push(e),
+            Ok(t) if t != n.outputs => {
+                let show = |t: &[TensorType]| t.iter().map(|t| t.to_string()).collect::<Vec<_>>().join(", ");
+                errors.push(format!("gives {} but is said to give {}", show(&t), show(&n.outputs)));
+            }
+            Ok(_) => {}
+        }
+    } else if n.outputs.len() != 1 {
+        errors.push(format!("{} outputs of an input", n.outputs.len()));
+    }
+    for t in &n.outputs {
+        if let Some(d) = t.shape.iter().find(|d| d.as_const().is_some_and(|c| c < 0)) {
+            errors.push(format!("{t} has the extent {d}"));
+        }
+        if t.numel().as_const().is_some_and(|c| c > MAX_ELEMENTS) {
+            errors.push(format!("{t} has more than 2^40 elements"));
+        }
+    }
+}
+
+/// Rules beyond the types.
+fn check_op(op: &Op, types: &[&TensorType], errors: &mut Vec<String>) {
+    match op {
+        Op::Const(t) => check_const(t, errors),
+        Op::Map { body, .. } => {
+            for n in &body.nodes {
+                if let ScalarNode::Const(s) = n {
+                    check_scalar(*s, errors);
+                }
+            }
+        }
+        Op::View { shape, index, fill } => match fill {
+            Some(s) => check_scalar(*s, errors),
+            None => check_inside(shape, index, types[0], errors),
+        },
+        Op::Reduce { axes, .. } | Op::Norm { axes, .. } => {
+            if !axes.windows(2).all(|w| w[0] < w[1]) {
+                errors.push(format!("axes {axes:?} are not sorted"));
+            }
+        }
+        Op::Contract(c) => check_labels(c, errors),
+        _ => {}
+    }
+}
+
+fn check_const(t: &Tensor, errors: &mut Vec<String>) {
+    if t.is_present() && t.bytes().map(<[u8]>::len) != Some(t.dtype.bytes_for(t.numel())) {
+        errors.push(format!("{t:?} has {:?} bytes", t.bytes().map(<[u8]>::len)));
+    }
+}
+
+fn check_scalar(s: Scalar, errors: &mut Vec<String>) {
+    if s.dtype.class() != Class::Float && storage::from_raw(s.dtype, storage::to_raw(s.dtype, s)) != s {
+        errors.push(format!("the constant {s} is not a value of its type"));
+    }
+}
+
+fn check_labels(c: &Contract, errors: &mut Vec<String>) {
+    for (name, ls) in [("a", &c.a), ("b", &c.b), ("the result", &c.out)] {
+        if ls.iter().collect::<BTreeSet<_>>().len() != ls.len() {
+            errors.push(format!("a label occurs twice in {name}: {ls:?}"));
+        }
+    }
+    for l in c.a.iter().chain(&c.b).collect::<BTreeSet<_>>() {
+        if [&c.a, &c.b, &c.out].iter().filter(|ls| ls.contains(l)).count() < 2 {
+            errors.push(format!("label {l} occurs in one operand only"));
+        }
+    }
+}
+
+/// A view without fill must stay inside; decided where every extent is a constant.
+fn check_inside(shape: &[Dim], index: &[Poly], x: &TensorType, errors: &mut Vec<String>) {
+    let domain = TensorType::new(x.dtype, shape);
+    let (Some(out), Some(from)) = (domain.static_shape(), x.static_shape()) else { return };
+    if out.contains(&0) || out.iter().any(|d| *d > MAX_TRIED) {
+        return;
+    }
+    for ((p, d), (axis, extent)) in index.iter().zip(&x.shape).zip(from.iter().enumerate()) {
+        if p.in_range(d, shape) || !p.symbols().is_empty() {
+            continue;
+        }
+        let Ok(compiled) = Index::new(p, &out, &Env::default()) else { continue };
+        if let Some((lo, hi)) = compiled.range()
+            && (lo < 0 || hi >= *extent as i64)
+        {
+            errors.push(format!(
+                "reads positions {lo} to {hi} of axis {axis}, which has {extent} (`{p}`), and has no fill"
+            ));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::build::Builder;
+    use crate::scalar::{ScalarFn, UnaryOp};
+
+    fn dims(s: &str) -> Vec<Dim> {
+        s.split(", ").map(|d| Poly::parse(d).unwrap()).collect()
+    }
+
+    fn errors(build: impl FnOnce(&mut Graph)) -> String {
+        let mut g = Graph::default();
+        build(&mut g);
+        verify(&g).map_or_else(|e| e.join("\n"), |()| String::new())
+    }
+
+    fn neg(g: &mut Graph, shape: &str) -> Value {
+        let x = g.add_input("x", TensorType::new(DType::F32, dims(shape)));
+        let y = Builder::new(g, "n").unary(UnaryOp::Neg, x).unwrap();
+        g.outputs.push(crate::graph::Border { name: "y".into(), value: y });
+        y
+    }
+
+    #[test]
+    fn a_good_graph_passes() {
+        assert_eq!(
+            errors(|g| {
+                neg(g, "past + seq, 2*seq");
+            }),
+            ""
+        );
+    }
+
+    #[test]
+    fn each_promise_is_kept() {
+        assert_eq!(
+            errors(|g| {
+                let y = neg(g, "3");
+                g.node_mut(y.node).outputs[0].dtype = DType::F16;
+            }),
+            "node \"n\" (map): gives f32[3] but is said to give f16[3]"
+        );
+        assert_eq!(
+            errors(|g| {
+                let y = neg(g, "3");
+                g.node_mut(y.node).inputs.push(y);
+            }),
+            "node \"n\" (map): its edges and its operand list differ"
+        );
+        assert_eq!(
+            errors(|g| {
+                let y = neg(g, "3");
+                g.set_input(y.node, 0, y);
+            }),
+            "node \"n\" (map): is on a cycle"
+        );
+        let e = errors(|g| {
+            let y = neg(g, "past + seq");
+            let shape = dims("past");
+            Builder::new(g, "v").view(y, shape, dims("%0")).unwrap();
+        });
+        assert!(e.contains("node \"v\" (view): `past` uses `past`, which no input determines"), "{e}");
+        let e = errors(|g| {
+            let y = neg(g, "7");
+            Builder::new(g, "v").view(y, dims("4"), dims("2*%0 + 1")).unwrap();
+        });
+        assert!(e.contains("reads positions 1 to 7 of axis 0, which has 7 (`2*%0 + 1`)"), "{e}");
+        let e = errors(|g| {
+            neg(g, "2000000, 2000000");
+        });
+        assert!(e.contains("more than 2^40 elements"), "{e}");
+        let e = errors(|g| {
+            let y = neg(g, "3");
+            g.outputs[0].value = Value { node: y.node, port: 4 };
+        });
+        assert_eq!(e, "output \"y\" refers to a value that is not there");
+        let e = errors(|g| {
+            let mut body = ScalarFn::default();
+            body.push(ScalarNode::Const(Scalar { dtype: DType::U8, bits: 300 }));
+            g.push(Op::Map { body, shape: dims("3") }, &[], &["c".into()]).unwrap();
+        });
+        assert_eq!(e, "node \"c\" (map): the constant 300:u8 is not a value of its type");
+    }
+}

@@ -4,7 +4,7 @@ use super::{Env, EvalError};
 use crate::poly::{Atom, Poly};
 
 /// An index expression over a concrete domain.
-pub(super) enum Index {
+pub(crate) enum Index {
     /// `base + Σ table[v][i_v]`.
     Tables { base: i64, tables: Vec<(usize, Vec<i64>)> },
     /// Anything.
@@ -12,7 +12,7 @@ pub(super) enum Index {
 }
 
 /// An expression whose symbols are replaced by numbers.
-pub(super) enum Expr {
+pub(crate) enum Expr {
     Const(i64),
     Var(usize),
     Sum(Vec<(i64, Vec<Expr>)>),
@@ -99,7 +99,7 @@ pub(super) fn concrete(p: &Poly, shape: &[usize], env: &Env) -> Poly {
 
 impl Index {
     /// Compiles `p` for the domain `shape`.
-    pub(super) fn new(p: &Poly, shape: &[usize], env: &Env) -> Result<Index, EvalError> {
+    pub(crate) fn new(p: &Poly, shape: &[usize], env: &Env) -> Result<Index, EvalError> {
         let p = concrete(p, shape, env);
         if p.vars().last().is_some_and(|v| *v >= shape.len()) {
             return Err(EvalError::at(format!("`{p}` uses a variable beyond rank {}", shape.len())));
@@ -152,7 +152,7 @@ impl Index {
     }
 
     /// The least and greatest value over the (not empty) domain; exact for tables, unknown for trees.
-    pub(super) fn range(&self) -> Option<(i64, i64)> {
+    pub(crate) fn range(&self) -> Option<(i64, i64)> {
         match self {
             Index::Tables { base, tables } => {
                 let (mut lo, mut hi) = (*base, *base);

@@ -27,6 +27,8 @@ use crate::graph::{Graph, Node, NodeId, TensorType, Value};
 use crate::op::{Op, show};
 use crate::poly::{Atom, Dim};
 use crate::tensor::Tensor;
+pub(crate) use index::Index;
+
 use array::Array;
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
@@ -74,18 +76,22 @@ impl fmt::Display for EvalError {
 
 /// What symbols stand for.
 #[derive(Clone, Debug, Default)]
-struct Env {
+pub(crate) struct Env {
     symbols: BTreeMap<Arc<str>, i64>,
 }
 
 impl Env {
+    /// Gives a symbol its value.
+    pub(crate) fn set(&mut self, name: &str, value: i64) {
+        self.symbols.insert(name.into(), value);
+    }
     fn symbol(&self, name: &str) -> Option<i64> {
         self.symbols.get(name).copied()
     }
     fn value(&self, d: &Dim) -> Option<i64> {
         d.eval_syms(&|s| self.symbol(s))
     }
-    fn dim(&self, d: &Dim) -> Result<usize, EvalError> {
+    pub(crate) fn dim(&self, d: &Dim) -> Result<usize, EvalError> {
         match self.value(d) {
             Some(v) => usize::try_from(v).map_err(|_| EvalError::at(format!("dimension `{d}` is {v}"))),
             None => {
