@@ -10,6 +10,7 @@ pub mod kernel;
 pub mod options;
 pub mod pipeline;
 pub mod rewrite;
+pub mod shape_eval;
 
 pub use error::{Diagnostic, Errors, Kind, Location};
 pub use options::{DeviceProfile, Fusion, Options};

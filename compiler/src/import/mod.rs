@@ -1,9 +1,36 @@
 //! From a model's bytes to a [`Graph`].
+//!
+//! [`onnx`] holds the messages, [`op`] the contract of an operator, [`ops`] the operators, [`cx`] what
+//! an operator sees of its node. `docs/adding-an-operator.md` says how to add one.
 
-use crate::{Errors, Options};
+pub mod cx;
+mod dims;
+mod graph;
+pub mod onnx;
+pub mod op;
+pub mod ops;
+mod survey;
+pub mod weights;
+
+pub use cx::Cx;
+pub use graph::Scope;
+pub use survey::{CheckReport, Unsupported, check};
+
+use self::graph::{Importer, Slot};
+use self::onnx::{GraphProto, ModelProto, TypeValue, ValueInfoProto, data_type};
+use crate::{Diagnostic, Errors, Location, Options};
+use prost::Message;
 use std::sync::Arc;
-use wgfc_ir::Graph;
+use wgfc_ir::build::Built;
 use wgfc_ir::tensor::ByteOwner;
+use wgfc_ir::{
+    BinaryOp, Border, Builder, DType, Dim, Graph, Op, Poly, Scalar, ScalarFn, ScalarNode, Tensor, TensorType, Value,
+};
+
+/// The newest file format that is understood.
+pub const NEWEST_IR: i64 = 14;
+/// The oldest and newest version of `ai.onnx` that are understood.
+pub const OPSETS: std::ops::RangeInclusive<i64> = 7..=28;
 
 /// Where the bytes of external tensors come from.
 pub trait ExternalData {
@@ -34,6 +61,291 @@ pub struct Imported {
 
 /// Imports an ONNX model. All errors are collected.
 pub fn import(bytes: &[u8], external: &dyn ExternalData, options: &Options) -> Result<Imported, Errors> {
-    let _ = (bytes, external, options);
-    Err(crate::Diagnostic::internal("import is not there yet").into())
+    import_model(&decode(bytes)?, external, options)
+}
+
+/// Reads a model's messages.
+pub fn decode(bytes: &[u8]) -> Result<ModelProto, Errors> {
+    ModelProto::decode(bytes).map_err(|e| {
+        Diagnostic::model(format!("this is not an ONNX model: {e}"))
+            .help("the file may be cut short, or be a Git LFS pointer")
+            .into()
+    })
+}
+
+/// Imports a decoded model.
+pub fn import_model(
+    model: &ModelProto,
+    external: &dyn ExternalData,
+    options: &Options,
+) -> Result<Imported, Errors> {
+    let proto = check_header(model)?;
+    let survey = survey::survey(model);
+    let mut im = Importer {
+        weights: weights::Weights::new(external, options.graph_only),
+        eval: Default::default(),
+        functions: survey::functions(model),
+        opsets: graph::opsets(&model.opset_import),
+        warnings: vec![],
+        errors: survey.unsupported.iter().map(Unsupported::diagnostic).collect(),
+        calls: vec![],
+        expanded: 0,
+    };
+    let mut g = Graph::new();
+    let mut scope = Scope::default();
+    im.initializers(&mut g, &mut scope, proto);
+    inputs(&mut im, &mut g, &mut scope, proto, options);
+    im.nodes(&mut g, &mut scope, &proto.node, "");
+    outputs(&mut im, &mut g, &scope, proto);
+    taps(&mut im, &mut g, &scope, proto, options);
+    if !im.errors.is_empty() {
+        return Err(Errors(im.errors));
+    }
+    g.remove_dead();
+    if im.weights.nan.0 > 0 {
+        let (tensors, n) = im.weights.nan;
+        im.warn(format!("{n} elements of {tensors} constants are not numbers (NaN)"));
+    }
+    if g.node_ids().any(|n| g.node(n).outputs.iter().any(graph::narrowed)) {
+        im.warn("f64 values are computed in f32".into());
+    }
+    let model_nodes = proto.node.iter().filter(|n| n.op_type != "Constant").count();
+    Ok(Imported { graph: g, model_nodes, warnings: im.warnings })
+}
+
+fn check_header(model: &ModelProto) -> Result<&GraphProto, Errors> {
+    let mut errors = vec![];
+    if model.ir_version > NEWEST_IR {
+        errors.push(
+            Diagnostic::unsupported(format!(
+                "the model's file format is IR version {}; the newest known here is {NEWEST_IR}",
+                model.ir_version
+            ))
+            .help("export it with an older version of the onnx package"),
+        );
+    } else if model.ir_version < 3 {
+        errors.push(Diagnostic::unsupported(format!(
+            "the model's file format is IR version {}; the oldest known here is 3",
+            model.ir_version
+        )));
+    }
+    for o in &model.opset_import {
+        if graph::domain_key(&o.domain).is_empty() && !OPSETS.contains(&o.version) {
+            errors.push(
+                Diagnostic::unsupported(format!(
+                    "the model uses opset {}; versions {} to {} are supported",
+                    o.version,
+                    OPSETS.start(),
+                    OPSETS.end()
+                ))
+                .help("convert it with onnx.version_converter"),
+            );
+        }
+    }
+    match &model.graph {
+        Some(g) if errors.is_empty() => Ok(g),
+        Some(_) => Err(Errors(errors)),
+        None => Err(Diagnostic::model("the model has no graph").into()),
+    }
+}
+
+fn at_part(d: Diagnostic, part: String) -> Diagnostic {
+    d.at(Location { part: Some(part), ..Default::default() })
+}
+
+/// The dtype of a declared tensor, or why it cannot be.
+fn declared(v: &ValueInfoProto) -> Result<(&onnx::TensorTypeProto, DType), Diagnostic> {
+    match v.r#type.as_ref().and_then(|t| t.value.as_ref()) {
+        Some(TypeValue::Tensor(t)) => match data_type::dtype(t.elem_type) {
+            Some(d) => Ok((t, d)),
+            None if t.elem_type == 0 => Err(Diagnostic::model("its element type is not given")),
+            None => Err(Diagnostic::unsupported(format!(
+                "a tensor of {}; only arrays of numbers and bools can be computed with",
+                data_type::name(t.elem_type)
+            ))),
+        },
+        Some(other) => Err(Diagnostic::unsupported(format!("a {}; only tensors are supported", other.name()))),
+        None => Err(Diagnostic::model("its type is not given")),
+    }
+}
+
+fn inputs(im: &mut Importer, g: &mut Graph, scope: &mut Scope, proto: &GraphProto, options: &Options) {
+    let mut namer = dims::DimNames::new(proto, &options.dims);
+    for v in &proto.input {
+        // An initializer of the same name is its value; older models list every initializer as an input.
+        if proto.initializer.iter().any(|t| t.name == v.name) {
+            continue;
+        }
+        let part = || format!("input \"{}\"", v.name);
+        let slot = match declared(v) {
+            Ok((t, dtype)) => match namer.shape(&v.name, t) {
+                Ok(shape) => {
+                    let ty = TensorType::new(dtype, shape);
+                    match graph::check_dims(&ty) {
+                        Ok(()) => Slot::Made(g.add_input(&v.name, ty)),
+                        Err(e) => {
+                            im.errors.push(at_part(Diagnostic::model(e), part()));
+                            Slot::Poisoned
+                        }
+                    }
+                }
+                Err(e) => {
+                    im.errors.push(at_part(e, part()));
+                    Slot::Poisoned
+                }
+            },
+            Err(e) => {
+                im.errors.push(at_part(e, part()));
+                Slot::Poisoned
+            }
+        };
+        if scope.values.insert(v.name.clone(), slot).is_some() {
+            im.errors.push(Diagnostic::model(format!("two values are named \"{}\"", v.name)));
+        }
+    }
+    im.errors.extend(namer.unused(&options.dims));
+}
+
+fn outputs(im: &mut Importer, g: &mut Graph, scope: &Scope, proto: &GraphProto) {
+    if proto.output.is_empty() {
+        im.errors.push(Diagnostic::model("the graph has no outputs"));
+    }
+    for v in &proto.output {
+        let part = || format!("output \"{}\"", v.name);
+        match scope.values.get(&v.name) {
+            Some(Slot::Made(value)) => {
+                if let Err(d) = agrees(v, g.ty(*value)) {
+                    im.errors.push(at_part(d, part()));
+                }
+                g.outputs.push(Border { name: v.name.as_str().into(), value: *value });
+            }
+            Some(Slot::Poisoned) => {}
+            None => im.errors.push(at_part(Diagnostic::model("nothing makes this output"), part())),
+        }
+    }
+}
+
+/// Compares a declaration with what has been inferred. Constants must agree; symbols may be named differently.
+fn agrees(v: &ValueInfoProto, ty: &TensorType) -> Result<(), Diagnostic> {
+    let Some(TypeValue::Tensor(t)) = v.r#type.as_ref().and_then(|t| t.value.as_ref()) else { return Ok(()) };
+    if let Some(d) = data_type::dtype(t.elem_type)
+        && d != ty.dtype
+    {
+        return Err(Diagnostic::model(format!("declared as {d}, computed as {ty}")));
+    }
+    let Some(shape) = &t.shape else { return Ok(()) };
+    if shape.dim.len() != ty.rank() {
+        return Err(Diagnostic::model(format!("declared with {} dimensions, computed as {ty}", shape.dim.len())));
+    }
+    for (i, (d, inferred)) in shape.dim.iter().zip(&ty.shape).enumerate() {
+        if let (Some(onnx::DimensionValue::Value(n)), Some(c)) = (&d.value, inferred.as_const())
+            && *n != c
+            && *n > 0
+        {
+            return Err(Diagnostic::model(format!("declared with {n} along axis {i}, computed as {ty}")));
+        }
+    }
+    Ok(())
+}
+
+fn taps(im: &mut Importer, g: &mut Graph, scope: &Scope, proto: &GraphProto, options: &Options) {
+    for tap in &options.taps {
+        if proto.output.iter().any(|o| o.name == *tap) {
+            continue;
+        }
+        match scope.values.get(tap) {
+            Some(Slot::Made(v)) => g.outputs.push(Border { name: tap.as_str().into(), value: *v }),
+            Some(Slot::Poisoned) => {}
+            None => {
+                let mut d = Diagnostic::model(format!("the model has no tensor \"{tap}\" to tap"));
+                let close = close_names(tap, scope.values.keys().map(String::as_str));
+                if !close.is_empty() {
+                    d = d.help(format!("close names: {}", close.join(", ")));
+                }
+                im.errors.push(d);
+            }
+        }
+    }
+}
+
+/// Up to five names that resemble `wanted`: those that contain it, and those a few edits away.
+pub fn close_names<'a>(wanted: &str, names: impl Iterator<Item = &'a str>) -> Vec<&'a str> {
+    let low = wanted.to_lowercase();
+    let mut scored: Vec<(usize, &str)> = names
+        .filter_map(|n| {
+            let m = n.to_lowercase();
+            let d = if m.contains(&low) || (m.len() > 2 && low.contains(&m)) { 1 } else { edits(&low, &m) };
+            (d <= 2 + wanted.len() / 4).then_some((d, n))
+        })
+        .collect();
+    scored.sort_unstable();
+    scored.into_iter().take(5).map(|(_, n)| n).collect()
+}
+
+fn edits(a: &str, b: &str) -> usize {
+    let b: Vec<char> = b.chars().take(200).collect();
+    let mut row: Vec<usize> = (0..=b.len()).collect();
+    for (i, x) in a.chars().take(200).enumerate() {
+        let mut diagonal = row[0];
+        row[0] = i + 1;
+        for (j, y) in b.iter().enumerate() {
+            let next = (diagonal + usize::from(x != *y)).min(row[j] + 1).min(row[j + 1] + 1);
+            diagonal = std::mem::replace(&mut row[j + 1], next);
+        }
+    }
+    row.last().copied().unwrap_or(0)
+}
+
+/// A tensor whose elements are expressions of dimensions: a constant, or a map without operands.
+/// `Err` when it is a long list of expressions.
+pub(crate) fn shape_value(b: &mut Builder, elements: &[Dim], shape: &[usize], dtype: DType) -> Built {
+    if let Some(c) = elements.iter().map(Poly::as_const).collect::<Option<Vec<_>>>() {
+        let s: Vec<Scalar> = c.iter().map(|v| Scalar::from_i64(dtype, *v)).collect();
+        if s.len() != shape.iter().product::<usize>() {
+            return Err(format!("{} elements for shape {shape:?}", s.len()));
+        }
+        return Ok(b.constant(Tensor::from_scalars(dtype, shape.to_vec(), &s)));
+    }
+    let fits = |p: &Poly| p.terms().iter().all(|(_, c)| i32::try_from(*c).is_ok());
+    if elements.len() > 32 || dtype == DType::Bool || !elements.iter().all(fits) {
+        return Err("too long to write as one expression".into());
+    }
+    let dims: Vec<Dim> = shape.iter().map(|d| Dim::from(*d)).collect();
+    let mut flat = Poly::ZERO;
+    for (i, d) in dims.iter().enumerate() {
+        flat = &(&flat * d) + &if d.is(1) { Poly::ZERO } else { Poly::var(i) };
+    }
+    let mut f = ScalarFn::default();
+    let position = f.push(ScalarNode::Index(flat));
+    let mut value = None;
+    for (i, e) in elements.iter().enumerate().rev() {
+        let this = f.push(ScalarNode::Index(e.clone()));
+        value = Some(match value {
+            None => this,
+            Some(rest) => {
+                let k = f.push(ScalarNode::Const(Scalar::from_i64(DType::I32, i as i64)));
+                let here = f.push(ScalarNode::Binary(BinaryOp::Eq, position, k));
+                f.push(ScalarNode::Select(here, this, rest))
+            }
+        });
+    }
+    let Some(mut root) = value else { return Err("no elements".into()) };
+    if elements.len() == 1 {
+        return b.iota(&dims, elements[0].clone(), dtype);
+    }
+    if dtype != DType::I32 {
+        root = f.push(ScalarNode::Cast(dtype, root));
+    }
+    if root as usize + 1 != f.nodes.len() {
+        // The result must be the last node; a repeated expression may have been found earlier.
+        f.nodes.push(ScalarNode::Select(root, root, root));
+        return Err("the result is not the last node".into());
+    }
+    b.push(Op::Map { body: f, shape: dims }, &[])
+}
+
+/// The value a name stands for, for tests of operators.
+#[cfg(test)]
+pub(crate) fn output(g: &Graph, i: usize) -> Value {
+    g.outputs[i].value
 }

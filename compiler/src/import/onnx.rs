@@ -1,0 +1,416 @@
+//! The ONNX protobuf messages, with the field numbers of the public schema (`onnx.proto`).
+//!
+//! Written by hand with `prost`'s derive: only the fields that matter here, no build-time code
+//! generation. They encode too, so that tests can build models. Fields that the schema calls optional
+//! and whose default says the same as absence are plain here.
+
+use prost::Message;
+pub use prost::bytes::Bytes;
+
+/// A model.
+#[derive(Clone, PartialEq, Message)]
+pub struct ModelProto {
+    /// Version of the file format.
+    #[prost(int64, tag = "1")]
+    pub ir_version: i64,
+    /// The exporter.
+    #[prost(string, tag = "2")]
+    pub producer_name: String,
+    /// Its version.
+    #[prost(string, tag = "3")]
+    pub producer_version: String,
+    /// What is computed.
+    #[prost(message, optional, tag = "7")]
+    pub graph: Option<GraphProto>,
+    /// The operator sets it uses.
+    #[prost(message, repeated, tag = "8")]
+    pub opset_import: Vec<OperatorSetIdProto>,
+    /// Free-form notes.
+    #[prost(message, repeated, tag = "14")]
+    pub metadata_props: Vec<StringStringEntryProto>,
+    /// Model-local functions.
+    #[prost(message, repeated, tag = "25")]
+    pub functions: Vec<FunctionProto>,
+}
+
+/// A version of a set of operators.
+#[derive(Clone, PartialEq, Message)]
+pub struct OperatorSetIdProto {
+    /// Empty is `ai.onnx`.
+    #[prost(string, tag = "1")]
+    pub domain: String,
+    /// Its version.
+    #[prost(int64, tag = "2")]
+    pub version: i64,
+}
+
+/// A key and its value.
+#[derive(Clone, PartialEq, Message)]
+pub struct StringStringEntryProto {
+    /// Key.
+    #[prost(string, tag = "1")]
+    pub key: String,
+    /// Value.
+    #[prost(string, tag = "2")]
+    pub value: String,
+}
+
+/// Nodes between named values.
+#[derive(Clone, PartialEq, Message)]
+pub struct GraphProto {
+    /// Nodes, producers first.
+    #[prost(message, repeated, tag = "1")]
+    pub node: Vec<NodeProto>,
+    /// Name.
+    #[prost(string, tag = "2")]
+    pub name: String,
+    /// Constants.
+    #[prost(message, repeated, tag = "5")]
+    pub initializer: Vec<TensorProto>,
+    /// What is given.
+    #[prost(message, repeated, tag = "11")]
+    pub input: Vec<ValueInfoProto>,
+    /// What is returned.
+    #[prost(message, repeated, tag = "12")]
+    pub output: Vec<ValueInfoProto>,
+    /// Types of values between.
+    #[prost(message, repeated, tag = "13")]
+    pub value_info: Vec<ValueInfoProto>,
+    /// Sparse constants.
+    #[prost(message, repeated, tag = "15")]
+    pub sparse_initializer: Vec<SparseTensorProto>,
+}
+
+/// One application of an operator.
+#[derive(Clone, PartialEq, Message)]
+pub struct NodeProto {
+    /// Names of the values it reads; empty where an optional one is left out.
+    #[prost(string, repeated, tag = "1")]
+    pub input: Vec<String>,
+    /// Names of the values it makes; empty where nobody wants one.
+    #[prost(string, repeated, tag = "2")]
+    pub output: Vec<String>,
+    /// Its own name, often empty.
+    #[prost(string, tag = "3")]
+    pub name: String,
+    /// The operator.
+    #[prost(string, tag = "4")]
+    pub op_type: String,
+    /// Attributes.
+    #[prost(message, repeated, tag = "5")]
+    pub attribute: Vec<AttributeProto>,
+    /// The operator's domain; empty is `ai.onnx`.
+    #[prost(string, tag = "7")]
+    pub domain: String,
+    /// Which overload of a model-local function.
+    #[prost(string, tag = "8")]
+    pub overload: String,
+}
+
+/// The kinds of [`AttributeProto`], by number.
+pub mod attribute_type {
+    #![expect(missing_docs, reason = "the names say it")]
+    pub const FLOAT: i32 = 1;
+    pub const INT: i32 = 2;
+    pub const STRING: i32 = 3;
+    pub const TENSOR: i32 = 4;
+    pub const GRAPH: i32 = 5;
+    pub const FLOATS: i32 = 6;
+    pub const INTS: i32 = 7;
+    pub const STRINGS: i32 = 8;
+    /// The name in messages.
+    pub fn name(t: i32) -> &'static str {
+        ["an undefined value", "a float", "an integer", "a string", "a tensor", "a graph", "floats", "integers"]
+            .into_iter()
+            .chain(["strings", "tensors", "graphs", "a sparse tensor", "sparse tensors", "a type", "types"])
+            .nth(usize::try_from(t).unwrap_or(usize::MAX))
+            .unwrap_or("a value of unknown kind")
+    }
+}
+
+/// A named attribute of a node.
+#[derive(Clone, PartialEq, Message)]
+pub struct AttributeProto {
+    /// Name.
+    #[prost(string, tag = "1")]
+    pub name: String,
+    /// A float.
+    #[prost(float, tag = "2")]
+    pub f: f32,
+    /// An integer.
+    #[prost(int64, tag = "3")]
+    pub i: i64,
+    /// A string.
+    #[prost(bytes = "vec", tag = "4")]
+    pub s: Vec<u8>,
+    /// A tensor.
+    #[prost(message, optional, tag = "5")]
+    pub t: Option<TensorProto>,
+    /// A graph.
+    #[prost(message, optional, tag = "6")]
+    pub g: Option<GraphProto>,
+    /// Floats.
+    #[prost(float, repeated, tag = "7")]
+    pub floats: Vec<f32>,
+    /// Integers.
+    #[prost(int64, repeated, tag = "8")]
+    pub ints: Vec<i64>,
+    /// Strings.
+    #[prost(bytes = "vec", repeated, tag = "9")]
+    pub strings: Vec<Vec<u8>>,
+    /// Which of the fields holds, as in [`attribute_type`].
+    #[prost(int32, tag = "20")]
+    pub r#type: i32,
+    /// Inside a function: the function's attribute whose value this takes.
+    #[prost(string, tag = "21")]
+    pub ref_attr_name: String,
+    /// A sparse tensor.
+    #[prost(message, optional, tag = "22")]
+    pub sparse_tensor: Option<SparseTensorProto>,
+}
+
+/// A dense tensor.
+#[derive(Clone, PartialEq, Message)]
+pub struct TensorProto {
+    /// Extents.
+    #[prost(int64, repeated, tag = "1")]
+    pub dims: Vec<i64>,
+    /// Element type, as in [`data_type`].
+    #[prost(int32, tag = "2")]
+    pub data_type: i32,
+    /// f32, complex64.
+    #[prost(float, repeated, tag = "4")]
+    pub float_data: Vec<f32>,
+    /// Integers of at most 32 bits, f16 and smaller floats by bits, bool.
+    #[prost(int32, repeated, tag = "5")]
+    pub int32_data: Vec<i32>,
+    /// Strings.
+    #[prost(bytes = "vec", repeated, tag = "6")]
+    pub string_data: Vec<Vec<u8>>,
+    /// i64.
+    #[prost(int64, repeated, tag = "7")]
+    pub int64_data: Vec<i64>,
+    /// Name.
+    #[prost(string, tag = "8")]
+    pub name: String,
+    /// Packed little-endian elements.
+    #[prost(bytes = "bytes", tag = "9")]
+    pub raw_data: Bytes,
+    /// f64, complex128.
+    #[prost(double, repeated, tag = "10")]
+    pub double_data: Vec<f64>,
+    /// u32, u64.
+    #[prost(uint64, repeated, tag = "11")]
+    pub uint64_data: Vec<u64>,
+    /// Where the elements are when they are in another file: `location`, `offset`, `length`.
+    #[prost(message, repeated, tag = "13")]
+    pub external_data: Vec<StringStringEntryProto>,
+    /// 1: in another file.
+    #[prost(int32, tag = "14")]
+    pub data_location: i32,
+}
+
+/// The element types of [`TensorProto`], by number.
+pub mod data_type {
+    use wgfc_ir::DType;
+    /// Text; not array work.
+    pub const STRING: i32 = 8;
+    const TABLE: &[(i32, DType)] = &[
+        (1, DType::F32),
+        (2, DType::U8),
+        (3, DType::I8),
+        (4, DType::U16),
+        (5, DType::I16),
+        (6, DType::I32),
+        (7, DType::I64),
+        (9, DType::Bool),
+        (10, DType::F16),
+        (11, DType::F64),
+        (12, DType::U32),
+        (13, DType::U64),
+        (16, DType::BF16),
+        (17, DType::F8E4M3),
+        (18, DType::F8E4M3Uz),
+        (19, DType::F8E5M2),
+        (20, DType::F8E5M2Uz),
+        (21, DType::U4),
+        (22, DType::I4),
+        (23, DType::F4E2M1),
+        (24, DType::F8E8M0),
+        (25, DType::U2),
+        (26, DType::I2),
+    ];
+    /// The element type of that number, if it is one that we have.
+    pub fn dtype(code: i32) -> Option<DType> {
+        TABLE.iter().find(|(c, _)| *c == code).map(|(_, d)| *d)
+    }
+    /// The number of an element type.
+    pub fn code(d: DType) -> i32 {
+        TABLE.iter().find(|(_, t)| *t == d).map_or(0, |(c, _)| *c)
+    }
+    /// What to call the types we lack.
+    pub fn name(code: i32) -> String {
+        match code {
+            0 => "undefined".into(),
+            STRING => "string".into(),
+            14 => "complex64".into(),
+            15 => "complex128".into(),
+            c => dtype(c).map_or(format!("number {c}, which is not in the schema we know"), |d| d.to_string()),
+        }
+    }
+}
+
+/// A sparse tensor.
+#[derive(Clone, PartialEq, Message)]
+pub struct SparseTensorProto {
+    /// Elements that are not zero.
+    #[prost(message, optional, tag = "1")]
+    pub values: Option<TensorProto>,
+    /// Where they are.
+    #[prost(message, optional, tag = "2")]
+    pub indices: Option<TensorProto>,
+    /// Extents.
+    #[prost(int64, repeated, tag = "3")]
+    pub dims: Vec<i64>,
+}
+
+/// The name and type of a value.
+#[derive(Clone, PartialEq, Message)]
+pub struct ValueInfoProto {
+    /// Name.
+    #[prost(string, tag = "1")]
+    pub name: String,
+    /// Type.
+    #[prost(message, optional, tag = "2")]
+    pub r#type: Option<TypeProto>,
+}
+
+/// A type.
+#[derive(Clone, PartialEq, Message)]
+pub struct TypeProto {
+    /// Which.
+    #[prost(oneof = "TypeValue", tags = "1, 4, 5, 8, 9")]
+    pub value: Option<TypeValue>,
+}
+
+/// The kinds of [`TypeProto`].
+#[derive(Clone, PartialEq, prost::Oneof)]
+pub enum TypeValue {
+    /// A dense tensor.
+    #[prost(message, tag = "1")]
+    Tensor(TensorTypeProto),
+    /// A sequence.
+    #[prost(message, tag = "4")]
+    Sequence(ElemTypeProto),
+    /// A map.
+    #[prost(message, tag = "5")]
+    Map(MapTypeProto),
+    /// A sparse tensor.
+    #[prost(message, tag = "8")]
+    SparseTensor(TensorTypeProto),
+    /// A value or nothing.
+    #[prost(message, tag = "9")]
+    Optional(ElemTypeProto),
+}
+
+impl TypeValue {
+    /// What to call it.
+    pub fn name(&self) -> &'static str {
+        match self {
+            TypeValue::Tensor(_) => "tensor",
+            TypeValue::Sequence(_) => "sequence",
+            TypeValue::Map(_) => "map",
+            TypeValue::SparseTensor(_) => "sparse tensor",
+            TypeValue::Optional(_) => "optional",
+        }
+    }
+}
+
+/// Element type and shape.
+#[derive(Clone, PartialEq, Message)]
+pub struct TensorTypeProto {
+    /// As in [`data_type`].
+    #[prost(int32, tag = "1")]
+    pub elem_type: i32,
+    /// Absent: even the rank is unknown.
+    #[prost(message, optional, tag = "2")]
+    pub shape: Option<TensorShapeProto>,
+}
+
+/// The element of a sequence or optional.
+#[derive(Clone, PartialEq, Message)]
+pub struct ElemTypeProto {
+    /// Its type.
+    #[prost(message, optional, boxed, tag = "1")]
+    pub elem_type: Option<Box<TypeProto>>,
+}
+
+/// A map's types.
+#[derive(Clone, PartialEq, Message)]
+pub struct MapTypeProto {
+    /// As in [`data_type`].
+    #[prost(int32, tag = "1")]
+    pub key_type: i32,
+    /// The value's type.
+    #[prost(message, optional, boxed, tag = "2")]
+    pub value_type: Option<Box<TypeProto>>,
+}
+
+/// Extents.
+#[derive(Clone, PartialEq, Message)]
+pub struct TensorShapeProto {
+    /// Outermost first.
+    #[prost(message, repeated, tag = "1")]
+    pub dim: Vec<DimensionProto>,
+}
+
+/// One extent.
+#[derive(Clone, PartialEq, Message)]
+pub struct DimensionProto {
+    /// Absent: unknown.
+    #[prost(oneof = "DimensionValue", tags = "1, 2")]
+    pub value: Option<DimensionValue>,
+}
+
+/// The kinds of [`DimensionProto`].
+#[derive(Clone, PartialEq, prost::Oneof)]
+pub enum DimensionValue {
+    /// A number.
+    #[prost(int64, tag = "1")]
+    Value(i64),
+    /// A symbol, or an expression of some.
+    #[prost(string, tag = "2")]
+    Param(String),
+}
+
+/// A model-local function.
+#[derive(Clone, PartialEq, Message)]
+pub struct FunctionProto {
+    /// Name.
+    #[prost(string, tag = "1")]
+    pub name: String,
+    /// Parameters.
+    #[prost(string, repeated, tag = "4")]
+    pub input: Vec<String>,
+    /// Results.
+    #[prost(string, repeated, tag = "5")]
+    pub output: Vec<String>,
+    /// Attributes without default.
+    #[prost(string, repeated, tag = "6")]
+    pub attribute: Vec<String>,
+    /// Body.
+    #[prost(message, repeated, tag = "7")]
+    pub node: Vec<NodeProto>,
+    /// The operator sets the body uses.
+    #[prost(message, repeated, tag = "9")]
+    pub opset_import: Vec<OperatorSetIdProto>,
+    /// Domain.
+    #[prost(string, tag = "10")]
+    pub domain: String,
+    /// Attributes with default.
+    #[prost(message, repeated, tag = "11")]
+    pub attribute_proto: Vec<AttributeProto>,
+    /// Which overload.
+    #[prost(string, tag = "13")]
+    pub overload: String,
+}

@@ -1,0 +1,167 @@
+//! What a model uses, before any of it is lowered: every operator that is not supported, in one run.
+
+use super::graph::{Functions, Opsets, domain_key, label, operator, opsets};
+use super::onnx::{FunctionProto, GraphProto, ModelProto, NodeProto};
+use super::{ExternalData, decode, import_model, ops};
+use crate::{Diagnostic, Location, Options};
+use std::collections::{BTreeMap, HashSet};
+
+/// An operator of the model that is not supported.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Unsupported {
+    /// With its domain unless that is `ai.onnx`.
+    pub operator: String,
+    /// The opset version in force.
+    pub opset: Option<i64>,
+    /// Why: not known at all, or not in this version.
+    pub reason: String,
+    /// The nodes that apply it.
+    pub nodes: Vec<String>,
+}
+
+impl Unsupported {
+    /// One diagnostic for all of its nodes.
+    pub fn diagnostic(&self) -> Diagnostic {
+        let message = match self.nodes.as_slice() {
+            [_] => self.reason.clone(),
+            [_, rest @ ..] => format!("{} (and {} more of its nodes)", self.reason, rest.len()),
+            [] => self.reason.clone(),
+        };
+        Diagnostic::unsupported(message)
+            .at(Location {
+                node: self.nodes.first().map(|n| n.as_str().into()),
+                operator: Some(self.operator.as_str().into()),
+                opset: self.opset,
+                part: None,
+            })
+            .help("SUPPORTED_OPS.md lists what is supported; docs/adding-an-operator.md says how to add one")
+    }
+}
+
+/// What [`check`] finds.
+#[derive(Clone, Debug, Default)]
+pub struct CheckReport {
+    /// Version of the file format.
+    pub ir_version: i64,
+    /// Operator sets: domain and version.
+    pub opsets: Vec<(String, i64)>,
+    /// Who exported it.
+    pub producer: String,
+    /// How many nodes apply each operator, subgraphs and functions included.
+    pub operators: BTreeMap<String, usize>,
+    /// Operators that are not supported.
+    pub unsupported: Vec<Unsupported>,
+    /// Everything that stops an import, the unsupported operators included.
+    pub errors: Vec<Diagnostic>,
+    /// What the user should know.
+    pub warnings: Vec<String>,
+    /// The graph's inputs: name and type. Empty when the import fails.
+    pub inputs: Vec<(String, String)>,
+    /// Its outputs likewise.
+    pub outputs: Vec<(String, String)>,
+}
+
+/// Says what a model uses and whether it can be compiled, without reading its weights.
+pub fn check(bytes: &[u8], external: &dyn ExternalData, options: &Options) -> CheckReport {
+    let model = match decode(bytes) {
+        Ok(m) => m,
+        Err(e) => return CheckReport { errors: e.0, ..Default::default() },
+    };
+    let survey = survey(&model);
+    let mut report = CheckReport {
+        ir_version: model.ir_version,
+        opsets: opsets(&model.opset_import).into_iter().collect(),
+        producer: format!("{} {}", model.producer_name, model.producer_version).trim().to_owned(),
+        operators: survey.operators,
+        unsupported: survey.unsupported,
+        ..Default::default()
+    };
+    let options = Options { graph_only: true, ..options.clone() };
+    match import_model(&model, external, &options) {
+        Ok(imported) => {
+            let g = &imported.graph;
+            let show = |b: &wgfc_ir::Border| (b.name.to_string(), g.ty(b.value).to_string());
+            report.inputs = g.inputs.iter().map(show).collect();
+            report.outputs = g.outputs.iter().map(show).collect();
+            report.warnings = imported.warnings;
+        }
+        Err(e) => report.errors = e.0,
+    }
+    report
+}
+
+/// What [`survey`] finds.
+#[derive(Debug, Default)]
+pub(super) struct Survey {
+    pub operators: BTreeMap<String, usize>,
+    pub unsupported: Vec<Unsupported>,
+}
+
+pub(super) fn functions(model: &ModelProto) -> Functions<'_> {
+    model.functions.iter().map(|f| ((domain_key(&f.domain), f.name.as_str(), f.overload.as_str()), f)).collect()
+}
+
+/// Looks at every node, those of subgraphs and of the functions it calls included.
+pub(super) fn survey(model: &ModelProto) -> Survey {
+    let mut s = Surveyor { functions: functions(model), called: HashSet::new(), found: Survey::default() };
+    if let Some(g) = &model.graph {
+        s.graph(g, &opsets(&model.opset_import), "");
+    }
+    s.found.unsupported.sort_by(|a, b| a.operator.cmp(&b.operator));
+    s.found
+}
+
+struct Surveyor<'m> {
+    functions: Functions<'m>,
+    called: HashSet<*const FunctionProto>,
+    found: Survey,
+}
+
+impl<'m> Surveyor<'m> {
+    fn graph(&mut self, g: &'m GraphProto, opsets: &Opsets, prefix: &str) {
+        for (i, n) in g.node.iter().enumerate() {
+            self.node(n, i, opsets, prefix);
+        }
+    }
+
+    fn node(&mut self, n: &'m NodeProto, index: usize, sets: &Opsets, prefix: &str) {
+        let name = operator(n);
+        *self.found.operators.entry(name.clone()).or_default() += 1;
+        let domain = domain_key(&n.domain);
+        let opset = sets.get(domain).copied();
+        let def = ops::find(domain, &n.op_type);
+        let lowered = def.is_some_and(|d| opset.is_none_or(|o| d.version(o).is_some()));
+        let here = label(n, index, prefix);
+        if !lowered {
+            match self.functions.get(&(domain, n.op_type.as_str(), n.overload.as_str())).copied() {
+                Some(f) => {
+                    if self.called.insert(f) {
+                        let inner = opsets(&f.opset_import);
+                        for (i, m) in f.node.iter().enumerate() {
+                            self.node(m, i, &inner, &format!("{here}/"));
+                        }
+                    }
+                }
+                // A domain without a version is the importer's to report.
+                None if opset.is_none() => {}
+                None => {
+                    let reason = match def {
+                        None => format!("operator {name} is not supported"),
+                        Some(d) => format!(
+                            "operator {name} is supported from opset {} on",
+                            d.since.iter().min().unwrap_or(&1)
+                        ),
+                    };
+                    let list = &mut self.found.unsupported;
+                    match list.iter_mut().find(|u| u.operator == name && u.opset == opset) {
+                        Some(u) => u.nodes.push(here.clone()),
+                        None => list.push(Unsupported { operator: name, opset, reason, nodes: vec![here.clone()] }),
+                    }
+                }
+            }
+        }
+        for g in n.attribute.iter().filter_map(|a| a.g.as_ref()) {
+            self.graph(g, sets, &format!("{here}/"));
+        }
+    }
+}
