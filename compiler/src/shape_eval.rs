@@ -78,9 +78,13 @@ impl ShapeEval {
             let node = g.node(top.node);
             let small = small_shape(g, top).is_some();
             let before = stack.len();
-            if small && !matches!(node.op, Op::If { .. } | Op::Loop { .. } | Op::Scan { .. } | Op::Contract(_)) {
+            if small
+                && !matches!(node.op, Op::If { .. } | Op::Loop { .. } | Op::Scan { .. } | Op::Contract(_))
+            {
                 stack.extend(
-                    node.inputs.iter().filter(|i| !self.known.contains_key(i) && small_shape(g, **i).is_some()),
+                    node.inputs
+                        .iter()
+                        .filter(|i| !self.known.contains_key(i) && small_shape(g, **i).is_some()),
                 );
             }
             if stack.len() == before {
@@ -121,9 +125,10 @@ impl ShapeEval {
                             let arg = |i: u32| match args.get(i as usize) {
                                 Some((s, Some(e), _)) => {
                                     let skip = pos.len() - s.len().min(pos.len());
-                                    let at = s.iter().zip(&pos[skip..]).fold(0, |f, (d, p)| {
-                                        f * d + if *d == 1 { 0 } else { *p }
-                                    });
+                                    let at = s
+                                        .iter()
+                                        .zip(&pos[skip..])
+                                        .fold(0, |f, (d, p)| f * d + if *d == 1 { 0 } else { *p });
                                     e.get(at).cloned().unwrap_or(Elem::Unknown)
                                 }
                                 _ => Elem::Unknown,
@@ -194,8 +199,11 @@ impl ShapeEval {
                 };
                 let mut result = vec![start; shape.iter().product()];
                 for (i, pos) in positions(&from).enumerate() {
-                    let to: Vec<i64> =
-                        pos.iter().enumerate().map(|(d, p)| if axes.contains(&d) { 0 } else { *p as i64 }).collect();
+                    let to: Vec<i64> = pos
+                        .iter()
+                        .enumerate()
+                        .map(|(d, p)| if axes.contains(&d) { 0 } else { *p as i64 })
+                        .collect();
                     let slot = result.get_mut(flat(&shape, &to)?)?;
                     let x = e.get(i)?.clone();
                     *slot = Some(match slot.take() {
@@ -314,7 +322,9 @@ fn eval_body(body: &ScalarFn, types: &[DType], arg: &dyn Fn(u32) -> Elem, pos: &
 /// Keeps a constant within its type.
 fn fit(p: Poly, dtype: DType) -> Elem {
     match p.as_const() {
-        Some(c) => from_scalar(storage::from_raw(dtype, storage::to_raw(dtype, Scalar::from_i64(DType::I64, c)))),
+        Some(c) => {
+            from_scalar(storage::from_raw(dtype, storage::to_raw(dtype, Scalar::from_i64(DType::I64, c))))
+        }
         None => Elem::Int(p),
     }
 }

@@ -88,12 +88,12 @@ impl Cx<'_, '_> {
 }
 
 /// Attributes.
-impl Cx<'_, '_> {
+impl<'a> Cx<'a, '_> {
     /// The attribute as it is, if it is there.
-    pub fn attribute(&self, name: &str) -> Option<&AttributeProto> {
+    pub fn attribute(&self, name: &str) -> Option<&'a AttributeProto> {
         self.node.attribute.iter().find(|a| a.name == name)
     }
-    fn typed(&self, name: &str, ty: i32) -> Result<Option<&AttributeProto>> {
+    fn typed(&self, name: &str, ty: i32) -> Result<Option<&'a AttributeProto>> {
         match self.attribute(name) {
             None => Ok(None),
             Some(a) if a.r#type == ty || a.r#type == 0 => Ok(Some(a)),
@@ -172,7 +172,7 @@ impl Cx<'_, '_> {
         Ok(Some(t))
     }
     /// A required graph.
-    pub fn graph_attr(&self, name: &str) -> Result<&GraphProto> {
+    pub fn graph_attr(&self, name: &str) -> Result<&'a GraphProto> {
         let g = self.typed(name, attribute_type::GRAPH)?.and_then(|a| a.g.as_ref());
         self.required(name, g)
     }
@@ -182,7 +182,9 @@ impl Cx<'_, '_> {
         let code32 = i32::try_from(code).unwrap_or(-1);
         match data_type::dtype(code32) {
             Some(d) => Ok(Some(d)),
-            None => Err(OpError::unsupported(format!("element type {}", data_type::name(code32))).attribute(name)),
+            None => {
+                Err(OpError::unsupported(format!("element type {}", data_type::name(code32))).attribute(name))
+            }
         }
     }
     /// Axis `v` of a tensor of `rank`, counted from the end when negative.

@@ -71,8 +71,15 @@ impl DimNames {
                     return Err(Diagnostic::model(format!("dimension {n} along axis {axis}")));
                 }
                 Some(DimensionValue::Param(p)) => match expression(p) {
-                    Some(e) if e.as_const().is_some() || e.symbols().iter().all(|s| self.bound.contains(&**s)) => e,
-                    _ if p.trim().is_empty() || p == "?" || p == "-1" => self.symbol(&format!("{name}_{axis}")),
+                    Some(e)
+                        if e.as_const().is_some()
+                            || e.symbols().iter().all(|s| self.bound.contains(&**s)) =>
+                    {
+                        e
+                    }
+                    _ if p.trim().is_empty() || p == "?" || p == "-1" => {
+                        self.symbol(&format!("{name}_{axis}"))
+                    }
                     _ => self.symbol(p),
                 },
             };
@@ -116,7 +123,8 @@ impl DimNames {
                 if *v < 0 {
                     Some(Diagnostic::model(format!("dimension {name} cannot be {v}")))
                 } else if !self.seen.contains(name) {
-                    let d = Diagnostic::model(format!("the model's inputs have no symbolic dimension `{name}`"));
+                    let d =
+                        Diagnostic::model(format!("the model's inputs have no symbolic dimension `{name}`"));
                     Some(if self.seen.is_empty() {
                         d.help("all of its dimensions are constants")
                     } else {

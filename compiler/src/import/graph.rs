@@ -445,7 +445,11 @@ fn bind_attributes(n: &mut NodeProto, given: &HashMap<&str, &AttributeProto>) {
 
 /// What to call a node.
 pub(super) fn label(n: &NodeProto, index: usize, prefix: &str) -> String {
-    if n.name.is_empty() { format!("{prefix}#{index} ({})", n.op_type) } else { format!("{prefix}{}", n.name) }
+    if n.name.is_empty() {
+        format!("{prefix}#{index} ({})", n.op_type)
+    } else {
+        format!("{prefix}{}", n.name)
+    }
 }
 
 /// An operator with its domain unless that is `ai.onnx`.

@@ -24,7 +24,7 @@ use std::sync::Arc;
 use wgfc_ir::build::Built;
 use wgfc_ir::tensor::ByteOwner;
 use wgfc_ir::{
-    BinaryOp, Border, Builder, DType, Dim, Graph, Op, Poly, Scalar, ScalarFn, ScalarNode, Tensor, TensorType, Value,
+    BinaryOp, Border, Builder, DType, Dim, Graph, Op, Poly, Scalar, ScalarFn, ScalarNode, Tensor, TensorType,
 };
 
 /// The newest file format that is understood.
@@ -164,7 +164,9 @@ fn declared(v: &ValueInfoProto) -> Result<(&onnx::TensorTypeProto, DType), Diagn
                 data_type::name(t.elem_type)
             ))),
         },
-        Some(other) => Err(Diagnostic::unsupported(format!("a {}; only tensors are supported", other.name()))),
+        Some(other) => {
+            Err(Diagnostic::unsupported(format!("a {}; only tensors are supported", other.name())))
+        }
         None => Err(Diagnostic::model("its type is not given")),
     }
 }
@@ -235,7 +237,10 @@ fn agrees(v: &ValueInfoProto, ty: &TensorType) -> Result<(), Diagnostic> {
     }
     let Some(shape) = &t.shape else { return Ok(()) };
     if shape.dim.len() != ty.rank() {
-        return Err(Diagnostic::model(format!("declared with {} dimensions, computed as {ty}", shape.dim.len())));
+        return Err(Diagnostic::model(format!(
+            "declared with {} dimensions, computed as {ty}",
+            shape.dim.len()
+        )));
     }
     for (i, (d, inferred)) in shape.dim.iter().zip(&ty.shape).enumerate() {
         if let (Some(onnx::DimensionValue::Value(n)), Some(c)) = (&d.value, inferred.as_const())
@@ -342,10 +347,4 @@ pub(crate) fn shape_value(b: &mut Builder, elements: &[Dim], shape: &[usize], dt
         return Err("the result is not the last node".into());
     }
     b.push(Op::Map { body: f, shape: dims }, &[])
-}
-
-/// The value a name stands for, for tests of operators.
-#[cfg(test)]
-pub(crate) fn output(g: &Graph, i: usize) -> Value {
-    g.outputs[i].value
 }

@@ -120,11 +120,20 @@ pub mod attribute_type {
     pub const STRINGS: i32 = 8;
     /// The name in messages.
     pub fn name(t: i32) -> &'static str {
-        ["an undefined value", "a float", "an integer", "a string", "a tensor", "a graph", "floats", "integers"]
-            .into_iter()
-            .chain(["strings", "tensors", "graphs", "a sparse tensor", "sparse tensors", "a type", "types"])
-            .nth(usize::try_from(t).unwrap_or(usize::MAX))
-            .unwrap_or("a value of unknown kind")
+        [
+            "an undefined value",
+            "a float",
+            "an integer",
+            "a string",
+            "a tensor",
+            "a graph",
+            "floats",
+            "integers",
+        ]
+        .into_iter()
+        .chain(["strings", "tensors", "graphs", "a sparse tensor", "sparse tensors", "a type", "types"])
+        .nth(usize::try_from(t).unwrap_or(usize::MAX))
+        .unwrap_or("a value of unknown kind")
     }
 }
 
@@ -255,7 +264,9 @@ pub mod data_type {
             STRING => "string".into(),
             14 => "complex64".into(),
             15 => "complex128".into(),
-            c => dtype(c).map_or(format!("number {c}, which is not in the schema we know"), |d| d.to_string()),
+            c => {
+                dtype(c).map_or(format!("number {c}, which is not in the schema we know"), |d| d.to_string())
+            }
         }
     }
 }

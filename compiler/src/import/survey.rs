@@ -98,7 +98,11 @@ pub(super) struct Survey {
 }
 
 pub(super) fn functions(model: &ModelProto) -> Functions<'_> {
-    model.functions.iter().map(|f| ((domain_key(&f.domain), f.name.as_str(), f.overload.as_str()), f)).collect()
+    model
+        .functions
+        .iter()
+        .map(|f| ((domain_key(&f.domain), f.name.as_str(), f.overload.as_str()), f))
+        .collect()
 }
 
 /// Looks at every node, those of subgraphs and of the functions it calls included.
@@ -155,7 +159,12 @@ impl<'m> Surveyor<'m> {
                     let list = &mut self.found.unsupported;
                     match list.iter_mut().find(|u| u.operator == name && u.opset == opset) {
                         Some(u) => u.nodes.push(here.clone()),
-                        None => list.push(Unsupported { operator: name, opset, reason, nodes: vec![here.clone()] }),
+                        None => list.push(Unsupported {
+                            operator: name,
+                            opset,
+                            reason,
+                            nodes: vec![here.clone()],
+                        }),
                     }
                 }
             }

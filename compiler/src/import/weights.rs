@@ -60,7 +60,11 @@ impl<'m> Weights<'m> {
         let get = |k: &str| entries.iter().find(|e| e.key == k).map(|e| e.value.as_str());
         let number = |k: &str| {
             get(k)
-                .map(|v| v.trim().parse::<usize>().map_err(|_| format!("external data: `{k}` is `{v}`, not a number")))
+                .map(|v| {
+                    v.trim()
+                        .parse::<usize>()
+                        .map_err(|_| format!("external data: `{k}` is `{v}`, not a number"))
+                })
                 .transpose()
         };
         let location = get("location").ok_or("external data without a location")?;
@@ -81,9 +85,8 @@ impl<'m> Weights<'m> {
         let file = match self.files.get(location) {
             Some(Ok(f)) => f.clone(),
             Some(Err(e)) => {
-                return Err(OpError::model(format!("cannot read external data `{location}`: {e}")).help(
-                    "put the file beside the model, or compile the graph alone with --graph-only",
-                ));
+                return Err(OpError::model(format!("cannot read external data `{location}`: {e}"))
+                    .help("put the file beside the model, or compile the graph alone with --graph-only"));
             }
             None => return Err(OpError::internal("an opened file is gone")),
         };
@@ -110,7 +113,8 @@ fn check_location(location: &str) -> Result<(), String> {
 
 /// From the typed fields.
 fn typed(dtype: DType, shape: Vec<usize>, n: usize, t: &TensorProto) -> Result<Tensor, OpError> {
-    let wrong = |have: usize| OpError::model(format!("{dtype}{shape:?} has {n} elements, its data has {have}"));
+    let wrong =
+        |have: usize| OpError::model(format!("{dtype}{shape:?} has {n} elements, its data has {have}"));
     let bytes: Vec<u8> = match dtype {
         DType::F32 => t.float_data.iter().flat_map(|v| v.to_le_bytes()).collect(),
         DType::F64 => t.double_data.iter().flat_map(|v| v.to_le_bytes()).collect(),

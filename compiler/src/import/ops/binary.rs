@@ -1,7 +1,7 @@
 //! Elementwise operators of two or more operands that are one scalar operator.
 
-use crate::import::op::{Lowered, OpDef, OpError};
 use crate::import::Cx;
+use crate::import::op::{Lowered, OpDef, OpError};
 use wgfc_ir::{BinaryOp, Value};
 
 fn two(cx: &mut Cx, op: BinaryOp) -> Lowered {

@@ -5,11 +5,40 @@ use std::collections::HashMap;
 use std::sync::OnceLock;
 
 mod binary;
+mod cast;
+mod constant;
+mod control;
+mod conv;
+mod dropout;
+mod gather;
+mod matmul;
+mod norm;
+mod pool;
+mod reduce;
+mod select;
+mod shape;
+mod slice;
+mod softmax;
 mod unary;
+mod window;
 
 /// Every operator, by file.
 const TABLE: &[&[OpDef]] = &[
     binary::OPS,
+    cast::OPS,
+    constant::OPS,
+    control::OPS,
+    conv::OPS,
+    dropout::OPS,
+    gather::OPS,
+    matmul::OPS,
+    norm::OPS,
+    pool::OPS,
+    reduce::OPS,
+    select::OPS,
+    shape::OPS,
+    slice::OPS,
+    softmax::OPS,
     unary::OPS,
 ];
 

@@ -1,7 +1,7 @@
 //! Elementwise operators of one operand that are one scalar operator.
 
-use crate::import::op::{Lowered, OpDef};
 use crate::import::Cx;
+use crate::import::op::{Lowered, OpDef};
 use wgfc_ir::UnaryOp;
 
 fn one(cx: &mut Cx, op: UnaryOp) -> Lowered {

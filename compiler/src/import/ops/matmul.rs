@@ -1,0 +1,56 @@
+//! Matrix products.
+
+use crate::import::Cx;
+use crate::import::op::{Lowered, OpDef, OpError};
+use wgfc_ir::BinaryOp;
+
+fn matmul(cx: &mut Cx) -> Lowered {
+    let (a, b) = (cx.input(0)?, cx.input(1)?);
+    if cx.dtype(a) != cx.dtype(b) {
+        return Err(OpError::model(format!("operands of different types: {} and {}", cx.ty(a), cx.ty(b))));
+    }
+    Ok(vec![cx.matmul(a, b)?])
+}
+
+/// `alpha·A·B + beta·C`, either operand transposed on request.
+fn gemm(cx: &mut Cx) -> Lowered {
+    let (mut a, mut b) = (cx.input_of_rank(0, 2)?, cx.input_of_rank(1, 2)?);
+    if cx.dtype(a) != cx.dtype(b) {
+        return Err(OpError::model(format!("operands of different types: {} and {}", cx.ty(a), cx.ty(b))));
+    }
+    if cx.flag("transA", false)? {
+        a = cx.transpose(a, &[1, 0])?;
+    }
+    if cx.flag("transB", false)? {
+        b = cx.transpose(b, &[1, 0])?;
+    }
+    let mut y = cx.matmul(a, b)?;
+    let alpha = cx.float("alpha", 1.0)?;
+    if alpha != 1.0 {
+        y = cx.binary_scalar(BinaryOp::Mul, y, alpha.into())?;
+    }
+    let beta = cx.float("beta", 1.0)?;
+    if let Some(mut c) = cx.opt(2)
+        && beta != 0.0
+    {
+        if beta != 1.0 {
+            c = cx.binary_scalar(BinaryOp::Mul, c, beta.into())?;
+        }
+        let shape = cx.shape(y);
+        let c = cx.expand(c, &shape)?;
+        y = cx.binary(BinaryOp::Add, y, c)?;
+    }
+    Ok(vec![y])
+}
+
+/// `Gemm` and `MatMul`.
+pub const OPS: &[OpDef] = &[
+    OpDef::new("Gemm", &[7, 9, 11, 13], gemm).cases(&["test_gemm_"]),
+    OpDef::new("MatMul", &[1, 9, 13], matmul).cases(&[
+        "test_matmul_1",
+        "test_matmul_2d",
+        "test_matmul_3d",
+        "test_matmul_4d",
+        "test_matmul_bcast",
+    ]),
+];

@@ -1,0 +1,127 @@
+//! Normalisations.
+
+use crate::import::Cx;
+use crate::import::op::{Lowered, OpDef, OpError};
+use wgfc_ir::{BinaryOp, DType, Dim, NormKind, Op, UnaryOp, Value};
+
+/// Over the axes from `axis` on; scale and bias have their shape.
+fn layer(cx: &mut Cx) -> Lowered {
+    let (x, scale) = (cx.input(0)?, cx.input(1)?);
+    let rank = cx.rank(x);
+    let axis = cx.int("axis", -1)?;
+    let axes: Vec<usize> = (cx.axis(axis, rank)?..rank).collect();
+    let epsilon = cx.float("epsilon", 1e-5)?;
+    let n =
+        cx.push(Op::Norm { kind: NormKind::Layer, axes: axes.clone(), epsilon: epsilon.to_bits() }, &[x])?;
+    let mut y = cx.binary(BinaryOp::Mul, n, scale)?;
+    if let Some(b) = cx.opt(2) {
+        y = cx.binary(BinaryOp::Add, y, b)?;
+    }
+    let mut out = vec![y];
+    if cx.wants(1) || cx.wants(2) {
+        let wide = cx.cast(x, DType::F32)?;
+        let mean = cx.mean(wide, &axes)?;
+        let inverse = inverse_deviation(cx, wide, mean, &axes, epsilon)?;
+        out.extend([mean, inverse]);
+    }
+    Ok(out)
+}
+
+fn variance(cx: &mut Cx, x: Value, mean: Value, axes: &[usize]) -> Result<Value, OpError> {
+    let d = cx.binary(BinaryOp::Sub, x, mean)?;
+    let d = cx.binary(BinaryOp::Mul, d, d)?;
+    Ok(cx.mean(d, axes)?)
+}
+
+fn inverse_deviation(
+    cx: &mut Cx,
+    x: Value,
+    mean: Value,
+    axes: &[usize],
+    epsilon: f32,
+) -> Result<Value, OpError> {
+    let v = variance(cx, x, mean, axes)?;
+    let v = cx.binary_scalar(BinaryOp::Add, v, epsilon.into())?;
+    Ok(cx.unary(UnaryOp::Rsqrt, v)?)
+}
+
+/// A vector per channel as `[C, 1, …]`, to broadcast against `[N, C, …]`.
+pub(super) fn per_channel(cx: &mut Cx, v: Value, rank: usize) -> Result<Value, OpError> {
+    let mut shape: Vec<Dim> = cx.shape(v);
+    if shape.len() != 1 {
+        return Err(OpError::model(format!("needs one value per channel, got {}", cx.ty(v))));
+    }
+    shape.extend(std::iter::repeat_n(Dim::ONE, rank.saturating_sub(2)));
+    Ok(cx.reshape(v, shape)?)
+}
+
+/// `x·s + b` with `s = scale/√(var + ε)` and `b = bias − mean·s` per channel.
+fn batch(cx: &mut Cx) -> Lowered {
+    let x = cx.input(0)?;
+    let (rank, dtype) = (cx.rank(x), cx.dtype(x));
+    if rank < 2 {
+        return Err(cx.at_input(0, OpError::model(format!("needs channels along axis 1, got {}", cx.ty(x)))));
+    }
+    if cx.since < 9 && !cx.flag("spatial", true)? {
+        return Err(OpError::unsupported("statistics per position").attribute("spatial"));
+    }
+    let training = cx.since >= 14 && cx.flag("training_mode", false)?;
+    let epsilon = cx.float("epsilon", 1e-5)?;
+    let (scale, bias, mean, var) = (cx.input(1)?, cx.input(2)?, cx.input(3)?, cx.input(4)?);
+    let stat = cx.dtype(mean);
+    let (mut m, mut v) = (mean, var);
+    if training {
+        let axes: Vec<usize> = (0..rank).filter(|a| *a != 1).collect();
+        let wide = cx.cast(x, stat)?;
+        let full = cx.mean(wide, &axes)?;
+        v = variance(cx, wide, full, &axes)?;
+        v = cx.squeeze(v, &axes)?;
+        m = cx.squeeze(full, &axes)?;
+    }
+    let wide = if dtype.bits() >= stat.bits() { dtype } else { stat };
+    let [scale, bias, wm, wv] = [scale, bias, m, v].map(|p| cx.cast(p, wide));
+    let shifted = cx.binary_scalar(BinaryOp::Add, wv?, epsilon.into())?;
+    let inverse = cx.unary(UnaryOp::Rsqrt, shifted)?;
+    let s = cx.binary(BinaryOp::Mul, scale?, inverse)?;
+    let ms = cx.binary(BinaryOp::Mul, wm?, s)?;
+    let b = cx.binary(BinaryOp::Sub, bias?, ms)?;
+    let (s, b) = (per_channel(cx, s, rank)?, per_channel(cx, b, rank)?);
+    let wide_x = cx.cast(x, wide)?;
+    let y = cx.binary(BinaryOp::Mul, wide_x, s)?;
+    let y = cx.binary(BinaryOp::Add, y, b)?;
+    let mut out = vec![cx.cast(y, dtype)?];
+    if training {
+        let momentum = f64::from(cx.float("momentum", 0.9)?);
+        for (running, current) in [(mean, m), (var, v)] {
+            let a = cx.binary_scalar(BinaryOp::Mul, running, momentum)?;
+            let b = cx.binary_scalar(BinaryOp::Mul, current, 1.0 - momentum)?;
+            out.push(cx.binary(BinaryOp::Add, a, b)?);
+        }
+    }
+    Ok(out)
+}
+
+/// `x / (bias + alpha/size · Σ x²)^beta` over a window of channels.
+fn lrn(cx: &mut Cx) -> Lowered {
+    let x = cx.input(0)?;
+    let size = cx.int_req("size")?;
+    if cx.rank(x) < 2 || size < 1 {
+        return Err(OpError::model(format!("a window of {size} channels of {}", cx.ty(x))));
+    }
+    let (alpha, beta, bias) = (cx.float("alpha", 1e-4)?, cx.float("beta", 0.75)?, cx.float("bias", 1.0)?);
+    let square = cx.binary(BinaryOp::Mul, x, x)?;
+    let windows = super::window::along(cx, square, 1, size, (size - 1) / 2)?;
+    let rank = cx.rank(x);
+    let sum = cx.reduce(wgfc_ir::ReduceOp::Sum, windows, &[rank], false)?;
+    let d = cx.binary_scalar(BinaryOp::Mul, sum, f64::from(alpha) / size as f64)?;
+    let d = cx.binary_scalar(BinaryOp::Add, d, bias.into())?;
+    let d = cx.binary_scalar(BinaryOp::Pow, d, beta.into())?;
+    Ok(vec![cx.binary(BinaryOp::Div, x, d)?])
+}
+
+/// Normalisations.
+pub const OPS: &[OpDef] = &[
+    OpDef::new("BatchNormalization", &[7, 9, 14, 15], batch).cases(&["test_batchnorm_"]),
+    OpDef::new("LRN", &[1, 13], lrn).cases(&["test_lrn"]),
+    OpDef::new("LayerNormalization", &[17], layer).cases(&["test_layer_normalization_"]),
+];
