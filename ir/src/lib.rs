@@ -22,6 +22,7 @@ pub mod program;
 pub mod scalar;
 pub mod storage;
 pub mod tensor;
+pub mod testing;
 pub mod text;
 pub mod verify;
 

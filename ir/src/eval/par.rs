@@ -1,20 +1,33 @@
 //! Threads where there are any.
 
+/// Elements below which a task is not worth a thread.
+const TASK: usize = 1 << 14;
+
 /// Calls `f(i, chunk)` for each `size` elements of `data`, `i` counting chunks, possibly at once.
-#[cfg(not(target_arch = "wasm32"))]
 pub(super) fn chunks<T: Send>(data: &mut [T], size: usize, f: impl Fn(usize, &mut [T]) + Send + Sync) {
-    use rayon::prelude::*;
-    if data.len() <= size {
-        data.chunks_mut(size.max(1)).enumerate().for_each(|(i, c)| f(i, c));
-    } else {
-        data.par_chunks_mut(size.max(1)).enumerate().for_each(|(i, c)| f(i, c));
+    let size = size.max(1);
+    let per_task = TASK.div_ceil(size);
+    let run = |first: usize, part: &mut [T]| {
+        part.chunks_mut(size).enumerate().for_each(|(i, c)| f(first + i, c));
+    };
+    if data.len() <= per_task * size {
+        return run(0, data);
     }
+    let run = &run;
+    let tasks = data.chunks_mut(per_task * size).enumerate();
+    all(tasks.map(|(t, part)| -> Task<'_> { Box::new(move || run(t * per_task, part)) }).collect());
 }
 
-/// Calls `f(i, chunk)` for each `size` elements of `data`, `i` counting chunks.
+type Task<'a> = Box<dyn FnOnce() + Send + 'a>;
+
+#[cfg(not(target_arch = "wasm32"))]
+fn all(tasks: Vec<Task<'_>>) {
+    rayon::scope(|s| tasks.into_iter().for_each(|t| s.spawn(|_| t())));
+}
+
 #[cfg(target_arch = "wasm32")]
-pub(super) fn chunks<T: Send>(data: &mut [T], size: usize, f: impl Fn(usize, &mut [T]) + Send + Sync) {
-    data.chunks_mut(size.max(1)).enumerate().for_each(|(i, c)| f(i, c));
+fn all(tasks: Vec<Task<'_>>) {
+    tasks.into_iter().for_each(|t| t());
 }
 
 /// How a matrix product may use threads.

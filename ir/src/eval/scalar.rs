@@ -265,8 +265,10 @@ pub(super) fn bitcast(from: DType, to: DType, a: &Buf, out: &mut Buf) {
     match (a, out) {
         (Buf::F32(a), Buf::U32(o)) if from == DType::F32 => map1(a, o, f32::to_bits),
         (Buf::U32(a), Buf::F32(o)) if to == DType::F32 => map1(a, o, f32::from_bits),
-        (a, out) => each!(a, a => each!(out, o => map1(a, o, |x| {
-            Elem::from_scalar(storage::from_raw(to, storage::to_raw(from, x.to_scalar(from))))
-        }))),
+        (a, out) => {
+            let raw: Vec<u64> =
+                each!(a, a => a.iter().map(|x| storage::to_raw(from, x.to_scalar(from))).collect());
+            each!(out, o => map1(&raw, o, |r| Elem::from_scalar(storage::from_raw(to, r))));
+        }
     }
 }

@@ -1,0 +1,638 @@
+//! Text to graph.
+
+use super::TextError;
+use crate::dtype::{Class, DType};
+use crate::graph::{Border, Constraint, Graph, Node, TensorType, Value};
+use crate::op::{Contract, GatherAxis, NormKind, Op, ReduceOp};
+use crate::poly::Poly;
+use crate::scalar::{BinaryOp, Scalar, ScalarFn, ScalarNode, UnaryOp};
+use crate::tensor::{Tensor, checked_numel};
+use std::collections::HashMap;
+use std::sync::Arc;
+
+/// The graph that the text describes. Types are taken as written: a graph that the verifier refuses can be parsed.
+pub fn parse(text: &str) -> Result<Graph, TextError> {
+    let mut p = Parser { text, at: 0, depth: 0 };
+    let parsed = p.graph().and_then(|g| {
+        p.space();
+        if p.at < text.len() { Err(p.unexpected("the end")) } else { Ok(g) }
+    });
+    parsed.map_err(|message| {
+        let before = text.get(..p.at).unwrap_or(text);
+        let line = before.matches('\n').count() + 1;
+        let column = before.len() - before.rfind('\n').map_or(0, |i| i + 1) + 1;
+        TextError { line, column, message }
+    })
+}
+
+/// The deepest nesting of subgraphs and of expressions.
+const MAX_DEPTH: usize = 200;
+
+struct Parser<'a> {
+    text: &'a str,
+    at: usize,
+    depth: usize,
+}
+
+/// What is wrong; the place is where the parser stands.
+type Parsed<T> = Result<T, String>;
+
+impl<'a> Parser<'a> {
+    fn rest(&self) -> &'a str {
+        self.text.get(self.at..).unwrap_or("")
+    }
+    fn space(&mut self) {
+        loop {
+            let rest = self.rest();
+            let trimmed = rest.trim_start();
+            self.at += rest.len() - trimmed.len();
+            if !trimmed.starts_with("//") {
+                return;
+            }
+            self.at += trimmed.find('\n').unwrap_or(trimmed.len());
+        }
+    }
+    fn unexpected(&mut self, wanted: &str) -> String {
+        self.space();
+        match self.rest().split_whitespace().next() {
+            Some(t) => format!("expected {wanted}, found `{t}`"),
+            None => format!("expected {wanted}, found the end"),
+        }
+    }
+    /// Takes the punctuation if it is next.
+    fn eat(&mut self, t: &str) -> bool {
+        self.space();
+        let hit = self.rest().starts_with(t);
+        if hit {
+            self.at += t.len();
+        }
+        hit
+    }
+    fn expect(&mut self, t: &str) -> Parsed<()> {
+        if self.eat(t) { Ok(()) } else { Err(self.unexpected(&format!("`{t}`"))) }
+    }
+    /// The word that is next, without taking it.
+    fn peek(&mut self) -> &'a str {
+        self.space();
+        let rest = self.rest();
+        let end = rest.find(|c: char| !(c.is_ascii_alphanumeric() || c == '_')).unwrap_or(rest.len());
+        &rest[..end]
+    }
+    fn eat_word(&mut self, w: &str) -> bool {
+        let hit = self.peek() == w;
+        if hit {
+            self.at += w.len();
+        }
+        hit
+    }
+    fn expect_word(&mut self, w: &str) -> Parsed<()> {
+        if self.eat_word(w) { Ok(()) } else { Err(self.unexpected(&format!("`{w}`"))) }
+    }
+    fn word(&mut self, what: &str) -> Parsed<&'a str> {
+        let w = self.peek();
+        if w.is_empty() {
+            return Err(self.unexpected(what));
+        }
+        self.at += w.len();
+        Ok(w)
+    }
+    fn integer(&mut self) -> Parsed<usize> {
+        let w = self.peek();
+        let n = w.parse().map_err(|_| self.unexpected("a number"))?;
+        self.at += w.len();
+        Ok(n)
+    }
+    fn string(&mut self) -> Parsed<Arc<str>> {
+        if !self.eat("\"") {
+            return Err(self.unexpected("a string"));
+        }
+        let mut out = String::new();
+        let mut chars = self.rest().char_indices();
+        while let Some((i, c)) = chars.next() {
+            match c {
+                '"' => {
+                    self.at += i + 1;
+                    return Ok(out.into());
+                }
+                '\\' => match chars.next() {
+                    Some((_, 'n')) => out.push('\n'),
+                    Some((_, c)) => out.push(c),
+                    None => break,
+                },
+                c => out.push(c),
+            }
+        }
+        Err("the string does not end".into())
+    }
+    /// `open item, item close`.
+    fn list<T>(
+        &mut self,
+        open: &str,
+        close: &str,
+        mut item: impl FnMut(&mut Self) -> Parsed<T>,
+    ) -> Parsed<Vec<T>> {
+        self.expect(open)?;
+        let mut out = vec![];
+        if self.eat(close) {
+            return Ok(out);
+        }
+        loop {
+            out.push(item(self)?);
+            if self.eat(close) {
+                return Ok(out);
+            }
+            if !self.eat(",") {
+                return Err(self.unexpected(&format!("`,` or `{close}`")));
+            }
+        }
+    }
+    /// A symbolic integer: up to the first of `stops` outside parentheses.
+    fn poly(&mut self, stops: &str) -> Parsed<Poly> {
+        self.space();
+        let rest = self.rest();
+        let mut depth = 0;
+        let mut end = rest.len();
+        for (i, c) in rest.char_indices() {
+            if depth == 0 && stops.contains(c) {
+                end = i;
+                break;
+            }
+            match c {
+                '(' => depth += 1,
+                ')' => depth -= 1,
+                '\n' => {
+                    end = i;
+                    break;
+                }
+                _ => {}
+            }
+        }
+        let p = Poly::parse(rest[..end].trim())?;
+        self.at += end;
+        Ok(p)
+    }
+    fn polys(&mut self) -> Parsed<Vec<Poly>> {
+        self.list("[", "]", |p| p.poly(",]"))
+    }
+    fn dtype(&mut self) -> Parsed<DType> {
+        let start = self.at;
+        let w = self.word("an element type")?;
+        w.parse().inspect_err(|_| self.at = start)
+    }
+    fn ty(&mut self) -> Parsed<TensorType> {
+        let dtype = self.dtype()?;
+        Ok(TensorType::new(dtype, self.polys()?))
+    }
+    /// The characters of a number (`-1.5e-7`, `inf`, `nan`, `true`).
+    fn literal(&mut self) -> Parsed<&'a str> {
+        self.space();
+        let rest = self.rest();
+        let end = rest
+            .find(|c: char| !(c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | '+')))
+            .unwrap_or(rest.len());
+        if end == 0 {
+            return Err(self.unexpected("a number"));
+        }
+        self.at += end;
+        Ok(&rest[..end])
+    }
+    fn f32(&mut self) -> Parsed<f32> {
+        let start = self.at;
+        let t = self.literal()?;
+        t.parse().map_err(|_| {
+            self.at = start;
+            format!("`{t}` is not a number")
+        })
+    }
+    fn number(&mut self, dtype: DType) -> Parsed<Scalar> {
+        let start = self.at;
+        let t = self.literal()?;
+        let bits = match dtype.class() {
+            Class::Float if dtype == DType::F64 => t.parse::<f64>().ok().map(f64::to_bits),
+            Class::Float => t.parse::<f32>().ok().map(|v| f64::from(v).to_bits()),
+            Class::Int => t.parse::<i64>().ok().map(|v| v as u64),
+            Class::Uint => t.parse::<u64>().ok(),
+            Class::Bool => t.parse::<bool>().ok().map(u64::from),
+        };
+        bits.map(|bits| Scalar { dtype, bits }).ok_or_else(|| {
+            self.at = start;
+            format!("`{t}` is not a number of type {dtype}")
+        })
+    }
+    /// A number with its type.
+    fn scalar(&mut self) -> Parsed<Scalar> {
+        if let w @ ("true" | "false") = self.peek() {
+            self.at += w.len();
+            return Ok(Scalar::bool(w == "true"));
+        }
+        let start = self.at;
+        self.literal()?;
+        self.expect(":")?;
+        let dtype = self.dtype()?;
+        let end = self.at;
+        self.at = start;
+        let s = self.number(dtype)?;
+        self.at = end;
+        Ok(s)
+    }
+
+    fn nested<T>(&mut self, f: impl FnOnce(&mut Self) -> Parsed<T>) -> Parsed<T> {
+        self.depth += 1;
+        if self.depth > MAX_DEPTH {
+            return Err("nested too deeply".into());
+        }
+        let r = f(self);
+        self.depth -= 1;
+        r
+    }
+
+    fn value_number(&mut self) -> Parsed<usize> {
+        self.expect("%")?;
+        self.integer()
+    }
+
+    fn border(&mut self) -> Parsed<(Arc<str>, usize, usize)> {
+        self.space();
+        let name = if self.rest().starts_with('"') { self.string()? } else { self.word("a name")?.into() };
+        self.expect(":")?;
+        self.space();
+        let at = self.at;
+        Ok((name, self.value_number()?, at))
+    }
+
+    fn graph(&mut self) -> Parsed<Graph> {
+        self.nested(Parser::graph_inner)
+    }
+
+    fn graph_inner(&mut self) -> Parsed<Graph> {
+        let mut g = Graph::new();
+        let mut values: HashMap<usize, Value> = HashMap::new();
+        self.expect_word("graph")?;
+        let inputs = self.list("(", ")", Parser::border)?;
+        self.expect("->")?;
+        let outputs = self.list("(", ")", Parser::border)?;
+        self.expect("{")?;
+        while !self.eat("}") {
+            if self.eat_word("require") {
+                let a = self.poly("=")?;
+                self.expect("==")?;
+                let b = self.poly("@\n")?;
+                let origin = if self.eat("@") { self.string()? } else { "".into() };
+                g.constraints.push(Constraint { a, b, origin });
+            } else {
+                self.node(&mut g, &mut values)?;
+            }
+        }
+        let end = self.at;
+        let mut resolve = |list: Vec<(Arc<str>, usize, usize)>| {
+            list.into_iter()
+                .map(|(name, n, at)| match values.get(&n) {
+                    Some(v) => Ok(Border { name, value: *v }),
+                    None => {
+                        self.at = at;
+                        Err(format!("no node makes %{n}"))
+                    }
+                })
+                .collect::<Parsed<Vec<_>>>()
+        };
+        g.inputs = resolve(inputs)?;
+        g.outputs = resolve(outputs)?;
+        self.at = end;
+        Ok(g)
+    }
+
+    fn node(&mut self, g: &mut Graph, values: &mut HashMap<usize, Value>) -> Parsed<()> {
+        let mut results = vec![self.value_number()?];
+        while self.eat(",") {
+            results.push(self.value_number()?);
+        }
+        self.expect("=")?;
+        self.space();
+        let start = self.at;
+        let name = self.word("an operator")?;
+        // The numbers of a constant come before its type.
+        let mut constant = None;
+        let op = match name {
+            "const" => {
+                constant = Some(self.constant_start()?);
+                Op::Input
+            }
+            name => self.op(name).inspect_err(|e| {
+                if e.starts_with("unknown operator") {
+                    self.at = start;
+                }
+            })?,
+        };
+        let mut inputs = vec![];
+        if !matches!(op, Op::Input) {
+            inputs = self.list("(", ")", |p| {
+                p.space();
+                let at = p.at;
+                let n = p.value_number()?;
+                values.get(&n).copied().ok_or_else(|| {
+                    p.at = at;
+                    format!("%{n} is used before it is made")
+                })
+            })?;
+        }
+        self.expect(":")?;
+        self.space();
+        let types_at = self.at;
+        let mut outputs = vec![self.ty()?];
+        while self.eat(",") {
+            outputs.push(self.ty()?);
+        }
+        if outputs.len() != results.len() {
+            self.at = types_at;
+            return Err(format!("{} types for {} results", outputs.len(), results.len()));
+        }
+        let op = match constant {
+            Some(at) => Op::Const(Arc::new(self.constant(at, &outputs[0], types_at)?)),
+            None => op,
+        };
+        let mut names = vec![None; outputs.len()];
+        if self.eat_word("as") {
+            for (i, slot) in names.iter_mut().enumerate() {
+                if i > 0 {
+                    self.expect(",")?;
+                }
+                if !self.eat_word("_") {
+                    *slot = Some(self.string()?);
+                }
+            }
+        }
+        let mut origin = vec![];
+        if self.eat("@") {
+            origin.push(self.string()?);
+            while self.eat(",") {
+                origin.push(self.string()?);
+            }
+        }
+        let id = g.add_node(Node { op, inputs, outputs, origin, names });
+        for (port, n) in results.into_iter().enumerate() {
+            if values.insert(n, Value { node: id, port: port as u32 }).is_some() {
+                return Err(format!("%{n} is made twice"));
+            }
+        }
+        Ok(())
+    }
+
+    /// Skips a constant's values: where they are, or `None` when absent.
+    fn constant_start(&mut self) -> Parsed<Option<usize>> {
+        if self.eat_word("absent") {
+            return Ok(None);
+        }
+        if self.eat_word("hash") {
+            self.word("a hash")?;
+            return Ok(None);
+        }
+        self.space();
+        let at = self.at;
+        self.list("[", "]", |p| p.literal().map(|_| ()))?;
+        Ok(Some(at))
+    }
+
+    fn constant(&mut self, values: Option<usize>, ty: &TensorType, types_at: usize) -> Parsed<Tensor> {
+        let end = std::mem::replace(&mut self.at, types_at);
+        let shape = ty.static_shape().ok_or("a constant needs a constant shape")?;
+        let n = checked_numel(&shape).ok_or("the shape overflows")?;
+        let t = match values {
+            None => Tensor::absent(ty.dtype, shape),
+            Some(at) => {
+                self.at = at;
+                let v = self.list("[", "]", |p| p.number(ty.dtype))?;
+                if v.len() != n {
+                    self.at = at;
+                    return Err(format!("{} numbers for {ty}", v.len()));
+                }
+                Tensor::from_scalars(ty.dtype, shape, &v)
+            }
+        };
+        self.at = end;
+        Ok(t)
+    }
+
+    fn axis(&mut self) -> Parsed<usize> {
+        self.expect_word("axis")?;
+        self.integer()
+    }
+    fn axes(&mut self) -> Parsed<Vec<usize>> {
+        self.expect_word("axes")?;
+        self.list("[", "]", Parser::integer)
+    }
+    fn reduce_op(&mut self) -> Parsed<ReduceOp> {
+        let w = self.peek();
+        let op = ReduceOp::ALL.into_iter().find(|o| o.name() == w);
+        let op = op.ok_or_else(|| self.unexpected("`sum`, `prod`, `max` or `min`"))?;
+        self.at += w.len();
+        Ok(op)
+    }
+    fn gather_axes(&mut self) -> Parsed<Vec<GatherAxis>> {
+        self.list("[", "]", |p| {
+            if p.eat("$") {
+                let input = p.integer()?;
+                Ok(GatherAxis::Data { input, at: p.polys()? })
+            } else {
+                Ok(GatherAxis::Affine(p.poly(",]")?))
+            }
+        })
+    }
+    fn flags(&mut self) -> Parsed<Vec<bool>> {
+        self.list("[", "]", |p| {
+            let w = p.peek();
+            let b = w.parse().map_err(|_| p.unexpected("`true` or `false`"))?;
+            p.at += w.len();
+            Ok(b)
+        })
+    }
+    fn labels(&mut self) -> Parsed<Vec<u8>> {
+        let mut out = vec![];
+        loop {
+            self.space();
+            match self.rest().bytes().next() {
+                Some(c @ b'a'..=b'z') => out.push(c - b'a'),
+                Some(c @ b'A'..=b'Z') => out.push(c - b'A' + 26),
+                Some(b'<') => {
+                    self.at += 1;
+                    out.push(u8::try_from(self.integer()?).map_err(|e| e.to_string())?);
+                    if !self.rest().starts_with('>') {
+                        return Err(self.unexpected("`>`"));
+                    }
+                }
+                _ => return Ok(out),
+            }
+            self.at += 1;
+        }
+    }
+
+    fn op(&mut self, name: &str) -> Parsed<Op> {
+        Ok(match name {
+            "input" => Op::Input,
+            "map" => {
+                let shape = self.polys()?;
+                Op::Map { shape, body: self.body()? }
+            }
+            "view" => {
+                let shape = self.polys()?;
+                self.expect_word("reads")?;
+                let index = self.polys()?;
+                let fill = if self.eat_word("else") { Some(self.scalar()?) } else { None };
+                Op::View { shape, index, fill }
+            }
+            "reduce" => Op::Reduce { op: self.reduce_op()?, axes: self.axes()? },
+            "arg_reduce" => {
+                Op::ArgReduce { op: self.reduce_op()?, axis: self.axis()?, last: self.eat_word("last") }
+            }
+            "cumulate" => Op::Cumulate {
+                op: self.reduce_op()?,
+                axis: self.axis()?,
+                exclusive: self.eat_word("exclusive"),
+                reverse: self.eat_word("reverse"),
+            },
+            "contract" => {
+                self.expect("[")?;
+                let a = self.labels()?;
+                self.expect(",")?;
+                let b = self.labels()?;
+                self.expect("->")?;
+                let out = self.labels()?;
+                self.expect("]")?;
+                Op::Contract(Contract { a, b, out })
+            }
+            "gather" => {
+                let shape = self.polys()?;
+                self.expect_word("reads")?;
+                Op::Gather { shape, index: self.gather_axes()? }
+            }
+            "scatter" => {
+                let reduce = if self.eat_word("set") { None } else { Some(self.reduce_op()?) };
+                self.expect_word("writes")?;
+                Op::Scatter { reduce, index: self.gather_axes()? }
+            }
+            "concat" => Op::Concat { axis: self.axis()? },
+            "top_k" => {
+                let axis = self.axis()?;
+                self.expect_word("k")?;
+                self.expect("[")?;
+                let k = self.poly("]")?;
+                self.expect("]")?;
+                let largest = self.eat_word("largest");
+                if !largest {
+                    self.expect_word("smallest")?;
+                }
+                Op::TopK { axis, k, largest }
+            }
+            "softmax" => Op::Softmax { axis: self.axis()?, log: self.eat_word("log") },
+            "norm" => {
+                let kind = if self.eat_word("layer") {
+                    NormKind::Layer
+                } else {
+                    self.expect_word("rms")?;
+                    NormKind::Rms
+                };
+                let axes = self.axes()?;
+                self.expect_word("epsilon")?;
+                Op::Norm { kind, axes, epsilon: self.f32()?.to_bits() }
+            }
+            "attention" => {
+                self.expect_word("scale")?;
+                Op::Attention { scale: self.f32()?.to_bits() }
+            }
+            "if" => {
+                self.expect_word("then")?;
+                let then_branch = Box::new(self.graph()?);
+                self.expect_word("else")?;
+                Op::If { then_branch, else_branch: Box::new(self.graph()?) }
+            }
+            "loop" => {
+                self.expect_word("carried")?;
+                let carried = self.integer()?;
+                Op::Loop { body: Box::new(self.graph()?), carried }
+            }
+            "scan" => {
+                self.expect_word("carried")?;
+                let carried = self.integer()?;
+                self.expect_word("scanned")?;
+                let scanned = self.integer()?;
+                self.expect_word("reverse")?;
+                let reverse_inputs = self.flags()?;
+                let reverse_outputs = self.flags()?;
+                Op::Scan { body: Box::new(self.graph()?), carried, scanned, reverse_inputs, reverse_outputs }
+            }
+            other => return Err(format!("unknown operator `{other}`")),
+        })
+    }
+
+    /// `{ let t0 = expr; expr }`.
+    fn body(&mut self) -> Parsed<ScalarFn> {
+        self.expect("{")?;
+        let mut body = ScalarFn::default();
+        let mut lets: HashMap<&str, u32> = HashMap::new();
+        while self.eat_word("let") {
+            let name = self.word("a name")?;
+            self.expect("=")?;
+            let value = self.expr(&mut body, &lets)?;
+            self.expect(";")?;
+            lets.insert(name, value);
+        }
+        let root = self.expr(&mut body, &lets)?;
+        self.expect("}")?;
+        if root as usize + 1 != body.nodes.len() {
+            // The result is the last node; an equal one earlier must be repeated.
+            let again = body.nodes[root as usize].clone();
+            body.nodes.push(again);
+        }
+        Ok(body)
+    }
+
+    fn expr(&mut self, body: &mut ScalarFn, lets: &HashMap<&str, u32>) -> Parsed<u32> {
+        self.nested(|p| p.expr_inner(body, lets))
+    }
+
+    fn expr_inner(&mut self, body: &mut ScalarFn, lets: &HashMap<&str, u32>) -> Parsed<u32> {
+        self.space();
+        let start = self.at;
+        let w = self.peek();
+        if let Some(n) = lets.get(w) {
+            self.at += w.len();
+            return Ok(*n);
+        }
+        if let Some(i) = w.strip_prefix('a').and_then(|i| i.parse().ok()) {
+            self.at += w.len();
+            return Ok(body.push(ScalarNode::Arg(i)));
+        }
+        self.at += w.len();
+        if w.is_empty() || !self.eat("(") {
+            self.at = start;
+            return Ok(body.push(ScalarNode::Const(self.scalar()?)));
+        }
+        if w == "index" {
+            let p = self.poly(")")?;
+            self.expect(")")?;
+            return Ok(body.push(ScalarNode::Index(p)));
+        }
+        let mut to = None;
+        if matches!(w, "cast" | "bitcast") {
+            to = Some(self.dtype()?);
+            self.expect(",")?;
+        }
+        let mut args = vec![self.expr(body, lets)?];
+        while self.eat(",") {
+            args.push(self.expr(body, lets)?);
+        }
+        self.expect(")")?;
+        let node = match (w, to, args.as_slice()) {
+            ("cast", Some(to), [a]) => Some(ScalarNode::Cast(to, *a)),
+            ("bitcast", Some(to), [a]) => Some(ScalarNode::Bitcast(to, *a)),
+            ("select", None, [c, a, b]) => Some(ScalarNode::Select(*c, *a, *b)),
+            (w, None, [a]) => UnaryOp::from_name(w).map(|op| ScalarNode::Unary(op, *a)),
+            (w, None, [a, b]) => BinaryOp::from_name(w).map(|op| ScalarNode::Binary(op, *a, *b)),
+            _ => None,
+        };
+        let node = node.ok_or_else(|| {
+            self.at = start;
+            format!("no scalar operator `{w}` of {} operands", args.len())
+        })?;
+        Ok(body.push(node))
+    }
+}
