@@ -37,7 +37,8 @@ fn depth(c: &mut Criterion) {
     group.sample_size(10).measurement_time(Duration::from_secs(5));
     for layers in [2, 6, 12, 24] {
         let bytes = first_layers("qwen2.5-0.5b", layers);
-        group.bench_with_input(BenchmarkId::from_parameter(layers), &bytes, |b, bytes| b.iter(|| plan(bytes)));
+        group
+            .bench_with_input(BenchmarkId::from_parameter(layers), &bytes, |b, bytes| b.iter(|| plan(bytes)));
     }
     group.finish();
 }
@@ -66,8 +67,12 @@ fn first_layers(name: &str, layers: usize) -> Vec<u8> {
     };
     graph.input.retain(|i| stays(&i.name));
     graph.output.retain(|o| stays(&o.name));
-    let producer: HashMap<&str, usize> =
-        graph.node.iter().enumerate().flat_map(|(i, n)| n.output.iter().map(move |o| (o.as_str(), i))).collect();
+    let producer: HashMap<&str, usize> = graph
+        .node
+        .iter()
+        .enumerate()
+        .flat_map(|(i, n)| n.output.iter().map(move |o| (o.as_str(), i)))
+        .collect();
     let mut live = HashSet::new();
     let mut wanted: Vec<&str> = graph.output.iter().map(|o| o.name.as_str()).collect();
     while let Some(value) = wanted.pop() {

@@ -160,7 +160,11 @@ impl Compiled<'_> {
         match self {
             Compiled::Graph(graph, _) => {
                 if inputs.len() != graph.inputs.len() {
-                    return Err(Failure::error(format!("{} inputs instead of {}", graph.inputs.len(), inputs.len())));
+                    return Err(Failure::error(format!(
+                        "{} inputs instead of {}",
+                        graph.inputs.len(),
+                        inputs.len()
+                    )));
                 }
                 let named = graph.inputs.iter().zip(inputs).map(|(b, t)| (b.name.to_string(), t.clone()));
                 evaluate(graph, &named.collect()).map_err(|e| Failure::error(e.to_string()))

@@ -1,38 +1,21 @@
-//! Mutated models never make the compiler panic.
+//! Mutated models never make the compiler panic, and random graphs mean the same before and after
+//! every stage.
 //!
 //! A mutation works on the protobuf wire format, without a schema: numbers become extreme, fields are
 //! dropped, doubled, moved between messages, strings swapped, bytes cut off. Everything follows from a
 //! seed, which a failure prints; `WGFC_FUZZ_SEED` repeats it.
 
 use crate::backend::{Failure, caught};
+use crate::compare::{Tolerance, equal};
 use crate::data::Folder;
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::{Duration, Instant};
 use wgfc_compiler::import::NoExternalData;
 use wgfc_compiler::{Options, compile};
-
-/// SplitMix64.
-pub struct Rng(pub u64);
-
-impl Rng {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    }
-    /// Below `n`, which is at least 1.
-    fn below(&mut self, n: usize) -> usize {
-        (self.next() % n as u64) as usize
-    }
-    fn one_in(&mut self, n: usize) -> bool {
-        self.below(n) == 0
-    }
-    fn pick<T: Copy>(&mut self, of: &[T]) -> T {
-        of[self.below(of.len())]
-    }
-}
+use wgfc_ir::eval::evaluate;
+use wgfc_ir::testing::{Config, Rng, random_graph};
+use wgfc_ir::{Graph, Tensor};
 
 /// One field of a message, its payload parsed further where it looks like a message.
 #[derive(Clone, Debug)]
@@ -169,15 +152,19 @@ fn mutate(fields: &mut Vec<Field>, rng: &mut Rng, spare: &[Field]) {
         4 => fields[i].number = 1 + rng.below(30) as u64,
         _ => match &mut fields[i].payload {
             Payload::Varint(v) => {
-                *v = if rng.one_in(3) { v.wrapping_add(rng.pick(&[1, u64::MAX])) } else { rng.pick(&NUMBERS) }
+                *v = if rng.one_in(3) {
+                    v.wrapping_add(*rng.pick(&[1, u64::MAX]).unwrap_or(&1))
+                } else {
+                    *rng.pick(&NUMBERS).unwrap_or(&0)
+                }
             }
             Payload::Fixed(b) | Payload::Bytes(b) => match rng.below(3) {
                 0 => b.truncate(rng.below(b.len() + 1)),
-                1 => b.extend((0..rng.below(9)).map(|_| rng.next() as u8)),
+                1 => b.extend((0..rng.below(9)).map(|_| rng.bits() as u8)),
                 _ if b.is_empty() => {}
                 _ => {
                     let at = rng.below(b.len());
-                    b[at] = rng.next() as u8;
+                    b[at] = rng.bits() as u8;
                 }
             },
             Payload::Message(m) => m.reverse(),
@@ -213,7 +200,7 @@ fn mutated(model: &[u8], rng: &mut Rng) -> Vec<u8> {
             _ => {
                 for _ in 0..1 + rng.below(8) {
                     let at = rng.below(bytes.len());
-                    bytes[at] = rng.next() as u8;
+                    bytes[at] = rng.bits() as u8;
                 }
             }
         }
@@ -259,7 +246,7 @@ fn mutated_models_do_not_panic() {
         if Instant::now() >= end || failures.len() >= 20 {
             break;
         }
-        let mut rng = Rng(seed);
+        let mut rng = Rng::new(seed);
         let (name, model) = &models[rng.below(models.len())];
         let bytes = mutated(model, &mut rng);
         // What a crash that cannot be caught leaves behind.
@@ -281,4 +268,57 @@ fn mutated_models_do_not_panic() {
     }
     crate::say(format!("{tried} mutated models, {accepted} of them compiled"));
     assert!(failures.is_empty(), "{}", failures.join("\n"));
+}
+
+/// Runs `check` on random graphs until time is up; what fails is printed with its seed and its text.
+fn on_random_graphs(
+    test: &str,
+    check: impl Fn(&Graph, &BTreeMap<String, Tensor>, &[Tensor]) -> Result<(), Failure>,
+) {
+    let end = Instant::now() + duration();
+    let (mut tried, mut failures) = (0, vec![]);
+    for seed in first_seed().. {
+        if Instant::now() >= end || failures.len() >= 3 {
+            break;
+        }
+        let config = Config { operators: 2 + (seed % 19) as usize, ..Config::default() };
+        let (graph, inputs) = random_graph(seed, &config);
+        let result = caught(|| {
+            let want = evaluate(&graph, &inputs).map_err(|e| Failure::error(e.to_string()))?;
+            check(&graph, &inputs, &want)
+        });
+        tried += 1;
+        if let Err(f) = result {
+            failures.push(format!(
+                "seed {seed}, {} operators: {}: {}\ninputs: {inputs:?}\n{}",
+                config.operators,
+                f.status(),
+                f.message(),
+                wgfc_ir::text::print(&graph)
+            ));
+        }
+    }
+    crate::say(format!("{test}: {tried} random graphs"));
+    assert!(failures.is_empty(), "{}", failures.join("\n"));
+}
+
+fn same(what: &str, got: &[Tensor], want: &[Tensor]) -> Result<(), Failure> {
+    let tolerance = Tolerance { rtol: 1e-3, atol: 1e-4 };
+    if got.len() != want.len() {
+        return Err(Failure::Wrong(format!("{what}: {} outputs instead of {}", got.len(), want.len())));
+    }
+    for (i, (g, w)) in got.iter().zip(want).enumerate() {
+        equal(g, w, tolerance).map_err(|e| Failure::Wrong(format!("{what}: output {i}: {e}")))?;
+    }
+    Ok(())
+}
+
+#[test]
+fn rewritten_graphs_mean_the_same() {
+    on_random_graphs("rewritten_graphs_mean_the_same", |graph, inputs, want| {
+        let mut graph = graph.clone();
+        wgfc_compiler::rewrite::rewrite(&mut graph)?;
+        let got = evaluate(&graph, inputs).map_err(|e| Failure::error(format!("rewritten: {e}")))?;
+        same("rewritten", &got, want)
+    });
 }
