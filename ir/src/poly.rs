@@ -472,7 +472,7 @@ impl Poly {
                 let mut rest = m.clone();
                 rest.remove(i);
                 let scale = Poly::from_terms([(rest, *c)].into_iter().collect());
-                let whole = &(&scale * d) * &Poly::atom(Atom::Div(x.clone(), d.clone()));
+                let whole = &(&scale * d) * &x.div(d, &[]);
                 let without = &self - &whole;
                 if without.term_count() < self.term_count() {
                     let r = Poly::from_terms([(m.clone(), *c)].into_iter().collect());
@@ -923,6 +923,7 @@ mod tests {
         assert_eq!(back.recombine(), p("%0"));
         let (q, r) = (p("%0").div(&p("7"), &dom), p("%0").modulo(&p("7"), &dom));
         assert_eq!((&(&q * 14) + &(&r * 2)).recombine(), p("2*%0"));
+        assert_eq!(p("378*(%0/378) + 63*((%0/63)%6) + 7*((%0/7)%9) + %0%7").recombine(), p("%0"));
     }
 
     #[test]

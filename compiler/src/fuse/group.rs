@@ -9,7 +9,7 @@ use super::pull::splat;
 use crate::options::Fusion;
 use rustc_hash::{FxHashMap, FxHashSet};
 use std::collections::BTreeMap;
-use wgfc_ir::{BinaryOp, Graph, NodeId, Op, ScalarNode, UnaryOp, Value};
+use wgfc_ir::{BinaryOp, Graph, NodeId, Op, Poly, ScalarNode, UnaryOp, Value};
 
 /// Index of a [`Unit`].
 pub type UnitId = usize;
@@ -285,7 +285,8 @@ impl Grouper<'_> {
         let Op::View { shape, index, .. } = &node.op else { return false };
         let x = node.inputs[0];
         let from = &self.graph.ty(x).shape;
-        let here: Vec<_> = (0..shape.len()).map(wgfc_ir::Poly::var).collect();
+        let here: Vec<_> =
+            shape.iter().enumerate().map(|(i, d)| if d.is(1) { Poly::ZERO } else { Poly::var(i) }).collect();
         let alias =
             super::pull::flat_offset(from, index, shape) == super::pull::flat_offset(shape, &here, shape);
         alias
