@@ -308,7 +308,7 @@ impl Poly {
             return Poly::constant(a.div_euclid(b));
         }
         let (q, r) = self.div_rem(d);
-        if r.in_range(d, domain) {
+        if r.is(0) || r.in_range(d, domain) {
             return q;
         }
         // (g·a)/(g·b) = a/b
@@ -348,7 +348,7 @@ impl Poly {
             return Poly::constant(a.rem_euclid(b));
         }
         let (_, r) = self.div_rem(d);
-        if r.in_range(d, domain) {
+        if r.is(0) || r.in_range(d, domain) {
             return r;
         }
         // (x % (a·d)) % d = x % d
