@@ -1,4 +1,4 @@
-//! The ONNX node cases on an adapter, with no CPU fallback, against the list of those known to pass.
+//! The test cases of ONNX on an adapter, with no CPU fallback, against the lists of those known to pass.
 
 use crate::backend::{Backend, Failure, caught};
 use crate::compare::{Tolerance, equal};
@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
 use wgfc_compiler::Fusion;
 
-/// One line of `cases.tsv`.
+/// One line of a suite's index.
 struct Case {
     folder: Folder,
     tolerance: Tolerance,
@@ -32,12 +32,12 @@ impl Outcome {
     }
 }
 
-fn cases(root: &Path) -> Result<Vec<Case>, String> {
-    let index = root.join("cases.tsv");
+fn cases(root: &Path, suite: &str) -> Result<Vec<Case>, String> {
+    let index = root.join(format!("{suite}.tsv"));
     let text = std::fs::read_to_string(&index)
         .map_err(|e| format!("{}: {e}; run scripts/node_cases.py", index.display()))?;
     let mut cases = vec![];
-    for line in text.lines().filter(|l| !l.starts_with('#')) {
+    for line in text.lines() {
         let [name, rtol, atol, operators] = line.split('\t').collect::<Vec<_>>()[..] else {
             return Err(format!("{}: not a case: {line}", index.display()));
         };
@@ -128,9 +128,9 @@ fn by_operator(cases: &[Case], outcomes: &[Outcome]) -> String {
 }
 
 /// Compares with, or under `UPDATE_EXPECT` extends, the list of cases known to pass. Returns those that no longer do.
-fn expectations(cases: &[Case], outcomes: &[Outcome], may_grow: bool) -> Vec<String> {
+fn expectations(suite: &str, cases: &[Case], outcomes: &[Outcome], may_grow: bool) -> Vec<String> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/conformance");
-    let file = folder.join("onnx_node_passing.txt");
+    let file = folder.join(format!("onnx_{suite}_passing.txt"));
     let text = std::fs::read_to_string(&file).unwrap_or_default();
     let known: BTreeSet<&str> = text.lines().filter(|l| !l.is_empty()).collect();
     let all = std::env::var_os("WGFC_CASES").is_none();
@@ -145,7 +145,8 @@ fn expectations(cases: &[Case], outcomes: &[Outcome], may_grow: bool) -> Vec<Str
         std::fs::write(&file, union).expect("the list can be written");
         if all {
             let failing = table(cases, outcomes, |o| o.result.is_err(), false);
-            std::fs::write(folder.join("onnx_node_failing.tsv"), failing).expect("the list can be written");
+            std::fs::write(folder.join(format!("onnx_{suite}_failing.tsv")), failing)
+                .expect("the list can be written");
         }
     } else if may_grow && all {
         let new: Vec<&&str> = passing.difference(&known).collect();
@@ -169,14 +170,24 @@ fn expectations(cases: &[Case], outcomes: &[Outcome], may_grow: bool) -> Vec<Str
 
 #[test]
 fn onnx_node_cases() {
+    run_suite("node");
+}
+
+#[test]
+fn onnx_exported_cases() {
+    run_suite("exported");
+}
+
+fn run_suite(suite: &str) {
+    let test = format!("onnx_{suite}_cases");
     let root = crate::folder("WGFC_CONFORMANCE", "target/conformance");
-    let cases = match cases(&root) {
+    let cases = match cases(&root, suite) {
         Ok(all) => all.into_iter().filter(|c| crate::selected(&c.folder.name)).collect::<Vec<_>>(),
-        Err(e) => return crate::skip("onnx_node_cases", e),
+        Err(e) => return crate::skip(&test, e),
     };
     let backend = match Backend::from_env() {
         Ok(b) => b,
-        Err(e) => return crate::skip("onnx_node_cases", e),
+        Err(e) => return crate::skip(&test, e),
     };
     let start = Instant::now();
     let outcomes = run_all(&cases, &backend);
@@ -187,7 +198,7 @@ fn onnx_node_cases() {
     }
     let counts: Vec<String> = counts.iter().map(|(status, n)| format!("{n} {status}")).collect();
     let summary = format!(
-        "{} ONNX node cases on {backend} in {:.0} s: {}",
+        "{} ONNX {suite} cases on {backend} in {:.0} s: {}",
         cases.len(),
         start.elapsed().as_secs_f64(),
         counts.join(", ")
@@ -201,14 +212,14 @@ fn onnx_node_cases() {
             crate::say(format!("SLOW {}: {:.1} s", c.folder.name, o.seconds));
         }
     }
-    let stem = root.join(format!("report-{}", backend.short()));
+    let stem = root.join(format!("report-{suite}-{}", backend.short()));
     let report = format!("# {summary}\n{}", by_operator(&cases, &outcomes));
     std::fs::write(stem.with_extension("md"), report).expect("the report can be written");
     std::fs::write(stem.with_extension("tsv"), table(&cases, &outcomes, |_| true, true))
         .expect("the report can be written");
     crate::say(format!("by operator: {0}.md, by case: {0}.tsv", stem.display()));
 
-    let lost = expectations(&cases, &outcomes, backend.is_adapter());
+    let lost = expectations(suite, &cases, &outcomes, backend.is_adapter());
     assert!(lost.is_empty(), "cases that passed before:\n{}", lost.join("\n"));
     assert!(
         !outcomes.iter().any(|o| matches!(o.result, Err(Failure::Panic(_)))),
