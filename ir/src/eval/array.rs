@@ -267,21 +267,13 @@ impl Array {
         if bytes.len() != t.dtype.bytes_for(n) {
             return None;
         }
-        macro_rules! le {
-            ($t:ty) => {
-                bytes
-                    .chunks_exact(size_of::<$t>())
-                    .map(|c| <$t>::from_le_bytes(c.try_into().unwrap_or_default()))
-                    .collect()
-            };
-        }
         let data = match t.dtype {
-            DType::F32 => Buf::F32(le!(f32)),
-            DType::F64 => Buf::F64(le!(f64)),
-            DType::I64 => Buf::I64(le!(i64)),
-            DType::U64 => Buf::U64(le!(u64)),
-            DType::I32 => Buf::I32(le!(i32)),
-            DType::U32 => Buf::U32(le!(u32)),
+            DType::F32 => Buf::F32(pods(bytes)),
+            DType::F64 => Buf::F64(pods(bytes)),
+            DType::I64 => Buf::I64(pods(bytes)),
+            DType::U64 => Buf::U64(pods(bytes)),
+            DType::I32 => Buf::I32(pods(bytes)),
+            DType::U32 => Buf::U32(pods(bytes)),
             DType::Bool => Buf::Bool(bytes.iter().map(|b| *b != 0).collect()),
             DType::U8 => Buf::U32(bytes.iter().map(|b| u32::from(*b)).collect()),
             DType::F16 => {
@@ -301,19 +293,14 @@ impl Array {
     }
 
     pub(super) fn to_tensor(&self) -> Result<Tensor, String> {
-        macro_rules! le {
-            ($v:expr) => {
-                $v.iter().flat_map(|x| x.to_le_bytes()).collect()
-            };
-        }
         let d = self.dtype;
         let bytes: Vec<u8> = match &*self.data {
-            Buf::F32(v) if d == DType::F32 => le!(v),
-            Buf::F64(v) => le!(v),
-            Buf::I64(v) => le!(v),
-            Buf::U64(v) => le!(v),
-            Buf::I32(v) if d == DType::I32 => le!(v),
-            Buf::U32(v) if d == DType::U32 => le!(v),
+            Buf::F32(v) if d == DType::F32 => bytemuck::cast_slice(v).to_vec(),
+            Buf::F64(v) => bytemuck::cast_slice(v).to_vec(),
+            Buf::I64(v) => bytemuck::cast_slice(v).to_vec(),
+            Buf::U64(v) => bytemuck::cast_slice(v).to_vec(),
+            Buf::I32(v) if d == DType::I32 => bytemuck::cast_slice(v).to_vec(),
+            Buf::U32(v) if d == DType::U32 => bytemuck::cast_slice(v).to_vec(),
             b => each!(b, v => storage::encode(d, v.iter().map(|x| x.to_scalar(d)))),
         };
         Tensor::new(d, self.shape.clone(), bytes)
@@ -359,12 +346,21 @@ impl Array {
 pub(super) fn strides(shape: &[usize]) -> Vec<usize> {
     let mut s = vec![1; shape.len()];
     for i in (1..shape.len()).rev() {
-        s[i - 1] = s[i] * shape[i];
+        s[i - 1] = usize::wrapping_mul(s[i], shape[i]);
     }
     s
 }
 
 /// Splits an axis from the rest: how many slices before it, its extent, how many elements after it.
 pub(super) fn around(shape: &[usize], axis: usize) -> (usize, usize, usize) {
-    (shape[..axis].iter().product(), shape[axis], shape[axis + 1..].iter().product())
+    // An empty tensor may have other extents whose product overflows.
+    let n = |s: &[usize]| s.iter().fold(1, |n: usize, d| n.wrapping_mul(*d));
+    (n(&shape[..axis]), shape[axis], n(&shape[axis + 1..]))
+}
+
+/// Packed bytes as elements, wherever they lie.
+fn pods<T: bytemuck::Pod>(bytes: &[u8]) -> Vec<T> {
+    let mut v = vec![T::zeroed(); bytes.len() / size_of::<T>()];
+    bytemuck::cast_slice_mut(&mut v).copy_from_slice(bytes);
+    v
 }

@@ -196,7 +196,7 @@ pub(super) fn merge(axes: impl DoubleEndedIterator<Item = (usize, usize)>) -> Wa
     let mut out: Walk = vec![];
     for (d, s) in axes.rev().filter(|(d, _)| *d != 1) {
         match out.last_mut() {
-            Some((d_in, s_in)) if s == *s_in * *d_in => *d_in *= d,
+            Some((d_in, s_in)) if s == s_in.wrapping_mul(*d_in) => *d_in = d_in.wrapping_mul(d),
             _ => out.push((d, s)),
         }
     }

@@ -365,7 +365,7 @@ fn apply(op: &Op, args: &[&Array], env: &Env) -> Result<Vec<Array>, EvalError> {
         }
         Op::Map { body, shape } => one(map::map(body, env.shape(shape)?, args, env)?),
         Op::View { shape, index, fill } => one(view::view(args[0], env.shape(shape)?, index, *fill, env)?),
-        Op::Reduce { op, axes } => one(reduce::reduce(args[0], *op, axes)),
+        Op::Reduce { op, axes } => one(reduce::reduce(args[0], *op, axes, env)?),
         Op::ArgReduce { op, axis, last } => one(reduce::arg_reduce(args[0], *op, *axis, *last)?),
         Op::Cumulate { op, axis, exclusive, reverse } => {
             one(reduce::cumulate(args[0], *op, *axis, *exclusive, *reverse))

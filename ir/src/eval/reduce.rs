@@ -33,29 +33,31 @@ fn identity(op: ReduceOp, dtype: DType) -> Scalar {
     }
 }
 
-pub(super) fn reduce(x: &Array, op: ReduceOp, axes: &[usize]) -> Array {
+pub(super) fn reduce(x: &Array, op: ReduceOp, axes: &[usize], env: &Env) -> Result<Array, EvalError> {
     let rank = x.shape.len();
     let mut shape = x.shape.clone();
     for a in axes {
         shape[*a] = 1;
     }
+    // Of no elements the result may be large.
+    let n = env.numel(&shape)?;
     // The reduced axes go last, unless they already are one run in the middle.
     let run = axes.windows(2).all(|w| w[1] == w[0] + 1);
-    let (x, before, extent, after) = match axes {
+    let (x, extent, after) = match axes {
         [first, .., last] | [first @ last] if run => {
-            let n = |s: &[usize]| s.iter().product::<usize>();
-            (x.clone(), n(&x.shape[..*first]), n(&x.shape[*first..=*last]), n(&x.shape[last + 1..]))
+            let (_, _, rest) = around(&x.shape, *first);
+            let (_, _, after) = around(&x.shape, *last);
+            (x.clone(), rest / after.max(1) * x.shape[*first], after)
         }
-        [] => return x.clone(),
+        [] => return Ok(x.clone()),
         _ => {
             let kept = (0..rank).filter(|i| !axes.contains(i));
             let order: Vec<usize> = kept.chain(axes.iter().copied()).collect();
             let extent = axes.iter().map(|a| x.shape[*a]).product();
-            let before = shape.iter().product();
-            (permuted(x, &order), before, extent, 1)
+            (permuted(x, &order), extent, 1)
         }
     };
-    let mut out = Buf::full(identity(op, x.dtype), before * after);
+    let mut out = Buf::full(identity(op, x.dtype), n);
     // Float sums run in f64 and are rounded once: the best answer there is in the element type.
     if let (Buf::F32(src), Buf::F32(out), ReduceOp::Sum | ReduceOp::Prod) = (&*x.data, &mut out, op) {
         let first = if op == ReduceOp::Sum { 0.0 } else { 1.0 };
@@ -83,7 +85,7 @@ pub(super) fn reduce(x: &Array, op: ReduceOp, axes: &[usize]) -> Array {
         });
     }
     narrow(x.dtype, &mut out);
-    Array::new(x.dtype, shape, out)
+    Ok(Array::new(x.dtype, shape, out))
 }
 
 pub(super) fn arg_reduce(x: &Array, op: ReduceOp, axis: usize, last: bool) -> Result<Array, EvalError> {

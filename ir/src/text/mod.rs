@@ -22,6 +22,7 @@
 //!
 //! Nodes come in topological order and are numbered from 0, so text depends on meaning only.
 
+mod body;
 mod parse;
 mod print;
 #[cfg(test)]

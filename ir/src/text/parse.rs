@@ -5,7 +5,7 @@ use crate::dtype::{Class, DType};
 use crate::graph::{Border, Constraint, Graph, Node, TensorType, Value};
 use crate::op::{Contract, GatherAxis, NormKind, Op, ReduceOp};
 use crate::poly::Poly;
-use crate::scalar::{BinaryOp, Scalar, ScalarFn, ScalarNode, UnaryOp};
+use crate::scalar::Scalar;
 use crate::tensor::{Tensor, checked_numel};
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -28,20 +28,20 @@ pub fn parse(text: &str) -> Result<Graph, TextError> {
 /// The deepest nesting of subgraphs and of expressions.
 const MAX_DEPTH: usize = 200;
 
-struct Parser<'a> {
+pub(super) struct Parser<'a> {
     text: &'a str,
-    at: usize,
+    pub(super) at: usize,
     depth: usize,
 }
 
 /// What is wrong; the place is where the parser stands.
-type Parsed<T> = Result<T, String>;
+pub(super) type Parsed<T> = Result<T, String>;
 
 impl<'a> Parser<'a> {
     fn rest(&self) -> &'a str {
         self.text.get(self.at..).unwrap_or("")
     }
-    fn space(&mut self) {
+    pub(super) fn space(&mut self) {
         loop {
             let rest = self.rest();
             let trimmed = rest.trim_start();
@@ -60,7 +60,7 @@ impl<'a> Parser<'a> {
         }
     }
     /// Takes the punctuation if it is next.
-    fn eat(&mut self, t: &str) -> bool {
+    pub(super) fn eat(&mut self, t: &str) -> bool {
         self.space();
         let hit = self.rest().starts_with(t);
         if hit {
@@ -68,17 +68,17 @@ impl<'a> Parser<'a> {
         }
         hit
     }
-    fn expect(&mut self, t: &str) -> Parsed<()> {
+    pub(super) fn expect(&mut self, t: &str) -> Parsed<()> {
         if self.eat(t) { Ok(()) } else { Err(self.unexpected(&format!("`{t}`"))) }
     }
     /// The word that is next, without taking it.
-    fn peek(&mut self) -> &'a str {
+    pub(super) fn peek(&mut self) -> &'a str {
         self.space();
         let rest = self.rest();
         let end = rest.find(|c: char| !(c.is_ascii_alphanumeric() || c == '_')).unwrap_or(rest.len());
         &rest[..end]
     }
-    fn eat_word(&mut self, w: &str) -> bool {
+    pub(super) fn eat_word(&mut self, w: &str) -> bool {
         let hit = self.peek() == w;
         if hit {
             self.at += w.len();
@@ -88,7 +88,7 @@ impl<'a> Parser<'a> {
     fn expect_word(&mut self, w: &str) -> Parsed<()> {
         if self.eat_word(w) { Ok(()) } else { Err(self.unexpected(&format!("`{w}`"))) }
     }
-    fn word(&mut self, what: &str) -> Parsed<&'a str> {
+    pub(super) fn word(&mut self, what: &str) -> Parsed<&'a str> {
         let w = self.peek();
         if w.is_empty() {
             return Err(self.unexpected(what));
@@ -147,7 +147,7 @@ impl<'a> Parser<'a> {
         }
     }
     /// A symbolic integer: up to the first of `stops` outside parentheses.
-    fn poly(&mut self, stops: &str) -> Parsed<Poly> {
+    pub(super) fn poly(&mut self, stops: &str) -> Parsed<Poly> {
         self.space();
         let rest = self.rest();
         let mut depth = 0;
@@ -174,7 +174,7 @@ impl<'a> Parser<'a> {
     fn polys(&mut self) -> Parsed<Vec<Poly>> {
         self.list("[", "]", |p| p.poly(",]"))
     }
-    fn dtype(&mut self) -> Parsed<DType> {
+    pub(super) fn dtype(&mut self) -> Parsed<DType> {
         let start = self.at;
         let w = self.word("an element type")?;
         w.parse().inspect_err(|_| self.at = start)
@@ -220,7 +220,7 @@ impl<'a> Parser<'a> {
         })
     }
     /// A number with its type.
-    fn scalar(&mut self) -> Parsed<Scalar> {
+    pub(super) fn scalar(&mut self) -> Parsed<Scalar> {
         if let w @ ("true" | "false") = self.peek() {
             self.at += w.len();
             return Ok(Scalar::bool(w == "true"));
@@ -236,7 +236,7 @@ impl<'a> Parser<'a> {
         Ok(s)
     }
 
-    fn nested<T>(&mut self, f: impl FnOnce(&mut Self) -> Parsed<T>) -> Parsed<T> {
+    pub(super) fn nested<T>(&mut self, f: impl FnOnce(&mut Self) -> Parsed<T>) -> Parsed<T> {
         self.depth += 1;
         if self.depth > MAX_DEPTH {
             return Err("nested too deeply".into());
@@ -561,78 +561,5 @@ impl<'a> Parser<'a> {
             }
             other => return Err(format!("unknown operator `{other}`")),
         })
-    }
-
-    /// `{ let t0 = expr; expr }`.
-    fn body(&mut self) -> Parsed<ScalarFn> {
-        self.expect("{")?;
-        let mut body = ScalarFn::default();
-        let mut lets: HashMap<&str, u32> = HashMap::new();
-        while self.eat_word("let") {
-            let name = self.word("a name")?;
-            self.expect("=")?;
-            let value = self.expr(&mut body, &lets)?;
-            self.expect(";")?;
-            lets.insert(name, value);
-        }
-        let root = self.expr(&mut body, &lets)?;
-        self.expect("}")?;
-        if root as usize + 1 != body.nodes.len() {
-            // The result is the last node; an equal one earlier must be repeated.
-            let again = body.nodes[root as usize].clone();
-            body.nodes.push(again);
-        }
-        Ok(body)
-    }
-
-    fn expr(&mut self, body: &mut ScalarFn, lets: &HashMap<&str, u32>) -> Parsed<u32> {
-        self.nested(|p| p.expr_inner(body, lets))
-    }
-
-    fn expr_inner(&mut self, body: &mut ScalarFn, lets: &HashMap<&str, u32>) -> Parsed<u32> {
-        self.space();
-        let start = self.at;
-        let w = self.peek();
-        if let Some(n) = lets.get(w) {
-            self.at += w.len();
-            return Ok(*n);
-        }
-        if let Some(i) = w.strip_prefix('a').and_then(|i| i.parse().ok()) {
-            self.at += w.len();
-            return Ok(body.push(ScalarNode::Arg(i)));
-        }
-        self.at += w.len();
-        if w.is_empty() || !self.eat("(") {
-            self.at = start;
-            return Ok(body.push(ScalarNode::Const(self.scalar()?)));
-        }
-        if w == "index" {
-            let p = self.poly(")")?;
-            self.expect(")")?;
-            return Ok(body.push(ScalarNode::Index(p)));
-        }
-        let mut to = None;
-        if matches!(w, "cast" | "bitcast") {
-            to = Some(self.dtype()?);
-            self.expect(",")?;
-        }
-        let mut args = vec![self.expr(body, lets)?];
-        while self.eat(",") {
-            args.push(self.expr(body, lets)?);
-        }
-        self.expect(")")?;
-        let node = match (w, to, args.as_slice()) {
-            ("cast", Some(to), [a]) => Some(ScalarNode::Cast(to, *a)),
-            ("bitcast", Some(to), [a]) => Some(ScalarNode::Bitcast(to, *a)),
-            ("select", None, [c, a, b]) => Some(ScalarNode::Select(*c, *a, *b)),
-            (w, None, [a]) => UnaryOp::from_name(w).map(|op| ScalarNode::Unary(op, *a)),
-            (w, None, [a, b]) => BinaryOp::from_name(w).map(|op| ScalarNode::Binary(op, *a, *b)),
-            _ => None,
-        };
-        let node = node.ok_or_else(|| {
-            self.at = start;
-            format!("no scalar operator `{w}` of {} operands", args.len())
-        })?;
-        Ok(body.push(node))
     }
 }

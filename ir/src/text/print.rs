@@ -1,11 +1,12 @@
 //! Graph to text.
 
 use super::INLINE_ELEMENTS;
+use super::body::print_body;
 use crate::dtype::{Class, DType};
 use crate::graph::{Graph, Node, NodeId, Value};
 use crate::op::{GatherAxis, NormKind, Op, ReduceOp, show};
 use crate::poly::Poly;
-use crate::scalar::{Scalar, ScalarFn, ScalarNode};
+use crate::scalar::Scalar;
 use crate::tensor::Tensor;
 use std::collections::HashMap;
 use std::fmt::Write;
@@ -167,7 +168,7 @@ fn number(s: Scalar) -> String {
     }
 }
 
-fn scalar(s: Scalar) -> String {
+pub(super) fn scalar(s: Scalar) -> String {
     if s.dtype == DType::Bool { number(s) } else { format!("{}:{}", number(s), s.dtype) }
 }
 
@@ -190,60 +191,6 @@ fn gather(index: &[GatherAxis]) -> String {
         })
         .collect();
     format!("[{}]", axes.join(", "))
-}
-
-fn operands(n: &ScalarNode) -> Vec<u32> {
-    match n {
-        ScalarNode::Arg(_) | ScalarNode::Const(_) | ScalarNode::Index(_) => vec![],
-        ScalarNode::Unary(_, a) | ScalarNode::Cast(_, a) | ScalarNode::Bitcast(_, a) => vec![*a],
-        ScalarNode::Binary(_, a, b) => vec![*a, *b],
-        ScalarNode::Select(c, a, b) => vec![*c, *a, *b],
-    }
-}
-
-/// A body: nodes with several readers are named by `let`, the others nest.
-pub(super) fn print_body(body: &ScalarFn) -> String {
-    let n = body.nodes.len();
-    let mut readers = vec![0usize; n];
-    if let Some(r) = readers.last_mut() {
-        *r = 1;
-    }
-    for i in (0..n).rev() {
-        if readers[i] > 0 {
-            for o in operands(&body.nodes[i]) {
-                if let Some(r) = readers.get_mut(o as usize) {
-                    *r += 1;
-                }
-            }
-        }
-    }
-    let mut text: Vec<String> = vec![];
-    let mut lets = String::new();
-    let mut shared = 0;
-    for (i, node) in body.nodes.iter().enumerate() {
-        let args: Vec<&str> =
-            operands(node).iter().map(|o| text.get(*o as usize).map_or("?", String::as_str)).collect();
-        let args = args.join(", ");
-        let t = match node {
-            ScalarNode::Arg(a) => format!("a{a}"),
-            ScalarNode::Const(s) => scalar(*s),
-            ScalarNode::Index(p) => format!("index({p})"),
-            ScalarNode::Unary(op, _) => format!("{}({args})", op.name()),
-            ScalarNode::Binary(op, ..) => format!("{}({args})", op.name()),
-            ScalarNode::Select(..) => format!("select({args})"),
-            ScalarNode::Cast(to, _) => format!("cast({to}, {args})"),
-            ScalarNode::Bitcast(to, _) => format!("bitcast({to}, {args})"),
-        };
-        let leaf = matches!(node, ScalarNode::Arg(_) | ScalarNode::Const(_));
-        if readers[i] > 1 && !leaf {
-            put!(lets, "let t{shared} = {t}; ");
-            text.push(format!("t{shared}"));
-            shared += 1;
-        } else {
-            text.push(if readers[i] > 0 { t } else { String::new() });
-        }
-    }
-    format!("{lets}{}", text.last().map_or("", String::as_str))
 }
 
 fn word(s: &str) -> String {
