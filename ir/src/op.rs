@@ -225,7 +225,8 @@ pub enum Op {
     },
     /// ONNX's Loop. Inputs: trip count (i64), condition (bool), carried values, then captured
     /// values. The body's inputs: iteration (i64), condition, carried, captured; its outputs:
-    /// condition, carried, one slice per scan output.
+    /// condition, carried, one slice per scan output. How many iterations there were is a symbol,
+    /// `trips_` and the name of the body's output.
     Loop {
         /// What is repeated.
         body: Box<Graph>,
@@ -472,7 +473,7 @@ impl Op {
                 for (i, o) in body.outputs.iter().skip(1).enumerate() {
                     let mut ty = body.ty(o.value).clone();
                     if i >= *carried {
-                        ty.shape.insert(0, Dim::sym("trips"));
+                        ty.shape.insert(0, Dim::sym(&trips_of(&o.name)));
                     }
                     out.push(ty);
                 }
@@ -492,6 +493,12 @@ impl Op {
             }
         }
     }
+}
+
+/// The symbol for the number of iterations that a Loop's scan output counts.
+fn trips_of(output: &str) -> String {
+    let word = |c: char| if c.is_ascii_alphanumeric() { c } else { '_' };
+    format!("trips_{}", output.chars().map(word).collect::<String>())
 }
 
 /// Whether `from` broadcasts to `to`, aligned at the last axis.

@@ -297,10 +297,8 @@ fn check_op(op: &Op, types: &[&TensorType], errors: &mut Vec<String>) {
             Some(s) => check_scalar(*s, errors),
             None => check_inside(shape, index, types[0], errors),
         },
-        Op::Reduce { axes, .. } | Op::Norm { axes, .. } => {
-            if !axes.windows(2).all(|w| w[0] < w[1]) {
-                errors.push(format!("axes {axes:?} are not sorted"));
-            }
+        Op::Reduce { axes, .. } | Op::Norm { axes, .. } if !axes.windows(2).all(|w| w[0] < w[1]) => {
+            errors.push(format!("axes {axes:?} are not sorted"));
         }
         Op::Contract(c) => check_labels(c, errors),
         _ => {}

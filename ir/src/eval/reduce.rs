@@ -6,6 +6,7 @@ use super::{Env, EvalError};
 use crate::dtype::{Class, DType};
 use crate::op::ReduceOp;
 use crate::scalar::Scalar;
+use std::cmp::Ordering;
 
 pub(super) fn combine<T: Elem>(op: ReduceOp, a: T, b: T) -> T {
     match op {
@@ -95,6 +96,7 @@ pub(super) fn arg_reduce(x: &Array, op: ReduceOp, axis: usize, last: bool) -> Re
     if extent == 0 && before * after > 0 {
         return Err(EvalError::at(format!("the position of the {} of no elements", op.name())));
     }
+    let wanted = if op == ReduceOp::Max { Ordering::Greater } else { Ordering::Less };
     let mut out = vec![0i64; before * after];
     each!(&*x.data, src => {
         for b in 0..before {
@@ -108,7 +110,7 @@ pub(super) fn arg_reduce(x: &Array, op: ReduceOp, axis: usize, last: bool) -> Re
                     } else if new == old {
                         last
                     } else {
-                        (new > old) == (op == ReduceOp::Max)
+                        new.partial_cmp(&old) == Some(wanted)
                     };
                     if better {
                         best = i;

@@ -105,7 +105,7 @@ fn scalar_corner_cases() {
     .unwrap();
     close(&y[0], &[f32::NAN, 2.5, 0.0]);
     close(&y[1], &[f32::NAN]);
-    close(&y[2], &[f32::NAN, 0.999_593, -0.999_999_26]);
+    close(&y[2], &[f32::NAN, 0.999_593, -0.999_999_3]);
     close(&y[3], &[f32::NAN, 2.0, -4.0]);
     assert_eq!(y[4].to_i64s().unwrap(), [1, 0, 0]);
 }
