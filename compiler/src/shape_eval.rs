@@ -90,7 +90,7 @@ impl ShapeEval {
             if stack.len() == before {
                 stack.pop();
                 let e = if small { self.compute(g, top) } else { None };
-                let e = e.filter(|e| e.iter().any(|x| *x != Elem::Unknown));
+                let e = e.filter(|e| e.is_empty() || e.iter().any(|x| *x != Elem::Unknown));
                 self.known.insert(top, e.map(Arc::from));
             }
         }

@@ -494,7 +494,7 @@ pub(super) fn check_dims(ty: &TensorType) -> Result<(), String> {
         .filter_map(|d| d.as_const().and_then(|c| usize::try_from(c).ok()))
         .map(|d| d.max(1))
         .collect();
-    if checked_numel(&fixed).is_none_or(|n| n > (1 << 48)) {
+    if checked_numel(&fixed).is_none_or(|n| n as i64 > wgfc_ir::verify::MAX_ELEMENTS) {
         return Err("it is too large to exist".into());
     }
     Ok(())

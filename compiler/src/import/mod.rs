@@ -5,11 +5,19 @@
 
 pub mod cx;
 mod dims;
+#[cfg(test)]
+mod error_tests;
 mod graph;
 pub mod onnx;
 pub mod op;
 pub mod ops;
+#[cfg(test)]
+mod shape_tests;
 mod survey;
+#[cfg(test)]
+pub(crate) mod testing;
+#[cfg(test)]
+mod tests;
 pub mod weights;
 
 pub use cx::Cx;
@@ -237,10 +245,7 @@ fn agrees(v: &ValueInfoProto, ty: &TensorType) -> Result<(), Diagnostic> {
     }
     let Some(shape) = &t.shape else { return Ok(()) };
     if shape.dim.len() != ty.rank() {
-        return Err(Diagnostic::model(format!(
-            "declared with {} dimensions, computed as {ty}",
-            shape.dim.len()
-        )));
+        return Err(Diagnostic::model(format!("declared with rank {}, computed as {ty}", shape.dim.len())));
     }
     for (i, (d, inferred)) in shape.dim.iter().zip(&ty.shape).enumerate() {
         if let (Some(onnx::DimensionValue::Value(n)), Some(c)) = (&d.value, inferred.as_const())

@@ -19,6 +19,8 @@ mod select;
 mod shape;
 mod slice;
 mod softmax;
+#[cfg(test)]
+mod supported;
 mod unary;
 mod window;
 

@@ -130,7 +130,7 @@ mod tests {
         assert_eq!(show("1", "9223372036854775807", 1, "seq"), "1 seq - 1");
         assert_eq!(show("-1", "9223372036854775807", 1, "seq"), "seq - 1 1");
         assert_eq!(show("0", "past + seq", 1, "seq + past"), "0 past + seq");
-        assert_eq!(show("0", "5", 1, "seq"), "0 min(seq, 5)");
+        assert_eq!(show("0", "5", 1, "seq"), "0 min(5, seq)");
         assert_eq!(show("-1", "-9223372036854775807", -1, "seq"), "seq - 1 seq");
     }
 }

@@ -1,0 +1,230 @@
+//! Shapes that a model computes from shapes.
+
+use super::onnx::*;
+use super::testing::*;
+use super::{NoExternalData, import};
+use crate::Options;
+use prost::Message;
+use wgfc_ir::DType::{F32, I64};
+
+fn built(nodes: Vec<NodeProto>, x: &str, consts: Vec<TensorProto>) -> ModelProto {
+    let mut g = graph(nodes, vec![value("x", F32, x)], vec![untyped("y")]);
+    g.initializer = consts;
+    model(g)
+}
+
+#[test]
+fn reshape_against_symbols() {
+    let reshape = |from: &str, to: &[i64]| {
+        let m =
+            built(vec![node("Reshape", &["x", "s"], &["y"])], from, vec![ints("s", &[to.len() as i64], to)]);
+        output_type(&m)
+    };
+    assert_eq!(reshape("batch seq 12", &[0, 0, 3, -1]), "f32[batch, seq, 3, 4]");
+    assert_eq!(reshape("batch seq 12", &[-1, 12]), "f32[batch*seq, 12]");
+    assert_eq!(reshape("past seq seq+past 12", &[0, 0, -1]), "f32[past, seq, 12*past + 12*seq]");
+    assert_eq!(reshape("n 6", &[-1, 4]), "f32[(3*n)/(2), 4]");
+    assert_eq!(reshape("3 0 2", &[-1, 5]), "f32[0, 5]");
+    assert_eq!(reshape("1 1", &[]), "f32[]");
+}
+
+#[test]
+fn shape_start_and_end() {
+    // y = x expanded to shape(x)[-3:-1] + [4]
+    let nodes = vec![
+        node("Shape", &["x"], &["s"]).int("start", -3).int("end", -1),
+        node("Concat", &["s", "four"], &["to"]).int("axis", 0),
+        node("ConstantOfShape", &["to"], &["y"]),
+    ];
+    let m = built(nodes, "b c h w", vec![ints("four", &[1], &[4])]);
+    assert_eq!(output_type(&m), "f32[c, h, 4]");
+}
+
+#[test]
+fn a_range_has_the_length_of_a_dimension() {
+    let nodes = vec![
+        node("Shape", &["x"], &["s"]),
+        node("Gather", &["s", "one"], &["n"]).int("axis", 0),
+        node("Add", &["n", "n"], &["m"]),
+        node("Range", &["zero", "m", "two"], &["y"]),
+    ];
+    let consts = vec![ints("one", &[], &[1]), ints("zero", &[], &[0]), ints("two", &[], &[2])];
+    assert_eq!(output_type(&built(nodes, "b seq", consts)), "i64[seq]");
+}
+
+#[test]
+fn a_shape_slice_with_far_ends() {
+    for (start, end, want) in [
+        (1, i64::MAX, "f32[c, h, w]"),
+        (i64::MIN, 2, "f32[b, c]"),
+        (-2, i64::MAX, "f32[h, w]"),
+        (i64::MIN + 1, -1, "f32[b, c, h]"),
+    ] {
+        let nodes = vec![
+            node("Shape", &["x"], &["s"]),
+            node("Slice", &["s", "from", "to"], &["part"]),
+            node("ConstantOfShape", &["part"], &["y"]),
+        ];
+        let m = built(nodes, "b c h w", vec![ints("from", &[1], &[start]), ints("to", &[1], &[end])]);
+        assert_eq!(output_type(&m), want, "[{start}:{end}]");
+    }
+}
+
+#[test]
+fn sizes_through_floats() {
+    // An upsampling exporter: floor(float(h) * 1.5) as int.
+    let nodes = vec![
+        node("Shape", &["x"], &["s"]),
+        node("Cast", &["s"], &["f"]).int("to", 1),
+        node("Mul", &["f", "scale"], &["g"]),
+        node("Floor", &["g"], &["h"]),
+        node("Cast", &["h"], &["i"]).int("to", 7),
+        node("ConstantOfShape", &["i"], &["y"]),
+    ];
+    let m = built(nodes, "h 5", vec![floats("scale", &[], &[1.5])]);
+    assert_eq!(output_type(&m), "f32[(3*h)/(2), 7]");
+}
+
+#[test]
+fn a_decided_choice() {
+    // torch's expand: where(size == -1, 1, size)
+    let nodes = vec![
+        node("Shape", &["x"], &["s"]),
+        node("Equal", &["s", "minus"], &["c"]),
+        node("Where", &["c", "ones", "s"], &["to"]),
+        node("Expand", &["x", "to"], &["y"]),
+    ];
+    let m = built(nodes, "b seq", vec![ints("minus", &[], &[-1]), ints("ones", &[2], &[1, 1])]);
+    assert_eq!(output_type(&m), "f32[b, seq]");
+}
+
+#[test]
+fn a_shape_as_data_is_a_map_without_operands() {
+    let m = built(vec![node("Shape", &["x"], &["y"])], "b seq", vec![]);
+    let i = import_it(&m).unwrap();
+    assert_eq!(i.graph.ty(i.graph.outputs[0].value), &wgfc_ir::TensorType::new(I64, vec![2i64.into()]));
+    // The input and the map.
+    assert_eq!(i.graph.len(), 2);
+}
+
+#[test]
+fn dimensions_by_text() {
+    let types = |dims: &str, fix: &[(&str, i64)]| {
+        let m = model(graph(
+            vec![node("Identity", &["x"], &["y"])],
+            vec![value("x", F32, dims), value("past_in", F32, "past")],
+            vec![untyped("y")],
+        ));
+        let dims = fix.iter().map(|(k, v)| (k.to_string(), *v)).collect();
+        let i = import(&m.encode_to_vec(), &NoExternalData, &Options { dims, ..Default::default() }).unwrap();
+        i.graph.ty(i.graph.outputs[0].value).to_string()
+    };
+    assert_eq!(types("batch past+seq", &[]), "f32[batch, past + seq]");
+    assert_eq!(types("batch past+seq", &[("past", 3)]), "f32[batch, seq + 3]");
+    // Two unknowns in one expression cannot be told apart.
+    assert_eq!(types("a*b 2", &[]), "f32[a_b, 2]");
+    assert_eq!(types("? 2 dyn::0", &[]), "f32[x_0, 2, dyn__0]");
+}
+
+#[test]
+fn functions_are_inlined_with_their_attributes() {
+    let leaf = FunctionProto {
+        name: "Last".into(),
+        domain: "local".into(),
+        input: vec!["a".into(), "bias".into()],
+        output: vec!["b".into()],
+        attribute: vec!["along".into()],
+        node: vec![
+            node("Softmax", &["a"], &["t"]).by_ref("axis", "along"),
+            node("Clip", &["t", "bias"], &["b"]),
+        ],
+        opset_import: vec![OperatorSetIdProto { domain: String::new(), version: 18 }],
+        ..Default::default()
+    };
+    let outer = FunctionProto {
+        name: "Outer".into(),
+        node: vec![
+            node("Last", &["a"], &["t"]).of("local").int("along", 1),
+            node("Transpose", &["t"], &["b"]),
+        ],
+        opset_import: vec![
+            OperatorSetIdProto { domain: String::new(), version: 18 },
+            OperatorSetIdProto { domain: "local".into(), version: 1 },
+        ],
+        attribute: vec![],
+        input: vec!["a".into()],
+        ..leaf.clone()
+    };
+    let mut m = model(graph(
+        vec![node("Outer", &["x"], &["y"]).of("local").named("call")],
+        vec![value("x", F32, "2 3 5")],
+        vec![untyped("y")],
+    ));
+    m.functions = vec![leaf, outer];
+    m.opset_import.push(OperatorSetIdProto { domain: "local".into(), version: 1 });
+    assert_eq!(output_type(&m), "f32[5, 3, 2]");
+    let i = import_it(&m).unwrap();
+    let softmax = i.graph.node_ids().find(|n| i.graph.node(*n).op.name() == "softmax").unwrap();
+    assert_eq!(i.graph.node(softmax).label(), "call/#0 (Last)/#0 (Softmax)");
+    assert!(matches!(i.graph.node(softmax).op, wgfc_ir::Op::Softmax { axis: 1, log: false }));
+}
+
+#[test]
+fn a_known_condition_selects_its_branch() {
+    let branch = |op: &str| graph(vec![node(op, &["x"], &["r"])], vec![], vec![untyped("r")]);
+    let nodes = vec![
+        node("Shape", &["x"], &["s"]).int("start", 1),
+        node("Equal", &["s", "seven"], &["c"]),
+        node("If", &["c"], &["y"])
+            .graph("then_branch", branch("Sigmoid"))
+            .graph("else_branch", branch("Transpose")),
+    ];
+    let m = |x: &str| output_type(&built(nodes.clone(), x, vec![ints("seven", &[1], &[7])]));
+    assert_eq!(m("b 7"), "f32[b, 7]");
+    assert_eq!(m("b 8"), "f32[8, b]");
+}
+
+#[test]
+fn a_condition_on_data_keeps_both_branches() {
+    let branch = |op: &str| graph(vec![node(op, &["x"], &["r"])], vec![], vec![untyped("r")]);
+    let nodes = vec![
+        node("ReduceMax", &["x"], &["m"]).int("keepdims", 0),
+        node("Greater", &["m", "m"], &["c"]),
+        node("If", &["c"], &["y"])
+            .graph("then_branch", branch("Sigmoid"))
+            .graph("else_branch", branch("Neg")),
+    ];
+    assert_eq!(output_type(&built(nodes, "b 7", vec![])), "f32[b, 7]");
+}
+
+#[test]
+fn damaged_models_are_refused_without_a_panic() {
+    use proptest::prelude::*;
+    let nodes = vec![
+        node("Shape", &["x"], &["s"]),
+        node("Slice", &["s", "k", "far"], &["t"]),
+        node("Concat", &["t", "k"], &["u"]).int("axis", 0),
+        node("Reshape", &["x", "u"], &["v"]).named("r"),
+        node("Softmax", &["v"], &["w"]).int("axis", 1),
+        node("MaxPool", &["z"], &["p"]).ints("kernel_shape", &[3, 2]).ints("pads", &[1, 0, 1, 1]),
+        node("Unsqueeze", &["x", "zk"], &["z"]),
+        node("Conv", &["z", "f"], &["y"]).ints("strides", &[2, 1]),
+    ];
+    let mut g = graph(nodes, vec![value("x", F32, "n 4 7")], vec![untyped("y"), untyped("w"), untyped("p")]);
+    g.initializer = vec![
+        ints("k", &[1], &[1]),
+        ints("zk", &[1], &[1]),
+        ints("far", &[1], &[i64::MAX]),
+        floats("f", &[2, 1, 2, 3], &[0.5; 12]),
+    ];
+    let bytes = model(g).encode_to_vec();
+    import(&bytes, &NoExternalData, &Options::default()).unwrap();
+    proptest!(ProptestConfig::with_cases(400), |(flips in prop::collection::vec((0..bytes.len(), any::<u8>()), 0..4), cut in 0..bytes.len() * 2)| {
+        let mut b = bytes.clone();
+        for (at, to) in flips {
+            b[at] = to;
+        }
+        b.truncate(cut.max(1));
+        let _ = import(&b, &NoExternalData, &Options::default());
+    });
+}
