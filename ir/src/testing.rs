@@ -483,4 +483,34 @@ mod tests {
             assert!(names.contains(op), "no seed makes `{op}`");
         }
     }
+
+    /// Text with a few bytes exchanged is refused or means something: nothing panics.
+    #[test]
+    fn mutated_text_never_panics() {
+        let config = Config { operators: 8, max_elements: 256, ..Config::default() };
+        let (mut parsed, mut valid, mut evaluated) = (0, 0, 0);
+        for seed in 0..60 {
+            let (g, inputs) = random_graph(seed, &config);
+            let text = g.to_string();
+            let mut rng = Rng::new(seed);
+            for _ in 0..40 {
+                let mut bytes = text.clone().into_bytes();
+                for _ in 0..1 + rng.below(2) {
+                    let (to, from) = (rng.below(bytes.len()), rng.below(bytes.len()));
+                    bytes[to] = bytes[from];
+                }
+                let Ok(g) = crate::text::parse(&String::from_utf8(bytes).unwrap()) else { continue };
+                parsed += 1;
+                if verify(&g).is_err() {
+                    continue;
+                }
+                valid += 1;
+                let small = |t: &TensorType| t.numel().as_const().is_none_or(|n| n < 1 << 16);
+                if g.node_ids().all(|n| g.node(n).outputs.iter().all(small)) {
+                    evaluated += usize::from(evaluate(&g, &inputs).is_ok());
+                }
+            }
+        }
+        assert!(parsed > 200 && valid > 50 && evaluated > 20, "{parsed} {valid} {evaluated}");
+    }
 }
