@@ -2,6 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
+use wgfc_ir::Tensor;
 
 /// How much is fused.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -65,6 +66,9 @@ pub struct Options {
     pub fusion: Fusion,
     /// Symbolic dimensions to fix: name to value.
     pub dims: BTreeMap<String, i64>,
+    /// Inputs to fix: name to value. They become constants and are no inputs of the program. What
+    /// decides shapes (axes, sizes, limits of a range) must be known while compiling.
+    pub values: BTreeMap<String, Tensor>,
     /// The target.
     pub profile: DeviceProfile,
     /// Tensors of the model to return as extra outputs; fusion stops at them.

@@ -137,6 +137,13 @@ pub fn checked_numel(shape: &[usize]) -> Option<usize> {
     shape.iter().try_fold(1usize, |n, d| n.checked_mul(*d)).filter(|n| *n <= isize::MAX as usize / 8)
 }
 
+/// By type, shape and bytes; two absent tensors are equal.
+impl PartialEq for Tensor {
+    fn eq(&self, o: &Tensor) -> bool {
+        self.dtype == o.dtype && self.shape == o.shape && self.bytes() == o.bytes()
+    }
+}
+
 impl fmt::Debug for Tensor {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}{:?}{}", self.dtype, self.shape, if self.is_present() { "" } else { " (absent)" })

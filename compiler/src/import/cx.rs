@@ -80,6 +80,10 @@ impl Cx<'_, '_> {
         }
         Ok(v)
     }
+    /// A rank-0 integer constant ([`Builder::int`], which [`Cx::int`] hides).
+    pub fn int_const(&mut self, dtype: DType, v: i64) -> Value {
+        self.builder.int(dtype, v)
+    }
     /// Tells the user something that is no error.
     pub fn warn(&mut self, what: impl std::fmt::Display) {
         let node = self.origin.first().cloned().unwrap_or_default();
@@ -236,15 +240,26 @@ impl Cx<'_, '_> {
             return Ok(d);
         }
         let ty = self.ty(v).clone();
-        let e = if ty.dtype.is_float() {
-            OpError::model(format!("needs integers, got {ty}"))
-        } else {
-            OpError::unsupported("its value must be known when compiling, and depends on data").help(
+        if ty.dtype.is_float() {
+            return Err(self.at_input(i, OpError::model(format!("needs integers, got {ty}"))));
+        }
+        Err(self.unknown(i, v))
+    }
+    /// The error for an operand that must be known and depends on data; remembers which inputs it is.
+    fn unknown(&mut self, i: usize, v: Value) -> OpError {
+        let behind = self.importer.data_inputs(self.builder.graph, v);
+        let e = match behind.as_slice() {
+            [] => OpError::unsupported("its value must be known when compiling, and depends on data").help(
                 "shapes may depend on the shapes of inputs, not on their values; \
                  export the model with this operand constant",
-            )
+            ),
+            names => OpError::unsupported(format!(
+                "its value must be known when compiling, and depends on the data of input {}",
+                names.join(", ")
+            ))
+            .help("export the model with this operand constant, or give the input's value when compiling"),
         };
-        Err(self.at_input(i, e))
+        self.at_input(i, e)
     }
     /// Required input `i` as integers that depend on nothing.
     pub fn const_ints(&mut self, i: usize) -> Result<Vec<i64>> {
@@ -276,10 +291,10 @@ impl Cx<'_, '_> {
     /// Required input `i` as numbers; an error that says so when they depend on data.
     pub fn const_numbers(&mut self, i: usize) -> Result<Vec<f64>> {
         let v = self.input(i)?;
-        self.numbers(v).ok_or_else(|| {
-            let e = OpError::unsupported("its value must be known when compiling, and depends on data");
-            self.at_input(i, e)
-        })
+        match self.numbers(v) {
+            Some(n) => Ok(n),
+            None => Err(self.unknown(i, v)),
+        }
     }
     /// An i64 tensor of these elements: a constant where they are, else computed from the dimensions.
     pub fn dims_value(&mut self, elements: &[Dim], shape: &[usize]) -> Result<Value> {

@@ -10,7 +10,7 @@ use crate::{Diagnostic, Location};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 use wgfc_ir::tensor::checked_numel;
-use wgfc_ir::{Builder, DType, Graph, Node, Op, TensorType, Value};
+use wgfc_ir::{Builder, DType, Dim, Graph, Node, Op, TensorType, Value};
 
 /// A name's value, or that its producer failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -56,6 +56,8 @@ pub struct Importer<'m> {
     /// Functions being inlined, innermost last.
     pub(super) calls: Vec<(String, String)>,
     pub(super) expanded: usize,
+    /// Inputs of the model whose data shapes depend on.
+    pub(super) shape_inputs: BTreeSet<String>,
 }
 
 impl<'m> Importer<'m> {
@@ -63,6 +65,28 @@ impl<'m> Importer<'m> {
         if !self.warnings.contains(&w) {
             self.warnings.push(w);
         }
+    }
+
+    /// The graph inputs whose data a value depends on, where they are few; remembers them.
+    pub(super) fn data_inputs(&mut self, g: &Graph, v: Value) -> Vec<String> {
+        let mut found = BTreeSet::new();
+        let mut seen = BTreeSet::new();
+        let mut stack = vec![v.node];
+        while let Some(id) = stack.pop() {
+            if !seen.insert(id) {
+                continue;
+            }
+            let node = g.node(id);
+            if let (Op::Input, Some(Some(name))) = (&node.op, node.names.first()) {
+                found.insert(name.to_string());
+            }
+            stack.extend(node.inputs.iter().map(|i| i.node));
+            if seen.len() > 1000 || found.len() > 4 {
+                return vec![];
+            }
+        }
+        self.shape_inputs.extend(found.iter().cloned());
+        found.into_iter().collect()
     }
 
     /// Adds the constants of a graph.
@@ -347,14 +371,15 @@ impl Cx<'_, '_> {
         graph.output.iter().map(|o| result(&scope, &o.name)).collect()
     }
 
-    /// Imports a subgraph as a graph of its own, whose inputs are parameters of these types and then
-    /// what it captures. Returns the captured values. Constants are copied, not captured.
+    /// Imports a subgraph as a graph of its own, whose inputs are its parameters and then what it
+    /// captures; `captures` grows by what is new to it, by name and value. Constants are copied, not
+    /// captured.
     pub fn subgraph(
         &mut self,
         graph: &GraphProto,
-        params: &[TensorType],
+        params: &[Param],
         captures: &mut Vec<(String, Value)>,
-    ) -> Result<Graph, OpError> {
+    ) -> Result<Subgraph, OpError> {
         if graph.input.len() != params.len() {
             return Err(OpError::model(format!(
                 "its subgraph \"{}\" has {} inputs, and is given {}",
@@ -365,29 +390,34 @@ impl Cx<'_, '_> {
         }
         let mut g = Graph::new();
         let mut scope = Scope::default();
-        for (formal, ty) in graph.input.iter().zip(params) {
-            let v = g.add_input(&formal.name, ty.clone());
+        let mut eval = ShapeEval::default();
+        for (formal, param) in graph.input.iter().zip(params) {
+            let v = g.add_input(&formal.name, param.ty.clone());
+            if let Some(d) = &param.known {
+                eval.set(v, d);
+            }
             scope.values.insert(formal.name.clone(), Slot::Made(v));
         }
-        let mut names = captures.iter().map(|c| c.0.clone()).collect::<BTreeSet<_>>();
-        names.extend(free_names(graph).into_iter().map(str::to_owned));
-        let mut eval = ShapeEval::default();
-        let known: Vec<String> = captures.iter().map(|c| c.0.clone()).collect();
-        let ordered = known.iter().chain(names.iter().filter(|n| !known.contains(n)));
-        for name in ordered.cloned().collect::<Vec<_>>() {
+        let mut names: Vec<String> = captures.iter().map(|c| c.0.clone()).collect();
+        let known = names.len();
+        for name in free_names(graph) {
+            if !names.iter().any(|n| n == name) {
+                names.push(name.to_owned());
+            }
+        }
+        for (i, name) in names.into_iter().enumerate() {
             let Some(Slot::Made(v)) = self.scope.values.get(&name).copied() else {
                 return Err(OpError::model(format!("nothing makes \"{name}\", which its subgraph reads")));
             };
             let outer = self.builder.graph.node(v.node);
-            let ty = self.builder.graph.ty(v).clone();
-            let inner = if matches!(outer.op, Op::Const(_)) {
-                let node = Node { inputs: vec![], ..outer.clone() };
-                g.add_node(node).into()
+            let pure = outer.inputs.is_empty() && !matches!(outer.op, Op::Input);
+            let inner = if pure && i >= known {
+                Value { node: g.add_node(outer.clone()), port: v.port }
             } else {
-                if !known.contains(&name) {
+                if i >= known {
                     captures.push((name.clone(), v));
                 }
-                g.add_input(&name, ty)
+                g.add_input(&name, self.builder.graph.ty(v).clone())
             };
             if let Some(d) = self.importer.eval.dims(self.builder.graph, v) {
                 eval.set(inner, &d);
@@ -398,13 +428,29 @@ impl Cx<'_, '_> {
         let outer_eval = std::mem::replace(&mut self.importer.eval, eval);
         self.importer.initializers(&mut g, &mut scope, graph);
         self.importer.nodes(&mut g, &mut scope, &graph.node, &prefix);
-        self.importer.eval = outer_eval;
+        let eval = std::mem::replace(&mut self.importer.eval, outer_eval);
         for o in &graph.output {
             let value = result(&scope, &o.name)?;
             g.outputs.push(wgfc_ir::Border { name: o.name.as_str().into(), value });
         }
-        Ok(g)
+        Ok(Subgraph { graph: g, eval })
     }
+}
+
+/// A parameter of a subgraph.
+pub struct Param {
+    /// Its type.
+    pub ty: TensorType,
+    /// Its elements, where every run of the subgraph has the same.
+    pub known: Option<Vec<Dim>>,
+}
+
+/// An imported subgraph.
+pub struct Subgraph {
+    /// The graph.
+    pub graph: Graph,
+    /// What is known of its values.
+    pub eval: ShapeEval,
 }
 
 fn result(scope: &Scope, name: &str) -> Result<Value, OpError> {

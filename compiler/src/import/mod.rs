@@ -21,13 +21,14 @@ mod tests;
 pub mod weights;
 
 pub use cx::Cx;
-pub use graph::Scope;
+pub use graph::{Param, Scope, Subgraph};
 pub use survey::{CheckReport, Unsupported, check};
 
 use self::graph::{Importer, Slot};
 use self::onnx::{GraphProto, ModelProto, TypeValue, ValueInfoProto, data_type};
 use crate::{Diagnostic, Errors, Location, Options};
 use prost::Message;
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use wgfc_ir::build::Built;
 use wgfc_ir::tensor::ByteOwner;
@@ -38,7 +39,7 @@ use wgfc_ir::{
 /// The newest file format that is understood.
 pub const NEWEST_IR: i64 = 14;
 /// The oldest and newest version of `ai.onnx` that are understood.
-pub const OPSETS: std::ops::RangeInclusive<i64> = 7..=28;
+pub const OPSETS: std::ops::RangeInclusive<i64> = 6..=28;
 
 /// Where the bytes of external tensors come from.
 pub trait ExternalData {
@@ -87,7 +88,23 @@ pub fn import_model(
     external: &dyn ExternalData,
     options: &Options,
 ) -> Result<Imported, Errors> {
-    let proto = check_header(model)?;
+    run(model, external, options).0
+}
+
+/// The inputs of the model whose *data* shapes depend on, as far as an import can see: with their
+/// values given ([`Options::values`]) it gets further. Empty where there are none.
+pub fn shape_inputs(bytes: &[u8], external: &dyn ExternalData, options: &Options) -> Vec<String> {
+    let Ok(model) = decode(bytes) else { return vec![] };
+    run(&model, external, options).1.into_iter().collect()
+}
+
+type Ran = (Result<Imported, Errors>, BTreeSet<String>);
+
+fn run(model: &ModelProto, external: &dyn ExternalData, options: &Options) -> Ran {
+    let proto = match check_header(model) {
+        Ok(p) => p,
+        Err(e) => return (Err(e), BTreeSet::new()),
+    };
     let survey = survey::survey(model);
     let mut im = Importer {
         weights: weights::Weights::new(external, options.graph_only),
@@ -98,16 +115,22 @@ pub fn import_model(
         errors: survey.unsupported.iter().map(Unsupported::diagnostic).collect(),
         calls: vec![],
         expanded: 0,
+        shape_inputs: BTreeSet::new(),
     };
+    let result = lower(&mut im, proto, options);
+    (result, im.shape_inputs)
+}
+
+fn lower(im: &mut Importer, proto: &GraphProto, options: &Options) -> Result<Imported, Errors> {
     let mut g = Graph::new();
     let mut scope = Scope::default();
     im.initializers(&mut g, &mut scope, proto);
-    inputs(&mut im, &mut g, &mut scope, proto, options);
+    inputs(im, &mut g, &mut scope, proto, options);
     im.nodes(&mut g, &mut scope, &proto.node, "");
-    outputs(&mut im, &mut g, &scope, proto);
-    taps(&mut im, &mut g, &scope, proto, options);
+    outputs(im, &mut g, &scope, proto);
+    taps(im, &mut g, &scope, proto, options);
     if !im.errors.is_empty() {
-        return Err(Errors(im.errors));
+        return Err(Errors(std::mem::take(&mut im.errors)));
     }
     g.remove_dead();
     if im.weights.nan.0 > 0 {
@@ -118,7 +141,7 @@ pub fn import_model(
         im.warn("f64 values are computed in f32".into());
     }
     let model_nodes = proto.node.iter().filter(|n| n.op_type != "Constant").count();
-    Ok(Imported { graph: g, model_nodes, warnings: im.warnings })
+    Ok(Imported { graph: g, model_nodes, warnings: std::mem::take(&mut im.warnings) })
 }
 
 fn check_header(model: &ModelProto) -> Result<&GraphProto, Errors> {
@@ -187,6 +210,16 @@ fn inputs(im: &mut Importer, g: &mut Graph, scope: &mut Scope, proto: &GraphProt
             continue;
         }
         let part = || format!("input \"{}\"", v.name);
+        if let Some(t) = options.values.get(&v.name) {
+            let ty = TensorType::new(t.dtype, t.shape.iter().map(|d| (*d).into()).collect::<Vec<_>>());
+            if let Err(d) = agrees(v, &ty) {
+                im.errors.push(at_part(d.help("this is the value given for it"), part()));
+            }
+            let value = Builder { graph: g, origin: vec![] }.constant(t.clone());
+            g.node_mut(value.node).names = vec![Some(v.name.as_str().into())];
+            scope.values.insert(v.name.clone(), Slot::Made(value));
+            continue;
+        }
         let slot = match declared(v) {
             Ok((t, dtype)) => match namer.shape(&v.name, t) {
                 Ok(shape) => {
@@ -214,6 +247,15 @@ fn inputs(im: &mut Importer, g: &mut Graph, scope: &mut Scope, proto: &GraphProt
         }
     }
     im.errors.extend(namer.unused(&options.dims));
+    for name in options.values.keys().filter(|n| !proto.input.iter().any(|v| v.name == **n)) {
+        let d = Diagnostic::model(format!("a value is given for \"{name}\", which is no input of the model"));
+        let close = close_names(name, proto.input.iter().map(|v| v.name.as_str()));
+        im.errors.push(if close.is_empty() {
+            d
+        } else {
+            d.help(format!("close names: {}", close.join(", ")))
+        });
+    }
 }
 
 fn outputs(im: &mut Importer, g: &mut Graph, scope: &Scope, proto: &GraphProto) {

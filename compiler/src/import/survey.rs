@@ -2,7 +2,7 @@
 
 use super::graph::{Functions, Opsets, domain_key, label, operator, opsets};
 use super::onnx::{FunctionProto, GraphProto, ModelProto, NodeProto};
-use super::{ExternalData, decode, import_model, ops};
+use super::{ExternalData, decode, ops, run};
 use crate::{Diagnostic, Location, Options};
 use std::collections::{BTreeMap, HashSet};
 
@@ -59,6 +59,8 @@ pub struct CheckReport {
     pub inputs: Vec<(String, String)>,
     /// Its outputs likewise.
     pub outputs: Vec<(String, String)>,
+    /// Inputs whose data shapes depend on: their values must be given when compiling.
+    pub shape_inputs: Vec<String>,
 }
 
 /// Says what a model uses and whether it can be compiled, without reading its weights.
@@ -77,7 +79,9 @@ pub fn check(bytes: &[u8], external: &dyn ExternalData, options: &Options) -> Ch
         ..Default::default()
     };
     let options = Options { graph_only: true, ..options.clone() };
-    match import_model(&model, external, &options) {
+    let (result, shape_inputs) = run(&model, external, &options);
+    report.shape_inputs = shape_inputs.into_iter().collect();
+    match result {
         Ok(imported) => {
             let g = &imported.graph;
             let show = |b: &wgfc_ir::Border| (b.name.to_string(), g.ty(b.value).to_string());

@@ -26,6 +26,6 @@ fn dropout(cx: &mut Cx) -> Lowered {
 }
 
 /// `Dropout`.
-pub const OPS: &[OpDef] = &[OpDef::new("Dropout", &[7, 10, 12, 13, 22], dropout)
+pub const OPS: &[OpDef] = &[OpDef::new("Dropout", &[6, 7, 10, 12, 13, 22], dropout)
     .cases(&["test_dropout_", "test_training_dropout_zero"])
     .notes("inference only")];

@@ -45,7 +45,7 @@ fn gemm(cx: &mut Cx) -> Lowered {
 
 /// `Gemm` and `MatMul`.
 pub const OPS: &[OpDef] = &[
-    OpDef::new("Gemm", &[7, 9, 11, 13], gemm).cases(&["test_gemm_"]),
+    OpDef::new("Gemm", &[6, 7, 9, 11, 13], gemm).cases(&["test_gemm_"]),
     OpDef::new("MatMul", &[1, 9, 13], matmul).cases(&[
         "test_matmul_1",
         "test_matmul_2d",

@@ -121,7 +121,7 @@ fn lrn(cx: &mut Cx) -> Lowered {
 
 /// Normalisations.
 pub const OPS: &[OpDef] = &[
-    OpDef::new("BatchNormalization", &[7, 9, 14, 15], batch).cases(&["test_batchnorm_"]),
+    OpDef::new("BatchNormalization", &[6, 7, 9, 14, 15], batch).cases(&["test_batchnorm_"]),
     OpDef::new("LRN", &[1, 13], lrn).cases(&["test_lrn"]),
     OpDef::new("LayerNormalization", &[17], layer).cases(&["test_layer_normalization_"]),
 ];
