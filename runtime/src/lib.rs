@@ -1,1 +1,39 @@
-//! wgfc
+//! Executes a [`wgfc_ir::Program`] with wgpu, natively or in a browser.
+//!
+//! A [`Gpu`] is an adapter and its device. A [`Session`] is a program on a GPU: pipelines made,
+//! weights uploaded. Running it binds the program's symbols to the shapes of the inputs, packs the
+//! arenas, and records the whole plan as one compute pass in one submission; what does not change
+//! from run to run is kept. Tensors come from and go to host memory ([`Session::run`]) or stay on the
+//! device ([`Session::run_on_device`]).
+//!
+//! This crate knows no operators: kernels, buffers and workgroup counts are all it sees. Everything
+//! that can fail returns a [`RunError`].
+//!
+//! ```no_run
+//! # fn main() -> Result<(), wgfc_runtime::RunError> {
+//! # let program: wgfc_ir::Program = unimplemented!();
+//! use wgfc_ir::Tensor;
+//! use wgfc_runtime::{AdapterChoice, Gpu, Session};
+//! let gpu = Gpu::request_blocking(&AdapterChoice::from_env())?;
+//! let mut session = Session::new_blocking(&gpu, &program)?;
+//! let outputs = session.run_blocking(&[("x", Tensor::from_f32(vec![3], &[1.0, 2.0, 3.0]))])?;
+//! # Ok(()) }
+//! ```
+
+pub mod bind;
+pub mod check;
+pub mod error;
+pub mod gpu;
+pub mod kernel;
+pub mod measure;
+pub mod profile;
+pub mod session;
+pub mod tensor;
+pub mod testing;
+mod wait;
+
+pub use error::{BadInput, RunError};
+pub use gpu::{AdapterChoice, AdapterSummary, DeviceLimits, Gpu};
+pub use profile::{DispatchProfile, Profile};
+pub use session::Session;
+pub use tensor::DeviceTensor;

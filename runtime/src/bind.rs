@@ -1,0 +1,327 @@
+//! From the shapes of the inputs to the numbers of one run: symbols, sizes, workgroup counts.
+
+use crate::error::{BadInput, RunError};
+use crate::gpu::DeviceLimits;
+use std::collections::BTreeMap;
+use wgfc_ir::memory::{self, MemoryPlan};
+use wgfc_ir::{Atom, DType, Dim, Program};
+
+/// What a program is under one binding of its symbols.
+#[derive(Clone, Debug)]
+pub struct Bound {
+    /// The symbols' values in the order of [`Program::symbols`].
+    pub values: Vec<i64>,
+    /// Sizes of the buffers, offsets in the arenas.
+    pub memory: MemoryPlan,
+    /// Workgroup counts of each dispatch; any 0 means that it does nothing.
+    pub workgroups: Vec<[u32; 3]>,
+    /// Shapes of the outputs.
+    pub outputs: Vec<Vec<usize>>,
+}
+
+/// The type and shape of an input as given.
+pub struct Given<'a> {
+    /// Its name.
+    pub name: &'a str,
+    /// Its element type.
+    pub dtype: DType,
+    /// Its extents.
+    pub shape: &'a [usize],
+}
+
+/// Puts what is given in the order of the program's inputs; `Err` lists all that is missing, unknown,
+/// twice there, or of the wrong type or rank.
+pub fn match_inputs(program: &Program, given: &[Given<'_>]) -> Result<Vec<usize>, RunError> {
+    let mut bad = Vec::new();
+    let known = || program.inputs.iter().map(|p| format!("\"{}\"", p.name)).collect::<Vec<_>>().join(", ");
+    for (i, g) in given.iter().enumerate() {
+        let mut fail = |message| bad.push(BadInput { name: g.name.to_owned(), message });
+        if given[..i].iter().any(|o| o.name == g.name) {
+            fail("it is given twice".to_owned());
+        }
+        let Some(p) = program.inputs.iter().find(|p| p.name == g.name) else {
+            fail(format!("the model has no such input; it has {}", known()));
+            continue;
+        };
+        if p.dtype != g.dtype {
+            fail(format!("it must be {}, not {}", p.dtype, g.dtype));
+        }
+        if p.shape.len() != g.shape.len() {
+            fail(format!("it must have shape {}, not {:?}", show(&p.shape), g.shape));
+        }
+    }
+    let mut order = Vec::new();
+    for p in &program.inputs {
+        match given.iter().position(|g| g.name == p.name) {
+            Some(i) => order.push(i),
+            None => {
+                let message = format!("it is missing; it is {}{}", p.dtype, show(&p.shape));
+                bad.push(BadInput { name: p.name.clone(), message });
+            }
+        }
+    }
+    if bad.is_empty() { Ok(order) } else { Err(RunError::Inputs(bad)) }
+}
+
+fn show(shape: &[Dim]) -> String {
+    let dims: Vec<String> = shape.iter().map(Dim::to_string).collect();
+    format!("[{}]", dims.join(", "))
+}
+
+/// The value of each symbol, from the shapes (in the order of the program's inputs) and from `fixed`.
+///
+/// Extents that are a lone symbol bind it; then extents linear in one unbound symbol are solved for it;
+/// all others are checked. Constraints are not looked at.
+pub fn bind_symbols(
+    program: &Program,
+    shapes: &[&[usize]],
+    fixed: &BTreeMap<String, i64>,
+) -> Result<Vec<i64>, RunError> {
+    let mut env: BTreeMap<&str, (i64, String)> = BTreeMap::new();
+    for s in &program.symbols {
+        if let Some(v) = fixed.get(s) {
+            env.insert(s, (*v, "set by the caller".to_owned()));
+        }
+    }
+    let mut bad = Vec::new();
+    // (input, axis, expression, extent)
+    let mut open: Vec<(usize, usize, &Dim, i64)> = Vec::new();
+    for (i, (port, shape)) in program.inputs.iter().zip(shapes).enumerate() {
+        for (axis, (dim, extent)) in port.shape.iter().zip(*shape).enumerate() {
+            match i64::try_from(*extent) {
+                Ok(extent) => open.push((i, axis, dim, extent)),
+                Err(_) => bad.push(BadInput {
+                    name: port.name.clone(),
+                    message: format!("axis {axis} has {extent} elements"),
+                }),
+            }
+        }
+    }
+    // Lone symbols first: they give the most readable messages.
+    for lone in [true, false] {
+        loop {
+            let before = env.len();
+            for &(i, axis, dim, extent) in &open {
+                if lone && !matches!(dim.as_atom(), Some(Atom::Sym(_))) {
+                    continue;
+                }
+                let value = |s: &str| env.get(s).map(|v| v.0);
+                if let Some((symbol, v)) = solve(program, dim, extent, &value) {
+                    let port = &program.inputs[i].name;
+                    env.insert(symbol, (v, format!("from axis {axis} of \"{port}\"")));
+                }
+            }
+            if env.len() == before {
+                break;
+            }
+        }
+    }
+    for (i, axis, dim, extent) in open {
+        let got = dim.eval_syms(&|s| env.get(s).map(|v| v.0));
+        if got == Some(extent) {
+            continue;
+        }
+        let why: Vec<String> = dim
+            .symbols()
+            .iter()
+            .map(|s| match env.get(&**s) {
+                Some((v, from)) => format!("{s} = {v} {from}"),
+                None => format!("{s} is not determined"),
+            })
+            .collect();
+        let message = match (dim.as_const(), got) {
+            (Some(want), _) => format!("axis {axis} must have {want} elements, not {extent}"),
+            (_, Some(v)) => {
+                format!("axis {axis} must have {dim} = {v} elements, not {extent} ({})", why.join(", "))
+            }
+            (_, None) => format!("axis {axis} has {extent} elements for `{dim}` ({})", why.join(", ")),
+        };
+        bad.push(BadInput { name: program.inputs[i].name.clone(), message });
+    }
+    let mut values = Vec::new();
+    for s in &program.symbols {
+        match env.get(s.as_str()) {
+            Some((v, _)) if (0..=i64::from(i32::MAX)).contains(v) => values.push(*v),
+            Some((v, from)) => bad.push(BadInput {
+                name: s.clone(),
+                message: format!("the dimension is {v} ({from}), outside 0..={}", i32::MAX),
+            }),
+            None if bad.is_empty() => bad.push(BadInput {
+                name: s.clone(),
+                message: "the shapes of the inputs do not determine this dimension; set its value".to_owned(),
+            }),
+            None => {}
+        }
+    }
+    if bad.is_empty() { Ok(values) } else { Err(RunError::Inputs(bad)) }
+}
+
+/// Solves `dim == extent` when exactly one symbol of it is unbound and it is linear in that one.
+fn solve<'p>(
+    program: &'p Program,
+    dim: &Dim,
+    extent: i64,
+    value: &dyn Fn(&str) -> Option<i64>,
+) -> Option<(&'p str, i64)> {
+    let unbound: Vec<_> = dim.symbols().into_iter().filter(|s| value(s).is_none()).collect();
+    let [unknown] = unbound.as_slice() else { return None };
+    for (monomial, _) in dim.terms() {
+        let mut times = 0;
+        for atom in &monomial {
+            match atom {
+                Atom::Sym(s) => times += usize::from(s == unknown),
+                Atom::Div(a, b) | Atom::Mod(a, b) | Atom::Max(a, b) | Atom::Min(a, b) => {
+                    if a.symbols().contains(unknown) || b.symbols().contains(unknown) {
+                        return None;
+                    }
+                }
+                Atom::Var(_) | Atom::Data(_) => return None,
+            }
+        }
+        if times > 1 {
+            return None;
+        }
+    }
+    let at = |x: i64| dim.eval_syms(&|s| if *s == **unknown { Some(x) } else { value(s) });
+    let zero = at(0)?;
+    let slope = at(1)?.checked_sub(zero)?;
+    let rest = extent.checked_sub(zero)?;
+    if slope == 0 || rest.checked_rem(slope)? != 0 {
+        return None;
+    }
+    let x = rest / slope;
+    let name = program.symbols.iter().find(|s| ***s == **unknown)?;
+    (x >= 0 && at(x) == Some(extent)).then_some((name.as_str(), x))
+}
+
+/// Evaluates a checked program with its symbols' values: constraints, sizes, offsets, workgroups,
+/// against the device's limits.
+pub fn bind(program: &Program, values: Vec<i64>, limits: &DeviceLimits) -> Result<Bound, RunError> {
+    let env: BTreeMap<&str, i64> =
+        program.symbols.iter().map(String::as_str).zip(values.iter().copied()).collect();
+    let value = |s: &str| env.get(s).copied();
+    for c in &program.constraints {
+        if let (Some(a), Some(b)) = (c.a.eval_syms(&value), c.b.eval_syms(&value))
+            && a == b
+        {
+            continue;
+        }
+        return Err(RunError::Constraint {
+            node: c.node.clone(),
+            a: c.a.to_string(),
+            a_value: c.a.eval_syms(&value).unwrap_or(-1),
+            b: c.b.to_string(),
+            b_value: c.b.eval_syms(&value).unwrap_or(-1),
+        });
+    }
+    let memory = memory::plan(program, &value).map_err(|e| RunError::Plan(vec![e]))?;
+    for d in &program.dispatches {
+        for b in &d.bindings {
+            if memory.bytes[*b] > limits.binding_bytes {
+                return Err(RunError::Limits {
+                    what: format!("buffer {b} of {} (one binding, bytes)", origin(&d.nodes)),
+                    need: memory.bytes[*b],
+                    have: limits.binding_bytes,
+                });
+            }
+        }
+    }
+    let mut workgroups = Vec::with_capacity(program.dispatches.len());
+    for (i, d) in program.dispatches.iter().enumerate() {
+        let mut counts = [0u32; 3];
+        for (count, dim) in counts.iter_mut().zip(&d.workgroups) {
+            let n = dim.eval_syms(&value).and_then(|n| u64::try_from(n).ok()).ok_or_else(|| {
+                RunError::Plan(vec![format!("dispatch {i}: the workgroup count `{dim}` has no value")])
+            })?;
+            if n > u64::from(limits.workgroups) {
+                return Err(RunError::Limits {
+                    what: format!("dispatch {i} of {} (workgroups `{dim}`)", origin(&d.nodes)),
+                    need: n,
+                    have: u64::from(limits.workgroups),
+                });
+            }
+            *count = n as u32;
+        }
+        workgroups.push(counts);
+    }
+    let mut outputs = Vec::new();
+    for p in &program.outputs {
+        let shape: Option<Vec<usize>> =
+            p.shape.iter().map(|d| d.eval_syms(&value).and_then(|v| usize::try_from(v).ok())).collect();
+        outputs.push(shape.ok_or_else(|| {
+            RunError::Plan(vec![format!("output \"{}\": its shape {} has no value", p.name, show(&p.shape))])
+        })?);
+    }
+    Ok(Bound { values, memory, workgroups, outputs })
+}
+
+fn origin(nodes: &[String]) -> String {
+    match nodes {
+        [] => "no node".to_owned(),
+        [n] => format!("node \"{n}\""),
+        [n, rest @ ..] => format!("node \"{n}\" and {} others", rest.len()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use wgfc_ir::program::{Port, Stats};
+
+    fn program(symbols: &[&str], inputs: &[&[&str]]) -> Program {
+        Program {
+            version: 1,
+            producer: String::new(),
+            inputs: inputs
+                .iter()
+                .enumerate()
+                .map(|(i, s)| Port {
+                    name: format!("i{i}"),
+                    dtype: DType::F32,
+                    shape: s.iter().map(|d| Dim::parse(d).unwrap()).collect(),
+                    buffer: i,
+                })
+                .collect(),
+            outputs: vec![],
+            symbols: symbols.iter().map(|s| (*s).to_owned()).collect(),
+            constraints: vec![],
+            buffers: vec![],
+            kernels: vec![],
+            dispatches: vec![],
+            stats: Stats::default(),
+            weights: BTreeMap::new(),
+        }
+    }
+
+    fn values(p: &Program, shapes: &[&[usize]]) -> Result<Vec<i64>, String> {
+        bind_symbols(p, shapes, &BTreeMap::new()).map_err(|e| e.to_string())
+    }
+
+    #[test]
+    fn symbols_come_from_lone_and_from_linear_extents() {
+        let p = program(&["past", "seq", "b"], &[&["b", "past + seq"], &["seq"], &["2*b + 1"]]);
+        assert_eq!(values(&p, &[&[3, 12], &[5], &[7]]), Ok(vec![7, 5, 3]));
+        let e = values(&p, &[&[3, 12], &[5], &[8]]).unwrap_err();
+        assert!(e.contains("2*b + 1 = 7 elements, not 8 (b = 3 from axis 0 of \"i0\")"), "{e}");
+        let e = values(&p, &[&[3, 2], &[5], &[7]]).unwrap_err();
+        assert!(e.contains("past is not determined"), "{e}");
+    }
+
+    #[test]
+    fn products_and_divisions_are_solved_only_where_that_is_sound() {
+        let p = program(&["a", "b"], &[&["a*b", "a"]]);
+        assert_eq!(values(&p, &[&[12, 3]]), Ok(vec![3, 4]));
+        assert!(values(&p, &[&[13, 3]]).is_err());
+        assert!(values(&program(&["a"], &[&["a*a"]]), &[&[4]]).is_err());
+        assert!(values(&program(&["a"], &[&["a/2"]]), &[&[4]]).is_err());
+    }
+
+    #[test]
+    fn a_symbol_of_no_input_must_be_set() {
+        let p = program(&["pos"], &[&["4"]]);
+        assert!(values(&p, &[&[4]]).unwrap_err().contains("set its value"));
+        let fixed = BTreeMap::from([("pos".to_owned(), 9)]);
+        assert_eq!(bind_symbols(&p, &[&[4]], &fixed), Ok(vec![9]));
+        assert!(values(&p, &[&[5]]).unwrap_err().contains("must have 4 elements, not 5"));
+    }
+}

@@ -1,0 +1,270 @@
+//! Whether a [`Program`] is one that can run: a plan is a file, and files get edited.
+//!
+//! After this check indices need no further care. Everything wrong is reported at once.
+
+use std::collections::{BTreeMap, BTreeSet};
+use wgfc_ir::program::{Access, BufferKind, FORMAT_VERSION, Kernel};
+use wgfc_ir::{Dim, Program};
+
+/// Everything in the plan that contradicts itself, in words; empty for a sound program.
+pub fn check(p: &Program) -> Vec<String> {
+    if p.version != FORMAT_VERSION {
+        return vec![format!(
+            "it has format version {}, this runtime reads {FORMAT_VERSION}; compile the model again",
+            p.version
+        )];
+    }
+    let mut c = Check { p, errors: Vec::new() };
+    c.symbols();
+    c.ports();
+    c.buffers();
+    for (i, k) in p.kernels.iter().enumerate() {
+        c.kernel(i, k);
+    }
+    for i in 0..p.dispatches.len() {
+        c.dispatch(i);
+    }
+    c.errors
+}
+
+struct Check<'a> {
+    p: &'a Program,
+    errors: Vec<String>,
+}
+
+impl Check<'_> {
+    fn fail(&mut self, message: String) {
+        self.errors.push(message);
+    }
+
+    fn dim(&mut self, what: &str, d: &Dim) {
+        for s in d.symbols() {
+            if !self.p.symbols.iter().any(|k| **k == *s) {
+                self.fail(format!("{what}: `{d}` uses `{s}`, which is not among the symbols"));
+            }
+        }
+        if !d.vars().is_empty() || !d.data().is_empty() {
+            self.fail(format!("{what}: `{d}` is not an expression over symbols"));
+        }
+    }
+
+    fn symbols(&mut self) {
+        let distinct: BTreeSet<_> = self.p.symbols.iter().collect();
+        if distinct.len() != self.p.symbols.len() {
+            self.fail("a symbol is listed twice".to_owned());
+        }
+        for (i, c) in self.p.constraints.iter().enumerate() {
+            self.dim(&format!("constraint {i}"), &c.a);
+            self.dim(&format!("constraint {i}"), &c.b);
+        }
+    }
+
+    fn ports(&mut self) {
+        for (what, ports) in [("input", &self.p.inputs), ("output", &self.p.outputs)] {
+            let mut names = BTreeSet::new();
+            for (i, port) in ports.iter().enumerate() {
+                let at = format!("{what} \"{}\"", port.name);
+                if !names.insert(&port.name) {
+                    self.fail(format!("{at} is listed twice"));
+                }
+                for d in &port.shape {
+                    self.dim(&at, d);
+                }
+                let Some(b) = self.p.buffers.get(port.buffer) else {
+                    self.fail(format!("{at}: there is no buffer {}", port.buffer));
+                    continue;
+                };
+                let mine = match b.kind {
+                    BufferKind::Input { index } => what == "input" && index == i,
+                    BufferKind::Output { index } => what == "output" && index == i,
+                    _ => false,
+                };
+                if !mine {
+                    self.fail(format!("{at}: buffer {} is not the one of {what} {i}", port.buffer));
+                }
+                if b.dtype != port.dtype {
+                    self.fail(format!("{at} is {}, its buffer {} is {}", port.dtype, port.buffer, b.dtype));
+                }
+                let n = port.shape.iter().fold(Dim::ONE, |n, d| &n * d);
+                if n != b.elements {
+                    self.fail(format!(
+                        "{at} has {n} elements, its buffer {} has {}",
+                        port.buffer, b.elements
+                    ));
+                }
+            }
+        }
+    }
+
+    fn buffers(&mut self) {
+        let p = self.p;
+        for (i, b) in p.buffers.iter().enumerate() {
+            let at = format!("buffer {i}");
+            self.dim(&at, &b.elements);
+            match &b.kind {
+                BufferKind::Input { index } => {
+                    if p.inputs.get(*index).map(|q| q.buffer) != Some(i) {
+                        self.fail(format!("{at} is for input {index}, which does not use it"));
+                    }
+                }
+                BufferKind::Output { index } => {
+                    if p.outputs.get(*index).map(|q| q.buffer) != Some(i) {
+                        self.fail(format!("{at} is for output {index}, which does not use it"));
+                    }
+                }
+                BufferKind::Weight { name } => match p.weights.get(name) {
+                    None => self.fail(format!("{at}: the weight \"{name}\" is missing")),
+                    Some(w) => {
+                        let n = i64::try_from(w.numel()).ok();
+                        if b.dtype != w.dtype || n != b.elements.as_const() {
+                            self.fail(format!(
+                                "{at} has {} × {}, the weight \"{name}\" is {w:?}",
+                                b.elements, b.dtype
+                            ));
+                        }
+                    }
+                },
+                BufferKind::Arena { arena, first, last } => {
+                    if first > last || *last >= p.dispatches.len() {
+                        self.fail(format!(
+                            "{at} lives from dispatch {first} to {last} of {}",
+                            p.dispatches.len()
+                        ));
+                    }
+                    if *arena >= p.buffers.len() {
+                        self.fail(format!("{at}: arena {arena} is more than there are buffers"));
+                    }
+                }
+                BufferKind::State { name } => {
+                    if b.elements.as_const().is_none() {
+                        self.fail(format!(
+                            "{at}: the capacity of state \"{name}\" must be a number, not `{}`",
+                            b.elements
+                        ));
+                    }
+                }
+            }
+        }
+    }
+
+    fn kernel(&mut self, i: usize, k: &Kernel) {
+        let at = format!("kernel {i} (`{}`)", k.name);
+        if k.wgsl.trim().is_empty() {
+            self.fail(format!("{at} has no text"));
+            return;
+        }
+        if k.workgroup_size.contains(&0) {
+            self.fail(format!("{at}: its workgroup size {:?} has a zero", k.workgroup_size));
+        }
+        match declared_workgroup_size(&k.wgsl) {
+            None => self.fail(format!("{at}: its text has no @workgroup_size")),
+            Some(Some(size)) if size != k.workgroup_size => {
+                self.fail(format!(
+                    "{at}: its text says workgroup size {size:?}, the plan {:?}",
+                    k.workgroup_size
+                ));
+            }
+            Some(_) => {}
+        }
+    }
+
+    fn dispatch(&mut self, i: usize) {
+        let p = self.p;
+        let d = &p.dispatches[i];
+        let Some(k) = p.kernels.get(d.kernel) else {
+            self.fail(format!("dispatch {i}: there is no kernel {}", d.kernel));
+            return;
+        };
+        let at = format!("dispatch {i} (kernel `{}`)", k.name);
+        for w in &d.workgroups {
+            self.dim(&at, w);
+        }
+        if d.bindings.len() != k.bindings.len() {
+            self.fail(format!(
+                "{at} binds {} buffers, the kernel has {}",
+                d.bindings.len(),
+                k.bindings.len()
+            ));
+            return;
+        }
+        let mut read: BTreeMap<Place, usize> = BTreeMap::new();
+        let mut written: BTreeMap<Place, usize> = BTreeMap::new();
+        let mut written_buffers = BTreeSet::new();
+        for (access, &b) in k.bindings.iter().zip(&d.bindings) {
+            let Some(buffer) = p.buffers.get(b) else {
+                self.fail(format!("{at}: there is no buffer {b}"));
+                continue;
+            };
+            if let BufferKind::Arena { first, last, .. } = buffer.kind
+                && !(first..=last).contains(&i)
+            {
+                self.fail(format!("{at}: buffer {b} lives only from dispatch {first} to {last}"));
+            }
+            let place = place(b, &buffer.kind);
+            match access {
+                Access::Read => {
+                    read.insert(place, b);
+                }
+                Access::ReadWrite => {
+                    if matches!(buffer.kind, BufferKind::Weight { .. } | BufferKind::Input { .. }) {
+                        self.fail(format!("{at} writes buffer {b}, which is an input or a weight"));
+                    }
+                    if !written_buffers.insert(b) {
+                        self.fail(format!("{at} binds buffer {b} for writing twice"));
+                    }
+                    written.insert(place, b);
+                }
+            }
+        }
+        for (place, r) in &read {
+            if let Some(w) = written.get(place) {
+                self.fail(format!("{at} reads buffer {r} and writes buffer {w}, which share memory"));
+            }
+        }
+    }
+}
+
+/// What a buffer shares its memory with.
+#[derive(PartialEq, Eq, PartialOrd, Ord)]
+enum Place<'a> {
+    Own(usize),
+    Arena(usize),
+    Named(&'a str),
+}
+
+fn place(i: usize, kind: &BufferKind) -> Place<'_> {
+    match kind {
+        BufferKind::Arena { arena, .. } => Place::Arena(*arena),
+        BufferKind::Weight { name } | BufferKind::State { name } => Place::Named(name),
+        BufferKind::Input { .. } | BufferKind::Output { .. } => Place::Own(i),
+    }
+}
+
+/// The numbers of the text's `@workgroup_size`: `None` without one, `Some(None)` when they are not literals.
+fn declared_workgroup_size(wgsl: &str) -> Option<Option<[u32; 3]>> {
+    let (_, rest) = wgsl.split_once("@workgroup_size")?;
+    let inside = rest.trim_start().strip_prefix('(').and_then(|r| r.split_once(')')).map(|(i, _)| i);
+    let mut size = [1u32; 3];
+    let mut n = 0;
+    for part in inside.unwrap_or_default().split(',').map(str::trim).filter(|p| !p.is_empty()) {
+        match (part.trim_end_matches(['u', 'i']).parse(), size.get_mut(n)) {
+            (Ok(v), Some(slot)) => *slot = v,
+            _ => return Some(None),
+        }
+        n += 1;
+    }
+    Some((n > 0).then_some(size))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn workgroup_sizes_are_read_from_the_text() {
+        assert_eq!(declared_workgroup_size("fn main() {}"), None);
+        assert_eq!(declared_workgroup_size("@compute @workgroup_size(64)"), Some(Some([64, 1, 1])));
+        assert_eq!(declared_workgroup_size("@workgroup_size( 8u, 4,\n2, )"), Some(Some([8, 4, 2])));
+        assert_eq!(declared_workgroup_size("@workgroup_size(WG, 1)"), Some(None));
+    }
+}

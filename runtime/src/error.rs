@@ -1,0 +1,123 @@
+//! What can go wrong while running.
+
+use std::fmt;
+
+/// One input that does not fit the program.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BadInput {
+    /// The input's name, or the symbol's.
+    pub name: String,
+    /// What is wrong with it and what was expected.
+    pub message: String,
+}
+
+impl fmt::Display for BadInput {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "input \"{}\": {}", self.name, self.message)
+    }
+}
+
+fn lines<T: fmt::Display>(items: &[T]) -> String {
+    items.iter().map(|i| format!("\n  {i}")).collect()
+}
+
+/// Why a program could not be loaded or run. Nothing in this crate panics on a bad program or input.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+#[non_exhaustive]
+pub enum RunError {
+    /// There is no adapter, or none that fits the choice.
+    #[error("no GPU adapter: {wanted}; found: {found}")]
+    NoAdapter {
+        /// What was asked for.
+        wanted: String,
+        /// The adapters there are, or `none`.
+        found: String,
+    },
+    /// The adapter would not open a device.
+    #[error("adapter \"{adapter}\" gives no device: {message}")]
+    NoDevice {
+        /// The adapter's name.
+        adapter: String,
+        /// The driver's reason.
+        message: String,
+    },
+    /// The program needs more than the device has.
+    #[error("{what} needs {need}, and this device has {have}")]
+    Limits {
+        /// What needs it: `weight "embed" (one binding, bytes)`.
+        what: String,
+        /// How much it needs.
+        need: u64,
+        /// How much there is.
+        have: u64,
+    },
+    /// The program needs a feature that the device lacks.
+    #[error("kernel `{kernel}` needs the WebGPU feature `{feature}`, which this device lacks")]
+    Feature {
+        /// The kernel.
+        kernel: String,
+        /// `shader-f16`, `subgroups`, ….
+        feature: String,
+    },
+    /// The device's memory is exhausted.
+    #[error("out of device memory: {what}")]
+    OutOfMemory {
+        /// What was being allocated.
+        what: String,
+    },
+    /// The device went away: a driver reset, a hung kernel, an unplugged GPU. Open a new [`crate::Gpu`].
+    #[error("the device was lost: {0}")]
+    DeviceLost(String),
+    /// The plan contradicts itself; it was edited, damaged, or written by another version.
+    #[error("the program is not consistent:{}", lines(.0))]
+    Plan(Vec<String>),
+    /// The program was compiled without its weights.
+    #[error("weight \"{name}\" is absent: this program can be inspected, not run")]
+    WeightAbsent {
+        /// The first one missing.
+        name: String,
+    },
+    /// A kernel does not compile. Unless it was edited, this is a bug in wgfc.
+    #[error("kernel `{kernel}` does not compile:\n{message}")]
+    Shader {
+        /// Which.
+        kernel: String,
+        /// The compiler's words.
+        message: String,
+    },
+    /// Inputs are missing, unknown, or of the wrong type or shape.
+    #[error("the inputs do not fit the program:{}", lines(.0))]
+    Inputs(Vec<BadInput>),
+    /// Two dimensions that the model needs equal differ for these inputs.
+    #[error("node \"{node}\" needs {a} (here {a_value}) and {b} (here {b_value}) to be equal")]
+    Constraint {
+        /// The node that needs it.
+        node: String,
+        /// One side, as an expression over the symbols.
+        a: String,
+        /// Its value.
+        a_value: i64,
+        /// The other side.
+        b: String,
+        /// Its value.
+        b_value: i64,
+    },
+    /// No such input, output or state.
+    #[error("there is no {what} \"{name}\"; there is: {known}")]
+    Unknown {
+        /// `output`, `state`, ….
+        what: &'static str,
+        /// What was asked for.
+        name: String,
+        /// What there is.
+        known: String,
+    },
+    /// wgpu refused a call. This is a bug in wgfc, or an edited plan.
+    #[error("{what}: {message}")]
+    Gpu {
+        /// What was being done.
+        what: String,
+        /// wgpu's words.
+        message: String,
+    },
+}

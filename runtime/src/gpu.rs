@@ -1,0 +1,428 @@
+//! Adapters and devices.
+
+use crate::error::RunError;
+use crate::wait;
+use std::str::FromStr;
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// Which adapter to use.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum AdapterChoice {
+    /// The most capable: discrete, then integrated, then virtual, then software.
+    #[default]
+    Best,
+    /// The first whose name or driver contains this, whatever the case.
+    Name(String),
+    /// By position in [`Gpu::adapters`].
+    Index(usize),
+    /// The first that runs on the CPU.
+    Software,
+}
+
+impl AdapterChoice {
+    /// From the environment variable `WGFC_ADAPTER`, [`AdapterChoice::Best`] without it.
+    pub fn from_env() -> AdapterChoice {
+        std::env::var("WGFC_ADAPTER").map_or(AdapterChoice::Best, |v| v.parse().unwrap_or_default())
+    }
+    fn picks(&self, index: usize, a: &AdapterSummary) -> bool {
+        match self {
+            AdapterChoice::Best => true,
+            AdapterChoice::Index(i) => *i == index,
+            AdapterChoice::Software => a.is_software,
+            AdapterChoice::Name(n) => {
+                let n = n.to_lowercase();
+                a.name.to_lowercase().contains(&n) || a.driver.to_lowercase().contains(&n)
+            }
+        }
+    }
+}
+
+impl FromStr for AdapterChoice {
+    type Err = std::convert::Infallible;
+    /// A number is an index, `software` or `cpu` the CPU, `best` or nothing the best, all else a name.
+    fn from_str(s: &str) -> Result<AdapterChoice, Self::Err> {
+        let s = s.trim();
+        Ok(match (s.to_lowercase().as_str(), s.parse()) {
+            ("" | "best", _) => AdapterChoice::Best,
+            ("software" | "cpu", _) => AdapterChoice::Software,
+            (_, Ok(i)) => AdapterChoice::Index(i),
+            _ => AdapterChoice::Name(s.to_owned()),
+        })
+    }
+}
+
+impl std::fmt::Display for AdapterChoice {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            AdapterChoice::Best => f.write_str("any"),
+            AdapterChoice::Name(n) => write!(f, "one named \"{n}\""),
+            AdapterChoice::Index(i) => write!(f, "number {i}"),
+            AdapterChoice::Software => f.write_str("a software one"),
+        }
+    }
+}
+
+/// The limits of a device that a compiler needs to know, and the features that kernels may use.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DeviceLimits {
+    /// Storage buffers a kernel may bind.
+    pub storage_buffers: u32,
+    /// Bytes of one storage binding.
+    pub binding_bytes: u64,
+    /// Bytes of one buffer.
+    pub buffer_bytes: u64,
+    /// Bytes of workgroup memory.
+    pub workgroup_bytes: u32,
+    /// Invocations of one workgroup.
+    pub invocations: u32,
+    /// Largest extent of a workgroup, per dimension.
+    pub workgroup_size: [u32; 3],
+    /// Workgroups of one dispatch, per dimension.
+    pub workgroups: u32,
+    /// `shader-f16`.
+    pub f16: bool,
+    /// The smallest and largest subgroup, where kernels may use them.
+    pub subgroup: Option<(u32, u32)>,
+    /// Timestamps around a pass.
+    pub timestamps: bool,
+    /// Timestamps between the dispatches of one pass.
+    pub timestamps_in_pass: bool,
+}
+
+/// An adapter, described.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AdapterSummary {
+    /// The device's name.
+    pub name: String,
+    /// `vulkan`, `metal`, `dx12`, `gl`, `webgpu`.
+    pub backend: String,
+    /// The driver and its version.
+    pub driver: String,
+    /// `discrete`, `integrated`, `virtual`, `software` or `other`.
+    pub kind: String,
+    /// Whether it runs on the CPU.
+    pub is_software: bool,
+    /// What it can do.
+    pub limits: DeviceLimits,
+}
+
+fn summary(a: &wgpu::Adapter) -> AdapterSummary {
+    let info = a.get_info();
+    let kind = match info.device_type {
+        wgpu::DeviceType::DiscreteGpu => "discrete",
+        wgpu::DeviceType::IntegratedGpu => "integrated",
+        wgpu::DeviceType::VirtualGpu => "virtual",
+        wgpu::DeviceType::Cpu => "software",
+        wgpu::DeviceType::Other => "other",
+    };
+    AdapterSummary {
+        driver: format!("{} {}", info.driver, info.driver_info).trim().to_owned(),
+        backend: info.backend.to_str().to_owned(),
+        kind: kind.to_owned(),
+        is_software: info.device_type == wgpu::DeviceType::Cpu,
+        limits: device_limits(&a.limits(), a.features(), &info),
+        name: info.name,
+    }
+}
+
+fn device_limits(l: &wgpu::Limits, f: wgpu::Features, info: &wgpu::AdapterInfo) -> DeviceLimits {
+    DeviceLimits {
+        storage_buffers: l.max_storage_buffers_per_shader_stage,
+        binding_bytes: l.max_storage_buffer_binding_size,
+        buffer_bytes: l.max_buffer_size,
+        workgroup_bytes: l.max_compute_workgroup_storage_size,
+        invocations: l.max_compute_invocations_per_workgroup,
+        workgroup_size: [
+            l.max_compute_workgroup_size_x,
+            l.max_compute_workgroup_size_y,
+            l.max_compute_workgroup_size_z,
+        ],
+        workgroups: l.max_compute_workgroups_per_dimension,
+        f16: f.contains(wgpu::Features::SHADER_F16),
+        subgroup: f
+            .contains(wgpu::Features::SUBGROUP)
+            .then_some((info.subgroup_min_size, info.subgroup_max_size)),
+        timestamps: f.contains(wgpu::Features::TIMESTAMP_QUERY),
+        timestamps_in_pass: f.contains(wgpu::Features::TIMESTAMP_QUERY_INSIDE_PASSES),
+    }
+}
+
+fn rank(a: &wgpu::Adapter) -> u32 {
+    match a.get_info().device_type {
+        wgpu::DeviceType::DiscreteGpu => 0,
+        wgpu::DeviceType::IntegratedGpu => 1,
+        wgpu::DeviceType::VirtualGpu => 2,
+        wgpu::DeviceType::Other => 3,
+        wgpu::DeviceType::Cpu => 4,
+    }
+}
+
+fn instance(backends: wgpu::Backends) -> wgpu::Instance {
+    let mut d = wgpu::InstanceDescriptor::new_without_display_handle();
+    d.backends = backends;
+    // Driver validation layers cost time and the plan is checked here; WGPU_VALIDATION=1 brings them back.
+    d.flags = wgpu::InstanceFlags::empty();
+    wgpu::Instance::new(d.with_env())
+}
+
+/// All adapters; OpenGL ones only where there is nothing else.
+#[cfg(not(target_arch = "wasm32"))]
+async fn all_adapters() -> Vec<wgpu::Adapter> {
+    for backends in [wgpu::Backends::PRIMARY, wgpu::Backends::SECONDARY] {
+        let found = instance(backends).enumerate_adapters(wgpu::Backends::all()).await;
+        let found: Vec<_> =
+            found.into_iter().filter(|a| a.limits().max_storage_buffers_per_shader_stage > 0).collect();
+        if !found.is_empty() {
+            return found;
+        }
+    }
+    Vec::new()
+}
+
+/// The one adapter that the browser gives.
+#[cfg(target_arch = "wasm32")]
+async fn all_adapters() -> Vec<wgpu::Adapter> {
+    let options = wgpu::RequestAdapterOptions {
+        power_preference: wgpu::PowerPreference::HighPerformance,
+        ..Default::default()
+    };
+    instance(wgpu::Backends::BROWSER_WEBGPU).request_adapter(&options).await.into_iter().collect()
+}
+
+/// What the device's callbacks report.
+#[derive(Default)]
+struct Health {
+    lost: Option<String>,
+    uncaptured: Option<String>,
+}
+
+struct Inner {
+    device: wgpu::Device,
+    queue: wgpu::Queue,
+    summary: AdapterSummary,
+    health: Arc<Mutex<Health>>,
+}
+
+/// An open device. Clones are the same device.
+#[derive(Clone)]
+pub struct Gpu(Arc<Inner>);
+
+impl std::fmt::Debug for Gpu {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Gpu({}, {})", self.0.summary.name, self.0.summary.backend)
+    }
+}
+
+impl Gpu {
+    /// The adapters of this machine. In a browser: the one it offers.
+    pub async fn adapters() -> Vec<AdapterSummary> {
+        all_adapters().await.iter().map(summary).collect()
+    }
+
+    /// Opens the adapter chosen with the limits it really has.
+    pub async fn request(choice: &AdapterChoice) -> Result<Gpu, RunError> {
+        let adapters = all_adapters().await;
+        let summaries: Vec<_> = adapters.iter().map(summary).collect();
+        let picked = adapters
+            .iter()
+            .enumerate()
+            .filter(|(i, _)| choice.picks(*i, &summaries[*i]))
+            .min_by_key(|(i, a)| (rank(a), *i));
+        let Some((index, adapter)) = picked else {
+            let found: Vec<_> =
+                summaries.iter().enumerate().map(|(i, s)| format!("{i} = {} ({})", s.name, s.kind)).collect();
+            return Err(RunError::NoAdapter {
+                wanted: format!("{choice} is wanted"),
+                found: if found.is_empty() { "none".to_owned() } else { found.join(", ") },
+            });
+        };
+        let useful = wgpu::Features::SHADER_F16
+            | wgpu::Features::SUBGROUP
+            | wgpu::Features::TIMESTAMP_QUERY
+            | wgpu::Features::TIMESTAMP_QUERY_INSIDE_ENCODERS
+            | wgpu::Features::TIMESTAMP_QUERY_INSIDE_PASSES;
+        let mut summary = summaries[index].clone();
+        let (device, queue) = adapter
+            .request_device(&wgpu::DeviceDescriptor {
+                label: Some("wgfc"),
+                required_features: adapter.features() & useful,
+                required_limits: adapter.limits(),
+                memory_hints: wgpu::MemoryHints::Performance,
+                ..Default::default()
+            })
+            .await
+            .map_err(|e| RunError::NoDevice { adapter: summary.name.clone(), message: e.to_string() })?;
+        summary.limits = device_limits(&device.limits(), device.features(), &adapter.get_info());
+        let health = Arc::new(Mutex::new(Health::default()));
+        let h = health.clone();
+        device.set_device_lost_callback(move |reason, message| {
+            if reason != wgpu::DeviceLostReason::Destroyed {
+                h.lock().unwrap_or_else(PoisonError::into_inner).lost = Some(message);
+            }
+        });
+        let h = health.clone();
+        device.on_uncaptured_error(Arc::new(move |e: wgpu::Error| {
+            tracing::error!("wgpu: {e}");
+            h.lock().unwrap_or_else(PoisonError::into_inner).uncaptured.get_or_insert(e.to_string());
+        }));
+        tracing::debug!(adapter = summary.name, backend = summary.backend, "device opened");
+        Ok(Gpu(Arc::new(Inner { device, queue, summary, health })))
+    }
+
+    /// [`Gpu::request`] for callers without an executor.
+    #[cfg(not(target_arch = "wasm32"))]
+    pub fn request_blocking(choice: &AdapterChoice) -> Result<Gpu, RunError> {
+        pollster::block_on(Gpu::request(choice))
+    }
+    /// [`Gpu::adapters`] for callers without an executor.
+    #[cfg(not(target_arch = "wasm32"))]
+    pub fn adapters_blocking() -> Vec<AdapterSummary> {
+        pollster::block_on(Gpu::adapters())
+    }
+
+    /// What this device is.
+    pub fn summary(&self) -> &AdapterSummary {
+        &self.0.summary
+    }
+    /// What this device can do.
+    pub fn profile(&self) -> &DeviceLimits {
+        &self.0.summary.limits
+    }
+    /// The wgpu device, for callers with commands of their own.
+    pub fn device(&self) -> &wgpu::Device {
+        &self.0.device
+    }
+    /// The wgpu queue likewise.
+    pub fn queue(&self) -> &wgpu::Queue {
+        &self.0.queue
+    }
+    /// Whether both are the same device.
+    pub fn is(&self, other: &Gpu) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+
+    /// Whether the device is still there and no error went unnoticed.
+    pub(crate) fn health(&self) -> Result<(), RunError> {
+        let mut h = self.0.health.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(m) = &h.lost {
+            return Err(RunError::DeviceLost(m.clone()));
+        }
+        match h.uncaptured.take() {
+            Some(message) => Err(RunError::Gpu { what: "in the background".to_owned(), message }),
+            None => Ok(()),
+        }
+    }
+
+    /// Runs `f` with wgpu's errors caught.
+    pub(crate) async fn scoped<T>(&self, what: &str, f: impl FnOnce() -> T) -> Result<T, RunError> {
+        let d = &self.0.device;
+        let memory = d.push_error_scope(wgpu::ErrorFilter::OutOfMemory);
+        let validation = d.push_error_scope(wgpu::ErrorFilter::Validation);
+        let internal = d.push_error_scope(wgpu::ErrorFilter::Internal);
+        let value = f();
+        let errors = (internal.pop(), validation.pop(), memory.pop());
+        let errors = [errors.0.await, errors.1.await, errors.2.await];
+        // Out of memory comes last and explains the others.
+        match errors.into_iter().flatten().last() {
+            None => Ok(value),
+            Some(wgpu::Error::OutOfMemory { .. }) => Err(RunError::OutOfMemory { what: what.to_owned() }),
+            Some(e) => {
+                self.health()?;
+                Err(RunError::Gpu { what: what.to_owned(), message: e.to_string() })
+            }
+        }
+    }
+
+    /// A buffer of `bytes` bytes, checked against the device's limits.
+    pub(crate) async fn buffer(
+        &self,
+        what: &str,
+        bytes: u64,
+        usage: wgpu::BufferUsages,
+    ) -> Result<wgpu::Buffer, RunError> {
+        let have = self.profile().buffer_bytes;
+        if bytes > have {
+            return Err(RunError::Limits { what: format!("{what} (one buffer, bytes)"), need: bytes, have });
+        }
+        let describe = format!("{what} ({bytes} bytes)");
+        self.scoped(&describe, || {
+            self.0.device.create_buffer(&wgpu::BufferDescriptor {
+                label: Some(what),
+                size: bytes,
+                usage,
+                mapped_at_creation: false,
+            })
+        })
+        .await
+    }
+
+    /// A buffer that kernels can bind and that can be copied from and to.
+    pub(crate) async fn storage(&self, what: &str, bytes: u64) -> Result<wgpu::Buffer, RunError> {
+        let usage = wgpu::BufferUsages::STORAGE | wgpu::BufferUsages::COPY_SRC | wgpu::BufferUsages::COPY_DST;
+        self.buffer(what, bytes, usage).await
+    }
+
+    /// Queues a write of any length; the last word is padded with zeros.
+    pub(crate) fn write(&self, buffer: &wgpu::Buffer, offset: u64, bytes: &[u8]) {
+        let whole = bytes.len() & !3;
+        let (head, tail) = bytes.split_at(whole);
+        if !head.is_empty() {
+            self.0.queue.write_buffer(buffer, offset, head);
+        }
+        if !tail.is_empty() {
+            let mut word = [0u8; 4];
+            word[..tail.len()].copy_from_slice(tail);
+            self.0.queue.write_buffer(buffer, offset + whole as u64, &word);
+        }
+    }
+
+    /// Waits until all work submitted so far is done. In a browser this only yields to its event loop.
+    pub async fn wait(&self) -> Result<(), RunError> {
+        let (tx, rx) = wait::channel();
+        self.0.queue.on_submitted_work_done(move || tx.send(()));
+        self.drive()?;
+        rx.await;
+        self.health()
+    }
+
+    /// Natively callbacks only come from polling; a browser calls them by itself.
+    fn drive(&self) -> Result<(), RunError> {
+        #[cfg(not(target_arch = "wasm32"))]
+        if let Err(e) = self.0.device.poll(wgpu::PollType::wait_indefinitely()) {
+            self.health()?;
+            return Err(RunError::DeviceLost(e.to_string()));
+        }
+        Ok(())
+    }
+
+    /// Maps the first `bytes` bytes of a `MAP_READ` buffer, gives them to `f`, and unmaps it.
+    pub(crate) async fn map_read<T>(
+        &self,
+        buffer: &wgpu::Buffer,
+        bytes: u64,
+        f: impl FnOnce(&[u8]) -> T,
+    ) -> Result<T, RunError> {
+        let (tx, rx) = wait::channel();
+        buffer.map_async(wgpu::MapMode::Read, ..bytes, move |r| tx.send(r));
+        self.drive()?;
+        let failed = |message: String| RunError::Gpu { what: "reading results".to_owned(), message };
+        match rx.await {
+            Some(Ok(())) => {}
+            Some(Err(e)) => {
+                self.health()?;
+                return Err(failed(e.to_string()));
+            }
+            None => {
+                self.health()?;
+                return Err(failed("the read was abandoned".to_owned()));
+            }
+        }
+        let value = {
+            let view = buffer.get_mapped_range(..bytes).map_err(|e| failed(e.to_string()))?;
+            f(&view)
+        };
+        buffer.unmap();
+        self.health()?;
+        Ok(value)
+    }
+}

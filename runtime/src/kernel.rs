@@ -1,0 +1,175 @@
+//! Pipelines from the kernels of a program.
+
+use crate::error::RunError;
+use crate::gpu::Gpu;
+use std::borrow::Cow;
+use wgfc_ir::program::{Access, Kernel};
+
+/// A compiled kernel.
+#[derive(Clone, Debug)]
+pub(crate) struct Pipeline {
+    pub(crate) pipeline: wgpu::ComputePipeline,
+    pub(crate) layout: wgpu::BindGroupLayout,
+}
+
+/// How far generated code is guarded at run time.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Checks {
+    /// As the browser does: indices are clamped, loops bounded, workgroup memory zeroed.
+    #[default]
+    All,
+    /// For programs that this process compiled or whose author is trusted: nothing is guarded, and a
+    /// kernel that reads out of bounds, reads workgroup memory before it writes it, or never ends has
+    /// undefined behaviour.
+    Trusted,
+}
+
+fn fits(gpu: &Gpu, k: &Kernel) -> Result<(), RunError> {
+    let l = gpu.profile();
+    for f in &k.features {
+        let there = match f.as_str() {
+            "shader-f16" => l.f16,
+            "subgroups" => l.subgroup.is_some(),
+            _ => false,
+        };
+        if !there {
+            return Err(RunError::Feature { kernel: k.name.clone(), feature: f.clone() });
+        }
+    }
+    let invocations = k.workgroup_size.iter().fold(1u64, |n, s| n.saturating_mul(u64::from(*s)));
+    let mut needs = vec![
+        ("storage buffers", k.bindings.len() as u64, u64::from(l.storage_buffers)),
+        ("bytes of workgroup memory", u64::from(k.workgroup_bytes), u64::from(l.workgroup_bytes)),
+        ("invocations in a workgroup", invocations, u64::from(l.invocations)),
+    ];
+    for (size, limit) in k.workgroup_size.iter().zip(l.workgroup_size) {
+        needs.push(("invocations in one dimension of a workgroup", u64::from(*size), u64::from(limit)));
+    }
+    for (what, need, have) in needs {
+        if need > have {
+            let what = format!("kernel `{}` ({what})", k.name);
+            return Err(RunError::Limits { what, need, have });
+        }
+    }
+    Ok(())
+}
+
+/// The text as this platform wants it. `enable` lines depend on the implementation (browsers require the
+/// one for subgroups, naga does not know it), so kernels come without them.
+fn text(k: &Kernel) -> Cow<'_, str> {
+    let mut header = String::new();
+    let lacks = |name: &str| !k.wgsl.lines().any(|l| l.trim_start().starts_with(&format!("enable {name}")));
+    if k.features.iter().any(|f| f == "shader-f16") && lacks("f16") {
+        header.push_str("enable f16;\n");
+    }
+    if cfg!(target_arch = "wasm32") && k.features.iter().any(|f| f == "subgroups") && lacks("subgroups") {
+        header.push_str("enable subgroups;\n");
+    }
+    if header.is_empty() { Cow::Borrowed(&k.wgsl) } else { Cow::Owned(header + &k.wgsl) }
+}
+
+/// Compiles one kernel; binding `i` of group 0 is `k.bindings[i]`, the next the `Dims` uniform.
+async fn compile(gpu: &Gpu, k: &Kernel, checks: Checks) -> Result<Pipeline, RunError> {
+    fits(gpu, k)?;
+    let device = gpu.device();
+    let entry = |binding: usize, ty| wgpu::BindGroupLayoutEntry {
+        binding: binding as u32,
+        visibility: wgpu::ShaderStages::COMPUTE,
+        ty: wgpu::BindingType::Buffer { ty, has_dynamic_offset: false, min_binding_size: None },
+        count: None,
+    };
+    let mut entries: Vec<_> = k
+        .bindings
+        .iter()
+        .enumerate()
+        .map(|(i, a)| entry(i, wgpu::BufferBindingType::Storage { read_only: *a == Access::Read }))
+        .collect();
+    if k.uses_dims {
+        entries.push(entry(entries.len(), wgpu::BufferBindingType::Uniform));
+    }
+    let label = Some(k.name.as_str());
+    let made = gpu.scoped("compiling", || {
+        let source = wgpu::ShaderModuleDescriptor { label, source: wgpu::ShaderSource::Wgsl(text(k)) };
+        let module = match checks {
+            Checks::All => device.create_shader_module(source),
+            // SAFETY: the caller vouches for the program: its kernels stay in bounds and end.
+            Checks::Trusted => unsafe {
+                device.create_shader_module_trusted(source, wgpu::ShaderRuntimeChecks::unchecked())
+            },
+        };
+        let layout =
+            device.create_bind_group_layout(&wgpu::BindGroupLayoutDescriptor { label, entries: &entries });
+        let pipeline_layout = device.create_pipeline_layout(&wgpu::PipelineLayoutDescriptor {
+            label,
+            bind_group_layouts: &[Some(&layout)],
+            immediate_size: 0,
+        });
+        let pipeline = device.create_compute_pipeline(&wgpu::ComputePipelineDescriptor {
+            label,
+            layout: Some(&pipeline_layout),
+            module: &module,
+            entry_point: Some("main"),
+            compilation_options: wgpu::PipelineCompilationOptions {
+                zero_initialize_workgroup_memory: checks == Checks::All,
+                ..Default::default()
+            },
+            cache: None,
+        });
+        Pipeline { pipeline, layout }
+    });
+    made.await.map_err(|e| match e {
+        RunError::Gpu { message, .. } => RunError::Shader { kernel: k.name.clone(), message },
+        e => e,
+    })
+}
+
+/// Compiles all kernels, natively on all cores.
+pub(crate) async fn compile_all(
+    gpu: &Gpu,
+    kernels: &[Kernel],
+    checks: Checks,
+) -> Result<Vec<Pipeline>, RunError> {
+    #[cfg(not(target_arch = "wasm32"))]
+    {
+        let threads = std::thread::available_parallelism().map_or(1, usize::from).min(kernels.len());
+        if threads > 1 {
+            return in_parallel(gpu, kernels, checks, threads);
+        }
+    }
+    let mut out = Vec::with_capacity(kernels.len());
+    for k in kernels {
+        out.push(compile(gpu, k, checks).await?);
+    }
+    Ok(out)
+}
+
+#[cfg(not(target_arch = "wasm32"))]
+fn in_parallel(
+    gpu: &Gpu,
+    kernels: &[Kernel],
+    checks: Checks,
+    threads: usize,
+) -> Result<Vec<Pipeline>, RunError> {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+    let next = AtomicUsize::new(0);
+    let worker = || {
+        let mut done = Vec::new();
+        while let Some((i, k)) =
+            Some(next.fetch_add(1, Ordering::Relaxed)).and_then(|i| Some((i, kernels.get(i)?)))
+        {
+            done.push((i, pollster::block_on(compile(gpu, k, checks))));
+        }
+        done
+    };
+    let mut results: Vec<_> = std::thread::scope(|s| {
+        let handles: Vec<_> = (0..threads).map(|_| s.spawn(worker)).collect();
+        handles.into_iter().filter_map(|h| h.join().ok()).flatten().collect()
+    });
+    results.sort_by_key(|(i, _)| *i);
+    if results.len() != kernels.len() {
+        let message = "a thread that compiles kernels panicked".to_owned();
+        return Err(RunError::Gpu { what: "compiling".to_owned(), message });
+    }
+    // The first failing kernel in the order of the plan, whatever thread met it first.
+    results.into_iter().map(|(_, r)| r).collect()
+}

@@ -1,0 +1,150 @@
+//! Tensors on the device.
+
+use crate::error::RunError;
+use crate::gpu::Gpu;
+use std::sync::Arc;
+use wgfc_ir::program::Buffer;
+use wgfc_ir::{DType, Tensor};
+
+/// Device memory that a [`DeviceTensor`] refers to.
+#[derive(Debug)]
+pub(crate) struct Memory {
+    pub(crate) buffer: wgpu::Buffer,
+    pub(crate) capacity: u64,
+}
+
+/// A dense tensor on the device, packed as a [`Tensor`] is. Clones share the memory, which stays as it
+/// is for as long as one of them lives.
+#[derive(Clone, Debug)]
+pub struct DeviceTensor {
+    /// Element type.
+    pub(crate) dtype: DType,
+    /// Extents, outermost first.
+    pub(crate) shape: Vec<usize>,
+    pub(crate) memory: Arc<Memory>,
+    pub(crate) gpu: Gpu,
+}
+
+impl DeviceTensor {
+    /// Element type.
+    pub fn dtype(&self) -> DType {
+        self.dtype
+    }
+    /// Extents, outermost first.
+    pub fn shape(&self) -> &[usize] {
+        &self.shape
+    }
+    /// Bytes it occupies, a multiple of 4 and at least 16.
+    pub fn bytes(&self) -> u64 {
+        Buffer::byte_size(self.dtype, self.shape.iter().product()) as u64
+    }
+    /// The buffer that holds it from its first byte on.
+    pub fn buffer(&self) -> &wgpu::Buffer {
+        &self.memory.buffer
+    }
+    /// The same elements under another shape of the same size.
+    pub fn reshaped(&self, shape: Vec<usize>) -> Option<DeviceTensor> {
+        let n = wgfc_ir::tensor::checked_numel(&shape)?;
+        (n == self.shape.iter().product::<usize>()).then(|| DeviceTensor { shape, ..self.clone() })
+    }
+    /// Copies it to the host.
+    pub async fn read(&self) -> Result<Tensor, RunError> {
+        Ok(read_all(&self.gpu, std::slice::from_ref(self), &mut None).await?.swap_remove(0))
+    }
+    /// [`DeviceTensor::read`] for callers without an executor.
+    #[cfg(not(target_arch = "wasm32"))]
+    pub fn read_blocking(&self) -> Result<Tensor, RunError> {
+        pollster::block_on(self.read())
+    }
+}
+
+impl Gpu {
+    /// Copies a tensor to the device.
+    pub async fn upload(&self, tensor: &Tensor) -> Result<DeviceTensor, RunError> {
+        let bytes = tensor.bytes().ok_or_else(|| RunError::WeightAbsent { name: "uploaded".to_owned() })?;
+        let capacity = Buffer::byte_size(tensor.dtype, tensor.numel()) as u64;
+        let buffer = self.storage("uploaded tensor", capacity).await?;
+        self.scoped("uploading a tensor", || self.write(&buffer, 0, bytes)).await?;
+        Ok(DeviceTensor {
+            dtype: tensor.dtype,
+            shape: tensor.shape.clone(),
+            memory: Arc::new(Memory { buffer, capacity }),
+            gpu: self.clone(),
+        })
+    }
+    /// [`Gpu::upload`] for callers without an executor.
+    #[cfg(not(target_arch = "wasm32"))]
+    pub fn upload_blocking(&self, tensor: &Tensor) -> Result<DeviceTensor, RunError> {
+        pollster::block_on(self.upload(tensor))
+    }
+}
+
+/// Reads several tensors with one submission and one wait. `staging` keeps the transfer buffer for the
+/// next call.
+pub(crate) async fn read_all(
+    gpu: &Gpu,
+    tensors: &[DeviceTensor],
+    staging: &mut Option<wgpu::Buffer>,
+) -> Result<Vec<Tensor>, RunError> {
+    let mut encoder = gpu.device().create_command_encoder(&Default::default());
+    let (ranges, buffer) = copy_out(gpu, tensors, staging.take(), &mut encoder).await?;
+    gpu.scoped("reading results", || gpu.queue().submit([encoder.finish()])).await?;
+    let out = collect(gpu, tensors, &ranges, &buffer).await?;
+    *staging = Some(buffer);
+    Ok(out)
+}
+
+/// Records the copies to a transfer buffer, which is taken over from the last call when large enough.
+/// Returns where each tensor's bytes will be.
+pub(crate) async fn copy_out(
+    gpu: &Gpu,
+    tensors: &[DeviceTensor],
+    staging: Option<wgpu::Buffer>,
+    encoder: &mut wgpu::CommandEncoder,
+) -> Result<(Vec<std::ops::Range<u64>>, wgpu::Buffer), RunError> {
+    let mut end = 0u64;
+    let ranges: Vec<_> = tensors
+        .iter()
+        .map(|t| {
+            let start = end;
+            end += t.bytes().next_multiple_of(16);
+            start..start + t.bytes()
+        })
+        .collect();
+    let end = end.max(16);
+    let buffer = match staging {
+        Some(b) if b.size() >= end && b.size() / 4 <= end.max(1 << 20) => b,
+        _ => {
+            let usage = wgpu::BufferUsages::MAP_READ | wgpu::BufferUsages::COPY_DST;
+            gpu.buffer("transfer of the results", end, usage).await?
+        }
+    };
+    for (t, r) in tensors.iter().zip(&ranges) {
+        encoder.copy_buffer_to_buffer(t.buffer(), 0, &buffer, r.start, r.end - r.start);
+    }
+    Ok((ranges, buffer))
+}
+
+/// Waits for the transfer buffer and takes the tensors out of it.
+pub(crate) async fn collect(
+    gpu: &Gpu,
+    tensors: &[DeviceTensor],
+    ranges: &[std::ops::Range<u64>],
+    buffer: &wgpu::Buffer,
+) -> Result<Vec<Tensor>, RunError> {
+    let end = ranges.last().map_or(16, |r| r.end.next_multiple_of(16));
+    let bad = |message: String| RunError::Gpu { what: "reading results".to_owned(), message };
+    gpu.map_read(buffer, end, |all| {
+        tensors
+            .iter()
+            .zip(ranges)
+            .map(|(t, r)| {
+                let n = t.dtype.bytes_for(t.shape.iter().product());
+                let start = r.start as usize;
+                let bytes = all.get(start..start + n).ok_or_else(|| bad("too few bytes".to_owned()))?;
+                Tensor::new(t.dtype, t.shape.clone(), bytes.to_vec()).map_err(bad)
+            })
+            .collect()
+    })
+    .await?
+}

@@ -1,0 +1,33 @@
+//! Which adapters tests run on.
+//!
+//! On a machine with no GPU these are the software implementations of Vulkan. The Vulkan loader reads
+//! `VK_DRIVER_FILES` when it is first used: set it to the manifests of all drivers, separated by
+//! colons, and [`gpus`] opens each of their adapters. A kernel that is right on only one is wrong.
+
+use crate::gpu::{AdapterChoice, Gpu};
+use std::sync::OnceLock;
+
+/// Every adapter, opened once for the whole process, or the one that `WGFC_ADAPTER` names.
+///
+/// Without any, says so on stderr and gives none: the test that calls this is then *skipped*. Panics
+/// instead where the environment variable `CI` is set and not empty, as a skip must not pass unseen there.
+#[cfg(not(target_arch = "wasm32"))]
+pub fn gpus() -> &'static [Gpu] {
+    static GPUS: OnceLock<Vec<Gpu>> = OnceLock::new();
+    let gpus = GPUS.get_or_init(|| {
+        let chosen = AdapterChoice::from_env();
+        let choices = match chosen {
+            AdapterChoice::Best => (0..Gpu::adapters_blocking().len()).map(AdapterChoice::Index).collect(),
+            one => vec![one],
+        };
+        let opened = choices.iter().map(Gpu::request_blocking);
+        opened.filter_map(|g| g.inspect_err(|e| eprintln!("cannot open an adapter: {e}")).ok()).collect()
+    });
+    if gpus.is_empty() {
+        let test = std::thread::current().name().unwrap_or("a test").to_owned();
+        let ci = std::env::var("CI").is_ok_and(|v| !v.is_empty());
+        assert!(!ci, "{test} needs a GPU adapter, there is none, and CI is set");
+        eprintln!("SKIPPED {test}: no GPU adapter (set VK_DRIVER_FILES to a software Vulkan driver)");
+    }
+    gpus
+}
