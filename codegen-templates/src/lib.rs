@@ -1,1 +1,63 @@
-//! wgfc
+//! The WGSL templates of wgfc and a typed parameter struct for each.
+//!
+//! A template is real WGSL with slots. It is rendered only from its struct; a slot that the struct
+//! does not fill is an error, not an empty string. The scalar functions that kernels call are in
+//! the [`library`].
+
+pub mod library;
+pub mod map;
+pub mod row;
+pub mod scan;
+
+use serde::Serialize;
+use std::sync::LazyLock;
+use tera::{Context, Tera};
+
+/// The parameters of one template.
+pub trait Template: Serialize {
+    /// The template's name in [`SOURCES`].
+    const NAME: &'static str;
+}
+
+/// Every template by name.
+pub const SOURCES: &[(&str, &str)] = &[
+    ("map.wgsl", include_str!("../templates/map.wgsl.tera")),
+    ("row.wgsl", include_str!("../templates/row.wgsl.tera")),
+    ("scan.wgsl", include_str!("../templates/scan.wgsl.tera")),
+];
+
+static ENGINE: LazyLock<Result<Tera, String>> = LazyLock::new(|| {
+    let mut tera = Tera::default();
+    tera.add_raw_templates(SOURCES.iter().copied()).map_err(describe)?;
+    Ok(tera)
+});
+
+/// Why a template could not be rendered.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("template {name}: {reason}")]
+pub struct RenderError {
+    /// The template.
+    pub name: &'static str,
+    /// What the engine says.
+    pub reason: String,
+}
+
+/// Fills a template.
+pub fn render<T: Template>(parameters: &T) -> Result<String, RenderError> {
+    let fail = |reason| RenderError { name: T::NAME, reason };
+    let tera = ENGINE.as_ref().map_err(|e| fail(e.clone()))?;
+    let context = Context::from_serialize(parameters).map_err(|e| fail(describe(e)))?;
+    tera.render(T::NAME, &context).map_err(|e| fail(describe(e)))
+}
+
+/// An error with its causes.
+fn describe(e: tera::Error) -> String {
+    let mut text = e.to_string();
+    let mut cause = std::error::Error::source(&e);
+    while let Some(c) = cause {
+        text.push_str(": ");
+        text.push_str(&c.to_string());
+        cause = c.source();
+    }
+    text
+}

@@ -1,0 +1,70 @@
+//! Parameters of `row.wgsl`.
+
+use crate::Template;
+use serde::Serialize;
+
+/// A kernel that reduces rows, one pass after another, and stores results.
+#[derive(Clone, Debug, Serialize)]
+pub struct Row {
+    /// Bindings and functions.
+    pub preamble: String,
+    /// Statements that the extents need, indented by 4.
+    pub extents: String,
+    /// Invocations of a workgroup.
+    pub threads: u32,
+    /// Invocations that share a row: a power of two that divides `threads`.
+    pub lanes: u32,
+    /// Number of rows, an `i32` expression.
+    pub rows: String,
+    /// Positions of a row, an `i32` expression.
+    pub len: String,
+    /// Positions of one invocation, where that is a small number known in advance, else 0.
+    pub steps: u32,
+    /// Whether the last step may reach beyond the end of the row.
+    pub ragged: bool,
+    /// Workgroup memory.
+    pub scratch: Vec<Scratch>,
+    /// Statements over the row `v0` alone, private arrays included, indented by 4.
+    pub setup: String,
+    /// Loops over the row.
+    pub passes: Vec<Pass>,
+}
+
+/// An array in workgroup memory, one element an invocation.
+#[derive(Clone, Debug, Serialize)]
+pub struct Scratch {
+    /// Its name.
+    pub name: String,
+    /// Type of an element.
+    pub ty: String,
+}
+
+/// One loop over the row and what follows it.
+#[derive(Clone, Debug, Serialize)]
+pub struct Pass {
+    /// Statements before the loop (accumulators, what does not depend on the position), indented by 4.
+    pub before: String,
+    /// Statements for position `v1`, indented by 8; no loop where empty.
+    pub body: String,
+    /// Variables that the invocations of a row combine afterwards.
+    pub shared: Vec<Shared>,
+    /// Combines the variables `a_…` with `b_…` into the `a_…`, indented by 12.
+    pub combine: String,
+    /// Statements after the reduction, indented by 4.
+    pub after: String,
+    /// Statements done by one invocation of the row, indented by 8.
+    pub once: String,
+}
+
+/// A variable that invocations combine.
+#[derive(Clone, Debug, Serialize)]
+pub struct Shared {
+    /// Its name.
+    pub name: String,
+    /// The workgroup array.
+    pub scratch: String,
+}
+
+impl Template for Row {
+    const NAME: &'static str = "row.wgsl";
+}

@@ -1,0 +1,200 @@
+// Zero that no compiler knows to be zero until it runs: constants that are infinite or not a number
+// are made with it, since WGSL refuses them as constant expressions.
+var<private> zero_bits: u32 = 0u;
+
+fn float_of_bits(bits: u32) -> f32 {
+    return bitcast<f32>(bits | zero_bits);
+}
+
+fn is_nan(x: f32) -> bool {
+    return (bitcast<u32>(x) & 0x7fffffffu) > 0x7f800000u;
+}
+
+fn is_inf(x: f32) -> bool {
+    return (bitcast<u32>(x) & 0x7fffffffu) == 0x7f800000u;
+}
+
+// Remainder with the sign of the dividend.
+fn rem_f32(a: f32, b: f32) -> f32 {
+    let q = trunc(a / b);
+    var r = a - q * b;
+    if (r != 0.0 && (r < 0.0) != (a < 0.0)) {
+        r += select(abs(b), -abs(b), a < 0.0);
+    }
+    if (abs(r) >= abs(b)) {
+        r -= select(abs(b), -abs(b), a < 0.0);
+    }
+    return select(r, a, a == 0.0);
+}
+
+// Remainder with the sign of the divisor.
+fn mod_f32(a: f32, b: f32) -> f32 {
+    let r = rem_f32(a, b);
+    return select(r, r + b, r != 0.0 && (r < 0.0) != (b < 0.0));
+}
+
+// Small whole exponents are exact products; a negative base takes whole exponents only.
+fn pow_f32(x: f32, y: f32) -> f32 {
+    if (y == trunc(y) && abs(y) <= 32.0) {
+        var n = u32(abs(y));
+        var base = x;
+        var p = 1.0;
+        while (n > 0u) {
+            if ((n & 1u) != 0u) {
+                p *= base;
+            }
+            n >>= 1u;
+            if (n > 0u) {
+                base *= base;
+            }
+        }
+        return select(p, 1.0 / p, y < 0.0);
+    }
+    if (x == 0.0) {
+        return select(0.0, float_of_bits(0x7f800000u), y < 0.0);
+    }
+    let p = pow(abs(x), y);
+    if (x > 0.0) {
+        return p;
+    }
+    if (y != trunc(y)) {
+        return float_of_bits(0x7fc00000u);
+    }
+    return select(p, -p, abs(y) < 16777216.0 && (i32(y) & 1) != 0);
+}
+
+fn sigmoid(x: f32) -> f32 {
+    let e = exp(-abs(x));
+    return select(e, 1.0, x >= 0.0) / (1.0 + e);
+}
+
+// The error function: a polynomial near 0, Abramowitz and Stegun 7.1.26 beyond 1.
+fn erf(x: f32) -> f32 {
+    let z = x * x;
+    let p = x * ((((((7.853861353153693e-5 * z - 8.010193625184903e-4) * z + 5.188327685732524e-3) * z
+        - 2.685381193529856e-2) * z + 1.128358514861418e-1) * z - 3.761262582423300e-1) * z + 1.128379165726710);
+    let a = abs(x);
+    let t = 1.0 / (1.0 + 0.3275911 * a);
+    let y = 1.0 - ((((1.061405429 * t - 1.453152027) * t + 1.421413741) * t - 0.284496736) * t + 0.254829592) * t
+        * exp(-min(z, 80.0));
+    return select(select(y, -y, x < 0.0), p, a < 1.0);
+}
+
+fn tanh_f32(x: f32) -> f32 {
+    let z = x * x;
+    let p = ((((-5.70498872745e-3 * z + 2.06390887954e-2) * z - 5.37397155531e-2) * z + 1.33314422036e-1) * z
+        - 3.33332819422e-1) * z * x + x;
+    let a = abs(x);
+    let y = 1.0 - 2.0 / (exp(2.0 * min(a, 15.0)) + 1.0);
+    return select(select(y, -y, x < 0.0), p, a < 0.625);
+}
+
+fn sinh_f32(x: f32) -> f32 {
+    let z = x * x;
+    let p = ((2.03721912945e-4 * z + 8.33028376239e-3) * z + 1.66667160211e-1) * z * x + x;
+    let a = abs(x);
+    let e = exp(a - 0.6931471805599453);
+    let y = e - 0.25 / e;
+    return select(select(y, -y, x < 0.0), p, a < 1.0);
+}
+
+fn cosh_f32(x: f32) -> f32 {
+    let e = exp(abs(x) - 0.6931471805599453);
+    return e + 0.25 / e;
+}
+
+fn asinh_f32(x: f32) -> f32 {
+    let a = abs(x);
+    let z = x * x;
+    let p = (((2.0122003309e-2 * z - 4.2699340972e-2) * z + 7.4847586088e-2) * z - 1.6666288134e-1) * z * x + x;
+    let far = log(a) + 0.6931471805599453;
+    let near = log(a + sqrt(min(z, 1e30) + 1.0));
+    let y = select(near, far, a > 1e6);
+    return select(select(y, -y, x < 0.0), p, a < 0.5);
+}
+
+fn acosh_f32(x: f32) -> f32 {
+    let t = x - 1.0;
+    let p = ((((1.7596881071e-3 * t - 7.5272886713e-3) * t + 2.6454905019e-2) * t - 1.1784741703e-1) * t
+        + 1.4142135263) * sqrt(max(t, 0.0));
+    let far = log(x) + 0.6931471805599453;
+    let near = log(x + sqrt(max(min(x * x, 1e30) - 1.0, 0.0)));
+    let y = select(select(near, far, x > 1e6), p, t < 0.5);
+    return select(y, float_of_bits(0x7fc00000u), x < 1.0);
+}
+
+fn atanh_f32(x: f32) -> f32 {
+    let z = x * x;
+    let p = ((((1.81740078349e-1 * z + 8.24370301058e-2) * z + 1.46691431730e-1) * z + 1.99782164500e-1) * z
+        + 3.33337300303e-1) * z * x + x;
+    return select(0.5 * log((1.0 + x) / (1.0 - x)), p, abs(x) < 0.5);
+}
+
+fn atan_f32(x: f32) -> f32 {
+    let a = abs(x);
+    let far = a > 2.414213562373095;
+    let middle = !far && a > 0.4142135623730950;
+    let base = select(select(0.0, 0.7853981633974483, middle), 1.5707963267948966, far);
+    let t = select(select(a, (a - 1.0) / (a + 1.0), middle), -1.0 / max(a, 1.0), far);
+    let z = t * t;
+    let y = base + ((((8.05374449538e-2 * z - 1.38776856032e-1) * z + 1.99777106478e-1) * z - 3.33329491539e-1) * z * t + t);
+    return select(y, -y, x < 0.0);
+}
+
+// asin of 0 to 0.5.
+fn asin_small(x: f32) -> f32 {
+    let z = x * x;
+    return ((((4.2163199048e-2 * z + 2.4181311049e-2) * z + 4.5470025998e-2) * z + 7.4953002686e-2) * z
+        + 1.6666752422e-1) * z * x + x;
+}
+
+fn asin_f32(x: f32) -> f32 {
+    let a = abs(x);
+    let y = select(asin_small(a), 1.5707963267948966 - 2.0 * asin_small(sqrt(0.5 * max(1.0 - a, 0.0))), a > 0.5);
+    return select(select(y, -y, x < 0.0), float_of_bits(0x7fc00000u), a > 1.0);
+}
+
+fn acos_f32(x: f32) -> f32 {
+    let a = abs(x);
+    let y = 2.0 * asin_small(sqrt(0.5 * max(1.0 - a, 0.0)));
+    let far = select(y, 3.1415926535897932 - y, x < 0.0);
+    return select(select(1.5707963267948966 - sign(x) * asin_small(a), far, a > 0.5), float_of_bits(0x7fc00000u), a > 1.0);
+}
+
+// x minus the nearest multiple of π/2 (as three parts), and that multiple modulo 4.
+fn quarter_turns(x: f32) -> vec2<f32> {
+    let n = round(x * 0.6366197723675814);
+    let r = ((x - n * 1.5703125) - n * 4.837512969970703e-4) - n * 7.549789948768648e-8;
+    return vec2<f32>(r, n - 4.0 * floor(n * 0.25));
+}
+
+fn sin_kernel(r: f32) -> f32 {
+    let z = r * r;
+    return ((-1.9515295891e-4 * z + 8.3321608736e-3) * z - 1.6666654611e-1) * z * r + r;
+}
+
+fn cos_kernel(r: f32) -> f32 {
+    let z = r * r;
+    return ((2.443315711809948e-5 * z - 1.388731625493765e-3) * z + 4.166664568298827e-2) * z * z - 0.5 * z + 1.0;
+}
+
+fn sin_f32(x: f32) -> f32 {
+    let t = quarter_turns(x);
+    let n = u32(t.y);
+    let y = select(sin_kernel(t.x), cos_kernel(t.x), (n & 1u) != 0u);
+    return select(y, -y, (n & 2u) != 0u);
+}
+
+fn cos_f32(x: f32) -> f32 {
+    let t = quarter_turns(x);
+    let n = u32(t.y);
+    let y = select(cos_kernel(t.x), sin_kernel(t.x), (n & 1u) != 0u);
+    return select(y, -y, ((n + 1u) & 2u) != 0u);
+}
+
+fn tan_f32(x: f32) -> f32 {
+    let t = quarter_turns(x);
+    let s = sin_kernel(t.x);
+    let c = cos_kernel(t.x);
+    return select(s / c, -c / s, (u32(t.y) & 1u) != 0u);
+}

@@ -1,0 +1,80 @@
+// Floor division by a positive number.
+fn floor_div(a: i32, b: i32) -> i32 {
+    let q = a / b;
+    return select(q, q - 1, a - q * b < 0);
+}
+
+// Remainder of floor division by a positive number.
+fn floor_mod(a: i32, b: i32) -> i32 {
+    let r = a % b;
+    return select(r, r + b, r < 0);
+}
+
+// Truncates; by zero gives 0.
+fn div_i32(a: i32, b: i32) -> i32 {
+    if (b == -1) {
+        return -a;
+    }
+    return select(a / select(b, 1, b == 0), 0, b == 0);
+}
+
+fn div_u32(a: u32, b: u32) -> u32 {
+    return select(a / select(b, 1u, b == 0u), 0u, b == 0u);
+}
+
+fn rem_i32(a: i32, b: i32) -> i32 {
+    let safe = select(b, 1, b == 0 || b == -1);
+    return a % safe;
+}
+
+fn rem_u32(a: u32, b: u32) -> u32 {
+    return a % select(b, 1u, b == 0u);
+}
+
+fn mod_i32(a: i32, b: i32) -> i32 {
+    let r = rem_i32(a, b);
+    return select(r, r + b, r != 0 && (r < 0) != (b < 0));
+}
+
+fn pow_u32(a: u32, b: u32) -> u32 {
+    var n = b;
+    var base = a;
+    var p = 1u;
+    while (n > 0u) {
+        if ((n & 1u) != 0u) {
+            p *= base;
+        }
+        base *= base;
+        n >>= 1u;
+    }
+    return p;
+}
+
+fn pow_i32(a: i32, b: i32) -> i32 {
+    if (b < 0) {
+        return select(0, select(1, a, (b & 1) != 0), a == 1 || a == -1);
+    }
+    return bitcast<i32>(pow_u32(bitcast<u32>(a), u32(b)));
+}
+
+// Shifts of a value of `width` bits; by the width or more gives 0.
+fn shl_32(a: u32, b: u32, width: u32) -> u32 {
+    return select(a << (b & 31u), 0u, b >= width);
+}
+
+fn shr_u32(a: u32, b: u32, width: u32) -> u32 {
+    return select(a >> (b & 31u), 0u, b >= width);
+}
+
+fn shr_i32(a: i32, b: i32, width: u32) -> i32 {
+    return select(a >> (u32(b) & 31u), 0, u32(b) >= width);
+}
+
+// The lowest `bits` bits of a word as a signed number.
+fn wrap_i32(a: i32, bits: u32) -> i32 {
+    return (a << (32u - bits)) >> (32u - bits);
+}
+
+fn u32_from_f32(x: f32) -> u32 {
+    return select(u32(x), u32(i32(x)), x < 0.0);
+}

@@ -1,0 +1,216 @@
+fn add_64(a: vec2<u32>, b: vec2<u32>) -> vec2<u32> {
+    let low = a.x + b.x;
+    return vec2<u32>(low, a.y + b.y + select(0u, 1u, low < a.x));
+}
+
+fn sub_64(a: vec2<u32>, b: vec2<u32>) -> vec2<u32> {
+    return vec2<u32>(a.x - b.x, a.y - b.y - select(0u, 1u, a.x < b.x));
+}
+
+fn neg_64(a: vec2<u32>) -> vec2<u32> {
+    return sub_64(vec2<u32>(0u, 0u), a);
+}
+
+// The 64-bit product of two words.
+fn mul_wide(a: u32, b: u32) -> vec2<u32> {
+    let a0 = a & 0xffffu;
+    let a1 = a >> 16u;
+    let b0 = b & 0xffffu;
+    let b1 = b >> 16u;
+    let p00 = a0 * b0;
+    let p01 = a0 * b1;
+    let p10 = a1 * b0;
+    let middle = (p00 >> 16u) + (p01 & 0xffffu) + (p10 & 0xffffu);
+    return vec2<u32>((p00 & 0xffffu) | (middle << 16u), a1 * b1 + (p01 >> 16u) + (p10 >> 16u) + (middle >> 16u));
+}
+
+fn mul_64(a: vec2<u32>, b: vec2<u32>) -> vec2<u32> {
+    let low = mul_wide(a.x, b.x);
+    return vec2<u32>(low.x, low.y + a.x * b.y + a.y * b.x);
+}
+
+fn lt_u64(a: vec2<u32>, b: vec2<u32>) -> bool {
+    return a.y < b.y || (a.y == b.y && a.x < b.x);
+}
+
+fn lt_i64(a: vec2<u32>, b: vec2<u32>) -> bool {
+    return bitcast<i32>(a.y) < bitcast<i32>(b.y) || (a.y == b.y && a.x < b.x);
+}
+
+fn is_negative(a: vec2<u32>) -> bool {
+    return (a.y >> 31u) != 0u;
+}
+
+fn abs_i64(a: vec2<u32>) -> vec2<u32> {
+    return select(a, neg_64(a), is_negative(a));
+}
+
+fn sign_i64(a: vec2<u32>) -> vec2<u32> {
+    return select(vec2<u32>(select(0u, 1u, any(a != vec2<u32>(0u, 0u))), 0u), vec2<u32>(0xffffffffu, 0xffffffffu), is_negative(a));
+}
+
+fn sign_u64(a: vec2<u32>) -> vec2<u32> {
+    return vec2<u32>(select(0u, 1u, any(a != vec2<u32>(0u, 0u))), 0u);
+}
+
+fn min_i64(a: vec2<u32>, b: vec2<u32>) -> vec2<u32> {
+    return select(a, b, lt_i64(b, a));
+}
+
+fn max_i64(a: vec2<u32>, b: vec2<u32>) -> vec2<u32> {
+    return select(a, b, lt_i64(a, b));
+}
+
+fn min_u64(a: vec2<u32>, b: vec2<u32>) -> vec2<u32> {
+    return select(a, b, lt_u64(b, a));
+}
+
+fn max_u64(a: vec2<u32>, b: vec2<u32>) -> vec2<u32> {
+    return select(a, b, lt_u64(a, b));
+}
+
+// Quotient and remainder, bit by bit; both 0 for a divisor of 0.
+fn divide_u64(a: vec2<u32>, b: vec2<u32>) -> vec4<u32> {
+    if (b.x == 0u && b.y == 0u) {
+        return vec4<u32>(0u, 0u, 0u, 0u);
+    }
+    if (a.y == 0u && b.y == 0u) {
+        let d = max(b.x, 1u);
+        return vec4<u32>(a.x / d, 0u, a.x % d, 0u);
+    }
+    var q = a;
+    var r = vec2<u32>(0u, 0u);
+    for (var i = 0u; i < 64u; i++) {
+        let carry = r.y >> 31u;
+        r = vec2<u32>((r.x << 1u) | (q.y >> 31u), (r.y << 1u) | (r.x >> 31u));
+        q = vec2<u32>(q.x << 1u, (q.y << 1u) | (q.x >> 31u));
+        if (carry != 0u || !lt_u64(r, b)) {
+            r = sub_64(r, b);
+            q.x |= 1u;
+        }
+    }
+    return vec4<u32>(q, r);
+}
+
+fn div_u64(a: vec2<u32>, b: vec2<u32>) -> vec2<u32> {
+    return divide_u64(a, b).xy;
+}
+
+fn rem_u64(a: vec2<u32>, b: vec2<u32>) -> vec2<u32> {
+    return divide_u64(a, b).zw;
+}
+
+// Truncates; by zero gives 0.
+fn div_i64(a: vec2<u32>, b: vec2<u32>) -> vec2<u32> {
+    let q = div_u64(abs_i64(a), abs_i64(b));
+    return select(q, neg_64(q), is_negative(a) != is_negative(b));
+}
+
+fn rem_i64(a: vec2<u32>, b: vec2<u32>) -> vec2<u32> {
+    let r = rem_u64(abs_i64(a), abs_i64(b));
+    return select(r, neg_64(r), is_negative(a));
+}
+
+fn mod_i64(a: vec2<u32>, b: vec2<u32>) -> vec2<u32> {
+    let r = rem_i64(a, b);
+    return select(r, add_64(r, b), any(r != vec2<u32>(0u, 0u)) && is_negative(r) != is_negative(b));
+}
+
+fn pow_u64(a: vec2<u32>, b: vec2<u32>) -> vec2<u32> {
+    var n = b;
+    var base = a;
+    var p = vec2<u32>(1u, 0u);
+    while (any(n != vec2<u32>(0u, 0u))) {
+        if ((n.x & 1u) != 0u) {
+            p = mul_64(p, base);
+        }
+        base = mul_64(base, base);
+        n = vec2<u32>((n.x >> 1u) | (n.y << 31u), n.y >> 1u);
+    }
+    return p;
+}
+
+fn pow_i64(a: vec2<u32>, b: vec2<u32>) -> vec2<u32> {
+    if (is_negative(b)) {
+        let unit = all(abs_i64(a) == vec2<u32>(1u, 0u));
+        return select(vec2<u32>(0u, 0u), select(vec2<u32>(1u, 0u), a, (b.x & 1u) != 0u), unit);
+    }
+    return pow_u64(a, b);
+}
+
+// Shifts; by 64 or more gives 0.
+fn shl_64(a: vec2<u32>, b: vec2<u32>) -> vec2<u32> {
+    if (b.y != 0u || b.x >= 64u) {
+        return vec2<u32>(0u, 0u);
+    }
+    if (b.x >= 32u) {
+        return vec2<u32>(0u, a.x << (b.x - 32u));
+    }
+    if (b.x == 0u) {
+        return a;
+    }
+    return vec2<u32>(a.x << b.x, (a.y << b.x) | (a.x >> (32u - b.x)));
+}
+
+fn shr_u64(a: vec2<u32>, b: vec2<u32>) -> vec2<u32> {
+    if (b.y != 0u || b.x >= 64u) {
+        return vec2<u32>(0u, 0u);
+    }
+    if (b.x >= 32u) {
+        return vec2<u32>(a.y >> (b.x - 32u), 0u);
+    }
+    if (b.x == 0u) {
+        return a;
+    }
+    return vec2<u32>((a.x >> b.x) | (a.y << (32u - b.x)), a.y >> b.x);
+}
+
+fn shr_i64(a: vec2<u32>, b: vec2<u32>) -> vec2<u32> {
+    let s = shr_u64(a, b);
+    if (!is_negative(a) || b.y != 0u || b.x >= 64u) {
+        return s;
+    }
+    let ones = shr_u64(vec2<u32>(0xffffffffu, 0xffffffffu), b);
+    return s | ~ones;
+}
+
+fn i64_from_i32(a: i32) -> vec2<u32> {
+    return vec2<u32>(bitcast<u32>(a), bitcast<u32>(a >> 31u));
+}
+
+// To the nearest, ties to even.
+fn f32_from_u64(a: vec2<u32>) -> f32 {
+    if (a.y == 0u) {
+        return f32(a.x);
+    }
+    let shift = countLeadingZeros(a.y);
+    let s = shl_64(a, vec2<u32>(shift, 0u));
+    return f32(s.y | select(0u, 1u, s.x != 0u)) * bitcast<f32>((159u - shift) << 23u);
+}
+
+fn f32_from_i64(a: vec2<u32>) -> f32 {
+    let f = f32_from_u64(abs_i64(a));
+    return select(f, -f, is_negative(a));
+}
+
+// Truncates; ends at the largest and smallest number.
+fn i64_from_f32(x: f32) -> vec2<u32> {
+    let a = trunc(abs(x));
+    if (a >= 9223372036854775808.0) {
+        return select(vec2<u32>(0xffffffffu, 0x7fffffffu), vec2<u32>(0u, 0x80000000u), x < 0.0);
+    }
+    let high = floor(a * 2.3283064365386963e-10);
+    let v = vec2<u32>(u32(a - high * 4294967296.0), u32(high));
+    return select(v, neg_64(v), x < 0.0);
+}
+
+fn u64_from_f32(x: f32) -> vec2<u32> {
+    if (x < 9223372036854775808.0) {
+        return i64_from_f32(x);
+    }
+    if (x >= 18446744073709551616.0) {
+        return vec2<u32>(0xffffffffu, 0xffffffffu);
+    }
+    let v = i64_from_f32(x - 9223372036854775808.0);
+    return vec2<u32>(v.x, v.y | 0x80000000u);
+}

@@ -1,0 +1,68 @@
+//! The gate after emission: naga accepts the text, with the bindings and features declared.
+
+use super::EmittedKernel;
+use crate::Diagnostic;
+use naga::valid::{Capabilities, ValidationFlags, Validator};
+use naga::{AddressSpace, StorageAccess};
+use wgfc_ir::program::Access;
+
+/// Parses and validates a kernel with the least capabilities it claims.
+///
+/// # Errors
+/// `Internal`, with the text, when naga refuses it or it contradicts what is declared beside it.
+pub fn check(k: &EmittedKernel) -> Result<(), Diagnostic> {
+    let fail = |what: String| {
+        Diagnostic::internal(format!("the {} kernel is not what it should be: {what}\n{}", k.family, k.wgsl))
+    };
+    let module = naga::front::wgsl::parse_str(&k.wgsl).map_err(|e| fail(e.emit_to_string(&k.wgsl)))?;
+    let mut capabilities = Capabilities::empty();
+    for f in &k.features {
+        capabilities |= match f.as_str() {
+            "shader-f16" => Capabilities::SHADER_FLOAT16,
+            "subgroups" => Capabilities::SUBGROUP,
+            f => return Err(fail(format!("unknown feature `{f}`"))),
+        };
+    }
+    Validator::new(ValidationFlags::all(), capabilities)
+        .validate(&module)
+        .map_err(|e| fail(e.emit_to_string(&k.wgsl)))?;
+
+    let entry = match module.entry_points.as_slice() {
+        [e] if e.name == "main" => e,
+        _ => return Err(fail("there is not exactly one entry point `main`".into())),
+    };
+    if entry.workgroup_size != k.workgroup_size {
+        return Err(fail(format!("workgroup size {:?}, not {:?}", entry.workgroup_size, k.workgroup_size)));
+    }
+    let mut storage = vec![None; k.bindings.len()];
+    let mut dims = false;
+    let mut workgroup = 0;
+    for (_, v) in module.global_variables.iter() {
+        match (v.space, &v.binding) {
+            (AddressSpace::Storage { access }, Some(b)) if b.group == 0 => {
+                let access =
+                    if access.contains(StorageAccess::STORE) { Access::ReadWrite } else { Access::Read };
+                match storage.get_mut(b.binding as usize) {
+                    Some(slot @ None) => *slot = Some(access),
+                    _ => return Err(fail(format!("binding {} is unexpected", b.binding))),
+                }
+            }
+            (AddressSpace::Uniform, Some(b)) if b.group == 0 && b.binding as usize == k.bindings.len() => {
+                dims = true;
+            }
+            (AddressSpace::WorkGroup, None) => workgroup += module.types[v.ty].inner.size(module.to_ctx()),
+            (AddressSpace::Private, None) => {}
+            _ => return Err(fail(format!("variable {:?} is unexpected", v.name))),
+        }
+    }
+    if storage.iter().zip(&k.bindings).any(|(a, (_, b))| *a != Some(*b)) {
+        return Err(fail(format!("bindings {storage:?}, not {:?}", k.bindings)));
+    }
+    if dims != k.uses_dims {
+        return Err(fail(format!("the Dims uniform is {}declared", if dims { "" } else { "not " })));
+    }
+    if workgroup > k.workgroup_bytes {
+        return Err(fail(format!("{workgroup} bytes of workgroup memory, not {}", k.workgroup_bytes)));
+    }
+    Ok(())
+}

@@ -1,0 +1,96 @@
+//! Emission: a [`Kernel`] to WGSL.
+//!
+//! [`emit`] renders the family's template around statements that [`wgsl`] writes for the kernel's
+//! expressions, then [`check`] parses and validates the text. The text depends only on the kernel's
+//! structure, never on names or numbers of tensors, so that equal layers share one pipeline.
+
+pub mod check;
+pub mod index;
+pub mod map;
+pub mod memory;
+pub mod ops;
+pub mod row;
+pub mod scan;
+pub mod wgsl;
+
+use crate::kernel::{Family, Kernel, KernelGraph, TensorId};
+use crate::{DeviceProfile, Diagnostic, Location};
+use std::sync::Arc;
+use wgfc_ir::program::Access;
+use wgfc_ir::{Dim, Poly};
+
+/// What emission needs to know beside the kernel.
+#[derive(Clone, Copy)]
+pub struct EmitContext<'a> {
+    /// Where the kernel's tensors are described.
+    pub graph: &'a KernelGraph,
+    /// The program's symbols, in the order of the `Dims` uniform.
+    pub symbols: &'a [Arc<str>],
+    /// The target.
+    pub profile: &'a DeviceProfile,
+}
+
+/// A kernel's text and what must be known to dispatch it.
+#[derive(Clone, Debug)]
+pub struct EmittedKernel {
+    /// Which family made it.
+    pub family: &'static str,
+    /// The module, with one entry point `main`.
+    pub wgsl: String,
+    /// Invocations of a workgroup.
+    pub workgroup_size: [u32; 3],
+    /// The tensor at each binding of group 0, and how it is used.
+    pub bindings: Vec<(TensorId, Access)>,
+    /// Whether the binding after those is the `Dims` uniform.
+    pub uses_dims: bool,
+    /// Bytes of workgroup memory.
+    pub workgroup_bytes: u32,
+    /// WebGPU features it needs.
+    pub features: Vec<String>,
+    /// Workgroup counts.
+    pub workgroups: [Dim; 3],
+}
+
+/// Writes one kernel.
+///
+/// # Errors
+/// `Unsupported` where a static offset does not fit 31 bits; `Internal` where the kernel contradicts
+/// itself or the text does not validate (the text is part of the message).
+pub fn emit(kernel: &Kernel, cx: &EmitContext) -> Result<EmittedKernel, Diagnostic> {
+    let emitted = match &kernel.family {
+        Family::Map { .. } => map::emit(kernel, cx),
+        Family::Row { .. } => row::emit(kernel, cx),
+        Family::Scan { .. } => scan::emit(kernel, cx),
+        Family::Matmul { .. } | Family::Attention { .. } => {
+            Err(Diagnostic::internal("emission of this family is not there yet"))
+        }
+    };
+    emitted.and_then(|k| check::check(&k).map(|()| k)).map_err(|d| locate(d, kernel))
+}
+
+/// Says which nodes the kernel computes.
+fn locate(d: Diagnostic, kernel: &Kernel) -> Diagnostic {
+    if d.location != Location::default() {
+        return d;
+    }
+    let node = kernel.nodes.first().cloned();
+    d.at(Location { node, ..Location::default() })
+}
+
+/// Workgroups that cover `groups` in the x-then-y order in which templates number them.
+pub fn fold_workgroups(groups: &Dim, max: u32) -> [Dim; 3] {
+    let max = i64::from(max.max(1));
+    match groups.as_const() {
+        Some(g) if g <= max => [groups.clone(), Poly::ONE, Poly::ONE],
+        Some(g) => {
+            let y = (g + max - 1) / max;
+            [Poly::constant((g + y - 1) / y), Poly::constant(y), Poly::ONE]
+        }
+        None => [groups.min_of(&Poly::constant(max), &[]), groups.ceil_div(max), Poly::ONE],
+    }
+}
+
+/// A template that does not render.
+pub(crate) fn template_error(e: wgfc_codegen_templates::RenderError) -> Diagnostic {
+    Diagnostic::internal(e.to_string())
+}

@@ -1,0 +1,305 @@
+//! Scalar operators on registers as WGSL expressions.
+
+use super::wgsl::{Module, Text};
+use crate::Diagnostic;
+use crate::kernel::Expr;
+use wgfc_ir::{BinaryOp, Class, DType, Reg, Scalar, UnaryOp};
+
+type Result<T> = std::result::Result<T, Diagnostic>;
+
+impl Module<'_> {
+    /// A constant.
+    pub fn literal(&mut self, c: Scalar) -> Result<String> {
+        Ok(match c.dtype.reg() {
+            Reg::F32 => {
+                let v = c.as_f64() as f32;
+                if !v.is_finite() {
+                    self.call("float_of_bits", &[&format!("{:#x}u", v.to_bits())])?
+                } else if v.is_sign_negative() {
+                    format!("({v:?}f)")
+                } else {
+                    format!("{v:?}f")
+                }
+            }
+            Reg::I32 => match c.bits as i64 as i32 {
+                i32::MIN => "i32(-2147483648)".into(),
+                v if v < 0 => format!("({v}i)"),
+                v => format!("{v}i"),
+            },
+            Reg::U32 => format!("{}u", c.bits as u32),
+            Reg::I64 | Reg::U64 => format!("vec2<u32>({}u, {}u)", c.bits as u32, c.bits >> 32),
+            Reg::Bool => (c.bits != 0).to_string(),
+        })
+    }
+
+    /// An operator of one operand of type `t`.
+    pub fn unary(&mut self, op: UnaryOp, t: DType, a: &str) -> Result<Text> {
+        use UnaryOp::*;
+        let reg = t.reg();
+        if matches!(op, Floor | Ceil | Round | Trunc) && reg != Reg::F32 {
+            return Ok(Text::Name(a.into()));
+        }
+        let text = match (reg, op) {
+            (Reg::F32, Not) | (Reg::Bool, Neg | Abs | Sign) => return Err(mismatch(op.name(), t)),
+            (Reg::F32, _) => match op {
+                Neg => format!("-{a}"),
+                Abs => format!("abs({a})"),
+                Sign => format!("sign({a})"),
+                Floor => format!("floor({a})"),
+                Ceil => format!("ceil({a})"),
+                Round => format!("round({a})"),
+                Trunc => format!("trunc({a})"),
+                Sqrt => format!("sqrt({a})"),
+                Rsqrt => format!("inverseSqrt({a})"),
+                Recip => format!("1.0 / {a}"),
+                Exp => format!("exp({a})"),
+                Log => format!("log({a})"),
+                Erf => self.call("erf", &[a])?,
+                Sigmoid => self.call("sigmoid", &[a])?,
+                IsNan => self.call("is_nan", &[a])?,
+                IsInf => self.call("is_inf", &[a])?,
+                _ => self.call(&format!("{}_f32", op.name()), &[a])?,
+            },
+            (_, IsNan | IsInf) => return Ok(Text::Name("false".into())),
+            (Reg::Bool, Not) => format!("!{a}"),
+            (Reg::I32, Neg) => return self.wrap(t, format!("-{a}")),
+            (Reg::I32, Abs) => return self.wrap(t, format!("abs({a})")),
+            (Reg::I32, Sign) => format!("sign({a})"),
+            (Reg::I32, Not) => format!("~{a}"),
+            (Reg::U32, Neg) => return self.wrap(t, format!("0u - {a}")),
+            (Reg::U32 | Reg::U64, Abs) => return Ok(Text::Name(a.into())),
+            (Reg::U32, Sign) => format!("min({a}, 1u)"),
+            (Reg::U32, Not) => return self.wrap(t, format!("~{a}")),
+            (Reg::I64 | Reg::U64, Neg) => self.call("neg_64", &[a])?,
+            (Reg::I64, Abs) => self.call("abs_i64", &[a])?,
+            (Reg::I64, Sign) => self.call("sign_i64", &[a])?,
+            (Reg::U64, Sign) => self.call("sign_u64", &[a])?,
+            (Reg::I64 | Reg::U64, Not) => format!("~{a}"),
+            _ => return Err(mismatch(op.name(), t)),
+        };
+        Ok(Text::Compound(text))
+    }
+
+    /// `aʸ` for exponents that are a few products or a root.
+    pub(super) fn pow_const(&mut self, a: &str, y: f64) -> Result<Option<Text>> {
+        let text = match y {
+            0.5 => format!("sqrt({a})"),
+            -0.5 => format!("inverseSqrt({a})"),
+            -1.0 => format!("1.0 / {a}"),
+            1.0 => return Ok(Some(Text::Name(a.into()))),
+            2.0 => format!("{a} * {a}"),
+            3.0 => format!("{a} * {a} * {a}"),
+            _ => return Ok(None),
+        };
+        Ok(Some(Text::Compound(text)))
+    }
+
+    /// An operator of two operands of type `t`; `right` is the second as an expression.
+    pub fn binary(&mut self, op: BinaryOp, t: DType, a: &str, b: &str, right: &Expr) -> Result<Text> {
+        use BinaryOp::*;
+        let bits = format!("{}u", t.bits());
+        let plain_divisor = matches!(right, Expr::Const(c) if c.bits as i64 > 0);
+        let text = match t.reg() {
+            Reg::F32 => match op {
+                Add => format!("{a} + {b}"),
+                Sub => format!("{a} - {b}"),
+                Mul => format!("{a} * {b}"),
+                Div => format!("{a} / {b}"),
+                Rem => self.call("rem_f32", &[a, b])?,
+                Mod => self.call("mod_f32", &[a, b])?,
+                Pow => self.call("pow_f32", &[a, b])?,
+                Min => format!("min({a}, {b})"),
+                Max => format!("max({a}, {b})"),
+                And | Or | Xor | Shl | Shr => return Err(mismatch(op.name(), t)),
+                _ => compare(op, a, b),
+            },
+            Reg::Bool => match op {
+                And | Mul | Min => format!("{a} && {b}"),
+                Or | Add | Max => format!("{a} || {b}"),
+                Xor | Sub | Ne => format!("{a} != {b}"),
+                Eq => format!("{a} == {b}"),
+                Lt => format!("!{a} && {b}"),
+                Le | Pow => format!("!{a} || {b}"),
+                Gt => format!("{a} && !{b}"),
+                Ge => format!("{a} || !{b}"),
+                Div | Rem | Mod | Shl | Shr => return Err(mismatch(op.name(), t)),
+            },
+            reg @ (Reg::I32 | Reg::U32) => {
+                let signed = reg == Reg::I32;
+                let suffix = if signed { "i32" } else { "u32" };
+                match op {
+                    Add => return self.wrap(t, format!("{a} + {b}")),
+                    Sub => return self.wrap(t, format!("{a} - {b}")),
+                    Mul => return self.wrap(t, format!("{a} * {b}")),
+                    Div if plain_divisor => format!("{a} / {b}"),
+                    Rem if plain_divisor => format!("{a} % {b}"),
+                    Mod if plain_divisor && !signed => format!("{a} % {b}"),
+                    Div => {
+                        let q = self.call(&format!("div_{suffix}"), &[a, b])?;
+                        return self.wrap(t, q);
+                    }
+                    Rem => self.call(&format!("rem_{suffix}"), &[a, b])?,
+                    Mod if signed => self.call("mod_i32", &[a, b])?,
+                    Mod => self.call("rem_u32", &[a, b])?,
+                    Pow => {
+                        let p = self.call(&format!("pow_{suffix}"), &[a, b])?;
+                        return self.wrap(t, p);
+                    }
+                    Min => format!("min({a}, {b})"),
+                    Max => format!("max({a}, {b})"),
+                    And => format!("{a} & {b}"),
+                    Or => format!("{a} | {b}"),
+                    Xor => format!("{a} ^ {b}"),
+                    Shl if signed => {
+                        let v = self.call("shl_32", &[&format!("u32({a})"), &format!("u32({b})"), &bits])?;
+                        return self.wrap(t, format!("i32({v})"));
+                    }
+                    Shl => {
+                        let v = self.call("shl_32", &[a, b, &bits])?;
+                        return self.wrap(t, v);
+                    }
+                    Shr => self.call(&format!("shr_{suffix}"), &[a, b, &bits])?,
+                    _ => compare(op, a, b),
+                }
+            }
+            reg @ (Reg::I64 | Reg::U64) => {
+                let s = if reg == Reg::I64 { "i64" } else { "u64" };
+                match op {
+                    Add => self.call("add_64", &[a, b])?,
+                    Sub => self.call("sub_64", &[a, b])?,
+                    Mul => self.call("mul_64", &[a, b])?,
+                    Mod if reg == Reg::U64 => self.call("rem_u64", &[a, b])?,
+                    Shl => self.call("shl_64", &[a, b])?,
+                    Div | Rem | Mod | Pow | Min | Max | Shr => {
+                        self.call(&format!("{}_{s}", op.name()), &[a, b])?
+                    }
+                    And => format!("{a} & {b}"),
+                    Or => format!("{a} | {b}"),
+                    Xor => format!("{a} ^ {b}"),
+                    Eq => format!("all({a} == {b})"),
+                    Ne => format!("any({a} != {b})"),
+                    Lt => self.call(&format!("lt_{s}"), &[a, b])?,
+                    Gt => self.call(&format!("lt_{s}"), &[b, a])?,
+                    Le => format!("!{}", self.call(&format!("lt_{s}"), &[b, a])?),
+                    Ge => format!("!{}", self.call(&format!("lt_{s}"), &[a, b])?),
+                }
+            }
+        };
+        Ok(Text::Compound(text))
+    }
+
+    /// Cuts the result of 32-bit arithmetic to a narrow integer type.
+    fn wrap(&mut self, t: DType, text: String) -> Result<Text> {
+        Ok(Text::Compound(match (t.class(), t.bits()) {
+            (Class::Int, b) if b < 32 => self.call("wrap_i32", &[&text, &format!("{b}u")])?,
+            (Class::Uint, b) if b < 32 => format!("({text}) & {}u", (1u64 << b) - 1),
+            _ => text,
+        }))
+    }
+
+    /// A conversion.
+    pub fn cast(&mut self, from: DType, to: DType, a: &str) -> Result<Text> {
+        if from == to {
+            return Ok(Text::Name(a.into()));
+        }
+        let text = match (from.reg(), to.reg()) {
+            (Reg::Bool, Reg::Bool) => return Ok(Text::Name(a.into())),
+            (Reg::F32, Reg::Bool) => format!("{a} != 0.0"),
+            (Reg::I32, Reg::Bool) => format!("{a} != 0"),
+            (Reg::U32, Reg::Bool) => format!("{a} != 0u"),
+            (_, Reg::Bool) => format!("any({a} != vec2<u32>(0u, 0u))"),
+            (f, Reg::F32) => {
+                let v = match f {
+                    Reg::F32 => return self.round(from, to, a),
+                    Reg::I32 | Reg::U32 => format!("f32({a})"),
+                    Reg::I64 => self.call("f32_from_i64", &[a])?,
+                    Reg::U64 => self.call("f32_from_u64", &[a])?,
+                    Reg::Bool => format!("select(0.0, 1.0, {a})"),
+                };
+                return self.round(DType::F32, to, &v).map(|t| Text::Compound(t.into_string()));
+            }
+            (f, Reg::I32) => {
+                let v = match f {
+                    Reg::I32 if to.bits() >= from.bits() => return Ok(Text::Name(a.into())),
+                    Reg::I32 => a.into(),
+                    Reg::I64 | Reg::U64 => format!("i32({a}.x)"),
+                    Reg::Bool => format!("select(0, 1, {a})"),
+                    Reg::F32 | Reg::U32 => format!("i32({a})"),
+                };
+                let fits = f == Reg::U32 && from.bits() < to.bits();
+                return if fits { Ok(Text::Compound(v)) } else { self.wrap(to, v) };
+            }
+            (f, Reg::U32) => {
+                let v = match f {
+                    Reg::U32 if to.bits() >= from.bits() => return Ok(Text::Name(a.into())),
+                    Reg::U32 => a.into(),
+                    Reg::I64 | Reg::U64 => format!("{a}.x"),
+                    Reg::Bool => format!("select(0u, 1u, {a})"),
+                    Reg::I32 => format!("u32({a})"),
+                    Reg::F32 => self.call("u32_from_f32", &[a])?,
+                };
+                return self.wrap(to, v);
+            }
+            (Reg::I64 | Reg::U64, Reg::I64 | Reg::U64) => return Ok(Text::Name(a.into())),
+            (Reg::I32, _) => self.call("i64_from_i32", &[a])?,
+            (Reg::U32, _) => format!("vec2<u32>({a}, 0u)"),
+            (Reg::Bool, _) => format!("vec2<u32>(select(0u, 1u, {a}), 0u)"),
+            (Reg::F32, Reg::I64) => self.call("i64_from_f32", &[a])?,
+            (Reg::F32, Reg::U64) => self.call("u64_from_f32", &[a])?,
+        };
+        Ok(Text::Compound(text))
+    }
+
+    /// A float rounded to the values of another float type.
+    fn round(&mut self, from: DType, to: DType, a: &str) -> Result<Text> {
+        if matches!(to, DType::F32 | DType::F64) || from == to {
+            return Ok(Text::Name(a.into()));
+        }
+        let raw = self.encode(to, a)?;
+        self.decode(to, &raw).map(Text::Compound)
+    }
+
+    /// The same bits as another type.
+    pub fn bitcast(&mut self, from: DType, to: DType, a: &str) -> Result<Text> {
+        if from == to {
+            return Ok(Text::Name(a.into()));
+        }
+        Ok(match from.bits() {
+            64 => {
+                let raw = if from == DType::F64 { self.call("encode_f64", &[a])? } else { a.into() };
+                if to == DType::F64 {
+                    Text::Compound(self.call("decode_f64", &[&raw])?)
+                } else if from == DType::F64 {
+                    Text::Compound(raw)
+                } else {
+                    Text::Name(raw)
+                }
+            }
+            32 => Text::Compound(match to.reg() {
+                Reg::F32 => format!("bitcast<f32>({a})"),
+                Reg::I32 => format!("bitcast<i32>({a})"),
+                _ => format!("bitcast<u32>({a})"),
+            }),
+            _ => {
+                let raw = self.encode(from, a)?;
+                Text::Compound(self.decode(to, &format!("({raw})"))?)
+            }
+        })
+    }
+}
+
+fn compare(op: BinaryOp, a: &str, b: &str) -> String {
+    let op = match op {
+        BinaryOp::Eq => "==",
+        BinaryOp::Ne => "!=",
+        BinaryOp::Lt => "<",
+        BinaryOp::Le => "<=",
+        BinaryOp::Gt => ">",
+        _ => ">=",
+    };
+    format!("{a} {op} {b}")
+}
+
+fn mismatch(op: &str, t: DType) -> Diagnostic {
+    Diagnostic::internal(format!("a kernel computes `{op}` of {t}"))
+}

@@ -1,0 +1,440 @@
+//! Expressions as WGSL statements.
+//!
+//! A [`Module`] holds what a whole kernel needs (bindings, library functions, symbols); a [`Scope`]
+//! is one block of statements under way. Values are made on demand: [`Module::value`] writes the
+//! `let` statements that an expression needs and does not find in the scope, and returns its name.
+//! [`Module::hoist`] writes what depends only on given variables, so that a loop made from
+//! [`Scope::inner`] does not compute it again.
+//!
+//! Iteration variables are the `i32`s `v0, v1, …`, results of reductions are `acc0, acc1, …`, values
+//! are `e0, e1, …` and index expressions `i0, i1, …`, numbered per scope.
+
+use super::{EmitContext, EmittedKernel};
+use super::memory::Binding;
+use crate::Diagnostic;
+use crate::kernel::{Expr, ExprId, Family, Kernel};
+use rustc_hash::FxHashMap;
+use std::collections::BTreeSet;
+use std::fmt::Write;
+use wgfc_ir::{BinaryOp, DType, Dim, Poly, Reg, Scalar, UnaryOp};
+
+/// What values depend on: bits 0..8 are the variables, the others the results of reductions.
+pub type Deps = u64;
+
+/// The bit of variable `%i`.
+pub fn var_bit(i: usize) -> Deps {
+    1 << i.min(7)
+}
+/// The bit of result `i`.
+pub fn acc_bit(i: u32) -> Deps {
+    1 << (8 + i.min(55))
+}
+
+/// An expression, or only the low word of a 64-bit one.
+type Key = (ExprId, bool);
+
+/// A block of statements under way.
+#[derive(Clone, Default)]
+pub struct Scope {
+    /// The statements, each indented.
+    pub text: String,
+    indent: usize,
+    next_expr: usize,
+    next_index: usize,
+    names: FxHashMap<Key, String>,
+    polys: FxHashMap<Poly, String>,
+    vars: FxHashMap<usize, String>,
+    accs: FxHashMap<u32, String>,
+    /// What the enclosing scopes computed in advance, innermost last.
+    ready: Vec<Deps>,
+}
+
+impl Scope {
+    /// An empty block indented by `indent` spaces.
+    pub fn new(indent: usize) -> Scope {
+        Scope { indent, ..Scope::default() }
+    }
+    /// A block inside this one: it knows all names of this one.
+    pub fn inner(&self, indent: usize) -> Scope {
+        Scope { text: String::new(), indent, ..self.clone() }
+    }
+    /// Adds a line.
+    pub fn line(&mut self, line: &str) {
+        let _ = writeln!(self.text, "{:1$}{line}", "", self.indent);
+    }
+    /// Calls an expression `name` from here on.
+    pub fn bind(&mut self, id: ExprId, name: &str) {
+        self.names.insert((id, false), name.into());
+    }
+    /// Calls variable `%i` `name`.
+    pub fn bind_var(&mut self, i: usize, name: &str) {
+        self.vars.insert(i, name.into());
+    }
+    /// Calls result `i` `name`.
+    pub fn bind_acc(&mut self, i: u32, name: &str) {
+        self.accs.insert(i, name.into());
+    }
+    /// The name of a new value.
+    fn fresh_expr(&mut self) -> String {
+        self.next_expr += 1;
+        format!("e{}", self.next_expr - 1)
+    }
+    /// Makes `text` a named index.
+    pub(super) fn let_index(&mut self, text: &str) -> String {
+        let name = format!("i{}", self.next_index);
+        self.next_index += 1;
+        self.line(&format!("let {name} = {text};"));
+        name
+    }
+    /// Makes `text` a named value.
+    pub(super) fn let_value(&mut self, text: &str) -> String {
+        let name = self.fresh_expr();
+        self.line(&format!("let {name} = {text};"));
+        name
+    }
+    pub(super) fn known_poly(&self, p: &Poly) -> Option<&String> {
+        self.polys.get(p)
+    }
+    pub(super) fn remember_poly(&mut self, p: &Poly, name: &str) {
+        self.polys.insert(p.clone(), name.into());
+    }
+    pub(super) fn var(&self, i: usize) -> String {
+        self.vars.get(&i).cloned().unwrap_or_else(|| format!("v{i}"))
+    }
+    pub(super) fn ready(&self) -> &[Deps] {
+        &self.ready
+    }
+}
+
+/// The kernel that is being written.
+pub struct Module<'a> {
+    pub(super) kernel: &'a Kernel,
+    pub(super) cx: EmitContext<'a>,
+    /// Binding `i` of group 0.
+    pub(super) bindings: Vec<Binding>,
+    /// Extents of the iteration variables.
+    pub(super) domain: Vec<Poly>,
+    pub(super) library: BTreeSet<&'static str>,
+    pub(super) uses_dims: bool,
+    pub(super) uses_f16: bool,
+    deps: Vec<Deps>,
+}
+
+impl<'a> Module<'a> {
+    /// Assigns bindings. A store of a packed type whose offset is `%0` may be written a word at a
+    /// time where `whole_words` says that the family does that; all others go through atomics.
+    pub fn new(kernel: &'a Kernel, cx: &EmitContext<'a>, whole_words: bool) -> Result<Module<'a>, Diagnostic> {
+        let domain = match &kernel.family {
+            Family::Map { elements } => vec![elements.clone()],
+            Family::Row { rows, len, .. } | Family::Scan { rows, len, .. } => vec![rows.clone(), len.clone()],
+            Family::Matmul { batch, m, n, k, .. } => vec![batch.clone(), m.clone(), n.clone(), k.clone()],
+            Family::Attention { batch, s, t, d, e, .. } => {
+                vec![batch.clone(), s.clone(), t.clone(), d.clone(), e.clone()]
+            }
+        };
+        let mut m = Module {
+            kernel,
+            cx: *cx,
+            bindings: vec![],
+            domain,
+            library: BTreeSet::new(),
+            uses_dims: false,
+            uses_f16: false,
+            deps: vec![],
+        };
+        for (_, e, _) in kernel.body.iter() {
+            let d = m.deps_of(e);
+            m.deps.push(d);
+        }
+        m.bind_tensors(whole_words)?;
+        Ok(m)
+    }
+
+    fn deps_of(&self, e: &Expr) -> Deps {
+        let of = |id: ExprId| self.deps.get(id as usize).copied().unwrap_or(0);
+        match e {
+            Expr::Const(_) => 0,
+            Expr::Index(p) => self.poly_deps(p),
+            Expr::Load { offset, guard, .. } => self.poly_deps(offset) | guard.map_or(0, of),
+            Expr::Acc(i) => acc_bit(*i),
+            Expr::Unary(_, a) | Expr::Cast(_, a) | Expr::Bitcast(_, a) => of(*a),
+            Expr::Binary(_, a, b) => of(*a) | of(*b),
+            Expr::Select(a, b, c) => of(*a) | of(*b) | of(*c),
+        }
+    }
+    /// What an expression depends on.
+    pub fn deps(&self, id: ExprId) -> Deps {
+        self.deps.get(id as usize).copied().unwrap_or(0)
+    }
+    /// What an index expression depends on.
+    pub fn poly_deps(&self, p: &Poly) -> Deps {
+        let vars = p.vars().into_iter().map(var_bit);
+        vars.chain(p.data().into_iter().map(|d| self.deps(d))).fold(0, |a, b| a | b)
+    }
+
+    /// The name of a library function, which the kernel then contains.
+    pub fn lib(&mut self, name: &str) -> Result<&'static str, Diagnostic> {
+        let name = wgfc_codegen_templates::library::find(name)
+            .ok_or_else(|| Diagnostic::internal(format!("there is no library function `{name}`")))?;
+        self.library.insert(name);
+        Ok(name)
+    }
+
+    /// A call of a library function.
+    pub fn call(&mut self, name: &str, args: &[&str]) -> Result<String, Diagnostic> {
+        Ok(format!("{}({})", self.lib(name)?, args.join(", ")))
+    }
+
+    /// The name of an expression's value, after writing what it needs into the scope.
+    pub fn value(&mut self, s: &mut Scope, id: ExprId) -> Result<String, Diagnostic> {
+        self.get(s, (id, false))
+    }
+
+    /// The low word (`u32`) of an expression with a 64-bit register.
+    pub fn low_word(&mut self, s: &mut Scope, id: ExprId) -> Result<String, Diagnostic> {
+        self.get(s, (id, true))
+    }
+
+    fn get(&mut self, s: &mut Scope, key: Key) -> Result<String, Diagnostic> {
+        if let Some(n) = s.names.get(&key) {
+            return Ok(n.clone());
+        }
+        let text = if key.1 { self.low_text(s, key.0)? } else { self.text(s, key.0)? };
+        let name = match text {
+            Text::Name(n) => n,
+            Text::Compound(t) => s.let_value(&t),
+        };
+        s.names.insert(key, name.clone());
+        Ok(name)
+    }
+
+    fn text(&mut self, s: &mut Scope, id: ExprId) -> Result<Text, Diagnostic> {
+        let body = &self.kernel.body;
+        let dtype = body.dtype(id);
+        Ok(match body.expr(id) {
+            Expr::Const(c) => Text::Name(self.literal(Scalar { dtype, bits: c.bits })?),
+            Expr::Index(p) => Text::Name(self.index(s, p)?),
+            Expr::Acc(i) => Text::Name(s.accs.get(i).cloned().unwrap_or_else(|| format!("acc{i}"))),
+            Expr::Load { tensor, offset, guard } => Text::Compound(self.load(s, *tensor, offset, *guard)?),
+            Expr::Unary(op, a) => {
+                let from = body.dtype(*a);
+                let a = self.operand(s, *a, self.is_const(*a))?;
+                self.unary(*op, from, &a)?
+            }
+            Expr::Binary(op, a, b) => {
+                let from = body.dtype(*a);
+                let fixed = self.is_const(*a) && self.is_const(*b);
+                if *op == BinaryOp::Pow
+                    && from.reg() == Reg::F32
+                    && let Expr::Const(y) = body.expr(*b)
+                {
+                    let y = y.as_f64();
+                    let a = self.operand(s, *a, fixed)?;
+                    if let Some(t) = self.pow_const(&a, y)? {
+                        return Ok(t);
+                    }
+                }
+                let x = self.operand(s, *a, fixed)?;
+                let y = self.operand(s, *b, fixed)?;
+                self.binary(*op, from, &x, &y, body.expr(*b))?
+            }
+            Expr::Select(c, a, b) => {
+                let (c, a, b) = (self.value(s, *c)?, self.value(s, *a)?, self.value(s, *b)?);
+                Text::Compound(format!("select({b}, {a}, {c})"))
+            }
+            Expr::Cast(to, a) => {
+                let from = body.dtype(*a);
+                if matches!(from.reg(), Reg::I64 | Reg::U64) && matches!(to.reg(), Reg::I32 | Reg::U32) {
+                    let low = self.low_word(s, *a)?;
+                    return self.cast(DType::U32, *to, &low);
+                }
+                let a = self.operand(s, *a, self.is_const(*a))?;
+                self.cast(from, *to, &a)?
+            }
+            Expr::Bitcast(to, a) => {
+                let from = body.dtype(*a);
+                let a = self.operand(s, *a, self.is_const(*a))?;
+                self.bitcast(from, *to, &a)?
+            }
+        })
+    }
+
+    fn is_const(&self, id: ExprId) -> bool {
+        matches!(self.kernel.body.expr(id), Expr::Const(_))
+    }
+
+    /// An operand; `named` keeps WGSL from folding constants, which it refuses where they overflow.
+    fn operand(&mut self, s: &mut Scope, id: ExprId, named: bool) -> Result<String, Diagnostic> {
+        let v = self.value(s, id)?;
+        if named && !v.starts_with('e') {
+            let v = s.let_value(&v);
+            s.bind(id, &v);
+            return Ok(v);
+        }
+        Ok(v)
+    }
+
+    /// Sums and products of 64-bit numbers of which only the low word is wanted.
+    fn low_text(&mut self, s: &mut Scope, id: ExprId) -> Result<Text, Diagnostic> {
+        let body = &self.kernel.body;
+        Ok(match body.expr(id) {
+            Expr::Const(c) => Text::Name(format!("{}u", c.bits as u32)),
+            Expr::Cast(_, a) if matches!(body.dtype(*a).reg(), Reg::I32 | Reg::U32) => {
+                let from = body.dtype(*a);
+                let a = self.value(s, *a)?;
+                self.cast(from, DType::U32, &a)?
+            }
+            Expr::Cast(_, a) if matches!(body.dtype(*a).reg(), Reg::I64 | Reg::U64) => {
+                Text::Name(self.low_word(s, *a)?)
+            }
+            Expr::Unary(UnaryOp::Neg, a) => Text::Compound(format!("0u - {}", self.low_word(s, *a)?)),
+            Expr::Binary(op, a, b) if low_operator(*op).is_some() => {
+                let (a, b) = (self.low_word(s, *a)?, self.low_word(s, *b)?);
+                let op = low_operator(*op).unwrap_or("+");
+                Text::Compound(format!("{a} {op} {b}"))
+            }
+            Expr::Select(c, a, b) => {
+                let (c, a, b) = (self.value(s, *c)?, self.low_word(s, *a)?, self.low_word(s, *b)?);
+                Text::Compound(format!("select({b}, {a}, {c})"))
+            }
+            _ => Text::Name(format!("{}.x", self.value(s, id)?)),
+        })
+    }
+
+    /// Writes into the scope whatever the roots need and `ready` suffices for.
+    pub fn hoist(&mut self, s: &mut Scope, roots: &[ExprId], ready: Deps) -> Result<(), Diagnostic> {
+        s.ready.push(ready);
+        for key in self.demand(roots) {
+            let id = key.0;
+            let expr = self.kernel.body.expr(id);
+            if self.deps(id) & !ready == 0 {
+                if !matches!(expr, Expr::Const(_) | Expr::Acc(_)) {
+                    self.get(s, key)?;
+                }
+            } else if let Expr::Index(p) | Expr::Load { offset: p, .. } = expr {
+                self.hoist_index(s, p, ready)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// What evaluating the roots will ask for, operands first.
+    fn demand(&self, roots: &[ExprId]) -> Vec<Key> {
+        let mut seen: BTreeSet<Key> = BTreeSet::new();
+        let mut stack: Vec<Key> = roots.iter().map(|r| (*r, false)).collect();
+        let body = &self.kernel.body;
+        while let Some(key) = stack.pop() {
+            if !seen.insert(key) {
+                continue;
+            }
+            let low = |id: ExprId| matches!(body.dtype(id).reg(), Reg::I64 | Reg::U64);
+            match (body.expr(key.0), key.1) {
+                (Expr::Cast(to, a), false) if low(*a) && matches!(to.reg(), Reg::I32 | Reg::U32) => {
+                    stack.push((*a, true));
+                }
+                (Expr::Cast(_, a), true) if low(*a) => stack.push((*a, true)),
+                (Expr::Cast(_, a), true) if matches!(body.dtype(*a).reg(), Reg::I32 | Reg::U32) => {
+                    stack.push((*a, false));
+                }
+                (Expr::Unary(UnaryOp::Neg, a), true) => stack.push((*a, true)),
+                (Expr::Binary(op, a, b), true) if low_operator(*op).is_some() => {
+                    stack.extend([(*a, true), (*b, true)]);
+                }
+                (Expr::Select(c, a, b), true) => stack.extend([(*c, false), (*a, true), (*b, true)]),
+                (_, true) => stack.push((key.0, false)),
+                (Expr::Index(p), false) => stack.extend(p.data().into_iter().map(|d| (d, low(d)))),
+                (Expr::Load { offset, guard, .. }, false) => {
+                    stack.extend(offset.data().into_iter().map(|d| (d, low(d))));
+                    stack.extend(guard.map(|g| (g, false)));
+                }
+                _ => stack.extend(body.operands(key.0).into_iter().map(|o| (o, false))),
+            }
+        }
+        seen.into_iter().collect()
+    }
+
+    /// A function `name(v…: i32, …) -> T` over the given variables, whose value is `root`. Results of
+    /// reductions may not occur in it.
+    pub fn function(&mut self, name: &str, vars: &[usize], root: ExprId) -> Result<String, Diagnostic> {
+        let mut s = Scope::new(4);
+        let v = self.value(&mut s, root)?;
+        let args: Vec<String> = vars.iter().map(|i| format!("v{i}: i32")).collect();
+        let ty = reg_type(self.kernel.body.dtype(root).reg());
+        Ok(format!("fn {name}({}) -> {ty} {{\n{}    return {v};\n}}\n", args.join(", "), s.text))
+    }
+
+    /// The text before the entry point: extensions, bindings, the `Dims` uniform, library functions.
+    pub fn preamble(&self) -> String {
+        let mut out = String::new();
+        if self.uses_f16 {
+            out.push_str("enable f16;\n\n");
+        }
+        out.push_str(&self.declarations());
+        out.push_str(&wgfc_codegen_templates::library::text(self.library.iter().copied()));
+        out
+    }
+}
+
+impl Module<'_> {
+    /// The finished kernel.
+    pub fn finish(
+        self,
+        family: &'static str,
+        wgsl: String,
+        workgroup_size: [u32; 3],
+        workgroup_bytes: u32,
+        workgroups: [Dim; 3],
+    ) -> EmittedKernel {
+        EmittedKernel {
+            family,
+            wgsl: wgsl.trim_end().to_string() + "\n",
+            workgroup_size,
+            bindings: self.bindings.iter().map(|b| (b.tensor, b.access)).collect(),
+            uses_dims: self.uses_dims,
+            workgroup_bytes,
+            features: if self.uses_f16 { vec!["shader-f16".into()] } else { vec![] },
+            workgroups,
+        }
+    }
+}
+
+/// Text of a value: a name or literal, or something worth a `let`.
+pub enum Text {
+    /// A name or a literal.
+    Name(String),
+    /// Anything else.
+    Compound(String),
+}
+
+impl Text {
+    /// The text as it is.
+    pub fn into_string(self) -> String {
+        match self {
+            Text::Name(s) | Text::Compound(s) => s,
+        }
+    }
+}
+
+/// The operators whose low word depends on low words only.
+fn low_operator(op: BinaryOp) -> Option<&'static str> {
+    Some(match op {
+        BinaryOp::Add => "+",
+        BinaryOp::Sub => "-",
+        BinaryOp::Mul => "*",
+        BinaryOp::And => "&",
+        BinaryOp::Or => "|",
+        BinaryOp::Xor => "^",
+        _ => return None,
+    })
+}
+
+/// The WGSL type of a register.
+pub fn reg_type(r: Reg) -> &'static str {
+    match r {
+        Reg::F32 => "f32",
+        Reg::I32 => "i32",
+        Reg::U32 => "u32",
+        Reg::I64 | Reg::U64 => "vec2<u32>",
+        Reg::Bool => "bool",
+    }
+}
