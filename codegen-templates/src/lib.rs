@@ -4,8 +4,10 @@
 //! does not fill is an error, not an empty string. The scalar functions that kernels call are in
 //! the [`library`].
 
+pub mod attention;
 pub mod library;
 pub mod map;
+pub mod matmul;
 pub mod row;
 pub mod scan;
 
@@ -21,7 +23,12 @@ pub trait Template: Serialize {
 
 /// Every template by name.
 pub const SOURCES: &[(&str, &str)] = &[
+    ("attention.wgsl", include_str!("../templates/attention.wgsl.tera")),
+    ("attention_decode.wgsl", include_str!("../templates/attention_decode.wgsl.tera")),
     ("map.wgsl", include_str!("../templates/map.wgsl.tera")),
+    ("matmul.wgsl", include_str!("../templates/matmul.wgsl.tera")),
+    ("matmul_serial.wgsl", include_str!("../templates/matmul_serial.wgsl.tera")),
+    ("matmul_thin.wgsl", include_str!("../templates/matmul_thin.wgsl.tera")),
     ("row.wgsl", include_str!("../templates/row.wgsl.tera")),
     ("scan.wgsl", include_str!("../templates/scan.wgsl.tera")),
 ];

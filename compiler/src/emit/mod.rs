@@ -4,9 +4,12 @@
 //! expressions, then [`check`] parses and validates the text. The text depends only on the kernel's
 //! structure, never on names or numbers of tensors, so that equal layers share one pipeline.
 
+pub mod attention;
 pub mod check;
+pub mod geometry;
 pub mod index;
 pub mod map;
+pub mod matmul;
 pub mod memory;
 pub mod ops;
 pub mod row;
@@ -61,9 +64,8 @@ pub fn emit(kernel: &Kernel, cx: &EmitContext) -> Result<EmittedKernel, Diagnost
         Family::Map { .. } => map::emit(kernel, cx),
         Family::Row { .. } => row::emit(kernel, cx),
         Family::Scan { .. } => scan::emit(kernel, cx),
-        Family::Matmul { .. } | Family::Attention { .. } => {
-            Err(Diagnostic::internal("emission of this family is not there yet"))
-        }
+        Family::Matmul { .. } => matmul::emit(kernel, cx),
+        Family::Attention { .. } => attention::emit(kernel, cx),
     };
     emitted.and_then(|k| check::check(&k).map(|()| k)).map_err(|d| locate(d, kernel))
 }

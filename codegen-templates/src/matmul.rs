@@ -1,0 +1,646 @@
+//! Products of matrices: the tiled, the thin and the serial template.
+//!
+//! All three compute `out[batch, row, col] = Σₖ x(batch, row, k) · y(batch, k, col)` in f32 and end in
+//! `store(batch, row, col, sum)`. They expect these functions in the module (`x` shown, `y` likewise
+//! over columns); the two structs carry whatever is worth computing once a row, or once a `k`:
+//!
+//! ```wgsl
+//! fn x_line(batch: i32, row: i32) -> XLine
+//! fn x_step(batch: i32, k: i32) -> XStep
+//! fn x_load(batch: i32, line: XLine, step: XStep) -> f32
+//! fn store(batch: i32, row: i32, col: i32, acc0: f32)
+//! ```
+//!
+//! All arguments are always in range, except that with no `k` at all `x_step` may be asked for `k = 0`.
+
+use crate::{RenderError, Template, render};
+use serde::Serialize;
+
+/// The extents of a product, as WGSL expressions of type `i32`.
+#[derive(Clone, Debug)]
+pub struct Extents {
+    /// Independent products.
+    pub batch: String,
+    /// Rows of the result.
+    pub rows: String,
+    /// Columns of the result: neighbouring threads store neighbouring columns.
+    pub cols: String,
+    /// Summed over.
+    pub depth: String,
+}
+
+/// How a tiled product is cut up. All numbers are powers of two.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct TileShape {
+    /// Rows a workgroup makes.
+    pub rows: u32,
+    /// Columns a workgroup makes.
+    pub cols: u32,
+    /// How much of `k` one slice has in workgroup memory at once; at least 4.
+    pub k: u32,
+    /// Rows a thread makes.
+    pub thread_rows: u32,
+    /// Columns a thread makes; a multiple of 4.
+    pub thread_cols: u32,
+    /// Slices of `k` that run side by side in a workgroup.
+    pub split: u32,
+}
+
+impl TileShape {
+    /// Threads of one slice.
+    pub const fn slice_threads(self) -> u32 {
+        (self.rows / self.thread_rows) * (self.cols / self.thread_cols)
+    }
+    /// Threads of a workgroup.
+    pub const fn threads(self) -> u32 {
+        self.slice_threads() * self.split
+    }
+    /// Bytes of workgroup memory that one buffer of tiles takes.
+    const fn buffer_bytes(self) -> u32 {
+        (self.rows + self.cols) * self.k * self.split * 4
+    }
+    /// How many buffers of tiles are kept: two where they fit `limit` bytes, which saves a barrier.
+    pub const fn buffers(self, limit: u32) -> u32 {
+        if 2 * self.buffer_bytes() <= limit { 2 } else { 1 }
+    }
+    /// Bytes of workgroup memory it takes where at most `limit` may be taken.
+    pub const fn workgroup_bytes(self, limit: u32) -> u32 {
+        let tiles = self.buffers(limit) * self.buffer_bytes();
+        let round = self.threads() * self.thread_cols * 4;
+        if tiles > round { tiles } else { round }
+    }
+}
+
+/// Which way an operand lies in memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Contiguous {
+    /// Neighbouring rows (of `x`) or columns (of `y`) are neighbours in memory.
+    Line,
+    /// Neighbouring `k` are neighbours in memory.
+    Depth,
+}
+
+/// Parameters of the tiled product.
+#[derive(Clone, Debug)]
+pub struct Tiled {
+    /// Bindings and functions.
+    pub preamble: String,
+    /// Statements that the extents need, indented by 4.
+    pub setup: String,
+    /// Extents.
+    pub extents: Extents,
+    /// How it is cut up.
+    pub shape: TileShape,
+    /// Memory order of `x`.
+    pub x: Contiguous,
+    /// Memory order of `y`.
+    pub y: Contiguous,
+    /// The number of rows is known to be a multiple of the tile's.
+    pub whole_rows: bool,
+    /// Likewise columns.
+    pub whole_cols: bool,
+    /// `depth` is known to be a multiple of `k · split` of the shape.
+    pub whole_depth: bool,
+    /// Bytes of workgroup memory that may be used.
+    pub workgroup_bytes: u32,
+}
+
+#[derive(Serialize)]
+struct Element {
+    line: usize,
+    step: usize,
+}
+
+/// Four elements that one thread brings into the tile.
+#[derive(Serialize)]
+struct Vector {
+    elements: Vec<Element>,
+    index: String,
+    /// When there are more threads than vectors: which threads write.
+    only_if: Option<String>,
+}
+
+#[derive(Serialize)]
+struct Operand {
+    name: &'static str,
+    lines: Vec<String>,
+    steps: Vec<String>,
+    vectors: Vec<Vector>,
+}
+
+#[derive(Serialize)]
+struct Named {
+    name: String,
+    value: String,
+}
+#[derive(Serialize)]
+struct TileLoad {
+    name: String,
+    index: String,
+}
+#[derive(Serialize)]
+struct Product {
+    acc: String,
+    x: String,
+    y: String,
+}
+#[derive(Serialize)]
+struct OneK {
+    columns: Vec<Named>,
+    products: Vec<Product>,
+}
+/// Four consecutive `k` of the tile.
+#[derive(Serialize)]
+struct Quad {
+    loads: Vec<TileLoad>,
+    ks: Vec<OneK>,
+}
+
+#[derive(Serialize)]
+struct Write {
+    index: String,
+    acc: String,
+}
+/// Some of each thread's rows on their way through workgroup memory.
+#[derive(Serialize)]
+struct Round {
+    writes: Vec<Write>,
+    row: String,
+}
+
+#[derive(Serialize)]
+struct TiledSlots {
+    preamble: String,
+    setup: String,
+    batch: String,
+    batch_index: String,
+    rows: String,
+    cols: String,
+    depth: String,
+    tile_rows: u32,
+    tile_cols: u32,
+    tile_k: u32,
+    thread_rows: u32,
+    thread_cols: u32,
+    split: u32,
+    slice_threads: u32,
+    threads: u32,
+    tile_len: u32,
+    buffers: u32,
+    buffer_len: u32,
+    slice_len: u32,
+    guard_k: bool,
+    tx: String,
+    ty: String,
+    operands: Vec<Operand>,
+    accs: Vec<String>,
+    quads: Vec<Quad>,
+    rounds: Vec<Round>,
+    round_elements: u32,
+    round_slice: u32,
+    read_at: String,
+    read_lane: String,
+}
+
+impl Template for TiledSlots {
+    const NAME: &'static str = "matmul.wgsl";
+}
+
+/// One operand's place in a slice's tile.
+///
+/// Vectors of four lie along `k` or along lines, whichever lets a thread fetch its four elements
+/// while its neighbours fetch the memory beside them:
+///
+/// - along `k` (`KMajor == false`): vector `(k/4, line)` at `k/4 · lines + line`;
+/// - along lines (`along_lines`): vector `(k, line/4)` at `k · lines/4 + (line/4 xor k)`; the xor
+///   spreads a fetch over the banks.
+struct Place {
+    name: &'static str,
+    lines: u32,
+    base: u32,
+    along_lines: bool,
+    /// Neighbouring threads fetch neighbouring `k`.
+    depth_first: bool,
+    /// Whether a line may lie outside.
+    guard: bool,
+    origin: &'static str,
+    end: &'static str,
+}
+
+impl Place {
+    fn swizzle(&self) -> u32 {
+        (self.lines / 4 - 1).min(7)
+    }
+
+    /// What each thread fetches: `threads` threads bring `lines · depth` elements in.
+    fn operand(&self, depth: u32, threads: u32) -> Operand {
+        // Vectors form a grid of a fast and a slow axis, the fast one across neighbouring threads.
+        let (line_vectors, k_vectors) =
+            if self.along_lines { (self.lines / 4, depth) } else { (self.lines, depth / 4) };
+        let (fast, slow) =
+            if self.depth_first { (k_vectors, line_vectors) } else { (line_vectors, k_vectors) };
+        let count = (fast * slow).div_ceil(threads);
+        let only_if = (fast * slow < threads).then(|| format!("t < {}", fast * slow));
+        let mut o = Operand { name: self.name, lines: vec![], steps: vec![], vectors: vec![] };
+        let find = |list: &mut Vec<String>, s: String| {
+            list.iter().position(|x| *x == s).unwrap_or_else(|| {
+                list.push(s);
+                list.len() - 1
+            })
+        };
+        for i in 0..count {
+            let (f, s) = if fast <= threads {
+                let step = i * (threads / fast);
+                (format!("t % {fast}"), plus(&format!("t / {fast}"), step))
+            } else {
+                let per = fast / threads;
+                (plus("t", i % per * threads), (i / per).to_string())
+            };
+            // More threads than vectors: the others fetch the same again and do not write.
+            let s = if only_if.is_some() { format!("(({s}) % {slow})") } else { format!("({s})") };
+            let f = format!("({f})");
+            let (k, line) = if self.depth_first { (f, s) } else { (s, f) };
+            let mut elements = vec![];
+            for j in 0..4 {
+                let (line, k) = if self.along_lines {
+                    (format!("{line} * 4 + {j}"), k.clone())
+                } else {
+                    (line.clone(), format!("{k} * 4 + {j}"))
+                };
+                let line = format!("{} + {line}", self.origin);
+                let line = if self.guard { format!("min({line}, {} - 1)", self.end) } else { line };
+                elements.push(Element { line: find(&mut o.lines, line), step: find(&mut o.steps, k) });
+            }
+            let index = if self.along_lines {
+                format!(
+                    "{} + {k} * {} + ({line} ^ ({k} & {}))",
+                    self.base,
+                    self.lines / 4,
+                    self.swizzle()
+                )
+            } else {
+                format!("{} + {k} * {} + {line}", self.base, self.lines)
+            };
+            o.vectors.push(Vector { elements, index, only_if: only_if.clone() });
+        }
+        o
+    }
+
+    /// Reads of a thread's `count` lines at `k = 4q..4q+4`, and the name of each line's value at each.
+    ///
+    /// Thread `t` of `across` owns, along `k`, lines `t + i·across`; along lines, whole vectors
+    /// `t + i·across`.
+    fn reads(&self, q: u32, thread: &str, across: u32, count: u32) -> (Vec<TileLoad>, Vec<Vec<String>>) {
+        let mut loads = vec![];
+        let mut values = vec![vec![String::new(); count as usize]; 4];
+        if self.along_lines {
+            for j in 0..4u32 {
+                let k = q * 4 + j;
+                for h in 0..count / 4 {
+                    let name = format!("{}{h}_{j}", self.name);
+                    let index = format!(
+                        "{} + (({}) ^ {})",
+                        self.base + k * (self.lines / 4),
+                        plus(thread, h * across),
+                        k & self.swizzle()
+                    );
+                    loads.push(TileLoad { name: name.clone(), index });
+                    for (c, lane) in LANES.iter().enumerate() {
+                        values[j as usize][h as usize * 4 + c] = format!("{name}.{lane}");
+                    }
+                }
+            }
+        } else {
+            for i in 0..count {
+                let name = format!("{}{i}", self.name);
+                let index = format!("{} + {thread}", self.base + q * self.lines + i * across);
+                loads.push(TileLoad { name: name.clone(), index });
+                for (j, lane) in LANES.iter().enumerate() {
+                    values[j][i as usize] = format!("{name}.{lane}");
+                }
+            }
+        }
+        (loads, values)
+    }
+}
+
+const LANES: [&str; 4] = ["x", "y", "z", "w"];
+
+fn plus(s: &str, n: u32) -> String {
+    if n == 0 { s.to_owned() } else { format!("{s} + {n}") }
+}
+
+impl Extents {
+    /// The batch a `block` of `per` blocks a batch lies in.
+    fn batch_index(&self, block: &str, per: &str) -> String {
+        if self.batch == "1" { "0".into() } else { format!("{block} / ({per})") }
+    }
+}
+
+impl Tiled {
+    /// Invocations of a workgroup.
+    pub fn threads(&self) -> u32 {
+        self.shape.threads()
+    }
+
+    /// The module's text.
+    ///
+    /// # Errors
+    /// A defect of the template.
+    pub fn render(&self) -> Result<String, RenderError> {
+        let s = self.shape;
+        let (across_y, across_x) = (s.rows / s.thread_rows, s.cols / s.thread_cols);
+        let x = Place {
+            name: "x",
+            lines: s.rows,
+            base: 0,
+            along_lines: self.x == Contiguous::Depth && s.thread_rows >= 4,
+            depth_first: self.x == Contiguous::Depth,
+            guard: !self.whole_rows,
+            origin: "row0",
+            end: "rows",
+        };
+        let y = Place {
+            name: "y",
+            lines: s.cols,
+            base: s.rows * s.k / 4,
+            along_lines: self.y == Contiguous::Depth,
+            depth_first: self.y == Contiguous::Depth,
+            guard: !self.whole_cols,
+            origin: "col0",
+            end: "cols",
+        };
+        // A warp that covers 4 × 8 threads reads fewer distinct vectors than one of 2 × 16.
+        let (tx, ty) = if across_x > 8 && across_y % 4 == 0 {
+            let wide = across_x / 8;
+            (format!("t % 8 + t / 32 % {wide} * 8"), format!("t / 8 % 4 + t / {} * 4", 32 * wide))
+        } else {
+            (format!("t % {across_x}"), format!("t / {across_x}"))
+        };
+
+        let col_vectors = s.thread_cols / 4;
+        let mut quads = vec![];
+        for q in 0..s.k / 4 {
+            let (mut loads, xs) = x.reads(q, "ty", across_y, s.thread_rows);
+            let (more, ys) = y.reads(q, "tx", across_x, s.thread_cols);
+            loads.extend(more);
+            let mut ks = vec![];
+            for j in 0..4 {
+                let mut columns = vec![];
+                let mut products = vec![];
+                for h in 0..col_vectors {
+                    let name = if y.along_lines {
+                        format!("y{h}_{j}")
+                    } else {
+                        let name = format!("column{h}_{j}");
+                        let parts = &ys[j][h as usize * 4..h as usize * 4 + 4];
+                        columns.push(Named {
+                            name: name.clone(),
+                            value: format!("vec4<f32>({})", parts.join(", ")),
+                        });
+                        name
+                    };
+                    for (i, xv) in xs[j].iter().enumerate() {
+                        products.push(Product {
+                            acc: format!("{i}_{h}"),
+                            x: xv.clone(),
+                            y: name.clone(),
+                        });
+                    }
+                }
+                ks.push(OneK { columns, products });
+            }
+            quads.push(Quad { loads, ks });
+        }
+
+        // As many rows of each thread a round as the tile has room for.
+        let buffers = s.buffers(self.workgroup_bytes);
+        let tile_len = s.workgroup_bytes(self.workgroup_bytes) / 16;
+        let row_len = s.slice_threads() * col_vectors;
+        let mut group = (tile_len / (row_len * s.split)).clamp(1, s.thread_rows);
+        group = 1 << group.ilog2();
+        let round_slice = group * row_len;
+        let mut rounds = vec![];
+        for r in 0..s.thread_rows / group {
+            let mut writes = vec![];
+            for g in 0..group {
+                for h in 0..col_vectors {
+                    writes.push(Write {
+                        index: format!(
+                            "slice * {round_slice} + {} + ty * {across_x} + tx",
+                            g * row_len + h * s.slice_threads()
+                        ),
+                        acc: format!("{}_{h}", r * group + g),
+                    });
+                }
+            }
+            // `line` is g · across_y + ty.
+            let i = if group == 1 {
+                format!("{r}")
+            } else {
+                format!("({} + line / {across_y})", r * group)
+            };
+            let thread = if group == 1 { "line".to_owned() } else { format!("line % {across_y}") };
+            let row = if x.along_lines {
+                format!("({thread} + {i} / 4 * {across_y}) * 4 + {i} % 4")
+            } else {
+                format!("{thread} + {i} * {across_y}")
+            };
+            rounds.push(Round { writes, row });
+        }
+        // Column c of the tile is lane `lane` of vector `h` of thread column `tx`.
+        let (h, thread, lane) = if y.along_lines {
+            (format!("c / {}", 4 * across_x), format!("c / 4 % {across_x}"), "c % 4".to_owned())
+        } else {
+            (
+                format!("c / {}", 4 * across_x),
+                format!("c % {across_x}"),
+                format!("c / {across_x} % 4"),
+            )
+        };
+        let read_at = format!(
+            "line / {across_y} * {row_len} + {h} * {} + line % {across_y} * {across_x} + {thread}",
+            s.slice_threads()
+        );
+
+        let slots = TiledSlots {
+            preamble: self.preamble.clone(),
+            setup: self.setup.clone(),
+            batch: self.extents.batch.clone(),
+            batch_index: self.extents.batch_index("block", "row_tiles * col_tiles"),
+            rows: self.extents.rows.clone(),
+            cols: self.extents.cols.clone(),
+            depth: self.extents.depth.clone(),
+            tile_rows: s.rows,
+            tile_cols: s.cols,
+            tile_k: s.k,
+            thread_rows: s.thread_rows,
+            thread_cols: s.thread_cols,
+            split: s.split,
+            slice_threads: s.slice_threads(),
+            threads: s.threads(),
+            tile_len,
+            buffers,
+            buffer_len: (s.rows + s.cols) * s.k * s.split / 4,
+            slice_len: (s.rows + s.cols) * s.k / 4,
+            guard_k: !self.whole_depth,
+            tx,
+            ty,
+            operands: vec![x.operand(s.k, s.slice_threads()), y.operand(s.k, s.slice_threads())],
+            accs: (0..s.thread_rows)
+                .flat_map(|i| (0..col_vectors).map(move |h| format!("{i}_{h}")))
+                .collect(),
+            quads,
+            rounds,
+            round_elements: group * across_y * s.cols,
+            round_slice,
+            read_at,
+            read_lane: lane,
+        };
+        render(&slots)
+    }
+}
+
+/// Parameters of the product with very few rows.
+#[derive(Clone, Debug)]
+pub struct Thin {
+    /// Bindings and functions.
+    pub preamble: String,
+    /// Statements that the extents need, indented by 4.
+    pub setup: String,
+    /// Extents.
+    pub extents: Extents,
+    /// At least as many as there are rows.
+    pub thread_rows: u32,
+    /// Columns a workgroup makes.
+    pub tile_cols: u32,
+    /// Threads that share out one column's `k`.
+    pub lanes: u32,
+    /// Memory order of `y`.
+    pub y: Contiguous,
+    /// Loads of `y` that a thread has under way.
+    pub unroll: u32,
+}
+
+#[derive(Serialize)]
+struct ThinSlots {
+    preamble: String,
+    setup: String,
+    batch: String,
+    batch_index: String,
+    rows: String,
+    cols: String,
+    depth: String,
+    threads: u32,
+    thread_rows: u32,
+    tile_cols: u32,
+    lanes: u32,
+    half_lanes: u32,
+    unroll: u32,
+    lane: String,
+    column: String,
+    row_list: Vec<u32>,
+    unroll_list: Vec<u32>,
+}
+
+impl Template for ThinSlots {
+    const NAME: &'static str = "matmul_thin.wgsl";
+}
+
+impl Thin {
+    /// Invocations of a workgroup.
+    pub fn threads(&self) -> u32 {
+        self.tile_cols * self.lanes
+    }
+    /// Bytes of workgroup memory.
+    pub fn workgroup_bytes(&self) -> u32 {
+        self.threads() * self.thread_rows * 4
+    }
+    /// The module's text.
+    ///
+    /// # Errors
+    /// A defect of the template.
+    pub fn render(&self) -> Result<String, RenderError> {
+        let (lane, column) = match self.y {
+            Contiguous::Depth => (format!("t % {}", self.lanes), format!("t / {}", self.lanes)),
+            Contiguous::Line => (format!("t / {}", self.tile_cols), format!("t % {}", self.tile_cols)),
+        };
+        let slots = ThinSlots {
+            preamble: self.preamble.clone(),
+            setup: self.setup.clone(),
+            batch: self.extents.batch.clone(),
+            batch_index: self.extents.batch_index("block", "col_tiles"),
+            rows: self.extents.rows.clone(),
+            cols: self.extents.cols.clone(),
+            depth: self.extents.depth.clone(),
+            threads: self.threads(),
+            thread_rows: self.thread_rows,
+            tile_cols: self.tile_cols,
+            lanes: self.lanes,
+            half_lanes: self.lanes / 2,
+            unroll: self.unroll,
+            lane,
+            column,
+            row_list: (0..self.thread_rows).collect(),
+            unroll_list: (0..self.unroll).collect(),
+        };
+        render(&slots)
+    }
+}
+
+/// Parameters of the product with one thread a result.
+#[derive(Clone, Debug)]
+pub struct Serial {
+    /// Bindings and functions.
+    pub preamble: String,
+    /// Statements that the extents need, indented by 4.
+    pub setup: String,
+    /// Extents.
+    pub extents: Extents,
+    /// Invocations of a workgroup.
+    pub threads: u32,
+    /// The first so many `k` are written out one by one; no more than there are.
+    pub unrolled: u32,
+    /// There may be more than `unrolled`.
+    pub rest: bool,
+}
+
+#[derive(Serialize)]
+struct SerialSlots {
+    preamble: String,
+    setup: String,
+    batch: String,
+    batch_index: String,
+    rows: String,
+    cols: String,
+    depth: String,
+    threads: u32,
+    unrolled: Vec<u32>,
+    rest: bool,
+}
+
+impl Template for SerialSlots {
+    const NAME: &'static str = "matmul_serial.wgsl";
+}
+
+impl Serial {
+    /// The module's text.
+    ///
+    /// # Errors
+    /// A defect of the template.
+    pub fn render(&self) -> Result<String, RenderError> {
+        let slots = SerialSlots {
+            preamble: self.preamble.clone(),
+            setup: self.setup.clone(),
+            batch: self.extents.batch.clone(),
+            batch_index: self.extents.batch_index("index", "rows * cols"),
+            rows: self.extents.rows.clone(),
+            cols: self.extents.cols.clone(),
+            depth: self.extents.depth.clone(),
+            threads: self.threads,
+            unrolled: (0..self.unrolled).collect(),
+            rest: self.rest,
+        };
+        render(&slots)
+    }
+}

@@ -1,0 +1,246 @@
+//! Times the products of well-known models with every sensible geometry on the first adapter.
+//!
+//! `bench_tiles [FILTER] [--each N]`: only cases whose name contains FILTER; at most N geometries a
+//! case, best estimates first (default 8). Each line: case, extents, geometry, microseconds, TFLOP/s,
+//! the estimate in kilocycles; `*` marks the geometry that would be chosen. Then a sum over each
+//! model, chosen and best. `WGFC_UNCHECKED=1` compiles without bounds checks, as the runtime does for
+//! programs it trusts.
+
+#[path = "../tests/gpu/mod.rs"]
+mod gpu;
+
+use gpu::*;
+use std::collections::BTreeMap;
+use std::time::Instant;
+use wgfc_compiler::emit::geometry::{self, Geometry};
+use wgfc_compiler::emit::{attention, matmul};
+use wgfc_compiler::kernel::*;
+use wgfc_ir::{DType, Poly};
+
+/// Model, times it occurs in it, what.
+struct Shape {
+    model: &'static str,
+    count: usize,
+    what: What,
+}
+
+#[derive(Clone, Copy)]
+enum What {
+    Conv(Conv),
+    Product([i64; 4], Layout),
+    /// Batch, s, t, d.
+    Attention([i64; 4]),
+}
+
+fn shapes() -> Vec<Shape> {
+    let mut out = vec![];
+    let conv = |batch, cin, cout, size, kernel, stride| {
+        What::Conv(Conv { batch, groups: 1, cin, cout, size, kernel, stride })
+    };
+    let b_turned = Layout { b: true, ..Layout::default() };
+    for (model, n) in [("resnet50 b1", 1), ("resnet50 b32", 32)] {
+        let mut add = |count, what| out.push(Shape { model, count, what });
+        add(1, conv(n, 3, 64, 224, 7, 2));
+        let mut cin = 64;
+        for (width, size, blocks, stride) in [(64, 56, 3, 1), (128, 28, 4, 2), (256, 14, 6, 2), (512, 7, 3, 2)] {
+            let wide = width * 4;
+            let before = size * stride;
+            add(1, conv(n, cin, width, before, 1, 1));
+            add(1, conv(n, width, width, before, 3, stride));
+            add(1, conv(n, cin, wide, before, 1, stride));
+            add(blocks, conv(n, width, wide, size, 1, 1));
+            add(blocks - 1, conv(n, wide, width, size, 1, 1));
+            add(blocks - 1, conv(n, width, width, size, 3, 1));
+            cin = wide;
+        }
+        add(1, What::Product([1, n, 1000, 2048], b_turned));
+    }
+    let mut add = |count, what| out.push(Shape { model: "mobilenetv2 b1", count, what });
+    let depthwise = |groups, size, stride| {
+        What::Conv(Conv { batch: 1, groups, cin: 1, cout: 1, size, kernel: 3, stride })
+    };
+    add(1, conv(1, 3, 32, 224, 3, 2));
+    add(1, depthwise(32, 112, 1));
+    add(1, conv(1, 32, 16, 112, 1, 1));
+    let mut cin = 16;
+    for (wide, cout, count, size, stride) in [
+        (96, 24, 1, 112, 2),
+        (144, 24, 1, 56, 1),
+        (144, 32, 1, 56, 2),
+        (192, 32, 2, 28, 1),
+        (192, 64, 1, 28, 2),
+        (384, 64, 3, 14, 1),
+        (384, 96, 1, 14, 1),
+        (576, 96, 2, 14, 1),
+        (576, 160, 1, 14, 2),
+        (960, 160, 2, 7, 1),
+        (960, 320, 1, 7, 1),
+    ] {
+        add(count, conv(1, cin, wide, size, 1, 1));
+        add(count, depthwise(wide, size, stride));
+        add(count, conv(1, wide, cout, size / stride, 1, 1));
+        cin = cout;
+    }
+    add(1, conv(1, 320, 1280, 7, 1, 1));
+    add(1, What::Product([1, 1, 1000, 1280], b_turned));
+    for (model, n) in [("bert 1x128", 1), ("bert 8x128", 8)] {
+        let mut add = |count, what| out.push(Shape { model, count, what });
+        for (count, cols, depth) in [(12, 2304, 768), (12, 768, 768), (12, 3072, 768), (12, 768, 3072)] {
+            add(count, What::Product([1, 128 * n, cols, depth], Layout::default()));
+        }
+        add(12, What::Attention([12 * n, 128, 128, 64]));
+    }
+    let mut add = |what| out.push(Shape { model: "large", count: 1, what });
+    add(What::Product([1, 1024, 1024, 1024], Layout::default()));
+    add(What::Product([1, 4096, 4096, 4096], Layout::default()));
+    add(What::Product([1, 4096, 4096, 4096], b_turned));
+    add(What::Product([12, 512, 512, 64], b_turned));
+    add(What::Attention([16, 2048, 2048, 64]));
+    add(What::Attention([32, 1, 4096, 128]));
+    let mut add = |count, what| out.push(Shape { model: "qwen2.5-0.5b decode", count, what });
+    for (count, cols, depth) in
+        [(24, 1152, 896), (24, 896, 896), (24, 9728, 896), (24, 896, 4864), (1, 151_936, 896)]
+    {
+        add(count, What::Product([1, 1, cols, depth], Layout::default()));
+    }
+    add(1, What::Product([1, 1, 151_936, 896], b_turned));
+    add(24, What::Attention([14, 1, 512, 64]));
+    out
+}
+
+/// Microseconds of one dispatch.
+fn time(gpu: &Gpu, r: &Ready) -> f64 {
+    let dispatches = |n: u32| {
+        let mut e = gpu.device.create_command_encoder(&Default::default());
+        {
+            let mut p = e.begin_compute_pass(&Default::default());
+            p.set_pipeline(&r.pipeline);
+            p.set_bind_group(0, &r.group, &[]);
+            for _ in 0..n {
+                p.dispatch_workgroups(r.counts[0], r.counts[1], r.counts[2]);
+            }
+        }
+        let start = Instant::now();
+        gpu.queue.submit([e.finish()]);
+        gpu.device.poll(wgpu::PollType::wait_indefinitely()).expect("the device answers");
+        start.elapsed().as_secs_f64() * 1e6
+    };
+    dispatches(2);
+    let one = dispatches(10) / 10.0;
+    let n = (15_000.0 / one).clamp(10.0, 300.0) as u32;
+    // The difference of two lengths leaves out what a submission costs.
+    let best = |n| (0..3).map(|_| dispatches(n)).fold(f64::INFINITY, f64::min);
+    ((best(2 * n) - best(n)) / f64::from(n)).max(0.1)
+}
+
+fn main() {
+    let mut filter = String::new();
+    let mut each = 8;
+    let mut args = std::env::args().skip(1);
+    while let Some(a) = args.next() {
+        if a == "--each" {
+            each = args.next().and_then(|n| n.parse().ok()).unwrap_or(each);
+        } else {
+            filter = a;
+        }
+    }
+    let Some(gpu) = gpus().into_iter().next() else { return };
+    println!("{}", gpu.name);
+    let mut sums: BTreeMap<&str, [f64; 2]> = BTreeMap::new();
+    for shape in shapes() {
+        let mut case = Case::new(&[]);
+        let (kernel, dims) = match shape.what {
+            What::Conv(s) => (convolution(&mut case, s).0, s.dims().to_vec()),
+            What::Product(d, l) => (product(&mut case, d.map(c), l).0, d.to_vec()),
+            What::Attention(d) => (attention_kernel(&mut case, d), d.to_vec()),
+        };
+        let name = match shape.what {
+            What::Conv(s) => format!("{} conv{}x{}/{}", shape.model, s.kernel, s.kernel, s.stride),
+            What::Product(_, l) => format!("{} product{}", shape.model, if l.b { " bT" } else { "" }),
+            What::Attention(_) => format!("{} attention", shape.model),
+        };
+        if !name.contains(&filter) {
+            continue;
+        }
+        let flops = 2.0 * dims.iter().map(|d| *d as f64).product::<f64>()
+            * if matches!(shape.what, What::Attention(_)) { 2.0 } else { 1.0 };
+        let mut runs = vec![];
+        case.with_context(|cx| {
+            if let What::Attention(_) = shape.what {
+                let text = attention::emit_as(&kernel, cx, None).map(|k| k.wgsl);
+                for g in attention::TILED.iter().chain([&attention::Geometry::Decode]) {
+                    if *g == attention::Geometry::Decode && dims[1] > 16 {
+                        continue;
+                    }
+                    if let Ok(k) = attention::emit_as(&kernel, cx, Some(*g)) {
+                        runs.push((text.as_ref() == Ok(&k.wgsl), 0.0, format!("{g:?}"), k));
+                    }
+                }
+                return;
+            }
+            let p = matmul::problem(&kernel).expect("a product");
+            let chosen = geometry::choose(&p, cx.profile);
+            let mut all: Vec<(f64, Geometry)> =
+                geometry::candidates(&p, cx.profile).into_iter().map(|g| (geometry::cycles(g, &p), g)).collect();
+            all.sort_by(|a, b| a.0.total_cmp(&b.0));
+            for (estimate, g) in all.into_iter().take(each) {
+                if let Ok(k) = matmul::emit_as(&kernel, cx, Some(g)) {
+                    runs.push((g == chosen, estimate, short(g), k));
+                }
+            }
+        });
+        let (mut chosen, mut best) = (f64::INFINITY, f64::INFINITY);
+        for (is_chosen, estimate, geometry, k) in runs {
+            let t = time(&gpu, &prepare(&gpu, &case, &k, &BTreeMap::new()));
+            best = best.min(t);
+            if is_chosen {
+                chosen = t;
+            }
+            println!(
+                "{} {:<32} {:<24} {:<28} {:>10.2} us {:>7.2} TFLOP/s {:>9.1} kcycles",
+                if is_chosen { '*' } else { ' ' },
+                name,
+                format!("{dims:?}"),
+                geometry,
+                t,
+                flops / t / 1e6,
+                estimate / 1e3
+            );
+        }
+        let s = sums.entry(shape.model).or_default();
+        s[0] += chosen * shape.count as f64;
+        s[1] += best * shape.count as f64;
+    }
+    for (model, [chosen, best]) in sums {
+        println!("{model}: {:.3} ms as chosen, {:.3} ms at best", chosen / 1e3, best / 1e3);
+    }
+}
+
+fn short(g: Geometry) -> String {
+    match g {
+        Geometry::Tiled(t) => {
+            format!("{}x{}x{} {}x{} /{}", t.rows, t.cols, t.k, t.thread_rows, t.thread_cols, t.split)
+        }
+        Geometry::Thin { thread_rows, tile_cols, lanes } => format!("thin {thread_rows}x{tile_cols} /{lanes}"),
+        Geometry::Serial => "serial".into(),
+    }
+}
+
+/// Attention with `[batch, s, t, d]`, values of width d.
+fn attention_kernel(case: &mut Case, dims: [i64; 4]) -> Kernel {
+    let [batch, s, t, d] = dims.map(c);
+    let tq = case.tensor(&[batch.clone(), s.clone(), d.clone()], TensorKind::Input(0));
+    let tk = case.tensor(&[batch.clone(), t.clone(), d.clone()], TensorKind::Input(1));
+    let tv = case.tensor(&[batch.clone(), t.clone(), d.clone()], TensorKind::Input(2));
+    let to = case.tensor(&[batch.clone(), s.clone(), d.clone()], TensorKind::Output(0));
+    let mut body = Body::default();
+    let row = |i: usize, ie: &Poly, j: usize| (v(0) * ie + v(i)) * &d + v(j);
+    let q = body.push(Expr::Load { tensor: tq, offset: row(1, &s, 3), guard: None }, DType::F32);
+    let k = body.push(Expr::Load { tensor: tk, offset: row(2, &t, 3), guard: None }, DType::F32);
+    let val = body.push(Expr::Load { tensor: tv, offset: row(2, &t, 4), guard: None }, DType::F32);
+    let value = body.push(Expr::Acc(0), DType::F32);
+    let stores = vec![Store { tensor: to, offset: row(1, &s, 4), value, guard: None }];
+    let e = d.clone();
+    let family = Family::Attention { batch, s, t, d, e, q, k, v: val, mask: None, scale: 0.125 };
+    Kernel { family, body, stores, nodes: vec![] }
+}

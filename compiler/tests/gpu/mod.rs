@@ -1,0 +1,320 @@
+//! Runs emitted kernels on every Vulkan adapter there is, and builds products to run.
+#![allow(dead_code, reason = "each user needs a part of it")]
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use wgfc_compiler::DeviceProfile;
+use wgfc_compiler::emit::{EmitContext, EmittedKernel};
+use wgfc_compiler::kernel::*;
+use wgfc_ir::program::Access;
+use wgfc_ir::{BinaryOp, DType, Dim, Poly, Scalar, TensorType};
+
+pub struct Gpu {
+    pub name: String,
+    pub device: wgpu::Device,
+    pub queue: wgpu::Queue,
+    pub timestamps: bool,
+}
+
+/// Every adapter; `VK_DRIVER_FILES` chooses them.
+pub fn gpus() -> Vec<Gpu> {
+    let mut d = wgpu::InstanceDescriptor::new_without_display_handle();
+    d.backends = wgpu::Backends::VULKAN;
+    d.flags = wgpu::InstanceFlags::empty();
+    let adapters =
+        pollster::block_on(wgpu::Instance::new(d).enumerate_adapters(wgpu::Backends::all()));
+    let mut out = vec![];
+    for a in adapters {
+        let wanted = wgpu::Features::TIMESTAMP_QUERY | wgpu::Features::TIMESTAMP_QUERY_INSIDE_PASSES;
+        let features = a.features() & wanted;
+        let opened = pollster::block_on(a.request_device(&wgpu::DeviceDescriptor {
+            required_features: features,
+            required_limits: a.limits(),
+            ..Default::default()
+        }));
+        if let Ok((device, queue)) = opened {
+            out.push(Gpu { name: a.get_info().name, device, queue, timestamps: features == wanted });
+        }
+    }
+    if out.is_empty() {
+        eprintln!("SKIPPED: no GPU adapter; set VK_DRIVER_FILES");
+        assert!(std::env::var_os("CI").is_none(), "no GPU adapter");
+    }
+    out
+}
+
+/// A kernel with its tensors and symbols.
+pub struct Case {
+    pub graph: KernelGraph,
+    pub symbols: Vec<(Arc<str>, i64)>,
+    pub profile: DeviceProfile,
+}
+
+impl Case {
+    pub fn new(symbols: &[(&str, i64)]) -> Case {
+        Case {
+            graph: KernelGraph::default(),
+            symbols: symbols.iter().map(|(n, v)| (Arc::from(*n), *v)).collect(),
+            profile: DeviceProfile::default(),
+        }
+    }
+    pub fn tensor(&mut self, shape: &[Dim], kind: TensorKind) -> TensorId {
+        self.graph.tensors.push(KernelTensor { ty: TensorType::new(DType::F32, shape.to_vec()), kind });
+        self.graph.tensors.len() - 1
+    }
+    pub fn eval(&self, d: &Dim) -> usize {
+        d.eval_syms(&|n| self.symbols.iter().find(|(s, _)| &**s == n).map(|s| s.1)).unwrap() as usize
+    }
+    pub fn names(&self) -> Vec<Arc<str>> {
+        self.symbols.iter().map(|s| s.0.clone()).collect()
+    }
+    pub fn with_context<T>(&self, f: impl FnOnce(&EmitContext) -> T) -> T {
+        let symbols = self.names();
+        f(&EmitContext { graph: &self.graph, symbols: &symbols, profile: &self.profile })
+    }
+    pub fn numel(&self, t: TensorId) -> usize {
+        self.graph.tensors[t].ty.shape.iter().map(|d| self.eval(d)).product()
+    }
+}
+
+/// A pipeline with its buffers.
+pub struct Ready {
+    pub pipeline: wgpu::ComputePipeline,
+    pub group: wgpu::BindGroup,
+    pub counts: [u32; 3],
+    pub buffers: BTreeMap<TensorId, wgpu::Buffer>,
+}
+
+pub fn prepare(gpu: &Gpu, case: &Case, k: &EmittedKernel, data: &BTreeMap<TensorId, Vec<f32>>) -> Ready {
+    use wgpu::BufferUsages as U;
+    let buffer = |size: usize, usage| {
+        gpu.device.create_buffer(&wgpu::BufferDescriptor {
+            label: None,
+            size: size.next_multiple_of(16).max(16) as u64,
+            usage,
+            mapped_at_creation: false,
+        })
+    };
+    let mut buffers = BTreeMap::new();
+    for (t, _) in &k.bindings {
+        let b = buffer(case.numel(*t) * 4, U::STORAGE | U::COPY_DST | U::COPY_SRC);
+        if let Some(d) = data.get(t) {
+            let bytes: Vec<u8> = d.iter().flat_map(|x| x.to_le_bytes()).collect();
+            gpu.queue.write_buffer(&b, 0, &bytes);
+        }
+        buffers.insert(*t, b);
+    }
+    let dims: Vec<u8> = case.symbols.iter().flat_map(|s| (s.1 as i32).to_le_bytes()).collect();
+    let uniform = buffer(dims.len(), U::UNIFORM | U::COPY_DST);
+    gpu.queue.write_buffer(&uniform, 0, &dims);
+    let source = wgpu::ShaderModuleDescriptor { label: None, source: wgpu::ShaderSource::Wgsl(k.wgsl.as_str().into()) };
+    // SAFETY: the kernels index only inside their tensors, which the tests check with checks on.
+    let module = if std::env::var_os("WGFC_UNCHECKED").is_some() {
+        unsafe { gpu.device.create_shader_module_trusted(source, wgpu::ShaderRuntimeChecks::unchecked()) }
+    } else {
+        gpu.device.create_shader_module(source)
+    };
+    let entry = |binding: usize, ty| wgpu::BindGroupLayoutEntry {
+        binding: binding as u32,
+        visibility: wgpu::ShaderStages::COMPUTE,
+        ty: wgpu::BindingType::Buffer { ty, has_dynamic_offset: false, min_binding_size: None },
+        count: None,
+    };
+    let mut entries: Vec<_> = k
+        .bindings
+        .iter()
+        .enumerate()
+        .map(|(i, b)| entry(i, wgpu::BufferBindingType::Storage { read_only: b.1 == Access::Read }))
+        .collect();
+    if k.uses_dims {
+        entries.push(entry(k.bindings.len(), wgpu::BufferBindingType::Uniform));
+    }
+    let layout = gpu
+        .device
+        .create_bind_group_layout(&wgpu::BindGroupLayoutDescriptor { label: None, entries: &entries });
+    let pipeline_layout = gpu.device.create_pipeline_layout(&wgpu::PipelineLayoutDescriptor {
+        label: None,
+        bind_group_layouts: &[Some(&layout)],
+        immediate_size: 0,
+    });
+    let pipeline = gpu.device.create_compute_pipeline(&wgpu::ComputePipelineDescriptor {
+        label: None,
+        layout: Some(&pipeline_layout),
+        module: &module,
+        entry_point: Some("main"),
+        compilation_options: wgpu::PipelineCompilationOptions {
+            zero_initialize_workgroup_memory: std::env::var_os("WGFC_UNCHECKED").is_none(),
+            ..Default::default()
+        },
+        cache: None,
+    });
+    let mut binds: Vec<_> = k
+        .bindings
+        .iter()
+        .enumerate()
+        .map(|(i, b)| wgpu::BindGroupEntry { binding: i as u32, resource: buffers[&b.0].as_entire_binding() })
+        .collect();
+    if k.uses_dims {
+        binds.push(wgpu::BindGroupEntry {
+            binding: k.bindings.len() as u32,
+            resource: uniform.as_entire_binding(),
+        });
+    }
+    let group = gpu.device.create_bind_group(&wgpu::BindGroupDescriptor {
+        label: None,
+        layout: &layout,
+        entries: &binds,
+    });
+    let counts = [0, 1, 2].map(|i| case.eval(&k.workgroups[i]) as u32);
+    Ready { pipeline, group, counts, buffers }
+}
+
+/// Runs a kernel once and reads tensor `out`.
+pub fn run(gpu: &Gpu, case: &Case, k: &EmittedKernel, data: &BTreeMap<TensorId, Vec<f32>>, out: TensorId) -> Vec<f32> {
+    let r = prepare(gpu, case, k, data);
+    let buffer = &r.buffers[&out];
+    let read = gpu.device.create_buffer(&wgpu::BufferDescriptor {
+        label: None,
+        size: buffer.size(),
+        usage: wgpu::BufferUsages::COPY_DST | wgpu::BufferUsages::MAP_READ,
+        mapped_at_creation: false,
+    });
+    let mut e = gpu.device.create_command_encoder(&Default::default());
+    {
+        let mut p = e.begin_compute_pass(&Default::default());
+        p.set_pipeline(&r.pipeline);
+        p.set_bind_group(0, &r.group, &[]);
+        p.dispatch_workgroups(r.counts[0], r.counts[1], r.counts[2]);
+    }
+    e.copy_buffer_to_buffer(buffer, 0, &read, 0, buffer.size());
+    gpu.queue.submit([e.finish()]);
+    read.map_async(wgpu::MapMode::Read, .., |r| r.unwrap());
+    gpu.device.poll(wgpu::PollType::wait_indefinitely()).unwrap();
+    let view = read.get_mapped_range(..).unwrap();
+    let all: Vec<f32> = view.chunks_exact(4).map(|c| f32::from_le_bytes([c[0], c[1], c[2], c[3]])).collect();
+    all[..case.numel(out)].to_vec()
+}
+
+/// Numbers in -1..1, the same each time.
+pub fn noise(n: usize, seed: u32) -> Vec<f32> {
+    let mut s = seed.wrapping_mul(2_654_435_761).wrapping_add(12345);
+    (0..n)
+        .map(|_| {
+            s ^= s << 13;
+            s ^= s >> 17;
+            s ^= s << 5;
+            (s >> 8) as f32 / 8_388_608.0 - 1.0
+        })
+        .collect()
+}
+
+pub fn c(v: i64) -> Poly {
+    Poly::constant(v)
+}
+pub fn v(i: usize) -> Poly {
+    Poly::var(i)
+}
+
+/// Where a product's operands lie: which of them are transposed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Layout {
+    pub a: bool,
+    pub b: bool,
+    pub out: bool,
+}
+
+/// `out = a · b + bias[n]` with its tensors `[a, b, bias, out]`.
+pub fn product(case: &mut Case, dims: [Dim; 4], l: Layout) -> (Kernel, [TensorId; 4]) {
+    let [batch, m, n, k] = dims;
+    let ta = case.tensor(&[batch.clone(), m.clone(), k.clone()], TensorKind::Input(0));
+    let tb = case.tensor(&[batch.clone(), k.clone(), n.clone()], TensorKind::Input(1));
+    let tbias = case.tensor(std::slice::from_ref(&n), TensorKind::Input(2));
+    let to = case.tensor(&[batch.clone(), m.clone(), n.clone()], TensorKind::Output(0));
+    // Element (i, j) of matrix v0 of i × j, or of its transpose in memory.
+    let at = |i: usize, ie: &Dim, j: usize, je: &Dim, t: bool| {
+        let base = &(&v(0) * ie) * je;
+        if t { &(&base + &(&v(j) * ie)) + &v(i) } else { &(&base + &(&v(i) * je)) + &v(j) }
+    };
+    let mut body = Body::default();
+    let a = body.push(Expr::Load { tensor: ta, offset: at(1, &m, 3, &k, l.a), guard: None }, DType::F32);
+    let b = body.push(Expr::Load { tensor: tb, offset: at(3, &k, 2, &n, l.b), guard: None }, DType::F32);
+    let bias = body.push(Expr::Load { tensor: tbias, offset: v(2), guard: None }, DType::F32);
+    let acc = body.push(Expr::Acc(0), DType::F32);
+    let value = body.push(Expr::Binary(BinaryOp::Add, acc, bias), DType::F32);
+    let stores = vec![Store { tensor: to, offset: at(1, &m, 2, &n, l.out), value, guard: None }];
+    let family = Family::Matmul { batch, m, n, k, a, b };
+    (Kernel { family, body, stores, nodes: vec![] }, [ta, tb, tbias, to])
+}
+
+/// Sizes of a convolution; padding is `kernel / 2`.
+#[derive(Clone, Copy, Debug)]
+pub struct Conv {
+    pub batch: i64,
+    pub groups: i64,
+    /// Channels of a group.
+    pub cin: i64,
+    /// Channels of a group.
+    pub cout: i64,
+    pub size: i64,
+    pub kernel: i64,
+    pub stride: i64,
+}
+
+impl Conv {
+    pub fn out_size(&self) -> i64 {
+        (self.size + 2 * (self.kernel / 2) - self.kernel) / self.stride + 1
+    }
+    /// `[batch, m, n, k]` of the product.
+    pub fn dims(&self) -> [i64; 4] {
+        let o = self.out_size();
+        [self.groups, self.cout, self.batch * o * o, self.cin * self.kernel * self.kernel]
+    }
+}
+
+/// A convolution as a product of weights and gathered input, NCHW, and its tensors `[x, w, out]`.
+pub fn convolution(case: &mut Case, s: Conv) -> (Kernel, [TensorId; 3]) {
+    let [batch, m, n, k] = s.dims();
+    let o = s.out_size();
+    let tx = case.tensor(&[c(s.batch), c(s.groups * s.cin), c(s.size), c(s.size)], TensorKind::Input(0));
+    let tw = case.tensor(&[c(batch), c(m), c(k)], TensorKind::Input(1));
+    let to = case.tensor(&[c(s.batch), c(s.groups * s.cout), c(o), c(o)], TensorKind::Output(0));
+    let domain = [c(batch), c(m), c(n), c(k)];
+    let mut body = Body::default();
+    let at = &(&(&v(0) * m) + &v(1)) * k + v(3);
+    let a = body.push(Expr::Load { tensor: tw, offset: at, guard: None }, DType::F32);
+    let (image, place) = (v(2).div(&c(o * o), &domain), v(2).modulo(&c(o * o), &domain));
+    let (oy, ox) = (place.div(&c(o), &domain), place.modulo(&c(o), &domain));
+    let taps = s.kernel * s.kernel;
+    let (channel, tap) = (v(3).div(&c(taps), &domain), v(3).modulo(&c(taps), &domain));
+    let (ky, kx) = (tap.div(&c(s.kernel), &domain), tap.modulo(&c(s.kernel), &domain));
+    let iy = oy * s.stride + ky - s.kernel / 2;
+    let ix = ox * s.stride + kx - s.kernel / 2;
+    let plane = &image * s.groups * s.cin + v(0) * s.cin + channel;
+    let offset = (plane * s.size + iy.clone()) * s.size + ix.clone();
+    let mut guard = None;
+    if s.kernel > 1 {
+        for p in [iy, ix] {
+            let p = body.push(Expr::Index(p), DType::I32);
+            let zero = body.push(Expr::Const(Scalar::from_i64(DType::I32, 0)), DType::I32);
+            let end = body.push(Expr::Const(Scalar::from_i64(DType::I32, s.size)), DType::I32);
+            for (op, bound) in [(BinaryOp::Ge, zero), (BinaryOp::Lt, end)] {
+                let g = body.push(Expr::Binary(op, p, bound), DType::Bool);
+                guard = Some(match guard {
+                    None => g,
+                    Some(f) => body.push(Expr::Binary(BinaryOp::And, f, g), DType::Bool),
+                });
+            }
+        }
+    }
+    let mut b = body.push(Expr::Load { tensor: tx, offset, guard }, DType::F32);
+    if let Some(g) = guard {
+        let zero = body.push(Expr::Const(Scalar::from_f64(DType::F32, 0.0)), DType::F32);
+        b = body.push(Expr::Select(g, b, zero), DType::F32);
+    }
+    let value = body.push(Expr::Acc(0), DType::F32);
+    let channel = &(image * s.groups + v(0)) * s.cout + v(1);
+    let stores = vec![Store { tensor: to, offset: channel * (o * o) + place, value, guard: None }];
+    let [batch, m, n, k] = [batch, m, n, k].map(c);
+    let family = Family::Matmul { batch, m, n, k, a, b };
+    (Kernel { family, body, stores, nodes: vec![] }, [tx, tw, to])
+}

@@ -1,0 +1,328 @@
+//! Products of matrices and attention, executed on every adapter and compared with plain loops.
+
+mod gpu;
+
+use gpu::*;
+use std::collections::BTreeMap;
+use wgfc_compiler::emit::geometry::{self, Geometry, TILES};
+use wgfc_compiler::emit::{attention, matmul};
+use wgfc_compiler::kernel::*;
+use wgfc_ir::{DType, Dim, Poly};
+
+fn close(what: &str, got: &[f32], want: &[f64]) {
+    assert_eq!(got.len(), want.len(), "{what}");
+    let scale = want.iter().fold(1e-3, |s: f64, w| s.max(w.abs()));
+    for (i, (g, w)) in got.iter().zip(want).enumerate() {
+        assert!((f64::from(*g) - w).abs() <= 1e-5 * scale, "{what}: element {i} is {g}, not {w}");
+    }
+}
+
+/// Runs `out = a · b + bias` with a geometry on all adapters.
+fn check_product(gpus: &[Gpu], dims: [Dim; 4], symbols: &[(&str, i64)], l: Layout, forced: Option<Geometry>) {
+    let mut case = Case::new(symbols);
+    let (kernel, [ta, tb, tbias, to]) = product(&mut case, dims.clone(), l);
+    let [batch, m, n, k] = dims.map(|d| case.eval(&d));
+    let data: BTreeMap<_, _> =
+        [ta, tb, tbias].into_iter().map(|t| (t, noise(case.numel(t), t as u32 + 1))).collect();
+    let at = |b: usize, i: usize, ie: usize, j: usize, je: usize, t: bool| {
+        b * ie * je + if t { j * ie + i } else { i * je + j }
+    };
+    let mut want = vec![0.0; batch * m * n];
+    for b in 0..batch {
+        for i in 0..m {
+            for j in 0..n {
+                let mut sum = f64::from(data[&tbias][j]);
+                for q in 0..k {
+                    let x = data[&ta][at(b, i, m, q, k, l.a)];
+                    sum += f64::from(x) * f64::from(data[&tb][at(b, q, k, j, n, l.b)]);
+                }
+                want[at(b, i, m, j, n, l.out)] = sum;
+            }
+        }
+    }
+    let emitted = case.with_context(|cx| {
+        let e = matmul::emit_as(&kernel, cx, forced).unwrap();
+        wgfc_compiler::emit::check::check(&e).unwrap();
+        e
+    });
+    for g in gpus {
+        let what = format!("{batch}×{m}×{n}×{k} {l:?} {forced:?} on {}", g.name);
+        close(&what, &run(g, &case, &emitted, &data, to), &want);
+    }
+}
+
+fn fixed(d: [i64; 4]) -> [Dim; 4] {
+    d.map(Poly::constant)
+}
+
+const PLAIN: Layout = Layout { a: false, b: false, out: false };
+const LAYOUTS: [Layout; 4] = [
+    PLAIN,
+    Layout { a: false, b: true, out: false },
+    Layout { a: true, b: false, out: false },
+    Layout { a: true, b: true, out: true },
+];
+
+#[test]
+fn every_tile_shape() {
+    let gpus = gpus();
+    for (i, t) in TILES.iter().enumerate() {
+        let g = Some(Geometry::Tiled(*t));
+        check_product(&gpus, fixed([3, 7, 13, 5]), &[], LAYOUTS[i % 4], g);
+        check_product(&gpus, fixed([1, 65, 129, 33]), &[], LAYOUTS[(i + 1) % 4], g);
+        check_product(&gpus, fixed([2, 128, 128, 256]), &[], LAYOUTS[(i + 2) % 4], g);
+        check_product(&gpus, fixed([1, 33, 65, 40]), &[], LAYOUTS[(i + 3) % 4], g);
+    }
+}
+
+#[test]
+fn all_layouts_of_a_tile() {
+    let gpus = gpus();
+    for t in [TILES[0], TILES[9], TILES[15]] {
+        for bits in 0..8 {
+            let l = Layout { a: bits & 1 != 0, b: bits & 2 != 0, out: bits & 4 != 0 };
+            check_product(&gpus, fixed([2, 37, 70, 29]), &[], l, Some(Geometry::Tiled(t)));
+        }
+    }
+}
+
+#[test]
+fn thin_and_serial_products() {
+    let gpus = gpus();
+    for (i, l) in LAYOUTS.iter().enumerate() {
+        for (tile_cols, lanes) in [(64, 4), (8, 32), (2, 128)] {
+            for rows in [1, 3, 8] {
+                let g = Some(Geometry::Thin { thread_rows: rows, tile_cols, lanes });
+                let rows = i64::from(rows);
+                check_product(&gpus, fixed([1, rows, 77, 333]), &[], *l, g);
+                check_product(&gpus, fixed([2, 77, rows, 7 + i as i64]), &[], *l, g);
+            }
+        }
+        check_product(&gpus, fixed([3, 7, 13, 5]), &[], *l, Some(Geometry::Serial));
+        check_product(&gpus, fixed([3, 1, 65, 50]), &[], *l, Some(Geometry::Serial));
+    }
+}
+
+#[test]
+fn chosen_geometries_and_symbolic_extents() {
+    let gpus = gpus();
+    for l in LAYOUTS {
+        for d in [[1, 1, 500, 300], [1, 300, 1, 500], [1, 1, 1, 777], [3, 7, 13, 5], [1, 65, 129, 33], [5, 1, 49, 9]] {
+            check_product(&gpus, fixed(d), &[], l, None);
+        }
+        let s = Poly::sym;
+        let symbols = [("b", 2), ("past", 30), ("seq", 7), ("h", 19)];
+        check_product(&gpus, [s("b"), s("past") + s("seq"), s("h") * 3, s("h")], &symbols, l, None);
+        check_product(&gpus, [Poly::ONE, s("seq"), s("h"), c(64)], &symbols, l, None);
+        for g in [TILES[0], TILES[8]] {
+            let d = [s("b"), s("past") + s("seq"), s("h") * 3, s("h")];
+            check_product(&gpus, d, &symbols, l, Some(Geometry::Tiled(g)));
+        }
+        check_product(&gpus, [c(2), c(3), s("h"), s("past")], &symbols, l, Some(Geometry::Serial));
+    }
+    // Nothing to sum: only the epilogue; nothing to make: no workgroups.
+    check_product(&gpus, fixed([1, 5, 6, 0]), &[], PLAIN, None);
+    check_product(&gpus, [c(1), c(5), c(6), Poly::sym("k")], &[("k", 0)], PLAIN, Some(Geometry::Tiled(TILES[4])));
+    check_product(&gpus, [c(1), Poly::sym("m"), c(6), c(3)], &[("m", 0)], PLAIN, None);
+}
+
+#[test]
+fn more_workgroups_than_one_dimension_holds() {
+    let gpus = gpus();
+    let g = Some(Geometry::Tiled(TILES[15]));
+    let mut case = Case::new(&[]);
+    case.profile.max_workgroups = 7;
+    let (kernel, [ta, tb, tbias, to]) = product(&mut case, fixed([3, 50, 60, 9]), PLAIN);
+    let emitted = case.with_context(|cx| matmul::emit_as(&kernel, cx, g).unwrap());
+    assert!(emitted.workgroups[1] != Poly::ONE);
+    let data: BTreeMap<_, _> = [ta, tb, tbias].into_iter().map(|t| (t, vec![1.0; case.numel(t)])).collect();
+    for g in &gpus {
+        close("folded", &run(g, &case, &emitted, &data, to), &vec![10.0; 9000]);
+    }
+}
+
+#[test]
+fn convolutions() {
+    let gpus = gpus();
+    let conv = |batch, groups, cin, cout, size, kernel, stride| Conv { batch, groups, cin, cout, size, kernel, stride };
+    for (s, forced) in [
+        (conv(1, 1, 3, 20, 17, 7, 2), None),
+        (conv(2, 1, 5, 9, 11, 3, 1), Some(Geometry::Tiled(TILES[0]))),
+        (conv(2, 1, 5, 9, 11, 3, 2), Some(Geometry::Tiled(TILES[15]))),
+        (conv(3, 1, 33, 40, 7, 1, 1), Some(Geometry::Tiled(TILES[4]))),
+        (conv(2, 1, 40, 50, 7, 3, 1), None),
+        (conv(2, 13, 1, 1, 9, 3, 1), None),
+        (conv(2, 3, 4, 2, 9, 3, 2), None),
+    ] {
+        let mut case = Case::new(&[]);
+        let (kernel, [tx, tw, to]) = convolution(&mut case, s);
+        let data: BTreeMap<_, _> = [tx, tw].into_iter().map(|t| (t, noise(case.numel(t), 7 + t as u32))).collect();
+        let o = s.out_size();
+        let mut want = vec![];
+        for image in 0..s.batch {
+            for (g, m) in (0..s.groups).flat_map(|g| (0..s.cout).map(move |m| (g, m))) {
+                for (oy, ox) in (0..o).flat_map(|y| (0..o).map(move |x| (y, x))) {
+                    let mut sum = 0.0;
+                    for ch in 0..s.cin {
+                        for (ky, kx) in (0..s.kernel).flat_map(|y| (0..s.kernel).map(move |x| (y, x))) {
+                            let (y, x) = (oy * s.stride + ky - s.kernel / 2, ox * s.stride + kx - s.kernel / 2);
+                            if (0..s.size).contains(&y) && (0..s.size).contains(&x) {
+                                let at = ((image * s.groups * s.cin + g * s.cin + ch) * s.size + y) * s.size + x;
+                                let w = (((g * s.cout + m) * s.cin + ch) * s.kernel + ky) * s.kernel + kx;
+                                sum += f64::from(data[&tx][at as usize]) * f64::from(data[&tw][w as usize]);
+                            }
+                        }
+                    }
+                    want.push(sum);
+                }
+            }
+        }
+        let emitted = case.with_context(|cx| matmul::emit_as(&kernel, cx, forced).unwrap());
+        for g in &gpus {
+            close(&format!("{s:?} on {}", g.name), &run(g, &case, &emitted, &data, to), &want);
+        }
+    }
+}
+
+/// Extents, whether there is a mask, and its numbers.
+fn check_attention(
+    gpus: &[Gpu],
+    dims: [Dim; 5],
+    symbols: &[(&str, i64)],
+    mask: Option<fn(usize, usize) -> f32>,
+    forced: Option<attention::Geometry>,
+) {
+    let mut case = Case::new(symbols);
+    let [batch, s, t, d, e] = dims.clone();
+    let tq = case.tensor(&[batch.clone(), s.clone(), d.clone()], TensorKind::Input(0));
+    let tk = case.tensor(&[batch.clone(), t.clone(), d.clone()], TensorKind::Input(1));
+    let tv = case.tensor(&[batch.clone(), t.clone(), e.clone()], TensorKind::Input(2));
+    let tm = case.tensor(&[s.clone(), t.clone()], TensorKind::Input(3));
+    let to = case.tensor(&[batch.clone(), s.clone(), e.clone()], TensorKind::Output(0));
+    let mut body = Body::default();
+    let row = |i: usize, ie: &Dim, j: usize, je: &Dim| (v(0) * ie + v(i)) * je + v(j);
+    let q = body.push(Expr::Load { tensor: tq, offset: row(1, &s, 3, &d), guard: None }, DType::F32);
+    let k = body.push(Expr::Load { tensor: tk, offset: row(2, &t, 3, &d), guard: None }, DType::F32);
+    let val = body.push(Expr::Load { tensor: tv, offset: row(2, &t, 4, &e), guard: None }, DType::F32);
+    let m = mask.map(|_| body.push(Expr::Load { tensor: tm, offset: v(1) * &t + v(2), guard: None }, DType::F32));
+    let value = body.push(Expr::Acc(0), DType::F32);
+    let stores = vec![Store { tensor: to, offset: row(1, &s, 4, &e), value, guard: None }];
+    let family = Family::Attention { batch, s, t, d, e, q, k, v: val, mask: m, scale: 0.3 };
+    let kernel = Kernel { family, body, stores, nodes: vec![] };
+
+    let [batch, s, t, d, e] = dims.map(|x| case.eval(&x));
+    let mut data: BTreeMap<_, _> =
+        [tq, tk, tv].into_iter().map(|t| (t, noise(case.numel(t), 3 + t as u32))).collect();
+    let mask_at = |i: usize, j: usize| mask.map_or(0.0, |f| f(i, j));
+    data.insert(tm, (0..s * t).map(|i| mask_at(i / t, i % t)).collect());
+    let mut want = vec![];
+    for b in 0..batch {
+        for i in 0..s {
+            let scores: Vec<f64> = (0..t)
+                .map(|j| {
+                    let dot: f64 = (0..d)
+                        .map(|x| f64::from(data[&tq][(b * s + i) * d + x]) * f64::from(data[&tk][(b * t + j) * d + x]))
+                        .sum();
+                    let m = f64::from(mask_at(i, j));
+                    if m < -1e37 { f64::from(f32::MIN) } else { dot * 0.3 + m }
+                })
+                .collect();
+            let top = scores.iter().fold(f64::NEG_INFINITY, |a, b| a.max(*b));
+            let p: Vec<f64> = scores.iter().map(|x| (x - top).exp()).collect();
+            let sum: f64 = p.iter().sum();
+            for x in 0..e {
+                let dot: f64 = (0..t).map(|j| p[j] * f64::from(data[&tv][(b * t + j) * e + x])).sum();
+                want.push(dot / sum);
+            }
+        }
+    }
+    let emitted = case.with_context(|cx| {
+        let e = attention::emit_as(&kernel, cx, forced).unwrap();
+        wgfc_compiler::emit::check::check(&e).unwrap();
+        e
+    });
+    for g in gpus {
+        let what = format!("{batch}×{s}×{t}×{d}×{e} {forced:?} on {}", g.name);
+        close(&what, &run(g, &case, &emitted, &data, to), &want);
+    }
+}
+
+fn causal(i: usize, j: usize) -> f32 {
+    if j > i + 20 { f32::MIN } else { (j % 3) as f32 }
+}
+fn hidden(i: usize, j: usize) -> f32 {
+    if i == 1 || j < 33 { f32::MIN } else { 0.0 }
+}
+
+#[test]
+fn attention_geometries() {
+    let gpus = gpus();
+    let decode = attention::Geometry::Decode;
+    for g in attention::TILED.iter().chain([&decode]) {
+        check_attention(&gpus, [2, 3, 7, 5, 3].map(c), &[], None, Some(*g));
+        check_attention(&gpus, [3, 37, 45, 33, 70].map(c), &[], Some(causal), Some(*g));
+        check_attention(&gpus, [1, 5, 300, 64, 32].map(c), &[], Some(hidden), Some(*g));
+        check_attention(&gpus, [2, 65, 33, 40, 256].map(c), &[], None, Some(*g));
+    }
+}
+
+#[test]
+fn attention_chosen() {
+    let gpus = gpus();
+    check_attention(&gpus, [14, 1, 517, 64, 64].map(c), &[], None, None);
+    check_attention(&gpus, [12, 128, 128, 64, 64].map(c), &[], Some(causal), None);
+    let s = Poly::sym;
+    let symbols = [("b", 2), ("past", 30), ("seq", 7)];
+    check_attention(&gpus, [s("b") * 3, s("seq"), s("past") + s("seq"), c(48), c(20)], &symbols, Some(causal), None);
+}
+
+#[test]
+fn attention_too_wide_is_refused() {
+    let mut case = Case::new(&[]);
+    let t = case.tensor(&[c(1)], TensorKind::Input(0));
+    let mut body = Body::default();
+    let x = body.push(Expr::Load { tensor: t, offset: Poly::ZERO, guard: None }, DType::F32);
+    let one = Poly::ONE;
+    let family = Family::Attention {
+        batch: one.clone(),
+        s: one.clone(),
+        t: one.clone(),
+        d: one.clone(),
+        e: c(257),
+        q: x,
+        k: x,
+        v: x,
+        mask: None,
+        scale: 1.0,
+    };
+    let kernel = Kernel { family, body, stores: vec![], nodes: vec![] };
+    let e = case.with_context(|cx| attention::emit_as(&kernel, cx, None).unwrap_err());
+    assert!(e.message.contains("width 257"), "{e}");
+}
+
+#[test]
+fn choices() {
+    use wgfc_codegen_templates::matmul::Contiguous::{Depth, Line};
+    let profile = wgfc_compiler::DeviceProfile::default();
+    let mut text = String::new();
+    for (what, d, x, y) in [
+        ("large", [1, 4096, 4096, 4096], Depth, Line),
+        ("bert projection", [1, 128, 768, 768], Depth, Line),
+        ("bert feed-forward", [1, 128, 3072, 768], Depth, Line),
+        ("bert scores", [12, 128, 128, 64], Depth, Depth),
+        ("classifier", [1, 1, 1000, 2048], Depth, Depth),
+        ("vector times matrix", [1, 1, 896, 4864], Depth, Line),
+        ("first convolution", [1, 64, 12544, 147], Depth, Line),
+        ("56×56, 1×1", [1, 256, 3136, 64], Depth, Line),
+        ("56×56, 3×3", [1, 64, 3136, 576], Depth, Line),
+        ("14×14, 3×3", [1, 256, 196, 2304], Depth, Line),
+        ("7×7, 3×3", [1, 512, 49, 4608], Depth, Line),
+        ("7×7, 1×1", [1, 2048, 49, 512], Depth, Line),
+        ("depthwise", [144, 1, 3136, 9], Depth, Line),
+    ] {
+        let [batch, rows, cols, depth] = d.map(c);
+        let p = geometry::Problem { batch, rows, cols, depth, x, y };
+        text += &format!("{what} {d:?}: {:?}\n", geometry::choose(&p, &profile));
+    }
+    println!("{text}");
+}
