@@ -272,12 +272,7 @@ impl Place {
                 elements.push(Element { line: find(&mut o.lines, line), step: find(&mut o.steps, k) });
             }
             let index = if self.along_lines {
-                format!(
-                    "{} + {k} * {} + ({line} ^ ({k} & {}))",
-                    self.base,
-                    self.lines / 4,
-                    self.swizzle()
-                )
+                format!("{} + {k} * {} + ({line} ^ ({k} & {}))", self.base, self.lines / 4, self.swizzle())
             } else {
                 format!("{} + {k} * {} + {line}", self.base, self.lines)
             };
@@ -401,11 +396,7 @@ impl Tiled {
                         name
                     };
                     for (i, xv) in xs[j].iter().enumerate() {
-                        products.push(Product {
-                            acc: format!("{i}_{h}"),
-                            x: xv.clone(),
-                            y: name.clone(),
-                        });
+                        products.push(Product { acc: format!("{i}_{h}"), x: xv.clone(), y: name.clone() });
                     }
                 }
                 ks.push(OneK { columns, products });
@@ -435,11 +426,7 @@ impl Tiled {
                 }
             }
             // `line` is g · across_y + ty.
-            let i = if group == 1 {
-                format!("{r}")
-            } else {
-                format!("({} + line / {across_y})", r * group)
-            };
+            let i = if group == 1 { format!("{r}") } else { format!("({} + line / {across_y})", r * group) };
             let thread = if group == 1 { "line".to_owned() } else { format!("line % {across_y}") };
             let row = if x.along_lines {
                 format!("({thread} + {i} / 4 * {across_y}) * 4 + {i} % 4")
@@ -452,11 +439,7 @@ impl Tiled {
         let (h, thread, lane) = if y.along_lines {
             (format!("c / {}", 4 * across_x), format!("c / 4 % {across_x}"), "c % 4".to_owned())
         } else {
-            (
-                format!("c / {}", 4 * across_x),
-                format!("c % {across_x}"),
-                format!("c / {across_x} % 4"),
-            )
+            (format!("c / {}", 4 * across_x), format!("c % {across_x}"), format!("c / {across_x} % 4"))
         };
         let read_at = format!(
             "line / {across_y} * {row_len} + {h} * {} + line % {across_y} * {across_x} + {thread}",

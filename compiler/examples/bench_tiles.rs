@@ -42,7 +42,9 @@ fn shapes() -> Vec<Shape> {
         let mut add = |count, what| out.push(Shape { model, count, what });
         add(1, conv(n, 3, 64, 224, 7, 2));
         let mut cin = 64;
-        for (width, size, blocks, stride) in [(64, 56, 3, 1), (128, 28, 4, 2), (256, 14, 6, 2), (512, 7, 3, 2)] {
+        for (width, size, blocks, stride) in
+            [(64, 56, 3, 1), (128, 28, 4, 2), (256, 14, 6, 2), (512, 7, 3, 2)]
+        {
             let wide = width * 4;
             let before = size * stride;
             add(1, conv(n, cin, width, before, 1, 1));
@@ -162,7 +164,8 @@ fn main() {
         if !name.contains(&filter) {
             continue;
         }
-        let flops = 2.0 * dims.iter().map(|d| *d as f64).product::<f64>()
+        let flops = 2.0
+            * dims.iter().map(|d| *d as f64).product::<f64>()
             * if matches!(shape.what, What::Attention(_)) { 2.0 } else { 1.0 };
         let mut runs = vec![];
         case.with_context(|cx| {
@@ -180,8 +183,10 @@ fn main() {
             }
             let p = matmul::problem(&kernel).expect("a product");
             let chosen = geometry::choose(&p, cx.profile);
-            let mut all: Vec<(f64, Geometry)> =
-                geometry::candidates(&p, cx.profile).into_iter().map(|g| (geometry::cycles(g, &p), g)).collect();
+            let mut all: Vec<(f64, Geometry)> = geometry::candidates(&p, cx.profile)
+                .into_iter()
+                .map(|g| (geometry::cycles(g, &p), g))
+                .collect();
             all.sort_by(|a, b| a.0.total_cmp(&b.0));
             for (estimate, g) in all.into_iter().take(each) {
                 if let Ok(k) = matmul::emit_as(&kernel, cx, Some(g)) {
@@ -221,7 +226,9 @@ fn short(g: Geometry) -> String {
         Geometry::Tiled(t) => {
             format!("{}x{}x{} {}x{} /{}", t.rows, t.cols, t.k, t.thread_rows, t.thread_cols, t.split)
         }
-        Geometry::Thin { thread_rows, tile_cols, lanes } => format!("thin {thread_rows}x{tile_cols} /{lanes}"),
+        Geometry::Thin { thread_rows, tile_cols, lanes } => {
+            format!("thin {thread_rows}x{tile_cols} /{lanes}")
+        }
         Geometry::Serial => "serial".into(),
     }
 }

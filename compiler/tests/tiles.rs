@@ -107,7 +107,14 @@ fn thin_and_serial_products() {
 fn chosen_geometries_and_symbolic_extents() {
     let gpus = gpus();
     for l in LAYOUTS {
-        for d in [[1, 1, 500, 300], [1, 300, 1, 500], [1, 1, 1, 777], [3, 7, 13, 5], [1, 65, 129, 33], [5, 1, 49, 9]] {
+        for d in [
+            [1, 1, 500, 300],
+            [1, 300, 1, 500],
+            [1, 1, 1, 777],
+            [3, 7, 13, 5],
+            [1, 65, 129, 33],
+            [5, 1, 49, 9],
+        ] {
             check_product(&gpus, fixed(d), &[], l, None);
         }
         let s = Poly::sym;
@@ -122,7 +129,13 @@ fn chosen_geometries_and_symbolic_extents() {
     }
     // Nothing to sum: only the epilogue; nothing to make: no workgroups.
     check_product(&gpus, fixed([1, 5, 6, 0]), &[], PLAIN, None);
-    check_product(&gpus, [c(1), c(5), c(6), Poly::sym("k")], &[("k", 0)], PLAIN, Some(Geometry::Tiled(TILES[4])));
+    check_product(
+        &gpus,
+        [c(1), c(5), c(6), Poly::sym("k")],
+        &[("k", 0)],
+        PLAIN,
+        Some(Geometry::Tiled(TILES[4])),
+    );
     check_product(&gpus, [c(1), Poly::sym("m"), c(6), c(3)], &[("m", 0)], PLAIN, None);
 }
 
@@ -144,7 +157,15 @@ fn more_workgroups_than_one_dimension_holds() {
 #[test]
 fn convolutions() {
     let gpus = gpus();
-    let conv = |batch, groups, cin, cout, size, kernel, stride| Conv { batch, groups, cin, cout, size, kernel, stride };
+    let conv = |batch, groups, cin, cout, size, kernel, stride| Conv {
+        batch,
+        groups,
+        cin,
+        cout,
+        size,
+        kernel,
+        stride,
+    };
     for (s, forced) in [
         (conv(1, 1, 3, 20, 17, 7, 2), None),
         (conv(2, 1, 5, 9, 11, 3, 1), Some(Geometry::Tiled(TILES[0]))),
@@ -156,7 +177,8 @@ fn convolutions() {
     ] {
         let mut case = Case::new(&[]);
         let (kernel, [tx, tw, to]) = convolution(&mut case, s);
-        let data: BTreeMap<_, _> = [tx, tw].into_iter().map(|t| (t, noise(case.numel(t), 7 + t as u32))).collect();
+        let data: BTreeMap<_, _> =
+            [tx, tw].into_iter().map(|t| (t, noise(case.numel(t), 7 + t as u32))).collect();
         let o = s.out_size();
         let mut want = vec![];
         for image in 0..s.batch {
@@ -165,9 +187,11 @@ fn convolutions() {
                     let mut sum = 0.0;
                     for ch in 0..s.cin {
                         for (ky, kx) in (0..s.kernel).flat_map(|y| (0..s.kernel).map(move |x| (y, x))) {
-                            let (y, x) = (oy * s.stride + ky - s.kernel / 2, ox * s.stride + kx - s.kernel / 2);
+                            let (y, x) =
+                                (oy * s.stride + ky - s.kernel / 2, ox * s.stride + kx - s.kernel / 2);
                             if (0..s.size).contains(&y) && (0..s.size).contains(&x) {
-                                let at = ((image * s.groups * s.cin + g * s.cin + ch) * s.size + y) * s.size + x;
+                                let at =
+                                    ((image * s.groups * s.cin + g * s.cin + ch) * s.size + y) * s.size + x;
                                 let w = (((g * s.cout + m) * s.cin + ch) * s.kernel + ky) * s.kernel + kx;
                                 sum += f64::from(data[&tx][at as usize]) * f64::from(data[&tw][w as usize]);
                             }
@@ -204,7 +228,8 @@ fn check_attention(
     let q = body.push(Expr::Load { tensor: tq, offset: row(1, &s, 3, &d), guard: None }, DType::F32);
     let k = body.push(Expr::Load { tensor: tk, offset: row(2, &t, 3, &d), guard: None }, DType::F32);
     let val = body.push(Expr::Load { tensor: tv, offset: row(2, &t, 4, &e), guard: None }, DType::F32);
-    let m = mask.map(|_| body.push(Expr::Load { tensor: tm, offset: v(1) * &t + v(2), guard: None }, DType::F32));
+    let m =
+        mask.map(|_| body.push(Expr::Load { tensor: tm, offset: v(1) * &t + v(2), guard: None }, DType::F32));
     let value = body.push(Expr::Acc(0), DType::F32);
     let stores = vec![Store { tensor: to, offset: row(1, &s, 4, &e), value, guard: None }];
     let family = Family::Attention { batch, s, t, d, e, q, k, v: val, mask: m, scale: 0.3 };
@@ -221,7 +246,10 @@ fn check_attention(
             let scores: Vec<f64> = (0..t)
                 .map(|j| {
                     let dot: f64 = (0..d)
-                        .map(|x| f64::from(data[&tq][(b * s + i) * d + x]) * f64::from(data[&tk][(b * t + j) * d + x]))
+                        .map(|x| {
+                            f64::from(data[&tq][(b * s + i) * d + x])
+                                * f64::from(data[&tk][(b * t + j) * d + x])
+                        })
                         .sum();
                     let m = f64::from(mask_at(i, j));
                     if m < -1e37 { f64::from(f32::MIN) } else { dot * 0.3 + m }
@@ -273,7 +301,13 @@ fn attention_chosen() {
     check_attention(&gpus, [12, 128, 128, 64, 64].map(c), &[], Some(causal), None);
     let s = Poly::sym;
     let symbols = [("b", 2), ("past", 30), ("seq", 7)];
-    check_attention(&gpus, [s("b") * 3, s("seq"), s("past") + s("seq"), c(48), c(20)], &symbols, Some(causal), None);
+    check_attention(
+        &gpus,
+        [s("b") * 3, s("seq"), s("past") + s("seq"), c(48), c(20)],
+        &symbols,
+        Some(causal),
+        None,
+    );
 }
 
 #[test]

@@ -1,15 +1,17 @@
 //! What compiles and runs a model, and how that can fail.
 
 use std::cell::RefCell;
+use std::collections::BTreeMap;
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::sync::{Arc, Once};
-use wgfc_compiler::import::{ExternalData, import};
+use wgfc_compiler::import::{ExternalData, import, shape_inputs};
 use wgfc_compiler::{Errors, Fusion, Kind, Options};
 use wgfc_ir::eval::evaluate;
 use wgfc_ir::tensor::ByteOwner;
-use wgfc_ir::{Graph, Tensor};
+use wgfc_ir::{Graph, Program, Tensor};
+use wgfc_runtime::{Gpu, Session};
 
 /// How a case did not pass.
 #[derive(Clone, Debug)]
@@ -106,34 +108,47 @@ impl ExternalData for Beside<'_> {
 pub enum Backend {
     /// The reference evaluator, on the imported graph as it is.
     Evaluator,
+    /// A GPU, or a driver that poses as one.
+    Adapter(Gpu),
 }
 
 /// A model ready to run.
-pub enum Compiled<'a> {
-    /// For [`Backend::Evaluator`].
-    Graph(Graph, std::marker::PhantomData<&'a ()>),
+pub struct Compiled {
+    engine: Engine,
+    /// The model's inputs, in order.
+    inputs: Vec<String>,
+    /// Those whose values were fixed when compiling, because shapes depend on them.
+    pub fixed: Vec<String>,
+}
+
+enum Engine {
+    Graph(Box<Graph>),
+    Session(Box<Session>),
 }
 
 impl fmt::Display for Backend {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Backend::Evaluator => f.write_str("the reference evaluator"),
+            Backend::Adapter(gpu) => f.write_str(&gpu.summary().name),
         }
     }
 }
 
 impl Backend {
-    /// What `WGFC_BACKEND` names: an adapter unless it is `eval`.
-    pub fn from_env() -> Result<Backend, String> {
+    /// The reference evaluator under `WGFC_BACKEND=eval`, else every adapter there is or that
+    /// `WGFC_ADAPTER` names; none without one.
+    pub fn all() -> Vec<Backend> {
         match std::env::var("WGFC_BACKEND").as_deref() {
-            Ok("eval") => Ok(Backend::Evaluator),
-            _ => Err("no adapter".into()),
+            Ok("eval") => vec![Backend::Evaluator],
+            _ => wgfc_runtime::testing::gpus().iter().cloned().map(Backend::Adapter).collect(),
         }
     }
     /// A name for files.
     pub fn short(&self) -> &'static str {
         match self {
             Backend::Evaluator => "eval",
+            Backend::Adapter(_) => "adapter",
         }
     }
     /// Whether kernels run.
@@ -141,41 +156,75 @@ impl Backend {
         !matches!(self, Backend::Evaluator)
     }
 
-    /// Compiles the model in a file; external data is looked for beside it.
-    pub fn compile(&self, model: &Path, fusion: Fusion) -> Result<Compiled<'_>, Failure> {
+    /// Compiles the model in a file; external data is looked for beside it. `example` holds inputs
+    /// from which those that decide shapes take the value to be compiled for.
+    pub fn compile(&self, model: &Path, fusion: Fusion, example: &[Tensor]) -> Result<Compiled, Failure> {
         let bytes = std::fs::read(model).map_err(|e| Failure::error(format!("{}: {e}", model.display())))?;
-        let options = Options { fusion, ..Options::default() };
-        match self {
-            Backend::Evaluator => {
-                let imported = import(&bytes, &Beside(model), &options)?;
-                Ok(Compiled::Graph(imported.graph, std::marker::PhantomData))
+        let beside = Beside(model);
+        let inputs = input_names(&bytes)?;
+        let mut options = Options { fusion, ..Options::default() };
+        // A value that becomes known may bring another to light, but not for ever.
+        for _ in 0..4 {
+            let before = options.values.len();
+            for name in shape_inputs(&bytes, &beside, &options) {
+                if let Some((n, t)) = inputs.iter().zip(example).find(|(n, _)| **n == name) {
+                    options.values.insert(n.clone(), t.clone());
+                }
+            }
+            if options.values.len() == before {
+                break;
             }
         }
+        let engine = match self {
+            Backend::Evaluator => Engine::Graph(Box::new(import(&bytes, &beside, &options)?.graph)),
+            Backend::Adapter(gpu) => {
+                let program = wgfc_compiler::compile(&bytes, &beside, &options)?;
+                Engine::Session(Box::new(session(gpu, &program)?))
+            }
+        };
+        Ok(Compiled { engine, inputs, fixed: options.values.into_keys().collect() })
     }
 }
 
-impl Compiled<'_> {
-    /// Runs it on inputs in the model's order.
-    pub fn run(&self, inputs: &[Tensor]) -> Result<Vec<Tensor>, Failure> {
-        match self {
-            Compiled::Graph(graph, _) => {
-                if inputs.len() != graph.inputs.len() {
-                    return Err(Failure::error(format!(
-                        "{} inputs instead of {}",
-                        graph.inputs.len(),
-                        inputs.len()
-                    )));
-                }
-                let named = graph.inputs.iter().zip(inputs).map(|(b, t)| (b.name.to_string(), t.clone()));
-                evaluate(graph, &named.collect()).map_err(|e| Failure::error(e.to_string()))
-            }
+/// A session for a program.
+pub fn session(gpu: &Gpu, program: &Program) -> Result<Session, Failure> {
+    Session::new_blocking(gpu, program).map_err(|e| Failure::error(e.to_string()))
+}
+
+/// The names of a model's inputs, in order.
+fn input_names(model: &[u8]) -> Result<Vec<String>, Failure> {
+    let model = wgfc_compiler::import::decode(model)?;
+    let graph = model.graph.unwrap_or_default();
+    let constant = |name: &str| graph.initializer.iter().any(|t| t.name == name);
+    Ok(graph.input.iter().map(|i| i.name.clone()).filter(|n| !constant(n)).collect())
+}
+
+impl Compiled {
+    /// Runs it on inputs in the model's order; what was fixed is left out.
+    pub fn run(&mut self, inputs: &[Tensor]) -> Result<Vec<Tensor>, Failure> {
+        if inputs.len() != self.inputs.len() {
+            return Err(Failure::error(format!("{} inputs instead of {}", inputs.len(), self.inputs.len())));
+        }
+        let given = self.inputs.iter().zip(inputs).filter(|(n, _)| !self.fixed.contains(n));
+        let given: BTreeMap<String, Tensor> = given.map(|(n, t)| (n.clone(), t.clone())).collect();
+        match &mut self.engine {
+            Engine::Graph(graph) => evaluate(graph, &given).map_err(|e| Failure::error(e.to_string())),
+            Engine::Session(session) => run_session(session, &given),
         }
     }
 
     /// How many dispatches one run takes.
     pub fn dispatches(&self) -> Option<usize> {
-        match self {
-            Compiled::Graph(..) => None,
+        match &self.engine {
+            Engine::Graph(_) => None,
+            Engine::Session(s) => Some(s.program().dispatches.len()),
         }
     }
+}
+
+/// Runs a session on named inputs; the outputs are in order.
+pub fn run_session(session: &mut Session, inputs: &BTreeMap<String, Tensor>) -> Result<Vec<Tensor>, Failure> {
+    let inputs: Vec<(&str, Tensor)> = inputs.iter().map(|(n, t)| (n.as_str(), t.clone())).collect();
+    let outputs = session.run_blocking(&inputs).map_err(|e| Failure::error(e.to_string()))?;
+    Ok(outputs.into_iter().map(|(_, t)| t).collect())
 }

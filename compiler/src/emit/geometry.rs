@@ -91,9 +91,8 @@ pub const TILES: &[TileShape] = &[
 
 /// All geometries that a device can run on a problem, tiled ones first.
 pub fn candidates(p: &Problem, profile: &DeviceProfile) -> Vec<Geometry> {
-    let fits = |threads: u32, bytes: u32| {
-        threads <= profile.max_invocations && bytes <= profile.max_workgroup_bytes
-    };
+    let fits =
+        |threads: u32, bytes: u32| threads <= profile.max_invocations && bytes <= profile.max_workgroup_bytes;
     let mut out: Vec<Geometry> = TILES
         .iter()
         .filter(|t| fits(t.threads(), t.workgroup_bytes(profile.max_workgroup_bytes)))

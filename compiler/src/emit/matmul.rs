@@ -362,7 +362,8 @@ pub(super) fn operand(
             load.bind(*id, &format!("{part}.p{i}"));
         }
         let ty = if part == "line" { format!("{upper}Line") } else { format!("{upper}Step") };
-        let _ = writeln!(out, "struct {ty} {{\n{fields}}}\nfn {name}_{part}(v0: i32, v{var}: i32) -> {ty} {{");
+        let _ =
+            writeln!(out, "struct {ty} {{\n{fields}}}\nfn {name}_{part}(v0: i32, v{var}: i32) -> {ty} {{");
         let _ = writeln!(out, "{}    return {ty}({});\n}}", s.text, values.join(", "));
     }
     let v = m.value(&mut load, root)?;

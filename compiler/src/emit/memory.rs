@@ -43,7 +43,9 @@ impl Module<'_> {
         all.extend(writes.iter().filter(|w| !reads.contains(w)));
         for tensor in all {
             let Some(t) = self.cx.graph.tensors.get(tensor) else {
-                return Err(Diagnostic::internal(format!("a kernel uses tensor {tensor}, which does not exist")));
+                return Err(Diagnostic::internal(format!(
+                    "a kernel uses tensor {tensor}, which does not exist"
+                )));
             };
             let dtype = t.ty.dtype;
             let numel = t.ty.shape.iter().fold(Poly::ONE, |n, d| &n * d);
@@ -142,7 +144,10 @@ impl Module<'_> {
         let (i, b) = self.binding(store.tensor)?;
         let dtype = self.kernel.body.dtype(store.value);
         if dtype != b.dtype {
-            return Err(Diagnostic::internal(format!("a value of {dtype} is stored to a tensor of {}", b.dtype)));
+            return Err(Diagnostic::internal(format!(
+                "a value of {dtype} is stored to a tensor of {}",
+                b.dtype
+            )));
         }
         let v = self.value(s, store.value)?;
         let at = self.index(s, &store.offset)?;
@@ -150,7 +155,9 @@ impl Module<'_> {
         let lines: Vec<String> = match b.form {
             Form::Word => vec![format!("b{i}[{at}] = {v};")],
             Form::Half => vec![format!("b{i}[{at}] = f16({v});")],
-            Form::Pair if dtype == DType::F64 => vec![format!("b{i}[{at}] = {};", self.call("encode_f64", &[&v])?)],
+            Form::Pair if dtype == DType::F64 => {
+                vec![format!("b{i}[{at}] = {};", self.call("encode_f64", &[&v])?)]
+            }
             Form::Pair => vec![format!("b{i}[{at}] = {v};")],
             Form::Packed | Form::Atomic => {
                 let raw = self.encode(dtype, &v)?;
@@ -218,8 +225,10 @@ impl Module<'_> {
     /// An extent's value, refused where it is too large for the invocations' numbers.
     pub fn extent(&mut self, s: &mut Scope, p: &Poly) -> Result<String, Diagnostic> {
         if let Some(c) = p.as_const().filter(|c| *c > i64::from(i32::MAX) - (1 << 20)) {
-            return Err(Diagnostic::unsupported(format!("a kernel over {c} elements: at most 2146435071 are numbered"))
-                .help("choose smaller dimensions"));
+            return Err(Diagnostic::unsupported(format!(
+                "a kernel over {c} elements: at most 2146435071 are numbered"
+            ))
+            .help("choose smaller dimensions"));
         }
         self.index(s, p)
     }

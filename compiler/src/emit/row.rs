@@ -358,7 +358,14 @@ pub(super) fn emit(kernel: &Kernel, cx: &EmitContext) -> Result<EmittedKernel, D
             ready |= acc_bit(a.index as u32);
         }
         let after = std::mem::take(&mut outer.text);
-        passes.push(Pass { before, body: body.text, shared, combine: combine.text, after, once: String::new() });
+        passes.push(Pass {
+            before,
+            body: body.text,
+            shared,
+            combine: combine.text,
+            after,
+            once: String::new(),
+        });
     }
     let mut once = outer.inner(8);
     for s in row_stores {

@@ -9,8 +9,8 @@
 //! Iteration variables are the `i32`s `v0, v1, …`, results of reductions are `acc0, acc1, …`, values
 //! are `e0, e1, …` and index expressions `i0, i1, …`, numbered per scope.
 
-use super::{EmitContext, EmittedKernel};
 use super::memory::Binding;
+use super::{EmitContext, EmittedKernel};
 use crate::Diagnostic;
 use crate::kernel::{Expr, ExprId, Family, Kernel};
 use rustc_hash::FxHashMap;
@@ -123,7 +123,11 @@ pub struct Module<'a> {
 impl<'a> Module<'a> {
     /// Assigns bindings. A store of a packed type whose offset is `%0` may be written a word at a
     /// time where `whole_words` says that the family does that; all others go through atomics.
-    pub fn new(kernel: &'a Kernel, cx: &EmitContext<'a>, whole_words: bool) -> Result<Module<'a>, Diagnostic> {
+    pub fn new(
+        kernel: &'a Kernel,
+        cx: &EmitContext<'a>,
+        whole_words: bool,
+    ) -> Result<Module<'a>, Diagnostic> {
         let domain = match &kernel.family {
             Family::Map { elements } => vec![elements.clone()],
             Family::Row { rows, len, .. } | Family::Scan { rows, len, .. } => vec![rows.clone(), len.clone()],

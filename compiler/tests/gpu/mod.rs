@@ -21,8 +21,7 @@ pub fn gpus() -> Vec<Gpu> {
     let mut d = wgpu::InstanceDescriptor::new_without_display_handle();
     d.backends = wgpu::Backends::VULKAN;
     d.flags = wgpu::InstanceFlags::empty();
-    let adapters =
-        pollster::block_on(wgpu::Instance::new(d).enumerate_adapters(wgpu::Backends::all()));
+    let adapters = pollster::block_on(wgpu::Instance::new(d).enumerate_adapters(wgpu::Backends::all()));
     let mut out = vec![];
     for a in adapters {
         let wanted = wgpu::Features::TIMESTAMP_QUERY | wgpu::Features::TIMESTAMP_QUERY_INSIDE_PASSES;
@@ -107,7 +106,10 @@ pub fn prepare(gpu: &Gpu, case: &Case, k: &EmittedKernel, data: &BTreeMap<Tensor
     let dims: Vec<u8> = case.symbols.iter().flat_map(|s| (s.1 as i32).to_le_bytes()).collect();
     let uniform = buffer(dims.len(), U::UNIFORM | U::COPY_DST);
     gpu.queue.write_buffer(&uniform, 0, &dims);
-    let source = wgpu::ShaderModuleDescriptor { label: None, source: wgpu::ShaderSource::Wgsl(k.wgsl.as_str().into()) };
+    let source = wgpu::ShaderModuleDescriptor {
+        label: None,
+        source: wgpu::ShaderSource::Wgsl(k.wgsl.as_str().into()),
+    };
     // SAFETY: the kernels index only inside their tensors, which the tests check with checks on.
     let module = if std::env::var_os("WGFC_UNCHECKED").is_some() {
         unsafe { gpu.device.create_shader_module_trusted(source, wgpu::ShaderRuntimeChecks::unchecked()) }
@@ -170,7 +172,13 @@ pub fn prepare(gpu: &Gpu, case: &Case, k: &EmittedKernel, data: &BTreeMap<Tensor
 }
 
 /// Runs a kernel once and reads tensor `out`.
-pub fn run(gpu: &Gpu, case: &Case, k: &EmittedKernel, data: &BTreeMap<TensorId, Vec<f32>>, out: TensorId) -> Vec<f32> {
+pub fn run(
+    gpu: &Gpu,
+    case: &Case,
+    k: &EmittedKernel,
+    data: &BTreeMap<TensorId, Vec<f32>>,
+    out: TensorId,
+) -> Vec<f32> {
     let r = prepare(gpu, case, k, data);
     let buffer = &r.buffers[&out];
     let read = gpu.device.create_buffer(&wgpu::BufferDescriptor {
