@@ -112,7 +112,7 @@ impl ShapeEval {
                 Some(all.into_iter().map(from_scalar).collect())
             }
             Op::Map { body, .. } => {
-                let args: Vec<(Vec<usize>, Option<&Arc<[Elem]>>, DType)> = node
+                let args: Vec<(_, Option<&Arc<[Elem]>>, DType)> = node
                     .inputs
                     .iter()
                     .map(|i| (g.ty(*i).static_shape().unwrap_or_default(), self.get(*i), g.ty(*i).dtype))

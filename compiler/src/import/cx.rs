@@ -84,6 +84,14 @@ impl Cx<'_, '_> {
     pub fn int_const(&mut self, dtype: DType, v: i64) -> Value {
         self.builder.int(dtype, v)
     }
+    /// How many errors there are; for [`Cx::forget_errors`].
+    pub fn error_mark(&self) -> usize {
+        self.importer.errors.len()
+    }
+    /// Takes back the errors since a mark: a subgraph failed, and there is another way to import it.
+    pub fn forget_errors(&mut self, mark: usize) {
+        self.importer.errors.truncate(mark);
+    }
     /// Tells the user something that is no error.
     pub fn warn(&mut self, what: impl std::fmt::Display) {
         let node = self.origin.first().cloned().unwrap_or_default();
@@ -244,6 +252,14 @@ impl Cx<'_, '_> {
             return Err(self.at_input(i, OpError::model(format!("needs integers, got {ty}"))));
         }
         Err(self.unknown(i, v))
+    }
+    /// Notes that more could be done if operand `i` were known ([`shape_inputs`](super::shape_inputs)).
+    pub fn depends_on_data_of(&mut self, i: usize) {
+        if let Some(v) = self.opt(i)
+            && self.numbers(v).is_none()
+        {
+            self.importer.data_inputs(self.builder.graph, v);
+        }
     }
     /// The error for an operand that must be known and depends on data; remembers which inputs it is.
     fn unknown(&mut self, i: usize, v: Value) -> OpError {

@@ -1,6 +1,7 @@
 //! Dimensions of the model's inputs: numbers, symbols, expressions of symbols, unknowns.
 
 use super::onnx::{DimensionValue, GraphProto, TensorTypeProto, TypeValue};
+use super::op::OpError;
 use crate::Diagnostic;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use wgfc_ir::{Atom, Dim, Poly};
@@ -57,9 +58,9 @@ impl DimNames {
     }
 
     /// The shape of input `name`.
-    pub fn shape(&mut self, name: &str, t: &TensorTypeProto) -> Result<Vec<Dim>, Diagnostic> {
+    pub fn shape(&mut self, name: &str, t: &TensorTypeProto) -> Result<Vec<Dim>, OpError> {
         let Some(shape) = &t.shape else {
-            return Err(Diagnostic::unsupported("its rank is not given")
+            return Err(OpError::unsupported("its rank is not given")
                 .help("export the model with the number of its dimensions known"));
         };
         let mut out = vec![];
@@ -68,7 +69,7 @@ impl DimNames {
                 Some(DimensionValue::Value(n)) if *n >= 0 => Poly::constant(*n),
                 Some(DimensionValue::Value(-1)) | None => self.symbol(&format!("{name}_{axis}")),
                 Some(DimensionValue::Value(n)) => {
-                    return Err(Diagnostic::model(format!("dimension {n} along axis {axis}")));
+                    return Err(OpError::model(format!("dimension {n} along axis {axis}")));
                 }
                 Some(DimensionValue::Param(p)) => match expression(p) {
                     Some(e)

@@ -34,8 +34,11 @@ fn rendered_errors() {
     broken.truncate(broken.len() - 3);
     case("cut short", import(&broken, &NoExternalData, &Options::default()).unwrap_err().to_string());
     case("future file format", errors(&ModelProto { ir_version: 99, ..relu.clone() }));
-    let mut old = relu.clone();
-    old.opset_import[0].version = 6;
+    let mut future = relu.clone();
+    future.opset_import[0].version = 29;
+    case("future opset", errors(&future));
+    let mut old = one(node("LayerNormalization", &["x", "x"], &["y"]).named("ln"));
+    old.opset_import[0].version = 13;
     case("old opset", errors(&old));
     case("no graph", errors(&ModelProto { graph: None, ..relu.clone() }));
     let unknown = vec![

@@ -26,6 +26,7 @@ pub use survey::{CheckReport, Unsupported, check};
 
 use self::graph::{Importer, Slot};
 use self::onnx::{GraphProto, ModelProto, TypeValue, ValueInfoProto, data_type};
+use self::op::OpError;
 use crate::{Diagnostic, Errors, Location, Options};
 use prost::Message;
 use std::collections::BTreeSet;
@@ -38,8 +39,8 @@ use wgfc_ir::{
 
 /// The newest file format that is understood.
 pub const NEWEST_IR: i64 = 14;
-/// The oldest and newest version of `ai.onnx` that are understood.
-pub const OPSETS: std::ops::RangeInclusive<i64> = 6..=28;
+/// The oldest and newest version of `ai.onnx` that are understood; operators say their own oldest.
+pub const OPSETS: std::ops::RangeInclusive<i64> = 1..=28;
 
 /// Where the bytes of external tensors come from.
 pub trait ExternalData {
@@ -118,6 +119,8 @@ fn run(model: &ModelProto, external: &dyn ExternalData, options: &Options) -> Ra
         shape_inputs: BTreeSet::new(),
     };
     let result = lower(&mut im, proto, options);
+    // Parameters of subgraphs have been seen too; only the model's inputs can be given.
+    im.shape_inputs.retain(|n| proto.input.iter().any(|v| v.name == *n));
     (result, im.shape_inputs)
 }
 
@@ -129,6 +132,7 @@ fn lower(im: &mut Importer, proto: &GraphProto, options: &Options) -> Result<Imp
     im.nodes(&mut g, &mut scope, &proto.node, "");
     outputs(im, &mut g, &scope, proto);
     taps(im, &mut g, &scope, proto, options);
+    compare_declared(im, &g, &scope, proto);
     if !im.errors.is_empty() {
         return Err(Errors(std::mem::take(&mut im.errors)));
     }
@@ -180,25 +184,23 @@ fn check_header(model: &ModelProto) -> Result<&GraphProto, Errors> {
     }
 }
 
-fn at_part(d: Diagnostic, part: String) -> Diagnostic {
-    d.at(Location { part: Some(part), ..Default::default() })
+fn at_part(e: OpError, part: String) -> Diagnostic {
+    OpError { part: Some(part), ..e }.diagnostic(Location::default())
 }
 
 /// The dtype of a declared tensor, or why it cannot be.
-fn declared(v: &ValueInfoProto) -> Result<(&onnx::TensorTypeProto, DType), Diagnostic> {
+fn declared(v: &ValueInfoProto) -> Result<(&onnx::TensorTypeProto, DType), OpError> {
     match v.r#type.as_ref().and_then(|t| t.value.as_ref()) {
         Some(TypeValue::Tensor(t)) => match data_type::dtype(t.elem_type) {
             Some(d) => Ok((t, d)),
-            None if t.elem_type == 0 => Err(Diagnostic::model("its element type is not given")),
-            None => Err(Diagnostic::unsupported(format!(
+            None if t.elem_type == 0 => Err(OpError::model("its element type is not given")),
+            None => Err(OpError::unsupported(format!(
                 "a tensor of {}; only arrays of numbers and bools can be computed with",
                 data_type::name(t.elem_type)
             ))),
         },
-        Some(other) => {
-            Err(Diagnostic::unsupported(format!("a {}; only tensors are supported", other.name())))
-        }
-        None => Err(Diagnostic::model("its type is not given")),
+        Some(other) => Err(OpError::unsupported(format!("a {}; only tensors are supported", other.name()))),
+        None => Err(OpError::model("its type is not given")),
     }
 }
 
@@ -227,7 +229,7 @@ fn inputs(im: &mut Importer, g: &mut Graph, scope: &mut Scope, proto: &GraphProt
                     match graph::check_dims(&ty) {
                         Ok(()) => Slot::Made(g.add_input(&v.name, ty)),
                         Err(e) => {
-                            im.errors.push(at_part(Diagnostic::model(e), part()));
+                            im.errors.push(at_part(OpError::model(e), part()));
                             Slot::Poisoned
                         }
                     }
@@ -272,32 +274,48 @@ fn outputs(im: &mut Importer, g: &mut Graph, scope: &Scope, proto: &GraphProto) 
                 g.outputs.push(Border { name: v.name.as_str().into(), value: *value });
             }
             Some(Slot::Poisoned) => {}
-            None => im.errors.push(at_part(Diagnostic::model("nothing makes this output"), part())),
+            None => im.errors.push(at_part(OpError::model("nothing makes this output"), part())),
         }
     }
 }
 
 /// Compares a declaration with what has been inferred. Constants must agree; symbols may be named differently.
-fn agrees(v: &ValueInfoProto, ty: &TensorType) -> Result<(), Diagnostic> {
+fn agrees(v: &ValueInfoProto, ty: &TensorType) -> Result<(), OpError> {
     let Some(TypeValue::Tensor(t)) = v.r#type.as_ref().and_then(|t| t.value.as_ref()) else { return Ok(()) };
     if let Some(d) = data_type::dtype(t.elem_type)
         && d != ty.dtype
     {
-        return Err(Diagnostic::model(format!("declared as {d}, computed as {ty}")));
+        return Err(OpError::model(format!("declared as {d}, computed as {ty}")));
     }
     let Some(shape) = &t.shape else { return Ok(()) };
     if shape.dim.len() != ty.rank() {
-        return Err(Diagnostic::model(format!("declared with rank {}, computed as {ty}", shape.dim.len())));
+        return Err(OpError::model(format!("declared with rank {}, computed as {ty}", shape.dim.len())));
     }
     for (i, (d, inferred)) in shape.dim.iter().zip(&ty.shape).enumerate() {
         if let (Some(onnx::DimensionValue::Value(n)), Some(c)) = (&d.value, inferred.as_const())
             && *n != c
             && *n > 0
         {
-            return Err(Diagnostic::model(format!("declared with {n} along axis {i}, computed as {ty}")));
+            return Err(OpError::model(format!("declared with {n} along axis {i}, computed as {ty}")));
         }
     }
     Ok(())
+}
+
+/// What the model says of values in between is advice; a contradiction is worth a warning.
+fn compare_declared(im: &mut Importer, g: &Graph, scope: &Scope, proto: &GraphProto) {
+    let mut wrong = vec![];
+    for v in &proto.value_info {
+        if let Some(Slot::Made(value)) = scope.values.get(&v.name)
+            && let Err(d) = agrees(v, g.ty(*value))
+        {
+            wrong.push(format!("\"{}\": {}", v.name, d.message));
+        }
+    }
+    if let [first, rest @ ..] = wrong.as_slice() {
+        let more = if rest.is_empty() { String::new() } else { format!(" (and {} more)", rest.len()) };
+        im.warn(format!("the model declares a type that is not what is computed, {first}{more}"));
+    }
 }
 
 fn taps(im: &mut Importer, g: &mut Graph, scope: &Scope, proto: &GraphProto, options: &Options) {

@@ -197,6 +197,63 @@ fn a_condition_on_data_keeps_both_branches() {
     assert_eq!(output_type(&built(nodes, "b 7", vec![])), "f32[b, 7]");
 }
 
+/// `cond, acc + i, acc·2` with `acc` carried.
+fn summing_body(condition: NodeProto) -> GraphProto {
+    let nodes = vec![
+        condition,
+        node("Cast", &["i"], &["f"]).int("to", 1),
+        node("Add", &["acc", "f"], &["next"]),
+        node("Mul", &["next", "scale"], &["slice"]),
+    ];
+    graph(
+        nodes,
+        vec![untyped("i"), untyped("c"), untyped("acc")],
+        vec![untyped("c2"), untyped("next"), untyped("slice")],
+    )
+}
+
+fn run_loop(body: GraphProto, trips: &[i64]) -> (Vec<&'static str>, Vec<Vec<f32>>) {
+    let nodes = vec![node("Loop", &["trips", "yes", "x"], &["last", "y"]).graph("body", body)];
+    let mut g = graph(nodes, vec![value("x", F32, "3")], vec![untyped("last"), untyped("y")]);
+    let yes = TensorProto { name: "yes".into(), data_type: 9, int32_data: vec![1], ..Default::default() };
+    g.initializer = vec![ints("trips", &[], trips), yes, floats("scale", &[], &[2.0])];
+    let m = import_it(&model(g)).unwrap_or_else(|e| panic!("{e}"));
+    let x = wgfc_ir::Tensor::from_f32(vec![3], &[0.5, 1.0, -1.0]);
+    let out = wgfc_ir::eval::evaluate(&m.graph, &[("x".to_owned(), x)].into()).unwrap();
+    let ops = m.graph.node_ids().map(|n| m.graph.node(n).op.name()).collect();
+    (ops, out.iter().map(|t| t.to_f32s().unwrap()).collect())
+}
+
+#[test]
+fn a_loop_that_runs_to_its_end_is_a_scan() {
+    let (ops, out) = run_loop(summing_body(node("Identity", &["c"], &["c2"])), &[4]);
+    assert!(ops.contains(&"scan") && !ops.contains(&"loop"), "{ops:?}");
+    assert_eq!(out[0], [6.5, 7.0, 5.0]);
+    assert_eq!(out[1], [1.0, 2.0, -2.0, 3.0, 4.0, 0.0, 7.0, 8.0, 4.0, 13.0, 14.0, 10.0]);
+}
+
+#[test]
+fn a_loop_that_may_stop_stays_one() {
+    let mut body = summing_body(node("ReduceMax", &["acc"], &["m"]).int("keepdims", 0));
+    body.node.insert(1, node("Less", &["m", "scale"], &["c2"]));
+    let (ops, out) = run_loop(body, &[9]);
+    assert!(ops.contains(&"loop"), "{ops:?}");
+    // The largest carried value is 1, 1, 2: the third iteration is the last.
+    assert_eq!(out[0], [3.5, 4.0, 2.0]);
+    assert_eq!(out[1].len(), 9);
+}
+
+#[test]
+fn a_loop_whose_carried_shape_grows_is_unrolled() {
+    let body = graph(
+        vec![node("Identity", &["c"], &["c2"]), node("Concat", &["acc", "x"], &["next"]).int("axis", 0)],
+        vec![untyped("i"), untyped("c"), untyped("acc")],
+        vec![untyped("c2"), untyped("next")],
+    );
+    let nodes = vec![node("Loop", &["trips", "", "x"], &["y"]).graph("body", body)];
+    assert_eq!(output_type(&built(nodes, "3 n", vec![ints("trips", &[], &[4])])), "f32[15, n]");
+}
+
 #[test]
 fn damaged_models_are_refused_without_a_panic() {
     use proptest::prelude::*;

@@ -105,7 +105,23 @@ fn loop_(cx: &mut Cx) -> Lowered {
     ];
     params.extend(carried.iter().cloned().map(variable));
     let mut captures = vec![];
-    let mut sub = cx.subgraph(body, &params, &mut captures)?;
+    let few = count.as_ref().and_then(|c| c.as_const()).filter(|c| starts && (0..=MAX_UNROLLED).contains(c));
+    let before = cx.error_mark();
+    let mut sub = match cx.subgraph(body, &params, &mut captures) {
+        // Shapes in the body may depend on the number of the iteration.
+        Err(e) if e.reported && few.is_some() => {
+            cx.forget_errors(before);
+            return unroll(cx, few.unwrap_or(0), &initial, "shapes in its body change".into());
+        }
+        Err(e) => {
+            // With these known it could be unrolled.
+            for i in 0..2 {
+                cx.depends_on_data_of(i);
+            }
+            return Err(e);
+        }
+        Ok(sub) => sub,
+    };
     let after = types(&sub.graph);
     let Some((first, rest)) = after.split_first() else { return Err("its body returns no condition".into()) };
     if first.dtype != DType::Bool {
@@ -113,9 +129,9 @@ fn loop_(cx: &mut Cx) -> Lowered {
     }
     let goes_on = sub.eval.dims(&sub.graph, sub.graph.outputs[0].value).is_some_and(|c| c == [Dim::ONE]);
     if let Err(e) = invariant(&carried, rest) {
-        return match count.and_then(|c| c.as_const()) {
-            Some(c @ 0..=MAX_UNROLLED) if starts => unroll(cx, c, &initial, e),
-            _ => Err(changing(e)),
+        return match few {
+            Some(n) => unroll(cx, n, &initial, e),
+            None => Err(changing(e)),
         };
     }
     let mut g = sub.graph;
@@ -156,15 +172,16 @@ fn loop_(cx: &mut Cx) -> Lowered {
 fn unroll(cx: &mut Cx, count: i64, initial: &[Value], why: String) -> Lowered {
     let body = cx.graph_attr("body")?;
     let mut carried = initial.to_vec();
-    let mut slices: Vec<Vec<Value>> = vec![vec![]; body.output.len().saturating_sub(1 + initial.len())];
+    let n = initial.len();
+    let mut slices: Vec<Vec<Value>> = vec![vec![]; body.output.len().saturating_sub(1 + n)];
     for i in 0..count {
         let mut inputs = vec![cx.int_const(DType::I64, i), cx.constant(Tensor::scalar(Scalar::bool(true)))];
         inputs.extend(&carried);
         let out = cx.inline_graph(body, &inputs)?;
-        for (s, v) in slices.iter_mut().zip(&out[1 + carried.len()..]) {
+        for (s, v) in slices.iter_mut().zip(&out[1 + n..]) {
             s.push(cx.unsqueeze(*v, &[0])?);
         }
-        carried = out[1..1 + carried.len()].to_vec();
+        carried = out[1..=n].to_vec();
         match cx.dims(out[0]).as_deref() {
             Some([c]) if c.is(1) => {}
             Some([_]) => break,
