@@ -3,6 +3,7 @@
 //! [`pipeline::compile`] reads top to bottom as the list of stages; each stage is a public function
 //! that can be called on its own. Nothing here reads a file or knows of a GPU.
 
+pub mod assemble;
 pub mod emit;
 pub mod error;
 pub mod fuse;

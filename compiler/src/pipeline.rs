@@ -1,12 +1,43 @@
 //! The stages, in order.
 
+use crate::error::{Diagnostic, Errors};
 use crate::import::ExternalData;
-use crate::{Errors, Options};
-use wgfc_ir::Program;
+use crate::options::Options;
+use wgfc_ir::program::Stats;
+use wgfc_ir::{Graph, Program};
 
 /// Compiles a model.
 pub fn compile(model: &[u8], external: &dyn ExternalData, options: &Options) -> Result<Program, Errors> {
-    let mut imported = crate::import::import(model, external, options)?;
-    crate::rewrite::rewrite(&mut imported.graph)?;
-    Err(crate::Diagnostic::internal("fusion and emission are not there yet").into())
+    compile_observed(model, external, options, &mut |_, _| {})
+}
+
+/// Compiles a model, showing `observe` the name and the text of what each stage made.
+///
+/// The text is made only when the function it is given is called.
+pub fn compile_observed(
+    model: &[u8],
+    external: &dyn ExternalData,
+    options: &Options,
+    observe: &mut dyn FnMut(&str, &dyn Fn() -> String),
+) -> Result<Program, Errors> {
+    let imported = crate::import::import(model, external, options)?;
+    let mut graph = imported.graph;
+    verify(&graph, "import")?;
+    observe("1-import", &|| wgfc_ir::text::print(&graph));
+
+    crate::rewrite::rewrite(&mut graph)?;
+    verify(&graph, "rewrite")?;
+    observe("2-rewrite", &|| wgfc_ir::text::print(&graph));
+
+    let kernels = crate::fuse::fuse(&graph, options)?;
+    observe("3-fuse", &|| kernels.to_string());
+
+    let stats = Stats { model_nodes: imported.model_nodes, warnings: imported.warnings, ..Stats::default() };
+    crate::assemble::assemble(&graph, &kernels, options, stats)
+}
+
+fn verify(graph: &Graph, stage: &str) -> Result<(), Errors> {
+    wgfc_ir::verify::verify(graph).map_err(|problems| {
+        Errors(problems.into_iter().map(|p| Diagnostic::internal(format!("after {stage}: {p}"))).collect())
+    })
 }

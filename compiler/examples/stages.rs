@@ -1,0 +1,41 @@
+//! Compiles a graph-only model and shows what each stage made: `stages MODEL [none|elementwise|full] [OUT]`.
+
+use std::time::Instant;
+use wgfc_compiler::import::NoExternalData;
+use wgfc_compiler::{Fusion, Options};
+
+fn main() {
+    let args: Vec<String> = std::env::args().collect();
+    let bytes = std::fs::read(&args[1]).expect("a readable model");
+    let fusion = match args.get(2).map(String::as_str) {
+        Some("none") => Fusion::None,
+        Some("elementwise") => Fusion::Elementwise,
+        _ => Fusion::Full,
+    };
+    let options = Options { fusion, graph_only: true, ..Options::default() };
+    let mut last = Instant::now();
+    let result =
+        wgfc_compiler::pipeline::compile_observed(&bytes, &NoExternalData, &options, &mut |stage, text| {
+            println!("{stage}: {:.3} s", last.elapsed().as_secs_f64());
+            if let Some(dir) = args.get(3) {
+                std::fs::write(format!("{dir}/{stage}.txt"), text()).expect("a writable folder");
+            }
+            last = Instant::now();
+        });
+    println!("assemble: {:.3} s", last.elapsed().as_secs_f64());
+    match result {
+        Err(e) => println!("{e}"),
+        Ok(p) => {
+            println!("{} dispatches, {} kernels", p.dispatches.len(), p.kernels.len());
+            for d in &p.dispatches {
+                let k = &p.kernels[d.kernel];
+                println!("{:<40} {:?} {}", k.name, d.workgroups, d.nodes.len());
+            }
+            if let Some(dir) = args.get(3) {
+                for k in &p.kernels {
+                    std::fs::write(format!("{dir}/{}.wgsl", k.name), &k.wgsl).expect("a writable folder");
+                }
+            }
+        }
+    }
+}

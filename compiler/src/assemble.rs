@@ -1,0 +1,275 @@
+//! From emitted kernels to a [`Program`]: buffers, arenas, dispatches, weights.
+
+use crate::emit::{EmitContext, EmittedKernel, emit};
+use crate::error::{Errors, Location};
+use crate::fuse::group::estimate;
+use crate::kernel::{Expr, Family, Kernel, KernelGraph, TensorId, TensorKind};
+use crate::options::Options;
+use rustc_hash::FxHashMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use wgfc_ir::memory::{Item, Touch, assign_arenas};
+use wgfc_ir::program::{
+    self, Buffer, BufferKind, DimConstraint, Dispatch, FORMAT_VERSION, Port, Program, Stats,
+};
+use wgfc_ir::{Dim, Graph};
+
+/// Emits every kernel and assembles the program. `graph` is the graph that `kernels` was fused from.
+pub fn assemble(
+    graph: &Graph,
+    kernels: &KernelGraph,
+    options: &Options,
+    stats: Stats,
+) -> Result<Program, Errors> {
+    let symbols = symbols(graph);
+    let cx = EmitContext { graph: kernels, symbols: &symbols, profile: &options.profile };
+    let mut emitted = vec![];
+    let mut errors = vec![];
+    for k in &kernels.kernels {
+        match emit(k, &cx) {
+            Ok(e) => emitted.push(e),
+            Err(d) if d.location == Location::default() => {
+                let node = k.nodes.first().cloned();
+                errors.push(d.at(Location { node, ..Location::default() }));
+            }
+            Err(d) => errors.push(d),
+        }
+    }
+    if !errors.is_empty() {
+        return Err(Errors(errors));
+    }
+
+    let mut weights = BTreeMap::new();
+    let mut buffer_of: FxHashMap<TensorId, usize> = FxHashMap::default();
+    let mut buffers = vec![];
+    let used: BTreeSet<TensorId> = emitted.iter().flat_map(|e| e.bindings.iter().map(|b| b.0)).collect();
+    let mut stats = stats;
+    let mut by_data: FxHashMap<usize, usize> = FxHashMap::default();
+    for (id, t) in kernels.tensors.iter().enumerate() {
+        let kind = match &t.kind {
+            TensorKind::Input(index) => BufferKind::Input { index: *index },
+            TensorKind::Output(index) => BufferKind::Output { index: *index },
+            _ if !used.contains(&id) => continue,
+            TensorKind::Const(data) => {
+                if let Some(b) = by_data.get(&(Arc::as_ptr(data) as usize)) {
+                    buffer_of.insert(id, *b);
+                    continue;
+                }
+                by_data.insert(Arc::as_ptr(data) as usize, buffers.len());
+                stats.weights_absent |= !data.is_present();
+                let base = t.name.as_deref().unwrap_or("const");
+                let mut name = base.to_owned();
+                let mut n = 1;
+                while weights.contains_key(&name) || t.name.is_none() && n == 1 {
+                    name = format!("{base}.{n}");
+                    n += 1;
+                }
+                weights.insert(name.clone(), data.as_ref().clone());
+                BufferKind::Weight { name }
+            }
+            // Placed below, once lives are known.
+            TensorKind::Intermediate => BufferKind::Arena { arena: 0, first: 0, last: 0 },
+        };
+        buffer_of.insert(id, buffers.len());
+        buffers.push(Buffer { kind, dtype: t.ty.dtype, elements: t.ty.numel() });
+    }
+
+    let mut kernel_of: FxHashMap<&str, usize> = FxHashMap::default();
+    let mut program_kernels: Vec<program::Kernel> = vec![];
+    let mut dispatches = vec![];
+    for (k, e) in kernels.kernels.iter().zip(&emitted) {
+        let kernel = *kernel_of.entry(e.wgsl.as_str()).or_insert_with(|| {
+            program_kernels.push(program_kernel(program_kernels.len(), k, e));
+            program_kernels.len() - 1
+        });
+        dispatches.push(Dispatch {
+            kernel,
+            bindings: e.bindings.iter().map(|(t, _)| buffer_of[t]).collect(),
+            workgroups: e.workgroups.clone(),
+            nodes: k.nodes.iter().map(|n| n.to_string()).collect(),
+            bytes: bytes(kernels, k),
+            flops: flops(k),
+        });
+    }
+    place(&mut buffers, &dispatches, &program_kernels);
+
+    let port = |b: &wgfc_ir::Border, want: fn(&BufferKind) -> Option<usize>, i: usize| {
+        let ty = graph.ty(b.value);
+        let buffer = buffers.iter().position(|x| want(&x.kind) == Some(i)).unwrap_or_default();
+        Port { name: b.name.to_string(), dtype: ty.dtype, shape: ty.shape.clone(), buffer }
+    };
+    let input = |k: &BufferKind| match k {
+        BufferKind::Input { index } => Some(*index),
+        _ => None,
+    };
+    let output = |k: &BufferKind| match k {
+        BufferKind::Output { index } => Some(*index),
+        _ => None,
+    };
+    let inputs = graph.inputs.iter().enumerate().map(|(i, b)| port(b, input, i)).collect();
+    let outputs = graph.outputs.iter().enumerate().map(|(i, b)| port(b, output, i)).collect();
+    Ok(Program {
+        version: FORMAT_VERSION,
+        producer: concat!("wgfc ", env!("CARGO_PKG_VERSION")).into(),
+        inputs,
+        outputs,
+        symbols: symbols.iter().map(|s| s.to_string()).collect(),
+        constraints: graph
+            .constraints
+            .iter()
+            .map(|c| DimConstraint { a: c.a.clone(), b: c.b.clone(), node: c.origin.to_string() })
+            .collect(),
+        buffers,
+        kernels: program_kernels,
+        dispatches,
+        stats,
+        weights,
+    })
+}
+
+fn program_kernel(index: usize, k: &Kernel, e: &EmittedKernel) -> program::Kernel {
+    let node = k.nodes.first().map(|n| n.as_ref()).unwrap_or("copy");
+    let slug: String = node
+        .chars()
+        .map(|c| if c.is_ascii_alphanumeric() { c.to_ascii_lowercase() } else { '_' })
+        .take(40)
+        .collect();
+    program::Kernel {
+        name: format!("{index:03}_{}_{}", e.family, slug.trim_matches('_')),
+        family: e.family.to_owned(),
+        wgsl: e.wgsl.clone(),
+        workgroup_size: e.workgroup_size,
+        bindings: e.bindings.iter().map(|b| b.1).collect(),
+        uses_dims: e.uses_dims,
+        workgroup_bytes: e.workgroup_bytes,
+        features: e.features.clone(),
+    }
+}
+
+/// The free dimensions, in the order in which the inputs mention them.
+fn symbols(graph: &Graph) -> Vec<Arc<str>> {
+    let mut out: Vec<Arc<str>> = vec![];
+    for b in &graph.inputs {
+        for d in &graph.ty(b.value).shape {
+            for s in d.symbols() {
+                if !out.contains(&s) {
+                    out.push(s);
+                }
+            }
+        }
+    }
+    out
+}
+
+/// Gives intermediates their lives and arenas.
+fn place(buffers: &mut [Buffer], dispatches: &[Dispatch], kernels: &[program::Kernel]) {
+    let mut slot = vec![None; buffers.len()];
+    let mut items: Vec<Item> = vec![];
+    let mut touches = vec![];
+    for (i, d) in dispatches.iter().enumerate() {
+        let mut touch = Touch::default();
+        for (b, access) in d.bindings.iter().zip(&kernels[d.kernel].bindings) {
+            let buffer = &buffers[*b];
+            if !matches!(buffer.kind, BufferKind::Arena { .. }) {
+                continue;
+            }
+            let item = *slot[*b].get_or_insert_with(|| {
+                let n = usize::try_from(estimate(&buffer.elements)).unwrap_or(0);
+                items.push(Item { size: Buffer::byte_size(buffer.dtype, n) as u64, first: i, last: i });
+                items.len() - 1
+            });
+            items[item].last = i;
+            match access {
+                program::Access::Read => touch.reads.push(item),
+                program::Access::ReadWrite => touch.writes.push(item),
+            }
+        }
+        touches.push(touch);
+    }
+    let arenas = assign_arenas(&items, &touches);
+    for (b, s) in buffers.iter_mut().zip(slot) {
+        if let (BufferKind::Arena { arena, first, last }, Some(s)) = (&mut b.kind, s) {
+            (*arena, *first, *last) = (arenas.arena[s], items[s].first, items[s].last);
+        }
+    }
+}
+
+/// The bytes a kernel must read and write at least: of each tensor the elements its loads reach, once.
+pub fn bytes(graph: &KernelGraph, k: &Kernel) -> Dim {
+    let extents = extents(k);
+    let mut reached: BTreeMap<TensorId, Dim> = BTreeMap::new();
+    for id in k.body.reachable(&k.roots()) {
+        let Expr::Load { tensor, offset, .. } = k.body.expr(id) else { continue };
+        let mut vars = offset.vars();
+        let data: Vec<u32> = offset.data().into_iter().collect();
+        for e in k.body.reachable(&data) {
+            match k.body.expr(e) {
+                Expr::Index(p) => vars.extend(p.vars()),
+                Expr::Load { offset, .. } => vars.extend(offset.vars()),
+                _ => {}
+            }
+        }
+        let n: Dim = vars.iter().filter_map(|v| extents.get(*v)).product();
+        let sum = reached.entry(*tensor).or_default();
+        *sum = &*sum + &n;
+    }
+    let mut total = Dim::ZERO;
+    for (t, n) in reached {
+        let ty = &graph.tensors[t].ty;
+        let all = ty.numel();
+        let n = if estimate(&n) < estimate(&all) { n } else { all };
+        total = &total + &packed(ty.dtype, &n);
+    }
+    for t in k.writes() {
+        let ty = &graph.tensors[t].ty;
+        total = &total + &packed(ty.dtype, &ty.numel());
+    }
+    total
+}
+
+/// Bytes of `n` packed elements.
+pub fn packed(dtype: wgfc_ir::DType, n: &Dim) -> Dim {
+    if dtype.bits() >= 8 { n * (dtype.bits() / 8) as i64 } else { (n * dtype.bits() as i64).ceil_div(8) }
+}
+
+fn extents(k: &Kernel) -> Vec<Dim> {
+    match &k.family {
+        Family::Map { elements } => vec![elements.clone()],
+        Family::Row { rows, len, .. } | Family::Scan { rows, len, .. } => vec![rows.clone(), len.clone()],
+        Family::Matmul { batch, m, n, k, .. } => vec![batch.clone(), m.clone(), n.clone(), k.clone()],
+        Family::Attention { batch, s, t, d, e, .. } => {
+            vec![batch.clone(), s.clone(), t.clone(), d.clone(), e.clone()]
+        }
+    }
+}
+
+/// The arithmetic a kernel does on its elements; index arithmetic is not counted.
+pub fn flops(k: &Kernel) -> Dim {
+    let ops = |roots: &[u32]| {
+        let n = k
+            .body
+            .reachable(roots)
+            .into_iter()
+            .filter(|e| {
+                matches!(k.body.expr(*e), Expr::Unary(..) | Expr::Binary(..)) && k.body.dtype(*e).is_float()
+            })
+            .count();
+        Dim::from(n)
+    };
+    let stores: Vec<u32> = k.stores.iter().map(|s| s.value).collect();
+    match &k.family {
+        Family::Map { elements } => elements * &ops(&stores),
+        Family::Row { rows, len, reductions, row_stores } => {
+            let r: Vec<u32> = reductions.iter().map(|r| r.value).collect();
+            let per = &(&ops(&r) + &Dim::from(reductions.len())) + &ops(&stores);
+            let once: Vec<u32> = row_stores.iter().map(|s| s.value).collect();
+            &(&(rows * len) * &per) + &(rows * &ops(&once))
+        }
+        Family::Scan { rows, len, .. } => rows * len,
+        Family::Matmul { batch, m, n, k: depth, .. } => {
+            let mn = &(batch * m) * n;
+            &(&(&mn * depth) * 2) + &(&mn * &ops(&stores))
+        }
+        Family::Attention { batch, s, t, d, e, .. } => &(&(&(batch * s) * t) * &(d + e)) * 2,
+    }
+}
