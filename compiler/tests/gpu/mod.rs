@@ -58,7 +58,11 @@ impl Case {
         }
     }
     pub fn tensor(&mut self, shape: &[Dim], kind: TensorKind) -> TensorId {
-        self.graph.tensors.push(KernelTensor { ty: TensorType::new(DType::F32, shape.to_vec()), kind });
+        self.graph.tensors.push(KernelTensor {
+            ty: TensorType::new(DType::F32, shape.to_vec()),
+            kind,
+            name: None,
+        });
         self.graph.tensors.len() - 1
     }
     pub fn eval(&self, d: &Dim) -> usize {
