@@ -5,17 +5,22 @@
 //! dropped, doubled, moved between messages, strings swapped, bytes cut off. Everything follows from a
 //! seed, which a failure prints; `WGFC_FUZZ_SEED` repeats it.
 
-use crate::backend::{Failure, caught};
+use crate::backend::{Backend, Failure, caught, run_session, session};
 use crate::compare::{Tolerance, equal};
 use crate::data::Folder;
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::{Duration, Instant};
+use wgfc_compiler::assemble::assemble;
+use wgfc_compiler::fuse::fuse;
 use wgfc_compiler::import::NoExternalData;
-use wgfc_compiler::{Options, compile};
+use wgfc_compiler::rewrite::rewrite;
+use wgfc_compiler::{Fusion, Options, compile};
 use wgfc_ir::eval::evaluate;
+use wgfc_ir::program::Stats;
 use wgfc_ir::testing::{Config, Rng, random_graph};
 use wgfc_ir::{Graph, Tensor};
+use wgfc_runtime::Gpu;
 
 /// One field of a message, its payload parsed further where it looks like a message.
 #[derive(Clone, Debug)]
@@ -317,8 +322,38 @@ fn same(what: &str, got: &[Tensor], want: &[Tensor]) -> Result<(), Failure> {
 fn rewritten_graphs_mean_the_same() {
     on_random_graphs("rewritten_graphs_mean_the_same", |graph, inputs, want| {
         let mut graph = graph.clone();
-        wgfc_compiler::rewrite::rewrite(&mut graph)?;
+        rewrite(&mut graph)?;
         let got = evaluate(&graph, inputs).map_err(|e| Failure::error(format!("rewritten: {e}")))?;
         same("rewritten", &got, want)
+    });
+}
+
+#[test]
+fn compiled_graphs_mean_the_same() {
+    let test = "compiled_graphs_mean_the_same";
+    let gpus: Vec<Gpu> = Backend::all()
+        .into_iter()
+        .filter_map(|b| match b {
+            Backend::Adapter(gpu) => Some(gpu),
+            Backend::Evaluator => None,
+        })
+        .collect();
+    if gpus.is_empty() {
+        return crate::skip(test, "there is no adapter");
+    }
+    on_random_graphs(test, |graph, inputs, want| {
+        for fusion in [Fusion::None, Fusion::Elementwise, Fusion::Full] {
+            let options = Options { fusion, ..Options::default() };
+            let mut graph = graph.clone();
+            rewrite(&mut graph)?;
+            let kernels = fuse(&graph, &options)?;
+            let program = assemble(&graph, &kernels, &options, Stats::default())?;
+            for gpu in &gpus {
+                let what = format!("fusion {fusion:?} on {}", gpu.summary().name);
+                let mut session = session(gpu, &program)?;
+                same(&what, &run_session(&mut session, inputs)?, want)?;
+            }
+        }
+        Ok(())
     });
 }
