@@ -45,6 +45,9 @@ pub(super) type Functions<'m> = HashMap<(&'m str, &'m str, &'m str), &'m Functio
 /// Nodes that functions and branches may expand to before the model is refused.
 const MAX_NODES: usize = 1_000_000;
 
+/// Axes a tensor may have.
+const MAX_RANK: usize = 32;
+
 /// State of one import.
 pub struct Importer<'m> {
     pub(super) weights: Weights<'m>,
@@ -528,6 +531,9 @@ pub(super) fn free_names(g: &GraphProto) -> BTreeSet<&str> {
 
 /// Refuses dimensions that cannot be.
 pub(super) fn check_dims(ty: &TensorType) -> Result<(), String> {
+    if ty.rank() > MAX_RANK {
+        return Err(format!("{} dimensions; at most {MAX_RANK} are possible", ty.rank()));
+    }
     for d in &ty.shape {
         if d.as_const().is_some_and(|c| c < 0) || (!d.is(0) && (&-d - 1).proves_nonneg(&[])) {
             return Err(format!("dimension {d} is negative"));

@@ -197,6 +197,29 @@ fn a_condition_on_data_keeps_both_branches() {
     assert_eq!(output_type(&built(nodes, "b 7", vec![])), "f32[b, 7]");
 }
 
+#[test]
+fn an_input_that_decides_a_shape_can_be_given() {
+    let mut g = graph(
+        vec![
+            node("Neg", &["size"], &["n"]),
+            node("Neg", &["n"], &["m"]),
+            node("Expand", &["x", "m"], &["y"]),
+        ],
+        vec![value("x", F32, "3 1"), value("size", I64, "2")],
+        vec![untyped("y")],
+    );
+    let bytes = model(g.clone()).encode_to_vec();
+    let mut options = Options::default();
+    assert_eq!(super::shape_inputs(&bytes, &NoExternalData, &options), ["size"]);
+    options.values.insert("size".into(), wgfc_ir::Tensor::from_i64(vec![2], &[3, 5]));
+    let m = import(&bytes, &NoExternalData, &options).unwrap();
+    assert_eq!(m.graph.ty(m.graph.outputs[0].value).to_string(), "f32[3, 5]");
+    assert_eq!(m.graph.inputs.len(), 1);
+    // A value of another type is refused.
+    g.input[1] = value("size", F32, "2");
+    assert!(import(&model(g).encode_to_vec(), &NoExternalData, &options).is_err());
+}
+
 /// `cond, acc + i, acc·2` with `acc` carried.
 fn summing_body(condition: NodeProto) -> GraphProto {
     let nodes = vec![

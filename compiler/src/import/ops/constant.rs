@@ -80,7 +80,7 @@ fn range(cx: &mut Cx) -> Lowered {
     }
     // Beyond 32 bits an index expression does not reach.
     match (len.as_const(), start.as_const()) {
-        (Some(n @ 0..=0xff_ffff), Some(s)) => {
+        (Some(n @ 0..=0xf_ffff), Some(s)) => {
             let v: Vec<Scalar> =
                 (0..n).map(|i| Scalar::from_i64(dtype, s.wrapping_add(i.wrapping_mul(delta)))).collect();
             Ok(vec![cx.constant(Tensor::from_scalars(dtype, vec![v.len()], &v))])
