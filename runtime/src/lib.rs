@@ -25,6 +25,7 @@ pub mod check;
 pub mod error;
 pub mod gpu;
 pub mod kernel;
+#[cfg(not(target_arch = "wasm32"))]
 pub mod measure;
 pub mod profile;
 pub mod session;

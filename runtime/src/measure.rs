@@ -1,1 +1,147 @@
 //! What a device can do, measured: the numbers of a compiler's device profile.
+
+use crate::error::RunError;
+use crate::gpu::Gpu;
+use crate::kernel::{Checks, Pipeline, compile_all};
+use crate::profile::median;
+use std::time::Instant;
+use wgfc_ir::program::{Access, Kernel};
+
+/// Measured speeds. Times are medians of wall-clock time, in nanoseconds.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Measured {
+    /// Bytes read plus bytes written per second by a streaming copy in WGSL.
+    pub copy_bytes_per_second: f64,
+    /// Bytes of the buffer that was copied.
+    pub copy_bytes: u64,
+    /// One tiny dispatch that depends on the one before it, many in one compute pass.
+    pub dispatch_ns: f64,
+    /// The same with a compute pass for each.
+    pub dispatch_pass_each_ns: f64,
+    /// One such dispatch, submitted and waited for.
+    pub round_trip_ns: f64,
+}
+
+const COPY: &str = "
+@group(0) @binding(0) var<storage, read> src: array<vec4<f32>>;
+@group(0) @binding(1) var<storage, read_write> dst: array<vec4<f32>>;
+// Thread t of T copies the elements t, t + T, t + 2T, ….
+@compute @workgroup_size(256)
+fn main(@builtin(global_invocation_id) id: vec3<u32>, @builtin(num_workgroups) groups: vec3<u32>) {
+    let stride = groups.x * 256u;
+    for (var i = id.x; i < arrayLength(&src); i += stride) {
+        dst[i] = src[i];
+    }
+}
+";
+
+const TINY: &str = "
+@group(0) @binding(0) var<storage, read_write> v: array<u32>;
+@compute @workgroup_size(1)
+fn main() {
+    v[0] = v[0] + 1u;
+}
+";
+
+fn kernel(name: &str, wgsl: &str, size: u32, bindings: Vec<Access>) -> Kernel {
+    Kernel {
+        name: name.to_owned(),
+        family: "measure".to_owned(),
+        wgsl: wgsl.to_owned(),
+        workgroup_size: [size, 1, 1],
+        bindings,
+        uses_dims: false,
+        workgroup_bytes: 0,
+        features: vec![],
+    }
+}
+
+fn group(gpu: &Gpu, p: &Pipeline, buffers: &[&wgpu::Buffer]) -> wgpu::BindGroup {
+    let entries: Vec<_> = buffers
+        .iter()
+        .enumerate()
+        .map(|(i, b)| wgpu::BindGroupEntry { binding: i as u32, resource: b.as_entire_binding() })
+        .collect();
+    let layout = &p.layout;
+    gpu.device().create_bind_group(&wgpu::BindGroupDescriptor { label: None, layout, entries: &entries })
+}
+
+/// Median nanoseconds to submit `count` dispatches, in passes of `per_pass`, and wait for them.
+async fn time(
+    gpu: &Gpu,
+    p: &Pipeline,
+    group: &wgpu::BindGroup,
+    workgroups: u32,
+    count: usize,
+    per_pass: usize,
+    repeats: usize,
+) -> Result<f64, RunError> {
+    let mut times = Vec::new();
+    for _ in 0..=repeats {
+        let start = Instant::now();
+        gpu.scoped("measuring", || {
+            let mut encoder = gpu.device().create_command_encoder(&Default::default());
+            let mut left = count;
+            while left > 0 {
+                let mut pass = encoder.begin_compute_pass(&Default::default());
+                pass.set_pipeline(&p.pipeline);
+                pass.set_bind_group(0, group, &[]);
+                for _ in 0..left.min(per_pass) {
+                    pass.dispatch_workgroups(workgroups, 1, 1);
+                }
+                left = left.saturating_sub(per_pass);
+            }
+            gpu.queue().submit([encoder.finish()]);
+        })
+        .await?;
+        gpu.wait().await?;
+        times.push(start.elapsed().as_nanos() as f64);
+    }
+    // The first one also pays for what is done once.
+    times.remove(0);
+    Ok(median(times).unwrap_or(0.0))
+}
+
+/// Measures the device: under a second on hardware, a few on a software adapter.
+pub async fn measure(gpu: &Gpu) -> Result<Measured, RunError> {
+    let software = gpu.summary().is_software;
+    let limits = gpu.profile();
+    let kernels = [
+        kernel("copy", COPY, 256, vec![Access::Read, Access::ReadWrite]),
+        kernel("tiny", TINY, 1, vec![Access::ReadWrite]),
+    ];
+    let pipelines = compile_all(gpu, &kernels, Checks::All).await?;
+    let [copy, tiny] = pipelines.as_slice() else {
+        return Err(RunError::Gpu {
+            what: "measuring".to_owned(),
+            message: "kernels are missing".to_owned(),
+        });
+    };
+
+    let most = limits.binding_bytes.min(limits.buffer_bytes) & !0xFFFF;
+    let copy_bytes = most.min(if software { 16 << 20 } else { 256 << 20 });
+    let from = gpu.storage("source of the copy", copy_bytes).await?;
+    let to = gpu.storage("target of the copy", copy_bytes).await?;
+    let bound = gpu.scoped("measuring", || group(gpu, copy, &[&from, &to])).await?;
+    let per_group = if software { 256 * 64 } else { 256 * 8 };
+    let workgroups = (copy_bytes / 16).div_ceil(per_group).min(u64::from(limits.workgroups)) as u32;
+    let copies = if software { 4 } else { 40 };
+    let ns = time(gpu, copy, &bound, workgroups, copies, copies, 5).await?;
+    let copy_bytes_per_second = 2.0 * copy_bytes as f64 * copies as f64 / (ns * 1e-9);
+
+    let counter = gpu.storage("counter", 16).await?;
+    let bound = gpu.scoped("measuring", || group(gpu, tiny, &[&counter])).await?;
+    let n = 1000;
+    Ok(Measured {
+        copy_bytes_per_second,
+        copy_bytes,
+        dispatch_ns: time(gpu, tiny, &bound, 1, n, n, 5).await? / n as f64,
+        dispatch_pass_each_ns: time(gpu, tiny, &bound, 1, n, 1, 5).await? / n as f64,
+        round_trip_ns: time(gpu, tiny, &bound, 1, 1, 1, 20).await?,
+    })
+}
+
+/// [`measure`] for callers without an executor.
+pub fn measure_blocking(gpu: &Gpu) -> Result<Measured, RunError> {
+    pollster::block_on(measure(gpu))
+}

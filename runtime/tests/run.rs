@@ -1,0 +1,431 @@
+//! Hand-written programs on every adapter there is.
+
+use std::collections::BTreeMap;
+use wgfc_ir::program::{
+    Access, Buffer, BufferKind, DimConstraint, Dispatch, FORMAT_VERSION, Kernel, Port, Program, Stats,
+};
+use wgfc_ir::{DType, Dim, Tensor};
+use wgfc_runtime::session::Value;
+use wgfc_runtime::{AdapterChoice, Gpu, RunError, Session, measure, testing};
+
+fn dim(s: &str) -> Dim {
+    Dim::parse(s).unwrap()
+}
+
+/// An empty program over the symbols named.
+fn program(symbols: &[&str]) -> Program {
+    Program {
+        version: FORMAT_VERSION,
+        producer: "test".to_owned(),
+        inputs: vec![],
+        outputs: vec![],
+        symbols: symbols.iter().map(|s| (*s).to_owned()).collect(),
+        constraints: vec![],
+        buffers: vec![],
+        kernels: vec![],
+        dispatches: vec![],
+        stats: Stats::default(),
+        weights: BTreeMap::new(),
+    }
+}
+
+/// Adds parts and gives their indices.
+trait Parts {
+    fn buffer(&mut self, kind: BufferKind, dtype: DType, elements: &str) -> usize;
+    fn input(&mut self, name: &str, dtype: DType, shape: &[&str]) -> usize;
+    fn output(&mut self, name: &str, dtype: DType, shape: &[&str]) -> usize;
+    fn arena(&mut self, arena: usize, first: usize, last: usize, elements: &str) -> usize;
+    fn weight(&mut self, name: &str, t: Tensor) -> usize;
+    fn dispatch(&mut self, kernel: Kernel, bindings: &[usize], workgroups: &str);
+}
+
+impl Parts for Program {
+    fn buffer(&mut self, kind: BufferKind, dtype: DType, elements: &str) -> usize {
+        self.buffers.push(Buffer { kind, dtype, elements: dim(elements) });
+        self.buffers.len() - 1
+    }
+    fn input(&mut self, name: &str, dtype: DType, shape: &[&str]) -> usize {
+        let index = self.inputs.len();
+        let b = self.buffer(BufferKind::Input { index }, dtype, &product(shape));
+        self.inputs.push(port(name, dtype, shape, b));
+        b
+    }
+    fn output(&mut self, name: &str, dtype: DType, shape: &[&str]) -> usize {
+        let index = self.outputs.len();
+        let b = self.buffer(BufferKind::Output { index }, dtype, &product(shape));
+        self.outputs.push(port(name, dtype, shape, b));
+        b
+    }
+    fn arena(&mut self, arena: usize, first: usize, last: usize, elements: &str) -> usize {
+        self.buffer(BufferKind::Arena { arena, first, last }, DType::F32, elements)
+    }
+    fn weight(&mut self, name: &str, t: Tensor) -> usize {
+        let n = t.numel().to_string();
+        let dtype = t.dtype;
+        self.weights.insert(name.to_owned(), t);
+        self.buffer(BufferKind::Weight { name: name.to_owned() }, dtype, &n)
+    }
+    fn dispatch(&mut self, kernel: Kernel, bindings: &[usize], workgroups: &str) {
+        let k = self.kernels.iter().position(|k| k.name == kernel.name).unwrap_or_else(|| {
+            self.kernels.push(kernel);
+            self.kernels.len() - 1
+        });
+        self.dispatches.push(Dispatch {
+            kernel: k,
+            bindings: bindings.to_vec(),
+            workgroups: [dim(workgroups), Dim::ONE, Dim::ONE],
+            nodes: vec![format!("node{}", self.dispatches.len())],
+            bytes: dim("12"),
+            flops: dim("1"),
+        });
+    }
+}
+
+fn product(shape: &[&str]) -> String {
+    shape.iter().fold("1".to_owned(), |p, d| format!("{p}*({d})"))
+}
+
+fn port(name: &str, dtype: DType, shape: &[&str], buffer: usize) -> Port {
+    Port { name: name.to_owned(), dtype, shape: shape.iter().map(|d| dim(d)).collect(), buffer }
+}
+
+fn kernel(name: &str, reads: usize, writes: usize, dims: &[&str], body: &str) -> Kernel {
+    let mut wgsl = String::new();
+    for i in 0..reads + writes {
+        let access = if i < reads { "read" } else { "read_write" };
+        wgsl += &format!("@group(0) @binding({i}) var<storage, {access}> b{i}: array<f32>;\n");
+    }
+    if !dims.is_empty() {
+        let fields: Vec<String> = dims.iter().map(|d| format!("{d}: i32")).collect();
+        wgsl += &format!("struct Dims {{ {} }}\n", fields.join(", "));
+        wgsl += &format!("@group(0) @binding({}) var<uniform> dims: Dims;\n", reads + writes);
+    }
+    wgsl += &format!(
+        "@compute @workgroup_size(64) fn main(@builtin(global_invocation_id) id: vec3<u32>) {{\n\
+         let i = id.x;\n{body}\n}}\n"
+    );
+    let mut bindings = vec![Access::Read; reads];
+    bindings.extend(vec![Access::ReadWrite; writes]);
+    Kernel {
+        name: name.to_owned(),
+        family: "map".to_owned(),
+        wgsl,
+        workgroup_size: [64, 1, 1],
+        bindings,
+        uses_dims: !dims.is_empty(),
+        workgroup_bytes: 0,
+        features: vec![],
+    }
+}
+
+/// `y = x + w` over 7×13.
+fn add() -> Program {
+    let mut p = program(&[]);
+    let x = p.input("x", DType::F32, &["7", "13"]);
+    let w = p.weight("w", Tensor::from_f32(vec![91], &ramp(91)));
+    let y = p.output("y", DType::F32, &["7", "13"]);
+    let k = kernel("add", 2, 1, &[], "if (i < 91u) { b2[i] = b0[i] + b1[i]; }");
+    p.dispatch(k, &[x, w, y], "2");
+    p
+}
+
+/// `y[n] = Σ_m x[n, m]·2 + m`, through three arena buffers, with symbols `n` and `m`.
+fn rows() -> Program {
+    let mut p = program(&["m", "n"]);
+    let x = p.input("x", DType::F32, &["n", "m"]);
+    let double = p.arena(0, 0, 1, "n*m");
+    let again = p.arena(1, 1, 2, "n*m");
+    let sums = p.arena(0, 2, 3, "n");
+    let y = p.output("y", DType::F32, &["n"]);
+    let dims = ["m", "n"];
+    let map = "if (i < u32(dims.m * dims.n)) { b1[i] = b0[i] * 2.0; }";
+    p.dispatch(kernel("double", 1, 1, &dims, map), &[x, double], "(m*n + 63)/64");
+    let copy = "if (i < u32(dims.m * dims.n)) { b1[i] = b0[i]; }";
+    p.dispatch(kernel("copy", 1, 1, &dims, copy), &[double, again], "(m*n + 63)/64");
+    let sum = "if (i < u32(dims.n)) { var s = 0.0; \
+               for (var j = 0u; j < u32(dims.m); j++) { s += b0[i * u32(dims.m) + j]; } b1[i] = s; }";
+    p.dispatch(kernel("sum", 1, 1, &dims, sum), &[again, sums], "(n + 63)/64");
+    let plus = "if (i < u32(dims.n)) { b1[i] = b0[i] + f32(dims.m); }";
+    p.dispatch(kernel("plus", 1, 1, &dims, plus), &[sums, y], "(n + 63)/64");
+    p
+}
+
+fn rows_by_hand(n: usize, m: usize) -> Vec<f32> {
+    let x = ramp(n * m);
+    (0..n).map(|r| x[r * m..(r + 1) * m].iter().map(|v| v * 2.0).sum::<f32>() + m as f32).collect()
+}
+
+fn ramp(n: usize) -> Vec<f32> {
+    (0..n).map(|i| i as f32 - 3.0).collect()
+}
+
+fn f32s(shape: &[usize]) -> Tensor {
+    Tensor::from_f32(shape.to_vec(), &ramp(shape.iter().product()))
+}
+
+fn on_each(test: impl Fn(&Gpu)) {
+    for gpu in testing::gpus() {
+        eprintln!("on {gpu:?}");
+        test(gpu);
+    }
+}
+
+#[test]
+fn adds_a_weight_and_repeats_itself() {
+    on_each(|gpu| {
+        let mut s = Session::new_blocking(gpu, &add()).unwrap();
+        for _ in 0..3 {
+            let out = s.run_blocking(&[("x", f32s(&[7, 13]))]).unwrap();
+            assert_eq!((out.len(), out[0].0.as_str(), &out[0].1.shape), (1, "y", &vec![7, 13]));
+            let want: Vec<f32> = ramp(91).iter().map(|v| v * 2.0).collect();
+            assert_eq!(out[0].1.to_f32s().unwrap(), want);
+        }
+    });
+}
+
+#[test]
+fn one_session_serves_many_shapes_even_empty_ones() {
+    on_each(|gpu| {
+        let mut s = Session::new_blocking(gpu, &rows()).unwrap();
+        for (n, m) in [(3, 5), (7, 13), (1, 1), (130, 67), (3, 5), (0, 4), (4, 0), (0, 0), (7, 13)] {
+            let out = s.run_blocking(&[("x", f32s(&[n, m]))]).unwrap();
+            assert_eq!(out[0].1.shape, [n]);
+            assert_eq!(out[0].1.to_f32s().unwrap(), rows_by_hand(n, m), "{n} {m}");
+        }
+        s.trim();
+        let out = s.run_blocking(&[("x", f32s(&[3, 5]))]).unwrap();
+        assert_eq!(out[0].1.to_f32s().unwrap(), rows_by_hand(3, 5));
+    });
+}
+
+#[test]
+fn outputs_stay_on_the_device_and_feed_the_next_run() {
+    on_each(|gpu| {
+        let mut s = Session::new_blocking(gpu, &add()).unwrap();
+        let mut x: Value = gpu.upload_blocking(&f32s(&[7, 13])).unwrap().into();
+        let mut kept = Vec::new();
+        for _ in 0..6 {
+            let out = s.run_on_device_blocking(&[("x", x)]).unwrap().swap_remove(0).1;
+            kept.push(out.clone());
+            x = out.into();
+        }
+        for (i, t) in kept.iter().enumerate() {
+            let want: Vec<f32> = ramp(91).iter().map(|v| v * (i + 2) as f32).collect();
+            assert_eq!(t.read_blocking().unwrap().to_f32s().unwrap(), want, "run {i}");
+        }
+    });
+}
+
+/// `count += n` for `n` from an input's shape; `out = count`.
+fn counter() -> Program {
+    let mut p = program(&["n", "pos"]);
+    let _x = p.input("x", DType::F32, &["n"]);
+    let state = p.buffer(BufferKind::State { name: "count".to_owned() }, DType::F32, "2");
+    let out = p.output("out", DType::F32, &["2"]);
+    let step = "if (i == 0u) { b0[0] += f32(dims.n); b0[1] = f32(dims.pos); }";
+    p.dispatch(kernel("step", 0, 1, &["n", "pos"], step), &[state], "1");
+    p.dispatch(kernel("show", 1, 1, &[], "if (i < 2u) { b1[i] = b0[i]; }"), &[state, out], "1");
+    p
+}
+
+#[test]
+fn states_persist_until_they_are_reset() {
+    on_each(|gpu| {
+        let mut s = Session::new_blocking(gpu, &counter()).unwrap();
+        let e = s.run_blocking(&[("x", f32s(&[3]))]).unwrap_err().to_string();
+        assert!(e.contains("\"pos\"") && e.contains("set its value"), "{e}");
+        assert!(matches!(s.set_symbol("nope", 1), Err(RunError::Unknown { .. })));
+        let run = |s: &mut Session, n: usize, pos: i64| {
+            s.set_symbol("pos", pos).unwrap();
+            s.run_blocking(&[("x", f32s(&[n]))]).unwrap()[0].1.to_f32s().unwrap()
+        };
+        assert_eq!(run(&mut s, 3, 10), [3.0, 10.0]);
+        assert_eq!(run(&mut s, 4, 11), [7.0, 11.0]);
+        pollster::block_on(s.reset()).unwrap();
+        assert_eq!(run(&mut s, 5, 12), [5.0, 12.0]);
+        pollster::block_on(s.reset_state("count")).unwrap();
+        assert_eq!(run(&mut s, 1, 0), [1.0, 0.0]);
+        assert!(pollster::block_on(s.reset_state("other")).is_err());
+    });
+}
+
+#[test]
+fn bytes_that_fill_no_whole_word_survive() {
+    on_each(|gpu| {
+        let mut p = program(&["n"]);
+        let x = p.input("x", DType::U8, &["n"]);
+        let y = p.output("y", DType::U8, &["n"]);
+        let mut k = kernel("copy", 1, 1, &[], "if (i < arrayLength(&b1)) { b1[i] = b0[i]; }");
+        k.wgsl = k.wgsl.replace("array<f32>", "array<u32>");
+        p.dispatch(k, &[x, y], "(n + 255)/256");
+        let mut s = Session::new_blocking(gpu, &p).unwrap();
+        for n in [0usize, 1, 2, 3, 5, 16, 17, 301] {
+            let bytes: Vec<u8> = (0..n).map(|i| (i * 7 + 1) as u8).collect();
+            let t = Tensor::new(DType::U8, vec![n], bytes.clone()).unwrap();
+            let out = s.run_blocking(&[("x", t)]).unwrap();
+            assert_eq!(out[0].1.bytes().unwrap(), bytes, "{n}");
+        }
+    });
+}
+
+#[test]
+fn wrong_inputs_are_all_named() {
+    on_each(|gpu| {
+        let mut p = rows();
+        p.constraints = vec![DimConstraint { a: dim("m"), b: dim("2*n"), node: "enc/Add".to_owned() }];
+        let mut s = Session::new_blocking(gpu, &p).unwrap();
+        let e = s.run_blocking(&[("z", f32s(&[2])), ("z", f32s(&[2]))]).unwrap_err().to_string();
+        for part in
+            ["\"z\": the model has no such input", "given twice", "\"x\": it is missing; it is f32[n, m]"]
+        {
+            assert!(e.contains(part), "{part} in {e}");
+        }
+        let e = s.run_blocking(&[("x", Tensor::from_i64(vec![2], &[1, 2]))]).unwrap_err().to_string();
+        assert!(e.contains("must be f32, not i64") && e.contains("must have shape [n, m], not [2]"), "{e}");
+        let e = s.run_blocking(&[("x", f32s(&[2, 5]))]).unwrap_err();
+        assert_eq!(e.to_string(), "node \"enc/Add\" needs m (here 5) and 2*n (here 4) to be equal");
+        assert!(s.run_blocking(&[("x", Tensor::absent(DType::F32, vec![2, 4]))]).is_err());
+        let out = s.run_blocking(&[("x", f32s(&[2, 4]))]).unwrap();
+        assert_eq!(out[0].1.to_f32s().unwrap(), rows_by_hand(2, 4));
+    });
+}
+
+#[test]
+fn an_edited_plan_is_refused_in_words() {
+    type Edit = fn(&mut Program);
+    let edits: &[(Edit, &str)] = &[
+        (|p| p.version = 99, "format version 99"),
+        (|p| p.dispatches[0].kernel = 7, "there is no kernel 7"),
+        (|p| p.dispatches[0].bindings[0] = 70, "there is no buffer 70"),
+        (|p| p.dispatches[0].bindings.truncate(1), "binds 1 buffers, the kernel has 2"),
+        (|p| p.inputs[0].buffer = 1, "is not the one of input 0"),
+        (|p| p.inputs[0].buffer = 100, "there is no buffer 100"),
+        (|p| p.outputs[0].dtype = DType::I64, "is i64, its buffer 4 is f32"),
+        (|p| p.symbols[0] = "q".to_owned(), "`m`, which is not among the symbols"),
+        (|p| p.kernels[0].workgroup_size = [0, 1, 1], "has a zero"),
+        (|p| p.kernels[0].workgroup_size = [32, 1, 1], "says workgroup size [64, 1, 1]"),
+        (|p| p.kernels[1].wgsl.clear(), "has no text"),
+        (|p| p.buffers[1].kind = BufferKind::Arena { arena: 1, first: 0, last: 1 }, "share memory"),
+        (|p| p.buffers[1].kind = BufferKind::Arena { arena: 0, first: 0, last: 0 }, "lives only from"),
+        (
+            |p| p.buffers[1].kind = BufferKind::Arena { arena: 0, first: 5, last: 90 },
+            "lives from dispatch 5 to 90",
+        ),
+        (
+            |p| p.buffers[1].kind = BufferKind::Arena { arena: usize::MAX, first: 0, last: 1 },
+            "more than there are",
+        ),
+        (|p| p.buffers[1].kind = BufferKind::Weight { name: "w".to_owned() }, "\"w\" is missing"),
+        (|p| p.buffers[1].kind = BufferKind::State { name: "s".to_owned() }, "must be a number"),
+        (|p| p.buffers[1].elements = dim("%0"), "not an expression over symbols"),
+        (|p| p.dispatches[0].workgroups[0] = dim("zz"), "`zz`, which is not among"),
+    ];
+    for (edit, want) in edits {
+        let mut p = rows();
+        edit(&mut p);
+        let problems = wgfc_runtime::check::check(&p).join("\n");
+        assert!(problems.contains(want), "{want} in {problems:?}");
+    }
+    assert_eq!(wgfc_runtime::check::check(&rows()), Vec::<String>::new());
+    // What only a device can tell.
+    let edits: &[(Edit, &str)] = &[
+        (
+            |p| p.kernels[0].wgsl = p.kernels[0].wgsl.replace("b1[i]", "b9[i]"),
+            "kernel `double` does not compile",
+        ),
+        (|p| p.kernels[0].bindings.swap(0, 1), "writes buffer 0"),
+        (|p| p.kernels[0].uses_dims = false, "kernel `double` does not compile"),
+        (|p| p.kernels[0].features = vec!["telepathy".to_owned()], "feature `telepathy`"),
+        (|p| p.kernels[0].workgroup_bytes = 1 << 30, "(bytes of workgroup memory) needs 1073741824"),
+    ];
+    on_each(|gpu| {
+        for (edit, want) in edits {
+            let mut p = rows();
+            edit(&mut p);
+            let e = Session::new_blocking(gpu, &p).map(|_| ()).unwrap_err().to_string();
+            assert!(e.contains(want), "{want} in {e}");
+        }
+    });
+}
+
+#[test]
+fn too_much_is_refused_with_numbers() {
+    on_each(|gpu| {
+        let mut p = rows();
+        p.dispatches[0].workgroups[0] = dim("1000000*n");
+        let mut s = Session::new_blocking(gpu, &p).unwrap();
+        let e = s.run_blocking(&[("x", f32s(&[1, 2]))]).unwrap_err();
+        assert!(matches!(e, RunError::Limits { need: 1_000_000, .. }), "{e}");
+        let mut p = rows();
+        p.buffers[1].elements = dim("1000000000000*n*m");
+        let mut s = Session::new_blocking(gpu, &p).unwrap();
+        assert!(matches!(s.run_blocking(&[("x", f32s(&[1, 2]))]), Err(RunError::Limits { .. })));
+        p.buffers[1].elements = dim("n - 5");
+        let mut s = Session::new_blocking(gpu, &p).unwrap();
+        assert!(matches!(s.run_blocking(&[("x", f32s(&[1, 2]))]), Err(RunError::Plan(_))));
+    });
+}
+
+#[test]
+fn absent_weights_and_wrong_ones_are_named() {
+    on_each(|gpu| {
+        let mut p = add();
+        p.weights.insert("w".to_owned(), Tensor::absent(DType::F32, vec![91]));
+        let e = Session::new_blocking(gpu, &p).map(|_| ()).unwrap_err();
+        assert_eq!(e, RunError::WeightAbsent { name: "w".to_owned() });
+        p.weights.insert("w".to_owned(), f32s(&[90]));
+        let e = Session::new_blocking(gpu, &p).map(|_| ()).unwrap_err().to_string();
+        assert!(e.contains("the weight \"w\" is f32[90]"), "{e}");
+    });
+}
+
+#[test]
+fn only_the_outputs_asked_for_are_read() {
+    on_each(|gpu| {
+        let mut p = add();
+        let (x, z) = (0, p.output("z", DType::F32, &["7", "13"]));
+        p.dispatch(kernel("neg", 1, 1, &[], "if (i < 91u) { b1[i] = -b0[i]; }"), &[x, z], "2");
+        let mut s = Session::new_blocking(gpu, &p).unwrap();
+        let x = [("x", Value::from(f32s(&[7, 13])))];
+        let out = pollster::block_on(s.run_values(&x, Some(&["z"]))).unwrap();
+        assert_eq!((out.len(), out[0].0.as_str()), (1, "z"));
+        assert_eq!(out[0].1.to_f32s().unwrap()[0], 3.0);
+        assert_eq!(pollster::block_on(s.run_values(&x, Some(&[]))).unwrap().len(), 0);
+        let e = pollster::block_on(s.run_values(&x, Some(&["q"]))).unwrap_err().to_string();
+        assert_eq!(e, "there is no output \"q\"; there is: \"y\", \"z\"");
+    });
+}
+
+#[test]
+fn profiles_and_measures_are_plausible() {
+    on_each(|gpu| {
+        let mut s = Session::new_blocking(gpu, &rows()).unwrap();
+        let p = s.profile_blocking(&[("x", f32s(&[130, 67]))], 3).unwrap();
+        assert_eq!(p.dispatches.len(), 4);
+        assert_eq!((p.dispatches[2].kernel.as_str(), p.dispatches[0].workgroups), ("sum", [137, 1, 1]));
+        assert_eq!(p.gpu_ns.is_some(), gpu.profile().timestamps);
+        assert!(p.wall_ns.unwrap() >= p.submit_ns.unwrap() && p.record_ns.unwrap() > 0.0, "{p:?}");
+        assert!(s.profile_blocking(&[("x", f32s(&[0, 67]))], 1).unwrap().dispatches.is_empty());
+        let m = measure::measure_blocking(gpu).unwrap();
+        eprintln!("{gpu:?}: {m:?}");
+        assert!(m.copy_bytes_per_second > 1e7 && m.dispatch_ns > 100.0 && m.round_trip_ns > m.dispatch_ns);
+    });
+}
+
+#[test]
+fn adapters_are_chosen_by_name_index_and_kind() {
+    let all = Gpu::adapters_blocking();
+    let e = Gpu::request_blocking(&AdapterChoice::Index(all.len())).unwrap_err().to_string();
+    assert!(e.contains(&format!("number {} is wanted", all.len())), "{e}");
+    for (i, a) in all.iter().enumerate() {
+        let one = Gpu::request_blocking(&AdapterChoice::Index(i)).unwrap();
+        assert_eq!(one.summary().name, a.name);
+        let part = a.name[..a.name.len().min(6)].to_uppercase();
+        assert!(Gpu::request_blocking(&AdapterChoice::Name(part)).is_ok());
+    }
+    if let Some(a) = all.iter().find(|a| a.is_software) {
+        assert!(Gpu::request_blocking(&"software".parse().unwrap()).unwrap().summary().is_software, "{a:?}");
+    }
+    assert_eq!("2".parse(), Ok(AdapterChoice::Index(2)));
+    assert_eq!("NVIDIA".parse(), Ok(AdapterChoice::Name("NVIDIA".to_owned())));
+}
