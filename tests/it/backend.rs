@@ -6,6 +6,7 @@ use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::sync::{Arc, Once};
+use std::time::{Duration, Instant};
 use wgfc_compiler::import::{ExternalData, import, shape_inputs};
 use wgfc_compiler::{Errors, Fusion, Kind, Options};
 use wgfc_ir::eval::evaluate;
@@ -119,6 +120,8 @@ pub struct Compiled {
     inputs: Vec<String>,
     /// Those whose values were fixed when compiling, because shapes depend on them.
     pub fixed: Vec<String>,
+    /// How long the compiler took, weights' reading included, and how long the driver did to load the program.
+    pub took: [Duration; 2],
 }
 
 enum Engine {
@@ -175,14 +178,19 @@ impl Backend {
                 break;
             }
         }
+        let start = Instant::now();
+        let mut compiled = None;
         let engine = match self {
             Backend::Evaluator => Engine::Graph(Box::new(import(&bytes, &beside, &options)?.graph)),
             Backend::Adapter(gpu) => {
                 let program = wgfc_compiler::compile(&bytes, &beside, &options)?;
+                compiled = Some(start.elapsed());
                 Engine::Session(Box::new(session(gpu, &program)?))
             }
         };
-        Ok(Compiled { engine, inputs, fixed: options.values.into_keys().collect() })
+        let compiled = compiled.unwrap_or_else(|| start.elapsed());
+        let took = [compiled, start.elapsed() - compiled];
+        Ok(Compiled { engine, inputs, fixed: options.values.into_keys().collect(), took })
     }
 }
 

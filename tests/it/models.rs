@@ -57,9 +57,8 @@ fn name(level: Fusion) -> &'static str {
 
 /// Compiles and runs one model, a printed line for each data set.
 fn check(folder: &Folder, level: Fusion, backend: &Backend) -> Result<(), Failure> {
-    let start = Instant::now();
     let mut model = backend.compile(&folder.model_path(), level, &[])?;
-    let compiled = start.elapsed().as_secs_f64();
+    let [compiled, loaded] = model.took.map(|t| t.as_secs_f64());
     let mut bad = vec![];
     for n in 0..folder.data_sets() {
         let data = folder.data_set(n).map_err(Failure::error)?;
@@ -70,7 +69,7 @@ fn check(folder: &Folder, level: Fusion, backend: &Backend) -> Result<(), Failur
         let verdict = if share <= 1.0 { "ok" } else { "WRONG" };
         let what = model.dispatches().map_or(String::new(), |d| format!("{d} dispatches"));
         crate::say(format!(
-            "{:<22} {:<12} set {n}  error {worst:9.2e}  compile {compiled:7.2} s  run {ran:7.2} s  {what}  {verdict}",
+            "{:<22} {:<12} set {n}  error {worst:9.2e}  compile {compiled:6.2} s  load {loaded:6.2} s  run {ran:7.2} s  {what}  {verdict}",
             folder.name,
             name(level),
         ));
