@@ -86,8 +86,11 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     println!("{}: session {:.3} s", gpu.summary().name, start.elapsed().as_secs_f64());
     let mut inputs = vec![];
     for (i, p) in program.inputs.iter().enumerate() {
-        let shape: Vec<usize> =
-            p.shape.iter().map(|d| d.as_const().map(|c| c as usize).ok_or(format!("give --dim {d}=…"))).collect::<Result<_, _>>()?;
+        let shape: Vec<usize> = p
+            .shape
+            .iter()
+            .map(|d| d.as_const().map(|c| c as usize).ok_or(format!("give --dim {d}=…")))
+            .collect::<Result<_, _>>()?;
         let n: usize = shape.iter().product();
         let mut noise = Noise(77 + i as u64);
         let t = match p.dtype {
@@ -137,7 +140,17 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             let us = d.gpu_ns.unwrap_or(0.0) / 1e3;
             let per = |n: u64| if us > 0.0 { n as f64 / us / 1e3 } else { 0.0 };
             let w = d.workgroups;
-            writeln!(f, "{},{}x{}x{},{us:.1},{:.0},{:.0},\"{}\"", d.kernel, w[0], w[1], w[2], per(d.flops), per(d.bytes), k.family)?;
+            writeln!(
+                f,
+                "{},{}x{}x{},{us:.1},{:.0},{:.0},\"{}\"",
+                d.kernel,
+                w[0],
+                w[1],
+                w[2],
+                per(d.flops),
+                per(d.bytes),
+                k.family
+            )?;
         }
     }
     Ok(())

@@ -58,6 +58,8 @@ pub struct Importer<'m> {
     pub(super) errors: Vec<Diagnostic>,
     /// Functions being inlined, innermost last.
     pub(super) calls: Vec<(String, String)>,
+    /// Bytes moved by the nodes so far, each a kernel of its own.
+    pub(super) bytes_unfused: Dim,
     pub(super) expanded: usize,
     /// Inputs of the model whose data shapes depend on.
     pub(super) shape_inputs: BTreeSet<String>,
@@ -317,6 +319,7 @@ impl<'m> Importer<'m> {
 
     /// Names the results of a node, evaluates the small integer ones, checks their dimensions.
     fn bind(&mut self, g: &mut Graph, scope: &mut Scope, n: &NodeProto, values: Vec<Value>, at: Location) {
+        let mut made = vec![];
         for (i, name) in n.output.iter().enumerate().filter(|(_, o)| !o.is_empty()) {
             let Some(v) = values.get(i).copied() else {
                 let d = Diagnostic::unsupported(format!("output {i} (\"{name}\") is not supported"));
@@ -331,10 +334,22 @@ impl<'m> Importer<'m> {
                 continue;
             }
             let v = self.evaluated(g, v);
+            made.push(v);
             if let Some(slot @ None) = g.node_mut(v.node).names.get_mut(v.port as usize) {
                 *slot = Some(name.as_str().into());
             }
             scope.values.insert(name.clone(), Slot::Made(v));
+        }
+        if self.calls.is_empty() {
+            let read: Vec<Value> = n
+                .input
+                .iter()
+                .filter_map(|i| match scope.values.get(i) {
+                    Some(Slot::Made(v)) => Some(*v),
+                    _ => None,
+                })
+                .collect();
+            self.bytes_unfused = &self.bytes_unfused + &super::traffic::bytes(g, n, &read, &made);
         }
     }
 

@@ -18,6 +18,7 @@ mod survey;
 pub(crate) mod testing;
 #[cfg(test)]
 mod tests;
+mod traffic;
 pub mod weights;
 
 pub use cx::Cx;
@@ -65,6 +66,8 @@ pub struct Imported {
     pub graph: Graph,
     /// Nodes of the model (constants not counted).
     pub model_nodes: usize,
+    /// Bytes moved if every node of the model were a kernel of its own.
+    pub bytes_unfused: Dim,
     /// What the user should know.
     pub warnings: Vec<String>,
 }
@@ -115,6 +118,7 @@ fn run(model: &ModelProto, external: &dyn ExternalData, options: &Options) -> Ra
         warnings: vec![],
         errors: survey.unsupported.iter().map(Unsupported::diagnostic).collect(),
         calls: vec![],
+        bytes_unfused: Dim::ZERO,
         expanded: 0,
         shape_inputs: BTreeSet::new(),
     };
@@ -145,7 +149,8 @@ fn lower(im: &mut Importer, proto: &GraphProto, options: &Options) -> Result<Imp
         im.warn("f64 values are computed in f32".into());
     }
     let model_nodes = proto.node.iter().filter(|n| n.op_type != "Constant").count();
-    Ok(Imported { graph: g, model_nodes, warnings: std::mem::take(&mut im.warnings) })
+    let bytes_unfused = std::mem::take(&mut im.bytes_unfused);
+    Ok(Imported { graph: g, model_nodes, bytes_unfused, warnings: std::mem::take(&mut im.warnings) })
 }
 
 fn check_header(model: &ModelProto) -> Result<&GraphProto, Errors> {
