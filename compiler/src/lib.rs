@@ -15,5 +15,5 @@ pub mod rewrite;
 pub mod shape_eval;
 
 pub use error::{Diagnostic, Errors, Kind, Location};
-pub use options::{DeviceProfile, Fusion, Options};
+pub use options::{DeviceProfile, Fusion, Options, Rewrites};
 pub use pipeline::compile;

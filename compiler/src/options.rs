@@ -59,6 +59,15 @@ impl Default for DeviceProfile {
     }
 }
 
+/// Which rewrites to leave out.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Rewrites {
+    /// Only those that keep every bit of the result.
+    pub exact_only: bool,
+    /// Do not merge products that share an operand.
+    pub no_merge: bool,
+}
+
 /// Options of a compilation.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Options {
@@ -69,6 +78,8 @@ pub struct Options {
     /// Inputs to fix: name to value. They become constants and are no inputs of the program. What
     /// decides shapes (axes, sizes, limits of a range) must be known while compiling.
     pub values: BTreeMap<String, Tensor>,
+    /// Rewrites to leave out.
+    pub rewrites: Rewrites,
     /// The target.
     pub profile: DeviceProfile,
     /// Tensors of the model to return as extra outputs; fusion stops at them.

@@ -25,7 +25,7 @@ pub fn compile_observed(
     verify(&graph, "import")?;
     observe("1-import", &|| wgfc_ir::text::print(&graph));
 
-    crate::rewrite::rewrite(&mut graph)?;
+    crate::rewrite::rewrite(&mut graph, options)?;
     verify(&graph, "rewrite")?;
     observe("2-rewrite", &|| wgfc_ir::text::print(&graph));
 

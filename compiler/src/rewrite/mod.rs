@@ -1,9 +1,95 @@
-//! Rewrites of the graph by equality saturation.
+//! Rewrites of the graph.
+//!
+//! 1. [`canonical`] cleans up: one way to say each thing.
+//! 2. [`region`] saturates the graph with the [`rules`], a region at a time.
+//! 3. [`recognise`] finds the raised operators that span more than a pattern can say.
+//! 4. [`merge`] joins products that share an operand.
+//!
+//! The rules are bounded by rounds and terms, never by time, and everything here visits nodes in
+//! an order that the graph determines: the same graph always gives the same result.
 
-use wgfc_ir::Graph;
+pub mod canonical;
+pub mod extract;
+pub mod fold;
+pub mod guards;
+pub mod merge;
+pub mod recognise;
+pub mod region;
+pub mod rules;
+pub mod term;
+pub mod views;
 
-/// Rewrites `graph` in place.
-pub fn rewrite(graph: &mut Graph) -> Result<(), crate::Errors> {
-    let _ = graph;
+#[cfg(test)]
+mod tests;
+
+use crate::options::Fusion;
+use crate::{Diagnostic, Errors, Options};
+use wgfc_ir::{Graph, NodeId, Op};
+
+/// What [`rewrite`] did.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct RewriteReport {
+    /// Nodes before, inputs and constants included.
+    pub nodes_before: usize,
+    /// Nodes after.
+    pub nodes_after: usize,
+    /// What the rules did.
+    pub rules: region::Outcome,
+    /// Guards against NaN removed.
+    pub nan_guards: usize,
+    /// Attentions recognised.
+    pub attentions: usize,
+    /// Groups of products merged: how many products each had.
+    pub merged: Vec<usize>,
+}
+
+/// Rewrites `graph` in place; its inputs and outputs keep their names, order and types.
+///
+/// With [`Fusion::None`] only the clean-ups are done, with [`Fusion::Elementwise`] also the exact
+/// rules, with [`Fusion::Full`] everything that `options.rewrites` does not switch off. Fails only
+/// if the graph is malformed or a rule is wrong.
+pub fn rewrite(graph: &mut Graph, options: &Options) -> Result<RewriteReport, Errors> {
+    let mut report = RewriteReport { nodes_before: graph.len(), ..RewriteReport::default() };
+    stages(graph, options, &mut report).map_err(Diagnostic::internal)?;
+    for n in graph.node_ids().collect::<Vec<_>>() {
+        for body in subgraphs(graph, n) {
+            rewrite(body, options)?;
+        }
+    }
+    report.nodes_after = graph.len();
+    Ok(report)
+}
+
+fn stages(graph: &mut Graph, options: &Options, report: &mut RewriteReport) -> Result<(), String> {
+    canonical::clean(graph)?;
+    let full = options.fusion == Fusion::Full;
+    let approximate = full && !options.rewrites.exact_only;
+    if options.fusion == Fusion::None {
+        return Ok(());
+    }
+    let mut rules = rules::exact();
+    if approximate {
+        rules.extend(rules::approx());
+        rules.extend(rules::raise());
+    }
+    report.rules = region::saturate(graph, &rules)?;
+    canonical::clean(graph)?;
+    if approximate {
+        report.nan_guards = recognise::nan_guard::remove(graph)?;
+        report.attentions = recognise::attention::recognise(graph)?;
+        canonical::clean(graph)?;
+    }
+    if full && !options.rewrites.no_merge {
+        report.merged = merge::merge(graph, options.profile.max_binding_bytes)?;
+        canonical::clean(graph)?;
+    }
     Ok(())
+}
+
+fn subgraphs(graph: &mut Graph, n: NodeId) -> Vec<&mut Graph> {
+    match &mut graph.node_mut(n).op {
+        Op::If { then_branch, else_branch } => vec![then_branch, else_branch],
+        Op::Loop { body, .. } | Op::Scan { body, .. } => vec![body],
+        _ => vec![],
+    }
 }

@@ -1,0 +1,116 @@
+//! Choosing one term for each e-class.
+//!
+//! Greedy from the leaves up, with shared subterms counted once: the cost of a choice is the sum
+//! over the *set* of e-classes it needs. Every term but a leaf costs something, so that no class
+//! is ever chosen to need itself.
+
+use super::term::{Head, Term, Terms, decode};
+use super::views::elements;
+use egg::{Id, Language};
+use rustc_hash::FxHashMap;
+use std::collections::BTreeMap;
+use wgfc_ir::{BinaryOp, Dim, Op, ScalarNode, UnaryOp};
+
+/// What a symbolic extent counts as.
+pub const UNKNOWN_EXTENT: i64 = 128;
+/// Constant terms of at most this many elements are computed by the compiler.
+pub const MAX_FOLDED: f64 = (64 << 20) as f64;
+
+/// The cost of one term without its operands: elements moved, and arithmetic in units of that.
+/// Elementwise operators and views will be fused and cost no traffic of their own.
+fn cost(g: &Terms, class: Id, term: &Term) -> Option<f64> {
+    const STEP: f64 = 1.0;
+    if matches!(term.head, Head::Leaf(_) | Head::Attr(_) | Head::Lit(_)) {
+        return Some(0.0);
+    }
+    let facts = &g[class].data;
+    let out = elements(facts.ty.as_ref()?, UNKNOWN_EXTENT);
+    if facts.konst && out <= MAX_FOLDED {
+        return Some(1e-3);
+    }
+    let (op, inputs) = decode(&g.analysis, term, &|id| &g[id].data)?;
+    let read: f64 = inputs
+        .iter()
+        .map(|i| g[*i].data.ty.as_ref().map_or(0.0, |t| elements(t, UNKNOWN_EXTENT)))
+        .sum();
+    Some(
+        STEP + match &op {
+            Op::Map { body, .. } => out * body.nodes.iter().map(weight).sum::<f64>(),
+            Op::View { .. } => 0.01 * out,
+            Op::Reduce { .. } => read,
+            Op::Contract(c) => {
+                let sizes = |labels: &[u8], of: Id| -> Vec<(u8, f64)> {
+                    let Some(t) = g[of].data.ty.as_ref() else { return vec![] };
+                    let extent = |d: &Dim| d.eval_syms(&|_| Some(UNKNOWN_EXTENT)).unwrap_or(UNKNOWN_EXTENT);
+                    labels.iter().zip(&t.shape).map(|(l, d)| (*l, extent(d) as f64)).collect()
+                };
+                let [a, b] = inputs.as_slice() else { return None };
+                let extents: BTreeMap<u8, f64> = sizes(&c.a, *a).into_iter().chain(sizes(&c.b, *b)).collect();
+                read + out + extents.values().product::<f64>() / 8.0
+            }
+            Op::Softmax { .. } | Op::Norm { .. } => 2.0 * out,
+            _ => read + out,
+        },
+    )
+}
+
+/// Arithmetic of a scalar operator, in additions.
+fn weight(n: &ScalarNode) -> f64 {
+    match n {
+        ScalarNode::Arg(_) | ScalarNode::Const(_) => 0.0,
+        ScalarNode::Unary(UnaryOp::Neg | UnaryOp::Abs | UnaryOp::Not, _) => 1.0,
+        ScalarNode::Unary(UnaryOp::Sqrt | UnaryOp::Rsqrt | UnaryOp::Recip, _) => 2.0,
+        ScalarNode::Unary(UnaryOp::Floor | UnaryOp::Ceil | UnaryOp::Round | UnaryOp::Trunc, _) => 1.0,
+        ScalarNode::Unary(..) => 4.0,
+        ScalarNode::Binary(BinaryOp::Div | BinaryOp::Rem | BinaryOp::Mod, ..) => 2.5,
+        ScalarNode::Binary(BinaryOp::Pow, ..) => 8.0,
+        _ => 1.0,
+    }
+}
+
+/// The choice for one class: the term, and everything it needs with what each costs.
+struct Choice {
+    term: Term,
+    total: f64,
+    needs: BTreeMap<Id, f64>,
+}
+
+/// The chosen term of every class that has one; children are canonical ids.
+pub fn extract(g: &Terms) -> FxHashMap<Id, Term> {
+    let mut classes: Vec<Id> = g.classes().map(|c| c.id).collect();
+    classes.sort_unstable();
+    let mut best: FxHashMap<Id, Choice> = FxHashMap::default();
+    let mut changed = true;
+    while changed {
+        changed = false;
+        for &id in &classes {
+            for node in &g[id].nodes {
+                let Some(own) = cost(g, id, node) else { continue };
+                let Some(choice) = consider(g, &best, id, node, own) else { continue };
+                let better = best.get(&id).is_none_or(|b| choice.total < b.total * (1.0 - 1e-9));
+                if better {
+                    best.insert(id, choice);
+                    changed = true;
+                }
+            }
+        }
+    }
+    best.into_iter().map(|(id, c)| (id, c.term)).collect()
+}
+
+fn consider(g: &Terms, best: &FxHashMap<Id, Choice>, id: Id, node: &Term, own: f64) -> Option<Choice> {
+    let term = node.clone().map_children(|c| g.find(c));
+    let mut needs = BTreeMap::new();
+    for c in &term.args {
+        for (k, v) in &best.get(c)?.needs {
+            needs.insert(*k, *v);
+        }
+    }
+    if needs.contains_key(&id) {
+        return None;
+    }
+    if own > 0.0 {
+        needs.insert(id, own);
+    }
+    Some(Choice { term, total: needs.values().sum(), needs })
+}

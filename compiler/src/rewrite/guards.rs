@@ -1,0 +1,341 @@
+//! What rules ask before they fire, and right-hand sides that a pattern cannot say.
+
+use super::term::{Attr, Head, Term, Terms, attr, attr_of, lit};
+use super::views::ViewMap;
+use egg::{Applier, Id, PatternAst, Subst, Symbol, Var};
+use wgfc_ir::{DType, Dim, NormKind, Poly, Scalar, ScalarNode, TensorType};
+
+/// A pattern variable of a rule in this crate's tables.
+#[expect(clippy::expect_used, reason = "the names are literals of the rule tables, which the tests build")]
+fn var(name: &str) -> Var {
+    name.parse().expect("a pattern variable")
+}
+
+fn ty(g: &Terms, id: Id) -> Option<&TensorType> {
+    g[id].data.ty.as_deref()
+}
+
+/// All elements of `v` are `x`.
+pub fn is(v: &str, x: f64) -> impl Fn(&mut Terms, Id, &Subst) -> bool + use<> {
+    let v = var(v);
+    move |g, _, s| g[s[v]].data.scalar.is_some_and(|c| c.as_f64() == x)
+}
+/// `v` depends on constants only.
+pub fn konst(v: &str) -> impl Fn(&mut Terms, Id, &Subst) -> bool + use<> {
+    let v = var(v);
+    move |g, _, s| g[s[v]].data.konst
+}
+/// `v` is one known value everywhere and broadcasts without adding axes.
+pub fn scalar(v: &str) -> impl Fn(&mut Terms, Id, &Subst) -> bool + use<> {
+    let v = var(v);
+    move |g, _, s| g[s[v]].data.scalar.is_some() && ty(g, s[v]).is_some_and(|t| t.rank() == 0)
+}
+/// The product of the view `m` and `c` has the view's shape.
+pub fn same_mul(m: &str, c: &str) -> impl Fn(&mut Terms, Id, &Subst) -> bool + use<> {
+    let (m, c) = (var(m), var(c));
+    move |g, root, s| {
+        let Some(Attr::View(m)) = attr_of(g, s[m]) else { return false };
+        ty(g, s[c]).is_some() && ty(g, root).is_some_and(|t| t.shape == m.shape)
+    }
+}
+/// `v` has the type of what the rule replaces.
+pub fn same_type(v: &str) -> impl Fn(&mut Terms, Id, &Subst) -> bool + use<> {
+    let v = var(v);
+    move |g, root, s| ty(g, root).is_some() && ty(g, root) == ty(g, s[v])
+}
+/// What the rule replaces is a float tensor.
+pub fn float() -> impl Fn(&mut Terms, Id, &Subst) -> bool {
+    move |g, root, _| ty(g, root).is_some_and(|t| t.dtype.is_float())
+}
+/// `v` is one known value everywhere and a finite power of two, as is its reciprocal.
+pub fn power_of_two(v: &str) -> impl Fn(&mut Terms, Id, &Subst) -> bool + use<> {
+    let v = var(v);
+    move |g, _, s| g[s[v]].data.scalar.is_some_and(|c| c.dtype.is_float() && exact_reciprocal(c).is_some())
+}
+/// Every value of `x` survives the conversion to the type `t` and back.
+pub fn widens(x: &str, t: &str) -> impl Fn(&mut Terms, Id, &Subst) -> bool + use<> {
+    let (x, t) = (var(x), var(t));
+    move |g, _, s| {
+        let Some(Attr::Type(to)) = attr_of(g, s[t]) else { return false };
+        ty(g, s[x]).is_some_and(|x| lossless(x.dtype, *to))
+    }
+}
+/// `b` should be the first operand of the commutative operator of which `a` is: it has the shape of
+/// the result where `a` has not, or it is no constant where `a` is one. Never true both ways.
+pub fn goes_first(b: &str, a: &str) -> impl Fn(&mut Terms, Id, &Subst) -> bool + use<> {
+    let (b, a) = (var(b), var(a));
+    move |g, root, s| {
+        let rank = |v| (ty(g, v) == ty(g, root), !g[v].data.konst);
+        rank(s[b]) > rank(s[a])
+    }
+}
+
+fn lossless(from: DType, to: DType) -> bool {
+    use DType::*;
+    match (from, to) {
+        (a, b) if a == b => true,
+        (F16 | BF16 | F8E4M3 | F8E4M3Uz | F8E5M2 | F8E5M2Uz | F8E8M0 | F4E2M1, F32 | F64) | (F32, F64) => true,
+        (Bool, _) => true,
+        (I8 | I4 | I2 | U8 | U4 | U2, F16 | F32 | F64) => true,
+        (I16 | U16, F32 | F64) => true,
+        (a, b) if a.is_int() && b.is_int() => {
+            let signed = |d: DType| d.class() == wgfc_ir::Class::Int;
+            match (signed(a), signed(b)) {
+                (x, y) if x == y => a.bits() <= b.bits(),
+                (false, true) => a.bits() < b.bits(),
+                _ => false,
+            }
+        }
+        _ => false,
+    }
+}
+
+/// `1/c`, where that is a power of two as `c` is, both normal in the type.
+fn exact_reciprocal(c: Scalar) -> Option<Scalar> {
+    let v = c.as_f64();
+    let limit = if c.dtype == DType::F16 { 1 << 13 } else { 1 << 30 } as f64;
+    let two = v.is_normal() && v.to_bits() << 12 == 0 && (1.0 / limit..=limit).contains(&v.abs());
+    two.then(|| Scalar::from_f64(c.dtype, 1.0 / v))
+}
+
+/// A right-hand side in code: the e-class equal to the matched one, or `None` not to fire.
+pub struct Make<F>(pub F);
+
+impl<F> Applier<Term, super::term::Table> for Make<F>
+where
+    F: Fn(&mut Terms, Id, &Subst) -> Option<Id>,
+{
+    fn apply_one(
+        &self,
+        g: &mut Terms,
+        root: Id,
+        s: &Subst,
+        _: Option<&PatternAst<Term>>,
+        _: Symbol,
+    ) -> Vec<Id> {
+        match (self.0)(g, root, s) {
+            // A term that does not type, or not as what it replaces, is a bug of the rule and harmless.
+            Some(id) if ty(g, id).is_some() && ty(g, id) == ty(g, root) && g.union(root, id) => vec![id],
+            _ => vec![],
+        }
+    }
+}
+
+/// `x · (1/c)` for a power of two `c`.
+pub fn times_reciprocal(x: &str, c: &str) -> Make<impl Fn(&mut Terms, Id, &Subst) -> Option<Id> + use<>> {
+    let (x, c) = (var(x), var(c));
+    Make(move |g: &mut Terms, _, s: &Subst| {
+        let r = exact_reciprocal(g[s[c]].data.scalar?)?;
+        let r = lit(g, r);
+        Some(g.add(Term::new(Head::Binary(wgfc_ir::BinaryOp::Mul), [s[x], r])))
+    })
+}
+
+/// `outer` after `inner`, as one view of `x`.
+pub fn composed(outer: &str, inner: &str, x: &str) -> Make<impl Fn(&mut Terms, Id, &Subst) -> Option<Id> + use<>> {
+    let (outer, inner, x) = (var(outer), var(inner), var(x));
+    Make(move |g: &mut Terms, _, s: &Subst| {
+        let of = ty(g, s[x])?.shape.clone();
+        let (Attr::View(o), Attr::View(i)) = (attr_of(g, s[outer])?, attr_of(g, s[inner])?) else { return None };
+        let map = i.then(o, &of)?;
+        if map.is_identity(&of) {
+            return Some(s[x]);
+        }
+        let m = attr(g, Attr::View(map));
+        Some(g.add(Term::new(Head::View, [m, s[x]])))
+    })
+}
+
+/// `x`, where the view `m` of it is the identity.
+pub fn unless_moved(m: &str, x: &str) -> Make<impl Fn(&mut Terms, Id, &Subst) -> Option<Id> + use<>> {
+    let (m, x) = (var(m), var(x));
+    Make(move |g: &mut Terms, _, s: &Subst| {
+        let Attr::View(m) = attr_of(g, s[m])? else { return None };
+        m.is_identity(&ty(g, s[x])?.shape).then_some(s[x])
+    })
+}
+
+/// `(view m (mul x c))` as `(mul (view m x) c)`, for one value `c` and a view without fill.
+pub fn mul_after_view(m: &str, x: &str, c: &str) -> Make<impl Fn(&mut Terms, Id, &Subst) -> Option<Id> + use<>> {
+    let (m, x, c) = (var(m), var(x), var(c));
+    Make(move |g: &mut Terms, _, s: &Subst| {
+        let Attr::View(ViewMap { index, fill: None, .. }) = attr_of(g, s[m])? else { return None };
+        if index.len() != ty(g, s[x])?.rank() {
+            return None;
+        }
+        let value = g[s[c]].data.scalar?;
+        let value = lit(g, value);
+        let v = g.add(Term::new(Head::View, [s[m], s[x]]));
+        Some(g.add(Term::new(Head::Binary(wgfc_ir::BinaryOp::Mul), [v, value])))
+    })
+}
+
+/// The axes of a result of shape `out` along which `s`, aligned at the last axis, varies: pairs of
+/// an axis of `s` and one of the result.
+fn varying(s: &[Dim], out: usize) -> Option<Vec<(usize, usize)>> {
+    let skip = out.checked_sub(s.len())?;
+    Some((0..s.len()).filter(|i| !s[*i].is(1)).map(|i| (i, skip + i)).collect())
+}
+
+/// `(mul (view m y) c)` as `(view m (mul y c'))` for a constant `c`.
+///
+/// Each axis along which `c` varies must be some whole axes of `y`, in row-major order: the channel
+/// axis of a convolution's result is its groups and the channels of a group.
+pub fn mul_before_view(m: &str, y: &str, c: &str) -> Make<impl Fn(&mut Terms, Id, &Subst) -> Option<Id> + use<>> {
+    let (m, y, c) = (var(m), var(y), var(c));
+    Make(move |g: &mut Terms, _, s: &Subst| {
+        let Attr::View(map @ ViewMap { fill: None, .. }) = attr_of(g, s[m])? else { return None };
+        if !g[s[y]].nodes.iter().any(|n| matches!(n.head, Head::Contract | Head::View)) {
+            return None;
+        }
+        let of = ty(g, s[y])?.shape.clone();
+        let cs = ty(g, s[c])?.shape.clone();
+        let mut shape = vec![Dim::ONE; of.len()];
+        let mut index = vec![Poly::ZERO; cs.len()];
+        for (i, d) in varying(&cs, map.shape.len())? {
+            let mut stride = Poly::ONE;
+            let mut read = Poly::ZERO;
+            for e in (0..of.len()).rev() {
+                let vars = map.index[e].vars();
+                if !vars.contains(&d) {
+                    continue;
+                }
+                if vars.len() > 1 {
+                    return None;
+                }
+                read = &read + &(&map.index[e] * &stride);
+                index[i] = &index[i] + &(&Poly::var(e) * &stride);
+                stride = &stride * &of[e];
+                shape[e] = of[e].clone();
+            }
+            if stride != map.shape[d] || read.subst(&|_| None, &map.shape) != Poly::var(d) {
+                return None;
+            }
+        }
+        let c = reread(g, s[c], ViewMap { shape, index, fill: None })?;
+        let scaled = g.add(Term::new(Head::Binary(wgfc_ir::BinaryOp::Mul), [s[y], c]));
+        Some(g.add(Term::new(Head::View, [s[m], scaled])))
+    })
+}
+
+/// `c` through `map`; as a rank-0 constant where it is one value.
+fn reread(g: &mut Terms, c: Id, map: ViewMap) -> Option<Id> {
+    if let Some(v) = g[c].data.scalar {
+        return Some(lit(g, v));
+    }
+    if map.is_identity(&ty(g, c)?.shape) {
+        return Some(c);
+    }
+    let m = attr(g, Attr::View(map));
+    Some(g.add(Term::new(Head::View, [m, c])))
+}
+
+/// `(mul (contract l a b) c)` with the constant `c` multiplied into operand `which` (0: a, 1: b)
+/// instead. `c` may vary along that operand's labels only.
+pub fn mul_into_operand(
+    l: &str,
+    a: &str,
+    b: &str,
+    c: &str,
+    which: usize,
+) -> Make<impl Fn(&mut Terms, Id, &Subst) -> Option<Id> + use<>> {
+    let (l, a, b, c) = (var(l), var(a), var(b), var(c));
+    Make(move |g: &mut Terms, _, s: &Subst| {
+        let Attr::Labels(labels) = attr_of(g, s[l])? else { return None };
+        let (operand, own) = if which == 0 { (s[a], labels.a.clone()) } else { (s[b], labels.b.clone()) };
+        let out = labels.out.clone();
+        let cs = ty(g, s[c])?.shape.clone();
+        let mut shape = vec![Dim::ONE; own.len()];
+        let mut index = vec![Poly::ZERO; cs.len()];
+        for (i, d) in varying(&cs, out.len())? {
+            let at = own.iter().position(|o| *o == out[d])?;
+            shape[at] = cs[i].clone();
+            index[i] = Poly::var(at);
+        }
+        let c = reread(g, s[c], ViewMap { shape, index, fill: None })?;
+        let scaled = g.add(Term::new(Head::Binary(wgfc_ir::BinaryOp::Mul), [operand, c]));
+        let args = if which == 0 { [s[l], scaled, s[b]] } else { [s[l], s[a], scaled] };
+        Some(g.add(Term::new(Head::Contract, args)))
+    })
+}
+
+/// `(softmax axis x)` for the one axis of the reduction `axes`.
+pub fn softmax_over(axes: &str, x: &str, log: bool) -> Make<impl Fn(&mut Terms, Id, &Subst) -> Option<Id> + use<>> {
+    let (axes, x) = (var(axes), var(x));
+    Make(move |g: &mut Terms, _, s: &Subst| {
+        let Attr::Axes(axes) = attr_of(g, s[axes])? else { return None };
+        let [axis] = axes.as_slice() else { return None };
+        let axis = attr(g, Attr::Softmax(*axis, log));
+        Some(g.add(Term::new(Head::Softmax, [axis, s[x]])))
+    })
+}
+
+/// The logarithm of the softmax along `axis`.
+pub fn log_softmax(axis: &str, x: &str) -> Make<impl Fn(&mut Terms, Id, &Subst) -> Option<Id> + use<>> {
+    let (axis, x) = (var(axis), var(x));
+    Make(move |g: &mut Terms, _, s: &Subst| {
+        let Attr::Softmax(axis, false) = attr_of(g, s[axis])? else { return None };
+        let axis = attr(g, Attr::Softmax(*axis, true));
+        Some(g.add(Term::new(Head::Softmax, [axis, s[x]])))
+    })
+}
+
+/// `(div sum n)` for a factor `r` that is `1/n` in the type's precision.
+pub fn mean_over(axes: &str, x: &str, r: &str) -> Make<impl Fn(&mut Terms, Id, &Subst) -> Option<Id> + use<>> {
+    let (axes, x, r) = (var(axes), var(x), var(r));
+    Make(move |g: &mut Terms, _, s: &Subst| {
+        let r = g[s[r]].data.scalar?;
+        let Attr::Axes(over) = attr_of(g, s[axes])? else { return None };
+        let t = ty(g, s[x])?;
+        let n: Dim = over.iter().map(|a| t.shape[*a].clone()).product();
+        let n = n.as_const()?;
+        if n == 0 || Scalar::from_f64(r.dtype, 1.0 / n as f64) != r {
+            return None;
+        }
+        let n = lit(g, Scalar::from_i64(r.dtype, n));
+        let sum = g.add(Term::new(Head::Reduce(wgfc_ir::ReduceOp::Sum), [s[axes], s[x]]));
+        Some(g.add(Term::new(Head::Binary(wgfc_ir::BinaryOp::Div), [sum, n])))
+    })
+}
+
+/// A number that is known while compiling: a constant, or a dimension brought in as an index map.
+fn number(g: &Terms, id: Id) -> Option<Poly> {
+    if let Some(s) = g[id].data.scalar {
+        let v = s.as_f64();
+        return (v.fract() == 0.0 && v.abs() < 9e15).then(|| Poly::constant(v as i64));
+    }
+    g[id].nodes.iter().find_map(|n| match (n.head, n.args.as_slice()) {
+        (Head::Map, [body]) => match attr_of(g, *body)? {
+            Attr::Body(f, _) => match f.nodes.split_first()? {
+                (ScalarNode::Index(p), rest) if rest.iter().all(|n| matches!(n, ScalarNode::Cast(..))) => {
+                    Some(p.clone())
+                }
+                _ => None,
+            },
+            _ => None,
+        },
+        _ => None,
+    })
+}
+
+/// The norm of `x` over `axes`, where `n` is their extent and `eps` a positive constant.
+pub fn norm_over(
+    kind: NormKind,
+    axes: &str,
+    n: &str,
+    eps: &str,
+    x: &str,
+) -> Make<impl Fn(&mut Terms, Id, &Subst) -> Option<Id> + use<>> {
+    let (axes, n, eps, x) = (var(axes), var(n), var(eps), var(x));
+    Make(move |g: &mut Terms, _, s: &Subst| {
+        let Attr::Axes(over) = attr_of(g, s[axes])? else { return None };
+        let t = ty(g, s[x])?;
+        let extent: Dim = over.iter().map(|a| t.shape[*a].clone()).product();
+        let e = g[s[eps]].data.scalar?.as_f64() as f32;
+        if number(g, s[n])? != extent || !e.is_finite() || e < 0.0 {
+            return None;
+        }
+        let e = attr(g, Attr::Epsilon(e.to_bits()));
+        Some(g.add(Term::new(Head::Norm(kind), [s[axes], e, s[x]])))
+    })
+}

@@ -1,0 +1,397 @@
+//! Saturating a graph region by region.
+//!
+//! Nodes are taken in a depth-first order from the outputs, in which a layer's nodes stand together.
+//! That order is cut where few values are live, and each piece is saturated on its own; a piece
+//! that equals an earlier one (but for its weights) takes over that one's solution. So the time is
+//! linear in the depth of a model, and the time of a deep stack of one layer hardly grows at all.
+
+use super::extract::extract;
+use super::rules::Rule;
+use super::term::{self, Head, Leaf, Table, Term, Terms, decode, is_term};
+use egg::{Id, Language};
+use rustc_hash::{FxHashMap, FxHashSet};
+use std::collections::BTreeMap;
+use std::fmt::Write;
+use std::sync::Arc;
+use wgfc_ir::{Graph, NodeId, Op, Value};
+
+/// A region has at least and at most this many nodes (the last may have fewer).
+const REGION: (usize, usize) = (60, 150);
+/// Rounds of rule application to one region.
+const MAX_ROUNDS: usize = 12;
+/// An e-graph may grow to this many terms for each node of the region.
+const GROWTH: usize = 60;
+/// A node keeps at most this many of the model's names that it stands for.
+const MAX_ORIGINS: usize = 16;
+
+/// What saturating did.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Outcome {
+    /// Regions of the graph.
+    pub regions: usize,
+    /// Regions that were saturated, the others being equal to one of them.
+    pub distinct: usize,
+    /// Regions whose e-graph reached a limit.
+    pub limited: usize,
+    /// How often each rule found something new, in the distinct regions.
+    pub fired: BTreeMap<String, usize>,
+}
+
+/// Rewrites `graph` by `rules`, keeping the types of all values that other nodes or the outputs read.
+pub fn saturate(graph: &mut Graph, rules: &[Rule]) -> Result<Outcome, String> {
+    let order = depth_first(graph);
+    let mut outcome = Outcome::default();
+    let mut solved: FxHashMap<String, Arc<Solution>> = FxHashMap::default();
+    for members in cut(graph, &order) {
+        let form = Form::new(graph, members);
+        outcome.regions += 1;
+        let solution = match solved.get(&form.key) {
+            Some(s) => s.clone(),
+            None => {
+                let s = Arc::new(solve(graph, &form, rules, &mut outcome)?);
+                outcome.distinct += 1;
+                solved.insert(form.key.clone(), s.clone());
+                s
+            }
+        };
+        replay(graph, &form, &solution)?;
+    }
+    graph.remove_dead();
+    Ok(outcome)
+}
+
+/// Every node the outputs depend on, operands first, each as late as its first reader allows.
+fn depth_first(graph: &Graph) -> Vec<NodeId> {
+    let mut order = vec![];
+    let mut seen = FxHashSet::default();
+    let mut stack: Vec<(NodeId, usize)> = vec![];
+    for o in &graph.outputs {
+        if seen.insert(o.value.node) {
+            stack.push((o.value.node, 0));
+        }
+        while let Some((n, next)) = stack.pop() {
+            match graph.node(n).inputs.get(next) {
+                Some(v) => {
+                    stack.push((n, next + 1));
+                    if seen.insert(v.node) {
+                        stack.push((v.node, 0));
+                    }
+                }
+                None => order.push(n),
+            }
+        }
+    }
+    order
+}
+
+/// Pieces of `order` between places where few values are live.
+fn cut(graph: &Graph, order: &[NodeId]) -> Vec<Vec<NodeId>> {
+    let order: Vec<NodeId> =
+        order.iter().copied().filter(|n| !matches!(graph.node(*n).op, Op::Input | Op::Const(_))).collect();
+    let position: FxHashMap<NodeId, usize> = order.iter().enumerate().map(|(i, n)| (*n, i)).collect();
+    let mut last_use: Vec<usize> = (0..order.len()).collect();
+    for (i, n) in order.iter().enumerate() {
+        for v in &graph.node(*n).inputs {
+            if let Some(p) = position.get(&v.node) {
+                last_use[*p] = last_use[*p].max(i);
+            }
+        }
+    }
+    // live[i]: values made at or before i that something after i reads.
+    let mut change = vec![0i64; order.len() + 1];
+    for (p, l) in last_use.iter().enumerate() {
+        change[p] += 1;
+        change[*l] -= 1;
+    }
+    let live: Vec<i64> = change
+        .iter()
+        .scan(0, |sum, c| {
+            *sum += c;
+            Some(*sum)
+        })
+        .collect();
+    let mut pieces = vec![];
+    let mut start = 0;
+    while order.len() - start > REGION.1 {
+        let window = start + REGION.0 - 1..start + REGION.1;
+        let end = window.min_by_key(|i| (live[*i], *i)).unwrap_or(start + REGION.1 - 1);
+        pieces.push(order[start..=end].to_vec());
+        start = end + 1;
+    }
+    pieces.push(order[start..].to_vec());
+    pieces.into_iter().filter(|p| !p.is_empty()).collect()
+}
+
+/// What an operand refers to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Ref {
+    /// A value from outside, by its number.
+    Leaf(usize),
+    /// A node of the region, or a step of its solution.
+    Made(usize),
+}
+
+/// A region without its identity: equal regions have equal keys.
+struct Form {
+    key: String,
+    nodes: Vec<NodeId>,
+    operands: Vec<Vec<Ref>>,
+    /// Which nodes somebody outside reads.
+    roots: Vec<usize>,
+    /// The values from outside, in order of first use.
+    leaves: Vec<Value>,
+    facts: Vec<Leaf>,
+}
+
+impl Form {
+    fn new(graph: &Graph, members: Vec<NodeId>) -> Form {
+        let nodes: Vec<NodeId> = members.into_iter().filter(|n| is_term(graph.node(*n))).collect();
+        let made: FxHashMap<NodeId, usize> = nodes.iter().enumerate().map(|(i, n)| (*n, i)).collect();
+        let mut leaf_of: FxHashMap<Value, usize> = FxHashMap::default();
+        let mut f =
+            Form { key: String::new(), nodes, operands: vec![], roots: vec![], leaves: vec![], facts: vec![] };
+        for (i, n) in f.nodes.iter().enumerate() {
+            let node = graph.node(*n);
+            let _ = write!(f.key, "{:?}(", node.op);
+            let mut operands = vec![];
+            for v in &node.inputs {
+                let r = match made.get(&v.node) {
+                    Some(m) => Ref::Made(*m),
+                    None => Ref::Leaf(*leaf_of.entry(*v).or_insert_with(|| {
+                        let facts = leaf(graph, *v);
+                        let _ = write!(f.key, "{facts:?}");
+                        f.leaves.push(*v);
+                        f.facts.push(facts);
+                        f.leaves.len() - 1
+                    })),
+                };
+                let _ = write!(f.key, "{r:?},");
+                operands.push(r);
+            }
+            f.operands.push(operands);
+            let v = Value::from(*n);
+            if graph.is_output(v) || graph.uses(v).iter().any(|(u, _)| !made.contains_key(u)) {
+                f.roots.push(i);
+                f.key.push('!');
+            }
+            f.key.push(')');
+        }
+        f
+    }
+}
+
+fn leaf(graph: &Graph, v: Value) -> Leaf {
+    let ty = graph.ty(v).clone();
+    let (konst, scalar) = match &graph.node(v.node).op {
+        Op::Const(t) => (true, (t.numel() == 1).then(|| t.scalars()?.first().copied()).flatten()),
+        _ => (false, None),
+    };
+    Leaf { ty, konst, scalar }
+}
+
+/// One node of a solution.
+struct Step {
+    op: Op,
+    operands: Vec<Ref>,
+    /// The region's node that already is this.
+    kept: Option<usize>,
+    /// The region's node whose value this is, if there is one.
+    stands_for: Option<usize>,
+    /// The region's nodes that went into it.
+    absorbed: Vec<usize>,
+}
+
+/// What a region becomes.
+struct Solution {
+    steps: Vec<Step>,
+    /// Parallel to the form's roots.
+    roots: Vec<Ref>,
+}
+
+fn solve(graph: &Graph, form: &Form, rules: &[Rule], outcome: &mut Outcome) -> Result<Solution, String> {
+    let mut g = Terms::new(Table { leaves: form.facts.clone(), ..Table::default() });
+    let leaf_ids: Vec<Id> = form
+        .facts
+        .iter()
+        .enumerate()
+        .map(|(i, l)| match l.scalar {
+            Some(s) if l.ty.rank() == 0 => term::lit(&mut g, s),
+            _ => g.add(Term::new(Head::Leaf(i as u32), [])),
+        })
+        .collect();
+    let mut terms: Vec<Term> = vec![];
+    let mut ids: Vec<Id> = vec![];
+    for (n, operands) in form.nodes.iter().zip(&form.operands) {
+        let inputs: Vec<Id> = operands
+            .iter()
+            .map(|r| match r {
+                Ref::Leaf(l) => leaf_ids[*l],
+                Ref::Made(m) => ids[*m],
+            })
+            .collect();
+        let node = graph.node(*n);
+        let t = term::encode(&mut g, &node.op, &inputs);
+        let id = g.add(t.clone());
+        if g[id].data.ty.as_deref() != node.outputs.first() {
+            return Err(format!("`{}` does not type as a term", node.label()));
+        }
+        terms.push(t);
+        ids.push(id);
+    }
+    g.rebuild();
+    if run(&mut g, rules, form.nodes.len(), &mut outcome.fired) {
+        outcome.limited += 1;
+    }
+    let chosen = extract(&g);
+    assemble(&g, form, &chosen, &terms, &ids)
+}
+
+/// Applies rules until nothing changes; true when a limit stopped it.
+fn run(g: &mut Terms, rules: &[Rule], nodes: usize, fired: &mut BTreeMap<String, usize>) -> bool {
+    let limit = nodes * GROWTH + 1000;
+    for _ in 0..MAX_ROUNDS {
+        let size = g.total_size();
+        let matches: Vec<_> = rules.iter().map(|r| r.search(g)).collect();
+        let mut changes = 0;
+        for (rule, found) in rules.iter().zip(matches) {
+            let n = rule.apply(g, &found).len();
+            if n > 0 {
+                *fired.entry(rule.name.to_string()).or_default() += n;
+            }
+            changes += n;
+            if g.total_size() > limit {
+                g.rebuild();
+                return true;
+            }
+        }
+        g.rebuild();
+        if changes == 0 && g.total_size() == size {
+            return false;
+        }
+    }
+    true
+}
+
+/// The chosen terms as steps, operands first.
+fn assemble(
+    g: &Terms,
+    form: &Form,
+    chosen: &FxHashMap<Id, Term>,
+    terms: &[Term],
+    ids: &[Id],
+) -> Result<Solution, String> {
+    let mut by_class: FxHashMap<Id, Vec<usize>> = FxHashMap::default();
+    for (i, id) in ids.iter().enumerate() {
+        by_class.entry(g.find(*id)).or_default().push(i);
+    }
+    let mut steps: Vec<Step> = vec![];
+    let mut made: FxHashMap<Id, Ref> = FxHashMap::default();
+    let mut stack: Vec<(Id, bool)> = vec![];
+    let mut roots = vec![];
+    for r in &form.roots {
+        stack.push((g.find(ids[*r]), false));
+        while let Some((id, ready)) = stack.pop() {
+            if made.contains_key(&id) {
+                continue;
+            }
+            let t = chosen.get(&id).ok_or("a term without a cost")?;
+            if let Head::Leaf(l) = t.head {
+                made.insert(id, Ref::Leaf(l as usize));
+                continue;
+            }
+            let (op, inputs) = decode(&g.analysis, t, &|i| &g[i].data).ok_or("a term without an operator")?;
+            if !ready {
+                stack.push((id, true));
+                stack.extend(inputs.iter().rev().map(|i| (g.find(*i), false)));
+                continue;
+            }
+            let operands = inputs
+                .iter()
+                .map(|i| made.get(&g.find(*i)).copied().ok_or("a term that needs itself"))
+                .collect::<Result<Vec<_>, _>>()?;
+            let originals = by_class.get(&id).map(Vec::as_slice).unwrap_or_default();
+            let unchanged = |i: &&usize| {
+                let same = terms[**i].clone().map_children(|c| g.find(c)) == *t;
+                same && form.operands[**i].iter().all(|r| match r {
+                    Ref::Leaf(_) => true,
+                    Ref::Made(m) => match made.get(&g.find(ids[*m])) {
+                        Some(Ref::Made(s)) => steps[*s].kept == Some(*m),
+                        _ => false,
+                    },
+                })
+            };
+            let kept = originals.iter().find(unchanged).copied();
+            let stands_for = kept.or(originals.last().copied());
+            made.insert(id, Ref::Made(steps.len()));
+            steps.push(Step { op, operands, kept, stands_for, absorbed: vec![] });
+        }
+        roots.push(*made.get(&g.find(ids[*r])).ok_or("a root without a term")?);
+    }
+    // What is gone went into whoever read it.
+    let mut into: Vec<Option<usize>> = vec![None; ids.len()];
+    let mut reader: Vec<Option<usize>> = vec![None; ids.len()];
+    for (i, operands) in form.operands.iter().enumerate().rev() {
+        for r in operands {
+            if let Ref::Made(m) = r {
+                reader[*m] = Some(i);
+            }
+        }
+        into[i] = match made.get(&g.find(ids[i])) {
+            Some(Ref::Made(s)) => Some(*s),
+            _ => reader[i].and_then(|r| into[r]),
+        };
+    }
+    for (i, s) in into.iter().enumerate() {
+        if let Some(s) = s
+            && steps[*s].stands_for != Some(i)
+        {
+            steps[*s].absorbed.push(i);
+        }
+    }
+    Ok(Solution { steps, roots })
+}
+
+/// Puts the solution in the region's place.
+fn replay(graph: &mut Graph, form: &Form, solution: &Solution) -> Result<(), String> {
+    let mut made: Vec<Value> = vec![];
+    let value = |made: &[Value], r: &Ref| match r {
+        Ref::Leaf(l) => form.leaves[*l],
+        Ref::Made(m) => made[*m],
+    };
+    for s in &solution.steps {
+        if let Some(k) = s.kept {
+            made.push(form.nodes[k].into());
+            continue;
+        }
+        let inputs: Vec<Value> = s.operands.iter().map(|r| value(&made, r)).collect();
+        let mut origin = vec![];
+        for o in s.stands_for.iter().chain(&s.absorbed) {
+            for name in &graph.node(form.nodes[*o]).origin {
+                if origin.len() < MAX_ORIGINS && !origin.contains(name) {
+                    origin.push(name.clone());
+                }
+            }
+        }
+        let n = graph.push(s.op.clone(), &inputs, &origin)?;
+        if let Some(o) = s.stands_for {
+            graph.node_mut(n).names = graph.node(form.nodes[o]).names.clone();
+        }
+        made.push(n.into());
+    }
+    for (root, r) in form.roots.iter().zip(&solution.roots) {
+        let (old, new) = (Value::from(form.nodes[*root]), value(&made, r));
+        if old == new {
+            continue;
+        }
+        if graph.ty(old) != graph.ty(new) {
+            return Err(format!(
+                "`{}` of type {} became one of type {}",
+                graph.node(old.node).label(),
+                graph.ty(old),
+                graph.ty(new)
+            ));
+        }
+        graph.replace_uses(old, new);
+    }
+    Ok(())
+}

@@ -1,0 +1,436 @@
+//! The language of the e-graph: core operators as terms.
+//!
+//! Attributes (index maps, axes, contraction labels, element types) are leaves, interned in a
+//! [`Table`]; so a pattern binds them like any operand. A [`Map`](Op::Map) of one scalar operator
+//! is a term of that operator, and its shape is the one its operands broadcast to:
+//!
+//! ```text
+//! (mul ?a ?b)   (select ?c ?a ?b)   (cast ?type ?a)   (map ?body ?a ...)
+//! (view ?map ?a)   (reduce.sum ?axes ?a)   (contract ?labels ?a ?b)
+//! (softmax ?axis ?a)   (norm.rms ?axes ?epsilon ?a)   (norm.layer ?axes ?epsilon ?a)
+//! ```
+//!
+//! Any other operator of one result is opaque: rules see that it is there and what it reads.
+
+use super::views::{ViewMap, broadcast};
+use egg::{Analysis, DidMerge, EGraph, FromOp, FromOpError, Id, Language};
+use indexmap::IndexSet;
+use rustc_hash::FxBuildHasher;
+use std::fmt;
+use std::sync::Arc;
+use wgfc_ir::{
+    BinaryOp, Contract, DType, Dim, Node, NormKind, Op, ReduceOp, Scalar, ScalarFn, ScalarNode, TensorType, UnaryOp,
+};
+
+/// What a term is, without its children.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Head {
+    /// A value from outside the region, by its number in [`Table::leaves`].
+    Leaf(u32),
+    /// A rank-0 constant, an [`Attr::Scalar`].
+    Lit(u32),
+    /// An attribute.
+    Attr(u32),
+    /// `(neg ?a)`.
+    Unary(UnaryOp),
+    /// `(add ?a ?b)`.
+    Binary(BinaryOp),
+    /// `(select ?c ?a ?b)`.
+    Select,
+    /// `(cast ?type ?a)`.
+    Cast,
+    /// `(map ?body ?a ...)`.
+    Map,
+    /// `(view ?map ?a)`.
+    View,
+    /// `(reduce.sum ?axes ?a)`.
+    Reduce(ReduceOp),
+    /// `(contract ?labels ?a ?b)`.
+    Contract,
+    /// `(softmax ?axis ?a)`.
+    Softmax,
+    /// `(norm.rms ?axes ?epsilon ?a)`.
+    Norm(NormKind),
+    /// Another operator, by its number in [`Table::opaque`].
+    Opaque(u32),
+}
+
+/// A term: a head and its children.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Term {
+    /// What it is.
+    pub head: Head,
+    /// Attributes, then operands.
+    pub args: Vec<Id>,
+}
+
+impl Term {
+    /// A term from its parts.
+    pub fn new(head: Head, args: impl Into<Vec<Id>>) -> Term {
+        Term { head, args: args.into() }
+    }
+}
+
+impl Language for Term {
+    type Discriminant = Head;
+    fn discriminant(&self) -> Head {
+        self.head
+    }
+    fn matches(&self, other: &Term) -> bool {
+        self.head == other.head && self.args.len() == other.args.len()
+    }
+    fn children(&self) -> &[Id] {
+        &self.args
+    }
+    fn children_mut(&mut self) -> &mut [Id] {
+        &mut self.args
+    }
+}
+
+impl fmt::Display for Term {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.head {
+            Head::Leaf(i) => write!(f, "leaf{i}"),
+            Head::Lit(i) => write!(f, "lit{i}"),
+            Head::Attr(i) => write!(f, "attr{i}"),
+            Head::Opaque(i) => write!(f, "op{i}"),
+            Head::Unary(op) => f.write_str(op.name()),
+            Head::Binary(op) => f.write_str(op.name()),
+            Head::Select => f.write_str("select"),
+            Head::Cast => f.write_str("cast"),
+            Head::Map => f.write_str("map"),
+            Head::View => f.write_str("view"),
+            Head::Reduce(op) => write!(f, "reduce.{}", op.name()),
+            Head::Contract => f.write_str("contract"),
+            Head::Softmax => f.write_str("softmax"),
+            Head::Norm(NormKind::Rms) => f.write_str("norm.rms"),
+            Head::Norm(NormKind::Layer) => f.write_str("norm.layer"),
+        }
+    }
+}
+
+impl FromOp for Term {
+    type Error = FromOpError;
+    fn from_op(op: &str, args: Vec<Id>) -> Result<Term, FromOpError> {
+        let reduce = |name: &str| ReduceOp::ALL.into_iter().find(|r| r.name() == name);
+        let head = match op {
+            "select" => Some(Head::Select),
+            "cast" => Some(Head::Cast),
+            "view" => Some(Head::View),
+            "contract" => Some(Head::Contract),
+            "softmax" => Some(Head::Softmax),
+            "norm.rms" => Some(Head::Norm(NormKind::Rms)),
+            "norm.layer" => Some(Head::Norm(NormKind::Layer)),
+            _ => match op.strip_prefix("reduce.") {
+                Some(name) => reduce(name).map(Head::Reduce),
+                None => UnaryOp::from_name(op)
+                    .map(Head::Unary)
+                    .or_else(|| BinaryOp::from_name(op).map(Head::Binary)),
+            },
+        };
+        match head {
+            Some(head) => Ok(Term { head, args }),
+            None => Err(FromOpError::new(op, args)),
+        }
+    }
+}
+
+/// An attribute of an operator.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Attr {
+    /// The value of a [`Head::Lit`].
+    Scalar(Scalar),
+    /// Of a cast.
+    Type(DType),
+    /// Of a map.
+    Body(ScalarFn, Vec<Dim>),
+    /// Of a view.
+    View(ViewMap),
+    /// Of a reduction or normalisation.
+    Axes(Vec<usize>),
+    /// Of a normalisation, the bits of an `f32`.
+    Epsilon(u32),
+    /// Of a contraction.
+    Labels(Contract),
+    /// Of a softmax: the axis, and whether it is the logarithm.
+    Softmax(usize, bool),
+}
+
+/// What is known of a value from outside the region.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Leaf {
+    /// Its type.
+    pub ty: TensorType,
+    /// Whether it is a constant.
+    pub konst: bool,
+    /// The value of its elements, if it is a constant with one element.
+    pub scalar: Option<Scalar>,
+}
+
+/// What an e-class's terms have in common.
+#[derive(Clone, Debug, Default)]
+pub struct Facts {
+    /// The type; `None` for attributes and for terms that no typing rule accepts.
+    pub ty: Option<Arc<TensorType>>,
+    /// The attribute, for a leaf that is one.
+    pub attr: Option<u32>,
+    /// Whether it depends on constants only.
+    pub konst: bool,
+    /// The value of all its elements, where they are one known constant.
+    pub scalar: Option<Scalar>,
+}
+
+/// The interned attributes, and the analysis of the e-graph.
+#[derive(Default)]
+pub struct Table {
+    pub(super) attrs: IndexSet<Attr, FxBuildHasher>,
+    /// Values from outside.
+    pub leaves: Vec<Leaf>,
+    /// Operators that no rule looks into.
+    pub opaque: Vec<Op>,
+}
+
+/// The e-graph of a region.
+pub type Terms = EGraph<Term, Table>;
+
+impl Table {
+    /// The number of an attribute.
+    pub fn intern(&mut self, a: Attr) -> u32 {
+        self.attrs.insert_full(a).0 as u32
+    }
+    /// The attribute of that number.
+    pub fn attr(&self, i: u32) -> Option<&Attr> {
+        self.attrs.get_index(i as usize)
+    }
+    /// The constant of a [`Head::Lit`].
+    pub fn lit(&self, i: u32) -> Option<Scalar> {
+        match self.attr(i)? {
+            Attr::Scalar(s) => Some(*s),
+            _ => None,
+        }
+    }
+}
+
+/// Adds an attribute.
+pub fn attr(g: &mut Terms, a: Attr) -> Id {
+    let i = g.analysis.intern(a);
+    g.add(Term::new(Head::Attr(i), []))
+}
+/// Adds a rank-0 constant.
+pub fn lit(g: &mut Terms, s: Scalar) -> Id {
+    let i = g.analysis.intern(Attr::Scalar(s));
+    g.add(Term::new(Head::Lit(i), []))
+}
+
+/// The attribute that an e-class is.
+pub fn attr_of(g: &Terms, id: Id) -> Option<&Attr> {
+    g.analysis.attr(g[id].data.attr?)
+}
+
+/// The operator of a term and the operands it reads; `None` for leaves, attributes and nonsense.
+///
+/// Rank-0 constants among the operands of a map become constants of its body.
+pub fn decode<'a>(
+    table: &'a Table,
+    term: &Term,
+    facts: &dyn Fn(Id) -> &'a Facts,
+) -> Option<(Op, Vec<Id>)> {
+    let a = |i: usize| table.attr(facts(*term.args.get(i)?).attr?);
+    let rest = |n: usize| term.args.get(n..).map(<[Id]>::to_vec);
+    Some(match term.head {
+        Head::Leaf(_) | Head::Attr(_) => return None,
+        Head::Lit(i) => (Op::Const(Arc::new(wgfc_ir::Tensor::scalar(table.lit(i)?))), vec![]),
+        Head::Unary(_) | Head::Binary(_) | Head::Select | Head::Cast => {
+            let operands = if term.head == Head::Cast { rest(1)? } else { rest(0)? };
+            let mut body = ScalarFn::default();
+            let (mut inputs, mut at, mut shapes) = (vec![], vec![], vec![]);
+            for id in &operands {
+                let f = facts(*id);
+                let ty = f.ty.as_ref()?;
+                at.push(match f.scalar {
+                    Some(s) if ty.rank() == 0 => body.push(ScalarNode::Const(s)),
+                    _ => {
+                        let i = inputs.iter().position(|x| x == id).unwrap_or_else(|| {
+                            inputs.push(*id);
+                            inputs.len() - 1
+                        });
+                        body.push(ScalarNode::Arg(i as u32))
+                    }
+                });
+                shapes.push(ty.shape.as_slice());
+            }
+            let node = match (term.head, at.as_slice()) {
+                (Head::Unary(op), [x]) => ScalarNode::Unary(op, *x),
+                (Head::Binary(op), [x, y]) => ScalarNode::Binary(op, *x, *y),
+                (Head::Select, [c, x, y]) => ScalarNode::Select(*c, *x, *y),
+                (Head::Cast, [x]) => match a(0)? {
+                    Attr::Type(t) => ScalarNode::Cast(*t, *x),
+                    _ => return None,
+                },
+                _ => return None,
+            };
+            body.push(node);
+            (Op::Map { body, shape: broadcast(shapes.into_iter())? }, inputs)
+        }
+        Head::Map => match a(0)? {
+            Attr::Body(body, shape) => (Op::Map { body: body.clone(), shape: shape.clone() }, rest(1)?),
+            _ => return None,
+        },
+        Head::View => match a(0)? {
+            Attr::View(v) => (v.clone().op(), rest(1)?),
+            _ => return None,
+        },
+        Head::Reduce(op) => match a(0)? {
+            Attr::Axes(axes) => (Op::Reduce { op, axes: axes.clone() }, rest(1)?),
+            _ => return None,
+        },
+        Head::Contract => match a(0)? {
+            Attr::Labels(c) => (Op::Contract(c.clone()), rest(1)?),
+            _ => return None,
+        },
+        Head::Softmax => match a(0)? {
+            Attr::Softmax(axis, log) => (Op::Softmax { axis: *axis, log: *log }, rest(1)?),
+            _ => return None,
+        },
+        Head::Norm(kind) => match (a(0)?, a(1)?) {
+            (Attr::Axes(axes), Attr::Epsilon(e)) => {
+                (Op::Norm { kind, axes: axes.clone(), epsilon: *e }, rest(2)?)
+            }
+            _ => return None,
+        },
+        Head::Opaque(i) => (table.opaque.get(i as usize)?.clone(), rest(0)?),
+    })
+}
+
+/// Whether a node is a term: not an input or constant, and of one result without subgraphs.
+pub fn is_term(node: &Node) -> bool {
+    let outside = matches!(node.op, Op::Input | Op::Const(_) | Op::If { .. } | Op::Loop { .. } | Op::Scan { .. });
+    !outside && node.outputs.len() == 1
+}
+
+/// The term of a node of one result that reads `inputs`.
+pub fn encode(g: &mut Terms, op: &Op, inputs: &[Id]) -> Term {
+    let (head, attrs): (Head, Vec<Attr>) = match op {
+        Op::Map { body, shape } => {
+            if let Some(term) = single(g, body, shape, inputs) {
+                return term;
+            }
+            (Head::Map, vec![Attr::Body(body.clone(), shape.clone())])
+        }
+        Op::View { shape, index, fill } => {
+            let map = ViewMap { shape: shape.clone(), index: index.clone(), fill: *fill };
+            (Head::View, vec![Attr::View(map)])
+        }
+        Op::Reduce { op, axes } => (Head::Reduce(*op), vec![Attr::Axes(axes.clone())]),
+        Op::Contract(c) => (Head::Contract, vec![Attr::Labels(c.clone())]),
+        Op::Softmax { axis, log } => (Head::Softmax, vec![Attr::Softmax(*axis, *log)]),
+        Op::Norm { kind, axes, epsilon } => {
+            (Head::Norm(*kind), vec![Attr::Axes(axes.clone()), Attr::Epsilon(*epsilon)])
+        }
+        op => {
+            g.analysis.opaque.push(op.clone());
+            (Head::Opaque(g.analysis.opaque.len() as u32 - 1), vec![])
+        }
+    };
+    let mut args: Vec<Id> = attrs.into_iter().map(|a| attr(g, a)).collect();
+    args.extend(inputs);
+    Term { head, args }
+}
+
+/// A map whose body is one scalar operator of operands and constants, as a term of that operator.
+fn single(g: &mut Terms, body: &ScalarFn, shape: &[Dim], inputs: &[Id]) -> Option<Term> {
+    let (last, leaves) = body.nodes.split_last()?;
+    if !leaves.iter().all(|n| matches!(n, ScalarNode::Arg(_) | ScalarNode::Const(_))) {
+        return None;
+    }
+    let (head, ops): (Head, Vec<u32>) = match last {
+        ScalarNode::Unary(op, a) => (Head::Unary(*op), vec![*a]),
+        ScalarNode::Binary(op, a, b) => (Head::Binary(*op), vec![*a, *b]),
+        ScalarNode::Select(c, a, b) => (Head::Select, vec![*c, *a, *b]),
+        ScalarNode::Cast(_, a) => (Head::Cast, vec![*a]),
+        _ => return None,
+    };
+    let mut args = vec![];
+    let mut shapes = vec![];
+    for i in ops {
+        let id = match leaves.get(i as usize)? {
+            ScalarNode::Arg(a) => *inputs.get(*a as usize)?,
+            ScalarNode::Const(s) => lit(g, *s),
+            _ => return None,
+        };
+        shapes.push(g[id].data.ty.clone()?);
+        args.push(id);
+    }
+    if broadcast(shapes.iter().map(|t| t.shape.as_slice()))? != shape {
+        return None;
+    }
+    if let ScalarNode::Cast(t, _) = last {
+        args.insert(0, attr(g, Attr::Type(*t)));
+    }
+    Some(Term { head, args })
+}
+
+impl Analysis<Term> for Table {
+    type Data = Facts;
+
+    fn make(g: &mut Terms, term: &Term, _id: Id) -> Facts {
+        match term.head {
+            Head::Attr(i) => return Facts { attr: Some(i), ..Facts::default() },
+            Head::Leaf(i) => {
+                let Some(l) = g.analysis.leaves.get(i as usize) else { return Facts::default() };
+                return Facts {
+                    ty: Some(Arc::new(l.ty.clone())),
+                    attr: None,
+                    konst: l.konst,
+                    scalar: l.scalar,
+                };
+            }
+            Head::Lit(i) => {
+                let Some(s) = g.analysis.lit(i) else { return Facts::default() };
+                let ty = Some(Arc::new(TensorType::new(s.dtype, [])));
+                return Facts { ty, attr: None, konst: true, scalar: Some(s) };
+            }
+            _ => {}
+        }
+        let Some((op, inputs)) = decode(&g.analysis, term, &|id| &g[id].data) else {
+            return Facts::default();
+        };
+        let Some(types) = inputs.iter().map(|i| g[*i].data.ty.as_deref()).collect::<Option<Vec<_>>>() else {
+            return Facts::default();
+        };
+        let Ok(outputs) = op.infer(&types) else { return Facts::default() };
+        let operands = term.args.iter().filter(|a| g[**a].data.attr.is_none());
+        let konst = operands.clone().all(|a| g[*a].data.konst) && !matches!(term.head, Head::Map | Head::Opaque(_));
+        let scalar = match (term.head, operands.collect::<Vec<_>>().as_slice()) {
+            (Head::View, [x]) => g[**x].data.scalar.filter(|_| matches!(&op, Op::View { fill: None, .. })),
+            _ => super::fold::scalar(&op, &inputs, &|id| g[id].data.scalar),
+        };
+        Facts { ty: outputs.into_iter().next().map(Arc::new), attr: None, konst, scalar }
+    }
+
+    fn merge(&mut self, a: &mut Facts, b: Facts) -> DidMerge {
+        debug_assert!(a.ty.is_none() || b.ty.is_none() || a.ty == b.ty, "{:?} = {:?}", a.ty, b.ty);
+        let mut did = DidMerge(false, false);
+        if a.ty.is_none() && b.ty.is_some() {
+            a.ty = b.ty.clone();
+            did.0 = true;
+        }
+        did.1 |= a.ty.is_some() && b.ty.is_none();
+        did = did | DidMerge(b.konst && !a.konst, a.konst && !b.konst);
+        a.konst |= b.konst;
+        did = did | DidMerge(a.scalar.is_none() && b.scalar.is_some(), a.scalar.is_some() && b.scalar.is_none());
+        a.scalar = a.scalar.or(b.scalar);
+        did
+    }
+
+    /// A rank-0 term of a known value is that constant.
+    fn modify(g: &mut Terms, id: Id) {
+        let f = &g[id].data;
+        let Some(s) = f.scalar.filter(|s| f.ty.as_ref().is_some_and(|t| t.rank() == 0 && t.dtype == s.dtype))
+        else {
+            return;
+        };
+        let c = lit(g, s);
+        g.union(id, c);
+    }
+}

@@ -1,0 +1,192 @@
+//! Composition of index maps.
+
+use wgfc_ir::{Dim, Op, Poly, Scalar, TensorType};
+
+/// Beyond this many characters an index map is not composed further: two loads of simple maps are
+/// cheaper than one of a map that nobody can simplify.
+const MAX_TEXT: usize = 400;
+
+/// The attributes of an [`Op::View`].
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct ViewMap {
+    /// The shape of the result.
+    pub shape: Vec<Dim>,
+    /// One expression per axis of the operand, over the variables of `shape`.
+    pub index: Vec<Poly>,
+    /// The value outside the operand; `None` promises that `index` never is.
+    pub fill: Option<Scalar>,
+}
+
+impl ViewMap {
+    /// Of a node's operator, if it is a view.
+    pub fn of(op: &Op) -> Option<ViewMap> {
+        match op {
+            Op::View { shape, index, fill } => {
+                Some(ViewMap { shape: shape.clone(), index: index.clone(), fill: *fill })
+            }
+            _ => None,
+        }
+    }
+
+    /// As an operator.
+    pub fn op(self) -> Op {
+        Op::View { shape: self.shape, index: self.index, fill: self.fill }
+    }
+
+    /// The view that reads its operand as it is.
+    pub fn identity(shape: &[Dim]) -> ViewMap {
+        ViewMap { shape: shape.to_vec(), index: (0..shape.len()).map(Poly::var).collect(), fill: None }
+    }
+
+    /// The view whose result has axis `perm[i]` of an operand of shape `of` as its axis `i`.
+    pub fn permutation(of: &[Dim], perm: &[usize]) -> ViewMap {
+        let mut index = vec![Poly::ZERO; of.len()];
+        for (i, p) in perm.iter().enumerate() {
+            index[*p] = Poly::var(i);
+        }
+        ViewMap { shape: perm.iter().map(|p| of[*p].clone()).collect(), index, fill: None }
+    }
+
+    /// Whether it reads an operand of shape `of` as it is. An axis of extent 1 may be read at 0 or
+    /// at its variable: both are the same place.
+    pub fn is_identity(&self, of: &[Dim]) -> bool {
+        self.shape == of
+            && self.index.iter().enumerate().all(|(i, p)| p.as_var() == Some(i) || (of[i].is(1) && p.is(0)))
+    }
+
+    /// Whether it does no more to an operand of shape `of` than broadcasting aligned at the last axis does.
+    pub fn is_broadcast(&self, of: &[Dim]) -> bool {
+        let Some(skip) = self.shape.len().checked_sub(of.len()) else { return false };
+        self.index.iter().zip(of).enumerate().all(|(i, (p, d))| {
+            let same = d == &self.shape[skip + i];
+            (same && p.as_var() == Some(skip + i)) || (d.is(1) && (p.is(0) || same))
+        })
+    }
+
+    /// Which axes' expressions are not certain to stay inside an operand of shape `of`.
+    fn loose(&self, of: &[Dim]) -> Vec<usize> {
+        match self.fill {
+            None => vec![],
+            Some(_) => (0..of.len()).filter(|d| !self.index[*d].in_range(&of[*d], &self.shape)).collect(),
+        }
+    }
+
+    /// `outer` after `self`, as one view of an operand of shape `of`; `None` where that is no view,
+    /// or one too large to be worth it.
+    ///
+    /// A fill of `self` stays as it is. A fill of `outer` needs that whatever is outside `self`'s
+    /// result is outside the operand too, which `self` grants for the axes it passes through.
+    pub fn then(&self, outer: &ViewMap, of: &[Dim]) -> Option<ViewMap> {
+        let mut fill = self.fill;
+        for j in outer.loose(&self.shape) {
+            let passed = (0..of.len()).any(|d| self.index[d].as_var() == Some(j) && of[d] == self.shape[j]);
+            let f = outer.fill?;
+            if !passed || fill.is_some_and(|g| g != f) || (self.fill.is_none() && self.guards_nothing(of)) {
+                return None;
+            }
+            fill = Some(f);
+        }
+        let index: Vec<Poly> = self.index.iter().map(|p| p.subst_vars(&outer.index, &outer.shape)).collect();
+        let text: usize = index.iter().map(|p| p.to_string().len()).sum();
+        (text <= MAX_TEXT).then_some(ViewMap { shape: outer.shape.clone(), index, fill })
+    }
+
+    /// Whether the operand has no axes, so that no index of it is ever outside.
+    fn guards_nothing(&self, of: &[Dim]) -> bool {
+        of.is_empty()
+    }
+
+    /// The same view with its fill dropped where the index is certain to stay inside.
+    pub fn tightened(mut self, of: &[Dim]) -> ViewMap {
+        if self.fill.is_some() && self.loose(of).is_empty() {
+            self.fill = None;
+        }
+        self
+    }
+}
+
+/// The shape that these shapes broadcast to, aligned at the last axis.
+pub fn broadcast<'a>(shapes: impl Iterator<Item = &'a [Dim]> + Clone) -> Option<Vec<Dim>> {
+    let rank = shapes.clone().map(<[Dim]>::len).max().unwrap_or(0);
+    let mut out = vec![Dim::ONE; rank];
+    for s in shapes {
+        for (o, d) in out[rank - s.len()..].iter_mut().zip(s) {
+            if o.is(1) {
+                *o = d.clone();
+            } else if !d.is(1) && d != o {
+                return None;
+            }
+        }
+    }
+    Some(out)
+}
+
+/// The number of elements, with symbolic extents taken as `unknown`.
+pub fn elements(t: &TensorType, unknown: i64) -> f64 {
+    t.shape.iter().map(|d| d.eval_syms(&|_| Some(unknown)).unwrap_or(unknown).max(0) as f64).product()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use wgfc_ir::DType;
+    use wgfc_ir::build::reshape_index;
+
+    fn shape(s: &str) -> Vec<Dim> {
+        s.split_whitespace().map(|d| Poly::parse(d).unwrap()).collect()
+    }
+    fn reshape(from: &str, to: &str) -> ViewMap {
+        let (from, to) = (shape(from), shape(to));
+        ViewMap { index: reshape_index(&from, &to), shape: to, fill: None }
+    }
+
+    #[test]
+    fn reshapes_and_transposes_cancel() {
+        let of = shape("b 7 s 13");
+        let p = ViewMap::permutation(&of, &[0, 2, 1, 3]);
+        let back = ViewMap::permutation(&p.shape, &[0, 2, 1, 3]);
+        assert!(p.then(&back, &of).unwrap().is_identity(&of));
+        let r = reshape("b 7 s 13", "7*b s 13");
+        let back = reshape("7*b s 13", "b 7 s 13");
+        assert!(r.then(&back, &of).unwrap().is_identity(&of));
+    }
+
+    #[test]
+    fn merging_batch_axes_around_a_transpose_is_a_transpose() {
+        let of = shape("b 7 s 13");
+        let a = reshape("b 7 s 13", "7*b s 13");
+        let t = ViewMap::permutation(&a.shape, &[0, 2, 1]);
+        let b = reshape("7*b 13 s", "b 7 13 s");
+        let all = a.then(&t, &of).unwrap().then(&b, &of).unwrap();
+        assert_eq!(all, ViewMap::permutation(&of, &[0, 1, 3, 2]));
+    }
+
+    #[test]
+    fn a_pad_passes_through_a_transpose_but_not_through_a_reshape() {
+        let of = shape("5 7");
+        let zero = Some(Scalar::from_f64(DType::F32, 0.0));
+        let pad = |s: &str, at: usize| {
+            let mut v = ViewMap::identity(&shape(s));
+            v.shape[at] = &v.shape[at] + &Poly::from(2i64);
+            v.index[at] = &v.index[at] - &Poly::ONE;
+            ViewMap { fill: zero, ..v }
+        };
+        let t = ViewMap::permutation(&of, &[1, 0]);
+        let both = t.then(&pad("7 5", 0), &of).unwrap();
+        assert_eq!(both.index, [Poly::var(1), Poly::parse("%0 - 1").unwrap()]);
+        assert_eq!(both.fill, zero);
+        assert_eq!(reshape("5 7", "35").then(&pad("35", 0), &of), None);
+        // Another fill inside does not become one view.
+        let one = ViewMap { fill: Some(Scalar::from_f64(DType::F32, 1.0)), ..pad("5 7", 0) };
+        assert_eq!(one.then(&pad("7 7", 0), &of), None);
+    }
+
+    #[test]
+    fn broadcasts_are_recognised() {
+        let of = shape("1 s");
+        let v = ViewMap { shape: shape("4 3 s"), index: vec![Poly::ZERO, Poly::var(2)], fill: None };
+        assert!(v.is_broadcast(&of));
+        let t = ViewMap { shape: shape("s s"), index: vec![Poly::ZERO, Poly::var(0)], fill: None };
+        assert!(!t.is_broadcast(&of));
+    }
+}
