@@ -75,7 +75,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     fill(&mut graph);
     let reference = graph.clone();
     let start = std::time::Instant::now();
-    wgfc_compiler::rewrite::rewrite(&mut graph)?;
+    wgfc_compiler::rewrite::rewrite(&mut graph, &options)?;
     let kernels = wgfc_compiler::fuse::fuse(&graph, &options)?;
     let program = wgfc_compiler::assemble::assemble(&graph, &kernels, &options, Stats::default())?;
     println!("compile {:.3} s", start.elapsed().as_secs_f64());

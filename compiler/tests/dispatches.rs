@@ -9,7 +9,7 @@ fn kernels(model: &str, fusion: Fusion) -> KernelGraph {
     let bytes = std::fs::read(&path).unwrap_or_else(|e| panic!("{path}: {e}"));
     let options = Options { fusion, graph_only: true, ..Options::default() };
     let mut graph = import(&bytes, &NoExternalData, &options).unwrap_or_else(|e| panic!("{e}")).graph;
-    wgfc_compiler::rewrite::rewrite(&mut graph).unwrap_or_else(|e| panic!("{e}"));
+    wgfc_compiler::rewrite::rewrite(&mut graph, &options).unwrap_or_else(|e| panic!("{e}"));
     wgfc_compiler::fuse::fuse(&graph, &options).unwrap_or_else(|e| panic!("{e}"))
 }
 

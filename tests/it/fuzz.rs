@@ -322,7 +322,7 @@ fn same(what: &str, got: &[Tensor], want: &[Tensor]) -> Result<(), Failure> {
 fn rewritten_graphs_mean_the_same() {
     on_random_graphs("rewritten_graphs_mean_the_same", |graph, inputs, want| {
         let mut graph = graph.clone();
-        rewrite(&mut graph)?;
+        rewrite(&mut graph, &wgfc_compiler::Options::default())?;
         let got = evaluate(&graph, inputs).map_err(|e| Failure::error(format!("rewritten: {e}")))?;
         same("rewritten", &got, want)
     });

@@ -29,10 +29,8 @@ fn cost(g: &Terms, class: Id, term: &Term) -> Option<f64> {
         return Some(1e-3);
     }
     let (op, inputs) = decode(&g.analysis, term, &|id| &g[id].data)?;
-    let read: f64 = inputs
-        .iter()
-        .map(|i| g[*i].data.ty.as_ref().map_or(0.0, |t| elements(t, UNKNOWN_EXTENT)))
-        .sum();
+    let read: f64 =
+        inputs.iter().map(|i| g[*i].data.ty.as_ref().map_or(0.0, |t| elements(t, UNKNOWN_EXTENT))).sum();
     Some(
         STEP + match &op {
             Op::Map { body, .. } => out * body.nodes.iter().map(weight).sum::<f64>(),

@@ -74,7 +74,9 @@ fn lossless(from: DType, to: DType) -> bool {
     use DType::*;
     match (from, to) {
         (a, b) if a == b => true,
-        (F16 | BF16 | F8E4M3 | F8E4M3Uz | F8E5M2 | F8E5M2Uz | F8E8M0 | F4E2M1, F32 | F64) | (F32, F64) => true,
+        (F16 | BF16 | F8E4M3 | F8E4M3Uz | F8E5M2 | F8E5M2Uz | F8E8M0 | F4E2M1, F32 | F64) | (F32, F64) => {
+            true
+        }
         (Bool, _) => true,
         (I8 | I4 | I2 | U8 | U4 | U2, F16 | F32 | F64) => true,
         (I16 | U16, F32 | F64) => true,
@@ -132,11 +134,17 @@ pub fn times_reciprocal(x: &str, c: &str) -> Make<impl Fn(&mut Terms, Id, &Subst
 }
 
 /// `outer` after `inner`, as one view of `x`.
-pub fn composed(outer: &str, inner: &str, x: &str) -> Make<impl Fn(&mut Terms, Id, &Subst) -> Option<Id> + use<>> {
+pub fn composed(
+    outer: &str,
+    inner: &str,
+    x: &str,
+) -> Make<impl Fn(&mut Terms, Id, &Subst) -> Option<Id> + use<>> {
     let (outer, inner, x) = (var(outer), var(inner), var(x));
     Make(move |g: &mut Terms, _, s: &Subst| {
         let of = ty(g, s[x])?.shape.clone();
-        let (Attr::View(o), Attr::View(i)) = (attr_of(g, s[outer])?, attr_of(g, s[inner])?) else { return None };
+        let (Attr::View(o), Attr::View(i)) = (attr_of(g, s[outer])?, attr_of(g, s[inner])?) else {
+            return None;
+        };
         let map = i.then(o, &of)?;
         if map.is_identity(&of) {
             return Some(s[x]);
@@ -156,7 +164,11 @@ pub fn unless_moved(m: &str, x: &str) -> Make<impl Fn(&mut Terms, Id, &Subst) ->
 }
 
 /// `(view m (mul x c))` as `(mul (view m x) c)`, for one value `c` and a view without fill.
-pub fn mul_after_view(m: &str, x: &str, c: &str) -> Make<impl Fn(&mut Terms, Id, &Subst) -> Option<Id> + use<>> {
+pub fn mul_after_view(
+    m: &str,
+    x: &str,
+    c: &str,
+) -> Make<impl Fn(&mut Terms, Id, &Subst) -> Option<Id> + use<>> {
     let (m, x, c) = (var(m), var(x), var(c));
     Make(move |g: &mut Terms, _, s: &Subst| {
         let Attr::View(ViewMap { index, fill: None, .. }) = attr_of(g, s[m])? else { return None };
@@ -181,7 +193,11 @@ fn varying(s: &[Dim], out: usize) -> Option<Vec<(usize, usize)>> {
 ///
 /// Each axis along which `c` varies must be some whole axes of `y`, in row-major order: the channel
 /// axis of a convolution's result is its groups and the channels of a group.
-pub fn mul_before_view(m: &str, y: &str, c: &str) -> Make<impl Fn(&mut Terms, Id, &Subst) -> Option<Id> + use<>> {
+pub fn mul_before_view(
+    m: &str,
+    y: &str,
+    c: &str,
+) -> Make<impl Fn(&mut Terms, Id, &Subst) -> Option<Id> + use<>> {
     let (m, y, c) = (var(m), var(y), var(c));
     Make(move |g: &mut Terms, _, s: &Subst| {
         let Attr::View(map @ ViewMap { fill: None, .. }) = attr_of(g, s[m])? else { return None };
@@ -260,7 +276,11 @@ pub fn mul_into_operand(
 }
 
 /// `(softmax axis x)` for the one axis of the reduction `axes`.
-pub fn softmax_over(axes: &str, x: &str, log: bool) -> Make<impl Fn(&mut Terms, Id, &Subst) -> Option<Id> + use<>> {
+pub fn softmax_over(
+    axes: &str,
+    x: &str,
+    log: bool,
+) -> Make<impl Fn(&mut Terms, Id, &Subst) -> Option<Id> + use<>> {
     let (axes, x) = (var(axes), var(x));
     Make(move |g: &mut Terms, _, s: &Subst| {
         let Attr::Axes(axes) = attr_of(g, s[axes])? else { return None };
@@ -281,7 +301,11 @@ pub fn log_softmax(axis: &str, x: &str) -> Make<impl Fn(&mut Terms, Id, &Subst) 
 }
 
 /// `(div sum n)` for a factor `r` that is `1/n` in the type's precision.
-pub fn mean_over(axes: &str, x: &str, r: &str) -> Make<impl Fn(&mut Terms, Id, &Subst) -> Option<Id> + use<>> {
+pub fn mean_over(
+    axes: &str,
+    x: &str,
+    r: &str,
+) -> Make<impl Fn(&mut Terms, Id, &Subst) -> Option<Id> + use<>> {
     let (axes, x, r) = (var(axes), var(x), var(r));
     Make(move |g: &mut Terms, _, s: &Subst| {
         let r = g[s[r]].data.scalar?;

@@ -19,9 +19,6 @@ pub mod rules;
 pub mod term;
 pub mod views;
 
-#[cfg(test)]
-mod tests;
-
 use crate::options::Fusion;
 use crate::{Diagnostic, Errors, Options};
 use wgfc_ir::{Graph, NodeId, Op};

@@ -148,8 +148,14 @@ impl Form {
         let nodes: Vec<NodeId> = members.into_iter().filter(|n| is_term(graph.node(*n))).collect();
         let made: FxHashMap<NodeId, usize> = nodes.iter().enumerate().map(|(i, n)| (*n, i)).collect();
         let mut leaf_of: FxHashMap<Value, usize> = FxHashMap::default();
-        let mut f =
-            Form { key: String::new(), nodes, operands: vec![], roots: vec![], leaves: vec![], facts: vec![] };
+        let mut f = Form {
+            key: String::new(),
+            nodes,
+            operands: vec![],
+            roots: vec![],
+            leaves: vec![],
+            facts: vec![],
+        };
         for (i, n) in f.nodes.iter().enumerate() {
             let node = graph.node(*n);
             let _ = write!(f.key, "{:?}(", node.op);

@@ -19,7 +19,8 @@ use rustc_hash::FxBuildHasher;
 use std::fmt;
 use std::sync::Arc;
 use wgfc_ir::{
-    BinaryOp, Contract, DType, Dim, Node, NormKind, Op, ReduceOp, Scalar, ScalarFn, ScalarNode, TensorType, UnaryOp,
+    BinaryOp, Contract, DType, Dim, Node, NormKind, Op, ReduceOp, Scalar, ScalarFn, ScalarNode, TensorType,
+    UnaryOp,
 };
 
 /// What a term is, without its children.
@@ -230,11 +231,7 @@ pub fn attr_of(g: &Terms, id: Id) -> Option<&Attr> {
 /// The operator of a term and the operands it reads; `None` for leaves, attributes and nonsense.
 ///
 /// Rank-0 constants among the operands of a map become constants of its body.
-pub fn decode<'a>(
-    table: &'a Table,
-    term: &Term,
-    facts: &dyn Fn(Id) -> &'a Facts,
-) -> Option<(Op, Vec<Id>)> {
+pub fn decode<'a>(table: &'a Table, term: &Term, facts: &dyn Fn(Id) -> &'a Facts) -> Option<(Op, Vec<Id>)> {
     let a = |i: usize| table.attr(facts(*term.args.get(i)?).attr?);
     let rest = |n: usize| term.args.get(n..).map(<[Id]>::to_vec);
     Some(match term.head {
@@ -304,7 +301,8 @@ pub fn decode<'a>(
 
 /// Whether a node is a term: not an input or constant, and of one result without subgraphs.
 pub fn is_term(node: &Node) -> bool {
-    let outside = matches!(node.op, Op::Input | Op::Const(_) | Op::If { .. } | Op::Loop { .. } | Op::Scan { .. });
+    let outside =
+        matches!(node.op, Op::Input | Op::Const(_) | Op::If { .. } | Op::Loop { .. } | Op::Scan { .. });
     !outside && node.outputs.len() == 1
 }
 
@@ -400,7 +398,8 @@ impl Analysis<Term> for Table {
         };
         let Ok(outputs) = op.infer(&types) else { return Facts::default() };
         let operands = term.args.iter().filter(|a| g[**a].data.attr.is_none());
-        let konst = operands.clone().all(|a| g[*a].data.konst) && !matches!(term.head, Head::Map | Head::Opaque(_));
+        let konst =
+            operands.clone().all(|a| g[*a].data.konst) && !matches!(term.head, Head::Map | Head::Opaque(_));
         let scalar = match (term.head, operands.collect::<Vec<_>>().as_slice()) {
             (Head::View, [x]) => g[**x].data.scalar.filter(|_| matches!(&op, Op::View { fill: None, .. })),
             _ => super::fold::scalar(&op, &inputs, &|id| g[id].data.scalar),
@@ -418,7 +417,8 @@ impl Analysis<Term> for Table {
         did.1 |= a.ty.is_some() && b.ty.is_none();
         did = did | DidMerge(b.konst && !a.konst, a.konst && !b.konst);
         a.konst |= b.konst;
-        did = did | DidMerge(a.scalar.is_none() && b.scalar.is_some(), a.scalar.is_some() && b.scalar.is_none());
+        did = did
+            | DidMerge(a.scalar.is_none() && b.scalar.is_some(), a.scalar.is_some() && b.scalar.is_none());
         a.scalar = a.scalar.or(b.scalar);
         did
     }

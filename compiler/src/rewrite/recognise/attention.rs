@@ -63,7 +63,12 @@ enum Simple {
     /// Of two operands.
     Binary(BinaryOp, Value, Value),
     /// `if c { x } else { constant }`, or the other way round when `swapped`.
-    Choose { condition: Value, x: Value, constant: Scalar, swapped: bool },
+    Choose {
+        condition: Value,
+        x: Value,
+        constant: Scalar,
+        swapped: bool,
+    },
 }
 
 fn simple(graph: &Graph, v: Value) -> Option<Simple> {
@@ -220,10 +225,8 @@ impl Operand {
 
 /// Operand `x` with axes `labels`, as axes `want` of the extents `shape`; an axis it lacks is broadcast.
 fn arranged(x: Value, labels: &[u8], want: &[u8], shape: &[Dim]) -> Option<Operand> {
-    let index = labels
-        .iter()
-        .map(|l| want.iter().position(|w| w == l).map(Poly::var))
-        .collect::<Option<Vec<_>>>()?;
+    let index =
+        labels.iter().map(|l| want.iter().position(|w| w == l).map(Poly::var)).collect::<Option<Vec<_>>>()?;
     Some(Operand { value: x, view: ViewMap { shape: shape.to_vec(), index, fill: None } })
 }
 

@@ -139,7 +139,12 @@ fn of_body(nodes: &[ScalarNode], args: &[Size]) -> Size {
                 UnaryOp::Neg | UnaryOp::Abs => at(a),
                 UnaryOp::IsNan | UnaryOp::IsInf => Ordinary,
                 // These have results of bounded size for every finite operand.
-                UnaryOp::Sigmoid | UnaryOp::Tanh | UnaryOp::Erf | UnaryOp::Sin | UnaryOp::Cos | UnaryOp::Sign
+                UnaryOp::Sigmoid
+                | UnaryOp::Tanh
+                | UnaryOp::Erf
+                | UnaryOp::Sin
+                | UnaryOp::Cos
+                | UnaryOp::Sign
                     if at(a) < Unknown =>
                 {
                     Ordinary

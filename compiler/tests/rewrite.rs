@@ -1,0 +1,83 @@
+//! What the rewrites make of real models.
+
+use std::time::Instant;
+use wgfc_compiler::import::{NoExternalData, import};
+use wgfc_compiler::rewrite::{RewriteReport, rewrite};
+use wgfc_compiler::{Options, Rewrites};
+use wgfc_ir::{Graph, NormKind, Op};
+
+fn imported(model: &str, options: &Options) -> Graph {
+    let path = format!("{}/../fixtures/{model}.onnx", env!("CARGO_MANIFEST_DIR"));
+    let bytes = std::fs::read(&path).unwrap_or_else(|e| panic!("{path}: {e}"));
+    import(&bytes, &NoExternalData, options).unwrap_or_else(|e| panic!("{e}")).graph
+}
+
+fn rewritten(model: &str, options: Options) -> (Graph, RewriteReport) {
+    let options = Options { graph_only: true, ..options };
+    let mut graph = imported(model, &options);
+    let start = Instant::now();
+    let report = rewrite(&mut graph, &options).unwrap_or_else(|e| panic!("{e}"));
+    eprintln!("{model}: {:?} {report:?}", start.elapsed());
+    wgfc_ir::verify::verify(&graph).unwrap_or_else(|e| panic!("{}", e.join("\n")));
+    (graph, report)
+}
+
+fn count(graph: &Graph, which: impl Fn(&Op) -> bool) -> usize {
+    graph.node_ids().filter(|n| which(&graph.node(*n).op)).count()
+}
+fn attentions(graph: &Graph) -> usize {
+    count(graph, |op| matches!(op, Op::Attention { .. }))
+}
+fn norms(graph: &Graph, kind: NormKind) -> usize {
+    count(graph, |op| matches!(op, Op::Norm { kind: k, .. } if *k == kind))
+}
+
+#[test]
+fn bert_base() {
+    let (g, r) = rewritten("bert-base", Options::default());
+    assert_eq!(attentions(&g), 12);
+    assert_eq!(norms(&g, NormKind::Layer), 25);
+    assert_eq!(r.merged, [3; 12], "Q, K and V of each layer");
+    assert_eq!(count(&g, |op| matches!(op, Op::Contract(_))), 12 * 4);
+}
+
+#[test]
+fn qwen2_2l() {
+    let (g, r) = rewritten("qwen2-2l", Options::default());
+    assert_eq!(attentions(&g), 2);
+    assert_eq!(norms(&g, NormKind::Rms), 5);
+    assert_eq!(r.merged, [3, 2, 3, 2], "QKV, gate and up of each layer");
+}
+
+#[test]
+fn qwen_of_24_layers_is_solved_a_layer_at_a_time() {
+    for model in ["qwen2.5-0.5b", "qwen2.5-0.5b-f16", "qwen2.5-0.5b-q4f16"] {
+        let (g, r) = rewritten(model, Options::default());
+        assert_eq!(attentions(&g), 24, "{model}");
+        assert_eq!(norms(&g, NormKind::Rms), 49, "{model}");
+        assert!(r.rules.distinct * 2 <= r.rules.regions, "{model}: {:?}", r.rules);
+        assert_eq!(r.rules.limited, 0, "{model}");
+    }
+}
+
+#[test]
+fn what_is_switched_off_does_not_happen() {
+    let rewrites = Rewrites { exact_only: true, no_merge: true };
+    let (g, r) = rewritten("bert-base", Options { rewrites, ..Options::default() });
+    assert_eq!(attentions(&g), 0);
+    assert!(r.merged.is_empty());
+}
+
+#[test]
+fn the_same_graph_gives_the_same_text() {
+    let text = || wgfc_ir::text::print(&rewritten("qwen2-2l", Options::default()).0);
+    assert_eq!(text(), text());
+}
+
+#[test]
+fn convolutions_survive() {
+    for model in ["resnet50", "mobilenetv2"] {
+        let (g, r) = rewritten(model, Options::default());
+        assert!(count(&g, |op| matches!(op, Op::Contract(_))) >= 50, "{r:?}");
+    }
+}
