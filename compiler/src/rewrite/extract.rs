@@ -2,7 +2,8 @@
 //!
 //! Greedy from the leaves up, with shared subterms counted once: the cost of a choice is the sum
 //! over the *set* of e-classes it needs. Every term but a leaf costs something, so that no class
-//! is ever chosen to need itself.
+//! is ever chosen to need itself. What is shared between the choices of *different* classes is seen
+//! only afterwards: single choices are exchanged while that makes the whole region cheaper.
 
 use super::term::{Head, Term, Terms, decode};
 use super::views::elements;
@@ -73,8 +74,8 @@ struct Choice {
     needs: BTreeMap<Id, f64>,
 }
 
-/// The chosen term of every class that has one; children are canonical ids.
-pub fn extract(g: &Terms) -> FxHashMap<Id, Term> {
+/// The chosen term of every class that has one, for a region with these results; children are canonical ids.
+pub fn extract(g: &Terms, roots: &[Id]) -> FxHashMap<Id, Term> {
     let mut classes: Vec<Id> = g.classes().map(|c| c.id).collect();
     classes.sort_unstable();
     let mut best: FxHashMap<Id, Choice> = FxHashMap::default();
@@ -93,7 +94,79 @@ pub fn extract(g: &Terms) -> FxHashMap<Id, Term> {
             }
         }
     }
-    best.into_iter().map(|(id, c)| (id, c.term)).collect()
+    let mut chosen = best.into_iter().map(|(id, c)| (id, c.term)).collect();
+    improve(g, roots, &mut chosen);
+    chosen
+}
+
+/// Rounds of exchanges; each looks at every alternative once.
+const ROUNDS: usize = 3;
+
+/// Exchanges single choices while the whole becomes cheaper.
+fn improve(g: &Terms, roots: &[Id], chosen: &mut FxHashMap<Id, Term>) {
+    let Some((mut total, _)) = whole(g, roots, chosen) else { return };
+    for _ in 0..ROUNDS {
+        let before = total;
+        let Some((_, needed)) = whole(g, roots, chosen) else { return };
+        for id in needed {
+            let class = &g[id];
+            if class.nodes.len() < 2
+                || !class.nodes.iter().any(|n| cost(g, id, n).is_some_and(|c| c >= total * 1e-3))
+            {
+                continue;
+            }
+            for node in &class.nodes {
+                let term = node.clone().map_children(|c| g.find(c));
+                let Some(old) = chosen.get(&id).cloned() else { continue };
+                if term == old || !term.args.iter().all(|a| chosen.contains_key(a)) {
+                    continue;
+                }
+                chosen.insert(id, term);
+                match whole(g, roots, chosen) {
+                    Some((t, _)) if t < total * (1.0 - 1e-9) => total = t,
+                    _ => {
+                        chosen.insert(id, old);
+                    }
+                }
+            }
+        }
+        if total >= before {
+            return;
+        }
+    }
+}
+
+/// The cost of everything the roots need, and the classes that is; `None` when a class needs itself.
+fn whole(g: &Terms, roots: &[Id], chosen: &FxHashMap<Id, Term>) -> Option<(f64, Vec<Id>)> {
+    let mut done: FxHashMap<Id, bool> = FxHashMap::default();
+    let mut order = vec![];
+    let mut total = 0.0;
+    let mut stack: Vec<(Id, bool)> = roots.iter().rev().map(|r| (g.find(*r), false)).collect();
+    while let Some((id, leave)) = stack.pop() {
+        if leave {
+            done.insert(id, true);
+            continue;
+        }
+        match done.get(&id) {
+            Some(true) => continue,
+            Some(false) => return None,
+            None => {}
+        }
+        let term = chosen.get(&id)?;
+        total += cost(g, id, term)?;
+        done.insert(id, false);
+        order.push(id);
+        stack.push((id, true));
+        for a in &term.args {
+            match done.get(a) {
+                Some(true) => {}
+                Some(false) => return None,
+                None => stack.push((*a, false)),
+            }
+        }
+    }
+    order.sort_unstable();
+    Some((total, order))
 }
 
 fn consider(g: &Terms, best: &FxHashMap<Id, Choice>, id: Id, node: &Term, own: f64) -> Option<Choice> {

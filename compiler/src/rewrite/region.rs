@@ -248,7 +248,8 @@ fn solve(graph: &Graph, form: &Form, rules: &[Rule], outcome: &mut Outcome) -> R
     if run(&mut g, rules, form.nodes.len(), &mut outcome.fired) {
         outcome.limited += 1;
     }
-    let chosen = extract(&g);
+    let roots: Vec<Id> = form.roots.iter().map(|r| ids[*r]).collect();
+    let chosen = extract(&g, &roots);
     assemble(&g, form, &chosen, &terms, &ids)
 }
 
