@@ -2,7 +2,7 @@
 # Runs every test: unit, kernel, conformance, models, fuzz. Installs what they need when it is missing:
 # two software Vulkan drivers (lavapipe, SwiftShader) and the Python package onnx.
 #
-#   scripts/test.sh [ARGUMENT ...]     arguments go to `cargo test`
+#   scripts/test.sh [ARGUMENT ...]     options for `cargo test`
 #
 # VK_DRIVER_FILES, where set, names the drivers to test on instead, separated by colons.
 set -euo pipefail
@@ -16,4 +16,7 @@ need_python onnx==1.23.2 numpy
 "$python" -W ignore scripts/node_cases.py
 "$python" -W ignore scripts/reference.py light
 
-cargo test --workspace --locked "$@"
+# Drivers on the CPU take a second to compile a tuned kernel: whole models run once here.
+# scripts/accuracy.sh runs them at every fusion level on every adapter.
+cargo test --workspace --locked "$@" -- --skip real_models
+WGFC_FUSION=full WGFC_ADAPTER=${WGFC_ADAPTER:-llvmpipe} cargo test --workspace --locked "$@" --test it -- real_models
