@@ -421,7 +421,7 @@ impl Session {
         for i in 0..self.program.outputs.len() {
             let port = &self.program.outputs[i];
             let (dtype, size) = (port.dtype, bound.memory.bytes[port.buffer]);
-            let memory = self.from_pool(self.program.inputs.len() + i, size).await?;
+            let memory = self.take_buffer(self.program.inputs.len() + i, size).await?;
             let shape = bound.outputs[i].clone();
             outputs.push(DeviceTensor { dtype, shape, memory, gpu: self.gpu.clone() });
         }
@@ -491,7 +491,7 @@ impl Session {
             Value::Host(t) => {
                 let bytes = t.bytes().ok_or_else(|| bad("its values are not known"))?;
                 let what = format!("writing input \"{name}\"");
-                let memory = self.from_pool(port, Buffer::byte_size(t.dtype, t.numel()) as u64).await?;
+                let memory = self.take_buffer(port, Buffer::byte_size(t.dtype, t.numel()) as u64).await?;
                 self.gpu.scoped(&what, || self.gpu.write(&memory.buffer, 0, bytes)).await?;
                 Ok(memory)
             }
@@ -499,7 +499,7 @@ impl Session {
     }
 
     /// A buffer of at least `need` bytes that nobody else holds.
-    async fn from_pool(&mut self, pool: usize, need: u64) -> Result<Arc<Memory>, RunError> {
+    async fn take_buffer(&mut self, pool: usize, need: u64) -> Result<Arc<Memory>, RunError> {
         let fits = |m: &Arc<Memory>| m.capacity >= need && m.capacity / 2 <= need.max(4096);
         let free = |m: &Arc<Memory>| Arc::strong_count(m) == 1;
         if let Some(m) = self.pools[pool].iter().find(|m| free(m) && fits(m)) {
