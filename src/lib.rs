@@ -1,1 +1,75 @@
-//! wgfc
+//! wgfc compiles ONNX models into a few fused WGSL kernels, a plan and weights, and runs them on WebGPU.
+//!
+//! This crate is the facade: it reads and writes files and puts the parts together. The parts are
+//! [`ir`] (graph, types, [`Program`]), [`compiler`] (ONNX to `Program`; touches neither files nor a GPU)
+//! and [`runtime`] (executes a `Program` with wgpu).
+//!
+//! # Run a model
+//! [`Model`] does everything: compile, find a device, run.
+//!
+//! # Compile for another engine
+//! A [`Program`] is plain data: WGSL, bindings, sizes over symbols, dispatches.
+//!
+//! ```
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! # let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/small/mlp/model.onnx");
+//! let program = wgfc::compile(&std::fs::read(path)?, &wgfc::Options::default())?;
+//! for d in &program.dispatches {
+//!     let kernel = &program.kernels[d.kernel];
+//!     assert!(kernel.wgsl.contains("fn main("));
+//!     assert_eq!(kernel.bindings.len(), d.bindings.len());
+//! }
+//! // Workgroup counts and sizes are expressions over the model's symbols.
+//! let batch = |s: &str| (s == "batch").then_some(32);
+//! let groups = program.dispatches[0].workgroups[0].eval_syms(&batch);
+//! assert!(groups.is_some_and(|n| n > 0));
+//! # Ok(()) }
+//! ```
+//!
+//! # Save and load
+//! ```
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! # let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/small/mlp/model.onnx");
+//! # let folder = tempfile::tempdir()?;
+//! # let out = folder.path().join("out");
+//! let program = wgfc::compile_file(&path, &wgfc::Options::default())?;
+//! wgfc::save(&program, &out, &wgfc::SaveOptions::default())?;
+//! assert_eq!(wgfc::load(&out)?.dispatches, program.dispatches);
+//! # Ok(()) }
+//! ```
+
+pub mod artefact;
+pub mod error;
+pub mod files;
+pub mod model;
+pub mod npy;
+pub mod pb;
+pub mod ports;
+pub mod random;
+pub mod source;
+
+pub use artefact::{SaveOptions, load, save};
+pub use error::{Error, ErrorClass, Finding, Problem};
+pub use model::{Model, Place};
+pub use source::ModelFile;
+pub use wgfc_compiler as compiler;
+pub use wgfc_compiler::{Fusion, Options};
+pub use wgfc_ir as ir;
+pub use wgfc_ir::{DType, Program, Tensor};
+pub use wgfc_runtime as runtime;
+
+/// Compiles a model from its bytes. A model with external data needs [`compile_file`].
+///
+/// # Errors
+/// [`Error::Compile`] with everything that is wrong or unsupported.
+pub fn compile(model: &[u8], options: &Options) -> Result<Program, Error> {
+    Ok(wgfc_compiler::compile(model, &wgfc_compiler::import::NoExternalData, options)?)
+}
+
+/// Compiles a model from a file; its external data lies in the same folder.
+///
+/// # Errors
+/// [`Error::File`] when the file cannot be read, else as [`compile`].
+pub fn compile_file(path: &std::path::Path, options: &Options) -> Result<Program, Error> {
+    ModelFile::open(path)?.compile(options)
+}

@@ -1,0 +1,325 @@
+//! A [`Program`] as a folder: `plan.json`, `kernels/*.wgsl`, `weights.safetensors`.
+//!
+//! The schema is documented in `docs/plan-format.md`. The bytes depend on the program alone.
+
+use crate::Error;
+use crate::files::{in_words, map_file};
+use safetensors::tensor::{Dtype, Metadata, SafeTensors, TensorInfo};
+use std::collections::{BTreeMap, HashMap};
+use std::fs;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use wgfc_ir::program::BufferKind;
+use wgfc_ir::tensor::ByteOwner;
+use wgfc_ir::{DType, Program, Tensor};
+
+/// The plan's file name.
+pub const PLAN: &str = "plan.json";
+/// The folder of the kernels.
+pub const KERNELS: &str = "kernels";
+/// The weights' file name.
+pub const WEIGHTS: &str = "weights.safetensors";
+/// The key of our metadata in the safetensors header.
+const METADATA_KEY: &str = "wgfc";
+
+/// How [`save`] writes.
+#[derive(Default)]
+pub struct SaveOptions<'a> {
+    /// Replace a folder even when it holds more than an earlier program.
+    pub force: bool,
+    /// Called with (bytes written, bytes in all) while the weights are written.
+    pub progress: Option<&'a dyn Fn(u64, u64)>,
+}
+
+/// What stands in the metadata for a tensor whose type or shape safetensors cannot express.
+#[derive(serde::Serialize, serde::Deserialize)]
+struct TrueType {
+    dtype: DType,
+    shape: Vec<usize>,
+}
+
+/// Writes `program` as the folder `dir`.
+///
+/// Everything goes to a temporary folder beside `dir`, which is renamed at the end, so that `dir` is never
+/// half written. An earlier program in `dir` is replaced; any other content is refused unless
+/// [`SaveOptions::force`]. Absent weights are left out; such a program can be inspected, not run.
+pub fn save(program: &Program, dir: &Path, options: &SaveOptions<'_>) -> Result<(), Error> {
+    let dir = &std::path::absolute(dir).map_err(|e| Error::file(dir, in_words(&e)))?;
+    check_replaceable(dir, options.force)?;
+    let parent = dir.parent().ok_or_else(|| Error::file(dir, "is not a folder that can be written"))?;
+    let failed = |path: &Path| {
+        let path = path.to_owned();
+        move |e: std::io::Error| Error::file(&path, format!("cannot be written: {}", in_words(&e)))
+    };
+    fs::create_dir_all(parent).map_err(failed(parent))?;
+    let temporary = tempfile::Builder::new().prefix(".wgfc-").tempdir_in(parent).map_err(failed(parent))?;
+    let new = temporary.path().join("new");
+    fs::create_dir(&new).map_err(failed(&new))?;
+
+    let mut plan = serde_json::to_vec_pretty(program)
+        .map_err(|e| Error::Internal(format!("the plan cannot be written as JSON: {e}")))?;
+    plan.push(b'\n');
+    fs::write(new.join(PLAN), plan).map_err(failed(&dir.join(PLAN)))?;
+
+    let kernels = new.join(KERNELS);
+    fs::create_dir(&kernels).map_err(failed(&dir.join(KERNELS)))?;
+    for k in &program.kernels {
+        if !is_plain_name(&k.name) {
+            return Err(Error::Internal(format!("kernel name `{}` cannot be a file's name", k.name)));
+        }
+        let file = format!("{}.wgsl", k.name);
+        fs::write(kernels.join(&file), &k.wgsl).map_err(failed(&dir.join(KERNELS).join(&file)))?;
+    }
+    write_weights(program, &new.join(WEIGHTS), &dir.join(WEIGHTS), options)?;
+
+    let old = temporary.path().join("old");
+    let replaces = dir.symlink_metadata().is_ok();
+    if replaces {
+        fs::rename(dir, &old).map_err(failed(dir))?;
+    }
+    if let Err(e) = fs::rename(&new, dir) {
+        if replaces && fs::rename(&old, dir).is_err() {
+            let kept = temporary.keep().join("old");
+            return Err(Error::file_help(
+                dir,
+                format!("cannot be replaced: {}", in_words(&e)),
+                format!("its former content is in {}", kept.display()),
+            ));
+        }
+        return Err(failed(dir)(e));
+    }
+    Ok(())
+}
+
+/// Refuses to replace what is not ours.
+fn check_replaceable(dir: &Path, force: bool) -> Result<(), Error> {
+    let Ok(meta) = dir.symlink_metadata() else { return Ok(()) };
+    if !meta.is_dir() {
+        return Err(Error::file_help(dir, "is there already and is not a folder", "choose another output"));
+    }
+    let inside =
+        |p: &Path| p.canonicalize().ok().zip(dir.canonicalize().ok()).is_some_and(|(p, d)| p.starts_with(d));
+    if std::env::current_dir().is_ok_and(|c| inside(&c)) {
+        return Err(Error::file_help(
+            dir,
+            "holds the current folder and cannot be replaced",
+            "choose another output",
+        ));
+    }
+    if force || is_program_dir(dir)? {
+        return Ok(());
+    }
+    Err(Error::file_help(
+        dir,
+        "is there already and holds more than a compiled program",
+        "choose another output, or replace the whole folder with --force",
+    ))
+}
+
+/// Whether `dir` is empty, or holds a program of ours and nothing else.
+fn is_program_dir(dir: &Path) -> Result<bool, Error> {
+    let mut names = Vec::new();
+    for entry in fs::read_dir(dir).map_err(|e| Error::file(dir, in_words(&e)))? {
+        let entry = entry.map_err(|e| Error::file(dir, in_words(&e)))?;
+        names.push(entry.file_name().to_string_lossy().into_owned());
+    }
+    if names.is_empty() {
+        return Ok(true);
+    }
+    let ours = names.iter().all(|n| [PLAN, KERNELS, WEIGHTS].contains(&n.as_str()));
+    #[derive(serde::Deserialize)]
+    struct Producer {
+        producer: String,
+    }
+    let plan = fs::read(dir.join(PLAN)).ok();
+    let made = plan.and_then(|b| serde_json::from_slice::<Producer>(&b).ok());
+    Ok(ours && made.is_some_and(|p| p.producer.starts_with("wgfc ")))
+}
+
+/// The safetensors type of `dtype`, where it has one whose elements fill whole bytes.
+fn stored_as(dtype: DType) -> Option<Dtype> {
+    Some(match dtype {
+        DType::F32 => Dtype::F32,
+        DType::F16 => Dtype::F16,
+        DType::BF16 => Dtype::BF16,
+        DType::F64 => Dtype::F64,
+        DType::F8E4M3 => Dtype::F8_E4M3,
+        DType::F8E4M3Uz => Dtype::F8_E4M3FNUZ,
+        DType::F8E5M2 => Dtype::F8_E5M2,
+        DType::F8E5M2Uz => Dtype::F8_E5M2FNUZ,
+        DType::F8E8M0 => Dtype::F8_E8M0,
+        DType::I64 => Dtype::I64,
+        DType::I32 => Dtype::I32,
+        DType::I16 => Dtype::I16,
+        DType::I8 => Dtype::I8,
+        DType::U64 => Dtype::U64,
+        DType::U32 => Dtype::U32,
+        DType::U16 => Dtype::U16,
+        DType::U8 => Dtype::U8,
+        DType::Bool => Dtype::BOOL,
+        DType::F4E2M1 | DType::I4 | DType::I2 | DType::U4 | DType::U2 => return None,
+    })
+}
+
+fn write_weights(
+    program: &Program,
+    path: &Path,
+    shown: &Path,
+    options: &SaveOptions<'_>,
+) -> Result<(), Error> {
+    let mut tensors: Vec<(&String, &Tensor, &[u8])> =
+        program.weights.iter().filter_map(|(n, t)| Some((n, t, t.bytes()?))).collect();
+    // Widest elements first: every tensor then starts at a multiple of its element's size.
+    tensors.sort_by(|a, b| (b.1.dtype.bits(), a.0).cmp(&(a.1.dtype.bits(), b.0)));
+    let mut infos = Vec::with_capacity(tensors.len());
+    let mut true_types = BTreeMap::new();
+    let mut total = 0usize;
+    for (name, t, bytes) in &tensors {
+        let (dtype, shape) = match stored_as(t.dtype) {
+            Some(d) => (d, t.shape.clone()),
+            None => {
+                true_types.insert((*name).clone(), TrueType { dtype: t.dtype, shape: t.shape.clone() });
+                (Dtype::U8, vec![bytes.len()])
+            }
+        };
+        infos
+            .push(((*name).clone(), TensorInfo { dtype, shape, data_offsets: (total, total + bytes.len()) }));
+        total += bytes.len();
+    }
+    let internal = |e: String| Error::Internal(format!("the weights cannot be written: {e}"));
+    // One key only: the crate keeps metadata in a hash map, whose order is not fixed.
+    let metadata = if true_types.is_empty() {
+        None
+    } else {
+        let text = serde_json::to_string(&true_types).map_err(|e| internal(e.to_string()))?;
+        Some(HashMap::from([(METADATA_KEY.to_owned(), text)]))
+    };
+    let header = Metadata::new(metadata, infos).map_err(|e| internal(e.to_string()))?;
+    let mut header = serde_json::to_vec(&header).map_err(|e| internal(e.to_string()))?;
+    header.resize(header.len().next_multiple_of(8), b' ');
+
+    let write = || -> std::io::Result<()> {
+        let mut file = std::io::BufWriter::with_capacity(1 << 20, fs::File::create(path)?);
+        file.write_all(&(header.len() as u64).to_le_bytes())?;
+        file.write_all(&header)?;
+        let mut done = 0u64;
+        for (_, _, bytes) in &tensors {
+            for chunk in bytes.chunks(8 << 20) {
+                file.write_all(chunk)?;
+                done += chunk.len() as u64;
+                if let Some(p) = options.progress {
+                    p(done, total as u64);
+                }
+            }
+        }
+        file.into_inner()?.sync_data()
+    };
+    write().map_err(|e| Error::file(shown, format!("cannot be written: {}", in_words(&e))))
+}
+
+/// Reads a folder written by [`save`], whoever edited it since, and checks it
+/// ([`check`](wgfc_runtime::check::check)). Weights are memory-mapped, see [`map_file`].
+pub fn load(dir: &Path) -> Result<Program, Error> {
+    let path = dir.join(PLAN);
+    let text = fs::read(&path).map_err(|e| {
+        Error::file_help(&path, in_words(&e), "give the folder that `wgfc compile` wrote, or an .onnx file")
+    })?;
+    #[derive(serde::Deserialize)]
+    struct Version {
+        version: u64,
+    }
+    let expected = wgfc_ir::program::FORMAT_VERSION;
+    if let Ok(Version { version }) = serde_json::from_slice(&text)
+        && version != u64::from(expected)
+    {
+        return Err(Error::file_help(
+            &path,
+            format!("is of format version {version}; this wgfc reads version {expected}"),
+            "compile the model again with this wgfc",
+        ));
+    }
+    let mut program: Program =
+        serde_json::from_slice(&text).map_err(|e| damaged(&path, vec![format!("is not a plan: {e}")]))?;
+
+    let mut problems = Vec::new();
+    for (i, k) in program.kernels.iter_mut().enumerate() {
+        if !is_plain_name(&k.name) {
+            problems.push(format!("kernels[{i}]: `{}` cannot be a file's name", k.name.escape_debug()));
+            continue;
+        }
+        let file = dir.join(KERNELS).join(format!("{}.wgsl", k.name));
+        match fs::read_to_string(&file) {
+            Ok(s) => k.wgsl = s,
+            Err(e) => problems.push(format!("kernels[{i}]: {}: {}", file.display(), in_words(&e))),
+        }
+    }
+    if !problems.is_empty() {
+        return Err(damaged(&path, problems));
+    }
+    read_weights(&mut program, &dir.join(WEIGHTS))?;
+    let problems = wgfc_runtime::check::check(&program);
+    if problems.is_empty() { Ok(program) } else { Err(damaged(&path, problems)) }
+}
+
+/// Whether `name` can be a file's name anywhere: ASCII letters, digits, `_`, `-`, `.`, not starting with a dot.
+fn is_plain_name(name: &str) -> bool {
+    !name.is_empty()
+        && name.len() <= 200
+        && !name.starts_with('.')
+        && name.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'_' | b'-' | b'.'))
+}
+
+fn damaged(path: &Path, problems: Vec<String>) -> Error {
+    let help = "it was edited or damaged after it was written; compile the model again";
+    Error::File { path: path.to_owned(), problems, help: Some(help.into()) }
+}
+
+fn read_weights(program: &mut Program, path: &PathBuf) -> Result<(), Error> {
+    let owner: Arc<dyn ByteOwner> = map_file(path)?;
+    let bytes: &[u8] = (*owner).as_ref();
+    let bad = |m: String| damaged(path, vec![m]);
+    let (header, metadata) =
+        SafeTensors::read_metadata(bytes).map_err(|e| bad(format!("is not a safetensors file: {e}")))?;
+    let mut true_types: BTreeMap<String, TrueType> =
+        match metadata.metadata().as_ref().and_then(|m| m.get(METADATA_KEY)) {
+            Some(text) => {
+                serde_json::from_str(text).map_err(|e| bad(format!("metadata `{METADATA_KEY}`: {e}")))?
+            }
+            None => BTreeMap::new(),
+        };
+    let mut problems = Vec::new();
+    for (name, info) in metadata.tensors() {
+        let (begin, end) = info.data_offsets;
+        let ours = DType::ALL.iter().copied().find(|d| stored_as(*d) == Some(info.dtype));
+        let (dtype, shape) = match (true_types.remove(&name), ours) {
+            (Some(t), _) => (t.dtype, t.shape),
+            (None, Some(d)) => (d, info.shape.clone()),
+            (None, None) => {
+                problems.push(format!("tensor `{name}` has the unknown element type {}", info.dtype));
+                continue;
+            }
+        };
+        match Tensor::shared(dtype, shape, owner.clone(), 8 + header + begin, end - begin) {
+            Ok(t) => {
+                program.weights.insert(name, t);
+            }
+            Err(e) => problems.push(format!("tensor `{name}`: {e}")),
+        }
+    }
+    if !problems.is_empty() {
+        problems.sort();
+        return Err(damaged(path, problems));
+    }
+    if program.stats.weights_absent {
+        for b in &program.buffers {
+            if let (BufferKind::Weight { name }, Some(n)) = (&b.kind, b.elements.as_const())
+                && !program.weights.contains_key(name)
+            {
+                let absent = Tensor::absent(b.dtype, vec![usize::try_from(n).unwrap_or(0)]);
+                program.weights.insert(name.clone(), absent);
+            }
+        }
+    }
+    Ok(())
+}

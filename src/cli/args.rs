@@ -1,0 +1,311 @@
+//! The command line, declared.
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use std::path::PathBuf;
+use wgfc::{Fusion, Options};
+
+/// Compiles ONNX models into a few fused WGSL kernels and runs them on any WebGPU device.
+#[derive(Parser, Debug)]
+#[command(name = "wgfc", version, propagate_version = true, after_long_help = AFTER_HELP)]
+pub struct Cli {
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+    /// Options of every command.
+    #[command(flatten)]
+    pub global: Global,
+}
+
+const AFTER_HELP: &str = "\
+Examples:
+  wgfc run model.onnx --input x=photo.jpg --labels labels.txt
+  wgfc compile model.onnx -o out/ && wgfc run out/ --input x=x.npy --output-dir results/
+  wgfc inspect model.onnx --graph graph.svg
+
+Exit codes:
+  0  done
+  1  the model, a file, an input or the command line is wrong
+  2  the model uses something that wgfc does not support
+  3  no adapter, or the device cannot do it (limits, memory, lost)
+  4  a bug in wgfc
+
+Environment:
+  WGFC_LOG      what to log on stderr, as in `WGFC_LOG=wgfc_compiler=debug`
+  WGFC_ADAPTER  the adapter to use where --adapter is not given
+  WGFC_DUMP     a folder for the graph after each stage of the compiler
+  NO_COLOR      no colours";
+
+/// Options of every command.
+#[derive(Args, Clone, Debug)]
+pub struct Global {
+    /// Print nothing but results and errors
+    #[arg(short, long, global = true)]
+    pub quiet: bool,
+    /// Print one JSON object on stdout instead of text; errors too
+    #[arg(long, global = true)]
+    pub json: bool,
+}
+
+/// The commands.
+#[derive(Subcommand, Debug)]
+pub enum Command {
+    /// Compile a model into a folder with plan.json, kernels/*.wgsl and weights.safetensors
+    Compile(CompileArgs),
+    /// Run a model or a compiled folder
+    Run(RunArgs),
+    /// Show what a model compiles to: kernels, traffic, time bounds, memory
+    Inspect(InspectArgs),
+    /// List everything in a model that is wrong or not supported
+    Check(CheckArgs),
+    /// List the adapters, their limits and features; measure bandwidth and dispatch cost
+    Device(DeviceArgs),
+    /// Print a completion script for a shell
+    Completions(CompletionsArgs),
+}
+
+/// How much is fused.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub enum FusionArg {
+    /// Every operator is a kernel of its own
+    None,
+    /// Chains and graphs of elementwise operators and views
+    Elementwise,
+    /// Also into products, convolutions, reductions, softmax and norms
+    #[default]
+    Full,
+}
+
+/// What shapes the compilation.
+#[derive(Args, Clone, Debug)]
+pub struct CompileOptions {
+    /// How much to fuse
+    #[arg(long, value_enum, default_value_t, value_name = "LEVEL")]
+    pub fusion: FusionArg,
+    /// Fix a symbolic dimension, as in `batch=8`; may be repeated
+    #[arg(long = "dim", value_name = "NAME=VALUE", value_parser = parse_dim)]
+    pub dims: Vec<(String, i64)>,
+    /// Return this tensor of the model as an extra output; may be repeated
+    #[arg(long = "tap", value_name = "TENSOR")]
+    pub taps: Vec<String>,
+}
+
+impl CompileOptions {
+    /// As the compiler takes them.
+    pub fn options(&self) -> Options {
+        Options {
+            fusion: match self.fusion {
+                FusionArg::None => Fusion::None,
+                FusionArg::Elementwise => Fusion::Elementwise,
+                FusionArg::Full => Fusion::Full,
+            },
+            dims: self.dims.iter().cloned().collect(),
+            taps: self.taps.clone(),
+            ..Options::default()
+        }
+    }
+}
+
+/// Which adapter.
+#[derive(Args, Clone, Debug, Default)]
+pub struct AdapterArgs {
+    /// The adapter: part of its name (`llvmpipe`, `H100`) or its number in `wgfc device`
+    #[arg(long, value_name = "NAME")]
+    pub adapter: Option<String>,
+}
+
+/// `wgfc compile`.
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Examples:
+  wgfc compile resnet50.onnx -o out/
+  wgfc compile bert.onnx -o out/ --dim batch=1 --dim seq=128
+  wgfc compile model.onnx -o out/ --tap /layer3/relu_output --fusion none
+
+Dimensions that are not fixed stay symbolic: one compiled program serves every batch and length.")]
+pub struct CompileArgs {
+    /// The ONNX model
+    pub model: PathBuf,
+    /// The folder to write; an earlier program in it is replaced
+    #[arg(short, long, value_name = "DIR")]
+    pub output: PathBuf,
+    #[command(flatten)]
+    pub compile: CompileOptions,
+    /// Compile for the limits of this machine's adapter instead of those every WebGPU device has
+    #[arg(long)]
+    pub for_device: bool,
+    #[command(flatten)]
+    pub adapter: AdapterArgs,
+    /// Do not read weights: the result can be inspected, not run
+    #[arg(long)]
+    pub graph_only: bool,
+    /// Make up the external weights (see `wgfc run --help`)
+    #[arg(long, conflicts_with = "graph_only")]
+    pub random_weights: bool,
+    /// Replace the output folder even when it holds other files
+    #[arg(long)]
+    pub force: bool,
+}
+
+/// How the pixels of a picture become numbers.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub enum ImageNorm {
+    /// To 0..1, minus the mean and over the deviation of ImageNet (what torchvision's classifiers want)
+    #[default]
+    Imagenet,
+    /// To 0..1
+    Unit,
+    /// Left as 0..255
+    None,
+}
+
+/// `wgfc run`.
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Inputs, as --input NAME=SOURCE:
+  x.npy                 a NumPy array
+  x.pb                  an ONNX TensorProto, as in ONNX's own test data
+  x.png, x.jpg          a picture: scaled to cover the input's height and width, cut to its centre,
+                        RGB, channels first or last as the input has them, normalised by --image-norm
+  random, random:SEED   floats with mean 0 and variance 1; integers and booleans 0 or 1
+  zeros, ones, NUMBER   every element the same
+  iota                  0, 1, 2, ... (position ids)
+A model with one input takes --input SOURCE alone.
+
+Examples:
+  wgfc run mobilenetv2.onnx --random-weights --random-inputs --dim batch=1
+  wgfc run resnet50.onnx --input photo.jpg --labels imagenet.txt
+  wgfc run bert.onnx --input input_ids=ids.npy --random-inputs --output-dir results/
+  wgfc run out/ --input x=random:7 --dim batch=32 --repeat 20 --profile
+
+Symbolic dimensions take their values from the inputs that are files; --dim gives the others.
+Without an adapter the model runs on the CPU with the reference evaluator, and says so.")]
+pub struct RunArgs {
+    /// An ONNX model, or a folder that `wgfc compile` wrote
+    pub model: PathBuf,
+    /// An input; may be repeated
+    #[arg(short, long = "input", value_name = "[NAME=]SOURCE")]
+    pub inputs: Vec<String>,
+    /// Fill every input that is not given with random numbers
+    #[arg(long)]
+    pub random_inputs: bool,
+    /// Make up the weights that the model keeps in other files, scaled so that activations stay finite
+    #[arg(long)]
+    pub random_weights: bool,
+    #[command(flatten)]
+    pub compile: CompileOptions,
+    /// Write each output as NAME.npy in this folder
+    #[arg(short, long, value_name = "DIR")]
+    pub output_dir: Option<PathBuf>,
+    /// The classes' names, one a line, for an output [N, classes]
+    #[arg(long, value_name = "FILE")]
+    pub labels: Option<PathBuf>,
+    /// How many of the best classes to print
+    #[arg(long, value_name = "K", default_value_t = 5)]
+    pub top: usize,
+    /// How the pixels of pictures become numbers
+    #[arg(long, value_enum, default_value_t)]
+    pub image_norm: ImageNorm,
+    #[command(flatten)]
+    pub adapter: AdapterArgs,
+    /// Run on the CPU with the reference evaluator
+    #[arg(long, conflicts_with_all = ["adapter", "profile", "no_cpu"])]
+    pub cpu: bool,
+    /// Fail instead of running on the CPU when there is no adapter
+    #[arg(long)]
+    pub no_cpu: bool,
+    /// Print the time of each kernel, measured on the device
+    #[arg(long)]
+    pub profile: bool,
+    /// Run this often and print the times
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    pub repeat: u32,
+}
+
+/// `wgfc inspect`.
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Examples:
+  wgfc inspect resnet50.onnx --dim batch=1
+  wgfc inspect out/ --bandwidth 320 --json
+  wgfc inspect model.onnx --graph graph.svg --roofline roofline.svg
+
+MB is 2^20 and GB 2^30 bytes. A model whose weights are missing is planned all the same.")]
+pub struct InspectArgs {
+    /// An ONNX model, or a folder that `wgfc compile` wrote
+    pub model: PathBuf,
+    #[command(flatten)]
+    pub compile: CompileOptions,
+    /// The memory bandwidth that time bounds are for
+    #[arg(long, value_name = "GB/s", default_value_t = 100.0, value_parser = parse_positive)]
+    pub bandwidth: f64,
+    /// The arithmetic peak that time bounds are for
+    #[arg(long, value_name = "TFLOP/s", default_value_t = 2.0, value_parser = parse_positive)]
+    pub peak: f64,
+    /// Print every dispatch, not only every kernel family
+    #[arg(long)]
+    pub dispatches: bool,
+    /// Draw the dispatches: FILE.svg, FILE.dot or FILE.html; may be repeated
+    #[arg(long, value_name = "FILE")]
+    pub graph: Vec<PathBuf>,
+    /// Draw each dispatch's arithmetic intensity under the device's roof: FILE.svg
+    #[arg(long, value_name = "FILE")]
+    pub roofline: Option<PathBuf>,
+}
+
+/// `wgfc check`.
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Examples:
+  wgfc check model.onnx
+  wgfc check model.onnx --json | jq '.unsupported[].operator'
+
+Reads no weights. Exits with 1 when the model is wrong, 2 when something in it is not supported.")]
+pub struct CheckArgs {
+    /// The ONNX model
+    pub model: PathBuf,
+}
+
+/// `wgfc device`.
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Examples:
+  wgfc device
+  wgfc device --adapter llvmpipe --measure
+  wgfc device --json")]
+pub struct DeviceArgs {
+    #[command(flatten)]
+    pub adapter: AdapterArgs,
+    /// Measure bandwidth, arithmetic peak and the cost of a dispatch (some seconds)
+    #[arg(long)]
+    pub measure: bool,
+}
+
+/// `wgfc completions`.
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Example:
+  wgfc completions bash > ~/.local/share/bash-completion/completions/wgfc")]
+pub struct CompletionsArgs {
+    /// The shell
+    #[arg(value_enum)]
+    pub shell: clap_complete::Shell,
+}
+
+fn parse_dim(s: &str) -> Result<(String, i64), String> {
+    let (name, value) = s.split_once('=').ok_or("expected NAME=VALUE, as in batch=8")?;
+    let value: i64 = value.trim().parse().map_err(|_| format!("`{value}` is not a whole number"))?;
+    if value < 0 {
+        return Err(format!("`{value}` is negative"));
+    }
+    if name.trim().is_empty() {
+        return Err("the name is missing".into());
+    }
+    Ok((name.trim().to_owned(), value))
+}
+
+fn parse_positive(s: &str) -> Result<f64, String> {
+    s.parse::<f64>()
+        .ok()
+        .filter(|v| v.is_finite() && *v > 0.0)
+        .ok_or_else(|| format!("`{s}` is not a positive number"))
+}

@@ -1,0 +1,105 @@
+//! `wgfc check`.
+
+use super::args::CheckArgs;
+use super::shown;
+use super::terminal::{Terminal, findings_json};
+use wgfc::compiler::import::check;
+use wgfc::source::ModelFile;
+use wgfc::{Error, ErrorClass, Options};
+
+/// Lists all that is wrong or unsupported. Gives the exit code.
+pub fn main(a: &CheckArgs, t: &Terminal) -> u8 {
+    match run(a, t) {
+        Ok(code) => code,
+        Err(e) => {
+            t.error(&e);
+            e.class().exit_code()
+        }
+    }
+}
+
+fn run(a: &CheckArgs, t: &Terminal) -> Result<u8, Error> {
+    let file = ModelFile::open(&a.model)?;
+    let report = check(file.bytes(), &wgfc::files::ModelFolder::of(&a.model)?, &Options::default());
+    let error = (!report.errors.is_empty()).then(|| Error::Compile {
+        path: Some(a.model.clone()),
+        errors: wgfc::compiler::Errors(report.errors.clone()),
+    });
+    let code = error.as_ref().map_or(0, |e| e.class().exit_code());
+    if t.json {
+        let ports = |p: &[(String, String)]| -> serde_json::Value {
+            p.iter().map(|(name, ty)| serde_json::json!({ "name": name, "type": ty })).collect()
+        };
+        t.print_json(&serde_json::json!({
+            "ok": error.is_none(),
+            "ir_version": report.ir_version,
+            "opsets": report.opsets.iter().map(|(d, v)| (opset_name(d).to_owned(), serde_json::json!(v))).collect::<serde_json::Map<_, _>>(),
+            "producer": report.producer,
+            "operators": report.operators,
+            "unsupported": report.unsupported.iter().map(|u| serde_json::json!({
+                "operator": u.operator, "opset": u.opset, "reason": u.reason, "nodes": u.nodes,
+            })).collect::<Vec<_>>(),
+            "errors": error.as_ref().map_or_else(|| serde_json::json!([]), findings_json),
+            "warnings": report.warnings,
+            "inputs": ports(&report.inputs),
+            "outputs": ports(&report.outputs),
+        }));
+        return Ok(code);
+    }
+    let mut s = String::new();
+    let opsets: Vec<String> = report.opsets.iter().map(|(d, v)| format!("{} {v}", opset_name(d))).collect();
+    let by = if report.producer.is_empty() { String::new() } else { format!(", by {}", report.producer) };
+    let nodes: usize = report.operators.values().sum();
+    if report.ir_version > 0 || nodes > 0 {
+        s += &format!(
+            "{}: IR version {}, opset {}{by}\n",
+            shown(&a.model),
+            report.ir_version,
+            opsets.join(", ")
+        );
+        s += &format!("  {nodes} nodes of {} operators", report.operators.len());
+        let mut counts: Vec<(&String, &usize)> = report.operators.iter().collect();
+        counts.sort_by(|a, b| b.1.cmp(a.1).then(a.0.cmp(b.0)));
+        let listed: Vec<String> = counts.iter().map(|(o, n)| format!("{o} {n}")).collect();
+        s += &wrapped(&listed);
+    }
+    for (what, ports) in [("input ", &report.inputs), ("output", &report.outputs)] {
+        for (name, ty) in ports {
+            s += &format!("  {what} {name}: {ty}\n");
+        }
+    }
+    match &error {
+        None => s += "  everything in it is supported\n",
+        Some(e) => {
+            let findings = e.findings();
+            let count = |c: ErrorClass| findings.iter().filter(|f| f.class == c).count();
+            let (wrong, unsupported) = (count(ErrorClass::Model), count(ErrorClass::Unsupported));
+            s += &format!("  {unsupported} not supported, {wrong} wrong\n");
+        }
+    }
+    t.print(&s);
+    t.warnings(&report.warnings);
+    if let Some(e) = &error {
+        t.error(e);
+    }
+    Ok(code)
+}
+
+fn opset_name(domain: &str) -> &str {
+    if domain.is_empty() { "ai.onnx" } else { domain }
+}
+
+/// `: a, b, …` on lines of about a hundred characters.
+fn wrapped(items: &[String]) -> String {
+    let mut s = String::from(":\n");
+    let mut line = String::from("   ");
+    for (i, item) in items.iter().enumerate() {
+        if line.len() + item.len() > 98 {
+            s += &line;
+            s += "\n";
+            line = String::from("   ");
+        }
+        line += &format!(" {item}{}", if i + 1 < items.len() { "," } else { "" });
+    }
+    s + &line + "\n"
+}

@@ -1,0 +1,84 @@
+//! `wgfc compile`.
+
+use super::args::CompileArgs;
+use super::shown;
+use super::summary::bytes_text;
+use super::terminal::Terminal;
+use wgfc::model::{device_error, device_profile};
+use wgfc::runtime::{AdapterChoice, Gpu};
+use wgfc::source::ModelFile;
+use wgfc::{Error, Options, SaveOptions};
+
+/// Compiles a model into a folder.
+pub fn main(a: &CompileArgs, t: &Terminal) -> Result<(), Error> {
+    let started = std::time::Instant::now();
+    let mut file = ModelFile::open(&a.model)?;
+    if a.random_weights {
+        let _progress = t.spinner("making up weights".into());
+        file = file.with_random_weights()?;
+    }
+    say_random_weights(&file, t);
+    let mut options = Options { graph_only: a.graph_only, ..a.compile.options() };
+    if a.for_device || a.adapter.adapter.is_some() {
+        let gpu = Gpu::request_blocking(&choice(a.adapter.adapter.as_deref())).map_err(device_error)?;
+        t.note(&format!("compiling for the limits of {}", gpu.summary().name));
+        options.profile = device_profile(gpu.profile(), &options.profile);
+    }
+    let program = {
+        let _progress = t.spinner(format!("compiling {}", shown(&a.model)));
+        file.compile(&options)?
+    };
+    t.warnings(&program.stats.warnings);
+    {
+        let bar = t.bar("writing weights".into(), 0, true);
+        let save = SaveOptions { force: a.force, progress: Some(&|done, all| bar.at_of(done, all)) };
+        wgfc::save(&program, &a.output, &save)?;
+    }
+    let weights: usize = program.weights.values().filter_map(|w| w.bytes()).map(<[u8]>::len).sum();
+    if t.json {
+        t.print_json(&serde_json::json!({
+            "output": a.output.display().to_string(),
+            "nodes": program.stats.model_nodes,
+            "kernels": program.kernels.len(),
+            "dispatches": program.dispatches.len(),
+            "symbols": program.symbols,
+            "weight_bytes": weights,
+            "weights_absent": program.stats.weights_absent,
+            "random_weights": a.random_weights,
+            "warnings": program.stats.warnings,
+            "seconds": started.elapsed().as_secs_f64(),
+        }));
+        return Ok(());
+    }
+    t.result(&format!(
+        "{}: {} nodes in {} dispatches of {} kernels, {} of weights{}, {:.2} s",
+        a.output.display(),
+        program.stats.model_nodes,
+        program.dispatches.len(),
+        program.kernels.len(),
+        bytes_text(weights as u64),
+        if program.stats.weights_absent { " (others absent: can be inspected, not run)" } else { "" },
+        started.elapsed().as_secs_f64()
+    ));
+    Ok(())
+}
+
+/// The adapter that was asked for.
+pub fn choice(adapter: Option<&str>) -> AdapterChoice {
+    adapter.map_or_else(AdapterChoice::from_env, |a| a.parse().unwrap_or_default())
+}
+
+/// Says that weights are made up, which nobody may overlook.
+pub fn say_random_weights(file: &ModelFile, t: &Terminal) {
+    if let Some(r) = file.random_weights() {
+        let (tensors, bytes) = r.size();
+        if tensors > 0 {
+            t.note_always(&format!(
+                "{tensors} weights ({}) are made up: the outputs mean nothing",
+                bytes_text(bytes)
+            ));
+        } else {
+            t.note("the model has no external weights; --random-weights changes nothing");
+        }
+    }
+}

@@ -1,0 +1,362 @@
+//! The dispatches of a program as a picture: SVG, DOT, or an HTML page that pans and zooms.
+
+use super::layout::{Size, place};
+use super::summary::{Figures, Summary, bytes_text, flops_text, list_dims, time_text};
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use wgfc::ir::Program;
+use wgfc::ir::program::{Access, BufferKind, Port};
+
+const FONT: f64 = 11.0;
+const CHAR: f64 = 6.65;
+const LINE: f64 = 15.0;
+const PAD: f64 = 8.0;
+/// Characters of a line in a box.
+const MOST: usize = 44;
+/// Model nodes listed in a box.
+const NODES: usize = 4;
+
+/// The picture as data: boxes and who reads from whom.
+pub struct Drawing {
+    title: String,
+    boxes: Vec<Card>,
+    edges: Vec<(usize, usize)>,
+}
+
+/// A box.
+struct Card {
+    heading: String,
+    lines: Vec<String>,
+    tooltip: String,
+    /// A family of kernels, or nothing for an input or output of the model.
+    family: Option<String>,
+    /// From 0 to 1: its share of the time bound, against the largest one.
+    heat: f64,
+}
+
+impl Card {
+    fn size(&self) -> Size {
+        let longest =
+            self.lines.iter().chain([&self.heading]).map(|l| l.chars().count()).max().unwrap_or(0) as f64;
+        Size {
+            w: longest * CHAR + 2.0 * PAD + 6.0,
+            h: (1 + self.lines.len()) as f64 * LINE + 2.0 * PAD - 3.0,
+        }
+    }
+}
+
+impl Drawing {
+    /// Of a program, with its figures.
+    pub fn new(name: &str, program: &Program, summary: &Summary) -> Drawing {
+        let mut boxes: Vec<Card> = program.inputs.iter().map(|p| port("input", p)).collect();
+        let mut edges = Vec::new();
+        // Who wrote each buffer last.
+        let mut writer: BTreeMap<usize, usize> =
+            program.inputs.iter().enumerate().map(|(i, p)| (p.buffer, i)).collect();
+        let hottest = summary.dispatches.iter().map(|f| f.seconds).fold(f64::MIN_POSITIVE, f64::max);
+        for (i, (d, f)) in program.dispatches.iter().zip(&summary.dispatches).enumerate() {
+            let me = boxes.len();
+            let Some(kernel) = program.kernels.get(d.kernel) else { continue };
+            let mut weights = 0u64;
+            let mut sources: Vec<usize> = Vec::new();
+            for b in &d.bindings {
+                if let Some(BufferKind::Weight { .. }) = program.buffers.get(*b).map(|b| &b.kind) {
+                    let b = &program.buffers[*b];
+                    let n = b.elements.as_const().and_then(|n| usize::try_from(n).ok()).unwrap_or(0);
+                    weights = weights.saturating_add(b.dtype.bytes_for(n) as u64);
+                } else if let Some(w) = writer.get(b).filter(|w| !sources.contains(w)) {
+                    sources.push(*w);
+                }
+            }
+            sources.sort_unstable();
+            edges.extend(sources.iter().map(|s| (*s, me)));
+            for (b, access) in d.bindings.iter().zip(&kernel.bindings) {
+                if *access == Access::ReadWrite {
+                    writer.insert(*b, me);
+                }
+            }
+            boxes.push(dispatch(i, &kernel.family, &kernel.name, &d.nodes, f, weights, f.seconds / hottest));
+        }
+        for p in &program.outputs {
+            if let Some(w) = writer.get(&p.buffer) {
+                edges.push((*w, boxes.len()));
+            }
+            boxes.push(port("output", p));
+        }
+        let dims =
+            if summary.dims.is_empty() { String::new() } else { format!(", {}", list_dims(&summary.dims)) };
+        let title = format!(
+            "{name}: {} nodes in {} dispatches of {} kernels{dims}; {} moved instead of {}",
+            program.stats.model_nodes,
+            program.dispatches.len(),
+            program.kernels.len(),
+            bytes_text(summary.bytes),
+            bytes_text(summary.bytes_unfused),
+        );
+        Drawing { title, boxes, edges }
+    }
+
+    /// For Graphviz.
+    pub fn dot(&self) -> String {
+        let quote =
+            |s: &str| format!("\"{}\"", s.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n"));
+        let mut s = format!(
+            "digraph wgfc {{\n  label={};\n  node [shape=box, style=\"rounded,filled\", fontname=\"monospace\", fontsize=10];\n",
+            quote(&self.title)
+        );
+        for (i, b) in self.boxes.iter().enumerate() {
+            let label = std::iter::once(&b.heading).chain(&b.lines).cloned().collect::<Vec<_>>().join("\n");
+            let _ = writeln!(
+                s,
+                "  n{i} [label={}, tooltip={}, fillcolor=\"{}\"];",
+                quote(&label),
+                quote(&b.tooltip),
+                colours(b.family.as_deref()).1
+            );
+        }
+        for (a, b) in &self.edges {
+            let _ = writeln!(s, "  n{a} -> n{b};");
+        }
+        s + "}\n"
+    }
+
+    /// A picture on its own.
+    pub fn svg(&self) -> String {
+        let sizes: Vec<Size> = self.boxes.iter().map(Card::size).collect();
+        let placed = place(&sizes, &self.edges);
+        let legend = self.legend();
+        let top = 62.0;
+        let width = placed.width.max(self.title.chars().count() as f64 * 7.9 + 40.0);
+        let (shift, height) = ((width - placed.width) / 2.0, placed.height + top);
+        let mut s = String::new();
+        let _ = write!(
+            s,
+            "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{width:.0}\" height=\"{height:.0}\" \
+             viewBox=\"0 0 {width:.0} {height:.0}\" font-family=\"ui-monospace, 'DejaVu Sans Mono', Menlo, Consolas, monospace\" \
+             font-size=\"{FONT}\">\n<title>{}</title>\n<rect width=\"100%\" height=\"100%\" fill=\"#ffffff\"/>\n\
+             <text x=\"20\" y=\"28\" font-size=\"13\" font-weight=\"600\" fill=\"#1f2430\">{}</text>\n",
+            escape(&self.title),
+            escape(&self.title)
+        );
+        let mut x = 20.0;
+        for family in legend {
+            let (line, fill) = colours(Some(&family));
+            let _ = writeln!(
+                s,
+                "<rect x=\"{x:.0}\" y=\"41\" width=\"12\" height=\"12\" rx=\"3\" fill=\"{fill}\" stroke=\"{line}\"/>\
+                 <text x=\"{:.0}\" y=\"51\" fill=\"#4a5162\">{}</text>",
+                x + 17.0,
+                escape(&family)
+            );
+            x += 17.0 + family.chars().count() as f64 * CHAR + 18.0;
+        }
+        let _ = writeln!(s, "<g transform=\"translate({shift:.1} {top})\">");
+        s += "<g fill=\"none\" stroke=\"#9aa3b5\" stroke-width=\"1.3\">\n";
+        for points in &placed.edges {
+            let _ = writeln!(s, "<path d=\"{}\"/>", curve(points));
+        }
+        s += "</g>\n<g fill=\"#7d8799\">\n";
+        for (x, y) in placed.edges.iter().filter_map(|p| p.last()) {
+            let _ = writeln!(s, "<path d=\"M{:.1} {:.1}l-3.5 -7h7z\"/>", x, y);
+        }
+        s += "</g>\n";
+        for ((b, size), (cx, cy)) in self.boxes.iter().zip(&sizes).zip(&placed.centres) {
+            s += &card(b, *size, cx - size.w / 2.0, cy - size.h / 2.0);
+        }
+        s + "</g>\n</svg>\n"
+    }
+
+    /// A page that pans with the mouse and zooms with the wheel.
+    pub fn html(&self) -> String {
+        format!(
+            "<!doctype html>\n<html lang=\"en\">\n<meta charset=\"utf-8\">\n<title>{}</title>\n<style>\n\
+             html, body {{ margin: 0; height: 100%; overflow: hidden; background: #fff; }}\n\
+             #view {{ width: 100%; height: 100%; cursor: grab; touch-action: none; }}\n\
+             #view:active {{ cursor: grabbing; }}\n#view > svg {{ transform-origin: 0 0; }}\n</style>\n\
+             <div id=\"view\">\n{}</div>\n<script>\n{}</script>\n</html>\n",
+            escape(&self.title),
+            self.svg(),
+            PAN_AND_ZOOM
+        )
+    }
+
+    fn legend(&self) -> Vec<String> {
+        let mut seen: Vec<String> = Vec::new();
+        for f in self.boxes.iter().filter_map(|b| b.family.clone()) {
+            if !seen.contains(&f) {
+                seen.push(f);
+            }
+        }
+        seen
+    }
+}
+
+const PAN_AND_ZOOM: &str = "\
+const view = document.getElementById('view'), svg = view.querySelector('svg');
+let k = Math.min(1, innerWidth / svg.width.baseVal.value), x = 0, y = 0;
+const show = () => { svg.style.transform = `translate(${x}px, ${y}px) scale(${k})`; };
+view.addEventListener('wheel', e => {
+  e.preventDefault();
+  if (!e.ctrlKey && !e.metaKey && Math.abs(e.deltaX) > Math.abs(e.deltaY)) { x -= e.deltaX; return show(); }
+  const f = Math.exp(-e.deltaY / 500);
+  x = e.clientX - (e.clientX - x) * f; y = e.clientY - (e.clientY - y) * f; k *= f; show();
+}, { passive: false });
+view.addEventListener('pointerdown', e => view.setPointerCapture(e.pointerId));
+view.addEventListener('pointermove', e => { if (e.buttons & 1) { x += e.movementX; y += e.movementY; show(); } });
+show();
+";
+
+fn port(what: &str, p: &Port) -> Card {
+    let shape: Vec<String> = p.shape.iter().map(ToString::to_string).collect();
+    let heading = format!("{what} {}", shorten(&p.name, MOST - 8));
+    let line = format!("{}[{}]", p.dtype, shape.join(", "));
+    Card {
+        tooltip: format!("{what} {}: {line}", p.name),
+        heading,
+        lines: vec![line],
+        family: None,
+        heat: 0.0,
+    }
+}
+
+fn dispatch(
+    index: usize,
+    family: &str,
+    kernel: &str,
+    nodes: &[String],
+    f: &Figures,
+    weights: u64,
+    heat: f64,
+) -> Card {
+    let mut lines: Vec<String> = nodes.iter().take(NODES).map(|n| shorten(n, MOST)).collect();
+    if nodes.len() > NODES {
+        lines.push(format!("+ {} more", nodes.len() - NODES));
+    }
+    let mut figures = bytes_text(f.bytes);
+    if weights > 0 {
+        let _ = write!(figures, " ({} weights)", bytes_text(weights));
+    }
+    if f.flops > 0 {
+        let _ = write!(figures, ", {}", flops_text(f.flops));
+    }
+    lines.push(figures.clone());
+    let tooltip = format!(
+        "dispatch {index}: {kernel} ({family})\n{}\n{figures}\nat least {} ({}-bound)",
+        nodes.join("\n"),
+        time_text(f.seconds),
+        f.bound
+    );
+    Card {
+        heading: format!("{index}  {}", shorten(kernel, MOST - 5)),
+        lines,
+        tooltip,
+        family: Some(family.to_owned()),
+        heat,
+    }
+}
+
+fn card(b: &Card, size: Size, x: f64, y: f64) -> String {
+    let (line, fill) = colours(b.family.as_deref());
+    let radius = if b.family.is_none() { size.h / 2.0 } else { 6.0 };
+    let mut s = format!(
+        "<g><title>{}</title><rect x=\"{x:.1}\" y=\"{y:.1}\" width=\"{:.1}\" height=\"{:.1}\" rx=\"{radius:.0}\" \
+         fill=\"{fill}\" stroke=\"{line}\"/>",
+        escape(&b.tooltip),
+        size.w,
+        size.h
+    );
+    if b.heat > 0.0 {
+        // A bar at the left edge: how much of the time bound falls on this dispatch.
+        let h = (size.h - 8.0) * b.heat;
+        let _ = write!(
+            s,
+            "<rect x=\"{:.1}\" y=\"{:.1}\" width=\"3\" height=\"{h:.1}\" rx=\"1.5\" fill=\"{line}\"/>",
+            x + 3.5,
+            y + size.h - 4.0 - h
+        );
+    }
+    let last = b.lines.len().saturating_sub(1);
+    let mut at = y + PAD + FONT - 2.0;
+    let (tx, anchor) = match b.family {
+        None => (x + size.w / 2.0, " text-anchor=\"middle\""),
+        Some(_) => (x + PAD + 4.0, ""),
+    };
+    let _ = write!(
+        s,
+        "<text x=\"{tx:.1}\" y=\"{at:.1}\"{anchor} font-weight=\"600\" fill=\"#1f2430\">{}</text>",
+        escape(&b.heading)
+    );
+    for (i, l) in b.lines.iter().enumerate() {
+        at += LINE;
+        let colour = if i == last { "#6b7385" } else { "#343a48" };
+        let _ = write!(s, "<text x=\"{tx:.1}\" y=\"{at:.1}\"{anchor} fill=\"{colour}\">{}</text>", escape(l));
+    }
+    s + "</g>\n"
+}
+
+/// A path through the points: straight along boxes, curved between layers.
+fn curve(points: &[(f64, f64)]) -> String {
+    let mut s = String::new();
+    for (i, (x, y)) in points.iter().enumerate() {
+        if i == 0 {
+            let _ = write!(s, "M{x:.1} {y:.1}");
+            continue;
+        }
+        let (px, py) = points[i - 1];
+        if (px - x).abs() < 0.1 {
+            let _ = write!(s, "L{x:.1} {y:.1}");
+        } else {
+            let m = (py + y) / 2.0;
+            let _ = write!(s, "C{px:.1} {m:.1} {x:.1} {m:.1} {x:.1} {y:.1}");
+        }
+    }
+    s
+}
+
+/// Stroke and fill of a family. Families not listed take a colour by their name.
+pub fn colours(family: Option<&str>) -> (&'static str, &'static str) {
+    const PALETTE: [(&str, &str); 8] = [
+        ("#2f6fb5", "#e4effa"),
+        ("#2e8b57", "#e2f4ea"),
+        ("#b5651d", "#fbeedf"),
+        ("#8a4fbf", "#f0e7fa"),
+        ("#b8336a", "#fbe5ee"),
+        ("#157f8a", "#def3f5"),
+        ("#8a7a10", "#f7f3d8"),
+        ("#5b6577", "#edf0f4"),
+    ];
+    let Some(family) = family else { return ("#c3c9d4", "#f6f7f9") };
+    let known = ["matmul", "map", "reduce", "row", "conv", "attention", "gather"];
+    let i = known.iter().position(|k| *k == family).unwrap_or_else(|| {
+        family.bytes().fold(7usize, |h, b| h.wrapping_mul(31).wrapping_add(usize::from(b))) % PALETTE.len()
+    });
+    PALETTE[i]
+}
+
+/// Its beginning and its end, where it is longer than `most` characters.
+fn shorten(s: &str, most: usize) -> String {
+    let n = s.chars().count();
+    if n <= most {
+        return s.to_owned();
+    }
+    let head = (most - 1) / 2;
+    let tail = most - 1 - head;
+    s.chars().take(head).chain(['…']).chain(s.chars().skip(n - tail)).collect()
+}
+
+/// For XML; control characters, which XML cannot hold, become `�`.
+pub fn escape(s: &str) -> String {
+    let mut out = String::with_capacity(s.len());
+    for c in s.chars() {
+        match c {
+            '<' => out += "&lt;",
+            '>' => out += "&gt;",
+            '&' => out += "&amp;",
+            '"' => out += "&quot;",
+            '\n' => out.push('\n'),
+            c if c.is_control() => out.push('\u{fffd}'),
+            c => out.push(c),
+        }
+    }
+    out
+}

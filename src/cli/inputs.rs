@@ -1,0 +1,224 @@
+//! `--input NAME=SOURCE`: from words to tensors.
+
+use super::args::{ImageNorm, RunArgs};
+use super::image;
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use wgfc::ir::Scalar;
+use wgfc::ir::tensor::checked_numel;
+use wgfc::ports::{PortType, bind, no_such_input};
+use wgfc::{DType, Error, Problem, Tensor, npy, random};
+
+/// Where an input's values come from.
+#[derive(Clone, Debug, PartialEq)]
+enum Source {
+    Npy(PathBuf),
+    Pb(PathBuf),
+    Picture(PathBuf),
+    Random(u64),
+    Number(f64),
+    Iota,
+}
+
+impl Source {
+    fn parse(text: &str) -> Result<Source, Problem> {
+        let path = PathBuf::from(text);
+        let extension = path.extension().map(|e| e.to_string_lossy().to_lowercase()).unwrap_or_default();
+        let seed = |s: &str| {
+            s.parse::<u64>()
+                .map_err(|_| Problem::new(format!("`{text}`: the seed `{s}` is not a whole number")))
+        };
+        Ok(match text {
+            "random" => Source::Random(0),
+            "zeros" => Source::Number(0.0),
+            "ones" => Source::Number(1.0),
+            "iota" => Source::Iota,
+            _ if text.starts_with("random:") => Source::Random(seed(&text["random:".len()..])?),
+            _ => match (extension.as_str(), text.parse::<f64>()) {
+                ("npy", _) => Source::Npy(path),
+                ("pb", _) => Source::Pb(path),
+                ("png" | "jpg" | "jpeg", _) => Source::Picture(path),
+                (_, Ok(v)) => Source::Number(v),
+                _ => {
+                    return Err(Problem::with_help(
+                        format!("`{text}` is no source for an input"),
+                        "give a .npy, .pb, .png or .jpg file, random, random:SEED, zeros, ones, iota, or a number",
+                    ));
+                }
+            },
+        })
+    }
+}
+
+/// Makes all inputs of a model, or lists everything that stands in the way.
+///
+/// Files bind the symbols first; then `--dim`; what is generated takes its shape from both.
+pub fn make(ports: &[PortType], symbols: &[String], a: &RunArgs) -> Result<BTreeMap<String, Tensor>, Error> {
+    let mut problems = Vec::new();
+    let mut sources: BTreeMap<&str, Source> = BTreeMap::new();
+    for text in &a.inputs {
+        // A model's input may have `=` in its name: the longest name that fits wins.
+        let named = ports
+            .iter()
+            .filter_map(|p| Some((p, text.strip_prefix(p.name.as_str())?.strip_prefix('=')?)))
+            .max_by_key(|(p, _)| p.name.len());
+        let (port, source) = match (named, text.split_once('='), ports) {
+            (Some((p, s)), _, _) => (p, s),
+            (None, None, [only]) => (only, text.as_str()),
+            (None, Some((name, _)), _) => {
+                problems.push(no_such_input(name, ports));
+                continue;
+            }
+            (None, None, _) => {
+                problems.push(Problem::with_help(
+                    format!("`--input {text}` does not say which input it is for"),
+                    "write --input NAME=SOURCE",
+                ));
+                continue;
+            }
+        };
+        match Source::parse(source) {
+            Ok(s) if sources.contains_key(port.name.as_str()) => {
+                problems.push(Problem::new(format!(
+                    "input `{}` is given twice, the second time as {s:?}",
+                    port.name
+                )));
+            }
+            Ok(s) => drop(sources.insert(&port.name, s)),
+            Err(p) => {
+                problems.push(Problem { message: format!("input `{}`: {}", port.name, p.message), ..p })
+            }
+        }
+    }
+    for port in ports {
+        if !sources.contains_key(port.name.as_str()) {
+            if a.random_inputs {
+                sources.insert(&port.name, Source::Random(0));
+            } else {
+                problems.push(Problem::with_help(
+                    format!("input `{}` is {} and was not given", port.name, port.type_text()),
+                    format!("--input {}={}, or --random-inputs for all", port.name, suggestion(port)),
+                ));
+            }
+        }
+    }
+    if !problems.is_empty() {
+        return Err(Error::Usage(problems));
+    }
+    fill(ports, symbols, &sources, a)
+}
+
+/// A source that fits the port's type.
+fn suggestion(port: &PortType) -> &'static str {
+    match (port.dtype.is_float(), port.shape.len()) {
+        (true, 4) => "FILE.npy|FILE.png|random",
+        (false, 2) => "FILE.npy|iota|random",
+        _ => "FILE.npy|random",
+    }
+}
+
+fn fill(
+    ports: &[PortType],
+    symbols: &[String],
+    sources: &BTreeMap<&str, Source>,
+    a: &RunArgs,
+) -> Result<BTreeMap<String, Tensor>, Error> {
+    let mut dims: BTreeMap<String, i64> = BTreeMap::new();
+    let mut tensors = BTreeMap::new();
+    let mut problems = Vec::new();
+    for port in ports {
+        let tensor = match sources.get(port.name.as_str()) {
+            Some(Source::Npy(path)) => npy::read(path)?,
+            Some(Source::Pb(path)) => wgfc::pb::read(path)?,
+            _ => continue,
+        };
+        match npy::fit(tensor, port.dtype) {
+            Ok(t) => drop(tensors.insert(port.name.clone(), t)),
+            Err(m) => problems.push(Problem::new(format!("input `{}`: its file {m}", port.name))),
+        }
+    }
+    if !problems.is_empty() {
+        return Err(Error::Usage(problems));
+    }
+    let given: Vec<_> = ports
+        .iter()
+        .filter_map(|p| Some((p, tensors.get(&p.name).map(|t: &Tensor| t.shape.as_slice())?)))
+        .collect();
+    bind(&given, &mut dims);
+    for (name, value) in a.compile.dims.iter().filter(|(n, _)| symbols.contains(n)) {
+        if let Some(v) = dims.insert(name.clone(), *value).filter(|v| v != value) {
+            problems
+                .push(Problem::new(format!("--dim {name}={value}, but the inputs' files have {name} = {v}")));
+        }
+    }
+    for port in ports {
+        if let Some(Source::Picture(path)) = sources.get(port.name.as_str()) {
+            let t = image::read(path, port.dtype, &port.shape, &dims, norm(a))?;
+            bind(&[(port, &t.shape)], &mut dims);
+            tensors.insert(port.name.clone(), t);
+        }
+    }
+    let mut missing: Vec<String> = Vec::new();
+    for port in ports.iter().filter(|p| !tensors.contains_key(&p.name)).collect::<Vec<_>>() {
+        let shape = match port.shape_at(&dims) {
+            Ok(s) if checked_numel(&s).is_some_and(|n| port.dtype.bytes_for(n) < 1 << 36) => s,
+            Ok(s) => {
+                problems.push(Problem::new(format!(
+                    "input `{}` of shape {s:?} is too large to generate",
+                    port.name
+                )));
+                continue;
+            }
+            Err(names) if names.is_empty() => {
+                problems.push(Problem::new(format!(
+                    "input `{}`: {} has no valid shape here",
+                    port.name,
+                    port.type_text()
+                )));
+                continue;
+            }
+            Err(names) => {
+                missing.extend(names);
+                continue;
+            }
+        };
+        let tensor = match sources.get(port.name.as_str()) {
+            Some(Source::Number(v)) => constant(port.dtype, shape, *v),
+            Some(Source::Iota) => iota(port.dtype, shape),
+            Some(Source::Random(seed)) => random::tensor(port.dtype, shape, &port.name, *seed),
+            _ => continue,
+        };
+        tensors.insert(port.name.clone(), tensor);
+    }
+    missing.sort();
+    missing.dedup();
+    for name in missing {
+        let users: Vec<String> = ports
+            .iter()
+            .filter(|p| p.shape.iter().any(|d| d.symbols().iter().any(|s| **s == *name)))
+            .map(|p| format!("`{}` {}", p.name, p.type_text()))
+            .collect();
+        problems.push(Problem::with_help(
+            format!("the dimension `{name}` of input {} has no value", users.join(", ")),
+            format!("--dim {name}=1"),
+        ));
+    }
+    if problems.is_empty() { Ok(tensors) } else { Err(Error::Usage(problems)) }
+}
+
+fn norm(a: &RunArgs) -> ImageNorm {
+    a.image_norm
+}
+
+fn constant(dtype: DType, shape: Vec<usize>, v: f64) -> Tensor {
+    let n = shape.iter().product();
+    Tensor::from_scalars(dtype, shape, &vec![Scalar::from_f64(dtype, v); n])
+}
+
+/// 0, 1, 2, … along the last axis.
+fn iota(dtype: DType, shape: Vec<usize>) -> Tensor {
+    let n: usize = shape.iter().product();
+    let period = shape.last().copied().unwrap_or(1).max(1);
+    let v: Vec<Scalar> = (0..n).map(|i| Scalar::from_i64(dtype, (i % period) as i64)).collect();
+    Tensor::from_scalars(dtype, shape, &v)
+}

@@ -1,0 +1,289 @@
+//! `wgfc inspect`.
+
+use super::args::InspectArgs;
+use super::drawing::Drawing;
+use super::summary::{
+    Roof, Summary, bind_dims, bytes_text, flops_text, list_dims, nodes_of, table, time_text,
+};
+use super::terminal::Terminal;
+use super::{is_program, roofline, shown};
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+use wgfc::ir::Program;
+use wgfc::npy::write_whole;
+use wgfc::source::ModelFile;
+use wgfc::{Error, Options};
+
+/// Shows what a model compiles to.
+pub fn main(a: &InspectArgs, t: &Terminal) -> Result<(), Error> {
+    for path in a.graph.iter().chain(&a.roofline) {
+        check_extension(path, a.roofline.as_ref() == Some(path))?;
+    }
+    let program = if is_program(&a.model) { wgfc::load(&a.model)? } else { plan(a, t)? };
+    t.warnings(&program.stats.warnings);
+    let given: Vec<(String, i64)> =
+        a.compile.dims.iter().filter(|(n, _)| program.symbols.contains(n)).cloned().collect();
+    if let Some((n, _)) =
+        a.compile.dims.iter().find(|(n, _)| is_program(&a.model) && !program.symbols.contains(n))
+    {
+        let all = if program.symbols.is_empty() { "none".into() } else { program.symbols.join(", ") };
+        return Err(Error::usage(
+            format!("the program has no dimension `{n}`"),
+            format!("its symbolic dimensions: {all}"),
+        ));
+    }
+    let dims = bind_dims(&program, &given, t);
+    let roof = Roof::new(a.bandwidth, a.peak);
+    let summary = Summary::new(&program, &dims, roof)?;
+    let name = shown(&a.model);
+
+    let mut written = Vec::new();
+    if !a.graph.is_empty() {
+        let drawing = Drawing::new(&name, &program, &summary);
+        for path in &a.graph {
+            let text = match extension(path).as_str() {
+                "dot" => drawing.dot(),
+                "html" => drawing.html(),
+                _ => drawing.svg(),
+            };
+            write_whole(path, text.as_bytes())?;
+            written.push(path.display().to_string());
+        }
+    }
+    if let Some(path) = &a.roofline {
+        write_whole(path, roofline::svg(&name, &program, &summary, roof).as_bytes())?;
+        written.push(path.display().to_string());
+    }
+    if t.json {
+        t.print_json(&json(&program, &summary, a, &written));
+        return Ok(());
+    }
+    let mut s = text(&name, &program, &summary, a);
+    for f in written {
+        s += &format!("  wrote {f}\n");
+    }
+    t.print(&s);
+    Ok(())
+}
+
+/// Compiles the model; without its weights where they are missing.
+fn plan(a: &InspectArgs, t: &Terminal) -> Result<Program, Error> {
+    let file = ModelFile::open(&a.model)?;
+    let _progress = t.spinner(format!("compiling {}", shown(&a.model)));
+    match file.compile(&a.compile.options()) {
+        Err(_) if !file.missing().is_empty() => {
+            t.note(&format!(
+                "{} is missing: the weights are absent, the plan is made from the graph alone",
+                file.missing().join(", ")
+            ));
+            file.compile(&Options { graph_only: true, ..a.compile.options() })
+        }
+        other => other,
+    }
+}
+
+fn extension(path: &Path) -> String {
+    path.extension().map(|e| e.to_string_lossy().to_lowercase()).unwrap_or_default()
+}
+
+fn check_extension(path: &Path, only_svg: bool) -> Result<(), Error> {
+    match extension(path).as_str() {
+        "svg" => Ok(()),
+        "dot" | "html" if !only_svg => Ok(()),
+        _ => {
+            let kinds = if only_svg { "FILE.svg" } else { "FILE.svg, FILE.dot or FILE.html" };
+            Err(Error::usage(
+                format!("{}: pictures of this kind are not made", path.display()),
+                format!("give {kinds}"),
+            ))
+        }
+    }
+}
+
+/// What the dispatches of one family add up to.
+#[derive(Default)]
+struct Family {
+    kernels: BTreeSet<usize>,
+    dispatches: usize,
+    nodes: usize,
+    bytes: u64,
+    flops: u64,
+    seconds: f64,
+    memory_bound: f64,
+}
+
+fn families(program: &Program, summary: &Summary) -> Vec<(String, Family)> {
+    let mut all: BTreeMap<&str, Family> = BTreeMap::new();
+    for (d, f) in program.dispatches.iter().zip(&summary.dispatches) {
+        let Some(k) = program.kernels.get(d.kernel) else { continue };
+        let family = all.entry(&k.family).or_default();
+        family.kernels.insert(d.kernel);
+        family.dispatches += 1;
+        family.nodes += d.nodes.len();
+        family.bytes = family.bytes.saturating_add(f.bytes);
+        family.flops = family.flops.saturating_add(f.flops);
+        family.seconds += f.seconds;
+        if f.bound == "memory" {
+            family.memory_bound += f.seconds;
+        }
+    }
+    let mut all: Vec<(String, Family)> = all.into_iter().map(|(n, f)| (n.to_owned(), f)).collect();
+    all.sort_by(|a, b| b.1.seconds.total_cmp(&a.1.seconds));
+    all
+}
+
+fn bound_text(f: &Family) -> String {
+    let share = if f.seconds > 0.0 { f.memory_bound / f.seconds } else { 1.0 };
+    match share {
+        s if s > 0.99 => "memory".into(),
+        s if s < 0.01 => "arithmetic".into(),
+        s => format!("{:.0}% memory", 100.0 * s),
+    }
+}
+
+fn ratio(a: f64, b: f64) -> String {
+    if b > 0.0 { format!("{:.2}", a / b) } else { "1.00".into() }
+}
+
+fn text(name: &str, program: &Program, s: &Summary, a: &InspectArgs) -> String {
+    let bandwidth = a.bandwidth * (1u64 << 30) as f64;
+    let time = |bytes: u64| time_text(bytes as f64 / bandwidth);
+    let at = if s.dims.is_empty() { String::new() } else { format!(" at {}", list_dims(&s.dims)) };
+    let mut out = format!("{name}{at}\n\n");
+    let heading = ["family", "kernels", "dispatches", "nodes", "bytes", "flops", "at least", "bound by"];
+    let mut rows = vec![heading.map(String::from).to_vec()];
+    for (name, f) in families(program, s) {
+        rows.push(vec![
+            name,
+            f.kernels.len().to_string(),
+            f.dispatches.to_string(),
+            f.nodes.to_string(),
+            bytes_text(f.bytes),
+            flops_text(f.flops),
+            time_text(f.seconds),
+            bound_text(&f),
+        ]);
+    }
+    out += &table(&rows, &[false, true, true, true, true, true, true, false]);
+    if a.dispatches {
+        out.push('\n');
+        let heading = ["dispatch", "kernel", "family", "bytes", "flops", "at least", "bound by", "nodes"];
+        let mut rows = vec![heading.map(String::from).to_vec()];
+        for (i, (d, f)) in program.dispatches.iter().zip(&s.dispatches).enumerate() {
+            let k = program.kernels.get(d.kernel);
+            rows.push(vec![
+                i.to_string(),
+                k.map(|k| k.name.clone()).unwrap_or_default(),
+                k.map(|k| k.family.clone()).unwrap_or_default(),
+                bytes_text(f.bytes),
+                flops_text(f.flops),
+                time_text(f.seconds),
+                f.bound.into(),
+                nodes_of(&d.nodes, 4),
+            ]);
+        }
+        out += &table(&rows, &[true, false, false, true, true, true, false, false]);
+    }
+    out += &format!(
+        "\n  {} nodes in {} dispatches of {} kernels\n",
+        program.stats.model_nodes,
+        program.dispatches.len(),
+        program.kernels.len()
+    );
+    out += &format!(
+        "  bytes moved: {} fused, {} unfused ({} and {} bytes)\n",
+        bytes_text(s.bytes),
+        bytes_text(s.bytes_unfused),
+        grouped(s.bytes),
+        grouped(s.bytes_unfused)
+    );
+    out += &format!(
+        "  time bound by memory at {} GB/s: {} fused, {} unfused; with arithmetic at {} TFLOP/s: {} fused\n",
+        a.bandwidth,
+        time(s.bytes),
+        time(s.bytes_unfused),
+        a.peak,
+        time_text(s.seconds)
+    );
+    out += &format!(
+        "  peak activation memory: {}, {} × the largest live set ({})\n",
+        bytes_text(s.activations),
+        ratio(s.activations as f64, s.live as f64),
+        bytes_text(s.live)
+    );
+    let absent = if program.stats.weights_absent { ", absent: this can be inspected, not run" } else { "" };
+    out += &format!("  weights: {}{absent}\n", bytes_text(s.weights));
+    out += "  (MB is 2^20, GB 2^30 bytes; every operand of a dispatch counts once)\n";
+    out
+}
+
+/// `536,870,912`.
+fn grouped(v: u64) -> String {
+    let digits = v.to_string();
+    let mut out = String::new();
+    for (i, c) in digits.chars().enumerate() {
+        if i > 0 && (digits.len() - i).is_multiple_of(3) {
+            out.push(',');
+        }
+        out.push(c);
+    }
+    out
+}
+
+fn json(program: &Program, s: &Summary, a: &InspectArgs, written: &[String]) -> serde_json::Value {
+    let bandwidth = a.bandwidth * (1u64 << 30) as f64;
+    let families: Vec<serde_json::Value> = families(program, s)
+        .iter()
+        .map(|(name, f)| {
+            serde_json::json!({
+                "family": name, "kernels": f.kernels.len(), "dispatches": f.dispatches, "nodes": f.nodes,
+                "bytes": f.bytes, "flops": f.flops, "seconds": f.seconds, "bound": bound_text(f),
+            })
+        })
+        .collect();
+    let dispatches: Vec<serde_json::Value> = program
+        .dispatches
+        .iter()
+        .zip(&s.dispatches)
+        .map(|(d, f)| {
+            let k = program.kernels.get(d.kernel);
+            serde_json::json!({
+                "kernel": k.map(|k| &k.name), "family": k.map(|k| &k.family), "nodes": d.nodes,
+                "bytes": f.bytes, "flops": f.flops, "seconds": f.seconds, "bound": f.bound,
+            })
+        })
+        .collect();
+    serde_json::json!({
+        "nodes": program.stats.model_nodes,
+        "kernels": program.kernels.len(),
+        "dispatches": program.dispatches.len(),
+        "dims": s.dims,
+        "bytes_moved": s.bytes,
+        "bytes_moved_unfused": s.bytes_unfused,
+        "flops": s.flops,
+        "bandwidth_bytes_per_second": bandwidth,
+        "seconds_memory_bound": s.bytes as f64 / bandwidth,
+        "seconds_memory_bound_unfused": s.bytes_unfused as f64 / bandwidth,
+        "seconds_bound": s.seconds,
+        "peak_activation_bytes": s.activations,
+        "largest_live_bytes": s.live,
+        "weight_bytes": s.weights,
+        "weights_absent": program.stats.weights_absent,
+        "warnings": program.stats.warnings,
+        "families": families,
+        "dispatch_list": dispatches,
+        "files": written,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn digits_are_grouped() {
+        for (v, s) in [(0, "0"), (999, "999"), (1000, "1,000"), (536_870_912, "536,870,912")] {
+            assert_eq!(grouped(v), s);
+        }
+    }
+}

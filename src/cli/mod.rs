@@ -1,0 +1,55 @@
+//! The command line: one file a command, and what they share.
+
+pub mod args;
+mod check;
+mod compile;
+mod device;
+mod drawing;
+mod image;
+mod inputs;
+mod inspect;
+mod layout;
+mod roofline;
+mod run;
+mod summary;
+pub mod terminal;
+
+use args::{Cli, Command};
+use clap::CommandFactory;
+use std::path::Path;
+use terminal::Terminal;
+
+/// Runs a parsed command line; `Ok` holds the exit code (`check` has one of its own).
+pub fn main(cli: Cli) -> u8 {
+    let terminal = Terminal::new(&cli.global);
+    let done = match &cli.command {
+        Command::Compile(a) => compile::main(a, &terminal),
+        Command::Run(a) => run::main(a, &terminal),
+        Command::Inspect(a) => inspect::main(a, &terminal),
+        Command::Check(a) => return check::main(a, &terminal),
+        Command::Device(a) => device::main(a, &terminal),
+        Command::Completions(a) => {
+            let mut script = Vec::new();
+            clap_complete::generate(a.shell, &mut Cli::command(), "wgfc", &mut script);
+            terminal.print(&String::from_utf8_lossy(&script));
+            Ok(())
+        }
+    };
+    match done {
+        Ok(()) => 0,
+        Err(e) => {
+            terminal.error(&e);
+            e.class().exit_code()
+        }
+    }
+}
+
+/// Whether `path` is to be read as a compiled program.
+fn is_program(path: &Path) -> bool {
+    path.is_dir()
+}
+
+/// A model's name for messages: the file's name.
+fn shown(path: &Path) -> String {
+    path.file_name().map_or_else(|| path.display().to_string(), |n| n.to_string_lossy().into_owned())
+}

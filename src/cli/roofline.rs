@@ -1,0 +1,153 @@
+//! The roofline picture: each dispatch's arithmetic intensity and the highest rate that the device allows it.
+
+use super::drawing::{colours, escape};
+use super::summary::{Roof, Summary, bytes_text, flops_text, time_text};
+use std::fmt::Write as _;
+use wgfc::ir::Program;
+
+const WIDTH: f64 = 860.0;
+const HEIGHT: f64 = 520.0;
+const LEFT: f64 = 86.0;
+const RIGHT: f64 = 24.0;
+const TOP: f64 = 60.0;
+const BOTTOM: f64 = 62.0;
+
+/// Draws it. Areas of the dots are shares of the time bound; dispatches without arithmetic stand at the left edge.
+pub fn svg(name: &str, program: &Program, summary: &Summary, roof: Roof) -> String {
+    let points: Vec<(f64, usize)> = summary
+        .dispatches
+        .iter()
+        .enumerate()
+        .map(|(i, f)| (f.flops as f64 / (f.bytes.max(1)) as f64, i))
+        .collect();
+    let ridge = roof.peak / roof.bandwidth;
+    let positive = || points.iter().map(|p| p.0).filter(|x| *x > 0.0);
+    let low = positive().fold(ridge, f64::min).min(0.1).log10().floor();
+    let high = positive().fold(ridge * 4.0, f64::max).log10().ceil();
+    let rate = |x: f64| (x * roof.bandwidth).min(roof.peak);
+    let (bottom, top) = (rate(10f64.powf(low)).log10().floor(), (roof.peak * 1.5).log10().ceil());
+    let px = |x: f64| LEFT + (x.log10().max(low) - low) / (high - low) * (WIDTH - LEFT - RIGHT);
+    let py = |y: f64| {
+        HEIGHT - BOTTOM - (y.log10().max(bottom) - bottom) / (top - bottom) * (HEIGHT - TOP - BOTTOM)
+    };
+
+    let mut s = format!(
+        "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{WIDTH}\" height=\"{HEIGHT}\" viewBox=\"0 0 {WIDTH} {HEIGHT}\" \
+         font-family=\"system-ui, 'DejaVu Sans', sans-serif\" font-size=\"12\" fill=\"#343a48\">\n\
+         <rect width=\"100%\" height=\"100%\" fill=\"#fff\"/>\n\
+         <text x=\"20\" y=\"28\" font-size=\"15\" font-weight=\"600\" fill=\"#1f2430\">{}</text>\n\
+         <text x=\"20\" y=\"46\" fill=\"#6b7385\">at least {} under {}/s and {}/s; the area of a dot is its share of that time</text>\n",
+        escape(&format!("{name}: {} dispatches under the roof", program.dispatches.len())),
+        time_text(summary.seconds),
+        bytes_text(roof.bandwidth as u64),
+        flops_text(roof.peak as u64),
+    );
+    for e in low as i32..=high as i32 {
+        let x = px(10f64.powi(e));
+        let _ = writeln!(
+            s,
+            "<line x1=\"{x:.1}\" y1=\"{TOP}\" x2=\"{x:.1}\" y2=\"{:.1}\" stroke=\"#eceff3\"/>\
+             <text x=\"{x:.1}\" y=\"{:.1}\" text-anchor=\"middle\" fill=\"#6b7385\">{}</text>",
+            HEIGHT - BOTTOM,
+            HEIGHT - BOTTOM + 18.0,
+            plain(e)
+        );
+    }
+    for e in bottom as i32..=top as i32 {
+        let y = py(10f64.powi(e));
+        let _ = writeln!(
+            s,
+            "<line x1=\"{LEFT}\" y1=\"{y:.1}\" x2=\"{:.1}\" y2=\"{y:.1}\" stroke=\"#eceff3\"/>\
+             <text x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"end\" fill=\"#6b7385\">{}</text>",
+            WIDTH - RIGHT,
+            LEFT - 8.0,
+            y + 4.0,
+            rate_text(e)
+        );
+    }
+    let _ = writeln!(
+        s,
+        "<text x=\"{:.0}\" y=\"{:.0}\" text-anchor=\"middle\">arithmetic intensity, FLOP per byte</text>\n\
+         <text transform=\"translate(20 {:.0}) rotate(-90)\" text-anchor=\"middle\">attainable FLOP/s</text>",
+        (LEFT + WIDTH - RIGHT) / 2.0,
+        HEIGHT - 18.0,
+        (TOP + HEIGHT - BOTTOM) / 2.0
+    );
+    let start = 10f64.powf(low);
+    let _ = writeln!(
+        s,
+        "<polyline points=\"{:.1},{:.1} {:.1},{:.1} {:.1},{:.1}\" fill=\"none\" stroke=\"#1f2430\" stroke-width=\"1.6\"/>",
+        px(start),
+        py(rate(start)),
+        px(ridge),
+        py(roof.peak),
+        WIDTH - RIGHT,
+        py(roof.peak)
+    );
+    let mut dots: Vec<(f64, f64, usize)> = points
+        .iter()
+        .map(|(x, i)| (summary.dispatches[*i].seconds / summary.seconds.max(f64::MIN_POSITIVE), *x, *i))
+        .collect();
+    // Large dots first, small ones on top of them.
+    dots.sort_by(|a, b| b.0.total_cmp(&a.0));
+    for (share, x, i) in dots {
+        let (f, d) = (&summary.dispatches[i], &program.dispatches[i]);
+        let Some(k) = program.kernels.get(d.kernel) else { continue };
+        let (line, _) = colours(Some(&k.family));
+        let x = x.max(start);
+        let tip = format!(
+            "dispatch {i}: {} ({})\n{}\n{}, {}\nat least {} ({}-bound), {:.1}% of the whole",
+            k.name,
+            k.family,
+            super::summary::nodes_of(&d.nodes, 6),
+            bytes_text(f.bytes),
+            flops_text(f.flops),
+            time_text(f.seconds),
+            f.bound,
+            100.0 * share
+        );
+        let _ = writeln!(
+            s,
+            "<circle cx=\"{:.1}\" cy=\"{:.1}\" r=\"{:.1}\" fill=\"{line}\" fill-opacity=\"0.45\" stroke=\"{line}\"><title>{}</title></circle>",
+            px(x),
+            py(rate(x)),
+            3.0 + 40.0 * share.sqrt(),
+            escape(&tip)
+        );
+    }
+    let mut families: Vec<&str> = program
+        .dispatches
+        .iter()
+        .filter_map(|d| Some(program.kernels.get(d.kernel)?.family.as_str()))
+        .collect();
+    families.sort_unstable();
+    families.dedup();
+    for (n, f) in families.iter().enumerate() {
+        let y = HEIGHT - BOTTOM - 16.0 * (families.len() - n) as f64 + 4.0;
+        let (line, fill) = colours(Some(f));
+        let _ = writeln!(
+            s,
+            "<rect x=\"{:.0}\" y=\"{:.1}\" width=\"11\" height=\"11\" rx=\"3\" fill=\"{fill}\" stroke=\"{line}\"/>\
+             <text x=\"{:.0}\" y=\"{:.1}\">{}</text>",
+            WIDTH - RIGHT - 110.0,
+            y - 9.0,
+            WIDTH - RIGHT - 93.0,
+            y + 1.0,
+            escape(f)
+        );
+    }
+    s + "</svg>\n"
+}
+
+fn plain(e: i32) -> String {
+    if e >= 0 {
+        format!("{}", 10u64.pow(e.min(18) as u32))
+    } else {
+        format!("{:.*}", -e as usize, 10f64.powi(e))
+    }
+}
+
+fn rate_text(e: i32) -> String {
+    let unit = ["", "k", "M", "G", "T", "P"].get((e.max(0) / 3) as usize).copied().unwrap_or("?");
+    format!("{} {unit}", 10u64.pow((e.max(0) % 3) as u32))
+}

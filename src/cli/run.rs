@@ -1,0 +1,438 @@
+//! `wgfc run`.
+
+use super::args::RunArgs;
+use super::compile::{choice, say_random_weights};
+use super::summary::{bytes_text, flops_text, nodes_of, table, time_text};
+use super::terminal::Terminal;
+use super::{inputs, is_program, shown};
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::time::Instant;
+use wgfc::model::device_error;
+use wgfc::ports::PortType;
+use wgfc::runtime::Profile;
+use wgfc::runtime::profile::DispatchProfile;
+use wgfc::{Error, Model, ModelFile, Place, Tensor, npy};
+
+/// Runs a model or a compiled folder.
+pub fn main(a: &RunArgs, t: &Terminal) -> Result<(), Error> {
+    let labels = a.labels.as_deref().map(read_labels).transpose()?;
+    let mut model = load(a, t)?;
+    t.warnings(model.warnings());
+    let place = where_it_runs(&model, a, t);
+
+    let mut symbols: Vec<String> = Vec::new();
+    for s in model.inputs().iter().flat_map(|p| p.shape.iter().flat_map(|d| d.symbols())) {
+        if !symbols.contains(&s.to_string()) {
+            symbols.push(s.to_string());
+        }
+    }
+    let tensors = inputs::make(model.inputs(), &symbols, a)?;
+    if a.inputs.is_empty() && a.random_inputs && !model.inputs().is_empty() {
+        t.note("the inputs are random");
+    }
+
+    let mut times = Vec::new();
+    let mut outputs = BTreeMap::new();
+    {
+        let progress = t.bar(format!("running on {place}"), u64::from(a.repeat), false);
+        for i in 0..a.repeat {
+            let start = Instant::now();
+            outputs = model.run(&tensors)?;
+            times.push(start.elapsed().as_secs_f64());
+            progress.at(u64::from(i) + 1);
+        }
+    }
+    let profile = if a.profile { Some(profile(&mut model, &tensors, a.repeat)?) } else { None };
+
+    let files = write_outputs(a.output_dir.as_deref(), model.outputs(), &outputs)?;
+    if t.json {
+        t.print_json(&json(
+            &place,
+            model.outputs(),
+            &outputs,
+            &files,
+            &times,
+            profile.as_ref(),
+            a,
+            labels.as_deref(),
+        ));
+        return Ok(());
+    }
+    let mut s = outputs_text(model.outputs(), &outputs);
+    for port in model.outputs() {
+        if let Some(out) = outputs.get(&port.name) {
+            s += &classes_text(&port.name, out, labels.as_deref(), a.top);
+        }
+    }
+    for f in &files {
+        s += &format!("  wrote {f}\n");
+    }
+    s += &times_text(&place, &times);
+    if let Some(p) = &profile {
+        s += &profile_text(p);
+    }
+    t.print(&s);
+    Ok(())
+}
+
+fn load(a: &RunArgs, t: &Terminal) -> Result<Model, Error> {
+    let adapter = choice(a.adapter.adapter.as_deref());
+    let place = match (a.cpu, a.no_cpu || a.profile) {
+        (true, _) => Place::Cpu,
+        (_, true) => Place::Device(adapter),
+        _ => Place::Any(adapter),
+    };
+    if is_program(&a.model) {
+        let mut unused = Vec::new();
+        unused.extend(a.random_weights.then_some("--random-weights"));
+        unused.extend((!a.compile.taps.is_empty()).then_some("--tap"));
+        if !unused.is_empty() {
+            return Err(Error::usage(
+                format!("{} has no effect on a compiled folder", unused.join(" and ")),
+                "give it to `wgfc compile`, or give the ONNX model",
+            ));
+        }
+        let _progress = t.spinner(format!("loading {}", shown(&a.model)));
+        return Model::load(&a.model, &a.compile.options(), place);
+    }
+    let mut file = ModelFile::open(&a.model)?;
+    if a.random_weights {
+        let _progress = t.spinner("making up weights".into());
+        file = file.with_random_weights()?;
+    }
+    say_random_weights(&file, t);
+    let _progress = t.spinner(format!("compiling {}", shown(&a.model)));
+    let made = Model::compile(&file, &a.compile.options(), place);
+    made.map_err(|e| without_weights(e, &file))
+}
+
+/// Where weights are missing, says how to go without.
+fn without_weights(e: Error, file: &ModelFile) -> Error {
+    let Error::Compile { path, mut errors } = e else { return e };
+    if let (Some(first), false) = (errors.0.first_mut(), file.missing().is_empty()) {
+        first.help = Some(format!(
+            "put {} beside the model; to run it all the same with made-up weights, give --random-weights",
+            file.missing().join(", ")
+        ));
+        errors.0.truncate(1);
+    }
+    Error::Compile { path, errors }
+}
+
+/// Says on stderr when it is the CPU's evaluator that runs. Gives the name of the place.
+fn where_it_runs(model: &Model, a: &RunArgs, t: &Terminal) -> String {
+    match model.session() {
+        Some(s) => s.gpu().summary().name.clone(),
+        None => {
+            let why = if a.cpu { "as --cpu asks" } else { "no GPU adapter was found" };
+            t.note_always(&format!(
+                "{why}: running on the CPU with the reference evaluator, no kernel is used"
+            ));
+            "the CPU (reference evaluator)".into()
+        }
+    }
+}
+
+fn read_labels(path: &Path) -> Result<Vec<String>, Error> {
+    let text = std::fs::read_to_string(path).map_err(|e| match e.kind() {
+        std::io::ErrorKind::NotFound => Error::file(path, "no such file"),
+        _ => Error::file(path, e.to_string()),
+    })?;
+    Ok(text.lines().map(|l| l.trim().to_owned()).collect())
+}
+
+fn write_outputs(
+    dir: Option<&Path>,
+    ports: &[PortType],
+    outputs: &BTreeMap<String, Tensor>,
+) -> Result<Vec<String>, Error> {
+    let Some(dir) = dir else { return Ok(vec![]) };
+    let mut written: Vec<String> = Vec::new();
+    for port in ports {
+        let Some(tensor) = outputs.get(&port.name) else { continue };
+        let plain = |c: char| if c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.') { c } else { '_' };
+        let stem: String = port.name.chars().map(plain).collect();
+        let stem = stem.trim_start_matches('.');
+        let mut path = dir.join(format!("{stem}.npy"));
+        let mut n = 1;
+        while written.contains(&path.display().to_string()) {
+            n += 1;
+            path = dir.join(format!("{stem}_{n}.npy"));
+        }
+        npy::write(tensor, &path)?;
+        written.push(path.display().to_string());
+    }
+    Ok(written)
+}
+
+/// What the values are like. Floats that are no numbers are counted apart.
+struct Digest {
+    min: f64,
+    mean: f64,
+    max: f64,
+    not_finite: usize,
+}
+
+fn digest(t: &Tensor) -> Option<Digest> {
+    let values: Vec<f64> = match t.dtype {
+        wgfc::DType::F32 => t.to_f32s()?.into_iter().map(f64::from).collect(),
+        _ => t.scalars()?.into_iter().map(wgfc::ir::Scalar::as_f64).collect(),
+    };
+    let finite = || values.iter().copied().filter(|v| v.is_finite());
+    let n = finite().count();
+    (n > 0 || !values.is_empty()).then(|| Digest {
+        min: finite().fold(f64::INFINITY, f64::min),
+        mean: finite().sum::<f64>() / n.max(1) as f64,
+        max: finite().fold(f64::NEG_INFINITY, f64::max),
+        not_finite: values.len() - n,
+    })
+}
+
+/// Up to six significant digits.
+fn number(v: f64) -> String {
+    if v == v.trunc() && v.abs() < 1e6 {
+        return format!("{v}");
+    }
+    match v.abs() {
+        a if (1e-3..1e6).contains(&a) => {
+            let digits = (5 - a.log10().floor() as i32).max(0) as usize;
+            let s = format!("{v:.digits$}");
+            s.trim_end_matches('0').trim_end_matches('.').to_owned()
+        }
+        _ => format!("{v:.4e}"),
+    }
+}
+
+fn first_values(t: &Tensor, n: usize) -> Vec<f64> {
+    let head = t.numel().min(n);
+    let few = Tensor { shape: vec![head], ..t.clone() };
+    wgfc::ir::storage::decode(few.dtype, t.bytes().unwrap_or_default(), head)
+        .into_iter()
+        .map(|s| s.as_f64())
+        .collect()
+}
+
+fn outputs_text(ports: &[PortType], outputs: &BTreeMap<String, Tensor>) -> String {
+    let mut rows = vec![["output", "type", "min", "mean", "max", "first values"].map(String::from).to_vec()];
+    let mut remarks = String::new();
+    for port in ports {
+        let Some(t) = outputs.get(&port.name) else { continue };
+        let shape: Vec<String> = t.shape.iter().map(ToString::to_string).collect();
+        let mut row = vec![port.name.clone(), format!("{}[{}]", t.dtype, shape.join(", "))];
+        match digest(t) {
+            Some(d) => {
+                row.extend([number(d.min), number(d.mean), number(d.max)]);
+                if d.not_finite > 0 {
+                    remarks += &format!("  {}: {} values are NaN or infinite\n", port.name, d.not_finite);
+                }
+            }
+            None => row.extend(["-", "-", "-"].map(String::from)),
+        }
+        let first: Vec<String> = first_values(t, 4).into_iter().map(number).collect();
+        row.push(first.join(", ") + if t.numel() > 4 { ", …" } else { "" });
+        rows.push(row);
+    }
+    table(&rows, &[false, false, true, true, true, false]) + &remarks
+}
+
+/// The best classes of each row of a float output [N, classes].
+fn best_classes(t: &Tensor, labels: Option<&[String]>, top: usize) -> Vec<Vec<(usize, f32, Option<String>)>> {
+    let [rows, classes] = t.shape[..] else { return vec![] };
+    let enough = classes >= 10 || labels.is_some_and(|l| l.len() == classes);
+    if !t.dtype.is_float() || !enough || classes == 0 || rows == 0 || rows > 64 || top == 0 {
+        return vec![];
+    }
+    let values = t.to_f32s().unwrap_or_default();
+    values
+        .chunks_exact(classes)
+        .map(|row| {
+            let mut order: Vec<usize> = (0..classes).collect();
+            order.sort_by(|a, b| row[*b].total_cmp(&row[*a]).then(a.cmp(b)));
+            let label = |i: usize| labels.and_then(|l| l.get(i).cloned());
+            order.into_iter().take(top).map(|i| (i, row[i], label(i))).collect()
+        })
+        .collect()
+}
+
+fn classes_text(name: &str, t: &Tensor, labels: Option<&[String]>, top: usize) -> String {
+    let best = best_classes(t, labels, top);
+    let several = best.len() > 1;
+    let mut s = String::new();
+    for (n, row) in best.iter().enumerate() {
+        let of = if several { format!("{name}[{n}]") } else { name.to_owned() };
+        s += &format!("\n  top {} of {of}\n", row.len());
+        let rows: Vec<Vec<String>> = row
+            .iter()
+            .map(|(i, v, label)| {
+                vec![String::new(), i.to_string(), number(f64::from(*v)), label.clone().unwrap_or_default()]
+            })
+            .collect();
+        s += &table(&rows, &[false, true, true, false]);
+    }
+    if best.is_empty() { s } else { s + "\n" }
+}
+
+/// Median and best, in seconds.
+fn median_and_best(times: &[f64]) -> (f64, f64) {
+    let mut sorted = times.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    let at = |i: usize| sorted.get(i).copied().unwrap_or(0.0);
+    (at(sorted.len() / 2), at(0))
+}
+
+fn times_text(place: &str, times: &[f64]) -> String {
+    match times {
+        [once] => format!("  {} on {place}, copies and first-run set-up included\n", time_text(*once)),
+        [first, rest @ ..] => {
+            let (median, best) = median_and_best(rest);
+            format!(
+                "  {} median, {} best of {} runs on {place}, copies included; {} the first\n",
+                time_text(median),
+                time_text(best),
+                rest.len(),
+                time_text(*first)
+            )
+        }
+        [] => String::new(),
+    }
+}
+
+fn profile(model: &mut Model, tensors: &BTreeMap<String, Tensor>, runs: u32) -> Result<Profile, Error> {
+    let named: Vec<(&str, Tensor)> = tensors.iter().map(|(n, t)| (n.as_str(), t.clone())).collect();
+    let session = model.session_mut().ok_or_else(|| Error::Internal("a profile without a device".into()))?;
+    session.profile_blocking(&named, runs.max(5) as usize).map_err(device_error)
+}
+
+fn profile_text(p: &Profile) -> String {
+    let ns = |v: Option<f64>| v.map_or("-".into(), |v| time_text(v * 1e-9));
+    let mut s = format!(
+        "\n  profile, medians of {} runs: GPU {}, recording {}, submission {}, until done {}, with outputs read back {}\n",
+        p.runs,
+        ns(p.gpu_ns),
+        ns(p.record_ns),
+        ns(p.submit_ns),
+        ns(p.wall_ns),
+        ns(p.round_trip_ns)
+    );
+    if p.gpu_ns.is_none() {
+        s += "  this adapter has no timestamps: times of single kernels are not known\n";
+    }
+    let mut slowest: Vec<&DispatchProfile> = p.dispatches.iter().collect();
+    slowest.sort_by(|a, b| b.gpu_ns.unwrap_or(0.0).total_cmp(&a.gpu_ns.unwrap_or(0.0)));
+    let heading =
+        ["time", "share", "GB/s", "GFLOP/s", "traffic", "arithmetic", "dispatch", "kernel", "nodes"];
+    let mut rows = vec![heading.map(String::from).to_vec()];
+    for d in slowest {
+        let per = |v: u64| {
+            d.gpu_ns.filter(|t| *t > 0.0).map_or("-".into(), |t| number((v as f64 / t * 10.0).round() / 10.0))
+        };
+        let share = d.gpu_ns.zip(p.gpu_ns).filter(|(_, all)| *all > 0.0);
+        rows.push(vec![
+            ns(d.gpu_ns),
+            share.map_or("-".into(), |(t, all)| format!("{:.1}%", 100.0 * t / all)),
+            per(d.bytes),
+            per(d.flops),
+            bytes_text(d.bytes),
+            flops_text(d.flops),
+            d.dispatch.to_string(),
+            d.kernel.clone(),
+            nodes_of(&d.nodes, 2),
+        ]);
+    }
+    s + &table(&rows, &[true, true, true, true, true, true, true, false, false])
+        + "  GB/s here counts 10^9 bytes\n"
+}
+
+#[expect(clippy::too_many_arguments, reason = "one object of everything a run produced")]
+fn json(
+    place: &str,
+    ports: &[PortType],
+    outputs: &BTreeMap<String, Tensor>,
+    files: &[String],
+    times: &[f64],
+    profile: Option<&Profile>,
+    a: &RunArgs,
+    labels: Option<&[String]>,
+) -> serde_json::Value {
+    let outputs: Vec<serde_json::Value> = ports
+        .iter()
+        .filter_map(|p| Some((p, outputs.get(&p.name)?)))
+        .enumerate()
+        .map(|(i, (p, t))| {
+            let d = digest(t);
+            let top: Vec<Vec<serde_json::Value>> = best_classes(t, labels, a.top)
+                .into_iter()
+                .map(|row| {
+                    let one = |(i, v, l)| serde_json::json!({ "class": i, "value": v, "label": l });
+                    row.into_iter().map(one).collect()
+                })
+                .collect();
+            serde_json::json!({
+                "name": p.name,
+                "dtype": t.dtype.name(),
+                "shape": t.shape,
+                "min": d.as_ref().map(|d| d.min),
+                "mean": d.as_ref().map(|d| d.mean),
+                "max": d.as_ref().map(|d| d.max),
+                "not_finite": d.as_ref().map_or(0, |d| d.not_finite),
+                "first": first_values(t, 8),
+                "top": top,
+                "file": files.get(i),
+            })
+        })
+        .collect();
+    let profile = profile.map(|p| {
+        let dispatches: Vec<serde_json::Value> = p
+            .dispatches
+            .iter()
+            .map(|d| {
+                serde_json::json!({
+                    "dispatch": d.dispatch, "kernel": d.kernel, "family": d.family, "nodes": d.nodes,
+                    "gpu_ns": d.gpu_ns, "bytes": d.bytes, "flops": d.flops, "workgroups": d.workgroups,
+                })
+            })
+            .collect();
+        serde_json::json!({
+            "runs": p.runs, "gpu_ns": p.gpu_ns, "record_ns": p.record_ns, "submit_ns": p.submit_ns,
+            "wall_ns": p.wall_ns, "round_trip_ns": p.round_trip_ns, "dispatches": dispatches,
+        })
+    });
+    serde_json::json!({
+        "ran_on": place,
+        "random_weights": a.random_weights,
+        "outputs": outputs,
+        "seconds": times,
+        "profile": profile,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_read_well() {
+        for (v, s) in [
+            (0.0, "0"),
+            (3.0, "3"),
+            (0.1, "0.1"),
+            (-1.5, "-1.5"),
+            (12.345678, "12.3457"),
+            (1.23e-7, "1.2300e-7"),
+        ] {
+            assert_eq!(number(v), s);
+        }
+    }
+
+    #[test]
+    fn the_best_classes_come_first() {
+        let mut v = vec![0.0; 12];
+        (v[7], v[3]) = (2.0, 1.0);
+        let t = Tensor::from_f32(vec![1, 12], &v);
+        let labels: Vec<String> = (0..12).map(|i| format!("class {i}")).collect();
+        let best = best_classes(&t, Some(&labels), 2);
+        assert_eq!(best, [[(7, 2.0, Some("class 7".to_owned())), (3, 1.0, Some("class 3".to_owned()))]]);
+        assert!(best_classes(&Tensor::from_f32(vec![12], &v), None, 5).is_empty());
+    }
+}

@@ -1,0 +1,238 @@
+//! The figures of a program at given dimensions, and how they are written for people.
+
+use super::terminal::Terminal;
+use std::collections::{BTreeMap, BTreeSet};
+use wgfc::ir::memory;
+use wgfc::ir::program::BufferKind;
+use wgfc::ir::{Dim, Program};
+use wgfc::{Error, Problem};
+
+/// What a roof is made of. GB is 2^30 bytes.
+#[derive(Clone, Copy, Debug)]
+pub struct Roof {
+    /// Bytes a second.
+    pub bandwidth: f64,
+    /// Floating-point operations a second.
+    pub peak: f64,
+}
+
+impl Roof {
+    /// From GB/s and TFLOP/s.
+    pub fn new(gb_per_s: f64, tflops: f64) -> Roof {
+        Roof { bandwidth: gb_per_s * (1u64 << 30) as f64, peak: tflops * 1e12 }
+    }
+    /// The shortest time for this traffic and arithmetic, in seconds.
+    pub fn seconds(&self, bytes: u64, flops: u64) -> f64 {
+        (bytes as f64 / self.bandwidth).max(flops as f64 / self.peak)
+    }
+    /// What limits it.
+    pub fn bound(&self, bytes: u64, flops: u64) -> &'static str {
+        if bytes as f64 / self.bandwidth >= flops as f64 / self.peak { "memory" } else { "arithmetic" }
+    }
+}
+
+/// One dispatch in numbers.
+#[derive(Clone, Debug)]
+pub struct Figures {
+    /// Bytes it reads and writes at least.
+    pub bytes: u64,
+    /// Floating-point operations.
+    pub flops: u64,
+    /// The shortest time under the roof, in seconds.
+    pub seconds: f64,
+    /// What limits it: `memory` or `arithmetic`.
+    pub bound: &'static str,
+}
+
+/// A program in numbers.
+#[derive(Clone, Debug)]
+pub struct Summary {
+    /// The values the symbols were given.
+    pub dims: BTreeMap<String, i64>,
+    /// One entry a dispatch.
+    pub dispatches: Vec<Figures>,
+    /// Sum over the dispatches.
+    pub bytes: u64,
+    /// The same, were every node a dispatch of its own.
+    pub bytes_unfused: u64,
+    /// Sum over the dispatches.
+    pub flops: u64,
+    /// Sum of the time bounds, in seconds.
+    pub seconds: f64,
+    /// Bytes of the weights.
+    pub weights: u64,
+    /// Bytes of the arenas.
+    pub activations: u64,
+    /// Bytes alive together at the most: no layout can do with less.
+    pub live: u64,
+}
+
+impl Summary {
+    /// Evaluates every size of `program` at `dims`, which must bind all its symbols.
+    pub fn new(program: &Program, dims: &BTreeMap<String, i64>, roof: Roof) -> Result<Summary, Error> {
+        let size = |d: &Dim, what: &str| -> Result<u64, Error> {
+            eval(d, dims).ok_or_else(|| {
+                let m = format!("{what} is {d}, which has no valid value at {}", list_dims(dims));
+                Error::Usage(vec![Problem::with_help(m, "give other values with --dim")])
+            })
+        };
+        let mut dispatches = Vec::with_capacity(program.dispatches.len());
+        for (i, d) in program.dispatches.iter().enumerate() {
+            let bytes = size(&d.bytes, &format!("the traffic of dispatch {i}"))?;
+            let flops = size(&d.flops, &format!("the arithmetic of dispatch {i}"))?;
+            let (seconds, bound) = (roof.seconds(bytes, flops), roof.bound(bytes, flops));
+            dispatches.push(Figures { bytes, flops, seconds, bound });
+        }
+        let mut weights = 0u64;
+        let mut seen = BTreeSet::new();
+        for (i, b) in program.buffers.iter().enumerate() {
+            let n = size(&b.elements, &format!("the length of buffer {i}"))?;
+            if let BufferKind::Weight { name } = &b.kind
+                && seen.insert(name)
+            {
+                weights = weights
+                    .saturating_add(b.dtype.bytes_for(usize::try_from(n).unwrap_or(usize::MAX)) as u64);
+            }
+        }
+        let plan = memory::plan(program, &|s: &str| dims.get(s).copied()).map_err(|m| {
+            Error::Usage(vec![Problem::new(format!("the activations cannot be laid out: {m}"))])
+        })?;
+        let total = |f: &dyn Fn(&Figures) -> u64| dispatches.iter().map(f).fold(0u64, u64::saturating_add);
+        Ok(Summary {
+            dims: dims.clone(),
+            bytes: total(&|d| d.bytes),
+            flops: total(&|d| d.flops),
+            seconds: dispatches.iter().map(|d| d.seconds).sum(),
+            bytes_unfused: size(&program.stats.bytes_unfused, "the unfused traffic")?,
+            weights,
+            activations: plan.packed(),
+            live: plan.live,
+            dispatches,
+        })
+    }
+}
+
+fn eval(d: &Dim, dims: &BTreeMap<String, i64>) -> Option<u64> {
+    u64::try_from(d.eval_syms(&|s| dims.get(s).copied())?).ok()
+}
+
+/// `batch = 1, seq = 128`.
+pub fn list_dims(dims: &BTreeMap<String, i64>) -> String {
+    let v: Vec<String> = dims.iter().map(|(k, v)| format!("{k} = {v}")).collect();
+    if v.is_empty() { "these dimensions".into() } else { v.join(", ") }
+}
+
+/// The value of each symbol: as given, else 1, which is said.
+pub fn bind_dims(program: &Program, given: &[(String, i64)], terminal: &Terminal) -> BTreeMap<String, i64> {
+    let mut dims: BTreeMap<String, i64> = BTreeMap::new();
+    let mut defaulted = Vec::new();
+    for s in &program.symbols {
+        match given.iter().rev().find(|(n, _)| n == s) {
+            Some((_, v)) => dims.insert(s.clone(), *v),
+            None => {
+                defaulted.push(s.clone());
+                dims.insert(s.clone(), 1)
+            }
+        };
+    }
+    if !defaulted.is_empty() {
+        terminal
+            .note(&format!("{} taken as 1; give other values with --dim NAME=VALUE", defaulted.join(", ")));
+    }
+    dims
+}
+
+/// The names of nodes, at most `most` of them.
+pub fn nodes_of(nodes: &[String], most: usize) -> String {
+    let shown: Vec<&str> = nodes.iter().take(most).map(String::as_str).collect();
+    let more = nodes.len() - shown.len();
+    let list = shown.join(" + ");
+    if more > 0 { format!("{list} + {more} more") } else { list }
+}
+
+/// `512 MB`, `12.5 kB`: three digits, MB being 2^20 bytes.
+pub fn bytes_text(bytes: u64) -> String {
+    scaled(bytes as f64, 1024.0, &["B", "kB", "MB", "GB", "TB"])
+}
+
+/// `8.18 GFLOP`.
+pub fn flops_text(flops: u64) -> String {
+    scaled(flops as f64, 1000.0, &["FLOP", "kFLOP", "MFLOP", "GFLOP", "TFLOP"])
+}
+
+/// `1.6 ms`: two digits.
+pub fn time_text(seconds: f64) -> String {
+    let (v, unit) = match seconds {
+        s if s >= 1.0 => (s, "s"),
+        s if s >= 1e-3 => (s * 1e3, "ms"),
+        s if s >= 1e-6 || s == 0.0 => (s * 1e6, "µs"),
+        s => (s * 1e9, "ns"),
+    };
+    match v {
+        // 0.39 ms reads better than 390 µs beside a time of milliseconds.
+        v if unit == "µs" && v >= 99.5 => format!("{:.1} ms", v / 1e3),
+        v if v >= 99.5 => format!("{v:.0} {unit}"),
+        v => format!("{v:.1} {unit}"),
+    }
+}
+
+fn scaled(value: f64, step: f64, units: &[&str]) -> String {
+    let (mut v, mut i) = (value, 0);
+    while v >= step * 0.9995 && i + 1 < units.len() {
+        v /= step;
+        i += 1;
+    }
+    let unit = units[i];
+    match v {
+        v if i == 0 => format!("{v:.0} {unit}"),
+        v if v >= 99.95 => format!("{v:.0} {unit}"),
+        v if v >= 9.995 => format!("{v:.1} {unit}"),
+        v => format!("{v:.2} {unit}"),
+    }
+}
+
+/// Rows in aligned columns; `right` says which columns are numbers. The first row is the heading.
+pub fn table(rows: &[Vec<String>], right: &[bool]) -> String {
+    let columns = rows.iter().map(Vec::len).max().unwrap_or(0);
+    let width = |c: usize| rows.iter().filter_map(|r| r.get(c)).map(|s| s.chars().count()).max().unwrap_or(0);
+    let widths: Vec<usize> = (0..columns).map(width).collect();
+    let mut out = String::new();
+    for row in rows {
+        let mut line = String::from(" ");
+        for (c, cell) in row.iter().enumerate() {
+            let pad = " ".repeat(widths[c] - cell.chars().count());
+            line.push(' ');
+            if right.get(c).copied().unwrap_or(false) {
+                line += &pad;
+                line += cell;
+            } else {
+                line += cell;
+                line += &pad;
+            }
+            line.push(' ');
+        }
+        out += line.trim_end();
+        out.push('\n');
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn figures_read_well() {
+        assert_eq!(bytes_text(512 << 20), "512 MB");
+        assert_eq!(bytes_text((128 << 20) + 12_288), "128 MB");
+        assert_eq!(bytes_text(0), "0 B");
+        assert_eq!(bytes_text(1023), "1023 B");
+        assert_eq!(bytes_text(1 << 20), "1.00 MB");
+        assert_eq!(bytes_text(97 << 20 | 1 << 19), "97.5 MB");
+        assert_eq!(flops_text(8_178_000_000), "8.18 GFLOP");
+        let roof = Roof::new(320.0, 1.0);
+        assert_eq!(time_text(roof.seconds(512 << 20, 0)), "1.6 ms");
+        assert_eq!(time_text(roof.seconds(128 << 20, 0)), "0.4 ms");
+        assert_eq!(time_text(12.3e-6), "12.3 µs");
+    }
+}

@@ -1,0 +1,227 @@
+//! What can go wrong between a file and a result, in words for the person who ran it.
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+use wgfc_compiler::{Diagnostic, Errors, Kind};
+
+/// Everything the facade and the command line report.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Error {
+    /// The compiler refused the model. All that it found is in here, not only the first thing.
+    Compile {
+        /// The file, where the model came from one.
+        path: Option<PathBuf>,
+        /// What was found.
+        errors: Errors,
+    },
+    /// A file or folder that cannot be read or written, or that does not hold what it should.
+    File {
+        /// Which.
+        path: PathBuf,
+        /// Everything that is wrong with it; never empty.
+        problems: Vec<String>,
+        /// What to do about it.
+        help: Option<String>,
+    },
+    /// Arguments or inputs of a run that do not fit the model: one entry each.
+    Usage(Vec<Problem>),
+    /// No adapter, limits too small, out of memory, device lost.
+    Device(Problem),
+    /// We are wrong.
+    Internal(String),
+}
+
+/// What went wrong and what to do about it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Problem {
+    /// What and why.
+    pub message: String,
+    /// What to do.
+    pub help: Option<String>,
+}
+
+impl Problem {
+    /// Without advice.
+    pub fn new(message: impl Into<String>) -> Problem {
+        Problem { message: message.into(), help: None }
+    }
+    /// With advice.
+    pub fn with_help(message: impl Into<String>, help: impl Into<String>) -> Problem {
+        Problem { message: message.into(), help: Some(help.into()) }
+    }
+}
+
+/// Whose problem an [`Error`] is. The command line exits with [`ErrorClass::exit_code`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum ErrorClass {
+    /// The model, a file, or what the user asked for is wrong.
+    Model,
+    /// The model is fine and we do not support it.
+    Unsupported,
+    /// The device cannot do it.
+    Device,
+    /// We are wrong.
+    Internal,
+}
+
+impl ErrorClass {
+    /// 1 model or usage, 2 unsupported, 3 device, 4 internal.
+    pub fn exit_code(self) -> u8 {
+        match self {
+            ErrorClass::Model => 1,
+            ErrorClass::Unsupported => 2,
+            ErrorClass::Device => 3,
+            ErrorClass::Internal => 4,
+        }
+    }
+    /// The word for it in JSON.
+    pub fn name(self) -> &'static str {
+        match self {
+            ErrorClass::Model => "model",
+            ErrorClass::Unsupported => "unsupported",
+            ErrorClass::Device => "device",
+            ErrorClass::Internal => "internal",
+        }
+    }
+}
+
+/// One thing to tell, whatever kind of [`Error`] it came from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Finding {
+    /// Whose problem it is.
+    pub class: ErrorClass,
+    /// The file it is in, where there is one.
+    pub path: Option<PathBuf>,
+    /// The compiler's words, which also say where in the model; or ours, with an empty location.
+    pub diagnostic: Diagnostic,
+}
+
+impl Error {
+    /// A file's problem, without advice.
+    pub fn file(path: &Path, message: impl Into<String>) -> Error {
+        Error::File { path: path.to_owned(), problems: vec![message.into()], help: None }
+    }
+    /// A file's problem, with advice.
+    pub fn file_help(path: &Path, message: impl Into<String>, help: impl Into<String>) -> Error {
+        Error::File { path: path.to_owned(), problems: vec![message.into()], help: Some(help.into()) }
+    }
+    /// One thing that is wrong with what was asked for.
+    pub fn usage(message: impl Into<String>, help: impl Into<String>) -> Error {
+        Error::Usage(vec![Problem::with_help(message, help)])
+    }
+    /// Whose problem it is. Where findings differ, a wrong model comes first: mend that, then look again.
+    pub fn class(&self) -> ErrorClass {
+        match self {
+            Error::Compile { errors, .. } => {
+                let has = |k: Kind| errors.0.iter().any(|d| d.kind == k);
+                if has(Kind::Internal) {
+                    ErrorClass::Internal
+                } else if has(Kind::Model) {
+                    ErrorClass::Model
+                } else {
+                    ErrorClass::Unsupported
+                }
+            }
+            Error::File { .. } | Error::Usage(_) => ErrorClass::Model,
+            Error::Device(_) => ErrorClass::Device,
+            Error::Internal(_) => ErrorClass::Internal,
+        }
+    }
+    /// Everything there is to tell, one entry a problem.
+    pub fn findings(&self) -> Vec<Finding> {
+        let ours = |class, path: Option<&PathBuf>, message: &str, help: Option<&String>| Finding {
+            class,
+            path: path.cloned(),
+            diagnostic: Diagnostic { help: help.cloned(), ..Diagnostic::model(message) },
+        };
+        match self {
+            Error::Compile { path, errors } => errors
+                .0
+                .iter()
+                .map(|d| Finding {
+                    class: match d.kind {
+                        Kind::Model => ErrorClass::Model,
+                        Kind::Unsupported => ErrorClass::Unsupported,
+                        Kind::Internal => ErrorClass::Internal,
+                    },
+                    path: path.clone(),
+                    diagnostic: d.clone(),
+                })
+                .collect(),
+            Error::File { path, problems, help } => {
+                problems.iter().map(|p| ours(ErrorClass::Model, Some(path), p, help.as_ref())).collect()
+            }
+            Error::Usage(problems) => {
+                problems.iter().map(|p| ours(ErrorClass::Model, None, &p.message, p.help.as_ref())).collect()
+            }
+            Error::Device(p) => vec![ours(ErrorClass::Device, None, &p.message, p.help.as_ref())],
+            Error::Internal(m) => {
+                let diagnostic = Diagnostic::internal(m.clone());
+                vec![Finding { class: ErrorClass::Internal, path: None, diagnostic }]
+            }
+        }
+    }
+}
+
+impl fmt::Display for Finding {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let d = &self.diagnostic;
+        match self.class {
+            ErrorClass::Model => f.write_str("error: ")?,
+            c => write!(f, "error[{}]: ", c.name())?,
+        }
+        f.write_str(&d.message)?;
+        let place = self.place();
+        if !place.is_empty() {
+            write!(f, "\n  --> {place}")?;
+        }
+        if let Some(h) = &d.help {
+            write!(f, "\n  help: {h}")?;
+        }
+        Ok(())
+    }
+}
+
+impl Finding {
+    /// Where: `resnet50.onnx: node "conv1" (Conv, opset 18), input W`. Empty when nowhere in particular.
+    pub fn place(&self) -> String {
+        let l = &self.diagnostic.location;
+        let mut parts = Vec::new();
+        if let Some(n) = &l.node {
+            let mut s = format!("node \"{n}\"");
+            match (&l.operator, l.opset) {
+                (Some(o), Some(v)) => s += &format!(" ({o}, opset {v})"),
+                (Some(o), None) => s += &format!(" ({o})"),
+                _ => {}
+            }
+            parts.push(s);
+        }
+        parts.extend(l.part.clone());
+        let inside = parts.join(", ");
+        match &self.path {
+            Some(p) if inside.is_empty() => p.display().to_string(),
+            Some(p) => format!("{}: {inside}", p.display()),
+            None => inside,
+        }
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (i, x) in self.findings().iter().enumerate() {
+            if i > 0 {
+                f.write_str("\n")?;
+            }
+            write!(f, "{x}")?;
+        }
+        Ok(())
+    }
+}
+
+impl std::error::Error for Error {}
+
+impl From<Errors> for Error {
+    fn from(errors: Errors) -> Error {
+        Error::Compile { path: None, errors }
+    }
+}

@@ -1,0 +1,174 @@
+//! Reading a model together with its folder.
+
+use crate::Error;
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex};
+use wgfc_compiler::import::ExternalData;
+use wgfc_ir::tensor::ByteOwner;
+
+/// The bytes of a file, mapped into memory: nothing is read until it is looked at.
+///
+/// The mapping lives as long as any tensor that refers to it. A file that another process shortens
+/// meanwhile takes the process down with it, as with every memory-mapped file; replace such files by
+/// renaming a new one over them instead of writing into them.
+pub fn map_file(path: &Path) -> Result<Arc<dyn ByteOwner>, Error> {
+    map(path).map_err(|m| Error::file(path, m))
+}
+
+fn map(path: &Path) -> Result<Arc<dyn ByteOwner>, String> {
+    let file = File::open(path).map_err(|e| in_words(&e))?;
+    let meta = file.metadata().map_err(|e| in_words(&e))?;
+    if meta.is_dir() {
+        return Err("is a folder, not a file".into());
+    }
+    if !meta.is_file() {
+        let mut bytes = Vec::new();
+        std::io::Read::read_to_end(&mut { file }, &mut bytes).map_err(|e| in_words(&e))?;
+        return Ok(Arc::new(bytes));
+    }
+    if meta.len() == 0 {
+        return Ok(Arc::new(Vec::new()));
+    }
+    // SAFETY: the mapping is private and read-only; that the file keeps its length is the documented
+    // condition above.
+    let mapped = unsafe { memmap2::Mmap::map(&file) }.map_err(|e| in_words(&e))?;
+    Ok(Arc::new(mapped))
+}
+
+/// An I/O error without the operating system's error number.
+pub(crate) fn in_words(e: &std::io::Error) -> String {
+    match e.kind() {
+        std::io::ErrorKind::NotFound => "no such file".into(),
+        std::io::ErrorKind::PermissionDenied => "permission denied".into(),
+        _ => e.to_string(),
+    }
+}
+
+/// The folder of a model as the source of its external tensors.
+///
+/// A location may name any regular file in the folder or below it. What leaves the folder, through
+/// `..` or through a symbolic link, is refused. Where the model's own path is a symbolic link, the
+/// folder that it points into counts as the model's folder too: download caches keep a model and its
+/// data side by side under links.
+pub struct ModelFolder {
+    roots: Vec<PathBuf>,
+    open: Mutex<BTreeMap<String, Arc<dyn ByteOwner>>>,
+    missing: Mutex<Vec<String>>,
+}
+
+impl ModelFolder {
+    /// The folder that holds the model at `model`.
+    pub fn of(model: &Path) -> Result<ModelFolder, Error> {
+        let real = model.canonicalize().map_err(|e| Error::file(model, in_words(&e)))?;
+        let parent = |p: &Path| match p.parent() {
+            Some(d) if !d.as_os_str().is_empty() => d.to_owned(),
+            _ => PathBuf::from("."),
+        };
+        let mut roots = Vec::new();
+        for folder in [parent(model), parent(&real)] {
+            if let Ok(f) = folder.canonicalize()
+                && !roots.contains(&f)
+            {
+                roots.push(f);
+            }
+        }
+        Ok(ModelFolder { roots, open: Mutex::default(), missing: Mutex::default() })
+    }
+
+    /// The locations that were asked for and are not there, each once.
+    pub fn missing(&self) -> Vec<String> {
+        self.missing.lock().map(|m| m.clone()).unwrap_or_default()
+    }
+
+    fn resolve(&self, location: &str) -> Result<PathBuf, String> {
+        let relative = Path::new(location);
+        let plain = relative
+            .components()
+            .all(|c| matches!(c, std::path::Component::Normal(_) | std::path::Component::CurDir));
+        if !plain || location.is_empty() {
+            return Err(format!("`{location}` leaves the model's folder"));
+        }
+        let root = self.roots.first().ok_or("the model's folder is gone")?;
+        let real = match root.join(relative).canonicalize() {
+            Ok(p) => p,
+            Err(e) => {
+                if e.kind() == std::io::ErrorKind::NotFound
+                    && let Ok(mut m) = self.missing.lock()
+                    && !m.iter().any(|x| x == location)
+                {
+                    m.push(location.to_owned());
+                }
+                return Err(format!("{}: {}", root.join(relative).display(), in_words(&e)));
+            }
+        };
+        if !self.roots.iter().any(|r| real.starts_with(r)) {
+            return Err(format!(
+                "`{location}` leaves the model's folder: it is a link to {}",
+                real.display()
+            ));
+        }
+        Ok(real)
+    }
+}
+
+impl ExternalData for ModelFolder {
+    fn open(&self, location: &str) -> Result<Arc<dyn ByteOwner>, String> {
+        let mut open = self.open.lock().map_err(|_| "another thread failed while it read this")?;
+        if let Some(f) = open.get(location) {
+            return Ok(f.clone());
+        }
+        let path = self.resolve(location)?;
+        let bytes = map(&path).map_err(|m| format!("{}: {m}", path.display()))?;
+        open.insert(location.to_owned(), bytes.clone());
+        Ok(bytes)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn external_paths_stay_in_the_folder() {
+        let dir = tempfile::tempdir().unwrap();
+        let model = dir.path().join("inner/m.onnx");
+        std::fs::create_dir(dir.path().join("inner")).unwrap();
+        std::fs::write(&model, b"x").unwrap();
+        std::fs::write(dir.path().join("secret"), b"s").unwrap();
+        std::fs::write(dir.path().join("inner/data"), b"12345").unwrap();
+        std::fs::write(dir.path().join("inner/empty"), b"").unwrap();
+        let folder = ModelFolder::of(&model).unwrap();
+        assert_eq!((*folder.open("data").unwrap()).as_ref(), b"12345");
+        assert_eq!((*folder.open("./data").unwrap()).as_ref(), b"12345");
+        assert_eq!((*folder.open("empty").unwrap()).as_ref(), b"");
+        for bad in ["../secret", "/etc/hostname", "", "data/../../secret"] {
+            let e = folder.open(bad).err().unwrap();
+            assert!(e.contains("leaves the model's folder"), "{bad}: {e}");
+        }
+        assert!(folder.missing().is_empty());
+        assert!(folder.open("gone").err().unwrap().contains("no such file"));
+        assert_eq!(folder.missing(), ["gone"]);
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn links_are_followed_inside_and_refused_outside() {
+        use std::os::unix::fs::symlink;
+        let dir = tempfile::tempdir().unwrap();
+        let at = |p: &str| dir.path().join(p);
+        std::fs::create_dir_all(at("blobs")).unwrap();
+        std::fs::create_dir_all(at("snapshot")).unwrap();
+        std::fs::create_dir_all(at("elsewhere")).unwrap();
+        std::fs::write(at("blobs/aa"), b"model").unwrap();
+        std::fs::write(at("blobs/bb"), b"data").unwrap();
+        std::fs::write(at("elsewhere/cc"), b"secret").unwrap();
+        symlink("../blobs/aa", at("snapshot/m.onnx")).unwrap();
+        symlink("../blobs/bb", at("snapshot/m.data")).unwrap();
+        symlink("../elsewhere/cc", at("snapshot/bad.data")).unwrap();
+        let folder = ModelFolder::of(&at("snapshot/m.onnx")).unwrap();
+        assert_eq!((*folder.open("m.data").unwrap()).as_ref(), b"data");
+        assert!(folder.open("bad.data").err().unwrap().contains("leaves the model's folder"));
+    }
+}

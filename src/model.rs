@@ -1,0 +1,215 @@
+//! Load a model, run it: on a GPU where there is one, on the CPU otherwise.
+
+use crate::ports::{PortType, check_inputs, graph_ports, program_ports};
+use crate::source::ModelFile;
+use crate::{Error, Options, Problem, Program, Tensor, artefact};
+use std::collections::BTreeMap;
+use std::path::Path;
+use wgfc_compiler::DeviceProfile;
+use wgfc_ir::Graph;
+use wgfc_runtime::{AdapterChoice, DeviceLimits, Gpu, RunError, Session};
+
+/// Where a model runs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Place {
+    /// On the adapter of this choice; on the CPU when the machine has no adapter at all.
+    Any(AdapterChoice),
+    /// On the adapter of this choice, or not at all.
+    Device(AdapterChoice),
+    /// On the CPU, with the reference evaluator.
+    Cpu,
+}
+
+impl Default for Place {
+    /// What `WGFC_ADAPTER` says, else the best adapter, else the CPU.
+    fn default() -> Place {
+        Place::Any(AdapterChoice::from_env())
+    }
+}
+
+/// A model ready to run.
+///
+/// ```
+/// use wgfc::{Model, Options, Place, Tensor};
+/// # fn main() -> Result<(), wgfc::Error> {
+/// # let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/small/mlp/model.onnx");
+/// // A classifier from f32[batch, 13] to the probabilities of five classes.
+/// let mut model = Model::load(&path, &Options::default(), Place::default())?;
+/// let x = Tensor::from_f32(vec![2, 13], &[0.5; 26]);
+/// let outputs = model.run(&[("x".to_owned(), x)].into())?;
+/// assert_eq!(outputs["probabilities"].shape, [2, 5]);
+/// # Ok(()) }
+/// ```
+pub struct Model {
+    inputs: Vec<PortType>,
+    outputs: Vec<PortType>,
+    warnings: Vec<String>,
+    engine: Engine,
+}
+
+/// What runs it.
+enum Engine {
+    Device { session: Box<Session> },
+    Cpu { graph: Box<Graph> },
+}
+
+impl Model {
+    /// Loads an ONNX model, or a folder written by [`save`](artefact::save), which needs an adapter.
+    pub fn load(path: &Path, options: &Options, place: Place) -> Result<Model, Error> {
+        if !path.is_dir() {
+            return Model::compile(&ModelFile::open(path)?, options, place);
+        }
+        let program = artefact::load(path)?;
+        let choice = match place {
+            Place::Any(c) | Place::Device(c) => c,
+            Place::Cpu => return Err(cpu_needs_graph(path)),
+        };
+        let gpu = Gpu::request_blocking(&choice).map_err(|e| {
+            let none = matches!(e, RunError::NoAdapter { .. });
+            match (device_error(e), none) {
+                (Error::Device(p), true) => Error::Device(Problem {
+                    help: Some("without one, give the ONNX model instead of the compiled folder: the CPU's reference evaluator runs it".into()),
+                    ..p
+                }),
+                (e, _) => e,
+            }
+        })?;
+        Model::on_device(gpu, program)
+    }
+
+    /// Compiles an opened model for the place where it will run.
+    pub fn compile(file: &ModelFile, options: &Options, place: Place) -> Result<Model, Error> {
+        let gpu = match &place {
+            Place::Cpu => None,
+            Place::Any(choice) => match Gpu::request_blocking(choice) {
+                Err(RunError::NoAdapter { .. }) if *choice == AdapterChoice::Best => None,
+                other => Some(other.map_err(device_error)?),
+            },
+            Place::Device(choice) => Some(Gpu::request_blocking(choice).map_err(device_error)?),
+        };
+        match gpu {
+            Some(gpu) => {
+                let options =
+                    Options { profile: device_profile(gpu.profile(), &options.profile), ..options.clone() };
+                Model::on_device(gpu, file.compile(&options)?)
+            }
+            None => {
+                let imported = file.import(options)?;
+                Ok(Model {
+                    inputs: graph_ports(&imported.graph, &imported.graph.inputs),
+                    outputs: graph_ports(&imported.graph, &imported.graph.outputs),
+                    warnings: imported.warnings,
+                    engine: Engine::Cpu { graph: Box::new(imported.graph) },
+                })
+            }
+        }
+    }
+
+    /// Puts a program on a device.
+    pub fn on_device(gpu: Gpu, program: Program) -> Result<Model, Error> {
+        let session = Session::new_blocking(&gpu, &program).map_err(device_error)?;
+        Ok(Model {
+            inputs: program_ports(&program.inputs),
+            outputs: program_ports(&program.outputs),
+            warnings: program.stats.warnings.clone(),
+            engine: Engine::Device { session: Box::new(session) },
+        })
+    }
+
+    /// What goes in, in the model's order.
+    pub fn inputs(&self) -> &[PortType] {
+        &self.inputs
+    }
+    /// What comes out, in the model's order.
+    pub fn outputs(&self) -> &[PortType] {
+        &self.outputs
+    }
+    /// What the compiler wants the user to know.
+    pub fn warnings(&self) -> &[String] {
+        &self.warnings
+    }
+    /// The session on the device, with its GPU and program; `None` on the CPU.
+    pub fn session(&self) -> Option<&Session> {
+        match &self.engine {
+            Engine::Device { session } => Some(session),
+            Engine::Cpu { .. } => None,
+        }
+    }
+    /// The session on the device, to run without copies to the host; `None` on the CPU.
+    pub fn session_mut(&mut self) -> Option<&mut Session> {
+        match &mut self.engine {
+            Engine::Device { session } => Some(session),
+            Engine::Cpu { .. } => None,
+        }
+    }
+
+    /// Runs it. Shapes of the inputs bind the model's symbols. All outputs are returned, by name.
+    ///
+    /// # Errors
+    /// Every input that is missing, unknown, or of the wrong type or shape; what the device refuses.
+    pub fn run(&mut self, inputs: &BTreeMap<String, Tensor>) -> Result<BTreeMap<String, Tensor>, Error> {
+        check_inputs(&self.inputs, inputs)?;
+        match &mut self.engine {
+            Engine::Device { session } => {
+                let named: Vec<(&str, Tensor)> =
+                    inputs.iter().map(|(n, t)| (n.as_str(), t.clone())).collect();
+                Ok(session.run_blocking(&named).map_err(device_error)?.into_iter().collect())
+            }
+            Engine::Cpu { graph } => {
+                let values = wgfc_ir::eval::evaluate(graph, inputs).map_err(|e| {
+                    Error::Usage(vec![Problem::new(format!("the model cannot be evaluated: {e}"))])
+                })?;
+                Ok(self.outputs.iter().map(|p| p.name.clone()).zip(values).collect())
+            }
+        }
+    }
+}
+
+fn cpu_needs_graph(path: &Path) -> Error {
+    Error::file_help(
+        path,
+        "is a compiled program, which runs on a device only",
+        "the CPU's reference evaluator runs the ONNX model itself: give that",
+    )
+}
+
+/// The compiler's view of a device: its limits, the rest as in `base`.
+pub fn device_profile(limits: &DeviceLimits, base: &DeviceProfile) -> DeviceProfile {
+    DeviceProfile {
+        max_storage_buffers: limits.storage_buffers,
+        max_invocations: limits.invocations,
+        max_workgroup_bytes: limits.workgroup_bytes,
+        max_binding_bytes: limits.binding_bytes,
+        max_workgroups: limits.workgroups,
+        f16: limits.f16,
+        ..base.clone()
+    }
+}
+
+/// What the runtime says, sorted by whose problem it is.
+pub fn device_error(e: RunError) -> Error {
+    let message = e.to_string();
+    match e {
+        RunError::Inputs(bad) => Error::Usage(bad.iter().map(|b| Problem::new(b.to_string())).collect()),
+        RunError::Constraint { .. } => Error::usage(message, "give inputs whose shapes agree"),
+        RunError::Unknown { .. } => Error::Usage(vec![Problem::new(message)]),
+        RunError::WeightAbsent { .. } => Error::usage(
+            message,
+            "put the model's external data beside it and compile again, or make weights up with --random-weights",
+        ),
+        RunError::Plan(_) => Error::usage(message, "compile the model again"),
+        RunError::NoAdapter { .. } => {
+            Error::Device(Problem::with_help(message, "`wgfc device` lists the adapters"))
+        }
+        RunError::OutOfMemory { .. } => Error::Device(Problem::with_help(
+            message,
+            "try a smaller batch or shorter sequence, or another adapter",
+        )),
+        RunError::Limits { .. } | RunError::Feature { .. } => Error::Device(Problem::with_help(
+            message,
+            "compile for this device (`wgfc compile --for-device`, or run the .onnx file), or choose another adapter",
+        )),
+        RunError::Shader { .. } | RunError::Gpu { .. } => Error::Internal(message),
+        _ => Error::Device(Problem::new(message)),
+    }
+}

@@ -1,0 +1,222 @@
+//! Tensors as NumPy `.npy` files.
+//!
+//! NumPy has no types for bf16, the 8-bit and 4-bit floats and integers below 8 bits. Such tensors are
+//! written as the narrowest NumPy type that holds every value exactly (`f32`, `i8`, `u8`), and
+//! [`fit`] narrows such a file back.
+
+use crate::Error;
+use crate::files::{in_words, map_file};
+use npyz::{Order, TypeStr, WriterBuilder};
+use std::io::{Read, Write};
+use std::path::Path;
+use wgfc_ir::tensor::checked_numel;
+use wgfc_ir::{DType, Tensor};
+
+/// The NumPy type that stores `dtype` bit for bit.
+fn descr(dtype: DType) -> Option<&'static str> {
+    Some(match dtype {
+        DType::F16 => "<f2",
+        DType::F32 => "<f4",
+        DType::F64 => "<f8",
+        DType::I8 => "|i1",
+        DType::I16 => "<i2",
+        DType::I32 => "<i4",
+        DType::I64 => "<i8",
+        DType::U8 => "|u1",
+        DType::U16 => "<u2",
+        DType::U32 => "<u4",
+        DType::U64 => "<u8",
+        DType::Bool => "|b1",
+        _ => return None,
+    })
+}
+
+/// The type a tensor of `dtype` has in a `.npy` file.
+pub fn file_dtype(dtype: DType) -> DType {
+    match (descr(dtype), dtype) {
+        (Some(_), _) => dtype,
+        (None, DType::I4 | DType::I2) => DType::I8,
+        (None, DType::U4 | DType::U2) => DType::U8,
+        (None, _) => DType::F32,
+    }
+}
+
+/// Reads a `.npy` file: either order, either endianness, any of the types above.
+pub fn read(path: &Path) -> Result<Tensor, Error> {
+    let bytes = map_file(path)?;
+    parse((*bytes).as_ref()).map_err(|m| Error::file(path, m))
+}
+
+fn parse(mut bytes: &[u8]) -> Result<Tensor, String> {
+    let file = npyz::NpyFile::new(&mut bytes).map_err(|e| format!("is not a .npy file: {e}"))?;
+    let shape: Option<Vec<usize>> = file.shape().iter().map(|d| usize::try_from(*d).ok()).collect();
+    let shape = shape.filter(|s| checked_numel(s).is_some()).ok_or("its shape overflows")?;
+    let text = match file.dtype() {
+        npyz::DType::Plain(t) => t.to_string(),
+        other => return Err(format!("its element type {} is a structure", other.descr())),
+    };
+    let little = text.replacen('>', "<", 1);
+    let dtype = DType::ALL
+        .iter()
+        .copied()
+        .find(|d| descr(*d) == Some(little.as_str()))
+        .ok_or_else(|| format!("its element type {text} is none that a model can have"))?;
+    let order = file.order();
+    let mut data = Vec::new();
+    file.into_inner().read_to_end(&mut data).map_err(|e| in_words(&e))?;
+    let width = dtype.bits() / 8;
+    let need = dtype.bytes_for(checked_numel(&shape).unwrap_or(0));
+    if data.len() < need {
+        return Err(format!(
+            "is too short: {dtype}{shape:?} needs {need} bytes of data, it has {}",
+            data.len()
+        ));
+    }
+    data.truncate(need);
+    if text.starts_with('>') {
+        data.chunks_exact_mut(width).for_each(<[u8]>::reverse);
+    }
+    if dtype == DType::Bool {
+        data.iter_mut().for_each(|b| *b = u8::from(*b != 0));
+    }
+    if order == Order::Fortran && shape.len() > 1 {
+        data = row_major(&data, &shape, width);
+    }
+    Tensor::new(dtype, shape, data)
+}
+
+/// Column-major to row-major.
+fn row_major(data: &[u8], shape: &[usize], width: usize) -> Vec<u8> {
+    let mut strides = vec![1usize; shape.len()];
+    for i in 1..shape.len() {
+        strides[i] = strides[i - 1] * shape[i - 1];
+    }
+    let mut out = Vec::with_capacity(data.len());
+    let mut index = vec![0usize; shape.len()];
+    for _ in 0..data.len() / width {
+        let at: usize = index.iter().zip(&strides).map(|(i, s)| i * s).sum();
+        out.extend_from_slice(&data[at * width..(at + 1) * width]);
+        for axis in (0..shape.len()).rev() {
+            index[axis] += 1;
+            if index[axis] < shape[axis] {
+                break;
+            }
+            index[axis] = 0;
+        }
+    }
+    out
+}
+
+/// The bytes of a `.npy` file with `tensor`.
+pub fn to_bytes(tensor: &Tensor) -> Result<Vec<u8>, Error> {
+    let dtype = file_dtype(tensor.dtype);
+    let internal = |m: String| Error::Internal(format!("a tensor cannot be written as .npy: {m}"));
+    let widened;
+    let stored = if dtype == tensor.dtype {
+        tensor
+    } else {
+        widened = cast(tensor, dtype).ok_or_else(|| internal("it has no values".into()))?;
+        &widened
+    };
+    let data = stored.bytes().ok_or_else(|| internal("it has no values".into()))?;
+    let kind: TypeStr = descr(dtype)
+        .and_then(|d| d.parse().ok())
+        .ok_or_else(|| internal(format!("there is no NumPy type for {dtype}")))?;
+    let shape: Vec<u64> = tensor.shape.iter().map(|d| *d as u64).collect();
+    let mut out = npyz::WriteOptions::new_header_only()
+        .dtype(npyz::DType::Plain(kind))
+        .shape(&shape)
+        .writer(Vec::with_capacity(data.len() + 128))
+        .write_header_only()
+        .map_err(|e| internal(e.to_string()))?;
+    out.extend_from_slice(data);
+    Ok(out)
+}
+
+/// Writes `tensor` to `path`, through a temporary file beside it.
+pub fn write(tensor: &Tensor, path: &Path) -> Result<(), Error> {
+    let bytes = to_bytes(tensor)?;
+    write_whole(path, &bytes)
+}
+
+/// Writes a file that is either complete or not there.
+pub fn write_whole(path: &Path, bytes: &[u8]) -> Result<(), Error> {
+    let failed = |e: std::io::Error| Error::file(path, format!("cannot be written: {}", in_words(&e)));
+    let parent = match path.parent() {
+        Some(p) if !p.as_os_str().is_empty() => p,
+        _ => Path::new("."),
+    };
+    std::fs::create_dir_all(parent).map_err(failed)?;
+    let folder = tempfile::Builder::new().prefix(".wgfc-").tempdir_in(parent).map_err(failed)?;
+    let temporary = folder.path().join("file");
+    let mut file = std::fs::File::create(&temporary).map_err(failed)?;
+    file.write_all(bytes).map_err(failed)?;
+    drop(file);
+    std::fs::rename(&temporary, path).map_err(failed)
+}
+
+/// The same values in another element type; `None` when the tensor has none.
+pub fn cast(tensor: &Tensor, dtype: DType) -> Option<Tensor> {
+    let values: Vec<_> = tensor
+        .scalars()?
+        .into_iter()
+        .map(|s| {
+            if tensor.dtype.is_float() {
+                wgfc_ir::Scalar::from_f64(dtype, s.as_f64())
+            } else {
+                wgfc_ir::Scalar::from_i64(dtype, s.as_i64())
+            }
+        })
+        .collect();
+    Some(Tensor::from_scalars(dtype, tensor.shape.clone(), &values))
+}
+
+/// `tensor` in the type that a model's input has: itself, or narrowed where NumPy lacks the type.
+pub fn fit(tensor: Tensor, dtype: DType) -> Result<Tensor, String> {
+    if tensor.dtype == dtype {
+        return Ok(tensor);
+    }
+    if descr(dtype).is_none() && tensor.dtype == file_dtype(dtype) {
+        return cast(&tensor, dtype).ok_or_else(|| "it has no values".into());
+    }
+    Err(format!("is {}, the model wants {dtype}", tensor.dtype))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_type_survives() {
+        for dtype in DType::ALL {
+            let shape = vec![3, 5];
+            let n = dtype.bytes_for(15);
+            // Small codes: no NaN in any of the types, whose bits need not survive widening.
+            let bytes: Vec<u8> = (0..n).map(|i| (i % 2) as u8 * u8::from(*dtype != DType::F8E8M0)).collect();
+            let t = Tensor::new(*dtype, shape.clone(), bytes).unwrap();
+            let back = parse(&to_bytes(&t).unwrap()).unwrap();
+            assert_eq!(back.dtype, file_dtype(*dtype), "{dtype}");
+            let back = fit(back, *dtype).unwrap();
+            assert_eq!(back.shape, shape);
+            assert_eq!(back.scalars(), t.scalars(), "{dtype}");
+        }
+    }
+
+    #[test]
+    fn fortran_order_and_big_endian_are_read() {
+        let header = "{'descr': '>i2', 'fortran_order': True, 'shape': (2, 3), }";
+        let mut text = format!("{header:<117}\n").into_bytes();
+        let mut file = b"\x93NUMPY\x01\x00".to_vec();
+        file.extend((text.len() as u16).to_le_bytes());
+        file.append(&mut text);
+        for v in [1i16, 4, 2, 5, 3, 6] {
+            file.extend(v.to_be_bytes());
+        }
+        let t = parse(&file).unwrap();
+        assert_eq!((t.dtype, t.shape.clone()), (DType::I16, vec![2, 3]));
+        assert_eq!(t.to_i64s().unwrap(), [1, 2, 3, 4, 5, 6]);
+        file.pop();
+        assert!(parse(&file).unwrap_err().contains("too short"));
+        assert!(parse(b"not numpy").unwrap_err().contains("not a .npy"));
+    }
+}

@@ -1,0 +1,173 @@
+//! What goes into a model and what comes out, and whether given tensors fit.
+
+use crate::{Error, Problem, Tensor};
+use std::collections::BTreeMap;
+use wgfc_ir::{Atom, DType, Dim, Graph};
+
+/// An input or output of a model: its name, element type and extents over the model's symbols.
+#[derive(Clone, Debug, PartialEq)]
+pub struct PortType {
+    /// Its name in the model.
+    pub name: String,
+    /// Element type.
+    pub dtype: DType,
+    /// Extents, outermost first.
+    pub shape: Vec<Dim>,
+}
+
+impl PortType {
+    /// `f32[batch, 3, 224, 224]`.
+    pub fn type_text(&self) -> String {
+        let dims: Vec<String> = self.shape.iter().map(ToString::to_string).collect();
+        format!("{}[{}]", self.dtype, dims.join(", "))
+    }
+    /// The extents at `dims`; `Err` names the symbols that are missing.
+    pub fn shape_at(&self, dims: &BTreeMap<String, i64>) -> Result<Vec<usize>, Vec<String>> {
+        let mut missing = Vec::new();
+        for d in &self.shape {
+            for s in d.symbols() {
+                if !dims.contains_key(&*s) && !missing.iter().any(|m: &String| **m == *s) {
+                    missing.push(s.to_string());
+                }
+            }
+        }
+        if !missing.is_empty() {
+            return Err(missing);
+        }
+        self.shape
+            .iter()
+            .map(|d| d.eval_syms(&|s| dims.get(s).copied()).and_then(|v| usize::try_from(v).ok()))
+            .collect::<Option<Vec<_>>>()
+            .ok_or_else(|| vec![])
+    }
+}
+
+/// The ports of a program's border.
+pub fn program_ports(ports: &[wgfc_ir::program::Port]) -> Vec<PortType> {
+    ports.iter().map(|p| PortType { name: p.name.clone(), dtype: p.dtype, shape: p.shape.clone() }).collect()
+}
+
+/// The ports of a graph's border.
+pub fn graph_ports(graph: &Graph, borders: &[wgfc_ir::Border]) -> Vec<PortType> {
+    borders
+        .iter()
+        .map(|b| {
+            let ty = graph.ty(b.value);
+            PortType { name: b.name.to_string(), dtype: ty.dtype, shape: ty.shape.clone() }
+        })
+        .collect()
+}
+
+/// Finds the values of symbols from the shapes that inputs have: an extent that is linear in one symbol not
+/// yet known gives it, as `past + seq` gives `seq` once `past` is known.
+pub fn bind(given: &[(&PortType, &[usize])], dims: &mut BTreeMap<String, i64>) {
+    loop {
+        let before = dims.len();
+        for (port, shape) in given.iter().filter(|(p, s)| p.shape.len() == s.len()) {
+            for (d, n) in port.shape.iter().zip(*shape) {
+                if let Some((symbol, value)) = solve(d, *n, dims) {
+                    dims.insert(symbol, value);
+                }
+            }
+        }
+        if dims.len() == before {
+            return;
+        }
+    }
+}
+
+/// The one unknown symbol of `d` and the value that makes `d` equal to `n`.
+fn solve(d: &Dim, n: usize, dims: &BTreeMap<String, i64>) -> Option<(String, i64)> {
+    let mut rest = i64::try_from(n).ok()?;
+    let mut unknown: Option<(String, i64)> = None;
+    for (monomial, c) in d.terms() {
+        match monomial.as_slice() {
+            [] => rest = rest.checked_sub(c)?,
+            [Atom::Sym(s)] => match dims.get(&**s) {
+                Some(v) => rest = rest.checked_sub(c.checked_mul(*v)?)?,
+                None if unknown.is_none() => unknown = Some((s.to_string(), c)),
+                None => return None,
+            },
+            _ => return None,
+        }
+    }
+    let (symbol, c) = unknown?;
+    (rest.checked_rem(c)? == 0 && rest / c >= 0).then(|| (symbol, rest / c))
+}
+
+/// Checks the inputs of a run and finds the values of the symbols. Every problem is listed.
+pub fn check_inputs(
+    ports: &[PortType],
+    inputs: &BTreeMap<String, Tensor>,
+) -> Result<BTreeMap<String, i64>, Error> {
+    let mut problems = Vec::new();
+    let mut dims = BTreeMap::new();
+    let given: Vec<_> =
+        ports.iter().filter_map(|p| Some((p, inputs.get(&p.name)?.shape.as_slice()))).collect();
+    bind(&given, &mut dims);
+    let wants = |p: &PortType| format!("input `{}` is {}", p.name, p.type_text());
+    for port in ports {
+        let Some(t) = inputs.get(&port.name) else {
+            problems.push(Problem::new(format!("{} and was not given", wants(port))));
+            continue;
+        };
+        if t.dtype != port.dtype {
+            problems.push(Problem::with_help(
+                format!("{}, not {}", wants(port), t.dtype),
+                format!("convert it, with NumPy: x.astype(\"{}\")", numpy_name(port.dtype)),
+            ));
+        }
+        if t.shape.len() != port.shape.len() {
+            problems.push(Problem::new(format!("{}, not of shape {:?}", wants(port), t.shape)));
+            continue;
+        }
+        if let Ok(shape) = port.shape_at(&dims)
+            && shape != t.shape
+        {
+            let at = if port.shape.iter().all(|d| d.as_const().is_some()) {
+                String::new()
+            } else {
+                let known = dims
+                    .iter()
+                    .filter(|(k, _)| port.shape.iter().any(|d| d.symbols().iter().any(|s| **s == ***k)));
+                let known: Vec<String> = known.map(|(k, v)| format!("{k} = {v}")).collect();
+                format!(" with {}", known.join(", "))
+            };
+            problems.push(Problem::new(format!("{}{at}, not of shape {:?}", wants(port), t.shape)));
+        }
+    }
+    for name in inputs.keys() {
+        if !ports.iter().any(|p| p.name == *name) {
+            problems.push(no_such_input(name, ports));
+        }
+    }
+    if problems.is_empty() { Ok(dims) } else { Err(Error::Usage(problems)) }
+}
+
+/// The problem of an input that the model does not have.
+pub fn no_such_input(name: &str, ports: &[PortType]) -> Problem {
+    let all: Vec<String> = ports.iter().map(|p| format!("`{}`", p.name)).collect();
+    let help = if all.is_empty() {
+        "the model has no inputs".into()
+    } else {
+        format!("its inputs are {}", all.join(", "))
+    };
+    Problem::with_help(format!("the model has no input `{name}`"), help)
+}
+
+fn numpy_name(dtype: DType) -> &'static str {
+    match crate::npy::file_dtype(dtype) {
+        DType::F16 => "float16",
+        DType::F64 => "float64",
+        DType::I8 => "int8",
+        DType::I16 => "int16",
+        DType::I32 => "int32",
+        DType::I64 => "int64",
+        DType::U8 => "uint8",
+        DType::U16 => "uint16",
+        DType::U32 => "uint32",
+        DType::U64 => "uint64",
+        DType::Bool => "bool",
+        _ => "float32",
+    }
+}

@@ -1,0 +1,203 @@
+//! Reproducible random tensors, and weights for models that come without theirs.
+
+use crate::Error;
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+use wgfc_compiler::Diagnostic;
+use wgfc_compiler::import::onnx::{GraphProto, TensorProto, data_type};
+use wgfc_compiler::import::{ExternalData, decode};
+use wgfc_ir::tensor::{ByteOwner, checked_numel};
+use wgfc_ir::{Class, DType, Scalar, Tensor};
+
+/// A counter-based generator (SplitMix64): the same seed and name give the same numbers everywhere.
+pub struct Rng(u64);
+
+impl Rng {
+    /// Of a seed and of what the numbers are for.
+    pub fn new(seed: u64, name: &str) -> Rng {
+        let hash = name
+            .bytes()
+            .fold(0xcbf2_9ce4_8422_2325u64, |h, b| (h ^ u64::from(b)).wrapping_mul(0x0100_0000_01b3));
+        Rng(hash ^ seed.wrapping_mul(0x9e37_79b9_7f4a_7c15))
+    }
+    /// 64 random bits.
+    pub fn bits(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+    /// Uniform with mean 0 and variance 1: in ±√3.
+    pub fn unit_variance(&mut self) -> f32 {
+        ((self.bits() >> 40) as f32 / (1u64 << 23) as f32 - 1.0) * 3f32.sqrt()
+    }
+}
+
+/// A random tensor for an input: floats uniform with mean 0 and variance 1, integers and booleans 0 or 1
+/// (the only values that are valid ids, masks and indices everywhere).
+pub fn tensor(dtype: DType, shape: Vec<usize>, name: &str, seed: u64) -> Tensor {
+    fill(dtype, shape, &mut Rng::new(seed, name), 0.0, 1.0)
+}
+
+fn fill(dtype: DType, shape: Vec<usize>, rng: &mut Rng, mean: f32, deviation: f32) -> Tensor {
+    let n: usize = shape.iter().product();
+    if dtype == DType::F32 {
+        let v: Vec<f32> = (0..n).map(|_| mean + deviation * rng.unit_variance()).collect();
+        return Tensor::from_f32(shape, &v);
+    }
+    let v: Vec<Scalar> = (0..n)
+        .map(|_| match dtype.class() {
+            Class::Float => Scalar::from_f64(dtype, f64::from(mean + deviation * rng.unit_variance())),
+            _ => Scalar::from_i64(dtype, (rng.bits() >> 63) as i64),
+        })
+        .collect();
+    Tensor::from_scalars(dtype, shape, &v)
+}
+
+/// Stands in for the external data of a model that came without its weights.
+///
+/// The numbers depend on each tensor's name, shape and use alone. They are scaled by the fan-in of the
+/// operator that reads them (He), so that activations neither vanish nor explode on their way through the
+/// network. The results mean nothing; their speed and their agreement between back ends do.
+pub struct RandomWeights {
+    files: BTreeMap<String, Arc<dyn ByteOwner>>,
+    tensors: usize,
+    bytes: u64,
+}
+
+impl RandomWeights {
+    /// Makes up all external tensors of `model`.
+    pub fn of(model: &[u8]) -> Result<RandomWeights, Error> {
+        let wrong = |m: String| Error::from(wgfc_compiler::Errors::from(Diagnostic::model(m)));
+        let model = decode(model)?;
+        let mut files: BTreeMap<String, Vec<u8>> = BTreeMap::new();
+        let (mut tensors, mut bytes) = (0, 0);
+        if let Some(graph) = &model.graph {
+            let uses = uses(graph);
+            for t in graph.initializer.iter().filter(|t| t.data_location == 1 || !t.external_data.is_empty())
+            {
+                let get = |k: &str| t.external_data.iter().find(|e| e.key == k).map(|e| e.value.trim());
+                let offset: usize = get("offset").and_then(|v| v.parse().ok()).unwrap_or(0);
+                let values = weight(t, uses.get(t.name.as_str()))
+                    .ok_or_else(|| wrong(format!("initializer `{}` has no valid type and shape", t.name)))?;
+                let data = values.bytes().unwrap_or_default();
+                let end = offset
+                    .checked_add(data.len())
+                    .filter(|e| *e < 1 << 40)
+                    .ok_or_else(|| wrong(format!("initializer `{}` lies beyond any file", t.name)))?;
+                let file = files.entry(get("location").unwrap_or_default().to_owned()).or_default();
+                if file.len() < end {
+                    file.resize(end, 0);
+                }
+                if let Some(place) = file.get_mut(offset..end) {
+                    place.copy_from_slice(data);
+                }
+                tensors += 1;
+                bytes += data.len() as u64;
+            }
+        }
+        let files = files.into_iter().map(|(k, v)| (k, Arc::new(v) as Arc<dyn ByteOwner>)).collect();
+        Ok(RandomWeights { files, tensors, bytes })
+    }
+
+    /// How many tensors were made up, and their bytes.
+    pub fn size(&self) -> (usize, u64) {
+        (self.tensors, self.bytes)
+    }
+}
+
+impl ExternalData for RandomWeights {
+    fn open(&self, location: &str) -> Result<Arc<dyn ByteOwner>, String> {
+        self.files
+            .get(location)
+            .cloned()
+            .ok_or_else(|| format!("no initializer of the model lies in `{location}`"))
+    }
+}
+
+/// The first operator that reads an initializer, as which input, and whether a Gemm reads it transposed.
+struct Use<'m> {
+    operator: &'m str,
+    input: usize,
+    transposed: bool,
+}
+
+fn uses(graph: &GraphProto) -> HashMap<&str, Use<'_>> {
+    let mut uses = HashMap::new();
+    for node in &graph.node {
+        let transposed = node.attribute.iter().any(|a| a.name == "transB" && a.i != 0);
+        for (input, name) in node.input.iter().enumerate() {
+            uses.entry(name.as_str()).or_insert(Use { operator: &node.op_type, input, transposed });
+        }
+    }
+    uses
+}
+
+/// Values for one initializer, or `None` when its type or shape is impossible.
+fn weight(t: &TensorProto, used: Option<&Use<'_>>) -> Option<Tensor> {
+    let dtype = data_type::dtype(t.data_type)?;
+    let shape: Vec<usize> = t.dims.iter().map(|d| usize::try_from(*d).ok()).collect::<Option<_>>()?;
+    checked_numel(&shape).filter(|n| *n < 1 << 36)?;
+    let mut rng = Rng::new(0, &t.name);
+    if !dtype.is_float() {
+        // Codes of quantised weights: any bits will do.
+        let bytes = (0..dtype.bytes_for(shape.iter().product())).map(|_| (rng.bits() >> 56) as u8).collect();
+        return match dtype {
+            DType::Bool => Some(fill(dtype, shape, &mut rng, 0.0, 1.0)),
+            _ => Tensor::new(dtype, shape, bytes).ok(),
+        };
+    }
+    let (operator, input) = used.map_or(("", 0), |u| (u.operator, u.input));
+    let inner = |from: usize| shape.iter().skip(from).product::<usize>().max(1) as f32;
+    let (mean, deviation) = match (operator, input) {
+        ("BatchNormalization", 4) => (1.0, 0.05),
+        (o, 1) if o.contains("Norm") => (1.0, 0.02),
+        (o, 2) if o.contains("MatMulNBits") => (0.004, 0.0004),
+        ("Conv", 1) => (0.0, (2.0 / inner(1)).sqrt()),
+        ("ConvTranspose", 1) => (0.0, (2.0 / inner(1)).sqrt()),
+        ("Gemm", 1) => {
+            let fan_in = if used.is_some_and(|u| u.transposed) {
+                inner(1)
+            } else {
+                shape.first().map_or(1.0, |d| *d as f32)
+            };
+            (0.0, fan_in.max(1.0).recip().sqrt())
+        }
+        ("MatMul", 1) if shape.len() >= 2 => {
+            (0.0, (shape.get(shape.len() - 2).map_or(1.0, |d| *d as f32)).max(1.0).recip().sqrt())
+        }
+        // A matrix read through some other operator first (a transpose, say) or a table of embeddings.
+        _ if shape.len() >= 2 => {
+            (0.0, shape.iter().min().map_or(1.0, |d| *d as f32).max(1.0).recip().sqrt().min(0.05))
+        }
+        _ if t.name.to_lowercase().contains("norm") && t.name.to_lowercase().contains("weight") => {
+            (1.0, 0.02)
+        }
+        _ => (0.0, 0.02),
+    };
+    Some(fill(dtype, shape, &mut rng, mean, deviation))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_same_name_gives_the_same_numbers() {
+        let a = tensor(DType::F32, vec![1000], "x", 1).to_f32s().unwrap();
+        assert_eq!(a, tensor(DType::F32, vec![1000], "x", 1).to_f32s().unwrap());
+        assert_ne!(a, tensor(DType::F32, vec![1000], "x", 2).to_f32s().unwrap());
+        assert_ne!(a, tensor(DType::F32, vec![1000], "y", 1).to_f32s().unwrap());
+        let mean = a.iter().sum::<f32>() / 1000.0;
+        let variance = a.iter().map(|v| v * v).sum::<f32>() / 1000.0;
+        assert!(mean.abs() < 0.1 && (variance - 1.0).abs() < 0.1, "{mean} {variance}");
+    }
+
+    #[test]
+    fn integers_are_zero_or_one() {
+        let v = tensor(DType::I64, vec![100], "ids", 7).to_i64s().unwrap();
+        assert!(v.iter().all(|x| *x == 0 || *x == 1));
+        assert!(v.contains(&0) && v.contains(&1));
+    }
+}

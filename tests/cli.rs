@@ -1,0 +1,291 @@
+//! The command line from outside: exit codes, what is printed where, and that bad input leaves nothing behind.
+
+use serde_json::Value;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+fn fixture(name: &str) -> String {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures").join(name).display().to_string()
+}
+
+fn mlp() -> String {
+    fixture("small/mlp/model.onnx")
+}
+
+/// What a run of the program did.
+struct Ran {
+    code: i32,
+    out: String,
+    err: String,
+}
+
+impl Ran {
+    #[track_caller]
+    fn exits(self, code: i32) -> Ran {
+        assert_eq!(self.code, code, "stdout:\n{}\nstderr:\n{}", self.out, self.err);
+        assert!(!self.err.contains("panicked"), "{}", self.err);
+        self
+    }
+    #[track_caller]
+    fn says(self, text: &str) -> Ran {
+        assert!(self.err.contains(text), "`{text}` is not in stderr:\n{}", self.err);
+        self
+    }
+    #[track_caller]
+    fn prints(self, text: &str) -> Ran {
+        assert!(self.out.contains(text), "`{text}` is not in stdout:\n{}", self.out);
+        self
+    }
+    #[track_caller]
+    fn json(&self) -> Value {
+        serde_json::from_str(&self.out).unwrap_or_else(|e| panic!("{e}:\n{}", self.out))
+    }
+}
+
+/// Runs `wgfc` in `dir`; words are separated by `|`, as paths may have spaces.
+fn wgfc(dir: &Path, words: &str) -> Ran {
+    let Output { status, stdout, stderr } = Command::new(env!("CARGO_BIN_EXE_wgfc"))
+        .args(words.split('|').map(str::trim))
+        .current_dir(dir)
+        .env_remove("WGFC_LOG")
+        .output()
+        .unwrap();
+    let text = |b: Vec<u8>| String::from_utf8(b).unwrap();
+    Ran { code: status.code().unwrap_or(-1), out: text(stdout), err: text(stderr) }
+}
+
+fn folder() -> tempfile::TempDir {
+    tempfile::tempdir().unwrap()
+}
+
+/// Every file below `dir` with its bytes, sorted.
+fn tree(dir: &Path) -> Vec<(PathBuf, Vec<u8>)> {
+    let mut all = Vec::new();
+    for entry in std::fs::read_dir(dir).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_dir() {
+            all.extend(tree(&path));
+        } else {
+            all.push((path.clone(), std::fs::read(&path).unwrap()));
+        }
+    }
+    all.sort();
+    all
+}
+
+#[test]
+fn help_has_examples_and_exit_codes() {
+    let d = folder();
+    wgfc(d.path(), "--help").exits(0).prints("Exit codes:").prints("wgfc run model.onnx");
+    for command in ["compile", "run", "inspect", "check", "device", "completions"] {
+        wgfc(d.path(), &format!("{command}|--help")).exits(0).prints("Example");
+    }
+    wgfc(d.path(), "completions|bash").exits(0).prints("_wgfc");
+    wgfc(d.path(), "--version").exits(0).prints("wgfc ");
+    wgfc(d.path(), "no-such-command").exits(1);
+    wgfc(d.path(), "run").exits(1);
+    wgfc(d.path(), "compile|m.onnx|-o|out|--dim|batch=x").exits(1).says("not a whole number");
+}
+
+#[test]
+fn compiling_twice_gives_the_same_bytes() {
+    let d = folder();
+    for out in ["a", "b"] {
+        wgfc(d.path(), &format!("compile|{}|-o|{out}", mlp())).exits(0).prints("dispatches of");
+    }
+    let strip = |name: &str| -> Vec<(PathBuf, Vec<u8>)> {
+        let root = d.path().join(name);
+        tree(&root).into_iter().map(|(p, b)| (p.strip_prefix(&root).unwrap().to_owned(), b)).collect()
+    };
+    let (a, b) = (strip("a"), strip("b"));
+    assert!(a.iter().any(|f| f.0 == Path::new("plan.json")) && a == b);
+    // Again into the same folder: replaced without --force, nothing else left beside it.
+    wgfc(d.path(), &format!("compile|{}|-o|a|--quiet", mlp())).exits(0);
+    assert_eq!(strip("a"), a);
+    let left: Vec<_> = std::fs::read_dir(d.path()).unwrap().map(|e| e.unwrap().file_name()).collect();
+    assert_eq!(left.len(), 2, "{left:?}");
+}
+
+#[test]
+fn only_our_own_output_is_replaced() {
+    let d = folder();
+    let out = d.path().join("out");
+    std::fs::create_dir(&out).unwrap();
+    std::fs::write(out.join("thesis.txt"), "years of work").unwrap();
+    let compile = format!("compile|{}|-o|out", mlp());
+    wgfc(d.path(), &compile).exits(1).says("holds more than a compiled program").says("--force");
+    assert_eq!(tree(&out).len(), 1);
+    wgfc(d.path(), &format!("{compile}|--force")).exits(0);
+    assert!(!out.join("thesis.txt").exists() && out.join("plan.json").exists());
+    std::fs::write(d.path().join("file"), "x").unwrap();
+    wgfc(d.path(), &format!("compile|{}|-o|file", mlp())).exits(1).says("not a folder");
+    wgfc(&out, &format!("compile|{}|-o|.|--force", mlp())).exits(1).says("current folder");
+}
+
+#[test]
+fn broken_models_leave_nothing_behind() {
+    let d = folder();
+    let whole = std::fs::read(mlp()).unwrap();
+    std::fs::write(d.path().join("short.onnx"), &whole[..whole.len() / 2]).unwrap();
+    std::fs::write(d.path().join("empty.onnx"), []).unwrap();
+    std::fs::write(d.path().join("noise.onnx"), [0xa7u8; 999]).unwrap();
+    for model in ["short.onnx", "empty.onnx", "noise.onnx", "absent.onnx"] {
+        wgfc(d.path(), &format!("compile|{model}|-o|out")).exits(1).says("error").says(model);
+        wgfc(d.path(), &format!("run|{model}|--random-inputs")).exits(1).says("error");
+        wgfc(d.path(), &format!("inspect|{model}")).exits(1).says("error");
+        wgfc(d.path(), &format!("check|{model}")).exits(1).says("error");
+        let v = wgfc(d.path(), &format!("check|{model}|--json")).exits(1).json();
+        assert!(v["errors"].as_array().is_some_and(|e| !e.is_empty()), "{v}");
+    }
+    assert!(!d.path().join("out").exists());
+    assert_eq!(std::fs::read_dir(d.path()).unwrap().count(), 3);
+    wgfc(d.path(), "check|.").exits(1).says("is a folder");
+}
+
+#[test]
+fn missing_weights_are_explained_and_can_be_made_up() {
+    let d = folder();
+    let model = d.path().join("m.onnx");
+    std::fs::copy(fixture("mobilenetv2.onnx"), &model).unwrap();
+    wgfc(d.path(), "compile|m.onnx|-o|out").exits(1).says("external data").says("help:");
+    wgfc(d.path(), "run|m.onnx|--random-inputs|--dim|batch=1").exits(1).says("--random-weights");
+    assert!(!d.path().join("out").exists());
+    wgfc(d.path(), "check|m.onnx").exits(0).prints("everything in it is supported");
+    let planned = wgfc(d.path(), "inspect|m.onnx|--json").exits(0).says("absent").json();
+    assert_eq!(planned["weights_absent"], true);
+    wgfc(d.path(), "compile|m.onnx|-o|out|--graph-only").exits(0);
+    wgfc(d.path(), "inspect|out").exits(0).prints("absent");
+    wgfc(d.path(), "compile|m.onnx|-o|made|--random-weights|--quiet").exits(0).says("made up");
+    assert!(d.path().join("made/weights.safetensors").metadata().unwrap().len() > 13 << 20);
+    let made = wgfc(d.path(), "inspect|made|--json").exits(0).json();
+    for key in ["nodes", "dispatches", "kernels", "bytes_moved"] {
+        assert_eq!(made[key], planned[key], "{key}");
+    }
+}
+
+#[cfg(unix)]
+#[test]
+fn external_data_outside_the_folder_is_refused() {
+    let d = folder();
+    let inner = d.path().join("inner");
+    std::fs::create_dir(&inner).unwrap();
+    std::fs::copy(fixture("mobilenetv2.onnx"), inner.join("mobilenetv2.onnx")).unwrap();
+    std::fs::write(d.path().join("outside"), vec![0u8; 20 << 20]).unwrap();
+    std::os::unix::fs::symlink("../outside", inner.join("mobilenetv2.onnx.data")).unwrap();
+    wgfc(&inner, "compile|mobilenetv2.onnx|-o|out").exits(1).says("leaves the model's folder");
+}
+
+#[test]
+fn running_on_the_cpu_is_said_and_gives_the_expected_output() {
+    let d = folder();
+    let data = fixture("small/mlp/test_data_set_1");
+    wgfc(d.path(), &format!("run|{}|--cpu|--input|x={data}/input_0.pb|--output-dir|results", mlp()))
+        .exits(0)
+        .says("running on the CPU with the reference evaluator")
+        .prints("probabilities")
+        .prints("f32[3, 5]");
+    let got = wgfc::npy::read(&d.path().join("results/probabilities.npy")).unwrap();
+    let want = wgfc::pb::read(Path::new(&format!("{data}/output_0.pb"))).unwrap();
+    assert_eq!(got.shape, want.shape);
+    for (a, b) in got.to_f32s().unwrap().iter().zip(want.to_f32s().unwrap()) {
+        assert!((a - b).abs() < 1e-5, "{a} {b}");
+    }
+    // The .npy goes in again; wrong names, types, shapes and files do not.
+    wgfc::npy::write(&wgfc::Tensor::from_f32(vec![2, 13], &[0.1; 26]), &d.path().join("x.npy")).unwrap();
+    wgfc::npy::write(&wgfc::Tensor::from_i64(vec![2, 13], &[1; 26]), &d.path().join("i.npy")).unwrap();
+    wgfc::npy::write(&wgfc::Tensor::from_f32(vec![2, 14], &[0.1; 28]), &d.path().join("wide.npy")).unwrap();
+    std::fs::write(d.path().join("bad.npy"), "no").unwrap();
+    std::fs::write(d.path().join("bad.pb"), [0xffu8; 40]).unwrap();
+    let run = |inputs: &str| wgfc(d.path(), &format!("run|{}|--cpu|{inputs}", mlp()));
+    run("--input|x.npy").exits(0);
+    run("--input|x=random:3|--dim|batch=4|--repeat|3").exits(0).prints("f32[4, 5]");
+    run("--input|x=0.5|--dim|batch=1").exits(0);
+    run("--json|--random-inputs|--dim|batch=1").exits(0);
+    run("--quiet").exits(1).says("input `x` is f32[batch, 13] and was not given").says("--random-inputs");
+    run("--input|y=random").exits(1).says("no input `y`").says("its inputs are `x`");
+    run("--input|x=i.npy").exits(1).says("is i64, the model wants f32");
+    run("--input|x=wide.npy").exits(1).says("f32[batch, 13]").says("[2, 14]");
+    run("--input|x=bad.npy").exits(1).says("not a .npy file");
+    run("--input|x=bad.pb").exits(1).says("bad.pb");
+    run("--input|x=gone.npy").exits(1).says("no such file");
+    run("--input|x=nonsense").exits(1).says("no source for an input");
+    run("--input|x=random").exits(1).says("`batch`").says("--dim batch=1");
+    run("--input|x=x.npy|--dim|batch=3").exits(1);
+    run("--input|x=x.npy|--labels|gone.txt").exits(1).says("no such file");
+    let v = run("--json|--input|y=ones").exits(1).json();
+    assert_eq!(v["errors"][0]["kind"], "model");
+}
+
+#[test]
+fn an_edited_program_is_refused() {
+    let d = folder();
+    wgfc(d.path(), &format!("compile|{}|-o|out", mlp())).exits(0);
+    let plan = d.path().join("out/plan.json");
+    let good = std::fs::read_to_string(&plan).unwrap();
+    let refused = |what: &str, text: &str| {
+        std::fs::write(&plan, text).unwrap();
+        wgfc(d.path(), "inspect|out").exits(1).says(what);
+        wgfc(d.path(), "run|out|--random-inputs|--dim|batch=1").exits(1).says(what);
+    };
+    refused("is not a plan", &good[..good.len() / 2]);
+    refused("is of format version 99", &good.replacen("\"version\": 1", "\"version\": 99", 1));
+    let edited = |edit: &dyn Fn(&mut Value)| {
+        let mut v: Value = serde_json::from_str(&good).unwrap();
+        edit(&mut v);
+        v.to_string()
+    };
+    refused("plan.json", &edited(&|v| v["dispatches"][0]["kernel"] = 999.into()));
+    refused("plan.json", &edited(&|v| v["dispatches"][0]["bindings"][0] = 12345.into()));
+    refused("plan.json", &edited(&|v| v["dispatches"][0]["workgroups"][0] = "nobody + 1".into()));
+    refused("cannot be a file's name", &edited(&|v| v["kernels"][0]["name"] = "../../secret".into()));
+    std::fs::write(&plan, &good).unwrap();
+    let weights = d.path().join("out/weights.safetensors");
+    let bytes = std::fs::read(&weights).unwrap();
+    std::fs::write(&weights, &bytes[..bytes.len() - 3]).unwrap();
+    wgfc(d.path(), "inspect|out").exits(1).says("not a safetensors file");
+    std::fs::remove_file(&weights).unwrap();
+    wgfc(d.path(), "inspect|out").exits(1).says("no such file");
+    std::fs::write(&weights, &bytes).unwrap();
+    std::fs::remove_dir_all(d.path().join("out/kernels")).unwrap();
+    wgfc(d.path(), "inspect|out").exits(1).says(".wgsl");
+    wgfc(d.path(), "inspect|.").exits(1).says("plan.json");
+}
+
+#[test]
+fn inspect_prints_the_bandwidth_exercise() {
+    let d = folder();
+    let model = fixture("bandwidth.onnx");
+    wgfc(d.path(), &format!("inspect|{model}|--bandwidth|320"))
+        .exits(0)
+        .prints("128 MB fused, 512 MB unfused")
+        .prints("0.4 ms fused, 1.6 ms unfused");
+    let v = wgfc(d.path(), &format!("inspect|{model}|--json")).exits(0).json();
+    for key in
+        ["nodes", "kernels", "dispatches", "bytes_moved", "bytes_moved_unfused", "peak_activation_bytes"]
+    {
+        assert!(v[key].is_u64(), "{key}: {v}");
+    }
+}
+
+#[test]
+fn inspect_draws() {
+    let d = folder();
+    let pictures = "--graph|g.svg|--graph|g.dot|--graph|sub/g.html|--roofline|r.svg";
+    wgfc(d.path(), &format!("inspect|{}|--dim|batch=1|{pictures}", fixture("resnet50.onnx")))
+        .exits(0)
+        .prints("wrote g.svg");
+    let read = |p: &str| std::fs::read_to_string(d.path().join(p)).unwrap();
+    assert!(read("g.svg").starts_with("<svg") && read("g.svg").contains("</svg>"));
+    assert!(read("g.dot").starts_with("digraph"));
+    assert!(read("sub/g.html").contains("<svg") && read("r.svg").contains("attainable"));
+    wgfc(d.path(), &format!("inspect|{}|--graph|g.gif", mlp())).exits(1).says("FILE.svg");
+    wgfc(d.path(), &format!("inspect|{}|--dim|nobody=3", mlp())).exits(1).says("nobody");
+}
+
+#[test]
+fn a_missing_adapter_is_a_device_error() {
+    let d = folder();
+    wgfc(d.path(), &format!("run|{}|--random-inputs|--dim|batch=1|--adapter|no-such-adapter", mlp()))
+        .exits(3)
+        .says("error[device]");
+}
