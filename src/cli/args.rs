@@ -275,7 +275,7 @@ Examples:
 pub struct DeviceArgs {
     #[command(flatten)]
     pub adapter: AdapterArgs,
-    /// Measure bandwidth, arithmetic peak and the cost of a dispatch (some seconds)
+    /// Measure bandwidth and the cost of a dispatch (some seconds on a software adapter)
     #[arg(long)]
     pub measure: bool,
 }

@@ -2,9 +2,10 @@
 
 use super::args::DeviceArgs;
 use super::compile::choice;
-use super::summary::{bytes_text, table};
+use super::summary::{bytes_text, table, time_text};
 use super::terminal::Terminal;
 use wgfc::model::device_error;
+use wgfc::runtime::measure::{Measured, measure_blocking};
 use wgfc::runtime::{AdapterSummary, Gpu};
 use wgfc::{Error, Problem};
 
@@ -19,10 +20,23 @@ pub fn main(a: &DeviceArgs, t: &Terminal) -> Result<(), Error> {
     }
     let gpu = Gpu::request_blocking(&choice(a.adapter.adapter.as_deref())).map_err(device_error)?;
     let chosen = gpu.summary();
+    let measured = if a.measure {
+        let _progress = t.spinner(format!("measuring {}", chosen.name));
+        Some(measure_blocking(&gpu).map_err(device_error)?)
+    } else {
+        None
+    };
     if t.json {
         let v = serde_json::json!({
             "adapters": adapters.iter().map(json).collect::<Vec<_>>(),
             "chosen": adapters.iter().position(|x| x == chosen),
+            "measured": measured.as_ref().map(|m| serde_json::json!({
+                "copy_bytes_per_second": m.copy_bytes_per_second,
+                "copy_bytes": m.copy_bytes,
+                "dispatch_ns": m.dispatch_ns,
+                "dispatch_pass_each_ns": m.dispatch_pass_each_ns,
+                "round_trip_ns": m.round_trip_ns,
+            })),
         });
         t.print_json(&v);
         return Ok(());
@@ -42,8 +56,29 @@ pub fn main(a: &DeviceArgs, t: &Terminal) -> Result<(), Error> {
     let mut s = table(&rows, &[false, true]);
     s += &format!("\n  {} (marked *)\n", chosen.name);
     s += &table(&limits(chosen), &[false, true]);
+    match &measured {
+        Some(m) => s += &measured_text(m),
+        None => s += "\n  --measure measures bandwidth and the cost of a dispatch\n",
+    }
     t.print(&s);
     Ok(())
+}
+
+fn measured_text(m: &Measured) -> String {
+    let ns = |v: f64| time_text(v * 1e-9);
+    let rows = [
+        ("bandwidth", format!("{:.1} GB/s", m.copy_bytes_per_second / (1u64 << 30) as f64)),
+        ("one dispatch of many in a pass", ns(m.dispatch_ns)),
+        ("one dispatch in a pass of its own", ns(m.dispatch_pass_each_ns)),
+        ("one dispatch, submitted and waited for", ns(m.round_trip_ns)),
+    ];
+    let rows: Vec<Vec<String>> = rows.into_iter().map(|(k, v)| vec![format!("  {k}"), v]).collect();
+    let many = m.round_trip_ns / m.dispatch_ns.max(1.0);
+    format!(
+        "\n  measured, copying {} (GB is 2^30 bytes)\n{}  waiting for each dispatch makes it look {many:.0} times as dear as it is\n",
+        bytes_text(m.copy_bytes),
+        table(&rows, &[false, true])
+    )
 }
 
 fn limits(a: &AdapterSummary) -> Vec<Vec<String>> {
