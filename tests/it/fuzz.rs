@@ -345,7 +345,7 @@ fn compiled_graphs_mean_the_same() {
         for fusion in [Fusion::None, Fusion::Elementwise, Fusion::Full] {
             let options = Options { fusion, ..Options::default() };
             let mut graph = graph.clone();
-            rewrite(&mut graph)?;
+            rewrite(&mut graph, &options)?;
             let kernels = fuse(&graph, &options)?;
             let program = assemble(&graph, &kernels, &options, Stats::default())?;
             for gpu in &gpus {
