@@ -25,7 +25,7 @@ fn plan(model: &[u8]) -> usize {
 fn models(c: &mut Criterion) {
     let mut group = c.benchmark_group("compile");
     group.sample_size(10).measurement_time(Duration::from_secs(5));
-    for name in ["resnet50", "mobilenetv2", "bert-base", "qwen2-2l", "qwen2.5-0.5b", "qwen2.5-0.5b-q4f32"] {
+    for name in ["resnet50", "mobilenetv2", "bert-base", "qwen2-2l", "qwen2.5-0.5b"] {
         let bytes = fixture(name);
         group.bench_function(name, |b| b.iter(|| plan(&bytes)));
     }

@@ -7,6 +7,7 @@ use crate::kernel::{Expr, Family, Kernel, KernelGraph, TensorId, TensorKind};
 use crate::options::Options;
 use rustc_hash::FxHashMap;
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Write;
 use std::sync::Arc;
 use wgfc_ir::memory::{Item, Touch, assign_arenas};
 use wgfc_ir::program::{
@@ -23,11 +24,21 @@ pub fn assemble(
 ) -> Result<Program, Errors> {
     let symbols = symbols(graph);
     let cx = EmitContext { graph: kernels, symbols: &symbols, profile: &options.profile };
-    let mut emitted = vec![];
+    let mut emitted: Vec<EmittedKernel> = vec![];
     let mut errors = vec![];
+    let mut known: FxHashMap<String, (usize, Vec<TensorId>)> = FxHashMap::default();
     for k in &kernels.kernels {
+        let (key, tensors) = structure(kernels, k);
+        if let Some((i, theirs)) = known.get(&key) {
+            let twin = rebound(&emitted[*i], theirs, &tensors);
+            emitted.push(twin);
+            continue;
+        }
         match emit(k, &cx) {
-            Ok(e) => emitted.push(e),
+            Ok(e) => {
+                known.insert(key, (emitted.len(), tensors));
+                emitted.push(e);
+            }
             Err(d) if d.location == Location::default() => {
                 let node = k.nodes.first().cloned();
                 errors.push(d.at(Location { node, ..Location::default() }));
@@ -125,6 +136,29 @@ pub fn assemble(
         stats,
         weights,
     })
+}
+
+/// What the text of a kernel depends on, its tensors numbered by first use; and those tensors.
+fn structure(graph: &KernelGraph, k: &Kernel) -> (String, Vec<TensorId>) {
+    let mut tensors = k.reads();
+    tensors.extend(k.writes().into_iter().filter(|t| !tensors.contains(t)).collect::<Vec<_>>());
+    let number = |t: TensorId| tensors.iter().position(|x| *x == t).unwrap_or_default();
+    let mut key = k.renumbered(&number).structure();
+    for t in &tensors {
+        let _ = write!(key, "{}", graph.tensors[*t].ty);
+    }
+    (key, tensors)
+}
+
+/// A kernel of the same structure over other tensors.
+fn rebound(e: &EmittedKernel, theirs: &[TensorId], mine: &[TensorId]) -> EmittedKernel {
+    let mut e = e.clone();
+    for (t, _) in &mut e.bindings {
+        if let Some(i) = theirs.iter().position(|x| x == t) {
+            *t = mine[i];
+        }
+    }
+    e
 }
 
 fn program_kernel(index: usize, k: &Kernel, e: &EmittedKernel) -> program::Kernel {

@@ -329,6 +329,25 @@ impl Kernel {
         }
         out
     }
+    /// The same kernel with its tensors numbered otherwise.
+    pub fn renumbered(&self, number: &dyn Fn(TensorId) -> TensorId) -> Kernel {
+        let mut k = self.clone();
+        for (e, _) in &mut k.body.exprs {
+            if let Expr::Load { tensor, .. } = e {
+                *tensor = number(*tensor);
+            }
+        }
+        k.body.known = k.body.exprs.iter().enumerate().map(|(i, (e, _))| (e.clone(), i as ExprId)).collect();
+        let row = match &mut k.family {
+            Family::Row { row_stores, .. } => row_stores.as_mut_slice(),
+            _ => &mut [],
+        };
+        for s in row.iter_mut().chain(&mut k.stores) {
+            s.tensor = number(s.tensor);
+        }
+        k
+    }
+
     /// The tensors it writes, each once.
     pub fn writes(&self) -> Vec<TensorId> {
         let mut out = vec![];
