@@ -101,6 +101,8 @@ pub struct Tiled {
     pub whole_cols: bool,
     /// `depth` is known to be a multiple of `k · split` of the shape.
     pub whole_depth: bool,
+    /// Neighbouring workgroups make neighbouring rows, which suits the larger number of columns.
+    pub rows_first: bool,
     /// Bytes of workgroup memory that may be used.
     pub workgroup_bytes: u32,
 }
@@ -190,6 +192,7 @@ struct TiledSlots {
     buffer_len: u32,
     slice_len: u32,
     guard_k: bool,
+    rows_first: bool,
     tx: String,
     ty: String,
     operands: Vec<Operand>,
@@ -467,6 +470,7 @@ impl Tiled {
             buffer_len: (s.rows + s.cols) * s.k * s.split / 4,
             slice_len: (s.rows + s.cols) * s.k / 4,
             guard_k: !self.whole_depth,
+            rows_first: self.rows_first,
             tx,
             ty,
             operands: vec![x.operand(s.k, s.slice_threads()), y.operand(s.k, s.slice_threads())],
@@ -503,6 +507,8 @@ pub struct Thin {
     pub y: Contiguous,
     /// Loads of `y` that a thread has under way.
     pub unroll: u32,
+    /// `depth` is known to be a multiple of `lanes · unroll`.
+    pub whole_depth: bool,
 }
 
 #[derive(Serialize)]
@@ -520,6 +526,7 @@ struct ThinSlots {
     lanes: u32,
     half_lanes: u32,
     unroll: u32,
+    guard_k: bool,
     lane: String,
     column: String,
     row_list: Vec<u32>,
@@ -562,6 +569,7 @@ impl Thin {
             lanes: self.lanes,
             half_lanes: self.lanes / 2,
             unroll: self.unroll,
+            guard_k: !self.whole_depth,
             lane,
             column,
             row_list: (0..self.thread_rows).collect(),

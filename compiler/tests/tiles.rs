@@ -68,10 +68,12 @@ fn every_tile_shape() {
     let gpus = gpus();
     for (i, t) in TILES.iter().enumerate() {
         let g = Some(Geometry::Tiled(*t));
-        check_product(&gpus, fixed([3, 7, 13, 5]), &[], LAYOUTS[i % 4], g);
-        check_product(&gpus, fixed([1, 65, 129, 33]), &[], LAYOUTS[(i + 1) % 4], g);
-        check_product(&gpus, fixed([2, 128, 128, 128]), &[], LAYOUTS[(i + 2) % 4], g);
-        check_product(&gpus, fixed([1, 33, 65, 40]), &[], LAYOUTS[(i + 3) % 4], g);
+        check_product(&gpus, fixed([1, 65, 129, 33]), &[], LAYOUTS[i % 4], g);
+        if i % 2 == 0 {
+            check_product(&gpus, fixed([3, 7, 13, 5]), &[], LAYOUTS[(i / 2) % 4], g);
+        } else {
+            check_product(&gpus, fixed([2, 128, 128, 128]), &[], LAYOUTS[(i / 2) % 4], g);
+        }
     }
 }
 
@@ -208,16 +210,9 @@ fn convolutions() {
     }
 }
 
-/// Extents, whether there is a mask, and its numbers.
-fn check_attention(
-    gpus: &[Gpu],
-    dims: [Dim; 5],
-    symbols: &[(&str, i64)],
-    mask: Option<fn(usize, usize) -> f32>,
-    forced: Option<attention::Geometry>,
-) {
-    let mut case = Case::new(symbols);
-    let [batch, s, t, d, e] = dims.clone();
+/// Attention with its tensors `[q, k, v, mask, out]`.
+fn attention_kernel(case: &mut Case, dims: [Dim; 5], mask: bool) -> (Kernel, [TensorId; 5]) {
+    let [batch, s, t, d, e] = dims;
     let tq = case.tensor(&[batch.clone(), s.clone(), d.clone()], TensorKind::Input(0));
     let tk = case.tensor(&[batch.clone(), t.clone(), d.clone()], TensorKind::Input(1));
     let tv = case.tensor(&[batch.clone(), t.clone(), e.clone()], TensorKind::Input(2));
@@ -229,11 +224,24 @@ fn check_attention(
     let k = body.push(Expr::Load { tensor: tk, offset: row(2, &t, 3, &d), guard: None }, DType::F32);
     let val = body.push(Expr::Load { tensor: tv, offset: row(2, &t, 4, &e), guard: None }, DType::F32);
     let m =
-        mask.map(|_| body.push(Expr::Load { tensor: tm, offset: v(1) * &t + v(2), guard: None }, DType::F32));
+        mask.then(|| body.push(Expr::Load { tensor: tm, offset: v(1) * &t + v(2), guard: None }, DType::F32));
     let value = body.push(Expr::Acc(0), DType::F32);
     let stores = vec![Store { tensor: to, offset: row(1, &s, 4, &e), value, guard: None }];
     let family = Family::Attention { batch, s, t, d, e, q, k, v: val, mask: m, scale: 0.3 };
     let kernel = Kernel { family, body, stores, nodes: vec![] };
+    (kernel, [tq, tk, tv, tm, to])
+}
+
+/// Extents, whether there is a mask, and its numbers.
+fn check_attention(
+    gpus: &[Gpu],
+    dims: [Dim; 5],
+    symbols: &[(&str, i64)],
+    mask: Option<fn(usize, usize) -> f32>,
+    forced: Option<attention::Geometry>,
+) {
+    let mut case = Case::new(symbols);
+    let (kernel, [tq, tk, tv, tm, to]) = attention_kernel(&mut case, dims.clone(), mask.is_some());
 
     let [batch, s, t, d, e] = dims.map(|x| case.eval(&x));
     let mut data: BTreeMap<_, _> =
@@ -359,4 +367,33 @@ fn choices() {
         text += &format!("{what} {d:?}: {:?}\n", geometry::choose(&p, &profile));
     }
     println!("{text}");
+}
+
+/// The text of kernels like those that the tests above execute.
+#[test]
+fn text() {
+    let tile =
+        |rows, cols| TILES.iter().find(|t| (t.rows, t.cols) == (rows, cols)).map(|t| Geometry::Tiled(*t));
+    let sym = Poly::sym;
+    let check = |name: &str, make: &dyn Fn(&mut Case) -> Kernel, forced: Option<Geometry>| {
+        let mut case = Case::new(&[("batch", 1), ("seq", 5)]);
+        let kernel = make(&mut case);
+        let k = case.with_context(|cx| match kernel.family {
+            Family::Attention { .. } => attention::emit_as(&kernel, cx, None),
+            _ => matmul::emit_as(&kernel, cx, forced),
+        });
+        insta::assert_snapshot!(name, k.unwrap().wgsl);
+    };
+    let conv = |size, kernel, groups, cin| Conv { batch: 1, groups, cin, cout: cin, size, kernel, stride: 1 };
+    check(
+        "product_16x32",
+        &|c| product(c, [sym("batch"), sym("seq"), Poly::constant(48), Poly::constant(33)], PLAIN).0,
+        tile(16, 32),
+    );
+    check("convolution_16x16", &|c| convolution(c, conv(7, 3, 1, 512)).0, tile(16, 16));
+    check("classifier_thin", &|c| product(c, fixed([1, 1, 1000, 2048]), LAYOUTS[1]).0, None);
+    check("depthwise_serial", &|c| convolution(c, conv(9, 3, 13, 1)).0, None);
+    let shape = |s: i64, t: i64| [12, s, t, 64, 64].map(Poly::constant);
+    check("attention_8", &|c| attention_kernel(c, shape(128, 128), false).0, None);
+    check("attention_decode", &|c| attention_kernel(c, shape(1, 500), true).0, None);
 }

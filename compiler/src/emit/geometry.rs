@@ -70,14 +70,18 @@ const fn tile(rows: u32, cols: u32, k: u32, thread_rows: u32, thread_cols: u32, 
 /// Tile shapes in order of preference: for 16 KiB of workgroup memory and 256 invocations, or less.
 pub const TILES: &[TileShape] = &[
     tile(128, 128, 8, 8, 8, 1),
+    tile(128, 128, 16, 8, 8, 1),
     tile(64, 128, 8, 8, 4, 1),
     tile(128, 64, 8, 8, 4, 1),
     tile(64, 64, 8, 8, 8, 1),
+    tile(64, 64, 16, 8, 8, 1),
     tile(64, 64, 16, 4, 4, 1),
+    tile(64, 64, 32, 4, 4, 1),
     tile(32, 128, 16, 4, 4, 1),
     tile(128, 32, 16, 4, 4, 1),
     tile(32, 64, 16, 4, 4, 2),
     tile(64, 32, 16, 4, 4, 2),
+    tile(32, 32, 8, 4, 4, 4),
     tile(32, 32, 16, 4, 4, 4),
     tile(32, 32, 32, 1, 4, 1),
     tile(16, 128, 8, 4, 4, 2),
@@ -85,6 +89,7 @@ pub const TILES: &[TileShape] = &[
     tile(16, 32, 8, 4, 4, 8),
     tile(32, 16, 8, 4, 4, 8),
     tile(16, 16, 8, 2, 4, 8),
+    tile(16, 16, 16, 2, 4, 8),
     tile(8, 64, 8, 2, 4, 4),
     tile(8, 32, 8, 2, 4, 8),
 ];
@@ -123,7 +128,7 @@ pub fn choose(p: &Problem, profile: &DeviceProfile) -> Geometry {
 }
 
 /// An extent, with symbols at their assumed value; at least 1.
-fn size(d: &Dim) -> f64 {
+pub fn size(d: &Dim) -> f64 {
     d.eval_syms(&|_| Some(ASSUMED)).unwrap_or(i64::MAX).max(1) as f64
 }
 

@@ -64,9 +64,9 @@ pub fn emit_as(
     let preamble = format!("{}\n{functions}", module.preamble());
     let setup = top.text;
 
+    let divides = |d: &Dim, by: u32| d.as_const().is_some_and(|d| d > 0 && d % i64::from(by) == 0);
     let (wgsl, threads, bytes, groups) = match choice {
         Geometry::Tiled(shape) => {
-            let divides = |d: &Dim, by: u32| d.as_const().is_some_and(|d| d > 0 && d % i64::from(by) == 0);
             let bytes = shape.workgroup_bytes(cx.profile.max_workgroup_bytes);
             let t = Tiled {
                 preamble,
@@ -78,13 +78,25 @@ pub fn emit_as(
                 whole_rows: divides(rows, shape.rows),
                 whole_cols: divides(cols, shape.cols),
                 whole_depth: divides(k, shape.k * shape.split),
+                rows_first: geometry::size(cols) > geometry::size(rows),
                 workgroup_bytes: cx.profile.max_workgroup_bytes,
             };
             let tiles = &rows.ceil_div(i64::from(shape.rows)) * &cols.ceil_div(i64::from(shape.cols));
             (t.render(), shape.threads(), bytes, &tiles * batch)
         }
         Geometry::Thin { thread_rows, tile_cols, lanes } => {
-            let t = Thin { preamble, setup, extents, thread_rows, tile_cols, lanes, y: y.order, unroll: 8 };
+            let unroll = unroll(k, lanes, thread_rows);
+            let t = Thin {
+                preamble,
+                setup,
+                extents,
+                thread_rows,
+                tile_cols,
+                lanes,
+                y: y.order,
+                unroll,
+                whole_depth: divides(k, lanes * unroll),
+            };
             let groups = &cols.ceil_div(i64::from(tile_cols)) * batch;
             (t.render(), t.threads(), t.workgroup_bytes(), groups)
         }
@@ -100,6 +112,17 @@ pub fn emit_as(
     let wgsl = wgsl.map_err(template_error)?;
     let groups = fold_workgroups(&groups, cx.profile.max_workgroups);
     Ok(module.finish("matmul", wgsl, [threads, 1, 1], bytes, groups))
+}
+
+/// Loads that a thread of the thin template has under way: 8 or, where that leaves fewer of them
+/// without work, a few less; half as many where there are many rows to hold.
+fn unroll(depth: &Dim, lanes: u32, rows: u32) -> u32 {
+    let most = if rows > 4 { 4 } else { 8 };
+    let Some(each) = depth.as_const().map(|d| (d + i64::from(lanes) - 1) / i64::from(lanes)) else {
+        return most;
+    };
+    let rounds = (each + i64::from(most) - 1) / i64::from(most);
+    ((each + rounds - 1) / rounds.max(1)).clamp(1, i64::from(most)) as u32
 }
 
 /// An operand.
