@@ -2,7 +2,7 @@
 //!
 //! `bench_tiles [FILTER] [--each N]`: only cases whose name contains FILTER; at most N geometries a
 //! case, best estimates first (default 8). Each line: case, extents, geometry, microseconds, TFLOP/s,
-//! the estimate in kilocycles; `*` marks the geometry that would be chosen. Then a sum over each
+//! the estimate in kilocycles (attention has none); `*` marks the geometry that would be chosen. Then a sum over each
 //! model, chosen and best. `WGFC_UNCHECKED=1` compiles without bounds checks, as the runtime does for
 //! programs it trusts.
 
@@ -110,29 +110,71 @@ fn shapes() -> Vec<Shape> {
     out
 }
 
-/// Microseconds of one dispatch.
-fn time(gpu: &Gpu, r: &Ready) -> f64 {
-    let dispatches = |n: u32| {
-        let mut e = gpu.device.create_command_encoder(&Default::default());
-        {
-            let mut p = e.begin_compute_pass(&Default::default());
-            p.set_pipeline(&r.pipeline);
-            p.set_bind_group(0, &r.group, &[]);
-            for _ in 0..n {
-                p.dispatch_workgroups(r.counts[0], r.counts[1], r.counts[2]);
-            }
-        }
-        let start = Instant::now();
-        gpu.queue.submit([e.finish()]);
-        gpu.device.poll(wgpu::PollType::wait_indefinitely()).expect("the device answers");
-        start.elapsed().as_secs_f64() * 1e6
+/// Microseconds of one of `n` dispatches in one pass: by the GPU's clock where it has one, else from
+/// submission to the end.
+fn pass(gpu: &Gpu, r: &Ready, n: u32) -> f64 {
+    use wgpu::BufferUsages as U;
+    let buffer = |usage| {
+        let d = wgpu::BufferDescriptor { label: None, size: 256, usage, mapped_at_creation: false };
+        gpu.device.create_buffer(&d)
     };
-    dispatches(2);
-    let one = dispatches(10) / 10.0;
-    let n = (15_000.0 / one).clamp(10.0, 300.0) as u32;
-    // The difference of two lengths leaves out what a submission costs.
-    let best = |n| (0..3).map(|_| dispatches(n)).fold(f64::INFINITY, f64::min);
-    ((best(2 * n) - best(n)) / f64::from(n)).max(0.1)
+    let queries = gpu.timestamps.then(|| {
+        gpu.device.create_query_set(&wgpu::QuerySetDescriptor {
+            label: None,
+            ty: wgpu::QueryType::Timestamp,
+            count: 2,
+        })
+    });
+    let (resolved, read) = (buffer(U::QUERY_RESOLVE | U::COPY_SRC), buffer(U::COPY_DST | U::MAP_READ));
+    let mut e = gpu.device.create_command_encoder(&Default::default());
+    {
+        let mut p = e.begin_compute_pass(&Default::default());
+        p.set_pipeline(&r.pipeline);
+        p.set_bind_group(0, &r.group, &[]);
+        if let Some(q) = &queries {
+            p.write_timestamp(q, 0);
+        }
+        for _ in 0..n {
+            p.dispatch_workgroups(r.counts[0], r.counts[1], r.counts[2]);
+        }
+        if let Some(q) = &queries {
+            p.write_timestamp(q, 1);
+        }
+    }
+    if let Some(q) = &queries {
+        e.resolve_query_set(q, 0..2, &resolved, 0);
+        e.copy_buffer_to_buffer(&resolved, 0, &read, 0, 16);
+    }
+    let start = Instant::now();
+    gpu.queue.submit([e.finish()]);
+    gpu.device.poll(wgpu::PollType::wait_indefinitely()).expect("the device answers");
+    let wall = start.elapsed().as_secs_f64() * 1e6 / f64::from(n);
+    if queries.is_none() {
+        return wall;
+    }
+    read.map_async(wgpu::MapMode::Read, .., |r| r.expect("readable"));
+    gpu.device.poll(wgpu::PollType::wait_indefinitely()).expect("the device answers");
+    let view = read.get_mapped_range(..).expect("mapped");
+    let tick = |i: usize| {
+        let mut b = [0; 8];
+        b.copy_from_slice(&view[i * 8..i * 8 + 8]);
+        u64::from_le_bytes(b)
+    };
+    let ticks = tick(1).saturating_sub(tick(0));
+    if ticks == 0 {
+        wall
+    } else {
+        ticks as f64 * f64::from(gpu.queue.get_timestamp_period()) / 1e3 / f64::from(n)
+    }
+}
+
+/// Microseconds of one dispatch: the median of five passes of about 10 ms each.
+fn time(gpu: &Gpu, r: &Ready) -> f64 {
+    pass(gpu, r, 2);
+    let n = (10_000.0 / pass(gpu, r, 10)).clamp(3.0, 300.0) as u32;
+    let mut all: Vec<f64> = (0..5).map(|_| pass(gpu, r, n)).collect();
+    all.sort_by(f64::total_cmp);
+    all[2]
 }
 
 fn main() {
