@@ -86,7 +86,7 @@ impl Drawing {
         let dims =
             if summary.dims.is_empty() { String::new() } else { format!(", {}", list_dims(&summary.dims)) };
         let title = format!(
-            "{name}: {} nodes in {} dispatches of {} kernels{dims}; {} moved instead of {}",
+            "{name}: {} nodes in {} dispatches of {} kernels{dims}; {} moved, unfused {}",
             program.stats.model_nodes,
             program.dispatches.len(),
             program.kernels.len(),
@@ -233,7 +233,10 @@ fn dispatch(
         lines.push(format!("+ {} more", nodes.len() - NODES));
     }
     let mut figures = bytes_text(f.bytes);
-    if weights > 0 {
+    if weights > f.bytes {
+        // A table of which few rows are read.
+        let _ = write!(figures, " (from {} of weights)", bytes_text(weights));
+    } else if weights > 0 {
         let _ = write!(figures, " ({} weights)", bytes_text(weights));
     }
     if f.flops > 0 {

@@ -1,11 +1,13 @@
 //! A layered drawing of a directed acyclic graph (Sugiyama's method), top to bottom.
 //!
 //! 1. Layers: the longest path from a source; sources then move down to just above their first reader.
-//! 2. Edges over several layers get a point in each layer between.
+//! 2. Edges over several layers get a point in each layer between, which those of one source share.
 //! 3. Order in a layer: barycentres of the neighbours, swept down and up, the order with the fewest
 //!    crossings kept.
 //! 4. Positions: each sweep moves a layer's members as near to the mean of their neighbours as their
 //!    order and widths allow (least squares, exact by pooling adjacent violators).
+
+use std::collections::HashMap;
 
 /// A box to place.
 #[derive(Clone, Copy, Debug)]
@@ -55,16 +57,21 @@ pub fn place(sizes: &[Size], edges: &[(usize, usize)]) -> Placed {
         .map(|(s, l)| Item { layer: *l, w: s.w, up: vec![], down: vec![], x: 0.0 })
         .collect();
     let mut paths = Vec::with_capacity(edges.len());
+    let mut passing: HashMap<(usize, usize), usize> = HashMap::new();
     for (a, b) in edges {
         let mut path = vec![*a];
         for l in layer[*a] + 1..layer[*b] {
-            items.push(Item { layer: l, w: 4.0, up: vec![], down: vec![], x: 0.0 });
-            path.push(items.len() - 1);
+            path.push(*passing.entry((*a, l)).or_insert_with(|| {
+                items.push(Item { layer: l, w: 4.0, up: vec![], down: vec![], x: 0.0 });
+                items.len() - 1
+            }));
         }
         path.push(*b);
         for w in path.windows(2) {
-            items[w[0]].down.push(w[1]);
-            items[w[1]].up.push(w[0]);
+            if !items[w[0]].down.contains(&w[1]) {
+                items[w[0]].down.push(w[1]);
+                items[w[1]].up.push(w[0]);
+            }
         }
         paths.push(path);
     }

@@ -170,7 +170,7 @@ pub fn time_text(seconds: f64) -> String {
     };
     match v {
         // 0.39 ms reads better than 390 µs beside a time of milliseconds.
-        v if unit == "µs" && v >= 99.5 => format!("{:.1} ms", v / 1e3),
+        v if unit == "µs" && v >= 299.5 => format!("{:.1} ms", v / 1e3),
         v if v >= 99.5 => format!("{v:.0} {unit}"),
         v => format!("{v:.1} {unit}"),
     }

@@ -241,3 +241,84 @@ impl miette::Diagnostic for Report<'_> {
         Some(Box::new(std::iter::once(LabeledSpan::new(Some("here".into()), offset, len))))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use wgfc::Problem;
+    use wgfc::compiler::{Diagnostic, Errors, Location};
+
+    /// One error of each kind, with all that it can say.
+    fn errors() -> Vec<(&'static str, Error)> {
+        let at = Location {
+            node: Some("encoder/0/attn/MatMul".into()),
+            operator: Some("MatMul".into()),
+            opset: Some(13),
+            part: Some("input B".into()),
+        };
+        let in_model =
+            |d: Diagnostic| Error::Compile { path: Some("bert.onnx".into()), errors: Errors(vec![d]) };
+        vec![
+            (
+                "model",
+                in_model(
+                    Diagnostic::model("MatMul inner dimensions differ: 512 and 768")
+                        .at(at.clone())
+                        .help("the weight may be transposed"),
+                ),
+            ),
+            (
+                "unsupported",
+                in_model(Diagnostic::unsupported("operator com.acme.Whirl is not supported").at(Location {
+                    node: Some("#12 (Whirl)".into()),
+                    operator: Some("com.acme.Whirl".into()),
+                    ..Location::default()
+                })),
+            ),
+            (
+                "internal",
+                in_model(Diagnostic::internal("after fuse: kernel 3 reads what nobody writes").at(at)),
+            ),
+            (
+                "file",
+                Error::File {
+                    path: "out/plan.json".into(),
+                    problems: vec![
+                        "buffer 3: the weight \"w\" is missing".into(),
+                        "symbol listed twice".into(),
+                    ],
+                    help: Some("compile the model again".into()),
+                },
+            ),
+            (
+                "usage",
+                Error::Usage(vec![
+                    Problem::with_help(
+                        "input `ids` is i64[batch, seq] and was not given",
+                        "--input ids=FILE.npy",
+                    ),
+                    Problem::new("the model has no input `idx`"),
+                ]),
+            ),
+            (
+                "device",
+                Error::Device(Problem::with_help(
+                    "weight \"embed\" needs 544669696, and this device has 134217728",
+                    "choose another adapter",
+                )),
+            ),
+        ]
+    }
+
+    #[test]
+    fn each_kind_of_error_reads_well() {
+        let mut all = String::new();
+        for (kind, e) in errors() {
+            all +=
+                &format!("== {kind}, exit code {}\n-- plain\n{e}\n-- on a terminal\n", e.class().exit_code());
+            all.extend(e.findings().iter().map(|f| fancy(f, false)));
+            all += &format!("-- json\n{}\n\n", findings_json(&e));
+        }
+        insta::assert_snapshot!(all);
+    }
+}
