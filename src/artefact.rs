@@ -8,7 +8,7 @@ use safetensors::tensor::{Dtype, Metadata, SafeTensors, TensorInfo};
 use std::collections::{BTreeMap, HashMap};
 use std::fs;
 use std::io::Write;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 use wgfc_ir::program::BufferKind;
 use wgfc_ir::tensor::ByteOwner;
@@ -275,7 +275,7 @@ fn damaged(path: &Path, problems: Vec<String>) -> Error {
     Error::File { path: path.to_owned(), problems, help: Some(help.into()) }
 }
 
-fn read_weights(program: &mut Program, path: &PathBuf) -> Result<(), Error> {
+fn read_weights(program: &mut Program, path: &Path) -> Result<(), Error> {
     let owner: Arc<dyn ByteOwner> = map_file(path)?;
     let bytes: &[u8] = (*owner).as_ref();
     let bad = |m: String| damaged(path, vec![m]);

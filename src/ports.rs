@@ -38,7 +38,7 @@ impl PortType {
             .iter()
             .map(|d| d.eval_syms(&|s| dims.get(s).copied()).and_then(|v| usize::try_from(v).ok()))
             .collect::<Option<Vec<_>>>()
-            .ok_or_else(|| vec![])
+            .ok_or_else(Vec::new)
     }
 }
 

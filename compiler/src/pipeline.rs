@@ -32,7 +32,12 @@ pub fn compile_observed(
     let kernels = crate::fuse::fuse(&graph, options)?;
     observe("3-fuse", &|| kernels.to_string());
 
-    let stats = Stats { model_nodes: imported.model_nodes, warnings: imported.warnings, ..Stats::default() };
+    let stats = Stats {
+        model_nodes: imported.model_nodes,
+        bytes_unfused: imported.bytes_unfused,
+        warnings: imported.warnings,
+        ..Stats::default()
+    };
     crate::assemble::assemble(&graph, &kernels, options, stats)
 }
 

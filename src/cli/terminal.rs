@@ -170,7 +170,13 @@ pub fn fancy(finding: &Finding, colour: bool) -> String {
     let report = Report::new(finding);
     let mut text = String::new();
     match GraphicalReportHandler::new_themed(theme).with_width(100).render_report(&mut text, &report) {
-        Ok(()) => text,
+        // The source is one line of ours: its position in the file would be an invention.
+        Ok(()) => match (&report.source, report.label) {
+            (Some(s), Some((column, _))) => {
+                text.replacen(&format!("[{}:1:{}]", s.name(), column + 1), &format!("[{}]", s.name()), 1)
+            }
+            _ => text,
+        },
         Err(_) => format!("{finding}\n"),
     }
 }
