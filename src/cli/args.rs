@@ -1,8 +1,9 @@
 //! The command line, declared.
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
+use std::collections::BTreeMap;
 use std::path::PathBuf;
-use wgfc::{Fusion, Options};
+use wgfc::{Error, Fusion, Options};
 
 /// Compiles ONNX models into a few fused WGSL kernels and runs them on any WebGPU device.
 #[derive(Parser, Debug)]
@@ -84,15 +85,24 @@ pub struct CompileOptions {
     /// Fix a symbolic dimension, as in `batch=8`; may be repeated
     #[arg(long = "dim", value_name = "NAME=VALUE", value_parser = parse_dim)]
     pub dims: Vec<(String, i64)>,
+    /// Give an input its value for good, as the model's shapes depend on it: `axes=1,2`, `shape=s.npy`, `k=k.pb`;
+    /// integers alone are i64; may be repeated
+    #[arg(long = "fix", value_name = "NAME=VALUE")]
+    pub fixed: Vec<String>,
     /// Return this tensor of the model as an extra output; may be repeated
     #[arg(long = "tap", value_name = "TENSOR")]
     pub taps: Vec<String>,
 }
 
 impl CompileOptions {
-    /// As the compiler takes them.
-    pub fn options(&self) -> Options {
-        Options {
+    /// As the compiler takes them. Reads the files of `--fix`.
+    pub fn options(&self) -> Result<Options, Error> {
+        let mut values = BTreeMap::new();
+        for text in &self.fixed {
+            let (name, value) = super::inputs::fixed(text)?;
+            values.insert(name, value);
+        }
+        Ok(Options {
             fusion: match self.fusion {
                 FusionArg::None => Fusion::None,
                 FusionArg::Elementwise => Fusion::Elementwise,
@@ -100,8 +110,9 @@ impl CompileOptions {
             },
             dims: self.dims.iter().cloned().collect(),
             taps: self.taps.clone(),
+            values,
             ..Options::default()
-        }
+        })
     }
 }
 

@@ -41,6 +41,7 @@ fn run(a: &CheckArgs, t: &Terminal) -> Result<u8, Error> {
             })).collect::<Vec<_>>(),
             "errors": error.as_ref().map_or_else(|| serde_json::json!([]), findings_json),
             "warnings": report.warnings,
+            "shape_inputs": report.shape_inputs,
             "inputs": ports(&report.inputs),
             "outputs": ports(&report.outputs),
         }));
@@ -67,6 +68,9 @@ fn run(a: &CheckArgs, t: &Terminal) -> Result<u8, Error> {
         for (name, ty) in ports {
             s += &format!("  {what} {name}: {ty}\n");
         }
+    }
+    if !report.shape_inputs.is_empty() {
+        s += &format!("  to be given when compiling, with --fix: {}\n", report.shape_inputs.join(", "));
     }
     match &error {
         None => s += "  everything in it is supported\n",

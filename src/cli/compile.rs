@@ -18,7 +18,7 @@ pub fn main(a: &CompileArgs, t: &Terminal) -> Result<(), Error> {
         file = file.with_random_weights()?;
     }
     say_random_weights(&file, t);
-    let mut options = Options { graph_only: a.graph_only, ..a.compile.options() };
+    let mut options = Options { graph_only: a.graph_only, ..a.compile.options()? };
     if a.for_device || a.adapter.adapter.is_some() {
         let gpu = Gpu::request_blocking(&choice(a.adapter.adapter.as_deref())).map_err(device_error)?;
         t.note(&format!("compiling for the limits of {}", gpu.summary().name));

@@ -50,6 +50,28 @@ impl Source {
     }
 }
 
+/// `--fix NAME=VALUE`: an input of the model that becomes a constant. `VALUE` is a file, or integers: one
+/// alone is a scalar, several with commas (a comma at the end for one) a list.
+pub fn fixed(text: &str) -> Result<(String, Tensor), Error> {
+    let help = "write --fix NAME=FILE.npy, NAME=FILE.pb, or integers as in NAME=1,2";
+    let (name, value) =
+        text.split_once('=').ok_or_else(|| Error::usage(format!("`--fix {text}` has no value"), help))?;
+    let value = match value {
+        v if v.ends_with(".npy") => npy::read(v.as_ref())?,
+        v if v.ends_with(".pb") => wgfc::pb::read(v.as_ref())?,
+        v => {
+            let list = v.contains(',');
+            let numbers: Option<Vec<i64>> =
+                v.trim_end_matches(',').split(',').map(|n| n.trim().parse().ok()).collect();
+            let numbers = numbers.ok_or_else(|| {
+                Error::usage(format!("`--fix {text}`: `{v}` is neither a file nor integers"), help)
+            })?;
+            Tensor::from_i64(if list { vec![numbers.len()] } else { vec![] }, &numbers)
+        }
+    };
+    Ok((name.to_owned(), value))
+}
+
 /// Makes all inputs of a model, or lists everything that stands in the way.
 ///
 /// Files bind the symbols first; then `--dim`; what is generated takes its shape from both.
@@ -221,4 +243,20 @@ fn iota(dtype: DType, shape: Vec<usize>) -> Tensor {
     let period = shape.last().copied().unwrap_or(1).max(1);
     let v: Vec<Scalar> = (0..n).map(|i| Scalar::from_i64(dtype, (i % period) as i64)).collect();
     Tensor::from_scalars(dtype, shape, &v)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn fixed_values_are_files_or_integers() {
+        let (name, t) = fixed("axes=1,-2").unwrap();
+        assert_eq!((name.as_str(), t.shape.clone(), t.to_i64s()), ("axes", vec![2], Some(vec![1, -2])));
+        assert_eq!(fixed("k=3").unwrap().1.shape, Vec::<usize>::new());
+        assert_eq!(fixed("k=3,").unwrap().1.shape, [1]);
+        for bad in ["k", "k=x", "k=", "k=gone.npy"] {
+            assert_eq!(fixed(bad).unwrap_err().class().exit_code(), 1, "{bad}");
+        }
+    }
 }

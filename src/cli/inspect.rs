@@ -69,14 +69,15 @@ pub fn main(a: &InspectArgs, t: &Terminal) -> Result<(), Error> {
 /// Compiles the model; without its weights where they are missing.
 fn plan(a: &InspectArgs, t: &Terminal) -> Result<Program, Error> {
     let file = ModelFile::open(&a.model)?;
+    let options = a.compile.options()?;
     let _progress = t.spinner(format!("compiling {}", shown(&a.model)));
-    match file.compile(&a.compile.options()) {
+    match file.compile(&options) {
         Err(_) if !file.missing().is_empty() => {
             t.note(&format!(
                 "{} is missing: the weights are absent, the plan is made from the graph alone",
                 file.missing().join(", ")
             ));
-            file.compile(&Options { graph_only: true, ..a.compile.options() })
+            file.compile(&Options { graph_only: true, ..options })
         }
         other => other,
     }

@@ -87,6 +87,7 @@ fn load(a: &RunArgs, t: &Terminal) -> Result<Model, Error> {
         let mut unused = Vec::new();
         unused.extend(a.random_weights.then_some("--random-weights"));
         unused.extend((!a.compile.taps.is_empty()).then_some("--tap"));
+        unused.extend((!a.compile.fixed.is_empty()).then_some("--fix"));
         if !unused.is_empty() {
             return Err(Error::usage(
                 format!("{} has no effect on a compiled folder", unused.join(" and ")),
@@ -94,7 +95,7 @@ fn load(a: &RunArgs, t: &Terminal) -> Result<Model, Error> {
             ));
         }
         let _progress = t.spinner(format!("loading {}", shown(&a.model)));
-        return Model::load(&a.model, &a.compile.options(), place);
+        return Model::load(&a.model, &a.compile.options()?, place);
     }
     let mut file = ModelFile::open(&a.model)?;
     if a.random_weights {
@@ -103,7 +104,7 @@ fn load(a: &RunArgs, t: &Terminal) -> Result<Model, Error> {
     }
     say_random_weights(&file, t);
     let _progress = t.spinner(format!("compiling {}", shown(&a.model)));
-    let made = Model::compile(&file, &a.compile.options(), place);
+    let made = Model::compile(&file, &a.compile.options()?, place);
     made.map_err(|e| without_weights(e, &file))
 }
 

@@ -273,7 +273,7 @@ impl Cx<'_, '_> {
                 "its value must be known when compiling, and depends on the data of input {}",
                 names.join(", ")
             ))
-            .help("export the model with this operand constant, or give the input's value when compiling"),
+            .help("export the model with this operand constant, or give the input's value when compiling (--fix NAME=VALUE)"),
         };
         self.at_input(i, e)
     }
