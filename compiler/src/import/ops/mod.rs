@@ -4,6 +4,8 @@ use super::op::OpDef;
 use std::collections::HashMap;
 use std::sync::OnceLock;
 
+mod activation;
+mod arg;
 mod binary;
 mod cast;
 mod constant;
@@ -19,6 +21,7 @@ mod select;
 mod shape;
 mod slice;
 mod softmax;
+mod split;
 #[cfg(test)]
 mod supported;
 mod unary;
@@ -26,6 +29,8 @@ mod window;
 
 /// Every operator, by file.
 const TABLE: &[&[OpDef]] = &[
+    activation::OPS,
+    arg::OPS,
     binary::OPS,
     cast::OPS,
     constant::OPS,
@@ -41,6 +46,7 @@ const TABLE: &[&[OpDef]] = &[
     shape::OPS,
     slice::OPS,
     softmax::OPS,
+    split::OPS,
     unary::OPS,
 ];
 

@@ -1,0 +1,179 @@
+//! Cutting, repeating and padding along axes.
+
+use crate::import::Cx;
+use crate::import::op::{Lowered, OpDef, OpError};
+use wgfc_ir::{BinaryOp, Dim, Poly, Scalar};
+
+/// Sizes are an attribute at first, an input from 13 on; without them equal parts, the last one smaller.
+fn split(cx: &mut Cx) -> Lowered {
+    let x = cx.input(0)?;
+    let axis = cx.axis(cx.int("axis", 0)?, cx.rank(x))?;
+    let extent = cx.shape(x)[axis].clone();
+    let sizes: Vec<Dim> = match cx.ints("split")? {
+        Some(s) => s.into_iter().map(Dim::from).collect(),
+        None if cx.opt(1).is_some() => cx.const_dims(1)?,
+        None => {
+            let parts = cx.int("num_outputs", cx.output_count() as i64)?.max(1);
+            let part = extent.ceil_div(parts);
+            let mut sizes = vec![part.clone(); parts as usize - 1];
+            sizes.push(&extent - &(&part * (parts - 1)));
+            sizes
+        }
+    };
+    let total: Dim = sizes.iter().cloned().sum();
+    if total != extent && total.as_const().is_some() && extent.as_const().is_some() {
+        return Err(OpError::model(format!("the parts have {total} elements, the axis has {extent}")));
+    }
+    cx.require_equal(&total, &extent);
+    let mut start = Poly::ZERO;
+    let mut out = vec![];
+    for s in &sizes {
+        if s.as_const().is_some_and(|s| s < 0) {
+            return Err(OpError::model(format!("a part of {s} elements")));
+        }
+        out.push(cx.slice(x, axis, &start, 1, s)?);
+        start = &start + s;
+    }
+    Ok(out)
+}
+
+fn tile(cx: &mut Cx) -> Lowered {
+    let x = cx.input(0)?;
+    let repeats = cx.const_dims(1)?;
+    let from = cx.shape(x);
+    if repeats.len() != from.len() {
+        return Err(OpError::model(format!("{} repeats for {} axes", repeats.len(), from.len())));
+    }
+    let shape: Vec<Dim> = from.iter().zip(&repeats).map(|(d, r)| d * r).collect();
+    let index = from
+        .iter()
+        .enumerate()
+        .map(|(i, d)| if d.is(0) { Poly::var(i) } else { Poly::var(i).modulo(d, &shape) })
+        .collect();
+    Ok(vec![cx.view(x, shape, index)?])
+}
+
+/// Constant, edge, reflect and wrap padding; amounts may be negative (cropping).
+fn pad(cx: &mut Cx) -> Lowered {
+    let x = cx.input(0)?;
+    let from = cx.shape(x);
+    let rank = from.len();
+    let given: Vec<Dim> = match cx.ints("pads")? {
+        Some(p) => p.into_iter().map(Dim::from).collect(),
+        None => cx.const_dims(1)?,
+    };
+    let axes: Vec<usize> = match cx.opt(3) {
+        Some(_) => {
+            let a = cx.const_ints(3)?;
+            cx.axes(&a, rank)?
+        }
+        None => (0..rank).collect(),
+    };
+    if given.len() != 2 * axes.len() {
+        return Err(OpError::model(format!("{} pads for {} axes", given.len(), axes.len())));
+    }
+    let (mut before, mut after) = (vec![Dim::ZERO; rank], vec![Dim::ZERO; rank]);
+    for (i, a) in axes.iter().enumerate() {
+        before[*a] = given[i].clone();
+        after[*a] = given[axes.len() + i].clone();
+    }
+    let dtype = cx.dtype(x);
+    let mode = cx.string("mode", "constant")?;
+    if mode == "constant" {
+        let fill = match cx.opt(2) {
+            Some(v) => {
+                cx.splat(v).ok_or_else(|| OpError::unsupported("a value to pad with that depends on data"))?
+            }
+            None => Scalar::from_f64(dtype, f64::from(cx.float("value", 0.0)?)),
+        };
+        return Ok(vec![cx.pad(x, &before, &after, Scalar { dtype, ..fill })?]);
+    }
+    let shape: Vec<Dim> = from.iter().zip(&before).zip(&after).map(|((d, b), a)| d + b + a).collect();
+    let mut index = vec![];
+    for (i, d) in from.iter().enumerate() {
+        let p = &Poly::var(i) - &before[i];
+        let last = d - &Poly::ONE;
+        index.push(if before[i].is(0) && after[i].is(0) {
+            Poly::var(i)
+        } else {
+            match mode.as_str() {
+                "edge" => p.max_of(&Poly::ZERO, &shape).min_of(&last, &shape),
+                "wrap" => p.modulo(d, &shape),
+                "reflect" => {
+                    // A triangle wave of period 2(d − 1).
+                    let period = (&last * 2).max_of(&Poly::ONE, &[]);
+                    let m = p.modulo(&period, &shape);
+                    m.min_of(&(&period - &m), &shape)
+                }
+                other => return Err(OpError::unsupported(format!("mode `{other}`")).attribute("mode")),
+            }
+        });
+    }
+    Ok(vec![cx.view(x, shape, index)?])
+}
+
+/// The triangle below or above a diagonal, zero elsewhere.
+fn trilu(cx: &mut Cx) -> Lowered {
+    let x = cx.input(0)?;
+    let shape = cx.shape(x);
+    let rank = shape.len();
+    if rank < 2 {
+        return Err(OpError::model("needs a matrix"));
+    }
+    let k = if cx.opt(1).is_some() { cx.const_int(1)? } else { 0 };
+    let (row, col) = (Poly::var(rank - 2), Poly::var(rank - 1));
+    let i32 = wgfc_ir::DType::I32;
+    let d = cx.iota(&shape, &(&col - &row) - &Poly::constant(k), i32)?;
+    let zero = cx.int_const(i32, 0);
+    let upper = cx.flag("upper", true)?;
+    let keep = cx.binary(if upper { BinaryOp::Ge } else { BinaryOp::Le }, d, zero)?;
+    let dtype = cx.dtype(x);
+    let empty = cx.int_const(dtype, 0);
+    Ok(vec![cx.select(keep, x, empty)?])
+}
+
+/// `[n, b·b·c, h, w]` to `[n, c, h·b, w·b]`.
+fn depth_to_space(cx: &mut Cx) -> Lowered {
+    let x = cx.input_of_rank(0, 4)?;
+    let s = cx.shape(x);
+    let b = cx.int_req("blocksize")?.max(1);
+    let c = s[1].div(&Poly::constant(b * b), &[]);
+    let b = Dim::from(b);
+    let (split, perm) = match cx.string("mode", "DCR")?.as_str() {
+        "DCR" => (vec![s[0].clone(), b.clone(), b.clone(), c.clone()], [0, 3, 4, 1, 5, 2]),
+        "CRD" => (vec![s[0].clone(), c.clone(), b.clone(), b.clone()], [0, 1, 4, 2, 5, 3]),
+        other => return Err(OpError::model(format!("mode `{other}`")).attribute("mode")),
+    };
+    let mut shape = split;
+    shape.extend([s[2].clone(), s[3].clone()]);
+    let y = cx.reshape(x, shape)?;
+    let y = cx.transpose(y, &perm)?;
+    Ok(vec![cx.reshape(y, vec![s[0].clone(), c, &s[2] * &b, &s[3] * &b])?])
+}
+
+/// `[n, c, h, w]` to `[n, b·b·c, h/b, w/b]`.
+fn space_to_depth(cx: &mut Cx) -> Lowered {
+    let x = cx.input_of_rank(0, 4)?;
+    let s = cx.shape(x);
+    let b = cx.int_req("blocksize")?.max(1);
+    let d = Poly::constant(b);
+    let (h, w) = (s[2].div(&d, &[]), s[3].div(&d, &[]));
+    let y = cx.reshape(x, vec![s[0].clone(), s[1].clone(), h.clone(), d.clone(), w.clone(), d])?;
+    let y = cx.transpose(y, &[0, 3, 5, 1, 2, 4])?;
+    Ok(vec![cx.reshape(y, vec![s[0].clone(), &s[1] * (b * b), h, w])?])
+}
+
+/// Cutting, repeating, padding, rearranging.
+pub const OPS: &[OpDef] = &[
+    OpDef::new("DepthToSpace", &[1, 11, 13], depth_to_space).cases(&["test_depthtospace"]),
+    OpDef::new("Pad", &[1, 2, 11, 13, 18, 19, 21, 23, 24, 25], pad).cases(&[
+        "test_constant_pad",
+        "test_edge_pad",
+        "test_reflect_pad",
+        "test_wrap_pad",
+    ]),
+    OpDef::new("SpaceToDepth", &[1, 13], space_to_depth).cases(&["test_spacetodepth"]),
+    OpDef::new("Split", &[1, 2, 11, 13, 18], split).cases(&["test_split_"]),
+    OpDef::new("Tile", &[6, 13], tile).cases(&["test_tile"]),
+    OpDef::new("Trilu", &[14], trilu).cases(&["test_tril", "test_triu"]),
+];
