@@ -20,7 +20,7 @@ pub struct Row {
     pub len: String,
     /// Positions of one invocation, where that is a small number known in advance, else 0.
     pub steps: u32,
-    /// Whether the last step may reach beyond the end of the row.
+    /// Whether a step may reach beyond the end of the row, or the row be beyond the last.
     pub ragged: bool,
     /// Workgroup memory.
     pub scratch: Vec<Scratch>,

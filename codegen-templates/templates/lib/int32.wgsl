@@ -75,6 +75,22 @@ fn wrap_i32(a: i32, bits: u32) -> i32 {
     return (a << (32u - bits)) >> (32u - bits);
 }
 
+// To the nearest, ties to even, also where the driver converts words of 32 bits by halves.
+fn f32_from_u32(a: u32) -> f32 {
+    return select(f32(i32(a)), 2.0 * f32(i32((a >> 1u) | (a & 1u))), a >= 0x80000000u);
+}
+
+// Not zero, by bits: NaN is true.
+fn bool_from_f32(x: f32) -> bool {
+    return (bitcast<u32>(x) & 0x7fffffffu) != 0u;
+}
+
+// Truncates; from 2³¹ to 2³² it wraps.
+fn i32_from_f32(x: f32) -> i32 {
+    return select(i32(x), i32(u32(x)), x >= 2147483648.0);
+}
+
+// Truncates; negative numbers wrap.
 fn u32_from_f32(x: f32) -> u32 {
     return select(u32(x), u32(i32(x)), x < 0.0);
 }

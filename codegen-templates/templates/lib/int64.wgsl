@@ -181,11 +181,11 @@ fn i64_from_i32(a: i32) -> vec2<u32> {
 // To the nearest, ties to even.
 fn f32_from_u64(a: vec2<u32>) -> f32 {
     if (a.y == 0u) {
-        return f32(a.x);
+        return f32_from_u32(a.x);
     }
     let shift = countLeadingZeros(a.y);
     let s = shl_64(a, vec2<u32>(shift, 0u));
-    return f32(s.y | select(0u, 1u, s.x != 0u)) * bitcast<f32>((159u - shift) << 23u);
+    return f32_from_u32(s.y | select(0u, 1u, s.x != 0u)) * bitcast<f32>((159u - shift) << 23u);
 }
 
 fn f32_from_i64(a: vec2<u32>) -> f32 {

@@ -111,6 +111,8 @@ impl Module<'_> {
                 Min => format!("min({a}, {b})"),
                 Max => format!("max({a}, {b})"),
                 And | Or | Xor | Shl | Shr => return Err(mismatch(op.name(), t)),
+                // A NaN is not equal to anything; drivers compare with `!=` as if it were.
+                Ne => format!("!({a} == {b})"),
                 _ => compare(op, a, b),
             },
             Reg::Bool => match op {
@@ -119,10 +121,11 @@ impl Module<'_> {
                 Xor | Sub | Ne => format!("{a} != {b}"),
                 Eq => format!("{a} == {b}"),
                 Lt => format!("!{a} && {b}"),
-                Le | Pow => format!("!{a} || {b}"),
+                Le => format!("!{a} || {b}"),
                 Gt => format!("{a} && !{b}"),
-                Ge => format!("{a} || !{b}"),
-                Div | Rem | Mod | Shl | Shr => return Err(mismatch(op.name(), t)),
+                Ge | Pow => format!("{a} || !{b}"),
+                Div => format!("{a} && {b}"),
+                Rem | Mod | Shl | Shr => return Ok(Text::Name("false".into())),
             },
             reg @ (Reg::I32 | Reg::U32) => {
                 let signed = reg == Reg::I32;
@@ -204,14 +207,16 @@ impl Module<'_> {
         }
         let text = match (from.reg(), to.reg()) {
             (Reg::Bool, Reg::Bool) => return Ok(Text::Name(a.into())),
-            (Reg::F32, Reg::Bool) => format!("{a} != 0.0"),
+            (Reg::F32, Reg::Bool) => self.call("bool_from_f32", &[a])?,
             (Reg::I32, Reg::Bool) => format!("{a} != 0"),
             (Reg::U32, Reg::Bool) => format!("{a} != 0u"),
             (_, Reg::Bool) => format!("any({a} != vec2<u32>(0u, 0u))"),
             (f, Reg::F32) => {
                 let v = match f {
                     Reg::F32 => return self.round(from, to, a),
-                    Reg::I32 | Reg::U32 => format!("f32({a})"),
+                    Reg::I32 => format!("f32({a})"),
+                    Reg::U32 if from.bits() < 32 => format!("f32({a})"),
+                    Reg::U32 => self.call("f32_from_u32", &[a])?,
                     Reg::I64 => self.call("f32_from_i64", &[a])?,
                     Reg::U64 => self.call("f32_from_u64", &[a])?,
                     Reg::Bool => format!("select(0.0, 1.0, {a})"),
@@ -224,7 +229,8 @@ impl Module<'_> {
                     Reg::I32 => a.into(),
                     Reg::I64 | Reg::U64 => format!("i32({a}.x)"),
                     Reg::Bool => format!("select(0, 1, {a})"),
-                    Reg::F32 | Reg::U32 => format!("i32({a})"),
+                    Reg::F32 => self.call("i32_from_f32", &[a])?,
+                    Reg::U32 => format!("i32({a})"),
                 };
                 let fits = f == Reg::U32 && from.bits() < to.bits();
                 return if fits { Ok(Text::Compound(v)) } else { self.wrap(to, v) };

@@ -237,7 +237,7 @@ fn shape(m: &Module, rows: &Dim, len: &Dim) -> Shape {
     let many_rows = rows.as_const().is_none_or(|r| r >= 4096);
     let lanes = match len.as_const() {
         Some(n) if n <= 16 => 1,
-        Some(n) if across > along && (many_rows || n < 256) => n.min(1) as u32,
+        Some(n) if across > along && (many_rows || n < 256) => 1,
         _ if across > along && many_rows => 1,
         Some(n) => ((n as u64).div_ceil(4).next_power_of_two().min(256) as u32).max(1),
         None => 64,
@@ -298,7 +298,11 @@ pub(super) fn emit(kernel: &Kernel, cx: &EmitContext) -> Result<EmittedKernel, D
         .map(|n| (n + i64::from(lanes) - 1) / i64::from(lanes))
         .filter(|s| plans.len() > 1 && (1..=KEPT_STEPS).contains(s))
         .unwrap_or(0);
-    let ragged = steps > 0 && !len.is(steps * i64::from(lanes));
+    let per_group = i64::from(threads / lanes);
+    let full = rows
+        .as_const()
+        .is_some_and(|r| r % per_group == 0 && r / per_group <= i64::from(cx.profile.max_workgroups));
+    let ragged = steps > 0 && !(full && len.is(steps * i64::from(lanes)));
     let mut keep = if steps > 0 { kept(&m, &plans) } else { vec![] };
     if keep.len() as i64 * steps > KEPT_VALUES {
         keep.clear();
@@ -391,7 +395,7 @@ pub(super) fn emit(kernel: &Kernel, cx: &EmitContext) -> Result<EmittedKernel, D
         passes,
     })
     .map_err(template_error)?;
-    let groups = rows.ceil_div(i64::from(threads / lanes));
+    let groups = rows.ceil_div(per_group);
     Ok(m.finish("row", wgsl, [threads, 1, 1], bytes, fold_workgroups(&groups, cx.profile.max_workgroups)))
 }
 

@@ -391,7 +391,7 @@ impl Module<'_> {
     ) -> EmittedKernel {
         EmittedKernel {
             family,
-            wgsl: wgsl.trim_end().to_string() + "\n",
+            wgsl: tidy(&wgsl),
             workgroup_size,
             bindings: self.bindings.iter().map(|b| (b.tensor, b.access)).collect(),
             uses_dims: self.uses_dims,
@@ -400,6 +400,23 @@ impl Module<'_> {
             workgroups,
         }
     }
+}
+
+/// Without the empty lines that empty slots leave.
+fn tidy(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    let mut lines = text.lines().peekable();
+    let mut after_blank = true;
+    while let Some(line) = lines.next() {
+        let blank = line.trim().is_empty();
+        let last = lines.peek().is_none_or(|l| l.trim_start().starts_with('}') || l.trim().is_empty());
+        if !blank || (!after_blank && !last) {
+            out.push_str(line.trim_end());
+            out.push('\n');
+        }
+        after_blank = blank;
+    }
+    out
 }
 
 /// Text of a value: a name or literal, or something worth a `let`.

@@ -58,8 +58,11 @@ impl Case {
         }
     }
     pub fn tensor(&mut self, shape: &[Dim], kind: TensorKind) -> TensorId {
+        self.typed(DType::F32, shape, kind)
+    }
+    pub fn typed(&mut self, dtype: DType, shape: &[Dim], kind: TensorKind) -> TensorId {
         self.graph.tensors.push(KernelTensor {
-            ty: TensorType::new(DType::F32, shape.to_vec()),
+            ty: TensorType::new(dtype, shape.to_vec()),
             kind,
             name: None,
         });
@@ -89,6 +92,12 @@ pub struct Ready {
 }
 
 pub fn prepare(gpu: &Gpu, case: &Case, k: &EmittedKernel, data: &BTreeMap<TensorId, Vec<f32>>) -> Ready {
+    let bytes = |d: &Vec<f32>| d.iter().flat_map(|x| x.to_le_bytes()).collect();
+    prepare_bytes(gpu, case, k, &data.iter().map(|(t, d)| (*t, bytes(d))).collect())
+}
+
+/// Likewise, from packed bytes.
+pub fn prepare_bytes(gpu: &Gpu, case: &Case, k: &EmittedKernel, data: &BTreeMap<TensorId, Vec<u8>>) -> Ready {
     use wgpu::BufferUsages as U;
     let buffer = |size: usize, usage| {
         gpu.device.create_buffer(&wgpu::BufferDescriptor {
@@ -100,11 +109,12 @@ pub fn prepare(gpu: &Gpu, case: &Case, k: &EmittedKernel, data: &BTreeMap<Tensor
     };
     let mut buffers = BTreeMap::new();
     for (t, _) in &k.bindings {
-        let b = buffer(case.numel(*t) * 4, U::STORAGE | U::COPY_DST | U::COPY_SRC);
-        if let Some(d) = data.get(t) {
-            let bytes: Vec<u8> = d.iter().flat_map(|x| x.to_le_bytes()).collect();
-            gpu.queue.write_buffer(&b, 0, &bytes);
-        }
+        let size = case.graph.tensors[*t].ty.dtype.bytes_for(case.numel(*t));
+        let b = buffer(size, U::STORAGE | U::COPY_DST | U::COPY_SRC);
+        // What is not given holds rubbish, not zeros.
+        let mut bytes = data.get(t).cloned().unwrap_or_else(|| vec![0xa5; size]);
+        bytes.resize(size.next_multiple_of(4), 0);
+        gpu.queue.write_buffer(&b, 0, &bytes);
         buffers.insert(*t, b);
     }
     let dims: Vec<u8> = case.symbols.iter().flat_map(|s| (s.1 as i32).to_le_bytes()).collect();
@@ -184,6 +194,13 @@ pub fn run(
     out: TensorId,
 ) -> Vec<f32> {
     let r = prepare(gpu, case, k, data);
+    let all = execute(gpu, &r, out);
+    let all: Vec<f32> = all.chunks_exact(4).map(|c| f32::from_le_bytes([c[0], c[1], c[2], c[3]])).collect();
+    all[..case.numel(out)].to_vec()
+}
+
+/// Dispatches once and reads the bytes of tensor `out`.
+pub fn execute(gpu: &Gpu, r: &Ready, out: TensorId) -> Vec<u8> {
     let buffer = &r.buffers[&out];
     let read = gpu.device.create_buffer(&wgpu::BufferDescriptor {
         label: None,
@@ -202,9 +219,7 @@ pub fn run(
     gpu.queue.submit([e.finish()]);
     read.map_async(wgpu::MapMode::Read, .., |r| r.unwrap());
     gpu.device.poll(wgpu::PollType::wait_indefinitely()).unwrap();
-    let view = read.get_mapped_range(..).unwrap();
-    let all: Vec<f32> = view.chunks_exact(4).map(|c| f32::from_le_bytes([c[0], c[1], c[2], c[3]])).collect();
-    all[..case.numel(out)].to_vec()
+    read.get_mapped_range(..).unwrap().to_vec()
 }
 
 /// Numbers in -1..1, the same each time.
