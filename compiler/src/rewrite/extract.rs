@@ -137,7 +137,7 @@ fn improve(g: &Terms, roots: &[Id], chosen: &mut FxHashMap<Id, Term>) {
 }
 
 /// The cost of everything the roots need, and the classes that is; `None` when a class needs itself.
-fn whole(g: &Terms, roots: &[Id], chosen: &FxHashMap<Id, Term>) -> Option<(f64, Vec<Id>)> {
+pub(super) fn whole(g: &Terms, roots: &[Id], chosen: &FxHashMap<Id, Term>) -> Option<(f64, Vec<Id>)> {
     let mut done: FxHashMap<Id, bool> = FxHashMap::default();
     let mut order = vec![];
     let mut total = 0.0;

@@ -15,6 +15,9 @@ use std::fmt::Write;
 use std::sync::Arc;
 use wgfc_ir::{Graph, NodeId, Op, Value};
 
+#[cfg(test)]
+mod rule_tests;
+
 /// A region has at least and at most this many nodes (the last may have fewer).
 const REGION: (usize, usize) = (60, 150);
 /// Rounds of rule application to one region.
@@ -214,7 +217,14 @@ struct Solution {
     roots: Vec<Ref>,
 }
 
-fn solve(graph: &Graph, form: &Form, rules: &[Rule], outcome: &mut Outcome) -> Result<Solution, String> {
+/// The e-graph of a region, and the term and e-class of each of its nodes.
+struct Loaded {
+    g: Terms,
+    terms: Vec<Term>,
+    ids: Vec<Id>,
+}
+
+fn load(graph: &Graph, form: &Form) -> Result<Loaded, String> {
     let mut g = Terms::new(Table { leaves: form.facts.clone(), ..Table::default() });
     let leaf_ids: Vec<Id> = form
         .facts
@@ -245,6 +255,11 @@ fn solve(graph: &Graph, form: &Form, rules: &[Rule], outcome: &mut Outcome) -> R
         ids.push(id);
     }
     g.rebuild();
+    Ok(Loaded { g, terms, ids })
+}
+
+fn solve(graph: &Graph, form: &Form, rules: &[Rule], outcome: &mut Outcome) -> Result<Solution, String> {
+    let Loaded { mut g, terms, ids } = load(graph, form)?;
     if run(&mut g, rules, form.nodes.len(), &mut outcome.fired) {
         outcome.limited += 1;
     }

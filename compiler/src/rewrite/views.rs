@@ -86,7 +86,11 @@ impl ViewMap {
             }
             fill = Some(f);
         }
-        let index: Vec<Poly> = self.index.iter().map(|p| p.subst_vars(&outer.index, &outer.shape)).collect();
+        // The variable of an axis of extent 1 is 0.
+        let unit = |i: usize| if outer.shape[i].is(1) { Poly::ZERO } else { Poly::var(i) };
+        let vars: Vec<Poly> = (0..outer.shape.len()).map(unit).collect();
+        let read: Vec<Poly> = outer.index.iter().map(|p| p.subst_vars(&vars, &outer.shape)).collect();
+        let index: Vec<Poly> = self.index.iter().map(|p| p.subst_vars(&read, &outer.shape)).collect();
         let text: usize = index.iter().map(|p| p.to_string().len()).sum();
         (text <= MAX_TEXT).then_some(ViewMap { shape: outer.shape.clone(), index, fill })
     }
