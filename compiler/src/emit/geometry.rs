@@ -6,7 +6,7 @@
 //!
 //! ```text
 //! busy(workgroup)    = issue cycles of its multiply-adds, workgroup-memory reads and global loads
-//! latency(workgroup) = max(busy, steps · cycles of a global load and its barrier) + start and end
+//! latency(workgroup) = steps · max(a step with only this workgroup's warps, a global load and its barrier) + start and end
 //! per_core           = ⌈workgroups / UNITS⌉
 //! time               = max(per_core · busy, ⌈per_core / resident⌉ · latency)
 //! ```
@@ -24,9 +24,13 @@ pub const UNITS: f64 = 128.0;
 /// The value a symbolic dimension is taken to have.
 pub const ASSUMED: i64 = 64;
 /// Cycles from asking for global memory until it is in workgroup memory and everybody knows.
-const LATENCY: f64 = 900.0;
+const LATENCY: f64 = 600.0;
 /// Cycles that a workgroup takes to start and to store.
-const OVERHEAD: f64 = 2000.0;
+const OVERHEAD: f64 = 1000.0;
+/// Warps that keep a core's four schedulers busy; with fewer each step takes longer, by [`THIN_POWER`].
+const WARPS: f64 = 10.0;
+/// How much longer: the missing warps' ratio to this power. Both are fitted to an H100's times.
+const THIN_POWER: f64 = 0.75;
 
 /// How a product is computed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -74,7 +78,6 @@ pub const TILES: &[TileShape] = &[
     tile(64, 128, 8, 8, 4, 1),
     tile(128, 64, 8, 8, 4, 1),
     tile(64, 64, 8, 8, 8, 1),
-    tile(64, 64, 16, 8, 8, 1),
     tile(64, 64, 16, 4, 4, 1),
     tile(64, 64, 32, 4, 4, 1),
     tile(32, 128, 16, 4, 4, 1),
@@ -147,7 +150,8 @@ pub fn cycles(g: Geometry, p: &Problem) -> f64 {
             let loads = (tr + tc) * tk * split * 0.2;
             let step = products + reads + loads + 30.0;
             let end = tr * tc * split / 32.0;
-            (workgroups, threads, steps * step + end, steps * step.max(LATENCY) + end)
+            let alone = step * (WARPS * 32.0 / threads).max(1.0).powf(THIN_POWER);
+            (workgroups, threads, steps * step + end, steps * alone.max(LATENCY) + end)
         }
         Geometry::Thin { thread_rows, tile_cols, lanes } => {
             let [mr, tc, lanes] = [thread_rows, tile_cols, lanes].map(f64::from);
