@@ -1,4 +1,4 @@
-//! The operators: one file each (elementwise ones share [`unary`] and [`binary`]), one line each below.
+//! The operators: one file each (elementwise ones share `unary` and `binary`), one line each below.
 
 use super::op::OpDef;
 use std::collections::HashMap;
