@@ -104,7 +104,7 @@ pub(crate) struct Ready {
     _inputs: Vec<Arc<Memory>>,
 }
 
-/// A loaded program. See the [crate](crate) for an example.
+/// A loaded program. See the [crate] for an example.
 #[derive(Debug)]
 pub struct Session {
     pub(crate) gpu: Gpu,
