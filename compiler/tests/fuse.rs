@@ -135,3 +135,27 @@ fn inputs_constants_and_repeated_outputs_are_copied() {
     let k = fuse(&g, &options(Fusion::Full)).unwrap();
     assert_eq!(k.kernels.len(), 5, "{k}");
 }
+
+#[test]
+fn a_constant_too_large_for_a_binding_is_cut() {
+    let mut g = Graph::new();
+    let x = g.add_input("x", f32s(&["7", "13"]));
+    let mut b = Builder::new(&mut g, "add");
+    let values: Vec<f32> = (0..91).map(|i| i as f32).collect();
+    let c = b.constant(wgfc_ir::Tensor::from_f32(vec![7, 13], &values));
+    let y = b.binary(BinaryOp::Add, x, c).unwrap();
+    output(&mut g, y);
+    let mut options = options(Fusion::Full);
+    options.profile.max_binding_bytes = 256;
+    let k = fuse(&g, &options).unwrap();
+    let parts: Vec<Vec<f32>> = k
+        .tensors
+        .iter()
+        .filter_map(|t| match &t.kind {
+            wgfc_compiler::kernel::TensorKind::Const(t) => t.to_f32s(),
+            _ => None,
+        })
+        .collect();
+    assert_eq!(parts.iter().map(Vec::len).collect::<Vec<_>>(), [64, 27]);
+    assert_eq!(parts.concat(), values);
+}

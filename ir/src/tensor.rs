@@ -125,6 +125,17 @@ impl Tensor {
         }
         Some(self.scalars()?.into_iter().map(|s| s.as_f64() as f32).collect())
     }
+    /// `len` elements from flat element `start`, which must lie on a byte's border, sharing the bytes.
+    pub fn flat_slice(&self, start: usize, len: usize) -> Tensor {
+        let (skip, bytes) = (self.dtype.bytes_for(start), self.dtype.bytes_for(len));
+        let data = match &self.data {
+            Data::Bytes { owner, offset, .. } => {
+                Data::Bytes { owner: owner.clone(), offset: offset + skip, len: bytes }
+            }
+            Data::Absent => Data::Absent,
+        };
+        Tensor { dtype: self.dtype, shape: vec![len], data }
+    }
     /// The same elements under another shape of the same size.
     pub fn reshaped(&self, shape: Vec<usize>) -> Tensor {
         assert_eq!(self.numel(), shape.iter().product::<usize>());

@@ -17,7 +17,7 @@ use group::{Bans, Grouping};
 use petgraph::graph::DiGraph;
 use rustc_hash::FxHashMap;
 use std::sync::Arc;
-use wgfc_ir::{Graph, Op, TensorType, Value};
+use wgfc_ir::{Dim, Graph, Op, TensorType, Value};
 
 /// Fuses a graph into kernels.
 pub fn fuse(graph: &Graph, options: &Options) -> Result<KernelGraph, Errors> {
@@ -92,6 +92,8 @@ pub(crate) struct Tensors<'a> {
     graph: &'a Graph,
     list: Vec<KernelTensor>,
     of: FxHashMap<Value, TensorId>,
+    cut: FxHashMap<Value, Vec<(TensorId, i64)>>,
+    max_binding_bytes: usize,
 }
 
 impl Tensors<'_> {
@@ -117,6 +119,30 @@ impl pull::Memory for Tensors<'_> {
             _ => None,
         }
     }
+
+    fn segments(&mut self, v: Value) -> Option<Vec<(TensorId, i64)>> {
+        let Op::Const(t) = &self.graph.node(v.node).op else { return None };
+        let bits = t.dtype.bits();
+        if t.dtype.bytes_for(t.numel()) <= self.max_binding_bytes {
+            return None;
+        }
+        if let Some(s) = self.cut.get(&v) {
+            return Some(s.clone());
+        }
+        let per = (self.max_binding_bytes / 256 * 256 * 8 / bits).max(1);
+        let mut out = vec![];
+        for start in (0..t.numel()).step_by(per) {
+            let len = per.min(t.numel() - start);
+            let data = t.flat_slice(start, len);
+            let ty = TensorType::new(t.dtype, vec![Dim::from(len)]);
+            let id = self.add(None, ty, TensorKind::Const(Arc::new(data)));
+            let names = &self.graph.node(v.node).names;
+            self.list[id].name = names.first().cloned().flatten();
+            out.push((id, (start + len) as i64));
+        }
+        self.cut.insert(v, out.clone());
+        Some(out)
+    }
 }
 
 /// Builds all kernels; `None` when one had to be split and `bans` says how.
@@ -126,7 +152,13 @@ fn build(
     options: &Options,
     bans: &mut Bans,
 ) -> Result<Option<KernelGraph>, Errors> {
-    let mut tensors = Tensors { graph, list: vec![], of: FxHashMap::default() };
+    let mut tensors = Tensors {
+        graph,
+        list: vec![],
+        of: FxHashMap::default(),
+        cut: FxHashMap::default(),
+        max_binding_bytes: usize::try_from(options.profile.max_binding_bytes).unwrap_or(usize::MAX),
+    };
     for (i, b) in graph.inputs.iter().enumerate() {
         tensors.add(Some(b.value), graph.ty(b.value).clone(), TensorKind::Input(i));
     }

@@ -11,6 +11,8 @@ use wgfc_ir::{
 pub trait Memory {
     /// The tensor, or `None` when the value is to be computed where it is read.
     fn tensor(&mut self, v: Value) -> Option<TensorId>;
+    /// A constant too large for one binding, cut into tensors; with each the flat element it ends before.
+    fn segments(&mut self, v: Value) -> Option<Vec<(TensorId, i64)>>;
 }
 
 /// Builds one kernel's body.
@@ -41,6 +43,9 @@ impl<'a, M: Memory> Puller<'a, M> {
         let ty = self.graph.ty(v);
         let e = if let Some(s) = splat(self.graph, v) {
             self.constant(s)
+        } else if let Some(segments) = self.memory.segments(v) {
+            let offset = self.offset(ty, index);
+            self.load_segments(&segments, &offset, ty.dtype, guard)
         } else if let Some(tensor) = self.memory.tensor(v) {
             let offset = self.offset(ty, index);
             self.body.push(Expr::Load { tensor, offset, guard }, ty.dtype)
@@ -49,6 +54,32 @@ impl<'a, M: Memory> Puller<'a, M> {
         };
         self.memo.insert(key, e);
         Ok(e)
+    }
+
+    /// Element `offset` of a constant cut into segments.
+    fn load_segments(
+        &mut self,
+        segments: &[(TensorId, i64)],
+        offset: &Poly,
+        dtype: DType,
+        guard: Option<ExprId>,
+    ) -> ExprId {
+        let mut result = None;
+        for (i, (tensor, end)) in segments.iter().enumerate().rev() {
+            let start = if i == 0 { 0 } else { segments[i - 1].1 };
+            let local = offset - &Poly::constant(start);
+            let last = i + 1 == segments.len();
+            let below = if last { None } else { self.less(offset, &Poly::constant(*end)) };
+            let above = if i == 0 { None } else { self.at_least_zero(&local) };
+            let mine = self.and(above, below);
+            let guard = self.and(guard, mine);
+            let e = self.body.push(Expr::Load { tensor: *tensor, offset: local, guard }, dtype);
+            result = Some(match (result, below) {
+                (Some(r), Some(c)) => self.body.push(Expr::Select(c, e, r), dtype),
+                _ => e,
+            });
+        }
+        result.unwrap_or_default()
     }
 
     /// The values read so far that are computed in place, with an expression of each.
