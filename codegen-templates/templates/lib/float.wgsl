@@ -16,6 +16,9 @@ fn is_inf(x: f32) -> bool {
 
 // Remainder with the sign of the dividend.
 fn rem_f32(a: f32, b: f32) -> f32 {
+    if (is_inf(b) && abs(a) <= 3.4028234e38) {
+        return a;
+    }
     let q = trunc(a / b);
     var r = a - q * b;
     if (r != 0.0 && (r < 0.0) != (a < 0.0)) {

@@ -156,10 +156,15 @@ fn space_to_depth(cx: &mut Cx) -> Lowered {
     let x = cx.input_of_rank(0, 4)?;
     let s = cx.shape(x);
     let b = cx.int_req("blocksize")?.max(1);
+    let perm = match cx.string("mode", "DCR")?.as_str() {
+        "DCR" => &[0, 3, 5, 1, 2, 4],
+        "CRD" => &[0, 1, 3, 5, 2, 4],
+        other => return Err(OpError::model(format!("mode `{other}`")).attribute("mode")),
+    };
     let d = Poly::constant(b);
     let (h, w) = (s[2].div(&d, &[]), s[3].div(&d, &[]));
     let y = cx.reshape(x, vec![s[0].clone(), s[1].clone(), h.clone(), d.clone(), w.clone(), d])?;
-    let y = cx.transpose(y, &[0, 3, 5, 1, 2, 4])?;
+    let y = cx.transpose(y, perm)?;
     Ok(vec![cx.reshape(y, vec![s[0].clone(), &s[1] * (b * b), h, w])?])
 }
 
