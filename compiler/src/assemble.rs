@@ -300,9 +300,9 @@ pub fn flops(k: &Kernel) -> Dim {
             &(&(rows * len) * &per) + &(rows * &ops(&once))
         }
         Family::Scan { rows, len, .. } => rows * len,
-        Family::Matmul { batch, m, n, k: depth, .. } => {
+        Family::Matmul { batch, m, n, k: depth, b, .. } => {
             let mn = &(batch * m) * n;
-            &(&(&mn * depth) * 2) + &(&mn * &ops(&stores))
+            &(&(&mn * depth) * (2 * b.len() as i64)) + &(&mn * &ops(&stores))
         }
         Family::Attention { batch, s, t, d, e, .. } => &(&(&(batch * s) * t) * &(d + e)) * 2,
     }

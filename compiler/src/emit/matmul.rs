@@ -150,7 +150,7 @@ fn sides(kernel: &Kernel) -> Option<(Side<'_>, Side<'_>)> {
         let order = if along_k > along_line { Contiguous::Depth } else { Contiguous::Line };
         Side { root, var, extent, order }
     };
-    let (a, b) = (side(*a, 1, m), side(*b, 2, n));
+    let (a, b) = (side(*a, 1, m), side(*b.first()?, 2, n));
     let thin = |d: &Dim| d.as_const().is_some_and(|d| d <= 8);
     let swap = match (thin(m), thin(n)) {
         (true, false) => false,
@@ -301,9 +301,9 @@ pub(super) fn hoistable(kernel: &Kernel, step: usize) -> Kernel {
         s.offset = renamed(&s.offset, &ids, &domain);
     }
     match &mut out.family {
-        Family::Matmul { a, b, .. } => {
+        Family::Matmul { a, b, sums, .. } => {
             *a = of(*a);
-            *b = of(*b);
+            b.iter_mut().chain(sums).for_each(|e| *e = of(*e));
         }
         Family::Attention { q, k, v, mask, .. } => {
             *q = of(*q);

@@ -335,7 +335,14 @@ fn contract<'a>(graph: &'a Graph, unit: &Unit, c: &Contract, tensors: &mut Tenso
         let result = p.cast(result, out);
         let inlined = p.inlined();
         let stores = epilogue(graph, unit, &mut p, result, at(&c.out))?;
-        return finish(graph, unit, p, Family::Matmul { batch, m, n, k, a, b }, stores, inlined);
+        return finish(
+            graph,
+            unit,
+            p,
+            Family::Matmul { batch, m, n, k, a, b: vec![b], sums: vec![] },
+            stores,
+            inlined,
+        );
     }
     let value = p.binary(BinaryOp::Mul, a, b);
     let result = acc(&mut p, 0, out);

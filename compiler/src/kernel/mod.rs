@@ -9,7 +9,7 @@
 //! |---|---|---|
 //! | `Map` | `%0` element | every element: stores |
 //! | `Row` | `%0` row, `%1` position in the row | reductions over the row one after another (each may use the results before it as `Acc`), then row stores (once a row) and element stores (every position) |
-//! | `Matmul` | `%0` batch, `%1` m, `%2` n, `%3` k | `Acc(0) = Σₖ a·b`, then stores over batch, m, n |
+//! | `Matmul` | `%0` batch, `%1` m, `%2` n, `%3` k | `Acc(i) = Σₖ a·bᵢ`, after those `Acc(j) = Σₖ sumⱼ`, then stores over batch, m, n |
 //! | `Attention` | `%0` batch, `%1` s, `%2` t, `%3` d, `%4` e | `Acc(0) = softmaxₜ(Σ_d q·k·scale + mask)·v`, then stores over batch, s, e |
 
 mod text;
@@ -198,7 +198,7 @@ pub enum Family {
         /// From the end.
         reverse: bool,
     },
-    /// A product of matrices, accumulated in f32.
+    /// Products of matrices that share their first operand, accumulated in f32.
     Matmul {
         /// Number of independent products.
         batch: Dim,
@@ -210,8 +210,10 @@ pub enum Family {
         k: Dim,
         /// First operand, over `%0 %1 %3`.
         a: ExprId,
-        /// Second operand, over `%0 %3 %2`.
-        b: ExprId,
+        /// Second operands, over `%0 %3 %2`; several only where [`thin`] holds.
+        b: Vec<ExprId>,
+        /// Summed over k beside the products, over `%0 %1 %3`; only where [`thin`] holds.
+        sums: Vec<ExprId>,
     },
     /// Attention with online softmax, accumulated in f32.
     Attention {
@@ -236,6 +238,11 @@ pub enum Family {
         /// Scores are multiplied by it.
         scale: f32,
     },
+}
+
+/// Whether a product has few rows enough for every workgroup to make all of them.
+pub fn thin(batch: &Dim, m: &Dim) -> bool {
+    batch.is(1) && m.as_const().is_some_and(|m| (1..=8).contains(&m))
 }
 
 /// One dispatch to be.
@@ -311,7 +318,7 @@ impl Kernel {
                 }
             }
             Family::Scan { reduction, .. } => r.push(reduction.value),
-            Family::Matmul { a, b, .. } => r.extend([*a, *b]),
+            Family::Matmul { a, b, sums, .. } => r.extend([*a].iter().chain(b).chain(sums)),
             Family::Attention { q, k, v, mask, .. } => r.extend([*q, *k, *v].into_iter().chain(*mask)),
         }
         r

@@ -45,7 +45,14 @@ impl fmt::Display for Kernel {
                 }
             }
             Family::Scan { reduction: r, .. } => writeln!(f, "  acc0 = running {}", reduction(r))?,
-            Family::Matmul { a, b, .. } => writeln!(f, "  acc0 = sum(e{a} * e{b})")?,
+            Family::Matmul { a, b, sums, .. } => {
+                for (i, b) in b.iter().enumerate() {
+                    writeln!(f, "  acc{i} = sum(e{a} * e{b})")?;
+                }
+                for (i, s) in sums.iter().enumerate() {
+                    writeln!(f, "  acc{} = sum(e{s})", b.len() + i)?;
+                }
+            }
             Family::Attention { q, k, v, mask, scale, .. } => {
                 let mask = mask.map_or("none".into(), |m| format!("e{m}"));
                 writeln!(f, "  acc0 = attention(q e{q}, k e{k}, v e{v}, mask {mask}, scale {scale})")?;

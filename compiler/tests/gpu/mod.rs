@@ -269,7 +269,7 @@ pub fn product(case: &mut Case, dims: [Dim; 4], l: Layout) -> (Kernel, [TensorId
     let acc = body.push(Expr::Acc(0), DType::F32);
     let value = body.push(Expr::Binary(BinaryOp::Add, acc, bias), DType::F32);
     let stores = vec![Store { tensor: to, offset: at(1, &m, 2, &n, l.out), value, guard: None }];
-    let family = Family::Matmul { batch, m, n, k, a, b };
+    let family = Family::Matmul { batch, m, n, k, a, b: vec![b], sums: vec![] };
     (Kernel { family, body, stores, nodes: vec![] }, [ta, tb, tbias, to])
 }
 
@@ -342,6 +342,6 @@ pub fn convolution(case: &mut Case, s: Conv) -> (Kernel, [TensorId; 3]) {
     let channel = &(image * s.groups + v(0)) * s.cout + v(1);
     let stores = vec![Store { tensor: to, offset: channel * (o * o) + place, value, guard: None }];
     let [batch, m, n, k] = [batch, m, n, k].map(c);
-    let family = Family::Matmul { batch, m, n, k, a, b };
+    let family = Family::Matmul { batch, m, n, k, a, b: vec![b], sums: vec![] };
     (Kernel { family, body, stores, nodes: vec![] }, [tx, tw, to])
 }
