@@ -13,7 +13,7 @@ use wgfc_ir::memory::{Item, Touch, assign_arenas};
 use wgfc_ir::program::{
     self, Buffer, BufferKind, DimConstraint, Dispatch, FORMAT_VERSION, Port, Program, Stats,
 };
-use wgfc_ir::{Dim, Graph};
+use wgfc_ir::{Dim, Graph, Poly};
 
 /// Emits every kernel and assembles the program. `graph` is the graph that `kernels` was fused from.
 pub fn assemble(
@@ -60,7 +60,7 @@ pub fn assemble(
         let kind = match &t.kind {
             TensorKind::Input(index) => BufferKind::Input { index: *index },
             TensorKind::Output(index) => BufferKind::Output { index: *index },
-            _ if !used.contains(&id) => continue,
+            _ if !used.contains(&id) && !matches!(t.kind, TensorKind::State { .. }) => continue,
             TensorKind::Const(data) => {
                 if let Some(b) = by_data.get(&(Arc::as_ptr(data) as usize)) {
                     buffer_of.insert(id, *b);
@@ -77,6 +77,14 @@ pub fn assemble(
                 }
                 weights.insert(name.clone(), data.as_ref().clone());
                 BufferKind::Weight { name }
+            }
+            TensorKind::State { state, .. } => {
+                let name = &graph.states[*state].name;
+                if let Some(b) = state_buffer(&buffers, name) {
+                    buffer_of.insert(id, b);
+                    continue;
+                }
+                BufferKind::State { name: name.to_string() }
             }
             // Placed below, once lives are known.
             TensorKind::Intermediate => BufferKind::Arena { arena: 0, first: 0, last: 0 },
@@ -117,6 +125,21 @@ pub fn assemble(
         BufferKind::Output { index } => Some(*index),
         _ => None,
     };
+    let states = graph
+        .states
+        .iter()
+        .map(|s| {
+            let ty = graph.ty(s.before);
+            let growth = s.growth.as_ref().map(|g| program::Growth {
+                axis: g.axis,
+                length: g.length.to_string(),
+                by: g.by.clone(),
+            });
+            let shape = ty.static_shape().unwrap_or_default();
+            let buffer = state_buffer(&buffers, &s.name).unwrap_or_default();
+            program::State { name: s.name.to_string(), dtype: ty.dtype, shape, buffer, growth }
+        })
+        .collect();
     let inputs = graph.inputs.iter().enumerate().map(|(i, b)| port(b, input, i)).collect();
     let outputs = graph.outputs.iter().enumerate().map(|(i, b)| port(b, output, i)).collect();
     Ok(Program {
@@ -124,6 +147,7 @@ pub fn assemble(
         producer: concat!("wgfc ", env!("CARGO_PKG_VERSION")).into(),
         inputs,
         outputs,
+        states,
         symbols: symbols.iter().map(|s| s.to_string()).collect(),
         constraints: graph
             .constraints
@@ -180,16 +204,18 @@ fn program_kernel(index: usize, k: &Kernel, e: &EmittedKernel) -> program::Kerne
     }
 }
 
-/// The free dimensions, in the order in which the inputs mention them.
+fn state_buffer(buffers: &[Buffer], state: &str) -> Option<usize> {
+    buffers.iter().position(|b| matches!(&b.kind, BufferKind::State { name } if name == state))
+}
+
+/// The free dimensions, in the order in which the inputs mention them; then the lengths of states.
 fn symbols(graph: &Graph) -> Vec<Arc<str>> {
     let mut out: Vec<Arc<str>> = vec![];
-    for b in &graph.inputs {
-        for d in &graph.ty(b.value).shape {
-            for s in d.symbols() {
-                if !out.contains(&s) {
-                    out.push(s);
-                }
-            }
+    let of_inputs = graph.inputs.iter().flat_map(|b| &graph.ty(b.value).shape).flat_map(Dim::symbols);
+    let lengths = graph.states.iter().filter_map(|s| Some(s.growth.as_ref()?.length.clone()));
+    for s in of_inputs.chain(lengths) {
+        if !out.contains(&s) {
+            out.push(s);
         }
     }
     out
@@ -234,16 +260,7 @@ pub fn bytes(graph: &KernelGraph, k: &Kernel) -> Dim {
     let mut reached: BTreeMap<TensorId, Dim> = BTreeMap::new();
     for id in k.body.reachable(&k.roots()) {
         let Expr::Load { tensor, offset, .. } = k.body.expr(id) else { continue };
-        let mut vars = offset.vars();
-        let data: Vec<u32> = offset.data().into_iter().collect();
-        for e in k.body.reachable(&data) {
-            match k.body.expr(e) {
-                Expr::Index(p) => vars.extend(p.vars()),
-                Expr::Load { offset, .. } => vars.extend(offset.vars()),
-                _ => {}
-            }
-        }
-        let n: Dim = vars.iter().filter_map(|v| extents.get(*v)).product();
+        let n = reach(offset, k, &extents);
         let sum = reached.entry(*tensor).or_default();
         *sum = &*sum + &n;
     }
@@ -256,9 +273,32 @@ pub fn bytes(graph: &KernelGraph, k: &Kernel) -> Dim {
     }
     for t in k.writes() {
         let ty = &graph.tensors[t].ty;
-        total = &total + &packed(ty.dtype, &ty.numel());
+        let places = match graph.tensors[t].kind {
+            // Of a state the kernel writes what its stores reach.
+            TensorKind::State { .. } => k
+                .all_stores()
+                .filter(|s| s.tensor == t)
+                .map(|s| reach(&s.offset, k, &extents))
+                .fold(Dim::ZERO, |n, d| &n + &d),
+            _ => ty.numel(),
+        };
+        total = &total + &packed(ty.dtype, &places);
     }
     total
+}
+
+/// How many places an offset takes at most, over the kernel's variables.
+fn reach(offset: &Poly, k: &Kernel, extents: &[Dim]) -> Dim {
+    let mut vars = offset.vars();
+    let data: Vec<u32> = offset.data().into_iter().collect();
+    for e in k.body.reachable(&data) {
+        match k.body.expr(e) {
+            Expr::Index(p) => vars.extend(p.vars()),
+            Expr::Load { offset, .. } => vars.extend(offset.vars()),
+            _ => {}
+        }
+    }
+    vars.iter().filter_map(|v| extents.get(*v)).product()
 }
 
 /// Bytes of `n` packed elements.

@@ -13,7 +13,8 @@ pub mod options;
 pub mod pipeline;
 pub mod rewrite;
 pub mod shape_eval;
+pub mod states;
 
 pub use error::{Diagnostic, Errors, Kind, Location};
-pub use options::{DeviceProfile, Fusion, Options, Rewrites};
+pub use options::{DeviceProfile, Fusion, Options, Rewrites, States};
 pub use pipeline::compile;

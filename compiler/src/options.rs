@@ -68,6 +68,28 @@ pub struct Rewrites {
     pub no_merge: bool,
 }
 
+/// Which inputs and outputs become tensors that stay on the device from run to run.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum States {
+    /// None: the caller carries them.
+    #[default]
+    None,
+    /// Those found by structure: an output that is an input with something appended along an axis, or
+    /// an input with some of its elements replaced.
+    Auto {
+        /// Positions that a state filled along an axis has room for.
+        capacity: usize,
+    },
+    /// These, each an input's name and an output's.
+    Named {
+        /// The pairs.
+        pairs: Vec<(String, String)>,
+        /// Positions that a state filled along an axis has room for.
+        capacity: usize,
+    },
+}
+
 /// Options of a compilation.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Options {
@@ -78,6 +100,8 @@ pub struct Options {
     /// Inputs to fix: name to value. They become constants and are no inputs of the program. What
     /// decides shapes (axes, sizes, limits of a range) must be known while compiling.
     pub values: BTreeMap<String, Tensor>,
+    /// What stays on the device from run to run.
+    pub states: States,
     /// Rewrites to leave out.
     pub rewrites: Rewrites,
     /// The target.

@@ -25,6 +25,9 @@ pub fn compile_observed(
     verify(&graph, "import")?;
     observe("1-import", &|| wgfc_ir::text::print(&graph));
 
+    crate::states::introduce(&mut graph, &options.states)?;
+    verify(&graph, "states")?;
+
     crate::rewrite::rewrite(&mut graph, options)?;
     verify(&graph, "rewrite")?;
     observe("2-rewrite", &|| wgfc_ir::text::print(&graph));

@@ -6,8 +6,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
-use wgfc_compiler::Options;
 use wgfc_compiler::rewrite::{canonical, merge, recognise, region, rewrite, rules};
+use wgfc_compiler::{Options, States, states};
 use wgfc_ir::tensor::Tensor;
 use wgfc_ir::{DType, Graph, Scalar};
 
@@ -23,6 +23,7 @@ fn run(pass: &str, graph: &mut Graph) {
         "attention" => recognise::attention::recognise(graph).map(|_| ()),
         "merge" => merge::merge(graph, 1 << 20).map(|_| ()),
         "rewrite" => rewrite(graph, &Options::default()).map(|_| ()).map_err(|e| e.to_string()),
+        "states" => states::introduce(graph, &States::Auto { capacity: 17 }).map_err(|e| e.to_string()),
         other => panic!("no pass `{other}`"),
     };
     done.unwrap_or_else(|e| panic!("{e}"));
@@ -54,6 +55,41 @@ fn inputs(graph: &Graph) -> BTreeMap<String, Tensor> {
     out
 }
 
+/// The outputs of three runs one after another: of the model, which is given what it returned, and of the
+/// graph with states. The n-th output that is not among the second's is for the n-th state.
+fn three_runs(
+    before: &Graph,
+    after: &Graph,
+    inputs: &BTreeMap<String, Tensor>,
+) -> Result<Vec<(Tensor, Tensor)>, wgfc_ir::eval::EvalError> {
+    let mut given = inputs.clone();
+    let mut values = wgfc_ir::eval::StateValues::default();
+    let is_kept = |name: &str| after.outputs.iter().any(|o| *o.name == *name);
+    for s in &after.states {
+        let b = before.inputs.iter().find(|b| b.name == s.name).unwrap();
+        let zero = |symbol: &str| s.growth.as_ref().is_some_and(|g| *g.length == *symbol).then_some(0);
+        let shape = before.ty(b.value).shape.iter().map(|d| d.eval_syms(&zero).unwrap() as usize);
+        given.insert(s.name.to_string(), Tensor::zeros(before.ty(b.value).dtype, shape.collect()));
+    }
+    let rest: BTreeMap<String, Tensor> = inputs
+        .iter()
+        .filter(|(n, _)| after.inputs.iter().any(|b| *b.name == ***n))
+        .map(|(n, t)| (n.clone(), t.clone()))
+        .collect();
+    let mut pairs = vec![];
+    for _ in 0..3 {
+        let a = wgfc_ir::eval::evaluate(before, &given)?;
+        let b = wgfc_ir::eval::evaluate_from(after, &rest, &mut values)?;
+        let (kept, carried): (Vec<_>, Vec<_>) =
+            before.outputs.iter().zip(a).partition(|(o, _)| is_kept(&o.name));
+        pairs.extend(kept.into_iter().map(|(_, t)| t).zip(b));
+        for (s, (_, t)) in after.states.iter().zip(carried) {
+            given.insert(s.name.to_string(), t);
+        }
+    }
+    Ok(pairs)
+}
+
 fn check(pass: &str, file: &Path) -> Result<(), String> {
     let name = file.display();
     let text = std::fs::read_to_string(file).map_err(|e| format!("{name}: {e}"))?;
@@ -65,9 +101,15 @@ fn check(pass: &str, file: &Path) -> Result<(), String> {
     wgfc_ir::verify::verify(&after).map_err(|e| format!("{name}: {}\n{after}", e.join("\n")))?;
 
     let inputs = inputs(&before);
-    let a = wgfc_ir::eval::evaluate(&before, &inputs).map_err(|e| format!("{name}: before: {e}"))?;
-    let b = wgfc_ir::eval::evaluate(&after, &inputs).map_err(|e| format!("{name}: after: {e}\n{after}"))?;
-    for (a, b) in a.iter().zip(&b) {
+    let compared = if after.states.is_empty() {
+        let a = wgfc_ir::eval::evaluate(&before, &inputs).map_err(|e| format!("{name}: before: {e}"))?;
+        let b =
+            wgfc_ir::eval::evaluate(&after, &inputs).map_err(|e| format!("{name}: after: {e}\n{after}"))?;
+        a.into_iter().zip(b).collect()
+    } else {
+        three_runs(&before, &after, &inputs).map_err(|e| format!("{name}: {e}\n{after}"))?
+    };
+    for (a, b) in &compared {
         let tolerance = if a.dtype == DType::F16 { 4e-3 } else { 1e-5 };
         let (x, y) = (a.to_f32s().unwrap_or_default(), b.to_f32s().unwrap_or_default());
         let close = |(x, y): (&f32, &f32)| x == y || (x - y).abs() <= tolerance * (1.0 + x.abs());

@@ -106,6 +106,30 @@ pub struct Constraint {
     pub origin: Arc<str>,
 }
 
+/// A tensor that keeps its contents from run to run, on the device that runs the graph. Zero at first.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct State {
+    /// Its name: that of the model's input it stands for.
+    pub name: Arc<str>,
+    /// Its contents when a run begins: an [`Op::Input`] that is not among [`Graph::inputs`].
+    pub before: Value,
+    /// Its contents when the run is over, of the same type.
+    pub after: Value,
+    /// How much of it is in use; `None` when all of it always is.
+    pub growth: Option<Growth>,
+}
+
+/// A state that is filled along one axis, whose extent in the state's shape is the capacity.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Growth {
+    /// Along which axis.
+    pub axis: usize,
+    /// The symbol that is the number of positions in use when a run begins. States may share it.
+    pub length: Arc<str>,
+    /// How many positions a run adds.
+    pub by: Dim,
+}
+
 /// A directed acyclic graph of core operators. Node order in the arena carries no meaning.
 #[derive(Clone, Debug, Default)]
 pub struct Graph {
@@ -114,6 +138,8 @@ pub struct Graph {
     pub inputs: Vec<Border>,
     /// What the caller gets.
     pub outputs: Vec<Border>,
+    /// What stays from run to run.
+    pub states: Vec<State>,
     /// What a run must check.
     pub constraints: Vec<Constraint>,
 }
@@ -197,19 +223,32 @@ impl Graph {
         u.sort_unstable();
         u
     }
-    /// Whether `v` is a graph output.
+    /// What a run is for: the outputs, then what the states become.
+    pub fn results(&self) -> impl Iterator<Item = Value> + '_ {
+        self.outputs.iter().map(|o| o.value).chain(self.states.iter().map(|s| s.after))
+    }
+    /// Whether `v` is a result: a graph output, or what a state becomes.
     pub fn is_output(&self, v: Value) -> bool {
-        self.outputs.iter().any(|o| o.value == v)
+        self.results().any(|r| r == v)
+    }
+    /// The state whose only reader is `n`, a [`Op::Scatter`] that replaces places of it and makes what
+    /// it becomes: such a scatter needs to write its updates only.
+    pub fn written_in_place(&self, n: NodeId) -> Option<&State> {
+        let node = self.dag.node_weight(n)?;
+        let Op::Scatter { reduce: None, .. } = node.op else { return None };
+        let s = self.states.iter().find(|s| s.after == n.into())?;
+        (node.inputs.first() == Some(&s.before) && self.uses(s.before).len() == 1).then_some(s)
     }
 
-    /// Makes every reader of `old`, the graph outputs included, read `new`.
+    /// Makes every reader of `old`, the graph outputs and what states become included, read `new`.
     pub fn replace_uses(&mut self, old: Value, new: Value) {
         for (n, i) in self.uses(old) {
             self.set_input(n, i, new);
         }
-        for o in &mut self.outputs {
-            if o.value == old {
-                o.value = new;
+        let outputs = self.outputs.iter_mut().map(|o| &mut o.value);
+        for v in outputs.chain(self.states.iter_mut().map(|s| &mut s.after)) {
+            if *v == old {
+                *v = new;
             }
         }
     }
@@ -254,10 +293,11 @@ impl Graph {
         Err(self.dag.node_indices().find(|n| missing[n.index()] > 0).unwrap_or_default())
     }
 
-    /// Removes nodes that no output depends on; inputs stay. Returns how many went.
+    /// Removes nodes that no result depends on; inputs and states stay. Returns how many went.
     pub fn remove_dead(&mut self) -> usize {
         let mut live = std::collections::HashSet::new();
-        let mut stack: Vec<NodeId> = self.outputs.iter().chain(&self.inputs).map(|b| b.value.node).collect();
+        let given = self.inputs.iter().map(|b| b.value).chain(self.states.iter().map(|s| s.before));
+        let mut stack: Vec<NodeId> = self.results().chain(given).map(|v| v.node).collect();
         while let Some(n) = stack.pop() {
             if live.insert(n) {
                 stack.extend(self.dag[n].inputs.iter().map(|v| v.node));

@@ -28,7 +28,7 @@ pub mod verify;
 
 pub use build::Builder;
 pub use dtype::{Class, DType, Reg};
-pub use graph::{Border, Graph, Node, NodeId, TensorType, Value};
+pub use graph::{Border, Graph, Growth, Node, NodeId, State, TensorType, Value};
 pub use op::{Contract, GatherAxis, NormKind, Op, ReduceOp};
 pub use poly::{Atom, Dim, Domain, Poly};
 pub use program::Program;

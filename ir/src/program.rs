@@ -24,6 +24,9 @@ pub struct Program {
     pub inputs: Vec<Port>,
     /// What the caller gets, in the model's order.
     pub outputs: Vec<Port>,
+    /// What stays on the device from run to run.
+    #[serde(default)]
+    pub states: Vec<State>,
     /// Free dimensions in the order in which the `Dims` uniform holds them (one `i32` each).
     pub symbols: Vec<String>,
     /// Equations between dimensions that a run checks once the symbols are bound.
@@ -52,6 +55,34 @@ pub struct Port {
     pub shape: Vec<Dim>,
     /// Index into [`Program::buffers`].
     pub buffer: usize,
+}
+
+/// A tensor that keeps its contents from run to run; zero at first.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct State {
+    /// Its name: that of the model's input it stands for.
+    pub name: String,
+    /// Element type.
+    pub dtype: DType,
+    /// Extents; along the axis it grows along, its capacity.
+    pub shape: Vec<usize>,
+    /// Index into [`Program::buffers`].
+    pub buffer: usize,
+    /// How much of it is in use; absent when all of it always is.
+    #[serde(default)]
+    pub growth: Option<Growth>,
+}
+
+/// A state that is filled along one axis.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Growth {
+    /// Along which axis.
+    pub axis: usize,
+    /// The symbol whose value is the number of positions in use before a run: 0 at first, and after each
+    /// run larger by `by`. States may share it.
+    pub length: String,
+    /// How many positions a run adds, over the other symbols.
+    pub by: Dim,
 }
 
 /// `a` must equal `b`.

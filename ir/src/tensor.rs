@@ -67,6 +67,11 @@ impl Tensor {
     pub fn absent(dtype: DType, shape: Vec<usize>) -> Tensor {
         Tensor { dtype, shape, data: Data::Absent }
     }
+    /// A tensor of zeros.
+    pub fn zeros(dtype: DType, shape: Vec<usize>) -> Tensor {
+        let len = dtype.bytes_for(shape.iter().product());
+        Tensor { dtype, shape, data: Data::Bytes { owner: Arc::new(vec![0u8; len]), offset: 0, len } }
+    }
     /// A rank-0 tensor.
     pub fn scalar(s: Scalar) -> Tensor {
         Tensor::from_scalars(s.dtype, vec![], &[s])

@@ -6,7 +6,7 @@
 
 use crate::dtype::{Class, DType};
 use crate::eval::{Env, Index};
-use crate::graph::{Graph, Node, NodeId, TensorType, Value};
+use crate::graph::{Graph, Node, NodeId, State, TensorType, Value};
 use crate::op::{Contract, GatherAxis, Op};
 use crate::poly::{Atom, Dim, Poly};
 use crate::scalar::{Scalar, ScalarNode};
@@ -55,6 +55,9 @@ impl Verifier {
                 }
             }
         }
+        for s in &g.states {
+            self.state(g, s, place);
+        }
         if self.errors.len() > before {
             return;
         }
@@ -74,7 +77,10 @@ impl Verifier {
             let n = g.node(id);
             let types: Vec<&TensorType> = n.inputs.iter().map(|v| g.ty(*v)).collect();
             let mut errors = vec![];
-            if matches!(n.op, Op::Input) && !g.inputs.iter().any(|b| b.value.node == id) {
+            let listed = || {
+                g.inputs.iter().any(|b| b.value.node == id) || g.states.iter().any(|s| s.before.node == id)
+            };
+            if matches!(n.op, Op::Input) && !listed() {
                 errors.push("is an input that the graph does not list".to_owned());
             }
             check_types(n, &types, &mut errors);
@@ -89,6 +95,36 @@ impl Verifier {
                 self.node(place, n, e);
             }
             self.subgraphs(n, &types, &known, place);
+        }
+    }
+
+    fn state(&mut self, g: &Graph, s: &State, place: &str) {
+        let mut fail = |what: String| self.errors.push(format!("{place}state \"{}\": {what}", s.name));
+        if !exists(g, s.before) || !exists(g, s.after) {
+            return fail("refers to a value that is not there".into());
+        }
+        if !matches!(g.node(s.before.node).op, Op::Input) {
+            fail("begins as what is no input".into());
+        }
+        if g.inputs.iter().any(|b| b.value == s.before)
+            || g.states.iter().filter(|o| o.before == s.before || o.name == s.name).count() > 1
+        {
+            fail("is also given otherwise".into());
+        }
+        let (before, after) = (g.ty(s.before), g.ty(s.after));
+        if before != after {
+            fail(format!("is {before} and becomes {after}"));
+        }
+        if before.static_shape().is_none() {
+            fail(format!("its type {before} has a size that is not constant"));
+        }
+        if let Some(grow) = &s.growth {
+            if grow.axis >= before.rank() {
+                fail(format!("grows along axis {} of {before}", grow.axis));
+            }
+            if grow.by.symbols().contains(&grow.length) {
+                fail(format!("grows by `{}`, which depends on its length", grow.by));
+            }
         }
     }
 
@@ -199,6 +235,7 @@ fn edges(g: &Graph, id: NodeId, n: &Node) -> Vec<String> {
 /// The symbols that have a value in a run.
 fn known_symbols(g: &Graph, outer: &Symbols) -> Symbols {
     let mut known = outer.clone();
+    known.extend(g.states.iter().filter_map(|s| Some(s.growth.as_ref()?.length.clone())));
     for id in g.node_ids() {
         let n = g.node(id);
         if matches!(n.op, Op::If { .. } | Op::Loop { .. } | Op::Scan { .. }) {

@@ -53,6 +53,7 @@ fn chain(products: usize, rows: usize, columns: usize) -> Result<Program, String
         producer: "overhead".to_owned(),
         inputs: vec![port("x", 0)],
         outputs: vec![port("y", 1)],
+        states: vec![],
         symbols: vec![],
         constraints: vec![],
         buffers: vec![

@@ -283,6 +283,7 @@ mod tests {
                 })
                 .collect(),
             outputs: vec![],
+            states: vec![],
             symbols: symbols.iter().map(|s| (*s).to_owned()).collect(),
             constraints: vec![],
             buffers: vec![],

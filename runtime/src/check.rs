@@ -18,6 +18,7 @@ pub fn check(p: &Program) -> Vec<String> {
     c.symbols();
     c.ports();
     c.buffers();
+    c.states();
     for (i, k) in p.kernels.iter().enumerate() {
         c.kernel(i, k);
     }
@@ -45,6 +46,31 @@ impl Check<'_> {
         }
         if !d.vars().is_empty() || !d.data().is_empty() {
             self.fail(format!("{what}: `{d}` is not an expression over symbols"));
+        }
+    }
+
+    fn states(&mut self) {
+        let mut names = BTreeSet::new();
+        for s in &self.p.states {
+            let at = format!("state \"{}\"", s.name);
+            if !names.insert(&s.name) {
+                self.fail(format!("{at} is listed twice"));
+            }
+            let numel = wgfc_ir::tensor::checked_numel(&s.shape).and_then(|n| i64::try_from(n).ok());
+            match self.p.buffers.get(s.buffer) {
+                Some(b) if matches!(&b.kind, BufferKind::State { name } if *name == s.name) => {
+                    if b.elements.as_const() != numel || b.dtype != s.dtype {
+                        self.fail(format!("{at}: buffer {} has another size or type", s.buffer));
+                    }
+                }
+                _ => self.fail(format!("{at}: buffer {} is not its own", s.buffer)),
+            }
+            let Some(g) = &s.growth else { continue };
+            if g.axis >= s.shape.len() {
+                self.fail(format!("{at}: it has no axis {}", g.axis));
+            }
+            self.dim(&at, &Dim::sym(&g.length));
+            self.dim(&at, &g.by);
         }
     }
 

@@ -19,6 +19,7 @@ fn program(symbols: &[&str]) -> Program {
         producer: "test".to_owned(),
         inputs: vec![],
         outputs: vec![],
+        states: vec![],
         symbols: symbols.iter().map(|s| (*s).to_owned()).collect(),
         constraints: vec![],
         buffers: vec![],

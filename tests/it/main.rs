@@ -16,6 +16,7 @@ mod conformance;
 mod data;
 mod fuzz;
 mod models;
+mod states;
 
 use std::io::Write;
 use std::path::{Path, PathBuf};

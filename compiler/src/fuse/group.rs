@@ -223,8 +223,10 @@ impl Grouper<'_> {
     fn register_reads(&mut self, u: UnitId) {
         let unit = self.units[u].clone();
         let node = self.graph.node(unit.anchor);
+        let in_place = self.graph.written_in_place(unit.anchor).is_some();
         for (i, v) in node.inputs.iter().enumerate() {
             let how = match &node.op {
+                Op::Scatter { .. } if in_place => Read::Once,
                 Op::Contract(_) | Op::Scatter { .. } | Op::TopK { .. } => Read::Often,
                 Op::Attention { .. } if i > 0 => Read::Often,
                 Op::Attention { .. } | Op::Softmax { .. } | Op::Norm { .. } => Read::Passes,

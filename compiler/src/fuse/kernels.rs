@@ -46,6 +46,9 @@ pub fn unit_kernel<'a>(graph: &'a Graph, unit: &Unit, tensors: &mut Tensors<'a>)
             cumulate(graph, unit, *op, *axis, (*exclusive, *reverse), tensors)
         }
         Op::TopK { axis, k, largest } => top_k(graph, unit, *axis, k, *largest, tensors),
+        Op::Scatter { index, .. } if graph.written_in_place(unit.anchor).is_some() => {
+            scatter_in_place(graph, unit, index, tensors)
+        }
         Op::Scatter { reduce, index } => scatter(graph, unit, *reduce, index, tensors),
         op => Err(format!("`{}` has no kernel of its own ({x:?})", op.name())),
     }
@@ -497,6 +500,41 @@ fn scatter<'a>(
     let row_stores = epilogue(graph, unit, &mut p, result, at)?;
     let reductions = vec![Reduction { kind, value, dtype }];
     finish(graph, unit, p, Family::Row { rows, len, reductions, row_stores }, vec![], inlined)
+}
+
+/// Every update goes to its place; the rest stays. Which of two updates of one place stands is open.
+fn scatter_in_place<'a>(
+    graph: &'a Graph,
+    unit: &Unit,
+    index: &[GatherAxis],
+    tensors: &mut Tensors<'a>,
+) -> Built {
+    let node = graph.node(unit.anchor);
+    let shape = &node.outputs[0].shape;
+    let updates = graph.ty(node.inputs[1]).clone();
+    let elements = updates.numel();
+    let tensor = tensor_of(tensors, unit.anchor.into())?;
+    let mut p = Puller::new(graph, tensors, vec![elements.clone()]);
+    let from = unflatten(&Poly::var(0), &updates.shape, &p.domain);
+    let (mut to, mut guard) = (vec![], None);
+    for (ax, d) in index.iter().zip(shape) {
+        to.push(match ax {
+            GatherAxis::Affine(q) => q.subst_vars(&from, &p.domain),
+            GatherAxis::Data { input, at } => {
+                let e = p.index_element(node.inputs[*input], at, &from, None)?;
+                let e = p.wrap(e, d);
+                let (zero, end) = (p.index(Poly::ZERO), p.index(d.clone()));
+                let (low, high) = (p.binary(BinaryOp::Ge, e, zero), p.binary(BinaryOp::Lt, e, end));
+                let inside = p.and(Some(low), Some(high));
+                guard = p.and(guard, inside);
+                Poly::atom(Atom::Data(e))
+            }
+        });
+    }
+    let value = p.pull(node.inputs[1], &from, None)?;
+    let offset = flat_offset(shape, &to, &p.domain);
+    let inlined = p.inlined();
+    finish(graph, unit, p, Family::Map { elements }, vec![Store { tensor, offset, value, guard }], inlined)
 }
 
 /// The most negative finite value of a type.

@@ -162,6 +162,9 @@ fn build(
     for (i, b) in graph.inputs.iter().enumerate() {
         tensors.add(Some(b.value), graph.ty(b.value).clone(), TensorKind::Input(i));
     }
+    for (state, s) in graph.states.iter().enumerate() {
+        tensors.add(Some(s.before), graph.ty(s.before).clone(), TensorKind::State { state, after: false });
+    }
     // A value that several outputs want, or that is an input or a constant, is copied.
     let mut copies: Vec<(Value, TensorId)> = vec![];
     let made: rustc_hash::FxHashSet<Value> =
@@ -173,6 +176,16 @@ fn build(
         } else {
             let t = tensors.add(None, ty, TensorKind::Output(i));
             copies.push((b.value, t));
+        }
+    }
+    // What a state becomes is written to it at once where that is possible, else copied at the end.
+    for (state, s) in graph.states.iter().enumerate() {
+        let (ty, kind) = (graph.ty(s.after).clone(), TensorKind::State { state, after: true });
+        if graph.written_in_place(s.after.node).is_some() {
+            tensors.add(Some(s.after), ty, kind);
+        } else if s.after != s.before {
+            let t = tensors.add(None, ty, kind);
+            copies.push((s.after, t));
         }
     }
     for u in &grouping.units {
@@ -223,7 +236,7 @@ fn build(
         return Ok(None);
     }
     let tensors = tensors.list;
-    let kernels = sort(kernels)?;
+    let kernels = sort(kernels, &tensors)?;
     Ok(Some(KernelGraph { tensors, kernels }))
 }
 
@@ -272,8 +285,8 @@ fn split(
     unit.members.last().is_some_and(|m| bans.absorb.insert(*m))
 }
 
-/// Orders kernels so that what one reads was written before.
-fn sort(kernels: Vec<Kernel>) -> Result<Vec<Kernel>, Errors> {
+/// Orders kernels so that what one reads was written before, and not yet written over.
+fn sort(kernels: Vec<Kernel>, tensors: &[KernelTensor]) -> Result<Vec<Kernel>, Errors> {
     let mut g = DiGraph::<usize, ()>::new();
     let ids: Vec<_> = (0..kernels.len()).map(|i| g.add_node(i)).collect();
     let mut writer: FxHashMap<TensorId, usize> = FxHashMap::default();
@@ -289,6 +302,21 @@ fn sort(kernels: Vec<Kernel>) -> Result<Vec<Kernel>, Errors> {
                 && *w != i
             {
                 g.update_edge(ids[*w], ids[i], ());
+            }
+        }
+    }
+    let mut overwriter: FxHashMap<usize, usize> = FxHashMap::default();
+    for (t, w) in &writer {
+        if let TensorKind::State { state, .. } = tensors[*t].kind {
+            overwriter.insert(state, *w);
+        }
+    }
+    for (i, k) in kernels.iter().enumerate() {
+        for t in k.reads() {
+            if let TensorKind::State { state, after: false } = tensors[t].kind
+                && let Some(w) = overwriter.get(&state)
+            {
+                g.update_edge(ids[i], ids[*w], ());
             }
         }
     }

@@ -278,6 +278,14 @@ pub enum TensorKind {
     Output(usize),
     /// A constant.
     Const(Arc<Tensor>),
+    /// State `state` of the graph. What it is before a run and what it becomes are two tensors that
+    /// share their memory: who reads the first comes before who writes the second.
+    State {
+        /// Which state.
+        state: usize,
+        /// What it becomes.
+        after: bool,
+    },
     /// Made and read by kernels only.
     Intermediate,
 }

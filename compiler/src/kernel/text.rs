@@ -10,6 +10,8 @@ impl fmt::Display for KernelGraph {
                 TensorKind::Input(n) => format!("input {n}"),
                 TensorKind::Output(n) => format!("output {n}"),
                 TensorKind::Const(_) => "const".into(),
+                TensorKind::State { state, after: false } => format!("state {state}"),
+                TensorKind::State { state, after: true } => format!("state {state} updated"),
                 TensorKind::Intermediate => "intermediate".into(),
             };
             writeln!(f, "t{i}: {} {kind} {}", t.ty, t.name.as_deref().unwrap_or(""))?;

@@ -63,14 +63,14 @@ pub fn saturate(graph: &mut Graph, rules: &[Rule]) -> Result<Outcome, String> {
     Ok(outcome)
 }
 
-/// Every node the outputs depend on, operands first, each as late as its first reader allows.
+/// Every node the results depend on, operands first, each as late as its first reader allows.
 fn depth_first(graph: &Graph) -> Vec<NodeId> {
     let mut order = vec![];
     let mut seen = FxHashSet::default();
     let mut stack: Vec<(NodeId, usize)> = vec![];
-    for o in &graph.outputs {
-        if seen.insert(o.value.node) {
-            stack.push((o.value.node, 0));
+    for v in graph.results() {
+        if seen.insert(v.node) {
+            stack.push((v.node, 0));
         }
         while let Some((n, next)) = stack.pop() {
             match graph.node(n).inputs.get(next) {

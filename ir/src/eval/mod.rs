@@ -170,10 +170,28 @@ impl Env {
     }
 }
 
-/// Evaluates `graph` on named inputs; the result has the graph's outputs in order.
+/// Evaluates `graph` on named inputs; the result has the graph's outputs in order. States are zero.
 ///
 /// Input shapes bind the symbols: an extent that is linear in one symbol not yet known determines it.
 pub fn evaluate(graph: &Graph, inputs: &BTreeMap<String, Tensor>) -> Result<Vec<Tensor>, EvalError> {
+    evaluate_from(graph, inputs, &mut StateValues::default())
+}
+
+/// What the states of a graph hold between two runs.
+#[derive(Clone, Debug, Default)]
+pub struct StateValues {
+    /// By name, with the capacity's shape; zeros where absent.
+    pub tensors: BTreeMap<String, Tensor>,
+    /// By symbol, the positions in use; 0 where absent.
+    pub lengths: BTreeMap<String, i64>,
+}
+
+/// [`evaluate`] with states, which are those of the next run once it has succeeded and untouched before.
+pub fn evaluate_from(
+    graph: &Graph,
+    inputs: &BTreeMap<String, Tensor>,
+    states: &mut StateValues,
+) -> Result<Vec<Tensor>, EvalError> {
     let mut args = vec![];
     for b in &graph.inputs {
         let t = inputs.get(&*b.name).ok_or_else(|| {
@@ -190,31 +208,83 @@ pub fn evaluate(graph: &Graph, inputs: &BTreeMap<String, Tensor>) -> Result<Vec<
             known.join(", ")
         )));
     }
-    let out = evaluate_arrays(graph, args, &Env::default())?;
-    out.iter().map(|a| a.to_tensor().map_err(EvalError::at)).collect()
+    let mut env = Env::default();
+    let mut before = vec![];
+    for s in &graph.states {
+        let ty = graph.ty(s.before);
+        let shape = env.shape(&ty.shape)?;
+        before.push(match states.tensors.get(&*s.name) {
+            None => Array::from_tensor(&Tensor::zeros(ty.dtype, shape)),
+            Some(t) if t.dtype == ty.dtype && t.shape == shape => Array::from_tensor(t),
+            Some(t) => {
+                return Err(EvalError::at(format!("state \"{}\" must be {ty}, not {t:?}", s.name)));
+            }
+        });
+        if let Some(grow) = &s.growth {
+            env.set(&grow.length, states.lengths.get(&*grow.length).copied().unwrap_or(0));
+        }
+    }
+    let before = before.into_iter().collect::<Option<Vec<Array>>>();
+    let before = before.ok_or_else(|| EvalError::at("the values of a state are not known".into()))?;
+    bind(graph, &args, &mut env)?;
+    let mut lengths = states.lengths.clone();
+    for s in &graph.states {
+        let Some(grow) = &s.growth else { continue };
+        let length = states.lengths.get(&*grow.length).copied().unwrap_or(0);
+        let length = length.saturating_add(env.value(&grow.by).unwrap_or(i64::MAX));
+        let capacity = env.value(&graph.ty(s.before).shape[grow.axis]).unwrap_or(0);
+        if length > capacity {
+            return Err(EvalError::at(format!(
+                "state \"{}\" would hold {length} positions and has room for {capacity}",
+                s.name
+            )));
+        }
+        lengths.insert(grow.length.to_string(), length);
+    }
+    let out = evaluate_all(graph, args, before, &mut env)?;
+    let mut tensors = out.iter().map(|a| a.to_tensor().map_err(EvalError::at));
+    let outputs = tensors.by_ref().take(graph.outputs.len()).collect::<Result<Vec<_>, _>>()?;
+    let after = tensors.collect::<Result<Vec<_>, _>>()?;
+    states.tensors = graph.states.iter().map(|s| s.name.to_string()).zip(after).collect();
+    states.lengths = lengths;
+    Ok(outputs)
 }
 
-/// Evaluates a graph on its inputs in order.
+/// Evaluates a graph without states on its inputs in order.
 fn evaluate_arrays(graph: &Graph, args: Vec<Array>, outer: &Env) -> Result<Vec<Array>, EvalError> {
-    let mut env = outer.clone();
+    evaluate_all(graph, args, vec![], &mut outer.clone())
+}
+
+/// Evaluates a graph on its inputs and states in order; gives [`Graph::results`].
+fn evaluate_all(
+    graph: &Graph,
+    args: Vec<Array>,
+    states: Vec<Array>,
+    env: &mut Env,
+) -> Result<Vec<Array>, EvalError> {
     if args.len() != graph.inputs.len() {
         return Err(EvalError::at(format!("{} inputs expected, got {}", graph.inputs.len(), args.len())));
     }
-    bind(graph, &args, &mut env)?;
+    if states.len() != graph.states.len() {
+        return Err(EvalError::at("a graph with states is no subgraph".into()));
+    }
+    bind(graph, &args, env)?;
     let order = graph.topo().map_err(|n| EvalError::at("is on a cycle".into()).in_node(graph.node(n)))?;
     let mut reads: HashMap<Value, usize> = HashMap::new();
     let read = order.iter().flat_map(|n| graph.node(*n).inputs.iter()).copied();
-    for v in read.chain(graph.outputs.iter().map(|o| o.value)) {
+    for v in read.chain(graph.results()) {
         *reads.entry(v).or_insert(0) += 1;
     }
-    let mut values: HashMap<Value, Array> = graph.inputs.iter().map(|b| b.value).zip(args).collect();
+    let given = graph.inputs.iter().map(|b| b.value).zip(args);
+    let kept = graph.states.iter().map(|s| s.before).zip(states);
+    let mut values: HashMap<Value, Array> = given.chain(kept).collect();
     for id in order {
         let node = graph.node(id);
         if matches!(node.op, Op::Input) || (0..node.outputs.len()).all(|p| !reads.contains_key(&port(id, p)))
         {
             continue;
         }
-        let outputs = step(node, &values, &mut env).map_err(|e| e.in_node(node))?;
+        let outputs = step(node, &values, env).map_err(|e| e.in_node(node))?;
         for (p, a) in outputs.into_iter().enumerate() {
             if reads.contains_key(&port(id, p)) {
                 values.insert(port(id, p), a);
@@ -230,18 +300,10 @@ fn evaluate_arrays(graph: &Graph, args: Vec<Array>, outer: &Env) -> Result<Vec<A
         }
     }
     for c in &graph.constraints {
-        check_constraint(c, &env)?;
+        check_constraint(c, env)?;
     }
-    graph
-        .outputs
-        .iter()
-        .map(|o| {
-            values
-                .get(&o.value)
-                .cloned()
-                .ok_or_else(|| EvalError::at(format!("output \"{}\" has no value", o.name)))
-        })
-        .collect()
+    let missing = || EvalError::at("a result has no value".into());
+    graph.results().map(|v| values.get(&v).cloned().ok_or_else(missing)).collect()
 }
 
 fn port(node: NodeId, port: usize) -> Value {

@@ -10,6 +10,9 @@
 //! }
 //! ```
 //!
+//! `state cache: %0 -> %7 axis 2 from past by seq` names a tensor that stays from run to run: what it is
+//! before and what it becomes; where it is filled along an axis, from which length by how many positions.
+//!
 //! A line is a node: its results, the operator with its attributes, its operands, the types of the
 //! results, their names in the model (`as "x"`, `_` for none), the model's nodes it came from (`@`).
 //! Between brackets and braces `%0` is a variable of the domain; elsewhere it is a value.

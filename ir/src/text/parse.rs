@@ -2,7 +2,7 @@
 
 use super::TextError;
 use crate::dtype::{Class, DType};
-use crate::graph::{Border, Constraint, Graph, Node, TensorType, Value};
+use crate::graph::{Border, Constraint, Graph, Growth, Node, State, TensorType, Value};
 use crate::op::{Contract, GatherAxis, NormKind, Op, ReduceOp};
 use crate::poly::Poly;
 use crate::scalar::Scalar;
@@ -36,6 +36,9 @@ pub(super) struct Parser<'a> {
 
 /// What is wrong; the place is where the parser stands.
 pub(super) type Parsed<T> = Result<T, String>;
+
+/// A name, the number of a value, and where that stands.
+type Named = (Arc<str>, usize, usize);
 
 impl<'a> Parser<'a> {
     fn rest(&self) -> &'a str {
@@ -251,13 +254,34 @@ impl<'a> Parser<'a> {
         self.integer()
     }
 
-    fn border(&mut self) -> Parsed<(Arc<str>, usize, usize)> {
-        self.space();
-        let name = if self.rest().starts_with('"') { self.string()? } else { self.word("a name")?.into() };
+    fn border(&mut self) -> Parsed<Named> {
+        let name = self.name()?;
         self.expect(":")?;
         self.space();
         let at = self.at;
         Ok((name, self.value_number()?, at))
+    }
+
+    fn name(&mut self) -> Parsed<Arc<str>> {
+        self.space();
+        if self.rest().starts_with('"') { self.string() } else { Ok(self.word("a name")?.into()) }
+    }
+
+    /// What comes after `state`.
+    fn state(&mut self) -> Parsed<(Named, Named, Option<Growth>)> {
+        let before = self.border()?;
+        self.expect("->")?;
+        self.space();
+        let at = self.at;
+        let after = (before.0.clone(), self.value_number()?, at);
+        if !self.eat_word("axis") {
+            return Ok((before, after, None));
+        }
+        let axis = self.integer()?;
+        self.expect_word("from")?;
+        let length = self.name()?;
+        self.expect_word("by")?;
+        Ok((before, after, Some(Growth { axis, length, by: self.poly("\n")? })))
     }
 
     fn graph(&mut self) -> Parsed<Graph> {
@@ -267,6 +291,7 @@ impl<'a> Parser<'a> {
     fn graph_inner(&mut self) -> Parsed<Graph> {
         let mut g = Graph::new();
         let mut values: HashMap<usize, Value> = HashMap::new();
+        let mut states = vec![];
         self.expect_word("graph")?;
         let inputs = self.list("(", ")", Parser::border)?;
         self.expect("->")?;
@@ -279,6 +304,8 @@ impl<'a> Parser<'a> {
                 let b = self.poly("@\n")?;
                 let origin = if self.eat("@") { self.string()? } else { "".into() };
                 g.constraints.push(Constraint { a, b, origin });
+            } else if self.eat_word("state") {
+                states.push(self.state()?);
             } else {
                 self.node(&mut g, &mut values)?;
             }
@@ -297,6 +324,12 @@ impl<'a> Parser<'a> {
         };
         g.inputs = resolve(inputs)?;
         g.outputs = resolve(outputs)?;
+        for (before, (_, after, at), growth) in states {
+            let name = before.0.clone();
+            let ends = resolve(vec![before, (name.clone(), after, at)])?;
+            let [before, after] = [ends[0].value, ends[1].value];
+            g.states.push(State { name, before, after, growth });
+        }
         self.at = end;
         Ok(g)
     }

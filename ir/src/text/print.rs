@@ -42,6 +42,13 @@ fn print_graph(g: &Graph, depth: usize, out: &mut String) {
     for c in &g.constraints {
         put!(out, "{pad}require {} == {} @ {}\n", c.a, c.b, quoted(&c.origin));
     }
+    for s in &g.states {
+        put!(out, "{pad}state {}: {} -> {}", word(&s.name), name(&s.before), name(&s.after));
+        if let Some(grow) = &s.growth {
+            put!(out, " axis {} from {} by {}", grow.axis, word(&grow.length), grow.by);
+        }
+        out.push('\n');
+    }
     for id in &order {
         let n = g.node(*id);
         let results: Vec<String> =

@@ -15,6 +15,8 @@ fn every_operator_round_trips() {
         r#"
 graph (x: %0, "a b\"c": %1) -> (y: %5, "2": %14) {
   require past + seq == total @ "add"
+  state "k.0": %0 -> %12 axis 0 from past by seq + 1
+  state v: %1 -> %1
   %0 = input : f32[n, 7] as "x"
   %1 = input : i64[n]
   %2 = const [0.5] : f32[]

@@ -1,0 +1,286 @@
+//! Inputs and outputs that only carry a tensor from run to run become states of the graph.
+//!
+//! ```text
+//! present = concat(past, new)  →  after = scatter(cache, new) at past;  present = after[.., past + seq, ..]
+//! updated = scatter(cache, …)  →  after = scatter(cache, …)
+//! ```
+//!
+//! The first is how decoders are exported that let their cache grow; the state has the extent of its
+//! capacity where `past` had the number of positions so far, which stays a symbol of the graph. The
+//! second is how those are exported whose cache has one size. Transpositions between the input and the
+//! concat, undone before the output, are seen through. What is read of the past and the present are
+//! views of the state.
+
+use crate::options::States;
+use crate::rewrite::canonical;
+use crate::{Diagnostic, Errors};
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use wgfc_ir::{Atom, Border, Builder, Dim, GatherAxis, Graph, Growth, NodeId, Op, Poly, State, Value};
+
+/// How an output comes of an input.
+#[derive(Clone, Debug)]
+enum How {
+    /// `node` joins the input, its axes moved, and something new.
+    Append {
+        node: NodeId,
+        /// Axis `d` of the input is axis `axes[d]` of the concat.
+        axes: Vec<usize>,
+        /// Along which axis of the input.
+        axis: usize,
+        length: Arc<str>,
+        by: Dim,
+    },
+    /// It has the same type.
+    Replace,
+}
+
+#[derive(Clone, Debug)]
+struct Pair {
+    input: Value,
+    /// Which output.
+    output: Arc<str>,
+    how: How,
+}
+
+/// Makes states of what `states` asks for; their inputs and outputs go.
+///
+/// # Errors
+/// Nothing found; a name that is not there; a pair that is no state; a size that is not fixed.
+pub fn introduce(graph: &mut Graph, states: &States) -> Result<(), Errors> {
+    let (capacity, named) = match states {
+        States::None => return Ok(()),
+        States::Auto { capacity } => (*capacity, None),
+        States::Named { pairs, capacity } => (*capacity, Some(pairs)),
+    };
+    let capacity = i64::try_from(capacity).ok().filter(|c| (1..=i64::from(i32::MAX)).contains(c));
+    let capacity = capacity
+        .ok_or_else(|| Diagnostic::model("the capacity of the states must be between 1 and 2147483647"))?;
+    canonical::clean(graph).map_err(Diagnostic::internal)?;
+    let pairs = match named {
+        None => found(graph)?,
+        Some(names) => names.iter().map(|(i, o)| by_name(graph, i, o)).collect::<Result<_, _>>()?,
+    };
+    check(graph, &pairs)?;
+    for p in &pairs {
+        apply(graph, p, capacity).map_err(Diagnostic::internal)?;
+    }
+    graph.remove_dead();
+    Ok(())
+}
+
+/// All pairs that can be seen; of those whose length has one name only such as grow alike.
+fn found(graph: &Graph) -> Result<Vec<Pair>, Diagnostic> {
+    let mut pairs: Vec<Pair> = vec![];
+    for o in &graph.outputs {
+        let Some(p) = trace(graph, o) else { continue };
+        let clashes = pairs.iter().any(|q| q.input == p.input || !alike(q, &p));
+        if !clashes {
+            pairs.push(p);
+        }
+    }
+    if pairs.is_empty() {
+        return Err(Diagnostic::model(
+            "no state was found: no output of the model is an input with something appended along a symbolic axis, or with elements replaced",
+        )
+        .help("name the pairs with --state INPUT=OUTPUT"));
+    }
+    Ok(pairs)
+}
+
+fn alike(a: &Pair, b: &Pair) -> bool {
+    match (&a.how, &b.how) {
+        (How::Append { length, by, .. }, How::Append { length: l, by: b, .. }) => length != l || by == b,
+        _ => true,
+    }
+}
+
+fn by_name(graph: &Graph, input: &str, output: &str) -> Result<Pair, Diagnostic> {
+    let find = |what: &str, list: &[wgfc_ir::Border], name: &str| {
+        list.iter().find(|b| *b.name == *name).cloned().ok_or_else(|| {
+            let names: Vec<String> = list.iter().map(|b| format!("\"{}\"", b.name)).collect();
+            Diagnostic::model(format!("the model has no {what} \"{name}\" to make a state of"))
+                .help(format!("its {what}s are {}", names.join(", ")))
+        })
+    };
+    let from = find("input", &graph.inputs, input)?.value;
+    let border = find("output", &graph.outputs, output)?;
+    if let Some(p) = trace(graph, &border).filter(|p| p.input == from) {
+        return Ok(p);
+    }
+    let to = border.value;
+    if graph.ty(from) == graph.ty(to) {
+        return Ok(Pair { input: from, output: border.name, how: How::Replace });
+    }
+    Err(Diagnostic::model(format!(
+        "input \"{input}\" and output \"{output}\" do not form a state: the output, {}, is not the input, {}, with something appended along a symbolic axis, and not of its type",
+        graph.ty(to),
+        graph.ty(from)
+    )))
+}
+
+/// Whether every state can be one, all together.
+fn check(graph: &Graph, pairs: &[Pair]) -> Result<(), Errors> {
+    let mut errors = vec![];
+    let mut open: BTreeSet<Arc<str>> = BTreeSet::new();
+    for (i, p) in pairs.iter().enumerate() {
+        let name = name(graph, p.input);
+        if pairs[..i].iter().any(|q| q.input == p.input || q.output == p.output) {
+            errors.push(Diagnostic::model(format!("state \"{name}\" is named twice")));
+        }
+        if let Some(q) = pairs[..i].iter().find(|q| !alike(q, p)) {
+            let other = self::name(graph, q.input);
+            errors.push(Diagnostic::model(format!(
+                "states \"{other}\" and \"{name}\" have the same length and grow differently"
+            )));
+        }
+        let along = match &p.how {
+            How::Append { axis, .. } => Some(*axis),
+            How::Replace => None,
+        };
+        let shape = graph.ty(p.input).shape.iter().enumerate();
+        open.extend(shape.filter(|(d, _)| Some(*d) != along).flat_map(|(_, d)| d.symbols()));
+    }
+    if !open.is_empty() {
+        let flags: Vec<String> = open.iter().map(|s| format!("--dim {s}=1")).collect();
+        errors.push(
+            Diagnostic::model(format!(
+                "the states' sizes depend on {}, and a state's size must be fixed",
+                open.iter().map(|s| format!("`{s}`")).collect::<Vec<_>>().join(", ")
+            ))
+            .help(format!("fix it, as with {}", flags.join(" "))),
+        );
+    }
+    if errors.is_empty() { Ok(()) } else { Err(Errors(errors)) }
+}
+
+fn name(graph: &Graph, input: Value) -> Arc<str> {
+    graph.inputs.iter().find(|b| b.value == input).map_or_else(|| "?".into(), |b| b.name.clone())
+}
+
+/// The input that `output` carries on, and how.
+fn trace(graph: &Graph, border: &Border) -> Option<Pair> {
+    let output = border.value;
+    let (v, to_output) = moved(graph, output);
+    let node = graph.node(v.node);
+    if let (Op::Concat { axis }, [past, new]) = (&node.op, node.inputs.as_slice()) {
+        // Axis `d` of the operand below is axis `m[d]` of what the view makes.
+        let (input, axes) = moved(graph, *past);
+        let back: Vec<usize> = axes.iter().map(|a| to_output[*a]).collect();
+        let along = axes.iter().position(|a| a == axis)?;
+        let Some(Atom::Sym(length)) = graph.ty(input).shape[along].as_atom() else { return None };
+        let by = graph.ty(*new).shape[*axis].clone();
+        let fits = is_input(graph, input)
+            && back.iter().enumerate().all(|(d, b)| d == *b)
+            && !by.symbols().contains(length)
+            && graph.ty(input).shape.iter().filter(|d| d.symbols().contains(length)).count() == 1;
+        let how = How::Append { node: v.node, axes, axis: along, length: length.clone(), by };
+        return fits.then(|| Pair { input, output: border.name.clone(), how });
+    }
+    let mut input = output;
+    while let Op::Scatter { reduce: None, .. } = graph.node(input.node).op {
+        input = graph.node(input.node).inputs[0];
+    }
+    let fits = input != output && is_input(graph, input) && graph.ty(input) == graph.ty(output);
+    fits.then(|| Pair { input, output: border.name.clone(), how: How::Replace })
+}
+
+fn is_input(graph: &Graph, v: Value) -> bool {
+    graph.inputs.iter().any(|b| b.value == v)
+}
+
+/// What `v` is below a view that only moves axes, and which axis of `v` each axis of that is.
+fn moved(graph: &Graph, v: Value) -> (Value, Vec<usize>) {
+    let node = graph.node(v.node);
+    if let Op::View { shape, index, fill: None } = &node.op {
+        let from = &graph.ty(node.inputs[0]).shape;
+        if let Some(axes) = permutation(from, shape, index) {
+            return (node.inputs[0], axes);
+        }
+    }
+    (v, (0..graph.ty(v).rank()).collect())
+}
+
+/// Which axis of the result each axis of the operand is, if the view only moves axes.
+fn permutation(from: &[Dim], to: &[Dim], index: &[Poly]) -> Option<Vec<usize>> {
+    if from.len() != to.len() {
+        return None;
+    }
+    let mut axes: Vec<Option<usize>> = index.iter().map(Poly::as_var).collect();
+    let mut free = (0..to.len()).filter(|i| to[*i].is(1) && !axes.contains(&Some(*i))).collect::<Vec<_>>();
+    free.reverse();
+    for (a, (p, d)) in axes.iter_mut().zip(index.iter().zip(from)) {
+        if p.is(0) && d.is(1) {
+            *a = free.pop();
+        }
+    }
+    let axes: Vec<usize> = axes.into_iter().collect::<Option<_>>()?;
+    let distinct: BTreeSet<usize> = axes.iter().copied().collect();
+    (distinct.len() == axes.len() && axes.iter().zip(from).all(|(a, d)| to.get(*a) == Some(d)))
+        .then_some(axes)
+}
+
+fn apply(graph: &mut Graph, p: &Pair, capacity: i64) -> Result<(), String> {
+    let name = name(graph, p.input);
+    let at = graph.outputs.iter().position(|b| b.name == p.output).ok_or("an output is gone")?;
+    let output = graph.outputs.remove(at);
+    graph.inputs.retain(|b| b.value != p.input);
+    let (after, growth) = match &p.how {
+        How::Replace => (output.value, None),
+        How::Append { node, axes, axis, length, by } => {
+            let growth = Growth { axis: *axis, length: length.clone(), by: by.clone() };
+            (append(graph, p.input, *node, axes, &growth, capacity)?, Some(growth))
+        }
+    };
+    graph.states.push(State { name, before: p.input, after, growth });
+    Ok(())
+}
+
+/// Gives `past` the extent of the capacity, writes what `concat` appends into it, and makes views of
+/// what was there and what is there now. Returns the state's new contents.
+fn append(
+    graph: &mut Graph,
+    past: Value,
+    concat: NodeId,
+    axes: &[usize],
+    growth: &Growth,
+    capacity: i64,
+) -> Result<Value, String> {
+    let length = Dim::sym(&growth.length);
+    let before = graph.ty(past).shape.clone();
+    let mut present = before.clone();
+    present[growth.axis] = &length + &growth.by;
+    let mut new_shape = before.clone();
+    new_shape[growth.axis] = growth.by.clone();
+    let readers = graph.uses(past);
+    graph.node_mut(past.node).outputs[0].shape[growth.axis] = capacity.into();
+
+    let node = graph.node(concat);
+    let (new, origin) = (node.inputs[1], node.origin.clone());
+    let label = origin.first().cloned().unwrap_or_else(|| "state".into());
+    let other: Vec<_> = readers.into_iter().filter(|(n, _)| *n != concat).collect();
+    let mut b = Builder::new(graph, &label);
+    b.origin = origin;
+    let identity: Vec<Poly> = (0..before.len()).map(Poly::var).collect();
+    // Concat's axes in the state's order, and back.
+    let mut to_state: Vec<Poly> = vec![Poly::ZERO; axes.len()];
+    let mut joined: Vec<Dim> = present.clone();
+    for (d, a) in axes.iter().enumerate() {
+        to_state[*a] = Poly::var(d);
+        joined[*a] = present[d].clone();
+    }
+    let to_concat: Vec<Poly> = axes.iter().map(|a| Poly::var(*a)).collect();
+    let new = b.view(new, new_shape, to_state)?;
+    let mut index: Vec<GatherAxis> = identity.iter().cloned().map(GatherAxis::Affine).collect();
+    index[growth.axis] = GatherAxis::Affine(&identity[growth.axis] + &length);
+    let after = b.push(Op::Scatter { reduce: None, index }, &[past, new])?;
+    let view = b.view(after, joined, to_concat)?;
+    if !other.is_empty() {
+        let old = b.view(past, before, identity)?;
+        for (n, i) in other {
+            graph.set_input(n, i, old);
+        }
+    }
+    graph.replace_uses(concat.into(), view);
+    Ok(after)
+}
