@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Runs every test: unit, kernel, conformance, models, fuzz. Installs what they need when it is missing:
-# two software Vulkan drivers (lavapipe, SwiftShader) and the Python package onnx.
+# two software Vulkan drivers (lavapipe, SwiftShader) and the Python packages onnx and onnxruntime.
 #
 #   scripts/test.sh [ARGUMENT ...]     options for `cargo test`
 #
@@ -11,9 +11,10 @@ export RUST_BACKTRACE="${RUST_BACKTRACE:-0}"
 
 source scripts/setup.sh
 need_drivers
-need_python onnx==1.23.2 numpy
+need_python onnx==1.23.2 numpy onnxruntime
 
 "$python" -W ignore scripts/node_cases.py
+"$python" -W ignore scripts/contrib_cases.py
 "$python" -W ignore scripts/reference.py light
 
 # Drivers on the CPU take a second to compile a tuned kernel: whole models run once here.

@@ -32,10 +32,20 @@ impl Outcome {
     }
 }
 
-fn cases(root: &Path, suite: &str) -> Result<Vec<Case>, String> {
-    let index = root.join(format!("{suite}.tsv"));
+/// Where cases come from.
+struct Suite {
+    /// What its lists are called in `tests/conformance`.
+    name: &'static str,
+    /// Its index in the folder of data, without `.tsv`.
+    index: &'static str,
+    /// What makes the data.
+    script: &'static str,
+}
+
+fn cases(root: &Path, suite: &Suite) -> Result<Vec<Case>, String> {
+    let index = root.join(format!("{}.tsv", suite.index));
     let text = std::fs::read_to_string(&index)
-        .map_err(|e| format!("{}: {e}; run scripts/node_cases.py", index.display()))?;
+        .map_err(|e| format!("{}: {e}; run scripts/{}", index.display(), suite.script))?;
     let mut cases = vec![];
     for line in text.lines() {
         let [name, rtol, atol, operators] = line.split('\t').collect::<Vec<_>>()[..] else {
@@ -136,9 +146,9 @@ fn by_operator(cases: &[Case], outcomes: &[Outcome]) -> String {
 }
 
 /// Compares with, or under `UPDATE_EXPECT` extends, the list of cases known to pass. Returns those that no longer do.
-fn expectations(suite: &str, cases: &[Case], outcomes: &[Outcome], may_grow: bool) -> Vec<String> {
+fn expectations(suite: &Suite, cases: &[Case], outcomes: &[Outcome], may_grow: bool) -> Vec<String> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/conformance");
-    let file = folder.join(format!("onnx_{suite}_passing.txt"));
+    let file = folder.join(format!("{}_passing.txt", suite.name));
     let text = std::fs::read_to_string(&file).unwrap_or_default();
     let known: BTreeSet<&str> = text.lines().filter(|l| !l.is_empty()).collect();
     let all = std::env::var_os("WGFC_CASES").is_none();
@@ -153,7 +163,7 @@ fn expectations(suite: &str, cases: &[Case], outcomes: &[Outcome], may_grow: boo
         std::fs::write(&file, union).expect("the list can be written");
         if all {
             let failing = table(cases, outcomes, |o| o.result.is_err(), false);
-            std::fs::write(folder.join(format!("onnx_{suite}_failing.tsv")), failing)
+            std::fs::write(folder.join(format!("{}_failing.tsv", suite.name)), failing)
                 .expect("the list can be written");
         }
     } else if may_grow && all {
@@ -178,16 +188,22 @@ fn expectations(suite: &str, cases: &[Case], outcomes: &[Outcome], may_grow: boo
 
 #[test]
 fn onnx_node_cases() {
-    run_suite("node");
+    run_suite(&Suite { name: "onnx_node", index: "node", script: "node_cases.py" });
 }
 
 #[test]
 fn onnx_exported_cases() {
-    run_suite("exported");
+    run_suite(&Suite { name: "onnx_exported", index: "exported", script: "node_cases.py" });
 }
 
-fn run_suite(suite: &str) {
-    let test = format!("onnx_{suite}_cases");
+/// Operators of exporters of language models, as ONNX Runtime computes them.
+#[test]
+fn contrib_cases() {
+    run_suite(&Suite { name: "contrib", index: "contrib", script: "contrib_cases.py" });
+}
+
+fn run_suite(suite: &Suite) {
+    let test = format!("{}_cases", suite.name);
     let root = crate::folder("WGFC_CONFORMANCE", "target/conformance");
     let cases = match cases(&root, suite) {
         Ok(all) => all.into_iter().filter(|c| crate::selected(&c.folder.name)).collect::<Vec<_>>(),
@@ -209,8 +225,9 @@ fn run_suite(suite: &str) {
     }
     let counts: Vec<String> = counts.iter().map(|(status, n)| format!("{n} {status}")).collect();
     let summary = format!(
-        "{} ONNX {suite} cases on {backend} in {:.0} s: {}",
+        "{} {} cases on {backend} in {:.0} s: {}",
         cases.len(),
+        suite.name,
         start.elapsed().as_secs_f64(),
         counts.join(", ")
     );
@@ -223,7 +240,7 @@ fn run_suite(suite: &str) {
             crate::say(format!("SLOW {}: {:.1} s", c.folder.name, o.seconds));
         }
     }
-    let stem = root.join(format!("report-{suite}-{}", backend.short()));
+    let stem = root.join(format!("report-{}-{}", suite.index, backend.short()));
     let report = format!("# {summary}\n{}", by_operator(&cases, &outcomes));
     std::fs::write(stem.with_extension("md"), report).expect("the report can be written");
     std::fs::write(stem.with_extension("tsv"), table(&cases, &outcomes, |_| true, true))

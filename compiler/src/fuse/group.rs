@@ -302,7 +302,7 @@ impl Grouper<'_> {
         }
         let node = self.graph.node(n);
         let (weight, heavy) = cost(&node.op);
-        let numel = self.estimate(Value::from(n));
+        let result = self.bytes(n.into(), self.estimate(n.into()));
         let loaded: i64 =
             node.inputs.iter().filter(|x| splat(self.graph, **x).is_none()).map(|x| self.loaded(n, *x)).sum();
         if loaded == 0 && !heavy {
@@ -318,24 +318,40 @@ impl Grouper<'_> {
             return false;
         }
         let often = readers.values().any(|r| *r == Read::Often);
-        // Reading the operands costs no more than reading the result would.
-        let expanding = !heavy && weight <= 16 && loaded <= numel;
+        // Reading the operands costs no more than reading the result would; or far less, as with
+        // weights that are dequantised where they are read.
+        let expanding = !heavy && weight <= 16 && loaded <= result;
+        if expanding && loaded <= result / 2 {
+            return true;
+        }
         match (often, readers.len()) {
             (false, 1) => true,
-            (false, 2..=3) => !heavy && weight <= 6 && loaded <= numel + numel / 4,
+            (false, 2..=3) => !heavy && weight <= 6 && loaded <= result + result / 4,
             (false, _) => expanding && weight <= 12,
-            (true, 1..=3) => !heavy && weight <= 4 && loaded <= numel + numel / 4,
-            (true, _) => expanding && loaded < numel,
+            (true, 1..=3) => !heavy && weight <= 4 && loaded <= result + result / 4,
+            (true, _) => expanding && loaded < result,
         }
     }
 
-    /// Elements of operand `x` that evaluating all of `n` reads.
+    /// Bytes of operand `x` that evaluating all of `n` reads: of what a view repeats, each once.
     fn loaded(&self, n: NodeId, x: Value) -> i64 {
-        let e = self.estimate(x);
-        match self.graph.node(n).op {
-            Op::Gather { .. } => e.min(self.estimate(Value::from(n))),
-            _ => e,
+        let mut e = self.estimate(x);
+        if let Op::Gather { .. } = self.graph.node(n).op {
+            e = e.min(self.estimate(n.into()));
         }
+        let mut source = x.node;
+        while let (Op::View { .. }, Some(from)) =
+            (&self.graph.node(source).op, self.graph.node(source).inputs.first())
+        {
+            e = e.min(self.estimate(*from));
+            source = from.node;
+        }
+        self.bytes(x, e)
+    }
+
+    /// Bytes of `n` elements of the type of `v`.
+    fn bytes(&self, v: Value, n: i64) -> i64 {
+        n.saturating_mul(self.graph.ty(v).dtype.bits() as i64) / 8
     }
 
     fn estimate(&self, v: Value) -> i64 {

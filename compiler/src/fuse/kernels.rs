@@ -75,14 +75,8 @@ pub fn copy_kernel<'a>(
     })
 }
 
-fn finish(
-    graph: &Graph,
-    unit: &Unit,
-    p: P,
-    family: Family,
-    stores: Vec<Store>,
-    inlined: Vec<(Value, ExprId)>,
-) -> Built {
+fn finish(graph: &Graph, unit: &Unit, p: P, family: Family, stores: Vec<Store>) -> Built {
+    let inlined = p.inlined();
     let inlined_nodes = inlined.iter().map(|(v, _)| v.node);
     let own = std::iter::once(unit.anchor).chain(unit.members.iter().copied());
     let mut nodes = origins(graph, own.chain(inlined_nodes));
@@ -99,8 +93,7 @@ fn elementwise<'a>(graph: &'a Graph, unit: &Unit, tensors: &mut Tensors<'a>) -> 
     let index = unflatten(&Poly::var(0), &ty.shape, &p.domain);
     let value = p.compute(v, &index, None)?;
     let stores = vec![Store { tensor, offset: Poly::var(0), value, guard: None }];
-    let inlined = p.inlined();
-    finish(graph, unit, p, Family::Map { elements }, stores, inlined)
+    finish(graph, unit, p, Family::Map { elements }, stores)
 }
 
 fn tensor_of(tensors: &Tensors, v: Value) -> Result<TensorId, String> {
@@ -190,9 +183,8 @@ fn row<'a>(
     let mut p = Puller::new(graph, tensors, vec![rows.clone(), len.clone()]);
     let e = p.pull(x, &index, None)?;
     let (reductions, result) = program(&mut p, e, ty.dtype);
-    let inlined = p.inlined();
     let stores = epilogue(graph, unit, &mut p, result, index)?;
-    finish(graph, unit, p, Family::Row { rows, len, reductions, row_stores: vec![] }, stores, inlined)
+    finish(graph, unit, p, Family::Row { rows, len, reductions, row_stores: vec![] }, stores)
 }
 
 fn acc(p: &mut P, i: u32, dtype: DType) -> ExprId {
@@ -264,12 +256,11 @@ fn reduce<'a>(
     let dtype = if matches!(kind, ReduceKind::Arg { .. }) { out } else { accumulate };
     let result = acc(&mut p, 0, dtype);
     let result = p.cast(result, out);
-    let inlined = p.inlined();
     let at =
         index.into_iter().enumerate().map(|(d, i)| if axes.contains(&d) { Poly::ZERO } else { i }).collect();
     let row_stores = epilogue(graph, unit, &mut p, result, at)?;
     let reductions = vec![Reduction { kind, value, dtype }];
-    finish(graph, unit, p, Family::Row { rows, len, reductions, row_stores }, vec![], inlined)
+    finish(graph, unit, p, Family::Row { rows, len, reductions, row_stores }, vec![])
 }
 
 fn cumulate<'a>(
@@ -289,7 +280,6 @@ fn cumulate<'a>(
     let value = p.cast(value, dtype);
     let result = acc(&mut p, 0, dtype);
     let result = p.cast(result, ty.dtype);
-    let inlined = p.inlined();
     let stores = epilogue(graph, unit, &mut p, result, index)?;
     let kind = match op {
         ReduceOp::Sum => ReduceKind::Sum,
@@ -298,7 +288,7 @@ fn cumulate<'a>(
         ReduceOp::Min => ReduceKind::Min,
     };
     let reduction = Reduction { kind, value, dtype };
-    finish(graph, unit, p, Family::Scan { rows, len, reduction, exclusive, reverse }, stores, inlined)
+    finish(graph, unit, p, Family::Scan { rows, len, reduction, exclusive, reverse }, stores)
 }
 
 fn contract<'a>(graph: &'a Graph, unit: &Unit, c: &Contract, tensors: &mut Tensors<'a>) -> Built {
@@ -336,7 +326,6 @@ fn contract<'a>(graph: &'a Graph, unit: &Unit, c: &Contract, tensors: &mut Tenso
         let (a, b) = (p.cast(a, DType::F32), p.cast(b, DType::F32));
         let result = acc(&mut p, 0, DType::F32);
         let result = p.cast(result, out);
-        let inlined = p.inlined();
         let stores = epilogue(graph, unit, &mut p, result, at(&c.out))?;
         return finish(
             graph,
@@ -344,15 +333,13 @@ fn contract<'a>(graph: &'a Graph, unit: &Unit, c: &Contract, tensors: &mut Tenso
             p,
             Family::Matmul { batch, m, n, k, a, b: vec![b], sums: vec![] },
             stores,
-            inlined,
         );
     }
     let value = p.binary(BinaryOp::Mul, a, b);
     let result = acc(&mut p, 0, out);
-    let inlined = p.inlined();
     let row_stores = epilogue(graph, unit, &mut p, result, at(&c.out))?;
     let reductions = vec![Reduction { kind: ReduceKind::Sum, value, dtype: out }];
-    finish(graph, unit, p, Family::Row { rows, len: k, reductions, row_stores }, vec![], inlined)
+    finish(graph, unit, p, Family::Row { rows, len: k, reductions, row_stores }, vec![])
 }
 
 fn attention<'a>(graph: &'a Graph, unit: &Unit, scale: f32, tensors: &mut Tensors<'a>) -> Built {
@@ -388,9 +375,8 @@ fn attention<'a>(graph: &'a Graph, unit: &Unit, scale: f32, tensors: &mut Tensor
     };
     let result = acc(&mut p, 0, f);
     let result = p.cast(result, node.outputs[0].dtype);
-    let inlined = p.inlined();
     let stores = epilogue(graph, unit, &mut p, result, at(1, 4))?;
-    finish(graph, unit, p, Family::Attention { batch, s, t, d, e, q, k, v, mask, scale }, stores, inlined)
+    finish(graph, unit, p, Family::Attention { batch, s, t, d, e, q, k, v, mask, scale }, stores)
 }
 
 /// Every element counts the elements that come before it in order; that is its place.
@@ -429,14 +415,13 @@ fn top_k<'a>(
     to[axis] = Poly::atom(Atom::Data(rank));
     let offset = flat_offset(&node.outputs[0].shape, &to, &p.domain);
     let position = p.cast(i, DType::I64);
-    let inlined = p.inlined();
     let mut row_stores = vec![];
     for v in &unit.outputs {
         let value = if v.port == 0 { mine } else { position };
         row_stores.push(Store { tensor: tensor_of(p.memory, *v)?, offset: offset.clone(), value, guard });
     }
     let reductions = vec![Reduction { kind: ReduceKind::Sum, value, dtype: DType::I32 }];
-    finish(graph, unit, p, Family::Row { rows, len, reductions, row_stores }, vec![], inlined)
+    finish(graph, unit, p, Family::Row { rows, len, reductions, row_stores }, vec![])
 }
 
 /// Every element of the result looks through the updates for those that are its own.
@@ -496,10 +481,9 @@ fn scatter<'a>(
             (kind, value, r)
         }
     };
-    let inlined = p.inlined();
     let row_stores = epilogue(graph, unit, &mut p, result, at)?;
     let reductions = vec![Reduction { kind, value, dtype }];
-    finish(graph, unit, p, Family::Row { rows, len, reductions, row_stores }, vec![], inlined)
+    finish(graph, unit, p, Family::Row { rows, len, reductions, row_stores }, vec![])
 }
 
 /// Every update goes to its place; the rest stays. Which of two updates of one place stands is open.

@@ -16,6 +16,7 @@ mod gather;
 mod matmul;
 mod norm;
 mod pool;
+mod quantized;
 mod reduce;
 mod select;
 mod shape;
@@ -41,6 +42,7 @@ const TABLE: &[&[OpDef]] = &[
     matmul::OPS,
     norm::OPS,
     pool::OPS,
+    quantized::OPS,
     reduce::OPS,
     select::OPS,
     shape::OPS,
