@@ -517,8 +517,7 @@ fn scatter_in_place<'a>(
     }
     let value = p.pull(node.inputs[1], &from, None)?;
     let offset = flat_offset(shape, &to, &p.domain);
-    let inlined = p.inlined();
-    finish(graph, unit, p, Family::Map { elements }, vec![Store { tensor, offset, value, guard }], inlined)
+    finish(graph, unit, p, Family::Map { elements }, vec![Store { tensor, offset, value, guard }])
 }
 
 /// The most negative finite value of a type.
