@@ -153,6 +153,118 @@ def attention():
     m.save(feed(1, 1), feed(2, 7), feed(1, 70))
 
 
+def decoder():
+    """Two layers of a decoder with a growing cache: RMS norms, rotary positions, 4 heads on 2 of keys, SwiGLU."""
+    d, heads, kv, hd, vocab, layers = 24, 4, 2, 6, 37, 2
+    past_shape, present_shape = [1, kv, "past", hd], [1, kv, "past + seq", hd]
+    caches = [f"{i}.{which}" for i in range(layers) for which in ["key", "value"]]
+    m = Model(
+        "decoder",
+        [("input_ids", INT64, [1, "seq"]), ("attention_mask", INT64, [1, "past + seq"]), ("position_ids", INT64, [1, "seq"])]
+        + [(f"past_key_values.{c}", FLOAT, past_shape) for c in caches],
+        [("logits", FLOAT, [1, "seq", vocab])] + [(f"present.{c}", FLOAT, present_shape) for c in caches],
+    )
+    for name, value in [("zero", 0), ("one", 1)]:
+        m.constant(name, np.int64(value))
+    for axis in [1, 2, 3]:
+        m.constant(f"axis{axis}", [axis])
+
+    # True where a query may look: at keys up to its own place that the mask does not hide.
+    m.op("Shape", ["attention_mask"], "mask_shape")
+    m.op("Gather", ["mask_shape", "one"], "total")
+    m.op("Shape", ["past_key_values.0.key"], "past_key_shape")
+    m.op("Gather", ["past_key_shape", m.constant("two", np.int64(2))], "past_length")
+    m.op("Range", ["zero", "total", "one"], "columns")
+    m.op("Range", ["past_length", "total", "one"], "places")
+    m.op("Unsqueeze", ["places", "axis1"], "rows")
+    m.op("LessOrEqual", ["columns", "rows"], "causal")
+    m.op("Cast", ["attention_mask"], "wanted", to=BOOL)
+    m.op("Unsqueeze", ["wanted", m.constant("axes12", [1, 2])], "wanted4")
+    m.op("And", ["causal", "wanted4"], "visible")
+
+    m.op("Cast", ["position_ids"], "positions", to=FLOAT)
+    m.op("Unsqueeze", ["positions", "axis2"], "positions3")
+    m.constant("frequencies", (100.0 ** (-np.arange(hd // 2) / (hd // 2))).astype(np.float32))
+    m.op("Mul", ["positions3", "frequencies"], "half_angles")
+    m.op("Concat", ["half_angles", "half_angles"], "angles3", axis=-1)
+    m.op("Unsqueeze", ["angles3", "axis1"], "angles")
+    m.op("Cos", ["angles"], "cos")
+    m.op("Sin", ["angles"], "sin")
+
+    def norm(x, out):
+        m.op("Pow", [x, m.constant(f"{out}/exponent", np.float32(2))], f"{out}/square")
+        m.op("ReduceMean", [f"{out}/square", m.constant(f"{out}/axes", [-1])], f"{out}/mean")
+        m.op("Add", [f"{out}/mean", m.constant(f"{out}/epsilon", np.float32(1e-6))], f"{out}/variance")
+        m.op("Sqrt", [f"{out}/variance"], f"{out}/deviation")
+        m.op("Div", [x, f"{out}/deviation"], f"{out}/normal")
+        gain = m.constant(f"{out}/gain", (1 + 0.1 * m.rng.standard_normal(d)).astype(np.float32))
+        return m.op("Mul", [f"{out}/normal", gain], out)
+
+    def heads_of(x, which, n, at):
+        out = f"{at}/{which}"
+        m.op("MatMul", [x, m.weight(f"{out}/w", d, n * hd)], f"{out}/product")
+        m.op("Add", [f"{out}/product", m.weight(f"{out}/b", n * hd)], f"{out}/biased")
+        m.op("Reshape", [f"{out}/biased", m.constant(f"{out}/split", [0, 0, n, hd])], f"{out}/rows")
+        return m.op("Transpose", [f"{out}/rows"], out, perm=[0, 2, 1, 3])
+
+    def rotary(x):
+        m.op("Slice", [x, m.constant(f"{x}/0", [0]), m.constant(f"{x}/half", [hd // 2]), "axis3"], f"{x}/left")
+        m.op("Slice", [x, f"{x}/half", m.constant(f"{x}/all", [hd]), "axis3"], f"{x}/right")
+        m.op("Neg", [f"{x}/right"], f"{x}/negative")
+        m.op("Concat", [f"{x}/negative", f"{x}/left"], f"{x}/turned", axis=-1)
+        m.op("Mul", [x, "cos"], f"{x}/cos")
+        m.op("Mul", [f"{x}/turned", "sin"], f"{x}/sin")
+        return m.op("Add", [f"{x}/cos", f"{x}/sin"], f"{x}/rotated")
+
+    def repeat(x):
+        m.op("Unsqueeze", [x, "axis2"], f"{x}/grouped")
+        m.op("Expand", [f"{x}/grouped", m.constant(f"{x}/times", [1, 1, heads // kv, 1, 1])], f"{x}/repeated")
+        return m.op("Reshape", [f"{x}/repeated", m.constant(f"{x}/flat", [1, heads, -1, hd])], f"{x}/heads")
+
+    m.op("Gather", [m.weight("embedding", vocab, d, scale=1), "input_ids"], "x0")
+    x = "x0"
+    for i in range(layers):
+        at = f"layer{i}"
+        h = norm(x, f"{at}/norm")
+        q = rotary(heads_of(h, "q", heads, at))
+        k = rotary(heads_of(h, "k", kv, at))
+        v = heads_of(h, "v", kv, at)
+        m.op("Concat", [f"past_key_values.{i}.key", k], f"present.{i}.key", axis=2)
+        m.op("Concat", [f"past_key_values.{i}.value", v], f"present.{i}.value", axis=2)
+        m.op("Transpose", [repeat(f"present.{i}.key")], f"{at}/keys", perm=[0, 1, 3, 2])
+        m.op("MatMul", [q, f"{at}/keys"], f"{at}/products")
+        m.op("Mul", [f"{at}/products", m.constant(f"{at}/scale", np.float32(hd**-0.5))], f"{at}/scaled")
+        least = m.constant(f"{at}/least", np.float32(np.finfo(np.float32).min))
+        m.op("Where", ["visible", f"{at}/scaled", least], f"{at}/scores")
+        m.op("Softmax", [f"{at}/scores"], f"{at}/weights", axis=-1)
+        m.op("MatMul", [f"{at}/weights", repeat(f"present.{i}.value")], f"{at}/context")
+        m.op("Transpose", [f"{at}/context"], f"{at}/context_rows", perm=[0, 2, 1, 3])
+        m.op("Reshape", [f"{at}/context_rows", m.constant(f"{at}/joined", [0, 0, heads * hd])], f"{at}/joined_rows")
+        m.op("MatMul", [f"{at}/joined_rows", m.weight(f"{at}/o", heads * hd, d)], f"{at}/attention")
+        x = m.op("Add", [x, f"{at}/attention"], f"{at}/middle")
+        h = norm(x, f"{at}/norm2")
+        m.op("MatMul", [h, m.weight(f"{at}/gate/w", d, 41)], f"{at}/gate")
+        m.op("MatMul", [h, m.weight(f"{at}/up/w", d, 41)], f"{at}/up")
+        m.op("Sigmoid", [f"{at}/gate"], f"{at}/sigmoid")
+        m.op("Mul", [f"{at}/gate", f"{at}/sigmoid"], f"{at}/silu")
+        m.op("Mul", [f"{at}/silu", f"{at}/up"], f"{at}/product")
+        m.op("MatMul", [f"{at}/product", m.weight(f"{at}/down", 41, d)], f"{at}/mlp")
+        x = m.op("Add", [x, f"{at}/mlp"], f"{at}/out")
+    m.op("MatMul", [norm(x, "last"), m.weight("head", d, vocab)], "logits")
+
+    def feed(past, seq):
+        cache = {f"past_key_values.{c}": m.rng.standard_normal((1, kv, past, hd), dtype=np.float32) for c in caches}
+        return cache | {
+            "input_ids": m.rng.integers(0, vocab, (1, seq)),
+            "attention_mask": np.ones((1, past + seq), np.int64),
+            "position_ids": np.arange(past, past + seq)[None],
+        }
+
+    hidden = feed(4, 3)
+    hidden["attention_mask"][0, :2] = 0
+    m.save(feed(0, 5), feed(5, 1), hidden)
+
+
 def integers():
     """Exact 64-bit arithmetic: values beyond 32 bits, negative division, running sums, positions."""
     m = Model(
@@ -212,7 +324,7 @@ def main():
     sys.exit(__doc__) if len(sys.argv) > 1 else None
     bandwidth(mask=False)
     bandwidth(mask=True)
-    for make in [mlp, conv, attention, integers, booleans, half]:
+    for make in [mlp, conv, attention, decoder, integers, booleans, half]:
         make()
 
 

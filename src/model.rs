@@ -192,6 +192,11 @@ pub fn device_error(e: RunError) -> Error {
     match e {
         RunError::Inputs(bad) => Error::Usage(bad.iter().map(|b| Problem::new(b.to_string())).collect()),
         RunError::Constraint { .. } => Error::usage(message, "give inputs whose shapes agree"),
+        RunError::StateFull { .. } => Error::usage(
+            message,
+            "start anew, give a shorter input, or compile with room for more positions (--capacity)",
+        ),
+        RunError::State { .. } => Error::Usage(vec![Problem::new(message)]),
         RunError::Unknown { .. } => Error::Usage(vec![Problem::new(message)]),
         RunError::WeightAbsent { .. } => Error::usage(
             message,

@@ -80,7 +80,9 @@ pub fn bind_symbols(
     let mut env: BTreeMap<&str, (i64, String)> = BTreeMap::new();
     for s in &program.symbols {
         if let Some(v) = fixed.get(s) {
-            env.insert(s, (*v, "set by the caller".to_owned()));
+            let length = program.states.iter().any(|t| t.growth.as_ref().is_some_and(|g| g.length == *s));
+            let from = if length { "the length of the states" } else { "set by the caller" };
+            env.insert(s, (*v, from.to_owned()));
         }
     }
     let mut bad = Vec::new();

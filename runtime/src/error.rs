@@ -112,6 +112,26 @@ pub enum RunError {
         /// What there is.
         known: String,
     },
+    /// A run would fill a state beyond its capacity. Nothing has been run.
+    #[error("state \"{state}\" holds {length} of at most {capacity} positions: {request} more do not fit")]
+    StateFull {
+        /// The state.
+        state: String,
+        /// Positions in use.
+        length: i64,
+        /// Positions that the run would add.
+        request: i64,
+        /// Positions there are.
+        capacity: i64,
+    },
+    /// A state cannot be used like this.
+    #[error("state \"{state}\": {message}")]
+    State {
+        /// The state.
+        state: String,
+        /// Why.
+        message: String,
+    },
     /// wgpu refused a call. This is a bug in wgfc, or an edited plan.
     #[error("{what}: {message}")]
     Gpu {

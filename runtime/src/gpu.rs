@@ -356,6 +356,15 @@ impl Gpu {
         .await
     }
 
+    /// [`Gpu::storage`] that is bound as a whole.
+    pub(crate) async fn resident(&self, what: &str, size: u64) -> Result<wgpu::Buffer, RunError> {
+        let have = self.profile().binding_bytes;
+        if size > have {
+            return Err(RunError::Limits { what: format!("{what} (one binding, bytes)"), need: size, have });
+        }
+        self.storage(what, size).await
+    }
+
     /// A buffer that kernels can bind and that can be copied from and to.
     pub(crate) async fn storage(&self, what: &str, bytes: u64) -> Result<wgpu::Buffer, RunError> {
         let usage = wgpu::BufferUsages::STORAGE | wgpu::BufferUsages::COPY_SRC | wgpu::BufferUsages::COPY_DST;

@@ -29,6 +29,7 @@ pub mod kernel;
 pub mod measure;
 pub mod profile;
 pub mod session;
+pub mod state;
 pub mod tensor;
 pub mod testing;
 mod wait;

@@ -67,12 +67,13 @@ pub(crate) fn median(mut v: Vec<f64>) -> Option<f64> {
 }
 
 impl Session {
-    /// Runs `runs` times (at least once) with and without timestamps. States advance with every run.
+    /// Runs `runs` times (at least once) with and without timestamps. States that grow keep their lengths;
+    /// others advance with every run.
     pub async fn profile(&mut self, inputs: &[(&str, Tensor)], runs: usize) -> Result<Profile, RunError> {
         let runs = runs.max(1);
         let inputs: Vec<_> = inputs.iter().map(|(n, t)| (*n, Value::Host(t.clone()))).collect();
         let gpu = self.gpu.clone();
-        self.run_values(&inputs, None).await?;
+        self.run_once(&inputs, None).await?;
         let (mut record, mut submit, mut wall, mut trip) = (vec![], vec![], vec![], vec![]);
         for _ in 0..runs {
             let start = now();
@@ -89,7 +90,7 @@ impl Session {
         }
         for _ in 0..runs {
             let start = now();
-            self.run_values(&inputs, None).await?;
+            self.run_once(&inputs, None).await?;
             trip.extend(since(start));
         }
         let ready = self.prepare(&inputs).await?;

@@ -5,10 +5,12 @@ use crate::check;
 use crate::error::{BadInput, RunError};
 use crate::gpu::Gpu;
 use crate::kernel::{self, Checks, Pipeline};
+use crate::state::{self, StateSet};
 use crate::tensor::{self, DeviceTensor, Memory};
 use std::collections::{BTreeMap, HashMap};
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use wgfc_ir::program::{Buffer, BufferKind};
+use wgfc_ir::tensor::{ByteOwner, Data};
 use wgfc_ir::{DType, Program, Tensor};
 
 /// Shape bindings, prepared plans and bind groups kept at most (the latter per dispatch).
@@ -95,24 +97,45 @@ impl Plan {
     }
 }
 
+/// The outputs asked for, by name, and the lengths of the states afterwards.
+type Ran = (Vec<(String, Tensor)>, Vec<(String, i64)>);
+
 /// What one run needs once its inputs are in place.
 #[derive(Debug)]
 pub(crate) struct Ready {
     pub(crate) plan: Arc<Plan>,
     pub(crate) outputs: Vec<DeviceTensor>,
+    /// How long the states will be once it has run.
+    lengths: Vec<(String, i64)>,
     /// Keeps pooled input buffers from being handed out again before the run is submitted.
     _inputs: Vec<Arc<Memory>>,
+}
+
+/// A weight on the device. Its key is where its bytes begin on the host and how many they are; the
+/// reference keeps that address from being another's without keeping the bytes.
+#[derive(Clone)]
+struct Uploaded {
+    _owner: Weak<dyn ByteOwner>,
+    buffer: wgpu::Buffer,
+}
+
+impl std::fmt::Debug for Uploaded {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        self.buffer.fmt(f)
+    }
 }
 
 /// A loaded program. See the [crate] for an example.
 #[derive(Debug)]
 pub struct Session {
     pub(crate) gpu: Gpu,
+    pub(crate) checks: Checks,
     pub(crate) program: Program,
     pub(crate) pipelines: Vec<Pipeline>,
     /// Weights and states, by buffer.
     resident: Vec<Option<wgpu::Buffer>>,
-    states: BTreeMap<String, wgpu::Buffer>,
+    weights: HashMap<(usize, usize, usize), Uploaded>,
+    pub(crate) states: Arc<StateSet>,
     arenas: Vec<wgpu::Buffer>,
     dims: wgpu::Buffer,
     dims_written: Option<Vec<i64>>,
@@ -141,11 +164,39 @@ impl Session {
         program: &Program,
         options: SessionOptions,
     ) -> Result<Session, RunError> {
+        Session::build(gpu, program, options, None).await
+    }
+
+    /// With the weights and on the states of `kin`, as far as they are the same.
+    pub(crate) async fn build(
+        gpu: &Gpu,
+        program: &Program,
+        options: SessionOptions,
+        kin: Option<&Session>,
+    ) -> Result<Session, RunError> {
         let problems = check::check(program);
         if !problems.is_empty() {
             return Err(RunError::Plan(problems));
         }
         let pipelines = kernel::compile_all(gpu, &program.kernels, options.checks).await?;
+        let mut session = Session::empty(gpu, program, options.checks, pipelines).await?;
+        let states = match kin {
+            Some(kin) => kin.states.clone(),
+            None => Arc::new(StateSet::new(gpu, program).await?),
+        };
+        session.place_states(states);
+        session.weights = kin.map_or_else(HashMap::new, |k| k.weights.clone());
+        session.upload(program).await?;
+        Ok(session)
+    }
+
+    /// Without weights and states.
+    async fn empty(
+        gpu: &Gpu,
+        program: &Program,
+        checks: Checks,
+        pipelines: Vec<Pipeline>,
+    ) -> Result<Session, RunError> {
         let dims_bytes = (program.symbols.len() as u64 * 4).next_multiple_of(16).max(16);
         let usage = wgpu::BufferUsages::UNIFORM | wgpu::BufferUsages::COPY_DST;
         let dims = gpu.buffer("dimensions", dims_bytes, usage).await?;
@@ -153,11 +204,14 @@ impl Session {
             BufferKind::Arena { arena, .. } => Some(arena + 1),
             _ => None,
         });
-        let mut session = Session {
+        // Weights are not kept on the host; cloning a map of shared bytes to drop it is cheap.
+        Ok(Session {
             gpu: gpu.clone(),
+            checks,
             pipelines,
             resident: vec![None; program.buffers.len()],
-            states: BTreeMap::new(),
+            weights: HashMap::new(),
+            states: Arc::default(),
             arenas: Vec::with_capacity(arenas.max().unwrap_or(0)),
             dims,
             dims_written: None,
@@ -168,65 +222,62 @@ impl Session {
             staging: None,
             symbols: BTreeMap::new(),
             program: Program { weights: BTreeMap::new(), ..program.clone() },
-        };
-        session.upload(program).await?;
-        Ok(session)
+        })
     }
 
-    /// Weights and states.
+    /// Puts the weights on the device, or finds them there.
     async fn upload(&mut self, program: &Program) -> Result<(), RunError> {
-        let mut weights: BTreeMap<&str, wgpu::Buffer> = BTreeMap::new();
         let mut pending = 0;
         for (i, b) in program.buffers.iter().enumerate() {
-            match &b.kind {
-                BufferKind::Weight { name } => {
-                    if let Some(same) = weights.get(name.as_str()) {
-                        self.resident[i] = Some(same.clone());
-                        continue;
-                    }
-                    let bytes = program.weights.get(name).and_then(Tensor::bytes);
-                    let bytes = bytes.ok_or_else(|| RunError::WeightAbsent { name: name.clone() })?;
-                    let size = bytes.len().next_multiple_of(4).max(16) as u64;
-                    let buffer = self.resident_buffer(&format!("weight \"{name}\""), size).await?;
-                    for (n, chunk) in bytes.chunks(WEIGHT_CHUNK).enumerate() {
-                        let offset = (n * WEIGHT_CHUNK) as u64;
-                        let what = format!("uploading weight \"{name}\"");
-                        self.gpu.scoped(&what, || self.gpu.write(&buffer, offset, chunk)).await?;
-                        pending += chunk.len();
-                        if pending >= WEIGHT_BATCH {
-                            self.gpu.scoped(&what, || self.gpu.queue().submit([])).await?;
-                            self.gpu.wait().await?;
-                            pending = 0;
-                        }
-                    }
-                    weights.insert(name, buffer.clone());
-                    self.resident[i] = Some(buffer);
-                }
-                BufferKind::State { name } => {
-                    if let Some(same) = self.states.get(name) {
-                        self.resident[i] = Some(same.clone());
-                        continue;
-                    }
-                    let n = b.elements.as_const().and_then(|n| usize::try_from(n).ok()).unwrap_or(0);
-                    let size = Buffer::byte_size(b.dtype, n) as u64;
-                    // WebGPU buffers start as zeros.
-                    let buffer = self.resident_buffer(&format!("state \"{name}\""), size).await?;
-                    self.states.insert(name.clone(), buffer.clone());
-                    self.resident[i] = Some(buffer);
-                }
-                _ => {}
+            let BufferKind::Weight { name } = &b.kind else { continue };
+            let absent = || RunError::WeightAbsent { name: name.clone() };
+            let tensor = program.weights.get(name).ok_or_else(absent)?;
+            let Data::Bytes { owner, offset, len } = &tensor.data else { return Err(absent()) };
+            let key = (Arc::as_ptr(owner).cast::<()>() as usize, *offset, *len);
+            if let Some(same) = self.weights.get(&key) {
+                self.resident[i] = Some(same.buffer.clone());
+                continue;
             }
+            let bytes = tensor.bytes().ok_or_else(absent)?;
+            let size = bytes.len().next_multiple_of(4).max(16) as u64;
+            let buffer = self.gpu.resident(&format!("weight \"{name}\""), size).await?;
+            for (n, chunk) in bytes.chunks(WEIGHT_CHUNK).enumerate() {
+                let offset = (n * WEIGHT_CHUNK) as u64;
+                let what = format!("uploading weight \"{name}\"");
+                self.gpu.scoped(&what, || self.gpu.write(&buffer, offset, chunk)).await?;
+                pending += chunk.len();
+                if pending >= WEIGHT_BATCH {
+                    self.gpu.scoped(&what, || self.gpu.queue().submit([])).await?;
+                    self.gpu.wait().await?;
+                    pending = 0;
+                }
+            }
+            let uploaded = Uploaded { _owner: Arc::downgrade(owner), buffer: buffer.clone() };
+            self.weights.insert(key, uploaded);
+            self.resident[i] = Some(buffer);
         }
         self.gpu.scoped("uploading the weights", || self.gpu.queue().submit([])).await?;
         self.gpu.health()
     }
 
-    async fn resident_buffer(&self, what: &str, size: u64) -> Result<wgpu::Buffer, RunError> {
-        let have = self.gpu.profile().binding_bytes;
-        if size > have {
-            return Err(RunError::Limits { what: format!("{what} (one binding, bytes)"), need: size, have });
+    /// Points the buffers of states at `states`.
+    fn place_states(&mut self, states: Arc<StateSet>) {
+        for (slot, b) in self.resident.iter_mut().zip(&self.program.buffers) {
+            if let BufferKind::State { name } = &b.kind {
+                *slot = states.buffer(name).cloned();
+            }
         }
-        self.gpu.storage(what, size).await
+        self.states = states;
+    }
+
+    /// A session of the same program with the same pipelines and weights on these states.
+    pub(crate) async fn twin(&self, states: Arc<StateSet>) -> Result<Session, RunError> {
+        let mut twin = Session::empty(&self.gpu, &self.program, self.checks, self.pipelines.clone()).await?;
+        twin.resident = self.resident.clone();
+        twin.weights = self.weights.clone();
+        twin.symbols = self.symbols.clone();
+        twin.place_states(states);
+        Ok(twin)
     }
 
     /// The device it runs on.
@@ -238,42 +289,20 @@ impl Session {
         &self.program
     }
 
-    /// Gives a symbol that no input's shape determines (the position in a cache, say) its value for the
-    /// runs to come.
+    /// Gives a symbol that no input's shape determines its value for the runs to come. A symbol that is
+    /// the length of states has one already, which grows from run to run; this sets it, and the caller
+    /// vouches for what the states then hold.
     pub fn set_symbol(&mut self, name: &str, value: i64) -> Result<(), RunError> {
         if !self.program.symbols.iter().any(|s| s == name) {
             return Err(self.unknown("symbol", name, self.program.symbols.iter()));
         }
-        self.symbols.insert(name.to_owned(), value);
+        if !self.set_length(name, value)? {
+            self.symbols.insert(name.to_owned(), value);
+        }
         Ok(())
     }
 
-    /// Sets all states to zero.
-    pub async fn reset(&mut self) -> Result<(), RunError> {
-        let gpu = self.gpu.clone();
-        gpu.scoped("resetting the states", || {
-            let mut encoder = gpu.device().create_command_encoder(&Default::default());
-            for s in self.states.values() {
-                encoder.clear_buffer(s, 0, None);
-            }
-            gpu.queue().submit([encoder.finish()]);
-        })
-        .await
-    }
-
-    /// Sets one state to zero.
-    pub async fn reset_state(&mut self, name: &str) -> Result<(), RunError> {
-        let state = self.states.get(name).ok_or_else(|| self.unknown("state", name, self.states.keys()))?;
-        self.gpu
-            .scoped("resetting a state", || {
-                let mut encoder = self.gpu.device().create_command_encoder(&Default::default());
-                encoder.clear_buffer(state, 0, None);
-                self.gpu.queue().submit([encoder.finish()]);
-            })
-            .await
-    }
-
-    fn unknown<'a>(
+    pub(crate) fn unknown<'a>(
         &self,
         what: &'static str,
         name: &str,
@@ -310,6 +339,17 @@ impl Session {
         inputs: &[(&str, Value)],
         outputs: Option<&[&str]>,
     ) -> Result<Vec<(String, Tensor)>, RunError> {
+        let (results, lengths) = self.run_once(inputs, outputs).await?;
+        self.advance(&lengths);
+        Ok(results)
+    }
+
+    /// One run, after which the states have the lengths that are returned, if they shall.
+    pub(crate) async fn run_once(
+        &mut self,
+        inputs: &[(&str, Value)],
+        outputs: Option<&[&str]>,
+    ) -> Result<Ran, RunError> {
         let wanted: Vec<usize> = match outputs {
             None => (0..self.program.outputs.len()).collect(),
             Some(names) => {
@@ -332,7 +372,7 @@ impl Session {
         let values = tensor::collect(&gpu, &read, &ranges, &staging).await?;
         self.staging = Some(staging);
         let name = |i: usize| self.program.outputs[i].name.clone();
-        Ok(wanted.into_iter().map(name).zip(values).collect())
+        Ok((wanted.into_iter().map(name).zip(values).collect(), ready.lengths))
     }
 
     /// Runs and leaves the outputs on the device. Nothing is waited for: reading an output, or using it
@@ -343,6 +383,7 @@ impl Session {
     ) -> Result<Vec<(String, DeviceTensor)>, RunError> {
         let ready = self.prepare(inputs).await?;
         self.submit(&ready).await?;
+        self.advance(&ready.lengths);
         Ok(self.program.outputs.iter().map(|p| p.name.clone()).zip(ready.outputs).collect())
     }
 
@@ -407,7 +448,10 @@ impl Session {
             inputs.iter().map(|(name, v)| Given { name, dtype: v.dtype(), shape: v.shape() }).collect();
         let order = bind::match_inputs(&self.program, &given)?;
         let shapes: Vec<&[usize]> = order.iter().map(|i| given[*i].shape).collect();
-        let values = bind::bind_symbols(&self.program, &shapes, &self.symbols)?;
+        let mut fixed = self.symbols.clone();
+        fixed.extend(self.states.lengths());
+        let values = bind::bind_symbols(&self.program, &shapes, &fixed)?;
+        let lengths = state::lengths_after(&self.program, &values)?;
         let bound = self.bind(values)?;
         let arenas_changed = self.grow_arenas(&bound).await?;
         if arenas_changed {
@@ -433,7 +477,7 @@ impl Session {
             self.dims_written = Some(bound.values.clone());
         }
         let plan = self.plan(bound, &placed, &outputs).await?;
-        Ok(Ready { plan, outputs, _inputs: placed })
+        Ok(Ready { plan, outputs, lengths, _inputs: placed })
     }
 
     fn bind(&mut self, values: Vec<i64>) -> Result<Arc<Bound>, RunError> {

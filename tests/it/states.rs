@@ -1,12 +1,13 @@
 //! States on devices: the same numbers as the evaluator's, run after run.
 
 use std::collections::BTreeMap;
-use wgfc_compiler::{Fusion, Options};
+use wgfc_compiler::import::{NoExternalData, import};
+use wgfc_compiler::{Fusion, Options, States};
 use wgfc_ir::eval::{StateValues, evaluate_from};
 use wgfc_ir::program::Stats;
-use wgfc_ir::{Graph, Tensor};
-use wgfc_runtime::Session;
+use wgfc_ir::{Graph, Program, Tensor};
 use wgfc_runtime::testing::gpus;
+use wgfc_runtime::{RunError, Session};
 
 const CACHES: &str = r#"
 graph (x: %2, at: %3) -> (y: %9, z: %14) {
@@ -59,12 +60,9 @@ fn several_runs_agree_with_the_evaluator() {
         for gpu in gpus() {
             let mut session = Session::new_blocking(gpu, &program).unwrap();
             let mut states = StateValues::default();
-            let mut past = 0;
             for (step, seq) in [5, 1, 1, 7, 3].into_iter().enumerate() {
                 let given = inputs(step, seq);
                 let want = evaluate_from(&graph, &given, &mut states).unwrap();
-                session.set_symbol("past", past).unwrap();
-                past += seq as i64;
                 let named: Vec<_> = given.iter().map(|(n, t)| (n.as_str(), t.clone())).collect();
                 let got = session.run_blocking(&named).unwrap();
                 for ((name, got), want) in got.iter().zip(&want) {
@@ -75,4 +73,213 @@ fn several_runs_agree_with_the_evaluator() {
             }
         }
     }
+}
+
+fn decoder_bytes() -> Vec<u8> {
+    let path = format!("{}/fixtures/small/decoder/model.onnx", env!("CARGO_MANIFEST_DIR"));
+    std::fs::read(path).unwrap()
+}
+
+const CAPACITY: usize = 23;
+
+/// The decoder with its cache as states, for `seq` tokens a run or any number.
+fn decoder(seq: Option<i64>, fusion: Fusion) -> Program {
+    let options = Options {
+        fusion,
+        states: States::Auto { capacity: CAPACITY },
+        dims: seq.map(|s| ("seq".to_owned(), s)).into_iter().collect(),
+        ..Options::default()
+    };
+    wgfc_compiler::compile(&decoder_bytes(), &NoExternalData, &options).unwrap()
+}
+
+/// The model as it is, on the evaluator, with its past in hand.
+struct Reference {
+    graph: Graph,
+    past: BTreeMap<String, Tensor>,
+    length: usize,
+}
+
+fn tokens(ids: &[i64], past: usize) -> Vec<(String, Tensor)> {
+    let n = ids.len();
+    let positions: Vec<i64> = (past..past + n).map(|p| p as i64).collect();
+    [
+        ("input_ids", Tensor::from_i64(vec![1, n], ids)),
+        ("attention_mask", Tensor::from_i64(vec![1, past + n], &vec![1; past + n])),
+        ("position_ids", Tensor::from_i64(vec![1, n], &positions)),
+    ]
+    .map(|(n, t)| (n.to_owned(), t))
+    .to_vec()
+}
+
+impl Reference {
+    fn new() -> Reference {
+        let graph = import(&decoder_bytes(), &NoExternalData, &Options::default()).unwrap().graph;
+        let caches = graph.inputs.iter().filter(|b| b.name.starts_with("past"));
+        let past = caches.map(|b| (b.name.to_string(), Tensor::from_f32(vec![1, 2, 0, 6], &[]))).collect();
+        Reference { graph, past, length: 0 }
+    }
+
+    fn run(&mut self, ids: &[i64]) -> Vec<f32> {
+        let mut given = self.past.clone();
+        given.extend(tokens(ids, self.length));
+        let out = wgfc_ir::eval::evaluate(&self.graph, &given).unwrap();
+        for (b, t) in self.graph.outputs.iter().zip(&out).skip(1) {
+            self.past.insert(b.name.replace("present", "past_key_values"), t.clone());
+        }
+        self.length += ids.len();
+        out[0].to_f32s().unwrap()
+    }
+}
+
+fn run(session: &mut Session, ids: &[i64]) -> Result<Vec<f32>, RunError> {
+    let given = tokens(ids, session.state_len());
+    let named: Vec<_> = given.iter().map(|(n, t)| (n.as_str(), t.clone())).collect();
+    Ok(session.run_blocking(&named)?[0].1.to_f32s().unwrap())
+}
+
+#[track_caller]
+fn close(got: &[f32], want: &[f32]) {
+    assert_eq!(got.len(), want.len());
+    for (g, w) in got.iter().zip(want) {
+        assert!((g - w).abs() <= 2e-4 * (1.0 + w.abs()), "{g} for {w}");
+    }
+}
+
+#[test]
+fn a_decoder_continues_where_it_was() {
+    for fusion in [Fusion::None, Fusion::Full] {
+        let program = decoder(None, fusion);
+        assert_eq!(program.inputs.len(), 3);
+        assert_eq!(program.outputs.len(), 1);
+        for gpu in gpus() {
+            let mut session = Session::new_blocking(gpu, &program).unwrap();
+            let mut reference = Reference::new();
+            for ids in [vec![3, 1, 36, 0, 8], vec![5], vec![30], vec![2], vec![9, 11, 4]] {
+                close(&run(&mut session, &ids).unwrap(), &reference.run(&ids));
+                assert_eq!(session.state_len(), reference.length);
+            }
+        }
+    }
+}
+
+#[test]
+fn rewinding_forking_and_resetting() {
+    let program = decoder(None, Fusion::Full);
+    for gpu in gpus() {
+        let mut session = Session::new_blocking(gpu, &program).unwrap();
+        assert_eq!((session.state_len(), session.capacity()), (0, Some(CAPACITY)));
+        let start = [3, 1, 36, 0, 8];
+        let first = run(&mut session, &start).unwrap();
+        run(&mut session, &[7, 7]).unwrap();
+        let mut fork = session.fork_blocking().unwrap();
+        let seven = run(&mut session, &[12]).unwrap();
+
+        // Another way on from the fifth token, then from the third.
+        session.rewind(5).unwrap();
+        let mut reference = Reference::new();
+        reference.run(&start);
+        close(&run(&mut session, &[22, 1]).unwrap(), &reference.run(&[22, 1]));
+        session.rewind(3).unwrap();
+        let mut reference = Reference::new();
+        reference.run(&start[..3]);
+        close(&run(&mut session, &[30]).unwrap(), &reference.run(&[30]));
+
+        // The fork saw nothing of that.
+        assert_eq!(fork.state_len(), 7);
+        close(&run(&mut fork, &[12]).unwrap(), &seven);
+
+        let e = session.rewind(5).unwrap_err().to_string();
+        assert!(e.contains("past_key_values.0.key") && e.contains("holds 4 positions"), "{e}");
+        session.reset_blocking().unwrap();
+        assert_eq!(session.state_len(), 0);
+        close(&run(&mut session, &start).unwrap(), &first);
+    }
+}
+
+#[test]
+fn a_sibling_continues_on_the_same_states() {
+    let (prefill, mut decode) = (decoder(None, Fusion::Full), decoder(Some(1), Fusion::Full));
+    // The weights of one are the other's, as a loader of both would have them.
+    for (name, w) in &mut decode.weights {
+        if let Some(other) = prefill.weights.get(name).filter(|o| o.bytes() == w.bytes()) {
+            *w = other.clone();
+        }
+    }
+    for gpu in gpus() {
+        let mut long = Session::new_blocking(gpu, &prefill).unwrap();
+        let mut one = long.sibling_blocking(&decode).unwrap();
+        let mut reference = Reference::new();
+        close(&run(&mut long, &[3, 1, 36, 0, 8]).unwrap(), &reference.run(&[3, 1, 36, 0, 8]));
+        close(&run(&mut one, &[5]).unwrap(), &reference.run(&[5]));
+        close(&run(&mut one, &[30]).unwrap(), &reference.run(&[30]));
+        close(&run(&mut long, &[2, 9]).unwrap(), &reference.run(&[2, 9]));
+        assert_eq!((long.state_len(), one.state_len()), (9, 9));
+
+        // A fork of the one with the other on it.
+        let mut apart = one.fork_blocking().unwrap();
+        let mut long_apart = long.on_states_of_blocking(&apart).unwrap();
+        run(&mut one, &[1]).unwrap();
+        close(&run(&mut apart, &[4]).unwrap(), &reference.run(&[4]));
+        close(&run(&mut long_apart, &[6, 6]).unwrap(), &reference.run(&[6, 6]));
+        assert_eq!((long.state_len(), long_apart.state_len()), (10, 12));
+
+        let other = Options { states: States::Auto { capacity: 5 }, ..Options::default() };
+        let other = wgfc_compiler::compile(&decoder_bytes(), &NoExternalData, &other).unwrap();
+        let e = long.sibling_blocking(&other).unwrap_err().to_string();
+        assert!(e.contains("f32[1, 2, 5, 6] here and f32[1, 2, 23, 6] in the other"), "{e}");
+    }
+}
+
+#[test]
+fn a_full_state_refuses_and_stays_as_it_is() {
+    let program = decoder(None, Fusion::Full);
+    for gpu in gpus() {
+        let mut session = Session::new_blocking(gpu, &program).unwrap();
+        let mut reference = Reference::new();
+        let ids: Vec<i64> = (0..20).collect();
+        run(&mut session, &ids).unwrap();
+        reference.run(&ids);
+        let e = run(&mut session, &[1, 2, 3, 4]).unwrap_err();
+        let text = "state \"past_key_values.0.key\" holds 20 of at most 23 positions: 4 more do not fit";
+        assert_eq!(e.to_string(), text);
+        assert_eq!(session.state_len(), 20);
+        close(&run(&mut session, &[1, 2, 3]).unwrap(), &reference.run(&[1, 2, 3]));
+        assert!(matches!(run(&mut session, &[1]), Err(RunError::StateFull { length: 23, .. })));
+        let e = session.run_blocking(&[("input_ids", Tensor::from_i64(vec![1, 1], &[1]))]).unwrap_err();
+        assert!(e.to_string().contains("attention_mask"), "{e}");
+        // A mask of another length contradicts the states.
+        session.rewind(4).unwrap();
+        let mut given = tokens(&[1], 4);
+        given[1].1 = Tensor::from_i64(vec![1, 9], &[1; 9]);
+        let named: Vec<_> = given.iter().map(|(n, t)| (n.as_str(), t.clone())).collect();
+        let e = session.run_blocking(&named).unwrap_err().to_string();
+        assert!(e.contains("past = 4 the length of the states"), "{e}");
+    }
+}
+
+#[test]
+fn named_states_and_what_cannot_be_one() {
+    let named = |pairs: &[(&str, &str)]| {
+        let pairs = pairs.iter().map(|(a, b)| ((*a).to_owned(), (*b).to_owned())).collect();
+        let options = Options { states: States::Named { pairs, capacity: 9 }, ..Options::default() };
+        wgfc_compiler::compile(&decoder_bytes(), &NoExternalData, &options)
+    };
+    let (k, v) = (("past_key_values.0.key", "present.0.key"), ("past_key_values.0.value", "present.0.value"));
+    let p = named(&[v, k]).unwrap();
+    assert_eq!(p.states.iter().map(|s| s.name.as_str()).collect::<Vec<_>>(), [v.0, k.0]);
+    assert_eq!(p.outputs.len(), 3);
+    for (pairs, say) in [
+        (vec![("past.0", "present.0.key")], "no input \"past.0\""),
+        (vec![(k.0, "logit")], "no output \"logit\""),
+        (vec![(k.0, v.1)], "do not form a state"),
+        (vec![k, k], "named twice"),
+    ] {
+        let e = named(&pairs).unwrap_err().to_string();
+        assert!(e.contains(say), "{e}");
+    }
+    let mlp = std::fs::read(format!("{}/fixtures/small/mlp/model.onnx", env!("CARGO_MANIFEST_DIR"))).unwrap();
+    let options = Options { states: States::Auto { capacity: 9 }, ..Options::default() };
+    let e = wgfc_compiler::compile(&mlp, &NoExternalData, &options).unwrap_err().to_string();
+    assert!(e.contains("no state was found"), "{e}");
 }

@@ -1,0 +1,255 @@
+//! What stays on the device from run to run, and the sessions that share it.
+
+use crate::error::RunError;
+use crate::gpu::Gpu;
+use crate::session::{Session, SessionOptions};
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError};
+use wgfc_ir::Program;
+use wgfc_ir::program::{Buffer, BufferKind};
+
+/// The states of one or several sessions.
+#[derive(Debug, Default)]
+pub(crate) struct StateSet {
+    buffers: BTreeMap<String, wgpu::Buffer>,
+    /// Positions in use, by symbol.
+    lengths: Mutex<BTreeMap<String, i64>>,
+}
+
+impl StateSet {
+    /// Zeros for the states of a program.
+    pub(crate) async fn new(gpu: &Gpu, program: &Program) -> Result<StateSet, RunError> {
+        let mut set = StateSet::default();
+        for b in &program.buffers {
+            let BufferKind::State { name } = &b.kind else { continue };
+            if set.buffers.contains_key(name) {
+                continue;
+            }
+            let n = b.elements.as_const().and_then(|n| usize::try_from(n).ok()).unwrap_or(0);
+            let size = Buffer::byte_size(b.dtype, n) as u64;
+            // WebGPU buffers start as zeros.
+            let buffer = gpu.resident(&format!("state \"{name}\""), size).await?;
+            set.buffers.insert(name.clone(), buffer);
+        }
+        let symbols = program.states.iter().filter_map(|s| s.growth.as_ref());
+        set.lengths = Mutex::new(symbols.map(|g| (g.length.clone(), 0)).collect());
+        Ok(set)
+    }
+
+    /// A copy of everything, made on the device.
+    async fn copied(&self, gpu: &Gpu) -> Result<StateSet, RunError> {
+        let mut buffers = BTreeMap::new();
+        for (name, b) in &self.buffers {
+            buffers.insert(name.clone(), gpu.resident(&format!("state \"{name}\""), b.size()).await?);
+        }
+        gpu.scoped("copying the states", || {
+            let mut encoder = gpu.device().create_command_encoder(&Default::default());
+            for (from, to) in self.buffers.values().zip(buffers.values()) {
+                encoder.copy_buffer_to_buffer(from, 0, to, 0, from.size());
+            }
+            gpu.queue().submit([encoder.finish()]);
+        })
+        .await?;
+        Ok(StateSet { buffers, lengths: Mutex::new(self.lengths()) })
+    }
+
+    pub(crate) fn buffer(&self, name: &str) -> Option<&wgpu::Buffer> {
+        self.buffers.get(name)
+    }
+    pub(crate) fn lengths(&self) -> BTreeMap<String, i64> {
+        self.lengths.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+    fn set_lengths(&self, to: &[(String, i64)]) {
+        let mut lengths = self.lengths.lock().unwrap_or_else(PoisonError::into_inner);
+        for (symbol, length) in to {
+            lengths.insert(symbol.clone(), *length);
+        }
+    }
+}
+
+/// The lengths after a run with these values of the symbols, by symbol.
+///
+/// # Errors
+/// [`RunError::StateFull`] for the first state that has no room.
+pub(crate) fn lengths_after(program: &Program, values: &[i64]) -> Result<Vec<(String, i64)>, RunError> {
+    let value = |s: &str| values.get(program.symbols.iter().position(|n| n == s)?).copied();
+    let mut after: Vec<(String, i64)> = vec![];
+    for s in &program.states {
+        let Some(g) = &s.growth else { continue };
+        let length = value(&g.length).unwrap_or(0);
+        let request = g.by.eval_syms(&value).unwrap_or(i64::MAX);
+        let capacity = s.shape.get(g.axis).and_then(|c| i64::try_from(*c).ok()).unwrap_or(0);
+        let sum = length.saturating_add(request);
+        if sum > capacity || request < 0 {
+            return Err(RunError::StateFull { state: s.name.clone(), length, request, capacity });
+        }
+        if !after.iter().any(|(l, _)| *l == g.length) {
+            after.push((g.length.clone(), sum));
+        }
+    }
+    Ok(after)
+}
+
+impl Session {
+    /// How many positions of the states that grow are in use: the longest of them. 0 without any.
+    pub fn state_len(&self) -> usize {
+        self.states.lengths().into_values().max().and_then(|l| usize::try_from(l).ok()).unwrap_or(0)
+    }
+
+    /// How many positions the states that grow have room for: the smallest of them. `None` without any.
+    pub fn capacity(&self) -> Option<usize> {
+        let growing = self.program.states.iter().filter_map(|s| s.shape.get(s.growth.as_ref()?.axis));
+        growing.min().copied()
+    }
+
+    /// Sets all states to zero, and their lengths too.
+    pub async fn reset(&mut self) -> Result<(), RunError> {
+        let gpu = self.gpu.clone();
+        gpu.scoped("resetting the states", || {
+            let mut encoder = gpu.device().create_command_encoder(&Default::default());
+            for s in self.states.buffers.values() {
+                encoder.clear_buffer(s, 0, None);
+            }
+            gpu.queue().submit([encoder.finish()]);
+        })
+        .await?;
+        self.set_all_lengths(0);
+        Ok(())
+    }
+
+    /// Sets one state to zero. Its length, which other states may share, stays.
+    pub async fn reset_state(&mut self, name: &str) -> Result<(), RunError> {
+        let state = self.states.buffer(name);
+        let state = state.ok_or_else(|| self.unknown("state", name, self.states.buffers.keys()))?;
+        self.gpu
+            .scoped("resetting a state", || {
+                let mut encoder = self.gpu.device().create_command_encoder(&Default::default());
+                encoder.clear_buffer(state, 0, None);
+                self.gpu.queue().submit([encoder.finish()]);
+            })
+            .await
+    }
+
+    /// Forgets all but the first `length` positions of the states; the next run continues there.
+    ///
+    /// # Errors
+    /// [`RunError::State`] when fewer are in use, and for programs with a state of which every run
+    /// replaces all: that has no way back. [`Session::fork`] before the run instead.
+    pub fn rewind(&mut self, length: usize) -> Result<(), RunError> {
+        if let Some(s) = self.program.states.iter().find(|s| s.growth.is_none()) {
+            let message = "it does not grow, so that what it was before is lost; fork the session before a run that is to be undone".to_owned();
+            return Err(RunError::State { state: s.name.clone(), message });
+        }
+        let lengths = self.states.lengths();
+        for s in &self.program.states {
+            let now = s.growth.as_ref().and_then(|g| lengths.get(&g.length)).copied().unwrap_or(0);
+            if i64::try_from(length).map_or(true, |l| l > now) {
+                let message = format!("it holds {now} positions, which are fewer than {length}");
+                return Err(RunError::State { state: s.name.clone(), message });
+            }
+        }
+        self.set_all_lengths(length as i64);
+        Ok(())
+    }
+
+    fn set_all_lengths(&self, to: i64) {
+        let all: Vec<_> = self.states.lengths().into_keys().map(|s| (s, to)).collect();
+        self.states.set_lengths(&all);
+    }
+
+    /// Sets the length that a symbol stands for; `false` when it is none.
+    pub(crate) fn set_length(&self, symbol: &str, to: i64) -> Result<bool, RunError> {
+        let states = self.program.states.iter();
+        let grown = states.filter_map(|s| Some((s, s.growth.as_ref().filter(|g| g.length == symbol)?)));
+        let mut found = false;
+        for (s, g) in grown {
+            found = true;
+            let capacity = s.shape.get(g.axis).and_then(|c| i64::try_from(*c).ok()).unwrap_or(0);
+            if !(0..=capacity).contains(&to) {
+                let message = format!("its length cannot be {to}: it has room for {capacity} positions");
+                return Err(RunError::State { state: s.name.clone(), message });
+            }
+        }
+        if found {
+            self.states.set_lengths(&[(symbol.to_owned(), to)]);
+        }
+        Ok(found)
+    }
+
+    /// The run has been submitted: the states have grown.
+    pub(crate) fn advance(&self, lengths: &[(String, i64)]) {
+        self.states.set_lengths(lengths);
+    }
+
+    /// A session of its own that begins where this one is: pipelines and weights are shared, states are
+    /// copied on the device.
+    pub async fn fork(&self) -> Result<Session, RunError> {
+        let states = Arc::new(self.states.copied(&self.gpu).await?);
+        self.twin(states).await
+    }
+
+    /// A session of this one's program on the states of `other`, on the same device: what either runs
+    /// the other continues. Pipelines and weights are shared with this one.
+    ///
+    /// # Errors
+    /// [`RunError::State`] when the states differ.
+    pub async fn on_states_of(&self, other: &Session) -> Result<Session, RunError> {
+        fit(&self.program, &other.program)?;
+        if !self.gpu.is(&other.gpu) {
+            let message = "the other session is on another device".to_owned();
+            let state = self.program.states.first().map_or_else(String::new, |s| s.name.clone());
+            return Err(RunError::State { state, message });
+        }
+        self.twin(other.states.clone()).await
+    }
+
+    /// A session of another program on the same device and the same states: what either runs the other
+    /// continues. Weights whose bytes are the very same memory on the host are shared.
+    ///
+    /// # Errors
+    /// [`RunError::State`] when a state of `program` is not one of this session's, in type, capacity and
+    /// what its length is called; else as [`Session::new`].
+    pub async fn sibling(&self, program: &Program) -> Result<Session, RunError> {
+        fit(program, &self.program)?;
+        Session::build(&self.gpu, program, SessionOptions { checks: self.checks }, Some(self)).await
+    }
+
+    /// [`Session::sibling`] for callers without an executor.
+    #[cfg(not(target_arch = "wasm32"))]
+    pub fn sibling_blocking(&self, program: &Program) -> Result<Session, RunError> {
+        pollster::block_on(self.sibling(program))
+    }
+    /// [`Session::on_states_of`] for callers without an executor.
+    #[cfg(not(target_arch = "wasm32"))]
+    pub fn on_states_of_blocking(&self, other: &Session) -> Result<Session, RunError> {
+        pollster::block_on(self.on_states_of(other))
+    }
+    /// [`Session::fork`] for callers without an executor.
+    #[cfg(not(target_arch = "wasm32"))]
+    pub fn fork_blocking(&self) -> Result<Session, RunError> {
+        pollster::block_on(self.fork())
+    }
+    /// [`Session::reset`] for callers without an executor.
+    #[cfg(not(target_arch = "wasm32"))]
+    pub fn reset_blocking(&mut self) -> Result<(), RunError> {
+        pollster::block_on(self.reset())
+    }
+}
+
+/// Whether every state of `program` is one of `other`'s.
+fn fit(program: &Program, other: &Program) -> Result<(), RunError> {
+    for s in &program.states {
+        let grows = |s: &wgfc_ir::program::State| s.growth.as_ref().map(|g| (g.axis, g.length.clone()));
+        let message = match other.states.iter().find(|o| o.name == s.name) {
+            None => "the other session has no such state".to_owned(),
+            Some(o) if o.dtype != s.dtype || o.shape != s.shape => format!(
+                "it is {}{:?} here and {}{:?} in the other session",
+                s.dtype, s.shape, o.dtype, o.shape
+            ),
+            Some(o) if grows(o) != grows(s) => "it grows differently in the other session".to_owned(),
+            Some(_) => continue,
+        };
+        return Err(RunError::State { state: s.name.clone(), message });
+    }
+    Ok(())
+}
