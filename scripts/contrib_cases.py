@@ -13,6 +13,7 @@ the outputs; a case that it refuses is left out, with a message. Cases of f16 th
 computed in f32 from the same values. A folder made by the same version is left alone.
 """
 import hashlib
+import shutil
 import sys
 from pathlib import Path
 
@@ -41,10 +42,12 @@ def integers(name, low, high, *shape, dtype=np.int64):
     return np.random.default_rng(seed).integers(low, high, shape).astype(dtype)
 
 
-def case(name, op, inputs, outputs=1, dims=None, domain=MICROSOFT, opset=20, tolerance=None, **attributes):
+def case(name, op, inputs, outputs=1, dims=None, domain=MICROSOFT, opset=20, like=None, **attributes):
     """One node. `inputs` are arrays, in order: one wrapped in a list is a constant, None is left out.
-    `dims` gives names to extents of inputs: position to a list."""
-    CASES.append((name, op, inputs, outputs, dims or {}, domain, opset, tolerance, attributes))
+    `dims` gives names to extents of inputs: position to a list. ONNX Runtime computes with the inputs
+    `like`, where they are given: the same in a form that it knows."""
+    outputs = range(outputs) if isinstance(outputs, int) else outputs
+    CASES.append((name, op, inputs, outputs, dims or {}, domain, opset, like, attributes))
 
 
 def build(op, inputs, outputs, dims, domain, opset, attributes):
@@ -91,13 +94,13 @@ def widened(inputs):
     return [one(v) for v in inputs]
 
 
-def reference(op, inputs, outputs, dims, domain, opset, attributes):
+def reference(op, inputs, outputs, dims, domain, opset, like, attributes):
     """The model, what it is fed, and its outputs."""
     model, feed = build(op, inputs, outputs, dims, domain, opset, attributes)
     half = any(isinstance(v, np.ndarray) and v.dtype == F16 for v in feed.values())
     try:
-        run = session(model)
-        values = run.run(None, feed)
+        known, fed = (model, feed) if like is None else build(op, like, outputs, {}, domain, opset, attributes)
+        values = session(known).run(None, fed)
     except Exception:
         if not half:
             raise
@@ -113,11 +116,11 @@ def main(folder):
     stamp = folder / "contrib.version"
     if stamp.exists() and stamp.read_text() == VERSION:
         return
+    shutil.rmtree(folder / "contrib", ignore_errors=True)
     lines, refused = [], 0
-    for name, op, inputs, outputs, dims, domain, opset, tolerance, attributes in CASES:
-        outputs = range(outputs) if isinstance(outputs, int) else outputs
+    for name, op, inputs, outputs, dims, domain, opset, like, attributes in CASES:
         try:
-            model, feed, values = reference(op, inputs, outputs, dims, domain, opset, attributes)
+            model, feed, values = reference(op, inputs, outputs, dims, domain, opset, like, attributes)
         except Exception as e:
             refused += 1
             print(f"{name}: ONNX Runtime: {str(e).splitlines()[0][:200]}")
@@ -128,7 +131,7 @@ def main(folder):
         for kind, arrays in [("input", feed.values()), ("output", values)]:
             for i, array in enumerate(arrays):
                 (data / f"{kind}_{i}.pb").write_bytes(numpy_helper.from_array(array).SerializeToString())
-        rtol, atol = tolerance or TOLERANCE[F16 if any(v.dtype == F16 for v in values) else F32]
+        rtol, atol = TOLERANCE[F16 if any(v.dtype == F16 for v in values) else F32]
         lines.append(f"contrib/{name}\t{rtol}\t{atol}\t{domain + '.' if domain else ''}{op}\n")
     (folder / "contrib.tsv").write_text("".join(sorted(lines)))
     stamp.write_text(VERSION)
@@ -216,7 +219,153 @@ def gather_block_quantized():
     typed("uint4_f16", F16, TensorProto.UINT4, False, 1, 2)
 
 
+def norms():
+    for dtype, t in [(F32, ""), (F16, "_f16")]:
+        def x(name, *shape):
+            return numbers(name, *shape, dtype=dtype)
+        for op, tag, extra in [("SkipLayerNormalization", "skip_layer_norm", 1), ("SkipSimplifiedLayerNormalization", "skip_simplified_layer_norm", 0)]:
+            base = [x("a", 3, 7, 37), x("b", 3, 7, 37), x("g", 37)]
+            beta = [x("beta", 37)] * extra
+            dims = {0: ["batch", "seq", 37], 1: ["batch", "seq", 37]}
+            case(f"{tag}{t}", op, base + beta, dims=dims, epsilon=1e-5)
+            case(f"{tag}_sum{t}", op, base + beta, [0, 3], dims, epsilon=1e-5)
+            case(f"{tag}_bias{t}", op, base + beta + [x("bias", 37)], [0, 3], dims, epsilon=1e-6)
+            case(f"{tag}_rows{t}", op, [x("a", 5, 37), x("b", 5, 37), x("g", 37)], dims={0: ["n", 37], 1: ["n", 37]})
+        case(f"skip_layer_norm_broadcast{t}", "SkipLayerNormalization", [x("a", 3, 7, 37), x("b", 7, 37), x("g", 37)], [0, 3])
+        case(f"skip_layer_norm_no_beta{t}", "SkipLayerNormalization", [x("a", 3, 7, 37), x("b", 1, 7, 37), x("g", 37), None, x("bias", 37)])
+        case(f"simplified_layer_norm{t}", "SimplifiedLayerNormalization", [x("a", 3, 7, 37), x("g", 37)], domain="", epsilon=1e-5)
+        case(f"simplified_layer_norm_axis{t}", "SimplifiedLayerNormalization", [x("a", 3, 5, 11), x("g", 5, 11)], domain="", axis=1)
+        case(f"bias_gelu{t}", "BiasGelu", [x("a", 3, 5, 11), x("g", 11)])
+        case(f"fast_gelu{t}", "FastGelu", [x("a", 3, 5, 11)])
+        case(f"fast_gelu_bias{t}", "FastGelu", [x("a", 3, 5, 11), x("g", 11)])
+        case(f"gelu{t}", "Gelu", [x("a", 3, 5, 11)])
+        case(f"quick_gelu{t}", "QuickGelu", [x("a", 3, 5, 11)])
+        case(f"quick_gelu_alpha{t}", "QuickGelu", [x("a", 3, 5, 11)], alpha=1.0)
+    a, b = numbers("a", 3, 5, 11, 7), numbers("b", 3, 5, 7, 13)
+    swap = (0, 1, 3, 2)
+    case("fused_matmul", "FusedMatMul", [a, b], alpha=0.25)
+    case("fused_matmul_trans", "FusedMatMul", [a.transpose(swap).copy(), b.transpose(swap).copy()], transA=1, transB=1)
+    roll = (2, 0, 1, 3)
+    case("fused_matmul_trans_batch", "FusedMatMul", [a.transpose(roll).copy(), b.transpose(roll).copy()], transBatchA=1, transBatchB=1, alpha=2.0)
+    both = (3, 0, 1, 2)
+    case("fused_matmul_trans_both", "FusedMatMul", [a.transpose(both).copy(), b], transBatchA=1, transA=1)
+
+
+def angles(positions, half, dtype):
+    a = np.arange(positions)[:, None] * (0.3 ** (np.arange(half) / half))[None, :]
+    return [np.cos(a).astype(dtype), np.sin(a).astype(dtype)]
+
+
+def rotary():
+    for dtype, t in [(F32, ""), (F16, "_f16")]:
+        for interleaved, u in [(0, ""), (1, "_interleaved")]:
+            def make(name, x, at, heads=0, rotated=0, width=12, dims=None):
+                tables = [[v] for v in angles(23, (rotated or width) // 2, dtype)]
+                case(f"rotary_embedding_{name}{u}{t}", "RotaryEmbedding", [x, at, *tables], dims=dims, interleaved=interleaved,
+                     num_heads=heads, rotary_embedding_dim=rotated)
+            flat, apart = numbers("x", 3, 5, 36, dtype=dtype), numbers("x", 3, 7, 5, 12, dtype=dtype)
+            at = integers("at", 0, 23, 3, 5)
+            make("each", flat, at, dims={0: ["batch", "seq", 36], 1: ["batch", "seq"]})
+            make("first", flat, np.array([4]), dims={0: ["batch", "seq", 36]})
+            make("heads", apart, at)
+            make("partial", flat, at, heads=3, rotated=8)
+            make("partial_heads", apart, at, heads=7, rotated=8)
+
+
+def multi_head():
+    n, h, b, s, l, p = 3, 8, 2, 5, 7, 4
+
+    def make(name, query, key, value, rest=(), outputs=1, dtype=F32, **attributes):
+        def wide(v):
+            return v.astype(dtype) if v is not None and v.dtype == F32 else v
+        case("multi_head_attention_" + name, "MultiHeadAttention", [wide(v) for v in [query, key, value, *rest]], outputs,
+             num_heads=n, **attributes)
+
+    q, k, v = (numbers(t, b, m, n * h) for t, m in [("q", s), ("k", l), ("v", l)])
+    wide_v = numbers("v", b, l, n * 10)
+    past = [numbers(t, b, n, p, h) for t in ["pk", "pv"]]
+    bias = numbers("bias", 3 * n * h)
+    scores = numbers("scores", b, n, s, l)
+    key_mask = (np.arange(l)[None, :] < np.array([[l], [4]])).astype(np.int32)
+    full_mask = integers("m", 0, 4, b, s, l, dtype=np.int32).clip(0, 1)
+    new = [numbers(t, b, s, n * h) for t in ["q", "k", "v"]]
+    make("plain", q, k, v)
+    make("f16", q, k, v, dtype=F16)
+    make("scale", q, k, wide_v, scale=0.2)
+    make("bias", q, k, v, [bias])
+    qkv, kv = numbers("qkv", b, s, n, 3, h), numbers("kv", b, l, n, 2, h)
+    make("packed", qkv, None, None, like=[qkv[:, :, :, i].reshape(b, s, n * h) for i in range(3)])
+    make("packed_keys", q, kv, None, like=[q, *(kv[:, :, :, i].reshape(b, l, n * h) for i in range(2))])
+    make("split_keys", q, numbers("k4", b, n, l, h), numbers("v4", b, n, l, h))
+    make("mask_keys", q, k, v, [None, key_mask])
+    make("mask_lengths", q, k, v, [None, np.array([l, 4], np.int32)])
+    make("mask_full", q, k, v, [None, full_mask])
+    make("scores", q, k, v, [None, None, scores])
+    make("scores_broadcast", q, k, v, [None, None, scores[:1, :1]])
+    make("mask_filter", q, k, v, [None, key_mask], mask_filter_value=-3.0)
+    make("causal", *new, unidirectional=1)
+    make("past", *new, [None, None, None, *past], 3)
+    make("past_causal_bias", *new, [bias, None, None, *past], 3, unidirectional=1)
+    make("past_f16", *new, [None, None, None, *past], 3, dtype=F16, unidirectional=1)
+    make("past_mask", *new, [None, (np.arange(p + s)[None, :] >= np.array([[0], [2]])).astype(np.int32), None, *past], 3)
+
+
+def group_query():
+    n, m, h = 6, 2, 16
+
+    def make(name, b, s, past, total, lengths=None, packed=False, dtype=F32, rotary=False, extra=(), constant_total=False, outputs=3,
+             dims=None, tables=24, half=None, h=h, **attributes):
+        """`past` is the length of the buffers; None leaves them out. What they hold beyond the past is 0,
+        as ONNX Runtime makes it where it cannot write to the buffer given."""
+        q, k, v = (numbers(name + t, b, s, w * h, dtype=dtype) for t, w in [("q", n), ("k", m), ("v", m)])
+        query = [np.concatenate([q, k, v], 2), None, None] if packed else [q, k, v]
+        cache = [None, None] if past is None else [numbers(name + t, b, m, past, h, dtype=dtype) for t in ["pk", "pv"]]
+        lengths = np.array(lengths or [total] * b, np.int32) - 1
+        for kept in cache:
+            for i in range(0 if kept is None else b):
+                kept[i, :, max(lengths[i] + 1 - s, 0):] = 0
+        total = np.array(total, np.int32)
+        inputs = [*query, *cache, lengths, [total] if constant_total else total]
+        inputs += [[t] for t in angles(tables, half or h // 2, dtype)] if rotary else ([None, None] if extra else [])
+        inputs += extra
+        case("group_query_attention_" + name, "GroupQueryAttention", inputs, outputs, dims, num_heads=n, kv_num_heads=m,
+             do_rotary=int(rotary), **attributes)
+
+    grows = {3: [1, m, "past", h], 4: [1, m, "past", h], 0: [1, "seq", n * h], 1: [1, "seq", m * h], 2: [1, "seq", m * h]}
+    ragged = {3: ["batch", m, "past", h], 4: ["batch", m, "past", h]}
+    for dtype, t in [(F32, ""), (F16, "_f16")]:
+        make("prompt" + t, 2, 7, None, 7, dtype=dtype)
+        make("prompt_rotary" + t, 2, 7, None, 7, rotary=True, dtype=dtype)
+        make("prompt_packed" + t, 2, 7, None, 7, packed=True, rotary=True, rotary_interleaved=1, dtype=dtype)
+        make("grows" + t, 1, 1, 5, 6, rotary=True, dims=grows, dtype=dtype)
+        make("grows_packed" + t, 1, 1, 5, 6, packed=True, rotary=True, dims={3: grows[3], 4: grows[4]}, dtype=dtype)
+        make("ragged" + t, 3, 1, 9, 10, [10, 4, 7], rotary=True, dims=ragged, dtype=dtype)
+    make("grows_chunk", 1, 3, 5, 8, rotary=True, dims=grows)
+    make("appended", 1, 1, 5, 6, rotary=True, constant_total=True)
+    make("appended_batch", 3, 1, 5, 6, rotary=True, constant_total=True)
+    make("fixed", 1, 1, 12, 6, rotary=True)
+    make("fixed_batch", 3, 1, 12, 6, [6, 2, 4], rotary=True)
+    make("fixed_chunk", 1, 4, 12, 9, rotary=True)
+    make("fixed_prompt", 2, 4, 12, 4, rotary=True)
+    make("scale", 1, 1, 5, 6, dims=grows, scale=0.4)
+    make("softcap", 1, 3, 5, 8, rotary=True, dims=grows, softcap=2.0)
+    make("window", 1, 9, None, 9, rotary=True, local_window_size=3)
+    make("window_grows", 1, 1, 9, 10, rotary=True, dims=grows, local_window_size=4)
+    make("window_fixed", 3, 1, 9, 8, [8, 3, 7], rotary=True, local_window_size=4)
+    make("positions", 1, 3, 5, 8, rotary=True, dims=grows, extra=[np.array([[5, 6, 7]])])
+    make("bias", 2, 5, None, 5, extra=[None, numbers("bias", 1, n, 5, 5)])
+    make("bias_grows", 1, 1, 5, 6, dims=grows, extra=[None, numbers("bias", 1, 1, 1, 6)])
+    make("sink", 2, 5, None, 5, extra=[None, None, numbers("sink", n)])
+    make("smooth", 2, 5, None, 5, smooth_softmax=1)
+    make("partial_rotary", 1, 3, 5, 8, rotary=True, half=8, h=32, constant_total=True)
+    make("not_causal", 2, 5, None, 5, causal=0)
+
+
 if __name__ == "__main__":
     matmul_nbits()
     gather_block_quantized()
+    norms()
+    rotary()
+    multi_head()
+    group_query()
     main(Path(sys.argv[1] if len(sys.argv) > 1 else "target/conformance"))

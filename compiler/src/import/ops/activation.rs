@@ -4,6 +4,8 @@ use crate::import::Cx;
 use crate::import::op::{Lowered, OpDef, OpError};
 use wgfc_ir::{BinaryOp as B, UnaryOp as U, Value};
 
+const MICROSOFT: &str = "com.microsoft";
+
 type Result<T = Value> = std::result::Result<T, OpError>;
 
 /// `x` where it is positive, else `otherwise`.
@@ -112,42 +114,85 @@ fn softsign(cx: &mut Cx) -> Lowered {
     Ok(vec![cx.binary(B::Div, x, d)?])
 }
 
-fn swish(cx: &mut Cx) -> Lowered {
-    let (x, a) = (cx.input(0)?, cx.float("alpha", 1.0)?);
+/// `x·sigmoid(a·x)`.
+fn sigmoid_unit(cx: &mut Cx, a: f32) -> Result {
+    let x = cx.input(0)?;
     let s = cx.binary_scalar(B::Mul, x, a.into())?;
     let s = cx.unary(U::Sigmoid, s)?;
-    Ok(vec![cx.binary(B::Mul, x, s)?])
+    Ok(cx.binary(B::Mul, x, s)?)
 }
 
-/// `x·Φ(x)`, Φ by the error function or (`tanh`) by its usual approximation.
+fn swish(cx: &mut Cx) -> Lowered {
+    let a = cx.float("alpha", 1.0)?;
+    Ok(vec![sigmoid_unit(cx, a)?])
+}
+
+/// `x·Φ(x)`, Φ by the error function.
+fn gelu_of(cx: &mut Cx, x: Value) -> Result {
+    let s = cx.binary_scalar(B::Mul, x, std::f64::consts::FRAC_1_SQRT_2)?;
+    let e = cx.unary(U::Erf, s)?;
+    half_of(cx, x, e)
+}
+
+/// The same with the usual approximation of Φ by a hyperbolic tangent.
+fn fast_gelu_of(cx: &mut Cx, x: Value) -> Result {
+    let square = cx.binary(B::Mul, x, x)?;
+    let cubic = cx.binary_scalar(B::Mul, square, 0.044_715)?;
+    let one = cx.binary_scalar(B::Add, cubic, 1.0)?;
+    let poly = cx.binary(B::Mul, x, one)?;
+    let s = cx.binary_scalar(B::Mul, poly, (2.0 / std::f64::consts::PI).sqrt())?;
+    let t = cx.unary(U::Tanh, s)?;
+    half_of(cx, x, t)
+}
+
+/// `x/2 · (1 + y)`.
+fn half_of(cx: &mut Cx, x: Value, y: Value) -> Result {
+    let one = cx.binary_scalar(B::Add, y, 1.0)?;
+    let half = cx.binary_scalar(B::Mul, x, 0.5)?;
+    Ok(cx.binary(B::Mul, half, one)?)
+}
+
 fn gelu(cx: &mut Cx) -> Lowered {
     let x = cx.input(0)?;
-    let inner = match cx.string("approximate", "none")?.as_str() {
-        "none" => {
-            let s = cx.binary_scalar(B::Mul, x, std::f64::consts::FRAC_1_SQRT_2)?;
-            cx.unary(U::Erf, s)?
-        }
-        "tanh" => {
-            let square = cx.binary(B::Mul, x, x)?;
-            let cubic = cx.binary_scalar(B::Mul, square, 0.044_715)?;
-            let one = cx.binary_scalar(B::Add, cubic, 1.0)?;
-            let poly = cx.binary(B::Mul, x, one)?;
-            let s = cx.binary_scalar(B::Mul, poly, (2.0 / std::f64::consts::PI).sqrt())?;
-            cx.unary(U::Tanh, s)?
-        }
+    match cx.string("approximate", "none")?.as_str() {
+        "none" => Ok(vec![gelu_of(cx, x)?]),
+        "tanh" => Ok(vec![fast_gelu_of(cx, x)?]),
         other => {
-            return Err(
-                OpError::model(format!("`{other}` is neither `none` nor `tanh`")).attribute("approximate")
-            );
+            Err(OpError::model(format!("`{other}` is neither `none` nor `tanh`")).attribute("approximate"))
         }
-    };
-    let one = cx.binary_scalar(B::Add, inner, 1.0)?;
-    let half = cx.binary_scalar(B::Mul, x, 0.5)?;
-    Ok(vec![cx.binary(B::Mul, half, one)?])
+    }
+}
+
+/// Input 0, plus input 1 where there is one.
+fn biased(cx: &mut Cx) -> Result {
+    let x = cx.input(0)?;
+    match cx.opt(1) {
+        Some(b) => Ok(cx.binary(B::Add, x, b)?),
+        None => Ok(x),
+    }
+}
+
+fn bias_gelu(cx: &mut Cx) -> Lowered {
+    let x = biased(cx)?;
+    Ok(vec![gelu_of(cx, x)?])
+}
+
+fn fast_gelu(cx: &mut Cx) -> Lowered {
+    let x = biased(cx)?;
+    Ok(vec![fast_gelu_of(cx, x)?])
+}
+
+fn quick_gelu(cx: &mut Cx) -> Lowered {
+    let a = cx.float("alpha", 1.702)?;
+    Ok(vec![sigmoid_unit(cx, a)?])
 }
 
 /// Activations.
 pub const OPS: &[OpDef] = &[
+    OpDef::new("BiasGelu", &[1], bias_gelu).domain(MICROSOFT).cases(&["bias_gelu"]),
+    OpDef::new("FastGelu", &[1], fast_gelu).domain(MICROSOFT).cases(&["fast_gelu"]),
+    OpDef::new("Gelu", &[1], bias_gelu).domain(MICROSOFT).cases(&["gelu"]),
+    OpDef::new("QuickGelu", &[1], quick_gelu).domain(MICROSOFT).cases(&["quick_gelu"]),
     OpDef::new("Celu", &[12], celu).cases(&["test_celu"]),
     OpDef::new("Elu", &[1, 6, 22], elu).cases(&["test_elu"]),
     OpDef::new("Gelu", &[20], gelu).cases(&["test_gelu"]),

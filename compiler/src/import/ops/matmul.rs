@@ -43,8 +43,30 @@ fn gemm(cx: &mut Cx) -> Lowered {
     Ok(vec![y])
 }
 
-/// `Gemm` and `MatMul`.
+/// `alpha·A·B`, of operands whose last two axes, or first and the other batch axes, are exchanged on request.
+fn fused(cx: &mut Cx) -> Lowered {
+    let mut operands = [cx.input(0)?, cx.input(1)?];
+    for (x, (last, batch)) in operands.iter_mut().zip([("transA", "transBatchA"), ("transB", "transBatchB")])
+    {
+        let rank = cx.rank(*x);
+        let mut perm: Vec<usize> = (0..rank).collect();
+        if rank > 2 && cx.flag(batch, false)? {
+            perm[..rank - 1].rotate_left(1);
+        }
+        if rank > 1 && cx.flag(last, false)? {
+            perm.swap(rank - 2, rank - 1);
+        }
+        *x = cx.transpose(*x, &perm)?;
+    }
+    let [a, b] = operands;
+    let y = cx.matmul(a, b)?;
+    let alpha = cx.float("alpha", 1.0)?;
+    Ok(vec![if alpha == 1.0 { y } else { cx.binary_scalar(BinaryOp::Mul, y, alpha.into())? }])
+}
+
+/// `FusedMatMul`, `Gemm` and `MatMul`.
 pub const OPS: &[OpDef] = &[
+    OpDef::new("FusedMatMul", &[1], fused).domain("com.microsoft").cases(&["fused_matmul_"]),
     OpDef::new("Gemm", &[6, 7, 9, 11, 13], gemm).cases(&["test_gemm_"]),
     OpDef::new("MatMul", &[1, 9, 13], matmul).cases(&[
         "test_matmul_1",

@@ -6,6 +6,7 @@ use std::sync::OnceLock;
 
 mod activation;
 mod arg;
+mod attention;
 mod binary;
 mod cast;
 mod constant;
@@ -13,11 +14,13 @@ mod control;
 mod conv;
 mod dropout;
 mod gather;
+mod heads;
 mod matmul;
 mod norm;
 mod pool;
 mod quantized;
 mod reduce;
+mod rotary;
 mod select;
 mod shape;
 mod slice;
@@ -32,6 +35,7 @@ mod window;
 const TABLE: &[&[OpDef]] = &[
     activation::OPS,
     arg::OPS,
+    attention::OPS,
     binary::OPS,
     cast::OPS,
     constant::OPS,
@@ -44,6 +48,7 @@ const TABLE: &[&[OpDef]] = &[
     pool::OPS,
     quantized::OPS,
     reduce::OPS,
+    rotary::OPS,
     select::OPS,
     shape::OPS,
     slice::OPS,

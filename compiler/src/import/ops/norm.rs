@@ -4,6 +4,8 @@ use crate::import::Cx;
 use crate::import::op::{Lowered, OpDef, OpError};
 use wgfc_ir::{BinaryOp, DType, Dim, NormKind, Op, UnaryOp, Value};
 
+const MICROSOFT: &str = "com.microsoft";
+
 /// Over the axes from `axis` on; scale and bias have their shape.
 fn layer(cx: &mut Cx) -> Lowered {
     let (x, scale) = (cx.input(0)?, cx.input(1)?);
@@ -25,6 +27,85 @@ fn layer(cx: &mut Cx) -> Lowered {
         out.extend([mean, inverse]);
     }
     Ok(out)
+}
+
+/// `norm(x) · scale` over the axes from `axis` on, in the wider of their types, as the type of `scale`.
+fn scaled_rms(cx: &mut Cx, x: Value, scale: Value, axes: &[usize], epsilon: f32) -> Result<Value, OpError> {
+    let (from, to) = (cx.dtype(x), cx.dtype(scale));
+    let wide = if from.bits() >= to.bits() { from } else { to };
+    let (x, scale) = (cx.cast(x, wide)?, cx.cast(scale, wide)?);
+    let op = Op::Norm { kind: NormKind::Rms, axes: axes.to_vec(), epsilon: epsilon.to_bits() };
+    let n = cx.push(op, &[x])?;
+    let y = cx.binary(BinaryOp::Mul, n, scale)?;
+    Ok(cx.cast(y, to)?)
+}
+
+/// `1 / √(mean(x²) + ε)` in f32.
+fn inverse_rms(cx: &mut Cx, x: Value, axes: &[usize], epsilon: f32) -> Result<Value, OpError> {
+    let wide = cx.cast(x, DType::F32)?;
+    let square = cx.binary(BinaryOp::Mul, wide, wide)?;
+    let v = cx.mean(square, axes)?;
+    let v = cx.binary_scalar(BinaryOp::Add, v, epsilon.into())?;
+    Ok(cx.unary(UnaryOp::Rsqrt, v)?)
+}
+
+fn rms(cx: &mut Cx) -> Lowered {
+    let (x, scale) = (cx.input(0)?, cx.input(1)?);
+    let rank = cx.rank(x);
+    let axis = cx.int("axis", -1)?;
+    let axes: Vec<usize> = (cx.axis(axis, rank)?..rank).collect();
+    let epsilon = cx.float("epsilon", 1e-5)?;
+    let mut out = vec![scaled_rms(cx, x, scale, &axes, epsilon)?];
+    if cx.wants(1) {
+        out.push(inverse_rms(cx, x, &axes, epsilon)?);
+    }
+    Ok(out)
+}
+
+/// `input + skip + bias`, and the axis normalised over.
+fn skipped(cx: &mut Cx, bias: usize) -> Result<(Value, Vec<usize>), OpError> {
+    let (x, skip) = (cx.input(0)?, cx.input(1)?);
+    let Some(last) = cx.rank(x).checked_sub(1) else {
+        return Err(cx.at_input(0, OpError::model(format!("needs an axis, got {}", cx.ty(x)))));
+    };
+    let mut sum = cx.binary(BinaryOp::Add, x, skip)?;
+    if let Some(b) = cx.opt(bias) {
+        sum = cx.binary(BinaryOp::Add, sum, b)?;
+    }
+    Ok((sum, vec![last]))
+}
+
+/// `SkipLayerNormalization`: outputs the normalised sum, its mean and inverse deviation, the sum.
+fn skip_layer(cx: &mut Cx) -> Lowered {
+    let (sum, axes) = skipped(cx, 4)?;
+    let epsilon = cx.float("epsilon", 1e-12)?;
+    let op = Op::Norm { kind: NormKind::Layer, axes: axes.clone(), epsilon: epsilon.to_bits() };
+    let n = cx.push(op, &[sum])?;
+    let scale = cx.input(2)?;
+    let mut y = cx.binary(BinaryOp::Mul, n, scale)?;
+    if let Some(b) = cx.opt(3) {
+        y = cx.binary(BinaryOp::Add, y, b)?;
+    }
+    if !cx.wants(1) && !cx.wants(2) {
+        return Ok(vec![y, sum, sum, sum]);
+    }
+    let wide = cx.cast(sum, DType::F32)?;
+    let mean = cx.mean(wide, &axes)?;
+    let inverse = inverse_deviation(cx, wide, mean, &axes, epsilon)?;
+    Ok(vec![y, mean, inverse, sum])
+}
+
+/// `SkipSimplifiedLayerNormalization`: the same with the root mean square, which has no mean.
+fn skip_rms(cx: &mut Cx) -> Lowered {
+    let (sum, axes) = skipped(cx, 3)?;
+    let epsilon = cx.float("epsilon", 1e-12)?;
+    let scale = cx.input(2)?;
+    let y = scaled_rms(cx, sum, scale, &axes, epsilon)?;
+    if cx.wants(1) {
+        return Err(OpError::unsupported("a mean, which is not computed"));
+    }
+    let inverse = if cx.wants(2) { inverse_rms(cx, sum, &axes, epsilon)? } else { sum };
+    Ok(vec![y, sum, inverse, sum])
 }
 
 fn variance(cx: &mut Cx, x: Value, mean: Value, axes: &[usize]) -> Result<Value, OpError> {
@@ -124,4 +205,12 @@ pub const OPS: &[OpDef] = &[
     OpDef::new("BatchNormalization", &[6, 7, 9, 14, 15], batch).cases(&["test_batchnorm_"]),
     OpDef::new("LRN", &[1, 13], lrn).cases(&["test_lrn"]),
     OpDef::new("LayerNormalization", &[17], layer).cases(&["test_layer_normalization_"]),
+    OpDef::new("RMSNormalization", &[23], rms).cases(&["test_rms_normalization_"]),
+    // ONNX Runtime's, in the domain of ONNX.
+    OpDef::new("SimplifiedLayerNormalization", &[1], rms).cases(&["simplified_layer_norm_"]),
+    OpDef::new("SimplifiedLayerNormalization", &[1], rms).domain(MICROSOFT),
+    OpDef::new("SkipLayerNormalization", &[1], skip_layer).domain(MICROSOFT).cases(&["skip_layer_norm_"]),
+    OpDef::new("SkipSimplifiedLayerNormalization", &[1], skip_rms)
+        .domain(MICROSOFT)
+        .cases(&["skip_simplified_layer_norm_"]),
 ];
