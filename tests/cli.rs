@@ -283,6 +283,51 @@ fn inspect_draws() {
 }
 
 #[test]
+fn models_are_measured() {
+    let d = folder();
+    let bench = |rest: &str| wgfc(d.path(), &format!("bench|{rest}"));
+    if wgfc(d.path(), "device").code != 0 {
+        return;
+    }
+    let run = format!("{}|--random-inputs|--dim|batch=3|--runs|4", mlp());
+    bench(&format!("{run}|--check|--csv|sub/m.csv"))
+        .exits(0)
+        .prints("on the GPU, by timestamps")
+        .prints("95% confidence")
+        .prints("probabilities: relative error");
+    let csv = std::fs::read_to_string(d.path().join("sub/m.csv")).unwrap();
+    let v = bench(&format!("{run}|--check|--json")).exits(0).json();
+    let dispatches = v["profile"]["dispatches"].as_array().unwrap();
+    assert_eq!(csv.lines().count(), dispatches.len() + 1, "{csv}");
+    assert!(csv.starts_with("dispatch,kernel,family,"), "{csv}");
+    assert!(v["relative_errors"]["probabilities"].as_f64().unwrap() < 1e-5, "{v}");
+    let wall = &v["profile"]["wall_ns"];
+    let at = |k: &str| wall[k].as_f64().unwrap();
+    assert!(0.0 < at("low") && at("low") <= at("median") && at("median") <= at("high"), "{wall}");
+
+    wgfc(d.path(), &format!("compile|{}|-o|out", mlp())).exits(0);
+    bench("out|--random-inputs|--dim|batch=1|--runs|2|--warm-up|1").exits(0).prints("where the time goes");
+    bench("out|--random-inputs|--dim|batch=1|--check").exits(1).says("--check has no effect");
+    bench(&mlp()).exits(1).says("was not given");
+    bench("").exits(1);
+    bench(&format!("{}|--runs|0", mlp())).exits(1).says("--runs");
+}
+
+#[test]
+fn a_dispatch_is_measured() {
+    let d = folder();
+    if wgfc(d.path(), "device").code != 0 {
+        return;
+    }
+    wgfc(d.path(), "bench|dispatch|--iterations|3|--csv|d.csv").exits(0).prints("single-op : sequential = ");
+    let csv = std::fs::read_to_string(d.path().join("d.csv")).unwrap();
+    assert_eq!(csv.lines().count(), 5, "{csv}");
+    let v = wgfc(d.path(), "bench|dispatch|--iterations|3|--json").exits(0).json();
+    assert_eq!(v["modes"].as_array().unwrap().len(), 4);
+    assert!(v["single_op_over_sequential"].as_f64().unwrap() > 1.0, "{v}");
+}
+
+#[test]
 fn a_missing_adapter_is_a_device_error() {
     let d = folder();
     wgfc(d.path(), &format!("run|{}|--random-inputs|--dim|batch=1|--adapter|no-such-adapter", mlp()))

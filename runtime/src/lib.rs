@@ -27,15 +27,20 @@ pub mod gpu;
 pub mod kernel;
 #[cfg(not(target_arch = "wasm32"))]
 pub mod measure;
+#[cfg(not(target_arch = "wasm32"))]
+pub mod overhead;
 pub mod profile;
 pub mod session;
 pub mod state;
+pub mod stats;
 pub mod tensor;
 pub mod testing;
+mod timestamps;
 mod wait;
 
 pub use error::{BadInput, RunError};
 pub use gpu::{AdapterChoice, AdapterSummary, DeviceLimits, Gpu};
 pub use profile::{DispatchProfile, Profile};
 pub use session::Session;
+pub use stats::Estimate;
 pub use tensor::DeviceTensor;

@@ -3,7 +3,8 @@
 use crate::error::RunError;
 use crate::gpu::Gpu;
 use crate::kernel::{Checks, Pipeline, compile_all};
-use crate::profile::median;
+use crate::overhead::{self, Mode};
+use crate::stats::Estimate;
 use std::time::Instant;
 use wgfc_ir::program::{Access, Kernel};
 
@@ -35,15 +36,7 @@ fn main(@builtin(global_invocation_id) id: vec3<u32>, @builtin(num_workgroups) g
 }
 ";
 
-const TINY: &str = "
-@group(0) @binding(0) var<storage, read_write> v: array<u32>;
-@compute @workgroup_size(1)
-fn main() {
-    v[0] = v[0] + 1u;
-}
-";
-
-fn kernel(name: &str, wgsl: &str, size: u32, bindings: Vec<Access>) -> Kernel {
+pub(crate) fn kernel(name: &str, wgsl: &str, size: u32, bindings: Vec<Access>) -> Kernel {
     Kernel {
         name: name.to_owned(),
         family: "measure".to_owned(),
@@ -56,7 +49,7 @@ fn kernel(name: &str, wgsl: &str, size: u32, bindings: Vec<Access>) -> Kernel {
     }
 }
 
-fn group(gpu: &Gpu, p: &Pipeline, buffers: &[&wgpu::Buffer]) -> wgpu::BindGroup {
+pub(crate) fn group(gpu: &Gpu, p: &Pipeline, buffers: &[&wgpu::Buffer]) -> wgpu::BindGroup {
     let entries: Vec<_> = buffers
         .iter()
         .enumerate()
@@ -66,31 +59,26 @@ fn group(gpu: &Gpu, p: &Pipeline, buffers: &[&wgpu::Buffer]) -> wgpu::BindGroup 
     gpu.device().create_bind_group(&wgpu::BindGroupDescriptor { label: None, layout, entries: &entries })
 }
 
-/// Median nanoseconds to submit `count` dispatches, in passes of `per_pass`, and wait for them.
+/// Median nanoseconds to submit `count` dispatches in one pass, and wait for them.
 async fn time(
     gpu: &Gpu,
     p: &Pipeline,
     group: &wgpu::BindGroup,
     workgroups: u32,
     count: usize,
-    per_pass: usize,
-    repeats: usize,
 ) -> Result<f64, RunError> {
     let mut times = Vec::new();
-    for _ in 0..=repeats {
+    for _ in 0..=5 {
         let start = Instant::now();
         gpu.scoped("measuring", || {
             let mut encoder = gpu.device().create_command_encoder(&Default::default());
-            let mut left = count;
-            while left > 0 {
-                let mut pass = encoder.begin_compute_pass(&Default::default());
-                pass.set_pipeline(&p.pipeline);
-                pass.set_bind_group(0, group, &[]);
-                for _ in 0..left.min(per_pass) {
-                    pass.dispatch_workgroups(workgroups, 1, 1);
-                }
-                left = left.saturating_sub(per_pass);
+            let mut pass = encoder.begin_compute_pass(&Default::default());
+            pass.set_pipeline(&p.pipeline);
+            pass.set_bind_group(0, group, &[]);
+            for _ in 0..count {
+                pass.dispatch_workgroups(workgroups, 1, 1);
             }
+            drop(pass);
             gpu.queue().submit([encoder.finish()]);
         })
         .await?;
@@ -99,22 +87,19 @@ async fn time(
     }
     // The first one also pays for what is done once.
     times.remove(0);
-    Ok(median(times).unwrap_or(0.0))
+    Ok(Estimate::of(times).map_or(0.0, |e| e.median))
 }
 
 /// Measures the device: under a second on hardware, a few on a software adapter.
 pub async fn measure(gpu: &Gpu) -> Result<Measured, RunError> {
     let software = gpu.summary().is_software;
     let limits = gpu.profile();
-    let kernels = [
-        kernel("copy", COPY, 256, vec![Access::Read, Access::ReadWrite]),
-        kernel("tiny", TINY, 1, vec![Access::ReadWrite]),
-    ];
+    let kernels = [kernel("copy", COPY, 256, vec![Access::Read, Access::ReadWrite])];
     let pipelines = compile_all(gpu, &kernels, Checks::All).await?;
-    let [copy, tiny] = pipelines.as_slice() else {
+    let [copy] = pipelines.as_slice() else {
         return Err(RunError::Gpu {
             what: "measuring".to_owned(),
-            message: "kernels are missing".to_owned(),
+            message: "the kernel is missing".to_owned(),
         });
     };
 
@@ -126,18 +111,17 @@ pub async fn measure(gpu: &Gpu) -> Result<Measured, RunError> {
     let per_group = if software { 256 * 64 } else { 256 * 8 };
     let workgroups = (copy_bytes / 16).div_ceil(per_group).min(u64::from(limits.workgroups)) as u32;
     let copies = if software { 4 } else { 40 };
-    let ns = time(gpu, copy, &bound, workgroups, copies, copies, 5).await?;
+    let ns = time(gpu, copy, &bound, workgroups, copies).await?;
     let copy_bytes_per_second = 2.0 * copy_bytes as f64 * copies as f64 / (ns * 1e-9);
 
-    let counter = gpu.storage("counter", 16).await?;
-    let bound = gpu.scoped("measuring", || group(gpu, tiny, &[&counter])).await?;
-    let n = 1000;
+    let cost = overhead::measure(gpu, 10).await?;
+    let wall = |mode| cost.of(mode).map_or(0.0, |c| c.wall_ns.median);
     Ok(Measured {
         copy_bytes_per_second,
         copy_bytes,
-        dispatch_ns: time(gpu, tiny, &bound, 1, n, n, 5).await? / n as f64,
-        dispatch_pass_each_ns: time(gpu, tiny, &bound, 1, n, 1, 5).await? / n as f64,
-        round_trip_ns: time(gpu, tiny, &bound, 1, 1, 1, 20).await?,
+        dispatch_ns: wall(Mode::OnePass),
+        dispatch_pass_each_ns: wall(Mode::PassEach),
+        round_trip_ns: wall(Mode::SingleOp),
     })
 }
 

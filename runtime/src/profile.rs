@@ -2,6 +2,8 @@
 
 use crate::error::RunError;
 use crate::session::{Plan, Session, Value};
+use crate::stats::Estimate;
+use crate::timestamps::{Timestamps, between};
 use wgfc_ir::Tensor;
 
 /// The time and the work of one dispatch.
@@ -17,31 +19,33 @@ pub struct DispatchProfile {
     pub nodes: Vec<String>,
     /// Workgroup counts.
     pub workgroups: [u32; 3],
-    /// Median nanoseconds on the GPU; `None` where the adapter has no timestamps.
-    pub gpu_ns: Option<f64>,
+    /// Nanoseconds on the GPU; `None` where the adapter has no timestamps.
+    pub gpu_ns: Option<Estimate>,
     /// Bytes it must read and write at least.
     pub bytes: u64,
     /// Floating-point operations it does.
     pub flops: u64,
 }
 
-/// The time of runs of one program for one set of shapes. All times are medians in nanoseconds.
+/// The time of runs of one program for one set of shapes. All times are in nanoseconds.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Profile {
     /// Runs measured, after one that is not.
     pub runs: usize,
     /// In order of execution.
     pub dispatches: Vec<DispatchProfile>,
-    /// Sum over the dispatches, measured with timestamps; `None` without them.
-    pub gpu_ns: Option<f64>,
+    /// Sum over the dispatches of a run, measured with timestamps; `None` without them.
+    pub gpu_ns: Option<Estimate>,
     /// Binding the inputs and recording the commands, on the CPU.
-    pub record_ns: Option<f64>,
+    pub record_ns: Option<Estimate>,
     /// Handing them to the driver, on the CPU.
-    pub submit_ns: Option<f64>,
+    pub submit_ns: Option<Estimate>,
     /// From inputs on the host to the device being done, without timestamps, nothing read back.
-    pub wall_ns: Option<f64>,
-    /// The same with all outputs read back.
-    pub round_trip_ns: Option<f64>,
+    pub wall_ns: Option<Estimate>,
+    /// The same of one run among many that do not wait for each other: their time over their number.
+    pub back_to_back_ns: Option<f64>,
+    /// As `wall_ns`, with all outputs read back.
+    pub round_trip_ns: Option<Estimate>,
 }
 
 /// The clock; browsers have none that std knows.
@@ -54,16 +58,6 @@ fn now() -> Option<std::time::Instant> {
 
 fn since(t: Option<std::time::Instant>) -> Option<f64> {
     t.map(|t| t.elapsed().as_nanos() as f64)
-}
-
-pub(crate) fn median(mut v: Vec<f64>) -> Option<f64> {
-    v.sort_by(f64::total_cmp);
-    let n = v.len();
-    match n {
-        0 => None,
-        n if n % 2 == 1 => Some(v[n / 2]),
-        n => Some((v[n / 2 - 1] + v[n / 2]) / 2.0),
-    }
 }
 
 impl Session {
@@ -93,12 +87,21 @@ impl Session {
             self.run_once(&inputs, None).await?;
             trip.extend(since(start));
         }
+        let start = now();
+        for _ in 0..runs {
+            let ready = self.prepare(&inputs).await?;
+            self.submit(&ready).await?;
+        }
+        gpu.wait().await?;
+        let back_to_back_ns = since(start).map(|t| t / runs as f64);
         let ready = self.prepare(&inputs).await?;
-        let mut times: Vec<Vec<f64>> = vec![Vec::new(); ready.plan.steps.len()];
+        let (mut times, mut totals) = (vec![Vec::new(); ready.plan.steps.len()], vec![]);
         if gpu.profile().timestamps && !times.is_empty() {
             let queries = Queries::new(self, times.len()).await?;
             for _ in 0..runs {
-                for (all, t) in times.iter_mut().zip(queries.run(self, &ready.plan).await?) {
+                let run = queries.run(self, &ready.plan).await?;
+                totals.push(run.iter().sum());
+                for (all, t) in times.iter_mut().zip(run) {
                     all.push(t);
                 }
             }
@@ -117,20 +120,20 @@ impl Session {
                 family: k.family.clone(),
                 nodes: d.nodes.clone(),
                 workgroups: step.workgroups,
-                gpu_ns: median(times),
+                gpu_ns: Estimate::of(times),
                 bytes: count(&d.bytes),
                 flops: count(&d.flops),
             });
         }
-        let gpu_ns = dispatches.iter().map(|d| d.gpu_ns).sum::<Option<f64>>();
         Ok(Profile {
             runs,
-            gpu_ns: gpu_ns.filter(|_| !dispatches.is_empty()),
+            gpu_ns: Estimate::of(totals),
             dispatches,
-            record_ns: median(record),
-            submit_ns: median(submit),
-            wall_ns: median(wall),
-            round_trip_ns: median(trip),
+            record_ns: Estimate::of(record),
+            submit_ns: Estimate::of(submit),
+            wall_ns: Estimate::of(wall),
+            back_to_back_ns,
+            round_trip_ns: Estimate::of(trip),
         })
     }
 
@@ -141,45 +144,18 @@ impl Session {
     }
 }
 
-/// Query sets and the buffers their results go through.
+/// The timestamps of a plan's steps.
 struct Queries {
-    sets: Vec<wgpu::QuerySet>,
-    resolved: wgpu::Buffer,
-    mapped: wgpu::Buffer,
-    count: u32,
-    /// Whether timestamps are written between dispatches, or else around a pass for each.
+    timestamps: Timestamps,
+    /// Whether they are written between dispatches, or else around a pass for each.
     inside: bool,
 }
 
-const PER_SET: u32 = wgpu::QUERY_SET_MAX_QUERIES;
-
 impl Queries {
     async fn new(session: &Session, steps: usize) -> Result<Queries, RunError> {
-        let gpu = &session.gpu;
-        let inside = gpu.profile().timestamps_in_pass;
+        let inside = session.gpu.profile().timestamps_in_pass;
         let count = if inside { steps + 1 } else { 2 * steps } as u32;
-        let sets = gpu
-            .scoped("making timestamps", || {
-                (0..count.div_ceil(PER_SET))
-                    .map(|i| {
-                        gpu.device().create_query_set(&wgpu::QuerySetDescriptor {
-                            label: None,
-                            ty: wgpu::QueryType::Timestamp,
-                            count: PER_SET.min(count - i * PER_SET),
-                        })
-                    })
-                    .collect()
-            })
-            .await?;
-        let bytes = u64::from(count) * 8;
-        use wgpu::BufferUsages as U;
-        let resolved = gpu.buffer("timestamps", bytes, U::QUERY_RESOLVE | U::COPY_SRC).await?;
-        let mapped = gpu.buffer("timestamps", bytes, U::MAP_READ | U::COPY_DST).await?;
-        Ok(Queries { sets, resolved, mapped, count, inside })
-    }
-
-    fn at(&self, query: u32) -> (&wgpu::QuerySet, u32) {
-        (&self.sets[(query / PER_SET) as usize], query % PER_SET)
+        Ok(Queries { timestamps: Timestamps::new(&session.gpu, count).await?, inside })
     }
 
     /// Nanoseconds of each step in one run.
@@ -191,42 +167,26 @@ impl Queries {
                 let mut pass = encoder.begin_compute_pass(&wgpu::ComputePassDescriptor::default());
                 let mut current = None;
                 for (i, step) in plan.steps.iter().enumerate() {
-                    let (set, index) = self.at(i as u32);
+                    let (set, index) = self.timestamps.at(i as u32);
                     pass.write_timestamp(set, index);
                     session.record_step(step, &mut current, &mut pass);
                 }
-                let (set, index) = self.at(plan.steps.len() as u32);
+                let (set, index) = self.timestamps.at(plan.steps.len() as u32);
                 pass.write_timestamp(set, index);
             } else {
                 for (i, step) in plan.steps.iter().enumerate() {
-                    // Two queries a step: PER_SET is even, so that both are in one set.
-                    let (query_set, index) = self.at(2 * i as u32);
-                    let mut pass = encoder.begin_compute_pass(&wgpu::ComputePassDescriptor {
-                        label: None,
-                        timestamp_writes: Some(wgpu::ComputePassTimestampWrites {
-                            query_set,
-                            beginning_of_pass_write_index: Some(index),
-                            end_of_pass_write_index: Some(index + 1),
-                        }),
-                    });
+                    let timestamp_writes = Some(self.timestamps.around(i as u32));
+                    let mut pass = encoder
+                        .begin_compute_pass(&wgpu::ComputePassDescriptor { label: None, timestamp_writes });
                     session.record_step(step, &mut None, &mut pass);
                 }
             }
-            for (i, set) in self.sets.iter().enumerate() {
-                let n = set.count();
-                encoder.resolve_query_set(set, 0..n, &self.resolved, i as u64 * u64::from(PER_SET) * 8);
-            }
-            encoder.copy_buffer_to_buffer(&self.resolved, 0, &self.mapped, 0, u64::from(self.count) * 8);
+            self.timestamps.resolve(&mut encoder);
             gpu.queue().submit([encoder.finish()]);
         })
         .await?;
-        let ticks: Vec<u64> = gpu
-            .map_read(&self.mapped, u64::from(self.count) * 8, |b| {
-                b.chunks_exact(8).map(|c| u64::from_le_bytes(c.try_into().unwrap_or_default())).collect()
-            })
-            .await?;
-        let period = f64::from(gpu.queue().get_timestamp_period());
-        let ns = |w: &[u64]| w[1].saturating_sub(w[0]) as f64 * period;
+        let ticks = self.timestamps.read(gpu).await?;
+        let ns = |w: &[u64]| between(gpu, w);
         Ok(if self.inside {
             ticks.windows(2).map(ns).collect()
         } else {

@@ -6,7 +6,7 @@ use wgfc_ir::program::{
 };
 use wgfc_ir::{DType, Dim, Tensor};
 use wgfc_runtime::session::Value;
-use wgfc_runtime::{AdapterChoice, Gpu, RunError, Session, measure, testing};
+use wgfc_runtime::{AdapterChoice, Estimate, Gpu, RunError, Session, measure, overhead, testing};
 
 fn dim(s: &str) -> Dim {
     Dim::parse(s).unwrap()
@@ -405,10 +405,20 @@ fn profiles_and_measures_are_plausible() {
         assert_eq!(p.dispatches.len(), 4);
         assert_eq!((p.dispatches[2].kernel.as_str(), p.dispatches[0].workgroups), ("sum", [137, 1, 1]));
         assert_eq!(p.gpu_ns.is_some(), gpu.profile().timestamps);
-        assert!(p.wall_ns.unwrap() >= p.submit_ns.unwrap() && p.record_ns.unwrap() > 0.0, "{p:?}");
+        let median = |e: Option<Estimate>| e.unwrap().median;
+        assert!(median(p.wall_ns) >= median(p.submit_ns) && median(p.record_ns) > 0.0, "{p:?}");
+        assert!(p.back_to_back_ns.unwrap() > 0.0);
         assert!(s.profile_blocking(&[("x", f32s(&[0, 67]))], 1).unwrap().dispatches.is_empty());
         let m = measure::measure_blocking(gpu).unwrap();
         eprintln!("{gpu:?}: {m:?}");
+        let o = overhead::measure_blocking(gpu, 7).unwrap();
+        eprintln!("{o:?}");
+        for c in &o.modes {
+            assert!(c.wall_ns.median >= c.record_ns.low + c.submit_ns.low, "{c:?}");
+            assert!(c.wall_ns.low <= c.wall_ns.median && c.wall_ns.median <= c.wall_ns.high, "{c:?}");
+            assert_eq!(c.gpu_ns.is_some(), gpu.profile().timestamps);
+        }
+        assert!(o.overstatement().unwrap() > 1.0);
         assert!(m.copy_bytes_per_second > 1e7 && m.dispatch_ns > 100.0 && m.round_trip_ns > m.dispatch_ns);
     });
 }

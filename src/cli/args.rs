@@ -54,6 +54,8 @@ pub enum Command {
     Compile(CompileArgs),
     /// Run a model or a compiled folder
     Run(RunArgs),
+    /// Measure a model, kernel by kernel, or what a dispatch costs
+    Bench(BenchArgs),
     /// Show what a model compiles to: kernels, traffic, time bounds, memory
     Inspect(InspectArgs),
     /// List everything in a model that is wrong or not supported
@@ -169,6 +171,23 @@ pub enum ImageNorm {
     None,
 }
 
+/// Where the numbers of a run come from.
+#[derive(Args, Clone, Debug)]
+pub struct DataArgs {
+    /// An input; may be repeated
+    #[arg(short, long = "input", value_name = "[NAME=]SOURCE")]
+    pub inputs: Vec<String>,
+    /// Fill every input that is not given with random numbers
+    #[arg(long)]
+    pub random_inputs: bool,
+    /// Make up the weights that the model keeps in other files, scaled so that activations stay finite
+    #[arg(long)]
+    pub random_weights: bool,
+    /// How the pixels of pictures become numbers
+    #[arg(long, value_enum, default_value_t)]
+    pub image_norm: ImageNorm,
+}
+
 /// `wgfc run`.
 #[derive(Args, Debug)]
 #[command(after_help = "\
@@ -193,15 +212,8 @@ Without an adapter the model runs on the CPU with the reference evaluator, and s
 pub struct RunArgs {
     /// An ONNX model, or a folder that `wgfc compile` wrote
     pub model: PathBuf,
-    /// An input; may be repeated
-    #[arg(short, long = "input", value_name = "[NAME=]SOURCE")]
-    pub inputs: Vec<String>,
-    /// Fill every input that is not given with random numbers
-    #[arg(long)]
-    pub random_inputs: bool,
-    /// Make up the weights that the model keeps in other files, scaled so that activations stay finite
-    #[arg(long)]
-    pub random_weights: bool,
+    #[command(flatten)]
+    pub data: DataArgs,
     #[command(flatten)]
     pub compile: CompileOptions,
     /// Write each output as NAME.npy in this folder
@@ -213,9 +225,6 @@ pub struct RunArgs {
     /// How many of the best classes to print
     #[arg(long, value_name = "K", default_value_t = 5)]
     pub top: usize,
-    /// How the pixels of pictures become numbers
-    #[arg(long, value_enum, default_value_t)]
-    pub image_norm: ImageNorm,
     #[command(flatten)]
     pub adapter: AdapterArgs,
     /// Run on the CPU with the reference evaluator
@@ -230,6 +239,74 @@ pub struct RunArgs {
     /// Run this often and print the times
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     pub repeat: u32,
+}
+
+/// `wgfc bench`.
+#[derive(Args, Debug)]
+#[command(
+    args_conflicts_with_subcommands = true,
+    subcommand_negates_reqs = true,
+    after_help = "\
+Examples:
+  wgfc bench resnet50.onnx --random-weights --random-inputs --dim batch=1
+  wgfc bench out/ --input x=random:7 --dim batch=32 --runs 100 --csv dispatches.csv
+  wgfc bench dispatch
+  wgfc bench dispatch --adapter llvmpipe --json
+
+Inputs are as in `wgfc run --help`. Times are medians with their 95% confidence intervals, of wall-clock
+time; on the GPU, of timestamps. A model called `dispatch` is ./dispatch."
+)]
+pub struct BenchArgs {
+    /// What else to measure
+    #[command(subcommand)]
+    pub what: Option<BenchCommand>,
+    /// An ONNX model, or a folder that `wgfc compile` wrote
+    #[arg(required = true)]
+    pub model: Option<PathBuf>,
+    #[command(flatten)]
+    pub data: DataArgs,
+    #[command(flatten)]
+    pub compile: CompileOptions,
+    #[command(flatten)]
+    pub adapter: AdapterArgs,
+    /// Runs before those that count
+    #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    pub warm_up: u32,
+    /// Runs that count
+    #[arg(long, value_name = "N", default_value_t = 30, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    pub runs: u32,
+    /// Compare the outputs with those of the reference evaluator first
+    #[arg(long)]
+    pub check: bool,
+    /// Write a row for each dispatch
+    #[arg(long, value_name = "FILE")]
+    pub csv: Option<PathBuf>,
+}
+
+/// What else `wgfc bench` measures.
+#[derive(Subcommand, Debug)]
+pub enum BenchCommand {
+    /// What a dispatch costs beside its kernel, by how it is recorded and submitted
+    Dispatch(BenchDispatchArgs),
+}
+
+/// `wgfc bench dispatch`.
+#[derive(Args, Debug)]
+#[command(after_help = "\
+The kernel adds 1 to 256 numbers in 4 workgroups; an iteration is 100 dispatches of it:
+  single-op                 each encoded, submitted and waited for before the next
+  sequential                an encoder, a pass and a submission each; one wait for all
+  one encoder, a pass each  one submission
+  one encoder, one pass     one submission, as wgfc runs a program")]
+pub struct BenchDispatchArgs {
+    #[command(flatten)]
+    pub adapter: AdapterArgs,
+    /// Iterations of each mode
+    #[arg(long, value_name = "N", default_value_t = 40, value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    pub iterations: u32,
+    /// Write a row for each mode
+    #[arg(long, value_name = "FILE")]
+    pub csv: Option<PathBuf>,
 }
 
 /// `wgfc inspect`.

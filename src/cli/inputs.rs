@@ -1,6 +1,6 @@
 //! `--input NAME=SOURCE`: from words to tensors.
 
-use super::args::{ImageNorm, RunArgs};
+use super::args::DataArgs;
 use super::image;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -75,7 +75,11 @@ pub fn fixed(text: &str) -> Result<(String, Tensor), Error> {
 /// Makes all inputs of a model, or lists everything that stands in the way.
 ///
 /// Files bind the symbols first; then `--dim`; what is generated takes its shape from both.
-pub fn make(ports: &[PortType], symbols: &[String], a: &RunArgs) -> Result<BTreeMap<String, Tensor>, Error> {
+pub fn make(
+    ports: &[PortType],
+    given: &[(String, i64)],
+    a: &DataArgs,
+) -> Result<BTreeMap<String, Tensor>, Error> {
     let mut problems = Vec::new();
     let mut sources: BTreeMap<&str, Source> = BTreeMap::new();
     for text in &a.inputs {
@@ -127,7 +131,7 @@ pub fn make(ports: &[PortType], symbols: &[String], a: &RunArgs) -> Result<BTree
     if !problems.is_empty() {
         return Err(Error::Usage(problems));
     }
-    fill(ports, symbols, &sources, a)
+    fill(ports, given, &sources, a)
 }
 
 /// A source that fits the port's type.
@@ -141,9 +145,9 @@ fn suggestion(port: &PortType) -> &'static str {
 
 fn fill(
     ports: &[PortType],
-    symbols: &[String],
+    dimensions: &[(String, i64)],
     sources: &BTreeMap<&str, Source>,
-    a: &RunArgs,
+    a: &DataArgs,
 ) -> Result<BTreeMap<String, Tensor>, Error> {
     let mut dims: BTreeMap<String, i64> = BTreeMap::new();
     let mut tensors = BTreeMap::new();
@@ -167,7 +171,10 @@ fn fill(
         .filter_map(|p| Some((p, tensors.get(&p.name).map(|t: &Tensor| t.shape.as_slice())?)))
         .collect();
     bind(&given, &mut dims);
-    for (name, value) in a.compile.dims.iter().filter(|(n, _)| symbols.contains(n)) {
+    let used = |name: &String| {
+        ports.iter().flat_map(|p| p.shape.iter()).any(|d| d.symbols().iter().any(|s| **s == **name))
+    };
+    for (name, value) in dimensions.iter().filter(|(n, _)| used(n)) {
         if let Some(v) = dims.insert(name.clone(), *value).filter(|v| v != value) {
             problems
                 .push(Problem::new(format!("--dim {name}={value}, but the inputs' files have {name} = {v}")));
@@ -175,7 +182,7 @@ fn fill(
     }
     for port in ports {
         if let Some(Source::Picture(path)) = sources.get(port.name.as_str()) {
-            let t = image::read(path, port.dtype, &port.shape, &dims, norm(a))?;
+            let t = image::read(path, port.dtype, &port.shape, &dims, a.image_norm)?;
             bind(&[(port, &t.shape)], &mut dims);
             tensors.insert(port.name.clone(), t);
         }
@@ -226,10 +233,6 @@ fn fill(
         ));
     }
     if problems.is_empty() { Ok(tensors) } else { Err(Error::Usage(problems)) }
-}
-
-fn norm(a: &RunArgs) -> ImageNorm {
-    a.image_norm
 }
 
 fn constant(dtype: DType, shape: Vec<usize>, v: f64) -> Tensor {

@@ -1,6 +1,7 @@
 //! The command line: one file a command, and what they share.
 
 pub mod args;
+mod bench;
 mod check;
 mod compile;
 mod device;
@@ -9,6 +10,7 @@ mod image;
 mod inputs;
 mod inspect;
 mod layout;
+mod profile;
 mod roofline;
 mod run;
 mod summary;
@@ -25,6 +27,7 @@ pub fn main(cli: Cli) -> u8 {
     let done = match &cli.command {
         Command::Compile(a) => compile::main(a, &terminal),
         Command::Run(a) => run::main(a, &terminal),
+        Command::Bench(a) => bench::main(a, &terminal),
         Command::Inspect(a) => inspect::main(a, &terminal),
         Command::Check(a) => return check::main(a, &terminal),
         Command::Device(a) => device::main(a, &terminal),

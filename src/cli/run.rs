@@ -1,34 +1,32 @@
 //! `wgfc run`.
 
-use super::args::RunArgs;
+use super::args::{CompileOptions, RunArgs};
 use super::compile::{choice, say_random_weights};
-use super::summary::{bytes_text, flops_text, nodes_of, table, time_text};
+use super::summary::{table, time_text};
 use super::terminal::Terminal;
-use super::{inputs, is_program, shown};
+use super::{inputs, is_program, profile, shown};
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::Instant;
-use wgfc::model::device_error;
 use wgfc::ports::PortType;
 use wgfc::runtime::Profile;
-use wgfc::runtime::profile::DispatchProfile;
 use wgfc::{Error, Model, ModelFile, Place, Tensor, npy};
 
 /// Runs a model or a compiled folder.
 pub fn main(a: &RunArgs, t: &Terminal) -> Result<(), Error> {
     let labels = a.labels.as_deref().map(read_labels).transpose()?;
-    let mut model = load(a, t)?;
+    let adapter = choice(a.adapter.adapter.as_deref());
+    let place = match (a.cpu, a.no_cpu || a.profile) {
+        (true, _) => Place::Cpu,
+        (_, true) => Place::Device(adapter),
+        _ => Place::Any(adapter),
+    };
+    let mut model = load(&a.model, a.data.random_weights, &a.compile, place, t)?;
     t.warnings(model.warnings());
     let place = where_it_runs(&model, a, t);
 
-    let mut symbols: Vec<String> = Vec::new();
-    for s in model.inputs().iter().flat_map(|p| p.shape.iter().flat_map(|d| d.symbols())) {
-        if !symbols.contains(&s.to_string()) {
-            symbols.push(s.to_string());
-        }
-    }
-    let tensors = inputs::make(model.inputs(), &symbols, a)?;
-    if a.inputs.is_empty() && a.random_inputs && !model.inputs().is_empty() {
+    let tensors = inputs::make(model.inputs(), &a.compile.dims, &a.data)?;
+    if a.data.inputs.is_empty() && a.data.random_inputs && !model.inputs().is_empty() {
         t.note("the inputs are random");
     }
 
@@ -43,7 +41,7 @@ pub fn main(a: &RunArgs, t: &Terminal) -> Result<(), Error> {
             progress.at(u64::from(i) + 1);
         }
     }
-    let profile = if a.profile { Some(profile(&mut model, &tensors, a.repeat)?) } else { None };
+    let profile = if a.profile { Some(profile::take(&mut model, &tensors, a.repeat.max(5))?) } else { None };
 
     let files = write_outputs(a.output_dir.as_deref(), model.outputs(), &outputs)?;
     if t.json {
@@ -70,41 +68,43 @@ pub fn main(a: &RunArgs, t: &Terminal) -> Result<(), Error> {
     }
     s += &times_text(&place, &times);
     if let Some(p) = &profile {
-        s += &profile_text(p);
+        s += &profile::text(p);
+        s += &profile::by_dispatch(p);
     }
     t.print(&s);
     Ok(())
 }
 
-fn load(a: &RunArgs, t: &Terminal) -> Result<Model, Error> {
-    let adapter = choice(a.adapter.adapter.as_deref());
-    let place = match (a.cpu, a.no_cpu || a.profile) {
-        (true, _) => Place::Cpu,
-        (_, true) => Place::Device(adapter),
-        _ => Place::Any(adapter),
-    };
-    if is_program(&a.model) {
+/// Loads a model or a compiled folder.
+pub fn load(
+    path: &Path,
+    random_weights: bool,
+    compile: &CompileOptions,
+    place: Place,
+    t: &Terminal,
+) -> Result<Model, Error> {
+    if is_program(path) {
         let mut unused = Vec::new();
-        unused.extend(a.random_weights.then_some("--random-weights"));
-        unused.extend((!a.compile.taps.is_empty()).then_some("--tap"));
-        unused.extend((!a.compile.fixed.is_empty()).then_some("--fix"));
+        unused.extend(random_weights.then_some("--random-weights"));
+        unused.extend((!compile.taps.is_empty()).then_some("--tap"));
+        unused.extend((!compile.fixed.is_empty()).then_some("--fix"));
         if !unused.is_empty() {
             return Err(Error::usage(
                 format!("{} has no effect on a compiled folder", unused.join(" and ")),
                 "give it to `wgfc compile`, or give the ONNX model",
             ));
         }
-        let _progress = t.spinner(format!("loading {}", shown(&a.model)));
-        return Model::load(&a.model, &a.compile.options()?, place);
+        let _progress = t.spinner(format!("loading {}", shown(path)));
+        return Model::load(path, &compile.options()?, place);
     }
-    let mut file = ModelFile::open(&a.model)?;
-    if a.random_weights {
+    let mut file = ModelFile::open(path)?;
+    if random_weights {
         let _progress = t.spinner("making up weights".into());
         file = file.with_random_weights()?;
     }
     say_random_weights(&file, t);
-    let _progress = t.spinner(format!("compiling {}", shown(&a.model)));
-    let made = Model::compile(&file, &a.compile.options()?, place);
+    let _progress = t.spinner(format!("compiling {}", shown(path)));
+    let made = Model::compile(&file, &compile.options()?, place);
     made.map_err(|e| without_weights(e, &file))
 }
 
@@ -191,7 +191,7 @@ fn digest(t: &Tensor) -> Option<Digest> {
 }
 
 /// Up to six significant digits.
-fn number(v: f64) -> String {
+pub fn number(v: f64) -> String {
     if v == v.trunc() && v.abs() < 1e6 {
         return format!("{v}");
     }
@@ -299,52 +299,6 @@ fn times_text(place: &str, times: &[f64]) -> String {
     }
 }
 
-fn profile(model: &mut Model, tensors: &BTreeMap<String, Tensor>, runs: u32) -> Result<Profile, Error> {
-    let named: Vec<(&str, Tensor)> = tensors.iter().map(|(n, t)| (n.as_str(), t.clone())).collect();
-    let session = model.session_mut().ok_or_else(|| Error::Internal("a profile without a device".into()))?;
-    session.profile_blocking(&named, runs.max(5) as usize).map_err(device_error)
-}
-
-fn profile_text(p: &Profile) -> String {
-    let ns = |v: Option<f64>| v.map_or("-".into(), |v| time_text(v * 1e-9));
-    let mut s = format!(
-        "\n  profile, medians of {} runs: GPU {}, recording {}, submission {}, until done {}, with outputs read back {}\n",
-        p.runs,
-        ns(p.gpu_ns),
-        ns(p.record_ns),
-        ns(p.submit_ns),
-        ns(p.wall_ns),
-        ns(p.round_trip_ns)
-    );
-    if p.gpu_ns.is_none() {
-        s += "  this adapter has no timestamps: times of single kernels are not known\n";
-    }
-    let mut slowest: Vec<&DispatchProfile> = p.dispatches.iter().collect();
-    slowest.sort_by(|a, b| b.gpu_ns.unwrap_or(0.0).total_cmp(&a.gpu_ns.unwrap_or(0.0)));
-    let heading =
-        ["time", "share", "GB/s", "GFLOP/s", "traffic", "arithmetic", "dispatch", "kernel", "nodes"];
-    let mut rows = vec![heading.map(String::from).to_vec()];
-    for d in slowest {
-        let per = |v: u64| {
-            d.gpu_ns.filter(|t| *t > 0.0).map_or("-".into(), |t| number((v as f64 / t * 10.0).round() / 10.0))
-        };
-        let share = d.gpu_ns.zip(p.gpu_ns).filter(|(_, all)| *all > 0.0);
-        rows.push(vec![
-            ns(d.gpu_ns),
-            share.map_or("-".into(), |(t, all)| format!("{:.1}%", 100.0 * t / all)),
-            per(d.bytes),
-            per(d.flops),
-            bytes_text(d.bytes),
-            flops_text(d.flops),
-            d.dispatch.to_string(),
-            d.kernel.clone(),
-            nodes_of(&d.nodes, 2),
-        ]);
-    }
-    s + &table(&rows, &[true, true, true, true, true, true, true, false, false])
-        + "  GB/s here counts 10^9 bytes\n"
-}
-
 #[expect(clippy::too_many_arguments, reason = "one object of everything a run produced")]
 fn json(
     place: &str,
@@ -383,28 +337,12 @@ fn json(
             })
         })
         .collect();
-    let profile = profile.map(|p| {
-        let dispatches: Vec<serde_json::Value> = p
-            .dispatches
-            .iter()
-            .map(|d| {
-                serde_json::json!({
-                    "dispatch": d.dispatch, "kernel": d.kernel, "family": d.family, "nodes": d.nodes,
-                    "gpu_ns": d.gpu_ns, "bytes": d.bytes, "flops": d.flops, "workgroups": d.workgroups,
-                })
-            })
-            .collect();
-        serde_json::json!({
-            "runs": p.runs, "gpu_ns": p.gpu_ns, "record_ns": p.record_ns, "submit_ns": p.submit_ns,
-            "wall_ns": p.wall_ns, "round_trip_ns": p.round_trip_ns, "dispatches": dispatches,
-        })
-    });
     serde_json::json!({
         "ran_on": place,
-        "random_weights": a.random_weights,
+        "random_weights": a.data.random_weights,
         "outputs": outputs,
         "seconds": times,
-        "profile": profile,
+        "profile": profile.map(profile::json),
     })
 }
 

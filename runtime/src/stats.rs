@@ -1,0 +1,58 @@
+//! What repeated measurements say.
+
+/// The median of samples, and where the median of many more would lie.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Estimate {
+    /// The median.
+    pub median: f64,
+    /// The lower end of its 95% confidence interval.
+    pub low: f64,
+    /// The upper end.
+    pub high: f64,
+}
+
+impl Estimate {
+    /// Of `samples`, in any order; `None` without any.
+    ///
+    /// The interval's ends are order statistics, which supposes nothing about the distribution: the ranks
+    /// n/2 ∓ 1.96·√n/2, rounded up, from the normal approximation of the binomial distribution
+    /// (Conover, Practical Nonparametric Statistics, 3.2). Of fewer than six samples it is all of them, and
+    /// holds the median less often.
+    pub fn of(mut samples: Vec<f64>) -> Option<Estimate> {
+        samples.sort_by(f64::total_cmp);
+        let n = samples.len();
+        let half = n as f64 / 2.0;
+        let spread = 1.96 * (n as f64).sqrt() / 2.0;
+        let rank = |r: f64| samples.get((r.ceil().max(1.0) as usize).min(n).checked_sub(1)?).copied();
+        let (below, above) = (rank(half)?, rank((n + 1) as f64 / 2.0)?);
+        Some(Estimate {
+            median: (below + above) / 2.0,
+            low: rank(half - spread)?,
+            high: rank(half + spread)?,
+        })
+    }
+
+    /// Of values `factor` times as large.
+    pub fn scaled(self, factor: f64) -> Estimate {
+        Estimate { median: self.median * factor, low: self.low * factor, high: self.high * factor }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_interval_is_of_order_statistics() {
+        assert_eq!(Estimate::of(vec![]), None);
+        let of = |n: usize| {
+            let e = Estimate::of((1..=n).rev().map(|v| v as f64).collect()).unwrap();
+            (e.low, e.median, e.high)
+        };
+        assert_eq!(of(1), (1.0, 1.0, 1.0));
+        assert_eq!(of(2), (1.0, 1.5, 2.0));
+        assert_eq!(of(5), (1.0, 3.0, 5.0));
+        assert_eq!(of(30), (10.0, 15.5, 21.0));
+        assert_eq!(of(101), (41.0, 51.0, 61.0));
+    }
+}

@@ -1,0 +1,188 @@
+//! `wgfc bench`.
+
+use super::args::{BenchArgs, BenchCommand, BenchDispatchArgs};
+use super::compile::choice;
+use super::profile::{self, estimate_json, estimate_text, ns_text};
+use super::run::load;
+use super::summary::table;
+use super::terminal::Terminal;
+use super::{inputs, is_program, shown};
+use std::collections::BTreeMap;
+use std::path::Path;
+use wgfc::model::device_error;
+use wgfc::runtime::Gpu;
+use wgfc::runtime::overhead::{self, DISPATCHES, DispatchCost, Overhead, WARM_UPS};
+use wgfc::{Error, ModelFile, Place, Tensor, npy};
+
+/// Measures a model, or what a dispatch costs.
+pub fn main(a: &BenchArgs, t: &Terminal) -> Result<(), Error> {
+    match (&a.what, &a.model) {
+        (Some(BenchCommand::Dispatch(d)), _) => dispatch(d, t),
+        (None, Some(path)) => model(path, a, t),
+        (None, None) => Err(Error::usage("nothing to measure", "give a model, or `dispatch`")),
+    }
+}
+
+fn model(path: &Path, a: &BenchArgs, t: &Terminal) -> Result<(), Error> {
+    if a.check && is_program(path) {
+        return Err(Error::usage(
+            "--check has no effect on a compiled folder",
+            "give the ONNX model, which the evaluator can run",
+        ));
+    }
+    let place = Place::Device(choice(a.adapter.adapter.as_deref()));
+    let mut model = load(path, a.data.random_weights, &a.compile, place, t)?;
+    t.warnings(model.warnings());
+    let tensors = inputs::make(model.inputs(), &a.compile.dims, &a.data)?;
+    let profile = {
+        let _progress = t.spinner(format!("measuring {}", shown(path)));
+        // One more comes with the profile.
+        for _ in 1..a.warm_up {
+            model.run(&tensors)?;
+        }
+        profile::take(&mut model, &tensors, a.runs)?
+    };
+    let errors = if a.check {
+        let _progress = t.spinner("evaluating on the CPU".into());
+        let outputs = model.run(&tensors)?;
+        Some(compare(path, a, &tensors, &outputs)?)
+    } else {
+        None
+    };
+    if let Some(file) = &a.csv {
+        npy::write_whole(file, profile::csv(&profile).as_bytes())?;
+    }
+    let session = model.session().ok_or_else(|| Error::Internal("a profile without a device".into()))?;
+    let (place, program) = (&session.gpu().summary().name, session.program());
+    if t.json {
+        t.print_json(&serde_json::json!({
+            "ran_on": place,
+            "random_weights": a.data.random_weights,
+            "dispatches": program.dispatches.len(),
+            "kernels": program.kernels.len(),
+            "warm_up": a.warm_up,
+            "relative_errors": errors,
+            "profile": profile::json(&profile),
+        }));
+        return Ok(());
+    }
+    let mut s = format!(
+        "{} on {place}: {} dispatches of {} kernels; {} runs after {} that do not count\n",
+        shown(path),
+        program.dispatches.len(),
+        program.kernels.len(),
+        profile.runs,
+        a.warm_up
+    );
+    s += &profile::text(&profile);
+    for (name, e) in errors.iter().flatten() {
+        s += &format!("  {name}: relative error {e:.1e} against the reference evaluator\n");
+    }
+    s += &profile::by_kernel(&profile);
+    t.print(&s);
+    Ok(())
+}
+
+/// ‖a − b‖ / ‖b‖ of each output a and what the evaluator makes of it, b.
+fn compare(
+    path: &Path,
+    a: &BenchArgs,
+    tensors: &BTreeMap<String, Tensor>,
+    outputs: &BTreeMap<String, Tensor>,
+) -> Result<BTreeMap<String, f64>, Error> {
+    let mut file = ModelFile::open(path)?;
+    if a.data.random_weights {
+        file = file.with_random_weights()?;
+    }
+    let graph = file.import(&a.compile.options()?)?.graph;
+    let expected = wgfc::ir::eval::evaluate(&graph, tensors)
+        .map_err(|e| Error::usage(format!("the model cannot be evaluated: {e}"), "leave --check out"))?;
+    let numbers = |t: &Tensor| -> Vec<f64> {
+        t.scalars().unwrap_or_default().into_iter().map(wgfc::ir::Scalar::as_f64).collect()
+    };
+    let mut errors = BTreeMap::new();
+    for (port, want) in wgfc::ports::graph_ports(&graph, &graph.outputs).iter().zip(&expected) {
+        let Some(got) = outputs.get(&port.name) else { continue };
+        let (got, want) = (numbers(got), numbers(want));
+        let norm = |v: f64| v * v;
+        let difference: f64 = got.iter().zip(&want).map(|(x, y)| norm(x - y)).sum();
+        let size: f64 = want.iter().copied().map(norm).sum();
+        errors.insert(port.name.clone(), (difference / size.max(f64::MIN_POSITIVE)).sqrt());
+    }
+    Ok(errors)
+}
+
+fn dispatch(a: &BenchDispatchArgs, t: &Terminal) -> Result<(), Error> {
+    let gpu = Gpu::request_blocking(&choice(a.adapter.adapter.as_deref())).map_err(device_error)?;
+    let name = &gpu.summary().name;
+    let cost = {
+        let _progress = t.spinner(format!("measuring {name}"));
+        overhead::measure_blocking(&gpu, a.iterations as usize).map_err(device_error)?
+    };
+    if let Some(file) = &a.csv {
+        npy::write_whole(file, csv(&cost).as_bytes())?;
+    }
+    if t.json {
+        let mode = |c: &DispatchCost| {
+            serde_json::json!({
+                "mode": c.mode.name(),
+                "wall_ns": estimate_json(c.wall_ns),
+                "record_ns": estimate_json(c.record_ns),
+                "submit_ns": estimate_json(c.submit_ns),
+                "gpu_ns": c.gpu_ns.map(estimate_json),
+            })
+        };
+        t.print_json(&serde_json::json!({
+            "ran_on": name,
+            "iterations": cost.iterations,
+            "dispatches": DISPATCHES,
+            "warm_ups": WARM_UPS,
+            "modes": cost.modes.iter().map(mode).collect::<Vec<_>>(),
+            "single_op_over_sequential": cost.overstatement(),
+        }));
+        return Ok(());
+    }
+    let heading = ["one dispatch", "wall time", "95% confidence", "recording", "submission", "on the GPU"];
+    let mut rows = vec![heading.map(String::from).to_vec()];
+    for c in &cost.modes {
+        let [wall, interval] = estimate_text(Some(c.wall_ns));
+        rows.push(vec![
+            c.mode.name().to_owned(),
+            wall,
+            interval,
+            ns_text(c.record_ns.median),
+            ns_text(c.submit_ns.median),
+            c.gpu_ns.map_or("-".into(), |e| ns_text(e.median)),
+        ]);
+    }
+    let mut s = format!(
+        "{name}: medians of {} iterations of {DISPATCHES} dispatches, after {WARM_UPS} that do not count\n\n{}",
+        cost.iterations,
+        table(&rows, &[false, true, true, true, true, true])
+    );
+    if let Some(times) = cost.overstatement() {
+        s += &format!(
+            "\n  single-op : sequential = {times:.1} : 1; waiting for each dispatch makes it look that much dearer than it is\n"
+        );
+    }
+    t.print(&s);
+    Ok(())
+}
+
+fn csv(cost: &Overhead) -> String {
+    let mut s = "mode,wall_ns,wall_ns_low,wall_ns_high,record_ns,submit_ns,gpu_ns\n".to_owned();
+    for c in &cost.modes {
+        let w = c.wall_ns;
+        let gpu = c.gpu_ns.map_or(String::new(), |e| e.median.to_string());
+        s += &format!(
+            "\"{}\",{},{},{},{},{},{gpu}\n",
+            c.mode.name(),
+            w.median,
+            w.low,
+            w.high,
+            c.record_ns.median,
+            c.submit_ns.median
+        );
+    }
+    s
+}

@@ -1,0 +1,184 @@
+//! Where the time of a run goes, for people and for programs.
+
+use super::run::number;
+use super::summary::{bytes_text, flops_text, nodes_of, table, time_text};
+use std::collections::BTreeMap;
+use wgfc::model::device_error;
+use wgfc::runtime::profile::DispatchProfile;
+use wgfc::runtime::{Estimate, Profile};
+use wgfc::{Error, Model, Tensor};
+
+/// Measures `runs` runs of a model that is on a device.
+pub fn take(model: &mut Model, tensors: &BTreeMap<String, Tensor>, runs: u32) -> Result<Profile, Error> {
+    let named: Vec<(&str, Tensor)> = tensors.iter().map(|(n, t)| (n.as_str(), t.clone())).collect();
+    let session = model.session_mut().ok_or_else(|| Error::Internal("a profile without a device".into()))?;
+    session.profile_blocking(&named, runs as usize).map_err(device_error)
+}
+
+/// `1.2 ms`, of nanoseconds.
+pub fn ns_text(ns: f64) -> String {
+    time_text(ns * 1e-9)
+}
+
+/// `1.2 ms`, `1.1 to 1.4 ms`; dashes for what is not known.
+pub fn estimate_text(e: Option<Estimate>) -> [String; 2] {
+    let Some(e) = e else { return ["-".into(), String::new()] };
+    let (low, high) = (ns_text(e.low), ns_text(e.high));
+    let interval = match (low.split_once(' '), high.split_once(' ')) {
+        (Some((number, unit)), Some((_, same))) if unit == same => format!("{number} to {high}"),
+        _ => format!("{low} to {high}"),
+    };
+    [ns_text(e.median), interval]
+}
+
+/// The times of whole runs.
+pub fn text(p: &Profile) -> String {
+    let mut rows =
+        vec![vec!["  where the time goes".to_owned(), "median".to_owned(), "95% confidence".to_owned()]];
+    for (what, e) in [
+        ("from the inputs to the outputs, on the host", p.round_trip_ns),
+        ("until the device is done, nothing read back", p.wall_ns),
+        ("binding and recording, on the CPU", p.record_ns),
+        ("submission, on the CPU", p.submit_ns),
+        ("on the GPU, by timestamps", p.gpu_ns),
+    ] {
+        let [median, interval] = estimate_text(e);
+        rows.push(vec![format!("  {what}"), median, interval]);
+    }
+    if let Some(t) = p.back_to_back_ns {
+        let what = "  one of many that do not wait for each other".to_owned();
+        rows.push(vec![what, ns_text(t), "(their mean)".to_owned()]);
+    }
+    let mut s = format!("\n{}", table(&rows, &[false, true, true]));
+    match (p.gpu_ns, p.wall_ns) {
+        (Some(gpu), Some(wall)) if wall.median > 0.0 => {
+            let share = 100.0 * gpu.median / wall.median;
+            s += &format!("  the GPU's time is {share:.0}% of that until the device is done\n");
+        }
+        (None, _) => s += "  this adapter has no timestamps: times of single kernels are not known\n",
+        _ => {}
+    }
+    s
+}
+
+/// Work over time, per nanosecond.
+fn rate(work: u64, ns: Option<f64>) -> String {
+    ns.filter(|t| *t > 0.0).map_or("-".into(), |t| number((work as f64 / t * 10.0).round() / 10.0))
+}
+
+fn share(ns: Option<f64>, p: &Profile) -> String {
+    let all = p.gpu_ns.map(|e| e.median).filter(|t| *t > 0.0);
+    ns.zip(all).map_or("-".into(), |(t, all)| format!("{:.1}%", 100.0 * t / all))
+}
+
+fn median(d: &DispatchProfile) -> Option<f64> {
+    d.gpu_ns.map(|e| e.median)
+}
+
+const FOOTNOTE: &str = "  GB/s here counts 10^9 bytes\n";
+
+/// A table of the dispatches, the slowest first.
+pub fn by_dispatch(p: &Profile) -> String {
+    let mut slowest: Vec<&DispatchProfile> = p.dispatches.iter().collect();
+    slowest.sort_by(|a, b| median(b).unwrap_or(0.0).total_cmp(&median(a).unwrap_or(0.0)));
+    let heading =
+        ["time", "share", "GB/s", "GFLOP/s", "traffic", "arithmetic", "dispatch", "kernel", "nodes"];
+    let mut rows = vec![heading.map(String::from).to_vec()];
+    for d in slowest {
+        let time = median(d);
+        rows.push(vec![
+            time.map_or("-".into(), ns_text),
+            share(time, p),
+            rate(d.bytes, time),
+            rate(d.flops, time),
+            bytes_text(d.bytes),
+            flops_text(d.flops),
+            d.dispatch.to_string(),
+            d.kernel.clone(),
+            nodes_of(&d.nodes, 2),
+        ]);
+    }
+    format!("\n{}{FOOTNOTE}", table(&rows, &[true, true, true, true, true, true, true, false, false]))
+}
+
+/// All dispatches of one kernel.
+struct Kernel<'p> {
+    family: &'p str,
+    dispatches: usize,
+    ns: Option<f64>,
+    bytes: u64,
+    flops: u64,
+}
+
+/// A table of the kernels, the slowest first.
+pub fn by_kernel(p: &Profile) -> String {
+    let mut kernels: BTreeMap<&str, Kernel> = BTreeMap::new();
+    for d in &p.dispatches {
+        let none = Kernel { family: &d.family, dispatches: 0, ns: Some(0.0), bytes: 0, flops: 0 };
+        let k = kernels.entry(&d.kernel).or_insert(none);
+        k.dispatches += 1;
+        k.ns = k.ns.zip(median(d)).map(|(a, b)| a + b);
+        k.bytes += d.bytes;
+        k.flops += d.flops;
+    }
+    let mut slowest: Vec<(&str, Kernel)> = kernels.into_iter().collect();
+    slowest.sort_by(|a, b| b.1.ns.unwrap_or(0.0).total_cmp(&a.1.ns.unwrap_or(0.0)));
+    let heading =
+        ["time", "share", "GB/s", "GFLOP/s", "traffic", "arithmetic", "dispatches", "family", "kernel"];
+    let mut rows = vec![heading.map(String::from).to_vec()];
+    for (name, k) in slowest {
+        rows.push(vec![
+            k.ns.map_or("-".into(), ns_text),
+            share(k.ns, p),
+            rate(k.bytes, k.ns),
+            rate(k.flops, k.ns),
+            bytes_text(k.bytes),
+            flops_text(k.flops),
+            k.dispatches.to_string(),
+            k.family.to_owned(),
+            name.to_owned(),
+        ]);
+    }
+    format!("\n{}{FOOTNOTE}", table(&rows, &[true, true, true, true, true, true, true, false, false]))
+}
+
+/// A row for each dispatch, in order of execution.
+pub fn csv(p: &Profile) -> String {
+    let mut s =
+        "dispatch,kernel,family,workgroups,gpu_ns,gpu_ns_low,gpu_ns_high,bytes,flops,nodes\n".to_owned();
+    for d in &p.dispatches {
+        let [x, y, z] = d.workgroups;
+        let times = d.gpu_ns.map_or(",,".into(), |e| format!("{},{},{}", e.median, e.low, e.high));
+        let nodes = d.nodes.join(" ").replace('"', "\"\"");
+        s += &format!(
+            "{},{},{},{x}x{y}x{z},{times},{},{},\"{nodes}\"\n",
+            d.dispatch, d.kernel, d.family, d.bytes, d.flops
+        );
+    }
+    s
+}
+
+/// An estimate, in what it was measured in.
+pub fn estimate_json(e: Estimate) -> serde_json::Value {
+    serde_json::json!({ "median": e.median, "low": e.low, "high": e.high })
+}
+
+/// All of it.
+pub fn json(p: &Profile) -> serde_json::Value {
+    let one = |e: Option<Estimate>| e.map(estimate_json);
+    let dispatches: Vec<serde_json::Value> = p
+        .dispatches
+        .iter()
+        .map(|d| {
+            serde_json::json!({
+                "dispatch": d.dispatch, "kernel": d.kernel, "family": d.family, "nodes": d.nodes,
+                "gpu_ns": one(d.gpu_ns), "bytes": d.bytes, "flops": d.flops, "workgroups": d.workgroups,
+            })
+        })
+        .collect();
+    serde_json::json!({
+        "runs": p.runs, "gpu_ns": one(p.gpu_ns), "record_ns": one(p.record_ns), "submit_ns": one(p.submit_ns),
+        "wall_ns": one(p.wall_ns), "round_trip_ns": one(p.round_trip_ns), "back_to_back_ns": p.back_to_back_ns,
+        "dispatches": dispatches,
+    })
+}
