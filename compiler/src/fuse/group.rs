@@ -4,7 +4,7 @@
 //! root — and members absorbed behind the anchor as its epilogue. Everything else is *inlined*: computed
 //! where it is read. The graph of units stays acyclic at every step.
 
-use super::invert::invert;
+use super::points::{self, Point, ProductDomain, Split};
 use super::pull::splat;
 use crate::options::Fusion;
 use rustc_hash::{FxHashMap, FxHashSet};
@@ -19,6 +19,8 @@ pub type UnitId = usize;
 pub struct Unit {
     /// What the kernel iterates for.
     pub anchor: NodeId,
+    /// How a product's columns are shared out.
+    pub split: Split,
     /// Nodes absorbed behind it, producers first.
     pub members: Vec<NodeId>,
     /// The values it writes.
@@ -72,6 +74,13 @@ fn is_pointwise(op: &Op) -> bool {
     matches!(op, Op::Map { .. } | Op::Gather { .. } | Op::Concat { .. })
 }
 
+/// Whether the anchor is a product with [few rows](crate::kernel::thin).
+fn is_thin(graph: &Graph, anchor: NodeId) -> bool {
+    graph.node(anchor).outputs[0].dtype.reg() == wgfc_ir::Reg::F32
+        && ProductDomain::of(graph, anchor, Split::NONE)
+            .is_some_and(|p| crate::kernel::thin(&p.domain[0], &p.domain[1]))
+}
+
 fn takes_epilogue(op: &Op) -> bool {
     is_anchor(op) && !matches!(op, Op::TopK { .. } | Op::Scatter { .. } | Op::Cumulate { .. })
 }
@@ -123,16 +132,45 @@ struct Grouper<'a> {
 impl Grouper<'_> {
     fn new_unit(&mut self, anchor: NodeId) -> UnitId {
         let id = self.units.len();
-        self.units.push(Unit { anchor, members: vec![], outputs: vec![] });
+        self.units.push(Unit { anchor, split: Split::NONE, members: vec![], outputs: vec![] });
         self.unit_of.insert(anchor, id);
         id
     }
 
-    /// Grows a unit forward over elementwise operators and bijective views of the same number of elements.
+    /// Grows a unit forward over what its [points](points) can be followed through; of the ways to share
+    /// out a product's columns the one that takes in most.
     fn absorb(&mut self, u: UnitId) {
-        let out = Value::from(self.units[u].anchor);
-        let numel = self.graph.ty(out).numel();
-        let mut frontier = vec![out];
+        let anchor = self.units[u].anchor;
+        let mut splits = vec![Split::NONE];
+        if is_thin(self.graph, anchor) {
+            splits.extend(points::strides(self.graph, anchor).into_iter().map(|stride| Split { parts: 2, stride }));
+        }
+        let mut best: Option<(Split, Vec<NodeId>)> = None;
+        for split in splits {
+            let members = self.grow(u, split);
+            for m in &members {
+                self.unit_of.remove(m);
+            }
+            if best.as_ref().is_none_or(|(_, b)| members.len() > b.len()) {
+                best = Some((split, members));
+            }
+        }
+        if let Some((split, members)) = best {
+            self.unit_of.extend(members.iter().map(|m| (*m, u)));
+            self.units[u].split = split;
+            self.units[u].members = members;
+        }
+    }
+
+    /// The members that unit `u` takes in with its columns shared out so. They are marked as its own.
+    fn grow(&mut self, u: UnitId, split: Split) -> Vec<NodeId> {
+        self.units[u].members.clear();
+        let anchor = self.units[u].anchor;
+        let Some((domain, first)) = points::start(self.graph, anchor, split) else { return vec![] };
+        let partial = matches!(self.graph.node(anchor).op, Op::Contract(_));
+        let mut known: FxHashMap<Value, Vec<Point>> = FxHashMap::default();
+        known.insert(anchor.into(), first);
+        let mut frontier = vec![Value::from(anchor)];
         while let Some(v) = frontier.pop() {
             if self.bans.materialise.contains(&v) {
                 continue;
@@ -142,22 +180,13 @@ impl Grouper<'_> {
                     continue;
                 }
                 let node = self.graph.node(c);
-                let result = Value::from(c);
-                let fits = self.graph.ty(result).numel() == numel
-                    && match &node.op {
-                        Op::View { shape, index, fill: None } => {
-                            invert(&self.graph.ty(node.inputs[0]).shape, shape, index).is_some()
-                        }
-                        Op::Map { .. } => node.inputs.iter().all(|x| {
-                            if self.unit_of.get(&x.node) == Some(&u) {
-                                self.graph.ty(*x).numel() == numel
-                            } else {
-                                !self.depends_on(*x, u)
-                            }
-                        }),
-                        _ => false,
-                    };
-                if fits {
+                let outside = |x: &Value| !known.contains_key(x);
+                if node.inputs.iter().any(|x| outside(x) && self.depends_on(*x, u)) {
+                    continue;
+                }
+                let of = |x: Value| known.get(&x).map(Vec::as_slice);
+                if let Some(found) = points::follow(self.graph, c, &of, &domain, partial) {
+                    known.insert(c.into(), found);
                     self.unit_of.insert(c, u);
                     self.units[u].members.push(c);
                     // What was refused for an operand outside may fit now.
@@ -167,6 +196,7 @@ impl Grouper<'_> {
             }
         }
         self.drop_trailing_views(u);
+        std::mem::take(&mut self.units[u].members)
     }
 
     fn unit_values(&self, u: UnitId) -> Vec<Value> {
@@ -174,12 +204,12 @@ impl Grouper<'_> {
         std::iter::once(unit.anchor).chain(unit.members.iter().copied()).map(Value::from).collect()
     }
 
-    /// A view that nothing behind it in the unit reads is better left to its readers.
+    /// A view or join that nothing behind it in the unit reads is better left to its readers.
     fn drop_trailing_views(&mut self, u: UnitId) {
         loop {
             let drop = self.units[u].members.iter().position(|m| {
                 let v = Value::from(*m);
-                matches!(self.graph.node(*m).op, Op::View { .. })
+                matches!(self.graph.node(*m).op, Op::View { .. } | Op::Concat { .. })
                     && !self.graph.is_output(v)
                     && self.graph.uses(v).iter().all(|(c, _)| self.unit_of.get(c) != Some(&u))
             });

@@ -28,9 +28,66 @@ pub fn invert(from: &[Dim], to: &[Dim], index: &[Poly]) -> Option<Vec<Poly>> {
     for (d, p) in index.iter().enumerate() {
         split_axis(p, d, &from[d], to, from, &mut digits)?;
     }
+    assemble(to, &digits)
+}
+
+/// Where the operand's element `at` lies in a view that reads each element at most once, over the
+/// variables that `at` is over, and what must lie in `0..extent` for it to be there at all; `None` when
+/// the view's positions are not sums of digits of fixed weights.
+pub fn locate(to: &[Dim], index: &[Poly], at: &[Poly], domain: &[Dim]) -> Option<(Vec<Poly>, Vec<(Poly, Dim)>)> {
+    let mut digits: Vec<Digit> = vec![];
+    let mut conditions = vec![];
+    for (p, at) in index.iter().zip(at) {
+        let mut offset = Poly::ZERO;
+        let mut terms: Vec<(i64, Digit)> = vec![];
+        for (mono, c) in p.terms() {
+            let term = mono.iter().fold(Poly::constant(c), |t, a| &t * &Poly::atom(a.clone()));
+            if term.vars().is_empty() && term.data().is_empty() {
+                offset = &offset + &term;
+                continue;
+            }
+            let [a] = &mono[..] else { return None };
+            terms.push((c, digit_of(a, to)?));
+        }
+        let rest = at - &offset;
+        terms.sort_by_key(|(w, _)| *w);
+        let mut below = 1;
+        for i in 0..terms.len() {
+            let (w, ext) = (terms[i].0, terms[i].1.ext.clone());
+            if w < 1 || w % below != 0 {
+                return None;
+            }
+            if i == 0 && w > 1 {
+                conditions.push((rest.modulo(&Poly::constant(w), domain), Dim::ONE));
+            }
+            let value = rest.div(&Poly::constant(w), domain);
+            let value = match terms.get(i + 1) {
+                Some((above, _)) => {
+                    // The digit has room below the next one.
+                    if above % w != 0 || !(&Poly::constant(above / w) - &ext).proves_nonneg(to) {
+                        return None;
+                    }
+                    value.modulo(&Poly::constant(above / w), domain)
+                }
+                None => value,
+            };
+            conditions.push((value.clone(), ext));
+            below = w;
+            terms[i].1.value = value;
+        }
+        if terms.is_empty() {
+            conditions.push((rest, Dim::ONE));
+        }
+        digits.extend(terms.into_iter().map(|t| t.1));
+    }
+    Some((assemble(to, &digits)?, conditions))
+}
+
+/// Puts the digits of each of the result's variables together.
+fn assemble(to: &[Dim], digits: &[Digit]) -> Option<Vec<Poly>> {
     (0..to.len())
         .map(|v| {
-            let mut mine: Vec<&Digit> = digits.iter().filter(|g| g.var == v).collect();
+            let mut mine: Vec<&Digit> = digits.iter().filter(|g| g.var == v && !g.ext.is(1)).collect();
             let mut covered = Poly::ONE;
             let mut value = Poly::ZERO;
             while covered != to[v] {
@@ -143,6 +200,27 @@ mod tests {
         let (a, b) = (dims(&["n", "p + s", "3"]), dims(&["n*(p + s)", "3"]));
         assert!(invert(&a, &b, &reshape_index(&a, &b)).is_some());
         assert!(invert(&b, &a, &reshape_index(&b, &a)).is_some());
+    }
+
+    #[test]
+    fn slices_are_located() {
+        let to = dims(&["1", "14", "s", "32"]);
+        let index: Vec<Poly> =
+            ["0", "%2", "64*%1 + %3 + 32"].iter().map(|t| Poly::parse(t).unwrap()).collect();
+        let domain = dims(&["1", "s", "576", "896"]);
+        let at = |part: &str| {
+            let column = format!("(%2/32)*64 + {part} + %2%32");
+            ["0", "%1", &column].map(|t| Poly::parse(t).unwrap()).to_vec()
+        };
+        let show = |c: &[(Poly, Dim)]| c.iter().map(|(p, d)| format!("{p} < {d}")).collect::<Vec<_>>();
+        let (found, conditions) = locate(&to, &index, &at("32"), &domain).unwrap();
+        assert_eq!(
+            found.iter().map(Poly::to_string).collect::<Vec<_>>(),
+            ["0", "(%2)/(32)", "%1", "(%2)%(32)"]
+        );
+        assert_eq!(show(&conditions)[1..], ["%1 < s", "(%2)%(32) < 32", "(%2)/(32) < 14"]);
+        let (_, conditions) = locate(&to, &index, &at("0"), &domain).unwrap();
+        assert!((&conditions[2].0 - &conditions[2].1).proves_nonneg(&domain), "{:?}", show(&conditions));
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! One unit, one kernel: pulling the anchor's operands, pushing its result through the epilogue.
 
 use super::group::Unit;
-use super::invert::invert;
+use super::points::{self, Point, ProductDomain, Split, rows_of};
 use super::pull::{Puller, broadcast_index, flat_offset, unflatten};
 use super::{Tensors, origins};
 use crate::kernel::{Expr, ExprId, Family, Kernel, ReduceKind, Reduction, Store, TensorId};
@@ -100,73 +100,64 @@ fn tensor_of(tensors: &Tensors, v: Value) -> Result<TensorId, String> {
     tensors.of.get(&v).copied().ok_or_else(|| format!("value {v:?} has no memory"))
 }
 
-/// Pushes the anchor's result, `acc` at `index`, through the unit's members and stores what leaves the unit.
+/// Pushes the anchor's results, `values` at the positions `at`, through the unit's members and stores
+/// what leaves the unit.
 fn epilogue(
     graph: &Graph,
     unit: &Unit,
     p: &mut P,
-    acc: ExprId,
-    index: Vec<Poly>,
+    values: &[ExprId],
+    at: &[Vec<Poly>],
 ) -> Result<Vec<Store>, String> {
-    let mut here: FxHashMap<Value, (ExprId, Vec<Poly>)> = FxHashMap::default();
-    here.insert(unit.anchor.into(), (acc, index));
+    type Here = (Vec<Point>, Vec<ExprId>);
+    let mut here: FxHashMap<Value, Here> = FxHashMap::default();
+    let first = at.iter().map(|at| Point { at: at.clone(), when: vec![], from: vec![] }).collect();
+    here.insert(unit.anchor.into(), (first, values.to_vec()));
     for m in &unit.members {
         let node = graph.node(*m);
-        let entry = match &node.op {
-            Op::View { shape, index: map, .. } => {
-                let (e, at) = here.get(&node.inputs[0]).cloned().ok_or("a view outside its unit")?;
-                let from = &graph.ty(node.inputs[0]).shape;
-                let back = invert(from, shape, map).ok_or("a view that cannot be inverted")?;
-                (e, back.iter().map(|b| b.subst_vars(&at, &p.domain)).collect())
-            }
-            Op::Map { body, shape } => {
-                let (src, at) = node
-                    .inputs
-                    .iter()
-                    .find_map(|x| here.get(x).map(|(_, at)| (*x, at.clone())))
-                    .ok_or("an epilogue that does not read its anchor")?;
-                let skip = shape.len() - graph.ty(src).rank();
-                let mut full = vec![Poly::ZERO; skip];
-                full.extend(at);
-                let mut args = vec![];
-                for x in &node.inputs {
-                    args.push(match here.get(x) {
-                        Some((e, _)) => *e,
-                        None => {
-                            let at = broadcast_index(graph.ty(*x), shape, &full);
-                            p.pull(*x, &at, None)?
-                        }
-                    });
+        let of = |v: Value| here.get(&v).map(|(points, _)| points.as_slice());
+        let found = points::follow(graph, *m, &of, &p.domain, true)
+            .ok_or_else(|| format!("`{}` does not follow its unit", node.op.name()))?;
+        let mut values = vec![];
+        for point in &found {
+            let inside = |i: usize| {
+                let j = point.from.get(i).copied().flatten()?;
+                here.get(&node.inputs[i]).and_then(|(_, values)| values.get(j)).copied()
+            };
+            values.push(match &node.op {
+                Op::Map { body, shape } => {
+                    let mut args = vec![];
+                    for (i, x) in node.inputs.iter().enumerate() {
+                        args.push(match inside(i) {
+                            Some(e) => e,
+                            None => {
+                                let at = broadcast_index(graph.ty(*x), shape, &point.at);
+                                p.pull(*x, &at, None)?
+                            }
+                        });
+                    }
+                    p.scalar_fn(body, &args, &point.at)?
                 }
-                (p.scalar_fn(body, &args, &full)?, full)
-            }
-            op => return Err(format!("`{}` in an epilogue", op.name())),
-        };
-        here.insert(Value::from(*m), entry);
+                _ => (0..node.inputs.len()).find_map(inside).ok_or("a point from nowhere")?,
+            });
+        }
+        here.insert(Value::from(*m), (found, values));
     }
     let mut stores = vec![];
     for v in &unit.outputs {
-        let (value, at) = here.get(v).cloned().ok_or("an output outside its unit")?;
-        let offset = flat_offset(&graph.ty(*v).shape, &at, &p.domain);
-        stores.push(Store { tensor: tensor_of(p.memory, *v)?, offset, value, guard: None });
+        let (found, values) = here.get(v).ok_or("an output outside its unit")?;
+        let tensor = tensor_of(p.memory, *v)?;
+        for (point, value) in found.iter().zip(values) {
+            let mut guard = None;
+            for (i, d) in &point.when {
+                let inside = p.inside(i, d);
+                guard = p.and(guard, inside);
+            }
+            let offset = flat_offset(&graph.ty(*v).shape, &point.at, &p.domain);
+            stores.push(Store { tensor, offset, value: *value, guard });
+        }
     }
     Ok(stores)
-}
-
-/// Splits a shape into rows (`axes` run along the row): extents, and the position of row `%0`, column `%1`.
-fn rows_of(shape: &[Dim], axes: &[usize]) -> (Dim, Dim, Vec<Poly>) {
-    let outer: Vec<Dim> = (0..shape.len()).filter(|d| !axes.contains(d)).map(|d| shape[d].clone()).collect();
-    let inner: Vec<Dim> = axes.iter().map(|d| shape[*d].clone()).collect();
-    let (rows, len): (Dim, Dim) = (outer.iter().product(), inner.iter().product());
-    let domain = [rows.clone(), len.clone()];
-    let o = unflatten(&Poly::var(0), &outer, &domain);
-    let i = unflatten(&Poly::var(1), &inner, &domain);
-    let (mut o, mut i) = (o.into_iter(), i.into_iter());
-    let index = (0..shape.len())
-        .map(|d| if axes.contains(&d) { i.next() } else { o.next() })
-        .map(Option::unwrap_or_default)
-        .collect();
-    (rows, len, index)
 }
 
 /// A row program whose result has the shape of its operand.
@@ -183,7 +174,7 @@ fn row<'a>(
     let mut p = Puller::new(graph, tensors, vec![rows.clone(), len.clone()]);
     let e = p.pull(x, &index, None)?;
     let (reductions, result) = program(&mut p, e, ty.dtype);
-    let stores = epilogue(graph, unit, &mut p, result, index)?;
+    let stores = epilogue(graph, unit, &mut p, &[result], &[index])?;
     finish(graph, unit, p, Family::Row { rows, len, reductions, row_stores: vec![] }, stores)
 }
 
@@ -258,7 +249,7 @@ fn reduce<'a>(
     let result = p.cast(result, out);
     let at =
         index.into_iter().enumerate().map(|(d, i)| if axes.contains(&d) { Poly::ZERO } else { i }).collect();
-    let row_stores = epilogue(graph, unit, &mut p, result, at)?;
+    let row_stores = epilogue(graph, unit, &mut p, &[result], &[at])?;
     let reductions = vec![Reduction { kind, value, dtype }];
     finish(graph, unit, p, Family::Row { rows, len, reductions, row_stores }, vec![])
 }
@@ -280,7 +271,7 @@ fn cumulate<'a>(
     let value = p.cast(value, dtype);
     let result = acc(&mut p, 0, dtype);
     let result = p.cast(result, ty.dtype);
-    let stores = epilogue(graph, unit, &mut p, result, index)?;
+    let stores = epilogue(graph, unit, &mut p, &[result], &[index])?;
     let kind = match op {
         ReduceOp::Sum => ReduceKind::Sum,
         ReduceOp::Prod => ReduceKind::Prod,
@@ -293,71 +284,58 @@ fn cumulate<'a>(
 
 fn contract<'a>(graph: &'a Graph, unit: &Unit, c: &Contract, tensors: &mut Tensors<'a>) -> Built {
     let node = graph.node(unit.anchor);
-    let (ta, tb) = (graph.ty(node.inputs[0]).clone(), graph.ty(node.inputs[1]).clone());
-    let extent: FxHashMap<u8, Dim> =
-        c.a.iter().zip(&ta.shape).chain(c.b.iter().zip(&tb.shape)).map(|(l, d)| (*l, d.clone())).collect();
-    let groups = [c.batch(), c.m(), c.n(), c.k()];
-    let dims = groups.each_ref().map(|g| g.iter().map(|l| extent[l].clone()).collect::<Vec<Dim>>());
-    let [batch, m, n, k] = dims.each_ref().map(|d| d.iter().product::<Dim>());
-    let float = ta.dtype.reg() == Reg::F32;
-    // Elsewhere than in the float family the domain is rows (batch, m, n) and columns (k).
-    let rows = &(&batch * &m) * &n;
-    let domain = if float {
-        vec![batch.clone(), m.clone(), n.clone(), k.clone()]
-    } else {
-        vec![rows.clone(), k.clone()]
-    };
-    let flat: [Poly; 4] = if float {
-        [0, 1, 2, 3].map(Poly::var)
-    } else {
-        let at = unflatten(&Poly::var(0), &[batch.clone(), m.clone(), n.clone()], &domain);
-        [at[0].clone(), at[1].clone(), at[2].clone(), Poly::var(1)]
-    };
-    let mut position: FxHashMap<u8, Poly> = FxHashMap::default();
-    for ((g, d), f) in groups.iter().zip(&dims).zip(&flat) {
-        position.extend(g.iter().copied().zip(unflatten(f, d, &domain)));
+    let out = node.outputs[0].dtype;
+    if out.reg() != Reg::F32 {
+        return integer_contract(graph, unit, c, tensors);
     }
-    let at = |labels: &[u8]| labels.iter().map(|l| position[l].clone()).collect::<Vec<Poly>>();
-    let mut p = Puller::new(graph, tensors, domain);
+    let product = ProductDomain::of(graph, unit.anchor, unit.split).ok_or("columns that cannot be split")?;
+    let [batch, m, n, k] = &product.domain[..] else { return Err("a product has four extents".into()) };
+    let (batch, m, n, k) = (batch.clone(), m.clone(), n.clone(), k.clone());
+    let mut p = Puller::new(graph, tensors, product.domain.clone());
+    let a = p.pull(node.inputs[0], &product.at(&c.a, 0), None)?;
+    let a = p.cast(a, DType::F32);
+    let (mut b, mut results, mut at) = (vec![], vec![], vec![]);
+    for part in 0..product.parts() {
+        let e = p.pull(node.inputs[1], &product.at(&c.b, part), None)?;
+        b.push(p.cast(e, DType::F32));
+        let result = acc(&mut p, part as u32, DType::F32);
+        results.push(p.cast(result, out));
+        at.push(product.at(&c.out, part));
+    }
+    let stores = epilogue(graph, unit, &mut p, &results, &at)?;
+    finish(graph, unit, p, Family::Matmul { batch, m, n, k, a, b, sums: vec![] }, stores)
+}
+
+/// Elsewhere than in the float family the domain is rows (batch, m, n) and columns (k).
+fn integer_contract<'a>(graph: &'a Graph, unit: &Unit, c: &Contract, tensors: &mut Tensors<'a>) -> Built {
+    let node = graph.node(unit.anchor);
+    let out = node.outputs[0].dtype;
+    let product = ProductDomain::of(graph, unit.anchor, Split::NONE).ok_or("not a product")?;
+    let [batch, m, n, k] = &product.domain[..] else { return Err("a product has four extents".into()) };
+    let (rows, len) = (&(batch * m) * n, k.clone());
+    let domain = vec![rows.clone(), len.clone()];
+    let mut flat = unflatten(&Poly::var(0), &[batch.clone(), m.clone(), n.clone()], &domain);
+    flat.push(Poly::var(1));
+    let at = |labels: &[u8]| -> Vec<Poly> {
+        product.at(labels, 0).iter().map(|p| p.subst_vars(&flat, &domain)).collect()
+    };
+    let mut p = Puller::new(graph, tensors, domain.clone());
     let a = p.pull(node.inputs[0], &at(&c.a), None)?;
     let b = p.pull(node.inputs[1], &at(&c.b), None)?;
-    let out = node.outputs[0].dtype;
-    if float {
-        let (a, b) = (p.cast(a, DType::F32), p.cast(b, DType::F32));
-        let result = acc(&mut p, 0, DType::F32);
-        let result = p.cast(result, out);
-        let stores = epilogue(graph, unit, &mut p, result, at(&c.out))?;
-        return finish(
-            graph,
-            unit,
-            p,
-            Family::Matmul { batch, m, n, k, a, b: vec![b], sums: vec![] },
-            stores,
-        );
-    }
     let value = p.binary(BinaryOp::Mul, a, b);
     let result = acc(&mut p, 0, out);
-    let row_stores = epilogue(graph, unit, &mut p, result, at(&c.out))?;
+    let row_stores = epilogue(graph, unit, &mut p, &[result], &[at(&c.out)])?;
     let reductions = vec![Reduction { kind: ReduceKind::Sum, value, dtype: out }];
-    finish(graph, unit, p, Family::Row { rows, len: k, reductions, row_stores }, vec![])
+    finish(graph, unit, p, Family::Row { rows, len, reductions, row_stores }, vec![])
 }
 
 fn attention<'a>(graph: &'a Graph, unit: &Unit, scale: f32, tensors: &mut Tensors<'a>) -> Built {
     let node = graph.node(unit.anchor);
     let shape = |i: usize| graph.ty(node.inputs[i]).shape.clone();
-    let (sq, sk, sv) = (shape(0), shape(1), shape(2));
+    let (sq, sv) = (shape(0), shape(2));
     let r = sq.len();
-    let lead = &sq[..r - 2];
-    let batch: Dim = lead.iter().product();
-    let (s, t, d, e) = (sq[r - 2].clone(), sk[r - 2].clone(), sq[r - 1].clone(), sv[r - 1].clone());
-    let domain = vec![batch.clone(), s.clone(), t.clone(), d.clone(), e.clone()];
-    let base = unflatten(&Poly::var(0), lead, &domain);
-    let at = |i: usize, j: usize| {
-        let mut v = base.clone();
-        v.extend([Poly::var(i), Poly::var(j)]);
-        v
-    };
-    let mut p = Puller::new(graph, tensors, domain);
+    let (domain, at) = points::attention(&sq, &sv).ok_or("attention needs matrices")?;
+    let mut p = Puller::new(graph, tensors, domain.clone());
     let f = DType::F32;
     let q = p.pull(node.inputs[0], &at(1, 3), None)?;
     let k = p.pull(node.inputs[1], &at(2, 3), None)?;
@@ -367,7 +345,7 @@ fn attention<'a>(graph: &'a Graph, unit: &Unit, scale: f32, tensors: &mut Tensor
         None => None,
         Some(m) => {
             let mut scores = sq.clone();
-            scores[r - 1] = t.clone();
+            scores[r - 1] = domain[2].clone();
             let at = broadcast_index(graph.ty(*m), &scores, &at(1, 2));
             let e = p.pull(*m, &at, None)?;
             Some(p.cast(e, f))
@@ -375,7 +353,10 @@ fn attention<'a>(graph: &'a Graph, unit: &Unit, scale: f32, tensors: &mut Tensor
     };
     let result = acc(&mut p, 0, f);
     let result = p.cast(result, node.outputs[0].dtype);
-    let stores = epilogue(graph, unit, &mut p, result, at(1, 4))?;
+    let stores = epilogue(graph, unit, &mut p, &[result], &[at(1, 4)])?;
+    let Ok([batch, s, t, d, e]) = <[Dim; 5]>::try_from(domain) else {
+        return Err("attention has five extents".into());
+    };
     finish(graph, unit, p, Family::Attention { batch, s, t, d, e, q, k, v, mask, scale }, stores)
 }
 
@@ -481,7 +462,7 @@ fn scatter<'a>(
             (kind, value, r)
         }
     };
-    let row_stores = epilogue(graph, unit, &mut p, result, at)?;
+    let row_stores = epilogue(graph, unit, &mut p, &[result], &[at])?;
     let reductions = vec![Reduction { kind, value, dtype }];
     finish(graph, unit, p, Family::Row { rows, len, reductions, row_stores }, vec![])
 }

@@ -1,13 +1,14 @@
 //! Fusion: from the graph of operators to the graph of kernels.
 //!
 //! [`group`] decides which values get memory; each unit then becomes a [`Kernel`]: what it reads is
-//! *pulled* through everything inlined ([`pull`]), what follows its anchor is *pushed* to the stores
-//! with views inverted ([`invert`]). A kernel that binds more buffers than the device has is split by
+//! *pulled* through everything inlined ([`pull`]), what follows its anchor is *pushed* to the stores,
+//! its results followed point by point ([`points`]) through inverted views ([`invert`]). A kernel that binds more buffers than the device has is split by
 //! giving one of its inner values memory and deciding again.
 
 pub mod group;
 pub mod invert;
 mod kernels;
+pub mod points;
 pub mod pull;
 
 use crate::error::{Diagnostic, Errors, Location};

@@ -327,7 +327,8 @@ impl<'a, M: Memory> Puller<'a, M> {
         let zero = self.constant(Scalar::from_i64(DType::I32, 0));
         Some(self.binary(BinaryOp::Ge, a, zero))
     }
-    fn inside(&mut self, p: &Poly, d: &Dim) -> Option<ExprId> {
+    /// Whether `p` lies in `0..d`; `None` where it always does.
+    pub fn inside(&mut self, p: &Poly, d: &Dim) -> Option<ExprId> {
         let low = self.at_least_zero(p);
         let high = self.less(p, d);
         self.and(low, high)

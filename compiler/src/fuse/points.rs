@@ -1,0 +1,330 @@
+//! Where a kernel's results lie in the values behind its anchor.
+//!
+//! A kernel computes one or a few elements of its anchor's result at each position of its iteration
+//! domain. A [`Point`] is one such element, followed into a value that comes after: its position there
+//! and when it has one. A slice keeps the points inside it; a Map joins the points of its operands that
+//! lie at one position; a Concat puts its operands' points side by side. The points of a value a unit
+//! holds always cover the value, each element once.
+//!
+//! A product may make several columns at each position ([`Split`]): the columns that a rotary embedding
+//! or a gated activation combines are then points of one position, and the combination is a Map.
+
+use super::invert::{invert, locate};
+use super::pull::unflatten;
+use wgfc_ir::{Atom, Dim, GatherAxis, Graph, NodeId, Op, Poly, Reg, Value};
+
+/// How a product's columns are shared out: position `u` has columns
+/// `u / stride · (parts · stride) + i · stride + u % stride` for `i` in `0..parts`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Split {
+    /// Columns of a position.
+    pub parts: i64,
+    /// How far apart they are.
+    pub stride: i64,
+}
+
+impl Split {
+    /// One column at each position.
+    pub const NONE: Split = Split { parts: 1, stride: 1 };
+}
+
+/// An element of a value, made at each position of a kernel's domain.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Point {
+    /// Its position in the value, over the kernel's variables.
+    pub at: Vec<Poly>,
+    /// It exists where each of these lies in `0..extent`.
+    pub when: Vec<(Poly, Dim)>,
+    /// Which point of each operand it comes from; `None` for operands that are read from elsewhere.
+    pub from: Vec<Option<usize>>,
+}
+
+/// The extents of a product, and where its operands and result are read and written.
+#[derive(Clone, Debug)]
+pub struct ProductDomain {
+    /// Extents of batch, m, n (positions), k.
+    pub domain: Vec<Dim>,
+    /// The position of every label, for each part of the split.
+    positions: Vec<Vec<(u8, Poly)>>,
+}
+
+impl ProductDomain {
+    /// The domain of a Contract; `None` when its columns cannot be shared out so.
+    pub fn of(graph: &Graph, node: NodeId, split: Split) -> Option<ProductDomain> {
+        let node = graph.node(node);
+        let Op::Contract(c) = &node.op else { return None };
+        let (ta, tb) = (graph.ty(node.inputs[0]), graph.ty(node.inputs[1]));
+        let extent = |l: u8| {
+            let find = |labels: &[u8], shape: &[Dim]| {
+                labels.iter().position(|x| *x == l).and_then(|i| shape.get(i)).cloned()
+            };
+            find(&c.a, &ta.shape).or_else(|| find(&c.b, &tb.shape)).unwrap_or(Dim::ONE)
+        };
+        let groups = [c.batch(), c.m(), c.n(), c.k()];
+        let dims = groups.each_ref().map(|g| g.iter().map(|l| extent(*l)).collect::<Vec<Dim>>());
+        let [batch, m, n, k] = dims.each_ref().map(|d| d.iter().product::<Dim>());
+        let columns = if split.parts == 1 {
+            n
+        } else {
+            let n = n.as_const()?;
+            if n % (split.parts * split.stride) != 0 {
+                return None;
+            }
+            Dim::from(n / split.parts)
+        };
+        let domain = vec![batch, m, columns, k];
+        let positions = (0..split.parts)
+            .map(|part| {
+                let flat = [Poly::var(0), Poly::var(1), split.column(part, &domain), Poly::var(3)];
+                let all = groups.iter().zip(&dims).zip(&flat);
+                all.flat_map(|((g, d), f)| g.iter().copied().zip(unflatten(f, d, &domain))).collect()
+            })
+            .collect();
+        Some(ProductDomain { domain, positions })
+    }
+
+    /// The position of these labels in part `part`.
+    pub fn at(&self, labels: &[u8], part: usize) -> Vec<Poly> {
+        let find = |l: &u8| self.positions[part].iter().find(|(x, _)| x == l).map(|(_, p)| p.clone());
+        labels.iter().map(|l| find(l).unwrap_or_default()).collect()
+    }
+
+    /// How many parts there are.
+    pub fn parts(&self) -> usize {
+        self.positions.len()
+    }
+}
+
+impl Split {
+    fn column(self, part: i64, domain: &[Dim]) -> Poly {
+        let u = Poly::var(2);
+        if self.parts == 1 {
+            return u;
+        }
+        let stride = Poly::constant(self.stride);
+        let outer = &u.div(&stride, domain) * (self.parts * self.stride);
+        &(&outer + &Poly::constant(part * self.stride)) + &u.modulo(&stride, domain)
+    }
+}
+
+/// Splits a shape into rows (`axes` run along the row): extents, and the position of row `%0`, column `%1`.
+pub fn rows_of(shape: &[Dim], axes: &[usize]) -> (Dim, Dim, Vec<Poly>) {
+    let outer: Vec<Dim> = (0..shape.len()).filter(|d| !axes.contains(d)).map(|d| shape[d].clone()).collect();
+    let inner: Vec<Dim> = axes.iter().map(|d| shape[*d].clone()).collect();
+    let (rows, len): (Dim, Dim) = (outer.iter().product(), inner.iter().product());
+    let domain = [rows.clone(), len.clone()];
+    let o = unflatten(&Poly::var(0), &outer, &domain);
+    let i = unflatten(&Poly::var(1), &inner, &domain);
+    let (mut o, mut i) = (o.into_iter(), i.into_iter());
+    let index = (0..shape.len())
+        .map(|d| if axes.contains(&d) { i.next() } else { o.next() })
+        .map(Option::unwrap_or_default)
+        .collect();
+    (rows, len, index)
+}
+
+/// The kernel's domain and the points of its anchor's result.
+pub fn start(graph: &Graph, anchor: NodeId, split: Split) -> Option<(Vec<Dim>, Vec<Point>)> {
+    let node = graph.node(anchor);
+    let point = |at: Vec<Poly>| Point { at, when: vec![], from: vec![] };
+    let rows = |axes: &[usize], reduced: bool| {
+        let shape = &graph.ty(node.inputs[0]).shape;
+        let (rows, len, mut at) = rows_of(shape, axes);
+        if reduced {
+            axes.iter().for_each(|a| at[*a] = Poly::ZERO);
+        }
+        Some((vec![rows, len], vec![point(at)]))
+    };
+    match &node.op {
+        Op::Contract(c) if node.outputs[0].dtype.reg() == Reg::F32 => {
+            let d = ProductDomain::of(graph, anchor, split)?;
+            let points = (0..d.parts()).map(|i| point(d.at(&c.out, i))).collect();
+            Some((d.domain, points))
+        }
+        Op::Contract(c) => {
+            let d = ProductDomain::of(graph, anchor, Split::NONE)?;
+            let [batch, m, n, k] = &d.domain[..] else { return None };
+            let domain = vec![&(batch * m) * n, k.clone()];
+            let at = unflatten(&Poly::var(0), &[batch.clone(), m.clone(), n.clone()], &domain);
+            let at: Vec<Poly> = d.at(&c.out, 0).iter().map(|p| p.subst_vars(&at, &domain)).collect();
+            Some((domain, vec![point(at)]))
+        }
+        Op::Attention { .. } => {
+            let (q, v) = (graph.ty(node.inputs[0]), graph.ty(node.inputs[2]));
+            let (domain, at) = attention(&q.shape, &v.shape)?;
+            Some((domain, vec![point(at(1, 4))]))
+        }
+        Op::Softmax { axis, .. } => rows(&[*axis], false),
+        Op::Norm { axes, .. } => rows(axes, false),
+        Op::Reduce { axes, .. } => rows(axes, true),
+        Op::ArgReduce { axis, .. } => rows(&[*axis], true),
+        _ => None,
+    }
+}
+
+/// Attention's domain (batch, s, t, d, e), and the position of an operand over batch and two variables.
+pub fn attention(q: &[Dim], v: &[Dim]) -> Option<(Vec<Dim>, impl Fn(usize, usize) -> Vec<Poly> + use<>)> {
+    let r = q.len();
+    let lead = q.get(..r.checked_sub(2)?)?;
+    let batch: Dim = lead.iter().product();
+    let domain = vec![batch, q[r - 2].clone(), v.get(r - 2)?.clone(), q[r - 1].clone(), v.get(r - 1)?.clone()];
+    let base = unflatten(&Poly::var(0), lead, &domain);
+    let at = move |i: usize, j: usize| base.iter().cloned().chain([Poly::var(i), Poly::var(j)]).collect();
+    Some((domain, at))
+}
+
+/// The points of the result of `node`, whose operands have the points that `of` knows; `None` when they
+/// cannot be followed. `partial` also follows slices and joins.
+pub fn follow<'p>(
+    graph: &Graph,
+    node: NodeId,
+    of: &dyn Fn(Value) -> Option<&'p [Point]>,
+    domain: &[Dim],
+    partial: bool,
+) -> Option<Vec<Point>> {
+    let node = graph.node(node);
+    match &node.op {
+        Op::View { shape, index, fill: None } => {
+            let from = &graph.ty(node.inputs[0]).shape;
+            let points = of(node.inputs[0])?;
+            let back = invert(from, shape, index);
+            let mut out = vec![];
+            for (i, p) in points.iter().enumerate() {
+                let mut when = p.when.clone();
+                let at = match &back {
+                    Some(back) => back.iter().map(|b| b.subst_vars(&p.at, domain)).collect(),
+                    None if partial => {
+                        let (at, conditions) = locate(shape, index, &p.at, domain)?;
+                        if !hold(conditions, &mut when, domain) {
+                            continue;
+                        }
+                        at
+                    }
+                    None => return None,
+                };
+                out.push(Point { at, when, from: vec![Some(i)] });
+            }
+            Some(out)
+        }
+        Op::Map { shape, .. } => {
+            let inside: Vec<Option<&[Point]>> = node.inputs.iter().map(|x| of(*x)).collect();
+            // The first operand inside leads: all its points must be met by the others'.
+            let lead = inside.iter().position(Option::is_some)?;
+            for (x, points) in node.inputs.iter().zip(&inside) {
+                if points.is_some() && !same_extents(&graph.ty(*x).shape, shape) {
+                    return None;
+                }
+            }
+            let rank = graph.ty(node.inputs[lead]).rank();
+            let mut out = vec![];
+            for p in inside[lead]? {
+                let mut from = vec![];
+                for (x, points) in node.inputs.iter().zip(&inside) {
+                    let Some(points) = points else {
+                        from.push(None);
+                        continue;
+                    };
+                    let skip = rank.min(graph.ty(*x).rank());
+                    let tail = |q: &Point| q.at[q.at.len() - skip..].to_vec();
+                    let twin = points.iter().position(|q| tail(q) == tail(p) && q.when == p.when)?;
+                    from.push(Some(twin));
+                }
+                let mut at = vec![Poly::ZERO; shape.len() - rank];
+                at.extend(p.at.iter().cloned());
+                out.push(Point { at, when: p.when.clone(), from });
+            }
+            Some(out)
+        }
+        Op::Concat { axis } if partial => {
+            let mut out = vec![];
+            let mut start = Poly::ZERO;
+            for (i, x) in node.inputs.iter().enumerate() {
+                for (j, p) in of(*x)?.iter().enumerate() {
+                    let mut at = p.at.clone();
+                    at[*axis] = &at[*axis] + &start;
+                    let mut from = vec![None; node.inputs.len()];
+                    from[i] = Some(j);
+                    out.push(Point { at, when: p.when.clone(), from });
+                }
+                start = &start + &graph.ty(*x).shape[*axis];
+            }
+            Some(out)
+        }
+        // An update in place, of the second operand at known positions.
+        Op::Scatter { reduce: None, index } if partial => {
+            let mut out = vec![];
+            for (i, p) in of(node.inputs[1])?.iter().enumerate() {
+                let affine = |ax: &GatherAxis| match ax {
+                    GatherAxis::Affine(q) => Some(q.subst_vars(&p.at, domain)),
+                    GatherAxis::Data { .. } => None,
+                };
+                let at = index.iter().map(affine).collect::<Option<Vec<Poly>>>()?;
+                let mut from = vec![None; node.inputs.len()];
+                from[1] = Some(i);
+                out.push(Point { at, when: p.when.clone(), from });
+            }
+            Some(out)
+        }
+        _ => None,
+    }
+}
+
+/// Whether broadcasting to `shape` leaves a value of shape `x` as it is.
+fn same_extents(x: &[Dim], shape: &[Dim]) -> bool {
+    let skip = shape.len().saturating_sub(x.len());
+    shape[..skip].iter().all(|d| d.is(1)) && shape[skip..] == *x
+}
+
+/// Adds what is not known to hold to `when`; false if one is known not to.
+fn hold(conditions: Vec<(Poly, Dim)>, when: &mut Vec<(Poly, Dim)>, domain: &[Dim]) -> bool {
+    for (p, d) in conditions {
+        if (&p - &d).proves_nonneg(domain) || (&-&p - &Poly::ONE).proves_nonneg(domain) {
+            return false;
+        }
+        if !p.in_range(&d, domain) && !when.contains(&(p.clone(), d.clone())) {
+            when.push((p, d));
+        }
+    }
+    true
+}
+
+/// Strides at which slices of an anchor's result, or of what follows it, lie apart.
+pub fn strides(graph: &Graph, anchor: NodeId) -> Vec<i64> {
+    let mut seen = vec![anchor];
+    let mut offsets: Vec<(Vec<Dim>, Value, Vec<i64>)> = vec![];
+    let mut next = 0;
+    while let Some(n) = seen.get(next).copied() {
+        next += 1;
+        for (c, _) in graph.uses(Value::from(n)) {
+            let node = graph.node(c);
+            let (Op::View { .. } | Op::Map { .. }) = &node.op else { continue };
+            if let Op::View { shape, index, fill: None } = &node.op {
+                let constant = |p: &Poly| {
+                    let free = |a: &Atom| matches!(a, Atom::Var(_)).then_some(Poly::ZERO);
+                    p.subst(&|a| free(a), shape).as_const().unwrap_or(0)
+                };
+                offsets.push((shape.clone(), node.inputs[0], index.iter().map(constant).collect()));
+            }
+            if seen.len() < 64 && !seen.contains(&c) {
+                seen.push(c);
+            }
+        }
+    }
+    let mut out = vec![];
+    for (i, (shape, of, a)) in offsets.iter().enumerate() {
+        for (s, o, b) in &offsets[i + 1..] {
+            if s != shape || o != of {
+                continue;
+            }
+            let differ: Vec<i64> = a.iter().zip(b).map(|(x, y)| (x - y).abs()).filter(|d| *d > 0).collect();
+            if let [d] = differ[..]
+                && !out.contains(&d)
+                && out.len() < 8
+            {
+                out.push(d);
+            }
+        }
+    }
+    out.sort_unstable();
+    out
+}
