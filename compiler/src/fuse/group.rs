@@ -9,7 +9,7 @@ use super::pull::splat;
 use crate::options::Fusion;
 use rustc_hash::{FxHashMap, FxHashSet};
 use std::collections::BTreeMap;
-use wgfc_ir::{BinaryOp, Graph, NodeId, Op, Poly, ScalarNode, UnaryOp, Value};
+use wgfc_ir::{BinaryOp, Graph, NodeId, NormKind, Op, Poly, ScalarNode, UnaryOp, Value};
 
 /// Index of a [`Unit`].
 pub type UnitId = usize;
@@ -95,9 +95,13 @@ pub fn group(graph: &Graph, order: &[NodeId], fusion: Fusion, bans: &Bans) -> Gr
         units: vec![],
         readers: FxHashMap::default(),
         sizes: FxHashMap::default(),
+        deferred: FxHashSet::default(),
     };
+    if fusion == Fusion::Full {
+        g.deferred = order.iter().copied().filter(|n| g.scale_can_wait(*n)).collect();
+    }
     for n in order {
-        if is_anchor(&graph.node(*n).op) {
+        if is_anchor(&graph.node(*n).op) && !g.deferred.contains(n) {
             g.new_unit(*n);
         }
     }
@@ -127,6 +131,8 @@ struct Grouper<'a> {
     readers: FxHashMap<Value, BTreeMap<UnitId, Read>>,
     /// Scalar operations inlined into each unit so far.
     sizes: FxHashMap<UnitId, usize>,
+    /// Norms whose readers, products all, multiply their results by the rows' scale.
+    deferred: FxHashSet<NodeId>,
 }
 
 impl Grouper<'_> {
@@ -202,6 +208,52 @@ impl Grouper<'_> {
     fn unit_values(&self, u: UnitId) -> Vec<Value> {
         let unit = &self.units[u];
         std::iter::once(unit.anchor).chain(unit.members.iter().copied()).map(Value::from).collect()
+    }
+
+    /// Whether `n` normalises rows by their root mean square and is read, scaled by constants at most,
+    /// as the first operand of products with few rows that sum over just those rows: `Σₖ xₖ·s·wₖ` is
+    /// `s·Σₖ xₖ·wₖ`, and `s` needs only another sum over the same k.
+    fn scale_can_wait(&self, n: NodeId) -> bool {
+        let Op::Norm { kind: NormKind::Rms, axes, .. } = &self.graph.node(n).op else { return false };
+        let mut stack = vec![Value::from(n)];
+        let mut products = 0;
+        while let Some(v) = stack.pop() {
+            if self.graph.is_output(v) || self.bans.materialise.contains(&v) {
+                return false;
+            }
+            for (c, _) in self.graph.uses(v) {
+                let node = self.graph.node(c);
+                match &node.op {
+                    Op::Map { body, shape } if *shape == self.graph.ty(v).shape => {
+                        let rest_const = node.inputs.iter().all(|x| {
+                            *x == v || matches!(self.graph.node(x.node).op, Op::Const(_))
+                        });
+                        let scales = match &body.nodes[..] {
+                            [ScalarNode::Arg(0), ScalarNode::Cast(t, 0)] => t.is_float(),
+                            [ScalarNode::Arg(_), ScalarNode::Arg(_), ScalarNode::Binary(BinaryOp::Mul, 0, 1)] => {
+                                node.inputs.iter().filter(|x| **x == v).count() == 1
+                            }
+                            _ => false,
+                        };
+                        if !rest_const || !scales {
+                            return false;
+                        }
+                        stack.push(c.into());
+                    }
+                    Op::Contract(contract) => {
+                        let k: Vec<u8> = contract.k();
+                        let at = contract.a.iter().enumerate().filter(|(_, l)| k.contains(l)).map(|(i, _)| i);
+                        let own = node.inputs[0] == v && node.inputs[1] != v;
+                        if !own || !at.eq(axes.iter().copied()) || !is_thin(self.graph, c) {
+                            return false;
+                        }
+                        products += 1;
+                    }
+                    _ => return false,
+                }
+            }
+        }
+        products > 0
     }
 
     /// A view or join that nothing behind it in the unit reads is better left to its readers.
@@ -282,6 +334,12 @@ impl Grouper<'_> {
         let v = Value::from(n);
         let pointwise = is_pointwise(&node.op);
         let view = matches!(node.op, Op::View { .. });
+        if self.deferred.contains(&n) {
+            for (u, how) in self.readers.get(&v).cloned().unwrap_or_default() {
+                self.add_reader(node.inputs[0], u, how);
+            }
+            return;
+        }
         if !pointwise && !view {
             return;
         }

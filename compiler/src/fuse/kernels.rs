@@ -204,14 +204,14 @@ fn softmax(p: &mut P, x: ExprId, ty: DType, log: bool) -> (Vec<Reduction>, ExprI
 fn norm(p: &mut P, x: ExprId, ty: DType, kind: NormKind, n: &Dim, epsilon: f32) -> (Vec<Reduction>, ExprId) {
     let f = DType::F32;
     let x = p.cast(x, f);
-    let count = p.index(n.clone());
-    let count = p.cast(count, f);
     let mut reductions = vec![];
     let centred = match kind {
         NormKind::Rms => x,
         NormKind::Layer => {
             reductions.push(Reduction { kind: ReduceKind::Sum, value: x, dtype: f });
             let sum = acc(p, 0, f);
+            let count = p.index(n.clone());
+            let count = p.cast(count, f);
             let mean = p.binary(BinaryOp::Div, sum, count);
             p.binary(BinaryOp::Sub, x, mean)
         }
@@ -220,12 +220,19 @@ fn norm(p: &mut P, x: ExprId, ty: DType, kind: NormKind, n: &Dim, epsilon: f32) 
     let i = reductions.len() as u32;
     reductions.push(Reduction { kind: ReduceKind::Sum, value: square, dtype: f });
     let sum = acc(p, i, f);
-    let variance = p.binary(BinaryOp::Div, sum, count);
-    let eps = p.f32(f64::from(epsilon));
-    let v = p.binary(BinaryOp::Add, variance, eps);
-    let scale = p.unary(UnaryOp::Rsqrt, v);
+    let scale = inverse_root(p, sum, n, epsilon);
     let r = p.binary(BinaryOp::Mul, centred, scale);
     (reductions, p.cast(r, ty))
+}
+
+/// `1 / sqrt(sum / count + epsilon)`.
+fn inverse_root(p: &mut P, sum: ExprId, count: &Dim, epsilon: f32) -> ExprId {
+    let count = p.index(count.clone());
+    let count = p.cast(count, DType::F32);
+    let mean = p.binary(BinaryOp::Div, sum, count);
+    let epsilon = p.f32(f64::from(epsilon));
+    let v = p.binary(BinaryOp::Add, mean, epsilon);
+    p.unary(UnaryOp::Rsqrt, v)
 }
 
 fn reduce<'a>(
@@ -292,18 +299,28 @@ fn contract<'a>(graph: &'a Graph, unit: &Unit, c: &Contract, tensors: &mut Tenso
     let [batch, m, n, k] = &product.domain[..] else { return Err("a product has four extents".into()) };
     let (batch, m, n, k) = (batch.clone(), m.clone(), n.clone(), k.clone());
     let mut p = Puller::new(graph, tensors, product.domain.clone());
+    p.deferred = Some(vec![]);
     let a = p.pull(node.inputs[0], &product.at(&c.a, 0), None)?;
     let a = p.cast(a, DType::F32);
+    let (mut sums, mut scales) = (vec![], vec![]);
+    for (i, norm) in p.deferred.take().unwrap_or_default().into_iter().enumerate() {
+        sums.push(norm.square);
+        let sum = acc(&mut p, (product.parts() + i) as u32, DType::F32);
+        scales.push(inverse_root(&mut p, sum, &norm.count, norm.epsilon));
+    }
     let (mut b, mut results, mut at) = (vec![], vec![], vec![]);
     for part in 0..product.parts() {
         let e = p.pull(node.inputs[1], &product.at(&c.b, part), None)?;
         b.push(p.cast(e, DType::F32));
-        let result = acc(&mut p, part as u32, DType::F32);
+        let mut result = acc(&mut p, part as u32, DType::F32);
+        for scale in &scales {
+            result = p.binary(BinaryOp::Mul, result, *scale);
+        }
         results.push(p.cast(result, out));
         at.push(product.at(&c.out, part));
     }
     let stores = epilogue(graph, unit, &mut p, &results, &at)?;
-    finish(graph, unit, p, Family::Matmul { batch, m, n, k, a, b, sums: vec![] }, stores)
+    finish(graph, unit, p, Family::Matmul { batch, m, n, k, a, b, sums }, stores)
 }
 
 /// Elsewhere than in the float family the domain is rows (batch, m, n) and columns (k).

@@ -3,7 +3,7 @@
 use crate::kernel::{Body, Expr, ExprId, TensorId};
 use rustc_hash::FxHashMap;
 use wgfc_ir::{
-    Atom, BinaryOp, DType, Dim, GatherAxis, Graph, Op, Poly, Scalar, ScalarFn, ScalarNode, TensorType,
+    Atom, BinaryOp, DType, Dim, GatherAxis, Graph, NormKind, Op, Poly, Scalar, ScalarFn, ScalarNode, TensorType,
     UnaryOp, Value,
 };
 
@@ -25,13 +25,27 @@ pub struct Puller<'a, M: Memory> {
     pub body: Body,
     /// Extents of the kernel's variables.
     pub domain: Vec<Dim>,
+    /// Where a product's first operand may leave the scale of a normalised row to its epilogue: the
+    /// norms met so far.
+    pub deferred: Option<Vec<Deferred>>,
     memo: FxHashMap<(Value, Vec<Poly>, Option<ExprId>), ExprId>,
+}
+
+/// A norm that was pulled without its scale, `1 / sqrt(Σ square / count + epsilon)`.
+#[derive(Clone, Debug)]
+pub struct Deferred {
+    /// The square of an element of the row.
+    pub square: ExprId,
+    /// Elements of a row.
+    pub count: Dim,
+    /// Added to the mean square.
+    pub epsilon: f32,
 }
 
 impl<'a, M: Memory> Puller<'a, M> {
     /// An empty body over these variables.
     pub fn new(graph: &'a Graph, memory: &'a mut M, domain: Vec<Dim>) -> Self {
-        Puller { graph, memory, body: Body::default(), domain, memo: FxHashMap::default() }
+        Puller { graph, memory, body: Body::default(), domain, deferred: None, memo: FxHashMap::default() }
     }
 
     /// Value `v` at `index`; where `guard` is false the result is arbitrary and nothing is read.
@@ -176,6 +190,15 @@ impl<'a, M: Memory> Puller<'a, M> {
                     Some(r) => Ok(r),
                     None => Ok(self.constant(Scalar::from_i64(node.outputs[0].dtype, 0))),
                 }
+            }
+            Op::Norm { kind: NormKind::Rms, axes, epsilon } if self.deferred.is_some() => {
+                let x = self.pull(node.inputs[0], index, guard)?;
+                let x = self.cast(x, DType::F32);
+                let square = self.binary(BinaryOp::Mul, x, x);
+                let count = axes.iter().map(|a| node.outputs[0].shape[*a].clone()).product();
+                let epsilon = f32::from_bits(*epsilon);
+                self.deferred.get_or_insert_default().push(Deferred { square, count, epsilon });
+                Ok(self.cast(x, node.outputs[0].dtype))
             }
             op => Err(format!("`{}` cannot be computed in place", op.name())),
         }
