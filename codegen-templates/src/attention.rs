@@ -7,7 +7,8 @@
 //!
 //! ```wgsl
 //! fn load_mask(batch: i32, s: i32, t: i32) -> f32        // where there is a mask
-//! fn store(batch: i32, s: i32, e: i32, acc0: f32)
+//! fn store(batch: i32, s: i32, e: i32, acc0: f32)        // the one for few queries: (batch, s, e, part, acc0)
+//! fn store_part(batch: i32, s: i32, part: i32, acc1: f32, acc2: f32) // where the keys are in parts
 //! ```
 //!
 //! Scores are clamped to the finite range, so a row all of whose scores are the least finite number
@@ -142,10 +143,15 @@ pub struct Decode {
     pub threads: u32,
     /// At least `d`.
     pub depth_max: u32,
+    /// Parts of the keys, a workgroup each. Of more than one the sums are stored undivided, with the
+    /// part's highest score and the sum of its exponentials; readers put them together.
+    pub parts: u32,
 }
 
 /// Threads that share a score.
-const LANES: u32 = 8;
+const LANES: u32 = 4;
+/// Loads that a thread has under way.
+const UNROLL: u32 = 8;
 
 #[derive(Serialize)]
 struct DecodeSlots<'a> {
@@ -154,7 +160,11 @@ struct DecodeSlots<'a> {
     threads: u32,
     lanes: u32,
     columns: u32,
+    slices: u32,
     depth_max: u32,
+    parts: u32,
+    unroll: u32,
+    unroll_list: Vec<u32>,
 }
 
 impl Template for DecodeSlots<'_> {
@@ -162,9 +172,12 @@ impl Template for DecodeSlots<'_> {
 }
 
 impl Decode {
+    fn slices(&self) -> u32 {
+        self.threads / self.problem.e.next_power_of_two()
+    }
     /// Bytes of workgroup memory.
     pub fn workgroup_bytes(&self) -> u32 {
-        (self.depth_max + self.threads * LANES + self.threads + 16) * 4
+        (self.depth_max + self.threads * LANES + self.threads + self.slices() * UNROLL + 16) * 4
     }
     /// The module's text.
     ///
@@ -176,7 +189,11 @@ impl Decode {
             threads: self.threads,
             lanes: LANES,
             columns: self.problem.e.next_power_of_two(),
+            slices: self.slices(),
             depth_max: self.depth_max,
+            parts: self.parts,
+            unroll: UNROLL,
+            unroll_list: (0..UNROLL).collect(),
         })
     }
 }

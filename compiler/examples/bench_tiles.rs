@@ -290,6 +290,19 @@ fn attention_kernel(case: &mut Case, dims: [i64; 4]) -> Kernel {
     let value = body.push(Expr::Acc(0), DType::F32);
     let stores = vec![Store { tensor: to, offset: row(1, &s, 4), value, guard: None }];
     let e = d.clone();
-    let family = Family::Attention { batch, s, t, d, e, q, k, v: val, mask: None, scale: 0.125 };
+    let family = Family::Attention {
+        batch,
+        s,
+        t,
+        d,
+        e,
+        q,
+        k,
+        v: val,
+        mask: None,
+        scale: 0.125,
+        parts: 1,
+        part_stores: vec![],
+    };
     Kernel { family, body, stores, nodes: vec![] }
 }

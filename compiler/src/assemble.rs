@@ -256,7 +256,7 @@ fn place(buffers: &mut [Buffer], dispatches: &[Dispatch], kernels: &[program::Ke
 
 /// The bytes a kernel must read and write at least: of each tensor the elements its loads reach, once.
 pub fn bytes(graph: &KernelGraph, k: &Kernel) -> Dim {
-    let extents = extents(k);
+    let extents = k.domain();
     let mut reached: BTreeMap<TensorId, Dim> = BTreeMap::new();
     for id in k.body.reachable(&k.roots()) {
         let Expr::Load { tensor, offset, .. } = k.body.expr(id) else { continue };
@@ -304,17 +304,6 @@ fn reach(offset: &Poly, k: &Kernel, extents: &[Dim]) -> Dim {
 /// Bytes of `n` packed elements.
 pub fn packed(dtype: wgfc_ir::DType, n: &Dim) -> Dim {
     if dtype.bits() >= 8 { n * (dtype.bits() / 8) as i64 } else { (n * dtype.bits() as i64).ceil_div(8) }
-}
-
-fn extents(k: &Kernel) -> Vec<Dim> {
-    match &k.family {
-        Family::Map { elements } => vec![elements.clone()],
-        Family::Row { rows, len, .. } | Family::Scan { rows, len, .. } => vec![rows.clone(), len.clone()],
-        Family::Matmul { batch, m, n, k, .. } => vec![batch.clone(), m.clone(), n.clone(), k.clone()],
-        Family::Attention { batch, s, t, d, e, .. } => {
-            vec![batch.clone(), s.clone(), t.clone(), d.clone(), e.clone()]
-        }
-    }
 }
 
 /// The arithmetic a kernel does on its elements; index arithmetic is not counted.

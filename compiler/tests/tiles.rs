@@ -227,7 +227,20 @@ fn attention_kernel(case: &mut Case, dims: [Dim; 5], mask: bool) -> (Kernel, [Te
         mask.then(|| body.push(Expr::Load { tensor: tm, offset: v(1) * &t + v(2), guard: None }, DType::F32));
     let value = body.push(Expr::Acc(0), DType::F32);
     let stores = vec![Store { tensor: to, offset: row(1, &s, 4, &e), value, guard: None }];
-    let family = Family::Attention { batch, s, t, d, e, q, k, v: val, mask: m, scale: 0.3 };
+    let family = Family::Attention {
+        batch,
+        s,
+        t,
+        d,
+        e,
+        q,
+        k,
+        v: val,
+        mask: m,
+        scale: 0.3,
+        parts: 1,
+        part_stores: vec![],
+    };
     let kernel = Kernel { family, body, stores, nodes: vec![] };
     (kernel, [tq, tk, tv, tm, to])
 }
@@ -318,6 +331,69 @@ fn attention_chosen() {
     );
 }
 
+/// Keys in parts: the parts' sums and scales, put together, are the whole's result.
+#[test]
+fn attention_in_parts() {
+    for (t, parts) in [(1usize, 3usize), (7, 8), (300, 2), (1000, 3)] {
+        let (batch, d, e) = (3, 20, 24);
+        let mut case = Case::new(&[]);
+        let dims = [batch, 1, t, d, e].map(|x| c(x as i64));
+        let (mut kernel, [tq, tk, tv, tm, to]) = attention_kernel(&mut case, dims, true);
+        let count = c(parts as i64);
+        let sums = case.tensor(&[c(batch as i64), c(e as i64), count.clone()], TensorKind::Output(1));
+        let tops = case.tensor(&[c(batch as i64), count.clone()], TensorKind::Output(2));
+        let totals = case.tensor(&[c(batch as i64), count.clone()], TensorKind::Output(3));
+        kernel.stores[0].tensor = sums;
+        kernel.stores[0].offset = (v(0) * &c(e as i64) + v(4)) * &count + v(5);
+        let stores = [(1, tops), (2, totals)].map(|(i, tensor)| Store {
+            tensor,
+            offset: v(0) * &count + v(5),
+            value: kernel.body.push(Expr::Acc(i), DType::F32),
+            guard: None,
+        });
+        if let Family::Attention { parts: p, part_stores, .. } = &mut kernel.family {
+            *p = parts as u32;
+            part_stores.extend(stores);
+        }
+        let mut data: BTreeMap<_, _> =
+            [tq, tk, tv].into_iter().map(|x| (x, noise(case.numel(x), 3 + x as u32))).collect();
+        let mask: Vec<f32> = (0..t).map(|j| if j % 3 == 1 { f32::MIN } else { j as f32 * 0.01 }).collect();
+        data.insert(tm, mask.clone());
+        let _ = to;
+        let mut want = vec![];
+        for b in 0..batch {
+            let at = |x: &[f32], i: usize| f64::from(x[i]);
+            let score = |j: usize| {
+                let dot: f64 =
+                    (0..d).map(|x| at(&data[&tq], b * d + x) * at(&data[&tk], (b * t + j) * d + x)).sum();
+                if mask[j] < -1e37 { f64::from(f32::MIN) } else { dot * 0.3 + f64::from(mask[j]) }
+            };
+            let scores: Vec<f64> = (0..t).map(score).collect();
+            let top = scores.iter().fold(f64::NEG_INFINITY, |a, b| a.max(*b));
+            let p: Vec<f64> = scores.iter().map(|x| (x - top).exp()).collect();
+            let sum: f64 = p.iter().sum();
+            for x in 0..e {
+                want.push((0..t).map(|j| p[j] * at(&data[&tv], (b * t + j) * e + x)).sum::<f64>() / sum);
+            }
+        }
+        let emitted = case.with_context(|cx| attention::emit_as(&kernel, cx, None).unwrap());
+        for g in &gpus() {
+            let [s, h, n] = [sums, tops, totals].map(|x| run(g, &case, &emitted, &data, x));
+            let mut got = vec![];
+            for b in 0..batch {
+                let top = (0..parts).map(|i| h[b * parts + i]).fold(f32::MIN, f32::max);
+                let weight = |i: usize| (h[b * parts + i] - top).max(-200.0).exp();
+                let total: f32 = (0..parts).map(|i| weight(i) * n[b * parts + i]).sum();
+                for x in 0..e {
+                    let sum: f32 = (0..parts).map(|i| weight(i) * s[(b * e + x) * parts + i]).sum();
+                    got.push(sum / total);
+                }
+            }
+            close(&format!("{t} keys in {parts} parts on {}", g.name), &got, &want);
+        }
+    }
+}
+
 #[test]
 fn attention_too_wide_is_refused() {
     let mut case = Case::new(&[]);
@@ -336,6 +412,8 @@ fn attention_too_wide_is_refused() {
         v: x,
         mask: None,
         scale: 1.0,
+        parts: 1,
+        part_stores: vec![],
     };
     let kernel = Kernel { family, body, stores: vec![], nodes: vec![] };
     let e = case.with_context(|cx| attention::emit_as(&kernel, cx, None).unwrap_err());

@@ -51,7 +51,8 @@ pub fn emit_as(
     forced: Option<Geometry>,
 ) -> Result<EmittedKernel, Diagnostic> {
     let kernel = &hoistable(&hoistable(kernel, 3), 4);
-    let Family::Attention { batch, s, t, d, e, q, k, v, mask, scale } = &kernel.family else {
+    let Family::Attention { batch, s, t, d, e, q, k, v, mask, scale, parts, part_stores } = &kernel.family
+    else {
         return Err(Diagnostic::internal("not an attention kernel"));
     };
     let width = match e.as_const() {
@@ -83,7 +84,21 @@ pub fn emit_as(
     for s in &kernel.stores {
         module.store(&mut body, s)?;
     }
-    let _ = writeln!(functions, "fn store(v0: i32, v1: i32, v4: i32, acc0: f32) {{\n{}}}", body.text);
+    let geometry =
+        forced.unwrap_or_else(|| if *parts > 1 { Geometry::Decode } else { choose(batch, s, t, d, cx) });
+    let part = if geometry == Geometry::Decode { ", v5: i32" } else { "" };
+    let _ = writeln!(functions, "fn store(v0: i32, v1: i32, v4: i32{part}, acc0: f32) {{\n{}}}", body.text);
+    if *parts > 1 {
+        let mut body = Scope::new(4);
+        for s in part_stores {
+            module.store(&mut body, s)?;
+        }
+        let _ = writeln!(
+            functions,
+            "fn store_part(v0: i32, v1: i32, v5: i32, acc1: f32, acc2: f32) {{\n{}}}",
+            body.text
+        );
+    }
     let problem = Problem {
         preamble: format!("{}\n{functions}", module.preamble()),
         setup: top.text,
@@ -96,7 +111,7 @@ pub fn emit_as(
         scale: format!("{scale:?}"),
     };
 
-    let (wgsl, threads, bytes, groups) = match forced.unwrap_or_else(|| choose(batch, s, t, d, cx)) {
+    let (wgsl, threads, bytes, groups) = match geometry {
         Geometry::Tiled { queries, thread_queries } => {
             let depth = if queries >= 64 { 16 } else { 32 };
             let whole_depth = d.as_const().is_some_and(|d| d % i64::from(depth) == 0);
@@ -107,8 +122,8 @@ pub fn emit_as(
         Geometry::Decode => {
             let depth_max = d.as_const().unwrap_or(MAX_WIDTH).max(1) as u32;
             let threads = cx.profile.max_invocations.min(256);
-            let a = Decode { problem, threads, depth_max };
-            (a.render(), threads, a.workgroup_bytes(), s * batch)
+            let a = Decode { problem, threads, depth_max, parts: *parts };
+            (a.render(), threads, a.workgroup_bytes(), &(s * batch) * i64::from(*parts))
         }
     };
     let wgsl = wgsl.map_err(template_error)?;

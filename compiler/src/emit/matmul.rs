@@ -10,7 +10,7 @@ use super::geometry::{self, Geometry, Problem};
 use super::wgsl::{Module, Scope, reg_type, var_bit};
 use super::{EmitContext, EmittedKernel, fold_workgroups, template_error};
 use crate::Diagnostic;
-use crate::kernel::{Body, Expr, ExprId, Family, Kernel};
+use crate::kernel::{Body, Expr, ExprId, Family, Kernel, Store};
 use std::fmt::Write;
 use wgfc_codegen_templates::matmul::{Contiguous, Extents, Serial, Thin, Tiled};
 use wgfc_ir::{Atom, DType, Dim, Poly, Reg};
@@ -221,12 +221,7 @@ fn value(body: &Body, p: &Poly, var: usize, i: i64, depth: u32) -> Option<i64> {
 /// Rewrites sums of index terms with and without variable `step` so that the terms with and those
 /// without are expressions of their own.
 pub(super) fn hoistable(kernel: &Kernel, step: usize) -> Kernel {
-    let domain = match &kernel.family {
-        Family::Matmul { batch, m, n, k, .. } => vec![batch, m, n, k],
-        Family::Attention { batch, s, t, d, e, .. } => vec![batch, s, t, d, e],
-        _ => vec![],
-    };
-    let domain: Vec<Poly> = domain.into_iter().cloned().collect();
+    let domain = kernel.domain();
     let mut body = Body::default();
     let mut ids: Vec<ExprId> = vec![];
     let mut on_step: Vec<bool> = vec![];
@@ -295,17 +290,21 @@ pub(super) fn hoistable(kernel: &Kernel, step: usize) -> Kernel {
     let of = |id: ExprId| ids.get(id as usize).copied().unwrap_or(0);
     let mut out = kernel.clone();
     out.body = body;
-    for s in &mut out.stores {
+    let rename = |s: &mut Store| {
         s.value = of(s.value);
         s.guard = s.guard.map(of);
         s.offset = renamed(&s.offset, &ids, &domain);
+    };
+    for s in &mut out.stores {
+        rename(s);
     }
     match &mut out.family {
         Family::Matmul { a, b, sums, .. } => {
             *a = of(*a);
             b.iter_mut().chain(sums).for_each(|e| *e = of(*e));
         }
-        Family::Attention { q, k, v, mask, .. } => {
+        Family::Attention { q, k, v, mask, part_stores, .. } => {
+            part_stores.iter_mut().for_each(rename);
             *q = of(*q);
             *k = of(*k);
             *v = of(*v);

@@ -12,7 +12,7 @@
 use super::memory::Binding;
 use super::{EmitContext, EmittedKernel};
 use crate::Diagnostic;
-use crate::kernel::{Expr, ExprId, Family, Kernel};
+use crate::kernel::{Expr, ExprId, Kernel};
 use rustc_hash::FxHashMap;
 use std::collections::BTreeSet;
 use std::fmt::Write;
@@ -128,19 +128,11 @@ impl<'a> Module<'a> {
         cx: &EmitContext<'a>,
         whole_words: bool,
     ) -> Result<Module<'a>, Diagnostic> {
-        let domain = match &kernel.family {
-            Family::Map { elements } => vec![elements.clone()],
-            Family::Row { rows, len, .. } | Family::Scan { rows, len, .. } => vec![rows.clone(), len.clone()],
-            Family::Matmul { batch, m, n, k, .. } => vec![batch.clone(), m.clone(), n.clone(), k.clone()],
-            Family::Attention { batch, s, t, d, e, .. } => {
-                vec![batch.clone(), s.clone(), t.clone(), d.clone(), e.clone()]
-            }
-        };
         let mut m = Module {
             kernel,
             cx: *cx,
             bindings: vec![],
-            domain,
+            domain: kernel.domain(),
             library: BTreeSet::new(),
             uses_dims: false,
             uses_f16: false,

@@ -21,6 +21,8 @@ pub struct Unit {
     pub anchor: NodeId,
     /// How a product's columns are shared out.
     pub split: Split,
+    /// Parts that attention's keys are cut into, for the readers to put together.
+    pub parts: u32,
     /// Nodes absorbed behind it, producers first.
     pub members: Vec<NodeId>,
     /// The values it writes.
@@ -107,7 +109,8 @@ pub fn group(graph: &Graph, order: &[NodeId], fusion: Fusion, bans: &Bans) -> Gr
     }
     if fusion == Fusion::Full {
         for u in 0..g.units.len() {
-            if takes_epilogue(&graph.node(g.units[u].anchor).op) {
+            g.units[u].parts = g.key_parts(g.units[u].anchor);
+            if g.units[u].parts == 1 && takes_epilogue(&graph.node(g.units[u].anchor).op) {
                 g.absorb(u);
             }
         }
@@ -138,7 +141,7 @@ struct Grouper<'a> {
 impl Grouper<'_> {
     fn new_unit(&mut self, anchor: NodeId) -> UnitId {
         let id = self.units.len();
-        self.units.push(Unit { anchor, split: Split::NONE, members: vec![], outputs: vec![] });
+        self.units.push(Unit { anchor, split: Split::NONE, parts: 1, members: vec![], outputs: vec![] });
         self.unit_of.insert(anchor, id);
         id
     }
@@ -149,7 +152,9 @@ impl Grouper<'_> {
         let anchor = self.units[u].anchor;
         let mut splits = vec![Split::NONE];
         if is_thin(self.graph, anchor) {
-            splits.extend(points::strides(self.graph, anchor).into_iter().map(|stride| Split { parts: 2, stride }));
+            splits.extend(
+                points::strides(self.graph, anchor).into_iter().map(|stride| Split { parts: 2, stride }),
+            );
         }
         let mut best: Option<(Split, Vec<NodeId>)> = None;
         for split in splits {
@@ -210,6 +215,38 @@ impl Grouper<'_> {
         std::iter::once(unit.anchor).chain(unit.members.iter().copied()).map(Value::from).collect()
     }
 
+    /// One query leaves a device idle unless its keys are shared out over several workgroups. How many
+    /// keys there are is known where they come from a state; only products then put the parts together.
+    fn key_parts(&self, anchor: NodeId) -> u32 {
+        const KEYS: i64 = 128;
+        const MOST: i64 = 8;
+        let node = self.graph.node(anchor);
+        let Op::Attention { .. } = node.op else { return 1 };
+        let v = Value::from(anchor);
+        let shape = &self.graph.ty(v).shape;
+        let one = shape.len().checked_sub(2).and_then(|i| shape.get(i)).is_some_and(|s| s.is(1));
+        let mut keys = node.inputs[1];
+        while let Op::View { .. } = self.graph.node(keys.node).op {
+            keys = self.graph.node(keys.node).inputs[0];
+        }
+        let room = self.graph.ty(keys).shape.iter().filter_map(wgfc_ir::Dim::as_const).max().unwrap_or(0);
+        let few = self.graph.ty(v).numel().as_const().is_some_and(|n| n <= 16384);
+        let products = self.readers_are_thin(v);
+        let banned = self.bans.materialise.contains(&v) || self.graph.is_output(v);
+        if one && few && products && !banned { (room / KEYS).clamp(1, MOST) as u32 } else { 1 }
+    }
+
+    /// Whether only products with few rows read a value, through views at most.
+    fn readers_are_thin(&self, v: Value) -> bool {
+        let uses = self.graph.uses(v);
+        !uses.is_empty()
+            && uses.iter().all(|(c, _)| match &self.graph.node(*c).op {
+                Op::View { .. } => !self.graph.is_output((*c).into()) && self.readers_are_thin((*c).into()),
+                Op::Contract(_) => is_thin(self.graph, *c),
+                _ => false,
+            })
+    }
+
     /// Whether `n` normalises rows by their root mean square and is read, scaled by constants at most,
     /// as the first operand of products with few rows that sum over just those rows: `Σₖ xₖ·s·wₖ` is
     /// `s·Σₖ xₖ·wₖ`, and `s` needs only another sum over the same k.
@@ -225,14 +262,17 @@ impl Grouper<'_> {
                 let node = self.graph.node(c);
                 match &node.op {
                     Op::Map { body, shape } if *shape == self.graph.ty(v).shape => {
-                        let rest_const = node.inputs.iter().all(|x| {
-                            *x == v || matches!(self.graph.node(x.node).op, Op::Const(_))
-                        });
+                        let rest_const = node
+                            .inputs
+                            .iter()
+                            .all(|x| *x == v || matches!(self.graph.node(x.node).op, Op::Const(_)));
                         let scales = match &body.nodes[..] {
                             [ScalarNode::Arg(0), ScalarNode::Cast(t, 0)] => t.is_float(),
-                            [ScalarNode::Arg(_), ScalarNode::Arg(_), ScalarNode::Binary(BinaryOp::Mul, 0, 1)] => {
-                                node.inputs.iter().filter(|x| **x == v).count() == 1
-                            }
+                            [
+                                ScalarNode::Arg(_),
+                                ScalarNode::Arg(_),
+                                ScalarNode::Binary(BinaryOp::Mul, 0, 1),
+                            ] => node.inputs.iter().filter(|x| **x == v).count() == 1,
                             _ => false,
                         };
                         if !rest_const || !scales {

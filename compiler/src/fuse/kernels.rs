@@ -2,7 +2,7 @@
 
 use super::group::Unit;
 use super::points::{self, Point, ProductDomain, Split, rows_of};
-use super::pull::{Puller, broadcast_index, flat_offset, unflatten};
+use super::pull::{Memory, Puller, broadcast_index, flat_offset, unflatten};
 use super::{Tensors, origins};
 use crate::kernel::{Expr, ExprId, Family, Kernel, ReduceKind, Reduction, Store, TensorId};
 use rustc_hash::FxHashMap;
@@ -365,16 +365,35 @@ fn attention<'a>(graph: &'a Graph, unit: &Unit, scale: f32, tensors: &mut Tensor
             scores[r - 1] = domain[2].clone();
             let at = broadcast_index(graph.ty(*m), &scores, &at(1, 2));
             let e = p.pull(*m, &at, None)?;
-            Some(p.cast(e, f))
+            let zero = matches!(p.body.expr(e), Expr::Const(s) if s.as_f64() == 0.0);
+            (!zero).then(|| p.cast(e, f))
         }
     };
     let result = acc(&mut p, 0, f);
-    let result = p.cast(result, node.outputs[0].dtype);
-    let stores = epilogue(graph, unit, &mut p, &[result], &[at(1, 4)])?;
+    let (mut stores, mut part_stores) = (vec![], vec![]);
+    if let Some(parts) = p.memory.parts(unit.anchor.into()) {
+        let count = i64::from(parts.count);
+        p.domain.push(count.into());
+        let element = &p.offset(&node.outputs[0], &at(1, 4)) * count;
+        let offset = &element + &Poly::var(5);
+        stores.push(Store { tensor: parts.sums, offset, value: result, guard: None });
+        let row = flat_offset(&sq[..r - 1], &at(1, 4)[..r - 1], &p.domain);
+        let row = &(&(&row * count) + &Poly::var(5)) * 2;
+        for i in 0..2 {
+            let value = acc(&mut p, 1 + i, f);
+            let offset = &row + &Poly::constant(i64::from(i));
+            part_stores.push(Store { tensor: parts.scales, offset, value, guard: None });
+        }
+    } else {
+        let result = p.cast(result, node.outputs[0].dtype);
+        stores = epilogue(graph, unit, &mut p, &[result], &[at(1, 4)])?;
+    }
     let Ok([batch, s, t, d, e]) = <[Dim; 5]>::try_from(domain) else {
         return Err("attention has five extents".into());
     };
-    finish(graph, unit, p, Family::Attention { batch, s, t, d, e, q, k, v, mask, scale }, stores)
+    let parts = unit.parts;
+    let family = Family::Attention { batch, s, t, d, e, q, k, v, mask, scale, parts, part_stores };
+    finish(graph, unit, p, family, stores)
 }
 
 /// Every element counts the elements that come before it in order; that is its place.

@@ -94,6 +94,7 @@ pub(crate) struct Tensors<'a> {
     list: Vec<KernelTensor>,
     of: FxHashMap<Value, TensorId>,
     cut: FxHashMap<Value, Vec<(TensorId, i64)>>,
+    parts: FxHashMap<Value, pull::Parts>,
     max_binding_bytes: usize,
 }
 
@@ -109,6 +110,22 @@ impl Tensors<'_> {
     }
 }
 
+impl Tensors<'_> {
+    /// Memory for attention in parts.
+    fn add_parts(&mut self, v: Value, count: u32) {
+        let shape = &self.graph.ty(v).shape;
+        let count_dim = Dim::from(i64::from(count));
+        let mut sums = shape.clone();
+        sums.push(count_dim.clone());
+        let mut scales: Vec<Dim> = shape[..shape.len().saturating_sub(1)].to_vec();
+        scales.extend([count_dim, Dim::from(2i64)]);
+        let f = wgfc_ir::DType::F32;
+        let sums = self.add(None, TensorType::new(f, sums), TensorKind::Intermediate);
+        let scales = self.add(None, TensorType::new(f, scales), TensorKind::Intermediate);
+        self.parts.insert(v, pull::Parts { count, sums, scales });
+    }
+}
+
 impl pull::Memory for Tensors<'_> {
     fn tensor(&mut self, v: Value) -> Option<TensorId> {
         if let Some(t) = self.of.get(&v) {
@@ -119,6 +136,10 @@ impl pull::Memory for Tensors<'_> {
             Op::Const(t) => Some(self.add(Some(v), node.outputs[0].clone(), TensorKind::Const(t.clone()))),
             _ => None,
         }
+    }
+
+    fn parts(&mut self, v: Value) -> Option<pull::Parts> {
+        self.parts.get(&v).copied()
     }
 
     fn segments(&mut self, v: Value) -> Option<Vec<(TensorId, i64)>> {
@@ -158,6 +179,7 @@ fn build(
         list: vec![],
         of: FxHashMap::default(),
         cut: FxHashMap::default(),
+        parts: FxHashMap::default(),
         max_binding_bytes: usize::try_from(options.profile.max_binding_bytes).unwrap_or(usize::MAX),
     };
     for (i, b) in graph.inputs.iter().enumerate() {
@@ -190,6 +212,10 @@ fn build(
         }
     }
     for u in &grouping.units {
+        if u.parts > 1 {
+            tensors.add_parts(u.anchor.into(), u.parts);
+            continue;
+        }
         for v in &u.outputs {
             if !tensors.of.contains_key(v) {
                 tensors.add(Some(*v), graph.ty(*v).clone(), TensorKind::Intermediate);

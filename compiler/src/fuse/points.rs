@@ -167,7 +167,8 @@ pub fn attention(q: &[Dim], v: &[Dim]) -> Option<(Vec<Dim>, impl Fn(usize, usize
     let r = q.len();
     let lead = q.get(..r.checked_sub(2)?)?;
     let batch: Dim = lead.iter().product();
-    let domain = vec![batch, q[r - 2].clone(), v.get(r - 2)?.clone(), q[r - 1].clone(), v.get(r - 1)?.clone()];
+    let domain =
+        vec![batch, q[r - 2].clone(), v.get(r - 2)?.clone(), q[r - 1].clone(), v.get(r - 1)?.clone()];
     let base = unflatten(&Poly::var(0), lead, &domain);
     let at = move |i: usize, j: usize| base.iter().cloned().chain([Poly::var(i), Poly::var(j)]).collect();
     Some((domain, at))

@@ -3,8 +3,8 @@
 use crate::kernel::{Body, Expr, ExprId, TensorId};
 use rustc_hash::FxHashMap;
 use wgfc_ir::{
-    Atom, BinaryOp, DType, Dim, GatherAxis, Graph, NormKind, Op, Poly, Scalar, ScalarFn, ScalarNode, TensorType,
-    UnaryOp, Value,
+    Atom, BinaryOp, DType, Dim, GatherAxis, Graph, NormKind, Op, Poly, Scalar, ScalarFn, ScalarNode,
+    TensorType, UnaryOp, Value,
 };
 
 /// Which tensor holds a value in memory; called for constants too.
@@ -13,6 +13,19 @@ pub trait Memory {
     fn tensor(&mut self, v: Value) -> Option<TensorId>;
     /// A constant too large for one binding, cut into tensors; with each the flat element it ends before.
     fn segments(&mut self, v: Value) -> Option<Vec<(TensorId, i64)>>;
+    /// Attention whose keys are in parts, which the reader puts together.
+    fn parts(&mut self, v: Value) -> Option<Parts>;
+}
+
+/// What attention leaves of each part of its keys.
+#[derive(Clone, Copy, Debug)]
+pub struct Parts {
+    /// How many parts.
+    pub count: u32,
+    /// `Σₜ exp(score − highest)·v`, the parts along a new last axis.
+    pub sums: TensorId,
+    /// The highest score and `Σₜ exp(score − highest)`, shape `[…, s, parts, 2]`.
+    pub scales: TensorId,
 }
 
 /// Builds one kernel's body.
@@ -57,6 +70,8 @@ impl<'a, M: Memory> Puller<'a, M> {
         let ty = self.graph.ty(v);
         let e = if let Some(s) = splat(self.graph, v) {
             self.constant(s)
+        } else if let Some(parts) = self.memory.parts(v) {
+            self.join_parts(&parts, ty, index, guard)
         } else if let Some(segments) = self.memory.segments(v) {
             let offset = self.offset(ty, index);
             self.load_segments(&segments, &offset, ty.dtype, guard)
@@ -68,6 +83,48 @@ impl<'a, M: Memory> Puller<'a, M> {
         };
         self.memo.insert(key, e);
         Ok(e)
+    }
+
+    /// `Σ wᵢ·sumᵢ / Σ wᵢ·totalᵢ` with `wᵢ = exp(highestᵢ − the highest of all)`.
+    fn join_parts(
+        &mut self,
+        parts: &Parts,
+        ty: &TensorType,
+        index: &[Poly],
+        guard: Option<ExprId>,
+    ) -> ExprId {
+        let f = DType::F32;
+        let count = i64::from(parts.count);
+        let element = &self.offset(ty, index) * count;
+        let outer = index.len().saturating_sub(1);
+        let row = &flat_offset(&ty.shape[..outer], &index[..outer], &self.domain) * (2 * count);
+        let at = |base: &Poly, i: i64| base + &Poly::constant(i);
+        let load = |body: &mut Body, tensor, offset| body.push(Expr::Load { tensor, offset, guard }, f);
+        let (mut sums, mut highest, mut totals) = (vec![], vec![], vec![]);
+        for i in 0..count {
+            sums.push(load(&mut self.body, parts.sums, at(&element, i)));
+            highest.push(load(&mut self.body, parts.scales, at(&row, 2 * i)));
+            totals.push(load(&mut self.body, parts.scales, at(&row, 2 * i + 1)));
+        }
+        let mut top = highest[0];
+        for h in &highest[1..] {
+            top = self.binary(BinaryOp::Max, top, *h);
+        }
+        let (mut sum, mut total) = (self.f32(0.0), self.f32(0.0));
+        let least = self.f32(-200.0);
+        for i in 0..parts.count as usize {
+            let below = self.binary(BinaryOp::Sub, highest[i], top);
+            let below = self.binary(BinaryOp::Max, below, least);
+            let weight = self.unary(UnaryOp::Exp, below);
+            let s = self.binary(BinaryOp::Mul, weight, sums[i]);
+            sum = self.binary(BinaryOp::Add, sum, s);
+            let t = self.binary(BinaryOp::Mul, weight, totals[i]);
+            total = self.binary(BinaryOp::Add, total, t);
+        }
+        let tiny = self.f32(1e-30);
+        let total = self.binary(BinaryOp::Max, total, tiny);
+        let r = self.binary(BinaryOp::Div, sum, total);
+        self.cast(r, ty.dtype)
     }
 
     /// Element `offset` of a constant cut into segments.
@@ -219,8 +276,17 @@ impl<'a, M: Memory> Puller<'a, M> {
                 ScalarNode::Const(s) => Expr::Const(*s),
                 ScalarNode::Index(p) => Expr::Index(p.subst_vars(index, &self.domain)),
                 ScalarNode::Unary(op, a) => Expr::Unary(*op, at(a)),
-                ScalarNode::Binary(op, a, b) => Expr::Binary(*op, at(a), at(b)),
-                ScalarNode::Select(c, a, b) => Expr::Select(at(c), at(a), at(b)),
+                ScalarNode::Binary(op, a, b) => match self.known(*op, at(a), at(b)) {
+                    Some(known) => Expr::Const(Scalar::bool(known)),
+                    None => Expr::Binary(*op, at(a), at(b)),
+                },
+                ScalarNode::Select(c, a, b) => match self.body.expr(at(c)) {
+                    Expr::Const(c) => {
+                        ids.push(if c.bits != 0 { at(a) } else { at(b) });
+                        continue;
+                    }
+                    _ => Expr::Select(at(c), at(a), at(b)),
+                },
                 ScalarNode::Cast(to, a) => {
                     if self.body.dtype(at(a)) == *to {
                         ids.push(at(a));
@@ -292,6 +358,25 @@ impl<'a, M: Memory> Puller<'a, M> {
         let extent = self.body.push(Expr::Index(d.clone()), i32);
         let from_end = self.body.push(Expr::Binary(BinaryOp::Add, e, extent), i32);
         self.body.push(Expr::Select(negative, from_end, e), i32)
+    }
+
+    /// How two index expressions compare, where that is so all over the domain.
+    fn known(&self, op: BinaryOp, a: ExprId, b: ExprId) -> Option<bool> {
+        let (small, large, strict) = match op {
+            BinaryOp::Lt => (a, b, 1),
+            BinaryOp::Gt => (b, a, 1),
+            BinaryOp::Le => (a, b, 0),
+            BinaryOp::Ge => (b, a, 0),
+            _ => return None,
+        };
+        if !matches!(self.body.dtype(a), DType::I32 | DType::I64) {
+            return None;
+        }
+        let (small, large) = (self.as_index(small)?, self.as_index(large)?);
+        if (&(&large - &small) - &Poly::constant(strict)).proves_nonneg(&self.domain) {
+            return Some(true);
+        }
+        (&(&small - &large) - &Poly::constant(1 - strict)).proves_nonneg(&self.domain).then_some(false)
     }
 
     fn as_index(&self, e: ExprId) -> Option<Poly> {

@@ -10,7 +10,7 @@
 //! | `Map` | `%0` element | every element: stores |
 //! | `Row` | `%0` row, `%1` position in the row | reductions over the row one after another (each may use the results before it as `Acc`), then row stores (once a row) and element stores (every position) |
 //! | `Matmul` | `%0` batch, `%1` m, `%2` n, `%3` k | `Acc(i) = Σₖ a·bᵢ`, after those `Acc(j) = Σₖ sumⱼ`, then stores over batch, m, n |
-//! | `Attention` | `%0` batch, `%1` s, `%2` t, `%3` d, `%4` e | `Acc(0) = softmaxₜ(Σ_d q·k·scale + mask)·v`, then stores over batch, s, e |
+//! | `Attention` | `%0` batch, `%1` s, `%2` t, `%3` d, `%4` e, `%5` part | `Acc(0) = softmaxₜ(Σ_d q·k·scale + mask)·v` over a part of t, then stores over batch, s, e, part |
 
 mod text;
 
@@ -237,6 +237,12 @@ pub enum Family {
         mask: Option<ExprId>,
         /// Scores are multiplied by it.
         scale: f32,
+        /// Equal parts of the keys (the last ones shorter). Of more than one, which needs few queries,
+        /// each has results of its own: `Acc(0)` is then `Σₜ exp(score − Acc(1))·v`.
+        parts: u32,
+        /// Written once for each query and part: `Acc(1)`, the highest score, and `Acc(2)`,
+        /// `Σₜ exp(score − Acc(1))`.
+        part_stores: Vec<Store>,
     },
 }
 
@@ -300,10 +306,24 @@ pub struct KernelGraph {
 }
 
 impl Kernel {
-    /// All stores, row stores first.
+    /// The extents of its variables.
+    pub fn domain(&self) -> Vec<Dim> {
+        match &self.family {
+            Family::Map { elements } => vec![elements.clone()],
+            Family::Row { rows, len, .. } | Family::Scan { rows, len, .. } => vec![rows.clone(), len.clone()],
+            Family::Matmul { batch, m, n, k, .. } => vec![batch.clone(), m.clone(), n.clone(), k.clone()],
+            Family::Attention { batch, s, t, d, e, parts, .. } => {
+                let parts = Dim::from(i64::from(*parts));
+                vec![batch.clone(), s.clone(), t.clone(), d.clone(), e.clone(), parts]
+            }
+        }
+    }
+
+    /// All stores, those once a row or part first.
     pub fn all_stores(&self) -> impl Iterator<Item = &Store> {
         let row: &[Store] = match &self.family {
             Family::Row { row_stores, .. } => row_stores,
+            Family::Attention { part_stores, .. } => part_stores,
             _ => &[],
         };
         row.iter().chain(&self.stores)
@@ -355,6 +375,7 @@ impl Kernel {
         k.body.known = k.body.exprs.iter().enumerate().map(|(i, (e, _))| (e.clone(), i as ExprId)).collect();
         let row = match &mut k.family {
             Family::Row { row_stores, .. } => row_stores.as_mut_slice(),
+            Family::Attention { part_stores, .. } => part_stores.as_mut_slice(),
             _ => &mut [],
         };
         for s in row.iter_mut().chain(&mut k.stores) {

@@ -55,9 +55,12 @@ impl fmt::Display for Kernel {
                     writeln!(f, "  acc{} = sum(e{s})", b.len() + i)?;
                 }
             }
-            Family::Attention { q, k, v, mask, scale, .. } => {
+            Family::Attention { q, k, v, mask, scale, part_stores, .. } => {
                 let mask = mask.map_or("none".into(), |m| format!("e{m}"));
                 writeln!(f, "  acc0 = attention(q e{q}, k e{k}, v e{v}, mask {mask}, scale {scale})")?;
+                for s in part_stores {
+                    writeln!(f, "  {} once a part", store(s))?;
+                }
             }
             Family::Map { .. } => {}
         }
@@ -77,8 +80,8 @@ impl fmt::Display for Family {
                 write!(f, "scan [{rows}, {len}] exclusive={exclusive} reverse={reverse}")
             }
             Family::Matmul { batch, m, n, k, .. } => write!(f, "matmul [{batch}, {m}, {n}, {k}]"),
-            Family::Attention { batch, s, t, d, e, .. } => {
-                write!(f, "attention [{batch}, {s}, {t}, {d}, {e}]")
+            Family::Attention { batch, s, t, d, e, parts, .. } => {
+                write!(f, "attention [{batch}, {s}, {t}, {d}, {e}, {parts}]")
             }
         }
     }
