@@ -45,6 +45,9 @@ pub struct Bans {
     pub absorb: FxHashSet<NodeId>,
 }
 
+/// Bytes that a device moves within far less than the time of a dispatch.
+const DISPATCH_BYTES: i64 = 64 << 10;
+
 /// How often a reader evaluates each element it reads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Read {
@@ -452,6 +455,10 @@ impl Grouper<'_> {
         if expanding && loaded <= result / 2 {
             return true;
         }
+        // A dispatch takes longer than a few readers of so little.
+        if !often && !heavy && weight <= 16 && loaded.saturating_mul(readers.len() as i64) <= DISPATCH_BYTES {
+            return true;
+        }
         match (often, readers.len()) {
             (false, 1) => true,
             (false, 2..=3) => !heavy && weight <= 6 && loaded <= result + result / 4,
@@ -463,6 +470,9 @@ impl Grouper<'_> {
 
     /// Bytes of operand `x` that evaluating all of `n` reads: of what a view repeats, each once.
     fn loaded(&self, n: NodeId, x: Value) -> i64 {
+        if self.is_index(x, 8) {
+            return 0;
+        }
         let mut e = self.estimate(x);
         if let Op::Gather { .. } = self.graph.node(n).op {
             e = e.min(self.estimate(n.into()));
@@ -475,6 +485,19 @@ impl Grouper<'_> {
             source = from.node;
         }
         self.bytes(x, e)
+    }
+
+    /// Whether a value is made of positions and constants only, within a few operators.
+    fn is_index(&self, v: Value, depth: u32) -> bool {
+        let node = self.graph.node(v.node);
+        match &node.op {
+            Op::Map { .. } | Op::View { .. } if depth > 0 => {
+                !cost(&node.op).1
+                    && !self.bans.materialise.contains(&v)
+                    && node.inputs.iter().all(|x| self.is_index(*x, depth - 1))
+            }
+            _ => splat(self.graph, v).is_some(),
+        }
     }
 
     /// Bytes of `n` elements of the type of `v`.
