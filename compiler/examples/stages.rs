@@ -1,7 +1,9 @@
-//! Compiles a graph-only model and shows what each stage made: `stages MODEL [none|elementwise|full] [OUT]`.
+//! Compiles a graph-only model and shows what each stage made: `stages MODEL [none|elementwise|full] [OUT]
+//! [DIM=VALUE ...] [capacity=N]`; with a capacity, states stay on the device.
 
 use std::time::Instant;
 use wgfc_compiler::import::NoExternalData;
+use wgfc_compiler::options::States;
 use wgfc_compiler::{Fusion, Options};
 
 fn main() {
@@ -12,7 +14,16 @@ fn main() {
         Some("elementwise") => Fusion::Elementwise,
         _ => Fusion::Full,
     };
-    let options = Options { fusion, graph_only: true, ..Options::default() };
+    let mut options = Options { fusion, graph_only: true, ..Options::default() };
+    options.profile.max_binding_bytes = 1 << 31;
+    for (name, value) in args.iter().skip(4).filter_map(|a| a.split_once('=')) {
+        let value: i64 = value.parse().expect("a number");
+        if name == "capacity" {
+            options.states = States::Auto { capacity: value as usize };
+        } else {
+            options.dims.insert(name.to_owned(), value);
+        }
+    }
     let mut last = Instant::now();
     let result =
         wgfc_compiler::pipeline::compile_observed(&bytes, &NoExternalData, &options, &mut |stage, text| {

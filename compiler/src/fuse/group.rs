@@ -105,10 +105,13 @@ pub fn group(graph: &Graph, order: &[NodeId], fusion: Fusion, bans: &Bans) -> Gr
     if fusion == Fusion::Full {
         g.deferred = order.iter().copied().filter(|n| g.scale_can_wait(*n)).collect();
     }
-    for n in order {
-        if is_anchor(&graph.node(*n).op) && !g.deferred.contains(n) {
-            g.new_unit(*n);
-        }
+    // What only writes to a state may follow what it writes.
+    let (updates, anchors): (Vec<NodeId>, Vec<NodeId>) = order
+        .iter()
+        .filter(|n| is_anchor(&graph.node(**n).op) && !g.deferred.contains(n))
+        .partition(|n| graph.written_in_place(**n).is_some());
+    for n in anchors {
+        g.new_unit(n);
     }
     if fusion == Fusion::Full {
         for u in 0..g.units.len() {
@@ -116,6 +119,11 @@ pub fn group(graph: &Graph, order: &[NodeId], fusion: Fusion, bans: &Bans) -> Gr
             if g.units[u].parts == 1 && takes_epilogue(&graph.node(g.units[u].anchor).op) {
                 g.absorb(u);
             }
+        }
+    }
+    for n in updates {
+        if !g.unit_of.contains_key(&n) {
+            g.new_unit(n);
         }
     }
     for u in 0..g.units.len() {

@@ -183,6 +183,7 @@ pub fn follow<'p>(
     domain: &[Dim],
     partial: bool,
 ) -> Option<Vec<Point>> {
+    let in_place = graph.written_in_place(node).is_some();
     let node = graph.node(node);
     match &node.op {
         Op::View { shape, index, fill: None } => {
@@ -251,8 +252,8 @@ pub fn follow<'p>(
             }
             Some(out)
         }
-        // An update in place, of the second operand at known positions.
-        Op::Scatter { reduce: None, index } if partial => {
+        // The updates go to known positions.
+        Op::Scatter { index, .. } if partial && in_place => {
             let mut out = vec![];
             for (i, p) in of(node.inputs[1])?.iter().enumerate() {
                 let affine = |ax: &GatherAxis| match ax {
@@ -260,9 +261,14 @@ pub fn follow<'p>(
                     GatherAxis::Data { .. } => None,
                 };
                 let at = index.iter().map(affine).collect::<Option<Vec<Poly>>>()?;
+                let mut when = p.when.clone();
+                let inside = at.iter().cloned().zip(node.outputs[0].shape.iter().cloned());
+                if !hold(inside.collect(), &mut when, domain) {
+                    continue;
+                }
                 let mut from = vec![None; node.inputs.len()];
                 from[1] = Some(i);
-                out.push(Point { at, when: p.when.clone(), from });
+                out.push(Point { at, when, from });
             }
             Some(out)
         }
