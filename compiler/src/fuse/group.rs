@@ -157,39 +157,64 @@ impl Grouper<'_> {
         id
     }
 
-    /// Grows a unit forward over what its [points](points) can be followed through; of the ways to share
-    /// out a product's columns the one that takes in most.
+    /// Grows a unit forward over what its [points](points) can be followed through. Of the ways to do so
+    /// the one that stores least is taken, then the one that takes in most.
     fn absorb(&mut self, u: UnitId) {
         let anchor = self.units[u].anchor;
-        let mut splits = vec![Split::NONE];
-        if is_thin(self.graph, anchor) {
-            splits.extend(
-                points::strides(self.graph, anchor).into_iter().map(|stride| Split { parts: 2, stride }),
-            );
+        let mut ways = vec![(Split::NONE, false)];
+        if matches!(self.graph.node(anchor).op, Op::Contract(_)) {
+            ways.push((Split::NONE, true));
         }
-        let mut best: Option<(Split, Vec<NodeId>)> = None;
-        for split in splits {
-            let members = self.grow(u, split);
+        if is_thin(self.graph, anchor) {
+            let strides = points::strides(self.graph, anchor).into_iter();
+            ways.extend(strides.map(|stride| (Split { parts: 2, stride }, true)));
+        }
+        let mut best: Option<(i64, Split, Vec<NodeId>)> = None;
+        for (split, partial) in ways {
+            let members = self.grow(u, split, partial);
+            let stored = self.stored(anchor, &members);
             for m in &members {
                 self.unit_of.remove(m);
             }
-            if best.as_ref().is_none_or(|(_, b)| members.len() > b.len()) {
-                best = Some((split, members));
+            let better = |(least, _, most): &(i64, Split, Vec<NodeId>)| {
+                stored < *least || stored == *least && members.len() > most.len()
+            };
+            if best.as_ref().is_none_or(better) {
+                best = Some((stored, split, members));
             }
         }
-        if let Some((split, members)) = best {
+        if let Some((_, split, members)) = best {
             self.unit_of.extend(members.iter().map(|m| (*m, u)));
             self.units[u].split = split;
             self.units[u].members = members;
         }
     }
 
+    /// Elements that a unit of these nodes writes.
+    fn stored(&self, anchor: NodeId, members: &[NodeId]) -> i64 {
+        let own = |n: &NodeId| *n == anchor || members.contains(n);
+        let mut sum = 0i64;
+        for n in std::iter::once(anchor).chain(members.iter().copied()).filter(|n| self.escapes(*n, &own)) {
+            let written = match self.graph.written_in_place(n) {
+                Some(_) => self.graph.node(n).inputs[1],
+                None => n.into(),
+            };
+            sum = sum.saturating_add(self.estimate(written));
+        }
+        sum
+    }
+
+    /// Whether a node's result is needed outside of the nodes that are `own`.
+    fn escapes(&self, n: NodeId, own: &dyn Fn(&NodeId) -> bool) -> bool {
+        let v = Value::from(n);
+        self.graph.is_output(v) || self.graph.uses(v).iter().any(|(c, _)| !own(c))
+    }
+
     /// The members that unit `u` takes in with its columns shared out so. They are marked as its own.
-    fn grow(&mut self, u: UnitId, split: Split) -> Vec<NodeId> {
+    fn grow(&mut self, u: UnitId, split: Split, partial: bool) -> Vec<NodeId> {
         self.units[u].members.clear();
         let anchor = self.units[u].anchor;
         let Some((domain, first)) = points::start(self.graph, anchor, split) else { return vec![] };
-        let partial = matches!(self.graph.node(anchor).op, Op::Contract(_));
         let mut known: FxHashMap<Value, Vec<Point>> = FxHashMap::default();
         known.insert(anchor.into(), first);
         let mut frontier = vec![Value::from(anchor)];

@@ -3,24 +3,25 @@
 //! `x @ w₁ + b₁`, `x @ w₂ + b₂` → `y = x @ [w₁ w₂] + [b₁ b₂]`, and views that slice `y`.
 //!
 //! It pays where nothing is copied that stays needed: each weight is a constant that only its
-//! product reads. Then the products read `x` once, in one dispatch, and the slices vanish into the
+//! product reads, or made from such constants alike (dequantised, transposed). Then the products read `x` once, in one dispatch, and the slices vanish into the
 //! loads of whoever reads them. The merged weight must fit one binding.
 
 use super::canonical::topo;
 use super::views::ViewMap;
 use rustc_hash::FxHashMap;
+use std::fmt::Write;
 use std::sync::Arc;
 use wgfc_ir::tensor::Tensor;
-use wgfc_ir::{BinaryOp, Contract, DType, Dim, Graph, NodeId, Op, Poly, ScalarFn, Value};
+use wgfc_ir::{BinaryOp, Contract, Dim, Graph, NodeId, Op, Poly, ScalarFn, ScalarNode, Value};
 
 /// A product that can be merged with others of one [`Key`].
 struct Product {
     node: NodeId,
-    weight: Arc<Tensor>,
+    weight: Value,
     /// The axis of the weight that is the result's own.
     axis: usize,
-    /// How the product views the weight.
-    view: Option<ViewMap>,
+    /// Of the constants that the weight is made from.
+    bytes: usize,
     bias: Option<Bias>,
 }
 
@@ -38,11 +39,8 @@ struct Key {
     contract: Contract,
     /// Which operand is shared.
     first: bool,
-    dtype: DType,
-    /// The weight's shape with its own axis as 0.
-    weight: Vec<usize>,
-    /// The order in which the product views the weight's axes.
-    order: Vec<usize>,
+    /// [`describe`]d along its own axis.
+    weight: String,
 }
 
 /// Merges products; returns how many each group had. No merged weight exceeds `max_bytes`.
@@ -60,7 +58,7 @@ pub fn merge(graph: &mut Graph, max_bytes: u64) -> Result<Vec<usize>, String> {
     let mut merged = vec![];
     for key in keys {
         let Some(group) = groups.remove(&key) else { continue };
-        let bytes: usize = group.iter().map(|p| p.weight.dtype.bytes_for(p.weight.numel())).sum();
+        let bytes: usize = group.iter().map(|p| p.bytes).sum();
         if group.len() < 2 || bytes as u64 > max_bytes {
             continue;
         }
@@ -75,54 +73,144 @@ fn product(graph: &Graph, n: NodeId) -> Option<(Key, Product)> {
     let node = graph.node(n);
     let Op::Contract(c) = &node.op else { return None };
     // The shared operand is the one that is no weight.
-    let (first, (tensor, view)) = match (weight(graph, node.inputs[1]), weight(graph, node.inputs[0])) {
-        (Some(w), None) => (true, w),
-        (None, Some(w)) => (false, w),
+    let described = |first: bool| {
+        let (lx, lw) = if first { (&c.a, &c.b) } else { (&c.b, &c.a) };
+        let own: Vec<u8> = lw.iter().copied().filter(|l| !lx.contains(l)).collect();
+        let [own] = own[..] else { return None };
+        // A label of all three would make the weights' extents depend on the batch.
+        if lw.iter().any(|l| lx.contains(l) && c.out.contains(l)) {
+            return None;
+        }
+        let axis = lw.iter().position(|l| *l == own)?;
+        let (mut text, mut bytes) = (String::new(), 0);
+        describe(graph, node.inputs[usize::from(first)], axis, &mut text, &mut bytes)?;
+        Some((first, own, axis, text, bytes))
+    };
+    let (first, own, axis, weight, bytes) = match (described(true), described(false)) {
+        (Some(w), None) | (None, Some(w)) => w,
         _ => return None,
     };
-    let (lx, lw) = if first { (&c.a, &c.b) } else { (&c.b, &c.a) };
-    let own: Vec<u8> = lw.iter().copied().filter(|l| !lx.contains(l)).collect();
-    let [own] = own[..] else { return None };
-    // A label of all three would make the weights' extents depend on the batch.
-    if lw.iter().any(|l| lx.contains(l) && c.out.contains(l)) || tensor.dtype.bits() < 8 {
-        return None;
-    }
+    let lx = if first { &c.a } else { &c.b };
     let number = |l: &u8| lx.iter().position(|x| x == l).unwrap_or(lx.len()) as u8;
     let renamed = |v: &[u8]| v.iter().map(number).collect::<Vec<u8>>();
     let contract = Contract { a: renamed(&c.a), b: renamed(&c.b), out: renamed(&c.out) };
-    let viewed = lw.iter().position(|l| *l == own)?;
-    let order = match &view {
-        None => (0..lw.len()).collect(),
-        Some(v) => v.index.iter().map(Poly::as_var).collect::<Option<Vec<_>>>()?,
-    };
-    let axis = order.iter().position(|o| *o == viewed)?;
-    let mut shape = tensor.shape.clone();
-    shape[axis] = 0;
     let x = node.inputs[usize::from(!first)];
-    let key = Key { x, contract, first, dtype: tensor.dtype, weight: shape, order };
+    let key = Key { x, contract, first, weight };
     let bias = bias(graph, n, c.out.iter().position(|l| *l == own)?);
-    Some((key, Product { node: n, weight: tensor, axis, view, bias }))
+    Some((key, Product { node: n, weight: node.inputs[usize::from(first)], axis, bytes, bias }))
 }
 
-/// A constant that nothing else reads, and the permutation through which it is read.
-fn weight(graph: &Graph, v: Value) -> Option<(Arc<Tensor>, Option<ViewMap>)> {
-    let private = |v: Value| !graph.is_output(v) && graph.uses(v).len() == 1;
-    let node = graph.node(v.node);
-    if !private(v) {
+/// Writes down how a weight that only one node reads is made from constants: what is alike for two
+/// weights can be [joined](join_weights) along `axis`. The extent of that axis is left out. Adds the
+/// constants' bytes; `None` for anything that cannot be joined.
+fn describe(graph: &Graph, v: Value, axis: usize, out: &mut String, bytes: &mut usize) -> Option<()> {
+    if graph.is_output(v) || graph.uses(v).len() != 1 {
         return None;
     }
+    let ty = graph.ty(v);
+    let shape: Vec<String> = ty
+        .shape
+        .iter()
+        .enumerate()
+        .map(|(i, d)| if i == axis { "_".into() } else { d.to_string() })
+        .collect();
+    let _ = write!(out, "{} {shape:?} ", ty.dtype);
+    let node = graph.node(v.node);
     match &node.op {
-        Op::Const(t) => Some((t.clone(), None)),
+        Op::Const(t) => {
+            let inner: usize = t.shape[axis + 1..].iter().product();
+            // Packed elements are joined by whole bytes.
+            if t.dtype.bits() < 8 && (axis > 0 || inner * t.dtype.bits() % 8 != 0) {
+                return None;
+            }
+            *bytes += t.dtype.bytes_for(t.numel());
+            let _ = write!(out, "const {axis}; ");
+            Some(())
+        }
+        Op::Map { body, shape } => {
+            if body.nodes.iter().any(|n| matches!(n, ScalarNode::Index(_))) {
+                return None;
+            }
+            let _ = write!(out, "{body:?} (");
+            for x in &node.inputs {
+                match own_axis(&graph.ty(*x).shape, shape.len(), axis) {
+                    Some(axis) => describe(graph, *x, axis, out, bytes)?,
+                    // The same for all.
+                    None => write!(out, "{x:?} ").ok()?,
+                }
+            }
+            out.push_str("); ");
+            Some(())
+        }
         op => {
             let map = ViewMap::of(op)?;
-            let x = node.inputs[0];
-            let Op::Const(t) = &graph.node(x.node).op else { return None };
-            let of = &graph.ty(x).shape;
-            let mut axes = map.index.iter().map(Poly::as_var).collect::<Option<Vec<_>>>()?;
-            let whole = axes.iter().zip(of).all(|(a, d)| map.shape.get(*a) == Some(d));
-            axes.sort_unstable();
-            let permutes = axes.iter().copied().eq(0..map.shape.len());
-            (private(x) && whole && permutes).then(|| (t.clone(), Some(map)))
+            let from = view_axis(&map, &graph.ty(node.inputs[0]).shape, axis)?;
+            let _ = write!(out, "{:?} ", map.index);
+            describe(graph, node.inputs[0], from, out, bytes)
+        }
+    }
+}
+
+/// Which axis of a Map's operand pairs with axis `axis` of a result of rank `rank`, if it has extent there.
+fn own_axis(operand: &[Dim], rank: usize, axis: usize) -> Option<usize> {
+    let i = (operand.len() + axis).checked_sub(rank)?;
+    (!operand[i].is(1)).then_some(i)
+}
+
+/// Which axis of its operand a view reads along its own axis `axis`, whole and in order.
+fn view_axis(map: &ViewMap, from: &[Dim], axis: usize) -> Option<usize> {
+    let mut along = (0..from.len()).filter(|i| map.index[*i].vars().contains(&axis));
+    let (i, None) = (along.next()?, along.next()) else { return None };
+    (map.fill.is_none() && map.index[i].as_var() == Some(axis) && from[i] == map.shape[axis]).then_some(i)
+}
+
+/// Weights of one [description](describe) joined along an axis.
+fn join_weights(
+    graph: &mut Graph,
+    parts: &[Value],
+    axis: usize,
+    origin: &[Arc<str>],
+) -> Result<Value, String> {
+    let first = parts.first().ok_or("nothing to join")?;
+    let extent: Dim = parts.iter().map(|p| graph.ty(*p).shape[axis].clone()).sum();
+    let node = graph.node(first.node).clone();
+    let operand = |graph: &Graph, i: usize| -> Vec<Value> {
+        parts.iter().map(|p| graph.node(p.node).inputs[i]).collect()
+    };
+    match &node.op {
+        Op::Const(_) => {
+            let data: Vec<Arc<Tensor>> = parts
+                .iter()
+                .filter_map(|p| match &graph.node(p.node).op {
+                    Op::Const(t) => Some(t.clone()),
+                    _ => None,
+                })
+                .collect();
+            let joined = concat(&data.iter().map(Arc::as_ref).collect::<Vec<_>>(), axis)?;
+            Ok(constant(graph, joined, origin))
+        }
+        Op::Map { body, shape } => {
+            let mut inputs = vec![];
+            for (i, x) in node.inputs.iter().enumerate() {
+                inputs.push(match own_axis(&graph.ty(*x).shape, shape.len(), axis) {
+                    Some(axis) => {
+                        let parts = operand(graph, i);
+                        join_weights(graph, &parts, axis, origin)?
+                    }
+                    None => *x,
+                });
+            }
+            let mut shape = shape.clone();
+            shape[axis] = extent;
+            Ok(graph.push(Op::Map { body: body.clone(), shape }, &inputs, origin)?.into())
+        }
+        op => {
+            let mut map = ViewMap::of(op).ok_or("weights of different kinds")?;
+            let from = view_axis(&map, &graph.ty(node.inputs[0]).shape, axis).ok_or("a view across parts")?;
+            let parts = operand(graph, 0);
+            let x = join_weights(graph, &parts, from, origin)?;
+            map.shape[axis] = extent;
+            Ok(graph.push(map.op(), &[x], origin)?.into())
         }
     }
 }
@@ -156,16 +244,8 @@ fn join(graph: &mut Graph, key: &Key, group: &[Product]) -> Result<(), String> {
             }
         }
     }
-    let axis = group[0].axis;
-    let weights: Vec<&Tensor> = group.iter().map(|p| p.weight.as_ref()).collect();
-    let mut w = constant(graph, concat(&weights, axis)?, &origin);
-    if let Some(view) = &group[0].view {
-        let of = graph.ty(w).shape.clone();
-        let mut shape = view.shape.clone();
-        shape[key.order[axis]] = of[axis].clone();
-        let map = ViewMap { shape, index: view.index.clone(), fill: None };
-        w = graph.push(map.op(), &[w], &origin)?.into();
-    }
+    let weights: Vec<Value> = group.iter().map(|p| p.weight).collect();
+    let w = join_weights(graph, &weights, group[0].axis, &origin)?;
     let inputs = if key.first { [key.x, w] } else { [w, key.x] };
     let mut y: Value = graph.push(Op::Contract(key.contract.clone()), &inputs, &origin)?.into();
 
@@ -186,15 +266,15 @@ fn join(graph: &mut Graph, key: &Key, group: &[Product]) -> Result<(), String> {
         let shape = graph.ty(y).shape.clone();
         y = graph.push(Op::Map { body: ScalarFn::binary(BinaryOp::Add), shape }, &[y, b], &origin)?.into();
     }
-    let mut start = 0usize;
+    let mut start = Poly::ZERO;
     for p in group {
         let old: Value = match (&biases, &p.bias) {
             (Some(_), Some(b)) => b.node.into(),
             _ => p.node.into(),
         };
         let mut map = ViewMap::identity(&graph.ty(old).shape.clone());
-        map.index[own] = &map.index[own] + &Poly::from(start);
-        start += p.weight.shape[axis];
+        map.index[own] = &map.index[own] + &start;
+        start = &start + &graph.ty(p.weight).shape[p.axis];
         let node = graph.node(old.node);
         let (names, from) = (node.names.clone(), node.origin.clone());
         let slice = graph.push(map.op(), &[y], &from)?;
@@ -216,7 +296,7 @@ fn constant(graph: &mut Graph, t: Tensor, origin: &[Arc<str>]) -> Value {
     graph.add_node(node).into()
 }
 
-/// Tensors of one type, of a whole number of bytes an element, joined along an axis; absent when one of them is.
+/// Tensors of one type joined along an axis, each index of which takes whole bytes; absent when one of them is.
 fn concat(parts: &[&Tensor], axis: usize) -> Result<Tensor, String> {
     let first = parts.first().ok_or("nothing to join")?;
     let mut shape = first.shape.clone();
