@@ -7,6 +7,7 @@
 
 pub mod group;
 pub mod invert;
+mod join;
 mod kernels;
 pub mod points;
 pub mod pull;
@@ -261,6 +262,9 @@ fn build(
     }
     if again {
         return Ok(None);
+    }
+    if options.fusion == crate::options::Fusion::Full {
+        kernels = join::join(kernels, options.profile.max_storage_buffers as usize);
     }
     let tensors = tensors.list;
     let kernels = sort(kernels, &tensors)?;

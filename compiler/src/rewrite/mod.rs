@@ -4,6 +4,7 @@
 //! 2. [`region`] saturates the graph with the [`rules`], a region at a time.
 //! 3. [`recognise`] finds the raised operators that span more than a pattern can say.
 //! 4. [`merge`] joins products that share an operand.
+//! 5. [`long_rows`] cuts long rows into parts.
 //!
 //! The rules are bounded by rounds and terms, never by time, and everything here visits nodes in
 //! an order that the graph determines: the same graph always gives the same result.
@@ -12,6 +13,7 @@ pub mod canonical;
 pub mod extract;
 pub mod fold;
 pub mod guards;
+pub mod long_rows;
 pub mod merge;
 pub mod recognise;
 pub mod region;
@@ -38,6 +40,8 @@ pub struct RewriteReport {
     pub attentions: usize,
     /// Groups of products merged: how many products each had.
     pub merged: Vec<usize>,
+    /// Reductions whose rows were cut into parts.
+    pub rows_cut: usize,
 }
 
 /// Rewrites `graph` in place; its inputs and outputs keep their names, order and types.
@@ -79,6 +83,9 @@ fn stages(graph: &mut Graph, options: &Options, report: &mut RewriteReport) -> R
     if full && !options.rewrites.no_merge {
         report.merged = merge::merge(graph, options.profile.max_binding_bytes)?;
         canonical::clean(graph)?;
+    }
+    if full {
+        report.rows_cut = long_rows::cut(graph)?;
     }
     Ok(())
 }

@@ -1,0 +1,133 @@
+//! Few long rows: a workgroup a row would leave a device idle, so a row is cut into parts.
+//!
+//! The position of an extreme element is found by one reduction of keys that sort as the elements do,
+//! ties by position: `key = order(x) · 2³² + position`, the position complemented where the first of
+//! equal elements is wanted. `order` flips a float's sign bit, and all bits of negative ones.
+
+use super::canonical::topo;
+use wgfc_ir::build::{Builder, Built};
+use wgfc_ir::scalar::ScalarNode::{self, Arg, Binary, Bitcast, Cast, Const, Index, Select};
+use wgfc_ir::{BinaryOp, DType, Dim, Graph, NodeId, Op, Poly, ReduceOp, Scalar, ScalarFn, Value};
+
+/// Rows up to so many, from such a length on, are cut into parts of [`PART`].
+const ROWS: i64 = 16;
+const LEN: i64 = 16384;
+/// Elements of a part.
+const PART: i64 = 1024;
+
+/// Cuts the rows of ArgReduces; returns how many.
+pub fn cut(graph: &mut Graph) -> Result<usize, String> {
+    let mut count = 0;
+    for n in topo(graph)? {
+        if let Some(new) = cut_arg(graph, n)? {
+            let names = graph.node(n).names.clone();
+            graph.node_mut(new.node).names = names;
+            graph.replace_uses(n.into(), new);
+            count += 1;
+        }
+    }
+    graph.remove_dead();
+    Ok(count)
+}
+
+fn cut_arg(graph: &mut Graph, n: NodeId) -> Result<Option<Value>, String> {
+    let node = graph.node(n);
+    let Op::ArgReduce { op, axis, last } = node.op else { return Ok(None) };
+    let x = node.inputs[0];
+    let ty = graph.ty(x).clone();
+    let (Some(len), Some(all)) = (ty.shape[axis].as_const(), ty.numel().as_const()) else { return Ok(None) };
+    let float = matches!(ty.dtype, DType::F32 | DType::F16 | DType::BF16);
+    if !float || !(LEN..=i64::from(i32::MAX)).contains(&len) || all / len > ROWS {
+        return Ok(None);
+    }
+    let origin = node.origin.first().map(|o| o.to_string()).unwrap_or_default();
+    let mut b = Builder::new(graph, &origin);
+    build(&mut b, x, &ty.shape, axis, op == ReduceOp::Max, last).map(Some)
+}
+
+fn build(b: &mut Builder, x: Value, shape: &[Dim], axis: usize, largest: bool, last: bool) -> Built {
+    let len = shape[axis].clone();
+    let x = b.cast(x, DType::F32)?;
+    let keys = b.map_to(key(axis, largest, last), &[x], shape.to_vec())?;
+    // [.., parts, PART, ..], of which the last part may be short.
+    let parts = len.ceil_div(PART);
+    let mut cut = shape.to_vec();
+    cut.splice(axis..=axis, [parts, PART.into()]);
+    let position = |i: usize| match i.cmp(&axis) {
+        std::cmp::Ordering::Less => Poly::var(i),
+        std::cmp::Ordering::Equal => &(&Poly::var(axis) * PART) + &Poly::var(axis + 1),
+        std::cmp::Ordering::Greater => Poly::var(i + 1),
+    };
+    let index = (0..shape.len()).map(position).collect();
+    let fill = Some(Scalar::from_i64(DType::U64, 0));
+    let keys = b.push(Op::View { shape: cut, index, fill }, &[keys])?;
+    let tops = b.reduce(ReduceOp::Max, keys, &[axis + 1], false)?;
+    let top = b.reduce(ReduceOp::Max, tops, &[axis], true)?;
+    let mut f = ScalarFn::default();
+    let key = f.push(Arg(0));
+    let low = f.push(Cast(DType::U32, key));
+    let low = if last { low } else { flipped(&mut f, low, u32::MAX) };
+    f.push(Cast(DType::I64, low));
+    b.map(f, &[top])
+}
+
+/// The key of element `x` of a row along `axis`.
+fn key(axis: usize, largest: bool, last: bool) -> ScalarFn {
+    let mut f = ScalarFn::default();
+    let x = f.push(Arg(0));
+    let zero = f.push(Const(Scalar::from_f64(DType::F32, 0.0)));
+    // Both zeros are one.
+    let is_zero = f.push(Binary(BinaryOp::Eq, x, zero));
+    let x = f.push(Select(is_zero, zero, x));
+    let bits = f.push(Bitcast(DType::U32, x));
+    let none = f.push(Const(Scalar::from_i64(DType::U32, 0)));
+    let sign = f.push(Const(Scalar::from_i64(DType::U32, 1 << 31)));
+    let masked = f.push(Binary(BinaryOp::And, bits, sign));
+    let positive = f.push(Binary(BinaryOp::Eq, masked, none));
+    let (up, down) = (flipped(&mut f, bits, 1 << 31), flipped(&mut f, bits, u32::MAX));
+    let order = f.push(Select(positive, up, down));
+    let order = if largest { order } else { flipped(&mut f, order, u32::MAX) };
+    let high = f.push(Cast(DType::U64, order));
+    let by = f.push(Const(Scalar::from_i64(DType::U64, 32)));
+    let high = f.push(Binary(BinaryOp::Shl, high, by));
+    let at = f.push(Index(Poly::var(axis)));
+    let at = f.push(Cast(DType::U32, at));
+    let at = if last { at } else { flipped(&mut f, at, u32::MAX) };
+    let low = f.push(Cast(DType::U64, at));
+    f.push(Binary(BinaryOp::Or, high, low));
+    f
+}
+
+fn flipped(f: &mut ScalarFn, x: u32, mask: u32) -> u32 {
+    let mask = f.push(ScalarNode::Const(Scalar::from_i64(DType::U32, i64::from(mask))));
+    f.push(Binary(BinaryOp::Xor, x, mask))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use wgfc_ir::{Border, Tensor, TensorType, eval};
+
+    #[test]
+    fn positions_stay() {
+        let (rows, len) = (3usize, 20_011usize);
+        let mut v: Vec<f32> = (0..rows * len).map(|i| ((i * 7919) % 1009) as f32 - 504.0).collect();
+        v[5] = -0.0;
+        v[len + 17] = f32::INFINITY;
+        v[2 * len + 20_000] = f32::NEG_INFINITY;
+        let x = Tensor::from_f32(vec![rows, len], &v);
+        for (op, last) in
+            [(ReduceOp::Max, false), (ReduceOp::Max, true), (ReduceOp::Min, false), (ReduceOp::Min, true)]
+        {
+            let mut g = Graph::new();
+            let i = g.add_input("x", TensorType::new(DType::F32, [rows, len].map(Dim::from)));
+            let y = g.push(Op::ArgReduce { op, axis: 1, last }, &[i], &[]).unwrap();
+            g.outputs.push(Border { name: "y".into(), value: y.into() });
+            let inputs = [("x".to_owned(), x.clone())].into();
+            let want = eval::evaluate(&g, &inputs).unwrap();
+            assert_eq!(cut(&mut g).unwrap(), 1);
+            wgfc_ir::verify::verify(&g).unwrap();
+            assert_eq!(eval::evaluate(&g, &inputs).unwrap(), want, "{op:?} {last}");
+        }
+    }
+}
