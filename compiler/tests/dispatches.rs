@@ -2,14 +2,20 @@
 
 use wgfc_compiler::import::{NoExternalData, import};
 use wgfc_compiler::kernel::{Family, KernelGraph};
+use wgfc_compiler::options::States;
 use wgfc_compiler::{Fusion, Options};
 use wgfc_ir::DType;
 
 fn kernels(model: &str, fusion: Fusion) -> KernelGraph {
+    kernels_with(model, Options { fusion, ..Options::default() })
+}
+
+fn kernels_with(model: &str, options: Options) -> KernelGraph {
     let path = format!("{}/../fixtures/{model}.onnx", env!("CARGO_MANIFEST_DIR"));
     let bytes = std::fs::read(&path).unwrap_or_else(|e| panic!("{path}: {e}"));
-    let options = Options { fusion, graph_only: true, ..Options::default() };
+    let options = Options { graph_only: true, ..options };
     let mut graph = import(&bytes, &NoExternalData, &options).unwrap_or_else(|e| panic!("{e}")).graph;
+    wgfc_compiler::states::introduce(&mut graph, &options.states).unwrap_or_else(|e| panic!("{e}"));
     wgfc_compiler::rewrite::rewrite(&mut graph, &options).unwrap_or_else(|e| panic!("{e}"));
     wgfc_compiler::fuse::fuse(&graph, &options).unwrap_or_else(|e| panic!("{e}"))
 }
@@ -51,5 +57,23 @@ fn packed_weights_stay_packed() {
         for r in readers {
             assert!(matches!(r.family, Family::Matmul { .. }), "{model}: {:?}", r.nodes);
         }
+    }
+}
+
+/// Decoding one token: five dispatches a layer, and the output head.
+#[test]
+fn decoding() {
+    for (model, layers) in
+        [("qwen2-2l", 2), ("qwen2.5-0.5b", 24), ("qwen2.5-0.5b-f16", 24), ("phi3-shaped", 32)]
+    {
+        let mut options = Options {
+            dims: [("seq".to_owned(), 1)].into(),
+            states: States::Auto { capacity: 2048 },
+            ..Options::default()
+        };
+        // The output head in one piece.
+        options.profile.max_binding_bytes = 1 << 31;
+        let k = kernels_with(model, options);
+        assert!(k.kernels.len() <= layers * 5 + 1, "{model}: {}\n{k}", k.kernels.len());
     }
 }

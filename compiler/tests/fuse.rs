@@ -133,7 +133,8 @@ fn inputs_constants_and_repeated_outputs_are_copied() {
         output(&mut g, v);
     }
     let k = fuse(&g, &options(Fusion::Full)).unwrap();
-    assert_eq!(k.kernels.len(), 5, "{k}");
+    // What reads the same memory shares a dispatch.
+    assert_eq!(k.kernels.len(), 3, "{k}");
 }
 
 #[test]

@@ -103,7 +103,11 @@ pub fn group(graph: &Graph, order: &[NodeId], fusion: Fusion, bans: &Bans) -> Gr
         deferred: FxHashSet::default(),
     };
     if fusion == Fusion::Full {
-        g.deferred = order.iter().copied().filter(|n| g.scale_can_wait(*n)).collect();
+        for n in order {
+            if let Some(path) = g.scale_can_wait(*n) {
+                g.deferred.extend(path);
+            }
+        }
     }
     // What only writes to a state may follow what it writes.
     let (updates, anchors): (Vec<NodeId>, Vec<NodeId>) = order
@@ -145,7 +149,7 @@ struct Grouper<'a> {
     readers: FxHashMap<Value, BTreeMap<UnitId, Read>>,
     /// Scalar operations inlined into each unit so far.
     sizes: FxHashMap<UnitId, usize>,
-    /// Norms whose readers, products all, multiply their results by the rows' scale.
+    /// Norms whose readers, products all, multiply their results by the rows' scale, and what lies between.
     deferred: FxHashSet<NodeId>,
 }
 
@@ -285,14 +289,16 @@ impl Grouper<'_> {
 
     /// Whether `n` normalises rows by their root mean square and is read, scaled by constants at most,
     /// as the first operand of products with few rows that sum over just those rows: `Σₖ xₖ·s·wₖ` is
-    /// `s·Σₖ xₖ·wₖ`, and `s` needs only another sum over the same k.
-    fn scale_can_wait(&self, n: NodeId) -> bool {
-        let Op::Norm { kind: NormKind::Rms, axes, .. } = &self.graph.node(n).op else { return false };
+    /// `s·Σₖ xₖ·wₖ`, and `s` needs only another sum over the same k. Returns what is computed in the
+    /// products then: the norm and the scaling.
+    fn scale_can_wait(&self, n: NodeId) -> Option<Vec<NodeId>> {
+        let Op::Norm { kind: NormKind::Rms, axes, .. } = &self.graph.node(n).op else { return None };
+        let mut path = vec![n];
         let mut stack = vec![Value::from(n)];
         let mut products = 0;
         while let Some(v) = stack.pop() {
             if self.graph.is_output(v) || self.bans.materialise.contains(&v) {
-                return false;
+                return None;
             }
             for (c, _) in self.graph.uses(v) {
                 let node = self.graph.node(c);
@@ -312,8 +318,9 @@ impl Grouper<'_> {
                             _ => false,
                         };
                         if !rest_const || !scales {
-                            return false;
+                            return None;
                         }
+                        path.push(c);
                         stack.push(c.into());
                     }
                     Op::Contract(contract) => {
@@ -321,15 +328,15 @@ impl Grouper<'_> {
                         let at = contract.a.iter().enumerate().filter(|(_, l)| k.contains(l)).map(|(i, _)| i);
                         let own = node.inputs[0] == v && node.inputs[1] != v;
                         if !own || !at.eq(axes.iter().copied()) || !is_thin(self.graph, c) {
-                            return false;
+                            return None;
                         }
                         products += 1;
                     }
-                    _ => return false,
+                    _ => return None,
                 }
             }
         }
-        products > 0
+        (products > 0).then_some(path)
     }
 
     /// A view or join that nothing behind it in the unit reads is better left to its readers.
@@ -411,8 +418,9 @@ impl Grouper<'_> {
         let pointwise = is_pointwise(&node.op);
         let view = matches!(node.op, Op::View { .. });
         if self.deferred.contains(&n) {
+            let inputs = node.inputs.clone();
             for (u, how) in self.readers.get(&v).cloned().unwrap_or_default() {
-                self.add_reader(node.inputs[0], u, how);
+                inputs.iter().for_each(|x| self.add_reader(*x, u, how));
             }
             return;
         }
@@ -486,6 +494,11 @@ impl Grouper<'_> {
         // weights that are dequantised where they are read.
         let expanding = !heavy && weight <= 16 && loaded <= result;
         if expanding && loaded <= result / 2 {
+            return true;
+        }
+        // Behind a product with few rows there is little to compute, and much else to wait for.
+        let thin = readers.keys().all(|u| is_thin(self.graph, self.units[*u].anchor));
+        if !often && thin && weight <= 16 && loaded <= DISPATCH_BYTES {
             return true;
         }
         // A dispatch takes longer than a few readers of so little.

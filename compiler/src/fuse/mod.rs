@@ -9,6 +9,7 @@ pub mod group;
 pub mod invert;
 mod join;
 mod kernels;
+mod pack;
 pub mod points;
 pub mod pull;
 
@@ -229,6 +230,11 @@ fn build(
     for u in &grouping.units {
         match kernels::unit_kernel(graph, u, &mut tensors) {
             Ok((kernel, inlined)) => {
+                let most = options.profile.max_storage_buffers as usize;
+                let kernel = match count_bindings(&kernel) > most {
+                    true => pack::pack(&kernel, &mut tensors).unwrap_or(kernel),
+                    false => kernel,
+                };
                 let bound = count_bindings(&kernel);
                 if bound > options.profile.max_storage_buffers as usize {
                     if !split(graph, u, &kernel, &inlined, bans) {

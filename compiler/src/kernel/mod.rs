@@ -366,10 +366,15 @@ impl Kernel {
     }
     /// The same kernel with its tensors numbered otherwise.
     pub fn renumbered(&self, number: &dyn Fn(TensorId) -> TensorId) -> Kernel {
+        self.moved(&|t, offset| (number(t), offset.clone()))
+    }
+
+    /// The same kernel reading and writing elsewhere: `to` gives the new place of an element of a tensor.
+    pub fn moved(&self, to: &dyn Fn(TensorId, &Poly) -> (TensorId, Poly)) -> Kernel {
         let mut k = self.clone();
         for (e, _) in &mut k.body.exprs {
-            if let Expr::Load { tensor, .. } = e {
-                *tensor = number(*tensor);
+            if let Expr::Load { tensor, offset, .. } = e {
+                (*tensor, *offset) = to(*tensor, offset);
             }
         }
         k.body.known = k.body.exprs.iter().enumerate().map(|(i, (e, _))| (e.clone(), i as ExprId)).collect();
@@ -379,7 +384,7 @@ impl Kernel {
             _ => &mut [],
         };
         for s in row.iter_mut().chain(&mut k.stores) {
-            s.tensor = number(s.tensor);
+            (s.tensor, s.offset) = to(s.tensor, &s.offset);
         }
         k
     }
