@@ -11,10 +11,11 @@
 //! `past + seq`, `2*batch*heads`, `(h + 1)/2` (floor division), `h % 4`, `max(a, b)`, `min(a, b)`.
 //! Domain variables print as `%0`, `%1`, data-dependent values as `@0`.
 
-use serde::{Deserialize, Deserializer, Serialize, Serializer};
+mod text;
+
 use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet};
-use std::fmt;
+
 use std::ops::{Add, Mul, Neg, Sub};
 use std::sync::Arc;
 
@@ -482,17 +483,6 @@ impl Poly {
         }
         self
     }
-
-    /// Reads the text form. Names are `[A-Za-z_][A-Za-z0-9_.]*`.
-    pub fn parse(s: &str) -> Result<Poly, String> {
-        let mut p = Parser { s: s.as_bytes(), i: 0, depth: 0 };
-        let v = p.sum()?;
-        p.space();
-        if p.i != p.s.len() {
-            return Err(format!("unexpected `{}` in `{s}`", &s[p.i..]));
-        }
-        Ok(v)
-    }
 }
 
 fn atom_nonneg(a: &Atom) -> bool {
@@ -684,202 +674,6 @@ impl<'a> std::iter::Product<&'a Poly> for Poly {
 impl std::iter::Sum for Poly {
     fn sum<I: Iterator<Item = Poly>>(it: I) -> Poly {
         it.fold(Poly::ZERO, |a, b| &a + &b)
-    }
-}
-
-impl fmt::Display for Atom {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Atom::Sym(s) => f.write_str(s),
-            Atom::Var(i) => write!(f, "%{i}"),
-            Atom::Data(i) => write!(f, "@{i}"),
-            Atom::Div(x, y) => write!(f, "({x})/({y})"),
-            Atom::Mod(x, y) => write!(f, "({x})%({y})"),
-            Atom::Max(x, y) => write!(f, "max({x}, {y})"),
-            Atom::Min(x, y) => write!(f, "min({x}, {y})"),
-        }
-    }
-}
-
-impl fmt::Display for Poly {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mut terms = self.terms();
-        if terms.is_empty() {
-            return f.write_str("0");
-        }
-        // The constant goes last, as people write it.
-        terms.sort_by_key(|(m, _)| m.is_empty());
-        for (i, (m, c)) in terms.iter().enumerate() {
-            match (i, *c < 0) {
-                (0, true) => f.write_str("-")?,
-                (0, false) => {}
-                (_, true) => f.write_str(" - ")?,
-                (_, false) => f.write_str(" + ")?,
-            }
-            let k = c.unsigned_abs();
-            if m.is_empty() {
-                write!(f, "{k}")?;
-                continue;
-            }
-            if k != 1 {
-                write!(f, "{k}*")?;
-            }
-            for (j, a) in m.iter().enumerate() {
-                if j > 0 {
-                    f.write_str("*")?;
-                }
-                match a {
-                    Atom::Div(..) | Atom::Mod(..) if m.len() > 1 || k != 1 => write!(f, "({a})")?,
-                    a => write!(f, "{a}")?,
-                }
-            }
-        }
-        Ok(())
-    }
-}
-impl fmt::Debug for Poly {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "`{self}`")
-    }
-}
-
-impl Serialize for Poly {
-    fn serialize<S: Serializer>(&self, s: S) -> Result<S::Ok, S::Error> {
-        match self.as_const() {
-            Some(c) => s.serialize_i64(c),
-            None => s.collect_str(self),
-        }
-    }
-}
-impl<'de> Deserialize<'de> for Poly {
-    fn deserialize<D: Deserializer<'de>>(d: D) -> Result<Poly, D::Error> {
-        #[derive(Deserialize)]
-        #[serde(untagged)]
-        enum Form {
-            Number(i64),
-            Text(String),
-        }
-        match Form::deserialize(d)? {
-            Form::Number(n) => Ok(Poly::constant(n)),
-            Form::Text(t) => Poly::parse(&t).map_err(serde::de::Error::custom),
-        }
-    }
-}
-
-struct Parser<'a> {
-    s: &'a [u8],
-    i: usize,
-    depth: usize,
-}
-
-impl Parser<'_> {
-    fn space(&mut self) {
-        while self.s.get(self.i).is_some_and(u8::is_ascii_whitespace) {
-            self.i += 1;
-        }
-    }
-    fn eat(&mut self, c: u8) -> bool {
-        self.space();
-        let hit = self.s.get(self.i) == Some(&c);
-        self.i += usize::from(hit);
-        hit
-    }
-    fn expect(&mut self, c: u8) -> Result<(), String> {
-        if self.eat(c) { Ok(()) } else { Err(format!("expected `{}` at column {}", c as char, self.i + 1)) }
-    }
-    fn sum(&mut self) -> Result<Poly, String> {
-        self.depth += 1;
-        if self.depth > 64 {
-            return Err("expression nested too deeply".into());
-        }
-        let mut v = if self.eat(b'-') { -&self.product()? } else { self.product()? };
-        loop {
-            if self.eat(b'+') {
-                v = &v + &self.product()?;
-            } else if self.eat(b'-') {
-                v = &v - &self.product()?;
-            } else {
-                self.depth -= 1;
-                return Ok(v);
-            }
-        }
-    }
-    fn product(&mut self) -> Result<Poly, String> {
-        let mut v = self.factor()?;
-        loop {
-            if self.eat(b'*') {
-                v = &v * &self.factor()?;
-            } else if self.eat(b'/') {
-                if self.s.get(self.i) == Some(&b'/') {
-                    self.i += 1;
-                }
-                let d = self.divisor()?;
-                v = v.div(&d, &[]);
-            } else if self.eat(b'%') {
-                let d = self.divisor()?;
-                v = v.modulo(&d, &[]);
-            } else {
-                return Ok(v);
-            }
-        }
-    }
-    fn divisor(&mut self) -> Result<Poly, String> {
-        let d = self.factor()?;
-        if d.as_const().is_some_and(|c| c <= 0) {
-            return Err(format!("division by {d}"));
-        }
-        Ok(d)
-    }
-    fn number(&mut self) -> Result<i64, String> {
-        let start = self.i;
-        while self.s.get(self.i).is_some_and(u8::is_ascii_digit) {
-            self.i += 1;
-        }
-        let t = std::str::from_utf8(&self.s[start..self.i]).unwrap_or_default();
-        t.parse().map_err(|_| format!("`{t}` is not a number"))
-    }
-    fn factor(&mut self) -> Result<Poly, String> {
-        self.space();
-        match self.s.get(self.i) {
-            Some(b'(') => {
-                self.i += 1;
-                let v = self.sum()?;
-                self.expect(b')')?;
-                Ok(v)
-            }
-            Some(b'%') => {
-                self.i += 1;
-                let n = self.number()?;
-                Ok(Poly::atom(Atom::Var(u32::try_from(n).map_err(|e| e.to_string())?)))
-            }
-            Some(b'@') => {
-                self.i += 1;
-                let n = self.number()?;
-                Ok(Poly::atom(Atom::Data(u32::try_from(n).map_err(|e| e.to_string())?)))
-            }
-            Some(c) if c.is_ascii_digit() => Ok(Poly::constant(self.number()?)),
-            Some(c) if c.is_ascii_alphabetic() || *c == b'_' => {
-                let start = self.i;
-                while self
-                    .s
-                    .get(self.i)
-                    .is_some_and(|c| c.is_ascii_alphanumeric() || *c == b'_' || *c == b'.')
-                {
-                    self.i += 1;
-                }
-                let name = std::str::from_utf8(&self.s[start..self.i]).unwrap_or_default().to_owned();
-                if matches!(name.as_str(), "max" | "min") && self.eat(b'(') {
-                    let a = self.sum()?;
-                    self.expect(b',')?;
-                    let b = self.sum()?;
-                    self.expect(b')')?;
-                    return Ok(if name == "max" { a.max_of(&b, &[]) } else { a.min_of(&b, &[]) });
-                }
-                Ok(Poly::sym(&name))
-            }
-            Some(c) => Err(format!("unexpected `{}` at column {}", *c as char, self.i + 1)),
-            None => Err("unexpected end".into()),
-        }
     }
 }
 
