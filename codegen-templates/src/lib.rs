@@ -10,6 +10,7 @@ pub mod map;
 pub mod matmul;
 pub mod row;
 pub mod scan;
+pub mod thin;
 
 use serde::Serialize;
 use std::sync::LazyLock;

@@ -1,6 +1,6 @@
-//! Products of matrices: the tiled, the thin and the serial template.
+//! Products of matrices: the tiled and the serial template.
 //!
-//! All three compute `out[batch, row, col] = Σₖ x(batch, row, k) · y(batch, k, col)` in f32 and end in
+//! Both compute `out[batch, row, col] = Σₖ x(batch, row, k) · y(batch, k, col)` in f32 and end in
 //! `store(batch, row, col, sum)`. They expect these functions in the module (`x` shown, `y` likewise
 //! over columns); the two structs carry whatever is worth computing once a row, or once a `k`:
 //!
@@ -330,7 +330,7 @@ fn plus(s: &str, n: u32) -> String {
 
 impl Extents {
     /// The batch a `block` of `per` blocks a batch lies in.
-    fn batch_index(&self, block: &str, per: &str) -> String {
+    pub(crate) fn batch_index(&self, block: &str, per: &str) -> String {
         if self.batch == "1" { "0".into() } else { format!("{block} / ({per})") }
     }
 }
@@ -483,97 +483,6 @@ impl Tiled {
             round_slice,
             read_at,
             read_lane: lane,
-        };
-        render(&slots)
-    }
-}
-
-/// Parameters of the product with very few rows.
-#[derive(Clone, Debug)]
-pub struct Thin {
-    /// Bindings and functions.
-    pub preamble: String,
-    /// Statements that the extents need, indented by 4.
-    pub setup: String,
-    /// Extents.
-    pub extents: Extents,
-    /// At least as many as there are rows.
-    pub thread_rows: u32,
-    /// Columns a workgroup makes.
-    pub tile_cols: u32,
-    /// Threads that share out one column's `k`.
-    pub lanes: u32,
-    /// Memory order of `y`.
-    pub y: Contiguous,
-    /// Loads of `y` that a thread has under way.
-    pub unroll: u32,
-    /// `depth` is known to be a multiple of `lanes · unroll`.
-    pub whole_depth: bool,
-}
-
-#[derive(Serialize)]
-struct ThinSlots {
-    preamble: String,
-    setup: String,
-    batch: String,
-    batch_index: String,
-    rows: String,
-    cols: String,
-    depth: String,
-    threads: u32,
-    thread_rows: u32,
-    tile_cols: u32,
-    lanes: u32,
-    half_lanes: u32,
-    unroll: u32,
-    guard_k: bool,
-    lane: String,
-    column: String,
-    row_list: Vec<u32>,
-    unroll_list: Vec<u32>,
-}
-
-impl Template for ThinSlots {
-    const NAME: &'static str = "matmul_thin.wgsl";
-}
-
-impl Thin {
-    /// Invocations of a workgroup.
-    pub fn threads(&self) -> u32 {
-        self.tile_cols * self.lanes
-    }
-    /// Bytes of workgroup memory.
-    pub fn workgroup_bytes(&self) -> u32 {
-        self.threads() * self.thread_rows * 4
-    }
-    /// The module's text.
-    ///
-    /// # Errors
-    /// A defect of the template.
-    pub fn render(&self) -> Result<String, RenderError> {
-        let (lane, column) = match self.y {
-            Contiguous::Depth => (format!("t % {}", self.lanes), format!("t / {}", self.lanes)),
-            Contiguous::Line => (format!("t / {}", self.tile_cols), format!("t % {}", self.tile_cols)),
-        };
-        let slots = ThinSlots {
-            preamble: self.preamble.clone(),
-            setup: self.setup.clone(),
-            batch: self.extents.batch.clone(),
-            batch_index: self.extents.batch_index("block", "col_tiles"),
-            rows: self.extents.rows.clone(),
-            cols: self.extents.cols.clone(),
-            depth: self.extents.depth.clone(),
-            threads: self.threads(),
-            thread_rows: self.thread_rows,
-            tile_cols: self.tile_cols,
-            lanes: self.lanes,
-            half_lanes: self.lanes / 2,
-            unroll: self.unroll,
-            guard_k: !self.whole_depth,
-            lane,
-            column,
-            row_list: (0..self.thread_rows).collect(),
-            unroll_list: (0..self.unroll).collect(),
         };
         render(&slots)
     }

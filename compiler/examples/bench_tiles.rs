@@ -1,14 +1,16 @@
 //! Times the products of well-known models with every sensible geometry on the first adapter.
 //!
 //! `bench_tiles [FILTER] [--each N]`: only cases whose name contains FILTER; at most N geometries a
-//! case, best estimates first (default 8). Each line: case, extents, geometry, microseconds, TFLOP/s,
-//! the estimate in kilocycles (attention has none); `*` marks the geometry that would be chosen. Then a sum over each
+//! case, best estimates first (default 8). `--limits` takes the workgroup limits of the adapter, not the
+//! least ones. Each line: case, extents, geometry, microseconds, TFLOP/s (products with few rows: GB/s
+//! of weights), the estimate in kilocycles (attention has none); `*` marks the geometry that would be chosen. Then a sum over each
 //! model, chosen and best. `WGFC_UNCHECKED=1` compiles without bounds checks, as the runtime does for
 //! programs it trusts.
 
 #[path = "../tests/gpu/mod.rs"]
 mod gpu;
 
+use gpu::gemv::Gemv;
 use gpu::*;
 use std::collections::BTreeMap;
 use std::time::Instant;
@@ -30,6 +32,7 @@ enum What {
     Product([i64; 4], Layout),
     /// Batch, s, t, d.
     Attention([i64; 4]),
+    Gemv(Gemv),
 }
 
 fn shapes() -> Vec<Shape> {
@@ -107,6 +110,20 @@ fn shapes() -> Vec<Shape> {
     }
     add(1, What::Product([1, 1, 151_936, 896], b_turned));
     add(24, What::Attention([14, 1, 512, 64]));
+    let mut add = |what| out.push(Shape { model: "gemv", count: 1, what: What::Gemv(what) });
+    for weights in [DType::F32, DType::F16, DType::U4] {
+        let by_column = weights != DType::U4;
+        let plain = |depth, cols| Gemv { weights, ..Gemv::plain(depth, cols, by_column) };
+        if by_column {
+            add(Gemv { products: 2, ..plain(896, 1152) });
+            add(plain(896, 896));
+        }
+        add(Gemv { products: 2, norm: true, ..plain(896, 4864) });
+        add(plain(4864, 896));
+        if by_column {
+            add(Gemv { by_column: false, ..plain(896, 151_936) });
+        }
+    }
     out
 }
 
@@ -180,10 +197,13 @@ fn time(gpu: &Gpu, r: &Ready) -> f64 {
 fn main() {
     let mut filter = String::new();
     let mut each = 8;
+    let mut limits = false;
     let mut args = std::env::args().skip(1);
     while let Some(a) = args.next() {
         if a == "--each" {
             each = args.next().and_then(|n| n.parse().ok()).unwrap_or(each);
+        } else if a == "--limits" {
+            limits = true;
         } else {
             filter = a;
         }
@@ -193,15 +213,26 @@ fn main() {
     let mut sums: BTreeMap<&str, [f64; 2]> = BTreeMap::new();
     for shape in shapes() {
         let mut case = Case::new(&[]);
+        if limits {
+            let l = gpu.device.limits();
+            case.profile.max_invocations = l.max_compute_invocations_per_workgroup;
+            case.profile.max_workgroup_bytes = l.max_compute_workgroup_storage_size;
+        }
         let (kernel, dims) = match shape.what {
             What::Conv(s) => (convolution(&mut case, s).0, s.dims().to_vec()),
             What::Product(d, l) => (product(&mut case, d.map(c), l).0, d.to_vec()),
             What::Attention(d) => (attention_kernel(&mut case, d), d.to_vec()),
+            What::Gemv(g) => (g.kernel(&mut case).0, vec![g.rows, g.cols, g.depth]),
         };
         let name = match shape.what {
             What::Conv(s) => format!("{} conv{}x{}/{}", shape.model, s.kernel, s.kernel, s.stride),
             What::Product(_, l) => format!("{} product{}", shape.model, if l.b { " bT" } else { "" }),
             What::Attention(_) => format!("{} attention", shape.model),
+            What::Gemv(g) => {
+                let order = if g.by_column { "kn" } else { "nk" };
+                let norm = if g.norm { " norm" } else { "" };
+                format!("gemv {} {order} b{}{norm}", g.weights, g.products)
+            }
         };
         if !name.contains(&filter) {
             continue;
@@ -243,14 +274,17 @@ fn main() {
             if is_chosen {
                 chosen = t;
             }
+            let speed = match shape.what {
+                What::Gemv(g) => format!("{:>7.0} GB/s", g.bytes() / t / 1e3),
+                _ => format!("{:>7.2} TFLOP/s", flops / t / 1e6),
+            };
             println!(
-                "{} {:<32} {:<24} {:<28} {:>10.2} us {:>7.2} TFLOP/s {:>9.1} kcycles",
+                "{} {:<32} {:<24} {:<28} {:>10.2} us {speed} {:>9.1} kcycles",
                 if is_chosen { '*' } else { ' ' },
                 name,
                 format!("{dims:?}"),
                 geometry,
                 t,
-                flops / t / 1e6,
                 estimate / 1e3
             );
         }
@@ -268,8 +302,8 @@ fn short(g: Geometry) -> String {
         Geometry::Tiled(t) => {
             format!("{}x{}x{} {}x{} /{}", t.rows, t.cols, t.k, t.thread_rows, t.thread_cols, t.split)
         }
-        Geometry::Thin { thread_rows, tile_cols, lanes } => {
-            format!("thin {thread_rows}x{tile_cols} /{lanes}")
+        Geometry::Thin(t) => {
+            format!("thin {}x{} /{}x{} u{}", t.k, t.cols, t.across, t.lanes, t.unroll)
         }
         Geometry::Serial => "serial".into(),
     }

@@ -2,9 +2,10 @@
 
 mod gpu;
 
+use gpu::gemv::*;
 use gpu::*;
 use std::collections::BTreeMap;
-use wgfc_compiler::emit::geometry::{self, Geometry, TILES};
+use wgfc_compiler::emit::geometry::{self, Geometry, SINGLE, TILES};
 use wgfc_compiler::emit::{attention, matmul};
 use wgfc_compiler::kernel::*;
 use wgfc_ir::{DType, Dim, Poly};
@@ -88,21 +89,134 @@ fn all_layouts_of_a_tile() {
     }
 }
 
+/// Some of the thin geometries that a case has, others for other cases.
+fn thin_candidates(case: &Case, kernel: &Kernel, count: usize) -> Vec<Geometry> {
+    let p = matmul::problem(kernel).unwrap();
+    let all = geometry::candidates(&p, &case.profile);
+    let thin: Vec<_> = all.into_iter().filter(|g| matches!(g, Geometry::Thin(_))).collect();
+    assert!(!thin.is_empty(), "{p:?}");
+    let seed = thin.len() as u32 + p.cols.as_const().unwrap_or(0) as u32;
+    let pick = |x: &f32| thin[((x + 1.0) / 2.0 * thin.len() as f32) as usize % thin.len()];
+    noise(count, seed).iter().map(pick).collect()
+}
+
 #[test]
 fn thin_and_serial_products() {
     let gpus = gpus();
     for (i, l) in LAYOUTS.iter().enumerate() {
-        for (tile_cols, lanes) in [(64, 4), (8, 32), (2, 128)] {
-            for rows in [1, 3, 8] {
-                let g = Some(Geometry::Thin { thread_rows: rows, tile_cols, lanes });
-                let rows = i64::from(rows);
-                check_product(&gpus, fixed([1, rows, 77, 333]), &[], *l, g);
-                check_product(&gpus, fixed([2, 77, rows, 7 + i as i64]), &[], *l, g);
+        for rows in [1, 3, 8] {
+            for d in [[1, rows, 77, 333], [2, 77, rows, 8 + i as i64], [3, rows, 16, 24]] {
+                let mut case = Case::new(&[]);
+                let (kernel, _) = product(&mut case, fixed(d), *l);
+                for g in thin_candidates(&case, &kernel, 2) {
+                    check_product(&gpus, fixed(d), &[], *l, Some(g));
+                }
             }
         }
         check_product(&gpus, fixed([3, 7, 13, 5]), &[], *l, Some(Geometry::Serial));
         check_product(&gpus, fixed([3, 1, 65, 50]), &[], *l, Some(Geometry::Serial));
     }
+}
+
+/// Runs a product as decoding makes them with the chosen geometry and some others.
+fn check_gemv(gpus: &[Gpu], g: Gemv, others: usize) {
+    let mut case = Case::new(&[]);
+    let (kernel, t) = g.kernel(&mut case);
+    let [rows, depth, cols] = [g.rows, g.depth, g.cols].map(|d| d as usize);
+    let mut bytes = BTreeMap::new();
+    let mut make = |tensor: TensorId| {
+        let dtype = case.graph.tensors[tensor].ty.dtype;
+        let (values, b) = elements(dtype, case.numel(tensor), tensor as u32 + 3);
+        bytes.insert(tensor, b);
+        values
+    };
+    let x = make(t.x);
+    let weights: Vec<_> = t.weights.iter().map(|w| make(*w)).collect();
+    let scales: Vec<_> = t.scales.iter().map(|w| make(*w)).collect();
+    let zeros: Vec<_> = t.zeros.iter().map(|w| make(*w)).collect();
+    let at = |k: usize, deep: usize, n: usize| if g.by_column { k * cols + n } else { n * deep + k };
+    let mut want = vec![vec![]; t.outs.len()];
+    for m in 0..rows {
+        let row = &x[m * depth..][..depth];
+        let mean = row.iter().map(|x| x * x).sum::<f64>() / depth as f64;
+        let norm = if g.norm { 1.0 / (mean + 1e-6).sqrt() } else { 1.0 };
+        for n in 0..cols {
+            let mut value = 1.0;
+            for (i, w) in weights.iter().enumerate() {
+                let weight = |k: usize| {
+                    let (q, b) = (w[at(k, depth, n)], at(k / BLOCK as usize, g.blocks() as usize, n));
+                    if scales.is_empty() { q } else { (q - zeros[i][b]) * scales[i][b] }
+                };
+                value *= (0..depth).map(|k| row[k] * weight(k)).sum::<f64>() * norm;
+            }
+            let second = g.split.is_some_and(|s| n as i64 >= s);
+            want[usize::from(second)].push(value);
+        }
+    }
+    let candidates = thin_candidates(&case, &kernel, others).into_iter().map(Some);
+    for forced in [None].into_iter().chain(candidates) {
+        let emitted = case.with_context(|cx| {
+            let e = matmul::emit_as(&kernel, cx, forced).unwrap();
+            wgfc_compiler::emit::check::check(&e).unwrap();
+            e
+        });
+        for gpu in gpus {
+            let r = prepare_bytes(gpu, &case, &emitted, &bytes);
+            dispatch(gpu, &r);
+            for (out, want) in t.outs.iter().zip(&want) {
+                let got = read(gpu, &r, *out);
+                let got: Vec<f32> =
+                    got.chunks_exact(4).map(|c| f32::from_le_bytes([c[0], c[1], c[2], c[3]])).collect();
+                close(&format!("{g:?} {forced:?} on {}", gpu.name), &got[..want.len()], want);
+            }
+        }
+    }
+}
+
+#[test]
+fn thin_products_of_odd_sizes() {
+    let gpus = gpus();
+    for by_column in [false, true] {
+        for (depth, cols) in [(7, 33), (33, 7), (130, 36), (896, 48)] {
+            let g = Gemv::plain(depth, cols, by_column);
+            check_gemv(&gpus, g, 3);
+            check_gemv(&gpus, Gemv { rows: 2, products: 2, norm: true, ..g }, 1);
+            check_gemv(&gpus, Gemv { rows: 5, split: Some(cols / 3), norm: true, ..g }, 1);
+        }
+        check_gemv(
+            &gpus,
+            Gemv { rows: 8, products: 2, split: Some(1), ..Gemv::plain(64, 130, by_column) },
+            1,
+        );
+    }
+}
+
+#[test]
+fn thin_products_of_narrow_types() {
+    let gpus = gpus();
+    use DType::*;
+    for by_column in [false, true] {
+        for weights in [F16, BF16, U8, I8, U4, I4, U2] {
+            let g = |depth, cols| Gemv { weights, ..Gemv::plain(depth, cols, by_column) };
+            check_gemv(&gpus, Gemv { input: F16, ..g(192, 64) }, 2);
+            check_gemv(&gpus, Gemv { rows: 3, products: 2, norm: true, split: Some(5), ..g(96, 34) }, 1);
+            check_gemv(&gpus, Gemv { split: Some(5), ..g(33, 7) }, 1);
+        }
+    }
+}
+
+#[test]
+fn only_thin_geometries_make_several_products() {
+    let mut case = Case::new(&[]);
+    let (kernel, _) = Gemv { products: 2, ..Gemv::plain(64, 48, true) }.kernel(&mut case);
+    for g in [Geometry::Serial, Geometry::Tiled(TILES[0])] {
+        let e = case.with_context(|cx| matmul::emit_as(&kernel, cx, Some(g)).unwrap_err());
+        assert!(e.message.contains("makes one product"), "{e}");
+    }
+    let Geometry::Thin(mut shape) = thin_candidates(&case, &kernel, 1)[0] else { panic!() };
+    shape.k = 5;
+    let e = case.with_context(|cx| matmul::emit_as(&kernel, cx, Some(Geometry::Thin(shape))).unwrap_err());
+    assert!(e.message.contains("does not fit"), "{e}");
 }
 
 #[test]
@@ -441,7 +555,8 @@ fn choices() {
         ("depthwise", [144, 1, 3136, 9], Depth, Line),
     ] {
         let [batch, rows, cols, depth] = d.map(c);
-        let p = geometry::Problem { batch, rows, cols, depth, x, y };
+        let vector = if y == Depth { 4 } else { 1 };
+        let p = geometry::Problem { batch, rows, cols, depth, x, y, results: SINGLE, bits: 32.0, vector };
         text += &format!("{what} {d:?}: {:?}\n", geometry::choose(&p, &profile));
     }
     println!("{text}");

@@ -15,7 +15,8 @@ pub fn check(k: &EmittedKernel) -> Result<(), Diagnostic> {
         Diagnostic::internal(format!("the {} kernel is not what it should be: {what}\n{}", k.family, k.wgsl))
     };
     let module = naga::front::wgsl::parse_str(&k.wgsl).map_err(|e| fail(e.emit_to_string(&k.wgsl)))?;
-    let mut capabilities = Capabilities::empty();
+    // Part of WGSL without any feature: the packing functions of f16 in 32-bit words.
+    let mut capabilities = Capabilities::SHADER_FLOAT16_IN_FLOAT32;
     for f in &k.features {
         capabilities |= match f.as_str() {
             "shader-f16" => Capabilities::SHADER_FLOAT16,

@@ -17,6 +17,7 @@
 
 use crate::DeviceProfile;
 use wgfc_codegen_templates::matmul::{Contiguous, TileShape};
+use wgfc_codegen_templates::thin::{Results, ThinShape};
 use wgfc_ir::Dim;
 
 /// Cores assumed, each running several workgroups at once.
@@ -32,20 +33,22 @@ const WARPS: f64 = 10.0;
 /// How much longer: the missing warps' ratio to this power. Both are fitted to an H100's times.
 const THIN_POWER: f64 = 0.75;
 
+/// Loads of 16 bytes that a thread of a thin product has under way.
+const UNDER_WAY: [f64; 3] = [4.0, 8.0, 16.0];
+/// Sums that a thread of a thin product keeps.
+const MOST_SUMS: u32 = 64;
+/// Multiply-adds that the loop of a thin product spells out.
+const MOST_PRODUCTS: u32 = 256;
+/// One product and nothing else.
+pub const SINGLE: Results = Results { products: 1, sums: 0 };
+
 /// How a product is computed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Geometry {
     /// Tiles in workgroup memory.
     Tiled(TileShape),
-    /// All of at most `thread_rows` rows in every thread, k shared out.
-    Thin {
-        /// Rows of the accumulator; at least the product's rows.
-        thread_rows: u32,
-        /// Columns of a workgroup.
-        tile_cols: u32,
-        /// Threads that share one column.
-        lanes: u32,
-    },
+    /// All of a few rows in every thread, k shared out.
+    Thin(ThinShape),
     /// One thread a result.
     Serial,
 }
@@ -65,6 +68,12 @@ pub struct Problem {
     pub x: Contiguous,
     /// Memory order of the operand with the columns.
     pub y: Contiguous,
+    /// What is summed; only thin geometries make more than one product.
+    pub results: Results,
+    /// Bits of memory that one k and column of the operands with the columns take.
+    pub bits: f64,
+    /// Elements of the widest vectors in which they can be read, along their memory order.
+    pub vector: u32,
 }
 
 const fn tile(rows: u32, cols: u32, k: u32, thread_rows: u32, thread_cols: u32, split: u32) -> TileShape {
@@ -101,20 +110,61 @@ pub const TILES: &[TileShape] = &[
 pub fn candidates(p: &Problem, profile: &DeviceProfile) -> Vec<Geometry> {
     let fits =
         |threads: u32, bytes: u32| threads <= profile.max_invocations && bytes <= profile.max_workgroup_bytes;
+    let single = p.results == SINGLE;
     let mut out: Vec<Geometry> = TILES
         .iter()
-        .filter(|t| fits(t.threads(), t.workgroup_bytes(profile.max_workgroup_bytes)))
+        .filter(|t| single && fits(t.threads(), t.workgroup_bytes(profile.max_workgroup_bytes)))
         .map(|t| Geometry::Tiled(*t))
         .collect();
-    if let Some(rows) = p.rows.as_const().filter(|r| (1..=8).contains(r)) {
-        let thread_rows = rows as u32;
-        for (tile_cols, lanes) in [(64, 4), (32, 8), (16, 16), (8, 32), (4, 64), (2, 128)] {
-            if fits(tile_cols * lanes, tile_cols * lanes * thread_rows * 4) {
-                out.push(Geometry::Thin { thread_rows, tile_cols, lanes });
+    out.extend(thin_shapes(p, profile).into_iter().map(Geometry::Thin));
+    if single {
+        out.push(Geometry::Serial);
+    }
+    out
+}
+
+/// The shapes for few rows that a device can run.
+fn thin_shapes(p: &Problem, profile: &DeviceProfile) -> Vec<ThinShape> {
+    let Some(rows) = p.rows.as_const().filter(|r| (1..=8).contains(r)).map(|r| r as u32) else {
+        return vec![];
+    };
+    let divides = |d: &Dim, by: u32| d.modulo(&Dim::constant(i64::from(by)), &[]).is(0);
+    let depth_first = p.y == Contiguous::Depth;
+    let mut blocks = vec![];
+    for v in [p.vector, p.vector / 2].into_iter().filter(|v| *v > 1 || *v == p.vector) {
+        for other in [1, 2, 4, 8] {
+            let (k, cols) = if depth_first { (v, other) } else { (other, v) };
+            if divides(&p.depth, k) && divides(&p.cols, cols) {
+                blocks.push((k, cols));
             }
         }
     }
-    out.push(Geometry::Serial);
+    let mut out = vec![];
+    for (k, cols) in blocks {
+        // Vectors of 16 bytes that a block takes.
+        let loads = (f64::from(k * cols) * p.bits / 128.0).ceil();
+        for threads in [32, 64, 128, 256, 512, 1024].into_iter().filter(|t| *t <= profile.max_invocations) {
+            for across in (0..7).map(|a| 1 << a).filter(|a| *a <= threads) {
+                let lanes = threads / across;
+                let blocks = p.depth.as_const().map(|d| (d as u64).div_ceil(u64::from(k * lanes)).max(1));
+                let mut last = 0;
+                for under_way in UNDER_WAY {
+                    let most = ((under_way / loads) as u64).clamp(1, 8);
+                    let unroll = blocks.map_or(most, |b| b.div_ceil(b.div_ceil(most))) as u32;
+                    let shape = ThinShape { rows, k, cols, across, lanes, unroll, depth_first };
+                    let products = k * cols * unroll * rows * p.results.products;
+                    if unroll != last
+                        && shape.accumulators(p.results) <= MOST_SUMS
+                        && (products <= MOST_PRODUCTS || (unroll == 1 && cols * rows <= 8))
+                        && shape.round(p.results, profile.max_workgroup_bytes) > 0
+                    {
+                        out.push(shape);
+                    }
+                    last = unroll;
+                }
+            }
+        }
+    }
     out
 }
 
@@ -153,19 +203,7 @@ pub fn cycles(g: Geometry, p: &Problem) -> f64 {
             let alone = step * (WARPS * 32.0 / threads).max(1.0).powf(THIN_POWER);
             (workgroups, threads, steps * step + end, steps * alone.max(LATENCY) + end)
         }
-        Geometry::Thin { thread_rows, tile_cols, lanes } => {
-            let [mr, tc, lanes] = [thread_rows, tile_cols, lanes].map(f64::from);
-            let threads = tc * lanes;
-            let steps = (depth / lanes).ceil();
-            // Sectors of 32 bytes that a warp touches, compared with the 4 it uses.
-            let scatter = match p.y {
-                Contiguous::Line => (8.0 / tc).max(1.0),
-                Contiguous::Depth => (8.0 / lanes).max(1.0),
-            };
-            let busy = threads / 32.0 * steps * (8.0 * scatter + 4.0 * mr) / 4.0;
-            let latency = (steps / 8.0).ceil() * LATENCY * 0.8 + lanes.log2() * 60.0;
-            (batch * (cols / tc).ceil(), threads, busy, latency.max(busy))
-        }
+        Geometry::Thin(t) => return thin_cycles(t, p),
         Geometry::Serial => {
             let threads = 128.0;
             let scatter = if p.y == Contiguous::Depth && cols > 1.0 { depth.min(8.0) } else { 1.0 };
@@ -181,4 +219,52 @@ pub fn cycles(g: Geometry, p: &Problem) -> f64 {
         _ => (1024.0 / threads).max(1.0),
     };
     (per_core * busy).max((per_core / resident).ceil() * (latency + OVERHEAD))
+}
+
+/// Bytes a cycle that all cores together read from memory.
+const MEMORY: f64 = 1600.0;
+/// Bytes a cycle that one core takes in.
+const CORE_READS: f64 = 40.0;
+/// Cycles of a load from memory that many others are waiting for too.
+const MEMORY_LATENCY: f64 = 900.0;
+
+/// Estimated time of a thin product in cycles: the longest of reading all weights, of the loads that
+/// one workgroup waits for one after another, and of its instructions; a part of the others.
+fn thin_cycles(t: ThinShape, p: &Problem) -> f64 {
+    let (batch, cols, depth) = (size(&p.batch), size(&p.cols), size(&p.depth));
+    let [rows, k, block_cols, across, lanes, unroll] =
+        [t.rows, t.k, t.cols, t.across, t.lanes, t.unroll].map(f64::from);
+    let threads = f64::from(t.threads());
+    let workgroups = batch * (cols / f64::from(t.tile_cols())).ceil();
+    let rounds = (depth / (k * lanes * unroll)).ceil();
+    let products = f64::from(p.results.products);
+    let one = p.bits / products;
+    // Bytes side by side that neighbouring threads read: whole sectors of 32, better two of them.
+    let run = if t.depth_first { lanes * k } else { across * block_cols } * one / 8.0;
+    let spread = if run < 32.0 { 32.0 / run } else { 1.0 + 4.0 / run };
+    let per_core = (workgroups / UNITS).ceil();
+    let tile_bytes = f64::from(t.tile_cols()) * depth * p.bits / 8.0;
+    let reading = (batch * cols * depth * p.bits / 8.0 * spread / MEMORY)
+        .max(per_core * tile_bytes * spread / CORE_READS);
+
+    let sums = f64::from(t.accumulators(p.results));
+    let registers = 32.0 + sums + unroll * k * (block_cols * p.bits / 32.0 + rows);
+    let resident = ((65536.0 / registers).min(2048.0) / threads).floor().max(1.0);
+    let folding = 300.0 + 60.0 * lanes.log2() / 2.0 + sums * threads / 32.0;
+    let alone = rounds * MEMORY_LATENCY + folding;
+
+    let unpack = if one >= 32.0 {
+        0.0
+    } else if one >= 16.0 {
+        1.0
+    } else {
+        4.0
+    };
+    let narrow = if t.k * t.cols == 1 { 6.0 } else { 0.0 };
+    let block = k * block_cols * products * (unpack + rows) + k * rows + narrow;
+    let instructions = rounds * unroll * block * threads / 128.0 + folding / 4.0;
+
+    let parts = [reading, (per_core / resident).ceil() * alone, per_core * instructions];
+    let longest = parts.iter().fold(0.0, |a: f64, b| a.max(*b));
+    OVERHEAD + longest + 0.2 * (parts.iter().sum::<f64>() - longest)
 }

@@ -6,13 +6,15 @@
 //! can be: what depends on the line (row or column) once a line, on `k` once a `k`, on both at each
 //! element. An im2col load is then two additions and its guard.
 
-use super::geometry::{self, Geometry, Problem};
+use super::geometry::{self, Geometry, Problem, SINGLE};
+use super::thin;
 use super::wgsl::{Module, Scope, reg_type, var_bit};
 use super::{EmitContext, EmittedKernel, fold_workgroups, template_error};
 use crate::Diagnostic;
 use crate::kernel::{Body, Expr, ExprId, Family, Kernel, Store};
 use std::fmt::Write;
-use wgfc_codegen_templates::matmul::{Contiguous, Extents, Serial, Thin, Tiled};
+use wgfc_codegen_templates::matmul::{Contiguous, Extents, Serial, Tiled};
+use wgfc_codegen_templates::thin::Results;
 use wgfc_ir::{Atom, DType, Dim, Poly, Reg};
 
 /// The variable of the sum.
@@ -31,15 +33,26 @@ pub fn emit_as(
     cx: &EmitContext,
     forced: Option<Geometry>,
 ) -> Result<EmittedKernel, Diagnostic> {
+    let (Some(p), Some((x, y))) = (problem(kernel), sides(kernel)) else {
+        return Err(Diagnostic::internal("not a matmul kernel"));
+    };
+    let choice = forced.unwrap_or_else(|| geometry::choose(&p, cx.profile));
+    if let Geometry::Thin(shape) = choice
+        && let Some(o) = operands(kernel, x, y)
+    {
+        return thin::emit(kernel, &o, cx, shape);
+    }
+    if p.results != SINGLE {
+        return Err(Diagnostic::internal(format!(
+            "{choice:?} makes one product, not {} and {} sums",
+            p.results.products, p.results.sums
+        )));
+    }
     let kernel = &hoistable(kernel, K);
     let (Family::Matmul { batch, k, .. }, Some((x, y))) = (&kernel.family, sides(kernel)) else {
         return Err(Diagnostic::internal("not a matmul kernel"));
     };
     let (rows, cols) = (x.extent, y.extent);
-    let choice = match (forced, problem(kernel)) {
-        (None, Some(p)) => geometry::choose(&p, cx.profile),
-        (forced, _) => forced.unwrap_or(Geometry::Serial),
-    };
 
     let mut module = Module::new(kernel, cx, false)?;
     let mut top = Scope::new(4);
@@ -84,21 +97,8 @@ pub fn emit_as(
             let tiles = &rows.ceil_div(i64::from(shape.rows)) * &cols.ceil_div(i64::from(shape.cols));
             (t.render(), shape.threads(), bytes, &tiles * batch)
         }
-        Geometry::Thin { thread_rows, tile_cols, lanes } => {
-            let unroll = unroll(k, lanes, thread_rows);
-            let t = Thin {
-                preamble,
-                setup,
-                extents,
-                thread_rows,
-                tile_cols,
-                lanes,
-                y: y.order,
-                unroll,
-                whole_depth: divides(k, lanes * unroll),
-            };
-            let groups = &cols.ceil_div(i64::from(tile_cols)) * batch;
-            (t.render(), t.threads(), t.workgroup_bytes(), groups)
+        Geometry::Thin(shape) => {
+            return Err(Diagnostic::internal(format!("{shape:?} does not fit the product")));
         }
         Geometry::Serial => {
             let threads = cx.profile.max_invocations.clamp(1, 128);
@@ -112,17 +112,6 @@ pub fn emit_as(
     let wgsl = wgsl.map_err(template_error)?;
     let groups = fold_workgroups(&groups, cx.profile.max_workgroups);
     Ok(module.finish("matmul", wgsl, [threads, 1, 1], bytes, groups))
-}
-
-/// Loads that a thread of the thin template has under way: 8 or, where that leaves fewer of them
-/// without work, a few less; half as many where there are many rows to hold.
-fn unroll(depth: &Dim, lanes: u32, rows: u32) -> u32 {
-    let most = if rows > 4 { 4 } else { 8 };
-    let Some(each) = depth.as_const().map(|d| (d + i64::from(lanes) - 1) / i64::from(lanes)) else {
-        return most;
-    };
-    let rounds = (each + i64::from(most) - 1) / i64::from(most);
-    ((each + rounds - 1) / rounds.max(1)).clamp(1, i64::from(most)) as u32
 }
 
 /// An operand.
@@ -152,7 +141,8 @@ fn sides(kernel: &Kernel) -> Option<(Side<'_>, Side<'_>)> {
     };
     let (a, b) = (side(*a, 1, m), side(*b.first()?, 2, n));
     let thin = |d: &Dim| d.as_const().is_some_and(|d| d <= 8);
-    let swap = match (thin(m), thin(n)) {
+    let several = matches!(&kernel.family, Family::Matmul { b, sums, .. } if b.len() > 1 || !sums.is_empty());
+    let swap = match (thin(m) || several, thin(n) && !several) {
         (true, false) => false,
         (false, true) => true,
         _ => columns_are_m(kernel),
@@ -160,12 +150,40 @@ fn sides(kernel: &Kernel) -> Option<(Side<'_>, Side<'_>)> {
     Some(if swap { (b, a) } else { (a, b) })
 }
 
+/// The operands of a thin product.
+pub(super) struct Operands<'a> {
+    /// The variable of the rows.
+    pub row_var: usize,
+    /// The variable of the columns.
+    pub col_var: usize,
+    pub rows: &'a Dim,
+    pub cols: &'a Dim,
+    pub depth: &'a Dim,
+    /// The operand over rows.
+    pub x: ExprId,
+    /// Those over columns.
+    pub ys: Vec<ExprId>,
+    /// Summed beside the products, over rows.
+    pub sums: Vec<ExprId>,
+}
+
+fn operands<'a>(kernel: &'a Kernel, x: Side<'a>, y: Side<'a>) -> Option<Operands<'a>> {
+    let Family::Matmul { k, b, sums, .. } = &kernel.family else { return None };
+    let ys = if y.var == 2 { b.clone() } else { vec![y.root] };
+    let (row_var, col_var) = (x.var, y.var);
+    let (rows, cols, depth) = (x.extent, y.extent, k);
+    Some(Operands { row_var, col_var, rows, cols, depth, x: x.root, ys, sums: sums.clone() })
+}
+
 /// What the choice of a product's geometry depends on; `None` for other families.
 pub fn problem(kernel: &Kernel) -> Option<Problem> {
-    let Family::Matmul { batch, k, .. } = &kernel.family else { return None };
+    let Family::Matmul { batch, k, b, sums, .. } = &kernel.family else { return None };
     let (x, y) = sides(kernel)?;
+    let o = operands(kernel, x, y)?;
+    let (bits, vector) = thin::streams(kernel, &o, if y.order == Contiguous::Depth { K } else { y.var });
     let [batch, rows, cols, depth] = [batch, x.extent, y.extent, k].map(Dim::clone);
-    Some(Problem { batch, rows, cols, depth, x: x.order, y: y.order })
+    let results = Results { products: b.len() as u32, sums: sums.len() as u32 };
+    Some(Problem { batch, rows, cols, depth, x: x.order, y: y.order, results, bits, vector })
 }
 
 /// Whether the result lies along `m` rather than `n`.

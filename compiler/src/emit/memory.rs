@@ -1,8 +1,9 @@
 //! Bindings, loads and stores of packed storage.
 
-use super::wgsl::{Module, Scope};
-use crate::kernel::{Store, TensorId};
+use super::wgsl::{Module, Scope, Text};
+use crate::kernel::{Expr, Store, TensorId};
 use crate::{Diagnostic, kernel::ExprId};
+use rustc_hash::FxHashMap;
 use std::fmt::Write;
 use wgfc_ir::program::Access;
 use wgfc_ir::{Class, DType, Poly};
@@ -20,6 +21,8 @@ pub enum Form {
     Packed,
     /// `array<atomic<u32>>`, likewise.
     Atomic,
+    /// `array<vec4<f32>>` and the like, of the given number of words: see [`Module::vectorise`].
+    Vector(u32),
 }
 
 /// A bound tensor.
@@ -85,6 +88,7 @@ impl Module<'_> {
                 Form::Pair => "vec2<u32>",
                 Form::Half => "f16",
                 Form::Atomic => "atomic<u32>",
+                Form::Vector(words) => &format!("vec{words}<{}>", word_type(b.dtype)),
             };
             let _ = writeln!(out, "@group(0) @binding({i}) var<storage, {access}> b{i}: array<{element}>;");
         }
@@ -109,6 +113,79 @@ impl Module<'_> {
             .ok_or_else(|| Diagnostic::internal(format!("tensor {tensor} is not bound")))
     }
 
+    /// Declares tensors that are only read as arrays of vectors of four words, or two, where every
+    /// load that the roots need then reads a known component: offsets are `vector · at + component`
+    /// with the same `component` everywhere, as after unrolling. At least half of some vector is used.
+    pub fn vectorise(&mut self, roots: &[ExprId]) {
+        let body = &self.kernel.body;
+        for i in 0..self.bindings.len() {
+            let b = &self.bindings[i];
+            let scalar = matches!(b.form, Form::Word | Form::Half | Form::Packed);
+            if b.access != Access::Read || !scalar {
+                continue;
+            }
+            let mut offsets = vec![];
+            for id in body.reachable(roots) {
+                if let Expr::Load { tensor, offset, .. } = body.expr(id)
+                    && *tensor == b.tensor
+                {
+                    offsets.push(offset);
+                }
+            }
+            let Some(t) = self.cx.graph.tensors.get(b.tensor) else { continue };
+            let numel = t.ty.shape.iter().fold(Poly::ONE, |n, d| &n * d);
+            let fits = |words: &u32| {
+                let per = words * per_word(b.dtype);
+                let mut used: FxHashMap<Poly, u32> = FxHashMap::default();
+                for o in &offsets {
+                    let Some((at, _)) = component(o, per) else { return false };
+                    *used.entry(at).or_default() += 1;
+                }
+                component(&numel, per).is_some_and(|(_, rest)| rest == 0)
+                    && used.values().any(|lanes| lanes * 2 >= per)
+            };
+            if let Some(words) = [4, 2].iter().find(|w| fits(w)) {
+                self.bindings[i].form = Form::Vector(*words);
+            }
+        }
+        self.uses_f16 = self.bindings.iter().any(|b| b.form == Form::Half);
+    }
+
+    /// The index expression that a load of element `offset` evaluates: the element, or its vector.
+    pub(super) fn address(&self, tensor: TensorId, offset: &Poly) -> Result<Poly, Diagnostic> {
+        let (_, b) = self.binding(tensor)?;
+        let vector = match b.form {
+            Form::Vector(words) => component(offset, words * per_word(b.dtype)),
+            _ => None,
+        };
+        Ok(vector.map_or_else(|| offset.clone(), |(at, _)| at))
+    }
+
+    /// Reads what load `id` reads without unpacking a vector.
+    pub(super) fn fetch(&mut self, s: &mut Scope, id: ExprId) -> Result<(), Diagnostic> {
+        if let Expr::Load { tensor, offset, guard } = self.kernel.body.expr(id)
+            && let (i, Binding { form: Form::Vector(words), dtype, .. }) = self.binding(*tensor)?
+            && let Some((at, _)) = component(offset, words * per_word(dtype))
+        {
+            return self.vector(s, i, &at, *guard).map(|_| ());
+        }
+        self.value(s, id).map(|_| ())
+    }
+
+    /// The name of vector `at` of binding `i`.
+    fn vector(
+        &mut self,
+        s: &mut Scope,
+        i: usize,
+        at: &Poly,
+        guard: Option<ExprId>,
+    ) -> Result<String, Diagnostic> {
+        let at = self.index(s, at)?;
+        let Some(g) = guard else { return Ok(s.once(&format!("b{i}[{at}]"))) };
+        let g = self.value(s, g)?;
+        Ok(s.once(&format!("b{i}[select(0, {at}, {g})]")))
+    }
+
     /// The register value of element `offset`.
     pub(super) fn load(
         &mut self,
@@ -116,26 +193,61 @@ impl Module<'_> {
         tensor: TensorId,
         offset: &Poly,
         guard: Option<ExprId>,
-    ) -> Result<String, Diagnostic> {
+    ) -> Result<Text, Diagnostic> {
         let (i, b) = self.binding(tensor)?;
+        let (dtype, per) = (b.dtype, per_word(b.dtype));
+        if let Form::Vector(words) = b.form
+            && let Some((at, lane)) = component(offset, words * per)
+        {
+            let v = self.vector(s, i, &at, guard)?;
+            let word = format!("{v}.{}", ["x", "y", "z", "w"][(lane / per) as usize & 3]);
+            return self.unpacked(s, dtype, &word, lane % per);
+        }
         let mut at = self.index(s, offset)?;
         if let Some(g) = guard {
             let g = self.value(s, g)?;
             at = s.let_index(&format!("select(0, {at}, {g})"));
         }
-        match b.form {
-            Form::Word => Ok(format!("b{i}[{at}]")),
-            Form::Half => Ok(format!("f32(b{i}[{at}])")),
-            Form::Pair if b.dtype == DType::F64 => self.call("decode_f64", &[&format!("b{i}[{at}]")]),
-            Form::Pair => Ok(format!("b{i}[{at}]")),
-            Form::Packed | Form::Atomic => {
-                let bits = b.dtype.bits();
-                let word = format!("b{i}[{at} >> {}u]", per_word(b.dtype).trailing_zeros());
-                let word = if b.form == Form::Atomic { format!("atomicLoad(&{word})") } else { word };
-                let raw = self.call(&format!("field{bits}"), &[&word, &at])?;
-                self.decode(b.dtype, &raw)
+        let word = match b.form {
+            Form::Word => return Ok(Text::Compound(format!("b{i}[{at}]"))),
+            Form::Half => return Ok(Text::Compound(format!("f32(b{i}[{at}])"))),
+            Form::Pair if dtype == DType::F64 => {
+                return Ok(Text::Compound(self.call("decode_f64", &[&format!("b{i}[{at}]")])?));
             }
+            Form::Pair => return Ok(Text::Compound(format!("b{i}[{at}]"))),
+            Form::Packed => format!("b{i}[{at} >> {}u]", per.trailing_zeros()),
+            Form::Atomic => format!("atomicLoad(&b{i}[{at} >> {}u])", per.trailing_zeros()),
+            Form::Vector(words) => {
+                let (word, vector) = (per.trailing_zeros(), (per * words).trailing_zeros());
+                format!("b{i}[{at} >> {vector}u][({at} >> {word}u) & {}]", words - 1)
+            }
+        };
+        if per == 1 {
+            return Ok(Text::Compound(word));
         }
+        let raw = self.call(&format!("field{}", dtype.bits()), &[&word, &at])?;
+        self.decode(dtype, &raw).map(Text::Compound)
+    }
+
+    /// Element `lane` of those that the named word packs.
+    fn unpacked(&mut self, s: &mut Scope, dtype: DType, word: &str, lane: u32) -> Result<Text, Diagnostic> {
+        let bits = dtype.bits() as u32;
+        if bits == 32 {
+            return Ok(Text::Name(word.into()));
+        }
+        if dtype == DType::F16 {
+            let pair = s.once(&format!("unpack2x16float({word})"));
+            return Ok(Text::Name(format!("{pair}.{}", if lane == 0 { "x" } else { "y" })));
+        }
+        let end = (lane + 1) * bits;
+        if dtype.class() == Class::Int {
+            let (left, right) = (32 - end, 32 - bits);
+            let text = format!("bitcast<i32>({word} << {left}u) >> {right}u");
+            return Ok(Text::Compound(text));
+        }
+        let low = if lane == 0 { word.into() } else { format!("({word} >> {}u)", lane * bits) };
+        let raw = if end == 32 { low } else { format!("({low} & {}u)", (1u64 << bits) - 1) };
+        self.decode(dtype, &raw).map(Text::Compound)
     }
 
     /// Writes a store of the scope's current element. Whole words of packed types are gathered in the
@@ -159,6 +271,7 @@ impl Module<'_> {
                 vec![format!("b{i}[{at}] = {};", self.call("encode_f64", &[&v])?)]
             }
             Form::Pair => vec![format!("b{i}[{at}] = {v};")],
+            Form::Vector(_) => return Err(Diagnostic::internal("a vector is stored to")),
             Form::Packed | Form::Atomic => {
                 let raw = self.encode(dtype, &v)?;
                 let bits = dtype.bits();
@@ -231,6 +344,29 @@ impl Module<'_> {
             .help("choose smaller dimensions"));
         }
         self.index(s, p)
+    }
+}
+
+/// An offset as `per · vector + component`, if the component is the same whatever the variables are.
+fn component(offset: &Poly, per: u32) -> Option<(Poly, u32)> {
+    let per = i64::from(per);
+    let mut lane = 0;
+    for (m, c) in offset.terms() {
+        match c.rem_euclid(per) {
+            0 => {}
+            rest if m.is_empty() => lane = rest,
+            _ => return None,
+        }
+    }
+    Some(((offset - &Poly::constant(lane)).div(&Poly::constant(per), &[]), lane as u32))
+}
+
+/// The WGSL type of one word of a packed or 32-bit tensor.
+fn word_type(d: DType) -> &'static str {
+    match d {
+        DType::F32 => "f32",
+        DType::I32 => "i32",
+        _ => "u32",
     }
 }
 

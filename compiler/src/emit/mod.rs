@@ -14,6 +14,7 @@ pub mod memory;
 pub mod ops;
 pub mod row;
 pub mod scan;
+pub mod thin;
 pub mod wgsl;
 
 use crate::kernel::{Family, Kernel, KernelGraph, TensorId};

@@ -45,6 +45,8 @@ pub struct Scope {
     polys: FxHashMap<Poly, String>,
     vars: FxHashMap<usize, String>,
     accs: FxHashMap<u32, String>,
+    /// Values by their text, where that is kept.
+    texts: FxHashMap<String, String>,
     /// What the enclosing scopes computed in advance, innermost last.
     ready: Vec<Deps>,
 }
@@ -82,7 +84,8 @@ impl Scope {
     /// Makes `text` a named index.
     pub(super) fn let_index(&mut self, text: &str) -> String {
         let name = format!("i{}", self.next_index);
-        self.next_index += 1;
+        // `i32` is a type.
+        self.next_index += if self.next_index == 31 { 2 } else { 1 };
         self.line(&format!("let {name} = {text};"));
         name
     }
@@ -91,6 +94,21 @@ impl Scope {
         let name = self.fresh_expr();
         self.line(&format!("let {name} = {text};"));
         name
+    }
+    /// The name of `text`, written the first time only: for what equal texts read equal values of.
+    pub(super) fn once(&mut self, text: &str) -> String {
+        if let Some(n) = self.texts.get(text) {
+            return n.clone();
+        }
+        let name = self.let_value(text);
+        self.texts.insert(text.into(), name.clone());
+        name
+    }
+    /// Goes on in the text of `other`, of the same block: it is moved here, and no name is given twice.
+    pub(super) fn resume(&mut self, other: &mut Scope) {
+        self.text = std::mem::take(&mut other.text);
+        self.next_expr = other.next_expr;
+        self.next_index = other.next_index;
     }
     pub(super) fn known_poly(&self, p: &Poly) -> Option<&String> {
         self.polys.get(p)
@@ -211,7 +229,7 @@ impl<'a> Module<'a> {
             Expr::Const(c) => Text::Name(self.literal(Scalar { dtype, bits: c.bits })?),
             Expr::Index(p) => Text::Name(self.index(s, p)?),
             Expr::Acc(i) => Text::Name(s.accs.get(i).cloned().unwrap_or_else(|| format!("acc{i}"))),
-            Expr::Load { tensor, offset, guard } => Text::Compound(self.load(s, *tensor, offset, *guard)?),
+            Expr::Load { tensor, offset, guard } => self.load(s, *tensor, offset, *guard)?,
             Expr::Unary(op, a) => {
                 let from = body.dtype(*a);
                 let a = self.operand(s, *a, self.is_const(*a))?;
@@ -307,8 +325,11 @@ impl<'a> Module<'a> {
                 if !matches!(expr, Expr::Const(_) | Expr::Acc(_)) {
                     self.get(s, key)?;
                 }
-            } else if let Expr::Index(p) | Expr::Load { offset: p, .. } = expr {
+            } else if let Expr::Index(p) = expr {
                 self.hoist_index(s, p, ready)?;
+            } else if let Expr::Load { tensor, offset, .. } = expr {
+                let at = self.address(*tensor, offset)?;
+                self.hoist_index(s, &at, ready)?;
             }
         }
         Ok(())

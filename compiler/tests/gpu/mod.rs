@@ -1,6 +1,8 @@
 //! Runs emitted kernels on every Vulkan adapter there is, and builds products to run.
 #![allow(dead_code, reason = "each user needs a part of it")]
 
+pub mod gemv;
+
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use wgfc_compiler::DeviceProfile;
@@ -201,6 +203,24 @@ pub fn run(
 
 /// Dispatches once and reads the bytes of tensor `out`.
 pub fn execute(gpu: &Gpu, r: &Ready, out: TensorId) -> Vec<u8> {
+    dispatch(gpu, r);
+    read(gpu, r, out)
+}
+
+/// Dispatches once.
+pub fn dispatch(gpu: &Gpu, r: &Ready) {
+    let mut e = gpu.device.create_command_encoder(&Default::default());
+    {
+        let mut p = e.begin_compute_pass(&Default::default());
+        p.set_pipeline(&r.pipeline);
+        p.set_bind_group(0, &r.group, &[]);
+        p.dispatch_workgroups(r.counts[0], r.counts[1], r.counts[2]);
+    }
+    gpu.queue.submit([e.finish()]);
+}
+
+/// Reads the bytes of tensor `out`.
+pub fn read(gpu: &Gpu, r: &Ready, out: TensorId) -> Vec<u8> {
     let buffer = &r.buffers[&out];
     let read = gpu.device.create_buffer(&wgpu::BufferDescriptor {
         label: None,
@@ -209,12 +229,6 @@ pub fn execute(gpu: &Gpu, r: &Ready, out: TensorId) -> Vec<u8> {
         mapped_at_creation: false,
     });
     let mut e = gpu.device.create_command_encoder(&Default::default());
-    {
-        let mut p = e.begin_compute_pass(&Default::default());
-        p.set_pipeline(&r.pipeline);
-        p.set_bind_group(0, &r.group, &[]);
-        p.dispatch_workgroups(r.counts[0], r.counts[1], r.counts[2]);
-    }
     e.copy_buffer_to_buffer(buffer, 0, &read, 0, buffer.size());
     gpu.queue.submit([e.finish()]);
     read.map_async(wgpu::MapMode::Read, .., |r| r.unwrap());

@@ -1,0 +1,238 @@
+//! The product with very few rows, of which every weight is read once: a matter of memory alone.
+//!
+//! A thread takes a block of `k × cols` weights at a time, `unroll` blocks at once. `across` threads
+//! lie side by side over columns, `lanes` threads share out the blocks along k; their sums are added
+//! up in workgroup memory, as many of them at a time as fit.
+//!
+//! The template expects `fn store(batch: i32, row: i32, col: i32, acc0: f32, …)` in the module and two
+//! texts that are written for the kernel: `before`, which may use `batch` and `col` (the number of the
+//! thread's group of `cols` columns), and `body`, which may also use `step`, its first block of the
+//! round, and adds to the variables `sum0, sum1, …` in the order of [`ThinShape::sum_of`].
+
+use crate::matmul::Extents;
+use crate::{RenderError, Template, render};
+use serde::Serialize;
+
+/// How a product with few rows is cut up. All numbers but `rows` and `unroll` are powers of two.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct ThinShape {
+    /// The product's rows, all made by every thread.
+    pub rows: u32,
+    /// Consecutive k of a block; divides the depth.
+    pub k: u32,
+    /// Consecutive columns of a block; divides the columns.
+    pub cols: u32,
+    /// Threads side by side over columns.
+    pub across: u32,
+    /// Threads that share out k.
+    pub lanes: u32,
+    /// Blocks whose loads a thread has under way at once.
+    pub unroll: u32,
+    /// Neighbouring threads take neighbouring k, not columns.
+    pub depth_first: bool,
+}
+
+/// What is summed: products with second operands, and sums along k beside them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Results {
+    /// Second operands.
+    pub products: u32,
+    /// Sums of the first operand's rows.
+    pub sums: u32,
+}
+
+impl ThinShape {
+    /// Invocations of a workgroup.
+    pub const fn threads(self) -> u32 {
+        self.across * self.lanes
+    }
+    /// Columns that a workgroup makes.
+    pub const fn tile_cols(self) -> u32 {
+        self.across * self.cols
+    }
+    /// Sums that a thread makes.
+    pub const fn accumulators(self, r: Results) -> u32 {
+        self.rows * (r.products * self.cols + r.sums)
+    }
+    /// The number of a thread's sum: `result` counts products, then sums, for which `col` is 0.
+    pub const fn sum_of(self, r: Results, result: u32, row: u32, col: u32) -> u32 {
+        if result < r.products {
+            (result * self.rows + row) * self.cols + col
+        } else {
+            r.products * self.rows * self.cols + (result - r.products) * self.rows + row
+        }
+    }
+    /// From one lane's sums to the next one's in workgroup memory: odd where lanes write side by side.
+    const fn pitch(self) -> u32 {
+        if self.depth_first && self.across > 1 { self.across + 1 } else { self.across }
+    }
+    /// Sums added up at a time where `limit` bytes of workgroup memory may be taken; 0 if none fit.
+    pub const fn round(self, r: Results, limit: u32) -> u32 {
+        let all = self.accumulators(r);
+        let rest = (limit / 4).saturating_sub(all * self.across);
+        let fit = rest / (self.lanes * self.pitch());
+        if self.lanes == 1 || fit > all { all } else { fit }
+    }
+    /// Bytes of workgroup memory taken where at most `limit` may be.
+    pub const fn workgroup_bytes(self, r: Results, limit: u32) -> u32 {
+        let parts = if self.lanes == 1 { 1 } else { self.round(r, limit) * self.lanes * self.pitch() };
+        (self.accumulators(r) * self.across + parts) * 4
+    }
+}
+
+/// Parameters of the product with very few rows.
+#[derive(Clone, Debug)]
+pub struct Thin {
+    /// Bindings and functions.
+    pub preamble: String,
+    /// Statements that the extents need, indented by 4.
+    pub setup: String,
+    /// Extents; `depth` counts blocks of `shape.k`.
+    pub extents: Extents,
+    /// How it is cut up.
+    pub shape: ThinShape,
+    /// What is summed.
+    pub results: Results,
+    /// Statements before the loop, indented by 4.
+    pub before: String,
+    /// Statements of the loop, indented by 8.
+    pub body: String,
+    /// Bytes of workgroup memory that may be used.
+    pub workgroup_bytes: u32,
+}
+
+#[derive(Serialize)]
+struct Write {
+    index: String,
+    sum: u32,
+}
+/// One halving (or quartering, …) of the lanes whose sums are still apart.
+#[derive(Serialize)]
+struct Fold {
+    items: u32,
+    at: String,
+    target: String,
+    terms: Vec<String>,
+}
+/// Some of the sums on their way through workgroup memory.
+#[derive(Serialize)]
+struct Round {
+    writes: Vec<Write>,
+    folds: Vec<Fold>,
+}
+
+#[derive(Serialize)]
+struct ThinSlots {
+    preamble: String,
+    setup: String,
+    before: String,
+    body: String,
+    batch: String,
+    batch_index: String,
+    cols: String,
+    depth: String,
+    threads: u32,
+    rows: u32,
+    block_k: u32,
+    block_cols: u32,
+    tile_cols: u32,
+    lanes: u32,
+    stride: u32,
+    lane: String,
+    across_index: String,
+    sums: Vec<u32>,
+    parts_len: u32,
+    totals_len: u32,
+    rounds: Vec<Round>,
+    results: Vec<String>,
+}
+
+impl Template for ThinSlots {
+    const NAME: &'static str = "matmul_thin.wgsl";
+}
+
+impl Thin {
+    /// The module's text.
+    ///
+    /// # Errors
+    /// A defect of the template.
+    pub fn render(&self) -> Result<String, RenderError> {
+        let (s, r) = (self.shape, self.results);
+        let (across, lanes, sums) = (s.across, s.lanes, s.accumulators(r));
+        let each = s.round(r, self.workgroup_bytes).max(1);
+        let rounds = (0..sums).step_by(each as usize).map(|first| self.round(first, each.min(sums - first)));
+        let (lane, across_index) = if s.depth_first {
+            (format!("t % {lanes}"), format!("t / {lanes}"))
+        } else {
+            (format!("t / {across}"), format!("t % {across}"))
+        };
+        let product = |i: u32| {
+            let group = format!("({} + row) * {} + at % {}", i * s.rows, s.cols, s.cols);
+            format!("totals[({group}) * {across} + at / {}]", s.cols)
+        };
+        let sum =
+            |i: u32| format!("totals[({} + row) * {across}]", r.products * s.rows * s.cols + i * s.rows);
+        let slots = ThinSlots {
+            preamble: self.preamble.clone(),
+            setup: self.setup.clone(),
+            before: self.before.clone(),
+            body: self.body.clone(),
+            batch: self.extents.batch.clone(),
+            batch_index: self.extents.batch_index("block", "col_tiles"),
+            cols: self.extents.cols.clone(),
+            depth: self.extents.depth.clone(),
+            threads: s.threads(),
+            rows: s.rows,
+            block_k: s.k,
+            block_cols: s.cols,
+            tile_cols: s.tile_cols(),
+            lanes,
+            stride: lanes * s.unroll,
+            lane,
+            across_index,
+            sums: (0..sums).collect(),
+            parts_len: if lanes == 1 { 0 } else { each * lanes * s.pitch() },
+            totals_len: sums * across,
+            rounds: rounds.collect(),
+            results: (0..r.products).map(product).chain((0..r.sums).map(sum)).collect(),
+        };
+        render(&slots)
+    }
+
+    /// Adds up sums `first..first + count` of all lanes.
+    fn round(&self, first: u32, count: u32) -> Round {
+        let s = self.shape;
+        let (across, pitch) = (s.across, s.pitch());
+        let part = |sum: u32| match (s.lanes, sum * s.lanes * pitch) {
+            (1, _) => format!("totals[{} + c]", (first + sum) * across),
+            (_, at) => format!("parts[lane * {pitch} + {at} + c]"),
+        };
+        let writes = (0..count).map(|i| Write { index: part(i), sum: first + i }).collect();
+        let mut folds = vec![];
+        let mut left = s.lanes;
+        while left > 1 {
+            let by = match left {
+                2..=8 => left,
+                16 => 4,
+                _ => 8,
+            };
+            left /= by;
+            let at = format!(
+                "(e / {} * {} + e / {across} % {left}) * {pitch} + e % {across}",
+                left * across,
+                s.lanes
+            );
+            folds.push(Fold {
+                items: count * left * across,
+                at,
+                target: if left == 1 {
+                    format!("totals[{} + e]", first * across)
+                } else {
+                    "parts[at]".into()
+                },
+                terms: (0..by).map(|q| format!("parts[at + {}]", q * left * pitch)).collect(),
+            });
+        }
+        Round { writes, folds }
+    }
+}

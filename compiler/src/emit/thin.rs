@@ -1,0 +1,368 @@
+//! Products with few rows: [`ThinShape`] instantiated.
+//!
+//! The operands are written out for every element of a block: `%3` becomes `k · %3 + i` and the
+//! variable of the columns `cols · % + j`, rows become constants. What the elements of a block share
+//! (the scale of a group of quantised weights, an element of `x` for several columns) is then one
+//! expression, and loads that are neighbours in memory become one load of a vector
+//! ([`Module::vectorise`]).
+
+use super::matmul::Operands;
+use super::wgsl::{Module, Scope, var_bit};
+use super::{EmitContext, EmittedKernel, fold_workgroups, template_error};
+use crate::Diagnostic;
+use crate::kernel::{Body, Expr, ExprId, Family, Kernel};
+use std::fmt::Write;
+use wgfc_codegen_templates::matmul::Extents;
+use wgfc_codegen_templates::thin::{Results, Thin, ThinShape};
+use wgfc_ir::{Atom, BinaryOp, Poly, Reg};
+
+/// The variable of the sum.
+const K: usize = 3;
+
+/// Emits `o` cut up as `shape`.
+pub(super) fn emit(
+    kernel: &Kernel,
+    o: &Operands,
+    cx: &EmitContext,
+    shape: ThinShape,
+) -> Result<EmittedKernel, Diagnostic> {
+    let Family::Matmul { batch, k, .. } = &kernel.family else {
+        return Err(Diagnostic::internal("not a matmul kernel"));
+    };
+    let results = Results { products: o.ys.len() as u32, sums: o.sums.len() as u32 };
+    let limit = cx.profile.max_workgroup_bytes;
+    let divides = |d: &Poly, by: u32| d.modulo(&Poly::constant(i64::from(by)), &[]).is(0);
+    if !o.rows.is(i64::from(shape.rows))
+        || !divides(k, shape.k)
+        || !divides(o.cols, shape.cols)
+        || shape.round(results, limit) == 0
+    {
+        return Err(Diagnostic::internal(format!("{shape:?} does not fit the product")));
+    }
+    let blocks = Blocks::new(kernel, o, shape)?;
+    let mut module = Module::new(&blocks.kernel, cx, false)?;
+    let roots = blocks.roots();
+    module.vectorise(&roots);
+
+    let mut top = Scope::new(4);
+    let steps = k.div(&Poly::constant(i64::from(shape.k)), &[]);
+    let extents = Extents {
+        batch: module.extent(&mut top, batch)?,
+        rows: shape.rows.to_string(),
+        cols: module.extent(&mut top, o.cols)?,
+        depth: module.extent(&mut top, &steps)?,
+    };
+    let mut before = Scope::new(4);
+    before.bind_var(0, "batch");
+    before.bind_var(o.col_var, "col");
+    module.hoist(&mut before, &roots, var_bit(0) | var_bit(o.col_var))?;
+    let body = blocks.body(&mut module, &before, shape, results, &steps)?;
+
+    let mut store = Scope::new(4);
+    for s in &blocks.kernel.stores {
+        module.store(&mut store, s)?;
+    }
+    let mut args = format!("v0: i32, v{}: i32, v{}: i32", o.row_var, o.col_var);
+    for i in 0..results.products + results.sums {
+        let _ = write!(args, ", acc{i}: f32");
+    }
+    let text = Thin {
+        preamble: format!("{}\nfn store({args}) {{\n{}}}\n", module.preamble(), store.text),
+        setup: top.text,
+        extents,
+        shape,
+        results,
+        before: before.text,
+        body,
+        workgroup_bytes: limit,
+    };
+    let wgsl = text.render().map_err(template_error)?;
+    let groups = &o.cols.ceil_div(i64::from(shape.tile_cols())) * batch;
+    let groups = fold_workgroups(&groups, cx.profile.max_workgroups);
+    let bytes = shape.workgroup_bytes(results, limit);
+    Ok(module.finish("matmul", wgsl, [shape.threads(), 1, 1], bytes, groups))
+}
+
+/// The operands written out for every element of a block.
+struct Blocks {
+    /// The same stores; its operands are those below.
+    kernel: Kernel,
+    /// By row and k.
+    x: Vec<Vec<ExprId>>,
+    /// By product, column and k.
+    y: Vec<Vec<Vec<ExprId>>>,
+    /// By sum, row and k.
+    sums: Vec<Vec<Vec<ExprId>>>,
+}
+
+impl Blocks {
+    fn new(kernel: &Kernel, o: &Operands, shape: ThinShape) -> Result<Blocks, Diagnostic> {
+        let Family::Matmul { batch, m, n, k, .. } = &kernel.family else {
+            return Err(Diagnostic::internal("not a matmul kernel"));
+        };
+        let from = &kernel.body;
+        for root in o.ys.iter().chain(&o.sums).chain([&o.x]) {
+            if from.dtype(*root).reg() != Reg::F32 {
+                return Err(Diagnostic::internal("an operand of a product is not a float"));
+            }
+        }
+        let whole = [batch, m, n, k].map(Poly::clone);
+        let mut domain = whole.clone();
+        domain[K] = k.div(&i64::from(shape.k).into(), &[]);
+        domain[o.col_var] = o.cols.div(&i64::from(shape.cols).into(), &[]);
+        let element = |row: u32, i: u32, j: u32| {
+            let mut v = [0, 1, 2, 3].map(Poly::var);
+            if batch.is(1) {
+                v[0] = Poly::ZERO;
+            }
+            v[o.row_var] = i64::from(row).into();
+            v[o.col_var] = &(&v[o.col_var] * i64::from(shape.cols)) + &i64::from(j).into();
+            v[K] = &(&v[K] * i64::from(shape.k)) + &i64::from(i).into();
+            v
+        };
+        let mut body = Body::default();
+        let mut at = |root: ExprId, row, i, j| {
+            let ids = substitute(from, &mut body, &[root], &element(row, i, j), &domain);
+            ids.get(root as usize).copied().flatten().unwrap_or(0)
+        };
+        let mut y = vec![];
+        for root in &o.ys {
+            let column = |j| (0..shape.k).map(|i| at(*root, 0, i, j)).collect();
+            y.push((0..shape.cols).map(column).collect());
+        }
+        let mut by_row = |root: ExprId| -> Vec<Vec<ExprId>> {
+            (0..shape.rows).map(|r| (0..shape.k).map(|i| at(root, r, i, 0)).collect()).collect()
+        };
+        let x = by_row(o.x);
+        let sums = o.sums.iter().map(|s| by_row(*s)).collect();
+
+        let mut new = kernel.clone();
+        let vars = [0, 1, 2, 3].map(Poly::var);
+        for s in &mut new.stores {
+            let roots: Vec<ExprId> = s.offset.data().into_iter().chain(s.guard).chain([s.value]).collect();
+            let ids = substitute(from, &mut body, &roots, &vars, &whole);
+            let of = |id: ExprId| ids.get(id as usize).copied().flatten().unwrap_or(0);
+            s.value = of(s.value);
+            s.guard = s.guard.map(of);
+            s.offset = moved(&s.offset, &ids, &vars, &whole);
+        }
+        new.body = body;
+        let mut blocks = Blocks { kernel: new, x, y, sums };
+        let all = blocks.roots();
+        if let Family::Matmul { a, b, sums, .. } = &mut blocks.kernel.family {
+            *a = all.first().copied().unwrap_or(0);
+            *b = all;
+            sums.clear();
+        }
+        Ok(blocks)
+    }
+
+    /// Everything that a block adds up, `y` first.
+    fn roots(&self) -> Vec<ExprId> {
+        let y = self.y.iter().chain(&self.sums).flatten().flatten();
+        let mut all: Vec<ExprId> = y.chain(self.x.iter().flatten()).copied().collect();
+        all.sort_unstable();
+        all.dedup();
+        all
+    }
+
+    /// The statements of the loop: the loads of all blocks, then what is done with them.
+    fn body(
+        &self,
+        m: &mut Module,
+        before: &Scope,
+        shape: ThinShape,
+        results: Results,
+        steps: &Poly,
+    ) -> Result<String, Diagnostic> {
+        let each = i64::from(shape.lanes * shape.unroll);
+        let guard = !steps.as_const().is_some_and(|s| s % each == 0);
+        let loads: Vec<ExprId> = self
+            .kernel
+            .body
+            .reachable(&self.roots())
+            .into_iter()
+            .filter(|id| matches!(self.kernel.body.expr(*id), Expr::Load { .. }))
+            .filter(|id| m.deps(*id) & var_bit(K) != 0)
+            .collect();
+        let mut text = before.inner(8);
+        let mut blocks = vec![];
+        for u in 0..shape.unroll {
+            let mut s = before.inner(8);
+            s.resume(&mut text);
+            if u == 0 {
+                s.bind_var(K, "step");
+            } else {
+                let at = format!("step + {}", u * shape.lanes);
+                let at = if guard { format!("min({at}, steps - 1)") } else { at };
+                s.line(&format!("let step{u} = {at};"));
+                s.bind_var(K, &format!("step{u}"));
+            }
+            for id in &loads {
+                m.fetch(&mut s, *id)?;
+            }
+            text.resume(&mut s);
+            blocks.push(s);
+        }
+        for (u, block) in blocks.iter().enumerate() {
+            let conditional = guard && u > 0;
+            if conditional {
+                text.line(&format!("if (step + {} < steps) {{", u as u32 * shape.lanes));
+            }
+            let mut s = block.inner(if conditional { 12 } else { 8 });
+            s.resume(&mut text);
+            self.add(m, &mut s, shape, results)?;
+            text.resume(&mut s);
+            if conditional {
+                text.line("}");
+            }
+        }
+        Ok(text.text)
+    }
+
+    /// Adds a block to the sums.
+    fn add(&self, m: &mut Module, s: &mut Scope, shape: ThinShape, r: Results) -> Result<(), Diagnostic> {
+        for (g, columns) in self.y.iter().enumerate() {
+            for (j, ks) in columns.iter().enumerate() {
+                for run in runs(&self.kernel.body, ks) {
+                    let factor = run.factor.map(|f| m.value(s, f)).transpose()?;
+                    let weights =
+                        run.terms.iter().map(|(_, w)| m.value(s, *w)).collect::<Result<Vec<_>, _>>()?;
+                    for (row, x) in self.x.iter().enumerate() {
+                        let mut products = vec![];
+                        for ((i, _), w) in run.terms.iter().zip(&weights) {
+                            products.push(format!("{} * {w}", m.value(s, x[*i])?));
+                        }
+                        let sum = shape.sum_of(r, g as u32, row as u32, j as u32);
+                        match &factor {
+                            Some(f) => s.line(&format!("sum{sum} += {f} * ({});", products.join(" + "))),
+                            None => products.iter().for_each(|p| s.line(&format!("sum{sum} += {p};"))),
+                        }
+                    }
+                }
+            }
+        }
+        for (g, rows) in self.sums.iter().enumerate() {
+            for (row, ks) in rows.iter().enumerate() {
+                let sum = shape.sum_of(r, r.products + g as u32, row as u32, 0);
+                for e in ks {
+                    let e = m.value(s, *e)?;
+                    s.line(&format!("sum{sum} += {e};"));
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Neighbouring k whose weights have a factor in common.
+struct Run {
+    factor: Option<ExprId>,
+    /// The position in the block and the other factor.
+    terms: Vec<(usize, ExprId)>,
+}
+
+/// Cuts the weights of a column into runs.
+fn runs(body: &Body, ks: &[ExprId]) -> Vec<Run> {
+    let factors = |id: ExprId| match body.expr(id) {
+        Expr::Binary(BinaryOp::Mul, p, q) => Some([*p, *q]),
+        _ => None,
+    };
+    let mut out: Vec<Run> = vec![];
+    let mut i = 0;
+    while i < ks.len() {
+        let common = |f: ExprId| {
+            let rest = ks[i..].iter().enumerate().map_while(|(n, id)| {
+                let [p, q] = factors(*id)?;
+                (p == f).then_some((i + n, q)).or((q == f).then_some((i + n, p)))
+            });
+            Run { factor: Some(f), terms: rest.collect() }
+        };
+        let longest = factors(ks[i]).into_iter().flatten().map(common).max_by_key(|r| r.terms.len());
+        let run = match longest {
+            Some(r) if r.terms.len() > 1 => r,
+            _ => Run { factor: None, terms: vec![(i, ks[i])] },
+        };
+        i += run.terms.len();
+        out.push(run);
+    }
+    out
+}
+
+/// Copies what the roots need into another arena with variable `%i` replaced by `vars[i]`; gives the
+/// new number of each expression copied.
+fn substitute(
+    from: &Body,
+    to: &mut Body,
+    roots: &[ExprId],
+    vars: &[Poly],
+    domain: &[Poly],
+) -> Vec<Option<ExprId>> {
+    let mut ids = vec![None; from.len()];
+    for id in from.reachable(roots) {
+        let of = |id: &ExprId| ids.get(*id as usize).copied().flatten().unwrap_or(0);
+        let new = match from.expr(id) {
+            Expr::Const(c) => Expr::Const(*c),
+            Expr::Acc(i) => Expr::Acc(*i),
+            Expr::Index(p) => Expr::Index(moved(p, &ids, vars, domain)),
+            Expr::Load { tensor, offset, guard } => Expr::Load {
+                tensor: *tensor,
+                offset: moved(offset, &ids, vars, domain),
+                guard: guard.as_ref().map(of),
+            },
+            Expr::Unary(op, a) => Expr::Unary(*op, of(a)),
+            Expr::Binary(op, a, b) => Expr::Binary(*op, of(a), of(b)),
+            Expr::Select(c, a, b) => Expr::Select(of(c), of(a), of(b)),
+            Expr::Cast(t, a) => Expr::Cast(*t, of(a)),
+            Expr::Bitcast(t, a) => Expr::Bitcast(*t, of(a)),
+        };
+        ids[id as usize] = Some(to.push(new, from.dtype(id)));
+    }
+    ids
+}
+
+/// An index expression with its variables replaced and its data renumbered.
+fn moved(p: &Poly, ids: &[Option<ExprId>], vars: &[Poly], domain: &[Poly]) -> Poly {
+    let new = |a: &Atom| match a {
+        Atom::Var(i) => vars.get(*i as usize).cloned(),
+        Atom::Data(d) => Some(Poly::atom(Atom::Data(ids.get(*d as usize).copied().flatten()?))),
+        _ => None,
+    };
+    p.subst(&new, domain)
+}
+
+/// How the operands over columns can be read as vectors: the bits that one k and column of all of
+/// them take, and the elements of 16 bytes of the one that is read most finely, or fewer where the
+/// extent along `var`, `%3` or the variable of the columns, is no multiple of them.
+pub(super) fn streams(kernel: &Kernel, o: &Operands, var: usize) -> (f64, u32) {
+    const STEPS: i64 = 32;
+    let body = &kernel.body;
+    let at = |offset: &Poly, var: usize, i: i64| {
+        offset.eval(&|a| match a {
+            Atom::Var(v) => Some(if *v as usize == var { i } else { 0 }),
+            Atom::Sym(_) => Some(61),
+            Atom::Data(_) => Some(0),
+            _ => None,
+        })
+    };
+    // Less than 1 where several neighbours read the same element.
+    let rate = |offset: &Poly, var: usize| {
+        (0..STEPS).filter(|i| at(offset, var, *i) != at(offset, var, i + 1)).count() as f64 / STEPS as f64
+    };
+    let (mut bits, mut vector) = (0.0, 1);
+    for id in body.reachable(&o.ys) {
+        let Expr::Load { offset, guard, .. } = body.expr(id) else { continue };
+        let width = body.dtype(id).bits() as u32;
+        let each = rate(offset, K) * rate(offset, o.col_var);
+        bits += f64::from(width) * each;
+        let unit = at(offset, var, 1).zip(at(offset, var, 0)).is_some_and(|(p, q)| p - q == 1);
+        if guard.is_none() && each == 1.0 && unit && width <= 32 {
+            vector = vector.max(128 / width);
+        }
+    }
+    let extent = if var == K { o.depth } else { o.cols };
+    while !extent.modulo(&Poly::constant(i64::from(vector)), &[]).is(0) {
+        vector /= 2;
+    }
+    (if bits == 0.0 { 32.0 } else { bits }, vector)
+}
