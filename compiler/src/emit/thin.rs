@@ -52,7 +52,7 @@ pub(super) fn emit(
         cols: module.extent(&mut top, o.cols)?,
         depth: module.extent(&mut top, &steps)?,
     };
-    let mut before = Scope::new(4);
+    let mut before = top.inner(4);
     before.bind_var(0, "batch");
     before.bind_var(o.col_var, "col");
     module.hoist(&mut before, &roots, var_bit(0) | var_bit(o.col_var))?;
