@@ -151,7 +151,7 @@ pub struct Decode {
 /// Threads that share a score.
 const LANES: u32 = 4;
 /// Loads that a thread has under way.
-const UNROLL: u32 = 8;
+const UNROLL: u32 = 16;
 
 #[derive(Serialize)]
 struct DecodeSlots<'a> {

@@ -7,7 +7,8 @@
 //! The template expects `fn store(batch: i32, row: i32, col: i32, acc0: f32, …)` in the module and two
 //! texts that are written for the kernel: `before`, which may use `batch` and `col` (the number of the
 //! thread's group of `cols` columns), and `body`, which may also use `step`, its first block of the
-//! round, and adds to the variables `sum0, sum1, …` in the order of [`ThinShape::sum_of`].
+//! round, and adds to the variables `sum0, sum1, …` in the order of [`ThinShape::sum_of`]. A [`Stage`]
+//! is brought into workgroup memory first.
 
 use crate::matmul::Extents;
 use crate::{RenderError, Template, render};
@@ -80,6 +81,24 @@ impl ThinShape {
     }
 }
 
+/// What of the rows all threads of a workgroup share, computed once in workgroup memory.
+#[derive(Clone, Debug)]
+pub struct Stage {
+    /// Floats of one element of `staged`: 1, 2 or 4.
+    pub width: u32,
+    /// Elements.
+    pub len: u32,
+    /// Statements that fill `staged`, indented by 4; they may use `t` and `batch`.
+    pub text: String,
+}
+
+impl Stage {
+    /// The WGSL type of an element.
+    pub fn element(&self) -> String {
+        if self.width == 1 { "f32".into() } else { format!("vec{}<f32>", self.width) }
+    }
+}
+
 /// Parameters of the product with very few rows.
 #[derive(Clone, Debug)]
 pub struct Thin {
@@ -93,11 +112,13 @@ pub struct Thin {
     pub shape: ThinShape,
     /// What is summed.
     pub results: Results,
+    /// What is in workgroup memory before the loop.
+    pub stage: Option<Stage>,
     /// Statements before the loop, indented by 4.
     pub before: String,
     /// Statements of the loop, indented by 8.
     pub body: String,
-    /// Bytes of workgroup memory that may be used.
+    /// Bytes of workgroup memory that may be used beside the stage.
     pub workgroup_bytes: u32,
 }
 
@@ -125,6 +146,9 @@ struct Round {
 struct ThinSlots {
     preamble: String,
     setup: String,
+    stage: String,
+    stage_type: String,
+    stage_len: u32,
     before: String,
     body: String,
     batch: String,
@@ -175,6 +199,9 @@ impl Thin {
         let slots = ThinSlots {
             preamble: self.preamble.clone(),
             setup: self.setup.clone(),
+            stage: self.stage.as_ref().map(|s| s.text.clone()).unwrap_or_default(),
+            stage_type: self.stage.as_ref().map(Stage::element).unwrap_or_default(),
+            stage_len: self.stage.as_ref().map_or(0, |s| s.len),
             before: self.before.clone(),
             body: self.body.clone(),
             batch: self.extents.batch.clone(),

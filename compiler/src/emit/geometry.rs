@@ -261,7 +261,10 @@ fn thin_cycles(t: ThinShape, p: &Problem) -> f64 {
         4.0
     };
     let narrow = if t.k * t.cols == 1 { 6.0 } else { 0.0 };
-    let block = k * block_cols * products * (unpack + rows) + k * rows + narrow;
+    // A load brings 16 bytes at most: of neighbouring weights, or of `x`.
+    let width = (if t.depth_first { k } else { block_cols } * one / 8.0).min(16.0);
+    let loads = k * block_cols * p.bits / 8.0 / width + rows * (k / 4.0).ceil();
+    let block = k * block_cols * products * (unpack + rows) + 4.0 * loads + narrow;
     let instructions = rounds * unroll * block * threads / 128.0 + folding / 4.0;
 
     let parts = [reading, (per_core / resident).ceil() * alone, per_core * instructions];

@@ -5,6 +5,9 @@
 //! (the scale of a group of quantised weights, an element of `x` for several columns) is then one
 //! expression, and loads that are neighbours in memory become one load of a vector
 //! ([`Module::vectorise`]).
+//!
+//! An `x` that is more than a load, and what is summed beside the products, is computed once for the
+//! workgroup and [staged](Stage) in its memory where that has room.
 
 use super::matmul::Operands;
 use super::wgsl::{Module, Scope, var_bit};
@@ -13,8 +16,8 @@ use crate::Diagnostic;
 use crate::kernel::{Body, Expr, ExprId, Family, Kernel};
 use std::fmt::Write;
 use wgfc_codegen_templates::matmul::Extents;
-use wgfc_codegen_templates::thin::{Results, Thin, ThinShape};
-use wgfc_ir::{Atom, BinaryOp, Poly, Reg};
+use wgfc_codegen_templates::thin::{Results, Stage, Thin, ThinShape};
+use wgfc_ir::{Atom, BinaryOp, DType, Poly, Reg};
 
 /// The variable of the sum.
 const K: usize = 3;
@@ -30,7 +33,10 @@ pub(super) fn emit(
         return Err(Diagnostic::internal("not a matmul kernel"));
     };
     let results = Results { products: o.ys.len() as u32, sums: o.sums.len() as u32 };
-    let limit = cx.profile.max_workgroup_bytes;
+    let room = cx.profile.max_workgroup_bytes;
+    let staged = stage_bytes(kernel, o, shape)
+        .filter(|b| room > *b && shape.round(results, room - b) >= shape.accumulators(results).min(8));
+    let limit = room - staged.unwrap_or(0);
     let divides = |d: &Poly, by: u32| d.modulo(&Poly::constant(i64::from(by)), &[]).is(0);
     if !o.rows.is(i64::from(shape.rows))
         || !divides(k, shape.k)
@@ -39,7 +45,7 @@ pub(super) fn emit(
     {
         return Err(Diagnostic::internal(format!("{shape:?} does not fit the product")));
     }
-    let blocks = Blocks::new(kernel, o, shape)?;
+    let blocks = Blocks::new(kernel, o, shape, staged.is_some())?;
     let mut module = Module::new(&blocks.kernel, cx, false)?;
     let roots = blocks.roots();
     module.vectorise(&roots);
@@ -52,7 +58,13 @@ pub(super) fn emit(
         cols: module.extent(&mut top, o.cols)?,
         depth: module.extent(&mut top, &steps)?,
     };
+    let mut staging = top.inner(4);
+    let stage = match staged {
+        Some(bytes) => Some(blocks.stage(&mut module, &mut staging, shape, bytes)?),
+        None => None,
+    };
     let mut before = top.inner(4);
+    before.resume(&mut staging);
     before.bind_var(0, "batch");
     before.bind_var(o.col_var, "col");
     module.hoist(&mut before, &roots, var_bit(0) | var_bit(o.col_var))?;
@@ -72,6 +84,7 @@ pub(super) fn emit(
         extents,
         shape,
         results,
+        stage,
         before: before.text,
         body,
         workgroup_bytes: limit,
@@ -79,9 +92,23 @@ pub(super) fn emit(
     let wgsl = text.render().map_err(template_error)?;
     let groups = &o.cols.ceil_div(i64::from(shape.tile_cols())) * batch;
     let groups = fold_workgroups(&groups, cx.profile.max_workgroups);
-    let bytes = shape.workgroup_bytes(results, limit);
+    let bytes = shape.workgroup_bytes(results, limit) + staged.unwrap_or(0);
     Ok(module.finish("matmul", wgsl, [shape.threads(), 1, 1], bytes, groups))
 }
+
+/// Bytes that staging takes, where it is worth it.
+fn stage_bytes(kernel: &Kernel, o: &Operands, shape: ThinShape) -> Option<u32> {
+    let Family::Matmul { batch, k, .. } = &kernel.family else { return None };
+    let plain = matches!(kernel.body.expr(o.x), Expr::Load { guard: None, .. })
+        && kernel.body.dtype(o.x) == DType::F32
+        && o.sums.is_empty();
+    let depth = k.as_const().and_then(|k| u32::try_from(k).ok()).filter(|k| *k <= 1 << 16)?;
+    let lines = shape.rows * (1 + o.sums.len() as u32);
+    (!plain && batch.is(1)).then_some(depth * lines * 4)
+}
+
+/// Numbers from here on stand for staged elements where results of reductions stand otherwise.
+const STAGED: u32 = 1 << 16;
 
 /// The operands written out for every element of a block.
 struct Blocks {
@@ -93,10 +120,12 @@ struct Blocks {
     y: Vec<Vec<Vec<ExprId>>>,
     /// By sum, row and k.
     sums: Vec<Vec<Vec<ExprId>>>,
+    /// What is staged of each line (the rows of `x`, then of each sum), by neighbouring k.
+    staged: Vec<Vec<ExprId>>,
 }
 
 impl Blocks {
-    fn new(kernel: &Kernel, o: &Operands, shape: ThinShape) -> Result<Blocks, Diagnostic> {
+    fn new(kernel: &Kernel, o: &Operands, shape: ThinShape, stage: bool) -> Result<Blocks, Diagnostic> {
         let Family::Matmul { batch, m, n, k, .. } = &kernel.family else {
             return Err(Diagnostic::internal("not a matmul kernel"));
         };
@@ -110,31 +139,60 @@ impl Blocks {
         let mut domain = whole.clone();
         domain[K] = k.div(&i64::from(shape.k).into(), &[]);
         domain[o.col_var] = o.cols.div(&i64::from(shape.cols).into(), &[]);
-        let element = |row: u32, i: u32, j: u32| {
+        let element = |row: u32, i: u32, j: u32, depth: u32| {
             let mut v = [0, 1, 2, 3].map(Poly::var);
             if batch.is(1) {
                 v[0] = Poly::ZERO;
             }
             v[o.row_var] = i64::from(row).into();
             v[o.col_var] = &(&v[o.col_var] * i64::from(shape.cols)) + &i64::from(j).into();
-            v[K] = &(&v[K] * i64::from(shape.k)) + &i64::from(i).into();
+            v[K] = &(&v[K] * i64::from(depth)) + &i64::from(i).into();
             v
         };
         let mut body = Body::default();
-        let mut at = |root: ExprId, row, i, j| {
-            let ids = substitute(from, &mut body, &[root], &element(row, i, j), &domain);
+        let at = |body: &mut Body, root: ExprId, row, i, j| {
+            let ids = substitute(from, body, &[root], &element(row, i, j, shape.k), &domain);
             ids.get(root as usize).copied().flatten().unwrap_or(0)
         };
         let mut y = vec![];
         for root in &o.ys {
-            let column = |j| (0..shape.k).map(|i| at(*root, 0, i, j)).collect();
-            y.push((0..shape.cols).map(column).collect());
+            let mut columns: Vec<Vec<ExprId>> = vec![];
+            for j in 0..shape.cols {
+                columns.push((0..shape.k).map(|i| at(&mut body, *root, 0, i, j)).collect());
+            }
+            y.push(columns);
         }
-        let mut by_row = |root: ExprId| -> Vec<Vec<ExprId>> {
-            (0..shape.rows).map(|r| (0..shape.k).map(|i| at(root, r, i, 0)).collect()).collect()
-        };
-        let x = by_row(o.x);
-        let sums = o.sums.iter().map(|s| by_row(*s)).collect();
+        let lines: Vec<ExprId> = std::iter::once(o.x).chain(o.sums.iter().copied()).collect();
+        let mut made: Vec<Vec<Vec<ExprId>>> = vec![];
+        let mut staged = vec![];
+        for (l, root) in lines.iter().enumerate() {
+            let rows = (0..shape.rows).map(|r| {
+                let line = l as u32 * shape.rows + r;
+                let make = |i: u32| match stage {
+                    true => body.push(Expr::Acc(STAGED + line * shape.k + i), DType::F32),
+                    false => at(&mut body, *root, r, i, 0),
+                };
+                (0..shape.k).map(make).collect::<Vec<ExprId>>()
+            });
+            made.push(rows.collect());
+        }
+        if stage {
+            let width = stage_width(shape);
+            let mut domain = whole.clone();
+            domain[K] = k.div(&i64::from(width).into(), &[]);
+            for root in &lines {
+                for r in 0..shape.rows {
+                    let of = |i: u32| {
+                        let ids = substitute(from, &mut body, &[*root], &element(r, i, 0, width), &domain);
+                        ids.get(*root as usize).copied().flatten().unwrap_or(0)
+                    };
+                    staged.push((0..width).map(of).collect());
+                }
+            }
+        }
+        let mut made = made.into_iter();
+        let x = made.next().unwrap_or_default();
+        let sums = made.collect();
 
         let mut new = kernel.clone();
         let vars = [0, 1, 2, 3].map(Poly::var);
@@ -147,7 +205,7 @@ impl Blocks {
             s.offset = moved(&s.offset, &ids, &vars, &whole);
         }
         new.body = body;
-        let mut blocks = Blocks { kernel: new, x, y, sums };
+        let mut blocks = Blocks { kernel: new, x, y, sums, staged };
         let all = blocks.roots();
         if let Family::Matmul { a, b, sums, .. } = &mut blocks.kernel.family {
             *a = all.first().copied().unwrap_or(0);
@@ -160,10 +218,96 @@ impl Blocks {
     /// Everything that a block adds up, `y` first.
     fn roots(&self) -> Vec<ExprId> {
         let y = self.y.iter().chain(&self.sums).flatten().flatten();
-        let mut all: Vec<ExprId> = y.chain(self.x.iter().flatten()).copied().collect();
+        let staged = self.staged.iter().flatten();
+        let mut all: Vec<ExprId> = y.chain(self.x.iter().flatten()).chain(staged).copied().collect();
         all.sort_unstable();
         all.dedup();
         all
+    }
+
+    /// What the loop needs.
+    fn block_roots(&self) -> Vec<ExprId> {
+        let y = self.y.iter().chain(&self.sums).flatten().flatten();
+        y.chain(self.x.iter().flatten()).copied().collect()
+    }
+
+    /// Fills the stage: the loads of all of a thread's elements, then what is made of them.
+    fn stage(
+        &self,
+        m: &mut Module,
+        s: &mut Scope,
+        shape: ThinShape,
+        bytes: u32,
+    ) -> Result<Stage, Diagnostic> {
+        let width = stage_width(shape);
+        let lines = self.staged.len() as u32;
+        let len = bytes / 4 / width;
+        let per_line = len / lines.max(1);
+        let roots: Vec<ExprId> = self.staged.iter().flatten().copied().collect();
+        let loads: Vec<ExprId> = self
+            .kernel
+            .body
+            .reachable(&roots)
+            .into_iter()
+            .filter(|id| matches!(self.kernel.body.expr(*id), Expr::Load { .. }))
+            .collect();
+        let threads = shape.threads();
+        let turns = per_line.div_ceil(threads);
+        let start = s.inner(4);
+        let mut scopes = vec![];
+        for u in 0..turns {
+            let mut turn = start.inner(4);
+            turn.resume(s);
+            let at = format!("t + {}", u * threads);
+            let at = if (u + 1) * threads > per_line { format!("min({at}, {})", per_line - 1) } else { at };
+            turn.line(&format!("let stage{u} = {at};"));
+            turn.bind_var(K, &format!("stage{u}"));
+            for id in &loads {
+                m.fetch(&mut turn, *id)?;
+            }
+            s.resume(&mut turn);
+            scopes.push(turn);
+        }
+        for (u, scope) in scopes.iter().enumerate() {
+            let partly = (u as u32 + 1) * threads > per_line;
+            if partly {
+                s.line(&format!("if (t < {}) {{", per_line - (u as u32 * threads).min(per_line)));
+            }
+            let mut turn = scope.inner(if partly { 8 } else { 4 });
+            turn.resume(s);
+            for (line, ids) in self.staged.iter().enumerate() {
+                let values = ids.iter().map(|id| m.value(&mut turn, *id)).collect::<Result<Vec<_>, _>>()?;
+                let value = match &values[..] {
+                    [one] => one.clone(),
+                    many => format!("vec{width}<f32>({})", many.join(", ")),
+                };
+                turn.line(&format!("staged[{} + stage{u}] = {value};", line as u32 * per_line));
+            }
+            s.resume(&mut turn);
+            if partly {
+                s.line("}");
+            }
+        }
+        Ok(Stage { width, len, text: std::mem::take(&mut s.text) })
+    }
+
+    /// Reads the staged elements of the block at `step`.
+    fn bind_staged(&self, s: &mut Scope, shape: ThinShape, depth: u32, step: &str, u: u32) {
+        let width = stage_width(shape);
+        let per_block = shape.k / width;
+        for line in 0..self.staged.len() as u32 {
+            for q in 0..per_block {
+                let name = format!("x{u}_{line}_{q}");
+                let first = line * (depth / width) + q;
+                let at = if per_block == 1 { step.to_owned() } else { format!("{step} * {per_block}") };
+                s.line(&format!("let {name} = staged[{first} + {at}];"));
+                for i in 0..width {
+                    let acc = STAGED + line * shape.k + q * width + i;
+                    let lane = ["x", "y", "z", "w"][i as usize & 3];
+                    s.bind_acc(acc, &if width == 1 { name.clone() } else { format!("{name}.{lane}") });
+                }
+            }
+        }
     }
 
     /// The statements of the loop: the loads of all blocks, then what is done with them.
@@ -180,7 +324,7 @@ impl Blocks {
         let loads: Vec<ExprId> = self
             .kernel
             .body
-            .reachable(&self.roots())
+            .reachable(&self.block_roots())
             .into_iter()
             .filter(|id| matches!(self.kernel.body.expr(*id), Expr::Load { .. }))
             .filter(|id| m.deps(*id) & var_bit(K) != 0)
@@ -200,6 +344,11 @@ impl Blocks {
             }
             for id in &loads {
                 m.fetch(&mut s, *id)?;
+            }
+            if !self.staged.is_empty() {
+                let depth = steps.as_const().and_then(|n| u32::try_from(n).ok()).unwrap_or(0) * shape.k;
+                let step = if u == 0 { "step".to_owned() } else { format!("step{u}") };
+                self.bind_staged(&mut s, shape, depth, &step, u);
             }
             text.resume(&mut s);
             blocks.push(s);
@@ -253,6 +402,11 @@ impl Blocks {
         }
         Ok(())
     }
+}
+
+/// Floats that are staged at once.
+fn stage_width(shape: ThinShape) -> u32 {
+    shape.k.min(4)
 }
 
 /// Neighbouring k whose weights have a factor in common.

@@ -259,7 +259,7 @@ impl Grouper<'_> {
     /// keys there are is known where they come from a state; only products then put the parts together.
     fn key_parts(&self, anchor: NodeId) -> u32 {
         const KEYS: i64 = 128;
-        const MOST: i64 = 8;
+        const MOST: i64 = 16;
         let node = self.graph.node(anchor);
         let Op::Attention { .. } = node.op else { return 1 };
         let v = Value::from(anchor);
