@@ -41,6 +41,7 @@
 pub mod artefact;
 pub mod error;
 pub mod files;
+pub mod generate;
 pub mod model;
 pub mod npy;
 pub mod pb;
@@ -50,6 +51,7 @@ pub mod source;
 
 pub use artefact::{SaveOptions, load, save};
 pub use error::{Error, ErrorClass, Finding, Problem};
+pub use generate::{Decoder, Generator, GeneratorOptions, Request, Sampling};
 pub use model::{Model, Place};
 pub use source::ModelFile;
 pub use wgfc_compiler as compiler;

@@ -6,6 +6,7 @@ use crate::{Error, Options, Program};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use wgfc_compiler::import::{ExternalData, Imported};
+use wgfc_compiler::pipeline::Amend;
 use wgfc_ir::tensor::ByteOwner;
 
 /// An ONNX file, memory-mapped, and where its external data comes from.
@@ -53,12 +54,18 @@ impl ModelFile {
     /// Compiles it. Where the environment variable `WGFC_DUMP` names a folder, what each stage made is
     /// written there as text.
     pub fn compile(&self, options: &Options) -> Result<Program, Error> {
+        self.compile_amended(options, &mut |_| Ok(()))
+    }
+
+    /// [`ModelFile::compile`] of what `amend` makes of the graph once its states are introduced.
+    pub fn compile_amended(&self, options: &Options, amend: Amend<'_>) -> Result<Program, Error> {
         let dump = std::env::var_os("WGFC_DUMP").filter(|d| !d.is_empty()).map(PathBuf::from);
         let mut failed = None;
-        let program = wgfc_compiler::pipeline::compile_observed(
+        let program = wgfc_compiler::pipeline::compile_amended(
             self.bytes(),
             self.external(),
             options,
+            amend,
             &mut |stage, text| {
                 let Some(dir) = &dump else { return };
                 let path = dir.join(format!("{stage}.txt"));

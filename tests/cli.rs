@@ -77,7 +77,7 @@ fn tree(dir: &Path) -> Vec<(PathBuf, Vec<u8>)> {
 fn help_has_examples_and_exit_codes() {
     let d = folder();
     wgfc(d.path(), "--help").exits(0).prints("Exit codes:").prints("wgfc run model.onnx");
-    for command in ["compile", "run", "inspect", "check", "device", "completions"] {
+    for command in ["compile", "run", "generate", "inspect", "check", "device", "completions"] {
         wgfc(d.path(), &format!("{command}|--help")).exits(0).prints("Example");
     }
     wgfc(d.path(), "completions|bash").exits(0).prints("_wgfc");
@@ -333,4 +333,47 @@ fn a_missing_adapter_is_a_device_error() {
     wgfc(d.path(), &format!("run|{}|--random-inputs|--dim|batch=1|--adapter|no-such-adapter", mlp()))
         .exits(3)
         .says("error[device]");
+}
+
+#[test]
+fn generate_continues_tokens_and_text() {
+    if wgfc::runtime::testing::gpus().is_empty() {
+        return;
+    }
+    let d = folder();
+    let generate =
+        |words: &str| wgfc(d.path(), &format!("generate|{}|{words}", fixture("small/decoder/model.onnx")));
+    let plain = generate("--tokens|3,1,36|--max-new-tokens|6").exits(0);
+    let ids: Vec<i64> = plain.out.trim().split(',').map(|t| t.parse().unwrap()).collect();
+    assert_eq!(ids.len(), 6);
+    let v = generate("--tokens|3,1,36|--max-new-tokens|6|--json|--stats|--fusion|none").exits(0).json();
+    assert_eq!(v["tokens"], serde_json::json!(ids));
+    assert_eq!((&v["ended"], &v["text"]), (&Value::Bool(false), &Value::Null));
+    for key in ["tokens_per_second", "first_token_seconds", "bytes_per_token", "share_of_bound"] {
+        assert!(v["stats"][key].as_f64().is_some_and(|x| x > 0.0), "{key}: {v}");
+    }
+    let stats = generate("--tokens|3,1,36|--max-new-tokens|6|--stats|--quiet").exits(0);
+    let stats = stats.says("dispatches a token").says("tokens/s at the").says("share of the bound");
+    assert_eq!(stats.out, plain.out);
+    let drawn = "--tokens|3|--max-new-tokens|8|--temperature|9|--top-k|30|--top-p|0.99";
+    let seeds: Vec<String> =
+        [1, 1, 2].iter().map(|s| generate(&format!("{drawn}|--seed|{s}")).exits(0).out).collect();
+    assert!(seeds[0] == seeds[1] && seeds[0] != seeds[2], "{seeds:?}");
+
+    generate("--tokens|37").exits(1).says("token 37 is outside the model's vocabulary, which is 0 to 36");
+    generate("--tokens|1,-1").exits(1).says("token -1");
+    generate("--tokens|1,x").exits(1).says("invalid value");
+    generate("--max-new-tokens|3").exits(1).says("--prompt");
+    generate("--tokens|1,2,3|--max-new-tokens|8|--capacity|10")
+        .exits(1)
+        .says("room for 10")
+        .says("--capacity");
+    generate("--tokens|1|--capacity|0|--max-new-tokens|0").exits(1).says("room for 0 positions");
+    generate("--tokens|1|--top-p|7").exits(1).says("top-p is 7");
+    generate("--prompt|hello").exits(1).says("without a tokenizer").says("--tokens");
+    generate("--tokens|1|--adapter|no-such-adapter").exits(3);
+    wgfc(d.path(), &format!("generate|{}|--tokens|1", mlp())).exits(2).says("token ids").says("`x` f32");
+    wgfc(d.path(), "generate|.|--tokens|1").exits(1).says("holds no model.onnx");
+    let v = generate("--tokens|99|--json").exits(1).json();
+    assert_eq!(v["errors"][0]["kind"], "model");
 }

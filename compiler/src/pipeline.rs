@@ -11,6 +11,9 @@ pub fn compile(model: &[u8], external: &dyn ExternalData, options: &Options) -> 
     compile_observed(model, external, options, &mut |_, _| {})
 }
 
+/// A change that a caller makes to the imported graph.
+pub type Amend<'a> = &'a mut dyn FnMut(&mut Graph) -> Result<(), Errors>;
+
 /// Compiles a model, showing `observe` the name and the text of what each stage made.
 ///
 /// The text is made only when the function it is given is called.
@@ -20,12 +23,24 @@ pub fn compile_observed(
     options: &Options,
     observe: &mut dyn FnMut(&str, &dyn Fn() -> String),
 ) -> Result<Program, Errors> {
+    compile_amended(model, external, options, &mut |_| Ok(()), observe)
+}
+
+/// [`compile_observed`] of what `amend` makes of the graph once its states are introduced.
+pub fn compile_amended(
+    model: &[u8],
+    external: &dyn ExternalData,
+    options: &Options,
+    amend: Amend<'_>,
+    observe: &mut dyn FnMut(&str, &dyn Fn() -> String),
+) -> Result<Program, Errors> {
     let imported = crate::import::import(model, external, options)?;
     let mut graph = imported.graph;
     verify(&graph, "import")?;
     observe("1-import", &|| wgfc_ir::text::print(&graph));
 
     crate::states::introduce(&mut graph, &options.states)?;
+    amend(&mut graph)?;
     verify(&graph, "states")?;
 
     crate::rewrite::rewrite(&mut graph, options)?;

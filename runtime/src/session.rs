@@ -397,6 +397,15 @@ impl Session {
     pub fn run_blocking(&mut self, inputs: &[(&str, Tensor)]) -> Result<Vec<(String, Tensor)>, RunError> {
         pollster::block_on(self.run(inputs))
     }
+    /// [`Session::run_values`] for callers without an executor.
+    #[cfg(not(target_arch = "wasm32"))]
+    pub fn run_values_blocking(
+        &mut self,
+        inputs: &[(&str, Value)],
+        outputs: Option<&[&str]>,
+    ) -> Result<Vec<(String, Tensor)>, RunError> {
+        pollster::block_on(self.run_values(inputs, outputs))
+    }
     /// [`Session::run_on_device`] for callers without an executor.
     #[cfg(not(target_arch = "wasm32"))]
     pub fn run_on_device_blocking(

@@ -21,6 +21,7 @@ const AFTER_HELP: &str = "\
 Examples:
   wgfc run model.onnx --input x=photo.jpg --labels labels.txt
   wgfc compile model.onnx -o out/ && wgfc run out/ --input x=x.npy --output-dir results/
+  wgfc generate qwen2.5-0.5b/ --prompt \"The sea is\"
   wgfc inspect model.onnx --graph graph.svg
 
 Exit codes:
@@ -56,6 +57,8 @@ pub enum Command {
     Run(RunArgs),
     /// Measure a model, kernel by kernel, or what a dispatch costs
     Bench(BenchArgs),
+    /// Generate text or tokens with a decoder model
+    Generate(GenerateArgs),
     /// Show what a model compiles to: kernels, traffic, time bounds, memory
     Inspect(InspectArgs),
     /// List everything in a model that is wrong or not supported
@@ -76,6 +79,17 @@ pub enum FusionArg {
     /// Also into products, convolutions, reductions, softmax and norms
     #[default]
     Full,
+}
+
+impl FusionArg {
+    /// As the compiler takes it.
+    pub fn level(self) -> Fusion {
+        match self {
+            FusionArg::None => Fusion::None,
+            FusionArg::Elementwise => Fusion::Elementwise,
+            FusionArg::Full => Fusion::Full,
+        }
+    }
 }
 
 /// What shapes the compilation.
@@ -105,11 +119,7 @@ impl CompileOptions {
             values.insert(name, value);
         }
         Ok(Options {
-            fusion: match self.fusion {
-                FusionArg::None => Fusion::None,
-                FusionArg::Elementwise => Fusion::Elementwise,
-                FusionArg::Full => Fusion::Full,
-            },
+            fusion: self.fusion.level(),
             dims: self.dims.iter().cloned().collect(),
             taps: self.taps.clone(),
             values,
@@ -307,6 +317,63 @@ pub struct BenchDispatchArgs {
     /// Write a row for each mode
     #[arg(long, value_name = "FILE")]
     pub csv: Option<PathBuf>,
+}
+
+/// `wgfc generate`.
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Examples:
+  wgfc generate qwen2.5-0.5b/ --prompt \"The sea is\" --max-new-tokens 100
+  wgfc generate qwen2.5-0.5b/ --prompt \"The sea is\" --temperature 0.8 --top-p 0.9 --seed 7
+  wgfc generate model.onnx --tokens 785,9396,374 --stats
+  wgfc generate decoder.onnx --random-weights --tokens 1 --max-new-tokens 200 --stats --quiet
+
+A folder holds model.onnx and, for text, tokenizer.json; where it has a generation_config.json, its end
+tokens and its sampling apply unless options say otherwise. The model takes token ids and past keys and
+values, as exported for text generation; the cache stays on the device.
+With --prompt text comes out, with --tokens token ids.")]
+pub struct GenerateArgs {
+    /// A folder with model.onnx and tokenizer.json, or an ONNX model
+    #[arg(value_name = "MODEL|DIR")]
+    pub model: PathBuf,
+    /// The text to continue
+    #[arg(long, value_name = "TEXT", required_unless_present = "tokens", conflicts_with = "tokens")]
+    pub prompt: Option<String>,
+    /// The token ids to continue, as in `1,2,3`
+    #[arg(long, value_name = "IDS", value_delimiter = ',', allow_negative_numbers = true)]
+    pub tokens: Option<Vec<i64>>,
+    /// Generate at most this many tokens
+    #[arg(long, value_name = "N", default_value_t = 64)]
+    pub max_new_tokens: usize,
+    /// Room in the cache, in positions; without it the prompt and the new tokens fit
+    #[arg(long, value_name = "N")]
+    pub capacity: Option<usize>,
+    /// Draw tokens at this temperature; 0 takes the most likely one each time
+    #[arg(long, value_name = "T")]
+    pub temperature: Option<f32>,
+    /// Draw from the K most likely tokens
+    #[arg(long, value_name = "K")]
+    pub top_k: Option<usize>,
+    /// Draw from the most likely tokens that make up this share of the probability
+    #[arg(long, value_name = "P")]
+    pub top_p: Option<f32>,
+    /// Where the random numbers begin: the same seed draws the same tokens
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    pub seed: u64,
+    /// Do not end at the end token
+    #[arg(long)]
+    pub ignore_end: bool,
+    /// Make up the weights that the model keeps in other files (see `wgfc run --help`)
+    #[arg(long)]
+    pub random_weights: bool,
+    /// How much to fuse
+    #[arg(long, value_enum, default_value_t, value_name = "LEVEL")]
+    pub fusion: FusionArg,
+    #[command(flatten)]
+    pub adapter: AdapterArgs,
+    /// Print speed, dispatches and traffic a token, and the bound that the device's measured bandwidth sets
+    #[arg(long)]
+    pub stats: bool,
 }
 
 /// `wgfc inspect`.

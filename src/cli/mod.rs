@@ -6,6 +6,7 @@ mod check;
 mod compile;
 mod device;
 mod drawing;
+mod generate;
 mod image;
 mod inputs;
 mod inspect;
@@ -28,6 +29,7 @@ pub fn main(cli: Cli) -> u8 {
         Command::Compile(a) => compile::main(a, &terminal),
         Command::Run(a) => run::main(a, &terminal),
         Command::Bench(a) => bench::main(a, &terminal),
+        Command::Generate(a) => generate::main(a, &terminal),
         Command::Inspect(a) => inspect::main(a, &terminal),
         Command::Check(a) => return check::main(a, &terminal),
         Command::Device(a) => device::main(a, &terminal),

@@ -109,7 +109,7 @@ pub fn load(
 }
 
 /// Where weights are missing, says how to go without.
-fn without_weights(e: Error, file: &ModelFile) -> Error {
+pub(super) fn without_weights(e: Error, file: &ModelFile) -> Error {
     let Error::Compile { path, mut errors } = e else { return e };
     if let (Some(first), false) = (errors.0.first_mut(), file.missing().is_empty()) {
         first.help = Some(format!(

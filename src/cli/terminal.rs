@@ -37,6 +37,17 @@ impl Terminal {
         let _ = out.flush();
     }
 
+    /// A piece of a result, as it arrives. Says whether there is still a reader.
+    pub fn piece(&self, text: &str) -> bool {
+        let mut out = std::io::stdout().lock();
+        out.write_all(text.as_bytes()).and_then(|()| out.flush()).is_ok()
+    }
+
+    /// What was asked for besides the result, which may be piped elsewhere.
+    pub fn beside(&self, text: &str) {
+        let _ = std::io::stderr().write_all(text.as_bytes());
+    }
+
     /// A result as JSON.
     pub fn print_json(&self, value: &serde_json::Value) {
         self.print(&format!("{value:#}"));

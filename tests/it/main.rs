@@ -15,6 +15,7 @@ mod compare;
 mod conformance;
 mod data;
 mod fuzz;
+mod generate;
 mod models;
 mod states;
 

@@ -1,0 +1,201 @@
+//! `wgfc generate`.
+
+use super::args::GenerateArgs;
+use super::compile::{choice, say_random_weights};
+use super::shown;
+use super::summary::{bytes_text, table, time_text};
+use super::terminal::Terminal;
+use std::time::Instant;
+use wgfc::model::device_error;
+use wgfc::runtime::measure::measure_blocking;
+use wgfc::{Decoder, Error, Generator, GeneratorOptions, Request, Sampling};
+
+/// Capacities that nobody asked for are multiples of this, so that similar prompts give the same program.
+const STEP: usize = 256;
+
+/// Generates text or tokens.
+pub fn main(a: &GenerateArgs, t: &Terminal) -> Result<(), Error> {
+    let started = Instant::now();
+    let mut decoder = Decoder::open(&a.model)?;
+    let text = a.prompt.is_some();
+    let prompt = match (&a.prompt, &a.tokens) {
+        (Some(text), _) => decoder.encode(text)?,
+        (None, Some(ids)) => ids.clone(),
+        (None, None) => vec![],
+    };
+    if a.random_weights {
+        let _progress = t.spinner("making up weights".into());
+        decoder = decoder.with_random_weights()?;
+    }
+    say_random_weights(decoder.model(), t);
+    let request = request(a, &decoder);
+    let need = prompt.len().saturating_add(a.max_new_tokens);
+    let options = GeneratorOptions {
+        capacity: a.capacity.unwrap_or_else(|| need.checked_next_multiple_of(STEP).unwrap_or(need)),
+        fusion: a.fusion.level(),
+        adapter: choice(a.adapter.adapter.as_deref()),
+    };
+    let mut generator = {
+        let _progress = t.spinner(format!("compiling {}", shown(&a.model)));
+        let made = Generator::new(&decoder, &options);
+        made.map_err(|e| super::run::without_weights(e, decoder.model()))?
+    };
+    t.warnings(generator.warnings());
+
+    let ready = Instant::now();
+    let mut stream = if text { Some(decoder.stream()?) } else { None };
+    let mut tokens = vec![];
+    let mut times = vec![];
+    for token in generator.generate(&prompt, &request)? {
+        let token = token.inspect_err(|_| {
+            if !t.json && !tokens.is_empty() {
+                t.piece("\n");
+            }
+        })?;
+        times.push(ready.elapsed().as_secs_f64());
+        let piece = match &mut stream {
+            Some(s) => s.push(token)?,
+            None if tokens.is_empty() => token.to_string(),
+            None => format!(",{token}"),
+        };
+        tokens.push(token);
+        if !t.json && !t.piece(&piece) {
+            break;
+        }
+    }
+    let ended = tokens.last().is_some_and(|t| request.stop.contains(t));
+    let stats = Stats {
+        prompt: prompt.len(),
+        setup: (ready - started).as_secs_f64(),
+        times,
+        place: generator.session().gpu().summary().name.clone(),
+        program: if a.stats {
+            Some(ProgramStats::new(&generator, prompt.len(), tokens.len(), t)?)
+        } else {
+            None
+        },
+    };
+    if t.json {
+        let text = if text { Some(decoder.decode(&tokens)?) } else { None };
+        t.print_json(&serde_json::json!({
+            "ran_on": stats.place,
+            "random_weights": a.random_weights,
+            "prompt": prompt,
+            "tokens": tokens,
+            "text": text,
+            "ended": ended,
+            "stats": stats.json(),
+        }));
+        return Ok(());
+    }
+    t.piece("\n");
+    if a.stats {
+        t.beside(&stats.text());
+    }
+    Ok(())
+}
+
+/// What the options say, else what the model's publisher recommends, else greedy.
+fn request(a: &GenerateArgs, decoder: &Decoder) -> Request {
+    let d = decoder.defaults();
+    let drawn = match a.temperature {
+        Some(t) => t != 0.0,
+        None => d.sample || a.top_k.is_some() || a.top_p.is_some(),
+    };
+    // A recommendation that does not sample has no parameters of sampling.
+    let d = if d.sample {
+        d.clone()
+    } else {
+        wgfc::generate::Defaults { stop: d.stop.clone(), ..Default::default() }
+    };
+    let sampling = Sampling {
+        temperature: a.temperature.or(d.temperature).unwrap_or(1.0),
+        top_k: a.top_k.or(d.top_k),
+        top_p: a.top_p.or(d.top_p),
+        seed: a.seed,
+    };
+    Request {
+        max_new_tokens: a.max_new_tokens,
+        sampling: drawn.then_some(sampling),
+        stop: if a.ignore_end { vec![] } else { d.stop },
+    }
+}
+
+/// How fast it was. Times in seconds.
+struct Stats {
+    place: String,
+    prompt: usize,
+    /// Reading, compiling, uploading.
+    setup: f64,
+    /// When each token was there, after the set-up.
+    times: Vec<f64>,
+    program: Option<ProgramStats>,
+}
+
+/// What one token costs.
+struct ProgramStats {
+    dispatches: usize,
+    /// At the middle of the tokens generated.
+    bytes: u64,
+    /// Bytes a second, measured.
+    bandwidth: f64,
+}
+
+impl ProgramStats {
+    fn new(g: &Generator, prompt: usize, tokens: usize, t: &Terminal) -> Result<ProgramStats, Error> {
+        let _progress = t.spinner("measuring the device's bandwidth".into());
+        let measured = measure_blocking(g.session().gpu()).map_err(device_error)?;
+        let (dispatches, bytes) = g.cost(prompt + tokens / 2);
+        Ok(ProgramStats { dispatches, bytes, bandwidth: measured.copy_bytes_per_second })
+    }
+    /// Seconds a token at the measured bandwidth.
+    fn bound(&self) -> f64 {
+        self.bytes as f64 / self.bandwidth
+    }
+}
+
+impl Stats {
+    /// Seconds a token after the first: their mean, which is what makes the text arrive.
+    fn per_token(&self) -> Option<f64> {
+        let (first, last) = (self.times.first()?, self.times.last()?);
+        (self.times.len() > 1).then(|| (last - first) / (self.times.len() - 1) as f64)
+    }
+
+    fn text(&self) -> String {
+        let mut rows = vec![["ran on".to_owned(), self.place.clone()]];
+        let mut row = |k: &str, v: String| rows.push([k.to_owned(), v]);
+        row("set-up", format!("{}: reading, compiling, uploading", time_text(self.setup)));
+        if let Some(first) = self.times.first() {
+            row("first token", format!("{} after it, {} tokens of prompt", time_text(*first), self.prompt));
+        }
+        if let Some(s) = self.per_token() {
+            row("speed", format!("{:.1} tokens/s, {} a token", 1.0 / s, time_text(s)));
+        }
+        if let Some(p) = &self.program {
+            row("dispatches a token", p.dispatches.to_string());
+            row("bytes a token", bytes_text(p.bytes));
+            let bandwidth = format!("{:.1} GB/s", p.bandwidth / (1u64 << 30) as f64);
+            row("bound", format!("{:.1} tokens/s at the {bandwidth} measured", 1.0 / p.bound()));
+            if let Some(s) = self.per_token() {
+                row("share of the bound", format!("{:.1}%", 100.0 * p.bound() / s));
+            }
+        }
+        let rows: Vec<Vec<String>> = rows.into_iter().map(Vec::from).collect();
+        format!("\n{}", table(&rows, &[]))
+    }
+
+    fn json(&self) -> serde_json::Value {
+        let p = self.program.as_ref();
+        serde_json::json!({
+            "prompt_tokens": self.prompt,
+            "setup_seconds": self.setup,
+            "first_token_seconds": self.times.first(),
+            "tokens_per_second": self.per_token().map(|s| 1.0 / s),
+            "dispatches_per_token": p.map(|p| p.dispatches),
+            "bytes_per_token": p.map(|p| p.bytes),
+            "bandwidth_bytes_per_second": p.map(|p| p.bandwidth),
+            "bound_tokens_per_second": p.map(|p| 1.0 / p.bound()),
+            "share_of_bound": p.zip(self.per_token()).map(|(p, s)| p.bound() / s),
+        })
+    }
+}

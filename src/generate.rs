@@ -1,0 +1,386 @@
+//! Text and token ids from decoder models.
+//!
+//! A [`Decoder`] is the files: the model, and beside it a tokenizer and the settings of its publisher. A
+//! [`Generator`] is the decoder on a device: one program for prompts of any length, one for a single token,
+//! both on the same weights and the same cache. [`Generator::generate`] gives an iterator of tokens; what
+//! was generated stays in the cache, so that the next prompt continues it.
+//!
+//! ```
+//! use wgfc::{Decoder, Generator, GeneratorOptions, Request};
+//! # fn main() -> Result<(), wgfc::Error> {
+//! # if wgfc::runtime::testing::gpus().is_empty() { return Ok(()) }
+//! # let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/small/decoder/model.onnx");
+//! let decoder = Decoder::open(&path)?;
+//! let mut generator = Generator::new(&decoder, &GeneratorOptions { capacity: 32, ..Default::default() })?;
+//! let request = Request { max_new_tokens: 5, ..Default::default() };
+//! let tokens: Vec<i64> = generator.generate(&[3, 1, 36], &request)?.collect::<Result<_, _>>()?;
+//! assert_eq!((tokens.len(), generator.len()), (5, 8));
+//! # Ok(()) }
+//! ```
+
+mod head;
+mod roles;
+mod sample;
+mod text;
+
+pub use sample::Sampling;
+pub use text::{Decoder, Defaults, TextStream};
+
+use crate::model::{device_error, device_profile};
+use crate::ports::{PortType, graph_ports, program_ports};
+use crate::{Error, Fusion, ModelFile, Options, Problem, Program, Tensor};
+use roles::Input;
+use sample::Sampler;
+use wgfc_compiler::{Diagnostic, Errors, States};
+use wgfc_ir::Graph;
+use wgfc_runtime::session::Value;
+use wgfc_runtime::{AdapterChoice, Gpu, Session};
+
+/// Tokens of a prompt that go through the model at once.
+const CHUNK: usize = 512;
+/// The stack of the thread that compiles one of the two programs.
+const STACK: usize = 64 << 20;
+
+/// How a [`Generator`] is set up.
+#[derive(Clone, Debug)]
+pub struct GeneratorOptions {
+    /// Positions that the cache has room for: prompts and generated tokens together.
+    pub capacity: usize,
+    /// How much is fused.
+    pub fusion: Fusion,
+    /// Which adapter.
+    pub adapter: AdapterChoice,
+}
+
+impl Default for GeneratorOptions {
+    /// 2048 positions, on what `WGFC_ADAPTER` says or the best adapter.
+    fn default() -> GeneratorOptions {
+        GeneratorOptions { capacity: 2048, fusion: Fusion::default(), adapter: AdapterChoice::from_env() }
+    }
+}
+
+/// What to generate.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Request {
+    /// At most this many tokens.
+    pub max_new_tokens: usize,
+    /// How the next token is chosen; `None` is greedy: the most likely one, the first of equals.
+    pub sampling: Option<Sampling>,
+    /// Generation ends after one of these.
+    pub stop: Vec<i64>,
+}
+
+/// A decoder on a device. See the [module](self).
+pub struct Generator {
+    /// Any number of tokens a run. None where the model takes one at a time.
+    prefill: Option<Session>,
+    /// One token a run.
+    decode: Session,
+    inputs: Vec<Input>,
+    vocabulary: usize,
+    capacity: usize,
+    /// The token that was generated last: the model has not seen it yet.
+    pending: Option<i64>,
+    warnings: Vec<String>,
+}
+
+impl Generator {
+    /// Compiles the decoder for a device and uploads it.
+    ///
+    /// # Errors
+    /// A model that is no decoder, with the inputs that could not be understood; else as
+    /// [`Model::compile`](crate::Model::compile).
+    pub fn new(decoder: &Decoder, options: &GeneratorOptions) -> Result<Generator, Error> {
+        if options.capacity == 0 || i32::try_from(options.capacity).is_err() {
+            let message = format!("the cache cannot have room for {} positions", options.capacity);
+            return Err(Error::usage(message, "give a capacity between 1 and 2147483647"));
+        }
+        let gpu = Gpu::request_blocking(&options.adapter).map_err(device_error)?;
+        let file = decoder.model();
+        let symbols = roles::symbols(file)?;
+        let common = Options {
+            fusion: options.fusion,
+            dims: symbols.batch.iter().map(|b| (b.clone(), 1)).collect(),
+            profile: device_profile(gpu.profile(), &Default::default()),
+            ..Options::default()
+        };
+        let one = symbols.seq.iter().map(|s| (s.clone(), 1));
+        let single = Options { dims: common.dims.clone().into_iter().chain(one).collect(), ..common.clone() };
+        let (long, short) = std::thread::scope(|scope| {
+            let compile = || compile(file, &common, options.capacity);
+            let long = symbols.seq.as_ref().map(|_| {
+                std::thread::Builder::new()
+                    .name("prompts".into())
+                    .stack_size(STACK)
+                    .spawn_scoped(scope, compile)
+            });
+            let short = self::compile(file, &single, options.capacity);
+            let long = long.map(|t| match t.map(std::thread::ScopedJoinHandle::join) {
+                Ok(Ok(program)) => program,
+                Ok(Err(_)) => Err(Error::Internal("the compiler of the prompts' program panicked".into())),
+                Err(_) => compile(),
+            });
+            (long.transpose(), short)
+        });
+        let (long, mut short) = (long?, short?);
+        if let Some(long) = &long {
+            share_weights(long, &mut short);
+        }
+        let prefill =
+            long.as_ref().map(|p| Session::new_blocking(&gpu, p)).transpose().map_err(device_error)?;
+        let decode = match &prefill {
+            Some(s) => s.sibling_blocking(&short),
+            None => Session::new_blocking(&gpu, &short),
+        };
+        let decode = decode.map_err(device_error)?;
+        let ports = program_ports(&long.as_ref().unwrap_or(&short).inputs);
+        let logits = short.outputs.iter().find(|p| p.name == head::LOGITS);
+        let vocabulary =
+            logits.and_then(|p| p.shape.last()?.as_const()).and_then(|n| usize::try_from(n).ok());
+        Ok(Generator {
+            inputs: roles::inputs(&ports, None).map_err(|problems| Error::from(Errors(problems)))?,
+            vocabulary: vocabulary.ok_or_else(|| Error::Internal("a vocabulary without a size".into()))?,
+            capacity: options.capacity,
+            pending: None,
+            warnings: short.stats.warnings.clone(),
+            prefill,
+            decode,
+        })
+    }
+
+    /// How many tokens there are: ids are below.
+    pub fn vocabulary(&self) -> usize {
+        self.vocabulary
+    }
+    /// Positions that the cache has room for.
+    pub fn capacity(&self) -> usize {
+        self.capacity
+    }
+    /// Tokens so far, prompts and generated ones.
+    pub fn len(&self) -> usize {
+        self.decode.state_len() + usize::from(self.pending.is_some())
+    }
+    /// Whether there are none yet.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+    /// What the compiler wants the user to know.
+    pub fn warnings(&self) -> &[String] {
+        &self.warnings
+    }
+    /// The session that runs a single token.
+    pub fn session(&self) -> &Session {
+        &self.decode
+    }
+    /// The session that runs prompts; `None` where the model takes one token at a time.
+    pub fn prompt_session(&self) -> Option<&Session> {
+        self.prefill.as_ref()
+    }
+
+    /// What one more token costs when there are `past` others, by the program: dispatches, and the bytes
+    /// that they read and write.
+    pub fn cost(&self, past: usize) -> (usize, u64) {
+        let program = self.decode.program();
+        let growths = || program.states.iter().filter_map(|s| s.growth.as_ref());
+        // What is neither fixed nor the states' length counts all positions: the mask's extent.
+        let value = |s: &str| Some(past as i64 + i64::from(!growths().any(|g| g.length == s)));
+        let bytes = program.dispatches.iter().filter_map(|d| u64::try_from(d.bytes.eval_syms(&value)?).ok());
+        (program.dispatches.len(), bytes.fold(0, u64::saturating_add))
+    }
+
+    /// Forgets all tokens.
+    pub fn reset(&mut self) -> Result<(), Error> {
+        self.pending = None;
+        self.decode.reset_blocking().map_err(device_error)
+    }
+
+    /// The tokens that follow `prompt`, which follows all that was there before. Nothing runs before the
+    /// first token is asked for; a token in `request.stop` is the last one given. After an error the
+    /// cache is as it was before the token that failed.
+    ///
+    /// # Errors
+    /// An empty prompt, ids outside the vocabulary, more than the cache has room for, and parameters of the
+    /// sampling that make no sense; nothing has been run then. The iterator gives what the device says, and
+    /// logits that are not numbers when they are sampled from.
+    pub fn generate(&mut self, prompt: &[i64], request: &Request) -> Result<Tokens<'_>, Error> {
+        let mut problems = vec![];
+        let known = 0..self.vocabulary as i64;
+        if prompt.is_empty() && self.pending.is_none() {
+            problems.push(Problem::with_help(
+                "the prompt has no tokens",
+                "give at least one token to begin with",
+            ));
+        }
+        let strange: Vec<&i64> = prompt.iter().filter(|t| !known.contains(t)).collect();
+        if let Some(first) = strange.first() {
+            let more =
+                if strange.len() > 1 { format!(" (and {} more)", strange.len() - 1) } else { String::new() };
+            problems.push(Problem::new(format!(
+                "token {first}{more} is outside the model's vocabulary, which is 0 to {}",
+                self.vocabulary.saturating_sub(1)
+            )));
+        }
+        let total = self.len().saturating_add(prompt.len()).saturating_add(request.max_new_tokens);
+        if total > self.capacity {
+            let before =
+                if self.is_empty() { String::new() } else { format!("{} tokens so far, ", self.len()) };
+            problems.push(Problem::with_help(
+                format!(
+                    "{before}{} of the prompt and {} new ones are {total} positions, and the cache has room for {}",
+                    prompt.len(),
+                    request.max_new_tokens,
+                    self.capacity
+                ),
+                format!("ask for fewer, or give the cache a capacity of {total} (--capacity)"),
+            ));
+        }
+        if let Some(s) = &request.sampling {
+            problems.extend(s.problems());
+        }
+        if !problems.is_empty() {
+            return Err(Error::Usage(problems));
+        }
+        let feed = self.pending.iter().chain(prompt).copied().collect();
+        Ok(Tokens {
+            sampler: request.sampling.clone().map(Sampler::new),
+            left: request.max_new_tokens,
+            stop: request.stop.clone(),
+            feed,
+            generator: self,
+        })
+    }
+
+    /// Runs `feed` and chooses the token after it. An error leaves the states as they were.
+    fn advance(&mut self, feed: &[i64], sampler: Option<&mut Sampler>) -> Result<i64, Error> {
+        let before = self.decode.state_len();
+        let next = self.next_token(feed, sampler);
+        match next {
+            Ok(token) => self.pending = Some(token),
+            Err(_) if self.decode.state_len() != before => {
+                self.decode.rewind(before).map_err(device_error)?
+            }
+            Err(_) => {}
+        }
+        next
+    }
+
+    fn next_token(&mut self, feed: &[i64], sampler: Option<&mut Sampler>) -> Result<i64, Error> {
+        let chunk = if self.prefill.is_some() { CHUNK } else { 1 };
+        let mut chunks = feed.chunks(chunk).peekable();
+        let wanted = if sampler.is_some() { head::LOGITS } else { head::TOKEN };
+        let mut out = None;
+        while let Some(ids) = chunks.next() {
+            out = self.run(ids, chunks.peek().is_none().then_some(wanted))?;
+        }
+        let out = out.ok_or_else(|| Error::Internal("a run without its output".into()))?;
+        let token = match sampler {
+            Some(s) => s.choose(&out.to_f32s().unwrap_or_default())? as i64,
+            None => out.to_i64s().and_then(|v| v.first().copied()).unwrap_or(-1),
+        };
+        if !(0..self.vocabulary as i64).contains(&token) {
+            return Err(Error::Internal(format!("the device chose token {token}")));
+        }
+        Ok(token)
+    }
+
+    /// Runs these tokens after those that the states hold; reads `output` back.
+    fn run(&mut self, ids: &[i64], output: Option<&str>) -> Result<Option<Tensor>, Error> {
+        let past = self.decode.state_len();
+        let given: Vec<(&str, Value)> =
+            self.inputs.iter().map(|i| (i.name.as_str(), i.tensor(ids, past).into())).collect();
+        let session = match (&mut self.prefill, ids.len()) {
+            (Some(s), n) if n > 1 => s,
+            _ => &mut self.decode,
+        };
+        let Some(name) = output else {
+            session.run_on_device_blocking(&given).map_err(device_error)?;
+            return Ok(None);
+        };
+        let read = session.run_values_blocking(&given, Some(&[name])).map_err(device_error)?;
+        Ok(read.into_iter().next().map(|(_, t)| t))
+    }
+}
+
+/// The tokens as they are generated. See [`Generator::generate`].
+pub struct Tokens<'g> {
+    generator: &'g mut Generator,
+    /// What the model has not seen yet.
+    feed: Vec<i64>,
+    left: usize,
+    stop: Vec<i64>,
+    sampler: Option<Sampler>,
+}
+
+impl Iterator for Tokens<'_> {
+    type Item = Result<i64, Error>;
+
+    fn next(&mut self) -> Option<Result<i64, Error>> {
+        self.left = self.left.checked_sub(1)?;
+        let token = self.generator.advance(&self.feed, self.sampler.as_mut());
+        match &token {
+            Ok(t) => {
+                self.feed.clear();
+                self.feed.push(*t);
+                if self.stop.contains(t) {
+                    self.left = 0;
+                }
+            }
+            Err(_) => self.left = 0,
+        }
+        Some(token)
+    }
+}
+
+/// The decoder with its cache as states; its outputs are the last position's logits and their argmax.
+fn compile(file: &ModelFile, options: &Options, capacity: usize) -> Result<Program, Error> {
+    file.compile_amended(options, &mut |graph| {
+        let states = States::Auto { capacity };
+        let introduced = wgfc_compiler::states::introduce(graph, &states);
+        let ports = graph_ports(graph, &graph.inputs);
+        let why = introduced.as_ref().err().and_then(|e| e.0.first()).map(|d| d.message.clone());
+        roles::inputs(&ports, why.as_deref()).map_err(Errors)?;
+        introduced.map_err(no_decoder)?;
+        growing(graph)?;
+        head::replace_outputs(graph)
+    })
+}
+
+/// The compiler's words on states, without advice that is of no use here.
+fn no_decoder(mut errors: Errors) -> Errors {
+    for d in &mut errors.0 {
+        d.help = Some(
+            "export the model with its cache: past keys and values as inputs, present ones as outputs".into(),
+        );
+    }
+    errors
+}
+
+/// The states must all grow: only then can a run be undone, and is it known how many tokens there were.
+fn growing(graph: &Graph) -> Result<(), Errors> {
+    let fixed = graph.states.iter().filter(|s| s.growth.is_none());
+    let errors: Vec<Diagnostic> = fixed
+        .map(|s| {
+            Diagnostic::unsupported(format!(
+                "state \"{}\" is replaced from run to run instead of growing, and so does not tell how many tokens it holds",
+                s.name
+            ))
+            .help("use the model through Session, which runs such states")
+        })
+        .collect();
+    if errors.is_empty() { Ok(()) } else { Err(Errors(errors)) }
+}
+
+/// Points weights of `to` at the memory of the same ones in `from`, so that they are uploaded once.
+fn share_weights(from: &Program, to: &mut Program) {
+    for (name, w) in &mut to.weights {
+        let same = |o: &&Tensor| o.dtype == w.dtype && o.shape == w.shape && o.bytes() == w.bytes();
+        if let Some(other) = from.weights.get(name).filter(same) {
+            *w = other.clone();
+        }
+    }
+}
+
+/// An input of the model for messages.
+fn described(p: &PortType) -> String {
+    format!("input `{}` {}", p.name, p.type_text())
+}

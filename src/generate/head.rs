@@ -1,0 +1,113 @@
+//! The end of a decoder: the logits of the last position, and the token they favour.
+
+use std::collections::HashMap;
+use wgfc_compiler::{Diagnostic, Errors};
+use wgfc_ir::graph::Value;
+use wgfc_ir::op::Op;
+use wgfc_ir::{Border, Builder, DType, Dim, Graph, Poly, ReduceOp, ScalarNode};
+
+/// The output that holds the logits of the last position: `[…, vocabulary]`.
+pub const LOGITS: &str = "logits";
+/// The output that holds the position of the largest of them: i32, one element.
+pub const TOKEN: &str = "token";
+
+/// Makes [`LOGITS`] and [`TOKEN`] the only outputs of a decoder whose states have been introduced.
+pub fn replace_outputs(graph: &mut Graph) -> Result<(), Errors> {
+    let Some(logits) = logits(graph) else {
+        let outputs: Vec<String> =
+            graph.outputs.iter().map(|o| format!("`{}` {}", o.name, graph.ty(o.value))).collect();
+        return Err(Diagnostic::model(format!(
+            "no output holds the logits of the next token, which would be floats [1, positions, vocabulary]; there is: {}",
+            outputs.join(", ")
+        ))
+        .help("export the model with its head, as for text generation")
+        .into());
+    };
+    let (logits, token) = tail(graph, logits).map_err(Diagnostic::internal)?;
+    let border = |name: &str, value| Border { name: name.into(), value };
+    graph.outputs = vec![border(LOGITS, logits), border(TOKEN, token)];
+    graph.remove_dead();
+    Ok(())
+}
+
+fn logits(graph: &Graph) -> Option<Value> {
+    let fits = |o: &&Border| {
+        let ty = graph.ty(o.value);
+        let leading = ty.shape.len().saturating_sub(2);
+        ty.dtype.is_float()
+            && (2..=3).contains(&ty.shape.len())
+            && ty.shape.last().and_then(Dim::as_const).is_some_and(|n| n > 0)
+            && ty.shape.iter().take(leading).all(|d| d.is(1))
+    };
+    let named = graph.outputs.iter().filter(fits).find(|o| o.name.to_lowercase().contains("logits"));
+    Some(named.or_else(|| graph.outputs.iter().find(fits))?.value)
+}
+
+fn tail(graph: &mut Graph, logits: Value) -> Result<(Value, Value), String> {
+    let mut b = Builder::new(graph, "last position");
+    let axis = b.rank(logits).checked_sub(2).ok_or("logits without positions")?;
+    let positions = b.shape(logits)[axis].clone();
+    let last = if positions.is(1) {
+        logits
+    } else {
+        narrow(&mut b, logits, axis, &(&positions - &Dim::ONE), &mut HashMap::new())?
+    };
+    b.origin = vec!["argmax".into()];
+    let axis = b.rank(last) - 1;
+    let token = b.push(Op::ArgReduce { op: ReduceOp::Max, axis, last: false }, &[last])?;
+    let token = b.cast(token, DType::I32)?;
+    Ok((last, token))
+}
+
+type Seen = HashMap<(Value, usize), Value>;
+
+/// `v` at one position of an axis, which stays with extent 1. Elementwise operators, views that leave the
+/// axis alone, and the product behind them are made for that position only: a head for one token does not
+/// compute those of all the others.
+fn narrow(b: &mut Builder<'_>, v: Value, axis: usize, at: &Dim, seen: &mut Seen) -> Result<Value, String> {
+    if let Some(done) = seen.get(&(v, axis)) {
+        return Ok(*done);
+    }
+    let (op, inputs) = (b.graph.node(v.node).op.clone(), b.graph.node(v.node).inputs.clone());
+    let origin = std::mem::replace(&mut b.origin, b.graph.node(v.node).origin.clone());
+    let done = match op {
+        Op::Map { body, mut shape } if !body.nodes.iter().any(|n| matches!(n, ScalarNode::Index(_))) => {
+            let mut args = vec![];
+            for a in inputs {
+                let own = (axis + b.rank(a)).checked_sub(shape.len()).filter(|d| !b.shape(a)[*d].is(1));
+                args.push(match own {
+                    Some(d) => narrow(b, a, d, at, seen)?,
+                    None => a,
+                });
+            }
+            shape[axis] = Dim::ONE;
+            b.push(Op::Map { body, shape }, &args)?
+        }
+        Op::View { mut shape, index, fill: None } if kept(&index, axis).is_some() => {
+            let from = narrow(b, inputs[0], kept(&index, axis).unwrap_or(axis), at, seen)?;
+            shape[axis] = Dim::ONE;
+            b.view(from, shape, index)?
+        }
+        Op::Contract(c) => {
+            let label = c.out[axis];
+            let mut args = inputs;
+            for (arg, labels) in args.iter_mut().zip([&c.a, &c.b]) {
+                if let Some(d) = labels.iter().position(|l| *l == label) {
+                    *arg = b.slice(*arg, d, at, 1, &Dim::ONE)?;
+                }
+            }
+            b.push(Op::Contract(c), &args)?
+        }
+        _ => b.slice(v, axis, at, 1, &Dim::ONE)?,
+    };
+    b.origin = origin;
+    seen.insert((v, axis), done);
+    Ok(done)
+}
+
+/// The operand's axis that `axis` is, where nothing else reads it.
+fn kept(index: &[Poly], axis: usize) -> Option<usize> {
+    let mut readers = index.iter().enumerate().filter(|(_, p)| p.vars().contains(&axis));
+    let (d, p) = readers.next()?;
+    (p.as_var() == Some(axis) && readers.next().is_none()).then_some(d)
+}

@@ -1,0 +1,145 @@
+//! Which input of a decoder is which.
+
+use super::described;
+use crate::ports::{PortType, graph_ports};
+use crate::{Error, ModelFile, Options, Tensor};
+use wgfc_compiler::{Diagnostic, Errors};
+use wgfc_ir::{DType, Dim, Scalar};
+
+/// What an input is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Role {
+    /// Token ids, `[1, seq]`.
+    Ids,
+    /// The positions `past..past + seq`, `[1, seq]` or `[seq]`.
+    Positions,
+    /// Ones for all positions, `[1, past + seq]`.
+    Mask,
+    /// Zeros, `[1, seq]`: all tokens are of one segment.
+    Segments,
+}
+
+/// An input and what it is for.
+pub struct Input {
+    pub name: String,
+    dtype: DType,
+    rank: usize,
+    role: Role,
+}
+
+impl Input {
+    /// Its value when `ids` follow `past` others.
+    pub fn tensor(&self, ids: &[i64], past: usize) -> Tensor {
+        let n = ids.len();
+        let values: Vec<i64> = match self.role {
+            Role::Ids => ids.to_vec(),
+            Role::Positions => (past..past + n).map(|p| p as i64).collect(),
+            Role::Mask => vec![1; past + n],
+            Role::Segments => vec![0; n],
+        };
+        let mut shape = vec![1; self.rank.saturating_sub(1)];
+        shape.push(values.len());
+        if self.dtype == DType::I64 {
+            return Tensor::from_i64(shape, &values);
+        }
+        let values: Vec<Scalar> = values.into_iter().map(|v| Scalar::from_i64(self.dtype, v)).collect();
+        Tensor::from_scalars(self.dtype, shape, &values)
+    }
+}
+
+fn role(p: &PortType) -> Option<Role> {
+    let name = p.name.to_lowercase();
+    let rank = p.shape.len();
+    let row = rank == 1 || rank == 2 && p.shape[0].as_const().is_none_or(|b| b == 1);
+    let integer = matches!(p.dtype, DType::I64 | DType::I32);
+    match name.as_str() {
+        n if n.contains("mask") && rank == 2 && row && p.dtype != DType::F64 => Some(Role::Mask),
+        n if n.contains("position") && row && integer => Some(Role::Positions),
+        n if (n.contains("token_type") || n.contains("segment")) && row && integer => Some(Role::Segments),
+        n if (n.contains("input_id") || n.contains("token") || n == "ids" || n == "input")
+            && rank == 2
+            && row
+            && integer =>
+        {
+            Some(Role::Ids)
+        }
+        _ => None,
+    }
+}
+
+/// What the inputs are for. `states` says why those that carry the cache are still among them.
+pub fn inputs(ports: &[PortType], states: Option<&str>) -> Result<Vec<Input>, Vec<Diagnostic>> {
+    let mut found = vec![];
+    let mut strange = vec![];
+    for p in ports {
+        match role(p) {
+            Some(role) => {
+                found.push(Input { name: p.name.clone(), dtype: p.dtype, rank: p.shape.len(), role })
+            }
+            None => strange.push(p),
+        }
+    }
+    let help = "a decoder has token ids [1, seq], and may have position ids [1, seq], an attention mask [1, past + seq], and past keys and values that its outputs extend";
+    let because = states.map(|s| format!("; {s}")).unwrap_or_default();
+    let wrong = |m: String| {
+        Diagnostic::unsupported(format!("the model is no decoder that wgfc understands: {m}")).help(help)
+    };
+    let mut problems = vec![];
+    if let [first, rest @ ..] = strange.as_slice() {
+        let more = if rest.is_empty() { String::new() } else { format!(" (and {} more)", rest.len()) };
+        problems.push(wrong(format!("what {}{more} is for is not known{because}", described(first))));
+    }
+    match found.iter().filter(|i| i.role == Role::Ids).count() {
+        1 => {}
+        0 => problems.push(wrong("none of its inputs holds token ids".into())),
+        n => problems.push(wrong(format!("{n} of its inputs seem to hold token ids"))),
+    }
+    if problems.is_empty() { Ok(found) } else { Err(problems) }
+}
+
+/// The symbols of a decoder's shapes, where they are no numbers.
+pub struct Symbols {
+    /// Sequences at a time.
+    pub batch: Option<String>,
+    /// Tokens a run.
+    pub seq: Option<String>,
+}
+
+/// Finds them in the shape of the token ids.
+pub fn symbols(file: &ModelFile) -> Result<Symbols, Error> {
+    let plan = Options { graph_only: true, ..Options::default() };
+    // Shapes may depend on external data; then the weights are looked at too.
+    let graph = file.import(&plan).or_else(|_| file.import(&Options::default()))?.graph;
+    let ports = graph_ports(&graph, &graph.inputs);
+    let unsupported =
+        |d: Diagnostic| Error::Compile { path: Some(file.path().to_owned()), errors: Errors(vec![d]) };
+    let Some(ids) = ports.iter().find(|p| role(p) == Some(Role::Ids)) else {
+        let all: Vec<String> = ports.iter().map(described).collect();
+        return Err(unsupported(
+            Diagnostic::unsupported(format!(
+                "the model is no decoder that wgfc understands: none of its inputs holds token ids; there is {}",
+                if all.is_empty() { "none".to_owned() } else { all.join(", ") }
+            ))
+            .help("token ids are integers [1, seq] in an input called input_ids or alike"),
+        ));
+    };
+    let symbol = |d: &Dim| match (d.as_const(), d.symbols().into_iter().next()) {
+        (Some(1), _) => Ok(None),
+        (None, Some(s)) if *d == Dim::sym(&s) => Ok(Some(s.to_string())),
+        _ => Err(unsupported(
+            Diagnostic::unsupported(format!(
+                "the model takes {}: tokens cannot be given one at a time",
+                described(ids)
+            ))
+            .help("export it with a symbolic sequence length, or for one token a run"),
+        )),
+    };
+    match ids.shape.as_slice() {
+        [batch, seq] => {
+            let (batch, seq) = (symbol(batch)?, symbol(seq)?);
+            let seq = if seq == batch { None } else { seq };
+            Ok(Symbols { batch, seq })
+        }
+        _ => Err(Error::Internal("token ids of another rank".into())),
+    }
+}

@@ -1,0 +1,228 @@
+//! The files of a decoder: its model, its tokenizer, and what its publisher recommends.
+
+use crate::files::in_words;
+use crate::{Error, ModelFile};
+use std::path::{Path, PathBuf};
+use tokenizers::Tokenizer;
+use tokenizers::tokenizer::step_decode_stream;
+
+/// A decoder's files.
+pub struct Decoder {
+    model: ModelFile,
+    tokenizer: Option<Tokenizer>,
+    defaults: Defaults,
+    path: PathBuf,
+}
+
+/// What `generation_config.json` says.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Defaults {
+    /// Tokens that end a text.
+    pub stop: Vec<i64>,
+    /// Whether tokens are to be drawn, not the most likely one taken.
+    pub sample: bool,
+    /// See [`Sampling`](super::Sampling).
+    pub temperature: Option<f32>,
+    /// See [`Sampling`](super::Sampling); none when 0.
+    pub top_k: Option<usize>,
+    /// See [`Sampling`](super::Sampling).
+    pub top_p: Option<f32>,
+}
+
+impl Decoder {
+    /// Opens a folder with `model.onnx` (or one `.onnx` file of another name) and, where they are,
+    /// `tokenizer.json` and `generation_config.json`; or a model's file alone, which takes token ids.
+    ///
+    /// # Errors
+    /// No model or several in the folder; files that cannot be read or are not what they should be.
+    pub fn open(path: &Path) -> Result<Decoder, Error> {
+        if !path.is_dir() {
+            let model = ModelFile::open(path)?;
+            return Ok(Decoder {
+                model,
+                tokenizer: None,
+                defaults: Defaults::default(),
+                path: path.to_owned(),
+            });
+        }
+        let model = ModelFile::open(&model_in(path)?)?;
+        let beside = path.join("tokenizer.json");
+        let tokenizer = match read(&beside)? {
+            None => None,
+            Some(bytes) => Some(
+                Tokenizer::from_bytes(bytes)
+                    .map_err(|e| Error::file(&beside, format!("is no tokenizer: {e}")))?,
+            ),
+        };
+        let beside = path.join("generation_config.json");
+        let defaults = match read(&beside)? {
+            None => Defaults::default(),
+            Some(bytes) => Defaults::parse(&bytes).map_err(|e| Error::file(&beside, e))?,
+        };
+        Ok(Decoder { model, tokenizer, defaults, path: path.to_owned() })
+    }
+
+    /// Makes up all external weights; see [`ModelFile::with_random_weights`].
+    pub fn with_random_weights(self) -> Result<Decoder, Error> {
+        Ok(Decoder { model: self.model.with_random_weights()?, ..self })
+    }
+
+    /// The model.
+    pub fn model(&self) -> &ModelFile {
+        &self.model
+    }
+    /// What its publisher recommends.
+    pub fn defaults(&self) -> &Defaults {
+        &self.defaults
+    }
+    /// Whether there is a tokenizer.
+    pub fn has_tokenizer(&self) -> bool {
+        self.tokenizer.is_some()
+    }
+
+    fn tokenizer(&self) -> Result<&Tokenizer, Error> {
+        self.tokenizer.as_ref().ok_or_else(|| {
+            Error::file_help(
+                &self.path,
+                if self.path.is_dir() {
+                    "has no tokenizer.json, which text needs"
+                } else {
+                    "comes without a tokenizer, which text needs"
+                },
+                "give token ids (--tokens 1,2,3), or a folder with model.onnx and tokenizer.json",
+            )
+        })
+    }
+
+    /// The tokens of a text, with those that the tokenizer puts around it.
+    ///
+    /// # Errors
+    /// No tokenizer; a text that it refuses.
+    pub fn encode(&self, text: &str) -> Result<Vec<i64>, Error> {
+        let encoded = self.tokenizer()?.encode(text, true);
+        let encoded = encoded
+            .map_err(|e| Error::usage(format!("the tokenizer refuses the text: {e}"), "give another"))?;
+        Ok(encoded.get_ids().iter().map(|id| i64::from(*id)).collect())
+    }
+
+    /// The text of tokens, without special ones.
+    ///
+    /// # Errors
+    /// No tokenizer; tokens that it does not have.
+    pub fn decode(&self, tokens: &[i64]) -> Result<String, Error> {
+        let ids: Vec<u32> = tokens.iter().map(|t| id(*t)).collect::<Result<_, _>>()?;
+        self.tokenizer()?.decode(&ids, true).map_err(|e| undecodable(&e.to_string()))
+    }
+
+    /// The text of tokens that come one by one.
+    ///
+    /// # Errors
+    /// No tokenizer.
+    pub fn stream(&self) -> Result<TextStream<'_>, Error> {
+        Ok(TextStream { tokenizer: self.tokenizer()?, ids: vec![], prefix: String::new(), prefix_index: 0 })
+    }
+}
+
+fn id(token: i64) -> Result<u32, Error> {
+    u32::try_from(token).map_err(|_| undecodable(&format!("there is no token {token}")))
+}
+
+fn undecodable(why: &str) -> Error {
+    Error::usage(
+        format!("the tokenizer cannot make text of these tokens: {why}"),
+        "the tokenizer may be of another model; --tokens gives and takes token ids",
+    )
+}
+
+/// Text as its tokens arrive. A character may take several.
+pub struct TextStream<'d> {
+    tokenizer: &'d Tokenizer,
+    ids: Vec<u32>,
+    prefix: String,
+    prefix_index: usize,
+}
+
+impl TextStream<'_> {
+    /// What this token adds: nothing as long as a character is not complete.
+    pub fn push(&mut self, token: i64) -> Result<String, Error> {
+        let (ids, prefix, at) = (&mut self.ids, &mut self.prefix, &mut self.prefix_index);
+        let text = step_decode_stream(self.tokenizer, vec![id(token)?], true, ids, prefix, at);
+        Ok(text.map_err(|e| undecodable(&e.to_string()))?.unwrap_or_default())
+    }
+}
+
+impl Defaults {
+    fn parse(json: &[u8]) -> Result<Defaults, String> {
+        let v: serde_json::Value = serde_json::from_slice(json).map_err(|e| format!("is not JSON: {e}"))?;
+        let v = v.as_object().ok_or("is no JSON object")?;
+        let wrong = |key: &str, want: &str| {
+            format!("`{key}` is {}, not {want}", v.get(key).unwrap_or(&serde_json::Value::Null))
+        };
+        let given = |key: &str| v.get(key).filter(|x| !x.is_null());
+        let number = |key: &str| {
+            given(key).map(|x| x.as_f64().map(|f| f as f32).ok_or_else(|| wrong(key, "a number"))).transpose()
+        };
+        let stop = match given("eos_token_id") {
+            None => vec![],
+            Some(serde_json::Value::Array(ids)) => ids
+                .iter()
+                .map(serde_json::Value::as_i64)
+                .collect::<Option<_>>()
+                .ok_or_else(|| wrong("eos_token_id", "token ids"))?,
+            Some(one) => vec![one.as_i64().ok_or_else(|| wrong("eos_token_id", "a token id"))?],
+        };
+        let top_k =
+            given("top_k").map(|x| x.as_u64().ok_or_else(|| wrong("top_k", "a count"))).transpose()?;
+        Ok(Defaults {
+            stop,
+            sample: given("do_sample")
+                .map(|x| x.as_bool().ok_or_else(|| wrong("do_sample", "true or false")))
+                .transpose()?
+                .unwrap_or(false),
+            temperature: number("temperature")?,
+            top_k: top_k.and_then(|k| usize::try_from(k).ok()).filter(|k| *k > 0),
+            top_p: number("top_p")?,
+        })
+    }
+}
+
+/// The file's bytes, where there is one.
+fn read(path: &Path) -> Result<Option<Vec<u8>>, Error> {
+    match std::fs::read(path) {
+        Ok(bytes) => Ok(Some(bytes)),
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound => Ok(None),
+        Err(e) => Err(Error::file(path, in_words(&e))),
+    }
+}
+
+fn model_in(folder: &Path) -> Result<PathBuf, Error> {
+    for usual in ["model.onnx", "onnx/model.onnx"] {
+        if folder.join(usual).is_file() {
+            return Ok(folder.join(usual));
+        }
+    }
+    let entries = std::fs::read_dir(folder).map_err(|e| Error::file(folder, in_words(&e)))?;
+    let mut models: Vec<PathBuf> = entries
+        .filter_map(|e| Some(e.ok()?.path()))
+        .filter(|p| p.extension().is_some_and(|x| x == "onnx"))
+        .collect();
+    models.sort();
+    match models.as_slice() {
+        [one] => Ok(one.clone()),
+        [] if folder.join("plan.json").is_file() => Err(Error::file_help(
+            folder,
+            "is a compiled program",
+            "generation compiles the model itself: give the folder that holds model.onnx",
+        )),
+        [] => Err(Error::file_help(
+            folder,
+            "holds no model.onnx",
+            "give a folder with model.onnx, or a model's file",
+        )),
+        [first, ..] => Err(Error::file_help(
+            folder,
+            format!("holds {} models and none is called model.onnx", models.len()),
+            format!("give the file, as in {}", first.display()),
+        )),
+    }
+}

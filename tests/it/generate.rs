@@ -1,0 +1,257 @@
+//! Generated tokens: those of the evaluator, which computes all of the sequence anew for each.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use wgfc::generate::{Decoder, Generator, GeneratorOptions, Request, Sampling};
+use wgfc::runtime::AdapterChoice;
+use wgfc::runtime::testing::gpus;
+use wgfc::{Fusion, ModelFile, Options, Tensor};
+use wgfc_ir::Graph;
+
+fn decoder() -> Decoder {
+    Decoder::open(&Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/small/decoder/model.onnx")).unwrap()
+}
+
+fn options(fusion: Fusion, adapter: &str) -> GeneratorOptions {
+    GeneratorOptions { capacity: 40, fusion, adapter: adapter.parse::<AdapterChoice>().unwrap() }
+}
+
+/// A generator on each adapter there is.
+fn generators(fusion: Fusion) -> Vec<Generator> {
+    let names: Vec<String> = gpus().iter().map(|g| g.summary().name.clone()).collect();
+    names.iter().map(|n| Generator::new(&decoder(), &options(fusion, n)).unwrap()).collect()
+}
+
+/// The logits of the last position, without any cache.
+fn recomputed(graph: &Graph, ids: &[i64]) -> Vec<f32> {
+    let n = ids.len();
+    let positions: Vec<i64> = (0..n as i64).collect();
+    let mut given: BTreeMap<String, Tensor> = [
+        ("input_ids", Tensor::from_i64(vec![1, n], ids)),
+        ("attention_mask", Tensor::from_i64(vec![1, n], &vec![1; n])),
+        ("position_ids", Tensor::from_i64(vec![1, n], &positions)),
+    ]
+    .map(|(k, v)| (k.to_owned(), v))
+    .into();
+    for p in graph.inputs.iter().filter(|b| b.name.starts_with("past")) {
+        given.insert(p.name.to_string(), Tensor::from_f32(vec![1, 2, 0, 6], &[]));
+    }
+    let all = wgfc_ir::eval::evaluate(graph, &given).unwrap()[0].to_f32s().unwrap();
+    all[all.len() - 37..].to_vec()
+}
+
+fn greedy(prompt: &[i64], n: usize) -> Vec<i64> {
+    let file = ModelFile::open(decoder().model().path()).unwrap();
+    let graph = file.import(&Options::default()).unwrap().graph;
+    let mut ids = prompt.to_vec();
+    for _ in 0..n {
+        let logits = recomputed(&graph, &ids);
+        let mut best = 0;
+        for (i, l) in logits.iter().enumerate() {
+            if *l > logits[best] {
+                best = i;
+            }
+        }
+        ids.push(best as i64);
+    }
+    ids.split_off(prompt.len())
+}
+
+fn ask(n: usize) -> Request {
+    Request { max_new_tokens: n, ..Request::default() }
+}
+
+#[track_caller]
+fn tokens(g: &mut Generator, prompt: &[i64], request: &Request) -> Vec<i64> {
+    g.generate(prompt, request).unwrap().collect::<Result<_, _>>().unwrap()
+}
+
+#[test]
+fn greedy_tokens_are_those_of_a_full_recompute() {
+    for fusion in [Fusion::None, Fusion::Full] {
+        for mut g in generators(fusion) {
+            for prompt in [&[3, 1, 36, 0, 8][..], &[5], &[30, 30, 2]] {
+                g.reset().unwrap();
+                assert_eq!(tokens(&mut g, prompt, &ask(11)), greedy(prompt, 11), "{fusion:?}");
+                assert_eq!(g.len(), prompt.len() + 11);
+            }
+        }
+    }
+}
+
+#[test]
+fn a_prompt_continues_what_was_generated() {
+    for mut g in generators(Fusion::Full) {
+        let first = tokens(&mut g, &[3, 1, 36], &ask(4));
+        let mut so_far = vec![3, 1, 36];
+        so_far.extend(&first);
+        // An iterator that is left early has generated what it gave.
+        so_far.extend([9, 11]);
+        let part: Vec<i64> = g.generate(&[9, 11], &ask(5)).unwrap().take(2).map(Result::unwrap).collect();
+        assert_eq!(part, greedy(&so_far, 2));
+        so_far.extend(&part);
+        assert_eq!(g.len(), so_far.len());
+        assert_eq!(tokens(&mut g, &[], &ask(3)), greedy(&so_far, 3));
+        // A stop token is the last one.
+        g.reset().unwrap();
+        let all = greedy(&[3, 1, 36], 8);
+        let stop = all[3];
+        let end = all.iter().position(|t| *t == stop).unwrap() + 1;
+        assert_eq!(tokens(&mut g, &[3, 1, 36], &Request { stop: vec![stop], ..ask(8) }), all[..end]);
+    }
+}
+
+#[test]
+fn sampling_follows_its_seed_and_its_limits() {
+    let prompt = [3, 1, 36, 0, 8];
+    let want = greedy(&prompt, 8);
+    for mut g in generators(Fusion::Full) {
+        let mut draw = |sampling: Sampling| {
+            g.reset().unwrap();
+            tokens(&mut g, &prompt, &Request { sampling: Some(sampling), ..ask(8) })
+        };
+        let hot = Sampling { temperature: 5.0, seed: 1, ..Sampling::default() };
+        assert_eq!(draw(Sampling { top_k: Some(1), ..hot.clone() }), want);
+        assert_eq!(draw(Sampling { temperature: 1e-6, ..hot.clone() }), want);
+        assert_eq!(draw(hot.clone()), draw(hot.clone()));
+        assert_ne!(draw(hot.clone()), draw(Sampling { seed: 2, ..hot }));
+    }
+}
+
+#[test]
+fn what_cannot_be_generated_is_refused_and_changes_nothing() {
+    for mut g in generators(Fusion::Full) {
+        assert_eq!((g.vocabulary(), g.capacity()), (37, 40));
+        let first = tokens(&mut g, &[3, 1, 36], &ask(4));
+        let bad = Sampling { temperature: 0.0, top_k: Some(0), top_p: Some(0.0), seed: 0 };
+        for (prompt, request, say) in [
+            (&[37][..], ask(1), "token 37 is outside the model's vocabulary, which is 0 to 36"),
+            (&[1, -1, 99], ask(1), "token -1 (and 1 more)"),
+            (
+                &[1, 2],
+                ask(32),
+                "7 tokens so far, 2 of the prompt and 32 new ones are 41 positions, and the cache has room for 40",
+            ),
+            (&[1], ask(usize::MAX), "has room for 40"),
+            (&[1], Request { sampling: Some(bad), ..ask(1) }, "top-k is 0"),
+        ] {
+            let e = g.generate(prompt, &request).err().unwrap().to_string();
+            assert!(e.contains(say), "{e}");
+            assert_eq!(g.len(), 7);
+        }
+        let so_far: Vec<i64> = [3, 1, 36].into_iter().chain(first).collect();
+        assert_eq!(tokens(&mut g, &[], &ask(33)), greedy(&so_far, 33));
+        assert!(g.generate(&[], &ask(1)).is_err());
+        g.reset().unwrap();
+        assert!(g.generate(&[], &ask(1)).err().unwrap().to_string().contains("no tokens"));
+    }
+}
+
+/// A folder with the decoder, changed.
+fn edited(edit: impl FnOnce(&mut wgfc_compiler::import::onnx::ModelProto)) -> tempfile::TempDir {
+    use prost::Message;
+    let mut model = wgfc_compiler::import::decode(decoder().model().bytes()).unwrap();
+    edit(&mut model);
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::write(dir.path().join("model.onnx"), model.encode_to_vec()).unwrap();
+    dir
+}
+
+#[test]
+fn nan_logits_leave_the_cache_as_it_was() {
+    // The embedding of one token is not a number.
+    let dir = edited(|m| {
+        let g = m.graph.as_mut().unwrap();
+        let table =
+            g.initializer.iter_mut().find(|t| t.dims.first() == Some(&37) && t.dims.len() == 2).unwrap();
+        let width = usize::try_from(table.dims[1]).unwrap() * 4;
+        let mut bytes = table.raw_data.to_vec();
+        bytes[7 * width..8 * width].copy_from_slice(&f32::NAN.to_le_bytes().repeat(width / 4));
+        table.raw_data = bytes.into();
+    });
+    let decoder = Decoder::open(dir.path()).unwrap();
+    let sampled = Request { sampling: Some(Sampling { top_k: Some(1), ..Sampling::default() }), ..ask(3) };
+    for gpu in gpus() {
+        let mut g = Generator::new(&decoder, &options(Fusion::Full, &gpu.summary().name)).unwrap();
+        let start: Vec<i64> = g.generate(&[3, 1], &sampled).unwrap().take(1).map(Result::unwrap).collect();
+        let e = g.generate(&[4, 7, 5], &sampled).unwrap().next().unwrap().unwrap_err().to_string();
+        assert!(e.contains("not numbers (NaN)"), "{e}");
+        assert_eq!(g.len(), 3);
+        let so_far: Vec<i64> = [3, 1].into_iter().chain(start).collect();
+        assert!(!so_far.contains(&7));
+        let want: Vec<i64> = greedy(&so_far, 3).into_iter().take_while(|t| *t != 7).collect();
+        let got: Vec<i64> =
+            g.generate(&[], &sampled).unwrap().map_while(Result::ok).take(want.len()).collect();
+        assert_eq!(got, want);
+    }
+}
+
+#[test]
+fn models_that_are_no_decoders_are_explained() {
+    let Some(gpu) = gpus().first() else { return };
+    let options = options(Fusion::Full, &gpu.summary().name);
+    let refused = |dir: &Path, say: &[&str]| {
+        let e = Generator::new(&Decoder::open(dir).unwrap(), &options).err().unwrap();
+        for s in say {
+            assert!(e.to_string().contains(s), "`{s}` is not in {e}");
+        }
+    };
+    let small = Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/small");
+    refused(&small.join("mlp"), &["none of its inputs holds token ids", "input `x` f32[batch, 13]"]);
+    // An input of no known name.
+    let renamed = |from: &'static str, to: &'static str| {
+        edited(move |m| {
+            let g = m.graph.as_mut().unwrap();
+            g.input.iter_mut().filter(|i| i.name == from).for_each(|i| i.name = to.into());
+            for n in g.node.iter_mut().flat_map(|n| &mut n.input).filter(|n| *n == from) {
+                *n = to.into();
+            }
+        })
+    };
+    let d = renamed("position_ids", "whence");
+    refused(d.path(), &["what input `whence` i64[1, seq] is for is not known", "position ids"]);
+    // No cache comes out.
+    let d = edited(|m| m.graph.as_mut().unwrap().output.truncate(1));
+    refused(d.path(), &["past_key_values.0.key", "(and 3 more) is for is not known", "no state was found"]);
+    // No logits come out.
+    let d = edited(|m| drop(m.graph.as_mut().unwrap().output.remove(0)));
+    refused(d.path(), &["no output holds the logits"]);
+}
+
+#[test]
+fn text_comes_in_and_goes_out_with_a_tokenizer() {
+    let dir = edited(|_| {});
+    let words: BTreeMap<String, usize> = (0..37).map(|i| (format!("w{i}"), i)).collect();
+    let tokenizer = serde_json::json!({
+        "version": "1.0", "truncation": null, "padding": null, "added_tokens": [], "normalizer": null,
+        "pre_tokenizer": { "type": "WhitespaceSplit" }, "post_processor": null, "decoder": null,
+        "model": { "type": "WordLevel", "vocab": words, "unk_token": "w0" },
+    });
+    std::fs::write(dir.path().join("tokenizer.json"), tokenizer.to_string()).unwrap();
+    std::fs::write(
+        dir.path().join("generation_config.json"),
+        r#"{"eos_token_id": [36, 35], "do_sample": true, "top_k": 7}"#,
+    )
+    .unwrap();
+    let decoder = Decoder::open(dir.path()).unwrap();
+    assert_eq!(decoder.defaults().stop, [36, 35]);
+    assert_eq!((decoder.defaults().sample, decoder.defaults().top_k), (true, Some(7)));
+    assert_eq!(decoder.encode("w3 w1 nonsense w8").unwrap(), [3, 1, 0, 8]);
+    assert_eq!(decoder.decode(&[3, 1, 36]).unwrap(), "w3 w1 w36");
+    let mut stream = decoder.stream().unwrap();
+    let pieces: String = [3, 1, 36].iter().map(|t| stream.push(*t).unwrap()).collect();
+    assert_eq!(pieces, "w3 w1 w36");
+    let plain = self::decoder();
+    assert!(plain.encode("w3").unwrap_err().to_string().contains("without a tokenizer"));
+    for (file, text, say) in [
+        ("generation_config.json", r#"{"eos_token_id": "x"}"#, "`eos_token_id` is \"x\", not a token id"),
+        ("generation_config.json", "[", "is not JSON"),
+        ("tokenizer.json", "{}", "is no tokenizer"),
+    ] {
+        let whole = std::fs::read(dir.path().join(file)).unwrap();
+        std::fs::write(dir.path().join(file), text).unwrap();
+        let e = Decoder::open(dir.path()).err().unwrap().to_string();
+        assert!(e.contains(say) && e.contains(file), "{e}");
+        std::fs::write(dir.path().join(file), whole).unwrap();
+    }
+}
