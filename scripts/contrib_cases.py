@@ -45,7 +45,8 @@ def integers(name, low, high, *shape, dtype=np.int64):
 def case(name, op, inputs, outputs=1, dims=None, domain=MICROSOFT, opset=20, like=None, **attributes):
     """One node. `inputs` are arrays, in order: one wrapped in a list is a constant, None is left out.
     `dims` gives names to extents of inputs: position to a list. ONNX Runtime computes with the inputs
-    `like`, where they are given: the same in a form that it knows."""
+    `like`, where they are given: the same in a form that it knows. `op` may be a list of nodes, which
+    read x0, x1, … and write y0, y1, …."""
     outputs = range(outputs) if isinstance(outputs, int) else outputs
     CASES.append((name, op, inputs, outputs, dims or {}, domain, opset, like, attributes))
 
@@ -69,9 +70,9 @@ def build(op, inputs, outputs, dims, domain, opset, attributes):
             graph_inputs.append(
                 helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(value.dtype), shape))
     made = [f"y{i}" if i in outputs else "" for i in range(max(outputs) + 1)]
-    node = helper.make_node(op, names, made, name=op, domain=domain, **attributes)
+    nodes = op if isinstance(op, list) else [helper.make_node(op, names, made, name=op, domain=domain, **attributes)]
     declared = [onnx.ValueInfoProto(name=y) for y in made if y]
-    graph = helper.make_graph([node], "g", graph_inputs, declared, constants)
+    graph = helper.make_graph(nodes, "g", graph_inputs, declared, constants)
     imports = [helper.make_opsetid("", opset)]
     if domain:
         imports.append(helper.make_opsetid(domain, 1))
@@ -132,7 +133,8 @@ def main(folder):
             for i, array in enumerate(arrays):
                 (data / f"{kind}_{i}.pb").write_bytes(numpy_helper.from_array(array).SerializeToString())
         rtol, atol = TOLERANCE[F16 if any(v.dtype == F16 for v in values) else F32]
-        lines.append(f"contrib/{name}\t{rtol}\t{atol}\t{domain + '.' if domain else ''}{op}\n")
+        used = {f"{n.domain}.{n.op_type}" if n.domain else n.op_type for n in model.graph.node}
+        lines.append(f"contrib/{name}\t{rtol}\t{atol}\t{','.join(sorted(used))}\n")
     (folder / "contrib.tsv").write_text("".join(sorted(lines)))
     stamp.write_text(VERSION)
     print(f"{len(lines)} cases in {folder / 'contrib.tsv'}, {refused} refused")
@@ -340,6 +342,7 @@ def group_query():
         make("grows" + t, 1, 1, 5, 6, rotary=True, dims=grows, dtype=dtype)
         make("grows_packed" + t, 1, 1, 5, 6, packed=True, rotary=True, dims={3: grows[3], 4: grows[4]}, dtype=dtype)
         make("ragged" + t, 3, 1, 9, 10, [10, 4, 7], rotary=True, dims=ragged, dtype=dtype)
+    make("ragged_prompt", 3, 5, 0, 5, [5, 5, 5], rotary=True, dims=ragged)
     make("grows_chunk", 1, 3, 5, 8, rotary=True, dims=grows)
     make("appended", 1, 1, 5, 6, rotary=True, constant_total=True)
     make("appended_batch", 3, 1, 5, 6, rotary=True, constant_total=True)
@@ -361,6 +364,71 @@ def group_query():
     make("not_causal", 2, 5, None, 5, causal=0)
 
 
+def decoder():
+    """Two layers of a decoder as exporters write it: four-bit weights, a cache, lengths from a mask."""
+    n, m, h, ffn, vocabulary = 4, 2, 16, 96, 61
+    hidden = n * h
+
+    def make(name, b, past, seq, lengths=None, dtype=F32, batch=1):
+        nodes, inputs = [], []
+
+        def put(value, constant=True):
+            inputs.append([value] if constant else value)
+            return f"x{len(inputs) - 1}"
+
+        def node(op, values, made=1, domain=MICROSOFT, outputs=None, **attributes):
+            outputs = outputs or [f"n{len(nodes)}_{i}" for i in range(made)]
+            nodes.append(helper.make_node(op, values, outputs, name=f"{op}_{len(nodes)}", domain=domain, **attributes))
+            return outputs[0] if made == 1 else outputs
+
+        def product(x, rows, columns):
+            tag = f"{name}{len(nodes)}"
+            weight = integers(tag + "w", 0, 256, rows, columns // 32, 16, dtype=np.uint8)
+            scales = np.abs(numbers(tag + "s", rows, columns // 32, scale=0.02, dtype=dtype)) + dtype(0.01)
+            return node("MatMulNBits", [x, put(weight), put(scales)], bits=4, block_size=32, K=columns, N=rows)
+
+        def gain():
+            return put(numbers(f"{name}{len(nodes)}g", hidden, scale=0.1, dtype=dtype) + dtype(1))
+
+        total = past + seq
+        lengths = lengths or [total] * b
+        ids = put(integers(name + "ids", 0, vocabulary, b, seq), False)
+        mask = put((np.arange(total)[None, :] < np.array(lengths)[:, None]).astype(np.int64), False)
+        caches = [[put(numbers(f"{name}{l}{t}", b, m, past, h, dtype=dtype), False) for t in "kv"] for l in range(2)]
+        dims = {i: [batch, m, "past", h] for i in range(2, 6)} | {0: [batch, "seq"], 1: [batch, "total"]}
+        count = node("ReduceSum", [mask, put(np.array([1]))], domain="", keepdims=0)
+        last = node("Cast", [node("Sub", [count, put(np.array(1))], domain="")], domain="", to=TensorProto.INT32)
+        extent = node("Gather", [node("Shape", [mask], domain=""), put(np.array(1))], domain="", axis=0)
+        extent = node("Cast", [extent], domain="", to=TensorProto.INT32)
+        tables = [put(t) for t in angles(40, h // 2, dtype)]
+        x = node("Gather", [put(numbers(name + "table", vocabulary, hidden, dtype=dtype)), ids], domain="", axis=0)
+        y = node("SimplifiedLayerNormalization", [x, gain()], domain="", epsilon=1e-5)
+        for layer, cache in enumerate(caches):
+            qkv = product(y, (n + 2 * m) * h, hidden)
+            made = [f"attention{layer}", f"y{1 + 2 * layer}", f"y{2 + 2 * layer}"]
+            node("GroupQueryAttention", [qkv, "", "", *cache, last, extent, *tables], 3, outputs=made, num_heads=n, kv_num_heads=m,
+                 do_rotary=1)
+            z = product(made[0], hidden, n * h)
+            y, _, _, x = skip(node, [x, z, gain()])
+            gate, up = product(y, ffn, hidden), product(y, ffn, hidden)
+            gate = node("Mul", [gate, node("Sigmoid", [gate], domain="")], domain="")
+            z = product(node("Mul", [gate, up], domain=""), hidden, ffn)
+            y, _, _, x = skip(node, [x, z, gain()])
+        head = put(numbers(name + "head", hidden, vocabulary, scale=0.125, dtype=dtype))
+        node("MatMul", [y, head], domain="", outputs=["y0"])
+        case("decoder_" + name, nodes, inputs, 5, dims)
+
+    def skip(node, values):
+        made = [f"{values[1]}_normal", "", "", f"{values[1]}_sum"]
+        return node("SkipSimplifiedLayerNormalization", values, 4, outputs=made, epsilon=1e-5)
+
+    make("step", 1, 5, 1)
+    make("prompt", 1, 0, 7)
+    make("chunk", 1, 9, 3)
+    make("step_f16", 1, 5, 1, dtype=F16)
+    make("batch", 3, 9, 1, [10, 4, 7], batch="batch")
+
+
 if __name__ == "__main__":
     matmul_nbits()
     gather_block_quantized()
@@ -368,4 +436,5 @@ if __name__ == "__main__":
     rotary()
     multi_head()
     group_query()
+    decoder()
     main(Path(sys.argv[1] if len(sys.argv) > 1 else "target/conformance"))

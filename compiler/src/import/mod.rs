@@ -4,6 +4,8 @@
 //! an operator sees of its node. `docs/adding-an-operator.md` says how to add one.
 
 pub mod cx;
+#[cfg(test)]
+mod decoder_tests;
 mod dims;
 #[cfg(test)]
 mod error_tests;

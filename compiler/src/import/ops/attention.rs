@@ -166,7 +166,10 @@ fn multi_head(cx: &mut Cx) -> Lowered {
     if [q, k, v].iter().any(|x| cx.rank(*x) != 4 || !cx.shape(*x)[1].is(n)) {
         return Err(OpError::model(format!("its operands do not have {n} heads")).attribute("num_heads"));
     }
-    if let Some(bias) = cx.opt(3) {
+    if cx.opt(3).is_some() {
+        let bias = cx.input_of_rank(3, 1)?;
+        let all = [q, k, v].iter().fold(Dim::ZERO, |sum, x| sum + &cx.shape(*x)[3] * n);
+        let bias = as_shape(cx, bias, &[all])?;
         let mut start = Dim::ZERO;
         for x in [&mut q, &mut k, &mut v] {
             let d = cx.shape(*x)[3].clone();

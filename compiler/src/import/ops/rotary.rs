@@ -65,6 +65,10 @@ pub(super) fn rotate(cx: &mut Cx, x: Value, cos: Value, sin: Value, interleaved:
 
 /// Rows of a table `[positions, r]` at `[batch, s]`, as `[batch, 1, s, r]`.
 pub(super) fn rows(cx: &mut Cx, table: Value, at: Value) -> Result {
+    if cx.rank(table) != 2 || cx.rank(at) != 2 {
+        let e = format!("needs a table and positions of rank 2, got {} and {}", cx.ty(table), cx.ty(at));
+        return Err(OpError::model(e));
+    }
     let rows = cx.take(table, at, 0)?;
     Ok(cx.unsqueeze(rows, &[1])?)
 }
