@@ -418,7 +418,7 @@ fn profiles_and_measures_are_plausible() {
             assert!(c.wall_ns.low <= c.wall_ns.median && c.wall_ns.median <= c.wall_ns.high, "{c:?}");
             assert_eq!(c.gpu_ns.is_some(), gpu.profile().timestamps);
         }
-        assert!(o.overstatement().unwrap() > 1.0);
+        assert!(o.overstatement().unwrap() > 0.0);
         assert!(m.copy_bytes_per_second > 1e7 && m.dispatch_ns > 100.0 && m.round_trip_ns > m.dispatch_ns);
     });
 }

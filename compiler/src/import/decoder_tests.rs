@@ -99,8 +99,10 @@ fn what_is_left_out_is_refused_by_name() {
     }
 }
 
-/// Operands of one operator that fit, and its attributes.
-fn that_fit() -> Vec<(&'static str, &'static str, Vec<(DType, &'static str)>, NodeProto)> {
+/// An operator, its domain, operands that fit, and its attributes.
+type Fit = (&'static str, &'static str, Vec<(DType, &'static str)>, NodeProto);
+
+fn that_fit() -> Vec<Fit> {
     let heads = || attributes().int("num_heads", 4).int("kv_num_heads", 2).int("q_num_heads", 4);
     let (q, k, past) = ((F32, "2 s 64"), (F32, "2 s 32"), (F32, "2 2 p 16"));
     let (table, ids, gain) = ((F32, "20 8"), (I64, "2 s"), (F32, "64"));
