@@ -117,7 +117,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         );
         session.set_symbol("past", past as i64)?;
         let p = session.profile_blocking(&inputs(token, past), 10)?;
-        let ms = |ns: Option<f64>| ns.map_or("-".into(), |n| format!("{:.3}", n / 1e6));
+        let ms = |e: Option<Estimate>| e.map_or("-".into(), |e| format!("{:.3}", e.median / 1e6));
         println!(
             "  gpu {} record {} submit {} wall {} round trip {} ms",
             ms(p.gpu_ns),
@@ -130,7 +130,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             let mut f = std::fs::File::create(format!("{csv}.{past}.csv"))?;
             writeln!(f, "kernel,workgroups,us,gbytes_per_s,problem")?;
             for (d, k) in p.dispatches.iter().zip(&kernels.kernels) {
-                let us = d.gpu_ns.unwrap_or(0.0) / 1e3;
+                let us = d.gpu_ns.map_or(0.0, |e| e.median) / 1e3;
                 let rate = if us > 0.0 { d.bytes as f64 / us / 1e3 } else { 0.0 };
                 let w = d.workgroups;
                 writeln!(f, "{},{}x{}x{},{us:.2},{rate:.0},\"{}\"", d.kernel, w[0], w[1], w[2], k.family)?;
