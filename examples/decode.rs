@@ -10,7 +10,7 @@ use wgfc::compiler::options::States;
 use wgfc::ir::build::Builder;
 use wgfc::ir::program::Stats;
 use wgfc::ir::{Graph, Op, ReduceOp};
-use wgfc::runtime::{AdapterChoice, Gpu, Session};
+use wgfc::runtime::{AdapterChoice, Estimate, Gpu, Session};
 use wgfc::{DType, Fusion, ModelFile, Options, Tensor};
 
 /// Replaces the first output, logits `[…, vocabulary]`, by the position of the largest of each row.
