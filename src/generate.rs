@@ -36,8 +36,6 @@ use wgfc_ir::Graph;
 use wgfc_runtime::session::Value;
 use wgfc_runtime::{AdapterChoice, Gpu, Session};
 
-/// Tokens of a prompt that go through the model at once.
-const CHUNK: usize = 512;
 /// The stack of the thread that compiles one of the two programs.
 const STACK: usize = 64 << 20;
 
@@ -46,6 +44,9 @@ const STACK: usize = 64 << 20;
 pub struct GeneratorOptions {
     /// Positions that the cache has room for: prompts and generated tokens together.
     pub capacity: usize,
+    /// Tokens of a prompt that go through the model at once, at least one: what runs at once needs
+    /// memory, what does not takes longer.
+    pub prompt_chunk: usize,
     /// How much is fused.
     pub fusion: Fusion,
     /// Which adapter.
@@ -53,9 +54,14 @@ pub struct GeneratorOptions {
 }
 
 impl Default for GeneratorOptions {
-    /// 2048 positions, on what `WGFC_ADAPTER` says or the best adapter.
+    /// 2048 positions, 512 tokens at once, on what `WGFC_ADAPTER` says or the best adapter.
     fn default() -> GeneratorOptions {
-        GeneratorOptions { capacity: 2048, fusion: Fusion::default(), adapter: AdapterChoice::from_env() }
+        GeneratorOptions {
+            capacity: 2048,
+            prompt_chunk: 512,
+            fusion: Fusion::default(),
+            adapter: AdapterChoice::from_env(),
+        }
     }
 }
 
@@ -64,7 +70,8 @@ impl Default for GeneratorOptions {
 pub struct Request {
     /// At most this many tokens.
     pub max_new_tokens: usize,
-    /// How the next token is chosen; `None` is greedy: the most likely one, the first of equals.
+    /// How the next token is chosen; `None` is greedy: the most likely one, the first of equals. The
+    /// device chooses it then, and logits that are not numbers go unnoticed.
     pub sampling: Option<Sampling>,
     /// Generation ends after one of these.
     pub stop: Vec<i64>,
@@ -79,6 +86,7 @@ pub struct Generator {
     inputs: Vec<Input>,
     vocabulary: usize,
     capacity: usize,
+    chunk: usize,
     /// The token that was generated last: the model has not seen it yet.
     pending: Option<i64>,
     warnings: Vec<String>,
@@ -141,6 +149,7 @@ impl Generator {
             inputs: roles::inputs(&ports, None).map_err(|problems| Error::from(Errors(problems)))?,
             vocabulary: vocabulary.ok_or_else(|| Error::Internal("a vocabulary without a size".into()))?,
             capacity: options.capacity,
+            chunk: if prefill.is_some() { options.prompt_chunk.max(1) } else { 1 },
             pending: None,
             warnings: short.stats.warnings.clone(),
             prefill,
@@ -265,8 +274,7 @@ impl Generator {
     }
 
     fn next_token(&mut self, feed: &[i64], sampler: Option<&mut Sampler>) -> Result<i64, Error> {
-        let chunk = if self.prefill.is_some() { CHUNK } else { 1 };
-        let mut chunks = feed.chunks(chunk).peekable();
+        let mut chunks = feed.chunks(self.chunk).peekable();
         let wanted = if sampler.is_some() { head::LOGITS } else { head::TOKEN };
         let mut out = None;
         while let Some(ids) = chunks.next() {

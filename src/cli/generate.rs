@@ -34,6 +34,7 @@ pub fn main(a: &GenerateArgs, t: &Terminal) -> Result<(), Error> {
         capacity: a.capacity.unwrap_or_else(|| need.checked_next_multiple_of(STEP).unwrap_or(need)),
         fusion: a.fusion.level(),
         adapter: choice(a.adapter.adapter.as_deref()),
+        ..GeneratorOptions::default()
     };
     let mut generator = {
         let _progress = t.spinner(format!("compiling {}", shown(&a.model)));

@@ -13,7 +13,8 @@ fn decoder() -> Decoder {
 }
 
 fn options(fusion: Fusion, adapter: &str) -> GeneratorOptions {
-    GeneratorOptions { capacity: 40, fusion, adapter: adapter.parse::<AdapterChoice>().unwrap() }
+    let adapter = adapter.parse::<AdapterChoice>().unwrap();
+    GeneratorOptions { capacity: 40, prompt_chunk: 4, fusion, adapter }
 }
 
 /// A generator on each adapter there is.
@@ -184,6 +185,32 @@ fn nan_logits_leave_the_cache_as_it_was() {
             g.generate(&[], &sampled).unwrap().map_while(Result::ok).take(want.len()).collect();
         assert_eq!(got, want);
     }
+}
+
+#[test]
+fn a_model_for_one_token_a_run_takes_prompts_too() {
+    use wgfc_compiler::import::onnx::{DimensionValue, TypeValue};
+    let dir = edited(|m| {
+        for v in &mut m.graph.as_mut().unwrap().input {
+            let Some(TypeValue::Tensor(t)) = v.r#type.as_mut().and_then(|t| t.value.as_mut()) else {
+                continue;
+            };
+            for d in &mut t.shape.as_mut().unwrap().dim {
+                match &d.value {
+                    Some(DimensionValue::Param(p)) if p == "seq" => d.value = Some(DimensionValue::Value(1)),
+                    Some(DimensionValue::Param(p)) if p == "past + seq" => {
+                        d.value = Some(DimensionValue::Param("past + 1".into()));
+                    }
+                    _ => {}
+                }
+            }
+        }
+    });
+    let Some(gpu) = gpus().first() else { return };
+    let decoder = Decoder::open(dir.path()).unwrap();
+    let mut g = Generator::new(&decoder, &options(Fusion::Full, &gpu.summary().name)).unwrap();
+    assert!(g.prompt_session().is_none());
+    assert_eq!(tokens(&mut g, &[3, 1, 36, 0, 8], &ask(6)), greedy(&[3, 1, 36, 0, 8], 6));
 }
 
 #[test]
