@@ -389,31 +389,38 @@ impl Gpu {
     pub async fn wait(&self) -> Result<(), RunError> {
         let (tx, rx) = wait::channel();
         self.0.queue.on_submitted_work_done(move || tx.send(()));
-        self.drive()?;
+        self.drive(None)?;
         rx.await;
         self.health()
     }
 
     /// Natively callbacks only come from polling; a browser calls them by itself.
-    fn drive(&self) -> Result<(), RunError> {
+    /// Waits for everything up to a submission, or for all of it.
+    fn drive(&self, up_to: Option<wgpu::SubmissionIndex>) -> Result<(), RunError> {
+        #[cfg(target_arch = "wasm32")]
+        let _ = up_to;
         #[cfg(not(target_arch = "wasm32"))]
-        if let Err(e) = self.0.device.poll(wgpu::PollType::wait_indefinitely()) {
+        if let Err(e) =
+            self.0.device.poll(wgpu::PollType::Wait { submission_index: up_to, timeout: None })
+        {
             self.health()?;
             return Err(RunError::DeviceLost(e.to_string()));
         }
         Ok(())
     }
 
-    /// Maps the first `bytes` bytes of a `MAP_READ` buffer, gives them to `f`, and unmaps it.
+    /// Maps the first `bytes` bytes of a `MAP_READ` buffer that submission `written` (or an earlier one)
+    /// writes, gives them to `f`, and unmaps it.
     pub(crate) async fn map_read<T>(
         &self,
         buffer: &wgpu::Buffer,
         bytes: u64,
+        written: Option<wgpu::SubmissionIndex>,
         f: impl FnOnce(&[u8]) -> T,
     ) -> Result<T, RunError> {
         let (tx, rx) = wait::channel();
         buffer.map_async(wgpu::MapMode::Read, ..bytes, move |r| tx.send(r));
-        self.drive()?;
+        self.drive(written)?;
         let failed = |message: String| RunError::Gpu { what: "reading results".to_owned(), message };
         match rx.await {
             Some(Ok(())) => {}

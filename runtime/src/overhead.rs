@@ -219,7 +219,7 @@ pub async fn measure(gpu: &Gpu, iterations: usize) -> Result<Overhead, RunError>
     })
     .await?;
     let numbers: Vec<f32> = gpu
-        .map_read(&mapped, bytes, |b| {
+        .map_read(&mapped, bytes, None, |b| {
             b.chunks_exact(4).map(|c| f32::from_le_bytes(c.try_into().unwrap_or_default())).collect()
         })
         .await?;

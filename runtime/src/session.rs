@@ -148,6 +148,34 @@ pub struct Session {
     symbols: BTreeMap<String, i64>,
 }
 
+/// A run that was started: see [`Session::start`].
+#[derive(Debug)]
+pub struct Started {
+    gpu: Gpu,
+    outputs: Vec<(String, DeviceTensor)>,
+    ranges: Vec<std::ops::Range<u64>>,
+    staging: wgpu::Buffer,
+    sent: wgpu::SubmissionIndex,
+}
+
+impl Started {
+    /// An output on the device, to be an input of what is started next.
+    pub fn output(&self, name: &str) -> Option<&DeviceTensor> {
+        self.outputs.iter().find_map(|(n, t)| (n == name).then_some(t))
+    }
+
+    /// Waits for this run (not for later ones) and returns its outputs on the host.
+    pub async fn read(self) -> Result<Vec<(String, Tensor)>, RunError> {
+        Ok(self.collect().await?.0)
+    }
+
+    async fn collect(self) -> Result<(Vec<(String, Tensor)>, wgpu::Buffer), RunError> {
+        let read: Vec<DeviceTensor> = self.outputs.iter().map(|(_, t)| t.clone()).collect();
+        let values = tensor::collect(&self.gpu, &read, &self.ranges, &self.staging, self.sent).await?;
+        Ok((self.outputs.into_iter().map(|(n, _)| n).zip(values).collect(), self.staging))
+    }
+}
+
 impl Session {
     /// Checks the program, compiles its kernels and uploads its weights.
     ///
@@ -350,6 +378,30 @@ impl Session {
         inputs: &[(&str, Value)],
         outputs: Option<&[&str]>,
     ) -> Result<Ran, RunError> {
+        let (started, lengths) = self.start_once(inputs, outputs).await?;
+        let (values, staging) = started.collect().await?;
+        self.staging = Some(staging);
+        Ok((values, lengths))
+    }
+
+    /// Starts a run and the transfer of the outputs named (all without names) to the host. What is
+    /// started next runs after it, whether the results were read or not: a loop can start the next run
+    /// with this one's outputs before it reads them.
+    pub async fn start(
+        &mut self,
+        inputs: &[(&str, Value)],
+        outputs: Option<&[&str]>,
+    ) -> Result<Started, RunError> {
+        let (started, lengths) = self.start_once(inputs, outputs).await?;
+        self.advance(&lengths);
+        Ok(started)
+    }
+
+    async fn start_once(
+        &mut self,
+        inputs: &[(&str, Value)],
+        outputs: Option<&[&str]>,
+    ) -> Result<(Started, Vec<(String, i64)>), RunError> {
         let wanted: Vec<usize> = match outputs {
             None => (0..self.program.outputs.len()).collect(),
             Some(names) => {
@@ -364,15 +416,16 @@ impl Session {
         };
         let ready = self.prepare(inputs).await?;
         let gpu = self.gpu.clone();
-        let read: Vec<DeviceTensor> = wanted.iter().map(|i| ready.outputs[*i].clone()).collect();
+        let outputs: Vec<(String, DeviceTensor)> = wanted
+            .iter()
+            .map(|i| (self.program.outputs[*i].name.clone(), ready.outputs[*i].clone()))
+            .collect();
+        let read: Vec<DeviceTensor> = outputs.iter().map(|(_, t)| t.clone()).collect();
         let mut encoder = gpu.device().create_command_encoder(&Default::default());
         self.record(&ready.plan, &mut encoder);
         let (ranges, staging) = tensor::copy_out(&gpu, &read, self.staging.take(), &mut encoder).await?;
-        gpu.scoped("running the plan", || gpu.queue().submit([encoder.finish()])).await?;
-        let values = tensor::collect(&gpu, &read, &ranges, &staging).await?;
-        self.staging = Some(staging);
-        let name = |i: usize| self.program.outputs[i].name.clone();
-        Ok((wanted.into_iter().map(name).zip(values).collect(), ready.lengths))
+        let sent = gpu.scoped("running the plan", || gpu.queue().submit([encoder.finish()])).await?;
+        Ok((Started { gpu, outputs, ranges, staging, sent }, ready.lengths))
     }
 
     /// Runs and leaves the outputs on the device. Nothing is waited for: reading an output, or using it

@@ -88,8 +88,8 @@ pub(crate) async fn read_all(
 ) -> Result<Vec<Tensor>, RunError> {
     let mut encoder = gpu.device().create_command_encoder(&Default::default());
     let (ranges, buffer) = copy_out(gpu, tensors, staging.take(), &mut encoder).await?;
-    gpu.scoped("reading results", || gpu.queue().submit([encoder.finish()])).await?;
-    let out = collect(gpu, tensors, &ranges, &buffer).await?;
+    let sent = gpu.scoped("reading results", || gpu.queue().submit([encoder.finish()])).await?;
+    let out = collect(gpu, tensors, &ranges, &buffer, sent).await?;
     *staging = Some(buffer);
     Ok(out)
 }
@@ -125,16 +125,17 @@ pub(crate) async fn copy_out(
     Ok((ranges, buffer))
 }
 
-/// Waits for the transfer buffer and takes the tensors out of it.
+/// Waits for submission `sent`, which fills the transfer buffer, and takes the tensors out of it.
 pub(crate) async fn collect(
     gpu: &Gpu,
     tensors: &[DeviceTensor],
     ranges: &[std::ops::Range<u64>],
     buffer: &wgpu::Buffer,
+    sent: wgpu::SubmissionIndex,
 ) -> Result<Vec<Tensor>, RunError> {
     let end = ranges.last().map_or(16, |r| r.end.next_multiple_of(16));
     let bad = |message: String| RunError::Gpu { what: "reading results".to_owned(), message };
-    gpu.map_read(buffer, end, |all| {
+    gpu.map_read(buffer, end, Some(sent), |all| {
         tensors
             .iter()
             .zip(ranges)
