@@ -16,6 +16,7 @@ fn main() {
     };
     let mut options = Options { fusion, graph_only: true, ..Options::default() };
     options.profile.max_binding_bytes = 1 << 31;
+    options.profile.max_storage_buffers = 16;
     for (name, value) in args.iter().skip(4).filter_map(|a| a.split_once('=')) {
         let value: i64 = value.parse().expect("a number");
         if name == "capacity" {
