@@ -400,9 +400,7 @@ impl Gpu {
         #[cfg(target_arch = "wasm32")]
         let _ = up_to;
         #[cfg(not(target_arch = "wasm32"))]
-        if let Err(e) =
-            self.0.device.poll(wgpu::PollType::Wait { submission_index: up_to, timeout: None })
-        {
+        if let Err(e) = self.0.device.poll(wgpu::PollType::Wait { submission_index: up_to, timeout: None }) {
             self.health()?;
             return Err(RunError::DeviceLost(e.to_string()));
         }

@@ -200,8 +200,8 @@ impl Blocks {
             let roots: Vec<ExprId> = s.offset.data().into_iter().chain(s.guard).chain([s.value]).collect();
             let ids = substitute(from, &mut body, &roots, &vars, &whole);
             let of = |id: ExprId| ids.get(id as usize).copied().flatten().unwrap_or(0);
-            s.value = of(s.value);
             s.guard = s.guard.map(of);
+            s.value = of(s.value);
             s.offset = moved(&s.offset, &ids, &vars, &whole);
         }
         new.body = body;
@@ -320,7 +320,7 @@ impl Blocks {
         steps: &Poly,
     ) -> Result<String, Diagnostic> {
         let each = i64::from(shape.lanes * shape.unroll);
-        let guard = !steps.as_const().is_some_and(|s| s % each == 0);
+        let guard = steps.as_const().is_none_or(|s| s % each != 0);
         let loads: Vec<ExprId> = self
             .kernel
             .body

@@ -31,15 +31,13 @@ pub fn invert(from: &[Dim], to: &[Dim], index: &[Poly]) -> Option<Vec<Poly>> {
     assemble(to, &digits)
 }
 
+/// Each polynomial lies in `0..extent`.
+pub type Conditions = Vec<(Poly, Dim)>;
+
 /// Where the operand's element `at` lies in a view that reads each element at most once, over the
 /// variables that `at` is over, and what must lie in `0..extent` for it to be there at all; `None` when
 /// the view's positions are not sums of digits of fixed weights.
-pub fn locate(
-    to: &[Dim],
-    index: &[Poly],
-    at: &[Poly],
-    domain: &[Dim],
-) -> Option<(Vec<Poly>, Vec<(Poly, Dim)>)> {
+pub fn locate(to: &[Dim], index: &[Poly], at: &[Poly], domain: &[Dim]) -> Option<(Vec<Poly>, Conditions)> {
     let mut digits: Vec<Digit> = vec![];
     let mut conditions = vec![];
     for (p, at) in index.iter().zip(at) {

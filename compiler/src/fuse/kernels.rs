@@ -301,7 +301,7 @@ fn contract<'a>(graph: &'a Graph, unit: &Unit, c: &Contract, tensors: &mut Tenso
     let mut p = Puller::new(graph, tensors, product.domain.clone());
     p.deferred = Some(vec![]);
     let a = p.pull(node.inputs[0], &product.at(&c.a, 0), None)?;
-    let a = p.cast(a, DType::F32);
+    let a = widened(&mut p, a);
     let (mut sums, mut scales) = (vec![], vec![]);
     for (i, norm) in p.deferred.take().unwrap_or_default().into_iter().enumerate() {
         sums.push(norm.square);
@@ -311,7 +311,7 @@ fn contract<'a>(graph: &'a Graph, unit: &Unit, c: &Contract, tensors: &mut Tenso
     let (mut b, mut results, mut at) = (vec![], vec![], vec![]);
     for part in 0..product.parts() {
         let e = p.pull(node.inputs[1], &product.at(&c.b, part), None)?;
-        b.push(p.cast(e, DType::F32));
+        b.push(widened(&mut p, e));
         let mut result = acc(&mut p, part as u32, DType::F32);
         for scale in &scales {
             result = p.binary(BinaryOp::Mul, result, *scale);
@@ -321,6 +321,14 @@ fn contract<'a>(graph: &'a Graph, unit: &Unit, c: &Contract, tensors: &mut Tenso
     }
     let stores = epilogue(graph, unit, &mut p, &results, &at)?;
     finish(graph, unit, p, Family::Matmul { batch, m, n, k, a, b, sums }, stores)
+}
+
+/// An operand of a product, which is made in f32, without a rounding that only storing it would need.
+fn widened(p: &mut P, e: ExprId) -> ExprId {
+    match *p.body.expr(e) {
+        Expr::Cast(to, x) if to.is_float() && p.body.dtype(x) == DType::F32 => x,
+        _ => p.cast(e, DType::F32),
+    }
 }
 
 /// Elsewhere than in the float family the domain is rows (batch, m, n) and columns (k).
@@ -351,7 +359,8 @@ fn attention<'a>(graph: &'a Graph, unit: &Unit, scale: f32, tensors: &mut Tensor
     let shape = |i: usize| graph.ty(node.inputs[i]).shape.clone();
     let (sq, sv) = (shape(0), shape(2));
     let r = sq.len();
-    let (domain, at) = points::attention(&sq, &sv).ok_or("attention needs matrices")?;
+    let place = points::attention(&sq, &sv).ok_or("attention needs matrices")?;
+    let (domain, at) = (place.domain.clone(), |i, j| place.at(i, j));
     let mut p = Puller::new(graph, tensors, domain.clone());
     let f = DType::F32;
     let q = p.pull(node.inputs[0], &at(1, 3), None)?;

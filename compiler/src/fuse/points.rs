@@ -151,8 +151,9 @@ pub fn start(graph: &Graph, anchor: NodeId, split: Split) -> Option<(Vec<Dim>, V
         }
         Op::Attention { .. } => {
             let (q, v) = (graph.ty(node.inputs[0]), graph.ty(node.inputs[2]));
-            let (domain, at) = attention(&q.shape, &v.shape)?;
-            Some((domain, vec![point(at(1, 4))]))
+            let a = attention(&q.shape, &v.shape)?;
+            let at = a.at(1, 4);
+            Some((a.domain, vec![point(at)]))
         }
         Op::Softmax { axis, .. } => rows(&[*axis], false),
         Op::Norm { axes, .. } => rows(axes, false),
@@ -162,16 +163,29 @@ pub fn start(graph: &Graph, anchor: NodeId, split: Split) -> Option<(Vec<Dim>, V
     }
 }
 
-/// Attention's domain (batch, s, t, d, e), and the position of an operand over batch and two variables.
-pub fn attention(q: &[Dim], v: &[Dim]) -> Option<(Vec<Dim>, impl Fn(usize, usize) -> Vec<Poly> + use<>)> {
+/// Attention's domain and where its operands are read.
+pub struct AttentionDomain {
+    /// Extents of batch, s, t, d, e.
+    pub domain: Vec<Dim>,
+    base: Vec<Poly>,
+}
+
+impl AttentionDomain {
+    /// The position over the batch and two variables.
+    pub fn at(&self, i: usize, j: usize) -> Vec<Poly> {
+        self.base.iter().cloned().chain([Poly::var(i), Poly::var(j)]).collect()
+    }
+}
+
+/// The domain of attention over queries and values of these shapes.
+pub fn attention(q: &[Dim], v: &[Dim]) -> Option<AttentionDomain> {
     let r = q.len();
     let lead = q.get(..r.checked_sub(2)?)?;
     let batch: Dim = lead.iter().product();
     let domain =
         vec![batch, q[r - 2].clone(), v.get(r - 2)?.clone(), q[r - 1].clone(), v.get(r - 1)?.clone()];
     let base = unflatten(&Poly::var(0), lead, &domain);
-    let at = move |i: usize, j: usize| base.iter().cloned().chain([Poly::var(i), Poly::var(j)]).collect();
-    Some((domain, at))
+    Some(AttentionDomain { domain, base })
 }
 
 /// The points of the result of `node`, whose operands have the points that `of` knows; `None` when they

@@ -249,13 +249,13 @@ impl<'a, M: Memory> Puller<'a, M> {
                 }
             }
             Op::Norm { kind: NormKind::Rms, axes, epsilon } if self.deferred.is_some() => {
-                let x = self.pull(node.inputs[0], index, guard)?;
-                let x = self.cast(x, DType::F32);
+                let narrow = self.pull(node.inputs[0], index, guard)?;
+                let x = self.cast(narrow, DType::F32);
                 let square = self.binary(BinaryOp::Mul, x, x);
                 let count = axes.iter().map(|a| node.outputs[0].shape[*a].clone()).product();
                 let epsilon = f32::from_bits(*epsilon);
                 self.deferred.get_or_insert_default().push(Deferred { square, count, epsilon });
-                Ok(self.cast(x, node.outputs[0].dtype))
+                Ok(self.cast(narrow, node.outputs[0].dtype))
             }
             op => Err(format!("`{}` cannot be computed in place", op.name())),
         }

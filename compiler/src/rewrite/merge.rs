@@ -120,7 +120,7 @@ fn describe(graph: &Graph, v: Value, axis: usize, out: &mut String, bytes: &mut 
         Op::Const(t) => {
             let inner: usize = t.shape[axis + 1..].iter().product();
             // Packed elements are joined by whole bytes.
-            if t.dtype.bits() < 8 && (axis > 0 || inner * t.dtype.bits() % 8 != 0) {
+            if t.dtype.bits() < 8 && (axis > 0 || !(inner * t.dtype.bits()).is_multiple_of(8)) {
                 return None;
             }
             *bytes += t.dtype.bytes_for(t.numel());

@@ -64,19 +64,21 @@ enum Zero {
     Of(Value),
 }
 
-/// `(q − zero) · scale` in `dtype`, elementwise.
+/// `(q − zero) · scale`, elementwise: made in f32 and rounded to `dtype` once, which a product that
+/// reads it directly leaves out.
 fn dequantized(cx: &mut Cx, q: Value, scale: Value, zero: &Zero, dtype: DType) -> Result {
     let mut args = vec![q, scale];
     let mut f = ScalarFn::default();
+    let wide = DType::F32;
     let arg = |f: &mut ScalarFn, i: u32, from: DType| {
         let x = f.push(ScalarNode::Arg(i));
-        if from == dtype { x } else { f.push(ScalarNode::Cast(dtype, x)) }
+        if from == wide { x } else { f.push(ScalarNode::Cast(wide, x)) }
     };
     let mut x = arg(&mut f, 0, cx.dtype(q));
     match zero {
         Zero::Is(0) => {}
         Zero::Is(z) => {
-            let z = f.push(ScalarNode::Const(Scalar::from_i64(dtype, *z)));
+            let z = f.push(ScalarNode::Const(Scalar::from_i64(wide, *z)));
             x = f.push(ScalarNode::Binary(B::Sub, x, z));
         }
         Zero::Of(z) => {
@@ -86,7 +88,10 @@ fn dequantized(cx: &mut Cx, q: Value, scale: Value, zero: &Zero, dtype: DType) -
         }
     }
     let s = arg(&mut f, 1, cx.dtype(scale));
-    f.push(ScalarNode::Binary(B::Mul, x, s));
+    let product = f.push(ScalarNode::Binary(B::Mul, x, s));
+    if dtype != wide {
+        f.push(ScalarNode::Cast(dtype, product));
+    }
     let shape = cx.shape(q);
     Ok(cx.map_to(f, &args, shape)?)
 }
