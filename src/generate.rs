@@ -33,7 +33,8 @@ use roles::Input;
 use sample::Sampler;
 use wgfc_compiler::{Diagnostic, Errors, States};
 use wgfc_ir::Graph;
-use wgfc_runtime::session::Value;
+use wgfc_runtime::kernel::Checks;
+use wgfc_runtime::session::{SessionOptions, Value};
 use wgfc_runtime::{AdapterChoice, Gpu, Session};
 
 /// The stack of the thread that compiles one of the two programs.
@@ -134,11 +135,12 @@ impl Generator {
         if let Some(long) = &long {
             share_weights(long, &mut short);
         }
-        let prefill =
-            long.as_ref().map(|p| Session::new_blocking(&gpu, p)).transpose().map_err(device_error)?;
+        // Compiled just now, here.
+        let session = |p| Session::with_options_blocking(&gpu, p, SessionOptions { checks: Checks::Trusted });
+        let prefill = long.as_ref().map(session).transpose().map_err(device_error)?;
         let decode = match &prefill {
             Some(s) => s.sibling_blocking(&short),
-            None => Session::new_blocking(&gpu, &short),
+            None => session(&short),
         };
         let decode = decode.map_err(device_error)?;
         let ports = program_ports(&long.as_ref().unwrap_or(&short).inputs);

@@ -445,6 +445,15 @@ impl Session {
     pub fn new_blocking(gpu: &Gpu, program: &Program) -> Result<Session, RunError> {
         pollster::block_on(Session::new(gpu, program))
     }
+    /// [`Session::with_options`] for callers without an executor.
+    #[cfg(not(target_arch = "wasm32"))]
+    pub fn with_options_blocking(
+        gpu: &Gpu,
+        program: &Program,
+        options: SessionOptions,
+    ) -> Result<Session, RunError> {
+        pollster::block_on(Session::with_options(gpu, program, options))
+    }
     /// [`Session::run`] for callers without an executor.
     #[cfg(not(target_arch = "wasm32"))]
     pub fn run_blocking(&mut self, inputs: &[(&str, Tensor)]) -> Result<Vec<(String, Tensor)>, RunError> {
