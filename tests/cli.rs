@@ -267,6 +267,23 @@ fn inspect_prints_the_bandwidth_exercise() {
     }
 }
 
+/// A decoding step with its cache on the device: five dispatches a layer, and no cache among the ports.
+#[test]
+fn caches_stay_on_the_device() {
+    let d = folder();
+    let model = fixture("small/decoder/model.onnx");
+    let compile = |rest: &str| wgfc(d.path(), &format!("compile|{model}|-o|out|--dim|seq=1|{rest}"));
+    compile("--state-capacity|32").exits(0);
+    let plan: Value =
+        serde_json::from_slice(&std::fs::read(d.path().join("out/plan.json")).unwrap()).unwrap();
+    let len = |key: &str| plan[key].as_array().map_or(0, Vec::len);
+    assert_eq!([len("inputs"), len("outputs"), len("states")], [3, 1, 4], "{plan}");
+    assert!(len("dispatches") <= 2 * 5 + 2, "{}", len("dispatches"));
+    let pair = "past_key_values.0.key=present.0.key";
+    compile(&format!("--state|{pair}")).exits(1).says("--state-capacity");
+    compile("--state-capacity|32|--state|nobody=present.0.key").exits(1).says("nobody");
+}
+
 #[test]
 fn inspect_draws() {
     let d = folder();

@@ -4,6 +4,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use wgfc::{Error, Fusion, Options};
+use wgfc_compiler::options::States;
 
 /// Compiles ONNX models into a few fused WGSL kernels and runs them on any WebGPU device.
 #[derive(Parser, Debug)]
@@ -108,6 +109,13 @@ pub struct CompileOptions {
     /// Return this tensor of the model as an extra output; may be repeated
     #[arg(long = "tap", value_name = "TENSOR")]
     pub taps: Vec<String>,
+    /// Keep caches on the device from run to run, with room for this many positions
+    #[arg(long = "state-capacity", value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    pub state_capacity: Option<u32>,
+    /// An input and the output that continues it, as in `past_key=present_key`, instead of those found by
+    /// structure; may be repeated
+    #[arg(long = "state", value_name = "INPUT=OUTPUT", requires = "state_capacity", value_parser = parse_pair)]
+    pub states: Vec<(String, String)>,
 }
 
 impl CompileOptions {
@@ -118,7 +126,13 @@ impl CompileOptions {
             let (name, value) = super::inputs::fixed(text)?;
             values.insert(name, value);
         }
+        let states = match self.state_capacity.map(|n| n as usize) {
+            None => States::None,
+            Some(capacity) if self.states.is_empty() => States::Auto { capacity },
+            Some(capacity) => States::Named { pairs: self.states.clone(), capacity },
+        };
         Ok(Options {
+            states,
             fusion: self.fusion.level(),
             dims: self.dims.iter().cloned().collect(),
             taps: self.taps.clone(),
@@ -444,6 +458,13 @@ pub struct CompletionsArgs {
     /// The shell
     #[arg(value_enum)]
     pub shell: clap_complete::Shell,
+}
+
+fn parse_pair(s: &str) -> Result<(String, String), String> {
+    match s.split_once('=') {
+        Some((a, b)) if !a.is_empty() && !b.is_empty() => Ok((a.to_owned(), b.to_owned())),
+        _ => Err("expected INPUT=OUTPUT".into()),
+    }
 }
 
 fn parse_dim(s: &str) -> Result<(String, i64), String> {
