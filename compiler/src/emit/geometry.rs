@@ -74,6 +74,8 @@ pub struct Problem {
     pub bits: f64,
     /// Elements of the widest vectors in which they can be read, along their memory order.
     pub vector: u32,
+    /// Operations that make an element of the rows which a thin workgroup stages; 0 where nothing is.
+    pub staged: f64,
 }
 
 const fn tile(rows: u32, cols: u32, k: u32, thread_rows: u32, thread_cols: u32, split: u32) -> TileShape {
@@ -269,5 +271,10 @@ fn thin_cycles(t: ThinShape, p: &Problem) -> f64 {
 
     let parts = [reading, (per_core / resident).ceil() * alone, per_core * instructions];
     let longest = parts.iter().fold(0.0, |a: f64, b| a.max(*b));
-    OVERHEAD + longest + 0.2 * (parts.iter().sum::<f64>() - longest)
+    // A few threads stage for long.
+    let stage = match p.staged {
+        0.0 => 0.0,
+        ops => MEMORY_LATENCY + 2.0 * ops * rows * depth / threads.min(256.0),
+    };
+    OVERHEAD + stage + longest + 0.2 * (parts.iter().sum::<f64>() - longest)
 }

@@ -183,7 +183,8 @@ pub fn problem(kernel: &Kernel) -> Option<Problem> {
     let (bits, vector) = thin::streams(kernel, &o, if y.order == Contiguous::Depth { K } else { y.var });
     let [batch, rows, cols, depth] = [batch, x.extent, y.extent, k].map(Dim::clone);
     let results = Results { products: b.len() as u32, sums: sums.len() as u32 };
-    Some(Problem { batch, rows, cols, depth, x: x.order, y: y.order, results, bits, vector })
+    let staged = thin::staged_operations(kernel, &o);
+    Some(Problem { batch, rows, cols, depth, x: x.order, y: y.order, results, bits, vector, staged })
 }
 
 /// Whether the result lies along `m` rather than `n`.

@@ -99,12 +99,19 @@ pub(super) fn emit(
 /// Bytes that staging takes, where it is worth it.
 fn stage_bytes(kernel: &Kernel, o: &Operands, shape: ThinShape) -> Option<u32> {
     let Family::Matmul { batch, k, .. } = &kernel.family else { return None };
-    let plain = matches!(kernel.body.expr(o.x), Expr::Load { guard: None, .. })
-        && kernel.body.dtype(o.x) == DType::F32
-        && o.sums.is_empty();
     let depth = k.as_const().and_then(|k| u32::try_from(k).ok()).filter(|k| *k <= 1 << 16)?;
     let lines = shape.rows * (1 + o.sums.len() as u32);
-    (!plain && batch.is(1)).then_some(depth * lines * 4)
+    (staged_operations(kernel, o) > 0.0 && batch.is(1)).then_some(depth * lines * 4)
+}
+
+/// How many expressions make an element of what is worth staging; 0 where `x` is a plain load.
+pub(super) fn staged_operations(kernel: &Kernel, o: &Operands) -> f64 {
+    let body = &kernel.body;
+    let plain = matches!(body.expr(o.x), Expr::Load { guard: None, .. })
+        && body.dtype(o.x) == DType::F32
+        && o.sums.is_empty();
+    let roots: Vec<ExprId> = o.sums.iter().copied().chain([o.x]).collect();
+    if plain { 0.0 } else { body.reachable(&roots).len() as f64 }
 }
 
 /// Numbers from here on stand for staged elements where results of reductions stand otherwise.
