@@ -10,9 +10,9 @@ fn writers(k: &KernelGraph) -> Vec<bool> {
     let mut out = vec![];
     for kernel in &k.kernels {
         for t in kernel.writes() {
-            let Family::Map { elements } = &kernel.family else { continue };
             if matches!(k.tensors[t].kind, TensorKind::State { .. }) {
-                out.push(*elements == k.tensors[t].ty.numel());
+                let all = k.tensors[t].ty.numel();
+                out.push(matches!(&kernel.family, Family::Map { elements } if *elements == all));
             }
         }
     }

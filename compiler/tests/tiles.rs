@@ -556,7 +556,18 @@ fn choices() {
     ] {
         let [batch, rows, cols, depth] = d.map(c);
         let vector = if y == Depth { 4 } else { 1 };
-        let p = geometry::Problem { batch, rows, cols, depth, x, y, results: SINGLE, bits: 32.0, vector, staged: 0.0 };
+        let p = geometry::Problem {
+            batch,
+            rows,
+            cols,
+            depth,
+            x,
+            y,
+            results: SINGLE,
+            bits: 32.0,
+            vector,
+            staged: 0.0,
+        };
         text += &format!("{what} {d:?}: {:?}\n", geometry::choose(&p, &profile));
     }
     println!("{text}");
