@@ -11,7 +11,7 @@ use super::thin;
 use super::wgsl::{Module, Scope, reg_type, var_bit};
 use super::{EmitContext, EmittedKernel, fold_workgroups, template_error};
 use crate::Diagnostic;
-use crate::kernel::{Body, Expr, ExprId, Family, Kernel, Store};
+use crate::kernel::{Body, Expr, ExprId, Family, Kernel, Store, renumbered};
 use std::fmt::Write;
 use wgfc_codegen_templates::matmul::{Contiguous, Extents, Serial, Tiled};
 use wgfc_codegen_templates::thin::Results;
@@ -244,9 +244,9 @@ pub(super) fn hoistable(kernel: &Kernel, step: usize) -> Kernel {
     let mut body = Body::default();
     let mut ids: Vec<ExprId> = vec![];
     let mut on_step: Vec<bool> = vec![];
-    for (_, e, dtype) in kernel.body.iter() {
-        let of = |id: &ExprId| ids.get(*id as usize).copied().unwrap_or(0);
-        let renamed = |p: &Poly| renamed(p, &ids, &domain);
+    for (id, e, dtype) in kernel.body.iter() {
+        let of = |id: ExprId| ids.get(id as usize).copied().unwrap_or(0);
+        let renamed = |p: &Poly| renumbered(p, of, &domain);
         let steps = |p: &Poly| {
             p.vars().contains(&step) || p.data().iter().any(|d| on_step.get(*d as usize) == Some(&true))
         };
@@ -278,31 +278,12 @@ pub(super) fn hoistable(kernel: &Kernel, step: usize) -> Kernel {
             }
             sum
         };
-        let new = match e {
-            Expr::Const(c) => Expr::Const(*c),
-            Expr::Acc(i) => Expr::Acc(*i),
-            Expr::Index(p) => Expr::Index(parted(p, &mut body)),
-            Expr::Load { tensor, offset, guard } => Expr::Load {
-                tensor: *tensor,
-                offset: parted(offset, &mut body),
-                guard: guard.as_ref().map(of),
-            },
-            Expr::Unary(op, a) => Expr::Unary(*op, of(a)),
-            Expr::Binary(op, a, b) => Expr::Binary(*op, of(a), of(b)),
-            Expr::Select(c, a, b) => Expr::Select(of(c), of(a), of(b)),
-            Expr::Cast(t, a) => Expr::Cast(*t, of(a)),
-            Expr::Bitcast(t, a) => Expr::Bitcast(*t, of(a)),
-        };
+        let new = e.mapped(of, |p| parted(p, &mut body));
         let s = match e {
-            Expr::Index(p) => steps(p),
-            Expr::Load { offset, guard, .. } => {
-                steps(offset) || guard.is_some_and(|g| on_step.get(g as usize) == Some(&true))
-            }
-            Expr::Const(_) | Expr::Acc(_) => false,
-            Expr::Unary(_, a) | Expr::Cast(_, a) | Expr::Bitcast(_, a) => on_step[*a as usize],
-            Expr::Binary(_, a, b) => on_step[*a as usize] || on_step[*b as usize],
-            Expr::Select(c, a, b) => on_step[*c as usize] || on_step[*a as usize] || on_step[*b as usize],
+            Expr::Index(p) | Expr::Load { offset: p, .. } => p.vars().contains(&step),
+            _ => false,
         };
+        let s = s || kernel.body.operands(id).iter().any(|o| on_step[*o as usize]);
         on_step.push(s);
         ids.push(body.push(new, dtype));
     }
@@ -312,7 +293,7 @@ pub(super) fn hoistable(kernel: &Kernel, step: usize) -> Kernel {
     let rename = |s: &mut Store| {
         s.value = of(s.value);
         s.guard = s.guard.map(of);
-        s.offset = renamed(&s.offset, &ids, &domain);
+        s.offset = renumbered(&s.offset, of, &domain);
     };
     for s in &mut out.stores {
         rename(s);
@@ -332,18 +313,6 @@ pub(super) fn hoistable(kernel: &Kernel, step: usize) -> Kernel {
         _ => {}
     }
     out
-}
-
-/// An index expression whose data are expression `ids[i]` where they were `i`.
-fn renamed(p: &Poly, ids: &[ExprId], domain: &[Poly]) -> Poly {
-    if p.data().is_empty() {
-        return p.clone();
-    }
-    let rename = |a: &Atom| match a {
-        Atom::Data(d) => ids.get(*d as usize).map(|d| Poly::atom(Atom::Data(*d))),
-        _ => None,
-    };
-    p.subst(&rename, domain)
 }
 
 /// Writes `<name>_line`, `<name>_step` and `<name>_load` for the operand `root` over variables `line`

@@ -461,22 +461,8 @@ fn substitute(
 ) -> Vec<Option<ExprId>> {
     let mut ids = vec![None; from.len()];
     for id in from.reachable(roots) {
-        let of = |id: &ExprId| ids.get(*id as usize).copied().flatten().unwrap_or(0);
-        let new = match from.expr(id) {
-            Expr::Const(c) => Expr::Const(*c),
-            Expr::Acc(i) => Expr::Acc(*i),
-            Expr::Index(p) => Expr::Index(moved(p, &ids, vars, domain)),
-            Expr::Load { tensor, offset, guard } => Expr::Load {
-                tensor: *tensor,
-                offset: moved(offset, &ids, vars, domain),
-                guard: guard.as_ref().map(of),
-            },
-            Expr::Unary(op, a) => Expr::Unary(*op, of(a)),
-            Expr::Binary(op, a, b) => Expr::Binary(*op, of(a), of(b)),
-            Expr::Select(c, a, b) => Expr::Select(of(c), of(a), of(b)),
-            Expr::Cast(t, a) => Expr::Cast(*t, of(a)),
-            Expr::Bitcast(t, a) => Expr::Bitcast(*t, of(a)),
-        };
+        let of = |id: ExprId| ids.get(id as usize).copied().flatten().unwrap_or(0);
+        let new = from.expr(id).mapped(of, |p| moved(p, &ids, vars, domain));
         ids[id as usize] = Some(to.push(new, from.dtype(id)));
     }
     ids

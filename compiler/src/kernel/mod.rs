@@ -16,7 +16,7 @@ mod text;
 
 use rustc_hash::FxHashMap;
 use std::sync::Arc;
-use wgfc_ir::{BinaryOp, DType, Dim, Poly, Scalar, Tensor, TensorType, UnaryOp};
+use wgfc_ir::{Atom, BinaryOp, DType, Dim, Poly, Scalar, Tensor, TensorType, UnaryOp};
 
 /// Index of an [`Expr`] in its [`Body`].
 pub type ExprId = u32;
@@ -51,6 +51,36 @@ pub enum Expr {
     Cast(DType, ExprId),
     /// The same bits as another type.
     Bitcast(DType, ExprId),
+}
+
+impl Expr {
+    /// The same over other operands: `of` numbers expressions anew, `index` rewrites index expressions.
+    pub fn mapped(&self, of: impl Fn(ExprId) -> ExprId, mut index: impl FnMut(&Poly) -> Poly) -> Expr {
+        match self {
+            Expr::Const(_) | Expr::Acc(_) => self.clone(),
+            Expr::Index(p) => Expr::Index(index(p)),
+            Expr::Load { tensor, offset, guard } => {
+                Expr::Load { tensor: *tensor, offset: index(offset), guard: guard.map(of) }
+            }
+            Expr::Unary(op, a) => Expr::Unary(*op, of(*a)),
+            Expr::Binary(op, a, b) => Expr::Binary(*op, of(*a), of(*b)),
+            Expr::Select(c, a, b) => Expr::Select(of(*c), of(*a), of(*b)),
+            Expr::Cast(t, a) => Expr::Cast(*t, of(*a)),
+            Expr::Bitcast(t, a) => Expr::Bitcast(*t, of(*a)),
+        }
+    }
+}
+
+/// An index expression whose data are numbered anew.
+pub fn renumbered(p: &Poly, of: impl Fn(ExprId) -> ExprId, domain: &[Dim]) -> Poly {
+    if p.data().is_empty() {
+        return p.clone();
+    }
+    let rename = |a: &Atom| match a {
+        Atom::Data(d) => Some(Poly::atom(Atom::Data(of(*d)))),
+        _ => None,
+    };
+    p.subst(&rename, domain)
 }
 
 /// An arena of expressions, operands before users, equal ones once.
