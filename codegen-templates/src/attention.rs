@@ -14,7 +14,7 @@
 //! Scores are clamped to the finite range, so a row all of whose scores are the least finite number
 //! averages `v`, as softmax does.
 
-use crate::{RenderError, Template, render};
+use crate::{Local, RenderError, Template, render};
 use serde::Serialize;
 
 /// What both templates need to know.
@@ -146,6 +146,17 @@ pub struct Decode {
     /// Parts of the keys, a workgroup each. Of more than one the sums are stored undivided, with the
     /// part's highest score and the sum of its exponentials; readers put them together.
     pub parts: u32,
+    /// Threads of a subgroup, a power of two; 1 where there are none.
+    pub subgroup: u32,
+}
+
+/// A value of all threads made of one of each.
+#[derive(Serialize)]
+struct Fold {
+    name: &'static str,
+    subgroup: &'static str,
+    of: &'static str,
+    all: &'static str,
 }
 
 /// Threads that share a score.
@@ -165,6 +176,10 @@ struct DecodeSlots<'a> {
     parts: u32,
     unroll: u32,
     unroll_list: Vec<u32>,
+    local: Local,
+    subgroup: u32,
+    folded: u32,
+    folds: [Fold; 2],
 }
 
 impl Template for DecodeSlots<'_> {
@@ -175,9 +190,13 @@ impl Decode {
     fn slices(&self) -> u32 {
         self.threads / self.problem.e.next_power_of_two()
     }
+    /// Values left when each subgroup, or each of 16 threads, has made one of its own.
+    fn folded(&self) -> u32 {
+        if self.subgroup > 1 { self.threads / self.subgroup } else { 16 }
+    }
     /// Bytes of workgroup memory.
     pub fn workgroup_bytes(&self) -> u32 {
-        (self.depth_max + self.threads * LANES + self.threads + self.slices() * UNROLL + 16) * 4
+        (self.depth_max + self.threads * LANES + self.threads + self.slices() * UNROLL + self.folded()) * 4
     }
     /// The module's text.
     ///
@@ -194,6 +213,18 @@ impl Decode {
             parts: self.parts,
             unroll: UNROLL,
             unroll_list: (0..UNROLL).collect(),
+            local: Local::new(self.subgroup),
+            subgroup: self.subgroup,
+            folded: self.folded(),
+            folds: [
+                Fold {
+                    name: "largest",
+                    subgroup: "subgroupMax",
+                    of: "max(r, shares[i])",
+                    all: "max(r, folded[i])",
+                },
+                Fold { name: "sum_of", subgroup: "subgroupAdd", of: "r + shares[i]", all: "r + folded[i]" },
+            ],
         })
     }
 }

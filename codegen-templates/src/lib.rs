@@ -69,3 +69,29 @@ fn describe(e: tera::Error) -> String {
     }
     text
 }
+
+/// How a kernel numbers the invocations of its workgroup, as text: `local`.
+#[derive(Clone, Debug, Serialize)]
+pub struct Local {
+    /// Parameters of the entry point, indented by 4.
+    parameters: &'static str,
+    /// A statement, indented by 4.
+    statement: String,
+}
+
+impl Local {
+    /// For subgroups of `subgroup` invocations, which then have consecutive numbers; 1 is without them.
+    pub fn new(subgroup: u32) -> Local {
+        if subgroup > 1 {
+            Local {
+                parameters: "    @builtin(subgroup_id) subgroup: u32,\n    @builtin(subgroup_invocation_id) invocation: u32,\n",
+                statement: format!("    let local = subgroup * {subgroup}u + invocation;\n"),
+            }
+        } else {
+            Local {
+                parameters: "    @builtin(local_invocation_index) local: u32,\n",
+                statement: String::new(),
+            }
+        }
+    }
+}

@@ -1,6 +1,6 @@
 //! Parameters of `row.wgsl`.
 
-use crate::Template;
+use crate::{Local, Template};
 use serde::Serialize;
 
 /// A kernel that reduces rows, one pass after another, and stores results.
@@ -14,6 +14,10 @@ pub struct Row {
     pub threads: u32,
     /// Invocations that share a row: a power of two that divides `threads`.
     pub lanes: u32,
+    /// Consecutive lanes that combine by shuffles within a subgroup: a power of two, at most `lanes`; 1 for none.
+    pub joined: u32,
+    /// Number of an invocation.
+    pub local: Local,
     /// Number of rows, an `i32` expression.
     pub rows: String,
     /// Positions of a row, an `i32` expression.

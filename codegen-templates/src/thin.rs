@@ -11,7 +11,7 @@
 //! is brought into workgroup memory first.
 
 use crate::matmul::Extents;
-use crate::{RenderError, Template, render};
+use crate::{Local, RenderError, Template, render};
 use serde::Serialize;
 
 /// How a product with few rows is cut up. All numbers but `rows` and `unroll` are powers of two.
@@ -42,6 +42,18 @@ pub struct Results {
     pub sums: u32,
 }
 
+/// What a workgroup has for adding up its threads' sums.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Room {
+    /// Bytes of workgroup memory that may be taken.
+    pub bytes: u32,
+    /// Threads of a subgroup, a power of two; 1 where there are none.
+    pub subgroup: u32,
+}
+
+/// Shuffles after which sums are better added up in workgroup memory.
+const MOST_SHUFFLES: u32 = 40;
+
 impl ThinShape {
     /// Invocations of a workgroup.
     pub const fn threads(self) -> u32 {
@@ -67,16 +79,29 @@ impl ThinShape {
     const fn pitch(self) -> u32 {
         if self.depth_first && self.across > 1 { self.across + 1 } else { self.across }
     }
-    /// Sums added up at a time where `limit` bytes of workgroup memory may be taken; 0 if none fit.
-    pub const fn round(self, r: Results, limit: u32) -> u32 {
-        let all = self.accumulators(r);
-        let rest = (limit / 4).saturating_sub(all * self.across);
-        let fit = rest / (self.lanes * self.pitch());
-        if self.lanes == 1 || fit > all { all } else { fit }
+    /// From one lane to the next, in threads.
+    const fn apart(self) -> u32 {
+        if self.depth_first { 1 } else { self.across }
     }
-    /// Bytes of workgroup memory taken where at most `limit` may be.
-    pub const fn workgroup_bytes(self, r: Results, limit: u32) -> u32 {
-        let parts = if self.lanes == 1 { 1 } else { self.round(r, limit) * self.lanes * self.pitch() };
+    /// Lanes whose sums a subgroup of `subgroup` threads adds up by shuffles; 1 where that is not worth it.
+    pub const fn joined(self, r: Results, subgroup: u32) -> u32 {
+        let reach = subgroup / self.apart();
+        let lanes = if reach < self.lanes { reach } else { self.lanes };
+        let whole = subgroup > 1 && self.threads().is_multiple_of(subgroup) && lanes > 1;
+        if whole && self.accumulators(r) * lanes.ilog2() <= MOST_SHUFFLES { lanes } else { 1 }
+    }
+    /// Sums added up at a time; 0 if none fit.
+    pub const fn round(self, r: Results, room: Room) -> u32 {
+        let all = self.accumulators(r);
+        let lanes = self.lanes / self.joined(r, room.subgroup);
+        let rest = (room.bytes / 4).saturating_sub(all * self.across);
+        let fit = rest / (lanes * self.pitch());
+        if lanes == 1 || fit > all { all } else { fit }
+    }
+    /// Bytes of workgroup memory taken.
+    pub const fn workgroup_bytes(self, r: Results, room: Room) -> u32 {
+        let lanes = self.lanes / self.joined(r, room.subgroup);
+        let parts = if lanes == 1 { 1 } else { self.round(r, room) * lanes * self.pitch() };
         (self.accumulators(r) * self.across + parts) * 4
     }
 }
@@ -118,8 +143,8 @@ pub struct Thin {
     pub before: String,
     /// Statements of the loop, indented by 8.
     pub body: String,
-    /// Bytes of workgroup memory that may be used beside the stage.
-    pub workgroup_bytes: u32,
+    /// What may be used beside the stage.
+    pub room: Room,
 }
 
 #[derive(Serialize)]
@@ -156,6 +181,9 @@ struct ThinSlots {
     cols: String,
     depth: String,
     threads: u32,
+    local: Local,
+    shuffles: Vec<u32>,
+    joined_mask: u32,
     rows: u32,
     block_k: u32,
     block_cols: u32,
@@ -183,7 +211,9 @@ impl Thin {
     pub fn render(&self) -> Result<String, RenderError> {
         let (s, r) = (self.shape, self.results);
         let (across, lanes, sums) = (s.across, s.lanes, s.accumulators(r));
-        let each = s.round(r, self.workgroup_bytes).max(1);
+        let each = s.round(r, self.room).max(1);
+        let joined = s.joined(r, self.room.subgroup);
+        let apart_lanes = lanes / joined;
         let rounds = (0..sums).step_by(each as usize).map(|first| self.round(first, each.min(sums - first)));
         let (lane, across_index) = if s.depth_first {
             (format!("t % {lanes}"), format!("t / {lanes}"))
@@ -209,6 +239,9 @@ impl Thin {
             cols: self.extents.cols.clone(),
             depth: self.extents.depth.clone(),
             threads: s.threads(),
+            local: Local::new(if joined > 1 { self.room.subgroup } else { 1 }),
+            shuffles: (0..joined.ilog2()).map(|i| s.apart() << i).collect(),
+            joined_mask: (joined - 1) * s.apart(),
             rows: s.rows,
             block_k: s.k,
             block_cols: s.cols,
@@ -218,7 +251,7 @@ impl Thin {
             lane,
             across_index,
             sums: (0..sums).collect(),
-            parts_len: if lanes == 1 { 0 } else { each * lanes * s.pitch() },
+            parts_len: if apart_lanes == 1 { 0 } else { each * apart_lanes * s.pitch() },
             totals_len: sums * across,
             rounds: rounds.collect(),
             results: (0..r.products).map(product).chain((0..r.sums).map(sum)).collect(),
@@ -230,13 +263,16 @@ impl Thin {
     fn round(&self, first: u32, count: u32) -> Round {
         let s = self.shape;
         let (across, pitch) = (s.across, s.pitch());
-        let part = |sum: u32| match (s.lanes, sum * s.lanes * pitch) {
+        let joined = s.joined(self.results, self.room.subgroup);
+        let lanes = s.lanes / joined;
+        let lane = if joined == 1 { "lane".to_owned() } else { format!("lane / {joined}") };
+        let part = |sum: u32| match (lanes, sum * lanes * pitch) {
             (1, _) => format!("totals[{} + c]", (first + sum) * across),
-            (_, at) => format!("parts[lane * {pitch} + {at} + c]"),
+            (_, at) => format!("parts[{lane} * {pitch} + {at} + c]"),
         };
         let writes = (0..count).map(|i| Write { index: part(i), sum: first + i }).collect();
         let mut folds = vec![];
-        let mut left = s.lanes;
+        let mut left = lanes;
         while left > 1 {
             let by = match left {
                 2..=8 => left,
@@ -247,7 +283,7 @@ impl Thin {
             let at = format!(
                 "(e / {} * {} + e / {across} % {left}) * {pitch} + e % {across}",
                 left * across,
-                s.lanes
+                lanes
             );
             folds.push(Fold {
                 items: count * left * across,

@@ -201,6 +201,7 @@ fn program_kernel(index: usize, k: &Kernel, e: &EmittedKernel) -> program::Kerne
         uses_dims: e.uses_dims,
         workgroup_bytes: e.workgroup_bytes,
         features: e.features.clone(),
+        subgroup_size: e.subgroup_size,
     }
 }
 

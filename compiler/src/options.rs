@@ -34,6 +34,9 @@ pub struct DeviceProfile {
     pub storage_alignment: u32,
     /// Whether kernels may use `f16` (`shader-f16`); without it f16 tensors are unpacked by hand.
     pub f16: bool,
+    /// Invocations of every subgroup (`subgroups`), a power of two; `None` where there are none or they differ.
+    #[serde(default)]
+    pub subgroup: Option<u32>,
     /// Bytes a second that a streaming kernel moves.
     pub bandwidth: f64,
     /// Floating-point operations a second.
@@ -52,6 +55,7 @@ impl Default for DeviceProfile {
             max_workgroups: 65535,
             storage_alignment: 256,
             f16: false,
+            subgroup: None,
             bandwidth: 100e9,
             flops: 2e12,
             dispatch_cost: 10e-6,

@@ -149,10 +149,9 @@ fn every_kind_of_every_type() {
                     row_stores: vec![Store { tensor: out, offset: v(0), value: acc, guard: None }],
                 };
                 let kernel = Kernel { family, body: t.body, stores: vec![], nodes: vec![] };
-                let e = emitted(&t.case, &kernel);
                 let want: Vec<Scalar> = values.chunks(len).map(|r| combine(kind, d, r)).collect();
-                for g in &gpus {
-                    let bytes = execute(g, &prepare_bytes(g, &t.case, &e, &t.data), out);
+                for (g, e) in &variants(&gpus, &mut t.case, |cx| emit(&kernel, cx).unwrap()) {
+                    let bytes = execute(g, &prepare_bytes(g, &t.case, e, &t.data), out);
                     let what = format!("{kind:?} of {rows} rows of {len} {d} on {}", g.name);
                     compare(&what, d, &storage::decode(d, &bytes, rows), &want, len as f64);
                 }
@@ -180,10 +179,9 @@ fn positions_of_extremes() {
             let outs: Vec<TensorId> = row_stores.iter().map(|s: &Store| s.tensor).collect();
             let family = Family::Row { rows: t.rows.clone(), len: t.len.clone(), reductions, row_stores };
             let kernel = Kernel { family, body: t.body, stores: vec![], nodes: vec![] };
-            let e = emitted(&t.case, &kernel);
-            for g in &gpus {
+            for (g, e) in &variants(&gpus, &mut t.case, |cx| emit(&kernel, cx).unwrap()) {
                 for ((largest, last), out) in ARGS.into_iter().zip(&outs) {
-                    let bytes = execute(g, &prepare_bytes(g, &t.case, &e, &t.data), *out);
+                    let bytes = execute(g, &prepare_bytes(g, &t.case, e, &t.data), *out);
                     let got = storage::decode(DType::I64, &bytes, rows);
                     let want = values.chunks(len).map(|r| position(d, r, largest, last));
                     let want: Vec<Scalar> = want.map(|p| Scalar::from_i64(DType::I64, p)).collect();
@@ -216,14 +214,13 @@ fn the_last_that_holds() {
             row_stores: vec![Store { tensor: out, offset: v(0), value: acc, guard: None }],
         };
         let kernel = Kernel { family, body: t.body, stores: vec![], nodes: vec![] };
-        let e = emitted(&t.case, &kernel);
         let last = |(i, r): (usize, &[Scalar])| {
             let hit = r.iter().rev().find(|s| s.as_f64() > 7.0);
             hit.copied().unwrap_or(Scalar::from_f64(d, i as f64))
         };
         let want: Vec<Scalar> = values.chunks(len).enumerate().map(last).collect();
-        for g in &gpus {
-            let bytes = execute(g, &prepare_bytes(g, &t.case, &e, &t.data), out);
+        for (g, e) in &variants(&gpus, &mut t.case, |cx| emit(&kernel, cx).unwrap()) {
+            let bytes = execute(g, &prepare_bytes(g, &t.case, e, &t.data), out);
             compare(
                 &format!("last of {len} on {}", g.name),
                 d,
@@ -272,15 +269,14 @@ fn softmax_of_rows() {
             let mut t = setup(rows, len, n % 2 == 1, false, from, &values);
             let out = t.case.typed(to, &[t.rows.clone(), t.len.clone()], TensorKind::Output(0));
             let kernel = softmax(&mut t, to, out);
-            let e = emitted(&t.case, &kernel);
             let mut want = vec![];
             for r in values.chunks(len) {
                 let most = r.iter().map(|s| s.as_f64()).fold(f64::MIN, f64::max);
                 let sum: f64 = r.iter().map(|s| (s.as_f64() - most).exp()).sum();
                 want.extend(r.iter().map(|s| (s.as_f64() - most).exp() / sum));
             }
-            for g in &gpus {
-                let bytes = execute(g, &prepare_bytes(g, &t.case, &e, &t.data), out);
+            for (g, e) in &variants(&gpus, &mut t.case, |cx| emit(&kernel, cx).unwrap()) {
+                let bytes = execute(g, &prepare_bytes(g, &t.case, e, &t.data), out);
                 let got = storage::decode(to, &bytes, rows * len);
                 let rel = if to == DType::F32 { 2e-5 } else { 8e-3 };
                 for (i, (g, w)) in got.iter().zip(&want).enumerate() {
@@ -320,7 +316,6 @@ fn running_combinations() {
                 Family::Scan { rows: t.rows.clone(), len: t.len.clone(), reduction, exclusive, reverse };
             let stores = vec![Store { tensor: out, offset, value: acc, guard: None }];
             let kernel = Kernel { family, body: t.body, stores, nodes: vec![] };
-            let e = emitted(&t.case, &kernel);
             let mut want = vec![];
             for r in values.chunks(len) {
                 for i in 0..len {
@@ -333,8 +328,8 @@ fn running_combinations() {
                     want.push(combine(kind, d, part));
                 }
             }
-            for g in &gpus {
-                let bytes = execute(g, &prepare_bytes(g, &t.case, &e, &t.data), out);
+            for (g, e) in &variants(&gpus, &mut t.case, |cx| emit(&kernel, cx).unwrap()) {
+                let bytes = execute(g, &prepare_bytes(g, &t.case, e, &t.data), out);
                 let what = format!("{kind:?} along {len} {d} ({exclusive}, {reverse}) on {}", g.name);
                 compare(&what, d, &storage::decode(d, &bytes, rows * len), &want, len as f64);
             }

@@ -170,6 +170,9 @@ pub struct Kernel {
     pub workgroup_bytes: u32,
     /// WebGPU features it needs (`shader-f16`, `subgroups`).
     pub features: Vec<String>,
+    /// The number of invocations that every subgroup must have, where it matters.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub subgroup_size: Option<u32>,
 }
 
 /// How a kernel uses a binding.

@@ -36,6 +36,10 @@ fn fits(gpu: &Gpu, k: &Kernel) -> Result<(), RunError> {
             return Err(RunError::Feature { kernel: k.name.clone(), feature: f.clone() });
         }
     }
+    if let Some(size) = k.subgroup_size.filter(|s| l.subgroup != Some((*s, *s))) {
+        let feature = format!("subgroups of {size}");
+        return Err(RunError::Feature { kernel: k.name.clone(), feature });
+    }
     let invocations = k.workgroup_size.iter().fold(1u64, |n, s| n.saturating_mul(u64::from(*s)));
     let mut needs = vec![
         ("storage buffers", k.bindings.len() as u64, u64::from(l.storage_buffers)),

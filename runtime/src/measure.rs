@@ -46,6 +46,7 @@ pub(crate) fn kernel(name: &str, wgsl: &str, size: u32, bindings: Vec<Access>) -
         uses_dims: false,
         workgroup_bytes: 0,
         features: vec![],
+        subgroup_size: None,
     }
 }
 

@@ -116,6 +116,7 @@ fn kernel(name: &str, reads: usize, writes: usize, dims: &[&str], body: &str) ->
         uses_dims: !dims.is_empty(),
         workgroup_bytes: 0,
         features: vec![],
+        subgroup_size: None,
     }
 }
 

@@ -122,7 +122,9 @@ pub fn emit_as(
         Geometry::Decode => {
             let depth_max = d.as_const().unwrap_or(MAX_WIDTH).max(1) as u32;
             let threads = cx.profile.max_invocations.min(256);
-            let a = Decode { problem, threads, depth_max, parts: *parts };
+            let subgroup = cx.profile.subgroup.filter(|s| threads.is_multiple_of(*s));
+            module.subgroup = subgroup;
+            let a = Decode { problem, threads, depth_max, parts: *parts, subgroup: subgroup.unwrap_or(1) };
             (a.render(), threads, a.workgroup_bytes(), &(s * batch) * i64::from(*parts))
         }
     };

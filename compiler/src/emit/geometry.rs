@@ -158,7 +158,7 @@ fn thin_shapes(p: &Problem, profile: &DeviceProfile) -> Vec<ThinShape> {
                     if unroll != last
                         && shape.accumulators(p.results) <= MOST_SUMS
                         && (products <= MOST_PRODUCTS || (unroll == 1 && cols * rows <= 8))
-                        && shape.round(p.results, profile.max_workgroup_bytes) > 0
+                        && shape.round(p.results, super::thin::room(profile)) > 0
                     {
                         out.push(shape);
                     }

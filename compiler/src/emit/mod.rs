@@ -51,6 +51,8 @@ pub struct EmittedKernel {
     pub workgroup_bytes: u32,
     /// WebGPU features it needs.
     pub features: Vec<String>,
+    /// The size its subgroups must have.
+    pub subgroup_size: Option<u32>,
     /// Workgroup counts.
     pub workgroups: [Dim; 3],
 }

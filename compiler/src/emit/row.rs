@@ -293,6 +293,10 @@ pub(super) fn emit(kernel: &Kernel, cx: &EmitContext) -> Result<EmittedKernel, D
         threads /= 2;
         lanes = lanes.min(threads);
     }
+    let shuffled = scratch.iter().all(|s| s.ty != "bool");
+    let subgroup = cx.profile.subgroup.filter(|s| shuffled && lanes > 1 && threads.is_multiple_of(*s));
+    let joined = subgroup.map_or(1, |s| s.min(lanes));
+    m.subgroup = subgroup.filter(|_| joined > 1);
     let steps = len
         .as_const()
         .map(|n| (n + i64::from(lanes) - 1) / i64::from(lanes))
@@ -379,13 +383,15 @@ pub(super) fn emit(kernel: &Kernel, cx: &EmitContext) -> Result<EmittedKernel, D
         last.once = once.text;
     }
 
-    let scratch = if lanes > 1 { scratch } else { vec![] };
-    let bytes = if lanes > 1 { threads * per_thread } else { 0 };
+    let scratch = if lanes > joined { scratch } else { vec![] };
+    let bytes = if lanes > joined { threads / joined * per_thread } else { 0 };
     let wgsl = templates::render(&templates::row::Row {
         preamble: m.preamble(),
         extents,
         threads,
         lanes,
+        joined,
+        local: templates::Local::new(m.subgroup.unwrap_or(1)),
         rows: rows_text,
         len: len_text,
         steps: steps as u32,

@@ -12,11 +12,11 @@
 use super::matmul::Operands;
 use super::wgsl::{Module, Scope, var_bit};
 use super::{EmitContext, EmittedKernel, fold_workgroups, template_error};
-use crate::Diagnostic;
 use crate::kernel::{Body, Expr, ExprId, Family, Kernel};
+use crate::{DeviceProfile, Diagnostic};
 use std::fmt::Write;
 use wgfc_codegen_templates::matmul::Extents;
-use wgfc_codegen_templates::thin::{Results, Stage, Thin, ThinShape};
+use wgfc_codegen_templates::thin::{Results, Room, Stage, Thin, ThinShape};
 use wgfc_ir::{Atom, BinaryOp, DType, Poly, Reg};
 
 /// The variable of the sum.
@@ -33,15 +33,16 @@ pub(super) fn emit(
         return Err(Diagnostic::internal("not a matmul kernel"));
     };
     let results = Results { products: o.ys.len() as u32, sums: o.sums.len() as u32 };
-    let room = cx.profile.max_workgroup_bytes;
+    let all = room(cx.profile);
+    let beside = |stage: u32| Room { bytes: all.bytes.saturating_sub(stage), ..all };
     let staged = stage_bytes(kernel, o, shape)
-        .filter(|b| room > *b && shape.round(results, room - b) >= shape.accumulators(results).min(8));
-    let limit = room - staged.unwrap_or(0);
+        .filter(|b| shape.round(results, beside(*b)) >= shape.accumulators(results).min(8));
+    let room = beside(staged.unwrap_or(0));
     let divides = |d: &Poly, by: u32| d.modulo(&Poly::constant(i64::from(by)), &[]).is(0);
     if !o.rows.is(i64::from(shape.rows))
         || !divides(k, shape.k)
         || !divides(o.cols, shape.cols)
-        || shape.round(results, limit) == 0
+        || shape.round(results, room) == 0
     {
         return Err(Diagnostic::internal(format!("{shape:?} does not fit the product")));
     }
@@ -87,13 +88,21 @@ pub(super) fn emit(
         stage,
         before: before.text,
         body,
-        workgroup_bytes: limit,
+        room,
     };
     let wgsl = text.render().map_err(template_error)?;
     let groups = &o.cols.ceil_div(i64::from(shape.tile_cols())) * batch;
     let groups = fold_workgroups(&groups, cx.profile.max_workgroups);
-    let bytes = shape.workgroup_bytes(results, limit) + staged.unwrap_or(0);
+    if shape.joined(results, room.subgroup) > 1 {
+        module.subgroup = cx.profile.subgroup;
+    }
+    let bytes = shape.workgroup_bytes(results, room) + staged.unwrap_or(0);
     Ok(module.finish("matmul", wgsl, [shape.threads(), 1, 1], bytes, groups))
+}
+
+/// What the device has for adding up sums.
+pub(super) fn room(profile: &DeviceProfile) -> Room {
+    Room { bytes: profile.max_workgroup_bytes, subgroup: profile.subgroup.unwrap_or(1) }
 }
 
 /// Bytes that staging takes, where it is worth it.

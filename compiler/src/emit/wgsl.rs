@@ -135,6 +135,8 @@ pub struct Module<'a> {
     pub(super) library: BTreeSet<&'static str>,
     pub(super) uses_dims: bool,
     pub(super) uses_f16: bool,
+    /// The size of the subgroups that the kernel works with.
+    pub(super) subgroup: Option<u32>,
     deps: Vec<Deps>,
 }
 
@@ -154,6 +156,7 @@ impl<'a> Module<'a> {
             library: BTreeSet::new(),
             uses_dims: false,
             uses_f16: false,
+            subgroup: None,
             deps: vec![],
         };
         for (_, e, _) in kernel.body.iter() {
@@ -402,6 +405,8 @@ impl Module<'_> {
         workgroup_bytes: u32,
         workgroups: [Dim; 3],
     ) -> EmittedKernel {
+        let features = [("shader-f16", self.uses_f16), ("subgroups", self.subgroup.is_some())];
+        let features = features.into_iter().filter(|f| f.1).map(|f| f.0);
         EmittedKernel {
             family,
             wgsl: tidy(&wgsl),
@@ -409,7 +414,8 @@ impl Module<'_> {
             bindings: self.bindings.iter().map(|b| (b.tensor, b.access)).collect(),
             uses_dims: self.uses_dims,
             workgroup_bytes,
-            features: if self.uses_f16 { vec!["shader-f16".into()] } else { vec![] },
+            features: features.map(str::to_owned).collect(),
+            subgroup_size: self.subgroup,
             workgroups,
         }
     }

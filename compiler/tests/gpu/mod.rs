@@ -16,6 +16,8 @@ pub struct Gpu {
     pub device: wgpu::Device,
     pub queue: wgpu::Queue,
     pub timestamps: bool,
+    /// The size of its subgroups.
+    pub subgroup: Option<u32>,
 }
 
 /// Every adapter; `VK_DRIVER_FILES` chooses them.
@@ -27,14 +29,19 @@ pub fn gpus() -> Vec<Gpu> {
     let mut out = vec![];
     for a in adapters {
         let wanted = wgpu::Features::TIMESTAMP_QUERY | wgpu::Features::TIMESTAMP_QUERY_INSIDE_PASSES;
-        let features = a.features() & wanted;
+        let features = a.features() & (wanted | wgpu::Features::SUBGROUP);
+        let info = a.get_info();
+        let same = info.subgroup_min_size == info.subgroup_max_size;
+        let subgroup =
+            (same && features.contains(wgpu::Features::SUBGROUP)).then_some(info.subgroup_min_size);
         let opened = pollster::block_on(a.request_device(&wgpu::DeviceDescriptor {
             required_features: features,
             required_limits: a.limits(),
             ..Default::default()
         }));
         if let Ok((device, queue)) = opened {
-            out.push(Gpu { name: a.get_info().name, device, queue, timestamps: features == wanted });
+            let timestamps = features.contains(wanted);
+            out.push(Gpu { name: info.name, device, queue, timestamps, subgroup });
         }
     }
     if out.is_empty() {
@@ -83,6 +90,26 @@ impl Case {
     pub fn numel(&self, t: TensorId) -> usize {
         self.graph.tensors[t].ty.shape.iter().map(|d| self.eval(d)).product()
     }
+}
+
+/// A kernel as it is emitted for each adapter: without subgroups, and with those that it has.
+pub fn variants<'g>(
+    gpus: &'g [Gpu],
+    case: &mut Case,
+    emit: impl Fn(&EmitContext) -> EmittedKernel,
+) -> Vec<(&'g Gpu, EmittedKernel)> {
+    let mut out = vec![];
+    for gpu in gpus {
+        for subgroup in [None, gpu.subgroup] {
+            case.profile.subgroup = subgroup;
+            let e = case.with_context(&emit);
+            if subgroup.is_none() || e.subgroup_size.is_some() {
+                out.push((gpu, e));
+            }
+        }
+    }
+    case.profile.subgroup = None;
+    out
 }
 
 /// A pipeline with its buffers.
