@@ -182,6 +182,7 @@ pub fn device_profile(limits: &DeviceLimits, base: &DeviceProfile) -> DeviceProf
         max_binding_bytes: limits.binding_bytes,
         max_workgroups: limits.workgroups,
         f16: limits.f16,
+        cooperative_matrix: limits.cooperative_matrix,
         subgroup: limits.subgroup.filter(|(least, most)| least == most).map(|s| s.0),
         ..base.clone()
     }

@@ -5,6 +5,7 @@
 //! the [`library`].
 
 pub mod attention;
+pub mod cooperative;
 pub mod library;
 pub mod map;
 pub mod matmul;
@@ -28,6 +29,7 @@ pub const SOURCES: &[(&str, &str)] = &[
     ("attention_decode.wgsl", include_str!("../templates/attention_decode.wgsl.tera")),
     ("map.wgsl", include_str!("../templates/map.wgsl.tera")),
     ("matmul.wgsl", include_str!("../templates/matmul.wgsl.tera")),
+    ("matmul_cooperative.wgsl", include_str!("../templates/matmul_cooperative.wgsl.tera")),
     ("matmul_serial.wgsl", include_str!("../templates/matmul_serial.wgsl.tera")),
     ("matmul_thin.wgsl", include_str!("../templates/matmul_thin.wgsl.tera")),
     ("row.wgsl", include_str!("../templates/row.wgsl.tera")),

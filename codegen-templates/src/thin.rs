@@ -52,7 +52,7 @@ pub struct Room {
 }
 
 /// Shuffles after which sums are better added up in workgroup memory.
-const MOST_SHUFFLES: u32 = 40;
+const MOST_SHUFFLES: u32 = 16;
 
 impl ThinShape {
     /// Invocations of a workgroup.

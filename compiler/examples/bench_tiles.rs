@@ -299,6 +299,9 @@ fn main() {
 
 fn short(g: Geometry) -> String {
     match g {
+        Geometry::Cooperative(s) => {
+            format!("units {}x{}x{} / {}x{}", s.rows, s.cols, s.k, s.sub_rows, s.sub_cols)
+        }
         Geometry::Tiled(t) => {
             format!("{}x{}x{} {}x{} /{}", t.rows, t.cols, t.k, t.thread_rows, t.thread_cols, t.split)
         }

@@ -37,6 +37,9 @@ pub struct DeviceProfile {
     /// Invocations of every subgroup (`subgroups`), a power of two; `None` where there are none or they differ.
     #[serde(default)]
     pub subgroup: Option<u32>,
+    /// Whether subgroups multiply matrices of 16 × 16 f16 into f32 (`wgpu-cooperative-matrix`, not in browsers).
+    #[serde(default)]
+    pub cooperative_matrix: bool,
     /// Bytes a second that a streaming kernel moves.
     pub bandwidth: f64,
     /// Floating-point operations a second.
@@ -56,6 +59,7 @@ impl Default for DeviceProfile {
             storage_alignment: 256,
             f16: false,
             subgroup: None,
+            cooperative_matrix: false,
             bandwidth: 100e9,
             flops: 2e12,
             dispatch_cost: 10e-6,

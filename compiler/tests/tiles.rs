@@ -5,6 +5,7 @@ mod gpu;
 use gpu::gemv::*;
 use gpu::*;
 use std::collections::BTreeMap;
+use wgfc_compiler::DeviceProfile;
 use wgfc_compiler::emit::geometry::{self, Geometry, SINGLE, TILES};
 use wgfc_compiler::emit::{EmitContext, EmittedKernel, attention, matmul};
 use wgfc_compiler::kernel::*;
@@ -20,11 +21,35 @@ fn close(what: &str, got: &[f32], want: &[f64]) {
 
 /// Runs `out = a · b + bias` with a geometry on all adapters.
 fn check_product(gpus: &[Gpu], dims: [Dim; 4], symbols: &[(&str, i64)], l: Layout, forced: Option<Geometry>) {
-    let mut case = Case::new(symbols);
-    let (kernel, [ta, tb, tbias, to]) = product(&mut case, dims.clone(), l);
+    let case = Case::new(symbols);
+    check_typed_product(gpus, case, DType::F32, dims, l, forced);
+}
+
+/// Runs the product of factors of a type, for the device of the case.
+fn check_typed_product(
+    gpus: &[Gpu],
+    mut case: Case,
+    dtype: DType,
+    dims: [Dim; 4],
+    l: Layout,
+    forced: Option<Geometry>,
+) {
+    let (kernel, [ta, tb, tbias, to]) = typed_product(&mut case, dtype, dims.clone(), l);
+    let emitted = case.with_context(|cx| {
+        let e = matmul::emit_as(&kernel, cx, forced).unwrap();
+        wgfc_compiler::emit::check::check(&e).unwrap();
+        e
+    });
+    if gpus.is_empty() {
+        return;
+    }
     let [batch, m, n, k] = dims.map(|d| case.eval(&d));
-    let data: BTreeMap<_, _> =
-        [ta, tb, tbias].into_iter().map(|t| (t, noise(case.numel(t), t as u32 + 1))).collect();
+    let (mut data, mut bytes) = (BTreeMap::new(), BTreeMap::new());
+    for t in [ta, tb, tbias] {
+        let (values, packed) = elements(case.graph.tensors[t].ty.dtype, case.numel(t), t as u32 + 1);
+        data.insert(t, values);
+        bytes.insert(t, packed);
+    }
     let at = |b: usize, i: usize, ie: usize, j: usize, je: usize, t: bool| {
         b * ie * je + if t { j * ie + i } else { i * je + j }
     };
@@ -32,23 +57,20 @@ fn check_product(gpus: &[Gpu], dims: [Dim; 4], symbols: &[(&str, i64)], l: Layou
     for b in 0..batch {
         for i in 0..m {
             for j in 0..n {
-                let mut sum = f64::from(data[&tbias][j]);
+                let mut sum = data[&tbias][j];
                 for q in 0..k {
                     let x = data[&ta][at(b, i, m, q, k, l.a)];
-                    sum += f64::from(x) * f64::from(data[&tb][at(b, q, k, j, n, l.b)]);
+                    sum += x * data[&tb][at(b, q, k, j, n, l.b)];
                 }
                 want[at(b, i, m, j, n, l.out)] = sum;
             }
         }
     }
-    let emitted = case.with_context(|cx| {
-        let e = matmul::emit_as(&kernel, cx, forced).unwrap();
-        wgfc_compiler::emit::check::check(&e).unwrap();
-        e
-    });
     for g in gpus {
-        let what = format!("{batch}×{m}×{n}×{k} {l:?} {forced:?} on {}", g.name);
-        close(&what, &run(g, &case, &emitted, &data, to), &want);
+        let what = format!("{batch}×{m}×{n}×{k} {dtype} {l:?} {forced:?} on {}", g.name);
+        let got = execute(g, &prepare_bytes(g, &case, &emitted, &bytes), to);
+        let got = got.chunks_exact(4).map(|c| f32::from_le_bytes([c[0], c[1], c[2], c[3]]));
+        close(&what, &got.take(want.len()).collect::<Vec<_>>(), &want);
     }
 }
 
@@ -74,6 +96,26 @@ fn every_tile_shape() {
             check_product(&gpus, fixed([3, 7, 13, 5]), &[], LAYOUTS[(i / 2) % 4], g);
         } else {
             check_product(&gpus, fixed([2, 128, 128, 128]), &[], LAYOUTS[(i / 2) % 4], g);
+        }
+    }
+}
+
+/// Every shape is written and validated for a device with matrix units, and runs on those there are.
+#[test]
+fn products_on_matrix_units() {
+    let gpus: Vec<Gpu> = gpus().into_iter().filter(|g| g.multiplies_matrices).collect();
+    for (i, shape) in geometry::COOPERATIVE.iter().enumerate() {
+        for (j, d) in [[1, 64, 128, 64], [2, 40, 72, 200], [1, 136, 264, 896]].into_iter().enumerate() {
+            let mut case = Case::new(&[]);
+            case.profile = DeviceProfile {
+                max_workgroup_bytes: 48 << 10,
+                f16: true,
+                subgroup: Some(32),
+                cooperative_matrix: true,
+                ..DeviceProfile::default()
+            };
+            let l = LAYOUTS[(i + j) % 4];
+            check_typed_product(&gpus, case, DType::F16, fixed(d), l, Some(Geometry::Cooperative(*shape)));
         }
     }
 }
@@ -577,6 +619,7 @@ fn choices() {
             bits: 32.0,
             vector,
             staged: 0.0,
+            half: false,
         };
         text += &format!("{what} {d:?}: {:?}\n", geometry::choose(&p, &profile));
     }

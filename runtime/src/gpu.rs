@@ -83,6 +83,8 @@ pub struct DeviceLimits {
     pub f16: bool,
     /// The smallest and largest subgroup, where kernels may use them.
     pub subgroup: Option<(u32, u32)>,
+    /// Whether subgroups multiply matrices of 16 × 16 f16 into f32 (`wgpu-cooperative-matrix`).
+    pub cooperative_matrix: bool,
     /// Timestamps around a pass.
     pub timestamps: bool,
     /// Timestamps between the dispatches of one pass.
@@ -142,9 +144,19 @@ fn device_limits(l: &wgpu::Limits, f: wgpu::Features, info: &wgpu::AdapterInfo) 
         subgroup: f
             .contains(wgpu::Features::SUBGROUP)
             .then_some((info.subgroup_min_size, info.subgroup_max_size)),
+        cooperative_matrix: f.contains(wgpu::Features::EXPERIMENTAL_COOPERATIVE_MATRIX),
         timestamps: f.contains(wgpu::Features::TIMESTAMP_QUERY),
         timestamps_in_pass: f.contains(wgpu::Features::TIMESTAMP_QUERY_INSIDE_PASSES),
     }
+}
+
+/// Whether its subgroups multiply matrices of 16 × 16 f16 and add them up in f32.
+fn multiplies_matrices(a: &wgpu::Adapter) -> bool {
+    use wgpu::CooperativeScalarType::{F16, F32};
+    a.features().contains(wgpu::Features::EXPERIMENTAL_COOPERATIVE_MATRIX | wgpu::Features::SHADER_F16)
+        && a.cooperative_matrix_properties()
+            .iter()
+            .any(|p| [p.m_size, p.n_size, p.k_size] == [16; 3] && p.ab_type == F16 && p.cr_type == F32)
 }
 
 fn rank(a: &wgpu::Adapter) -> u32 {
@@ -241,11 +253,20 @@ impl Gpu {
             | wgpu::Features::TIMESTAMP_QUERY
             | wgpu::Features::TIMESTAMP_QUERY_INSIDE_ENCODERS
             | wgpu::Features::TIMESTAMP_QUERY_INSIDE_PASSES;
+        let mut features = adapter.features() & useful;
+        let mut experimental_features = wgpu::ExperimentalFeatures::disabled();
+        if multiplies_matrices(adapter) {
+            features |= wgpu::Features::EXPERIMENTAL_COOPERATIVE_MATRIX;
+            // SAFETY: what is experimental is used by kernels for matrix units only, which load and store
+            // whole matrices inside workgroup memory.
+            experimental_features = unsafe { wgpu::ExperimentalFeatures::enabled() };
+        }
         let mut summary = summaries[index].clone();
         let (device, queue) = adapter
             .request_device(&wgpu::DeviceDescriptor {
                 label: Some("wgfc"),
-                required_features: adapter.features() & useful,
+                required_features: features,
+                experimental_features,
                 required_limits: adapter.limits(),
                 memory_hints: wgpu::MemoryHints::Performance,
                 ..Default::default()

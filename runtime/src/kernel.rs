@@ -30,6 +30,7 @@ fn fits(gpu: &Gpu, k: &Kernel) -> Result<(), RunError> {
         let there = match f.as_str() {
             "shader-f16" => l.f16,
             "subgroups" => l.subgroup.is_some(),
+            "wgpu-cooperative-matrix" => l.cooperative_matrix,
             _ => false,
         };
         if !there {

@@ -99,6 +99,7 @@ fn limits(a: &AdapterSummary) -> Vec<Vec<String>> {
             l.subgroup
                 .map_or("no".into(), |(a, b)| if a == b { a.to_string() } else { format!("{a} to {b}") }),
         ),
+        ("matrix units for f16", yes(l.cooperative_matrix)),
         ("timestamps", yes(l.timestamps)),
         ("timestamps within a pass", yes(l.timestamps_in_pass)),
     ];
@@ -115,7 +116,8 @@ fn json(a: &AdapterSummary) -> serde_json::Value {
             "workgroups": l.workgroups,
         },
         "features": {
-            "f16": l.f16, "subgroup": l.subgroup, "timestamps": l.timestamps, "timestamps_in_pass": l.timestamps_in_pass,
+            "f16": l.f16, "subgroup": l.subgroup, "cooperative_matrix": l.cooperative_matrix,
+            "timestamps": l.timestamps, "timestamps_in_pass": l.timestamps_in_pass,
         },
     })
 }

@@ -21,6 +21,7 @@ pub fn check(k: &EmittedKernel) -> Result<(), Diagnostic> {
         capabilities |= match f.as_str() {
             "shader-f16" => Capabilities::SHADER_FLOAT16,
             "subgroups" => Capabilities::SUBGROUP,
+            "wgpu-cooperative-matrix" => Capabilities::COOPERATIVE_MATRIX,
             f => return Err(fail(format!("unknown feature `{f}`"))),
         };
     }

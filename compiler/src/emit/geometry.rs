@@ -16,6 +16,7 @@
 //! [`ASSUMED`] a symbol.
 
 use crate::DeviceProfile;
+use wgfc_codegen_templates::cooperative::CooperativeShape;
 use wgfc_codegen_templates::matmul::{Contiguous, TileShape};
 use wgfc_codegen_templates::thin::{Results, ThinShape};
 use wgfc_ir::Dim;
@@ -33,6 +34,11 @@ const WARPS: f64 = 10.0;
 /// How much longer: the missing warps' ratio to this power. Both are fitted to an H100's times.
 const THIN_POWER: f64 = 0.75;
 
+/// Cycles that a step of matrix units takes at least: a load, two barriers, and products one after another.
+const MATRIX_LATENCY: f64 = 1400.0;
+/// Multiply-adds of f16 that a core's matrix units do in a cycle, fed from workgroup memory.
+const MATRIX_PRODUCTS: f64 = 1000.0;
+
 /// Loads of 16 bytes that a thread of a thin product has under way.
 const UNDER_WAY: [f64; 3] = [4.0, 8.0, 16.0];
 /// Sums that a thread of a thin product keeps.
@@ -47,6 +53,8 @@ pub const SINGLE: Results = Results { products: 1, sums: 0 };
 pub enum Geometry {
     /// Tiles in workgroup memory.
     Tiled(TileShape),
+    /// Tiles in workgroup memory, multiplied by matrix units.
+    Cooperative(CooperativeShape),
     /// All of a few rows in every thread, k shared out.
     Thin(ThinShape),
     /// One thread a result.
@@ -76,6 +84,8 @@ pub struct Problem {
     pub vector: u32,
     /// Operations that make an element of the rows which a thin workgroup stages; 0 where nothing is.
     pub staged: f64,
+    /// Both operands are f16 and can be read by eights.
+    pub half: bool,
 }
 
 const fn tile(rows: u32, cols: u32, k: u32, thread_rows: u32, thread_cols: u32, split: u32) -> TileShape {
@@ -108,6 +118,26 @@ pub const TILES: &[TileShape] = &[
     tile(8, 32, 8, 2, 4, 8),
 ];
 
+const fn blocks(rows: u32, cols: u32, k: u32, sub_rows: u32, sub_cols: u32) -> CooperativeShape {
+    CooperativeShape { rows, cols, k, sub_rows, sub_cols }
+}
+
+/// Tiles for matrix units in order of preference.
+pub const COOPERATIVE: &[CooperativeShape] = &[
+    blocks(128, 128, 32, 64, 32),
+    blocks(64, 128, 32, 32, 32),
+    blocks(128, 64, 32, 32, 32),
+    blocks(64, 64, 32, 32, 32),
+    blocks(64, 64, 64, 32, 32),
+    blocks(64, 64, 128, 32, 32),
+    blocks(64, 32, 64, 32, 16),
+    blocks(64, 32, 128, 32, 16),
+    blocks(32, 64, 64, 16, 32),
+    blocks(32, 32, 64, 16, 16),
+    blocks(32, 32, 128, 16, 16),
+    blocks(16, 64, 64, 16, 16),
+];
+
 /// All geometries that a device can run on a problem, tiled ones first.
 pub fn candidates(p: &Problem, profile: &DeviceProfile) -> Vec<Geometry> {
     let fits =
@@ -118,6 +148,9 @@ pub fn candidates(p: &Problem, profile: &DeviceProfile) -> Vec<Geometry> {
         .filter(|t| single && fits(t.threads(), t.workgroup_bytes(profile.max_workgroup_bytes)))
         .map(|t| Geometry::Tiled(*t))
         .collect();
+    let matrices =
+        COOPERATIVE.iter().filter(|s| single && p.half && super::cooperative::fits(**s, p.x, p.y, profile));
+    out.extend(matrices.map(|s| Geometry::Cooperative(*s)));
     out.extend(thin_shapes(p, profile).into_iter().map(Geometry::Thin));
     if single {
         out.push(Geometry::Serial);
@@ -204,6 +237,15 @@ pub fn cycles(g: Geometry, p: &Problem) -> f64 {
             let end = tr * tc * split / 32.0;
             let alone = step * (WARPS * 32.0 / threads).max(1.0).powf(THIN_POWER);
             (workgroups, threads, steps * step + end, steps * alone.max(LATENCY) + end)
+        }
+        Geometry::Cooperative(s) => {
+            let [tr, tc, tk] = [s.rows, s.cols, s.k].map(f64::from);
+            let threads = f64::from(s.subgroups() * 32);
+            let workgroups = batch * (rows / tr).ceil() * (cols / tc).ceil();
+            let steps = (depth / tk).ceil();
+            let step = tr * tc * tk / MATRIX_PRODUCTS + (tr + tc) * tk * 0.05 + 60.0;
+            let end = tr * tc / 16.0;
+            (workgroups, threads, steps * step + end, steps * step.max(MATRIX_LATENCY) + end)
         }
         Geometry::Thin(t) => return thin_cycles(t, p),
         Geometry::Serial => {

@@ -7,9 +7,9 @@
 //! element. An im2col load is then two additions and its guard.
 
 use super::geometry::{self, Geometry, Problem, SINGLE};
-use super::thin;
 use super::wgsl::{Module, Scope, reg_type, var_bit};
 use super::{EmitContext, EmittedKernel, fold_workgroups, template_error};
+use super::{cooperative, thin};
 use crate::Diagnostic;
 use crate::kernel::{Body, Expr, ExprId, Family, Kernel, Store, renumbered};
 use std::fmt::Write;
@@ -18,7 +18,7 @@ use wgfc_codegen_templates::thin::Results;
 use wgfc_ir::{Atom, DType, Dim, Poly, Reg};
 
 /// The variable of the sum.
-const K: usize = 3;
+pub(super) const K: usize = 3;
 
 pub(super) fn emit(kernel: &Kernel, cx: &EmitContext) -> Result<EmittedKernel, Diagnostic> {
     emit_as(kernel, cx, None)
@@ -47,6 +47,9 @@ pub fn emit_as(
             "{choice:?} makes one product, not {} and {} sums",
             p.results.products, p.results.sums
         )));
+    }
+    if let Geometry::Cooperative(shape) = choice {
+        return cooperative::emit(kernel, [x, y], cx, shape);
     }
     let kernel = &hoistable(kernel, K);
     let (Family::Matmul { batch, k, .. }, Some((x, y))) = (&kernel.family, sides(kernel)) else {
@@ -97,8 +100,8 @@ pub fn emit_as(
             let tiles = &rows.ceil_div(i64::from(shape.rows)) * &cols.ceil_div(i64::from(shape.cols));
             (t.render(), shape.threads(), bytes, &tiles * batch)
         }
-        Geometry::Thin(shape) => {
-            return Err(Diagnostic::internal(format!("{shape:?} does not fit the product")));
+        Geometry::Thin(_) | Geometry::Cooperative(_) => {
+            return Err(Diagnostic::internal(format!("{choice:?} does not fit the product")));
         }
         Geometry::Serial => {
             let threads = cx.profile.max_invocations.clamp(1, 128);
@@ -116,12 +119,12 @@ pub fn emit_as(
 
 /// An operand.
 #[derive(Clone, Copy)]
-struct Side<'a> {
-    root: ExprId,
+pub(super) struct Side<'a> {
+    pub root: ExprId,
     /// The variable of its rows or columns.
-    var: usize,
-    extent: &'a Dim,
-    order: Contiguous,
+    pub var: usize,
+    pub extent: &'a Dim,
+    pub order: Contiguous,
 }
 
 /// The operands over rows and over columns. A side known to be at most 8 long is the rows, which the
@@ -184,7 +187,8 @@ pub fn problem(kernel: &Kernel) -> Option<Problem> {
     let [batch, rows, cols, depth] = [batch, x.extent, y.extent, k].map(Dim::clone);
     let results = Results { products: b.len() as u32, sums: sums.len() as u32 };
     let staged = thin::staged_operations(kernel, &o);
-    Some(Problem { batch, rows, cols, depth, x: x.order, y: y.order, results, bits, vector, staged })
+    let half = cooperative::suits(kernel, &x, &y);
+    Some(Problem { batch, rows, cols, depth, x: x.order, y: y.order, results, bits, vector, staged, half })
 }
 
 /// Whether the result lies along `m` rather than `n`.

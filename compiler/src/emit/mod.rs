@@ -6,6 +6,7 @@
 
 pub mod attention;
 pub mod check;
+pub mod cooperative;
 pub mod geometry;
 pub mod index;
 pub mod map;

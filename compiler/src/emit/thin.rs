@@ -210,18 +210,7 @@ impl Blocks {
         let x = made.next().unwrap_or_default();
         let sums = made.collect();
 
-        let mut new = kernel.clone();
-        let vars = [0, 1, 2, 3].map(Poly::var);
-        for s in &mut new.stores {
-            let roots: Vec<ExprId> = s.offset.data().into_iter().chain(s.guard).chain([s.value]).collect();
-            let ids = substitute(from, &mut body, &roots, &vars, &whole);
-            let of = |id: ExprId| ids.get(id as usize).copied().flatten().unwrap_or(0);
-            s.guard = s.guard.map(of);
-            s.value = of(s.value);
-            s.offset = moved(&s.offset, &ids, &vars, &whole);
-        }
-        new.body = body;
-        let mut blocks = Blocks { kernel: new, x, y, sums, staged };
+        let mut blocks = Blocks { kernel: moved_stores(kernel, body), x, y, sums, staged };
         let all = blocks.roots();
         if let Family::Matmul { a, b, sums, .. } = &mut blocks.kernel.family {
             *a = all.first().copied().unwrap_or(0);
@@ -459,9 +448,26 @@ fn runs(body: &Body, ks: &[ExprId]) -> Vec<Run> {
     out
 }
 
+/// The kernel with its stores over `body`, to which what they need is added.
+pub(super) fn moved_stores(kernel: &Kernel, mut body: Body) -> Kernel {
+    let mut new = kernel.clone();
+    let domain = kernel.domain();
+    let vars: Vec<Poly> = (0..domain.len()).map(Poly::var).collect();
+    for s in &mut new.stores {
+        let roots: Vec<ExprId> = s.offset.data().into_iter().chain(s.guard).chain([s.value]).collect();
+        let ids = substitute(&kernel.body, &mut body, &roots, &vars, &domain);
+        let of = |id: ExprId| ids.get(id as usize).copied().flatten().unwrap_or(0);
+        s.guard = s.guard.map(of);
+        s.value = of(s.value);
+        s.offset = moved(&s.offset, &ids, &vars, &domain);
+    }
+    new.body = body;
+    new
+}
+
 /// Copies what the roots need into another arena with variable `%i` replaced by `vars[i]`; gives the
 /// new number of each expression copied.
-fn substitute(
+pub(super) fn substitute(
     from: &Body,
     to: &mut Body,
     roots: &[ExprId],

@@ -137,6 +137,8 @@ pub struct Module<'a> {
     pub(super) uses_f16: bool,
     /// The size of the subgroups that the kernel works with.
     pub(super) subgroup: Option<u32>,
+    /// Whether it uses matrix units.
+    pub(super) uses_cooperative: bool,
     deps: Vec<Deps>,
 }
 
@@ -157,6 +159,7 @@ impl<'a> Module<'a> {
             uses_dims: false,
             uses_f16: false,
             subgroup: None,
+            uses_cooperative: false,
             deps: vec![],
         };
         for (_, e, _) in kernel.body.iter() {
@@ -405,7 +408,11 @@ impl Module<'_> {
         workgroup_bytes: u32,
         workgroups: [Dim; 3],
     ) -> EmittedKernel {
-        let features = [("shader-f16", self.uses_f16), ("subgroups", self.subgroup.is_some())];
+        let features = [
+            ("shader-f16", self.uses_f16),
+            ("subgroups", self.subgroup.is_some()),
+            ("wgpu-cooperative-matrix", self.uses_cooperative),
+        ];
         let features = features.into_iter().filter(|f| f.1).map(|f| f.0);
         EmittedKernel {
             family,

@@ -18,6 +18,8 @@ pub struct Gpu {
     pub timestamps: bool,
     /// The size of its subgroups.
     pub subgroup: Option<u32>,
+    /// Whether they multiply matrices of f16.
+    pub multiplies_matrices: bool,
 }
 
 /// Every adapter; `VK_DRIVER_FILES` chooses them.
@@ -29,19 +31,23 @@ pub fn gpus() -> Vec<Gpu> {
     let mut out = vec![];
     for a in adapters {
         let wanted = wgpu::Features::TIMESTAMP_QUERY | wgpu::Features::TIMESTAMP_QUERY_INSIDE_PASSES;
-        let features = a.features() & (wanted | wgpu::Features::SUBGROUP);
+        let matrices = wgpu::Features::EXPERIMENTAL_COOPERATIVE_MATRIX | wgpu::Features::SHADER_F16;
+        let features = a.features() & (wanted | matrices | wgpu::Features::SUBGROUP);
+        let multiplies_matrices = features.contains(matrices);
         let info = a.get_info();
         let same = info.subgroup_min_size == info.subgroup_max_size;
         let subgroup =
             (same && features.contains(wgpu::Features::SUBGROUP)).then_some(info.subgroup_min_size);
         let opened = pollster::block_on(a.request_device(&wgpu::DeviceDescriptor {
             required_features: features,
+            // SAFETY: only the kernels for matrix units use what is experimental.
+            experimental_features: unsafe { wgpu::ExperimentalFeatures::enabled() },
             required_limits: a.limits(),
             ..Default::default()
         }));
         if let Ok((device, queue)) = opened {
             let timestamps = features.contains(wanted);
-            out.push(Gpu { name: info.name, device, queue, timestamps, subgroup });
+            out.push(Gpu { name: info.name, device, queue, timestamps, subgroup, multiplies_matrices });
         }
     }
     if out.is_empty() {
@@ -293,9 +299,14 @@ pub struct Layout {
 
 /// `out = a · b + bias[n]` with its tensors `[a, b, bias, out]`.
 pub fn product(case: &mut Case, dims: [Dim; 4], l: Layout) -> (Kernel, [TensorId; 4]) {
+    typed_product(case, DType::F32, dims, l)
+}
+
+/// Likewise, of factors of a type.
+pub fn typed_product(case: &mut Case, dtype: DType, dims: [Dim; 4], l: Layout) -> (Kernel, [TensorId; 4]) {
     let [batch, m, n, k] = dims;
-    let ta = case.tensor(&[batch.clone(), m.clone(), k.clone()], TensorKind::Input(0));
-    let tb = case.tensor(&[batch.clone(), k.clone(), n.clone()], TensorKind::Input(1));
+    let ta = case.typed(dtype, &[batch.clone(), m.clone(), k.clone()], TensorKind::Input(0));
+    let tb = case.typed(dtype, &[batch.clone(), k.clone(), n.clone()], TensorKind::Input(1));
     let tbias = case.tensor(std::slice::from_ref(&n), TensorKind::Input(2));
     let to = case.tensor(&[batch.clone(), m.clone(), n.clone()], TensorKind::Output(0));
     // Element (i, j) of matrix v0 of i × j, or of its transpose in memory.
@@ -304,8 +315,12 @@ pub fn product(case: &mut Case, dims: [Dim; 4], l: Layout) -> (Kernel, [TensorId
         if t { &(&base + &(&v(j) * ie)) + &v(i) } else { &(&base + &(&v(i) * je)) + &v(j) }
     };
     let mut body = Body::default();
-    let a = body.push(Expr::Load { tensor: ta, offset: at(1, &m, 3, &k, l.a), guard: None }, DType::F32);
-    let b = body.push(Expr::Load { tensor: tb, offset: at(3, &k, 2, &n, l.b), guard: None }, DType::F32);
+    let mut factor = |tensor: TensorId, offset: Poly| {
+        let load = body.push(Expr::Load { tensor, offset, guard: None }, dtype);
+        if dtype == DType::F32 { load } else { body.push(Expr::Cast(DType::F32, load), DType::F32) }
+    };
+    let a = factor(ta, at(1, &m, 3, &k, l.a));
+    let b = factor(tb, at(3, &k, 2, &n, l.b));
     let bias = body.push(Expr::Load { tensor: tbias, offset: v(2), guard: None }, DType::F32);
     let acc = body.push(Expr::Acc(0), DType::F32);
     let value = body.push(Expr::Binary(BinaryOp::Add, acc, bias), DType::F32);

@@ -1,0 +1,295 @@
+//! The product of matrices on matrix units (WGSL's `coop_mat`, an extension of wgpu's).
+//!
+//! Factors are f16 and sums f32: every block of 16 × 16 results is a matrix that a subgroup holds
+//! together. A step brings `k` of the tile's rows and columns into workgroup memory, eight neighbours a
+//! fetch, while the step before is multiplied. The template expects in the module
+//!
+//! ```wgsl
+//! struct Eight { low: vec4<f16>, high: vec4<f16> }
+//! fn x_fetch(batch: i32, row: i32, k: i32) -> Eight    // and y_fetch(batch, col, k)
+//! fn store(batch: i32, row: i32, col: i32, acc0: f32)
+//! ```
+//!
+//! where of `row` and `k` (`col` and `k`) the one along which neighbours lie in memory counts eights.
+
+use crate::matmul::{Contiguous, Extents};
+use crate::{Local, RenderError, Template, render};
+use serde::Serialize;
+
+/// Edge of a matrix.
+const EDGE: u32 = 16;
+/// Elements of one fetch.
+pub const FETCH: u32 = 8;
+/// Elements between the lines of a tile, which keep them in different banks.
+const PAD: u32 = 8;
+
+/// How a product is cut up. All numbers are powers of two.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct CooperativeShape {
+    /// Rows a workgroup makes.
+    pub rows: u32,
+    /// Columns a workgroup makes.
+    pub cols: u32,
+    /// How much of k is in workgroup memory at once; a multiple of 16.
+    pub k: u32,
+    /// Rows a subgroup makes, a multiple of 16.
+    pub sub_rows: u32,
+    /// Columns a subgroup makes, a multiple of 16.
+    pub sub_cols: u32,
+}
+
+impl CooperativeShape {
+    /// Subgroups of a workgroup.
+    pub const fn subgroups(self) -> u32 {
+        (self.rows / self.sub_rows) * (self.cols / self.sub_cols)
+    }
+    /// f32 elements that each subgroup stores at once.
+    const fn patch(self) -> u32 {
+        EDGE * self.sub_cols
+    }
+    /// Elements of an operand's tile.
+    const fn tile(self, lines: u32, order: Contiguous) -> u32 {
+        match order {
+            Contiguous::Depth => lines * (self.k + PAD),
+            Contiguous::Line => self.k * (lines + PAD),
+        }
+    }
+    /// Bytes of workgroup memory.
+    pub const fn workgroup_bytes(self, x: Contiguous, y: Contiguous) -> u32 {
+        (self.tile(self.rows, x) + self.tile(self.cols, y)) * 2 + self.patch() * self.subgroups() * 4
+    }
+    /// Whether every invocation fetches equally many vectors.
+    pub fn divides(self, subgroup: u32) -> bool {
+        let threads = self.subgroups() * subgroup;
+        [self.rows, self.cols].into_iter().all(|lines| (lines * self.k / FETCH).is_multiple_of(threads))
+    }
+}
+
+/// Parameters of the product on matrix units.
+#[derive(Clone, Debug)]
+pub struct Cooperative {
+    /// Bindings and functions.
+    pub preamble: String,
+    /// Statements that the extents need, indented by 4.
+    pub setup: String,
+    /// Extents.
+    pub extents: Extents,
+    /// How it is cut up.
+    pub shape: CooperativeShape,
+    /// Memory order of `x`.
+    pub x: Contiguous,
+    /// Memory order of `y`.
+    pub y: Contiguous,
+    /// `depth` is known to be a multiple of the shape's `k`.
+    pub whole_depth: bool,
+    /// Invocations of a subgroup.
+    pub subgroup: u32,
+}
+
+/// One fetch of a thread.
+#[derive(Serialize)]
+struct Vector {
+    line: String,
+    /// Its first k within the step.
+    k: String,
+    /// Where the first step's k is, and that of the step from `k0`.
+    first: String,
+    step: String,
+    at: String,
+}
+#[derive(Serialize)]
+struct Operand {
+    name: &'static str,
+    tile_len: u32,
+    vectors: Vec<Vector>,
+}
+/// A load of a matrix from a tile.
+#[derive(Serialize)]
+struct Load {
+    name: String,
+    load: &'static str,
+    at: String,
+    pitch: u32,
+}
+/// 16 of k.
+#[derive(Serialize)]
+struct Quarter {
+    x: Vec<Load>,
+    y: Vec<Load>,
+}
+#[derive(Clone, Serialize)]
+struct Matrix {
+    row: u32,
+    col: u32,
+}
+#[derive(Serialize)]
+struct Strip {
+    row: u32,
+    matrices: Vec<Matrix>,
+}
+
+#[derive(Serialize)]
+struct Slots {
+    preamble: String,
+    setup: String,
+    batch: String,
+    batch_index: String,
+    rows: String,
+    cols: String,
+    depth: String,
+    tile_rows: u32,
+    tile_cols: u32,
+    tile_k: u32,
+    sub_rows: u32,
+    sub_cols: u32,
+    subs_across: u32,
+    subgroups: u32,
+    subgroup: u32,
+    threads: u32,
+    local: Local,
+    guard_k: bool,
+    patch_len: u32,
+    operands: Vec<Operand>,
+    matrices: Vec<Matrix>,
+    quarters: Vec<Quarter>,
+    strips: Vec<Strip>,
+}
+
+impl Template for Slots {
+    const NAME: &'static str = "matmul_cooperative.wgsl";
+}
+
+/// One operand's tile.
+struct Side {
+    name: &'static str,
+    lines: u32,
+    order: Contiguous,
+    origin: &'static str,
+    end: &'static str,
+    /// The first line of the subgroup.
+    sub: &'static str,
+    /// Lines of a subgroup.
+    sub_lines: u32,
+}
+
+impl Side {
+    fn by_depth(&self) -> bool {
+        self.order == Contiguous::Depth
+    }
+    /// From one line of the tile to the next, in vectors of four.
+    fn pitch(&self, k: u32) -> u32 {
+        (if self.by_depth() { k } else { self.lines } + PAD) / 4
+    }
+    fn operand(&self, shape: CooperativeShape, threads: u32) -> Operand {
+        let fast = if self.by_depth() { shape.k } else { self.lines } / FETCH;
+        let count = self.lines * shape.k / FETCH / threads;
+        let vectors = (0..count).map(|i| {
+            let e = if i == 0 { "t".to_owned() } else { format!("(t + {})", i * threads) };
+            let (f, s) = (format!("{e} % {fast}"), format!("{e} / {fast}"));
+            let at = format!("{s} * {} + {f} * 2", self.pitch(shape.k));
+            let Side { origin, end, .. } = self;
+            if self.by_depth() {
+                let line = format!("min({origin} + {s}, {end} - 1)");
+                Vector {
+                    line,
+                    k: format!("{f} * {FETCH}"),
+                    step: format!("k0 / {FETCH} + {f}"),
+                    first: f,
+                    at,
+                }
+            } else {
+                let line = format!("min({origin} / {FETCH} + {f}, {end} / {FETCH} - 1)");
+                Vector { line, step: format!("k0 + {s}"), first: s.clone(), k: s, at }
+            }
+        });
+        Operand {
+            name: self.name,
+            tile_len: shape.tile(self.lines, self.order) / 4,
+            vectors: vectors.collect(),
+        }
+    }
+    /// Loads of the subgroup's matrices at `k` of the tile.
+    fn loads(
+        &self,
+        shape: CooperativeShape,
+        k: u32,
+        transposed: &'static str,
+        plain: &'static str,
+    ) -> Vec<Load> {
+        let pitch = self.pitch(shape.k);
+        let of = |i: u32| {
+            let line = format!("({} + {})", self.sub, i * EDGE);
+            let (load, at) = if self.by_depth() {
+                (transposed, format!("{line} * {pitch} + {}", k / 4))
+            } else {
+                (plain, format!("{} + {line} / 4", k * pitch))
+            };
+            Load { name: format!("{}{i}", self.name), load, at, pitch }
+        };
+        (0..self.sub_lines / EDGE).map(of).collect()
+    }
+}
+
+impl Cooperative {
+    /// The module's text.
+    ///
+    /// # Errors
+    /// A defect of the template.
+    pub fn render(&self) -> Result<String, RenderError> {
+        let s = self.shape;
+        let threads = s.subgroups() * self.subgroup;
+        let x = Side {
+            name: "x",
+            lines: s.rows,
+            order: self.x,
+            origin: "row0",
+            end: "rows",
+            sub: "sub_row",
+            sub_lines: s.sub_rows,
+        };
+        let y = Side {
+            name: "y",
+            lines: s.cols,
+            order: self.y,
+            origin: "col0",
+            end: "cols",
+            sub: "sub_col",
+            sub_lines: s.sub_cols,
+        };
+        // `coopLoadT` reads rows of a matrix that lie one after another, `coopLoad` columns.
+        let quarter = |k: u32| Quarter {
+            x: x.loads(s, k, "coopLoadT", "coopLoad"),
+            y: y.loads(s, k, "coopLoad", "coopLoadT"),
+        };
+        let strip = |row: u32| Strip {
+            row: row * EDGE,
+            matrices: (0..s.sub_cols / EDGE).map(|col| Matrix { row, col }).collect(),
+        };
+        let strips: Vec<Strip> = (0..s.sub_rows / EDGE).map(strip).collect();
+        render(&Slots {
+            preamble: self.preamble.clone(),
+            setup: self.setup.clone(),
+            batch: self.extents.batch.clone(),
+            batch_index: self.extents.batch_index("block", "row_tiles * col_tiles"),
+            rows: self.extents.rows.clone(),
+            cols: self.extents.cols.clone(),
+            depth: self.extents.depth.clone(),
+            tile_rows: s.rows,
+            tile_cols: s.cols,
+            tile_k: s.k,
+            sub_rows: s.sub_rows,
+            sub_cols: s.sub_cols,
+            subs_across: s.cols / s.sub_cols,
+            subgroups: s.subgroups(),
+            subgroup: self.subgroup,
+            threads,
+            local: Local::new(self.subgroup),
+            guard_k: !self.whole_depth,
+            patch_len: s.patch(),
+            operands: vec![x.operand(s, threads), y.operand(s, threads)],
+            matrices: strips.iter().flat_map(|s| s.matrices.clone()).collect(),
+            quarters: (0..s.k / EDGE).map(|q| quarter(q * EDGE)).collect(),
+            strips,
+        })
+    }
+}
