@@ -16,5 +16,5 @@ pub mod shape_eval;
 pub mod states;
 
 pub use error::{Diagnostic, Errors, Kind, Location};
-pub use options::{DeviceProfile, Fusion, Options, Rewrites, States};
+pub use options::{DeviceProfile, Fusion, Options, States, Technique};
 pub use pipeline::compile;

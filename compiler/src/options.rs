@@ -1,7 +1,7 @@
 //! What a compilation can be told.
 
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use wgfc_ir::Tensor;
 
 /// How much is fused.
@@ -67,13 +67,20 @@ impl Default for DeviceProfile {
     }
 }
 
-/// Which rewrites to leave out.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Rewrites {
-    /// Only those that keep every bit of the result.
-    pub exact_only: bool,
-    /// Do not merge products that share an operand.
-    pub no_merge: bool,
+/// A part of [`Fusion::Full`] that can be left out, to see what it brings or changes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Technique {
+    /// Rewrites that change the last bits: raised norms, softmax and attention among them.
+    Approximate,
+    /// Products that share an operand made one: Q, K and V; gate and up.
+    Merge,
+    /// What follows a product or a reduction in its kernel: activations, residuals, rotary embeddings.
+    Epilogues,
+    /// A norm's scale that waits for the product behind it.
+    WaitingScales,
+    /// Attention's keys in parts that the reader puts together.
+    KeyParts,
 }
 
 /// Which inputs and outputs become tensors that stay on the device from run to run.
@@ -110,12 +117,19 @@ pub struct Options {
     pub values: BTreeMap<String, Tensor>,
     /// What stays on the device from run to run.
     pub states: States,
-    /// Rewrites to leave out.
-    pub rewrites: Rewrites,
+    /// What to leave out of full fusion.
+    pub without: BTreeSet<Technique>,
     /// The target.
     pub profile: DeviceProfile,
     /// Tensors of the model to return as extra outputs; fusion stops at them.
     pub taps: Vec<String>,
     /// Do not read weights: plan only.
     pub graph_only: bool,
+}
+
+impl Options {
+    /// Whether full fusion is asked for, with this part of it.
+    pub fn fuses(&self, t: Technique) -> bool {
+        self.fusion == Fusion::Full && !self.without.contains(&t)
+    }
 }

@@ -3,7 +3,7 @@
 use wgfc_compiler::import::{NoExternalData, import};
 use wgfc_compiler::kernel::{Family, KernelGraph};
 use wgfc_compiler::options::States;
-use wgfc_compiler::{Fusion, Options};
+use wgfc_compiler::{Fusion, Options, Technique};
 use wgfc_ir::DType;
 
 fn kernels(model: &str, fusion: Fusion) -> KernelGraph {
@@ -60,20 +60,40 @@ fn packed_weights_stay_packed() {
     }
 }
 
+/// One token, the output head in one piece.
+fn decoding_options() -> Options {
+    let mut options = Options {
+        dims: [("seq".to_owned(), 1)].into(),
+        states: States::Auto { capacity: 2048 },
+        ..Options::default()
+    };
+    options.profile.max_binding_bytes = 1 << 31;
+    options
+}
+
 /// Decoding one token: five dispatches a layer, and the output head.
 #[test]
 fn decoding() {
     for (model, layers) in
         [("qwen2-2l", 2), ("qwen2.5-0.5b", 24), ("qwen2.5-0.5b-f16", 24), ("phi3-shaped", 32)]
     {
-        let mut options = Options {
-            dims: [("seq".to_owned(), 1)].into(),
-            states: States::Auto { capacity: 2048 },
-            ..Options::default()
-        };
-        // The output head in one piece.
-        options.profile.max_binding_bytes = 1 << 31;
-        let k = kernels_with(model, options);
+        let k = kernels_with(model, decoding_options());
         assert!(k.kernels.len() <= layers * 5 + 1, "{model}: {}\n{k}", k.kernels.len());
     }
+}
+
+/// Each part of full fusion can be left out: the rest still works, in more dispatches.
+#[test]
+fn parts_of_fusion_left_out() {
+    let count = |without: &[Technique]| {
+        let without = without.iter().copied().collect();
+        kernels_with("qwen2-2l", Options { without, ..decoding_options() }).kernels.len()
+    };
+    let all = [Technique::Approximate, Technique::Merge, Technique::Epilogues, Technique::WaitingScales];
+    let full = count(&[]);
+    for t in all {
+        assert!(count(&[t]) > full, "{t:?}: {} and {full}", count(&[t]));
+    }
+    // The parts are of one dispatch.
+    assert_eq!(count(&[Technique::KeyParts]), full);
 }

@@ -3,7 +3,7 @@
 use std::time::Instant;
 use wgfc_compiler::import::{NoExternalData, import};
 use wgfc_compiler::rewrite::{RewriteReport, rewrite};
-use wgfc_compiler::{Options, Rewrites};
+use wgfc_compiler::{Options, Technique};
 use wgfc_ir::{Graph, NormKind, Op};
 
 fn imported(model: &str, options: &Options) -> Graph {
@@ -62,8 +62,8 @@ fn qwen_of_24_layers_is_solved_a_layer_at_a_time() {
 
 #[test]
 fn what_is_switched_off_does_not_happen() {
-    let rewrites = Rewrites { exact_only: true, no_merge: true };
-    let (g, r) = rewritten("bert-base", Options { rewrites, ..Options::default() });
+    let without = [Technique::Approximate, Technique::Merge].into();
+    let (g, r) = rewritten("bert-base", Options { without, ..Options::default() });
     assert_eq!(attentions(&g), 0);
     assert!(r.merged.is_empty());
 }

@@ -3,6 +3,7 @@
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
+use wgfc::compiler::Technique;
 use wgfc::{Error, Fusion, Options};
 use wgfc_compiler::options::States;
 
@@ -93,12 +94,43 @@ impl FusionArg {
     }
 }
 
+/// A part of full fusion.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum TechniqueArg {
+    /// Rewrites that change the last bits: raised norms, softmax and attention among them
+    Approximate,
+    /// Products that share an operand made one: Q, K and V; gate and up
+    Merge,
+    /// What follows a product or a reduction in its kernel: activations, residuals, rotary embeddings
+    Epilogues,
+    /// A norm's scale that waits for the product behind it
+    WaitingScales,
+    /// Attention's keys in parts that the reader puts together
+    KeyParts,
+}
+
+impl TechniqueArg {
+    /// As the compiler takes it.
+    pub fn technique(self) -> Technique {
+        match self {
+            TechniqueArg::Approximate => Technique::Approximate,
+            TechniqueArg::Merge => Technique::Merge,
+            TechniqueArg::Epilogues => Technique::Epilogues,
+            TechniqueArg::WaitingScales => Technique::WaitingScales,
+            TechniqueArg::KeyParts => Technique::KeyParts,
+        }
+    }
+}
+
 /// What shapes the compilation.
 #[derive(Args, Clone, Debug)]
 pub struct CompileOptions {
     /// How much to fuse
     #[arg(long, value_enum, default_value_t, value_name = "LEVEL")]
     pub fusion: FusionArg,
+    /// Leave a part out of full fusion; may be repeated
+    #[arg(long, value_enum, value_name = "PART")]
+    pub without: Vec<TechniqueArg>,
     /// Fix a symbolic dimension, as in `batch=8`; may be repeated
     #[arg(long = "dim", value_name = "NAME=VALUE", value_parser = parse_dim)]
     pub dims: Vec<(String, i64)>,
@@ -134,6 +166,7 @@ impl CompileOptions {
         Ok(Options {
             states,
             fusion: self.fusion.level(),
+            without: self.without.iter().map(|t| t.technique()).collect(),
             dims: self.dims.iter().cloned().collect(),
             taps: self.taps.clone(),
             values,

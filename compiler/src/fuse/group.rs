@@ -6,7 +6,7 @@
 
 use super::points::{self, Point, ProductDomain, Split};
 use super::pull::splat;
-use crate::options::Fusion;
+use crate::options::{Fusion, Options, Technique};
 use rustc_hash::{FxHashMap, FxHashSet};
 use std::collections::BTreeMap;
 use wgfc_ir::{BinaryOp, Graph, NodeId, NormKind, Op, Poly, ScalarNode, UnaryOp, Value};
@@ -91,10 +91,10 @@ fn takes_epilogue(op: &Op) -> bool {
 }
 
 /// Decides for a whole graph. `order` is its topological order.
-pub fn group(graph: &Graph, order: &[NodeId], fusion: Fusion, bans: &Bans) -> Grouping {
+pub fn group(graph: &Graph, order: &[NodeId], options: &Options, bans: &Bans) -> Grouping {
     let mut g = Grouper {
         graph,
-        fusion,
+        fusion: options.fusion,
         bans,
         unit_of: FxHashMap::default(),
         units: vec![],
@@ -102,7 +102,7 @@ pub fn group(graph: &Graph, order: &[NodeId], fusion: Fusion, bans: &Bans) -> Gr
         sizes: FxHashMap::default(),
         deferred: FxHashSet::default(),
     };
-    if fusion == Fusion::Full {
+    if options.fuses(Technique::WaitingScales) {
         for n in order {
             if let Some(path) = g.scale_can_wait(*n) {
                 g.deferred.extend(path);
@@ -117,10 +117,13 @@ pub fn group(graph: &Graph, order: &[NodeId], fusion: Fusion, bans: &Bans) -> Gr
     for n in anchors {
         g.new_unit(n);
     }
-    if fusion == Fusion::Full {
+    if options.fusion == Fusion::Full {
         for u in 0..g.units.len() {
-            g.units[u].parts = g.key_parts(g.units[u].anchor);
-            if g.units[u].parts == 1 && takes_epilogue(&graph.node(g.units[u].anchor).op) {
+            if options.fuses(Technique::KeyParts) {
+                g.units[u].parts = g.key_parts(g.units[u].anchor);
+            }
+            let epilogue = options.fuses(Technique::Epilogues) && g.units[u].parts == 1;
+            if epilogue && takes_epilogue(&graph.node(g.units[u].anchor).op) {
                 g.absorb(u);
             }
         }

@@ -29,7 +29,7 @@ pub fn fuse(graph: &Graph, options: &Options) -> Result<KernelGraph, Errors> {
     refuse_control_flow(graph)?;
     let mut bans = Bans::default();
     for _ in 0..1000 {
-        let grouping = group::group(graph, &order, options.fusion, &bans);
+        let grouping = group::group(graph, &order, options, &bans);
         match build(graph, &grouping, options, &mut bans)? {
             Some(kernels) => return Ok(kernels),
             None => continue,

@@ -21,7 +21,7 @@ pub mod rules;
 pub mod term;
 pub mod views;
 
-use crate::options::Fusion;
+use crate::options::{Fusion, Technique};
 use crate::{Diagnostic, Errors, Options};
 use wgfc_ir::{Graph, NodeId, Op};
 
@@ -47,7 +47,7 @@ pub struct RewriteReport {
 /// Rewrites `graph` in place; its inputs and outputs keep their names, order and types.
 ///
 /// With [`Fusion::None`] only the clean-ups are done, with [`Fusion::Elementwise`] also the exact
-/// rules, with [`Fusion::Full`] everything that `options.rewrites` does not switch off. Fails only
+/// rules, with [`Fusion::Full`] everything that `options.without` leaves. Fails only
 /// if the graph is malformed or a rule is wrong.
 pub fn rewrite(graph: &mut Graph, options: &Options) -> Result<RewriteReport, Errors> {
     let mut report = RewriteReport { nodes_before: graph.len(), ..RewriteReport::default() };
@@ -63,8 +63,7 @@ pub fn rewrite(graph: &mut Graph, options: &Options) -> Result<RewriteReport, Er
 
 fn stages(graph: &mut Graph, options: &Options, report: &mut RewriteReport) -> Result<(), String> {
     canonical::clean(graph)?;
-    let full = options.fusion == Fusion::Full;
-    let approximate = full && !options.rewrites.exact_only;
+    let approximate = options.fuses(Technique::Approximate);
     if options.fusion == Fusion::None {
         return Ok(());
     }
@@ -80,11 +79,11 @@ fn stages(graph: &mut Graph, options: &Options, report: &mut RewriteReport) -> R
         report.attentions = recognise::attention::recognise(graph)?;
         canonical::clean(graph)?;
     }
-    if full && !options.rewrites.no_merge {
+    if options.fuses(Technique::Merge) {
         report.merged = merge::merge(graph, options.profile.max_binding_bytes)?;
         canonical::clean(graph)?;
     }
-    if full {
+    if options.fusion == Fusion::Full {
         report.rows_cut = long_rows::cut(graph)?;
     }
     Ok(())
