@@ -18,6 +18,7 @@
 //! # Ok(()) }
 //! ```
 
+mod choose;
 mod head;
 mod roles;
 mod sample;
@@ -29,13 +30,16 @@ pub use text::{Decoder, Defaults, TextStream};
 use crate::model::{device_error, device_profile};
 use crate::ports::{PortType, graph_ports, program_ports};
 use crate::{Error, Fusion, ModelFile, Options, Problem, Program, Tensor};
+use choose::{Choice, Limits};
 use roles::Input;
-use sample::Sampler;
+use std::collections::HashMap;
+use wgfc_compiler::pipeline::compile_graph;
 use wgfc_compiler::{Diagnostic, Errors, States};
-use wgfc_ir::Graph;
+use wgfc_ir::program::Stats;
+use wgfc_ir::{DType, Graph, TensorType};
 use wgfc_runtime::kernel::Checks;
-use wgfc_runtime::session::{SessionOptions, Value};
-use wgfc_runtime::{AdapterChoice, Gpu, Session};
+use wgfc_runtime::session::{SessionOptions, Started, Value};
+use wgfc_runtime::{AdapterChoice, DeviceTensor, Gpu, Session};
 
 /// The stack of the thread that compiles one of the two programs.
 const STACK: usize = 64 << 20;
@@ -71,8 +75,7 @@ impl Default for GeneratorOptions {
 pub struct Request {
     /// At most this many tokens.
     pub max_new_tokens: usize,
-    /// How the next token is chosen; `None` is greedy: the most likely one, the first of equals. The
-    /// device chooses it then, and logits that are not numbers go unnoticed.
+    /// How the next token is chosen; `None` is greedy: the most likely one, the first of equals.
     pub sampling: Option<Sampling>,
     /// Generation ends after one of these.
     pub stop: Vec<i64>,
@@ -84,10 +87,16 @@ pub struct Generator {
     prefill: Option<Session>,
     /// One token a run.
     decode: Session,
+    /// What draws within limits, from the logits to the token, where that was asked for.
+    limited: HashMap<Limits, Session>,
+    /// How those are compiled.
+    options: Options,
     inputs: Vec<Input>,
     vocabulary: usize,
     capacity: usize,
     chunk: usize,
+    /// Positions of the cache that count. A run that was begun too early may have written behind them.
+    kept: usize,
     /// The token that was generated last: the model has not seen it yet.
     pending: Option<i64>,
     warnings: Vec<String>,
@@ -143,15 +152,19 @@ impl Generator {
             None => session(&short),
         };
         let decode = decode.map_err(device_error)?;
-        let ports = program_ports(&long.as_ref().unwrap_or(&short).inputs);
+        let mut ports = program_ports(&long.as_ref().unwrap_or(&short).inputs);
+        ports.retain(|p| p.name != head::CHOICE);
         let logits = short.outputs.iter().find(|p| p.name == head::LOGITS);
         let vocabulary =
             logits.and_then(|p| p.shape.last()?.as_const()).and_then(|n| usize::try_from(n).ok());
         Ok(Generator {
+            limited: HashMap::new(),
+            options: Options { fusion: options.fusion, profile: common.profile, ..Options::default() },
             inputs: roles::inputs(&ports, None).map_err(|problems| Error::from(Errors(problems)))?,
             vocabulary: vocabulary.ok_or_else(|| Error::Internal("a vocabulary without a size".into()))?,
             capacity: options.capacity,
             chunk: if prefill.is_some() { options.prompt_chunk.max(1) } else { 1 },
+            kept: 0,
             pending: None,
             warnings: short.stats.warnings.clone(),
             prefill,
@@ -169,7 +182,7 @@ impl Generator {
     }
     /// Tokens so far, prompts and generated ones.
     pub fn len(&self) -> usize {
-        self.decode.state_len() + usize::from(self.pending.is_some())
+        self.kept + usize::from(self.pending.is_some())
     }
     /// Whether there are none yet.
     pub fn is_empty(&self) -> bool {
@@ -201,19 +214,22 @@ impl Generator {
 
     /// Forgets all tokens.
     pub fn reset(&mut self) -> Result<(), Error> {
-        self.pending = None;
-        self.decode.reset_blocking().map_err(device_error)
+        self.decode.reset_blocking().map_err(device_error)?;
+        (self.kept, self.pending) = (0, None);
+        Ok(())
     }
 
     /// The tokens that follow `prompt`, which follows all that was there before. Nothing runs before the
-    /// first token is asked for; a token in `request.stop` is the last one given. After an error the
-    /// cache is as it was before the token that failed.
+    /// first token is asked for; then the run for the next token begins before this one is given, and is
+    /// undone where nobody asks for it. A token in `request.stop` is the last one given. After an error
+    /// the cache is as it was before the token that failed.
     ///
     /// # Errors
     /// An empty prompt, ids outside the vocabulary, more than the cache has room for, and parameters of the
     /// sampling that make no sense; nothing has been run then. The iterator gives what the device says, and
-    /// logits that are not numbers when they are sampled from.
+    /// logits that are not numbers.
     pub fn generate(&mut self, prompt: &[i64], request: &Request) -> Result<Tokens<'_>, Error> {
+        self.settle()?;
         let mut problems = vec![];
         let known = 0..self.vocabulary as i64;
         if prompt.is_empty() && self.pending.is_none() {
@@ -252,63 +268,109 @@ impl Generator {
             return Err(Error::Usage(problems));
         }
         let feed = self.pending.iter().chain(prompt).copied().collect();
+        let choice = Choice::new(request.sampling.as_ref(), self.vocabulary);
+        self.prepare(choice.limits())?;
         Ok(Tokens {
-            sampler: request.sampling.clone().map(Sampler::new),
+            choice,
             left: request.max_new_tokens,
             stop: request.stop.clone(),
             feed,
+            next: None,
             generator: self,
         })
     }
 
-    /// Runs `feed` and chooses the token after it. An error leaves the states as they were.
-    fn advance(&mut self, feed: &[i64], sampler: Option<&mut Sampler>) -> Result<i64, Error> {
-        let before = self.decode.state_len();
-        let next = self.next_token(feed, sampler);
-        match next {
-            Ok(token) => self.pending = Some(token),
-            Err(_) if self.decode.state_len() != before => {
-                self.decode.rewind(before).map_err(device_error)?
-            }
-            Err(_) => {}
+    /// Undoes runs beyond the positions that count.
+    fn settle(&mut self) -> Result<(), Error> {
+        if self.decode.state_len() > self.kept {
+            self.decode.rewind(self.kept).map_err(device_error)?;
         }
-        next
+        Ok(())
     }
 
-    fn next_token(&mut self, feed: &[i64], sampler: Option<&mut Sampler>) -> Result<i64, Error> {
-        let mut chunks = feed.chunks(self.chunk).peekable();
-        let wanted = if sampler.is_some() { head::LOGITS } else { head::TOKEN };
-        let mut out = None;
-        while let Some(ids) = chunks.next() {
-            out = self.run(ids, chunks.peek().is_none().then_some(wanted))?;
+    /// Makes what draws within these limits, unless it is there.
+    fn prepare(&mut self, limits: Limits) -> Result<(), Error> {
+        if limits == Limits::default() || self.limited.contains_key(&limits) {
+            return Ok(());
         }
-        let out = out.ok_or_else(|| Error::Internal("a run without its output".into()))?;
-        let token = match sampler {
-            Some(s) => s.choose(&out.to_f32s().unwrap_or_default())? as i64,
-            None => out.to_i64s().and_then(|v| v.first().copied()).unwrap_or(-1),
-        };
-        if !(0..self.vocabulary as i64).contains(&token) {
-            return Err(Error::Internal(format!("the device chose token {token}")));
-        }
-        Ok(token)
+        let outputs = &self.decode.program().outputs;
+        let logits = outputs.iter().find(|p| p.name == head::LOGITS).ok_or_else(no_output)?;
+        let logits = TensorType::new(logits.dtype, logits.shape.clone());
+        let program = limited(logits, limits, ids_type(&self.inputs), &self.options)?;
+        let options = SessionOptions { checks: Checks::Trusted };
+        let session = Session::with_options_blocking(self.decode.gpu(), &program, options);
+        self.limited.insert(limits, session.map_err(device_error)?);
+        Ok(())
     }
 
-    /// Runs these tokens after those that the states hold; reads `output` back.
-    fn run(&mut self, ids: &[i64], output: Option<&str>) -> Result<Option<Tensor>, Error> {
-        let past = self.decode.state_len();
-        let given: Vec<(&str, Value)> =
-            self.inputs.iter().map(|i| (i.name.as_str(), i.tensor(ids, past).into())).collect();
-        let session = match (&mut self.prefill, ids.len()) {
-            (Some(s), n) if n > 1 => s,
+    /// Begins the runs that take in `ids`, which follow what the states hold, and choose a token.
+    fn start(&mut self, ids: &[i64], choice: &mut Choice) -> Result<Run, Error> {
+        let (before, last) = ids.split_at(ids.len().saturating_sub(1) / self.chunk * self.chunk);
+        for ids in before.chunks(self.chunk) {
+            let given = given(&self.inputs, &Ids::Host(ids), self.decode.state_len(), choose::greedy());
+            let session = match (&mut self.prefill, ids.len()) {
+                (Some(s), n) if n > 1 => s,
+                _ => &mut self.decode,
+            };
+            session.run_on_device_blocking(&given).map_err(device_error)?;
+        }
+        self.run(&Ids::Host(last), choice)
+    }
+
+    /// Begins the run that takes in the token that `run` chooses, and chooses the one after it.
+    fn follow(&mut self, run: &Run, choice: &mut Choice) -> Result<Run, Error> {
+        let token = run.started.output(head::TOKEN).ok_or_else(no_output)?.clone();
+        self.run(&Ids::Device(token), choice)
+    }
+
+    fn run(&mut self, ids: &Ids<'_>, choice: &mut Choice) -> Result<Run, Error> {
+        let words = choice.words();
+        let given = given(&self.inputs, ids, self.decode.state_len(), words.clone());
+        let session = match (&mut self.prefill, ids) {
+            (Some(s), Ids::Host(ids)) if ids.len() > 1 => s,
             _ => &mut self.decode,
         };
-        let Some(name) = output else {
-            session.run_on_device_blocking(&given).map_err(device_error)?;
-            return Ok(None);
+        let token = Some(&[head::TOKEN][..]);
+        let started = match self.limited.get_mut(&choice.limits()) {
+            None => session.start_blocking(&given, token),
+            Some(limited) => {
+                let outputs = session.run_on_device_blocking(&given).map_err(device_error)?;
+                let logits = outputs.into_iter().find(|(n, _)| n == head::LOGITS).ok_or_else(no_output)?.1;
+                let given = [(head::LOGITS, logits.into()), (head::CHOICE, words.into())];
+                limited.start_blocking(&given, token)
+            }
         };
-        let read = session.run_values_blocking(&given, Some(&[name])).map_err(device_error)?;
-        Ok(read.into_iter().next().map(|(_, t)| t))
+        Ok(Run { started: started.map_err(device_error)?, after: self.decode.state_len() })
     }
+}
+
+/// Token ids that a run takes in.
+enum Ids<'a> {
+    Host(&'a [i64]),
+    /// One.
+    Device(DeviceTensor),
+}
+
+/// The inputs of a run that takes in `ids` after `past` others and chooses a token by these words.
+fn given<'i>(inputs: &'i [Input], ids: &Ids<'_>, past: usize, words: Tensor) -> Vec<(&'i str, Value)> {
+    let value = |i: &Input| match ids {
+        Ids::Device(token) if i.is_ids() => token.clone().into(),
+        Ids::Device(_) => i.tensor(&[0], past).into(),
+        Ids::Host(ids) => i.tensor(ids, past).into(),
+    };
+    let choice = (head::CHOICE, words.into());
+    inputs.iter().map(|i| (i.name.as_str(), value(i))).chain([choice]).collect()
+}
+
+fn no_output() -> Error {
+    Error::Internal("a run without its output".into())
+}
+
+/// A run that chooses a token.
+struct Run {
+    started: Started,
+    /// Positions that the states hold after it.
+    after: usize,
 }
 
 /// The tokens as they are generated. See [`Generator::generate`].
@@ -318,7 +380,33 @@ pub struct Tokens<'g> {
     feed: Vec<i64>,
     left: usize,
     stop: Vec<i64>,
-    sampler: Option<Sampler>,
+    choice: Choice,
+    /// The run for the next token, begun already.
+    next: Option<Result<Run, Error>>,
+}
+
+impl Tokens<'_> {
+    fn advance(&mut self) -> Result<i64, Error> {
+        let run = match self.next.take() {
+            Some(run) => run?,
+            None => self.generator.start(&self.feed, &mut self.choice)?,
+        };
+        let after = run.after;
+        if self.left > 0 {
+            self.next = Some(self.generator.follow(&run, &mut self.choice));
+        }
+        let read = run.started.read_blocking().map_err(device_error)?;
+        let token = read.first().and_then(|(_, t)| t.scalars()?.first().map(|s| s.as_i64()));
+        let token = token.ok_or_else(no_output)?;
+        if token == choose::NONE {
+            return Err(choose::nothing_to_choose());
+        }
+        if !(0..self.generator.vocabulary as i64).contains(&token) {
+            return Err(Error::Internal(format!("the device chose token {token}")));
+        }
+        (self.generator.kept, self.generator.pending) = (after, Some(token));
+        Ok(token)
+    }
 }
 
 impl Iterator for Tokens<'_> {
@@ -326,18 +414,22 @@ impl Iterator for Tokens<'_> {
 
     fn next(&mut self) -> Option<Result<i64, Error>> {
         self.left = self.left.checked_sub(1)?;
-        let token = self.generator.advance(&self.feed, self.sampler.as_mut());
-        match &token {
-            Ok(t) => {
-                self.feed.clear();
-                self.feed.push(*t);
-                if self.stop.contains(t) {
-                    self.left = 0;
-                }
+        let token = self.advance();
+        if token.as_ref().map_or(true, |t| self.stop.contains(t)) {
+            self.left = 0;
+            self.next = None;
+            if let Err(e) = self.generator.settle() {
+                return Some(token.and(Err(e)));
             }
-            Err(_) => self.left = 0,
         }
         Some(token)
+    }
+}
+
+impl Drop for Tokens<'_> {
+    fn drop(&mut self) {
+        // Whatever goes wrong here, the next use says.
+        let _ = self.generator.settle();
     }
 }
 
@@ -348,11 +440,21 @@ fn compile(file: &ModelFile, options: &Options, capacity: usize) -> Result<Progr
         let introduced = wgfc_compiler::states::introduce(graph, &states);
         let ports = graph_ports(graph, &graph.inputs);
         let why = introduced.as_ref().err().and_then(|e| e.0.first()).map(|d| d.message.clone());
-        roles::inputs(&ports, why.as_deref()).map_err(Errors)?;
+        let inputs = roles::inputs(&ports, why.as_deref()).map_err(Errors)?;
         introduced.map_err(no_decoder)?;
         growing(graph)?;
-        head::replace_outputs(graph)
+        head::replace_outputs(graph, ids_type(&inputs))
     })
+}
+
+/// What draws within limits.
+fn limited(logits: TensorType, limits: Limits, ids: DType, options: &Options) -> Result<Program, Error> {
+    let graph = head::limited(logits, limits, ids).map_err(|m| Errors::from(Diagnostic::internal(m)))?;
+    Ok(compile_graph(graph, Stats::default(), options, &mut |_, _| {})?)
+}
+
+fn ids_type(inputs: &[Input]) -> DType {
+    inputs.iter().find(|i| i.is_ids()).map_or(DType::I64, |i| i.dtype)
 }
 
 /// The compiler's words on states, without advice that is of no use here.

@@ -43,19 +43,28 @@ pub fn compile_amended(
     amend(&mut graph)?;
     verify(&graph, "states")?;
 
-    crate::rewrite::rewrite(&mut graph, options)?;
-    verify(&graph, "rewrite")?;
-    observe("2-rewrite", &|| wgfc_ir::text::print(&graph));
-
-    let kernels = crate::fuse::fuse(&graph, options)?;
-    observe("3-fuse", &|| kernels.to_string());
-
     let stats = Stats {
         model_nodes: imported.model_nodes,
         bytes_unfused: imported.bytes_unfused,
         warnings: imported.warnings,
         ..Stats::default()
     };
+    compile_graph(graph, stats, options, observe)
+}
+
+/// Compiles a graph whose states have been introduced, with `stats` of where it comes from.
+pub fn compile_graph(
+    mut graph: Graph,
+    stats: Stats,
+    options: &Options,
+    observe: &mut dyn FnMut(&str, &dyn Fn() -> String),
+) -> Result<Program, Errors> {
+    crate::rewrite::rewrite(&mut graph, options)?;
+    verify(&graph, "rewrite")?;
+    observe("2-rewrite", &|| wgfc_ir::text::print(&graph));
+
+    let kernels = crate::fuse::fuse(&graph, options)?;
+    observe("3-fuse", &|| kernels.to_string());
     crate::assemble::assemble(&graph, &kernels, options, stats)
 }
 

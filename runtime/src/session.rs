@@ -169,6 +169,12 @@ impl Started {
         Ok(self.collect().await?.0)
     }
 
+    /// [`Started::read`] for callers without an executor.
+    #[cfg(not(target_arch = "wasm32"))]
+    pub fn read_blocking(self) -> Result<Vec<(String, Tensor)>, RunError> {
+        pollster::block_on(self.read())
+    }
+
     async fn collect(self) -> Result<(Vec<(String, Tensor)>, wgpu::Buffer), RunError> {
         let read: Vec<DeviceTensor> = self.outputs.iter().map(|(_, t)| t.clone()).collect();
         let values = tensor::collect(&self.gpu, &read, &self.ranges, &self.staging, self.sent).await?;
@@ -467,6 +473,15 @@ impl Session {
         outputs: Option<&[&str]>,
     ) -> Result<Vec<(String, Tensor)>, RunError> {
         pollster::block_on(self.run_values(inputs, outputs))
+    }
+    /// [`Session::start`] for callers without an executor.
+    #[cfg(not(target_arch = "wasm32"))]
+    pub fn start_blocking(
+        &mut self,
+        inputs: &[(&str, Value)],
+        outputs: Option<&[&str]>,
+    ) -> Result<Started, RunError> {
+        pollster::block_on(self.start(inputs, outputs))
     }
     /// [`Session::run_on_device`] for callers without an executor.
     #[cfg(not(target_arch = "wasm32"))]

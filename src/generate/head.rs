@@ -1,18 +1,22 @@
 //! The end of a decoder: the logits of the last position, and the token they favour.
 
+use super::choose::{self, Limits};
 use std::collections::HashMap;
 use wgfc_compiler::{Diagnostic, Errors};
 use wgfc_ir::graph::Value;
 use wgfc_ir::op::Op;
-use wgfc_ir::{Border, Builder, DType, Dim, Graph, Poly, ReduceOp, ScalarNode};
+use wgfc_ir::{Border, Builder, DType, Dim, Graph, Poly, ScalarNode, TensorType};
 
 /// The output that holds the logits of the last position: `[…, vocabulary]`.
 pub const LOGITS: &str = "logits";
-/// The output that holds the position of the largest of them: i32, one element.
+/// The output that holds the token that follows: `[1, 1]`, of the type of the model's token ids.
 pub const TOKEN: &str = "token";
+/// The input that says how it is chosen: see [`word`](choose::word).
+pub const CHOICE: &str = "choice of the token";
 
-/// Makes [`LOGITS`] and [`TOKEN`] the only outputs of a decoder whose states have been introduced.
-pub fn replace_outputs(graph: &mut Graph) -> Result<(), Errors> {
+/// Makes [`LOGITS`] and [`TOKEN`] the only outputs of a decoder whose states have been introduced and whose
+/// token ids are of type `ids`. [`CHOICE`] becomes its last input.
+pub fn replace_outputs(graph: &mut Graph, ids: DType) -> Result<(), Errors> {
     let Some(logits) = logits(graph) else {
         let outputs: Vec<String> =
             graph.outputs.iter().map(|o| format!("`{}` {}", o.name, graph.ty(o.value))).collect();
@@ -23,7 +27,7 @@ pub fn replace_outputs(graph: &mut Graph) -> Result<(), Errors> {
         .help("export the model with its head, as for text generation")
         .into());
     };
-    let (logits, token) = tail(graph, logits).map_err(Diagnostic::internal)?;
+    let (logits, token) = tail(graph, logits, ids).map_err(Diagnostic::internal)?;
     let border = |name: &str, value| Border { name: name.into(), value };
     graph.outputs = vec![border(LOGITS, logits), border(TOKEN, token)];
     graph.remove_dead();
@@ -43,7 +47,8 @@ fn logits(graph: &Graph) -> Option<Value> {
     Some(named.or_else(|| graph.outputs.iter().find(fits))?.value)
 }
 
-fn tail(graph: &mut Graph, logits: Value) -> Result<(Value, Value), String> {
+fn tail(graph: &mut Graph, logits: Value, ids: DType) -> Result<(Value, Value), String> {
+    let choice = choice(graph);
     let mut b = Builder::new(graph, "last position");
     let axis = b.rank(logits).checked_sub(2).ok_or("logits without positions")?;
     let positions = b.shape(logits)[axis].clone();
@@ -52,11 +57,30 @@ fn tail(graph: &mut Graph, logits: Value) -> Result<(Value, Value), String> {
     } else {
         narrow(&mut b, logits, axis, &(&positions - &Dim::ONE), &mut HashMap::new())?
     };
-    b.origin = vec!["argmax".into()];
-    let axis = b.rank(last) - 1;
-    let token = b.push(Op::ArgReduce { op: ReduceOp::Max, axis, last: false }, &[last])?;
-    let token = b.cast(token, DType::I32)?;
+    b.origin = vec!["choice".into()];
+    let len = b.shape(last).pop().ok_or("logits without a vocabulary")?;
+    let row = b.reshape(last, vec![Dim::ONE, len])?;
+    let token = choose::token(&mut b, row, choice, Limits::default(), ids)?;
     Ok((last, token))
+}
+
+fn choice(graph: &mut Graph) -> Value {
+    graph.add_input(CHOICE, TensorType::new(DType::U32, vec![choose::word::COUNT.into()])).into()
+}
+
+/// [`TOKEN`] of [`LOGITS`] of this type, drawn within limits as [`CHOICE`] says.
+pub fn limited(logits: TensorType, limits: Limits, ids: DType) -> Result<Graph, String> {
+    let mut graph = Graph::new();
+    let (len, rows) = logits.shape.split_last().ok_or("logits without a vocabulary")?;
+    let rows = rows.iter().fold(Dim::ONE, |n, d| &n * d);
+    let shape = vec![rows, len.clone()];
+    let logits = graph.add_input(LOGITS, logits);
+    let choice = choice(&mut graph);
+    let mut b = Builder::new(&mut graph, "choice");
+    let rows = b.reshape(logits.into(), shape)?;
+    let token = choose::token(&mut b, rows, choice, limits, ids)?;
+    graph.outputs = vec![Border { name: TOKEN.into(), value: token }];
+    Ok(graph)
 }
 
 type Seen = HashMap<(Value, usize), Value>;

@@ -22,12 +22,16 @@ enum Role {
 /// An input and what it is for.
 pub struct Input {
     pub name: String,
-    dtype: DType,
+    pub dtype: DType,
     rank: usize,
     role: Role,
 }
 
 impl Input {
+    /// Whether it holds the token ids.
+    pub fn is_ids(&self) -> bool {
+        self.role == Role::Ids
+    }
     /// Its value when `ids` follow `past` others.
     pub fn tensor(&self, ids: &[i64], past: usize) -> Tensor {
         let n = ids.len();

@@ -99,6 +99,15 @@ fn a_prompt_continues_what_was_generated() {
         let stop = all[3];
         let end = all.iter().position(|t| *t == stop).unwrap() + 1;
         assert_eq!(tokens(&mut g, &[3, 1, 36], &Request { stop: vec![stop], ..ask(8) }), all[..end]);
+        // The run that had begun behind it leaves nothing, nor does one that nobody waits for.
+        assert_eq!(g.len(), 3 + end);
+        assert_eq!(tokens(&mut g, &[], &ask(2)), greedy(&[&[3, 1, 36], &all[..end]].concat(), 2));
+        g.reset().unwrap();
+        let mut left = g.generate(&[3, 1, 36], &ask(8)).unwrap();
+        assert_eq!(left.next().unwrap().unwrap(), all[0]);
+        std::mem::forget(left);
+        assert_eq!(g.len(), 4);
+        assert_eq!(tokens(&mut g, &[], &ask(3)), all[1..4]);
     }
 }
 
@@ -115,7 +124,12 @@ fn sampling_follows_its_seed_and_its_limits() {
         assert_eq!(draw(Sampling { top_k: Some(1), ..hot.clone() }), want);
         assert_eq!(draw(Sampling { temperature: 1e-6, ..hot.clone() }), want);
         assert_eq!(draw(hot.clone()), draw(hot.clone()));
-        assert_ne!(draw(hot.clone()), draw(Sampling { seed: 2, ..hot }));
+        assert_ne!(draw(hot.clone()), draw(Sampling { seed: 2, ..hot.clone() }));
+        // Within limits the device runs other kernels.
+        assert_eq!(draw(Sampling { top_p: Some(1e-6), ..hot.clone() }), want);
+        let limited = Sampling { top_k: Some(9), top_p: Some(0.9), ..hot };
+        assert_eq!(draw(limited.clone()), draw(limited.clone()));
+        assert_ne!(draw(limited.clone()), draw(Sampling { seed: 2, ..limited }));
     }
 }
 
@@ -171,19 +185,23 @@ fn nan_logits_leave_the_cache_as_it_was() {
         table.raw_data = bytes.into();
     });
     let decoder = Decoder::open(dir.path()).unwrap();
-    let sampled = Request { sampling: Some(Sampling { top_k: Some(1), ..Sampling::default() }), ..ask(3) };
+    let how = |top_k| Request { sampling: Some(Sampling { top_k, ..Sampling::default() }), ..ask(3) };
     for gpu in gpus() {
         let mut g = Generator::new(&decoder, &options(Fusion::Full, &gpu.summary().name)).unwrap();
-        let start: Vec<i64> = g.generate(&[3, 1], &sampled).unwrap().take(1).map(Result::unwrap).collect();
-        let e = g.generate(&[4, 7, 5], &sampled).unwrap().next().unwrap().unwrap_err().to_string();
-        assert!(e.contains("not numbers (NaN)"), "{e}");
-        assert_eq!(g.len(), 3);
-        let so_far: Vec<i64> = [3, 1].into_iter().chain(start).collect();
-        assert!(!so_far.contains(&7));
-        let want: Vec<i64> = greedy(&so_far, 3).into_iter().take_while(|t| *t != 7).collect();
-        let got: Vec<i64> =
-            g.generate(&[], &sampled).unwrap().map_while(Result::ok).take(want.len()).collect();
-        assert_eq!(got, want);
+        for request in [ask(3), how(None), how(Some(5))] {
+            g.reset().unwrap();
+            let start: Vec<i64> =
+                g.generate(&[3, 1], &request).unwrap().take(1).map(Result::unwrap).collect();
+            let e = g.generate(&[4, 7, 5], &request).unwrap().next().unwrap().unwrap_err().to_string();
+            assert!(e.contains("not numbers (NaN)"), "{e}");
+            assert_eq!(g.len(), 3);
+            let so_far: Vec<i64> = [3, 1].into_iter().chain(start).collect();
+            assert!(!so_far.contains(&7));
+            let want: Vec<i64> = greedy(&so_far, 3).into_iter().take_while(|t| *t != 7).collect();
+            let got: Vec<i64> =
+                g.generate(&[], &ask(3)).unwrap().map_while(Result::ok).take(want.len()).collect();
+            assert_eq!(got, want);
+        }
     }
 }
 

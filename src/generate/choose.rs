@@ -1,0 +1,220 @@
+//! The choice of the next token, as nodes of a graph.
+//!
+//! **Drawing** is the Gumbel-max trick (Maddison, Tarlow and Minka, *A\* sampling*, 2014): with `uᵢ` uniform and
+//! independent, `argmaxᵢ (xᵢ/T − ln(−ln(1 − uᵢ)))` is `i` as often as softmax of `x/T` says. `uᵢ` is a hash of the
+//! token's position and 64 random bits of the step: pcg3d of Jarzynski and Olano, *Hash Functions for GPU Rendering*,
+//! JCGT 9(3), 2020. A draw costs what the search for the largest logit does.
+//!
+//! **Top-k and top-p** keep the tokens up to a distance `t` from the largest logit `m`. Distances `(m − x)/T` are
+//! counted in steps of 2⁻¹⁸ up to 2²⁴: tokens whose probabilities differ by less than four in a million are equal,
+//! and of equals all stay or none. `t` is found six bits a round: 63 candidates for the next digit at once, each
+//! with its count (top-k) or its sum of probabilities (top-p) of the tokens below it. Four rounds find it; top-p
+//! after top-k takes four more.
+
+mod body;
+mod limits;
+#[cfg(test)]
+mod tests;
+
+use super::Sampling;
+use crate::random::Rng;
+use crate::{Error, Tensor};
+use body::Body;
+use limits::kept;
+use wgfc_ir::{BinaryOp, Builder, DType, Dim, Op, Poly, ReduceOp, Scalar, ScalarFn, graph::Value};
+
+/// What is chosen where no token can be: a logit is NaN or +∞, or all are −∞.
+pub const NONE: i64 = -1;
+
+/// The words that say how to choose, all u32.
+pub mod word {
+    /// 1/temperature, the bits of an f32; 0 for the largest logit, the first of equals.
+    pub const SCALE: usize = 0;
+    /// Random bits of this step: this word and the next.
+    pub const RANDOM: usize = 1;
+    /// Top-k.
+    pub const TOP_K: usize = 3;
+    /// Top-p, the bits of an f32.
+    pub const TOP_P: usize = 4;
+    /// How many words there are.
+    pub const COUNT: usize = 5;
+}
+
+/// Which tokens may be drawn.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Limits {
+    /// The largest ones.
+    pub top_k: bool,
+    /// The most probable ones (of those) up to a share of the probability.
+    pub top_p: bool,
+}
+
+/// Elements of a part of a row whose best token one workgroup finds.
+const PART: i64 = 1024;
+
+type Built<T = Value> = Result<T, String>;
+
+/// How the tokens of a request are chosen, one after the other.
+pub struct Choice {
+    how: Option<Sampling>,
+    rng: Rng,
+}
+
+impl Choice {
+    /// Greedy without a sampling, or one that leaves no choice. Limits that leave all tokens are none.
+    pub fn new(how: Option<&Sampling>, vocabulary: usize) -> Choice {
+        let seed = how.map_or(0, |s| s.seed);
+        let how = how.filter(|s| s.top_k != Some(1)).map(|s| Sampling {
+            top_k: s.top_k.filter(|k| *k < vocabulary),
+            top_p: s.top_p.filter(|p| *p < 1.0),
+            ..s.clone()
+        });
+        Choice { how, rng: Rng::new(seed, "tokens") }
+    }
+
+    /// Which limits there are.
+    pub fn limits(&self) -> Limits {
+        let how = self.how.as_ref();
+        let (top_k, top_p) = (how.and_then(|s| s.top_k), how.and_then(|s| s.top_p));
+        Limits { top_k: top_k.is_some(), top_p: top_p.is_some() }
+    }
+
+    /// The words for the next token.
+    pub fn words(&mut self) -> Tensor {
+        let Some(how) = &self.how else { return greedy() };
+        let random = self.rng.bits();
+        let mut words = [0; word::COUNT];
+        // Steeper than any logits need, flatter than any matter; neither 0 nor infinite.
+        words[word::SCALE] = (1.0 / how.temperature).clamp(1e-30, 1e30).to_bits();
+        words[word::RANDOM] = random as u32;
+        words[word::RANDOM + 1] = (random >> 32) as u32;
+        words[word::TOP_K] = how.top_k.and_then(|k| u32::try_from(k).ok()).unwrap_or(u32::MAX);
+        words[word::TOP_P] = how.top_p.unwrap_or(1.0).to_bits();
+        tensor(&words)
+    }
+}
+
+/// The words for the largest logit.
+pub fn greedy() -> Tensor {
+    tensor(&[0; word::COUNT])
+}
+
+fn tensor(words: &[u32]) -> Tensor {
+    let words: Vec<Scalar> = words.iter().map(|w| Scalar::from_i64(DType::U32, i64::from(*w))).collect();
+    Tensor::from_scalars(DType::U32, vec![words.len()], &words)
+}
+
+/// The error for [`NONE`].
+pub fn nothing_to_choose() -> Error {
+    Error::usage(
+        "the logits are not numbers (NaN), or the largest of them is infinite: there is no next token",
+        "the model overflows or its weights are damaged: `wgfc run` shows its outputs; nothing of this step was kept",
+    )
+}
+
+/// The token that follows each row of `logits` (floats `[rows, vocabulary]`), chosen as `how` (u32
+/// `[word::COUNT]`) says: `[rows, 1]` of type `ids`, or [`NONE`].
+pub fn token(b: &mut Builder<'_>, logits: Value, how: Value, limits: Limits, ids: DType) -> Built {
+    let words = (0..word::COUNT)
+        .map(|i| b.slice(how, 0, &Poly::from(i), 1, &Dim::ONE))
+        .collect::<Built<Vec<Value>>>()?;
+    let (rows, len) = (b.shape(logits)[0].clone(), length(b, logits)?);
+    let kept = match limits {
+        Limits { top_k: false, top_p: false } => None,
+        _ => Some(kept(b, logits, &words, limits)?),
+    };
+    let part = PART.min(len);
+    let parts = (len + part - 1) / part;
+    let cut = vec![rows.clone(), parts.into(), part.into()];
+    let position = &(&Poly::var(1) * part) + &Poly::var(2);
+    let index = vec![Poly::var(0), position.clone()];
+    let fill = |t| Some(Scalar::from_i64(t, 0));
+    let of = |b: &mut Builder<'_>, v: Value| {
+        let fill = fill(b.dtype(v));
+        b.push(Op::View { shape: cut.clone(), index: index.clone(), fill }, &[v])
+    };
+    let mut args = vec![of(b, logits)?, words[word::SCALE], words[word::RANDOM], words[word::RANDOM + 1]];
+    if let Some((distance, most)) = kept {
+        args.push(of(b, distance)?);
+        args.push(b.reshape(most, vec![rows, Dim::ONE, Dim::ONE])?);
+    }
+    let body = key(&position, len, kept.is_some());
+    let keys = b.map_to(body, &args, cut)?;
+    let mut best = b.reduce(ReduceOp::Max, keys, &[2], false)?;
+    if parts > 1 {
+        best = b.reduce(ReduceOp::Max, best, &[1], true)?;
+    }
+    let mut f = Body::default();
+    let key = f.arg(0);
+    let high = f.u64(32);
+    let high = f.binary(BinaryOp::Shr, key, high);
+    let high = f.cast(DType::U32, high);
+    let low = f.cast(DType::U32, key);
+    let low = f.flipped(low, u32::MAX);
+    let token = f.cast(ids, low);
+    let (least, most) = (f.u32(0), f.u32(i64::from(u32::MAX)));
+    let (least, most) = (f.binary(BinaryOp::Eq, high, least), f.binary(BinaryOp::Eq, high, most));
+    let wrong = f.binary(BinaryOp::Or, least, most);
+    let none = f.constant(Scalar::from_i64(ids, NONE));
+    f.select(wrong, none, token);
+    b.map(f.0, &[best])
+}
+
+/// What sorts as tokens are preferred: `value · 2³² + (2³² − 1 − position)`, where value is 0 for a token that
+/// cannot be and 2³² − 1 for one whose logit is NaN or +∞.
+fn key(position: &Poly, len: i64, limited: bool) -> ScalarFn {
+    let mut f = Body::default();
+    let x = f.arg(0);
+    let x = f.cast(DType::F32, x);
+    let class = f.class(x);
+    let zero = f.f32(0.0);
+    let is_zero = f.binary(BinaryOp::Eq, x, zero);
+    let x = f.select(is_zero, zero, x);
+
+    let scale = f.arg(1);
+    let scale = f.bitcast(DType::F32, scale);
+    let row = &(&Poly::var(0) * len) + position;
+    let noise = f.gumbel(row, 2, 3);
+    let y = f.binary(BinaryOp::Mul, x, scale);
+    let y = f.binary(BinaryOp::Add, y, noise);
+    let (low, high) = (f.f32(f64::from(f32::MIN)), f.f32(f64::from(f32::MAX)));
+    let y = f.binary(BinaryOp::Max, y, low);
+    let y = f.binary(BinaryOp::Min, y, high);
+    let greedy = f.binary(BinaryOp::Eq, scale, zero);
+    let y = f.select(greedy, x, y);
+
+    // Floats as integers that sort alike.
+    let bits = f.bitcast(DType::U32, y);
+    let sign = f.u32(1 << 31);
+    let positive = f.binary(BinaryOp::Lt, bits, sign);
+    let (up, down) = (f.flipped(bits, 1 << 31), f.flipped(bits, u32::MAX));
+    let order = f.select(positive, up, down);
+    let least = f.u32(0);
+    let at = f.index(position.clone());
+    let end = f.index(Poly::constant(len));
+    let outside = f.binary(BinaryOp::Ge, at, end);
+    let mut never = class.never;
+    if limited {
+        let (distance, most) = (f.arg(4), f.arg(5));
+        let far = f.binary(BinaryOp::Gt, distance, most);
+        never = f.binary(BinaryOp::Or, never, far);
+    }
+    let order = f.select(never, least, order);
+    let top = f.u32(i64::from(u32::MAX));
+    let order = f.select(class.wrong, top, order);
+    let order = f.select(outside, least, order);
+    let high = f.cast(DType::U64, order);
+    let by = f.u64(32);
+    let high = f.binary(BinaryOp::Shl, high, by);
+    let low = f.cast(DType::U32, at);
+    let low = f.flipped(low, u32::MAX);
+    let low = f.cast(DType::U64, low);
+    f.binary(BinaryOp::Or, high, low);
+    f.0
+}
+
+fn length(b: &Builder<'_>, rows: Value) -> Built<i64> {
+    let shape = b.shape(rows);
+    let len = shape.get(1).filter(|_| shape.len() == 2).and_then(Dim::as_const);
+    len.filter(|n| (1..=i64::from(i32::MAX)).contains(n)).ok_or_else(|| "rows of unknown length".to_owned())
+}
