@@ -20,6 +20,7 @@
 
 mod choose;
 mod head;
+pub mod recompute;
 mod roles;
 mod sample;
 mod text;
@@ -32,14 +33,14 @@ use crate::ports::{PortType, graph_ports, program_ports};
 use crate::{Error, Fusion, ModelFile, Options, Problem, Program, Tensor};
 use choose::{Choice, Limits};
 use roles::Input;
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use wgfc_compiler::pipeline::compile_graph;
 use wgfc_compiler::{Diagnostic, Errors, States};
 use wgfc_ir::program::Stats;
 use wgfc_ir::{DType, Graph, TensorType};
 use wgfc_runtime::kernel::Checks;
 use wgfc_runtime::session::{SessionOptions, Started, Value};
-use wgfc_runtime::{AdapterChoice, DeviceTensor, Gpu, Session};
+use wgfc_runtime::{AdapterChoice, DeviceTensor, Gpu, Profile, Session};
 
 /// The stack of the thread that compiles one of the two programs.
 const STACK: usize = 64 << 20;
@@ -50,7 +51,7 @@ pub struct GeneratorOptions {
     /// Positions that the cache has room for: prompts and generated tokens together.
     pub capacity: usize,
     /// Tokens of a prompt that go through the model at once, at least one: what runs at once needs
-    /// memory, what does not takes longer.
+    /// memory, what does not takes longer. With one there is no program for prompts.
     pub prompt_chunk: usize,
     /// How much is fused.
     pub fusion: Fusion,
@@ -126,7 +127,7 @@ impl Generator {
         let single = Options { dims: common.dims.clone().into_iter().chain(one).collect(), ..common.clone() };
         let (long, short) = std::thread::scope(|scope| {
             let compile = || compile(file, &common, options.capacity);
-            let long = symbols.seq.as_ref().map(|_| {
+            let long = symbols.seq.as_ref().filter(|_| options.prompt_chunk > 1).map(|_| {
                 std::thread::Builder::new()
                     .name("prompts".into())
                     .stack_size(STACK)
@@ -154,14 +155,12 @@ impl Generator {
         let decode = decode.map_err(device_error)?;
         let mut ports = program_ports(&long.as_ref().unwrap_or(&short).inputs);
         ports.retain(|p| p.name != head::CHOICE);
-        let logits = short.outputs.iter().find(|p| p.name == head::LOGITS);
-        let vocabulary =
-            logits.and_then(|p| p.shape.last()?.as_const()).and_then(|n| usize::try_from(n).ok());
+        let vocabulary = vocabulary(&short)?;
         Ok(Generator {
             limited: HashMap::new(),
             options: Options { fusion: options.fusion, profile: common.profile, ..Options::default() },
             inputs: roles::inputs(&ports, None).map_err(|problems| Error::from(Errors(problems)))?,
-            vocabulary: vocabulary.ok_or_else(|| Error::Internal("a vocabulary without a size".into()))?,
+            vocabulary,
             capacity: options.capacity,
             chunk: if prefill.is_some() { options.prompt_chunk.max(1) } else { 1 },
             kept: 0,
@@ -210,6 +209,60 @@ impl Generator {
         let value = |s: &str| Some(past as i64 + i64::from(!growths().any(|g| g.length == s)));
         let bytes = program.dispatches.iter().filter_map(|d| u64::try_from(d.bytes.eval_syms(&value)?).ok());
         (program.dispatches.len(), bytes.fold(0, u64::saturating_add))
+    }
+
+    /// As if there were so many tokens, of which the cache knows nothing: to measure what one more takes.
+    ///
+    /// # Errors
+    /// More than the cache has room for.
+    pub fn pretend(&mut self, tokens: usize) -> Result<(), Error> {
+        let growths = self.decode.program().states.iter().filter_map(|s| s.growth.as_ref());
+        let lengths: BTreeSet<String> = growths.map(|g| g.length.clone()).collect();
+        let to = i64::try_from(tokens).unwrap_or(i64::MAX);
+        for length in lengths {
+            self.decode.set_symbol(&length, to).map_err(device_error)?;
+        }
+        (self.kept, self.pending) = (tokens, None);
+        Ok(())
+    }
+
+    /// The times of runs that take in one token after those so far, which change nothing that counts. The
+    /// token is chosen greedily.
+    pub fn profile(&mut self, runs: usize) -> Result<Profile, Error> {
+        self.settle()?;
+        let given = given(&self.inputs, &Ids::Host(&[0]), self.kept, choose::greedy());
+        let given: Vec<(&str, Tensor)> = given
+            .into_iter()
+            .filter_map(|(n, v)| match v {
+                Value::Host(t) => Some((n, t)),
+                Value::Device(_) => None,
+            })
+            .collect();
+        self.decode.profile_blocking(&given, runs).map_err(device_error)
+    }
+
+    /// Takes in `tokens`, behind all that was there before, and returns the logits of the one that follows,
+    /// `[…, vocabulary]`, and the most likely token, which is not taken in.
+    ///
+    /// # Errors
+    /// As [`Generator::generate`] and its iterator.
+    pub fn logits(&mut self, tokens: &[i64]) -> Result<(Tensor, i64), Error> {
+        let mut all = self.generate(tokens, &Request::default())?;
+        let feed = std::mem::take(&mut all.feed);
+        drop(all);
+        let done = self.start(&feed, &mut Choice::new(None, 0), &[head::LOGITS, head::TOKEN]);
+        let done = done.and_then(|run| Ok((run.after, run.started.read_blocking().map_err(device_error)?)));
+        let read = done.and_then(|(after, read)| Ok((after, self.token(&read)?, read)));
+        let (after, token, read) = match read {
+            Ok(read) => read,
+            Err(e) => {
+                self.settle()?;
+                return Err(e);
+            }
+        };
+        (self.kept, self.pending) = (after, None);
+        let logits = read.into_iter().find(|(n, _)| n == head::LOGITS).ok_or_else(no_output)?;
+        Ok((logits.1, token))
     }
 
     /// Forgets all tokens.
@@ -304,7 +357,7 @@ impl Generator {
     }
 
     /// Begins the runs that take in `ids`, which follow what the states hold, and choose a token.
-    fn start(&mut self, ids: &[i64], choice: &mut Choice) -> Result<Run, Error> {
+    fn start(&mut self, ids: &[i64], choice: &mut Choice, outputs: &[&str]) -> Result<Run, Error> {
         let (before, last) = ids.split_at(ids.len().saturating_sub(1) / self.chunk * self.chunk);
         for ids in before.chunks(self.chunk) {
             let given = given(&self.inputs, &Ids::Host(ids), self.decode.state_len(), choose::greedy());
@@ -314,33 +367,37 @@ impl Generator {
             };
             session.run_on_device_blocking(&given).map_err(device_error)?;
         }
-        self.run(&Ids::Host(last), choice)
+        self.run(&Ids::Host(last), choice, outputs)
     }
 
     /// Begins the run that takes in the token that `run` chooses, and chooses the one after it.
     fn follow(&mut self, run: &Run, choice: &mut Choice) -> Result<Run, Error> {
         let token = run.started.output(head::TOKEN).ok_or_else(no_output)?.clone();
-        self.run(&Ids::Device(token), choice)
+        self.run(&Ids::Device(token), choice, &[head::TOKEN])
     }
 
-    fn run(&mut self, ids: &Ids<'_>, choice: &mut Choice) -> Result<Run, Error> {
+    fn run(&mut self, ids: &Ids<'_>, choice: &mut Choice, outputs: &[&str]) -> Result<Run, Error> {
         let words = choice.words();
         let given = given(&self.inputs, ids, self.decode.state_len(), words.clone());
         let session = match (&mut self.prefill, ids) {
             (Some(s), Ids::Host(ids)) if ids.len() > 1 => s,
             _ => &mut self.decode,
         };
-        let token = Some(&[head::TOKEN][..]);
         let started = match self.limited.get_mut(&choice.limits()) {
-            None => session.start_blocking(&given, token),
+            None => session.start_blocking(&given, Some(outputs)),
             Some(limited) => {
-                let outputs = session.run_on_device_blocking(&given).map_err(device_error)?;
-                let logits = outputs.into_iter().find(|(n, _)| n == head::LOGITS).ok_or_else(no_output)?.1;
+                let made = session.run_on_device_blocking(&given).map_err(device_error)?;
+                let logits = made.into_iter().find(|(n, _)| n == head::LOGITS).ok_or_else(no_output)?.1;
                 let given = [(head::LOGITS, logits.into()), (head::CHOICE, words.into())];
-                limited.start_blocking(&given, token)
+                limited.start_blocking(&given, Some(outputs))
             }
         };
         Ok(Run { started: started.map_err(device_error)?, after: self.decode.state_len() })
+    }
+
+    /// The token among outputs that were read.
+    fn token(&self, outputs: &[(String, Tensor)]) -> Result<i64, Error> {
+        token(outputs, self.vocabulary)
     }
 }
 
@@ -360,6 +417,17 @@ fn given<'i>(inputs: &'i [Input], ids: &Ids<'_>, past: usize, words: Tensor) -> 
     };
     let choice = (head::CHOICE, words.into());
     inputs.iter().map(|i| (i.name.as_str(), value(i))).chain([choice]).collect()
+}
+
+/// The token among outputs that were read, of so many that there are.
+fn token(outputs: &[(String, Tensor)], vocabulary: usize) -> Result<i64, Error> {
+    let token = outputs.iter().find(|(n, _)| n == head::TOKEN);
+    let token = token.and_then(|(_, t)| Some(t.scalars()?.first()?.as_i64())).ok_or_else(no_output)?;
+    match token {
+        choose::NONE => Err(choose::nothing_to_choose()),
+        t if (0..vocabulary as i64).contains(&t) => Ok(t),
+        t => Err(Error::Internal(format!("the device chose token {t}"))),
+    }
 }
 
 fn no_output() -> Error {
@@ -389,21 +457,14 @@ impl Tokens<'_> {
     fn advance(&mut self) -> Result<i64, Error> {
         let run = match self.next.take() {
             Some(run) => run?,
-            None => self.generator.start(&self.feed, &mut self.choice)?,
+            None => self.generator.start(&self.feed, &mut self.choice, &[head::TOKEN])?,
         };
         let after = run.after;
         if self.left > 0 {
             self.next = Some(self.generator.follow(&run, &mut self.choice));
         }
         let read = run.started.read_blocking().map_err(device_error)?;
-        let token = read.first().and_then(|(_, t)| t.scalars()?.first().map(|s| s.as_i64()));
-        let token = token.ok_or_else(no_output)?;
-        if token == choose::NONE {
-            return Err(choose::nothing_to_choose());
-        }
-        if !(0..self.generator.vocabulary as i64).contains(&token) {
-            return Err(Error::Internal(format!("the device chose token {token}")));
-        }
+        let token = self.generator.token(&read)?;
         (self.generator.kept, self.generator.pending) = (after, Some(token));
         Ok(token)
     }
@@ -451,6 +512,13 @@ fn compile(file: &ModelFile, options: &Options, capacity: usize) -> Result<Progr
 fn limited(logits: TensorType, limits: Limits, ids: DType, options: &Options) -> Result<Program, Error> {
     let graph = head::limited(logits, limits, ids).map_err(|m| Errors::from(Diagnostic::internal(m)))?;
     Ok(compile_graph(graph, Stats::default(), options, &mut |_, _| {})?)
+}
+
+/// How many tokens a program tells apart.
+fn vocabulary(program: &Program) -> Result<usize, Error> {
+    let logits = program.outputs.iter().find(|p| p.name == head::LOGITS);
+    let size = logits.and_then(|p| usize::try_from(p.shape.last()?.as_const()?).ok());
+    size.ok_or_else(|| Error::Internal("a vocabulary without a size".into()))
 }
 
 fn ids_type(inputs: &[Input]) -> DType {

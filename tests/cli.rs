@@ -345,6 +345,36 @@ fn a_dispatch_is_measured() {
 }
 
 #[test]
+fn decoding_is_measured() {
+    let d = folder();
+    if wgfc(d.path(), "device").code != 0 {
+        return;
+    }
+    let decode =
+        |rest: &str| wgfc(d.path(), &format!("bench|decode|{}|{rest}", fixture("small/decoder/model.onnx")));
+    decode("--past|3|--past|20|--tokens|5|--check|--csv|d.csv")
+        .exits(0)
+        .prints("8 of 8 tokens are the same")
+        .prints("tokens/s")
+        .prints("binding and recording");
+    let v = decode("--past|3|--past|20|--tokens|5|--json").exits(0).json();
+    let rows = v["past"].as_array().unwrap();
+    let csv = std::fs::read_to_string(d.path().join("d.csv")).unwrap();
+    let all = rows.iter().map(|r| r["dispatches_per_token"].as_u64().unwrap()).sum::<u64>();
+    assert_eq!((rows.len(), csv.lines().count() as u64), (2, all + 1), "{csv}");
+    assert!(csv.starts_with("past,dispatch,kernel,family,"), "{csv}");
+    for key in ["tokens_per_second", "share_of_bound", "bytes_per_token"] {
+        assert!(rows[1][key].as_f64().is_some_and(|x| x > 0.0), "{key}: {v}");
+    }
+    let v = decode("--prefix-recompute|--tokens|4|--json").exits(0).json();
+    assert_eq!((&v["mode"], v["past"].as_array().unwrap().len()), (&"prefix recompute".into(), 1));
+    decode("--past|30|--capacity|32").exits(1).says("room for 32");
+    decode("--past|33|--capacity|32").exits(1).says("32");
+    decode("--prefix-recompute|--check").exits(1).says("cannot be used with");
+    wgfc(d.path(), &format!("bench|decode|{}", mlp())).exits(2).says("token ids");
+}
+
+#[test]
 fn a_missing_adapter_is_a_device_error() {
     let d = folder();
     wgfc(d.path(), &format!("run|{}|--random-inputs|--dim|batch=1|--adapter|no-such-adapter", mlp()))

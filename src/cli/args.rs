@@ -307,11 +307,12 @@ pub struct RunArgs {
 Examples:
   wgfc bench resnet50.onnx --random-weights --random-inputs --dim batch=1
   wgfc bench out/ --input x=random:7 --dim batch=32 --runs 100 --csv dispatches.csv
-  wgfc bench dispatch
+  wgfc bench decode qwen2.5-0.5b.onnx --random-weights --past 64 --past 2048
   wgfc bench dispatch --adapter llvmpipe --json
 
 Inputs are as in `wgfc run --help`. Times are medians with their 95% confidence intervals, of wall-clock
-time; on the GPU, of timestamps. A model called `dispatch` is ./dispatch."
+time; on the GPU, of timestamps. A model called `dispatch` or `decode` is ./dispatch or
+./decode."
 )]
 pub struct BenchArgs {
     /// What else to measure
@@ -345,6 +346,51 @@ pub struct BenchArgs {
 pub enum BenchCommand {
     /// What a dispatch costs beside its kernel, by how it is recorded and submitted
     Dispatch(BenchDispatchArgs),
+    /// How fast a decoder generates tokens
+    Decode(BenchDecodeArgs),
+}
+
+/// `wgfc bench decode`.
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Examples:
+  wgfc bench decode qwen2.5-0.5b.onnx --random-weights --past 64 --past 2048 --check
+  wgfc bench decode qwen2.5-0.5b/ --tokens 200 --csv dispatches.csv
+  wgfc bench decode qwen2.5-0.5b/ --prefix-recompute
+
+Greedy, batch 1, one token a run: the cache, the choice and the token stay on the device, and the host reads
+each token while the next is made. --prefix-recompute has no cache: after a prompt of 5 tokens each of 50
+takes a run on all before it, and the host waits for it. Times are medians with their 95% confidence intervals.")]
+pub struct BenchDecodeArgs {
+    /// A folder with model.onnx, or an ONNX model
+    #[arg(value_name = "MODEL|DIR")]
+    pub model: PathBuf,
+    /// Positions in the cache before the tokens that count; may be repeated [default: 64]
+    #[arg(long, value_name = "N", conflicts_with = "prefix_recompute")]
+    pub past: Vec<usize>,
+    /// Tokens that count [default: 64; with --prefix-recompute 50]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    pub tokens: Option<u32>,
+    /// Room in the cache, in positions; without it the longest past and the tokens fit
+    #[arg(long, value_name = "N", conflicts_with = "prefix_recompute")]
+    pub capacity: Option<usize>,
+    /// Compute all positions anew for each token, without a cache
+    #[arg(long)]
+    pub prefix_recompute: bool,
+    /// Compare eight tokens and their logits with those of the unfused program first
+    #[arg(long, conflicts_with = "prefix_recompute")]
+    pub check: bool,
+    /// Make up the weights that the model keeps in other files (see `wgfc run --help`)
+    #[arg(long)]
+    pub random_weights: bool,
+    /// How much to fuse
+    #[arg(long, value_enum, default_value_t, value_name = "LEVEL")]
+    pub fusion: FusionArg,
+    #[command(flatten)]
+    pub adapter: AdapterArgs,
+    /// Write a row for each dispatch
+    #[arg(long, value_name = "FILE")]
+    pub csv: Option<PathBuf>,
 }
 
 /// `wgfc bench dispatch`.

@@ -18,8 +18,11 @@ use wgfc::{Error, ModelFile, Place, Tensor, npy};
 pub fn main(a: &BenchArgs, t: &Terminal) -> Result<(), Error> {
     match (&a.what, &a.model) {
         (Some(BenchCommand::Dispatch(d)), _) => dispatch(d, t),
+        (Some(BenchCommand::Decode(d)), _) => super::decode::main(d, t),
         (None, Some(path)) => model(path, a, t),
-        (None, None) => Err(Error::usage("nothing to measure", "give a model, or `dispatch`")),
+        (None, None) => {
+            Err(Error::usage("nothing to measure", "give a model, `decode` with one, or `dispatch`"))
+        }
     }
 }
 

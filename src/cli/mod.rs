@@ -4,6 +4,7 @@ pub mod args;
 mod bench;
 mod check;
 mod compile;
+mod decode;
 mod device;
 mod drawing;
 mod generate;

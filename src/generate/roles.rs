@@ -147,3 +147,14 @@ pub fn symbols(file: &ModelFile) -> Result<Symbols, Error> {
         _ => Err(Error::Internal("token ids of another rank".into())),
     }
 }
+
+/// The symbols beside `seq` in the shapes of past keys and values.
+pub fn past_symbols(file: &ModelFile, seq: &str) -> Result<Vec<String>, Error> {
+    let plan = Options { graph_only: true, ..Options::default() };
+    let graph = file.import(&plan).or_else(|_| file.import(&Options::default()))?.graph;
+    let ports = graph_ports(&graph, &graph.inputs);
+    let past = ports.iter().filter(|p| role(p).is_none());
+    let symbols = past.flat_map(|p| p.shape.iter().flat_map(Dim::symbols).map(|s| s.to_string()));
+    let all: std::collections::BTreeSet<String> = symbols.filter(|s| s != seq).collect();
+    Ok(all.into_iter().collect())
+}

@@ -134,6 +134,35 @@ fn sampling_follows_its_seed_and_its_limits() {
 }
 
 #[test]
+fn logits_come_without_a_choice_and_prefixes_can_be_computed_again() {
+    use wgfc::generate::recompute::Recompute;
+    let file = ModelFile::open(decoder().model().path()).unwrap();
+    let graph = file.import(&Options::default()).unwrap().graph;
+    let mut ids = vec![3, 1, 36, 0, 8];
+    for mut g in generators(Fusion::Full) {
+        ids.truncate(5);
+        let adapter = g.session().gpu().summary().name.parse().unwrap();
+        let mut again = Recompute::new(&decoder(), Fusion::Full, &adapter).unwrap();
+        let (mut logits, mut token) = g.logits(&ids).unwrap();
+        for _ in 0..4 {
+            let want = recomputed(&graph, &ids);
+            let close = |(a, b): (&f32, &f32)| (a - b).abs() < 1e-4 * b.abs().max(1.0);
+            assert!(logits.to_f32s().unwrap().iter().zip(&want).all(close));
+            assert_eq!([token, again.next(&ids).unwrap()], [greedy(&ids, 1)[0]; 2]);
+            assert_eq!(g.len(), ids.len());
+            ids.push(token);
+            (logits, token) = g.logits(&[token]).unwrap();
+        }
+        // What was chosen and not taken in yet comes first.
+        let next = tokens(&mut g, &[7], &ask(1));
+        let so_far = [&ids[..], &[7], &next, &[2]].concat();
+        assert_eq!(g.logits(&[2]).unwrap().1, greedy(&so_far, 1)[0]);
+        assert!(g.logits(&[]).is_err());
+        assert_eq!(g.len(), so_far.len());
+    }
+}
+
+#[test]
 fn what_cannot_be_generated_is_refused_and_changes_nothing() {
     for mut g in generators(Fusion::Full) {
         assert_eq!((g.vocabulary(), g.capacity()), (37, 40));

@@ -1,0 +1,261 @@
+//! `wgfc bench decode`.
+
+use super::args::BenchDecodeArgs;
+use super::compile::{choice, say_random_weights};
+use super::profile::{self, estimate_json, estimate_text};
+use super::run::without_weights;
+use super::shown;
+use super::summary::{bytes_text, table, time_text};
+use super::terminal::Terminal;
+use std::time::{Duration, Instant};
+use wgfc::generate::recompute::Recompute;
+use wgfc::model::device_error;
+use wgfc::runtime::measure::measure_blocking;
+use wgfc::runtime::{Estimate, Gpu, Profile};
+use wgfc::{Decoder, Error, Fusion, Generator, GeneratorOptions, Request, npy};
+
+/// Tokens before those that count, after half a second of them: clocks rise under load.
+const WARM_UP: usize = 8;
+const WARM: Duration = Duration::from_millis(500);
+/// Runs of a profile.
+const PROFILED: usize = 10;
+/// Steps that are compared.
+const COMPARED: usize = 8;
+/// The prompt and the tokens of a prefix recompute.
+const PROMPT: [i64; 5] = [1, 2, 3, 4, 5];
+const RECOMPUTED: u32 = 50;
+
+/// What was measured for one length of the past.
+struct Row {
+    past: usize,
+    dispatches: usize,
+    /// Bytes that a token reads and writes.
+    bytes: u64,
+    /// Nanoseconds a token.
+    token: Estimate,
+    profile: Profile,
+}
+
+/// Fused against unfused.
+struct Check {
+    relative_error: f64,
+    same_tokens: usize,
+}
+
+/// Measures decoding.
+pub fn main(a: &BenchDecodeArgs, t: &Terminal) -> Result<(), Error> {
+    let mut decoder = Decoder::open(&a.model)?;
+    if a.random_weights {
+        let _progress = t.spinner("making up weights".into());
+        decoder = decoder.with_random_weights()?;
+    }
+    say_random_weights(decoder.model(), t);
+    let (gpu, rows, check) =
+        if a.prefix_recompute { recompute(a, &decoder, t)? } else { cached(a, &decoder, t)? };
+    let bandwidth = {
+        let _progress = t.spinner("measuring the device's bandwidth".into());
+        measure_blocking(&gpu).map_err(device_error)?.copy_bytes_per_second
+    };
+    if let Some(file) = &a.csv {
+        npy::write_whole(file, csv(&rows).as_bytes())?;
+    }
+    let mode = if a.prefix_recompute { "prefix recompute" } else { "cache" };
+    let name = &gpu.summary().name;
+    if t.json {
+        t.print_json(&serde_json::json!({
+            "ran_on": name,
+            "mode": mode,
+            "random_weights": a.random_weights,
+            "bandwidth_bytes_per_second": bandwidth,
+            "fused_against_unfused": check.as_ref().map(|c| serde_json::json!({
+                "relative_error": c.relative_error, "same_tokens": c.same_tokens, "steps": COMPARED,
+            })),
+            "past": rows.iter().map(|r| r.json(bandwidth)).collect::<Vec<_>>(),
+        }));
+        return Ok(());
+    }
+    let mut s = format!("{} on {name}, {mode}, bound at {:.1} GB/s\n", shown(&a.model), bandwidth / 1e9);
+    if let Some(c) = &check {
+        s += &format!(
+            "  fused and unfused differ by {:.1e} over {COMPARED} steps, {} of {COMPARED} tokens are the same\n",
+            c.relative_error, c.same_tokens
+        );
+    }
+    s += &format!("\n{}", text(&rows, bandwidth));
+    for r in &rows {
+        s += &format!("\n  {} past\n", r.past);
+        s += &profile::text(&r.profile);
+        s += &profile::by_kernel(&r.profile);
+    }
+    t.print(&s);
+    Ok(())
+}
+
+type Measured = (Gpu, Vec<Row>, Option<Check>);
+
+fn cached(a: &BenchDecodeArgs, decoder: &Decoder, t: &Terminal) -> Result<Measured, Error> {
+    let tokens = a.tokens.unwrap_or(64) as usize;
+    let pasts = if a.past.is_empty() { vec![64] } else { a.past.clone() };
+    let longest = pasts.iter().copied().max().unwrap_or(0);
+    let need = [longest, WARM_UP, tokens, 1].into_iter().fold(0, usize::saturating_add);
+    let options = GeneratorOptions {
+        capacity: a.capacity.unwrap_or_else(|| need.checked_next_multiple_of(256).unwrap_or(need)),
+        prompt_chunk: 1,
+        fusion: a.fusion.level(),
+        adapter: choice(a.adapter.adapter.as_deref()),
+    };
+    let make = |options: &GeneratorOptions| {
+        let _progress = t.spinner(format!("compiling {}", shown(&a.model)));
+        Generator::new(decoder, options).map_err(|e| without_weights(e, decoder.model()))
+    };
+    let mut generator = make(&options)?;
+    t.warnings(generator.warnings());
+    let check = if a.check {
+        let mut unfused = make(&GeneratorOptions { fusion: Fusion::None, ..options.clone() })?;
+        let _progress = t.spinner("comparing with the unfused program".into());
+        Some(compare(&mut generator, &mut unfused)?)
+    } else {
+        None
+    };
+    let mut rows = vec![];
+    for past in pasts {
+        let _progress = t.spinner(format!("measuring {} with {past} past", shown(&a.model)));
+        let request = |n: usize| Request { max_new_tokens: n, ..Request::default() };
+        let warm = Instant::now();
+        while warm.elapsed() < WARM {
+            generator.pretend(past)?;
+            for token in generator.generate(&[0], &request(WARM_UP))? {
+                token?;
+            }
+        }
+        generator.pretend(past)?;
+        let mut times = vec![];
+        let mut before = Instant::now();
+        for token in generator.generate(&[0], &request(WARM_UP + tokens))? {
+            token?;
+            let now = Instant::now();
+            times.push((now - before).as_nanos() as f64);
+            before = now;
+        }
+        generator.pretend(past)?;
+        let (dispatches, bytes) = generator.cost(past + WARM_UP + tokens / 2);
+        rows.push(Row {
+            past,
+            dispatches,
+            bytes,
+            token: estimate(times.split_off(WARM_UP))?,
+            profile: generator.profile(PROFILED)?,
+        });
+    }
+    Ok((generator.session().gpu().clone(), rows, check))
+}
+
+/// Runs both on the tokens of the first.
+fn compare(fused: &mut Generator, unfused: &mut Generator) -> Result<Check, Error> {
+    let mut check = Check { relative_error: 0.0, same_tokens: 0 };
+    let mut token = 0;
+    for _ in 0..COMPARED {
+        let ((a, next), (b, other)) = (fused.logits(&[token])?, unfused.logits(&[token])?);
+        let (a, b) = (a.to_f32s().unwrap_or_default(), b.to_f32s().unwrap_or_default());
+        let square = |v: f32| f64::from(v).powi(2);
+        let difference: f64 = a.iter().zip(&b).map(|(x, y)| square(x - y)).sum();
+        let size: f64 = b.iter().copied().map(square).sum();
+        check.relative_error = check.relative_error.max((difference / size.max(f64::MIN_POSITIVE)).sqrt());
+        check.same_tokens += usize::from(next == other);
+        token = next;
+    }
+    Ok(check)
+}
+
+fn recompute(a: &BenchDecodeArgs, decoder: &Decoder, t: &Terminal) -> Result<Measured, Error> {
+    let tokens = a.tokens.unwrap_or(RECOMPUTED) as usize;
+    let mut model = {
+        let _progress = t.spinner(format!("compiling {}", shown(&a.model)));
+        let adapter = choice(a.adapter.adapter.as_deref());
+        let made = Recompute::new(decoder, a.fusion.level(), &adapter);
+        made.map_err(|e| without_weights(e, decoder.model()))?
+    };
+    let _progress = t.spinner(format!("measuring {}", shown(&a.model)));
+    let prompt: Vec<i64> = PROMPT.iter().map(|p| p % model.vocabulary() as i64).collect();
+    // All lengths once: what is made for a shape is made before it counts.
+    for counts in [false, true] {
+        let mut ids = prompt.clone();
+        let mut times = vec![];
+        for _ in 0..tokens {
+            let start = Instant::now();
+            ids.push(model.next(&ids)?);
+            times.push(start.elapsed().as_nanos() as f64);
+        }
+        if counts {
+            let middle = PROMPT.len() + tokens / 2;
+            let row = Row {
+                past: PROMPT.len(),
+                dispatches: model.session().program().dispatches.len(),
+                bytes: model.bytes(middle),
+                token: estimate(times)?,
+                profile: model.profile(&ids[..middle], PROFILED)?,
+            };
+            return Ok((model.session().gpu().clone(), vec![row], None));
+        }
+    }
+    Err(Error::Internal("nothing was measured".into()))
+}
+
+fn estimate(times: Vec<f64>) -> Result<Estimate, Error> {
+    Estimate::of(times).ok_or_else(|| Error::Internal("no token was measured".into()))
+}
+
+impl Row {
+    /// Seconds a token at this bandwidth.
+    fn bound(&self, bandwidth: f64) -> f64 {
+        self.bytes as f64 / bandwidth
+    }
+    fn json(&self, bandwidth: f64) -> serde_json::Value {
+        serde_json::json!({
+            "past": self.past,
+            "dispatches_per_token": self.dispatches,
+            "token_ns": estimate_json(self.token),
+            "tokens_per_second": 1e9 / self.token.median,
+            "bytes_per_token": self.bytes,
+            "bound_tokens_per_second": 1.0 / self.bound(bandwidth),
+            "share_of_bound": self.bound(bandwidth) * 1e9 / self.token.median,
+            "profile": profile::json(&self.profile),
+        })
+    }
+}
+
+fn text(rows: &[Row], bandwidth: f64) -> String {
+    let heading =
+        ["past", "dispatches", "a token", "95% confidence", "tokens/s", "traffic", "bound", "share of it"];
+    let mut lines = vec![heading.map(String::from).to_vec()];
+    for r in rows {
+        let [median, interval] = estimate_text(Some(r.token));
+        let bound = r.bound(bandwidth);
+        lines.push(vec![
+            r.past.to_string(),
+            r.dispatches.to_string(),
+            median,
+            interval,
+            format!("{:.1}", 1e9 / r.token.median),
+            bytes_text(r.bytes),
+            time_text(bound),
+            format!("{:.1}%", 100.0 * bound * 1e9 / r.token.median),
+        ]);
+    }
+    table(&lines, &[true; 8])
+}
+
+/// A row for each dispatch, after the length of the past.
+fn csv(rows: &[Row]) -> String {
+    let mut s = String::new();
+    for r in rows {
+        let table = profile::csv(&r.profile);
+        let mut lines = table.lines();
+        let heading = lines.next().unwrap_or_default();
+        if s.is_empty() {
+            s = format!("past,{heading}\n");
+        }
+        lines.for_each(|l| s += &format!("{},{l}\n", r.past));
+    }
+    s
+}

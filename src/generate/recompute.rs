@@ -1,0 +1,114 @@
+//! Greedy decoding without a cache: every token runs the model on all that came before.
+//!
+//! It is a yardstick: papers that measure what a dispatch costs decode so.
+
+use super::head;
+use super::roles::{self, Input};
+use super::{Decoder, choose, ids_type};
+use crate::model::{device_error, device_profile};
+use crate::ports::{PortType, graph_ports, program_ports};
+use crate::{Error, Fusion, Options, Tensor};
+use std::collections::BTreeMap;
+use wgfc_compiler::Errors;
+use wgfc_runtime::kernel::Checks;
+use wgfc_runtime::session::SessionOptions;
+use wgfc_runtime::{AdapterChoice, Gpu, Profile, Session};
+
+/// A decoder on a device, one program for any number of tokens. See the [module](self).
+pub struct Recompute {
+    session: Session,
+    inputs: Vec<Input>,
+    /// Past keys and values, of which there are none.
+    empty: Vec<(String, Tensor)>,
+    vocabulary: usize,
+}
+
+impl Recompute {
+    /// Compiles the decoder, its past of length 0 where it takes one, and uploads it.
+    ///
+    /// # Errors
+    /// As [`Generator::new`](super::Generator::new).
+    pub fn new(decoder: &Decoder, fusion: Fusion, adapter: &AdapterChoice) -> Result<Recompute, Error> {
+        let gpu = Gpu::request_blocking(adapter).map_err(device_error)?;
+        let file = decoder.model();
+        let symbols = roles::symbols(file)?;
+        let mut dims: BTreeMap<String, i64> = symbols.batch.iter().map(|b| (b.clone(), 1)).collect();
+        let seq = symbols.seq.ok_or_else(|| {
+            Error::usage(
+                "the model takes one token a run, so that a prefix cannot be computed again",
+                "export it with a symbolic sequence length",
+            )
+        })?;
+        for s in roles::past_symbols(file, &seq)? {
+            dims.entry(s).or_insert(0);
+        }
+        let profile = device_profile(gpu.profile(), &Default::default());
+        let options = Options { fusion, dims, profile, ..Options::default() };
+        let program = file.compile_amended(&options, &mut |graph| {
+            let (_, ports) = split(graph_ports(graph, &graph.inputs));
+            let inputs = roles::inputs(&ports, None).map_err(Errors)?;
+            head::replace_outputs(graph, ids_type(&inputs))
+        })?;
+        let (empty, mut ports) = split(program_ports(&program.inputs));
+        ports.retain(|p| p.name != head::CHOICE);
+        let empty = empty.into_iter().map(|p| {
+            let shape =
+                p.shape.iter().map(|d| d.as_const().and_then(|n| usize::try_from(n).ok()).unwrap_or(0));
+            (p.name, Tensor::from_scalars(p.dtype, shape.collect(), &[]))
+        });
+        let session =
+            Session::with_options_blocking(&gpu, &program, SessionOptions { checks: Checks::Trusted });
+        Ok(Recompute {
+            inputs: roles::inputs(&ports, None).map_err(Errors)?,
+            empty: empty.collect(),
+            vocabulary: super::vocabulary(&program)?,
+            session: session.map_err(device_error)?,
+        })
+    }
+
+    /// The session that runs it.
+    pub fn session(&self) -> &Session {
+        &self.session
+    }
+    /// How many tokens there are: ids are below.
+    pub fn vocabulary(&self) -> usize {
+        self.vocabulary
+    }
+
+    /// The most likely token after these, of which there is at least one.
+    ///
+    /// # Errors
+    /// What the device says, and logits that are not numbers.
+    pub fn next(&mut self, ids: &[i64]) -> Result<i64, Error> {
+        let given: Vec<_> = self.given(ids).into_iter().map(|(n, t)| (n, t.into())).collect();
+        let given: Vec<_> = given.iter().map(|(n, v): &(String, _)| (n.as_str(), Clone::clone(v))).collect();
+        let read = self.session.run_values_blocking(&given, Some(&[head::TOKEN])).map_err(device_error)?;
+        super::token(&read, self.vocabulary)
+    }
+
+    /// The times of runs on these tokens.
+    pub fn profile(&mut self, ids: &[i64], runs: usize) -> Result<Profile, Error> {
+        let given = self.given(ids);
+        let given: Vec<_> = given.iter().map(|(n, t)| (n.as_str(), t.clone())).collect();
+        self.session.profile_blocking(&given, runs).map_err(device_error)
+    }
+
+    /// Bytes that a run on so many tokens reads and writes, by the program.
+    pub fn bytes(&self, tokens: usize) -> u64 {
+        let dispatches = self.session.program().dispatches.iter();
+        let bytes =
+            dispatches.filter_map(|d| u64::try_from(d.bytes.eval_syms(&|_| Some(tokens as i64))?).ok());
+        bytes.fold(0, u64::saturating_add)
+    }
+
+    fn given(&self, ids: &[i64]) -> Vec<(String, Tensor)> {
+        let own = self.inputs.iter().map(|i| (i.name.clone(), i.tensor(ids, 0)));
+        let choice = (head::CHOICE.to_owned(), choose::greedy());
+        own.chain(self.empty.iter().cloned()).chain([choice]).collect()
+    }
+}
+
+/// Those that hold nothing, and the others.
+fn split(ports: Vec<PortType>) -> (Vec<PortType>, Vec<PortType>) {
+    ports.into_iter().partition(|p| p.shape.iter().any(|d| d.is(0)))
+}
