@@ -34,12 +34,13 @@ use crate::{Error, Fusion, ModelFile, Options, Problem, Program, Tensor};
 use choose::{Choice, Limits};
 use roles::Input;
 use std::collections::{BTreeSet, HashMap};
+use std::time::{Duration, Instant};
 use wgfc_compiler::pipeline::compile_graph;
 use wgfc_compiler::{Diagnostic, Errors, States};
 use wgfc_ir::program::Stats;
 use wgfc_ir::{DType, Graph, TensorType};
 use wgfc_runtime::kernel::Checks;
-use wgfc_runtime::session::{SessionOptions, Started, Value};
+use wgfc_runtime::session::{DeviceMemory, SessionOptions, Started, Value};
 use wgfc_runtime::{AdapterChoice, DeviceTensor, Gpu, Profile, Session};
 
 /// The stack of the thread that compiles one of the two programs.
@@ -101,6 +102,16 @@ pub struct Generator {
     /// The token that was generated last: the model has not seen it yet.
     pending: Option<i64>,
     warnings: Vec<String>,
+    setup: Setup,
+}
+
+/// How long a [`Generator`] took to be made.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Setup {
+    /// From the model to programs; weights are read as far as they are changed.
+    pub compiling: Duration,
+    /// Making the pipelines, and moving the weights from their files to the device.
+    pub uploading: Duration,
 }
 
 impl Generator {
@@ -115,6 +126,7 @@ impl Generator {
             return Err(Error::usage(message, "give a capacity between 1 and 2147483647"));
         }
         let gpu = Gpu::request_blocking(&options.adapter).map_err(device_error)?;
+        let start = Instant::now();
         let file = decoder.model();
         let symbols = roles::symbols(file)?;
         let common = Options {
@@ -142,6 +154,7 @@ impl Generator {
             (long.transpose(), short)
         });
         let (long, mut short) = (long?, short?);
+        let compiled = Instant::now();
         if let Some(long) = &long {
             share_weights(long, &mut short);
         }
@@ -156,7 +169,9 @@ impl Generator {
         let mut ports = program_ports(&long.as_ref().unwrap_or(&short).inputs);
         ports.retain(|p| p.name != head::CHOICE);
         let vocabulary = vocabulary(&short)?;
+        let setup = Setup { compiling: compiled - start, uploading: compiled.elapsed() };
         Ok(Generator {
+            setup,
             limited: HashMap::new(),
             options: Options { fusion: options.fusion, profile: common.profile, ..Options::default() },
             inputs: roles::inputs(&ports, None).map_err(|problems| Error::from(Errors(problems)))?,
@@ -190,6 +205,14 @@ impl Generator {
     /// What the compiler wants the user to know.
     pub fn warnings(&self) -> &[String] {
         &self.warnings
+    }
+    /// How long it took to be made.
+    pub fn setup(&self) -> Setup {
+        self.setup
+    }
+    /// What it holds on the device now.
+    pub fn device_memory(&self) -> DeviceMemory {
+        DeviceMemory::of([&self.decode].into_iter().chain(&self.prefill).chain(self.limited.values()))
     }
     /// The session that runs a single token.
     pub fn session(&self) -> &Session {

@@ -396,7 +396,16 @@ fn generate_continues_tokens_and_text() {
     let v = generate("--tokens|3,1,36|--max-new-tokens|6|--json|--stats|--fusion|none").exits(0).json();
     assert_eq!(v["tokens"], serde_json::json!(ids));
     assert_eq!((&v["ended"], &v["text"]), (&Value::Bool(false), &Value::Null));
-    for key in ["tokens_per_second", "first_token_seconds", "bytes_per_token", "share_of_bound"] {
+    for key in [
+        "tokens_per_second",
+        "first_token_seconds",
+        "compiling_seconds",
+        "uploading_seconds",
+        "weights_bytes",
+        "cache_bytes",
+        "bytes_per_token",
+        "share_of_bound",
+    ] {
         assert!(v["stats"][key].as_f64().is_some_and(|x| x > 0.0), "{key}: {v}");
     }
     let drawn = "--tokens|3|--max-new-tokens|8|--temperature|9|--top-k|30|--top-p|0.99";
@@ -417,7 +426,11 @@ fn generate_continues_tokens_and_text() {
     let spoken: Vec<String> = ids[..=stop].iter().map(|t| format!("w{t}")).collect();
     let text = wgfc(d.path(), "generate|.|--prompt|w3 w1 w36|--max-new-tokens|6|--stats|--quiet").exits(0);
     assert_eq!(text.out.trim(), spoken.join(" "));
-    text.says("dispatches a token").says("tokens/s at the").says("share of the bound");
+    text.says("dispatches a token")
+        .says("tokens/s at the")
+        .says("share of the bound")
+        .says("pipelines and upload")
+        .says("host memory");
 
     let nothing = folder();
     generate("--tokens|37").exits(1).says("token 37 is outside the model's vocabulary, which is 0 to 36");

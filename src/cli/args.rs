@@ -464,7 +464,8 @@ pub struct GenerateArgs {
     pub fusion: FusionArg,
     #[command(flatten)]
     pub adapter: AdapterArgs,
-    /// Print speed, dispatches and traffic a token, and the bound that the device's measured bandwidth sets
+    /// Print speed, set-up times, memory, dispatches and traffic a token, and the bound that the device's measured
+    /// bandwidth sets
     #[arg(long)]
     pub stats: bool,
 }

@@ -5,12 +5,13 @@ use super::compile::{choice, say_random_weights};
 use super::profile::{self, estimate_json, estimate_text};
 use super::run::without_weights;
 use super::shown;
-use super::summary::{bytes_text, table, time_text};
+use super::summary::{bytes_text, known_bytes_text, peak_host_bytes, table, time_text};
 use super::terminal::Terminal;
 use std::time::{Duration, Instant};
 use wgfc::generate::recompute::Recompute;
 use wgfc::model::device_error;
 use wgfc::runtime::measure::measure_blocking;
+use wgfc::runtime::session::DeviceMemory;
 use wgfc::runtime::{Estimate, Gpu, Profile};
 use wgfc::{Decoder, Error, Fusion, Generator, GeneratorOptions, Request, npy};
 
@@ -50,7 +51,7 @@ pub fn main(a: &BenchDecodeArgs, t: &Terminal) -> Result<(), Error> {
         decoder = decoder.with_random_weights()?;
     }
     say_random_weights(decoder.model(), t);
-    let (gpu, rows, check) =
+    let (gpu, rows, check, memory) =
         if a.prefix_recompute { recompute(a, &decoder, t)? } else { cached(a, &decoder, t)? };
     let bandwidth = {
         let _progress = t.spinner("measuring the device's bandwidth".into());
@@ -67,6 +68,8 @@ pub fn main(a: &BenchDecodeArgs, t: &Terminal) -> Result<(), Error> {
             "mode": mode,
             "random_weights": a.random_weights,
             "bandwidth_bytes_per_second": bandwidth,
+            "device_memory_bytes": memory.total(),
+            "peak_host_memory_bytes": peak_host_bytes(),
             "fused_against_unfused": check.as_ref().map(|c| serde_json::json!({
                 "relative_error": c.relative_error, "same_tokens": c.same_tokens, "steps": COMPARED,
             })),
@@ -81,7 +84,13 @@ pub fn main(a: &BenchDecodeArgs, t: &Terminal) -> Result<(), Error> {
             c.relative_error, c.same_tokens
         );
     }
-    s += &format!("\n{}", text(&rows, bandwidth));
+    s += &format!(
+        "  {} on the device, {} of them weights; at most {} on the host\n\n{}",
+        bytes_text(memory.total()),
+        bytes_text(memory.weights),
+        known_bytes_text(peak_host_bytes()),
+        text(&rows, bandwidth)
+    );
     for r in &rows {
         s += &format!("\n  {} past\n", r.past);
         s += &profile::text(&r.profile);
@@ -91,7 +100,8 @@ pub fn main(a: &BenchDecodeArgs, t: &Terminal) -> Result<(), Error> {
     Ok(())
 }
 
-type Measured = (Gpu, Vec<Row>, Option<Check>);
+/// Where, what, compared, and what it held on the device.
+type Measured = (Gpu, Vec<Row>, Option<Check>, DeviceMemory);
 
 fn cached(a: &BenchDecodeArgs, decoder: &Decoder, t: &Terminal) -> Result<Measured, Error> {
     let tokens = a.tokens.unwrap_or(64) as usize;
@@ -147,7 +157,7 @@ fn cached(a: &BenchDecodeArgs, decoder: &Decoder, t: &Terminal) -> Result<Measur
             profile: generator.profile(PROFILED)?,
         });
     }
-    Ok((generator.session().gpu().clone(), rows, check))
+    Ok((generator.session().gpu().clone(), rows, check, generator.device_memory()))
 }
 
 /// Runs both on the tokens of the first.
@@ -195,7 +205,8 @@ fn recompute(a: &BenchDecodeArgs, decoder: &Decoder, t: &Terminal) -> Result<Mea
                 token: estimate(times)?,
                 profile: model.profile(&ids[..middle], PROFILED)?,
             };
-            return Ok((model.session().gpu().clone(), vec![row], None));
+            let memory = DeviceMemory::of([model.session()]);
+            return Ok((model.session().gpu().clone(), vec![row], None, memory));
         }
     }
     Err(Error::Internal("nothing was measured".into()))

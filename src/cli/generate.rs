@@ -3,11 +3,13 @@
 use super::args::GenerateArgs;
 use super::compile::{choice, say_random_weights};
 use super::shown;
-use super::summary::{bytes_text, table, time_text};
+use super::summary::{bytes_text, known_bytes_text, peak_host_bytes, table, time_text};
 use super::terminal::Terminal;
 use std::time::Instant;
+use wgfc::generate::Setup;
 use wgfc::model::device_error;
 use wgfc::runtime::measure::measure_blocking;
+use wgfc::runtime::session::DeviceMemory;
 use wgfc::{Decoder, Error, Generator, GeneratorOptions, Request, Sampling};
 
 /// Capacities that nobody asked for are multiples of this, so that similar prompts give the same program.
@@ -36,6 +38,7 @@ pub fn main(a: &GenerateArgs, t: &Terminal) -> Result<(), Error> {
         adapter: choice(a.adapter.adapter.as_deref()),
         ..GeneratorOptions::default()
     };
+    let read = started.elapsed().as_secs_f64();
     let mut generator = {
         let _progress = t.spinner(format!("compiling {}", shown(&a.model)));
         let made = Generator::new(&decoder, &options);
@@ -68,6 +71,10 @@ pub fn main(a: &GenerateArgs, t: &Terminal) -> Result<(), Error> {
     let stats = Stats {
         prompt: prompt.len(),
         setup: (ready - started).as_secs_f64(),
+        read,
+        parts: generator.setup(),
+        memory: generator.device_memory(),
+        peak: peak_host_bytes(),
         times,
         place: generator.session().gpu().summary().name.clone(),
         program: if a.stats {
@@ -126,8 +133,15 @@ fn request(a: &GenerateArgs, decoder: &Decoder) -> Request {
 struct Stats {
     place: String,
     prompt: usize,
-    /// Reading, compiling, uploading.
+    /// All before the first run.
     setup: f64,
+    /// Of it, opening the files, encoding the prompt, making weights up.
+    read: f64,
+    /// Of it, the rest.
+    parts: Setup,
+    memory: DeviceMemory,
+    /// Bytes.
+    peak: Option<u64>,
     /// When each token was there, after the set-up.
     times: Vec<f64>,
     program: Option<ProgramStats>,
@@ -165,7 +179,16 @@ impl Stats {
     fn text(&self) -> String {
         let mut rows = vec![["ran on".to_owned(), self.place.clone()]];
         let mut row = |k: &str, v: String| rows.push([k.to_owned(), v]);
-        row("set-up", format!("{}: reading, compiling, uploading", time_text(self.setup)));
+        row(
+            "set-up",
+            format!(
+                "{}: reading {}, compiling {}, pipelines and upload {}",
+                time_text(self.setup),
+                time_text(self.read),
+                time_text(self.parts.compiling.as_secs_f64()),
+                time_text(self.parts.uploading.as_secs_f64())
+            ),
+        );
         if let Some(first) = self.times.first() {
             row("first token", format!("{} after it, {} tokens of prompt", time_text(*first), self.prompt));
         }
@@ -181,6 +204,11 @@ impl Stats {
                 row("share of the bound", format!("{:.1}%", 100.0 * p.bound() / s));
             }
         }
+        let m = &self.memory;
+        let parts = [("weights", m.weights), ("cache", m.states), ("activations", m.activations)];
+        let parts = parts.map(|(k, v)| format!("{k} {}", bytes_text(v))).join(", ");
+        row("device memory", format!("{}: {parts}", bytes_text(m.total())));
+        row("host memory", format!("{} at the most", known_bytes_text(self.peak)));
         let rows: Vec<Vec<String>> = rows.into_iter().map(Vec::from).collect();
         format!("\n{}", table(&rows, &[]))
     }
@@ -190,6 +218,13 @@ impl Stats {
         serde_json::json!({
             "prompt_tokens": self.prompt,
             "setup_seconds": self.setup,
+            "reading_seconds": self.read,
+            "compiling_seconds": self.parts.compiling.as_secs_f64(),
+            "uploading_seconds": self.parts.uploading.as_secs_f64(),
+            "device_memory_bytes": self.memory.total(),
+            "weights_bytes": self.memory.weights,
+            "cache_bytes": self.memory.states,
+            "peak_host_memory_bytes": self.peak,
             "first_token_seconds": self.times.first(),
             "tokens_per_second": self.per_token().map(|s| 1.0 / s),
             "dispatches_per_token": p.map(|p| p.dispatches),

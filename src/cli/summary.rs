@@ -155,6 +155,18 @@ pub fn bytes_text(bytes: u64) -> String {
     scaled(bytes as f64, 1024.0, &["B", "kB", "MB", "GB", "TB"])
 }
 
+/// The most memory that this process has held, in bytes, the pages of mapped files included; Linux says so.
+pub fn peak_host_bytes() -> Option<u64> {
+    let status = std::fs::read_to_string("/proc/self/status").ok()?;
+    let line = status.lines().find_map(|l| l.strip_prefix("VmHWM:"))?;
+    line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()?.checked_mul(1024)
+}
+
+/// [`bytes_text`], or a dash.
+pub fn known_bytes_text(bytes: Option<u64>) -> String {
+    bytes.map_or("-".into(), bytes_text)
+}
+
 /// `8.18 GFLOP`.
 pub fn flops_text(flops: u64) -> String {
     scaled(flops as f64, 1000.0, &["FLOP", "kFLOP", "MFLOP", "GFLOP", "TFLOP"])
@@ -229,6 +241,8 @@ mod tests {
         assert_eq!(bytes_text(1023), "1023 B");
         assert_eq!(bytes_text(1 << 20), "1.00 MB");
         assert_eq!(bytes_text(97 << 20 | 1 << 19), "97.5 MB");
+        assert_eq!(known_bytes_text(None), "-");
+        assert!(peak_host_bytes().is_none_or(|b| b > 1 << 20));
         assert_eq!(flops_text(8_178_000_000), "8.18 GFLOP");
         let roof = Roof::new(320.0, 1.0);
         assert_eq!(time_text(roof.seconds(512 << 20, 0)), "1.6 ms");
