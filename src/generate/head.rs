@@ -65,7 +65,7 @@ fn tail(graph: &mut Graph, logits: Value, ids: DType) -> Result<(Value, Value), 
 }
 
 fn choice(graph: &mut Graph) -> Value {
-    graph.add_input(CHOICE, TensorType::new(DType::U32, vec![choose::word::COUNT.into()])).into()
+    graph.add_input(CHOICE, TensorType::new(DType::U32, vec![choose::word::COUNT.into()]))
 }
 
 /// [`TOKEN`] of [`LOGITS`] of this type, drawn within limits as [`CHOICE`] says.
@@ -77,7 +77,7 @@ pub fn limited(logits: TensorType, limits: Limits, ids: DType) -> Result<Graph, 
     let logits = graph.add_input(LOGITS, logits);
     let choice = choice(&mut graph);
     let mut b = Builder::new(&mut graph, "choice");
-    let rows = b.reshape(logits.into(), shape)?;
+    let rows = b.reshape(logits, shape)?;
     let token = choose::token(&mut b, rows, choice, limits, ids)?;
     graph.outputs = vec![Border { name: TOKEN.into(), value: token }];
     Ok(graph)

@@ -54,7 +54,7 @@ fn drawn(rows: usize, logits: &[f32], dtype: DType, how: &Sampling) -> Vec<Vec<i
 fn fits(tokens: &[i64], p: &[f64], what: &Sampling) {
     let mut counts = vec![0.0; p.len()];
     tokens.iter().for_each(|t| counts[*t as usize] += 1.0);
-    let (mut chi, mut classes, mut rest) = (0.0, 0.0, (0.0, 0.0));
+    let (mut chi, mut classes, mut rest) = (0.0, 0.0, (0.0f64, 0.0f64));
     for (count, p) in counts.iter().zip(p) {
         let want = p * tokens.len() as f64;
         assert!(*p > 0.0 || *count == 0.0, "{what:?}: a token that cannot be");
@@ -66,7 +66,7 @@ fn fits(tokens: &[i64], p: &[f64], what: &Sampling) {
         }
     }
     if rest.1 >= 5.0 {
-        chi += f64::from(rest.0 - rest.1).powi(2) / rest.1;
+        chi += (rest.0 - rest.1).powi(2) / rest.1;
         classes += 1.0;
     }
     // Four deviations of a chi-square with so many degrees of freedom, about.
