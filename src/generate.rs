@@ -24,9 +24,11 @@ pub mod recompute;
 mod roles;
 mod sample;
 mod text;
+mod tokens;
 
 pub use sample::Sampling;
 pub use text::{Decoder, Defaults, TextStream};
+pub use tokens::Tokens;
 
 use crate::model::{device_error, device_profile};
 use crate::ports::{PortType, graph_ports, program_ports};
@@ -35,13 +37,14 @@ use choose::{Choice, Limits};
 use roles::Input;
 use std::collections::{BTreeSet, HashMap};
 use std::time::{Duration, Instant};
+use tokens::{Ids, given};
 use wgfc_compiler::pipeline::compile_graph;
-use wgfc_compiler::{Diagnostic, Errors, States};
+use wgfc_compiler::{Diagnostic, Errors, States, Technique};
 use wgfc_ir::program::Stats;
 use wgfc_ir::{DType, Graph, TensorType};
 use wgfc_runtime::kernel::Checks;
-use wgfc_runtime::session::{DeviceMemory, SessionOptions, Started, Value};
-use wgfc_runtime::{AdapterChoice, DeviceTensor, Gpu, Profile, Session};
+use wgfc_runtime::session::{DeviceMemory, SessionOptions, Value};
+use wgfc_runtime::{AdapterChoice, Gpu, Profile, Session};
 
 /// The stack of the thread that compiles one of the two programs.
 const STACK: usize = 64 << 20;
@@ -56,6 +59,8 @@ pub struct GeneratorOptions {
     pub prompt_chunk: usize,
     /// How much is fused.
     pub fusion: Fusion,
+    /// Parts of full fusion that are left out.
+    pub without: BTreeSet<Technique>,
     /// Which adapter.
     pub adapter: AdapterChoice,
 }
@@ -67,6 +72,7 @@ impl Default for GeneratorOptions {
             capacity: 2048,
             prompt_chunk: 512,
             fusion: Fusion::default(),
+            without: BTreeSet::new(),
             adapter: AdapterChoice::from_env(),
         }
     }
@@ -131,6 +137,7 @@ impl Generator {
         let symbols = roles::symbols(file)?;
         let common = Options {
             fusion: options.fusion,
+            without: options.without.clone(),
             dims: symbols.batch.iter().map(|b| (b.clone(), 1)).collect(),
             profile: device_profile(gpu.profile(), &Default::default()),
             ..Options::default()
@@ -378,68 +385,6 @@ impl Generator {
         self.limited.insert(limits, session.map_err(device_error)?);
         Ok(())
     }
-
-    /// Begins the runs that take in `ids`, which follow what the states hold, and choose a token.
-    fn start(&mut self, ids: &[i64], choice: &mut Choice, outputs: &[&str]) -> Result<Run, Error> {
-        let (before, last) = ids.split_at(ids.len().saturating_sub(1) / self.chunk * self.chunk);
-        for ids in before.chunks(self.chunk) {
-            let given = given(&self.inputs, &Ids::Host(ids), self.decode.state_len(), choose::greedy());
-            let session = match (&mut self.prefill, ids.len()) {
-                (Some(s), n) if n > 1 => s,
-                _ => &mut self.decode,
-            };
-            session.run_on_device_blocking(&given).map_err(device_error)?;
-        }
-        self.run(&Ids::Host(last), choice, outputs)
-    }
-
-    /// Begins the run that takes in the token that `run` chooses, and chooses the one after it.
-    fn follow(&mut self, run: &Run, choice: &mut Choice) -> Result<Run, Error> {
-        let token = run.started.output(head::TOKEN).ok_or_else(no_output)?.clone();
-        self.run(&Ids::Device(token), choice, &[head::TOKEN])
-    }
-
-    fn run(&mut self, ids: &Ids<'_>, choice: &mut Choice, outputs: &[&str]) -> Result<Run, Error> {
-        let words = choice.words();
-        let given = given(&self.inputs, ids, self.decode.state_len(), words.clone());
-        let session = match (&mut self.prefill, ids) {
-            (Some(s), Ids::Host(ids)) if ids.len() > 1 => s,
-            _ => &mut self.decode,
-        };
-        let started = match self.limited.get_mut(&choice.limits()) {
-            None => session.start_blocking(&given, Some(outputs)),
-            Some(limited) => {
-                let made = session.run_on_device_blocking(&given).map_err(device_error)?;
-                let logits = made.into_iter().find(|(n, _)| n == head::LOGITS).ok_or_else(no_output)?.1;
-                let given = [(head::LOGITS, logits.into()), (head::CHOICE, words.into())];
-                limited.start_blocking(&given, Some(outputs))
-            }
-        };
-        Ok(Run { started: started.map_err(device_error)?, after: self.decode.state_len() })
-    }
-
-    /// The token among outputs that were read.
-    fn token(&self, outputs: &[(String, Tensor)]) -> Result<i64, Error> {
-        token(outputs, self.vocabulary)
-    }
-}
-
-/// Token ids that a run takes in.
-enum Ids<'a> {
-    Host(&'a [i64]),
-    /// One.
-    Device(DeviceTensor),
-}
-
-/// The inputs of a run that takes in `ids` after `past` others and chooses a token by these words.
-fn given<'i>(inputs: &'i [Input], ids: &Ids<'_>, past: usize, words: Tensor) -> Vec<(&'i str, Value)> {
-    let value = |i: &Input| match ids {
-        Ids::Device(token) if i.is_ids() => token.clone().into(),
-        Ids::Device(_) => i.tensor(&[0], past).into(),
-        Ids::Host(ids) => i.tensor(ids, past).into(),
-    };
-    let choice = (head::CHOICE, words.into());
-    inputs.iter().map(|i| (i.name.as_str(), value(i))).chain([choice]).collect()
 }
 
 /// The token among outputs that were read, of so many that there are.
@@ -455,66 +400,6 @@ fn token(outputs: &[(String, Tensor)], vocabulary: usize) -> Result<i64, Error> 
 
 fn no_output() -> Error {
     Error::Internal("a run without its output".into())
-}
-
-/// A run that chooses a token.
-struct Run {
-    started: Started,
-    /// Positions that the states hold after it.
-    after: usize,
-}
-
-/// The tokens as they are generated. See [`Generator::generate`].
-pub struct Tokens<'g> {
-    generator: &'g mut Generator,
-    /// What the model has not seen yet.
-    feed: Vec<i64>,
-    left: usize,
-    stop: Vec<i64>,
-    choice: Choice,
-    /// The run for the next token, begun already.
-    next: Option<Result<Run, Error>>,
-}
-
-impl Tokens<'_> {
-    fn advance(&mut self) -> Result<i64, Error> {
-        let run = match self.next.take() {
-            Some(run) => run?,
-            None => self.generator.start(&self.feed, &mut self.choice, &[head::TOKEN])?,
-        };
-        let after = run.after;
-        if self.left > 0 {
-            self.next = Some(self.generator.follow(&run, &mut self.choice));
-        }
-        let read = run.started.read_blocking().map_err(device_error)?;
-        let token = self.generator.token(&read)?;
-        (self.generator.kept, self.generator.pending) = (after, Some(token));
-        Ok(token)
-    }
-}
-
-impl Iterator for Tokens<'_> {
-    type Item = Result<i64, Error>;
-
-    fn next(&mut self) -> Option<Result<i64, Error>> {
-        self.left = self.left.checked_sub(1)?;
-        let token = self.advance();
-        if token.as_ref().map_or(true, |t| self.stop.contains(t)) {
-            self.left = 0;
-            self.next = None;
-            if let Err(e) = self.generator.settle() {
-                return Some(token.and(Err(e)));
-            }
-        }
-        Some(token)
-    }
-}
-
-impl Drop for Tokens<'_> {
-    fn drop(&mut self) {
-        // Whatever goes wrong here, the next use says.
-        let _ = self.generator.settle();
-    }
 }
 
 /// The decoder with its cache as states; its outputs are the last position's logits and their argmax.

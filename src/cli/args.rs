@@ -386,6 +386,9 @@ pub struct BenchDecodeArgs {
     /// How much to fuse
     #[arg(long, value_enum, default_value_t, value_name = "LEVEL")]
     pub fusion: FusionArg,
+    /// Leave a part out of full fusion; may be repeated
+    #[arg(long, value_enum, value_name = "PART")]
+    pub without: Vec<TechniqueArg>,
     #[command(flatten)]
     pub adapter: AdapterArgs,
     /// Write a row for each dispatch

@@ -111,8 +111,7 @@ fn cached(a: &BenchDecodeArgs, decoder: &Decoder, t: &Terminal) -> Result<Measur
     let options = GeneratorOptions {
         capacity: a.capacity.unwrap_or_else(|| need.checked_next_multiple_of(256).unwrap_or(need)),
         prompt_chunk: 1,
-        fusion: a.fusion.level(),
-        adapter: choice(a.adapter.adapter.as_deref()),
+        ..options(a)
     };
     let make = |options: &GeneratorOptions| {
         let _progress = t.spinner(format!("compiling {}", shown(&a.model)));
@@ -160,6 +159,15 @@ fn cached(a: &BenchDecodeArgs, decoder: &Decoder, t: &Terminal) -> Result<Measur
     Ok((generator.session().gpu().clone(), rows, check, generator.device_memory()))
 }
 
+fn options(a: &BenchDecodeArgs) -> GeneratorOptions {
+    GeneratorOptions {
+        fusion: a.fusion.level(),
+        without: a.without.iter().map(|t| t.technique()).collect(),
+        adapter: choice(a.adapter.adapter.as_deref()),
+        ..GeneratorOptions::default()
+    }
+}
+
 /// Runs both on the tokens of the first.
 fn compare(fused: &mut Generator, unfused: &mut Generator) -> Result<Check, Error> {
     let mut check = Check { relative_error: 0.0, same_tokens: 0 };
@@ -181,8 +189,7 @@ fn recompute(a: &BenchDecodeArgs, decoder: &Decoder, t: &Terminal) -> Result<Mea
     let tokens = a.tokens.unwrap_or(RECOMPUTED) as usize;
     let mut model = {
         let _progress = t.spinner(format!("compiling {}", shown(&a.model)));
-        let adapter = choice(a.adapter.adapter.as_deref());
-        let made = Recompute::new(decoder, a.fusion.level(), &adapter);
+        let made = Recompute::new(decoder, &options(a));
         made.map_err(|e| without_weights(e, decoder.model()))?
     };
     let _progress = t.spinner(format!("measuring {}", shown(&a.model)));

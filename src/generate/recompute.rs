@@ -4,15 +4,15 @@
 
 use super::head;
 use super::roles::{self, Input};
-use super::{Decoder, choose, ids_type};
+use super::{Decoder, GeneratorOptions, choose, ids_type};
 use crate::model::{device_error, device_profile};
 use crate::ports::{PortType, graph_ports, program_ports};
-use crate::{Error, Fusion, Options, Tensor};
+use crate::{Error, Options, Tensor};
 use std::collections::BTreeMap;
 use wgfc_compiler::Errors;
 use wgfc_runtime::kernel::Checks;
 use wgfc_runtime::session::SessionOptions;
-use wgfc_runtime::{AdapterChoice, Gpu, Profile, Session};
+use wgfc_runtime::{Gpu, Profile, Session};
 
 /// A decoder on a device, one program for any number of tokens. See the [module](self).
 pub struct Recompute {
@@ -24,12 +24,13 @@ pub struct Recompute {
 }
 
 impl Recompute {
-    /// Compiles the decoder, its past of length 0 where it takes one, and uploads it.
+    /// Compiles the decoder, its past of length 0 where it takes one, and uploads it. Of the options only
+    /// what is fused and the adapter matter.
     ///
     /// # Errors
     /// As [`Generator::new`](super::Generator::new).
-    pub fn new(decoder: &Decoder, fusion: Fusion, adapter: &AdapterChoice) -> Result<Recompute, Error> {
-        let gpu = Gpu::request_blocking(adapter).map_err(device_error)?;
+    pub fn new(decoder: &Decoder, options: &GeneratorOptions) -> Result<Recompute, Error> {
+        let gpu = Gpu::request_blocking(&options.adapter).map_err(device_error)?;
         let file = decoder.model();
         let symbols = roles::symbols(file)?;
         let mut dims: BTreeMap<String, i64> = symbols.batch.iter().map(|b| (b.clone(), 1)).collect();
@@ -43,7 +44,8 @@ impl Recompute {
             dims.entry(s).or_insert(0);
         }
         let profile = device_profile(gpu.profile(), &Default::default());
-        let options = Options { fusion, dims, profile, ..Options::default() };
+        let (fusion, without) = (options.fusion, options.without.clone());
+        let options = Options { fusion, without, dims, profile, ..Options::default() };
         let program = file.compile_amended(&options, &mut |graph| {
             let (_, ports) = split(graph_ports(graph, &graph.inputs));
             let inputs = roles::inputs(&ports, None).map_err(Errors)?;

@@ -3,8 +3,8 @@
 use crate::Problem;
 
 /// How tokens are drawn: the logits are divided by the temperature, the `top_k` largest of them stay, of
-/// their probabilities (softmax) the largest that add up to `top_p`, and one is drawn. The same seed gives
-/// the same tokens for the same logits.
+/// their probabilities (softmax) the largest that add up to `top_p`, and one is drawn. Of equals all stay;
+/// a `top_k` of 1 is greedy. The same seed gives the same tokens for the same logits.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Sampling {
     /// Above 0; 1 leaves the probabilities as the model has them, less makes them steeper.

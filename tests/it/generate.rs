@@ -14,7 +14,7 @@ fn decoder() -> Decoder {
 
 fn options(fusion: Fusion, adapter: &str) -> GeneratorOptions {
     let adapter = adapter.parse::<AdapterChoice>().unwrap();
-    GeneratorOptions { capacity: 40, prompt_chunk: 4, fusion, adapter }
+    GeneratorOptions { capacity: 40, prompt_chunk: 4, fusion, adapter, ..Default::default() }
 }
 
 /// A generator on each adapter there is.
@@ -141,8 +141,8 @@ fn logits_come_without_a_choice_and_prefixes_can_be_computed_again() {
     let mut ids = vec![3, 1, 36, 0, 8];
     for mut g in generators(Fusion::Full) {
         ids.truncate(5);
-        let adapter = g.session().gpu().summary().name.parse().unwrap();
-        let mut again = Recompute::new(&decoder(), Fusion::Full, &adapter).unwrap();
+        let options = options(Fusion::Full, &g.session().gpu().summary().name);
+        let mut again = Recompute::new(&decoder(), &options).unwrap();
         let (mut logits, mut token) = g.logits(&ids).unwrap();
         for _ in 0..4 {
             let want = recomputed(&graph, &ids);

@@ -1,0 +1,138 @@
+//! Runs, and the tokens that they choose.
+
+use super::choose::{self, Choice};
+use super::roles::Input;
+use super::{Generator, head, no_output, token};
+use crate::model::device_error;
+use crate::{Error, Tensor};
+use wgfc_runtime::DeviceTensor;
+use wgfc_runtime::session::{Started, Value};
+
+impl Generator {
+    /// Begins the runs that take in `ids`, which follow what the states hold, and choose a token.
+    pub(super) fn start(&mut self, ids: &[i64], choice: &mut Choice, outputs: &[&str]) -> Result<Run, Error> {
+        let (before, last) = ids.split_at(ids.len().saturating_sub(1) / self.chunk * self.chunk);
+        for ids in before.chunks(self.chunk) {
+            let given = given(&self.inputs, &Ids::Host(ids), self.decode.state_len(), choose::greedy());
+            let session = match (&mut self.prefill, ids.len()) {
+                (Some(s), n) if n > 1 => s,
+                _ => &mut self.decode,
+            };
+            session.run_on_device_blocking(&given).map_err(device_error)?;
+        }
+        self.run(&Ids::Host(last), choice, outputs)
+    }
+
+    /// Begins the run that takes in the token that `run` chooses, and chooses the one after it.
+    fn follow(&mut self, run: &Run, choice: &mut Choice) -> Result<Run, Error> {
+        let token = run.started.output(head::TOKEN).ok_or_else(no_output)?.clone();
+        self.run(&Ids::Device(token), choice, &[head::TOKEN])
+    }
+
+    fn run(&mut self, ids: &Ids<'_>, choice: &mut Choice, outputs: &[&str]) -> Result<Run, Error> {
+        let words = choice.words();
+        let given = given(&self.inputs, ids, self.decode.state_len(), words.clone());
+        let session = match (&mut self.prefill, ids) {
+            (Some(s), Ids::Host(ids)) if ids.len() > 1 => s,
+            _ => &mut self.decode,
+        };
+        let started = match self.limited.get_mut(&choice.limits()) {
+            None => session.start_blocking(&given, Some(outputs)),
+            Some(limited) => {
+                let made = session.run_on_device_blocking(&given).map_err(device_error)?;
+                let logits = made.into_iter().find(|(n, _)| n == head::LOGITS).ok_or_else(no_output)?.1;
+                let given = [(head::LOGITS, logits.into()), (head::CHOICE, words.into())];
+                limited.start_blocking(&given, Some(outputs))
+            }
+        };
+        Ok(Run { started: started.map_err(device_error)?, after: self.decode.state_len() })
+    }
+
+    /// The token among outputs that were read.
+    pub(super) fn token(&self, outputs: &[(String, Tensor)]) -> Result<i64, Error> {
+        token(outputs, self.vocabulary)
+    }
+}
+
+/// Token ids that a run takes in.
+pub(super) enum Ids<'a> {
+    Host(&'a [i64]),
+    /// One.
+    Device(DeviceTensor),
+}
+
+/// The inputs of a run that takes in `ids` after `past` others and chooses a token by these words.
+pub(super) fn given<'i>(
+    inputs: &'i [Input],
+    ids: &Ids<'_>,
+    past: usize,
+    words: Tensor,
+) -> Vec<(&'i str, Value)> {
+    let value = |i: &Input| match ids {
+        Ids::Device(token) if i.is_ids() => token.clone().into(),
+        Ids::Device(_) => i.tensor(&[0], past).into(),
+        Ids::Host(ids) => i.tensor(ids, past).into(),
+    };
+    let choice = (head::CHOICE, words.into());
+    inputs.iter().map(|i| (i.name.as_str(), value(i))).chain([choice]).collect()
+}
+
+/// A run that chooses a token.
+pub(super) struct Run {
+    pub started: Started,
+    /// Positions that the states hold after it.
+    pub after: usize,
+}
+
+/// The tokens as they are generated. See [`Generator::generate`].
+pub struct Tokens<'g> {
+    pub(super) generator: &'g mut Generator,
+    /// What the model has not seen yet.
+    pub(super) feed: Vec<i64>,
+    pub(super) left: usize,
+    pub(super) stop: Vec<i64>,
+    pub(super) choice: Choice,
+    /// The run for the next token, begun already.
+    pub(super) next: Option<Result<Run, Error>>,
+}
+
+impl Tokens<'_> {
+    fn advance(&mut self) -> Result<i64, Error> {
+        let run = match self.next.take() {
+            Some(run) => run?,
+            None => self.generator.start(&self.feed, &mut self.choice, &[head::TOKEN])?,
+        };
+        let after = run.after;
+        if self.left > 0 {
+            self.next = Some(self.generator.follow(&run, &mut self.choice));
+        }
+        let read = run.started.read_blocking().map_err(device_error)?;
+        let token = self.generator.token(&read)?;
+        (self.generator.kept, self.generator.pending) = (after, Some(token));
+        Ok(token)
+    }
+}
+
+impl Iterator for Tokens<'_> {
+    type Item = Result<i64, Error>;
+
+    fn next(&mut self) -> Option<Result<i64, Error>> {
+        self.left = self.left.checked_sub(1)?;
+        let token = self.advance();
+        if token.as_ref().map_or(true, |t| self.stop.contains(t)) {
+            self.left = 0;
+            self.next = None;
+            if let Err(e) = self.generator.settle() {
+                return Some(token.and(Err(e)));
+            }
+        }
+        Some(token)
+    }
+}
+
+impl Drop for Tokens<'_> {
+    fn drop(&mut self) {
+        // Whatever goes wrong here, the next use says.
+        let _ = self.generator.settle();
+    }
+}
