@@ -1,22 +1,25 @@
 //! A program on a device, and how it runs.
 
-use crate::bind::{self, Bound, Given};
+mod memory;
+mod plan;
+
+use crate::bind::Bound;
 use crate::check;
-use crate::error::{BadInput, RunError};
+use crate::error::RunError;
 use crate::gpu::Gpu;
 use crate::kernel::{self, Checks, Pipeline};
-use crate::state::{self, StateSet};
+use crate::state::StateSet;
 use crate::tensor::{self, DeviceTensor, Memory};
+use plan::Piece;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Weak};
-use wgfc_ir::program::{Buffer, BufferKind};
+use wgfc_ir::program::BufferKind;
 use wgfc_ir::tensor::{ByteOwner, Data};
 use wgfc_ir::{DType, Program, Tensor};
 
-/// Shape bindings, prepared plans and bind groups kept at most (the latter per dispatch).
-const KEPT_BOUND: usize = 256;
-const KEPT_PLANS: usize = 4;
-const KEPT_GROUPS: usize = 8;
+pub use memory::DeviceMemory;
+pub(crate) use plan::{Plan, Ready, Step};
+
 /// Weights go up in pieces of this many bytes, and are waited for after every `WEIGHT_BATCH`.
 const WEIGHT_CHUNK: usize = 16 << 20;
 const WEIGHT_BATCH: usize = 256 << 20;
@@ -63,96 +66,8 @@ pub struct SessionOptions {
     pub checks: Checks,
 }
 
-/// Bytes of device memory, of buffers alone: what a driver keeps beside them is not known.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct DeviceMemory {
-    /// Weights.
-    pub weights: u64,
-    /// States, all their room.
-    pub states: u64,
-    /// Arenas, inputs and outputs: what runs so far needed and is kept for those to come.
-    pub activations: u64,
-}
-
-impl DeviceMemory {
-    /// Of some sessions. What they share counts once.
-    pub fn of<'s>(sessions: impl IntoIterator<Item = &'s Session>) -> DeviceMemory {
-        let mut seen: Vec<wgpu::Buffer> = vec![];
-        let mut new = |b: &wgpu::Buffer| match seen.contains(b) {
-            true => 0,
-            false => {
-                seen.push(b.clone());
-                b.size()
-            }
-        };
-        let mut sum = DeviceMemory::default();
-        for s in sessions {
-            for (buffer, b) in s.resident.iter().zip(&s.program.buffers) {
-                let Some(bytes) = buffer.as_ref().map(&mut new) else { continue };
-                match b.kind {
-                    BufferKind::State { .. } => sum.states += bytes,
-                    _ => sum.weights += bytes,
-                }
-            }
-            let ports = s.pools.iter().flatten().map(|m| &m.buffer);
-            let kept = s.arenas.iter().chain(ports).chain([&s.dims]).chain(&s.staging);
-            sum.activations += kept.map(&mut new).sum::<u64>();
-        }
-        sum
-    }
-    /// All of it.
-    pub fn total(&self) -> u64 {
-        self.weights + self.states + self.activations
-    }
-}
-
-/// A stretch of a buffer, as bound.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-struct Piece {
-    buffer: wgpu::Buffer,
-    offset: u64,
-    size: u64,
-}
-
-/// One dispatch, ready to be recorded.
-#[derive(Clone, Debug)]
-pub(crate) struct Step {
-    /// Index into [`Program::dispatches`].
-    pub(crate) dispatch: usize,
-    /// Index into [`Program::kernels`].
-    pub(crate) kernel: usize,
-    pub(crate) group: wgpu::BindGroup,
-    pub(crate) workgroups: [u32; 3],
-}
-
-/// The steps for one shape binding and one choice of buffers for the ports.
-#[derive(Debug)]
-pub(crate) struct Plan {
-    bound: Arc<Bound>,
-    ports: Vec<wgpu::Buffer>,
-    pub(crate) steps: Vec<Step>,
-}
-
-impl Plan {
-    /// The values of the program's symbols.
-    pub(crate) fn values(&self) -> &[i64] {
-        &self.bound.values
-    }
-}
-
 /// The outputs asked for, by name, and the lengths of the states afterwards.
 type Ran = (Vec<(String, Tensor)>, Vec<(String, i64)>);
-
-/// What one run needs once its inputs are in place.
-#[derive(Debug)]
-pub(crate) struct Ready {
-    pub(crate) plan: Arc<Plan>,
-    pub(crate) outputs: Vec<DeviceTensor>,
-    /// How long the states will be once it has run.
-    lengths: Vec<(String, i64)>,
-    /// Keeps pooled input buffers from being handed out again before the run is submitted.
-    _inputs: Vec<Arc<Memory>>,
-}
 
 /// A weight on the device. Its key is where its bytes begin on the host and how many they are; the
 /// reference keeps that address from being another's without keeping the bytes.
@@ -568,215 +483,5 @@ impl Session {
                 self.gpu.queue().submit([encoder.finish()]);
             })
             .await
-    }
-
-    /// Binds the symbols, puts the inputs on the device, and finds or makes all that the run needs.
-    pub(crate) async fn prepare(&mut self, inputs: &[(&str, Value)]) -> Result<Ready, RunError> {
-        self.gpu.health()?;
-        let given: Vec<Given<'_>> =
-            inputs.iter().map(|(name, v)| Given { name, dtype: v.dtype(), shape: v.shape() }).collect();
-        let order = bind::match_inputs(&self.program, &given)?;
-        let shapes: Vec<&[usize]> = order.iter().map(|i| given[*i].shape).collect();
-        let mut fixed = self.symbols.clone();
-        fixed.extend(self.states.lengths());
-        let values = bind::bind_symbols(&self.program, &shapes, &fixed)?;
-        let lengths = state::lengths_after(&self.program, &values)?;
-        let bound = self.bind(values)?;
-        let arenas_changed = self.grow_arenas(&bound).await?;
-        if arenas_changed {
-            self.forget_groups();
-        }
-        let mut placed = Vec::with_capacity(order.len());
-        for (port, i) in order.into_iter().enumerate() {
-            placed.push(self.place_input(port, &inputs[i].1).await?);
-        }
-        let mut outputs = Vec::with_capacity(self.program.outputs.len());
-        for i in 0..self.program.outputs.len() {
-            let port = &self.program.outputs[i];
-            let (dtype, size) = (port.dtype, bound.memory.bytes[port.buffer]);
-            let memory = self.take_buffer(self.program.inputs.len() + i, size).await?;
-            let shape = bound.outputs[i].clone();
-            outputs.push(DeviceTensor { dtype, shape, memory, gpu: self.gpu.clone() });
-        }
-        if self.dims_written.as_ref() != Some(&bound.values) {
-            let words: Vec<i32> = bound.values.iter().map(|v| *v as i32).collect();
-            let gpu = &self.gpu;
-            gpu.scoped("writing the dimensions", || gpu.write(&self.dims, 0, bytemuck::cast_slice(&words)))
-                .await?;
-            self.dims_written = Some(bound.values.clone());
-        }
-        let plan = self.plan(bound, &placed, &outputs).await?;
-        Ok(Ready { plan, outputs, lengths, _inputs: placed })
-    }
-
-    fn bind(&mut self, values: Vec<i64>) -> Result<Arc<Bound>, RunError> {
-        if let Some(b) = self.bound.get(&values) {
-            return Ok(b.clone());
-        }
-        let bound = Arc::new(bind::bind(&self.program, values.clone(), self.gpu.profile())?);
-        if self.bound.len() >= KEPT_BOUND {
-            self.bound.clear();
-        }
-        self.bound.insert(values, bound.clone());
-        Ok(bound)
-    }
-
-    /// Arenas only grow, so that alternating shapes share them. Says whether any changed.
-    async fn grow_arenas(&mut self, bound: &Bound) -> Result<bool, RunError> {
-        let mut changed = false;
-        for (i, need) in bound.memory.arenas.iter().enumerate() {
-            let have = self.arenas.get(i).map(wgpu::Buffer::size);
-            if have.is_some_and(|h| h >= *need) {
-                continue;
-            }
-            // Something that grew once will grow again; an eighth ahead saves most of the copies.
-            let ahead = have.map_or(0, |_| need / 8).next_multiple_of(256);
-            let size = need.saturating_add(ahead).min(self.gpu.profile().buffer_bytes).max(*need).max(256);
-            let what = format!("arena {i}");
-            if let Some(old) = self.arenas.get(i) {
-                // Its bind groups are forgotten too, so that the memory is free before it is needed again.
-                old.destroy();
-                self.plans.clear();
-                self.groups.iter_mut().for_each(HashMap::clear);
-            }
-            let new = self.gpu.storage(&what, size).await;
-            match (new, self.arenas.get_mut(i)) {
-                (Ok(b), Some(slot)) => *slot = b,
-                (Ok(b), None) => self.arenas.push(b),
-                (Err(e), _) => {
-                    self.arenas.truncate(i);
-                    return Err(e);
-                }
-            }
-            changed = true;
-        }
-        Ok(changed)
-    }
-
-    async fn place_input(&mut self, port: usize, value: &Value) -> Result<Arc<Memory>, RunError> {
-        let name = &self.program.inputs[port].name;
-        let bad = |message: &str| {
-            RunError::Inputs(vec![BadInput { name: name.clone(), message: message.to_owned() }])
-        };
-        match value {
-            Value::Device(t) if t.gpu.is(&self.gpu) => Ok(t.memory.clone()),
-            Value::Device(_) => Err(bad("it is on another device")),
-            Value::Host(t) => {
-                let bytes = t.bytes().ok_or_else(|| bad("its values are not known"))?;
-                let what = format!("writing input \"{name}\"");
-                let memory = self.take_buffer(port, Buffer::byte_size(t.dtype, t.numel()) as u64).await?;
-                self.gpu.scoped(&what, || self.gpu.write(&memory.buffer, 0, bytes)).await?;
-                Ok(memory)
-            }
-        }
-    }
-
-    /// A buffer of at least `need` bytes that nobody else holds.
-    async fn take_buffer(&mut self, pool: usize, need: u64) -> Result<Arc<Memory>, RunError> {
-        let fits = |m: &Arc<Memory>| m.capacity >= need && m.capacity / 2 <= need.max(4096);
-        let free = |m: &Arc<Memory>| Arc::strong_count(m) == 1;
-        if let Some(m) = self.pools[pool].iter().find(|m| free(m) && fits(m)) {
-            return Ok(m.clone());
-        }
-        // The first size is exact. Where sizes vary from run to run, buffers are made a little larger.
-        let varies = self.pools[pool].iter().any(|m| !fits(m));
-        let step = (need / 8).next_power_of_two().max(4);
-        let rounded = if varies { need.next_multiple_of(step) } else { need };
-        let capacity = rounded.min(self.gpu.profile().buffer_bytes).max(need);
-        self.pools[pool].retain(|m| !free(m) || fits(m));
-        let inputs = &self.program.inputs;
-        let what = match inputs.get(pool) {
-            Some(p) => format!("input \"{}\"", p.name),
-            None => format!("output \"{}\"", self.program.outputs[pool - inputs.len()].name),
-        };
-        let buffer = self.gpu.storage(&what, capacity).await?;
-        let memory = Arc::new(Memory { buffer, capacity });
-        // What the caller keeps is the caller's; the pool follows a few of them at most.
-        if self.pools[pool].len() >= 4 {
-            self.pools[pool].remove(0);
-        }
-        self.pools[pool].push(memory.clone());
-        Ok(memory)
-    }
-
-    /// The steps of a run, from those kept or made now.
-    async fn plan(
-        &mut self,
-        bound: Arc<Bound>,
-        inputs: &[Arc<Memory>],
-        outputs: &[DeviceTensor],
-    ) -> Result<Arc<Plan>, RunError> {
-        let ports: Vec<wgpu::Buffer> =
-            inputs.iter().chain(outputs.iter().map(|o| &o.memory)).map(|m| m.buffer.clone()).collect();
-        let kept = self.plans.iter().position(|p| Arc::ptr_eq(&p.bound, &bound) && p.ports == ports);
-        if let Some(i) = kept {
-            self.plans[..=i].rotate_right(1);
-            return Ok(self.plans[0].clone());
-        }
-        let gpu = self.gpu.clone();
-        let steps = gpu.scoped("binding buffers", || self.steps(&bound, &ports)).await?;
-        let plan = Arc::new(Plan { bound, ports, steps });
-        self.plans.truncate(KEPT_PLANS - 1);
-        self.plans.insert(0, plan.clone());
-        Ok(plan)
-    }
-
-    fn steps(&mut self, bound: &Bound, ports: &[wgpu::Buffer]) -> Vec<Step> {
-        let device = self.gpu.device();
-        let mut steps = Vec::with_capacity(self.program.dispatches.len());
-        for (i, d) in self.program.dispatches.iter().enumerate() {
-            if bound.workgroups[i].contains(&0) {
-                continue;
-            }
-            let pieces: Vec<Piece> = d
-                .bindings
-                .iter()
-                .filter_map(|b| {
-                    let size = bound.memory.bytes[*b];
-                    let (buffer, offset) = match &self.program.buffers[*b].kind {
-                        BufferKind::Input { index } => (&ports[*index], 0),
-                        BufferKind::Output { index } => (&ports[self.program.inputs.len() + index], 0),
-                        BufferKind::Weight { .. } | BufferKind::State { .. } => {
-                            (self.resident[*b].as_ref()?, 0)
-                        }
-                        BufferKind::Arena { .. } => {
-                            let (arena, offset) = bound.memory.slots[*b]?;
-                            (&self.arenas[arena], offset)
-                        }
-                    };
-                    Some(Piece { buffer: buffer.clone(), offset, size })
-                })
-                .collect();
-            let kernel = &self.program.kernels[d.kernel];
-            let layout = &self.pipelines[d.kernel].layout;
-            if self.groups[i].len() >= KEPT_GROUPS && !self.groups[i].contains_key(&pieces) {
-                self.groups[i].clear();
-            }
-            let group = self.groups[i].entry(pieces).or_insert_with_key(|pieces| {
-                let mut entries: Vec<wgpu::BindGroupEntry<'_>> = pieces
-                    .iter()
-                    .enumerate()
-                    .map(|(i, p)| wgpu::BindGroupEntry {
-                        binding: i as u32,
-                        resource: wgpu::BindingResource::Buffer(wgpu::BufferBinding {
-                            buffer: &p.buffer,
-                            offset: p.offset,
-                            size: std::num::NonZeroU64::new(p.size),
-                        }),
-                    })
-                    .collect();
-                if kernel.uses_dims {
-                    entries.push(wgpu::BindGroupEntry {
-                        binding: pieces.len() as u32,
-                        resource: self.dims.as_entire_binding(),
-                    });
-                }
-                let label = Some(kernel.name.as_str());
-                device.create_bind_group(&wgpu::BindGroupDescriptor { label, layout, entries: &entries })
-            });
-            let (group, workgroups) = (group.clone(), bound.workgroups[i]);
-            steps.push(Step { dispatch: i, kernel: d.kernel, group, workgroups });
-        }
-        steps
     }
 }

@@ -1,0 +1,47 @@
+//! What sessions hold on the device.
+
+use super::Session;
+use wgfc_ir::program::BufferKind;
+
+/// Bytes of device memory, of buffers alone: what a driver keeps beside them is not known.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct DeviceMemory {
+    /// Weights.
+    pub weights: u64,
+    /// States, all their room.
+    pub states: u64,
+    /// Arenas, inputs and outputs: what runs so far needed and is kept for those to come.
+    pub activations: u64,
+}
+
+impl DeviceMemory {
+    /// Of some sessions. What they share counts once.
+    pub fn of<'s>(sessions: impl IntoIterator<Item = &'s Session>) -> DeviceMemory {
+        let mut seen: Vec<wgpu::Buffer> = vec![];
+        let mut new = |b: &wgpu::Buffer| match seen.contains(b) {
+            true => 0,
+            false => {
+                seen.push(b.clone());
+                b.size()
+            }
+        };
+        let mut sum = DeviceMemory::default();
+        for s in sessions {
+            for (buffer, b) in s.resident.iter().zip(&s.program.buffers) {
+                let Some(bytes) = buffer.as_ref().map(&mut new) else { continue };
+                match b.kind {
+                    BufferKind::State { .. } => sum.states += bytes,
+                    _ => sum.weights += bytes,
+                }
+            }
+            let ports = s.pools.iter().flatten().map(|m| &m.buffer);
+            let kept = s.arenas.iter().chain(ports).chain([&s.dims]).chain(&s.staging);
+            sum.activations += kept.map(&mut new).sum::<u64>();
+        }
+        sum
+    }
+    /// All of it.
+    pub fn total(&self) -> u64 {
+        self.weights + self.states + self.activations
+    }
+}
