@@ -46,13 +46,16 @@ use wgfc_runtime::kernel::Checks;
 use wgfc_runtime::session::{DeviceMemory, SessionOptions, Value};
 use wgfc_runtime::{AdapterChoice, Gpu, Profile, Session};
 
+/// Positions that the cache has room for at first.
+const ROOM: usize = 64;
 /// The stack of the thread that compiles one of the two programs.
 const STACK: usize = 64 << 20;
 
 /// How a [`Generator`] is set up.
 #[derive(Clone, Debug)]
 pub struct GeneratorOptions {
-    /// Positions that the cache has room for: prompts and generated tokens together.
+    /// Positions that the cache may grow to: prompts and generated tokens together. It takes the memory of
+    /// those that there are, or of up to twice as many.
     pub capacity: usize,
     /// Tokens of a prompt that go through the model at once, at least one: what runs at once needs
     /// memory, what does not takes longer. With one there is no program for prompts.
@@ -145,14 +148,14 @@ impl Generator {
         let one = symbols.seq.iter().map(|s| (s.clone(), 1));
         let single = Options { dims: common.dims.clone().into_iter().chain(one).collect(), ..common.clone() };
         let (long, short) = std::thread::scope(|scope| {
-            let compile = || compile(file, &common, options.capacity);
+            let compile = || compile(file, &common);
             let long = symbols.seq.as_ref().filter(|_| options.prompt_chunk > 1).map(|_| {
                 std::thread::Builder::new()
                     .name("prompts".into())
                     .stack_size(STACK)
                     .spawn_scoped(scope, compile)
             });
-            let short = self::compile(file, &single, options.capacity);
+            let short = self::compile(file, &single);
             let long = long.map(|t| match t.map(std::thread::ScopedJoinHandle::join) {
                 Ok(Ok(program)) => program,
                 Ok(Err(_)) => Err(Error::Internal("the compiler of the prompts' program panicked".into())),
@@ -166,7 +169,8 @@ impl Generator {
             share_weights(long, &mut short);
         }
         // Compiled just now, here.
-        let session = |p| Session::with_options_blocking(&gpu, p, SessionOptions { checks: Checks::Trusted });
+        let how = SessionOptions { checks: Checks::Trusted, capacity: options.capacity.min(ROOM) };
+        let session = |p| Session::with_options_blocking(&gpu, p, how);
         let prefill = long.as_ref().map(session).transpose().map_err(device_error)?;
         let decode = match &prefill {
             Some(s) => s.sibling_blocking(&short),
@@ -197,7 +201,7 @@ impl Generator {
     pub fn vocabulary(&self) -> usize {
         self.vocabulary
     }
-    /// Positions that the cache has room for.
+    /// Positions that the cache may grow to.
     pub fn capacity(&self) -> usize {
         self.capacity
     }
@@ -249,6 +253,7 @@ impl Generator {
         let growths = self.decode.program().states.iter().filter_map(|s| s.growth.as_ref());
         let lengths: BTreeSet<String> = growths.map(|g| g.length.clone()).collect();
         let to = i64::try_from(tokens).unwrap_or(i64::MAX);
+        self.reserve(tokens.min(self.capacity))?;
         for length in lengths {
             self.decode.set_symbol(&length, to).map_err(device_error)?;
         }
@@ -260,6 +265,7 @@ impl Generator {
     /// token is chosen greedily.
     pub fn profile(&mut self, runs: usize) -> Result<Profile, Error> {
         self.settle()?;
+        self.reserve(self.kept + 1)?;
         let given = given(&self.inputs, &Ids::Host(&[0]), self.kept, choose::greedy());
         let given: Vec<(&str, Tensor)> = given
             .into_iter()
@@ -336,7 +342,7 @@ impl Generator {
                 if self.is_empty() { String::new() } else { format!("{} tokens so far, ", self.len()) };
             problems.push(Problem::with_help(
                 format!(
-                    "{before}{} of the prompt and {} new ones are {total} positions, and the cache has room for {}",
+                    "{before}{} of the prompt and {} new ones are {total} positions, and the cache may grow to {}",
                     prompt.len(),
                     request.max_new_tokens,
                     self.capacity
@@ -371,6 +377,18 @@ impl Generator {
         Ok(())
     }
 
+    /// Makes the cache large enough for so many positions: twice as large as it was, where the device
+    /// lets it.
+    fn reserve(&mut self, positions: usize) -> Result<(), Error> {
+        let have = self.decode.capacity().unwrap_or(usize::MAX);
+        if have >= positions {
+            return Ok(());
+        }
+        let more = have.saturating_mul(2).min(self.capacity).max(positions);
+        let grown = self.decode.grow_blocking(more);
+        grown.or_else(|_| self.decode.grow_blocking(positions)).map_err(device_error)
+    }
+
     /// Makes what draws within these limits, unless it is there.
     fn prepare(&mut self, limits: Limits) -> Result<(), Error> {
         if limits == Limits::default() || self.limited.contains_key(&limits) {
@@ -380,7 +398,7 @@ impl Generator {
         let logits = outputs.iter().find(|p| p.name == head::LOGITS).ok_or_else(no_output)?;
         let logits = TensorType::new(logits.dtype, logits.shape.clone());
         let program = limited(logits, limits, ids_type(&self.inputs), &self.options)?;
-        let options = SessionOptions { checks: Checks::Trusted };
+        let options = SessionOptions { checks: Checks::Trusted, ..SessionOptions::default() };
         let session = Session::with_options_blocking(self.decode.gpu(), &program, options);
         self.limited.insert(limits, session.map_err(device_error)?);
         Ok(())
@@ -403,9 +421,9 @@ fn no_output() -> Error {
 }
 
 /// The decoder with its cache as states; its outputs are the last position's logits and their argmax.
-fn compile(file: &ModelFile, options: &Options, capacity: usize) -> Result<Program, Error> {
+fn compile(file: &ModelFile, options: &Options) -> Result<Program, Error> {
     file.compile_amended(options, &mut |graph| {
-        let states = States::Auto { capacity };
+        let states = States::Auto { capacity: None };
         let introduced = wgfc_compiler::states::introduce(graph, &states);
         let ports = graph_ports(graph, &graph.inputs);
         let why = introduced.as_ref().err().and_then(|e| e.0.first()).map(|d| d.message.clone());

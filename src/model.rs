@@ -196,7 +196,7 @@ pub fn device_error(e: RunError) -> Error {
         RunError::Constraint { .. } => Error::usage(message, "give inputs whose shapes agree"),
         RunError::StateFull { .. } => Error::usage(
             message,
-            "start anew, give a shorter input, or compile with room for more positions (--state-capacity; --capacity of generate)",
+            "start anew, give a shorter input, let the states grow (Session::grow), or compile with room for more positions (--state-capacity; --capacity of generate)",
         ),
         RunError::State { .. } => Error::Usage(vec![Problem::new(message)]),
         RunError::Unknown { .. } => Error::Usage(vec![Problem::new(message)]),

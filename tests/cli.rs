@@ -279,6 +279,10 @@ fn caches_stay_on_the_device() {
     let len = |key: &str| plan[key].as_array().map_or(0, Vec::len);
     assert_eq!([len("inputs"), len("outputs"), len("states")], [3, 1, 4], "{plan}");
     assert!(len("dispatches") <= 2 * 5 + 2, "{}", len("dispatches"));
+    compile("--state-capacity|any").exits(0);
+    let plan = std::fs::read_to_string(d.path().join("out/plan.json")).unwrap();
+    assert!(plan.contains("\"capacity\"") && plan.contains("12*capacity"), "{plan}");
+    compile("--state-capacity|0").exits(1).says("or any");
     let pair = "past_key_values.0.key=present.0.key";
     compile(&format!("--state|{pair}")).exits(1).says("--state-capacity");
     compile("--state-capacity|32|--state|nobody=present.0.key").exits(1).says("nobody");
@@ -438,7 +442,7 @@ fn generate_continues_tokens_and_text() {
     generate("--max-new-tokens|3").exits(1).says("--prompt");
     generate("--tokens|1,2,3|--max-new-tokens|8|--capacity|10")
         .exits(1)
-        .says("room for 10")
+        .says("may grow to 10")
         .says("--capacity");
     generate("--tokens|1|--capacity|0|--max-new-tokens|0").exits(1).says("room for 0 positions");
     generate("--prompt|hello").exits(1).says("without a tokenizer").says("--tokens");

@@ -1,5 +1,5 @@
 //! Compiles a graph-only model and shows what each stage made: `stages MODEL [none|elementwise|full] [OUT]
-//! [DIM=VALUE ...] [capacity=N]`; with a capacity, states stay on the device.
+//! [DIM=VALUE ...] [capacity=N]`; with a capacity, states stay on the device. 0 leaves it to the session.
 
 use std::time::Instant;
 use wgfc_compiler::import::NoExternalData;
@@ -20,7 +20,7 @@ fn main() {
     for (name, value) in args.iter().skip(4).filter_map(|a| a.split_once('=')) {
         let value: i64 = value.parse().expect("a number");
         if name == "capacity" {
-            options.states = States::Auto { capacity: value as usize };
+            options.states = States::Auto { capacity: usize::try_from(value).ok().filter(|n| *n > 0) };
         } else {
             options.dims.insert(name.to_owned(), value);
         }

@@ -135,7 +135,7 @@ pub fn assemble(
                 length: g.length.to_string(),
                 by: g.by.clone(),
             });
-            let shape = ty.static_shape().unwrap_or_default();
+            let shape = ty.shape.clone();
             let buffer = state_buffer(&buffers, &s.name).unwrap_or_default();
             program::State { name: s.name.to_string(), dtype: ty.dtype, shape, buffer, growth }
         })
@@ -209,12 +209,14 @@ fn state_buffer(buffers: &[Buffer], state: &str) -> Option<usize> {
     buffers.iter().position(|b| matches!(&b.kind, BufferKind::State { name } if name == state))
 }
 
-/// The free dimensions, in the order in which the inputs mention them; then the lengths of states.
+/// The free dimensions, in the order in which the inputs mention them; then the lengths of states and
+/// their capacities.
 fn symbols(graph: &Graph) -> Vec<Arc<str>> {
     let mut out: Vec<Arc<str>> = vec![];
     let of_inputs = graph.inputs.iter().flat_map(|b| &graph.ty(b.value).shape).flat_map(Dim::symbols);
     let lengths = graph.states.iter().filter_map(|s| Some(s.growth.as_ref()?.length.clone()));
-    for s in of_inputs.chain(lengths) {
+    let capacities = graph.states.iter().flat_map(|s| &graph.ty(s.before).shape).flat_map(Dim::symbols);
+    for s in of_inputs.chain(lengths).chain(capacities) {
         if !out.contains(&s) {
             out.push(s);
         }

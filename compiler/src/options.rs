@@ -93,15 +93,16 @@ pub enum States {
     /// Those found by structure: an output that is an input with something appended along an axis, or
     /// an input with some of its elements replaced.
     Auto {
-        /// Positions that a state filled along an axis has room for.
-        capacity: usize,
+        /// Positions that a state filled along an axis has room for. `None`: each session sets it and may
+        /// let it grow; it is a symbol of the program then.
+        capacity: Option<usize>,
     },
     /// These, each an input's name and an output's.
     Named {
         /// The pairs.
         pairs: Vec<(String, String)>,
-        /// Positions that a state filled along an axis has room for.
-        capacity: usize,
+        /// As in [`States::Auto`].
+        capacity: Option<usize>,
     },
 }
 

@@ -9,7 +9,7 @@
 //! capacity where `past` had the number of positions so far, which stays a symbol of the graph. The
 //! second is how those are exported whose cache has one size. Transpositions between the input and the
 //! concat, undone before the output, are seen through. What is read of the past and the present are
-//! views of the state.
+//! views of the state. The capacity is a number, or a symbol whose value the session sets.
 
 use crate::options::States;
 use crate::rewrite::canonical;
@@ -53,9 +53,14 @@ pub fn introduce(graph: &mut Graph, states: &States) -> Result<(), Errors> {
         States::Auto { capacity } => (*capacity, None),
         States::Named { pairs, capacity } => (*capacity, Some(pairs)),
     };
-    let capacity = i64::try_from(capacity).ok().filter(|c| (1..=i64::from(i32::MAX)).contains(c));
-    let capacity = capacity
-        .ok_or_else(|| Diagnostic::model("the capacity of the states must be between 1 and 2147483647"))?;
+    let capacity = match capacity {
+        None => Dim::sym(&unused(graph, "capacity")),
+        Some(n) => {
+            Dim::from(i64::try_from(n).ok().filter(|c| (1..=i64::from(i32::MAX)).contains(c)).ok_or_else(
+                || Diagnostic::model("the capacity of the states must be between 1 and 2147483647"),
+            )?)
+        }
+    };
     canonical::clean(graph).map_err(Diagnostic::internal)?;
     let pairs = match named {
         None => found(graph)?,
@@ -63,10 +68,19 @@ pub fn introduce(graph: &mut Graph, states: &States) -> Result<(), Errors> {
     };
     check(graph, &pairs)?;
     for p in &pairs {
-        apply(graph, p, capacity).map_err(Diagnostic::internal)?;
+        apply(graph, p, &capacity).map_err(Diagnostic::internal)?;
     }
     graph.remove_dead();
     Ok(())
+}
+
+/// A symbol that no input's shape has, called `name` where that is possible.
+fn unused(graph: &Graph, name: &str) -> Arc<str> {
+    let of_inputs = graph.inputs.iter().flat_map(|b| &graph.ty(b.value).shape).flat_map(Dim::symbols);
+    let taken: BTreeSet<Arc<str>> = of_inputs.collect();
+    let names = (1..).map(|i| Arc::from(format!("{name}.{i}")));
+    let mut names = std::iter::once(Arc::from(name)).chain(names);
+    names.find(|n| !taken.contains(n)).unwrap_or_else(|| name.into())
 }
 
 /// All pairs that can be seen; of those whose length has one name only such as grow alike.
@@ -220,7 +234,7 @@ fn permutation(from: &[Dim], to: &[Dim], index: &[Poly]) -> Option<Vec<usize>> {
         .then_some(axes)
 }
 
-fn apply(graph: &mut Graph, p: &Pair, capacity: i64) -> Result<(), String> {
+fn apply(graph: &mut Graph, p: &Pair, capacity: &Dim) -> Result<(), String> {
     let name = name(graph, p.input);
     let at = graph.outputs.iter().position(|b| b.name == p.output).ok_or("an output is gone")?;
     let output = graph.outputs.remove(at);
@@ -244,7 +258,7 @@ fn append(
     concat: NodeId,
     axes: &[usize],
     growth: &Growth,
-    capacity: i64,
+    capacity: &Dim,
 ) -> Result<Value, String> {
     let length = Dim::sym(&growth.length);
     let before = graph.ty(past).shape.clone();
@@ -253,7 +267,7 @@ fn append(
     let mut new_shape = before.clone();
     new_shape[growth.axis] = growth.by.clone();
     let readers = graph.uses(past);
-    graph.node_mut(past.node).outputs[0].shape[growth.axis] = capacity.into();
+    graph.node_mut(past.node).outputs[0].shape[growth.axis] = capacity.clone();
 
     let node = graph.node(concat);
     let (new, origin) = (node.inputs[1], node.origin.clone());

@@ -64,7 +64,7 @@ fn packed_weights_stay_packed() {
 fn decoding_options() -> Options {
     let mut options = Options {
         dims: [("seq".to_owned(), 1)].into(),
-        states: States::Auto { capacity: 2048 },
+        states: States::Auto { capacity: Some(2048) },
         ..Options::default()
     };
     options.profile.max_binding_bytes = 1 << 31;
@@ -77,8 +77,14 @@ fn decoding() {
     for (model, layers) in
         [("qwen2-2l", 2), ("qwen2.5-0.5b", 24), ("qwen2.5-0.5b-f16", 24), ("phi3-shaped", 32)]
     {
-        let k = kernels_with(model, decoding_options());
-        assert!(k.kernels.len() <= layers * 5 + 1, "{model}: {}\n{k}", k.kernels.len());
+        // A capacity that is left open costs nothing: not a kernel, and not the sharing out of the keys.
+        let mut tensors = vec![];
+        for capacity in [Some(2048), None] {
+            let k = kernels_with(model, Options { states: States::Auto { capacity }, ..decoding_options() });
+            assert!(k.kernels.len() <= layers * 5 + 1, "{model}: {}\n{k}", k.kernels.len());
+            tensors.push(k.tensors.len());
+        }
+        assert_eq!(tensors[0], tensors[1], "{model}");
     }
 }
 

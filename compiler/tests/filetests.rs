@@ -23,7 +23,7 @@ fn run(pass: &str, graph: &mut Graph) {
         "attention" => recognise::attention::recognise(graph).map(|_| ()),
         "merge" => merge::merge(graph, 1 << 20).map(|_| ()),
         "rewrite" => rewrite(graph, &Options::default()).map(|_| ()).map_err(|e| e.to_string()),
-        "states" => states::introduce(graph, &States::Auto { capacity: 17 }).map_err(|e| e.to_string()),
+        "states" => states::introduce(graph, &States::Auto { capacity: Some(17) }).map_err(|e| e.to_string()),
         other => panic!("no pass `{other}`"),
     };
     done.unwrap_or_else(|e| panic!("{e}"));

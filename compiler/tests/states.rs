@@ -24,16 +24,21 @@ fn writers(k: &KernelGraph) -> Vec<bool> {
 fn the_cache_of_a_decoder_is_written_in_place() {
     let path = format!("{}/../fixtures/qwen2-2l.onnx", env!("CARGO_MANIFEST_DIR"));
     let bytes = std::fs::read(path).unwrap();
-    let states = States::Auto { capacity: 2048 };
+    for capacity in [Some(2048), None] {
+        written_in_place(&bytes, &States::Auto { capacity });
+    }
+}
+
+fn written_in_place(bytes: &[u8], states: &States) {
     let options = Options { graph_only: true, dims: [("seq".to_owned(), 1)].into(), ..Options::default() };
     let kernels = |states: &States| {
-        let mut graph = import(&bytes, &NoExternalData, &options).unwrap().graph;
+        let mut graph = import(bytes, &NoExternalData, &options).unwrap().graph;
         wgfc_compiler::states::introduce(&mut graph, states).unwrap();
         wgfc_ir::verify::verify(&graph).unwrap();
         wgfc_compiler::rewrite::rewrite(&mut graph, &options).unwrap();
         (wgfc_compiler::fuse::fuse(&graph, &options).unwrap(), graph)
     };
-    let (with, graph) = kernels(&states);
+    let (with, graph) = kernels(states);
     let (without, _) = kernels(&States::None);
     let names: Vec<&str> = graph.states.iter().map(|s| &*s.name).collect();
     assert_eq!(

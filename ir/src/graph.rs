@@ -119,7 +119,8 @@ pub struct State {
     pub growth: Option<Growth>,
 }
 
-/// A state that is filled along one axis, whose extent in the state's shape is the capacity.
+/// A state that is filled along one axis, whose extent in the state's shape is the capacity: a number, or a
+/// symbol of which no input's shape need know.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Growth {
     /// Along which axis.

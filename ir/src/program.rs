@@ -64,8 +64,9 @@ pub struct State {
     pub name: String,
     /// Element type.
     pub dtype: DType,
-    /// Extents; along the axis it grows along, its capacity.
-    pub shape: Vec<usize>,
+    /// Extents: numbers, and along the axis it grows along its capacity, which may be a symbol whose value
+    /// the session sets.
+    pub shape: Vec<Dim>,
     /// Index into [`Program::buffers`].
     pub buffer: usize,
     /// How much of it is in use; absent when all of it always is.

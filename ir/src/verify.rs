@@ -115,7 +115,11 @@ impl Verifier {
         if before != after {
             fail(format!("is {before} and becomes {after}"));
         }
-        if before.static_shape().is_none() {
+        let room = s.growth.as_ref().map(|g| g.axis);
+        let open = before.shape.iter().enumerate().find(|(d, e)| {
+            e.as_const().is_none() && (Some(*d) != room || !matches!(e.as_atom(), Some(Atom::Sym(_))))
+        });
+        if open.is_some() {
             fail(format!("its type {before} has a size that is not constant"));
         }
         if let Some(grow) = &s.growth {
@@ -236,6 +240,7 @@ fn edges(g: &Graph, id: NodeId, n: &Node) -> Vec<String> {
 fn known_symbols(g: &Graph, outer: &Symbols) -> Symbols {
     let mut known = outer.clone();
     known.extend(g.states.iter().filter_map(|s| Some(s.growth.as_ref()?.length.clone())));
+    known.extend(g.states.iter().flat_map(|s| &g.ty(s.before).shape).flat_map(Poly::symbols));
     for id in g.node_ids() {
         let n = g.node(id);
         if matches!(n.op, Op::If { .. } | Op::Loop { .. } | Op::Scan { .. }) {

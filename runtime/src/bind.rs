@@ -81,7 +81,12 @@ pub fn bind_symbols(
     for s in &program.symbols {
         if let Some(v) = fixed.get(s) {
             let length = program.states.iter().any(|t| t.growth.as_ref().is_some_and(|g| g.length == *s));
-            let from = if length { "the length of the states" } else { "set by the caller" };
+            let capacity = program.states.iter().flat_map(|t| &t.shape).any(|d| *d == Dim::sym(s));
+            let from = match (length, capacity) {
+                (true, _) => "the length of the states",
+                (_, true) => "the capacity of the states",
+                _ => "set by the caller",
+            };
             env.insert(s, (*v, from.to_owned()));
         }
     }

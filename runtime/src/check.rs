@@ -4,7 +4,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use wgfc_ir::program::{Access, BufferKind, FORMAT_VERSION, Kernel};
-use wgfc_ir::{Dim, Program};
+use wgfc_ir::{Atom, Dim, Program};
 
 /// Everything in the plan that contradicts itself, in words; empty for a sound program.
 pub fn check(p: &Program) -> Vec<String> {
@@ -56,10 +56,24 @@ impl Check<'_> {
             if !names.insert(&s.name) {
                 self.fail(format!("{at} is listed twice"));
             }
-            let numel = wgfc_ir::tensor::checked_numel(&s.shape).and_then(|n| i64::try_from(n).ok());
+            let room = s.growth.as_ref().map(|g| g.axis);
+            let mut sizes = vec![];
+            for (d, extent) in s.shape.iter().enumerate() {
+                self.dim(&at, extent);
+                let open = Some(d) == room && matches!(extent.as_atom(), Some(Atom::Sym(_)));
+                match extent.as_const().map(usize::try_from) {
+                    Some(Ok(n)) => sizes.push(n),
+                    None if open => {}
+                    _ => self.fail(format!("{at}: its extent {d} is `{extent}`, which is no size")),
+                }
+            }
+            if wgfc_ir::tensor::checked_numel(&sizes).and_then(|n| i64::try_from(n).ok()).is_none() {
+                self.fail(format!("{at} is too large"));
+                continue;
+            }
             match self.p.buffers.get(s.buffer) {
                 Some(b) if matches!(&b.kind, BufferKind::State { name } if *name == s.name) => {
-                    if b.elements.as_const() != numel || b.dtype != s.dtype {
+                    if b.elements != s.shape.iter().product() || b.dtype != s.dtype {
                         self.fail(format!("{at}: buffer {} has another size or type", s.buffer));
                     }
                 }
@@ -162,11 +176,8 @@ impl Check<'_> {
                     }
                 }
                 BufferKind::State { name } => {
-                    if b.elements.as_const().is_none() {
-                        self.fail(format!(
-                            "{at}: the capacity of state \"{name}\" must be a number, not `{}`",
-                            b.elements
-                        ));
+                    if !p.states.iter().any(|s| s.name == *name) {
+                        self.fail(format!("{at}: there is no state \"{name}\""));
                     }
                 }
             }

@@ -60,10 +60,20 @@ impl Value {
 }
 
 /// How a [`Session`] is set up.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SessionOptions {
     /// How kernels are guarded.
     pub checks: Checks,
+    /// Positions that states have room for at first, where the program leaves that open; a few more where
+    /// positions are smaller than a word. [`Session::grow`] makes more.
+    pub capacity: usize,
+}
+
+impl Default for SessionOptions {
+    /// Guarded, and room for 256 positions.
+    fn default() -> SessionOptions {
+        SessionOptions { checks: Checks::default(), capacity: 256 }
+    }
 }
 
 /// The outputs asked for, by name, and the lengths of the states afterwards.
@@ -94,6 +104,8 @@ pub struct Session {
     resident: Vec<Option<wgpu::Buffer>>,
     weights: HashMap<(usize, usize, usize), Uploaded>,
     pub(crate) states: Arc<StateSet>,
+    /// Which version of their buffers is bound.
+    placed: u64,
     arenas: Vec<wgpu::Buffer>,
     dims: wgpu::Buffer,
     dims_written: Option<Vec<i64>>,
@@ -174,7 +186,7 @@ impl Session {
         let mut session = Session::empty(gpu, program, options.checks, pipelines).await?;
         let states = match kin {
             Some(kin) => kin.states.clone(),
-            None => Arc::new(StateSet::new(gpu, program).await?),
+            None => Arc::new(StateSet::new(gpu, program, options.capacity).await?),
         };
         session.place_states(states);
         session.weights = kin.map_or_else(HashMap::new, |k| k.weights.clone());
@@ -204,6 +216,7 @@ impl Session {
             resident: vec![None; program.buffers.len()],
             weights: HashMap::new(),
             states: Arc::default(),
+            placed: 0,
             arenas: Vec::with_capacity(arenas.max().unwrap_or(0)),
             dims,
             dims_written: None,
@@ -254,9 +267,10 @@ impl Session {
 
     /// Points the buffers of states at `states`.
     fn place_states(&mut self, states: Arc<StateSet>) {
+        self.placed = states.version();
         for (slot, b) in self.resident.iter_mut().zip(&self.program.buffers) {
             if let BufferKind::State { name } = &b.kind {
-                *slot = states.buffer(name).cloned();
+                *slot = states.buffer(name);
             }
         }
         self.states = states;
@@ -283,11 +297,12 @@ impl Session {
 
     /// Gives a symbol that no input's shape determines its value for the runs to come. A symbol that is
     /// the length of states has one already, which grows from run to run; this sets it, and the caller
-    /// vouches for what the states then hold.
+    /// vouches for what the states then hold. A capacity only grows: see [`Session::grow`].
     pub fn set_symbol(&mut self, name: &str, value: i64) -> Result<(), RunError> {
         if !self.program.symbols.iter().any(|s| s == name) {
             return Err(self.unknown("symbol", name, self.program.symbols.iter()));
         }
+        self.no_capacity(name)?;
         if !self.set_length(name, value)? {
             self.symbols.insert(name.to_owned(), value);
         }

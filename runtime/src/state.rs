@@ -1,69 +1,94 @@
 //! What stays on the device from run to run, and the sessions that share it.
 
+mod room;
+
 use crate::error::RunError;
 use crate::gpu::Gpu;
 use crate::session::{Session, SessionOptions};
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, PoisonError};
-use wgfc_ir::Program;
-use wgfc_ir::program::{Buffer, BufferKind};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use wgfc_ir::program::State;
+use wgfc_ir::{Program, TensorType};
 
 /// The states of one or several sessions.
 #[derive(Debug, Default)]
 pub(crate) struct StateSet {
+    /// What they are.
+    states: Vec<State>,
+    contents: Mutex<Contents>,
+}
+
+/// What they hold.
+#[derive(Clone, Debug, Default)]
+struct Contents {
     buffers: BTreeMap<String, wgpu::Buffer>,
     /// Positions in use, by symbol.
-    lengths: Mutex<BTreeMap<String, i64>>,
+    lengths: BTreeMap<String, i64>,
+    /// Positions there is room for, by symbol, where the program leaves that open.
+    capacities: BTreeMap<String, i64>,
+    /// How often the buffers have been replaced.
+    version: u64,
 }
 
 impl StateSet {
     /// Zeros for the states of a program.
-    pub(crate) async fn new(gpu: &Gpu, program: &Program) -> Result<StateSet, RunError> {
-        let mut set = StateSet::default();
-        for b in &program.buffers {
-            let BufferKind::State { name } = &b.kind else { continue };
-            if set.buffers.contains_key(name) {
-                continue;
-            }
-            let n = b.elements.as_const().and_then(|n| usize::try_from(n).ok()).unwrap_or(0);
-            let size = Buffer::byte_size(b.dtype, n) as u64;
+    pub(crate) async fn new(gpu: &Gpu, program: &Program, capacity: usize) -> Result<StateSet, RunError> {
+        let states = program.states.clone();
+        let capacities = room::capacities(&states, capacity)?;
+        let mut buffers = BTreeMap::new();
+        for s in &states {
+            let size = room::bytes(s, &capacities)?;
             // WebGPU buffers start as zeros.
-            let buffer = gpu.resident(&format!("state \"{name}\""), size).await?;
-            set.buffers.insert(name.clone(), buffer);
+            buffers.insert(s.name.clone(), gpu.resident(&format!("state \"{}\"", s.name), size).await?);
         }
-        let symbols = program.states.iter().filter_map(|s| s.growth.as_ref());
-        set.lengths = Mutex::new(symbols.map(|g| (g.length.clone(), 0)).collect());
-        Ok(set)
+        let symbols = states.iter().filter_map(|s| s.growth.as_ref());
+        let lengths = symbols.map(|g| (g.length.clone(), 0)).collect();
+        let contents = Mutex::new(Contents { buffers, lengths, capacities, version: 0 });
+        Ok(StateSet { states, contents })
     }
 
     /// A copy of everything, made on the device.
     async fn copied(&self, gpu: &Gpu) -> Result<StateSet, RunError> {
+        let from = self.now();
         let mut buffers = BTreeMap::new();
-        for (name, b) in &self.buffers {
+        for (name, b) in &from.buffers {
             buffers.insert(name.clone(), gpu.resident(&format!("state \"{name}\""), b.size()).await?);
         }
         gpu.scoped("copying the states", || {
             let mut encoder = gpu.device().create_command_encoder(&Default::default());
-            for (from, to) in self.buffers.values().zip(buffers.values()) {
+            for (from, to) in from.buffers.values().zip(buffers.values()) {
                 encoder.copy_buffer_to_buffer(from, 0, to, 0, from.size());
             }
             gpu.queue().submit([encoder.finish()]);
         })
         .await?;
-        Ok(StateSet { buffers, lengths: Mutex::new(self.lengths()) })
+        let contents = Mutex::new(Contents { buffers, ..from });
+        Ok(StateSet { states: self.states.clone(), contents })
     }
 
-    pub(crate) fn buffer(&self, name: &str) -> Option<&wgpu::Buffer> {
-        self.buffers.get(name)
+    fn lock(&self) -> MutexGuard<'_, Contents> {
+        self.contents.lock().unwrap_or_else(PoisonError::into_inner)
     }
-    pub(crate) fn lengths(&self) -> BTreeMap<String, i64> {
-        self.lengths.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    fn now(&self) -> Contents {
+        self.lock().clone()
+    }
+    /// How often the buffers have been replaced.
+    pub(crate) fn version(&self) -> u64 {
+        self.lock().version
+    }
+    pub(crate) fn buffer(&self, name: &str) -> Option<wgpu::Buffer> {
+        self.lock().buffers.get(name).cloned()
+    }
+    fn lengths(&self) -> BTreeMap<String, i64> {
+        self.lock().lengths.clone()
+    }
+    /// The values of the symbols that the states determine: their lengths and capacities.
+    pub(crate) fn symbols(&self) -> BTreeMap<String, i64> {
+        let now = self.lock();
+        now.lengths.iter().chain(&now.capacities).map(|(s, v)| (s.clone(), *v)).collect()
     }
     fn set_lengths(&self, to: &[(String, i64)]) {
-        let mut lengths = self.lengths.lock().unwrap_or_else(PoisonError::into_inner);
-        for (symbol, length) in to {
-            lengths.insert(symbol.clone(), *length);
-        }
+        self.lock().lengths.extend(to.iter().cloned());
     }
 }
 
@@ -78,7 +103,7 @@ pub(crate) fn lengths_after(program: &Program, values: &[i64]) -> Result<Vec<(St
         let Some(g) = &s.growth else { continue };
         let length = value(&g.length).unwrap_or(0);
         let request = g.by.eval_syms(&value).unwrap_or(i64::MAX);
-        let capacity = s.shape.get(g.axis).and_then(|c| i64::try_from(*c).ok()).unwrap_or(0);
+        let capacity = s.shape.get(g.axis).and_then(|c| c.eval_syms(&value)).unwrap_or(0);
         let sum = length.saturating_add(request);
         if sum > capacity || request < 0 {
             return Err(RunError::StateFull { state: s.name.clone(), length, request, capacity });
@@ -98,8 +123,9 @@ impl Session {
 
     /// How many positions the states that grow have room for: the smallest of them. `None` without any.
     pub fn capacity(&self) -> Option<usize> {
-        let growing = self.program.states.iter().filter_map(|s| s.shape.get(s.growth.as_ref()?.axis));
-        growing.min().copied()
+        let now = self.states.lock();
+        let growing = self.program.states.iter().filter_map(|s| room::positions(s, &now.capacities));
+        growing.min().and_then(|c| usize::try_from(c).ok())
     }
 
     /// Sets all states to zero, and their lengths too.
@@ -107,7 +133,7 @@ impl Session {
         let gpu = self.gpu.clone();
         gpu.scoped("resetting the states", || {
             let mut encoder = gpu.device().create_command_encoder(&Default::default());
-            for s in self.states.buffers.values() {
+            for s in self.states.lock().buffers.values() {
                 encoder.clear_buffer(s, 0, None);
             }
             gpu.queue().submit([encoder.finish()]);
@@ -119,12 +145,12 @@ impl Session {
 
     /// Sets one state to zero. Its length, which other states may share, stays.
     pub async fn reset_state(&mut self, name: &str) -> Result<(), RunError> {
-        let state = self.states.buffer(name);
-        let state = state.ok_or_else(|| self.unknown("state", name, self.states.buffers.keys()))?;
+        let known = || self.program.states.iter().map(|s| &s.name);
+        let state = self.states.buffer(name).ok_or_else(|| self.unknown("state", name, known()))?;
         self.gpu
             .scoped("resetting a state", || {
                 let mut encoder = self.gpu.device().create_command_encoder(&Default::default());
-                encoder.clear_buffer(state, 0, None);
+                encoder.clear_buffer(&state, 0, None);
                 self.gpu.queue().submit([encoder.finish()]);
             })
             .await
@@ -160,11 +186,10 @@ impl Session {
     /// Sets the length that a symbol stands for; `false` when it is none.
     pub(crate) fn set_length(&self, symbol: &str, to: i64) -> Result<bool, RunError> {
         let states = self.program.states.iter();
-        let grown = states.filter_map(|s| Some((s, s.growth.as_ref().filter(|g| g.length == symbol)?)));
         let mut found = false;
-        for (s, g) in grown {
+        for s in states.filter(|s| s.growth.as_ref().is_some_and(|g| g.length == symbol)) {
             found = true;
-            let capacity = s.shape.get(g.axis).and_then(|c| i64::try_from(*c).ok()).unwrap_or(0);
+            let capacity = room::positions(s, &self.states.lock().capacities).unwrap_or(0);
             if !(0..=capacity).contains(&to) {
                 let message = format!("its length cannot be {to}: it has room for {capacity} positions");
                 return Err(RunError::State { state: s.name.clone(), message });
@@ -211,7 +236,8 @@ impl Session {
     /// what its length is called; else as [`Session::new`].
     pub async fn sibling(&self, program: &Program) -> Result<Session, RunError> {
         fit(program, &self.program)?;
-        Session::build(&self.gpu, program, SessionOptions { checks: self.checks }, Some(self)).await
+        let options = SessionOptions { checks: self.checks, ..SessionOptions::default() };
+        Session::build(&self.gpu, program, options, Some(self)).await
     }
 
     /// [`Session::sibling`] for callers without an executor.
@@ -239,13 +265,13 @@ impl Session {
 /// Whether every state of `program` is one of `other`'s.
 fn fit(program: &Program, other: &Program) -> Result<(), RunError> {
     for s in &program.states {
-        let grows = |s: &wgfc_ir::program::State| s.growth.as_ref().map(|g| (g.axis, g.length.clone()));
+        let grows = |s: &State| s.growth.as_ref().map(|g| (g.axis, g.length.clone()));
         let message = match other.states.iter().find(|o| o.name == s.name) {
             None => "the other session has no such state".to_owned(),
-            Some(o) if o.dtype != s.dtype || o.shape != s.shape => format!(
-                "it is {}{:?} here and {}{:?} in the other session",
-                s.dtype, s.shape, o.dtype, o.shape
-            ),
+            Some(o) if o.dtype != s.dtype || o.shape != s.shape => {
+                let ty = |s: &State| TensorType::new(s.dtype, s.shape.clone());
+                format!("it is {} here and {} in the other session", ty(s), ty(o))
+            }
             Some(o) if grows(o) != grows(s) => "it grows differently in the other session".to_owned(),
             Some(_) => continue,
         };

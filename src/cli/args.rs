@@ -141,9 +141,10 @@ pub struct CompileOptions {
     /// Return this tensor of the model as an extra output; may be repeated
     #[arg(long = "tap", value_name = "TENSOR")]
     pub taps: Vec<String>,
-    /// Keep caches on the device from run to run, with room for this many positions
-    #[arg(long = "state-capacity", value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
-    pub state_capacity: Option<u32>,
+    /// Keep caches on the device from run to run, with room for this many positions; `any` leaves that to
+    /// each session, in which they can grow
+    #[arg(long = "state-capacity", value_name = "N|any", value_parser = parse_capacity)]
+    pub state_capacity: Option<CapacityArg>,
     /// An input and the output that continues it, as in `past_key=present_key`, instead of those found by
     /// structure; may be repeated
     #[arg(long = "state", value_name = "INPUT=OUTPUT", requires = "state_capacity", value_parser = parse_pair)]
@@ -158,10 +159,10 @@ impl CompileOptions {
             let (name, value) = super::inputs::fixed(text)?;
             values.insert(name, value);
         }
-        let states = match self.state_capacity.map(|n| n as usize) {
+        let states = match self.state_capacity {
             None => States::None,
-            Some(capacity) if self.states.is_empty() => States::Auto { capacity },
-            Some(capacity) => States::Named { pairs: self.states.clone(), capacity },
+            Some(CapacityArg(capacity)) if self.states.is_empty() => States::Auto { capacity },
+            Some(CapacityArg(capacity)) => States::Named { pairs: self.states.clone(), capacity },
         };
         Ok(Options {
             states,
@@ -441,7 +442,7 @@ pub struct GenerateArgs {
     /// Generate at most this many tokens
     #[arg(long, value_name = "N", default_value_t = 64)]
     pub max_new_tokens: usize,
-    /// Room in the cache, in positions; without it the prompt and the new tokens fit
+    /// How many positions the cache may grow to; without it the prompt and the new tokens fit
     #[arg(long, value_name = "N")]
     pub capacity: Option<usize>,
     /// Draw tokens at this temperature; 0 takes the most likely one each time
@@ -548,6 +549,18 @@ fn parse_pair(s: &str) -> Result<(String, String), String> {
         Some((a, b)) if !a.is_empty() && !b.is_empty() => Ok((a.to_owned(), b.to_owned())),
         _ => Err("expected INPUT=OUTPUT".into()),
     }
+}
+
+/// Positions that states have room for; none where the session says.
+#[derive(Clone, Copy, Debug)]
+pub struct CapacityArg(pub Option<usize>);
+
+fn parse_capacity(s: &str) -> Result<CapacityArg, String> {
+    if s == "any" {
+        return Ok(CapacityArg(None));
+    }
+    let n = s.parse().ok().filter(|n| (1..=i32::MAX as usize).contains(n));
+    n.map(|n| CapacityArg(Some(n))).ok_or_else(|| "expected a number between 1 and 2147483647, or any".into())
 }
 
 fn parse_dim(s: &str) -> Result<(String, i64), String> {

@@ -59,7 +59,7 @@ impl Recompute {
             (p.name, Tensor::from_scalars(p.dtype, shape.collect(), &[]))
         });
         let session =
-            Session::with_options_blocking(&gpu, &program, SessionOptions { checks: Checks::Trusted });
+            Session::with_options_blocking(&gpu, &program, SessionOptions { checks: Checks::Trusted, ..SessionOptions::default() });
         Ok(Recompute {
             inputs: roles::inputs(&ports, None).map_err(Errors)?,
             empty: empty.collect(),

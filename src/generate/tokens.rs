@@ -13,7 +13,9 @@ impl Generator {
     pub(super) fn start(&mut self, ids: &[i64], choice: &mut Choice, outputs: &[&str]) -> Result<Run, Error> {
         let (before, last) = ids.split_at(ids.len().saturating_sub(1) / self.chunk * self.chunk);
         for ids in before.chunks(self.chunk) {
-            let given = given(&self.inputs, &Ids::Host(ids), self.decode.state_len(), choose::greedy());
+            let past = self.decode.state_len();
+            self.reserve(past + ids.len())?;
+            let given = given(&self.inputs, &Ids::Host(ids), past, choose::greedy());
             let session = match (&mut self.prefill, ids.len()) {
                 (Some(s), n) if n > 1 => s,
                 _ => &mut self.decode,
@@ -31,7 +33,9 @@ impl Generator {
 
     fn run(&mut self, ids: &Ids<'_>, choice: &mut Choice, outputs: &[&str]) -> Result<Run, Error> {
         let words = choice.words();
-        let given = given(&self.inputs, ids, self.decode.state_len(), words.clone());
+        let past = self.decode.state_len();
+        self.reserve(past + ids.count())?;
+        let given = given(&self.inputs, ids, past, words.clone());
         let session = match (&mut self.prefill, ids) {
             (Some(s), Ids::Host(ids)) if ids.len() > 1 => s,
             _ => &mut self.decode,
@@ -59,6 +63,15 @@ pub(super) enum Ids<'a> {
     Host(&'a [i64]),
     /// One.
     Device(DeviceTensor),
+}
+
+impl Ids<'_> {
+    fn count(&self) -> usize {
+        match self {
+            Ids::Host(ids) => ids.len(),
+            Ids::Device(_) => 1,
+        }
+    }
 }
 
 /// The inputs of a run that takes in `ids` after `past` others and chooses a token by these words.

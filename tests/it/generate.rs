@@ -81,6 +81,22 @@ fn greedy_tokens_are_those_of_a_full_recompute() {
 }
 
 #[test]
+fn the_cache_grows_as_it_is_needed() {
+    let prompt: Vec<i64> = (0..61).map(|i| i * 11 % 37).collect();
+    for gpu in gpus() {
+        let options = GeneratorOptions { capacity: 150, ..options(Fusion::Full, &gpu.summary().name) };
+        let mut g = Generator::new(&decoder(), &options).unwrap();
+        let room = |g: &Generator| g.session().capacity();
+        assert_eq!((g.capacity(), room(&g)), (150, Some(64)));
+        assert_eq!(tokens(&mut g, &prompt, &ask(7)), greedy(&prompt, 7));
+        assert_eq!(room(&g), Some(128));
+        tokens(&mut g, &[], &ask(82));
+        assert_eq!((g.len(), room(&g)), (150, Some(150)));
+        assert!(g.generate(&[], &ask(1)).err().unwrap().to_string().contains("may grow to 150"));
+    }
+}
+
+#[test]
 fn a_prompt_continues_what_was_generated() {
     for mut g in generators(Fusion::Full) {
         let first = tokens(&mut g, &[3, 1, 36], &ask(4));
@@ -174,9 +190,9 @@ fn what_cannot_be_generated_is_refused_and_changes_nothing() {
             (
                 &[1, 2],
                 ask(32),
-                "7 tokens so far, 2 of the prompt and 32 new ones are 41 positions, and the cache has room for 40",
+                "7 tokens so far, 2 of the prompt and 32 new ones are 41 positions, and the cache may grow to 40",
             ),
-            (&[1], ask(usize::MAX), "has room for 40"),
+            (&[1], ask(usize::MAX), "may grow to 40"),
             (&[1], Request { sampling: Some(bad), ..ask(1) }, "top-k is 0"),
         ] {
             let e = g.generate(prompt, &request).err().unwrap().to_string();

@@ -6,8 +6,9 @@ use wgfc_compiler::{Fusion, Options, States, Technique};
 use wgfc_ir::eval::{StateValues, evaluate_from};
 use wgfc_ir::program::Stats;
 use wgfc_ir::{Graph, Program, Tensor};
+use wgfc_runtime::session::SessionOptions;
 use wgfc_runtime::testing::gpus;
-use wgfc_runtime::{RunError, Session};
+use wgfc_runtime::{Gpu, RunError, Session};
 
 const CACHES: &str = r#"
 graph (x: %2, at: %3) -> (y: %9, z: %14) {
@@ -84,9 +85,13 @@ const CAPACITY: usize = 23;
 
 /// The decoder with its cache as states, for `seq` tokens a run or any number.
 fn decoder(seq: Option<i64>, fusion: Fusion) -> Program {
+    decoder_with(seq, fusion, Some(CAPACITY))
+}
+
+fn decoder_with(seq: Option<i64>, fusion: Fusion, capacity: Option<usize>) -> Program {
     let options = Options {
         fusion,
-        states: States::Auto { capacity: CAPACITY },
+        states: States::Auto { capacity },
         dims: seq.map(|s| ("seq".to_owned(), s)).into_iter().collect(),
         ..Options::default()
     };
@@ -224,10 +229,122 @@ fn a_sibling_continues_on_the_same_states() {
         close(&run(&mut long_apart, &[6, 6]).unwrap(), &reference.run(&[6, 6]));
         assert_eq!((long.state_len(), long_apart.state_len()), (10, 12));
 
-        let other = Options { states: States::Auto { capacity: 5 }, ..Options::default() };
+        let other = Options { states: States::Auto { capacity: Some(5) }, ..Options::default() };
         let other = wgfc_compiler::compile(&decoder_bytes(), &NoExternalData, &other).unwrap();
         let e = long.sibling_blocking(&other).unwrap_err().to_string();
         assert!(e.contains("f32[1, 2, 5, 6] here and f32[1, 2, 23, 6] in the other"), "{e}");
+    }
+}
+
+/// A session on a program of any capacity.
+fn roomy(gpu: &Gpu, program: &Program, capacity: usize) -> Result<Session, RunError> {
+    Session::with_options_blocking(gpu, program, SessionOptions { capacity, ..SessionOptions::default() })
+}
+
+#[test]
+fn a_cache_grows_on_the_device() {
+    for fusion in [Fusion::None, Fusion::Full] {
+        let (prefill, decode) = (decoder_with(None, fusion, None), decoder_with(Some(1), fusion, None));
+        for gpu in gpus() {
+            let mut long = roomy(gpu, &prefill, 6).unwrap();
+            let mut one = long.sibling_blocking(&decode).unwrap();
+            let mut reference = Reference::new();
+            close(&run(&mut long, &[3, 1, 36, 0, 8]).unwrap(), &reference.run(&[3, 1, 36, 0, 8]));
+            close(&run(&mut one, &[5]).unwrap(), &reference.run(&[5]));
+            assert!(matches!(run(&mut one, &[1]), Err(RunError::StateFull { length: 6, capacity: 6, .. })));
+            let mut fork = one.fork_blocking().unwrap();
+            one.grow_blocking(7).unwrap();
+            assert_eq!((one.capacity(), long.capacity(), fork.capacity()), (Some(7), Some(7), Some(6)));
+            close(&run(&mut one, &[30]).unwrap(), &reference.run(&[30]));
+            long.grow_blocking(19).unwrap();
+            long.grow_blocking(3).unwrap();
+            close(&run(&mut long, &[2, 9, 4]).unwrap(), &reference.run(&[2, 9, 4]));
+            close(&run(&mut one, &[11]).unwrap(), &reference.run(&[11]));
+            assert_eq!((one.state_len(), one.capacity()), (11, Some(19)));
+
+            // A fork has a cache of its own.
+            let mut reference = Reference::new();
+            reference.run(&[3, 1, 36, 0, 8, 5]);
+            fork.grow_blocking(8).unwrap();
+            close(&run(&mut fork, &[7]).unwrap(), &reference.run(&[7]));
+            assert_eq!((fork.capacity(), one.capacity()), (Some(8), Some(19)));
+        }
+    }
+}
+
+/// Positions of three numbers of 16 bits do not begin on whole words.
+const NARROW: &str = r#"
+graph (x: %1) -> (y: %5) {
+  state k: %0 -> %3 axis 1 from past by seq
+  %0 = input : f16[2, capacity, 3] as "k"
+  %1 = input : f32[2, seq, 3] as "x"
+  %2 = map [2, seq, 3] { cast(f16, a0) } (%1) : f16[2, seq, 3] @ "half"
+  %3 = scatter set writes [%0, past + %1, %2] (%0, %2) : f16[2, capacity, 3] @ "append"
+  %4 = view [2, past + seq, 3] reads [%0, %1, %2] (%3) : f16[2, past + seq, 3] @ "present"
+  %5 = map [2, past + seq, 3] { cast(f32, a0) } (%4) : f32[2, past + seq, 3] as "y" @ "wide"
+}
+"#;
+
+#[test]
+fn positions_smaller_than_a_word_keep_their_rows() {
+    let graph = wgfc_ir::text::parse(NARROW).unwrap();
+    wgfc_ir::verify::verify(&graph).unwrap();
+    let options = Options::default();
+    let kernels = wgfc_compiler::fuse::fuse(&graph, &options).unwrap();
+    let program = wgfc_compiler::assemble::assemble(&graph, &kernels, &options, Stats::default()).unwrap();
+    assert_eq!(program.symbols, ["seq", "past", "capacity"]);
+    for gpu in gpus() {
+        let mut session = roomy(gpu, &program, 5).unwrap();
+        assert_eq!(session.capacity(), Some(6));
+        let capacities = [("capacity".to_owned(), 31)].into();
+        let mut states = StateValues { capacities, ..StateValues::default() };
+        for (step, (seq, room)) in [(5, 5), (1, 6), (2, 9), (5, 13), (1, 14)].into_iter().enumerate() {
+            session.grow_blocking(room).unwrap();
+            let given = BTreeMap::from([("x".to_owned(), inputs(step, seq).remove("x").unwrap())]);
+            let want = evaluate_from(&graph, &given, &mut states).unwrap();
+            let got = session.run_blocking(&[("x", given["x"].clone())]).unwrap();
+            assert_eq!(got[0].1.to_f32s(), want[0].to_f32s(), "step {step}");
+        }
+        assert_eq!(session.capacity(), Some(14));
+    }
+}
+
+#[test]
+fn room_that_cannot_be_had_changes_nothing() {
+    let (open, fixed) = (decoder_with(None, Fusion::Full, None), decoder(None, Fusion::Full));
+    for gpu in gpus() {
+        for capacity in [0, 1 << 31, usize::MAX] {
+            let e = roomy(gpu, &open, capacity).unwrap_err().to_string();
+            assert!(e.contains(&format!("cannot have room for {capacity} positions")), "{e}");
+        }
+        let mut session = roomy(gpu, &open, 6).unwrap();
+        let mut reference = Reference::new();
+        close(&run(&mut session, &[3, 1, 36]).unwrap(), &reference.run(&[3, 1, 36]));
+        // 12 numbers a position.
+        for (capacity, say) in [
+            (usize::MAX, "cannot have room"),
+            ((1 << 31) / 12 + 1, "larger than 2147483647 elements"),
+            ((gpu.profile().binding_bytes / 48) as usize + 1, "(one binding, bytes) needs"),
+        ] {
+            if capacity > 1 << 27 && say.starts_with('(') {
+                continue;
+            }
+            let e = session.grow_blocking(capacity).unwrap_err().to_string();
+            assert!(e.contains(say), "{capacity}: {e}");
+        }
+        let e = session.set_symbol("capacity", 9).unwrap_err().to_string();
+        assert!(e.contains("Session::grow"), "{e}");
+        assert_eq!(session.capacity(), Some(6));
+        close(&run(&mut session, &[5]).unwrap(), &reference.run(&[5]));
+        // One whose capacity is its own, and one with the states of the other.
+        let mut closed = Session::new_blocking(gpu, &fixed).unwrap();
+        closed.grow_blocking(CAPACITY).unwrap();
+        let e = closed.grow_blocking(CAPACITY + 1).unwrap_err().to_string();
+        assert!(e.contains("has room for 23 positions, which was fixed"), "{e}");
+        let e = session.sibling_blocking(&fixed).unwrap_err().to_string();
+        assert!(e.contains("f32[1, 2, 23, 6] here and f32[1, 2, capacity, 6] in the other"), "{e}");
+        let e = session.on_states_of_blocking(&closed).unwrap_err().to_string();
+        assert!(e.contains("f32[1, 2, capacity, 6] here and f32[1, 2, 23, 6] in the other"), "{e}");
     }
 }
 
@@ -262,7 +379,7 @@ fn a_full_state_refuses_and_stays_as_it_is() {
 fn named_states_and_what_cannot_be_one() {
     let named = |pairs: &[(&str, &str)]| {
         let pairs = pairs.iter().map(|(a, b)| ((*a).to_owned(), (*b).to_owned())).collect();
-        let options = Options { states: States::Named { pairs, capacity: 9 }, ..Options::default() };
+        let options = Options { states: States::Named { pairs, capacity: Some(9) }, ..Options::default() };
         wgfc_compiler::compile(&decoder_bytes(), &NoExternalData, &options)
     };
     let (k, v) = (("past_key_values.0.key", "present.0.key"), ("past_key_values.0.value", "present.0.value"));
@@ -279,7 +396,7 @@ fn named_states_and_what_cannot_be_one() {
         assert!(e.contains(say), "{e}");
     }
     let mlp = std::fs::read(format!("{}/fixtures/small/mlp/model.onnx", env!("CARGO_MANIFEST_DIR"))).unwrap();
-    let options = Options { states: States::Auto { capacity: 9 }, ..Options::default() };
+    let options = Options { states: States::Auto { capacity: Some(9) }, ..Options::default() };
     let e = wgfc_compiler::compile(&mlp, &NoExternalData, &options).unwrap_err().to_string();
     assert!(e.contains("no state was found"), "{e}");
 }

@@ -259,7 +259,8 @@ impl Grouper<'_> {
     }
 
     /// One query leaves a device idle unless its keys are shared out over several workgroups. How many
-    /// keys there are is known where they come from a state; only products then put the parts together.
+    /// keys there are is known where they come from a state, or that they may become many; only products
+    /// then put the parts together.
     fn key_parts(&self, anchor: NodeId) -> u32 {
         const KEYS: i64 = 128;
         const MOST: i64 = 16;
@@ -272,7 +273,11 @@ impl Grouper<'_> {
         while let Op::View { .. } = self.graph.node(keys.node).op {
             keys = self.graph.node(keys.node).inputs[0];
         }
-        let room = self.graph.ty(keys).shape.iter().filter_map(wgfc_ir::Dim::as_const).max().unwrap_or(0);
+        let shape = &self.graph.ty(keys).shape;
+        let mut states = self.graph.states.iter().filter(|s| s.after == keys || s.before == keys);
+        let open = states.any(|s| s.growth.as_ref().is_some_and(|g| shape[g.axis].as_const().is_none()));
+        let known = shape.iter().filter_map(wgfc_ir::Dim::as_const).max().unwrap_or(0);
+        let room = if open { KEYS * MOST } else { known };
         let few = self.graph.ty(v).numel().as_const().is_some_and(|n| n <= 16384);
         let products = self.readers_are_thin(v);
         let banned = self.bans.materialise.contains(&v) || self.graph.is_output(v);

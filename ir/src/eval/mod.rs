@@ -182,6 +182,8 @@ pub fn evaluate(graph: &Graph, inputs: &BTreeMap<String, Tensor>) -> Result<Vec<
 pub struct StateValues {
     /// By name, with the capacity's shape; zeros where absent.
     pub tensors: BTreeMap<String, Tensor>,
+    /// By symbol, the capacities that are no numbers. All must be there.
+    pub capacities: BTreeMap<String, i64>,
     /// By symbol, the positions in use; 0 where absent.
     pub lengths: BTreeMap<String, i64>,
 }
@@ -210,6 +212,9 @@ pub fn evaluate_from(
     }
     let mut env = Env::default();
     let mut before = vec![];
+    for (symbol, capacity) in &states.capacities {
+        env.set(symbol, *capacity);
+    }
     for s in &graph.states {
         let ty = graph.ty(s.before);
         let shape = env.shape(&ty.shape)?;

@@ -28,10 +28,11 @@ impl DeviceMemory {
         let mut sum = DeviceMemory::default();
         for s in sessions {
             for (buffer, b) in s.resident.iter().zip(&s.program.buffers) {
-                let Some(bytes) = buffer.as_ref().map(&mut new) else { continue };
-                match b.kind {
-                    BufferKind::State { .. } => sum.states += bytes,
-                    _ => sum.weights += bytes,
+                match &b.kind {
+                    BufferKind::State { name } => {
+                        sum.states += s.states.buffer(name).as_ref().map_or(0, &mut new);
+                    }
+                    _ => sum.weights += buffer.as_ref().map_or(0, &mut new),
                 }
             }
             let ports = s.pools.iter().flatten().map(|m| &m.buffer);

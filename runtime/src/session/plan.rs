@@ -66,8 +66,12 @@ impl Session {
             inputs.iter().map(|(name, v)| Given { name, dtype: v.dtype(), shape: v.shape() }).collect();
         let order = bind::match_inputs(&self.program, &given)?;
         let shapes: Vec<&[usize]> = order.iter().map(|i| given[*i].shape).collect();
+        if self.placed != self.states.version() {
+            self.place_states(self.states.clone());
+            self.forget_groups();
+        }
         let mut fixed = self.symbols.clone();
-        fixed.extend(self.states.lengths());
+        fixed.extend(self.states.symbols());
         let values = bind::bind_symbols(&self.program, &shapes, &fixed)?;
         let lengths = state::lengths_after(&self.program, &values)?;
         let bound = self.bind(values)?;
