@@ -16,9 +16,10 @@ import onnxruntime
 from onnx import TensorProto, helper, numpy_helper
 
 FIXTURES = Path(__file__).resolve().parent.parent / "fixtures"
-FLOAT, HALF, INT64, BOOL, UINT8 = (
+FLOAT, HALF, INT32, INT64, BOOL, UINT8 = (
     TensorProto.FLOAT,
     TensorProto.FLOAT16,
+    TensorProto.INT32,
     TensorProto.INT64,
     TensorProto.BOOL,
     TensorProto.UINT8,
@@ -49,7 +50,9 @@ class Model:
 
     def build(self):
         graph = helper.make_graph(self.nodes, self.name, self.inputs, self.outputs, self.constants)
-        model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", self.opset)], ir_version=9)
+        domains = {"": self.opset} | {n.domain: 1 for n in self.nodes if n.domain}
+        opsets = [helper.make_opsetid(domain, version) for domain, version in domains.items()]
+        model = helper.make_model(graph, opset_imports=opsets, ir_version=9)
         onnx.checker.check_model(model, full_check=True)
         return model
 
@@ -153,16 +156,20 @@ def attention():
     m.save(feed(1, 1), feed(2, 7), feed(1, 70))
 
 
-def decoder():
+def decoder(name="decoder", batch=1):
     """Two layers of a decoder with a growing cache: RMS norms, rotary positions, 4 heads on 2 of keys, SwiGLU."""
     d, heads, kv, hd, vocab, layers = 24, 4, 2, 6, 37, 2
-    past_shape, present_shape = [1, kv, "past", hd], [1, kv, "past + seq", hd]
+    past_shape, present_shape = [batch, kv, "past", hd], [batch, kv, "past + seq", hd]
     caches = [f"{i}.{which}" for i in range(layers) for which in ["key", "value"]]
     m = Model(
-        "decoder",
-        [("input_ids", INT64, [1, "seq"]), ("attention_mask", INT64, [1, "past + seq"]), ("position_ids", INT64, [1, "seq"])]
+        name,
+        [
+            ("input_ids", INT64, [batch, "seq"]),
+            ("attention_mask", INT64, [batch, "past + seq"]),
+            ("position_ids", INT64, [batch, "seq"]),
+        ]
         + [(f"past_key_values.{c}", FLOAT, past_shape) for c in caches],
-        [("logits", FLOAT, [1, "seq", vocab])] + [(f"present.{c}", FLOAT, present_shape) for c in caches],
+        [("logits", FLOAT, [batch, "seq", vocab])] + [(f"present.{c}", FLOAT, present_shape) for c in caches],
     )
     for name, value in [("zero", 0), ("one", 1)]:
         m.constant(name, np.int64(value))
@@ -219,7 +226,7 @@ def decoder():
     def repeat(x):
         m.op("Unsqueeze", [x, "axis2"], f"{x}/grouped")
         m.op("Expand", [f"{x}/grouped", m.constant(f"{x}/times", [1, 1, heads // kv, 1, 1])], f"{x}/repeated")
-        return m.op("Reshape", [f"{x}/repeated", m.constant(f"{x}/flat", [1, heads, -1, hd])], f"{x}/heads")
+        return m.op("Reshape", [f"{x}/repeated", m.constant(f"{x}/flat", [1 if batch == 1 else 0, heads, -1, hd])], f"{x}/heads")
 
     m.op("Gather", [m.weight("embedding", vocab, d, scale=1), "input_ids"], "x0")
     x = "x0"
@@ -252,17 +259,72 @@ def decoder():
         x = m.op("Add", [x, f"{at}/mlp"], f"{at}/out")
     m.op("MatMul", [norm(x, "last"), m.weight("head", d, vocab)], "logits")
 
-    def feed(past, seq):
-        cache = {f"past_key_values.{c}": m.rng.standard_normal((1, kv, past, hd), dtype=np.float32) for c in caches}
+    def feed(past, seq, rows=1):
+        cache = {f"past_key_values.{c}": m.rng.standard_normal((rows, kv, past, hd), dtype=np.float32) for c in caches}
         return cache | {
-            "input_ids": m.rng.integers(0, vocab, (1, seq)),
-            "attention_mask": np.ones((1, past + seq), np.int64),
-            "position_ids": np.arange(past, past + seq)[None],
+            "input_ids": m.rng.integers(0, vocab, (rows, seq)),
+            "attention_mask": np.ones((rows, past + seq), np.int64),
+            "position_ids": np.repeat(np.arange(past, past + seq)[None], rows, 0),
         }
 
-    hidden = feed(4, 3)
+    hidden = feed(4, 3, rows=1 if batch == 1 else 2)
     hidden["attention_mask"][0, :2] = 0
     m.save(feed(0, 5), feed(5, 1), hidden)
+
+
+def decoder_of_several():
+    """The decoder for any number of sequences."""
+    decoder("decoder-batch", "batch")
+
+
+def decoder_ragged():
+    """A layer around GroupQueryAttention, as exported for ONNX Runtime: each sequence has a length of its own."""
+    heads, kv, hd, vocab, room = 4, 2, 16, 37, 64
+    d = heads * hd
+    caches = ["key", "value"]
+    m = Model(
+        "decoder-ragged",
+        [("input_ids", INT64, ["batch", "seq"]), ("attention_mask", INT64, ["batch", "total"])]
+        + [(f"past_key_values.0.{c}", FLOAT, ["batch", kv, "past", hd]) for c in caches],
+        [("logits", FLOAT, ["batch", "seq", vocab])]
+        + [(f"present.0.{c}", FLOAT, ["batch", kv, "total", hd]) for c in caches],
+    )
+    # The last position of each sequence, and how many there are of the longest.
+    m.op("ReduceSum", ["attention_mask", m.constant("axis1", [1])], "counts", keepdims=0)
+    m.op("Sub", ["counts", m.constant("one", np.int64(1))], "last")
+    m.op("Cast", ["last"], "seqlens", to=INT32)
+    m.op("Shape", ["attention_mask"], "mask_shape")
+    m.op("Gather", ["mask_shape", "one"], "longest")
+    m.op("Cast", ["longest"], "total", to=INT32)
+    angles = np.arange(room)[:, None] * 100.0 ** (-np.arange(hd // 2) / (hd // 2))
+    m.constant("cos", np.cos(angles).astype(np.float32))
+    m.constant("sin", np.sin(angles).astype(np.float32))
+    m.op("Gather", [m.weight("embedding", vocab, d, scale=1), "input_ids"], "x")
+    for name, width in [("q", d), ("k", kv * hd), ("v", kv * hd)]:
+        m.op("MatMul", ["x", m.weight(f"{name}/w", d, width, scale=0.2)], name)
+    m.op(
+        "GroupQueryAttention",
+        ["q", "k", "v", "past_key_values.0.key", "past_key_values.0.value", "seqlens", "total", "cos", "sin"],
+        ["context", "present.0.key", "present.0.value"],
+        domain="com.microsoft",
+        num_heads=heads,
+        kv_num_heads=kv,
+        do_rotary=1,
+    )
+    m.op("MatMul", ["context", m.weight("o", d, d, scale=0.2)], "attention")
+    m.op("Add", ["x", "attention"], "y")
+    m.op("MatMul", ["y", m.weight("head", d, vocab, scale=0.2)], "logits")
+
+    def feed(past, seq, lengths):
+        """`lengths`: how many tokens of each sequence there are when the new ones are in."""
+        rows, total = len(lengths), past + seq
+        shape = (rows, kv, past, hd)
+        return {f"past_key_values.0.{c}": m.rng.standard_normal(shape, dtype=np.float32) for c in caches} | {
+            "input_ids": m.rng.integers(0, vocab, (rows, seq)),
+            "attention_mask": (np.arange(total)[None] < np.array(lengths)[:, None]).astype(np.int64),
+        }
+
+    m.save(feed(0, 5, [5, 5]), feed(6, 1, [7, 4, 2]), feed(4, 3, [7]))
 
 
 def integers():
@@ -324,7 +386,7 @@ def main():
     sys.exit(__doc__) if len(sys.argv) > 1 else None
     bandwidth(mask=False)
     bandwidth(mask=True)
-    for make in [mlp, conv, attention, decoder, integers, booleans, half]:
+    for make in [mlp, conv, attention, decoder, decoder_of_several, decoder_ragged, integers, booleans, half]:
         make()
 
 

@@ -2,12 +2,14 @@
 //!
 //! ```text
 //! present = concat(past, new)  →  after = scatter(cache, new) at past;  present = after[.., past + seq, ..]
+//! present = scatter(padded past, new) at starts  →  after = scatter(cache, new) at starts;  present as above
 //! updated = scatter(cache, …)  →  after = scatter(cache, …)
 //! ```
 //!
 //! The first is how decoders are exported that let their cache grow; the state has the extent of its
-//! capacity where `past` had the number of positions so far, which stays a symbol of the graph. The
-//! second is how those are exported whose cache has one size. Transpositions between the input and the
+//! capacity where `past` had the number of positions so far, which stays a symbol of the graph. In the
+//! second, sequences have lengths of their own, and `past` is that of the longest. The
+//! third is how those are exported whose cache has one size. Transpositions between the input and the
 //! concat, undone before the output, are seen through. What is read of the past and the present are
 //! views of the state. The capacity is a number, or a symbol whose value the session sets.
 
@@ -16,7 +18,9 @@ use crate::rewrite::canonical;
 use crate::{Diagnostic, Errors};
 use std::collections::BTreeSet;
 use std::sync::Arc;
-use wgfc_ir::{Atom, Border, Builder, Dim, GatherAxis, Graph, Growth, NodeId, Op, Poly, State, Value};
+use wgfc_ir::{
+    Atom, Border, Builder, Dim, GatherAxis, Graph, Growth, NodeId, Op, Poly, ScalarNode, State, Value,
+};
 
 /// How an output comes of an input.
 #[derive(Clone, Debug)]
@@ -26,13 +30,21 @@ enum How {
         node: NodeId,
         /// Axis `d` of the input is axis `axes[d]` of the concat.
         axes: Vec<usize>,
-        /// Along which axis of the input.
-        axis: usize,
-        length: Arc<str>,
-        by: Dim,
+        growth: Growth,
     },
+    /// `node` writes something new into the input, which was made longer along an axis.
+    Insert { node: NodeId, growth: Growth },
     /// It has the same type.
     Replace,
+}
+
+impl How {
+    fn growth(&self) -> Option<&Growth> {
+        match self {
+            How::Append { growth, .. } | How::Insert { growth, .. } => Some(growth),
+            How::Replace => None,
+        }
+    }
 }
 
 #[derive(Clone, Debug)]
@@ -103,8 +115,8 @@ fn found(graph: &Graph) -> Result<Vec<Pair>, Diagnostic> {
 }
 
 fn alike(a: &Pair, b: &Pair) -> bool {
-    match (&a.how, &b.how) {
-        (How::Append { length, by, .. }, How::Append { length: l, by: b, .. }) => length != l || by == b,
+    match (a.how.growth(), b.how.growth()) {
+        (Some(a), Some(b)) => a.length != b.length || a.by == b.by,
         _ => true,
     }
 }
@@ -148,10 +160,7 @@ fn check(graph: &Graph, pairs: &[Pair]) -> Result<(), Errors> {
                 "states \"{other}\" and \"{name}\" have the same length and grow differently"
             )));
         }
-        let along = match &p.how {
-            How::Append { axis, .. } => Some(*axis),
-            How::Replace => None,
-        };
+        let along = p.how.growth().map(|g| g.axis);
         let shape = graph.ty(p.input).shape.iter().enumerate();
         open.extend(shape.filter(|(d, _)| Some(*d) != along).flat_map(|(_, d)| d.symbols()));
     }
@@ -188,8 +197,12 @@ fn trace(graph: &Graph, border: &Border) -> Option<Pair> {
             && back.iter().enumerate().all(|(d, b)| d == *b)
             && !by.symbols().contains(length)
             && graph.ty(input).shape.iter().filter(|d| d.symbols().contains(length)).count() == 1;
-        let how = How::Append { node: v.node, axes, axis: along, length: length.clone(), by };
+        let growth = Growth { axis: along, length: length.clone(), by };
+        let how = How::Append { node: v.node, axes, growth };
         return fits.then(|| Pair { input, output: border.name.clone(), how });
+    }
+    if let Some((input, how)) = inserted(graph, output) {
+        return Some(Pair { input, output: border.name.clone(), how });
     }
     let mut input = output;
     while let Op::Scatter { reduce: None, .. } = graph.node(input.node).op {
@@ -197,6 +210,35 @@ fn trace(graph: &Graph, border: &Border) -> Option<Pair> {
     }
     let fits = input != output && is_input(graph, input) && graph.ty(input) == graph.ty(output);
     fits.then(|| Pair { input, output: border.name.clone(), how: How::Replace })
+}
+
+/// An input made longer, into which a scatter writes; what lies behind that may have been cleared.
+fn inserted(graph: &Graph, output: Value) -> Option<(Value, How)> {
+    let mut v = output;
+    if let Op::Map { body, shape } = &graph.node(v.node).op
+        && let Some(ScalarNode::Select(_, then, _)) = body.nodes.last()
+        && let Some(ScalarNode::Arg(a)) = body.nodes.get(*then as usize)
+        && let Some(kept) = graph.node(v.node).inputs.get(*a as usize)
+        && graph.ty(*kept).shape == *shape
+    {
+        v = *kept;
+    }
+    let node = graph.node(v.node);
+    let Op::Scatter { reduce: None, .. } = node.op else { return None };
+    let room = graph.node(node.inputs[0].node);
+    let Op::View { shape, index, fill: Some(_) } = &room.op else { return None };
+    let input = room.inputs[0];
+    let before = &graph.ty(input).shape;
+    let same = is_input(graph, input) && index.iter().enumerate().all(|(d, p)| p.as_var() == Some(d));
+    let mut longer = (0..before.len()).filter(|d| shape.get(*d) != Some(&before[*d]));
+    let (Some(axis), None, true) = (longer.next(), longer.next(), same) else { return None };
+    let Some(Atom::Sym(length)) = before[axis].as_atom() else { return None };
+    let by = &shape[axis] - &before[axis];
+    let fits = !by.symbols().contains(length)
+        && before.iter().filter(|d| d.symbols().contains(length)).count() == 1
+        && graph.uses(input).len() == 1;
+    let growth = Growth { axis, length: length.clone(), by };
+    fits.then_some((input, How::Insert { node: v.node, growth }))
 }
 
 fn is_input(graph: &Graph, v: Value) -> bool {
@@ -241,9 +283,11 @@ fn apply(graph: &mut Graph, p: &Pair, capacity: &Dim) -> Result<(), String> {
     graph.inputs.retain(|b| b.value != p.input);
     let (after, growth) = match &p.how {
         How::Replace => (output.value, None),
-        How::Append { node, axes, axis, length, by } => {
-            let growth = Growth { axis: *axis, length: length.clone(), by: by.clone() };
-            (append(graph, p.input, *node, axes, &growth, capacity)?, Some(growth))
+        How::Append { node, axes, growth } => {
+            (append(graph, p.input, *node, axes, growth, capacity)?, Some(growth.clone()))
+        }
+        How::Insert { node, growth } => {
+            (insert(graph, p.input, *node, growth, capacity)?, Some(growth.clone()))
         }
     };
     graph.states.push(State { name, before: p.input, after, growth });
@@ -296,5 +340,30 @@ fn append(
         }
     }
     graph.replace_uses(concat.into(), view);
+    Ok(after)
+}
+
+/// Gives `past` the extent of the capacity, lets `scatter` write into it, and makes a view of what is there
+/// now. Returns the state's new contents.
+fn insert(
+    graph: &mut Graph,
+    past: Value,
+    scatter: NodeId,
+    growth: &Growth,
+    capacity: &Dim,
+) -> Result<Value, String> {
+    let present = graph.ty(scatter.into()).shape.clone();
+    graph.node_mut(past.node).outputs[0].shape[growth.axis] = capacity.clone();
+    let node = graph.node(scatter);
+    let (op, origin) = (node.op.clone(), node.origin.clone());
+    let mut operands = node.inputs.clone();
+    operands[0] = past;
+    let label = origin.first().cloned().unwrap_or_else(|| "state".into());
+    let mut b = Builder::new(graph, &label);
+    b.origin = origin;
+    let after = b.push(op, &operands)?;
+    let identity = (0..present.len()).map(Poly::var).collect();
+    let view = b.view(after, present, identity)?;
+    graph.replace_uses(scatter.into(), view);
     Ok(after)
 }

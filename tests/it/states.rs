@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use wgfc_compiler::import::{NoExternalData, import};
-use wgfc_compiler::{Fusion, Options, States, Technique};
+use wgfc_compiler::{Fusion, Options, States};
 use wgfc_ir::eval::{StateValues, evaluate_from};
 use wgfc_ir::program::Stats;
 use wgfc_ir::{Graph, Program, Tensor};
@@ -401,34 +401,47 @@ fn named_states_and_what_cannot_be_one() {
     assert!(e.contains("no state was found"), "{e}");
 }
 
-/// A decoder that takes one token at a time says the same without any part of fusion.
+/// Sequences of different lengths share a cache whose writer puts each one's tokens at its own end.
 #[test]
-fn each_part_of_fusion_left_out() {
-    let all = [
-        Technique::Approximate,
-        Technique::Merge,
-        Technique::Epilogues,
-        Technique::WaitingScales,
-        Technique::KeyParts,
+fn sequences_have_lengths_of_their_own() {
+    let path = format!("{}/fixtures/small/decoder-ragged/model.onnx", env!("CARGO_MANIFEST_DIR"));
+    let bytes = std::fs::read(path).unwrap();
+    let dims = |batch| Options { dims: [("batch".to_owned(), batch)].into(), ..Options::default() };
+    let graph = import(&bytes, &NoExternalData, &dims(3)).unwrap().graph;
+    // Tokens, and which positions of each sequence count.
+    let steps = [
+        (vec![3, 1, 36, 0, 8, 5, 9, 0, 0, 0, 7, 7, 30, 2, 0], vec!["11111", "11111", "11111"]),
+        (vec![4, 2, 11], vec!["111111", "110001", "111101"]),
+        (vec![5, 6, 12], vec!["1111111", "1100011", "1111011"]),
+        (vec![1, 2, 3], vec!["11111111", "11000111", "11110111"]),
     ];
-    let sets = all.iter().map(|t| vec![*t]).chain([all.to_vec()]);
-    for without in sets {
-        let options = Options {
-            states: States::Auto { capacity: CAPACITY },
-            dims: [("seq".to_owned(), 1)].into(),
-            without: without.iter().copied().collect(),
-            ..Options::default()
-        };
-        let program = wgfc_compiler::compile(&decoder_bytes(), &NoExternalData, &options).unwrap();
-        let gpu = &gpus()[0];
-        let mut session = Session::new_blocking(gpu, &program).unwrap();
-        let mut reference = Reference::new();
-        for id in [3, 1, 36, 0, 8] {
-            let (got, want) = (run(&mut session, &[id]).unwrap(), reference.run(&[id]));
-            assert!(
-                got.iter().zip(&want).all(|(g, w)| (g - w).abs() <= 2e-4 * (1.0 + w.abs())),
-                "{without:?}"
-            );
+    for fusion in [Fusion::None, Fusion::Full] {
+        let options = Options { fusion, states: States::Auto { capacity: None }, ..dims(3) };
+        let program = wgfc_compiler::compile(&bytes, &NoExternalData, &options).unwrap();
+        let names: Vec<&str> = program.states.iter().map(|s| s.name.as_str()).collect();
+        assert_eq!(names, ["past_key_values.0.key", "past_key_values.0.value"]);
+        assert_eq!(program.outputs.len(), 1);
+        for gpu in gpus() {
+            let mut session = roomy(gpu, &program, 5).unwrap();
+            let mut past: BTreeMap<String, Tensor> =
+                names.iter().map(|n| ((*n).to_owned(), Tensor::from_f32(vec![3, 2, 0, 16], &[]))).collect();
+            for (ids, mask) in &steps {
+                let ids = Tensor::from_i64(vec![3, ids.len() / 3], ids);
+                let ones: Vec<i64> =
+                    mask.iter().flat_map(|m| m.bytes()).map(|b| i64::from(b == b'1')).collect();
+                let mask = Tensor::from_i64(vec![3, ones.len() / 3], &ones);
+                let mut given = past.clone();
+                given.insert("input_ids".into(), ids.clone());
+                given.insert("attention_mask".into(), mask.clone());
+                let want = wgfc_ir::eval::evaluate(&graph, &given).unwrap();
+                for (b, t) in graph.outputs.iter().zip(&want).skip(1) {
+                    past.insert(b.name.replace("present", "past_key_values"), t.clone());
+                }
+                session.grow_blocking(ones.len() / 3).unwrap();
+                let got = session.run_blocking(&[("input_ids", ids), ("attention_mask", mask)]).unwrap();
+                close(&got[0].1.to_f32s().unwrap(), &want[0].to_f32s().unwrap());
+            }
+            assert_eq!((session.state_len(), session.capacity()), (8, Some(8)));
         }
     }
 }

@@ -336,6 +336,10 @@ fn group_query(cx: &mut Cx) -> Lowered {
     let cap = cx.float("softcap", 0.0)?.into();
     let a = Attend { q, k, v, scale: scale(cx, &d)?, cap, mask, sink, show: None };
     let (y, _) = a.build(cx)?;
+    let (k, v) = match cache {
+        Cache::Ragged(_) => (ended(cx, k, start, &s)?, ended(cx, v, start, &s)?),
+        _ => (k, v),
+    };
     Ok(vec![join(cx, y)?, k, v])
 }
 
@@ -419,35 +423,30 @@ fn written(cx: &mut Cx, past: Value, new: Value, start: Value, capacity: &Dim) -
     Ok(cx.push(Op::Scatter { reduce: None, index }, &[past, new, at])?)
 }
 
-/// `past` up to `start`, then `new`, then 0: as long as both together.
+/// `past` with `new` written at the positions from `start`: as long as both together. What is behind `new`
+/// is no position of the sequence.
 fn inserted(cx: &mut Cx, past: Value, new: Value, start: Value, len: &Dim) -> Result {
     let news = cx.shape(new);
     let mut shape = news.clone();
     shape[2] = len.clone();
     let past = as_shape(cx, past, &shape)?;
     shape[2] = len + &news[2];
-    let identity: Vec<Poly> = (0..4).map(Poly::var).collect();
     let zero = Scalar::from_f64(cx.dtype(new), 0.0);
-    let old = cx.push(Op::View { shape: shape.clone(), index: identity, fill: Some(zero) }, &[past])?;
-    // Where each position is in `new`.
-    let back = cx.unary(wgfc_ir::UnaryOp::Neg, start)?;
-    let place = positions(cx, back, &shape[0], &shape[2])?;
-    let inside = cx.binary_scalar(B::Max, place, 0.0)?;
-    let mut index: Vec<GatherAxis> = (0..4).map(|d| GatherAxis::Affine(Poly::var(d))).collect();
-    index[2] = GatherAxis::Data { input: 1, at: vec![Poly::var(0), Poly::var(2)] };
-    let fresh = cx.push(Op::Gather { shape: shape.clone(), index }, &[new, inside])?;
-    let place = cx.unsqueeze(place, &[1, 3])?;
+    let index = (0..4).map(Poly::var).collect();
+    let room = cx.push(Op::View { shape: shape.clone(), index, fill: Some(zero) }, &[past])?;
+    written(cx, room, new, start, &shape[2])
+}
+
+/// What [`inserted`] makes, with 0 behind the `s` positions from `start`.
+fn ended(cx: &mut Cx, present: Value, start: Value, s: &Dim) -> Result {
+    let shape = cx.shape(present);
     let mut f = ScalarFn::default();
-    let at = f.push(N::Arg(0));
-    let first = f.push(N::Const(Scalar::from_i64(DType::I32, 0)));
-    let end = f.push(N::Index(news[2].clone()));
-    let before = f.push(N::Binary(B::Lt, at, first));
-    let within = f.push(N::Binary(B::Lt, at, end));
-    let (old_arg, new_arg) = (f.push(N::Arg(1)), f.push(N::Arg(2)));
-    let zero = f.push(N::Const(zero));
-    let rest = f.push(N::Select(within, new_arg, zero));
-    f.push(N::Select(before, old_arg, rest));
-    Ok(cx.map_to(f, &[place, old, fresh], shape)?)
+    let (x, start_arg) = (f.push(N::Arg(0)), f.push(N::Arg(1)));
+    let at = f.push(N::Index(Poly::var(2) - s));
+    let inside = f.push(N::Binary(B::Lt, at, start_arg));
+    let zero = f.push(N::Const(Scalar::from_f64(cx.dtype(present), 0.0)));
+    f.push(N::Select(inside, x, zero));
+    Ok(cx.map_to(f, &[present, start], shape)?)
 }
 
 /// Attention operators.
