@@ -3,7 +3,8 @@
 //! A [`Decoder`] is the files: the model, and beside it a tokenizer and the settings of its publisher. A
 //! [`Generator`] is the decoder on a device: one program for prompts of any length, one for a single token,
 //! both on the same weights and the same cache. [`Generator::generate`] gives an iterator of tokens; what
-//! was generated stays in the cache, so that the next prompt continues it.
+//! was generated stays in the cache, so that the next prompt continues it. A [`BatchGenerator`] does so for several
+//! sequences at once.
 //!
 //! ```
 //! use wgfc::{Decoder, Generator, GeneratorOptions, Request};
@@ -18,6 +19,7 @@
 //! # Ok(()) }
 //! ```
 
+mod batch;
 mod choose;
 mod head;
 pub mod recompute;
@@ -26,6 +28,7 @@ mod sample;
 mod text;
 mod tokens;
 
+pub use batch::{BatchGenerator, BatchTokens};
 pub use sample::Sampling;
 pub use text::{Decoder, Defaults, TextStream};
 pub use tokens::Tokens;
@@ -40,8 +43,9 @@ use std::time::{Duration, Instant};
 use tokens::{Ids, given};
 use wgfc_compiler::pipeline::compile_graph;
 use wgfc_compiler::{Diagnostic, Errors, States, Technique};
+use wgfc_ir::graph::State;
 use wgfc_ir::program::Stats;
-use wgfc_ir::{DType, Graph, TensorType};
+use wgfc_ir::{DType, GatherAxis, Graph, Op, TensorType};
 use wgfc_runtime::kernel::Checks;
 use wgfc_runtime::session::{DeviceMemory, SessionOptions, Value};
 use wgfc_runtime::{AdapterChoice, Gpu, Profile, Session};
@@ -130,6 +134,15 @@ impl Generator {
     /// A model that is no decoder, with the inputs that could not be understood; else as
     /// [`Model::compile`](crate::Model::compile).
     pub fn new(decoder: &Decoder, options: &GeneratorOptions) -> Result<Generator, Error> {
+        Ok(Generator::build(decoder, options, 1)?.0)
+    }
+
+    /// For `batch` sequences; and whether the cache has an end for each.
+    fn build(
+        decoder: &Decoder,
+        options: &GeneratorOptions,
+        batch: usize,
+    ) -> Result<(Generator, bool), Error> {
         if options.capacity == 0 || i32::try_from(options.capacity).is_err() {
             let message = format!("the cache cannot have room for {} positions", options.capacity);
             return Err(Error::usage(message, "give a capacity between 1 and 2147483647"));
@@ -138,10 +151,21 @@ impl Generator {
         let start = Instant::now();
         let file = decoder.model();
         let symbols = roles::symbols(file)?;
+        let rows = i64::try_from(batch).ok().filter(|b| (1..=i64::from(u16::MAX)).contains(b));
+        let rows = rows.ok_or_else(|| {
+            let message = format!("{batch} sequences at a time cannot be generated");
+            Error::usage(message, "give a number between 1 and 65535")
+        })?;
+        if batch > 1 && symbols.batch.is_none() {
+            return Err(Error::usage(
+                format!("the model takes one sequence at a time, not {batch}"),
+                "export it with a symbolic batch size",
+            ));
+        }
         let common = Options {
             fusion: options.fusion,
             without: options.without.clone(),
-            dims: symbols.batch.iter().map(|b| (b.clone(), 1)).collect(),
+            dims: symbols.batch.iter().map(|b| (b.clone(), rows)).collect(),
             profile: device_profile(gpu.profile(), &Default::default()),
             ..Options::default()
         };
@@ -163,7 +187,7 @@ impl Generator {
             });
             (long.transpose(), short)
         });
-        let (long, mut short) = (long?, short?);
+        let (long, (mut short, own_ends)) = (long?.map(|l| l.0), short?);
         let compiled = Instant::now();
         if let Some(long) = &long {
             share_weights(long, &mut short);
@@ -181,7 +205,7 @@ impl Generator {
         ports.retain(|p| p.name != head::CHOICE);
         let vocabulary = vocabulary(&short)?;
         let setup = Setup { compiling: compiled - start, uploading: compiled.elapsed() };
-        Ok(Generator {
+        let generator = Generator {
             setup,
             limited: HashMap::new(),
             options: Options { fusion: options.fusion, profile: common.profile, ..Options::default() },
@@ -194,7 +218,8 @@ impl Generator {
             warnings: short.stats.warnings.clone(),
             prefill,
             decode,
-        })
+        };
+        Ok((generator, own_ends))
     }
 
     /// How many tokens there are: ids are below.
@@ -319,23 +344,7 @@ impl Generator {
     /// logits that are not numbers.
     pub fn generate(&mut self, prompt: &[i64], request: &Request) -> Result<Tokens<'_>, Error> {
         self.settle()?;
-        let mut problems = vec![];
-        let known = 0..self.vocabulary as i64;
-        if prompt.is_empty() && self.pending.is_none() {
-            problems.push(Problem::with_help(
-                "the prompt has no tokens",
-                "give at least one token to begin with",
-            ));
-        }
-        let strange: Vec<&i64> = prompt.iter().filter(|t| !known.contains(t)).collect();
-        if let Some(first) = strange.first() {
-            let more =
-                if strange.len() > 1 { format!(" (and {} more)", strange.len() - 1) } else { String::new() };
-            problems.push(Problem::new(format!(
-                "token {first}{more} is outside the model's vocabulary, which is 0 to {}",
-                self.vocabulary.saturating_sub(1)
-            )));
-        }
+        let mut problems = self.problems_of(prompt, self.pending.is_some(), "");
         let total = self.len().saturating_add(prompt.len()).saturating_add(request.max_new_tokens);
         if total > self.capacity {
             let before =
@@ -367,6 +376,28 @@ impl Generator {
             next: None,
             generator: self,
         })
+    }
+
+    /// What is wrong with a prompt; `at` says which it is.
+    fn problems_of(&self, prompt: &[i64], continues: bool, at: &str) -> Vec<Problem> {
+        let mut problems = vec![];
+        let known = 0..self.vocabulary as i64;
+        if prompt.is_empty() && !continues {
+            problems.push(Problem::with_help(
+                format!("{at}the prompt has no tokens"),
+                "give at least one token to begin with",
+            ));
+        }
+        let strange: Vec<&i64> = prompt.iter().filter(|t| !known.contains(t)).collect();
+        if let Some(first) = strange.first() {
+            let more =
+                if strange.len() > 1 { format!(" (and {} more)", strange.len() - 1) } else { String::new() };
+            problems.push(Problem::new(format!(
+                "{at}token {first}{more} is outside the model's vocabulary, which is 0 to {}",
+                self.vocabulary.saturating_sub(1)
+            )));
+        }
+        problems
     }
 
     /// Undoes runs beyond the positions that count.
@@ -421,8 +452,10 @@ fn no_output() -> Error {
 }
 
 /// The decoder with its cache as states; its outputs are the last position's logits and their argmax.
-fn compile(file: &ModelFile, options: &Options) -> Result<Program, Error> {
-    file.compile_amended(options, &mut |graph| {
+/// And whether each sequence has an end of its own in them.
+fn compile(file: &ModelFile, options: &Options) -> Result<(Program, bool), Error> {
+    let mut own_ends = false;
+    let program = file.compile_amended(options, &mut |graph| {
         let states = States::Auto { capacity: None };
         let introduced = wgfc_compiler::states::introduce(graph, &states);
         let ports = graph_ports(graph, &graph.inputs);
@@ -430,8 +463,18 @@ fn compile(file: &ModelFile, options: &Options) -> Result<Program, Error> {
         let inputs = roles::inputs(&ports, why.as_deref()).map_err(Errors)?;
         introduced.map_err(no_decoder)?;
         growing(graph)?;
+        own_ends = graph.states.iter().all(|s| ends_by_data(graph, s));
         head::replace_outputs(graph, ids_type(&inputs))
-    })
+    })?;
+    Ok((program, own_ends))
+}
+
+/// Whether data says where a state's new positions go.
+fn ends_by_data(graph: &Graph, s: &State) -> bool {
+    match (&graph.node(s.after.node).op, &s.growth) {
+        (Op::Scatter { index, .. }, Some(g)) => matches!(index.get(g.axis), Some(GatherAxis::Data { .. })),
+        _ => false,
+    }
 }
 
 /// What draws within limits.

@@ -51,7 +51,7 @@ pub mod source;
 
 pub use artefact::{SaveOptions, load, save};
 pub use error::{Error, ErrorClass, Finding, Problem};
-pub use generate::{Decoder, Generator, GeneratorOptions, Request, Sampling};
+pub use generate::{BatchGenerator, Decoder, Generator, GeneratorOptions, Request, Sampling};
 pub use model::{Model, Place};
 pub use source::ModelFile;
 pub use wgfc_compiler as compiler;

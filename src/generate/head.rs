@@ -7,9 +7,9 @@ use wgfc_ir::graph::Value;
 use wgfc_ir::op::Op;
 use wgfc_ir::{Border, Builder, DType, Dim, Graph, Poly, ScalarNode, TensorType};
 
-/// The output that holds the logits of the last position: `[…, vocabulary]`.
+/// The output that holds the logits of the last position: `[batch, 1, vocabulary]`, or without the first.
 pub const LOGITS: &str = "logits";
-/// The output that holds the token that follows: `[1, 1]`, of the type of the model's token ids.
+/// The output that holds the token that follows: `[batch, 1]`, of the type of the model's token ids.
 pub const TOKEN: &str = "token";
 /// The input that says how it is chosen: see [`word`](choose::word).
 pub const CHOICE: &str = "choice of the token";
@@ -21,7 +21,7 @@ pub fn replace_outputs(graph: &mut Graph, ids: DType) -> Result<(), Errors> {
         let outputs: Vec<String> =
             graph.outputs.iter().map(|o| format!("`{}` {}", o.name, graph.ty(o.value))).collect();
         return Err(Diagnostic::model(format!(
-            "no output holds the logits of the next token, which would be floats [1, positions, vocabulary]; there is: {}",
+            "no output holds the logits of the next token, which would be floats [batch, positions, vocabulary]; there is: {}",
             outputs.join(", ")
         ))
         .help("export the model with its head, as for text generation")
@@ -41,7 +41,7 @@ fn logits(graph: &Graph) -> Option<Value> {
         ty.dtype.is_float()
             && (2..=3).contains(&ty.shape.len())
             && ty.shape.last().and_then(Dim::as_const).is_some_and(|n| n > 0)
-            && ty.shape.iter().take(leading).all(|d| d.is(1))
+            && ty.shape.iter().take(leading).all(|d| d.as_const().is_some_and(|n| n > 0))
     };
     let named = graph.outputs.iter().filter(fits).find(|o| o.name.to_lowercase().contains("logits"));
     Some(named.or_else(|| graph.outputs.iter().find(fits))?.value)
@@ -58,9 +58,10 @@ fn tail(graph: &mut Graph, logits: Value, ids: DType) -> Result<(Value, Value), 
         narrow(&mut b, logits, axis, &(&positions - &Dim::ONE), &mut HashMap::new())?
     };
     b.origin = vec!["choice".into()];
-    let len = b.shape(last).pop().ok_or("logits without a vocabulary")?;
-    let row = b.reshape(last, vec![Dim::ONE, len])?;
-    let token = choose::token(&mut b, row, choice, Limits::default(), ids)?;
+    let mut rows = b.shape(last);
+    let len = rows.pop().ok_or("logits without a vocabulary")?;
+    let rows = b.reshape(last, vec![rows.iter().product(), len])?;
+    let token = choose::token(&mut b, rows, choice, Limits::default(), ids)?;
     Ok((last, token))
 }
 

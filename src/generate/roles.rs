@@ -27,22 +27,63 @@ pub struct Input {
     role: Role,
 }
 
+/// What one run of several sequences takes, row by row.
+#[derive(Debug, Default)]
+pub struct Step {
+    /// Sequences.
+    pub rows: usize,
+    /// Token ids.
+    pub ids: Vec<i64>,
+    /// Their positions.
+    pub positions: Vec<i64>,
+    /// For each position of the cache and each new one, 1 where it counts.
+    pub mask: Vec<i64>,
+}
+
+impl Step {
+    /// `ids` that follow `past` others, in one sequence.
+    fn single(ids: &[i64], past: usize) -> Step {
+        let n = ids.len();
+        let positions = (past..past + n).map(|p| p as i64).collect();
+        Step { rows: 1, ids: ids.to_vec(), positions, mask: vec![1; past + n] }
+    }
+}
+
 impl Input {
     /// Whether it holds the token ids.
     pub fn is_ids(&self) -> bool {
         self.role == Role::Ids
     }
+    /// Whether it can hide tokens from all others.
+    pub fn hides(&self) -> bool {
+        self.role == Role::Mask
+    }
+    /// Whether it says where the tokens of each sequence are.
+    pub fn places_each(&self) -> bool {
+        self.role == Role::Positions && self.rank == 2
+    }
+
     /// Its value when `ids` follow `past` others.
     pub fn tensor(&self, ids: &[i64], past: usize) -> Tensor {
-        let n = ids.len();
-        let values: Vec<i64> = match self.role {
-            Role::Ids => ids.to_vec(),
-            Role::Positions => (past..past + n).map(|p| p as i64).collect(),
-            Role::Mask => vec![1; past + n],
-            Role::Segments => vec![0; n],
+        self.of(&Step::single(ids, past))
+    }
+
+    /// Its value in a run.
+    pub fn of(&self, step: &Step) -> Tensor {
+        let mut values: Vec<i64> = match self.role {
+            Role::Ids => step.ids.clone(),
+            Role::Positions => step.positions.clone(),
+            Role::Mask => step.mask.clone(),
+            Role::Segments => vec![0; step.ids.len()],
         };
-        let mut shape = vec![1; self.rank.saturating_sub(1)];
-        shape.push(values.len());
+        let each = values.len() / step.rows.max(1);
+        let mut shape = vec![each];
+        if self.rank > 1 {
+            shape.insert(0, step.rows);
+        } else {
+            // The same for all.
+            values.truncate(each);
+        }
         if self.dtype == DType::I64 {
             return Tensor::from_i64(shape, &values);
         }
@@ -54,7 +95,7 @@ impl Input {
 fn role(p: &PortType) -> Option<Role> {
     let name = p.name.to_lowercase();
     let rank = p.shape.len();
-    let row = rank == 1 || rank == 2 && p.shape[0].as_const().is_none_or(|b| b == 1);
+    let row = rank == 1 || rank == 2;
     let integer = matches!(p.dtype, DType::I64 | DType::I32);
     match name.as_str() {
         n if n.contains("mask") && rank == 2 && row && p.dtype != DType::F64 => Some(Role::Mask),
@@ -83,7 +124,7 @@ pub fn inputs(ports: &[PortType], states: Option<&str>) -> Result<Vec<Input>, Ve
             None => strange.push(p),
         }
     }
-    let help = "a decoder has token ids [1, seq], and may have position ids [1, seq], an attention mask [1, past + seq], and past keys and values that its outputs extend";
+    let help = "a decoder has token ids [batch, seq], and may have position ids [batch, seq], an attention mask [batch, past + seq], and past keys and values that its outputs extend";
     let because = states.map(|s| format!("; {s}")).unwrap_or_default();
     let wrong = |m: String| {
         Diagnostic::unsupported(format!("the model is no decoder that wgfc understands: {m}")).help(help)

@@ -5,8 +5,8 @@ use super::roles::Input;
 use super::{Generator, head, no_output, token};
 use crate::model::device_error;
 use crate::{Error, Tensor};
-use wgfc_runtime::DeviceTensor;
 use wgfc_runtime::session::{Started, Value};
+use wgfc_runtime::{DeviceTensor, Session};
 
 impl Generator {
     /// Begins the runs that take in `ids`, which follow what the states hold, and choose a token.
@@ -16,10 +16,7 @@ impl Generator {
             let past = self.decode.state_len();
             self.reserve(past + ids.len())?;
             let given = given(&self.inputs, &Ids::Host(ids), past, choose::greedy());
-            let session = match (&mut self.prefill, ids.len()) {
-                (Some(s), n) if n > 1 => s,
-                _ => &mut self.decode,
-            };
+            let session = session(&mut self.prefill, &mut self.decode, ids.len());
             session.run_on_device_blocking(&given).map_err(device_error)?;
         }
         self.run(&Ids::Host(last), choice, outputs)
@@ -36,26 +33,44 @@ impl Generator {
         let past = self.decode.state_len();
         self.reserve(past + ids.count())?;
         let given = given(&self.inputs, ids, past, words.clone());
-        let session = match (&mut self.prefill, ids) {
-            (Some(s), Ids::Host(ids)) if ids.len() > 1 => s,
-            _ => &mut self.decode,
-        };
+        let session = session(&mut self.prefill, &mut self.decode, ids.count());
         let started = match self.limited.get_mut(&choice.limits()) {
-            None => session.start_blocking(&given, Some(outputs)),
-            Some(limited) => {
-                let made = session.run_on_device_blocking(&given).map_err(device_error)?;
-                let logits = made.into_iter().find(|(n, _)| n == head::LOGITS).ok_or_else(no_output)?.1;
-                let given = [(head::LOGITS, logits.into()), (head::CHOICE, words.into())];
-                limited.start_blocking(&given, Some(outputs))
-            }
+            None => session.start_blocking(&given, Some(outputs)).map_err(device_error)?,
+            Some(limited) => chosen(session, limited, &given, words, outputs)?,
         };
-        Ok(Run { started: started.map_err(device_error)?, after: self.decode.state_len() })
+        Ok(Run { started, after: self.decode.state_len() })
     }
 
     /// The token among outputs that were read.
     pub(super) fn token(&self, outputs: &[(String, Tensor)]) -> Result<i64, Error> {
         token(outputs, self.vocabulary)
     }
+}
+
+/// The session for so many tokens of a sequence.
+pub(super) fn session<'s>(
+    prefill: &'s mut Option<Session>,
+    decode: &'s mut Session,
+    n: usize,
+) -> &'s mut Session {
+    match prefill {
+        Some(s) if n > 1 => s,
+        _ => decode,
+    }
+}
+
+/// Begins a run whose logits `limited` chooses from.
+pub(super) fn chosen(
+    session: &mut Session,
+    limited: &mut Session,
+    given: &[(&str, Value)],
+    words: Tensor,
+    outputs: &[&str],
+) -> Result<Started, Error> {
+    let made = session.run_on_device_blocking(given).map_err(device_error)?;
+    let logits = made.into_iter().find(|(n, _)| n == head::LOGITS).ok_or_else(no_output)?.1;
+    let given = [(head::LOGITS, logits.into()), (head::CHOICE, words.into())];
+    limited.start_blocking(&given, Some(outputs)).map_err(device_error)
 }
 
 /// Token ids that a run takes in.

@@ -11,6 +11,7 @@
 //! | `CI` | what is missing fails instead of being skipped |
 
 mod backend;
+mod batch;
 mod compare;
 mod conformance;
 mod data;
