@@ -327,6 +327,102 @@ def decoder_ragged():
     m.save(feed(0, 5, [5, 5]), feed(6, 1, [7, 4, 2]), feed(4, 3, [7]))
 
 
+def cache(kind):
+    """A layer of attention around a cache.
+
+    `static`: of one size, new positions are scattered into it. `where`: the same for one position at a time,
+    by a condition. `window`: of one size, the oldest positions leave at its front. `sliding`: the same, of the
+    size of what there is at first.
+    """
+    heads, hd, size = 2, 4, {"static": 11, "where": 11, "window": 5, "sliding": 5}[kind]
+    d, seq = heads * hd, 1 if kind == "where" else "seq"
+    past = "past" if kind == "sliding" else size
+    after = "after" if kind == "sliding" else size
+    caches = ["key", "value"]
+    m = Model(
+        f"cache-{kind}",
+        [("x", FLOAT, [1, seq, d]), ("position", INT64, [seq])]
+        + [(f"past_{c}", FLOAT, [1, heads, past, hd]) for c in caches],
+        [("y", FLOAT, [1, seq, d])] + [(f"present_{c}", FLOAT, [1, heads, after, hd]) for c in caches],
+    )
+    m.constant("zero", np.int64(0))
+    m.constant("one", np.int64(1))
+    for axis in [1, 2]:
+        m.constant(f"axis{axis}", [axis])
+    m.op("Unsqueeze", ["position", "axis1"], "rows")
+    for which in ["q", "k", "v"]:
+        m.op("MatMul", ["x", m.weight(f"{which}/w", d, d)], f"{which}/product")
+        m.op("Reshape", [f"{which}/product", m.constant(f"{which}/split", [1, -1, heads, hd])], f"{which}/heads")
+        m.op("Transpose", [f"{which}/heads"], which, perm=[0, 2, 1, 3])
+    if kind == "static":
+        # Positions in front for the one, indices as large as what is new for the other.
+        m.op("Transpose", ["past_key"], "key_in_front", perm=[2, 0, 1, 3])
+        m.op("Transpose", ["k"], "k_in_front", perm=[2, 0, 1, 3])
+        m.op("ScatterND", ["key_in_front", "rows", "k_in_front"], "key_written")
+        m.op("Transpose", ["key_written"], "present_key", perm=[1, 2, 0, 3])
+        m.op("Shape", ["v"], "v_shape")
+        m.op("Reshape", ["position", m.constant("along", [1, 1, -1, 1])], "position4")
+        m.op("Expand", ["position4", "v_shape"], "places")
+        m.op("ScatterElements", ["past_value", "places", "v"], "present_value", axis=2)
+        keys, values = "present_key", "present_value"
+    elif kind == "where":
+        m.constant("all", np.arange(size).reshape(1, 1, size, 1))
+        m.op("Equal", ["all", "position"], "here")
+        m.op("Where", ["here", "k", "past_key"], "present_key")
+        m.op("Not", ["here"], "elsewhere")
+        m.op("Where", ["elsewhere", "past_value", "v"], "present_value")
+        keys, values = "present_key", "present_value"
+    else:
+        keys = m.op("Concat", ["past_key", "k"], "keys", axis=2)
+        values = m.op("Concat", ["past_value", "v"], "values", axis=2)
+        m.constant("from", [-size])
+        m.constant("to", [np.iinfo(np.int64).max])
+        for c in caches:
+            m.op("Slice", [f"{c}s", "from", "to", "axis2"], f"present_{c}")
+    m.op("Shape", [keys], "keys_shape")
+    m.op("Gather", ["keys_shape", m.constant("two", np.int64(2))], "count")
+    m.op("Range", ["zero", "count", "one"], "columns")
+    if kind in ["window", "sliding"]:
+        # The last column is the last position.
+        m.op("ReduceMax", ["position"], "newest", keepdims=0)
+        m.op("Sub", ["columns", "count"], "back")
+        m.op("Add", ["back", "newest"], "before_one")
+        m.op("Add", ["before_one", "one"], "places_of_columns")
+    else:
+        m.op("Identity", ["columns"], "places_of_columns")
+    m.op("LessOrEqual", ["places_of_columns", "rows"], "causal")
+    m.op("Sub", ["rows", m.constant("window", np.int64(size))], "oldest")
+    m.op("Greater", ["places_of_columns", "oldest"], "near")
+    m.op("GreaterOrEqual", ["places_of_columns", "zero"], "there")
+    m.op("And", ["causal", "near"], "seen")
+    m.op("And", ["seen", "there"], "visible")
+    m.op("Transpose", [keys], "columns_of_keys", perm=[0, 1, 3, 2])
+    m.op("MatMul", ["q", "columns_of_keys"], "products")
+    m.op("Where", ["visible", "products", m.constant("least", np.float32(np.finfo(np.float32).min))], "scores")
+    m.op("Softmax", ["scores"], "weights", axis=-1)
+    m.op("MatMul", ["weights", values], "context")
+    m.op("Transpose", ["context"], "context_rows", perm=[0, 2, 1, 3])
+    m.op("Reshape", ["context_rows", m.constant("joined", [0, 0, d])], "y")
+
+    def feed(begin, n, held):
+        return {f"past_{c}": m.rng.standard_normal((1, heads, held, hd), dtype=np.float32) for c in caches} | {
+            "x": m.rng.standard_normal((1, n, d), dtype=np.float32),
+            "position": np.arange(begin, begin + n),
+        }
+
+    if kind == "where":
+        m.save(feed(0, 1, size), feed(7, 1, size))
+    elif kind == "sliding":
+        m.save(feed(0, 3, 0), feed(3, 4, 3), feed(9, 1, 5))
+    else:
+        m.save(feed(0, 3, size), feed(7, 1, size))
+
+
+def caches():
+    for kind in ["static", "where", "window", "sliding"]:
+        cache(kind)
+
+
 def integers():
     """Exact 64-bit arithmetic: values beyond 32 bits, negative division, running sums, positions."""
     m = Model(
@@ -386,7 +482,7 @@ def main():
     sys.exit(__doc__) if len(sys.argv) > 1 else None
     bandwidth(mask=False)
     bandwidth(mask=True)
-    for make in [mlp, conv, attention, decoder, decoder_of_several, decoder_ragged, integers, booleans, half]:
+    for make in [mlp, conv, attention, decoder, decoder_of_several, decoder_ragged, caches, integers, booleans, half]:
         make()
 
 

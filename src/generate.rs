@@ -45,7 +45,7 @@ use wgfc_compiler::pipeline::compile_graph;
 use wgfc_compiler::{Diagnostic, Errors, States, Technique};
 use wgfc_ir::graph::State;
 use wgfc_ir::program::Stats;
-use wgfc_ir::{DType, GatherAxis, Graph, Op, TensorType};
+use wgfc_ir::{DType, GatherAxis, Graph, Growth, Op, TensorType};
 use wgfc_runtime::kernel::Checks;
 use wgfc_runtime::session::{DeviceMemory, SessionOptions, Value};
 use wgfc_runtime::{AdapterChoice, Gpu, Profile, Session};
@@ -506,11 +506,17 @@ fn no_decoder(mut errors: Errors) -> Errors {
 
 /// The states must all grow: only then can a run be undone, and is it known how many tokens there were.
 fn growing(graph: &Graph) -> Result<(), Errors> {
-    let fixed = graph.states.iter().filter(|s| s.growth.is_none());
+    let window = |g: &Growth| g.by.symbols().contains(&g.length);
+    let fixed = graph.states.iter().filter(|s| s.growth.as_ref().is_none_or(window));
     let errors: Vec<Diagnostic> = fixed
         .map(|s| {
+            let how = if s.growth.is_some() {
+                "keeps a window of positions"
+            } else {
+                "is replaced from run to run"
+            };
             Diagnostic::unsupported(format!(
-                "state \"{}\" is replaced from run to run instead of growing, and so does not tell how many tokens it holds",
+                "state \"{}\" {how} instead of growing, and so does not tell how many tokens there were",
                 s.name
             ))
             .help("use the model through Session, which runs such states")

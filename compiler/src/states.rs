@@ -4,23 +4,29 @@
 //! present = concat(past, new)  →  after = scatter(cache, new) at past;  present = after[.., past + seq, ..]
 //! present = scatter(padded past, new) at starts  →  after = scatter(cache, new) at starts;  present as above
 //! updated = scatter(cache, …)  →  after = scatter(cache, …)
+//! updated = select(…, new, cache)  →  after = updated
+//! updated = concat(cache, new)[seq..]  →  after = updated
+//! present = concat(past, new)[max(0, past + seq - window)..]  →  after = present, as long as the window
 //! ```
 //!
 //! The first is how decoders are exported that let their cache grow; the state has the extent of its
 //! capacity where `past` had the number of positions so far, which stays a symbol of the graph. In the
 //! second, sequences have lengths of their own, and `past` is that of the longest. The
-//! third is how those are exported whose cache has one size. Transpositions between the input and the
+//! third and the fourth are how those are exported whose cache has one size. The last two keep a window of the
+//! latest positions; all of the state is written anew by each run then, in their order, so that masks by position
+//! hold. Transpositions between the input and the
 //! concat, undone before the output, are seen through. What is read of the past and the present are
 //! views of the state. The capacity is a number, or a symbol whose value the session sets.
+
+mod trace;
 
 use crate::options::States;
 use crate::rewrite::canonical;
 use crate::{Diagnostic, Errors};
 use std::collections::BTreeSet;
 use std::sync::Arc;
-use wgfc_ir::{
-    Atom, Border, Builder, Dim, GatherAxis, Graph, Growth, NodeId, Op, Poly, ScalarNode, State, Value,
-};
+use trace::trace;
+use wgfc_ir::{Builder, Dim, GatherAxis, Graph, Growth, NodeId, Op, Poly, Scalar, State, Value};
 
 /// How an output comes of an input.
 #[derive(Clone, Debug)]
@@ -34,6 +40,10 @@ enum How {
     },
     /// `node` writes something new into the input, which was made longer along an axis.
     Insert { node: NodeId, growth: Growth },
+    /// `nodes`, the last first, write into the input, of which axis `d` is axis `axes[d]` of theirs.
+    Write { nodes: Vec<NodeId>, axes: Vec<usize> },
+    /// It is the end of the input and something new, as long as `size` at most.
+    Window { growth: Growth, size: i64 },
     /// It has the same type.
     Replace,
 }
@@ -41,8 +51,10 @@ enum How {
 impl How {
     fn growth(&self) -> Option<&Growth> {
         match self {
-            How::Append { growth, .. } | How::Insert { growth, .. } => Some(growth),
-            How::Replace => None,
+            How::Append { growth, .. } | How::Insert { growth, .. } | How::Window { growth, .. } => {
+                Some(growth)
+            }
+            How::Write { .. } | How::Replace => None,
         }
     }
 }
@@ -181,101 +193,6 @@ fn name(graph: &Graph, input: Value) -> Arc<str> {
     graph.inputs.iter().find(|b| b.value == input).map_or_else(|| "?".into(), |b| b.name.clone())
 }
 
-/// The input that `output` carries on, and how.
-fn trace(graph: &Graph, border: &Border) -> Option<Pair> {
-    let output = border.value;
-    let (v, to_output) = moved(graph, output);
-    let node = graph.node(v.node);
-    if let (Op::Concat { axis }, [past, new]) = (&node.op, node.inputs.as_slice()) {
-        // Axis `d` of the operand below is axis `m[d]` of what the view makes.
-        let (input, axes) = moved(graph, *past);
-        let back: Vec<usize> = axes.iter().map(|a| to_output[*a]).collect();
-        let along = axes.iter().position(|a| a == axis)?;
-        let Some(Atom::Sym(length)) = graph.ty(input).shape[along].as_atom() else { return None };
-        let by = graph.ty(*new).shape[*axis].clone();
-        let fits = is_input(graph, input)
-            && back.iter().enumerate().all(|(d, b)| d == *b)
-            && !by.symbols().contains(length)
-            && graph.ty(input).shape.iter().filter(|d| d.symbols().contains(length)).count() == 1;
-        let growth = Growth { axis: along, length: length.clone(), by };
-        let how = How::Append { node: v.node, axes, growth };
-        return fits.then(|| Pair { input, output: border.name.clone(), how });
-    }
-    if let Some((input, how)) = inserted(graph, output) {
-        return Some(Pair { input, output: border.name.clone(), how });
-    }
-    let mut input = output;
-    while let Op::Scatter { reduce: None, .. } = graph.node(input.node).op {
-        input = graph.node(input.node).inputs[0];
-    }
-    let fits = input != output && is_input(graph, input) && graph.ty(input) == graph.ty(output);
-    fits.then(|| Pair { input, output: border.name.clone(), how: How::Replace })
-}
-
-/// An input made longer, into which a scatter writes; what lies behind that may have been cleared.
-fn inserted(graph: &Graph, output: Value) -> Option<(Value, How)> {
-    let mut v = output;
-    if let Op::Map { body, shape } = &graph.node(v.node).op
-        && let Some(ScalarNode::Select(_, then, _)) = body.nodes.last()
-        && let Some(ScalarNode::Arg(a)) = body.nodes.get(*then as usize)
-        && let Some(kept) = graph.node(v.node).inputs.get(*a as usize)
-        && graph.ty(*kept).shape == *shape
-    {
-        v = *kept;
-    }
-    let node = graph.node(v.node);
-    let Op::Scatter { reduce: None, .. } = node.op else { return None };
-    let room = graph.node(node.inputs[0].node);
-    let Op::View { shape, index, fill: Some(_) } = &room.op else { return None };
-    let input = room.inputs[0];
-    let before = &graph.ty(input).shape;
-    let same = is_input(graph, input) && index.iter().enumerate().all(|(d, p)| p.as_var() == Some(d));
-    let mut longer = (0..before.len()).filter(|d| shape.get(*d) != Some(&before[*d]));
-    let (Some(axis), None, true) = (longer.next(), longer.next(), same) else { return None };
-    let Some(Atom::Sym(length)) = before[axis].as_atom() else { return None };
-    let by = &shape[axis] - &before[axis];
-    let fits = !by.symbols().contains(length)
-        && before.iter().filter(|d| d.symbols().contains(length)).count() == 1
-        && graph.uses(input).len() == 1;
-    let growth = Growth { axis, length: length.clone(), by };
-    fits.then_some((input, How::Insert { node: v.node, growth }))
-}
-
-fn is_input(graph: &Graph, v: Value) -> bool {
-    graph.inputs.iter().any(|b| b.value == v)
-}
-
-/// What `v` is below a view that only moves axes, and which axis of `v` each axis of that is.
-fn moved(graph: &Graph, v: Value) -> (Value, Vec<usize>) {
-    let node = graph.node(v.node);
-    if let Op::View { shape, index, fill: None } = &node.op {
-        let from = &graph.ty(node.inputs[0]).shape;
-        if let Some(axes) = permutation(from, shape, index) {
-            return (node.inputs[0], axes);
-        }
-    }
-    (v, (0..graph.ty(v).rank()).collect())
-}
-
-/// Which axis of the result each axis of the operand is, if the view only moves axes.
-fn permutation(from: &[Dim], to: &[Dim], index: &[Poly]) -> Option<Vec<usize>> {
-    if from.len() != to.len() {
-        return None;
-    }
-    let mut axes: Vec<Option<usize>> = index.iter().map(Poly::as_var).collect();
-    let mut free = (0..to.len()).filter(|i| to[*i].is(1) && !axes.contains(&Some(*i))).collect::<Vec<_>>();
-    free.reverse();
-    for (a, (p, d)) in axes.iter_mut().zip(index.iter().zip(from)) {
-        if p.is(0) && d.is(1) {
-            *a = free.pop();
-        }
-    }
-    let axes: Vec<usize> = axes.into_iter().collect::<Option<_>>()?;
-    let distinct: BTreeSet<usize> = axes.iter().copied().collect();
-    (distinct.len() == axes.len() && axes.iter().zip(from).all(|(a, d)| to.get(*a) == Some(d)))
-        .then_some(axes)
-}
-
 fn apply(graph: &mut Graph, p: &Pair, capacity: &Dim) -> Result<(), String> {
     let name = name(graph, p.input);
     let at = graph.outputs.iter().position(|b| b.name == p.output).ok_or("an output is gone")?;
@@ -283,6 +200,10 @@ fn apply(graph: &mut Graph, p: &Pair, capacity: &Dim) -> Result<(), String> {
     graph.inputs.retain(|b| b.value != p.input);
     let (after, growth) = match &p.how {
         How::Replace => (output.value, None),
+        How::Write { nodes, axes } => (write(graph, p.input, output.value, nodes, axes)?, None),
+        How::Window { growth, size } => {
+            (window(graph, p.input, output.value, growth, *size)?, Some(growth.clone()))
+        }
         How::Append { node, axes, growth } => {
             (append(graph, p.input, *node, axes, growth, capacity)?, Some(growth.clone()))
         }
@@ -365,5 +286,64 @@ fn insert(
     let identity = (0..present.len()).map(Poly::var).collect();
     let view = b.view(after, present, identity)?;
     graph.replace_uses(scatter.into(), view);
+    Ok(after)
+}
+
+/// Lets the scatters write into the state as it lies. Returns its new contents.
+fn write(
+    graph: &mut Graph,
+    input: Value,
+    output: Value,
+    nodes: &[NodeId],
+    axes: &[usize],
+) -> Result<Value, String> {
+    if axes.iter().copied().eq(0..axes.len()) {
+        return Ok(output);
+    }
+    let shape = graph.ty(nodes[0].into()).shape.clone();
+    let mut after = input;
+    for n in nodes.iter().rev() {
+        let node = graph.node(*n);
+        let Op::Scatter { reduce, index } = &node.op else { continue };
+        let index = axes.iter().map(|a| index[*a].clone()).collect();
+        let (op, origin) = (Op::Scatter { reduce: *reduce, index }, node.origin.clone());
+        let mut operands = node.inputs.clone();
+        operands[0] = after;
+        let label = origin.first().cloned().unwrap_or_else(|| "state".into());
+        let mut b = Builder::new(graph, &label);
+        b.origin = origin;
+        after = b.push(op, &operands)?;
+        if n == &nodes[0] {
+            let view = b.view(after, shape.clone(), axes.iter().map(|a| Poly::var(*a)).collect())?;
+            graph.replace_uses(nodes[0].into(), view);
+        }
+    }
+    Ok(after)
+}
+
+/// Gives `past` the extent of the window. Returns the state's new contents: what is there now, and room.
+fn window(
+    graph: &mut Graph,
+    past: Value,
+    present: Value,
+    growth: &Growth,
+    size: i64,
+) -> Result<Value, String> {
+    let before = graph.ty(past).shape.clone();
+    let mut room = before.clone();
+    room[growth.axis] = size.into();
+    let readers = graph.uses(past);
+    graph.node_mut(past.node).outputs[0].shape[growth.axis] = size.into();
+    let origin = graph.node(present.node).origin.clone();
+    let zero = Scalar::from_i64(graph.ty(past).dtype, 0);
+    let label = origin.first().cloned().unwrap_or_else(|| "state".into());
+    let mut b = Builder::new(graph, &label);
+    b.origin = origin;
+    let identity: Vec<Poly> = (0..before.len()).map(Poly::var).collect();
+    let old = b.view(past, before, identity.clone())?;
+    let after = b.push(Op::View { shape: room, index: identity, fill: Some(zero) }, &[present])?;
+    for (n, i) in readers {
+        graph.set_input(n, i, old);
+    }
     Ok(after)
 }

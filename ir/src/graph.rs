@@ -127,7 +127,8 @@ pub struct Growth {
     pub axis: usize,
     /// The symbol that is the number of positions in use when a run begins. States may share it.
     pub length: Arc<str>,
-    /// How many positions a run adds.
+    /// How many positions a run adds. Where that depends on the length, the state is a window: what it keeps of
+    /// the positions it has moves to the front, and the capacity is never exceeded.
     pub by: Dim,
 }
 

@@ -82,8 +82,16 @@ pub struct Growth {
     /// The symbol whose value is the number of positions in use before a run: 0 at first, and after each
     /// run larger by `by`. States may share it.
     pub length: String,
-    /// How many positions a run adds, over the other symbols.
+    /// How many positions a run adds. Where that depends on `length`, the state is a window of the latest
+    /// positions, which is never longer than its capacity and forgets the others.
     pub by: Dim,
+}
+
+impl State {
+    /// Whether it is a window: see [`Growth::by`].
+    pub fn is_window(&self) -> bool {
+        self.growth.as_ref().is_some_and(|g| g.by.symbols().iter().any(|s| **s == *g.length))
+    }
 }
 
 /// `a` must equal `b`.

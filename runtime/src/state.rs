@@ -121,10 +121,12 @@ impl Session {
         self.states.lengths().into_values().max().and_then(|l| usize::try_from(l).ok()).unwrap_or(0)
     }
 
-    /// How many positions the states that grow have room for: the smallest of them. `None` without any.
+    /// How many positions the states that grow have room for: the smallest of them. `None` without any. Windows
+    /// have room for any number, of which they keep the latest.
     pub fn capacity(&self) -> Option<usize> {
         let now = self.states.lock();
-        let growing = self.program.states.iter().filter_map(|s| room::positions(s, &now.capacities));
+        let all = self.program.states.iter().filter(|s| !s.is_window());
+        let growing = all.filter_map(|s| room::positions(s, &now.capacities));
         growing.min().and_then(|c| usize::try_from(c).ok())
     }
 
@@ -159,8 +161,8 @@ impl Session {
     /// Forgets all but the first `length` positions of the states; the next run continues there.
     ///
     /// # Errors
-    /// [`RunError::State`] when fewer are in use, and for programs with a state of which every run
-    /// replaces all: that has no way back. [`Session::fork`] before the run instead.
+    /// [`RunError::State`] when fewer are in use, and for programs with a state that has no way back: one of
+    /// which every run replaces all, and a window that is full. [`Session::fork`] before the run instead.
     pub fn rewind(&mut self, length: usize) -> Result<(), RunError> {
         if let Some(s) = self.program.states.iter().find(|s| s.growth.is_none()) {
             let message = "it does not grow, so that what it was before is lost; fork the session before a run that is to be undone".to_owned();
@@ -169,8 +171,16 @@ impl Session {
         let lengths = self.states.lengths();
         for s in &self.program.states {
             let now = s.growth.as_ref().and_then(|g| lengths.get(&g.length)).copied().unwrap_or(0);
-            if i64::try_from(length).map_or(true, |l| l > now) {
+            let to = i64::try_from(length).unwrap_or(i64::MAX);
+            if to > now {
                 let message = format!("it holds {now} positions, which are fewer than {length}");
+                return Err(RunError::State { state: s.name.clone(), message });
+            }
+            let room = room::positions(s, &self.states.lock().capacities).unwrap_or(0);
+            if to < now && s.is_window() && now >= room {
+                let message = format!(
+                    "it is a window of {room} positions, and what was before them is lost; fork the session before a run that is to be undone"
+                );
                 return Err(RunError::State { state: s.name.clone(), message });
             }
         }

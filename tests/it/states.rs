@@ -445,3 +445,80 @@ fn sequences_have_lengths_of_their_own() {
         }
     }
 }
+
+/// Caches of one size and windows, run after run beyond their ends, against the model with its past in hand.
+#[test]
+fn caches_of_one_size_and_windows() {
+    let lengths: [(&str, &[usize], bool); 4] = [
+        ("static", &[3, 1, 1, 4, 1, 1], false),
+        ("where", &[1; 9], false),
+        ("window", &[3, 1, 1, 1, 1, 7, 1, 2, 1], false),
+        ("sliding", &[3, 1, 1, 1, 1, 7, 1, 2, 1], true),
+    ];
+    for (kind, steps, grows) in lengths {
+        let path = format!("{}/fixtures/small/cache-{kind}/model.onnx", env!("CARGO_MANIFEST_DIR"));
+        let bytes = std::fs::read(path).unwrap();
+        let graph = import(&bytes, &NoExternalData, &Options::default()).unwrap().graph;
+        for fusion in [Fusion::None, Fusion::Elementwise, Fusion::Full] {
+            let states = States::Auto { capacity: None };
+            let options = Options { fusion, states, ..Options::default() };
+            let program = wgfc_compiler::compile(&bytes, &NoExternalData, &options).unwrap();
+            let names: Vec<&str> = program.states.iter().map(|s| s.name.as_str()).collect();
+            assert_eq!(names, ["past_key", "past_value"], "{kind}");
+            assert!(program.states.iter().all(|s| s.is_window() == grows && s.growth.is_some() == grows));
+            assert_eq!(program.outputs.len(), 1);
+            for gpu in gpus() {
+                let mut session = Session::new_blocking(gpu, &program).unwrap();
+                let held = |b: &wgfc_ir::Border| {
+                    let shape = graph.ty(b.value).shape.iter().map(|d| d.as_const().unwrap_or(0) as usize);
+                    (b.name.to_string(), Tensor::zeros(wgfc_ir::DType::F32, shape.collect()))
+                };
+                let caches = graph.inputs.iter().filter(|b| b.name.starts_with("past"));
+                let mut past: BTreeMap<String, Tensor> = caches.map(held).collect();
+                let mut at = 0;
+                for (step, n) in steps.iter().copied().enumerate() {
+                    let x: Vec<f32> =
+                        (0..n * 8).map(|i| ((i * 7 + step * 5) % 13) as f32 * 0.3 - 1.8).collect();
+                    let positions: Vec<i64> = (at..at + n).map(|p| p as i64).collect();
+                    let new = [
+                        ("x", Tensor::from_f32(vec![1, n, 8], &x)),
+                        ("position", Tensor::from_i64(vec![n], &positions)),
+                    ];
+                    at += n;
+                    let mut given = past.clone();
+                    given.extend(new.iter().map(|(n, t)| ((*n).to_owned(), t.clone())));
+                    let want = wgfc_ir::eval::evaluate(&graph, &given).unwrap();
+                    for (b, t) in graph.outputs.iter().zip(&want).skip(1) {
+                        past.insert(b.name.replace("present", "past"), t.clone());
+                    }
+                    let got = session.run_blocking(&new).unwrap();
+                    close(&got[0].1.to_f32s().unwrap(), &want[0].to_f32s().unwrap());
+                    assert_eq!(session.state_len(), if grows { at.min(5) } else { 0 });
+                }
+                // Nothing of them can be taken back, except from a window that was never full.
+                let e = session.rewind(2).unwrap_err().to_string();
+                assert!(e.contains("fork the session"), "{e}");
+                session.grow_blocking(100).unwrap();
+                assert_eq!(session.capacity(), None);
+                session.reset_blocking().unwrap();
+                let run = |s: &mut Session, x: f32, at: usize| {
+                    let given = [
+                        ("x", Tensor::from_f32(vec![1, 1, 8], &[x, 0.5, -x, 1.0, 2.0, x, 0.25, -1.0])),
+                        ("position", Tensor::from_i64(vec![1], &[at as i64])),
+                    ];
+                    s.run_blocking(&given).unwrap()[0].1.to_f32s().unwrap()
+                };
+                let first = run(&mut session, 0.5, 0);
+                let mut fork = session.fork_blocking().unwrap();
+                let second = run(&mut session, -1.5, 1);
+                close(&run(&mut fork, -1.5, 1), &second);
+                if grows {
+                    session.rewind(1).unwrap();
+                    close(&run(&mut session, -1.5, 1), &second);
+                }
+                session.reset_blocking().unwrap();
+                close(&run(&mut session, 0.5, 0), &first);
+            }
+        }
+    }
+}

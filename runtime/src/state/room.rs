@@ -101,7 +101,8 @@ impl Session {
         let from = self.states.now();
         let states = &self.states.states;
         let want = i64::try_from(capacity).unwrap_or(i64::MAX);
-        let mut small = states.iter().filter(|s| positions(s, &from.capacities).is_some_and(|c| c < want));
+        let little = |s: &&State| positions(s, &from.capacities).is_some_and(|c| c < want);
+        let mut small = states.iter().filter(|s| !s.is_window()).filter(little);
         let Some(first) = small.next() else { return Ok(()) };
         if let Some(s) = std::iter::once(first).chain(small).find(|s| symbol(s).is_none()) {
             let have = positions(s, &from.capacities).unwrap_or(0);

@@ -6,7 +6,7 @@ use wgfc_ir::op::{GatherAxis, show};
 use wgfc_ir::{DType, Op, Poly, Value};
 
 /// Indices must be i32 or i64.
-fn indices(cx: &Cx, i: usize) -> Result<Value, OpError> {
+pub(super) fn indices(cx: &Cx, i: usize) -> Result<Value, OpError> {
     let v = cx.input(i)?;
     match cx.dtype(v) {
         DType::I32 | DType::I64 => Ok(v),

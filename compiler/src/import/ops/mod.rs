@@ -21,6 +21,7 @@ mod pool;
 mod quantized;
 mod reduce;
 mod rotary;
+mod scatter;
 mod select;
 mod shape;
 mod slice;
@@ -49,6 +50,7 @@ const TABLE: &[&[OpDef]] = &[
     quantized::OPS,
     reduce::OPS,
     rotary::OPS,
+    scatter::OPS,
     select::OPS,
     shape::OPS,
     slice::OPS,
