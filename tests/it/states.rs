@@ -522,3 +522,43 @@ fn caches_of_one_size_and_windows() {
         }
     }
 }
+
+/// What moves within a state is not read while it is overwritten.
+const SHIFTED: &str = r#"
+graph (x: %1) -> (y: %5, z: %8) {
+  state k: %0 -> %3
+  state h: %4 -> %7
+  %0 = input : f32[2, 7, 3] as "k"
+  %1 = input : f32[2, seq, 3] as "x"
+  %2 = concat axis 1 (%0, %1) : f32[2, seq + 7, 3] @ "join"
+  %3 = view [2, 7, 3] reads [%0, seq + %1, %2] (%2) : f32[2, 7, 3] @ "latest"
+  %4 = input : f32[5, 301] as "h"
+  %5 = reduce sum axes [1] (%0) : f32[2, 1, 3] as "y" @ "sum"
+  %6 = view [5, 301] reads [4 - %0, 300 - %1] (%4) : f32[5, 301] @ "turned"
+  %7 = map [5, 301] { add(mul(a0, 0.5:f32), cast(f32, index(301*%0 + %1))) } (%6) : f32[5, 301] @ "shifted"
+  %8 = map [5, 301] { add(a0, 1:f32) } (%4) : f32[5, 301] as "z" @ "before"
+}
+"#;
+
+#[test]
+fn states_that_move_within_themselves() {
+    let graph = wgfc_ir::text::parse(SHIFTED).unwrap();
+    wgfc_ir::verify::verify(&graph).unwrap();
+    for fusion in [Fusion::None, Fusion::Full] {
+        let options = Options { fusion, ..Options::default() };
+        let kernels = wgfc_compiler::fuse::fuse(&graph, &options).unwrap();
+        let program = wgfc_compiler::assemble::assemble(&graph, &kernels, &options, Stats::default()).unwrap();
+        for gpu in gpus() {
+            let mut session = Session::new_blocking(gpu, &program).unwrap();
+            let mut states = StateValues::default();
+            for (step, seq) in [5, 1, 9, 2, 1].into_iter().enumerate() {
+                let given = BTreeMap::from([("x".to_owned(), inputs(step, seq).remove("x").unwrap())]);
+                let want = evaluate_from(&graph, &given, &mut states).unwrap();
+                let got = session.run_blocking(&[("x", given["x"].clone())]).unwrap();
+                for (got, want) in got.iter().zip(&want) {
+                    close(&got.1.to_f32s().unwrap(), &want.to_f32s().unwrap());
+                }
+            }
+        }
+    }
+}
