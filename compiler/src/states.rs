@@ -26,7 +26,10 @@ use crate::{Diagnostic, Errors};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use trace::trace;
-use wgfc_ir::{Builder, Dim, GatherAxis, Graph, Growth, NodeId, Op, Poly, Scalar, State, Value};
+use wgfc_ir::{
+    BinaryOp, Builder, DType, Dim, GatherAxis, Graph, Growth, NodeId, Op, Poly, Scalar, ScalarFn, ScalarNode,
+    State, Value,
+};
 
 /// How an output comes of an input.
 #[derive(Clone, Debug)]
@@ -282,11 +285,34 @@ fn insert(
     let label = origin.first().cloned().unwrap_or_else(|| "state".into());
     let mut b = Builder::new(graph, &label);
     b.origin = origin;
+    for at in &mut operands[2..] {
+        *at = inside(&mut b, *at, &present[growth.axis])?;
+    }
     let after = b.push(op, &operands)?;
     let identity = (0..present.len()).map(Poly::var).collect();
     let view = b.view(after, present, identity)?;
     graph.replace_uses(scatter.into(), view);
     Ok(after)
+}
+
+/// Places among `n` as places of an axis that is longer: those counted from the end are counted from the
+/// front, and those outside are outside.
+fn inside(b: &mut Builder<'_>, at: Value, n: &Dim) -> Result<Value, String> {
+    let dtype = b.dtype(at);
+    let mut f = ScalarFn::default();
+    let x = f.push(ScalarNode::Arg(0));
+    let n = f.push(ScalarNode::Index(n.clone()));
+    let n = if dtype == DType::I32 { n } else { f.push(ScalarNode::Cast(dtype, n)) };
+    let zero = f.push(ScalarNode::Const(Scalar::from_i64(dtype, 0)));
+    let outside = f.push(ScalarNode::Const(Scalar::from_i64(dtype, i32::MIN.into())));
+    let negative = f.push(ScalarNode::Binary(BinaryOp::Lt, x, zero));
+    let from_end = f.push(ScalarNode::Binary(BinaryOp::Add, x, n));
+    let place = f.push(ScalarNode::Select(negative, from_end, x));
+    let low = f.push(ScalarNode::Binary(BinaryOp::Ge, place, zero));
+    let high = f.push(ScalarNode::Binary(BinaryOp::Lt, place, n));
+    let both = f.push(ScalarNode::Binary(BinaryOp::And, low, high));
+    f.push(ScalarNode::Select(both, place, outside));
+    b.map(f, &[at])
 }
 
 /// Lets the scatters write into the state as it lies. Returns its new contents.

@@ -547,7 +547,8 @@ fn states_that_move_within_themselves() {
     for fusion in [Fusion::None, Fusion::Full] {
         let options = Options { fusion, ..Options::default() };
         let kernels = wgfc_compiler::fuse::fuse(&graph, &options).unwrap();
-        let program = wgfc_compiler::assemble::assemble(&graph, &kernels, &options, Stats::default()).unwrap();
+        let program =
+            wgfc_compiler::assemble::assemble(&graph, &kernels, &options, Stats::default()).unwrap();
         for gpu in gpus() {
             let mut session = Session::new_blocking(gpu, &program).unwrap();
             let mut states = StateValues::default();

@@ -2,35 +2,35 @@
 
 use super::{How, Pair};
 use std::collections::BTreeSet;
-use wgfc_ir::{Atom, Border, Dim, Graph, Growth, Op, Poly, ScalarNode, Value};
+use wgfc_ir::{Atom, Border, Dim, GatherAxis, Graph, Growth, Op, Poly, ScalarNode, Value};
 
 /// The input that `output` carries on, and how.
 pub(super) fn trace(graph: &Graph, border: &Border) -> Option<Pair> {
     let output = border.value;
-    let (v, to_output) = moved(graph, output);
-    let node = graph.node(v.node);
-    if let (Op::Concat { axis }, [past, new]) = (&node.op, node.inputs.as_slice()) {
-        // Axis `d` of the operand below is axis `m[d]` of what the view makes.
-        let (input, axes) = moved(graph, *past);
-        let back: Vec<usize> = axes.iter().map(|a| to_output[*a]).collect();
-        let along = axes.iter().position(|a| a == axis)?;
-        let Some(Atom::Sym(length)) = graph.ty(input).shape[along].as_atom() else { return None };
-        let by = graph.ty(*new).shape[*axis].clone();
-        let fits = is_input(graph, input)
-            && back.iter().enumerate().all(|(d, b)| d == *b)
-            && !by.symbols().contains(length)
-            && graph.ty(input).shape.iter().filter(|d| d.symbols().contains(length)).count() == 1;
-        let growth = Growth { axis: along, length: length.clone(), by };
-        let how = How::Append { node: v.node, axes, growth };
-        return fits.then(|| Pair { input, output: border.name.clone(), how });
-    }
-    if let Some((input, how)) = inserted(graph, output) {
-        return Some(Pair { input, output: border.name.clone(), how });
-    }
-    let found = written(graph, output).or_else(|| slid(graph, output));
+    let found = appended(graph, output).or_else(|| inserted(graph, output));
+    let found = found.or_else(|| written(graph, output)).or_else(|| slid(graph, output));
     let found = found.or_else(|| Some((replaced(graph, output)?, How::Replace)));
     let (input, how) = found?;
     Some(Pair { input, output: border.name.clone(), how })
+}
+
+/// An input with something new behind it, the axes of both moved and moved back.
+fn appended(graph: &Graph, output: Value) -> Option<(Value, How)> {
+    let (v, to_output) = moved(graph, output);
+    let node = graph.node(v.node);
+    let (Op::Concat { axis }, [past, new]) = (&node.op, node.inputs.as_slice()) else { return None };
+    // Axis `d` of the operand below is axis `m[d]` of what the view makes.
+    let (input, axes) = moved(graph, *past);
+    let back: Vec<usize> = axes.iter().map(|a| to_output[*a]).collect();
+    let along = axes.iter().position(|a| a == axis)?;
+    let Some(Atom::Sym(length)) = graph.ty(input).shape[along].as_atom() else { return None };
+    let by = graph.ty(*new).shape[*axis].clone();
+    let fits = is_input(graph, input)
+        && back.iter().enumerate().all(|(d, b)| d == *b)
+        && !by.symbols().contains(length)
+        && graph.ty(input).shape.iter().filter(|d| d.symbols().contains(length)).count() == 1;
+    let growth = Growth { axis: along, length: length.clone(), by };
+    fits.then_some((input, How::Append { node: v.node, axes, growth }))
 }
 
 /// An input into which scatters write, its axes moved and moved back.
@@ -120,7 +120,7 @@ fn inserted(graph: &Graph, output: Value) -> Option<(Value, How)> {
         v = *kept;
     }
     let node = graph.node(v.node);
-    let Op::Scatter { reduce: None, .. } = node.op else { return None };
+    let Op::Scatter { reduce: None, index: places } = &node.op else { return None };
     let room = graph.node(node.inputs[0].node);
     let Op::View { shape, index, fill: Some(_) } = &room.op else { return None };
     let input = room.inputs[0];
@@ -131,6 +131,7 @@ fn inserted(graph: &Graph, output: Value) -> Option<(Value, How)> {
     let Some(Atom::Sym(length)) = before[axis].as_atom() else { return None };
     let by = &shape[axis] - &before[axis];
     let fits = !by.symbols().contains(length)
+        && places.iter().enumerate().all(|(d, p)| matches!(p, GatherAxis::Data { .. }) == (d == axis))
         && before.iter().filter(|d| d.symbols().contains(length)).count() == 1
         && graph.uses(input).len() == 1;
     let growth = Growth { axis, length: length.clone(), by };
