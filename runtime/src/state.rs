@@ -1,6 +1,7 @@
 //! What stays on the device from run to run, and the sessions that share it.
 
 mod room;
+mod values;
 
 use crate::error::RunError;
 use crate::gpu::Gpu;

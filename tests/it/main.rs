@@ -12,6 +12,7 @@
 
 mod backend;
 mod batch;
+mod caches;
 mod compare;
 mod conformance;
 mod data;

@@ -36,6 +36,16 @@ pub(super) fn positions(s: &State, capacities: &BTreeMap<String, i64>) -> Option
     s.shape.get(s.growth.as_ref()?.axis)?.eval_syms(&|c| capacities.get(c).copied())
 }
 
+/// A state's extents.
+///
+/// # Errors
+/// [`RunError::State`] for an extent without a value.
+pub(super) fn shape(s: &State, capacities: &BTreeMap<String, i64>) -> Result<Vec<usize>, RunError> {
+    let extent = |d: &Dim| usize::try_from(d.eval_syms(&|c| capacities.get(c).copied()).unwrap_or(-1)).ok();
+    let shape: Option<Vec<usize>> = s.shape.iter().map(extent).collect();
+    shape.ok_or_else(|| too_large(s))
+}
+
 /// A state's bytes.
 ///
 /// # Errors

@@ -1,0 +1,150 @@
+//! What states hold, on the host: to keep a prompt's cache and begin from it again.
+
+use super::{Session, room};
+use crate::error::RunError;
+use crate::tensor::{self, DeviceTensor, Memory};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use wgfc_ir::program::State;
+use wgfc_ir::{Scalar, Tensor, TensorType};
+
+fn wrong(s: &State, message: String) -> RunError {
+    RunError::State { state: s.name.clone(), message }
+}
+
+/// `t` with `extent` positions along an axis: the first of those that it has, then zeros.
+fn resized(t: &Tensor, axis: usize, extent: usize) -> Option<Tensor> {
+    let have = *t.shape.get(axis)?;
+    let mut shape = t.shape.clone();
+    shape[axis] = extent;
+    let inner: usize = t.shape[axis + 1..].iter().product();
+    let (from, to, kept) = (have * inner, extent * inner, have.min(extent) * inner);
+    let rows: usize = t.shape[..axis].iter().product();
+    if t.dtype.bits() % 8 != 0 {
+        let old = t.scalars()?;
+        let mut new = vec![Scalar::from_i64(t.dtype, 0); rows * to];
+        for r in 0..rows {
+            new[r * to..r * to + kept].copy_from_slice(old.get(r * from..r * from + kept)?);
+        }
+        return Some(Tensor::from_scalars(t.dtype, shape, &new));
+    }
+    let (old, size) = (t.bytes()?, t.dtype.bits() / 8);
+    let mut new = vec![0u8; rows * to * size];
+    for r in 0..rows {
+        let kept = kept * size;
+        new[r * to * size..][..kept].copy_from_slice(old.get(r * from * size..)?.get(..kept)?);
+    }
+    Tensor::new(t.dtype, shape, new).ok()
+}
+
+impl Session {
+    /// What the states hold, by name: of those that grow the positions in use. It can be given to
+    /// [`Session::set_states`] of any session on a program with the same states.
+    pub async fn states(&self) -> Result<BTreeMap<String, Tensor>, RunError> {
+        self.gpu.health()?;
+        let now = self.states.now();
+        let mut on_device = vec![];
+        for s in &self.program.states {
+            let shape = room::shape(s, &now.capacities)?;
+            let buffer = now.buffers.get(&s.name).cloned();
+            let buffer = buffer.ok_or_else(|| wrong(s, "it has no memory".to_owned()))?;
+            let memory = Arc::new(Memory { capacity: buffer.size(), buffer });
+            on_device.push(DeviceTensor { dtype: s.dtype, shape, memory, gpu: self.gpu.clone() });
+        }
+        let all = tensor::read_all(&self.gpu, &on_device, &mut None).await?;
+        let mut out = BTreeMap::new();
+        for (s, t) in self.program.states.iter().zip(all) {
+            let t = match &s.growth {
+                None => t,
+                Some(g) => {
+                    let length = now.lengths.get(&g.length).and_then(|l| usize::try_from(*l).ok());
+                    let held = resized(&t, g.axis, length.unwrap_or(0));
+                    held.ok_or_else(|| wrong(s, "its values are not known".to_owned()))?
+                }
+            };
+            out.insert(s.name.clone(), t);
+        }
+        Ok(out)
+    }
+
+    /// Gives all states new contents, as [`Session::states`] returns them; those that grow get room for
+    /// them if they have too little. For all sessions on these states.
+    ///
+    /// # Errors
+    /// [`RunError::State`] for a state that is missing, unknown, of another type or shape, or not as long
+    /// as those that have the same length; else as [`Session::grow`]. Nothing has been changed then.
+    pub async fn set_states(&mut self, to: &BTreeMap<String, Tensor>) -> Result<(), RunError> {
+        self.gpu.health()?;
+        if let Some(name) = to.keys().find(|n| !self.program.states.iter().any(|s| s.name == **n)) {
+            return Err(self.unknown("state", name, self.program.states.iter().map(|s| &s.name)));
+        }
+        let now = self.states.now();
+        let mut lengths: Vec<(String, i64)> = vec![];
+        let mut longest = 0;
+        for s in &self.program.states {
+            let t = to.get(&s.name).ok_or_else(|| wrong(s, "its contents are missing".to_owned()))?;
+            let shape = room::shape(s, &now.capacities)?;
+            let axis = s.growth.as_ref().map(|g| g.axis);
+            let fits = |(d, (a, b)): (usize, (&usize, &usize))| a == b || Some(d) == axis;
+            let same = t.shape.len() == shape.len() && t.shape.iter().zip(&shape).enumerate().all(fits);
+            if !same || t.dtype != s.dtype || !t.is_present() {
+                let ty = TensorType::new(s.dtype, s.shape.clone());
+                return Err(wrong(s, format!("it is {ty} and cannot become {}{:?}", t.dtype, t.shape)));
+            }
+            let Some(g) = &s.growth else { continue };
+            let held = t.shape[g.axis];
+            if s.is_window() && held > shape[g.axis] {
+                let message = format!("it is a window of {} positions, not of {held}", shape[g.axis]);
+                return Err(wrong(s, message));
+            }
+            if !s.is_window() {
+                longest = longest.max(held);
+            }
+            let length = i64::try_from(held).unwrap_or(i64::MAX);
+            match lengths.iter().find(|(l, _)| *l == g.length) {
+                Some((_, other)) if *other != length => {
+                    let message = format!(
+                        "it has {length} positions and others {other}, which must be as many (`{}`)",
+                        g.length
+                    );
+                    return Err(wrong(s, message));
+                }
+                Some(_) => {}
+                None => lengths.push((g.length.clone(), length)),
+            }
+        }
+        self.grow(longest).await?;
+        let now = self.states.now();
+        let mut writes = vec![];
+        for s in &self.program.states {
+            let (Some(t), Some(buffer)) = (to.get(&s.name), now.buffers.get(&s.name)) else { continue };
+            let shape = room::shape(s, &now.capacities)?;
+            let whole = match &s.growth {
+                None => Some(t.clone()),
+                Some(g) => resized(t, g.axis, shape[g.axis]),
+            };
+            let whole = whole.ok_or_else(|| wrong(s, "its values are not known".to_owned()))?;
+            writes.push((buffer, whole));
+        }
+        let gpu = &self.gpu;
+        gpu.scoped("writing the states", || {
+            for (buffer, t) in &writes {
+                gpu.write(buffer, 0, t.bytes().unwrap_or_default());
+            }
+        })
+        .await?;
+        self.states.set_lengths(&lengths);
+        Ok(())
+    }
+
+    /// [`Session::states`] for callers without an executor.
+    #[cfg(not(target_arch = "wasm32"))]
+    pub fn states_blocking(&self) -> Result<BTreeMap<String, Tensor>, RunError> {
+        pollster::block_on(self.states())
+    }
+    /// [`Session::set_states`] for callers without an executor.
+    #[cfg(not(target_arch = "wasm32"))]
+    pub fn set_states_blocking(&mut self, to: &BTreeMap<String, Tensor>) -> Result<(), RunError> {
+        pollster::block_on(self.set_states(to))
+    }
+}
