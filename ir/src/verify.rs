@@ -122,10 +122,8 @@ impl Verifier {
         if open.is_some() {
             fail(format!("its type {before} has a size that is not constant"));
         }
-        if let Some(grow) = &s.growth {
-            if grow.axis >= before.rank() {
-                fail(format!("grows along axis {} of {before}", grow.axis));
-            }
+        if let Some(grow) = s.growth.as_ref().filter(|g| g.axis >= before.rank()) {
+            fail(format!("grows along axis {} of {before}", grow.axis));
         }
     }
 

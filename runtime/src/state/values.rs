@@ -20,7 +20,7 @@ fn resized(t: &Tensor, axis: usize, extent: usize) -> Option<Tensor> {
     let inner: usize = t.shape[axis + 1..].iter().product();
     let (from, to, kept) = (have * inner, extent * inner, have.min(extent) * inner);
     let rows: usize = t.shape[..axis].iter().product();
-    if t.dtype.bits() % 8 != 0 {
+    if !t.dtype.bits().is_multiple_of(8) {
         let old = t.scalars()?;
         let mut new = vec![Scalar::from_i64(t.dtype, 0); rows * to];
         for r in 0..rows {
