@@ -58,8 +58,11 @@ impl Recompute {
                 p.shape.iter().map(|d| d.as_const().and_then(|n| usize::try_from(n).ok()).unwrap_or(0));
             (p.name, Tensor::from_scalars(p.dtype, shape.collect(), &[]))
         });
-        let session =
-            Session::with_options_blocking(&gpu, &program, SessionOptions { checks: Checks::Trusted, ..SessionOptions::default() });
+        let session = Session::with_options_blocking(
+            &gpu,
+            &program,
+            SessionOptions { checks: Checks::Trusted, ..SessionOptions::default() },
+        );
         Ok(Recompute {
             inputs: roles::inputs(&ports, None).map_err(Errors)?,
             empty: empty.collect(),
