@@ -176,8 +176,12 @@ impl Check<'_> {
                     }
                 }
                 BufferKind::State { name } => {
-                    if !p.states.iter().any(|s| s.name == *name) {
-                        self.fail(format!("{at}: there is no state \"{name}\""));
+                    let listed = p.states.iter().any(|s| s.name == *name);
+                    if !listed && b.elements.as_const().is_none() {
+                        self.fail(format!(
+                            "{at}: the size of state \"{name}\" must be a number, not `{}`",
+                            b.elements
+                        ));
                     }
                 }
             }

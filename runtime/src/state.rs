@@ -8,7 +8,7 @@ use crate::gpu::Gpu;
 use crate::session::{Session, SessionOptions};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use wgfc_ir::program::State;
+use wgfc_ir::program::{BufferKind, State};
 use wgfc_ir::{Program, TensorType};
 
 /// The states of one or several sessions.
@@ -34,7 +34,15 @@ struct Contents {
 impl StateSet {
     /// Zeros for the states of a program.
     pub(crate) async fn new(gpu: &Gpu, program: &Program, capacity: usize) -> Result<StateSet, RunError> {
-        let states = program.states.clone();
+        let mut states = program.states.clone();
+        // A plan need not list those that have nothing more to them than their size.
+        for (i, b) in program.buffers.iter().enumerate() {
+            let BufferKind::State { name } = &b.kind else { continue };
+            if !states.iter().any(|s| s.name == *name) {
+                let (name, shape) = (name.clone(), vec![b.elements.clone()]);
+                states.push(State { name, dtype: b.dtype, shape, buffer: i, growth: None });
+            }
+        }
         let capacities = room::capacities(&states, capacity)?;
         let mut buffers = BTreeMap::new();
         for s in &states {
@@ -148,7 +156,7 @@ impl Session {
 
     /// Sets one state to zero. Its length, which other states may share, stays.
     pub async fn reset_state(&mut self, name: &str) -> Result<(), RunError> {
-        let known = || self.program.states.iter().map(|s| &s.name);
+        let known = || self.states.states.iter().map(|s| &s.name);
         let state = self.states.buffer(name).ok_or_else(|| self.unknown("state", name, known()))?;
         self.gpu
             .scoped("resetting a state", || {

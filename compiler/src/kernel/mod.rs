@@ -3,7 +3,7 @@
 //! A [`Kernel`] computes over a few *flat* iteration variables `%0, %1, …` whose meaning and extents
 //! its [`Family`] fixes. Its [`Body`] is one arena of scalar expressions; loads address buffers by a
 //! flat element offset, an index expression over those variables. `@e` in an index expression
-//! ([`Atom::Data`](wgfc_ir::Atom::Data)) is the `i32` value of expression `e` of the same body.
+//! ([`Atom::Data`]) is the `i32` value of expression `e` of the same body.
 //!
 //! | family | variables | what a kernel does |
 //! |---|---|---|
