@@ -19,6 +19,7 @@ fn options() -> Vec<GeneratorOptions> {
         prompt_chunk: 4,
         adapter: adapter(n),
         fusion: Fusion::Full,
+        ..GeneratorOptions::default()
     };
     gpus().iter().take(1).map(|g| options(&g.summary().name)).collect()
 }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use wgfc_compiler::import::{NoExternalData, import};
-use wgfc_compiler::{Fusion, Options, States};
+use wgfc_compiler::{Fusion, Options, States, Technique};
 use wgfc_ir::eval::{StateValues, evaluate_from};
 use wgfc_ir::program::Stats;
 use wgfc_ir::{Graph, Program, Tensor};
@@ -434,6 +434,38 @@ fn a_device_without_f16_is_named() {
                 let e = wgfc::model::device_error(e).to_string();
                 assert!(e.contains("`shader-f16`") && e.contains("another adapter"), "{e}");
             }
+        }
+    }
+}
+
+/// A decoder that takes one token at a time says the same without any part of fusion.
+#[test]
+fn each_part_of_fusion_left_out() {
+    let all = [
+        Technique::Approximate,
+        Technique::Merge,
+        Technique::Epilogues,
+        Technique::WaitingScales,
+        Technique::KeyParts,
+    ];
+    let sets = all.iter().map(|t| vec![*t]).chain([all.to_vec()]);
+    for without in sets {
+        let options = Options {
+            states: States::Auto { capacity: Some(CAPACITY) },
+            dims: [("seq".to_owned(), 1)].into(),
+            without: without.iter().copied().collect(),
+            ..Options::default()
+        };
+        let program = wgfc_compiler::compile(&decoder_bytes(), &NoExternalData, &options).unwrap();
+        let gpu = &gpus()[0];
+        let mut session = Session::new_blocking(gpu, &program).unwrap();
+        let mut reference = Reference::new();
+        for id in [3, 1, 36, 0, 8] {
+            let (got, want) = (run(&mut session, &[id]).unwrap(), reference.run(&[id]));
+            assert!(
+                got.iter().zip(&want).all(|(g, w)| (g - w).abs() <= 2e-4 * (1.0 + w.abs())),
+                "{without:?}"
+            );
         }
     }
 }
