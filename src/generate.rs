@@ -35,13 +35,13 @@ pub use tokens::Tokens;
 
 use crate::model::{device_error, device_profile};
 use crate::ports::{PortType, graph_ports, program_ports};
-use crate::{Error, Fusion, ModelFile, Options, Problem, Program, Tensor};
+use crate::{Error, Fusion, ModelFile, Options, Problem, Program, Tensor, Tuning};
 use choose::{Choice, Limits};
 use roles::Input;
 use std::collections::{BTreeSet, HashMap};
 use std::time::{Duration, Instant};
 use tokens::{Ids, given};
-use wgfc_compiler::pipeline::compile_graph;
+use wgfc_compiler::pipeline::{Fused, compile_graph};
 use wgfc_compiler::{Diagnostic, Errors, States, Technique};
 use wgfc_ir::graph::State;
 use wgfc_ir::program::Stats;
@@ -70,6 +70,8 @@ pub struct GeneratorOptions {
     pub without: BTreeSet<Technique>,
     /// Which adapter.
     pub adapter: AdapterChoice,
+    /// Choices measured on that adapter.
+    pub tuning: Tuning,
 }
 
 impl Default for GeneratorOptions {
@@ -81,6 +83,7 @@ impl Default for GeneratorOptions {
             fusion: Fusion::default(),
             without: BTreeSet::new(),
             adapter: AdapterChoice::from_env(),
+            tuning: Tuning::default(),
         }
     }
 }
@@ -134,56 +137,36 @@ impl Generator {
     /// A model that is no decoder, with the inputs that could not be understood; else as
     /// [`Model::compile`](crate::Model::compile).
     pub fn new(decoder: &Decoder, options: &GeneratorOptions) -> Result<Generator, Error> {
-        Ok(Generator::build(decoder, options, 1)?.0)
+        let gpu = Gpu::request_blocking(&options.adapter).map_err(device_error)?;
+        Generator::on_device(gpu, decoder, options)
+    }
+
+    /// [`Generator::new`] on a device that is open already, whatever `options.adapter` says.
+    pub fn on_device(gpu: Gpu, decoder: &Decoder, options: &GeneratorOptions) -> Result<Generator, Error> {
+        Ok(Generator::build(gpu, decoder, options, 1)?.0)
     }
 
     /// For `batch` sequences; and whether the cache has an end for each.
     fn build(
+        gpu: Gpu,
         decoder: &Decoder,
         options: &GeneratorOptions,
         batch: usize,
     ) -> Result<(Generator, bool), Error> {
-        if options.capacity == 0 || i32::try_from(options.capacity).is_err() {
-            let message = format!("the cache cannot have room for {} positions", options.capacity);
-            return Err(Error::usage(message, "give a capacity between 1 and 2147483647"));
-        }
-        let gpu = Gpu::request_blocking(&options.adapter).map_err(device_error)?;
         let start = Instant::now();
         let file = decoder.model();
-        let symbols = roles::symbols(file)?;
-        let rows = i64::try_from(batch).ok().filter(|b| (1..=i64::from(u16::MAX)).contains(b));
-        let rows = rows.ok_or_else(|| {
-            let message = format!("{batch} sequences at a time cannot be generated");
-            Error::usage(message, "give a number between 1 and 65535")
-        })?;
-        if batch > 1 && symbols.batch.is_none() {
-            return Err(Error::usage(
-                format!("the model takes one sequence at a time, not {batch}"),
-                "export it with a symbolic batch size",
-            ));
-        }
-        let common = Options {
-            fusion: options.fusion,
-            without: options.without.clone(),
-            dims: symbols.batch.iter().map(|b| (b.clone(), rows)).collect(),
-            profile: device_profile(gpu.profile(), &Default::default()),
-            ..Options::default()
-        };
-        let one = symbols.seq.iter().map(|s| (s.clone(), 1));
-        let single = Options { dims: common.dims.clone().into_iter().chain(one).collect(), ..common.clone() };
+        let (common, single) = compilations(&gpu, decoder, options, batch)?;
         let (long, short) = std::thread::scope(|scope| {
-            let compile = || compile(file, &common);
-            let long = symbols.seq.as_ref().filter(|_| options.prompt_chunk > 1).map(|_| {
-                std::thread::Builder::new()
-                    .name("prompts".into())
-                    .stack_size(STACK)
-                    .spawn_scoped(scope, compile)
+            let compile = |common| compile(file, common);
+            let long = common.as_ref().map(|common| {
+                let thread = std::thread::Builder::new().name("prompts".into()).stack_size(STACK);
+                (common, thread.spawn_scoped(scope, move || compile(common)))
             });
-            let short = self::compile(file, &single);
-            let long = long.map(|t| match t.map(std::thread::ScopedJoinHandle::join) {
+            let short = compile(&single);
+            let long = long.map(|(common, t)| match t.map(std::thread::ScopedJoinHandle::join) {
                 Ok(Ok(program)) => program,
                 Ok(Err(_)) => Err(Error::Internal("the compiler of the prompts' program panicked".into())),
-                Err(_) => compile(),
+                Err(_) => compile(common),
             });
             (long.transpose(), short)
         });
@@ -208,7 +191,7 @@ impl Generator {
         let generator = Generator {
             setup,
             limited: HashMap::new(),
-            options: Options { fusion: options.fusion, profile: common.profile, ..Options::default() },
+            options: Options { fusion: options.fusion, profile: single.profile, ..Options::default() },
             inputs: roles::inputs(&ports, None).map_err(|problems| Error::from(Errors(problems)))?,
             vocabulary,
             capacity: options.capacity,
@@ -451,22 +434,83 @@ fn no_output() -> Error {
     Error::Internal("a run without its output".into())
 }
 
-/// The decoder with its cache as states; its outputs are the last position's logits and their argmax.
-/// And whether each sequence has an end of its own in them.
+/// How the program for prompts is compiled, which a model that takes one token at a time lacks, and how
+/// that for a single token, both for `batch` sequences.
+fn compilations(
+    gpu: &Gpu,
+    decoder: &Decoder,
+    options: &GeneratorOptions,
+    batch: usize,
+) -> Result<(Option<Options>, Options), Error> {
+    if options.capacity == 0 || i32::try_from(options.capacity).is_err() {
+        let message = format!("the cache cannot have room for {} positions", options.capacity);
+        return Err(Error::usage(message, "give a capacity between 1 and 2147483647"));
+    }
+    let symbols = roles::symbols(decoder.model())?;
+    let rows = i64::try_from(batch).ok().filter(|b| (1..=i64::from(u16::MAX)).contains(b));
+    let rows = rows.ok_or_else(|| {
+        let message = format!("{batch} sequences at a time cannot be generated");
+        Error::usage(message, "give a number between 1 and 65535")
+    })?;
+    if batch > 1 && symbols.batch.is_none() {
+        return Err(Error::usage(
+            format!("the model takes one sequence at a time, not {batch}"),
+            "export it with a symbolic batch size",
+        ));
+    }
+    let common = Options {
+        fusion: options.fusion,
+        without: options.without.clone(),
+        dims: symbols.batch.iter().map(|b| (b.clone(), rows)).collect(),
+        profile: device_profile(gpu.profile(), &Default::default()),
+        tuning: options.tuning.clone(),
+        ..Options::default()
+    };
+    let one = symbols.seq.iter().map(|s| (s.clone(), 1));
+    let single = Options { dims: common.dims.clone().into_iter().chain(one).collect(), ..common.clone() };
+    Ok((symbols.seq.filter(|_| options.prompt_chunk > 1).map(|_| common), single))
+}
+
+/// The programs of a [`Generator`] before their kernels are written, each with the options it was fused
+/// with: what [`tune`](crate::tune::tune) measures.
+///
+/// # Errors
+/// As [`Generator::new`].
+pub fn fused(
+    gpu: &Gpu,
+    decoder: &Decoder,
+    options: &GeneratorOptions,
+) -> Result<Vec<(Fused, Options)>, Error> {
+    let (long, short) = compilations(gpu, decoder, options, 1)?;
+    let fuse = |o: Options| {
+        let fused = decoder.model().fuse_amended(&o, &mut |g| decoder_graph(g).map(|_| ()))?;
+        Ok((fused, o))
+    };
+    [Some(short), long].into_iter().flatten().map(fuse).collect()
+}
+
+/// A decoder's program, and whether each sequence has an end of its own in the states.
 fn compile(file: &ModelFile, options: &Options) -> Result<(Program, bool), Error> {
     let mut own_ends = false;
     let program = file.compile_amended(options, &mut |graph| {
-        let states = States::Auto { capacity: None };
-        let introduced = wgfc_compiler::states::introduce(graph, &states);
-        let ports = graph_ports(graph, &graph.inputs);
-        let why = introduced.as_ref().err().and_then(|e| e.0.first()).map(|d| d.message.clone());
-        let inputs = roles::inputs(&ports, why.as_deref()).map_err(Errors)?;
-        introduced.map_err(no_decoder)?;
-        growing(graph)?;
-        own_ends = graph.states.iter().all(|s| ends_by_data(graph, s));
-        head::replace_outputs(graph, ids_type(&inputs))
+        own_ends = decoder_graph(graph)?;
+        Ok(())
     })?;
     Ok((program, own_ends))
+}
+
+/// The decoder with its cache as states; its outputs are the last position's logits and their argmax.
+/// And whether each sequence has an end of its own in them.
+fn decoder_graph(graph: &mut Graph) -> Result<bool, Errors> {
+    let introduced = wgfc_compiler::states::introduce(graph, &States::Auto { capacity: None });
+    let ports = graph_ports(graph, &graph.inputs);
+    let why = introduced.as_ref().err().and_then(|e| e.0.first()).map(|d| d.message.clone());
+    let inputs = roles::inputs(&ports, why.as_deref()).map_err(Errors)?;
+    introduced.map_err(no_decoder)?;
+    growing(graph)?;
+    let own_ends = graph.states.iter().all(|s| ends_by_data(graph, s));
+    head::replace_outputs(graph, ids_type(&inputs))?;
+    Ok(own_ends)
 }
 
 /// Whether data says where a state's new positions go.

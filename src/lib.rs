@@ -39,6 +39,7 @@
 //! ```
 
 pub mod artefact;
+pub mod cache;
 pub mod error;
 pub mod files;
 pub mod generate;
@@ -48,14 +49,16 @@ pub mod pb;
 pub mod ports;
 pub mod random;
 pub mod source;
+pub mod tune;
 
 pub use artefact::{SaveOptions, load, save};
+pub use cache::Cache;
 pub use error::{Error, ErrorClass, Finding, Problem};
 pub use generate::{BatchGenerator, Decoder, Generator, GeneratorOptions, Request, Sampling};
 pub use model::{Model, Place};
 pub use source::ModelFile;
 pub use wgfc_compiler as compiler;
-pub use wgfc_compiler::{Fusion, Options};
+pub use wgfc_compiler::{Fusion, Options, Tuning};
 pub use wgfc_ir as ir;
 pub use wgfc_ir::{DType, Program, Tensor};
 pub use wgfc_runtime as runtime;

@@ -27,6 +27,20 @@ impl Default for Place {
     }
 }
 
+impl Place {
+    /// Opens the adapter; `None` stands for the CPU.
+    pub fn open(&self) -> Result<Option<Gpu>, Error> {
+        Ok(match self {
+            Place::Cpu => None,
+            Place::Any(choice) => match Gpu::request_blocking(choice) {
+                Err(RunError::NoAdapter { .. }) if *choice == AdapterChoice::Best => None,
+                other => Some(other.map_err(device_error)?),
+            },
+            Place::Device(choice) => Some(Gpu::request_blocking(choice).map_err(device_error)?),
+        })
+    }
+}
+
 /// A model ready to run.
 ///
 /// ```
@@ -79,30 +93,27 @@ impl Model {
 
     /// Compiles an opened model for the place where it will run.
     pub fn compile(file: &ModelFile, options: &Options, place: Place) -> Result<Model, Error> {
-        let gpu = match &place {
-            Place::Cpu => None,
-            Place::Any(choice) => match Gpu::request_blocking(choice) {
-                Err(RunError::NoAdapter { .. }) if *choice == AdapterChoice::Best => None,
-                other => Some(other.map_err(device_error)?),
-            },
-            Place::Device(choice) => Some(Gpu::request_blocking(choice).map_err(device_error)?),
-        };
-        match gpu {
-            Some(gpu) => {
-                let options =
-                    Options { profile: device_profile(gpu.profile(), &options.profile), ..options.clone() };
-                Model::on_device(gpu, file.compile(&options)?)
-            }
-            None => {
-                let imported = file.import(options)?;
-                Ok(Model {
-                    inputs: graph_ports(&imported.graph, &imported.graph.inputs),
-                    outputs: graph_ports(&imported.graph, &imported.graph.outputs),
-                    warnings: imported.warnings,
-                    engine: Engine::Cpu { graph: Box::new(imported.graph) },
-                })
-            }
+        match place.open()? {
+            Some(gpu) => Model::compile_for(gpu, file, options),
+            None => Model::on_cpu(file, options),
         }
+    }
+
+    /// Compiles an opened model for the limits of a device, and puts it there.
+    pub fn compile_for(gpu: Gpu, file: &ModelFile, options: &Options) -> Result<Model, Error> {
+        let options = Options { profile: device_profile(gpu.profile(), &options.profile), ..options.clone() };
+        Model::on_device(gpu, file.compile(&options)?)
+    }
+
+    /// An opened model that the reference evaluator runs.
+    pub fn on_cpu(file: &ModelFile, options: &Options) -> Result<Model, Error> {
+        let imported = file.import(options)?;
+        Ok(Model {
+            inputs: graph_ports(&imported.graph, &imported.graph.inputs),
+            outputs: graph_ports(&imported.graph, &imported.graph.outputs),
+            warnings: imported.warnings,
+            engine: Engine::Cpu { graph: Box::new(imported.graph) },
+        })
     }
 
     /// Puts a program on a device.

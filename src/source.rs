@@ -5,8 +5,9 @@ use crate::random::RandomWeights;
 use crate::{Error, Options, Program};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use wgfc_compiler::Errors;
 use wgfc_compiler::import::{ExternalData, Imported};
-use wgfc_compiler::pipeline::Amend;
+use wgfc_compiler::pipeline::{Amend, Fused, Observe};
 use wgfc_ir::tensor::ByteOwner;
 
 /// An ONNX file, memory-mapped, and where its external data comes from.
@@ -59,25 +60,34 @@ impl ModelFile {
 
     /// [`ModelFile::compile`] of what `amend` makes of the graph once its states are introduced.
     pub fn compile_amended(&self, options: &Options, amend: Amend<'_>) -> Result<Program, Error> {
+        self.dumped(|observe| {
+            let (model, external) = (self.bytes(), self.external());
+            wgfc_compiler::pipeline::compile_amended(model, external, options, amend, observe)
+        })
+    }
+
+    /// [`ModelFile::compile_amended`] up to the kernels, which are not written yet.
+    pub fn fuse_amended(&self, options: &Options, amend: Amend<'_>) -> Result<Fused, Error> {
+        self.dumped(|observe| {
+            let (model, external) = (self.bytes(), self.external());
+            wgfc_compiler::pipeline::fuse_amended(model, external, options, amend, observe)
+        })
+    }
+
+    fn dumped<T>(&self, stages: impl FnOnce(Observe<'_>) -> Result<T, Errors>) -> Result<T, Error> {
         let dump = std::env::var_os("WGFC_DUMP").filter(|d| !d.is_empty()).map(PathBuf::from);
         let mut failed = None;
-        let program = wgfc_compiler::pipeline::compile_amended(
-            self.bytes(),
-            self.external(),
-            options,
-            amend,
-            &mut |stage, text| {
-                let Some(dir) = &dump else { return };
-                let path = dir.join(format!("{stage}.txt"));
-                if let Err(e) = crate::npy::write_whole(&path, text().as_bytes()) {
-                    failed.get_or_insert(e);
-                }
-            },
-        )
-        .map_err(|e| self.located(e.into()))?;
+        let made = stages(&mut |stage, text| {
+            let Some(dir) = &dump else { return };
+            let path = dir.join(format!("{stage}.txt"));
+            if let Err(e) = crate::npy::write_whole(&path, text().as_bytes()) {
+                failed.get_or_insert(e);
+            }
+        });
+        let made = made.map_err(|e| self.located(e.into()))?;
         match failed {
             Some(e) => Err(e),
-            None => Ok(program),
+            None => Ok(made),
         }
     }
 

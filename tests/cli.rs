@@ -48,6 +48,7 @@ fn wgfc(dir: &Path, words: &str) -> Ran {
         .args(words.split('|').map(str::trim))
         .current_dir(dir)
         .env_remove("WGFC_LOG")
+        .env("WGFC_CACHE_DIR", dir.join("cache"))
         .output()
         .unwrap();
     let text = |b: Vec<u8>| String::from_utf8(b).unwrap();
@@ -77,7 +78,7 @@ fn tree(dir: &Path) -> Vec<(PathBuf, Vec<u8>)> {
 fn help_has_examples_and_exit_codes() {
     let d = folder();
     wgfc(d.path(), "--help").exits(0).prints("Exit codes:").prints("wgfc run model.onnx");
-    for command in ["compile", "run", "generate", "inspect", "check", "device", "completions"] {
+    for command in ["compile", "run", "generate", "inspect", "check", "device", "tune", "completions"] {
         wgfc(d.path(), &format!("{command}|--help")).exits(0).prints("Example");
     }
     wgfc(d.path(), "completions|bash").exits(0).prints("_wgfc");
@@ -451,4 +452,69 @@ fn generate_continues_tokens_and_text() {
     wgfc(nothing.path(), "generate|.|--tokens|1").exits(1).says("holds no model.onnx");
     let v = generate("--tokens|99|--json").exits(1).json();
     assert_eq!(v["errors"][0]["kind"], "model");
+}
+
+#[test]
+fn tuning_is_stored_for_the_adapter_and_used() {
+    if wgfc::runtime::testing::gpus().is_empty() {
+        return;
+    }
+    let d = folder();
+    let tune = format!("tune|{}|--dim|batch=1|--most|3|--budget|20|--quiet", mlp());
+    let dry = wgfc(d.path(), &format!("{tune}|--dry-run|--json")).exits(0).json();
+    assert!(dry["stored"].is_null() && !d.path().join("cache").exists());
+    let measured = dry["measured"].as_array().unwrap();
+    assert!(!measured.is_empty(), "{dry}");
+    for m in measured {
+        assert!(m["own"]["ns"].as_f64().is_some_and(|t| t > 0.0), "{m}");
+        assert!(
+            m["tried"].as_array().is_some_and(|t| t.len() > 1) && m["refused"] == serde_json::json!([]),
+            "{m}"
+        );
+    }
+    let stored = wgfc(d.path(), &format!("{tune}|--json")).exits(0).json();
+    let file = PathBuf::from(stored["stored"].as_str().unwrap());
+    assert!(file.starts_with(d.path().join("cache")), "{}", file.display());
+    wgfc(d.path(), &tune).exits(0).prints("kernels measured").prints("stored in");
+
+    // Whatever was measured: another choice for every kernel, of which all compute the same.
+    let mut table: Value = serde_json::from_slice(&std::fs::read(&file).unwrap()).unwrap();
+    let bytes = std::fs::read(mlp()).unwrap();
+    let options = wgfc::Options { dims: [("batch".to_owned(), 1)].into(), ..Default::default() };
+    let none = wgfc_compiler::import::NoExternalData;
+    let fused =
+        wgfc_compiler::pipeline::fuse_amended(&bytes, &none, &options, &mut |_| Ok(()), &mut |_, _| {});
+    let all = wgfc_compiler::tuning::tunable(&fused.unwrap(), &options, &Default::default(), 3, 1.0).unwrap();
+    for t in &all {
+        table["choices"][&t.key] = serde_json::to_value(t.candidates[1].choice).unwrap();
+    }
+    std::fs::write(&file, table.to_string()).unwrap();
+    let run = |more: &str| {
+        let run = format!("run|{}|--dim|batch=1|--no-cpu|--input|random:3|--json{more}", mlp());
+        let v = wgfc(d.path(), &run).exits(0).json();
+        let first = v["outputs"][0]["first"].as_array().unwrap().clone();
+        first.iter().map(|x| x.as_f64().unwrap()).collect::<Vec<f64>>()
+    };
+    for (a, b) in run("").iter().zip(&run("|--no-tuning")) {
+        assert!((a - b).abs() < 1e-5, "{a} {b}");
+    }
+    // Compiling looks at the file it is given and at no other.
+    let compile = |out: &str, more: &str| {
+        wgfc(d.path(), &format!("compile|{}|-o|{out}|--dim|batch=1|--quiet{more}", mlp())).exits(0);
+        tree(&d.path().join(out)).into_iter().map(|(_, b)| b).collect::<Vec<_>>()
+    };
+    let (plain, tuned) = (compile("a", ""), compile("b", &format!("|--tuning|{}", file.display())));
+    assert_ne!(plain, tuned);
+    std::fs::remove_file(&file).unwrap();
+    assert_eq!(compile("c", ""), plain);
+
+    // A damaged table is named and ignored; one that was asked for is an error.
+    std::fs::write(&file, "{\"version\": 1, \"choices\": 3}").unwrap();
+    let run = format!("run|{}|--dim|batch=1|--no-cpu|--random-inputs", mlp());
+    wgfc(d.path(), &run).exits(0).says("warning: ").says("is not a tuning table").says("ignored");
+    wgfc(d.path(), &format!("{run}|--no-tuning")).exits(0);
+    wgfc(d.path(), &format!("compile|{}|-o|e|--tuning|{}", mlp(), file.display()))
+        .exits(1)
+        .says("is not a tuning table");
+    wgfc(d.path(), &format!("compile|{}|-o|e|--tuning|none.json", mlp())).exits(1).says("no such file");
 }

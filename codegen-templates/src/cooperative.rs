@@ -14,7 +14,7 @@
 
 use crate::matmul::{Contiguous, Extents};
 use crate::{Local, RenderError, Template, render};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 /// Edge of a matrix.
 const EDGE: u32 = 16;
@@ -24,7 +24,7 @@ pub const FETCH: u32 = 8;
 const PAD: u32 = 8;
 
 /// How a product is cut up. All numbers are powers of two.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct CooperativeShape {
     /// Rows a workgroup makes.
     pub rows: u32,

@@ -14,7 +14,7 @@
 //! All arguments are always in range, except that with no `k` at all `x_step` may be asked for `k = 0`.
 
 use crate::{RenderError, Template, render};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 /// The extents of a product, as WGSL expressions of type `i32`.
 #[derive(Clone, Debug)]
@@ -30,7 +30,7 @@ pub struct Extents {
 }
 
 /// How a tiled product is cut up. All numbers are powers of two.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct TileShape {
     /// Rows a workgroup makes.
     pub rows: u32,

@@ -12,10 +12,10 @@
 
 use crate::matmul::Extents;
 use crate::{Local, RenderError, Template, render};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 /// How a product with few rows is cut up. All numbers but `rows` and `unroll` are powers of two.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct ThinShape {
     /// The product's rows, all made by every thread.
     pub rows: u32,

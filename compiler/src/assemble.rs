@@ -23,7 +23,8 @@ pub fn assemble(
     stats: Stats,
 ) -> Result<Program, Errors> {
     let symbols = symbols(graph);
-    let cx = EmitContext { graph: kernels, symbols: &symbols, profile: &options.profile };
+    let (profile, tuning) = (&options.profile, &options.tuning);
+    let cx = EmitContext { graph: kernels, symbols: &symbols, profile, tuning };
     let mut emitted: Vec<EmittedKernel> = vec![];
     let mut errors = vec![];
     let mut known: FxHashMap<String, (usize, Vec<TensorId>)> = FxHashMap::default();
@@ -185,7 +186,7 @@ fn rebound(e: &EmittedKernel, theirs: &[TensorId], mine: &[TensorId]) -> Emitted
     e
 }
 
-fn program_kernel(index: usize, k: &Kernel, e: &EmittedKernel) -> program::Kernel {
+pub(crate) fn program_kernel(index: usize, k: &Kernel, e: &EmittedKernel) -> program::Kernel {
     let node = k.nodes.first().map(|n| n.as_ref()).unwrap_or("copy");
     let slug: String = node
         .chars()
@@ -211,7 +212,7 @@ fn state_buffer(buffers: &[Buffer], state: &str) -> Option<usize> {
 
 /// The free dimensions, in the order in which the inputs mention them; then the lengths of states and
 /// their capacities.
-fn symbols(graph: &Graph) -> Vec<Arc<str>> {
+pub(crate) fn symbols(graph: &Graph) -> Vec<Arc<str>> {
     let mut out: Vec<Arc<str>> = vec![];
     let of_inputs = graph.inputs.iter().flat_map(|b| &graph.ty(b.value).shape).flat_map(Dim::symbols);
     let lengths = graph.states.iter().filter_map(|s| Some(s.growth.as_ref()?.length.clone()));

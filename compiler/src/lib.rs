@@ -14,7 +14,9 @@ pub mod pipeline;
 pub mod rewrite;
 pub mod shape_eval;
 pub mod states;
+pub mod tuning;
 
 pub use error::{Diagnostic, Errors, Kind, Location};
 pub use options::{DeviceProfile, Fusion, Options, States, Technique};
 pub use pipeline::compile;
+pub use tuning::Tuning;

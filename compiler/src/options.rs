@@ -1,5 +1,6 @@
 //! What a compilation can be told.
 
+use crate::tuning::Tuning;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 use wgfc_ir::Tensor;
@@ -122,6 +123,8 @@ pub struct Options {
     pub without: BTreeSet<Technique>,
     /// The target.
     pub profile: DeviceProfile,
+    /// Choices measured on the target, which come before those of the cost models.
+    pub tuning: Tuning,
     /// Tensors of the model to return as extra outputs; fusion stops at them.
     pub taps: Vec<String>,
     /// Do not read weights: plan only.

@@ -2,6 +2,7 @@
 
 use crate::error::{Diagnostic, Errors};
 use crate::import::ExternalData;
+use crate::kernel::KernelGraph;
 use crate::options::Options;
 use wgfc_ir::program::Stats;
 use wgfc_ir::{Graph, Program};
@@ -21,10 +22,13 @@ pub fn compile_observed(
     model: &[u8],
     external: &dyn ExternalData,
     options: &Options,
-    observe: &mut dyn FnMut(&str, &dyn Fn() -> String),
+    observe: Observe<'_>,
 ) -> Result<Program, Errors> {
     compile_amended(model, external, options, &mut |_| Ok(()), observe)
 }
+
+/// A caller that is shown the name and the text of what each stage made.
+pub type Observe<'a> = &'a mut dyn FnMut(&str, &dyn Fn() -> String);
 
 /// [`compile_observed`] of what `amend` makes of the graph once its states are introduced.
 pub fn compile_amended(
@@ -32,8 +36,31 @@ pub fn compile_amended(
     external: &dyn ExternalData,
     options: &Options,
     amend: Amend<'_>,
-    observe: &mut dyn FnMut(&str, &dyn Fn() -> String),
+    observe: Observe<'_>,
 ) -> Result<Program, Errors> {
+    let fused = fuse_amended(model, external, options, amend, observe)?;
+    crate::assemble::assemble(&fused.graph, &fused.kernels, options, fused.stats)
+}
+
+/// A model before its kernels are written.
+#[derive(Clone, Debug)]
+pub struct Fused {
+    /// What the kernels were made from.
+    pub graph: Graph,
+    /// The kernels.
+    pub kernels: KernelGraph,
+    /// Figures so far.
+    pub stats: Stats,
+}
+
+/// [`compile_amended`] up to the kernels.
+pub fn fuse_amended(
+    model: &[u8],
+    external: &dyn ExternalData,
+    options: &Options,
+    amend: Amend<'_>,
+    observe: Observe<'_>,
+) -> Result<Fused, Errors> {
     let imported = crate::import::import(model, external, options)?;
     let mut graph = imported.graph;
     verify(&graph, "import")?;
@@ -49,23 +76,33 @@ pub fn compile_amended(
         warnings: imported.warnings,
         ..Stats::default()
     };
-    compile_graph(graph, stats, options, observe)
+    fuse_graph(graph, stats, options, observe)
 }
 
 /// Compiles a graph whose states have been introduced, with `stats` of where it comes from.
 pub fn compile_graph(
+    graph: Graph,
+    stats: Stats,
+    options: &Options,
+    observe: Observe<'_>,
+) -> Result<Program, Errors> {
+    let fused = fuse_graph(graph, stats, options, observe)?;
+    crate::assemble::assemble(&fused.graph, &fused.kernels, options, fused.stats)
+}
+
+fn fuse_graph(
     mut graph: Graph,
     stats: Stats,
     options: &Options,
-    observe: &mut dyn FnMut(&str, &dyn Fn() -> String),
-) -> Result<Program, Errors> {
+    observe: Observe<'_>,
+) -> Result<Fused, Errors> {
     crate::rewrite::rewrite(&mut graph, options)?;
     verify(&graph, "rewrite")?;
     observe("2-rewrite", &|| wgfc_ir::text::print(&graph));
 
     let kernels = crate::fuse::fuse(&graph, options)?;
     observe("3-fuse", &|| kernels.to_string());
-    crate::assemble::assemble(&graph, &kernels, options, stats)
+    Ok(Fused { graph, kernels, stats })
 }
 
 fn verify(graph: &Graph, stage: &str) -> Result<(), Errors> {

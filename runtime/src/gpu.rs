@@ -415,6 +415,12 @@ impl Gpu {
         self.health()
     }
 
+    /// [`Gpu::wait`] for callers without an executor.
+    #[cfg(not(target_arch = "wasm32"))]
+    pub fn wait_blocking(&self) -> Result<(), RunError> {
+        pollster::block_on(self.wait())
+    }
+
     /// Natively callbacks only come from polling; a browser calls them by itself.
     /// Waits for everything up to a submission, or for all of it.
     fn drive(&self, up_to: Option<wgpu::SubmissionIndex>) -> Result<(), RunError> {

@@ -36,6 +36,8 @@ pub mod stats;
 pub mod tensor;
 pub mod testing;
 mod timestamps;
+#[cfg(not(target_arch = "wasm32"))]
+pub mod trial;
 mod wait;
 
 pub use error::{BadInput, RunError};

@@ -6,6 +6,7 @@ use crate::gpu::Gpu;
 const PER_SET: u32 = wgpu::QUERY_SET_MAX_QUERIES;
 
 /// Timestamp queries, and the buffers their results go through.
+#[derive(Debug)]
 pub(crate) struct Timestamps {
     sets: Vec<wgpu::QuerySet>,
     resolved: wgpu::Buffer,

@@ -37,6 +37,7 @@ Environment:
   WGFC_LOG      what to log on stderr, as in `WGFC_LOG=wgfc_compiler=debug`
   WGFC_ADAPTER  the adapter to use where --adapter is not given
   WGFC_DUMP     a folder for the graph after each stage of the compiler
+  WGFC_CACHE_DIR  what is kept between runs; without it ~/.cache/wgfc or what XDG_CACHE_HOME says
   NO_COLOR      no colours";
 
 /// Options of every command.
@@ -61,6 +62,8 @@ pub enum Command {
     Bench(BenchArgs),
     /// Generate text or tokens with a decoder model
     Generate(GenerateArgs),
+    /// Measure how a model's kernels are best cut up on this machine's adapter, and remember it
+    Tune(TuneArgs),
     /// Show what a model compiles to: kernels, traffic, time bounds, memory
     Inspect(InspectArgs),
     /// List everything in a model that is wrong or not supported
@@ -184,6 +187,14 @@ pub struct AdapterArgs {
     pub adapter: Option<String>,
 }
 
+/// What is kept from run to run.
+#[derive(Args, Clone, Debug, Default)]
+pub struct KeptArgs {
+    /// Leave out what `wgfc tune` measured on the adapter
+    #[arg(long)]
+    pub no_tuning: bool,
+}
+
 /// `wgfc compile`.
 #[derive(Args, Debug)]
 #[command(after_help = "\
@@ -206,6 +217,9 @@ pub struct CompileArgs {
     pub for_device: bool,
     #[command(flatten)]
     pub adapter: AdapterArgs,
+    /// Cut kernels up as this table says, which `wgfc tune` stored
+    #[arg(long, value_name = "FILE")]
+    pub tuning: Option<PathBuf>,
     /// Do not read weights: the result can be inspected, not run
     #[arg(long)]
     pub graph_only: bool,
@@ -285,6 +299,8 @@ pub struct RunArgs {
     pub top: usize,
     #[command(flatten)]
     pub adapter: AdapterArgs,
+    #[command(flatten)]
+    pub kept: KeptArgs,
     /// Run on the CPU with the reference evaluator
     #[arg(long, conflicts_with_all = ["adapter", "profile", "no_cpu"])]
     pub cpu: bool,
@@ -328,6 +344,8 @@ pub struct BenchArgs {
     pub compile: CompileOptions,
     #[command(flatten)]
     pub adapter: AdapterArgs,
+    #[command(flatten)]
+    pub kept: KeptArgs,
     /// Runs before those that count
     #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     pub warm_up: u32,
@@ -468,10 +486,52 @@ pub struct GenerateArgs {
     pub fusion: FusionArg,
     #[command(flatten)]
     pub adapter: AdapterArgs,
+    #[command(flatten)]
+    pub kept: KeptArgs,
     /// Print speed, set-up times, memory, dispatches and traffic a token, and the bound that the device's measured
     /// bandwidth sets
     #[arg(long)]
     pub stats: bool,
+}
+
+/// `wgfc tune`.
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Examples:
+  wgfc tune resnet50.onnx --dim batch=1
+  wgfc tune bert.onnx --at batch=1 --at seq=128
+  wgfc tune qwen2.5-0.5b/ --generate --at sequence_length=128
+  wgfc tune model.onnx --dry-run --json
+
+Each kernel that can be cut up in several ways is timed with the most promising of them; one that is
+clearly faster than the compiler's own choice, and computes the same, is stored for the adapter. `wgfc
+run`, `bench` and `generate` then use it; `wgfc compile --tuning FILE` does with the file that is printed.
+Weights may be missing: their values do not matter. Kernels are known by what they compute, not by the
+model: equal ones of other models gain too. Dimensions that --dim fixes give other kernels than those
+left symbolic: tune as you run.")]
+pub struct TuneArgs {
+    /// An ONNX model; with --generate also a folder with model.onnx
+    #[arg(value_name = "MODEL|DIR")]
+    pub model: PathBuf,
+    #[command(flatten)]
+    pub compile: CompileOptions,
+    /// Take the model as a decoder, as `wgfc generate` does: prompts of any length, and single tokens
+    #[arg(long, conflicts_with_all = ["dims", "fixed", "taps", "state_capacity", "states"])]
+    pub generate: bool,
+    /// What a symbolic dimension is while measuring, as in `seq=128`; without it 64, for capacities more; may be repeated
+    #[arg(long = "at", value_name = "NAME=VALUE", value_parser = parse_dim)]
+    pub at: Vec<(String, i64)>,
+    #[command(flatten)]
+    pub adapter: AdapterArgs,
+    /// Begin no kernel after this long; those that move or compute most come first
+    #[arg(long, value_name = "SECONDS", default_value_t = 120.0, value_parser = parse_positive)]
+    pub budget: f64,
+    /// Time at least this many ways of each kernel
+    #[arg(long, value_name = "N", default_value_t = 12, value_parser = clap::value_parser!(u32).range(2..=10_000))]
+    pub most: u32,
+    /// Store nothing
+    #[arg(long)]
+    pub dry_run: bool,
 }
 
 /// `wgfc inspect`.

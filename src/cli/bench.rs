@@ -34,7 +34,7 @@ fn model(path: &Path, a: &BenchArgs, t: &Terminal) -> Result<(), Error> {
         ));
     }
     let place = Place::Device(choice(a.adapter.adapter.as_deref()));
-    let mut model = load(path, a.data.random_weights, &a.compile, place, t)?;
+    let mut model = load(path, a.data.random_weights, &a.compile, place, &a.kept, t)?;
     t.warnings(model.warnings());
     let tensors = inputs::make(model.inputs(), &a.compile.dims, &a.data)?;
     let profile = {

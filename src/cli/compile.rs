@@ -24,6 +24,9 @@ pub fn main(a: &CompileArgs, t: &Terminal) -> Result<(), Error> {
         t.note(&format!("compiling for the limits of {}", gpu.summary().name));
         options.profile = device_profile(gpu.profile(), &options.profile);
     }
+    if let Some(file) = &a.tuning {
+        options.tuning = wgfc::cache::read_tuning(file)?;
+    }
     let program = {
         let _progress = t.spinner(format!("compiling {}", shown(&a.model)));
         file.compile(&options)?

@@ -2,12 +2,13 @@
 
 use super::args::GenerateArgs;
 use super::compile::{choice, say_random_weights};
-use super::shown;
 use super::summary::{bytes_text, known_bytes_text, peak_host_bytes, table, time_text};
 use super::terminal::Terminal;
+use super::{kept, shown};
 use std::time::Instant;
 use wgfc::generate::Setup;
 use wgfc::model::device_error;
+use wgfc::runtime::Gpu;
 use wgfc::runtime::measure::measure_blocking;
 use wgfc::runtime::session::DeviceMemory;
 use wgfc::{Decoder, Error, Generator, GeneratorOptions, Request, Sampling};
@@ -35,13 +36,14 @@ pub fn main(a: &GenerateArgs, t: &Terminal) -> Result<(), Error> {
     let options = GeneratorOptions {
         capacity: a.capacity.unwrap_or_else(|| need.checked_next_multiple_of(STEP).unwrap_or(need)),
         fusion: a.fusion.level(),
-        adapter: choice(a.adapter.adapter.as_deref()),
         ..GeneratorOptions::default()
     };
+    let gpu = Gpu::request_blocking(&choice(a.adapter.adapter.as_deref())).map_err(device_error)?;
+    let options = GeneratorOptions { tuning: kept::tuning(&a.kept, &gpu, t), ..options };
     let read = started.elapsed().as_secs_f64();
     let mut generator = {
         let _progress = t.spinner(format!("compiling {}", shown(&a.model)));
-        let made = Generator::new(&decoder, &options);
+        let made = Generator::on_device(gpu, &decoder, &options);
         made.map_err(|e| super::run::without_weights(e, decoder.model()))?
     };
     t.warnings(generator.warnings());

@@ -11,12 +11,14 @@ mod generate;
 mod image;
 mod inputs;
 mod inspect;
+mod kept;
 mod layout;
 mod profile;
 mod roofline;
 mod run;
 mod summary;
 pub mod terminal;
+mod tune;
 
 use args::{Cli, Command};
 use clap::CommandFactory;
@@ -31,6 +33,7 @@ pub fn main(cli: Cli) -> u8 {
         Command::Run(a) => run::main(a, &terminal),
         Command::Bench(a) => bench::main(a, &terminal),
         Command::Generate(a) => generate::main(a, &terminal),
+        Command::Tune(a) => tune::main(a, &terminal),
         Command::Inspect(a) => inspect::main(a, &terminal),
         Command::Check(a) => return check::main(a, &terminal),
         Command::Device(a) => device::main(a, &terminal),

@@ -1,10 +1,10 @@
 //! `wgfc run`.
 
-use super::args::{CompileOptions, RunArgs};
+use super::args::{CompileOptions, KeptArgs, RunArgs};
 use super::compile::{choice, say_random_weights};
 use super::summary::{table, time_text};
 use super::terminal::Terminal;
-use super::{inputs, is_program, profile, shown};
+use super::{inputs, is_program, kept, profile, shown};
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::Instant;
@@ -21,7 +21,7 @@ pub fn main(a: &RunArgs, t: &Terminal) -> Result<(), Error> {
         (_, true) => Place::Device(adapter),
         _ => Place::Any(adapter),
     };
-    let mut model = load(&a.model, a.data.random_weights, &a.compile, place, t)?;
+    let mut model = load(&a.model, a.data.random_weights, &a.compile, place, &a.kept, t)?;
     t.warnings(model.warnings());
     let place = where_it_runs(&model, a, t);
 
@@ -81,6 +81,7 @@ pub fn load(
     random_weights: bool,
     compile: &CompileOptions,
     place: Place,
+    kept: &KeptArgs,
     t: &Terminal,
 ) -> Result<Model, Error> {
     if is_program(path) {
@@ -104,7 +105,14 @@ pub fn load(
     }
     say_random_weights(&file, t);
     let _progress = t.spinner(format!("compiling {}", shown(path)));
-    let made = Model::compile(&file, &compile.options()?, place);
+    let mut options = compile.options()?;
+    let made = match place.open()? {
+        None => Model::on_cpu(&file, &options),
+        Some(gpu) => {
+            options.tuning = kept::tuning(kept, &gpu, t);
+            Model::compile_for(gpu, &file, &options)
+        }
+    };
     made.map_err(|e| without_weights(e, &file))
 }
 

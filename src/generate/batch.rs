@@ -10,7 +10,7 @@ use super::roles::Step;
 use super::{Decoder, Generator, GeneratorOptions, Request, head, tokens};
 use crate::model::device_error;
 use crate::{Error, Problem, Tensor};
-use wgfc_runtime::Session;
+use wgfc_runtime::{Gpu, Session};
 use wgfc_runtime::session::Value;
 
 /// A decoder on a device for several sequences at once.
@@ -57,7 +57,8 @@ impl BatchGenerator {
     /// # Errors
     /// As [`Generator::new`]; a model for one sequence at a time.
     pub fn new(decoder: &Decoder, batch: usize, options: &GeneratorOptions) -> Result<BatchGenerator, Error> {
-        let (generator, own_ends) = Generator::build(decoder, options, batch)?;
+        let gpu = Gpu::request_blocking(&options.adapter).map_err(device_error)?;
+        let (generator, own_ends) = Generator::build(gpu, decoder, options, batch)?;
         let ragged = generator.inputs.iter().any(|i| i.hides())
             && (own_ends || generator.inputs.iter().any(|i| i.places_each()));
         Ok(BatchGenerator { generator, rows: vec![Row::default(); batch], ragged })

@@ -3,9 +3,10 @@
 use super::matmul::{hoistable, operand};
 use super::wgsl::{Module, Scope};
 use super::{EmitContext, EmittedKernel, fold_workgroups, template_error};
-use crate::Diagnostic;
 use crate::kernel::{Family, Kernel};
-use std::fmt::Write;
+use crate::{DeviceProfile, Diagnostic};
+use serde::{Deserialize, Serialize};
+use std::fmt::{self, Write};
 use wgfc_codegen_templates::attention::{Attention, Decode, Problem};
 use wgfc_ir::{Dim, Reg};
 
@@ -14,8 +15,12 @@ const MAX_WIDTH: i64 = 256;
 /// Workgroups that keep a GPU busy; more than so many are not worth smaller ones.
 const ENOUGH: i64 = 160;
 
+/// Queries up to which a workgroup for each of them may be worth trying.
+const MOST_QUERIES: i64 = 16;
+
 /// How attention is cut up.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
 pub enum Geometry {
     /// Blocks of queries.
     Tiled {
@@ -36,8 +41,40 @@ pub const TILED: &[Geometry] = &[
     Geometry::Tiled { queries: 8, thread_queries: 1 },
 ];
 
-pub(super) fn emit(kernel: &Kernel, cx: &EmitContext) -> Result<EmittedKernel, Diagnostic> {
-    emit_as(kernel, cx, None)
+impl Geometry {
+    fn fits(self, profile: &DeviceProfile) -> bool {
+        match self {
+            Geometry::Tiled { queries, thread_queries } => {
+                queries / thread_queries * 8 <= profile.max_invocations
+            }
+            Geometry::Decode => profile.max_invocations >= 256,
+        }
+    }
+}
+
+impl fmt::Display for Geometry {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Geometry::Tiled { queries, thread_queries } => {
+                write!(f, "{queries} queries, {thread_queries} a thread")
+            }
+            Geometry::Decode => f.write_str("a query a workgroup"),
+        }
+    }
+}
+
+/// All geometries that a device can run on an attention kernel, the preferred one first.
+pub fn candidates(kernel: &Kernel, profile: &DeviceProfile) -> Vec<Geometry> {
+    let Family::Attention { batch, s, t, d, parts, .. } = &kernel.family else { return vec![] };
+    let first = if *parts > 1 { Geometry::Decode } else { choose(batch, s, t, d, profile) };
+    let mut out = vec![first];
+    if *parts > 1 {
+        return out;
+    }
+    let few = s.as_const().is_some_and(|s| s <= MOST_QUERIES) && takes_decode(d, profile);
+    let tiled = TILED.iter().filter(|g| g.fits(profile));
+    out.extend(tiled.chain(few.then_some(&Geometry::Decode)).filter(|g| **g != first));
+    out
 }
 
 /// Emits with the given geometry, or a suitable one.
@@ -84,8 +121,8 @@ pub fn emit_as(
     for s in &kernel.stores {
         module.store(&mut body, s)?;
     }
-    let geometry =
-        forced.unwrap_or_else(|| if *parts > 1 { Geometry::Decode } else { choose(batch, s, t, d, cx) });
+    let geometry = forced
+        .unwrap_or_else(|| if *parts > 1 { Geometry::Decode } else { choose(batch, s, t, d, cx.profile) });
     let part = if geometry == Geometry::Decode { ", v5: i32" } else { "" };
     let _ = writeln!(functions, "fn store(v0: i32, v1: i32, v4: i32{part}, acc0: f32) {{\n{}}}", body.text);
     if *parts > 1 {
@@ -134,20 +171,24 @@ pub fn emit_as(
 }
 
 /// The largest blocks of queries that still make enough workgroups.
-fn choose(batch: &Dim, s: &Dim, t: &Dim, d: &Dim, cx: &EmitContext) -> Geometry {
+fn choose(batch: &Dim, s: &Dim, t: &Dim, d: &Dim, profile: &DeviceProfile) -> Geometry {
     let size = |d: &Dim| d.eval_syms(&|_| Some(super::geometry::ASSUMED)).unwrap_or(i64::MAX).max(1);
     let few = s.as_const().is_some_and(|s| s <= 4) && size(t) >= 16 * size(s);
-    let invocations = cx.profile.max_invocations;
-    if few && d.as_const().is_some_and(|d| d <= MAX_WIDTH) && invocations >= 256 {
+    if few && takes_decode(d, profile) {
         return Geometry::Decode;
     }
     let smallest = Geometry::Tiled { queries: 8, thread_queries: 1 };
     for g in TILED {
-        let Geometry::Tiled { queries, thread_queries } = *g else { continue };
+        let Geometry::Tiled { queries, .. } = *g else { continue };
         let blocks = size(s).saturating_add(i64::from(queries) - 1) / i64::from(queries);
-        if queries / thread_queries * 8 <= invocations && size(batch).saturating_mul(blocks) >= ENOUGH {
+        if g.fits(profile) && size(batch).saturating_mul(blocks) >= ENOUGH {
             return *g;
         }
     }
     smallest
+}
+
+/// Whether the geometry for few queries can be had.
+fn takes_decode(d: &Dim, profile: &DeviceProfile) -> bool {
+    d.as_const().is_some_and(|d| d <= MAX_WIDTH) && profile.max_invocations >= 256
 }

@@ -16,6 +16,8 @@
 //! [`ASSUMED`] a symbol.
 
 use crate::DeviceProfile;
+use serde::{Deserialize, Serialize};
+use std::fmt;
 use wgfc_codegen_templates::cooperative::CooperativeShape;
 use wgfc_codegen_templates::matmul::{Contiguous, TileShape};
 use wgfc_codegen_templates::thin::{Results, ThinShape};
@@ -49,7 +51,8 @@ const MOST_PRODUCTS: u32 = 256;
 pub const SINGLE: Results = Results { products: 1, sums: 0 };
 
 /// How a product is computed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
 pub enum Geometry {
     /// Tiles in workgroup memory.
     Tiled(TileShape),
@@ -59,6 +62,28 @@ pub enum Geometry {
     Thin(ThinShape),
     /// One thread a result.
     Serial,
+}
+
+impl fmt::Display for Geometry {
+    /// Tiles as rows x columns x k, those of a thread, slices of k; blocks of a thin product as k x
+    /// columns, threads over columns x over k, blocks under way.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Geometry::Tiled(t) => {
+                let TileShape { rows, cols, k, thread_rows, thread_cols, split } = t;
+                write!(f, "tiles {rows}x{cols}x{k} {thread_rows}x{thread_cols} /{split}")
+            }
+            Geometry::Cooperative(s) => {
+                let CooperativeShape { rows, cols, k, sub_rows, sub_cols } = s;
+                write!(f, "matrices {rows}x{cols}x{k} {sub_rows}x{sub_cols}")
+            }
+            Geometry::Thin(t) => {
+                let ThinShape { k, cols, across, lanes, unroll, .. } = t;
+                write!(f, "thin {k}x{cols} /{across}x{lanes} u{unroll}")
+            }
+            Geometry::Serial => f.write_str("serial"),
+        }
+    }
 }
 
 /// What the choice depends on.
@@ -86,6 +111,17 @@ pub struct Problem {
     pub staged: f64,
     /// Both operands are f16 and can be read by eights.
     pub half: bool,
+}
+
+impl fmt::Display for Problem {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Problem { batch, rows, cols, depth, .. } = self;
+        write!(f, "[{batch}, {rows}, {cols}, {depth}] x by {:?} y by {:?}", self.x, self.y)?;
+        let Results { products, sums } = self.results;
+        write!(f, ", {products} products {sums} sums")?;
+        write!(f, ", {} bits in {}s, staged {}", self.bits, self.vector, self.staged)?;
+        if self.half { f.write_str(", f16 by eights") } else { Ok(()) }
+    }
 }
 
 const fn tile(rows: u32, cols: u32, k: u32, thread_rows: u32, thread_cols: u32, split: u32) -> TileShape {

@@ -20,10 +20,6 @@ use wgfc_ir::{Atom, DType, Dim, Poly, Reg};
 /// The variable of the sum.
 pub(super) const K: usize = 3;
 
-pub(super) fn emit(kernel: &Kernel, cx: &EmitContext) -> Result<EmittedKernel, Diagnostic> {
-    emit_as(kernel, cx, None)
-}
-
 /// Emits with the given geometry, or the one that [`geometry::choose`] prefers.
 ///
 /// # Errors

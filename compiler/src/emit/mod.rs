@@ -19,6 +19,7 @@ pub mod thin;
 pub mod wgsl;
 
 use crate::kernel::{Family, Kernel, KernelGraph, TensorId};
+use crate::tuning::{self, Choice, Tuning};
 use crate::{DeviceProfile, Diagnostic, Location};
 use std::sync::Arc;
 use wgfc_ir::program::Access;
@@ -33,6 +34,8 @@ pub struct EmitContext<'a> {
     pub symbols: &'a [Arc<str>],
     /// The target.
     pub profile: &'a DeviceProfile,
+    /// Measured choices, which come before those of the models.
+    pub tuning: &'a Tuning,
 }
 
 /// A kernel's text and what must be known to dispatch it.
@@ -64,12 +67,28 @@ pub struct EmittedKernel {
 /// `Unsupported` where a static offset does not fit 31 bits; `Internal` where the kernel contradicts
 /// itself or the text does not validate (the text is part of the message).
 pub fn emit(kernel: &Kernel, cx: &EmitContext) -> Result<EmittedKernel, Diagnostic> {
-    let emitted = match &kernel.family {
-        Family::Map { .. } => map::emit(kernel, cx),
-        Family::Row { .. } => row::emit(kernel, cx),
-        Family::Scan { .. } => scan::emit(kernel, cx),
-        Family::Matmul { .. } => matmul::emit(kernel, cx),
-        Family::Attention { .. } => attention::emit(kernel, cx),
+    emit_as(kernel, cx, tuning::find(kernel, cx))
+}
+
+/// [`emit`] with a choice from [`tuning::candidates`], or without one as the models of the families prefer.
+///
+/// # Errors
+/// As [`emit`]; `Internal` for a choice of another family.
+pub fn emit_as(
+    kernel: &Kernel,
+    cx: &EmitContext,
+    choice: Option<Choice>,
+) -> Result<EmittedKernel, Diagnostic> {
+    let emitted = match (&kernel.family, choice) {
+        (Family::Map { .. }, None) => map::emit(kernel, cx),
+        (Family::Scan { .. }, None) => scan::emit(kernel, cx),
+        (Family::Row { .. }, None) => row::emit_as(kernel, cx, None),
+        (Family::Row { .. }, Some(Choice::Row(g))) => row::emit_as(kernel, cx, Some(g)),
+        (Family::Matmul { .. }, None) => matmul::emit_as(kernel, cx, None),
+        (Family::Matmul { .. }, Some(Choice::Product(g))) => matmul::emit_as(kernel, cx, Some(g)),
+        (Family::Attention { .. }, None) => attention::emit_as(kernel, cx, None),
+        (Family::Attention { .. }, Some(Choice::Attention(g))) => attention::emit_as(kernel, cx, Some(g)),
+        (_, Some(c)) => Err(Diagnostic::internal(format!("{c} is not a choice of {}", kernel.family))),
     };
     emitted.and_then(|k| check::check(&k).map(|()| k)).map_err(|d| locate(d, kernel))
 }

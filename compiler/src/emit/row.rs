@@ -8,9 +8,11 @@
 
 use super::wgsl::{Deps, Module, Scope, acc_bit, reg_type, var_bit};
 use super::{EmitContext, EmittedKernel, fold_workgroups, template_error};
-use crate::Diagnostic;
 use crate::kernel::{Body, Expr, ExprId, Family, Kernel, ReduceKind, Reduction, Store};
+use crate::{DeviceProfile, Diagnostic};
+use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
+use std::fmt;
 use wgfc_codegen_templates as templates;
 use wgfc_codegen_templates::row::{Pass, Scratch, Shared};
 use wgfc_ir::{BinaryOp, Class, DType, Dim, Reg, Scalar};
@@ -218,14 +220,60 @@ fn plan<'a>(m: &Module, reductions: &'a [Reduction], stores: &'a [Store]) -> Vec
     plans
 }
 
-/// How rows are shared out.
-struct Shape {
-    threads: u32,
-    lanes: u32,
+/// How rows are shared out. Both numbers are powers of two.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Geometry {
+    /// Invocations of a workgroup.
+    pub threads: u32,
+    /// Invocations that share a row; divides `threads`.
+    pub lanes: u32,
 }
 
-fn shape(m: &Module, rows: &Dim, len: &Dim) -> Shape {
-    let most = 1u32 << m.cx.profile.max_invocations.clamp(1, 256).ilog2();
+impl fmt::Display for Geometry {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} of {} threads a row", self.lanes, self.threads)
+    }
+}
+
+/// The widest workgroup that rows are given.
+fn most_threads(profile: &DeviceProfile) -> u32 {
+    1u32 << profile.max_invocations.clamp(1, 256).ilog2()
+}
+
+/// All geometries that a device can run on a row kernel, the preferred one first, then by how little
+/// they differ from it.
+///
+/// # Errors
+/// As [`emit`](super::emit).
+pub fn candidates(kernel: &Kernel, cx: &EmitContext) -> Result<Vec<Geometry>, Diagnostic> {
+    let Family::Row { rows, len, reductions, .. } = &kernel.family else { return Ok(vec![]) };
+    let m = Module::new(kernel, cx, false)?;
+    let (scratch, _) = allocate(&plan(&m, reductions, &kernel.stores), &kernel.body);
+    let first = choose(&m, rows, len, thread_bytes(&scratch));
+    let most = most_threads(cx.profile);
+    let longest = len.as_const().map_or(most, |n| n.clamp(1, 256) as u32).next_power_of_two();
+    let mut out = vec![first];
+    for lanes in (0..9).map(|i| 1u32 << i).filter(|l| *l <= longest.min(most)) {
+        for threads in [64, 128, 256].map(|t: u32| t.max(lanes).min(most)) {
+            let g = Geometry { threads, lanes };
+            let fits = lanes == 1 || threads * thread_bytes(&scratch) <= cx.profile.max_workgroup_bytes;
+            if fits && !out.contains(&g) {
+                out.push(g);
+            }
+        }
+    }
+    let apart = |a: u32, b: u32| a.ilog2().abs_diff(b.ilog2());
+    out.sort_by_key(|g| (apart(g.lanes, first.lanes) + apart(g.threads, first.threads), g.lanes, g.threads));
+    Ok(out)
+}
+
+/// Bytes of workgroup memory that an invocation takes where several share a row.
+fn thread_bytes(scratch: &[Scratch]) -> u32 {
+    scratch.iter().map(|s| if s.ty == "vec2<u32>" { 8 } else { 4 }).sum()
+}
+
+fn choose(m: &Module, rows: &Dim, len: &Dim, thread_bytes: u32) -> Geometry {
+    let most = most_threads(m.cx.profile);
     let base = most.min(64);
     let (mut along, mut across) = (0, 0);
     for id in m.kernel.body.reachable(&m.kernel.roots()) {
@@ -242,8 +290,13 @@ fn shape(m: &Module, rows: &Dim, len: &Dim) -> Shape {
         Some(n) => ((n as u64).div_ceil(4).next_power_of_two().min(256) as u32).max(1),
         None => 64,
     };
-    let lanes = lanes.clamp(1, most);
-    Shape { threads: lanes.max(base), lanes }
+    let mut lanes = lanes.clamp(1, most);
+    let mut threads = lanes.max(base);
+    while lanes > 1 && threads * thread_bytes > m.cx.profile.max_workgroup_bytes {
+        threads /= 2;
+        lanes = lanes.min(threads);
+    }
+    Geometry { threads, lanes }
 }
 
 /// The values of a position that several loops need: each with the loop that computes it first.
@@ -280,19 +333,20 @@ fn kept(m: &Module, plans: &[Plan]) -> Vec<(ExprId, usize)> {
     out
 }
 
-pub(super) fn emit(kernel: &Kernel, cx: &EmitContext) -> Result<EmittedKernel, Diagnostic> {
+/// Emits with the given geometry, or a suitable one.
+pub(super) fn emit_as(
+    kernel: &Kernel,
+    cx: &EmitContext,
+    forced: Option<Geometry>,
+) -> Result<EmittedKernel, Diagnostic> {
     let Family::Row { rows, len, reductions, row_stores } = &kernel.family else {
         return Err(Diagnostic::internal("not a row kernel"));
     };
     let mut m = Module::new(kernel, cx, false)?;
     let plans = plan(&m, reductions, &kernel.stores);
-    let Shape { mut threads, mut lanes } = shape(&m, rows, len);
     let (scratch, slots) = allocate(&plans, &kernel.body);
-    let per_thread: u32 = scratch.iter().map(|s| if s.ty == "vec2<u32>" { 8 } else { 4 }).sum();
-    while lanes > 1 && threads * per_thread > cx.profile.max_workgroup_bytes {
-        threads /= 2;
-        lanes = lanes.min(threads);
-    }
+    let per_thread = thread_bytes(&scratch);
+    let Geometry { threads, lanes } = forced.unwrap_or_else(|| choose(&m, rows, len, per_thread));
     let shuffled = scratch.iter().all(|s| s.ty != "bool");
     let subgroup = cx.profile.subgroup.filter(|s| shuffled && lanes > 1 && threads.is_multiple_of(*s));
     let joined = subgroup.map_or(1, |s| s.min(lanes));

@@ -5,9 +5,9 @@ pub mod gemv;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use wgfc_compiler::DeviceProfile;
 use wgfc_compiler::emit::{EmitContext, EmittedKernel};
 use wgfc_compiler::kernel::*;
+use wgfc_compiler::{DeviceProfile, Tuning};
 use wgfc_ir::program::Access;
 use wgfc_ir::{BinaryOp, DType, Dim, Poly, Scalar, TensorType};
 
@@ -15,7 +15,6 @@ pub struct Gpu {
     pub name: String,
     pub device: wgpu::Device,
     pub queue: wgpu::Queue,
-    pub timestamps: bool,
     /// The size of its subgroups.
     pub subgroup: Option<u32>,
     /// Whether they multiply matrices of f16.
@@ -30,9 +29,8 @@ pub fn gpus() -> Vec<Gpu> {
     let adapters = pollster::block_on(wgpu::Instance::new(d).enumerate_adapters(wgpu::Backends::all()));
     let mut out = vec![];
     for a in adapters {
-        let wanted = wgpu::Features::TIMESTAMP_QUERY | wgpu::Features::TIMESTAMP_QUERY_INSIDE_PASSES;
         let matrices = wgpu::Features::EXPERIMENTAL_COOPERATIVE_MATRIX | wgpu::Features::SHADER_F16;
-        let features = a.features() & (wanted | matrices | wgpu::Features::SUBGROUP);
+        let features = a.features() & (matrices | wgpu::Features::SUBGROUP);
         let multiplies_matrices = features.contains(matrices);
         let info = a.get_info();
         let same = info.subgroup_min_size == info.subgroup_max_size;
@@ -46,8 +44,7 @@ pub fn gpus() -> Vec<Gpu> {
             ..Default::default()
         }));
         if let Ok((device, queue)) = opened {
-            let timestamps = features.contains(wanted);
-            out.push(Gpu { name: info.name, device, queue, timestamps, subgroup, multiplies_matrices });
+            out.push(Gpu { name: info.name, device, queue, subgroup, multiplies_matrices });
         }
     }
     if out.is_empty() {
@@ -91,7 +88,8 @@ impl Case {
     }
     pub fn with_context<T>(&self, f: impl FnOnce(&EmitContext) -> T) -> T {
         let symbols = self.names();
-        f(&EmitContext { graph: &self.graph, symbols: &symbols, profile: &self.profile })
+        let (profile, tuning) = (&self.profile, &Tuning::default());
+        f(&EmitContext { graph: &self.graph, symbols: &symbols, profile, tuning })
     }
     pub fn numel(&self, t: TensorId) -> usize {
         self.graph.tensors[t].ty.shape.iter().map(|d| self.eval(d)).product()
@@ -159,12 +157,7 @@ pub fn prepare_bytes(gpu: &Gpu, case: &Case, k: &EmittedKernel, data: &BTreeMap<
         label: None,
         source: wgpu::ShaderSource::Wgsl(k.wgsl.as_str().into()),
     };
-    // SAFETY: the kernels index only inside their tensors, which the tests check with checks on.
-    let module = if std::env::var_os("WGFC_UNCHECKED").is_some() {
-        unsafe { gpu.device.create_shader_module_trusted(source, wgpu::ShaderRuntimeChecks::unchecked()) }
-    } else {
-        gpu.device.create_shader_module(source)
-    };
+    let module = gpu.device.create_shader_module(source);
     let entry = |binding: usize, ty| wgpu::BindGroupLayoutEntry {
         binding: binding as u32,
         visibility: wgpu::ShaderStages::COMPUTE,
@@ -193,10 +186,7 @@ pub fn prepare_bytes(gpu: &Gpu, case: &Case, k: &EmittedKernel, data: &BTreeMap<
         layout: Some(&pipeline_layout),
         module: &module,
         entry_point: Some("main"),
-        compilation_options: wgpu::PipelineCompilationOptions {
-            zero_initialize_workgroup_memory: std::env::var_os("WGFC_UNCHECKED").is_none(),
-            ..Default::default()
-        },
+        compilation_options: Default::default(),
         cache: None,
     });
     let mut binds: Vec<_> = k

@@ -1,0 +1,267 @@
+//! What of a model can be measured, and programs of one kernel to do it with.
+
+use super::{Choice, Tuning, candidates, key, title};
+use crate::assemble::{self, program_kernel, symbols};
+use crate::emit::geometry::{self, ASSUMED, Problem};
+use crate::emit::{EmitContext, emit_as, matmul};
+use crate::kernel::{Kernel, TensorId, TensorKind};
+use crate::options::Options;
+use crate::pipeline::Fused;
+use crate::{Diagnostic, Errors};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use wgfc_ir::graph::State;
+use wgfc_ir::program::{Buffer, BufferKind, Dispatch, FORMAT_VERSION, Port, Program, Stats};
+use wgfc_ir::{Dim, Poly};
+
+/// The values that symbols have while measuring; [`ASSUMED`] without one.
+pub type Values = BTreeMap<String, i64>;
+
+/// Positions that states without a fixed capacity have room for while measuring, if no more are needed.
+const ROOM: i64 = 2048;
+
+/// The values of all symbols of a model, from those `given`: capacities hold what is measured.
+///
+/// # Errors
+/// `Model` where a state has no room for the positions measured.
+pub fn complete(fused: &Fused, given: &Values) -> Result<Values, Errors> {
+    let graph = &fused.graph;
+    let growths = || graph.states.iter().filter_map(|s| Some((s, s.growth.as_ref()?)));
+    let extent = |s: &State, axis: usize| graph.ty(s.before).shape.get(axis).cloned().unwrap_or_default();
+    let mut values = given.clone();
+    for (s, g) in growths() {
+        if let Some(c) = extent(s, g.axis).as_const() {
+            values.entry(g.length.to_string()).or_insert(ASSUMED.min(c / 2));
+        }
+    }
+    let open: Vec<Arc<str>> = growths().flat_map(|(s, g)| extent(s, g.axis).symbols()).collect();
+    for s in symbols(graph).iter().filter(|s| !open.contains(s)) {
+        values.entry(s.to_string()).or_insert(ASSUMED);
+    }
+    let most = values.values().fold(0, |a: i64, b| a.saturating_add(*b));
+    for s in open {
+        values.entry(s.to_string()).or_insert(ROOM.max(most));
+    }
+    let mut errors = vec![];
+    for (s, g) in growths() {
+        let value = |d: &Dim| d.eval_syms(&|n| values.get(n).copied()).unwrap_or(i64::MAX);
+        let length = values.get(&*g.length).copied().unwrap_or(0);
+        let (more, room) = (value(&g.by), value(&extent(s, g.axis)));
+        if length.saturating_add(more) > room {
+            let message =
+                format!("state `{}` has room for {room} positions, not for {length} and {more} more", s.name);
+            errors.push(
+                Diagnostic::model(message)
+                    .help(format!("measure at other values of {} and {}", g.length, g.by)),
+            );
+        }
+    }
+    if errors.is_empty() { Ok(values) } else { Err(Errors(errors)) }
+}
+
+/// A way to cut a kernel up.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Candidate {
+    /// The choice.
+    pub choice: Choice,
+    /// Its estimated time in cycles, where the family has a model of it.
+    pub cycles: Option<f64>,
+}
+
+/// A kernel that can be cut up in several ways.
+#[derive(Clone, Debug)]
+pub struct Tunable {
+    /// What a table knows it by.
+    pub key: String,
+    /// What it computes, for people.
+    pub title: String,
+    /// The first such kernel.
+    pub kernel: usize,
+    /// How many there are of it.
+    pub dispatches: usize,
+    /// Bytes that one of them must read and write at least.
+    pub bytes: u64,
+    /// Floating-point operations of one of them.
+    pub flops: u64,
+    /// The ways to be tried, the one preferred without a table first, then by estimated time.
+    pub candidates: Vec<Candidate>,
+}
+
+/// Lists the kernels of a model that can be cut up in several ways, each with the `most` of them whose
+/// estimates are best and with all within `factor` of the best estimate. What moves or computes most
+/// comes first.
+///
+/// # Errors
+/// As [`emit`](crate::emit::emit).
+pub fn tunable(
+    fused: &Fused,
+    options: &Options,
+    values: &Values,
+    most: usize,
+    factor: f64,
+) -> Result<Vec<Tunable>, Errors> {
+    let (symbols, tuning) = (symbols(&fused.graph), Tuning::default());
+    let cx =
+        EmitContext { graph: &fused.kernels, symbols: &symbols, profile: &options.profile, tuning: &tuning };
+    let mut out: Vec<Tunable> = vec![];
+    let mut known: BTreeMap<String, Option<usize>> = BTreeMap::new();
+    for (i, k) in fused.kernels.kernels.iter().enumerate() {
+        if !super::has_choice(k) || k.reads().iter().any(|t| k.writes().contains(t)) {
+            continue;
+        }
+        let key = key(&fused.kernels, k);
+        if let Some(there) = known.get(&key) {
+            if let Some(t) = there.and_then(|t| out.get_mut(t)) {
+                t.dispatches += 1;
+            }
+            continue;
+        }
+        let found = shortlist(k, &cx, values, most, factor)?;
+        known.insert(key.clone(), (found.len() > 1).then_some(out.len()));
+        if found.len() > 1 {
+            out.push(Tunable {
+                key,
+                title: title(k),
+                kernel: i,
+                dispatches: 1,
+                bytes: count(&assemble::bytes(&fused.kernels, k), values),
+                flops: count(&assemble::flops(k), values),
+                candidates: found,
+            });
+        }
+    }
+    // By the time they would take where an operation costs a twentieth of a byte.
+    let weight = |t: &Tunable| t.dispatches as u64 * t.bytes.max(t.flops / 20);
+    out.sort_by_key(|t| std::cmp::Reverse(weight(t)));
+    Ok(out)
+}
+
+fn shortlist(
+    k: &Kernel,
+    cx: &EmitContext,
+    values: &Values,
+    most: usize,
+    factor: f64,
+) -> Result<Vec<Candidate>, Diagnostic> {
+    let all = candidates(k, cx)?;
+    let Some(first) = all.first().copied() else { return Ok(vec![]) };
+    let measured = matmul::problem(k).map(|p| at(&p, values));
+    let cycles = |c: Choice| match (c, &measured) {
+        (Choice::Product(g), Some(p)) => Some(geometry::cycles(g, p)),
+        _ => None,
+    };
+    let mut all: Vec<Candidate> =
+        all.into_iter().map(|choice| Candidate { choice, cycles: cycles(choice) }).collect();
+    // Stable, so that what has no estimate keeps its order.
+    all.sort_by(|a, b| a.cycles.unwrap_or(0.0).total_cmp(&b.cycles.unwrap_or(0.0)));
+    let best = all.first().and_then(|c| c.cycles).unwrap_or(0.0);
+    let mut out = vec![Candidate { choice: first, cycles: cycles(first) }];
+    let others = all.into_iter().filter(|c| c.choice != first).enumerate();
+    out.extend(
+        others.filter(|(i, c)| i + 1 < most || c.cycles.is_some_and(|c| c <= best * factor)).map(|(_, c)| c),
+    );
+    Ok(out)
+}
+
+/// A problem with values for its symbols.
+fn at(p: &Problem, values: &Values) -> Problem {
+    let fixed = |d: &Dim| Poly::constant(count(d, values).min(i64::MAX as u64) as i64);
+    let [batch, rows, cols, depth] = [&p.batch, &p.rows, &p.cols, &p.depth].map(fixed);
+    Problem { batch, rows, cols, depth, ..p.clone() }
+}
+
+fn count(d: &Dim, values: &Values) -> u64 {
+    let value = |s: &str| Some(values.get(s).copied().unwrap_or(ASSUMED));
+    d.eval_syms(&value).and_then(|n| u64::try_from(n).ok()).unwrap_or(0)
+}
+
+/// A program of one kernel. What the kernel reads are its inputs, what it writes its outputs; their
+/// extents are numbers.
+#[derive(Clone, Debug)]
+pub struct Single {
+    /// The program. Its symbols must be given their `values` by the caller.
+    pub program: Program,
+    /// Of each input: whether it lies in memory untouched for long before the kernel reads it, as weights
+    /// and states do.
+    pub cold: Vec<bool>,
+    /// The values of the program's symbols.
+    pub values: Values,
+}
+
+impl Single {
+    /// A kernel of a model with one of its candidates.
+    ///
+    /// # Errors
+    /// As [`emit`](crate::emit::emit).
+    pub fn new(
+        fused: &Fused,
+        options: &Options,
+        kernel: usize,
+        choice: Choice,
+        values: &Values,
+    ) -> Result<Single, Errors> {
+        let (symbols, tuning) = (symbols(&fused.graph), Tuning::default());
+        let graph = &fused.kernels;
+        let cx = EmitContext { graph, symbols: &symbols, profile: &options.profile, tuning: &tuning };
+        let k = graph.kernels.get(kernel).ok_or_else(|| Diagnostic::internal("there is no such kernel"))?;
+        let emitted = emit_as(k, &cx, Some(choice))?;
+        // In an order that does not depend on the choice.
+        let (reads, writes) = (k.reads(), k.writes());
+        let mut buffers = vec![];
+        let mut port = |t: TensorId, name: String, kind: BufferKind| {
+            let ty = &graph.tensors[t].ty;
+            let elements = Dim::from(count(&ty.numel(), values) as usize);
+            let port = Port { name, dtype: ty.dtype, shape: vec![elements.clone()], buffer: buffers.len() };
+            buffers.push(Buffer { kind, dtype: ty.dtype, elements });
+            port
+        };
+        let inputs = (reads.iter().enumerate())
+            .map(|(index, t)| port(*t, format!("in{index}"), BufferKind::Input { index }))
+            .collect();
+        let outputs = (writes.iter().enumerate())
+            .map(|(index, t)| port(*t, format!("out{index}"), BufferKind::Output { index }))
+            .collect();
+        let tensors: Vec<TensorId> = reads.iter().chain(&writes).copied().collect();
+        let place = |t: &TensorId| tensors.iter().position(|x| x == t);
+        let is_cold =
+            |t: &TensorId| matches!(graph.tensors[*t].kind, TensorKind::Const(_) | TensorKind::State { .. });
+        let cold = reads.iter().map(is_cold).collect();
+        let fixed = |d: &Dim| Poly::constant(count(d, values) as i64);
+        let dispatch = Dispatch {
+            kernel: 0,
+            bindings: emitted.bindings.iter().filter_map(|(t, _)| place(t)).collect(),
+            workgroups: emitted.workgroups.each_ref().map(fixed),
+            nodes: k.nodes.iter().map(|n| n.to_string()).collect(),
+            bytes: fixed(&assemble::bytes(graph, k)),
+            flops: fixed(&assemble::flops(k)),
+        };
+        let value = |s: &str| values.get(s).copied().unwrap_or(ASSUMED);
+        let program = Program {
+            version: FORMAT_VERSION,
+            producer: concat!("wgfc ", env!("CARGO_PKG_VERSION")).into(),
+            inputs,
+            outputs,
+            states: vec![],
+            symbols: symbols.iter().map(|s| s.to_string()).collect(),
+            constraints: vec![],
+            buffers,
+            kernels: vec![program_kernel(0, k, &emitted)],
+            dispatches: vec![dispatch],
+            stats: Stats::default(),
+            weights: BTreeMap::new(),
+        };
+        let values = symbols.iter().map(|s| (s.to_string(), value(s))).collect();
+        Ok(Single { program, cold, values })
+    }
+}
+
+impl Tunable {
+    /// `product`, `attention` or `row`.
+    pub fn family(&self) -> &'static str {
+        match self.candidates.first().map(|c| c.choice) {
+            Some(Choice::Product(_)) => "product",
+            Some(Choice::Attention(_)) => "attention",
+            Some(Choice::Row(_)) | None => "row",
+        }
+    }
+}

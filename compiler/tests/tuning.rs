@@ -1,0 +1,145 @@
+//! Tables of measured choices: obeyed where the device can run them, else ignored.
+
+mod gpu;
+
+use gpu::*;
+use std::path::Path;
+use wgfc_compiler::emit::geometry::Geometry;
+use wgfc_compiler::emit::{EmitContext, emit, row};
+use wgfc_compiler::kernel::Kernel;
+use wgfc_compiler::pipeline::{Fused, compile, fuse_amended};
+use wgfc_compiler::tuning::{self, Choice, Single, Tuning, Values};
+use wgfc_compiler::{DeviceProfile, Options, States};
+use wgfc_ir::Dim;
+use wgfc_ir::tensor::ByteOwner;
+
+struct Folder(std::path::PathBuf);
+
+impl wgfc_compiler::import::ExternalData for Folder {
+    fn open(&self, location: &str) -> Result<std::sync::Arc<dyn ByteOwner>, String> {
+        let bytes = std::fs::read(self.0.join(location)).map_err(|e| e.to_string())?;
+        Ok(std::sync::Arc::new(bytes))
+    }
+}
+
+fn model(name: &str) -> (Vec<u8>, Folder) {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../fixtures/small").join(name);
+    (std::fs::read(folder.join("model.onnx")).unwrap(), Folder(folder))
+}
+
+fn fused(name: &str, options: &Options) -> Fused {
+    let (bytes, folder) = model(name);
+    fuse_amended(&bytes, &folder, options, &mut |_| Ok(()), &mut |_, _| {}).unwrap()
+}
+
+fn text(case: &Case, kernel: &Kernel, tuning: &Tuning, profile: &DeviceProfile) -> String {
+    let symbols = case.names();
+    emit(kernel, &EmitContext { graph: &case.graph, symbols: &symbols, profile, tuning }).unwrap().wgsl
+}
+
+#[test]
+fn tables_are_obeyed_within_what_the_device_can_do() {
+    let profile = DeviceProfile::default();
+    for dims in [[1, 65, 129, 33], [1, 1, 96, 64], [2, 7, 13, 5]] {
+        let mut case = Case::new(&[]);
+        let (kernel, _) = product(&mut case, dims.map(c), Layout::default());
+        let own = text(&case, &kernel, &Tuning::default(), &profile);
+        let key = tuning::key(&case.graph, &kernel);
+        let with = |choice, profile: &DeviceProfile| {
+            text(&case, &kernel, &Tuning { choices: [(key.clone(), choice)].into() }, profile)
+        };
+        let all = case.with_context(|cx| tuning::candidates(&kernel, cx).unwrap());
+        assert!(all.len() > 1);
+        assert_eq!(with(all[0], &profile), own);
+        assert!(all[1..].iter().any(|g| with(*g, &profile) != own));
+        // Too large, of another product, of another family, under another key: as without a table.
+        let small = DeviceProfile { max_invocations: 32, ..profile.clone() };
+        let own_small = text(&case, &kernel, &Tuning::default(), &small);
+        let large = all.iter().find(|c| matches!(c, Choice::Product(Geometry::Tiled(t)) if t.threads() > 32));
+        assert_eq!(with(*large.unwrap(), &small), own_small);
+        for mut choice in all.iter().copied() {
+            if let Choice::Product(Geometry::Thin(t)) = &mut choice {
+                t.rows = 9;
+                assert_eq!(with(choice, &profile), own);
+            }
+            if let Choice::Product(Geometry::Tiled(t)) = &mut choice {
+                t.split = 0;
+                assert_eq!(with(choice, &profile), own);
+            }
+        }
+        assert_eq!(with(Choice::Row(row::Geometry { threads: 64, lanes: 1 }), &profile), own);
+        let elsewhere = Tuning { choices: all.iter().map(|c| (format!("{key}x"), *c)).collect() };
+        assert_eq!(text(&case, &kernel, &elsewhere, &profile), own);
+    }
+}
+
+#[test]
+fn keys_tell_kernels_apart_and_nothing_else() {
+    let key = |dims: [i64; 4], l: Layout| {
+        let mut case = Case::new(&[]);
+        // What else there is does not count.
+        for _ in 0..dims[1] {
+            case.tensor(&[c(3)], wgfc_compiler::kernel::TensorKind::Intermediate);
+        }
+        let (mut kernel, _) = product(&mut case, dims.map(Dim::from), l);
+        kernel.nodes = vec![format!("node {}", dims[1]).into()];
+        tuning::key(&case.graph, &kernel)
+    };
+    let plain = Layout::default();
+    assert_eq!(key([1, 8, 16, 32], plain), key([1, 8, 16, 32], plain));
+    assert_ne!(key([1, 8, 16, 32], plain), key([1, 8, 16, 33], plain));
+    assert_ne!(key([1, 8, 16, 32], plain), key([1, 8, 16, 32], Layout { b: true, ..plain }));
+
+    let keys = |capacity| {
+        let options = Options { states: States::Auto { capacity }, ..one_token() };
+        let fused = fused("decoder", &options);
+        let all = tuning::tunable(&fused, &options, &Values::new(), 4, 1.0).unwrap();
+        assert!(all.iter().any(|t| t.family() == "product"));
+        assert!(all.iter().all(|t| t.candidates.len() > 1));
+        all.into_iter().map(|t| t.key).collect::<std::collections::BTreeSet<_>>()
+    };
+    assert_eq!(keys(Some(32)), keys(Some(96)));
+    assert_eq!(keys(Some(32)), keys(None));
+}
+
+fn one_token() -> Options {
+    let dims = [("seq".to_owned(), 1)];
+    Options { dims: dims.into(), ..Options::default() }
+}
+
+#[test]
+fn compiling_looks_choices_up() {
+    let (bytes, folder) = model("mlp");
+    let own = compile(&bytes, &folder, &Options::default()).unwrap();
+    let fused = fused("mlp", &Options::default());
+    let all = tuning::tunable(&fused, &Options::default(), &Values::new(), 4, 1.0).unwrap();
+    assert!(!all.is_empty());
+    let last = |t: &tuning::Tunable| (t.key.clone(), t.candidates[t.candidates.len() - 1].choice);
+    let options =
+        Options { tuning: Tuning { choices: all.iter().map(last).collect() }, ..Options::default() };
+    let tuned = compile(&bytes, &folder, &options).unwrap();
+    assert_ne!(tuned.kernels, own.kernels);
+    assert_eq!(tuned.dispatches.len(), own.dispatches.len());
+    for t in &all {
+        let (_, choice) = last(t);
+        let single = Single::new(&fused, &Options::default(), t.kernel, choice, &Values::new()).unwrap();
+        let text = &single.program.kernels[0].wgsl;
+        assert!(tuned.kernels.iter().any(|k| k.wgsl == *text), "{}", t.key);
+        assert_eq!(single.cold.len(), single.program.inputs.len());
+    }
+}
+
+#[test]
+fn what_is_measured_fits_the_states() {
+    let complete = |capacity, given: &[(&str, i64)]| {
+        let options = Options { states: States::Auto { capacity }, ..one_token() };
+        let given = given.iter().map(|(s, v)| (s.to_string(), *v)).collect();
+        tuning::complete(&fused("decoder", &options), &given)
+    };
+    assert_eq!(complete(Some(32), &[]).unwrap()["past"], 16);
+    assert_eq!(complete(None, &[]).unwrap()["past"], 64);
+    let open = complete(None, &[("past", 5000)]).unwrap();
+    assert!(open.len() == 2 && open.values().all(|v| *v >= 5000), "{open:?}");
+    let e = complete(Some(32), &[("past", 32)]).unwrap_err().to_string();
+    assert!(e.contains("room for 32 positions") && e.contains("past"), "{e}");
+}

@@ -1,0 +1,202 @@
+//! `wgfc tune`.
+
+use super::args::TuneArgs;
+use super::compile::choice;
+use super::shown;
+use super::summary::table;
+use super::terminal::Terminal;
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+use wgfc::compiler::pipeline::Fused;
+use wgfc::model::{device_error, device_profile};
+use wgfc::runtime::Gpu;
+use wgfc::runtime::measure::measure_blocking;
+use wgfc::tune::{Measured, TuneOptions, Tuned, tune};
+use wgfc::{Cache, Decoder, Error, GeneratorOptions, ModelFile, Options};
+
+/// Measures a model's kernels on a device.
+pub fn main(a: &TuneArgs, t: &Terminal) -> Result<(), Error> {
+    let started = Instant::now();
+    let gpu = Gpu::request_blocking(&choice(a.adapter.adapter.as_deref())).map_err(device_error)?;
+    let cache = match (Cache::of_user(), a.dry_run) {
+        (Some(c), false) => Some(c),
+        (_, true) => None,
+        (None, false) => {
+            return Err(Error::usage(
+                "there is no home to store measurements in",
+                "name a folder in WGFC_CACHE_DIR, or give --dry-run",
+            ));
+        }
+    };
+    let programs = {
+        let _progress = t.spinner(format!("compiling {}", shown(&a.model)));
+        programs(a, &gpu)?
+    };
+    let bandwidth = match gpu.summary().is_software {
+        true => None,
+        false => Some(measure_blocking(&gpu).map_err(device_error)?.copy_bytes_per_second),
+    };
+    let mut all = Tuned::default();
+    let mut seen = BTreeSet::new();
+    for (i, (fused, options)) in programs.iter().enumerate() {
+        // What one program leaves of its share of the time is the next one's.
+        let rest = Duration::from_secs_f64(a.budget).saturating_sub(started.elapsed());
+        let how = TuneOptions {
+            budget: rest / (programs.len() - i) as u32,
+            most: a.most as usize,
+            values: a.at.iter().cloned().collect(),
+        };
+        let bar = t.bar(format!("measuring {}", shown(&a.model)), 0, false);
+        let progress = |done: usize, of: usize| bar.at_of(done as u64, of as u64);
+        let found = tune(&gpu, fused, options, &how, &|key| seen.contains(key), &progress)?;
+        seen.extend(found.measured.iter().map(|m| m.tunable.key.clone()));
+        all.measured.extend(found.measured);
+        all.left_out.extend(found.left_out);
+    }
+    let mut stored = None;
+    if let Some(cache) = cache {
+        if let Err(e) = cache.tuning(gpu.summary()) {
+            t.warnings(&[e.to_string().trim_start_matches("error: ").to_owned()]);
+        }
+        let entries: BTreeMap<_, _> = all.measured.iter().map(Measured::entry).collect();
+        cache.add_tuning(gpu.summary(), &entries)?;
+        stored = Some(cache.tuning_file(gpu.summary()));
+    }
+    if t.json {
+        t.print_json(&json(&gpu, &all, bandwidth, stored.as_ref()));
+    } else {
+        t.print(&text(&gpu, &all, bandwidth, stored.as_ref()));
+    }
+    Ok(())
+}
+
+fn programs(a: &TuneArgs, gpu: &Gpu) -> Result<Vec<(Fused, Options)>, Error> {
+    if a.generate {
+        let options = GeneratorOptions { fusion: a.compile.fusion.level(), ..GeneratorOptions::default() };
+        let decoder = Decoder::open(&a.model)?;
+        let made = wgfc::generate::fused(gpu, &decoder, &options);
+        if made.is_err() && !decoder.model().missing().is_empty() {
+            return wgfc::generate::fused(gpu, &decoder.with_random_weights()?, &options);
+        }
+        return made;
+    }
+    let options = a.compile.options()?;
+    let options = Options { profile: device_profile(gpu.profile(), &options.profile), ..options };
+    let file = ModelFile::open(&a.model)?;
+    let fuse = |f: &ModelFile| f.fuse_amended(&options, &mut |_| Ok(()));
+    let made = match fuse(&file) {
+        Err(_) if !file.missing().is_empty() => fuse(&file.with_random_weights()?),
+        made => made,
+    };
+    Ok(vec![(made?, options)])
+}
+
+/// Nanoseconds of all dispatches measured, with the compiler's own choices and with the best.
+fn sums(all: &Tuned) -> [f64; 2] {
+    let sum = |f: fn(&Measured) -> f64| {
+        all.measured.iter().map(|m| m.tunable.dispatches as f64 * f(m)).sum::<f64>()
+    };
+    [sum(|m| m.own.ns), sum(|m| m.best.ns)]
+}
+
+fn text(gpu: &Gpu, all: &Tuned, bandwidth: Option<f64>, stored: Option<&PathBuf>) -> String {
+    let heading = ["kernel", "×", "problem", "own choice", "time", "best choice", "time", "gain", "of bound"];
+    let mut rows = vec![heading.map(String::from).to_vec()];
+    for m in &all.measured {
+        let best = match m.gains() {
+            true => [m.best.choice.to_string(), us(m.best.ns), percent(1.0 - m.best.ns / m.own.ns)],
+            false => ["-".into(), "-".into(), "-".into()],
+        };
+        let [choice, time, gain] = best;
+        let node: String = m.node.chars().rev().take(28).collect::<Vec<_>>().into_iter().rev().collect();
+        rows.push(vec![
+            node,
+            m.tunable.dispatches.to_string(),
+            m.tunable.title.clone(),
+            m.own.choice.to_string(),
+            us(m.own.ns),
+            choice,
+            time,
+            gain,
+            bound(m, bandwidth).map_or("-".into(), percent),
+        ]);
+    }
+    let right = [false, true, false, false, true, false, true, true, true];
+    let [own, best] = sums(all);
+    let gains = all.measured.iter().filter(|m| m.gains()).count();
+    let mut s = format!("{}: {} kernels measured\n\n", gpu.summary().name, all.measured.len());
+    if !all.measured.is_empty() {
+        s += &table(&rows, &right);
+        s +=
+            &format!("\n  {gains} of them gain: their dispatches take {} instead of {}\n", us(best), us(own));
+    }
+    let refused: usize = all.measured.iter().map(|m| m.refused.len()).sum();
+    if refused > 0 {
+        s += &format!("  {refused} ways were refused by the device or computed something else\n");
+    }
+    if !all.left_out.is_empty() {
+        s += &format!(
+            "  {} kernels were left out for lack of time (--budget) or memory\n",
+            all.left_out.len()
+        );
+    }
+    match stored {
+        Some(p) => s += &format!("  stored in {}\n", p.display()),
+        None => s += "  nothing was stored\n",
+    }
+    s
+}
+
+/// Share of the bound that memory sets, with the best choice.
+fn bound(m: &Measured, bandwidth: Option<f64>) -> Option<f64> {
+    Some(m.tunable.bytes as f64 / bandwidth? / (m.best.ns * 1e-9))
+}
+
+fn us(ns: f64) -> String {
+    super::profile::ns_text(ns)
+}
+
+fn percent(share: f64) -> String {
+    format!("{:.0}%", 100.0 * share)
+}
+
+fn json(gpu: &Gpu, all: &Tuned, bandwidth: Option<f64>, stored: Option<&PathBuf>) -> serde_json::Value {
+    let one = |m: &Measured| {
+        let estimate = |c| m.tunable.candidates.iter().find(|x| x.choice == c).and_then(|x| x.cycles);
+        let tried: Vec<serde_json::Value> = (m.tried.iter())
+            .map(|x| {
+                serde_json::json!({
+                    "choice": x.choice,
+                    "text": x.choice.to_string(),
+                    "ns": x.ns,
+                    "estimated_cycles": estimate(x.choice),
+                })
+            })
+            .collect();
+        serde_json::json!({
+            "key": m.tunable.key,
+            "kernel": m.node,
+            "problem": m.tunable.title,
+            "dispatches": m.tunable.dispatches,
+            "bytes": m.tunable.bytes,
+            "flops": m.tunable.flops,
+            "own": { "choice": m.own.choice, "text": m.own.choice.to_string(), "ns": m.own.ns },
+            "best": { "choice": m.best.choice, "text": m.best.choice.to_string(), "ns": m.best.ns },
+            "gains": m.gains(),
+            "tried": tried,
+            "refused": m.refused,
+            "share_of_bound": bound(m, bandwidth),
+        })
+    };
+    let [own, best] = sums(all);
+    serde_json::json!({
+        "ran_on": gpu.summary().name,
+        "bandwidth_bytes_per_second": bandwidth,
+        "measured": all.measured.iter().map(one).collect::<Vec<_>>(),
+        "left_out": all.left_out.iter().map(|t| &t.key).collect::<Vec<_>>(),
+        "own_ns": own,
+        "best_ns": best,
+        "stored": stored.map(|p| p.display().to_string()),
+    })
+}

@@ -1,0 +1,368 @@
+//! Measuring how kernels are best cut up on a device.
+//!
+//! [`tune`] takes the kernels of a fused model one after another, those first that move most. Of each it
+//! times the choices whose estimates are best against one another: on inputs that are larger together
+//! than the device's caches, in turns, so that a clock that drifts favours nobody. A choice whose results
+//! differ from those of the compiler's own is out. The fastest is timed once more against the compiler's
+//! own, and counts where it is clearly faster.
+
+use crate::model::device_error;
+use crate::{Error, Options, Tensor, random};
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+use wgfc_compiler::pipeline::Fused;
+use wgfc_compiler::tuning::{Choice, Single, Tunable, Values, complete, tunable};
+use wgfc_ir::program::Port;
+use wgfc_ir::{Class, DType};
+use wgfc_runtime::kernel::Checks;
+use wgfc_runtime::session::{SessionOptions, Value};
+use wgfc_runtime::stats::Estimate;
+use wgfc_runtime::trial::Trial;
+use wgfc_runtime::{DeviceTensor, Gpu, RunError, Session};
+
+/// How much is measured.
+#[derive(Clone, Debug)]
+pub struct TuneOptions {
+    /// No kernel is begun after this long.
+    pub budget: Duration,
+    /// Choices of a kernel that are timed at least, where it has so many.
+    pub most: usize,
+    /// What symbolic dimensions are while measuring; without a value, 64.
+    pub values: Values,
+}
+
+impl Default for TuneOptions {
+    /// Two minutes, 12 choices.
+    fn default() -> TuneOptions {
+        TuneOptions { budget: Duration::from_secs(120), most: 12, values: Values::new() }
+    }
+}
+
+/// Choices whose estimate is within this factor of the best are timed too.
+const FACTOR: f64 = 1.15;
+/// A choice counts where it takes at most this part of the time of the compiler's own.
+const CLEARLY: f64 = 0.97;
+/// Rounds in which all choices are timed, then those of the fastest against the compiler's own.
+const ROUNDS: usize = 3;
+const FINAL_ROUNDS: usize = 7;
+/// A choice this much slower than the fastest is not timed again.
+const HOPELESS: f64 = 1.3;
+
+/// A choice and the median of its times.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Timed {
+    /// The choice.
+    pub choice: Choice,
+    /// Nanoseconds a dispatch.
+    pub ns: f64,
+}
+
+/// A kernel that was measured.
+#[derive(Clone, Debug)]
+pub struct Measured {
+    /// The kernel.
+    pub tunable: Tunable,
+    /// One of the model's nodes it computes.
+    pub node: String,
+    /// What the compiler chooses by itself.
+    pub own: Timed,
+    /// The fastest; the compiler's own where none is clearly faster.
+    pub best: Timed,
+    /// All that were timed, fastest first: the medians of few times.
+    pub tried: Vec<Timed>,
+    /// Those that the device did not take, or whose results differed.
+    pub refused: Vec<Choice>,
+}
+
+impl Measured {
+    /// Whether another choice than the compiler's own is clearly faster.
+    pub fn gains(&self) -> bool {
+        self.best.choice != self.own.choice
+    }
+    /// Its entry for a [`Cache`](crate::cache::Cache).
+    pub fn entry(&self) -> (String, Option<Choice>) {
+        (self.tunable.key.clone(), self.gains().then_some(self.best.choice))
+    }
+}
+
+/// What [`tune`] found.
+#[derive(Clone, Debug, Default)]
+pub struct Tuned {
+    /// The kernels measured.
+    pub measured: Vec<Measured>,
+    /// Those that there was no time or no memory for.
+    pub left_out: Vec<Tunable>,
+}
+
+/// Measures the kernels of a model that was fused with `options` for this device. `known` are keys that
+/// need no measuring any more; `progress` is called with kernels done and kernels in all.
+///
+/// # Errors
+/// What the compiler or the device refuses, except that a kernel the device has no memory for is left out.
+pub fn tune(
+    gpu: &Gpu,
+    fused: &Fused,
+    options: &Options,
+    how: &TuneOptions,
+    known: &dyn Fn(&str) -> bool,
+    progress: &dyn Fn(usize, usize),
+) -> Result<Tuned, Error> {
+    let started = Instant::now();
+    let how = &TuneOptions { values: complete(fused, &how.values)?, ..how.clone() };
+    let all = tunable(fused, options, &how.values, how.most, FACTOR)?;
+    let all: Vec<Tunable> = all.into_iter().filter(|t| !known(&t.key)).collect();
+    let mut out = Tuned::default();
+    let count = all.len();
+    for (i, t) in all.into_iter().enumerate() {
+        progress(i, count);
+        if started.elapsed() >= how.budget {
+            out.left_out.push(t);
+            continue;
+        }
+        match measure(gpu, fused, options, how, &t)? {
+            Some(m) => out.measured.push(m),
+            None => out.left_out.push(t),
+        }
+    }
+    progress(count, count);
+    Ok(out)
+}
+
+/// A choice on the device.
+struct Runner {
+    choice: Choice,
+    trial: Trial,
+    times: Vec<f64>,
+}
+
+impl Runner {
+    fn time(&mut self, runs: u32) -> Result<(), Error> {
+        self.times.push(self.trial.time_blocking(runs).map_err(device_error)?);
+        Ok(())
+    }
+    fn median(&self) -> f64 {
+        Estimate::of(self.times.clone()).map_or(f64::INFINITY, |e| e.median)
+    }
+}
+
+/// `None` where the device lacks the memory.
+fn measure(
+    gpu: &Gpu,
+    fused: &Fused,
+    options: &Options,
+    how: &TuneOptions,
+    t: &Tunable,
+) -> Result<Option<Measured>, Error> {
+    let mut singles: Vec<(Choice, Single)> = vec![];
+    for c in &t.candidates {
+        let single = Single::new(fused, options, t.kernel, c.choice, &how.values)?;
+        let text = |s: &Single| s.program.kernels[0].wgsl.clone();
+        if !singles.iter().any(|(_, s)| text(s) == text(&single)) {
+            singles.push((c.choice, single));
+        }
+    }
+    let Some((own, first)) = singles.first() else { return Ok(None) };
+    let own = *own;
+    let sets = match sets(gpu, first) {
+        Ok(sets) => sets,
+        Err(e) if lacks_memory(&e) => return Ok(None),
+        Err(e) => return Err(device_error(e)),
+    };
+    let mut refused = vec![];
+    let mut runners: Vec<Runner> = vec![];
+    let mut expected: Vec<Tensor> = vec![];
+    for ((choice, _), made) in singles.iter().zip(trials(gpu, &singles, &sets)) {
+        let trial = match made {
+            Ok(t) => t,
+            Err(e) if lacks_memory(&e) && runners.is_empty() => return Ok(None),
+            Err(e @ RunError::DeviceLost(_)) => return Err(device_error(e)),
+            Err(e) if runners.is_empty() => return Err(device_error(e)),
+            Err(e) => {
+                tracing::debug!("{}: {choice} is refused: {e}", t.title);
+                refused.push(*choice);
+                continue;
+            }
+        };
+        let outputs = trial.outputs_blocking().map_err(device_error)?;
+        if runners.is_empty() {
+            expected = outputs;
+        } else if !outputs.iter().zip(&expected).all(|(a, b)| agree(a, b)) {
+            tracing::warn!("{}: {choice} computes something else than {own}", t.title);
+            refused.push(*choice);
+            continue;
+        }
+        runners.push(Runner { choice: *choice, trial, times: vec![] });
+    }
+    // One pass takes long enough for the clock, and not so long that a screen freezes.
+    let pass_ns = if gpu.summary().is_software { 3e6 } else { 4e6 };
+    let once = runners[0].trial.time_blocking(2).map_err(device_error)?;
+    let runs = (pass_ns / once.max(1.0)).clamp(2.0, 400.0) as u32;
+    let mut tried: HashMap<Choice, f64> = HashMap::new();
+    for round in 0..ROUNDS {
+        for r in &mut runners {
+            if round == 0 {
+                // The first run also pays for what is done once.
+                r.trial.time_blocking(2).map_err(device_error)?;
+            }
+            r.time(runs)?;
+        }
+        for r in &runners {
+            tried.insert(r.choice, r.median());
+        }
+        let best = runners.iter().map(Runner::median).fold(f64::INFINITY, f64::min);
+        runners.retain(|r| r.choice == own || r.median() <= best * HOPELESS);
+    }
+    let mut tried: Vec<Timed> = tried.into_iter().map(|(choice, ns)| Timed { choice, ns }).collect();
+    tried.sort_by(|a, b| a.ns.total_cmp(&b.ns));
+    let fastest = runners.iter().min_by(|a, b| a.median().total_cmp(&b.median())).map_or(own, |r| r.choice);
+    runners.retain(|r| r.choice == own || r.choice == fastest);
+    if fastest != own {
+        // Anew: the fastest of many was also the luckiest.
+        runners.iter_mut().for_each(|r| r.times.clear());
+        for _ in 0..FINAL_ROUNDS {
+            for r in &mut runners {
+                r.time(runs)?;
+            }
+        }
+    }
+    let timed = |c: Choice| {
+        let ns = runners.iter().find(|r| r.choice == c).map_or(f64::INFINITY, Runner::median);
+        Timed { choice: c, ns }
+    };
+    let (own, fastest) = (timed(own), timed(fastest));
+    let best = if fastest.ns <= own.ns * CLEARLY { fastest } else { own };
+    let node = first.program.dispatches[0].nodes.first().cloned().unwrap_or_default();
+    Ok(Some(Measured { tunable: t.clone(), node, own, best, tried, refused }))
+}
+
+fn lacks_memory(e: &RunError) -> bool {
+    matches!(e, RunError::OutOfMemory { .. } | RunError::Limits { .. })
+}
+
+type Set = Vec<(String, DeviceTensor)>;
+
+/// Inputs for a kernel, in as many sets as it takes to be larger than caches are. Sets share what the
+/// kernel before would just have written.
+fn sets(gpu: &Gpu, single: &Single) -> Result<Vec<Set>, RunError> {
+    let wanted: u64 = if gpu.summary().is_software { 16 << 20 } else { 256 << 20 };
+    let tensors: Vec<Tensor> = single.program.inputs.iter().map(values).collect();
+    let size = |t: &Tensor| t.bytes().map_or(0, |b| b.len() as u64);
+    let cold: u64 = tensors.iter().zip(&single.cold).filter(|(_, c)| **c).map(|(t, _)| size(t)).sum();
+    let copies = wanted.div_ceil(cold.max(1)).clamp(1, 32);
+    let mut sets: Vec<Set> = vec![];
+    for _ in 0..copies {
+        let mut set = vec![];
+        for (i, port) in single.program.inputs.iter().enumerate() {
+            let tensor = match sets.first() {
+                Some(first) if !single.cold[i] => first[i].1.clone(),
+                _ => gpu.upload_blocking(&tensors[i])?,
+            };
+            set.push((port.name.clone(), tensor));
+        }
+        gpu.queue().submit([]);
+        gpu.wait_blocking()?;
+        sets.push(set);
+        if cold == 0 {
+            break;
+        }
+    }
+    Ok(sets)
+}
+
+/// Random numbers, the same ones again from some length on. Integers that may be positions are 0, which
+/// every tensor has.
+fn values(port: &Port) -> Tensor {
+    const PERIOD: usize = 262_140;
+    let n = port.shape.first().and_then(wgfc_ir::Dim::as_const).unwrap_or(0) as usize;
+    let position = matches!(port.dtype.class(), Class::Int | Class::Uint) && port.dtype.bits() >= 32;
+    let bytes = port.dtype.bytes_for(n);
+    let pattern = match position {
+        true => Tensor::zeros(port.dtype, vec![PERIOD.min(n)]),
+        false => random::tensor(port.dtype, vec![PERIOD.min(n)], &port.name, 1),
+    };
+    let all = pattern.bytes().unwrap_or_default().iter().copied().cycle().take(bytes).collect();
+    Tensor::new(port.dtype, vec![n], all).unwrap_or(pattern)
+}
+
+/// Compiles the choices, on all cores, and binds them to the inputs.
+fn trials(gpu: &Gpu, singles: &[(Choice, Single)], sets: &[Set]) -> Vec<Result<Trial, RunError>> {
+    let next = AtomicUsize::new(0);
+    let done = Mutex::new(BTreeMap::new());
+    let worker = || {
+        while let Some((i, (_, single))) =
+            Some(next.fetch_add(1, Ordering::Relaxed)).and_then(|i| Some((i, singles.get(i)?)))
+        {
+            let made = trial(gpu, single, sets);
+            if let Ok(mut d) = done.lock() {
+                d.insert(i, made);
+            }
+        }
+    };
+    let threads = std::thread::available_parallelism().map_or(1, usize::from).min(singles.len());
+    std::thread::scope(|s| {
+        for _ in 0..threads {
+            s.spawn(worker);
+        }
+    });
+    let mut done = done.into_inner().unwrap_or_default();
+    let lost = || {
+        let message = "a thread that compiles kernels panicked".to_owned();
+        Err(RunError::Gpu { what: "compiling".to_owned(), message })
+    };
+    (0..singles.len()).map(|i| done.remove(&i).unwrap_or_else(lost)).collect()
+}
+
+fn trial(gpu: &Gpu, single: &Single, sets: &[Set]) -> Result<Trial, RunError> {
+    // Compiled just now, here; the inputs name no position beyond the first.
+    let options = SessionOptions { checks: Checks::Trusted, ..SessionOptions::default() };
+    let mut session = Session::with_options_blocking(gpu, &single.program, options)?;
+    for (name, value) in &single.values {
+        session.set_symbol(name, *value)?;
+    }
+    let sets: Vec<Vec<(&str, Value)>> = sets
+        .iter()
+        .map(|s| s.iter().map(|(n, t)| (n.as_str(), Value::Device(t.clone()))).collect())
+        .collect();
+    Trial::new_blocking(session, &sets)
+}
+
+/// Whether two outputs are the same but for the order in which sums were made: ‖a − b‖ ≤ ε‖b‖ over what
+/// is finite in both, and the same elements finite.
+fn agree(a: &Tensor, b: &Tensor) -> bool {
+    if !a.dtype.is_float() {
+        return a.bytes() == b.bytes();
+    }
+    let epsilon = if matches!(a.dtype, DType::F32 | DType::F64) { 1e-4 } else { 5e-3 };
+    let (Some(a), Some(b)) = (a.to_f32s(), b.to_f32s()) else { return false };
+    let (mut difference, mut size) = (0.0, 0.0);
+    for (x, y) in a.iter().zip(&b).map(|(x, y)| (f64::from(*x), f64::from(*y))) {
+        if x.is_finite() != y.is_finite() {
+            return false;
+        }
+        if x.is_finite() {
+            difference += (x - y) * (x - y);
+            size += y * y;
+        }
+    }
+    a.len() == b.len() && difference.sqrt() <= epsilon * size.sqrt()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn results_agree_up_to_rounding() {
+        let t = |v: &[f32]| Tensor::from_f32(vec![v.len()], v);
+        let b = t(&[1.0, -2.0, 3.0, 0.0]);
+        assert!(agree(&t(&[1.00001, -2.0, 3.0, 1e-5]), &b));
+        assert!(!agree(&t(&[1.01, -2.0, 3.0, 0.0]), &b));
+        assert!(!agree(&t(&[f32::NAN, -2.0, 3.0, 0.0]), &b));
+        assert!(agree(&t(&[f32::NAN, 1.0]), &t(&[f32::NAN, 1.0])));
+        assert!(!agree(&t(&[0.1]), &t(&[0.0])));
+        assert!(agree(&Tensor::from_i64(vec![1], &[3]), &Tensor::from_i64(vec![1], &[3])));
+        assert!(!agree(&Tensor::from_i64(vec![1], &[3]), &Tensor::from_i64(vec![1], &[4])));
+    }
+}
