@@ -1,4 +1,4 @@
-//! What is kept between processes, for each device: measured choices.
+//! What is kept between processes, for each device: measured choices and compiled pipelines.
 //!
 //! A cache is a folder: the one that `WGFC_CACHE_DIR` names, else `wgfc` in the user's cache folder
 //! (`$XDG_CACHE_HOME` or `~/.cache`; on Windows, the local application data). Files are written whole and
@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use wgfc_compiler::Tuning;
 use wgfc_compiler::tuning::Choice;
-use wgfc_runtime::AdapterSummary;
+use wgfc_runtime::{AdapterSummary, Gpu};
 
 /// The folder's name in the user's cache folder.
 const FOLDER: &str = "wgfc";
@@ -83,6 +83,31 @@ impl Cache {
         npy::write_whole(&self.tuning_file(adapter), text.as_bytes())
     }
 
+    /// Keeps the pipelines that a device compiles from now on, beginning with those kept before.
+    pub fn pipelines(&self, gpu: &Gpu) -> Pipelines {
+        let path = self.file(gpu.summary(), "pipelines", "bin");
+        let context = format!("{} {}", identity(gpu.summary()), gpu.pipeline_key().unwrap_or_default());
+        let mut kept = Pipelines { gpu: gpu.clone(), path, context, before: None, problem: None };
+        if gpu.pipeline_key().is_none() {
+            return kept;
+        }
+        let bytes = read(&kept.path).and_then(|b| match b {
+            Some(b) => {
+                opened(&b, &kept.context).map(|p| Some(p.to_vec())).map_err(|m| unusable(&kept.path, m))
+            }
+            None => Ok(None),
+        });
+        let data = bytes.unwrap_or_else(|e| {
+            kept.problem = Some(e);
+            None
+        });
+        // SAFETY: by their checksum these are the bytes that `Pipelines::save` wrote for this adapter
+        // and driver, which are those that the device gave.
+        unsafe { gpu.keep_pipelines(data.as_deref()) };
+        kept.before = data.map(|d| crc32fast::hash(&d));
+        kept
+    }
+
     fn file(&self, adapter: &AdapterSummary, what: &str, extension: &str) -> PathBuf {
         let slug: String = adapter
             .name
@@ -93,6 +118,65 @@ impl Cache {
         let hash = crc32fast::hash(identity(adapter).as_bytes());
         self.folder.join(format!("{what}-{}-{hash:08x}.{extension}", slug.trim_matches('-')))
     }
+}
+
+/// Compiled pipelines of a device in a [`Cache`].
+pub struct Pipelines {
+    gpu: Gpu,
+    path: PathBuf,
+    /// What they are good for.
+    context: String,
+    /// The checksum of what was there before.
+    before: Option<u32>,
+    problem: Option<Error>,
+}
+
+impl Pipelines {
+    /// Why what was kept before is of no use.
+    pub fn problem(&self) -> Option<&Error> {
+        self.problem.as_ref()
+    }
+
+    /// Writes them, where the device gives any and they are not those that were there before.
+    ///
+    /// # Errors
+    /// [`Error::File`] where the file cannot be written.
+    pub fn save(&self) -> Result<(), Error> {
+        let Some(data) = self.gpu.pipeline_data() else { return Ok(()) };
+        if self.before == Some(crc32fast::hash(&data)) {
+            return Ok(());
+        }
+        // Drivers forget nothing: what has grown too large begins anew.
+        let data = if data.len() as u64 > MOST_BYTES / 2 { &[][..] } else { &data };
+        npy::write_whole(&self.path, &sealed(data, &self.context))
+    }
+}
+
+/// How a file of pipelines begins; a checksum of the context and the payload follows, and the payload.
+const MAGIC: &[u8; 12] = b"wgfc pipes 1";
+
+fn sealed(payload: &[u8], context: &str) -> Vec<u8> {
+    let mut out = MAGIC.to_vec();
+    out.extend(checksum(payload, context).to_le_bytes());
+    out.extend(payload);
+    out
+}
+
+/// The payload of a file of pipelines, which must be of this context and undamaged.
+fn opened<'b>(bytes: &'b [u8], context: &str) -> Result<&'b [u8], String> {
+    let rest = bytes.strip_prefix(MAGIC).ok_or("is not a file of pipelines that this wgfc reads")?;
+    match rest.split_first_chunk::<4>() {
+        Some((sum, payload)) if u32::from_le_bytes(*sum) == checksum(payload, context) => Ok(payload),
+        _ => Err("is damaged, or of another device".into()),
+    }
+}
+
+fn checksum(payload: &[u8], context: &str) -> u32 {
+    let mut h = crc32fast::Hasher::new();
+    h.update(&(context.len() as u64).to_le_bytes());
+    h.update(context.as_bytes());
+    h.update(payload);
+    h.finalize()
 }
 
 /// Reads a file of measured choices that must be there.
@@ -127,7 +211,7 @@ fn read(path: &Path) -> Result<Option<Vec<u8>>, Error> {
 }
 
 fn unusable(path: &Path, message: String) -> Error {
-    Error::file_help(path, message, "it is ignored; `wgfc tune` replaces it, or delete it")
+    Error::file_help(path, message, "it is ignored, and replaced the next time; it can be deleted")
 }
 
 #[cfg(test)]
@@ -181,6 +265,64 @@ mod tests {
         assert_eq!(cache.tuning(&a).unwrap().choices.len(), 1);
         assert_eq!(cache.tuning(&b).unwrap(), Tuning::default());
         assert_eq!(std::fs::read_dir(cache.folder()).unwrap().count(), 1);
+    }
+
+    #[test]
+    fn pipelines_are_opened_undamaged_or_not_at_all() {
+        let payload: Vec<u8> = (0..=255).collect();
+        for payload in [&payload[..], &[]] {
+            let file = sealed(payload, "a card");
+            assert_eq!(opened(&file, "a card").unwrap(), payload);
+            assert!(opened(&file, "a car").is_err() && opened(&file, "another").is_err());
+            for i in 0..file.len() {
+                assert!(opened(&file[..i], "a card").is_err(), "{i}");
+                let mut damaged = file.clone();
+                damaged[i] ^= 0x40;
+                assert!(opened(&damaged, "a card").is_err(), "{i}");
+            }
+            assert!(opened(&[&file[..], b"x"].concat(), "a card").is_err());
+        }
+    }
+
+    #[test]
+    fn pipelines_are_kept_where_the_backend_gives_them() {
+        for gpu in wgfc_runtime::testing::gpus() {
+            let dir = tempfile::tempdir().unwrap();
+            let cache = Cache::at(dir.path());
+            let kept = cache.pipelines(&gpu);
+            assert!(kept.problem().is_none());
+            if gpu.pipeline_key().is_none() {
+                kept.save().unwrap();
+                assert!(!kept.path.exists());
+                continue;
+            }
+            let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/small/mlp/model.onnx");
+            let file = crate::ModelFile::open(&path).unwrap();
+            let run = |gpu: &Gpu| {
+                let mut m = crate::Model::compile_for(gpu.clone(), &file, &Default::default()).unwrap();
+                let x = crate::Tensor::from_f32(vec![2, 13], &[0.5; 26]);
+                m.run(&[("x".to_owned(), x)].into()).unwrap()
+            };
+            let first = run(&gpu);
+            kept.save().unwrap();
+            let anew = || {
+                let all = wgfc_runtime::Gpu::adapters_blocking();
+                let i = all.iter().position(|a| a == gpu.summary()).unwrap();
+                Gpu::request_blocking(&wgfc_runtime::AdapterChoice::Index(i)).unwrap()
+            };
+            let second = anew();
+            let kept = cache.pipelines(&second);
+            assert!(kept.problem().is_none() && kept.before.is_some(), "{:?}", kept.problem());
+            assert_eq!(run(&second), first);
+            kept.save().unwrap();
+            std::fs::write(&kept.path, "nonsense").unwrap();
+            let third = anew();
+            let kept = cache.pipelines(&third);
+            assert!(kept.problem().unwrap().to_string().contains("pipelines-"));
+            assert_eq!(run(&third), first);
+            kept.save().unwrap();
+            assert!(cache.pipelines(&anew()).problem().is_none());
+        }
     }
 
     #[test]

@@ -177,13 +177,11 @@ impl Generator {
         }
         // Compiled just now, here.
         let how = SessionOptions { checks: Checks::Trusted, capacity: options.capacity.min(ROOM) };
-        let session = |p| Session::with_options_blocking(&gpu, p, how);
-        let prefill = long.as_ref().map(session).transpose().map_err(device_error)?;
-        let decode = match &prefill {
-            Some(s) => s.sibling_blocking(&short),
-            None => session(&short),
-        };
-        let decode = decode.map_err(device_error)?;
+        let programs: Vec<&Program> = long.iter().chain([&short]).collect();
+        let mut sessions = Session::family_blocking(&gpu, &programs, how).map_err(device_error)?.into_iter();
+        let prefill = long.as_ref().and_then(|_| sessions.next());
+        let decode =
+            sessions.next().ok_or_else(|| Error::Internal("a program without its session".into()))?;
         let mut ports = program_ports(&long.as_ref().unwrap_or(&short).inputs);
         ports.retain(|p| p.name != head::CHOICE);
         let vocabulary = vocabulary(&short)?;

@@ -39,6 +39,24 @@ impl Place {
             Place::Device(choice) => Some(Gpu::request_blocking(choice).map_err(device_error)?),
         })
     }
+
+    /// Opens the adapter for the compiled folder `path`, which the CPU cannot run.
+    pub fn open_for_program(&self, path: &Path) -> Result<Gpu, Error> {
+        let choice = match self {
+            Place::Any(c) | Place::Device(c) => c,
+            Place::Cpu => return Err(cpu_needs_graph(path)),
+        };
+        Gpu::request_blocking(choice).map_err(|e| {
+            let none = matches!(e, RunError::NoAdapter { .. });
+            match (device_error(e), none) {
+                (Error::Device(p), true) => Error::Device(Problem {
+                    help: Some("without one, give the ONNX model instead of the compiled folder: the CPU's reference evaluator runs it".into()),
+                    ..p
+                }),
+                (e, _) => e,
+            }
+        })
+    }
 }
 
 /// A model ready to run.
@@ -74,21 +92,7 @@ impl Model {
             return Model::compile(&ModelFile::open(path)?, options, place);
         }
         let program = artefact::load(path)?;
-        let choice = match place {
-            Place::Any(c) | Place::Device(c) => c,
-            Place::Cpu => return Err(cpu_needs_graph(path)),
-        };
-        let gpu = Gpu::request_blocking(&choice).map_err(|e| {
-            let none = matches!(e, RunError::NoAdapter { .. });
-            match (device_error(e), none) {
-                (Error::Device(p), true) => Error::Device(Problem {
-                    help: Some("without one, give the ONNX model instead of the compiled folder: the CPU's reference evaluator runs it".into()),
-                    ..p
-                }),
-                (e, _) => e,
-            }
-        })?;
-        Model::on_device(gpu, program)
+        Model::on_device(place.open_for_program(path)?, program)
     }
 
     /// Compiles an opened model for the place where it will run.

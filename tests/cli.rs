@@ -518,3 +518,24 @@ fn tuning_is_stored_for_the_adapter_and_used() {
         .says("is not a tuning table");
     wgfc(d.path(), &format!("compile|{}|-o|e|--tuning|none.json", mlp())).exits(1).says("no such file");
 }
+
+#[test]
+fn pipelines_are_kept() {
+    let Some(gpu) = wgfc::runtime::testing::gpus().into_iter().next() else { return };
+    let d = folder();
+    let run = format!("run|{}|--dim|batch=1|--no-cpu|--random-inputs|--quiet", mlp());
+    wgfc(d.path(), &format!("{run}|--no-cache")).exits(0);
+    assert!(!d.path().join("cache").exists());
+    wgfc(d.path(), &run).exits(0);
+    if gpu.pipeline_key().is_none() {
+        return;
+    }
+    let kept = tree(&d.path().join("cache"));
+    assert!(kept.len() == 1 && kept[0].0.display().to_string().contains("pipelines-"), "{kept:?}");
+    wgfc(d.path(), &run).exits(0);
+    std::fs::write(&kept[0].0, &kept[0].1[1..]).unwrap();
+    let run = run.replace("|--quiet", "");
+    wgfc(d.path(), &run).exits(0).says("warning: ").says("pipelines-");
+    let again = wgfc(d.path(), &run).exits(0);
+    assert!(!again.err.contains("pipelines-"), "{}", again.err);
+}

@@ -3,7 +3,7 @@
 use crate::error::RunError;
 use crate::wait;
 use std::str::FromStr;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 /// Which adapter to use.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -213,6 +213,9 @@ struct Inner {
     queue: wgpu::Queue,
     summary: AdapterSummary,
     health: Arc<Mutex<Health>>,
+    /// What compiled pipelines are kept under, where the backend can keep them.
+    pipeline_key: Option<String>,
+    pipelines: OnceLock<wgpu::PipelineCache>,
 }
 
 /// An open device. Clones are the same device.
@@ -250,6 +253,7 @@ impl Gpu {
         };
         let useful = wgpu::Features::SHADER_F16
             | wgpu::Features::SUBGROUP
+            | wgpu::Features::PIPELINE_CACHE
             | wgpu::Features::TIMESTAMP_QUERY
             | wgpu::Features::TIMESTAMP_QUERY_INSIDE_ENCODERS
             | wgpu::Features::TIMESTAMP_QUERY_INSIDE_PASSES;
@@ -287,7 +291,10 @@ impl Gpu {
             h.lock().unwrap_or_else(PoisonError::into_inner).uncaptured.get_or_insert(e.to_string());
         }));
         tracing::debug!(adapter = summary.name, backend = summary.backend, "device opened");
-        Ok(Gpu(Arc::new(Inner { device, queue, summary, health })))
+        let keeps = device.features().contains(wgpu::Features::PIPELINE_CACHE);
+        let key = wgpu::util::pipeline_cache_key(&adapter.get_info()).filter(|_| keeps);
+        let pipelines = OnceLock::new();
+        Ok(Gpu(Arc::new(Inner { device, queue, summary, health, pipeline_key: key, pipelines })))
     }
 
     /// [`Gpu::request`] for callers without an executor.
@@ -317,6 +324,38 @@ impl Gpu {
     pub fn queue(&self) -> &wgpu::Queue {
         &self.0.queue
     }
+    /// What the data of [`Gpu::pipeline_data`] may be kept under, beside the adapter's name and driver;
+    /// `None` where the backend gives none (all but native Vulkan).
+    pub fn pipeline_key(&self) -> Option<&str> {
+        self.0.pipeline_key.as_deref()
+    }
+
+    /// Keeps all pipelines that are compiled from now on for [`Gpu::pipeline_data`], and takes those out
+    /// of `data` that it has. Without effect where the backend keeps none, and the second time.
+    ///
+    /// # Safety
+    /// `data` are bytes that [`Gpu::pipeline_data`] gave for the same adapter and driver, if on an
+    /// earlier day; the driver may not check them.
+    pub unsafe fn keep_pipelines(&self, data: Option<&[u8]>) {
+        if self.pipeline_key().is_none() {
+            return;
+        }
+        self.0.pipelines.get_or_init(|| {
+            let d = wgpu::PipelineCacheDescriptor { label: Some("wgfc"), data, fallback: true };
+            // SAFETY: the caller vouches for the data.
+            unsafe { self.0.device.create_pipeline_cache(&d) }
+        });
+    }
+
+    /// The pipelines compiled since [`Gpu::keep_pipelines`], with those it was given, in the driver's form.
+    pub fn pipeline_data(&self) -> Option<Vec<u8>> {
+        self.0.pipelines.get()?.get_data()
+    }
+
+    pub(crate) fn pipeline_cache(&self) -> Option<&wgpu::PipelineCache> {
+        self.0.pipelines.get()
+    }
+
     /// Whether both are the same device.
     pub fn is(&self, other: &Gpu) -> bool {
         Arc::ptr_eq(&self.0, &other.0)

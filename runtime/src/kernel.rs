@@ -3,6 +3,7 @@
 use crate::error::RunError;
 use crate::gpu::Gpu;
 use std::borrow::Cow;
+use std::collections::HashMap;
 use wgfc_ir::program::{Access, Kernel};
 
 /// A compiled kernel.
@@ -75,7 +76,6 @@ fn text(k: &Kernel) -> Cow<'_, str> {
 
 /// Compiles one kernel; binding `i` of group 0 is `k.bindings[i]`, the next the `Dims` uniform.
 async fn compile(gpu: &Gpu, k: &Kernel, checks: Checks) -> Result<Pipeline, RunError> {
-    fits(gpu, k)?;
     let device = gpu.device();
     let entry = |binding: usize, ty| wgpu::BindGroupLayoutEntry {
         binding: binding as u32,
@@ -118,7 +118,7 @@ async fn compile(gpu: &Gpu, k: &Kernel, checks: Checks) -> Result<Pipeline, RunE
                 zero_initialize_workgroup_memory: checks == Checks::All,
                 ..Default::default()
             },
-            cache: None,
+            cache: gpu.pipeline_cache(),
         });
         Pipeline { pipeline, layout }
     });
@@ -128,12 +128,39 @@ async fn compile(gpu: &Gpu, k: &Kernel, checks: Checks) -> Result<Pipeline, RunE
     })
 }
 
-/// Compiles all kernels, natively on all cores.
-pub(crate) async fn compile_all(
+/// What a pipeline is made from, names aside.
+type Source<'k> = (&'k str, &'k [Access], bool, &'k [String]);
+
+fn source(k: &Kernel) -> Source<'_> {
+    (&k.wgsl, &k.bindings, k.uses_dims, &k.features)
+}
+
+/// Compiles all kernels, natively on all cores; what is equal once, and what `known` has not at all.
+pub(crate) async fn compile_all<'k>(
     gpu: &Gpu,
-    kernels: &[Kernel],
+    kernels: impl Iterator<Item = &'k Kernel>,
     checks: Checks,
+    known: impl Iterator<Item = (&'k Kernel, &Pipeline)>,
 ) -> Result<Vec<Pipeline>, RunError> {
+    let known: HashMap<Source<'_>, &Pipeline> = known.map(|(k, p)| (source(k), p)).collect();
+    let kernels: Vec<&Kernel> = kernels.collect();
+    let mut new: Vec<&Kernel> = vec![];
+    let mut index: HashMap<Source<'_>, usize> = HashMap::new();
+    for k in &kernels {
+        fits(gpu, k)?;
+        if !known.contains_key(&source(k)) {
+            index.entry(source(k)).or_insert_with(|| {
+                new.push(k);
+                new.len() - 1
+            });
+        }
+    }
+    let made = compile_each(gpu, &new, checks).await?;
+    let find = |k: &Kernel| known.get(&source(k)).copied().or_else(|| made.get(*index.get(&source(k))?));
+    Ok(kernels.into_iter().filter_map(find).cloned().collect())
+}
+
+async fn compile_each(gpu: &Gpu, kernels: &[&Kernel], checks: Checks) -> Result<Vec<Pipeline>, RunError> {
     #[cfg(not(target_arch = "wasm32"))]
     {
         let threads = std::thread::available_parallelism().map_or(1, usize::from).min(kernels.len());
@@ -151,7 +178,7 @@ pub(crate) async fn compile_all(
 #[cfg(not(target_arch = "wasm32"))]
 fn in_parallel(
     gpu: &Gpu,
-    kernels: &[Kernel],
+    kernels: &[&Kernel],
     checks: Checks,
     threads: usize,
 ) -> Result<Vec<Pipeline>, RunError> {
@@ -177,4 +204,35 @@ fn in_parallel(
     }
     // The first failing kernel in the order of the plan, whatever thread met it first.
     results.into_iter().map(|(_, r)| r).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::measure::kernel;
+
+    #[test]
+    fn equal_kernels_are_compiled_once() {
+        let text = |by: u32| {
+            format!(
+                "@group(0) @binding(0) var<storage, read_write> x: array<u32>;
+                @compute @workgroup_size(1) fn main() {{ x[0] += {by}u; }}"
+            )
+        };
+        let make = |name: &str, by| kernel(name, &text(by), 1, vec![Access::ReadWrite]);
+        let kernels = [make("a", 1), make("b", 2), make("c", 1), make("d", 2)];
+        for gpu in crate::testing::gpus() {
+            let compile = |kernels: &[Kernel], known: &[(Kernel, Pipeline)]| {
+                let known = known.iter().map(|(k, p)| (k, p));
+                pollster::block_on(compile_all(gpu, kernels.iter(), Checks::All, known)).unwrap()
+            };
+            let made = compile(&kernels, &[]);
+            let same = |i: &Pipeline, j: &Pipeline| i.pipeline == j.pipeline && i.layout == j.layout;
+            assert_eq!(made.len(), 4);
+            assert!(same(&made[0], &made[2]) && same(&made[1], &made[3]) && !same(&made[0], &made[1]));
+            let known = [(make("e", 2), made[1].clone())];
+            let again = compile(&kernels[..2], &known);
+            assert!(same(&again[1], &made[1]) && !same(&again[0], &made[0]));
+        }
+    }
 }

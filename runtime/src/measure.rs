@@ -96,7 +96,7 @@ pub async fn measure(gpu: &Gpu) -> Result<Measured, RunError> {
     let software = gpu.summary().is_software;
     let limits = gpu.profile();
     let kernels = [kernel("copy", COPY, 256, vec![Access::Read, Access::ReadWrite])];
-    let pipelines = compile_all(gpu, &kernels, Checks::All).await?;
+    let pipelines = compile_all(gpu, kernels.iter(), Checks::All, [].into_iter()).await?;
     let [copy] = pipelines.as_slice() else {
         return Err(RunError::Gpu {
             what: "measuring".to_owned(),

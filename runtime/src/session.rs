@@ -168,30 +168,84 @@ impl Session {
         program: &Program,
         options: SessionOptions,
     ) -> Result<Session, RunError> {
-        Session::build(gpu, program, options, None).await
+        let mut one = Session::family(gpu, &[program], options).await?;
+        one.pop().ok_or_else(|| RunError::Plan(vec!["there is no program".to_owned()]))
+    }
+
+    /// Sessions of several programs on the same states, each after the first as [`Session::sibling`]
+    /// of it. The kernels of all are compiled together, natively while the weights are uploaded.
+    ///
+    /// # Errors
+    /// As [`Session::new`] and [`Session::sibling`].
+    pub async fn family(
+        gpu: &Gpu,
+        programs: &[&Program],
+        options: SessionOptions,
+    ) -> Result<Vec<Session>, RunError> {
+        if let Some((first, others)) = programs.split_first() {
+            others.iter().try_for_each(|p| crate::state::fit(p, first))?;
+        }
+        Session::build(gpu, programs, options, None).await
     }
 
     /// With the weights and on the states of `kin`, as far as they are the same.
     pub(crate) async fn build(
         gpu: &Gpu,
-        program: &Program,
+        programs: &[&Program],
         options: SessionOptions,
         kin: Option<&Session>,
-    ) -> Result<Session, RunError> {
-        let problems = check::check(program);
+    ) -> Result<Vec<Session>, RunError> {
+        let problems: Vec<String> = programs.iter().flat_map(|p| check::check(p)).collect();
         if !problems.is_empty() {
             return Err(RunError::Plan(problems));
         }
-        let pipelines = kernel::compile_all(gpu, &program.kernels, options.checks).await?;
-        let mut session = Session::empty(gpu, program, options.checks, pipelines).await?;
-        let states = match kin {
-            Some(kin) => kin.states.clone(),
-            None => Arc::new(StateSet::new(gpu, program, options.capacity).await?),
+        let compile = || {
+            let kernels = programs.iter().flat_map(|p| &p.kernels);
+            let known = kin.into_iter().flat_map(|k| k.program.kernels.iter().zip(&k.pipelines));
+            kernel::compile_all(gpu, kernels, options.checks, known)
         };
-        session.place_states(states);
-        session.weights = kin.map_or_else(HashMap::new, |k| k.weights.clone());
-        session.upload(program).await?;
-        Ok(session)
+        let place = || Session::placed(gpu, programs, options, kin);
+        #[cfg(target_arch = "wasm32")]
+        let (pipelines, sessions) = (compile().await, place().await);
+        #[cfg(not(target_arch = "wasm32"))]
+        let (pipelines, sessions) = std::thread::scope(|s| {
+            let compiling = s.spawn(|| pollster::block_on(compile()));
+            let sessions = pollster::block_on(place());
+            let panicked = || RunError::Gpu {
+                what: "compiling".to_owned(),
+                message: "the thread that compiles kernels panicked".to_owned(),
+            };
+            (compiling.join().unwrap_or_else(|_| Err(panicked())), sessions)
+        });
+        let (mut pipelines, mut sessions) = (pipelines?.into_iter(), sessions?);
+        for s in &mut sessions {
+            s.pipelines = pipelines.by_ref().take(s.program.kernels.len()).collect();
+        }
+        Ok(sessions)
+    }
+
+    /// Without pipelines.
+    async fn placed(
+        gpu: &Gpu,
+        programs: &[&Program],
+        options: SessionOptions,
+        kin: Option<&Session>,
+    ) -> Result<Vec<Session>, RunError> {
+        let mut sessions: Vec<Session> = vec![];
+        for program in programs {
+            let mut session = Session::empty(gpu, program, options.checks, vec![]).await?;
+            let states = match kin.or(sessions.first()) {
+                Some(k) => {
+                    session.weights = k.weights.clone();
+                    k.states.clone()
+                }
+                None => Arc::new(StateSet::new(gpu, program, options.capacity).await?),
+            };
+            session.place_states(states);
+            session.upload(program).await?;
+            sessions.push(session);
+        }
+        Ok(sessions)
     }
 
     /// Without weights and states.
@@ -432,6 +486,15 @@ impl Session {
         options: SessionOptions,
     ) -> Result<Session, RunError> {
         pollster::block_on(Session::with_options(gpu, program, options))
+    }
+    /// [`Session::family`] for callers without an executor.
+    #[cfg(not(target_arch = "wasm32"))]
+    pub fn family_blocking(
+        gpu: &Gpu,
+        programs: &[&Program],
+        options: SessionOptions,
+    ) -> Result<Vec<Session>, RunError> {
+        pollster::block_on(Session::family(gpu, programs, options))
     }
     /// [`Session::run`] for callers without an executor.
     #[cfg(not(target_arch = "wasm32"))]

@@ -248,7 +248,7 @@ impl Session {
     }
 
     /// A session of another program on the same device and the same states: what either runs the other
-    /// continues. Weights whose bytes are the very same memory on the host are shared.
+    /// continues. Weights whose bytes are the very same memory on the host are shared, and equal kernels.
     ///
     /// # Errors
     /// [`RunError::State`] when a state of `program` is not one of this session's, in type, capacity and
@@ -256,7 +256,8 @@ impl Session {
     pub async fn sibling(&self, program: &Program) -> Result<Session, RunError> {
         fit(program, &self.program)?;
         let options = SessionOptions { checks: self.checks, ..SessionOptions::default() };
-        Session::build(&self.gpu, program, options, Some(self)).await
+        let mut one = Session::build(&self.gpu, &[program], options, Some(self)).await?;
+        one.pop().ok_or_else(|| RunError::Plan(vec!["there is no program".to_owned()]))
     }
 
     /// [`Session::sibling`] for callers without an executor.
@@ -282,7 +283,7 @@ impl Session {
 }
 
 /// Whether every state of `program` is one of `other`'s.
-fn fit(program: &Program, other: &Program) -> Result<(), RunError> {
+pub(crate) fn fit(program: &Program, other: &Program) -> Result<(), RunError> {
     for s in &program.states {
         let grows = |s: &State| s.growth.as_ref().map(|g| (g.axis, g.length.clone()));
         let message = match other.states.iter().find(|o| o.name == s.name) {

@@ -193,6 +193,9 @@ pub struct KeptArgs {
     /// Leave out what `wgfc tune` measured on the adapter
     #[arg(long)]
     pub no_tuning: bool,
+    /// Compile every pipeline anew and keep none
+    #[arg(long)]
+    pub no_cache: bool,
 }
 
 /// `wgfc compile`.
@@ -410,6 +413,8 @@ pub struct BenchDecodeArgs {
     pub without: Vec<TechniqueArg>,
     #[command(flatten)]
     pub adapter: AdapterArgs,
+    #[command(flatten)]
+    pub kept: KeptArgs,
     /// Write a row for each dispatch
     #[arg(long, value_name = "FILE")]
     pub csv: Option<PathBuf>,

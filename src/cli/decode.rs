@@ -2,6 +2,7 @@
 
 use super::args::BenchDecodeArgs;
 use super::compile::{choice, say_random_weights};
+use super::kept::Kept;
 use super::profile::{self, estimate_json, estimate_text};
 use super::run::without_weights;
 use super::shown;
@@ -113,11 +114,15 @@ fn cached(a: &BenchDecodeArgs, decoder: &Decoder, t: &Terminal) -> Result<Measur
         prompt_chunk: 1,
         ..options(a)
     };
+    let gpu = Gpu::request_blocking(&options.adapter).map_err(device_error)?;
+    let mut kept = Kept::open(&a.kept, &gpu, t);
+    let options = GeneratorOptions { tuning: std::mem::take(&mut kept.tuning), ..options };
     let make = |options: &GeneratorOptions| {
         let _progress = t.spinner(format!("compiling {}", shown(&a.model)));
-        Generator::new(decoder, options).map_err(|e| without_weights(e, decoder.model()))
+        Generator::on_device(gpu.clone(), decoder, options).map_err(|e| without_weights(e, decoder.model()))
     };
     let mut generator = make(&options)?;
+    kept.save(t);
     t.warnings(generator.warnings());
     let check = if a.check {
         let mut unfused = make(&GeneratorOptions { fusion: Fusion::None, ..options.clone() })?;

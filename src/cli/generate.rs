@@ -2,9 +2,10 @@
 
 use super::args::GenerateArgs;
 use super::compile::{choice, say_random_weights};
+use super::kept::Kept;
+use super::shown;
 use super::summary::{bytes_text, known_bytes_text, peak_host_bytes, table, time_text};
 use super::terminal::Terminal;
-use super::{kept, shown};
 use std::time::Instant;
 use wgfc::generate::Setup;
 use wgfc::model::device_error;
@@ -39,7 +40,8 @@ pub fn main(a: &GenerateArgs, t: &Terminal) -> Result<(), Error> {
         ..GeneratorOptions::default()
     };
     let gpu = Gpu::request_blocking(&choice(a.adapter.adapter.as_deref())).map_err(device_error)?;
-    let options = GeneratorOptions { tuning: kept::tuning(&a.kept, &gpu, t), ..options };
+    let mut kept = Kept::open(&a.kept, &gpu, t);
+    let options = GeneratorOptions { tuning: std::mem::take(&mut kept.tuning), ..options };
     let read = started.elapsed().as_secs_f64();
     let mut generator = {
         let _progress = t.spinner(format!("compiling {}", shown(&a.model)));
@@ -69,6 +71,7 @@ pub fn main(a: &GenerateArgs, t: &Terminal) -> Result<(), Error> {
             break;
         }
     }
+    kept.save(t);
     let ended = tokens.last().is_some_and(|t| request.stop.contains(t));
     let stats = Stats {
         prompt: prompt.len(),

@@ -2,15 +2,42 @@
 
 use super::args::KeptArgs;
 use super::terminal::Terminal;
+use wgfc::cache::Pipelines;
 use wgfc::runtime::Gpu;
-use wgfc::{Cache, Tuning};
+use wgfc::{Cache, Error, Tuning};
 
-/// The choices measured on the device, unless they shall be left out. A file that is no good is only
-/// warned of.
-pub fn tuning(a: &KeptArgs, gpu: &Gpu, t: &Terminal) -> Tuning {
-    let Some(cache) = Cache::of_user().filter(|_| !a.no_tuning) else { return Tuning::default() };
-    cache.tuning(gpu.summary()).unwrap_or_else(|e| {
-        t.warnings(&[e.to_string().trim_start_matches("error: ").to_owned()]);
-        Tuning::default()
-    })
+/// What the user's cache has for a device. A file in it that is no good is only warned of.
+pub struct Kept {
+    /// Choices measured on it.
+    pub tuning: Tuning,
+    pipelines: Option<Pipelines>,
+}
+
+impl Kept {
+    /// What there is, less what the options leave out.
+    pub fn open(a: &KeptArgs, gpu: &Gpu, t: &Terminal) -> Kept {
+        let cache = Cache::of_user();
+        let tuning = cache.as_ref().filter(|_| !a.no_tuning).map(|c| c.tuning(gpu.summary()));
+        let pipelines = cache.filter(|_| !a.no_cache).map(|c| c.pipelines(gpu));
+        if let Some(e) = pipelines.as_ref().and_then(Pipelines::problem) {
+            warn(e, t);
+        }
+        let tuning = tuning.unwrap_or_else(|| Ok(Tuning::default())).unwrap_or_else(|e| {
+            warn(&e, t);
+            Tuning::default()
+        });
+        Kept { tuning, pipelines }
+    }
+
+    /// Keeps the pipelines that were compiled.
+    pub fn save(&self, t: &Terminal) {
+        if let Some(Err(e)) = self.pipelines.as_ref().map(Pipelines::save) {
+            warn(&e, t);
+        }
+    }
+}
+
+/// Says what is wrong with a file that can be done without.
+pub fn warn(e: &Error, t: &Terminal) {
+    t.warnings(&[e.to_string().trim_start_matches("error: ").to_owned()]);
 }

@@ -2,9 +2,10 @@
 
 use super::args::{CompileOptions, KeptArgs, RunArgs};
 use super::compile::{choice, say_random_weights};
+use super::kept::Kept;
 use super::summary::{table, time_text};
 use super::terminal::Terminal;
-use super::{inputs, is_program, kept, profile, shown};
+use super::{inputs, is_program, profile, shown};
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::Instant;
@@ -96,7 +97,12 @@ pub fn load(
             ));
         }
         let _progress = t.spinner(format!("loading {}", shown(path)));
-        return Model::load(path, &compile.options()?, place);
+        let program = wgfc::load(path)?;
+        let gpu = place.open_for_program(path)?;
+        let kept = Kept::open(kept, &gpu, t);
+        let model = Model::on_device(gpu, program)?;
+        kept.save(t);
+        return Ok(model);
     }
     let mut file = ModelFile::open(path)?;
     if random_weights {
@@ -109,8 +115,9 @@ pub fn load(
     let made = match place.open()? {
         None => Model::on_cpu(&file, &options),
         Some(gpu) => {
-            options.tuning = kept::tuning(kept, &gpu, t);
-            Model::compile_for(gpu, &file, &options)
+            let mut kept = Kept::open(kept, &gpu, t);
+            options.tuning = std::mem::take(&mut kept.tuning);
+            Model::compile_for(gpu, &file, &options).inspect(|_| kept.save(t))
         }
     };
     made.map_err(|e| without_weights(e, &file))

@@ -2,6 +2,7 @@
 
 use super::args::TuneArgs;
 use super::compile::choice;
+use super::kept::warn;
 use super::shown;
 use super::summary::table;
 use super::terminal::Terminal;
@@ -57,7 +58,7 @@ pub fn main(a: &TuneArgs, t: &Terminal) -> Result<(), Error> {
     let mut stored = None;
     if let Some(cache) = cache {
         if let Err(e) = cache.tuning(gpu.summary()) {
-            t.warnings(&[e.to_string().trim_start_matches("error: ").to_owned()]);
+            warn(&e, t);
         }
         let entries: BTreeMap<_, _> = all.measured.iter().map(Measured::entry).collect();
         cache.add_tuning(gpu.summary(), &entries)?;
@@ -73,7 +74,9 @@ pub fn main(a: &TuneArgs, t: &Terminal) -> Result<(), Error> {
 
 fn programs(a: &TuneArgs, gpu: &Gpu) -> Result<Vec<(Fused, Options)>, Error> {
     if a.generate {
-        let options = GeneratorOptions { fusion: a.compile.fusion.level(), ..GeneratorOptions::default() };
+        let common = a.compile.options()?;
+        let (fusion, without) = (common.fusion, common.without);
+        let options = GeneratorOptions { fusion, without, ..GeneratorOptions::default() };
         let decoder = Decoder::open(&a.model)?;
         let made = wgfc::generate::fused(gpu, &decoder, &options);
         if made.is_err() && !decoder.model().missing().is_empty() {

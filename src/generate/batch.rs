@@ -10,8 +10,8 @@ use super::roles::Step;
 use super::{Decoder, Generator, GeneratorOptions, Request, head, tokens};
 use crate::model::device_error;
 use crate::{Error, Problem, Tensor};
-use wgfc_runtime::{Gpu, Session};
 use wgfc_runtime::session::Value;
+use wgfc_runtime::{Gpu, Session};
 
 /// A decoder on a device for several sequences at once.
 ///

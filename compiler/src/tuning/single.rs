@@ -17,7 +17,7 @@ use wgfc_ir::{Dim, Poly};
 /// The values that symbols have while measuring; [`ASSUMED`] without one.
 pub type Values = BTreeMap<String, i64>;
 
-/// Positions that states without a fixed capacity have room for while measuring, if no more are needed.
+/// Positions that states without a fixed capacity have room for while measuring, beside those measured.
 const ROOM: i64 = 2048;
 
 /// The values of all symbols of a model, from those `given`: capacities hold what is measured.
@@ -40,7 +40,7 @@ pub fn complete(fused: &Fused, given: &Values) -> Result<Values, Errors> {
     }
     let most = values.values().fold(0, |a: i64, b| a.saturating_add(*b));
     for s in open {
-        values.entry(s.to_string()).or_insert(ROOM.max(most));
+        values.entry(s.to_string()).or_insert(ROOM.saturating_add(most));
     }
     let mut errors = vec![];
     for (s, g) in growths() {
