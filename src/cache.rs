@@ -289,7 +289,7 @@ mod tests {
         for gpu in wgfc_runtime::testing::gpus() {
             let dir = tempfile::tempdir().unwrap();
             let cache = Cache::at(dir.path());
-            let kept = cache.pipelines(&gpu);
+            let kept = cache.pipelines(gpu);
             assert!(kept.problem().is_none());
             if gpu.pipeline_key().is_none() {
                 kept.save().unwrap();
@@ -303,7 +303,7 @@ mod tests {
                 let x = crate::Tensor::from_f32(vec![2, 13], &[0.5; 26]);
                 m.run(&[("x".to_owned(), x)].into()).unwrap()
             };
-            let first = run(&gpu);
+            let first = run(gpu);
             kept.save().unwrap();
             let anew = || {
                 let all = wgfc_runtime::Gpu::adapters_blocking();

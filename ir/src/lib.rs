@@ -14,6 +14,7 @@ pub mod build;
 pub mod dtype;
 pub mod eval;
 pub mod graph;
+pub mod joined;
 pub mod lower;
 pub mod memory;
 pub mod op;

@@ -1,8 +1,10 @@
 //! Constant and host tensors.
 
 use crate::dtype::{Class, DType};
+use crate::joined::Joined;
 use crate::scalar::Scalar;
 use std::fmt;
+use std::ops::Range;
 use std::sync::Arc;
 
 /// Bytes that somebody else keeps alive: a memory-mapped file, say.
@@ -21,6 +23,8 @@ pub enum Data {
         /// How many.
         len: usize,
     },
+    /// Those of other tensors, side by side.
+    Joined(Arc<Joined>),
     /// Not here: a graph-only model. Such a program can be planned and inspected, not run.
     Absent,
 }
@@ -106,12 +110,38 @@ impl Tensor {
     pub fn bytes(&self) -> Option<&[u8]> {
         match &self.data {
             Data::Bytes { owner, offset, len } => (**owner).as_ref().get(*offset..*offset + *len),
+            Data::Joined(j) => Some((**j).as_ref()),
             Data::Absent => None,
+        }
+    }
+    /// How many there are; `None` when absent. Copies nothing.
+    pub fn byte_len(&self) -> Option<usize> {
+        match &self.data {
+            Data::Bytes { len, .. } => Some(*len),
+            Data::Joined(j) => Some(j.len()),
+            Data::Absent => None,
+        }
+    }
+    /// Some of the packed bytes in pieces that follow one another; none when absent. Copies nothing.
+    pub fn pieces(&self, range: Range<usize>) -> Box<dyn Iterator<Item = &[u8]> + '_> {
+        match &self.data {
+            Data::Joined(j) => Box::new(j.pieces(range)),
+            _ => Box::new(self.bytes().and_then(|b| b.get(range)).into_iter()),
+        }
+    }
+    /// Whether both are the same memory, which is known without looking at it.
+    pub fn shares_bytes(&self, o: &Tensor) -> bool {
+        match (&self.data, &o.data) {
+            (Data::Joined(a), Data::Joined(b)) => Arc::ptr_eq(a, b) || a.is_same(b),
+            (Data::Bytes { owner: a, offset: i, len: n }, Data::Bytes { owner: b, offset: j, len: m }) => {
+                Arc::as_ptr(a).cast::<()>() == Arc::as_ptr(b).cast::<()>() && (i, n) == (j, m)
+            }
+            _ => false,
         }
     }
     /// Whether the values are known.
     pub fn is_present(&self) -> bool {
-        matches!(self.data, Data::Bytes { .. })
+        !matches!(self.data, Data::Absent)
     }
     /// The elements as scalars, decoded from any storage type; `None` when absent.
     pub fn scalars(&self) -> Option<Vec<Scalar>> {
@@ -137,6 +167,7 @@ impl Tensor {
             Data::Bytes { owner, offset, .. } => {
                 Data::Bytes { owner: owner.clone(), offset: offset + skip, len: bytes }
             }
+            Data::Joined(j) => Data::Bytes { owner: j.clone(), offset: skip, len: bytes },
             Data::Absent => Data::Absent,
         };
         Tensor { dtype: self.dtype, shape: vec![len], data }
@@ -156,7 +187,9 @@ pub fn checked_numel(shape: &[usize]) -> Option<usize> {
 /// By type, shape and bytes; two absent tensors are equal.
 impl PartialEq for Tensor {
     fn eq(&self, o: &Tensor) -> bool {
-        self.dtype == o.dtype && self.shape == o.shape && self.bytes() == o.bytes()
+        self.dtype == o.dtype
+            && self.shape == o.shape
+            && (self.shares_bytes(o) || self.byte_len() == o.byte_len() && self.bytes() == o.bytes())
     }
 }
 

@@ -343,8 +343,8 @@ fn check_op(op: &Op, types: &[&TensorType], errors: &mut Vec<String>) {
 }
 
 fn check_const(t: &Tensor, errors: &mut Vec<String>) {
-    if t.is_present() && t.bytes().map(<[u8]>::len) != Some(t.dtype.bytes_for(t.numel())) {
-        errors.push(format!("{t:?} has {:?} bytes", t.bytes().map(<[u8]>::len)));
+    if t.is_present() && t.byte_len() != Some(t.dtype.bytes_for(t.numel())) {
+        errors.push(format!("{t:?} has {:?} bytes", t.byte_len()));
     }
 }
 

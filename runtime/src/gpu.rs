@@ -462,7 +462,7 @@ impl Gpu {
 
     /// Natively callbacks only come from polling; a browser calls them by itself.
     /// Waits for everything up to a submission, or for all of it.
-    fn drive(&self, up_to: Option<wgpu::SubmissionIndex>) -> Result<(), RunError> {
+    pub(crate) fn drive(&self, up_to: Option<wgpu::SubmissionIndex>) -> Result<(), RunError> {
         #[cfg(target_arch = "wasm32")]
         let _ = up_to;
         #[cfg(not(target_arch = "wasm32"))]

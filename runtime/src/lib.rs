@@ -38,6 +38,7 @@ pub mod testing;
 mod timestamps;
 #[cfg(not(target_arch = "wasm32"))]
 pub mod trial;
+mod upload;
 mod wait;
 
 pub use error::{BadInput, RunError};

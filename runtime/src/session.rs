@@ -10,6 +10,7 @@ use crate::gpu::Gpu;
 use crate::kernel::{self, Checks, Pipeline};
 use crate::state::StateSet;
 use crate::tensor::{self, DeviceTensor, Memory};
+use crate::upload;
 use plan::Piece;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Weak};
@@ -19,10 +20,6 @@ use wgfc_ir::{DType, Program, Tensor};
 
 pub use memory::DeviceMemory;
 pub(crate) use plan::{Plan, Ready, Step};
-
-/// Weights go up in pieces of this many bytes, and are waited for after every `WEIGHT_BATCH`.
-const WEIGHT_CHUNK: usize = 16 << 20;
-const WEIGHT_BATCH: usize = 256 << 20;
 
 /// An input: from the host, or already on the device.
 #[derive(Clone, Debug)]
@@ -286,37 +283,30 @@ impl Session {
 
     /// Puts the weights on the device, or finds them there.
     async fn upload(&mut self, program: &Program) -> Result<(), RunError> {
-        let mut pending = 0;
+        let mut new = vec![];
         for (i, b) in program.buffers.iter().enumerate() {
             let BufferKind::Weight { name } = &b.kind else { continue };
             let absent = || RunError::WeightAbsent { name: name.clone() };
             let tensor = program.weights.get(name).ok_or_else(absent)?;
-            let Data::Bytes { owner, offset, len } = &tensor.data else { return Err(absent()) };
-            let key = (Arc::as_ptr(owner).cast::<()>() as usize, *offset, *len);
+            let len = tensor.byte_len().ok_or_else(absent)?;
+            let (owner, offset): (Arc<dyn ByteOwner>, usize) = match &tensor.data {
+                Data::Bytes { owner, offset, .. } => (owner.clone(), *offset),
+                Data::Joined(j) => (j.clone(), 0),
+                Data::Absent => return Err(absent()),
+            };
+            let key = (Arc::as_ptr(&owner).cast::<()>() as usize, offset, len);
             if let Some(same) = self.weights.get(&key) {
                 self.resident[i] = Some(same.buffer.clone());
                 continue;
             }
-            let bytes = tensor.bytes().ok_or_else(absent)?;
-            let size = bytes.len().next_multiple_of(4).max(16) as u64;
+            let size = len.next_multiple_of(4).max(16) as u64;
             let buffer = self.gpu.resident(&format!("weight \"{name}\""), size).await?;
-            for (n, chunk) in bytes.chunks(WEIGHT_CHUNK).enumerate() {
-                let offset = (n * WEIGHT_CHUNK) as u64;
-                let what = format!("uploading weight \"{name}\"");
-                self.gpu.scoped(&what, || self.gpu.write(&buffer, offset, chunk)).await?;
-                pending += chunk.len();
-                if pending >= WEIGHT_BATCH {
-                    self.gpu.scoped(&what, || self.gpu.queue().submit([])).await?;
-                    self.gpu.wait().await?;
-                    pending = 0;
-                }
-            }
-            let uploaded = Uploaded { _owner: Arc::downgrade(owner), buffer: buffer.clone() };
+            let uploaded = Uploaded { _owner: Arc::downgrade(&owner), buffer: buffer.clone() };
             self.weights.insert(key, uploaded);
-            self.resident[i] = Some(buffer);
+            self.resident[i] = Some(buffer.clone());
+            new.push((name.as_str(), tensor, buffer));
         }
-        self.gpu.scoped("uploading the weights", || self.gpu.queue().submit([])).await?;
-        self.gpu.health()
+        upload::upload(&self.gpu, &new).await
     }
 
     /// Points the buffers of states at `states`.

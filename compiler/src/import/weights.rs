@@ -44,7 +44,7 @@ impl<'m> Weights<'m> {
         } else {
             typed(dtype, shape, n, t)?
         };
-        let nan = count_nan(&tensor);
+        let nan = tensor.bytes().map_or(0, |b| storage::count_nan(dtype, b));
         if nan > 0 {
             self.nan = (self.nan.0 + 1, self.nan.1 + nan);
         }
@@ -131,19 +131,4 @@ fn typed(dtype: DType, shape: Vec<usize>, n: usize, t: &TensorProto) -> Result<T
         return Err(wrong(bytes.len() * 8 / dtype.bits()));
     }
     Ok(Tensor::new(dtype, shape, bytes)?)
-}
-
-/// How many elements are not numbers (f32, f16, bf16; the small types rarely hold any).
-fn count_nan(t: &Tensor) -> usize {
-    let Some(b) = t.bytes() else { return 0 };
-    let half = |c: &[u8]| u16::from_le_bytes([c[0], c[1]]) & 0x7fff;
-    match t.dtype {
-        DType::F32 => b
-            .chunks_exact(4)
-            .filter(|c| u32::from_le_bytes([c[0], c[1], c[2], c[3]]) & 0x7fff_ffff > 0x7f80_0000)
-            .count(),
-        DType::F16 => b.chunks_exact(2).filter(|c| half(c) > 0x7c00).count(),
-        DType::BF16 => b.chunks_exact(2).filter(|c| half(c) > 0x7f80).count(),
-        _ => 0,
-    }
 }

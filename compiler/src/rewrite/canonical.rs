@@ -41,14 +41,11 @@ fn key(op: &Op) -> Option<String> {
         Op::Input | Op::If { .. } | Op::Loop { .. } | Op::Scan { .. } => None,
         Op::Const(t) => match &t.data {
             Data::Absent => None,
+            _ if t.byte_len().is_some_and(|l| l <= SMALL) => Some(format!("const {t:?} {:?}", t.bytes()?)),
             Data::Bytes { owner, offset, len } => {
-                let bytes = t.bytes()?;
-                Some(if bytes.len() <= SMALL {
-                    format!("const {t:?} {bytes:?}")
-                } else {
-                    format!("const {t:?} {:p} {offset} {len}", Arc::as_ptr(owner))
-                })
+                Some(format!("const {t:?} {:p} {offset} {len}", Arc::as_ptr(owner)))
             }
+            Data::Joined(j) => Some(format!("const {t:?} {:p}", Arc::as_ptr(j))),
         },
         op => Some(format!("{op:?}")),
     }

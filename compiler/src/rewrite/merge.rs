@@ -186,7 +186,7 @@ fn join_weights(
                     _ => None,
                 })
                 .collect();
-            let joined = concat(&data.iter().map(Arc::as_ref).collect::<Vec<_>>(), axis)?;
+            let joined = Tensor::joined(&data.iter().map(Arc::as_ref).collect::<Vec<_>>(), axis)?;
             Ok(constant(graph, joined, origin))
         }
         Op::Map { body, shape } => {
@@ -262,7 +262,7 @@ fn join(graph: &mut Graph, key: &Key, group: &[Product]) -> Result<(), String> {
                 b.tensor.reshaped(shape)
             })
             .collect();
-        let b = constant(graph, concat(&rows.iter().collect::<Vec<_>>(), 0)?, &origin);
+        let b = constant(graph, Tensor::joined(&rows.iter().collect::<Vec<_>>(), 0)?, &origin);
         let shape = graph.ty(y).shape.clone();
         y = graph.push(Op::Map { body: ScalarFn::binary(BinaryOp::Add), shape }, &[y, b], &origin)?.into();
     }
@@ -294,23 +294,4 @@ fn constant(graph: &mut Graph, t: Tensor, origin: &[Arc<str>]) -> Value {
         names: vec![None],
     };
     graph.add_node(node).into()
-}
-
-/// Tensors of one type joined along an axis, each index of which takes whole bytes; absent when one of them is.
-fn concat(parts: &[&Tensor], axis: usize) -> Result<Tensor, String> {
-    let first = parts.first().ok_or("nothing to join")?;
-    let mut shape = first.shape.clone();
-    shape[axis] = parts.iter().map(|p| p.shape[axis]).sum();
-    let Some(bytes) = parts.iter().map(|p| p.bytes()).collect::<Option<Vec<_>>>() else {
-        return Ok(Tensor::absent(first.dtype, shape));
-    };
-    let outer: usize = shape[..axis].iter().product();
-    let mut out = Vec::with_capacity(bytes.iter().map(|b| b.len()).sum());
-    for i in 0..outer {
-        for b in &bytes {
-            let row = b.len() / outer;
-            out.extend_from_slice(&b[i * row..(i + 1) * row]);
-        }
-    }
-    Tensor::new(first.dtype, shape, out)
 }

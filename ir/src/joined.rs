@@ -1,0 +1,151 @@
+//! Tensors joined along an axis without a copy.
+
+use crate::Tensor;
+use std::ops::Range;
+use std::sync::{Arc, OnceLock};
+
+/// The bytes of tensors that lie side by side along an axis. They are put together when somebody asks
+/// for them as one slice; who can take them in [pieces](Joined::pieces) spares the copy.
+pub struct Joined {
+    parts: Vec<Tensor>,
+    /// Times that the parts alternate: the extents before the axis.
+    outer: usize,
+    len: usize,
+    whole: OnceLock<Vec<u8>>,
+}
+
+impl Joined {
+    /// Of tensors that are present, each with a multiple of `outer` bytes; `None` otherwise.
+    pub(crate) fn new(parts: Vec<Tensor>, outer: usize) -> Option<Joined> {
+        let lens = parts.iter().map(Tensor::byte_len).collect::<Option<Vec<_>>>()?;
+        let even = outer > 0 && lens.iter().all(|l| l % outer == 0);
+        even.then(|| Joined { parts, outer, len: lens.iter().sum(), whole: OnceLock::new() })
+    }
+
+    /// How many bytes there are.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Some of the bytes, in order.
+    pub fn pieces(&self, range: Range<usize>) -> impl Iterator<Item = &[u8]> {
+        let row = (self.len / self.outer).max(1);
+        let rows = range.start / row..range.end.min(self.len).div_ceil(row);
+        rows.flat_map(move |i| {
+            let mut at = i * row;
+            let range = range.clone();
+            self.parts.iter().map(move |p| {
+                let bytes = p.bytes().unwrap_or_default();
+                let len = bytes.len() / self.outer;
+                // Where the piece lies in the whole, and where in its part.
+                let (here, there) = (at..at + len, i * len);
+                at += len;
+                let (from, to) = (here.start.max(range.start), here.end.min(range.end));
+                let piece = from.saturating_sub(here.start)..to.saturating_sub(here.start);
+                bytes.get(there + piece.start..there + piece.end).unwrap_or_default()
+            })
+        })
+    }
+
+    /// Whether both have the same bytes for certain, since they join the same memory.
+    pub(crate) fn is_same(&self, o: &Joined) -> bool {
+        self.outer == o.outer
+            && self.parts.len() == o.parts.len()
+            && self.parts.iter().zip(&o.parts).all(|(a, b)| a.shares_bytes(b))
+    }
+}
+
+impl AsRef<[u8]> for Joined {
+    fn as_ref(&self) -> &[u8] {
+        self.whole.get_or_init(|| {
+            let mut all = Vec::with_capacity(self.len);
+            self.pieces(0..self.len).for_each(|p| all.extend_from_slice(p));
+            all
+        })
+    }
+}
+
+impl Tensor {
+    /// Tensors of one type that differ along `axis` only, joined along it; absent when one of them is.
+    /// Nothing is copied before the bytes are asked for.
+    ///
+    /// # Errors
+    /// Tensors that do not fit together, and joints within a byte.
+    pub fn joined(parts: &[&Tensor], axis: usize) -> Result<Tensor, String> {
+        let first = parts.first().ok_or("nothing to join")?;
+        let mut shape = first.shape.clone();
+        let fits = |p: &&Tensor| {
+            p.dtype == first.dtype
+                && p.shape.len() == shape.len()
+                && p.shape.iter().zip(&shape).enumerate().all(|(i, (a, b))| i == axis || a == b)
+        };
+        if axis >= shape.len() || !parts.iter().all(fits) {
+            return Err(format!("{parts:?} cannot be joined along axis {axis}"));
+        }
+        shape[axis] = parts.iter().map(|p| p.shape[axis]).sum();
+        if !parts.iter().all(|p| p.is_present()) {
+            return Ok(Tensor::absent(first.dtype, shape));
+        }
+        let outer = shape[..axis].iter().product::<usize>();
+        if shape.contains(&0) {
+            return Tensor::new(first.dtype, shape, vec![]);
+        }
+        let all = Joined::new(parts.iter().map(|p| (*p).clone()).collect(), outer)
+            .filter(|j| j.len() == first.dtype.bytes_for(shape.iter().product()))
+            .ok_or_else(|| format!("{parts:?} cannot be joined along axis {axis} within a byte"))?;
+        Ok(Tensor { dtype: first.dtype, shape, data: crate::tensor::Data::Joined(Arc::new(all)) })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::DType;
+
+    #[test]
+    fn joined_bytes_are_those_of_a_copy() {
+        let a = Tensor::from_i64(vec![2, 3], &[1, 2, 3, 4, 5, 6]);
+        let b = Tensor::from_i64(vec![2, 1], &[7, 8]);
+        let j = Tensor::joined(&[&a, &b], 1).unwrap();
+        assert_eq!((j.shape.as_slice(), j.byte_len()), (&[2, 4][..], Some(64)));
+        let pieces: Vec<u8> = j.pieces(0..64).flatten().copied().collect();
+        for (from, to) in (0..=64).flat_map(|i| (i..=64).map(move |k| (i, k))) {
+            let some: Vec<u8> = j.pieces(from..to).flatten().copied().collect();
+            assert_eq!(some, pieces[from..to], "{from}..{to}");
+        }
+        assert_eq!(j.to_i64s().unwrap(), [1, 2, 3, 7, 4, 5, 6, 8]);
+        assert_eq!(pieces, j.bytes().unwrap());
+        assert_eq!(j, Tensor::from_i64(vec![2, 4], &[1, 2, 3, 7, 4, 5, 6, 8]));
+        assert_eq!(j.flat_slice(3, 2).to_i64s().unwrap(), [7, 4]);
+        let again = Tensor::joined(&[&a.clone(), &b.clone()], 1).unwrap();
+        assert!(j.shares_bytes(&again) && !j.shares_bytes(&a) && j == again);
+        assert!(!j.shares_bytes(&Tensor::joined(&[&b, &a], 1).unwrap()));
+        let twice = Tensor::joined(&[&j, &j], 0).unwrap();
+        assert_eq!(twice.numel(), 16);
+        assert_eq!(twice.bytes().unwrap(), [pieces.clone(), pieces].concat());
+    }
+
+    #[test]
+    fn what_does_not_fit_is_refused() {
+        let t = |dtype, shape: &[usize]| Tensor::zeros(dtype, shape.to_vec());
+        let f = t(DType::F32, &[2, 3]);
+        for other in [t(DType::F16, &[2, 3]), t(DType::F32, &[3, 3]), t(DType::F32, &[2, 3, 1])] {
+            assert!(Tensor::joined(&[&f, &other], 1).is_err(), "{other:?}");
+        }
+        assert!(Tensor::joined(&[&f], 2).is_err() && Tensor::joined(&[], 0).is_err());
+        let odd = t(DType::U4, &[2, 3]);
+        assert!(Tensor::joined(&[&odd, &odd], 1).is_err());
+        let even = t(DType::U4, &[2, 4]);
+        assert_eq!(Tensor::joined(&[&even, &even], 1).unwrap().bytes().map(<[u8]>::len), Some(8));
+        assert!(!Tensor::joined(&[&f, &Tensor::absent(DType::F32, vec![2, 1])], 1).unwrap().is_present());
+        assert_eq!(
+            Tensor::joined(&[&t(DType::F32, &[0, 3]), &t(DType::F32, &[0, 2])], 1).unwrap().shape,
+            [0, 5]
+        );
+    }
+}
