@@ -111,6 +111,7 @@ fn in_parallel(gpu: &Gpu, chunks: &[Chunk<'_>], threads: usize) -> Result<(), Ru
     };
     std::thread::scope(|s| {
         let handles: Vec<_> = (0..threads).map(|_| s.spawn(worker)).collect();
-        handles.into_iter().map(|h| h.join().unwrap_or_else(|_| panicked())).collect()
+        let done: Vec<_> = handles.into_iter().map(|h| h.join().unwrap_or_else(|_| panicked())).collect();
+        done.into_iter().collect()
     })
 }
