@@ -521,7 +521,7 @@ fn tuning_is_stored_for_the_adapter_and_used() {
 
 #[test]
 fn pipelines_are_kept() {
-    let Some(gpu) = wgfc::runtime::testing::gpus().into_iter().next() else { return };
+    let Some(gpu) = wgfc::runtime::testing::gpus().iter().next() else { return };
     let d = folder();
     let run = format!("run|{}|--dim|batch=1|--no-cpu|--random-inputs|--quiet", mlp());
     wgfc(d.path(), &format!("{run}|--no-cache")).exits(0);
