@@ -8,7 +8,7 @@ use wgfc_ir::Tensor;
 /// Weights go up in pieces of this many bytes, a multiple of 4.
 const CHUNK: usize = 16 << 20;
 /// So many of them are sent together; no more than twice as many are under way.
-const BATCH: usize = 16;
+const BATCH: usize = 8;
 /// Threads that copy them, which is a matter of memory.
 #[cfg(not(target_arch = "wasm32"))]
 const THREADS: usize = 4;
