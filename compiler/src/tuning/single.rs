@@ -88,8 +88,8 @@ pub struct Tunable {
 }
 
 /// Lists the kernels of a model that can be cut up in several ways, each with the `most` of them whose
-/// estimates are best and with all within `factor` of the best estimate. What moves or computes most
-/// comes first.
+/// estimates are best, and up to four times as many that are within `factor` of the best estimate. What
+/// moves or computes most comes first.
 ///
 /// # Errors
 /// As [`emit`](crate::emit::emit).
@@ -158,7 +158,11 @@ fn shortlist(
     let mut out = vec![Candidate { choice: first, cycles: cycles(first) }];
     let others = all.into_iter().filter(|c| c.choice != first).enumerate();
     out.extend(
-        others.filter(|(i, c)| i + 1 < most || c.cycles.is_some_and(|c| c <= best * factor)).map(|(_, c)| c),
+        others
+            .filter(|(i, c)| {
+                i + 1 < most || (i + 1 < 4 * most && c.cycles.is_some_and(|c| c <= best * factor))
+            })
+            .map(|(_, c)| c),
     );
     Ok(out)
 }
