@@ -34,6 +34,7 @@ pub mod session;
 pub mod state;
 pub mod stats;
 pub mod tensor;
+#[cfg(not(target_arch = "wasm32"))]
 pub mod testing;
 mod timestamps;
 #[cfg(not(target_arch = "wasm32"))]

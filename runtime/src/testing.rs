@@ -11,7 +11,6 @@ use std::sync::OnceLock;
 ///
 /// Without any, says so on stderr and gives none: the test that calls this is then *skipped*. Panics
 /// instead where the environment variable `CI` is set and not empty, as a skip must not pass unseen there.
-#[cfg(not(target_arch = "wasm32"))]
 pub fn gpus() -> &'static [Gpu] {
     static GPUS: OnceLock<Vec<Gpu>> = OnceLock::new();
     let gpus = GPUS.get_or_init(|| {
