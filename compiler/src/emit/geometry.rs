@@ -184,8 +184,11 @@ pub fn candidates(p: &Problem, profile: &DeviceProfile) -> Vec<Geometry> {
         .filter(|t| single && fits(t.threads(), t.workgroup_bytes(profile.max_workgroup_bytes)))
         .map(|t| Geometry::Tiled(*t))
         .collect();
-    let matrices =
-        COOPERATIVE.iter().filter(|s| single && p.half && super::cooperative::fits(**s, p.x, p.y, profile));
+    // With fewer rows than that, reading the columns' operand is all there is to do.
+    let rows = p.rows.as_const().is_none_or(|r| r > 8);
+    let matrices = COOPERATIVE
+        .iter()
+        .filter(|s| single && rows && p.half && super::cooperative::fits(**s, p.x, p.y, profile));
     out.extend(matrices.map(|s| Geometry::Cooperative(*s)));
     out.extend(thin_shapes(p, profile).into_iter().map(Geometry::Thin));
     if single {
@@ -352,7 +355,7 @@ fn thin_cycles(t: ThinShape, p: &Problem) -> f64 {
     // A few threads stage for long.
     let stage = match p.staged {
         0.0 => 0.0,
-        ops => MEMORY_LATENCY + 2.0 * ops * rows * depth / threads.min(256.0),
+        ops => MEMORY_LATENCY + 2.0 * ops * rows * depth / threads,
     };
     OVERHEAD + stage + longest + 0.2 * (parts.iter().sum::<f64>() - longest)
 }
