@@ -10,6 +10,7 @@
 //!
 //! This crate knows nothing of ONNX, of rewriting, of templates or of a GPU, and touches no files.
 
+pub mod body;
 pub mod build;
 pub mod dtype;
 pub mod eval;
@@ -27,6 +28,7 @@ pub mod testing;
 pub mod text;
 pub mod verify;
 
+pub use body::Body;
 pub use build::Builder;
 pub use dtype::{Class, DType, Reg};
 pub use graph::{Border, Graph, Growth, Node, NodeId, State, TensorType, Value};

@@ -19,9 +19,8 @@ mod tests;
 use super::Sampling;
 use crate::random::Rng;
 use crate::{Error, Tensor};
-use body::Body;
 use limits::kept;
-use wgfc_ir::{BinaryOp, Builder, DType, Dim, Op, Poly, ReduceOp, Scalar, ScalarFn, graph::Value};
+use wgfc_ir::{BinaryOp, Body, Builder, DType, Dim, Op, Poly, ReduceOp, Scalar, ScalarFn, graph::Value};
 
 /// What is chosen where no token can be: a logit is NaN or +∞, or all are −∞.
 pub const NONE: i64 = -1;
@@ -166,7 +165,7 @@ fn key(position: &Poly, len: i64, limited: bool) -> ScalarFn {
     let mut f = Body::default();
     let x = f.arg(0);
     let x = f.cast(DType::F32, x);
-    let class = f.class(x);
+    let class = body::class(&mut f, x);
     let zero = f.f32(0.0);
     let is_zero = f.binary(BinaryOp::Eq, x, zero);
     let x = f.select(is_zero, zero, x);
@@ -174,7 +173,7 @@ fn key(position: &Poly, len: i64, limited: bool) -> ScalarFn {
     let scale = f.arg(1);
     let scale = f.bitcast(DType::F32, scale);
     let row = &(&Poly::var(0) * len) + position;
-    let noise = f.gumbel(row, 2, 3);
+    let noise = body::gumbel(&mut f, row, 2, 3);
     let y = f.binary(BinaryOp::Mul, x, scale);
     let y = f.binary(BinaryOp::Add, y, noise);
     let (low, high) = (f.f32(f64::from(f32::MIN)), f.f32(f64::from(f32::MAX)));

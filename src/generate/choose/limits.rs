@@ -1,9 +1,9 @@
 //! The search for the tokens that top-k and top-p keep.
 
-use super::body::Body;
+use super::body::class;
 use super::{Built, Limits, PART, length, word};
 use wgfc_ir::op::GatherAxis;
-use wgfc_ir::{BinaryOp, Builder, DType, Dim, Op, Poly, ReduceOp, Scalar, UnaryOp, graph::Value};
+use wgfc_ir::{BinaryOp, Body, Builder, DType, Dim, Op, Poly, ReduceOp, Scalar, UnaryOp, graph::Value};
 
 /// Parts of a row whose largest logit, and whose tokens below a threshold, are found at once.
 const MAX_PARTS: i64 = 16;
@@ -51,7 +51,7 @@ fn distances(b: &mut Builder<'_>, logits: Value, scale: Value) -> Built {
     let mut f = Body::default();
     let x = f.arg(0);
     let x = f.cast(DType::F32, x);
-    let class = f.class(x);
+    let class = class(&mut f, x);
     let (top_, scale_) = (f.arg(1), f.arg(2));
     let scale_ = f.bitcast(DType::F32, scale_);
     let d = f.binary(BinaryOp::Sub, top_, x);

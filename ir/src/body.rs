@@ -1,0 +1,130 @@
+//! Scalar functions as they are written, and random bits in them.
+
+use crate::dtype::DType;
+use crate::poly::Poly;
+use crate::scalar::{BinaryOp, Scalar, ScalarFn, ScalarNode, UnaryOp};
+
+/// A scalar function as it is written: operands and results are its nodes, the last one made is the
+/// function's result. A node equal to an earlier one is that one, so a result must be new.
+#[derive(Default)]
+pub struct Body(pub ScalarFn);
+
+impl Body {
+    /// Operand `i` of the Map.
+    pub fn arg(&mut self, i: u32) -> u32 {
+        self.0.push(ScalarNode::Arg(i))
+    }
+    /// A constant.
+    pub fn constant(&mut self, s: Scalar) -> u32 {
+        self.0.push(ScalarNode::Const(s))
+    }
+    /// A constant of this type.
+    pub fn number(&mut self, t: DType, v: f64) -> u32 {
+        self.constant(Scalar::from_f64(t, v))
+    }
+    /// An integer of this type, exact.
+    pub fn int(&mut self, t: DType, v: i64) -> u32 {
+        self.constant(Scalar::from_i64(t, v))
+    }
+    /// An `f32`.
+    pub fn f32(&mut self, v: f64) -> u32 {
+        self.number(DType::F32, v)
+    }
+    /// An `i32`.
+    pub fn i32(&mut self, v: i64) -> u32 {
+        self.int(DType::I32, v)
+    }
+    /// A `u32`.
+    pub fn u32(&mut self, v: i64) -> u32 {
+        self.int(DType::U32, v)
+    }
+    /// A `u64`.
+    pub fn u64(&mut self, v: i64) -> u32 {
+        self.int(DType::U64, v)
+    }
+    /// An index expression over the output's variables, an `i32`.
+    pub fn index(&mut self, p: Poly) -> u32 {
+        self.0.push(ScalarNode::Index(p))
+    }
+    /// One operand.
+    pub fn unary(&mut self, op: UnaryOp, a: u32) -> u32 {
+        self.0.push(ScalarNode::Unary(op, a))
+    }
+    /// Two operands of one type.
+    pub fn binary(&mut self, op: BinaryOp, a: u32, b: u32) -> u32 {
+        self.0.push(ScalarNode::Binary(op, a, b))
+    }
+    /// `if c { a } else { b }`.
+    pub fn select(&mut self, c: u32, a: u32, b: u32) -> u32 {
+        self.0.push(ScalarNode::Select(c, a, b))
+    }
+    /// Conversion.
+    pub fn cast(&mut self, to: DType, a: u32) -> u32 {
+        self.0.push(ScalarNode::Cast(to, a))
+    }
+    /// The same bits as another type.
+    pub fn bitcast(&mut self, to: DType, a: u32) -> u32 {
+        self.0.push(ScalarNode::Bitcast(to, a))
+    }
+    /// A `u32` with the bits of `mask` flipped.
+    pub fn flipped(&mut self, x: u32, mask: u32) -> u32 {
+        let mask = self.u32(i64::from(mask));
+        self.binary(BinaryOp::Xor, x, mask)
+    }
+
+    /// Three `u32` of random bits, a hash of three: pcg3d of Jarzynski and Olano, *Hash Functions
+    /// for GPU Rendering*, JCGT 9(3), 2020.
+    pub fn pcg3d(&mut self, mut v: [u32; 3]) -> [u32; 3] {
+        let (a, c, by) = (self.u32(1_664_525), self.u32(1_013_904_223), self.u32(16));
+        for x in &mut v {
+            let ax = self.binary(BinaryOp::Mul, *x, a);
+            *x = self.binary(BinaryOp::Add, ax, c);
+        }
+        self.stir(&mut v);
+        for x in &mut v {
+            let shifted = self.binary(BinaryOp::Shr, *x, by);
+            *x = self.binary(BinaryOp::Xor, *x, shifted);
+        }
+        self.stir(&mut v);
+        v
+    }
+
+    fn stir(&mut self, v: &mut [u32; 3]) {
+        for i in 0..3 {
+            let product = self.binary(BinaryOp::Mul, v[(i + 1) % 3], v[(i + 2) % 3]);
+            v[i] = self.binary(BinaryOp::Add, v[i], product);
+        }
+    }
+
+    /// Random bits (a `u32`) as an `f32` in `(0, 1)`: `(bits + ½)/2³²`, at most `1 − 2⁻²⁴`.
+    pub fn unit(&mut self, bits: u32) -> u32 {
+        let bits = self.cast(DType::F32, bits);
+        let (half, unit) = (self.f32(0.5), self.f32(1.0 / (1u64 << 32) as f64));
+        let u = self.binary(BinaryOp::Add, bits, half);
+        let u = self.binary(BinaryOp::Mul, u, unit);
+        let most = self.f32(1.0 - f64::from(f32::EPSILON) / 2.0);
+        self.binary(BinaryOp::Min, u, most)
+    }
+
+    /// `−ln(−ln(1 − u))` for `u` in `(0, 1)`, exact near 0, where the largest results are: a Gumbel
+    /// variate if `u` is uniform.
+    pub fn gumbel(&mut self, u: u32) -> u32 {
+        let one = self.f32(1.0);
+        let rest = self.binary(BinaryOp::Sub, one, u);
+        let log = self.unary(UnaryOp::Log, rest);
+        let large = self.unary(UnaryOp::Neg, log);
+        // u + u²/2 + u³/3 + u⁴/4 + u⁵/5.
+        let mut small = self.f32(0.2);
+        for c in [0.25, 1.0 / 3.0, 0.5, 1.0] {
+            let c = self.f32(c);
+            small = self.binary(BinaryOp::Mul, small, u);
+            small = self.binary(BinaryOp::Add, small, c);
+        }
+        let small = self.binary(BinaryOp::Mul, small, u);
+        let edge = self.f32(0.05);
+        let near = self.binary(BinaryOp::Lt, u, edge);
+        let e = self.select(near, small, large);
+        let log = self.unary(UnaryOp::Log, e);
+        self.unary(UnaryOp::Neg, log)
+    }
+}
