@@ -32,6 +32,8 @@ mod supported;
 mod unary;
 mod window;
 
+mod loss;
+
 /// Every operator, by file.
 const TABLE: &[&[OpDef]] = &[
     activation::OPS,
@@ -57,6 +59,7 @@ const TABLE: &[&[OpDef]] = &[
     softmax::OPS,
     split::OPS,
     unary::OPS,
+    loss::OPS,
 ];
 
 /// Every operator.
