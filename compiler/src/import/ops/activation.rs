@@ -2,7 +2,7 @@
 
 use crate::import::Cx;
 use crate::import::op::{Lowered, OpDef, OpError};
-use wgfc_ir::{BinaryOp as B, UnaryOp as U, Value};
+use wgfc_ir::{BinaryOp as B, DType, Dim, UnaryOp as U, Value};
 
 const MICROSOFT: &str = "com.microsoft";
 
@@ -187,6 +187,38 @@ fn quick_gelu(cx: &mut Cx) -> Lowered {
     Ok(vec![sigmoid_unit(cx, a)?])
 }
 
+/// `a·sigmoid(alpha·a)·b` of operands of one type.
+fn swiglu(cx: &mut Cx) -> Lowered {
+    let (a, b) = (cx.input(0)?, cx.input(1)?);
+    let (sa, sb) = (cx.shape(a), cx.shape(b));
+    let differ = |(a, b): (&Dim, &Dim)| a != b && a.as_const().is_some() && b.as_const().is_some();
+    if cx.dtype(a) != cx.dtype(b) || sa.len() != sb.len() || sa.iter().zip(&sb).any(differ) {
+        return Err(OpError::model(format!("operands of different types: {} and {}", cx.ty(a), cx.ty(b))));
+    }
+    for (a, b) in sa.iter().zip(&sb) {
+        cx.require_equal(a, b);
+    }
+    let alpha = cx.float("alpha", 1.0)?;
+    let gate = sigmoid_unit(cx, alpha)?;
+    Ok(vec![cx.binary(B::Mul, gate, b)?])
+}
+
+/// Moved towards 0 by `bias` where it is further than `lambd`, else 0. Integers through f32.
+fn shrink(cx: &mut Cx) -> Lowered {
+    let x = cx.input(0)?;
+    let (bias, limit) = (cx.float("bias", 0.0)?, cx.float("lambd", 0.5)?);
+    let dtype = cx.dtype(x);
+    let x = if dtype.is_float() { x } else { cx.cast(x, DType::F32)? };
+    let (low, high) =
+        (cx.binary_scalar(B::Lt, x, -f64::from(limit))?, cx.binary_scalar(B::Gt, x, limit.into())?);
+    let (up, down) = (cx.binary_scalar(B::Add, x, bias.into())?, cx.binary_scalar(B::Sub, x, bias.into())?);
+    let wide = cx.dtype(x);
+    let zero = cx.scalar(wide, 0.0);
+    let y = cx.select(high, down, zero)?;
+    let y = cx.select(low, up, y)?;
+    Ok(vec![cx.cast(y, dtype)?])
+}
+
 /// Activations.
 pub const OPS: &[OpDef] = &[
     OpDef::new("BiasGelu", &[1], bias_gelu).domain(MICROSOFT).cases(&["bias_gelu"]),
@@ -202,8 +234,10 @@ pub const OPS: &[OpDef] = &[
     OpDef::new("Mish", &[18, 22], mish).cases(&["test_mish"]),
     OpDef::new("PRelu", &[7, 9, 16], prelu).cases(&["test_prelu"]),
     OpDef::new("Selu", &[1, 6, 22], selu).cases(&["test_selu"]),
+    OpDef::new("Shrink", &[9], shrink).cases(&["test_shrink_"]),
     OpDef::new("Softplus", &[1, 22], softplus).cases(&["test_softplus"]),
     OpDef::new("Softsign", &[1, 22], softsign).cases(&["test_softsign"]),
+    OpDef::new("SwiGLU", &[28], swiglu).cases(&["test_swiglu"]),
     OpDef::new("Swish", &[24], swish).cases(&["test_swish"]),
     OpDef::new("ThresholdedRelu", &[10, 22], thresholded_relu).cases(&["test_thresholdedrelu"]),
 ];

@@ -2,7 +2,7 @@
 
 use crate::import::Cx;
 use crate::import::op::{Lowered, OpDef, OpError};
-use wgfc_ir::{DType, Op, ReduceOp};
+use wgfc_ir::{DType, Dim, Op, ReduceOp};
 
 fn arg(cx: &mut Cx, op: ReduceOp) -> Lowered {
     let x = cx.input(0)?;
@@ -42,20 +42,25 @@ fn top_k(cx: &mut Cx) -> Lowered {
     Ok((0..2).map(|port| wgfc_ir::Value { node, port }).collect())
 }
 
-/// One at the first largest element along an axis, zero elsewhere.
+/// One at the first largest element along an axis, zero elsewhere. Before opset 13 over all axes from `axis` on.
 fn hardmax(cx: &mut Cx) -> Lowered {
-    let x = cx.input(0)?;
-    let rank = cx.rank(x);
-    let axis = cx.axis(cx.int("axis", -1)?, rank)?;
-    if cx.since < 13 && axis + 1 != rank {
-        return Err(OpError::unsupported("over several axes at once (before opset 13)"));
+    let mut x = cx.input(0)?;
+    let dims = cx.shape(x);
+    let mut axis = cx.int("axis", if cx.since >= 13 { -1 } else { 1 })?;
+    if cx.since < 13 {
+        let at = if axis == dims.len() as i64 { dims.len() } else { cx.axis(axis, dims.len())? };
+        let (rows, row): (Dim, Dim) = (dims[..at].iter().product(), dims[at..].iter().product());
+        x = cx.reshape(x, vec![rows, row])?;
+        axis = 1;
     }
+    let axis = cx.axis(axis, cx.rank(x))?;
     let at = cx.push(Op::ArgReduce { op: ReduceOp::Max, axis, last: false }, &[x])?;
     let shape = cx.shape(x);
     let here = cx.iota(&shape, wgfc_ir::Poly::var(axis), DType::I64)?;
     let same = cx.binary(wgfc_ir::BinaryOp::Eq, at, here)?;
     let dtype = cx.dtype(x);
-    Ok(vec![cx.cast(same, dtype)?])
+    let y = cx.cast(same, dtype)?;
+    Ok(vec![cx.reshape(y, dims)?])
 }
 
 /// Positions, running combinations, orders.

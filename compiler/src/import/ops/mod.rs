@@ -32,7 +32,11 @@ mod supported;
 mod unary;
 mod window;
 
+mod bits;
 mod loss;
+mod lp;
+mod placed;
+mod spectral;
 
 /// Every operator, by file.
 const TABLE: &[&[OpDef]] = &[
@@ -59,7 +63,11 @@ const TABLE: &[&[OpDef]] = &[
     softmax::OPS,
     split::OPS,
     unary::OPS,
+    bits::OPS,
     loss::OPS,
+    lp::OPS,
+    placed::OPS,
+    spectral::OPS,
 ];
 
 /// Every operator.

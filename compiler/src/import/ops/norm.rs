@@ -200,11 +200,76 @@ fn lrn(cx: &mut Cx) -> Lowered {
     Ok(vec![cx.binary(BinaryOp::Div, x, d)?])
 }
 
+/// `x` normalised over `axes`.
+fn normalised(cx: &mut Cx, x: Value, axes: Vec<usize>, epsilon: f32) -> Result<Value, OpError> {
+    Ok(cx.push(Op::Norm { kind: NormKind::Layer, axes, epsilon: epsilon.to_bits() }, &[x])?)
+}
+
+/// Inputs 1 and 2, one value each per element of axis 1, applied.
+fn scaled_channels(cx: &mut Cx, n: Value) -> Result<Value, OpError> {
+    let rank = cx.rank(n);
+    let [scale, bias] = [1, 2].map(|i| {
+        let v = cx.input(i)?;
+        per_channel(cx, v, rank).map_err(|e| cx.at_input(i, e))
+    });
+    let y = cx.binary(BinaryOp::Mul, n, scale?)?;
+    Ok(cx.binary(BinaryOp::Add, y, bias?)?)
+}
+
+/// Over the positions of each channel.
+fn instance(cx: &mut Cx) -> Lowered {
+    let x = cx.input(0)?;
+    let rank = cx.rank(x);
+    if rank < 3 {
+        return Err(cx.at_input(0, OpError::model(format!("needs spatial axes, got {}", cx.ty(x)))));
+    }
+    let epsilon = cx.float("epsilon", 1e-5)?;
+    let n = normalised(cx, x, (2..rank).collect(), epsilon)?;
+    Ok(vec![scaled_channels(cx, n)?])
+}
+
+/// Over the positions of each group of channels. Scale and bias are per group before opset 21.
+fn group(cx: &mut Cx) -> Lowered {
+    let x = cx.input(0)?;
+    let shape = cx.shape(x);
+    if shape.len() < 2 {
+        return Err(cx.at_input(0, OpError::model(format!("needs channels along axis 1, got {}", cx.ty(x)))));
+    }
+    let groups = cx.int_req("num_groups")?;
+    if groups < 1 || shape[1].as_const().is_some_and(|c| c % groups != 0) {
+        let e = format!("{groups} groups of {} channels", shape[1]);
+        return Err(OpError::model(e).attribute("num_groups"));
+    }
+    let epsilon = cx.float("epsilon", 1e-5)?;
+    let mut split = shape.clone();
+    split.splice(1..2, [groups.into(), shape[1].div(&groups.into(), &[])]);
+    let x = cx.reshape(x, split)?;
+    let mut y = normalised(cx, x, (2..=shape.len()).collect(), epsilon)?;
+    if cx.since < 21 {
+        y = scaled_channels(cx, y)?;
+        return Ok(vec![cx.reshape(y, shape)?]);
+    }
+    y = cx.reshape(y, shape)?;
+    Ok(vec![scaled_channels(cx, y)?])
+}
+
+/// Over given axes; 0 where all is equal.
+fn mean_variance(cx: &mut Cx) -> Lowered {
+    let x = cx.input(0)?;
+    let axes = cx.ints("axes")?.unwrap_or_else(|| vec![0, 2, 3]);
+    let axes = cx.axes(&axes, cx.rank(x)).map_err(|e| e.attribute("axes"))?;
+    // The formula adds 1e-9 to the deviation.
+    Ok(vec![normalised(cx, x, axes, 1e-18)?])
+}
+
 /// Normalisations.
 pub const OPS: &[OpDef] = &[
     OpDef::new("BatchNormalization", &[6, 7, 9, 14, 15], batch).cases(&["test_batchnorm_"]),
+    OpDef::new("GroupNormalization", &[18, 21], group).cases(&["test_group_normalization_"]),
+    OpDef::new("InstanceNormalization", &[1, 6, 22], instance).cases(&["test_instancenorm_"]),
     OpDef::new("LRN", &[1, 13], lrn).cases(&["test_lrn"]),
     OpDef::new("LayerNormalization", &[17], layer).cases(&["test_layer_normalization_"]),
+    OpDef::new("MeanVarianceNormalization", &[9, 13], mean_variance).cases(&["test_mvn"]),
     OpDef::new("RMSNormalization", &[23], rms).cases(&["test_rms_normalization_"]),
     // ONNX Runtime's, in the domain of ONNX.
     OpDef::new("SimplifiedLayerNormalization", &[1], rms).cases(&["simplified_layer_norm_"]),

@@ -8,7 +8,7 @@ use wgfc_ir::op::GatherAxis;
 use wgfc_ir::{BinaryOp, Class, DType, Dim, Op, Poly, ReduceOp, Scalar, Value};
 
 /// What a pool works on: the input, its spatial extents, its windows.
-fn read(cx: &mut Cx) -> Result<(Value, Vec<Dim>, Windows), OpError> {
+pub(super) fn read(cx: &mut Cx) -> Result<(Value, Vec<Dim>, Windows), OpError> {
     let x = cx.input(0)?;
     let shape = cx.shape(x);
     if shape.len() < 3 {
@@ -107,7 +107,8 @@ fn average_pool(cx: &mut Cx) -> Lowered {
     Ok(vec![cx.binary(BinaryOp::Div, sum, count)?])
 }
 
-fn spatial_axes(cx: &Cx, x: Value) -> Result<Vec<usize>, OpError> {
+/// The axes behind the channels; at least one.
+pub(super) fn spatial_axes(cx: &Cx, x: Value) -> Result<Vec<usize>, OpError> {
     if cx.rank(x) < 3 {
         return Err(cx.at_input(0, OpError::model(format!("needs spatial axes, got {}", cx.ty(x)))));
     }

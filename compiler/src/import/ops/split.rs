@@ -2,7 +2,7 @@
 
 use crate::import::Cx;
 use crate::import::op::{Lowered, OpDef, OpError};
-use wgfc_ir::{BinaryOp, Dim, Poly, Scalar};
+use wgfc_ir::{BinaryOp, Dim, Poly, Scalar, Value};
 
 /// Sizes are an attribute at first, an input from 13 on; without them equal parts, the last one smaller.
 fn split(cx: &mut Cx) -> Lowered {
@@ -81,9 +81,10 @@ fn pad(cx: &mut Cx) -> Lowered {
     let mode = cx.string("mode", "constant")?;
     if mode == "constant" {
         let fill = match cx.opt(2) {
-            Some(v) => {
-                cx.splat(v).ok_or_else(|| OpError::unsupported("a value to pad with that depends on data"))?
-            }
+            Some(v) => match cx.splat(v) {
+                Some(s) => s,
+                None => return pad_with(cx, x, &before, &after, v),
+            },
             None => Scalar::from_f64(dtype, f64::from(cx.float("value", 0.0)?)),
         };
         return Ok(vec![cx.pad(x, &before, &after, Scalar { dtype, ..fill })?]);
@@ -110,6 +111,21 @@ fn pad(cx: &mut Cx) -> Lowered {
         });
     }
     Ok(vec![cx.view(x, shape, index)?])
+}
+
+/// Pads with a value that only a run knows.
+fn pad_with(cx: &mut Cx, x: Value, before: &[Dim], after: &[Dim], value: Value) -> Lowered {
+    if cx.dtype(value) != cx.dtype(x) || !matches!(cx.ty(value).numel().as_const(), Some(1) | None) {
+        let e = OpError::model(format!("a value of type {} for {}", cx.ty(value), cx.ty(x)));
+        return Err(cx.at_input(2, e));
+    }
+    let value = cx.reshape(value, vec![])?;
+    let from = cx.shape(x);
+    let inside = cx.full(&from, Scalar::bool(true))?;
+    let inside = cx.pad(inside, before, after, Scalar::bool(false))?;
+    let zero = Scalar::from_i64(cx.dtype(x), 0);
+    let x = cx.pad(x, before, after, zero)?;
+    Ok(vec![cx.select(inside, x, value)?])
 }
 
 /// The triangle below or above a diagonal, zero elsewhere.

@@ -2,11 +2,28 @@
 
 use crate::import::Cx;
 use crate::import::op::{Lowered, OpDef};
-use wgfc_ir::UnaryOp;
+use wgfc_ir::{BinaryOp, Scalar, UnaryOp};
 
 fn one(cx: &mut Cx, op: UnaryOp) -> Lowered {
     let x = cx.input(0)?;
     Ok(vec![cx.unary(op, x)?])
+}
+
+/// Infinities of the signs asked for.
+fn is_inf(cx: &mut Cx) -> Lowered {
+    let x = cx.input(0)?;
+    let any = cx.unary(UnaryOp::IsInf, x)?;
+    let op = match (cx.flag("detect_negative", true)?, cx.flag("detect_positive", true)?) {
+        (true, true) => return Ok(vec![any]),
+        (false, false) => {
+            let shape = cx.shape(x);
+            return Ok(vec![cx.full(&shape, Scalar::bool(false))?]);
+        }
+        (true, false) => BinaryOp::Lt,
+        (false, true) => BinaryOp::Gt,
+    };
+    let side = cx.binary_scalar(op, x, 0.0)?;
+    Ok(vec![cx.binary(BinaryOp::And, any, side)?])
 }
 
 /// One line an operator.
@@ -25,6 +42,7 @@ pub const OPS: &[OpDef] = &[
     OpDef::new("Erf", &[9, 13], |cx| one(cx, UnaryOp::Erf)).cases(&["test_erf"]),
     OpDef::new("Exp", &[1, 6, 13], |cx| one(cx, UnaryOp::Exp)).cases(&["test_exp"]),
     OpDef::new("Floor", &[1, 6, 13], |cx| one(cx, UnaryOp::Floor)).cases(&["test_floor"]),
+    OpDef::new("IsInf", &[10, 20], is_inf).cases(&["test_isinf"]),
     OpDef::new("IsNaN", &[9, 13, 20], |cx| one(cx, UnaryOp::IsNan)).cases(&["test_isnan"]),
     OpDef::new("Log", &[1, 6, 13], |cx| one(cx, UnaryOp::Log)).cases(&["test_log"]),
     OpDef::new("Neg", &[1, 6, 13], |cx| one(cx, UnaryOp::Neg)).cases(&["test_neg"]),
