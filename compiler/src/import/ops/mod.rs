@@ -33,6 +33,8 @@ mod unary;
 mod window;
 
 mod bits;
+mod einsum;
+mod linalg;
 mod loss;
 mod lp;
 mod placed;
@@ -64,6 +66,8 @@ const TABLE: &[&[OpDef]] = &[
     split::OPS,
     unary::OPS,
     bits::OPS,
+    einsum::OPS,
+    linalg::OPS,
     loss::OPS,
     lp::OPS,
     placed::OPS,
