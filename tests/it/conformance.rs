@@ -18,6 +18,19 @@ struct Case {
     operators: String,
 }
 
+/// Operators that draw numbers: ONNX says how they are distributed, not which they are.
+const DRAWN: [&str; 6] =
+    ["Bernoulli", "Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike"];
+
+impl Case {
+    /// Whether the expected numbers are those of one generator among many: types and shapes must agree.
+    fn drawn(&self) -> bool {
+        let name = &self.folder.name;
+        let dropout = name.starts_with("test_training_dropout") && !name.contains("zero_ratio");
+        dropout || self.operators.split(',').any(|o| DRAWN.contains(&o))
+    }
+}
+
 struct Outcome {
     result: Result<(), Failure>,
     seconds: f64,
@@ -77,6 +90,15 @@ fn check(case: &Case, backend: &Backend) -> Result<(), Failure> {
         return Err(Failure::Wrong(format!("{} outputs instead of {}", got.len(), data.outputs.len())));
     }
     for (i, (g, w)) in got.iter().zip(&data.outputs).enumerate() {
+        if case.drawn() {
+            if (g.dtype, &g.shape) != (w.dtype, &w.shape) {
+                return Err(Failure::Wrong(format!(
+                    "output {i}: {} {:?} instead of {} {:?}",
+                    g.dtype, g.shape, w.dtype, w.shape
+                )));
+            }
+            continue;
+        }
         equal(g, w, case.tolerance).map_err(|e| Failure::Wrong(format!("output {i}: {e}")))?;
     }
     Ok(())

@@ -38,6 +38,7 @@ mod linalg;
 mod loss;
 mod lp;
 mod placed;
+mod random;
 mod spectral;
 
 /// Every operator, by file.
@@ -71,6 +72,7 @@ const TABLE: &[&[OpDef]] = &[
     loss::OPS,
     lp::OPS,
     placed::OPS,
+    random::OPS,
     spectral::OPS,
 ];
 
