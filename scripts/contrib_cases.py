@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Write test cases of the operators that exporters of language models emit, in ONNX's own layout.
+"""Write test cases of the operators that exporters of language models emit, and of forms of others that ONNX's
+own cases leave out, in ONNX's own layout.
 
     python3 scripts/contrib_cases.py [FOLDER]      (needs: pip install onnx==1.23.2 onnxruntime numpy)
 
@@ -429,6 +430,61 @@ def decoder():
     make("batch", 3, 9, 1, [10, 4, 7], batch="batch")
 
 
+def arrays():
+    """Operators of ONNX in shapes, types and forms that its own cases leave out."""
+    x, floats = numbers, [(F32, ""), (F16, "_f16")]
+
+    def make(name, op, inputs, **rest):
+        case(name, op, inputs, domain="", **rest)
+
+    for i, (equation, *shapes) in enumerate([
+        ("...ij,...jk", (2, 5, 3, 4), (2, 5, 4, 7)), ("i...,...i->...", (3, 5, 2), (5, 2, 3)), ("bij,bjk,bkl->bil", (2, 3, 4), (2, 4, 5), (2, 5, 3)),
+        ("ij,kl->ikjl", (3, 2), (5, 4)), ("iji->j", (3, 5, 3)), ("ij,j,i->", (7, 5), (5,), (7,)), ("bca", (2, 3, 4)),
+        ("bqhd,bkhd->bhqk", (2, 5, 3, 4), (2, 7, 3, 4)), ("ii,ij->ij", (3, 3), (3, 4)), ("ab,cd,bc->da", (3, 4), (5, 2), (4, 5)),
+    ]):
+        make(f"einsum_{i}", "Einsum", [x(f"einsum{i}{j}", *s) for j, s in enumerate(shapes)], equation=equation)
+    make("einsum_dims", "Einsum", [x("a", 3, 5, 7), x("b", 3, 7, 4)], dims={0: ["b", "m", "k"], 1: ["b", "k", 4]}, equation="bmk,bkn->bnm")
+    for n in [1, 2, 3, 4, 5, 9]:
+        make(f"det_{n}", "Det", [x("det", 2, 3, n, n)])
+    make("det_singular", "Det", [np.stack([np.outer(np.arange(1, 5), np.arange(4)), np.zeros((4, 4)), np.eye(4)[::-1]]).astype(F32)])
+    make("lp_pool_3", "LpPool", [x("a", 2, 3, 11, 7)], kernel_shape=[3, 2], strides=[2, 1], pads=[1, 0, 1, 1], p=3, opset=18)
+    make("lp_pool_1", "LpPool", [x("a", 2, 3, 13)], kernel_shape=[4], strides=[3], p=1, dims={0: ["n", 3, "l"]}, opset=18)
+    make("global_lp_pool", "GlobalLpPool", [x("a", 2, 3, 5, 7)], p=3)
+    for p in [1, 2]:
+        make(f"lp_normalization_{p}", "LpNormalization", [x("a", 3, 5, 4)], p=p, axis=1)
+    for dtype, t in floats:
+        scale, bias = x("s", 6, dtype=dtype), x("b", 6, dtype=dtype)
+        make(f"instance_norm{t}", "InstanceNormalization", [x("a", 2, 6, 5, 3, dtype=dtype), scale, bias], dims={0: ["n", 6, "h", "w"]})
+        make(f"group_norm{t}", "GroupNormalization", [x("a", 2, 6, 5, 3, dtype=dtype), scale, bias], num_groups=3, opset=21)
+        make(f"group_norm_of_groups{t}", "GroupNormalization", [x("a", 2, 6, 5, dtype=dtype), scale[:2], bias[:2]], num_groups=2, opset=18)
+        make(f"mean_variance{t}", "MeanVarianceNormalization", [x("a", 2, 6, 5, 3, dtype=dtype)], axes=[1, 3])
+        make(f"shrink{t}", "Shrink", [x("a", 3, 37, dtype=dtype)], lambd=0.4, bias=0.2)
+        make(f"is_inf_negative{t}", "IsInf", [np.array([1, np.inf, -np.inf, np.nan, 0], dtype)], detect_positive=0)
+        make(f"reverse_sequence{t}", "ReverseSequence", [x("a", 4, 3, 5, dtype=dtype), np.array([1, 4, 0])], dims={0: ["t", 3, 5]})
+        scores, target = x("a", 3, 5, 2, 7, dtype=dtype), integers("t", 0, 5, 3, 2, 7)
+        make(f"cross_entropy{t}", "SoftmaxCrossEntropyLoss", [scores, target, np.abs(x("w", 5, dtype=dtype))], outputs=2, ignore_index=2,
+             dims={0: ["n", 5, "h", 7], 1: ["n", "h", 7]})
+        for op in ["L1", "L2", "LogSumExp", "SumSquare"]:
+            make(f"reduce_{op.lower()}{t}", f"Reduce{op}", [x("a", 5, 3, 41, dtype=dtype), [np.array([0, -1])]], keepdims=0)
+    make("shrink_int", "Shrink", [integers("a", -9, 9, 3, 7, dtype=np.int32)], lambd=2.5, bias=1.5)
+    make("reduce_l2_int", "ReduceL2", [integers("a", -9, 9, 3, 7, dtype=np.int32), [np.array([1])]])
+    make("reduce_l1_int", "ReduceL1", [integers("a", -9, 9, 3, 7, dtype=np.int32), [np.array([0])]])
+    make("reduce_log_sum_exp_large", "ReduceLogSumExp", [np.array([[1e4, 9.9e3, -1e4], [-np.inf, -np.inf, -np.inf], [np.inf, 0, 1]], F32), [np.array([1])]])
+    make("hardmax_11", "Hardmax", [x("a", 2, 3, 5)], axis=1, opset=11)
+    for axis in [0, 1, -2]:
+        make(f"one_hot_{axis}", "OneHot", [integers("i", -9, 9, 3, 5), [np.array(7)], np.array([-2.5, 4], F32)], axis=axis)
+    make("one_hot_of_floats", "OneHot", [np.array([1, 2, -1, 8], F32), [np.array([5], F32)], np.array([0, 1], F32)])
+    make("eye_like", "EyeLike", [x("a", 5, 7)], k=-2, dtype=TensorProto.INT32, dims={0: ["r", "c"]})
+    make("bit_shift_u64", "BitShift", [integers("a", 0, 2**63, 5, 3, dtype=np.uint64), integers("b", 0, 64, 3, dtype=np.uint64)], direction="RIGHT")
+    for op in ["HannWindow", "HammingWindow", "BlackmanWindow"]:
+        make(op.lower(), op, [[np.array(37)]], periodic=0)
+    make("mel_weights", "MelWeightMatrix", [[np.array(20)], [np.array(256)], np.array(16000), np.array(20, F32), np.array(7600, F32)])
+    crop, shape = x("a", 5, 8, 3), [np.array([8, 5])]
+    make("center_crop_pad", "CenterCropPad", [crop, shape], axes=[0, 1])
+    make("center_crop_pad_dims", "CenterCropPad", [crop, shape], axes=[-2, 0], dims={0: ["a", "b", 3]})
+    make("pad_with_data", "Pad", [x("a", 3, 4), [np.array([1, -1, 2, 3])], np.array(2.5, F32)], dims={0: ["a", "b"]})
+
+
 if __name__ == "__main__":
     matmul_nbits()
     gather_block_quantized()
@@ -437,4 +493,5 @@ if __name__ == "__main__":
     multi_head()
     group_query()
     decoder()
+    arrays()
     main(Path(sys.argv[1] if len(sys.argv) > 1 else "target/conformance"))

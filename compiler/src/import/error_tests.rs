@@ -166,3 +166,61 @@ fn external_data_stays_inside_the_folder_and_the_file() {
     }
     insta::assert_snapshot!(all);
 }
+
+/// What ONNX forbids names the node, the operator and the attribute or input.
+#[test]
+fn forbidden_attributes_are_named() {
+    let xy = |op: &str| node(op, &["x", "i"], &["y"]);
+    let xyz = |op: &str| node(op, &["x", "i", "x"], &["y"]);
+    let x1 = |op: &str| node(op, &["x"], &["y"]);
+    let cases = [
+        (x1("Einsum"), "equation"),
+        (x1("Einsum").text("equation", "ijk->i"), "equation"),
+        (x1("Einsum").text("equation", "ij->k"), "equation"),
+        (x1("Einsum").int("equation", 1), "equation"),
+        (node("BitShift", &["i", "i"], &["y"]), "direction"),
+        (node("BitShift", &["i", "i"], &["y"]).text("direction", "UP"), "direction"),
+        (xy("BitShift").text("direction", "LEFT"), ""),
+        (x1("BitCast"), "to"),
+        (x1("BitCast").int("to", 7), "to"),
+        (x1("LpNormalization").int("p", 3), "p"),
+        (x1("LpNormalization").int("axis", 2), ""),
+        (x1("LpPool").ints("kernel_shape", &[2]), "input 0"),
+        (x1("GlobalLpPool").int("p", 0), "p"),
+        (x1("InstanceNormalization"), "input 0"),
+        (node("GroupNormalization", &["x", "x", "x"], &["y"]), "num_groups"),
+        (node("GroupNormalization", &["x", "x", "x"], &["y"]).int("num_groups", 3), "num_groups"),
+        (x1("MeanVarianceNormalization").ints("axes", &[2]), "axes"),
+        (xy("NegativeLogLikelihoodLoss").text("reduction", "max"), "reduction"),
+        (xyz("SoftmaxCrossEntropyLoss"), "input 2"),
+        (node("Det", &["i"], &["y"]), "input 0"),
+        (x1("EyeLike").int("dtype", 8), "dtype"),
+        (xy("ReverseSequence").int("time_axis", 2), "time_axis"),
+        (xy("ReverseSequence").int("time_axis", 1), "batch_axis"),
+        (node("OneHot", &["x", "n", "n"], &["y"]), "input 2"),
+        (node("OneHot", &["x", "n", "w"], &["y"]).int("axis", 4), "axis"),
+        (node("CenterCropPad", &["x", "w"], &["y"]).ints("axes", &[0, 0]), "axes"),
+        (node("CenterCropPad", &["x", "w"], &["y"]).ints("axes", &[0]), "input 1"),
+        (node("HannWindow", &["w"], &["y"]), "input 0"),
+        (node("HannWindow", &["n"], &["y"]).int("output_datatype", 8), "output_datatype"),
+        (node("Multinomial", &["x"], &["y"]).int("dtype", 1), "dtype"),
+        (node("Bernoulli", &["i"], &["y"]), "input 0"),
+        (node("RandomUniform", &[], &["y"]), "shape"),
+    ];
+    for (n, part) in cases {
+        let mut m = model(graph(vec![n.clone().named("it")], x(), vec![untyped("y")]));
+        m.opset_import[0].version = 27;
+        let g = m.graph.as_mut().unwrap();
+        g.input.push(value("i", I64, "batch"));
+        g.initializer = vec![ints("n", &[], &[5]), ints("w", &[2], &[5, 7])];
+        let e = match import_it(&m) {
+            Ok(_) => panic!("{} imports without a word of {part}", n.op_type),
+            Err(e) => e.to_string(),
+        };
+        assert!(
+            e.contains("\"it\"") && e.contains(&n.op_type) && e.contains(part),
+            "{}: {part}: {e}",
+            n.op_type
+        );
+    }
+}

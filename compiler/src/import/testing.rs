@@ -37,6 +37,10 @@ impl NodeProto {
     pub fn ints(self, name: &str, v: &[i64]) -> NodeProto {
         self.with(name, attribute_type::INTS, AttributeProto { ints: v.to_vec(), ..Default::default() })
     }
+    /// Adds a string.
+    pub fn text(self, name: &str, v: &str) -> NodeProto {
+        self.with(name, attribute_type::STRING, AttributeProto { s: v.into(), ..Default::default() })
+    }
     /// Adds a subgraph.
     pub fn graph(self, name: &str, g: GraphProto) -> NodeProto {
         self.with(name, attribute_type::GRAPH, AttributeProto { g: Some(g), ..Default::default() })
