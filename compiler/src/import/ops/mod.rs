@@ -33,6 +33,7 @@ mod unary;
 mod window;
 
 mod bits;
+mod compress;
 mod einsum;
 mod linalg;
 mod loss;
@@ -67,6 +68,7 @@ const TABLE: &[&[OpDef]] = &[
     split::OPS,
     unary::OPS,
     bits::OPS,
+    compress::OPS,
     einsum::OPS,
     linalg::OPS,
     loss::OPS,
