@@ -3,7 +3,7 @@
 use crate::import::Cx;
 use crate::import::op::{Lowered, OpDef, OpError};
 use wgfc_ir::op::GatherAxis;
-use wgfc_ir::{BinaryOp, Op, Poly, ReduceOp, UnaryOp, Value};
+use wgfc_ir::{BinaryOp, Body, DType, Op, Poly, ReduceOp, UnaryOp, Value};
 
 /// `−log_prob[n, target, …] · weight[target]`, 0 where the target is `ignore_index`; as it is, summed, or
 /// divided by the sum of the weights. `log_prob` is `[N, C, …]`, the target (input 1) `[N, …]`.
@@ -68,8 +68,19 @@ fn likelihood(cx: &mut Cx, log_prob: Value) -> Result<Value, OpError> {
                 Ok(cx.squeeze(mean, &all)?)
             }
             Some(w) => {
-                let (loss, w) =
-                    (cx.reduce(ReduceOp::Sum, loss, &all, false)?, cx.reduce(ReduceOp::Sum, w, &all, false)?);
+                // Both sums at once.
+                let mut f = Body::default();
+                let (loss_in, w_in, row, first) =
+                    (f.arg(0), f.arg(1), f.index(Poly::var(0)), f.int(DType::I32, 0));
+                let first = f.binary(BinaryOp::Eq, row, first);
+                f.select(first, loss_in, w_in);
+                let mut pair = cx.shape(loss);
+                pair.insert(0, Poly::constant(2));
+                let pair = cx.map_to(f.0, &[loss, w], pair)?;
+                let axes: Vec<usize> = (1..=places.len()).collect();
+                let sums = cx.reduce(ReduceOp::Sum, pair, &axes, false)?;
+                let loss = cx.view(sums, vec![], vec![Poly::ZERO])?;
+                let w = cx.view(sums, vec![], vec![Poly::ONE])?;
                 Ok(cx.binary(BinaryOp::Div, loss, w)?)
             }
         },
