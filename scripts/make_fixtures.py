@@ -5,7 +5,7 @@
 
 `fixtures/bandwidth.onnx` and `fixtures/bandwidth-mask.onnx` are the bandwidth exercise: 64 MiB through
 layer normalisation, bias, GELU and dropout. `fixtures/small/NAME` are tiny models of odd sizes with
-inputs and ONNX Runtime's outputs; the data sets of one model differ in its symbolic dimensions.
+inputs and outputs, ONNX Runtime's but for random numbers; the data sets of one model differ in its symbolic dimensions.
 """
 import sys
 from pathlib import Path
@@ -56,16 +56,19 @@ class Model:
         onnx.checker.check_model(model, full_check=True)
         return model
 
-    def save(self, *feeds):
+    def save(self, *feeds, reference=None):
+        """`reference` computes the outputs where ONNX Runtime's are not the ones wanted."""
         folder = FIXTURES / "small" / self.name
         folder.mkdir(parents=True, exist_ok=True)
         data = self.build().SerializeToString()
         (folder / "model.onnx").write_bytes(data)
-        session = onnxruntime.InferenceSession(data, providers=["CPUExecutionProvider"])
+        if reference is None:
+            session = onnxruntime.InferenceSession(data, providers=["CPUExecutionProvider"])
+            reference = lambda feed: session.run(None, feed)
         for n, feed in enumerate(feeds):
             at = folder / f"test_data_set_{n}"
             at.mkdir(exist_ok=True)
-            outputs = session.run(None, feed)
+            outputs = reference(feed)
             for i, info in enumerate(self.inputs):
                 (at / f"input_{i}.pb").write_bytes(numpy_helper.from_array(feed[info.name]).SerializeToString())
             for i, value in enumerate(outputs):
@@ -478,11 +481,68 @@ def half():
     m.save(*({"x": m.rng.standard_normal((r, 9)).astype(np.float16)} for r in [1, 7]))
 
 
+def random():
+    """Generators: which numbers a seed gives is ours to say, and must not change."""
+    f32, u32 = np.float32, np.uint32
+    m = Model(
+        "random",
+        [("x", FLOAT, ["n", 9])],
+        [("even", FLOAT, ["n", 9]), ("short", HALF, [7, 5]), ("normal", FLOAT, [13, 11]), ("dropped", FLOAT, ["n", 9]),
+         ("kept", BOOL, ["n", 9]), ("class", INT64, ["n", 3]), ("coin", INT32, ["n", 9])],
+    )
+    m.op("RandomUniformLike", ["x"], "even", low=-2.0, high=3.0, seed=1.0)
+    m.op("RandomUniform", [], "short", shape=[7, 5], dtype=HALF, seed=2.0)
+    m.op("RandomNormal", [], "normal", shape=[13, 11], mean=1.0, scale=2.0, seed=3.0)
+    m.op("Dropout", ["x", m.constant("ratio", f32(0.3)), m.constant("training", np.bool_(True))], ["dropped", "kept"], seed=4)
+    m.op("Multinomial", ["x"], "class", sample_size=3, dtype=INT64, seed=5.0)
+    m.op("Sigmoid", ["x"], "chance")
+    m.op("Bernoulli", ["chance"], "coin", dtype=INT32, seed=6.0)
+
+    def bits(shape, seed):
+        """pcg3d of place and seed."""
+        place = np.arange(np.prod(shape), dtype=u32).reshape(shape)
+        low = f32(seed).view(u32) if isinstance(seed, float) else u32(seed)
+        v = [place, np.full(shape, low, u32), np.zeros(shape, u32)]
+        v = [x * u32(1664525) + u32(1013904223) for x in v]
+        for last in [False, True]:
+            for i in range(3):
+                v[i] = v[i] + v[(i + 1) % 3] * v[(i + 2) % 3]
+            v = v if last else [x ^ (x >> u32(16)) for x in v]
+        return v
+
+    def unit(v, precision=24):
+        """[0, 1) in so many bits."""
+        return (v >> u32(32 - precision)).astype(f32) * f32(0.5) ** precision
+
+    def inner(v):
+        """(0, 1), fine near 0."""
+        return np.minimum((v.astype(f32) + f32(0.5)) * f32(2.0**-32), f32(1 - 2.0**-24)).astype(np.float64)
+
+    def reference(feed):
+        x = feed["x"]
+        a, b, _ = bits((13, 11), 3.0)
+        normal = 1 + 2 * np.sqrt(-2 * np.log(inner(a))) * np.cos(2 * np.pi * unit(b))
+        kept = unit(bits(x.shape, 4)[0]) >= f32(0.3)
+        noise = -np.log(-np.log1p(-inner(bits((len(x), 3, 9), 5.0)[0])))
+        coin = unit(bits(x.shape, 6.0)[0]) < 1 / (1 + np.exp(-x.astype(np.float64)))
+        return [
+            unit(bits(x.shape, 1.0)[0]) * f32(5) - f32(2),
+            unit(bits((7, 5), 2.0)[0], 11).astype(np.float16),
+            normal.astype(f32),
+            np.where(kept, x / f32(0.7), f32(0)),
+            kept,
+            (x[:, None, :] + noise).argmax(axis=2),
+            coin.astype(np.int32),
+        ]
+
+    m.save(*({"x": m.rng.standard_normal((n, 9), dtype=f32)} for n in [1, 41]), reference=reference)
+
+
 def main():
     sys.exit(__doc__) if len(sys.argv) > 1 else None
     bandwidth(mask=False)
     bandwidth(mask=True)
-    for make in [mlp, conv, attention, decoder, decoder_of_several, decoder_ragged, caches, integers, booleans, half]:
+    for make in [mlp, conv, attention, decoder, decoder_of_several, decoder_ragged, caches, integers, booleans, half, random]:
         make()
 
 
