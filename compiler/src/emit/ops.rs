@@ -53,7 +53,6 @@ impl Module<'_> {
                 Rsqrt => format!("inverseSqrt({a})"),
                 Recip => format!("1.0 / {a}"),
                 Exp => format!("exp({a})"),
-                Log => format!("log({a})"),
                 Erf => self.call("erf", &[a])?,
                 Sigmoid => self.call("sigmoid", &[a])?,
                 IsNan => self.call("is_nan", &[a])?,
