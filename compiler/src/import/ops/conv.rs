@@ -4,11 +4,22 @@ use super::window::{Windows, kernel_attr};
 use crate::import::Cx;
 use crate::import::op::{Lowered, OpDef, OpError};
 use wgfc_ir::op::show;
-use wgfc_ir::{BinaryOp, Contract, Dim, Op, Poly, Scalar};
+use wgfc_ir::{BinaryOp, Contract, Dim, Op, Poly, Scalar, Value};
 
-/// `x [N, G·C, spatial…]` and `w [G·M, C, kernel…]` give `[N, G·M, out…]`.
 fn conv(cx: &mut Cx) -> Lowered {
     let (x, w) = (cx.input(0)?, cx.input(1)?);
+    let mut y = product(cx, x, w)?;
+    if let Some(b) = cx.opt(2) {
+        let rank = cx.rank(y);
+        let b = super::norm::per_channel(cx, b, rank)?;
+        y = cx.binary(BinaryOp::Add, y, b)?;
+    }
+    Ok(vec![y])
+}
+
+/// `x [N, G·C, spatial…]` and `w [G·M, C, kernel…]` give `[N, G·M, out…]`, windows and groups as the
+/// node's attributes say.
+pub(super) fn product(cx: &mut Cx, x: Value, w: Value) -> Result<Value, OpError> {
     let (sx, sw) = (cx.shape(x), cx.shape(w));
     if sx.len() < 3 || sw.len() != sx.len() || cx.dtype(x) != cx.dtype(w) {
         return Err(OpError::model(format!(
@@ -68,12 +79,7 @@ fn conv(cx: &mut Cx) -> Lowered {
     let y = cx.push(Op::Contract(contract), &[unfolded, w])?;
     let mut out = vec![sx[0].clone(), sw[0].clone()];
     out.extend(windows.out);
-    let mut y = cx.reshape(y, out)?;
-    if let Some(b) = cx.opt(2) {
-        let b = super::norm::per_channel(cx, b, n + 2)?;
-        y = cx.binary(BinaryOp::Add, y, b)?;
-    }
-    Ok(vec![y])
+    Ok(cx.reshape(y, out)?)
 }
 
 /// `Conv`.

@@ -15,6 +15,7 @@ mod conv;
 mod dropout;
 mod gather;
 mod heads;
+mod linear;
 mod matmul;
 mod norm;
 mod pool;
@@ -54,6 +55,7 @@ const TABLE: &[&[OpDef]] = &[
     conv::OPS,
     dropout::OPS,
     gather::OPS,
+    linear::OPS,
     matmul::OPS,
     norm::OPS,
     pool::OPS,

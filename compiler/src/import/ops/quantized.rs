@@ -57,7 +57,7 @@ fn unpacked(cx: &mut Cx, i: usize, bits: i64, shape: Vec<Dim>) -> Result {
 }
 
 /// What is subtracted before scaling.
-enum Zero {
+pub(super) enum Zero {
     /// The same everywhere.
     Is(i64),
     /// One for each element, of any type.
@@ -66,7 +66,7 @@ enum Zero {
 
 /// `(q − zero) · scale`, elementwise: made in f32 and rounded to `dtype` once, which a product that
 /// reads it directly leaves out.
-fn dequantized(cx: &mut Cx, q: Value, scale: Value, zero: &Zero, dtype: DType) -> Result {
+pub(super) fn dequantized(cx: &mut Cx, q: Value, scale: Value, zero: &Zero, dtype: DType) -> Result {
     let mut args = vec![q, scale];
     let mut f = ScalarFn::default();
     let wide = DType::F32;
@@ -97,7 +97,7 @@ fn dequantized(cx: &mut Cx, q: Value, scale: Value, zero: &Zero, dtype: DType) -
 }
 
 /// One value a block becomes one value an element: `v` read at `index / block` along `axis`.
-fn per_element(cx: &mut Cx, v: Value, axis: usize, block: i64, shape: &[Dim]) -> Result {
+pub(super) fn per_element(cx: &mut Cx, v: Value, axis: usize, block: i64, shape: &[Dim]) -> Result {
     let mut index: Vec<Poly> = (0..shape.len()).map(Poly::var).collect();
     index[axis] = index[axis].div(&block.into(), shape);
     Ok(cx.view(v, shape.to_vec(), index)?)
