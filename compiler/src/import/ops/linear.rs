@@ -59,7 +59,7 @@ fn named_type(cx: &Cx, name: &str, since: i64) -> Result<Option<DType>> {
 }
 
 /// Rounded to the nearest integer (ties to even), moved by `zero`, saturated to `dtype`.
-fn saturated(cx: &mut Cx, x: Value, zero: Option<Value>, dtype: DType) -> Result {
+pub(super) fn saturated(cx: &mut Cx, x: Value, zero: Option<Value>, dtype: DType) -> Result {
     let x = cx.cast(x, DType::F32)?;
     let mut y = cx.unary(U::Round, x)?;
     if let Some(z) = zero {

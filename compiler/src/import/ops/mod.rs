@@ -21,6 +21,7 @@ mod norm;
 mod pool;
 mod quantized;
 mod reduce;
+mod resize;
 mod rotary;
 mod scatter;
 mod select;
@@ -61,6 +62,7 @@ const TABLE: &[&[OpDef]] = &[
     pool::OPS,
     quantized::OPS,
     reduce::OPS,
+    resize::OPS,
     rotary::OPS,
     scatter::OPS,
     select::OPS,
