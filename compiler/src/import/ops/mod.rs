@@ -12,6 +12,7 @@ mod cast;
 mod constant;
 mod control;
 mod conv;
+mod deform;
 mod dropout;
 mod gather;
 mod heads;
@@ -22,7 +23,9 @@ mod pool;
 mod quantized;
 mod reduce;
 mod resize;
+mod roi;
 mod rotary;
+mod sample;
 mod scatter;
 mod select;
 mod shape;
@@ -54,6 +57,7 @@ const TABLE: &[&[OpDef]] = &[
     constant::OPS,
     control::OPS,
     conv::OPS,
+    deform::OPS,
     dropout::OPS,
     gather::OPS,
     linear::OPS,
@@ -63,7 +67,9 @@ const TABLE: &[&[OpDef]] = &[
     quantized::OPS,
     reduce::OPS,
     resize::OPS,
+    roi::OPS,
     rotary::OPS,
+    sample::OPS,
     scatter::OPS,
     select::OPS,
     shape::OPS,

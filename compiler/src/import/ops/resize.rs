@@ -289,18 +289,22 @@ fn dynamic(cx: &mut Cx, r: &Resize, x: Value, a: &Axis) -> Result {
 
 /// The weight of the neighbour `i` elements on, at `ratio` behind an element.
 fn weight(cx: &mut Cx, mode: Mode, ratio: Value, i: i64) -> Result {
-    let Mode::Cubic(a) = mode else {
-        let d = cx.binary_scalar(B::Sub, ratio, i as f64)?;
-        let d = cx.unary(U::Abs, d)?;
-        let d = cx.unary(U::Neg, d)?;
-        return Ok(cx.binary_scalar(B::Add, d, 1.0)?);
-    };
-    cubic_weight(cx, ratio, i, a)
+    let d = cx.binary_scalar(B::Sub, ratio, i as f64)?;
+    match mode {
+        Mode::Cubic(a) => cubic_kernel(cx, d, a),
+        _ => linear_kernel(cx, d),
+    }
 }
 
-/// The cubic's weight of the neighbour `i` (-1 to 2) elements on.
-pub(super) fn cubic_weight(cx: &mut Cx, ratio: Value, i: i64, a: f64) -> Result {
-    let x = cx.binary_scalar(B::Sub, ratio, i as f64)?;
+/// `1 − |x|` of a distance of at most 1.
+pub(super) fn linear_kernel(cx: &mut Cx, x: Value) -> Result {
+    let d = cx.unary(U::Abs, x)?;
+    let d = cx.unary(U::Neg, d)?;
+    Ok(cx.binary_scalar(B::Add, d, 1.0)?)
+}
+
+/// [`cubic`] of a distance of at most 2.
+pub(super) fn cubic_kernel(cx: &mut Cx, x: Value, a: f64) -> Result {
     let x = cx.unary(U::Abs, x)?;
     let horner = |cx: &mut Cx, coefficients: [f64; 4]| -> Result {
         let mut y = cx.binary_scalar(B::Mul, x, coefficients[0])?;
@@ -310,15 +314,14 @@ pub(super) fn cubic_weight(cx: &mut Cx, ratio: Value, i: i64, a: f64) -> Result 
         }
         Ok(cx.binary_scalar(B::Add, y, coefficients[3])?)
     };
-    if (0..=1).contains(&i) {
-        horner(cx, [a + 2.0, -(a + 3.0), 0.0, 1.0])
-    } else {
-        horner(cx, [a, -5.0 * a, 8.0 * a, -4.0 * a])
-    }
+    let near = horner(cx, [a + 2.0, -(a + 3.0), 0.0, 1.0])?;
+    let far = horner(cx, [a, -5.0 * a, 8.0 * a, -4.0 * a])?;
+    let is_near = cx.binary_scalar(B::Le, x, 1.0)?;
+    Ok(cx.select(is_near, near, far)?)
 }
 
 /// `at + by` as an i32 position inside `extent`.
-pub(super) fn clamped(cx: &mut Cx, at: Value, by: i64, extent: &Dim) -> Result {
+fn clamped(cx: &mut Cx, at: Value, by: i64, extent: &Dim) -> Result {
     let last = cx.dim_scalar(&(extent - &Dim::ONE), DType::I32)?;
     let i = cx.cast(at, DType::I32)?;
     let i = if by == 0 { i } else { cx.binary_scalar(B::Add, i, by as f64)? };
