@@ -14,9 +14,11 @@ mod control;
 mod conv;
 mod deform;
 mod dropout;
+mod flex;
 mod gather;
 mod heads;
 mod linear;
+mod linear_attention;
 mod matmul;
 mod norm;
 mod pool;
@@ -59,8 +61,10 @@ const TABLE: &[&[OpDef]] = &[
     conv::OPS,
     deform::OPS,
     dropout::OPS,
+    flex::OPS,
     gather::OPS,
     linear::OPS,
+    linear_attention::OPS,
     matmul::OPS,
     norm::OPS,
     pool::OPS,
