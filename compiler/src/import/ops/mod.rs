@@ -15,6 +15,7 @@ mod conv;
 mod deform;
 mod dropout;
 mod flex;
+mod fourier;
 mod gather;
 mod heads;
 mod linear;
@@ -36,6 +37,7 @@ mod softmax;
 mod split;
 #[cfg(test)]
 mod supported;
+mod transposed;
 mod unary;
 mod window;
 
@@ -62,6 +64,7 @@ const TABLE: &[&[OpDef]] = &[
     deform::OPS,
     dropout::OPS,
     flex::OPS,
+    fourier::OPS,
     gather::OPS,
     linear::OPS,
     linear_attention::OPS,
@@ -80,6 +83,7 @@ const TABLE: &[&[OpDef]] = &[
     slice::OPS,
     softmax::OPS,
     split::OPS,
+    transposed::OPS,
     unary::OPS,
     bits::OPS,
     compress::OPS,
