@@ -48,10 +48,15 @@ fn refuse_control_flow(graph: &Graph) -> Result<(), Errors> {
         .filter(|n| matches!(graph.node(*n).op, Op::If { .. } | Op::Loop { .. } | Op::Scan { .. }))
         .map(|n| {
             let node = graph.node(n);
-            Diagnostic::unsupported(format!(
-                "`{}` whose course depends on data has no kernel yet",
-                node.op.name()
-            ))
+            let length = match &node.op {
+                Op::Scan { carried, .. } => node.inputs.get(*carried).and_then(|v| graph.ty(*v).shape.first()),
+                _ => None,
+            };
+            let why = match length {
+                Some(l) => format!("`scan` of length {l}: only a known length of few iterations is written out"),
+                None => format!("`{}` whose course depends on data has no kernel yet", node.op.name()),
+            };
+            Diagnostic::unsupported(why)
             .at(Location { node: Some(node.label().into()), ..Location::default() })
             .help("run the model on the CPU reference evaluator: wgfc run --cpu")
         })

@@ -1,5 +1,6 @@
 //! Rewrites of the graph.
 //!
+//! 0. [`unroll`] writes out scans of a known length.
 //! 1. [`canonical`] cleans up: one way to say each thing.
 //! 2. [`region`] saturates the graph with the [`rules`], a region at a time.
 //! 3. [`recognise`] finds the raised operators that span more than a pattern can say.
@@ -19,6 +20,7 @@ pub mod recognise;
 pub mod region;
 pub mod rules;
 pub mod term;
+pub mod unroll;
 pub mod views;
 
 use crate::options::{Fusion, Technique};
@@ -32,6 +34,8 @@ pub struct RewriteReport {
     pub nodes_before: usize,
     /// Nodes after.
     pub nodes_after: usize,
+    /// Scans written out.
+    pub unrolled: usize,
     /// What the rules did.
     pub rules: region::Outcome,
     /// Guards against NaN removed.
@@ -62,6 +66,7 @@ pub fn rewrite(graph: &mut Graph, options: &Options) -> Result<RewriteReport, Er
 }
 
 fn stages(graph: &mut Graph, options: &Options, report: &mut RewriteReport) -> Result<(), String> {
+    report.unrolled = unroll::unroll(graph)?;
     canonical::clean(graph)?;
     let approximate = options.fuses(Technique::Approximate);
     if options.fusion == Fusion::None {

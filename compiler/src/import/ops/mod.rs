@@ -24,6 +24,7 @@ mod matmul;
 mod norm;
 mod pool;
 mod quantized;
+mod recurrent;
 mod reduce;
 mod resize;
 mod roi;
@@ -72,6 +73,7 @@ const TABLE: &[&[OpDef]] = &[
     norm::OPS,
     pool::OPS,
     quantized::OPS,
+    recurrent::OPS,
     reduce::OPS,
     resize::OPS,
     roi::OPS,

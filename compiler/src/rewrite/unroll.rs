@@ -1,0 +1,167 @@
+//! Scans of a known, small number of iterations are written out: no kernel repeats another.
+
+use super::canonical::topo;
+use std::collections::HashMap;
+use wgfc_ir::build::Builder;
+use wgfc_ir::{Graph, Node, NodeId, Op, Poly, Value};
+
+/// The most iterations, and the most nodes that they may make.
+pub const ITERATIONS: i64 = 256;
+const NODES: i64 = 16_384;
+
+/// Writes out what can be; returns how many scans.
+pub fn unroll(graph: &mut Graph) -> Result<usize, String> {
+    let mut count = 0;
+    // A scan in the body of another is one of the graph's once that is written out.
+    while let Some((n, length)) = next(graph)? {
+        let new = write_out(graph, n, length)?;
+        let names = graph.node(n).names.clone();
+        for (i, v) in new.into_iter().enumerate() {
+            let name = names.get(i).cloned().flatten();
+            let slot = graph.node_mut(v.node).names.get_mut(v.port as usize);
+            if let (Some(slot), Some(name)) = (slot, name) {
+                slot.get_or_insert(name);
+            }
+            graph.replace_uses(Value { node: n, port: i as u32 }, v);
+        }
+        graph.remove_dead();
+        count += 1;
+    }
+    Ok(count)
+}
+
+fn next(graph: &Graph) -> Result<Option<(NodeId, i64)>, String> {
+    for n in topo(graph)? {
+        let Op::Scan { body, carried, .. } = &graph.node(n).op else { continue };
+        let first = graph.node(n).inputs.get(*carried).ok_or("a scan of nothing")?;
+        let length = graph.ty(*first).shape.first().and_then(|d| d.as_const());
+        let limit = ITERATIONS.min(NODES / body.len().max(1) as i64);
+        if let Some(l) = length.filter(|l| (1..=limit).contains(l)) {
+            return Ok(Some((n, l)));
+        }
+    }
+    Ok(None)
+}
+
+fn write_out(graph: &mut Graph, n: NodeId, length: i64) -> Result<Vec<Value>, String> {
+    let Node { op, inputs, origin, .. } = graph.node(n).clone();
+    let Op::Scan { body, carried, scanned, reverse_inputs, reverse_outputs } = op else {
+        return Err("not a scan".into());
+    };
+    let order = topo(&body)?;
+    let captured = inputs.get(carried + scanned..).ok_or("a scan with too few operands")?;
+    let mut state = inputs[..carried].to_vec();
+    let mut stacks: Vec<Vec<Value>> = vec![vec![]; body.outputs.len().saturating_sub(carried)];
+    let mut constants = HashMap::new();
+    for i in 0..length {
+        let mut given = state;
+        for (j, x) in inputs[carried..carried + scanned].iter().enumerate() {
+            let at = if reverse_inputs.get(j) == Some(&true) { length - 1 - i } else { i };
+            let mut b = Builder { graph: &mut *graph, origin: origin.clone() };
+            let shape = b.shape(*x)[1..].to_vec();
+            let index = std::iter::once(Poly::constant(at)).chain((0..shape.len()).map(Poly::var)).collect();
+            given.push(b.view(*x, shape, index)?);
+        }
+        given.extend(captured);
+        let out = copy(graph, &body, &order, &given, &mut constants)?;
+        for (s, v) in stacks.iter_mut().zip(&out[carried..]) {
+            let mut b = Builder { graph: &mut *graph, origin: origin.clone() };
+            s.push(b.unsqueeze(*v, &[0])?);
+        }
+        state = out[..carried].to_vec();
+    }
+    for (j, mut s) in stacks.into_iter().enumerate() {
+        if reverse_outputs.get(j) == Some(&true) {
+            s.reverse();
+        }
+        let mut b = Builder { graph: &mut *graph, origin: origin.clone() };
+        state.push(b.concat(&s, 0)?);
+    }
+    for c in &body.constraints {
+        if !graph.constraints.contains(c) {
+            graph.constraints.push(c.clone());
+        }
+    }
+    Ok(state)
+}
+
+/// The body's nodes, reading `given` for its inputs; constants are copied once. Returns its outputs.
+fn copy(
+    graph: &mut Graph,
+    body: &Graph,
+    order: &[NodeId],
+    given: &[Value],
+    constants: &mut HashMap<NodeId, NodeId>,
+) -> Result<Vec<Value>, String> {
+    let missing = || "a value of a scan's body that is not made".to_owned();
+    let mut made: HashMap<Value, Value> =
+        body.inputs.iter().map(|b| b.value).zip(given.iter().copied()).collect();
+    for n in order {
+        let node = body.node(*n);
+        let id = match (&node.op, constants.get(n)) {
+            (Op::Input, _) => continue,
+            (Op::Const(_), Some(c)) => *c,
+            _ => {
+                let inputs = node.inputs.iter().map(|v| made.get(v).copied()).collect::<Option<Vec<_>>>();
+                let names = vec![None; node.names.len()];
+                graph.add_node(Node { inputs: inputs.ok_or_else(missing)?, names, ..node.clone() })
+            }
+        };
+        if matches!(node.op, Op::Const(_)) {
+            constants.insert(*n, id);
+        }
+        for port in 0..node.outputs.len() as u32 {
+            made.insert(Value { node: *n, port }, Value { node: id, port });
+        }
+    }
+    body.outputs.iter().map(|o| made.get(&o.value).copied().ok_or_else(missing)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use wgfc_ir::{BinaryOp, Border, DType, Dim, Tensor, TensorType, eval};
+
+    /// Running sums of `x` from `s`, times `w`, forwards and backwards.
+    #[test]
+    fn results_stay() {
+        let ty = |shape: &[i64]| TensorType::new(DType::F32, shape.iter().map(|d| Dim::from(*d)).collect::<Vec<_>>());
+        for reverse in [false, true] {
+            let mut body = Graph::new();
+            let (s, x) = (body.add_input("s", ty(&[3])), body.add_input("x", ty(&[3])));
+            let w = body.add_input("w", ty(&[1]));
+            let mut b = Builder::new(&mut body, "step");
+            let sum = b.binary(BinaryOp::Add, s, x).unwrap();
+            let half = b.scalar(DType::F32, 0.5);
+            let next = b.binary(BinaryOp::Mul, sum, half).unwrap();
+            let out = b.binary(BinaryOp::Mul, next, w).unwrap();
+            for v in [next, out] {
+                body.outputs.push(Border { name: "o".into(), value: v });
+            }
+            let mut g = Graph::new();
+            let inputs = [g.add_input("s", ty(&[3])), g.add_input("x", ty(&[17, 3])), g.add_input("w", ty(&[1]))];
+            let op = Op::Scan {
+                body: Box::new(body),
+                carried: 1,
+                scanned: 1,
+                reverse_inputs: vec![reverse],
+                reverse_outputs: vec![!reverse],
+            };
+            let n = g.push(op, &inputs, &[]).unwrap();
+            for port in 0..2 {
+                g.outputs.push(Border { name: format!("o{port}").into(), value: Value { node: n, port } });
+            }
+            let numbers = |n: usize| (0..n).map(|i| ((i * 7919) % 101) as f32 - 50.0).collect::<Vec<_>>();
+            let values = [
+                ("s".to_owned(), Tensor::from_f32(vec![3], &numbers(3))),
+                ("x".to_owned(), Tensor::from_f32(vec![17, 3], &numbers(51))),
+                ("w".to_owned(), Tensor::from_f32(vec![1], &[3.0])),
+            ]
+            .into();
+            let want = eval::evaluate(&g, &values).unwrap();
+            assert_eq!(unroll(&mut g).unwrap(), 1);
+            wgfc_ir::verify::verify(&g).unwrap();
+            assert_eq!(eval::evaluate(&g, &values).unwrap(), want, "{reverse}");
+        }
+    }
+}
