@@ -49,16 +49,20 @@ fn refuse_control_flow(graph: &Graph) -> Result<(), Errors> {
         .map(|n| {
             let node = graph.node(n);
             let length = match &node.op {
-                Op::Scan { carried, .. } => node.inputs.get(*carried).and_then(|v| graph.ty(*v).shape.first()),
+                Op::Scan { carried, .. } => {
+                    node.inputs.get(*carried).and_then(|v| graph.ty(*v).shape.first())
+                }
                 _ => None,
             };
             let why = match length {
-                Some(l) => format!("`scan` of length {l}: only a known length of few iterations is written out"),
+                Some(l) => {
+                    format!("`scan` of length {l}: only a known length of few iterations is written out")
+                }
                 None => format!("`{}` whose course depends on data has no kernel yet", node.op.name()),
             };
             Diagnostic::unsupported(why)
-            .at(Location { node: Some(node.label().into()), ..Location::default() })
-            .help("run the model on the CPU reference evaluator: wgfc run --cpu")
+                .at(Location { node: Some(node.label().into()), ..Location::default() })
+                .help("run the model on the CPU reference evaluator: wgfc run --cpu")
         })
         .collect();
     if errors.is_empty() { Ok(()) } else { Err(Errors(errors)) }

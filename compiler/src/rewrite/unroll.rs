@@ -125,7 +125,9 @@ mod tests {
     /// Running sums of `x` from `s`, times `w`, forwards and backwards.
     #[test]
     fn results_stay() {
-        let ty = |shape: &[i64]| TensorType::new(DType::F32, shape.iter().map(|d| Dim::from(*d)).collect::<Vec<_>>());
+        let ty = |shape: &[i64]| {
+            TensorType::new(DType::F32, shape.iter().map(|d| Dim::from(*d)).collect::<Vec<_>>())
+        };
         for reverse in [false, true] {
             let mut body = Graph::new();
             let (s, x) = (body.add_input("s", ty(&[3])), body.add_input("x", ty(&[3])));
@@ -139,7 +141,8 @@ mod tests {
                 body.outputs.push(Border { name: "o".into(), value: v });
             }
             let mut g = Graph::new();
-            let inputs = [g.add_input("s", ty(&[3])), g.add_input("x", ty(&[17, 3])), g.add_input("w", ty(&[1]))];
+            let inputs =
+                [g.add_input("s", ty(&[3])), g.add_input("x", ty(&[17, 3])), g.add_input("w", ty(&[1]))];
             let op = Op::Scan {
                 body: Box::new(body),
                 carried: 1,

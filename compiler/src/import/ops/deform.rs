@@ -24,7 +24,8 @@ fn deform_conv(cx: &mut Cx) -> Lowered {
     }
     let n = rank - 2;
     let groups = cx.int("offset_group", 1)?;
-    let Some(per_group) = sx[1].as_const().filter(|c| groups > 0 && c % groups == 0).map(|c| c / groups) else {
+    let Some(per_group) = sx[1].as_const().filter(|c| groups > 0 && c % groups == 0).map(|c| c / groups)
+    else {
         let e = OpError::model(format!("{groups} groups of {} channels", sx[1]));
         return Err(e.attribute("offset_group"));
     };
@@ -94,6 +95,6 @@ fn deform_conv(cx: &mut Cx) -> Lowered {
 }
 
 /// `DeformConv`.
-pub const OPS: &[OpDef] = &[
-    OpDef::new("DeformConv", &[19, 22], deform_conv).cases(&["test_basic_deform_conv_", "test_deform_conv_"])
-];
+pub const OPS: &[OpDef] =
+    &[OpDef::new("DeformConv", &[19, 22], deform_conv)
+        .cases(&["test_basic_deform_conv_", "test_deform_conv_"])];

@@ -82,6 +82,6 @@ fn flex_attention(cx: &mut Cx) -> Lowered {
 }
 
 /// `FlexAttention`.
-pub const OPS: &[OpDef] = &[
-    OpDef::new("FlexAttention", &[1], flex_attention).domain("ai.onnx.preview").cases(&["test_flexattention"])
-];
+pub const OPS: &[OpDef] = &[OpDef::new("FlexAttention", &[1], flex_attention)
+    .domain("ai.onnx.preview")
+    .cases(&["test_flexattention"])];

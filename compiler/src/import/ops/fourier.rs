@@ -5,7 +5,9 @@
 use crate::import::Cx;
 use crate::import::op::{Lowered, OpDef, OpError};
 use wgfc_ir::op::{GatherAxis, show};
-use wgfc_ir::{BinaryOp as B, Contract, DType, Dim, Op, Poly, Scalar, ScalarFn, ScalarNode, Tensor, UnaryOp as U, Value};
+use wgfc_ir::{
+    BinaryOp as B, Contract, DType, Dim, Op, Poly, Scalar, ScalarFn, ScalarNode, Tensor, UnaryOp as U, Value,
+};
 
 type Result<T = Value> = std::result::Result<T, OpError>;
 
@@ -159,7 +161,9 @@ fn dft(cx: &mut Cx) -> Lowered {
         None => extent,
     };
     if length.as_const().is_some_and(|n| !(1..=46340).contains(&n)) {
-        return Err(OpError::unsupported(format!("a transform of length {length}; 1 to 46340 are supported")));
+        return Err(OpError::unsupported(format!(
+            "a transform of length {length}; 1 to 46340 are supported"
+        )));
     }
     // The axis goes to the place before the last.
     let mut perm: Vec<usize> = (0..rank).filter(|d| *d != axis).collect();

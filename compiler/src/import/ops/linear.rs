@@ -259,6 +259,5 @@ pub const OPS: &[OpDef] = &[
     OpDef::new("MatMulInteger", &[10], matmul_integer).cases(&["test_matmulinteger"]),
     OpDef::new("QLinearConv", &[10], q_conv).cases(&["test_qlinearconv"]),
     OpDef::new("QLinearMatMul", &[10, 21], q_matmul).cases(&["test_qlinearmatmul_"]),
-    OpDef::new("QuantizeLinear", &[10, 13, 19, 21, 23, 24, 25, 28], quantize)
-        .cases(&["test_quantizelinear"]),
+    OpDef::new("QuantizeLinear", &[10, 13, 19, 21, 23, 24, 25, 28], quantize).cases(&["test_quantizelinear"]),
 ];

@@ -2,20 +2,20 @@
 
 use crate::import::Cx;
 use crate::import::op::{Lowered, OpDef, OpError};
+use wgfc_ir::build::{Builder, Built};
 use wgfc_ir::op::show;
-use wgfc_ir::{BinaryOp as B, Contract, DType, Dim, Op, Poly, Scalar, UnaryOp as U, Value};
+use wgfc_ir::{
+    BinaryOp as B, Border, Contract, DType, Dim, Graph, Op, Poly, Scalar, TensorType, UnaryOp as U, Value,
+};
 
 type Result<T = Value> = std::result::Result<T, OpError>;
 
-/// The most positions for which the recurrence is written out.
-const UNROLLED: i64 = 128;
-
-/// `[B, T, H·D]` at position `t` as `[B, H, D]`, in f32.
-fn at(cx: &mut Cx, x: Value, t: i64, heads: i64) -> Result {
+/// `[B, T, H·D]` as `[T, B, H, D]`, in f32.
+fn split(cx: &mut Cx, x: Value, heads: i64) -> Result {
     let s = cx.shape(x);
     let d = s[2].div(&heads.into(), &[]);
-    let index = vec![Poly::var(0), Poly::from(t), &(&Poly::var(1) * &d) + &Poly::var(2)];
-    let x = cx.view(x, vec![s[0].clone(), heads.into(), d], index)?;
+    let index = vec![Poly::var(1), Poly::var(0), &(&Poly::var(2) * &d) + &Poly::var(3)];
+    let x = cx.view(x, vec![s[1].clone(), s[0].clone(), heads.into(), d], index)?;
     Ok(cx.cast(x, DType::F32)?)
 }
 
@@ -25,7 +25,8 @@ fn gate(cx: &mut Cx, i: usize, needed: bool, sizes: &[Dim], lead: &[Dim]) -> Res
     match (cx.opt(i), needed) {
         (None, false) => Ok(None),
         (None, true) => {
-            Err(OpError::model(format!("`{rule}` needs input {i}, which is missing")).attribute("update_rule"))
+            Err(OpError::model(format!("`{rule}` needs input {i}, which is missing"))
+                .attribute("update_rule"))
         }
         (Some(_), false) => Err(cx.at_input(i, OpError::model(format!("update_rule `{rule}` forbids it")))),
         (Some(v), true) => {
@@ -82,13 +83,8 @@ fn linear_attention(cx: &mut Cx) -> Lowered {
         (0.0, _) => return Err(OpError::unsupported(format!("heads of size {dk}")).attribute("scale")),
         (s, _) => s.into(),
     };
-    let Some(length) = sq[1].as_const().filter(|t| (1..=UNROLLED).contains(t)) else {
-        let e = format!("a sequence of length {}; 1 to {UNROLLED} are supported", sq[1]);
-        let e = OpError::unsupported(e).help("fix the dimension with --dim NAME=VALUE");
-        return Err(cx.at_input(0, e));
-    };
     let of_state = vec![sq[0].clone(), Dim::from(h), dk.clone(), dv.clone()];
-    let (mut state, state_type) = match cx.opt(3) {
+    let (state, state_type) = match cx.opt(3) {
         None => (cx.full(&of_state, Scalar::from_f64(DType::F32, 0.0))?, cx.dtype(q)),
         Some(p) => {
             if cx.shape(p)[..] != of_state[..] {
@@ -98,37 +94,76 @@ fn linear_attention(cx: &mut Cx) -> Lowered {
             (cx.cast(p, DType::F32)?, cx.dtype(p))
         }
     };
-    let product = |cx: &mut Cx, a: Value, la: &[u8], b: Value, lb: &[u8], out: &[u8]| {
-        cx.push(Op::Contract(Contract { a: la.to_vec(), b: lb.to_vec(), out: out.to_vec() }), &[a, b])
-    };
-    let mut outputs = vec![];
-    for t in 0..length {
-        let (kt, mut vt) = (at(cx, k, t, h)?, at(cx, v, t, h)?);
-        if let Some(g) = decay {
-            let g = at(cx, g, t, h)?;
-            let g = cx.unary(U::Exp, g)?;
-            let g = cx.unsqueeze(g, &[3])?;
-            state = cx.binary(B::Mul, state, g)?;
-        }
-        if let Some(b) = beta {
-            let each = if cx.shape(b)[2].is(1) { 1 } else { h };
-            let b = at(cx, b, t, each)?;
-            let kept = product(cx, kt, &[0, 1, 2], state, &[0, 1, 2, 3], &[0, 1, 3])?;
-            let d = cx.binary(B::Sub, vt, kept)?;
-            vt = cx.binary(B::Mul, d, b)?;
-        }
-        let (kc, vr) = (cx.unsqueeze(kt, &[3])?, cx.unsqueeze(vt, &[2])?);
-        let outer = cx.binary(B::Mul, kc, vr)?;
-        state = cx.binary(B::Add, state, outer)?;
-        let qt = at(cx, q, t, hq)?;
-        let qt = cx.reshape(qt, vec![sq[0].clone(), h.into(), (hq / h).into(), dk.clone()])?;
-        let o = product(cx, qt, &[0, 1, 4, 2], state, &[0, 1, 2, 3], &[0, 1, 4, 3])?;
-        let o = cx.binary_scalar(B::Mul, o, scale)?;
-        let o = cx.cast(o, dtype)?;
-        outputs.push(cx.reshape(o, vec![sq[0].clone(), Dim::ONE, &dv * &hq.into()])?);
+    let mut inputs = vec![state, split(cx, q, hq)?, split(cx, k, h)?, split(cx, v, h)?];
+    if let Some(g) = decay {
+        inputs.push(split(cx, g, h)?);
     }
-    let y = cx.concat(&outputs, 1)?;
+    if let Some(b) = beta {
+        let each = if cx.shape(b)[2].is(1) { 1 } else { h };
+        inputs.push(split(cx, b, each)?);
+    }
+    let mut body = Graph::new();
+    let formal: Vec<Value> = inputs
+        .iter()
+        .enumerate()
+        .map(|(i, v)| {
+            let shape = cx.shape(*v)[usize::from(i > 0)..].to_vec();
+            body.add_input(&format!("x{i}"), TensorType::new(DType::F32, shape))
+        })
+        .collect();
+    let mut b = Builder { graph: &mut body, origin: cx.origin.clone() };
+    let gates = (decay.map(|_| formal[4]), beta.and(formal.last().copied()));
+    let (next, o) = step(&mut b, [formal[0], formal[1], formal[2], formal[3]], gates)?;
+    let o = b.binary_scalar(B::Mul, o, scale)?;
+    let o = b.cast(o, dtype)?;
+    for (name, value) in [("state", next), ("output", o)] {
+        body.outputs.push(Border { name: name.into(), value });
+    }
+    let op = Op::Scan {
+        body: Box::new(body),
+        carried: 1,
+        scanned: inputs.len() - 1,
+        reverse_inputs: vec![false; inputs.len() - 1],
+        reverse_outputs: vec![false],
+    };
+    let node = cx.push(op, &inputs)?.node;
+    let (state, all) = (Value { node, port: 0 }, Value { node, port: 1 });
+    // `[T, B, H, D]` again as `[B, T, H·D]`.
+    let y = cx.transpose(all, &[1, 0, 2, 3])?;
+    let y = cx.reshape(y, vec![sq[0].clone(), sq[1].clone(), &dv * &hq.into()])?;
     Ok(vec![y, cx.cast(state, state_type)?])
+}
+
+/// One position: the state `[B, H, dk, dv]`, q `[B, Hq, dk]`, k and v `[B, H, d]`, decay and beta `[B, H, …]`.
+/// Returns the next state and the output `[B, Hq, dv]`.
+fn step(
+    b: &mut Builder,
+    [state, q, k, v]: [Value; 4],
+    (decay, beta): (Option<Value>, Option<Value>),
+) -> Built<(Value, Value)> {
+    let product = |b: &mut Builder, x: Value, lx: &[u8], y: Value, ly: &[u8], out: &[u8]| {
+        b.push(Op::Contract(Contract { a: lx.to_vec(), b: ly.to_vec(), out: out.to_vec() }), &[x, y])
+    };
+    let (mut state, mut v) = (state, v);
+    if let Some(g) = decay {
+        let g = b.unary(U::Exp, g)?;
+        let g = b.unsqueeze(g, &[3])?;
+        state = b.binary(B::Mul, state, g)?;
+    }
+    if let Some(beta) = beta {
+        let kept = product(b, k, &[0, 1, 2], state, &[0, 1, 2, 3], &[0, 1, 3])?;
+        let d = b.binary(B::Sub, v, kept)?;
+        v = b.binary(B::Mul, d, beta)?;
+    }
+    let (column, row) = (b.unsqueeze(k, &[3])?, b.unsqueeze(v, &[2])?);
+    let outer = b.binary(B::Mul, column, row)?;
+    state = b.binary(B::Add, state, outer)?;
+    let (all, heads) = (b.shape(q), b.shape(k));
+    let grouped = vec![all[0].clone(), heads[1].clone(), all[1].div(&heads[1], &[]), all[2].clone()];
+    let q = b.reshape(q, grouped)?;
+    let o = product(b, q, &[0, 1, 4, 2], state, &[0, 1, 2, 3], &[0, 1, 4, 3])?;
+    let out = vec![all[0].clone(), all[1].clone(), b.shape(v)[2].clone()];
+    Ok((state, b.reshape(o, out)?))
 }
 
 /// A convolution of each channel with what came before: the last `k − 1` positions are kept.
@@ -189,5 +224,5 @@ pub const OPS: &[OpDef] = &[
     OpDef::new("CausalConvWithState", &[27], causal_conv).cases(&["test_causal_conv_with_state_"]),
     OpDef::new("LinearAttention", &[27], linear_attention)
         .cases(&["test_linear_attention_"])
-        .notes("sequences of a known length of at most 128"),
+        .notes("on a device: sequences of a known length of at most 256"),
 ];

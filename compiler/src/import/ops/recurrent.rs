@@ -157,7 +157,7 @@ struct Network {
     dtype: DType,
 }
 
-/// The names of the body's inputs behind the carried values, by what is there.
+/// What a step reads besides the values carried.
 struct Step {
     /// Products of the input with its weights, biases added, `[B, gates·H]`.
     x: Value,

@@ -338,8 +338,6 @@ fn position(r: &Resize, a: &Axis) -> Result<ScalarFn> {
     };
     let num = |f: &mut ScalarFn, v: f64| f.push(ScalarNode::Const(Scalar::from_f64(DType::F32, v)));
     let o = dim(&mut f, Poly::var(0));
-    // At least 1, so that nothing is divided by zero.
-    let last = |d: &Dim| (d - &Dim::ONE).max_of(&Dim::ONE, &[]);
     let over_scale = |f: &mut ScalarFn, x: u32| match a.scale {
         Some(s) => {
             let s = num(f, s);
@@ -364,9 +362,21 @@ fn position(r: &Resize, a: &Axis) -> Result<ScalarFn> {
             }
         }
         Coordinates::AlignCorners => {
-            let (n, d) = (dim(&mut f, &a.from - 1), dim(&mut f, last(&a.to)));
+            // The width is not rounded where a scale is given.
+            let width = match a.scale {
+                Some(s) => {
+                    let (n, s) = (dim(&mut f, a.from.clone()), num(&mut f, s));
+                    f.push(ScalarNode::Binary(B::Mul, n, s))
+                }
+                None => dim(&mut f, a.to.clone()),
+            };
+            let (one, zero) = (num(&mut f, 1.0), num(&mut f, 0.0));
+            let d = f.push(ScalarNode::Binary(B::Sub, width, one));
+            let n = dim(&mut f, &a.from - 1);
             let x = f.push(ScalarNode::Binary(B::Mul, o, n));
-            f.push(ScalarNode::Binary(B::Div, x, d));
+            let x = f.push(ScalarNode::Binary(B::Div, x, d));
+            let single = f.push(ScalarNode::Binary(B::Eq, d, zero));
+            f.push(ScalarNode::Select(single, zero, x));
         }
         Coordinates::TfCropAndResize | Coordinates::HalfPixelSymmetric => {
             let e = format!("needs known extents, and axis {} has {}", a.axis, a.from);

@@ -106,8 +106,12 @@ fn roi_align(cx: &mut Cx) -> Lowered {
     for (i, columns) in [[1, 3], [0, 2]].into_iter().enumerate() {
         let at = pool.positions(cx, rois, columns, pool.out[i])?;
         let extent = sx[2 + i].clone();
-        let axis =
-            Sampled { extent: extent.clone(), mode: Mode::Linear, padding: Padding::Border, align_corners: false };
+        let axis = Sampled {
+            extent: extent.clone(),
+            mode: Mode::Linear,
+            padding: Padding::Border,
+            align_corners: false,
+        };
         let mut t = axis.taps(cx, at)?;
         // More than an element outside, nothing is sampled.
         let limit = cx.dim_scalar(&extent, DType::F32)?;
@@ -119,8 +123,7 @@ fn roi_align(cx: &mut Cx) -> Lowered {
         let at = vec![Poly::var(0), Poly::var(2 + i), Poly::var(4 + i), Poly::var(6 + i)];
         taps.push((t, at));
     }
-    let lead =
-        vec![GatherAxis::Data { input: 1, at: vec![Poly::var(0)] }, GatherAxis::Affine(Poly::var(1))];
+    let lead = vec![GatherAxis::Data { input: 1, at: vec![Poly::var(0)] }, GatherAxis::Affine(Poly::var(1))];
     let parts = weighted(cx, x, &shape, lead, &[batch], &taps)?;
     let inner: Vec<usize> = (4..8).collect();
     let y = if largest {

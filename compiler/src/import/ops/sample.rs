@@ -92,6 +92,8 @@ impl Sampled {
     fn moved_inside(&self, cx: &mut Cx, at: Value) -> Result {
         match self.padding {
             Padding::Zeros => Ok(at),
+            // As PyTorch: the neighbours of a position outside are brought inside one by one.
+            Padding::Border if self.mode == Mode::Cubic => Ok(at),
             Padding::Border => {
                 let last = self.last(cx)?;
                 let at = cx.binary_scalar(B::Max, at, 0.0)?;
@@ -232,9 +234,8 @@ fn affine_grid(cx: &mut Cx) -> Lowered {
     let mut shape = vec![st[0].clone()];
     shape.extend(size[2..].iter().cloned());
     shape.push(Dim::from(n));
-    let column = |cx: &mut Cx, j: usize| {
-        spread(cx, theta, &shape, &[Poly::var(0), Poly::var(n + 1), Poly::from(j)])
-    };
+    let column =
+        |cx: &mut Cx, j: usize| spread(cx, theta, &shape, &[Poly::var(0), Poly::var(n + 1), Poly::from(j)]);
     let mut y = column(cx, n)?;
     for i in 0..n {
         // Coordinate 0 is along the last axis.

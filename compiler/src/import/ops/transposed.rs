@@ -103,7 +103,9 @@ fn placed(cx: &Cx, spatial: &[Dim], kernel: &[Dim]) -> Result<Vec<Axis>> {
             None => (Dim::from(pads[i]), &full - (pads[i] + pads[n + i])),
         };
         if out.as_const().is_some_and(|o| o < 0) {
-            return Err(OpError::model(format!("the padding leaves {out} of {full} places")).attribute("pads"));
+            return Err(
+                OpError::model(format!("the padding leaves {out} of {full} places")).attribute("pads")
+            );
         }
         axes.push(Axis { stride, dilation, before, kernel: kernel[i].clone(), out });
     }
@@ -206,9 +208,8 @@ fn max_unpool(cx: &mut Cx) -> Lowered {
     }
     let n = sx.len() - 2;
     let kernel = kernel_attr(cx)?.filter(|k| k.len() == n);
-    let kernel = kernel.ok_or_else(|| {
-        OpError::model(format!("needs {n} extents")).attribute("kernel_shape")
-    })?;
+    let kernel =
+        kernel.ok_or_else(|| OpError::model(format!("needs {n} extents")).attribute("kernel_shape"))?;
     let strides = list(cx, "strides", n, 1, 1)?;
     let pads = list(cx, "pads", 2 * n, 0, 0)?;
     let mut shape = sx[..2].to_vec();
