@@ -3,6 +3,8 @@
 //! [`onnx`] holds the messages, [`op`] the contract of an operator, [`ops`] the operators, [`cx`] what
 //! an operator sees of its node. `docs/adding-an-operator.md` says how to add one.
 
+#[cfg(test)]
+mod attribute_tests;
 pub mod cx;
 #[cfg(test)]
 mod decoder_tests;

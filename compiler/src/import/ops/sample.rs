@@ -3,7 +3,7 @@
 //! A position has neighbours along each axis, its *taps*: an index and a weight each. A sample is a sum
 //! over the taps of all axes of gathered elements times weights.
 
-use super::resize::{cubic_kernel, linear_kernel};
+use super::interpolate::{cubic_kernel, linear_kernel};
 use crate::import::Cx;
 use crate::import::op::{Lowered, OpDef, OpError};
 use wgfc_ir::op::{GatherAxis, show};
