@@ -32,11 +32,7 @@ fn forbidden_attributes_are_named() {
             &[("i", "2 3"), ("s", "1")],
         ),
         ("output_dtype", node("QuantizeLinear", &["x", "s"], &["y"]).int("output_dtype", 1), image),
-        (
-            "mode",
-            node("Resize", &["x", "", "sc"], &["y"]).text("mode", "best"),
-            &[("x", "2 3"), ("sc", "2")],
-        ),
+        ("mode", node("Resize", &["x", "", "sc"], &["y"]).text("mode", "best"), &[("x", "2 3"), ("sc", "2")]),
         (
             "coordinate_transformation_mode",
             node("Resize", &["x", "", "sc"], &["y"])
