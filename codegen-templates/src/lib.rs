@@ -7,6 +7,7 @@
 pub mod attention;
 pub mod cooperative;
 pub mod library;
+pub mod looped;
 pub mod map;
 pub mod matmul;
 pub mod row;
@@ -33,6 +34,7 @@ pub const SOURCES: &[(&str, &str)] = &[
     ("matmul_serial.wgsl", include_str!("../templates/matmul_serial.wgsl.tera")),
     ("matmul_thin.wgsl", include_str!("../templates/matmul_thin.wgsl.tera")),
     ("row.wgsl", include_str!("../templates/row.wgsl.tera")),
+    ("loop.wgsl", include_str!("../templates/loop.wgsl.tera")),
     ("scan.wgsl", include_str!("../templates/scan.wgsl.tera")),
 ];
 

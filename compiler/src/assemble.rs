@@ -333,6 +333,12 @@ pub fn flops(k: &Kernel) -> Dim {
             &(&(rows * len) * &per) + &(rows * &ops(&once))
         }
         Family::Scan { rows, len, .. } => rows * len,
+        Family::Loop { lanes, steps, carries, step_stores, .. } => {
+            let lanes: Dim = lanes.iter().product();
+            let step: Vec<u32> =
+                carries.iter().map(|c| c.next).chain(step_stores.iter().map(|s| s.value)).collect();
+            &lanes * &(&(steps * &ops(&step)) + &ops(&stores))
+        }
         Family::Matmul { batch, m, n, k: depth, b, .. } => {
             let mn = &(batch * m) * n;
             &(&(&mn * depth) * (2 * b.len() as i64)) + &(&mn * &ops(&stores))

@@ -25,6 +25,7 @@ fn families(k: &KernelGraph) -> Vec<&'static str> {
             Family::Map { .. } => "map",
             Family::Row { .. } => "row",
             Family::Scan { .. } => "scan",
+            Family::Loop { .. } => "loop",
             Family::Matmul { .. } => "matmul",
             Family::Attention { .. } => "attention",
         })

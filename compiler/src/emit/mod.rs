@@ -9,6 +9,7 @@ pub mod check;
 pub mod cooperative;
 pub mod geometry;
 pub mod index;
+pub mod looped;
 pub mod map;
 pub mod matmul;
 pub mod memory;
@@ -82,6 +83,7 @@ pub fn emit_as(
     let emitted = match (&kernel.family, choice) {
         (Family::Map { .. }, None) => map::emit(kernel, cx),
         (Family::Scan { .. }, None) => scan::emit(kernel, cx),
+        (Family::Loop { .. }, None) => looped::emit(kernel, cx),
         (Family::Row { .. }, None) => row::emit_as(kernel, cx, None),
         (Family::Row { .. }, Some(Choice::Row(g))) => row::emit_as(kernel, cx, Some(g)),
         (Family::Matmul { .. }, None) => matmul::emit_as(kernel, cx, None),

@@ -4,12 +4,13 @@
 //! root — and members absorbed behind the anchor as its epilogue. Everything else is *inlined*: computed
 //! where it is read. The graph of units stays acyclic at every step.
 
+use super::lanes::Loops;
 use super::points::{self, Point, ProductDomain, Split};
 use super::pull::splat;
 use crate::options::{Fusion, Options, Technique};
 use rustc_hash::{FxHashMap, FxHashSet};
 use std::collections::BTreeMap;
-use wgfc_ir::{BinaryOp, Graph, NodeId, NormKind, Op, Poly, ScalarNode, UnaryOp, Value};
+use wgfc_ir::{BinaryOp, Dim, Graph, NodeId, NormKind, Op, Poly, ScalarNode, UnaryOp, Value};
 
 /// Index of a [`Unit`].
 pub type UnitId = usize;
@@ -71,6 +72,7 @@ pub fn is_anchor(op: &Op) -> bool {
             | Op::Softmax { .. }
             | Op::Norm { .. }
             | Op::Attention { .. }
+            | Op::Scan { .. }
     )
 }
 
@@ -91,9 +93,10 @@ fn takes_epilogue(op: &Op) -> bool {
 }
 
 /// Decides for a whole graph. `order` is its topological order.
-pub fn group(graph: &Graph, order: &[NodeId], options: &Options, bans: &Bans) -> Grouping {
+pub fn group(graph: &Graph, order: &[NodeId], loops: &Loops, options: &Options, bans: &Bans) -> Grouping {
     let mut g = Grouper {
         graph,
+        loops,
         fusion: options.fusion,
         bans,
         unit_of: FxHashMap::default(),
@@ -144,6 +147,7 @@ pub fn group(graph: &Graph, order: &[NodeId], options: &Options, bans: &Bans) ->
 
 struct Grouper<'a> {
     graph: &'a Graph,
+    loops: &'a Loops,
     fusion: Fusion,
     bans: &'a Bans,
     unit_of: FxHashMap<NodeId, UnitId>,
@@ -213,18 +217,17 @@ impl Grouper<'_> {
 
     /// Whether a node's result is needed outside of the nodes that are `own`.
     fn escapes(&self, n: NodeId, own: &dyn Fn(&NodeId) -> bool) -> bool {
-        let v = Value::from(n);
-        self.graph.is_output(v) || self.graph.uses(v).iter().any(|(c, _)| !own(c))
+        self.results(n).any(|v| self.graph.is_output(v) || self.graph.uses(v).iter().any(|(c, _)| !own(c)))
     }
 
     /// The members that unit `u` takes in with its columns shared out so. They are marked as its own.
     fn grow(&mut self, u: UnitId, split: Split, partial: bool) -> Vec<NodeId> {
         self.units[u].members.clear();
         let anchor = self.units[u].anchor;
-        let Some((domain, first)) = points::start(self.graph, anchor, split) else { return vec![] };
-        let mut known: FxHashMap<Value, Vec<Point>> = FxHashMap::default();
-        known.insert(anchor.into(), first);
-        let mut frontier = vec![Value::from(anchor)];
+        let Some((domain, known)) = self.start(anchor, split) else { return vec![] };
+        let mut known: FxHashMap<Value, Vec<Point>> = known.into_iter().collect();
+        let first: Vec<Value> = self.results(anchor).filter(|v| known.contains_key(v)).collect();
+        let mut frontier = first.clone();
         while let Some(v) = frontier.pop() {
             if self.bans.materialise.contains(&v) {
                 continue;
@@ -244,7 +247,8 @@ impl Grouper<'_> {
                     self.unit_of.insert(c, u);
                     self.units[u].members.push(c);
                     // What was refused for an operand outside may fit now.
-                    frontier.extend(self.unit_values(u));
+                    frontier.extend(&first);
+                    frontier.extend(self.units[u].members.iter().map(|m| Value::from(*m)));
                     break;
                 }
             }
@@ -253,9 +257,18 @@ impl Grouper<'_> {
         std::mem::take(&mut self.units[u].members)
     }
 
-    fn unit_values(&self, u: UnitId) -> Vec<Value> {
-        let unit = &self.units[u];
-        std::iter::once(unit.anchor).chain(unit.members.iter().copied()).map(Value::from).collect()
+    /// The kernel's domain and the points of each of its anchor's results.
+    fn start(&self, anchor: NodeId, split: Split) -> Option<(Vec<Dim>, Vec<(Value, Vec<Point>)>)> {
+        if let (Some(plan), Op::Scan { carried, .. }) = (self.loops.get(&anchor), &self.graph.node(anchor).op)
+        {
+            return Some((plan.domain(), plan.points(anchor, *carried)));
+        }
+        let (domain, first) = points::start(self.graph, anchor, split)?;
+        Some((domain, vec![(anchor.into(), first)]))
+    }
+
+    fn results(&self, n: NodeId) -> impl Iterator<Item = Value> {
+        (0..self.graph.node(n).outputs.len() as u32).map(move |port| Value { node: n, port })
     }
 
     /// One query leaves a device idle unless its keys are shared out over several workgroups. How many
@@ -400,6 +413,7 @@ impl Grouper<'_> {
         for (i, v) in node.inputs.iter().enumerate() {
             let how = match &node.op {
                 Op::Scatter { .. } if in_place => Read::Once,
+                Op::Scan { carried, .. } if i >= *carried => Read::Often,
                 Op::Contract(_) | Op::Scatter { .. } | Op::TopK { .. } => Read::Often,
                 Op::Attention { .. } if i > 0 => Read::Often,
                 Op::Attention { .. } | Op::Softmax { .. } | Op::Norm { .. } => Read::Passes,

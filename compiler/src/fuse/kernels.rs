@@ -1,6 +1,7 @@
 //! One unit, one kernel: pulling the anchor's operands, pushing its result through the epilogue.
 
 use super::group::Unit;
+use super::lanes::{self, Loops, Plan};
 use super::points::{self, Point, ProductDomain, Split, rows_of};
 use super::pull::{Memory, Puller, broadcast_index, flat_offset, unflatten};
 use super::{Tensors, origins};
@@ -15,7 +16,7 @@ type P<'a, 'b> = Puller<'a, Tensors<'b>>;
 type Built = Result<(Kernel, Vec<(Value, ExprId)>), String>;
 
 /// The kernel of a unit, and the values inlined into it with their expressions.
-pub fn unit_kernel<'a>(graph: &'a Graph, unit: &Unit, tensors: &mut Tensors<'a>) -> Built {
+pub fn unit_kernel<'a>(graph: &'a Graph, unit: &Unit, loops: &Loops, tensors: &mut Tensors<'a>) -> Built {
     let node = graph.node(unit.anchor);
     let x = node.inputs.first().copied();
     match &node.op {
@@ -23,6 +24,10 @@ pub fn unit_kernel<'a>(graph: &'a Graph, unit: &Unit, tensors: &mut Tensors<'a>)
             elementwise(graph, unit, tensors)
         }
         Op::Contract(c) => contract(graph, unit, c, tensors),
+        Op::Scan { carried, .. } => {
+            let plan = loops.get(&unit.anchor).ok_or("a loop without lanes")?;
+            looped(graph, unit, plan, *carried, tensors)
+        }
         Op::Attention { scale } => attention(graph, unit, f32::from_bits(*scale), tensors),
         Op::Softmax { axis, log } => row(graph, unit, &[*axis], tensors, |p, x, ty| softmax(p, x, ty, *log)),
         Op::Norm { kind, axes, epsilon } => {
@@ -109,10 +114,20 @@ fn epilogue(
     values: &[ExprId],
     at: &[Vec<Poly>],
 ) -> Result<Vec<Store>, String> {
-    type Here = (Vec<Point>, Vec<ExprId>);
-    let mut here: FxHashMap<Value, Here> = FxHashMap::default();
     let first = at.iter().map(|at| Point { at: at.clone(), when: vec![], from: vec![] }).collect();
-    here.insert(unit.anchor.into(), (first, values.to_vec()));
+    follow_up(graph, unit, p, vec![(unit.anchor.into(), first, values.to_vec())])
+}
+
+/// [`epilogue`] of an anchor with several results, each with its points and their values.
+fn follow_up(
+    graph: &Graph,
+    unit: &Unit,
+    p: &mut P,
+    results: Vec<(Value, Vec<Point>, Vec<ExprId>)>,
+) -> Result<Vec<Store>, String> {
+    type Here = (Vec<Point>, Vec<ExprId>);
+    let mut here: FxHashMap<Value, Here> =
+        results.into_iter().map(|(v, points, values)| (v, (points, values))).collect();
     for m in &unit.members {
         let node = graph.node(*m);
         let of = |v: Value| here.get(&v).map(|(points, _)| points.as_slice());
@@ -145,7 +160,13 @@ fn epilogue(
     }
     let mut stores = vec![];
     for v in &unit.outputs {
-        let (found, values) = here.get(v).ok_or("an output outside its unit")?;
+        // What a loop stores in every step is no result of its last one.
+        let Some((found, values)) = here.get(v) else {
+            if v.node == unit.anchor {
+                continue;
+            }
+            return Err("an output outside its unit".into());
+        };
         let tensor = tensor_of(p.memory, *v)?;
         for (point, value) in found.iter().zip(values) {
             let mut guard = None;
@@ -402,6 +423,53 @@ fn attention<'a>(graph: &'a Graph, unit: &Unit, scale: f32, tensors: &mut Tensor
     };
     let parts = unit.parts;
     let family = Family::Attention { batch, s, t, d, e, q, k, v, mask, scale, parts, part_stores };
+    finish(graph, unit, p, family, stores)
+}
+
+/// A loop whose lanes are independent, one invocation for each.
+fn looped<'a>(
+    graph: &'a Graph,
+    unit: &Unit,
+    plan: &Plan,
+    carried: usize,
+    tensors: &mut Tensors<'a>,
+) -> Built {
+    let mut p = Puller::new(graph, tensors, plan.domain());
+    let steps = plan.pull(graph, unit.anchor, &mut p)?;
+    p.unroll = false;
+    let (mut results, mut next) = (vec![], 0u32);
+    for (v, points) in plan.points(unit.anchor, carried) {
+        let dtype = graph.ty(v).dtype;
+        let values: Vec<ExprId> = points.iter().zip(next..).map(|(_, i)| acc(&mut p, i, dtype)).collect();
+        next += points.len() as u32;
+        results.push((v, points, values));
+    }
+    let mut step_stores = vec![];
+    for (j, elements) in steps.stacked.iter().enumerate() {
+        let v = Value { node: unit.anchor, port: (carried + j) as u32 };
+        if !unit.outputs.contains(&v) {
+            continue;
+        }
+        let tensor = tensor_of(p.memory, v)?;
+        let mut guard = None;
+        for (at, d) in plan.when(carried + j) {
+            let first = p.inside(&at, &d);
+            guard = p.and(guard, first);
+        }
+        for (at, value) in elements {
+            let offset = flat_offset(&graph.ty(v).shape, at, &p.domain);
+            step_stores.push(Store { tensor, offset, value: *value, guard });
+        }
+    }
+    let stores = follow_up(graph, unit, &mut p, results)?;
+    let alive = if step_stores.is_empty() { lanes::alive(&p.body, &steps.carries) } else { None };
+    let family = Family::Loop {
+        lanes: plan.lanes.clone(),
+        steps: plan.steps.clone(),
+        carries: steps.carries,
+        alive,
+        step_stores,
+    };
     finish(graph, unit, p, family, stores)
 }
 

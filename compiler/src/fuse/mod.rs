@@ -5,10 +5,12 @@
 //! its results followed point by point ([`points`]) through inverted views ([`invert`]). A kernel that binds more buffers than the device has is split by
 //! giving one of its inner values memory and deciding again.
 
+mod expand;
 pub mod group;
 pub mod invert;
 mod join;
 mod kernels;
+pub mod lanes;
 mod pack;
 pub mod points;
 pub mod pull;
@@ -17,6 +19,7 @@ use crate::error::{Diagnostic, Errors, Location};
 use crate::kernel::{Kernel, KernelGraph, KernelTensor, TensorId, TensorKind};
 use crate::options::Options;
 use group::{Bans, Grouping};
+use lanes::Loops;
 use petgraph::graph::DiGraph;
 use rustc_hash::FxHashMap;
 use std::sync::Arc;
@@ -26,11 +29,11 @@ use wgfc_ir::{Dim, Graph, Op, TensorType, Value};
 pub fn fuse(graph: &Graph, options: &Options) -> Result<KernelGraph, Errors> {
     let graph = &split_wide_concats(graph, options.profile.max_storage_buffers as usize)?;
     let order = graph.topo().map_err(|n| internal(graph, n, "the graph has a cycle"))?;
-    refuse_control_flow(graph)?;
+    let loops = loops(graph)?;
     let mut bans = Bans::default();
     for _ in 0..1000 {
-        let grouping = group::group(graph, &order, options, &bans);
-        match build(graph, &grouping, options, &mut bans)? {
+        let grouping = group::group(graph, &order, &loops, options, &bans);
+        match build(graph, &grouping, &loops, options, &mut bans)? {
             Some(kernels) => return Ok(kernels),
             None => continue,
         }
@@ -42,30 +45,29 @@ fn internal(graph: &Graph, n: wgfc_ir::NodeId, why: &str) -> Diagnostic {
     Diagnostic::internal(why).at(Location { node: Some(graph.node(n).label().into()), ..Location::default() })
 }
 
-fn refuse_control_flow(graph: &Graph) -> Result<(), Errors> {
-    let errors: Vec<Diagnostic> = graph
-        .node_ids()
-        .filter(|n| matches!(graph.node(*n).op, Op::If { .. } | Op::Loop { .. } | Op::Scan { .. }))
-        .map(|n| {
-            let node = graph.node(n);
-            let length = match &node.op {
-                Op::Scan { carried, .. } => {
-                    node.inputs.get(*carried).and_then(|v| graph.ty(*v).shape.first())
+/// How each loop is shared out over lanes; what has no kernel is refused.
+fn loops(graph: &Graph) -> Result<Loops, Errors> {
+    let (mut loops, mut errors) = (Loops::default(), vec![]);
+    for n in graph.node_ids() {
+        let node = graph.node(n);
+        let why = match &node.op {
+            Op::Scan { .. } => match lanes::plan(graph, n) {
+                Ok(plan) => {
+                    loops.insert(n, plan);
+                    continue;
                 }
-                _ => None,
-            };
-            let why = match length {
-                Some(l) => {
-                    format!("`scan` of length {l}: only a known length of few iterations is written out")
-                }
-                None => format!("`{}` whose course depends on data has no kernel yet", node.op.name()),
-            };
-            Diagnostic::unsupported(why)
-                .at(Location { node: Some(node.label().into()), ..Location::default() })
-                .help("run the model on the CPU reference evaluator: wgfc run --cpu")
-        })
-        .collect();
-    if errors.is_empty() { Ok(()) } else { Err(Errors(errors)) }
+                Err(why) => format!("a loop whose steps are not independent: {}", why.join("; ")),
+            },
+            Op::If { .. } | Op::Loop { .. } => {
+                format!("`{}` whose course depends on data has no kernel yet", node.op.name())
+            }
+            _ => continue,
+        };
+        let here = Location { node: Some(node.label().into()), ..Location::default() };
+        let help = "run the model on the CPU reference evaluator: wgfc run --cpu";
+        errors.push(Diagnostic::unsupported(why).at(here).help(help));
+    }
+    if errors.is_empty() { Ok(loops) } else { Err(Errors(errors)) }
 }
 
 /// A Concat of more operands than a kernel can bind becomes a tree of Concats.
@@ -182,6 +184,7 @@ impl pull::Memory for Tensors<'_> {
 fn build(
     graph: &Graph,
     grouping: &Grouping,
+    loops: &Loops,
     options: &Options,
     bans: &mut Bans,
 ) -> Result<Option<KernelGraph>, Errors> {
@@ -237,7 +240,7 @@ fn build(
     let mut errors = vec![];
     let mut again = false;
     for u in &grouping.units {
-        match kernels::unit_kernel(graph, u, &mut tensors) {
+        match kernels::unit_kernel(graph, u, loops, &mut tensors) {
             Ok((kernel, inlined)) => {
                 let most = options.profile.max_storage_buffers as usize;
                 let kernel = match count_bindings(&kernel) > most {

@@ -10,7 +10,7 @@
 //! or a gated activation combines are then points of one position, and the combination is a Map.
 
 use super::invert::{invert, locate};
-use super::pull::unflatten;
+use super::pull::{outside, unflatten};
 use wgfc_ir::{Atom, Dim, GatherAxis, Graph, NodeId, Op, Poly, Reg, Value};
 
 /// How a product's columns are shared out: position `u` has columns
@@ -299,7 +299,7 @@ fn same_extents(x: &[Dim], shape: &[Dim]) -> bool {
 /// Adds what is not known to hold to `when`; false if one is known not to.
 fn hold(conditions: Vec<(Poly, Dim)>, when: &mut Vec<(Poly, Dim)>, domain: &[Dim]) -> bool {
     for (p, d) in conditions {
-        if (&p - &d).proves_nonneg(domain) || (&-&p - &Poly::ONE).proves_nonneg(domain) {
+        if outside(&p, &d, domain) {
             return false;
         }
         if !p.in_range(&d, domain) && !when.contains(&(p.clone(), d.clone())) {

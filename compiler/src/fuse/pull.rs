@@ -15,6 +15,17 @@ pub trait Memory {
     fn segments(&mut self, v: Value) -> Option<Vec<(TensorId, i64)>>;
     /// Attention whose keys are in parts, which the reader puts together.
     fn parts(&mut self, v: Value) -> Option<Parts>;
+    /// An element of a value that is neither in memory nor computed from other values of the graph; it
+    /// may add to `body`.
+    fn given(
+        &mut self,
+        _v: Value,
+        _index: &[Poly],
+        _guard: Option<ExprId>,
+        _body: &mut Body,
+    ) -> Option<Result<ExprId, String>> {
+        None
+    }
 }
 
 /// What attention leaves of each part of its keys.
@@ -41,6 +52,8 @@ pub struct Puller<'a, M: Memory> {
     /// Where a product's first operand may leave the scale of a normalised row to its epilogue: the
     /// norms met so far.
     pub deferred: Option<Vec<Deferred>>,
+    /// Operators that combine elements are written out, and elements of small constants are numbers.
+    pub unroll: bool,
     memo: FxHashMap<(Value, Vec<Poly>, Option<ExprId>), ExprId>,
 }
 
@@ -58,7 +71,15 @@ pub struct Deferred {
 impl<'a, M: Memory> Puller<'a, M> {
     /// An empty body over these variables.
     pub fn new(graph: &'a Graph, memory: &'a mut M, domain: Vec<Dim>) -> Self {
-        Puller { graph, memory, body: Body::default(), domain, deferred: None, memo: FxHashMap::default() }
+        Puller {
+            graph,
+            memory,
+            body: Body::default(),
+            domain,
+            deferred: None,
+            unroll: false,
+            memo: FxHashMap::default(),
+        }
     }
 
     /// Value `v` at `index`; where `guard` is false the result is arbitrary and nothing is read.
@@ -70,6 +91,10 @@ impl<'a, M: Memory> Puller<'a, M> {
         let ty = self.graph.ty(v);
         let e = if let Some(s) = splat(self.graph, v) {
             self.constant(s)
+        } else if let Some(s) = self.element(v, index) {
+            self.constant(s)
+        } else if let Some(e) = self.memory.given(v, index, guard, &mut self.body) {
+            e?
         } else if let Some(parts) = self.memory.parts(v) {
             self.join_parts(&parts, ty, index, guard)
         } else if let Some(segments) = self.memory.segments(v) {
@@ -83,6 +108,17 @@ impl<'a, M: Memory> Puller<'a, M> {
         };
         self.memo.insert(key, e);
         Ok(e)
+    }
+
+    /// A known element of a small constant.
+    fn element(&self, v: Value, index: &[Poly]) -> Option<Scalar> {
+        const MOST: usize = 1024;
+        let Op::Const(t) = &self.graph.node(v.node).op else { return None };
+        if !self.unroll || t.numel() > MOST {
+            return None;
+        }
+        let at = usize::try_from(self.offset(self.graph.ty(v), index).as_const()?).ok()?;
+        t.flat_slice(at.min(t.numel().checked_sub(1)?), 1).scalars()?.first().copied()
     }
 
     /// `Σ wᵢ·sumᵢ / Σ wᵢ·totalᵢ` with `wᵢ = exp(highestᵢ − the highest of all)`.
@@ -189,6 +225,9 @@ impl<'a, M: Memory> Puller<'a, M> {
                 let Some(fill) = fill else { return self.pull(node.inputs[0], &at, guard) };
                 let mut cond = None;
                 for (p, d) in at.iter().zip(&from.shape) {
+                    if outside(p, d, &self.domain) {
+                        return Ok(self.constant(*fill));
+                    }
                     let inside = self.inside(p, d);
                     cond = self.and(cond, inside);
                 }
@@ -257,6 +296,7 @@ impl<'a, M: Memory> Puller<'a, M> {
                 self.deferred.get_or_insert_default().push(Deferred { square, count, epsilon });
                 Ok(self.cast(narrow, node.outputs[0].dtype))
             }
+            _ if self.unroll => self.expand(v, index, guard),
             op => Err(format!("`{}` cannot be computed in place", op.name())),
         }
     }
@@ -441,6 +481,11 @@ impl<'a, M: Memory> Puller<'a, M> {
         let high = self.less(p, d);
         self.and(low, high)
     }
+}
+
+/// Whether `p` is known to lie outside `0..d` all over the domain.
+pub fn outside(p: &Poly, d: &Dim, domain: &[Dim]) -> bool {
+    (p - d).proves_nonneg(domain) || (&-p - &Poly::ONE).proves_nonneg(domain)
 }
 
 /// The single value of a constant whose elements are all equal, if it is small.

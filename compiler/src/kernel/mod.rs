@@ -9,6 +9,8 @@
 //! |---|---|---|
 //! | `Map` | `%0` element | every element: stores |
 //! | `Row` | `%0` row, `%1` position in the row | reductions over the row one after another (each may use the results before it as `Acc`), then row stores (once a row) and element stores (every position) |
+//! | `Scan` | as `Row` | a running combination along each row |
+//! | `Loop` | a variable for each axis of lanes, then the step | every lane repeats its steps: `Acc(i)` is what it carries; step stores in every step, stores after the last |
 //! | `Matmul` | `%0` batch, `%1` m, `%2` n, `%3` k | `Acc(i) = Σₖ a·bᵢ`, after those `Acc(j) = Σₖ sumⱼ`, then stores over batch, m, n |
 //! | `Attention` | `%0` batch, `%1` s, `%2` t, `%3` d, `%4` e, `%5` part | `Acc(0) = softmaxₜ(Σ_d q·k·scale + mask)·v` over a part of t, then stores over batch, s, e, part |
 
@@ -169,6 +171,15 @@ pub struct Reduction {
     pub dtype: DType,
 }
 
+/// A value that a lane of a [`Family::Loop`] carries.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Carry {
+    /// Before the first step, over the lanes' variables.
+    pub init: ExprId,
+    /// After a step, over all variables and what is carried into the step.
+    pub next: ExprId,
+}
+
 /// How a [`Reduction`] combines elements.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ReduceKind {
@@ -227,6 +238,20 @@ pub enum Family {
         exclusive: bool,
         /// From the end.
         reverse: bool,
+    },
+    /// Steps that every lane repeats on its own.
+    Loop {
+        /// Extents of the lanes' axes, a variable each.
+        lanes: Vec<Dim>,
+        /// How many steps; the variable behind those of the lanes counts them.
+        steps: Dim,
+        /// What a lane carries from step to step: `Acc(i)`.
+        carries: Vec<Carry>,
+        /// A lane may stop before a step in which this, over the lanes and what is carried, is false:
+        /// nothing changes any more.
+        alive: Option<ExprId>,
+        /// Written in every step.
+        step_stores: Vec<Store>,
     },
     /// Products of matrices that share their first operand, accumulated in f32.
     Matmul {
@@ -341,6 +366,7 @@ impl Kernel {
         match &self.family {
             Family::Map { elements } => vec![elements.clone()],
             Family::Row { rows, len, .. } | Family::Scan { rows, len, .. } => vec![rows.clone(), len.clone()],
+            Family::Loop { lanes, steps, .. } => lanes.iter().chain([steps]).cloned().collect(),
             Family::Matmul { batch, m, n, k, .. } => vec![batch.clone(), m.clone(), n.clone(), k.clone()],
             Family::Attention { batch, s, t, d, e, parts, .. } => {
                 let parts = Dim::from(i64::from(*parts));
@@ -349,10 +375,11 @@ impl Kernel {
         }
     }
 
-    /// All stores, those once a row or part first.
+    /// All stores, those once a row or part, or in every step, first.
     pub fn all_stores(&self) -> impl Iterator<Item = &Store> {
         let row: &[Store] = match &self.family {
             Family::Row { row_stores, .. } => row_stores,
+            Family::Loop { step_stores, .. } => step_stores,
             Family::Attention { part_stores, .. } => part_stores,
             _ => &[],
         };
@@ -376,6 +403,9 @@ impl Kernel {
                 }
             }
             Family::Scan { reduction, .. } => r.push(reduction.value),
+            Family::Loop { carries, alive, .. } => {
+                r.extend(carries.iter().flat_map(|c| [c.init, c.next]).chain(*alive));
+            }
             Family::Matmul { a, b, sums, .. } => r.extend([*a].iter().chain(b).chain(sums)),
             Family::Attention { q, k, v, mask, .. } => r.extend([*q, *k, *v].into_iter().chain(*mask)),
         }
@@ -410,6 +440,7 @@ impl Kernel {
         k.body.known = k.body.exprs.iter().enumerate().map(|(i, (e, _))| (e.clone(), i as ExprId)).collect();
         let row = match &mut k.family {
             Family::Row { row_stores, .. } => row_stores.as_mut_slice(),
+            Family::Loop { step_stores, .. } => step_stores.as_mut_slice(),
             Family::Attention { part_stores, .. } => part_stores.as_mut_slice(),
             _ => &mut [],
         };

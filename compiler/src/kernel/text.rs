@@ -2,6 +2,7 @@
 
 use super::{Body, Expr, ExprId, Family, Kernel, KernelGraph, ReduceKind, Reduction, Store, TensorKind};
 use std::fmt;
+use wgfc_ir::Dim;
 
 impl fmt::Display for KernelGraph {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -47,6 +48,17 @@ impl fmt::Display for Kernel {
                 }
             }
             Family::Scan { reduction: r, .. } => writeln!(f, "  acc0 = running {}", reduction(r))?,
+            Family::Loop { carries, alive, step_stores, .. } => {
+                for (i, c) in carries.iter().enumerate() {
+                    writeln!(f, "  acc{i} = e{} then e{}", c.init, c.next)?;
+                }
+                if let Some(alive) = alive {
+                    writeln!(f, "  while e{alive}")?;
+                }
+                for s in step_stores {
+                    writeln!(f, "  step {}", store(s))?;
+                }
+            }
             Family::Matmul { a, b, sums, .. } => {
                 for (i, b) in b.iter().enumerate() {
                     writeln!(f, "  acc{i} = sum(e{a} * e{b})")?;
@@ -78,6 +90,10 @@ impl fmt::Display for Family {
             Family::Row { rows, len, .. } => write!(f, "row [{rows}, {len}]"),
             Family::Scan { rows, len, exclusive, reverse, .. } => {
                 write!(f, "scan [{rows}, {len}] exclusive={exclusive} reverse={reverse}")
+            }
+            Family::Loop { lanes, steps, .. } => {
+                let lanes: Vec<String> = lanes.iter().map(Dim::to_string).collect();
+                write!(f, "loop [{}] {steps} steps", lanes.join(", "))
             }
             Family::Matmul { batch, m, n, k, .. } => write!(f, "matmul [{batch}, {m}, {n}, {k}]"),
             Family::Attention { batch, s, t, d, e, parts, .. } => {

@@ -1,6 +1,6 @@
 //! Rewrites of the graph.
 //!
-//! 0. [`unroll`] writes out scans of a known length.
+//! 0. [`unroll`] writes out short scans.
 //! 1. [`canonical`] cleans up: one way to say each thing.
 //! 2. [`region`] saturates the graph with the [`rules`], a region at a time.
 //! 3. [`recognise`] finds the raised operators that span more than a pattern can say.
@@ -55,18 +55,30 @@ pub struct RewriteReport {
 /// if the graph is malformed or a rule is wrong.
 pub fn rewrite(graph: &mut Graph, options: &Options) -> Result<RewriteReport, Errors> {
     let mut report = RewriteReport { nodes_before: graph.len(), ..RewriteReport::default() };
-    stages(graph, options, &mut report).map_err(Diagnostic::internal)?;
-    for n in graph.node_ids().collect::<Vec<_>>() {
-        for body in subgraphs(graph, n) {
-            rewrite(body, options)?;
-        }
-    }
+    stages(graph, options, 1, &mut report).map_err(Diagnostic::internal)?;
+    subgraphs_of(graph, options)?;
     report.nodes_after = graph.len();
     Ok(report)
 }
 
-fn stages(graph: &mut Graph, options: &Options, report: &mut RewriteReport) -> Result<(), String> {
-    report.unrolled = unroll::unroll(graph)?;
+fn subgraphs_of(graph: &mut Graph, options: &Options) -> Result<(), Errors> {
+    for n in graph.node_ids().collect::<Vec<_>>() {
+        for body in subgraphs(graph, n) {
+            stages(body, options, unroll::ITERATIONS, &mut RewriteReport::default())
+                .map_err(Diagnostic::internal)?;
+            subgraphs_of(body, options)?;
+        }
+    }
+    Ok(())
+}
+
+fn stages(
+    graph: &mut Graph,
+    options: &Options,
+    iterations: i64,
+    report: &mut RewriteReport,
+) -> Result<(), String> {
+    report.unrolled = unroll::unroll(graph, iterations)?;
     canonical::clean(graph)?;
     let approximate = options.fuses(Technique::Approximate);
     if options.fusion == Fusion::None {

@@ -1,19 +1,20 @@
-//! Scans of a known, small number of iterations are written out: no kernel repeats another.
+//! Scans of a single iteration are written out, and in the body of another loop those of a known, small
+//! number: what a lane repeats inside a step.
 
 use super::canonical::topo;
 use std::collections::HashMap;
 use wgfc_ir::build::Builder;
 use wgfc_ir::{Graph, Node, NodeId, Op, Poly, Value};
 
-/// The most iterations, and the most nodes that they may make.
-pub const ITERATIONS: i64 = 256;
-const NODES: i64 = 16_384;
+/// The most iterations in the body of another loop, and the most nodes that they may make.
+pub const ITERATIONS: i64 = 64;
+const NODES: i64 = 4096;
 
-/// Writes out what can be; returns how many scans.
-pub fn unroll(graph: &mut Graph) -> Result<usize, String> {
+/// Writes out what has at most `iterations`; returns how many scans.
+pub fn unroll(graph: &mut Graph, iterations: i64) -> Result<usize, String> {
     let mut count = 0;
     // A scan in the body of another is one of the graph's once that is written out.
-    while let Some((n, length)) = next(graph)? {
+    while let Some((n, length)) = next(graph, iterations)? {
         let new = write_out(graph, n, length)?;
         let names = graph.node(n).names.clone();
         for (i, v) in new.into_iter().enumerate() {
@@ -30,12 +31,12 @@ pub fn unroll(graph: &mut Graph) -> Result<usize, String> {
     Ok(count)
 }
 
-fn next(graph: &Graph) -> Result<Option<(NodeId, i64)>, String> {
+fn next(graph: &Graph, iterations: i64) -> Result<Option<(NodeId, i64)>, String> {
     for n in topo(graph)? {
         let Op::Scan { body, carried, .. } = &graph.node(n).op else { continue };
         let first = graph.node(n).inputs.get(*carried).ok_or("a scan of nothing")?;
         let length = graph.ty(*first).shape.first().and_then(|d| d.as_const());
-        let limit = ITERATIONS.min(NODES / body.len().max(1) as i64);
+        let limit = iterations.min(NODES / body.len().max(1) as i64);
         if let Some(l) = length.filter(|l| (1..=limit).contains(l)) {
             return Ok(Some((n, l)));
         }
@@ -162,7 +163,7 @@ mod tests {
             ]
             .into();
             let want = eval::evaluate(&g, &values).unwrap();
-            assert_eq!(unroll(&mut g).unwrap(), 1);
+            assert_eq!(unroll(&mut g, 17).unwrap(), 1);
             wgfc_ir::verify::verify(&g).unwrap();
             assert_eq!(eval::evaluate(&g, &values).unwrap(), want, "{reverse}");
         }

@@ -1,0 +1,31 @@
+//! Parameters of `loop.wgsl`.
+
+use crate::Template;
+use serde::Serialize;
+
+/// A kernel each of whose invocations runs a whole loop.
+#[derive(Clone, Debug, Serialize)]
+pub struct Loop {
+    /// Bindings and functions.
+    pub preamble: String,
+    /// Statements that the extents need, indented by 4.
+    pub extents: String,
+    /// Invocations of a workgroup.
+    pub threads: u32,
+    /// Number of lanes, an `i32` expression.
+    pub lanes: String,
+    /// Number of steps, an `i32` expression.
+    pub steps: String,
+    /// The name of the step's number.
+    pub step_var: String,
+    /// Statements over `lane`: the lane's position, what no step changes, the carried variables; indented by 4.
+    pub setup: String,
+    /// Statements of a step, indented by 8.
+    pub body: String,
+    /// Statements after the last step, indented by 4.
+    pub end: String,
+}
+
+impl Template for Loop {
+    const NAME: &'static str = "loop.wgsl";
+}

@@ -1,0 +1,274 @@
+//! Operators that combine elements, written out for one element of their result: what a lane of a
+//! loop does in its own registers.
+
+use super::kernels::{greatest, least};
+use super::pull::{Memory, Puller};
+use crate::kernel::{Expr, ExprId};
+use wgfc_ir::{BinaryOp, Contract, DType, Dim, GatherAxis, Op, Poly, ReduceOp, Scalar, TensorType, Value};
+
+/// Expressions that a lane's step may have.
+pub const MOST: usize = 1 << 13;
+
+impl<M: Memory> Puller<'_, M> {
+    /// Value `v` at `index`, as [`Puller::compute`].
+    pub(super) fn expand(
+        &mut self,
+        v: Value,
+        index: &[Poly],
+        guard: Option<ExprId>,
+    ) -> Result<ExprId, String> {
+        if self.body.len() > MOST {
+            return Err(format!("a step of a lane takes more than {MOST} operations"));
+        }
+        let graph = self.graph;
+        let node = graph.node(v.node);
+        let out = node.outputs[0].dtype;
+        match &node.op {
+            Op::Reduce { op, axes } => {
+                let x = node.inputs[0];
+                let wide = accumulator(out);
+                let mut result = None;
+                for at in positions(graph.ty(x), axes)? {
+                    let mut from = index.to_vec();
+                    axes.iter().zip(at).for_each(|(a, p)| from[*a] = p);
+                    let e = self.pull(x, &from, guard)?;
+                    let e = self.cast(e, wide);
+                    result = Some(self.combined(*op, result, e));
+                }
+                let result = match result {
+                    Some(r) => r,
+                    None => self.constant(identity(*op, wide)),
+                };
+                Ok(self.cast(result, out))
+            }
+            Op::ArgReduce { op, axis, last } => {
+                let x = node.inputs[0];
+                let better = match (op, last) {
+                    (ReduceOp::Max, false) => BinaryOp::Gt,
+                    (ReduceOp::Max, true) => BinaryOp::Ge,
+                    (_, false) => BinaryOp::Lt,
+                    (_, true) => BinaryOp::Le,
+                };
+                let mut best: Option<(ExprId, ExprId)> = None;
+                for (i, at) in positions(graph.ty(x), &[*axis])?.into_iter().enumerate() {
+                    let mut from = index.to_vec();
+                    from[*axis] = at[0].clone();
+                    let e = self.pull(x, &from, guard)?;
+                    let place = self.constant(Scalar::from_i64(DType::I64, i as i64));
+                    best = Some(match best {
+                        None => (e, place),
+                        Some((b, p)) => {
+                            let wins = self.binary(better, e, b);
+                            (self.select(wins, e, b), self.select(wins, place, p))
+                        }
+                    });
+                }
+                best.map(|(_, place)| place).ok_or_else(|| "the largest of no elements".into())
+            }
+            Op::Cumulate { op, axis, exclusive, reverse } => {
+                let x = node.inputs[0];
+                let wide = accumulator(out);
+                let (here, len) = (index[*axis].as_const(), extent(&graph.ty(x).shape[*axis])?);
+                let here = here.ok_or("a running sum at a place that is not known")?;
+                let upto = |i: &i64| {
+                    let before = if *reverse { *i > here } else { *i < here };
+                    before || (*i == here && !exclusive)
+                };
+                let mut places: Vec<i64> = (0..len).filter(upto).collect();
+                if *reverse {
+                    places.reverse();
+                }
+                let mut result = self.constant(identity(*op, wide));
+                for i in places {
+                    let mut from = index.to_vec();
+                    from[*axis] = Poly::constant(i);
+                    let e = self.pull(x, &from, guard)?;
+                    let e = self.cast(e, wide);
+                    result = self.combined(*op, Some(result), e);
+                }
+                Ok(self.cast(result, out))
+            }
+            Op::Contract(c) => self.expand_contract(v, c, index, guard),
+            Op::Scatter { reduce, index: to } => self.expand_scatter(v, *reduce, to, index, guard),
+            op => Err(format!("`{}` in the body of a loop", op.name())),
+        }
+    }
+
+    fn expand_contract(
+        &mut self,
+        v: Value,
+        c: &Contract,
+        index: &[Poly],
+        guard: Option<ExprId>,
+    ) -> Result<ExprId, String> {
+        let node = self.graph.node(v.node);
+        let (a, b) = (node.inputs[0], node.inputs[1]);
+        let out = node.outputs[0].dtype;
+        let wide = accumulator(out);
+        let k = c.k();
+        let axes: Vec<usize> = k.iter().filter_map(|l| c.a.iter().position(|x| x == l)).collect();
+        let mut result = None;
+        for at in positions(self.graph.ty(a), &axes)? {
+            let place = |labels: &[u8]| -> Option<Vec<Poly>> {
+                let of = |l: &u8| match c.out.iter().position(|x| x == l) {
+                    Some(i) => index.get(i).cloned(),
+                    None => k.iter().position(|x| x == l).and_then(|i| at.get(i).cloned()),
+                };
+                labels.iter().map(of).collect()
+            };
+            let (Some(at_a), Some(at_b)) = (place(&c.a), place(&c.b)) else {
+                return Err("a product whose labels do not fit".into());
+            };
+            let (x, y) = (self.pull(a, &at_a, guard)?, self.pull(b, &at_b, guard)?);
+            let (x, y) = (self.cast(x, wide), self.cast(y, wide));
+            let product = self.binary(BinaryOp::Mul, x, y);
+            result = Some(self.combined(ReduceOp::Sum, result, product));
+        }
+        let result = match result {
+            Some(r) => r,
+            None => self.constant(identity(ReduceOp::Sum, wide)),
+        };
+        Ok(self.cast(result, out))
+    }
+
+    /// The old element, then every update that may go to its place.
+    fn expand_scatter(
+        &mut self,
+        v: Value,
+        reduce: Option<ReduceOp>,
+        to: &[GatherAxis],
+        index: &[Poly],
+        guard: Option<ExprId>,
+    ) -> Result<ExprId, String> {
+        let graph = self.graph;
+        let node = graph.node(v.node);
+        let (data, updates) = (node.inputs[0], node.inputs[1]);
+        let shape = &graph.ty(updates).shape;
+        // Where an axis goes to its own place, only the updates of this place are looked at.
+        let mut fixed: Vec<Option<Poly>> = vec![None; shape.len()];
+        for (ax, here) in to.iter().zip(index) {
+            if let GatherAxis::Affine(p) = ax
+                && let Some(i) = p.as_var()
+                && fixed.get(i) == Some(&None)
+            {
+                fixed[i] = Some(here.clone());
+            }
+        }
+        let free: Vec<usize> = (0..shape.len()).filter(|i| fixed[*i].is_none()).collect();
+        let mut result = self.pull(data, index, guard)?;
+        for at in positions(graph.ty(updates), &free)? {
+            let mut from: Vec<Poly> = fixed.iter().map(|p| p.clone().unwrap_or_default()).collect();
+            free.iter().zip(at).for_each(|(i, p)| from[*i] = p);
+            let mut hit = None;
+            for ((ax, here), d) in to.iter().zip(index).zip(&graph.ty(data).shape) {
+                let there = match ax {
+                    GatherAxis::Affine(p) => {
+                        let p = p.subst_vars(&from, &self.domain);
+                        if p == *here {
+                            continue;
+                        }
+                        self.index(p)
+                    }
+                    GatherAxis::Data { input, at } => {
+                        let e = self.index_element(node.inputs[*input], at, &from, guard)?;
+                        self.wrap(e, d)
+                    }
+                };
+                let here = self.index(here.clone());
+                let same = self.binary(BinaryOp::Eq, there, here);
+                hit = self.and(hit, Some(same));
+            }
+            let mut inside = None;
+            for (p, d) in from.iter().zip(shape) {
+                let ok = self.inside(p, d);
+                inside = self.and(inside, ok);
+            }
+            let hit = self.and(hit, inside);
+            let guard = self.and(guard, inside);
+            let new = self.pull(updates, &from, guard)?;
+            let new = match reduce {
+                None => new,
+                Some(op) => self.combined(op, Some(result), new),
+            };
+            result = match hit {
+                Some(hit) => self.select(hit, new, result),
+                None => new,
+            };
+        }
+        Ok(result)
+    }
+
+    fn combined(&mut self, op: ReduceOp, so_far: Option<ExprId>, e: ExprId) -> ExprId {
+        let Some(a) = so_far else { return e };
+        let bool = self.body.dtype(e) == DType::Bool;
+        let op = match op {
+            ReduceOp::Sum => BinaryOp::Add,
+            ReduceOp::Prod => BinaryOp::Mul,
+            ReduceOp::Max if bool => BinaryOp::Or,
+            ReduceOp::Min if bool => BinaryOp::And,
+            ReduceOp::Max => BinaryOp::Max,
+            ReduceOp::Min => BinaryOp::Min,
+        };
+        self.binary(op, a, e)
+    }
+
+    /// `if c { a } else { b }`.
+    pub(super) fn select(&mut self, c: ExprId, a: ExprId, b: ExprId) -> ExprId {
+        let ty = self.body.dtype(a);
+        self.body.push(Expr::Select(c, a, b), ty)
+    }
+
+    /// One of `choices` by its number, which is an index expression that is no constant.
+    pub(super) fn choose(&mut self, number: &Poly, choices: &[ExprId]) -> Option<ExprId> {
+        let (last, rest) = choices.split_last()?;
+        let i = self.index(number.clone());
+        let mut result = *last;
+        for (n, c) in rest.iter().enumerate().rev() {
+            let n = self.constant(Scalar::from_i64(DType::I32, n as i64));
+            let here = self.binary(BinaryOp::Eq, i, n);
+            result = self.select(here, *c, result);
+        }
+        Some(result)
+    }
+}
+
+/// Float sums accumulate in f32 whatever is stored.
+fn accumulator(t: DType) -> DType {
+    if t.is_float() { DType::F32 } else { t }
+}
+
+fn identity(op: ReduceOp, t: DType) -> Scalar {
+    match op {
+        ReduceOp::Sum => Scalar::from_i64(t, 0),
+        ReduceOp::Prod => Scalar::from_i64(t, 1),
+        ReduceOp::Max => least(t),
+        ReduceOp::Min => greatest(t),
+    }
+}
+
+/// A known extent that is small enough to be written out.
+pub(super) fn extent(d: &Dim) -> Result<i64, String> {
+    match d.as_const() {
+        Some(n) if n <= MOST as i64 => Ok(n),
+        Some(n) => Err(format!("{n} elements of a lane are combined in a step")),
+        None => Err(format!("`{d}` elements of a lane are combined in a step, which is no known number")),
+    }
+}
+
+/// All positions along some axes.
+fn positions(ty: &TensorType, axes: &[usize]) -> Result<Vec<Vec<Poly>>, String> {
+    let mut all = vec![vec![]];
+    for a in axes {
+        let n = extent(&ty.shape[*a])?;
+        if n.saturating_mul(all.len() as i64) > MOST as i64 {
+            return Err("too many elements of a lane are combined in a step".into());
+        }
+        all = all
+            .into_iter()
+            .flat_map(|at: Vec<Poly>| {
+                (0..n).map(move |i| at.iter().cloned().chain([Poly::constant(i)]).collect::<Vec<Poly>>())
+            })
+            .collect();
+    }
+    Ok(all)
+}

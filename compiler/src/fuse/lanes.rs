@@ -1,0 +1,436 @@
+//! Loops whose steps are independent along some axes: a lane for each position there.
+//!
+//! [`plan`] looks for axes along which every carried value is computed, step by step, from what its own
+//! position carries. Whether that is so needs no analysis of its own: the body is pulled for one lane,
+//! and reading what another lane carries fails. Whatever else an element depends on inside its lane is
+//! written out ([`super::expand`]).
+
+use super::expand::{self, MOST};
+use super::points::Point;
+use super::pull::{Memory, Parts, Puller};
+use crate::kernel::{Body, Carry, Expr, ExprId, TensorId};
+use rustc_hash::FxHashMap;
+use wgfc_ir::{DType, Dim, Graph, NodeId, Op, Poly, Scalar, TensorType, Value};
+
+/// Values that a lane may carry.
+const CARRIED: usize = 256;
+
+/// The loops of a graph that become kernels.
+pub type Loops = FxHashMap<NodeId, Plan>;
+
+/// How a loop is shared out over lanes.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    /// The body, of primitive operators.
+    body: Graph,
+    /// Extents of the lanes' axes.
+    pub lanes: Vec<Dim>,
+    /// Iterations.
+    pub steps: Dim,
+    /// Of every output of the body, carried ones first, the lane that each axis is.
+    axes: Vec<Vec<Option<usize>>>,
+}
+
+/// What a lane does.
+pub struct Steps {
+    /// What it carries, the elements of each carried value one after another.
+    pub carries: Vec<Carry>,
+    /// For each output that is stacked, its elements: position and value.
+    pub stacked: Vec<Vec<(Vec<Poly>, ExprId)>>,
+}
+
+/// Finds the lanes of a `scan`; says for each try why it fails.
+pub fn plan(graph: &Graph, node: NodeId) -> Result<Plan, Vec<String>> {
+    let n = graph.node(node);
+    let Op::Scan { body, carried, .. } = &n.op else { return Err(vec!["not a scan".into()]) };
+    let steps = n.inputs.get(*carried).and_then(|v| graph.ty(*v).shape.first()).cloned();
+    let Some(steps) = steps else { return Err(vec!["nothing to scan".into()]) };
+    let mut body = body.as_ref().clone();
+    wgfc_ir::lower::lower_raised(&mut body);
+    let shapes: Vec<Vec<Dim>> = body.outputs.iter().map(|o| body.ty(o.value).shape.clone()).collect();
+    let mut why = vec![];
+    for lanes in candidates(&shapes) {
+        let axes = shapes.iter().map(|s| matched(s, &lanes)).collect();
+        let plan = Plan { body: body.clone(), lanes, steps: steps.clone(), axes };
+        let mut memory = AnyMemory(FxHashMap::default());
+        let mut p = Puller::new(graph, &mut memory, plan.domain());
+        match plan.pull(graph, node, &mut p) {
+            Ok(_) if p.body.len() > MOST => {
+                why.push(format!(
+                    "along {}: a step of a lane takes more than {MOST} operations",
+                    named(&plan.lanes)
+                ));
+            }
+            Ok(_) => return Ok(plan),
+            Err(e) => why.push(format!("along {}: {e}", named(&plan.lanes))),
+        }
+    }
+    Err(why)
+}
+
+fn named(lanes: &[Dim]) -> String {
+    match lanes {
+        [] => "no axis".into(),
+        _ => format!("[{}]", lanes.iter().map(Dim::to_string).collect::<Vec<_>>().join(", ")),
+    }
+}
+
+/// Sets of extents to try as lanes: the axes of the largest output, then fewer.
+fn candidates(shapes: &[Vec<Dim>]) -> Vec<Vec<Dim>> {
+    let size = |s: &Vec<Dim>| super::group::estimate(&s.iter().product());
+    let Some(largest) = shapes.iter().max_by_key(|s| (size(s), s.len())) else { return vec![] };
+    let axes: Vec<Dim> = largest.iter().filter(|d| !d.is(1)).cloned().collect();
+    // A kernel numbers at most eight variables apart.
+    let mut out: Vec<Vec<Dim>> = (0..=axes.len().min(6)).rev().map(|n| axes[..n].to_vec()).collect();
+    for d in axes.iter().skip(1) {
+        let at = out.len() - 1;
+        out.insert(at, vec![d.clone()]);
+    }
+    let mut seen: Vec<Vec<Dim>> = vec![];
+    out.retain(|c| {
+        !seen.contains(c) && {
+            seen.push(c.clone());
+            true
+        }
+    });
+    out
+}
+
+/// Which axis of a shape is which lane: in order, where the extents agree.
+fn matched(shape: &[Dim], lanes: &[Dim]) -> Vec<Option<usize>> {
+    let mut next = 0;
+    shape
+        .iter()
+        .map(|d| {
+            let found = (next..lanes.len()).find(|i| lanes[*i] == *d)?;
+            next = found + 1;
+            Some(found)
+        })
+        .collect()
+}
+
+impl Plan {
+    /// Extents of the kernel's variables: the lanes, and the step.
+    pub fn domain(&self) -> Vec<Dim> {
+        self.lanes.iter().chain([&self.steps]).cloned().collect()
+    }
+
+    /// The positions of the elements that a lane has of output `i`.
+    fn elements(&self, i: usize) -> Result<Vec<Vec<Poly>>, String> {
+        let shape = &self.body.ty(self.body.outputs[i].value).shape;
+        let mut all: Vec<Vec<Poly>> = vec![vec![]];
+        for (d, lane) in shape.iter().zip(&self.axes[i]) {
+            let here: Vec<Poly> = match lane {
+                Some(l) => vec![Poly::var(*l)],
+                None => (0..expand::extent(d)?).map(Poly::constant).collect(),
+            };
+            if all.len() * here.len() > CARRIED {
+                return Err(format!("a lane has more than {CARRIED} elements of a value"));
+            }
+            let longer = |at: &Vec<Poly>| {
+                here.iter()
+                    .map(|p| at.iter().cloned().chain([p.clone()]).collect())
+                    .collect::<Vec<Vec<Poly>>>()
+            };
+            all = all.iter().flat_map(longer).collect();
+        }
+        Ok(all)
+    }
+
+    /// The lanes of which an output has only one element: all of them hold it.
+    fn missing(&self, i: usize) -> Vec<usize> {
+        (0..self.lanes.len()).filter(|l| !self.axes[i].contains(&Some(*l))).collect()
+    }
+
+    /// Where the elements of each carried result lie, for what follows the loop.
+    pub fn points(&self, anchor: NodeId, carried: usize) -> Vec<(Value, Vec<Point>)> {
+        let mut out = vec![];
+        for i in 0..carried {
+            let Ok(elements) = self.elements(i) else { continue };
+            let when = self.when(i);
+            let points =
+                elements.into_iter().map(|at| Point { at, when: when.clone(), from: vec![] }).collect();
+            out.push((Value { node: anchor, port: i as u32 }, points));
+        }
+        out
+    }
+
+    /// When a lane writes output `i`: where several hold it, the first does.
+    pub fn when(&self, i: usize) -> Vec<(Poly, Dim)> {
+        self.missing(i).into_iter().map(|l| (Poly::var(l), Dim::ONE)).collect()
+    }
+
+    /// Writes out a lane's loop into the body of `outer`.
+    pub fn pull<M: Memory>(
+        &self,
+        graph: &Graph,
+        node: NodeId,
+        outer: &mut Puller<'_, M>,
+    ) -> Result<Steps, String> {
+        let node = graph.node(node);
+        let Op::Scan { carried, scanned, reverse_inputs, reverse_outputs, .. } = &node.op else {
+            return Err("not a scan".into());
+        };
+        outer.unroll = true;
+        let (mut inits, mut first) = (vec![], vec![]);
+        for i in 0..*carried {
+            first.push(inits.len());
+            for at in self.elements(i)? {
+                inits.push(outer.pull(node.inputs[i], &at, None)?);
+            }
+        }
+        if inits.len() > CARRIED {
+            return Err(format!("a lane carries {} values, at most {CARRIED}", inits.len()));
+        }
+        let domain = outer.domain.clone();
+        let body = std::mem::take(&mut outer.body);
+        let mut frame = Frame {
+            plan: self,
+            inputs: &node.inputs,
+            carried: *carried,
+            scanned: *scanned,
+            reverse: reverse_inputs,
+            first: &first,
+            outer,
+        };
+        let mut inner = Puller::new(&self.body, &mut frame, domain);
+        inner.unroll = true;
+        inner.body = body;
+        let (mut carries, mut stacked) = (vec![], vec![]);
+        let mut result = Ok(());
+        'outputs: for (i, o) in self.body.outputs.iter().enumerate() {
+            let mut elements = vec![];
+            for at in self.elements(i)? {
+                match inner.pull(o.value, &at, None) {
+                    Ok(e) => elements.push((at, e)),
+                    Err(e) => {
+                        result = Err(e);
+                        break 'outputs;
+                    }
+                }
+            }
+            if i < *carried {
+                let next = elements.into_iter().map(|(_, e)| e);
+                carries.extend(
+                    inits[first[i]..].iter().zip(next).map(|(init, next)| Carry { init: *init, next }),
+                );
+            } else {
+                let t = Poly::var(self.lanes.len());
+                let back = reverse_outputs.get(i - carried) == Some(&true);
+                let t = if back { &(&self.steps - &Poly::ONE) - &t } else { t };
+                let placed =
+                    |(at, e): (Vec<Poly>, ExprId)| (std::iter::once(t.clone()).chain(at).collect(), e);
+                stacked.push(elements.into_iter().map(placed).collect());
+            }
+        }
+        let body = std::mem::take(&mut inner.body);
+        outer.body = body;
+        result?;
+        self.check_shared(&outer.body, *carried, &first, &carries, &stacked)?;
+        Ok(Steps { carries, stacked })
+    }
+
+    /// What several lanes hold must be the same in all of them.
+    fn check_shared(
+        &self,
+        body: &Body,
+        carried: usize,
+        first: &[usize],
+        carries: &[Carry],
+        stacked: &[Vec<(Vec<Poly>, ExprId)>],
+    ) -> Result<(), String> {
+        let owner = |acc: usize| first.iter().rposition(|f| *f <= acc).unwrap_or(0);
+        let depends = |roots: &[ExprId], lane: usize| {
+            body.reachable(roots).into_iter().any(|e| match body.expr(e) {
+                Expr::Index(p) => p.vars().contains(&lane),
+                Expr::Load { offset, .. } => offset.vars().contains(&lane),
+                Expr::Acc(a) => self.axes[owner(*a as usize)].contains(&Some(lane)),
+                _ => false,
+            })
+        };
+        for i in 0..self.axes.len() {
+            let roots: Vec<ExprId> = match i.checked_sub(carried) {
+                Some(j) => stacked[j].iter().map(|(_, e)| *e).collect(),
+                None => {
+                    let end = first.get(i + 1).copied().unwrap_or(carries.len());
+                    carries[first[i]..end].iter().map(|c| c.next).collect()
+                }
+            };
+            if let Some(l) = self.missing(i).into_iter().find(|l| depends(&roots, *l)) {
+                let name = &self.body.outputs[i].name;
+                return Err(format!("`{name}` combines what lanes along `{}` carry", self.lanes[l]));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Gives the body of a loop what it reads from outside.
+struct Frame<'f, 'a, M: Memory> {
+    plan: &'f Plan,
+    inputs: &'f [Value],
+    carried: usize,
+    scanned: usize,
+    reverse: &'f [bool],
+    /// The number of each carried value's first element.
+    first: &'f [usize],
+    outer: &'f mut Puller<'a, M>,
+}
+
+impl<M: Memory> Memory for Frame<'_, '_, M> {
+    fn tensor(&mut self, _: Value) -> Option<TensorId> {
+        None
+    }
+    fn segments(&mut self, _: Value) -> Option<Vec<(TensorId, i64)>> {
+        None
+    }
+    fn parts(&mut self, _: Value) -> Option<Parts> {
+        None
+    }
+
+    fn given(
+        &mut self,
+        v: Value,
+        index: &[Poly],
+        guard: Option<ExprId>,
+        body: &mut Body,
+    ) -> Option<Result<ExprId, String>> {
+        let i = self.plan.body.inputs.iter().position(|b| b.value == v)?;
+        std::mem::swap(body, &mut self.outer.body);
+        let result = if i < self.carried {
+            self.carry(i, index)
+        } else {
+            let mut at = vec![];
+            if i < self.carried + self.scanned {
+                let t = Poly::var(self.plan.lanes.len());
+                let back = self.reverse.get(i - self.carried) == Some(&true);
+                at.push(if back { &(&self.plan.steps - &Poly::ONE) - &t } else { t });
+            }
+            at.extend(index.iter().cloned());
+            self.outer.pull(self.inputs[i], &at, guard)
+        };
+        std::mem::swap(body, &mut self.outer.body);
+        Some(result)
+    }
+}
+
+impl<M: Memory> Frame<'_, '_, M> {
+    /// An element of carried value `i` before the step.
+    fn carry(&mut self, i: usize, index: &[Poly]) -> Result<ExprId, String> {
+        let input = &self.plan.body.inputs[i];
+        let ty: &TensorType = self.plan.body.ty(input.value);
+        // The number of the element among those of the lane; where it is data, that axis and its stride.
+        let (mut number, mut stride) = (0i64, 1i64);
+        let mut open: Option<(Poly, i64, i64)> = None;
+        for ((p, d), lane) in index.iter().zip(&ty.shape).zip(&self.plan.axes[i]).rev() {
+            if let Some(l) = lane {
+                if *p != Poly::var(*l) {
+                    return Err(format!(
+                        "a step reads `{}` at `{p}` along `{d}`, where another lane carries it",
+                        input.name
+                    ));
+                }
+                continue;
+            }
+            let n = expand::extent(d)?;
+            match p.as_const() {
+                // Outside: whoever asks does not use it.
+                Some(c) => number += c.clamp(0, (n - 1).max(0)) * stride,
+                None if open.is_none() => open = Some((p.clone(), n, stride)),
+                None => return Err(format!("a step reads `{}` at two places that are data", input.name)),
+            }
+            stride *= n;
+        }
+        let element = |p: &mut Puller<'_, M>, n: i64| {
+            let acc = self.first[i] as i64 + n;
+            p.body.push(Expr::Acc(acc as u32), ty.dtype)
+        };
+        let Some((place, n, stride)) = open else { return Ok(element(self.outer, number)) };
+        let choices: Vec<ExprId> = (0..n).map(|j| element(self.outer, number + j * stride)).collect();
+        self.outer.choose(&place, &choices).ok_or_else(|| "an element of nothing".into())
+    }
+}
+
+/// A memory that holds every value.
+struct AnyMemory(FxHashMap<Value, TensorId>);
+
+impl Memory for AnyMemory {
+    fn tensor(&mut self, v: Value) -> Option<TensorId> {
+        let next = self.0.len();
+        Some(*self.0.entry(v).or_insert(next))
+    }
+    fn segments(&mut self, _: Value) -> Option<Vec<(TensorId, i64)>> {
+        None
+    }
+    fn parts(&mut self, _: Value) -> Option<Parts> {
+        None
+    }
+}
+
+/// What a lane may stop at: a carried bool that stays false once it is, and without which every other
+/// carried value stays as it is.
+pub fn alive(body: &Body, carries: &[Carry]) -> Option<ExprId> {
+    let acc = |i: usize| {
+        body.iter().find(|(_, e, _)| matches!(e, Expr::Acc(a) if *a as usize == i)).map(|(id, ..)| id)
+    };
+    let mut flags = (0..carries.len()).filter(|i| body.dtype(carries[*i].init) == DType::Bool);
+    let flag = flags.find(|f| {
+        let mut memo = FxHashMap::default();
+        (0..carries.len()).all(|i| match frozen(body, carries[i].next, *f, &mut memo) {
+            Still::Acc(a) => a as usize == i,
+            Still::Known(s) => i == *f && s.bits == 0,
+            Still::Unknown => false,
+        })
+    })?;
+    acc(flag)
+}
+
+/// What an expression is while a carried bool is false.
+#[derive(Clone, Copy)]
+enum Still {
+    Acc(u32),
+    Known(Scalar),
+    Unknown,
+}
+
+fn frozen(body: &Body, e: ExprId, flag: usize, memo: &mut FxHashMap<ExprId, Still>) -> Still {
+    use wgfc_ir::BinaryOp::{Add, And, Mul, Or, Sub};
+    if let Some(s) = memo.get(&e) {
+        return *s;
+    }
+    let mut of = |e: ExprId| frozen(body, e, flag, memo);
+    let zero = |s: &Still| matches!(s, Still::Known(s) if s.as_f64() == 0.0);
+    let still = match body.expr(e) {
+        Expr::Const(s) => Still::Known(*s),
+        Expr::Acc(a) if *a as usize == flag => Still::Known(Scalar::bool(false)),
+        Expr::Acc(a) => Still::Acc(*a),
+        Expr::Select(c, a, b) => match of(*c) {
+            Still::Known(c) => of(if c.bits != 0 { *a } else { *b }),
+            _ => Still::Unknown,
+        },
+        Expr::Cast(t, a) => match of(*a) {
+            Still::Known(s) if s.dtype == DType::Bool => Still::Known(Scalar::from_i64(*t, s.as_i64())),
+            s @ Still::Acc(_) if body.dtype(*a) == *t => s,
+            _ => Still::Unknown,
+        },
+        Expr::Unary(wgfc_ir::UnaryOp::Not, a) => match of(*a) {
+            Still::Known(s) if s.dtype == DType::Bool => Still::Known(Scalar::bool(s.bits == 0)),
+            _ => Still::Unknown,
+        },
+        Expr::Binary(op, a, b) => {
+            let (x, y) = (of(*a), of(*b));
+            match op {
+                And if zero(&x) => x,
+                And if zero(&y) => y,
+                Or | Add if zero(&x) => y,
+                Or | Add | Sub if zero(&y) => x,
+                Mul if !body.dtype(e).is_float() && zero(&x) => x,
+                Mul if !body.dtype(e).is_float() && zero(&y) => y,
+                _ => Still::Unknown,
+            }
+        }
+        _ => Still::Unknown,
+    };
+    memo.insert(e, still);
+    still
+}
