@@ -8,71 +8,10 @@ layer normalisation, bias, GELU and dropout. `fixtures/small/NAME` are tiny mode
 inputs and outputs, ONNX Runtime's but for random numbers; the data sets of one model differ in its symbolic dimensions.
 """
 import sys
-from pathlib import Path
 
 import numpy as np
-import onnx
-import onnxruntime
-from onnx import TensorProto, helper, numpy_helper
 
-FIXTURES = Path(__file__).resolve().parent.parent / "fixtures"
-FLOAT, HALF, INT32, INT64, BOOL, UINT8 = (
-    TensorProto.FLOAT,
-    TensorProto.FLOAT16,
-    TensorProto.INT32,
-    TensorProto.INT64,
-    TensorProto.BOOL,
-    TensorProto.UINT8,
-)
-
-
-class Model:
-    """A graph under construction; node outputs are named after what they are."""
-
-    def __init__(self, name, inputs, outputs, opset=20):
-        self.name, self.opset, self.nodes, self.constants = name, opset, [], []
-        self.inputs = [helper.make_tensor_value_info(n, t, s) for n, t, s in inputs]
-        self.outputs = [helper.make_tensor_value_info(n, t, s) for n, t, s in outputs]
-        self.rng = np.random.default_rng(sum(name.encode()))
-
-    def op(self, operator, inputs, output, **attributes):
-        outputs = [output] if isinstance(output, str) else output
-        name = f"{self.name}/{outputs[0]}"
-        self.nodes.append(helper.make_node(operator, inputs, outputs, name=name, **attributes))
-        return output
-
-    def constant(self, name, value):
-        self.constants.append(numpy_helper.from_array(np.asarray(value), name))
-        return name
-
-    def weight(self, name, *shape, scale=0.3, dtype=np.float32):
-        return self.constant(name, (scale * self.rng.standard_normal(shape)).astype(dtype))
-
-    def build(self):
-        graph = helper.make_graph(self.nodes, self.name, self.inputs, self.outputs, self.constants)
-        domains = {"": self.opset} | {n.domain: 1 for n in self.nodes if n.domain}
-        opsets = [helper.make_opsetid(domain, version) for domain, version in domains.items()]
-        model = helper.make_model(graph, opset_imports=opsets, ir_version=9)
-        onnx.checker.check_model(model, full_check=True)
-        return model
-
-    def save(self, *feeds, reference=None):
-        """`reference` computes the outputs where ONNX Runtime's are not the ones wanted."""
-        folder = FIXTURES / "small" / self.name
-        folder.mkdir(parents=True, exist_ok=True)
-        data = self.build().SerializeToString()
-        (folder / "model.onnx").write_bytes(data)
-        if reference is None:
-            session = onnxruntime.InferenceSession(data, providers=["CPUExecutionProvider"])
-            reference = lambda feed: session.run(None, feed)
-        for n, feed in enumerate(feeds):
-            at = folder / f"test_data_set_{n}"
-            at.mkdir(exist_ok=True)
-            outputs = reference(feed)
-            for i, info in enumerate(self.inputs):
-                (at / f"input_{i}.pb").write_bytes(numpy_helper.from_array(feed[info.name]).SerializeToString())
-            for i, value in enumerate(outputs):
-                (at / f"output_{i}.pb").write_bytes(numpy_helper.from_array(value).SerializeToString())
+from onnx_models import BOOL, FIXTURES, FLOAT, HALF, INT32, INT64, UINT8, Model
 
 
 def bandwidth(mask):

@@ -1,0 +1,202 @@
+"""Sequential simulations: seeded inputs, and what comes out of them, computed with numpy alone.
+
+Nothing here is made from the ONNX graphs of scripts/simulations.py or makes them: it is what they are
+compared with. The population is the first axis of everything; `float_type` is the arithmetic. Inputs are
+dictionaries in the order of the graph's inputs, outputs tuples in the order of its outputs.
+"""
+import numpy as np
+
+PI = float(np.pi)
+
+
+def columns(genomes, begin, n, m):
+    """The weights [population, n, m] and biases [population, m] of a layer that begins at this gene."""
+    end = begin + n * m
+    return genomes[:, begin:end].reshape(-1, n, m), genomes[:, end : end + m]
+
+
+def layer(x, genomes, begin, n, m):
+    weights, biases = columns(genomes, begin, n, m)
+    return np.einsum("pn,pnm->pm", x, weights) + biases
+
+
+def rastrigin(x, steps):
+    """10·D + Σ(x² − 10·cos 2πx)."""
+    return (10 * x.shape[1] + np.sum(x * x - 10 * np.cos(2 * PI * x), axis=1, dtype=x.dtype),)
+
+
+def cartpole(genomes, state, steps):
+    """Gym's CartPole-v1 with explicit Euler steps; an individual stands still once its pole has fallen."""
+    gravity, cart, pole, half_length, push, tau = 9.8, 1.0, 0.1, 0.5, 10.0, 0.02
+    mass, moment = cart + pole, pole * half_length
+    state = state.copy()
+    alive = np.ones(len(genomes), bool)
+    reward = np.zeros(len(genomes), genomes.dtype)
+    for _ in range(steps):
+        x, v, angle, spin = state.T
+        hidden = np.maximum(layer(state, genomes, 0, 4, 8), 0)
+        force = np.where(np.argmax(layer(hidden, genomes, 40, 8, 2), axis=1) == 1, push, -push).astype(genomes.dtype)
+        sin, cos = np.sin(angle), np.cos(angle)
+        common = (force + moment * spin * spin * sin) / mass
+        spin_rate = (gravity * sin - cos * common) / (half_length * (4 / 3 - pole * cos * cos / mass))
+        rate = common - moment * spin_rate * cos / mass
+        after = np.stack([x + tau * v, v + tau * rate, angle + tau * spin, spin + tau * spin_rate], axis=1)
+        state = np.where(alive[:, None], after, state)
+        reward += alive
+        alive &= (np.abs(state[:, 0]) <= 2.4) & (np.abs(state[:, 2]) <= 12 * 2 * PI / 360)
+    return reward, state
+
+
+def acrobot(genomes, state, steps):
+    """Gym's Acrobot, "book" equations, explicit Euler steps: +1 with the tip above 1, else −0.01."""
+    length, centre, mass, inertia, gravity, dt = 1.0, 0.5, 1.0, 1.0, 9.8, 0.05
+
+    def wrapped(angle):
+        return angle - 2 * PI * np.floor((angle + PI) / (2 * PI))
+
+    a, b, da, db = state.T
+    reward = np.zeros(len(genomes), genomes.dtype)
+    for _ in range(steps):
+        seen = np.stack([np.cos(a), np.sin(a), np.cos(b), np.sin(b), da, db], axis=1)
+        hidden = np.tanh(layer(seen, genomes, 0, 6, 16))
+        torque = (np.argmax(layer(hidden, genomes, 112, 16, 3), axis=1) - 1).astype(genomes.dtype)
+        arm = mass * length * centre
+        d1 = mass * centre**2 + mass * (length**2 + centre**2 + 2 * length * centre * np.cos(b)) + 2 * inertia
+        d2 = mass * (centre**2 + length * centre * np.cos(b)) + inertia
+        phi2 = mass * centre * gravity * np.cos(a + b - PI / 2)
+        phi1 = (
+            -arm * db * db * np.sin(b)
+            - 2 * arm * db * da * np.sin(b)
+            + (mass * centre + mass * length) * gravity * np.cos(a - PI / 2)
+            + phi2
+        )
+        dda_b = torque + d2 / d1 * phi1 - arm * da * da * np.sin(b) - phi2
+        ddb = dda_b / (mass * centre**2 + inertia - d2 * d2 / d1)
+        dda = -(d2 * ddb + phi1) / d1
+        a, b = wrapped(a + dt * da), wrapped(b + dt * db)
+        da, db = np.clip(da + dt * dda, -4 * PI, 4 * PI), np.clip(db + dt * ddb, -9 * PI, 9 * PI)
+        reward += np.where(-np.cos(a) - np.cos(a + b) > 1, 1.0, -0.01).astype(genomes.dtype)
+    return reward, np.stack([a, b, da, db], axis=1)
+
+
+def mountaincar(genomes, position, steps):
+    """Gym's MountainCar-v0 under a linear policy of 3 actions: −1 for each step until the flag."""
+    velocity = np.zeros_like(position)
+    alive = np.ones(len(genomes), bool)
+    reward = np.zeros(len(genomes), genomes.dtype)
+    for _ in range(steps):
+        action = np.argmax(layer(np.stack([position, velocity], axis=1), genomes, 0, 2, 3), axis=1)
+        v = velocity + (action - 1).astype(genomes.dtype) * 0.001 - 0.0025 * np.cos(3 * position)
+        v = np.clip(v, -0.07, 0.07)
+        p = np.clip(position + v, -1.2, 0.6)
+        v = np.where((p <= -1.2) & (v < 0), 0, v).astype(genomes.dtype)
+        position, velocity = np.where(alive, p, position), np.where(alive, v, velocity)
+        reward -= alive
+        alive &= ~((position >= 0.5) & (velocity >= 0))
+    return reward, position
+
+
+def pcg(state):
+    """The next state of a linear congruential generator of 32 bits, and this one's PCG-RXS-M-XS output."""
+    word = ((state >> ((state >> np.uint32(28)) + np.uint32(4))) ^ state) * np.uint32(277803737)
+    return state * np.uint32(747796405) + np.uint32(2891336453), (word >> np.uint32(22)) ^ word
+
+
+def montecarlo(seeds, steps):
+    """How many of each worker's points of the unit square lie in the unit circle; the generator's last state."""
+    state, inside = seeds.copy(), np.zeros(len(seeds), np.uint32)
+    unit = lambda word: (word >> np.uint32(8)).astype(np.float32) * np.float32(2.0**-24)
+    for _ in range(steps):
+        state, first = pcg(state)
+        state, second = pcg(state)
+        x, y = unit(first), unit(second)
+        inside += x * x + y * y <= 1
+    return inside, state
+
+
+def nbody(position, velocity, mass, steps):
+    """Every body attracts every other; velocities first, then positions with them."""
+    gravity, dt, softening = 6.674e-3, 0.01, 0.01
+    for _ in range(steps):
+        apart = position[None] - position[:, None]
+        square = np.sum(apart * apart, axis=2) + softening**2
+        pull = gravity * mass[None] / (square * np.sqrt(square))
+        velocity = velocity + dt * np.sum(apart * pull[:, :, None], axis=1)
+        position = position + dt * velocity
+    return position, velocity
+
+
+def portfolio(genomes, signals):
+    """A policy of two layers that trades 16 assets; the product of its returns."""
+    n, kind = len(genomes), genomes.dtype
+    value, peak, m0, m1 = np.ones(n, kind), np.ones(n, kind), np.zeros(n, kind), np.zeros(n, kind)
+    held, worst, alive = np.zeros((n, 16), kind), np.zeros(n, kind), np.ones(n, bool)
+    for s in signals:
+        drawdown = 1 - value / peak
+        flat = np.zeros(n, kind)
+        seen = [
+            flat + s[0], np.minimum(1, 5 * drawdown), flat, np.clip(10 * (value / peak - 1), 0, 1),
+            flat + s[1], flat + s[2], m0, m1,
+        ]
+        hidden = np.tanh(np.clip(layer(np.stack(seen, axis=1), genomes, 0, 8, 16), -20, 20))
+        out = 1 / (1 + np.exp(-np.clip(layer(hidden, genomes, 144, 16, 6), -20, 20)))
+        leverage, cap = 1 + 2 * out[:, 1], (1 - 0.8 * out[:, 0]) * (0.2 + 0.8 * out[:, 3])
+        scores = np.maximum(s[4:20], 0)
+        wanted = np.minimum(scores / np.maximum(scores.sum(dtype=kind), 1e-8), cap[:, None])
+        wanted = wanted / np.maximum(wanted.sum(axis=1, keepdims=True, dtype=kind), 1e-8)
+        wanted = np.where(np.abs(wanted - held) < 0.05, held, wanted)
+        change = wanted - held
+        cost = np.where(change > 0, 0.0004 * change, -0.0002 * change).sum(axis=1, dtype=kind)
+        gain = leverage * (wanted * s[20:36]).sum(axis=1, dtype=kind) - leverage * cost - 1e-5
+        next_value = np.where(alive, value * (1 + gain), value)
+        m0, m1 = np.where(alive, out[:, 4], m0), np.where(alive, out[:, 5], m1)
+        held = np.where(alive[:, None], wanted, held)
+        value = next_value
+        peak = np.maximum(peak, value)
+        worst = np.maximum(worst, 1 - value / peak)
+        alive = alive & (value > 0.05)
+    return (np.where(worst > 0.85, -9999, value).astype(kind),)
+
+
+def draw(name, population, steps, dims=7, seed=1):
+    """Seeded inputs of a workload, without the number of steps."""
+    rng = np.random.default_rng(seed)
+    f32 = np.float32
+    normal = lambda *shape: rng.standard_normal(shape, dtype=f32)
+    uniform = lambda low, high, *shape: rng.uniform(low, high, shape).astype(f32)
+    match name:
+        case "rastrigin":
+            return {"x": uniform(-5.12, 5.12, population, dims)}
+        case "cartpole":
+            # Towards the side to which the pole leans, more or less.
+            lean = np.zeros(58, f32)
+            lean[[16, 24]], lean[[17, 25]], lean[41], lean[42] = 1, -1, 1, 1
+            genomes = lean + f32(0.3) * normal(population, 58)
+            return {"genomes": genomes, "state": uniform(-0.05, 0.05, population, 4)}
+        case "acrobot":
+            return {"genomes": normal(population, 163), "state": uniform(-0.1, 0.1, population, 4)}
+        case "mountaincar":
+            # Along with the velocity, more or less.
+            along = np.array([0, 0, 0, -30, 0, 30, 0, 0, 0], f32)
+            genomes = along + np.repeat(np.array([0.3, 10, 0.2], f32), 3) * normal(population, 9)
+            return {"genomes": genomes, "position": uniform(-0.6, -0.4, population)}
+        case "montecarlo":
+            return {"seeds": rng.integers(0, 2**32, population, dtype=np.uint32)}
+        case "nbody":
+            place, speed = uniform(-4, 4, population, 3), f32(0.1) * normal(population, 3)
+            return {"position": place, "velocity": speed, "mass": uniform(0.5, 1.5, population)}
+        case "portfolio":
+            market, scores = uniform(-1, 1, steps, 3), normal(steps, 1) + np.repeat(normal(steps // 8 + 1, 16), 8, 0)[:steps]
+            returns = f32(0.0005) + f32(0.01) * normal(steps, 16)
+            signals = np.concatenate([market, np.zeros((steps, 1), f32), scores, returns], axis=1).astype(f32)
+            return {"genomes": normal(population, 246), "signals": signals}
+
+
+WORKLOADS = {f.__name__: f for f in [rastrigin, cartpole, acrobot, mountaincar, montecarlo, nbody, portfolio]}
+
+
+def run(name, inputs, steps, float_type=np.float32):
+    """The outputs."""
+    inputs = {k: v.astype(float_type) if v.dtype == np.float32 else v for k, v in inputs.items()}
+    with np.errstate(over="ignore"):
+        return WORKLOADS[name](**inputs) if name == "portfolio" else WORKLOADS[name](**inputs, steps=steps)
