@@ -158,38 +158,65 @@ def portfolio(genomes, signals):
     return (np.where(worst > 0.85, -9999, value).astype(kind),)
 
 
+def bits(seed, name, n):
+    """SplitMix64 from a seed and what the numbers are for, as in src/random.rs."""
+    u64 = np.uint64
+    state = 0xCBF29CE484222325
+    for byte in name.encode():
+        state = (state ^ byte) * 0x100000001B3 % 2**64
+    state ^= seed * 0x9E3779B97F4A7C15 % 2**64
+    z = u64(state) + np.arange(1, n + 1, dtype=u64) * u64(0x9E3779B97F4A7C15)
+    z = (z ^ (z >> u64(30))) * u64(0xBF58476D1CE4E5B9)
+    z = (z ^ (z >> u64(27))) * u64(0x94D049BB133111EB)
+    return z ^ (z >> u64(31))
+
+
 def draw(name, population, steps, dims=7, seed=1):
-    """Seeded inputs of a workload, without the number of steps."""
-    rng = np.random.default_rng(seed)
+    """Seeded inputs of a workload, without the number of steps; the same as in src/cli/loops/inputs.rs."""
     f32 = np.float32
-    normal = lambda *shape: rng.standard_normal(shape, dtype=f32)
-    uniform = lambda low, high, *shape: rng.uniform(low, high, shape).astype(f32)
+
+    def uniform(what, low, high, *shape):
+        unit = (bits(seed, what, int(np.prod(shape))) >> np.uint64(40)) / 2.0**24
+        return (low + (high - low) * unit).astype(f32).reshape(shape)
+
+    def normal(what, *shape, scale=1.0):
+        """Sums of four uniform numbers, of this deviation."""
+        of_four = (bits(seed, what, 4 * int(np.prod(shape))) >> np.uint64(40)).reshape(-1, 4).sum(axis=1)
+        return ((of_four / 2.0**24 - 2) * (np.sqrt(3) * scale)).astype(f32).reshape(shape)
+
     match name:
         case "rastrigin":
-            return {"x": uniform(-5.12, 5.12, population, dims)}
+            return {"x": uniform("x", -5.12, 5.12, population, dims)}
         case "cartpole":
             # Towards the side to which the pole leans, more or less.
             lean = np.zeros(58, f32)
             lean[[16, 24]], lean[[17, 25]], lean[41], lean[42] = 1, -1, 1, 1
-            genomes = lean + f32(0.3) * normal(population, 58)
-            return {"genomes": genomes, "state": uniform(-0.05, 0.05, population, 4)}
+            genomes = lean + normal("genomes", population, 58, scale=0.3)
+            return {"genomes": genomes, "state": uniform("state", -0.05, 0.05, population, 4)}
         case "acrobot":
-            return {"genomes": normal(population, 163), "state": uniform(-0.1, 0.1, population, 4)}
+            state = uniform("state", -0.1, 0.1, population, 4)
+            return {"genomes": normal("genomes", population, 163), "state": state}
         case "mountaincar":
             # Along with the velocity, more or less.
             along = np.array([0, 0, 0, -30, 0, 30, 0, 0, 0], f32)
-            genomes = along + np.repeat(np.array([0.3, 10, 0.2], f32), 3) * normal(population, 9)
-            return {"genomes": genomes, "position": uniform(-0.6, -0.4, population)}
+            scale = np.repeat(np.array([0.3, 10, 0.2], f32), 3)
+            genomes = along + scale * normal("genomes", population, 9)
+            return {"genomes": genomes, "position": uniform("position", -0.6, -0.4, population)}
         case "montecarlo":
-            return {"seeds": rng.integers(0, 2**32, population, dtype=np.uint32)}
+            return {"seeds": (bits(seed, "seeds", population) >> np.uint64(32)).astype(np.uint32)}
         case "nbody":
-            place, speed = uniform(-4, 4, population, 3), f32(0.1) * normal(population, 3)
-            return {"position": place, "velocity": speed, "mass": uniform(0.5, 1.5, population)}
+            return {
+                "position": uniform("position", -4, 4, population, 3),
+                "velocity": normal("velocity", population, 3, scale=0.1),
+                "mass": uniform("mass", 0.5, 1.5, population),
+            }
         case "portfolio":
-            market, scores = uniform(-1, 1, steps, 3), normal(steps, 1) + np.repeat(normal(steps // 8 + 1, 16), 8, 0)[:steps]
-            returns = f32(0.0005) + f32(0.01) * normal(steps, 16)
-            signals = np.concatenate([market, np.zeros((steps, 1), f32), scores, returns], axis=1).astype(f32)
-            return {"genomes": normal(population, 246), "signals": signals}
+            # Three of the market, an unused one, scores that change every eighth step and a little at each, returns.
+            slow = np.repeat(normal("slow", steps // 8 + 1, 16), 8, axis=0)[:steps]
+            scores = slow + normal("scores", steps, 16, scale=0.1)
+            returns = f32(0.0005) + normal("returns", steps, 16, scale=0.01)
+            signals = np.concatenate([uniform("market", -1, 1, steps, 4), scores, returns], axis=1)
+            return {"genomes": normal("genomes", population, 246), "signals": signals}
 
 
 WORKLOADS = {f.__name__: f for f in [rastrigin, cartpole, acrobot, mountaincar, montecarlo, nbody, portfolio]}

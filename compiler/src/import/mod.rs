@@ -216,8 +216,9 @@ fn declared(v: &ValueInfoProto) -> Result<(&onnx::TensorTypeProto, DType), OpErr
 fn inputs(im: &mut Importer, g: &mut Graph, scope: &mut Scope, proto: &GraphProto, options: &Options) {
     let mut namer = dims::DimNames::new(proto, &options.dims);
     for v in &proto.input {
-        // An initializer of the same name is its value; older models list every initializer as an input.
-        if proto.initializer.iter().any(|t| t.name == v.name) {
+        // An initializer of the same name is its value unless another is given; older models list every
+        // initializer as an input.
+        if proto.initializer.iter().any(|t| t.name == v.name) && !options.values.contains_key(&v.name) {
             continue;
         }
         let part = || format!("input \"{}\"", v.name);

@@ -220,6 +220,25 @@ fn an_input_that_decides_a_shape_can_be_given() {
     assert!(import(&model(g).encode_to_vec(), &NoExternalData, &options).is_err());
 }
 
+#[test]
+fn a_given_value_comes_before_an_initializer() {
+    let mut g = graph(
+        vec![node("Expand", &["x", "size"], &["y"])],
+        vec![value("x", F32, "3 1"), value("size", I64, "2")],
+        vec![untyped("y")],
+    );
+    g.initializer = vec![ints("size", &[2], &[3, 4])];
+    let bytes = model(g).encode_to_vec();
+    let mut options = Options::default();
+    let shape = |options: &Options| {
+        let m = import(&bytes, &NoExternalData, options).unwrap();
+        m.graph.ty(m.graph.outputs[0].value).to_string()
+    };
+    assert_eq!(shape(&options), "f32[3, 4]");
+    options.values.insert("size".into(), wgfc_ir::Tensor::from_i64(vec![2], &[3, 5]));
+    assert_eq!(shape(&options), "f32[3, 5]");
+}
+
 /// `cond, acc + i, acc·2` with `acc` carried.
 fn summing_body(condition: NodeProto) -> GraphProto {
     let nodes = vec![
