@@ -8,6 +8,7 @@ use crate::options::Options;
 use rustc_hash::FxHashMap;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
+use std::ops::Range;
 use std::sync::Arc;
 use wgfc_ir::memory::{Item, Touch, assign_arenas};
 use wgfc_ir::program::{
@@ -111,8 +112,18 @@ pub fn assemble(
             flops: flops(k),
         });
     }
-    place(&mut buffers, &dispatches, &program_kernels);
+    let kept = kernels.repeats.iter().map(|r| {
+        let keeps = r.keeps.iter().filter_map(|t| buffer_of.get(t).copied());
+        (r.kernels.clone(), keeps.collect())
+    });
+    place(&mut buffers, &dispatches, &program_kernels, &kept.collect::<Vec<_>>());
 
+    let repeats = kernels.repeats.iter().map(|r| program::Repeat {
+        first: r.kernels.start,
+        count: r.kernels.len(),
+        times: r.times.clone(),
+    });
+    let repeats = repeats.collect();
     let port = |b: &wgfc_ir::Border, want: fn(&BufferKind) -> Option<usize>, i: usize| {
         let ty = graph.ty(b.value);
         let buffer = buffers.iter().position(|x| want(&x.kind) == Some(i)).unwrap_or_default();
@@ -158,6 +169,7 @@ pub fn assemble(
         buffers,
         kernels: program_kernels,
         dispatches,
+        repeats,
         stats,
         weights,
     })
@@ -225,8 +237,11 @@ pub(crate) fn symbols(graph: &Graph) -> Vec<Arc<str>> {
     out
 }
 
+/// Dispatches that repeat, and the buffers that keep their contents meanwhile.
+type Kept = (Range<usize>, Vec<usize>);
+
 /// Gives intermediates their lives and arenas.
-fn place(buffers: &mut [Buffer], dispatches: &[Dispatch], kernels: &[program::Kernel]) {
+fn place(buffers: &mut [Buffer], dispatches: &[Dispatch], kernels: &[program::Kernel], kept: &[Kept]) {
     let mut slot = vec![None; buffers.len()];
     let mut items: Vec<Item> = vec![];
     let mut touches = vec![];
@@ -249,6 +264,13 @@ fn place(buffers: &mut [Buffer], dispatches: &[Dispatch], kernels: &[program::Ke
             }
         }
         touches.push(touch);
+    }
+    for (range, keeps) in kept {
+        for item in keeps.iter().filter_map(|b| slot[*b]) {
+            let life: &mut Item = &mut items[item];
+            life.first = life.first.min(range.start);
+            life.last = life.last.max(range.end.saturating_sub(1));
+        }
     }
     let arenas = assign_arenas(&items, &touches);
     for (b, s) in buffers.iter_mut().zip(slot) {

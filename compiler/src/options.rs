@@ -82,6 +82,8 @@ pub enum Technique {
     WaitingScales,
     /// Attention's keys in parts that the reader puts together.
     KeyParts,
+    /// Loops as one kernel where their steps are independent along some axes.
+    Loops,
 }
 
 /// Which inputs and outputs become tensors that stay on the device from run to run.

@@ -37,6 +37,9 @@ pub struct Program {
     pub kernels: Vec<Kernel>,
     /// What runs, in order.
     pub dispatches: Vec<Dispatch>,
+    /// Which of them run several times; of two that overlap, the one inside is the later.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub repeats: Vec<Repeat>,
     /// How the model was, for reports.
     pub stats: Stats,
     /// Weights by name; in the file form they live in `weights.safetensors`.
@@ -209,6 +212,17 @@ pub struct Dispatch {
     pub bytes: Dim,
     /// Floating-point operations it does (a multiply-add is two).
     pub flops: Dim,
+}
+
+/// Dispatches that run one after another, all of them several times.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Repeat {
+    /// The first of them.
+    pub first: usize,
+    /// How many there are, at least 1.
+    pub count: usize,
+    /// How often they run; not at all when 0 or less.
+    pub times: Dim,
 }
 
 /// Figures about the compilation.

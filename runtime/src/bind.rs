@@ -3,6 +3,7 @@
 use crate::error::{BadInput, RunError};
 use crate::gpu::DeviceLimits;
 use std::collections::BTreeMap;
+use std::ops::Range;
 use wgfc_ir::memory::{self, MemoryPlan};
 use wgfc_ir::{Atom, DType, Dim, Program};
 
@@ -15,6 +16,8 @@ pub struct Bound {
     pub memory: MemoryPlan,
     /// Workgroup counts of each dispatch; any 0 means that it does nothing.
     pub workgroups: Vec<[u32; 3]>,
+    /// Dispatches in the order in which they run, repeated ones as often as they do.
+    pub order: Vec<usize>,
     /// Shapes of the outputs.
     pub outputs: Vec<Vec<usize>>,
 }
@@ -251,6 +254,7 @@ pub fn bind(program: &Program, values: Vec<i64>, limits: &DeviceLimits) -> Resul
         }
         workgroups.push(counts);
     }
+    let order = order(program, &value)?;
     let mut outputs = Vec::new();
     for p in &program.outputs {
         let shape: Option<Vec<usize>> =
@@ -259,7 +263,57 @@ pub fn bind(program: &Program, values: Vec<i64>, limits: &DeviceLimits) -> Resul
             RunError::Plan(vec![format!("output \"{}\": its shape {} has no value", p.name, show(&p.shape))])
         })?);
     }
-    Ok(Bound { values, memory, workgroups, outputs })
+    Ok(Bound { values, memory, workgroups, order, outputs })
+}
+
+/// Dispatches that one run may record.
+const DISPATCHES: usize = 1 << 22;
+
+/// The dispatches of a run in order, repeated ones again and again.
+fn order(program: &Program, value: &dyn Fn(&str) -> Option<i64>) -> Result<Vec<usize>, RunError> {
+    let mut all = vec![];
+    append(program, 0..program.dispatches.len(), 0, value, &mut all)?;
+    Ok(all)
+}
+
+/// Appends a stretch of dispatches, of which the repeats from number `next` on may be a part.
+fn append(
+    program: &Program,
+    range: Range<usize>,
+    mut next: usize,
+    value: &dyn Fn(&str) -> Option<i64>,
+    all: &mut Vec<usize>,
+) -> Result<(), RunError> {
+    let mut at = range.start;
+    while let Some(r) = program.repeats.get(next).filter(|r| r.first < range.end) {
+        next += 1;
+        let end = r.first.saturating_add(r.count);
+        if r.first < at || end > range.end {
+            continue;
+        }
+        all.extend(at..r.first);
+        let from = all.len();
+        append(program, r.first..end, next, value, all)?;
+        let once = all.split_off(from);
+        let times = r.times.eval_syms(value).ok_or_else(|| {
+            RunError::Plan(vec![format!("dispatches from {}: `{}` has no value", r.first, r.times)])
+        })?;
+        let times = usize::try_from(times).unwrap_or(0);
+        let need = times.saturating_mul(once.len()).saturating_add(all.len());
+        if need > DISPATCHES {
+            return Err(RunError::Limits {
+                what: format!("the loop of {} (dispatches)", origin(&program.dispatches[r.first].nodes)),
+                need: need as u64,
+                have: DISPATCHES as u64,
+            });
+        }
+        for _ in 0..times {
+            all.extend(&once);
+        }
+        at = end;
+    }
+    all.extend(at..range.end);
+    Ok(())
 }
 
 fn origin(nodes: &[String]) -> String {
@@ -296,6 +350,7 @@ mod tests {
             buffers: vec![],
             kernels: vec![],
             dispatches: vec![],
+            repeats: vec![],
             stats: Stats::default(),
             weights: BTreeMap::new(),
         }

@@ -6,6 +6,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use wgfc_ir::program::{Access, BufferKind, FORMAT_VERSION, Kernel};
 use wgfc_ir::{Atom, Dim, Program};
 
+/// Repeats inside of one another.
+const NESTED: usize = 8;
+
 /// Everything in the plan that contradicts itself, in words; empty for a sound program.
 pub fn check(p: &Program) -> Vec<String> {
     if p.version != FORMAT_VERSION {
@@ -25,6 +28,7 @@ pub fn check(p: &Program) -> Vec<String> {
     for i in 0..p.dispatches.len() {
         c.dispatch(i);
     }
+    c.repeats();
     c.errors
 }
 
@@ -206,6 +210,33 @@ impl Check<'_> {
                 ));
             }
             Some(_) => {}
+        }
+    }
+
+    fn repeats(&mut self) {
+        for (i, r) in self.p.repeats.iter().enumerate() {
+            let at = format!("repeat {i}");
+            self.dim(&at, &r.times);
+            let end = r.first.checked_add(r.count).filter(|e| r.count > 0 && *e <= self.p.dispatches.len());
+            let Some(end) = end else {
+                self.fail(format!(
+                    "{at}: dispatches {} and the {} behind are not all there",
+                    r.first, r.count
+                ));
+                continue;
+            };
+            // Behind another one, or inside it.
+            let mut around = 0;
+            for (j, o) in self.p.repeats[..i].iter().enumerate() {
+                let their = o.first.saturating_add(o.count);
+                around += usize::from(r.first < their);
+                if r.first < o.first || r.first < their && end > their {
+                    self.fail(format!("{at} overlaps repeat {j}, which comes before"));
+                }
+            }
+            if around > NESTED {
+                self.fail(format!("{at} is inside of {around} others, at most {NESTED}"));
+            }
         }
     }
 

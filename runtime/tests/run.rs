@@ -25,6 +25,7 @@ fn program(symbols: &[&str]) -> Program {
         buffers: vec![],
         kernels: vec![],
         dispatches: vec![],
+        repeats: vec![],
         stats: Stats::default(),
         weights: BTreeMap::new(),
     }

@@ -110,6 +110,8 @@ pub enum TechniqueArg {
     WaitingScales,
     /// Attention's keys in parts that the reader puts together
     KeyParts,
+    /// Loops as one kernel where their steps are independent along some axes
+    Loops,
 }
 
 impl TechniqueArg {
@@ -121,6 +123,7 @@ impl TechniqueArg {
             TechniqueArg::Epilogues => Technique::Epilogues,
             TechniqueArg::WaitingScales => Technique::WaitingScales,
             TechniqueArg::KeyParts => Technique::KeyParts,
+            TechniqueArg::Loops => Technique::Loops,
         }
     }
 }

@@ -108,6 +108,14 @@ fn small_models() {
     check_all("small_models", &folders);
 }
 
+/// Loops: one kernel, a kernel for each part of a step, and the numpy reference.
+#[test]
+fn simulations() {
+    let folders = Folder::all(&Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/simulations"));
+    assert!(!folders.is_empty(), "fixtures/simulations is part of the repository");
+    check_all("simulations", &folders);
+}
+
 #[test]
 fn real_models() {
     let root = crate::folder("WGFC_MODELS", "target/models");

@@ -80,6 +80,14 @@ pub fn copy_kernel<'a>(
     })
 }
 
+/// A kernel that writes one number.
+pub fn fill_kernel(to: TensorId, s: Scalar, nodes: Vec<std::sync::Arc<str>>) -> Kernel {
+    let mut body = crate::kernel::Body::default();
+    let value = body.push(Expr::Const(s), s.dtype);
+    let stores = vec![Store { tensor: to, offset: Poly::var(0), value, guard: None }];
+    Kernel { family: Family::Map { elements: Dim::ONE }, body, stores, nodes }
+}
+
 fn finish(graph: &Graph, unit: &Unit, p: P, family: Family, stores: Vec<Store>) -> Built {
     let inlined = p.inlined();
     let inlined_nodes = inlined.iter().map(|(v, _)| v.node);

@@ -14,10 +14,11 @@ pub mod lanes;
 mod pack;
 pub mod points;
 pub mod pull;
+mod split;
 
 use crate::error::{Diagnostic, Errors, Location};
-use crate::kernel::{Kernel, KernelGraph, KernelTensor, TensorId, TensorKind};
-use crate::options::Options;
+use crate::kernel::{Kernel, KernelGraph, KernelTensor, Repeat, TensorId, TensorKind};
+use crate::options::{Options, Technique};
 use group::{Bans, Grouping};
 use lanes::Loops;
 use petgraph::graph::DiGraph;
@@ -29,8 +30,13 @@ use wgfc_ir::{Dim, Graph, Op, TensorType, Value};
 pub fn fuse(graph: &Graph, options: &Options) -> Result<KernelGraph, Errors> {
     let graph = &split_wide_concats(graph, options.profile.max_storage_buffers as usize)?;
     let order = graph.topo().map_err(|n| internal(graph, n, "the graph has a cycle"))?;
-    let loops = loops(graph)?;
+    let loops = loops(graph, options)?;
     let mut bans = Bans::default();
+    for n in graph.node_ids() {
+        if matches!(graph.node(n).op, Op::Scan { .. }) && !loops.contains_key(&n) {
+            bans.materialise.extend(split::read_in_steps(graph, n));
+        }
+    }
     for _ in 0..1000 {
         let grouping = group::group(graph, &order, &loops, options, &bans);
         match build(graph, &grouping, &loops, options, &mut bans)? {
@@ -45,27 +51,25 @@ fn internal(graph: &Graph, n: wgfc_ir::NodeId, why: &str) -> Diagnostic {
     Diagnostic::internal(why).at(Location { node: Some(graph.node(n).label().into()), ..Location::default() })
 }
 
-/// How each loop is shared out over lanes; what has no kernel is refused.
-fn loops(graph: &Graph) -> Result<Loops, Errors> {
+/// How each loop is shared out over lanes, where that is possible and wanted; what has no kernels is refused.
+fn loops(graph: &Graph, options: &Options) -> Result<Loops, Errors> {
     let (mut loops, mut errors) = (Loops::default(), vec![]);
     for n in graph.node_ids() {
         let node = graph.node(n);
-        let why = match &node.op {
-            Op::Scan { .. } => match lanes::plan(graph, n) {
-                Ok(plan) => {
+        match &node.op {
+            Op::Scan { .. } if options.fuses(Technique::Loops) => {
+                if let Ok(plan) = lanes::plan(graph, n) {
                     loops.insert(n, plan);
-                    continue;
                 }
-                Err(why) => format!("a loop whose steps are not independent: {}", why.join("; ")),
-            },
-            Op::If { .. } | Op::Loop { .. } => {
-                format!("`{}` whose course depends on data has no kernel yet", node.op.name())
             }
-            _ => continue,
-        };
-        let here = Location { node: Some(node.label().into()), ..Location::default() };
-        let help = "run the model on the CPU reference evaluator: wgfc run --cpu";
-        errors.push(Diagnostic::unsupported(why).at(here).help(help));
+            Op::If { .. } | Op::Loop { .. } => {
+                let why = format!("`{}` whose course depends on data has no kernel yet", node.op.name());
+                let here = Location { node: Some(node.label().into()), ..Location::default() };
+                let help = "run the model on the CPU reference evaluator: wgfc run --cpu";
+                errors.push(Diagnostic::unsupported(why).at(here).help(help));
+            }
+            _ => {}
+        }
     }
     if errors.is_empty() { Ok(loops) } else { Err(Errors(errors)) }
 }
@@ -237,9 +241,17 @@ fn build(
         }
     }
     let mut kernels = vec![];
+    let mut blocks = vec![];
     let mut errors = vec![];
     let mut again = false;
     for u in &grouping.units {
+        if matches!(graph.node(u.anchor).op, Op::Scan { .. }) && !loops.contains_key(&u.anchor) {
+            match split::block(graph, u.anchor, options, &mut tensors) {
+                Ok(b) => blocks.push(b),
+                Err(Errors(e)) => errors.extend(e),
+            }
+            continue;
+        }
         match kernels::unit_kernel(graph, u, loops, &mut tensors) {
             Ok((kernel, inlined)) => {
                 let most = options.profile.max_storage_buffers as usize;
@@ -285,8 +297,9 @@ fn build(
         kernels = join::join(kernels, options.profile.max_storage_buffers as usize);
     }
     let tensors = tensors.list;
-    let kernels = sort(kernels, &tensors)?;
-    Ok(Some(KernelGraph { tensors, kernels }))
+    let parts = kernels.into_iter().map(|k| split::Block { kernels: vec![k], repeats: vec![] });
+    let (kernels, repeats) = sort(parts.chain(blocks).collect(), &tensors)?;
+    Ok(Some(KernelGraph { tensors, kernels, repeats }))
 }
 
 fn count_bindings(k: &Kernel) -> usize {
@@ -334,8 +347,12 @@ fn split(
     unit.members.last().is_some_and(|m| bans.absorb.insert(*m))
 }
 
-/// Orders kernels so that what one reads was written before, and not yet written over.
-fn sort(kernels: Vec<Kernel>, tensors: &[KernelTensor]) -> Result<Vec<Kernel>, Errors> {
+/// Orders kernels so that what one reads was written before, and not yet written over; those of one
+/// block stay together.
+fn sort(
+    kernels: Vec<split::Block>,
+    tensors: &[KernelTensor],
+) -> Result<(Vec<Kernel>, Vec<Repeat>), Errors> {
     let mut g = DiGraph::<usize, ()>::new();
     let ids: Vec<_> = (0..kernels.len()).map(|i| g.add_node(i)).collect();
     let mut writer: FxHashMap<TensorId, usize> = FxHashMap::default();
@@ -389,8 +406,17 @@ fn sort(kernels: Vec<Kernel>, tensors: &[KernelTensor]) -> Result<Vec<Kernel>, E
     if order.len() != kernels.len() {
         return Err(Diagnostic::internal("fusion made a cycle of kernels").into());
     }
-    let mut slots: Vec<Option<Kernel>> = kernels.into_iter().map(Some).collect();
-    Ok(order.into_iter().filter_map(|i| slots[i].take()).collect())
+    let mut slots: Vec<Option<split::Block>> = kernels.into_iter().map(Some).collect();
+    let (mut all, mut repeats) = (vec![], vec![]);
+    for block in order.into_iter().filter_map(|i| slots[i].take()) {
+        let at = all.len();
+        repeats.extend(block.repeats.into_iter().map(|r| Repeat {
+            kernels: r.kernels.start + at..r.kernels.end + at,
+            ..r
+        }));
+        all.extend(block.kernels);
+    }
+    Ok((all, repeats))
 }
 
 /// The model's nodes that a list of nodes came from, each once.

@@ -358,6 +358,19 @@ pub struct KernelGraph {
     pub tensors: Vec<KernelTensor>,
     /// The kernels.
     pub kernels: Vec<Kernel>,
+    /// Kernels that run again and again; of two that overlap, the one inside is the later.
+    pub repeats: Vec<Repeat>,
+}
+
+/// Kernels that run one after another, all of them several times.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Repeat {
+    /// Which.
+    pub kernels: std::ops::Range<usize>,
+    /// How often.
+    pub times: Dim,
+    /// What they leave for the next time, and what all times fill together.
+    pub keeps: Vec<TensorId>,
 }
 
 impl Kernel {

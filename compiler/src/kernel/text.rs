@@ -20,6 +20,9 @@ impl fmt::Display for KernelGraph {
         for (i, k) in self.kernels.iter().enumerate() {
             write!(f, "\nkernel {i} {k}")?;
         }
+        for r in &self.repeats {
+            writeln!(f, "\nkernels {:?}: {} times", r.kernels, r.times)?;
+        }
         Ok(())
     }
 }

@@ -251,6 +251,7 @@ impl Single {
             buffers,
             kernels: vec![program_kernel(0, k, &emitted)],
             dispatches: vec![dispatch],
+            repeats: vec![],
             stats: Stats::default(),
             weights: BTreeMap::new(),
         };

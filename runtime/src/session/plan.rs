@@ -216,11 +216,18 @@ impl Session {
 
     fn steps(&mut self, bound: &Bound, ports: &[wgpu::Buffer]) -> Vec<Step> {
         let device = self.gpu.device();
-        let mut steps = Vec::with_capacity(self.program.dispatches.len());
-        for (i, d) in self.program.dispatches.iter().enumerate() {
+        let mut steps: Vec<Step> = Vec::with_capacity(bound.order.len());
+        let mut made: Vec<Option<usize>> = vec![None; self.program.dispatches.len()];
+        for i in bound.order.iter().copied() {
+            let d = &self.program.dispatches[i];
             if bound.workgroups[i].contains(&0) {
                 continue;
             }
+            if let Some(s) = made[i] {
+                steps.push(steps[s].clone());
+                continue;
+            }
+            made[i] = Some(steps.len());
             let pieces: Vec<Piece> = d
                 .bindings
                 .iter()
