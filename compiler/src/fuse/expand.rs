@@ -7,7 +7,7 @@ use crate::kernel::{Expr, ExprId};
 use wgfc_ir::{BinaryOp, Contract, DType, Dim, GatherAxis, Op, Poly, ReduceOp, Scalar, TensorType, Value};
 
 /// Expressions that a lane's step may have.
-pub const MOST: usize = 1 << 13;
+pub const MOST: usize = 1 << 12;
 
 impl<M: Memory> Puller<'_, M> {
     /// Value `v` at `index`, as [`Puller::compute`].

@@ -173,7 +173,7 @@ impl Grouper<'_> {
     fn absorb(&mut self, u: UnitId) {
         let anchor = self.units[u].anchor;
         let mut ways = vec![(Split::NONE, false)];
-        if matches!(self.graph.node(anchor).op, Op::Contract(_)) {
+        if matches!(self.graph.node(anchor).op, Op::Contract(_) | Op::Scan { .. }) {
             ways.push((Split::NONE, true));
         }
         if is_thin(self.graph, anchor) {
@@ -204,20 +204,20 @@ impl Grouper<'_> {
     /// Elements that a unit of these nodes writes.
     fn stored(&self, anchor: NodeId, members: &[NodeId]) -> i64 {
         let own = |n: &NodeId| *n == anchor || members.contains(n);
+        // What another unit or the caller needs.
+        let escapes =
+            |v: &Value| self.graph.is_output(*v) || self.graph.uses(*v).iter().any(|(c, _)| !own(c));
         let mut sum = 0i64;
-        for n in std::iter::once(anchor).chain(members.iter().copied()).filter(|n| self.escapes(*n, &own)) {
-            let written = match self.graph.written_in_place(n) {
-                Some(_) => self.graph.node(n).inputs[1],
-                None => n.into(),
-            };
-            sum = sum.saturating_add(self.estimate(written));
+        for n in std::iter::once(anchor).chain(members.iter().copied()) {
+            for v in self.results(n).filter(escapes) {
+                let written = match self.graph.written_in_place(n) {
+                    Some(_) => self.graph.node(n).inputs[1],
+                    None => v,
+                };
+                sum = sum.saturating_add(self.estimate(written));
+            }
         }
         sum
-    }
-
-    /// Whether a node's result is needed outside of the nodes that are `own`.
-    fn escapes(&self, n: NodeId, own: &dyn Fn(&NodeId) -> bool) -> bool {
-        self.results(n).any(|v| self.graph.is_output(v) || self.graph.uses(v).iter().any(|(c, _)| !own(c)))
     }
 
     /// The members that unit `u` takes in with its columns shared out so. They are marked as its own.

@@ -470,7 +470,8 @@ fn looped<'a>(
         }
     }
     let stores = follow_up(graph, unit, &mut p, results)?;
-    let alive = if step_stores.is_empty() { lanes::alive(&p.body, &steps.carries) } else { None };
+    let flag = if step_stores.is_empty() { lanes::alive(&p.body, &steps.carries) } else { None };
+    let alive = flag.map(|i| acc(&mut p, i as u32, DType::Bool));
     let family = Family::Loop {
         lanes: plan.lanes.clone(),
         steps: plan.steps.clone(),

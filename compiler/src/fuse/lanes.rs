@@ -230,6 +230,20 @@ impl Plan {
         Ok(Steps { carries, stacked })
     }
 
+    /// The carried value that a lane may stop at, if there is one.
+    pub fn stops_with(&self, graph: &Graph, node: NodeId) -> Option<usize> {
+        let mut memory = AnyMemory(FxHashMap::default());
+        let mut p = Puller::new(graph, &mut memory, self.domain());
+        let steps = self.pull(graph, node, &mut p).ok()?;
+        let mut acc = alive(&p.body, &steps.carries)?;
+        (0..self.axes.len()).find(|i| {
+            let n = self.elements(*i).map_or(0, |e| e.len());
+            let here = acc < n;
+            acc = acc.saturating_sub(n);
+            here
+        })
+    }
+
     /// What several lanes hold must be the same in all of them.
     fn check_shared(
         &self,
@@ -367,22 +381,18 @@ impl Memory for AnyMemory {
     }
 }
 
-/// What a lane may stop at: a carried bool that stays false once it is, and without which every other
+/// The number of what a lane may stop at: a carried bool that stays false once it is, and without which every other
 /// carried value stays as it is.
-pub fn alive(body: &Body, carries: &[Carry]) -> Option<ExprId> {
-    let acc = |i: usize| {
-        body.iter().find(|(_, e, _)| matches!(e, Expr::Acc(a) if *a as usize == i)).map(|(id, ..)| id)
-    };
+pub fn alive(body: &Body, carries: &[Carry]) -> Option<usize> {
     let mut flags = (0..carries.len()).filter(|i| body.dtype(carries[*i].init) == DType::Bool);
-    let flag = flags.find(|f| {
+    flags.find(|f| {
         let mut memo = FxHashMap::default();
         (0..carries.len()).all(|i| match frozen(body, carries[i].next, *f, &mut memo) {
             Still::Acc(a) => a as usize == i,
             Still::Known(s) => i == *f && s.bits == 0,
             Still::Unknown => false,
         })
-    })?;
-    acc(flag)
+    })
 }
 
 /// What an expression is while a carried bool is false.

@@ -13,6 +13,7 @@ mod kernels;
 pub mod lanes;
 mod pack;
 pub mod points;
+mod prepare;
 pub mod pull;
 mod split;
 
@@ -28,9 +29,11 @@ use wgfc_ir::{Dim, Graph, Op, TensorType, Value};
 
 /// Fuses a graph into kernels.
 pub fn fuse(graph: &Graph, options: &Options) -> Result<KernelGraph, Errors> {
-    let graph = &split_wide_concats(graph, options.profile.max_storage_buffers as usize)?;
+    let mut graph = split_wide_concats(graph, options.profile.max_storage_buffers as usize)?;
+    prepare::prepare(&mut graph).map_err(|r| refused(&graph, &r))?;
+    let graph = &graph;
     let order = graph.topo().map_err(|n| internal(graph, n, "the graph has a cycle"))?;
-    let loops = loops(graph, options)?;
+    let loops = loops(graph, options);
     let mut bans = Bans::default();
     for n in graph.node_ids() {
         if matches!(graph.node(n).op, Op::Scan { .. }) && !loops.contains_key(&n) {
@@ -47,31 +50,24 @@ pub fn fuse(graph: &Graph, options: &Options) -> Result<KernelGraph, Errors> {
     Err(Diagnostic::internal("kernels do not fit the device's binding limit however they are split").into())
 }
 
+fn refused(graph: &Graph, r: &prepare::Refused) -> Diagnostic {
+    let node = graph.node(r.node);
+    Diagnostic::unsupported(format!("`{}` without a kernel: {}", node.op.name(), r.why))
+        .at(Location { node: Some(node.label().into()), ..Location::default() })
+        .help("run the model on the CPU reference evaluator: wgfc run --cpu")
+}
+
 fn internal(graph: &Graph, n: wgfc_ir::NodeId, why: &str) -> Diagnostic {
     Diagnostic::internal(why).at(Location { node: Some(graph.node(n).label().into()), ..Location::default() })
 }
 
-/// How each loop is shared out over lanes, where that is possible and wanted; what has no kernels is refused.
-fn loops(graph: &Graph, options: &Options) -> Result<Loops, Errors> {
-    let (mut loops, mut errors) = (Loops::default(), vec![]);
-    for n in graph.node_ids() {
-        let node = graph.node(n);
-        match &node.op {
-            Op::Scan { .. } if options.fuses(Technique::Loops) => {
-                if let Ok(plan) = lanes::plan(graph, n) {
-                    loops.insert(n, plan);
-                }
-            }
-            Op::If { .. } | Op::Loop { .. } => {
-                let why = format!("`{}` whose course depends on data has no kernel yet", node.op.name());
-                let here = Location { node: Some(node.label().into()), ..Location::default() };
-                let help = "run the model on the CPU reference evaluator: wgfc run --cpu";
-                errors.push(Diagnostic::unsupported(why).at(here).help(help));
-            }
-            _ => {}
-        }
+/// How each loop is shared out over lanes, where that is possible and wanted.
+fn loops(graph: &Graph, options: &Options) -> Loops {
+    if !options.fuses(Technique::Loops) {
+        return Loops::default();
     }
-    if errors.is_empty() { Ok(loops) } else { Err(Errors(errors)) }
+    let scans = graph.node_ids().filter(|n| matches!(graph.node(*n).op, Op::Scan { .. }));
+    scans.filter_map(|n| Some((n, lanes::plan(graph, n).ok()?))).collect()
 }
 
 /// A Concat of more operands than a kernel can bind becomes a tree of Concats.
@@ -349,10 +345,7 @@ fn split(
 
 /// Orders kernels so that what one reads was written before, and not yet written over; those of one
 /// block stay together.
-fn sort(
-    kernels: Vec<split::Block>,
-    tensors: &[KernelTensor],
-) -> Result<(Vec<Kernel>, Vec<Repeat>), Errors> {
+fn sort(kernels: Vec<split::Block>, tensors: &[KernelTensor]) -> Result<(Vec<Kernel>, Vec<Repeat>), Errors> {
     let mut g = DiGraph::<usize, ()>::new();
     let ids: Vec<_> = (0..kernels.len()).map(|i| g.add_node(i)).collect();
     let mut writer: FxHashMap<TensorId, usize> = FxHashMap::default();
@@ -410,10 +403,12 @@ fn sort(
     let (mut all, mut repeats) = (vec![], vec![]);
     for block in order.into_iter().filter_map(|i| slots[i].take()) {
         let at = all.len();
-        repeats.extend(block.repeats.into_iter().map(|r| Repeat {
-            kernels: r.kernels.start + at..r.kernels.end + at,
-            ..r
-        }));
+        repeats.extend(
+            block
+                .repeats
+                .into_iter()
+                .map(|r| Repeat { kernels: r.kernels.start + at..r.kernels.end + at, ..r }),
+        );
         all.extend(block.kernels);
     }
     Ok((all, repeats))

@@ -52,11 +52,7 @@ pub(super) fn step(graph: &Graph, node: NodeId) -> Result<Graph, String> {
     let next = b.binary(BinaryOp::Add, number, one)?;
     let last = length - &Poly::ONE;
     let backwards = ScalarFn {
-        nodes: vec![
-            ScalarNode::Index(last),
-            ScalarNode::Arg(0),
-            ScalarNode::Binary(BinaryOp::Sub, 0, 1),
-        ],
+        nodes: vec![ScalarNode::Index(last), ScalarNode::Arg(0), ScalarNode::Binary(BinaryOp::Sub, 0, 1)],
     };
     let back = b.map(backwards, &[number])?;
     let mut borders = vec![];

@@ -1,6 +1,6 @@
 //! Rewrites of the graph.
 //!
-//! 0. [`unroll`] writes out short scans.
+//! 0. [`branches`] and [`unroll`] write out conditions and short scans.
 //! 1. [`canonical`] cleans up: one way to say each thing.
 //! 2. [`region`] saturates the graph with the [`rules`], a region at a time.
 //! 3. [`recognise`] finds the raised operators that span more than a pattern can say.
@@ -10,6 +10,7 @@
 //! The rules are bounded by rounds and terms, never by time, and everything here visits nodes in
 //! an order that the graph determines: the same graph always gives the same result.
 
+pub mod branches;
 pub mod canonical;
 pub mod extract;
 pub mod fold;
@@ -34,6 +35,8 @@ pub struct RewriteReport {
     pub nodes_before: usize,
     /// Nodes after.
     pub nodes_after: usize,
+    /// Conditions written out.
+    pub branches: usize,
     /// Scans written out.
     pub unrolled: usize,
     /// What the rules did.
@@ -78,6 +81,7 @@ fn stages(
     iterations: i64,
     report: &mut RewriteReport,
 ) -> Result<(), String> {
+    report.branches = branches::flatten(graph)?;
     report.unrolled = unroll::unroll(graph, iterations)?;
     canonical::clean(graph)?;
     let approximate = options.fuses(Technique::Approximate);

@@ -87,7 +87,7 @@ fn write_out(graph: &mut Graph, n: NodeId, length: i64) -> Result<Vec<Value>, St
 }
 
 /// The body's nodes, reading `given` for its inputs; constants are copied once. Returns its outputs.
-fn copy(
+pub(super) fn copy(
     graph: &mut Graph,
     body: &Graph,
     order: &[NodeId],

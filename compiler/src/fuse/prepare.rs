@@ -1,0 +1,236 @@
+//! What happens to loops before kernels are made: one form, and nothing inside that can be outside.
+//!
+//! - A `loop` whose condition may end it before its count becomes a `scan` that carries whether it
+//!   still goes on, and after that leaves everything as it is.
+//! - Constants of a body are read from outside.
+//! - A stacked result that is a view of another value is that view of the stacked other value.
+
+use super::lanes;
+use wgfc_ir::build::Builder;
+use wgfc_ir::{
+    BinaryOp, Border, DType, Dim, Graph, NodeId, Op, Poly, ReduceOp, Scalar, ScalarNode, Tensor, Value,
+};
+
+/// Why a loop has no kernels.
+pub(super) struct Refused {
+    pub node: NodeId,
+    pub why: String,
+}
+
+/// Brings the loops of a graph into the form that kernels are made from.
+pub(super) fn prepare(graph: &mut Graph) -> Result<(), Refused> {
+    let loops: Vec<NodeId> =
+        graph.node_ids().filter(|n| matches!(graph.node(*n).op, Op::Loop { .. })).collect();
+    for n in loops {
+        counted(graph, n).map_err(|why| Refused { node: n, why })?;
+    }
+    let scans: Vec<NodeId> =
+        graph.node_ids().filter(|n| matches!(graph.node(*n).op, Op::Scan { .. })).collect();
+    for n in scans {
+        let refused = |why| Refused { node: n, why };
+        let n = lift_constants(graph, n).map_err(refused)?;
+        lift_views(graph, n).map_err(refused)?;
+    }
+    graph.remove_dead();
+    Ok(())
+}
+
+/// Puts `new` in the place of loop `n`; of `outputs`, one for each of the loop's results.
+fn replace(graph: &mut Graph, n: NodeId, outputs: &[Value]) {
+    let names = graph.node(n).names.clone();
+    for (port, v) in outputs.iter().enumerate() {
+        let name = names.get(port).cloned().flatten();
+        if let (Some(slot), Some(name)) = (graph.node_mut(v.node).names.get_mut(v.port as usize), name) {
+            slot.get_or_insert(name);
+        }
+        graph.replace_uses(Value { node: n, port: port as u32 }, *v);
+    }
+}
+
+fn results(graph: &Graph, n: NodeId) -> Vec<Value> {
+    (0..graph.node(n).outputs.len() as u32).map(|port| Value { node: n, port }).collect()
+}
+
+/// A loop with a condition as a scan over its count.
+fn counted(graph: &mut Graph, n: NodeId) -> Result<(), String> {
+    let node = graph.node(n).clone();
+    let Op::Loop { body, carried } = &node.op else { return Err("not a loop".into()) };
+    let carried = *carried;
+    let trips = match &graph.node(node.inputs[0].node).op {
+        Op::Const(t) => t.to_i64s().and_then(|v| v.first().copied()),
+        _ => None,
+    };
+    let trips = trips.ok_or("how often it runs at most is known only when it runs")?;
+    if trips > i64::from(i32::MAX) {
+        return Err("it has no greatest number of iterations".into());
+    }
+    if body.outputs.len() > 1 + carried {
+        return Err("it stacks results, and how many is known only when it has run".into());
+    }
+    let scanned = |graph: &mut Graph, length: i64| {
+        let mut b = Builder { graph, origin: node.origin.clone() };
+        b.iota(&[Dim::from(length)], Poly::var(0), DType::I64)
+    };
+    let numbers = scanned(graph, trips.max(0))?;
+    let start = node.inputs[1];
+    let op = |body: Graph, carried: usize| Op::Scan {
+        body: Box::new(body),
+        carried,
+        scanned: 1,
+        reverse_inputs: vec![false],
+        reverse_outputs: vec![],
+    };
+
+    // Without the condition, if by then nothing changes any more whatever the lane.
+    if matches!(&graph.node(start.node).op, Op::Const(t) if t.scalars().is_some_and(|s| s[0].bits != 0)) {
+        let mut plain = body.as_ref().clone();
+        let yes = Builder { graph: &mut plain, origin: node.origin.clone() }
+            .constant(Tensor::scalar(Scalar::bool(true)));
+        plain.replace_uses(plain.inputs[1].value, yes);
+        let condition = plain.outputs.remove(0).value;
+        let flag = any_of(&plain, condition);
+        plain.inputs.remove(1);
+        // The number of the iteration comes behind what is carried.
+        plain.inputs[..=carried].rotate_left(1);
+        plain.remove_dead();
+        if let Some(flag) = flag.and_then(|v| plain.outputs[..carried].iter().position(|o| o.value == v)) {
+            let mut inputs = node.inputs[2..2 + carried].to_vec();
+            inputs.push(numbers);
+            inputs.extend(&node.inputs[2 + carried..]);
+            let new = graph.push(op(plain, carried), &inputs, &node.origin)?;
+            if lanes::plan(graph, new).is_ok_and(|p| p.stops_with(graph, new) == Some(flag)) {
+                let outputs = results(graph, new);
+                replace(graph, n, &outputs);
+                return Ok(());
+            }
+        }
+    }
+
+    let mut g = body.as_ref().clone();
+    let go = g.inputs[1].value;
+    let outputs: Vec<Value> = g.outputs.iter().map(|o| o.value).collect();
+    let mut b = Builder { graph: &mut g, origin: node.origin.clone() };
+    let mut after = vec![b.binary(BinaryOp::And, go, outputs[0])?];
+    for i in 0..carried {
+        let before = b.graph.inputs[2 + i].value;
+        after.push(b.select(go, outputs[1 + i], before)?);
+    }
+    for (o, v) in g.outputs.iter_mut().zip(after) {
+        o.value = v;
+    }
+    g.inputs[..2 + carried].rotate_left(1);
+    let mut inputs = node.inputs[1..2 + carried].to_vec();
+    inputs.push(numbers);
+    inputs.extend(&node.inputs[2 + carried..]);
+    let new = graph.push(op(g, carried + 1), &inputs, &node.origin)?;
+    let outputs = results(graph, new);
+    replace(graph, n, &outputs[1..]);
+    Ok(())
+}
+
+/// The bool value of which `v` says whether any element is true.
+fn any_of(graph: &Graph, mut v: Value) -> Option<Value> {
+    let mut reduced = false;
+    loop {
+        let node = graph.node(v.node);
+        let from = *node.inputs.first()?;
+        match &node.op {
+            Op::Reduce { op: ReduceOp::Max, axes } => {
+                reduced |= !axes.is_empty();
+                let ty = graph.ty(from);
+                if (0..ty.rank()).any(|d| !axes.contains(&d) && !ty.shape[d].is(1)) {
+                    return None;
+                }
+            }
+            Op::View { shape, fill: None, .. } if shape.iter().all(|d| d.is(1)) => {
+                if !graph.ty(from).numel().is(1) {
+                    return None;
+                }
+            }
+            Op::Map { body, .. } if node.inputs.len() == 1 => match &body.nodes[..] {
+                [ScalarNode::Arg(0), ScalarNode::Cast(..)] => {}
+                _ => return None,
+            },
+            _ => return None,
+        }
+        v = from;
+        if reduced && graph.ty(v).dtype == DType::Bool {
+            return Some(v);
+        }
+    }
+}
+
+/// The constants of a body of more than one element become what it captures. Returns the loop.
+fn lift_constants(graph: &mut Graph, n: NodeId) -> Result<NodeId, String> {
+    let node = graph.node(n).clone();
+    let Op::Scan { body, .. } = &node.op else { return Ok(n) };
+    let mut body = body.as_ref().clone();
+    let mut inputs = node.inputs.clone();
+    let constants: Vec<(NodeId, std::sync::Arc<Tensor>)> = body
+        .node_ids()
+        .filter_map(|c| match &body.node(c).op {
+            Op::Const(t) if t.numel() > 1 => Some((c, t.clone())),
+            _ => None,
+        })
+        .collect();
+    if constants.is_empty() {
+        return Ok(n);
+    }
+    for (c, t) in constants {
+        let ty = body.ty(c.into()).clone();
+        let inside = body.add_input(&format!("constant {}", c.index()), ty);
+        body.replace_uses(c.into(), inside);
+        let names = body.node(c).names.clone();
+        let outside = graph.push(Op::Const(t), &[], &body.node(c).origin)?;
+        graph.node_mut(outside).names = names;
+        inputs.push(outside.into());
+    }
+    body.remove_dead();
+    let mut op = node.op.clone();
+    if let Op::Scan { body: b, .. } = &mut op {
+        **b = body;
+    }
+    let new = graph.push(op, &inputs, &node.origin)?;
+    let outputs = results(graph, new);
+    replace(graph, n, &outputs);
+    Ok(new)
+}
+
+/// Views at the end of stacked results are made of the whole results instead.
+fn lift_views(graph: &mut Graph, n: NodeId) -> Result<(), String> {
+    let node = graph.node(n).clone();
+    let Op::Scan { body, carried, .. } = &node.op else { return Ok(()) };
+    let mut body = body.as_ref().clone();
+    let mut views: Vec<(usize, Op)> = vec![];
+    for i in *carried..body.outputs.len() {
+        let view = body.node(body.outputs[i].value.node).clone();
+        let Op::View { shape, index, fill } = &view.op else { continue };
+        let from = view.inputs[0];
+        let size = |shape: &[Dim]| super::group::estimate(&shape.iter().product());
+        if size(&body.ty(from).shape) > size(shape) || matches!(body.node(from.node).op, Op::Input) {
+            continue;
+        }
+        body.outputs[i] = Border { name: body.outputs[i].name.clone(), value: from };
+        let stacked = graph.ty(Value { node: n, port: i as u32 }).shape.clone();
+        let later: Vec<Poly> = (1..stacked.len()).map(Poly::var).collect();
+        let index = std::iter::once(Poly::var(0))
+            .chain(index.iter().map(|p| p.subst_vars(&later, &stacked)))
+            .collect();
+        views.push((i, Op::View { shape: stacked, index, fill: *fill }));
+    }
+    if views.is_empty() {
+        return Ok(());
+    }
+    body.remove_dead();
+    let mut op = node.op.clone();
+    if let Op::Scan { body: b, .. } = &mut op {
+        **b = body;
+    }
+    let new = graph.push(op, &node.inputs, &node.origin)?;
+    let mut outputs = results(graph, new);
+    for (i, view) in views {
+        outputs[i] = graph.push(view, &[outputs[i]], &node.origin)?.into();
+    }
+    replace(graph, n, &outputs);
+    lift_views(graph, new)
+}
