@@ -122,6 +122,7 @@ pub fn assemble(
         first: r.kernels.start,
         count: r.kernels.len(),
         times: r.times.clone(),
+        why: r.why.clone(),
     });
     let repeats = repeats.collect();
     let port = |b: &wgfc_ir::Border, want: fn(&BufferKind) -> Option<usize>, i: usize| {

@@ -223,6 +223,17 @@ pub struct Repeat {
     pub count: usize,
     /// How often they run; not at all when 0 or less.
     pub times: Dim,
+    /// Why they are not one kernel.
+    #[serde(default)]
+    pub why: String,
+}
+
+impl Program {
+    /// How often a run dispatches number `dispatch`, where no repeat runs less than 0 times.
+    pub fn times(&self, dispatch: usize) -> Dim {
+        let inside = |r: &&Repeat| dispatch.checked_sub(r.first).is_some_and(|i| i < r.count);
+        self.repeats.iter().filter(inside).map(|r| r.times.clone()).product()
+    }
 }
 
 /// Figures about the compilation.

@@ -119,7 +119,7 @@ fn families(program: &Program, summary: &Summary) -> Vec<(String, Family)> {
         let Some(k) = program.kernels.get(d.kernel) else { continue };
         let family = all.entry(&k.family).or_default();
         family.kernels.insert(d.kernel);
-        family.dispatches += 1;
+        family.dispatches += f.times as usize;
         family.nodes += d.nodes.len();
         family.bytes = family.bytes.saturating_add(f.bytes);
         family.flops = family.flops.saturating_add(f.flops);
@@ -188,9 +188,13 @@ fn text(name: &str, program: &Program, s: &Summary, a: &InspectArgs) -> String {
     out += &format!(
         "\n  {} nodes in {} dispatches of {} kernels\n",
         program.stats.model_nodes,
-        program.dispatches.len(),
+        grouped(s.runs()),
         program.kernels.len()
     );
+    for r in &program.repeats {
+        let of = program.dispatches.get(r.first).map(|d| nodes_of(&d.nodes, 1)).unwrap_or_default();
+        out += &format!("  {} × {} of them are the loop of {of}: {}\n", r.times, r.count, r.why);
+    }
     out += &format!(
         "  bytes moved: {} fused, {} unfused ({} and {} bytes)\n",
         bytes_text(s.bytes),
@@ -257,7 +261,8 @@ fn json(program: &Program, s: &Summary, a: &InspectArgs, written: &[String]) -> 
     serde_json::json!({
         "nodes": program.stats.model_nodes,
         "kernels": program.kernels.len(),
-        "dispatches": program.dispatches.len(),
+        "dispatches": s.runs(),
+        "repeats": program.repeats,
         "dims": s.dims,
         "bytes_moved": s.bytes,
         "bytes_moved_unfused": s.bytes_unfused,

@@ -31,9 +31,11 @@ impl Roof {
     }
 }
 
-/// One dispatch in numbers.
+/// One dispatch in numbers; of one that repeats, all its times together.
 #[derive(Clone, Debug)]
 pub struct Figures {
+    /// How often it runs.
+    pub times: u64,
     /// Bytes it reads and writes at least.
     pub bytes: u64,
     /// Floating-point operations.
@@ -78,10 +80,12 @@ impl Summary {
         };
         let mut dispatches = Vec::with_capacity(program.dispatches.len());
         for (i, d) in program.dispatches.iter().enumerate() {
-            let bytes = size(&d.bytes, &format!("the traffic of dispatch {i}"))?;
-            let flops = size(&d.flops, &format!("the arithmetic of dispatch {i}"))?;
+            let times = size(&program.times(i), &format!("how often dispatch {i} runs"))?;
+            let all = |n: u64| n.saturating_mul(times);
+            let bytes = all(size(&d.bytes, &format!("the traffic of dispatch {i}"))?);
+            let flops = all(size(&d.flops, &format!("the arithmetic of dispatch {i}"))?);
             let (seconds, bound) = (roof.seconds(bytes, flops), roof.bound(bytes, flops));
-            dispatches.push(Figures { bytes, flops, seconds, bound });
+            dispatches.push(Figures { times, bytes, flops, seconds, bound });
         }
         let mut weights = 0u64;
         let mut seen = BTreeSet::new();
@@ -109,6 +113,13 @@ impl Summary {
             live: plan.live,
             dispatches,
         })
+    }
+}
+
+impl Summary {
+    /// Dispatches of a run.
+    pub fn runs(&self) -> u64 {
+        self.dispatches.iter().map(|d| d.times).fold(0, u64::saturating_add)
     }
 }
 

@@ -25,7 +25,7 @@ use lanes::Loops;
 use petgraph::graph::DiGraph;
 use rustc_hash::FxHashMap;
 use std::sync::Arc;
-use wgfc_ir::{Dim, Graph, Op, TensorType, Value};
+use wgfc_ir::{Dim, Graph, NodeId, Op, TensorType, Value};
 
 /// Fuses a graph into kernels.
 pub fn fuse(graph: &Graph, options: &Options) -> Result<KernelGraph, Errors> {
@@ -33,16 +33,12 @@ pub fn fuse(graph: &Graph, options: &Options) -> Result<KernelGraph, Errors> {
     prepare::prepare(&mut graph).map_err(|r| refused(&graph, &r))?;
     let graph = &graph;
     let order = graph.topo().map_err(|n| internal(graph, n, "the graph has a cycle"))?;
-    let loops = loops(graph, options);
+    let (loops, split) = loops(graph, options);
     let mut bans = Bans::default();
-    for n in graph.node_ids() {
-        if matches!(graph.node(n).op, Op::Scan { .. }) && !loops.contains_key(&n) {
-            bans.materialise.extend(split::read_in_steps(graph, n));
-        }
-    }
+    bans.materialise.extend(split.keys().flat_map(|n| split::read_in_steps(graph, *n)));
     for _ in 0..1000 {
         let grouping = group::group(graph, &order, &loops, options, &bans);
-        match build(graph, &grouping, &loops, options, &mut bans)? {
+        match build(graph, &grouping, (&loops, &split), options, &mut bans)? {
             Some(kernels) => return Ok(kernels),
             None => continue,
         }
@@ -57,17 +53,24 @@ fn refused(graph: &Graph, r: &prepare::Refused) -> Diagnostic {
         .help("run the model on the CPU reference evaluator: wgfc run --cpu")
 }
 
-fn internal(graph: &Graph, n: wgfc_ir::NodeId, why: &str) -> Diagnostic {
+fn internal(graph: &Graph, n: NodeId, why: &str) -> Diagnostic {
     Diagnostic::internal(why).at(Location { node: Some(graph.node(n).label().into()), ..Location::default() })
 }
 
-/// How each loop is shared out over lanes, where that is possible and wanted.
-fn loops(graph: &Graph, options: &Options) -> Loops {
-    if !options.fuses(Technique::Loops) {
-        return Loops::default();
+/// How each loop is shared out over lanes, where that is possible and wanted, and why it is split elsewhere.
+fn loops(graph: &Graph, options: &Options) -> (Loops, FxHashMap<NodeId, String>) {
+    let (mut loops, mut split) = (Loops::default(), FxHashMap::default());
+    for n in graph.node_ids().filter(|n| matches!(graph.node(*n).op, Op::Scan { .. })) {
+        if !options.fuses(Technique::Loops) {
+            split.insert(n, "loops as one kernel were not asked for".into());
+            continue;
+        }
+        match lanes::plan(graph, n) {
+            Ok(plan) => _ = loops.insert(n, plan),
+            Err(why) => _ = split.insert(n, why.join("; ")),
+        }
     }
-    let scans = graph.node_ids().filter(|n| matches!(graph.node(*n).op, Op::Scan { .. }));
-    scans.filter_map(|n| Some((n, lanes::plan(graph, n).ok()?))).collect()
+    (loops, split)
 }
 
 /// A Concat of more operands than a kernel can bind becomes a tree of Concats.
@@ -184,7 +187,7 @@ impl pull::Memory for Tensors<'_> {
 fn build(
     graph: &Graph,
     grouping: &Grouping,
-    loops: &Loops,
+    (loops, split_loops): (&Loops, &FxHashMap<NodeId, String>),
     options: &Options,
     bans: &mut Bans,
 ) -> Result<Option<KernelGraph>, Errors> {
@@ -241,8 +244,8 @@ fn build(
     let mut errors = vec![];
     let mut again = false;
     for u in &grouping.units {
-        if matches!(graph.node(u.anchor).op, Op::Scan { .. }) && !loops.contains_key(&u.anchor) {
-            match split::block(graph, u.anchor, options, &mut tensors) {
+        if let Some(why) = split_loops.get(&u.anchor) {
+            match split::block(graph, u.anchor, why, options, &mut tensors) {
                 Ok(b) => blocks.push(b),
                 Err(Errors(e)) => errors.extend(e),
             }
@@ -415,7 +418,7 @@ fn sort(kernels: Vec<split::Block>, tensors: &[KernelTensor]) -> Result<(Vec<Ker
 }
 
 /// The model's nodes that a list of nodes came from, each once.
-pub(crate) fn origins(graph: &Graph, nodes: impl Iterator<Item = wgfc_ir::NodeId>) -> Vec<Arc<str>> {
+pub(crate) fn origins(graph: &Graph, nodes: impl Iterator<Item = NodeId>) -> Vec<Arc<str>> {
     let mut out: Vec<Arc<str>> = vec![];
     for n in nodes {
         for o in &graph.node(n).origin {

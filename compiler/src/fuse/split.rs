@@ -113,10 +113,11 @@ pub(super) fn read_in_steps(graph: &Graph, node: NodeId) -> Vec<Value> {
     n.inputs[carried.min(n.inputs.len())..].to_vec()
 }
 
-/// Fuses a step and puts its kernels among those of `graph`.
+/// Fuses a step of a loop that is split because of `why`, and puts its kernels among those of `graph`.
 pub(super) fn block<'a>(
     graph: &'a Graph,
     node: NodeId,
+    why: &str,
     options: &Options,
     tensors: &mut Tensors<'a>,
 ) -> Result<Block, Errors> {
@@ -159,11 +160,13 @@ pub(super) fn block<'a>(
     all.push(fill_kernel(kept[outputs], Scalar::from_i64(DType::I32, 0), n.origin.clone()));
     let first = all.len();
     let steps = graph.ty(n.inputs[carried]).shape.first().cloned().unwrap_or_default();
-    let mut all_repeats = vec![Repeat { kernels: first..first + kernels.len(), times: steps, keeps: kept }];
+    let range = first..first + kernels.len();
+    let mut all_repeats = vec![Repeat { kernels: range, times: steps, keeps: kept, why: why.to_owned() }];
     for r in repeats {
         all_repeats.push(Repeat {
             kernels: r.kernels.start + first..r.kernels.end + first,
             times: r.times,
+            why: r.why,
             keeps: r.keeps.iter().map(|t| of[*t]).collect(),
         });
     }

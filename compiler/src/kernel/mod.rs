@@ -371,6 +371,8 @@ pub struct Repeat {
     pub times: Dim,
     /// What they leave for the next time, and what all times fill together.
     pub keeps: Vec<TensorId>,
+    /// Why they are not one kernel.
+    pub why: String,
 }
 
 impl Kernel {

@@ -21,7 +21,7 @@ impl fmt::Display for KernelGraph {
             write!(f, "\nkernel {i} {k}")?;
         }
         for r in &self.repeats {
-            writeln!(f, "\nkernels {:?}: {} times", r.kernels, r.times)?;
+            writeln!(f, "\nkernels {:?}: {} times // {}", r.kernels, r.times, r.why)?;
         }
         Ok(())
     }
