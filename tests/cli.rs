@@ -350,6 +350,36 @@ fn a_dispatch_is_measured() {
 }
 
 #[test]
+fn simulations_are_measured() {
+    let d = folder();
+    let bench = |rest: &str| wgfc(d.path(), &format!("bench|loops|{rest}"));
+    if wgfc(d.path(), "device").code != 0 {
+        return;
+    }
+    let run = "mountaincar|montecarlo|nbody|--population|5,37|--steps|3|--runs|2";
+    let v = bench(&format!("{run}|--check|--csv|l.csv|--svg|l.svg|--json")).exits(0).json();
+    let rows = v["rows"].as_array().unwrap();
+    assert_eq!(rows.len(), 18);
+    for r in rows {
+        assert!(r["agree"] == 1.0 && r["agree_with_evaluator"] == 1.0, "{r}");
+        assert!(r["generations_per_second"].as_f64().unwrap() > 0.0, "{r}");
+        assert!(
+            r["form"] != "by hand" || r["dispatches"] == if r["workload"] == "nbody" { 3 } else { 1 },
+            "{r}"
+        );
+    }
+    let read = |name: &str| std::fs::read_to_string(d.path().join(name)).unwrap();
+    assert_eq!(read("l.csv").lines().count(), 19);
+    assert_eq!(read("l.svg").matches("<polyline").count(), 9);
+    bench("rastrigin|--population|3|--dims|301|--runs|1|--form|by-hand|--check")
+        .exits(0)
+        .prints("3 × 301")
+        .prints("100.0%");
+    bench("tic-tac-toe").exits(1).says("tic-tac-toe").says("portfolio");
+    bench("nbody|--steps|0").exits(1).says("--steps");
+}
+
+#[test]
 fn decoding_is_measured() {
     let d = folder();
     if wgfc(d.path(), "device").code != 0 {

@@ -65,6 +65,11 @@ impl Trial {
         Ok(if ticks > 0.0 { ticks } else { wall } / f64::from(runs))
     }
 
+    /// Whether times are by the device's clock.
+    pub fn has_clock(&self) -> bool {
+        self.timestamps.is_some()
+    }
+
     async fn submit(&self, runs: u32, timed: bool) -> Result<(), RunError> {
         let gpu = &self.session.gpu;
         gpu.scoped("timing", || {

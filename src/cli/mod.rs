@@ -13,6 +13,7 @@ mod inputs;
 mod inspect;
 mod kept;
 mod layout;
+mod loops;
 mod profile;
 mod roofline;
 mod run;

@@ -1,0 +1,218 @@
+//! The simulations: where each comes from, how large it is, and its seeded inputs.
+
+use std::collections::BTreeMap;
+use wgfc::random::Rng;
+use wgfc::{DType, Tensor};
+
+/// How a number of steps reaches the graph.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Steps {
+    /// Not at all: there is no loop.
+    None,
+    /// As the value of the input `steps`.
+    Value,
+    /// As the extent `steps` of what is scanned.
+    Extent,
+}
+
+/// What a workgroup of the hand-written kernel is given.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Share {
+    /// An individual for each of its threads.
+    Threads,
+    /// One individual at a time.
+    One,
+    /// One body at a time, and of one step only.
+    OneStep,
+}
+
+/// A simulation.
+pub struct Workload {
+    pub name: &'static str,
+    /// The graph.
+    pub model: &'static [u8],
+    /// The yardstick; its bindings are the inputs and outputs of the graph in their order. The constants
+    /// `POPULATION`, `STEPS` and `DIMS` are written in front of it.
+    pub wgsl: &'static str,
+    pub share: Share,
+    /// Bytes of workgroup memory that the yardstick takes.
+    pub workgroup_bytes: u32,
+    /// The graph's name for the number of individuals.
+    pub individuals: &'static str,
+    pub steps: Steps,
+    pub usual: Size,
+    /// The steps after which results are still comparable: where dynamics are chaotic, the last bit of a
+    /// sine decides in the long run.
+    pub horizon: usize,
+}
+
+/// How large a workload is; `dims` are those of Rastrigin's function.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Size {
+    pub population: usize,
+    pub steps: usize,
+    pub dims: usize,
+}
+
+macro_rules! workload {
+    ($name:literal, $usual:expr, $steps:expr, $share:expr, $bytes:expr, $individuals:literal, $horizon:expr) => {
+        Workload {
+            name: $name,
+            model: include_bytes!(concat!("../../../fixtures/simulations/", $name, "/model.onnx")),
+            wgsl: include_str!(concat!("../../../benches/loops/", $name, ".wgsl")),
+            share: $share,
+            workgroup_bytes: $bytes,
+            individuals: $individuals,
+            steps: $steps,
+            usual: Size { population: $usual[0], steps: $usual[1], dims: $usual[2] },
+            horizon: $horizon,
+        }
+    };
+}
+
+/// All of them.
+pub const WORKLOADS: [Workload; 7] = [
+    workload!("rastrigin", [4096, 1, 2000], Steps::None, Share::One, 512, "population", usize::MAX),
+    workload!("cartpole", [4096, 500, 1], Steps::Value, Share::Threads, 0, "population", 100),
+    workload!("acrobot", [4096, 500, 1], Steps::Value, Share::Threads, 0, "population", 100),
+    workload!("mountaincar", [4096, 200, 1], Steps::Value, Share::Threads, 0, "population", 200),
+    workload!("montecarlo", [4096, 100_000, 1], Steps::Value, Share::Threads, 0, "population", usize::MAX),
+    workload!("nbody", [512, 200, 1], Steps::Value, Share::OneStep, 1024, "bodies", 50),
+    workload!("portfolio", [10_000, 1500, 1], Steps::Extent, Share::Threads, 0, "population", 100),
+];
+
+/// What numbers of a seed are for, and how many there are.
+struct Draw(u64);
+
+impl Draw {
+    fn uniform(&self, what: &str, n: usize, low: f64, high: f64) -> Vec<f32> {
+        let mut rng = Rng::new(self.0, what);
+        (0..n).map(|_| (low + (high - low) * unit(&mut rng)) as f32).collect()
+    }
+    /// Sums of four uniform numbers, of this deviation.
+    fn normal(&self, what: &str, n: usize, scale: f64) -> Vec<f32> {
+        let mut rng = Rng::new(self.0, what);
+        let mut four = || (0..4).map(|_| unit(&mut rng)).sum::<f64>();
+        (0..n).map(|_| ((four() - 2.0) * (3f64.sqrt() * scale)) as f32).collect()
+    }
+}
+
+/// In [0, 1), of 24 bits.
+fn unit(rng: &mut Rng) -> f64 {
+    (rng.bits() >> 40) as f64 / f64::from(1 << 24)
+}
+
+impl Workload {
+    /// The workload of this name.
+    pub fn named(name: &str) -> Option<&'static Workload> {
+        WORKLOADS.iter().find(|w| w.name == name)
+    }
+
+    /// The inputs, in the order of the graph's; the same as in scripts/simulation_reference.py.
+    pub fn inputs(&self, size: Size, seed: u64) -> Vec<(&'static str, Tensor)> {
+        let (d, n) = (Draw(seed), size.population);
+        let matrix = |columns: usize, v: Vec<f32>| Tensor::from_f32(vec![n, columns], &v);
+        match self.name {
+            "rastrigin" => {
+                vec![("x", matrix(size.dims, d.uniform("x", n * size.dims, -5.12, 5.12)))]
+            }
+            "cartpole" => {
+                // Towards the side to which the pole leans, more or less.
+                let mut genomes = d.normal("genomes", n * 58, 0.3);
+                for g in genomes.chunks_exact_mut(58) {
+                    for (at, lean) in [(16, 1.0), (24, 1.0), (17, -1.0), (25, -1.0), (41, 1.0), (42, 1.0)] {
+                        g[at] += lean;
+                    }
+                }
+                let state = d.uniform("state", n * 4, -0.05, 0.05);
+                vec![("genomes", matrix(58, genomes)), ("state", matrix(4, state))]
+            }
+            "acrobot" => vec![
+                ("genomes", matrix(163, d.normal("genomes", n * 163, 1.0))),
+                ("state", matrix(4, d.uniform("state", n * 4, -0.1, 0.1))),
+            ],
+            "mountaincar" => {
+                // Along with the velocity, more or less.
+                let mut genomes = d.normal("genomes", n * 9, 1.0);
+                for g in genomes.chunks_exact_mut(9) {
+                    for (i, g) in g.iter_mut().enumerate() {
+                        *g *= [0.3, 10.0, 0.2][i / 3];
+                    }
+                    g[3] += -30.0;
+                    g[5] += 30.0;
+                }
+                let position = Tensor::from_f32(vec![n], &d.uniform("position", n, -0.6, -0.4));
+                vec![("genomes", matrix(9, genomes)), ("position", position)]
+            }
+            "montecarlo" => {
+                let mut rng = Rng::new(seed, "seeds");
+                let bytes = (0..n).flat_map(|_| ((rng.bits() >> 32) as u32).to_le_bytes()).collect();
+                let zeros = || Tensor::zeros(DType::U32, vec![n]);
+                vec![("seeds", Tensor::new(DType::U32, vec![n], bytes).unwrap_or_else(|_| zeros()))]
+            }
+            "nbody" => vec![
+                ("position", matrix(3, d.uniform("position", n * 3, -4.0, 4.0))),
+                ("velocity", matrix(3, d.normal("velocity", n * 3, 0.1))),
+                ("mass", Tensor::from_f32(vec![n], &d.uniform("mass", n, 0.5, 1.5))),
+            ],
+            _ => vec![
+                ("genomes", matrix(246, d.normal("genomes", n * 246, 1.0))),
+                ("signals", Tensor::from_f32(vec![size.steps, 36], &signals(&d, size.steps))),
+            ],
+        }
+    }
+
+    /// What is fixed of the graph: extents, and the value of `steps`.
+    pub fn fixed(&self, size: Size) -> (BTreeMap<String, i64>, BTreeMap<String, Tensor>) {
+        let (steps, mut dims, mut values) = (size.steps as i64, BTreeMap::new(), BTreeMap::new());
+        dims.insert(self.individuals.to_owned(), size.population as i64);
+        match self.steps {
+            Steps::None => drop(dims.insert("dims".to_owned(), size.dims as i64)),
+            Steps::Value => drop(values.insert("steps".to_owned(), Tensor::from_i64(vec![], &[steps]))),
+            Steps::Extent => drop(dims.insert("steps".to_owned(), steps)),
+        }
+        (dims, values)
+    }
+}
+
+/// Three of the market, an unused one, scores that change every eighth step and a little at each, returns.
+fn signals(d: &Draw, steps: usize) -> Vec<f32> {
+    let market = d.uniform("market", steps * 4, -1.0, 1.0);
+    let slow = d.normal("slow", (steps / 8 + 1) * 16, 1.0);
+    let scores = d.normal("scores", steps * 16, 0.1);
+    let returns = d.normal("returns", steps * 16, 0.01);
+    let row = |t: usize| {
+        let market = market[t * 4..][..4].iter().copied();
+        let scores = scores[t * 16..][..16].iter().zip(&slow[t / 8 * 16..][..16]).map(|(a, b)| a + b);
+        market.chain(scores).chain(returns[t * 16..][..16].iter().map(|r| 0.0005 + r)).collect::<Vec<_>>()
+    };
+    (0..steps).flat_map(row).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use wgfc::ir::Scalar;
+
+    /// Sums that scripts/simulation_reference.py gives.
+    #[test]
+    fn inputs_are_those_of_the_reference() {
+        let sums: [&[f64]; 7] = [
+            &[15.564233645796776],
+            &[10.64458647952415, -0.11553567857481539],
+            &[-15.408986798487604, -0.23107135714963078],
+            &[41.11629888298921, -2.4795993864536285],
+            &[13368629175.0],
+            &[-6.956340312957764, -0.04388033039867878, 4.103925049304962],
+            &[-20.5750774780754, -28.461897290661],
+        ];
+        for (w, sums) in WORKLOADS.iter().zip(sums) {
+            let inputs = w.inputs(Size { population: 5, steps: 13, dims: 7 }, 1);
+            assert_eq!(inputs.len(), sums.len());
+            for ((name, t), want) in inputs.iter().zip(sums) {
+                let sum: f64 = t.scalars().unwrap().into_iter().map(Scalar::as_f64).sum();
+                assert!((sum - want).abs() < 1e-9, "{} {name}: {sum} instead of {want}", w.name);
+            }
+        }
+    }
+}
