@@ -150,7 +150,7 @@ fn panel(name: &str, rows: &[&Row]) -> String {
         axis.name()
     );
     // A line for each form and each value of what is not along the axis.
-    let mut lines: BTreeMap<(LoopForm, [usize; 2]), Vec<(f64, f64, String)>> = BTreeMap::new();
+    let mut lines: BTreeMap<(LoopForm, [usize; 2]), Vec<_>> = BTreeMap::new();
     for (r, x, y) in points() {
         let z = r.size;
         let other = match axis {

@@ -74,7 +74,7 @@ pub fn program(w: &Workload, size: Size, inputs: &[(&str, Tensor)], outputs: &[O
     for step in 0..size.steps {
         // Counted from the end: even steps write the outputs.
         let left = size.steps - 1 - step;
-        let side = |left: usize| if left % 2 == 0 { inputs.len() } else { spare };
+        let side = |left: usize| if left.is_multiple_of(2) { inputs.len() } else { spare };
         let from = if step == 0 { 0 } else { side(left + 1) };
         let to = side(left);
         dispatch((from..from + carried).chain(fixed.clone()).chain(to..to + carried).collect());
