@@ -7,6 +7,19 @@ dictionaries in the order of the graph's inputs, outputs tuples in the order of 
 import numpy as np
 
 PI = float(np.pi)
+# Individuals, steps and dims of a benchmark.
+USUAL = {
+    "rastrigin": (4096, 1, 2000),
+    "cartpole": (4096, 500, 1),
+    "acrobot": (4096, 500, 1),
+    "mountaincar": (4096, 200, 1),
+    "montecarlo": (4096, 100_000, 1),
+    "nbody": (512, 200, 1),
+    "portfolio": (10_000, 1500, 1),
+}
+# Steps after which results are still comparable: where dynamics are chaotic, the last bit of a sine decides in
+# the long run. Until then a few individuals may have gone another way.
+HORIZON = {"cartpole": 100, "acrobot": 100, "mountaincar": 200, "nbody": 50, "portfolio": 100}
 
 
 def columns(genomes, begin, n, m):
@@ -156,6 +169,15 @@ def portfolio(genomes, signals):
         worst = np.maximum(worst, 1 - value / peak)
         alive = alive & (value > 0.05)
     return (np.where(worst > 0.85, -9999, value).astype(kind),)
+
+
+def agree(a, b, relative=1e-4):
+    """Of each individual, whether these outputs are the same; numbers near 0 as much as those near 1e-3."""
+    same = np.ones(len(b[0]), bool)
+    for x, y in zip(a, b, strict=True):
+        x, y = (np.asarray(v, np.float64).reshape(len(v), -1) for v in (x, y))
+        same &= np.all(np.abs(x - y) <= relative * np.maximum(np.abs(y), 1e-3), axis=1)
+    return same
 
 
 def bits(seed, name, n):

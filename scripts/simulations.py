@@ -27,6 +27,7 @@ from onnx import helper
 import simulation_reference as reference
 from onnx_expressions import Graph, loop, op, scan
 from onnx_models import BOOL, FIXTURES, FLOAT, INT64, UINT32, save
+from simulation_reference import agree
 
 PI = float(np.pi)
 BODIES, POPULATION, STEPS = "bodies", "population", ("steps", INT64, [])
@@ -294,15 +295,6 @@ MODELS = {
     "nbody": nbody,
     "portfolio": portfolio,
 }
-
-
-def agree(a, b, relative=1e-4):
-    """Of each individual, whether these outputs are the same; numbers near 0 as much as those near 1e-3."""
-    same = np.ones(len(b[0]), bool)
-    for x, y in zip(a, b, strict=True):
-        x, y = (np.asarray(v, np.float64).reshape(len(v), -1) for v in (x, y))
-        same &= np.all(np.abs(x - y) <= relative * np.maximum(np.abs(y), 1e-3), axis=1)
-    return same
 
 
 def settled(name, inputs, steps):
