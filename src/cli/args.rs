@@ -331,11 +331,12 @@ Examples:
   wgfc bench resnet50.onnx --random-weights --random-inputs --dim batch=1
   wgfc bench out/ --input x=random:7 --dim batch=32 --runs 100 --csv dispatches.csv
   wgfc bench decode qwen2.5-0.5b.onnx --random-weights --past 64 --past 2048
+  wgfc bench loops portfolio --steps 500,1500,5000
   wgfc bench dispatch --adapter llvmpipe --json
 
 Inputs are as in `wgfc run --help`. Times are medians with their 95% confidence intervals, of wall-clock
-time; on the GPU, of timestamps. A model called `dispatch` or `decode` is ./dispatch or
-./decode."
+time; on the GPU, of timestamps. A model called `dispatch`, `decode` or `loops` is
+./dispatch, ./decode or ./loops."
 )]
 pub struct BenchArgs {
     /// What else to measure
@@ -373,6 +374,70 @@ pub enum BenchCommand {
     Dispatch(BenchDispatchArgs),
     /// How fast a decoder generates tokens
     Decode(BenchDecodeArgs),
+    /// How fast simulations run whose loop is in the kernel, and beside it
+    Loops(BenchLoopsArgs),
+}
+
+/// A form of a simulation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, ValueEnum)]
+pub enum LoopForm {
+    /// The graph, its loop in one kernel where its individuals do not depend on each other
+    Fused,
+    /// The graph, kernels for each step
+    Split,
+    /// WGSL written by hand: the yardstick
+    ByHand,
+}
+
+/// `wgfc bench loops`.
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Examples:
+  wgfc bench loops
+  wgfc bench loops portfolio --steps 500,1500,5000 --form fused --form by-hand --svg steps.svg
+  wgfc bench loops cartpole acrobot --population 256,1024,4096,16384 --csv population.csv --json
+
+Workloads: rastrigin, cartpole, acrobot, mountaincar, montecarlo, nbody, portfolio; all without a name. The
+graphs are those of fixtures/simulations, inputs are drawn from the seed and stay on the device. Before they
+are timed, all forms of a workload must agree; where the dynamics are chaotic, after the first hundred or so
+steps and for all but a few individuals. Generations a second are by the clock, of several submitted
+together. Times are medians with their 95% confidence intervals.")]
+pub struct BenchLoopsArgs {
+    /// What to run; all without one
+    #[arg(value_name = "WORKLOAD")]
+    pub workloads: Vec<String>,
+    /// Individuals, or bodies; several with commas
+    #[arg(long, value_name = "N", value_delimiter = ',', value_parser = clap::value_parser!(u32).range(1..=2_000_000))]
+    pub population: Vec<u32>,
+    /// Steps; several with commas
+    #[arg(long, value_name = "N", value_delimiter = ',', value_parser = clap::value_parser!(u32).range(1..=10_000_000))]
+    pub steps: Vec<u32>,
+    /// Dimensions of rastrigin; several with commas
+    #[arg(long, value_name = "N", value_delimiter = ',', value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    pub dims: Vec<u32>,
+    /// Measure only this form; may be repeated
+    #[arg(long, value_enum, value_name = "FORM")]
+    pub form: Vec<LoopForm>,
+    /// Leave the population symbolic, as a program for any number of individuals has it
+    #[arg(long)]
+    pub symbolic: bool,
+    /// Compare with the reference evaluator too, which takes long for large sizes
+    #[arg(long)]
+    pub check: bool,
+    /// Samples of each form
+    #[arg(long, value_name = "N", default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    pub runs: u32,
+    /// Where the inputs begin
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pub seed: u64,
+    #[command(flatten)]
+    pub adapter: AdapterArgs,
+    /// Write a row for each form of each size
+    #[arg(long, value_name = "FILE")]
+    pub csv: Option<PathBuf>,
+    /// Draw generations a second over what is given several times: FILE.svg
+    #[arg(long, value_name = "FILE")]
+    pub svg: Option<PathBuf>,
 }
 
 /// `wgfc bench decode`.

@@ -22,6 +22,8 @@ const SAMPLE: Duration = Duration::from_millis(30);
 const MOST_DISPATCHES: usize = 20_000;
 /// Clocks rise under load.
 const WARM: Duration = Duration::from_millis(300);
+/// The relative difference at which individuals agree.
+const RELATIVE: f64 = 1e-4;
 /// The share of individuals that must agree where a few may have gone another way.
 const AGREE: f64 = 0.97;
 
@@ -116,8 +118,8 @@ fn agreement(
                 continue;
             }
         };
-        let share = first.as_ref().map_or(1.0, |f| same(&got, f));
-        let evaluator = evaluated.as_ref().and_then(|e| Some(same(&got, e.first()?)));
+        let share = first.as_ref().map_or(1.0, |f| same(&got, f, RELATIVE));
+        let evaluator = evaluated.as_ref().and_then(|e| Some(same(&got, e.first()?, RELATIVE)));
         let least = if w.horizon == usize::MAX { 1.0 } else { AGREE };
         if share.min(evaluator.unwrap_or(1.0)) < least {
             return Err(Error::Internal(format!(
@@ -142,8 +144,8 @@ fn evaluate(w: &Workload, size: Size, inputs: &[(&str, Tensor)]) -> Result<Vec<T
         .map_err(|e| Error::usage(format!("{} cannot be evaluated: {e}", w.name), "leave --check out"))
 }
 
-/// The share of rows in which all elements are the same to 1e-4, and to 1e-7 where they are next to 0.
-fn same(a: &Tensor, b: &Tensor) -> f64 {
+/// The share of rows whose elements differ by at most so much of the largest one, or of 1e-3.
+fn same(a: &Tensor, b: &Tensor, relative: f64) -> f64 {
     let numbers = |t: &Tensor| -> Vec<f64> {
         t.scalars().unwrap_or_default().into_iter().map(Scalar::as_f64).collect()
     };
@@ -153,8 +155,10 @@ fn same(a: &Tensor, b: &Tensor) -> f64 {
     if a.shape != b.shape {
         return 0.0;
     }
-    let close = |(x, y): (&f64, &f64)| (x - y).abs() <= 1e-4 * y.abs().max(1e-3);
-    let alike = |(x, y): &(&[f64], &[f64])| x.iter().zip(*y).all(close);
+    let alike = |(x, y): &(&[f64], &[f64])| {
+        let largest = y.iter().fold(1e-3, |most: f64, v| most.max(v.abs()));
+        x.iter().zip(*y).all(|(x, y)| (x - y).abs() <= relative * largest)
+    };
     x.chunks(columns).zip(y.chunks(columns)).filter(alike).count() as f64 / rows as f64
 }
 
@@ -277,7 +281,8 @@ mod tests {
                     let got = session.run_blocking(&inputs).unwrap();
                     for ((name, got), want) in got.iter().zip(&evaluate(w, size, &inputs).unwrap()) {
                         let at = format!("{} of {size:?}, {name}, on {}", w.name, gpu.summary().name);
-                        assert_eq!(same(got, want), 1.0, "{at}");
+                        // WGSL lets a sine be off by 2^-11.
+                        assert_eq!(same(got, want, 1e-3), 1.0, "{at}");
                     }
                 }
             }

@@ -148,7 +148,7 @@ fn text(rows: &[Row]) -> String {
                     m.gpu_ns.map_or("-".into(), |e| ns_text(e.median)),
                     rate(m.per_second()),
                     ratio(r, rows).map_or("-".into(), |x| format!("{x:.2}")),
-                    format!("{:.1}%", 100.0 * m.agree),
+                    format!("{:.1}%", 100.0 * m.agree.min(m.evaluator.unwrap_or(1.0))),
                 ]);
             }
             Err(reason) => {

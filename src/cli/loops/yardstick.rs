@@ -22,6 +22,7 @@ pub fn program(w: &Workload, size: Size, inputs: &[(&str, Tensor)], outputs: &[O
         buffers: vec![],
         kernels: vec![],
         dispatches: vec![],
+        repeats: vec![],
         stats: Stats::default(),
         weights: BTreeMap::new(),
     };
