@@ -4,6 +4,10 @@
 //! size and nothing jumps (no rounding, no comparison of computed floats), so that two correct ways
 //! of computing differ by rounding alone.
 
+mod loops;
+
+pub use loops::random_loop;
+
 use crate::build::Builder;
 use crate::dtype::DType;
 use crate::eval::Env;

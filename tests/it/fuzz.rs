@@ -15,10 +15,10 @@ use wgfc_compiler::assemble::assemble;
 use wgfc_compiler::fuse::fuse;
 use wgfc_compiler::import::NoExternalData;
 use wgfc_compiler::rewrite::rewrite;
-use wgfc_compiler::{Fusion, Options, compile};
+use wgfc_compiler::{Fusion, Options, Technique, compile};
 use wgfc_ir::eval::evaluate;
 use wgfc_ir::program::Stats;
-use wgfc_ir::testing::{Config, Rng, random_graph};
+use wgfc_ir::testing::{Config, Rng, random_graph, random_loop};
 use wgfc_ir::{Graph, Tensor};
 use wgfc_runtime::Gpu;
 
@@ -275,9 +275,21 @@ fn mutated_models_do_not_panic() {
     assert!(failures.is_empty(), "{}", failures.join("\n"));
 }
 
-/// Runs `check` on random graphs until time is up; what fails is printed with its seed and its text.
+fn size(seed: u64) -> Config {
+    Config { operators: 2 + (seed % 19) as usize, ..Config::default() }
+}
+
 fn on_random_graphs(
     test: &str,
+    check: impl Fn(&Graph, &BTreeMap<String, Tensor>, &[Tensor]) -> Result<(), Failure>,
+) {
+    on_random(test, |seed| random_graph(seed, &size(seed)), check);
+}
+
+/// Runs `check` on random graphs until time is up; what fails is printed with its seed and its text.
+fn on_random(
+    test: &str,
+    make: impl Fn(u64) -> (Graph, BTreeMap<String, Tensor>),
     check: impl Fn(&Graph, &BTreeMap<String, Tensor>, &[Tensor]) -> Result<(), Failure>,
 ) {
     let end = Instant::now() + duration();
@@ -286,8 +298,7 @@ fn on_random_graphs(
         if Instant::now() >= end || failures.len() >= 3 {
             break;
         }
-        let config = Config { operators: 2 + (seed % 19) as usize, ..Config::default() };
-        let (graph, inputs) = random_graph(seed, &config);
+        let (graph, inputs) = make(seed);
         let result = caught(|| {
             let want = evaluate(&graph, &inputs).map_err(|e| Failure::error(e.to_string()))?;
             check(&graph, &inputs, &want)
@@ -295,8 +306,7 @@ fn on_random_graphs(
         tried += 1;
         if let Err(f) = result {
             failures.push(format!(
-                "seed {seed}, {} operators: {}: {}\ninputs: {inputs:?}\n{}",
-                config.operators,
+                "seed {seed}: {}: {}\ninputs: {inputs:?}\n{}",
                 f.status(),
                 f.message(),
                 wgfc_ir::text::print(&graph)
@@ -328,31 +338,62 @@ fn rewritten_graphs_mean_the_same() {
     });
 }
 
+fn adapters() -> Vec<Gpu> {
+    let adapter = |b| match b {
+        Backend::Adapter(gpu) => Some(gpu),
+        Backend::Evaluator => None,
+    };
+    Backend::all().into_iter().filter_map(adapter).collect()
+}
+
+fn compiled(
+    graph: &Graph,
+    options: &Options,
+    gpus: &[Gpu],
+    inputs: &BTreeMap<String, Tensor>,
+    want: &[Tensor],
+) -> Result<(), Failure> {
+    let mut graph = graph.clone();
+    rewrite(&mut graph, options)?;
+    let kernels = fuse(&graph, options)?;
+    let program = assemble(&graph, &kernels, options, Stats::default())?;
+    for gpu in gpus {
+        let what = format!("{:?} without {:?} on {}", options.fusion, options.without, gpu.summary().name);
+        let mut session = session(gpu, &program)?;
+        same(&what, &run_session(&mut session, inputs)?, want)?;
+    }
+    Ok(())
+}
+
 #[test]
 fn compiled_graphs_mean_the_same() {
     let test = "compiled_graphs_mean_the_same";
-    let gpus: Vec<Gpu> = Backend::all()
-        .into_iter()
-        .filter_map(|b| match b {
-            Backend::Adapter(gpu) => Some(gpu),
-            Backend::Evaluator => None,
-        })
-        .collect();
+    let gpus = adapters();
     if gpus.is_empty() {
         return crate::skip(test, "there is no adapter");
     }
     on_random_graphs(test, |graph, inputs, want| {
         for fusion in [Fusion::None, Fusion::Elementwise, Fusion::Full] {
-            let options = Options { fusion, ..Options::default() };
-            let mut graph = graph.clone();
-            rewrite(&mut graph, &options)?;
-            let kernels = fuse(&graph, &options)?;
-            let program = assemble(&graph, &kernels, &options, Stats::default())?;
-            for gpu in &gpus {
-                let what = format!("fusion {fusion:?} on {}", gpu.summary().name);
-                let mut session = session(gpu, &program)?;
-                same(&what, &run_session(&mut session, inputs)?, want)?;
-            }
+            compiled(graph, &Options { fusion, ..Options::default() }, &gpus, inputs, want)?;
+        }
+        Ok(())
+    });
+}
+
+#[test]
+fn compiled_loops_mean_the_same() {
+    let test = "compiled_loops_mean_the_same";
+    let gpus = adapters();
+    if gpus.is_empty() {
+        return crate::skip(test, "there is no adapter");
+    }
+    let config = |seed: u64| Config { max_elements: 1 << (3 + seed % 8), ..size(seed) };
+    let make = |seed: u64| random_loop(seed, &config(seed)).expect("a random graph is a body");
+    on_random(test, make, |graph, inputs, want| {
+        let split = [Technique::Loops].into();
+        let full = Options::default();
+        for options in [full.clone(), Options { without: split, ..full }] {
+            compiled(graph, &options, &gpus, inputs, want)?;
         }
         Ok(())
     });

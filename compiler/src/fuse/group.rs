@@ -44,6 +44,8 @@ pub struct Bans {
     pub materialise: FxHashSet<Value>,
     /// Nodes that must not be absorbed.
     pub absorb: FxHashSet<NodeId>,
+    /// Loops that must not be one kernel.
+    pub one_kernel: FxHashSet<NodeId>,
 }
 
 /// Bytes that a device moves within far less than the time of a dispatch.
@@ -144,6 +146,9 @@ pub fn group(graph: &Graph, order: &[NodeId], loops: &Loops, options: &Options, 
     }
     g.finish(order)
 }
+
+/// A value and its points.
+type Followed = (Value, Vec<Point>);
 
 struct Grouper<'a> {
     graph: &'a Graph,
@@ -258,7 +263,7 @@ impl Grouper<'_> {
     }
 
     /// The kernel's domain and the points of each of its anchor's results.
-    fn start(&self, anchor: NodeId, split: Split) -> Option<(Vec<Dim>, Vec<(Value, Vec<Point>)>)> {
+    fn start(&self, anchor: NodeId, split: Split) -> Option<(Vec<Dim>, Vec<Followed>)> {
         if let (Some(plan), Op::Scan { carried, .. }) = (self.loops.get(&anchor), &self.graph.node(anchor).op)
         {
             return Some((plan.domain(), plan.points(anchor, *carried)));

@@ -33,14 +33,19 @@ pub fn fuse(graph: &Graph, options: &Options) -> Result<KernelGraph, Errors> {
     prepare::prepare(&mut graph).map_err(|r| refused(&graph, &r))?;
     let graph = &graph;
     let order = graph.topo().map_err(|n| internal(graph, n, "the graph has a cycle"))?;
-    let (loops, split) = loops(graph, options);
+    let (mut loops, mut split) = loops(graph, options);
     let mut bans = Bans::default();
     bans.materialise.extend(split.keys().flat_map(|n| split::read_in_steps(graph, *n)));
     for _ in 0..1000 {
         let grouping = group::group(graph, &order, &loops, options, &bans);
         match build(graph, &grouping, (&loops, &split), options, &mut bans)? {
             Some(kernels) => return Ok(kernels),
-            None => continue,
+            None => {
+                for n in bans.one_kernel.iter().filter(|n| loops.remove(*n).is_some()) {
+                    bans.materialise.extend(split::read_in_steps(graph, *n));
+                    split.insert(*n, "one kernel would bind more buffers than the device does".into());
+                }
+            }
         }
     }
     Err(Diagnostic::internal("kernels do not fit the device's binding limit however they are split").into())
@@ -343,7 +348,10 @@ fn split(
     if let Some((_, v)) = best {
         return bans.materialise.insert(v);
     }
-    unit.members.last().is_some_and(|m| bans.absorb.insert(*m))
+    match unit.members.last() {
+        Some(m) => bans.absorb.insert(*m),
+        None => matches!(graph.node(unit.anchor).op, Op::Scan { .. }) && bans.one_kernel.insert(unit.anchor),
+    }
 }
 
 /// Orders kernels so that what one reads was written before, and not yet written over; those of one

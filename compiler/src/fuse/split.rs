@@ -43,7 +43,6 @@ pub(super) fn step(graph: &Graph, node: NodeId) -> Result<Graph, String> {
     };
     let mut g = body.as_ref().clone();
     let inputs = std::mem::take(&mut g.inputs);
-    let outputs = std::mem::take(&mut g.outputs);
     let name = |kind: &str, i: usize| format!("{kind} {i}");
     let length = n.inputs.get(*carried).and_then(|v| graph.ty(*v).shape.first()).ok_or("nothing to scan")?;
     let number = g.add_input("step", TensorType::new(DType::I32, vec![]));
@@ -70,10 +69,8 @@ pub(super) fn step(graph: &Graph, node: NodeId) -> Result<Graph, String> {
             .collect();
         let slice = g.push(Op::Gather { shape, index }, &[whole, at], &n.origin)?;
         g.replace_uses(input.value, slice.into());
-        if let Some(o) = outputs.iter().find(|o| o.value == input.value) {
-            return Err(format!("`{}` is a scanned value as it is", o.name));
-        }
     }
+    let outputs = std::mem::take(&mut g.outputs);
     let mut states = vec![];
     for (i, o) in outputs.iter().enumerate() {
         let mut after = o.value;
@@ -154,8 +151,8 @@ pub(super) fn block<'a>(
         });
     }
     let mut all = vec![];
-    for i in 0..carried {
-        all.push(copy_kernel(graph, n.inputs[i], kept[i], tensors).map_err(broken)?);
+    for (first, carry) in n.inputs[..carried].iter().zip(&kept) {
+        all.push(copy_kernel(graph, *first, *carry, tensors).map_err(broken)?);
     }
     all.push(fill_kernel(kept[outputs], Scalar::from_i64(DType::I32, 0), n.origin.clone()));
     let first = all.len();
