@@ -165,6 +165,7 @@ fn same(a: &Tensor, b: &Tensor, relative: f64) -> f64 {
 /// A form on the device.
 struct Ready {
     trial: Trial,
+    /// Of a generation, as often as they run.
     dispatches: usize,
     compiled: Option<Duration>,
     loaded: Duration,
@@ -192,7 +193,10 @@ impl Ready {
         let loaded = start.elapsed();
         let inputs = inputs.iter().map(|(n, t)| (*n, Value::Host(t.clone()))).collect();
         let trial = Trial::new_blocking(session, &[inputs]).map_err(device_error)?;
-        Ok(Ready { trial, dispatches: program.dispatches.len(), compiled, loaded })
+        let extents = w.fixed(size).0;
+        let times = |i: usize| program.times(i).eval_syms(&|s| extents.get(s).copied()).unwrap_or(1);
+        let dispatches = (0..program.dispatches.len()).map(times).sum::<i64>() as usize;
+        Ok(Ready { trial, dispatches, compiled, loaded })
     }
 
     fn first_output(&self) -> Result<Tensor, Error> {
