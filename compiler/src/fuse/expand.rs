@@ -27,18 +27,14 @@ impl<M: Memory> Puller<'_, M> {
             Op::Reduce { op, axes } => {
                 let x = node.inputs[0];
                 let wide = accumulator(out);
-                let mut result = None;
+                let mut elements = vec![];
                 for at in positions(graph.ty(x), axes)? {
                     let mut from = index.to_vec();
                     axes.iter().zip(at).for_each(|(a, p)| from[*a] = p);
                     let e = self.pull(x, &from, guard)?;
-                    let e = self.cast(e, wide);
-                    result = Some(self.combined(*op, result, e));
+                    elements.push(self.cast(e, wide));
                 }
-                let result = match result {
-                    Some(r) => r,
-                    None => self.constant(identity(*op, wide)),
-                };
+                let result = self.balanced(*op, &elements, wide);
                 Ok(self.cast(result, out))
             }
             Op::ArgReduce { op, axis, last } => {
@@ -107,7 +103,7 @@ impl<M: Memory> Puller<'_, M> {
         let wide = accumulator(out);
         let k = c.k();
         let axes: Vec<usize> = k.iter().filter_map(|l| c.a.iter().position(|x| x == l)).collect();
-        let mut result = None;
+        let mut products = vec![];
         for at in positions(self.graph.ty(a), &axes)? {
             let place = |labels: &[u8]| -> Option<Vec<Poly>> {
                 let of = |l: &u8| match c.out.iter().position(|x| x == l) {
@@ -121,13 +117,9 @@ impl<M: Memory> Puller<'_, M> {
             };
             let (x, y) = (self.pull(a, &at_a, guard)?, self.pull(b, &at_b, guard)?);
             let (x, y) = (self.cast(x, wide), self.cast(y, wide));
-            let product = self.binary(BinaryOp::Mul, x, y);
-            result = Some(self.combined(ReduceOp::Sum, result, product));
+            products.push(self.binary(BinaryOp::Mul, x, y));
         }
-        let result = match result {
-            Some(r) => r,
-            None => self.constant(identity(ReduceOp::Sum, wide)),
-        };
+        let result = self.balanced(ReduceOp::Sum, &products, wide);
         Ok(self.cast(result, out))
     }
 
@@ -196,6 +188,24 @@ impl<M: Memory> Puller<'_, M> {
             };
         }
         Ok(result)
+    }
+
+    /// All of them, in halves: a lane waits for no long chain.
+    fn balanced(&mut self, op: ReduceOp, elements: &[ExprId], dtype: DType) -> ExprId {
+        const CHAIN: usize = 4;
+        if elements.len() > CHAIN {
+            let (a, b) = elements.split_at(elements.len() / 2);
+            let (a, b) = (self.balanced(op, a, dtype), self.balanced(op, b, dtype));
+            return self.combined(op, Some(a), b);
+        }
+        let mut result = None;
+        for e in elements {
+            result = Some(self.combined(op, result, *e));
+        }
+        match result {
+            Some(r) => r,
+            None => self.constant(identity(op, dtype)),
+        }
     }
 
     fn combined(&mut self, op: ReduceOp, so_far: Option<ExprId>, e: ExprId) -> ExprId {

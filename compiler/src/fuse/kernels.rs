@@ -4,6 +4,7 @@ use super::group::Unit;
 use super::lanes::{self, Loops, Plan};
 use super::points::{self, Point, ProductDomain, Split, rows_of};
 use super::pull::{Memory, Puller, broadcast_index, flat_offset, unflatten};
+use super::tidy::tidy;
 use super::{Tensors, origins};
 use crate::kernel::{Expr, ExprId, Family, Kernel, ReduceKind, Reduction, Store, TensorId};
 use rustc_hash::FxHashMap;
@@ -443,7 +444,7 @@ fn looped<'a>(
     tensors: &mut Tensors<'a>,
 ) -> Built {
     let mut p = Puller::new(graph, tensors, plan.domain());
-    let steps = plan.pull(graph, unit.anchor, &mut p)?;
+    let mut steps = plan.pull(graph, unit.anchor, &mut p)?;
     p.unroll = false;
     let (mut results, mut next) = (vec![], 0u32);
     for (v, points) in plan.points(unit.anchor, carried) {
@@ -451,6 +452,19 @@ fn looped<'a>(
         let values: Vec<ExprId> = points.iter().zip(next..).map(|(_, i)| acc(&mut p, i, dtype)).collect();
         next += points.len() as u32;
         results.push((v, points, values));
+    }
+    // Without stores a lane stops once nothing changes any more.
+    let stores_nothing = (carried..graph.node(unit.anchor).outputs.len())
+        .all(|port| !unit.outputs.contains(&Value { node: unit.anchor, port: port as u32 }));
+    let flag = if stores_nothing { lanes::alive(&p.body, &steps.carries) } else { None };
+    let domain = p.domain.clone();
+    let roots: Vec<ExprId> = steps.carries.iter().map(|c| c.next).collect();
+    let smaller = tidy(&mut p.body, &roots, flag, &domain);
+    steps.carries.iter_mut().zip(smaller).for_each(|(c, next)| c.next = next);
+    for elements in &mut steps.stacked {
+        let roots: Vec<ExprId> = elements.iter().map(|e| e.1).collect();
+        let smaller = tidy(&mut p.body, &roots, None, &domain);
+        elements.iter_mut().zip(smaller).for_each(|(e, value)| e.1 = value);
     }
     let mut step_stores = vec![];
     for (j, elements) in steps.stacked.iter().enumerate() {
@@ -470,7 +484,6 @@ fn looped<'a>(
         }
     }
     let stores = follow_up(graph, unit, &mut p, results)?;
-    let flag = if step_stores.is_empty() { lanes::alive(&p.body, &steps.carries) } else { None };
     let alive = flag.map(|i| acc(&mut p, i as u32, DType::Bool));
     let family = Family::Loop {
         lanes: plan.lanes.clone(),

@@ -16,6 +16,7 @@ pub mod points;
 mod prepare;
 pub mod pull;
 mod split;
+mod tidy;
 
 use crate::error::{Diagnostic, Errors, Location};
 use crate::kernel::{Kernel, KernelGraph, KernelTensor, Repeat, TensorId, TensorKind};
