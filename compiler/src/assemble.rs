@@ -272,6 +272,10 @@ fn place(buffers: &mut [Buffer], dispatches: &[Dispatch], kernels: &[program::Ke
             life.first = life.first.min(range.start);
             life.last = life.last.max(range.end.saturating_sub(1));
         }
+        // What they read from before is read every time.
+        for life in items.iter_mut().filter(|i| i.first < range.start && i.last >= range.start) {
+            life.last = life.last.max(range.end.saturating_sub(1));
+        }
     }
     let arenas = assign_arenas(&items, &touches);
     for (b, s) in buffers.iter_mut().zip(slot) {
