@@ -1,7 +1,7 @@
 //! From emitted kernels to a [`Program`]: buffers, arenas, dispatches, weights.
 
 use crate::emit::{EmitContext, EmittedKernel, emit};
-use crate::error::{Errors, Location};
+use crate::error::{Diagnostic, Errors, Location};
 use crate::fuse::group::estimate;
 use crate::kernel::{Expr, Family, Kernel, KernelGraph, TensorId, TensorKind};
 use crate::options::Options;
@@ -10,6 +10,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
 use std::ops::Range;
 use std::sync::Arc;
+use wgfc_ir::computed::Bounds;
 use wgfc_ir::memory::{Item, Touch, assign_arenas};
 use wgfc_ir::program::{
     self, Buffer, BufferKind, DimConstraint, Dispatch, FORMAT_VERSION, Port, Program, Stats,
@@ -24,6 +25,7 @@ pub fn assemble(
     stats: Stats,
 ) -> Result<Program, Errors> {
     let symbols = symbols(graph);
+    let bounds = Bounds::of(&graph.computed);
     let (profile, tuning) = (&options.profile, &options.tuning);
     let cx = EmitContext { graph: kernels, symbols: &symbols, profile, tuning };
     let mut emitted: Vec<EmittedKernel> = vec![];
@@ -48,6 +50,11 @@ pub fn assemble(
             Err(d) => errors.push(d),
         }
     }
+    for r in kernels.repeats.iter().filter(|r| bounds.concern(&r.times)) {
+        let node = kernels.kernels.get(r.kernels.start).and_then(|k| k.nodes.first().cloned());
+        let why = format!("a loop of `{}` steps, which a run computes, that is no single kernel", r.times);
+        errors.push(Diagnostic::unsupported(why).at(Location { node, ..Location::default() }));
+    }
     if !errors.is_empty() {
         return Err(Errors(errors));
     }
@@ -55,7 +62,8 @@ pub fn assemble(
     let mut weights = BTreeMap::new();
     let mut buffer_of: FxHashMap<TensorId, usize> = FxHashMap::default();
     let mut buffers = vec![];
-    let used: BTreeSet<TensorId> = emitted.iter().flat_map(|e| e.bindings.iter().map(|b| b.0)).collect();
+    let bound = emitted.iter().flat_map(|e| e.bindings.iter().map(|b| b.0));
+    let used: BTreeSet<TensorId> = bound.chain(kernels.computed.iter().map(|c| c.1)).collect();
     let mut stats = stats;
     let mut by_data: FxHashMap<usize, usize> = FxHashMap::default();
     for (id, t) in kernels.tensors.iter().enumerate() {
@@ -92,7 +100,7 @@ pub fn assemble(
             TensorKind::Intermediate => BufferKind::Arena { arena: 0, first: 0, last: 0 },
         };
         buffer_of.insert(id, buffers.len());
-        buffers.push(Buffer { kind, dtype: t.ty.dtype, elements: t.ty.numel() });
+        buffers.push(Buffer { kind, dtype: t.ty.dtype, elements: bounds.most(&t.ty.numel()) });
     }
 
     let mut kernel_of: FxHashMap<&str, usize> = FxHashMap::default();
@@ -106,12 +114,13 @@ pub fn assemble(
         dispatches.push(Dispatch {
             kernel,
             bindings: e.bindings.iter().map(|(t, _)| buffer_of[t]).collect(),
-            workgroups: e.workgroups.clone(),
+            workgroups: e.workgroups.clone().map(|w| bounds.most(&w)),
             nodes: k.nodes.iter().map(|n| n.to_string()).collect(),
-            bytes: bytes(kernels, k),
-            flops: flops(k),
+            bytes: bounds.most(&bytes(kernels, k)),
+            flops: bounds.most(&flops(k)),
         });
     }
+    let computed = computed(kernels, &bounds, &buffer_of);
     let kept = kernels.repeats.iter().map(|r| {
         let keeps = r.keeps.iter().filter_map(|t| buffer_of.get(t).copied());
         (r.kernels.clone(), keeps.collect())
@@ -162,6 +171,7 @@ pub fn assemble(
         outputs,
         states,
         symbols: symbols.iter().map(|s| s.to_string()).collect(),
+        computed,
         constraints: graph
             .constraints
             .iter()
@@ -174,6 +184,26 @@ pub fn assemble(
         stats,
         weights,
     })
+}
+
+/// Where the values of computed symbols are, and from when on.
+fn computed(
+    kernels: &KernelGraph,
+    bounds: &Bounds,
+    buffer_of: &FxHashMap<TensorId, usize>,
+) -> Vec<program::Computed> {
+    let mut out = vec![];
+    for (symbol, tensor) in &kernels.computed {
+        let writer = kernels.kernels.iter().position(|k| k.writes().contains(tensor));
+        out.push(program::Computed {
+            symbol: symbol.to_string(),
+            bound: bounds.get(symbol).cloned().unwrap_or_default(),
+            buffer: buffer_of.get(tensor).copied().unwrap_or_default(),
+            after: writer.map_or(0, |w| w + 1),
+        });
+    }
+    out.sort_by_key(|c| c.after);
+    out
 }
 
 /// What the text of a kernel depends on, its tensors numbered by first use; and those tensors.
@@ -223,14 +253,15 @@ fn state_buffer(buffers: &[Buffer], state: &str) -> Option<usize> {
     buffers.iter().position(|b| matches!(&b.kind, BufferKind::State { name } if name == state))
 }
 
-/// The free dimensions, in the order in which the inputs mention them; then the lengths of states and
-/// their capacities.
+/// The free dimensions, in the order in which the inputs mention them; then the lengths of states, their
+/// capacities, and what is computed.
 pub(crate) fn symbols(graph: &Graph) -> Vec<Arc<str>> {
     let mut out: Vec<Arc<str>> = vec![];
     let of_inputs = graph.inputs.iter().flat_map(|b| &graph.ty(b.value).shape).flat_map(Dim::symbols);
     let lengths = graph.states.iter().filter_map(|s| Some(s.growth.as_ref()?.length.clone()));
     let capacities = graph.states.iter().flat_map(|s| &graph.ty(s.before).shape).flat_map(Dim::symbols);
-    for s in of_inputs.chain(lengths).chain(capacities) {
+    let computed = graph.computed.iter().map(|c| c.symbol.clone());
+    for s in of_inputs.chain(lengths).chain(capacities).chain(computed) {
         if !out.contains(&s) {
             out.push(s);
         }

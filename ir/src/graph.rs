@@ -2,10 +2,11 @@
 
 use crate::dtype::DType;
 use crate::op::Op;
-use crate::poly::Dim;
+use crate::poly::{Dim, Poly};
 use petgraph::Direction;
 use petgraph::stable_graph::{NodeIndex, StableDiGraph};
 use petgraph::visit::EdgeRef;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::sync::Arc;
 
@@ -132,6 +133,18 @@ pub struct Growth {
     pub by: Dim,
 }
 
+/// A symbol whose value a run computes. Shapes and index expressions may use it as any other; what does so
+/// comes after the value in every [order](Graph::topo).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Computed {
+    /// The symbol.
+    pub symbol: Arc<str>,
+    /// Its value: an integer tensor of one element, not negative.
+    pub value: Value,
+    /// What the value is at most, over other symbols: those known before the run and those listed before it.
+    pub bound: Dim,
+}
+
 /// A directed acyclic graph of core operators. Node order in the arena carries no meaning.
 #[derive(Clone, Debug, Default)]
 pub struct Graph {
@@ -144,6 +157,8 @@ pub struct Graph {
     pub states: Vec<State>,
     /// What a run must check.
     pub constraints: Vec<Constraint>,
+    /// Symbols that no input determines.
+    pub computed: Vec<Computed>,
 }
 
 impl Graph {
@@ -225,11 +240,12 @@ impl Graph {
         u.sort_unstable();
         u
     }
-    /// What a run is for: the outputs, then what the states become.
+    /// What a run is for: the outputs, then what the states become, then the values of computed symbols.
     pub fn results(&self) -> impl Iterator<Item = Value> + '_ {
-        self.outputs.iter().map(|o| o.value).chain(self.states.iter().map(|s| s.after))
+        let outputs = self.outputs.iter().map(|o| o.value);
+        outputs.chain(self.states.iter().map(|s| s.after)).chain(self.computed.iter().map(|c| c.value))
     }
-    /// Whether `v` is a result: a graph output, or what a state becomes.
+    /// Whether `v` is a result: a graph output, what a state becomes, or the value of a computed symbol.
     pub fn is_output(&self, v: Value) -> bool {
         self.results().any(|r| r == v)
     }
@@ -242,13 +258,14 @@ impl Graph {
         (node.inputs.first() == Some(&s.before) && self.uses(s.before).len() == 1).then_some(s)
     }
 
-    /// Makes every reader of `old`, the graph outputs and what states become included, read `new`.
+    /// Makes every reader of `old`, [results](Graph::results) included, read `new`.
     pub fn replace_uses(&mut self, old: Value, new: Value) {
         for (n, i) in self.uses(old) {
             self.set_input(n, i, new);
         }
         let outputs = self.outputs.iter_mut().map(|o| &mut o.value);
-        for v in outputs.chain(self.states.iter_mut().map(|s| &mut s.after)) {
+        let computed = self.computed.iter_mut().map(|c| &mut c.value);
+        for v in outputs.chain(self.states.iter_mut().map(|s| &mut s.after)).chain(computed) {
             if *v == old {
                 *v = new;
             }
@@ -269,20 +286,40 @@ impl Graph {
         self.dag[n].inputs[i] = v;
     }
 
+    /// The computed symbols that a node's types and attributes use.
+    pub fn computed_in(&self, n: NodeId) -> Vec<&Computed> {
+        if self.computed.is_empty() {
+            return vec![];
+        }
+        let mut symbols = BTreeSet::new();
+        self.dag[n].add_symbols(&mut symbols);
+        self.computed.iter().filter(|c| symbols.contains(&c.symbol)).collect()
+    }
+    /// The nodes that must come before a node: its operands, and what computes the symbols it uses.
+    pub fn needs(&self, n: NodeId) -> impl Iterator<Item = NodeId> + '_ {
+        let symbols = self.computed_in(n).into_iter().map(|c| c.value.node);
+        self.dag[n].inputs.iter().map(|v| v.node).chain(symbols)
+    }
+
     /// Producers before consumers; the same graph always gives the same order. `Err` holds a node on a cycle.
     pub fn topo(&self) -> Result<Vec<NodeId>, NodeId> {
         let bound = self.dag.node_indices().map(|n| n.index() + 1).max().unwrap_or(0);
         let mut missing = vec![0usize; bound];
+        let mut users: BTreeMap<NodeId, Vec<NodeId>> = BTreeMap::new();
         for n in self.dag.node_indices() {
             missing[n.index()] = self.dag.edges_directed(n, Direction::Incoming).count();
+            for c in self.computed_in(n) {
+                missing[n.index()] += 1;
+                users.entry(c.value.node).or_default().push(n);
+            }
         }
-        let mut ready: std::collections::BTreeSet<NodeId> =
+        let mut ready: BTreeSet<NodeId> =
             self.dag.node_indices().filter(|n| missing[n.index()] == 0).collect();
         let mut order = Vec::with_capacity(self.len());
         while let Some(n) = ready.pop_first() {
             order.push(n);
-            for e in self.dag.edges_directed(n, Direction::Outgoing) {
-                let m = e.target();
+            let readers = self.dag.edges_directed(n, Direction::Outgoing).map(|e| e.target());
+            for m in readers.chain(users.get(&n).into_iter().flatten().copied()) {
                 missing[m.index()] -= 1;
                 if missing[m.index()] == 0 {
                     ready.insert(m);
@@ -295,16 +332,33 @@ impl Graph {
         Err(self.dag.node_indices().find(|n| missing[n.index()] > 0).unwrap_or_default())
     }
 
-    /// Removes nodes that no result depends on; inputs and states stay. Returns how many went.
+    /// Removes nodes that no result depends on, and computed symbols that nothing uses; inputs and states
+    /// stay. Returns how many nodes went.
     pub fn remove_dead(&mut self) -> usize {
         let mut live = std::collections::HashSet::new();
         let given = self.inputs.iter().map(|b| b.value).chain(self.states.iter().map(|s| s.before));
-        let mut stack: Vec<NodeId> = self.results().chain(given).map(|v| v.node).collect();
-        while let Some(n) = stack.pop() {
-            if live.insert(n) {
-                stack.extend(self.dag[n].inputs.iter().map(|v| v.node));
+        let wanted = self.outputs.iter().map(|o| o.value).chain(self.states.iter().map(|s| s.after));
+        let mut stack: Vec<NodeId> = wanted.chain(given).map(|v| v.node).collect();
+        let mut used: BTreeSet<Arc<str>> = BTreeSet::new();
+        if !self.computed.is_empty() {
+            used.extend(self.constraints.iter().flat_map(|c| [&c.a, &c.b]).flat_map(Poly::symbols));
+        }
+        loop {
+            while let Some(n) = stack.pop() {
+                if live.insert(n) {
+                    used.extend(self.computed_in(n).into_iter().map(|c| c.symbol.clone()));
+                    stack.extend(self.dag[n].inputs.iter().map(|v| v.node));
+                }
+            }
+            // A symbol's bound, and what computes it, may use others.
+            for c in self.computed.iter().filter(|c| used.contains(&c.symbol)) {
+                stack.extend(Some(c.value.node).filter(|n| !live.contains(n)));
+            }
+            if stack.is_empty() {
+                break;
             }
         }
+        self.computed.retain(|c| used.contains(&c.symbol));
         let before = self.len();
         self.dag.retain_nodes(|_, n| live.contains(&n));
         before - self.len()
@@ -317,6 +371,19 @@ impl Graph {
 }
 
 impl Node {
+    /// Adds the symbols of its types and attributes, those in its subgraphs included.
+    fn add_symbols(&self, to: &mut BTreeSet<Arc<str>>) {
+        let polys = self.outputs.iter().flat_map(|t| &t.shape).chain(self.op.polys());
+        to.extend(polys.flat_map(Poly::symbols));
+        let bodies: Vec<&Graph> = match &self.op {
+            Op::If { then_branch, else_branch } => vec![then_branch, else_branch],
+            Op::Loop { body, .. } | Op::Scan { body, .. } => vec![body],
+            _ => vec![],
+        };
+        for n in bodies.iter().flat_map(|b| b.dag.node_weights()) {
+            n.add_symbols(to);
+        }
+    }
     /// The model's node name to show for it.
     pub fn label(&self) -> String {
         match self.origin.as_slice() {

@@ -12,6 +12,7 @@
 
 pub mod body;
 pub mod build;
+pub mod computed;
 pub mod dtype;
 pub mod eval;
 pub mod graph;
@@ -31,7 +32,7 @@ pub mod verify;
 pub use body::Body;
 pub use build::Builder;
 pub use dtype::{Class, DType, Reg};
-pub use graph::{Border, Graph, Growth, Node, NodeId, State, TensorType, Value};
+pub use graph::{Border, Computed, Graph, Growth, Node, NodeId, State, TensorType, Value};
 pub use op::{Contract, GatherAxis, NormKind, Op, ReduceOp};
 pub use poly::{Atom, Dim, Domain, Poly};
 pub use program::Program;

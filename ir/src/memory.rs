@@ -347,6 +347,8 @@ impl Colouring {
 /// The memory of a program under one binding of its symbols.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct MemoryPlan {
+    /// Elements of each buffer.
+    pub elements: Vec<usize>,
     /// Bytes of each buffer ([`Buffer::byte_size`]).
     pub bytes: Vec<u64>,
     /// For each buffer of an arena, the arena and the offset in it.
@@ -374,6 +376,7 @@ pub fn plan(program: &Program, symbol: &dyn Fn(&str) -> Option<i64>) -> Result<M
         let n = n.ok_or_else(|| format!("buffer {i}: the size `{}` cannot be evaluated", b.elements))?;
         let n = usize::try_from(n).map_err(|_| format!("buffer {i}: the size `{}` is {n}", b.elements))?;
         let size = Buffer::byte_size(b.dtype, n) as u64;
+        out.elements.push(n);
         out.bytes.push(size);
         if let BufferKind::Arena { arena, first, last } = b.kind {
             if arena >= program.buffers.len() || last < first {

@@ -11,6 +11,7 @@
 //! | `Contract` | `out[labels] = Σ a[labels]·b[labels]` over the labels that `out` lacks |
 //! | `Gather` | `out[i] = data[affine(i) or indices[affine(i)], …]` |
 //! | `Scatter` | `data` with `updates` written, or reduced in, at indexed places |
+//! | `Place` | `out[index(i)] = updates[i]`: the inverse of a `Gather` that takes every element once |
 //! | `Concat` | operands joined along an axis |
 //! | `TopK` | sorted prefix along an axis: values, i64 positions |
 //! | `Softmax`, `Norm`, `Attention` | *raised*: each equals a composition of the above ([`crate::lower`]) |
@@ -22,7 +23,7 @@
 use crate::dtype::DType;
 use crate::graph::{Graph, TensorType};
 use crate::poly::{Dim, Poly};
-use crate::scalar::{Scalar, ScalarFn};
+use crate::scalar::{Scalar, ScalarFn, ScalarNode};
 use crate::tensor::Tensor;
 use std::sync::Arc;
 
@@ -87,14 +88,14 @@ impl Contract {
     }
 }
 
-/// Where one axis of a [`Op::Gather`] or [`Op::Scatter`] points.
+/// Where one axis of a [`Op::Gather`], [`Op::Scatter`] or [`Op::Place`] points.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum GatherAxis {
     /// An index expression over the domain's variables; always inside.
     Affine(Poly),
     /// An element of index operand `input` (i32 or i64; position among the node's inputs), read at
     /// `at`. Negative values count from the end; what is still outside is clamped (Gather) or
-    /// dropped (Scatter).
+    /// dropped (Scatter, Place).
     Data {
         /// Which of the node's inputs holds the indices.
         input: usize,
@@ -177,6 +178,14 @@ pub enum Op {
         /// Combine with what is there, or replace it.
         reduce: Option<ReduceOp>,
         /// One per axis of data, over the variables of updates' shape.
+        index: Vec<GatherAxis>,
+    },
+    /// Writes a new tensor at indexed places. Inputs: updates, index operands. Promises that each element of
+    /// the result is written once; updates whose place is outside are dropped.
+    Place {
+        /// The shape of the result.
+        shape: Vec<Dim>,
+        /// One per axis of the result, over the variables of updates' shape.
         index: Vec<GatherAxis>,
     },
     /// Joins its operands.
@@ -263,6 +272,7 @@ impl Op {
             Op::Contract(_) => "contract",
             Op::Gather { .. } => "gather",
             Op::Scatter { .. } => "scatter",
+            Op::Place { .. } => "place",
             Op::Concat { .. } => "concat",
             Op::TopK { .. } => "top_k",
             Op::Softmax { .. } => "softmax",
@@ -271,6 +281,36 @@ impl Op {
             Op::If { .. } => "if",
             Op::Loop { .. } => "loop",
             Op::Scan { .. } => "scan",
+        }
+    }
+
+    /// The symbolic integers in its attributes, those of subgraphs left out.
+    pub fn polys(&self) -> Vec<&Poly> {
+        fn axes(index: &[GatherAxis]) -> Vec<&Poly> {
+            let mut out = vec![];
+            for a in index {
+                match a {
+                    GatherAxis::Affine(p) => out.push(p),
+                    GatherAxis::Data { at, .. } => out.extend(at),
+                }
+            }
+            out
+        }
+        match self {
+            Op::Map { body, shape } => {
+                let index = body.nodes.iter().filter_map(|n| match n {
+                    ScalarNode::Index(p) => Some(p),
+                    _ => None,
+                });
+                index.chain(shape).collect()
+            }
+            Op::View { shape, index, .. } => shape.iter().chain(index).collect(),
+            Op::Gather { shape, index } | Op::Place { shape, index } => {
+                shape.iter().chain(axes(index)).collect()
+            }
+            Op::Scatter { index, .. } => axes(index),
+            Op::TopK { k, .. } => vec![k],
+            _ => vec![],
         }
     }
 
@@ -303,7 +343,7 @@ impl Op {
                 let types = body.types(&args)?;
                 check_vars(
                     body.nodes.iter().filter_map(|n| match n {
-                        crate::scalar::ScalarNode::Index(p) => Some(p),
+                        ScalarNode::Index(p) => Some(p),
                         _ => None,
                     }),
                     shape.len(),
@@ -390,6 +430,14 @@ impl Op {
                 }
                 check_gather(index, t, updates.rank())?;
                 Ok(vec![(*data).clone()])
+            }
+            Op::Place { shape, index } => {
+                let updates = t.first().ok_or("needs updates")?;
+                if index.len() != shape.len() {
+                    return Err(format!("{} indices for a result of shape {}", index.len(), show(shape)));
+                }
+                check_gather(index, t, updates.rank())?;
+                Ok(vec![TensorType::new(updates.dtype, shape.clone())])
             }
             Op::Concat { axis } => {
                 let first = t.first().ok_or("no operands")?;

@@ -11,10 +11,10 @@ use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
 /// The version of the format written and the only one read.
-pub const FORMAT_VERSION: u32 = 1;
+pub const FORMAT_VERSION: u32 = 2;
 
 /// A compiled model.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Program {
     /// [`FORMAT_VERSION`].
     pub version: u32,
@@ -29,7 +29,10 @@ pub struct Program {
     pub states: Vec<State>,
     /// Free dimensions in the order in which the `Dims` uniform holds them (one `i32` each).
     pub symbols: Vec<String>,
-    /// Equations between dimensions that a run checks once the symbols are bound.
+    /// The symbols that the dispatches compute, in the order in which they do.
+    #[serde(default)]
+    pub computed: Vec<Computed>,
+    /// Equations between dimensions that a run checks once the symbols are known.
     pub constraints: Vec<DimConstraint>,
     /// Memory the dispatches read and write.
     pub buffers: Vec<Buffer>,
@@ -95,6 +98,21 @@ impl State {
     pub fn is_window(&self) -> bool {
         self.growth.as_ref().is_some_and(|g| g.by.symbols().iter().any(|s| **s == *g.length))
     }
+}
+
+/// A symbol whose value the dispatches compute. Only shapes of outputs, constraints and kernels use it: the
+/// sizes of buffers and the workgroup counts hold for every value that it can have.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Computed {
+    /// The symbol, one of [`Program::symbols`].
+    pub symbol: String,
+    /// What its value is at most, over symbols that are not computed; at least it is 0.
+    pub bound: Dim,
+    /// The buffer whose first four bytes are its value.
+    pub buffer: usize,
+    /// How many dispatches run before they are. Then, and before any further dispatch, the bytes are copied
+    /// to the symbol's place in the `Dims` uniform.
+    pub after: usize,
 }
 
 /// `a` must equal `b`.

@@ -6,8 +6,8 @@
 
 use crate::dtype::{Class, DType};
 use crate::eval::{Env, Index};
-use crate::graph::{Graph, Node, NodeId, State, TensorType, Value};
-use crate::op::{Contract, GatherAxis, Op};
+use crate::graph::{Computed, Graph, Node, NodeId, State, TensorType, Value};
+use crate::op::{Contract, Op};
 use crate::poly::{Atom, Dim, Poly};
 use crate::scalar::{Scalar, ScalarNode};
 use crate::storage;
@@ -58,6 +58,9 @@ impl Verifier {
         for s in &g.states {
             self.state(g, s, place);
         }
+        for c in g.computed.iter().filter(|c| !exists(g, c.value)) {
+            self.errors.push(format!("{place}symbol `{}` refers to a value that is not there", c.symbol));
+        }
         if self.errors.len() > before {
             return;
         }
@@ -65,7 +68,11 @@ impl Verifier {
             self.node(place, g.node(id), "is on a cycle".into());
             return;
         }
-        let known = known_symbols(g, outer);
+        let mut known = known_symbols(g, outer);
+        for c in &g.computed {
+            self.computed(g, c, &known, place);
+            known.insert(c.symbol.clone());
+        }
         for c in &g.constraints {
             for d in [&c.a, &c.b] {
                 for e in unknown(d, &known) {
@@ -84,7 +91,7 @@ impl Verifier {
                 errors.push("is an input that the graph does not list".to_owned());
             }
             check_types(n, &types, &mut errors);
-            for d in n.outputs.iter().flat_map(|t| &t.shape).chain(polys(&n.op)) {
+            for d in n.outputs.iter().flat_map(|t| &t.shape).chain(n.op.polys()) {
                 errors.extend(unknown(d, &known));
             }
             if errors.is_empty() {
@@ -125,6 +132,21 @@ impl Verifier {
         if let Some(grow) = s.growth.as_ref().filter(|g| g.axis >= before.rank()) {
             fail(format!("grows along axis {} of {before}", grow.axis));
         }
+    }
+
+    fn computed(&mut self, g: &Graph, c: &Computed, known: &Symbols, place: &str) {
+        let mut fail = |what: String| self.errors.push(format!("{place}symbol `{}`: {what}", c.symbol));
+        let ty = g.ty(c.value);
+        if !matches!(ty.dtype, DType::I32 | DType::I64) || !ty.numel().is(1) {
+            fail(format!("its value is {ty}, not one integer"));
+        }
+        if known.contains(&c.symbol) {
+            fail("is determined otherwise".into());
+        }
+        if g.states.iter().filter_map(|s| s.growth.as_ref()).any(|g| g.by.symbols().contains(&c.symbol)) {
+            fail("a state grows by it".into());
+        }
+        unknown(&c.bound, known).into_iter().for_each(fail);
     }
 
     fn node(&mut self, place: &str, n: &Node, message: String) {
@@ -270,29 +292,6 @@ fn unknown(d: &Dim, known: &Symbols) -> Vec<String> {
         .filter(|s| !known.contains(*s))
         .map(|s| format!("`{d}` uses `{s}`, which no input determines"))
         .collect()
-}
-
-/// The symbolic integers in an operator's attributes.
-fn polys(op: &Op) -> Vec<&Poly> {
-    match op {
-        Op::Map { body, shape } => {
-            let index = body.nodes.iter().filter_map(|n| match n {
-                ScalarNode::Index(p) => Some(p),
-                _ => None,
-            });
-            index.chain(shape).collect()
-        }
-        Op::View { shape, index, .. } => shape.iter().chain(index).collect(),
-        Op::Gather { index, .. } | Op::Scatter { index, .. } => index
-            .iter()
-            .flat_map(|a| match a {
-                GatherAxis::Affine(p) => std::slice::from_ref(p),
-                GatherAxis::Data { at, .. } => at.as_slice(),
-            })
-            .collect(),
-        Op::TopK { k, .. } => vec![k],
-        _ => vec![],
-    }
 }
 
 /// Whether the stored types are the inferred ones, and of a size that can be.

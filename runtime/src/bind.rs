@@ -2,9 +2,10 @@
 
 use crate::error::{BadInput, RunError};
 use crate::gpu::DeviceLimits;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use wgfc_ir::memory::{self, MemoryPlan};
+use wgfc_ir::program::Port;
 use wgfc_ir::{Atom, DType, Dim, Program};
 
 /// What a program is under one binding of its symbols.
@@ -18,8 +19,71 @@ pub struct Bound {
     pub workgroups: Vec<[u32; 3]>,
     /// Dispatches in the order in which they run, repeated ones as often as they do.
     pub order: Vec<usize>,
-    /// Shapes of the outputs.
+    /// Shapes of the outputs; of those that the run computes, the number of elements there is room for.
     pub outputs: Vec<Vec<usize>>,
+}
+
+/// The symbols of some sizes that the program computes.
+pub fn computed<'p>(program: &'p Program, sizes: &[&Dim]) -> Option<&'p str> {
+    if program.computed.is_empty() {
+        return None;
+    }
+    let used: BTreeSet<_> = sizes.iter().flat_map(|d| d.symbols()).collect();
+    program.computed.iter().map(|c| c.symbol.as_str()).find(|s| used.contains(*s))
+}
+
+/// The value of a size under the values of a program's symbols.
+fn evaluate(program: &Program, values: &[i64], d: &Dim) -> Option<i64> {
+    d.eval_syms(&|s| values.get(program.symbols.iter().position(|n| n == s)?).copied())
+}
+
+fn shape(program: &Program, values: &[i64], port: &Port) -> Result<Vec<usize>, RunError> {
+    let size = |d| evaluate(program, values, d).and_then(|v| usize::try_from(v).ok());
+    let shape: Option<Vec<usize>> = port.shape.iter().map(size).collect();
+    shape.ok_or_else(|| {
+        RunError::Plan(vec![format!(
+            "output \"{}\": its shape {} has no value",
+            port.name,
+            show(&port.shape)
+        )])
+    })
+}
+
+/// The shapes of all outputs once a run has computed what it computes, `values` being those of all symbols;
+/// checks what could not be checked before.
+pub fn settle(program: &Program, values: &[i64]) -> Result<Vec<Vec<usize>>, RunError> {
+    for c in &program.computed {
+        let (value, most) =
+            (evaluate(program, values, &Dim::sym(&c.symbol)), evaluate(program, values, &c.bound));
+        if value.is_none_or(|v| v < 0 || most.is_none_or(|m| v > m)) {
+            return Err(RunError::Gpu {
+                what: "running the plan".to_owned(),
+                message: format!("`{}` was computed to be {value:?}, outside 0..={most:?}", c.symbol),
+            });
+        }
+    }
+    constraints(program, values, true)?;
+    program.outputs.iter().map(|p| shape(program, values, p)).collect()
+}
+
+/// Checks the constraints that use computed symbols, or those that do not.
+fn constraints(program: &Program, values: &[i64], late: bool) -> Result<(), RunError> {
+    for c in &program.constraints {
+        if computed(program, &[&c.a, &c.b]).is_some() != late {
+            continue;
+        }
+        let (a, b) = (evaluate(program, values, &c.a), evaluate(program, values, &c.b));
+        if a.is_none() || a != b {
+            return Err(RunError::Constraint {
+                node: c.node.clone(),
+                a: c.a.to_string(),
+                a_value: a.unwrap_or(-1),
+                b: c.b.to_string(),
+                b_value: b.unwrap_or(-1),
+            });
+        }
+    }
+    Ok(())
 }
 
 /// The type and shape of an input as given.
@@ -74,7 +138,7 @@ fn show(shape: &[Dim]) -> String {
 /// The value of each symbol, from the shapes (in the order of the program's inputs) and from `fixed`.
 ///
 /// Extents that are a lone symbol bind it; then extents linear in one unbound symbol are solved for it;
-/// all others are checked. Constraints are not looked at.
+/// all others are checked. Constraints are not looked at. Symbols that the run computes are 0.
 pub fn bind_symbols(
     program: &Program,
     shapes: &[&[usize]],
@@ -151,6 +215,7 @@ pub fn bind_symbols(
     let mut values = Vec::new();
     for s in &program.symbols {
         match env.get(s.as_str()) {
+            _ if program.computed.iter().any(|c| c.symbol == *s) => values.push(0),
             Some((v, _)) if (0..=i64::from(i32::MAX)).contains(v) => values.push(*v),
             Some((v, from)) => bad.push(BadInput {
                 name: s.clone(),
@@ -210,20 +275,7 @@ pub fn bind(program: &Program, values: Vec<i64>, limits: &DeviceLimits) -> Resul
     let env: BTreeMap<&str, i64> =
         program.symbols.iter().map(String::as_str).zip(values.iter().copied()).collect();
     let value = |s: &str| env.get(s).copied();
-    for c in &program.constraints {
-        if let (Some(a), Some(b)) = (c.a.eval_syms(&value), c.b.eval_syms(&value))
-            && a == b
-        {
-            continue;
-        }
-        return Err(RunError::Constraint {
-            node: c.node.clone(),
-            a: c.a.to_string(),
-            a_value: c.a.eval_syms(&value).unwrap_or(-1),
-            b: c.b.to_string(),
-            b_value: c.b.eval_syms(&value).unwrap_or(-1),
-        });
-    }
+    constraints(program, &values, false)?;
     let memory = memory::plan(program, &value).map_err(|e| RunError::Plan(vec![e]))?;
     for d in &program.dispatches {
         for b in &d.bindings {
@@ -257,11 +309,13 @@ pub fn bind(program: &Program, values: Vec<i64>, limits: &DeviceLimits) -> Resul
     let order = order(program, &value)?;
     let mut outputs = Vec::new();
     for p in &program.outputs {
-        let shape: Option<Vec<usize>> =
-            p.shape.iter().map(|d| d.eval_syms(&value).and_then(|v| usize::try_from(v).ok())).collect();
-        outputs.push(shape.ok_or_else(|| {
-            RunError::Plan(vec![format!("output \"{}\": its shape {} has no value", p.name, show(&p.shape))])
-        })?);
+        let sizes: Vec<&Dim> = p.shape.iter().collect();
+        let room = memory.elements[p.buffer];
+        outputs.push(if computed(program, &sizes).is_some() {
+            vec![room]
+        } else {
+            shape(program, &values, p)?
+        });
     }
     Ok(Bound { values, memory, workgroups, order, outputs })
 }
@@ -327,11 +381,11 @@ fn origin(nodes: &[String]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use wgfc_ir::program::{Port, Stats};
+    use wgfc_ir::program::Stats;
 
     fn program(symbols: &[&str], inputs: &[&[&str]]) -> Program {
         Program {
-            version: 1,
+            version: wgfc_ir::program::FORMAT_VERSION,
             producer: String::new(),
             inputs: inputs
                 .iter()
@@ -346,6 +400,7 @@ mod tests {
             outputs: vec![],
             states: vec![],
             symbols: symbols.iter().map(|s| (*s).to_owned()).collect(),
+            computed: vec![],
             constraints: vec![],
             buffers: vec![],
             kernels: vec![],

@@ -4,7 +4,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use wgfc_ir::program::{Access, BufferKind, FORMAT_VERSION, Kernel};
-use wgfc_ir::{Atom, Dim, Program};
+use wgfc_ir::{Atom, DType, Dim, Program};
 
 /// Repeats inside of one another.
 const NESTED: usize = 8;
@@ -19,6 +19,7 @@ pub fn check(p: &Program) -> Vec<String> {
     }
     let mut c = Check { p, errors: Vec::new() };
     c.symbols();
+    c.computed();
     c.ports();
     c.buffers();
     c.states();
@@ -103,6 +104,41 @@ impl Check<'_> {
         }
     }
 
+    fn computed(&mut self) {
+        let p = self.p;
+        let mut before = 0;
+        for c in &p.computed {
+            let at = format!("symbol `{}`", c.symbol);
+            self.dim(&at, &Dim::sym(&c.symbol));
+            self.size(&at, &c.bound);
+            if c.after < before || c.after > p.dispatches.len() {
+                self.fail(format!("{at} is computed by dispatch {}, out of order", c.after));
+            }
+            before = c.after;
+            match p.buffers.get(c.buffer) {
+                None => self.fail(format!("{at}: there is no buffer {}", c.buffer)),
+                Some(b) if !matches!(b.dtype, DType::I32 | DType::I64) || b.elements.is(0) => {
+                    self.fail(format!("{at}: buffer {} does not hold an integer", c.buffer));
+                }
+                Some(b) => {
+                    if let BufferKind::Arena { first, last, .. } = b.kind
+                        && !(first + 1..=last + 1).contains(&c.after)
+                    {
+                        self.fail(format!("{at}: buffer {} lives only from {first} to {last}", c.buffer));
+                    }
+                }
+            }
+        }
+    }
+
+    /// A size that must be known before a run.
+    fn size(&mut self, what: &str, d: &Dim) {
+        self.dim(what, d);
+        if let Some(s) = crate::bind::computed(self.p, &[d]) {
+            self.fail(format!("{what}: `{d}` uses `{s}`, which is known only during a run"));
+        }
+    }
+
     fn ports(&mut self) {
         for (what, ports) in [("input", &self.p.inputs), ("output", &self.p.outputs)] {
             let mut names = BTreeSet::new();
@@ -112,7 +148,7 @@ impl Check<'_> {
                     self.fail(format!("{at} is listed twice"));
                 }
                 for d in &port.shape {
-                    self.dim(&at, d);
+                    if what == "input" { self.size(&at, d) } else { self.dim(&at, d) }
                 }
                 let Some(b) = self.p.buffers.get(port.buffer) else {
                     self.fail(format!("{at}: there is no buffer {}", port.buffer));
@@ -130,7 +166,7 @@ impl Check<'_> {
                     self.fail(format!("{at} is {}, its buffer {} is {}", port.dtype, port.buffer, b.dtype));
                 }
                 let n = port.shape.iter().fold(Dim::ONE, |n, d| &n * d);
-                if n != b.elements {
+                if n != b.elements && crate::bind::computed(self.p, &[&n]).is_none() {
                     self.fail(format!(
                         "{at} has {n} elements, its buffer {} has {}",
                         port.buffer, b.elements
@@ -144,7 +180,7 @@ impl Check<'_> {
         let p = self.p;
         for (i, b) in p.buffers.iter().enumerate() {
             let at = format!("buffer {i}");
-            self.dim(&at, &b.elements);
+            self.size(&at, &b.elements);
             match &b.kind {
                 BufferKind::Input { index } => {
                     if p.inputs.get(*index).map(|q| q.buffer) != Some(i) {
@@ -249,7 +285,7 @@ impl Check<'_> {
         };
         let at = format!("dispatch {i} (kernel `{}`)", k.name);
         for w in &d.workgroups {
-            self.dim(&at, w);
+            self.size(&at, w);
         }
         if d.bindings.len() != k.bindings.len() {
             self.fail(format!(

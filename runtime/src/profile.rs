@@ -164,21 +164,32 @@ impl Queries {
         gpu.scoped("running the plan with timestamps", || {
             let mut encoder = gpu.device().create_command_encoder(&Default::default());
             if self.inside {
-                let mut pass = encoder.begin_compute_pass(&wgpu::ComputePassDescriptor::default());
-                let mut current = None;
-                for (i, step) in plan.steps.iter().enumerate() {
-                    let (set, index) = self.timestamps.at(i as u32);
-                    pass.write_timestamp(set, index);
-                    session.record_step(step, &mut current, &mut pass);
+                for part in plan.parts() {
+                    let mut pass = encoder.begin_compute_pass(&wgpu::ComputePassDescriptor::default());
+                    let mut current = None;
+                    for i in part.steps.clone() {
+                        let (set, index) = self.timestamps.at(i as u32);
+                        pass.write_timestamp(set, index);
+                        session.record_step(&plan.steps[i], &mut current, &mut pass);
+                    }
+                    if part.steps.end == plan.steps.len() {
+                        let (set, index) = self.timestamps.at(plan.steps.len() as u32);
+                        pass.write_timestamp(set, index);
+                    }
+                    drop(pass);
+                    session.record_sizes(part, &mut encoder);
                 }
-                let (set, index) = self.timestamps.at(plan.steps.len() as u32);
-                pass.write_timestamp(set, index);
             } else {
-                for (i, step) in plan.steps.iter().enumerate() {
-                    let timestamp_writes = Some(self.timestamps.around(i as u32));
-                    let mut pass = encoder
-                        .begin_compute_pass(&wgpu::ComputePassDescriptor { label: None, timestamp_writes });
-                    session.record_step(step, &mut None, &mut pass);
+                for part in plan.parts() {
+                    for i in part.steps.clone() {
+                        let timestamp_writes = Some(self.timestamps.around(i as u32));
+                        let mut pass = encoder.begin_compute_pass(&wgpu::ComputePassDescriptor {
+                            label: None,
+                            timestamp_writes,
+                        });
+                        session.record_step(&plan.steps[i], &mut None, &mut pass);
+                    }
+                    session.record_sizes(part, &mut encoder);
                 }
             }
             self.timestamps.resolve(&mut encoder);

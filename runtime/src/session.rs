@@ -1,5 +1,6 @@
 //! A program on a device, and how it runs.
 
+mod late;
 mod memory;
 mod plan;
 
@@ -11,6 +12,7 @@ use crate::kernel::{self, Checks, Pipeline};
 use crate::state::StateSet;
 use crate::tensor::{self, DeviceTensor, Memory};
 use crate::upload;
+use late::Late;
 use plan::Piece;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Weak};
@@ -104,7 +106,7 @@ pub struct Session {
     /// Which version of their buffers is bound.
     placed: u64,
     arenas: Vec<wgpu::Buffer>,
-    dims: wgpu::Buffer,
+    dims: Arc<Memory>,
     dims_written: Option<Vec<i64>>,
     /// Buffers for inputs from the host, then for outputs.
     pools: Vec<Vec<Arc<Memory>>>,
@@ -123,6 +125,8 @@ pub struct Started {
     ranges: Vec<std::ops::Range<u64>>,
     staging: wgpu::Buffer,
     sent: wgpu::SubmissionIndex,
+    /// What is read to know the shapes of the outputs, where that is not known before.
+    late: Option<Late>,
 }
 
 impl Started {
@@ -143,8 +147,15 @@ impl Started {
     }
 
     async fn collect(self) -> Result<(Vec<(String, Tensor)>, wgpu::Buffer), RunError> {
-        let read: Vec<DeviceTensor> = self.outputs.iter().map(|(_, t)| t.clone()).collect();
-        let values = tensor::collect(&self.gpu, &read, &self.ranges, &self.staging, self.sent).await?;
+        let mut read: Vec<DeviceTensor> = self.outputs.iter().map(|(_, t)| t.clone()).collect();
+        read.extend(self.late.iter().map(|l| l.dims.clone()));
+        let mut values = tensor::collect(&self.gpu, &read, &self.ranges, &self.staging, self.sent).await?;
+        if let (Some(late), Some(dims)) = (&self.late, values.get(self.outputs.len())) {
+            let shapes = late.shapes(dims)?;
+            for (v, i) in values.iter_mut().zip(&late.wanted) {
+                *v = tensor::cut(v, &shapes[*i])?;
+            }
+        }
         Ok((self.outputs.into_iter().map(|(n, _)| n).zip(values).collect(), self.staging))
     }
 }
@@ -253,8 +264,9 @@ impl Session {
         pipelines: Vec<Pipeline>,
     ) -> Result<Session, RunError> {
         let dims_bytes = (program.symbols.len() as u64 * 4).next_multiple_of(16).max(16);
-        let usage = wgpu::BufferUsages::UNIFORM | wgpu::BufferUsages::COPY_DST;
-        let dims = gpu.buffer("dimensions", dims_bytes, usage).await?;
+        use wgpu::BufferUsages as U;
+        let dims = gpu.buffer("dimensions", dims_bytes, U::UNIFORM | U::COPY_DST | U::COPY_SRC).await?;
+        let dims = Arc::new(Memory { buffer: dims, capacity: dims_bytes });
         let arenas = program.buffers.iter().filter_map(|b| match b.kind {
             BufferKind::Arena { arena, .. } => Some(arena + 1),
             _ => None,
@@ -409,13 +421,20 @@ impl Session {
 
     /// Starts a run and the transfer of the outputs named (all without names) to the host. What is
     /// started next runs after it, whether the results were read or not: a loop can start the next run
-    /// with this one's outputs before it reads them.
+    /// with this one's outputs before it reads them. Where the run itself computes the size of an output,
+    /// that is waited for.
     pub async fn start(
         &mut self,
         inputs: &[(&str, Value)],
         outputs: Option<&[&str]>,
     ) -> Result<Started, RunError> {
-        let (started, lengths) = self.start_once(inputs, outputs).await?;
+        let (mut started, lengths) = self.start_once(inputs, outputs).await?;
+        if let Some(late) = started.late.take() {
+            let shapes = late.read().await?;
+            for ((_, t), i) in started.outputs.iter_mut().zip(&late.wanted) {
+                t.shape.clone_from(&shapes[*i]);
+            }
+        }
         self.advance(&lengths);
         Ok(started)
     }
@@ -443,22 +462,30 @@ impl Session {
             .iter()
             .map(|i| (self.program.outputs[*i].name.clone(), ready.outputs[*i].clone()))
             .collect();
-        let read: Vec<DeviceTensor> = outputs.iter().map(|(_, t)| t.clone()).collect();
+        let late = self.late(&ready, wanted);
+        let mut read: Vec<DeviceTensor> = outputs.iter().map(|(_, t)| t.clone()).collect();
+        read.extend(late.iter().map(|l| l.dims.clone()));
         let mut encoder = gpu.device().create_command_encoder(&Default::default());
         self.record(&ready.plan, &mut encoder);
         let (ranges, staging) = tensor::copy_out(&gpu, &read, self.staging.take(), &mut encoder).await?;
         let sent = gpu.scoped("running the plan", || gpu.queue().submit([encoder.finish()])).await?;
-        Ok((Started { gpu, outputs, ranges, staging, sent }, ready.lengths))
+        Ok((Started { gpu, outputs, ranges, staging, sent, late }, ready.lengths))
     }
 
-    /// Runs and leaves the outputs on the device. Nothing is waited for: reading an output, or using it
-    /// as an input of another run, comes after this run by itself.
+    /// Runs and leaves the outputs on the device. Nothing is waited for but the sizes of outputs that the run
+    /// itself computes: reading an output, or using it as an input of another run, comes after this run
+    /// by itself.
     pub async fn run_on_device(
         &mut self,
         inputs: &[(&str, Value)],
     ) -> Result<Vec<(String, DeviceTensor)>, RunError> {
-        let ready = self.prepare(inputs).await?;
+        let mut ready = self.prepare(inputs).await?;
         self.submit(&ready).await?;
+        if let Some(late) = self.late(&ready, vec![]) {
+            for (t, shape) in ready.outputs.iter_mut().zip(late.read().await?) {
+                t.shape = shape;
+            }
+        }
         self.advance(&ready.lengths);
         Ok(self.program.outputs.iter().map(|p| p.name.clone()).zip(ready.outputs).collect())
     }
@@ -518,12 +545,16 @@ impl Session {
         pollster::block_on(self.run_on_device(inputs))
     }
 
-    /// Records the whole plan as one compute pass.
+    /// Records the whole plan: one compute pass, or several with copies of computed sizes between them.
     pub(crate) fn record(&self, plan: &Plan, encoder: &mut wgpu::CommandEncoder) {
-        let mut pass = encoder.begin_compute_pass(&wgpu::ComputePassDescriptor::default());
-        let mut current = None;
-        for step in &plan.steps {
-            self.record_step(step, &mut current, &mut pass);
+        for part in plan.parts() {
+            let mut pass = encoder.begin_compute_pass(&wgpu::ComputePassDescriptor::default());
+            let mut current = None;
+            for step in &plan.steps[part.steps.clone()] {
+                self.record_step(step, &mut current, &mut pass);
+            }
+            drop(pass);
+            self.record_sizes(part, encoder);
         }
     }
 

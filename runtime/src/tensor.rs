@@ -125,6 +125,15 @@ pub(crate) async fn copy_out(
     Ok((ranges, buffer))
 }
 
+/// The first elements of a tensor under a shape of no more of them.
+pub(crate) fn cut(tensor: &Tensor, shape: &[usize]) -> Result<Tensor, RunError> {
+    let bad = |message: String| RunError::Gpu { what: "reading results".to_owned(), message };
+    let n = wgfc_ir::tensor::checked_numel(shape).map_or(usize::MAX, |n| tensor.dtype.bytes_for(n));
+    let bytes = tensor.bytes().and_then(|b| b.get(..n));
+    let bytes = bytes.ok_or_else(|| bad(format!("there is no room for the computed shape {shape:?}")))?;
+    Tensor::new(tensor.dtype, shape.to_vec(), bytes.to_vec()).map_err(bad)
+}
+
 /// Waits for submission `sent`, which fills the transfer buffer, and takes the tensors out of it.
 pub(crate) async fn collect(
     gpu: &Gpu,

@@ -21,6 +21,7 @@ fn program(symbols: &[&str]) -> Program {
         outputs: vec![],
         states: vec![],
         symbols: symbols.iter().map(|s| (*s).to_owned()).collect(),
+        computed: vec![],
         constraints: vec![],
         buffers: vec![],
         kernels: vec![],

@@ -137,7 +137,7 @@ pub fn list_dims(dims: &BTreeMap<String, i64>) -> String {
 pub fn bind_dims(program: &Program, given: &[(String, i64)], terminal: &Terminal) -> BTreeMap<String, i64> {
     let mut dims: BTreeMap<String, i64> = BTreeMap::new();
     let mut defaulted = Vec::new();
-    for s in &program.symbols {
+    for s in program.symbols.iter().filter(|s| !program.computed.iter().any(|c| c.symbol == **s)) {
         match given.iter().rev().find(|(n, _)| n == s) {
             Some((_, v)) => dims.insert(s.clone(), *v),
             None => {
@@ -145,6 +145,10 @@ pub fn bind_dims(program: &Program, given: &[(String, i64)], terminal: &Terminal
                 dims.insert(s.clone(), 1)
             }
         };
+    }
+    for c in &program.computed {
+        let most = c.bound.eval_syms(&|s| dims.get(s).copied());
+        dims.insert(c.symbol.clone(), most.unwrap_or(0));
     }
     if !defaulted.is_empty() {
         terminal

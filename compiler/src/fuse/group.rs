@@ -70,6 +70,7 @@ pub fn is_anchor(op: &Op) -> bool {
             | Op::Cumulate { .. }
             | Op::Contract(_)
             | Op::Scatter { .. }
+            | Op::Place { .. }
             | Op::TopK { .. }
             | Op::Softmax { .. }
             | Op::Norm { .. }
@@ -91,7 +92,8 @@ fn is_thin(graph: &Graph, anchor: NodeId) -> bool {
 }
 
 fn takes_epilogue(op: &Op) -> bool {
-    is_anchor(op) && !matches!(op, Op::TopK { .. } | Op::Scatter { .. } | Op::Cumulate { .. })
+    let bare = matches!(op, Op::TopK { .. } | Op::Scatter { .. } | Op::Place { .. } | Op::Cumulate { .. });
+    is_anchor(op) && !bare
 }
 
 /// Decides for a whole graph. `order` is its topological order.
@@ -243,7 +245,9 @@ impl Grouper<'_> {
                 }
                 let node = self.graph.node(c);
                 let outside = |x: &Value| !known.contains_key(x);
-                if node.inputs.iter().any(|x| outside(x) && self.depends_on(*x, u)) {
+                let operands = node.inputs.iter().copied().filter(outside);
+                let symbols = self.graph.computed_in(c).into_iter().map(|c| c.value);
+                if operands.chain(symbols).any(|x| self.depends_on(x, u)) {
                     continue;
                 }
                 let of = |x: Value| known.get(&x).map(Vec::as_slice);
@@ -392,13 +396,13 @@ impl Grouper<'_> {
                     if seen_units.insert(*w) {
                         let unit = &self.units[*w];
                         for m in std::iter::once(&unit.anchor).chain(&unit.members) {
-                            stack.extend(self.graph.node(*m).inputs.iter().map(|x| x.node));
+                            stack.extend(self.graph.needs(*m));
                         }
                     }
                 }
                 None => {
                     if seen_nodes.insert(n) {
-                        stack.extend(self.graph.node(n).inputs.iter().map(|x| x.node));
+                        stack.extend(self.graph.needs(n));
                     }
                 }
             }

@@ -1,15 +1,18 @@
 //! Joining elementwise kernels of one domain that read the same memory into one dispatch.
 //!
-//! Neither can depend on the other: what one writes it would have to read itself.
+//! Neither can depend on the other: what one writes it would have to read itself, and what computes a symbol
+//! that the other uses comes before both.
 
 use crate::kernel::{ExprId, Family, Kernel, Store, TensorId, renumbered};
 use rustc_hash::FxHashMap;
+use std::collections::BTreeSet;
+use std::sync::Arc;
 use wgfc_ir::Dim;
 
 /// Joins what binds no more than `max_buffers` storage buffers.
-pub fn join(kernels: Vec<Kernel>, max_buffers: usize) -> Vec<Kernel> {
+pub fn join(kernels: Vec<Kernel>, computed: &[(Arc<str>, TensorId)], max_buffers: usize) -> Vec<Kernel> {
     let mut out: Vec<Kernel> = vec![];
-    let mut known: FxHashMap<(Dim, Vec<TensorId>), usize> = FxHashMap::default();
+    let mut known: FxHashMap<(Dim, Vec<TensorId>, Vec<usize>), usize> = FxHashMap::default();
     for k in kernels {
         let Family::Map { elements } = &k.family else {
             out.push(k);
@@ -22,7 +25,9 @@ pub fn join(kernels: Vec<Kernel>, max_buffers: usize) -> Vec<Kernel> {
             out.push(k);
             continue;
         }
-        let key = (elements.clone(), reads);
+        let symbols = if computed.is_empty() { BTreeSet::new() } else { k.symbols() };
+        let symbols = (0..computed.len()).filter(|i| symbols.contains(&computed[*i].0)).collect();
+        let key = (elements.clone(), reads, symbols);
         match known.get(&key) {
             Some(i) if key.1.len() + out[*i].writes().len() + writes.len() <= max_buffers => {
                 absorb(&mut out[*i], &k);

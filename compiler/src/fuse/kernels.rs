@@ -53,8 +53,9 @@ pub fn unit_kernel<'a>(graph: &'a Graph, unit: &Unit, loops: &Loops, tensors: &m
         }
         Op::TopK { axis, k, largest } => top_k(graph, unit, *axis, k, *largest, tensors),
         Op::Scatter { index, .. } if graph.written_in_place(unit.anchor).is_some() => {
-            scatter_in_place(graph, unit, index, tensors)
+            place(graph, unit, node.inputs[1], index, tensors)
         }
+        Op::Place { index, .. } => place(graph, unit, node.inputs[0], index, tensors),
         Op::Scatter { reduce, index } => scatter(graph, unit, *reduce, index, tensors),
         op => Err(format!("`{}` has no kernel of its own ({x:?})", op.name())),
     }
@@ -603,15 +604,16 @@ fn scatter<'a>(
 }
 
 /// Every update goes to its place; the rest stays. Which of two updates of one place stands is open.
-fn scatter_in_place<'a>(
+fn place<'a>(
     graph: &'a Graph,
     unit: &Unit,
+    from: Value,
     index: &[GatherAxis],
     tensors: &mut Tensors<'a>,
 ) -> Built {
     let node = graph.node(unit.anchor);
     let shape = &node.outputs[0].shape;
-    let updates = graph.ty(node.inputs[1]).clone();
+    let (operand, updates) = (from, graph.ty(from).clone());
     let elements = updates.numel();
     let tensor = tensor_of(tensors, unit.anchor.into())?;
     let mut p = Puller::new(graph, tensors, vec![elements.clone()]);
@@ -631,7 +633,7 @@ fn scatter_in_place<'a>(
             }
         });
     }
-    let value = p.pull(node.inputs[1], &from, None)?;
+    let value = p.pull(operand, &from, None)?;
     let offset = flat_offset(shape, &to, &p.domain);
     finish(graph, unit, p, Family::Map { elements }, vec![Store { tensor, offset, value, guard }])
 }

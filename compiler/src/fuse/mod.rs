@@ -298,13 +298,16 @@ fn build(
     if again {
         return Ok(None);
     }
+    let held = |c: &wgfc_ir::Computed| Some((c.symbol.clone(), pull::Memory::tensor(&mut tensors, c.value)?));
+    let computed: Option<Vec<(Arc<str>, TensorId)>> = graph.computed.iter().map(held).collect();
+    let computed = computed.ok_or_else(|| Diagnostic::internal("a computed symbol has no memory"))?;
     if options.fusion == crate::options::Fusion::Full {
-        kernels = join::join(kernels, options.profile.max_storage_buffers as usize);
+        kernels = join::join(kernels, &computed, options.profile.max_storage_buffers as usize);
     }
     let tensors = tensors.list;
     let parts = kernels.into_iter().map(|k| split::Block { kernels: vec![k], repeats: vec![] });
-    let (kernels, repeats) = sort(parts.chain(blocks).collect(), &tensors)?;
-    Ok(Some(KernelGraph { tensors, kernels, repeats }))
+    let (kernels, repeats) = sort(parts.chain(blocks).collect(), &tensors, &computed)?;
+    Ok(Some(KernelGraph { tensors, kernels, repeats, computed }))
 }
 
 fn count_bindings(k: &Kernel) -> usize {
@@ -355,9 +358,13 @@ fn split(
     }
 }
 
-/// Orders kernels so that what one reads was written before, and not yet written over; those of one
-/// block stay together.
-fn sort(kernels: Vec<split::Block>, tensors: &[KernelTensor]) -> Result<(Vec<Kernel>, Vec<Repeat>), Errors> {
+/// Orders kernels so that what one reads was written before, and not yet written over, and that the symbols
+/// it uses are computed; those of one block stay together.
+fn sort(
+    kernels: Vec<split::Block>,
+    tensors: &[KernelTensor],
+    computed: &[(Arc<str>, TensorId)],
+) -> Result<(Vec<Kernel>, Vec<Repeat>), Errors> {
     let mut g = DiGraph::<usize, ()>::new();
     let ids: Vec<_> = (0..kernels.len()).map(|i| g.add_node(i)).collect();
     let mut writer: FxHashMap<TensorId, usize> = FxHashMap::default();
@@ -374,6 +381,12 @@ fn sort(kernels: Vec<split::Block>, tensors: &[KernelTensor]) -> Result<(Vec<Ker
             {
                 g.update_edge(ids[*w], ids[i], ());
             }
+        }
+    }
+    for (i, k) in kernels.iter().enumerate().filter(|_| !computed.is_empty()) {
+        let symbols = k.symbols();
+        for w in computed.iter().filter(|c| symbols.contains(&c.0)).filter_map(|c| writer.get(&c.1)) {
+            g.update_edge(ids[*w], ids[i], ());
         }
     }
     let mut overwriter: FxHashMap<usize, usize> = FxHashMap::default();

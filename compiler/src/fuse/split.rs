@@ -9,6 +9,8 @@ use super::pull::Memory;
 use crate::error::Errors;
 use crate::kernel::{Kernel, KernelGraph, Repeat, TensorId, TensorKind};
 use crate::options::Options;
+use std::collections::BTreeSet;
+use std::sync::Arc;
 use wgfc_ir::build::Builder;
 use wgfc_ir::{
     BinaryOp, Border, DType, GatherAxis, Graph, NodeId, Op, Poly, Scalar, ScalarFn, ScalarNode, State,
@@ -27,6 +29,11 @@ impl Block {
     /// The tensors it reads.
     pub fn reads(&self) -> impl Iterator<Item = TensorId> + '_ {
         self.kernels.iter().flat_map(Kernel::reads)
+    }
+    /// The symbols it uses.
+    pub fn symbols(&self) -> BTreeSet<Arc<str>> {
+        let times = self.repeats.iter().flat_map(|r| r.times.symbols());
+        self.kernels.iter().flat_map(Kernel::symbols).chain(times).collect()
     }
     /// The tensors it writes.
     pub fn writes(&self) -> impl Iterator<Item = TensorId> + '_ {
@@ -122,7 +129,7 @@ pub(super) fn block<'a>(
     let n = graph.node(node);
     let Op::Scan { carried, .. } = n.op else { return Err(broken("not a scan".into())) };
     let step = step(graph, node).map_err(broken)?;
-    let KernelGraph { tensors: inner, kernels, repeats } = super::fuse(&step, options)?;
+    let KernelGraph { tensors: inner, kernels, repeats, .. } = super::fuse(&step, options)?;
 
     let outputs = n.outputs.len();
     let mut kept: Vec<TensorId> = vec![];

@@ -37,6 +37,7 @@ use prost::Message;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use wgfc_ir::build::Built;
+use wgfc_ir::computed::Bounds;
 use wgfc_ir::tensor::ByteOwner;
 use wgfc_ir::{
     BinaryOp, Border, Builder, DType, Dim, Graph, Op, Poly, Scalar, ScalarFn, ScalarNode, Tensor, TensorType,
@@ -144,6 +145,7 @@ fn lower(im: &mut Importer, proto: &GraphProto, options: &Options) -> Result<Imp
     if !im.errors.is_empty() {
         return Err(Errors(std::mem::take(&mut im.errors)));
     }
+    let bytes_unfused = Bounds::of(&g.computed).most(&std::mem::take(&mut im.bytes_unfused));
     g.remove_dead();
     if im.weights.nan.0 > 0 {
         let (tensors, n) = im.weights.nan;
@@ -153,7 +155,6 @@ fn lower(im: &mut Importer, proto: &GraphProto, options: &Options) -> Result<Imp
         im.warn("f64 values are computed in f32".into());
     }
     let model_nodes = proto.node.iter().filter(|n| n.op_type != "Constant").count();
-    let bytes_unfused = std::mem::take(&mut im.bytes_unfused);
     Ok(Imported { graph: g, model_nodes, bytes_unfused, warnings: std::mem::take(&mut im.warnings) })
 }
 

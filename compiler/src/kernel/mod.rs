@@ -17,6 +17,7 @@
 mod text;
 
 use rustc_hash::FxHashMap;
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use wgfc_ir::{Atom, BinaryOp, DType, Dim, Poly, Scalar, Tensor, TensorType, UnaryOp};
 
@@ -360,6 +361,8 @@ pub struct KernelGraph {
     pub kernels: Vec<Kernel>,
     /// Kernels that run again and again; of two that overlap, the one inside is the later.
     pub repeats: Vec<Repeat>,
+    /// The tensor that holds the value of each computed symbol.
+    pub computed: Vec<(Arc<str>, TensorId)>,
 }
 
 /// Kernels that run one after another, all of them several times.
@@ -388,6 +391,18 @@ impl Kernel {
                 vec![batch.clone(), s.clone(), t.clone(), d.clone(), e.clone(), parts]
             }
         }
+    }
+
+    /// The symbols it uses.
+    pub fn symbols(&self) -> BTreeSet<Arc<str>> {
+        let mut out: BTreeSet<Arc<str>> = self.domain().iter().flat_map(Poly::symbols).collect();
+        out.extend(self.all_stores().flat_map(|s| s.offset.symbols()));
+        for e in self.body.reachable(&self.roots()) {
+            if let Expr::Index(p) | Expr::Load { offset: p, .. } = self.body.expr(e) {
+                out.extend(p.symbols());
+            }
+        }
+        out
     }
 
     /// All stores, those once a row or part, or in every step, first.

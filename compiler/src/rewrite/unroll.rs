@@ -37,7 +37,8 @@ fn next(graph: &Graph, iterations: i64) -> Result<Option<(NodeId, i64)>, String>
         let first = graph.node(n).inputs.get(*carried).ok_or("a scan of nothing")?;
         let length = graph.ty(*first).shape.first().and_then(|d| d.as_const());
         let limit = iterations.min(NODES / body.len().max(1) as i64);
-        if let Some(l) = length.filter(|l| (1..=limit).contains(l)) {
+        // A symbol has one value.
+        if let Some(l) = length.filter(|l| (1..=limit).contains(l) && body.computed.is_empty()) {
             return Ok(Some((n, l)));
         }
     }

@@ -247,6 +247,7 @@ impl Single {
             outputs,
             states: vec![],
             symbols: symbols.iter().map(|s| s.to_string()).collect(),
+            computed: vec![],
             constraints: vec![],
             buffers,
             kernels: vec![program_kernel(0, k, &emitted)],

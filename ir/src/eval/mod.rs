@@ -23,7 +23,7 @@ mod reduce;
 mod scalar;
 mod view;
 
-use crate::graph::{Graph, Node, NodeId, TensorType, Value};
+use crate::graph::{Computed, Graph, Node, NodeId, TensorType, Value};
 use crate::op::{Op, show};
 use crate::poly::{Atom, Dim};
 use crate::tensor::Tensor;
@@ -283,6 +283,11 @@ fn evaluate_all(
     let given = graph.inputs.iter().map(|b| b.value).zip(args);
     let kept = graph.states.iter().map(|s| s.before).zip(states);
     let mut values: HashMap<Value, Array> = given.chain(kept).collect();
+    for c in &graph.computed {
+        if let Some(a) = values.get(&c.value) {
+            compute(c, Some(a), env)?;
+        }
+    }
     for id in order {
         let node = graph.node(id);
         if matches!(node.op, Op::Input) || (0..node.outputs.len()).all(|p| !reads.contains_key(&port(id, p)))
@@ -290,6 +295,9 @@ fn evaluate_all(
             continue;
         }
         let outputs = step(node, &values, env).map_err(|e| e.in_node(node))?;
+        for c in graph.computed.iter().filter(|c| c.value.node == id) {
+            compute(c, outputs.get(c.value.port as usize), env).map_err(|e| e.in_node(node))?;
+        }
         for (p, a) in outputs.into_iter().enumerate() {
             if reads.contains_key(&port(id, p)) {
                 values.insert(port(id, p), a);
@@ -313,6 +321,19 @@ fn evaluate_all(
 
 fn port(node: NodeId, port: usize) -> Value {
     Value { node, port: port as u32 }
+}
+
+/// Gives a computed symbol its value.
+fn compute(c: &Computed, value: Option<&Array>, env: &mut Env) -> Result<(), EvalError> {
+    let value = value.and_then(Array::ints).and_then(|v| v.first().copied());
+    let value = value.ok_or_else(|| EvalError::at(format!("`{}` is not computed", c.symbol)))?;
+    let bound = env.value(&c.bound);
+    if value < 0 || bound.is_none_or(|b| value > b) {
+        let why = format!("`{}` is {value} and must be in 0..={bound:?} (`{}`)", c.symbol, c.bound);
+        return Err(EvalError::at(why));
+    }
+    env.set(&c.symbol, value);
+    Ok(())
 }
 
 fn check_constraint(c: &crate::graph::Constraint, env: &Env) -> Result<(), EvalError> {
@@ -440,6 +461,7 @@ fn apply(op: &Op, args: &[&Array], env: &Env) -> Result<Vec<Array>, EvalError> {
         Op::Contract(c) => one(contract::contract(c, args[0], args[1], env)?),
         Op::Gather { shape, index } => one(view::gather(args, env.shape(shape)?, index, env)?),
         Op::Scatter { reduce, index } => one(view::scatter(args, *reduce, index, env)?),
+        Op::Place { shape, index } => one(view::place(args, env.shape(shape)?, index, env)?),
         Op::Concat { axis } => one(view::concat(args, *axis, env)?),
         Op::TopK { axis, k, largest } => reduce::top_k(args[0], *axis, env.dim(k)?, *largest, env),
         Op::Softmax { axis, log } => one(raised::softmax(args[0], *axis, *log)),

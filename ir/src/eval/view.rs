@@ -1,4 +1,4 @@
-//! View, Gather, Scatter, Concat: elements read and written elsewhere.
+//! View, Gather, Scatter, Place, Concat: elements read and written elsewhere.
 
 use super::array::{Array, Buf, Elem, around, each, narrow, strides};
 use super::index::{Index, advance, concrete, point_at};
@@ -307,6 +307,41 @@ pub(super) fn scatter(
     });
     narrow(data.dtype, &mut out);
     Ok(Array::new(data.dtype, data.shape.clone(), out))
+}
+
+pub(super) fn place(
+    inputs: &[&Array],
+    shape: Vec<usize>,
+    index: &[GatherAxis],
+    env: &Env,
+) -> Result<Array, EvalError> {
+    let n = env.numel(&shape)?;
+    let updates = inputs[0];
+    let axes = compile(index, inputs, &updates.shape, env)?;
+    let mut from: Vec<Option<usize>> = vec![None; n];
+    let mut point = vec![0; updates.shape.len()];
+    for i in 0..updates.numel() {
+        let mut flat = Some(0);
+        for (a, d) in axes.iter().zip(&shape) {
+            let at = a.at(&point, *d)?;
+            flat = flat.filter(|_| (0..*d as i64).contains(&at)).map(|f| f * d + at as usize);
+        }
+        if let Some(slot) = flat.and_then(|f| from.get_mut(f))
+            && slot.replace(i).is_some()
+        {
+            return Err(EvalError::at(format!("element {flat:?} of {shape:?} is written twice")));
+        }
+        advance(&mut point, &updates.shape);
+    }
+    let from = from.into_iter().collect::<Option<Vec<usize>>>();
+    let from = from.ok_or_else(|| EvalError::at(format!("an element of {shape:?} is not written")))?;
+    let mut out = Buf::zeros(updates.dtype, n);
+    each!(&mut out, out => {
+        if let Some(src) = Elem::slice(&updates.data) {
+            out.iter_mut().zip(&from).for_each(|(o, i)| *o = src[*i]);
+        }
+    });
+    Ok(Array::new(updates.dtype, shape, out))
 }
 
 pub(super) fn concat(inputs: &[&Array], axis: usize, env: &Env) -> Result<Array, EvalError> {

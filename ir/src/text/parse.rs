@@ -2,7 +2,7 @@
 
 use super::TextError;
 use crate::dtype::{Class, DType};
-use crate::graph::{Border, Constraint, Graph, Growth, Node, State, TensorType, Value};
+use crate::graph::{Border, Computed, Constraint, Graph, Growth, Node, State, TensorType, Value};
 use crate::op::{Contract, GatherAxis, NormKind, Op, ReduceOp};
 use crate::poly::Poly;
 use crate::scalar::Scalar;
@@ -284,6 +284,18 @@ impl<'a> Parser<'a> {
         Ok((before, after, Some(Growth { axis, length, by: self.poly("\n")? })))
     }
 
+    /// What comes after `compute`.
+    fn computed(&mut self) -> Parsed<(Named, Poly)> {
+        let symbol = self.word("a symbol")?.into();
+        self.expect("=")?;
+        self.space();
+        let at = self.at;
+        let value = self.value_number()?;
+        self.expect_word("up")?;
+        self.expect_word("to")?;
+        Ok(((symbol, value, at), self.poly("\n")?))
+    }
+
     fn graph(&mut self) -> Parsed<Graph> {
         self.nested(Parser::graph_inner)
     }
@@ -291,7 +303,7 @@ impl<'a> Parser<'a> {
     fn graph_inner(&mut self) -> Parsed<Graph> {
         let mut g = Graph::new();
         let mut values: HashMap<usize, Value> = HashMap::new();
-        let mut states = vec![];
+        let (mut states, mut computed) = (vec![], vec![]);
         self.expect_word("graph")?;
         let inputs = self.list("(", ")", Parser::border)?;
         self.expect("->")?;
@@ -306,6 +318,8 @@ impl<'a> Parser<'a> {
                 g.constraints.push(Constraint { a, b, origin });
             } else if self.eat_word("state") {
                 states.push(self.state()?);
+            } else if self.eat_word("compute") {
+                computed.push(self.computed()?);
             } else {
                 self.node(&mut g, &mut values)?;
             }
@@ -329,6 +343,11 @@ impl<'a> Parser<'a> {
             let ends = resolve(vec![before, (name.clone(), after, at)])?;
             let [before, after] = [ends[0].value, ends[1].value];
             g.states.push(State { name, before, after, growth });
+        }
+        for (named, bound) in computed {
+            let symbol = named.0.clone();
+            let value = resolve(vec![named])?[0].value;
+            g.computed.push(Computed { symbol, value, bound });
         }
         self.at = end;
         Ok(g)
@@ -541,6 +560,11 @@ impl<'a> Parser<'a> {
                 let reduce = if self.eat_word("set") { None } else { Some(self.reduce_op()?) };
                 self.expect_word("writes")?;
                 Op::Scatter { reduce, index: self.gather_axes()? }
+            }
+            "place" => {
+                let shape = self.polys()?;
+                self.expect_word("writes")?;
+                Op::Place { shape, index: self.gather_axes()? }
             }
             "concat" => Op::Concat { axis: self.axis()? },
             "top_k" => {

@@ -49,6 +49,9 @@ fn print_graph(g: &Graph, depth: usize, out: &mut String) {
         }
         out.push('\n');
     }
+    for c in &g.computed {
+        put!(out, "{pad}compute {} = {} up to {}\n", c.symbol, name(&c.value), c.bound);
+    }
     for id in &order {
         let n = g.node(*id);
         let results: Vec<String> =
@@ -110,6 +113,9 @@ fn print_op(op: &Op, depth: usize, out: &mut String) {
         }
         Op::Scatter { reduce, index } => {
             put!(out, " {} writes {}", reduce.map_or("set", ReduceOp::name), gather(index));
+        }
+        Op::Place { shape, index } => {
+            put!(out, " {} writes {}", show(shape), gather(index));
         }
         Op::Concat { axis } => {
             put!(out, " axis {axis}");

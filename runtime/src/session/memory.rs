@@ -36,7 +36,7 @@ impl DeviceMemory {
                 }
             }
             let ports = s.pools.iter().flatten().map(|m| &m.buffer);
-            let kept = s.arenas.iter().chain(ports).chain([&s.dims]).chain(&s.staging);
+            let kept = s.arenas.iter().chain(ports).chain([&s.dims.buffer]).chain(&s.staging);
             sum.activations += kept.map(&mut new).sum::<u64>();
         }
         sum

@@ -39,9 +39,23 @@ pub(crate) struct Plan {
     bound: Arc<Bound>,
     ports: Vec<wgpu::Buffer>,
     pub(crate) steps: Vec<Step>,
+    parts: Vec<Part>,
+}
+
+/// Steps that need no size which others of them compute.
+#[derive(Debug)]
+pub(crate) struct Part {
+    /// Which of the plan's.
+    pub(crate) steps: std::ops::Range<usize>,
+    /// What is copied to the dimensions after them: from where, and to which place.
+    pub(super) sizes: Vec<(wgpu::Buffer, u64, u64)>,
 }
 
 impl Plan {
+    /// In order; at least one.
+    pub(crate) fn parts(&self) -> &[Part] {
+        &self.parts
+    }
     /// The values of the program's symbols.
     pub(crate) fn values(&self) -> &[i64] {
         &self.bound.values
@@ -94,8 +108,10 @@ impl Session {
         if self.dims_written.as_ref() != Some(&bound.values) {
             let words: Vec<i32> = bound.values.iter().map(|v| *v as i32).collect();
             let gpu = &self.gpu;
-            gpu.scoped("writing the dimensions", || gpu.write(&self.dims, 0, bytemuck::cast_slice(&words)))
-                .await?;
+            gpu.scoped("writing the dimensions", || {
+                gpu.write(&self.dims.buffer, 0, bytemuck::cast_slice(&words))
+            })
+            .await?;
             self.dims_written = Some(bound.values.clone());
         }
         let plan = self.plan(bound, &placed, &outputs).await?;
@@ -208,10 +224,53 @@ impl Session {
         }
         let gpu = self.gpu.clone();
         let steps = gpu.scoped("binding buffers", || self.steps(&bound, &ports)).await?;
-        let plan = Arc::new(Plan { bound, ports, steps });
+        let parts = self.parts(&bound, &ports, &steps);
+        let plan = Arc::new(Plan { bound, ports, steps, parts });
         self.plans.truncate(KEPT_PLANS - 1);
         self.plans.insert(0, plan.clone());
         Ok(plan)
+    }
+
+    /// Where a buffer of the program lies.
+    fn piece(&self, bound: &Bound, ports: &[wgpu::Buffer], b: usize) -> Option<Piece> {
+        let (buffer, offset) = match &self.program.buffers[b].kind {
+            BufferKind::Input { index } => (&ports[*index], 0),
+            BufferKind::Output { index } => (&ports[self.program.inputs.len() + index], 0),
+            BufferKind::Weight { .. } | BufferKind::State { .. } => (self.resident[b].as_ref()?, 0),
+            BufferKind::Arena { .. } => {
+                let (arena, offset) = bound.memory.slots[b]?;
+                (&self.arenas[arena], offset)
+            }
+        };
+        Some(Piece { buffer: buffer.clone(), offset, size: bound.memory.bytes[b] })
+    }
+
+    /// Cuts steps where a size has been computed.
+    fn parts(&self, bound: &Bound, ports: &[wgpu::Buffer], steps: &[Step]) -> Vec<Part> {
+        let mut parts: Vec<Part> = vec![];
+        let start = |parts: &[Part]| parts.last().map_or(0, |p| p.steps.end);
+        for c in &self.program.computed {
+            let end = steps.partition_point(|s| s.dispatch < c.after);
+            let place = self.program.symbols.iter().position(|s| *s == c.symbol);
+            let (Some(from), Some(place)) = (self.piece(bound, ports, c.buffer), place) else { continue };
+            let size = (from.buffer, from.offset, 4 * place as u64);
+            match parts.last_mut() {
+                Some(p) if p.steps.end == end => p.sizes.push(size),
+                _ => parts.push(Part { steps: start(&parts)..end, sizes: vec![size] }),
+            }
+        }
+        let rest = start(&parts)..steps.len();
+        if parts.is_empty() || !rest.is_empty() {
+            parts.push(Part { steps: rest, sizes: vec![] });
+        }
+        parts
+    }
+
+    /// Records the copies after a part.
+    pub(crate) fn record_sizes(&self, part: &Part, encoder: &mut wgpu::CommandEncoder) {
+        for (from, offset, to) in &part.sizes {
+            encoder.copy_buffer_to_buffer(from, *offset, &self.dims.buffer, *to, 4);
+        }
     }
 
     fn steps(&mut self, bound: &Bound, ports: &[wgpu::Buffer]) -> Vec<Step> {
@@ -228,25 +287,7 @@ impl Session {
                 continue;
             }
             made[i] = Some(steps.len());
-            let pieces: Vec<Piece> = d
-                .bindings
-                .iter()
-                .filter_map(|b| {
-                    let size = bound.memory.bytes[*b];
-                    let (buffer, offset) = match &self.program.buffers[*b].kind {
-                        BufferKind::Input { index } => (&ports[*index], 0),
-                        BufferKind::Output { index } => (&ports[self.program.inputs.len() + index], 0),
-                        BufferKind::Weight { .. } | BufferKind::State { .. } => {
-                            (self.resident[*b].as_ref()?, 0)
-                        }
-                        BufferKind::Arena { .. } => {
-                            let (arena, offset) = bound.memory.slots[*b]?;
-                            (&self.arenas[arena], offset)
-                        }
-                    };
-                    Some(Piece { buffer: buffer.clone(), offset, size })
-                })
-                .collect();
+            let pieces: Vec<Piece> = d.bindings.iter().filter_map(|b| self.piece(bound, ports, *b)).collect();
             let kernel = &self.program.kernels[d.kernel];
             let layout = &self.pipelines[d.kernel].layout;
             if self.groups[i].len() >= KEPT_GROUPS && !self.groups[i].contains_key(&pieces) {
@@ -268,7 +309,7 @@ impl Session {
                 if kernel.uses_dims {
                     entries.push(wgpu::BindGroupEntry {
                         binding: pieces.len() as u32,
-                        resource: self.dims.as_entire_binding(),
+                        resource: self.dims.buffer.as_entire_binding(),
                     });
                 }
                 let label = Some(kernel.name.as_str());

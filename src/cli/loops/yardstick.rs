@@ -18,6 +18,7 @@ pub fn program(w: &Workload, size: Size, inputs: &[(&str, Tensor)], outputs: &[O
         outputs: vec![],
         states: vec![],
         symbols: vec![],
+        computed: vec![],
         constraints: vec![],
         buffers: vec![],
         kernels: vec![],

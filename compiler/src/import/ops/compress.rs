@@ -1,13 +1,49 @@
-//! Elements chosen by a condition. How many there are must be known when compiling.
+//! Elements chosen by a condition: how many there are, a run computes.
 
 use crate::import::Cx;
 use crate::import::op::{Lowered, OpDef, OpError};
-use wgfc_ir::{DType, Dim, Tensor};
+use wgfc_ir::build::Built;
+use wgfc_ir::{BinaryOp, Body, DType, Dim, GatherAxis, Op, Poly, ReduceOp, Scalar, Tensor, Value};
+
+/// Where a condition holds.
+pub(super) struct Chosen {
+    /// The positions where it does, ascending, `i32 [n]`.
+    pub places: Value,
+    /// How many there are up to each position, itself included, `i32` of the condition's shape.
+    pub running: Value,
+}
+
+/// The positions where a condition of one axis holds. There are at most `bound`.
+pub(super) fn chosen(cx: &mut Cx, condition: Value, bound: Dim) -> Built<Chosen> {
+    let n = cx.shape(condition)[0].clone();
+    let ones = cx.cast(condition, DType::I32)?;
+    let running =
+        cx.push(Op::Cumulate { op: ReduceOp::Sum, axis: 0, exclusive: false, reverse: false }, &[ones])?;
+    // Of an empty axis there is no last element.
+    let (last, fill) = (vec![&n - 1], Some(Scalar::from_i64(DType::I32, 0)));
+    let count = cx.push(Op::View { shape: vec![], index: last, fill }, &[running])?;
+    let name = cx.node.output.iter().find(|o| !o.is_empty()).cloned().unwrap_or_default();
+    let count = cx.computed(&name, count, bound);
+    let mut to = Body::default();
+    let (holds, up_to) = (to.arg(0), to.arg(1));
+    let (one, nowhere) = (to.i32(1), to.i32(i64::from(i32::MAX)));
+    let place = to.binary(BinaryOp::Sub, up_to, one);
+    to.select(holds, place, nowhere);
+    let to = cx.map(to.0, &[condition, running])?;
+    let all = cx.iota(&[n], Poly::var(0), DType::I32)?;
+    Ok(Chosen { places: placed(cx, all, to, count)?, running })
+}
+
+/// `out[to[i]] = x[i]` along one axis, every element of the result being written once.
+pub(super) fn placed(cx: &mut Cx, x: Value, to: Value, extent: Dim) -> Built {
+    let index = vec![GatherAxis::Data { input: 1, at: vec![Poly::var(0)] }];
+    cx.push(Op::Place { shape: vec![extent], index }, &[x, to])
+}
 
 /// The slices along an axis, or the elements, where the condition is true. It may be shorter than the axis.
 fn compress(cx: &mut Cx) -> Lowered {
     let mut x = cx.input(0)?;
-    let condition = cx.input_of_rank(1, 1)?;
+    let mut condition = cx.input_of_rank(1, 1)?;
     if cx.dtype(condition) != DType::Bool {
         return Err(
             cx.at_input(1, OpError::model(format!("the condition is {}, not bool", cx.ty(condition))))
@@ -21,15 +57,23 @@ fn compress(cx: &mut Cx) -> Lowered {
             0
         }
     };
-    let condition = cx.const_ints(1)?;
-    if let Some(n) = cx.shape(x)[axis].as_const()
-        && condition.len() as i64 > n
+    let (len, slices) = (cx.shape(condition)[0].clone(), cx.shape(x)[axis].clone());
+    if let (Some(c), Some(n)) = (len.as_const(), slices.as_const())
+        && c > n
     {
-        let e = OpError::model(format!("{} conditions for {n} slices", condition.len()));
-        return Err(cx.at_input(1, e));
+        return Err(cx.at_input(1, OpError::model(format!("{c} conditions for {n} slices"))));
     }
-    let places: Vec<i64> = (0..).zip(&condition).filter(|(_, c)| **c != 0).map(|(i, _)| i).collect();
-    let places = cx.constant(Tensor::from_i64(vec![places.len()], &places));
+    let places = match cx.numbers(condition) {
+        Some(known) => {
+            let places: Vec<i64> = (0..).zip(&known).filter(|(_, c)| **c != 0.0).map(|(i, _)| i).collect();
+            cx.constant(Tensor::from_i64(vec![places.len()], &places))
+        }
+        None => {
+            let bound = len.min_of(&slices, &[]);
+            condition = cx.slice(condition, 0, &Poly::ZERO, 1, &bound)?;
+            chosen(cx, condition, bound)?.places
+        }
+    };
     Ok(vec![cx.take(x, places, axis)?])
 }
 
@@ -37,29 +81,40 @@ fn compress(cx: &mut Cx) -> Lowered {
 fn non_zero(cx: &mut Cx) -> Lowered {
     let x = cx.input(0)?;
     let shape = cx.shape(x);
-    let extents: Option<Vec<usize>> =
-        shape.iter().map(|d| d.as_const().and_then(|c| usize::try_from(c).ok())).collect();
-    let elements = cx.const_numbers(0)?;
-    let Some(extents) = extents else {
-        let e = OpError::unsupported(format!("the shape of {} must be known", cx.ty(x)));
-        return Err(cx.at_input(0, e.help("fix the dimension with --dim NAME=VALUE")));
+    let all: Dim = shape.iter().product();
+    let places = match (cx.numbers(x), all.as_const()) {
+        (Some(known), Some(_)) => {
+            let places: Vec<i64> = (0..).zip(&known).filter(|(_, e)| **e != 0.0).map(|(i, _)| i).collect();
+            cx.constant(Tensor::from_i64(vec![places.len()], &places))
+        }
+        _ => {
+            let flat = cx.reshape(x, vec![all.clone()])?;
+            let condition = match cx.dtype(flat) {
+                DType::Bool => flat,
+                _ => cx.binary_scalar(BinaryOp::Ne, flat, 0.0)?,
+            };
+            chosen(cx, condition, all)?.places
+        }
     };
-    let places: Vec<usize> =
-        elements.iter().enumerate().filter(|(_, e)| **e != 0.0).map(|(at, _)| at).collect();
-    let mut rows = vec![];
-    for axis in 0..extents.len() {
-        let inner: usize = extents[axis + 1..].iter().product();
-        rows.extend(places.iter().map(|at| (at / inner % extents[axis]) as i64));
+    let places = cx.cast(places, DType::I32)?;
+    let rows = cx.shape(places)[0].clone();
+    let mut f = Body::default();
+    let (place, axis) = (f.arg(0), f.index(Poly::var(0)));
+    let (mut inner, mut position) = (Dim::ONE, f.i32(0));
+    for (d, extent) in shape.iter().enumerate().rev() {
+        let (step, of, this) = (f.index(inner.clone()), f.index(extent.clone()), f.i32(d as i64));
+        let at = f.binary(BinaryOp::Div, place, step);
+        let at = if d > 0 { f.binary(BinaryOp::Mod, at, of) } else { at };
+        let here = f.binary(BinaryOp::Eq, axis, this);
+        position = f.select(here, at, position);
+        inner = &inner * extent;
     }
-    Ok(vec![cx.constant(Tensor::from_i64(vec![extents.len(), places.len()], &rows))])
+    f.cast(DType::I64, position);
+    Ok(vec![cx.map_to(f.0, &[places], vec![shape.len().into(), rows])?])
 }
 
 /// `Compress` and `NonZero`.
 pub const OPS: &[OpDef] = &[
-    OpDef::new("Compress", &[9, 11, 28], compress)
-        .cases(&["test_compress_"])
-        .notes("the condition must be known when compiling"),
-    OpDef::new("NonZero", &[9, 13], non_zero)
-        .cases(&["test_nonzero_"])
-        .notes("the operand must be known when compiling"),
+    OpDef::new("Compress", &[9, 11, 28], compress).cases(&["test_compress_"]),
+    OpDef::new("NonZero", &[9, 13], non_zero).cases(&["test_nonzero_"]),
 ];

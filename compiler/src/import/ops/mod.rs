@@ -23,6 +23,7 @@ mod interpolate;
 mod linear;
 mod linear_attention;
 mod matmul;
+mod nms;
 mod norm;
 mod pool;
 mod quantized;
@@ -42,6 +43,7 @@ mod split;
 mod supported;
 mod transposed;
 mod unary;
+mod unique;
 mod window;
 
 mod bits;
@@ -72,6 +74,7 @@ const TABLE: &[&[OpDef]] = &[
     linear::OPS,
     linear_attention::OPS,
     matmul::OPS,
+    nms::OPS,
     norm::OPS,
     pool::OPS,
     quantized::OPS,
@@ -89,6 +92,7 @@ const TABLE: &[&[OpDef]] = &[
     split::OPS,
     transposed::OPS,
     unary::OPS,
+    unique::OPS,
     bits::OPS,
     compress::OPS,
     einsum::OPS,
