@@ -420,6 +420,71 @@ def half():
     m.save(*({"x": m.rng.standard_normal((r, 9)).astype(np.float16)} for r in [1, 7]))
 
 
+def chosen():
+    """Sizes that depend on data, and what is computed with them."""
+    m = Model(
+        "chosen",
+        [("x", FLOAT, ["rows", 13]), ("kept", BOOL, ["rows"])],
+        [("places", INT64, [2, "n"]), ("total", FLOAT, []), ("dense", FLOAT, ["rows", 13]), ("both", FLOAT, [2, 1]),
+         ("projected", FLOAT, ["k", 5]), ("values", INT64, ["u"]), ("counts", INT64, ["u"]), ("first", INT64, ["v"]),
+         ("inverse", INT64, ["all"]), ("size", INT64, [2])],
+        opset=18,
+    )
+    m.op("Greater", ["x", m.constant("half", np.float32(0.5))], "large")
+    m.op("NonZero", ["large"], "places")
+    m.op("Transpose", ["places"], "pairs", perm=[1, 0])
+    m.op("GatherND", ["x", "pairs"], "found")
+    m.op("Add", ["found", m.constant("one", np.float32(1))], "more")
+    m.op("ReduceSum", ["more"], "total", keepdims=0)
+    m.op("Mul", ["x", m.constant("zero", np.float32(0))], "nothing")
+    m.op("ScatterND", ["nothing", "pairs", "more"], "dense")
+    m.op("Concat", ["found", "more"], "joined", axis=0)
+    m.op("Reshape", ["joined", m.constant("two", np.array([2, -1]))], "rows_of_both", allowzero=1)
+    m.op("Shape", ["pairs"], "size")
+    m.op("Gather", ["size", m.constant("at", np.array([0]))], "count")
+    m.op("Expand", ["one", "count"], "ones")
+    m.op("Unsqueeze", ["ones", m.constant("last", np.array([1]))], "column")
+    m.op("MatMul", ["rows_of_both", "column"], "both")
+    m.op("Compress", ["x", "kept"], "some", axis=0)
+    m.op("MatMul", ["some", m.weight("w", 13, 5)], "product")
+    m.op("Softmax", ["product"], "projected", axis=1)
+    m.op("Round", ["x"], "round")
+    m.op("Cast", ["round"], "whole", to=INT64)
+    m.op("Unique", ["whole"], ["values", "", "", "counts"], sorted=1)
+    m.op("Unique", ["whole"], ["", "first", "inverse", ""], sorted=0)
+    for n in [n for n in m.nodes if n.op_type == "Unique" and not n.output[0]]:
+        n.output[0] = "unsorted"
+
+    def feed(rows, shift, kept):
+        x = (m.rng.standard_normal((rows, 13)) + shift).astype(np.float32)
+        return {"x": x, "kept": np.resize(np.array(kept, bool), rows)}
+
+    m.save(feed(7, 0, [1, 0, 0]), feed(1, -9, [0]), feed(41, 9, [1]), feed(23, 0, [0]), feed(3, 0.3, [0, 1]))
+
+
+def boxes():
+    """Suppression of boxes, limited by an input; what is left is gathered."""
+    m = Model(
+        "boxes",
+        [("boxes", FLOAT, [2, 37, 4]), ("scores", FLOAT, [2, 3, 37]), ("most", INT64, [1])],
+        [("chosen", INT64, ["n", 3]), ("corners", FLOAT, ["n", 4])],
+        opset=18,
+    )
+    thresholds = [m.constant("share", np.array([0.3], np.float32)), m.constant("least", np.array([0.2], np.float32))]
+    m.op("NonMaxSuppression", ["boxes", "scores", "most", *thresholds], "chosen")
+    m.op("Gather", ["chosen", m.constant("of", np.array([0, 2]))], "pairs", axis=1)
+    m.op("GatherND", ["boxes", "pairs"], "corners")
+
+    def feed(most):
+        corner = m.rng.uniform(0, 3, (2, 37, 2))
+        other = corner + m.rng.uniform(-1.5, 1.5, (2, 37, 2))
+        scores = m.rng.uniform(0, 1, (2, 3, 37)).astype(np.float32)
+        boxes = np.concatenate([corner, other], 2).astype(np.float32)
+        return {"boxes": boxes, "scores": scores, "most": np.array([most])}
+
+    m.save(feed(1000), feed(3), feed(0))
+
+
 def random():
     """Generators: which numbers a seed gives is ours to say, and must not change."""
     f32, u32 = np.float32, np.uint32
@@ -481,7 +546,7 @@ def main():
     sys.exit(__doc__) if len(sys.argv) > 1 else None
     bandwidth(mask=False)
     bandwidth(mask=True)
-    for make in [mlp, conv, attention, decoder, decoder_of_several, decoder_ragged, caches, integers, booleans, half, random]:
+    for make in [mlp, conv, attention, decoder, decoder_of_several, decoder_ragged, caches, integers, booleans, half, chosen, boxes, random]:
         make()
 
 

@@ -11,8 +11,11 @@ use wgfc_ir::build::Built;
 use wgfc_ir::op::show;
 use wgfc_ir::{
     BinaryOp, Body, Border, Builder, DType, Dim, GatherAxis, Graph, Op, Poly, ReduceOp, Scalar, Tensor,
-    TensorType, UnaryOp, Value,
+    TensorType, Value,
 };
+
+/// Boxes of a word.
+const BITS: i64 = 32;
 
 fn suppress(cx: &mut Cx) -> Lowered {
     let (boxes, scores) = (cx.input_of_rank(0, 3)?, cx.input_of_rank(1, 3)?);
@@ -132,62 +135,107 @@ fn corners(cx: &mut Cx, boxes: Value, centred: bool) -> Built {
     cx.map(f.0, &[a, b])
 }
 
-/// Whether, of sorted boxes `[batch, classes, n, 4]`, i comes before j and they share more than `least` of
-/// what they cover together: `bool [n (i), batch, classes, n (j)]`.
+/// Which later boxes each of the sorted boxes `[batch, classes, n, 4]` shares more than `least` with, of what
+/// both cover together, in bits: `u32 [n, batch, classes, words]`.
 fn overlaps(cx: &mut Cx, corners: Value, least: Value) -> Built {
     let s = cx.shape(corners);
-    let (first, second) = (
-        [s[2].clone(), s[0].clone(), s[1].clone(), Dim::ONE],
-        [Dim::ONE, s[0].clone(), s[1].clone(), s[2].clone()],
-    );
-    let mut args = vec![];
-    for (shape, of) in [(first, 0), (second, 3)] {
-        for c in 0..4i64 {
-            let index = vec![Poly::var(1), Poly::var(2), Poly::var(of), c.into()];
-            args.push(cx.view(corners, shape.to_vec(), index)?);
-        }
-    }
-    args.push(least);
-    let mut f = Body::default();
-    let side = |f: &mut Body, axis: u32| {
-        let [a0, a1, b0, b1] = [axis, axis + 2, axis + 4, axis + 6].map(|i| f.arg(i));
-        let (low, high) = (f.binary(BinaryOp::Max, a0, b0), f.binary(BinaryOp::Min, a1, b1));
-        [f.binary(BinaryOp::Sub, a1, a0), f.binary(BinaryOp::Sub, b1, b0), f.binary(BinaryOp::Sub, high, low)]
+    let (n, words) = (s[2].clone(), s[2].ceil_div(BITS));
+    let all = [&n, &s[0], &s[1], &words, &BITS.into()].map(Dim::clone);
+    let one = [n.clone(), s[0].clone(), s[1].clone(), Dim::ONE, Dim::ONE];
+    let other = [Dim::ONE, s[0].clone(), s[1].clone(), words, BITS.into()];
+    let later = &(&Poly::var(3) * BITS) + &Poly::var(4);
+    // Column `c` of the earlier box and of the later one; beyond the last there is an empty one.
+    let pair = |cx: &mut Cx, v: Value, c: Option<i64>| -> Built<[Value; 2]> {
+        let at = |j: &Poly| [Poly::var(1), Poly::var(2), j.clone()].into_iter().chain(c.map(Poly::from)).collect();
+        let mine = cx.view(v, one.to_vec(), at(&Poly::var(0)))?;
+        let fill = Some(Scalar::from_f64(DType::F32, 0.0));
+        let op = Op::View { shape: other.to_vec(), index: at(&later), fill };
+        Ok([mine, cx.push(op, &[v])?])
     };
-    let ([ay, by, y], [ax, bx, x]) = (side(&mut f, 0), side(&mut f, 1));
-    let [a, b, both] = [(ay, ax), (by, bx), (y, x)].map(|(y, x)| f.binary(BinaryOp::Mul, y, x));
+    let mut shared = vec![];
+    for axis in 0..2 {
+        let ([a0, b0], [a1, b1]) = (pair(cx, corners, Some(axis))?, pair(cx, corners, Some(axis + 2))?);
+        let mut f = Body::default();
+        let [a0_, b0_, a1_, b1_] = [0, 1, 2, 3].map(|i| f.arg(i));
+        let (low, high) = (f.binary(BinaryOp::Max, a0_, b0_), f.binary(BinaryOp::Min, a1_, b1_));
+        f.binary(BinaryOp::Sub, high, low);
+        shared.push(cx.map(f.0, &[a0, b0, a1, b1])?);
+    }
+    let mut sides = vec![];
+    for c in 0..4i64 {
+        let at = vec![Poly::var(0), Poly::var(1), Poly::var(2), c.into()];
+        sides.push(cx.view(corners, s[..3].to_vec(), at)?);
+    }
+    let mut f = Body::default();
+    let [low_0, low_1, high_0, high_1] = [0, 1, 2, 3].map(|i| f.arg(i));
+    let (a, b) = (f.binary(BinaryOp::Sub, high_0, low_0), f.binary(BinaryOp::Sub, high_1, low_1));
+    f.binary(BinaryOp::Mul, a, b);
+    let area = cx.map(f.0, &sides)?;
+    let [area_a, area_b] = pair(cx, area, None)?;
+    let mut f = Body::default();
+    let [y, x, a, b, least_0] = [0, 1, 2, 3, 4].map(|i| f.arg(i));
+    let both = f.binary(BinaryOp::Mul, y, x);
     let sum = f.binary(BinaryOp::Add, a, b);
     let either = f.binary(BinaryOp::Sub, sum, both);
     let share = f.binary(BinaryOp::Div, both, either);
-    let least = f.arg(8);
-    let (i, j) = (f.index(Poly::var(0)), f.index(Poly::var(3)));
-    let mut all = f.binary(BinaryOp::Lt, i, j);
+    let (i, j) = (f.index(Poly::var(0)), f.index(later.clone()));
+    let mut hit = f.binary(BinaryOp::Lt, i, j);
     let zero = f.f32(0.0);
     for positive in [y, x, a, b, either] {
         let c = f.binary(BinaryOp::Gt, positive, zero);
-        all = f.binary(BinaryOp::And, all, c);
+        hit = f.binary(BinaryOp::And, hit, c);
     }
-    let much = f.binary(BinaryOp::Gt, share, least);
-    f.binary(BinaryOp::And, all, much);
-    cx.map(f.0, &args)
+    let much = f.binary(BinaryOp::Gt, share, least_0);
+    let hit = f.binary(BinaryOp::And, hit, much);
+    bit(&mut f, hit, Poly::var(4));
+    let bits = cx.map_to(f.0, &[shared[0], shared[1], area_a, area_b, least], all.to_vec())?;
+    cx.reduce(ReduceOp::Sum, bits, &[4], false)
 }
 
-/// Which of the sorted boxes stay, `[batch, classes, n]`, of those that are high enough.
+/// Bit `k` of a `u32`, where a condition holds.
+fn bit(f: &mut Body, condition: u32, k: Poly) -> u32 {
+    let (one, k) = (f.cast(DType::U32, condition), f.index(k));
+    let k = f.cast(DType::U32, k);
+    f.binary(BinaryOp::Shl, one, k)
+}
+
+/// Which of the sorted boxes stay, `[batch, classes, n]`, of those that are high enough. Boxes are bits
+/// of a word: a step takes one box, and where it still stays removes those it overlaps.
 fn keep(cx: &mut Cx, high: Value, overlaps: Value) -> Built {
     let shape = cx.shape(high);
+    let packed = cx.shape(overlaps)[1..].to_vec();
+    let mut spread = packed.clone();
+    spread.push(BITS.into());
+    let place = &(&Poly::var(2) * BITS) + &Poly::var(3);
+    let index = vec![Poly::var(0), Poly::var(1), place];
+    let op = Op::View { shape: spread, index, fill: Some(Scalar::bool(false)) };
+    let high = cx.push(op, &[high])?;
+    let mut f = Body::default();
+    let condition = f.arg(0);
+    bit(&mut f, condition, Poly::var(3));
+    let bits = cx.map(f.0, &[high])?;
+    let first = cx.reduce(ReduceOp::Sum, bits, &[3], false)?;
+
     let mut body = Graph::new();
-    let now = body.add_input("kept", TensorType::new(DType::Bool, shape.clone()));
-    let row = body.add_input("overlaps", TensorType::new(DType::Bool, shape.clone()));
+    let now = body.add_input("kept", TensorType::new(DType::U32, packed.clone()));
+    let row = body.add_input("overlaps", TensorType::new(DType::U32, packed));
     let i = body.add_input("box", TensorType::new(DType::I32, vec![]));
     let mut b = Builder { graph: &mut body, origin: cx.origin.clone() };
-    let mut index: Vec<GatherAxis> = (0..2).map(|d| GatherAxis::Affine(Poly::var(d))).collect();
-    index.push(GatherAxis::Data { input: 1, at: vec![] });
-    let one = vec![shape[0].clone(), shape[1].clone(), Dim::ONE];
-    let mine = b.push(Op::Gather { shape: one, index }, &[now, i])?;
+    let mut f = Body::default();
+    let (kept, i_0, word) = (f.arg(0), f.arg(1), f.index(Poly::var(2)));
+    let (of, zero, one) = (f.i32(BITS), f.u32(0), f.u32(1));
+    let (at, k) = (f.binary(BinaryOp::Div, i_0, of), f.binary(BinaryOp::Mod, i_0, of));
+    let k = f.cast(DType::U32, k);
+    let mine = f.binary(BinaryOp::Shr, kept, k);
+    let mine = f.binary(BinaryOp::And, mine, one);
+    let here = f.binary(BinaryOp::Eq, word, at);
+    f.select(here, mine, zero);
+    let mine = b.map(f.0, &[now, i])?;
+    let mine = b.reduce(ReduceOp::Max, mine, &[2], true)?;
     let mut f = Body::default();
     let (kept, row_0, mine_0) = (f.arg(0), f.arg(1), f.arg(2));
-    let hit = f.binary(BinaryOp::And, row_0, mine_0);
-    let spared = f.unary(UnaryOp::Not, hit);
+    let hit = f.binary(BinaryOp::Mul, row_0, mine_0);
+    let spared = f.flipped(hit, u32::MAX);
     f.binary(BinaryOp::And, kept, spared);
     let next = b.map(f.0, &[now, row, mine])?;
     body.outputs.push(Border { name: "kept".into(), value: next });
@@ -199,7 +247,16 @@ fn keep(cx: &mut Cx, high: Value, overlaps: Value) -> Built {
         reverse_inputs: vec![false; 2],
         reverse_outputs: vec![],
     };
-    cx.push(op, &[high, overlaps, all])
+    let words = cx.push(op, &[first, overlaps, all])?;
+    let word = vec![Poly::var(0), Poly::var(1), Poly::var(2).div(&BITS.into(), &shape)];
+    let words = cx.view(words, shape.clone(), word)?;
+    let mut f = Body::default();
+    let (word, k) = (f.arg(0), f.index(Poly::var(2).modulo(&BITS.into(), &shape)));
+    let (k, one) = (f.cast(DType::U32, k), f.u32(1));
+    let mine = f.binary(BinaryOp::Shr, word, k);
+    let mine = f.binary(BinaryOp::And, mine, one);
+    f.cast(DType::Bool, mine);
+    cx.map(f.0, &[words])
 }
 
 /// `NonMaxSuppression`.
