@@ -36,6 +36,7 @@ pub const SOURCES: &[(&str, &str)] = &[
     ("row.wgsl", include_str!("../templates/row.wgsl.tera")),
     ("loop.wgsl", include_str!("../templates/loop.wgsl.tera")),
     ("scan.wgsl", include_str!("../templates/scan.wgsl.tera")),
+    ("scan_shared.wgsl", include_str!("../templates/scan_shared.wgsl.tera")),
 ];
 
 static ENGINE: LazyLock<Result<Tera, String>> = LazyLock::new(|| {

@@ -20,6 +20,8 @@ pub struct Row {
     pub local: Local,
     /// Number of rows, an `i32` expression.
     pub rows: String,
+    /// Whether there may be none.
+    pub open: bool,
     /// Positions of a row, an `i32` expression.
     pub len: String,
     /// Positions of one invocation, where that is a small number known in advance, else 0.

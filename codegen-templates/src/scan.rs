@@ -1,4 +1,4 @@
-//! Parameters of `scan.wgsl`.
+//! Parameters of `scan.wgsl` and `scan_shared.wgsl`.
 
 use crate::Template;
 use serde::Serialize;
@@ -26,4 +26,24 @@ pub struct Scan {
 
 impl Template for Scan {
     const NAME: &'static str = "scan.wgsl";
+}
+
+/// The same, a workgroup for each row.
+#[derive(Clone, Debug, Serialize)]
+pub struct ScanShared {
+    /// What both have.
+    #[serde(flatten)]
+    pub scan: Scan,
+    /// Type of the accumulator.
+    pub ty: String,
+    /// The accumulator of no positions.
+    pub first: String,
+    /// `acc0` and then `next`.
+    pub combine: String,
+    /// Statements that combine position `v1` only, indented by 8.
+    pub total: String,
+}
+
+impl Template for ScanShared {
+    const NAME: &'static str = "scan_shared.wgsl";
 }

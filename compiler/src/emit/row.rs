@@ -82,7 +82,7 @@ impl<'a> Accumulator<'a> {
         }
         Ok(())
     }
-    fn combine(&self, m: &mut Module, a: &str, b: &str) -> Result<String, Diagnostic> {
+    pub(super) fn combine(&self, m: &mut Module, a: &str, b: &str) -> Result<String, Diagnostic> {
         let op = self.operator().unwrap_or(BinaryOp::Add);
         Ok(m.binary(op, self.reduction.dtype, a, b, &Expr::Acc(0))?.into_string())
     }
@@ -447,6 +447,7 @@ pub(super) fn emit_as(
         joined,
         local: templates::Local::new(m.subgroup.unwrap_or(1)),
         rows: rows_text,
+        open: cx.graph.computed.iter().any(|c| rows.symbols().contains(&c.0)),
         len: len_text,
         steps: steps as u32,
         ragged,

@@ -1,11 +1,18 @@
-//! The `Scan` family: running combinations along rows.
+//! The `Scan` family: running combinations along rows, an invocation for each row, or where rows are long
+//! and may be few a workgroup.
 
 use super::row::{Accumulator, identity};
-use super::wgsl::{Module, Scope, var_bit};
+use super::wgsl::{Module, Scope, reg_type, var_bit};
 use super::{EmitContext, EmittedKernel, fold_workgroups, template_error};
 use crate::Diagnostic;
+use crate::fuse::group::estimate;
 use crate::kernel::{Family, Kernel, ReduceKind};
 use wgfc_codegen_templates as templates;
+use wgfc_ir::Reg;
+
+/// So many rows keep a device busy, an invocation each; a workgroup gains on rows of such a length.
+const FEW: i64 = 2048;
+const LONG: i64 = 128;
 
 pub(super) fn emit(kernel: &Kernel, cx: &EmitContext) -> Result<EmittedKernel, Diagnostic> {
     let Family::Scan { rows, len, reduction, exclusive, reverse } = &kernel.family else {
@@ -15,7 +22,8 @@ pub(super) fn emit(kernel: &Kernel, cx: &EmitContext) -> Result<EmittedKernel, D
         return Err(Diagnostic::internal("a scan of this kind of reduction"));
     }
     let mut m = Module::new(kernel, cx, false)?;
-    let threads = cx.profile.max_invocations.clamp(1, 64);
+    let shared = estimate(rows) < FEW && len.as_const().is_none_or(|n| n >= LONG);
+    let threads = cx.profile.max_invocations.clamp(1, if shared { 256 } else { 64 });
     let mut outer = Scope::new(4);
     let rows_text = m.extent(&mut outer, rows)?;
     let len_text = m.extent(&mut outer, len)?;
@@ -25,6 +33,10 @@ pub(super) fn emit(kernel: &Kernel, cx: &EmitContext) -> Result<EmittedKernel, D
     outer.line(&format!("var acc0 = {first};"));
     let mut body = outer.inner(8);
     let acc = Accumulator::new(0, reduction);
+    let mut total = outer.inner(8);
+    if shared {
+        acc.update(&mut m, &mut total)?;
+    }
     if !exclusive {
         acc.update(&mut m, &mut body)?;
     }
@@ -34,7 +46,8 @@ pub(super) fn emit(kernel: &Kernel, cx: &EmitContext) -> Result<EmittedKernel, D
     if *exclusive {
         acc.update(&mut m, &mut body)?;
     }
-    let wgsl = templates::render(&templates::scan::Scan {
+    let combine = acc.combine(&mut m, "acc0", "next")?;
+    let scan = templates::scan::Scan {
         preamble: m.preamble(),
         extents,
         threads,
@@ -43,8 +56,17 @@ pub(super) fn emit(kernel: &Kernel, cx: &EmitContext) -> Result<EmittedKernel, D
         reverse: *reverse,
         setup: outer.text,
         body: body.text,
-    })
-    .map_err(template_error)?;
-    let groups = rows.ceil_div(i64::from(threads));
-    Ok(m.finish("scan", wgsl, [threads, 1, 1], 0, fold_workgroups(&groups, cx.profile.max_workgroups)))
+    };
+    if !shared {
+        let wgsl = templates::render(&scan).map_err(template_error)?;
+        let groups = fold_workgroups(&rows.ceil_div(i64::from(threads)), cx.profile.max_workgroups);
+        return Ok(m.finish("scan", wgsl, [threads, 1, 1], 0, groups));
+    }
+    let reg = reduction.dtype.reg();
+    let ty = reg_type(reg).to_owned();
+    let bytes = threads * if matches!(reg, Reg::I64 | Reg::U64) { 8 } else { 4 };
+    let scan = templates::scan::ScanShared { scan, ty, first, combine, total: total.text };
+    let wgsl = templates::render(&scan).map_err(template_error)?;
+    let groups = fold_workgroups(rows, cx.profile.max_workgroups);
+    Ok(m.finish("scan", wgsl, [threads, 1, 1], bytes, groups))
 }

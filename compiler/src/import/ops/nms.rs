@@ -146,7 +146,8 @@ fn overlaps(cx: &mut Cx, corners: Value, least: Value) -> Built {
     let later = &(&Poly::var(3) * BITS) + &Poly::var(4);
     // Column `c` of the earlier box and of the later one; beyond the last there is an empty one.
     let pair = |cx: &mut Cx, v: Value, c: Option<i64>| -> Built<[Value; 2]> {
-        let at = |j: &Poly| [Poly::var(1), Poly::var(2), j.clone()].into_iter().chain(c.map(Poly::from)).collect();
+        let at =
+            |j: &Poly| [Poly::var(1), Poly::var(2), j.clone()].into_iter().chain(c.map(Poly::from)).collect();
         let mine = cx.view(v, one.to_vec(), at(&Poly::var(0)))?;
         let fill = Some(Scalar::from_f64(DType::F32, 0.0));
         let op = Op::View { shape: other.to_vec(), index: at(&later), fill };
