@@ -295,6 +295,11 @@ impl Graph {
         self.dag[n].add_symbols(&mut symbols);
         self.computed.iter().filter(|c| symbols.contains(&c.symbol)).collect()
     }
+    /// Whether a constraint can be checked only when symbols have been computed.
+    pub fn is_late(&self, c: &Constraint) -> bool {
+        let uses = |s: &Arc<str>| self.computed.iter().any(|k| k.symbol == *s);
+        !self.computed.is_empty() && [&c.a, &c.b].iter().any(|d| d.symbols().iter().any(uses))
+    }
     /// The nodes that must come before a node: its operands, and what computes the symbols it uses.
     pub fn needs(&self, n: NodeId) -> impl Iterator<Item = NodeId> + '_ {
         let symbols = self.computed_in(n).into_iter().map(|c| c.value.node);

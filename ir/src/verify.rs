@@ -265,7 +265,7 @@ fn known_symbols(g: &Graph, outer: &Symbols) -> Symbols {
         }
     }
     let mut equations: Vec<Dim> = g.inputs.iter().flat_map(|b| g.ty(b.value).shape.clone()).collect();
-    equations.extend(g.constraints.iter().map(|c| &c.a - &c.b));
+    equations.extend(g.constraints.iter().filter(|c| !g.is_late(c)).map(|c| &c.a - &c.b));
     loop {
         let before = known.len();
         for d in &equations {
@@ -470,5 +470,32 @@ mod tests {
             g.push(Op::Map { body, shape: dims("3") }, &[], &["c".into()]).unwrap();
         });
         assert_eq!(e, "node \"c\" (map): the constant 300:u8 is not a value of its type");
+    }
+
+    #[test]
+    fn computed_symbols_are_integers_that_come_before() {
+        let graph = |lines: &str, n: &str| {
+            let text = format!(
+                "graph (x: %0) -> (y: %2) {{\n  {lines}\n  %0 = input : f32[m]\n  {n}\n  \
+                %2 = map [n] {{ index(n + %0) }} () : i32[n] @ \"y\"\n}}"
+            );
+            verify(&crate::text::parse(&text).unwrap()).map_or_else(|e| e.join("\n"), |()| String::new())
+        };
+        let count = "%1 = map [] { index(m) } () : i32[]";
+        assert_eq!(graph("compute n = %1 up to m", count), "");
+        let unknown = "node \"y\" (map): `n` uses `n`, which no input determines";
+        assert_eq!(graph("", count).lines().next(), Some(unknown));
+        assert_eq!(
+            graph("compute n = %1 up to 2*k", count),
+            "symbol `n`: `2*k` uses `k`, which no input determines"
+        );
+        assert_eq!(
+            graph("compute n = %0 up to m", count),
+            "symbol `n`: its value is f32[m], not one integer"
+        );
+        let itself = "%1 = map [] { index(n) } () : i32[]";
+        assert_eq!(graph("compute n = %1 up to m", itself), "node \"map\" (map): is on a cycle");
+        let twice = graph("compute n = %1 up to m\n  compute n = %1 up to m", count);
+        assert_eq!(twice, "symbol `n`: is determined otherwise");
     }
 }

@@ -19,6 +19,7 @@ mod data;
 mod fuzz;
 mod generate;
 mod models;
+mod sized;
 mod states;
 
 use std::io::Write;

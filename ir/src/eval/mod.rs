@@ -388,7 +388,7 @@ fn bind(graph: &Graph, args: &[Array], env: &mut Env) -> Result<(), EvalError> {
                 still.push((name, d, n));
             }
         }
-        for c in &graph.constraints {
+        for c in graph.constraints.iter().filter(|c| !graph.is_late(c)) {
             let sides = (env.value(&c.a), env.value(&c.b));
             if let (None, Some(v)) = sides {
                 env.solve(&c.a, v).map(|_| ())?;

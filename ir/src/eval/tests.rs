@@ -423,3 +423,23 @@ fn symbols_are_solved_from_linear_dimensions() {
     .unwrap();
     assert_eq!(y[0].to_i64s().unwrap(), [72]);
 }
+
+#[test]
+fn a_place_writes_every_element_once() {
+    let text = |shape: &str| {
+        format!(
+            "graph (x: %0, i: %1) -> (y: %2) {{\n  %0 = input : f32[m]\n  %1 = input : i64[m]\n  \
+            %2 = place [{shape}] writes [$1[%0]] (%0, %1) : f32[{shape}] @ \"place\"\n}}"
+        )
+    };
+    let run = |shape: &str, at: &[i64]| {
+        let graph = crate::text::parse(&text(shape)).unwrap();
+        let x = Tensor::from_f32(vec![at.len()], &[1.0, 2.0, 3.0][..at.len()]);
+        let inputs = [("x".to_owned(), x), ("i".to_owned(), Tensor::from_i64(vec![at.len()], at))].into();
+        evaluate(&graph, &inputs).map(|y| y[0].to_f32s().unwrap()).map_err(|e| e.to_string())
+    };
+    assert_eq!(run("3", &[2, 0, -2]), Ok(vec![2.0, 3.0, 1.0]));
+    assert_eq!(run("2", &[1, 7, 0]), Ok(vec![3.0, 1.0]));
+    assert!(run("2", &[1, 1, 0]).unwrap_err().contains("element 1 of [2] is written twice"));
+    assert!(run("3", &[1, 5, 0]).unwrap_err().contains("an element of [3] is not written"));
+}

@@ -326,10 +326,10 @@ pub(super) fn place(
             let at = a.at(&point, *d)?;
             flat = flat.filter(|_| (0..*d as i64).contains(&at)).map(|f| f * d + at as usize);
         }
-        if let Some(slot) = flat.and_then(|f| from.get_mut(f))
-            && slot.replace(i).is_some()
+        if let Some(flat) = flat
+            && from[flat].replace(i).is_some()
         {
-            return Err(EvalError::at(format!("element {flat:?} of {shape:?} is written twice")));
+            return Err(EvalError::at(format!("element {flat} of {shape:?} is written twice")));
         }
         advance(&mut point, &updates.shape);
     }

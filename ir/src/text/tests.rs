@@ -102,3 +102,17 @@ fn large_constants_show_a_hash() {
     assert!(text.contains("const hash "), "{text}");
     assert!(parse(&text).is_ok());
 }
+
+#[test]
+fn computed_symbols_round_trip() {
+    round_trip(
+        r#"
+graph (x: %0) -> (y: %2) {
+  compute n = %1 up to 4*m + 1
+  %0 = input : i32[m]
+  %1 = reduce max axes [0] (%0) : i32[1]
+  %2 = place [n] writes [$1[%0]] (%0, %0) : i32[n]
+}
+"#,
+    );
+}
