@@ -216,6 +216,11 @@ fn text(name: &str, program: &Program, s: &Summary, a: &InspectArgs) -> String {
         ratio(s.activations as f64, s.live as f64),
         bytes_text(s.live)
     );
+    if !program.computed.is_empty() {
+        let sizes: Vec<String> =
+            program.computed.iter().map(|c| format!("{} up to {}", c.symbol, c.bound)).collect();
+        out += &format!("  sizes that a run computes, counted at their most: {}\n", sizes.join(", "));
+    }
     let absent = if program.stats.weights_absent { ", absent: this can be inspected, not run" } else { "" };
     out += &format!("  weights: {}{absent}\n", bytes_text(s.weights));
     out += "  (MB is 2^20, GB 2^30 bytes; every operand of a dispatch counts once)\n";
@@ -275,6 +280,7 @@ fn json(program: &Program, s: &Summary, a: &InspectArgs, written: &[String]) -> 
         "largest_live_bytes": s.live,
         "weight_bytes": s.weights,
         "weights_absent": program.stats.weights_absent,
+        "computed": program.computed.iter().map(|c| (c.symbol.clone(), c.bound.to_string())).collect::<BTreeMap<_, _>>(),
         "warnings": program.stats.warnings,
         "families": families,
         "dispatch_list": dispatches,

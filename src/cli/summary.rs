@@ -146,10 +146,6 @@ pub fn bind_dims(program: &Program, given: &[(String, i64)], terminal: &Terminal
             }
         };
     }
-    for c in &program.computed {
-        let most = c.bound.eval_syms(&|s| dims.get(s).copied());
-        dims.insert(c.symbol.clone(), most.unwrap_or(0));
-    }
     if !defaulted.is_empty() {
         terminal
             .note(&format!("{} taken as 1; give other values with --dim NAME=VALUE", defaulted.join(", ")));
