@@ -485,6 +485,36 @@ def boxes():
     m.save(feed(1000), feed(3), feed(0))
 
 
+def cut():
+    """Slices and prefixes whose extents are inputs, and slices of what may be empty."""
+    m = Model(
+        "cut",
+        [("x", FLOAT, ["rows", 11]), ("begin", INT64, [1]), ("end", INT64, [1]), ("k", INT64, [1])],
+        [("part", FLOAT, ["a", 11]), ("back", FLOAT, ["b", 11]), ("corner", FLOAT, ["c", "d"]), ("largest", FLOAT, ["rows", "e"]),
+         ("at", INT64, ["rows", "e"]), ("rest", INT64, [2, "f"]), ("last", INT64, [2, "g"]), ("sums", FLOAT, ["a"])],
+        opset=18,
+    )
+    first, both = m.constant("first", np.array([0])), m.constant("axes", np.array([0, 1]))
+    m.op("Slice", ["x", "begin", "end", first], "part")
+    m.op("Slice", ["x", "end", "begin", first, m.constant("back_by", np.array([-2]))], "back")
+    m.op("Concat", ["begin", m.constant("three", np.array([3]))], "from", axis=0)
+    m.op("Concat", ["end", "k"], "to", axis=0)
+    m.op("Slice", ["x", "from", "to", both, m.constant("by", np.array([1, 2]))], "corner")
+    m.op("TopK", ["x", "k"], ["largest", "at"], axis=1)
+    m.op("Greater", ["x", m.constant("half", np.float32(0.5))], "large")
+    m.op("NonZero", ["large"], "places")
+    end, second = m.constant("far", np.array([2**62])), m.constant("second", np.array([1]))
+    m.op("Slice", ["places", m.constant("one", np.array([1])), end, second], "rest")
+    m.op("Slice", ["places", m.constant("minus_one", np.array([-1])), end, second], "last")
+    m.op("ReduceSum", ["part", second], "sums", keepdims=0)
+
+    def feed(rows, begin, end, k, shift=0.0):
+        x = (m.rng.standard_normal((rows, 11)) + shift).astype(np.float32)
+        return {"x": x, "begin": np.array([begin]), "end": np.array([end]), "k": np.array([k])}
+
+    m.save(feed(7, 2, 6, 3), feed(13, -4, 99, 11), feed(5, 4, 1, 1, -9), feed(1, -99, -1, 7), feed(29, 0, -1, 8, 9))
+
+
 def random():
     """Generators: which numbers a seed gives is ours to say, and must not change."""
     f32, u32 = np.float32, np.uint32
@@ -546,7 +576,7 @@ def main():
     sys.exit(__doc__) if len(sys.argv) > 1 else None
     bandwidth(mask=False)
     bandwidth(mask=True)
-    for make in [mlp, conv, attention, decoder, decoder_of_several, decoder_ragged, caches, integers, booleans, half, chosen, boxes, random]:
+    for make in [mlp, conv, attention, decoder, decoder_of_several, decoder_ragged, caches, integers, booleans, half, chosen, boxes, cut, random]:
         make()
 
 

@@ -24,6 +24,12 @@ impl Builder<'_> {
         g.computed.push(Computed { symbol: symbol.clone(), value, bound });
         Dim::sym(&symbol)
     }
+
+    /// Whether a dimension depends on what a run computes. It may be 0 where others hardly are.
+    pub fn is_computed(&self, d: &Dim) -> bool {
+        let symbols = d.symbols();
+        self.graph.computed.iter().any(|c| symbols.contains(&c.symbol))
+    }
 }
 
 /// What computed symbols are at most, over symbols that are known before a run.

@@ -24,13 +24,24 @@ fn cumulate(cx: &mut Cx, op: ReduceOp) -> Lowered {
 fn top_k(cx: &mut Cx) -> Lowered {
     let x = cx.input(0)?;
     let axis = cx.axis(cx.int("axis", -1)?, cx.rank(x))?;
+    let extent = cx.shape(x)[axis].clone();
     let k = if cx.since < 10 {
         cx.int_req("k")?.into()
     } else {
-        let k = cx.const_dims(1)?;
-        k.into_iter().next().ok_or_else(|| OpError::model("k is empty"))?
+        let k = cx.input(1)?;
+        match cx.dims(k) {
+            Some(known) => known.into_iter().next().ok_or_else(|| OpError::model("k is empty"))?,
+            None if cx.dtype(k) == DType::I64 => {
+                let k = cx.reshape(k, vec![])?;
+                let k = cx.binary_scalar(wgfc_ir::BinaryOp::Max, k, 0.0)?;
+                let n = cx.dim_scalar(&extent, DType::I64)?;
+                let k = cx.binary(wgfc_ir::BinaryOp::Min, k, n)?;
+                let name = cx.node.output.iter().find(|o| !o.is_empty()).cloned().unwrap_or_default();
+                cx.computed(&name, k, extent.clone())
+            }
+            None => return Err(cx.at_input(1, OpError::model(format!("k is {}", cx.ty(k))))),
+        }
     };
-    let extent = cx.shape(x)[axis].clone();
     if let (Some(k), Some(n)) = (k.as_const(), extent.as_const())
         && !(0..=n).contains(&k)
     {

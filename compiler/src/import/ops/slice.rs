@@ -1,22 +1,54 @@
-//! `Slice`: starts, ends and steps may be expressions of dimensions.
+//! `Slice`: starts and ends are numbers, expressions of dimensions, or what a run computes.
 
 use crate::import::Cx;
 use crate::import::op::{Lowered, OpDef, OpError};
-use wgfc_ir::{Dim, Poly};
+use wgfc_ir::build::Built;
+use wgfc_ir::{BinaryOp, Body, DType, Dim, Poly, Value};
 
 /// Beyond this a bound means "to the end".
 const FAR: i64 = 1 << 40;
+
+/// A start or an end.
+#[derive(Clone)]
+enum Bound {
+    Known(Poly),
+    Computed(Value),
+}
+
+/// The elements of starts or ends.
+fn bounds(cx: &mut Cx, input: usize) -> Result<Vec<Bound>, OpError> {
+    let v = cx.input(input)?;
+    if let Some(all) = cx.dims(v) {
+        return Ok(all.into_iter().map(Bound::Known).collect());
+    }
+    let shape = cx.shape(v);
+    let count = match &shape[..] {
+        [n] if matches!(cx.dtype(v), DType::I32 | DType::I64) => n.as_const(),
+        _ => None,
+    };
+    let Some(count) = count else { return cx.const_dims(input).map(|_| vec![]) };
+    let mut out = vec![];
+    for i in 0..count {
+        let element = cx.view(v, vec![], vec![i.into()])?;
+        out.push(match cx.dims(element).and_then(|d| d.into_iter().next()) {
+            Some(known) => Bound::Known(known),
+            None => Bound::Computed(cx.cast(element, DType::I64)?),
+        });
+    }
+    Ok(out)
+}
 
 fn slice(cx: &mut Cx) -> Lowered {
     let mut x = cx.input(0)?;
     let rank = cx.rank(x);
     let (starts, ends, axes, steps) = if cx.since < 10 {
-        let dims = |v: Vec<i64>| v.into_iter().map(Poly::constant).collect::<Vec<Dim>>();
+        let dims =
+            |v: Vec<i64>| v.into_iter().map(|c| Bound::Known(Poly::constant(c))).collect::<Vec<Bound>>();
         (dims(cx.ints_req("starts")?), dims(cx.ints_req("ends")?), cx.ints("axes")?, None)
     } else {
         let axes = if cx.opt(3).is_some() { Some(cx.const_ints(3)?) } else { None };
         let steps = if cx.opt(4).is_some() { Some(cx.const_ints(4)?) } else { None };
-        (cx.const_dims(1)?, cx.const_dims(2)?, axes, steps)
+        (bounds(cx, 1)?, bounds(cx, 2)?, axes, steps)
     };
     let n = starts.len();
     let axes = axes.unwrap_or_else(|| (0..n as i64).collect());
@@ -34,7 +66,13 @@ fn slice(cx: &mut Cx) -> Lowered {
     for (((start, end), axis), step) in starts.iter().zip(&ends).zip(&axes).zip(&steps) {
         let axis = cx.axis(*axis, rank)?;
         let extent = cx.shape(x)[axis].clone();
-        let (start, len) = range(start, end, *step, &extent)?;
+        let (start, len) = match (start, end) {
+            (Bound::Known(start), Bound::Known(end)) => {
+                let least = i64::from(extent.as_const().is_none() && !cx.is_computed(&extent));
+                range(start, end, *step, &extent, least)?
+            }
+            _ => computed_range(cx, start, end, *step, &extent)?,
+        };
         if !(start.is(0) && *step == 1 && len == extent) {
             x = cx.slice(x, axis, &start, *step, &len)?;
         }
@@ -42,30 +80,87 @@ fn slice(cx: &mut Cx) -> Lowered {
     Ok(vec![x])
 }
 
-/// The first position and the number of elements that `start:end:step` picks of `extent`.
-pub(super) fn range(start: &Poly, end: &Poly, step: i64, extent: &Dim) -> Result<(Poly, Dim), OpError> {
+/// [`range`] of bounds that a run computes: its results are computed symbols.
+fn computed_range(
+    cx: &mut Cx,
+    start: &Bound,
+    end: &Bound,
+    step: i64,
+    extent: &Dim,
+) -> Result<(Poly, Dim), OpError> {
+    if step == 0 || step.unsigned_abs() > FAR as u64 {
+        return Err(OpError::model(format!("step {step}")));
+    }
+    let [start, end] = [start, end].map(|b| position(cx, b, step > 0, extent));
+    let (start, end) = (start?, end?);
+    let mut f = Body::default();
+    let (from, to, zero) = (f.arg(0), f.arg(1), f.int(DType::I64, 0));
+    let span = if step > 0 { f.binary(BinaryOp::Sub, to, from) } else { f.binary(BinaryOp::Sub, from, to) };
+    let span = f.binary(BinaryOp::Max, span, zero);
+    let (by, rest) = (f.int(DType::I64, step.abs()), f.int(DType::I64, step.abs() - 1));
+    let span = f.binary(BinaryOp::Add, span, rest);
+    f.binary(BinaryOp::Div, span, by);
+    let len = cx.map(f.0, &[start, end])?;
+    // Of an empty slice that runs backwards the start may be -1.
+    let first = cx.binary_scalar(BinaryOp::Max, start, 0.0)?;
+    let name = cx.node.output.first().cloned().unwrap_or_default();
+    let len = cx.computed(&name, len, extent.ceil_div(step.abs()));
+    Ok((cx.computed(&format!("{name}_from"), first, extent.clone()), len))
+}
+
+/// A position, counted from the end when negative, brought into the axis, whose end is after its last element
+/// or, backwards, before its first.
+fn position(cx: &mut Cx, bound: &Bound, forwards: bool, extent: &Dim) -> Built {
+    let v = match bound {
+        Bound::Known(p) => match p.as_const() {
+            Some(c) => cx.int_const(DType::I64, c.clamp(-FAR, FAR)),
+            None => cx.dim_scalar(p, DType::I64)?,
+        },
+        Bound::Computed(v) => *v,
+    };
+    let n = cx.dim_scalar(extent, DType::I64)?;
+    let mut f = Body::default();
+    let (v_0, n_0) = (f.arg(0), f.arg(1));
+    let (zero, one) = (f.int(DType::I64, 0), f.int(DType::I64, 1));
+    let (negative, from_end) = (f.binary(BinaryOp::Lt, v_0, zero), f.binary(BinaryOp::Add, v_0, n_0));
+    let at = f.select(negative, from_end, v_0);
+    let (low, high) = match forwards {
+        true => (zero, n_0),
+        false => (f.int(DType::I64, -1), f.binary(BinaryOp::Sub, n_0, one)),
+    };
+    let at = f.binary(BinaryOp::Min, at, high);
+    f.binary(BinaryOp::Max, at, low);
+    cx.map(f.0, &[v, n])
+}
+
+/// The first position and the number of elements that `start:end:step` picks of `extent`, which is taken to be
+/// at least `least`: 1 for a symbol that hardly is 0, so that `x[1:]` and `x[-1:]` need no clamping.
+fn range(start: &Poly, end: &Poly, step: i64, extent: &Dim, least: i64) -> Result<(Poly, Dim), OpError> {
     if step == 0 || step.unsigned_abs() > FAR as u64 {
         return Err(OpError::model(format!("step {step}")));
     }
     // The bounds that a position is clamped to.
     let (low, high) =
         if step > 0 { (Poly::ZERO, extent.clone()) } else { (Poly::constant(-1), extent - &Poly::ONE) };
-    let first = clamp(start, extent, if step > 0 { &Poly::ZERO } else { &low }, &high)?;
-    let last = clamp(end, extent, &low, &high)?;
+    let first = clamp(start, extent, if step > 0 { &Poly::ZERO } else { &low }, &high, least)?;
+    let last = clamp(end, extent, &low, &high, least)?;
     let span = if step > 0 { &last - &first } else { &first - &last };
     let len = span.ceil_div(step.abs());
-    let len = if len.as_const().is_some_and(|c| c < 0) { Dim::ZERO } else { positive(len) };
+    let len = if len.as_const().is_some_and(|c| c < 0) { Dim::ZERO } else { positive(len, least) };
     Ok((first, len))
 }
 
 /// A length that could only be negative for the degenerate extents that are not met, as it is; others clamped.
-fn positive(len: Dim) -> Dim {
-    if len.proves_nonneg(&[]) || (&len + 1).proves_nonneg(&[]) { len } else { len.max_of(&Dim::ZERO, &[]) }
+fn positive(len: Dim, least: i64) -> Dim {
+    if len.proves_nonneg(&[]) || (&len + least).proves_nonneg(&[]) {
+        len
+    } else {
+        len.max_of(&Dim::ZERO, &[])
+    }
 }
 
-/// A position, counted from the end when negative, brought into `low..=high`. A symbolic extent is
-/// taken to be at least 1, so that `x[1:]` and `x[-1:]` need no clamping.
-fn clamp(v: &Poly, extent: &Dim, low: &Poly, high: &Poly) -> Result<Poly, OpError> {
+/// A position, counted from the end when negative, brought into `low..=high`.
+fn clamp(v: &Poly, extent: &Dim, low: &Poly, high: &Poly, least: i64) -> Result<Poly, OpError> {
     let p = match v.as_const() {
         Some(c) if c >= FAR => return Ok(high.clone()),
         Some(c) if c <= -FAR => return Ok(low.clone()),
@@ -77,8 +172,7 @@ fn clamp(v: &Poly, extent: &Dim, low: &Poly, high: &Poly) -> Result<Poly, OpErro
             return Err(OpError::unsupported(format!("whether bound {v} is negative depends on dimensions")));
         }
     };
-    let at_least =
-        |a: &Poly, b: &Poly| (&(a - b) + i64::from(extent.as_const().is_none())).proves_nonneg(&[]);
+    let at_least = |a: &Poly, b: &Poly| (&(a - b) + least).proves_nonneg(&[]);
     let p = if at_least(high, &p) { p } else { p.min_of(high, &[]) };
     Ok(if at_least(&p, low) { p } else { p.max_of(low, &[]) })
 }
@@ -86,7 +180,7 @@ fn clamp(v: &Poly, extent: &Dim, low: &Poly, high: &Poly) -> Result<Poly, OpErro
 /// `Slice`.
 pub const OPS: &[OpDef] = &[OpDef::new("Slice", &[1, 10, 11, 13], slice)
     .cases(&["test_slice"])
-    .notes("starts and ends must not depend on data")];
+    .notes("axes and steps must be known when compiling")];
 
 #[cfg(test)]
 mod tests {
@@ -99,7 +193,7 @@ mod tests {
                 for end in -8..8i64 {
                     for step in [-3i64, -2, -1, 1, 2, 3] {
                         let c = Poly::constant;
-                        let (first, len) = range(&c(start), &c(end), step, &c(extent)).unwrap();
+                        let (first, len) = range(&c(start), &c(end), step, &c(extent), 0).unwrap();
                         // Count by walking.
                         let norm = |v: i64| if v < 0 { v + extent } else { v };
                         let (lo, hi) = if step > 0 { (0, extent) } else { (-1, extent - 1) };
@@ -123,7 +217,7 @@ mod tests {
     fn symbolic_bounds_stay_readable() {
         let p = |s: &str| Poly::parse(s).unwrap();
         let show = |s: &str, e: &str, step, n: &str| {
-            let (a, b) = range(&p(s), &p(e), step, &p(n)).unwrap();
+            let (a, b) = range(&p(s), &p(e), step, &p(n), 1).unwrap();
             format!("{a} {b}")
         };
         assert_eq!(show("0", "9223372036854775807", 1, "seq"), "0 seq");
