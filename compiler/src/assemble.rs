@@ -88,6 +88,8 @@ pub fn assemble(
                 weights.insert(name.clone(), data.as_ref().clone());
                 BufferKind::Weight { name }
             }
+            // Found below, once the other has a buffer.
+            TensorKind::Under(_) => continue,
             TensorKind::State { state, .. } => {
                 let name = &graph.states[*state].name;
                 if let Some(b) = state_buffer(&buffers, name) {
@@ -101,6 +103,14 @@ pub fn assemble(
         };
         buffer_of.insert(id, buffers.len());
         buffers.push(Buffer { kind, dtype: t.ty.dtype, elements: bounds.most(&t.ty.numel()) });
+    }
+
+    for (id, t) in kernels.tensors.iter().enumerate() {
+        if let TensorKind::Under(over) = &t.kind
+            && let Some(b) = buffer_of.get(over).copied()
+        {
+            buffer_of.insert(id, b);
+        }
     }
 
     let mut kernel_of: FxHashMap<&str, usize> = FxHashMap::default();

@@ -172,8 +172,8 @@ pub enum Op {
         /// One per axis of data, over the variables of `shape`.
         index: Vec<GatherAxis>,
     },
-    /// Writes at indexed places. Inputs: data, updates, index operands. With `reduce: None`, of two
-    /// updates to one place the one later in row-major order of `updates` stands.
+    /// Writes at indexed places. Inputs: data, updates, index operands. With `reduce: None` no two updates
+    /// should go to one place: which of them stands is open (the evaluator takes the later one).
     Scatter {
         /// Combine with what is there, or replace it.
         reduce: Option<ReduceOp>,

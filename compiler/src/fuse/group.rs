@@ -4,6 +4,7 @@
 //! root — and members absorbed behind the anchor as its epilogue. Everything else is *inlined*: computed
 //! where it is read. The graph of units stays acyclic at every step.
 
+use super::kernels::is_linear;
 use super::lanes::Loops;
 use super::points::{self, Point, ProductDomain, Split};
 use super::pull::splat;
@@ -418,7 +419,8 @@ impl Grouper<'_> {
     fn register_reads(&mut self, u: UnitId) {
         let unit = self.units[u].clone();
         let node = self.graph.node(unit.anchor);
-        let in_place = self.graph.written_in_place(unit.anchor).is_some();
+        let in_place =
+            self.graph.written_in_place(unit.anchor).is_some() || is_linear(self.graph, unit.anchor);
         for (i, v) in node.inputs.iter().enumerate() {
             let how = match &node.op {
                 Op::Scatter { .. } if in_place => Read::Once,

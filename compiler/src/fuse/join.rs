@@ -3,14 +3,27 @@
 //! Neither can depend on the other: what one writes it would have to read itself, and what computes a symbol
 //! that the other uses comes before both.
 
-use crate::kernel::{ExprId, Family, Kernel, Store, TensorId, renumbered};
-use rustc_hash::FxHashMap;
+use crate::kernel::{ExprId, Family, Kernel, KernelTensor, Store, TensorId, TensorKind, renumbered};
+use rustc_hash::{FxHashMap, FxHashSet};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use wgfc_ir::Dim;
 
 /// Joins what binds no more than `max_buffers` storage buffers.
-pub fn join(kernels: Vec<Kernel>, computed: &[(Arc<str>, TensorId)], max_buffers: usize) -> Vec<Kernel> {
+pub fn join(
+    kernels: Vec<Kernel>,
+    tensors: &[KernelTensor],
+    computed: &[(Arc<str>, TensorId)],
+    max_buffers: usize,
+) -> Vec<Kernel> {
+    // A copy and what writes over it depend on each other by the memory they share.
+    let shared: FxHashSet<TensorId> = (tensors.iter().enumerate())
+        .filter_map(|(i, t)| match t.kind {
+            TensorKind::Under(over) => Some([i, over]),
+            _ => None,
+        })
+        .flatten()
+        .collect();
     let mut out: Vec<Kernel> = vec![];
     let mut known: FxHashMap<(Dim, Vec<TensorId>, Vec<usize>), usize> = FxHashMap::default();
     for k in kernels {
@@ -21,7 +34,7 @@ pub fn join(kernels: Vec<Kernel>, computed: &[(Arc<str>, TensorId)], max_buffers
         let mut reads = k.reads();
         reads.sort_unstable();
         let writes = k.writes();
-        if reads.is_empty() || writes.iter().any(|w| reads.contains(w)) {
+        if reads.is_empty() || writes.iter().any(|w| reads.contains(w) || shared.contains(w)) {
             out.push(k);
             continue;
         }

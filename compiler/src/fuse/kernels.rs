@@ -9,8 +9,8 @@ use super::{Tensors, origins};
 use crate::kernel::{Expr, ExprId, Family, Kernel, ReduceKind, Reduction, Store, TensorId};
 use rustc_hash::FxHashMap;
 use wgfc_ir::{
-    Atom, BinaryOp, Contract, DType, Dim, GatherAxis, Graph, NormKind, Op, Poly, ReduceOp, Reg, Scalar,
-    UnaryOp, Value,
+    Atom, BinaryOp, Contract, DType, Dim, GatherAxis, Graph, NodeId, NormKind, Op, Poly, ReduceOp, Reg,
+    Scalar, UnaryOp, Value,
 };
 
 type P<'a, 'b> = Puller<'a, Tensors<'b>>;
@@ -56,6 +56,9 @@ pub fn unit_kernel<'a>(graph: &'a Graph, unit: &Unit, loops: &Loops, tensors: &m
             place(graph, unit, node.inputs[1], index, tensors)
         }
         Op::Place { index, .. } => place(graph, unit, node.inputs[0], index, tensors),
+        Op::Scatter { index, .. } if is_linear(graph, unit.anchor) => {
+            place(graph, unit, node.inputs[1], index, tensors)
+        }
         Op::Scatter { reduce, index } => scatter(graph, unit, *reduce, index, tensors),
         op => Err(format!("`{}` has no kernel of its own ({x:?})", op.name())),
     }
@@ -539,6 +542,16 @@ fn top_k<'a>(
     }
     let reductions = vec![Reduction { kind: ReduceKind::Sum, value, dtype: DType::I32 }];
     finish(graph, unit, p, Family::Row { rows, len, reductions, row_stores }, vec![])
+}
+
+/// Whether a scatter that replaces is a copy of its data, over which every update then writes its place. Small
+/// ones are a single kernel, in which every element looks for its update.
+pub fn is_linear(graph: &Graph, n: NodeId) -> bool {
+    const FEW: i64 = 1 << 18;
+    let node = graph.node(n);
+    let Op::Scatter { reduce: None, .. } = node.op else { return false };
+    let pairs = &graph.ty(node.inputs[0]).numel() * &graph.ty(node.inputs[1]).numel();
+    graph.written_in_place(n).is_none() && pairs.as_const().is_none_or(|p| p > FEW)
 }
 
 /// Every element of the result looks through the updates for those that are its own.

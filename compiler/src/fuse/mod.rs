@@ -286,9 +286,19 @@ fn build(
             Err(e) => errors.push(internal(graph, u.anchor, &e)),
         }
     }
+    for u in grouping.units.iter().filter(|u| kernels::is_linear(graph, u.anchor)) {
+        let v = Value::from(u.anchor);
+        let Some(over) = tensors.of.get(&v).copied() else { continue };
+        let under = tensors.add(None, graph.ty(v).clone(), TensorKind::Under(over));
+        copies.push((graph.node(u.anchor).inputs[0], under));
+    }
     for (v, t) in copies {
         match kernels::copy_kernel(graph, v, t, &mut tensors) {
-            Ok(k) => kernels.push(k),
+            Ok(k) => {
+                let wide = count_bindings(&k) > options.profile.max_storage_buffers as usize;
+                again |= wide && bans.materialise.insert(v);
+                kernels.push(k);
+            }
             Err(e) => errors.push(internal(graph, v.node, &e)),
         }
     }
@@ -302,7 +312,7 @@ fn build(
     let computed: Option<Vec<(Arc<str>, TensorId)>> = graph.computed.iter().map(held).collect();
     let computed = computed.ok_or_else(|| Diagnostic::internal("a computed symbol has no memory"))?;
     if options.fusion == crate::options::Fusion::Full {
-        kernels = join::join(kernels, &computed, options.profile.max_storage_buffers as usize);
+        kernels = join::join(kernels, &tensors.list, &computed, options.profile.max_storage_buffers as usize);
     }
     let tensors = tensors.list;
     let parts = kernels.into_iter().map(|k| split::Block { kernels: vec![k], repeats: vec![] });
@@ -387,6 +397,14 @@ fn sort(
         let symbols = k.symbols();
         for w in computed.iter().filter(|c| symbols.contains(&c.0)).filter_map(|c| writer.get(&c.1)) {
             g.update_edge(ids[*w], ids[i], ());
+        }
+    }
+    for (t, w) in &writer {
+        if let TensorKind::Under(over) = tensors[*t].kind
+            && let Some(o) = writer.get(&over)
+            && o != w
+        {
+            g.update_edge(ids[*w], ids[*o], ());
         }
     }
     let mut overwriter: FxHashMap<usize, usize> = FxHashMap::default();

@@ -151,6 +151,11 @@ pub(super) fn block<'a>(
                 memory.ok_or_else(|| broken(format!("what a loop reads has no memory: {v:?}")))?
             }
             TensorKind::State { state, .. } => kept[state],
+            // What lies over it comes before it in the list.
+            TensorKind::Under(over) => {
+                tensors.list.push(crate::kernel::KernelTensor { kind: TensorKind::Under(of[over]), ..t });
+                tensors.list.len() - 1
+            }
             kind => {
                 tensors.list.push(crate::kernel::KernelTensor { kind, ..t });
                 tensors.list.len() - 1

@@ -350,6 +350,9 @@ pub enum TensorKind {
     },
     /// Made and read by kernels only.
     Intermediate,
+    /// What lies in the memory of another tensor before that is written: its writer comes first, and nothing
+    /// reads it.
+    Under(TensorId),
 }
 
 /// Kernels in an order in which they can run, and the tensors between them.

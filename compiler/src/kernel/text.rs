@@ -14,6 +14,7 @@ impl fmt::Display for KernelGraph {
                 TensorKind::State { state, after: false } => format!("state {state}"),
                 TensorKind::State { state, after: true } => format!("state {state} updated"),
                 TensorKind::Intermediate => "intermediate".into(),
+                TensorKind::Under(over) => format!("under t{over}"),
             };
             writeln!(f, "t{i}: {} {kind} {}", t.ty, t.name.as_deref().unwrap_or(""))?;
         }
