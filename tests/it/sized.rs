@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use wgfc_compiler::{Fusion, Options};
 use wgfc_ir::eval::evaluate;
 use wgfc_ir::program::Stats;
-use wgfc_ir::{DType, Graph, Program, Tensor};
+use wgfc_ir::{DType, Graph, Program, Scalar, Tensor};
 use wgfc_runtime::session::Value;
 use wgfc_runtime::testing::gpus;
 use wgfc_runtime::{RunError, Session};
@@ -159,5 +159,50 @@ fn plans_that_contradict_themselves_about_sizes_are_refused() {
         edit(&mut p);
         let problems = wgfc_runtime::check::check(&p).join("\n");
         assert!(problems.contains(want), "{want} in {problems:?}");
+    }
+}
+
+/// Rows written over a reversed copy of the others, the result read once more.
+const SCATTERED: &str = r#"
+graph (x: %0, u: %1, i: %2) -> (y: %4, z: %5) {
+  %0 = input : T[n, 7] as "x"
+  %1 = input : T[m, 7] as "u"
+  %2 = input : i64[m] as "i"
+  %3 = view [n, 7] reads [n - 1 - %0, %1] (%0) : T[n, 7] @ "reversed"
+  %4 = scatter set writes [$2[%0], %1] (%3, %1, %2) : T[n, 7] @ "written"
+  %5 = view [7, n] reads [%1, %0] (%4) : T[7, n] @ "turned"
+}
+"#;
+
+#[test]
+fn scatters_write_over_a_copy() {
+    for dtype in [DType::F32, DType::F16, DType::U8, DType::I64, DType::Bool] {
+        for fusion in [Fusion::None, Fusion::Full] {
+            let (graph, program) = compiled(&SCATTERED.replace("T[", &format!("{dtype}[")), fusion);
+            let scalars = |rows: usize, by: i64| {
+                let v = (0..7 * rows as i64).map(|i| Scalar::from_i64(dtype, (i * by) % 61));
+                let v: Vec<Scalar> = match dtype {
+                    DType::Bool => v.map(|s| Scalar::bool(s.as_i64() % 3 == 0)).collect(),
+                    t if t.is_float() => v.map(|s| Scalar::from_f64(t, s.as_f64() / 8.0)).collect(),
+                    _ => v.collect(),
+                };
+                Tensor::from_scalars(dtype, vec![rows, 7], &v)
+            };
+            for gpu in gpus() {
+                let mut session = Session::new_blocking(gpu, &program).unwrap();
+                for (n, at) in
+                    [(5, vec![3i64, -5, 1]), (3, vec![]), (41, vec![40, 7, 3, 99, -2]), (1, vec![0])]
+                {
+                    let i = Tensor::from_i64(vec![at.len()], &at);
+                    let given = [("x", scalars(n, 5)), ("u", scalars(at.len(), 17)), ("i", i)];
+                    let named = given.iter().map(|(n, t)| ((*n).to_owned(), t.clone())).collect();
+                    let want = evaluate(&graph, &named).unwrap();
+                    let got = session.run_blocking(&given).unwrap();
+                    for ((name, g), w) in got.iter().zip(&want) {
+                        assert_eq!((&g.shape, g.bytes()), (&w.shape, w.bytes()), "{name} of {n} {dtype}");
+                    }
+                }
+            }
+        }
     }
 }
