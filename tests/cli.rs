@@ -229,7 +229,7 @@ fn an_edited_program_is_refused() {
         wgfc(d.path(), "run|out|--random-inputs|--dim|batch=1").exits(1).says(what);
     };
     refused("is not a plan", &good[..good.len() / 2]);
-    refused("is of format version 99", &good.replacen("\"version\": 1", "\"version\": 99", 1));
+    refused("is of format version 99", &good.replacen("\"version\": 2", "\"version\": 99", 1));
     let edited = |edit: &dyn Fn(&mut Value)| {
         let mut v: Value = serde_json::from_str(&good).unwrap();
         edit(&mut v);

@@ -12,7 +12,7 @@ use crate::build::Builder;
 use crate::dtype::DType;
 use crate::eval::Env;
 use crate::graph::{Border, Graph, TensorType, Value};
-use crate::op::{Contract, NormKind, Op, ReduceOp};
+use crate::op::{Contract, GatherAxis, NormKind, Op, ReduceOp};
 use crate::poly::{Dim, Poly};
 use crate::scalar::{BinaryOp, Scalar, ScalarFn, ScalarNode, UnaryOp};
 use crate::tensor::Tensor;
@@ -101,7 +101,8 @@ pub fn random_graph(seed: u64, config: &Config) -> (Graph, BTreeMap<String, Tens
     let mut env = Env::default();
     env.set("n", 1 + rng.below(6) as i64);
     env.set("m", 1 + rng.below(9) as i64);
-    let mut made = Maker { b: Builder::new(&mut graph, "random"), rng, env, config, values: vec![] };
+    let b = Builder::new(&mut graph, "random");
+    let mut made = Maker { b, rng, env, config, values: vec![], sized: vec![] };
     let inputs = made.inputs();
     let mut tries = 0;
     let mut operators = 0;
@@ -115,7 +116,7 @@ pub fn random_graph(seed: u64, config: &Config) -> (Graph, BTreeMap<String, Tens
             operators += 1;
         }
     }
-    let (mut rng, values) = (made.rng, made.values);
+    let (mut rng, values, sized) = (made.rng, made.values, made.sized);
     let mut outputs = vec![];
     outputs.extend(values.last().copied());
     for _ in 1..config.outputs {
@@ -126,6 +127,7 @@ pub fn random_graph(seed: u64, config: &Config) -> (Graph, BTreeMap<String, Tens
             outputs.push(v);
         }
     }
+    outputs.extend(sized);
     for (i, value) in outputs.into_iter().enumerate() {
         graph.outputs.push(Border { name: format!("y{i}").into(), value });
     }
@@ -140,6 +142,8 @@ struct Maker<'a> {
     config: &'a Config,
     /// What operators may read.
     values: Vec<Value>,
+    /// Outputs whose size the graph computes.
+    sized: Vec<Value>,
 }
 
 type Made = Result<Value, String>;
@@ -219,6 +223,7 @@ impl Maker<'_> {
             12 if dtype == DType::F32 => self.contract(x),
             13 if dtype == DType::F32 && self.config.raised => self.raised(x),
             14 => self.gather(x),
+            15 if self.rng.one_in(2) => self.chosen(x),
             _ => self.concat(x, dtype),
         }
     }
@@ -362,6 +367,39 @@ impl Maker<'_> {
             (_, DType::Bool) => self.b.reduce(ReduceOp::Min, x, &axes, keep),
             _ => self.b.reduce(ReduceOp::Sum, x, &axes, keep),
         }
+    }
+
+    /// The sum of the elements where an input is positive. What is chosen may itself be an output. Inputs are
+    /// exact; of what is computed a last bit would decide.
+    fn chosen(&mut self, x: Value) -> Made {
+        let borders: Vec<Value> = self.b.graph.inputs.iter().map(|b| b.value).collect();
+        let by = *self.rng.pick(&borders).ok_or("no inputs")?;
+        let all: Dim = self.b.shape(by).iter().product();
+        let by = self.b.reshape(by, vec![all.clone()])?;
+        let holds = match self.b.dtype(by) {
+            DType::Bool => by,
+            _ => self.b.binary_scalar(BinaryOp::Gt, by, 0.0)?,
+        };
+        let ones = self.b.cast(holds, DType::I32)?;
+        let op = Op::Cumulate { op: ReduceOp::Sum, axis: 0, exclusive: false, reverse: false };
+        let running = self.b.push(op, &[ones])?;
+        let (last, fill) = (vec![&all - 1], Some(Scalar::from_i64(DType::I32, 0)));
+        let count = self.b.push(Op::View { shape: vec![], index: last, fill }, &[running])?;
+        let n = self.b.computed("chosen", count, all.clone());
+        let place = self.b.binary_scalar(BinaryOp::Sub, running, 1.0)?;
+        let nowhere = self.b.int(DType::I32, i64::from(i32::MAX));
+        let to = self.b.select(holds, place, nowhere)?;
+        let places = self.b.iota(&[all], Poly::var(0), DType::I32)?;
+        let index = vec![GatherAxis::Data { input: 1, at: vec![Poly::var(0)] }];
+        let places = self.b.push(Op::Place { shape: vec![n], index }, &[places, to])?;
+        let flat = self.b.shape(x).iter().product();
+        let flat = self.b.reshape(x, vec![flat])?;
+        let found = self.b.take(flat, places, 0)?;
+        if self.rng.one_in(3) && self.sized.len() < 2 {
+            self.sized.push(found);
+        }
+        let op = if self.b.dtype(x) == DType::Bool { ReduceOp::Max } else { ReduceOp::Sum };
+        self.b.reduce(op, found, &[0], self.rng.one_in(2))
     }
 
     fn contract(&mut self, x: Value) -> Made {

@@ -49,7 +49,7 @@ fn unique(cx: &mut Cx) -> Lowered {
     if !cx.flag("sorted", true)? {
         // In the order of the first of each group, whose place is that among all firsts.
         let of_mine = cx.take(first, inverse, 0)?;
-        let here = cx.iota(&[count.clone()], Poly::var(0), DType::I32)?;
+        let here = cx.iota(std::slice::from_ref(&count), Poly::var(0), DType::I32)?;
         let is_first = cx.binary(BinaryOp::Eq, of_mine, here)?;
         let Chosen { places, running } = chosen(cx, is_first, count)?;
         let sorted_group = cx.take(inverse, places, 0)?;
@@ -139,7 +139,7 @@ fn sort_slices(cx: &mut Cx, keys: Value, axis: usize) -> Built<Sorted> {
     f.select(equal, earlier, less);
     let before = cx.map(f.0, &[code])?;
     let rank = cx.reduce(ReduceOp::Sum, before, &[1], false)?;
-    let all = cx.iota(&[n.clone()], Poly::var(0), DType::I32)?;
+    let all = cx.iota(std::slice::from_ref(&n), Poly::var(0), DType::I32)?;
     let order = placed(cx, all, rank, n.clone())?;
     let (index, fill) = (vec![&Poly::var(0) - 1], Some(Scalar::from_i64(DType::I32, 0)));
     let before = cx.push(Op::View { shape: vec![n.clone()], index, fill }, &[order])?;
