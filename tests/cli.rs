@@ -573,3 +573,26 @@ fn pipelines_are_kept() {
     let again = wgfc(d.path(), &run).exits(0);
     assert!(!again.err.contains("pipelines-"), "{}", again.err);
 }
+
+#[test]
+fn outputs_have_the_sizes_that_a_run_computes() {
+    let d = folder();
+    let model = fixture("small/chosen/model.onnx");
+    wgfc(d.path(), &format!("compile|{model}|-o|out")).exits(0);
+    wgfc(d.path(), "inspect|out").exits(0).prints("n_places up to 13*rows");
+    let mut of_cpu = vec![];
+    for (how, out) in [(format!("run|{model}|--cpu"), "cpu"), ("run|out".to_owned(), "gpu")] {
+        let v =
+            wgfc(d.path(), &format!("{how}|--random-inputs|--dim|rows=7|--json|-o|{out}")).exits(0).json();
+        let shapes: Vec<Value> =
+            v["outputs"].as_array().unwrap().iter().map(|o| o["shape"].clone()).collect();
+        let places = wgfc::npy::read(&d.path().join(out).join("places.npy")).unwrap();
+        assert_eq!(serde_json::json!(places.shape), shapes[0]);
+        assert!(places.shape[0] == 2 && (1..91).contains(&places.shape[1]), "{places:?}");
+        if of_cpu.is_empty() {
+            of_cpu = shapes;
+        } else {
+            assert_eq!(shapes, of_cpu);
+        }
+    }
+}
