@@ -261,6 +261,15 @@ impl Cx<'_, '_> {
             self.importer.data_inputs(self.builder.graph, v);
         }
     }
+    /// Whether the graph may compute sizes: that of the model, but not the body of a loop or a branch.
+    pub fn may_compute_sizes(&self) -> bool {
+        self.importer.bodies == 0
+    }
+    /// An error where operand `i`, which depends on data, would decide a size in such a body.
+    pub fn require_open_sizes(&mut self, i: usize) -> Result<()> {
+        let v = self.input(i)?;
+        if self.may_compute_sizes() { Ok(()) } else { Err(self.unknown(i, v)) }
+    }
     /// The error for an operand that must be known and depends on data; remembers which inputs it is.
     fn unknown(&mut self, i: usize, v: Value) -> OpError {
         let behind = self.importer.data_inputs(self.builder.graph, v);

@@ -61,6 +61,8 @@ pub struct Importer<'m> {
     /// Bytes moved by the nodes so far, each a kernel of its own.
     pub(super) bytes_unfused: Dim,
     pub(super) expanded: usize,
+    /// Bodies of loops and branches around what is imported, each a graph of its own.
+    pub(super) bodies: usize,
     /// Inputs of the model whose data shapes depend on.
     pub(super) shape_inputs: BTreeSet<String>,
 }
@@ -444,8 +446,10 @@ impl Cx<'_, '_> {
         }
         let prefix = format!("{}/", self.builder.origin.first().cloned().unwrap_or_default());
         let outer_eval = std::mem::replace(&mut self.importer.eval, eval);
+        self.importer.bodies += 1;
         self.importer.initializers(&mut g, &mut scope, graph);
         self.importer.nodes(&mut g, &mut scope, &graph.node, &prefix);
+        self.importer.bodies -= 1;
         let eval = std::mem::replace(&mut self.importer.eval, outer_eval);
         for o in &graph.output {
             let value = result(&scope, &o.name)?;

@@ -125,6 +125,7 @@ fn run(model: &ModelProto, external: &dyn ExternalData, options: &Options) -> Ra
         calls: vec![],
         bytes_unfused: Dim::ZERO,
         expanded: 0,
+        bodies: 0,
         shape_inputs: BTreeSet::new(),
     };
     let result = lower(&mut im, proto, options);

@@ -32,6 +32,7 @@ fn top_k(cx: &mut Cx) -> Lowered {
         match cx.dims(k) {
             Some(known) => known.into_iter().next().ok_or_else(|| OpError::model("k is empty"))?,
             None if cx.dtype(k) == DType::I64 => {
+                cx.require_open_sizes(1)?;
                 let k = cx.reshape(k, vec![])?;
                 let k = cx.binary_scalar(wgfc_ir::BinaryOp::Max, k, 0.0)?;
                 let n = cx.dim_scalar(&extent, DType::I64)?;

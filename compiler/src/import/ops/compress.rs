@@ -69,6 +69,7 @@ fn compress(cx: &mut Cx) -> Lowered {
             cx.constant(Tensor::from_i64(vec![places.len()], &places))
         }
         None => {
+            cx.require_open_sizes(1)?;
             let bound = len.min_of(&slices, &[]);
             condition = cx.slice(condition, 0, &Poly::ZERO, 1, &bound)?;
             chosen(cx, condition, bound)?.places
@@ -88,6 +89,7 @@ fn non_zero(cx: &mut Cx) -> Lowered {
             cx.constant(Tensor::from_i64(vec![places.len()], &places))
         }
         _ => {
+            cx.require_open_sizes(0)?;
             let flat = cx.reshape(x, vec![all.clone()])?;
             let condition = match cx.dtype(flat) {
                 DType::Bool => flat,

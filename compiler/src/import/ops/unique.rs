@@ -19,6 +19,7 @@ struct Sorted {
 
 fn unique(cx: &mut Cx) -> Lowered {
     let mut x = cx.input(0)?;
+    cx.require_open_sizes(0)?;
     let axis = match cx.int_opt("axis")? {
         Some(axis) => cx.axis(axis, cx.rank(x)).map_err(|e| e.attribute("axis"))?,
         None => {
