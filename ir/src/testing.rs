@@ -31,13 +31,23 @@ pub struct Config {
     pub integers: bool,
     /// Use Softmax and Norm.
     pub raised: bool,
-    /// How many outputs at most.
+    /// Use sizes that the graph computes.
+    pub sized: bool,
+    /// How many outputs at most; of such sizes there may be two more.
     pub outputs: usize,
 }
 
 impl Default for Config {
     fn default() -> Config {
-        Config { operators: 12, max_elements: 4096, symbolic: true, integers: true, raised: true, outputs: 3 }
+        Config {
+            operators: 12,
+            max_elements: 4096,
+            symbolic: true,
+            integers: true,
+            raised: true,
+            sized: true,
+            outputs: 3,
+        }
     }
 }
 
@@ -223,7 +233,7 @@ impl Maker<'_> {
             12 if dtype == DType::F32 => self.contract(x),
             13 if dtype == DType::F32 && self.config.raised => self.raised(x),
             14 => self.gather(x),
-            15 if self.rng.one_in(2) => self.chosen(x),
+            15 if self.config.sized && self.rng.one_in(2) => self.chosen(x),
             _ => self.concat(x, dtype),
         }
     }

@@ -31,6 +31,18 @@ use wgfc_ir::{Dim, Graph, NodeId, Op, TensorType, Value};
 /// Fuses a graph into kernels.
 pub fn fuse(graph: &Graph, options: &Options) -> Result<KernelGraph, Errors> {
     let mut graph = split_wide_concats(graph, options.profile.max_storage_buffers as usize)?;
+    let computes = |n: &NodeId| match &graph.node(*n).op {
+        Op::If { then_branch, else_branch } => {
+            !then_branch.computed.is_empty() || !else_branch.computed.is_empty()
+        }
+        Op::Loop { body, .. } | Op::Scan { body, .. } => !body.computed.is_empty(),
+        _ => false,
+    };
+    if let Some(node) = graph.node_ids().find(computes) {
+        return Err(
+            refused(&graph, &prepare::Refused { node, why: "its body computes a size".into() }).into()
+        );
+    }
     prepare::prepare(&mut graph).map_err(|r| refused(&graph, &r))?;
     let graph = &graph;
     let order = graph.topo().map_err(|n| internal(graph, n, "the graph has a cycle"))?;

@@ -16,6 +16,8 @@ use std::collections::BTreeMap;
 /// # Errors
 /// A graph that cannot be made a body.
 pub fn random_loop(seed: u64, config: &Config) -> Result<(Graph, BTreeMap<String, Tensor>), String> {
+    // Bodies compute no sizes.
+    let config = &Config { sized: false, ..config.clone() };
     let (mut body, given) = random_graph(seed, config);
     let mut rng = Rng::new(seed ^ 0x6c6f_6f70);
     let length = rng.below(6);
