@@ -62,10 +62,10 @@ enum Read {
     Often,
 }
 
-/// Whether the operator needs a kernel family of its own.
-pub fn is_anchor(op: &Op) -> bool {
-    matches!(
-        op,
+/// Whether the node needs a kernel family of its own.
+pub fn is_anchor(graph: &Graph, n: NodeId) -> bool {
+    let anchor = matches!(
+        graph.node(n).op,
         Op::Reduce { .. }
             | Op::ArgReduce { .. }
             | Op::Cumulate { .. }
@@ -77,12 +77,29 @@ pub fn is_anchor(op: &Op) -> bool {
             | Op::Norm { .. }
             | Op::Attention { .. }
             | Op::Scan { .. }
-    )
+    );
+    anchor && !is_small(graph, n)
 }
 
-/// Whether the operator can be computed where it is read.
-fn is_pointwise(op: &Op) -> bool {
-    matches!(op, Op::Map { .. } | Op::Gather { .. } | Op::Concat { .. })
+/// Elements that are combined where the result is read.
+const FEW: i64 = 4;
+
+/// Whether the node combines a few elements only, which needs no kernel of its own kind.
+pub fn is_small(graph: &Graph, n: NodeId) -> bool {
+    let node = graph.node(n);
+    let axes = match &node.op {
+        Op::Reduce { axes, .. } => &axes[..],
+        Op::ArgReduce { axis, .. } => std::slice::from_ref(axis),
+        _ => return false,
+    };
+    let shape = &graph.ty(node.inputs[0]).shape;
+    let count: Dim = axes.iter().map(|a| shape[*a].clone()).product();
+    count.as_const().is_some_and(|n| (1..=FEW).contains(&n))
+}
+
+/// Whether the node can be computed where it is read.
+fn is_pointwise(graph: &Graph, n: NodeId) -> bool {
+    matches!(graph.node(n).op, Op::Map { .. } | Op::Gather { .. } | Op::Concat { .. }) || is_small(graph, n)
 }
 
 /// Whether the anchor is a product with [few rows](crate::kernel::thin).
@@ -93,8 +110,7 @@ fn is_thin(graph: &Graph, anchor: NodeId) -> bool {
 }
 
 fn takes_epilogue(op: &Op) -> bool {
-    let bare = matches!(op, Op::TopK { .. } | Op::Scatter { .. } | Op::Place { .. } | Op::Cumulate { .. });
-    is_anchor(op) && !bare
+    !matches!(op, Op::TopK { .. } | Op::Scatter { .. } | Op::Place { .. } | Op::Cumulate { .. })
 }
 
 /// Decides for a whole graph. `order` is its topological order.
@@ -120,7 +136,7 @@ pub fn group(graph: &Graph, order: &[NodeId], loops: &Loops, options: &Options, 
     // What only writes to a state may follow what it writes.
     let (updates, anchors): (Vec<NodeId>, Vec<NodeId>) = order
         .iter()
-        .filter(|n| is_anchor(&graph.node(**n).op) && !g.deferred.contains(n))
+        .filter(|n| is_anchor(graph, **n) && !g.deferred.contains(n))
         .partition(|n| graph.written_in_place(**n).is_some());
     for n in anchors {
         g.new_unit(n);
@@ -448,7 +464,7 @@ impl Grouper<'_> {
         }
         let node = self.graph.node(n);
         let v = Value::from(n);
-        let pointwise = is_pointwise(&node.op);
+        let pointwise = is_pointwise(self.graph, n);
         let view = matches!(node.op, Op::View { .. });
         if self.deferred.contains(&n) {
             let inputs = node.inputs.clone();
@@ -514,7 +530,7 @@ impl Grouper<'_> {
             return true;
         }
         if self.fusion == Fusion::Elementwise
-            && readers.keys().any(|u| is_anchor(&self.graph.node(self.units[*u].anchor).op))
+            && readers.keys().any(|u| is_anchor(self.graph, self.units[*u].anchor))
         {
             return false;
         }
@@ -656,7 +672,7 @@ fn cost(op: &Op) -> (usize, bool) {
             (weight, heavy)
         }
         Op::Gather { .. } => (3, false),
-        Op::Concat { .. } => (4, false),
+        Op::Concat { .. } | Op::Reduce { .. } | Op::ArgReduce { .. } => (4, false),
         _ => (0, false),
     }
 }

@@ -1,6 +1,6 @@
 //! One unit, one kernel: pulling the anchor's operands, pushing its result through the epilogue.
 
-use super::group::Unit;
+use super::group::{Unit, is_small};
 use super::lanes::{self, Loops, Plan};
 use super::points::{self, Point, ProductDomain, Split, rows_of};
 use super::pull::{Memory, Puller, broadcast_index, flat_offset, unflatten};
@@ -21,6 +21,7 @@ pub fn unit_kernel<'a>(graph: &'a Graph, unit: &Unit, loops: &Loops, tensors: &m
     let node = graph.node(unit.anchor);
     let x = node.inputs.first().copied();
     match &node.op {
+        _ if is_small(graph, unit.anchor) => elementwise(graph, unit, tensors),
         Op::Map { .. } | Op::View { .. } | Op::Gather { .. } | Op::Concat { .. } => {
             elementwise(graph, unit, tensors)
         }

@@ -7,6 +7,7 @@
 
 mod expand;
 pub mod group;
+mod in_place;
 pub mod invert;
 mod join;
 mod kernels;
@@ -25,6 +26,7 @@ use group::{Bans, Grouping};
 use lanes::Loops;
 use petgraph::graph::DiGraph;
 use rustc_hash::FxHashMap;
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use wgfc_ir::{Dim, Graph, NodeId, Op, TensorType, Value};
 
@@ -298,6 +300,9 @@ fn build(
             Err(e) => errors.push(internal(graph, u.anchor, &e)),
         }
     }
+    let held = |c: &wgfc_ir::Computed| Some((c.symbol.clone(), pull::Memory::tensor(&mut tensors, c.value)?));
+    let computed: Option<Vec<(Arc<str>, TensorId)>> = graph.computed.iter().map(held).collect();
+    let computed = computed.ok_or_else(|| Diagnostic::internal("a computed symbol has no memory"))?;
     for u in grouping.units.iter().filter(|u| kernels::is_linear(graph, u.anchor)) {
         let v = Value::from(u.anchor);
         let Some(over) = tensors.of.get(&v).copied() else { continue };
@@ -305,6 +310,13 @@ fn build(
         copies.push((graph.node(u.anchor).inputs[0], under));
     }
     for (v, t) in copies {
+        if let TensorKind::State { state, .. } = tensors.list[t].kind
+            && options.fusion == crate::options::Fusion::Full
+            && blocks.is_empty()
+            && in_place::write(&mut kernels, &tensors, v, (state, t), &computed)
+        {
+            continue;
+        }
         match kernels::copy_kernel(graph, v, t, &mut tensors) {
             Ok(k) => {
                 let wide = count_bindings(&k) > options.profile.max_storage_buffers as usize;
@@ -320,9 +332,6 @@ fn build(
     if again {
         return Ok(None);
     }
-    let held = |c: &wgfc_ir::Computed| Some((c.symbol.clone(), pull::Memory::tensor(&mut tensors, c.value)?));
-    let computed: Option<Vec<(Arc<str>, TensorId)>> = graph.computed.iter().map(held).collect();
-    let computed = computed.ok_or_else(|| Diagnostic::internal("a computed symbol has no memory"))?;
     if options.fusion == crate::options::Fusion::Full {
         kernels = join::join(kernels, &tensors.list, &computed, options.profile.max_storage_buffers as usize);
     }
@@ -380,65 +389,75 @@ fn split(
     }
 }
 
-/// Orders kernels so that what one reads was written before, and not yet written over, and that the symbols
-/// it uses are computed; those of one block stay together.
-fn sort(
-    kernels: Vec<split::Block>,
-    tensors: &[KernelTensor],
-    computed: &[(Arc<str>, TensorId)],
-) -> Result<(Vec<Kernel>, Vec<Repeat>), Errors> {
+/// What orders one of the parts of a program.
+struct Touched {
+    reads: Vec<TensorId>,
+    writes: Vec<TensorId>,
+    symbols: BTreeSet<Arc<str>>,
+}
+
+/// The values that compute symbols.
+type Computed = [(Arc<str>, TensorId)];
+
+/// Which parts must run before which: who writes what one reads, who reads what one overwrites, and who
+/// computes the symbols that one uses.
+fn constraints(parts: &[Touched], tensors: &[KernelTensor], computed: &Computed) -> DiGraph<usize, ()> {
     let mut g = DiGraph::<usize, ()>::new();
-    let ids: Vec<_> = (0..kernels.len()).map(|i| g.add_node(i)).collect();
+    let ids: Vec<_> = (0..parts.len()).map(|i| g.add_node(i)).collect();
     let mut writer: FxHashMap<TensorId, usize> = FxHashMap::default();
-    for (i, k) in kernels.iter().enumerate() {
-        for t in k.writes() {
-            writer.insert(t, i);
-        }
-    }
-    let mut reads: Vec<usize> = vec![0; kernels.len()];
-    for (i, k) in kernels.iter().enumerate() {
-        for t in k.reads() {
-            if let Some(w) = writer.get(&t)
-                && *w != i
-            {
-                g.update_edge(ids[*w], ids[i], ());
+    let mut overwriter: FxHashMap<usize, usize> = FxHashMap::default();
+    for (i, part) in parts.iter().enumerate() {
+        for t in &part.writes {
+            writer.insert(*t, i);
+            if let TensorKind::State { state, .. } = tensors[*t].kind {
+                overwriter.insert(state, i);
             }
-        }
-    }
-    for (i, k) in kernels.iter().enumerate().filter(|_| !computed.is_empty()) {
-        let symbols = k.symbols();
-        for w in computed.iter().filter(|c| symbols.contains(&c.0)).filter_map(|c| writer.get(&c.1)) {
-            g.update_edge(ids[*w], ids[i], ());
         }
     }
     for (t, w) in &writer {
         if let TensorKind::Under(over) = tensors[*t].kind
-            && let Some(o) = writer.get(&over)
-            && o != w
+            && let Some(o) = writer.get(&over).filter(|o| *o != w)
         {
             g.update_edge(ids[*w], ids[*o], ());
         }
     }
-    let mut overwriter: FxHashMap<usize, usize> = FxHashMap::default();
-    for (t, w) in &writer {
-        if let TensorKind::State { state, .. } = tensors[*t].kind {
-            overwriter.insert(state, *w);
+    for (i, part) in parts.iter().enumerate() {
+        let symbols = computed.iter().filter(|c| part.symbols.contains(&c.0)).map(|c| &c.1);
+        for w in part.reads.iter().chain(symbols).filter_map(|t| writer.get(t)).filter(|w| **w != i) {
+            g.update_edge(ids[*w], ids[i], ());
         }
-    }
-    for (i, k) in kernels.iter().enumerate() {
-        for t in k.reads() {
-            if let TensorKind::State { state, after: false } = tensors[t].kind
-                && let Some(w) = overwriter.get(&state)
+        for t in &part.reads {
+            if let TensorKind::State { state, after: false } = tensors[*t].kind
+                && let Some(w) = overwriter.get(&state).filter(|w| **w != i)
             {
                 g.update_edge(ids[i], ids[*w], ());
             }
         }
     }
+    g
+}
+
+/// Orders kernels so that what one reads was written before, and not yet written over, and that the symbols
+/// it uses are computed; those of one block stay together.
+fn sort(
+    kernels: Vec<split::Block>,
+    tensors: &[KernelTensor],
+    computed: &Computed,
+) -> Result<(Vec<Kernel>, Vec<Repeat>), Errors> {
+    let touched = |b: &split::Block| Touched {
+        reads: b.reads().collect(),
+        writes: b.writes().collect(),
+        symbols: if computed.is_empty() { BTreeSet::new() } else { b.symbols() },
+    };
+    let parts: Vec<Touched> = kernels.iter().map(touched).collect();
+    let g = constraints(&parts, tensors, computed);
+    let ids: Vec<_> = g.node_indices().collect();
+    let mut reads: Vec<usize> = vec![0; kernels.len()];
     for i in 0..kernels.len() {
         reads[i] = g.neighbors_directed(ids[i], petgraph::Direction::Incoming).count();
     }
     // Kahn's algorithm, the kernel that comes first in the model first: stable and deterministic.
-    let mut ready: std::collections::BTreeSet<usize> =
+    let mut ready: BTreeSet<usize> =
         (0..kernels.len()).filter(|i| reads[*i] == 0).collect();
     let mut order = vec![];
     while let Some(i) = ready.pop_first() {

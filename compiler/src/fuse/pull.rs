@@ -1,5 +1,6 @@
 //! Pulling: a value of the graph at a position, as an expression of a kernel's body.
 
+use super::group::is_small;
 use crate::kernel::{Body, Expr, ExprId, TensorId};
 use rustc_hash::FxHashMap;
 use wgfc_ir::{
@@ -296,7 +297,7 @@ impl<'a, M: Memory> Puller<'a, M> {
                 self.deferred.get_or_insert_default().push(Deferred { square, count, epsilon });
                 Ok(self.cast(narrow, node.outputs[0].dtype))
             }
-            _ if self.unroll => self.expand(v, index, guard),
+            _ if self.unroll || is_small(graph, v.node) => self.expand(v, index, guard),
             op => Err(format!("`{}` cannot be computed in place", op.name())),
         }
     }

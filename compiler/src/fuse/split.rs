@@ -42,7 +42,7 @@ impl Block {
 }
 
 /// One step of a `scan` as a graph. Its inputs are the scanned values, whole, and the captured ones; its
-/// states are those carried, then those stacked, then the number of the step.
+/// states are those carried, then those stacked, then the number of the step, where it is used.
 pub(super) fn step(graph: &Graph, node: NodeId) -> Result<Graph, String> {
     let n = graph.node(node);
     let Op::Scan { body, carried, scanned, reverse_inputs, reverse_outputs } = &n.op else {
@@ -107,6 +107,10 @@ pub(super) fn step(graph: &Graph, node: NodeId) -> Result<Graph, String> {
     g.inputs = borders;
     g.states = states;
     g.remove_dead();
+    if g.uses(number).iter().all(|(n, _)| *n == next.node) {
+        g.states.pop();
+        g.remove_dead();
+    }
     Ok(g)
 }
 
@@ -140,8 +144,11 @@ pub(super) fn block<'a>(
             known.unwrap_or_else(|| tensors.add(Some(v), graph.ty(v).clone(), TensorKind::Intermediate)),
         );
     }
-    let number = TensorType::new(DType::I32, vec![]);
-    kept.push(tensors.add(None, number, TensorKind::Intermediate));
+    let counted = step.states.len() > outputs;
+    if counted {
+        let number = TensorType::new(DType::I32, vec![]);
+        kept.push(tensors.add(None, number, TensorKind::Intermediate));
+    }
     let mut of = vec![];
     for t in inner {
         of.push(match t.kind {
@@ -166,7 +173,9 @@ pub(super) fn block<'a>(
     for (first, carry) in n.inputs[..carried].iter().zip(&kept) {
         all.push(copy_kernel(graph, *first, *carry, tensors).map_err(broken)?);
     }
-    all.push(fill_kernel(kept[outputs], Scalar::from_i64(DType::I32, 0), n.origin.clone()));
+    if counted {
+        all.push(fill_kernel(kept[outputs], Scalar::from_i64(DType::I32, 0), n.origin.clone()));
+    }
     let first = all.len();
     let steps = graph.ty(n.inputs[carried]).shape.first().cloned().unwrap_or_default();
     let range = first..first + kernels.len();
