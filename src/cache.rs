@@ -232,6 +232,7 @@ mod tests {
             f16: false,
             subgroup: None,
             cooperative_matrix: false,
+            loop_iterations: None,
             timestamps: false,
             timestamps_in_pass: false,
         };

@@ -198,6 +198,7 @@ pub fn device_profile(limits: &DeviceLimits, base: &DeviceProfile) -> DeviceProf
         max_workgroups: limits.workgroups,
         f16: limits.f16,
         cooperative_matrix: limits.cooperative_matrix,
+        loop_iterations: limits.loop_iterations,
         subgroup: limits.subgroup.filter(|(least, most)| least == most).map(|s| s.0),
         ..base.clone()
     }

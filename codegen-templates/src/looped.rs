@@ -18,12 +18,16 @@ pub struct Loop {
     pub steps: String,
     /// The name of the step's number.
     pub step_var: String,
+    /// The number of the first step, an `i32` expression.
+    pub first_step: String,
+    /// The number behind that of the last step, an `i32` expression over `steps`.
+    pub end: String,
     /// Statements over `lane`: the lane's position, what no step changes, the carried variables; indented by 4.
     pub setup: String,
     /// Statements of a step, indented by 8.
     pub body: String,
     /// Statements after the last step, indented by 4.
-    pub end: String,
+    pub last: String,
 }
 
 impl Template for Loop {

@@ -41,6 +41,9 @@ pub struct DeviceProfile {
     /// Whether subgroups multiply matrices of 16 × 16 f16 into f32 (`wgpu-cooperative-matrix`, not in browsers).
     #[serde(default)]
     pub cooperative_matrix: bool,
+    /// Iterations of a loop in a kernel, where the driver ends it after so many.
+    #[serde(default)]
+    pub loop_iterations: Option<u32>,
     /// Bytes a second that a streaming kernel moves.
     pub bandwidth: f64,
     /// Floating-point operations a second.
@@ -61,6 +64,7 @@ impl Default for DeviceProfile {
             f16: false,
             subgroup: None,
             cooperative_matrix: false,
+            loop_iterations: None,
             bandwidth: 100e9,
             flops: 2e12,
             dispatch_cost: 10e-6,

@@ -85,6 +85,8 @@ pub struct DeviceLimits {
     pub subgroup: Option<(u32, u32)>,
     /// Whether subgroups multiply matrices of 16 × 16 f16 into f32 (`wgpu-cooperative-matrix`).
     pub cooperative_matrix: bool,
+    /// Iterations after which the driver ends a loop in a kernel.
+    pub loop_iterations: Option<u32>,
     /// Timestamps around a pass.
     pub timestamps: bool,
     /// Timestamps between the dispatches of one pass.
@@ -145,6 +147,8 @@ fn device_limits(l: &wgpu::Limits, f: wgpu::Features, info: &wgpu::AdapterInfo) 
             .contains(wgpu::Features::SUBGROUP)
             .then_some((info.subgroup_min_size, info.subgroup_max_size)),
         cooperative_matrix: f.contains(wgpu::Features::EXPERIMENTAL_COOPERATIVE_MATRIX),
+        // Mesa's gallivm counts them: LP_MAX_TGSI_LOOP_ITERATIONS.
+        loop_iterations: info.name.starts_with("llvmpipe").then_some(65_535),
         timestamps: f.contains(wgpu::Features::TIMESTAMP_QUERY),
         timestamps_in_pass: f.contains(wgpu::Features::TIMESTAMP_QUERY_INSIDE_PASSES),
     }

@@ -392,7 +392,9 @@ fn compiled_loops_mean_the_same() {
     on_random(test, make, |graph, inputs, want| {
         let split = [Technique::Loops].into();
         let full = Options::default();
-        for options in [full.clone(), Options { without: split, ..full }] {
+        let mut parts = full.clone();
+        parts.profile.loop_iterations = Some(2);
+        for options in [full.clone(), parts, Options { without: split, ..full }] {
             compiled(graph, &options, &gpus, inputs, want)?;
         }
         Ok(())

@@ -18,6 +18,7 @@ mod conformance;
 mod data;
 mod fuzz;
 mod generate;
+mod loops;
 mod models;
 mod sized;
 mod states;

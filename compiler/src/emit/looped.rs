@@ -13,7 +13,7 @@ const MANY: i64 = 1 << 15;
 const THREADS: u32 = 64;
 
 pub(super) fn emit(kernel: &Kernel, cx: &EmitContext) -> Result<EmittedKernel, Diagnostic> {
-    let Family::Loop { lanes, steps, carries, alive, step_stores } = &kernel.family else {
+    let Family::Loop { lanes, steps, part, carries, alive, step_stores } = &kernel.family else {
         return Err(Diagnostic::internal("not a loop kernel"));
     };
     let mut m = Module::new(kernel, cx, false)?;
@@ -48,6 +48,12 @@ pub(super) fn emit(kernel: &Kernel, cx: &EmitContext) -> Result<EmittedKernel, D
         let ty = reg_type(kernel.body.dtype(c.init).reg());
         let first = m.value(&mut outer, c.init)?;
         outer.line(&format!("var acc{i}: {ty} = {first};"));
+    }
+
+    let (mut first_step, mut end) = ("0".to_owned(), "steps".to_owned());
+    if let Some(part) = part {
+        first_step = m.value(&mut outer, part.first)?;
+        end = format!("min(steps, {first_step} + {})", part.most);
     }
 
     let mut step = outer.inner(8);
@@ -91,9 +97,11 @@ pub(super) fn emit(kernel: &Kernel, cx: &EmitContext) -> Result<EmittedKernel, D
         lanes: count_text,
         steps: steps_text,
         step_var: format!("v{}", lanes.len()),
+        first_step,
+        end,
         setup: outer.text,
         body: step.text,
-        end: last.text,
+        last: last.text,
     })
     .map_err(template_error)?;
     let groups = count.ceil_div(i64::from(threads));

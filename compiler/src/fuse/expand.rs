@@ -86,6 +86,7 @@ impl<M: Memory> Puller<'_, M> {
             }
             Op::Contract(c) => self.expand_contract(v, c, index, guard),
             Op::Scatter { reduce, index: to } => self.expand_scatter(v, *reduce, to, index, guard),
+            Op::Loop { .. } | Op::Scan { .. } => Err("a loop is inside of its body".into()),
             op => Err(format!("`{}` in the body of a loop", op.name())),
         }
     }

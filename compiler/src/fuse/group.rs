@@ -146,7 +146,8 @@ pub fn group(graph: &Graph, order: &[NodeId], loops: &Loops, options: &Options, 
             if options.fuses(Technique::KeyParts) {
                 g.units[u].parts = g.key_parts(g.units[u].anchor);
             }
-            let epilogue = options.fuses(Technique::Epilogues) && g.units[u].parts == 1;
+            let whole = g.loops.get(&g.units[u].anchor).is_none_or(|l| l.part.is_none());
+            let epilogue = options.fuses(Technique::Epilogues) && g.units[u].parts == 1 && whole;
             if epilogue && takes_epilogue(&graph.node(g.units[u].anchor).op) {
                 g.absorb(u);
             }

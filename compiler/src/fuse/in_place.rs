@@ -46,8 +46,7 @@ pub(super) fn write(
         }
     }
     // Whoever reads the old contents runs before, which may be too early for what else it reads.
-    let touched =
-        |k: &Kernel| Touched { reads: k.reads(), writes: k.writes(), symbols: k.symbols() };
+    let touched = |k: &Kernel| Touched { reads: k.reads(), writes: k.writes(), symbols: k.symbols() };
     let parts: Vec<Touched> = kernels.iter().map(touched).collect();
     let order = super::constraints(&parts, &tensors.list, computed);
     if petgraph::algo::is_cyclic_directed(&order) {

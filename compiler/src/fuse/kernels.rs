@@ -6,7 +6,7 @@ use super::points::{self, Point, ProductDomain, Split, rows_of};
 use super::pull::{Memory, Puller, broadcast_index, flat_offset, unflatten};
 use super::tidy::tidy;
 use super::{Tensors, origins};
-use crate::kernel::{Expr, ExprId, Family, Kernel, ReduceKind, Reduction, Store, TensorId};
+use crate::kernel::{Expr, ExprId, Family, Kernel, Part, ReduceKind, Reduction, Store, TensorId};
 use rustc_hash::FxHashMap;
 use wgfc_ir::{
     Atom, BinaryOp, Contract, DType, Dim, GatherAxis, Graph, NodeId, NormKind, Op, Poly, ReduceOp, Reg,
@@ -449,12 +449,30 @@ fn looped<'a>(
     tensors: &mut Tensors<'a>,
 ) -> Built {
     let mut p = Puller::new(graph, tensors, plan.domain());
-    let mut steps = plan.pull(graph, unit.anchor, &mut p)?;
+    let (family, results) = lane_loop(graph, unit, plan, carried, None, &mut p)?;
+    let stores = follow_up(graph, unit, &mut p, results)?;
+    finish(graph, unit, p, family, stores)
+}
+
+/// A value's points and the expressions there.
+type Results = Vec<(Value, Vec<Point>, Vec<ExprId>)>;
+
+/// The family of a loop kernel and what its lanes carry in the end. Of a loop in parts `part` says where
+/// what is carried is meanwhile, and the number of the first step.
+pub fn lane_loop(
+    graph: &Graph,
+    unit: &Unit,
+    plan: &Plan,
+    carried: usize,
+    part: Option<(&[TensorId], TensorId)>,
+    p: &mut P,
+) -> Result<(Family, Results), String> {
+    let mut steps = plan.pull(graph, unit.anchor, part.map(|x| x.0), p)?;
     p.unroll = false;
     let (mut results, mut next) = (vec![], 0u32);
     for (v, points) in plan.points(unit.anchor, carried) {
         let dtype = graph.ty(v).dtype;
-        let values: Vec<ExprId> = points.iter().zip(next..).map(|(_, i)| acc(&mut p, i, dtype)).collect();
+        let values: Vec<ExprId> = points.iter().zip(next..).map(|(_, i)| acc(p, i, dtype)).collect();
         next += points.len() as u32;
         results.push((v, points, values));
     }
@@ -488,16 +506,20 @@ fn looped<'a>(
             step_stores.push(Store { tensor, offset, value: *value, guard });
         }
     }
-    let stores = follow_up(graph, unit, &mut p, results)?;
-    let alive = flag.map(|i| acc(&mut p, i as u32, DType::Bool));
+    let alive = flag.map(|i| acc(p, i as u32, DType::Bool));
+    let part = part.zip(plan.part).map(|((_, number), most)| {
+        let load = Expr::Load { tensor: number, offset: Poly::ZERO, guard: None };
+        Part { first: p.body.push(load, DType::I32), most }
+    });
     let family = Family::Loop {
         lanes: plan.lanes.clone(),
         steps: plan.steps.clone(),
+        part,
         carries: steps.carries,
         alive,
         step_stores,
     };
-    finish(graph, unit, p, family, stores)
+    Ok((family, results))
 }
 
 /// Every element counts the elements that come before it in order; that is its place.

@@ -3,12 +3,13 @@
 //! [`plan`] looks for axes along which every carried value is computed, step by step, from what its own
 //! position carries. Whether that is so needs no analysis of its own: the body is pulled for one lane,
 //! and reading what another lane carries fails. Whatever else an element depends on inside its lane is
-//! written out ([`super::expand`]).
+//! written out (`expand`).
 
 use super::expand::{self, MOST};
 use super::points::Point;
 use super::pull::{Memory, Parts, Puller};
 use crate::kernel::{Body, Carry, Expr, ExprId, TensorId};
+use crate::options::DeviceProfile;
 use rustc_hash::FxHashMap;
 use wgfc_ir::{DType, Dim, Graph, NodeId, Op, Poly, Scalar, TensorType, Value};
 
@@ -27,6 +28,8 @@ pub struct Plan {
     pub lanes: Vec<Dim>,
     /// Iterations.
     pub steps: Dim,
+    /// Steps of a dispatch at most, where that may be fewer than there are.
+    pub part: Option<u32>,
     /// Of every output of the body, carried ones first, the lane that each axis is.
     axes: Vec<Vec<Option<usize>>>,
 }
@@ -40,7 +43,7 @@ pub struct Steps {
 }
 
 /// Finds the lanes of a `scan`; says for each try why it fails.
-pub fn plan(graph: &Graph, node: NodeId) -> Result<Plan, Vec<String>> {
+pub fn plan(graph: &Graph, node: NodeId, profile: &DeviceProfile) -> Result<Plan, Vec<String>> {
     let n = graph.node(node);
     let Op::Scan { body, carried, .. } = &n.op else { return Err(vec!["not a scan".into()]) };
     let steps = n.inputs.get(*carried).and_then(|v| graph.ty(*v).shape.first()).cloned();
@@ -51,21 +54,36 @@ pub fn plan(graph: &Graph, node: NodeId) -> Result<Plan, Vec<String>> {
     let mut why = vec![];
     for lanes in candidates(&shapes) {
         let axes = shapes.iter().map(|s| matched(s, &lanes)).collect();
-        let plan = Plan { body: body.clone(), lanes, steps: steps.clone(), axes };
+        let mut plan = Plan { body: body.clone(), lanes, steps: steps.clone(), part: None, axes };
         let mut memory = AnyMemory(FxHashMap::default());
         let mut p = Puller::new(graph, &mut memory, plan.domain());
-        match plan.pull(graph, node, &mut p) {
+        match plan.pull(graph, node, None, &mut p) {
             Ok(_) if p.body.len() > MOST => {
                 why.push(format!(
                     "along {}: a step of a lane takes more than {MOST} operations",
                     named(&plan.lanes)
                 ));
             }
-            Ok(_) => return Ok(plan),
+            Ok(_) => {
+                plan.part = part(&plan.steps, p.body.len(), profile);
+                return Ok(plan);
+            }
             Err(e) => why.push(format!("along {}: {e}", named(&plan.lanes))),
         }
     }
     Err(why)
+}
+
+/// Steps that a dispatch may take without the driver ending it, where there may be more.
+fn part(steps: &Dim, operations: usize, profile: &DeviceProfile) -> Option<u32> {
+    // Drivers lose patience after some seconds.
+    const OPERATIONS: usize = 1 << 30;
+    let patience = u32::try_from(OPERATIONS / operations.max(1)).unwrap_or(u32::MAX);
+    let most = profile.loop_iterations.unwrap_or(u32::MAX).min(patience).max(1);
+    match steps.as_const() {
+        Some(s) => (s > i64::from(most)).then_some(most),
+        None => profile.loop_iterations.map(|_| most),
+    }
 }
 
 fn named(lanes: &[Dim]) -> String {
@@ -155,16 +173,23 @@ impl Plan {
         out
     }
 
+    /// Whether each lane has its own elements of output `i`.
+    pub fn apart(&self, i: usize) -> bool {
+        self.missing(i).is_empty()
+    }
+
     /// When a lane writes output `i`: where several hold it, the first does.
     pub fn when(&self, i: usize) -> Vec<(Poly, Dim)> {
         self.missing(i).into_iter().map(|l| (Poly::var(l), Dim::ONE)).collect()
     }
 
-    /// Writes out a lane's loop into the body of `outer`.
+    /// Writes out a lane's loop into the body of `outer`. What is carried is in the tensors `resumed`,
+    /// or is what the loop begins with.
     pub fn pull<M: Memory>(
         &self,
         graph: &Graph,
         node: NodeId,
+        resumed: Option<&[TensorId]>,
         outer: &mut Puller<'_, M>,
     ) -> Result<Steps, String> {
         let node = graph.node(node);
@@ -176,7 +201,14 @@ impl Plan {
         for i in 0..*carried {
             first.push(inits.len());
             for at in self.elements(i)? {
-                inits.push(outer.pull(node.inputs[i], &at, None)?);
+                inits.push(match resumed.and_then(|r| r.get(i)) {
+                    Some(tensor) => {
+                        let ty = graph.ty(node.inputs[i]);
+                        let offset = outer.offset(ty, &at);
+                        outer.body.push(Expr::Load { tensor: *tensor, offset, guard: None }, ty.dtype)
+                    }
+                    None => outer.pull(node.inputs[i], &at, None)?,
+                });
             }
         }
         if inits.len() > CARRIED {
@@ -234,7 +266,7 @@ impl Plan {
     pub fn stops_with(&self, graph: &Graph, node: NodeId) -> Option<usize> {
         let mut memory = AnyMemory(FxHashMap::default());
         let mut p = Puller::new(graph, &mut memory, self.domain());
-        let steps = self.pull(graph, node, &mut p).ok()?;
+        let steps = self.pull(graph, node, None, &mut p).ok()?;
         let mut acc = alive(&p.body, &steps.carries)?;
         (0..self.axes.len()).find(|i| {
             let n = self.elements(*i).map_or(0, |e| e.len());

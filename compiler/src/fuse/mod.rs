@@ -45,7 +45,7 @@ pub fn fuse(graph: &Graph, options: &Options) -> Result<KernelGraph, Errors> {
             refused(&graph, &prepare::Refused { node, why: "its body computes a size".into() }).into()
         );
     }
-    prepare::prepare(&mut graph).map_err(|r| refused(&graph, &r))?;
+    prepare::prepare(&mut graph, &options.profile).map_err(|r| refused(&graph, &r))?;
     let graph = &graph;
     let order = graph.topo().map_err(|n| internal(graph, n, "the graph has a cycle"))?;
     let (mut loops, mut split) = loops(graph, options);
@@ -85,7 +85,7 @@ fn loops(graph: &Graph, options: &Options) -> (Loops, FxHashMap<NodeId, String>)
             split.insert(n, "loops as one kernel were not asked for".into());
             continue;
         }
-        match lanes::plan(graph, n) {
+        match lanes::plan(graph, n, &options.profile) {
             Ok(plan) => _ = loops.insert(n, plan),
             Err(why) => _ = split.insert(n, why.join("; ")),
         }
@@ -268,6 +268,13 @@ fn build(
             match split::block(graph, u.anchor, why, options, &mut tensors) {
                 Ok(b) => blocks.push(b),
                 Err(Errors(e)) => errors.extend(e),
+            }
+            continue;
+        }
+        if let Some(plan) = loops.get(&u.anchor).filter(|p| p.part.is_some()) {
+            match split::parts(graph, u, plan, &mut tensors) {
+                Ok(b) => blocks.push(b),
+                Err(e) => errors.push(internal(graph, u.anchor, &e)),
             }
             continue;
         }
@@ -457,8 +464,7 @@ fn sort(
         reads[i] = g.neighbors_directed(ids[i], petgraph::Direction::Incoming).count();
     }
     // Kahn's algorithm, the kernel that comes first in the model first: stable and deterministic.
-    let mut ready: BTreeSet<usize> =
-        (0..kernels.len()).filter(|i| reads[*i] == 0).collect();
+    let mut ready: BTreeSet<usize> = (0..kernels.len()).filter(|i| reads[*i] == 0).collect();
     let mut order = vec![];
     while let Some(i) = ready.pop_first() {
         order.push(i);

@@ -6,10 +6,14 @@
 //! - A stacked result that is a view of another value is that view of the stacked other value.
 
 use super::lanes;
+use crate::options::DeviceProfile;
 use wgfc_ir::build::Builder;
 use wgfc_ir::{
     BinaryOp, Border, DType, Dim, Graph, NodeId, Op, Poly, ReduceOp, Scalar, ScalarNode, Tensor, Value,
 };
+
+/// Iterations of a loop.
+const MOST_STEPS: i64 = 1 << 30;
 
 /// Why a loop has no kernels.
 pub(super) struct Refused {
@@ -18,11 +22,11 @@ pub(super) struct Refused {
 }
 
 /// Brings the loops of a graph into the form that kernels are made from.
-pub(super) fn prepare(graph: &mut Graph) -> Result<(), Refused> {
+pub(super) fn prepare(graph: &mut Graph, profile: &DeviceProfile) -> Result<(), Refused> {
     let loops: Vec<NodeId> =
         graph.node_ids().filter(|n| matches!(graph.node(*n).op, Op::Loop { .. })).collect();
     for n in loops {
-        counted(graph, n).map_err(|why| Refused { node: n, why })?;
+        counted(graph, n, profile).map_err(|why| Refused { node: n, why })?;
     }
     let scans: Vec<NodeId> =
         graph.node_ids().filter(|n| matches!(graph.node(*n).op, Op::Scan { .. })).collect();
@@ -52,7 +56,7 @@ fn results(graph: &Graph, n: NodeId) -> Vec<Value> {
 }
 
 /// A loop with a condition as a scan over its count.
-fn counted(graph: &mut Graph, n: NodeId) -> Result<(), String> {
+fn counted(graph: &mut Graph, n: NodeId, profile: &DeviceProfile) -> Result<(), String> {
     let node = graph.node(n).clone();
     let Op::Loop { body, carried } = &node.op else { return Err("not a loop".into()) };
     let carried = *carried;
@@ -61,8 +65,8 @@ fn counted(graph: &mut Graph, n: NodeId) -> Result<(), String> {
         _ => None,
     };
     let trips = trips.ok_or("how often it runs at most is known only when it runs")?;
-    if trips > i64::from(i32::MAX) {
-        return Err("it has no greatest number of iterations".into());
+    if trips > MOST_STEPS {
+        return Err(format!("it may go on for {trips} iterations, at most {MOST_STEPS} are numbered"));
     }
     if body.outputs.len() > 1 + carried {
         return Err("it stacks results, and how many is known only when it has run".into());
@@ -98,7 +102,7 @@ fn counted(graph: &mut Graph, n: NodeId) -> Result<(), String> {
             inputs.push(numbers);
             inputs.extend(&node.inputs[2 + carried..]);
             let new = graph.push(op(plain, carried), &inputs, &node.origin)?;
-            if lanes::plan(graph, new).is_ok_and(|p| p.stops_with(graph, new) == Some(flag)) {
+            if lanes::plan(graph, new, profile).is_ok_and(|p| p.stops_with(graph, new) == Some(flag)) {
                 let outputs = results(graph, new);
                 replace(graph, n, &outputs);
                 return Ok(());

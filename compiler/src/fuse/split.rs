@@ -4,16 +4,18 @@
 //! the number of the step: what keeps a KV cache on the device keeps a loop's values there.
 
 use super::Tensors;
-use super::kernels::{copy_kernel, fill_kernel};
-use super::pull::Memory;
+use super::group::Unit;
+use super::kernels::{copy_kernel, fill_kernel, lane_loop};
+use super::lanes::Plan;
+use super::pull::{Memory, Puller, flat_offset};
 use crate::error::Errors;
-use crate::kernel::{Kernel, KernelGraph, Repeat, TensorId, TensorKind};
+use crate::kernel::{Body, Expr, Family, Kernel, KernelGraph, Repeat, Store, TensorId, TensorKind};
 use crate::options::Options;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use wgfc_ir::build::Builder;
 use wgfc_ir::{
-    BinaryOp, Border, DType, GatherAxis, Graph, NodeId, Op, Poly, Scalar, ScalarFn, ScalarNode, State,
+    BinaryOp, Border, DType, Dim, GatherAxis, Graph, NodeId, Op, Poly, Scalar, ScalarFn, ScalarNode, State,
     TensorType, Value,
 };
 
@@ -136,14 +138,7 @@ pub(super) fn block<'a>(
     let KernelGraph { tensors: inner, kernels, repeats, .. } = super::fuse(&step, options)?;
 
     let outputs = n.outputs.len();
-    let mut kept: Vec<TensorId> = vec![];
-    for port in 0..outputs as u32 {
-        let v = Value { node, port };
-        let known = tensors.of.get(&v).copied();
-        kept.push(
-            known.unwrap_or_else(|| tensors.add(Some(v), graph.ty(v).clone(), TensorKind::Intermediate)),
-        );
-    }
+    let mut kept = results(graph, node, tensors);
     let counted = step.states.len() > outputs;
     if counted {
         let number = TensorType::new(DType::I32, vec![]);
@@ -190,4 +185,80 @@ pub(super) fn block<'a>(
     }
     all.extend(kernels.iter().map(|k| k.renumbered(&|t| of[t])));
     Ok(Block { kernels: all, repeats: all_repeats })
+}
+
+/// The tensors of a loop's results.
+fn results(graph: &Graph, node: NodeId, tensors: &mut Tensors<'_>) -> Vec<TensorId> {
+    let mut all = vec![];
+    for port in 0..graph.node(node).outputs.len() as u32 {
+        let v = Value { node, port };
+        let known = tensors.of.get(&v).copied();
+        all.push(
+            known.unwrap_or_else(|| tensors.add(Some(v), graph.ty(v).clone(), TensorKind::Intermediate)),
+        );
+    }
+    all
+}
+
+/// A loop of lanes that takes several dispatches, each of which goes on with what the one before left.
+pub(super) fn parts<'a>(
+    graph: &'a Graph,
+    unit: &Unit,
+    plan: &Plan,
+    tensors: &mut Tensors<'a>,
+) -> Result<Block, String> {
+    let (node, most) = (graph.node(unit.anchor), plan.part.ok_or("a loop in one part")?);
+    let Op::Scan { carried, .. } = node.op else { return Err("not a scan".into()) };
+    let mut kept = results(graph, unit.anchor, tensors);
+    let number = tensors.add(None, TensorType::new(DType::I32, vec![]), TensorKind::Intermediate);
+    let mut kernels = vec![fill_kernel(number, Scalar::from_i64(DType::I32, 0), node.origin.clone())];
+    for (first, carry) in node.inputs[..carried].iter().zip(&kept) {
+        kernels.push(copy_kernel(graph, *first, *carry, tensors)?);
+    }
+    let first = kernels.len();
+    // What several lanes hold is not written before all have read it.
+    let mut copies = vec![];
+    let mut to = kept.clone();
+    for (i, t) in to.iter_mut().enumerate().take(carried).filter(|(i, _)| !plan.apart(*i)) {
+        let ty = tensors.list[*t].ty.clone();
+        let next = tensors.add(None, ty, TensorKind::Intermediate);
+        copies.push((next, kept[i]));
+        *t = next;
+    }
+    let mut p = Puller::new(graph, tensors, plan.domain());
+    let part = Some((&kept[..carried], number));
+    let (family, ends) = lane_loop(graph, unit, plan, carried, part, &mut p)?;
+    let mut stores = vec![];
+    for ((v, points, values), tensor) in ends.iter().zip(&to) {
+        for (point, value) in points.iter().zip(values) {
+            let mut guard = None;
+            for (i, d) in &point.when {
+                let inside = p.inside(i, d);
+                guard = p.and(guard, inside);
+            }
+            let offset = flat_offset(&graph.ty(*v).shape, &point.at, &p.domain);
+            stores.push(Store { tensor: *tensor, offset, value: *value, guard });
+        }
+    }
+    kernels.push(Kernel { family, body: p.body, stores, nodes: node.origin.clone() });
+    for (from, to) in copies {
+        let elements = tensors.list[to].ty.numel();
+        let mut body = Body::default();
+        let dtype = tensors.list[to].ty.dtype;
+        let value = body.push(Expr::Load { tensor: from, offset: Poly::var(0), guard: None }, dtype);
+        let stores = vec![Store { tensor: to, offset: Poly::var(0), value, guard: None }];
+        kernels.push(Kernel { family: Family::Map { elements }, body, stores, nodes: node.origin.clone() });
+    }
+    let mut body = Body::default();
+    let before = body.push(Expr::Load { tensor: number, offset: Poly::var(0), guard: None }, DType::I32);
+    let count = body.push(Expr::Const(Scalar::from_i64(DType::I32, i64::from(most))), DType::I32);
+    let value = body.push(Expr::Binary(BinaryOp::Add, before, count), DType::I32);
+    let stores = vec![Store { tensor: number, offset: Poly::var(0), value, guard: None }];
+    let family = Family::Map { elements: Dim::ONE };
+    kernels.push(Kernel { family, body, stores, nodes: node.origin.clone() });
+    kept.push(number);
+    let why = format!("a dispatch takes {most} steps at most");
+    let times = plan.steps.ceil_div(i64::from(most));
+    let range = first..kernels.len();
+    Ok(Block { kernels, repeats: vec![Repeat { kernels: range, times, keeps: kept, why }] })
 }

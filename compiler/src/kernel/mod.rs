@@ -172,6 +172,15 @@ pub struct Reduction {
     pub dtype: DType,
 }
 
+/// Some of the steps of a [`Family::Loop`]: a dispatch that takes long may be ended by the driver.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Part {
+    /// The first step (i32), over nothing.
+    pub first: ExprId,
+    /// How many there are at most.
+    pub most: u32,
+}
+
 /// A value that a lane of a [`Family::Loop`] carries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Carry {
@@ -246,6 +255,8 @@ pub enum Family {
         lanes: Vec<Dim>,
         /// How many steps; the variable behind those of the lanes counts them.
         steps: Dim,
+        /// Which of them, where they are not all.
+        part: Option<Part>,
         /// What a lane carries from step to step: `Acc(i)`.
         carries: Vec<Carry>,
         /// A lane may stop before a step in which this, over the lanes and what is carried, is false:
@@ -436,8 +447,9 @@ impl Kernel {
                 }
             }
             Family::Scan { reduction, .. } => r.push(reduction.value),
-            Family::Loop { carries, alive, .. } => {
-                r.extend(carries.iter().flat_map(|c| [c.init, c.next]).chain(*alive));
+            Family::Loop { carries, alive, part, .. } => {
+                let first = part.iter().map(|p| p.first);
+                r.extend(carries.iter().flat_map(|c| [c.init, c.next]).chain(*alive).chain(first));
             }
             Family::Matmul { a, b, sums, .. } => r.extend([*a].iter().chain(b).chain(sums)),
             Family::Attention { q, k, v, mask, .. } => r.extend([*q, *k, *v].into_iter().chain(*mask)),

@@ -52,7 +52,10 @@ impl fmt::Display for Kernel {
                 }
             }
             Family::Scan { reduction: r, .. } => writeln!(f, "  acc0 = running {}", reduction(r))?,
-            Family::Loop { carries, alive, step_stores, .. } => {
+            Family::Loop { carries, alive, step_stores, part, .. } => {
+                if let Some(p) = part {
+                    writeln!(f, "  from step e{}, {} at most", p.first, p.most)?;
+                }
                 for (i, c) in carries.iter().enumerate() {
                     writeln!(f, "  acc{i} = e{} then e{}", c.init, c.next)?;
                 }
