@@ -5,14 +5,16 @@ use super::rotary;
 use crate::import::Cx;
 use crate::import::op::{Lowered, OpDef, OpError};
 use wgfc_ir::op::GatherAxis;
-use wgfc_ir::{BinaryOp as B, DType, Dim, NormKind, Op, Poly, Scalar, ScalarFn, ScalarNode as N, Value};
+use wgfc_ir::{
+    BinaryOp as B, Body, DType, Dim, NormKind, Op, Poly, Scalar, ScalarFn, ScalarNode as N, Value,
+};
 
 type Result<T = Value> = std::result::Result<T, OpError>;
 
-const MICROSOFT: &str = "com.microsoft";
+pub(super) const MICROSOFT: &str = "com.microsoft";
 
 /// The attribute `scale`, or `1/√d`.
-fn scale(cx: &Cx, d: &Dim) -> Result<f64> {
+pub(super) fn scale(cx: &Cx, d: &Dim) -> Result<f64> {
     match (cx.float_opt("scale")?, d.as_const()) {
         (Some(s), _) if s != 0.0 => Ok(s.into()),
         (_, Some(d)) if d > 0 => Ok(1.0 / (d as f64).sqrt()),
@@ -187,8 +189,8 @@ fn multi_head(cx: &mut Cx) -> Lowered {
     }
     let (batch, s, t) = (cx.shape(q)[0].clone(), cx.shape(q)[2].clone(), cx.shape(k)[2].clone());
     let mut mask = Mask::default();
-    if let Some(m) = cx.opt(4) {
-        padding(cx, m, &batch, &t, &mut mask)?;
+    if cx.opt(4).is_some() {
+        padding(cx, 4, &batch, &t, &mut mask)?;
     }
     mask.bias.extend(cx.opt(5));
     if cx.flag("unidirectional", false)? {
@@ -200,34 +202,52 @@ fn multi_head(cx: &mut Cx) -> Lowered {
     Ok(vec![join(cx, y)?, k, v])
 }
 
-/// `key_padding_mask`: lengths, or a number for each key that is 0 where it is padding.
-fn padding(cx: &mut Cx, m: Value, batch: &Dim, t: &Dim, mask: &mut Mask) -> Result<()> {
+/// Input `i`, which says where keys are padding: a length for each sequence, or an end and then a start for
+/// each, or a number that is 0 at padding for each key, or query and key. What is padding has
+/// `mask_filter_value` added to its score.
+pub(super) fn padding(cx: &mut Cx, i: usize, batch: &Dim, t: &Dim, mask: &mut Mask) -> Result<()> {
+    let m = cx.input(i)?;
     let shape = cx.shape(m);
     let filter = cx.float("mask_filter_value", -10_000.0)?;
-    let seen = match shape.as_slice() {
-        [b] if b == batch => {
-            let lengths = per_sequence(cx, m, batch)?;
-            mask.below(cx, t, lengths)?;
-            return Ok(());
+    let mut f = Body::default();
+    let (seen, args, to) = match shape.as_slice() {
+        [n] => {
+            let at = f.index(Poly::var(3));
+            let end = f.arg(0);
+            let mut seen = f.binary(B::Lt, at, end);
+            let mut args = vec![];
+            if n == batch || *n != batch * 2 {
+                args.push(as_shape(cx, m, std::slice::from_ref(batch)).map_err(|e| cx.at_input(i, e))?);
+            } else {
+                args.push(cx.slice(m, 0, &Poly::ZERO, 1, batch)?);
+                args.push(cx.slice(m, 0, batch, 1, batch)?);
+                let start = f.arg(1);
+                let behind = f.binary(B::Ge, at, start);
+                seen = f.binary(B::And, seen, behind);
+            }
+            let args = args.into_iter().map(|v| per_sequence(cx, v, batch)).collect::<Result<Vec<_>>>()?;
+            (seen, args, vec![batch.clone(), Dim::ONE, Dim::ONE, t.clone()])
         }
-        [b, l] => cx.reshape(m, vec![b.clone(), Dim::ONE, Dim::ONE, l.clone()])?,
-        [_, _, _] => cx.unsqueeze(m, &[1])?,
+        [_, _] | [_, _, _] => {
+            let one = match shape.as_slice() {
+                [b, l] => cx.reshape(m, vec![b.clone(), Dim::ONE, Dim::ONE, l.clone()])?,
+                _ => cx.unsqueeze(m, &[1])?,
+            };
+            let mut want = cx.shape(one);
+            want[0] = batch.clone();
+            want[3] = t.clone();
+            let one = as_shape(cx, one, &want)?;
+            let x = f.arg(0);
+            (f.cast(DType::Bool, x), vec![one], want)
+        }
         _ => {
             let e = OpError::unsupported(format!("a mask of type {}", cx.ty(m)));
-            return Err(cx.at_input(4, e));
+            return Err(cx.at_input(i, e));
         }
     };
-    let mut want = cx.shape(seen);
-    want[0] = batch.clone();
-    want[3] = t.clone();
-    let seen = as_shape(cx, seen, &want)?;
-    let mut f = ScalarFn::default();
-    let x = f.push(N::Arg(0));
-    let c = f.push(N::Cast(DType::Bool, x));
-    let zero = f.push(N::Const(Scalar::from_f64(DType::F32, 0.0)));
-    let low = f.push(N::Const(Scalar::from_f64(DType::F32, filter.into())));
-    f.push(N::Select(c, zero, low));
-    mask.bias.push(cx.map(f, &[seen])?);
+    let (zero, low) = (f.f32(0.0), f.f32(filter.into()));
+    f.select(seen, zero, low);
+    mask.bias.push(cx.map_to(f.0, &args, to)?);
     Ok(())
 }
 

@@ -6,7 +6,8 @@ use crate::import::op::{Lowered, OpDef, OpError};
 use wgfc_ir::op::show;
 use wgfc_ir::{BinaryOp, Contract, Dim, Op, Poly, Scalar, Value};
 
-fn conv(cx: &mut Cx) -> Lowered {
+/// `Conv`.
+pub(super) fn conv(cx: &mut Cx) -> Lowered {
     let (x, w) = (cx.input(0)?, cx.input(1)?);
     let mut y = product(cx, x, w)?;
     if let Some(b) = cx.opt(2) {

@@ -54,6 +54,15 @@ pub(super) fn as_shape(cx: &mut Cx, x: Value, shape: &[Dim]) -> Result {
     Ok(cx.view(x, shape.to_vec(), index)?)
 }
 
+/// `x` with extents other than 1 that must equal those of `shape`, aligned at the last, called the same.
+fn broadcasting(cx: &mut Cx, x: Value, shape: &[Dim]) -> Result {
+    let have = cx.shape(x);
+    let Some(skip) = shape.len().checked_sub(have.len()) else { return Ok(x) };
+    let want = have.iter().zip(&shape[skip..]).map(|(h, w)| if h.is(1) { Dim::ONE } else { w.clone() });
+    let want: Vec<Dim> = want.collect();
+    as_shape(cx, x, &want)
+}
+
 /// `past` and `new`, `[batch, heads, positions, d]`, joined along the positions.
 pub(super) fn append(cx: &mut Cx, past: Value, new: Value) -> Result {
     let mut shape = cx.shape(new);
@@ -276,7 +285,10 @@ impl Attend {
         let any = self.mask.any(cx)?;
         if self.cap == 0.0 && self.sink.is_none() && self.show.is_none() {
             let mut inputs = vec![self.q, k, v];
-            inputs.extend(self.mask.additive(cx, dtype, least(dtype))?);
+            if let Some(m) = self.mask.additive(cx, dtype, least(dtype))? {
+                let scores = [&qs[..3], &ks[2..3]].concat();
+                inputs.push(broadcasting(cx, m, &scores)?);
+            }
             let scale = (self.scale as f32).to_bits();
             let y = cx.push(Op::Attention { scale }, &inputs)?;
             return Ok((or_zero(cx, any, y)?, None));

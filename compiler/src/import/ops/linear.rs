@@ -12,6 +12,8 @@ use wgfc_ir::{BinaryOp as B, Class, DType, Dim, ReduceOp, UnaryOp as U, Value};
 
 type Result<T = Value> = std::result::Result<T, OpError>;
 
+const MICROSOFT: &str = "com.microsoft";
+
 /// Input `i`, a scale or zero point, so that it broadcasts to `shape`: one number, one for each
 /// position along `axis`, or one for each block along it.
 fn parameter(cx: &mut Cx, i: usize, shape: &[Dim]) -> Result {
@@ -25,7 +27,7 @@ fn parameter(cx: &mut Cx, i: usize, shape: &[Dim]) -> Result {
     if block == 0 && have.len() < 2 && one.is(1) {
         return Ok(cx.reshape(v, vec![])?);
     }
-    let axis = if cx.since >= 13 { cx.int("axis", 1)? } else { 1 };
+    let axis = if cx.since >= 13 || cx.node.domain == MICROSOFT { cx.int("axis", 1)? } else { 1 };
     let axis = cx.axis(axis, shape.len()).map_err(|e| e.attribute("axis"))?;
     let wrong = |cx: &Cx, want: &str| {
         let e = format!("needs {want} for a tensor of shape {}, got {}", show(shape), cx.ty(v));
@@ -127,6 +129,11 @@ fn dequantize(cx: &mut Cx) -> Lowered {
 /// Scale, zero point and the quantised tensor of one range over all elements.
 fn dynamic(cx: &mut Cx) -> Lowered {
     let x = cx.input(0)?;
+    Ok(dynamic_of(cx, x)?.to_vec())
+}
+
+/// `x` quantised to u8, its scale and its zero point.
+pub(super) fn dynamic_of(cx: &mut Cx, x: Value) -> Result<[Value; 3]> {
     let axes: Vec<usize> = (0..cx.rank(x)).collect();
     let high = cx.reduce(ReduceOp::Max, x, &axes, false)?;
     let high = cx.binary_scalar(B::Max, high, 0.0)?;
@@ -143,12 +150,12 @@ fn dynamic(cx: &mut Cx) -> Lowered {
     let zero = saturated(cx, zero, None, DType::U8)?;
     let y = cx.binary(B::Div, x, scale)?;
     let y = saturated(cx, y, Some(zero), DType::U8)?;
-    Ok(vec![y, scale, zero])
+    Ok([y, scale, zero])
 }
 
 /// Input `i` as i32 less its zero point, input `zero`: one number, or one for each position along
 /// `axis`, or of a shape that broadcasts.
-fn centred(cx: &mut Cx, i: usize, zero: usize, axis: usize) -> Result {
+pub(super) fn centred(cx: &mut Cx, i: usize, zero: usize, axis: usize) -> Result {
     let x = cx.input(i)?;
     if !matches!(cx.dtype(x), DType::I8 | DType::U8) {
         let e = OpError::model(format!("needs i8 or u8, got {}", cx.ty(x)));
@@ -171,7 +178,7 @@ fn centred(cx: &mut Cx, i: usize, zero: usize, axis: usize) -> Result {
 }
 
 /// A list as values along `axis` of `rank`; one number as it is.
-fn along(cx: &mut Cx, v: Value, axis: usize, rank: usize) -> Result {
+pub(super) fn along(cx: &mut Cx, v: Value, axis: usize, rank: usize) -> Result {
     let s = cx.shape(v);
     if s.iter().all(|d| d.is(1)) {
         return Ok(cx.reshape(v, vec![])?);
@@ -185,7 +192,7 @@ fn along(cx: &mut Cx, v: Value, axis: usize, rank: usize) -> Result {
 }
 
 /// Rows and columns of the operands: the axes along which lists of parameters lie.
-fn matrix_axes(cx: &Cx, a: usize, b: usize) -> Result<(usize, usize)> {
+pub(super) fn matrix_axes(cx: &Cx, a: usize, b: usize) -> Result<(usize, usize)> {
     let (ra, rb) = (cx.rank(cx.input(a)?), cx.rank(cx.input(b)?));
     if ra == 0 || rb == 0 {
         return Err(OpError::model("a product of a scalar"));
@@ -206,7 +213,7 @@ fn conv_integer(cx: &mut Cx) -> Lowered {
 
 /// `sum · (a scale · b scale / y scale)`, rounded, moved and saturated to the type of the zero point
 /// `y + 1`. `place` aligns the scales of the operands.
-fn requantized(cx: &mut Cx, sum: Value, scales: [Value; 2], y: usize) -> Result {
+pub(super) fn requantized(cx: &mut Cx, sum: Value, scales: [Value; 2], y: usize) -> Result {
     let of = cx.input(y)?;
     let ratio = cx.binary(B::Mul, scales[0], scales[1])?;
     let ratio = cx.binary(B::Div, ratio, of)?;
@@ -255,9 +262,11 @@ pub const OPS: &[OpDef] = &[
     OpDef::new("ConvInteger", &[10], conv_integer).cases(&["test_convinteger_"]),
     OpDef::new("DequantizeLinear", &[10, 13, 19, 21, 23, 24, 25, 28], dequantize)
         .cases(&["test_dequantizelinear"]),
+    OpDef::new("DequantizeLinear", &[1], dequantize).domain(MICROSOFT).cases(&["dequantize_linear"]),
     OpDef::new("DynamicQuantizeLinear", &[11], dynamic).cases(&["test_dynamicquantizelinear"]),
     OpDef::new("MatMulInteger", &[10], matmul_integer).cases(&["test_matmulinteger"]),
     OpDef::new("QLinearConv", &[10], q_conv).cases(&["test_qlinearconv"]),
     OpDef::new("QLinearMatMul", &[10, 21], q_matmul).cases(&["test_qlinearmatmul_"]),
+    OpDef::new("QuantizeLinear", &[1], quantize).domain(MICROSOFT).cases(&["quantize_linear"]),
     OpDef::new("QuantizeLinear", &[10, 13, 19, 21, 23, 24, 25, 28], quantize).cases(&["test_quantizelinear"]),
 ];

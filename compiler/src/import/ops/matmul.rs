@@ -13,7 +13,7 @@ fn matmul(cx: &mut Cx) -> Lowered {
 }
 
 /// `alpha·A·B + beta·C`, either operand transposed on request.
-fn gemm(cx: &mut Cx) -> Lowered {
+pub(super) fn gemm(cx: &mut Cx) -> Lowered {
     let (mut a, mut b) = (cx.input_of_rank(0, 2)?, cx.input_of_rank(1, 2)?);
     if cx.dtype(a) != cx.dtype(b) {
         return Err(OpError::model(format!("operands of different types: {} and {}", cx.ty(a), cx.ty(b))));

@@ -16,6 +16,7 @@ mod deform;
 mod dropout;
 mod flex;
 mod fourier;
+mod fused;
 mod gates;
 mod gather;
 mod heads;
@@ -25,7 +26,9 @@ mod linear_attention;
 mod matmul;
 mod nms;
 mod norm;
+mod packed_attention;
 mod pool;
+mod qlinear;
 mod quantized;
 mod recurrent;
 mod reduce;
@@ -70,13 +73,16 @@ const TABLE: &[&[OpDef]] = &[
     dropout::OPS,
     flex::OPS,
     fourier::OPS,
+    fused::OPS,
     gather::OPS,
     linear::OPS,
     linear_attention::OPS,
     matmul::OPS,
     nms::OPS,
     norm::OPS,
+    packed_attention::OPS,
     pool::OPS,
+    qlinear::OPS,
     quantized::OPS,
     recurrent::OPS,
     reduce::OPS,

@@ -10,6 +10,12 @@ use wgfc_ir::{BinaryOp, Class, DType, Dim, Op, Poly, ReduceOp, Scalar, Value};
 /// What a pool works on: the input, its spatial extents, its windows.
 pub(super) fn read(cx: &mut Cx) -> Result<(Value, Vec<Dim>, Windows), OpError> {
     let x = cx.input(0)?;
+    let (spatial, windows) = over(cx, x)?;
+    Ok((x, spatial, windows))
+}
+
+/// The spatial extents of `x`, and the windows over them.
+fn over(cx: &Cx, x: Value) -> Result<(Vec<Dim>, Windows), OpError> {
     let shape = cx.shape(x);
     if shape.len() < 3 {
         return Err(cx.at_input(0, OpError::model(format!("needs spatial axes, got {}", cx.ty(x)))));
@@ -17,7 +23,7 @@ pub(super) fn read(cx: &mut Cx) -> Result<(Value, Vec<Dim>, Windows), OpError> {
     let kernel = kernel_attr(cx)?
         .ok_or_else(|| OpError::model("attribute `kernel_shape` is required").attribute("kernel_shape"))?;
     let windows = Windows::read(cx, &shape[2..], kernel)?;
-    Ok((x, shape[2..].to_vec(), windows))
+    Ok((shape[2..].to_vec(), windows))
 }
 
 /// The least finite value of a type.
@@ -77,7 +83,13 @@ fn max_pool(cx: &mut Cx) -> Lowered {
 }
 
 fn average_pool(cx: &mut Cx) -> Lowered {
-    let (x, spatial, w) = read(cx)?;
+    let x = cx.input(0)?;
+    Ok(vec![average(cx, x)?])
+}
+
+/// The mean of each window over `x`.
+pub(super) fn average(cx: &mut Cx, x: Value) -> Result<Value, OpError> {
+    let (spatial, w) = over(cx, x)?;
     let n = spatial.len();
     let dtype = cx.dtype(x);
     let windows = cx.unfold(x, &w.axes(), Scalar::from_f64(dtype, 0.0))?;
@@ -99,12 +111,12 @@ fn average_pool(cx: &mut Cx) -> Lowered {
     if all_count {
         let count: Dim = w.kernel.iter().product();
         let count = cx.dim_scalar(&count, dtype)?;
-        return Ok(vec![cx.binary(BinaryOp::Div, sum, count)?]);
+        return Ok(cx.binary(BinaryOp::Div, sum, count)?);
     }
     let ones = cx.full(&extents, Scalar::from_f64(dtype, 1.0))?;
     let ones = cx.unfold(ones, &axes, Scalar::from_f64(dtype, 0.0))?;
     let count = cx.reduce(ReduceOp::Sum, ones, &(n..2 * n).collect::<Vec<_>>(), false)?;
-    Ok(vec![cx.binary(BinaryOp::Div, sum, count)?])
+    Ok(cx.binary(BinaryOp::Div, sum, count)?)
 }
 
 /// The axes behind the channels; at least one.
