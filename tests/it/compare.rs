@@ -1,6 +1,6 @@
 //! Whether two tensors agree.
 
-use wgfc_ir::{DType, Tensor};
+use wgfc_ir::{DType, Scalar, Tensor};
 
 /// How far a result may be from the expected one: `|a − b| ≤ atol + rtol·|b|`, for floats.
 #[derive(Clone, Copy, Debug)]
@@ -47,16 +47,21 @@ pub fn equal(got: &Tensor, want: &Tensor, tolerance: Tolerance) -> Result<(), St
     match wrong.first() {
         None => Ok(()),
         Some(i) => Err(format!(
-            "{} of {} elements of {}{:?} differ, the first at {:?}: {} instead of {}",
+            "{} of {} elements of {}{:?} differ, the first at {:?}: {} instead of {}{}",
             wrong.len(),
             b.len(),
             want.dtype,
             want.shape,
             position(*i, &want.shape),
             a[*i],
-            b[*i]
+            b[*i],
+            if beyond_f32(b[*i]) { " (beyond the range of f32, in which f64 is computed)" } else { "" }
         )),
     }
+}
+
+fn beyond_f32(s: Scalar) -> bool {
+    s.dtype == DType::F64 && s.as_f64().is_finite() && s.as_f64().abs() > f64::from(f32::MAX)
 }
 
 /// `‖a − b‖ / ‖b‖`; NaN if either has one, and 0 for two zeros.

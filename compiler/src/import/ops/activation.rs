@@ -50,8 +50,15 @@ fn leaky_relu(cx: &mut Cx) -> Lowered {
     Ok(vec![cx.select(negative, low, x)?])
 }
 
+/// The slope broadcasts. A list is one for each channel before opset 7, and where it fits only so.
 fn prelu(cx: &mut Cx) -> Lowered {
-    let (x, slope) = (cx.input(0)?, cx.input(1)?);
+    let (x, mut slope) = (cx.input(0)?, cx.input(1)?);
+    if let ([_, channels, .., last], [n]) = (cx.shape(x).as_slice(), cx.shape(slope).as_slice())
+        && !n.is(1)
+        && (cx.since < 7 || (n == channels && n != last && last.as_const().is_some()))
+    {
+        slope = super::norm::per_channel(cx, slope, cx.rank(x))?;
+    }
     let low = cx.binary(B::Mul, x, slope)?;
     let negative = cx.binary_scalar(B::Lt, x, 0.0)?;
     Ok(vec![cx.select(negative, low, x)?])
@@ -232,7 +239,7 @@ pub const OPS: &[OpDef] = &[
     OpDef::new("HardSwish", &[14, 22], hard_swish).cases(&["test_hardswish"]),
     OpDef::new("LeakyRelu", &[1, 6, 16], leaky_relu).cases(&["test_leakyrelu"]),
     OpDef::new("Mish", &[18, 22], mish).cases(&["test_mish"]),
-    OpDef::new("PRelu", &[7, 9, 16], prelu).cases(&["test_prelu"]),
+    OpDef::new("PRelu", &[1, 6, 7, 9, 16], prelu).cases(&["test_prelu"]),
     OpDef::new("Selu", &[1, 6, 22], selu).cases(&["test_selu"]),
     OpDef::new("Shrink", &[9], shrink).cases(&["test_shrink_"]),
     OpDef::new("Softplus", &[1, 22], softplus).cases(&["test_softplus"]),
