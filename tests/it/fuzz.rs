@@ -214,12 +214,13 @@ fn mutated(model: &[u8], rng: &mut Rng) -> Vec<u8> {
 }
 
 /// How long each test runs.
-fn duration() -> Duration {
+pub fn duration() -> Duration {
     let seconds = std::env::var("WGFC_FUZZ_SECONDS").ok().and_then(|s| s.parse().ok()).unwrap_or(10.0);
     Duration::from_secs_f64(seconds)
 }
 
-fn first_seed() -> u64 {
+/// The first seed.
+pub fn first_seed() -> u64 {
     std::env::var("WGFC_FUZZ_SEED").ok().and_then(|s| s.parse().ok()).unwrap_or(1)
 }
 

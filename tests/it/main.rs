@@ -7,6 +7,7 @@
 //! | `WGFC_FUSION=none,full` | the levels that the models run at (all three) |
 //! | `WGFC_CONFORMANCE`, `WGFC_MODELS` | folders of the data (`target/conformance`, `target/models`) |
 //! | `WGFC_FUZZ_SECONDS`, `WGFC_FUZZ_SEED` | how long each fuzz test runs (10), where it starts |
+//! | `WGFC_FUZZ_CASE='NAME SEED'` | that case of `operators_mean_the_same` alone |
 //! | `UPDATE_EXPECT=1` | write the expectations in `tests/conformance/` |
 //! | `CI` | what is missing fails instead of being skipped |
 
@@ -20,6 +21,7 @@ mod fuzz;
 mod generate;
 mod loops;
 mod models;
+mod operators;
 mod sized;
 mod states;
 

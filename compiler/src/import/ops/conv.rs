@@ -21,6 +21,7 @@ pub(super) fn conv(cx: &mut Cx) -> Lowered {
 /// `x [N, G·C, spatial…]` and `w [G·M, C, kernel…]` give `[N, G·M, out…]`, windows and groups as the
 /// node's attributes say.
 pub(super) fn product(cx: &mut Cx, x: Value, w: Value) -> Result<Value, OpError> {
+    let x = known_channels(cx, x, w)?;
     let groups = Groups::read(cx, x, w)?;
     let (sx, sw) = (cx.shape(x), cx.shape(w));
     let windows = Windows::read(cx, &sx[2..], sw[2..].to_vec())?;
@@ -29,6 +30,18 @@ pub(super) fn product(cx: &mut Cx, x: Value, w: Value) -> Result<Value, OpError>
     let zero = Scalar::from_f64(cx.dtype(x), 0.0);
     let unfolded = cx.unfold(x, &windows.axes(), zero)?;
     groups.product(cx, unfolded, w)
+}
+
+/// `x`, whose number of channels the weights tell where its own shape does not.
+fn known_channels(cx: &mut Cx, x: Value, w: Value) -> Result<Value, OpError> {
+    let (mut shape, sw) = (cx.shape(x), cx.shape(w));
+    match (shape.get(1), sw.get(1).and_then(Dim::as_const)) {
+        (Some(have), Some(_)) if have.as_const().is_none() => {
+            shape[1] = &sw[1] * cx.int("group", 1)?;
+            super::heads::as_shape(cx, x, &shape)
+        }
+        _ => Ok(x),
+    }
 }
 
 /// How channels are divided.

@@ -142,9 +142,7 @@ fn concat(cx: &mut Cx) -> Lowered {
         return Err(OpError::model(format!("{count} inputs; needs two, and three for each operand")));
     }
     let parts = (2..count).step_by(3).map(|i| real(cx, i)).collect::<Result<Vec<_>>>()?;
-    let axis = cx.int_req("axis")?;
-    let axis = cx.axis(axis, cx.rank(parts[0])).map_err(|e| e.attribute("axis"))?;
-    let y = cx.concat(&parts, axis)?;
+    let y = super::shape::joined(cx, &parts)?;
     let dtype = input_type(cx, 2)?;
     Ok(vec![rounded(cx, y, 0, dtype)?])
 }

@@ -1,10 +1,11 @@
 //! `RoiAlign`: samples of regions, averaged or their largest.
 
 use super::gather::indices;
+use super::heads::as_shape;
 use super::sample::{Mode, Padding, Sampled, weighted};
 use crate::import::Cx;
 use crate::import::op::{Lowered, OpDef, OpError};
-use wgfc_ir::op::{GatherAxis, show};
+use wgfc_ir::op::GatherAxis;
 use wgfc_ir::{BinaryOp as B, DType, Dim, Poly, ReduceOp, Value};
 
 type Result<T = Value> = std::result::Result<T, OpError>;
@@ -82,11 +83,9 @@ impl Pool {
 
 fn roi_align(cx: &mut Cx) -> Lowered {
     let (x, rois) = (cx.input_of_rank(0, 4)?, cx.input_of_rank(1, 2)?);
-    let (sx, sr) = (cx.shape(x), cx.shape(rois));
-    if !sr[1].is(4) {
-        let e = OpError::model(format!("needs four bounds for each region, got {}", show(&sr)));
-        return Err(cx.at_input(1, e));
-    }
+    let sx = cx.shape(x);
+    let sr = [cx.shape(rois)[0].clone(), 4i64.into()];
+    let rois = as_shape(cx, rois, &sr).map_err(|e| cx.at_input(1, e))?;
     cx.input_of_rank(2, 1)?;
     let batch = indices(cx, 2)?;
     let of_batch = cx.shape(batch)[0].clone();

@@ -3,6 +3,7 @@
 //! A position has neighbours along each axis, its *taps*: an index and a weight each. A sample is a sum
 //! over the taps of all axes of gathered elements times weights.
 
+use super::heads::as_shape;
 use super::interpolate::{cubic_kernel, linear_kernel};
 use crate::import::Cx;
 use crate::import::op::{Lowered, OpDef, OpError};
@@ -158,12 +159,14 @@ pub(super) fn weighted(
 
 fn grid_sample(cx: &mut Cx) -> Lowered {
     let (x, grid) = (cx.input(0)?, cx.input(1)?);
-    let (sx, sg) = (cx.shape(x), cx.shape(grid));
+    let (sx, mut sg) = (cx.shape(x), cx.shape(grid));
     let rank = sx.len();
     let n = rank.saturating_sub(2);
-    if n == 0 || sg.len() != rank || !sg[rank - 1].is(n as i64) || (cx.since < 20 && rank != 4) {
+    if n == 0 || sg.len() != rank || (cx.since < 20 && rank != 4) {
         return Err(OpError::model(format!("a grid {} for an input {}", show(&sg), show(&sx))));
     }
+    sg[rank - 1] = n.into();
+    let grid = as_shape(cx, grid, &sg).map_err(|e| cx.at_input(1, e))?;
     cx.require_equal(&sx[0], &sg[0]);
     let wrong = |name: &str, v: &str| Err(OpError::model(format!("`{v}`")).attribute(name));
     let old = cx.since < 20;
@@ -224,11 +227,11 @@ fn affine_grid(cx: &mut Cx) -> Lowered {
     let theta = cx.input_of_rank(0, 3)?;
     let size = cx.const_dims(1)?;
     let n = size.len().saturating_sub(2);
-    let st = cx.shape(theta);
-    if !(2..=3).contains(&n) || !st[1].is(n as i64) || !st[2].is(n as i64 + 1) {
-        return Err(OpError::model(format!("theta of shape {} for size {}", show(&st), show(&size))));
+    if !(2..=3).contains(&n) {
+        return Err(cx.at_input(1, OpError::model(format!("a size of {} axes, not 4 or 5", size.len()))));
     }
-    cx.require_equal(&st[0], &size[0]);
+    let st = [size[0].clone(), n.into(), (n + 1).into()];
+    let theta = as_shape(cx, theta, &st).map_err(|e| cx.at_input(0, e))?;
     let align = cx.flag("align_corners", false)?;
     let dtype = cx.dtype(theta);
     let mut shape = vec![st[0].clone()];

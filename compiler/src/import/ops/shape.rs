@@ -4,7 +4,7 @@ use crate::import::Cx;
 use crate::import::cx::normal_axis;
 use crate::import::op::{Lowered, OpDef, OpError};
 use wgfc_ir::op::show;
-use wgfc_ir::{Dim, Poly};
+use wgfc_ir::{Dim, Poly, Value};
 
 /// The extents from `start` to `end`, as i64.
 fn shape(cx: &mut Cx) -> Lowered {
@@ -143,9 +143,14 @@ fn identity(cx: &mut Cx) -> Lowered {
 
 fn concat(cx: &mut Cx) -> Lowered {
     let xs = cx.inputs()?;
+    Ok(vec![joined(cx, &xs)?])
+}
+
+/// Joined along the attribute `axis`.
+pub(super) fn joined(cx: &mut Cx, xs: &[Value]) -> Result<Value, OpError> {
     let first = cx.ty(xs[0]).clone();
     let axis = cx.int_req("axis")?;
-    let axis = cx.axis(axis, first.rank())?;
+    let axis = cx.axis(axis, first.rank()).map_err(|e| e.attribute("axis"))?;
     let mut common = first.shape.clone();
     for (i, x) in xs.iter().enumerate().skip(1) {
         let ty = cx.ty(*x).clone();
@@ -170,11 +175,11 @@ fn concat(cx: &mut Cx) -> Lowered {
     let mut parts = vec![];
     for x in xs {
         let mut want = common.clone();
-        want[axis] = cx.shape(x)[axis].clone();
+        want[axis] = cx.shape(*x)[axis].clone();
         let index = (0..want.len()).map(Poly::var).collect();
-        parts.push(cx.view(x, want, index)?);
+        parts.push(cx.view(*x, want, index)?);
     }
-    Ok(vec![cx.concat(&parts, axis)?])
+    Ok(cx.concat(&parts, axis)?)
 }
 
 /// Operators on shapes.

@@ -1,0 +1,212 @@
+//! Single operators with random shapes, types and attributes: compiled with full fusion and run on the
+//! adapter, they give what the reference evaluator gives for the imported graph.
+//!
+//! A table says how the cases of an operator are drawn: one line each. Around the node, inputs may come
+//! through a transposition, and the first result leave through one; extents may be symbols. A case
+//! follows from the operator's name and a seed; `WGFC_FUZZ_CASE='NAME SEED'` repeats it.
+
+mod draw;
+mod elementwise;
+mod networks;
+mod products;
+mod reductions;
+mod shapes;
+mod windows;
+
+use crate::backend::{Backend, Failure, caught, run_session, session};
+use crate::compare::{Tolerance, equal};
+use crate::fuzz::{duration, first_seed};
+use draw::{Case, Draw};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Instant;
+use wgfc_compiler::import::{NoExternalData, import};
+use wgfc_compiler::{Options, compile};
+use wgfc_ir::eval::evaluate;
+use wgfc_ir::{DType, Tensor};
+
+/// How the cases of an operator are drawn. Other domains than `ai.onnx` are part of the name.
+pub struct Line(pub &'static str, pub fn(&mut Draw));
+
+fn table() -> impl Iterator<Item = &'static Line> {
+    let files = [
+        elementwise::LINES,
+        networks::LINES,
+        products::LINES,
+        reductions::LINES,
+        shapes::LINES,
+        windows::LINES,
+    ];
+    files.into_iter().flatten()
+}
+
+/// Integers that may differ by one where a float between two of them was rounded.
+fn near(got: &Tensor, want: &Tensor) -> Result<(), String> {
+    let (Some(a), Some(b)) = (got.to_i64s(), want.to_i64s()) else { return Err("values are absent".into()) };
+    let same = got.dtype == want.dtype && got.shape == want.shape;
+    match a.iter().zip(&b).position(|(x, y)| x.abs_diff(*y) > 1) {
+        None if same => Ok(()),
+        None => Err(format!("{} {:?} instead of {} {:?}", got.dtype, got.shape, want.dtype, want.shape)),
+        Some(i) => Err(format!("element {i} is {} instead of {}", a[i], b[i])),
+    }
+}
+
+/// How far a result may be from the evaluator's, which rounds between the steps that a kernel does as one.
+fn tolerance(dtype: DType, loose: bool) -> Tolerance {
+    let e = match dtype {
+        DType::BF16 => 5e-2,
+        _ if loose => 2e-2,
+        DType::F16 => 4e-3,
+        _ => return Tolerance { rtol: 1e-3, atol: 1e-4 },
+    };
+    Tolerance { rtol: e, atol: e }
+}
+
+/// What became of a case that did not fail.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Ran {
+    Whole,
+    /// Without names for extents, which kept it from being compiled.
+    Unnamed,
+    /// It is refused as unsupported.
+    Refused,
+}
+
+fn check(case: &Case, backend: &Backend) -> Result<Ran, Failure> {
+    let Backend::Adapter(gpu) = backend else { return Ok(Ran::Refused) };
+    let options = Options::default();
+    let bytes = case.bytes();
+    let imported = match import(&bytes, &NoExternalData, &options).map_err(Failure::from) {
+        Err(Failure::Unsupported(..)) => return Ok(Ran::Refused),
+        imported => imported?,
+    };
+    let inputs: BTreeMap<String, Tensor> = case.inputs.iter().cloned().collect();
+    let want = evaluate(&imported.graph, &inputs).map_err(|e| Failure::error(format!("evaluator: {e}")))?;
+    let program = match compile(&bytes, &NoExternalData, &options).map_err(Failure::from) {
+        Err(Failure::Unsupported(..)) => return Ok(Ran::Refused),
+        program => program?,
+    };
+    let got = run_session(&mut session(gpu, &program)?, &inputs)?;
+    for (i, (g, w)) in got.iter().zip(&want).enumerate() {
+        let same = if case.loose && w.dtype.is_int() {
+            near(g, w)
+        } else {
+            equal(g, w, tolerance(w.dtype, case.loose))
+        };
+        same.map_err(|e| Failure::Wrong(format!("output {i}: {e}")))?;
+    }
+    Ok(Ran::Whole)
+}
+
+/// One case of an operator, as its seed has it.
+fn case(line: &Line, seed: u64, symbols: bool) -> Case {
+    let plain = Draw::new(line.0, seed).case(line.1, None, symbols);
+    // The result's rank is known once the node is imported.
+    let rank = import(&plain.bytes(), &NoExternalData, &Options::default())
+        .ok()
+        .and_then(|i| i.graph.outputs.first().map(|o| i.graph.ty(o.value).rank()));
+    Draw::new(line.0, seed).case(line.1, rank, symbols)
+}
+
+/// Runs a case. Where names for extents keep it from being compiled, it runs without.
+fn run(line: &Line, seed: u64, backend: &Backend) -> Result<Ran, Failure> {
+    let named = case(line, seed, true);
+    match check(&named, backend) {
+        Ok(Ran::Refused) | Err(Failure::Error(..)) if named.named => {
+            check(&case(line, seed, false), backend).map(|_| Ran::Unnamed)
+        }
+        result => result,
+    }
+}
+
+#[test]
+fn operators_mean_the_same() {
+    let test = "operators_mean_the_same";
+    let mut backends: Vec<Backend> = Backend::all().into_iter().filter(Backend::is_adapter).collect();
+    if backends.is_empty() {
+        return crate::skip(test, "there is no adapter");
+    }
+    let lavapipe = backends.iter().position(|b| b.to_string().contains("llvmpipe"));
+    let backend = backends.swap_remove(lavapipe.unwrap_or(0));
+    let lines: Vec<&Line> = table().filter(|l| crate::selected(l.0)).collect();
+    if let Ok(wanted) = std::env::var("WGFC_FUZZ_CASE") {
+        let (name, seed) = wanted.rsplit_once(' ').expect("NAME SEED");
+        let line = table().find(|l| l.0 == name).expect("an operator of the table");
+        let seed = seed.parse().expect("a number");
+        crate::say(case(line, seed, true));
+        match run(line, seed, &backend) {
+            Ok(Ran::Refused) => return crate::say("refused as unsupported"),
+            Ok(_) => return,
+            Err(f) => panic!("{}: {}", f.status(), f.message()),
+        }
+    }
+    let end = Instant::now() + duration();
+    let next = AtomicUsize::new(0);
+    let found: Mutex<(BTreeMap<&str, [usize; 4]>, Vec<String>)> = Mutex::default();
+    std::thread::scope(|scope| {
+        for _ in 0..2 {
+            scope.spawn(|| {
+                while Instant::now() < end {
+                    let i = next.fetch_add(1, Ordering::Relaxed);
+                    let (line, seed) = (lines[i % lines.len()], first_seed() + (i / lines.len()) as u64);
+                    let result = caught(|| run(line, seed, &backend));
+                    let mut found = found.lock().expect("no holder panics");
+                    let counts = found.0.entry(line.0).or_default();
+                    counts[result.as_ref().map_or(3, |r| *r as usize)] += 1;
+                    if let Err(f) = result {
+                        found.1.push(format!(
+                            "WGFC_FUZZ_CASE='{} {seed}' cargo test --test it -- {test}   # {}: {}",
+                            line.0,
+                            f.status(),
+                            f.message()
+                        ));
+                    }
+                }
+            });
+        }
+    });
+    let (counts, failures) = found.into_inner().expect("no holder panics");
+    let sum = |i: usize| counts.values().map(|c| c[i]).sum::<usize>();
+    crate::say(format!(
+        "{test}: {} cases of {} operators on {backend}, {} of them with every extent known, {} refused, {} failed",
+        (0..4).map(sum).sum::<usize>(),
+        counts.len(),
+        sum(1),
+        sum(2),
+        sum(3)
+    ));
+    // A line whose cases are refused draws the wrong ones.
+    for (name, [whole, unnamed, refused, _]) in &counts {
+        assert!(*refused < 4 || whole + unnamed > 0, "no case of {name} is supported");
+    }
+    assert!(failures.is_empty(), "{} failures:\n{}", failures.len(), failures.join("\n"));
+}
+
+/// What no line draws cases of: operators of subgraphs, which random graphs and the cases of ONNX try.
+const NOT_DRAWN: &[&str] = &["Constant", "If", "Loop", "Scan"];
+
+#[test]
+fn every_operator_has_a_line() {
+    let drawn: BTreeSet<&str> = table().map(|l| l.0).collect();
+    let missing: Vec<String> = wgfc_compiler::import::ops::all()
+        .map(|d| if d.domain.is_empty() { d.name.to_owned() } else { format!("{}.{}", d.domain, d.name) })
+        .filter(|n| !drawn.contains(n.as_str()) && !NOT_DRAWN.contains(&n.as_str()))
+        .collect();
+    assert!(missing.is_empty(), "no line draws cases of {missing:?}");
+}
+
+/// Element types by what an operator takes.
+pub const FLOATS: &[DType] =
+    &[DType::F32, DType::F32, DType::F32, DType::F16, DType::F16, DType::BF16, DType::F64];
+pub const INTS: &[DType] = &[
+    DType::I32,
+    DType::I64,
+    DType::I64,
+    DType::U8,
+    DType::I8,
+    DType::U32,
+    DType::U64,
+    DType::I16,
+    DType::U16,
+];

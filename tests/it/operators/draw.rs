@@ -1,0 +1,346 @@
+//! A case of one operator, drawn piece by piece.
+
+use prost::Message;
+use std::fmt;
+use std::ops::RangeInclusive;
+use wgfc_compiler::import::onnx::*;
+use wgfc_ir::testing::Rng;
+use wgfc_ir::{DType, Scalar, Tensor};
+
+/// The most elements of an operand.
+const MOST: usize = 4096;
+
+/// A model of one operator, and what it is fed.
+pub struct Case {
+    model: ModelProto,
+    pub inputs: Vec<(String, Tensor)>,
+    pub loose: bool,
+    /// Whether extents have names.
+    pub named: bool,
+}
+
+impl Case {
+    /// The model's file.
+    pub fn bytes(&self) -> Vec<u8> {
+        self.model.encode_to_vec()
+    }
+}
+
+impl fmt::Display for Case {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let graph = self.model.graph.clone().unwrap_or_default();
+        for (port, (name, t)) in graph.input.iter().zip(&self.inputs) {
+            let dims = match port.r#type.as_ref().and_then(|t| t.value.as_ref()) {
+                Some(TypeValue::Tensor(t)) => t.shape.clone().unwrap_or_default().dim,
+                _ => vec![],
+            };
+            let symbols: Vec<String> = dims
+                .into_iter()
+                .filter_map(|d| match d.value {
+                    Some(DimensionValue::Param(p)) => Some(p),
+                    _ => None,
+                })
+                .collect();
+            writeln!(f, "{name}: {} {:?} {}", t.dtype, t.shape, symbols.join(" "))?;
+        }
+        for t in &graph.initializer {
+            writeln!(f, "{} = {} {:?} {:?}", t.name, data_type::name(t.data_type), t.dims, t.raw_data)?;
+        }
+        for n in &graph.node {
+            write!(f, "{} = {}({})", n.output.join(", "), n.op_type, n.input.join(", "))?;
+            for a in &n.attribute {
+                match a.r#type {
+                    attribute_type::INT => write!(f, " {}={}", a.name, a.i)?,
+                    attribute_type::FLOAT => write!(f, " {}={}", a.name, a.f)?,
+                    attribute_type::INTS => write!(f, " {}={:?}", a.name, a.ints)?,
+                    _ => write!(f, " {}={}", a.name, String::from_utf8_lossy(&a.s))?,
+                }
+            }
+            writeln!(f)?;
+        }
+        Ok(())
+    }
+}
+
+/// The node under way.
+pub struct Draw {
+    rng: Rng,
+    node: NodeProto,
+    /// The version of its operators that the model asks for.
+    pub opset: i64,
+    /// Integers may differ by one, and floats by more, as something is rounded on the way.
+    pub loose: bool,
+    operands: Vec<Option<(Tensor, bool)>>,
+}
+
+fn hash(name: &str) -> u64 {
+    name.bytes().fold(0xcbf2_9ce4_8422_2325, |h, b| (h ^ u64::from(b)).wrapping_mul(0x0100_0000_01b3))
+}
+
+impl Draw {
+    /// Case `seed` of the operator `name`.
+    pub fn new(name: &str, seed: u64) -> Draw {
+        let (domain, op) = name.rsplit_once('.').unwrap_or(("", name));
+        let node = NodeProto {
+            op_type: op.into(),
+            name: op.into(),
+            domain: domain.into(),
+            output: vec!["y0".into()],
+            ..Default::default()
+        };
+        let rng = Rng::new(hash(name) ^ seed.wrapping_mul(0x9e37_79b9_7f4a_7c15));
+        Draw { rng, node, opset: 28, loose: false, operands: vec![] }
+    }
+
+    pub fn below(&mut self, n: usize) -> usize {
+        self.rng.below(n)
+    }
+    pub fn one_in(&mut self, n: usize) -> bool {
+        self.rng.one_in(n)
+    }
+    /// One of them.
+    pub fn pick<T: Copy>(&mut self, of: &[T]) -> T {
+        of[self.rng.below(of.len())]
+    }
+    /// A number in a range.
+    pub fn from(&mut self, range: RangeInclusive<usize>) -> usize {
+        range.start() + self.rng.below(range.end() + 1 - range.start())
+    }
+
+    /// A shape of that many axes, none of them empty.
+    pub fn full(&mut self, ranks: RangeInclusive<usize>) -> Vec<usize> {
+        let rank = self.from(ranks);
+        let mut left = MOST;
+        let mut shape: Vec<usize> = (0..rank)
+            .map(|_| {
+                let d = self.pick(&[1, 1, 2, 3, 3, 4, 5, 7, 8, 9, 13, 17, 31, 33, 64, 131]);
+                let d = if d > left { 1 } else { d };
+                left /= d;
+                d
+            })
+            .collect();
+        let turn = self.below(rank.max(1));
+        if rank > 0 {
+            shape.rotate_left(turn);
+        }
+        shape
+    }
+    /// The same; now and then an axis is empty.
+    pub fn shape(&mut self, ranks: RangeInclusive<usize>) -> Vec<usize> {
+        let mut s = self.full(ranks);
+        if !s.is_empty() && self.one_in(24) {
+            let i = self.below(s.len());
+            s[i] = 0;
+        }
+        s
+    }
+    /// One that broadcasts to `shape`.
+    pub fn fitting(&mut self, shape: &[usize]) -> Vec<usize> {
+        let skip = if self.one_in(3) { self.below(shape.len() + 1) } else { 0 };
+        shape[skip..].iter().map(|d| if self.one_in(4) { 1 } else { *d }).collect()
+    }
+    /// An axis of `rank`, and how the model writes it.
+    pub fn axis(&mut self, rank: usize) -> (usize, i64) {
+        let a = self.below(rank);
+        (a, if self.one_in(2) { a as i64 } else { a as i64 - rank as i64 })
+    }
+    /// Some axes, sorted.
+    pub fn axes(&mut self, rank: usize) -> Vec<usize> {
+        (0..rank).filter(|_| self.one_in(2)).collect()
+    }
+
+    /// Random numbers of a range; integers include its end.
+    pub fn numbers(&mut self, dtype: DType, shape: &[usize], low: f64, high: f64) -> Tensor {
+        let n = shape.iter().product();
+        let v: Vec<Scalar> = (0..n)
+            .map(|_| {
+                let u = (f64::from(self.rng.unit()) + 1.0) / 2.0;
+                match dtype {
+                    DType::Bool => Scalar::bool(u < 0.5),
+                    d if d.is_float() => Scalar::from_f64(d, low + u * (high - low)),
+                    d => Scalar::from_i64(d, (low + u * (high + 1.0 - low)).floor() as i64),
+                }
+            })
+            .collect();
+        Tensor::from_scalars(dtype, shape.to_vec(), &v)
+    }
+    /// Adds an operand: an input, or one time in five a constant.
+    pub fn give(&mut self, t: Tensor) {
+        let constant = self.one_in(5);
+        self.operands.push(Some((t, constant)));
+    }
+    /// Adds an operand that is constant.
+    pub fn known(&mut self, t: Tensor) {
+        self.operands.push(Some((t, true)));
+    }
+    /// Adds constant integers.
+    pub fn ints(&mut self, v: &[i64]) {
+        self.known(Tensor::from_i64(vec![v.len()], v));
+    }
+    /// Adds a constant integer.
+    pub fn int(&mut self, v: i64) {
+        self.known(Tensor::from_i64(vec![], &[v]));
+    }
+    /// Leaves an operand out.
+    pub fn none(&mut self) {
+        self.operands.push(None);
+    }
+    /// Adds numbers in −2..2, integers in −4..4 or 0..4.
+    pub fn x(&mut self, dtype: DType, shape: &[usize]) {
+        self.within(dtype, shape, -2.0, 2.0);
+    }
+    /// Adds numbers in a range; unsigned ones from 0 on.
+    pub fn within(&mut self, dtype: DType, shape: &[usize], low: f64, high: f64) {
+        let t = self.some(dtype, shape, low, high);
+        self.give(t);
+    }
+    fn some(&mut self, dtype: DType, shape: &[usize], low: f64, high: f64) -> Tensor {
+        use wgfc_ir::dtype::Class;
+        let low = if dtype.class() == Class::Uint { low.max(0.0) } else { low };
+        self.numbers(dtype, shape, low, high)
+    }
+    /// Adds integers of any bits.
+    pub fn bits(&mut self, dtype: DType, shape: &[usize]) {
+        let bytes = dtype.bytes_for(shape.iter().product());
+        let data = (0..bytes).map(|_| self.rng.bits() as u8).collect();
+        let t = Tensor::new(dtype, shape.to_vec(), data).expect("as many bytes");
+        self.give(t);
+    }
+
+    fn attribute(&mut self, name: &str, r#type: i32, a: AttributeProto) {
+        self.node.attribute.push(AttributeProto { name: name.into(), r#type, ..a });
+    }
+    pub fn set(&mut self, name: &str, i: i64) {
+        self.attribute(name, attribute_type::INT, AttributeProto { i, ..Default::default() });
+    }
+    pub fn set_float(&mut self, name: &str, f: f32) {
+        self.attribute(name, attribute_type::FLOAT, AttributeProto { f, ..Default::default() });
+    }
+    pub fn set_ints(&mut self, name: &str, v: &[i64]) {
+        self.attribute(name, attribute_type::INTS, AttributeProto { ints: v.to_vec(), ..Default::default() });
+    }
+    pub fn set_text(&mut self, name: &str, v: &str) {
+        self.attribute(name, attribute_type::STRING, AttributeProto { s: v.into(), ..Default::default() });
+    }
+    pub fn set_type(&mut self, name: &str, d: DType) {
+        self.set(name, i64::from(data_type::code(d)));
+    }
+    /// Sets an attribute that is 0 or 1, or leaves it out.
+    pub fn flag(&mut self, name: &str) -> Option<bool> {
+        let v = self.pick(&[None, Some(false), Some(true)]);
+        if let Some(v) = v {
+            self.set(name, v.into());
+        }
+        v
+    }
+    /// How many results are asked for.
+    pub fn outputs(&mut self, n: usize) {
+        self.node.output = (0..n).map(|i| format!("y{i}")).collect();
+    }
+
+    /// The model. With the first result's rank, that one may leave through a transposition; with `symbols`,
+    /// extents may be named.
+    pub fn case(mut self, draw: fn(&mut Draw), rank: Option<usize>, symbols: bool) -> Case {
+        draw(&mut self);
+        let naming = self.below(3);
+        let naming = if symbols { naming } else { 0 };
+        let (mut nodes, mut inputs, mut ports, mut constants) = (vec![], vec![], vec![], vec![]);
+        for (i, operand) in std::mem::take(&mut self.operands).into_iter().enumerate() {
+            let Some((mut t, constant)) = operand else {
+                self.node.input.push(String::new());
+                continue;
+            };
+            let mut name = format!("x{i}");
+            self.node.input.push(name.clone());
+            if constant {
+                constants.push(TensorProto {
+                    name,
+                    dims: t.shape.iter().map(|d| *d as i64).collect(),
+                    data_type: data_type::code(t.dtype),
+                    raw_data: t.bytes().unwrap_or(&[]).to_vec().into(),
+                    ..Default::default()
+                });
+                continue;
+            }
+            if t.shape.len() > 1 && self.one_in(5) {
+                let perm: Vec<i64> = (0..t.shape.len() as i64).rev().collect();
+                nodes.push(transposition(&format!("t{i}"), &name, &perm));
+                t = transposed(&t);
+                name = format!("t{i}");
+            }
+            let dim = t.shape.iter().enumerate().map(|(axis, d)| {
+                let symbol = self.rng.one_in(2) && *d > 1 && naming > 0;
+                let value = match (symbol, naming) {
+                    (false, _) => DimensionValue::Value(*d as i64),
+                    (_, 1) => DimensionValue::Param(format!("n{d}")),
+                    _ => DimensionValue::Param(format!("x{i}_{axis}")),
+                };
+                DimensionProto { value: Some(value) }
+            });
+            let shape = TensorShapeProto { dim: dim.collect() };
+            let ty = TensorTypeProto { elem_type: data_type::code(t.dtype), shape: Some(shape) };
+            let ty = TypeProto { value: Some(TypeValue::Tensor(ty)) };
+            ports.push(ValueInfoProto { name: name.clone(), r#type: Some(ty) });
+            inputs.push((name, t));
+        }
+        let mut results = self.node.output.clone();
+        let turn = self.one_in(4);
+        nodes.push(self.node);
+        if let Some(rank) = rank.filter(|r| *r > 1 && turn) {
+            let perm: Vec<i64> = (1..rank as i64).chain([0]).collect();
+            nodes.push(transposition("y0", "z", &perm));
+            results[0] = "z".into();
+        }
+        let output = results.into_iter().map(|name| ValueInfoProto { name, r#type: None }).collect();
+        let graph = GraphProto {
+            node: nodes,
+            name: "g".into(),
+            initializer: constants,
+            input: ports,
+            output,
+            ..Default::default()
+        };
+        let set = |domain: &str, version| OperatorSetIdProto { domain: domain.into(), version };
+        let model = ModelProto {
+            ir_version: 13,
+            graph: Some(graph),
+            opset_import: vec![set("", self.opset), set("com.microsoft", 1), set("ai.onnx.preview", 1)],
+            ..Default::default()
+        };
+        Case { model, inputs, loose: self.loose, named: naming > 0 }
+    }
+}
+
+fn transposition(from: &str, to: &str, perm: &[i64]) -> NodeProto {
+    let perm = AttributeProto {
+        name: "perm".into(),
+        r#type: attribute_type::INTS,
+        ints: perm.to_vec(),
+        ..Default::default()
+    };
+    NodeProto {
+        op_type: "Transpose".into(),
+        input: vec![from.into()],
+        output: vec![to.into()],
+        attribute: vec![perm],
+        ..Default::default()
+    }
+}
+
+/// With its axes in reverse.
+fn transposed(t: &Tensor) -> Tensor {
+    let v = t.scalars().expect("values");
+    let shape: Vec<usize> = t.shape.iter().rev().copied().collect();
+    let mut out = Vec::with_capacity(v.len());
+    for mut i in 0..v.len() {
+        // Position `i` in the result, axes from the last: the first axes of `t`.
+        let (mut at, mut stride) = (0, v.len());
+        for d in &t.shape {
+            stride /= d;
+            at += i % d * stride;
+            i /= d;
+        }
+        out.push(v[at]);
+    }
+    Tensor::from_scalars(t.dtype, shape, &out)
+}
