@@ -226,16 +226,8 @@ impl<'m> Importer<'m> {
         }
         match self.lower(g, scope, n, &at) {
             Ok(values) => self.bind(g, scope, n, values, at),
-            Err(mut e) => {
+            Err(e) => {
                 if !e.reported {
-                    let unknown = |d: &Dim| d.as_const().is_none() && e.message.contains(&d.to_string());
-                    let about_unknown = n.input.iter().any(|i| match scope.values.get(i) {
-                        Some(Slot::Made(v)) => g.ty(*v).shape.iter().any(unknown),
-                        _ => false,
-                    });
-                    if about_unknown && e.help.is_none() {
-                        e = e.help("a dimension that must be known is fixed with --dim NAME=VALUE");
-                    }
                     self.errors.push(e.diagnostic(at));
                 }
                 poison(scope, n);
