@@ -479,6 +479,24 @@ def arrays():
     for op in ["HannWindow", "HammingWindow", "BlackmanWindow"]:
         make(op.lower(), op, [[np.array(37)]], periodic=0)
     make("mel_weights", "MelWeightMatrix", [[np.array(20)], [np.array(256)], np.array(16000), np.array(20, F32), np.array(7600, F32)])
+    image, named = x("image", 2, 3, 7, 9), {0: ["n", 3, "h", "w"]}
+    sizes, nothing = np.array([2, 3, 5, 13]), [np.array([], F32)]
+    for name, size, more in [
+        ("cubic_exclude", sizes, dict(mode="cubic", exclude_outside=1)),
+        ("symmetric", sizes, dict(mode="linear", coordinate_transformation_mode="half_pixel_symmetric")), ("cubic", sizes, dict(mode="cubic")),
+        ("single", np.array([2, 3, 1, 4]), dict(mode="linear", coordinate_transformation_mode="pytorch_half_pixel")),
+        ("corners", np.array([2, 3, 1, 4]), dict(mode="linear", coordinate_transformation_mode="align_corners")),
+    ]:
+        make(f"resize_dims_{name}", "Resize", [image, None, None, [size]], dims=named, **more)
+    for mode in ["linear", "nearest"]:
+        roi = [np.array([0, 0, 0.2, -0.1, 1, 1, 0.9, 1.2], F32)]
+        make(f"resize_dims_crop_{mode}", "Resize", [image, roi, None, [sizes]], dims=named, mode=mode, coordinate_transformation_mode="tf_crop_and_resize", extrapolation_value=7.5)
+    scales = [np.array([1, 1, 0.75, 1.5], F32)]
+    make("resize_dims_scales", "Resize", [image, None, scales], dims=named, mode="linear", coordinate_transformation_mode="half_pixel_symmetric")
+    regions = np.array([[0.5, 1.2, 5.9, 7.3], [1, 0, 2.2, 8], [2.6, 3.1, 8.7, 3.6]], F32)
+    for mode in ["avg", "max"]:
+        make(f"roi_align_adaptive_{mode}", "RoiAlign", [x("roi", 2, 3, 9, 10), regions, np.array([1, 0, 1])], mode=mode, output_height=3, output_width=2, dims={1: ["r", 4], 2: ["r"]})
+    make("roi_align_adaptive_10", "RoiAlign", [x("roi", 2, 3, 9, 10), regions, np.array([1, 0, 1])], output_height=3, output_width=2, spatial_scale=0.75, opset=10)
     crop, shape = x("a", 5, 8, 3), [np.array([8, 5])]
     make("center_crop_pad", "CenterCropPad", [crop, shape], axes=[0, 1])
     make("center_crop_pad_dims", "CenterCropPad", [crop, shape], axes=[-2, 0], dims={0: ["a", "b", 3]})

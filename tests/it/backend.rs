@@ -223,9 +223,16 @@ impl Compiled {
 
     /// How many dispatches one run takes.
     pub fn dispatches(&self) -> Option<usize> {
+        Some(self.program()?.dispatches.len())
+    }
+    /// How many kernels it has.
+    pub fn kernels(&self) -> Option<usize> {
+        Some(self.program()?.kernels.len())
+    }
+    fn program(&self) -> Option<&Program> {
         match &self.engine {
             Engine::Graph(_) => None,
-            Engine::Session(s) => Some(s.program().dispatches.len()),
+            Engine::Session(s) => Some(s.program()),
         }
     }
 }

@@ -3,6 +3,7 @@
 use crate::backend::{Backend, Failure, caught};
 use crate::compare::{Tolerance, equal};
 use crate::data::Folder;
+use crate::dispatches;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::path::Path;
@@ -32,16 +33,23 @@ impl Case {
 }
 
 struct Outcome {
-    result: Result<(), Failure>,
+    result: Result<Size, Failure>,
     seconds: f64,
+}
+
+/// What a program that ran consists of; nothing for the evaluator.
+#[derive(Clone, Copy, Default)]
+struct Size {
+    dispatches: Option<usize>,
+    kernels: Option<usize>,
 }
 
 impl Outcome {
     fn status(&self) -> &'static str {
-        self.result.as_ref().map_or_else(Failure::status, |()| "pass")
+        self.result.as_ref().map_or_else(Failure::status, |_| "pass")
     }
     fn reason(&self) -> &str {
-        self.result.as_ref().map_or_else(Failure::first_line, |()| "")
+        self.result.as_ref().map_or_else(Failure::first_line, |_| "")
     }
 }
 
@@ -74,7 +82,7 @@ fn cases(root: &Path, suite: &Suite) -> Result<Vec<Case>, String> {
     Ok(cases)
 }
 
-fn check(case: &Case, backend: &Backend) -> Result<(), Failure> {
+fn check(case: &Case, backend: &Backend) -> Result<Size, Failure> {
     let model = case.folder.model_path();
     let data = match case.folder.data_set(0) {
         Ok(d) => d,
@@ -101,7 +109,7 @@ fn check(case: &Case, backend: &Backend) -> Result<(), Failure> {
         }
         equal(g, w, case.tolerance).map_err(|e| Failure::Wrong(format!("output {i}: {e}")))?;
     }
-    Ok(())
+    Ok(Size { dispatches: model.dispatches(), kernels: model.kernels() })
 }
 
 /// Runs every case, on two threads.
@@ -125,12 +133,17 @@ fn run_all(cases: &[Case], backend: &Backend) -> Vec<Outcome> {
     outcomes.into_iter().map(|o| o.into_inner().expect("no holder panics").expect("every case ran")).collect()
 }
 
-/// Every case: name, status, operators, seconds, reason.
-fn table(cases: &[Case], outcomes: &[Outcome], include: impl Fn(&Outcome) -> bool, seconds: bool) -> String {
+/// Every case: name, status, operators; where it is measured seconds, dispatches and kernels; reason.
+fn table(cases: &[Case], outcomes: &[Outcome], include: impl Fn(&Outcome) -> bool, measured: bool) -> String {
     let mut text = String::new();
     for (c, o) in cases.iter().zip(outcomes).filter(|(_, o)| include(o)) {
-        let time = if seconds { format!("{:.3}\t", o.seconds) } else { String::new() };
-        let _ = writeln!(text, "{}\t{}\t{}\t{time}{}", c.folder.name, o.status(), c.operators, o.reason());
+        let _ = write!(text, "{}\t{}\t{}\t", c.folder.name, o.status(), c.operators);
+        if measured {
+            let size = o.result.as_ref().copied().unwrap_or_default();
+            let count = |n: Option<usize>| n.map_or(String::new(), |n| n.to_string());
+            let _ = write!(text, "{:.3}\t{}\t{}\t", o.seconds, count(size.dispatches), count(size.kernels));
+        }
+        let _ = writeln!(text, "{}", o.reason());
     }
     text
 }
@@ -269,6 +282,13 @@ fn run_suite(suite: &Suite) {
         .expect("the report can be written");
     crate::say(format!("by operator: {0}.md, by case: {0}.tsv", stem.display()));
 
+    let sizes: Vec<_> = cases.iter().zip(&outcomes).map(|(c, o)| (c.operators.as_str(), o)).collect();
+    let sizes = sizes.into_iter().filter_map(|(operators, o)| {
+        let size = o.result.as_ref().ok()?;
+        Some((operators, size.dispatches?, size.kernels?))
+    });
+    let long = dispatches::check(suite.name, sizes);
+    assert!(long.is_empty(), "operators of too many dispatches: {}", long.join(", "));
     let lost = expectations(suite, &cases, &outcomes, backend.is_adapter());
     assert!(lost.is_empty(), "cases that passed before:\n{}", lost.join("\n"));
     assert!(

@@ -17,6 +17,7 @@ mod caches;
 mod compare;
 mod conformance;
 mod data;
+mod dispatches;
 mod fuzz;
 mod generate;
 mod loops;

@@ -29,16 +29,23 @@ use wgfc_ir::{DType, Tensor};
 /// How the cases of an operator are drawn. Other domains than `ai.onnx` are part of the name.
 pub struct Line(pub &'static str, pub fn(&mut Draw));
 
+const FAMILIES: [(&str, &[Line]); 6] = [
+    ("single elements", elementwise::LINES),
+    ("attention, recurrences", networks::LINES),
+    ("products, convolutions, quantised", products::LINES),
+    ("reductions, norms, losses", reductions::LINES),
+    ("moved elements, generators", shapes::LINES),
+    ("windows, images", windows::LINES),
+];
+
 fn table() -> impl Iterator<Item = &'static Line> {
-    let files = [
-        elementwise::LINES,
-        networks::LINES,
-        products::LINES,
-        reductions::LINES,
-        shapes::LINES,
-        windows::LINES,
-    ];
-    files.into_iter().flatten()
+    FAMILIES.into_iter().flat_map(|(_, lines)| lines)
+}
+
+/// The family that an operator belongs to.
+pub fn family(name: &str) -> &'static str {
+    let found = FAMILIES.iter().find(|(_, lines)| lines.iter().any(|l| l.0 == name));
+    found.map_or("control flow, constants", |(family, _)| family)
 }
 
 /// Integers that may differ by one where a float between two of them was rounded.

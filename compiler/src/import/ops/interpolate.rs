@@ -246,9 +246,10 @@ pub(super) fn fixed(cx: &mut Cx, r: &Resize, x: Value, a: &Axis, t: &Table) -> R
 /// Resizes one axis whose extents only a run knows.
 pub(super) fn dynamic(cx: &mut Cx, r: &Resize, x: Value, a: &Axis) -> Result {
     let (axis, rank, dtype) = (a.axis, cx.rank(x), cx.dtype(x));
-    if r.antialias || r.exclude_outside {
-        let e = format!("antialias and exclude_outside need known extents, and axis {axis} has {}", a.from);
-        return Err(OpError::unsupported(e).help("fix the dimension with --dim NAME=VALUE"));
+    if r.antialias {
+        let e = format!("needs known extents, and axis {axis} has {} and becomes {}", a.from, a.to);
+        let help = "fix the dimension with --dim NAME=VALUE";
+        return Err(OpError::unsupported(e).attribute("antialias").help(help));
     }
     let at = position(r, a)?;
     let list = vec![a.to.clone()];
@@ -264,16 +265,39 @@ pub(super) fn dynamic(cx: &mut Cx, r: &Resize, x: Value, a: &Axis) -> Result {
             let at = cx.binary_scalar(B::Add, at, half)?;
             let at = cx.unary(op, at)?;
             let index = clamped(cx, at, 0, &a.from)?;
-            return Ok(cx.take(x, index, axis)?);
+            let y = cx.take(x, index, axis)?;
+            return extrapolated(cx, r, a, y);
         }
         _ => cx.map_to(at, &[], list)?,
     };
     let floor = cx.unary(U::Floor, base)?;
     let ratio = cx.binary(B::Sub, base, floor)?;
     let start = if matches!(r.mode, Mode::Cubic(_)) { -1 } else { 0 };
-    let mut sum = None;
+    let mut weights = vec![];
     for i in start..2 - start {
-        let weight = weight(cx, r.mode, ratio, i)?;
+        let mut weight = weight(cx, r.mode, ratio, i)?;
+        if r.exclude_outside {
+            let here = cx.binary_scalar(B::Add, floor, i as f64)?;
+            let outside = outside(cx, here, &a.from)?;
+            let zero = cx.scalar(DType::F32, 0.0);
+            weight = cx.select(outside, zero, weight)?;
+        }
+        weights.push(weight);
+    }
+    if r.exclude_outside {
+        let mut total = weights[0];
+        for w in &weights[1..] {
+            total = cx.binary(B::Add, total, *w)?;
+        }
+        let none = cx.binary_scalar(B::Eq, total, 0.0)?;
+        let one = cx.scalar(DType::F32, 1.0);
+        let total = cx.select(none, one, total)?;
+        for w in &mut weights {
+            *w = cx.binary(B::Div, *w, total)?;
+        }
+    }
+    let mut sum = None;
+    for (i, weight) in (start..).zip(weights) {
         let weight = cx.cast(weight, dtype)?;
         let weight = aligned(cx, weight, axis, rank)?;
         let index = clamped(cx, floor, i, &a.from)?;
@@ -284,7 +308,28 @@ pub(super) fn dynamic(cx: &mut Cx, r: &Resize, x: Value, a: &Axis) -> Result {
             Some(s) => cx.binary(B::Add, s, part)?,
         });
     }
-    Ok(sum.ok_or("no neighbours")?)
+    let y = sum.ok_or("no neighbours")?;
+    extrapolated(cx, r, a, y)
+}
+
+/// Whether positions in floats are outside an axis.
+fn outside(cx: &mut Cx, at: Value, extent: &Dim) -> Result {
+    let last = cx.dim_scalar(&(extent - &Dim::ONE), DType::F32)?;
+    let (before, behind) = (cx.binary_scalar(B::Lt, at, 0.0)?, cx.binary(B::Gt, at, last)?);
+    Ok(cx.binary(B::Or, before, behind)?)
+}
+
+/// `y`, and the value for what a crop reads outside the input.
+fn extrapolated(cx: &mut Cx, r: &Resize, a: &Axis, y: Value) -> Result {
+    if r.coordinates != Coordinates::TfCropAndResize {
+        return Ok(y);
+    }
+    let at = cx.map_to(position(r, a)?, &[], vec![a.to.clone()])?;
+    let outside = outside(cx, at, &a.from)?;
+    let outside = aligned(cx, outside, a.axis, cx.rank(y))?;
+    let dtype = cx.dtype(y);
+    let value = cx.scalar(dtype, r.extrapolation);
+    Ok(cx.select(outside, value, y)?)
 }
 
 /// The weight of the neighbour `i` elements on, at `ratio` behind an element.
@@ -349,6 +394,27 @@ fn position(r: &Resize, a: &Axis) -> Result<ScalarFn> {
             f.push(ScalarNode::Binary(B::Div, x, d))
         }
     };
+    // The width of the result is not rounded where a scale is given.
+    let width = |f: &mut ScalarFn| match a.scale {
+        Some(s) => {
+            let (n, s) = (dim(f, a.from.clone()), num(f, s));
+            f.push(ScalarNode::Binary(B::Mul, n, s))
+        }
+        None => dim(f, a.to.clone()),
+    };
+    // Two cases by whether the result is of width 1.
+    let unless_single = |f: &mut ScalarFn, single: u32, x: u32| {
+        let (width, one) = (width(f), num(f, 1.0));
+        let is_single = f.push(ScalarNode::Binary(B::Eq, width, one));
+        f.push(ScalarNode::Select(is_single, single, x))
+    };
+    // `o · span / (width − 1)`.
+    let spread = |f: &mut ScalarFn, span: u32| {
+        let (width, one) = (width(f), num(f, 1.0));
+        let d = f.push(ScalarNode::Binary(B::Sub, width, one));
+        let x = f.push(ScalarNode::Binary(B::Mul, o, span));
+        f.push(ScalarNode::Binary(B::Div, x, d))
+    };
     let half = num(&mut f, 0.5);
     match r.coordinates {
         Coordinates::Asymmetric => {
@@ -358,31 +424,39 @@ fn position(r: &Resize, a: &Axis) -> Result<ScalarFn> {
             let x = f.push(ScalarNode::Binary(B::Add, o, half));
             let x = over_scale(&mut f, x);
             if r.coordinates != Coordinates::TfHalfPixelForNn {
-                f.push(ScalarNode::Binary(B::Sub, x, half));
+                let x = f.push(ScalarNode::Binary(B::Sub, x, half));
+                if r.coordinates == Coordinates::PytorchHalfPixel {
+                    let single = num(&mut f, -0.5);
+                    unless_single(&mut f, single, x);
+                }
             }
         }
         Coordinates::AlignCorners => {
-            // The width is not rounded where a scale is given.
-            let width = match a.scale {
-                Some(s) => {
-                    let (n, s) = (dim(&mut f, a.from.clone()), num(&mut f, s));
-                    f.push(ScalarNode::Binary(B::Mul, n, s))
-                }
-                None => dim(&mut f, a.to.clone()),
-            };
-            let (one, zero) = (num(&mut f, 1.0), num(&mut f, 0.0));
-            let d = f.push(ScalarNode::Binary(B::Sub, width, one));
-            let n = dim(&mut f, &a.from - 1);
-            let x = f.push(ScalarNode::Binary(B::Mul, o, n));
-            let x = f.push(ScalarNode::Binary(B::Div, x, d));
-            let single = f.push(ScalarNode::Binary(B::Eq, d, zero));
-            f.push(ScalarNode::Select(single, zero, x));
+            let (n, zero) = (dim(&mut f, &a.from - 1), num(&mut f, 0.0));
+            let x = spread(&mut f, n);
+            unless_single(&mut f, zero, x);
         }
-        Coordinates::TfCropAndResize | Coordinates::HalfPixelSymmetric => {
-            let e = format!("needs known extents, and axis {} has {}", a.axis, a.from);
-            return Err(OpError::unsupported(e)
-                .attribute("coordinate_transformation_mode")
-                .help("fix the dimension with --dim NAME=VALUE"));
+        Coordinates::HalfPixelSymmetric => {
+            let (to, width, one) = (dim(&mut f, a.to.clone()), width(&mut f), num(&mut f, 1.0));
+            let part = f.push(ScalarNode::Binary(B::Div, to, width));
+            let rest = f.push(ScalarNode::Binary(B::Sub, one, part));
+            let n = dim(&mut f, a.from.clone());
+            let middle = f.push(ScalarNode::Binary(B::Mul, n, half));
+            let offset = f.push(ScalarNode::Binary(B::Mul, middle, rest));
+            let x = f.push(ScalarNode::Binary(B::Add, o, half));
+            let x = over_scale(&mut f, x);
+            let x = f.push(ScalarNode::Binary(B::Sub, x, half));
+            f.push(ScalarNode::Binary(B::Add, offset, x));
+        }
+        Coordinates::TfCropAndResize => {
+            let (n, part) = (dim(&mut f, &a.from - 1), num(&mut f, a.roi[1] - a.roi[0]));
+            let span = f.push(ScalarNode::Binary(B::Mul, n, part));
+            let x = spread(&mut f, span);
+            let middle = f.push(ScalarNode::Binary(B::Mul, span, half));
+            let x = unless_single(&mut f, middle, x);
+            let first = num(&mut f, a.roi[0]);
+            let start = f.push(ScalarNode::Binary(B::Mul, n, first));
+            f.push(ScalarNode::Binary(B::Add, start, x));
         }
     }
     Ok(f)

@@ -239,6 +239,6 @@ fn by_sizes(cx: &mut Cx, shape: &[Dim], axes: &[usize]) -> Result<Vec<Axis>> {
 pub const OPS: &[OpDef] = &[
     OpDef::new("Resize", &[10, 11, 13, 18, 19], resize)
         .cases(&["test_resize_"])
-        .notes("antialias, exclude_outside, tf_crop_and_resize and half_pixel_symmetric need known extents"),
+        .notes("`antialias` and `keep_aspect_ratio_policy` need known extents"),
     OpDef::new("Upsample", &[7, 9, 10], upsample).cases(&["test_upsample_"]),
 ];

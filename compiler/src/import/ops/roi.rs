@@ -6,7 +6,7 @@ use super::sample::{Mode, Padding, Sampled, weighted};
 use crate::import::Cx;
 use crate::import::op::{Lowered, OpDef, OpError};
 use wgfc_ir::op::GatherAxis;
-use wgfc_ir::{BinaryOp as B, DType, Dim, Poly, ReduceOp, Value};
+use wgfc_ir::{BinaryOp as B, Body, DType, Dim, Poly, ReduceOp, UnaryOp as U, Value};
 
 type Result<T = Value> = std::result::Result<T, OpError>;
 
@@ -14,8 +14,8 @@ type Result<T = Value> = std::result::Result<T, OpError>;
 struct Pool {
     /// Height and width of the result.
     out: [i64; 2],
-    /// Samples along each axis of a bin.
-    samples: i64,
+    /// Samples along each axis of a bin; `None`: as many as a bin has elements, rounded up.
+    samples: Option<i64>,
     scale: f64,
     half_pixel: bool,
 }
@@ -26,13 +26,8 @@ fn read(cx: &Cx) -> Result<Pool> {
         v => Err(OpError::model(format!("extent {v}")).attribute(name)),
     };
     let samples = match cx.int("sampling_ratio", 0)? {
-        v if (1..=1 << 10).contains(&v) => v,
-        0 => {
-            let e = "0: as many samples as the regions are large, which depends on data";
-            return Err(OpError::unsupported(e)
-                .attribute("sampling_ratio")
-                .help("export the model with a fixed `sampling_ratio`"));
-        }
+        v if (1..=1 << 10).contains(&v) => Some(v),
+        0 => None,
         v => return Err(OpError::model(format!("{v} samples")).attribute("sampling_ratio")),
     };
     let half_pixel = match cx.string("coordinate_transformation_mode", "half_pixel")?.as_str() {
@@ -52,9 +47,26 @@ fn read(cx: &Cx) -> Result<Pool> {
     })
 }
 
+/// Samples along one axis.
+struct Samples {
+    /// `[regions, bins, samples]`, f32.
+    positions: Value,
+    /// How many there are at most.
+    most: i64,
+    /// How many of them each region has, `[regions, 1, 1]`, f32, where that differs.
+    count: Option<Value>,
+}
+
 impl Pool {
-    /// Positions `[regions, bins, samples]` along one axis; `rois [R, 4]` has its bounds in these columns.
-    fn positions(&self, cx: &mut Cx, rois: Value, columns: [usize; 2], bins: i64) -> Result {
+    /// Along one axis of this extent; `rois [R, 4]` has its bounds in these columns.
+    fn samples(
+        &self,
+        cx: &mut Cx,
+        rois: Value,
+        columns: [usize; 2],
+        bins: i64,
+        extent: &Dim,
+    ) -> Result<Samples> {
         let regions = cx.shape(rois)[0].clone();
         let bound = |cx: &mut Cx, column: usize| -> Result {
             let v = cx.view(
@@ -71,13 +83,33 @@ impl Pool {
             size = cx.binary_scalar(B::Max, size, 1.0)?;
         }
         let bin = cx.binary_scalar(B::Div, size, bins as f64)?;
-        let shape = [regions, bins.into(), self.samples.into()];
+        let (most, count) = match (self.samples, extent.as_const()) {
+            (Some(n), _) => (n, None),
+            // A region is at most as large as the input.
+            (None, Some(extent)) => {
+                let most = (extent.max(1) + bins - 1) / bins;
+                let n = cx.unary(U::Ceil, bin)?;
+                let n = cx.binary_scalar(B::Max, n, 0.0)?;
+                (most, Some(cx.binary_scalar(B::Min, n, most as f64)?))
+            }
+            (None, None) => {
+                let e = format!("0: as many samples as the regions are large, of an extent {extent}");
+                return Err(OpError::unsupported(e)
+                    .attribute("sampling_ratio")
+                    .help("fix the dimension with --dim NAME=VALUE"));
+            }
+        };
+        let shape = [regions, bins.into(), most.into()];
         let first = cx.iota(&shape, Poly::var(1), DType::F32)?;
         let offset = cx.iota(&shape, &(Poly::var(2) * 2) + 1, DType::F32)?;
-        let offset = cx.binary_scalar(B::Div, offset, 2.0 * self.samples as f64)?;
+        let offset = cx.binary_scalar(B::Mul, offset, 0.5)?;
+        let offset = match count {
+            Some(n) => cx.binary(B::Div, offset, n)?,
+            None => cx.binary_scalar(B::Div, offset, most as f64)?,
+        };
         let offset = cx.binary(B::Add, first, offset)?;
         let offset = cx.binary(B::Mul, offset, bin)?;
-        Ok(cx.binary(B::Add, start, offset)?)
+        Ok(Samples { positions: cx.binary(B::Add, start, offset)?, most, count })
     }
 }
 
@@ -100,11 +132,13 @@ fn roi_align(cx: &mut Cx) -> Lowered {
     // Result: region, channel, bins, samples, taps.
     let mut shape = vec![sr[0].clone(), sx[1].clone()];
     shape.extend(pool.out.map(Dim::from));
-    shape.extend([Dim::from(pool.samples), pool.samples.into(), 2i64.into(), 2i64.into()]);
-    let mut taps = vec![];
+    let (mut taps, mut samples) = (vec![], vec![]);
     for (i, columns) in [[1, 3], [0, 2]].into_iter().enumerate() {
-        let at = pool.positions(cx, rois, columns, pool.out[i])?;
         let extent = sx[2 + i].clone();
+        let along = pool.samples(cx, rois, columns, pool.out[i], &extent)?;
+        let at = along.positions;
+        shape.push(along.most.into());
+        samples.push(along);
         let axis = Sampled {
             extent: extent.clone(),
             mode: Mode::Linear,
@@ -122,20 +156,52 @@ fn roi_align(cx: &mut Cx) -> Lowered {
         let at = vec![Poly::var(0), Poly::var(2 + i), Poly::var(4 + i), Poly::var(6 + i)];
         taps.push((t, at));
     }
+    shape.extend([2i64.into(), 2i64.into()]);
     let lead = vec![GatherAxis::Data { input: 1, at: vec![Poly::var(0)] }, GatherAxis::Affine(Poly::var(1))];
-    let parts = weighted(cx, x, &shape, lead, &[batch], &taps)?;
+    let mut parts = weighted(cx, x, &shape, lead, &[batch], &taps)?;
+    let mut count = cx.scalar(DType::F32, (samples[0].most * samples[1].most) as f64);
+    if let (Some(rows), Some(columns)) = (samples[0].count, samples[1].count) {
+        parts = only(cx, parts, [rows, columns], if largest { f64::from(f32::MIN) } else { 0.0 })?;
+        count = cx.binary(B::Mul, rows, columns)?;
+        count = cx.unsqueeze(count, &[3])?;
+    }
     let inner: Vec<usize> = (4..8).collect();
-    let y = if largest {
-        cx.reduce(ReduceOp::Max, parts, &inner, false)?
-    } else {
-        let sum = cx.reduce(ReduceOp::Sum, parts, &inner, false)?;
-        cx.binary_scalar(B::Div, sum, (pool.samples * pool.samples) as f64)?
-    };
+    let op = if largest { ReduceOp::Max } else { ReduceOp::Sum };
+    let mut y = cx.reduce(op, parts, &inner, false)?;
+    if !largest {
+        let count = cx.binary_scalar(B::Max, count, 1.0)?;
+        y = cx.binary(B::Div, y, count)?;
+    } else if samples[0].count.is_some() {
+        // A region without samples.
+        let some = cx.binary_scalar(B::Gt, count, 0.0)?;
+        let zero = cx.scalar(DType::F32, 0.0);
+        y = cx.select(some, y, zero)?;
+    }
     let dtype = cx.dtype(x);
     Ok(vec![cx.cast(y, dtype)?])
+}
+
+/// `parts [region, channel, bins, samples, taps]` of the first samples, as many as `counts` say; else `other`.
+fn only(cx: &mut Cx, parts: Value, counts: [Value; 2], other: f64) -> Result {
+    let mut f = Body::default();
+    let (x, rows, columns) = (f.arg(0), f.arg(1), f.arg(2));
+    let mut below = |axis: usize, count: u32| {
+        let at = f.index(Poly::var(axis));
+        let at = f.cast(DType::F32, at);
+        f.binary(B::Lt, at, count)
+    };
+    let (row, column) = (below(4, rows), below(5, columns));
+    let inside = f.binary(B::And, row, column);
+    let other = f.f32(other);
+    f.select(inside, x, other);
+    let mut args = vec![parts];
+    for c in counts {
+        args.push(cx.unsqueeze(c, &[3, 4, 5, 6, 7])?);
+    }
+    Ok(cx.map(f.0, &args)?)
 }
 
 /// `RoiAlign`.
 pub const OPS: &[OpDef] = &[OpDef::new("RoiAlign", &[10, 16, 22], roi_align)
     .cases(&["test_roialign_"])
-    .notes("`sampling_ratio` must be positive")];
+    .notes("`sampling_ratio` 0 needs known extents, and takes no region for larger than the input")];

@@ -1,0 +1,96 @@
+//! How many dispatches the cases of one operator take, and the table of them in `docs/benchmarks.md`.
+
+use crate::operators::family;
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::path::Path;
+use std::sync::Mutex;
+
+/// The most that an operator may take.
+const MOST: usize = 4;
+
+/// Operators that may take more.
+const LONGER: &[&str] = &[
+    // A number of steps, each of which reads the one before.
+    "Det",
+    "GRU",
+    "LSTM",
+    "LinearAttention",
+    "RNN",
+    // Four results: keys and values with those of the past, scores, and the product; and which rows see nothing.
+    "Attention",
+    // Rotary embedding and two appends, then attention, then two results cut from caches of several lengths.
+    "com.microsoft.GroupQueryAttention",
+    // Indices and weights of each axis come first: the sum that reads them has 8 storage buffers.
+    "DeformConv",
+    "RoiAlign",
+];
+
+/// The most dispatches and kernels that a case of an operator takes.
+#[derive(Clone, Copy, Default)]
+struct Most {
+    dispatches: usize,
+    kernels: usize,
+}
+
+/// Takes the operators, dispatches and kernels of cases. Says which operators take more dispatches than
+/// they may, in cases that have no other operator, and under `UPDATE_EXPECT` writes the suite's table.
+pub fn check<'a>(suite: &str, cases: impl Iterator<Item = (&'a str, usize, usize)>) -> Vec<String> {
+    let mut most: BTreeMap<&str, Most> = BTreeMap::new();
+    for (operator, dispatches, kernels) in cases.filter(|c| !c.0.contains(',')) {
+        let m = most.entry(operator).or_default();
+        m.dispatches = m.dispatches.max(dispatches);
+        m.kernels = m.kernels.max(kernels);
+    }
+    if std::env::var_os("UPDATE_EXPECT").is_some() && std::env::var_os("WGFC_CASES").is_none() {
+        write(suite, &most);
+    }
+    most.iter()
+        .filter(|(name, m)| m.dispatches > MOST && !LONGER.contains(name))
+        .map(|(name, m)| format!("{name} ({})", m.dispatches))
+        .collect()
+}
+
+/// The suite's rows by family of operators, between its two marks.
+fn write(suite: &str, most: &BTreeMap<&str, Most>) {
+    static WRITING: Mutex<()> = Mutex::new(());
+    let _one = WRITING.lock();
+    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/benchmarks.md");
+    let text = std::fs::read_to_string(&file).expect("docs/benchmarks.md");
+    let (open, close) = (format!("<!-- dispatches of {suite} -->\n"), "<!-- end -->");
+    let Some((before, rest)) = text.split_once(&open) else { return };
+    let Some((_, after)) = rest.split_once(close) else { return };
+    let table = rows(most);
+    std::fs::write(&file, format!("{before}{open}{table}{close}{after}")).expect("docs/benchmarks.md");
+}
+
+fn rows(most: &BTreeMap<&str, Most>) -> String {
+    let mut families: BTreeMap<&str, Vec<(&str, Most)>> = BTreeMap::new();
+    for (name, m) in most {
+        families.entry(family(name)).or_default().push((name, *m));
+    }
+    let mut text = String::from(
+        "| family | operators | 0 or 1 | 2 | 3 | 4 | more: dispatches, kernels |\n|---|--:|--:|---|---|---|---|\n",
+    );
+    for (family, operators) in families {
+        let few = operators.iter().filter(|(_, m)| m.dispatches < 2).count();
+        let _ = write!(text, "| {family} | {} | {few} |", operators.len());
+        for n in 2..=MOST {
+            let names: Vec<&str> =
+                operators.iter().filter(|(_, m)| m.dispatches == n).map(|(name, _)| short(name)).collect();
+            let _ = write!(text, " {} |", names.join(", "));
+        }
+        let more: Vec<String> = operators
+            .iter()
+            .filter(|(_, m)| m.dispatches > MOST)
+            .map(|(name, m)| format!("{}: {}, {}", short(name), m.dispatches, m.kernels))
+            .collect();
+        let _ = writeln!(text, " {} |", more.join("; "));
+    }
+    text
+}
+
+/// Without its domain.
+fn short(name: &str) -> &str {
+    name.rsplit('.').next().unwrap_or(name)
+}
