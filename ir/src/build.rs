@@ -453,6 +453,9 @@ impl<'g> Builder<'g> {
     /// Elements of `data` along `axis` at `indices` (numpy's `take`).
     pub fn take(&mut self, data: Value, indices: Value, axis: usize) -> Built {
         let (sd, si) = (self.shape(data), self.shape(indices));
+        if axis >= sd.len() {
+            return Err(format!("axis {axis} of a tensor of rank {}", sd.len()));
+        }
         let mut shape = sd[..axis].to_vec();
         shape.extend(si.iter().cloned());
         shape.extend(sd[axis + 1..].iter().cloned());

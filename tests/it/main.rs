@@ -18,6 +18,7 @@ mod compare;
 mod conformance;
 mod data;
 mod dispatches;
+mod forbidden;
 mod fuzz;
 mod generate;
 mod loops;

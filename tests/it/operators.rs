@@ -18,9 +18,11 @@ use crate::compare::{Tolerance, equal};
 use crate::fuzz::{duration, first_seed};
 use draw::{Case, Draw};
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::RangeInclusive;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
+use wgfc_compiler::import::onnx::ModelProto;
 use wgfc_compiler::import::{NoExternalData, import};
 use wgfc_compiler::{Options, compile};
 use wgfc_ir::eval::evaluate;
@@ -114,6 +116,11 @@ fn case(line: &Line, seed: u64, symbols: bool) -> Case {
         .ok()
         .and_then(|i| i.graph.outputs.first().map(|o| i.graph.ty(o.value).rank()));
     Draw::new(line.0, seed).case(line.1, rank, symbols)
+}
+
+/// Models of one node each, with the operator and the seed.
+pub fn plain_cases(seeds: RangeInclusive<u64>) -> impl Iterator<Item = (&'static str, u64, ModelProto)> {
+    table().flat_map(move |l| seeds.clone().map(|seed| (l.0, seed, Draw::new(l.0, seed).plain(l.1))))
 }
 
 /// Runs a case. Where names for extents keep it from being compiled, it runs without.

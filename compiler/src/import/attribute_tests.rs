@@ -2,13 +2,20 @@
 
 use super::onnx::*;
 use super::testing::*;
-use wgfc_ir::DType::{F32, I64};
+use wgfc_ir::DType::{F32, I64, U8};
 
 /// The error of a node that reads these inputs, in opset 22.
 fn error_of(n: NodeProto, inputs: &[(&str, &str)]) -> String {
     let inputs = inputs
         .iter()
-        .map(|(name, dims)| value(name, if name.starts_with('i') { I64 } else { F32 }, dims))
+        .map(|(name, dims)| {
+            let dtype = match name.as_bytes() {
+                [b'i', ..] => I64,
+                [b'u', ..] => U8,
+                _ => F32,
+            };
+            value(name, dtype, dims)
+        })
         .collect();
     let mut m = model(graph(vec![n.named("here")], inputs, vec![untyped("y")]));
     m.opset_import[0].version = 22;
@@ -28,8 +35,8 @@ fn forbidden_attributes_are_named() {
         ),
         (
             "block_size",
-            node("DequantizeLinear", &["i", "s"], &["y"]).int("block_size", -1),
-            &[("i", "2 3"), ("s", "1")],
+            node("DequantizeLinear", &["u", "s"], &["y"]).int("block_size", -1),
+            &[("u", "2 3"), ("s", "1")],
         ),
         ("output_dtype", node("QuantizeLinear", &["x", "s"], &["y"]).int("output_dtype", 1), image),
         ("mode", node("Resize", &["x", "", "sc"], &["y"]).text("mode", "best"), &[("x", "2 3"), ("sc", "2")]),

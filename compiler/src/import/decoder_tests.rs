@@ -103,7 +103,8 @@ fn what_is_left_out_is_refused_by_name() {
 type Fit = (&'static str, &'static str, Vec<(DType, &'static str)>, NodeProto);
 
 fn that_fit() -> Vec<Fit> {
-    let heads = || attributes().int("num_heads", 4).int("kv_num_heads", 2).int("q_num_heads", 4);
+    let heads = || attributes().int("num_heads", 4).int("kv_num_heads", 2);
+    let onnx_heads = || attributes().int("q_num_heads", 4).int("kv_num_heads", 2);
     let (q, k, past) = ((F32, "2 s 64"), (F32, "2 s 32"), (F32, "2 2 p 16"));
     let (table, ids, gain) = ((F32, "20 8"), (I64, "2 s"), (F32, "64"));
     let (length, total) = ((I32, "2"), (I32, ""));
@@ -113,9 +114,9 @@ fn that_fit() -> Vec<Fit> {
     vec![
         ("GroupQueryAttention", MICROSOFT, group, heads().int("do_rotary", 1)),
         ("MultiHeadAttention", MICROSOFT, many, attributes().int("num_heads", 4)),
-        ("Attention", "", vec![q, k, k, (F32, "s 1"), past, past], heads().int("is_causal", 1)),
+        ("Attention", "", vec![q, k, k, (F32, "s 1"), past, past], onnx_heads().int("is_causal", 1)),
         ("Attention", "", vec![(F32, "2 4 s 16"), four, four], attributes()),
-        ("RotaryEmbedding", "", vec![q, table, table, ids], heads()),
+        ("RotaryEmbedding", "", vec![q, table, table, ids], attributes().int("num_heads", 4)),
         ("RotaryEmbedding", "", vec![four, (F32, "2 s 8"), (F32, "2 s 8")], attributes()),
         ("RotaryEmbedding", MICROSOFT, vec![q, ids, table, table], attributes()),
         ("RMSNormalization", "", vec![q, gain], attributes()),

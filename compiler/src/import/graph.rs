@@ -4,6 +4,7 @@ use super::cx::Cx;
 use super::onnx::{AttributeProto, FunctionProto, GraphProto, NodeProto, OperatorSetIdProto};
 use super::op::{Lowered, OpError};
 use super::ops;
+use super::schema;
 use super::weights::Weights;
 use crate::shape_eval::ShapeEval;
 use crate::{Diagnostic, Location};
@@ -251,6 +252,8 @@ impl<'m> Importer<'m> {
         let origin = at.node.clone().unwrap_or_default();
         match (def, opset, function) {
             (Some(def), Some(opset), _) if def.version(opset).is_some() => {
+                let types: Vec<Option<DType>> = inputs.iter().map(|v| v.map(|v| g.ty(v).dtype)).collect();
+                schema::check(domain, n, &types)?;
                 let mut builder = Builder::new(g, &origin);
                 builder.origin = vec![origin];
                 let since = def.version(opset).unwrap_or(1);

@@ -15,6 +15,7 @@ mod graph;
 pub mod onnx;
 pub mod op;
 pub mod ops;
+mod schema;
 #[cfg(test)]
 mod shape_tests;
 mod survey;

@@ -12,7 +12,7 @@ const MOST: usize = 4096;
 
 /// A model of one operator, and what it is fed.
 pub struct Case {
-    model: ModelProto,
+    pub model: ModelProto,
     pub inputs: Vec<(String, Tensor)>,
     pub loose: bool,
     /// Whether extents have names.
@@ -242,6 +242,16 @@ impl Draw {
     /// extents may be named.
     pub fn case(mut self, draw: fn(&mut Draw), rank: Option<usize>, symbols: bool) -> Case {
         draw(&mut self);
+        self.model(rank, symbols, true)
+    }
+
+    /// The node alone.
+    pub fn plain(mut self, draw: fn(&mut Draw)) -> ModelProto {
+        draw(&mut self);
+        self.model(None, false, false).model
+    }
+
+    fn model(mut self, rank: Option<usize>, symbols: bool, turned: bool) -> Case {
         let naming = self.below(3);
         let naming = if symbols { naming } else { 0 };
         let (mut nodes, mut inputs, mut ports, mut constants) = (vec![], vec![], vec![], vec![]);
@@ -262,7 +272,7 @@ impl Draw {
                 });
                 continue;
             }
-            if t.shape.len() > 1 && self.one_in(5) {
+            if t.shape.len() > 1 && self.one_in(5) && turned {
                 let perm: Vec<i64> = (0..t.shape.len() as i64).rev().collect();
                 nodes.push(transposition(&format!("t{i}"), &name, &perm));
                 t = transposed(&t);

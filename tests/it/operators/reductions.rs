@@ -134,6 +134,7 @@ fn batch(d: &mut Draw) {
     }
     d.within(t, &s[1..2], 0.3, 2.0);
     d.set_float("epsilon", 1e-2);
+    d.loose = t == F16;
     if d.one_in(3) {
         d.set("training_mode", 1);
         d.outputs(3);

@@ -5,13 +5,19 @@ use super::draw::Draw;
 use wgfc_ir::DType::{self, *};
 use wgfc_ir::Tensor;
 
-const ALL: &[DType] = &[F32, F32, F16, BF16, F64, I32, I64, U8, I8, I16, U64, Bool, U4];
+const ALL: &[DType] = &[F32, F32, F16, BF16, F64, I32, I64, U8, I8, I16, U64, Bool];
 
 fn any(d: &mut Draw) -> DType {
     d.pick(ALL)
 }
 fn signed(v: &[usize]) -> Vec<i64> {
     v.iter().map(|x| *x as i64).collect()
+}
+/// A tensor whose elements may be smaller than a byte.
+fn packed(d: &mut Draw, least: usize, most: usize) -> Vec<usize> {
+    let (t, s) = (d.pick(&[F32, F16, BF16, I64, U8, Bool, U4, I4]), d.full(least..=most));
+    d.x(t, &s);
+    s
 }
 /// A tensor of any type.
 fn x(d: &mut Draw, least: usize, most: usize) -> Vec<usize> {
@@ -21,8 +27,7 @@ fn x(d: &mut Draw, least: usize, most: usize) -> Vec<usize> {
 }
 
 fn reshape(d: &mut Draw) {
-    let (t, s) = (any(d), d.full(0..=5));
-    d.x(t, &s);
+    let s = packed(d, 0, 5);
     // The extents' factors, dealt out anew.
     let mut to = vec![1; d.from(1..=5)];
     for mut e in s.clone() {
@@ -46,7 +51,7 @@ fn reshape(d: &mut Draw) {
     d.ints(&to);
 }
 fn transpose(d: &mut Draw) {
-    let s = x(d, 1, 5);
+    let s = packed(d, 1, 5);
     let mut perm: Vec<i64> = (0..s.len() as i64).collect();
     for i in 0..perm.len() {
         let j = d.below(perm.len());
@@ -57,7 +62,7 @@ fn transpose(d: &mut Draw) {
     }
 }
 fn squeeze(d: &mut Draw) {
-    let s = x(d, 1, 5);
+    let s = packed(d, 1, 5);
     let axes: Vec<i64> = (0..s.len()).filter(|a| s[*a] == 1).map(|a| a as i64).collect();
     d.ints(&axes);
 }
@@ -69,7 +74,7 @@ fn unsqueeze(d: &mut Draw) {
     d.ints(&[a, b - rank]);
 }
 fn flatten(d: &mut Draw) {
-    let s = x(d, 1, 5);
+    let s = packed(d, 1, 5);
     let a = d.from(0..=s.len());
     d.set("axis", a as i64);
 }

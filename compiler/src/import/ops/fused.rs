@@ -84,7 +84,8 @@ fn embed(cx: &mut Cx) -> Lowered {
         }
     };
     sum = cx.binary(B::Add, sum, positions)?;
-    if let (Some(segments), Some(table)) = (cx.opt(1), cx.opt(4)) {
+    if let (Some(segments), Some(_)) = (cx.opt(1), cx.opt(4)) {
+        let table = cx.input_of_rank(4, 2)?;
         let segments = cx.take(table, segments, 0)?;
         sum = cx.binary(B::Add, sum, segments)?;
     }

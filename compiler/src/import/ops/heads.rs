@@ -231,8 +231,10 @@ impl Mask {
             return Ok(None);
         }
         let seen = if f.nodes.len() == 1 { args[0] } else { cx.map(f, &args)? };
-        let last = cx.rank(seen) - 1;
-        Ok(Some(cx.reduce(ReduceOp::Max, seen, &[last], true)?))
+        match cx.rank(seen).checked_sub(1) {
+            Some(last) => Ok(Some(cx.reduce(ReduceOp::Max, seen, &[last], true)?)),
+            None => Ok(Some(seen)),
+        }
     }
 }
 

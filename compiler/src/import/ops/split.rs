@@ -13,7 +13,12 @@ fn split(cx: &mut Cx) -> Lowered {
         Some(s) => s.into_iter().map(Dim::from).collect(),
         None if cx.opt(1).is_some() => cx.const_dims(1)?,
         None => {
-            let parts = cx.int("num_outputs", cx.output_count() as i64)?.max(1);
+            let count = cx.output_count() as i64;
+            let parts = cx.int("num_outputs", count)?;
+            if parts != count || parts < 1 {
+                let e = OpError::model(format!("{parts}, and the node has {count} outputs"));
+                return Err(e.attribute("num_outputs"));
+            }
             let part = extent.ceil_div(parts);
             let mut sizes = vec![part.clone(); parts as usize - 1];
             sizes.push(&extent - &(&part * (parts - 1)));
@@ -79,6 +84,9 @@ fn pad(cx: &mut Cx) -> Lowered {
     }
     let dtype = cx.dtype(x);
     let mode = cx.string("mode", "constant")?;
+    if !["constant", "edge", "reflect", "wrap"].contains(&mode.as_str()) {
+        return Err(OpError::model(format!("`{mode}`")).attribute("mode"));
+    }
     if mode == "constant" {
         let fill = match cx.opt(2) {
             Some(v) => match cx.splat(v) {
@@ -100,13 +108,12 @@ fn pad(cx: &mut Cx) -> Lowered {
             match mode.as_str() {
                 "edge" => p.max_of(&Poly::ZERO, &shape).min_of(&last, &shape),
                 "wrap" => p.modulo(d, &shape),
-                "reflect" => {
+                _ => {
                     // A triangle wave of period 2(d − 1).
                     let period = (&last * 2).max_of(&Poly::ONE, &[]);
                     let m = p.modulo(&period, &shape);
                     m.min_of(&(&period - &m), &shape)
                 }
-                other => return Err(OpError::unsupported(format!("mode `{other}`")).attribute("mode")),
             }
         });
     }
@@ -148,11 +155,19 @@ fn trilu(cx: &mut Cx) -> Lowered {
     Ok(vec![cx.select(keep, x, empty)?])
 }
 
+/// Attribute `blocksize`.
+fn block(cx: &Cx) -> Result<i64, OpError> {
+    match cx.int_req("blocksize")? {
+        b if (1..=1 << 20).contains(&b) => Ok(b),
+        b => Err(OpError::model(format!("blocks of {b} elements")).attribute("blocksize")),
+    }
+}
+
 /// `[n, b·b·c, h, w]` to `[n, c, h·b, w·b]`.
 fn depth_to_space(cx: &mut Cx) -> Lowered {
     let x = cx.input_of_rank(0, 4)?;
     let s = cx.shape(x);
-    let b = cx.int_req("blocksize")?.max(1);
+    let b = block(cx)?;
     let c = s[1].div(&Poly::constant(b * b), &[]);
     let b = Dim::from(b);
     let (split, perm) = match cx.string("mode", "DCR")?.as_str() {
@@ -171,7 +186,7 @@ fn depth_to_space(cx: &mut Cx) -> Lowered {
 fn space_to_depth(cx: &mut Cx) -> Lowered {
     let x = cx.input_of_rank(0, 4)?;
     let s = cx.shape(x);
-    let b = cx.int_req("blocksize")?.max(1);
+    let b = block(cx)?;
     let perm = match cx.string("mode", "DCR")?.as_str() {
         "DCR" => &[0, 3, 5, 1, 2, 4],
         "CRD" => &[0, 1, 3, 5, 2, 4],
