@@ -494,6 +494,9 @@ def arrays():
     scales = [np.array([1, 1, 0.75, 1.5], F32)]
     make("resize_dims_scales", "Resize", [image, None, scales], dims=named, mode="linear", coordinate_transformation_mode="half_pixel_symmetric")
     regions = np.array([[0.5, 1.2, 5.9, 7.3], [1, 0, 2.2, 8], [2.6, 3.1, 8.7, 3.6]], F32)
+    whole = np.array([[1, 0, 1, 6, 8], [0, 3, 2, 9, 4], [1, 5, 5, 5, 5], [0, 7, 8, 20, 20]], F32)
+    make("max_roi_pool", "MaxRoiPool", [x("roi", 2, 3, 9, 10), whole], pooled_shape=[3, 2], dims={0: ["n", 3, "h", "w"], 1: ["r", 5]})
+    make("max_roi_pool_scaled", "MaxRoiPool", [x("roi", 2, 3, 9, 10), whole], pooled_shape=[2, 4], spatial_scale=0.6)
     for mode in ["avg", "max"]:
         make(f"roi_align_adaptive_{mode}", "RoiAlign", [x("roi", 2, 3, 9, 10), regions, np.array([1, 0, 1])], mode=mode, output_height=3, output_width=2, dims={1: ["r", 4], 2: ["r"]})
     make("roi_align_adaptive_10", "RoiAlign", [x("roi", 2, 3, 9, 10), regions, np.array([1, 0, 1])], output_height=3, output_width=2, spatial_scale=0.75, opset=10)

@@ -154,7 +154,10 @@ impl<'m> Surveyor<'m> {
                 None if opset.is_none() => {}
                 None => {
                     let reason = match def {
-                        None => format!("operator {name} is not supported"),
+                        None => match ops::why(&name) {
+                            Some(why) => format!("operator {name} is not supported: {why}"),
+                            None => format!("operator {name} is not supported"),
+                        },
                         Some(d) => format!(
                             "operator {name} is supported from opset {} on",
                             d.since.iter().min().unwrap_or(&1)

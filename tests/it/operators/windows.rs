@@ -174,6 +174,22 @@ fn roi_align(d: &mut Draw) {
         d.set_text("coordinate_transformation_mode", "output_half_pixel");
     }
 }
+fn max_roi_pool(d: &mut Draw) {
+    let (n, c, h, w, r) = (d.from(1..=3), d.from(1..=3), d.from(1..=9), d.from(1..=9), d.from(1..=4));
+    d.x(F32, &[n, c, h, w]);
+    let regions: Vec<f32> = (0..r)
+        .flat_map(|_| {
+            let v = [d.below(n), d.below(w), d.below(h), d.below(2 * w), d.below(2 * h)];
+            v.map(|x| x as f32)
+        })
+        .collect();
+    d.give(Tensor::from_f32(vec![r, 5], &regions));
+    let pooled = [d.from(1..=4) as i64, d.from(1..=4) as i64];
+    d.set_ints("pooled_shape", &pooled);
+    if d.one_in(2) {
+        d.set_float("spatial_scale", 0.75);
+    }
+}
 fn col2im(d: &mut Draw) {
     let (h, w, kh, kw) = (d.from(3..=8), d.from(3..=8), d.from(1..=3), d.from(1..=3));
     let (n, c, s, p) = (d.from(1..=2), d.from(1..=3), d.from(1..=2), d.below(2));
@@ -212,6 +228,7 @@ pub const LINES: &[Line] = &[
     Line("GridSample", grid_sample),
     Line("LpPool", |d| pool(d, "lp")),
     Line("MaxPool", |d| pool(d, "max")),
+    Line("MaxRoiPool", max_roi_pool),
     Line("MaxUnpool", max_unpool),
     Line("Resize", resize),
     Line("RoiAlign", roi_align),

@@ -32,6 +32,7 @@ mod qlinear;
 mod quantized;
 mod recurrent;
 mod reduce;
+mod refused;
 mod resize;
 mod roi;
 mod rotary;
@@ -58,6 +59,8 @@ mod lp;
 mod placed;
 mod random;
 mod spectral;
+
+pub use refused::{REFUSED, why};
 
 /// Every operator, by file.
 const TABLE: &[&[OpDef]] = &[

@@ -1,6 +1,7 @@
 //! Random numbers: a hash of an element's place and of the seed, so that they need no state and no order.
 //!
 //! A node without attribute `seed` takes its name for one: a program draws the same numbers whenever it runs.
+//! Where they must differ from run to run, the model takes them as an input.
 
 use crate::import::Cx;
 use crate::import::op::{Lowered, OpDef, OpError};

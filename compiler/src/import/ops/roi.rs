@@ -1,4 +1,4 @@
-//! `RoiAlign`: samples of regions, averaged or their largest.
+//! `RoiAlign`: samples of regions, averaged or their largest; `MaxRoiPool`.
 
 use super::gather::indices;
 use super::heads::as_shape;
@@ -6,7 +6,7 @@ use super::sample::{Mode, Padding, Sampled, weighted};
 use crate::import::Cx;
 use crate::import::op::{Lowered, OpDef, OpError};
 use wgfc_ir::op::GatherAxis;
-use wgfc_ir::{BinaryOp as B, Body, DType, Dim, Poly, ReduceOp, UnaryOp as U, Value};
+use wgfc_ir::{BinaryOp as B, Body, DType, Dim, Op, Poly, ReduceOp, UnaryOp as U, Value};
 
 type Result<T = Value> = std::result::Result<T, OpError>;
 
@@ -88,7 +88,9 @@ impl Pool {
             // A region is at most as large as the input.
             (None, Some(extent)) => {
                 let most = (extent.max(1) + bins - 1) / bins;
-                let n = cx.unary(U::Ceil, bin)?;
+                // A quotient that is whole must not come out above it.
+                let n = cx.binary_scalar(B::Mul, bin, 1.0 - 1e-6)?;
+                let n = cx.unary(U::Ceil, n)?;
                 let n = cx.binary_scalar(B::Max, n, 0.0)?;
                 (most, Some(cx.binary_scalar(B::Min, n, most as f64)?))
             }
@@ -201,7 +203,106 @@ fn only(cx: &mut Cx, parts: Value, counts: [Value; 2], other: f64) -> Result {
     Ok(cx.map(f.0, &args)?)
 }
 
-/// `RoiAlign`.
-pub const OPS: &[OpDef] = &[OpDef::new("RoiAlign", &[10, 16, 22], roi_align)
-    .cases(&["test_roialign_"])
-    .notes("`sampling_ratio` 0 needs known extents, and takes no region for larger than the input")];
+/// The bounds `[regions, bins]` of bins along one axis: the first place, and the one behind the last. Whole
+/// numbers, i32: a quotient of floats just beside one would move a bound.
+fn bounds(cx: &mut Cx, [first, last]: [Value; 2], bins: i64, extent: &Dim) -> Result<[Value; 2]> {
+    let size = cx.binary(B::Sub, last, first)?;
+    let size = cx.binary_scalar(B::Add, size, 1.0)?;
+    let size = cx.binary_scalar(B::Max, size, 1.0)?;
+    let shape = [cx.shape(first)[0].clone(), bins.into()];
+    let extent = cx.dim_scalar(extent, DType::I32)?;
+    let mut bound = |number: Poly, more: i64| -> Result {
+        let at = cx.iota(&shape, number, DType::I32)?;
+        let at = cx.binary(B::Mul, at, size)?;
+        let at = cx.binary_scalar(B::Add, at, more as f64)?;
+        let at = cx.binary_scalar(B::Div, at, bins as f64)?;
+        let at = cx.binary(B::Add, at, first)?;
+        let at = cx.binary_scalar(B::Max, at, 0.0)?;
+        Ok(cx.binary(B::Min, at, extent)?)
+    };
+    Ok([bound(Poly::var(1), 0)?, bound(&Poly::var(1) + 1, bins - 1)?])
+}
+
+/// The largest element of each bin of regions `[R, 5]`: number in the batch, then bounds that belong to
+/// them. Every place of the input is looked at for every bin.
+fn max_roi_pool(cx: &mut Cx) -> Lowered {
+    let (x, rois) = (cx.input_of_rank(0, 4)?, cx.input_of_rank(1, 2)?);
+    let (dtype, sx) = (cx.dtype(x), cx.shape(x));
+    let regions = cx.shape(rois)[0].clone();
+    let rois = as_shape(cx, rois, &[regions.clone(), 5i64.into()]).map_err(|e| cx.at_input(1, e))?;
+    let rois = cx.cast(rois, DType::F32)?;
+    let pooled = cx.ints_req("pooled_shape")?;
+    let [height, width] = pooled[..] else {
+        return Err(OpError::model(format!("{} extents, not 2", pooled.len())).attribute("pooled_shape"));
+    };
+    if [height, width].iter().any(|e| !(1..=1 << 20).contains(e)) {
+        return Err(OpError::model(format!("{pooled:?}")).attribute("pooled_shape"));
+    }
+    let scale = f64::from(cx.float("spatial_scale", 1.0)?);
+    let column = |cx: &mut Cx, i: i64| cx.slice(rois, 1, &i.into(), 1, &Dim::ONE);
+    let place = |cx: &mut Cx, i: i64| -> Result {
+        let v = column(cx, i)?;
+        let v = cx.binary_scalar(B::Mul, v, scale)?;
+        let v = cx.binary_scalar(B::Add, v, 0.5)?;
+        let v = cx.unary(U::Floor, v)?;
+        Ok(cx.cast(v, DType::I32)?)
+    };
+    let rows = [place(cx, 2)?, place(cx, 4)?];
+    let rows = bounds(cx, rows, height, &sx[2])?;
+    let columns = [place(cx, 1)?, place(cx, 3)?];
+    let columns = bounds(cx, columns, width, &sx[3])?;
+    let batch = column(cx, 0)?;
+    let batch = cx.squeeze(batch, &[1])?;
+    let batch = cx.cast(batch, DType::I32)?;
+
+    // Region, channel, bins, places.
+    let one = Dim::ONE;
+    let shape = vec![regions, sx[1].clone(), one.clone(), one, sx[2].clone(), sx[3].clone()];
+    let mut index = vec![GatherAxis::Data { input: 1, at: vec![Poly::var(0)] }];
+    index.extend([1, 4, 5].map(|i| GatherAxis::Affine(Poly::var(i))));
+    let all = cx.push(Op::Gather { shape, index }, &[x, batch])?;
+    let mut f = Body::default();
+    let mut inside = None;
+    for (i, axis) in [4, 5].into_iter().enumerate() {
+        let at = f.index(Poly::var(axis));
+        let (low, high) = (f.arg(1 + 2 * i as u32), f.arg(2 + 2 * i as u32));
+        for within in [f.binary(B::Ge, at, low), f.binary(B::Lt, at, high)] {
+            inside = Some(match inside {
+                Some(so_far) => f.binary(B::And, so_far, within),
+                None => within,
+            });
+        }
+    }
+    let (x, least) = (f.arg(0), f.constant(super::pool::least(dtype)));
+    let inside = inside.ok_or("no bounds")?;
+    f.select(inside, x, least);
+    let mut args = vec![all];
+    for v in rows {
+        args.push(cx.unsqueeze(v, &[1, 3, 4, 5])?);
+    }
+    for v in columns {
+        args.push(cx.unsqueeze(v, &[1, 2, 4, 5])?);
+    }
+    let parts = cx.map(f.0, &args)?;
+    let y = cx.reduce(ReduceOp::Max, parts, &[4, 5], false)?;
+    // A bin of no places.
+    let mut empty = None;
+    for ([low, high], axes) in [(rows, [1, 3]), (columns, [1, 2])] {
+        let none = cx.binary(B::Ge, low, high)?;
+        let none = cx.unsqueeze(none, &axes)?;
+        empty = Some(match empty {
+            Some(so_far) => cx.binary(B::Or, so_far, none)?,
+            None => none,
+        });
+    }
+    let zero = cx.scalar(dtype, 0.0);
+    Ok(vec![cx.select(empty.ok_or("no bins")?, zero, y)?])
+}
+
+/// `MaxRoiPool` and `RoiAlign`.
+pub const OPS: &[OpDef] = &[
+    OpDef::new("MaxRoiPool", &[1, 22], max_roi_pool).cases(&["max_roi_pool"]),
+    OpDef::new("RoiAlign", &[10, 16, 22], roi_align)
+        .cases(&["test_roialign_"])
+        .notes("`sampling_ratio` 0 needs known extents, and takes no region for larger than the input"),
+];

@@ -1,6 +1,6 @@
 //! `SUPPORTED_OPS.md`, generated from the table.
 
-use super::all;
+use super::{REFUSED, all, find};
 use std::fmt::Write;
 use std::path::Path;
 
@@ -22,6 +22,14 @@ fn markdown() -> String {
         let versions: Vec<String> = d.since.iter().map(i64::to_string).collect();
         let _ = writeln!(s, "| {} | {} | {} |", d.name, versions.join(", "), d.notes);
     }
+    s.push_str("\n## Refused on purpose\n\n| operators | why |\n|---|---|\n");
+    for (why, names) in REFUSED {
+        let _ = writeln!(s, "| {} | {why} |", names.join(", "));
+    }
+    s.push_str(
+        "\nSo are tensors of text and of complex numbers, sparse constants, and sequences and optionals as inputs of \
+         Identity, If and Loop. f64 is computed in f32, with a warning.\n",
+    );
     s
 }
 
@@ -34,6 +42,13 @@ fn supported_ops() {
     }
     let have = std::fs::read_to_string(&path).unwrap_or_default();
     assert!(have == want, "SUPPORTED_OPS.md is stale; UPDATE_EXPECT=1 rewrites it");
+}
+
+#[test]
+fn what_is_refused_is_not_supported() {
+    for name in REFUSED.iter().flat_map(|(_, names)| *names) {
+        assert!(find("", name).is_none(), "{name} is supported");
+    }
 }
 
 #[test]
