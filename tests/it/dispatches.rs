@@ -11,11 +11,11 @@ const MOST: usize = 4;
 
 /// Operators that may take more.
 const LONGER: &[&str] = &[
-    // A number of steps, each of which reads the one before.
+    // Steps, each of which reads the one before.
     "Det",
+    // Each direction's products and loop, and the results put together.
     "GRU",
     "LSTM",
-    "LinearAttention",
     "RNN",
     // Four results: keys and values with those of the past, scores, and the product; and which rows see nothing.
     "Attention",

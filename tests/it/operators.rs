@@ -108,6 +108,9 @@ fn check(case: &Case, backend: &Backend) -> Result<Ran, Failure> {
     Ok(Ran::Whole)
 }
 
+/// How many cases of an operator ran whole, unnamed, were refused, and failed.
+type Counts = BTreeMap<&'static str, [usize; 4]>;
+
 /// One case of an operator, as its seed has it.
 fn case(line: &Line, seed: u64, symbols: bool) -> Case {
     let plain = Draw::new(line.0, seed).case(line.1, None, symbols);
@@ -143,7 +146,7 @@ fn operators_mean_the_same() {
     }
     let lavapipe = backends.iter().position(|b| b.to_string().contains("llvmpipe"));
     let backend = backends.swap_remove(lavapipe.unwrap_or(0));
-    let lines: Vec<&Line> = table().filter(|l| crate::selected(l.0)).collect();
+    let lines: Vec<&'static Line> = table().filter(|l| crate::selected(l.0)).collect();
     if let Ok(wanted) = std::env::var("WGFC_FUZZ_CASE") {
         let (name, seed) = wanted.rsplit_once(' ').expect("NAME SEED");
         let line = table().find(|l| l.0 == name).expect("an operator of the table");
@@ -157,7 +160,7 @@ fn operators_mean_the_same() {
     }
     let end = Instant::now() + duration();
     let next = AtomicUsize::new(0);
-    let found: Mutex<(BTreeMap<&str, [usize; 4]>, Vec<String>)> = Mutex::default();
+    let found = Mutex::<(Counts, Vec<String>)>::default();
     std::thread::scope(|scope| {
         for _ in 0..2 {
             scope.spawn(|| {

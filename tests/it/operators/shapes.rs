@@ -230,9 +230,9 @@ fn scatter_nd(d: &mut Draw) {
     let count = if how == "none" { d.from(1..=s[0]) } else { d.from(1..=6) };
     let first = permutation(d, s[0]);
     let mut v = vec![];
-    for i in 0..count {
+    for own in first.iter().cycle().take(count) {
         for (axis, e) in s[..depth].iter().enumerate() {
-            v.push(if axis == 0 && how == "none" { first[i] } else { d.below(*e) as i64 });
+            v.push(if axis == 0 && how == "none" { *own } else { d.below(*e) as i64 });
         }
     }
     d.give(Tensor::from_i64(vec![count, depth], &v));
