@@ -1,0 +1,126 @@
+"""What scripts/contrib_cases.py writes its cases with: one node each, computed by ONNX Runtime's CPU provider."""
+import hashlib
+import shutil
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnxruntime
+from onnx import helper, numpy_helper
+
+MICROSOFT = "com.microsoft"
+SOURCE = b"".join(p.read_bytes() for p in sorted(Path(__file__).parent.glob("contrib*.py")))
+VERSION = f"onnx {onnx.__version__}, onnxruntime {onnxruntime.__version__}, {hashlib.sha256(SOURCE).hexdigest()}\n"
+TOLERANCE = {np.float32: (1e-3, 1e-4), np.float16: (1e-2, 1e-2)}
+F16, F32 = np.float16, np.float32
+
+CASES = []
+
+
+def numbers(name, *shape, scale=1.0, dtype=F32):
+    """Normally distributed, the same for the same name and shape."""
+    seed = int.from_bytes(hashlib.sha256(f"{name} {shape}".encode()).digest()[:4], "little")
+    return (np.random.default_rng(seed).standard_normal(shape) * scale).astype(dtype)
+
+
+def integers(name, low, high, *shape, dtype=np.int64):
+    seed = int.from_bytes(hashlib.sha256(f"{name} {shape}".encode()).digest()[:4], "little")
+    return np.random.default_rng(seed).integers(low, high, shape).astype(dtype)
+
+
+def case(name, op, inputs, outputs=1, dims=None, domain=MICROSOFT, opset=20, like=None, also=None, **attributes):
+    """One node. `inputs` are arrays, in order: one wrapped in a list is a constant, None is left out.
+    `dims` gives names to extents of inputs: position to a list. ONNX Runtime computes with the inputs
+    `like`, where they are given: the same in a form that it knows. `op` may be a list of nodes, which
+    read x0, x1, … and write y0, y1, …. `also` are attributes whose names are taken here."""
+    outputs = range(outputs) if isinstance(outputs, int) else outputs
+    CASES.append((name, op, inputs, outputs, dims or {}, domain, opset, like, attributes | (also or {})))
+
+
+def build(op, inputs, outputs, dims, domain, opset, attributes):
+    names, graph_inputs, constants, feed = [], [], [], {}
+    for i, value in enumerate(inputs):
+        if value is None:
+            names.append("")
+            continue
+        name = f"x{i}"
+        names.append(name)
+        if isinstance(value, onnx.TensorProto):
+            value.name = name
+            constants.append(value)
+        elif isinstance(value, list):
+            constants.append(numpy_helper.from_array(value[0], name))
+        else:
+            feed[name] = value
+            shape = dims.get(i, value.shape)
+            graph_inputs.append(
+                helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(value.dtype), shape))
+    made = [f"y{i}" if i in outputs else "" for i in range(max(outputs) + 1)]
+    nodes = op if isinstance(op, list) else [helper.make_node(op, names, made, name=op, domain=domain, **attributes)]
+    declared = [onnx.ValueInfoProto(name=y) for y in made if y]
+    graph = helper.make_graph(nodes, "g", graph_inputs, declared, constants)
+    imports = [helper.make_opsetid("", opset)]
+    if domain:
+        imports.append(helper.make_opsetid(domain, 1))
+    return helper.make_model(graph, opset_imports=imports, ir_version=10), feed
+
+
+def session(model):
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 4
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    return onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+
+
+def widened(inputs, dtype=F32):
+    """The same values, floats in this type."""
+    def one(v):
+        if isinstance(v, list):
+            return [one(v[0])]
+        return v.astype(dtype) if isinstance(v, np.ndarray) and v.dtype in (F16, F32) else v
+    return [one(v) for v in inputs]
+
+
+def reference(op, inputs, outputs, dims, domain, opset, like, attributes):
+    """The model, what it is fed, and its outputs."""
+    model, feed = build(op, inputs, outputs, dims, domain, opset, attributes)
+    half = any(isinstance(v, np.ndarray) and v.dtype == F16 for v in feed.values())
+    try:
+        known, fed = (model, feed) if like is None else build(op, like, outputs, {}, domain, opset, attributes)
+        values = session(known).run(None, fed)
+    except Exception:
+        if not half:
+            raise
+        wide, wide_feed = build(op, widened(inputs), outputs, dims, domain, opset, attributes)
+        values = session(wide).run(None, wide_feed)
+        values = [v.astype(F16) if v.dtype == F32 else v for v in values]
+    for y, v in zip(model.graph.output, values):
+        y.CopyFrom(helper.make_tensor_value_info(y.name, helper.np_dtype_to_tensor_dtype(v.dtype), [None] * v.ndim))
+    return model, feed, values
+
+
+def main(folder):
+    stamp = folder / "contrib.version"
+    if stamp.exists() and stamp.read_text() == VERSION:
+        return
+    shutil.rmtree(folder / "contrib", ignore_errors=True)
+    lines, refused = [], 0
+    for name, op, inputs, outputs, dims, domain, opset, like, attributes in CASES:
+        try:
+            model, feed, values = reference(op, inputs, outputs, dims, domain, opset, like, attributes)
+        except Exception as e:
+            refused += 1
+            print(f"{name}: ONNX Runtime: {str(e).splitlines()[0][:200]}")
+            continue
+        data = folder / "contrib" / name / "test_data_set_0"
+        data.mkdir(parents=True, exist_ok=True)
+        (data.parent / "model.onnx").write_bytes(model.SerializeToString())
+        for kind, arrays in [("input", feed.values()), ("output", values)]:
+            for i, array in enumerate(arrays):
+                (data / f"{kind}_{i}.pb").write_bytes(numpy_helper.from_array(array).SerializeToString())
+        rtol, atol = TOLERANCE[F16 if any(v.dtype == F16 for v in values) else F32]
+        used = {f"{n.domain}.{n.op_type}" if n.domain else n.op_type for n in model.graph.node}
+        lines.append(f"contrib/{name}\t{rtol}\t{atol}\t{','.join(sorted(used))}\n")
+    (folder / "contrib.tsv").write_text("".join(sorted(lines)))
+    stamp.write_text(VERSION)
+    print(f"{len(lines)} cases in {folder / 'contrib.tsv'}, {refused} refused")
