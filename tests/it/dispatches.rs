@@ -17,6 +17,10 @@ const LONGER: &[&str] = &[
     "GRU",
     "LSTM",
     "RNN",
+    // A sort, runs of equal ones, and four results.
+    "Unique",
+    // Boxes are chosen one after another, then put in order.
+    "NonMaxSuppression",
     // Four results: keys and values with those of the past, scores, and the product; and which rows see nothing.
     "Attention",
     // Rotary embedding and two appends, then attention, then two results cut from caches of several lengths.

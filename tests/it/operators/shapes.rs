@@ -328,13 +328,38 @@ fn compress(d: &mut Draw) {
     let (axis, a) = d.axis(s.len());
     let n = d.from(0..=s[axis]);
     let keep = d.numbers(Bool, &[n], 0.0, 1.0);
-    d.known(keep);
+    perhaps_known(d, keep);
     d.set("axis", a);
+}
+fn perhaps_known(d: &mut Draw, v: Tensor) {
+    if d.one_in(2) { d.known(v) } else { d.give(v) }
 }
 fn non_zero(d: &mut Draw) {
     let s = d.full(1..=3);
     let v = d.numbers(I32, &s, 0.0, 2.0);
-    d.known(v);
+    perhaps_known(d, v);
+}
+fn unique(d: &mut Draw) {
+    let s = d.full(1..=3);
+    let v = d.numbers(I32, &s, -3.0, 3.0);
+    d.give(v);
+    if d.one_in(2) {
+        let (_, a) = d.axis(s.len());
+        d.set("axis", a);
+    }
+    d.flag("sorted");
+    let n = d.from(1..=4);
+    d.outputs(n);
+}
+fn non_max_suppression(d: &mut Draw) {
+    let (batches, boxes, classes) = (d.from(1..=2), d.from(1..=9), d.from(1..=3));
+    d.within(F32, &[batches, boxes, 4], 0.0, 1.0);
+    d.within(F32, &[batches, classes, boxes], 0.0, 1.0);
+    let most = d.from(0..=4);
+    d.int(most as i64);
+    d.within(F32, &[1], 0.0, 1.0);
+    d.within(F32, &[1], 0.0, 1.0);
+    d.flag("center_point_box");
 }
 fn shape_of(d: &mut Draw) {
     let s = x(d, 0, 5);
@@ -402,6 +427,7 @@ pub const LINES: &[Line] = &[
     Line("HannWindow", |d| upto(d, true)),
     Line("MelWeightMatrix", mel),
     Line("Multinomial", multinomial),
+    Line("NonMaxSuppression", non_max_suppression),
     Line("NonZero", non_zero),
     Line("OneHot", one_hot),
     Line("Pad", pad),
@@ -430,5 +456,6 @@ pub const LINES: &[Line] = &[
     Line("Tile", tile),
     Line("Transpose", transpose),
     Line("Trilu", trilu),
+    Line("Unique", unique),
     Line("Unsqueeze", unsqueeze),
 ];
