@@ -186,18 +186,27 @@ fn cos_kernel(r: f32) -> f32 {
     return ((2.443315711809948e-5 * z - 1.388731625493765e-3) * z + 4.166664568298827e-2) * z * z - 0.5 * z + 1.0;
 }
 
-fn sin_f32(x: f32) -> f32 {
-    let t = quarter_turns(x);
-    let n = u32(t.y);
-    let y = select(sin_kernel(t.x), cos_kernel(t.x), (n & 1u) != 0u);
-    return select(y, -y, (n & 2u) != 0u);
+// Sine from -π/2 to π/2.
+fn sin_half(r: f32) -> f32 {
+    let z = r * r;
+    return (((2.60572e-6 * z - 1.9809577e-4) * z + 8.333066e-3) * z - 1.666666e-1) * (z * r) + r;
 }
 
+// Half turns are taken off, π or π/2 as three parts, and every second one turns the sign.
+fn sin_f32(x: f32) -> f32 {
+    let a = abs(x);
+    let n = round(a * 0.3183098861837907);
+    let r = ((a - n * 3.140625) - n * 9.67502593994140625e-4) - n * 1.5099579897537296e-7;
+    return bitcast<f32>(bitcast<u32>(sin_half(r)) ^ (u32(n) << 31u) ^ (bitcast<u32>(x) & 0x80000000u));
+}
+
+// What is left is measured from the zero between two half turns: small where the cosine is.
 fn cos_f32(x: f32) -> f32 {
-    let t = quarter_turns(x);
-    let n = u32(t.y);
-    let y = select(cos_kernel(t.x), sin_kernel(t.x), (n & 1u) != 0u);
-    return select(y, -y, ((n + 1u) & 2u) != 0u);
+    let a = abs(x);
+    let h = floor(a * 0.3183098861837907);
+    let n = 2.0 * h + 1.0;
+    let r = ((n * 1.5703125 - a) + n * 4.837512969970703e-4) + n * 7.549789948768648e-8;
+    return bitcast<f32>(bitcast<u32>(sin_half(r)) ^ (u32(h) << 31u));
 }
 
 fn tan_f32(x: f32) -> f32 {
