@@ -22,11 +22,13 @@ pub struct Row {
     pub rows: String,
     /// Whether there may be none.
     pub open: bool,
-    /// Positions of a row, an `i32` expression.
+    /// Steps of a row, an `i32` expression.
     pub len: String,
-    /// Positions of one invocation, where that is a small number known in advance, else 0.
+    /// Neighbouring positions of a step.
+    pub width: u32,
+    /// Steps of one invocation, where that is a small number known in advance, else 0.
     pub steps: u32,
-    /// Whether a step may reach beyond the end of the row, or the row be beyond the last.
+    /// Whether one of them may reach beyond the end of the row, or the row be beyond the last.
     pub ragged: bool,
     /// Workgroup memory.
     pub scratch: Vec<Scratch>,
@@ -50,7 +52,7 @@ pub struct Scratch {
 pub struct Pass {
     /// Statements before the loop (accumulators, what does not depend on the position), indented by 4.
     pub before: String,
-    /// Statements for position `v1`, indented by 8; no loop where empty.
+    /// Statements for step `v1`, indented by 8; no loop where empty.
     pub body: String,
     /// Variables that the invocations of a row combine afterwards.
     pub shared: Vec<Shared>,

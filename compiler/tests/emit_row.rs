@@ -78,10 +78,17 @@ fn position(d: DType, row: &[Scalar], largest: bool, last: bool) -> i64 {
     best as i64
 }
 
-/// One extent as a number or as a symbol.
-fn extent(symbolic: bool, name: &str, n: usize) -> Dim {
-    if symbolic { Poly::sym(name) } else { c(n as i64) }
-}
+/// Lengths of rows that are read as vectors, and the part of them that is known where the rest is a symbol.
+const WHOLE: [(usize, Option<i64>); 8] = [
+    (4, None),
+    (6, None),
+    (20, Some(4)),
+    (36, Some(2)),
+    (258, None),
+    (768, None),
+    (1300, Some(4)),
+    (4500, None),
+];
 
 struct Test {
     case: Case,
@@ -94,8 +101,16 @@ struct Test {
 
 /// A tensor `[rows, len]`, or `[len, rows]` where the row runs across memory.
 fn setup(rows: usize, len: usize, symbolic: bool, across: bool, d: DType, values: &[Scalar]) -> Test {
-    let mut case = Case::new(&[("rows", rows as i64), ("len", len as i64)]);
-    let (r, l) = (extent(symbolic, "rows", rows), extent(symbolic, "len", len));
+    setup_by(rows, len, symbolic.then_some(1), across, d, values)
+}
+
+/// [`setup`] with extents that are symbols, that of the row times `by`.
+fn setup_by(rows: usize, len: usize, by: Option<i64>, across: bool, d: DType, values: &[Scalar]) -> Test {
+    let mut case = Case::new(&[("rows", rows as i64), ("len", len as i64 / by.unwrap_or(1))]);
+    let (r, l) = match by {
+        Some(by) => (Poly::sym("rows"), &Poly::sym("len") * by),
+        None => (c(rows as i64), c(len as i64)),
+    };
     let x = case.typed(d, &[r.clone(), l.clone()], TensorKind::Input(0));
     let offset = if across { &(&v(1) * &r) + &v(0) } else { &(&v(0) * &l) + &v(1) };
     let mut body = Body::default();
@@ -106,6 +121,12 @@ fn setup(rows: usize, len: usize, symbolic: bool, across: bool, d: DType, values
     }
     let data = [(x, storage::encode(d, bytes.into_iter()))].into();
     Test { case, body, load, rows: r, len: l, data }
+}
+
+/// Lengths with the known part of symbolic ones.
+fn all_lengths() -> impl Iterator<Item = (usize, Option<i64>)> {
+    let odd = LENGTHS.into_iter().enumerate().map(|(n, l)| (l, (n % 2 == 1).then_some(1)));
+    odd.chain(WHOLE)
 }
 
 fn emitted(case: &Case, kernel: &Kernel) -> EmittedKernel {
@@ -128,35 +149,51 @@ fn compare(what: &str, d: DType, got: &[Scalar], want: &[Scalar], scale: f64) {
 #[test]
 fn every_kind_of_every_type() {
     let gpus = gpus();
-    let types =
-        [DType::F32, DType::F16, DType::I32, DType::I64, DType::U64, DType::U8, DType::I8, DType::Bool];
-    for d in types {
+    for d in [DType::F32, DType::F16, DType::I32, DType::I64, DType::U64, DType::U8, DType::I8, DType::Bool] {
         for (n, len) in LENGTHS.into_iter().enumerate() {
+            // What only loads and stores of a narrow type add does not depend on the length.
+            if !matches!(d, DType::F32 | DType::I64) && ![3, 31, 257].contains(&len) {
+                continue;
+            }
+            let rows = [37, 5, 130][n % 3];
             for kind in KINDS {
-                let rows = [37, 5, 130][n % 3];
-                // What only loads and stores of a narrow type add does not depend on the length.
-                if !matches!(d, DType::F32 | DType::I64) && ![3, 31, 257].contains(&len) {
-                    continue;
-                }
                 let values = values(d, rows * len, Some(kind));
-                let mut t = setup(rows, len, n % 2 == 0, n % 3 == 1, d, &values);
-                let acc = t.body.push(Expr::Acc(0), d);
-                let out = t.case.typed(d, std::slice::from_ref(&t.rows), TensorKind::Output(0));
-                let family = Family::Row {
-                    rows: t.rows.clone(),
-                    len: t.len.clone(),
-                    reductions: vec![Reduction { kind, value: t.load, dtype: d }],
-                    row_stores: vec![Store { tensor: out, offset: v(0), value: acc, guard: None }],
-                };
-                let kernel = Kernel { family, body: t.body, stores: vec![], nodes: vec![] };
-                let want: Vec<Scalar> = values.chunks(len).map(|r| combine(kind, d, r)).collect();
-                for (g, e) in &variants(&gpus, &mut t.case, |cx| emit(&kernel, cx).unwrap()) {
-                    let bytes = execute(g, &prepare_bytes(g, &t.case, e, &t.data), out);
-                    let what = format!("{kind:?} of {rows} rows of {len} {d} on {}", g.name);
-                    compare(&what, d, &storage::decode(d, &bytes, rows), &want, len as f64);
-                }
+                let t = setup(rows, len, n % 2 == 0, n % 3 == 1, d, &values);
+                reduces(&gpus, t, kind, d, &values, rows);
             }
         }
+    }
+}
+
+#[test]
+fn every_kind_by_vectors() {
+    let gpus = gpus();
+    for d in [DType::F32, DType::F16, DType::I32, DType::U8, DType::I8] {
+        for (n, (len, by)) in WHOLE.into_iter().enumerate() {
+            let (rows, kind) = ([37, 5][n % 2], KINDS[n % 4]);
+            let values = values(d, rows * len, Some(kind));
+            reduces(&gpus, setup_by(rows, len, by, false, d, &values), kind, d, &values, rows);
+        }
+    }
+}
+
+/// Executes a reduction of every row.
+fn reduces(gpus: &[Gpu], mut t: Test, kind: ReduceKind, d: DType, values: &[Scalar], rows: usize) {
+    let len = values.len() / rows;
+    let acc = t.body.push(Expr::Acc(0), d);
+    let out = t.case.typed(d, std::slice::from_ref(&t.rows), TensorKind::Output(0));
+    let family = Family::Row {
+        rows: t.rows.clone(),
+        len: t.len.clone(),
+        reductions: vec![Reduction { kind, value: t.load, dtype: d }],
+        row_stores: vec![Store { tensor: out, offset: v(0), value: acc, guard: None }],
+    };
+    let kernel = Kernel { family, body: t.body, stores: vec![], nodes: vec![] };
+    let want: Vec<Scalar> = values.chunks(len).map(|r| combine(kind, d, r)).collect();
+    for (g, e) in &variants(gpus, &mut t.case, |cx| emit(&kernel, cx).unwrap()) {
+        let bytes = execute(g, &prepare_bytes(g, &t.case, e, &t.data), out);
+        let what = format!("{kind:?} of {rows} rows of {len} {d} on {}", g.name);
+        compare(&what, d, &storage::decode(d, &bytes, rows), &want, len as f64);
     }
 }
 
@@ -164,10 +201,12 @@ fn every_kind_of_every_type() {
 fn positions_of_extremes() {
     let gpus = gpus();
     for d in [DType::F32, DType::I32, DType::I64, DType::U8] {
-        for (n, len) in LENGTHS.into_iter().enumerate() {
+        let odd = LENGTHS.into_iter().enumerate().map(|(n, l)| (l, (n % 2 == 1).then_some(1), n % 3 == 2));
+        let whole = WHOLE.into_iter().map(|(l, by)| (l, by, false));
+        for (n, (len, by, across)) in odd.chain(whole).enumerate() {
             let rows = [37, 5, 130][n % 3];
             let values = values(d, rows * len, None);
-            let mut t = setup(rows, len, n % 2 == 1, n % 3 == 2, d, &values);
+            let mut t = setup_by(rows, len, by, across, d, &values);
             let (mut reductions, mut row_stores) = (vec![], vec![]);
             for (i, (largest, last)) in ARGS.into_iter().enumerate() {
                 let kind = ReduceKind::Arg { largest, last };
@@ -197,10 +236,10 @@ fn positions_of_extremes() {
 #[test]
 fn the_last_that_holds() {
     let gpus = gpus();
-    for (n, len) in LENGTHS.into_iter().enumerate() {
+    for (len, by) in all_lengths() {
         let (rows, d) = (19, DType::F32);
         let values = values(d, rows * len, None);
-        let mut t = setup(rows, len, n % 2 == 1, false, d, &values);
+        let mut t = setup_by(rows, len, by, false, d, &values);
         let limit = t.body.push(Expr::Const(Scalar::from_f64(d, 7.0)), d);
         let when = t.body.push(Expr::Binary(BinaryOp::Gt, t.load, limit), DType::Bool);
         let row = t.body.push(Expr::Index(v(0)), DType::I32);
@@ -262,11 +301,11 @@ fn softmax(t: &mut Test, to: DType, out: TensorId) -> Kernel {
 #[test]
 fn softmax_of_rows() {
     let gpus = gpus();
-    for (n, len) in LENGTHS.into_iter().enumerate() {
+    for (len, by) in all_lengths() {
         for (from, to) in [(DType::F32, DType::F32), (DType::F16, DType::F16), (DType::F32, DType::BF16)] {
             let rows = 23;
             let values = values(from, rows * len, None);
-            let mut t = setup(rows, len, n % 2 == 1, false, from, &values);
+            let mut t = setup_by(rows, len, by, false, from, &values);
             let out = t.case.typed(to, &[t.rows.clone(), t.len.clone()], TensorKind::Output(0));
             let kernel = softmax(&mut t, to, out);
             let mut want = vec![];

@@ -21,8 +21,10 @@ pub enum Form {
     Packed,
     /// `array<atomic<u32>>`, likewise.
     Atomic,
-    /// `array<vec4<f32>>` and the like, of the given number of words: see [`Module::vectorise`].
+    /// `array<vec4<f32>>` and the like, of the given number of words (1: `array<u32>`): see [`Module::vectorise`].
     Vector(u32),
+    /// `array<vec4<f16>>` or of two, written only.
+    Halves(u32),
 }
 
 /// A bound tensor.
@@ -36,6 +38,17 @@ pub struct Binding {
     pub access: Access,
     /// How it is declared.
     pub form: Form,
+}
+
+impl Binding {
+    /// Elements of a vector, where it is declared as such.
+    fn vector(&self) -> Option<u32> {
+        match self.form {
+            Form::Vector(words) => Some(words * per_word(self.dtype)),
+            Form::Halves(n) => Some(n),
+            _ => None,
+        }
+    }
 }
 
 impl Module<'_> {
@@ -88,7 +101,9 @@ impl Module<'_> {
                 Form::Pair => "vec2<u32>",
                 Form::Half => "f16",
                 Form::Atomic => "atomic<u32>",
+                Form::Vector(1) => word_type(b.dtype),
                 Form::Vector(words) => &format!("vec{words}<{}>", word_type(b.dtype)),
+                Form::Halves(n) => &format!("vec{n}<f16>"),
             };
             let _ = writeln!(out, "@group(0) @binding({i}) var<storage, {access}> b{i}: array<{element}>;");
         }
@@ -148,16 +163,36 @@ impl Module<'_> {
                 self.bindings[i].form = Form::Vector(*words);
             }
         }
-        self.uses_f16 = self.bindings.iter().any(|b| b.form == Form::Half);
+        self.count_f16();
+    }
+
+    fn count_f16(&mut self) {
+        self.uses_f16 = self.bindings.iter().any(|b| matches!(b.form, Form::Half | Form::Halves(_)));
+    }
+
+    /// Declares a tensor that is only read, or only written by [`store_neighbours`](Module::store_neighbours),
+    /// as an array of vectors of `elements`. False where that is not possible.
+    pub(super) fn declare_vectors(&mut self, tensor: TensorId, elements: u32) -> bool {
+        let Ok((i, b)) = self.binding(tensor) else { return false };
+        let Some(t) = self.cx.graph.tensors.get(tensor) else { return false };
+        let numel = t.ty.shape.iter().fold(Poly::ONE, |n, d| &n * d);
+        let bits = elements * b.dtype.bits() as u32;
+        let form = match b.form {
+            Form::Pair => return false,
+            Form::Half if b.access == Access::ReadWrite => Form::Halves(elements),
+            Form::Vector(_) | Form::Halves(_) => b.form,
+            _ => Form::Vector(bits / 32),
+        };
+        let whole = bits.is_multiple_of(32) && component(&numel, elements).is_some_and(|(_, rest)| rest == 0);
+        self.bindings[i].form = form;
+        self.count_f16();
+        whole && self.bindings[i].vector() == Some(elements)
     }
 
     /// The index expression that a load of element `offset` evaluates: the element, or its vector.
     pub(super) fn address(&self, tensor: TensorId, offset: &Poly) -> Result<Poly, Diagnostic> {
         let (_, b) = self.binding(tensor)?;
-        let vector = match b.form {
-            Form::Vector(words) => component(offset, words * per_word(b.dtype)),
-            _ => None,
-        };
+        let vector = b.vector().and_then(|elements| component(offset, elements));
         Ok(vector.map_or_else(|| offset.clone(), |(at, _)| at))
     }
 
@@ -200,7 +235,10 @@ impl Module<'_> {
             && let Some((at, lane)) = component(offset, words * per)
         {
             let v = self.vector(s, i, &at, guard)?;
-            let word = format!("{v}.{}", ["x", "y", "z", "w"][(lane / per) as usize & 3]);
+            let word = match words {
+                1 => v,
+                _ => format!("{v}.{}", ["x", "y", "z", "w"][(lane / per) as usize & 3]),
+            };
             return self.unpacked(s, dtype, &word, lane % per);
         }
         let mut at = self.index(s, offset)?;
@@ -217,6 +255,8 @@ impl Module<'_> {
             Form::Pair => return Ok(Text::Compound(format!("b{i}[{at}]"))),
             Form::Packed => format!("b{i}[{at} >> {}u]", per.trailing_zeros()),
             Form::Atomic => format!("atomicLoad(&b{i}[{at} >> {}u])", per.trailing_zeros()),
+            Form::Halves(_) => return Err(Diagnostic::internal("a vector that is written is read")),
+            Form::Vector(1) => format!("b{i}[{at} >> {}u]", per.trailing_zeros()),
             Form::Vector(words) => {
                 let (word, vector) = (per.trailing_zeros(), (per * words).trailing_zeros());
                 format!("b{i}[{at} >> {vector}u][({at} >> {word}u) & {}]", words - 1)
@@ -271,7 +311,9 @@ impl Module<'_> {
                 vec![format!("b{i}[{at}] = {};", self.call("encode_f64", &[&v])?)]
             }
             Form::Pair => vec![format!("b{i}[{at}] = {v};")],
-            Form::Vector(_) => return Err(Diagnostic::internal("a vector is stored to")),
+            Form::Vector(_) | Form::Halves(_) => {
+                return Err(Diagnostic::internal("an element of a vector is stored"));
+            }
             Form::Packed | Form::Atomic => {
                 let raw = self.encode(dtype, &v)?;
                 let bits = dtype.bits();
@@ -294,7 +336,11 @@ impl Module<'_> {
                 }
             }
         };
-        match store.guard {
+        self.guarded(s, store.guard, &lines)
+    }
+
+    fn guarded(&mut self, s: &mut Scope, guard: Option<ExprId>, lines: &[String]) -> Result<(), Diagnostic> {
+        match guard {
             None => lines.iter().for_each(|l| s.line(l)),
             Some(g) => {
                 let g = self.value(s, g)?;
@@ -304,6 +350,39 @@ impl Module<'_> {
             }
         }
         Ok(())
+    }
+
+    /// [`store`](Module::store) of the elements of a vector, in order and under one guard, or of a single element.
+    pub(super) fn store_neighbours(&mut self, s: &mut Scope, stores: &[Store]) -> Result<(), Diagnostic> {
+        let Some((first, others)) = stores.split_first() else { return Ok(()) };
+        if others.is_empty() {
+            return self.store(s, first);
+        }
+        let (i, b) = self.binding(first.tensor)?;
+        let (mut values, per) = (vec![], per_word(b.dtype));
+        for store in stores {
+            values.push(self.value(s, store.value)?);
+        }
+        let at = self.address(first.tensor, &first.offset)?;
+        let at = self.index(s, &at)?;
+        let vector = match b.form {
+            Form::Halves(n) => format!("vec{n}<f16>(vec{n}<f32>({}))", values.join(", ")),
+            Form::Vector(words) => {
+                let mut whole = vec![];
+                for word in values.chunks(per as usize) {
+                    let mut fields = vec![];
+                    for (lane, v) in word.iter().enumerate().filter(|_| per > 1) {
+                        let raw = self.encode(b.dtype, v)?;
+                        fields.push(format!("(({raw}) << {}u)", lane * b.dtype.bits()));
+                    }
+                    whole.push(if per > 1 { fields.join(" | ") } else { word.concat() });
+                }
+                let whole = whole.join(", ");
+                if words == 1 { whole } else { format!("vec{words}<{}>({whole})", word_type(b.dtype)) }
+            }
+            _ => return Err(Diagnostic::internal("neighbours are stored to no vector")),
+        };
+        self.guarded(s, first.guard, &[format!("b{i}[{at}] = {vector};")])
     }
 
     /// The register value that raw stored bits (a `u32`) stand for.
@@ -345,6 +424,16 @@ impl Module<'_> {
         }
         self.index(s, p)
     }
+}
+
+/// Whether the offsets are, in order, the elements of one vector.
+pub(super) fn neighbours<'a>(offsets: impl ExactSizeIterator<Item = &'a Poly>) -> bool {
+    let count = offsets.len() as u32;
+    let mut vector = None;
+    offsets.enumerate().all(|(i, o)| {
+        component(o, count)
+            .is_some_and(|(at, lane)| lane == i as u32 && *vector.get_or_insert_with(|| at.clone()) == at)
+    })
 }
 
 /// An offset as `per · vector + component`, if the component is the same whatever the variables are.

@@ -4,6 +4,7 @@
 //! expressions, then [`check`] parses and validates the text. The text depends only on the kernel's
 //! structure, never on names or numbers of tensors, so that equal layers share one pipeline.
 
+mod accumulator;
 pub mod attention;
 pub mod check;
 pub mod cooperative;
@@ -17,6 +18,7 @@ pub mod ops;
 pub mod row;
 pub mod scan;
 pub mod thin;
+mod unroll;
 pub mod wgsl;
 
 use crate::kernel::{Family, Kernel, KernelGraph, TensorId};

@@ -5,184 +5,40 @@
 //! combine in workgroup memory. Reductions that do not need one another share a loop; a store joins
 //! the first loop before which all it needs is known. Where a lane has only a few positions, what
 //! several loops need of a position is read once and kept in a private array.
+//!
+//! Where all that lies along the row can be read and written as vectors, a step takes the positions of
+//! one ([`Unrolled`]).
 
+use super::accumulator::Accumulator;
+use super::unroll::Unrolled;
 use super::wgsl::{Deps, Module, Scope, acc_bit, reg_type, var_bit};
 use super::{EmitContext, EmittedKernel, fold_workgroups, template_error};
-use crate::kernel::{Body, Expr, ExprId, Family, Kernel, ReduceKind, Reduction, Store};
+use crate::kernel::{Body, Expr, ExprId, Family, Kernel, Reduction, Store};
 use crate::{DeviceProfile, Diagnostic};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 use std::fmt;
 use wgfc_codegen_templates as templates;
 use wgfc_codegen_templates::row::{Pass, Scratch, Shared};
-use wgfc_ir::{BinaryOp, Class, DType, Dim, Reg, Scalar};
 
 /// Positions of a lane up to which they are kept in registers.
 const KEPT_STEPS: i64 = 16;
 /// Values kept, over all positions of a lane.
 const KEPT_VALUES: i64 = 48;
-
-/// The value that a reduction starts from.
-pub(super) fn identity(m: &mut Module, kind: ReduceKind, t: DType) -> Result<String, Diagnostic> {
-    let float = |v: f64| Scalar::from_f64(t, v);
-    let int = |v: i64| Scalar::from_i64(t, v);
-    let bits = t.bits() as u32;
-    let c = match (kind, t.class()) {
-        (ReduceKind::Sum, _) => int(0),
-        (ReduceKind::Prod, _) => int(1),
-        (ReduceKind::Max, Class::Float) => float(f64::NEG_INFINITY),
-        (ReduceKind::Max, Class::Int) => int(i64::MIN >> (64 - bits)),
-        (ReduceKind::Max, _) => int(0),
-        (ReduceKind::Min, Class::Float) => float(f64::INFINITY),
-        (ReduceKind::Min, Class::Int) => int(i64::MAX >> (64 - bits)),
-        (ReduceKind::Min, Class::Uint) => Scalar { dtype: t, bits: u64::MAX >> (64 - bits) },
-        (ReduceKind::Min, Class::Bool) => int(1),
-        _ => int(0),
-    };
-    m.literal(c)
-}
-
-/// The variables of one reduction.
-pub(super) struct Accumulator<'a> {
-    index: usize,
-    reduction: &'a Reduction,
-}
-
-impl<'a> Accumulator<'a> {
-    pub(super) fn new(index: usize, reduction: &'a Reduction) -> Accumulator<'a> {
-        Accumulator { index, reduction }
-    }
-    fn operator(&self) -> Option<BinaryOp> {
-        match self.reduction.kind {
-            ReduceKind::Sum => Some(BinaryOp::Add),
-            ReduceKind::Prod => Some(BinaryOp::Mul),
-            ReduceKind::Max => Some(BinaryOp::Max),
-            ReduceKind::Min => Some(BinaryOp::Min),
-            _ => None,
-        }
-    }
-    /// Names and types of the variables that lanes combine.
-    fn variables(&self, body: &Body) -> Vec<(String, Reg)> {
-        let i = self.index;
-        if self.operator().is_some() {
-            return vec![(format!("acc{i}"), self.reduction.dtype.reg())];
-        }
-        vec![(format!("best{i}"), body.dtype(self.reduction.value).reg()), (format!("at{i}"), Reg::I32)]
-    }
-    /// Declares the variables.
-    fn declare(&self, m: &mut Module, s: &mut Scope) -> Result<(), Diagnostic> {
-        let i = self.index;
-        if self.operator().is_some() {
-            let first = identity(m, self.reduction.kind, self.reduction.dtype)?;
-            s.line(&format!("var acc{i} = {first};"));
-        } else {
-            let t = reg_type(m.kernel.body.dtype(self.reduction.value).reg());
-            s.line(&format!("var best{i}: {t};"));
-            s.line(&format!("var at{i} = -1;"));
-        }
-        Ok(())
-    }
-    pub(super) fn combine(&self, m: &mut Module, a: &str, b: &str) -> Result<String, Diagnostic> {
-        let op = self.operator().unwrap_or(BinaryOp::Add);
-        Ok(m.binary(op, self.reduction.dtype, a, b, &Expr::Acc(0))?.into_string())
-    }
-    /// Whether value `a` comes before `b` by value alone, and whether they are equal.
-    fn order(&self, m: &mut Module, a: &str, b: &str) -> Result<(String, String), Diagnostic> {
-        let t = m.kernel.body.dtype(self.reduction.value);
-        let largest = matches!(self.reduction.kind, ReduceKind::Arg { largest: true, .. });
-        let op = if largest { BinaryOp::Gt } else { BinaryOp::Lt };
-        let better = m.binary(op, t, a, b, &Expr::Acc(0))?.into_string();
-        let equal = m.binary(BinaryOp::Eq, t, a, b, &Expr::Acc(0))?.into_string();
-        Ok((better, equal))
-    }
-    /// Takes in position `v1`.
-    pub(super) fn update(&self, m: &mut Module, s: &mut Scope) -> Result<(), Diagnostic> {
-        let i = self.index;
-        match self.reduction.kind {
-            ReduceKind::Arg { last, .. } => {
-                let e = m.value(s, self.reduction.value)?;
-                let (better, equal) = self.order(m, &e, &format!("best{i}"))?;
-                let equal = if last { format!(" || ({equal})") } else { String::new() };
-                s.line(&format!("if (at{i} < 0 || ({better}){equal}) {{"));
-                s.line(&format!("    best{i} = {e};"));
-                s.line(&format!("    at{i} = v1;"));
-                s.line("}");
-            }
-            ReduceKind::Last { when, .. } => {
-                let when = m.value(s, when)?;
-                let e = m.value(s, self.reduction.value)?;
-                s.line(&format!("if ({when}) {{"));
-                s.line(&format!("    best{i} = {e};"));
-                s.line(&format!("    at{i} = v1;"));
-                s.line("}");
-            }
-            _ => {
-                let e = m.value(s, self.reduction.value)?;
-                let next = self.combine(m, &format!("acc{i}"), &e)?;
-                s.line(&format!("acc{i} = {next};"));
-            }
-        }
-        Ok(())
-    }
-    /// Combines the variables of two lanes, `a_…` and `b_…`, into the `a_…`.
-    fn merge(&self, m: &mut Module, s: &mut Scope) -> Result<(), Diagnostic> {
-        let i = self.index;
-        let take = match self.reduction.kind {
-            ReduceKind::Arg { last, .. } => {
-                let (better, equal) = self.order(m, &format!("b_best{i}"), &format!("a_best{i}"))?;
-                let side = if last { ">" } else { "<" };
-                format!(
-                    "b_at{i} >= 0 && (a_at{i} < 0 || ({better}) || (({equal}) && b_at{i} {side} a_at{i}))"
-                )
-            }
-            ReduceKind::Last { .. } => format!("b_at{i} > a_at{i}"),
-            _ => {
-                let v = self.combine(m, &format!("a_acc{i}"), &format!("b_acc{i}"))?;
-                s.line(&format!("a_acc{i} = {v};"));
-                return Ok(());
-            }
-        };
-        s.line(&format!("if ({take}) {{"));
-        s.line(&format!("    a_best{i} = b_best{i};"));
-        s.line(&format!("    a_at{i} = b_at{i};"));
-        s.line("}");
-        Ok(())
-    }
-    /// Declares the result where it is not a variable already.
-    fn finish(&self, m: &mut Module, s: &mut Scope) -> Result<(), Diagnostic> {
-        let i = self.index;
-        match self.reduction.kind {
-            ReduceKind::Arg { .. } => {
-                let at = m.cast(DType::I32, self.reduction.dtype, &format!("max(at{i}, 0)"))?.into_string();
-                s.line(&format!("let acc{i} = {at};"));
-            }
-            ReduceKind::Last { init, .. } => {
-                let init = m.value(s, init)?;
-                s.line(&format!("let acc{i} = select({init}, best{i}, at{i} >= 0);"));
-            }
-            _ => {}
-        }
-        Ok(())
-    }
-    /// The expressions it evaluates at every position.
-    fn roots(&self) -> Vec<ExprId> {
-        match self.reduction.kind {
-            ReduceKind::Last { when, .. } => vec![when, self.reduction.value],
-            _ => vec![self.reduction.value],
-        }
-    }
-}
+/// Invocations that a device has under way.
+const BUSY: i64 = 1 << 18;
 
 /// What one loop does.
 #[derive(Default)]
 struct Plan<'a> {
     accumulators: Vec<Accumulator<'a>>,
-    stores: Vec<&'a Store>,
+    /// Those of neighbouring positions together.
+    stores: Vec<&'a [Store]>,
 }
 
 impl Plan<'_> {
     fn roots(&self) -> Vec<ExprId> {
-        let stores = self.stores.iter().flat_map(|s| store_roots(s));
+        let stores = self.stores.iter().copied().flatten().flat_map(store_roots);
         self.accumulators.iter().flat_map(Accumulator::roots).chain(stores).collect()
     }
 }
@@ -191,8 +47,9 @@ fn store_roots(s: &Store) -> Vec<ExprId> {
     s.offset.data().into_iter().chain(s.guard).chain([s.value]).collect()
 }
 
-/// Which loops there are: each reduction and each store as early as it can be.
-fn plan<'a>(m: &Module, reductions: &'a [Reduction], stores: &'a [Store]) -> Vec<Plan<'a>> {
+/// Which loops there are: each reduction and each store as early as it can be. Both are `width`
+/// neighbours each.
+fn plan<'a>(m: &Module, reductions: &'a [Reduction], stores: &'a [Store], width: usize) -> Vec<Plan<'a>> {
     let mut plans: Vec<Plan> = vec![Plan::default()];
     // The loop whose end gives result i.
     let mut known_after: Vec<usize> = vec![];
@@ -200,19 +57,17 @@ fn plan<'a>(m: &Module, reductions: &'a [Reduction], stores: &'a [Store]) -> Vec
         let needed = known_after.iter().enumerate().filter(|(i, _)| deps & acc_bit(*i as u32) != 0);
         needed.map(|(_, p)| p + 1).max().unwrap_or(0)
     };
-    for (i, r) in reductions.iter().enumerate() {
-        let acc = Accumulator::new(i, r);
-        let mut deps = acc.roots().into_iter().fold(0, |d, e| d | m.deps(e));
-        if let ReduceKind::Last { init, .. } = r.kind {
-            deps |= m.deps(init);
-        }
+    for (i, (r, others)) in reductions.chunks(width).filter_map(<[_]>::split_first).enumerate() {
+        let acc = Accumulator::new(i, r, others);
+        let deps = acc.roots().into_iter().chain(acc.init()).fold(0, |d, e| d | m.deps(e));
         let at = first_loop(deps, &known_after);
         known_after.push(at);
         plans.resize_with(plans.len().max(at + 1), Plan::default);
         plans[at].accumulators.push(acc);
     }
-    for s in stores {
-        let deps = store_roots(s).into_iter().fold(m.poly_deps(&s.offset), |d, e| d | m.deps(e));
+    for s in stores.chunks(width) {
+        let offsets = s.iter().fold(0, |d, s| d | m.poly_deps(&s.offset));
+        let deps = s.iter().flat_map(store_roots).fold(offsets, |d, e| d | m.deps(e));
         let at = first_loop(deps, &known_after);
         plans.resize_with(plans.len().max(at + 1), Plan::default);
         plans[at].stores.push(s);
@@ -246,12 +101,14 @@ fn most_threads(profile: &DeviceProfile) -> u32 {
 /// # Errors
 /// As [`emit`](super::emit).
 pub fn candidates(kernel: &Kernel, cx: &EmitContext) -> Result<Vec<Geometry>, Diagnostic> {
-    let Family::Row { rows, len, reductions, .. } = &kernel.family else { return Ok(vec![]) };
+    let Family::Row { reductions, .. } = &kernel.family else { return Ok(vec![]) };
     let m = Module::new(kernel, cx, false)?;
-    let (scratch, _) = allocate(&plan(&m, reductions, &kernel.stores), &kernel.body);
-    let first = choose(&m, rows, len, thread_bytes(&scratch));
+    let plans = plan(&m, reductions, &kernel.stores, 1);
+    let (scratch, _) = allocate(&plans, &kernel.body);
+    let steps = Unrolled::new(kernel, cx)?;
+    let first = choose(&m, &steps, plans.len(), thread_bytes(&scratch));
     let most = most_threads(cx.profile);
-    let longest = len.as_const().map_or(most, |n| n.clamp(1, 256) as u32).next_power_of_two();
+    let longest = steps.len.as_const().map_or(most, |n| n.clamp(1, 256) as u32).next_power_of_two();
     let mut out = vec![first];
     for lanes in (0..9).map(|i| 1u32 << i).filter(|l| *l <= longest.min(most)) {
         for threads in [64, 128, 256].map(|t: u32| t.max(lanes).min(most)) {
@@ -272,7 +129,11 @@ fn thread_bytes(scratch: &[Scratch]) -> u32 {
     scratch.iter().map(|s| if s.ty == "vec2<u32>" { 8 } else { 4 }).sum()
 }
 
-fn choose(m: &Module, rows: &Dim, len: &Dim, thread_bytes: u32) -> Geometry {
+/// The preferred geometry of the kernel of `m`, which walks its rows in `loops` loops of `steps`.
+fn choose(m: &Module, steps: &Unrolled, loops: usize, thread_bytes: u32) -> Geometry {
+    let Family::Row { rows, len, .. } = &m.kernel.family else {
+        return Geometry { threads: 1, lanes: 1 };
+    };
     let most = most_threads(m.cx.profile);
     let base = most.min(64);
     let (mut along, mut across) = (0, 0);
@@ -287,8 +148,17 @@ fn choose(m: &Module, rows: &Dim, len: &Dim, thread_bytes: u32) -> Geometry {
         Some(n) if n <= 16 => 1,
         Some(n) if across > along && (many_rows || n < 256) => 1,
         _ if across > along && many_rows => 1,
-        Some(n) => ((n as u64).div_ceil(4).next_power_of_two().min(256) as u32).max(1),
+        Some(n) => shared_by(n, 4).min(256),
         None => 64,
+    };
+    // With rows enough to keep the device busy a lane takes several vectors, as many as it can keep.
+    let lanes = match (rows.as_const(), len.as_const()) {
+        (Some(rows), Some(n)) if steps.width > 1 && rows > 0 => {
+            let busy = 1u32 << (BUSY / rows).max(1).ilog2().min(8);
+            let kept = if loops > 1 { shared_by(n, KEPT_STEPS) } else { 1 };
+            lanes.min(busy.max(kept).max(32))
+        }
+        _ => lanes,
     };
     let mut lanes = lanes.clamp(1, most);
     let mut threads = lanes.max(base);
@@ -297,6 +167,11 @@ fn choose(m: &Module, rows: &Dim, len: &Dim, thread_bytes: u32) -> Geometry {
         lanes = lanes.min(threads);
     }
     Geometry { threads, lanes }
+}
+
+/// Lanes of which none has more than `each` of `n` positions.
+fn shared_by(n: i64, each: i64) -> u32 {
+    (n.max(1) as u64).div_ceil(each as u64).next_power_of_two().min(1 << 16) as u32
 }
 
 /// The values of a position that several loops need: each with the loop that computes it first.
@@ -339,14 +214,19 @@ pub(super) fn emit_as(
     cx: &EmitContext,
     forced: Option<Geometry>,
 ) -> Result<EmittedKernel, Diagnostic> {
-    let Family::Row { rows, len, reductions, row_stores } = &kernel.family else {
+    let scalar = Module::new(kernel, cx, false)?;
+    let unrolled = Unrolled::new(kernel, cx)?;
+    let Unrolled { kernel, width, len, .. } = &unrolled;
+    let Family::Row { rows, reductions, row_stores, .. } = &kernel.family else {
         return Err(Diagnostic::internal("not a row kernel"));
     };
     let mut m = Module::new(kernel, cx, false)?;
-    let plans = plan(&m, reductions, &kernel.stores);
+    unrolled.declare(&mut m);
+    let plans = plan(&m, reductions, &kernel.stores, *width as usize);
     let (scratch, slots) = allocate(&plans, &kernel.body);
     let per_thread = thread_bytes(&scratch);
-    let Geometry { threads, lanes } = forced.unwrap_or_else(|| choose(&m, rows, len, per_thread));
+    let Geometry { threads, lanes } =
+        forced.unwrap_or_else(|| choose(&scalar, &unrolled, plans.len(), per_thread));
     let shuffled = scratch.iter().all(|s| s.ty != "bool");
     let subgroup = cx.profile.subgroup.filter(|s| shuffled && lanes > 1 && threads.is_multiple_of(*s));
     let joined = subgroup.map_or(1, |s| s.min(lanes));
@@ -383,8 +263,9 @@ pub(super) fn emit_as(
             a.declare(&mut m, &mut outer)?;
         }
         m.hoist(&mut outer, &plan.roots(), ready)?;
-        for s in &plan.stores {
-            m.hoist_index(&mut outer, &s.offset, ready)?;
+        for s in plan.stores.iter().filter_map(|s| s.first()) {
+            let at = m.address(s.tensor, &s.offset)?;
+            m.hoist_index(&mut outer, &at, ready)?;
         }
         let before = std::mem::take(&mut outer.text);
 
@@ -398,7 +279,7 @@ pub(super) fn emit_as(
             a.update(&mut m, &mut body)?;
         }
         for s in &plan.stores {
-            m.store(&mut body, s)?;
+            m.store_neighbours(&mut body, s)?;
         }
         if !body.text.is_empty() {
             for (n, (id, _)) in keep.iter().enumerate().filter(|(_, k)| k.1 == p) {
@@ -449,6 +330,7 @@ pub(super) fn emit_as(
         rows: rows_text,
         open: cx.graph.computed.iter().any(|c| rows.symbols().contains(&c.0)),
         len: len_text,
+        width: *width,
         steps: steps as u32,
         ragged,
         scratch,

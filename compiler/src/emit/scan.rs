@@ -1,7 +1,7 @@
 //! The `Scan` family: running combinations along rows, an invocation for each row, or where rows are long
 //! and may be few a workgroup.
 
-use super::row::{Accumulator, identity};
+use super::accumulator::{Accumulator, identity};
 use super::wgsl::{Module, Scope, reg_type, var_bit};
 use super::{EmitContext, EmittedKernel, fold_workgroups, template_error};
 use crate::Diagnostic;
@@ -32,7 +32,7 @@ pub(super) fn emit(kernel: &Kernel, cx: &EmitContext) -> Result<EmittedKernel, D
     let first = identity(&mut m, reduction.kind, reduction.dtype)?;
     outer.line(&format!("var acc0 = {first};"));
     let mut body = outer.inner(8);
-    let acc = Accumulator::new(0, reduction);
+    let acc = Accumulator::new(0, reduction, &[]);
     let mut total = outer.inner(8);
     if shared {
         acc.update(&mut m, &mut total)?;

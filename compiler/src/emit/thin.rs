@@ -484,7 +484,7 @@ pub(super) fn substitute(
 }
 
 /// An index expression with its variables replaced and its data renumbered.
-fn moved(p: &Poly, ids: &[Option<ExprId>], vars: &[Poly], domain: &[Poly]) -> Poly {
+pub(super) fn moved(p: &Poly, ids: &[Option<ExprId>], vars: &[Poly], domain: &[Poly]) -> Poly {
     let new = |a: &Atom| match a {
         Atom::Var(i) => vars.get(*i as usize).cloned(),
         Atom::Data(d) => Some(Poly::atom(Atom::Data(ids.get(*d as usize).copied().flatten()?))),

@@ -284,7 +284,7 @@ impl<'a> Module<'a> {
     }
 
     /// An operand; `named` keeps WGSL from folding constants, which it refuses where they overflow.
-    fn operand(&mut self, s: &mut Scope, id: ExprId, named: bool) -> Result<String, Diagnostic> {
+    pub(super) fn operand(&mut self, s: &mut Scope, id: ExprId, named: bool) -> Result<String, Diagnostic> {
         let v = self.value(s, id)?;
         if named && !v.starts_with('e') {
             let v = s.let_value(&v);
