@@ -24,8 +24,8 @@ pub fn assemble(
     options: &Options,
     stats: Stats,
 ) -> Result<Program, Errors> {
-    let symbols = symbols(graph);
-    let bounds = Bounds::of(&graph.computed);
+    let symbols = symbols(graph, kernels);
+    let bounds = &kernels.bounds;
     let (profile, tuning) = (&options.profile, &options.tuning);
     let cx = EmitContext { graph: kernels, symbols: &symbols, profile, tuning };
     let mut emitted: Vec<EmittedKernel> = vec![];
@@ -130,7 +130,7 @@ pub fn assemble(
             flops: bounds.most(&flops(k)),
         });
     }
-    let computed = computed(kernels, &bounds, &buffer_of);
+    let computed = computed(kernels, bounds, &buffer_of);
     let kept = kernels.repeats.iter().map(|r| {
         let keeps = r.keeps.iter().filter_map(|t| buffer_of.get(t).copied());
         (r.kernels.clone(), keeps.collect())
@@ -265,12 +265,12 @@ fn state_buffer(buffers: &[Buffer], state: &str) -> Option<usize> {
 
 /// The free dimensions, in the order in which the inputs mention them; then the lengths of states, their
 /// capacities, and what is computed.
-pub(crate) fn symbols(graph: &Graph) -> Vec<Arc<str>> {
+pub(crate) fn symbols(graph: &Graph, kernels: &KernelGraph) -> Vec<Arc<str>> {
     let mut out: Vec<Arc<str>> = vec![];
     let of_inputs = graph.inputs.iter().flat_map(|b| &graph.ty(b.value).shape).flat_map(Dim::symbols);
     let lengths = graph.states.iter().filter_map(|s| Some(s.growth.as_ref()?.length.clone()));
     let capacities = graph.states.iter().flat_map(|s| &graph.ty(s.before).shape).flat_map(Dim::symbols);
-    let computed = graph.computed.iter().map(|c| c.symbol.clone());
+    let computed = kernels.computed.iter().map(|c| c.0.clone());
     for s in of_inputs.chain(lengths).chain(capacities).chain(computed) {
         if !out.contains(&s) {
             out.push(s);

@@ -10,6 +10,11 @@ use wgfc_runtime::Gpu;
 
 /// `count` of f32[n] and i64 steps, while `start` and fewer than `until` were made, at most `trips`.
 fn counting(trips: i64, start: bool, until: i64) -> Graph {
+    counting_to(Some(trips), start, until)
+}
+
+/// [`counting`] at most as often as the input `trips` says, where that is not known.
+fn counting_to(trips: Option<i64>, start: bool, until: i64) -> Graph {
     let number = TensorType::new(DType::I64, vec![]);
     let row = TensorType::new(DType::F32, vec![Dim::sym("n")]);
     let mut body = Graph::new();
@@ -29,8 +34,11 @@ fn counting(trips: i64, start: bool, until: i64) -> Graph {
     }
     let mut g = Graph::new();
     let first = [g.add_input("made", number), g.add_input("x", row)];
+    let trips = match trips {
+        Some(trips) => Builder::new(&mut g, "the loop").int(DType::I64, trips),
+        None => g.add_input("trips", TensorType::new(DType::I64, vec![])),
+    };
     let mut b = Builder::new(&mut g, "the loop");
-    let trips = b.int(DType::I64, trips);
     let start = b.constant(Tensor::scalar(Scalar::bool(start)));
     let op = Op::Loop { body: Box::new(body), carried: 2 };
     let node = g.push(op, &[&[trips, start], &first[..]].concat(), &["the loop".into()]).unwrap();
@@ -89,6 +97,26 @@ fn iterations_are_counted() {
                 }
                 assert_eq!(got[1].to_f32s().unwrap(), x, "{trips} {start} {until} {split}");
             }
+        }
+    }
+}
+
+/// One program for any number of iterations.
+#[test]
+fn how_many_iterations_may_be_data() {
+    let program = compiled(counting_to(None, true, 50), false, None).unwrap();
+    assert_eq!(program.repeats, []);
+    for gpu in adapters() {
+        let mut session = session(&gpu, &program).unwrap();
+        for (trips, made) in [(3, 3), (0, 0), (-7, 0), (70, 50), (i64::MAX, 50), (1, 1)] {
+            let inputs: BTreeMap<String, Tensor> = [
+                ("made".to_owned(), Tensor::from_i64(vec![], &[2])),
+                ("x".to_owned(), Tensor::from_f32(vec![2], &[0.0, 2.0])),
+                ("trips".to_owned(), Tensor::from_i64(vec![], &[trips])),
+            ]
+            .into();
+            let got = run_session(&mut session, &inputs).unwrap();
+            assert_eq!(got[0].to_i64s().unwrap(), [2 + made], "{trips}");
         }
     }
 }

@@ -209,6 +209,18 @@ fn cos_f32(x: f32) -> f32 {
     return bitcast<f32>(bitcast<u32>(sin_half(r)) ^ (u32(h) << 31u));
 }
 
+// Sine and cosine of one angle.
+fn sin_cos_f32(x: f32) -> vec2<f32> {
+    let n = round(x * 0.6366197723675814);
+    let q = u32(i32(n));
+    let r = ((x - n * 1.5703125) - n * 4.837512969970703e-4) - n * 7.549789948768648e-8;
+    let s = sin_kernel(r);
+    let c = cos_kernel(r);
+    let y = select(vec2<f32>(s, c), vec2<f32>(c, s), (q & 1u) != 0u);
+    let signs = vec2<u32>((q & 2u) << 30u, ((q + 1u) & 2u) << 30u);
+    return bitcast<vec2<f32>>(bitcast<vec2<u32>>(y) ^ signs);
+}
+
 fn tan_f32(x: f32) -> f32 {
     let t = quarter_turns(x);
     let s = sin_kernel(t.x);

@@ -236,6 +236,12 @@ impl<'a> Module<'a> {
             Expr::Index(p) => Text::Name(self.index(s, p)?),
             Expr::Acc(i) => Text::Name(s.accs.get(i).cloned().unwrap_or_else(|| format!("acc{i}"))),
             Expr::Load { tensor, offset, guard } => self.load(s, *tensor, offset, *guard)?,
+            Expr::Unary(op @ (UnaryOp::Sin | UnaryOp::Cos), a) if self.both_ways(*a) => {
+                let angle = self.value(s, *a)?;
+                let pair = self.call("sin_cos_f32", &[&angle])?;
+                let pair = s.once(&pair);
+                Text::Name(format!("{pair}.{}", if *op == UnaryOp::Sin { "x" } else { "y" }))
+            }
             Expr::Unary(op, a) => {
                 let from = body.dtype(*a);
                 let a = self.operand(s, *a, self.is_const(*a))?;
@@ -277,6 +283,14 @@ impl<'a> Module<'a> {
                 self.bitcast(from, *to, &a)?
             }
         })
+    }
+
+    /// Whether the kernel wants both the sine and the cosine of an angle.
+    fn both_ways(&self, id: ExprId) -> bool {
+        let body = &self.kernel.body;
+        body.dtype(id).reg() == Reg::F32
+            && !self.is_const(id)
+            && [UnaryOp::Sin, UnaryOp::Cos].iter().all(|op| body.find(&Expr::Unary(*op, id)).is_some())
     }
 
     fn is_const(&self, id: ExprId) -> bool {

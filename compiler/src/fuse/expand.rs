@@ -34,7 +34,7 @@ impl<M: Memory> Puller<'_, M> {
                     let e = self.pull(x, &from, guard)?;
                     elements.push(self.cast(e, wide));
                 }
-                let result = self.balanced(*op, &elements, wide);
+                let result = self.all(*op, &elements, wide);
                 Ok(self.cast(result, out))
             }
             Op::ArgReduce { op, axis, last } => {
@@ -120,7 +120,7 @@ impl<M: Memory> Puller<'_, M> {
             let (x, y) = (self.cast(x, wide), self.cast(y, wide));
             products.push(self.binary(BinaryOp::Mul, x, y));
         }
-        let result = self.balanced(ReduceOp::Sum, &products, wide);
+        let result = self.all(ReduceOp::Sum, &products, wide);
         Ok(self.cast(result, out))
     }
 
@@ -191,14 +191,7 @@ impl<M: Memory> Puller<'_, M> {
         Ok(result)
     }
 
-    /// All of them, in halves: a lane waits for no long chain.
-    fn balanced(&mut self, op: ReduceOp, elements: &[ExprId], dtype: DType) -> ExprId {
-        const CHAIN: usize = 4;
-        if elements.len() > CHAIN {
-            let (a, b) = elements.split_at(elements.len() / 2);
-            let (a, b) = (self.balanced(op, a, dtype), self.balanced(op, b, dtype));
-            return self.combined(op, Some(a), b);
-        }
+    fn all(&mut self, op: ReduceOp, elements: &[ExprId], dtype: DType) -> ExprId {
         let mut result = None;
         for e in elements {
             result = Some(self.combined(op, result, *e));

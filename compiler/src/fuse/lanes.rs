@@ -65,7 +65,9 @@ pub fn plan(graph: &Graph, node: NodeId, profile: &DeviceProfile) -> Result<Plan
                 ));
             }
             Ok(_) => {
-                plan.part = part(&plan.steps, p.body.len(), profile);
+                // How many dispatches there are is not computed.
+                let computed = graph.computed.iter().any(|c| plan.steps.symbols().contains(&c.symbol));
+                plan.part = if computed { None } else { part(&plan.steps, p.body.len(), profile) };
                 return Ok(plan);
             }
             Err(e) => why.push(format!("along {}: {e}", named(&plan.lanes))),

@@ -32,6 +32,11 @@ use wgfc_ir::{Dim, Graph, NodeId, Op, TensorType, Value};
 
 /// Fuses a graph into kernels.
 pub fn fuse(graph: &Graph, options: &Options) -> Result<KernelGraph, Errors> {
+    fuse_at(graph, options, false)
+}
+
+/// [`fuse`] of the graph of a loop's step, where it is `nested`.
+fn fuse_at(graph: &Graph, options: &Options, nested: bool) -> Result<KernelGraph, Errors> {
     let mut graph = split_wide_concats(graph, options.profile.max_storage_buffers as usize)?;
     let computes = |n: &NodeId| match &graph.node(*n).op {
         Op::If { then_branch, else_branch } => {
@@ -45,7 +50,7 @@ pub fn fuse(graph: &Graph, options: &Options) -> Result<KernelGraph, Errors> {
             refused(&graph, &prepare::Refused { node, why: "its body computes a size".into() }).into()
         );
     }
-    prepare::prepare(&mut graph, &options.profile).map_err(|r| refused(&graph, &r))?;
+    prepare::prepare(&mut graph, &options.profile, nested).map_err(|r| refused(&graph, &r))?;
     let graph = &graph;
     let order = graph.topo().map_err(|n| internal(graph, n, "the graph has a cycle"))?;
     let (mut loops, mut split) = loops(graph, options);
@@ -345,7 +350,8 @@ fn build(
     let tensors = tensors.list;
     let parts = kernels.into_iter().map(|k| split::Block { kernels: vec![k], repeats: vec![] });
     let (kernels, repeats) = sort(parts.chain(blocks).collect(), &tensors, &computed)?;
-    Ok(Some(KernelGraph { tensors, kernels, repeats, computed }))
+    let bounds = wgfc_ir::computed::Bounds::of(&graph.computed);
+    Ok(Some(KernelGraph { tensors, kernels, repeats, computed, bounds }))
 }
 
 fn count_bindings(k: &Kernel) -> usize {

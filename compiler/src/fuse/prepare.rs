@@ -21,12 +21,12 @@ pub(super) struct Refused {
     pub why: String,
 }
 
-/// Brings the loops of a graph into the form that kernels are made from.
-pub(super) fn prepare(graph: &mut Graph, profile: &DeviceProfile) -> Result<(), Refused> {
+/// Brings the loops of a graph, `nested` in that of a loop's step, into the form that kernels are made from.
+pub(super) fn prepare(graph: &mut Graph, profile: &DeviceProfile, nested: bool) -> Result<(), Refused> {
     let loops: Vec<NodeId> =
         graph.node_ids().filter(|n| matches!(graph.node(*n).op, Op::Loop { .. })).collect();
     for n in loops {
-        counted(graph, n, profile).map_err(|why| Refused { node: n, why })?;
+        counted(graph, n, profile, nested).map_err(|why| Refused { node: n, why })?;
     }
     let scans: Vec<NodeId> =
         graph.node_ids().filter(|n| matches!(graph.node(*n).op, Op::Scan { .. })).collect();
@@ -56,7 +56,7 @@ fn results(graph: &Graph, n: NodeId) -> Vec<Value> {
 }
 
 /// A loop with a condition as a scan over its count.
-fn counted(graph: &mut Graph, n: NodeId, profile: &DeviceProfile) -> Result<(), String> {
+fn counted(graph: &mut Graph, n: NodeId, profile: &DeviceProfile, nested: bool) -> Result<(), String> {
     let node = graph.node(n).clone();
     let Op::Loop { body, carried } = &node.op else { return Err("not a loop".into()) };
     let carried = *carried;
@@ -64,18 +64,28 @@ fn counted(graph: &mut Graph, n: NodeId, profile: &DeviceProfile) -> Result<(), 
         Op::Const(t) => t.to_i64s().and_then(|v| v.first().copied()),
         _ => None,
     };
-    let trips = trips.ok_or("how often it runs at most is known only when it runs")?;
-    if trips > MOST_STEPS {
-        return Err(format!("it may go on for {trips} iterations, at most {MOST_STEPS} are numbered"));
-    }
     if body.outputs.len() > 1 + carried {
         return Err("it stacks results, and how many is known only when it has run".into());
     }
-    let scanned = |graph: &mut Graph, length: i64| {
-        let mut b = Builder { graph, origin: node.origin.clone() };
-        b.iota(&[Dim::from(length)], Poly::var(0), DType::I64)
+    let length = match trips {
+        Some(trips) if trips > MOST_STEPS => {
+            return Err(format!("it may go on for {trips} iterations, at most {MOST_STEPS} are numbered"));
+        }
+        Some(trips) => Dim::from(trips.max(0)),
+        None if nested => return Err("how often it runs in a step is known only then".into()),
+        None => {
+            let mut b = Builder { graph: &mut *graph, origin: node.origin.clone() };
+            let (least, most) = (b.int(DType::I64, 0), b.int(DType::I64, MOST_STEPS));
+            let count = b.binary(BinaryOp::Min, node.inputs[0], most)?;
+            let count = b.binary(BinaryOp::Max, count, least)?;
+            b.computed("trips", count, Dim::from(MOST_STEPS))
+        }
     };
-    let numbers = scanned(graph, trips.max(0))?;
+    let numbers = Builder { graph: &mut *graph, origin: node.origin.clone() }.iota(
+        &[length],
+        Poly::var(0),
+        DType::I64,
+    )?;
     let start = node.inputs[1];
     let op = |body: Graph, carried: usize| Op::Scan {
         body: Box::new(body),

@@ -135,7 +135,7 @@ pub(super) fn block<'a>(
     let n = graph.node(node);
     let Op::Scan { carried, .. } = n.op else { return Err(broken("not a scan".into())) };
     let step = step(graph, node).map_err(broken)?;
-    let KernelGraph { tensors: inner, kernels, repeats, .. } = super::fuse(&step, options)?;
+    let KernelGraph { tensors: inner, kernels, repeats, .. } = super::fuse_at(&step, options, true)?;
 
     let outputs = n.outputs.len();
     let mut kept = results(graph, node, tensors);

@@ -19,6 +19,7 @@ mod text;
 use rustc_hash::FxHashMap;
 use std::collections::BTreeSet;
 use std::sync::Arc;
+use wgfc_ir::computed::Bounds;
 use wgfc_ir::{Atom, BinaryOp, DType, Dim, Poly, Scalar, Tensor, TensorType, UnaryOp};
 
 /// Index of an [`Expr`] in its [`Body`].
@@ -103,6 +104,10 @@ impl Body {
         self.known.insert(e.clone(), id);
         self.exprs.push((e, dtype));
         id
+    }
+    /// The expression, if it is there.
+    pub fn find(&self, e: &Expr) -> Option<ExprId> {
+        self.known.get(e).copied()
     }
     /// An expression.
     pub fn expr(&self, id: ExprId) -> &Expr {
@@ -377,6 +382,8 @@ pub struct KernelGraph {
     pub repeats: Vec<Repeat>,
     /// The tensor that holds the value of each computed symbol.
     pub computed: Vec<(Arc<str>, TensorId)>,
+    /// What computed symbols are at most.
+    pub bounds: Bounds,
 }
 
 /// Kernels that run one after another, all of them several times.

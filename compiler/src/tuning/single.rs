@@ -35,7 +35,7 @@ pub fn complete(fused: &Fused, given: &Values) -> Result<Values, Errors> {
         }
     }
     let open: Vec<Arc<str>> = growths().flat_map(|(s, g)| extent(s, g.axis).symbols()).collect();
-    for s in symbols(graph).iter().filter(|s| !open.contains(s)) {
+    for s in symbols(graph, &crate::kernel::KernelGraph::default()).iter().filter(|s| !open.contains(s)) {
         values.entry(s.to_string()).or_insert(ASSUMED);
     }
     let most = values.values().fold(0, |a: i64, b| a.saturating_add(*b));
@@ -100,7 +100,7 @@ pub fn tunable(
     most: usize,
     factor: f64,
 ) -> Result<Vec<Tunable>, Errors> {
-    let (symbols, tuning) = (symbols(&fused.graph), Tuning::default());
+    let (symbols, tuning) = (symbols(&fused.graph, &fused.kernels), Tuning::default());
     let cx =
         EmitContext { graph: &fused.kernels, symbols: &symbols, profile: &options.profile, tuning: &tuning };
     let mut out: Vec<Tunable> = vec![];
@@ -204,7 +204,7 @@ impl Single {
         choice: Choice,
         values: &Values,
     ) -> Result<Single, Errors> {
-        let (symbols, tuning) = (symbols(&fused.graph), Tuning::default());
+        let (symbols, tuning) = (symbols(&fused.graph, &fused.kernels), Tuning::default());
         let graph = &fused.kernels;
         let cx = EmitContext { graph, symbols: &symbols, profile: &options.profile, tuning: &tuning };
         let k = graph.kernels.get(kernel).ok_or_else(|| Diagnostic::internal("there is no such kernel"))?;
