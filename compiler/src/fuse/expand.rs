@@ -191,7 +191,14 @@ impl<M: Memory> Puller<'_, M> {
         Ok(result)
     }
 
+    /// All of them, long sums in halves: a lane waits for no long chain.
     fn all(&mut self, op: ReduceOp, elements: &[ExprId], dtype: DType) -> ExprId {
+        const CHAIN: usize = 8;
+        if elements.len() > CHAIN {
+            let (a, b) = elements.split_at(elements.len() / 2);
+            let (a, b) = (self.all(op, a, dtype), self.all(op, b, dtype));
+            return self.combined(op, Some(a), b);
+        }
         let mut result = None;
         for e in elements {
             result = Some(self.combined(op, result, *e));
