@@ -100,19 +100,26 @@ impl<'a> Accumulator<'a> {
                     let e = m.value(s, part.value)?;
                     let (better, equal) = self.order(m, &e, &format!("best{i}"))?;
                     let last = matches!(kind, ReduceKind::Arg { last: true, .. });
-                    let equal = if last { format!(" || ({equal})") } else { String::new() };
-                    format!("at{i} < 0 || ({better}){equal}")
+                    // `||` is a branch, of which neighbours would make many.
+                    let or = if self.others.is_empty() { "||" } else { "|" };
+                    let equal = if last { format!(" {or} ({equal})") } else { String::new() };
+                    format!("(at{i} < 0) {or} ({better}){equal}")
                 }
             };
             let e = m.value(s, part.value)?;
-            let at = match self.others.len() {
-                0 => "v1".to_owned(),
-                others => format!("v1 * {} + {n}", others + 1),
-            };
-            s.line(&format!("if ({take}) {{"));
-            s.line(&format!("    best{i} = {e};"));
-            s.line(&format!("    at{i} = {at};"));
-            s.line("}");
+            match self.others.len() {
+                0 => {
+                    s.line(&format!("if ({take}) {{"));
+                    s.line(&format!("    best{i} = {e};"));
+                    s.line(&format!("    at{i} = v1;"));
+                    s.line("}");
+                }
+                others => {
+                    let take = s.let_value(&take);
+                    s.line(&format!("best{i} = select(best{i}, {e}, {take});"));
+                    s.line(&format!("at{i} = select(at{i}, v1 * {} + {n}, {take});", others + 1));
+                }
+            }
         }
         Ok(())
     }

@@ -7,7 +7,7 @@
 //! several loops need of a position is read once and kept in a private array.
 //!
 //! Where all that lies along the row can be read and written as vectors, a step takes the positions of
-//! one ([`Unrolled`]).
+//! one (`unroll.rs`).
 
 use super::accumulator::Accumulator;
 use super::unroll::Unrolled;
