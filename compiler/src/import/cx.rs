@@ -261,6 +261,14 @@ impl Cx<'_, '_> {
             self.importer.data_inputs(self.builder.graph, v);
         }
     }
+    /// The number of the iteration (i64, rank 0), in the body of a loop.
+    pub fn iteration(&self) -> Option<Value> {
+        super::graph::iteration(self.scope)
+    }
+    /// Whether a subgraph draws random numbers.
+    pub fn draws(&self, body: &GraphProto) -> bool {
+        super::graph::draws(body)
+    }
     /// Whether the graph may compute sizes: that of the model, but not the body of a loop or a branch.
     pub fn may_compute_sizes(&self) -> bool {
         self.importer.bodies == 0

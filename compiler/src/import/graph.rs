@@ -22,6 +22,9 @@ pub enum Slot {
     Poisoned,
 }
 
+/// The name of a loop's iteration number, which no value of a model has.
+const ITERATION: &str = "\0iteration";
+
 /// The names in force.
 #[derive(Clone, Debug, Default)]
 pub struct Scope {
@@ -403,23 +406,32 @@ impl Cx<'_, '_> {
         params: &[Param],
         captures: &mut Vec<(String, Value)>,
     ) -> Result<Subgraph, OpError> {
-        if graph.input.len() != params.len() {
+        // Behind the body's own inputs there may be the iteration.
+        let own = params.iter().take_while(|p| !p.hidden).count();
+        if graph.input.len() != own {
             return Err(OpError::model(format!(
                 "its subgraph \"{}\" has {} inputs, and is given {}",
                 graph.name,
                 graph.input.len(),
-                params.len()
+                own
             )));
         }
         let mut g = Graph::new();
         let mut scope = Scope::default();
         let mut eval = ShapeEval::default();
-        for (formal, param) in graph.input.iter().zip(params) {
-            let v = g.add_input(&formal.name, param.ty.clone());
+        let formals = graph.input.iter().map(|i| i.name.as_str()).chain(std::iter::repeat("iteration"));
+        let mut iteration = None;
+        for (formal, param) in formals.zip(params) {
+            let v = g.add_input(formal, param.ty.clone());
+            if param.iteration {
+                iteration = Some(v);
+            }
             if let Some(d) = &param.known {
                 eval.set(v, d);
             }
-            scope.values.insert(formal.name.clone(), Slot::Made(v));
+            if !param.hidden {
+                scope.values.insert(formal.to_owned(), Slot::Made(v));
+            }
         }
         let mut names: Vec<String> = captures.iter().map(|c| c.0.clone()).collect();
         let known = names.len();
@@ -427,6 +439,10 @@ impl Cx<'_, '_> {
             if !names.iter().any(|n| n == name) {
                 names.push(name.to_owned());
             }
+        }
+        if self.scope.values.contains_key(ITERATION) && draws(graph) && !names.iter().any(|n| n == ITERATION)
+        {
+            names.push(ITERATION.to_owned());
         }
         for (i, name) in names.into_iter().enumerate() {
             let Some(Slot::Made(v)) = self.scope.values.get(&name).copied() else {
@@ -446,6 +462,15 @@ impl Cx<'_, '_> {
                 eval.set(inner, &d);
             }
             scope.values.insert(name, Slot::Made(inner));
+        }
+        if let Some(mut own) = iteration {
+            // Of a loop in a loop each iteration has a number of its own.
+            if let Some(Slot::Made(outer)) = scope.values.get(ITERATION) {
+                let mut b = Builder { graph: &mut g, origin: self.builder.origin.clone() };
+                let far = b.binary_scalar(wgfc_ir::BinaryOp::Mul, *outer, 1_000_003.0)?;
+                own = b.binary(wgfc_ir::BinaryOp::Add, far, own)?;
+            }
+            scope.values.insert(ITERATION.to_owned(), Slot::Made(own));
         }
         let prefix = format!("{}/", self.builder.origin.first().cloned().unwrap_or_default());
         let outer_eval = std::mem::replace(&mut self.importer.eval, eval);
@@ -468,6 +493,10 @@ pub struct Param {
     pub ty: TensorType,
     /// Its elements, where every run of the subgraph has the same.
     pub known: Option<Vec<Dim>>,
+    /// Whether it numbers the runs of the subgraph.
+    pub iteration: bool,
+    /// Whether the subgraph has no input for it.
+    pub hidden: bool,
 }
 
 /// An imported subgraph.
@@ -549,6 +578,29 @@ pub(super) fn free_names(g: &GraphProto) -> BTreeSet<&str> {
     free.extend(g.output.iter().map(|o| o.name.as_str()));
     free.retain(|n| !made.contains(n) && !n.is_empty());
     free
+}
+
+/// Whether a subgraph draws random numbers.
+pub(super) fn draws(g: &GraphProto) -> bool {
+    const GENERATORS: [&str; 7] = [
+        "Bernoulli",
+        "Dropout",
+        "Multinomial",
+        "RandomNormal",
+        "RandomNormalLike",
+        "RandomUniform",
+        "RandomUniformLike",
+    ];
+    let inner = |n: &NodeProto| n.attribute.iter().filter_map(|a| a.g.as_ref()).any(draws);
+    g.node.iter().any(|n| GENERATORS.contains(&n.op_type.as_str()) || inner(n))
+}
+
+/// The number of the iteration, in the body of a loop.
+pub(super) fn iteration(scope: &Scope) -> Option<Value> {
+    match scope.values.get(ITERATION) {
+        Some(Slot::Made(v)) => Some(*v),
+        _ => None,
+    }
 }
 
 /// Refuses dimensions that cannot be.

@@ -13,7 +13,7 @@ fn types(g: &Graph) -> Vec<TensorType> {
 }
 
 fn variable(ty: TensorType) -> Param {
-    Param { ty, known: None }
+    Param { ty, known: None, iteration: false, hidden: false }
 }
 
 /// Adds the node; its outputs in order.
@@ -100,8 +100,8 @@ fn loop_(cx: &mut Cx) -> Lowered {
     let count = trips.and_then(|t| cx.dims(t)).and_then(|d| d.into_iter().next());
     // The body only ever runs while its condition holds.
     let mut params = vec![
-        variable(TensorType::new(DType::I64, vec![])),
-        Param { ty: TensorType::new(DType::Bool, vec![]), known: Some(vec![Dim::ONE]) },
+        Param { iteration: true, ..variable(TensorType::new(DType::I64, vec![])) },
+        Param { known: Some(vec![Dim::ONE]), ..variable(TensorType::new(DType::Bool, vec![])) },
     ];
     params.extend(carried.iter().cloned().map(variable));
     let mut captures = vec![];
@@ -239,17 +239,25 @@ fn scan(cx: &mut Cx) -> Lowered {
         params.push(variable(TensorType::new(cx.dtype(x), shape)));
         inputs.push(x);
     }
+    let mut all_scanned = scanned;
+    if let Some(length) = length.filter(|_| cx.draws(body)) {
+        inputs.push(cx.iota(&[length], Poly::var(0), DType::I64)?);
+        let number = variable(TensorType::new(DType::I64, vec![]));
+        params.push(Param { iteration: true, hidden: true, ..number });
+        all_scanned += 1;
+    }
     let mut captures = vec![];
     let g = cx.subgraph(body, &params, &mut captures)?.graph;
     let carried: Vec<TensorType> = params[..n].iter().map(|p| p.ty.clone()).collect();
     invariant(&carried, &types(&g)).map_err(changing)?;
     inputs.extend(captures.iter().map(|c| c.1));
-    let reversed = |v: Vec<i64>| v.into_iter().map(|d| d == 1).collect();
+    let reversed = |v: Vec<i64>| v.into_iter().map(|d| d == 1).collect::<Vec<bool>>();
+    let hidden = (scanned < all_scanned).then_some(false);
     let op = Op::Scan {
         body: Box::new(g),
         carried: n,
-        scanned,
-        reverse_inputs: reversed(in_ways),
+        scanned: all_scanned,
+        reverse_inputs: reversed(in_ways).into_iter().chain(hidden).collect(),
         reverse_outputs: reversed(out_ways),
     };
     let mut out = push_all(cx, op, &inputs)?;

@@ -1,7 +1,8 @@
 //! Random numbers: a hash of an element's place and of the seed, so that they need no state and no order.
 //!
 //! A node without attribute `seed` takes its name for one: a program draws the same numbers whenever it runs.
-//! Where they must differ from run to run, the model takes them as an input.
+//! Where they must differ from run to run, the model takes them as an input. In the body of a loop the number
+//! of the iteration goes into the hash.
 
 use crate::import::Cx;
 use crate::import::op::{Lowered, OpDef, OpError};
@@ -20,14 +21,26 @@ fn from_name(cx: &Cx) -> [u32; 2] {
     [h as u32, (h >> 32) as u32]
 }
 
-/// Two words of random bits for each element of `shape`.
-fn bits(f: &mut Body, shape: &[Dim], seed: [u32; 2]) -> [u32; 2] {
+/// Two words of random bits for each element of `shape`. In the body of a loop `step`, an argument of the
+/// function, is the number of the iteration.
+fn bits(f: &mut Body, shape: &[Dim], seed: [u32; 2], step: Option<u32>) -> [u32; 2] {
     let place = shape.iter().enumerate().fold(Poly::ZERO, |at, (i, d)| &(&at * d) + &Poly::var(i));
     let place = f.index(place);
     let place = f.cast(DType::U32, place);
-    let [low, high] = seed.map(|s| f.u32(s.into()));
+    let [low, mut high] = seed.map(|s| f.u32(s.into()));
+    if let Some(arg) = step {
+        let step = f.arg(arg);
+        let step = f.cast(DType::U32, step);
+        high = f.binary(BinaryOp::Add, high, step);
+    }
     let [a, b, _] = f.pcg3d([place, low, high]);
     [a, b]
+}
+
+/// The map of a function that draws, over `args` and, in the body of a loop, the iteration behind them.
+fn drawn(cx: &mut Cx, f: Body, args: &[Value], shape: Vec<Dim>) -> Result<Value, OpError> {
+    let args: Vec<Value> = args.iter().copied().chain(cx.iteration()).collect();
+    Ok(cx.map_to(f.0, &args, shape)?)
 }
 
 /// Random bits as an f32 in `[0, 1)` that a type of `precision` bits represents.
@@ -76,20 +89,20 @@ fn store(f: &mut Body, v: u32, dtype: DType) {
 fn uniform(cx: &mut Cx, shape: Vec<Dim>, dtype: DType) -> Lowered {
     let (low, high) = (f64::from(cx.float("low", 0.0)?), f64::from(cx.float("high", 1.0)?));
     let mut f = Body::default();
-    let [bits, _] = bits(&mut f, &shape, seed(cx)?);
+    let [bits, _] = bits(&mut f, &shape, seed(cx)?, cx.iteration().map(|_| 0));
     let u = uniform_unit(&mut f, bits, precision(dtype));
     let (span, low) = (f.f32(high - low), f.f32(low));
     let y = f.binary(BinaryOp::Mul, u, span);
     let y = f.binary(BinaryOp::Add, y, low);
     store(&mut f, y, dtype);
-    Ok(vec![cx.map_to(f.0, &[], shape)?])
+    Ok(vec![drawn(cx, f, &[], shape)?])
 }
 
 /// `mean + scale·√(−2 ln u)·cos(2πv)`: Box and Muller's.
 fn normal(cx: &mut Cx, shape: Vec<Dim>, dtype: DType) -> Lowered {
     let (mean, scale) = (f64::from(cx.float("mean", 0.0)?), f64::from(cx.float("scale", 1.0)?));
     let mut f = Body::default();
-    let [a, b] = bits(&mut f, &shape, seed(cx)?);
+    let [a, b] = bits(&mut f, &shape, seed(cx)?, cx.iteration().map(|_| 0));
     let u = f.unit(a);
     let log = f.unary(UnaryOp::Log, u);
     let factor = f.f32(-2.0);
@@ -104,7 +117,7 @@ fn normal(cx: &mut Cx, shape: Vec<Dim>, dtype: DType) -> Lowered {
     let y = f.binary(BinaryOp::Mul, y, scale);
     let y = f.binary(BinaryOp::Add, y, mean);
     store(&mut f, y, dtype);
-    Ok(vec![cx.map_to(f.0, &[], shape)?])
+    Ok(vec![drawn(cx, f, &[], shape)?])
 }
 
 /// The shape and type of input 0.
@@ -121,7 +134,7 @@ fn bernoulli(cx: &mut Cx) -> Lowered {
     }
     let (shape, dtype) = (cx.shape(x), cx.dtype_opt("dtype")?.unwrap_or(cx.dtype(x)));
     let mut f = Body::default();
-    let [bits, _] = bits(&mut f, &shape, seed(cx)?);
+    let [bits, _] = bits(&mut f, &shape, seed(cx)?, cx.iteration().map(|_| 1));
     let u = uniform_unit(&mut f, bits, 24);
     let p = f.arg(0);
     let p = f.cast(DType::F32, p);
@@ -129,7 +142,7 @@ fn bernoulli(cx: &mut Cx) -> Lowered {
     if dtype != DType::Bool {
         f.cast(dtype, one);
     }
-    Ok(vec![cx.map_to(f.0, &[x], shape)?])
+    Ok(vec![drawn(cx, f, &[x], shape)?])
 }
 
 /// Classes, each as often as `softmax` of its row says: the largest of the logarithms and Gumbel variates.
@@ -149,14 +162,14 @@ fn multinomial(cx: &mut Cx) -> Lowered {
     let mut shape = cx.shape(x);
     shape.insert(1, samples.into());
     let mut f = Body::default();
-    let [bits, _] = bits(&mut f, &shape, seed(cx)?);
+    let [bits, _] = bits(&mut f, &shape, seed(cx)?, cx.iteration().map(|_| 1));
     let u = f.unit(bits);
     let noise = f.gumbel(u);
     let logit = f.arg(0);
     let logit = f.cast(DType::F32, logit);
     f.binary(BinaryOp::Add, logit, noise);
     let rows = cx.unsqueeze(x, &[1])?;
-    let keys = cx.map_to(f.0, &[rows], shape)?;
+    let keys = drawn(cx, f, &[rows], shape)?;
     let at = cx.push(Op::ArgReduce { op: ReduceOp::Max, axis: 2, last: false }, &[keys])?;
     let at = cx.squeeze(at, &[2])?;
     Ok(vec![cx.cast(at, to)?])
@@ -168,7 +181,7 @@ pub(super) fn drop(cx: &mut Cx, x: Value, ratio: Value) -> Result<(Value, Value)
     let mut f = Body::default();
     // Its seed is an integer, all others' are floats.
     let seed = cx.int_opt("seed")?.map_or_else(|| from_name(cx), |s| [s as u32, (s >> 32) as u32]);
-    let [bits, _] = bits(&mut f, &shape, seed);
+    let [bits, _] = bits(&mut f, &shape, seed, cx.iteration().map(|_| 1));
     let u = uniform_unit(&mut f, bits, 24);
     let ratio_of = |f: &mut Body, i| {
         let r = f.arg(i);
@@ -176,7 +189,7 @@ pub(super) fn drop(cx: &mut Cx, x: Value, ratio: Value) -> Result<(Value, Value)
     };
     let r = ratio_of(&mut f, 0);
     f.binary(BinaryOp::Ge, u, r);
-    let kept = cx.map_to(f.0, &[ratio], shape)?;
+    let kept = drawn(cx, f, &[ratio], shape)?;
     let mut f = Body::default();
     let (x_in, kept_in, one, zero) = (f.arg(0), f.arg(1), f.f32(1.0), f.number(dtype, 0.0));
     let r = ratio_of(&mut f, 2);
@@ -188,7 +201,7 @@ pub(super) fn drop(cx: &mut Cx, x: Value, ratio: Value) -> Result<(Value, Value)
     Ok((cx.map(f.0, &[x, kept, ratio])?, kept))
 }
 
-const NOTES: &str = "the same numbers at every run";
+const NOTES: &str = "the same numbers at every run, others in each iteration of a loop";
 
 /// Generators.
 pub const OPS: &[OpDef] = &[

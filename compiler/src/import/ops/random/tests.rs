@@ -158,3 +158,42 @@ fn wrong_attributes_are_named() {
     let e = wrong(node("RandomUniform", &[], &["y"]).ints("shape", &[2]).int("seed", 7));
     assert!(e.contains("`seed`"), "{e}");
 }
+
+/// Every iteration of a loop, and of a loop in it, draws numbers of its own.
+#[test]
+fn iterations_draw_their_own() {
+    let drawing = |name: &str| node("RandomUniform", &[], &[name]).ints("shape", &[50]).float("seed", 7.0);
+    let keep = || node("Identity", &["c"], &["c2"]);
+    let inner = graph(
+        vec![keep(), drawing("r")],
+        vec![untyped("i"), untyped("c")],
+        vec![untyped("c2"), untyped("r")],
+    );
+    let outer_body = graph(
+        vec![keep(), node("Loop", &["three"], &["rs"]).graph("body", inner.clone()), drawing("own")],
+        vec![untyped("i"), untyped("c")],
+        vec![untyped("c2"), untyped("rs"), untyped("own")],
+    );
+    let scanning = graph(vec![drawing("r")], vec![untyped("x")], vec![untyped("r")]);
+    let scan = node("Scan", &["rows"], &["scanned"]).int("num_scan_inputs", 1).graph("body", scanning);
+    let two = node("Loop", &["two"], &["nested", "single"]).graph("body", outer_body);
+    let mut g = graph(
+        vec![scan, two],
+        vec![value("rows", DType::F32, "4 1")],
+        vec![untyped("scanned"), untyped("nested"), untyped("single")],
+    );
+    g.initializer = vec![ints("two", &[], &[2]), ints("three", &[], &[3])];
+    let imported = import_it(&model(g)).unwrap_or_else(|e| panic!("{e}"));
+    let fed = [("rows".to_owned(), Tensor::from_f32(vec![4, 1], &[0.0; 4]))].into();
+    let got = numbers(evaluate(&imported.graph, &fed).unwrap_or_else(|e| panic!("{e}")));
+    assert_eq!(got.iter().map(Vec::len).collect::<Vec<_>>(), [200, 300, 100]);
+    for draws in got {
+        let mut rows: Vec<&[f64]> = draws.chunks(50).collect();
+        let count = rows.len();
+        rows.sort_by(|a, b| a.partial_cmp(b).expect("numbers"));
+        rows.dedup();
+        assert_eq!(rows.len(), count);
+        let (mean, variance) = moments(&draws);
+        assert!((mean - 0.5).abs() < 0.1 && (variance - 1.0 / 12.0).abs() < 0.03, "{mean} {variance}");
+    }
+}
