@@ -191,9 +191,12 @@ fn text(name: &str, program: &Program, s: &Summary, a: &InspectArgs) -> String {
         grouped(s.runs()),
         program.kernels.len()
     );
+    let mut said = "";
     for r in &program.repeats {
         let of = program.dispatches.get(r.first).map(|d| nodes_of(&d.nodes, 1)).unwrap_or_default();
-        out += &format!("  {} × {} of them are the loop of {of}: {}\n", r.times, r.count, r.why);
+        let why = if r.why == said { "as before" } else { &r.why };
+        out += &format!("  {} × {} of them are the loop of {of}: {why}\n", r.times, r.count);
+        said = &r.why;
     }
     out += &format!(
         "  bytes moved: {} fused, {} unfused ({} and {} bytes)\n",

@@ -9,8 +9,11 @@ use super::kernels::{copy_kernel, fill_kernel, lane_loop};
 use super::lanes::Plan;
 use super::pull::{Memory, Puller, flat_offset};
 use crate::error::Errors;
-use crate::kernel::{Body, Expr, Family, Kernel, KernelGraph, Repeat, Store, TensorId, TensorKind};
+use crate::kernel::{
+    Body, Expr, Family, Kernel, KernelGraph, KernelTensor, Repeat, Store, TensorId, TensorKind,
+};
 use crate::options::Options;
+use rustc_hash::FxHashMap;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use wgfc_ir::build::Builder;
@@ -155,11 +158,11 @@ pub(super) fn block<'a>(
             TensorKind::State { state, .. } => kept[state],
             // What lies over it comes before it in the list.
             TensorKind::Under(over) => {
-                tensors.list.push(crate::kernel::KernelTensor { kind: TensorKind::Under(of[over]), ..t });
+                tensors.list.push(KernelTensor { kind: TensorKind::Under(of[over]), ..t });
                 tensors.list.len() - 1
             }
             kind => {
-                tensors.list.push(crate::kernel::KernelTensor { kind, ..t });
+                tensors.list.push(KernelTensor { kind, ..t });
                 tensors.list.len() - 1
             }
         });
@@ -173,6 +176,16 @@ pub(super) fn block<'a>(
     }
     let first = all.len();
     let steps = graph.ty(n.inputs[carried]).shape.first().cloned().unwrap_or_default();
+    let kernels: Vec<Kernel> = kernels.iter().map(|k| k.renumbered(&|t| of[t])).collect();
+    if repeats.is_empty() {
+        let mut whole = in_turns(kernels, &steps, &kept, &tensors.list);
+        whole.repeats.iter_mut().for_each(|r| {
+            r.kernels = r.kernels.start + first..r.kernels.end + first;
+            r.why = why.to_owned();
+        });
+        all.extend(whole.kernels);
+        return Ok(Block { kernels: all, repeats: whole.repeats });
+    }
     let range = first..first + kernels.len();
     let mut all_repeats = vec![Repeat { kernels: range, times: steps, keeps: kept, why: why.to_owned() }];
     for r in repeats {
@@ -183,8 +196,61 @@ pub(super) fn block<'a>(
             keeps: r.keeps.iter().map(|t| of[*t]).collect(),
         });
     }
-    all.extend(kernels.iter().map(|k| k.renumbered(&|t| of[t])));
+    all.extend(kernels);
     Ok(Block { kernels: all, repeats: all_repeats })
+}
+
+/// The kernels of a step, `times` times. What is carried and cannot be written where it is read has two places
+/// that steps read and write in turns, where it would be copied after each; only the last step of an odd number copies.
+fn in_turns(kernels: Vec<Kernel>, times: &Dim, kept: &[TensorId], tensors: &[KernelTensor]) -> Block {
+    let mut swapped: FxHashMap<TensorId, TensorId> = FxHashMap::default();
+    let (mut step, mut copies) = (vec![], vec![]);
+    for k in &kernels {
+        match copied(k).filter(|(from, to)| {
+            let intermediate = matches!(tensors[*from].kind, TensorKind::Intermediate);
+            let under = |t: &KernelTensor| matches!(t.kind, TensorKind::Under(over) if over == *from);
+            let once = kernels.iter().filter(|k| k.writes().contains(from)).count() == 1;
+            let fresh = !swapped.contains_key(from) && !kept.contains(from) && !swapped.contains_key(to);
+            intermediate && once && fresh && kept.contains(to) && !tensors.iter().any(under)
+        }) {
+            Some((from, to)) => {
+                swapped.extend([(from, to), (to, from)]);
+                copies.push(k.clone());
+            }
+            None => step.push(k.clone()),
+        }
+    }
+    let repeat = |kernels: std::ops::Range<usize>, times: Dim, keeps: Vec<TensorId>| Repeat {
+        kernels,
+        times,
+        keeps,
+        why: String::new(),
+    };
+    if copies.is_empty() || times.is(1) {
+        return Block { repeats: vec![repeat(0..kernels.len(), times.clone(), kept.to_vec())], kernels };
+    }
+    let two = Poly::constant(2);
+    let mut all = step.clone();
+    all.extend(step.iter().map(|k| k.renumbered(&|t| swapped.get(&t).copied().unwrap_or(t))));
+    let both = kept.iter().copied().chain(swapped.keys().copied().filter(|t| !kept.contains(t)));
+    let mut keeps: Vec<TensorId> = both.collect();
+    keeps.sort_unstable();
+    let mut repeats = vec![repeat(0..all.len(), times.div(&two, &[]), keeps)];
+    let odd = times.modulo(&two, &[]);
+    if !odd.is(0) {
+        let from = all.len();
+        all.extend(step.into_iter().chain(copies));
+        repeats.push(repeat(from..all.len(), odd, kept.to_vec()));
+    }
+    Block { kernels: all, repeats }
+}
+
+/// From where to where a kernel copies a whole tensor, if that is all it does.
+fn copied(k: &Kernel) -> Option<(TensorId, TensorId)> {
+    let ([store], Family::Map { .. }) = (&k.stores[..], &k.family) else { return None };
+    let Expr::Load { tensor, offset, guard: None } = k.body.expr(store.value) else { return None };
+    let same = *offset == store.offset && store.offset == Poly::var(0) && store.guard.is_none();
+    same.then_some((*tensor, store.tensor))
 }
 
 /// The tensors of a loop's results.
