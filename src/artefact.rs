@@ -229,13 +229,15 @@ pub fn load(dir: &Path) -> Result<Program, Error> {
     struct Version {
         version: u64,
     }
-    let expected = wgfc_ir::program::FORMAT_VERSION;
+    use wgfc_ir::program::{FORMAT_VERSION, OLDEST_VERSION};
     if let Ok(Version { version }) = serde_json::from_slice(&text)
-        && version != u64::from(expected)
+        && !(u64::from(OLDEST_VERSION)..=u64::from(FORMAT_VERSION)).contains(&version)
     {
         return Err(Error::file_help(
             &path,
-            format!("is of format version {version}; this wgfc reads version {expected}"),
+            format!(
+                "is of format version {version}; this wgfc reads versions {OLDEST_VERSION} to {FORMAT_VERSION}"
+            ),
             "compile the model again with this wgfc",
         ));
     }

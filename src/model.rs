@@ -216,6 +216,7 @@ pub fn device_error(e: RunError) -> Error {
         ),
         RunError::State { .. } => Error::Usage(vec![Problem::new(message)]),
         RunError::Unknown { .. } => Error::Usage(vec![Problem::new(message)]),
+        RunError::Endless { .. } => Error::usage(message, "give inputs for which the loop ends"),
         RunError::WeightAbsent { .. } => Error::usage(
             message,
             "put the model's external data beside it and compile again, or make weights up with --random-weights",

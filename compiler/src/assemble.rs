@@ -12,9 +12,7 @@ use std::ops::Range;
 use std::sync::Arc;
 use wgfc_ir::computed::Bounds;
 use wgfc_ir::memory::{Item, Touch, assign_arenas};
-use wgfc_ir::program::{
-    self, Buffer, BufferKind, DimConstraint, Dispatch, FORMAT_VERSION, Port, Program, Stats,
-};
+use wgfc_ir::program::{self, Buffer, BufferKind, DimConstraint, Dispatch, Port, Program, Stats};
 use wgfc_ir::{Dim, Graph, Poly};
 
 /// Emits every kernel and assembles the program. `graph` is the graph that `kernels` was fused from.
@@ -142,8 +140,12 @@ pub fn assemble(
         count: r.kernels.len(),
         times: r.times.clone(),
         why: r.why.clone(),
+        until: r.until.and_then(|u| {
+            let buffer = buffer_of.get(&u.word).copied()?;
+            Some(program::Until { buffer, rounds: u.rounds })
+        }),
     });
-    let repeats = repeats.collect();
+    let repeats: Vec<program::Repeat> = repeats.collect();
     let port = |b: &wgfc_ir::Border, want: fn(&BufferKind) -> Option<usize>, i: usize| {
         let ty = graph.ty(b.value);
         let buffer = buffers.iter().position(|x| want(&x.kind) == Some(i)).unwrap_or_default();
@@ -175,7 +177,7 @@ pub fn assemble(
     let inputs = graph.inputs.iter().enumerate().map(|(i, b)| port(b, input, i)).collect();
     let outputs = graph.outputs.iter().enumerate().map(|(i, b)| port(b, output, i)).collect();
     Ok(Program {
-        version: FORMAT_VERSION,
+        version: Program::version_for(&repeats),
         producer: concat!("wgfc ", env!("CARGO_PKG_VERSION")).into(),
         inputs,
         outputs,
@@ -401,8 +403,10 @@ pub fn flops(k: &Kernel) -> Dim {
             &(&(rows * len) * &per) + &(rows * &ops(&once))
         }
         Family::Scan { rows, len, .. } => rows * len,
-        Family::Loop { lanes, steps, carries, step_stores, .. } => {
+        Family::Loop { lanes, steps, part, carries, step_stores, .. } => {
             let lanes: Dim = lanes.iter().product();
+            let here = part.as_ref().map(|p| steps.min_of(&Dim::from(i64::from(p.most)), &[]));
+            let steps = here.as_ref().unwrap_or(steps);
             let step: Vec<u32> =
                 carries.iter().map(|c| c.next).chain(step_stores.iter().map(|s| s.value)).collect();
             &lanes * &(&(steps * &ops(&step)) + &ops(&stores))

@@ -10,13 +10,15 @@ use crate::tensor::Tensor;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
-/// The version of the format written and the only one read.
-pub const FORMAT_VERSION: u32 = 2;
+/// The newest version of the format.
+pub const FORMAT_VERSION: u32 = 3;
+/// The oldest version that is still read; written where a program needs no newer one.
+pub const OLDEST_VERSION: u32 = 2;
 
 /// A compiled model.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Program {
-    /// [`FORMAT_VERSION`].
+    /// From [`OLDEST_VERSION`] to [`FORMAT_VERSION`]: see [`Program::version_for`].
     pub version: u32,
     /// Who made it: `wgfc 0.1.0`.
     pub producer: String,
@@ -244,10 +246,29 @@ pub struct Repeat {
     /// Why they are not one kernel.
     #[serde(default)]
     pub why: String,
+    /// What ends them, where `times` does not: then `times` is how often they run in a round.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub until: Option<Until>,
+}
+
+/// How dispatches are repeated whose number is found out by running them: in rounds, after each of which the host
+/// looks at a word. A round that is not needed changes nothing.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Until {
+    /// The buffer whose first four bytes are 0 after the round in which the repetition has ended.
+    pub buffer: usize,
+    /// Rounds after which a repetition that has not ended is an error, at least 1.
+    pub rounds: u64,
 }
 
 impl Program {
-    /// How often a run dispatches number `dispatch`, where no repeat runs less than 0 times.
+    /// The oldest version whose readers run programs with these repeats.
+    pub fn version_for(repeats: &[Repeat]) -> u32 {
+        if repeats.iter().any(|r| r.until.is_some()) { FORMAT_VERSION } else { OLDEST_VERSION }
+    }
+
+    /// How often a run dispatches number `dispatch`, where no repeat runs less than 0 times and one in rounds
+    /// runs one round.
     pub fn times(&self, dispatch: usize) -> Dim {
         let inside = |r: &&Repeat| dispatch.checked_sub(r.first).is_some_and(|i| i < r.count);
         self.repeats.iter().filter(inside).map(|r| r.times.clone()).product()

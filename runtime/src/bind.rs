@@ -17,10 +17,21 @@ pub struct Bound {
     pub memory: MemoryPlan,
     /// Workgroup counts of each dispatch; any 0 means that it does nothing.
     pub workgroups: Vec<[u32; 3]>,
-    /// Dispatches in the order in which they run, repeated ones as often as they do.
+    /// Dispatches in the order in which they run, repeated ones as often as they do, of rounds one.
     pub order: Vec<usize>,
+    /// Stretches of `order` that run in rounds; of two that overlap, the one inside comes first.
+    pub rounds: Vec<Rounds>,
     /// Shapes of the outputs; of those that the run computes, the number of elements there is room for.
     pub outputs: Vec<Vec<usize>>,
+}
+
+/// Dispatches that run again until a word says that they are done.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Rounds {
+    /// Their positions in [`Bound::order`].
+    pub range: Range<usize>,
+    /// Index into [`Program::repeats`].
+    pub repeat: usize,
 }
 
 /// The symbols of some sizes that the program computes.
@@ -306,7 +317,7 @@ pub fn bind(program: &Program, values: Vec<i64>, limits: &DeviceLimits) -> Resul
         }
         workgroups.push(counts);
     }
-    let order = order(program, &value)?;
+    let Order { all: order, rounds } = order(program, &value)?;
     let mut outputs = Vec::new();
     for p in &program.outputs {
         let sizes: Vec<&Dim> = p.shape.iter().collect();
@@ -317,17 +328,34 @@ pub fn bind(program: &Program, values: Vec<i64>, limits: &DeviceLimits) -> Resul
             shape(program, &values, p)?
         });
     }
-    Ok(Bound { values, memory, workgroups, order, outputs })
+    Ok(Bound { values, memory, workgroups, order, rounds, outputs })
 }
 
 /// Dispatches that one run may record.
 const DISPATCHES: usize = 1 << 22;
 
+/// What runs, in order.
+#[derive(Clone, Default)]
+struct Order {
+    all: Vec<usize>,
+    rounds: Vec<Rounds>,
+}
+
+impl Order {
+    /// Puts `other` behind.
+    fn append(&mut self, other: &Order) {
+        let at = self.all.len();
+        self.all.extend(&other.all);
+        let moved = |r: &Rounds| Rounds { range: r.range.start + at..r.range.end + at, repeat: r.repeat };
+        self.rounds.extend(other.rounds.iter().map(moved));
+    }
+}
+
 /// The dispatches of a run in order, repeated ones again and again.
-fn order(program: &Program, value: &dyn Fn(&str) -> Option<i64>) -> Result<Vec<usize>, RunError> {
-    let mut all = vec![];
-    append(program, 0..program.dispatches.len(), 0, value, &mut all)?;
-    Ok(all)
+fn order(program: &Program, value: &dyn Fn(&str) -> Option<i64>) -> Result<Order, RunError> {
+    let mut order = Order::default();
+    append(program, 0..program.dispatches.len(), 0, value, &mut order)?;
+    Ok(order)
 }
 
 /// Appends a stretch of dispatches, of which the repeats from number `next` on may be a part.
@@ -336,7 +364,7 @@ fn append(
     range: Range<usize>,
     mut next: usize,
     value: &dyn Fn(&str) -> Option<i64>,
-    all: &mut Vec<usize>,
+    order: &mut Order,
 ) -> Result<(), RunError> {
     let mut at = range.start;
     while let Some(r) = program.repeats.get(next).filter(|r| r.first < range.end) {
@@ -345,15 +373,14 @@ fn append(
         if r.first < at || end > range.end {
             continue;
         }
-        all.extend(at..r.first);
-        let from = all.len();
-        append(program, r.first..end, next, value, all)?;
-        let once = all.split_off(from);
+        order.all.extend(at..r.first);
+        let mut once = Order::default();
+        append(program, r.first..end, next, value, &mut once)?;
         let times = r.times.eval_syms(value).ok_or_else(|| {
             RunError::Plan(vec![format!("dispatches from {}: `{}` has no value", r.first, r.times)])
         })?;
         let times = usize::try_from(times).unwrap_or(0);
-        let need = times.saturating_mul(once.len()).saturating_add(all.len());
+        let need = times.saturating_mul(once.all.len()).saturating_add(order.all.len());
         if need > DISPATCHES {
             return Err(RunError::Limits {
                 what: format!("the loop of {} (dispatches)", origin(&program.dispatches[r.first].nodes)),
@@ -361,16 +388,21 @@ fn append(
                 have: DISPATCHES as u64,
             });
         }
+        let from = order.all.len();
         for _ in 0..times {
-            all.extend(&once);
+            order.append(&once);
+        }
+        if r.until.is_some() && times > 0 {
+            order.rounds.push(Rounds { range: from..order.all.len(), repeat: next - 1 });
         }
         at = end;
     }
-    all.extend(at..range.end);
+    order.all.extend(at..range.end);
     Ok(())
 }
 
-fn origin(nodes: &[String]) -> String {
+/// Whose dispatches they are, for people.
+pub fn origin(nodes: &[String]) -> String {
     match nodes {
         [] => "no node".to_owned(),
         [n] => format!("node \"{n}\""),

@@ -3,7 +3,7 @@
 //! After this check indices need no further care. Everything wrong is reported at once.
 
 use std::collections::{BTreeMap, BTreeSet};
-use wgfc_ir::program::{Access, BufferKind, FORMAT_VERSION, Kernel};
+use wgfc_ir::program::{Access, BufferKind, Dispatch, FORMAT_VERSION, Kernel, OLDEST_VERSION};
 use wgfc_ir::{Atom, DType, Dim, Program};
 
 /// Repeats inside of one another.
@@ -11,9 +11,9 @@ const NESTED: usize = 8;
 
 /// Everything in the plan that contradicts itself, in words; empty for a sound program.
 pub fn check(p: &Program) -> Vec<String> {
-    if p.version != FORMAT_VERSION {
+    if !(OLDEST_VERSION..=FORMAT_VERSION).contains(&p.version) {
         return vec![format!(
-            "it has format version {}, this runtime reads {FORMAT_VERSION}; compile the model again",
+            "it has format version {}, this runtime reads {OLDEST_VERSION} to {FORMAT_VERSION}; compile the model again",
             p.version
         )];
     }
@@ -261,6 +261,25 @@ impl Check<'_> {
                 ));
                 continue;
             };
+            if let Some(u) = &r.until {
+                if self.p.version < FORMAT_VERSION {
+                    self.fail(format!("{at} runs in rounds, which version {} does not know", self.p.version));
+                }
+                if u.rounds == 0 {
+                    self.fail(format!("{at} may run no round"));
+                }
+                let writes = |d: &Dispatch| {
+                    let kernel = self.p.kernels.get(d.kernel);
+                    let accesses = kernel.into_iter().flat_map(|k| &k.bindings);
+                    d.bindings.iter().zip(accesses).any(|(b, a)| *b == u.buffer && *a == Access::ReadWrite)
+                };
+                if !self.p.dispatches[r.first..end].iter().any(writes) {
+                    self.fail(format!(
+                        "{at}: none of its dispatches writes buffer {}, which ends it",
+                        u.buffer
+                    ));
+                }
+            }
             // Behind another one, or inside it.
             let mut around = 0;
             for (j, o) in self.p.repeats[..i].iter().enumerate() {

@@ -124,6 +124,19 @@ pub enum RunError {
         /// Positions there are.
         capacity: i64,
     },
+    /// A loop that runs until a condition ends it was not ended in as many iterations as it may take. The run
+    /// has no results; what states hold is undefined.
+    #[error("the loop of {of} has not ended after {rounds} rounds of {dispatches} dispatches: {why}")]
+    Endless {
+        /// The nodes of the model that it is.
+        of: String,
+        /// Rounds that it may take.
+        rounds: u64,
+        /// Dispatches of a round.
+        dispatches: usize,
+        /// What the plan says of it.
+        why: String,
+    },
     /// A state cannot be used like this.
     #[error("state \"{state}\": {message}")]
     State {

@@ -61,7 +61,8 @@ fn since(t: Option<std::time::Instant>) -> Option<f64> {
 }
 
 impl Session {
-    /// Runs `runs` times (at least once) with and without timestamps. States that grow keep their lengths;
+    /// Runs `runs` times (at least once) with and without timestamps. Of loops that run in rounds until a condition
+    /// ends them only `back_to_back_ns` and `round_trip_ns` have all rounds, the other times one. States that grow keep their lengths;
     /// others advance with every run.
     pub async fn profile(&mut self, inputs: &[(&str, Tensor)], runs: usize) -> Result<Profile, RunError> {
         let runs = runs.max(1);
@@ -163,7 +164,7 @@ impl Queries {
         let gpu = &session.gpu;
         gpu.scoped("running the plan with timestamps", || {
             let mut encoder = gpu.device().create_command_encoder(&Default::default());
-            if self.inside {
+            if let (true, Some(last)) = (self.inside, plan.parts().last()) {
                 for part in plan.parts() {
                     let mut pass = encoder.begin_compute_pass(&wgpu::ComputePassDescriptor::default());
                     let mut current = None;
@@ -172,7 +173,7 @@ impl Queries {
                         pass.write_timestamp(set, index);
                         session.record_step(&plan.steps[i], &mut current, &mut pass);
                     }
-                    if part.steps.end == plan.steps.len() {
+                    if std::ptr::eq(part, last) {
                         let (set, index) = self.timestamps.at(plan.steps.len() as u32);
                         pass.write_timestamp(set, index);
                     }

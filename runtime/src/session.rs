@@ -3,6 +3,7 @@
 mod late;
 mod memory;
 mod plan;
+mod rounds;
 
 use crate::bind::Bound;
 use crate::check;
@@ -465,8 +466,7 @@ impl Session {
         let late = self.late(&ready, wanted);
         let mut read: Vec<DeviceTensor> = outputs.iter().map(|(_, t)| t.clone()).collect();
         read.extend(late.iter().map(|l| l.dims.clone()));
-        let mut encoder = gpu.device().create_command_encoder(&Default::default());
-        self.record(&ready.plan, &mut encoder);
+        let mut encoder = self.play(&ready.plan).await?;
         let (ranges, staging) = tensor::copy_out(&gpu, &read, self.staging.take(), &mut encoder).await?;
         let sent = gpu.scoped("running the plan", || gpu.queue().submit([encoder.finish()])).await?;
         Ok((Started { gpu, outputs, ranges, staging, sent, late }, ready.lengths))
@@ -545,42 +545,8 @@ impl Session {
         pollster::block_on(self.run_on_device(inputs))
     }
 
-    /// Records the whole plan: one compute pass, or several with copies of computed sizes between them.
-    pub(crate) fn record(&self, plan: &Plan, encoder: &mut wgpu::CommandEncoder) {
-        for part in plan.parts() {
-            let mut pass = encoder.begin_compute_pass(&wgpu::ComputePassDescriptor::default());
-            let mut current = None;
-            for step in &plan.steps[part.steps.clone()] {
-                self.record_step(step, &mut current, &mut pass);
-            }
-            drop(pass);
-            self.record_sizes(part, encoder);
-        }
-    }
-
-    /// Records one dispatch; `current` is the kernel whose pipeline is set.
-    pub(crate) fn record_step(
-        &self,
-        step: &Step,
-        current: &mut Option<usize>,
-        pass: &mut wgpu::ComputePass<'_>,
-    ) {
-        if *current != Some(step.kernel) {
-            pass.set_pipeline(&self.pipelines[step.kernel].pipeline);
-            *current = Some(step.kernel);
-        }
-        let [x, y, z] = step.workgroups;
-        pass.set_bind_group(0, &step.group, &[]);
-        pass.dispatch_workgroups(x, y, z);
-    }
-
     pub(crate) async fn submit(&self, ready: &Ready) -> Result<(), RunError> {
-        self.gpu
-            .scoped("running the plan", || {
-                let mut encoder = self.gpu.device().create_command_encoder(&Default::default());
-                self.record(&ready.plan, &mut encoder);
-                self.gpu.queue().submit([encoder.finish()]);
-            })
-            .await
+        let encoder = self.play(&ready.plan).await?;
+        self.gpu.scoped("running the plan", || _ = self.gpu.queue().submit([encoder.finish()])).await
     }
 }

@@ -5,7 +5,9 @@ use std::collections::BTreeMap;
 use wgfc_compiler::pipeline::compile_graph;
 use wgfc_compiler::{Errors, Options, Technique};
 use wgfc_ir::program::Stats;
-use wgfc_ir::{BinaryOp, Border, Builder, DType, Dim, Graph, Op, Program, Scalar, Tensor, TensorType, Value};
+use wgfc_ir::{
+    BinaryOp, Border, Builder, DType, Dim, Graph, Op, Program, ReduceOp, Scalar, Tensor, TensorType, Value,
+};
 use wgfc_runtime::Gpu;
 
 /// `count` of f32[n] and i64 steps, while `start` and fewer than `until` were made, at most `trips`.
@@ -80,14 +82,16 @@ fn iterations_are_counted() {
         (6, true, -1, 1),
         (300, true, 257, 257),
         (1 << 30, true, 70, 70),
+        (5000, true, 129, 129),
+        (1400, true, 9000, 1400),
+        (i64::MAX, true, 257, 257),
+        (i64::MAX, true, -1, 1),
+        (i64::MAX, false, 9, 0),
+        (i64::MIN, true, 9, 0),
     ];
     for gpu in adapters() {
         for (trips, start, until, made) in cases {
             for split in [false, true] {
-                // A condition that ends a split loop early does not shorten it.
-                if split && trips > 1000 {
-                    continue;
-                }
                 let program = compiled(counting(trips, start, until), split, None).unwrap();
                 let got = run_session(&mut session(&gpu, &program).unwrap(), &inputs).unwrap();
                 assert_eq!(got[0].to_i64s().unwrap(), [7 + made], "{trips} {start} {until} {split}");
@@ -101,22 +105,25 @@ fn iterations_are_counted() {
     }
 }
 
-/// One program for any number of iterations.
+/// One program for any number of iterations, as one kernel, in parts of a few steps, and split.
 #[test]
 fn how_many_iterations_may_be_data() {
-    let program = compiled(counting_to(None, true, 50), false, None).unwrap();
-    assert_eq!(program.repeats, []);
-    for gpu in adapters() {
-        let mut session = session(&gpu, &program).unwrap();
-        for (trips, made) in [(3, 3), (0, 0), (-7, 0), (70, 50), (i64::MAX, 50), (1, 1)] {
-            let inputs: BTreeMap<String, Tensor> = [
-                ("made".to_owned(), Tensor::from_i64(vec![], &[2])),
-                ("x".to_owned(), Tensor::from_f32(vec![2], &[0.0, 2.0])),
-                ("trips".to_owned(), Tensor::from_i64(vec![], &[trips])),
-            ]
-            .into();
-            let got = run_session(&mut session, &inputs).unwrap();
-            assert_eq!(got[0].to_i64s().unwrap(), [2 + made], "{trips}");
+    for (split, most) in [(false, None), (false, Some(3)), (true, None)] {
+        let program = compiled(counting_to(None, true, 200), split, most).unwrap();
+        assert!(program.repeats[0].until.is_some(), "{:?}", program.repeats);
+        for gpu in adapters() {
+            let mut session = session(&gpu, &program).unwrap();
+            for (trips, made) in [(3, 3), (0, 0), (-7, 0), (129, 129), (i64::MAX, 200), (i64::MIN, 0), (1, 1)]
+            {
+                let inputs: BTreeMap<String, Tensor> = [
+                    ("made".to_owned(), Tensor::from_i64(vec![], &[2])),
+                    ("x".to_owned(), Tensor::from_f32(vec![2], &[0.0, 2.0])),
+                    ("trips".to_owned(), Tensor::from_i64(vec![], &[trips])),
+                ]
+                .into();
+                let got = run_session(&mut session, &inputs).unwrap();
+                assert_eq!(got[0].to_i64s().unwrap(), [2 + made], "{trips} {split} {most:?}");
+            }
         }
     }
 }
@@ -157,8 +164,171 @@ fn kernels_do_not_grow_with_the_iterations() {
     assert_eq!(text(500), text(5000));
 }
 
+/// Halves every lane of f32[n] until it is below 1, counts how often, and goes on while any lane did.
+fn halving(trips: Option<i64>) -> Graph {
+    let lanes = |dtype| TensorType::new(dtype, vec![Dim::sym("n")]);
+    let mut body = Graph::new();
+    body.add_input("i", TensorType::new(DType::I64, vec![]));
+    body.add_input("go", TensorType::new(DType::Bool, vec![]));
+    let (x, made) = (body.add_input("x", lanes(DType::F32)), body.add_input("made", lanes(DType::I32)));
+    let alive = body.add_input("alive", lanes(DType::Bool));
+    let mut b = Builder::new(&mut body, "step");
+    let half = b.binary_scalar(BinaryOp::Mul, x, 0.5).unwrap();
+    let x2 = b.select(alive, half, x).unwrap();
+    let more = b.binary_scalar(BinaryOp::Add, made, 1.0).unwrap();
+    let made2 = b.select(alive, more, made).unwrap();
+    let one = b.scalar(DType::F32, 1.0);
+    let large = b.binary(BinaryOp::Ge, x2, one).unwrap();
+    let alive2 = b.binary(BinaryOp::And, alive, large).unwrap();
+    let ints = b.cast(alive2, DType::I32).unwrap();
+    let any = b.reduce(ReduceOp::Max, ints, &[0], false).unwrap();
+    let go = b.cast(any, DType::Bool).unwrap();
+    for value in [go, x2, made2, alive2] {
+        body.outputs.push(Border { name: "o".into(), value });
+    }
+    let mut g = Graph::new();
+    let x = g.add_input("x", lanes(DType::F32));
+    let trips = match trips {
+        Some(trips) => Builder::new(&mut g, "the loop").int(DType::I64, trips),
+        None => g.add_input("trips", TensorType::new(DType::I64, vec![])),
+    };
+    let mut b = Builder::new(&mut g, "the loop");
+    let start = b.constant(Tensor::scalar(Scalar::bool(true)));
+    let zero = b.int(DType::I32, 0);
+    let made = b.expand(zero, &[Dim::sym("n")]).unwrap();
+    let one = b.scalar(DType::F32, 1.0);
+    let alive = b.binary(BinaryOp::Ge, x, one).unwrap();
+    let op = Op::Loop { body: Box::new(body), carried: 3 };
+    let node = g.push(op, &[trips, start, x, made, alive], &["the loop".into()]).unwrap();
+    for port in 0..2 {
+        g.outputs.push(Border { name: format!("y{port}").into(), value: Value { node, port } });
+    }
+    g
+}
+
+#[test]
+fn each_lane_ends_by_itself() {
+    let x = [3.0e30f32, 0.5, 1.0, 7.0, 1e10];
+    let halvings = |x: f32, most: i64| {
+        let (mut x, mut n) = (x, 0);
+        while x >= 1.0 && n < most {
+            (x, n) = (x * 0.5, n + 1);
+        }
+        (x, n)
+    };
+    for (trips, given) in
+        [(Some(i64::MAX), vec![0]), (Some(7), vec![0]), (None, vec![0, 1, 90, 300, i64::MAX])]
+    {
+        for (split, most) in [(false, None), (false, Some(2)), (true, None)] {
+            let program = compiled(halving(trips), split, most).unwrap();
+            for gpu in adapters() {
+                let mut session = session(&gpu, &program).unwrap();
+                for given in &given {
+                    let mut inputs = BTreeMap::from([("x".to_owned(), Tensor::from_f32(vec![5], &x))]);
+                    if trips.is_none() {
+                        inputs.insert("trips".to_owned(), Tensor::from_i64(vec![], &[*given]));
+                    }
+                    let got = run_session(&mut session, &inputs).unwrap();
+                    let (want, made): (Vec<f32>, Vec<i64>) =
+                        x.iter().map(|x| halvings(*x, trips.unwrap_or(*given))).unzip();
+                    let what = format!("{trips:?} {given} {split} {most:?}");
+                    assert_eq!(got[0].to_f32s().unwrap(), want, "{what}");
+                    assert_eq!(got[1].to_i64s().unwrap(), made, "{what}");
+                }
+            }
+        }
+    }
+}
+
+/// A loop of `outer` steps, in each of which another doubles `x` until it is above the step's number.
+#[test]
+fn a_loop_without_a_count_inside_of_another() {
+    let number = || TensorType::new(DType::I64, vec![]);
+    let mut inner = Graph::new();
+    inner.add_input("i", number());
+    inner.add_input("go", TensorType::new(DType::Bool, vec![]));
+    let (x, bound) = (inner.add_input("x", number()), inner.add_input("bound", number()));
+    let mut b = Builder::new(&mut inner, "inside");
+    let more = b.binary(BinaryOp::Add, x, x).unwrap();
+    let go = b.binary(BinaryOp::Le, more, bound).unwrap();
+    for value in [go, more] {
+        inner.outputs.push(Border { name: "o".into(), value });
+    }
+    let mut body = Graph::new();
+    let i = body.add_input("i", number());
+    body.add_input("go", TensorType::new(DType::Bool, vec![]));
+    let x = body.add_input("x", number());
+    let limit = body.add_input("limit", number());
+    let mut b = Builder::new(&mut body, "outside");
+    let bound = b.binary_scalar(BinaryOp::Mul, i, 1000.0).unwrap();
+    let start = b.binary(BinaryOp::Le, x, bound).unwrap();
+    let trips = b.int(DType::I64, i64::MAX);
+    let op = Op::Loop { body: Box::new(inner), carried: 1 };
+    let inside = body.push(op, &[trips, start, x, bound], &["inside".into()]).unwrap();
+    let go = Builder::new(&mut body, "outside").binary(BinaryOp::Lt, inside.into(), limit).unwrap();
+    for value in [go, inside.into()] {
+        body.outputs.push(Border { name: "o".into(), value });
+    }
+    let mut g = Graph::new();
+    let (x, limit) = (g.add_input("x", number()), g.add_input("limit", number()));
+    let mut b = Builder::new(&mut g, "outside");
+    let trips = b.int(DType::I64, i64::MAX);
+    let start = b.constant(Tensor::scalar(Scalar::bool(true)));
+    let op = Op::Loop { body: Box::new(body), carried: 1 };
+    let node = g.push(op, &[trips, start, x, limit], &["outside".into()]).unwrap();
+    g.outputs.push(Border { name: "y".into(), value: node.into() });
+    let program = compiled(g, false, None).unwrap();
+    for gpu in adapters() {
+        let mut session = session(&gpu, &program).unwrap();
+        for (x, limit) in [(1, 0), (1, 100_000), (7, 500_000), (3, 3)] {
+            let mut want = x;
+            for i in 0.. {
+                while want <= i * 1000 {
+                    want += want;
+                }
+                if want >= limit {
+                    break;
+                }
+            }
+            let inputs =
+                [("x", x), ("limit", limit)].map(|(n, v)| (n.to_owned(), Tensor::from_i64(vec![], &[v])));
+            let got = run_session(&mut session, &inputs.into()).unwrap();
+            assert_eq!(got[0].to_i64s().unwrap(), [want], "{x} {limit}");
+        }
+    }
+}
+
+/// Of a loop that does not end there is an error after the rounds that it may take, and no result.
+#[test]
+fn a_loop_that_does_not_end_is_an_error() {
+    let inputs: BTreeMap<String, Tensor> = [
+        ("made".to_owned(), Tensor::from_i64(vec![], &[0])),
+        ("x".to_owned(), Tensor::from_f32(vec![1], &[1.0])),
+    ]
+    .into();
+    for (split, most) in [(false, Some(5)), (true, None)] {
+        let mut program = compiled(counting(i64::MAX, true, i64::MAX), split, most).unwrap();
+        let until = program.repeats[0].until.as_mut().unwrap();
+        assert!(until.rounds >= (1 << 30) / 128, "{until:?}");
+        until.rounds = 3;
+        for gpu in adapters() {
+            let e = run_session(&mut session(&gpu, &program).unwrap(), &inputs).unwrap_err();
+            let e = e.message();
+            assert!(e.contains("has not ended after 3 rounds") && e.contains("the loop"), "{e}");
+        }
+    }
+}
+
 #[test]
 fn loops_without_an_end_are_refused() {
-    let e = compiled(counting(i64::MAX, true, 9), false, None).unwrap_err().to_string();
-    assert!(e.contains("at most 1073741824 are numbered") && e.contains("the loop"), "{e}");
+    let mut g = counting(i64::MAX, true, 9);
+    let ids: Vec<_> = g.node_ids().collect();
+    for n in ids {
+        if let Op::Loop { body, .. } = &mut g.node_mut(n).op {
+            let yes = Builder::new(body, "step").constant(Tensor::scalar(Scalar::bool(true)));
+            body.outputs[0].value = yes;
+        }
+    }
+    let e = compiled(g, false, None).unwrap_err().to_string();
+    assert!(e.contains("neither a trip count nor a condition") && e.contains("the loop"), "{e}");
 }

@@ -11,6 +11,7 @@ use super::pull::{Memory, Parts, Puller};
 use crate::kernel::{Body, Carry, Expr, ExprId, TensorId};
 use crate::options::DeviceProfile;
 use rustc_hash::FxHashMap;
+use wgfc_ir::computed::Bounds;
 use wgfc_ir::{DType, Dim, Graph, NodeId, Op, Poly, Scalar, TensorType, Value};
 
 /// Values that a lane may carry.
@@ -65,9 +66,7 @@ pub fn plan(graph: &Graph, node: NodeId, profile: &DeviceProfile) -> Result<Plan
                 ));
             }
             Ok(_) => {
-                // How many dispatches there are is not computed.
-                let computed = graph.computed.iter().any(|c| plan.steps.symbols().contains(&c.symbol));
-                plan.part = if computed { None } else { part(&plan.steps, p.body.len(), profile) };
+                plan.part = part(graph, &plan.steps, p.body.len(), profile);
                 return Ok(plan);
             }
             Err(e) => why.push(format!("along {}: {e}", named(&plan.lanes))),
@@ -77,15 +76,29 @@ pub fn plan(graph: &Graph, node: NodeId, profile: &DeviceProfile) -> Result<Plan
 }
 
 /// Steps that a dispatch may take without the driver ending it, where there may be more.
-fn part(steps: &Dim, operations: usize, profile: &DeviceProfile) -> Option<u32> {
+fn part(graph: &Graph, steps: &Dim, operations: usize, profile: &DeviceProfile) -> Option<u32> {
     // Drivers lose patience after some seconds.
     const OPERATIONS: usize = 1 << 30;
-    let patience = u32::try_from(OPERATIONS / operations.max(1)).unwrap_or(u32::MAX);
+    // So that the number of the last step of a part is one.
+    const STEPS: u32 = 1 << 28;
+    let patience = u32::try_from(OPERATIONS / operations.max(1)).unwrap_or(u32::MAX).min(STEPS);
     let most = profile.loop_iterations.unwrap_or(u32::MAX).min(patience).max(1);
-    match steps.as_const() {
-        Some(s) => (s > i64::from(most)).then_some(most),
-        None => profile.loop_iterations.map(|_| most),
-    }
+    let steps = Bounds::of(&graph.computed).most(steps);
+    let longest = steps.as_const().or_else(|| longest(graph, &steps, profile));
+    longest.is_none_or(|s| s > i64::from(most)).then_some(most)
+}
+
+/// How many steps there can be, given that inputs and outputs with an element for each must be bound.
+fn longest(graph: &Graph, steps: &Dim, profile: &DeviceProfile) -> Option<i64> {
+    let bits = i64::try_from(profile.max_binding_bytes.saturating_mul(8)).unwrap_or(i64::MAX);
+    let borders = graph.inputs.iter().chain(&graph.outputs).map(|b| graph.ty(b.value));
+    let most = borders.filter_map(|ty| {
+        let axis = ty.shape.iter().position(|d| d == steps)?;
+        let others = ty.shape.iter().enumerate().filter(|(i, _)| *i != axis);
+        let row: i64 = others.filter_map(|(_, d)| d.as_const()).fold(1, |n, d| n.saturating_mul(d.max(1)));
+        Some(bits / row.saturating_mul(ty.dtype.bits() as i64))
+    });
+    most.min()
 }
 
 fn named(lanes: &[Dim]) -> String {

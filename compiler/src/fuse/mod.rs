@@ -16,6 +16,7 @@ mod pack;
 pub mod points;
 mod prepare;
 pub mod pull;
+mod rounds;
 mod split;
 mod tidy;
 
@@ -277,9 +278,9 @@ fn build(
             continue;
         }
         if let Some(plan) = loops.get(&u.anchor).filter(|p| p.part.is_some()) {
-            match split::parts(graph, u, plan, &mut tensors) {
+            match split::parts(graph, u, plan, options, &mut tensors) {
                 Ok(b) => blocks.push(b),
-                Err(e) => errors.push(internal(graph, u.anchor, &e)),
+                Err(Errors(e)) => errors.extend(e),
             }
             continue;
         }

@@ -6,14 +6,12 @@
 //! - A stacked result that is a view of another value is that view of the stacked other value.
 
 use super::lanes;
+use super::rounds::{ENDLESS, MOST_STEPS};
 use crate::options::DeviceProfile;
 use wgfc_ir::build::Builder;
 use wgfc_ir::{
-    BinaryOp, Border, DType, Dim, Graph, NodeId, Op, Poly, ReduceOp, Scalar, ScalarNode, Tensor, Value,
+    BinaryOp, Border, DType, Dim, Graph, Node, NodeId, Op, Poly, ReduceOp, Scalar, ScalarNode, Tensor, Value,
 };
-
-/// Iterations of a loop.
-const MOST_STEPS: i64 = 1 << 30;
 
 /// Why a loop has no kernels.
 pub(super) struct Refused {
@@ -23,6 +21,14 @@ pub(super) struct Refused {
 
 /// Brings the loops of a graph, `nested` in that of a loop's step, into the form that kernels are made from.
 pub(super) fn prepare(graph: &mut Graph, profile: &DeviceProfile, nested: bool) -> Result<(), Refused> {
+    for n in graph.node_ids() {
+        let Op::Scan { carried, .. } = graph.node(n).op else { continue };
+        let length = graph.node(n).inputs.get(carried).and_then(|v| graph.ty(*v).shape.first());
+        if let Some(steps) = length.and_then(Dim::as_const).filter(|s| *s > MOST_STEPS) {
+            let why = format!("it goes on for {steps} iterations, at most {MOST_STEPS} are numbered");
+            return Err(Refused { node: n, why });
+        }
+    }
     let loops: Vec<NodeId> =
         graph.node_ids().filter(|n| matches!(graph.node(*n).op, Op::Loop { .. })).collect();
     for n in loops {
@@ -67,26 +73,16 @@ fn counted(graph: &mut Graph, n: NodeId, profile: &DeviceProfile, nested: bool) 
     if body.outputs.len() > 1 + carried {
         return Err("it stacks results, and how many is known only when it has run".into());
     }
+    let endless = Dim::from(ENDLESS);
     let length = match trips {
-        Some(trips) if trips > MOST_STEPS => {
-            return Err(format!("it may go on for {trips} iterations, at most {MOST_STEPS} are numbered"));
-        }
-        Some(trips) => Dim::from(trips.max(0)),
-        None if nested => return Err("how often it runs in a step is known only then".into()),
-        None => {
-            let mut b = Builder { graph: &mut *graph, origin: node.origin.clone() };
-            let (least, most) = (b.int(DType::I64, 0), b.int(DType::I64, MOST_STEPS));
-            let count = b.binary(BinaryOp::Min, node.inputs[0], most)?;
-            let count = b.binary(BinaryOp::Max, count, least)?;
-            b.computed("trips", count, Dim::from(MOST_STEPS))
-        }
+        Some(trips) if trips <= MOST_STEPS => Dim::from(trips.max(0)),
+        _ => endless.clone(),
     };
-    let numbers = Builder { graph: &mut *graph, origin: node.origin.clone() }.iota(
-        &[length],
-        Poly::var(0),
-        DType::I64,
-    )?;
     let start = node.inputs[1];
+    let always = |g: &Graph, v: Value| matches!(&g.node(v.node).op, Op::Const(t) if t.scalars().is_some_and(|s| s[0].bits != 0));
+    if length == endless && trips.is_some() && always(graph, start) && always(body, body.outputs[0].value) {
+        return Err("neither a trip count nor a condition ends it".into());
+    }
     let op = |body: Graph, carried: usize| Op::Scan {
         body: Box::new(body),
         carried,
@@ -95,8 +91,9 @@ fn counted(graph: &mut Graph, n: NodeId, profile: &DeviceProfile, nested: bool) 
         reverse_outputs: vec![],
     };
 
-    // Without the condition, if by then nothing changes any more whatever the lane.
-    if matches!(&graph.node(start.node).op, Op::Const(t) if t.scalars().is_some_and(|s| s[0].bits != 0)) {
+    // Without the condition, if by then nothing changes any more whatever the lane. The number of iterations is
+    // that of a computed size then, unless that is known only in a step.
+    if always(graph, start) && (trips.is_some() || !nested) {
         let mut plain = body.as_ref().clone();
         let yes = Builder { graph: &mut plain, origin: node.origin.clone() }
             .constant(Tensor::scalar(Scalar::bool(true)));
@@ -108,6 +105,12 @@ fn counted(graph: &mut Graph, n: NodeId, profile: &DeviceProfile, nested: bool) 
         plain.inputs[..=carried].rotate_left(1);
         plain.remove_dead();
         if let Some(flag) = flag.and_then(|v| plain.outputs[..carried].iter().position(|o| o.value == v)) {
+            let before = graph.computed.len();
+            let length = match trips {
+                Some(_) => length.clone(),
+                None => computed_trips(graph, &node)?,
+            };
+            let numbers = numbers(graph, &node, length)?;
             let mut inputs = node.inputs[2..2 + carried].to_vec();
             inputs.push(numbers);
             inputs.extend(&node.inputs[2 + carried..]);
@@ -117,14 +120,34 @@ fn counted(graph: &mut Graph, n: NodeId, profile: &DeviceProfile, nested: bool) 
                 replace(graph, n, &outputs);
                 return Ok(());
             }
+            graph.computed.truncate(before);
         }
     }
 
     let mut g = body.as_ref().clone();
     let go = g.inputs[1].value;
     let outputs: Vec<Value> = g.outputs.iter().map(|o| o.value).collect();
+    let (mut condition, mut first, mut captured) = (outputs[0], start, node.inputs[2 + carried..].to_vec());
+    if trips.is_none() {
+        // The trip count is a part of the condition.
+        let count = node.inputs[0];
+        let inside = g.add_input("trips", graph.ty(count).clone());
+        captured.push(count);
+        let number = g.inputs[0].value;
+        let mut b = Builder { graph: &mut g, origin: node.origin.clone() };
+        let one = b.int(DType::I64, 1);
+        let next = b.binary(BinaryOp::Add, number, one)?;
+        let inside = b.reshape(inside, vec![])?;
+        let more = b.binary(BinaryOp::Lt, next, inside)?;
+        condition = b.binary(BinaryOp::And, condition, more)?;
+        let mut b = Builder { graph: &mut *graph, origin: node.origin.clone() };
+        let none = b.int(DType::I64, 0);
+        let count = b.reshape(count, vec![])?;
+        let any = b.binary(BinaryOp::Lt, none, count)?;
+        first = b.binary(BinaryOp::And, first, any)?;
+    }
     let mut b = Builder { graph: &mut g, origin: node.origin.clone() };
-    let mut after = vec![b.binary(BinaryOp::And, go, outputs[0])?];
+    let mut after = vec![b.binary(BinaryOp::And, go, condition)?];
     for i in 0..carried {
         let before = b.graph.inputs[2 + i].value;
         after.push(b.select(go, outputs[1 + i], before)?);
@@ -133,13 +156,27 @@ fn counted(graph: &mut Graph, n: NodeId, profile: &DeviceProfile, nested: bool) 
         o.value = v;
     }
     g.inputs[..2 + carried].rotate_left(1);
-    let mut inputs = node.inputs[1..2 + carried].to_vec();
-    inputs.push(numbers);
-    inputs.extend(&node.inputs[2 + carried..]);
+    let numbers = numbers(graph, &node, length)?;
+    let carries = &node.inputs[2..2 + carried];
+    let inputs = [&[first], carries, &[numbers], &captured].concat();
     let new = graph.push(op(g, carried + 1), &inputs, &node.origin)?;
     let outputs = results(graph, new);
     replace(graph, n, &outputs[1..]);
     Ok(())
+}
+
+/// The numbers of `length` iterations of a loop.
+fn numbers(graph: &mut Graph, node: &Node, length: Dim) -> Result<Value, String> {
+    Builder { graph, origin: node.origin.clone() }.iota(&[length], Poly::var(0), DType::I64)
+}
+
+/// The trip count of a loop as a computed size.
+fn computed_trips(graph: &mut Graph, node: &Node) -> Result<Dim, String> {
+    let mut b = Builder { graph, origin: node.origin.clone() };
+    let (least, most) = (b.int(DType::I64, 0), b.int(DType::I64, ENDLESS));
+    let count = b.binary(BinaryOp::Min, node.inputs[0], most)?;
+    let count = b.binary(BinaryOp::Max, count, least)?;
+    Ok(b.computed("trips", count, Dim::from(ENDLESS)))
 }
 
 /// The bool value of which `v` says whether any element is true.

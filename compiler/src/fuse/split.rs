@@ -8,19 +8,24 @@ use super::group::Unit;
 use super::kernels::{copy_kernel, fill_kernel, lane_loop};
 use super::lanes::Plan;
 use super::pull::{Memory, Puller, flat_offset};
+use super::rounds::{self, Ending, PARTS};
 use crate::error::Errors;
 use crate::kernel::{
-    Body, Expr, Family, Kernel, KernelGraph, KernelTensor, Repeat, Store, TensorId, TensorKind,
+    Body, Expr, Family, Kernel, KernelGraph, KernelTensor, Repeat, Store, TensorId, TensorKind, Until,
 };
 use crate::options::Options;
 use rustc_hash::FxHashMap;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use wgfc_ir::build::Builder;
+use wgfc_ir::computed::Bounds;
 use wgfc_ir::{
-    BinaryOp, Border, DType, Dim, GatherAxis, Graph, NodeId, Op, Poly, Scalar, ScalarFn, ScalarNode, State,
-    TensorType, Value,
+    BinaryOp, Border, DType, Dim, GatherAxis, Graph, Node, NodeId, Op, Poly, Scalar, ScalarFn, ScalarNode,
+    State, TensorType, Value,
 };
+
+/// Steps of a loop of lanes that take no time to speak of.
+const BRIEF: i64 = 1 << 20;
 
 /// The kernels of a whole loop.
 pub(super) struct Block {
@@ -31,6 +36,15 @@ pub(super) struct Block {
 }
 
 impl Block {
+    /// These kernels behind others.
+    fn behind(mut self, mut others: Vec<Kernel>) -> Block {
+        let at = others.len();
+        for r in &mut self.repeats {
+            r.kernels = r.kernels.start + at..r.kernels.end + at;
+        }
+        others.append(&mut self.kernels);
+        Block { kernels: others, repeats: self.repeats }
+    }
     /// The tensors it reads.
     pub fn reads(&self) -> impl Iterator<Item = TensorId> + '_ {
         self.kernels.iter().flat_map(Kernel::reads)
@@ -47,8 +61,9 @@ impl Block {
 }
 
 /// One step of a `scan` as a graph. Its inputs are the scanned values, whole, and the captured ones; its
-/// states are those carried, then those stacked, then the number of the step, where it is used.
-pub(super) fn step(graph: &Graph, node: NodeId) -> Result<Graph, String> {
+/// states are those carried, then those stacked, then the number of the step, where it is used. Beyond `count` steps
+/// it changes nothing but that.
+pub(super) fn step(graph: &Graph, node: NodeId, count: Option<&Dim>) -> Result<Graph, String> {
     let n = graph.node(node);
     let Op::Scan { body, carried, scanned, reverse_inputs, reverse_outputs } = &n.op else {
         return Err("not a scan".into());
@@ -66,15 +81,23 @@ pub(super) fn step(graph: &Graph, node: NodeId) -> Result<Graph, String> {
         nodes: vec![ScalarNode::Index(last), ScalarNode::Arg(0), ScalarNode::Binary(BinaryOp::Sub, 0, 1)],
     };
     let back = b.map(backwards, &[number])?;
+    let inside = count.map(|c| rounds::before(&mut b, number, c)).transpose()?;
     let mut borders = vec![];
     for (j, input) in inputs.iter().enumerate().skip(*carried) {
         if j >= carried + scanned {
             borders.push(input.clone());
             continue;
         }
+        let backwards = reverse_inputs.get(j - carried) == Some(&true);
+        if is_number(graph, n, j) {
+            let dtype = g.ty(input.value).dtype;
+            let i = Builder { graph: &mut g, origin: n.origin.clone() }.cast(number, dtype)?;
+            g.replace_uses(input.value, i);
+            continue;
+        }
         let whole = g.add_input(&name("scanned", j), graph.ty(n.inputs[j]).clone());
         borders.push(Border { name: input.name.clone(), value: whole });
-        let at = if reverse_inputs.get(j - carried) == Some(&true) { back } else { number };
+        let at = if backwards { back } else { number };
         let shape = g.ty(input.value).shape.clone();
         let index = std::iter::once(GatherAxis::Data { input: 1, at: vec![] })
             .chain((0..shape.len()).map(|i| GatherAxis::Affine(Poly::var(i))))
@@ -88,6 +111,9 @@ pub(super) fn step(graph: &Graph, node: NodeId) -> Result<Graph, String> {
         let mut after = o.value;
         if i < *carried {
             let before = inputs[i].value;
+            if let Some(inside) = inside.filter(|_| after != before) {
+                after = Builder { graph: &mut g, origin: n.origin.clone() }.select(inside, after, before)?;
+            }
             // What another value was is copied before that value changes.
             if after != before && matches!(g.node(after.node).op, Op::Input | Op::Const(_)) {
                 let same = ScalarFn { nodes: vec![ScalarNode::Arg(0)] };
@@ -101,7 +127,13 @@ pub(super) fn step(graph: &Graph, node: NodeId) -> Result<Graph, String> {
         shape.insert(0, length.clone());
         let whole = g.add_input(&name("stacked", i), TensorType::new(ty.dtype, shape));
         let row = Builder { graph: &mut g, origin: n.origin.clone() }.unsqueeze(after, &[0])?;
-        let at = if reverse_outputs.get(i - carried) == Some(&true) { back } else { number };
+        let mut at = if reverse_outputs.get(i - carried) == Some(&true) { back } else { number };
+        if let Some(inside) = inside {
+            let mut b = Builder { graph: &mut g, origin: n.origin.clone() };
+            // What is outside is not written.
+            let nowhere = b.int(DType::I32, i64::from(i32::MAX));
+            at = b.select(inside, at, nowhere)?;
+        }
         let index = std::iter::once(GatherAxis::Data { input: 2, at: vec![] })
             .chain((1..=ty.rank()).map(|i| GatherAxis::Affine(Poly::var(i))))
             .collect();
@@ -119,11 +151,31 @@ pub(super) fn step(graph: &Graph, node: NodeId) -> Result<Graph, String> {
     Ok(g)
 }
 
-/// What a loop that is split reads in its steps, which must be in memory.
+/// Whether a value is 0, 1, 2, …: what a step has as its own number.
+fn numbers(graph: &Graph, v: Value) -> bool {
+    let n = graph.node(v.node);
+    let Op::Map { body, shape } = &n.op else { return false };
+    let counts = |f: &ScalarFn| match &f.nodes[..] {
+        [ScalarNode::Index(p)] => *p == Poly::var(0),
+        [ScalarNode::Index(p), ScalarNode::Cast(DType::I64, 0)] => *p == Poly::var(0),
+        _ => false,
+    };
+    n.inputs.is_empty() && shape.len() == 1 && counts(body)
+}
+
+/// What a loop that is split reads in its steps, which must be in memory: the inputs of a step in their order.
 pub(super) fn read_in_steps(graph: &Graph, node: NodeId) -> Vec<Value> {
     let n = graph.node(node);
     let Op::Scan { carried, .. } = n.op else { return vec![] };
-    n.inputs[carried.min(n.inputs.len())..].to_vec()
+    (carried..n.inputs.len()).filter(|j| !is_number(graph, n, *j)).map(|j| n.inputs[j]).collect()
+}
+
+/// Whether operand `j` of a scan is, in each step, the number of that step.
+fn is_number(graph: &Graph, scan: &Node, j: usize) -> bool {
+    let Op::Scan { carried, scanned, reverse_inputs, .. } = &scan.op else { return false };
+    let forwards =
+        (*carried..carried + scanned).contains(&j) && reverse_inputs.get(j - carried) != Some(&true);
+    forwards && numbers(graph, scan.inputs[j])
 }
 
 /// Fuses a step of a loop that is split because of `why`, and puts its kernels among those of `graph`.
@@ -137,7 +189,9 @@ pub(super) fn block<'a>(
     let broken = |e: String| Errors::from(super::internal(graph, node, &e));
     let n = graph.node(node);
     let Op::Scan { carried, .. } = n.op else { return Err(broken("not a scan".into())) };
-    let step = step(graph, node).map_err(broken)?;
+    let ending = Ending::of(graph, node, None, options);
+    let count = ending.as_ref().and_then(|e| e.count.as_ref());
+    let step = step(graph, node, count).map_err(broken)?;
     let KernelGraph { tensors: inner, kernels, repeats, .. } = super::fuse_at(&step, options, true)?;
 
     let outputs = n.outputs.len();
@@ -147,57 +201,48 @@ pub(super) fn block<'a>(
         let number = TensorType::new(DType::I32, vec![]);
         kept.push(tensors.add(None, number, TensorKind::Intermediate));
     }
-    let mut of = vec![];
-    for t in inner {
-        of.push(match t.kind {
-            TensorKind::Input(i) => {
-                let v = *n.inputs.get(carried + i).ok_or_else(|| broken("an input too many".into()))?;
-                let memory = tensors.tensor(v);
-                memory.ok_or_else(|| broken(format!("what a loop reads has no memory: {v:?}")))?
-            }
-            TensorKind::State { state, .. } => kept[state],
-            // What lies over it comes before it in the list.
-            TensorKind::Under(over) => {
-                tensors.list.push(KernelTensor { kind: TensorKind::Under(of[over]), ..t });
-                tensors.list.len() - 1
-            }
-            kind => {
-                tensors.list.push(KernelTensor { kind, ..t });
-                tensors.list.len() - 1
-            }
-        });
+    let mut outer = vec![];
+    for v in read_in_steps(graph, node) {
+        let memory = tensors.tensor(v);
+        outer.push(memory.ok_or_else(|| broken(format!("what a loop reads has no memory: {v:?}")))?);
     }
-    let mut all = vec![];
+    let of = rounds::adopt(inner, tensors, |kind| match kind {
+        TensorKind::Input(i) => outer.get(*i).copied(),
+        TensorKind::State { state, .. } => kept.get(*state).copied(),
+        _ => None,
+    });
+    let mut start = vec![];
     for (first, carry) in n.inputs[..carried].iter().zip(&kept) {
-        all.push(copy_kernel(graph, *first, *carry, tensors).map_err(broken)?);
+        start.push(copy_kernel(graph, *first, *carry, tensors).map_err(broken)?);
     }
-    if counted {
-        all.push(fill_kernel(kept[outputs], Scalar::from_i64(DType::I32, 0), n.origin.clone()));
+    let number = counted.then(|| kept[outputs]);
+    if let Some(number) = number {
+        start.push(fill_kernel(number, Scalar::from_i64(DType::I32, 0), n.origin.clone()));
     }
-    let first = all.len();
-    let steps = graph.ty(n.inputs[carried]).shape.first().cloned().unwrap_or_default();
     let kernels: Vec<Kernel> = kernels.iter().map(|k| k.renumbered(&|t| of[t])).collect();
-    if repeats.is_empty() {
-        let mut whole = in_turns(kernels, &steps, &kept, &tensors.list);
-        whole.repeats.iter_mut().for_each(|r| {
-            r.kernels = r.kernels.start + first..r.kernels.end + first;
-            r.why = why.to_owned();
-        });
-        all.extend(whole.kernels);
-        return Ok(Block { kernels: all, repeats: whole.repeats });
-    }
-    let range = first..first + kernels.len();
-    let mut all_repeats = vec![Repeat { kernels: range, times: steps, keeps: kept, why: why.to_owned() }];
-    for r in repeats {
-        all_repeats.push(Repeat {
-            kernels: r.kernels.start + first..r.kernels.end + first,
-            times: r.times,
-            why: r.why,
+    let all = graph.ty(n.inputs[carried]).shape.first().cloned().unwrap_or_default();
+    let many = Ending::steps(kernels.len());
+    let times = if ending.is_some() { Dim::from(many) } else { all };
+    let mut block = if repeats.is_empty() {
+        in_turns(kernels, &times, &kept, &tensors.list)
+    } else {
+        let range = 0..kernels.len();
+        let why = String::new();
+        let mut all = vec![Repeat { kernels: range, times, keeps: kept.clone(), why, until: None }];
+        all.extend(repeats.into_iter().map(|r| Repeat {
             keeps: r.keeps.iter().map(|t| of[*t]).collect(),
-        });
+            until: r.until.map(|u| Until { word: of[u.word], ..u }),
+            ..r
+        }));
+        Block { kernels, repeats: all }
+    };
+    for r in block.repeats.iter_mut().filter(|r| r.why.is_empty()) {
+        r.why = why.to_owned();
     }
-    all.extend(kernels);
-    Ok(Block { kernels: all, repeats: all_repeats })
+    if let Some(ending) = ending {
+        block = ending.rounds(block, many, &kept, number, options, tensors)?;
+    }
+    Ok(block.behind(start))
 }
 
 /// The kernels of a step, `times` times. What is carried and cannot be written where it is read has two places
@@ -225,6 +270,7 @@ fn in_turns(kernels: Vec<Kernel>, times: &Dim, kept: &[TensorId], tensors: &[Ker
         times,
         keeps,
         why: String::new(),
+        until: None,
     };
     if copies.is_empty() || times.is(1) {
         return Block { repeats: vec![repeat(0..kernels.len(), times.clone(), kept.to_vec())], kernels };
@@ -271,17 +317,22 @@ pub(super) fn parts<'a>(
     graph: &'a Graph,
     unit: &Unit,
     plan: &Plan,
+    options: &Options,
     tensors: &mut Tensors<'a>,
-) -> Result<Block, String> {
-    let (node, most) = (graph.node(unit.anchor), plan.part.ok_or("a loop in one part")?);
-    let Op::Scan { carried, .. } = node.op else { return Err("not a scan".into()) };
+) -> Result<Block, Errors> {
+    let broken = |e: String| Errors::from(super::internal(graph, unit.anchor, &e));
+    let node = graph.node(unit.anchor);
+    let (Op::Scan { carried, .. }, Some(most)) = (&node.op, plan.part) else {
+        return Err(broken("not a scan in parts".into()));
+    };
+    let carried = *carried;
     let mut kept = results(graph, unit.anchor, tensors);
     let number = tensors.add(None, TensorType::new(DType::I32, vec![]), TensorKind::Intermediate);
-    let mut kernels = vec![fill_kernel(number, Scalar::from_i64(DType::I32, 0), node.origin.clone())];
+    let mut start = vec![fill_kernel(number, Scalar::from_i64(DType::I32, 0), node.origin.clone())];
     for (first, carry) in node.inputs[..carried].iter().zip(&kept) {
-        kernels.push(copy_kernel(graph, *first, *carry, tensors)?);
+        start.push(copy_kernel(graph, *first, *carry, tensors).map_err(broken)?);
     }
-    let first = kernels.len();
+    let mut kernels = vec![];
     // What several lanes hold is not written before all have read it.
     let mut copies = vec![];
     let mut to = kept.clone();
@@ -293,7 +344,7 @@ pub(super) fn parts<'a>(
     }
     let mut p = Puller::new(graph, tensors, plan.domain());
     let part = Some((&kept[..carried], number));
-    let (family, ends) = lane_loop(graph, unit, plan, carried, part, &mut p)?;
+    let (family, ends) = lane_loop(graph, unit, plan, carried, part, &mut p).map_err(broken)?;
     let mut stores = vec![];
     for ((v, points, values), tensor) in ends.iter().zip(&to) {
         for (point, value) in points.iter().zip(values) {
@@ -324,7 +375,17 @@ pub(super) fn parts<'a>(
     kernels.push(Kernel { family, body, stores, nodes: node.origin.clone() });
     kept.push(number);
     let why = format!("a dispatch takes {most} steps at most");
-    let times = plan.steps.ceil_div(i64::from(most));
-    let range = first..kernels.len();
-    Ok(Block { kernels, repeats: vec![Repeat { kernels: range, times, keeps: kept, why }] })
+    let ending = Ending::of(graph, unit.anchor, plan.part, options);
+    // Short dispatches are not worth a look each.
+    let many = (BRIEF / i64::from(most)).clamp(1, PARTS);
+    let times = match ending {
+        Some(_) => Dim::from(many),
+        None => Bounds::of(&graph.computed).most(&plan.steps).ceil_div(i64::from(most)),
+    };
+    let repeat = Repeat { kernels: 0..kernels.len(), times, keeps: kept.clone(), why, until: None };
+    let mut block = Block { kernels, repeats: vec![repeat] };
+    if let Some(ending) = ending {
+        block = ending.rounds(block, many * i64::from(most), &kept, Some(number), options, tensors)?;
+    }
+    Ok(block.behind(start))
 }

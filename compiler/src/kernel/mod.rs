@@ -397,6 +397,17 @@ pub struct Repeat {
     pub keeps: Vec<TensorId>,
     /// Why they are not one kernel.
     pub why: String,
+    /// What ends them, where `times` is only a round.
+    pub until: Option<Until>,
+}
+
+/// What ends kernels that run in rounds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Until {
+    /// An i32 that is 0 after the round in which they ended.
+    pub word: TensorId,
+    /// Rounds after which it is an error that they have not.
+    pub rounds: u64,
 }
 
 impl Kernel {

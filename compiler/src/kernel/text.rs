@@ -22,7 +22,11 @@ impl fmt::Display for KernelGraph {
             write!(f, "\nkernel {i} {k}")?;
         }
         for r in &self.repeats {
-            writeln!(f, "\nkernels {:?}: {} times // {}", r.kernels, r.times, r.why)?;
+            write!(f, "\nkernels {:?}: {} times", r.kernels, r.times)?;
+            if let Some(u) = &r.until {
+                write!(f, " until t{} is 0, at most {} times", u.word, u.rounds)?;
+            }
+            writeln!(f, " // {}", r.why)?;
         }
         Ok(())
     }

@@ -1,11 +1,12 @@
 //! From the inputs of a run to its recorded steps: symbols, memory, bind groups.
 
 use super::{Session, Value};
-use crate::bind::{self, Bound, Given};
+use crate::bind::{self, Bound, Given, Rounds};
 use crate::error::{BadInput, RunError};
 use crate::state;
 use crate::tensor::{DeviceTensor, Memory};
 use std::collections::HashMap;
+use std::ops::Range;
 use std::sync::Arc;
 use wgfc_ir::program::{Buffer, BufferKind};
 
@@ -42,13 +43,26 @@ pub(crate) struct Plan {
     parts: Vec<Part>,
 }
 
-/// Steps that need no size which others of them compute.
+/// Steps that need no size which others of them compute, and nothing of the host.
 #[derive(Debug)]
 pub(crate) struct Part {
     /// Which of the plan's.
-    pub(crate) steps: std::ops::Range<usize>,
+    pub(crate) steps: Range<usize>,
     /// What is copied to the dimensions after them: from where, and to which place.
     pub(super) sizes: Vec<(wgpu::Buffer, u64, u64)>,
+    /// What the host looks at after them.
+    pub(super) look: Option<Look>,
+}
+
+/// The end of a round.
+#[derive(Debug)]
+pub(super) struct Look {
+    /// The number of the part that a round begins with.
+    pub(super) first: usize,
+    /// Where the word is that is 0 when there need be no other round.
+    pub(super) word: (wgpu::Buffer, u64),
+    /// Index into [`Program::repeats`](wgfc_ir::Program::repeats).
+    pub(super) repeat: usize,
 }
 
 impl Plan {
@@ -223,8 +237,8 @@ impl Session {
             return Ok(self.plans[0].clone());
         }
         let gpu = self.gpu.clone();
-        let steps = gpu.scoped("binding buffers", || self.steps(&bound, &ports)).await?;
-        let parts = self.parts(&bound, &ports, &steps);
+        let (steps, rounds) = gpu.scoped("binding buffers", || self.steps(&bound, &ports)).await?;
+        let parts = self.parts(&bound, &ports, &steps, &rounds);
         let plan = Arc::new(Plan { bound, ports, steps, parts });
         self.plans.truncate(KEPT_PLANS - 1);
         self.plans.insert(0, plan.clone());
@@ -245,23 +259,46 @@ impl Session {
         Some(Piece { buffer: buffer.clone(), offset, size: bound.memory.bytes[b] })
     }
 
-    /// Cuts steps where a size has been computed.
-    fn parts(&self, bound: &Bound, ports: &[wgpu::Buffer], steps: &[Step]) -> Vec<Part> {
-        let mut parts: Vec<Part> = vec![];
-        let start = |parts: &[Part]| parts.last().map_or(0, |p| p.steps.end);
+    /// Cuts steps where a size has been computed, and where rounds begin and end.
+    fn parts(&self, bound: &Bound, ports: &[wgpu::Buffer], steps: &[Step], rounds: &[Rounds]) -> Vec<Part> {
+        let mut cuts: Vec<usize> = rounds.iter().flat_map(|r| [r.range.start, r.range.end]).collect();
+        let mut sizes = vec![];
         for c in &self.program.computed {
             let end = steps.partition_point(|s| s.dispatch < c.after);
             let place = self.program.symbols.iter().position(|s| *s == c.symbol);
             let (Some(from), Some(place)) = (self.piece(bound, ports, c.buffer), place) else { continue };
-            let size = (from.buffer, from.offset, 4 * place as u64);
-            match parts.last_mut() {
-                Some(p) if p.steps.end == end => p.sizes.push(size),
-                _ => parts.push(Part { steps: start(&parts)..end, sizes: vec![size] }),
-            }
+            sizes.push((end, (from.buffer, from.offset, 4 * place as u64)));
+            cuts.push(end);
         }
-        let rest = start(&parts)..steps.len();
-        if parts.is_empty() || !rest.is_empty() {
-            parts.push(Part { steps: rest, sizes: vec![] });
+        cuts.push(steps.len());
+        cuts.sort_unstable();
+        cuts.dedup();
+        let (mut parts, mut begins): (Vec<Part>, Vec<(usize, usize)>) = (vec![], vec![]);
+        let mut start = 0;
+        for end in cuts {
+            let sizes: Vec<_> = sizes.iter().filter(|s| s.0 == end).map(|s| s.1.clone()).collect();
+            if end > start {
+                begins.push((start, parts.len()));
+            }
+            if end > start || !sizes.is_empty() {
+                parts.push(Part { steps: start..end, sizes, look: None });
+            }
+            // Each has a part of its own, if need be one without steps.
+            for r in rounds.iter().filter(|r| r.range.end == end) {
+                let until = self.program.repeats[r.repeat].until.as_ref();
+                let word = until.and_then(|u| self.piece(bound, ports, u.buffer));
+                let first = begins.iter().find(|b| b.0 == r.range.start).map(|b| b.1);
+                let (Some(word), Some(first)) = (word, first) else { continue };
+                let look = Some(Look { first, word: (word.buffer, word.offset), repeat: r.repeat });
+                match parts.last_mut() {
+                    Some(p) if p.look.is_none() => p.look = look,
+                    _ => parts.push(Part { steps: end..end, sizes: vec![], look }),
+                }
+            }
+            start = end;
+        }
+        if parts.is_empty() {
+            parts.push(Part { steps: 0..0, sizes: vec![], look: None });
         }
         parts
     }
@@ -273,11 +310,14 @@ impl Session {
         }
     }
 
-    fn steps(&mut self, bound: &Bound, ports: &[wgpu::Buffer]) -> Vec<Step> {
+    /// The steps, and which of them run in rounds.
+    fn steps(&mut self, bound: &Bound, ports: &[wgpu::Buffer]) -> (Vec<Step>, Vec<Rounds>) {
         let device = self.gpu.device();
         let mut steps: Vec<Step> = Vec::with_capacity(bound.order.len());
         let mut made: Vec<Option<usize>> = vec![None; self.program.dispatches.len()];
+        let mut places = Vec::with_capacity(bound.order.len() + 1);
         for i in bound.order.iter().copied() {
+            places.push(steps.len());
             let d = &self.program.dispatches[i];
             if bound.workgroups[i].contains(&0) {
                 continue;
@@ -318,6 +358,9 @@ impl Session {
             let (group, workgroups) = (group.clone(), bound.workgroups[i]);
             steps.push(Step { dispatch: i, kernel: d.kernel, group, workgroups });
         }
-        steps
+        places.push(steps.len());
+        let place = |r: &Rounds| Rounds { range: places[r.range.start]..places[r.range.end], ..r.clone() };
+        let rounds = bound.rounds.iter().map(place).filter(|r| !r.range.is_empty()).collect();
+        (steps, rounds)
     }
 }
