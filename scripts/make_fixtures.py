@@ -10,6 +10,7 @@ inputs and outputs, ONNX Runtime's but for random numbers; the data sets of one 
 import sys
 
 import numpy as np
+import onnx
 
 from onnx_models import BOOL, FIXTURES, FLOAT, HALF, INT32, INT64, UINT8, Model
 
@@ -462,6 +463,74 @@ def chosen():
     m.save(feed(7, 0, [1, 0, 0]), feed(1, -9, [0]), feed(41, 9, [1]), feed(23, 0, [0]), feed(3, 0.3, [0, 1]))
 
 
+def body(name, carried, goes_on, nodes):
+    """A Loop's body: `carried` are (name in, name out, type, shape), `goes_on` the condition's name."""
+    info = onnx.helper.make_tensor_value_info
+    before = [info("i", INT64, []), info("go", BOOL, [])] + [info(n, t, s) for n, _, t, s in carried]
+    after = [info(goes_on, BOOL, [])] + [info(n, t, s) for _, n, t, s in carried]
+    return onnx.helper.make_graph([onnx.helper.make_node(o, i, [r], **a) for o, i, r, a in nodes], name, before, after)
+
+
+def endless():
+    """`while` as exporters write it: a trip count of INT64_MAX or none, and a condition that the body computes."""
+    m = Model(
+        "while",
+        [("a", INT64, []), ("b", INT64, []), ("x", FLOAT, ["rows", 5]), ("limit", FLOAT, []), ("c", INT64, [])],
+        [("gcd", INT64, []), ("y", FLOAT, ["rows", 5]), ("halvings", INT64, []), ("z", FLOAT, ["rows", 5])],
+    )
+    most = m.constant("most", np.int64(2**63 - 1))
+    zero = m.constant("zero", np.int64(0))
+    m.constant("one", np.int64(1))
+    # while b != 0: a, b = b, a % b
+    m.op("Equal", ["b", zero], "none")
+    m.op("Not", ["none"], "any")
+    euclid = body("euclid", [("p", "q_now", INT64, []), ("q", "rest", INT64, [])], "more", [
+        ("Identity", ["q"], "q_now", {}),
+        ("Mod", ["p", "q"], "rest", {}),
+        ("Equal", ["rest", "zero"], "done", {}),
+        ("Not", ["done"], "on", {}),
+        ("Cast", ["on"], "more", {"to": BOOL}),
+    ])
+    m.op("Loop", [most, "any", "a", "b"], ["gcd", "left"], body=euclid)
+    # while x.abs().sum() > limit: x = x / 2 + x.mean() / 64; n += 1
+    m.constant("half", np.float32(0.5))
+    m.constant("bit", np.float32(1 / 64))
+    m.op("Abs", ["x"], "sizes")
+    m.op("ReduceSum", ["sizes"], "size", keepdims=0)
+    m.op("Greater", ["size", "limit"], "large")
+    relax = body("relax", [("v", "w", FLOAT, ["rows", 5]), ("n", "n_next", INT64, [])], "again", [
+        ("Mul", ["v", "half"], "less", {}),
+        ("ReduceMean", ["v"], "mean", {"keepdims": 0}),
+        ("Mul", ["mean", "bit"], "share", {}),
+        ("Add", ["less", "share"], "w", {}),
+        ("Add", ["n", "one"], "n_next", {}),
+        ("Abs", ["w"], "ws", {}),
+        ("ReduceSum", ["ws"], "sum", {"keepdims": 0}),
+        ("Greater", ["sum", "limit"], "above", {}),
+        ("Cast", ["above"], "again", {"to": BOOL}),
+    ])
+    m.op("Loop", [most, "large", "x", zero], ["y", "halvings"], body=relax)
+    # No trip count: do x += 1 while i * i < c.
+    m.constant("unit", np.float32(1))
+    count = body("count", [("s", "t", FLOAT, ["rows", 5])], "below", [
+        ("Add", ["s", "unit"], "t", {}),
+        ("Mul", ["i", "i"], "square", {}),
+        ("Less", ["square", "c"], "below", {}),
+    ])
+    m.op("Loop", ["", "", "x"], "z", body=count)
+
+    def feed(a, b, rows, limit, c):
+        x = m.rng.standard_normal((rows, 5), dtype=np.float32)
+        return {"a": np.array(a), "b": np.array(b), "x": x, "limit": np.array(limit, np.float32), "c": np.array(c)}
+
+    m.save(
+        feed(12_345_678_901_234_567, 987_654_321_098, 3, 1e-30, 40_000),
+        feed(7540113804746346429 // 2, 4660046610375530309 // 2, 17, 0.01, 2_000_000),
+        feed(9, 0, 1, 1e9, -1),
+        feed(0, 12, 4, 2.5, 5),
+    )
+
+
 def boxes():
     """Suppression of boxes, limited by an input; what is left is gathered."""
     m = Model(
@@ -576,7 +645,7 @@ def main():
     sys.exit(__doc__) if len(sys.argv) > 1 else None
     bandwidth(mask=False)
     bandwidth(mask=True)
-    for make in [mlp, conv, attention, decoder, decoder_of_several, decoder_ragged, caches, integers, booleans, half, chosen, boxes, cut, random]:
+    for make in [mlp, conv, attention, decoder, decoder_of_several, decoder_ragged, caches, integers, booleans, half, chosen, endless, boxes, cut, random]:
         make()
 
 

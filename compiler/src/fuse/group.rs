@@ -519,10 +519,12 @@ impl Grouper<'_> {
     }
 
     fn inline_pointwise(&self, n: NodeId, readers: &BTreeMap<UnitId, Read>) -> bool {
-        if self.fusion == Fusion::None {
-            return false;
-        }
         let node = self.graph.node(n);
+        if self.fusion == Fusion::None {
+            // The numbers of a loop's steps are what steps count.
+            let counted = |(c, _): &(NodeId, _)| matches!(self.graph.node(*c).op, Op::Scan { .. });
+            return node.inputs.is_empty() && self.graph.uses(n.into()).iter().all(counted);
+        }
         let (weight, heavy) = cost(&node.op);
         let result = self.bytes(n.into(), self.estimate(n.into()));
         let loaded: i64 =
