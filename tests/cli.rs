@@ -575,6 +575,26 @@ fn pipelines_are_kept() {
 }
 
 #[test]
+fn loops_run_until_their_condition_ends_them() {
+    let d = folder();
+    let model = fixture("small/while/model.onnx");
+    wgfc(d.path(), &format!("compile|{model}|-o|out")).exits(0);
+    wgfc(d.path(), "inspect|out|--dim|rows=3")
+        .exits(0)
+        .prints("rounds, up to")
+        .prints("until its condition is false");
+    let run = "run|out|--random-inputs|--input|limit=0.5|--dim|rows=3|-o|y";
+    wgfc(d.path(), run).exits(0);
+    // Readers of version 2 would run one round.
+    let plan = std::fs::read_to_string(d.path().join("out/plan.json")).unwrap();
+    let mut v: Value = serde_json::from_str(&plan).unwrap();
+    assert_eq!(v["version"], 3);
+    v["version"] = 2.into();
+    std::fs::write(d.path().join("out/plan.json"), v.to_string()).unwrap();
+    wgfc(d.path(), run).exits(1).says("runs in rounds, which version 2 does not know");
+}
+
+#[test]
 fn outputs_have_the_sizes_that_a_run_computes() {
     let d = folder();
     let model = fixture("small/chosen/model.onnx");

@@ -261,7 +261,8 @@ fn known_symbols(g: &Graph, outer: &Symbols) -> Symbols {
     for id in g.node_ids() {
         let n = g.node(id);
         if matches!(n.op, Op::If { .. } | Op::Loop { .. } | Op::Scan { .. }) {
-            known.extend(n.outputs.iter().flat_map(|t| &t.shape).flat_map(Poly::symbols));
+            let symbols = n.outputs.iter().flat_map(|t| &t.shape).flat_map(Poly::symbols);
+            known.extend(symbols.filter(|s| g.computed.iter().all(|c| c.symbol != *s)));
         }
     }
     let mut equations: Vec<Dim> = g.inputs.iter().flat_map(|b| g.ty(b.value).shape.clone()).collect();

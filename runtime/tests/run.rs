@@ -2,7 +2,8 @@
 
 use std::collections::BTreeMap;
 use wgfc_ir::program::{
-    Access, Buffer, BufferKind, DimConstraint, Dispatch, FORMAT_VERSION, Kernel, Port, Program, Stats,
+    Access, Buffer, BufferKind, DimConstraint, Dispatch, FORMAT_VERSION, Kernel, Port, Program, Repeat,
+    Stats, Until,
 };
 use wgfc_ir::{DType, Dim, Tensor};
 use wgfc_runtime::session::Value;
@@ -200,6 +201,91 @@ fn one_session_serves_many_shapes_even_empty_ones() {
         let out = s.run_blocking(&[("x", f32s(&[3, 5]))]).unwrap();
         assert_eq!(out[0].1.to_f32s().unwrap(), rows_by_hand(3, 5));
     });
+}
+
+/// Adds x to y until the sum is at least 10 or 1000 (the outer loop, three times): x's sum, and the word.
+fn sums() -> Program {
+    let mut p = program(&["n"]);
+    let x = p.input("x", DType::I32, &["n"]);
+    let y = p.output("y", DType::I32, &["n"]);
+    let word = p.arena(0, 0, 3, "1");
+    let kernel = |name: &str, line: &str, bindings: Vec<Access>| {
+        let access = |a: &Access| if *a == Access::Read { "read" } else { "read_write" };
+        let bound: String = (bindings.iter().enumerate())
+            .map(|(i, a)| format!("@group(0) @binding({i}) var<storage, {}> b{i}: array<i32>;\n", access(a)))
+            .collect();
+        let head = "@compute @workgroup_size(1)\nfn main() {\n";
+        Kernel {
+            name: name.to_owned(),
+            family: "test".to_owned(),
+            wgsl: format!("{bound}{head}    {line}\n}}\n"),
+            workgroup_size: [1, 1, 1],
+            bindings,
+            uses_dims: false,
+            workgroup_bytes: 0,
+            features: vec![],
+            subgroup_size: None,
+        }
+    };
+    let (r, w) = (Access::Read, Access::ReadWrite);
+    p.dispatch(kernel("clear", "b0[0] = 0;", vec![w]), &[y], "1");
+    p.dispatch(kernel("add", "b1[0] += b0[0];", vec![r, w]), &[x, y], "1");
+    p.dispatch(kernel("test", "b1[0] = i32(b0[0] % 10 != 0);", vec![r, w]), &[y, word], "1");
+    p.dispatch(kernel("more", "b0[0] += 1;", vec![w]), &[y], "1");
+    let repeat = |first, count, times, until| Repeat {
+        first,
+        count,
+        times: dim(times),
+        why: "a test".to_owned(),
+        until,
+    };
+    p.repeats = vec![
+        repeat(1, 3, "3", None),
+        repeat(1, 2, "1", Some(Until { buffer: word, rounds: 12 })),
+        repeat(1, 1, "n", None),
+    ];
+    p
+}
+
+#[test]
+fn rounds_go_on_until_a_word_is_zero() {
+    on_each(|gpu| {
+        let mut s = Session::new_blocking(gpu, &sums()).unwrap();
+        for n in [1, 3, 2] {
+            let x = Tensor::new(DType::I32, vec![n], [3u8, 0, 0, 0].repeat(n)).unwrap();
+            let run = s.run_blocking(&[("x", x.clone())]);
+            if n == 2 {
+                // 6, 12, …, and 31 + 6 k is never a multiple of 10.
+                let e = run.unwrap_err().to_string();
+                assert!(e.contains("has not ended after 12 rounds of 3 dispatches: a test"), "{e}");
+                continue;
+            }
+            let mut want = 0;
+            for _ in 0..3 {
+                want += 3 * n as i32;
+                while want % 10 != 0 {
+                    want += 3 * n as i32;
+                }
+                want += 1;
+            }
+            assert_eq!(run.unwrap()[0].1.to_i64s().unwrap()[0], i64::from(want), "{n}");
+            let on_device = s.run_on_device_blocking(&[("x", x.into())]).unwrap();
+            assert_eq!(on_device[0].1.read_blocking().unwrap().to_i64s().unwrap()[0], i64::from(want));
+        }
+    });
+    type Edit = fn(&mut Program);
+    let edits: &[(Edit, &str)] = &[
+        (|p| p.repeats[1].until.as_mut().unwrap().rounds = 0, "may run no round"),
+        (|p| p.repeats[1].until.as_mut().unwrap().buffer = 0, "writes buffer 0, which ends it"),
+        (|p| p.version = 2, "runs in rounds, which version 2 does not know"),
+    ];
+    assert_eq!(wgfc_runtime::check::check(&sums()), Vec::<String>::new());
+    for (edit, want) in edits {
+        let mut p = sums();
+        edit(&mut p);
+        let problems = wgfc_runtime::check::check(&p).join("\n");
+        assert!(problems.contains(want), "{want} in {problems:?}");
+    }
 }
 
 #[test]

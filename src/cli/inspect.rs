@@ -195,8 +195,15 @@ fn text(name: &str, program: &Program, s: &Summary, a: &InspectArgs) -> String {
     for r in &program.repeats {
         let of = program.dispatches.get(r.first).map(|d| nodes_of(&d.nodes, 1)).unwrap_or_default();
         let why = if r.why == said { "as before" } else { &r.why };
-        out += &format!("  {} × {} of them are the loop of {of}: {why}\n", r.times, r.count);
+        let times = match &r.until {
+            Some(u) => format!("rounds, up to {}, of", grouped(u.rounds)),
+            None => format!("{} ×", r.times),
+        };
+        out += &format!("  {times} {} of them are the loop of {of}: {why}\n", r.count);
         said = &r.why;
+    }
+    if program.repeats.iter().any(|r| r.until.is_some()) {
+        out += "  of loops in rounds one round counts\n";
     }
     out += &format!(
         "  bytes moved: {} fused, {} unfused ({} and {} bytes)\n",

@@ -332,3 +332,129 @@ fn loops_without_an_end_are_refused() {
     let e = compiled(g, false, None).unwrap_err().to_string();
     assert!(e.contains("neither a trip count nor a condition") && e.contains("the loop"), "{e}");
 }
+
+/// What is larger than a half, one after another: a running sum of it and the number of the element, backwards and
+/// forwards.
+fn scan_of_chosen() -> Graph {
+    let mut g = wgfc_ir::text::parse(
+        r#"
+graph (x: %0) -> (found: %6) {
+  compute n = %4 up to rows
+  %0 = input : f32[rows] as "x"
+  %1 = map [rows] { cast(i32, gt(a0, 0.5:f32)) } (%0) : i32[rows]
+  %3 = cumulate sum axis 0 (%1) : i32[rows]
+  %4 = view [] reads [rows - 1] else 0:i32 (%3) : i32[]
+  %5 = map [rows] { select(cast(bool, a0), sub(a1, 1:i32), 2147483647:i32) } (%1, %3) : i32[rows]
+  %6 = place [n] writes [$1[%0]] (%0, %5) : f32[n]
+}
+"#,
+    )
+    .unwrap();
+    let found = g.outputs.pop().unwrap().value;
+    let ty = |dtype, n: i64| TensorType::new(dtype, vec![Dim::from(n); (n > 0) as usize]);
+    let mut body = Graph::new();
+    let sums = body.add_input("sums", ty(DType::F32, 3));
+    let x = body.add_input("x", ty(DType::F32, 0));
+    let i = body.add_input("i", ty(DType::I64, 0));
+    let mut b = Builder::new(&mut body, "step");
+    let all = b.reduce(ReduceOp::Sum, sums, &[0], false).unwrap();
+    let few = b.binary_scalar(BinaryOp::Mul, all, 0.25).unwrap();
+    let next = b.binary(BinaryOp::Add, few, x).unwrap();
+    let place = b.cast(i, DType::F32).unwrap();
+    let row = b.iota(&[Dim::from(3i64)], wgfc_ir::Poly::var(0), DType::F32).unwrap();
+    let after = b.binary(BinaryOp::Add, next, row).unwrap();
+    for value in [after, next, place] {
+        body.outputs.push(Border { name: "o".into(), value });
+    }
+    let mut b = Builder::new(&mut g, "the scan");
+    let length = b.shape(found);
+    let numbers = b.iota(&length, wgfc_ir::Poly::var(0), DType::I64).unwrap();
+    let first = b.constant(Tensor::from_f32(vec![3], &[1.0, 2.0, 3.0]));
+    let op = Op::Scan {
+        body: Box::new(body),
+        carried: 1,
+        scanned: 2,
+        reverse_inputs: vec![true, false],
+        reverse_outputs: vec![false, true],
+    };
+    let node = g.push(op, &[first, found, numbers], &["the scan".into()]).unwrap();
+    for port in 0..3 {
+        g.outputs.push(Border { name: format!("y{port}").into(), value: Value { node, port } });
+    }
+    g
+}
+
+#[test]
+fn how_long_a_scan_is_may_be_data() {
+    let graph = scan_of_chosen();
+    for (split, most) in [(false, None), (false, Some(3)), (true, None)] {
+        let program = compiled(graph.clone(), split, most).unwrap();
+        for gpu in adapters() {
+            let mut session = session(&gpu, &program).unwrap();
+            for (rows, every) in [(1, 1), (1, 2), (9, 1), (200, 2), (200, 1), (77, 100), (130, 3)] {
+                let x: Vec<f32> = (0..rows)
+                    .map(|i| if i % every == every - 1 { 1.0 + i as f32 / 64.0 } else { 0.25 })
+                    .collect();
+                let inputs = BTreeMap::from([("x".to_owned(), Tensor::from_f32(vec![rows], &x))]);
+                let want = wgfc_ir::eval::evaluate(&graph, &inputs).unwrap();
+                let got = run_session(&mut session, &inputs).unwrap();
+                for (i, (g, w)) in got.iter().zip(&want).enumerate() {
+                    let what = format!("{i} of {rows} {every} {split} {most:?}");
+                    assert_eq!(g.shape, w.shape, "{what}");
+                    let near = |(g, w): (&f32, &f32)| (g - w).abs() <= 1e-5 * w.abs();
+                    let (g, w) = (g.to_f32s().unwrap(), w.to_f32s().unwrap());
+                    assert!(g.iter().zip(&w).all(near), "{what}: {g:?} {w:?}");
+                }
+            }
+        }
+    }
+}
+
+/// A scan as long as its inputs may be has parts where that is longer than a dispatch should take.
+#[test]
+fn long_scans_have_parts() {
+    let scan = |width: i64, operations: usize| {
+        let row = TensorType::new(DType::F32, vec![Dim::from(width)]);
+        let mut body = Graph::new();
+        let (sum, x) = (body.add_input("sum", row.clone()), body.add_input("x", row.clone()));
+        let mut b = Builder::new(&mut body, "step");
+        let mut next = b.binary(BinaryOp::Add, sum, x).unwrap();
+        for _ in 0..operations {
+            next = b.unary(wgfc_ir::UnaryOp::Sin, next).unwrap();
+        }
+        body.outputs.push(Border { name: "o".into(), value: next });
+        let mut g = Graph::new();
+        let sum = g.add_input("sum", row);
+        let x = g.add_input("x", TensorType::new(DType::F32, vec![Dim::sym("n"), Dim::from(width)]));
+        let op = Op::Scan {
+            body: Box::new(body),
+            carried: 1,
+            scanned: 1,
+            reverse_inputs: vec![false],
+            reverse_outputs: vec![],
+        };
+        let node = g.push(op, &[sum, x], &["the scan".into()]).unwrap();
+        g.outputs.push(Border { name: "y".into(), value: node.into() });
+        compiled(g, false, None).unwrap()
+    };
+    // 128 MiB are 2^25 / width rows, and 2^30 operations are enough for one dispatch.
+    assert_eq!(scan(64, 60).repeats, []);
+    let long = scan(1, 60);
+    let [repeat] = &long.repeats[..] else { panic!("{:?}", long.repeats) };
+    let times = |n: i64| repeat.times.eval_syms(&|_| Some(n)).unwrap();
+    assert!(repeat.until.is_none() && times(1 << 10) == 1 && times(1 << 25) > 1, "{}", repeat.times);
+    for gpu in adapters() {
+        let inputs = BTreeMap::from([
+            ("sum".to_owned(), Tensor::from_f32(vec![1], &[0.5])),
+            ("x".to_owned(), Tensor::from_f32(vec![3, 1], &[0.25, -1.0, 2.0])),
+        ]);
+        let got = run_session(&mut session(&gpu, &long).unwrap(), &inputs).unwrap();
+        let mut want = 0.5f32;
+        for x in [0.25, -1.0, 2.0] {
+            want += x;
+            (0..60).for_each(|_| want = want.sin());
+        }
+        let got = got[0].to_f32s().unwrap()[0];
+        assert!((got - want).abs() < 1e-5, "{got} {want}");
+    }
+}

@@ -83,11 +83,13 @@ impl Ending {
         let keeps = block.repeats.iter().flat_map(|r| &r.keeps).chain(kept).chain([&word]).copied().collect();
         let rounds = (self.most.max(1) as u64).div_ceil(steps.max(1) as u64);
         let why = match (self.mask, &self.count) {
-            (Some(_), None) => "until its condition is false".to_owned(),
-            (Some(_), Some(count)) => format!("until its condition is false, at most {count} steps"),
-            (None, _) => "a number of steps that the run computes".to_owned(),
+            (Some(_), None) => "it goes on until its condition is false".to_owned(),
+            (Some(_), Some(count)) => {
+                format!("it goes on until its condition is false or {count} steps are done")
+            }
+            (None, _) => "it takes as many steps as the run computes".to_owned(),
         };
-        let why = format!("{why}; {steps} steps a round, {rounds} rounds at most");
+        let why = format!("{why}; {steps} are a round");
         let until = Some(Until { word, rounds });
         let mut repeats = vec![Repeat { kernels: 0..kernels.len(), times: Dim::ONE, keeps, why, until }];
         repeats.extend(block.repeats);

@@ -70,7 +70,10 @@ pub fn random_loop(seed: u64, config: &Config) -> Result<(Graph, BTreeMap<String
         body.inputs = [t, go].into_iter().chain(carried.clone()).chain(captured).collect();
         body.outputs = outputs;
         let mut b = Builder::new(&mut graph, "loop");
-        let mut all = vec![b.int(DType::I64, length as i64), b.constant(Tensor::scalar(Scalar::bool(true)))];
+        // Where the number of the iteration ends it, there need be no count.
+        let counted = carried.is_empty() || seed % 2 == 0;
+        let trips = if counted && (seed >> 3) & 1 == 1 { i64::MAX } else { length as i64 };
+        let mut all = vec![b.int(DType::I64, trips), b.constant(Tensor::scalar(Scalar::bool(true)))];
         all.append(&mut first);
         all.extend(fixed);
         graph.push(Op::Loop { body: Box::new(body), carried: carried.len() }, &all, &[])?

@@ -275,14 +275,17 @@ fn scan(cx: &mut Cx) -> Lowered {
 /// Control flow.
 pub const OPS: &[OpDef] = &[
     OpDef::new("If", &[1, 11, 13, 16, 19, 21, 23, 24, 25], if_).cases(&["test_if"]).notes(
-        "both branches give the same shapes unless the condition is known; no sequences, no optionals",
+        "both branches give the same shapes, and are computed, unless the condition is known; no sizes computed in \
+         a branch; no sequences, no optionals",
     ),
     OpDef::new("Loop", &[1, 11, 13, 16, 19, 21, 23, 24, 25], loop_)
         .cases(&["test_loop", "test_range_"])
         .notes(
-            "carried shapes change only in loops of a known number of iterations; no sequences, no optionals",
+            "carried shapes change only in loops of a known number of iterations, at most 256; results are stacked \
+             where the condition does not end the loop and the trip count is a dimension or known; at most 2^30 \
+             iterations, an error beyond (2^24 on the CPU); no sizes computed in the body; no sequences, no optionals",
         ),
     OpDef::new("Scan", &[9, 11, 16, 19, 21, 23, 24, 25], scan)
         .cases(&["test_scan9", "test_scan_"])
-        .notes("carried values keep their shape"),
+        .notes("carried values keep their shape; no sizes computed in the body"),
 ];
