@@ -71,7 +71,7 @@ pub fn random_loop(seed: u64, config: &Config) -> Result<(Graph, BTreeMap<String
         body.outputs = outputs;
         let mut b = Builder::new(&mut graph, "loop");
         // Where the number of the iteration ends it, there need be no count.
-        let counted = carried.is_empty() || seed % 2 == 0;
+        let counted = carried.is_empty() || seed.is_multiple_of(2);
         let trips = if counted && (seed >> 3) & 1 == 1 { i64::MAX } else { length as i64 };
         let mut all = vec![b.int(DType::I64, trips), b.constant(Tensor::scalar(Scalar::bool(true)))];
         all.append(&mut first);
