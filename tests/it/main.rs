@@ -3,7 +3,7 @@
 //! | environment | meaning |
 //! |---|---|
 //! | `WGFC_BACKEND=eval` | the reference evaluator instead of an adapter |
-//! | `WGFC_CASES=text` | only the conformance cases and models whose name contains it |
+//! | `WGFC_CASES=text` | only the conformance cases, models and operators whose name contains it |
 //! | `WGFC_FUSION=none,full` | the levels that the models run at (all three) |
 //! | `WGFC_CONFORMANCE`, `WGFC_MODELS` | folders of the data (`target/conformance`, `target/models`) |
 //! | `WGFC_FUZZ_SECONDS`, `WGFC_FUZZ_SEED` | how long each fuzz test runs (10), where it starts |
