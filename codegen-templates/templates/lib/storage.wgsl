@@ -16,25 +16,19 @@ fn field2(word: u32, i: i32) -> u32 {
 }
 
 // The bits of a small float: `man` bits of mantissa, `max_code` the largest finite number, `over`
-// what lies beyond it, `nan` not a number, `sign` the sign's bit (0: unsigned). Ties to even.
+// what lies beyond it, `nan` not a number, `sign` the sign's bit (0: unsigned). Ties to even. Without
+// branches: some drivers take minutes over a kernel with hundreds.
 fn encode_small(x: f32, man: u32, bias: u32, max_code: u32, over: u32, nan: u32, sign: u32) -> u32 {
     let bits = bitcast<u32>(x);
     let s = select(0u, sign, (bits >> 31u) != 0u);
     let a = bits & 0x7fffffffu;
-    if (a > 0x7f800000u) {
-        return nan;
-    }
     let shift = 23u - man;
-    var code: u32;
-    if (a < (128u - bias) << 23u) {
-        code = u32(round(bitcast<f32>(a) * bitcast<f32>((126u + bias + man) << 23u)));
-    } else {
-        code = ((a + (1u << (shift - 1u)) - 1u + ((a >> shift) & 1u)) >> shift) - ((127u - bias) << man);
-    }
-    if (code > max_code) {
-        return over | s;
-    }
-    return select(code | s, 0u, code == 0u && nan == sign);
+    let least = (128u - bias) << 23u;
+    let subnormal = u32(round(bitcast<f32>(min(a, least)) * bitcast<f32>((126u + bias + man) << 23u)));
+    let normal = ((a + (1u << (shift - 1u)) - 1u + ((a >> shift) & 1u)) >> shift) - ((127u - bias) << man);
+    let code = select(normal, subnormal, a < least);
+    let finite = select(code | s, 0u, code == 0u && nan == sign);
+    return select(select(finite, over | s, code > max_code), nan, a > 0x7f800000u);
 }
 
 // The number of a finite code of a small float.
@@ -54,18 +48,14 @@ fn encode_f16(x: f32) -> u32 {
 
 fn decode_f16(raw: u32) -> f32 {
     let m = raw & 0x7fffu;
-    if (m >= 0x7c00u) {
-        return float_of_bits(0x7f800000u | ((raw & 0x8000u) << 16u) | ((m & 0x3ffu) << 13u));
-    }
-    return decode_small(raw, 10u, 15u, 0x8000u);
+    let special = float_of_bits(0x7f800000u | ((raw & 0x8000u) << 16u) | ((m & 0x3ffu) << 13u));
+    return select(decode_small(raw, 10u, 15u, 0x8000u), special, m >= 0x7c00u);
 }
 
 fn encode_bf16(x: f32) -> u32 {
     let bits = bitcast<u32>(x);
-    if ((bits & 0x7fffffffu) > 0x7f800000u) {
-        return (bits >> 16u) | 0x40u;
-    }
-    return (bits + 0x7fffu + ((bits >> 16u) & 1u)) >> 16u;
+    let rounded = (bits + 0x7fffu + ((bits >> 16u) & 1u)) >> 16u;
+    return select(rounded, (bits >> 16u) | 0x40u, (bits & 0x7fffffffu) > 0x7f800000u);
 }
 
 fn decode_bf16(raw: u32) -> f32 {
@@ -94,10 +84,8 @@ fn encode_f8e5m2(x: f32) -> u32 {
 
 fn decode_f8e5m2(raw: u32) -> f32 {
     let m = raw & 0x7fu;
-    if (m >= 0x7cu) {
-        return float_of_bits(0x7f800000u | ((raw & 0x80u) << 24u) | ((m & 3u) << 21u));
-    }
-    return decode_small(raw, 2u, 15u, 0x80u);
+    let special = float_of_bits(0x7f800000u | ((raw & 0x80u) << 24u) | ((m & 3u) << 21u));
+    return select(decode_small(raw, 2u, 15u, 0x80u), special, m >= 0x7cu);
 }
 
 fn encode_f8e5m2uz(x: f32) -> u32 {
