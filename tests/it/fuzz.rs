@@ -245,7 +245,9 @@ fn mutated_models_do_not_panic() {
         .filter(|(_, bytes)| bytes.len() < 100_000)
         .collect();
     if models.is_empty() {
-        return crate::say("mutated_models_do_not_panic: WGFC_CASES is in the name of no model; none is tried");
+        return crate::say(
+            "mutated_models_do_not_panic: WGFC_CASES is in the name of no model; none is tried",
+        );
     }
     let scratch = root.join("target/fuzz");
     std::fs::create_dir_all(&scratch).expect("target/ is writable");

@@ -14,9 +14,23 @@ fn is_inf(x: f32) -> bool {
     return (bitcast<u32>(x) & 0x7fffffffu) == 0x7f800000u;
 }
 
-// Some drivers take 0 for the least normal number.
+// The larger, the smaller, the sign: NaN of NaN, which WGSL's own may leave out.
+fn max_f32(a: f32, b: f32) -> f32 {
+    return select(select(max(a, b), b, is_nan(b)), a, is_nan(a));
+}
+
+fn min_f32(a: f32, b: f32) -> f32 {
+    return select(select(min(a, b), b, is_nan(b)), a, is_nan(a));
+}
+
+fn sign_f32(x: f32) -> f32 {
+    return select(sign(x), x, is_nan(x));
+}
+
+// Some drivers take 0 for the least normal number, and have logarithms of what is negative or NaN.
 fn log_f32(x: f32) -> f32 {
-    return select(log(x), float_of_bits(0xff800000u), x == 0.0);
+    let y = select(log(x), float_of_bits(0xff800000u), x == 0.0);
+    return select(y, float_of_bits(0x7fc00000u), x < 0.0 || is_nan(x));
 }
 
 // Remainder with the sign of the dividend.
@@ -32,7 +46,7 @@ fn rem_f32(a: f32, b: f32) -> f32 {
     if (abs(r) >= abs(b)) {
         r -= select(abs(b), -abs(b), a < 0.0);
     }
-    return select(r, a, a == 0.0);
+    return select(r, a, a == 0.0 && abs(b) > 0.0);
 }
 
 // Remainder with the sign of the divisor.
@@ -58,15 +72,18 @@ fn pow_f32(x: f32, y: f32) -> f32 {
         }
         return select(p, 1.0 / p, y < 0.0);
     }
+    if (is_nan(x) || is_nan(y)) {
+        return select(float_of_bits(0x7fc00000u), 1.0, x == 1.0);
+    }
     if (x == 0.0) {
         return select(0.0, float_of_bits(0x7f800000u), y < 0.0);
     }
-    let p = pow(abs(x), y);
-    if (x > 0.0) {
+    let p = select(pow(abs(x), y), 1.0, abs(x) == 1.0);
+    if (x > 0.0 || is_inf(y)) {
         return p;
     }
     if (y != trunc(y)) {
-        return float_of_bits(0x7fc00000u);
+        return select(float_of_bits(0x7fc00000u), p, is_inf(x));
     }
     return select(p, -p, abs(y) < 16777216.0 && (i32(y) & 1) != 0);
 }
@@ -94,7 +111,7 @@ fn tanh_f32(x: f32) -> f32 {
         - 3.33332819422e-1) * z * x + x;
     let a = abs(x);
     let y = 1.0 - 2.0 / (exp(2.0 * min(a, 15.0)) + 1.0);
-    return select(select(y, -y, x < 0.0), p, a < 0.625);
+    return select(p, select(y, -y, x < 0.0), a >= 0.625);
 }
 
 fn sinh_f32(x: f32) -> f32 {
@@ -115,8 +132,8 @@ fn asinh_f32(x: f32) -> f32 {
     let a = abs(x);
     let z = x * x;
     let p = (((2.0122003309e-2 * z - 4.2699340972e-2) * z + 7.4847586088e-2) * z - 1.6666288134e-1) * z * x + x;
-    let far = log(a) + 0.6931471805599453;
-    let near = log(a + sqrt(min(z, 1e30) + 1.0));
+    let far = log_f32(a) + 0.6931471805599453;
+    let near = log_f32(a + sqrt(min(z, 1e30) + 1.0));
     let y = select(near, far, a > 1e6);
     return select(select(y, -y, x < 0.0), p, a < 0.5);
 }
@@ -125,8 +142,8 @@ fn acosh_f32(x: f32) -> f32 {
     let t = x - 1.0;
     let p = ((((1.7596881071e-3 * t - 7.5272886713e-3) * t + 2.6454905019e-2) * t - 1.1784741703e-1) * t
         + 1.4142135263) * sqrt(max(t, 0.0));
-    let far = log(x) + 0.6931471805599453;
-    let near = log(x + sqrt(max(min(x * x, 1e30) - 1.0, 0.0)));
+    let far = log_f32(x) + 0.6931471805599453;
+    let near = log_f32(x + sqrt(max(min(x * x, 1e30) - 1.0, 0.0)));
     let y = select(select(near, far, x > 1e6), p, t < 0.5);
     return select(y, float_of_bits(0x7fc00000u), x < 1.0);
 }
@@ -135,7 +152,7 @@ fn atanh_f32(x: f32) -> f32 {
     let z = x * x;
     let p = ((((1.81740078349e-1 * z + 8.24370301058e-2) * z + 1.46691431730e-1) * z + 1.99782164500e-1) * z
         + 3.33337300303e-1) * z * x + x;
-    return select(0.5 * log((1.0 + x) / (1.0 - x)), p, abs(x) < 0.5);
+    return select(0.5 * log_f32((1.0 + x) / (1.0 - x)), p, abs(x) < 0.5);
 }
 
 fn atan_f32(x: f32) -> f32 {

@@ -71,8 +71,12 @@ impl<'a> Accumulator<'a> {
         }
         Ok(())
     }
+    /// Of floats the larger or the smaller as WGSL has it, which may leave a NaN out: this is done for every element.
     pub(super) fn combine(&self, m: &mut Module, a: &str, b: &str) -> Result<String, Diagnostic> {
         let op = self.operator().unwrap_or(BinaryOp::Add);
+        if self.reduction.dtype.is_float() && matches!(op, BinaryOp::Max | BinaryOp::Min) {
+            return Ok(format!("{}({a}, {b})", op.name()));
+        }
         Ok(m.binary(op, self.reduction.dtype, a, b, &Expr::Acc(0))?.into_string())
     }
     /// Whether value `a` comes before `b` by value alone, and whether they are equal.

@@ -44,7 +44,6 @@ impl Module<'_> {
             (Reg::F32, _) => match op {
                 Neg => format!("-{a}"),
                 Abs => format!("abs({a})"),
-                Sign => format!("sign({a})"),
                 Floor => format!("floor({a})"),
                 Ceil => format!("ceil({a})"),
                 Round => format!("round({a})"),
@@ -107,8 +106,11 @@ impl Module<'_> {
                 Rem => self.call("rem_f32", &[a, b])?,
                 Mod => self.call("mod_f32", &[a, b])?,
                 Pow => self.call("pow_f32", &[a, b])?,
-                Min => format!("min({a}, {b})"),
-                Max => format!("max({a}, {b})"),
+                Min | Max if matches!(right, Expr::Const(c) if !c.as_f64().is_nan()) => {
+                    let nan = self.call("is_nan", &[a])?;
+                    format!("select({}({a}, {b}), {a}, {nan})", op.name())
+                }
+                Min | Max => self.call(&format!("{}_f32", op.name()), &[a, b])?,
                 And | Or | Xor | Shl | Shr => return Err(mismatch(op.name(), t)),
                 // A NaN is not equal to anything; drivers compare with `!=` as if it were.
                 Ne => format!("!({a} == {b})"),
