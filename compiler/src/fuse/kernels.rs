@@ -522,7 +522,8 @@ pub fn lane_loop(
     Ok((family, results))
 }
 
-/// Every element counts the elements that come before it in order; that is its place.
+/// Every element counts the elements that come before it in order; that is its place. NaN is the greatest: without an
+/// order of all there is, places would be left over.
 fn top_k<'a>(
     graph: &'a Graph,
     unit: &Unit,
@@ -542,8 +543,15 @@ fn top_k<'a>(
     other_at[axis] = Poly::var(1);
     let mine = p.pull(x, &mine_at, None)?;
     let other = p.pull(x, &other_at, None)?;
-    let before = p.binary(if largest { BinaryOp::Gt } else { BinaryOp::Lt }, other, mine);
-    let equal = p.binary(BinaryOp::Eq, other, mine);
+    let mut before = p.binary(if largest { BinaryOp::Gt } else { BinaryOp::Lt }, other, mine);
+    let mut equal = p.binary(BinaryOp::Eq, other, mine);
+    if ty.dtype.is_float() {
+        let [other, mine] = [other, mine].map(|x| p.body.push(Expr::Unary(UnaryOp::IsNan, x), DType::Bool));
+        let greater = p.binary(if largest { BinaryOp::Gt } else { BinaryOp::Lt }, other, mine);
+        let both = p.binary(BinaryOp::And, other, mine);
+        before = p.binary(BinaryOp::Or, before, greater);
+        equal = p.binary(BinaryOp::Or, equal, both);
+    }
     let (i, j) = (p.index(mine_at[axis].clone()), p.index(Poly::var(1)));
     let earlier = p.binary(BinaryOp::Lt, j, i);
     let tie = p.binary(BinaryOp::And, equal, earlier);
@@ -674,22 +682,20 @@ fn place<'a>(
     finish(graph, unit, p, Family::Map { elements }, vec![Store { tensor, offset, value, guard }])
 }
 
-/// The most negative finite value of a type.
+/// What is the largest with nothing.
 pub fn least(t: DType) -> Scalar {
     match t {
-        DType::F16 => Scalar::from_f64(t, -65504.0),
-        t if t.is_float() => Scalar::from_f64(t, f64::from(f32::MIN)),
+        t if t.is_float() => Scalar::from_f64(t, f64::NEG_INFINITY),
         DType::Bool => Scalar::bool(false),
         t if t.class() == wgfc_ir::Class::Uint => Scalar::from_i64(t, 0),
         t => Scalar::from_i64(t, -1i64 << (t.bits() - 1)),
     }
 }
 
-/// The greatest finite value of a type.
+/// What is the smallest with nothing.
 pub fn greatest(t: DType) -> Scalar {
     match t {
-        DType::F16 => Scalar::from_f64(t, 65504.0),
-        t if t.is_float() => Scalar::from_f64(t, f64::from(f32::MAX)),
+        t if t.is_float() => Scalar::from_f64(t, f64::INFINITY),
         DType::Bool => Scalar::bool(true),
         t if t.class() == wgfc_ir::Class::Uint => Scalar { dtype: t, bits: u64::MAX >> (64 - t.bits()) },
         t => Scalar { dtype: t, bits: (1u64 << (t.bits() - 1)) - 1 },

@@ -8,10 +8,10 @@ const MICROSOFT: &str = "com.microsoft";
 
 type Result<T = Value> = std::result::Result<T, OpError>;
 
-/// `x` where it is positive, else `otherwise`.
+/// `x` where it is positive or NaN, else `otherwise`.
 fn positive_or(cx: &mut Cx, x: Value, otherwise: Value) -> Result {
-    let positive = cx.binary_scalar(B::Gt, x, 0.0)?;
-    Ok(cx.select(positive, x, otherwise)?)
+    let other = cx.binary_scalar(B::Le, x, 0.0)?;
+    Ok(cx.select(other, otherwise, x)?)
 }
 
 /// `a·(eˣ − 1)`, of the negative part only, so that nothing overflows.

@@ -85,8 +85,8 @@ impl Activation {
                 let low = b.unary(U::Exp, low)?;
                 let low = b.binary_scalar(B::Sub, low, 1.0)?;
                 let low = b.binary_scalar(B::Mul, low, alpha)?;
-                let positive = b.binary_scalar(B::Gt, x, 0.0)?;
-                b.select(positive, x, low)
+                let negative = b.binary_scalar(B::Le, x, 0.0)?;
+                b.select(negative, low, x)
             }
             Kind::LeakyRelu => {
                 let low = b.binary_scalar(B::Mul, x, alpha)?;
