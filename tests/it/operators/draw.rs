@@ -70,6 +70,8 @@ pub struct Draw {
     pub opset: i64,
     /// Integers may differ by one, and floats by more, as something is rounded on the way.
     pub loose: bool,
+    /// These are among the floats, but for those that are always constant.
+    pub special: &'static [f64],
     operands: Vec<Option<(Tensor, bool)>>,
 }
 
@@ -89,7 +91,7 @@ impl Draw {
             ..Default::default()
         };
         let rng = Rng::new(hash(name) ^ seed.wrapping_mul(0x9e37_79b9_7f4a_7c15));
-        Draw { rng, node, opset: 28, loose: false, operands: vec![] }
+        Draw { rng, node, opset: 28, loose: false, special: &[], operands: vec![] }
     }
 
     pub fn below(&mut self, n: usize) -> usize {
@@ -165,8 +167,17 @@ impl Draw {
         Tensor::from_scalars(dtype, shape.to_vec(), &v)
     }
     /// Adds an operand: an input, or one time in five a constant.
-    pub fn give(&mut self, t: Tensor) {
+    pub fn give(&mut self, mut t: Tensor) {
         let constant = self.one_in(5);
+        if t.dtype.is_float() && !self.special.is_empty() {
+            let mut v = t.scalars().unwrap_or_default();
+            for x in &mut v {
+                if self.one_in(4) {
+                    *x = Scalar::from_f64(t.dtype, self.pick(self.special));
+                }
+            }
+            t = Tensor::from_scalars(t.dtype, t.shape, &v);
+        }
         self.operands.push(Some((t, constant)));
     }
     /// Adds an operand that is constant.
