@@ -1,0 +1,160 @@
+//! Floor division and its remainder, simplified by what the domain's extents prove.
+
+use super::{Atom, Domain, Monomial, Poly, Repr};
+use std::cmp::Ordering;
+
+impl Poly {
+    /// Multivariate division: `self = q·d + r` where no term of `r` is divisible by `d`'s leading term.
+    fn div_rem(&self, d: &Poly) -> (Poly, Poly) {
+        let d_terms = d.terms();
+        let Some((lead, lead_c)) = d_terms.iter().max_by(|a, b| mono_order(&a.0, &b.0)) else {
+            return (Poly::ZERO, self.clone());
+        };
+        let mut q = Poly::ZERO;
+        let mut r = self.clone();
+        // Each step removes the largest divisible term and only adds smaller ones.
+        for _ in 0..64 {
+            let mut terms = r.terms();
+            terms.sort_by(|a, b| mono_order(&b.0, &a.0));
+            let step = terms.iter().find_map(|(m, c)| {
+                let rest = mono_div(m, lead)?;
+                // Floor towards the remainder that is nearest zero from above.
+                let k = c.div_euclid(*lead_c);
+                (k != 0 && (c.rem_euclid(*lead_c) == 0 || (lead.is_empty() && m.is_empty())))
+                    .then_some((rest, k))
+            });
+            let Some((rest, k)) = step else { break };
+            let t = Poly::from_terms([(rest, k)].into_iter().collect());
+            r = &r - &(&t * d);
+            q = &q + &t;
+        }
+        (q, r)
+    }
+
+    /// Floor division by a positive `d`, simplified by what the domain's extents prove.
+    pub fn div(&self, d: &Poly, domain: &Domain) -> Poly {
+        if d.is(1) {
+            return self.clone();
+        }
+        if let (Some(a), Some(b)) = (self.as_const(), d.as_const())
+            && b > 0
+        {
+            return Poly::constant(a.div_euclid(b));
+        }
+        let (q, r) = self.div_rem(d);
+        if r.is(0) || r.in_range(d, domain) {
+            return q;
+        }
+        // (g·a)/(g·b) = a/b
+        if let Some(c) = d.as_const() {
+            let g = r.terms().iter().fold(c, |g, (_, k)| gcd(g, *k));
+            if g > 1 {
+                return &q + &r.scale_down(g).div(&Poly::constant(c / g), domain);
+            }
+            // Terms that are multiples of g | c, with the rest in 0..g, drop the rest.
+            for (_, k) in r.terms() {
+                let g = gcd(c, k);
+                if g > 1 {
+                    let (mult, rest): (Vec<_>, Vec<_>) = r.terms().into_iter().partition(|(_, k)| k % g == 0);
+                    let rest = Poly::from_terms(rest.into_iter().collect());
+                    if rest.in_range(&Poly::constant(g), domain) {
+                        let mult = Poly::from_terms(mult.into_iter().collect());
+                        return &q + &mult.scale_down(g).div(&Poly::constant(c / g), domain);
+                    }
+                }
+            }
+        }
+        // (x / a) / b = x / (a·b)
+        if let Some(Atom::Div(x, a)) = r.as_atom() {
+            return &q + &x.div(&(a * d), domain);
+        }
+        &q + &Poly::atom(Atom::Div(r, d.clone()))
+    }
+
+    /// Remainder of floor division by a positive `d`, in `0..d`.
+    pub fn modulo(&self, d: &Poly, domain: &Domain) -> Poly {
+        if d.is(1) {
+            return Poly::ZERO;
+        }
+        if let (Some(a), Some(b)) = (self.as_const(), d.as_const())
+            && b > 0
+        {
+            return Poly::constant(a.rem_euclid(b));
+        }
+        let (_, r) = self.div_rem(d);
+        if r.is(0) || r.in_range(d, domain) {
+            return r;
+        }
+        // (x % (a·d)) % d = x % d
+        if let Some(Atom::Mod(x, m)) = r.as_atom()
+            && m.div_rem(d).1.is(0)
+        {
+            return x.modulo(d, domain);
+        }
+        let q = r.div(d, domain);
+        if q.term_count() == 1 || q.is(0) {
+            // A simplified quotient gives the remainder as x - q·d.
+            if !matches!(q.as_atom(), Some(Atom::Div(x, y)) if x == &r && y == d) && !q.has_div() {
+                return &r - &(&q * d);
+            }
+        }
+        Poly::atom(Atom::Mod(r, d.clone()))
+    }
+
+    fn has_div(&self) -> bool {
+        let mut found = false;
+        self.visit_atoms(&mut |a| found |= matches!(a, Atom::Div(..) | Atom::Mod(..)));
+        found
+    }
+
+    /// `⌈self / d⌉` for a positive `d`.
+    pub fn ceil_div(&self, d: i64) -> Poly {
+        (self + &Poly::constant(d - 1)).div(&Poly::constant(d), &[])
+    }
+
+    fn scale_down(&self, g: i64) -> Poly {
+        Poly::from_terms(self.terms().into_iter().map(|(m, c)| (m, c / g)).collect())
+    }
+
+    /// `d·(x/d) + x%d = x`, wherever both parts are present.
+    pub(super) fn recombine(self) -> Poly {
+        let Repr::Sum(t) = &self.0 else { return self };
+        for (m, c) in t.iter() {
+            for (i, a) in m.iter().enumerate() {
+                let Atom::Mod(x, d) = a else { continue };
+                let mut rest = m.clone();
+                rest.remove(i);
+                let scale = Poly::from_terms([(rest, *c)].into_iter().collect());
+                let whole = &(&scale * d) * &x.div(d, &[]);
+                let without = &self - &whole;
+                if without.term_count() < self.term_count() {
+                    let r = Poly::from_terms([(m.clone(), *c)].into_iter().collect());
+                    return (&(&without - &r) + &(&scale * x)).recombine();
+                }
+            }
+        }
+        self
+    }
+}
+
+/// Graded lexicographic order of monomials.
+fn mono_order(a: &Monomial, b: &Monomial) -> Ordering {
+    a.len().cmp(&b.len()).then_with(|| a.cmp(b))
+}
+
+fn mono_div(m: &Monomial, d: &Monomial) -> Option<Monomial> {
+    let mut out = m.clone();
+    for a in d {
+        let i = out.iter().position(|x| x == a)?;
+        out.remove(i);
+    }
+    Some(out)
+}
+
+fn gcd(a: i64, b: i64) -> i64 {
+    let (mut a, mut b) = (a.unsigned_abs(), b.unsigned_abs());
+    while b != 0 {
+        (a, b) = (b, a % b);
+    }
+    i64::try_from(a).unwrap_or(1)
+}
