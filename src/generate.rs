@@ -22,6 +22,7 @@
 mod batch;
 mod choose;
 mod head;
+mod programs;
 pub mod recompute;
 mod roles;
 mod sample;
@@ -29,23 +30,22 @@ mod text;
 mod tokens;
 
 pub use batch::{BatchGenerator, BatchTokens};
+pub use programs::fused;
 pub use sample::Sampling;
 pub use text::{Decoder, Defaults, TextStream};
 pub use tokens::Tokens;
 
-use crate::model::{device_error, device_profile};
-use crate::ports::{PortType, graph_ports, program_ports};
-use crate::{Error, Fusion, ModelFile, Options, Problem, Program, Tensor, Tuning};
+use crate::model::device_error;
+use crate::ports::{PortType, program_ports};
+use crate::{Error, Fusion, Options, Problem, Program, Tensor, Tuning};
 use choose::{Choice, Limits};
+use programs::{compilations, compile, ids_type, limited, share_weights, vocabulary};
 use roles::Input;
 use std::collections::{BTreeSet, HashMap};
 use std::time::{Duration, Instant};
 use tokens::{Ids, given};
-use wgfc_compiler::pipeline::{Fused, compile_graph};
-use wgfc_compiler::{Diagnostic, Errors, States, Technique};
-use wgfc_ir::graph::State;
-use wgfc_ir::program::Stats;
-use wgfc_ir::{DType, GatherAxis, Graph, Growth, Op, TensorType};
+use wgfc_compiler::{Errors, Technique};
+use wgfc_ir::TensorType;
 use wgfc_runtime::kernel::Checks;
 use wgfc_runtime::session::{DeviceMemory, SessionOptions, Value};
 use wgfc_runtime::{AdapterChoice, Gpu, Profile, Session};
@@ -430,151 +430,6 @@ fn token(outputs: &[(String, Tensor)], vocabulary: usize) -> Result<i64, Error> 
 
 fn no_output() -> Error {
     Error::Internal("a run without its output".into())
-}
-
-/// How the program for prompts is compiled, which a model that takes one token at a time lacks, and how
-/// that for a single token, both for `batch` sequences.
-fn compilations(
-    gpu: &Gpu,
-    decoder: &Decoder,
-    options: &GeneratorOptions,
-    batch: usize,
-) -> Result<(Option<Options>, Options), Error> {
-    if options.capacity == 0 || i32::try_from(options.capacity).is_err() {
-        let message = format!("the cache cannot have room for {} positions", options.capacity);
-        return Err(Error::usage(message, "give a capacity between 1 and 2147483647"));
-    }
-    let symbols = roles::symbols(decoder.model())?;
-    let rows = i64::try_from(batch).ok().filter(|b| (1..=i64::from(u16::MAX)).contains(b));
-    let rows = rows.ok_or_else(|| {
-        let message = format!("{batch} sequences at a time cannot be generated");
-        Error::usage(message, "give a number between 1 and 65535")
-    })?;
-    if batch > 1 && symbols.batch.is_none() {
-        return Err(Error::usage(
-            format!("the model takes one sequence at a time, not {batch}"),
-            "export it with a symbolic batch size",
-        ));
-    }
-    let common = Options {
-        fusion: options.fusion,
-        without: options.without.clone(),
-        dims: symbols.batch.iter().map(|b| (b.clone(), rows)).collect(),
-        profile: device_profile(gpu.profile(), &Default::default()),
-        tuning: options.tuning.clone(),
-        ..Options::default()
-    };
-    let one = symbols.seq.iter().map(|s| (s.clone(), 1));
-    let single = Options { dims: common.dims.clone().into_iter().chain(one).collect(), ..common.clone() };
-    Ok((symbols.seq.filter(|_| options.prompt_chunk > 1).map(|_| common), single))
-}
-
-/// The programs of a [`Generator`] before their kernels are written, each with the options it was fused
-/// with: what [`tune`](crate::tune::tune) measures.
-///
-/// # Errors
-/// As [`Generator::new`].
-pub fn fused(
-    gpu: &Gpu,
-    decoder: &Decoder,
-    options: &GeneratorOptions,
-) -> Result<Vec<(Fused, Options)>, Error> {
-    let (long, short) = compilations(gpu, decoder, options, 1)?;
-    let fuse = |o: Options| {
-        let fused = decoder.model().fuse_amended(&o, &mut |g| decoder_graph(g).map(|_| ()))?;
-        Ok((fused, o))
-    };
-    [Some(short), long].into_iter().flatten().map(fuse).collect()
-}
-
-/// A decoder's program, and whether each sequence has an end of its own in the states.
-fn compile(file: &ModelFile, options: &Options) -> Result<(Program, bool), Error> {
-    let mut own_ends = false;
-    let program = file.compile_amended(options, &mut |graph| {
-        own_ends = decoder_graph(graph)?;
-        Ok(())
-    })?;
-    Ok((program, own_ends))
-}
-
-/// The decoder with its cache as states; its outputs are the last position's logits and their argmax.
-/// And whether each sequence has an end of its own in them.
-fn decoder_graph(graph: &mut Graph) -> Result<bool, Errors> {
-    let introduced = wgfc_compiler::states::introduce(graph, &States::Auto { capacity: None });
-    let ports = graph_ports(graph, &graph.inputs);
-    let why = introduced.as_ref().err().and_then(|e| e.0.first()).map(|d| d.message.clone());
-    let inputs = roles::inputs(&ports, why.as_deref()).map_err(Errors)?;
-    introduced.map_err(no_decoder)?;
-    growing(graph)?;
-    let own_ends = graph.states.iter().all(|s| ends_by_data(graph, s));
-    head::replace_outputs(graph, ids_type(&inputs))?;
-    Ok(own_ends)
-}
-
-/// Whether data says where a state's new positions go.
-fn ends_by_data(graph: &Graph, s: &State) -> bool {
-    match (&graph.node(s.after.node).op, &s.growth) {
-        (Op::Scatter { index, .. }, Some(g)) => matches!(index.get(g.axis), Some(GatherAxis::Data { .. })),
-        _ => false,
-    }
-}
-
-/// What draws within limits.
-fn limited(logits: TensorType, limits: Limits, ids: DType, options: &Options) -> Result<Program, Error> {
-    let graph = head::limited(logits, limits, ids).map_err(|m| Errors::from(Diagnostic::internal(m)))?;
-    Ok(compile_graph(graph, Stats::default(), options, &mut |_, _| {})?)
-}
-
-/// How many tokens a program tells apart.
-fn vocabulary(program: &Program) -> Result<usize, Error> {
-    let logits = program.outputs.iter().find(|p| p.name == head::LOGITS);
-    let size = logits.and_then(|p| usize::try_from(p.shape.last()?.as_const()?).ok());
-    size.ok_or_else(|| Error::Internal("a vocabulary without a size".into()))
-}
-
-fn ids_type(inputs: &[Input]) -> DType {
-    inputs.iter().find(|i| i.is_ids()).map_or(DType::I64, |i| i.dtype)
-}
-
-/// The compiler's words on states, without advice that is of no use here.
-fn no_decoder(mut errors: Errors) -> Errors {
-    for d in &mut errors.0 {
-        d.help = Some(
-            "export the model with its cache: past keys and values as inputs, present ones as outputs".into(),
-        );
-    }
-    errors
-}
-
-/// The states must all grow: only then can a run be undone, and is it known how many tokens there were.
-fn growing(graph: &Graph) -> Result<(), Errors> {
-    let window = |g: &Growth| g.by.symbols().contains(&g.length);
-    let fixed = graph.states.iter().filter(|s| s.growth.as_ref().is_none_or(window));
-    let errors: Vec<Diagnostic> = fixed
-        .map(|s| {
-            let how = if s.growth.is_some() {
-                "keeps a window of positions"
-            } else {
-                "is replaced from run to run"
-            };
-            Diagnostic::unsupported(format!(
-                "state \"{}\" {how} instead of growing, and so does not tell how many tokens there were",
-                s.name
-            ))
-            .help("use the model through Session, which runs such states")
-        })
-        .collect();
-    if errors.is_empty() { Ok(()) } else { Err(Errors(errors)) }
-}
-
-/// Points weights of `to` at the memory of the same ones in `from`, so that they are uploaded once.
-fn share_weights(from: &Program, to: &mut Program) {
-    for (name, w) in &mut to.weights {
-        let same = |o: &&Tensor| *o == w;
-        if let Some(other) = from.weights.get(name).filter(same) {
-            *w = other.clone();
-        }
-    }
 }
 
 /// An input of the model for messages.

@@ -41,7 +41,8 @@ fn drawn(rows: &[Vec<f32>], dtype: DType, how: &Sampling) -> Vec<Vec<i64>> {
     let given = [(head::LOGITS.to_owned(), x), (head::CHOICE.to_owned(), choice.words())];
     let mut all = vec![wgfc_ir::eval::evaluate(&graph, &given.clone().into()).unwrap()[0].to_i64s().unwrap()];
     let options = crate::Options::default();
-    let program = super::super::compile_graph(graph, Default::default(), &options, &mut |_, _| {}).unwrap();
+    let program =
+        wgfc_compiler::pipeline::compile_graph(graph, Default::default(), &options, &mut |_, _| {}).unwrap();
     // SwiftShader takes a second to compile one of these: it runs some.
     let some = dtype == DType::F32 && len < 10;
     for gpu in gpus().iter().filter(|g| some || !g.summary().name.contains("SwiftShader")) {
@@ -149,7 +150,8 @@ fn a_choice_takes_few_dispatches() {
         let graph = head::limited(ty, Limits { top_k, top_p }, DType::I64).unwrap();
         let options = crate::Options::default();
         let program =
-            super::super::compile_graph(graph, Default::default(), &options, &mut |_, _| {}).unwrap();
+            wgfc_compiler::pipeline::compile_graph(graph, Default::default(), &options, &mut |_, _| {})
+                .unwrap();
         counts.push(program.dispatches.len());
     }
     assert_eq!(counts, [2, 8, 8, 12]);
