@@ -1,0 +1,191 @@
+//! What `wgfc bench` takes.
+
+use super::{AdapterArgs, CompileOptions, DataArgs, FusionArg, KeptArgs, TechniqueArg};
+use clap::{Args, Subcommand, ValueEnum};
+use std::path::PathBuf;
+
+/// `wgfc bench`.
+#[derive(Args, Debug)]
+#[command(
+    args_conflicts_with_subcommands = true,
+    subcommand_negates_reqs = true,
+    after_help = "\
+Examples:
+  wgfc bench resnet50.onnx --random-weights --random-inputs --dim batch=1
+  wgfc bench out/ --input x=random:7 --dim batch=32 --runs 100 --csv dispatches.csv
+  wgfc bench decode qwen2.5-0.5b.onnx --random-weights --past 64 --past 2048
+  wgfc bench loops portfolio --steps 500,1500,5000
+  wgfc bench dispatch --adapter llvmpipe --json
+
+Inputs are as in `wgfc run --help`. Times are medians with their 95% confidence intervals, of wall-clock
+time; on the GPU, of timestamps. A model called `dispatch`, `decode` or `loops` is
+./dispatch, ./decode or ./loops."
+)]
+pub struct BenchArgs {
+    /// What else to measure
+    #[command(subcommand)]
+    pub what: Option<BenchCommand>,
+    /// An ONNX model, or a folder that `wgfc compile` wrote
+    #[arg(required = true)]
+    pub model: Option<PathBuf>,
+    #[command(flatten)]
+    pub data: DataArgs,
+    #[command(flatten)]
+    pub compile: CompileOptions,
+    #[command(flatten)]
+    pub adapter: AdapterArgs,
+    #[command(flatten)]
+    pub kept: KeptArgs,
+    /// Runs before those that count
+    #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    pub warm_up: u32,
+    /// Runs that count
+    #[arg(long, value_name = "N", default_value_t = 30, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    pub runs: u32,
+    /// Compare the outputs with those of the reference evaluator first
+    #[arg(long)]
+    pub check: bool,
+    /// Write a row for each dispatch
+    #[arg(long, value_name = "FILE")]
+    pub csv: Option<PathBuf>,
+}
+
+/// What else `wgfc bench` measures.
+#[derive(Subcommand, Debug)]
+pub enum BenchCommand {
+    /// What a dispatch costs beside its kernel, by how it is recorded and submitted
+    Dispatch(BenchDispatchArgs),
+    /// How fast a decoder generates tokens
+    Decode(BenchDecodeArgs),
+    /// How fast simulations run whose loop is in the kernel, and beside it
+    Loops(BenchLoopsArgs),
+}
+
+/// A form of a simulation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, ValueEnum)]
+pub enum LoopForm {
+    /// The graph, its loop in one kernel where its individuals do not depend on each other
+    Fused,
+    /// The graph, kernels for each step
+    Split,
+    /// WGSL written by hand: the yardstick
+    ByHand,
+}
+
+/// `wgfc bench loops`.
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Examples:
+  wgfc bench loops
+  wgfc bench loops portfolio --steps 500,1500,5000 --form fused --form by-hand --svg steps.svg
+  wgfc bench loops cartpole acrobot --population 256,1024,4096,16384 --csv population.csv --json
+
+Workloads: rastrigin, cartpole, acrobot, mountaincar, montecarlo, nbody, portfolio; all without a name. The
+graphs are those of fixtures/simulations, inputs are drawn from the seed and stay on the device. Before they
+are timed, all forms of a workload must agree; where the dynamics are chaotic, after the first hundred or so
+steps and for all but a few individuals. Generations a second are by the clock, of several submitted
+together. Times are medians with their 95% confidence intervals.")]
+pub struct BenchLoopsArgs {
+    /// What to run; all without one
+    #[arg(value_name = "WORKLOAD")]
+    pub workloads: Vec<String>,
+    /// Individuals, or bodies; several with commas
+    #[arg(long, value_name = "N", value_delimiter = ',', value_parser = clap::value_parser!(u32).range(1..=2_000_000))]
+    pub population: Vec<u32>,
+    /// Steps; several with commas
+    #[arg(long, value_name = "N", value_delimiter = ',', value_parser = clap::value_parser!(u32).range(1..=10_000_000))]
+    pub steps: Vec<u32>,
+    /// Dimensions of rastrigin; several with commas
+    #[arg(long, value_name = "N", value_delimiter = ',', value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    pub dims: Vec<u32>,
+    /// Measure only this form; may be repeated
+    #[arg(long, value_enum, value_name = "FORM")]
+    pub form: Vec<LoopForm>,
+    /// Leave the population symbolic, as a program for any number of individuals has it
+    #[arg(long)]
+    pub symbolic: bool,
+    /// Compare with the reference evaluator too, which takes long for large sizes
+    #[arg(long)]
+    pub check: bool,
+    /// Samples of each form
+    #[arg(long, value_name = "N", default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    pub runs: u32,
+    /// Where the inputs begin
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pub seed: u64,
+    #[command(flatten)]
+    pub adapter: AdapterArgs,
+    /// Write a row for each form of each size
+    #[arg(long, value_name = "FILE")]
+    pub csv: Option<PathBuf>,
+    /// Draw generations a second over what is given several times: FILE.svg
+    #[arg(long, value_name = "FILE")]
+    pub svg: Option<PathBuf>,
+}
+
+/// `wgfc bench decode`.
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Examples:
+  wgfc bench decode qwen2.5-0.5b.onnx --random-weights --past 64 --past 2048 --check
+  wgfc bench decode qwen2.5-0.5b/ --tokens 200 --csv dispatches.csv
+  wgfc bench decode qwen2.5-0.5b/ --prefix-recompute
+
+Greedy, batch 1, one token a run: the cache, the choice and the token stay on the device, and the host reads
+each token while the next is made. --prefix-recompute has no cache: after a prompt of 5 tokens each of 50
+takes a run on all before it, and the host waits for it. Times are medians with their 95% confidence intervals.")]
+pub struct BenchDecodeArgs {
+    /// A folder with model.onnx, or an ONNX model
+    #[arg(value_name = "MODEL|DIR")]
+    pub model: PathBuf,
+    /// Positions in the cache before the tokens that count; may be repeated [default: 64]
+    #[arg(long, value_name = "N", conflicts_with = "prefix_recompute")]
+    pub past: Vec<usize>,
+    /// Tokens that count [default: 64; with --prefix-recompute 50]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    pub tokens: Option<u32>,
+    /// Room in the cache, in positions; without it the longest past and the tokens fit
+    #[arg(long, value_name = "N", conflicts_with = "prefix_recompute")]
+    pub capacity: Option<usize>,
+    /// Compute all positions anew for each token, without a cache
+    #[arg(long)]
+    pub prefix_recompute: bool,
+    /// Compare eight tokens and their logits with those of the unfused program first
+    #[arg(long, conflicts_with = "prefix_recompute")]
+    pub check: bool,
+    /// Make up the weights that the model keeps in other files (see `wgfc run --help`)
+    #[arg(long)]
+    pub random_weights: bool,
+    /// How much to fuse
+    #[arg(long, value_enum, default_value_t, value_name = "LEVEL")]
+    pub fusion: FusionArg,
+    /// Leave a part out of full fusion; may be repeated
+    #[arg(long, value_enum, value_name = "PART")]
+    pub without: Vec<TechniqueArg>,
+    #[command(flatten)]
+    pub adapter: AdapterArgs,
+    #[command(flatten)]
+    pub kept: KeptArgs,
+    /// Write a row for each dispatch
+    #[arg(long, value_name = "FILE")]
+    pub csv: Option<PathBuf>,
+}
+
+/// `wgfc bench dispatch`.
+#[derive(Args, Debug)]
+#[command(after_help = "\
+The kernel adds 1 to 256 numbers in 4 workgroups; an iteration is 100 dispatches of it:
+  single-op                 each encoded, submitted and waited for before the next
+  sequential                an encoder, a pass and a submission each; one wait for all
+  one encoder, a pass each  one submission
+  one encoder, one pass     one submission, as wgfc runs a program")]
+pub struct BenchDispatchArgs {
+    #[command(flatten)]
+    pub adapter: AdapterArgs,
+    /// Iterations of each mode
+    #[arg(long, value_name = "N", default_value_t = 40, value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    pub iterations: u32,
+    /// Write a row for each mode
+    #[arg(long, value_name = "FILE")]
+    pub csv: Option<PathBuf>,
+}
