@@ -1,5 +1,5 @@
 //! Runs emitted kernels on every Vulkan adapter there is, and builds products to run.
-#![allow(dead_code, reason = "each user needs a part of it")]
+#![expect(dead_code, reason = "each user needs a part of it")]
 
 pub mod gemv;
 
