@@ -12,6 +12,7 @@ pub mod map;
 pub mod matmul;
 pub mod row;
 pub mod scan;
+pub mod stages;
 pub mod thin;
 
 use serde::Serialize;
@@ -37,6 +38,7 @@ pub const SOURCES: &[(&str, &str)] = &[
     ("loop.wgsl", include_str!("../templates/loop.wgsl.tera")),
     ("scan.wgsl", include_str!("../templates/scan.wgsl.tera")),
     ("scan_shared.wgsl", include_str!("../templates/scan_shared.wgsl.tera")),
+    ("stages.wgsl", include_str!("../templates/stages.wgsl.tera")),
 ];
 
 static ENGINE: LazyLock<Result<Tera, String>> = LazyLock::new(|| {

@@ -3,7 +3,7 @@
 use crate::emit::{EmitContext, EmittedKernel, emit};
 use crate::error::{Diagnostic, Errors, Location};
 use crate::fuse::group::estimate;
-use crate::kernel::{Expr, Family, Kernel, KernelGraph, TensorId, TensorKind};
+use crate::kernel::{Expr, Family, Kernel, KernelGraph, Stage, TensorId, TensorKind};
 use crate::options::Options;
 use rustc_hash::FxHashMap;
 use std::collections::{BTreeMap, BTreeSet};
@@ -410,6 +410,20 @@ pub fn flops(k: &Kernel) -> Dim {
             let step: Vec<u32> =
                 carries.iter().map(|c| c.next).chain(step_stores.iter().map(|s| s.value)).collect();
             &lanes * &(&(steps * &ops(&step)) + &ops(&stores))
+        }
+        Family::Stages { lanes, steps, each, .. } => {
+            let lanes: Dim = lanes.iter().product();
+            let work = |s: &Stage| {
+                let one: Vec<u32> =
+                    s.writes.iter().map(|w| w.value).chain(s.stores.iter().map(|s| s.value)).collect();
+                let combined = s
+                    .combined
+                    .as_ref()
+                    .map_or(Dim::ZERO, |c| &(&ops(&[c.reduction.value]) + &Dim::ONE) * i64::from(c.terms));
+                &(&combined + &ops(&one)) * i64::from(s.elements)
+            };
+            let step = each.iter().map(work).fold(Dim::ZERO, |n, d| &n + &d);
+            &(&lanes * steps) * &step
         }
         Family::Matmul { batch, m, n, k: depth, b, .. } => {
             let mn = &(batch * m) * n;

@@ -88,6 +88,10 @@ pub enum Technique {
     KeyParts,
     /// Loops as one kernel where their steps are independent along some axes.
     Loops,
+    /// Of these, those with an invocation for each position along the axes.
+    LoopsInInvocations,
+    /// And those with a workgroup for each.
+    LoopsInWorkgroups,
 }
 
 /// Which inputs and outputs become tensors that stay on the device from run to run.

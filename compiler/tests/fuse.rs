@@ -26,6 +26,7 @@ fn families(k: &KernelGraph) -> Vec<&'static str> {
             Family::Row { .. } => "row",
             Family::Scan { .. } => "scan",
             Family::Loop { .. } => "loop",
+            Family::Stages { .. } => "stages",
             Family::Matmul { .. } => "matmul",
             Family::Attention { .. } => "attention",
         })

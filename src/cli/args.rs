@@ -116,6 +116,10 @@ pub enum TechniqueArg {
     KeyParts,
     /// Loops as one kernel where their steps are independent along some axes
     Loops,
+    /// Of these, those with an invocation for each position along the axes
+    LoopsInInvocations,
+    /// And those with a workgroup for each
+    LoopsInWorkgroups,
 }
 
 impl TechniqueArg {
@@ -128,6 +132,8 @@ impl TechniqueArg {
             TechniqueArg::WaitingScales => Technique::WaitingScales,
             TechniqueArg::KeyParts => Technique::KeyParts,
             TechniqueArg::Loops => Technique::Loops,
+            TechniqueArg::LoopsInInvocations => Technique::LoopsInInvocations,
+            TechniqueArg::LoopsInWorkgroups => Technique::LoopsInWorkgroups,
         }
     }
 }

@@ -400,7 +400,9 @@ fn compiled_loops_mean_the_same() {
         let full = Options::default();
         let mut parts = full.clone();
         parts.profile.loop_iterations = Some(2);
-        for options in [full.clone(), parts, Options { without: split, ..full }] {
+        let workgroups = Options { without: [Technique::LoopsInInvocations].into(), ..full.clone() };
+        let both = Options { without: workgroups.without.clone(), ..parts.clone() };
+        for options in [full.clone(), parts, workgroups, both, Options { without: split, ..full }] {
             compiled(graph, &options, &gpus, inputs, want)?;
         }
         Ok(())

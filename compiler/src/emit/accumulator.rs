@@ -32,11 +32,17 @@ pub(super) struct Accumulator<'a> {
     reduction: &'a Reduction,
     /// The same reduction at the neighbouring positions that a step takes in.
     others: &'a [Reduction],
+    /// The variable of the position.
+    position: String,
 }
 
 impl<'a> Accumulator<'a> {
     pub(super) fn new(index: usize, reduction: &'a Reduction, others: &'a [Reduction]) -> Accumulator<'a> {
-        Accumulator { index, reduction, others }
+        Accumulator { index, reduction, others, position: "v1".into() }
+    }
+    /// The same over the positions that variable `%i` numbers.
+    pub(super) fn over(self, i: usize) -> Accumulator<'a> {
+        Accumulator { position: format!("v{i}"), ..self }
     }
     fn parts(&self) -> impl Iterator<Item = &'a Reduction> + use<'a> {
         std::iter::once(self.reduction).chain(self.others)
@@ -88,9 +94,9 @@ impl<'a> Accumulator<'a> {
         let equal = m.binary(BinaryOp::Eq, t, a, b, &Expr::Acc(0))?.into_string();
         Ok((better, equal))
     }
-    /// Takes in position `v1`, or the neighbours that step `v1` makes.
+    /// Takes in the position, or the neighbours that it makes as the number of a step.
     pub(super) fn update(&self, m: &mut Module, s: &mut Scope) -> Result<(), Diagnostic> {
-        let i = self.index;
+        let (i, position) = (self.index, &self.position);
         if self.operator().is_some() {
             let e = self.joined(m, s)?;
             let next = self.combine(m, &format!("acc{i}"), &e)?;
@@ -115,13 +121,13 @@ impl<'a> Accumulator<'a> {
                 0 => {
                     s.line(&format!("if ({take}) {{"));
                     s.line(&format!("    best{i} = {e};"));
-                    s.line(&format!("    at{i} = v1;"));
+                    s.line(&format!("    at{i} = {position};"));
                     s.line("}");
                 }
                 others => {
                     let take = s.let_value(&take);
                     s.line(&format!("best{i} = select(best{i}, {e}, {take});"));
-                    s.line(&format!("at{i} = select(at{i}, v1 * {} + {n}, {take});", others + 1));
+                    s.line(&format!("at{i} = select(at{i}, {position} * {} + {n}, {take});", others + 1));
                 }
             }
         }

@@ -17,6 +17,7 @@ pub mod memory;
 pub mod ops;
 pub mod row;
 pub mod scan;
+pub mod stages;
 pub mod thin;
 mod unroll;
 pub mod wgsl;
@@ -86,6 +87,7 @@ pub fn emit_as(
         (Family::Map { .. }, None) => map::emit(kernel, cx),
         (Family::Scan { .. }, None) => scan::emit(kernel, cx),
         (Family::Loop { .. }, None) => looped::emit(kernel, cx),
+        (Family::Stages { .. }, None) => stages::emit(kernel, cx),
         (Family::Row { .. }, None) => row::emit_as(kernel, cx, None),
         (Family::Row { .. }, Some(Choice::Row(g))) => row::emit_as(kernel, cx, Some(g)),
         (Family::Matmul { .. }, None) => matmul::emit_as(kernel, cx, None),

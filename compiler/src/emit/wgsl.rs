@@ -27,8 +27,11 @@ pub fn var_bit(i: usize) -> Deps {
 }
 /// The bit of result `i`.
 pub fn acc_bit(i: u32) -> Deps {
-    1 << (8 + i.min(55))
+    1 << (8 + i.min(54))
 }
+
+/// What no scope may compute in advance: arrays in workgroup memory, which every stage changes.
+pub const SHARED: Deps = 1 << 63;
 
 /// An expression, or only the low word of a 64-bit one.
 type Key = (ExprId, bool);
@@ -60,6 +63,10 @@ impl Scope {
     pub fn inner(&self, indent: usize) -> Scope {
         Scope { text: String::new(), indent, ..self.clone() }
     }
+    /// Spaces before each statement.
+    pub(super) fn indent(&self) -> usize {
+        self.indent
+    }
     /// Adds a line.
     pub fn line(&mut self, line: &str) {
         let _ = writeln!(self.text, "{:1$}{line}", "", self.indent);
@@ -80,6 +87,16 @@ impl Scope {
     fn fresh_expr(&mut self) -> String {
         self.next_expr += 1;
         format!("e{}", self.next_expr - 1)
+    }
+    /// Goes on behind the text of `other`, of the same block, without its names.
+    pub(super) fn follow(&mut self, other: &Scope) {
+        self.text.push_str(&other.text);
+        self.number_after(other);
+    }
+    /// Gives no name that `other` gave.
+    pub(super) fn number_after(&mut self, other: &Scope) {
+        self.next_expr = self.next_expr.max(other.next_expr);
+        self.next_index = self.next_index.max(other.next_index);
     }
     /// Makes `text` a named index.
     pub(super) fn let_index(&mut self, text: &str) -> String {
@@ -177,6 +194,7 @@ impl<'a> Module<'a> {
             Expr::Index(p) => self.poly_deps(p),
             Expr::Load { offset, guard, .. } => self.poly_deps(offset) | guard.map_or(0, of),
             Expr::Acc(i) => acc_bit(*i),
+            Expr::Shared { at, guard, .. } => SHARED | self.poly_deps(at) | guard.map_or(0, of),
             Expr::Unary(_, a) | Expr::Cast(_, a) | Expr::Bitcast(_, a) => of(*a),
             Expr::Binary(_, a, b) => of(*a) | of(*b),
             Expr::Select(a, b, c) => of(*a) | of(*b) | of(*c),
@@ -236,6 +254,15 @@ impl<'a> Module<'a> {
             Expr::Index(p) => Text::Name(self.index(s, p)?),
             Expr::Acc(i) => Text::Name(s.accs.get(i).cloned().unwrap_or_else(|| format!("acc{i}"))),
             Expr::Load { tensor, offset, guard } => self.load(s, *tensor, offset, *guard)?,
+            Expr::Shared { array, at, guard } => {
+                let mut at = self.index(s, at)?;
+                if let Some(g) = guard {
+                    let g = self.value(s, *g)?;
+                    at = s.let_index(&format!("select(0, {at}, {g})"));
+                }
+                let bool = if dtype == DType::Bool { " != 0u" } else { "" };
+                Text::Compound(format!("s{array}[{at}]{bool}"))
+            }
             Expr::Unary(op @ (UnaryOp::Sin | UnaryOp::Cos), a) if self.both_ways(*a) => {
                 let angle = self.value(s, *a)?;
                 let pair = self.call("sin_cos_f32", &[&angle])?;
@@ -380,7 +407,7 @@ impl<'a> Module<'a> {
                 (Expr::Select(c, a, b), true) => stack.extend([(*c, false), (*a, true), (*b, true)]),
                 (_, true) => stack.push((key.0, false)),
                 (Expr::Index(p), false) => stack.extend(p.data().into_iter().map(|d| (d, low(d)))),
-                (Expr::Load { offset, guard, .. }, false) => {
+                (Expr::Load { offset, guard, .. } | Expr::Shared { at: offset, guard, .. }, false) => {
                     stack.extend(offset.data().into_iter().map(|d| (d, low(d))));
                     stack.extend(guard.map(|g| (g, false)));
                 }

@@ -244,7 +244,7 @@ impl<M: Memory> Puller<'_, M> {
 }
 
 /// Float sums accumulate in f32 whatever is stored.
-fn accumulator(t: DType) -> DType {
+pub(super) fn accumulator(t: DType) -> DType {
     if t.is_float() { DType::F32 } else { t }
 }
 

@@ -35,7 +35,8 @@ pub(super) fn write(
         }
         _ => true,
     };
-    if matches!(k.family, Family::Loop { .. }) || !k.body.reachable(&k.roots()).into_iter().all(own) {
+    let repeats = matches!(k.family, Family::Loop { .. } | Family::Stages { .. });
+    if repeats || !k.body.reachable(&k.roots()).into_iter().all(own) {
         return false;
     }
     let before: Vec<Kernel> = kernels.to_vec();

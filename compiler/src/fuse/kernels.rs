@@ -1,9 +1,10 @@
 //! One unit, one kernel: pulling the anchor's operands, pushing its result through the epilogue.
 
 use super::group::{Unit, is_small};
-use super::lanes::{self, Loops, Plan};
+use super::lanes::{self, Form, Loops, Plan};
 use super::points::{self, Point, ProductDomain, Split, rows_of};
 use super::pull::{Memory, Puller, broadcast_index, flat_offset, unflatten};
+use super::stages::{self, Staged};
 use super::tidy::tidy;
 use super::{Tensors, origins};
 use crate::kernel::{Expr, ExprId, Family, Kernel, Part, ReduceKind, Reduction, Store, TensorId};
@@ -440,7 +441,7 @@ fn attention<'a>(graph: &'a Graph, unit: &Unit, scale: f32, tensors: &mut Tensor
     finish(graph, unit, p, family, stores)
 }
 
-/// A loop whose lanes are independent, one invocation for each.
+/// A loop whose lanes are independent.
 fn looped<'a>(
     graph: &'a Graph,
     unit: &Unit,
@@ -449,6 +450,14 @@ fn looped<'a>(
     tensors: &mut Tensors<'a>,
 ) -> Built {
     let mut p = Puller::new(graph, tensors, plan.domain());
+    if plan.form == Form::Workgroup {
+        let to = |i: usize, p: &P| {
+            let v = Value { node: unit.anchor, port: i as u32 };
+            unit.outputs.contains(&v).then(|| tensor_of(p.memory, v)).transpose()
+        };
+        let family = workgroup_loop(graph, unit, plan, carried, None, &to, &mut p)?;
+        return finish(graph, unit, p, family, vec![]);
+    }
     let (family, results) = lane_loop(graph, unit, plan, carried, None, &mut p)?;
     let stores = follow_up(graph, unit, &mut p, results)?;
     finish(graph, unit, p, family, stores)
@@ -520,6 +529,58 @@ pub fn lane_loop(
         step_stores,
     };
     Ok((family, results))
+}
+
+/// The family of a loop kernel with a workgroup for each lane. `to` gives the tensor that carried value `i` is
+/// written to in the end. Of a loop in parts `part` says where what is carried is meanwhile, and the number of the
+/// first step.
+pub fn workgroup_loop<'b>(
+    graph: &Graph,
+    unit: &Unit,
+    plan: &Plan,
+    carried: usize,
+    part: Option<(&[TensorId], TensorId)>,
+    to: &dyn Fn(usize, &P<'_, 'b>) -> Result<Option<TensorId>, String>,
+    p: &mut P<'_, 'b>,
+) -> Result<Family, String> {
+    let Staged { arrays, first, mut each, stacked, alive } =
+        plan.stage(graph, unit.anchor, part.map(|x| x.0), p)?;
+    p.unroll = false;
+    let mut last = vec![];
+    let mut writes_steps = false;
+    for i in 0..graph.node(unit.anchor).outputs.len() {
+        let v = Value { node: unit.anchor, port: i as u32 };
+        let shape = &graph.ty(v).shape;
+        let (n, at) = plan.own(i)?;
+        p.over(plan.inside(n, 1));
+        let mut guard = None;
+        for (at, d) in plan.when(i) {
+            let only = p.inside(&at, &d);
+            guard = p.and(guard, only);
+        }
+        if i < carried {
+            let Some(tensor) = to(i, p)? else { continue };
+            let own = Poly::var(plan.element());
+            let shared = Expr::Shared { array: i as u32, at: own, guard: None };
+            let value = p.body.push(shared, graph.ty(v).dtype);
+            let offset = flat_offset(shape, &at, &p.domain);
+            stages::store(&mut last, n, Store { tensor, offset, value, guard });
+        } else if unit.outputs.contains(&v) {
+            let (stage, at, value) = &stacked[i - carried];
+            writes_steps = true;
+            let tensor = tensor_of(p.memory, v)?;
+            let offset = flat_offset(shape, at, &p.domain);
+            each[*stage].stores.push(Store { tensor, offset, value: *value, guard });
+        }
+    }
+    each.retain(|s| !s.writes.is_empty() || !s.stores.is_empty());
+    let part = part.zip(plan.part).map(|((_, number), most)| {
+        let load = Expr::Load { tensor: number, offset: Poly::ZERO, guard: None };
+        Part { first: p.body.push(load, DType::I32), most }
+    });
+    let alive = if writes_steps { None } else { alive };
+    let (lanes, steps) = (plan.lanes.clone(), plan.steps.clone());
+    Ok(Family::Stages { lanes, steps, part, arrays, first, each, last, alive })
 }
 
 /// Every element counts the elements that come before it in order; that is its place. NaN is the greatest: without an

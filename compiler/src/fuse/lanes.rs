@@ -7,9 +7,10 @@
 
 use super::expand::{self, MOST};
 use super::points::Point;
+use super::price::{self, Work};
 use super::pull::{Memory, Parts, Puller};
 use crate::kernel::{Body, Carry, Expr, ExprId, TensorId};
-use crate::options::DeviceProfile;
+use crate::options::{DeviceProfile, Options, Technique};
 use rustc_hash::FxHashMap;
 use wgfc_ir::computed::Bounds;
 use wgfc_ir::{DType, Dim, Graph, NodeId, Op, Poly, Scalar, TensorType, Value};
@@ -33,6 +34,19 @@ pub struct Plan {
     pub part: Option<u32>,
     /// Of every output of the body, carried ones first, the lane that each axis is.
     axes: Vec<Vec<Option<usize>>>,
+    /// What runs a lane.
+    pub form: Form,
+    /// What the plan is made for.
+    pub profile: DeviceProfile,
+}
+
+/// What runs a lane of a loop.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Form {
+    /// An invocation: what the lane carries is in its registers.
+    Invocation,
+    /// A workgroup: what the lane carries is in workgroup memory (`stages`).
+    Workgroup,
 }
 
 /// What a lane does.
@@ -43,8 +57,8 @@ pub struct Steps {
     pub stacked: Vec<Vec<(Vec<Poly>, ExprId)>>,
 }
 
-/// Finds the lanes of a `scan`; says for each try why it fails.
-pub fn plan(graph: &Graph, node: NodeId, profile: &DeviceProfile) -> Result<Plan, Vec<String>> {
+/// Finds the lanes of a `scan` and what runs them best; says for each try why it fails.
+pub fn plan(graph: &Graph, node: NodeId, options: &Options) -> Result<Plan, Vec<String>> {
     let n = graph.node(node);
     let Op::Scan { body, carried, .. } = &n.op else { return Err(vec!["not a scan".into()]) };
     let steps = n.inputs.get(*carried).and_then(|v| graph.ty(*v).shape.first()).cloned();
@@ -52,37 +66,43 @@ pub fn plan(graph: &Graph, node: NodeId, profile: &DeviceProfile) -> Result<Plan
     let mut body = body.as_ref().clone();
     wgfc_ir::lower::lower_raised(&mut body);
     let shapes: Vec<Vec<Dim>> = body.outputs.iter().map(|o| body.ty(o.value).shape.clone()).collect();
+    let forms =
+        [(Form::Invocation, Technique::LoopsInInvocations), (Form::Workgroup, Technique::LoopsInWorkgroups)];
+    let forms = forms.into_iter().filter(|f| options.fuses(f.1)).map(|f| f.0);
     let mut why = vec![];
-    for lanes in candidates(&shapes) {
-        let axes = shapes.iter().map(|s| matched(s, &lanes)).collect();
-        let mut plan = Plan { body: body.clone(), lanes, steps: steps.clone(), part: None, axes };
-        let mut memory = AnyMemory(FxHashMap::default());
-        let mut p = Puller::new(graph, &mut memory, plan.domain());
-        match plan.pull(graph, node, None, &mut p) {
-            Ok(_) if p.body.len() > MOST => {
-                why.push(format!(
-                    "along {}: a step of a lane takes more than {MOST} operations",
-                    named(&plan.lanes)
-                ));
+    let mut found: Vec<(f64, Plan)> = vec![];
+    for form in forms {
+        for lanes in candidates(&shapes) {
+            let axes = shapes.iter().map(|s| matched(s, &lanes)).collect();
+            let (body, steps, profile) = (body.clone(), steps.clone(), options.profile.clone());
+            let mut plan = Plan { body, lanes, steps, part: None, axes, form, profile };
+            match plan.work(graph, node) {
+                Ok(work) => {
+                    plan.part = part(graph, &plan.steps, &work, &plan.profile);
+                    found.push((price::fused(&work, &plan), plan));
+                    break;
+                }
+                Err(e) if form == Form::Invocation => why.push(format!("along {}: {e}", named(&plan.lanes))),
+                Err(e) => why.push(format!("a workgroup for each lane along {}: {e}", named(&plan.lanes))),
             }
-            Ok(_) => {
-                plan.part = part(graph, &plan.steps, p.body.len(), profile);
-                return Ok(plan);
-            }
-            Err(e) => why.push(format!("along {}: {e}", named(&plan.lanes))),
         }
     }
-    Err(why)
+    let split = price::split(&body, &options.profile);
+    price::choose(found, split).map_err(|declined| match declined {
+        Some(declined) => vec![declined],
+        None => why,
+    })
 }
 
 /// Steps that a dispatch may take without the driver ending it, where there may be more.
-fn part(graph: &Graph, steps: &Dim, operations: usize, profile: &DeviceProfile) -> Option<u32> {
+fn part(graph: &Graph, steps: &Dim, work: &Work, profile: &DeviceProfile) -> Option<u32> {
     // Drivers lose patience after some seconds.
-    const OPERATIONS: usize = 1 << 30;
+    const OPERATIONS: u32 = 1 << 30;
     // So that the number of the last step of a part is one.
     const STEPS: u32 = 1 << 28;
-    let patience = u32::try_from(OPERATIONS / operations.max(1)).unwrap_or(u32::MAX).min(STEPS);
-    let most = profile.loop_iterations.unwrap_or(u32::MAX).min(patience).max(1);
+    let within = |most: u32, each: f64| (f64::from(most) / each.max(1.0)) as u32;
+    let patience = within(OPERATIONS, work.chain).min(STEPS);
+    let most = within(profile.loop_iterations.unwrap_or(u32::MAX), work.iterations).min(patience).max(1);
     let steps = Bounds::of(&graph.computed).most(steps);
     let longest = steps.as_const().or_else(|| longest(graph, &steps, profile));
     longest.is_none_or(|s| s > i64::from(most)).then_some(most)
@@ -143,6 +163,38 @@ fn matched(shape: &[Dim], lanes: &[Dim]) -> Vec<Option<usize>> {
 }
 
 impl Plan {
+    /// What a step of a lane takes.
+    fn work(&self, graph: &Graph, node: NodeId) -> Result<Work, String> {
+        let mut memory = AnyMemory(FxHashMap::default());
+        let mut p = Puller::new(graph, &mut memory, self.domain());
+        match self.form {
+            Form::Invocation => {
+                let steps = self.pull(graph, node, None, &mut p)?;
+                if p.body.len() > MOST {
+                    return Err(format!("a step of a lane takes more than {MOST} operations"));
+                }
+                Ok(Work::of_invocation(&p.body, &steps))
+            }
+            Form::Workgroup => {
+                let staged = self.stage(graph, node, None, &mut p)?;
+                Ok(Work::of_workgroup(self, &staged, &p.body))
+            }
+        }
+    }
+
+    /// The body, of primitive operators.
+    pub(super) fn body(&self) -> &Graph {
+        &self.body
+    }
+    /// The type of output `i` of the body.
+    pub(super) fn output(&self, i: usize) -> &TensorType {
+        self.body.ty(self.body.outputs[i].value)
+    }
+    /// The lane that each axis of output `i` is.
+    pub(super) fn axes_of(&self, i: usize) -> &[Option<usize>] {
+        &self.axes[i]
+    }
+
     /// Extents of the kernel's variables: the lanes, and the step.
     pub fn domain(&self) -> Vec<Dim> {
         self.lanes.iter().chain([&self.steps]).cloned().collect()
@@ -171,13 +223,16 @@ impl Plan {
     }
 
     /// The lanes of which an output has only one element: all of them hold it.
-    fn missing(&self, i: usize) -> Vec<usize> {
+    pub(super) fn missing(&self, i: usize) -> Vec<usize> {
         (0..self.lanes.len()).filter(|l| !self.axes[i].contains(&Some(*l))).collect()
     }
 
     /// Where the elements of each carried result lie, for what follows the loop.
     pub fn points(&self, anchor: NodeId, carried: usize) -> Vec<(Value, Vec<Point>)> {
         let mut out = vec![];
+        if self.form == Form::Workgroup {
+            return out;
+        }
         for i in 0..carried {
             let Ok(elements) = self.elements(i) else { continue };
             let when = self.when(i);
@@ -279,6 +334,9 @@ impl Plan {
 
     /// The carried value that a lane may stop at, if there is one.
     pub fn stops_with(&self, graph: &Graph, node: NodeId) -> Option<usize> {
+        if self.form == Form::Workgroup {
+            return None;
+        }
         let mut memory = AnyMemory(FxHashMap::default());
         let mut p = Puller::new(graph, &mut memory, self.domain());
         let steps = self.pull(graph, node, None, &mut p).ok()?;
@@ -431,14 +489,28 @@ impl Memory for AnyMemory {
 /// The number of what a lane may stop at: a carried bool that stays false once it is, and without which every other
 /// carried value stays as it is.
 pub fn alive(body: &Body, carries: &[Carry]) -> Option<usize> {
+    let held = |e: &Expr| match e {
+        Expr::Acc(a) => Some(*a),
+        _ => None,
+    };
+    let next: Vec<ExprId> = carries.iter().map(|c| c.next).collect();
     let mut flags = (0..carries.len()).filter(|i| body.dtype(carries[*i].init) == DType::Bool);
-    flags.find(|f| {
-        let mut memo = FxHashMap::default();
-        (0..carries.len()).all(|i| match frozen(body, carries[i].next, *f, &mut memo) {
-            Still::Acc(a) => a as usize == i,
-            Still::Known(s) => i == *f && s.bits == 0,
-            Still::Unknown => false,
-        })
+    flags.find(|f| ends_with(body, &next, *f, &held))
+}
+
+/// Whether nothing that is carried changes once carried value `flag`, a bool, is false. `next` is each after a
+/// step; `held` tells what one was before it.
+pub(super) fn ends_with(
+    body: &Body,
+    next: &[ExprId],
+    flag: usize,
+    held: &dyn Fn(&Expr) -> Option<u32>,
+) -> bool {
+    let mut memo = FxHashMap::default();
+    next.iter().enumerate().all(|(i, next)| match frozen(body, *next, flag, held, &mut memo) {
+        Still::Acc(a) => a as usize == i,
+        Still::Known(s) => i == flag && s.bits == 0,
+        Still::Unknown => false,
     })
 }
 
@@ -450,17 +522,23 @@ enum Still {
     Unknown,
 }
 
-fn frozen(body: &Body, e: ExprId, flag: usize, memo: &mut FxHashMap<ExprId, Still>) -> Still {
+fn frozen(
+    body: &Body,
+    e: ExprId,
+    flag: usize,
+    held: &dyn Fn(&Expr) -> Option<u32>,
+    memo: &mut FxHashMap<ExprId, Still>,
+) -> Still {
     use wgfc_ir::BinaryOp::{Add, And, Mul, Or, Sub};
     if let Some(s) = memo.get(&e) {
         return *s;
     }
-    let mut of = |e: ExprId| frozen(body, e, flag, memo);
+    let mut of = |e: ExprId| frozen(body, e, flag, held, memo);
     let zero = |s: &Still| matches!(s, Still::Known(s) if s.as_f64() == 0.0);
     let still = match body.expr(e) {
         Expr::Const(s) => Still::Known(*s),
-        Expr::Acc(a) if *a as usize == flag => Still::Known(Scalar::bool(false)),
-        Expr::Acc(a) => Still::Acc(*a),
+        e if held(e) == Some(flag as u32) => Still::Known(Scalar::bool(false)),
+        e if held(e).is_some() => held(e).map_or(Still::Unknown, Still::Acc),
         Expr::Select(c, a, b) => match of(*c) {
             Still::Known(c) => of(if c.bits != 0 { *a } else { *b }),
             _ => Still::Unknown,

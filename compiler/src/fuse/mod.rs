@@ -15,9 +15,11 @@ pub mod lanes;
 mod pack;
 pub mod points;
 mod prepare;
+mod price;
 pub mod pull;
 mod rounds;
 mod split;
+mod stages;
 mod tidy;
 
 use crate::error::{Diagnostic, Errors, Location};
@@ -51,7 +53,7 @@ fn fuse_at(graph: &Graph, options: &Options, nested: bool) -> Result<KernelGraph
             refused(&graph, &prepare::Refused { node, why: "its body computes a size".into() }).into()
         );
     }
-    prepare::prepare(&mut graph, &options.profile, nested).map_err(|r| refused(&graph, &r))?;
+    prepare::prepare(&mut graph, options, nested).map_err(|r| refused(&graph, &r))?;
     let graph = &graph;
     let order = graph.topo().map_err(|n| internal(graph, n, "the graph has a cycle"))?;
     let (mut loops, mut split) = loops(graph, options);
@@ -91,7 +93,7 @@ fn loops(graph: &Graph, options: &Options) -> (Loops, FxHashMap<NodeId, String>)
             split.insert(n, "loops as one kernel were not asked for".into());
             continue;
         }
-        match lanes::plan(graph, n, &options.profile) {
+        match lanes::plan(graph, n, options) {
             Ok(plan) => _ = loops.insert(n, plan),
             Err(why) => _ = split.insert(n, why.join("; ")),
         }

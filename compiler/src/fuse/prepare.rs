@@ -7,7 +7,7 @@
 
 use super::lanes;
 use super::rounds::{ENDLESS, MOST_STEPS};
-use crate::options::DeviceProfile;
+use crate::options::Options;
 use wgfc_ir::build::Builder;
 use wgfc_ir::{
     BinaryOp, Border, DType, Dim, Graph, Node, NodeId, Op, Poly, ReduceOp, Scalar, ScalarNode, Tensor, Value,
@@ -20,7 +20,7 @@ pub(super) struct Refused {
 }
 
 /// Brings the loops of a graph, `nested` in that of a loop's step, into the form that kernels are made from.
-pub(super) fn prepare(graph: &mut Graph, profile: &DeviceProfile, nested: bool) -> Result<(), Refused> {
+pub(super) fn prepare(graph: &mut Graph, options: &Options, nested: bool) -> Result<(), Refused> {
     for n in graph.node_ids() {
         let Op::Scan { carried, .. } = graph.node(n).op else { continue };
         let length = graph.node(n).inputs.get(carried).and_then(|v| graph.ty(*v).shape.first());
@@ -32,7 +32,7 @@ pub(super) fn prepare(graph: &mut Graph, profile: &DeviceProfile, nested: bool) 
     let loops: Vec<NodeId> =
         graph.node_ids().filter(|n| matches!(graph.node(*n).op, Op::Loop { .. })).collect();
     for n in loops {
-        counted(graph, n, profile, nested).map_err(|why| Refused { node: n, why })?;
+        counted(graph, n, options, nested).map_err(|why| Refused { node: n, why })?;
     }
     let scans: Vec<NodeId> =
         graph.node_ids().filter(|n| matches!(graph.node(*n).op, Op::Scan { .. })).collect();
@@ -62,7 +62,7 @@ fn results(graph: &Graph, n: NodeId) -> Vec<Value> {
 }
 
 /// A loop with a condition as a scan over its count.
-fn counted(graph: &mut Graph, n: NodeId, profile: &DeviceProfile, nested: bool) -> Result<(), String> {
+fn counted(graph: &mut Graph, n: NodeId, options: &Options, nested: bool) -> Result<(), String> {
     let node = graph.node(n).clone();
     let Op::Loop { body, carried } = &node.op else { return Err("not a loop".into()) };
     let carried = *carried;
@@ -115,7 +115,7 @@ fn counted(graph: &mut Graph, n: NodeId, profile: &DeviceProfile, nested: bool) 
             inputs.push(numbers);
             inputs.extend(&node.inputs[2 + carried..]);
             let new = graph.push(op(plain, carried), &inputs, &node.origin)?;
-            if lanes::plan(graph, new, profile).is_ok_and(|p| p.stops_with(graph, new) == Some(flag)) {
+            if lanes::plan(graph, new, options).is_ok_and(|p| p.stops_with(graph, new) == Some(flag)) {
                 let outputs = results(graph, new);
                 replace(graph, n, &outputs);
                 return Ok(());

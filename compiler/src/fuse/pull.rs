@@ -83,6 +83,12 @@ impl<'a, M: Memory> Puller<'a, M> {
         }
     }
 
+    /// Goes on over variables of other extents. Returns the old ones.
+    pub fn over(&mut self, domain: Vec<Dim>) -> Vec<Dim> {
+        self.memo.clear();
+        std::mem::replace(&mut self.domain, domain)
+    }
+
     /// Value `v` at `index`; where `guard` is false the result is arbitrary and nothing is read.
     pub fn pull(&mut self, v: Value, index: &[Poly], guard: Option<ExprId>) -> Result<ExprId, String> {
         let key = (v, index.to_vec(), guard);

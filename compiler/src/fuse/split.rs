@@ -5,8 +5,8 @@
 
 use super::Tensors;
 use super::group::Unit;
-use super::kernels::{copy_kernel, fill_kernel, lane_loop};
-use super::lanes::Plan;
+use super::kernels::{copy_kernel, fill_kernel, lane_loop, workgroup_loop};
+use super::lanes::{Form, Plan};
 use super::pull::{Memory, Puller, flat_offset};
 use super::rounds::{self, Ending, PARTS};
 use crate::error::Errors;
@@ -344,7 +344,14 @@ pub(super) fn parts<'a>(
     }
     let mut p = Puller::new(graph, tensors, plan.domain());
     let part = Some((&kept[..carried], number));
-    let (family, ends) = lane_loop(graph, unit, plan, carried, part, &mut p).map_err(broken)?;
+    let (family, ends) = match plan.form {
+        Form::Invocation => lane_loop(graph, unit, plan, carried, part, &mut p).map_err(broken)?,
+        Form::Workgroup => {
+            let to = |i: usize, _: &Puller<'_, Tensors<'a>>| Ok(Some(to[i]));
+            let family = workgroup_loop(graph, unit, plan, carried, part, &to, &mut p).map_err(broken)?;
+            (family, vec![])
+        }
+    };
     let mut stores = vec![];
     for ((v, points, values), tensor) in ends.iter().zip(&to) {
         for (point, value) in points.iter().zip(values) {

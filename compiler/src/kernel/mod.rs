@@ -11,6 +11,7 @@
 //! | `Row` | `%0` row, `%1` position in the row | reductions over the row one after another (each may use the results before it as `Acc`), then row stores (once a row) and element stores (every position) |
 //! | `Scan` | as `Row` | a running combination along each row |
 //! | `Loop` | a variable for each axis of lanes, then the step | every lane repeats its steps: `Acc(i)` is what it carries; step stores in every step, stores after the last |
+//! | `Stages` | as `Loop`, then the element and the term of a stage | a workgroup repeats a lane's steps, each in stages that hand on arrays in workgroup memory; `Acc(i)` is what one of them combines over its terms |
 //! | `Matmul` | `%0` batch, `%1` m, `%2` n, `%3` k | `Acc(i) = Σₖ a·bᵢ`, after those `Acc(j) = Σₖ sumⱼ`, then stores over batch, m, n |
 //! | `Attention` | `%0` batch, `%1` s, `%2` t, `%3` d, `%4` e, `%5` part | `Acc(0) = softmaxₜ(Σ_d q·k·scale + mask)·v` over a part of t, then stores over batch, s, e, part |
 
@@ -45,6 +46,15 @@ pub enum Expr {
     },
     /// Result `i` of the kernel's reductions.
     Acc(u32),
+    /// Element `at` of an array in workgroup memory. Where `guard` (a bool) is false the value is arbitrary.
+    Shared {
+        /// Which array.
+        array: u32,
+        /// Which element; inside the array whenever `guard` holds.
+        at: Poly,
+        /// When it may be read.
+        guard: Option<ExprId>,
+    },
     /// One operand.
     Unary(UnaryOp, ExprId),
     /// Two operands of one type.
@@ -65,6 +75,9 @@ impl Expr {
             Expr::Index(p) => Expr::Index(index(p)),
             Expr::Load { tensor, offset, guard } => {
                 Expr::Load { tensor: *tensor, offset: index(offset), guard: guard.map(of) }
+            }
+            Expr::Shared { array, at, guard } => {
+                Expr::Shared { array: *array, at: index(at), guard: guard.map(of) }
             }
             Expr::Unary(op, a) => Expr::Unary(*op, of(*a)),
             Expr::Binary(op, a, b) => Expr::Binary(*op, of(*a), of(*b)),
@@ -134,7 +147,9 @@ impl Body {
         match self.expr(id) {
             Expr::Const(_) | Expr::Acc(_) => vec![],
             Expr::Index(p) => p.data().into_iter().collect(),
-            Expr::Load { offset, guard, .. } => offset.data().into_iter().chain(*guard).collect(),
+            Expr::Load { offset: at, guard, .. } | Expr::Shared { at, guard, .. } => {
+                at.data().into_iter().chain(*guard).collect()
+            }
             Expr::Unary(_, a) | Expr::Cast(_, a) | Expr::Bitcast(_, a) => vec![*a],
             Expr::Binary(_, a, b) => vec![*a, *b],
             Expr::Select(a, b, c) => vec![*a, *b, *c],
@@ -166,6 +181,13 @@ pub struct Store {
     pub guard: Option<ExprId>,
 }
 
+impl Store {
+    /// The expressions that it reads.
+    pub fn reads(&self) -> impl Iterator<Item = ExprId> + '_ {
+        self.offset.data().into_iter().chain(self.guard).chain([self.value])
+    }
+}
+
 /// One reduction of a row.
 #[derive(Clone, Debug)]
 pub struct Reduction {
@@ -175,6 +197,57 @@ pub struct Reduction {
     pub value: ExprId,
     /// Element type of the result.
     pub dtype: DType,
+}
+
+/// An array in workgroup memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Array {
+    /// Its element type.
+    pub dtype: DType,
+    /// How many elements.
+    pub len: u32,
+}
+
+/// What the invocations of a workgroup do before they wait for each other: all elements of some values.
+#[derive(Clone, Debug)]
+pub struct Stage {
+    /// How many elements.
+    pub elements: u32,
+    /// What is combined for each of them.
+    pub combined: Option<Combined>,
+    /// What is put into arrays.
+    pub writes: Vec<Write>,
+    /// What is written to memory.
+    pub stores: Vec<Store>,
+}
+
+/// What a stage combines for an element.
+#[derive(Clone, Debug)]
+pub struct Combined {
+    /// How many terms.
+    pub terms: u32,
+    /// The result is `Acc` of this number, of which each kernel has one only.
+    pub acc: u32,
+    /// How.
+    pub reduction: Reduction,
+}
+
+/// An element of an array in workgroup memory that is written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Write {
+    /// Which array; the element is that of the stage.
+    pub array: u32,
+    /// What is written, of the array's element type.
+    pub value: ExprId,
+}
+
+impl Stage {
+    /// The expressions that it evaluates.
+    pub fn roots(&self) -> Vec<ExprId> {
+        let reduced = self.combined.iter().map(|c| c.reduction.value);
+        let stored = self.stores.iter().flat_map(Store::reads);
+        reduced.chain(self.writes.iter().map(|w| w.value)).chain(stored).collect()
+    }
 }
 
 /// Some of the steps of a [`Family::Loop`]: a dispatch that takes long may be ended by the driver.
@@ -269,6 +342,26 @@ pub enum Family {
         alive: Option<ExprId>,
         /// Written in every step.
         step_stores: Vec<Store>,
+    },
+    /// Steps that a workgroup repeats for each lane, what the lane carries in workgroup memory.
+    Stages {
+        /// Extents of the lanes' axes, a variable each.
+        lanes: Vec<Dim>,
+        /// How many steps; the variable behind those of the lanes counts them, the next two are a stage's element
+        /// and term.
+        steps: Dim,
+        /// Which of them, where they are not all.
+        part: Option<Part>,
+        /// The arrays.
+        arrays: Vec<Array>,
+        /// Before the first step.
+        first: Vec<Stage>,
+        /// In each step, one after another.
+        each: Vec<Stage>,
+        /// After the last step.
+        last: Vec<Stage>,
+        /// An array of one bool: before a step in which it is false the lane may stop, nothing changes any more.
+        alive: Option<u32>,
     },
     /// Products of matrices that share their first operand, accumulated in f32.
     Matmul {
@@ -417,6 +510,12 @@ impl Kernel {
             Family::Map { elements } => vec![elements.clone()],
             Family::Row { rows, len, .. } | Family::Scan { rows, len, .. } => vec![rows.clone(), len.clone()],
             Family::Loop { lanes, steps, .. } => lanes.iter().chain([steps]).cloned().collect(),
+            Family::Stages { lanes, steps, .. } => {
+                let elements = self.stages().map(|s| s.elements).max().unwrap_or(1);
+                let terms = self.stages().filter_map(|s| Some(s.combined.as_ref()?.terms)).max().unwrap_or(1);
+                let inside = [elements, terms].map(|n| Dim::from(i64::from(n)));
+                lanes.iter().chain([steps]).cloned().chain(inside).collect()
+            }
             Family::Matmul { batch, m, n, k, .. } => vec![batch.clone(), m.clone(), n.clone(), k.clone()],
             Family::Attention { batch, s, t, d, e, parts, .. } => {
                 let parts = Dim::from(i64::from(*parts));
@@ -425,12 +524,23 @@ impl Kernel {
         }
     }
 
+    /// The stages of [`Family::Stages`], in order.
+    pub fn stages(&self) -> impl Iterator<Item = &Stage> {
+        let all: [&[Stage]; 3] = match &self.family {
+            Family::Stages { first, each, last, .. } => [first, each, last],
+            _ => [&[]; 3],
+        };
+        all.into_iter().flatten()
+    }
+
     /// The symbols it uses.
     pub fn symbols(&self) -> BTreeSet<Arc<str>> {
         let mut out: BTreeSet<Arc<str>> = self.domain().iter().flat_map(Poly::symbols).collect();
         out.extend(self.all_stores().flat_map(|s| s.offset.symbols()));
         for e in self.body.reachable(&self.roots()) {
-            if let Expr::Index(p) | Expr::Load { offset: p, .. } = self.body.expr(e) {
+            if let Expr::Index(p) | Expr::Load { offset: p, .. } | Expr::Shared { at: p, .. } =
+                self.body.expr(e)
+            {
                 out.extend(p.symbols());
             }
         }
@@ -445,15 +555,13 @@ impl Kernel {
             Family::Attention { part_stores, .. } => part_stores,
             _ => &[],
         };
-        row.iter().chain(&self.stores)
+        self.stages().flat_map(|s| &s.stores).chain(row).chain(&self.stores)
     }
 
     /// The expressions that the kernel evaluates.
     pub fn roots(&self) -> Vec<ExprId> {
-        let mut r: Vec<ExprId> = self
-            .all_stores()
-            .flat_map(|s| s.offset.data().into_iter().chain(s.guard).chain([s.value]))
-            .collect();
+        let mut r: Vec<ExprId> = self.all_stores().flat_map(Store::reads).collect();
+        r.extend(self.stages().flat_map(Stage::roots));
         match &self.family {
             Family::Map { .. } => {}
             Family::Row { reductions, .. } => {
@@ -469,6 +577,7 @@ impl Kernel {
                 let first = part.iter().map(|p| p.first);
                 r.extend(carries.iter().flat_map(|c| [c.init, c.next]).chain(*alive).chain(first));
             }
+            Family::Stages { part, .. } => r.extend(part.iter().map(|p| p.first)),
             Family::Matmul { a, b, sums, .. } => r.extend([*a].iter().chain(b).chain(sums)),
             Family::Attention { q, k, v, mask, .. } => r.extend([*q, *k, *v].into_iter().chain(*mask)),
         }
@@ -501,6 +610,14 @@ impl Kernel {
             }
         }
         k.body.known = k.body.exprs.iter().enumerate().map(|(i, (e, _))| (e.clone(), i as ExprId)).collect();
+        let mut staged = vec![];
+        if let Family::Stages { first, each, last, .. } = &mut k.family {
+            let all = first.iter_mut().chain(each).chain(last);
+            staged.extend(all.flat_map(|s| &mut s.stores));
+        }
+        for s in staged {
+            (s.tensor, s.offset) = to(s.tensor, &s.offset);
+        }
         let row = match &mut k.family {
             Family::Row { row_stores, .. } => row_stores.as_mut_slice(),
             Family::Loop { step_stores, .. } => step_stores.as_mut_slice(),

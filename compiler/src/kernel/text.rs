@@ -1,6 +1,8 @@
 //! The kernel graph as text, for people.
 
-use super::{Body, Expr, ExprId, Family, Kernel, KernelGraph, ReduceKind, Reduction, Store, TensorKind};
+use super::{
+    Body, Expr, ExprId, Family, Kernel, KernelGraph, ReduceKind, Reduction, Stage, Store, TensorKind,
+};
 use std::fmt;
 use wgfc_ir::Dim;
 
@@ -85,6 +87,20 @@ impl fmt::Display for Kernel {
                     writeln!(f, "  {} once a part", store(s))?;
                 }
             }
+            Family::Stages { arrays, first, each, last, alive, part, .. } => {
+                if let Some(p) = part {
+                    writeln!(f, "  from step e{}, {} at most", p.first, p.most)?;
+                }
+                for (i, a) in arrays.iter().enumerate() {
+                    writeln!(f, "  s{i}: {}[{}]", a.dtype, a.len)?;
+                }
+                if let Some(alive) = alive {
+                    writeln!(f, "  while s{alive}")?;
+                }
+                for (when, stages) in [("first", first), ("each", each), ("last", last)] {
+                    stages.iter().try_for_each(|s| stage(f, when, s))?;
+                }
+            }
             Family::Map { .. } => {}
         }
         for s in &self.stores {
@@ -106,12 +122,27 @@ impl fmt::Display for Family {
                 let lanes: Vec<String> = lanes.iter().map(Dim::to_string).collect();
                 write!(f, "loop [{}] {steps} steps", lanes.join(", "))
             }
+            Family::Stages { lanes, steps, .. } => {
+                let lanes: Vec<String> = lanes.iter().map(Dim::to_string).collect();
+                write!(f, "stages [{}] {steps} steps", lanes.join(", "))
+            }
             Family::Matmul { batch, m, n, k, .. } => write!(f, "matmul [{batch}, {m}, {n}, {k}]"),
             Family::Attention { batch, s, t, d, e, parts, .. } => {
                 write!(f, "attention [{batch}, {s}, {t}, {d}, {e}, {parts}]")
             }
         }
     }
+}
+
+fn stage(f: &mut fmt::Formatter<'_>, when: &str, s: &Stage) -> fmt::Result {
+    writeln!(f, "  {when} [{}]", s.elements)?;
+    if let Some(c) = &s.combined {
+        writeln!(f, "    acc{} = {} of {}", c.acc, reduction(&c.reduction), c.terms)?;
+    }
+    for w in &s.writes {
+        writeln!(f, "    s{} = e{}", w.array, w.value)?;
+    }
+    s.stores.iter().try_for_each(|s| writeln!(f, "    {}", store(s)))
 }
 
 fn reduction(r: &Reduction) -> String {
@@ -136,6 +167,9 @@ fn show(b: &Body, id: ExprId) -> String {
             format!("t{tensor}[{offset}]{}", guard.map_or(String::new(), |g| format!(" if e{g}")))
         }
         Expr::Acc(i) => format!("acc{i}"),
+        Expr::Shared { array, at, guard } => {
+            format!("s{array}[{at}]{}", guard.map_or(String::new(), |g| format!(" if e{g}")))
+        }
         Expr::Unary(op, a) => format!("{}(e{a})", op.name()),
         Expr::Binary(op, x, y) => format!("{}(e{x}, e{y})", op.name()),
         Expr::Select(c, x, y) => format!("select(e{c}, e{x}, e{y})"),

@@ -130,7 +130,7 @@ pub fn candidates(kernel: &Kernel, cx: &EmitContext) -> Result<Vec<Choice>, Diag
             attention::candidates(kernel, cx.profile).into_iter().map(Choice::Attention).collect()
         }
         Family::Row { .. } => row::candidates(kernel, cx)?.into_iter().map(Choice::Row).collect(),
-        Family::Map { .. } | Family::Scan { .. } | Family::Loop { .. } => vec![],
+        Family::Map { .. } | Family::Scan { .. } | Family::Loop { .. } | Family::Stages { .. } => vec![],
     })
 }
 

@@ -1,0 +1,186 @@
+//! The `Stages` family: every workgroup repeats the steps of a lane, what it carries in workgroup memory.
+
+use super::accumulator::Accumulator;
+use super::wgsl::{Deps, Module, Scope, reg_type, var_bit};
+use super::{EmitContext, EmittedKernel, fold_workgroups, template_error};
+use crate::Diagnostic;
+use crate::kernel::{Array, Family, Kernel, Stage};
+use std::fmt::Write;
+use wgfc_codegen_templates as templates;
+use wgfc_ir::{DType, Dim};
+
+/// Bytes of an array in workgroup memory.
+pub(crate) fn bytes(a: &Array) -> u32 {
+    let word = if a.dtype.bits() == 64 { 8 } else { 4 };
+    a.len.saturating_mul(word)
+}
+
+/// Invocations of a workgroup whose largest stage has so many elements.
+pub(crate) fn threads(elements: u32, most: u32) -> u32 {
+    elements.next_multiple_of(32).clamp(1, most.max(1))
+}
+
+pub(super) fn emit(kernel: &Kernel, cx: &EmitContext) -> Result<EmittedKernel, Diagnostic> {
+    let Family::Stages { lanes, steps, part, arrays, first, each, last, alive } = &kernel.family else {
+        return Err(Diagnostic::internal("not a kernel of stages"));
+    };
+    let mut m = Module::new(kernel, cx, false)?;
+    let widest = kernel.stages().map(|s| s.elements).max().unwrap_or(1);
+    let threads = threads(widest, cx.profile.max_invocations);
+    let count: Dim = lanes.iter().product();
+    let step = lanes.len();
+    let w = Writer { threads, step, element: step + 1, term: step + 2 };
+
+    let mut outer = Scope::new(4);
+    let count_text = m.extent(&mut outer, &count)?;
+    let steps_text = m.extent(&mut outer, steps)?;
+    let mut extents = vec![];
+    for d in lanes {
+        extents.push(m.extent(&mut outer, d)?);
+    }
+    let head = std::mem::take(&mut outer.text);
+    outer.line("var rest = lane;");
+    for (i, extent) in extents.iter().enumerate().skip(1).rev() {
+        outer.line(&format!("let v{i} = rest % {extent};"));
+        outer.line(&format!("rest = rest / {extent};"));
+    }
+    if !lanes.is_empty() {
+        outer.line("let v0 = rest;");
+    }
+    outer.line(&format!("let v{} = i32(local);", w.element));
+    for stage in first {
+        let mut scope = outer.inner(4);
+        w.stage(&mut m, &mut scope, stage)?;
+        outer.text.push_str(&scope.text);
+    }
+
+    let fixed: Deps = (0..step).map(var_bit).fold(0, |a, b| a | b);
+    let mut scopes = vec![];
+    for stage in each {
+        let mut scope = outer.inner(4);
+        let mut ready = fixed;
+        if stage.elements <= threads {
+            ready |= var_bit(w.element);
+            // What is computed in advance is of an element that there is.
+            let own = format!("own{}", scopes.len());
+            scope.line(&format!("let {own} = min(v{}, {});", w.element, stage.elements.saturating_sub(1)));
+            scope.bind_var(w.element, &own);
+        }
+        m.hoist(&mut scope, &stage.roots(), ready)?;
+        outer.follow(&scope);
+        scopes.push((scope, ready));
+    }
+
+    let (mut first_step, mut end) = ("0".to_owned(), "steps".to_owned());
+    if let Some(part) = part {
+        first_step = m.value(&mut outer, part.first)?;
+        end = format!("min(steps, {first_step} + {})", part.most);
+    }
+
+    let mut body = outer.inner(8);
+    if let Some(alive) = alive {
+        body.line(&format!("if (workgroupUniformLoad(&s{alive}[0]) == 0u) {{"));
+        body.line("    break;");
+        body.line("}");
+    }
+    // Memory is read long before the stage that needs it.
+    let mut ready_scopes = vec![];
+    for (stage, (scope, ready)) in each.iter().zip(&scopes) {
+        let mut scope = scope.inner(8);
+        scope.number_after(&body);
+        m.hoist(&mut scope, &stage.roots(), ready | var_bit(w.step))?;
+        body.follow(&scope);
+        ready_scopes.push(scope);
+    }
+    for (stage, scope) in each.iter().zip(&ready_scopes) {
+        let mut scope = scope.inner(8);
+        scope.number_after(&body);
+        w.stage(&mut m, &mut scope, stage)?;
+        body.text.push_str(&scope.text);
+    }
+    let mut end_scope = outer.inner(4);
+    for stage in last {
+        let mut scope = outer.inner(4);
+        w.stage(&mut m, &mut scope, stage)?;
+        end_scope.text.push_str(&scope.text);
+    }
+    let mut declared = String::new();
+    for (i, a) in arrays.iter().enumerate() {
+        let _ = writeln!(declared, "var<workgroup> s{i}: array<{}, {}>;", stored_type(a.dtype), a.len);
+    }
+    let wgsl = templates::render(&templates::stages::Stages {
+        preamble: m.preamble(),
+        arrays: declared,
+        extents: head,
+        threads,
+        lanes: count_text,
+        steps: steps_text,
+        step_var: format!("v{step}"),
+        first_step,
+        end,
+        setup: outer.text,
+        body: body.text,
+        last: end_scope.text,
+    })
+    .map_err(template_error)?;
+    let workgroups = fold_workgroups(&count, cx.profile.max_workgroups);
+    let bytes = arrays.iter().map(bytes).sum();
+    Ok(m.finish("stages", wgsl, [threads, 1, 1], bytes, workgroups))
+}
+
+/// The type of an array's elements: a bool is a word.
+fn stored_type(t: DType) -> &'static str {
+    if t == DType::Bool { "u32" } else { reg_type(t.reg()) }
+}
+
+/// Writes stages.
+struct Writer {
+    threads: u32,
+    /// The variables behind those of the lanes.
+    step: usize,
+    element: usize,
+    term: usize,
+}
+
+impl Writer {
+    /// One stage, at the end of which all wait for each other.
+    fn stage(&self, m: &mut Module, s: &mut Scope, stage: &Stage) -> Result<(), Diagnostic> {
+        let Stage { elements, combined, writes, stores } = stage;
+        let var = format!("v{}", self.element);
+        match elements {
+            n if *n == self.threads => s.line("{"),
+            n if *n < self.threads => s.line(&format!("if ({var} < {n}) {{")),
+            n => s.line(&format!("for (var {var} = i32(local); {var} < {n}; {var} += {}) {{", self.threads)),
+        }
+        let mut inner = s.inner(s.indent() + 4);
+        inner.bind_var(self.element, &var);
+        if let Some(c) = combined {
+            let acc = Accumulator::new(c.acc as usize, &c.reduction, &[]).over(self.term);
+            acc.declare(m, &mut inner)?;
+            m.hoist(&mut inner, &[c.reduction.value], !var_bit(self.term))?;
+            let term = format!("v{}", self.term);
+            inner.line(&format!("for (var {term} = 0; {term} < {}; {term}++) {{", c.terms));
+            let mut each = inner.inner(inner.indent() + 4);
+            acc.update(m, &mut each)?;
+            inner.text.push_str(&each.text);
+            inner.line("}");
+            acc.finish(m, &mut inner)?;
+        }
+        let mut values = vec![];
+        for w in writes {
+            values.push(m.value(&mut inner, w.value)?);
+        }
+        for store in stores {
+            m.store(&mut inner, store)?;
+        }
+        for (w, v) in writes.iter().zip(values) {
+            let bool = m.kernel.body.dtype(w.value) == DType::Bool;
+            let v = if bool { format!("select(0u, 1u, {v})") } else { v };
+            inner.line(&format!("s{}[{var}] = {v};", w.array));
+        }
+        s.text.push_str(&inner.text);
+        s.line("}");
+        s.line("workgroupBarrier();");
+        Ok(())
+    }
+}

@@ -1,0 +1,151 @@
+//! What the forms of a loop are estimated to cost, for the choice between them.
+//!
+//! The time of a step is the largest of three bounds: the operations that follow one another in an invocation, all
+//! operations of all lanes at the rate of the device, and what is read from memory in every step. That a loop is one
+//! kernel saves the dispatches of its steps; where a lane is a single invocation or workgroup that has much to do, the
+//! device is idle meanwhile, and the dispatches of a split loop are the lesser evil.
+
+use super::group::{estimate, is_anchor};
+use super::lanes::{Form, Plan, Steps};
+use super::stages::Staged;
+use crate::emit::stages::threads;
+use crate::kernel::{Body, Expr, ExprId};
+use crate::options::DeviceProfile;
+use wgfc_ir::{Contract, Dim, Graph, Op, Poly};
+
+/// Seconds that an operation takes which waits for the one before it.
+const OPERATION: f64 = 1.5e-9;
+/// Seconds that invocations of a workgroup wait for each other.
+const BARRIER: f64 = 40e-9;
+/// Bytes a second that one workgroup reads from a cache.
+const CACHE: f64 = 60e9;
+/// Registers of an invocation; what exceeds them goes through memory.
+const REGISTERS: f64 = 160.0;
+/// Another form must be better by this factor to be chosen over the simpler one.
+const BETTER: f64 = 0.75;
+
+/// What a step of a lane takes.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Work {
+    /// Operations of an invocation, one after another.
+    pub chain: f64,
+    /// Operations of all invocations of the lane.
+    pub all: f64,
+    /// Bytes read in every step anew by all of them.
+    pub bytes: f64,
+    /// Iterations of the loops in a step, and of the step itself.
+    pub iterations: f64,
+    /// How often they wait for each other.
+    pub stages: f64,
+    /// Values that an invocation carries.
+    pub carried: f64,
+}
+
+/// How many operations evaluating the roots takes.
+fn count(body: &Body, roots: &[ExprId]) -> f64 {
+    let plain = |e: &ExprId| !matches!(body.expr(*e), Expr::Const(_) | Expr::Index(_) | Expr::Acc(_));
+    body.reachable(roots).iter().filter(|e| plain(e)).count() as f64
+}
+
+impl Work {
+    pub(super) fn of_invocation(body: &Body, steps: &Steps) -> Work {
+        let mut roots: Vec<ExprId> = steps.carries.iter().map(|c| c.next).collect();
+        roots.extend(steps.stacked.iter().flatten().map(|s| s.1));
+        let chain = count(body, &roots);
+        Work { chain, all: chain, iterations: 1.0, carried: steps.carries.len() as f64, ..Work::default() }
+    }
+
+    pub(super) fn of_workgroup(plan: &Plan, staged: &Staged, body: &Body) -> Work {
+        let threads = threads(staged.widest(), plan.profile.max_invocations);
+        let mut w = Work { stages: staged.each.len() as f64, iterations: 1.0, ..Work::default() };
+        let fixed = |p: &Poly, single: bool| {
+            p.data().is_empty()
+                && p.vars().into_iter().all(|v| v < plan.lanes.len() || single && v == plan.element())
+        };
+        for (i, s) in staged.each.iter().enumerate() {
+            let single = s.elements <= threads;
+            let rounds = f64::from(s.elements.div_ceil(threads));
+            let mut once: Vec<ExprId> = s.writes.iter().map(|w| w.value).collect();
+            once.extend(staged.stacked.iter().filter(|x| x.0 == i).map(|x| x.2));
+            let terms = s.combined.as_ref().map_or(0.0, |c| f64::from(c.terms));
+            let term = s.combined.as_ref().map_or(0.0, |c| count(body, &[c.reduction.value]) + 1.0);
+            let operations = rounds * (terms * term + count(body, &once));
+            w.chain += operations;
+            w.iterations += rounds * (1.0 + terms);
+            w.all += operations * f64::from(threads);
+            let reduced = s.combined.iter().map(|c| c.reduction.value);
+            let roots: Vec<ExprId> = once.iter().copied().chain(reduced).collect();
+            for e in body.reachable(&roots) {
+                if let Expr::Load { offset, .. } = body.expr(e)
+                    && !fixed(offset, single)
+                {
+                    let again = if offset.vars().contains(&plan.term()) { terms } else { 1.0 };
+                    w.bytes += f64::from(s.elements) * again * (body.dtype(e).bits() as f64 / 8.0);
+                }
+            }
+        }
+        w
+    }
+}
+
+/// Seconds of a step of a loop that is one kernel.
+pub(super) fn fused(w: &Work, plan: &Plan) -> f64 {
+    let lanes = estimate(&plan.lanes.iter().product::<Dim>()).max(1) as f64;
+    let profile = &plan.profile;
+    let spilled = (w.carried / REGISTERS - 1.0).max(0.0);
+    let one = w.chain * OPERATION * (1.0 + 4.0 * spilled);
+    let one = match plan.form {
+        Form::Invocation => one,
+        Form::Workgroup => (one + w.stages * BARRIER).max(w.bytes / CACHE),
+    };
+    one.max(lanes * w.all / profile.flops).max(lanes * w.bytes / (2.0 * profile.bandwidth))
+}
+
+/// Seconds of a step of which each operator that combines is a dispatch, and how many dispatches these are.
+pub(super) fn split(body: &Graph, profile: &DeviceProfile) -> (f64, usize) {
+    let mut dispatches = 1;
+    let mut work = 0.0;
+    for n in body.node_ids() {
+        let node = body.node(n);
+        let out: f64 = node.outputs.iter().map(|t| estimate(&t.numel()) as f64).sum();
+        let terms = |axes: &[usize]| {
+            axes.iter().map(|a| estimate(&body.ty(node.inputs[0]).shape[*a]) as f64).product::<f64>()
+        };
+        dispatches += usize::from(is_anchor(body, n));
+        work += match &node.op {
+            Op::Map { body, .. } => out * body.nodes.len() as f64,
+            Op::Reduce { axes, .. } => out * terms(axes),
+            Op::Contract(c) => out * 2.0 * terms(&summed(c)),
+            _ => out,
+        };
+    }
+    (dispatches as f64 * profile.dispatch_cost + work / profile.flops, dispatches)
+}
+
+/// The axes of a product's first operand that it sums over.
+pub(super) fn summed(c: &Contract) -> Vec<usize> {
+    c.k().iter().filter_map(|l| c.a.iter().position(|x| x == l)).collect()
+}
+
+/// The best of the plans, with their seconds a step. The error says why a loop that could be one kernel is none.
+pub(super) fn choose(found: Vec<(f64, Plan)>, split: (f64, usize)) -> Result<Plan, Option<String>> {
+    let mut best: Option<(f64, Plan)> = None;
+    for (seconds, plan) in found {
+        if best.as_ref().is_none_or(|b| seconds < b.0 * BETTER) {
+            best = Some((seconds, plan));
+        }
+    }
+    let Some((seconds, plan)) = best else { return Err(None) };
+    if split.0 < seconds * BETTER {
+        let lane = match plan.form {
+            Form::Invocation => "the invocation",
+            Form::Workgroup => "the workgroup",
+        };
+        let (one, many) = (seconds * 1e6, split.0 * 1e6);
+        return Err(Some(format!(
+            "a step is estimated to take {lane} of each lane {one:.1} µs, and {} dispatches {many:.1} µs",
+            split.1
+        )));
+    }
+    Ok(plan)
+}
