@@ -641,11 +641,33 @@ def random():
     m.save(*({"x": m.rng.standard_normal((n, 9), dtype=f32)} for n in [1, 41]), reference=reference)
 
 
+def recurrent():
+    """Layers one after another: both ways, with lengths, more hidden values than an invocation keeps in registers."""
+    f32 = np.float32
+    inputs = [("x", FLOAT, ["seq", "batch", 9]), ("lengths", INT32, ["batch"])]
+    m = Model("recurrent", inputs, [("y", FLOAT, ["seq", 1, "batch", 5]), ("last", FLOAT, [1, "batch", 66])])
+
+    def layer(kind, x, gates, size, hidden, outputs, ways=1, lengths="", **attributes):
+        w = m.weight(f"{kind}_w", ways, gates * hidden, size)
+        r = m.weight(f"{kind}_r", ways, gates * hidden, hidden)
+        b = m.weight(f"{kind}_b", ways, 2 * gates * hidden)
+        m.op(kind, [x, w, r, b, lengths], outputs, hidden_size=hidden, **attributes)
+
+    layer("LSTM", "x", 4, 9, 13, ["both"], ways=2, lengths="lengths", direction="bidirectional")
+    m.op("Transpose", ["both"], "beside", perm=[0, 2, 1, 3])
+    m.op("Reshape", ["beside", m.constant("flat", np.array([0, 0, 26]))], "features")
+    layer("GRU", "features", 3, 26, 66, ["wide", "last"], linear_before_reset=1)
+    m.op("Squeeze", ["wide", m.constant("way", np.array([1]))], "narrow")
+    layer("RNN", "narrow", 1, 66, 5, ["y"], direction="reverse")
+    feeds = [(5, [5, 2, 3]), (1, [1]), (23, [7, 23])]
+    m.save(*({"x": m.rng.standard_normal((t, len(n), 9), dtype=f32), "lengths": np.array(n, np.int32)} for t, n in feeds))
+
+
 def main():
     sys.exit(__doc__) if len(sys.argv) > 1 else None
     bandwidth(mask=False)
     bandwidth(mask=True)
-    for make in [mlp, conv, attention, decoder, decoder_of_several, decoder_ragged, caches, integers, booleans, half, chosen, endless, boxes, cut, random]:
+    for make in [mlp, conv, attention, decoder, decoder_of_several, decoder_ragged, caches, integers, booleans, half, chosen, endless, boxes, cut, random, recurrent]:
         make()
 
 

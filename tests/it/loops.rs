@@ -4,9 +4,11 @@ use crate::backend::{Backend, run_session, session};
 use std::collections::BTreeMap;
 use wgfc_compiler::pipeline::compile_graph;
 use wgfc_compiler::{Errors, Options, Technique};
+use wgfc_ir::eval::evaluate;
 use wgfc_ir::program::Stats;
 use wgfc_ir::{
-    BinaryOp, Border, Builder, DType, Dim, Graph, Op, Program, ReduceOp, Scalar, Tensor, TensorType, Value,
+    BinaryOp, Border, Builder, DType, Dim, Graph, Op, Poly, Program, ReduceOp, Scalar, Tensor, TensorType,
+    UnaryOp, Value,
 };
 use wgfc_runtime::Gpu;
 
@@ -456,5 +458,124 @@ fn long_scans_have_parts() {
         }
         let got = got[0].to_f32s().unwrap()[0];
         assert!((got - want).abs() < 1e-5, "{got} {want}");
+    }
+}
+
+/// A lane's `x` [300] and `y` [5], coupled: a softmax, a product, the largest element, a neighbour, and a flag after
+/// which nothing changes.
+fn coupled(steps: usize, stacked: bool) -> Graph {
+    let f32s = |shape: &[Dim]| TensorType::new(DType::F32, shape.to_vec());
+    let (batch, n) = (Dim::sym("batch"), Dim::from(300usize));
+    let flags = TensorType::new(DType::Bool, vec![batch.clone()]);
+    let mut body = Graph::new();
+    let x = body.add_input("x", f32s(&[batch.clone(), n.clone()]));
+    let y = body.add_input("y", f32s(&[batch.clone(), Dim::from(5usize)]));
+    let alive = body.add_input("alive", flags);
+    let t = body.add_input("t", f32s(&[batch.clone()]));
+    let w = body.add_input("w", f32s(&[n.clone(), Dim::from(5usize)]));
+    let mut b = Builder::new(&mut body, "step");
+    let made = {
+        let most = b.reduce(ReduceOp::Max, x, &[1], true).unwrap();
+        let below = b.binary(BinaryOp::Sub, x, most).unwrap();
+        let e = b.unary(UnaryOp::Exp, below).unwrap();
+        let sum = b.reduce(ReduceOp::Sum, e, &[1], true).unwrap();
+        let p = b.binary(BinaryOp::Div, e, sum).unwrap();
+        let z = b.matmul(p, w).unwrap();
+        let op = Op::ArgReduce { op: ReduceOp::Max, axis: 1, last: false };
+        let at = b.push(op, &[z]).unwrap();
+        let at = b.cast(at, DType::F32).unwrap();
+        let at = b.binary_scalar(BinaryOp::Mul, at, 0.01).unwrap();
+        let back = b.transpose(w, &[1, 0]).unwrap();
+        let seen = b.matmul(y, back).unwrap();
+        let seen = b.unary(UnaryOp::Tanh, seen).unwrap();
+        let turned = [(&Poly::var(1) + &Poly::ONE).modulo(&n, &[batch.clone(), n.clone()])];
+        let index = [Poly::var(0)].into_iter().chain(turned).collect();
+        let turned = b.view(x, vec![batch.clone(), n.clone()], index).unwrap();
+        let turned = b.binary_scalar(BinaryOp::Mul, turned, 0.5).unwrap();
+        let x = b.binary(BinaryOp::Add, turned, seen).unwrap();
+        let y = b.binary(BinaryOp::Add, z, at).unwrap();
+        let t = b.unsqueeze(t, &[1]).unwrap();
+        [x, b.binary(BinaryOp::Add, y, t).unwrap()]
+    };
+    let highest = b.reduce(ReduceOp::Max, made[1], &[1], false).unwrap();
+    let limit = b.scalar(DType::F32, 1.0);
+    let low = b.binary(BinaryOp::Lt, highest, limit).unwrap();
+    let next = b.binary(BinaryOp::And, alive, low).unwrap();
+    let mut after = vec![];
+    let here = b.unsqueeze(alive, &[1]).unwrap();
+    for (new, old) in made.into_iter().zip([x, y]) {
+        after.push(b.select(here, new, old).unwrap());
+    }
+    after.push(next);
+    if stacked {
+        after.push(after[1]);
+    }
+    for value in &after {
+        body.outputs.push(Border { name: "o".into(), value: *value });
+    }
+    let mut g = Graph::new();
+    let x = g.add_input("x", f32s(&[batch.clone(), n.clone()]));
+    let y = g.add_input("y", f32s(&[batch.clone(), Dim::from(5usize)]));
+    let t = g.add_input("t", f32s(&[Dim::from(steps), batch.clone()]));
+    let w = g.add_input("w", f32s(&[n, Dim::from(5usize)]));
+    let mut b = Builder::new(&mut g, "the first step");
+    let first = b.view(y, vec![batch], vec![Poly::var(0), Poly::ZERO]).unwrap();
+    let limit = b.scalar(DType::F32, 0.5);
+    let alive = b.binary(BinaryOp::Lt, first, limit).unwrap();
+    let all = [x, y, alive, t, w];
+    let op = Op::Scan {
+        body: Box::new(body),
+        carried: 3,
+        scanned: 1,
+        reverse_inputs: vec![true],
+        reverse_outputs: vec![false; usize::from(stacked)],
+    };
+    let node = g.push(op, &all, &["the loop".into()]).unwrap();
+    // What a lane ends with is not returned: a device may bind eight buffers only.
+    for port in (0..after.len() as u32).filter(|p| *p != 2) {
+        g.outputs.push(Border { name: format!("y{port}").into(), value: Value { node, port } });
+    }
+    g
+}
+
+/// Too much for the registers of an invocation: workgroup memory, and in parts what a dispatch goes on with.
+#[test]
+fn workgroups_share_a_lane() {
+    let inputs = |lanes: usize| -> BTreeMap<String, Tensor> {
+        let wave = |n: usize, k: f32| (0..n).map(|i| (i as f32 * k).sin()).collect::<Vec<f32>>();
+        let tensor =
+            |shape: &[usize], k: f32| Tensor::from_f32(shape.to_vec(), &wave(shape.iter().product(), k));
+        [
+            ("x".to_owned(), tensor(&[lanes, 300], 0.37)),
+            ("y".to_owned(), tensor(&[lanes, 5], 0.21)),
+            ("t".to_owned(), tensor(&[9, lanes], 1.7)),
+            ("w".to_owned(), tensor(&[300, 5], 0.11)),
+        ]
+        .into()
+    };
+    for stacked in [false, true] {
+        let graph = coupled(9, stacked);
+        for most in [None, Some(2000)] {
+            let program = compiled(graph.clone(), false, most).unwrap();
+            let loops: Vec<_> = program.kernels.iter().filter(|k| k.family == "stages").collect();
+            let [kernel] = &loops[..] else { panic!("{:?}", program.repeats) };
+            assert_eq!(kernel.wgsl.contains("break;"), !stacked, "{}", kernel.wgsl);
+            assert_eq!(program.repeats.len(), usize::from(most.is_some()));
+            for gpu in adapters() {
+                let mut session = session(&gpu, &program).unwrap();
+                for lanes in [1, 7] {
+                    let inputs = inputs(lanes);
+                    let want = evaluate(&graph, &inputs).unwrap();
+                    let got = run_session(&mut session, &inputs).unwrap();
+                    for (got, want) in got.iter().zip(&want) {
+                        let (got, want) = (got.scalars().unwrap(), want.scalars().unwrap());
+                        for (g, w) in got.iter().zip(want) {
+                            let (g, w) = (g.as_f64(), w.as_f64());
+                            assert!((g - w).abs() < 1e-5, "{lanes} {stacked} {most:?}: {g} {w}");
+                        }
+                    }
+                }
+            }
+        }
     }
 }

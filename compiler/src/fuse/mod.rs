@@ -12,6 +12,7 @@ pub mod invert;
 mod join;
 mod kernels;
 pub mod lanes;
+mod layout;
 mod pack;
 pub mod points;
 mod prepare;
@@ -24,14 +25,14 @@ mod tidy;
 
 use crate::error::{Diagnostic, Errors, Location};
 use crate::kernel::{Kernel, KernelGraph, KernelTensor, Repeat, TensorId, TensorKind};
-use crate::options::{Options, Technique};
+use crate::options::{Fusion, Options, Technique};
 use group::{Bans, Grouping};
-use lanes::Loops;
+use lanes::{Form, Loops};
 use petgraph::graph::DiGraph;
 use rustc_hash::FxHashMap;
 use std::collections::BTreeSet;
 use std::sync::Arc;
-use wgfc_ir::{Dim, Graph, NodeId, Op, TensorType, Value};
+use wgfc_ir::{Dim, Graph, NodeId, Op, Poly, TensorType, Value};
 
 /// Fuses a graph into kernels.
 pub fn fuse(graph: &Graph, options: &Options) -> Result<KernelGraph, Errors> {
@@ -54,14 +55,31 @@ fn fuse_at(graph: &Graph, options: &Options, nested: bool) -> Result<KernelGraph
         );
     }
     prepare::prepare(&mut graph, options, nested).map_err(|r| refused(&graph, &r))?;
+    let outputs: Vec<TensorType> = graph.outputs.iter().map(|o| graph.ty(o.value).clone()).collect();
+    if options.fusion == Fusion::Full {
+        look_through(&mut graph);
+    }
+    let mut bans = Bans::default();
+    let (mut loops, mut split) = plan_loops(&graph, options);
+    let of_workgroups: Vec<NodeId> =
+        graph.node_ids().filter(|n| loops.get(n).is_some_and(|p| p.form == Form::Workgroup)).collect();
+    for n in of_workgroups {
+        let moved = layout::lay_out(&mut graph, n, options.profile.max_invocations);
+        if let Some((new, values)) = moved.map_err(|e| internal(&graph, n, &e))? {
+            loops.remove(&n);
+            match lanes::plan(&graph, new, options) {
+                Ok(plan) => _ = loops.insert(new, plan),
+                Err(why) => _ = split.insert(new, why.join("; ")),
+            }
+            bans.materialise.extend(values);
+        }
+    }
     let graph = &graph;
     let order = graph.topo().map_err(|n| internal(graph, n, "the graph has a cycle"))?;
-    let (mut loops, mut split) = loops(graph, options);
-    let mut bans = Bans::default();
     bans.materialise.extend(split.keys().flat_map(|n| split::read_in_steps(graph, *n)));
     for _ in 0..1000 {
         let grouping = group::group(graph, &order, &loops, options, &bans);
-        match build(graph, &grouping, (&loops, &split), options, &mut bans)? {
+        match build(graph, &outputs, &grouping, (&loops, &split), options, &mut bans)? {
             Some(kernels) => return Ok(kernels),
             None => {
                 for n in bans.one_kernel.iter().filter(|n| loops.remove(*n).is_some()) {
@@ -86,7 +104,7 @@ fn internal(graph: &Graph, n: NodeId, why: &str) -> Diagnostic {
 }
 
 /// How each loop is shared out over lanes, where that is possible and wanted, and why it is split elsewhere.
-fn loops(graph: &Graph, options: &Options) -> (Loops, FxHashMap<NodeId, String>) {
+fn plan_loops(graph: &Graph, options: &Options) -> (Loops, FxHashMap<NodeId, String>) {
     let (mut loops, mut split) = (Loops::default(), FxHashMap::default());
     for n in graph.node_ids().filter(|n| matches!(graph.node(*n).op, Op::Scan { .. })) {
         if !options.fuses(Technique::Loops) {
@@ -211,9 +229,40 @@ impl pull::Memory for Tensors<'_> {
     }
 }
 
+/// An output that is another value in another shape is that value: its elements lie in the same order.
+fn look_through(graph: &mut Graph) {
+    let taken = |graph: &Graph, v: Value| {
+        graph.is_output(v)
+            || graph.states.iter().any(|s| s.before == v || s.after == v)
+            || matches!(graph.node(v.node).op, Op::Input | Op::Const(_))
+    };
+    for i in 0..graph.outputs.len() {
+        let mut v = graph.outputs[i].value;
+        while is_reshape(graph, v.node) {
+            v = graph.node(v.node).inputs[0];
+        }
+        if v != graph.outputs[i].value && !taken(graph, v) {
+            graph.outputs[i].value = v;
+        }
+    }
+    graph.remove_dead();
+}
+
+/// Whether a view has the elements of its operand in their order.
+pub(crate) fn is_reshape(graph: &Graph, n: NodeId) -> bool {
+    let node = graph.node(n);
+    let Op::View { shape, index, fill: None } = &node.op else { return false };
+    let from = &graph.ty(node.inputs[0]).shape;
+    let place = |(i, d): (usize, &Dim)| if d.is(1) { Poly::ZERO } else { Poly::var(i) };
+    let here: Vec<Poly> = shape.iter().enumerate().map(place).collect();
+    let same_order = pull::flat_offset(from, index, shape) == pull::flat_offset(shape, &here, shape);
+    same_order && from.iter().product::<Dim>() == shape.iter().product::<Dim>()
+}
+
 /// Builds all kernels; `None` when one had to be split and `bans` says how.
 fn build(
     graph: &Graph,
+    outputs: &[TensorType],
     grouping: &Grouping,
     (loops, split_loops): (&Loops, &FxHashMap<NodeId, String>),
     options: &Options,
@@ -237,8 +286,8 @@ fn build(
     let mut copies: Vec<(Value, TensorId)> = vec![];
     let made: rustc_hash::FxHashSet<Value> =
         grouping.units.iter().flat_map(|u| u.outputs.iter().copied()).collect();
-    for (i, b) in graph.outputs.iter().enumerate() {
-        let ty = graph.ty(b.value).clone();
+    for (i, (b, ty)) in graph.outputs.iter().zip(outputs).enumerate() {
+        let ty = ty.clone();
         if made.contains(&b.value) && !tensors.of.contains_key(&b.value) {
             tensors.add(Some(b.value), ty, TensorKind::Output(i));
         } else {
@@ -326,7 +375,7 @@ fn build(
     }
     for (v, t) in copies {
         if let TensorKind::State { state, .. } = tensors.list[t].kind
-            && options.fusion == crate::options::Fusion::Full
+            && options.fusion == Fusion::Full
             && blocks.is_empty()
             && in_place::write(&mut kernels, &tensors, v, (state, t), &computed)
         {
@@ -347,7 +396,7 @@ fn build(
     if again {
         return Ok(None);
     }
-    if options.fusion == crate::options::Fusion::Full {
+    if options.fusion == Fusion::Full {
         kernels = join::join(kernels, &tensors.list, &computed, options.profile.max_storage_buffers as usize);
     }
     let tensors = tensors.list;

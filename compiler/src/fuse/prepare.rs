@@ -46,7 +46,7 @@ pub(super) fn prepare(graph: &mut Graph, options: &Options, nested: bool) -> Res
 }
 
 /// Puts `new` in the place of loop `n`; of `outputs`, one for each of the loop's results.
-fn replace(graph: &mut Graph, n: NodeId, outputs: &[Value]) {
+pub(super) fn replace(graph: &mut Graph, n: NodeId, outputs: &[Value]) {
     let names = graph.node(n).names.clone();
     for (port, v) in outputs.iter().enumerate() {
         let name = names.get(port).cloned().flatten();

@@ -513,7 +513,7 @@ impl<M: Memory> Frame<'_, '_, M> {
             let value = self.pull(plan.inside(n, 1), |p| p.compute(v, &at, None))?;
             return Ok(self.push(n, ty.dtype, None, value));
         };
-        if n.saturating_mul(terms) <= RESIDENT && terms <= TERMS && n <= self.most {
+        if written_out(n, terms, self.most) {
             let value = self.pull(plan.inside(n, 1), |p| p.expand(v, &at, None))?;
             return Ok(self.push(n, ty.dtype, None, value));
         }
@@ -568,6 +568,22 @@ impl<M: Memory> Frame<'_, '_, M> {
         self.stages.push(Stage { elements: n as u32, combined, writes, stores: vec![] });
         array
     }
+}
+
+/// Whether a stage of `n` elements writes their terms out.
+fn written_out(n: i64, terms: i64, invocations: i64) -> bool {
+    n.saturating_mul(terms) <= RESIDENT && terms <= TERMS && n <= invocations
+}
+
+/// Whether the terms of a product in a body are written out, as far as that is known before the lanes are: of those
+/// a product has fewer elements.
+pub(super) fn is_written_out(graph: &Graph, n: NodeId, invocations: i64) -> bool {
+    let Op::Contract(c) = &graph.node(n).op else { return false };
+    let operand = graph.ty(graph.node(n).inputs[1]);
+    let extent = |l: &u8| c.b.iter().position(|x| x == l).and_then(|i| operand.shape[i].as_const());
+    let elements = c.n().iter().try_fold(1i64, |n, l| Some(n.saturating_mul(extent(l)?)));
+    let terms = c.k().iter().try_fold(1i64, |n, l| Some(n.saturating_mul(extent(l)?)));
+    elements.zip(terms).is_some_and(|(n, k)| written_out(n, k, invocations))
 }
 
 /// How many terms a value combines for each of its elements, if it does.

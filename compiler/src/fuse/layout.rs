@@ -1,0 +1,113 @@
+//! Operands of products that a workgroup's invocations read side by side.
+//!
+//! Where each invocation makes an element of a product and reads the terms one after another, neighbours should read
+//! neighbouring elements of an operand that no step changes. Weights often lie the other way: they are put into that
+//! order before the loop.
+
+use super::prepare::replace;
+use super::pull::flat_offset;
+use super::stages::is_written_out;
+use wgfc_ir::build::Builder;
+use wgfc_ir::{Contract, Dim, Graph, NodeId, Op, Poly, Value};
+
+/// Puts the operands of the products of a `scan` in order. Returns the new loop and the values that must be in
+/// memory for it.
+pub(super) fn lay_out(
+    graph: &mut Graph,
+    n: NodeId,
+    invocations: u32,
+) -> Result<Option<(NodeId, Vec<Value>)>, String> {
+    let node = graph.node(n).clone();
+    let Op::Scan { body, carried, scanned, .. } = &node.op else { return Ok(None) };
+    let mut body = body.as_ref().clone();
+    let mut inputs = node.inputs.clone();
+    let mut moved = vec![];
+    let products: Vec<NodeId> =
+        body.node_ids().filter(|n| matches!(body.node(*n).op, Op::Contract(_))).collect();
+    for product in products {
+        let Op::Contract(c) = body.node(product).op.clone() else { continue };
+        if is_written_out(&body, product, i64::from(invocations)) {
+            continue;
+        }
+        for side in 0..2 {
+            let operand = body.node(product).inputs[side];
+            let labels = if side == 0 { &c.a } else { &c.b };
+            // The views between the operand and what is captured.
+            let (mut views, mut from) = (vec![], operand);
+            while let Op::View { fill: None, .. } = &body.node(from.node).op {
+                views.push(body.node(from.node).op.clone());
+                from = body.node(from.node).inputs[0];
+            }
+            let captured = body.inputs.iter().position(|b| b.value == from);
+            let Some(captured) = captured.filter(|i| *i >= carried + scanned) else { continue };
+            if !terms_are_neighbours(&body, &views, from, operand, &c, labels) {
+                continue;
+            }
+            let mut b = Builder { graph: &mut *graph, origin: node.origin.clone() };
+            let mut outer = inputs[captured];
+            for view in views.into_iter().rev() {
+                outer = b.push(view, &[outer])?;
+            }
+            let order = order(&c, labels);
+            outer = b.transpose(outer, &order)?;
+            inputs.push(outer);
+            moved.push(outer);
+            let ty = graph.ty(outer).clone();
+            let inner = body.add_input(&format!("laid out {}", inputs.len()), ty);
+            // Back to the old order, which is no work where it is read.
+            let mut back = vec![0; order.len()];
+            order.iter().enumerate().for_each(|(i, a)| back[*a] = i);
+            let origin = body.node(product).origin.clone();
+            let inner = Builder { graph: &mut body, origin }.transpose(inner, &back)?;
+            body.set_input(product, side, inner);
+        }
+    }
+    if moved.is_empty() {
+        return Ok(None);
+    }
+    body.remove_dead();
+    let mut op = node.op.clone();
+    if let Op::Scan { body: b, .. } = &mut op {
+        **b = body;
+    }
+    let new = graph.push(op, &inputs, &node.origin)?;
+    let outputs: Vec<Value> = (0..node.outputs.len() as u32).map(|port| Value { node: new, port }).collect();
+    replace(graph, n, &outputs);
+    graph.remove_dead();
+    Ok(Some((new, moved)))
+}
+
+/// The axes of an operand: those summed over first, those of the result in its order behind.
+fn order(c: &Contract, labels: &[u8]) -> Vec<usize> {
+    let place = |l: &u8| labels.iter().position(|x| x == l);
+    let summed = labels.iter().filter(|l| !c.out.contains(l)).filter_map(place);
+    summed.chain(c.out.iter().filter_map(place)).collect()
+}
+
+/// Whether neighbours in memory are terms of one element, not of neighbouring elements.
+fn terms_are_neighbours(
+    body: &Graph,
+    views: &[Op],
+    from: Value,
+    operand: Value,
+    c: &Contract,
+    labels: &[u8],
+) -> bool {
+    let shape = &body.ty(operand).shape;
+    let mut at: Vec<Poly> = (0..shape.len()).map(Poly::var).collect();
+    for view in views {
+        let Op::View { index, .. } = view else { return false };
+        at = index.iter().map(|p| p.subst_vars(&at, shape)).collect();
+    }
+    let offset = flat_offset(&body.ty(from).shape, &at, shape);
+    let step = |l: Option<&u8>| {
+        let axis = labels.iter().position(|x| Some(x) == l)?;
+        let mut moved: Vec<Poly> = (0..shape.len()).map(Poly::var).collect();
+        moved[axis] = &moved[axis] + &Poly::ONE;
+        Some(&offset.subst_vars(&moved, shape) - &offset)
+    };
+    let summed = labels.iter().rev().find(|l| !c.out.contains(l));
+    let last = c.out.iter().rev().find(|l| labels.contains(l));
+    let one = |d: Option<Dim>| d.is_some_and(|d| d.is(1));
+    last.is_some() && one(step(summed)) && !one(step(last))
+}
