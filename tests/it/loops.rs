@@ -555,7 +555,7 @@ fn workgroups_share_a_lane() {
     };
     for stacked in [false, true] {
         let graph = coupled(9, stacked);
-        for most in [None, Some(2000)] {
+        for most in [None, Some(20)] {
             let program = compiled(graph.clone(), false, most).unwrap();
             let loops: Vec<_> = program.kernels.iter().filter(|k| k.family == "stages").collect();
             let [kernel] = &loops[..] else { panic!("{:?}", program.repeats) };

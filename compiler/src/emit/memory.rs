@@ -437,7 +437,7 @@ pub(super) fn neighbours<'a>(offsets: impl ExactSizeIterator<Item = &'a Poly>) -
 }
 
 /// An offset as `per · vector + component`, if the component is the same whatever the variables are.
-fn component(offset: &Poly, per: u32) -> Option<(Poly, u32)> {
+pub(super) fn component(offset: &Poly, per: u32) -> Option<(Poly, u32)> {
     let per = i64::from(per);
     let mut lane = 0;
     for (m, c) in offset.terms() {

@@ -1,13 +1,15 @@
 //! The `Stages` family: every workgroup repeats the steps of a lane, what it carries in workgroup memory.
 
 use super::accumulator::Accumulator;
-use super::wgsl::{Deps, Module, Scope, reg_type, var_bit};
+use super::memory::component;
+use super::wgsl::{Deps, Module, Scope, Text, reg_type, var_bit};
 use super::{EmitContext, EmittedKernel, fold_workgroups, template_error};
 use crate::Diagnostic;
-use crate::kernel::{Array, Family, Kernel, Stage};
+use crate::kernel::{Array, Expr, ExprId, Family, Kernel, Stage};
+use rustc_hash::FxHashMap;
 use std::fmt::Write;
 use wgfc_codegen_templates as templates;
-use wgfc_ir::{DType, Dim};
+use wgfc_ir::{DType, Dim, Poly};
 
 /// Bytes of an array in workgroup memory.
 pub(crate) fn bytes(a: &Array) -> u32 {
@@ -25,6 +27,7 @@ pub(super) fn emit(kernel: &Kernel, cx: &EmitContext) -> Result<EmittedKernel, D
         return Err(Diagnostic::internal("not a kernel of stages"));
     };
     let mut m = Module::new(kernel, cx, false)?;
+    m.vectors = vectors(kernel, arrays);
     let widest = kernel.stages().map(|s| s.elements).max().unwrap_or(1);
     let threads = threads(widest, cx.profile.max_invocations);
     let count: Dim = lanes.iter().product();
@@ -105,8 +108,10 @@ pub(super) fn emit(kernel: &Kernel, cx: &EmitContext) -> Result<EmittedKernel, D
         end_scope.text.push_str(&scope.text);
     }
     let mut declared = String::new();
-    for (i, a) in arrays.iter().enumerate() {
-        let _ = writeln!(declared, "var<workgroup> s{i}: array<{}, {}>;", stored_type(a.dtype), a.len);
+    for (i, (a, vector)) in arrays.iter().zip(&m.vectors).enumerate() {
+        let (t, len) = (stored_type(a.dtype), a.len);
+        let t = if *vector { format!("vec4<{t}>, {}", len / 4) } else { format!("{t}, {len}") };
+        let _ = writeln!(declared, "var<workgroup> s{i}: array<{t}>;");
     }
     let wgsl = templates::render(&templates::stages::Stages {
         preamble: m.preamble(),
@@ -126,6 +131,50 @@ pub(super) fn emit(kernel: &Kernel, cx: &EmitContext) -> Result<EmittedKernel, D
     let workgroups = fold_workgroups(&count, cx.profile.max_workgroups);
     let bytes = arrays.iter().map(bytes).sum();
     Ok(m.finish("stages", wgsl, [threads, 1, 1], bytes, workgroups))
+}
+
+/// Which arrays are read by vectors: those of which several elements of a vector are read at once.
+fn vectors(kernel: &Kernel, arrays: &[Array]) -> Vec<bool> {
+    let mut read: FxHashMap<(u32, Poly), u32> = FxHashMap::default();
+    for e in kernel.body.reachable(&kernel.roots()) {
+        if let Expr::Shared { array, at, guard: None } = kernel.body.expr(e)
+            && let Some((vector, _)) = component(at, 4)
+        {
+            *read.entry((*array, vector)).or_default() += 1;
+        }
+    }
+    let several = |i: u32| read.iter().any(|((array, _), n)| *array == i && *n > 1);
+    let whole = |a: &Array| a.len.is_multiple_of(4) && a.dtype.bits() <= 32 && a.dtype != DType::Bool;
+    arrays.iter().zip(0..).map(|(a, i)| whole(a) && several(i)).collect()
+}
+
+impl Module<'_> {
+    /// Element `at` of an array in workgroup memory.
+    pub(super) fn shared(
+        &mut self,
+        s: &mut Scope,
+        array: u32,
+        at: &Poly,
+        guard: Option<ExprId>,
+        dtype: DType,
+    ) -> Result<Text, Diagnostic> {
+        let vector = self.vectors.get(array as usize) == Some(&true);
+        if let (true, None, Some((at, lane))) = (vector, guard, component(at, 4)) {
+            let at = self.index(s, &at)?;
+            let whole = s.once(&format!("s{array}[{at}]"));
+            return Ok(Text::Name(format!("{whole}.{}", ["x", "y", "z", "w"][lane as usize & 3])));
+        }
+        let mut at = self.index(s, at)?;
+        if let Some(g) = guard {
+            let g = self.value(s, g)?;
+            at = s.let_index(&format!("select(0, {at}, {g})"));
+        }
+        Ok(Text::Compound(match (vector, dtype) {
+            (true, _) => format!("s{array}[{at} >> 2u][{at} & 3]"),
+            (false, DType::Bool) => format!("s{array}[{at}] != 0u"),
+            _ => format!("s{array}[{at}]"),
+        }))
+    }
 }
 
 /// The type of an array's elements: a bool is a word.
@@ -176,7 +225,11 @@ impl Writer {
         for (w, v) in writes.iter().zip(values) {
             let bool = m.kernel.body.dtype(w.value) == DType::Bool;
             let v = if bool { format!("select(0u, 1u, {v})") } else { v };
-            inner.line(&format!("s{}[{var}] = {v};", w.array));
+            let array = w.array;
+            match m.vectors.get(array as usize) {
+                Some(true) => inner.line(&format!("s{array}[{var} >> 2u][{var} & 3] = {v};")),
+                _ => inner.line(&format!("s{array}[{var}] = {v};")),
+            }
         }
         s.text.push_str(&inner.text);
         s.line("}");

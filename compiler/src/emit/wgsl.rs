@@ -154,6 +154,8 @@ pub struct Module<'a> {
     pub(super) uses_f16: bool,
     /// The size of the subgroups that the kernel works with.
     pub(super) subgroup: Option<u32>,
+    /// Which arrays in workgroup memory are arrays of vectors of four.
+    pub(super) vectors: Vec<bool>,
     /// Whether it uses matrix units.
     pub(super) uses_cooperative: bool,
     deps: Vec<Deps>,
@@ -176,6 +178,7 @@ impl<'a> Module<'a> {
             uses_dims: false,
             uses_f16: false,
             subgroup: None,
+            vectors: vec![],
             uses_cooperative: false,
             deps: vec![],
         };
@@ -254,15 +257,7 @@ impl<'a> Module<'a> {
             Expr::Index(p) => Text::Name(self.index(s, p)?),
             Expr::Acc(i) => Text::Name(s.accs.get(i).cloned().unwrap_or_else(|| format!("acc{i}"))),
             Expr::Load { tensor, offset, guard } => self.load(s, *tensor, offset, *guard)?,
-            Expr::Shared { array, at, guard } => {
-                let mut at = self.index(s, at)?;
-                if let Some(g) = guard {
-                    let g = self.value(s, *g)?;
-                    at = s.let_index(&format!("select(0, {at}, {g})"));
-                }
-                let bool = if dtype == DType::Bool { " != 0u" } else { "" };
-                Text::Compound(format!("s{array}[{at}]{bool}"))
-            }
+            Expr::Shared { array, at, guard } => self.shared(s, *array, at, *guard, dtype)?,
             Expr::Unary(op @ (UnaryOp::Sin | UnaryOp::Cos), a) if self.both_ways(*a) => {
                 let angle = self.value(s, *a)?;
                 let pair = self.call("sin_cos_f32", &[&angle])?;

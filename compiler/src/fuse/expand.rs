@@ -192,7 +192,7 @@ impl<M: Memory> Puller<'_, M> {
     }
 
     /// All of them, long sums in halves: a lane waits for no long chain.
-    fn all(&mut self, op: ReduceOp, elements: &[ExprId], dtype: DType) -> ExprId {
+    pub(super) fn all(&mut self, op: ReduceOp, elements: &[ExprId], dtype: DType) -> ExprId {
         const CHAIN: usize = 8;
         if elements.len() > CHAIN {
             let (a, b) = elements.split_at(elements.len() / 2);

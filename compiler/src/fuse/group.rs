@@ -11,7 +11,7 @@ use super::pull::splat;
 use crate::options::{Fusion, Options, Technique};
 use rustc_hash::{FxHashMap, FxHashSet};
 use std::collections::BTreeMap;
-use wgfc_ir::{BinaryOp, Dim, Graph, NodeId, NormKind, Op, Poly, ScalarNode, UnaryOp, Value};
+use wgfc_ir::{BinaryOp, Dim, Graph, NodeId, NormKind, Op, ScalarNode, UnaryOp, Value};
 
 /// Index of a [`Unit`].
 pub type UnitId = usize;
@@ -506,14 +506,8 @@ impl Grouper<'_> {
             return true;
         }
         let node = self.graph.node(n);
-        let Op::View { shape, index, .. } = &node.op else { return false };
         let x = node.inputs[0];
-        let from = &self.graph.ty(x).shape;
-        let here: Vec<_> =
-            shape.iter().enumerate().map(|(i, d)| if d.is(1) { Poly::ZERO } else { Poly::var(i) }).collect();
-        let alias =
-            super::pull::flat_offset(from, index, shape) == super::pull::flat_offset(shape, &here, shape);
-        alias
+        super::is_reshape(self.graph, n)
             || matches!(self.graph.node(x.node).op, Op::Const(_))
             || self.estimate(Value::from(n)) > self.estimate(x)
     }

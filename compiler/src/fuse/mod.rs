@@ -255,7 +255,8 @@ pub(crate) fn is_reshape(graph: &Graph, n: NodeId) -> bool {
     let from = &graph.ty(node.inputs[0]).shape;
     let place = |(i, d): (usize, &Dim)| if d.is(1) { Poly::ZERO } else { Poly::var(i) };
     let here: Vec<Poly> = shape.iter().enumerate().map(place).collect();
-    let same_order = pull::flat_offset(from, index, shape) == pull::flat_offset(shape, &here, shape);
+    let index: Vec<Poly> = index.iter().map(|p| p.subst_vars(&here, shape)).collect();
+    let same_order = pull::flat_offset(from, &index, shape) == pull::flat_offset(shape, &here, shape);
     same_order && from.iter().product::<Dim>() == shape.iter().product::<Dim>()
 }
 

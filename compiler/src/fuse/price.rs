@@ -19,6 +19,8 @@ const OPERATION: f64 = 1.5e-9;
 const BARRIER: f64 = 40e-9;
 /// Bytes a second that one workgroup reads from a cache.
 const CACHE: f64 = 60e9;
+/// How much faster caches are than memory, all of them together.
+const CACHES: f64 = 4.0;
 /// Registers of an invocation; what exceeds them goes through memory.
 const REGISTERS: f64 = 160.0;
 /// Another form must be better by this factor to be chosen over the simpler one.
@@ -98,7 +100,7 @@ pub(super) fn fused(w: &Work, plan: &Plan) -> f64 {
         Form::Invocation => one,
         Form::Workgroup => (one + w.stages * BARRIER).max(w.bytes / CACHE),
     };
-    one.max(lanes * w.all / profile.flops).max(lanes * w.bytes / (2.0 * profile.bandwidth))
+    one.max(lanes * w.all / profile.flops).max(lanes * w.bytes / (CACHES * profile.bandwidth))
 }
 
 /// Seconds of a step of which each operator that combines is a dispatch, and how many dispatches these are.

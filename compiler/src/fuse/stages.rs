@@ -22,7 +22,9 @@ const COMBINED: u32 = 50;
 /// Terms that are written out: what they read from memory then stays in registers from step to step.
 const TERMS: i64 = 64;
 /// Words that a workgroup keeps in registers so.
-const RESIDENT: i64 = 1 << 14;
+const RESIDENT: i64 = 24 << 10;
+/// Of the other terms so many are read at once, for none of them to be waited for.
+const AT_ONCE: [i64; 4] = [16, 8, 4, 2];
 
 /// What a workgroup does.
 pub(super) struct Staged {
@@ -513,7 +515,7 @@ impl<M: Memory> Frame<'_, '_, M> {
             let value = self.pull(plan.inside(n, 1), |p| p.compute(v, &at, None))?;
             return Ok(self.push(n, ty.dtype, None, value));
         };
-        if written_out(n, terms, self.most) {
+        if written_out(n, terms, self.most) == terms {
             let value = self.pull(plan.inside(n, 1), |p| p.expand(v, &at, None))?;
             return Ok(self.push(n, ty.dtype, None, value));
         }
@@ -522,27 +524,71 @@ impl<M: Memory> Frame<'_, '_, M> {
             Op::ArgReduce { .. } => 1,
             _ => (2..=self.most / n).rev().find(|p| terms % p == 0 && terms / p >= 2).unwrap_or(1),
         };
-        let term = Poly::var(plan.term());
         if parts == 1 {
-            let (value, how) = self.pull(plan.inside(n, terms), |p| term_of(p, v, &at, &term))?;
-            let (combined, acc) = self.combine(terms, how, value)?;
-            let value = self.outer.cast(acc, ty.dtype);
-            return Ok(self.push(n, ty.dtype, Some(combined), value));
+            let (combined, value) = self.sum(v, (n, terms), &at, &Poly::clone)?;
+            let value = self.outer.cast(value, ty.dtype);
+            return Ok(self.push(n, ty.dtype, combined, value));
         }
         let domain = plan.inside(n * parts, terms / parts);
         let part = element.modulo(&Poly::constant(parts), &domain);
         let whole = element.div(&Poly::constant(parts), &domain);
         let (_, at) = own(&ty.shape, axes, &whole, &|_| domain.clone())?;
-        let place = &(&term * parts) + &part;
-        let (value, how) = self.pull(domain, |p| term_of(p, v, &at, &place))?;
+        let (combined, value) = self.sum(v, (n * parts, terms / parts), &at, &|t| &(t * parts) + &part)?;
         let wide = self.outer.body.dtype(value);
-        let (combined, acc) = self.combine(terms / parts, how, value)?;
-        let array = self.push(n * parts, wide, Some(combined), acc);
-        let at = &(&element * parts) + &term;
-        let value = self.outer.body.push(Expr::Shared { array, at, guard: None }, wide);
-        let (combined, acc) = self.combine(parts, how, value)?;
-        let value = self.outer.cast(acc, ty.dtype);
-        Ok(self.push(n, ty.dtype, Some(combined), value))
+        let array = self.push(n * parts, wide, combined, value);
+        let mut all = vec![];
+        for i in 0..parts {
+            let at = &(&element * parts) + &Poly::constant(i);
+            all.push(self.outer.body.push(Expr::Shared { array, at, guard: None }, wide));
+        }
+        let op = reduced(graph, v).ok_or("it combines nothing")?;
+        let value = self.outer.all(op, &all, wide);
+        let value = self.outer.cast(value, ty.dtype);
+        Ok(self.push(n, ty.dtype, None, value))
+    }
+
+    /// What `v` combines for each of `n` elements: the first terms written out, the others some at a time.
+    fn sum(
+        &mut self,
+        v: Value,
+        (n, terms): (i64, i64),
+        at: &[Poly],
+        place: &dyn Fn(&Poly) -> Poly,
+    ) -> Result<(Option<Combined>, ExprId), String> {
+        let plan = self.plan;
+        let term = Poly::var(plan.term());
+        let Some(op) = reduced(plan.body(), v) else {
+            let (value, kind) = self.pull(plan.inside(n, terms), |p| term_of(p, v, at, &place(&term)))?;
+            let (combined, acc) = self.combine(terms, kind, value)?;
+            return Ok((Some(combined), acc));
+        };
+        let written = written_out(n, terms, self.most);
+        let rest = terms - written;
+        let group = AT_ONCE.into_iter().find(|g| *g <= rest).unwrap_or(1);
+        let written = written + rest % group;
+        let times = rest / group;
+        let mut first = vec![];
+        for i in 0..written {
+            let here = place(&Poly::constant(i));
+            first.push(self.pull(plan.inside(n, times.max(1)), |p| term_of(p, v, at, &here))?.0);
+        }
+        let dtype = first.first().map(|e| self.outer.body.dtype(*e));
+        if times == 0 {
+            let dtype = dtype.ok_or("a sum of nothing")?;
+            return Ok((None, self.outer.all(op, &first, dtype)));
+        }
+        let mut each = vec![];
+        for i in 0..group {
+            let here = place(&(&(&term * group) + &Poly::constant(written + i)));
+            each.push(self.pull(plan.inside(n, times), |p| term_of(p, v, at, &here))?);
+        }
+        let kind = each[0].1;
+        let each: Vec<ExprId> = each.into_iter().map(|e| e.0).collect();
+        let dtype = self.outer.body.dtype(each[0]);
+        let value = self.outer.all(op, &each, dtype);
+        let (combined, acc) = self.combine(times, kind, value)?;
+        first.insert(0, acc);
+        Ok((Some(combined), self.outer.all(op, &first, dtype)))
     }
 
     fn combine(&mut self, terms: i64, kind: ReduceKind, value: ExprId) -> Result<(Combined, ExprId), String> {
@@ -570,9 +616,9 @@ impl<M: Memory> Frame<'_, '_, M> {
     }
 }
 
-/// Whether a stage of `n` elements writes their terms out.
-fn written_out(n: i64, terms: i64, invocations: i64) -> bool {
-    n.saturating_mul(terms) <= RESIDENT && terms <= TERMS && n <= invocations
+/// How many terms a stage of `n` elements writes out.
+fn written_out(n: i64, terms: i64, invocations: i64) -> i64 {
+    if n > invocations { 0 } else { (RESIDENT / n.max(1)).min(TERMS).min(terms) }
 }
 
 /// Whether the terms of a product in a body are written out, as far as that is known before the lanes are: of those
@@ -583,7 +629,16 @@ pub(super) fn is_written_out(graph: &Graph, n: NodeId, invocations: i64) -> bool
     let extent = |l: &u8| c.b.iter().position(|x| x == l).and_then(|i| operand.shape[i].as_const());
     let elements = c.n().iter().try_fold(1i64, |n, l| Some(n.saturating_mul(extent(l)?)));
     let terms = c.k().iter().try_fold(1i64, |n, l| Some(n.saturating_mul(extent(l)?)));
-    elements.zip(terms).is_some_and(|(n, k)| written_out(n, k, invocations))
+    elements.zip(terms).is_some_and(|(n, k)| written_out(n, k, invocations) == k)
+}
+
+/// How a value combines terms, if their order is of no matter.
+fn reduced(graph: &Graph, v: Value) -> Option<ReduceOp> {
+    match &graph.node(v.node).op {
+        Op::Reduce { op, .. } => Some(*op),
+        Op::Contract(_) => Some(ReduceOp::Sum),
+        _ => None,
+    }
 }
 
 /// How many terms a value combines for each of its elements, if it does.

@@ -396,11 +396,7 @@ fn lower(cx: &mut Cx, cell: Cell) -> Lowered {
 
 /// `GRU`, `LSTM`, `RNN`.
 pub const OPS: &[OpDef] = &[
-    OpDef::new("GRU", &[7, 14, 22], |cx| lower(cx, Cell::Gru)).cases(&["test_gru_"]).notes(LIMIT),
-    OpDef::new("LSTM", &[7, 14, 22], |cx| lower(cx, Cell::Lstm)).cases(&["test_lstm_"]).notes(LIMIT),
-    OpDef::new("RNN", &[7, 14, 22], |cx| lower(cx, Cell::Rnn))
-        .cases(&["test_rnn_", "test_simple_rnn_"])
-        .notes(LIMIT),
+    OpDef::new("GRU", &[7, 14, 22], |cx| lower(cx, Cell::Gru)).cases(&["test_gru_"]),
+    OpDef::new("LSTM", &[7, 14, 22], |cx| lower(cx, Cell::Lstm)).cases(&["test_lstm_"]),
+    OpDef::new("RNN", &[7, 14, 22], |cx| lower(cx, Cell::Rnn)).cases(&["test_rnn_", "test_simple_rnn_"]),
 ];
-
-const LIMIT: &str = "on a device: sequences of a known length of at most 256";
