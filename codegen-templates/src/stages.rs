@@ -8,6 +8,8 @@ use serde::Serialize;
 pub struct Stages {
     /// Bindings and functions.
     pub preamble: String,
+    /// Why a lane takes a workgroup, in one line.
+    pub why: String,
     /// Declarations of the arrays in workgroup memory.
     pub arrays: String,
     /// Statements that the extents need, indented by 4.

@@ -23,7 +23,7 @@ pub(crate) fn threads(elements: u32, most: u32) -> u32 {
 }
 
 pub(super) fn emit(kernel: &Kernel, cx: &EmitContext) -> Result<EmittedKernel, Diagnostic> {
-    let Family::Stages { lanes, steps, part, arrays, first, each, last, alive } = &kernel.family else {
+    let Family::Stages { lanes, steps, part, arrays, first, each, last, alive, why } = &kernel.family else {
         return Err(Diagnostic::internal("not a kernel of stages"));
     };
     let mut m = Module::new(kernel, cx, false)?;
@@ -115,6 +115,7 @@ pub(super) fn emit(kernel: &Kernel, cx: &EmitContext) -> Result<EmittedKernel, D
     }
     let wgsl = templates::render(&templates::stages::Stages {
         preamble: m.preamble(),
+        why: why.clone(),
         arrays: declared,
         extents: head,
         threads,

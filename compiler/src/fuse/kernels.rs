@@ -580,7 +580,8 @@ pub fn workgroup_loop<'b>(
     });
     let alive = if writes_steps { None } else { alive };
     let (lanes, steps) = (plan.lanes.clone(), plan.steps.clone());
-    Ok(Family::Stages { lanes, steps, part, arrays, first, each, last, alive })
+    let why = plan.why.clone();
+    Ok(Family::Stages { lanes, steps, part, arrays, first, each, last, alive, why })
 }
 
 /// Every element counts the elements that come before it in order; that is its place. NaN is the greatest: without an

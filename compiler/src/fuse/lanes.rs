@@ -36,6 +36,8 @@ pub struct Plan {
     axes: Vec<Vec<Option<usize>>>,
     /// What runs a lane.
     pub form: Form,
+    /// Why it is not the simpler one.
+    pub why: String,
     /// What the plan is made for.
     pub profile: DeviceProfile,
 }
@@ -75,7 +77,8 @@ pub fn plan(graph: &Graph, node: NodeId, options: &Options) -> Result<Plan, Vec<
         for lanes in candidates(&shapes) {
             let axes = shapes.iter().map(|s| matched(s, &lanes)).collect();
             let (body, steps, profile) = (body.clone(), steps.clone(), options.profile.clone());
-            let mut plan = Plan { body, lanes, steps, part: None, axes, form, profile };
+            let none = String::new();
+            let mut plan = Plan { body, lanes, steps, part: None, axes, form, why: none, profile };
             match plan.work(graph, node) {
                 Ok(work) => {
                     plan.part = part(graph, &plan.steps, &work, &plan.profile);
@@ -88,10 +91,7 @@ pub fn plan(graph: &Graph, node: NodeId, options: &Options) -> Result<Plan, Vec<
         }
     }
     let split = price::split(&body, &options.profile);
-    price::choose(found, split).map_err(|declined| match declined {
-        Some(declined) => vec![declined],
-        None => why,
-    })
+    price::choose(found, split, why)
 }
 
 /// Steps that a dispatch may take without the driver ending it, where there may be more.

@@ -129,25 +129,39 @@ pub(super) fn summed(c: &Contract) -> Vec<usize> {
     c.k().iter().filter_map(|l| c.a.iter().position(|x| x == l)).collect()
 }
 
-/// The best of the plans, with their seconds a step. The error says why a loop that could be one kernel is none.
-pub(super) fn choose(found: Vec<(f64, Plan)>, split: (f64, usize)) -> Result<Plan, Option<String>> {
+/// The best of the plans, which come with their seconds a step, simpler forms first. `refused` says why others are
+/// none; the error, why a loop is to be split.
+pub(super) fn choose(
+    found: Vec<(f64, Plan)>,
+    split: (f64, usize),
+    refused: Vec<String>,
+) -> Result<Plan, Vec<String>> {
+    let micro = |s: f64| format!("{:.1} µs", s * 1e6);
     let mut best: Option<(f64, Plan)> = None;
-    for (seconds, plan) in found {
-        if best.as_ref().is_none_or(|b| seconds < b.0 * BETTER) {
-            best = Some((seconds, plan));
-        }
+    for (seconds, mut plan) in found {
+        plan.why = match &best {
+            None => refused.join("; "),
+            Some(b) if seconds < b.0 * BETTER => {
+                format!(
+                    "a step is estimated to take an invocation {}, a workgroup {}",
+                    micro(b.0),
+                    micro(seconds)
+                )
+            }
+            Some(_) => continue,
+        };
+        best = Some((seconds, plan));
     }
-    let Some((seconds, plan)) = best else { return Err(None) };
+    let Some((seconds, plan)) = best else { return Err(refused) };
     if split.0 < seconds * BETTER {
         let lane = match plan.form {
-            Form::Invocation => "the invocation",
-            Form::Workgroup => "the workgroup",
+            Form::Invocation => "an invocation for each lane",
+            Form::Workgroup => "a workgroup for each lane",
         };
-        let (one, many) = (seconds * 1e6, split.0 * 1e6);
-        return Err(Some(format!(
-            "a step is estimated to take {lane} of each lane {one:.1} µs, and {} dispatches {many:.1} µs",
-            split.1
-        )));
+        let (one, dispatches, many) = (micro(seconds), split.1, micro(split.0));
+        return Err(vec![format!(
+            "a step is estimated to take {lane} {one}, and {dispatches} dispatches {many}"
+        )]);
     }
     Ok(plan)
 }

@@ -1,5 +1,5 @@
-//! Expressions of a lane made smaller: what is known because the lane is alive, and what choices
-//! between constants come to.
+//! Expressions of a lane made smaller: what is known because the lane is alive, what choices
+//! between constants come to, and sums of products that begin with what is added to them.
 
 use crate::kernel::{Body, Expr, ExprId, renumbered};
 use rustc_hash::FxHashMap;
@@ -11,8 +11,20 @@ const DEPTH: usize = 16;
 /// The roots as smaller expressions of the same values, where carried bool `alive` is true.
 pub fn tidy(body: &mut Body, roots: &[ExprId], alive: Option<usize>, domain: &[Dim]) -> Vec<ExprId> {
     let mut new: FxHashMap<ExprId, ExprId> = FxHashMap::default();
-    for id in body.reachable(roots) {
+    let all = body.reachable(roots);
+    let mut uses: FxHashMap<ExprId, u32> = FxHashMap::default();
+    for e in all.iter().flat_map(|id| body.operands(*id)).chain(roots.iter().copied()) {
+        *uses.entry(e).or_default() += 1;
+    }
+    for id in all {
         let dtype = body.dtype(id);
+        if let Some((sum, other)) = bias(body, id, &uses) {
+            let of = |x: ExprId| new.get(&x).copied().unwrap_or(x);
+            let (sum, other) = (of(sum), of(other));
+            let e = begin_with(body, sum, other);
+            new.insert(id, e);
+            continue;
+        }
         let of = |x: ExprId| new.get(&x).copied().unwrap_or(x);
         let e = body.expr(id).mapped(of, |p| renumbered(p, of, domain));
         let e = match e {
@@ -22,6 +34,43 @@ pub fn tidy(body: &mut Body, roots: &[ExprId], alive: Option<usize>, domain: &[D
         new.insert(id, e);
     }
     roots.iter().map(|r| new.get(r).copied().unwrap_or(*r)).collect()
+}
+
+/// The operands of a sum of products and something else, if that is what an expression is: with the other at its
+/// beginning each addition of the sum has a product, of which hardware makes one operation.
+fn bias(body: &Body, id: ExprId, uses: &FxHashMap<ExprId, u32>) -> Option<(ExprId, ExprId)> {
+    let Expr::Binary(BinaryOp::Add, a, b) = *body.expr(id) else { return None };
+    let products = |mut e: ExprId| {
+        let mut sum = false;
+        while let Expr::Binary(BinaryOp::Add, first, _) = *body.expr(e) {
+            if uses.get(&e) != Some(&1) {
+                return false;
+            }
+            (sum, e) = (true, first);
+        }
+        sum && uses.get(&e) == Some(&1) && matches!(body.expr(e), Expr::Binary(BinaryOp::Mul, ..))
+    };
+    let plain = |e: ExprId| !matches!(body.expr(e), Expr::Binary(BinaryOp::Add | BinaryOp::Mul, ..));
+    if body.dtype(id) != DType::F32 {
+        return None;
+    }
+    match (products(a) && plain(b), products(b) && plain(a)) {
+        (true, _) => Some((a, b)),
+        (_, true) => Some((b, a)),
+        _ => None,
+    }
+}
+
+/// The sum with `e` added to its first product.
+fn begin_with(body: &mut Body, sum: ExprId, e: ExprId) -> ExprId {
+    let dtype = body.dtype(sum);
+    match *body.expr(sum) {
+        Expr::Binary(BinaryOp::Add, first, rest) => {
+            let first = begin_with(body, first, e);
+            body.push(Expr::Binary(BinaryOp::Add, first, rest), dtype)
+        }
+        _ => body.push(Expr::Binary(BinaryOp::Add, sum, e), dtype),
+    }
 }
 
 fn constant(body: &mut Body, s: Scalar) -> ExprId {
@@ -139,6 +188,21 @@ fn not(body: &mut Body, a: ExprId) -> ExprId {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_bias_begins_a_sum_of_products() {
+        let mut b = Body::default();
+        let [p, q, r, bias] = [0, 1, 2, 3].map(|i| b.push(Expr::Acc(i), DType::F32));
+        let mut of = |op, x, y| b.push(Expr::Binary(op, x, y), DType::F32);
+        let (pq, qr) = (of(BinaryOp::Mul, p, q), of(BinaryOp::Mul, q, r));
+        let sum = of(BinaryOp::Add, pq, qr);
+        let all = of(BinaryOp::Add, sum, bias);
+        let begun = of(BinaryOp::Add, pq, bias);
+        let want = of(BinaryOp::Add, begun, qr);
+        assert_eq!(tidy(&mut b, &[all], None, &[]), [want]);
+        // What is used again is no longer sum.
+        assert_eq!(tidy(&mut b, &[all, sum], None, &[]), [all, sum]);
+    }
 
     #[test]
     fn choices_between_numbers_are_conditions() {

@@ -362,6 +362,8 @@ pub enum Family {
         last: Vec<Stage>,
         /// An array of one bool: before a step in which it is false the lane may stop, nothing changes any more.
         alive: Option<u32>,
+        /// Why a lane takes a workgroup.
+        why: String,
     },
     /// Products of matrices that share their first operand, accumulated in f32.
     Matmul {

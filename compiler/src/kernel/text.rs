@@ -122,9 +122,9 @@ impl fmt::Display for Family {
                 let lanes: Vec<String> = lanes.iter().map(Dim::to_string).collect();
                 write!(f, "loop [{}] {steps} steps", lanes.join(", "))
             }
-            Family::Stages { lanes, steps, .. } => {
+            Family::Stages { lanes, steps, why, .. } => {
                 let lanes: Vec<String> = lanes.iter().map(Dim::to_string).collect();
-                write!(f, "stages [{}] {steps} steps", lanes.join(", "))
+                write!(f, "stages [{}] {steps} steps, as {why}", lanes.join(", "))
             }
             Family::Matmul { batch, m, n, k, .. } => write!(f, "matmul [{batch}, {m}, {n}, {k}]"),
             Family::Attention { batch, s, t, d, e, parts, .. } => {
