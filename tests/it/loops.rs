@@ -471,7 +471,7 @@ fn coupled(steps: usize, stacked: bool) -> Graph {
     let x = body.add_input("x", f32s(&[batch.clone(), n.clone()]));
     let y = body.add_input("y", f32s(&[batch.clone(), Dim::from(5usize)]));
     let alive = body.add_input("alive", flags);
-    let t = body.add_input("t", f32s(&[batch.clone()]));
+    let t = body.add_input("t", f32s(std::slice::from_ref(&batch)));
     let w = body.add_input("w", f32s(&[n.clone(), Dim::from(5usize)]));
     let mut b = Builder::new(&mut body, "step");
     let made = {

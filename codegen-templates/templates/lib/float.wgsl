@@ -14,13 +14,13 @@ fn is_inf(x: f32) -> bool {
     return (bitcast<u32>(x) & 0x7fffffffu) == 0x7f800000u;
 }
 
-// The larger, the smaller, the sign: NaN of NaN, which WGSL's own may leave out.
+// The larger, the smaller, the sign: NaN of NaN, which WGSL's own may leave out. No comparison with NaN holds.
 fn max_f32(a: f32, b: f32) -> f32 {
-    return select(select(max(a, b), b, is_nan(b)), a, is_nan(a));
+    return select(select(a, b, a < b), b, is_nan(b));
 }
 
 fn min_f32(a: f32, b: f32) -> f32 {
-    return select(select(min(a, b), b, is_nan(b)), a, is_nan(a));
+    return select(select(a, b, a > b), b, is_nan(b));
 }
 
 fn sign_f32(x: f32) -> f32 {

@@ -449,13 +449,14 @@ fn looped<'a>(
     carried: usize,
     tensors: &mut Tensors<'a>,
 ) -> Built {
+    let mut to = vec![];
+    for port in 0..carried as u32 {
+        let v = Value { node: unit.anchor, port };
+        to.push(unit.outputs.contains(&v).then(|| tensor_of(tensors, v)).transpose()?);
+    }
     let mut p = Puller::new(graph, tensors, plan.domain());
     if plan.form == Form::Workgroup {
-        let to = |i: usize, p: &P| {
-            let v = Value { node: unit.anchor, port: i as u32 };
-            unit.outputs.contains(&v).then(|| tensor_of(p.memory, v)).transpose()
-        };
-        let family = workgroup_loop(graph, unit, plan, carried, None, &to, &mut p)?;
+        let family = workgroup_loop(graph, unit, plan, None, &to, &mut p)?;
         return finish(graph, unit, p, family, vec![]);
     }
     let (family, results) = lane_loop(graph, unit, plan, carried, None, &mut p)?;
@@ -531,17 +532,16 @@ pub fn lane_loop(
     Ok((family, results))
 }
 
-/// The family of a loop kernel with a workgroup for each lane. `to` gives the tensor that carried value `i` is
-/// written to in the end. Of a loop in parts `part` says where what is carried is meanwhile, and the number of the
+/// The family of a loop kernel with a workgroup for each lane. `to` has the tensor that each carried value is
+/// written to in the end, if it is. Of a loop in parts `part` says where what is carried is meanwhile, and the number of the
 /// first step.
-pub fn workgroup_loop<'b>(
+pub fn workgroup_loop(
     graph: &Graph,
     unit: &Unit,
     plan: &Plan,
-    carried: usize,
     part: Option<(&[TensorId], TensorId)>,
-    to: &dyn Fn(usize, &P<'_, 'b>) -> Result<Option<TensorId>, String>,
-    p: &mut P<'_, 'b>,
+    to: &[Option<TensorId>],
+    p: &mut P,
 ) -> Result<Family, String> {
     let Staged { arrays, first, mut each, stacked, alive } =
         plan.stage(graph, unit.anchor, part.map(|x| x.0), p)?;
@@ -558,15 +558,15 @@ pub fn workgroup_loop<'b>(
             let only = p.inside(&at, &d);
             guard = p.and(guard, only);
         }
-        if i < carried {
-            let Some(tensor) = to(i, p)? else { continue };
+        if let Some(to) = to.get(i) {
+            let Some(tensor) = *to else { continue };
             let own = Poly::var(plan.element());
             let shared = Expr::Shared { array: i as u32, at: own, guard: None };
             let value = p.body.push(shared, graph.ty(v).dtype);
             let offset = flat_offset(shape, &at, &p.domain);
             stages::store(&mut last, n, Store { tensor, offset, value, guard });
         } else if unit.outputs.contains(&v) {
-            let (stage, at, value) = &stacked[i - carried];
+            let (stage, at, value) = &stacked[i - to.len()];
             writes_steps = true;
             let tensor = tensor_of(p.memory, v)?;
             let offset = flat_offset(shape, at, &p.domain);

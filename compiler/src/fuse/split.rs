@@ -347,8 +347,8 @@ pub(super) fn parts<'a>(
     let (family, ends) = match plan.form {
         Form::Invocation => lane_loop(graph, unit, plan, carried, part, &mut p).map_err(broken)?,
         Form::Workgroup => {
-            let to = |i: usize, _: &Puller<'_, Tensors<'a>>| Ok(Some(to[i]));
-            let family = workgroup_loop(graph, unit, plan, carried, part, &to, &mut p).map_err(broken)?;
+            let to: Vec<Option<TensorId>> = to[..carried].iter().copied().map(Some).collect();
+            let family = workgroup_loop(graph, unit, plan, part, &to, &mut p).map_err(broken)?;
             (family, vec![])
         }
     };
