@@ -162,3 +162,51 @@ fn a_constant_too_large_for_a_binding_is_cut() {
     assert_eq!(parts.iter().map(Vec::len).collect::<Vec<_>>(), [64, 27]);
     assert_eq!(parts.concat(), values);
 }
+
+/// tanh(h·w) with h [batch, n], step after step.
+fn recurrence(batch: &str, n: &str) -> Graph {
+    let mut body = Graph::new();
+    let h = body.add_input("h", f32s(&[batch, n]));
+    body.add_input("x", f32s(&[]));
+    let w = body.add_input("w", f32s(&[n, n]));
+    let mut b = Builder::new(&mut body, "step");
+    let y = b.matmul(h, w).unwrap();
+    let y = b.unary(UnaryOp::Tanh, y).unwrap();
+    output(&mut body, y);
+    let mut g = Graph::new();
+    let all = [("h", f32s(&[batch, n])), ("x", f32s(&["100"])), ("w", f32s(&[n, n]))];
+    let all = all.map(|(name, ty)| g.add_input(name, ty));
+    let op = Op::Scan {
+        body: Box::new(body),
+        carried: 1,
+        scanned: 1,
+        reverse_inputs: vec![false],
+        reverse_outputs: vec![],
+    };
+    let node = g.push(op, &all, &["the loop".into()]).unwrap();
+    output(&mut g, node.into());
+    g
+}
+
+#[test]
+fn what_runs_a_lane_is_chosen_by_cost() {
+    let made = |batch: &str, n: &str, cost: f64| {
+        let mut options = options(Fusion::Full);
+        options.profile.dispatch_cost = cost;
+        fuse(&recurrence(batch, n), &options).unwrap()
+    };
+    // A few products each: an invocation, of which many are needed to fill a device; a workgroup for more.
+    assert_eq!(families(&made("4096", "4", 10e-6)), ["loop"]);
+    assert_eq!(families(&made("3", "48", 10e-6)), ["stages"]);
+    // What an invocation could do a workgroup does sooner.
+    let k = made("1", "24", 10e-6);
+    let Family::Stages { why, .. } = &k.kernels[0].family else { panic!("{k}") };
+    assert!(why.contains("is estimated to take an invocation"), "{why}");
+    // 4 MB of weights in every step keep one workgroup busy longer than all of them and another dispatch.
+    let k = made("1", "1024", 10e-6);
+    let [repeat] = &k.repeats[..] else { panic!("{k}") };
+    assert!(repeat.why.contains("a workgroup for each lane") && repeat.why.contains("dispatches"), "{k}");
+    // Where dispatches cost next to nothing a loop is worth less.
+    assert!(made("3", "256", 10e-6).repeats.is_empty());
+    assert_eq!(made("3", "256", 0.1e-6).repeats.len(), 1);
+}

@@ -1,21 +1,20 @@
 //! One unit, one kernel: pulling the anchor's operands, pushing its result through the epilogue.
 
 use super::group::{Unit, is_small};
-use super::lanes::{self, Form, Loops, Plan};
+use super::lanes::Loops;
+use super::loop_kernels::looped;
 use super::points::{self, Point, ProductDomain, Split, rows_of};
 use super::pull::{Memory, Puller, broadcast_index, flat_offset, unflatten};
-use super::stages::{self, Staged};
-use super::tidy::tidy;
 use super::{Tensors, origins};
-use crate::kernel::{Expr, ExprId, Family, Kernel, Part, ReduceKind, Reduction, Store, TensorId};
+use crate::kernel::{Expr, ExprId, Family, Kernel, ReduceKind, Reduction, Store, TensorId};
 use rustc_hash::FxHashMap;
 use wgfc_ir::{
     Atom, BinaryOp, Contract, DType, Dim, GatherAxis, Graph, NodeId, NormKind, Op, Poly, ReduceOp, Reg,
     Scalar, UnaryOp, Value,
 };
 
-type P<'a, 'b> = Puller<'a, Tensors<'b>>;
-type Built = Result<(Kernel, Vec<(Value, ExprId)>), String>;
+pub(super) type P<'a, 'b> = Puller<'a, Tensors<'b>>;
+pub(super) type Built = Result<(Kernel, Vec<(Value, ExprId)>), String>;
 
 /// The kernel of a unit, and the values inlined into it with their expressions.
 pub fn unit_kernel<'a>(graph: &'a Graph, unit: &Unit, loops: &Loops, tensors: &mut Tensors<'a>) -> Built {
@@ -95,7 +94,7 @@ pub fn fill_kernel(to: TensorId, s: Scalar, nodes: Vec<std::sync::Arc<str>>) -> 
     Kernel { family: Family::Map { elements: Dim::ONE }, body, stores, nodes }
 }
 
-fn finish(graph: &Graph, unit: &Unit, p: P, family: Family, stores: Vec<Store>) -> Built {
+pub(super) fn finish(graph: &Graph, unit: &Unit, p: P, family: Family, stores: Vec<Store>) -> Built {
     let inlined = p.inlined();
     let inlined_nodes = inlined.iter().map(|(v, _)| v.node);
     let own = std::iter::once(unit.anchor).chain(unit.members.iter().copied());
@@ -116,7 +115,7 @@ fn elementwise<'a>(graph: &'a Graph, unit: &Unit, tensors: &mut Tensors<'a>) -> 
     finish(graph, unit, p, Family::Map { elements }, stores)
 }
 
-fn tensor_of(tensors: &Tensors, v: Value) -> Result<TensorId, String> {
+pub(super) fn tensor_of(tensors: &Tensors, v: Value) -> Result<TensorId, String> {
     tensors.of.get(&v).copied().ok_or_else(|| format!("value {v:?} has no memory"))
 }
 
@@ -134,7 +133,7 @@ fn epilogue(
 }
 
 /// [`epilogue`] of an anchor with several results, each with its points and their values.
-fn follow_up(
+pub(super) fn follow_up(
     graph: &Graph,
     unit: &Unit,
     p: &mut P,
@@ -214,7 +213,7 @@ fn row<'a>(
     finish(graph, unit, p, Family::Row { rows, len, reductions, row_stores: vec![] }, stores)
 }
 
-fn acc(p: &mut P, i: u32, dtype: DType) -> ExprId {
+pub(super) fn acc(p: &mut P, i: u32, dtype: DType) -> ExprId {
     p.body.push(Expr::Acc(i), dtype)
 }
 
@@ -439,149 +438,6 @@ fn attention<'a>(graph: &'a Graph, unit: &Unit, scale: f32, tensors: &mut Tensor
     let parts = unit.parts;
     let family = Family::Attention { batch, s, t, d, e, q, k, v, mask, scale, parts, part_stores };
     finish(graph, unit, p, family, stores)
-}
-
-/// A loop whose lanes are independent.
-fn looped<'a>(
-    graph: &'a Graph,
-    unit: &Unit,
-    plan: &Plan,
-    carried: usize,
-    tensors: &mut Tensors<'a>,
-) -> Built {
-    let mut to = vec![];
-    for port in 0..carried as u32 {
-        let v = Value { node: unit.anchor, port };
-        to.push(unit.outputs.contains(&v).then(|| tensor_of(tensors, v)).transpose()?);
-    }
-    let mut p = Puller::new(graph, tensors, plan.domain());
-    if plan.form == Form::Workgroup {
-        let family = workgroup_loop(graph, unit, plan, None, &to, &mut p)?;
-        return finish(graph, unit, p, family, vec![]);
-    }
-    let (family, results) = lane_loop(graph, unit, plan, carried, None, &mut p)?;
-    let stores = follow_up(graph, unit, &mut p, results)?;
-    finish(graph, unit, p, family, stores)
-}
-
-/// A value's points and the expressions there.
-type Results = Vec<(Value, Vec<Point>, Vec<ExprId>)>;
-
-/// The family of a loop kernel and what its lanes carry in the end. Of a loop in parts `part` says where
-/// what is carried is meanwhile, and the number of the first step.
-pub fn lane_loop(
-    graph: &Graph,
-    unit: &Unit,
-    plan: &Plan,
-    carried: usize,
-    part: Option<(&[TensorId], TensorId)>,
-    p: &mut P,
-) -> Result<(Family, Results), String> {
-    let mut steps = plan.pull(graph, unit.anchor, part.map(|x| x.0), p)?;
-    p.unroll = false;
-    let (mut results, mut next) = (vec![], 0u32);
-    for (v, points) in plan.points(unit.anchor, carried) {
-        let dtype = graph.ty(v).dtype;
-        let values: Vec<ExprId> = points.iter().zip(next..).map(|(_, i)| acc(p, i, dtype)).collect();
-        next += points.len() as u32;
-        results.push((v, points, values));
-    }
-    // Without stores a lane stops once nothing changes any more.
-    let stores_nothing = (carried..graph.node(unit.anchor).outputs.len())
-        .all(|port| !unit.outputs.contains(&Value { node: unit.anchor, port: port as u32 }));
-    let flag = if stores_nothing { lanes::alive(&p.body, &steps.carries) } else { None };
-    let domain = p.domain.clone();
-    let roots: Vec<ExprId> = steps.carries.iter().map(|c| c.next).collect();
-    let smaller = tidy(&mut p.body, &roots, flag, &domain);
-    steps.carries.iter_mut().zip(smaller).for_each(|(c, next)| c.next = next);
-    for elements in &mut steps.stacked {
-        let roots: Vec<ExprId> = elements.iter().map(|e| e.1).collect();
-        let smaller = tidy(&mut p.body, &roots, None, &domain);
-        elements.iter_mut().zip(smaller).for_each(|(e, value)| e.1 = value);
-    }
-    let mut step_stores = vec![];
-    for (j, elements) in steps.stacked.iter().enumerate() {
-        let v = Value { node: unit.anchor, port: (carried + j) as u32 };
-        if !unit.outputs.contains(&v) {
-            continue;
-        }
-        let tensor = tensor_of(p.memory, v)?;
-        let mut guard = None;
-        for (at, d) in plan.when(carried + j) {
-            let first = p.inside(&at, &d);
-            guard = p.and(guard, first);
-        }
-        for (at, value) in elements {
-            let offset = flat_offset(&graph.ty(v).shape, at, &p.domain);
-            step_stores.push(Store { tensor, offset, value: *value, guard });
-        }
-    }
-    let alive = flag.map(|i| acc(p, i as u32, DType::Bool));
-    let part = part.zip(plan.part).map(|((_, number), most)| {
-        let load = Expr::Load { tensor: number, offset: Poly::ZERO, guard: None };
-        Part { first: p.body.push(load, DType::I32), most }
-    });
-    let family = Family::Loop {
-        lanes: plan.lanes.clone(),
-        steps: plan.steps.clone(),
-        part,
-        carries: steps.carries,
-        alive,
-        step_stores,
-    };
-    Ok((family, results))
-}
-
-/// The family of a loop kernel with a workgroup for each lane. `to` has the tensor that each carried value is
-/// written to in the end, if it is. Of a loop in parts `part` says where what is carried is meanwhile, and the number of the
-/// first step.
-pub fn workgroup_loop(
-    graph: &Graph,
-    unit: &Unit,
-    plan: &Plan,
-    part: Option<(&[TensorId], TensorId)>,
-    to: &[Option<TensorId>],
-    p: &mut P,
-) -> Result<Family, String> {
-    let Staged { arrays, first, mut each, stacked, alive } =
-        plan.stage(graph, unit.anchor, part.map(|x| x.0), p)?;
-    p.unroll = false;
-    let mut last = vec![];
-    let mut writes_steps = false;
-    for i in 0..graph.node(unit.anchor).outputs.len() {
-        let v = Value { node: unit.anchor, port: i as u32 };
-        let shape = &graph.ty(v).shape;
-        let (n, at) = plan.own(i)?;
-        p.over(plan.inside(n, 1));
-        let mut guard = None;
-        for (at, d) in plan.when(i) {
-            let only = p.inside(&at, &d);
-            guard = p.and(guard, only);
-        }
-        if let Some(to) = to.get(i) {
-            let Some(tensor) = *to else { continue };
-            let own = Poly::var(plan.element());
-            let shared = Expr::Shared { array: i as u32, at: own, guard: None };
-            let value = p.body.push(shared, graph.ty(v).dtype);
-            let offset = flat_offset(shape, &at, &p.domain);
-            stages::store(&mut last, n, Store { tensor, offset, value, guard });
-        } else if unit.outputs.contains(&v) {
-            let (stage, at, value) = &stacked[i - to.len()];
-            writes_steps = true;
-            let tensor = tensor_of(p.memory, v)?;
-            let offset = flat_offset(shape, at, &p.domain);
-            each[*stage].stores.push(Store { tensor, offset, value: *value, guard });
-        }
-    }
-    each.retain(|s| !s.writes.is_empty() || !s.stores.is_empty());
-    let part = part.zip(plan.part).map(|((_, number), most)| {
-        let load = Expr::Load { tensor: number, offset: Poly::ZERO, guard: None };
-        Part { first: p.body.push(load, DType::I32), most }
-    });
-    let alive = if writes_steps { None } else { alive };
-    let (lanes, steps) = (plan.lanes.clone(), plan.steps.clone());
-    let why = plan.why.clone();
-    Ok(Family::Stages { lanes, steps, part, arrays, first, each, last, alive, why })
 }
 
 /// Every element counts the elements that come before it in order; that is its place. NaN is the greatest: without an

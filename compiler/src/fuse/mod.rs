@@ -13,6 +13,7 @@ mod join;
 mod kernels;
 pub mod lanes;
 mod layout;
+mod loop_kernels;
 mod pack;
 pub mod points;
 mod prepare;

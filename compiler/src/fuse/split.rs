@@ -5,8 +5,9 @@
 
 use super::Tensors;
 use super::group::Unit;
-use super::kernels::{copy_kernel, fill_kernel, lane_loop, workgroup_loop};
+use super::kernels::{copy_kernel, fill_kernel};
 use super::lanes::{Form, Plan};
+use super::loop_kernels::{lane_loop, workgroup_loop};
 use super::pull::{Memory, Puller, flat_offset};
 use super::rounds::{self, Ending, PARTS};
 use crate::error::Errors;

@@ -1,0 +1,357 @@
+//! What the body of a loop reads while it is pulled: from outside, from what the lane carries, and from other stages,
+//! which are made when they are first read.
+
+use super::own;
+use super::terms::{reduced, term_of, terms, written_out};
+use crate::fuse::group::is_small;
+use crate::fuse::lanes::Plan;
+use crate::fuse::pull::{Memory, Parts, Puller, flat_offset, splat};
+use crate::kernel::{Array, Body, Combined, Expr, ExprId, ReduceKind, Reduction, Stage, TensorId, Write};
+use rustc_hash::{FxHashMap, FxHashSet};
+use wgfc_ir::{BinaryOp, DType, Dim, Graph, Node, NodeId, Op, Poly, ScalarNode, UnaryOp, Value};
+
+/// Stages that combine.
+const COMBINED: u32 = 50;
+/// Of the other terms so many are read at once, for none of them to be waited for.
+const AT_ONCE: [i64; 4] = [16, 8, 4, 2];
+
+/// What products would compute again for each of their elements, unless it is cheap or the same in every step.
+fn kept(body: &Graph) -> FxHashSet<Value> {
+    let mut out = FxHashSet::default();
+    for n in body.node_ids() {
+        let Op::Contract(_) = &body.node(n).op else { continue };
+        for x in &body.node(n).inputs {
+            let mut v = *x;
+            while let Op::View { .. } = &body.node(v.node).op {
+                v = body.node(v.node).inputs[0];
+            }
+            let costly = |node: NodeId| match &body.node(node).op {
+                Op::Map { body: f, .. } => {
+                    let slow = |n: &ScalarNode| match n {
+                        ScalarNode::Unary(op, _) => !matches!(op, UnaryOp::Neg | UnaryOp::Abs | UnaryOp::Not),
+                        ScalarNode::Binary(op, ..) => matches!(op, BinaryOp::Pow | BinaryOp::Div),
+                        _ => false,
+                    };
+                    f.nodes.iter().any(slow) || f.nodes.len() > 4
+                }
+                _ => false,
+            };
+            if costly(v.node) || is_chain(body, v) {
+                out.insert(v);
+            }
+        }
+    }
+    out
+}
+
+/// Whether a value is made by several pointwise operators.
+fn is_chain(body: &Graph, v: Value) -> bool {
+    let mut stack = vec![v];
+    let mut seen = FxHashSet::default();
+    let mut maps = 0;
+    while let Some(v) = stack.pop() {
+        if !seen.insert(v) {
+            continue;
+        }
+        match &body.node(v.node).op {
+            Op::Map { .. } => {
+                maps += 1;
+                stack.extend(&body.node(v.node).inputs);
+            }
+            Op::View { .. } | Op::Concat { .. } | Op::Gather { .. } => {
+                stack.extend(&body.node(v.node).inputs)
+            }
+            _ => {}
+        }
+    }
+    maps > 1
+}
+
+/// A value that a stage computes.
+struct Made {
+    array: u32,
+    /// Which lane each axis is.
+    axes: Vec<Option<usize>>,
+}
+
+/// Gives the body of a loop what it reads from outside and from other stages.
+pub(super) struct Frame<'f, 'a, M: Memory> {
+    plan: &'f Plan,
+    inputs: &'f [Value],
+    carried: usize,
+    scanned: usize,
+    reverse: &'f [bool],
+    kept: FxHashSet<Value>,
+    /// Invocations of a workgroup.
+    most: i64,
+    arrays: Vec<Array>,
+    made: FxHashMap<Value, Made>,
+    stages: Vec<Stage>,
+    combined: u32,
+    outer: &'f mut Puller<'a, M>,
+}
+
+impl<'f, 'a, M: Memory> Frame<'f, 'a, M> {
+    /// Of loop `node`, which `plan` shares out. `arrays` are those of what is carried.
+    pub(super) fn new(
+        plan: &'f Plan,
+        node: &'f Node,
+        arrays: Vec<Array>,
+        outer: &'f mut Puller<'a, M>,
+    ) -> Frame<'f, 'a, M> {
+        let (scanned, reverse): (usize, &[bool]) = match &node.op {
+            Op::Scan { scanned, reverse_inputs, .. } => (*scanned, reverse_inputs),
+            _ => (0, &[]),
+        };
+        Frame {
+            plan,
+            inputs: &node.inputs,
+            carried: arrays.len(),
+            scanned,
+            reverse,
+            kept: kept(plan.body()),
+            most: i64::from(plan.profile.max_invocations),
+            arrays,
+            made: FxHashMap::default(),
+            stages: vec![],
+            combined: 0,
+            outer,
+        }
+    }
+
+    /// All arrays, and the stages that fill those that are not carried.
+    pub(super) fn made(self) -> (Vec<Array>, Vec<Stage>) {
+        (self.arrays, self.stages)
+    }
+}
+
+impl<M: Memory> Memory for Frame<'_, '_, M> {
+    fn tensor(&mut self, _: Value) -> Option<TensorId> {
+        None
+    }
+    fn segments(&mut self, _: Value) -> Option<Vec<(TensorId, i64)>> {
+        None
+    }
+    fn parts(&mut self, _: Value) -> Option<Parts> {
+        None
+    }
+
+    fn given(
+        &mut self,
+        v: Value,
+        index: &[Poly],
+        guard: Option<ExprId>,
+        body: &mut Body,
+    ) -> Option<Result<ExprId, String>> {
+        let graph = self.plan.body();
+        let input = graph.inputs.iter().position(|b| b.value == v);
+        let node = graph.node(v.node);
+        let staged = matches!(node.op, Op::Reduce { .. } | Op::ArgReduce { .. } | Op::Contract(_))
+            && !is_small(graph, v.node)
+            || self.kept.contains(&v);
+        if input.is_none() && !staged || splat(graph, v).is_some() {
+            return None;
+        }
+        std::mem::swap(body, &mut self.outer.body);
+        let result = match input {
+            Some(i) => self.input(i, index, guard),
+            None => self.staged(v, index, guard),
+        };
+        std::mem::swap(body, &mut self.outer.body);
+        Some(result)
+    }
+}
+
+impl<M: Memory> Frame<'_, '_, M> {
+    /// `f` over the body of the loop, for a stage of these extents.
+    pub(super) fn pull<T>(
+        &mut self,
+        domain: Vec<Dim>,
+        f: impl FnOnce(&mut Puller<'_, Self>) -> Result<T, String>,
+    ) -> Result<T, String> {
+        let plan = self.plan;
+        let before = self.outer.over(domain.clone());
+        let body = std::mem::take(&mut self.outer.body);
+        let mut inner = Puller::new(plan.body(), self, domain);
+        inner.unroll = true;
+        inner.body = body;
+        let result = f(&mut inner);
+        let body = std::mem::take(&mut inner.body);
+        self.outer.body = body;
+        self.outer.over(before);
+        result
+    }
+
+    /// An element of what the body is given.
+    fn input(&mut self, i: usize, index: &[Poly], guard: Option<ExprId>) -> Result<ExprId, String> {
+        if i < self.carried {
+            let input = &self.plan.body().inputs[i];
+            let made = Made { array: i as u32, axes: self.plan.axes_of(i).to_vec() };
+            return self.element(input.value, &made, index, guard);
+        }
+        let mut at = vec![];
+        if i < self.carried + self.scanned {
+            let t = Poly::var(self.plan.lanes.len());
+            let back = self.reverse.get(i - self.carried) == Some(&true);
+            at.push(if back { &(&self.plan.steps - &Poly::ONE) - &t } else { t });
+        }
+        at.extend(index.iter().cloned());
+        self.outer.pull(self.inputs[i], &at, guard)
+    }
+
+    /// An element of an array.
+    fn element(
+        &mut self,
+        v: Value,
+        made: &Made,
+        index: &[Poly],
+        guard: Option<ExprId>,
+    ) -> Result<ExprId, String> {
+        let ty = self.plan.body().ty(v);
+        let (mut shape, mut at) = (vec![], vec![]);
+        for ((p, d), lane) in index.iter().zip(&ty.shape).zip(&made.axes) {
+            match lane {
+                Some(l) if *p != Poly::var(*l) => {
+                    return Err(format!("a step reads `{p}` along `{d}`, where another lane carries it"));
+                }
+                Some(_) => {}
+                None => {
+                    shape.push(d.clone());
+                    at.push(p.clone());
+                }
+            }
+        }
+        let at = flat_offset(&shape, &at, &self.outer.domain);
+        Ok(self.outer.body.push(Expr::Shared { array: made.array, at, guard }, ty.dtype))
+    }
+
+    /// An element of what has a stage of its own, which is made when it is first read.
+    fn staged(&mut self, v: Value, index: &[Poly], guard: Option<ExprId>) -> Result<ExprId, String> {
+        if !self.made.contains_key(&v) {
+            let shape = &self.plan.body().ty(v).shape;
+            let mut free = vec![true; self.plan.lanes.len()];
+            let mut lane = |(p, d): (&Poly, &Dim)| {
+                let l = p.as_var().filter(|l| free.get(*l) == Some(&true) && self.plan.lanes[*l] == *d)?;
+                free[l] = false;
+                Some(l)
+            };
+            let axes: Vec<Option<usize>> = index.iter().zip(shape).map(&mut lane).collect();
+            let array = self.make(v, &axes)?;
+            self.made.insert(v, Made { array, axes });
+        }
+        let made = &self.made[&v];
+        let made = Made { array: made.array, axes: made.axes.clone() };
+        self.element(v, &made, index, guard)
+    }
+
+    /// Adds the stage of a value, or two.
+    fn make(&mut self, v: Value, axes: &[Option<usize>]) -> Result<u32, String> {
+        let plan = self.plan;
+        let graph = plan.body();
+        let ty = graph.ty(v);
+        let element = Poly::var(plan.element());
+        let (n, at) = own(&ty.shape, axes, &element, &|n| plan.inside(n, 1))?;
+        let Some(terms) = terms(graph, v)? else {
+            let value = self.pull(plan.inside(n, 1), |p| p.compute(v, &at, None))?;
+            return Ok(self.push(n, ty.dtype, None, value));
+        };
+        if written_out(n, terms, self.most) == terms {
+            let value = self.pull(plan.inside(n, 1), |p| p.expand(v, &at, None))?;
+            return Ok(self.push(n, ty.dtype, None, value));
+        }
+        // Few elements of many terms leave most invocations idle: each combines some terms, another stage the rest.
+        let parts = match &graph.node(v.node).op {
+            Op::ArgReduce { .. } => 1,
+            _ => (2..=self.most / n).rev().find(|p| terms % p == 0 && terms / p >= 2).unwrap_or(1),
+        };
+        if parts == 1 {
+            let (combined, value) = self.sum(v, (n, terms), &at, &Poly::clone)?;
+            let value = self.outer.cast(value, ty.dtype);
+            return Ok(self.push(n, ty.dtype, combined, value));
+        }
+        let domain = plan.inside(n * parts, terms / parts);
+        let part = element.modulo(&Poly::constant(parts), &domain);
+        let whole = element.div(&Poly::constant(parts), &domain);
+        let (_, at) = own(&ty.shape, axes, &whole, &|_| domain.clone())?;
+        let (combined, value) = self.sum(v, (n * parts, terms / parts), &at, &|t| &(t * parts) + &part)?;
+        let wide = self.outer.body.dtype(value);
+        let array = self.push(n * parts, wide, combined, value);
+        let mut all = vec![];
+        for i in 0..parts {
+            let at = &(&element * parts) + &Poly::constant(i);
+            all.push(self.outer.body.push(Expr::Shared { array, at, guard: None }, wide));
+        }
+        let op = reduced(graph, v).ok_or("it combines nothing")?;
+        let value = self.outer.all(op, &all, wide);
+        let value = self.outer.cast(value, ty.dtype);
+        Ok(self.push(n, ty.dtype, None, value))
+    }
+
+    /// What `v` combines for each of `n` elements: the first terms written out, the others some at a time.
+    fn sum(
+        &mut self,
+        v: Value,
+        (n, terms): (i64, i64),
+        at: &[Poly],
+        place: &dyn Fn(&Poly) -> Poly,
+    ) -> Result<(Option<Combined>, ExprId), String> {
+        let plan = self.plan;
+        let term = Poly::var(plan.term());
+        let Some(op) = reduced(plan.body(), v) else {
+            let (value, kind) = self.pull(plan.inside(n, terms), |p| term_of(p, v, at, &place(&term)))?;
+            let (combined, acc) = self.combine(terms, kind, value)?;
+            return Ok((Some(combined), acc));
+        };
+        let written = written_out(n, terms, self.most);
+        let rest = terms - written;
+        let group = AT_ONCE.into_iter().find(|g| *g <= rest).unwrap_or(1);
+        let written = written + rest % group;
+        let times = rest / group;
+        let mut first = vec![];
+        for i in 0..written {
+            let here = place(&Poly::constant(i));
+            first.push(self.pull(plan.inside(n, times.max(1)), |p| term_of(p, v, at, &here))?.0);
+        }
+        let dtype = first.first().map(|e| self.outer.body.dtype(*e));
+        if times == 0 {
+            let dtype = dtype.ok_or("a sum of nothing")?;
+            return Ok((None, self.outer.all(op, &first, dtype)));
+        }
+        let mut each = vec![];
+        for i in 0..group {
+            let here = place(&(&(&term * group) + &Poly::constant(written + i)));
+            each.push(self.pull(plan.inside(n, times), |p| term_of(p, v, at, &here))?);
+        }
+        let kind = each[0].1;
+        let each: Vec<ExprId> = each.into_iter().map(|e| e.0).collect();
+        let dtype = self.outer.body.dtype(each[0]);
+        let value = self.outer.all(op, &each, dtype);
+        let (combined, acc) = self.combine(times, kind, value)?;
+        first.insert(0, acc);
+        Ok((Some(combined), self.outer.all(op, &first, dtype)))
+    }
+
+    fn combine(&mut self, terms: i64, kind: ReduceKind, value: ExprId) -> Result<(Combined, ExprId), String> {
+        let dtype = match kind {
+            ReduceKind::Arg { .. } => DType::I64,
+            _ => self.outer.body.dtype(value),
+        };
+        let acc = self.combined;
+        self.combined += 1;
+        if self.combined > COMBINED {
+            return Err(format!("a step combines more than {COMBINED} times"));
+        }
+        let result = self.outer.body.push(Expr::Acc(acc), dtype);
+        let reduction = Reduction { kind, value, dtype };
+        Ok((Combined { terms: terms as u32, acc, reduction }, result))
+    }
+
+    /// Adds a stage that puts `value` into a new array.
+    fn push(&mut self, n: i64, dtype: DType, combined: Option<Combined>, value: ExprId) -> u32 {
+        let array = self.arrays.len() as u32;
+        self.arrays.push(Array { dtype, len: n as u32 });
+        let writes = vec![Write { array, value }];
+        self.stages.push(Stage { elements: n as u32, combined, writes, stores: vec![] });
+        array
+    }
+}

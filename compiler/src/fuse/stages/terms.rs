@@ -1,0 +1,113 @@
+//! What a value combines for each of its elements: how many terms, which, and how.
+
+use crate::fuse::expand::{accumulator, extent};
+use crate::fuse::price::summed;
+use crate::fuse::pull::{Memory, Puller, unflatten};
+use crate::kernel::{ExprId, ReduceKind};
+use wgfc_ir::{BinaryOp, Dim, Graph, NodeId, Op, Poly, ReduceOp, Value};
+
+/// Terms of one element.
+const MOST: i64 = 1 << 16;
+/// Terms that are written out: what they read from memory then stays in registers from step to step.
+const TERMS: i64 = 64;
+/// Words that a workgroup keeps in registers so.
+const RESIDENT: i64 = 24 << 10;
+
+/// How many terms a stage of `n` elements writes out.
+pub(super) fn written_out(n: i64, terms: i64, invocations: i64) -> i64 {
+    if n > invocations { 0 } else { (RESIDENT / n.max(1)).min(TERMS).min(terms) }
+}
+
+/// Whether the terms of a product in a body are written out, as far as that is known before the lanes are: of those
+/// a product has fewer elements.
+pub(in crate::fuse) fn is_written_out(graph: &Graph, n: NodeId, invocations: i64) -> bool {
+    let Op::Contract(c) = &graph.node(n).op else { return false };
+    let operand = graph.ty(graph.node(n).inputs[1]);
+    let extent = |l: &u8| c.b.iter().position(|x| x == l).and_then(|i| operand.shape[i].as_const());
+    let elements = c.n().iter().try_fold(1i64, |n, l| Some(n.saturating_mul(extent(l)?)));
+    let terms = c.k().iter().try_fold(1i64, |n, l| Some(n.saturating_mul(extent(l)?)));
+    elements.zip(terms).is_some_and(|(n, k)| written_out(n, k, invocations) == k)
+}
+
+/// How a value combines terms, if their order is of no matter.
+pub(super) fn reduced(graph: &Graph, v: Value) -> Option<ReduceOp> {
+    match &graph.node(v.node).op {
+        Op::Reduce { op, .. } => Some(*op),
+        Op::Contract(_) => Some(ReduceOp::Sum),
+        _ => None,
+    }
+}
+
+/// How many terms a value combines for each of its elements, if it does.
+pub(super) fn terms(graph: &Graph, v: Value) -> Result<Option<i64>, String> {
+    let node = graph.node(v.node);
+    let along = |x: Value, axes: &[usize]| {
+        let shape = &graph.ty(x).shape;
+        axes.iter().try_fold(1i64, |n, a| Ok::<i64, String>(n.saturating_mul(extent(&shape[*a])?)))
+    };
+    let n = match &node.op {
+        Op::Reduce { axes, .. } => along(node.inputs[0], axes)?,
+        Op::ArgReduce { axis, .. } => along(node.inputs[0], &[*axis])?,
+        Op::Contract(c) => along(node.inputs[0], &summed(c))?,
+        _ => return Ok(None),
+    };
+    if !(1..=MOST).contains(&n) {
+        return Err(format!("{n} elements are combined in a step"));
+    }
+    Ok(Some(n))
+}
+
+/// Term `term` of what `v` combines for the element at `at`, and how.
+pub(super) fn term_of<M: Memory>(
+    p: &mut Puller<'_, M>,
+    v: Value,
+    at: &[Poly],
+    term: &Poly,
+) -> Result<(ExprId, ReduceKind), String> {
+    let graph = p.graph;
+    let node = graph.node(v.node);
+    let wide = accumulator(node.outputs[0].dtype);
+    let along = |x: Value, axes: &[usize], domain: &[Dim]| {
+        let shape: Vec<Dim> = axes.iter().map(|a| graph.ty(x).shape[*a].clone()).collect();
+        unflatten(term, &shape, domain)
+    };
+    match &node.op {
+        Op::Reduce { op, axes } => {
+            let x = node.inputs[0];
+            let mut from = at.to_vec();
+            axes.iter().zip(along(x, axes, &p.domain)).for_each(|(a, t)| from[*a] = t);
+            let e = p.pull(x, &from, None)?;
+            let kind = match op {
+                ReduceOp::Sum => ReduceKind::Sum,
+                ReduceOp::Prod => ReduceKind::Prod,
+                ReduceOp::Max => ReduceKind::Max,
+                ReduceOp::Min => ReduceKind::Min,
+            };
+            Ok((p.cast(e, wide), kind))
+        }
+        Op::ArgReduce { op, axis, last } => {
+            let mut from = at.to_vec();
+            from[*axis] = term.clone();
+            let e = p.pull(node.inputs[0], &from, None)?;
+            Ok((e, ReduceKind::Arg { largest: *op == ReduceOp::Max, last: *last }))
+        }
+        Op::Contract(c) => {
+            let (a, b) = (node.inputs[0], node.inputs[1]);
+            let summed = along(a, &summed(c), &p.domain);
+            let place = |labels: &[u8]| -> Option<Vec<Poly>> {
+                let of = |l: &u8| match c.out.iter().position(|x| x == l) {
+                    Some(i) => at.get(i).cloned(),
+                    None => c.k().iter().position(|x| x == l).and_then(|i| summed.get(i).cloned()),
+                };
+                labels.iter().map(of).collect()
+            };
+            let (Some(at_a), Some(at_b)) = (place(&c.a), place(&c.b)) else {
+                return Err("a product whose labels do not fit".into());
+            };
+            let (x, y) = (p.pull(a, &at_a, None)?, p.pull(b, &at_b, None)?);
+            let (x, y) = (p.cast(x, wide), p.cast(y, wide));
+            Ok((p.binary(BinaryOp::Mul, x, y), ReduceKind::Sum))
+        }
+        op => Err(format!("`{}` combines nothing", op.name())),
+    }
+}
