@@ -10,6 +10,7 @@ inputs and outputs, ONNX Runtime's but for random numbers; the data sets of one 
 import sys
 
 import numpy as np
+from onnx import helper
 import onnx
 
 from onnx_models import BOOL, FIXTURES, FLOAT, HALF, INT32, INT64, UINT8, Model
@@ -663,11 +664,42 @@ def recurrent():
     m.save(*({"x": m.rng.standard_normal((t, len(n), 9), dtype=f32), "lengths": np.array(n, np.int32)} for t, n in feeds))
 
 
+def batched():
+    """A scan of opset 8, whose operands have a batch axis: one way forwards, the other backwards."""
+    f32 = np.float32
+    inputs = [("sum", FLOAT, ["batch", 5]), ("x", FLOAT, ["batch", "seq", 5]), ("w", FLOAT, ["batch", "seq"])]
+    outputs = [("last", FLOAT, ["batch", 5]), ("all", FLOAT, ["batch", "seq", 5])]
+    m = Model("scan-batched", inputs, outputs, opset=8)
+    m.constant("half", f32(0.5))
+    values = lambda *vs: [helper.make_tensor_value_info(n, FLOAT, s) for n, s in vs]
+    nodes = [
+        helper.make_node("Mul", ["s", "half"], ["less"]),
+        helper.make_node("Mul", ["a", "b"], ["scaled"]),
+        helper.make_node("Add", ["less", "scaled"], ["t"]),
+        helper.make_node("Tanh", ["t"], ["shown"]),
+    ]
+    step = helper.make_graph(
+        nodes, "step", values(("s", [5]), ("a", [5]), ("b", [])), values(("t", [5]), ("shown", [5]))
+    )
+    m.op("Scan", ["", "sum", "x", "w"], ["last", "all"], body=step, num_scan_inputs=2, directions=[0, 1])
+
+    def reference(feed):
+        state, shown = feed["sum"].copy(), []
+        for t in range(feed["x"].shape[1]):
+            state = state / 2 + feed["x"][:, t] * feed["w"][:, -1 - t, None]
+            shown.append(np.tanh(state))
+        return [state, np.stack(shown, axis=1)]
+
+    shapes = [(1, 3), (4, 2), (3, 17)]
+    draw = lambda *shape: m.rng.standard_normal(shape, dtype=f32)
+    m.save(*({"sum": draw(b, 5), "x": draw(b, t, 5), "w": draw(b, t)} for b, t in shapes), reference=reference)
+
+
 def main():
     sys.exit(__doc__) if len(sys.argv) > 1 else None
     bandwidth(mask=False)
     bandwidth(mask=True)
-    for make in [mlp, conv, attention, decoder, decoder_of_several, decoder_ragged, caches, integers, booleans, half, chosen, endless, boxes, cut, random, recurrent]:
+    for make in [mlp, conv, attention, decoder, decoder_of_several, decoder_ragged, caches, integers, booleans, half, chosen, endless, boxes, cut, random, recurrent, batched]:
         make()
 
 

@@ -3,7 +3,7 @@
 use crate::import::cx::normal_axis;
 use crate::import::op::{Lowered, OpDef, OpError};
 use crate::import::{Cx, Param};
-use wgfc_ir::{Builder, DType, Dim, Graph, Op, Poly, Scalar, Tensor, TensorType, Value};
+use wgfc_ir::{Border, Builder, DType, Dim, Graph, Op, Poly, Scalar, Tensor, TensorType, Value};
 
 /// How many iterations a loop whose carried shapes change is unrolled.
 const MAX_UNROLLED: i64 = 256;
@@ -161,6 +161,12 @@ fn loop_(cx: &mut Cx) -> Lowered {
             &inputs,
         );
     }
+    if g.outputs.len() > 1 + n {
+        // With these known it would have one shape.
+        for i in 0..2 {
+            cx.depends_on_data_of(i);
+        }
+    }
     let out = g.outputs[0].value;
     g.outputs[0].value = Builder::new(&mut g, &cx.origin[0]).reshape(out, vec![])?;
     let trips = trips.unwrap_or_else(|| cx.int_const(DType::I64, i64::MAX));
@@ -272,6 +278,79 @@ fn scan(cx: &mut Cx) -> Lowered {
     Ok(out)
 }
 
+/// `Scan` of opset 8: every operand has a batch axis in front, each element of which is a sequence of its own.
+fn batched_scan(cx: &mut Cx) -> Lowered {
+    let body = cx.graph_attr("body")?;
+    let scanned = usize::try_from(cx.int_req("num_scan_inputs")?).unwrap_or(usize::MAX);
+    if cx.opt(0).is_some() {
+        return Err(cx.at_input(0, OpError::unsupported("sequences of different lengths")));
+    }
+    if cx.draws(body) {
+        return Err(OpError::unsupported("random numbers in the body of a scan before opset 9"));
+    }
+    let inputs: Vec<Value> = (1..cx.input_count()).map(|i| cx.input(i)).collect::<Result<_, _>>()?;
+    let Some(n) = inputs.len().checked_sub(scanned).filter(|_| scanned > 0) else {
+        let e = format!("scans {scanned} of {} inputs", inputs.len());
+        return Err(OpError::model(e).attribute("num_scan_inputs"));
+    };
+    let outputs = body.output.len().checked_sub(n).ok_or("its body returns less than it carries")?;
+    let ways = cx.ints("directions")?.unwrap_or_else(|| vec![0; scanned]);
+    if ways.len() != scanned {
+        let e = format!("{} values for {scanned}", ways.len());
+        return Err(OpError::model(e).attribute("directions"));
+    }
+    // One element of the batch: what the scan over its sequence gets.
+    let mut outer = Graph::new();
+    let (mut given, mut params) = (vec![], vec![]);
+    let (mut batch, mut length): (Option<Dim>, Option<Dim>) = (None, None);
+    for (i, x) in inputs.iter().enumerate() {
+        let least = if i < n { 1 } else { 2 };
+        let mut shape = cx.shape(*x);
+        if shape.len() < least {
+            return Err(cx.at_input(i + 1, OpError::model("it needs axes for the batch and the sequence")));
+        }
+        let same = |cx: &mut Cx, known: &mut Option<Dim>, d: Dim| match known {
+            Some(k) if *k != d => cx.require_equal(&k.clone(), &d),
+            _ => *known = Some(d),
+        };
+        same(cx, &mut batch, shape.remove(0));
+        let dtype = cx.dtype(*x);
+        given.push(outer.add_input(&format!("element {i}"), TensorType::new(dtype, shape.clone())));
+        if i >= n {
+            same(cx, &mut length, shape.remove(0));
+        }
+        params.push(variable(TensorType::new(dtype, shape)));
+    }
+    let mut captures = vec![];
+    let g = cx.subgraph(body, &params, &mut captures)?.graph;
+    let carried: Vec<TensorType> = params[..n].iter().map(|p| p.ty.clone()).collect();
+    invariant(&carried, &types(&g)).map_err(changing)?;
+    for (i, (_, v)) in captures.iter().enumerate() {
+        given.push(outer.add_input(&format!("captured {i}"), cx.ty(*v).clone()));
+    }
+    let inner = Op::Scan {
+        body: Box::new(g),
+        carried: n,
+        scanned,
+        reverse_inputs: ways.into_iter().map(|d| d == 1).collect(),
+        reverse_outputs: vec![false; outputs],
+    };
+    let node = outer.push(inner, &given, &cx.origin)?;
+    for (port, o) in body.output.iter().enumerate() {
+        let value = Value { node, port: port as u32 };
+        outer.outputs.push(Border { name: o.name.as_str().into(), value });
+    }
+    let op = Op::Scan {
+        body: Box::new(outer),
+        carried: 0,
+        scanned: inputs.len(),
+        reverse_inputs: vec![false; inputs.len()],
+        reverse_outputs: vec![false; body.output.len()],
+    };
+    let all: Vec<Value> = inputs.into_iter().chain(captures.into_iter().map(|c| c.1)).collect();
+    push_all(cx, op, &all)
+}
+
 /// Control flow.
 pub const OPS: &[OpDef] = &[
     OpDef::new("If", &[1, 11, 13, 16, 19, 21, 23, 24, 25], if_).cases(&["test_if"]).notes(
@@ -285,7 +364,10 @@ pub const OPS: &[OpDef] = &[
              where the condition does not end the loop and the trip count is a dimension or known; at most 2^30 \
              iterations, an error beyond (2^24 on the CPU); no sizes computed in the body; no sequences, no optionals",
         ),
-    OpDef::new("Scan", &[9, 11, 16, 19, 21, 23, 24, 25], scan)
+    OpDef::new("Scan", &[8, 9, 11, 16, 19, 21, 23, 24, 25], |cx| match cx.since {
+        8 => batched_scan(cx),
+        _ => scan(cx),
+    })
         .cases(&["test_scan9", "test_scan_"])
         .notes("carried values keep their shape; no sizes computed in the body"),
 ];
