@@ -24,4 +24,4 @@ if [ $# -gt 0 ]; then
         esac
     done
 fi
-CI=true WGFC_MODELS=$folder cargo test --workspace --locked --test it real_models
+CI=true WGFC_FUSION=${WGFC_FUSION:-none,elementwise,full} WGFC_MODELS=$folder cargo test --workspace --locked --test it real_models

@@ -4,7 +4,7 @@
 //! |---|---|
 //! | `WGFC_BACKEND=eval` | the reference evaluator instead of an adapter |
 //! | `WGFC_CASES=text` | only the conformance cases, models and operators whose name contains it |
-//! | `WGFC_FUSION=none,full` | the levels that the models run at (all three) |
+//! | `WGFC_FUSION=none,full` | the levels that the models run at (all three; on SwiftShader `full`) |
 //! | `WGFC_CONFORMANCE`, `WGFC_MODELS` | folders of the data (`target/conformance`, `target/models`) |
 //! | `WGFC_FUZZ_SECONDS`, `WGFC_FUZZ_SEED` | how long each fuzz test runs (10), where it starts |
 //! | `WGFC_FUZZ_CASE='NAME SEED'` | that case of `operators_mean_the_same` alone |

@@ -43,6 +43,8 @@ fn levels(backend: &Backend) -> Vec<Fusion> {
     }
     match std::env::var("WGFC_FUSION") {
         Ok(names) => all.into_iter().filter(|l| names.split(',').any(|n| n == name(*l))).collect(),
+        // Its compiler takes a second for a kernel, and less fusion makes many.
+        Err(_) if backend.to_string().contains("SwiftShader") => vec![Fusion::Full],
         Err(_) => all.to_vec(),
     }
 }
