@@ -48,6 +48,7 @@ pub mod npy;
 pub mod pb;
 pub mod ports;
 pub mod random;
+pub mod selftest;
 pub mod source;
 pub mod tune;
 

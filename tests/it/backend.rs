@@ -1,99 +1,17 @@
-//! What compiles and runs a model, and how that can fail.
+//! What compiles and runs a model.
 
-use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::fmt;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
-use std::sync::{Arc, Once};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
+pub use wgfc::selftest::{Failure, caught, run_session, session};
 use wgfc_compiler::import::{ExternalData, import, shape_inputs};
-use wgfc_compiler::{Errors, Fusion, Kind, Options};
+use wgfc_compiler::{Fusion, Options};
 use wgfc_ir::eval::evaluate;
 use wgfc_ir::tensor::ByteOwner;
 use wgfc_ir::{Graph, Program, Tensor};
 use wgfc_runtime::{Gpu, Session};
-
-/// How a case did not pass.
-#[derive(Clone, Debug)]
-pub enum Failure {
-    /// The model needs something that is not supported. The operator, if it is one, and why.
-    Unsupported(Option<String>, String),
-    /// Compiling or running it failed. The operator, if it is one, and why.
-    Error(Option<String>, String),
-    /// The numbers differ.
-    Wrong(String),
-    /// A panic, with its message and place.
-    Panic(String),
-}
-
-impl Failure {
-    /// The word for reports.
-    pub fn status(&self) -> &'static str {
-        match self {
-            Failure::Unsupported(..) => "unsupported",
-            Failure::Error(..) => "error",
-            Failure::Wrong(_) => "wrong",
-            Failure::Panic(_) => "panic",
-        }
-    }
-    /// What went wrong, in full.
-    pub fn message(&self) -> &str {
-        let (Failure::Unsupported(_, m) | Failure::Error(_, m) | Failure::Wrong(m) | Failure::Panic(m)) =
-            self;
-        m
-    }
-    /// What went wrong, in one line.
-    pub fn first_line(&self) -> &str {
-        self.message().lines().next().unwrap_or("")
-    }
-    /// The operator that the compiler blames.
-    pub fn operator(&self) -> Option<&str> {
-        match self {
-            Failure::Unsupported(o, _) | Failure::Error(o, _) => o.as_deref(),
-            _ => None,
-        }
-    }
-    /// Of one part of the harness, not of the compiler.
-    pub fn error(message: impl Into<String>) -> Failure {
-        Failure::Error(None, message.into())
-    }
-}
-
-impl From<Errors> for Failure {
-    fn from(errors: Errors) -> Failure {
-        let operator = errors.0.iter().find_map(|d| d.location.operator.as_ref()).map(|o| o.to_string());
-        if errors.0.iter().all(|d| d.kind == Kind::Unsupported) {
-            Failure::Unsupported(operator, errors.to_string())
-        } else {
-            Failure::Error(operator, errors.to_string())
-        }
-    }
-}
-
-thread_local! {
-    static LAST_PANIC: RefCell<String> = const { RefCell::new(String::new()) };
-    static CATCHING: RefCell<bool> = const { RefCell::new(false) };
-}
-
-/// Runs `f`; a panic in it becomes [`Failure::Panic`] and prints nothing.
-pub fn caught<T>(f: impl FnOnce() -> Result<T, Failure>) -> Result<T, Failure> {
-    static HOOK: Once = Once::new();
-    HOOK.call_once(|| {
-        let default = std::panic::take_hook();
-        std::panic::set_hook(Box::new(move |info| {
-            if CATCHING.with(|c| *c.borrow()) {
-                LAST_PANIC.with(|p| *p.borrow_mut() = info.to_string().replace('\n', " "));
-            } else {
-                default(info);
-            }
-        }));
-    });
-    let before = CATCHING.with(|c| c.replace(true));
-    let result = catch_unwind(AssertUnwindSafe(f));
-    CATCHING.with(|c| c.replace(before));
-    result.unwrap_or_else(|_| Err(Failure::Panic(LAST_PANIC.with(|p| p.take()))))
-}
 
 /// The files beside a model.
 struct Beside<'a>(&'a Path);
@@ -147,6 +65,14 @@ impl Backend {
             _ => wgfc_runtime::testing::gpus().iter().cloned().map(Backend::Adapter).collect(),
         }
     }
+    /// The adapters alone.
+    pub fn adapters() -> Vec<Gpu> {
+        let adapter = |b| match b {
+            Backend::Adapter(gpu) => Some(gpu),
+            Backend::Evaluator => None,
+        };
+        Backend::all().into_iter().filter_map(adapter).collect()
+    }
     /// A name for files.
     pub fn short(&self) -> &'static str {
         match self {
@@ -194,11 +120,6 @@ impl Backend {
     }
 }
 
-/// A session for a program.
-pub fn session(gpu: &Gpu, program: &Program) -> Result<Session, Failure> {
-    Session::new_blocking(gpu, program).map_err(|e| Failure::error(e.to_string()))
-}
-
 /// The names of a model's inputs, in order.
 fn input_names(model: &[u8]) -> Result<Vec<String>, Failure> {
     let model = wgfc_compiler::import::decode(model)?;
@@ -235,11 +156,4 @@ impl Compiled {
             Engine::Session(s) => Some(s.program()),
         }
     }
-}
-
-/// Runs a session on named inputs; the outputs are in order.
-pub fn run_session(session: &mut Session, inputs: &BTreeMap<String, Tensor>) -> Result<Vec<Tensor>, Failure> {
-    let inputs: Vec<(&str, Tensor)> = inputs.iter().map(|(n, t)| (n.as_str(), t.clone())).collect();
-    let outputs = session.run_blocking(&inputs).map_err(|e| Failure::error(e.to_string()))?;
-    Ok(outputs.into_iter().map(|(_, t)| t).collect())
 }

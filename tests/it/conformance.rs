@@ -1,7 +1,6 @@
 //! The test cases of ONNX on an adapter, with no CPU fallback, against the lists of those known to pass.
 
 use crate::backend::{Backend, Failure, caught};
-use crate::compare::{Tolerance, equal};
 use crate::data::Folder;
 use crate::dispatches;
 use std::collections::{BTreeMap, BTreeSet};
@@ -10,6 +9,7 @@ use std::path::Path;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
+use wgfc::selftest::{Tolerance, equal};
 use wgfc_compiler::Fusion;
 
 /// One line of a suite's index.

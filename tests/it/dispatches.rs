@@ -1,10 +1,10 @@
 //! How many dispatches the cases of one operator take, and the table of them in `docs/benchmarks.md`.
 
-use crate::operators::family;
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::path::Path;
 use std::sync::Mutex;
+use wgfc::selftest::family;
 
 /// The most that an operator may take.
 const MOST: usize = 4;

@@ -1,12 +1,12 @@
 //! What ONNX forbids of a node is refused in words that name the node, the operator, its opset and the part.
 //!
-//! The cases of `operators.rs` are spoilt one way after another: attributes nobody knows or of another kind,
+//! The cases of operators ([`plain_cases`]) are spoilt one way after another: attributes nobody knows or of another kind,
 //! inputs of other types and ranks, inputs left out or too many. Whatever is not refused compiles.
 
 use crate::backend::{Failure, caught};
-use crate::operators::plain_cases;
 use prost::Message;
 use std::collections::BTreeMap;
+use wgfc::selftest::plain_cases;
 use wgfc_compiler::Options;
 use wgfc_compiler::import::onnx::*;
 use wgfc_compiler::import::{NoExternalData, import};

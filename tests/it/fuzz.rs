@@ -6,11 +6,11 @@
 //! seed, which a failure prints; `WGFC_FUZZ_SEED` repeats it.
 
 use crate::backend::{Backend, Failure, caught, run_session, session};
-use crate::compare::{Tolerance, equal};
 use crate::data::Folder;
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::{Duration, Instant};
+use wgfc::selftest::{Tolerance, equal};
 use wgfc_compiler::assemble::assemble;
 use wgfc_compiler::fuse::fuse;
 use wgfc_compiler::import::NoExternalData;
@@ -344,14 +344,6 @@ fn rewritten_graphs_mean_the_same() {
     });
 }
 
-fn adapters() -> Vec<Gpu> {
-    let adapter = |b| match b {
-        Backend::Adapter(gpu) => Some(gpu),
-        Backend::Evaluator => None,
-    };
-    Backend::all().into_iter().filter_map(adapter).collect()
-}
-
 fn compiled(
     graph: &Graph,
     options: &Options,
@@ -374,7 +366,7 @@ fn compiled(
 #[test]
 fn compiled_graphs_mean_the_same() {
     let test = "compiled_graphs_mean_the_same";
-    let gpus = adapters();
+    let gpus = Backend::adapters();
     if gpus.is_empty() {
         return crate::skip(test, "there is no adapter");
     }
@@ -389,7 +381,7 @@ fn compiled_graphs_mean_the_same() {
 #[test]
 fn compiled_loops_mean_the_same() {
     let test = "compiled_loops_mean_the_same";
-    let gpus = adapters();
+    let gpus = Backend::adapters();
     if gpus.is_empty() {
         return crate::skip(test, "there is no adapter");
     }

@@ -10,7 +10,6 @@ use wgfc_ir::{
     BinaryOp, Border, Builder, DType, Dim, Graph, Op, Poly, Program, ReduceOp, Scalar, Tensor, TensorType,
     UnaryOp, Value,
 };
-use wgfc_runtime::Gpu;
 
 /// `count` of f32[n] and i64 steps, while `start` and fewer than `until` were made, at most `trips`.
 fn counting(trips: i64, start: bool, until: i64) -> Graph {
@@ -59,14 +58,6 @@ fn compiled(graph: Graph, split: bool, most: Option<u32>) -> Result<Program, Err
     compile_graph(graph, Stats::default(), &options, &mut |_, _| {})
 }
 
-fn adapters() -> Vec<Gpu> {
-    let adapter = |b| match b {
-        Backend::Adapter(gpu) => Some(gpu),
-        Backend::Evaluator => None,
-    };
-    Backend::all().into_iter().filter_map(adapter).collect()
-}
-
 #[test]
 fn iterations_are_counted() {
     let inputs: BTreeMap<String, Tensor> = [
@@ -91,7 +82,7 @@ fn iterations_are_counted() {
         (i64::MAX, false, 9, 0),
         (i64::MIN, true, 9, 0),
     ];
-    for gpu in adapters() {
+    for gpu in Backend::adapters() {
         for (trips, start, until, made) in cases {
             for split in [false, true] {
                 let program = compiled(counting(trips, start, until), split, None).unwrap();
@@ -113,7 +104,7 @@ fn how_many_iterations_may_be_data() {
     for (split, most) in [(false, None), (false, Some(3)), (true, None)] {
         let program = compiled(counting_to(None, true, 200), split, most).unwrap();
         assert!(program.repeats[0].until.is_some(), "{:?}", program.repeats);
-        for gpu in adapters() {
+        for gpu in Backend::adapters() {
             let mut session = session(&gpu, &program).unwrap();
             for (trips, made) in [(3, 3), (0, 0), (-7, 0), (129, 129), (i64::MAX, 200), (i64::MIN, 0), (1, 1)]
             {
@@ -142,7 +133,7 @@ fn a_long_loop_continues_in_another_dispatch() {
         let program = compiled(counting(steps, true, until), false, Some(most)).unwrap();
         let [repeat] = &program.repeats[..] else { panic!("{:?}", program.repeats) };
         assert_eq!(repeat.times.as_const(), Some((steps + i64::from(most) - 1) / i64::from(most)));
-        for gpu in adapters() {
+        for gpu in Backend::adapters() {
             let got = run_session(&mut session(&gpu, &program).unwrap(), &inputs).unwrap();
             assert_eq!(got[0].to_i64s().unwrap(), [steps.min(until)]);
             let mut x = inputs["x"].to_f32s().unwrap();
@@ -223,7 +214,7 @@ fn each_lane_ends_by_itself() {
     {
         for (split, most) in [(false, None), (false, Some(2)), (true, None)] {
             let program = compiled(halving(trips), split, most).unwrap();
-            for gpu in adapters() {
+            for gpu in Backend::adapters() {
                 let mut session = session(&gpu, &program).unwrap();
                 for given in &given {
                     let mut inputs = BTreeMap::from([("x".to_owned(), Tensor::from_f32(vec![5], &x))]);
@@ -280,7 +271,7 @@ fn a_loop_without_a_count_inside_of_another() {
     let node = g.push(op, &[trips, start, x, limit], &["outside".into()]).unwrap();
     g.outputs.push(Border { name: "y".into(), value: node.into() });
     let program = compiled(g, false, None).unwrap();
-    for gpu in adapters() {
+    for gpu in Backend::adapters() {
         let mut session = session(&gpu, &program).unwrap();
         for (x, limit) in [(1, 0), (1, 100_000), (7, 500_000), (3, 3)] {
             let mut want = x;
@@ -313,7 +304,7 @@ fn a_loop_that_does_not_end_is_an_error() {
         let until = program.repeats[0].until.as_mut().unwrap();
         assert!(until.rounds >= (1 << 30) / 128, "{until:?}");
         until.rounds = 3;
-        for gpu in adapters() {
+        for gpu in Backend::adapters() {
             let e = run_session(&mut session(&gpu, &program).unwrap(), &inputs).unwrap_err();
             let e = e.message();
             assert!(e.contains("has not ended after 3 rounds") && e.contains("the loop"), "{e}");
@@ -391,7 +382,7 @@ fn how_long_a_scan_is_may_be_data() {
     let graph = scan_of_chosen();
     for (split, most) in [(false, None), (false, Some(3)), (true, None)] {
         let program = compiled(graph.clone(), split, most).unwrap();
-        for gpu in adapters() {
+        for gpu in Backend::adapters() {
             let mut session = session(&gpu, &program).unwrap();
             for (rows, every) in [(1, 1), (1, 2), (9, 1), (200, 2), (200, 1), (77, 100), (130, 3)] {
                 let x: Vec<f32> = (0..rows)
@@ -445,7 +436,7 @@ fn long_scans_have_parts() {
     let [repeat] = &long.repeats[..] else { panic!("{:?}", long.repeats) };
     let times = |n: i64| repeat.times.eval_syms(&|_| Some(n)).unwrap();
     assert!(repeat.until.is_none() && times(1 << 10) == 1 && times(1 << 25) > 1, "{}", repeat.times);
-    for gpu in adapters() {
+    for gpu in Backend::adapters() {
         let inputs = BTreeMap::from([
             ("sum".to_owned(), Tensor::from_f32(vec![1], &[0.5])),
             ("x".to_owned(), Tensor::from_f32(vec![3, 1], &[0.25, -1.0, 2.0])),
@@ -561,7 +552,7 @@ fn workgroups_share_a_lane() {
             let [kernel] = &loops[..] else { panic!("{:?}", program.repeats) };
             assert_eq!(kernel.wgsl.contains("break;"), !stacked, "{}", kernel.wgsl);
             assert_eq!(program.repeats.len(), usize::from(most.is_some()));
-            for gpu in adapters() {
+            for gpu in Backend::adapters() {
                 let mut session = session(&gpu, &program).unwrap();
                 for lanes in [1, 7] {
                     let inputs = inputs(lanes);

@@ -14,7 +14,6 @@
 mod backend;
 mod batch;
 mod caches;
-mod compare;
 mod conformance;
 mod data;
 mod dispatches;

@@ -3,10 +3,10 @@
 //! Each is compiled once a level and then run on all its data sets, whose symbolic dimensions differ.
 
 use crate::backend::{Backend, Failure, caught};
-use crate::compare::relative_error;
 use crate::data::Folder;
 use std::path::Path;
 use std::time::Instant;
+use wgfc::selftest::relative_error;
 use wgfc_compiler::Fusion;
 use wgfc_ir::{DType, Tensor};
 

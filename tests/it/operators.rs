@@ -1,228 +1,49 @@
 //! Single operators with random shapes, types and attributes: compiled with full fusion and run on the
 //! adapter, they give what the reference evaluator gives for the imported graph.
 //!
-//! A table says how the cases of an operator are drawn: one line each. Around the node, inputs may come
-//! through a transposition, and the first result leave through one; extents may be symbols. A case
-//! follows from the operator's name and a seed; `WGFC_FUZZ_CASE='NAME SEED'` repeats it.
+//! How cases are drawn, [`wgfc::selftest`] says; `WGFC_FUZZ_CASE='NAME SEED'` repeats one.
 
-mod draw;
-mod elementwise;
-mod networks;
-mod products;
-mod reductions;
-mod shapes;
-mod windows;
-
-use crate::backend::{Backend, Failure, caught, run_session, session};
-use crate::compare::{Tolerance, equal};
+use crate::backend::Backend;
 use crate::fuzz::{duration, first_seed};
-use draw::{Case, Draw};
 use std::collections::{BTreeMap, BTreeSet};
-use std::ops::RangeInclusive;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
-use wgfc_compiler::import::onnx::ModelProto;
-use wgfc_compiler::import::{NoExternalData, import};
-use wgfc_compiler::{Options, compile};
-use wgfc_ir::eval::evaluate;
-use wgfc_ir::{DType, Scalar, Tensor};
+use wgfc::selftest::{Failure, Ran, caught, describe, operators, run_operator};
+use wgfc_compiler::Options;
+use wgfc_runtime::Gpu;
 
-/// How the cases of an operator are drawn. Other domains than `ai.onnx` are part of the name.
-pub struct Line(pub &'static str, pub fn(&mut Draw));
-
-const SINGLE: &str = "single elements";
-const MOVED: &str = "moved elements, generators";
-
-const FAMILIES: [(&str, &[Line]); 6] = [
-    (SINGLE, elementwise::LINES),
-    ("attention, recurrences", networks::LINES),
-    ("products, convolutions, quantised", products::LINES),
-    ("reductions, norms, losses", reductions::LINES),
-    (MOVED, shapes::LINES),
-    ("windows, images", windows::LINES),
-];
-
-fn table() -> impl Iterator<Item = &'static Line> {
-    FAMILIES.into_iter().flat_map(|(_, lines)| lines)
-}
-
-/// The family that an operator belongs to.
-pub fn family(name: &str) -> &'static str {
-    let found = FAMILIES.iter().find(|(_, lines)| lines.iter().any(|l| l.0 == name));
-    found.map_or("control flow, constants", |(family, _)| family)
-}
-
-/// Integers that may differ by one where a float between two of them was rounded.
-fn near(got: &Tensor, want: &Tensor) -> Result<(), String> {
-    let (Some(a), Some(b)) = (got.to_i64s(), want.to_i64s()) else { return Err("values are absent".into()) };
-    let same = got.dtype == want.dtype && got.shape == want.shape;
-    match a.iter().zip(&b).position(|(x, y)| x.abs_diff(*y) > 1) {
-        None if same => Ok(()),
-        None => Err(format!("{} {:?} instead of {} {:?}", got.dtype, got.shape, want.dtype, want.shape)),
-        Some(i) => Err(format!("element {i} is {} instead of {}", a[i], b[i])),
-    }
-}
-
-/// How far a result may be from the evaluator's, which rounds between the steps that a kernel does as one.
-fn tolerance(dtype: DType, loose: bool) -> Tolerance {
-    let e = match dtype {
-        DType::BF16 => 5e-2,
-        _ if loose => 2e-2,
-        DType::F16 => 4e-3,
-        _ => return Tolerance { rtol: 1e-3, atol: 1e-4 },
-    };
-    Tolerance { rtol: e, atol: e }
-}
-
-/// What is no number or no ordinary one. A computation may take the last two for 0.
-const SPECIAL: &[f64] = &[f64::NAN, f64::INFINITY, f64::NEG_INFINITY, -0.0, 1e-40, -6e-8];
-
-/// What is among the floats of a case, one case in three.
-fn specials(name: &str, seed: u64) -> &'static [f64] {
-    match family(name) {
-        _ if !(seed + name.len() as u64).is_multiple_of(3) => &[],
-        // Where a driver's exponential of NaN is no NaN, these have none either.
-        _ if ["Cosh", "Exp", "Sinh"].contains(&name) => &[],
-        // Numbers that are drawn.
-        MOVED if name.starts_with("Random") || ["Bernoulli", "Multinomial"].contains(&name) => &[],
-        "TopK" => &SPECIAL[..4],
-        // The largest of numbers and NaN may be either.
-        _ if LARGEST.contains(&name) => &SPECIAL[1..4],
-        SINGLE => &SPECIAL[..4],
-        MOVED => SPECIAL,
-        _ => &[],
-    }
-}
-
-/// Operators that combine numbers, some of them by looking for the largest.
-const LARGEST: &[&str] = &[
-    "ArgMax",
-    "ArgMin",
-    "CumProd",
-    "CumSum",
-    "GlobalMaxPool",
-    "Hardmax",
-    "MaxPool",
-    "ReduceL1",
-    "ReduceL2",
-    "ReduceMax",
-    "ReduceMean",
-    "ReduceMin",
-    "ReduceProd",
-    "ReduceSum",
-    "ReduceSumSquare",
-    "ScatterElements",
-    "ScatterND",
-];
-
-/// Whether zeros have their signs, and what is tiny is what it was. An f64 is rounded to an f32.
-fn same_bits(got: &Tensor, want: &Tensor) -> Result<(), String> {
-    let (Some(a), Some(b)) = (got.scalars(), want.scalars()) else { return Err("values are absent".into()) };
-    let differs = |(x, y): (&Scalar, &Scalar)| x.bits != y.bits && !x.as_f64().is_nan();
-    match a.iter().zip(&b).position(differs) {
-        Some(i) if want.dtype.is_float() && want.dtype != DType::F64 => {
-            Err(format!("element {i} is {} instead of {}", a[i], b[i]))
-        }
-        _ => Ok(()),
-    }
-}
-
-/// What became of a case that did not fail.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Ran {
-    Whole,
-    /// Without names for extents, which kept it from being compiled.
-    Unnamed,
-    /// It is refused as unsupported.
-    Refused,
-}
-
-fn check(case: &Case, backend: &Backend, moved: bool) -> Result<Ran, Failure> {
-    let Backend::Adapter(gpu) = backend else { return Ok(Ran::Refused) };
-    let options = Options::default();
-    let bytes = case.bytes();
-    let imported = match import(&bytes, &NoExternalData, &options).map_err(Failure::from) {
-        Err(Failure::Unsupported(..)) => return Ok(Ran::Refused),
-        imported => imported?,
-    };
-    let inputs: BTreeMap<String, Tensor> = case.inputs.iter().cloned().collect();
-    let want = evaluate(&imported.graph, &inputs).map_err(|e| Failure::error(format!("evaluator: {e}")))?;
-    let program = match compile(&bytes, &NoExternalData, &options).map_err(Failure::from) {
-        Err(Failure::Unsupported(..)) => return Ok(Ran::Refused),
-        program => program?,
-    };
-    let got = run_session(&mut session(gpu, &program)?, &inputs)?;
-    for (i, (g, w)) in got.iter().zip(&want).enumerate() {
-        let same = if case.loose && w.dtype.is_int() {
-            near(g, w)
-        } else {
-            equal(g, w, tolerance(w.dtype, case.loose))
-        };
-        let same = same.and_then(|()| if moved { same_bits(g, w) } else { Ok(()) });
-        same.map_err(|e| Failure::Wrong(format!("output {i}: {e}")))?;
-    }
-    Ok(Ran::Whole)
+fn run(name: &str, seed: u64, gpu: &Gpu) -> Result<Ran, Failure> {
+    run_operator(name, seed, gpu, &Options::default())
 }
 
 /// How many cases of an operator ran whole, unnamed, were refused, and failed.
 type Counts = BTreeMap<&'static str, [usize; 4]>;
 
-/// One case of an operator, as its seed has it.
-fn case(line: &Line, seed: u64, symbols: bool) -> Case {
-    let draw = || {
-        let mut d = Draw::new(line.0, seed);
-        d.special = specials(line.0, seed);
-        d
-    };
-    let plain = draw().case(line.1, None, symbols);
-    // The result's rank is known once the node is imported.
-    let rank = import(&plain.bytes(), &NoExternalData, &Options::default())
-        .ok()
-        .and_then(|i| i.graph.outputs.first().map(|o| i.graph.ty(o.value).rank()));
-    draw().case(line.1, rank, symbols)
-}
-
-/// Models of one node each, with the operator and the seed.
-pub fn plain_cases(seeds: RangeInclusive<u64>) -> impl Iterator<Item = (&'static str, u64, ModelProto)> {
-    table().flat_map(move |l| seeds.clone().map(|seed| (l.0, seed, Draw::new(l.0, seed).plain(l.1))))
-}
-
-/// Runs a case. Where names for extents keep it from being compiled, it runs without.
-fn run(line: &Line, seed: u64, backend: &Backend) -> Result<Ran, Failure> {
-    let (named, moved) = (case(line, seed, true), specials(line.0, seed) == SPECIAL);
-    match check(&named, backend, moved) {
-        Ok(Ran::Refused) | Err(Failure::Error(..)) if named.named => {
-            check(&case(line, seed, false), backend, moved).map(|_| Ran::Unnamed)
-        }
-        result => result,
-    }
-}
-
 #[test]
 fn operators_mean_the_same() {
     let test = "operators_mean_the_same";
-    let mut backends: Vec<Backend> = Backend::all().into_iter().filter(Backend::is_adapter).collect();
-    if backends.is_empty() {
+    let mut gpus = Backend::adapters();
+    if gpus.is_empty() {
         return crate::skip(test, "there is no adapter");
     }
-    let lavapipe = backends.iter().position(|b| b.to_string().contains("llvmpipe"));
-    let backend = backends.swap_remove(lavapipe.unwrap_or(0));
+    let lavapipe = gpus.iter().position(|g| g.summary().name.contains("llvmpipe"));
+    let gpu = gpus.swap_remove(lavapipe.unwrap_or(0));
     if let Ok(wanted) = std::env::var("WGFC_FUZZ_CASE") {
-        let known = |name: &str| table().find(|l| l.0 == name);
-        let parts = wanted.rsplit_once(' ').and_then(|(name, seed)| Some((known(name)?, seed.parse().ok()?)));
-        let (line, seed) = parts.unwrap_or_else(|| {
-            panic!("WGFC_FUZZ_CASE is `{wanted}`, not an operator of tests/it/operators and a seed, as in `Softmax 17`")
+        let parts = wanted.rsplit_once(' ').and_then(|(name, seed)| Some((name, seed.parse().ok()?)));
+        let known = parts.and_then(|(name, seed)| Some((name, seed, describe(name, seed)?)));
+        let (name, seed, text) = known.unwrap_or_else(|| {
+            panic!("WGFC_FUZZ_CASE is `{wanted}`, not an operator of src/selftest/operators and a seed, as in `Softmax 17`")
         });
-        crate::say(case(line, seed, true));
-        match run(line, seed, &backend) {
+        crate::say(text);
+        match run(name, seed, &gpu) {
             Ok(Ran::Refused) => return crate::say("refused as unsupported"),
             Ok(_) => return,
             Err(f) => panic!("{}: {}", f.status(), f.message()),
         }
     }
-    let lines: Vec<&'static Line> = table().filter(|l| crate::selected(l.0)).collect();
-    if lines.is_empty() {
+    let names: Vec<&'static str> = operators().filter(|n| crate::selected(n)).collect();
+    if names.is_empty() {
         return crate::say(format!("{test}: WGFC_CASES is in the name of no operator; none is tried"));
     }
     let end = Instant::now() + duration();
@@ -233,15 +54,14 @@ fn operators_mean_the_same() {
             scope.spawn(|| {
                 while Instant::now() < end {
                     let i = next.fetch_add(1, Ordering::Relaxed);
-                    let (line, seed) = (lines[i % lines.len()], first_seed() + (i / lines.len()) as u64);
-                    let result = caught(|| run(line, seed, &backend));
+                    let (name, seed) = (names[i % names.len()], first_seed() + (i / names.len()) as u64);
+                    let result = caught(|| run(name, seed, &gpu));
                     let mut found = found.lock().expect("no holder panics");
-                    let counts = found.0.entry(line.0).or_default();
+                    let counts = found.0.entry(name).or_default();
                     counts[result.as_ref().map_or(3, |r| *r as usize)] += 1;
                     if let Err(f) = result {
                         found.1.push(format!(
-                            "WGFC_FUZZ_CASE='{} {seed}' cargo test --test it -- {test}   # {}: {}",
-                            line.0,
+                            "WGFC_FUZZ_CASE='{name} {seed}' cargo test --test it -- {test}   # {}: {}",
                             f.status(),
                             f.message()
                         ));
@@ -253,9 +73,10 @@ fn operators_mean_the_same() {
     let (counts, failures) = found.into_inner().expect("no holder panics");
     let sum = |i: usize| counts.values().map(|c| c[i]).sum::<usize>();
     crate::say(format!(
-        "{test}: {} cases of {} operators on {backend}, {} of them with every extent known, {} refused, {} failed",
+        "{test}: {} cases of {} operators on {}, {} of them with every extent known, {} refused, {} failed",
         (0..4).map(sum).sum::<usize>(),
         counts.len(),
+        gpu.summary().name,
         sum(1),
         sum(2),
         sum(3)
@@ -272,25 +93,10 @@ const NOT_DRAWN: &[&str] = &["Constant", "If", "Loop", "Scan"];
 
 #[test]
 fn every_operator_has_a_line() {
-    let drawn: BTreeSet<&str> = table().map(|l| l.0).collect();
+    let drawn: BTreeSet<&str> = operators().collect();
     let missing: Vec<String> = wgfc_compiler::import::ops::all()
         .map(|d| if d.domain.is_empty() { d.name.to_owned() } else { format!("{}.{}", d.domain, d.name) })
         .filter(|n| !drawn.contains(n.as_str()) && !NOT_DRAWN.contains(&n.as_str()))
         .collect();
     assert!(missing.is_empty(), "no line draws cases of {missing:?}");
 }
-
-/// Element types by what an operator takes.
-pub const FLOATS: &[DType] =
-    &[DType::F32, DType::F32, DType::F32, DType::F16, DType::F16, DType::BF16, DType::F64];
-pub const INTS: &[DType] = &[
-    DType::I32,
-    DType::I64,
-    DType::I64,
-    DType::U8,
-    DType::I8,
-    DType::U32,
-    DType::U64,
-    DType::I16,
-    DType::U16,
-];

@@ -1,7 +1,7 @@
 //! Operators of windows and places in images.
 
 use super::Line;
-use super::draw::Draw;
+use crate::selftest::draw::Draw;
 use wgfc_ir::DType::*;
 use wgfc_ir::Tensor;
 

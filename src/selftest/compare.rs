@@ -24,7 +24,10 @@ impl Tolerance {
     }
 }
 
-/// `Err` says what differs first, and how much differs in all. NaN equals NaN, infinities must match.
+/// Whether two tensors agree. NaN equals NaN, infinities must match.
+///
+/// # Errors
+/// What differs first, and how much differs in all.
 pub fn equal(got: &Tensor, want: &Tensor, tolerance: Tolerance) -> Result<(), String> {
     if got.dtype != want.dtype {
         return Err(format!("element type {} instead of {}", got.dtype, want.dtype));
@@ -65,6 +68,9 @@ fn beyond_f32(s: Scalar) -> bool {
 }
 
 /// `‖a − b‖ / ‖b‖`; NaN if either has one, and 0 for two zeros.
+///
+/// # Errors
+/// Types or shapes that differ.
 pub fn relative_error(got: &Tensor, want: &Tensor) -> Result<f64, String> {
     if got.dtype != want.dtype || got.shape != want.shape {
         return Err(format!("{got:?} instead of {want:?}"));
@@ -92,6 +98,7 @@ fn position(mut i: usize, shape: &[usize]) -> Vec<usize> {
     at
 }
 
+#[cfg(test)]
 #[test]
 fn comparison_sees_what_differs() {
     let exact = Tolerance { rtol: 0.0, atol: 0.0 };

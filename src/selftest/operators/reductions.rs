@@ -1,7 +1,7 @@
 //! Operators that combine elements along axes.
 
-use super::draw::Draw;
 use super::{FLOATS, Line};
+use crate::selftest::draw::Draw;
 use wgfc_ir::DType::{self, *};
 
 fn reduce(d: &mut Draw, types: &[DType], low: f64, high: f64) {

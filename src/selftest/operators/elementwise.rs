@@ -1,7 +1,7 @@
 //! Operators of single elements.
 
-use super::draw::Draw;
 use super::{FLOATS, INTS, Line};
+use crate::selftest::draw::Draw;
 use wgfc_ir::DType::{self, *};
 
 fn numbers(d: &mut Draw) -> DType {

@@ -1,8 +1,8 @@
 //! Operators that sum products: matrices, convolutions, transforms, and those of quantised numbers.
 
 use super::Line;
-use super::draw::Draw;
 use super::windows::windows;
+use crate::selftest::draw::Draw;
 use wgfc_ir::DType::{self, *};
 
 /// Extents of a product.

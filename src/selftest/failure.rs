@@ -1,0 +1,111 @@
+//! How a case fails, and running one so that it can.
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Once;
+use wgfc_compiler::{Errors, Kind};
+use wgfc_ir::{Program, Tensor};
+use wgfc_runtime::{Gpu, Session};
+
+/// How a case did not pass.
+#[derive(Clone, Debug)]
+pub enum Failure {
+    /// The model needs something that is not supported. The operator, if it is one, and why.
+    Unsupported(Option<String>, String),
+    /// Compiling or running it failed. The operator, if it is one, and why.
+    Error(Option<String>, String),
+    /// The numbers differ.
+    Wrong(String),
+    /// A panic, with its message and place.
+    Panic(String),
+}
+
+impl Failure {
+    /// The word for reports.
+    pub fn status(&self) -> &'static str {
+        match self {
+            Failure::Unsupported(..) => "unsupported",
+            Failure::Error(..) => "error",
+            Failure::Wrong(_) => "wrong",
+            Failure::Panic(_) => "panic",
+        }
+    }
+    /// What went wrong, in full.
+    pub fn message(&self) -> &str {
+        let (Failure::Unsupported(_, m) | Failure::Error(_, m) | Failure::Wrong(m) | Failure::Panic(m)) =
+            self;
+        m
+    }
+    /// What went wrong, in one line.
+    pub fn first_line(&self) -> &str {
+        self.message().lines().next().unwrap_or("")
+    }
+    /// The operator that the compiler blames.
+    pub fn operator(&self) -> Option<&str> {
+        match self {
+            Failure::Unsupported(o, _) | Failure::Error(o, _) => o.as_deref(),
+            _ => None,
+        }
+    }
+    /// Of one part of the harness, not of the compiler.
+    pub fn error(message: impl Into<String>) -> Failure {
+        Failure::Error(None, message.into())
+    }
+}
+
+impl From<Errors> for Failure {
+    fn from(errors: Errors) -> Failure {
+        let operator = errors.0.iter().find_map(|d| d.location.operator.as_ref()).map(|o| o.to_string());
+        if errors.0.iter().all(|d| d.kind == Kind::Unsupported) {
+            Failure::Unsupported(operator, errors.to_string())
+        } else {
+            Failure::Error(operator, errors.to_string())
+        }
+    }
+}
+
+thread_local! {
+    static LAST_PANIC: RefCell<String> = const { RefCell::new(String::new()) };
+    static CATCHING: RefCell<bool> = const { RefCell::new(false) };
+}
+
+/// Runs `f`; a panic in it becomes [`Failure::Panic`] and prints nothing.
+///
+/// # Errors
+/// Those of `f`.
+pub fn caught<T>(f: impl FnOnce() -> Result<T, Failure>) -> Result<T, Failure> {
+    static HOOK: Once = Once::new();
+    HOOK.call_once(|| {
+        let default = std::panic::take_hook();
+        std::panic::set_hook(Box::new(move |info| {
+            if CATCHING.with(|c| *c.borrow()) {
+                LAST_PANIC.with(|p| *p.borrow_mut() = info.to_string().replace('\n', " "));
+            } else {
+                default(info);
+            }
+        }));
+    });
+    let before = CATCHING.with(|c| c.replace(true));
+    let result = catch_unwind(AssertUnwindSafe(f));
+    CATCHING.with(|c| c.replace(before));
+    result.unwrap_or_else(|_| Err(Failure::Panic(LAST_PANIC.with(|p| p.take()))))
+}
+
+/// A session for a program.
+///
+/// # Errors
+/// What the device refuses.
+pub fn session(gpu: &Gpu, program: &Program) -> Result<Session, Failure> {
+    Session::new_blocking(gpu, program).map_err(|e| Failure::error(e.to_string()))
+}
+
+/// Runs a session on named inputs; the outputs are in order.
+///
+/// # Errors
+/// What goes wrong on the way.
+pub fn run_session(session: &mut Session, inputs: &BTreeMap<String, Tensor>) -> Result<Vec<Tensor>, Failure> {
+    let inputs: Vec<(&str, Tensor)> = inputs.iter().map(|(n, t)| (n.as_str(), t.clone())).collect();
+    let outputs = session.run_blocking(&inputs).map_err(|e| Failure::error(e.to_string()))?;
+    Ok(outputs.into_iter().map(|(_, t)| t).collect())
+}

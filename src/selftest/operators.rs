@@ -1,0 +1,225 @@
+//! Single operators with random shapes, types and attributes.
+//!
+//! A table says how the cases of an operator are drawn: one line each. Around the node, inputs may come
+//! through a transposition, and the first result leave through one; extents may be symbols. A case
+//! follows from the operator's name and a seed.
+
+mod elementwise;
+mod networks;
+mod products;
+mod reductions;
+mod shapes;
+mod windows;
+
+use super::compare::{Tolerance, equal};
+use super::draw::{Case, Draw};
+use super::failure::{Failure, run_session, session};
+use std::collections::BTreeMap;
+use std::ops::RangeInclusive;
+use wgfc_compiler::import::onnx::ModelProto;
+use wgfc_compiler::import::{NoExternalData, import};
+use wgfc_compiler::{Options, compile};
+use wgfc_ir::eval::evaluate;
+use wgfc_ir::{DType, Scalar, Tensor};
+use wgfc_runtime::Gpu;
+
+/// How the cases of an operator are drawn. Other domains than `ai.onnx` are part of the name.
+pub struct Line(pub &'static str, pub fn(&mut Draw));
+
+const SINGLE: &str = "single elements";
+const MOVED: &str = "moved elements, generators";
+
+const FAMILIES: [(&str, &[Line]); 6] = [
+    (SINGLE, elementwise::LINES),
+    ("attention, recurrences", networks::LINES),
+    ("products, convolutions, quantised", products::LINES),
+    ("reductions, norms, losses", reductions::LINES),
+    (MOVED, shapes::LINES),
+    ("windows, images", windows::LINES),
+];
+
+fn table() -> impl Iterator<Item = &'static Line> {
+    FAMILIES.into_iter().flat_map(|(_, lines)| lines)
+}
+
+fn line(name: &str) -> Option<&'static Line> {
+    table().find(|l| l.0 == name)
+}
+
+/// The operators that cases are drawn of; those of other domains than `ai.onnx` have it before their name.
+pub fn operators() -> impl Iterator<Item = &'static str> {
+    table().map(|l| l.0)
+}
+
+/// The family that an operator belongs to.
+pub fn family(name: &str) -> &'static str {
+    let found = FAMILIES.iter().find(|(_, lines)| lines.iter().any(|l| l.0 == name));
+    found.map_or("control flow, constants", |(family, _)| family)
+}
+
+/// Integers that may differ by one where a float between two of them was rounded.
+fn near(got: &Tensor, want: &Tensor) -> Result<(), String> {
+    let (Some(a), Some(b)) = (got.to_i64s(), want.to_i64s()) else { return Err("values are absent".into()) };
+    let same = got.dtype == want.dtype && got.shape == want.shape;
+    match a.iter().zip(&b).position(|(x, y)| x.abs_diff(*y) > 1) {
+        None if same => Ok(()),
+        None => Err(format!("{} {:?} instead of {} {:?}", got.dtype, got.shape, want.dtype, want.shape)),
+        Some(i) => Err(format!("element {i} is {} instead of {}", a[i], b[i])),
+    }
+}
+
+/// How far a result may be from the evaluator's, which rounds between the steps that a kernel does as one.
+fn tolerance(dtype: DType, loose: bool) -> Tolerance {
+    let e = match dtype {
+        DType::BF16 => 5e-2,
+        _ if loose => 2e-2,
+        DType::F16 => 4e-3,
+        _ => return Tolerance { rtol: 1e-3, atol: 1e-4 },
+    };
+    Tolerance { rtol: e, atol: e }
+}
+
+/// What is no number or no ordinary one. A computation may take the last two for 0.
+const SPECIAL: &[f64] = &[f64::NAN, f64::INFINITY, f64::NEG_INFINITY, -0.0, 1e-40, -6e-8];
+
+/// What is among the floats of a case, one case in three.
+fn specials(name: &str, seed: u64) -> &'static [f64] {
+    match family(name) {
+        _ if !(seed + name.len() as u64).is_multiple_of(3) => &[],
+        // Where a driver's exponential of NaN is no NaN, these have none either.
+        _ if ["Cosh", "Exp", "Sinh"].contains(&name) => &[],
+        // Numbers that are drawn.
+        MOVED if name.starts_with("Random") || ["Bernoulli", "Multinomial"].contains(&name) => &[],
+        "TopK" => &SPECIAL[..4],
+        // The largest of numbers and NaN may be either.
+        _ if LARGEST.contains(&name) => &SPECIAL[1..4],
+        SINGLE => &SPECIAL[..4],
+        MOVED => SPECIAL,
+        _ => &[],
+    }
+}
+
+/// Operators that combine numbers, some of them by looking for the largest.
+const LARGEST: &[&str] = &[
+    "ArgMax",
+    "ArgMin",
+    "CumProd",
+    "CumSum",
+    "GlobalMaxPool",
+    "Hardmax",
+    "MaxPool",
+    "ReduceL1",
+    "ReduceL2",
+    "ReduceMax",
+    "ReduceMean",
+    "ReduceMin",
+    "ReduceProd",
+    "ReduceSum",
+    "ReduceSumSquare",
+    "ScatterElements",
+    "ScatterND",
+];
+
+/// Whether zeros have their signs, and what is tiny is what it was. An f64 is rounded to an f32.
+fn same_bits(got: &Tensor, want: &Tensor) -> Result<(), String> {
+    let (Some(a), Some(b)) = (got.scalars(), want.scalars()) else { return Err("values are absent".into()) };
+    let differs = |(x, y): (&Scalar, &Scalar)| x.bits != y.bits && !x.as_f64().is_nan();
+    match a.iter().zip(&b).position(differs) {
+        Some(i) if want.dtype.is_float() && want.dtype != DType::F64 => {
+            Err(format!("element {i} is {} instead of {}", a[i], b[i]))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// What became of a case that did not fail.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ran {
+    /// As it was drawn.
+    Whole,
+    /// Without names for extents, which kept it from being compiled.
+    Unnamed,
+    /// It is refused as unsupported.
+    Refused,
+}
+
+fn check(case: &Case, gpu: &Gpu, options: &Options, moved: bool) -> Result<Ran, Failure> {
+    let bytes = case.bytes();
+    let imported = match import(&bytes, &NoExternalData, options).map_err(Failure::from) {
+        Err(Failure::Unsupported(..)) => return Ok(Ran::Refused),
+        imported => imported?,
+    };
+    let inputs: BTreeMap<String, Tensor> = case.inputs.iter().cloned().collect();
+    let want = evaluate(&imported.graph, &inputs).map_err(|e| Failure::error(format!("evaluator: {e}")))?;
+    let program = match compile(&bytes, &NoExternalData, options).map_err(Failure::from) {
+        Err(Failure::Unsupported(..)) => return Ok(Ran::Refused),
+        program => program?,
+    };
+    let got = run_session(&mut session(gpu, &program)?, &inputs)?;
+    for (i, (g, w)) in got.iter().zip(&want).enumerate() {
+        let same = if case.loose && w.dtype.is_int() {
+            near(g, w)
+        } else {
+            equal(g, w, tolerance(w.dtype, case.loose))
+        };
+        let same = same.and_then(|()| if moved { same_bits(g, w) } else { Ok(()) });
+        same.map_err(|e| Failure::Wrong(format!("output {i}: {e}")))?;
+    }
+    Ok(Ran::Whole)
+}
+
+/// One case of an operator, as its seed has it.
+fn case(line: &Line, seed: u64, symbols: bool) -> Case {
+    let draw = || {
+        let mut d = Draw::new(line.0, seed);
+        d.special = specials(line.0, seed);
+        d
+    };
+    let plain = draw().case(line.1, None, symbols);
+    // The result's rank is known once the node is imported.
+    let rank = import(&plain.bytes(), &NoExternalData, &Options::default())
+        .ok()
+        .and_then(|i| i.graph.outputs.first().map(|o| i.graph.ty(o.value).rank()));
+    draw().case(line.1, rank, symbols)
+}
+
+/// Models of one node each, with the operator and the seed.
+pub fn plain_cases(seeds: RangeInclusive<u64>) -> impl Iterator<Item = (&'static str, u64, ModelProto)> {
+    table().flat_map(move |l| seeds.clone().map(|seed| (l.0, seed, Draw::new(l.0, seed).plain(l.1))))
+}
+
+/// Runs a case of an operator. Where names for extents keep it from being compiled, it runs without.
+///
+/// # Errors
+/// What differs or fails; also where there is no such operator.
+pub fn run_operator(name: &str, seed: u64, gpu: &Gpu, options: &Options) -> Result<Ran, Failure> {
+    let line = line(name).ok_or_else(|| Failure::error(format!("no cases are drawn of {name}")))?;
+    let (named, moved) = (case(line, seed, true), specials(line.0, seed) == SPECIAL);
+    match check(&named, gpu, options, moved) {
+        Ok(Ran::Refused) | Err(Failure::Error(..)) if named.named => {
+            check(&case(line, seed, false), gpu, options, moved).map(|_| Ran::Unnamed)
+        }
+        result => result,
+    }
+}
+
+/// The text of a case: its inputs, constants and nodes. `None` where there is no such operator.
+pub fn describe(name: &str, seed: u64) -> Option<String> {
+    Some(case(line(name)?, seed, true).to_string())
+}
+
+/// Floats that operators take, those most often that models have.
+pub const FLOATS: &[DType] =
+    &[DType::F32, DType::F32, DType::F32, DType::F16, DType::F16, DType::BF16, DType::F64];
+/// Integers likewise.
+pub const INTS: &[DType] = &[
+    DType::I32,
+    DType::I64,
+    DType::I64,
+    DType::U8,
+    DType::I8,
+    DType::U32,
+    DType::U64,
+    DType::I16,
+    DType::U16,
+];
