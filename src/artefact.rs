@@ -3,7 +3,8 @@
 //! The schema is documented in `docs/plan-format.md`. The bytes depend on the program alone.
 
 use crate::Error;
-use crate::files::{in_words, map_file};
+use crate::files::{in_words, map_file, read};
+use crate::output::Beside;
 use safetensors::tensor::{Dtype, Metadata, SafeTensors, TensorInfo};
 use std::collections::{BTreeMap, HashMap};
 use std::fs;
@@ -41,20 +42,21 @@ struct TrueType {
 
 /// Writes `program` as the folder `dir`.
 ///
-/// Everything goes to a temporary folder beside `dir`, which is renamed at the end, so that `dir` is never
-/// half written. An earlier program in `dir` is replaced; any other content is refused unless
-/// [`SaveOptions::force`]. Absent weights are left out; such a program can be inspected, not run.
+/// Everything goes to a temporary folder beside `dir`, which takes its place at the end in one step, so that `dir`
+/// is never half written, nor absent where a program was. An earlier program in `dir` is replaced; any other content
+/// is refused unless [`SaveOptions::force`]. Absent weights are left out; such a program can be inspected, not run.
 pub fn save(program: &Program, dir: &Path, options: &SaveOptions<'_>) -> Result<(), Error> {
     let dir = &std::path::absolute(dir).map_err(|e| Error::file(dir, in_words(&e)))?;
     check_replaceable(dir, options.force)?;
-    let parent = dir.parent().ok_or_else(|| Error::file(dir, "is not a folder that can be written"))?;
+    let parent = dir.parent().ok_or_else(|| {
+        Error::file_help(dir, "is not a folder that can be written", "choose another output")
+    })?;
     let failed = |path: &Path| {
         let path = path.to_owned();
-        move |e: std::io::Error| Error::file(&path, format!("cannot be written: {}", in_words(&e)))
+        move |e: std::io::Error| Error::unwritable(&path, &e)
     };
-    fs::create_dir_all(parent).map_err(failed(parent))?;
-    let temporary = tempfile::Builder::new().prefix(".wgfc-").tempdir_in(parent).map_err(failed(parent))?;
-    let new = temporary.path().join("new");
+    let beside = Beside::new(parent).map_err(failed(parent))?;
+    let new = beside.join("new");
     fs::create_dir(&new).map_err(failed(&new))?;
 
     let mut plan = serde_json::to_vec_pretty(program)
@@ -73,23 +75,14 @@ pub fn save(program: &Program, dir: &Path, options: &SaveOptions<'_>) -> Result<
     }
     write_weights(program, &new.join(WEIGHTS), &dir.join(WEIGHTS), options)?;
 
-    let old = temporary.path().join("old");
-    let replaces = dir.symlink_metadata().is_ok();
-    if replaces {
-        fs::rename(dir, &old).map_err(failed(dir))?;
-    }
-    if let Err(e) = fs::rename(&new, dir) {
-        if replaces && fs::rename(&old, dir).is_err() {
-            let kept = temporary.keep().join("old");
-            return Err(Error::file_help(
-                dir,
-                format!("cannot be replaced: {}", in_words(&e)),
-                format!("its former content is in {}", kept.display()),
-            ));
-        }
-        return Err(failed(dir)(e));
-    }
-    Ok(())
+    beside.put_folder("new", dir).map_err(|e| match e.kept {
+        None => failed(dir)(e.cause),
+        Some(kept) => Error::file_help(
+            dir,
+            format!("cannot be replaced: {}", in_words(&e.cause)),
+            format!("its former content is in {}", kept.display()),
+        ),
+    })
 }
 
 /// Refuses to replace what is not ours.
@@ -132,7 +125,7 @@ fn is_program_dir(dir: &Path) -> Result<bool, Error> {
     struct Producer {
         producer: String,
     }
-    let plan = fs::read(dir.join(PLAN)).ok();
+    let plan = read(&dir.join(PLAN)).ok();
     let made = plan.and_then(|b| serde_json::from_slice::<Producer>(&b).ok());
     Ok(ours && made.is_some_and(|p| p.producer.starts_with("wgfc ")))
 }
@@ -215,15 +208,41 @@ fn write_weights(
         }
         file.into_inner()?.sync_data()
     };
-    write().map_err(|e| Error::file(shown, format!("cannot be written: {}", in_words(&e))))
+    write().map_err(|e| Error::unwritable(shown, &e))
 }
 
 /// Reads a folder written by [`save`], whoever edited it since, and checks it
-/// ([`check`](wgfc_runtime::check::check)). Weights are memory-mapped, see [`map_file`].
+/// ([`check`](wgfc_runtime::check::check)). Weights are memory-mapped, see [`map_file`]. A folder that is replaced
+/// meanwhile is read again.
 pub fn load(dir: &Path) -> Result<Program, Error> {
+    for _ in 0..REREADS {
+        let before = identity(dir);
+        let read = read_program(dir);
+        if before.is_none() || identity(dir) == before {
+            return read;
+        }
+    }
+    read_program(dir)
+}
+
+/// How often a folder is read again that others keep replacing.
+const REREADS: usize = 100;
+
+/// What tells a folder from another one in its place.
+fn identity(dir: &Path) -> Option<(u64, u64, std::time::SystemTime)> {
+    let meta = fs::metadata(dir).ok()?;
+    #[cfg(unix)]
+    let (device, number) =
+        (std::os::unix::fs::MetadataExt::dev(&meta), std::os::unix::fs::MetadataExt::ino(&meta));
+    #[cfg(not(unix))]
+    let (device, number) = (0, 0);
+    Some((device, number, meta.modified().ok()?))
+}
+
+fn read_program(dir: &Path) -> Result<Program, Error> {
     let path = dir.join(PLAN);
-    let text = fs::read(&path).map_err(|e| {
-        Error::file_help(&path, in_words(&e), "give the folder that `wgfc compile` wrote, or an .onnx file")
+    let text = read(&path).map_err(|m| {
+        Error::file_help(&path, m, "give the folder that `wgfc compile` wrote, or an .onnx file")
     })?;
     #[derive(serde::Deserialize)]
     struct Version {
@@ -251,9 +270,9 @@ pub fn load(dir: &Path) -> Result<Program, Error> {
             continue;
         }
         let file = dir.join(KERNELS).join(format!("{}.wgsl", k.name));
-        match fs::read_to_string(&file) {
+        match read(&file).and_then(|b| String::from_utf8(b).map_err(|_| "is not text".to_owned())) {
             Ok(s) => k.wgsl = s,
-            Err(e) => problems.push(format!("kernels[{i}]: {}: {}", file.display(), in_words(&e))),
+            Err(m) => problems.push(format!("kernels[{i}]: {}: {m}", file.display())),
         }
     }
     if !problems.is_empty() {

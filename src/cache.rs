@@ -5,8 +5,7 @@
 //! renamed. They are named after the adapter with its driver, backend and features: whatever may change
 //! the best choice. Nothing in them is trusted, and all of it can be deleted at any time.
 
-use crate::files::in_words;
-use crate::{Error, npy};
+use crate::{Error, output};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use wgfc_compiler::Tuning;
@@ -80,7 +79,7 @@ impl Cache {
             };
         }
         let text = table.to_json(Some(&identity(adapter))).map_err(Error::Internal)?;
-        npy::write_whole(&self.tuning_file(adapter), text.as_bytes())
+        output::write_whole(&self.tuning_file(adapter), text.as_bytes())
     }
 
     /// Keeps the pipelines that a device compiles from now on, beginning with those kept before.
@@ -148,7 +147,7 @@ impl Pipelines {
         }
         // Drivers forget nothing: what has grown too large begins anew.
         let data = if data.len() as u64 > MOST_BYTES / 2 { &[][..] } else { &data };
-        npy::write_whole(&self.path, &sealed(data, &self.context))
+        output::write_whole(&self.path, &sealed(data, &self.context))
     }
 }
 
@@ -184,7 +183,7 @@ fn checksum(payload: &[u8], context: &str) -> u32 {
 /// # Errors
 /// [`Error::File`] where it is not, or is damaged.
 pub fn read_tuning(path: &Path) -> Result<Tuning, Error> {
-    let bytes = read(path)?.ok_or_else(|| Error::file(path, "no such file"))?;
+    let bytes = read(path)?.ok_or_else(|| crate::files::unreadable(path, "no such file".into()))?;
     Tuning::from_json(&bytes).map_err(|m| Error::file_help(path, m, "`wgfc tune` makes such files"))
 }
 
@@ -203,11 +202,12 @@ fn read(path: &Path) -> Result<Option<Vec<u8>>, Error> {
         Ok(m) if m.len() > MOST_BYTES => return Err(unusable(path, format!("has {} bytes", m.len()))),
         _ => {}
     }
-    match std::fs::read(path) {
-        Ok(bytes) => Ok(Some(bytes)),
-        Err(e) if e.kind() == std::io::ErrorKind::NotFound => Ok(None),
-        Err(e) => Err(Error::file(path, in_words(&e))),
+    if let Err(e) = std::fs::metadata(path)
+        && e.kind() == std::io::ErrorKind::NotFound
+    {
+        return Ok(None);
     }
+    crate::files::read(path).map(Some).map_err(|m| unusable(path, m))
 }
 
 fn unusable(path: &Path, message: String) -> Error {

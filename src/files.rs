@@ -14,15 +14,70 @@ use wgfc_ir::tensor::ByteOwner;
 /// meanwhile takes the process down with it, as with every memory-mapped file; replace such files by
 /// renaming a new one over them instead of writing into them.
 pub fn map_file(path: &Path) -> Result<Arc<dyn ByteOwner>, Error> {
-    map(path).map_err(|m| Error::file(path, m))
+    map(path).map_err(|m| unreadable(path, m))
+}
+
+/// An error about a file that cannot be read.
+pub(crate) fn unreadable(path: &Path, message: String) -> Error {
+    let help = match message.as_str() {
+        ABSENT => "check the path; it is relative to the current folder",
+        FOLDER => "give a file in it",
+        DENIED => "give yourself the right to read it, or copy it to where you have",
+        _ => "give a regular file; what comes through a pipe is read from /dev/stdin",
+    };
+    Error::file_help(path, message, help)
+}
+
+const ABSENT: &str = "no such file";
+const FOLDER: &str = "is a folder, not a file";
+const DENIED: &str = "permission denied";
+
+/// The bytes of a file.
+pub fn read(path: &Path) -> Result<Vec<u8>, String> {
+    let mut bytes = Vec::new();
+    std::io::Read::read_to_end(&mut open(path)?.0, &mut bytes).map_err(|e| in_words(&e))?;
+    Ok(bytes)
+}
+
+/// Opens a file that has an end: a regular one, or a pipe that the shell holds open already. Opening a named pipe
+/// waits for who writes to it, and a device may never end.
+fn open(path: &Path) -> Result<(File, std::fs::Metadata), String> {
+    let meta = std::fs::metadata(path).map_err(|e| in_words(&e))?;
+    if meta.is_dir() {
+        return Err(FOLDER.into());
+    }
+    if !meta.is_file() && !(is_handed_over(path) && kind(&meta) == PIPE) {
+        return Err(format!("is {}, not a regular file", kind(&meta)));
+    }
+    let file = File::open(path).map_err(|e| in_words(&e))?;
+    Ok((file, meta))
+}
+
+/// Whether the path stands for an open file of this process, as `/dev/stdin` and what `<(…)` becomes.
+fn is_handed_over(path: &Path) -> bool {
+    path == Path::new("/dev/stdin") || ["/dev/fd", "/proc/self/fd"].iter().any(|p| path.starts_with(p))
+}
+
+const PIPE: &str = "a pipe";
+
+fn kind(meta: &std::fs::Metadata) -> &'static str {
+    #[cfg(unix)]
+    {
+        use std::os::unix::fs::FileTypeExt;
+        let t = meta.file_type();
+        if t.is_fifo() {
+            return PIPE;
+        }
+        if t.is_socket() {
+            return "a socket";
+        }
+    }
+    let _ = meta;
+    "a device"
 }
 
 fn map(path: &Path) -> Result<Arc<dyn ByteOwner>, String> {
-    let file = File::open(path).map_err(|e| in_words(&e))?;
-    let meta = file.metadata().map_err(|e| in_words(&e))?;
-    if meta.is_dir() {
-        return Err("is a folder, not a file".into());
-    }
+    let (file, meta) = open(path)?;
     if !meta.is_file() {
         let mut bytes = Vec::new();
         std::io::Read::read_to_end(&mut { file }, &mut bytes).map_err(|e| in_words(&e))?;
@@ -40,9 +95,12 @@ fn map(path: &Path) -> Result<Arc<dyn ByteOwner>, String> {
 /// An I/O error without the operating system's error number.
 pub(crate) fn in_words(e: &std::io::Error) -> String {
     match e.kind() {
-        std::io::ErrorKind::NotFound => "no such file".into(),
-        std::io::ErrorKind::PermissionDenied => "permission denied".into(),
-        _ => e.to_string(),
+        std::io::ErrorKind::NotFound => ABSENT.into(),
+        std::io::ErrorKind::PermissionDenied => DENIED.into(),
+        _ => {
+            let text = e.to_string();
+            text.split(" (os error").next().unwrap_or(&text).to_owned()
+        }
     }
 }
 
@@ -61,7 +119,14 @@ pub struct ModelFolder {
 impl ModelFolder {
     /// The folder that holds the model at `model`.
     pub fn of(model: &Path) -> Result<ModelFolder, Error> {
-        let real = model.canonicalize().map_err(|e| Error::file(model, in_words(&e)))?;
+        // A pipe has no folder: the current one is its.
+        let stdin = Path::new("model");
+        let model = if is_handed_over(model) { stdin } else { model };
+        let real = if model == stdin {
+            stdin.to_owned()
+        } else {
+            model.canonicalize().map_err(|e| unreadable(model, in_words(&e)))?
+        };
         let parent = |p: &Path| match p.parent() {
             Some(d) if !d.as_os_str().is_empty() => d.to_owned(),
             _ => PathBuf::from("."),

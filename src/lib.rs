@@ -45,6 +45,7 @@ pub mod files;
 pub mod generate;
 pub mod model;
 pub mod npy;
+pub mod output;
 pub mod pb;
 pub mod ports;
 pub mod random;

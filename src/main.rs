@@ -4,27 +4,67 @@ mod cli;
 
 use clap::Parser;
 use clap::error::ErrorKind;
+use cli::terminal::{clean, say, stdout_failed};
 use std::process::ExitCode;
 use tracing_subscriber::EnvFilter;
 
 fn main() -> ExitCode {
+    quieten_drivers();
     std::panic::set_hook(Box::new(|info| {
-        eprintln!(
-            "error[internal]: {info}\n  help: this is a bug in wgfc; please report it with the model's graph"
-        );
+        say(&format!(
+            "error[internal]: {info}\n  help: this is a bug in wgfc; please report it with the model's graph\n"
+        ));
         std::process::exit(4);
     }));
+    end_cleanly();
     if let Ok(filter) = EnvFilter::try_from_env("WGFC_LOG") {
         tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).init();
     }
     match cli::args::Cli::try_parse() {
         Ok(cli) => ExitCode::from(cli::main(cli)),
         Err(e) => {
-            let _ = e.print();
+            let text = e.render().to_string();
+            let shown = match clean(&text) {
+                _ if e.use_stderr() && clean(&text) != text => {
+                    say(&text);
+                    Ok(())
+                }
+                _ => e.print(),
+            };
             match e.kind() {
-                ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => ExitCode::SUCCESS,
+                ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => match shown {
+                    Err(e) if e.kind() != std::io::ErrorKind::BrokenPipe => {
+                        say(&format!("{}\n", stdout_failed(&e)));
+                        ExitCode::from(1)
+                    }
+                    _ => ExitCode::SUCCESS,
+                },
                 _ => ExitCode::from(1),
             }
         }
+    }
+}
+
+/// Mesa's layer that asks the desktop for its graphics card, on each start of Vulkan, complains on stderr where
+/// there is no desktop to ask.
+fn quieten_drivers() {
+    if cfg!(target_os = "linux") && std::env::var_os("XDG_RUNTIME_DIR").is_none() {
+        // SAFETY: no other thread runs yet.
+        unsafe { std::env::set_var("NODEVICE_SELECT", "1") };
+    }
+}
+
+/// A signal that ends the process takes along what is not completely written.
+fn end_cleanly() {
+    #[cfg(unix)]
+    {
+        use signal_hook::consts::{SIGINT, SIGTERM};
+        let Ok(mut signals) = signal_hook::iterator::Signals::new([SIGINT, SIGTERM]) else { return };
+        std::thread::spawn(move || {
+            if let Some(signal) = signals.forever().next() {
+                wgfc::output::remove_unfinished();
+                let _ = signal_hook::low_level::emulate_default_handler(signal);
+            }
+        });
     }
 }

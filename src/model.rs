@@ -12,7 +12,8 @@ use wgfc_runtime::{AdapterChoice, DeviceLimits, Gpu, RunError, Session};
 /// Where a model runs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Place {
-    /// On the adapter of this choice; on the CPU when the machine has no adapter at all.
+    /// On the adapter of this choice. Of [`AdapterChoice::Best`]: on the CPU where the machine has no adapter, or
+    /// software ones only, which compute on the same cores and compile kernels first.
     Any(AdapterChoice),
     /// On the adapter of this choice, or not at all.
     Device(AdapterChoice),
@@ -21,22 +22,27 @@ pub enum Place {
 }
 
 impl Default for Place {
-    /// What `WGFC_ADAPTER` says, else the best adapter, else the CPU.
+    /// What `WGFC_ADAPTER` says, else the best GPU, else the CPU.
     fn default() -> Place {
         Place::Any(AdapterChoice::from_env())
     }
 }
 
 impl Place {
-    /// Opens the adapter; `None` stands for the CPU.
-    pub fn open(&self) -> Result<Option<Gpu>, Error> {
+    /// Opens the adapter, or finds that the CPU is the place.
+    pub fn open(&self) -> Result<Opened, Error> {
         Ok(match self {
-            Place::Cpu => None,
-            Place::Any(choice) => match Gpu::request_blocking(choice) {
-                Err(RunError::NoAdapter { .. }) if *choice == AdapterChoice::Best => None,
-                other => Some(other.map_err(device_error)?),
+            Place::Cpu => Opened::Cpu(WhyCpu::Asked),
+            Place::Any(AdapterChoice::Best) => match Gpu::request_blocking(&AdapterChoice::Best) {
+                Err(RunError::NoAdapter { .. }) => Opened::Cpu(WhyCpu::NoAdapter),
+                Ok(gpu) if gpu.summary().is_software => {
+                    Opened::Cpu(WhyCpu::Software { adapter: gpu.summary().name.clone() })
+                }
+                other => Opened::Gpu(other.map_err(device_error)?),
             },
-            Place::Device(choice) => Some(Gpu::request_blocking(choice).map_err(device_error)?),
+            Place::Any(choice) | Place::Device(choice) => {
+                Opened::Gpu(Gpu::request_blocking(choice).map_err(device_error)?)
+            }
         })
     }
 
@@ -57,6 +63,29 @@ impl Place {
             }
         })
     }
+}
+
+/// Where a model will run.
+#[derive(Clone, Debug)]
+pub enum Opened {
+    /// On this device.
+    Gpu(Gpu),
+    /// In the CPU's evaluator.
+    Cpu(WhyCpu),
+}
+
+/// Why the CPU's evaluator runs a model.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum WhyCpu {
+    /// It was asked for.
+    Asked,
+    /// There is no adapter.
+    NoAdapter,
+    /// The best adapter is a software one, and nobody named it.
+    Software {
+        /// Its name.
+        adapter: String,
+    },
 }
 
 /// A model ready to run.
@@ -98,8 +127,8 @@ impl Model {
     /// Compiles an opened model for the place where it will run.
     pub fn compile(file: &ModelFile, options: &Options, place: Place) -> Result<Model, Error> {
         match place.open()? {
-            Some(gpu) => Model::compile_for(gpu, file, options),
-            None => Model::on_cpu(file, options),
+            Opened::Gpu(gpu) => Model::compile_for(gpu, file, options),
+            Opened::Cpu(_) => Model::on_cpu(file, options),
         }
     }
 

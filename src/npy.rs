@@ -6,8 +6,9 @@
 
 use crate::Error;
 use crate::files::{in_words, map_file};
+use crate::output::write_whole;
 use npyz::{Order, TypeStr, WriterBuilder};
-use std::io::{Read, Write};
+use std::io::Read;
 use std::path::Path;
 use wgfc_ir::tensor::checked_numel;
 use wgfc_ir::{DType, Tensor};
@@ -137,22 +138,6 @@ pub fn to_bytes(tensor: &Tensor) -> Result<Vec<u8>, Error> {
 pub fn write(tensor: &Tensor, path: &Path) -> Result<(), Error> {
     let bytes = to_bytes(tensor)?;
     write_whole(path, &bytes)
-}
-
-/// Writes a file that is either complete or not there.
-pub fn write_whole(path: &Path, bytes: &[u8]) -> Result<(), Error> {
-    let failed = |e: std::io::Error| Error::file(path, format!("cannot be written: {}", in_words(&e)));
-    let parent = match path.parent() {
-        Some(p) if !p.as_os_str().is_empty() => p,
-        _ => Path::new("."),
-    };
-    std::fs::create_dir_all(parent).map_err(failed)?;
-    let folder = tempfile::Builder::new().prefix(".wgfc-").tempdir_in(parent).map_err(failed)?;
-    let temporary = folder.path().join("file");
-    let mut file = std::fs::File::create(&temporary).map_err(failed)?;
-    file.write_all(bytes).map_err(failed)?;
-    drop(file);
-    std::fs::rename(&temporary, path).map_err(failed)
 }
 
 /// The same values in another element type; `None` when the tensor has none.

@@ -80,7 +80,7 @@ impl ModelFile {
         let made = stages(&mut |stage, text| {
             let Some(dir) = &dump else { return };
             let path = dir.join(format!("{stage}.txt"));
-            if let Err(e) = crate::npy::write_whole(&path, text().as_bytes()) {
+            if let Err(e) = crate::output::write_whole(&path, text().as_bytes()) {
                 failed.get_or_insert(e);
             }
         });

@@ -113,17 +113,17 @@ pub struct AdapterSummary {
 fn summary(a: &wgpu::Adapter) -> AdapterSummary {
     let info = a.get_info();
     let kind = match info.device_type {
+        _ if is_software(&info) => "software",
         wgpu::DeviceType::DiscreteGpu => "discrete",
         wgpu::DeviceType::IntegratedGpu => "integrated",
         wgpu::DeviceType::VirtualGpu => "virtual",
-        wgpu::DeviceType::Cpu => "software",
-        wgpu::DeviceType::Other => "other",
+        wgpu::DeviceType::Cpu | wgpu::DeviceType::Other => "other",
     };
     AdapterSummary {
         driver: format!("{} {}", info.driver, info.driver_info).trim().to_owned(),
         backend: info.backend.to_str().to_owned(),
         kind: kind.to_owned(),
-        is_software: info.device_type == wgpu::DeviceType::Cpu,
+        is_software: is_software(&info),
         limits: device_limits(&a.limits(), a.features(), &info),
         name: info.name,
     }
@@ -163,14 +163,16 @@ fn multiplies_matrices(a: &wgpu::Adapter) -> bool {
             .any(|p| [p.m_size, p.n_size, p.k_size] == [16; 3] && p.ab_type == F16 && p.cr_type == F32)
 }
 
-fn rank(a: &wgpu::Adapter) -> u32 {
-    match a.get_info().device_type {
-        wgpu::DeviceType::DiscreteGpu => 0,
-        wgpu::DeviceType::IntegratedGpu => 1,
-        wgpu::DeviceType::VirtualGpu => 2,
-        wgpu::DeviceType::Other => 3,
-        wgpu::DeviceType::Cpu => 4,
-    }
+/// Whether it computes on the CPU. OpenGL tells by the name alone.
+fn is_software(info: &wgpu::AdapterInfo) -> bool {
+    let name = info.name.to_lowercase();
+    info.device_type == wgpu::DeviceType::Cpu
+        || ["llvmpipe", "softpipe", "swiftshader", "swrast"].iter().any(|s| name.contains(s))
+}
+
+fn rank(a: &AdapterSummary) -> usize {
+    let kinds = ["discrete", "integrated", "virtual", "other", "software"];
+    kinds.iter().position(|k| *k == a.kind).unwrap_or(kinds.len())
 }
 
 fn instance(backends: wgpu::Backends) -> wgpu::Instance {
@@ -246,7 +248,7 @@ impl Gpu {
             .iter()
             .enumerate()
             .filter(|(i, _)| choice.picks(*i, &summaries[*i]))
-            .min_by_key(|(i, a)| (rank(a), *i));
+            .min_by_key(|(i, _)| (rank(&summaries[*i]), *i));
         let Some((index, adapter)) = picked else {
             let found: Vec<_> =
                 summaries.iter().enumerate().map(|(i, s)| format!("{i} = {} ({})", s.name, s.kind)).collect();

@@ -195,7 +195,7 @@ impl CompileOptions {
 /// Which adapter.
 #[derive(Args, Clone, Debug, Default)]
 pub struct AdapterArgs {
-    /// The adapter: part of its name (`llvmpipe`, `H100`) or its number in `wgfc device`
+    /// The adapter: part of its name (`llvmpipe`, `H100`), its number in `wgfc device`, `best` or `software`
     #[arg(long, value_name = "NAME")]
     pub adapter: Option<String>,
 }
@@ -296,7 +296,8 @@ Examples:
   wgfc run out/ --input x=random:7 --dim batch=32 --repeat 20 --profile
 
 Symbolic dimensions take their values from the inputs that are files; --dim gives the others.
-Without an adapter the model runs on the CPU with the reference evaluator, and says so.")]
+Without a GPU, and where the only adapter is a software one that was not named with --adapter or WGFC_ADAPTER, the
+model runs on the CPU with the reference evaluator, and says so.")]
 pub struct RunArgs {
     /// An ONNX model, or a folder that `wgfc compile` wrote
     pub model: PathBuf,

@@ -1,7 +1,7 @@
 //! `wgfc bench`.
 
+use super::adapter;
 use super::args::{BenchArgs, BenchCommand, BenchDispatchArgs};
-use super::compile::choice;
 use super::profile::{self, estimate_json, estimate_text, ns_text};
 use super::run::load;
 use super::summary::table;
@@ -10,9 +10,8 @@ use super::{inputs, is_program, shown};
 use std::collections::BTreeMap;
 use std::path::Path;
 use wgfc::model::device_error;
-use wgfc::runtime::Gpu;
 use wgfc::runtime::overhead::{self, DISPATCHES, DispatchCost, Overhead, WARM_UPS};
-use wgfc::{Error, ModelFile, Place, Tensor, npy};
+use wgfc::{Error, ModelFile, Place, Tensor, output};
 
 /// Measures a model, or what a dispatch costs.
 pub fn main(a: &BenchArgs, t: &Terminal) -> Result<(), Error> {
@@ -34,8 +33,8 @@ fn model(path: &Path, a: &BenchArgs, t: &Terminal) -> Result<(), Error> {
             "give the ONNX model, which the evaluator can run",
         ));
     }
-    let place = Place::Device(choice(a.adapter.adapter.as_deref()));
-    let mut model = load(path, a.data.random_weights, &a.compile, place, &a.kept, t)?;
+    let place = Place::Device(adapter::choice(&a.adapter));
+    let mut model = load(path, a.data.random_weights, &a.compile, place, &a.adapter, &a.kept, t)?;
     t.warnings(model.warnings());
     let tensors = inputs::make(model.inputs(), &a.compile.dims, &a.data)?;
     let profile = {
@@ -54,7 +53,7 @@ fn model(path: &Path, a: &BenchArgs, t: &Terminal) -> Result<(), Error> {
         None
     };
     if let Some(file) = &a.csv {
-        npy::write_whole(file, profile::csv(&profile).as_bytes())?;
+        output::write_whole(file, profile::csv(&profile).as_bytes())?;
     }
     let session = model.session().ok_or_else(|| Error::Internal("a profile without a device".into()))?;
     let (place, program) = (&session.gpu().summary().name, session.program());
@@ -117,14 +116,14 @@ fn compare(
 }
 
 fn dispatch(a: &BenchDispatchArgs, t: &Terminal) -> Result<(), Error> {
-    let gpu = Gpu::request_blocking(&choice(a.adapter.adapter.as_deref())).map_err(device_error)?;
+    let gpu = adapter::open(&a.adapter, t)?;
     let name = &gpu.summary().name;
     let cost = {
         let _progress = t.spinner(format!("measuring {name}"));
         overhead::measure_blocking(&gpu, a.iterations as usize).map_err(device_error)?
     };
     if let Some(file) = &a.csv {
-        npy::write_whole(file, csv(&cost).as_bytes())?;
+        output::write_whole(file, csv(&cost).as_bytes())?;
     }
     if t.json {
         let mode = |c: &DispatchCost| {

@@ -1,11 +1,12 @@
 //! `wgfc compile`.
 
+use super::adapter::choice;
 use super::args::CompileArgs;
 use super::shown;
 use super::summary::bytes_text;
 use super::terminal::Terminal;
 use wgfc::model::{device_error, device_profile};
-use wgfc::runtime::{AdapterChoice, Gpu};
+use wgfc::runtime::Gpu;
 use wgfc::source::ModelFile;
 use wgfc::{Error, Options, SaveOptions};
 
@@ -20,7 +21,7 @@ pub fn main(a: &CompileArgs, t: &Terminal) -> Result<(), Error> {
     say_random_weights(&file, t);
     let mut options = Options { graph_only: a.graph_only, ..a.compile.options()? };
     if a.for_device || a.adapter.adapter.is_some() {
-        let gpu = Gpu::request_blocking(&choice(a.adapter.adapter.as_deref())).map_err(device_error)?;
+        let gpu = Gpu::request_blocking(&choice(&a.adapter)).map_err(device_error)?;
         t.note(&format!("compiling for the limits of {}", gpu.summary().name));
         options.profile = device_profile(gpu.profile(), &options.profile);
     }
@@ -64,11 +65,6 @@ pub fn main(a: &CompileArgs, t: &Terminal) -> Result<(), Error> {
         started.elapsed().as_secs_f64()
     ));
     Ok(())
-}
-
-/// The adapter that was asked for.
-pub fn choice(adapter: Option<&str>) -> AdapterChoice {
-    adapter.map_or_else(AdapterChoice::from_env, |a| a.parse().unwrap_or_default())
 }
 
 /// Says that weights are made up, which nobody may overlook.

@@ -1,7 +1,8 @@
 //! `wgfc bench decode`.
 
+use super::adapter;
 use super::args::BenchDecodeArgs;
-use super::compile::{choice, say_random_weights};
+use super::compile::say_random_weights;
 use super::kept::Kept;
 use super::profile::{self, estimate_json, estimate_text};
 use super::run::without_weights;
@@ -14,7 +15,7 @@ use wgfc::model::device_error;
 use wgfc::runtime::measure::measure_blocking;
 use wgfc::runtime::session::DeviceMemory;
 use wgfc::runtime::{Estimate, Gpu, Profile};
-use wgfc::{Decoder, Error, Fusion, Generator, GeneratorOptions, Request, npy};
+use wgfc::{Decoder, Error, Fusion, Generator, GeneratorOptions, Request, output};
 
 /// Tokens before those that count, after half a second of them: clocks rise under load.
 const WARM_UP: usize = 8;
@@ -59,7 +60,7 @@ pub fn main(a: &BenchDecodeArgs, t: &Terminal) -> Result<(), Error> {
         measure_blocking(&gpu).map_err(device_error)?.copy_bytes_per_second
     };
     if let Some(file) = &a.csv {
-        npy::write_whole(file, csv(&rows).as_bytes())?;
+        output::write_whole(file, csv(&rows).as_bytes())?;
     }
     let mode = if a.prefix_recompute { "prefix recompute" } else { "cache" };
     let name = &gpu.summary().name;
@@ -114,7 +115,7 @@ fn cached(a: &BenchDecodeArgs, decoder: &Decoder, t: &Terminal) -> Result<Measur
         prompt_chunk: 1,
         ..options(a)
     };
-    let gpu = Gpu::request_blocking(&options.adapter).map_err(device_error)?;
+    let gpu = adapter::open(&a.adapter, t)?;
     let mut kept = Kept::open(&a.kept, &gpu, t);
     let options = GeneratorOptions { tuning: std::mem::take(&mut kept.tuning), ..options };
     let make = |options: &GeneratorOptions| {
@@ -168,7 +169,7 @@ fn options(a: &BenchDecodeArgs) -> GeneratorOptions {
     GeneratorOptions {
         fusion: a.fusion.level(),
         without: a.without.iter().map(|t| t.technique()).collect(),
-        adapter: choice(a.adapter.adapter.as_deref()),
+        adapter: adapter::choice(&a.adapter),
         ..GeneratorOptions::default()
     }
 }

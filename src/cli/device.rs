@@ -1,7 +1,7 @@
 //! `wgfc device`.
 
+use super::adapter::choice;
 use super::args::DeviceArgs;
-use super::compile::choice;
 use super::summary::{bytes_text, table, time_text};
 use super::terminal::Terminal;
 use wgfc::model::device_error;
@@ -18,7 +18,7 @@ pub fn main(a: &DeviceArgs, t: &Terminal) -> Result<(), Error> {
             "install a Vulkan driver; `mesa-vulkan-drivers` has a software one",
         )));
     }
-    let gpu = Gpu::request_blocking(&choice(a.adapter.adapter.as_deref())).map_err(device_error)?;
+    let gpu = Gpu::request_blocking(&choice(&a.adapter)).map_err(device_error)?;
     let chosen = gpu.summary();
     let measured = if a.measure {
         let _progress = t.spinner(format!("measuring {}", chosen.name));

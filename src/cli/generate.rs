@@ -1,7 +1,8 @@
 //! `wgfc generate`.
 
+use super::adapter;
 use super::args::GenerateArgs;
-use super::compile::{choice, say_random_weights};
+use super::compile::say_random_weights;
 use super::kept::Kept;
 use super::shown;
 use super::summary::{bytes_text, known_bytes_text, peak_host_bytes, table, time_text};
@@ -9,7 +10,6 @@ use super::terminal::Terminal;
 use std::time::Instant;
 use wgfc::generate::Setup;
 use wgfc::model::device_error;
-use wgfc::runtime::Gpu;
 use wgfc::runtime::measure::measure_blocking;
 use wgfc::runtime::session::DeviceMemory;
 use wgfc::{Decoder, Error, Generator, GeneratorOptions, Request, Sampling};
@@ -39,7 +39,7 @@ pub fn main(a: &GenerateArgs, t: &Terminal) -> Result<(), Error> {
         fusion: a.fusion.level(),
         ..GeneratorOptions::default()
     };
-    let gpu = Gpu::request_blocking(&choice(a.adapter.adapter.as_deref())).map_err(device_error)?;
+    let gpu = adapter::open(&a.adapter, t)?;
     let mut kept = Kept::open(&a.kept, &gpu, t);
     let options = GeneratorOptions { tuning: std::mem::take(&mut kept.tuning), ..options };
     let read = started.elapsed().as_secs_f64();

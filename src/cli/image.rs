@@ -54,11 +54,15 @@ pub fn read(
     if !dtype.is_float() && dtype != DType::U8 {
         return Err(unfit());
     }
-    let picture = image::ImageReader::open(path)
-        .and_then(|r| r.with_guessed_format())
-        .map_err(|e| Error::file(path, e.to_string()))?
+    let bytes = wgfc::files::map_file(path)?;
+    let no_picture = |e: String| {
+        Error::file_help(path, format!("is not a picture that can be read: {e}"), "give a PNG or a JPEG")
+    };
+    let picture = image::ImageReader::new(std::io::Cursor::new((*bytes).as_ref()))
+        .with_guessed_format()
+        .map_err(|e| no_picture(e.to_string()))?
         .decode()
-        .map_err(|e| Error::file(path, format!("is not a picture that can be read: {e}")))?;
+        .map_err(|e| no_picture(e.to_string()))?;
     let known = |axis: usize| -> Option<usize> {
         shape.get(axis)?.eval_syms(&|s| dims.get(s).copied()).and_then(|v| usize::try_from(v).ok())
     };

@@ -10,7 +10,7 @@ use super::{is_program, roofline, shown};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use wgfc::ir::Program;
-use wgfc::npy::write_whole;
+use wgfc::output::write_whole;
 use wgfc::source::ModelFile;
 use wgfc::{Error, Options};
 

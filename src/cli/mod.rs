@@ -1,5 +1,6 @@
 //! The command line: one file a command, and what they share.
 
+mod adapter;
 pub mod args;
 mod bench;
 mod check;
@@ -36,7 +37,7 @@ pub fn main(cli: Cli) -> u8 {
         Command::Generate(a) => generate::main(a, &terminal),
         Command::Tune(a) => tune::main(a, &terminal),
         Command::Inspect(a) => inspect::main(a, &terminal),
-        Command::Check(a) => return check::main(a, &terminal),
+        Command::Check(a) => return finish(check::main(a, &terminal), &terminal),
         Command::Device(a) => device::main(a, &terminal),
         Command::Completions(a) => {
             let mut script = Vec::new();
@@ -45,12 +46,24 @@ pub fn main(cli: Cli) -> u8 {
             Ok(())
         }
     };
-    match done {
+    let code = match done {
         Ok(()) => 0,
         Err(e) => {
             terminal.error(&e);
             e.class().exit_code()
         }
+    };
+    finish(code, &terminal)
+}
+
+/// The exit code, after all; what could not be printed is an error too.
+fn finish(code: u8, terminal: &Terminal) -> u8 {
+    match terminal.finish() {
+        Err(e) if code == 0 => {
+            terminal::say(&format!("{e}\n"));
+            e.class().exit_code()
+        }
+        _ => code,
     }
 }
 

@@ -1,7 +1,8 @@
 //! `wgfc run`.
 
-use super::args::{CompileOptions, KeptArgs, RunArgs};
-use super::compile::{choice, say_random_weights};
+use super::adapter;
+use super::args::{AdapterArgs, CompileOptions, KeptArgs, RunArgs};
+use super::compile::say_random_weights;
 use super::kept::Kept;
 use super::summary::{table, time_text};
 use super::terminal::Terminal;
@@ -9,6 +10,7 @@ use super::{inputs, is_program, profile, shown};
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::Instant;
+use wgfc::model::{Opened, WhyCpu};
 use wgfc::ports::PortType;
 use wgfc::runtime::Profile;
 use wgfc::{Error, Model, ModelFile, Place, Tensor, npy};
@@ -16,15 +18,17 @@ use wgfc::{Error, Model, ModelFile, Place, Tensor, npy};
 /// Runs a model or a compiled folder.
 pub fn main(a: &RunArgs, t: &Terminal) -> Result<(), Error> {
     let labels = a.labels.as_deref().map(read_labels).transpose()?;
-    let adapter = choice(a.adapter.adapter.as_deref());
-    let place = match (a.cpu, a.no_cpu || a.profile) {
-        (true, _) => Place::Cpu,
-        (_, true) => Place::Device(adapter),
-        _ => Place::Any(adapter),
+    let place = match a.cpu {
+        true => Place::Cpu,
+        // The evaluator has no kernels, and keeps no states.
+        false if a.no_cpu || a.profile || a.compile.state_capacity.is_some() => {
+            Place::Device(adapter::choice(&a.adapter))
+        }
+        false => adapter::place(&a.adapter),
     };
-    let mut model = load(&a.model, a.data.random_weights, &a.compile, place, &a.kept, t)?;
+    let mut model = load(&a.model, a.data.random_weights, &a.compile, place, &a.adapter, &a.kept, t)?;
     t.warnings(model.warnings());
-    let place = where_it_runs(&model, a, t);
+    let place = where_it_runs(&model);
 
     let tensors = inputs::make(model.inputs(), &a.compile.dims, &a.data)?;
     if a.data.inputs.is_empty() && a.data.random_inputs && !model.inputs().is_empty() {
@@ -82,6 +86,7 @@ pub fn load(
     random_weights: bool,
     compile: &CompileOptions,
     place: Place,
+    adapter: &AdapterArgs,
     kept: &KeptArgs,
     t: &Terminal,
 ) -> Result<Model, Error> {
@@ -99,6 +104,7 @@ pub fn load(
         let _progress = t.spinner(format!("loading {}", shown(path)));
         let program = wgfc::load(path)?;
         let gpu = place.open_for_program(path)?;
+        adapter::say_software(&gpu, adapter, t);
         let kept = Kept::open(kept, &gpu, t);
         let model = Model::on_device(gpu, program)?;
         kept.save(t);
@@ -110,11 +116,16 @@ pub fn load(
         file = file.with_random_weights()?;
     }
     say_random_weights(&file, t);
-    let _progress = t.spinner(format!("compiling {}", shown(path)));
     let mut options = compile.options()?;
-    let made = match place.open()? {
-        None => Model::on_cpu(&file, &options),
-        Some(gpu) => {
+    let opened = place.open()?;
+    match &opened {
+        Opened::Gpu(gpu) => adapter::say_software(gpu, adapter, t),
+        Opened::Cpu(why) => say_cpu(why, t),
+    }
+    let _progress = t.spinner(format!("compiling {}", shown(path)));
+    let made = match opened {
+        Opened::Cpu(_) => Model::on_cpu(&file, &options),
+        Opened::Gpu(gpu) => {
             let mut kept = Kept::open(kept, &gpu, t);
             options.tuning = std::mem::take(&mut kept.tuning);
             Model::compile_for(gpu, &file, &options).inspect(|_| kept.save(t))
@@ -136,25 +147,30 @@ pub(super) fn without_weights(e: Error, file: &ModelFile) -> Error {
     Error::Compile { path, errors }
 }
 
-/// Says on stderr when it is the CPU's evaluator that runs. Gives the name of the place.
-fn where_it_runs(model: &Model, a: &RunArgs, t: &Terminal) -> String {
-    match model.session() {
-        Some(s) => s.gpu().summary().name.clone(),
-        None => {
-            let why = if a.cpu { "as --cpu asks" } else { "no GPU adapter was found" };
-            t.note_always(&format!(
-                "{why}: running on the CPU with the reference evaluator, no kernel is used"
-            ));
-            "the CPU (reference evaluator)".into()
-        }
-    }
+/// Says that it is the CPU's evaluator that runs.
+fn say_cpu(why: &WhyCpu, t: &Terminal) {
+    let (why, other) = match why {
+        WhyCpu::Asked => ("as --cpu asks".to_owned(), ""),
+        WhyCpu::NoAdapter => ("no GPU adapter was found".to_owned(), ""),
+        WhyCpu::Software { adapter } => (
+            format!("{adapter} is a software adapter, on which models mostly take longer"),
+            "; --adapter software uses it",
+        ),
+    };
+    t.note_always(&format!(
+        "{why}: running on the CPU with the reference evaluator, no kernel is used{other}"
+    ));
+}
+
+/// The name of the place.
+fn where_it_runs(model: &Model) -> String {
+    model.session().map_or_else(|| "the CPU (reference evaluator)".into(), |s| s.gpu().summary().name.clone())
 }
 
 fn read_labels(path: &Path) -> Result<Vec<String>, Error> {
-    let text = std::fs::read_to_string(path).map_err(|e| match e.kind() {
-        std::io::ErrorKind::NotFound => Error::file(path, "no such file"),
-        _ => Error::file(path, e.to_string()),
-    })?;
+    let bytes = wgfc::files::map_file(path)?;
+    let text = std::str::from_utf8((*bytes).as_ref())
+        .map_err(|_| Error::file_help(path, "is not text", "give a UTF-8 file with one name a line"))?;
     Ok(text.lines().map(|l| l.trim().to_owned()).collect())
 }
 
@@ -214,7 +230,7 @@ pub fn number(v: f64) -> String {
         a if (1e-3..1e6).contains(&a) => {
             let digits = (5 - a.log10().floor() as i32).max(0) as usize;
             let s = format!("{v:.digits$}");
-            s.trim_end_matches('0').trim_end_matches('.').to_owned()
+            if s.contains('.') { s.trim_end_matches('0').trim_end_matches('.').to_owned() } else { s }
         }
         _ => format!("{v:.4e}"),
     }
@@ -374,6 +390,8 @@ mod tests {
             (-1.5, "-1.5"),
             (12.345678, "12.3457"),
             (1.23e-7, "1.2300e-7"),
+            (187_520.4, "187520"),
+            (999_999.9, "1000000"),
         ] {
             assert_eq!(number(v), s);
         }

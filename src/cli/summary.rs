@@ -1,6 +1,6 @@
 //! The figures of a program at given dimensions, and how they are written for people.
 
-use super::terminal::Terminal;
+use super::terminal::{Terminal, clean};
 use std::collections::{BTreeMap, BTreeSet};
 use wgfc::ir::memory;
 use wgfc::ir::program::BufferKind;
@@ -216,11 +216,14 @@ fn scaled(value: f64, step: f64, units: &[&str]) -> String {
 
 /// Rows in aligned columns; `right` says which columns are numbers. The first row is the heading.
 pub fn table(rows: &[Vec<String>], right: &[bool]) -> String {
+    // Names may hold control characters, which take more room once they are shown.
+    let one_line = |cell: &String| clean(&cell.replace('\n', "\\n").replace('\t', "\\t")).into_owned();
+    let rows: Vec<Vec<String>> = rows.iter().map(|r| r.iter().map(one_line).collect()).collect();
     let columns = rows.iter().map(Vec::len).max().unwrap_or(0);
     let width = |c: usize| rows.iter().filter_map(|r| r.get(c)).map(|s| s.chars().count()).max().unwrap_or(0);
     let widths: Vec<usize> = (0..columns).map(width).collect();
     let mut out = String::new();
-    for row in rows {
+    for row in &rows {
         let mut line = String::from(" ");
         for (c, cell) in row.iter().enumerate() {
             let pad = " ".repeat(widths[c] - cell.chars().count());

@@ -1,11 +1,14 @@
 //! What goes to stdout and what to stderr.
 //!
 //! Results go to stdout, as text or as one JSON object. Progress, notes and errors go to stderr; with
-//! `--json` errors go to stdout as JSON, so that whoever parses it learns of them.
+//! `--json` errors go to stdout as JSON, so that whoever parses it learns of them. Names come from models and
+//! paths, which anybody may have written: control characters in them are shown, never sent ([`clean`]).
 
 use super::args::Global;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use miette::{GraphicalReportHandler, GraphicalTheme, LabeledSpan, NamedSource, SourceCode};
+use std::borrow::Cow;
+use std::cell::RefCell;
 use std::fmt;
 use std::io::{IsTerminal, Write};
 use std::time::Duration;
@@ -17,40 +20,65 @@ pub struct Terminal {
     pub json: bool,
     quiet: bool,
     fancy: bool,
+    /// The first failure of stdout.
+    failed: RefCell<Option<std::io::Error>>,
 }
 
 impl Terminal {
     /// As the options say.
     pub fn new(global: &Global) -> Terminal {
         let fancy = std::io::stderr().is_terminal();
-        Terminal { json: global.json, quiet: global.quiet, fancy }
+        Terminal { json: global.json, quiet: global.quiet, fancy, failed: RefCell::new(None) }
+    }
+
+    /// What became of all that was printed on stdout; asked once, at the end. A reader that went away
+    /// (`wgfc … | head`) is no error.
+    pub fn finish(&self) -> Result<(), Error> {
+        let failed = self.failed.take().filter(|e| e.kind() != std::io::ErrorKind::BrokenPipe);
+        failed.map_or(Ok(()), |e| Err(stdout_failed(&e)))
+    }
+
+    /// Whether all of it was written.
+    fn write(&self, text: &str) -> bool {
+        let mut out = std::io::stdout().lock();
+        let done = out.write_all(text.as_bytes()).and_then(|()| out.flush());
+        let whole = done.is_ok();
+        if let Err(e) = done {
+            self.failed.borrow_mut().get_or_insert(e);
+        }
+        whole
     }
 
     /// A result.
     pub fn print(&self, text: &str) {
-        // A reader that went away (`wgfc … | head`) is no error.
-        let mut out = std::io::stdout().lock();
-        let _ = out.write_all(text.as_bytes());
-        if !text.ends_with('\n') {
-            let _ = out.write_all(b"\n");
-        }
-        let _ = out.flush();
+        let end = if text.ends_with('\n') { "" } else { "\n" };
+        self.write(&format!("{}{end}", clean(text)));
     }
 
-    /// A piece of a result, as it arrives. Says whether there is still a reader.
+    /// A piece of a result, as it arrives; as it is where no terminal shows it. Says whether there is still a reader.
     pub fn piece(&self, text: &str) -> bool {
-        let mut out = std::io::stdout().lock();
-        out.write_all(text.as_bytes()).and_then(|()| out.flush()).is_ok()
+        match std::io::stdout().is_terminal() {
+            true => self.write(&clean(text)),
+            false => self.write(text),
+        }
     }
 
     /// What was asked for besides the result, which may be piped elsewhere.
     pub fn beside(&self, text: &str) {
-        let _ = std::io::stderr().write_all(text.as_bytes());
+        say(text);
     }
 
     /// A result as JSON.
     pub fn print_json(&self, value: &serde_json::Value) {
-        self.print(&format!("{value:#}"));
+        // Characters from U+0080 are JSON as they are.
+        let mut text = String::new();
+        for c in format!("{value:#}").chars() {
+            match c {
+                c if is_control(c) => text += &format!("\\u{:04x}", c as u32),
+                c => text.push(c),
+            }
+        }
+        self.write(&(text + "\n"));
     }
 
     /// A line that says what was done; not with `--quiet`.
@@ -69,36 +97,33 @@ impl Terminal {
 
     /// Something the user must know about the results, also with `--quiet`.
     pub fn note_always(&self, text: &str) {
-        let _ = writeln!(std::io::stderr(), "note: {text}");
+        say(&format!("note: {text}\n"));
     }
 
     /// The compiler's warnings.
     pub fn warnings(&self, warnings: &[String]) {
         if !self.quiet {
             for w in warnings {
-                let _ = writeln!(std::io::stderr(), "warning: {w}");
+                say(&format!("warning: {w}\n"));
             }
         }
     }
 
     /// An error, every finding of it.
     pub fn error(&self, error: &Error) {
-        if self.json {
-            return self.print_json(&serde_json::json!({ "errors": findings_json(error) }));
+        if self.json && self.failed.borrow().is_none() {
+            self.print_json(&serde_json::json!({ "errors": findings_json(error) }));
+            if self.failed.borrow().is_none() {
+                return;
+            }
         }
-        let text: String =
-            error
-                .findings()
-                .iter()
-                .map(|f| {
-                    if self.fancy {
-                        fancy(f, std::env::var_os("NO_COLOR").is_none())
-                    } else {
-                        format!("{f}\n")
-                    }
-                })
-                .collect();
-        let _ = std::io::stderr().write_all(text.as_bytes());
+        let colour = std::env::var_os("NO_COLOR").is_none();
+        for f in error.findings() {
+            match self.fancy {
+                true => drop(std::io::stderr().write_all(fancy(&cleaned(f), colour).as_bytes())),
+                false => say(&format!("{f}\n")),
+            }
+        }
     }
 
     fn shows_progress(&self) -> bool {
@@ -109,7 +134,7 @@ impl Terminal {
     pub fn spinner(&self, what: String) -> Progress {
         let bar = ProgressBar::with_draw_target(None, self.target());
         bar.set_style(ProgressStyle::default_spinner());
-        bar.set_message(what);
+        bar.set_message(clean(&what).into_owned());
         if self.shows_progress() {
             bar.enable_steady_tick(Duration::from_millis(100));
         }
@@ -127,12 +152,67 @@ impl Terminal {
         if let Ok(style) = ProgressStyle::with_template(template) {
             bar.set_style(style.progress_chars("=> "));
         }
-        bar.set_message(what);
+        bar.set_message(clean(&what).into_owned());
         Progress(bar)
     }
 
     fn target(&self) -> ProgressDrawTarget {
         if self.shows_progress() { ProgressDrawTarget::stderr() } else { ProgressDrawTarget::hidden() }
+    }
+}
+
+/// Whether a terminal would obey `c` instead of showing it. Line ends and tabs are layout; marks of direction let
+/// text look like another.
+fn is_control(c: char) -> bool {
+    let direction = ['\u{200e}', '\u{200f}'].contains(&c)
+        || ('\u{202a}'..='\u{202e}').contains(&c)
+        || ('\u{2066}'..='\u{2069}').contains(&c);
+    direction || c.is_control() && !matches!(c, '\n' | '\t')
+}
+
+/// `text` with every control character written as its number, as in `\u{1b}`.
+pub fn clean(text: &str) -> Cow<'_, str> {
+    if !text.chars().any(is_control) {
+        return Cow::Borrowed(text);
+    }
+    let shown = |c: char| if is_control(c) { c.escape_unicode().to_string() } else { c.to_string() };
+    Cow::Owned(text.chars().map(shown).collect())
+}
+
+/// On stderr. If that fails there is nobody left to tell.
+pub fn say(text: &str) {
+    let _ = std::io::stderr().write_all(clean(text).as_bytes());
+}
+
+/// What to say of a failed stdout.
+pub fn stdout_failed(e: &std::io::Error) -> Error {
+    let text = e.to_string();
+    let why = text.split(" (os error").next().unwrap_or(&text);
+    Error::usage(
+        format!("the result cannot be written to stdout: {why}"),
+        "what was printed is not complete; free some space, or send it elsewhere",
+    )
+}
+
+fn cleaned(f: Finding) -> Finding {
+    let text = |s: String| clean(&s).into_owned();
+    let d = f.diagnostic;
+    let l = d.location;
+    let location = wgfc::compiler::Location {
+        node: l.node.map(|n| clean(&n).into()),
+        operator: l.operator.map(|o| clean(&o).into()),
+        part: l.part.map(text),
+        ..l
+    };
+    Finding {
+        class: f.class,
+        path: f.path.map(|p| text(p.display().to_string()).into()),
+        diagnostic: wgfc::compiler::Diagnostic {
+            message: text(d.message),
+            help: d.help.map(text),
+            location,
+            ..d
+        },
     }
 }
 
@@ -325,6 +405,15 @@ mod tests {
                 )),
             ),
         ]
+    }
+
+    #[test]
+    fn control_characters_are_shown() {
+        assert_eq!(
+            clean("a\u{1b}[2Jb\u{9b}c\u{202e}d\re\n\tf"),
+            "a\\u{1b}[2Jb\\u{9b}c\\u{202e}d\\u{d}e\n\tf"
+        );
+        assert!(matches!(clean("näh, 日本"), Cow::Borrowed(_)));
     }
 
     #[test]

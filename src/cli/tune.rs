@@ -1,7 +1,7 @@
 //! `wgfc tune`.
 
+use super::adapter;
 use super::args::TuneArgs;
-use super::compile::choice;
 use super::kept::warn;
 use super::shown;
 use super::summary::table;
@@ -19,7 +19,7 @@ use wgfc::{Cache, Decoder, Error, GeneratorOptions, ModelFile, Options};
 /// Measures a model's kernels on a device.
 pub fn main(a: &TuneArgs, t: &Terminal) -> Result<(), Error> {
     let started = Instant::now();
-    let gpu = Gpu::request_blocking(&choice(a.adapter.adapter.as_deref())).map_err(device_error)?;
+    let gpu = adapter::open(&a.adapter, t)?;
     let cache = match (Cache::of_user(), a.dry_run) {
         (Some(c), false) => Some(c),
         (_, true) => None,

@@ -188,10 +188,9 @@ impl Defaults {
 
 /// The file's bytes, where there is one.
 fn read(path: &Path) -> Result<Option<Vec<u8>>, Error> {
-    match std::fs::read(path) {
-        Ok(bytes) => Ok(Some(bytes)),
+    match std::fs::metadata(path) {
         Err(e) if e.kind() == std::io::ErrorKind::NotFound => Ok(None),
-        Err(e) => Err(Error::file(path, in_words(&e))),
+        _ => crate::files::read(path).map(Some).map_err(|m| crate::files::unreadable(path, m)),
     }
 }
 
@@ -201,7 +200,7 @@ fn model_in(folder: &Path) -> Result<PathBuf, Error> {
             return Ok(folder.join(usual));
         }
     }
-    let entries = std::fs::read_dir(folder).map_err(|e| Error::file(folder, in_words(&e)))?;
+    let entries = std::fs::read_dir(folder).map_err(|e| crate::files::unreadable(folder, in_words(&e)))?;
     let mut models: Vec<PathBuf> = entries
         .filter_map(|e| Some(e.ok()?.path()))
         .filter(|p| p.extension().is_some_and(|x| x == "onnx"))

@@ -5,21 +5,19 @@ mod measure;
 mod workloads;
 mod yardstick;
 
+use super::adapter;
 use super::args::{BenchLoopsArgs, LoopForm};
-use super::compile::choice;
 use super::profile::{estimate_json, estimate_text, ns_text};
 use super::summary::table;
 use super::terminal::Terminal;
 use measure::{Measured, Row};
-use wgfc::model::device_error;
-use wgfc::runtime::Gpu;
-use wgfc::{Error, npy};
+use wgfc::{Error, output};
 use workloads::{Size, Steps, WORKLOADS, Workload};
 
 /// Measures the simulations that are asked for.
 pub fn main(a: &BenchLoopsArgs, t: &Terminal) -> Result<(), Error> {
     let chosen = chosen(&a.workloads)?;
-    let gpu = Gpu::request_blocking(&choice(a.adapter.adapter.as_deref())).map_err(device_error)?;
+    let gpu = adapter::open(&a.adapter, t)?;
     let forms = match a.form.as_slice() {
         [] => vec![LoopForm::Fused, LoopForm::Split, LoopForm::ByHand],
         some => {
@@ -37,10 +35,10 @@ pub fn main(a: &BenchLoopsArgs, t: &Terminal) -> Result<(), Error> {
         }
     }
     if let Some(file) = &a.csv {
-        npy::write_whole(file, csv(&rows).as_bytes())?;
+        output::write_whole(file, csv(&rows).as_bytes())?;
     }
     if let Some(file) = &a.svg {
-        npy::write_whole(file, chart::svg(&gpu.summary().name, &rows).as_bytes())?;
+        output::write_whole(file, chart::svg(&gpu.summary().name, &rows).as_bytes())?;
     }
     if t.json {
         t.print_json(&serde_json::json!({

@@ -1,0 +1,232 @@
+//! Files and folders that are complete or absent.
+//!
+//! What is written lies in a [`Beside`], a folder `.wgfc-…` beside its place, until it is put there in one step.
+//! [`remove_unfinished`] takes all such folders away, for a process that is about to end.
+
+use crate::Error;
+use crate::files::in_words;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::{fs, io};
+use tempfile::TempDir;
+
+/// The folders that there are. Held while something is put in its place, so that nobody removes it in between.
+static UNFINISHED: Mutex<Vec<PathBuf>> = Mutex::new(Vec::new());
+
+fn unfinished() -> MutexGuard<'static, Vec<PathBuf>> {
+    UNFINISHED.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Removes what this process has begun to write and not put in its place. From then on threads that write wait
+/// for ever: this is for the last thing that a process does, as when a signal ends it.
+pub fn remove_unfinished() {
+    let folders = unfinished();
+    for folder in folders.iter() {
+        // Nobody is left to tell.
+        let _ = fs::remove_dir_all(folder);
+    }
+    std::mem::forget(folders);
+}
+
+/// A folder beside the place of what is written into it. Removed with its content when dropped.
+pub(crate) struct Beside {
+    folder: Option<TempDir>,
+}
+
+impl Beside {
+    /// In the folder `parent`, which is made if it is not there.
+    pub fn new(parent: &Path) -> io::Result<Beside> {
+        fs::create_dir_all(parent)?;
+        let mut all = unfinished();
+        let folder = tempfile::Builder::new().prefix(".wgfc-").tempdir_in(parent)?;
+        all.push(folder.path().to_owned());
+        Ok(Beside { folder: Some(folder) })
+    }
+
+    /// A path in it.
+    pub fn join(&self, name: &str) -> PathBuf {
+        self.folder.as_ref().map_or_else(PathBuf::new, |f| f.path().join(name))
+    }
+
+    /// Puts its file `name` at `place`.
+    pub fn put_file(&self, name: &str, place: &Path) -> io::Result<()> {
+        let _whole = unfinished();
+        fs::rename(self.join(name), place)
+    }
+
+    /// Puts its folder `name` at `place`, where a folder may be, which is exchanged for it at once where the
+    /// system can (Linux, macOS).
+    pub fn put_folder(mut self, name: &str, place: &Path) -> Result<(), NotPut> {
+        let put = {
+            let _whole = unfinished();
+            replace(&self.join(name), place, &|n| self.join(&format!("old-{n}")), &exchange)
+        };
+        put.map_err(|(cause, old)| {
+            let kept = old.filter(|o| o.exists()).inspect(|_| self.forget());
+            NotPut { cause, kept }
+        })
+    }
+
+    /// Leaves the folder where it is.
+    fn forget(&mut self) {
+        if let Some(f) = self.folder.take() {
+            let path = f.keep();
+            unfinished().retain(|p| *p != path);
+        }
+    }
+}
+
+impl Drop for Beside {
+    fn drop(&mut self) {
+        if let Some(f) = self.folder.take() {
+            let path = f.path().to_owned();
+            drop(f);
+            unfinished().retain(|p| *p != path);
+        }
+    }
+}
+
+/// Why a folder was not put in its place.
+pub(crate) struct NotPut {
+    pub cause: io::Error,
+    /// Where the former content is, if it could not be put back.
+    pub kept: Option<PathBuf>,
+}
+
+/// Others that write to the same place may come in between this often.
+const ATTEMPTS: usize = 100;
+
+/// Puts `new` at `place`; what was there is then at `new` or at `old(n)`. On failure also gives where the former
+/// content is.
+fn replace(
+    new: &Path,
+    place: &Path,
+    old: &dyn Fn(usize) -> PathBuf,
+    exchange: &dyn Fn(&Path, &Path) -> io::Result<()>,
+) -> Result<(), (io::Error, Option<PathBuf>)> {
+    use io::ErrorKind::{AlreadyExists, DirectoryNotEmpty, NotFound};
+    let mut last = io::Error::from(AlreadyExists);
+    for n in 0..ATTEMPTS {
+        match exchange(new, place) {
+            Ok(()) => return Ok(()),
+            Err(e) if e.kind() == NotFound => {}
+            // The file system cannot: aside, then in its place.
+            Err(_) => match fs::rename(place, old(n)) {
+                Err(e) if e.kind() != NotFound => return Err((e, None)),
+                _ => {}
+            },
+        }
+        match fs::rename(new, place) {
+            Ok(()) => return Ok(()),
+            // Somebody else has been faster.
+            Err(e) if matches!(e.kind(), AlreadyExists | DirectoryNotEmpty) => last = e,
+            Err(e) => {
+                let was = old(n);
+                let lost = was.exists() && fs::rename(&was, place).is_err();
+                return Err((e, lost.then_some(was)));
+            }
+        }
+    }
+    Err((last, None))
+}
+
+/// Exchanges two paths in one step.
+#[cfg(any(target_os = "linux", target_os = "android", target_vendor = "apple"))]
+fn exchange(a: &Path, b: &Path) -> io::Result<()> {
+    use rustix::fs::{CWD, RenameFlags, renameat_with};
+    Ok(renameat_with(CWD, a, CWD, b, RenameFlags::EXCHANGE)?)
+}
+
+#[cfg(not(any(target_os = "linux", target_os = "android", target_vendor = "apple")))]
+fn exchange(_: &Path, _: &Path) -> io::Result<()> {
+    Err(io::ErrorKind::Unsupported.into())
+}
+
+/// Writes a file that is either complete or not there.
+pub fn write_whole(path: &Path, bytes: &[u8]) -> Result<(), Error> {
+    let failed = |e: io::Error| Error::unwritable(path, &e);
+    let parent = match path.parent() {
+        Some(p) if !p.as_os_str().is_empty() => p,
+        _ => Path::new("."),
+    };
+    let beside = Beside::new(parent).map_err(failed)?;
+    let mut file = fs::File::create(beside.join("file")).map_err(failed)?;
+    file.write_all(bytes).map_err(failed)?;
+    drop(file);
+    beside.put_file("file", path).map_err(failed)
+}
+
+impl Error {
+    /// A file or folder that could not be written, in words that fit the cause.
+    pub(crate) fn unwritable(path: &Path, e: &io::Error) -> Error {
+        use io::ErrorKind::{IsADirectory, NotADirectory, PermissionDenied, ReadOnlyFilesystem, StorageFull};
+        let help = match e.kind() {
+            PermissionDenied | ReadOnlyFilesystem => "choose a place that you may write to",
+            StorageFull => "free some space there, or choose another place",
+            IsADirectory => "there is a folder of this name: choose another one",
+            NotADirectory => "a part of the path is a file: choose another place",
+            _ => "choose another place",
+        };
+        Error::file_help(path, format!("cannot be written: {}", in_words(e)), help)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn names(dir: &Path) -> Vec<String> {
+        let mut v: Vec<_> =
+            fs::read_dir(dir).unwrap().map(|e| e.unwrap().file_name().into_string().unwrap()).collect();
+        v.sort();
+        v
+    }
+
+    fn folder(beside: &Beside, content: &str) {
+        fs::create_dir(beside.join("new")).unwrap();
+        fs::write(beside.join("new").join("plan"), content).unwrap();
+    }
+
+    #[test]
+    fn writers_at_once_all_succeed_and_leave_one_whole_folder() {
+        let unsupported = |_: &Path, _: &Path| Err(io::ErrorKind::Unsupported.into());
+        for exchange in [&exchange as &(dyn Fn(&Path, &Path) -> io::Result<()> + Sync), &unsupported] {
+            let dir = tempfile::tempdir().unwrap();
+            let place = dir.path().join("out");
+            std::thread::scope(|s| {
+                for w in 0..8 {
+                    let place = &place;
+                    s.spawn(move || {
+                        for n in 0..20 {
+                            let b = Beside::new(place.parent().unwrap()).unwrap();
+                            folder(&b, &format!("{w} {n}"));
+                            let old = |n: usize| b.join(&format!("old-{n}"));
+                            replace(&b.join("new"), place, &old, exchange).map_err(|e| e.0).unwrap();
+                        }
+                    });
+                }
+            });
+            assert_eq!(names(dir.path()), ["out"]);
+            assert!(fs::read_to_string(place.join("plan")).unwrap().ends_with(" 19"));
+        }
+    }
+
+    #[test]
+    fn what_fails_leaves_the_former_content() {
+        let dir = tempfile::tempdir().unwrap();
+        let place = dir.path().join("out");
+        let unsupported = |_: &Path, _: &Path| Err(io::ErrorKind::Unsupported.into());
+        fs::create_dir(&place).unwrap();
+        fs::write(place.join("plan"), "before").unwrap();
+        let b = Beside::new(dir.path()).unwrap();
+        let e = replace(&b.join("absent"), &place, &|n| b.join(&format!("old-{n}")), &unsupported);
+        assert!(e.is_err_and(|(_, lost)| lost.is_none()));
+        assert_eq!(fs::read_to_string(place.join("plan")).unwrap(), "before");
+        drop(b);
+        write_whole(&dir.path().join("file"), b"x").unwrap();
+        let e = write_whole(&dir.path().join("file/below"), b"x").unwrap_err();
+        assert!(matches!(e, Error::File { help: Some(_), .. }), "{e}");
+        assert_eq!(names(dir.path()), ["file", "out"]);
+    }
+}

@@ -1,0 +1,200 @@
+//! What measures: `bench`, `tune`, and what is kept of it.
+
+use crate::{fixture, folder, mlp, tree, wgfc};
+use serde_json::Value;
+use std::path::PathBuf;
+
+#[test]
+fn models_are_measured() {
+    let d = folder();
+    let bench = |rest: &str| wgfc(d.path(), &format!("bench|{rest}"));
+    if wgfc(d.path(), "device").code != 0 {
+        return;
+    }
+    let run = format!("{}|--random-inputs|--dim|batch=3|--runs|4", mlp());
+    bench(&format!("{run}|--check|--csv|sub/m.csv"))
+        .exits(0)
+        .prints("on the GPU, by timestamps")
+        .prints("95% confidence")
+        .prints("probabilities: relative error");
+    let csv = std::fs::read_to_string(d.path().join("sub/m.csv")).unwrap();
+    let v = bench(&format!("{run}|--check|--json")).exits(0).json();
+    let dispatches = v["profile"]["dispatches"].as_array().unwrap();
+    assert_eq!(csv.lines().count(), dispatches.len() + 1, "{csv}");
+    assert!(csv.starts_with("dispatch,kernel,family,"), "{csv}");
+    assert!(v["relative_errors"]["probabilities"].as_f64().unwrap() < 1e-5, "{v}");
+    let wall = &v["profile"]["wall_ns"];
+    let at = |k: &str| wall[k].as_f64().unwrap();
+    assert!(0.0 < at("low") && at("low") <= at("median") && at("median") <= at("high"), "{wall}");
+
+    wgfc(d.path(), &format!("compile|{}|-o|out", mlp())).exits(0);
+    bench("out|--random-inputs|--dim|batch=1|--runs|2|--warm-up|1").exits(0).prints("where the time goes");
+    bench("out|--random-inputs|--dim|batch=1|--check").exits(1).says("--check has no effect");
+    bench(&mlp()).exits(1).says("was not given");
+    bench("").exits(1);
+    bench(&format!("{}|--runs|0", mlp())).exits(1).says("--runs");
+}
+
+#[test]
+fn a_dispatch_is_measured() {
+    let d = folder();
+    if wgfc(d.path(), "device").code != 0 {
+        return;
+    }
+    wgfc(d.path(), "bench|dispatch|--iterations|3|--csv|d.csv").exits(0).prints("single-op : sequential = ");
+    let csv = std::fs::read_to_string(d.path().join("d.csv")).unwrap();
+    assert_eq!(csv.lines().count(), 5, "{csv}");
+    let v = wgfc(d.path(), "bench|dispatch|--iterations|3|--json").exits(0).json();
+    assert_eq!(v["modes"].as_array().unwrap().len(), 4);
+    assert!(v["single_op_over_sequential"].as_f64().unwrap() > 0.0, "{v}");
+}
+
+#[test]
+fn simulations_are_measured() {
+    let d = folder();
+    let bench = |rest: &str| wgfc(d.path(), &format!("bench|loops|{rest}"));
+    if wgfc(d.path(), "device").code != 0 {
+        return;
+    }
+    let run = "mountaincar|montecarlo|nbody|--population|5,37|--steps|3|--runs|2";
+    let v = bench(&format!("{run}|--check|--csv|l.csv|--svg|l.svg|--json")).exits(0).json();
+    let rows = v["rows"].as_array().unwrap();
+    assert_eq!(rows.len(), 18);
+    for r in rows {
+        assert!(r["agree"] == 1.0 && r["agree_with_evaluator"] == 1.0, "{r}");
+        assert!(r["generations_per_second"].as_f64().unwrap() > 0.0, "{r}");
+        let (coupled, form) = (r["workload"] == "nbody", r["form"].as_str().unwrap());
+        match form {
+            "fused" if !coupled => assert_eq!(r["dispatches"], 1, "{r}"),
+            "by hand" => assert_eq!(r["dispatches"], if coupled { 3 } else { 1 }, "{r}"),
+            "split" => assert!(r["dispatches"].as_u64().unwrap() >= 3, "{r}"),
+            // Few bodies are one lane.
+            _ => {}
+        }
+    }
+    let read = |name: &str| std::fs::read_to_string(d.path().join(name)).unwrap();
+    assert_eq!(read("l.csv").lines().count(), 19);
+    assert_eq!(read("l.svg").matches("<polyline").count(), 9);
+    bench("rastrigin|--population|3|--dims|301|--runs|1|--form|by-hand|--check")
+        .exits(0)
+        .prints("3 × 301")
+        .prints("100.0%");
+    bench("tic-tac-toe").exits(1).says("tic-tac-toe").says("portfolio");
+    bench("nbody|--steps|0").exits(1).says("--steps");
+}
+
+#[test]
+fn decoding_is_measured() {
+    let d = folder();
+    if wgfc(d.path(), "device").code != 0 {
+        return;
+    }
+    let decode =
+        |rest: &str| wgfc(d.path(), &format!("bench|decode|{}|{rest}", fixture("small/decoder/model.onnx")));
+    decode("--past|3|--past|20|--tokens|5|--check|--csv|d.csv")
+        .exits(0)
+        .prints("8 of 8 tokens are the same")
+        .prints("tokens/s")
+        .prints("binding and recording");
+    let v = decode("--past|3|--past|20|--tokens|5|--without|key-parts|--json").exits(0).json();
+    let rows = v["past"].as_array().unwrap();
+    let csv = std::fs::read_to_string(d.path().join("d.csv")).unwrap();
+    let all = rows.iter().map(|r| r["dispatches_per_token"].as_u64().unwrap()).sum::<u64>();
+    assert_eq!((rows.len(), csv.lines().count() as u64), (2, all + 1), "{csv}");
+    assert!(csv.starts_with("past,dispatch,kernel,family,"), "{csv}");
+    for key in ["tokens_per_second", "share_of_bound", "bytes_per_token"] {
+        assert!(rows[1][key].as_f64().is_some_and(|x| x > 0.0), "{key}: {v}");
+    }
+    let v = decode("--prefix-recompute|--tokens|4|--json").exits(0).json();
+    assert_eq!((&v["mode"], v["past"].as_array().unwrap().len()), (&"prefix recompute".into(), 1));
+    decode("--past|30|--capacity|32").exits(1).says("may grow to 32");
+    decode("--past|33|--capacity|32").exits(1).says("32");
+    decode("--prefix-recompute|--check").exits(1).says("cannot be used with");
+    wgfc(d.path(), &format!("bench|decode|{}", mlp())).exits(2).says("token ids");
+}
+
+#[test]
+fn tuning_is_stored_for_the_adapter_and_used() {
+    if wgfc::runtime::testing::gpus().is_empty() {
+        return;
+    }
+    let d = folder();
+    let tune = format!("tune|{}|--dim|batch=1|--most|3|--budget|20|--quiet", mlp());
+    let dry = wgfc(d.path(), &format!("{tune}|--dry-run|--json")).exits(0).json();
+    assert!(dry["stored"].is_null() && !d.path().join("cache").exists());
+    let measured = dry["measured"].as_array().unwrap();
+    assert!(!measured.is_empty(), "{dry}");
+    for m in measured {
+        assert!(m["own"]["ns"].as_f64().is_some_and(|t| t > 0.0), "{m}");
+        assert!(
+            m["tried"].as_array().is_some_and(|t| t.len() > 1) && m["refused"] == serde_json::json!([]),
+            "{m}"
+        );
+    }
+    let stored = wgfc(d.path(), &format!("{tune}|--json")).exits(0).json();
+    let file = PathBuf::from(stored["stored"].as_str().unwrap());
+    assert!(file.starts_with(d.path().join("cache")), "{}", file.display());
+    wgfc(d.path(), &tune).exits(0).prints("kernels measured").prints("stored in");
+
+    // Whatever was measured: another choice for every kernel, of which all compute the same.
+    let mut table: Value = serde_json::from_slice(&std::fs::read(&file).unwrap()).unwrap();
+    let bytes = std::fs::read(mlp()).unwrap();
+    let options = wgfc::Options { dims: [("batch".to_owned(), 1)].into(), ..Default::default() };
+    let none = wgfc_compiler::import::NoExternalData;
+    let fused =
+        wgfc_compiler::pipeline::fuse_amended(&bytes, &none, &options, &mut |_| Ok(()), &mut |_, _| {});
+    let all = wgfc_compiler::tuning::tunable(&fused.unwrap(), &options, &Default::default(), 3, 1.0).unwrap();
+    for t in &all {
+        table["choices"][&t.key] = serde_json::to_value(t.candidates[1].choice).unwrap();
+    }
+    std::fs::write(&file, table.to_string()).unwrap();
+    let run = |more: &str| {
+        let run = format!("run|{}|--dim|batch=1|--no-cpu|--input|random:3|--json{more}", mlp());
+        let v = wgfc(d.path(), &run).exits(0).json();
+        let first = v["outputs"][0]["first"].as_array().unwrap().clone();
+        first.iter().map(|x| x.as_f64().unwrap()).collect::<Vec<f64>>()
+    };
+    for (a, b) in run("").iter().zip(&run("|--no-tuning")) {
+        assert!((a - b).abs() < 1e-5, "{a} {b}");
+    }
+    // Compiling looks at the file it is given and at no other.
+    let compile = |out: &str, more: &str| {
+        wgfc(d.path(), &format!("compile|{}|-o|{out}|--dim|batch=1|--quiet{more}", mlp())).exits(0);
+        tree(&d.path().join(out)).into_iter().map(|(_, b)| b).collect::<Vec<_>>()
+    };
+    let (plain, tuned) = (compile("a", ""), compile("b", &format!("|--tuning|{}", file.display())));
+    assert_ne!(plain, tuned);
+    std::fs::remove_file(&file).unwrap();
+    assert_eq!(compile("c", ""), plain);
+
+    // A damaged table is named and ignored; one that was asked for is an error.
+    std::fs::write(&file, "{\"version\": 1, \"choices\": 3}").unwrap();
+    let run = format!("run|{}|--dim|batch=1|--no-cpu|--random-inputs", mlp());
+    wgfc(d.path(), &run).exits(0).says("warning: ").says("is not a tuning table").says("ignored");
+    wgfc(d.path(), &format!("{run}|--no-tuning")).exits(0);
+    wgfc(d.path(), &format!("compile|{}|-o|e|--tuning|{}", mlp(), file.display()))
+        .exits(1)
+        .says("is not a tuning table");
+    wgfc(d.path(), &format!("compile|{}|-o|e|--tuning|none.json", mlp())).exits(1).says("no such file");
+}
+
+#[test]
+fn pipelines_are_kept() {
+    let Some(gpu) = wgfc::runtime::testing::gpus().iter().next() else { return };
+    let d = folder();
+    let run = format!("run|{}|--dim|batch=1|--no-cpu|--random-inputs|--quiet", mlp());
+    wgfc(d.path(), &format!("{run}|--no-cache")).exits(0);
+    assert!(!d.path().join("cache").exists());
+    wgfc(d.path(), &run).exits(0);
+    if gpu.pipeline_key().is_none() {
+        return;
+    }
+    let kept = tree(&d.path().join("cache"));
+    assert!(kept.len() == 1 && kept[0].0.display().to_string().contains("pipelines-"), "{kept:?}");
+    wgfc(d.path(), &run).exits(0);
+    std::fs::write(&kept[0].0, &kept[0].1[1..]).unwrap();
+    let run = run.replace("|--quiet", "");
+    wgfc(d.path(), &run).exits(0).says("warning: ").says("pipelines-");
+    let again = wgfc(d.path(), &run).exits(0);
+    assert!(!again.err.contains("pipelines-"), "{}", again.err);
+}
