@@ -1,8 +1,10 @@
 //! The command line, declared.
 
 mod bench;
+mod selftest;
 
 pub use bench::{BenchArgs, BenchCommand, BenchDecodeArgs, BenchDispatchArgs, BenchLoopsArgs, LoopForm};
+pub use selftest::SelftestArgs;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use std::collections::BTreeMap;
@@ -74,6 +76,8 @@ pub enum Command {
     Check(CheckArgs),
     /// List the adapters, their limits and features; measure bandwidth and dispatch cost
     Device(DeviceArgs),
+    /// Try random operators, graphs and loops on this machine's adapter and say what it computes wrong
+    Selftest(SelftestArgs),
     /// Print a completion script for a shell
     Completions(CompletionsArgs),
 }

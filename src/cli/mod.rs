@@ -18,6 +18,7 @@ mod loops;
 mod profile;
 mod roofline;
 mod run;
+mod selftest;
 mod summary;
 pub mod terminal;
 mod tune;
@@ -39,6 +40,7 @@ pub fn main(cli: Cli) -> u8 {
         Command::Inspect(a) => inspect::main(a, &terminal),
         Command::Check(a) => return finish(check::main(a, &terminal), &terminal),
         Command::Device(a) => device::main(a, &terminal),
+        Command::Selftest(a) => return finish(selftest::main(a, &terminal), &terminal),
         Command::Completions(a) => {
             let mut script = Vec::new();
             clap_complete::generate(a.shell, &mut Cli::command(), "wgfc", &mut script);

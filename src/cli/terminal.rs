@@ -220,6 +220,10 @@ fn cleaned(f: Finding) -> Finding {
 pub struct Progress(ProgressBar);
 
 impl Progress {
+    /// What goes on, said anew.
+    pub fn says(&self, what: String) {
+        self.0.set_message(what);
+    }
     /// How far it is.
     pub fn at(&self, position: u64) {
         self.0.set_position(position);

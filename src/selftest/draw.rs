@@ -1,7 +1,7 @@
 //! A case of one operator, drawn piece by piece.
 
-use prost::Message;
-use std::fmt;
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
 use std::ops::RangeInclusive;
 use wgfc_compiler::import::onnx::*;
 use wgfc_ir::testing::Rng;
@@ -11,6 +11,7 @@ use wgfc_ir::{DType, Scalar, Tensor};
 const MOST: usize = 4096;
 
 /// A model of one operator, and what it is fed.
+#[derive(Clone)]
 pub struct Case {
     pub model: ModelProto,
     pub inputs: Vec<(String, Tensor)>,
@@ -19,47 +20,58 @@ pub struct Case {
     pub named: bool,
 }
 
-impl Case {
-    /// The model's file.
-    pub fn bytes(&self) -> Vec<u8> {
-        self.model.encode_to_vec()
+/// A model's inputs, constants and nodes, for people.
+pub(crate) fn model_text(model: &ModelProto, inputs: &BTreeMap<String, Tensor>) -> String {
+    let mut f = String::new();
+    let graph = model.graph.clone().unwrap_or_default();
+    for port in &graph.input {
+        let Some(t) = inputs.get(&port.name) else { continue };
+        let dims = match port.r#type.as_ref().and_then(|t| t.value.as_ref()) {
+            Some(TypeValue::Tensor(t)) => t.shape.clone().unwrap_or_default().dim,
+            _ => vec![],
+        };
+        let symbols: String = dims
+            .into_iter()
+            .filter_map(|d| match d.value {
+                Some(DimensionValue::Param(p)) => Some(format!(" {p}")),
+                _ => None,
+            })
+            .collect();
+        let _ = writeln!(f, "{}: {}{symbols}", port.name, tensor_text(t));
     }
+    for t in &graph.initializer {
+        let shape = t.dims.iter().map(|d| *d as usize).collect();
+        let text = data_type::dtype(t.data_type)
+            .and_then(|d| Tensor::new(d, shape, t.raw_data.to_vec()).ok())
+            .map_or_else(String::new, |t| tensor_text(&t));
+        let _ = writeln!(f, "{} = {text}", t.name);
+    }
+    for n in &graph.node {
+        let _ = write!(f, "{} = {}({})", n.output.join(", "), n.op_type, n.input.join(", "));
+        for a in &n.attribute {
+            let _ = match a.r#type {
+                attribute_type::INT => write!(f, " {}={}", a.name, a.i),
+                attribute_type::FLOAT => write!(f, " {}={}", a.name, a.f),
+                attribute_type::INTS => write!(f, " {}={:?}", a.name, a.ints),
+                _ => write!(f, " {}={}", a.name, String::from_utf8_lossy(&a.s)),
+            };
+        }
+        f.push('\n');
+    }
+    let outputs: Vec<&str> = graph.output.iter().map(|o| o.name.as_str()).collect();
+    let _ = writeln!(f, "-> {}", outputs.join(", "));
+    f
 }
 
-impl fmt::Display for Case {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let graph = self.model.graph.clone().unwrap_or_default();
-        for (port, (name, t)) in graph.input.iter().zip(&self.inputs) {
-            let dims = match port.r#type.as_ref().and_then(|t| t.value.as_ref()) {
-                Some(TypeValue::Tensor(t)) => t.shape.clone().unwrap_or_default().dim,
-                _ => vec![],
-            };
-            let symbols: Vec<String> = dims
-                .into_iter()
-                .filter_map(|d| match d.value {
-                    Some(DimensionValue::Param(p)) => Some(p),
-                    _ => None,
-                })
-                .collect();
-            writeln!(f, "{name}: {} {:?} {}", t.dtype, t.shape, symbols.join(" "))?;
-        }
-        for t in &graph.initializer {
-            writeln!(f, "{} = {} {:?} {:?}", t.name, data_type::name(t.data_type), t.dims, t.raw_data)?;
-        }
-        for n in &graph.node {
-            write!(f, "{} = {}({})", n.output.join(", "), n.op_type, n.input.join(", "))?;
-            for a in &n.attribute {
-                match a.r#type {
-                    attribute_type::INT => write!(f, " {}={}", a.name, a.i)?,
-                    attribute_type::FLOAT => write!(f, " {}={}", a.name, a.f)?,
-                    attribute_type::INTS => write!(f, " {}={:?}", a.name, a.ints)?,
-                    _ => write!(f, " {}={}", a.name, String::from_utf8_lossy(&a.s))?,
-                }
-            }
-            writeln!(f)?;
-        }
-        Ok(())
+/// A tensor's type and shape, and its values where they are few.
+pub(crate) fn tensor_text(t: &Tensor) -> String {
+    let mut text = format!("{}{:?}", t.dtype, t.shape);
+    if t.shape.iter().product::<usize>() <= 16
+        && let Some(v) = t.scalars()
+    {
+        text += &format!(" = {}", v.iter().map(|x| x.to_string()).collect::<Vec<_>>().join(" "));
     }
+    text
 }
 
 /// The node under way.
@@ -75,7 +87,7 @@ pub struct Draw {
     operands: Vec<Option<(Tensor, bool)>>,
 }
 
-fn hash(name: &str) -> u64 {
+pub(crate) fn hash(name: &str) -> u64 {
     name.bytes().fold(0xcbf2_9ce4_8422_2325, |h, b| (h ^ u64::from(b)).wrapping_mul(0x0100_0000_01b3))
 }
 

@@ -6,7 +6,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Once;
 use wgfc_compiler::{Errors, Kind};
 use wgfc_ir::{Program, Tensor};
-use wgfc_runtime::{Gpu, Session};
+use wgfc_runtime::{Gpu, RunError, Session};
 
 /// How a case did not pass.
 #[derive(Clone, Debug)]
@@ -19,6 +19,10 @@ pub enum Failure {
     Wrong(String),
     /// A panic, with its message and place.
     Panic(String),
+    /// The device was lost.
+    Lost(String),
+    /// It did not end, and what did not.
+    Hang(String),
 }
 
 impl Failure {
@@ -29,12 +33,18 @@ impl Failure {
             Failure::Error(..) => "error",
             Failure::Wrong(_) => "wrong",
             Failure::Panic(_) => "panic",
+            Failure::Lost(_) => "device lost",
+            Failure::Hang(_) => "hang",
         }
     }
     /// What went wrong, in full.
     pub fn message(&self) -> &str {
-        let (Failure::Unsupported(_, m) | Failure::Error(_, m) | Failure::Wrong(m) | Failure::Panic(m)) =
-            self;
+        let (Failure::Unsupported(_, m)
+        | Failure::Error(_, m)
+        | Failure::Wrong(m)
+        | Failure::Panic(m)
+        | Failure::Lost(m)
+        | Failure::Hang(m)) = self;
         m
     }
     /// What went wrong, in one line.
@@ -61,6 +71,15 @@ impl From<Errors> for Failure {
             Failure::Unsupported(operator, errors.to_string())
         } else {
             Failure::Error(operator, errors.to_string())
+        }
+    }
+}
+
+impl From<RunError> for Failure {
+    fn from(e: RunError) -> Failure {
+        match e {
+            RunError::DeviceLost(m) => Failure::Lost(m),
+            e => Failure::error(e.to_string()),
         }
     }
 }
@@ -97,7 +116,7 @@ pub fn caught<T>(f: impl FnOnce() -> Result<T, Failure>) -> Result<T, Failure> {
 /// # Errors
 /// What the device refuses.
 pub fn session(gpu: &Gpu, program: &Program) -> Result<Session, Failure> {
-    Session::new_blocking(gpu, program).map_err(|e| Failure::error(e.to_string()))
+    Ok(Session::new_blocking(gpu, program)?)
 }
 
 /// Runs a session on named inputs; the outputs are in order.
@@ -106,6 +125,6 @@ pub fn session(gpu: &Gpu, program: &Program) -> Result<Session, Failure> {
 /// What goes wrong on the way.
 pub fn run_session(session: &mut Session, inputs: &BTreeMap<String, Tensor>) -> Result<Vec<Tensor>, Failure> {
     let inputs: Vec<(&str, Tensor)> = inputs.iter().map(|(n, t)| (n.as_str(), t.clone())).collect();
-    let outputs = session.run_blocking(&inputs).map_err(|e| Failure::error(e.to_string()))?;
+    let outputs = session.run_blocking(&inputs)?;
     Ok(outputs.into_iter().map(|(_, t)| t).collect())
 }

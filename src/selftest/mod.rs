@@ -1,12 +1,35 @@
-//! Random operators, compiled for an adapter and compared with the reference evaluator.
+//! Random operators, graphs and loops, compiled for an adapter and compared with the reference evaluator.
 //!
-//! What a case is follows from its name and its seed, on every machine.
+//! [`run`] tries cases until time is up: operators with random shapes, types and attributes, random graphs and
+//! loops, each compiled with some fusion, parts of it, features of the device and ways to cut kernels up. What a
+//! case is follows from its name and its number, on every machine. What differs is made as small as it can be
+//! while it still differs.
+//!
+//! ```no_run
+//! # fn main() -> Result<(), wgfc::Error> {
+//! use wgfc::selftest::{Plan, run};
+//! let report = run(&Plan { seconds: 10.0, ..Plan::default() }, &mut |_| {})?;
+//! assert!(report.passed(), "{:?}", report.findings);
+//! # Ok(()) }
+//! ```
 
 mod compare;
 mod draw;
 mod failure;
+mod guard;
 mod operators;
+mod report;
+mod run;
+mod sequence;
+mod setting;
+mod shrink;
+mod subject;
 
 pub use compare::{Tolerance, equal, relative_error};
 pub use failure::{Failure, caught, run_session, session};
 pub use operators::{Ran, describe, family, operators, plain_cases, run_operator};
+pub use report::{Family, Finding, Report};
+pub use run::{Plan, Progress, describe_case, run, run_case};
+pub use shrink::Smallest;
+#[doc(hidden)]
+pub use subject::Fault;

@@ -11,16 +11,16 @@ mod reductions;
 mod shapes;
 mod windows;
 
-use super::compare::{Tolerance, equal};
-use super::draw::{Case, Draw};
-use super::failure::{Failure, run_session, session};
-use std::collections::BTreeMap;
+use super::draw::{Case, Draw, model_text};
+use super::failure::Failure;
+use super::sequence::CaseId;
+use super::subject::{Attempt, Outcome};
+use prost::Message;
 use std::ops::RangeInclusive;
+use wgfc_compiler::Options;
 use wgfc_compiler::import::onnx::ModelProto;
 use wgfc_compiler::import::{NoExternalData, import};
-use wgfc_compiler::{Options, compile};
-use wgfc_ir::eval::evaluate;
-use wgfc_ir::{DType, Scalar, Tensor};
+use wgfc_ir::DType;
 use wgfc_runtime::Gpu;
 
 /// How the cases of an operator are drawn. Other domains than `ai.onnx` are part of the name.
@@ -55,28 +55,6 @@ pub fn operators() -> impl Iterator<Item = &'static str> {
 pub fn family(name: &str) -> &'static str {
     let found = FAMILIES.iter().find(|(_, lines)| lines.iter().any(|l| l.0 == name));
     found.map_or("control flow, constants", |(family, _)| family)
-}
-
-/// Integers that may differ by one where a float between two of them was rounded.
-fn near(got: &Tensor, want: &Tensor) -> Result<(), String> {
-    let (Some(a), Some(b)) = (got.to_i64s(), want.to_i64s()) else { return Err("values are absent".into()) };
-    let same = got.dtype == want.dtype && got.shape == want.shape;
-    match a.iter().zip(&b).position(|(x, y)| x.abs_diff(*y) > 1) {
-        None if same => Ok(()),
-        None => Err(format!("{} {:?} instead of {} {:?}", got.dtype, got.shape, want.dtype, want.shape)),
-        Some(i) => Err(format!("element {i} is {} instead of {}", a[i], b[i])),
-    }
-}
-
-/// How far a result may be from the evaluator's, which rounds between the steps that a kernel does as one.
-fn tolerance(dtype: DType, loose: bool) -> Tolerance {
-    let e = match dtype {
-        DType::BF16 => 5e-2,
-        _ if loose => 2e-2,
-        DType::F16 => 4e-3,
-        _ => return Tolerance { rtol: 1e-3, atol: 1e-4 },
-    };
-    Tolerance { rtol: e, atol: e }
 }
 
 /// What is no number or no ordinary one. A computation may take the last two for 0.
@@ -120,18 +98,6 @@ const LARGEST: &[&str] = &[
     "ScatterND",
 ];
 
-/// Whether zeros have their signs, and what is tiny is what it was. An f64 is rounded to an f32.
-fn same_bits(got: &Tensor, want: &Tensor) -> Result<(), String> {
-    let (Some(a), Some(b)) = (got.scalars(), want.scalars()) else { return Err("values are absent".into()) };
-    let differs = |(x, y): (&Scalar, &Scalar)| x.bits != y.bits && !x.as_f64().is_nan();
-    match a.iter().zip(&b).position(differs) {
-        Some(i) if want.dtype.is_float() && want.dtype != DType::F64 => {
-            Err(format!("element {i} is {} instead of {}", a[i], b[i]))
-        }
-        _ => Ok(()),
-    }
-}
-
 /// What became of a case that did not fail.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ran {
@@ -143,31 +109,6 @@ pub enum Ran {
     Refused,
 }
 
-fn check(case: &Case, gpu: &Gpu, options: &Options, moved: bool) -> Result<Ran, Failure> {
-    let bytes = case.bytes();
-    let imported = match import(&bytes, &NoExternalData, options).map_err(Failure::from) {
-        Err(Failure::Unsupported(..)) => return Ok(Ran::Refused),
-        imported => imported?,
-    };
-    let inputs: BTreeMap<String, Tensor> = case.inputs.iter().cloned().collect();
-    let want = evaluate(&imported.graph, &inputs).map_err(|e| Failure::error(format!("evaluator: {e}")))?;
-    let program = match compile(&bytes, &NoExternalData, options).map_err(Failure::from) {
-        Err(Failure::Unsupported(..)) => return Ok(Ran::Refused),
-        program => program?,
-    };
-    let got = run_session(&mut session(gpu, &program)?, &inputs)?;
-    for (i, (g, w)) in got.iter().zip(&want).enumerate() {
-        let same = if case.loose && w.dtype.is_int() {
-            near(g, w)
-        } else {
-            equal(g, w, tolerance(w.dtype, case.loose))
-        };
-        let same = same.and_then(|()| if moved { same_bits(g, w) } else { Ok(()) });
-        same.map_err(|e| Failure::Wrong(format!("output {i}: {e}")))?;
-    }
-    Ok(Ran::Whole)
-}
-
 /// One case of an operator, as its seed has it.
 fn case(line: &Line, seed: u64, symbols: bool) -> Case {
     let draw = || {
@@ -177,7 +118,7 @@ fn case(line: &Line, seed: u64, symbols: bool) -> Case {
     };
     let plain = draw().case(line.1, None, symbols);
     // The result's rank is known once the node is imported.
-    let rank = import(&plain.bytes(), &NoExternalData, &Options::default())
+    let rank = import(&plain.model.encode_to_vec(), &NoExternalData, &Options::default())
         .ok()
         .and_then(|i| i.graph.outputs.first().map(|o| i.graph.ty(o.value).rank()));
     draw().case(line.1, rank, symbols)
@@ -188,24 +129,41 @@ pub fn plain_cases(seeds: RangeInclusive<u64>) -> impl Iterator<Item = (&'static
     table().flat_map(move |l| seeds.clone().map(|seed| (l.0, seed, Draw::new(l.0, seed).plain(l.1))))
 }
 
+/// Case `seed` of an operator; extents may have names where there are `symbols`.
+pub(crate) fn drawn(name: &str, seed: u64, symbols: bool) -> Option<Case> {
+    Some(case(line(name)?, seed, symbols))
+}
+
+/// Whether every bit of the results counts.
+pub(crate) fn all_bits(name: &str, seed: u64) -> bool {
+    specials(name, seed) == SPECIAL
+}
+
 /// Runs a case of an operator. Where names for extents keep it from being compiled, it runs without.
 ///
 /// # Errors
 /// What differs or fails; also where there is no such operator.
 pub fn run_operator(name: &str, seed: u64, gpu: &Gpu, options: &Options) -> Result<Ran, Failure> {
-    let line = line(name).ok_or_else(|| Failure::error(format!("no cases are drawn of {name}")))?;
-    let (named, moved) = (case(line, seed, true), specials(line.0, seed) == SPECIAL);
-    match check(&named, gpu, options, moved) {
-        Ok(Ran::Refused) | Err(Failure::Error(..)) if named.named => {
-            check(&case(line, seed, false), gpu, options, moved).map(|_| Ran::Unnamed)
+    let id = CaseId { name: name.to_owned(), seed };
+    let (case, unnamed) =
+        id.subjects().ok_or_else(|| Failure::error(format!("no cases are drawn of {name}")))?;
+    let attempt = Attempt::new(options);
+    Ok(match (case.try_on(gpu, &attempt), unnamed) {
+        (Ok(Outcome::Refused(_)) | Err(Failure::Error(..)), Some(plain)) => {
+            plain.try_on(gpu, &attempt)?;
+            Ran::Unnamed
         }
-        result => result,
-    }
+        (result, _) => match result? {
+            Outcome::Same(_) => Ran::Whole,
+            Outcome::Refused(_) => Ran::Refused,
+        },
+    })
 }
 
 /// The text of a case: its inputs, constants and nodes. `None` where there is no such operator.
 pub fn describe(name: &str, seed: u64) -> Option<String> {
-    Some(case(line(name)?, seed, true).to_string())
+    let c = case(line(name)?, seed, true);
+    Some(model_text(&c.model, &c.inputs.into_iter().collect()))
 }
 
 /// Floats that operators take, those most often that models have.

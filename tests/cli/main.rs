@@ -91,7 +91,9 @@ fn tree(dir: &Path) -> Vec<(PathBuf, Vec<u8>)> {
 fn help_has_examples_and_exit_codes() {
     let d = folder();
     wgfc(d.path(), "--help").exits(0).prints("Exit codes:").prints("wgfc run model.onnx");
-    for command in ["compile", "run", "generate", "inspect", "check", "device", "tune", "completions"] {
+    for command in
+        ["compile", "run", "generate", "inspect", "check", "device", "tune", "selftest", "completions"]
+    {
         wgfc(d.path(), &format!("{command}|--help")).exits(0).prints("Example");
     }
     wgfc(d.path(), "completions|bash").exits(0).prints("_wgfc");

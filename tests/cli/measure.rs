@@ -50,6 +50,20 @@ fn a_dispatch_is_measured() {
 }
 
 #[test]
+fn the_adapter_is_tested() {
+    let d = folder();
+    if wgfc(d.path(), "device").code != 0 {
+        return;
+    }
+    let r = wgfc(d.path(), "selftest|--seconds|3|--seed|5|--json").exits(0).json();
+    assert!(r["passed"] == true && r["cases"].as_u64() > Some(0), "{r}");
+    let one = wgfc(d.path(), "selftest|--case|Relu 7").exits(0);
+    one.prints("y0 = Relu(").prints("nothing differs");
+    wgfc(d.path(), "selftest|--case|Nonsense 7").exits(1).says("is no case");
+    wgfc(d.path(), "selftest|--only|Nonsense").exits(1).says("no operator's name contains");
+}
+
+#[test]
 fn simulations_are_measured() {
     let d = folder();
     let bench = |rest: &str| wgfc(d.path(), &format!("bench|loops|{rest}"));

@@ -23,6 +23,7 @@ mod generate;
 mod loops;
 mod models;
 mod operators;
+mod selftest;
 mod sized;
 mod states;
 

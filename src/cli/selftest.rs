@@ -1,0 +1,182 @@
+//! `wgfc selftest`.
+
+use super::adapter::choice;
+use super::args::SelftestArgs;
+use super::summary::table;
+use super::terminal::Terminal;
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use wgfc::Error;
+use wgfc::selftest::{Family, Finding, Plan, Report, describe_case, run, run_case};
+
+/// Tries cases. Returns the exit code.
+pub fn main(a: &SelftestArgs, t: &Terminal) -> u8 {
+    match tested(a, t) {
+        Ok(true) => 0,
+        Ok(false) => 4,
+        Err(e) => {
+            t.error(&e);
+            e.class().exit_code()
+        }
+    }
+}
+
+fn tested(a: &SelftestArgs, t: &Terminal) -> Result<bool, Error> {
+    let defaults = Plan::default();
+    let plan = Plan {
+        adapter: choice(&a.adapter),
+        seconds: a.seconds,
+        seed: a.seed,
+        only: a.only.clone(),
+        threads: a.threads.map_or(defaults.threads, |n| n as usize),
+        ..defaults
+    };
+    let report = match &a.case {
+        Some(case) => {
+            let _progress = t.spinner(case.clone());
+            run_case(&plan, case)?
+        }
+        None => {
+            let bar = t.bar("selftest".into(), (a.seconds.ceil() as u64).max(1), false);
+            run(&plan, &mut |p| {
+                let what = if p.shrinking { "making it small" } else { "selftest" };
+                bar.says(format!("{what}: {} cases, {} failed, seconds", p.cases, p.failed));
+                bar.at(p.seconds.min(a.seconds) as u64);
+            })?
+        }
+    };
+    let mut saved: Vec<Option<PathBuf>> = vec![];
+    for f in &report.findings {
+        let smallest = f.smallest.as_ref().zip(a.save.as_ref());
+        saved.push(smallest.map(|(s, dir)| s.save(dir)).transpose()?);
+    }
+    if t.json {
+        t.print_json(&json(&report, &saved)?);
+    } else {
+        if let Some(text) = a.case.as_deref().and_then(describe_case) {
+            t.result(&text);
+        }
+        t.print(&text(&report, a, &saved));
+    }
+    Ok(report.passed())
+}
+
+fn json(report: &Report, saved: &[Option<PathBuf>]) -> Result<serde_json::Value, Error> {
+    let mut v = serde_json::to_value(report).map_err(|e| Error::Internal(format!("JSON: {e}")))?;
+    v["passed"] = report.passed().into();
+    for (f, at) in v["findings"].as_array_mut().into_iter().flatten().zip(saved) {
+        f["saved"] = at.as_ref().map(|p| p.display().to_string()).into();
+    }
+    Ok(v)
+}
+
+fn text(r: &Report, a: &SelftestArgs, saved: &[Option<PathBuf>]) -> String {
+    let mut s = format!("{} ({}, {})\n", r.device, r.backend, r.driver);
+    if !r.features.is_empty() {
+        s += &format!("  {}\n", r.features.join(", "));
+    }
+    for (f, at) in r.findings.iter().zip(saved) {
+        s.push('\n');
+        s += &finding(f, a, at.as_ref());
+    }
+    if a.case.is_none() {
+        s.push('\n');
+        s += &families(&r.families);
+    }
+    if r.lost_with_others > 0 {
+        let n = r.lost_with_others;
+        s += &format!("\n  {n} cases were lost with the device while another ran, and are fine alone\n");
+    }
+    if r.stopped {
+        s += "\n  the device was lost and could not be opened again: the run ended there\n";
+    }
+    let failed: usize = r.findings.iter().map(|f| f.cases).sum();
+    let verdict = match (failed, a.case.is_some()) {
+        (0, true) => "nothing differs".into(),
+        (0, false) => format!("nothing differs in {} cases (seed {}, {:.0} s)", r.cases, r.seed, r.seconds),
+        (_, true) => "it differs".into(),
+        (n, false) => {
+            format!("{n} of {} cases differ or fail (seed {}, {:.0} s)", r.cases, r.seed, r.seconds)
+        }
+    };
+    s + &format!("\n{verdict}\n")
+}
+
+fn indented(text: &str) -> String {
+    text.lines().map(|l| format!("      {l}\n")).collect()
+}
+
+fn finding(f: &Finding, a: &SelftestArgs, at: Option<&PathBuf>) -> String {
+    let mut s = format!("{}: {}, {} cases", f.name, f.status, f.cases);
+    if !f.repeats {
+        s += ", not when repeated alone";
+    }
+    let message = f.smallest.as_ref().map_or(&f.message, |m| &m.message);
+    s += &format!("\n    {}\n", message.lines().collect::<Vec<_>>().join("\n    "));
+    if let Some(m) = &f.smallest {
+        s += &format!("    the smallest, from {}:\n{}", m.case, indented(&m.text));
+    }
+    let repeated = f.smallest.as_ref().map(|m| &m.case).or(f.cases_named.first());
+    let adapter = a.adapter.adapter.as_ref().map_or(String::new(), |n| format!(" --adapter '{n}'"));
+    if let Some(case) = repeated.filter(|_| a.case.is_none()) {
+        s += &format!("    again: wgfc selftest --case '{case}'{adapter}");
+        s += if at.is_some() { "\n" } else { " --save DIR   # keeps the model and its inputs\n" };
+    }
+    if let (Some(at), Some(m)) = (at, &f.smallest) {
+        s += &format!("    kept in {}\n", at.display());
+        s.extend(m.commands(at).iter().map(|c| format!("    {c}\n")));
+    } else if a.case.is_some() {
+        s += "    --save DIR keeps the model and its inputs\n";
+    }
+    s
+}
+
+fn families(all: &[Family]) -> String {
+    let heading = ["family", "cases", "failed", "skipped", "error", "skipped because"];
+    let mut rows = vec![heading.map(String::from).to_vec()];
+    let mut total = Family { name: "all", ..sum(all) };
+    total.reasons = BTreeMap::new();
+    for f in all.iter().chain([&total]) {
+        let mut reasons: Vec<(&String, &u64)> = f.reasons.iter().collect();
+        reasons.sort_by_key(|(_, n)| std::cmp::Reverse(**n));
+        let why = reasons.first().map_or(String::new(), |(why, n)| {
+            let short: String = why.chars().take(70).collect();
+            let others = if reasons.len() > 1 {
+                format!(", {} other reasons", reasons.len() - 1)
+            } else {
+                String::new()
+            };
+            format!("{short} ({n}){others}")
+        });
+        rows.push(vec![
+            f.name.into(),
+            f.cases.to_string(),
+            f.failed.to_string(),
+            f.skipped.to_string(),
+            if f.error > 0.0 { format!("{:.1e}", f.error) } else { "0".into() },
+            why,
+        ]);
+    }
+    let text = table(&rows, &[false, true, true, true, true, false]);
+    text + "  error: the largest relative error of an output in f32 that does not differ\n"
+}
+
+fn sum(all: &[Family]) -> Family {
+    let mut total = all.first().cloned().unwrap_or(Family {
+        name: "",
+        cases: 0,
+        failed: 0,
+        skipped: 0,
+        reasons: BTreeMap::new(),
+        unnamed: 0,
+        error: 0.0,
+    });
+    for f in all.iter().skip(1) {
+        total.cases += f.cases;
+        total.failed += f.failed;
+        total.skipped += f.skipped;
+        total.unnamed += f.unnamed;
+        total.error = total.error.max(f.error);
+    }
+    total
+}

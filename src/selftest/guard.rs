@@ -1,0 +1,97 @@
+//! Running a case so that neither a device that is lost nor one that hangs ends the run.
+
+use super::failure::{Failure, caught};
+use super::subject::Phase;
+use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
+use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+use wgfc_runtime::{AdapterChoice, AdapterSummary, Gpu, RunError};
+
+/// A device, opened anew when it is lost.
+pub(crate) struct Device {
+    choice: AdapterChoice,
+    /// How often it was opened, and the device.
+    current: Mutex<(u64, Gpu)>,
+    /// How long a case may take.
+    limit: Duration,
+    gone: AtomicBool,
+}
+
+impl Device {
+    /// Opens the adapter.
+    pub fn open(choice: AdapterChoice) -> Result<Device, RunError> {
+        let gpu = Gpu::request_blocking(&choice)?;
+        // Where the CPU draws, it also may be busy with something else.
+        let limit = Duration::from_secs(if gpu.summary().is_software { 180 } else { 30 });
+        Ok(Device { choice, current: Mutex::new((0, gpu)), limit, gone: AtomicBool::new(false) })
+    }
+
+    /// What it is.
+    pub fn summary(&self) -> AdapterSummary {
+        self.gpu().1.summary().clone()
+    }
+
+    fn gpu(&self) -> (u64, Gpu) {
+        self.current.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Opens it anew, unless another thread has done so since `generation`.
+    fn renew(&self, generation: u64) {
+        let mut current = self.current.lock().unwrap_or_else(PoisonError::into_inner);
+        if current.0 != generation {
+            return;
+        }
+        match Gpu::request_blocking(&self.choice) {
+            Ok(gpu) => *current = (generation + 1, gpu),
+            Err(_) => self.gone.store(true, Ordering::Relaxed),
+        }
+    }
+
+    /// Whether it was lost and could not be opened again.
+    pub fn is_gone(&self) -> bool {
+        self.gone.load(Ordering::Relaxed)
+    }
+
+    /// Runs `f` in a thread of its own. A panic, a lost device and too long a time become failures; after the
+    /// last two the device is opened anew. A thread that does not end is left behind.
+    ///
+    /// # Errors
+    /// Those of `f`, and these.
+    pub fn run<T: Send + 'static>(
+        &self,
+        f: impl FnOnce(&Gpu, &dyn Fn(Phase)) -> Result<T, Failure> + Send + 'static,
+    ) -> Result<T, Failure> {
+        let (generation, gpu) = self.gpu();
+        let phase = Arc::new(AtomicU8::new(Phase::Compiler as u8));
+        let (tx, rx) = channel();
+        let inner = phase.clone();
+        let work = move || {
+            let result = caught(|| f(&gpu, &|p| inner.store(p as u8, Ordering::Relaxed)));
+            // Whoever waited may have given up.
+            let _ = tx.send(result);
+        };
+        let started = std::thread::Builder::new().stack_size(8 << 20).spawn(work);
+        let thread = started.map_err(|e| Failure::error(format!("no thread can be started: {e}")))?;
+        let result = match rx.recv_timeout(self.limit) {
+            Ok(result) => {
+                // It has sent its last word; a panic beyond that has been caught.
+                let _ = thread.join();
+                result
+            }
+            Err(RecvTimeoutError::Disconnected) => Err(Failure::Panic("the thread of the case ended".into())),
+            Err(RecvTimeoutError::Timeout) => {
+                let at = match phase.load(Ordering::Relaxed) {
+                    p if p == Phase::Compiler as u8 => "the compiler",
+                    p if p == Phase::Evaluator as u8 => "the evaluator",
+                    _ => "the device",
+                };
+                Err(Failure::Hang(format!("{at} has not ended after {} s", self.limit.as_secs())))
+            }
+        };
+        if matches!(result, Err(Failure::Lost(_) | Failure::Hang(_))) {
+            self.renew(generation);
+        }
+        result
+    }
+}

@@ -1,0 +1,173 @@
+//! What a run found.
+
+use super::failure::Failure;
+use super::run::Done;
+use super::sequence::CaseId;
+use super::shrink::Smallest;
+use super::subject::Outcome;
+use serde::Serialize;
+use std::collections::BTreeMap;
+use wgfc_runtime::AdapterSummary;
+
+/// What a run found.
+#[derive(Clone, Debug, Serialize)]
+pub struct Report {
+    /// The adapter's name.
+    pub device: String,
+    /// Its driver.
+    pub driver: String,
+    /// Its API.
+    pub backend: String,
+    /// What kernels may use of it beyond what every device has.
+    pub features: Vec<String>,
+    /// The seed.
+    pub seed: u64,
+    /// How long cases ran.
+    pub seconds: f64,
+    /// How many did.
+    pub cases: u64,
+    /// Cases that were lost with a device on which another ran, and are fine.
+    pub lost_with_others: usize,
+    /// The device was lost and could not be opened again.
+    pub stopped: bool,
+    /// By family.
+    pub families: Vec<Family>,
+    /// What differs or fails, one entry a cause as far as one can tell.
+    pub findings: Vec<Finding>,
+}
+
+/// Cases of a family of operators.
+#[derive(Clone, Debug, Serialize)]
+pub struct Family {
+    /// Its name.
+    pub name: &'static str,
+    /// How many cases ran.
+    pub cases: u64,
+    /// How many of them failed.
+    pub failed: u64,
+    /// How many were refused as unsupported.
+    pub skipped: u64,
+    /// Why, and how many for that reason.
+    pub reasons: BTreeMap<String, u64>,
+    /// How many ran only without names for extents.
+    pub unnamed: u64,
+    /// The largest ‖a − b‖ / ‖b‖ of an output in f32.
+    pub error: f64,
+}
+
+impl Family {
+    pub(crate) fn new(name: &'static str) -> Family {
+        Family { name, cases: 0, failed: 0, skipped: 0, reasons: BTreeMap::new(), unnamed: 0, error: 0.0 }
+    }
+    pub(crate) fn count(&mut self, result: &Result<Done, Failure>) {
+        self.cases += 1;
+        match result {
+            Err(_) => self.failed += 1,
+            Ok(done) => {
+                self.unnamed += u64::from(done.unnamed);
+                match &done.outcome {
+                    Outcome::Same(e) => self.error = self.error.max(*e),
+                    Outcome::Refused(why) => {
+                        self.skipped += 1;
+                        let why = why.lines().next().unwrap_or_default().to_owned();
+                        *self.reasons.entry(super::run::without_numbers(&why)).or_default() += 1;
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// Failures of one cause, as far as one can tell.
+#[derive(Clone, Debug, Serialize)]
+pub struct Finding {
+    /// The operator, `graph` or `loop`; several where their smallest cases are of the same operators.
+    pub name: String,
+    /// `wrong`, `error`, `panic`, `device lost` or `hang`.
+    pub status: &'static str,
+    /// What the first case says.
+    pub message: String,
+    /// How many cases fail like this.
+    pub cases: usize,
+    /// Some of them, for `--case`.
+    pub cases_named: Vec<String>,
+    /// Whether the first one fails again alone.
+    pub repeats: bool,
+    /// The smallest case that fails so.
+    pub smallest: Option<Smallest>,
+}
+
+impl Finding {
+    pub(crate) fn new(id: &CaseId, failure: &Failure, cases: usize) -> Finding {
+        Finding {
+            name: id.name.clone(),
+            status: failure.status(),
+            message: failure.message().to_owned(),
+            cases,
+            cases_named: vec![],
+            repeats: true,
+            smallest: None,
+        }
+    }
+}
+
+impl Report {
+    pub(crate) fn new(a: AdapterSummary, seed: u64, seconds: f64, cases: u64) -> Report {
+        let l = &a.limits;
+        let mut features = vec![];
+        if l.f16 {
+            features.push("f16".to_owned());
+        }
+        if let Some((least, most)) = l.subgroup {
+            let range = if least == most { least.to_string() } else { format!("{least} to {most}") };
+            features.push(format!("subgroups of {range}"));
+        }
+        if l.cooperative_matrix {
+            features.push("matrix units".to_owned());
+        }
+        if let Some(n) = l.loop_iterations {
+            features.push(format!("loops of at most {n} iterations"));
+        }
+        Report {
+            device: a.name,
+            driver: a.driver,
+            backend: a.backend,
+            features,
+            seed,
+            seconds,
+            cases,
+            lost_with_others: 0,
+            stopped: false,
+            families: vec![],
+            findings: vec![],
+        }
+    }
+
+    /// Whether nothing differs.
+    pub fn passed(&self) -> bool {
+        self.findings.is_empty() && !self.stopped
+    }
+
+    /// Adds a finding, to another one if both come down to the same operators.
+    pub(crate) fn add(&mut self, mut finding: Finding) {
+        let same = |f: &&mut Finding| {
+            f.status == finding.status
+                && f.smallest.is_some()
+                && f.smallest.as_ref().map(|s| &s.operators)
+                    == finding.smallest.as_ref().map(|s| &s.operators)
+        };
+        let Some(known) = self.findings.iter_mut().find(same) else {
+            return self.findings.push(finding);
+        };
+        known.cases += finding.cases;
+        if !known.name.split(", ").any(|n| n == finding.name) {
+            known.name += &format!(", {}", finding.name);
+        }
+        known.cases_named.append(&mut finding.cases_named);
+        known.cases_named.truncate(5);
+        let size = |f: &Finding| f.smallest.as_ref().map_or(usize::MAX, |s| s.elements);
+        if size(&finding) < size(known) {
+            known.smallest = finding.smallest;
+        }
+    }
+}

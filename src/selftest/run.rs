@@ -1,0 +1,262 @@
+//! A run: cases in parallel, what failed alone once more, then the smallest of each kind.
+
+use super::failure::Failure;
+use super::guard::Device;
+use super::report::{Family, Finding, Report};
+use super::sequence::{CaseId, Sequence};
+use super::shrink::{Smallest, smallest};
+use super::subject::{Attempt, Fault, Outcome};
+use crate::model::device_error;
+use crate::{Error, Problem};
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+use wgfc_runtime::AdapterChoice;
+
+/// What a run does.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    /// On which adapter.
+    pub adapter: AdapterChoice,
+    /// No case is begun after so many seconds.
+    pub seconds: f64,
+    /// Which cases: another seed, other cases.
+    pub seed: u64,
+    /// Only cases whose name contains this.
+    pub only: Option<String>,
+    /// Cases run at once.
+    pub threads: usize,
+    /// A difference to be found, for tests.
+    #[doc(hidden)]
+    pub fault: Option<Fault>,
+}
+
+impl Default for Plan {
+    /// A minute on the best adapter.
+    fn default() -> Plan {
+        Plan {
+            adapter: AdapterChoice::from_env(),
+            seconds: 60.0,
+            seed: 1,
+            only: None,
+            threads: std::thread::available_parallelism().map_or(2, usize::from).min(16),
+            fault: None,
+        }
+    }
+}
+
+/// How far a run is.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Progress {
+    /// Seconds since it began.
+    pub seconds: f64,
+    /// Cases done.
+    pub cases: u64,
+    /// Of these, how many failed.
+    pub failed: u64,
+    /// Cases are done; what failed is made smaller.
+    pub shrinking: bool,
+}
+
+/// What a case came to.
+#[derive(Clone, Debug)]
+pub(crate) struct Done {
+    pub outcome: Outcome,
+    /// Without names for extents, which kept it from being compiled.
+    pub unnamed: bool,
+}
+
+/// Most kinds of failures that are repeated and made smaller.
+const KINDS: usize = 40;
+
+/// Runs one case as it is drawn.
+fn attempt(device: &Device, id: &CaseId, fault: Option<Fault>) -> Result<Done, Failure> {
+    let id = id.clone();
+    device.run(move |gpu, phase| {
+        let (subject, plain) =
+            id.subjects().ok_or_else(|| Failure::error(format!("there is no case {id}")))?;
+        let setting = id.setting();
+        let options = setting.options(gpu.profile());
+        let a = Attempt { options: &options, cut: setting.cut, fault, phase };
+        match (subject.try_on(gpu, &a), plain) {
+            (Ok(Outcome::Refused(_)) | Err(Failure::Error(..)), Some(plain)) => {
+                Ok(Done { outcome: plain.try_on(gpu, &a)?, unnamed: true })
+            }
+            (result, _) => Ok(Done { outcome: result?, unnamed: false }),
+        }
+    })
+}
+
+/// What failures have in common that are counted together.
+fn kind(id: &CaseId, f: &Failure) -> (String, &'static str, String) {
+    let text = match f {
+        Failure::Error(..) | Failure::Panic(_) => without_numbers(f.first_line()),
+        _ => String::new(),
+    };
+    (id.name.clone(), f.status(), text)
+}
+
+/// The text with every number as `#`.
+pub(crate) fn without_numbers(text: &str) -> String {
+    let mut out = String::new();
+    for c in text.chars().take(200) {
+        match c.is_ascii_digit() {
+            true if out.ends_with('#') => {}
+            true => out.push('#'),
+            false => out.push(c),
+        }
+    }
+    out
+}
+
+#[derive(Default)]
+struct Found {
+    families: BTreeMap<&'static str, Family>,
+    failures: Vec<(u64, CaseId, Failure)>,
+}
+
+fn opened(choice: &AdapterChoice) -> Result<Device, Error> {
+    Device::open(choice.clone()).map_err(device_error)
+}
+
+/// Runs cases until time is up. `progress` is called ten times a second.
+///
+/// # Errors
+/// Where there is no adapter, or no case of the name.
+pub fn run(plan: &Plan, progress: &mut dyn FnMut(Progress)) -> Result<Report, Error> {
+    let sequence = Sequence::new(plan.seed, plan.only.as_deref());
+    if sequence.is_empty() {
+        let m = format!("no operator's name contains `{}`", plan.only.as_deref().unwrap_or_default());
+        return Err(Error::Usage(vec![Problem::with_help(m, "`wgfc selftest` alone tries all of them")]));
+    }
+    let device = opened(&plan.adapter)?;
+    let start = Instant::now();
+    let end = start + Duration::from_secs_f64(plan.seconds.clamp(0.0, 1e6));
+    let [next, cases, failed] = [const { AtomicU64::new(0) }; 3];
+    let at = |shrinking: bool| Progress {
+        seconds: start.elapsed().as_secs_f64(),
+        cases: cases.load(Ordering::Relaxed),
+        failed: failed.load(Ordering::Relaxed),
+        shrinking,
+    };
+    let running = AtomicUsize::new(plan.threads.max(1));
+    let found = Mutex::<Found>::default();
+    let work = || {
+        while Instant::now() < end && !device.is_gone() {
+            let i = next.fetch_add(1, Ordering::Relaxed);
+            let id = sequence.case(i);
+            let result = attempt(&device, &id, plan.fault);
+            cases.fetch_add(1, Ordering::Relaxed);
+            failed.fetch_add(u64::from(result.is_err()), Ordering::Relaxed);
+            let mut found = found.lock().unwrap_or_else(PoisonError::into_inner);
+            let family = found.families.entry(id.family()).or_insert_with(|| Family::new(id.family()));
+            family.count(&result);
+            if let Err(f) = result {
+                found.failures.push((i, id, f));
+            }
+        }
+        running.fetch_sub(1, Ordering::Release);
+    };
+    std::thread::scope(|scope| {
+        for _ in 0..plan.threads.max(1) {
+            scope.spawn(work);
+        }
+        while running.load(Ordering::Acquire) > 0 {
+            progress(at(false));
+            std::thread::sleep(Duration::from_millis(100));
+        }
+    });
+    let seconds = start.elapsed().as_secs_f64();
+    let mut found = found.into_inner().unwrap_or_else(PoisonError::into_inner);
+    found.failures.sort_by_key(|(i, ..)| *i);
+    let mut report = Report::new(device.summary(), plan.seed, seconds, cases.load(Ordering::Relaxed));
+    report.stopped = device.is_gone();
+    let mut kinds: Vec<((String, &'static str, String), Vec<(CaseId, Failure)>)> = vec![];
+    for (_, id, f) in found.failures {
+        let k = kind(&id, &f);
+        match kinds.iter_mut().find(|(known, _)| *known == k) {
+            Some((_, cases)) => cases.push((id, f)),
+            None => kinds.push((k, vec![(id, f)])),
+        }
+    }
+    for (n, (_, cases)) in kinds.into_iter().enumerate() {
+        progress(at(true));
+        let Some(finding) =
+            looked_into(&device, cases, n < KINDS, plan.fault, &mut report, &mut found.families)
+        else {
+            continue;
+        };
+        report.add(finding);
+    }
+    report.families = found.families.into_values().collect();
+    Ok(report)
+}
+
+/// What is found out about failures of one kind. `None` where they were those of another case, with which the
+/// device was lost.
+fn looked_into(
+    device: &Device,
+    mut cases: Vec<(CaseId, Failure)>,
+    closely: bool,
+    fault: Option<Fault>,
+    report: &mut Report,
+    families: &mut BTreeMap<&'static str, Family>,
+) -> Option<Finding> {
+    // With a device, all the cases are lost that it ran.
+    if matches!(cases.first()?.1, Failure::Lost(_) | Failure::Hang(_)) {
+        let before = cases.len();
+        cases.retain(|(id, _)| device.is_gone() || attempt(device, id, fault).is_err());
+        let fine = before - cases.len();
+        if let Some((id, _)) = cases.first()
+            && let Some(f) = families.get_mut(id.family())
+        {
+            f.failed -= fine as u64;
+        }
+        report.lost_with_others += fine;
+    }
+    let (id, failure) = cases.first()?;
+    let mut finding = Finding::new(id, failure, cases.len());
+    finding.cases_named = cases.iter().take(5).map(|(id, _)| id.to_string()).collect();
+    if closely && !device.is_gone() {
+        match smallest(device, id, failure, fault) {
+            Some(s) => finding.smallest = Some(s),
+            None => finding.repeats = false,
+        }
+    }
+    Some(finding)
+}
+
+/// Runs one case, and makes it smaller where it fails.
+///
+/// # Errors
+/// Where there is no adapter, or no such case.
+pub fn run_case(plan: &Plan, case: &str) -> Result<Report, Error> {
+    let Some(id) = CaseId::parse(case) else {
+        let m = format!("`{case}` is no case");
+        let help = "a case is an operator, `graph` or `loop`, and a number, as in 'Softmax 17'";
+        return Err(Error::usage(m, help));
+    };
+    let device = opened(&plan.adapter)?;
+    let start = Instant::now();
+    let result = attempt(&device, &id, plan.fault);
+    let mut report = Report::new(device.summary(), plan.seed, start.elapsed().as_secs_f64(), 1);
+    let mut family = Family::new(id.family());
+    family.count(&result);
+    report.families.push(family);
+    if let Err(f) = result {
+        let mut finding = Finding::new(&id, &f, 1);
+        finding.cases_named.push(id.to_string());
+        finding.smallest = smallest(&device, &id, &f, plan.fault);
+        finding.repeats = finding.smallest.is_some();
+        report.add(finding);
+    }
+    Ok(report)
+}
+
+/// The text of a case: how it is compiled, its inputs, constants and nodes.
+pub fn describe_case(case: &str) -> Option<String> {
+    let id = CaseId::parse(case)?;
+    let (subject, _) = id.subjects()?;
+    Some(Smallest::text_of(&subject, &id.setting()))
+}

@@ -1,0 +1,160 @@
+//! Which cases there are, and in which order.
+
+use super::draw::Case;
+use super::operators::{self, family};
+use super::setting::Setting;
+use super::subject::{Rule, Source, Subject};
+use wgfc_ir::testing::{Config, Rng, random_graph, random_loop};
+
+/// The name of cases that are random graphs.
+pub(crate) const GRAPH: &str = "graph";
+/// The name of cases that are random loops.
+pub(crate) const LOOP: &str = "loop";
+
+/// Cases of graphs and of loops for every one of each operator.
+const GRAPHS: usize = 40;
+const LOOPS: usize = 20;
+
+/// One case: of what, and its seed.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct CaseId {
+    pub name: String,
+    pub seed: u64,
+}
+
+impl std::fmt::Display for CaseId {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{} {}", self.name, self.seed)
+    }
+}
+
+impl CaseId {
+    /// From the text that [`CaseId`] prints, if there is such a case.
+    pub fn parse(text: &str) -> Option<CaseId> {
+        let (name, seed) = text.trim().rsplit_once(' ')?;
+        let id = CaseId { name: name.trim().to_owned(), seed: seed.parse().ok()? };
+        names().any(|n| n == id.name).then_some(id)
+    }
+
+    /// The family it counts for.
+    pub fn family(&self) -> &'static str {
+        match self.name.as_str() {
+            GRAPH => "random graphs",
+            LOOP => "random loops",
+            name => family(name),
+        }
+    }
+
+    /// How it is compiled.
+    pub fn setting(&self) -> Setting {
+        Setting::draw(&self.name, self.seed)
+    }
+
+    /// The case, and the same without names for extents, where it has any.
+    pub fn subjects(&self) -> Option<(Subject, Option<Subject>)> {
+        let (graph, inputs) = match self.name.as_str() {
+            GRAPH => random_graph(self.seed, &size(self.seed)),
+            LOOP => random_loop(self.seed, &loop_size(self.seed)).ok()?,
+            name => {
+                let moved = operators::all_bits(name, self.seed);
+                let subject = |c: Case| Subject {
+                    rule: Rule { loose: c.loose, moved },
+                    inputs: c.inputs.into_iter().collect(),
+                    source: Source::Model(Box::new(c.model)),
+                };
+                let case = operators::drawn(name, self.seed, true)?;
+                let plain = case.named.then(|| operators::drawn(name, self.seed, false)).flatten();
+                return Some((subject(case), plain.map(subject)));
+            }
+        };
+        Some((Subject { source: Source::Graph(Box::new(graph)), inputs, rule: Rule::default() }, None))
+    }
+
+    /// The same with the fewest operators first, where the number of operators is drawn.
+    pub fn shorter(&self) -> Vec<Subject> {
+        let all = 1..size(self.seed).operators;
+        let made = |operators: usize| {
+            let (graph, inputs) = match self.name.as_str() {
+                GRAPH => random_graph(self.seed, &Config { operators, ..size(self.seed) }),
+                LOOP => random_loop(self.seed, &Config { operators, ..loop_size(self.seed) }).ok()?,
+                _ => return None,
+            };
+            Some(Subject { source: Source::Graph(Box::new(graph)), inputs, rule: Rule::default() })
+        };
+        all.filter_map(made).collect()
+    }
+}
+
+fn size(seed: u64) -> Config {
+    Config { operators: 2 + (seed % 19) as usize, ..Config::default() }
+}
+
+fn loop_size(seed: u64) -> Config {
+    Config { max_elements: 1 << (3 + seed % 8), ..size(seed) }
+}
+
+/// What cases are called, without their seeds.
+fn names() -> impl Iterator<Item = &'static str> {
+    operators::operators().chain([GRAPH, LOOP])
+}
+
+/// All cases that follow from a seed, round after round of all names, each round in an order of its own.
+pub(crate) struct Sequence {
+    /// Of each name, how many of its cases a round has, and the number of this one.
+    entries: Vec<(&'static str, u64, u64)>,
+    seed: u64,
+}
+
+impl Sequence {
+    /// Of the names that contain `only`.
+    pub fn new(seed: u64, only: Option<&str>) -> Sequence {
+        let mut entries = vec![];
+        for name in names().filter(|n| only.is_none_or(|o| n.contains(o))) {
+            let times = match name {
+                GRAPH => GRAPHS,
+                LOOP => LOOPS,
+                _ => 1,
+            } as u64;
+            entries.extend((0..times).map(|i| (name, times, i)));
+        }
+        Sequence { entries, seed }
+    }
+
+    /// How many names there are.
+    pub fn is_empty(&self) -> bool {
+        self.entries.is_empty()
+    }
+
+    /// The `i`-th case.
+    pub fn case(&self, i: u64) -> CaseId {
+        let (round, place) = (i / self.entries.len() as u64, (i % self.entries.len() as u64) as usize);
+        let mut order: Vec<usize> = (0..self.entries.len()).collect();
+        let mut rng = Rng::new(self.seed ^ round.wrapping_mul(0x9e37_79b9_7f4a_7c15));
+        for k in (1..order.len()).rev() {
+            order.swap(k, rng.below(k + 1));
+        }
+        let (name, times, number) = self.entries[order[place]];
+        // Runs of other seeds have other cases.
+        let first = self.seed.wrapping_sub(1).wrapping_mul(1_000_000).wrapping_add(1);
+        CaseId { name: name.to_owned(), seed: first.wrapping_add(round * times + number) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_round_has_every_name_and_seeds_differ() {
+        let s = Sequence::new(1, None);
+        let n = s.entries.len() as u64;
+        let round: std::collections::BTreeSet<CaseId> = (0..n).map(|i| s.case(i)).collect();
+        assert_eq!(round.len() as u64, n);
+        assert!(names().all(|name| round.iter().any(|c| c.name == name)));
+        assert!((n..2 * n).all(|i| !round.contains(&s.case(i))));
+        assert!((0..n).all(|i| !round.contains(&Sequence::new(2, None).case(i))));
+        let c = s.case(3);
+        assert_eq!(CaseId::parse(&c.to_string()), Some(c));
+        assert_eq!(CaseId::parse("Nonsense 3"), None);
+    }
+}

@@ -1,0 +1,262 @@
+//! Making a case that fails smaller while it fails in the same way.
+
+mod graphs;
+mod models;
+
+use super::failure::Failure;
+use super::guard::Device;
+use super::run::without_numbers;
+use super::sequence::CaseId;
+use super::setting::Setting;
+use super::subject::{Attempt, Fault, Source, Subject};
+use crate::artefact::{self, SaveOptions};
+use crate::output::write_whole;
+use crate::{Error, npy};
+use prost::Message;
+use serde::Serialize;
+use std::collections::BTreeSet;
+use std::fmt::Write as _;
+use std::path::{Path, PathBuf};
+use wgfc_ir::{Op, Program, Tensor};
+
+/// Runs that making one case smaller may take.
+const ATTEMPTS: usize = 250;
+
+/// The smallest case found that fails in the same way.
+#[derive(Clone, Debug, Serialize)]
+pub struct Smallest {
+    /// The case it was made from.
+    pub case: String,
+    /// How it is compiled.
+    pub setting: String,
+    /// The operators in it.
+    pub operators: Vec<String>,
+    /// Elements of all inputs and constants.
+    pub elements: usize,
+    /// What fails.
+    pub message: String,
+    /// Inputs, constants and nodes.
+    pub text: String,
+    #[serde(skip)]
+    subject: Subject,
+    #[serde(skip)]
+    arguments: String,
+    #[serde(skip)]
+    device: Option<OnDevice>,
+}
+
+/// What is saved beside the model.
+#[derive(Clone, Debug)]
+struct OnDevice {
+    program: Program,
+    want: Vec<Tensor>,
+    got: Vec<Tensor>,
+}
+
+impl OnDevice {
+    fn run(s: &Subject, gpu: &wgfc_runtime::Gpu, a: &Attempt<'_>) -> Result<OnDevice, Failure> {
+        let p = s.prepare(a)?;
+        let run =
+            |gpu| super::failure::run_session(&mut super::failure::session(gpu, &p.program)?, &s.inputs);
+        let got = run(gpu).unwrap_or_default();
+        Ok(OnDevice { program: p.program, want: p.want, got })
+    }
+}
+
+/// What it means that something fails in the same way.
+struct Judge<'a> {
+    device: &'a Device,
+    fault: Option<Fault>,
+    status: &'static str,
+    text: String,
+    left: usize,
+}
+
+impl Judge<'_> {
+    /// How the subject fails, if it does so in the same way.
+    fn fails(&mut self, subject: &Subject, setting: &Setting) -> Option<Failure> {
+        self.left = self.left.checked_sub(1)?;
+        let (s, setting, fault) = (subject.clone(), setting.clone(), self.fault);
+        let result = self.device.run(move |gpu, phase| {
+            let options = setting.options(gpu.profile());
+            s.try_on(gpu, &Attempt { options: &options, cut: setting.cut, fault, phase }).map(drop)
+        });
+        let failure = result.err()?;
+        let same = failure.status() == self.status
+            && (self.status == "wrong" || without_numbers(failure.first_line()) == self.text);
+        same.then_some(failure)
+    }
+}
+
+/// The smallest case found that fails as `id` does; `None` where that does not fail again.
+pub(crate) fn smallest(
+    device: &Device,
+    id: &CaseId,
+    failure: &Failure,
+    fault: Option<Fault>,
+) -> Option<Smallest> {
+    let (mut subject, plain) = id.subjects()?;
+    let mut setting = id.setting();
+    if matches!(failure, Failure::Lost(_) | Failure::Hang(_)) {
+        // Every attempt would take the device with it.
+        return Some(Smallest::new(id, subject, &setting, failure.clone(), None));
+    }
+    let text = without_numbers(failure.first_line());
+    let mut judge = Judge { device, fault, status: failure.status(), text, left: ATTEMPTS };
+    let mut failure = judge.fails(&subject, &setting);
+    if let Some(plain) = plain {
+        // Without names it is simpler, and perhaps it failed only so.
+        let without = judge.fails(&plain, &setting);
+        if without.is_some() {
+            (subject, failure) = (plain, without);
+        }
+    }
+    let mut failure = failure?;
+    while let Some((s, f)) =
+        setting.simpler().into_iter().find_map(|s| judge.fails(&subject, &s).map(|f| (s, f)))
+    {
+        (setting, failure) = (s, f);
+    }
+    if let Some((s, f)) = id.shorter().into_iter().find_map(|s| judge.fails(&s, &setting).map(|f| (s, f))) {
+        (subject, failure) = (s, f);
+    }
+    // One kind of change after another, and all again until none helps.
+    let mut helped = true;
+    while std::mem::take(&mut helped) {
+        for kind in 0..KINDS {
+            loop {
+                let next = edits(&subject, kind).find_map(|s| judge.fails(&s, &setting).map(|f| (s, f)));
+                let Some((s, f)) = next else { break };
+                (subject, failure, helped) = (s, f, true);
+            }
+        }
+    }
+    let (s, set) = (subject.clone(), setting.clone());
+    let on_device = device.run(move |gpu, phase| {
+        let options = set.options(gpu.profile());
+        OnDevice::run(&s, gpu, &Attempt { options: &options, cut: set.cut, fault, phase })
+    });
+    Some(Smallest::new(id, subject, &setting, failure, on_device.ok()))
+}
+
+/// Kinds of changes.
+const KINDS: usize = 7;
+
+/// The subject with something less of a kind, those first that lose most.
+fn edits(s: &Subject, kind: usize) -> Box<dyn Iterator<Item = Subject> + '_> {
+    match &s.source {
+        Source::Model(m) => models::edits(m, s, kind),
+        Source::Graph(g) => graphs::edits(g, s, kind),
+    }
+}
+
+impl Smallest {
+    fn new(
+        id: &CaseId,
+        subject: Subject,
+        setting: &Setting,
+        failure: Failure,
+        device: Option<OnDevice>,
+    ) -> Smallest {
+        let numel = |t: &Tensor| t.shape.iter().product::<usize>();
+        let given: usize = subject.inputs.values().map(numel).sum();
+        let (operators, constants) = match &subject.source {
+            Source::Model(m) => {
+                let graph = m.graph.as_ref();
+                let nodes = graph.iter().flat_map(|g| &g.node).map(|n| n.op_type.clone());
+                let constants = graph.iter().flat_map(|g| &g.initializer);
+                (
+                    nodes.collect::<BTreeSet<_>>(),
+                    constants.map(|t| t.dims.iter().product::<i64>()).sum::<i64>(),
+                )
+            }
+            Source::Graph(g) => {
+                let ops = || g.node_ids().map(|n| &g.node(n).op);
+                let constant = |o: &Op| if let Op::Const(t) = o { numel(t) as i64 } else { 0 };
+                let names =
+                    ops().filter(|o| !matches!(o, Op::Input | Op::Const(_))).map(|o| o.name().to_owned());
+                (names.collect(), ops().map(constant).sum())
+            }
+        };
+        Smallest {
+            case: id.to_string(),
+            setting: setting.to_string(),
+            operators: operators.into_iter().collect(),
+            elements: given + usize::try_from(constants).unwrap_or(0),
+            message: failure.message().to_owned(),
+            text: Smallest::text_of(&subject, setting),
+            arguments: setting.arguments(),
+            subject,
+            device,
+        }
+    }
+
+    /// How a case is compiled, its inputs, constants and nodes.
+    pub(crate) fn text_of(subject: &Subject, setting: &Setting) -> String {
+        let mut text = format!("{setting}\n");
+        match &subject.source {
+            Source::Model(m) => text += &super::draw::model_text(m, &subject.inputs),
+            Source::Graph(g) => {
+                for (name, t) in &subject.inputs {
+                    let _ = writeln!(text, "{name}: {}", super::draw::tensor_text(t));
+                }
+                text += &wgfc_ir::text::print(g);
+            }
+        }
+        text
+    }
+
+    /// A name for its folder.
+    pub fn folder(&self) -> String {
+        self.case.replace(|c: char| !c.is_ascii_alphanumeric() && c != '.', "-")
+    }
+
+    /// Writes it into a folder of its own in `dir`: the model (`model.onnx`, or `graph.txt` of a random graph),
+    /// the program as it was compiled, and inputs, expected and actual outputs as `.npy`. Returns the folder.
+    ///
+    /// # Errors
+    /// What cannot be written.
+    pub fn save(&self, dir: &Path) -> Result<PathBuf, Error> {
+        let at = dir.join(self.folder());
+        match &self.subject.source {
+            Source::Model(m) => write_whole(&at.join("model.onnx"), &m.encode_to_vec())?,
+            Source::Graph(g) => write_whole(&at.join("graph.txt"), wgfc_ir::text::print(g).as_bytes())?,
+        }
+        for (name, t) in &self.subject.inputs {
+            npy::write(t, &at.join(format!("inputs/{name}.npy")))?;
+        }
+        if let Some(d) = &self.device {
+            artefact::save(
+                &d.program,
+                &at.join("program"),
+                &SaveOptions { force: true, ..SaveOptions::default() },
+            )?;
+            for (folder, tensors) in [("expected", &d.want), ("actual", &d.got)] {
+                for (port, t) in d.program.outputs.iter().zip(tensors) {
+                    npy::write(t, &at.join(format!("{folder}/{}.npy", port.name)))?;
+                }
+            }
+        }
+        let text = format!("{}\n\n{}\n\n{}\n", self.message, self.text, self.commands(&at).join("\n"));
+        write_whole(&at.join("case.txt"), text.as_bytes())?;
+        Ok(at)
+    }
+
+    /// The commands that run it, saved in the folder `at`.
+    pub fn commands(&self, at: &Path) -> Vec<String> {
+        let inputs: String = self
+            .subject
+            .inputs
+            .keys()
+            .map(|n| format!(" --input {n}={}", at.join(format!("inputs/{n}.npy")).display()))
+            .collect();
+        let mut all = vec![];
+        if matches!(self.subject.source, Source::Model(_)) {
+            all.push(format!("wgfc run {}{}{inputs}", at.join("model.onnx").display(), self.arguments));
+        }
+        if self.device.is_some() {
+            all.push(format!("wgfc run {}{inputs}", at.join("program").display()));
+        }
+        all
+    }
+}

@@ -1,0 +1,225 @@
+//! What is compiled and compared: a model or a graph, with its inputs.
+
+use super::compare::{Tolerance, equal};
+use super::failure::{Failure, run_session, session};
+use prost::Message;
+use std::collections::BTreeMap;
+use wgfc_compiler::assemble::assemble;
+use wgfc_compiler::fuse::fuse;
+use wgfc_compiler::import::onnx::ModelProto;
+use wgfc_compiler::import::{NoExternalData, import};
+use wgfc_compiler::pipeline::Fused;
+use wgfc_compiler::rewrite::rewrite;
+use wgfc_compiler::tuning::{Tuning, Values, complete, tunable};
+use wgfc_compiler::{Diagnostic, Errors, Options};
+use wgfc_ir::eval::evaluate;
+use wgfc_ir::program::Stats;
+use wgfc_ir::testing::Rng;
+use wgfc_ir::verify::verify;
+use wgfc_ir::{DType, Graph, Program, Scalar, Tensor};
+use wgfc_runtime::Gpu;
+
+/// What is compiled.
+#[derive(Clone, Debug)]
+pub(crate) enum Source {
+    Model(Box<ModelProto>),
+    Graph(Box<Graph>),
+}
+
+/// How results are compared.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Rule {
+    /// Integers may differ by one, and floats by more, as something is rounded on the way.
+    pub loose: bool,
+    /// Elements are moved: signs of zeros and subnormals count.
+    pub moved: bool,
+}
+
+/// A model or a graph with its inputs.
+#[derive(Clone, Debug)]
+pub(crate) struct Subject {
+    pub source: Source,
+    pub inputs: BTreeMap<String, Tensor>,
+    pub rule: Rule,
+}
+
+/// What the device is given, and what it should give.
+pub(crate) struct Prepared {
+    pub program: Program,
+    pub want: Vec<Tensor>,
+}
+
+/// What a case is doing, for one that does not end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Phase {
+    Compiler,
+    Evaluator,
+    Device,
+}
+
+/// Changes what the evaluator says: a difference for tests of what finds differences.
+pub type Fault = fn(&Graph, &mut [Tensor]);
+
+/// How a subject is tried.
+pub(crate) struct Attempt<'a> {
+    pub options: &'a Options,
+    /// Kernels are cut up at random, from this seed.
+    pub cut: Option<u64>,
+    pub fault: Option<Fault>,
+    pub phase: &'a dyn Fn(Phase),
+}
+
+impl<'a> Attempt<'a> {
+    /// With nothing but options.
+    pub fn new(options: &'a Options) -> Attempt<'a> {
+        Attempt { options, cut: None, fault: None, phase: &|_| {} }
+    }
+}
+
+/// What became of a subject that did not fail.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum Outcome {
+    /// The largest relative error of an output in f32.
+    Same(f64),
+    /// It is refused as unsupported, for this reason.
+    Refused(String),
+}
+
+impl Subject {
+    /// The graph as it is imported.
+    pub fn graph(&self, options: &Options) -> Result<Graph, Failure> {
+        Ok(match &self.source {
+            Source::Model(m) => import(&m.encode_to_vec(), &NoExternalData, options)?.graph,
+            Source::Graph(g) => (**g).clone(),
+        })
+    }
+
+    /// Compiles and evaluates it.
+    pub fn prepare(&self, a: &Attempt<'_>) -> Result<Prepared, Failure> {
+        (a.phase)(Phase::Compiler);
+        let graph = self.graph(a.options)?;
+        verified(&graph, "import")?;
+        (a.phase)(Phase::Evaluator);
+        let mut want =
+            evaluate(&graph, &self.inputs).map_err(|e| Failure::error(format!("evaluator: {e}")))?;
+        if let Some(fault) = a.fault {
+            fault(&graph, &mut want);
+        }
+        (a.phase)(Phase::Compiler);
+        let program = program(&graph, a.options, a.cut)?;
+        Ok(Prepared { program, want })
+    }
+
+    /// Compares what a device gives with what the evaluator does.
+    ///
+    /// # Errors
+    /// What differs or goes wrong.
+    pub fn try_on(&self, gpu: &Gpu, a: &Attempt<'_>) -> Result<Outcome, Failure> {
+        let prepared = match self.prepare(a) {
+            Err(Failure::Unsupported(_, why)) => return Ok(Outcome::Refused(why)),
+            other => other?,
+        };
+        (a.phase)(Phase::Device);
+        let got = run_session(&mut session(gpu, &prepared.program)?, &self.inputs)?;
+        compare(&got, &prepared.want, self.rule).map(Outcome::Same)
+    }
+}
+
+fn verified(graph: &Graph, stage: &str) -> Result<(), Errors> {
+    verify(graph).map_err(|problems| {
+        Errors(problems.into_iter().map(|p| Diagnostic::internal(format!("after {stage}: {p}"))).collect())
+    })
+}
+
+/// Compiles a graph; with `cut`, kernels are cut up at random.
+fn program(graph: &Graph, options: &Options, cut: Option<u64>) -> Result<Program, Errors> {
+    let mut graph = graph.clone();
+    rewrite(&mut graph, options)?;
+    verified(&graph, "rewrite")?;
+    let kernels = fuse(&graph, options)?;
+    let fused = Fused { graph, kernels, stats: Stats::default() };
+    let Some(seed) = cut else {
+        return assemble(&fused.graph, &fused.kernels, options, fused.stats);
+    };
+    let options = Options { tuning: choices(&fused, options, seed)?, ..options.clone() };
+    assemble(&fused.graph, &fused.kernels, &options, fused.stats)
+}
+
+/// One of the ways to cut up each kernel that has several.
+fn choices(fused: &Fused, options: &Options, seed: u64) -> Result<Tuning, Errors> {
+    let mut rng = Rng::new(seed);
+    let mut tuning = Tuning::default();
+    let values = complete(fused, &Values::new())?;
+    for t in tunable(fused, options, &values, 32, 1e6)? {
+        if let Some(c) = rng.pick(&t.candidates) {
+            tuning.choices.insert(t.key, c.choice);
+        }
+    }
+    Ok(tuning)
+}
+
+/// The largest relative error in f32, where nothing differs.
+fn compare(got: &[Tensor], want: &[Tensor], rule: Rule) -> Result<f64, Failure> {
+    if got.len() != want.len() {
+        return Err(Failure::Wrong(format!("{} outputs instead of {}", got.len(), want.len())));
+    }
+    let mut largest = 0f64;
+    for (i, (g, w)) in got.iter().zip(want).enumerate() {
+        let same = if rule.loose && w.dtype.is_int() {
+            near(g, w)
+        } else {
+            equal(g, w, tolerance(w.dtype, rule.loose))
+        };
+        let same = same.and_then(|()| if rule.moved { same_bits(g, w) } else { Ok(()) });
+        same.map_err(|e| Failure::Wrong(format!("output {i}: {e}")))?;
+        if w.dtype == DType::F32 {
+            largest = largest.max(finite_error(g, w));
+        }
+    }
+    Ok(largest)
+}
+
+/// `‖a − b‖ / ‖b‖` over what is finite.
+fn finite_error(got: &Tensor, want: &Tensor) -> f64 {
+    let (Some(a), Some(b)) = (got.to_f32s(), want.to_f32s()) else { return 0.0 };
+    let (mut difference, mut size) = (0f64, 0f64);
+    for (x, y) in a.iter().zip(&b).filter(|(x, y)| x.is_finite() && y.is_finite()) {
+        difference += (f64::from(*x) - f64::from(*y)).powi(2);
+        size += f64::from(*y).powi(2);
+    }
+    if difference == 0.0 || size == 0.0 { 0.0 } else { (difference / size).sqrt() }
+}
+
+/// Integers that may differ by one where a float between two of them was rounded.
+fn near(got: &Tensor, want: &Tensor) -> Result<(), String> {
+    let (Some(a), Some(b)) = (got.to_i64s(), want.to_i64s()) else { return Err("values are absent".into()) };
+    let same = got.dtype == want.dtype && got.shape == want.shape;
+    match a.iter().zip(&b).position(|(x, y)| x.abs_diff(*y) > 1) {
+        None if same => Ok(()),
+        None => Err(format!("{} {:?} instead of {} {:?}", got.dtype, got.shape, want.dtype, want.shape)),
+        Some(i) => Err(format!("element {i} is {} instead of {}", a[i], b[i])),
+    }
+}
+
+/// How far a result may be from the evaluator's, which rounds between the steps that a kernel does as one.
+fn tolerance(dtype: DType, loose: bool) -> Tolerance {
+    let e = match dtype {
+        DType::BF16 => 5e-2,
+        _ if loose => 2e-2,
+        DType::F16 => 4e-3,
+        _ => return Tolerance { rtol: 1e-3, atol: 1e-4 },
+    };
+    Tolerance { rtol: e, atol: e }
+}
+
+/// Whether zeros have their signs, and what is tiny is what it was. An f64 is rounded to an f32.
+fn same_bits(got: &Tensor, want: &Tensor) -> Result<(), String> {
+    let (Some(a), Some(b)) = (got.scalars(), want.scalars()) else { return Err("values are absent".into()) };
+    let differs = |(x, y): (&Scalar, &Scalar)| x.bits != y.bits && !x.as_f64().is_nan();
+    match a.iter().zip(&b).position(differs) {
+        Some(i) if want.dtype.is_float() && want.dtype != DType::F64 => {
+            Err(format!("element {i} is {} instead of {}", a[i], b[i]))
+        }
+        _ => Ok(()),
+    }
+}

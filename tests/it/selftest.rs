@@ -1,0 +1,78 @@
+//! What the self-test says of a difference that is put into the evaluator's results.
+
+use crate::backend::Backend;
+use wgfc::selftest::{Plan, Report, run, run_case};
+use wgfc_ir::{DType, Graph, Op, Tensor};
+use wgfc_runtime::AdapterChoice;
+
+/// The best adapter, and one more in the first element of what has an operator of this name in it.
+fn plan(fault: fn(&Graph, &mut [Tensor])) -> Option<Plan> {
+    let Some(gpu) = Backend::adapters().into_iter().next() else {
+        crate::skip("the self-test", "there is no adapter");
+        return None;
+    };
+    let adapter = AdapterChoice::Name(gpu.summary().name.clone());
+    Some(Plan { adapter, seconds: 2.0, fault: Some(fault), ..Plan::default() })
+}
+
+fn has(graph: &Graph, name: &str) -> bool {
+    graph.node_ids().any(|n| match &graph.node(n).op {
+        Op::Loop { body, .. } | Op::Scan { body, .. } => has(body, name),
+        op => op.name() == name,
+    })
+}
+
+fn more(want: &mut [Tensor]) {
+    for t in want.iter_mut().filter(|t| t.dtype == DType::F32) {
+        if let Some(mut v) = t.to_f32s().filter(|v| !v.is_empty()) {
+            v[0] += 1.0;
+            *t = Tensor::from_f32(t.shape.clone(), &v);
+        }
+    }
+}
+
+fn wrong_softmax(graph: &Graph, want: &mut [Tensor]) {
+    if has(graph, "softmax") {
+        more(want);
+    }
+}
+
+fn wrong_sums(graph: &Graph, want: &mut [Tensor]) {
+    if has(graph, "reduce") {
+        more(want);
+    }
+}
+
+#[track_caller]
+fn smallest(report: &Report) -> &wgfc::selftest::Smallest {
+    assert!(!report.passed());
+    assert_eq!(report.findings.len(), 1, "{report:?}");
+    assert_eq!(report.findings[0].status, "wrong");
+    report.findings[0].smallest.as_ref().unwrap_or_else(|| panic!("{report:?}"))
+}
+
+#[test]
+fn a_difference_is_found_grouped_and_made_small() {
+    let Some(plan) = plan(wrong_softmax) else { return };
+    let report = run(&Plan { only: Some("LogSoftmax".into()), seconds: 1.0, ..plan }, &mut |_| {}).unwrap();
+    let m = smallest(&report);
+    assert_eq!(m.operators, ["LogSoftmax"], "{m:?}");
+    assert!(m.elements <= 2 && m.setting == "fusion none", "{m:?}");
+    let family = &report.families[0];
+    assert!(family.failed > 0 && family.failed == report.findings[0].cases as u64, "{report:?}");
+}
+
+#[test]
+fn a_difference_in_a_graph_comes_down_to_its_node() {
+    let Some(plan) = plan(wrong_sums) else { return };
+    let report = (1..40)
+        .map(|i| run_case(&plan, &format!("graph {i}")).unwrap())
+        .find(|r| !r.passed())
+        .expect("one of them has a reduction");
+    let m = smallest(&report);
+    assert_eq!(m.operators, ["reduce"], "{m:?}");
+    let folder = tempfile::tempdir().unwrap();
+    let at = m.save(folder.path()).unwrap();
+    assert!(at.join("graph.txt").exists() && at.join("program/plan.json").exists());
+    assert!(at.join("expected").is_dir() && at.join("actual").is_dir());
+}
