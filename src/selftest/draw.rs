@@ -92,9 +92,10 @@ pub(crate) fn hash(name: &str) -> u64 {
 }
 
 impl Draw {
-    /// Case `seed` of the operator `name`.
+    /// Case `seed` of the operator `name`; what follows a colon says which of its cases are meant.
     pub fn new(name: &str, seed: u64) -> Draw {
-        let (domain, op) = name.rsplit_once('.').unwrap_or(("", name));
+        let plain = name.split(':').next().unwrap_or(name);
+        let (domain, op) = plain.rsplit_once('.').unwrap_or(("", plain));
         let node = NodeProto {
             op_type: op.into(),
             name: op.into(),

@@ -95,3 +95,32 @@ impl Device {
         result
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_run_goes_on_after_a_panic_a_lost_device_and_a_hang() {
+        let Some(gpu) = wgfc_runtime::testing::gpus().first() else { return };
+        let mut d = Device::open(AdapterChoice::Name(gpu.summary().name.clone())).unwrap();
+        let fine = |d: &Device| d.run(|gpu, _| Ok(gpu.summary().name.clone())).is_ok();
+        let panics = d.run(|_, _| -> Result<(), Failure> { panic!("no") });
+        assert!(matches!(&panics, Err(Failure::Panic(m)) if m.contains("no")), "{panics:?}");
+        assert_eq!(d.gpu().0, 0);
+        let lost = d.run(|_, _| -> Result<(), Failure> { Err(Failure::Lost("gone".into())) });
+        assert!(matches!(lost, Err(Failure::Lost(_))));
+        assert!(d.gpu().0 == 1 && fine(&d));
+        d.limit = Duration::from_millis(20);
+        let (keep, ends) = channel::<()>();
+        let hangs = d.run(move |_, phase| {
+            phase(Phase::Device);
+            let _ = ends.recv();
+            Ok(())
+        });
+        assert!(matches!(&hangs, Err(Failure::Hang(m)) if m.starts_with("the device")), "{hangs:?}");
+        drop(keep);
+        d.limit = Duration::from_secs(60);
+        assert!(d.gpu().0 == 2 && fine(&d) && !d.is_gone());
+    }
+}

@@ -13,6 +13,7 @@
 //! # Ok(()) }
 //! ```
 
+mod around;
 mod compare;
 mod draw;
 mod failure;

@@ -1,5 +1,6 @@
 //! Which cases there are, and in which order.
 
+use super::around::surrounded;
 use super::draw::Case;
 use super::operators::{self, family};
 use super::setting::Setting;
@@ -10,6 +11,9 @@ use wgfc_ir::testing::{Config, Rng, random_graph, random_loop};
 pub(crate) const GRAPH: &str = "graph";
 /// The name of cases that are random loops.
 pub(crate) const LOOP: &str = "loop";
+
+/// Before the names of operators among others.
+const FUSED: &str = "fused ";
 
 /// Cases of graphs and of loops for every one of each operator.
 const GRAPHS: usize = 40;
@@ -41,6 +45,7 @@ impl CaseId {
         match self.name.as_str() {
             GRAPH => "random graphs",
             LOOP => "random loops",
+            name if name.starts_with(FUSED) => "operators among others",
             name => family(name),
         }
     }
@@ -58,12 +63,19 @@ impl CaseId {
             name => {
                 let moved = operators::all_bits(name, self.seed);
                 let subject = |c: Case| Subject {
-                    rule: Rule { loose: c.loose, moved },
+                    rule: Rule { loose: c.loose, moved, tiny: name.ends_with(":long") },
                     inputs: c.inputs.into_iter().collect(),
                     source: Source::Model(Box::new(c.model)),
                 };
-                let case = operators::drawn(name, self.seed, true)?;
-                let plain = case.named.then(|| operators::drawn(name, self.seed, false)).flatten();
+                let drawn = |symbols| match name.strip_prefix(FUSED) {
+                    Some(operator) => {
+                        let case = operators::ordinary(operator, self.seed, symbols)?;
+                        surrounded(case, operator, self.seed)
+                    }
+                    None => operators::drawn(name, self.seed, symbols),
+                };
+                let case = drawn(true).or_else(|| drawn(false))?;
+                let plain = case.named.then(|| drawn(false)).flatten();
                 return Some((subject(case), plain.map(subject)));
             }
         };
@@ -94,14 +106,15 @@ fn loop_size(seed: u64) -> Config {
 }
 
 /// What cases are called, without their seeds.
-fn names() -> impl Iterator<Item = &'static str> {
-    operators::operators().chain([GRAPH, LOOP])
+fn names() -> impl Iterator<Item = String> {
+    let alone = operators::operators().chain(operators::hard()).chain([GRAPH, LOOP]).map(str::to_owned);
+    alone.chain(operators::operators().map(|n| format!("{FUSED}{n}")))
 }
 
 /// All cases that follow from a seed, round after round of all names, each round in an order of its own.
 pub(crate) struct Sequence {
     /// Of each name, how many of its cases a round has, and the number of this one.
-    entries: Vec<(&'static str, u64, u64)>,
+    entries: Vec<(String, u64, u64)>,
     seed: u64,
 }
 
@@ -110,12 +123,12 @@ impl Sequence {
     pub fn new(seed: u64, only: Option<&str>) -> Sequence {
         let mut entries = vec![];
         for name in names().filter(|n| only.is_none_or(|o| n.contains(o))) {
-            let times = match name {
+            let times = match name.as_str() {
                 GRAPH => GRAPHS,
                 LOOP => LOOPS,
                 _ => 1,
             } as u64;
-            entries.extend((0..times).map(|i| (name, times, i)));
+            entries.extend((0..times).map(|i| (name.clone(), times, i)));
         }
         Sequence { entries, seed }
     }
@@ -133,10 +146,10 @@ impl Sequence {
         for k in (1..order.len()).rev() {
             order.swap(k, rng.below(k + 1));
         }
-        let (name, times, number) = self.entries[order[place]];
+        let (name, times, number) = &self.entries[order[place]];
         // Runs of other seeds have other cases.
         let first = self.seed.wrapping_sub(1).wrapping_mul(1_000_000).wrapping_add(1);
-        CaseId { name: name.to_owned(), seed: first.wrapping_add(round * times + number) }
+        CaseId { name: name.clone(), seed: first.wrapping_add(round * times + number) }
     }
 }
 

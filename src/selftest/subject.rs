@@ -33,6 +33,8 @@ pub(crate) struct Rule {
     pub loose: bool,
     /// Elements are moved: signs of zeros and subnormals count.
     pub moved: bool,
+    /// Elements may all be tiny: ‖a − b‖ is at most a thousandth of ‖b‖ too.
+    pub tiny: bool,
 }
 
 /// A model or a graph with its inputs.
@@ -173,7 +175,11 @@ fn compare(got: &[Tensor], want: &[Tensor], rule: Rule) -> Result<f64, Failure> 
         let same = same.and_then(|()| if rule.moved { same_bits(g, w) } else { Ok(()) });
         same.map_err(|e| Failure::Wrong(format!("output {i}: {e}")))?;
         if w.dtype == DType::F32 {
-            largest = largest.max(finite_error(g, w));
+            let e = finite_error(g, w);
+            if rule.tiny && e > 1e-3 {
+                return Err(Failure::Wrong(format!("output {i}: a relative error of {e:.1e}")));
+            }
+            largest = largest.max(e);
         }
     }
     Ok(largest)
