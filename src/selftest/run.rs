@@ -88,8 +88,10 @@ fn attempt(device: &Device, id: &CaseId, fault: Option<Fault>) -> Result<Done, F
     })
 }
 
-/// What failures have in common that are counted together.
-fn kind(id: &CaseId, f: &Failure) -> (String, &'static str, String) {
+/// What failures have in common that are counted together: a name, a status, and the text of errors.
+type Kind = (String, &'static str, String);
+
+fn kind(id: &CaseId, f: &Failure) -> Kind {
     let text = match f {
         Failure::Error(..) | Failure::Panic(_) => without_numbers(f.first_line()),
         _ => String::new(),
@@ -172,7 +174,7 @@ pub fn run(plan: &Plan, progress: &mut dyn FnMut(Progress)) -> Result<Report, Er
     found.failures.sort_by_key(|(i, ..)| *i);
     let mut report = Report::new(device.summary(), plan.seed, seconds, cases.load(Ordering::Relaxed));
     report.stopped = device.is_gone();
-    let mut kinds: Vec<((String, &'static str, String), Vec<(CaseId, Failure)>)> = vec![];
+    let mut kinds: Vec<(Kind, Vec<(CaseId, Failure)>)> = vec![];
     for (_, id, f) in found.failures {
         let k = kind(&id, &f);
         match kinds.iter_mut().find(|(known, _)| *known == k) {
