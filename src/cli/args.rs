@@ -174,11 +174,7 @@ pub struct CompileOptions {
 impl CompileOptions {
     /// As the compiler takes them. Reads the files of `--fix`.
     pub fn options(&self) -> Result<Options, Error> {
-        let mut values = BTreeMap::new();
-        for text in &self.fixed {
-            let (name, value) = super::inputs::fixed(text)?;
-            values.insert(name, value);
-        }
+        let values = values(&self.fixed)?;
         let states = match self.state_capacity {
             None => States::None,
             Some(CapacityArg(capacity)) if self.states.is_empty() => States::Auto { capacity },
@@ -194,6 +190,11 @@ impl CompileOptions {
             ..Options::default()
         })
     }
+}
+
+/// The values that `--fix` gives. Reads their files.
+pub fn values(fixed: &[String]) -> Result<BTreeMap<String, wgfc::Tensor>, Error> {
+    fixed.iter().map(|text| super::inputs::fixed(text)).collect()
 }
 
 /// Which adapter.
@@ -325,6 +326,9 @@ pub struct RunArgs {
     /// Run on the CPU with the reference evaluator
     #[arg(long, conflicts_with_all = ["adapter", "profile", "no_cpu"])]
     pub cpu: bool,
+    /// Evaluate the model on the CPU first, and fail where an index of a gather or scatter is outside its axis
+    #[arg(long)]
+    pub check_indices: bool,
     /// Fail instead of running on the CPU when there is no adapter
     #[arg(long)]
     pub no_cpu: bool,
@@ -437,7 +441,7 @@ pub struct TuneArgs {
 }
 
 /// `wgfc inspect`.
-#[derive(Args, Debug)]
+#[derive(Args, Clone, Debug)]
 #[command(after_help = "\
 Examples:
   wgfc inspect resnet50.onnx --dim batch=1
@@ -450,6 +454,8 @@ pub struct InspectArgs {
     pub model: PathBuf,
     #[command(flatten)]
     pub compile: CompileOptions,
+    #[command(flatten)]
+    pub like: LikeArgs,
     /// The memory bandwidth that time bounds are for
     #[arg(long, value_name = "GB/s", default_value_t = 100.0, value_parser = parse_positive)]
     pub bandwidth: f64,
@@ -467,17 +473,37 @@ pub struct InspectArgs {
     pub roofline: Option<PathBuf>,
 }
 
+/// Sizes taken from tensors.
+#[derive(Args, Clone, Debug)]
+pub struct LikeArgs {
+    /// Fix symbolic dimensions to those of a tensor that the input could be given: `x.npy`, `NAME=x.npy`, `x.pb`;
+    /// may be repeated
+    #[arg(long = "like", value_name = "[NAME=]FILE")]
+    pub like: Vec<String>,
+}
+
 /// `wgfc check`.
 #[derive(Args, Debug)]
 #[command(after_help = "\
 Examples:
   wgfc check model.onnx
+  wgfc check model.onnx --dim batch=1
+  wgfc check model.onnx --like x.npy
   wgfc check model.onnx --json | jq '.unsupported[].operator'
 
 Reads no weights. Exits with 1 when the model is wrong, 2 when something in it is not supported.")]
 pub struct CheckArgs {
     /// The ONNX model
     pub model: PathBuf,
+    /// Fix a symbolic dimension, as in `batch=8`; may be repeated
+    #[arg(long = "dim", value_name = "NAME=VALUE", value_parser = parse_dim)]
+    pub dims: Vec<(String, i64)>,
+    /// Give an input its value for good, as the model's shapes depend on it: `axes=1,2`, `shape=s.npy`, `k=k.pb`;
+    /// integers alone are i64; may be repeated
+    #[arg(long = "fix", value_name = "NAME=VALUE")]
+    pub fixed: Vec<String>,
+    #[command(flatten)]
+    pub like: LikeArgs,
 }
 
 /// `wgfc device`.

@@ -34,7 +34,7 @@ fn model(path: &Path, a: &BenchArgs, t: &Terminal) -> Result<(), Error> {
         ));
     }
     let place = Place::Device(adapter::choice(&a.adapter));
-    let mut model = load(path, a.data.random_weights, &a.compile, place, &a.adapter, &a.kept, t)?;
+    let (mut model, sizes) = load(path, &a.data, &a.compile, place, &a.adapter, &a.kept, t)?;
     t.warnings(model.warnings());
     let tensors = inputs::make(model.inputs(), &a.compile.dims, &a.data)?;
     let profile = {
@@ -48,7 +48,7 @@ fn model(path: &Path, a: &BenchArgs, t: &Terminal) -> Result<(), Error> {
     let errors = if a.check {
         let _progress = t.spinner("evaluating on the CPU".into());
         let outputs = model.run(&tensors)?;
-        Some(compare(path, a, &tensors, &outputs)?)
+        Some(compare(path, a, sizes, &tensors, &outputs)?)
     } else {
         None
     };
@@ -90,6 +90,7 @@ fn model(path: &Path, a: &BenchArgs, t: &Terminal) -> Result<(), Error> {
 fn compare(
     path: &Path,
     a: &BenchArgs,
+    sizes: BTreeMap<String, i64>,
     tensors: &BTreeMap<String, Tensor>,
     outputs: &BTreeMap<String, Tensor>,
 ) -> Result<BTreeMap<String, f64>, Error> {
@@ -97,7 +98,8 @@ fn compare(
     if a.data.random_weights {
         file = file.with_random_weights()?;
     }
-    let graph = file.import(&a.compile.options()?)?.graph;
+    let options = wgfc::Options { dims: sizes, ..a.compile.options()? };
+    let graph = file.import(&options)?.graph;
     let expected = wgfc::ir::eval::evaluate(&graph, tensors)
         .map_err(|e| Error::usage(format!("the model cannot be evaluated: {e}"), "leave --check out"))?;
     let numbers = |t: &Tensor| -> Vec<f64> {

@@ -20,7 +20,13 @@ pub fn main(a: &CheckArgs, t: &Terminal) -> u8 {
 
 fn run(a: &CheckArgs, t: &Terminal) -> Result<u8, Error> {
     let file = ModelFile::open(&a.model)?;
-    let report = check(file.bytes(), &wgfc::files::ModelFolder::of(&a.model)?, &Options::default());
+    let mut options = Options {
+        dims: a.dims.iter().cloned().collect(),
+        values: super::args::values(&a.fixed)?,
+        ..Options::default()
+    };
+    options.dims = super::like::dims(&a.model, &options, &a.like)?.into_iter().collect();
+    let report = check(file.bytes(), &wgfc::files::ModelFolder::of(&a.model)?, &options);
     let error = (!report.errors.is_empty()).then(|| Error::Compile {
         path: Some(a.model.clone()),
         errors: wgfc::compiler::Errors(report.errors.clone()),

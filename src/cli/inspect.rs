@@ -6,7 +6,7 @@ use super::summary::{
     Roof, Summary, bind_dims, bytes_text, flops_text, list_dims, nodes_of, table, time_text,
 };
 use super::terminal::Terminal;
-use super::{is_program, roofline, shown};
+use super::{is_program, like, roofline, shown};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use wgfc::ir::Program;
@@ -19,6 +19,11 @@ pub fn main(a: &InspectArgs, t: &Terminal) -> Result<(), Error> {
     for path in a.graph.iter().chain(&a.roofline) {
         check_extension(path, a.roofline.as_ref() == Some(path))?;
     }
+    let mut a = a.clone();
+    if !a.like.like.is_empty() {
+        a.compile.dims = like::dims(&a.model, &a.compile.options()?, &a.like)?;
+    }
+    let a = &a;
     let program = if is_program(&a.model) { wgfc::load(&a.model)? } else { plan(a, t)? };
     t.warnings(&program.stats.warnings);
     let given: Vec<(String, i64)> =

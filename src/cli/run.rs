@@ -1,19 +1,19 @@
 //! `wgfc run`.
 
 use super::adapter;
-use super::args::{AdapterArgs, CompileOptions, KeptArgs, RunArgs};
+use super::args::{AdapterArgs, CompileOptions, DataArgs, KeptArgs, RunArgs};
 use super::compile::say_random_weights;
 use super::kept::Kept;
 use super::summary::{table, time_text};
 use super::terminal::Terminal;
-use super::{inputs, is_program, profile, shown};
+use super::{indices, inputs, is_program, like, profile, shown};
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::Instant;
 use wgfc::model::{Opened, WhyCpu};
 use wgfc::ports::PortType;
 use wgfc::runtime::Profile;
-use wgfc::{Error, Model, ModelFile, Place, Tensor, npy};
+use wgfc::{Error, Model, ModelFile, Options, Place, Tensor, npy};
 
 /// Runs a model or a compiled folder.
 pub fn main(a: &RunArgs, t: &Terminal) -> Result<(), Error> {
@@ -26,13 +26,17 @@ pub fn main(a: &RunArgs, t: &Terminal) -> Result<(), Error> {
         }
         false => adapter::place(&a.adapter),
     };
-    let mut model = load(&a.model, a.data.random_weights, &a.compile, place, &a.adapter, &a.kept, t)?;
+    let (mut model, sizes) = load(&a.model, &a.data, &a.compile, place, &a.adapter, &a.kept, t)?;
     t.warnings(model.warnings());
     let place = where_it_runs(&model);
 
     let tensors = inputs::make(model.inputs(), &a.compile.dims, &a.data)?;
     if a.data.inputs.is_empty() && a.data.random_inputs && !model.inputs().is_empty() {
         t.note("the inputs are random");
+    }
+
+    if a.check_indices {
+        indices::check(a, sizes, &tensors, t)?;
     }
 
     let mut times = Vec::new();
@@ -80,16 +84,18 @@ pub fn main(a: &RunArgs, t: &Terminal) -> Result<(), Error> {
     Ok(())
 }
 
-/// Loads a model or a compiled folder.
+/// Loads a model or a compiled folder, and says which dimensions are fixed. A model that cannot be compiled for
+/// all sizes is compiled for those of the inputs.
 pub fn load(
     path: &Path,
-    random_weights: bool,
+    data: &DataArgs,
     compile: &CompileOptions,
     place: Place,
     adapter: &AdapterArgs,
     kept: &KeptArgs,
     t: &Terminal,
-) -> Result<Model, Error> {
+) -> Result<(Model, BTreeMap<String, i64>), Error> {
+    let random_weights = data.random_weights;
     if is_program(path) {
         let mut unused = Vec::new();
         unused.extend(random_weights.then_some("--random-weights"));
@@ -108,7 +114,7 @@ pub fn load(
         let kept = Kept::open(kept, &gpu, t);
         let model = Model::on_device(gpu, program)?;
         kept.save(t);
-        return Ok(model);
+        return Ok((model, BTreeMap::new()));
     }
     let mut file = ModelFile::open(path)?;
     if random_weights {
@@ -123,15 +129,28 @@ pub fn load(
         Opened::Cpu(why) => say_cpu(why, t),
     }
     let _progress = t.spinner(format!("compiling {}", shown(path)));
-    let made = match opened {
-        Opened::Cpu(_) => Model::on_cpu(&file, &options),
+    let make = |options: &mut Options| match &opened {
+        Opened::Cpu(_) => Model::on_cpu(&file, options),
         Opened::Gpu(gpu) => {
-            let mut kept = Kept::open(kept, &gpu, t);
+            let mut kept = Kept::open(kept, gpu, t);
             options.tuning = std::mem::take(&mut kept.tuning);
-            Model::compile_for(gpu, &file, &options).inspect(|_| kept.save(t))
+            Model::compile_for(gpu.clone(), &file, options).inspect(|_| kept.save(t))
         }
     };
-    made.map_err(|e| without_weights(e, &file))
+    let made = make(&mut options).or_else(|e| match e {
+        Error::Compile { ref errors, .. } => {
+            let Some(dims) = like::of_inputs(&file, &options, &compile.dims, data) else { return Err(e) };
+            let why = errors.0.first().map(|d| d.message.clone()).unwrap_or_default();
+            options.dims = dims;
+            let model = make(&mut options)?;
+            let sizes: Vec<String> = options.dims.iter().map(|(n, v)| format!("{n} = {v}")).collect();
+            t.note_always(&format!("compiled for the sizes of the inputs, {}: {why}", sizes.join(", ")));
+            Ok(model)
+        }
+        e => Err(e),
+    });
+    let model = made.map_err(|e| without_weights(e, &file))?;
+    Ok((model, options.dims))
 }
 
 /// Where weights are missing, says how to go without.

@@ -3,6 +3,7 @@
 mod adapter;
 mod measure;
 mod output;
+mod sizes;
 
 use serde_json::Value;
 use std::path::{Path, PathBuf};

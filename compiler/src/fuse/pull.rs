@@ -4,7 +4,7 @@ use super::group::is_small;
 use crate::kernel::{Body, Expr, ExprId, TensorId};
 use rustc_hash::FxHashMap;
 use wgfc_ir::{
-    Atom, BinaryOp, DType, Dim, GatherAxis, Graph, NormKind, Op, Poly, Scalar, ScalarFn, ScalarNode,
+    Atom, BinaryOp, DType, Dim, GatherAxis, Graph, NormKind, Op, Poly, Reg, Scalar, ScalarFn, ScalarNode,
     TensorType, UnaryOp, Value,
 };
 
@@ -353,7 +353,7 @@ impl<'a, M: Memory> Puller<'a, M> {
         flat_offset(&ty.shape, index, &self.domain)
     }
 
-    /// An element of an index operand as an `i32`.
+    /// An element of an index operand as an `i32`; what does not fit is the nearest that does.
     pub fn index_element(
         &mut self,
         indices: Value,
@@ -363,7 +363,32 @@ impl<'a, M: Memory> Puller<'a, M> {
     ) -> Result<ExprId, String> {
         let at: Vec<Poly> = at.iter().map(|p| p.subst_vars(index, &self.domain)).collect();
         let e = self.pull(indices, &at, guard)?;
-        Ok(self.cast(e, DType::I32))
+        Ok(self.saturated(e))
+    }
+
+    /// An integer as the nearest `i32`.
+    fn saturated(&mut self, e: ExprId) -> ExprId {
+        let i32 = DType::I32;
+        if self.body.dtype(e) != DType::I64 {
+            return self.cast(e, i32);
+        }
+        match *self.body.expr(e) {
+            Expr::Const(s) => {
+                let v = s.as_i64().clamp(i64::from(i32::MIN), i64::from(i32::MAX));
+                return self.constant(Scalar::from_i64(i32, v));
+            }
+            // What comes from no more than 32 bits fits.
+            Expr::Cast(_, a) if self.body.dtype(a).reg() == Reg::I32 => return self.cast(a, i32),
+            _ => {}
+        }
+        let low = self.cast(e, i32);
+        let back = self.cast(low, DType::I64);
+        let fits = self.body.push(Expr::Binary(BinaryOp::Eq, back, e), DType::Bool);
+        let zero = self.constant(Scalar::from_i64(DType::I64, 0));
+        let negative = self.body.push(Expr::Binary(BinaryOp::Lt, e, zero), DType::Bool);
+        let [least, most] = [i32::MIN, i32::MAX].map(|v| self.constant(Scalar::from_i64(i32, v.into())));
+        let end = self.body.push(Expr::Select(negative, least, most), i32);
+        self.body.push(Expr::Select(fits, low, end), i32)
     }
 
     /// A conversion, if one is needed.
@@ -376,7 +401,7 @@ impl<'a, M: Memory> Puller<'a, M> {
             && to.is_int()
             && to.bits() >= 32
         {
-            let s = Scalar::from_i64(to, s.as_i64());
+            let s = wgfc_ir::storage::from_raw(to, wgfc_ir::storage::to_raw(to, *s));
             return self.constant(s);
         }
         self.body.push(Expr::Cast(to, e), to)
@@ -430,7 +455,15 @@ impl<'a, M: Memory> Puller<'a, M> {
         match self.body.expr(e) {
             Expr::Index(p) => Some(p.clone()),
             Expr::Const(s) if s.dtype.is_int() => Some(Poly::constant(s.as_i64())),
-            Expr::Cast(_, a) => self.as_index(*a),
+            Expr::Cast(to, a) => {
+                let p = self.as_index(*a)?;
+                let kept = match (to, p.as_const()) {
+                    (DType::I64 | DType::F32, _) => true,
+                    (DType::I32, c) => c.is_none_or(|c| i32::try_from(c).is_ok()),
+                    _ => false,
+                };
+                kept.then_some(p)
+            }
             _ => None,
         }
     }

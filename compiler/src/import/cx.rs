@@ -3,6 +3,7 @@
 use super::graph::{Importer, Scope};
 use super::onnx::{AttributeProto, GraphProto, NodeProto, attribute_type, data_type};
 use super::op::OpError;
+use std::collections::BTreeSet;
 use std::ops::{Deref, DerefMut};
 use wgfc_ir::{Builder, DType, Dim, Op, Scalar, Tensor, Value};
 
@@ -253,6 +254,28 @@ impl Cx<'_, '_> {
         }
         Err(self.unknown(i, v))
     }
+    /// The dimensions that a value depends on where it depends on nothing else; `None` where it depends on
+    /// data, or on no dimension.
+    pub fn open_dimensions(&mut self, v: Value) -> Option<Vec<String>> {
+        let mut open = BTreeSet::new();
+        let mut seen = BTreeSet::new();
+        let mut stack = vec![v];
+        while let Some(v) = stack.pop() {
+            if let Some(known) = self.importer.eval.dims(self.builder.graph, v) {
+                open.extend(known.iter().flat_map(|d| d.symbols()));
+                continue;
+            }
+            let node = self.builder.graph.node(v.node);
+            if matches!(node.op, Op::Input) {
+                return None;
+            }
+            if seen.insert(v.node) {
+                open.extend(node.op.polys().into_iter().flat_map(|p| p.symbols()));
+                stack.extend(&node.inputs);
+            }
+        }
+        (!open.is_empty()).then(|| open.iter().map(|s| s.to_string()).collect())
+    }
     /// Notes that more could be done if operand `i` were known ([`shape_inputs`](super::shape_inputs)).
     pub fn depends_on_data_of(&mut self, i: usize) {
         if let Some(v) = self.opt(i)
@@ -326,6 +349,15 @@ impl Cx<'_, '_> {
         let v = self.input(i)?;
         match self.numbers(v) {
             Some(n) => Ok(n),
+            None => Err(self.unknown(i, v)),
+        }
+    }
+    /// Required input `i` as exact fractions, expressions of dimensions over constants; an error that says so
+    /// when they depend on data.
+    pub fn const_fractions(&mut self, i: usize) -> Result<Vec<(Dim, i64)>> {
+        let v = self.input(i)?;
+        match self.importer.eval.fractions(self.builder.graph, v) {
+            Some(f) => Ok(f),
             None => Err(self.unknown(i, v)),
         }
     }

@@ -244,7 +244,7 @@ impl<'m> Importer<'m> {
         let function = self.functions.get(&(domain, n.op_type.as_str(), n.overload.as_str())).copied();
         let opset = self.opsets.get(domain).copied();
         let def = ops::find(domain, &n.op_type);
-        let inputs: Vec<Option<Value>> = n
+        let mut inputs: Vec<Option<Value>> = n
             .input
             .iter()
             .map(|i| match scope.values.get(i) {
@@ -256,9 +256,16 @@ impl<'m> Importer<'m> {
         match (def, opset, function) {
             (Some(def), Some(opset), _) if def.version(opset).is_some() => {
                 let types: Vec<Option<DType>> = inputs.iter().map(|v| v.map(|v| g.ty(v).dtype)).collect();
-                schema::check(domain, n, &types)?;
+                let widened = schema::check(domain, n, &types)?;
                 let mut builder = Builder::new(g, &origin);
                 builder.origin = vec![origin];
+                for i in widened {
+                    self.warn(format!(
+                        "input {i} of {} is i32, and ONNX has i64: it is converted",
+                        n.op_type
+                    ));
+                    inputs[i] = inputs[i].map(|v| builder.cast(v, DType::I64)).transpose()?;
+                }
                 let since = def.version(opset).unwrap_or(1);
                 let mut cx = Cx { builder, importer: self, scope, node: n, opset, since, inputs };
                 (def.lower)(&mut cx)
@@ -371,6 +378,9 @@ impl<'m> Importer<'m> {
         }
         let origin = node.origin.clone();
         let (Some(dims), Some(shape)) = (self.eval.dims(g, v), ty.static_shape()) else { return v };
+        if !dims.iter().all(super::is_short) && dims.iter().any(|d| d.as_const().is_none()) {
+            return v;
+        }
         let mut b = Builder { graph: g, origin };
         match super::shape_value(&mut b, &dims, &shape, ty.dtype) {
             Ok(w) => {

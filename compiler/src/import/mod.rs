@@ -12,6 +12,8 @@ mod dims;
 #[cfg(test)]
 mod error_tests;
 mod graph;
+#[cfg(test)]
+mod integer_tests;
 pub mod onnx;
 pub mod op;
 pub mod ops;
@@ -28,7 +30,7 @@ pub mod weights;
 
 pub use cx::Cx;
 pub use graph::{Param, Scope, Subgraph};
-pub use survey::{CheckReport, Unsupported, check};
+pub use survey::{CheckReport, Unsupported, check, indexing_nodes};
 
 use self::graph::{Importer, Slot};
 use self::onnx::{GraphProto, ModelProto, TypeValue, ValueInfoProto, data_type};
@@ -41,7 +43,8 @@ use wgfc_ir::build::Built;
 use wgfc_ir::computed::Bounds;
 use wgfc_ir::tensor::ByteOwner;
 use wgfc_ir::{
-    BinaryOp, Border, Builder, DType, Dim, Graph, Op, Poly, Scalar, ScalarFn, ScalarNode, Tensor, TensorType,
+    Atom, BinaryOp, Border, Builder, DType, Dim, Graph, Op, Poly, Scalar, ScalarFn, ScalarNode, Tensor,
+    TensorType,
 };
 
 /// The newest file format that is understood.
@@ -115,8 +118,30 @@ fn run(model: &ModelProto, external: &dyn ExternalData, options: &Options) -> Ra
         Ok(p) => p,
         Err(e) => return (Err(e), BTreeSet::new()),
     };
+    let mut im = importer(model, external, options);
+    let result = lower(&mut im, proto, options);
+    // Parameters of subgraphs have been seen too; only the model's inputs can be given.
+    im.shape_inputs.retain(|n| proto.input.iter().any(|v| v.name == *n));
+    (result, im.shape_inputs)
+}
+
+/// The inputs of a model whose values must be given in each run, with their types as it declares them.
+pub fn declared_inputs(bytes: &[u8], options: &Options) -> Result<Vec<(String, TensorType)>, Errors> {
+    let model = decode(bytes)?;
+    let proto = check_header(&model)?;
+    let mut im = importer(&model, &NoExternalData, options);
+    im.errors.clear();
+    let mut g = Graph::new();
+    inputs(&mut im, &mut g, &mut Scope::default(), proto, options);
+    match im.errors.is_empty() {
+        true => Ok(g.inputs.iter().map(|b| (b.name.to_string(), g.ty(b.value).clone())).collect()),
+        false => Err(Errors(im.errors)),
+    }
+}
+
+fn importer<'m>(model: &'m ModelProto, external: &'m dyn ExternalData, options: &Options) -> Importer<'m> {
     let survey = survey::survey(model);
-    let mut im = Importer {
+    Importer {
         weights: weights::Weights::new(external, options.graph_only),
         eval: Default::default(),
         functions: survey::functions(model),
@@ -128,11 +153,7 @@ fn run(model: &ModelProto, external: &dyn ExternalData, options: &Options) -> Ra
         expanded: 0,
         bodies: 0,
         shape_inputs: BTreeSet::new(),
-    };
-    let result = lower(&mut im, proto, options);
-    // Parameters of subgraphs have been seen too; only the model's inputs can be given.
-    im.shape_inputs.retain(|n| proto.input.iter().any(|v| v.name == *n));
-    (result, im.shape_inputs)
+    }
 }
 
 fn lower(im: &mut Importer, proto: &GraphProto, options: &Options) -> Result<Imported, Errors> {
@@ -281,7 +302,8 @@ fn outputs(im: &mut Importer, g: &mut Graph, scope: &Scope, proto: &GraphProto) 
         let part = || format!("output \"{}\"", v.name);
         match scope.values.get(&v.name) {
             Some(Slot::Made(value)) => {
-                if let Err(d) = agrees(v, g.ty(*value)) {
+                // A wrong shape is worth a warning; nobody can read another element type than is meant.
+                if let Err(d) = same_type(v, g.ty(*value)) {
                     im.errors.push(at_part(d, part()));
                 }
                 g.outputs.push(Border { name: v.name.as_str().into(), value: *value });
@@ -294,12 +316,8 @@ fn outputs(im: &mut Importer, g: &mut Graph, scope: &Scope, proto: &GraphProto) 
 
 /// Compares a declaration with what has been inferred. Constants must agree; symbols may be named differently.
 fn agrees(v: &ValueInfoProto, ty: &TensorType) -> Result<(), OpError> {
+    same_type(v, ty)?;
     let Some(TypeValue::Tensor(t)) = v.r#type.as_ref().and_then(|t| t.value.as_ref()) else { return Ok(()) };
-    if let Some(d) = data_type::dtype(t.elem_type)
-        && d != ty.dtype
-    {
-        return Err(OpError::model(format!("declared as {d}, computed as {ty}")));
-    }
     let Some(shape) = &t.shape else { return Ok(()) };
     if shape.dim.len() != ty.rank() {
         return Err(OpError::model(format!("declared with rank {}, computed as {ty}", shape.dim.len())));
@@ -315,10 +333,20 @@ fn agrees(v: &ValueInfoProto, ty: &TensorType) -> Result<(), OpError> {
     Ok(())
 }
 
-/// What the model says of values in between is advice; a contradiction is worth a warning.
+/// Compares a declared element type with what has been inferred.
+fn same_type(v: &ValueInfoProto, ty: &TensorType) -> Result<(), OpError> {
+    let Some(TypeValue::Tensor(t)) = v.r#type.as_ref().and_then(|t| t.value.as_ref()) else { return Ok(()) };
+    match data_type::dtype(t.elem_type) {
+        Some(d) if d != ty.dtype => Err(OpError::model(format!("declared as {d}, computed as {ty}"))),
+        _ => Ok(()),
+    }
+}
+
+/// What the model says of what it computes is advice, and the computed shape holds; a contradiction is worth
+/// a warning.
 fn compare_declared(im: &mut Importer, g: &Graph, scope: &Scope, proto: &GraphProto) {
     let mut wrong = vec![];
-    for v in &proto.value_info {
+    for v in proto.output.iter().chain(&proto.value_info) {
         if let Some(Slot::Made(value)) = scope.values.get(&v.name)
             && let Err(d) = agrees(v, g.ty(*value))
         {
@@ -327,7 +355,9 @@ fn compare_declared(im: &mut Importer, g: &Graph, scope: &Scope, proto: &GraphPr
     }
     if let [first, rest @ ..] = wrong.as_slice() {
         let more = if rest.is_empty() { String::new() } else { format!(" (and {} more)", rest.len()) };
-        im.warn(format!("the model declares a type that is not what is computed, {first}{more}"));
+        im.warn(format!(
+            "the model declares a type that is not what is computed, {first}{more}; what is computed holds"
+        ));
     }
 }
 
@@ -377,6 +407,30 @@ fn edits(a: &str, b: &str) -> usize {
         }
     }
     row.last().copied().unwrap_or(0)
+}
+
+/// Whether an expression is below 31 bits whatever its symbols are, none of which is beyond 2²⁹: index
+/// expressions are computed in 32 bits.
+fn is_short(p: &Poly) -> bool {
+    if let Some(c) = p.as_const() {
+        return i32::try_from(c).is_ok();
+    }
+    let mut multiples = 0u64;
+    p.terms().iter().all(|(m, c)| match m.as_slice() {
+        [] => c.unsigned_abs() <= 1 << 29,
+        [atom] => {
+            multiples = multiples.saturating_add(c.unsigned_abs());
+            let inside = match atom {
+                Atom::Sym(_) => true,
+                Atom::Div(x, y) | Atom::Mod(x, y) | Atom::Max(x, y) | Atom::Min(x, y) => {
+                    is_short(x) && is_short(y)
+                }
+                Atom::Var(_) | Atom::Data(_) => false,
+            };
+            inside && multiples <= 3
+        }
+        _ => false,
+    })
 }
 
 /// A tensor whose elements are expressions of dimensions: a constant, or a map without operands.

@@ -47,13 +47,15 @@ fn schema(line: &'static str) -> Option<(&'static str, Schema)> {
 }
 
 /// Checks a node of `ai.onnx` or `ai.onnx.preview`, whose inputs have these types, `None` where one is
-/// left out. Operators that ONNX does not have are not checked.
-pub(super) fn check(domain: &str, node: &NodeProto, inputs: &[Option<DType>]) -> Result<(), OpError> {
+/// left out. Operators that ONNX does not have are not checked. Gives the inputs that are i32 where ONNX
+/// has i64, which exporters write for shapes, axes and the like.
+pub(super) fn check(domain: &str, node: &NodeProto, inputs: &[Option<DType>]) -> Result<Vec<usize>, OpError> {
+    let mut widened = vec![];
     let key = match domain {
         "" => node.op_type.clone(),
         _ => format!("{domain}.{}", node.op_type),
     };
-    let Some(schema) = schemas().get(key.as_str()) else { return Ok(()) };
+    let Some(schema) = schemas().get(key.as_str()) else { return Ok(vec![]) };
     for a in &node.attribute {
         let Some((_, kinds)) = schema.attributes.iter().find(|(name, _)| *name == a.name) else {
             let names: Vec<&str> = schema.attributes.iter().map(|(name, _)| *name).collect();
@@ -78,7 +80,12 @@ pub(super) fn check(domain: &str, node: &NodeProto, inputs: &[Option<DType>]) ->
             let e = format!("{} takes {} inputs", node.op_type, schema.inputs.len());
             return Err(at(OpError::model(e)));
         };
-        if input.types >> data_type::code(dtype) & 1 == 0 {
+        let takes = |d: DType| input.types >> data_type::code(d) & 1 == 1;
+        if dtype == DType::I32 && !takes(dtype) && takes(DType::I64) && input.variable.is_none() {
+            widened.push(i);
+            continue;
+        }
+        if !takes(dtype) {
             let all = DType::ALL.iter().filter(|d| input.types >> data_type::code(**d) & 1 == 1);
             let all: Vec<String> = all.map(DType::to_string).collect();
             let e = format!("{dtype}, and {} takes {}", node.op_type, all.join(", "));
@@ -92,5 +99,5 @@ pub(super) fn check(domain: &str, node: &NodeProto, inputs: &[Option<DType>]) ->
             }
         }
     }
-    Ok(())
+    Ok(widened)
 }

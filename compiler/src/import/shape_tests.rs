@@ -85,6 +85,162 @@ fn sizes_through_floats() {
     assert_eq!(output_type(&m), "f32[(3*h)/(2), 7]");
 }
 
+/// `y` of shape `f(float(n))`, where `steps` are operators of one operand or with a constant.
+fn through_floats(steps: &[(&str, Option<f32>)], x: &str) -> ModelProto {
+    let mut nodes =
+        vec![node("Shape", &["x"], &["s"]).int("end", 1), node("Cast", &["s"], &["f0"]).int("to", 1)];
+    let mut consts = vec![];
+    for (i, (op, with)) in steps.iter().enumerate() {
+        let (from, to, c) = (format!("f{i}"), format!("f{}", i + 1), format!("c{i}"));
+        match with {
+            Some(v) => {
+                nodes.push(node(op, &[&from, &c], &[&to]));
+                consts.push(floats(&c, &[], &[*v]));
+            }
+            None => nodes.push(node(op, &[&from], &[&to])),
+        }
+    }
+    nodes.push(node("Cast", &[&format!("f{}", steps.len())], &["to"]).int("to", 7));
+    nodes.push(node("ConstantOfShape", &["to"], &["y"]));
+    built(nodes, x, consts)
+}
+
+#[test]
+fn float_arithmetic_of_dimensions_is_exact_or_unknown() {
+    for (steps, want) in [
+        (&[("Div", Some(2.0)), ("Ceil", None)][..], "f32[(n + 1)/(2)]"),
+        (&[("Div", Some(3.0)), ("Floor", None), ("Mul", Some(3.0))], "f32[3*((n)/(3))]"),
+        (&[("Mul", Some(6.0)), ("Div", Some(3.0))], "f32[2*n]"),
+        (&[("Mul", Some(0.5)), ("Add", Some(1.5)), ("Floor", None)], "f32[(n + 1)/(2) + 1]"),
+        (&[("Pow", Some(2.0)), ("Sqrt", None)], "f32[n]"),
+        (&[("Div", Some(4.0)), ("Mul", Some(4.0))], "f32[n]"),
+    ] {
+        let i = import_it(&through_floats(steps, "n")).unwrap_or_else(|e| panic!("{steps:?}: {e}"));
+        let g = &i.graph;
+        let y = g.ty(g.outputs[0].value);
+        for n in [1, 2, 3, 7, 8, 31] {
+            let want = want.trim_start_matches("f32[").trim_end_matches(']');
+            let want = wgfc_ir::Poly::parse(want).unwrap();
+            let at = |p: &wgfc_ir::Poly| p.eval_syms(&|_| Some(n));
+            assert_eq!(at(&y.shape[0]), at(&want), "{steps:?} of {n}: {y}");
+        }
+    }
+    // A quotient that f32 rounds, times what it was divided by; a constant that is no small fraction.
+    for steps in [&[("Div", Some(7.0)), ("Mul", Some(7.0))][..], &[("Mul", Some(0.1))]] {
+        assert!(errors(&through_floats(steps, "n")).contains("must be known"), "{steps:?}");
+    }
+    // With numbers, f32 decides.
+    assert_eq!(output_type(&through_floats(&[("Mul", Some(0.1))], "30")), "f32[3]");
+}
+
+#[test]
+fn ranges_of_floats_have_dimensions_as_bounds() {
+    for (from, to, by, want) in [
+        (Some(0.0), None, 1.0, "f32[n]"),
+        (Some(0.0), None, 0.5, "f32[2*n]"),
+        (Some(1.5), None, 2.0, "f32[max(0, (2*n)/(4))]"),
+        (None, Some(0.0), -1.0, "f32[n]"),
+    ] {
+        let nodes = vec![
+            node("Shape", &["x"], &["s"]),
+            node("Gather", &["s", "zero"], &["d"]),
+            node("Cast", &["d"], &["f"]).int("to", 1),
+            node("Range", &[from.map_or("f", |_| "from"), to.map_or("f", |_| "to"), "by"], &["y"]),
+        ];
+        let number = |name: &str, v: Option<f32>| floats(name, &[], &[v.unwrap_or_default()]);
+        let consts =
+            vec![ints("zero", &[], &[0]), number("from", from), number("to", to), number("by", Some(by))];
+        let i = import_it(&built(nodes, "n", consts)).unwrap();
+        let y = i.graph.ty(i.graph.outputs[0].value).clone();
+        let want = wgfc_ir::Poly::parse(want.trim_start_matches("f32[").trim_end_matches(']')).unwrap();
+        for n in 1..9 {
+            let at = |p: &wgfc_ir::Poly| p.eval_syms(&|_| Some(n));
+            assert_eq!(at(&y.shape[0]), at(&want), "{from:?} {to:?} {by} of {n}: {y}");
+        }
+    }
+}
+
+#[test]
+fn shapes_may_be_i32() {
+    let small = |name: &str, v: &[i64]| {
+        let bytes: Vec<u8> = v.iter().flat_map(|v| (*v as i32).to_le_bytes()).collect();
+        TensorProto {
+            name: name.into(),
+            dims: vec![v.len() as i64],
+            data_type: data_type::code(wgfc_ir::DType::I32),
+            raw_data: Vec::into(bytes),
+            ..Default::default()
+        }
+    };
+    for (n, consts, want) in [
+        (node("Reshape", &["x", "a"], &["y"]), vec![small("a", &[2, -1])], "f32[2, 6]"),
+        (node("Expand", &["x", "a"], &["y"]), vec![small("a", &[2, 1, 1])], "f32[2, 3, 4]"),
+        (node("Tile", &["x", "a"], &["y"]), vec![small("a", &[2, 1])], "f32[6, 4]"),
+        (node("Unsqueeze", &["x", "a"], &["y"]), vec![small("a", &[0])], "f32[1, 3, 4]"),
+        (node("Pad", &["x", "a"], &["y"]), vec![small("a", &[0, 1, 0, 1])], "f32[3, 6]"),
+        (node("ReduceSum", &["x", "a"], &["y"]), vec![small("a", &[1])], "f32[3, 1]"),
+        (node("Resize", &["x", "", "", "a"], &["y"]), vec![small("a", &[6, 8])], "f32[6, 8]"),
+        (node("TopK", &["x", "a"], &["y", "i"]), vec![small("a", &[2])], "f32[3, 2]"),
+    ] {
+        let m = built(vec![n.clone()], "3 4", consts);
+        assert_eq!(output_type(&m), want);
+        let warnings = import_it(&m).unwrap().warnings;
+        assert!(warnings.iter().any(|w| w.contains("i32") && w.contains(&n.op_type)), "{warnings:?}");
+    }
+}
+
+#[test]
+fn wrong_declared_shapes_are_worth_a_warning() {
+    for (declared, known) in [("1 k 3", "batch 7"), ("batch 8", "batch 7"), ("7", "batch 7")] {
+        let mut m = built(vec![node("Relu", &["x"], &["y"])], known, vec![]);
+        m.graph.as_mut().unwrap().output = vec![value("y", F32, declared)];
+        assert_eq!(output_type(&m), "f32[batch, 7]");
+        let warnings = import_it(&m).unwrap().warnings;
+        assert!(warnings.iter().any(|w| w.contains("\"y\"") && w.contains("declared")), "{warnings:?}");
+    }
+}
+
+#[test]
+fn a_choice_by_dimensions_waits_for_them() {
+    // torch's squeeze: if x.shape[-1] == 1, without that axis. The other branch holds what cannot be.
+    let broken = graph(vec![node("Reshape", &["x", "no"], &["e"])], vec![], vec![untyped("e")]);
+    let squeezed = graph(vec![node("Squeeze", &["x", "last"], &["t"])], vec![], vec![untyped("t")]);
+    let nodes = vec![
+        node("Shape", &["x"], &["s"]),
+        node("Gather", &["s", "last"], &["n"]),
+        node("Equal", &["n", "one"], &["c"]),
+        node("If", &["c"], &["y"]).named("if").graph("then_branch", squeezed).graph("else_branch", broken),
+    ];
+    let consts = vec![ints("last", &[1], &[-1]), ints("one", &[], &[1]), ints("no", &[2], &[-1, -1])];
+    let m = built(nodes, "b c n", consts);
+    let open = errors(&m);
+    assert!(open.contains("not known: n") && open.contains("--dim"), "{open}");
+    assert!(!open.contains("Reshape") && !open.contains("Squeeze"), "{open}");
+    let at = |n: i64| {
+        let options = Options { dims: [("n".to_owned(), n)].into(), ..Default::default() };
+        import(&m.encode_to_vec(), &NoExternalData, &options)
+    };
+    let chosen = at(1).unwrap();
+    assert_eq!(chosen.graph.ty(chosen.graph.outputs[0].value).to_string(), "f32[b, c]");
+    let other = at(2).unwrap_err().to_string();
+    assert!(other.contains("Reshape") && !other.contains("Squeeze"), "{other}");
+}
+
+#[test]
+fn products_of_dimensions_are_64_bits_wide() {
+    // An index expression of 32 bits would wrap.
+    let nodes = vec![
+        node("Shape", &["x"], &["s"]),
+        node("Mul", &["s", "s"], &["q"]),
+        node("Mul", &["q", "q"], &["y"]),
+    ];
+    let m = built(nodes, "n", vec![]);
+    let g = import_it(&m).unwrap().graph;
+    let x = wgfc_ir::Tensor::from_f32(vec![3000], &[0.0; 3000]);
+    let y = wgfc_ir::eval::evaluate(&g, &[("x".to_owned(), x)].into()).unwrap();
+    assert_eq!(y[0].to_i64s(), Some(vec![81_000_000_000_000]));
+}
+
 #[test]
 fn a_decided_choice() {
     // torch's expand: where(size == -1, 1, size)

@@ -99,6 +99,27 @@ pub fn check(bytes: &[u8], external: &dyn ExternalData, options: &Options) -> Ch
 pub(super) struct Survey {
     pub operators: BTreeMap<String, usize>,
     pub unsupported: Vec<Unsupported>,
+    /// Nodes whose indices ONNX wants inside their axes.
+    pub indexing: BTreeMap<String, String>,
+}
+
+/// Operators whose indices ONNX wants inside their axes.
+const INDEXING: [&str; 10] = [
+    "Gather",
+    "GatherElements",
+    "GatherND",
+    "Scatter",
+    "ScatterElements",
+    "ScatterND",
+    "TensorScatter",
+    "com.microsoft.EmbedLayerNormalization",
+    "com.microsoft.GatherBlockQuantized",
+    "com.microsoft.GatherND",
+];
+
+/// The nodes of a model whose indices must be inside their axes, with their operators.
+pub fn indexing_nodes(bytes: &[u8]) -> BTreeMap<String, String> {
+    decode(bytes).map(|model| survey(&model).indexing).unwrap_or_default()
 }
 
 pub(super) fn functions(model: &ModelProto) -> Functions<'_> {
@@ -140,6 +161,9 @@ impl<'m> Surveyor<'m> {
         let def = ops::find(domain, &n.op_type);
         let lowered = def.is_some_and(|d| opset.is_none_or(|o| d.version(o).is_some()));
         let here = label(n, index, prefix);
+        if INDEXING.contains(&name.as_str()) {
+            self.found.indexing.insert(here.clone(), name.clone());
+        }
         if !lowered {
             match self.functions.get(&(domain, n.op_type.as_str(), n.overload.as_str())).copied() {
                 Some(f) => {

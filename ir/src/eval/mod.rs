@@ -16,6 +16,7 @@ mod array;
 mod contract;
 mod control;
 mod index;
+mod indices;
 mod map;
 mod par;
 mod raised;
@@ -28,11 +29,14 @@ use crate::op::{Op, show};
 use crate::poly::{Atom, Dim};
 use crate::tensor::Tensor;
 pub(crate) use index::Index;
+pub use indices::{Found, OutOfRange, OutOfRanges};
+
+pub use scalar::{binary_scalar, cast_scalar, unary_scalar};
 
 use array::Array;
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 /// The most elements one tensor may have.
 pub const MAX_ELEMENTS: usize = 1 << 31;
@@ -78,6 +82,8 @@ impl fmt::Display for EvalError {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Env {
     symbols: BTreeMap<Arc<str>, i64>,
+    /// Where indices outside their axes are noted, if anybody asks.
+    found: Option<Arc<Mutex<Found>>>,
 }
 
 impl Env {
@@ -194,6 +200,27 @@ pub fn evaluate_from(
     inputs: &BTreeMap<String, Tensor>,
     states: &mut StateValues,
 ) -> Result<Vec<Tensor>, EvalError> {
+    evaluate_in(graph, inputs, states, Env::default())
+}
+
+/// [`evaluate`], and the indices of gathers and scatters that are outside their axes, by node.
+pub fn evaluate_checked(
+    graph: &Graph,
+    inputs: &BTreeMap<String, Tensor>,
+) -> Result<(Vec<Tensor>, Found), EvalError> {
+    let found = Arc::new(Mutex::new(Found::new()));
+    let env = Env { found: Some(found.clone()), ..Env::default() };
+    let outputs = evaluate_in(graph, inputs, &mut StateValues::default(), env)?;
+    let found = found.lock().map(|mut f| std::mem::take(&mut *f)).unwrap_or_default();
+    Ok((outputs, found))
+}
+
+fn evaluate_in(
+    graph: &Graph,
+    inputs: &BTreeMap<String, Tensor>,
+    states: &mut StateValues,
+    mut env: Env,
+) -> Result<Vec<Tensor>, EvalError> {
     let mut args = vec![];
     for b in &graph.inputs {
         let t = inputs.get(&*b.name).ok_or_else(|| {
@@ -210,7 +237,6 @@ pub fn evaluate_from(
             known.join(", ")
         )));
     }
-    let mut env = Env::default();
     let mut before = vec![];
     for (symbol, capacity) in &states.capacities {
         env.set(symbol, *capacity);
@@ -412,6 +438,9 @@ fn step(node: &Node, values: &HashMap<Value, Array>, env: &mut Env) -> Result<Ve
         .map(|v| values.get(v).ok_or_else(|| EvalError::at("an operand has no value".into())))
         .collect::<Result<Vec<&Array>, _>>()?;
     precheck(node, &args)?;
+    if let Some(mut found) = env.found.as_ref().and_then(|f| f.lock().ok()) {
+        indices::look(node, &args, env, &mut found);
+    }
     let outputs = apply(&node.op, &args, env)?;
     if outputs.len() < node.outputs.len() {
         return Err(EvalError::at(format!("{} results, expected {}", outputs.len(), node.outputs.len())));

@@ -2,8 +2,35 @@
 
 use super::array::{Buf, Elem, each, narrow, wrap_ints};
 use crate::dtype::DType;
-use crate::scalar::{BinaryOp, UnaryOp};
+use crate::scalar::{BinaryOp, Scalar, ScalarFn, UnaryOp};
 use crate::storage;
+
+/// `op(a)` as [`evaluate`](super::evaluate) computes it; `None` where the operand's type has no such operator.
+pub fn unary_scalar(op: UnaryOp, a: Scalar) -> Option<Scalar> {
+    let dtype = *ScalarFn::unary(op).types(&[a.dtype]).ok()?.last()?;
+    let mut out = Buf::zeros(dtype, 1);
+    unary(op, dtype, &Buf::full(a, 1), &mut out);
+    only(dtype, &out)
+}
+
+/// `op(a, b)` as [`evaluate`](super::evaluate) computes it; `None` where the types differ or have no such operator.
+pub fn binary_scalar(op: BinaryOp, a: Scalar, b: Scalar) -> Option<Scalar> {
+    let dtype = *ScalarFn::binary(op).types(&[a.dtype, b.dtype]).ok()?.last()?;
+    let mut out = Buf::zeros(dtype, 1);
+    binary(op, a.dtype, &Buf::full(a, 1), &Buf::full(b, 1), &mut out);
+    only(dtype, &out)
+}
+
+/// `a` converted to a type, as [`evaluate`](super::evaluate) does it.
+pub fn cast_scalar(to: DType, a: Scalar) -> Option<Scalar> {
+    let mut out = Buf::zeros(to, 1);
+    cast(to, &Buf::full(a, 1), &mut out);
+    only(to, &out)
+}
+
+fn only(dtype: DType, b: &Buf) -> Option<Scalar> {
+    each!(b, v => v.first().map(|x| x.to_scalar(dtype)))
+}
 
 fn map1<A: Copy, B>(a: &[A], out: &mut [B], f: impl Fn(A) -> B) {
     for (o, a) in out.iter_mut().zip(a) {

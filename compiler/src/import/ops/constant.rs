@@ -2,7 +2,7 @@
 
 use crate::import::Cx;
 use crate::import::op::{Lowered, OpDef, OpError};
-use wgfc_ir::{BinaryOp, DType, Dim, Poly, Scalar, Tensor};
+use wgfc_ir::{BinaryOp, DType, Dim, Poly, Scalar, Tensor, Value};
 
 fn constant(cx: &mut Cx) -> Lowered {
     if let Some(t) = cx.tensor("value")? {
@@ -46,6 +46,48 @@ fn constant_of_shape(cx: &mut Cx) -> Lowered {
     Ok(vec![cx.full(&shape, s)?])
 }
 
+/// `start + i·delta` for so many `i`.
+fn spaced(cx: &mut Cx, len: Dim, start: Value, delta: Value) -> Result<Value, OpError> {
+    let dtype = cx.dtype(start);
+    let (start, delta) = (cx.reshape(start, vec![])?, cx.reshape(delta, vec![])?);
+    let i = cx.iota(&[len], Poly::var(0), dtype)?;
+    let i = cx.binary(BinaryOp::Mul, i, delta)?;
+    Ok(cx.binary(BinaryOp::Add, i, start)?)
+}
+
+/// How many numbers a range of floats has: bounds are numbers, or fractions of dimensions.
+fn float_range(cx: &mut Cx, dtype: DType) -> Result<Dim, OpError> {
+    let inputs = [cx.input(0)?, cx.input(1)?, cx.input(2)?];
+    if let [Some(start), Some(limit), Some(delta)] = inputs.map(|v| cx.numbers(v)?.first().copied()) {
+        // The difference is a number of the type; what follows is in f64, as in ONNX Runtime.
+        let span = Scalar::from_f64(dtype, limit - start).as_f64();
+        let n = (span / delta).ceil();
+        if !n.is_finite() || n > 1e9 {
+            return Err(OpError::model(format!("range from {start} to {limit} by {delta}")));
+        }
+        return Ok(Dim::from(n.max(0.0) as i64));
+    }
+    let mut v = vec![];
+    for i in 0..3 {
+        v.push(cx.const_fractions(i)?.first().cloned().ok_or_else(|| OpError::model("needs one element"))?);
+    }
+    let [(start, a), (limit, b), (delta, c)] = &v[..] else { return Err("needs three operands".into()) };
+    let Some(step) = delta.as_const() else {
+        let e = OpError::unsupported(format!("a step of {delta}, which depends on dimensions"));
+        return Err(cx.at_input(2, e.help("fix the dimension with --dim NAME=VALUE")));
+    };
+    if step == 0 {
+        return Err(cx.at_input(2, OpError::model("a step of 0")));
+    }
+    // (limit / b − start / a) / (step / c)
+    let span = &(limit * *a) - &(start * *b);
+    let span = &span * (c * step.signum());
+    let by = step.checked_abs().and_then(|s| s.checked_mul(*a)?.checked_mul(*b));
+    let by = by.ok_or_else(|| OpError::unsupported(format!("a range from {start} to {limit} by {step}")))?;
+    let len = span.ceil_div(by);
+    Ok(if len.proves_nonneg(&[]) { len } else { len.max_of(&Dim::ZERO, &[]) })
+}
+
 /// `start + i·delta` while below (or above) `limit`; the length may depend on dimensions.
 fn range(cx: &mut Cx) -> Lowered {
     let (start, limit, delta) = (cx.input(0)?, cx.input(1)?, cx.input(2)?);
@@ -54,18 +96,10 @@ fn range(cx: &mut Cx) -> Lowered {
         return Err("start, limit and delta are of different element types".into());
     }
     if dtype.is_float() {
-        let mut v = [0.0; 3];
-        for (i, v) in v.iter_mut().enumerate() {
-            *v = cx.const_numbers(i)?.first().copied().unwrap_or(f64::NAN);
-        }
-        let n = ((v[1] - v[0]) / v[2]).ceil();
-        if !n.is_finite() || n > 1e9 {
-            return Err(OpError::model(format!("range from {} to {} by {}", v[0], v[1], v[2])));
-        }
-        let i = cx.iota(&[Poly::constant(n.max(0.0) as i64)], Poly::var(0), dtype)?;
-        let i = cx.binary_scalar(BinaryOp::Mul, i, v[2])?;
-        return Ok(vec![cx.binary_scalar(BinaryOp::Add, i, v[0])?]);
+        let len = float_range(cx, dtype)?;
+        return Ok(vec![spaced(cx, len, start, delta)?]);
     }
+    let (first, step) = (start, delta);
     let one = |v: Vec<Dim>| v.into_iter().next().ok_or_else(|| OpError::model("needs one element"));
     let (start, limit, delta) = (one(cx.const_dims(0)?)?, one(cx.const_dims(1)?)?, cx.const_int(2)?);
     if delta == 0 {
@@ -75,18 +109,11 @@ fn range(cx: &mut Cx) -> Lowered {
     let len = span.ceil_div(delta.checked_abs().unwrap_or(i64::MAX));
     let len = if len.proves_nonneg(&[]) { len } else { len.max_of(&Dim::ZERO, &[]) };
     let small = |p: &Poly| p.as_const().is_none_or(|c| i32::try_from(c).is_ok());
-    if small(&start) && small(&limit) {
+    if small(&start) && small(&limit) && i32::try_from(delta).is_ok() && dtype.bits() >= 32 {
         return Ok(vec![cx.iota(&[len], &start + &(Poly::var(0) * delta), dtype)?]);
     }
     // Beyond 32 bits an index expression does not reach.
-    match (len.as_const(), start.as_const()) {
-        (Some(n @ 0..=0xf_ffff), Some(s)) => {
-            let v: Vec<Scalar> =
-                (0..n).map(|i| Scalar::from_i64(dtype, s.wrapping_add(i.wrapping_mul(delta)))).collect();
-            Ok(vec![cx.constant(Tensor::from_scalars(dtype, vec![v.len()], &v))])
-        }
-        _ => Err(OpError::unsupported(format!("a range from {start} to {limit}"))),
-    }
+    Ok(vec![spaced(cx, len, first, step)?])
 }
 
 /// `Constant`, `ConstantOfShape`, `Range`.

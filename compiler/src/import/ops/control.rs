@@ -1,6 +1,7 @@
 //! `If`, `Loop`, `Scan`.
 
 use crate::import::cx::normal_axis;
+use crate::import::onnx::GraphProto;
 use crate::import::op::{Lowered, OpDef, OpError};
 use crate::import::{Cx, Param};
 use wgfc_ir::{Border, Builder, DType, Dim, Graph, Op, Poly, Scalar, Tensor, TensorType, Value};
@@ -38,6 +39,26 @@ fn if_(cx: &mut Cx) -> Lowered {
     if let Some([c]) = cx.dims(condition).as_deref() {
         return cx.inline_graph(if c.is(0) { else_branch } else { then_branch }, &[]);
     }
+    let before = cx.error_mark();
+    both(cx, condition, then_branch, else_branch).or_else(|e| match cx.open_dimensions(condition) {
+        // What is wrong with a branch that is not taken is nobody's business.
+        Some(open) => {
+            cx.forget_errors(before);
+            let open = open.join(", ");
+            Err(OpError::unsupported(format!(
+                "which branch is taken depends on dimensions that are not known: {open}"
+            ))
+            .help(
+                "fix them with --dim NAME=VALUE, or as in a tensor with --like FILE.npy; `wgfc run` and `wgfc bench` \
+                 compile for the sizes of the inputs",
+            ))
+        }
+        None => Err(e),
+    })
+}
+
+/// Both branches as subgraphs, of which a run takes one.
+fn both(cx: &mut Cx, condition: Value, then_branch: &GraphProto, else_branch: &GraphProto) -> Lowered {
     let mut captures = vec![];
     let then_graph = cx.subgraph(then_branch, &[], &mut captures)?.graph;
     let else_graph = cx.subgraph(else_branch, &[], &mut captures)?.graph;

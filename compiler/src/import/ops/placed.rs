@@ -30,6 +30,20 @@ fn one_hot(cx: &mut Cx) -> Lowered {
 
     let mut f = Body::default();
     let (index, off, on) = (f.arg(0), f.arg(1), f.arg(2));
+    // What an i64 does not hold is outside, whatever the conversion makes of it.
+    let given = cx.dtype(indices);
+    let index = match given {
+        DType::U64 => {
+            let most = f.int(given, i64::MAX);
+            f.binary(BinaryOp::Min, index, most)
+        }
+        _ if given.is_float() && given.bits() >= 32 => {
+            let far = [-1.0, 1.0].map(|s| f.number(given, s * 2f64.powi(62)));
+            let index = f.binary(BinaryOp::Max, index, far[0]);
+            f.binary(BinaryOp::Min, index, far[1])
+        }
+        _ => index,
+    };
     let (index, depth) = (f.cast(DType::I64, index), f.index(depth.clone()));
     let (depth, zero) = (f.cast(DType::I64, depth), f.int(DType::I64, 0));
     let negative = f.binary(BinaryOp::Lt, index, zero);

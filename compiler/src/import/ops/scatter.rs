@@ -100,19 +100,21 @@ fn tensor_scatter(cx: &mut Cx) -> Lowered {
     let start = match cx.opt(2) {
         Some(_) => {
             let at = indices(cx, 2)?;
-            let at = cx.cast(at, DType::I32)?;
+            let at = cx.cast(at, DType::I64)?;
             cx.reshape(at, vec![sd[0].clone(), Dim::ONE])?
         }
         None => {
-            let zero = cx.int_const(DType::I32, 0);
+            let zero = cx.int_const(DType::I64, 0);
             cx.unsqueeze(zero, &[0, 1])?
         }
     };
     let mut f = ScalarFn::default();
-    let (i, from) = (f.push(ScalarNode::Index(Poly::var(1))), f.push(ScalarNode::Arg(0)));
+    let i = f.push(ScalarNode::Index(Poly::var(1)));
+    let (i, from) = (f.push(ScalarNode::Cast(DType::I64, i)), f.push(ScalarNode::Arg(0)));
     let at = f.push(ScalarNode::Binary(BinaryOp::Add, i, from));
     if circular {
         let size = f.push(ScalarNode::Index(sd[axis].clone()));
+        let size = f.push(ScalarNode::Cast(DType::I64, size));
         f.push(ScalarNode::Binary(BinaryOp::Mod, at, size));
     }
     let places = cx.map_to(f, &[start], vec![sd[0].clone(), su[axis].clone()])?;

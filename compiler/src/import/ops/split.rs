@@ -2,7 +2,7 @@
 
 use crate::import::Cx;
 use crate::import::op::{Lowered, OpDef, OpError};
-use wgfc_ir::{BinaryOp, Dim, Poly, Scalar, Value};
+use wgfc_ir::{BinaryOp, DType, Dim, Poly, Scalar, Value};
 
 /// Sizes are an attribute at first, an input from 13 on; without them equal parts, the last one smaller.
 fn split(cx: &mut Cx) -> Lowered {
@@ -143,13 +143,22 @@ fn trilu(cx: &mut Cx) -> Lowered {
     if rank < 2 {
         return Err(OpError::model("needs a matrix"));
     }
-    let k = if cx.opt(1).is_some() { cx.const_int(1)? } else { 0 };
-    let (row, col) = (Poly::var(rank - 2), Poly::var(rank - 1));
-    let i32 = wgfc_ir::DType::I32;
-    let d = cx.iota(&shape, &(&col - &row) - &Poly::constant(k), i32)?;
-    let zero = cx.int_const(i32, 0);
+    let k = match cx.opt(1) {
+        Some(v) => cx.dims(v).and_then(|d| d.into_iter().next()),
+        None => Some(Poly::ZERO),
+    };
+    let off = &Poly::var(rank - 1) - &Poly::var(rank - 2);
+    let near = |k: &Poly| k.as_const().is_none_or(|k| k.unsigned_abs() < 1 << 30);
+    let (d, k) = match k.filter(near) {
+        Some(k) => (cx.iota(&shape, &off - &k, DType::I32)?, cx.int_const(DType::I32, 0)),
+        // What a run computes, or no index expression reaches.
+        None => {
+            let k = cx.input(1)?;
+            (cx.iota(&shape, off, DType::I64)?, cx.reshape(k, vec![])?)
+        }
+    };
     let upper = cx.flag("upper", true)?;
-    let keep = cx.binary(if upper { BinaryOp::Ge } else { BinaryOp::Le }, d, zero)?;
+    let keep = cx.binary(if upper { BinaryOp::Ge } else { BinaryOp::Le }, d, k)?;
     let dtype = cx.dtype(x);
     let empty = cx.int_const(dtype, 0);
     Ok(vec![cx.select(keep, x, empty)?])

@@ -1,0 +1,55 @@
+//! `wgfc run --check-indices`.
+
+use super::args::RunArgs;
+use super::terminal::Terminal;
+use super::{is_program, shown};
+use std::collections::BTreeMap;
+use wgfc::compiler::import::indexing_nodes;
+use wgfc::ir::eval::evaluate_checked;
+use wgfc::{Error, ModelFile, Options, Problem, Tensor};
+
+/// An error that lists the indices of gathers and scatters that are outside their axes.
+pub fn check(
+    a: &RunArgs,
+    sizes: BTreeMap<String, i64>,
+    tensors: &BTreeMap<String, Tensor>,
+    t: &Terminal,
+) -> Result<(), Error> {
+    if is_program(&a.model) {
+        return Err(Error::usage(
+            "--check-indices has no effect on a compiled folder",
+            "give the ONNX model, which the evaluator can run",
+        ));
+    }
+    let _progress = t.spinner(format!("evaluating {} on the CPU", shown(&a.model)));
+    let mut file = ModelFile::open(&a.model)?;
+    if a.data.random_weights {
+        file = file.with_random_weights()?;
+    }
+    let graph = file.import(&Options { dims: sizes, ..a.compile.options()? })?.graph;
+    let (_, found) = evaluate_checked(&graph, tensors).map_err(|e| {
+        Error::usage(format!("the model cannot be evaluated: {e}"), "leave --check-indices out")
+    })?;
+    let nodes = indexing_nodes(file.bytes());
+    let mut problems = vec![];
+    for (node, all) in &found {
+        // Other operators have places of their own for what is outside.
+        let Some(operator) = nodes.get(node) else { continue };
+        let first: Vec<String> = all
+            .first
+            .iter()
+            .map(|o| format!("{} at {:?} (the axis has {})", o.value, o.position, o.extent))
+            .collect();
+        let more = match all.count - all.first.len() {
+            0 => String::new(),
+            n => format!(", and {n} more"),
+        };
+        let what =
+            if all.writes { "what is written there is dropped" } else { "the nearest element is read" };
+        problems.push(Problem::with_help(
+            format!("node \"{node}\" ({operator}): indices outside: {}{more}", first.join(", ")),
+            format!("without --check-indices {what}"),
+        ));
+    }
+    if problems.is_empty() { Ok(()) } else { Err(Error::Usage(problems)) }
+}

@@ -1,0 +1,79 @@
+//! Dimensions that tensors at hand give.
+
+use super::args::{DataArgs, LikeArgs};
+use super::{inputs, is_program, shown};
+use std::collections::BTreeMap;
+use std::path::Path;
+use wgfc::ports::{PortType, bind, no_such_input, program_ports};
+use wgfc::{Error, ModelFile, Options, Tensor, npy, pb};
+
+/// What a model declares of its inputs.
+fn declared(file: &ModelFile, options: &Options) -> Result<Vec<PortType>, Error> {
+    let inputs = wgfc::compiler::import::declared_inputs(file.bytes(), options)?;
+    Ok(inputs.into_iter().map(|(name, ty)| PortType { name, dtype: ty.dtype, shape: ty.shape }).collect())
+}
+
+/// The dimensions of the options and those that the files of `--like` give.
+pub fn dims(model: &Path, options: &Options, a: &LikeArgs) -> Result<Vec<(String, i64)>, Error> {
+    let mut dims = options.dims.clone();
+    if a.like.is_empty() {
+        return Ok(dims.into_iter().collect());
+    }
+    let ports = match is_program(model) {
+        true => program_ports(&wgfc::load(model)?.inputs),
+        false => declared(&ModelFile::open(model)?, options)?,
+    };
+    let mut given: Vec<(&PortType, Tensor)> = vec![];
+    for text in &a.like {
+        let named =
+            ports.iter().find_map(|p| Some((p, text.strip_prefix(p.name.as_str())?.strip_prefix('=')?)));
+        let (port, path) = match (named, ports.as_slice(), text.split_once('=')) {
+            (Some(found), ..) => found,
+            (None, [only], None) => (only, text.as_str()),
+            (None, _, Some((name, _))) => return Err(Error::Usage(vec![no_such_input(name, &ports)])),
+            (None, ..) => {
+                return Err(Error::usage(
+                    format!("`--like {text}` does not say which input it is for"),
+                    format!("write --like NAME={text}"),
+                ));
+            }
+        };
+        let tensor = if path.ends_with(".pb") { pb::read(path.as_ref())? } else { npy::read(path.as_ref())? };
+        if tensor.shape.len() != port.shape.len() {
+            return Err(Error::usage(
+                format!(
+                    "input `{}` is {}, and {} has shape {:?}",
+                    port.name,
+                    port.type_text(),
+                    shown(path.as_ref()),
+                    tensor.shape
+                ),
+                "give a tensor of that rank",
+            ));
+        }
+        given.push((port, tensor));
+    }
+    let shapes: Vec<_> = given.iter().map(|(p, t)| (*p, t.shape.as_slice())).collect();
+    bind(&shapes, &mut dims);
+    Ok(dims.into_iter().collect())
+}
+
+/// The dimensions that the inputs of a run have, which a model that cannot be compiled for all sizes may be
+/// compiled for; `None` where they are not all given, or nothing is open.
+pub fn of_inputs(
+    file: &ModelFile,
+    options: &Options,
+    given: &[(String, i64)],
+    data: &DataArgs,
+) -> Option<BTreeMap<String, i64>> {
+    let ports = declared(file, options).ok()?;
+    if ports.iter().all(|p| p.shape.iter().all(|d| d.as_const().is_some())) {
+        return None;
+    }
+    let tensors = inputs::make(&ports, given, data).ok()?;
+    let shapes: Vec<_> =
+        ports.iter().filter_map(|p| Some((p, tensors.get(&p.name)?.shape.as_slice()))).collect();
+    let mut dims = options.dims.clone();
+    bind(&shapes, &mut dims);
+    Some(dims)
+}

@@ -1,0 +1,66 @@
+//! Sizes that a model waits for, declared ones that are wrong, indices outside.
+
+use super::{fixture, folder, wgfc};
+use wgfc::{Tensor, npy};
+
+#[test]
+fn a_choice_by_shape_is_made_for_the_inputs_given() {
+    let dir = folder();
+    let model = fixture("repro/if_squeeze.onnx");
+    for n in [1, 4] {
+        let x = Tensor::from_f32(vec![2, 3, n], &vec![1.0; 6 * n]);
+        npy::write(&x, &dir.path().join(format!("x{n}.npy"))).unwrap();
+        let ran = wgfc(dir.path(), &format!("run|{model}|--cpu|--input|x=x{n}.npy")).exits(0);
+        let shape = if n == 1 { "f32[2, 3]" } else { "f32[2, 3, 4]" };
+        ran.prints(shape).says(&format!("n = {n}")).says("sizes of the inputs");
+    }
+    // Without sizes: one error, that says which; the branches' own are not its.
+    let open = wgfc(dir.path(), &format!("check|{model}")).exits(2).says("not known: n").says("--dim");
+    assert!(!open.err.contains("Squeeze"), "{}", open.err);
+    wgfc(dir.path(), &format!("check|{model}|--dim|n=4")).exits(0).prints("everything in it is supported");
+    wgfc(dir.path(), &format!("check|{model}|--like|x1.npy")).exits(0).prints("f32[2, 3]");
+    wgfc(dir.path(), &format!("check|{model}|--like|x=x4.npy")).exits(0).prints("f32[2, 3, 4]");
+    wgfc(dir.path(), &format!("check|{model}|--like|y=x4.npy")).exits(1).says("`y`");
+    wgfc(dir.path(), &format!("inspect|{model}|--like|x4.npy")).exits(0);
+}
+
+#[test]
+fn models_that_were_wrong_or_refused() {
+    let dir = folder();
+    let run = |name: &str, rest: &str| {
+        wgfc(dir.path(), &format!("run|{}|--cpu|--json{rest}", fixture(&format!("repro/{name}.onnx"))))
+    };
+    npy::write(&Tensor::from_f32(vec![4, 4], &[1.0; 16]), &dir.path().join("x.npy")).unwrap();
+    let zeros = run("trilu", "|--input|x=x.npy|-o|out").exits(0);
+    assert_eq!(
+        npy::read(&dir.path().join("out/y.npy")).unwrap().to_f32s(),
+        Some(vec![0.0; 16]),
+        "{}",
+        zeros.out
+    );
+    run("int64-wrap", "|-o|out").exits(0);
+    assert_eq!(npy::read(&dir.path().join("out/y.npy")).unwrap().to_i64s(), Some(vec![0]));
+    run("range_float", "|--input|x=zeros|--dim|b=1|--dim|n=3|-o|out").exits(0);
+    assert_eq!(npy::read(&dir.path().join("out/y.npy")).unwrap().to_f32s(), Some(vec![0.0, 1.0, 2.0]));
+    npy::write(&Tensor::from_f32(vec![2, 1, 2], &[1.0; 4]), &dir.path().join("x.npy")).unwrap();
+    let declared =
+        wgfc(dir.path(), &format!("run|{}|--cpu|--input|x=x.npy", fixture("repro/declared_rank.onnx")));
+    declared.exits(0).prints("f32[2, 1, 2]").says("declared with rank 2");
+}
+
+#[test]
+fn indices_outside_are_reported() {
+    let dir = folder();
+    let model = fixture("repro/gather.onnx");
+    let far = [3, 1 << 32, -1, -11, 10];
+    npy::write(&Tensor::from_i64(vec![5], &far), &dir.path().join("x.npy")).unwrap();
+    wgfc(dir.path(), &format!("run|{model}|--cpu|--input|x=x.npy|-o|out")).exits(0);
+    let y = npy::read(&dir.path().join("out/y.npy")).unwrap();
+    assert_eq!(y.to_f32s(), Some(vec![103.0, 109.0, 109.0, 100.0, 109.0]));
+    wgfc(dir.path(), &format!("run|{model}|--cpu|--input|x=x.npy|--check-indices"))
+        .exits(1)
+        .says("(Gather)")
+        .says("4294967296 at [1] (the axis has 10), -11 at [3] (the axis has 10), 10 at [4]");
+    npy::write(&Tensor::from_i64(vec![2], &[9, -10]), &dir.path().join("x.npy")).unwrap();
+    wgfc(dir.path(), &format!("run|{model}|--cpu|--input|x=x.npy|--check-indices")).exits(0);
+}
