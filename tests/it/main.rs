@@ -17,6 +17,7 @@ mod caches;
 mod conformance;
 mod data;
 mod dispatches;
+mod exact;
 mod forbidden;
 mod fuzz;
 mod generate;
