@@ -43,7 +43,7 @@ pub struct Row {
 pub struct Scratch {
     /// Its name.
     pub name: String,
-    /// Type of an element.
+    /// Type of an element; not `bool`, which drivers get wrong in workgroup memory.
     pub ty: String,
 }
 
@@ -71,6 +71,22 @@ pub struct Shared {
     pub name: String,
     /// The workgroup array.
     pub scratch: String,
+    /// Its value as an element of the array.
+    pub word: String,
+    /// `a_…` as one.
+    pub joined_word: String,
+    /// What makes a value of an element that it follows.
+    pub of_word: String,
+}
+
+impl Shared {
+    /// The variable `name` in the array `scratch`, where a bool is a `u32`.
+    pub fn new(name: String, scratch: String, bool: bool) -> Shared {
+        let word = |v: &str| if bool { format!("select(0u, 1u, {v})") } else { v.to_owned() };
+        let (own, joined) = (word(&name), word(&format!("a_{name}")));
+        let of_word = if bool { " != 0u".to_owned() } else { String::new() };
+        Shared { name, scratch, word: own, joined_word: joined, of_word }
+    }
 }
 
 impl Template for Row {

@@ -3,7 +3,7 @@
 use super::EmittedKernel;
 use crate::Diagnostic;
 use naga::valid::{Capabilities, ValidationFlags, Validator};
-use naga::{AddressSpace, StorageAccess};
+use naga::{AddressSpace, Handle, Module, ScalarKind, StorageAccess, Type, TypeInner};
 use wgfc_ir::program::Access;
 
 /// Parses and validates a kernel with the least capabilities it claims.
@@ -52,6 +52,10 @@ pub fn check(k: &EmittedKernel) -> Result<(), Diagnostic> {
             (AddressSpace::Uniform, Some(b)) if b.group == 0 && b.binding as usize == k.bindings.len() => {
                 dims = true;
             }
+            // There are drivers that lose them.
+            (AddressSpace::WorkGroup, None) if has_bool(&module, v.ty) => {
+                return Err(fail(format!("variable {:?} keeps bools in workgroup memory", v.name)));
+            }
             (AddressSpace::WorkGroup, None) => workgroup += module.types[v.ty].inner.size(module.to_ctx()),
             (AddressSpace::Private, None) => {}
             _ => return Err(fail(format!("variable {:?} is unexpected", v.name))),
@@ -67,4 +71,50 @@ pub fn check(k: &EmittedKernel) -> Result<(), Diagnostic> {
         return Err(fail(format!("{workgroup} bytes of workgroup memory, not {}", k.workgroup_bytes)));
     }
     Ok(())
+}
+
+/// Whether a value of the type contains a bool.
+fn has_bool(module: &Module, ty: Handle<Type>) -> bool {
+    match &module.types[ty].inner {
+        TypeInner::Array { base, .. } | TypeInner::BindingArray { base, .. } => has_bool(module, *base),
+        TypeInner::Struct { members, .. } => members.iter().any(|m| has_bool(module, m.ty)),
+        inner => inner.scalar_kind() == Some(ScalarKind::Bool),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bools_are_kept_out_of_workgroup_memory() {
+        for (ty, refused) in [
+            ("bool", true),
+            ("array<bool, 4>", true),
+            ("array<vec2<bool>, 4>", true),
+            ("array<array<Pair, 2>, 4>", true),
+            ("array<u32, 4>", false),
+            ("vec4<f32>", false),
+        ] {
+            let wgsl = format!(
+                "struct Pair {{ at: i32, found: bool }}
+                var<workgroup> kept: {ty};
+                var<private> own: array<bool, 2>;
+                @compute @workgroup_size(1) fn main() {{}}"
+            );
+            let kernel = EmittedKernel {
+                family: "row",
+                wgsl,
+                workgroup_size: [1; 3],
+                bindings: vec![],
+                uses_dims: false,
+                workgroup_bytes: 64,
+                features: vec![],
+                subgroup_size: None,
+                workgroups: std::array::from_fn(|_| wgfc_ir::Dim::ONE),
+            };
+            let said = check(&kernel).err().map(|e| e.to_string());
+            assert_eq!(said.as_ref().is_some_and(|s| s.contains("keeps bools")), refused, "{ty}: {said:?}");
+        }
+    }
 }

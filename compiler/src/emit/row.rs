@@ -11,7 +11,7 @@
 
 use super::accumulator::Accumulator;
 use super::unroll::Unrolled;
-use super::wgsl::{Deps, Module, Scope, acc_bit, reg_type, var_bit};
+use super::wgsl::{Deps, Module, Scope, acc_bit, reg_type, stored_type, var_bit};
 use super::{EmitContext, EmittedKernel, fold_workgroups, template_error};
 use crate::kernel::{Body, Expr, ExprId, Family, Kernel, Reduction, Store};
 use crate::{DeviceProfile, Diagnostic};
@@ -20,6 +20,7 @@ use std::collections::BTreeSet;
 use std::fmt;
 use wgfc_codegen_templates as templates;
 use wgfc_codegen_templates::row::{Pass, Scratch, Shared};
+use wgfc_ir::Reg;
 
 /// Positions of a lane up to which they are kept in registers.
 const KEPT_STEPS: i64 = 16;
@@ -227,8 +228,7 @@ pub(super) fn emit_as(
     let per_thread = thread_bytes(&scratch);
     let Geometry { threads, lanes } =
         forced.unwrap_or_else(|| choose(&scalar, &unrolled, plans.len(), per_thread));
-    let shuffled = scratch.iter().all(|s| s.ty != "bool");
-    let subgroup = cx.profile.subgroup.filter(|s| shuffled && lanes > 1 && threads.is_multiple_of(*s));
+    let subgroup = cx.profile.subgroup.filter(|s| lanes > 1 && threads.is_multiple_of(*s));
     let joined = subgroup.map_or(1, |s| s.min(lanes));
     m.subgroup = subgroup.filter(|_| joined > 1);
     let steps = len
@@ -292,8 +292,9 @@ pub(super) fn emit_as(
         let mut shared = vec![];
         for (n, a) in plan.accumulators.iter().enumerate() {
             a.merge(&mut m, &mut combine)?;
-            for (v, (name, _)) in a.variables(&kernel.body).into_iter().enumerate() {
-                shared.push(Shared { name, scratch: scratch[slots[p][n][v]].name.clone() });
+            for (v, (name, reg)) in a.variables(&kernel.body).into_iter().enumerate() {
+                let array = scratch[slots[p][n][v]].name.clone();
+                shared.push(Shared::new(name, array, reg == Reg::Bool));
             }
         }
         for a in &plan.accumulators {
@@ -355,7 +356,7 @@ fn allocate(plans: &[Plan], body: &Body) -> (Vec<Scratch>, Slots) {
         for a in &plan.accumulators {
             let mut mine = vec![];
             for (_, reg) in a.variables(body) {
-                let ty = reg_type(reg);
+                let ty = stored_type(reg);
                 let free = (0..scratch.len()).find(|i| !used[*i] && scratch[*i].ty == ty);
                 let slot = free.unwrap_or_else(|| {
                     scratch.push(Scratch { name: format!("part{}", scratch.len()), ty: ty.into() });

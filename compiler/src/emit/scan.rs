@@ -22,7 +22,8 @@ pub(super) fn emit(kernel: &Kernel, cx: &EmitContext) -> Result<EmittedKernel, D
         return Err(Diagnostic::internal("a scan of this kind of reduction"));
     }
     let mut m = Module::new(kernel, cx, false)?;
-    let shared = estimate(rows) < FEW && len.as_const().is_none_or(|n| n >= LONG);
+    let long = len.as_const().is_none_or(|n| n >= LONG);
+    let shared = estimate(rows) < FEW && long && reduction.dtype.reg() != Reg::Bool;
     let threads = cx.profile.max_invocations.clamp(1, if shared { 256 } else { 64 });
     let mut outer = Scope::new(4);
     let rows_text = m.extent(&mut outer, rows)?;

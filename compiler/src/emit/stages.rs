@@ -2,7 +2,7 @@
 
 use super::accumulator::Accumulator;
 use super::memory::component;
-use super::wgsl::{Deps, Module, Scope, Text, reg_type, var_bit};
+use super::wgsl::{Deps, Module, Scope, Text, stored_type, var_bit};
 use super::{EmitContext, EmittedKernel, fold_workgroups, template_error};
 use crate::Diagnostic;
 use crate::kernel::{Array, Expr, ExprId, Family, Kernel, Stage};
@@ -109,7 +109,7 @@ pub(super) fn emit(kernel: &Kernel, cx: &EmitContext) -> Result<EmittedKernel, D
     }
     let mut declared = String::new();
     for (i, (a, vector)) in arrays.iter().zip(&m.vectors).enumerate() {
-        let (t, len) = (stored_type(a.dtype), a.len);
+        let (t, len) = (stored_type(a.dtype.reg()), a.len);
         let t = if *vector { format!("vec4<{t}>, {}", len / 4) } else { format!("{t}, {len}") };
         let _ = writeln!(declared, "var<workgroup> s{i}: array<{t}>;");
     }
@@ -176,11 +176,6 @@ impl Module<'_> {
             _ => format!("s{array}[{at}]"),
         }))
     }
-}
-
-/// The type of an array's elements: a bool is a word.
-fn stored_type(t: DType) -> &'static str {
-    if t == DType::Bool { "u32" } else { reg_type(t.reg()) }
 }
 
 /// Writes stages.

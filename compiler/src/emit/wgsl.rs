@@ -521,3 +521,9 @@ pub fn reg_type(r: Reg) -> &'static str {
         Reg::Bool => "bool",
     }
 }
+
+/// The WGSL type of a register's value in workgroup memory: a bool is a word, since drivers exist that lose bools
+/// there.
+pub fn stored_type(r: Reg) -> &'static str {
+    if r == Reg::Bool { "u32" } else { reg_type(r) }
+}
