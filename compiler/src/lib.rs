@@ -11,6 +11,7 @@ pub mod import;
 pub mod kernel;
 pub mod options;
 pub mod pipeline;
+pub mod quotients;
 pub mod rewrite;
 pub mod shape_eval;
 pub mod states;

@@ -96,6 +96,7 @@ fn fuse_graph(
     options: &Options,
     observe: Observe<'_>,
 ) -> Result<Fused, Errors> {
+    crate::quotients::mark(&mut graph).map_err(Diagnostic::internal)?;
     crate::rewrite::rewrite(&mut graph, options)?;
     verify(&graph, "rewrite")?;
     observe("2-rewrite", &|| wgfc_ir::text::print(&graph));

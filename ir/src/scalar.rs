@@ -169,6 +169,8 @@ named_ops! {
         Mul "mul",
         /// Quotient; integers truncate towards zero, by zero gives 0.
         Div "div",
+        /// The same where a float must be rounded to the nearest: `div` may be some units in the last place off.
+        Quot "quot",
         /// Remainder with the sign of the dividend (C's `%`, `fmod`).
         Rem "rem",
         /// Remainder with the sign of the divisor (Python's `%`).

@@ -103,6 +103,7 @@ impl Module<'_> {
                 Sub => format!("{a} - {b}"),
                 Mul => format!("{a} * {b}"),
                 Div => format!("{a} / {b}"),
+                Quot => self.call("quotient_f32", &[a, b])?,
                 Rem => self.call("rem_f32", &[a, b])?,
                 Mod => self.call("mod_f32", &[a, b])?,
                 Pow => self.call("pow_f32", &[a, b])?,
@@ -128,7 +129,7 @@ impl Module<'_> {
                 Le => format!("!{a} || {b}"),
                 Gt => format!("{a} && !{b}"),
                 Ge | Pow => format!("{a} || !{b}"),
-                Div => format!("{a} && {b}"),
+                Div | Quot => format!("{a} && {b}"),
                 Rem | Mod | Shl | Shr => return Ok(Text::Name("false".into())),
             },
             reg @ (Reg::I32 | Reg::U32) => {
@@ -138,10 +139,10 @@ impl Module<'_> {
                     Add => return self.wrap(t, format!("{a} + {b}")),
                     Sub => return self.wrap(t, format!("{a} - {b}")),
                     Mul => return self.wrap(t, format!("{a} * {b}")),
-                    Div if plain_divisor => format!("{a} / {b}"),
+                    Div | Quot if plain_divisor => format!("{a} / {b}"),
                     Rem if plain_divisor => format!("{a} % {b}"),
                     Mod if plain_divisor && !signed => format!("{a} % {b}"),
-                    Div => {
+                    Div | Quot => {
                         let q = self.call(&format!("div_{suffix}"), &[a, b])?;
                         return self.wrap(t, q);
                     }
@@ -177,6 +178,7 @@ impl Module<'_> {
                     Mul => self.call("mul_64", &[a, b])?,
                     Mod if reg == Reg::U64 => self.call("rem_u64", &[a, b])?,
                     Shl => self.call("shl_64", &[a, b])?,
+                    Quot => self.call(&format!("div_{s}"), &[a, b])?,
                     Div | Rem | Mod | Pow | Min | Max | Shr => {
                         self.call(&format!("{}_{s}", op.name()), &[a, b])?
                     }

@@ -659,8 +659,8 @@ fn cost(op: &Op) -> (usize, bool) {
                         weight += if slow { 8 } else { 1 };
                     }
                     ScalarNode::Binary(b, ..) => {
-                        let slow = matches!(b, BinaryOp::Pow);
-                        heavy |= slow;
+                        let slow = matches!(b, BinaryOp::Pow | BinaryOp::Quot);
+                        heavy |= *b == BinaryOp::Pow;
                         weight += if slow { 8 } else { 1 };
                     }
                     _ => weight += 1,

@@ -172,6 +172,7 @@ fn root(p: &Poly, den: i64, ty: DType) -> Elem {
 /// Two operands of type `ty`.
 pub(super) fn binary(op: BinaryOp, a: &Elem, b: &Elem, ty: DType) -> Elem {
     use BinaryOp::*;
+    let op = if op == Quot { Div } else { op };
     if let (Some(x), Some(y)) = (scalar(a, ty), scalar(b, ty)) {
         return known(binary_scalar(op, x, y));
     }

@@ -145,7 +145,7 @@ macro_rules! float_binary {
                 Add => map2(a, b, o, |x, y| x + y),
                 Sub => map2(a, b, o, |x, y| x - y),
                 Mul => map2(a, b, o, |x, y| x * y),
-                Div => map2(a, b, o, |x, y| x / y),
+                Div | Quot => map2(a, b, o, |x, y| x / y),
                 Rem => map2(a, b, o, |x, y| x % y),
                 Mod => map2(a, b, o, |x, y| {
                     let r = x % y;
@@ -169,7 +169,7 @@ macro_rules! int_binary {
                 Add => map2(a, b, o, |x, y| x.wrapping_add(y)),
                 Sub => map2(a, b, o, |x, y| x.wrapping_sub(y)),
                 Mul => map2(a, b, o, |x, y| x.wrapping_mul(y)),
-                Div => map2(a, b, o, |x, y| if y == 0 { 0 } else { x.wrapping_div(y) }),
+                Div | Quot => map2(a, b, o, |x, y| if y == 0 { 0 } else { x.wrapping_div(y) }),
                 Rem => map2(a, b, o, |x, y| if y == 0 { 0 } else { x.wrapping_rem(y) }),
                 Mod => map2(a, b, o, |x, y| {
                     if y == 0 {
@@ -251,7 +251,7 @@ pub(super) fn binary(op: BinaryOp, dtype: DType, a: &Buf, b: &Buf, out: &mut Buf
                     Mul | And | Min => map2(a, b, o, |x, y| x & y),
                     Sub | Xor => map2(a, b, o, |x, y| x ^ y),
                     Pow => map2(a, b, o, |x, y| x | !y),
-                    Div => map2(a, b, o, |x, y| x & y),
+                    Div | Quot => map2(a, b, o, |x, y| x & y),
                     _ => o.fill(false),
                 }
             }

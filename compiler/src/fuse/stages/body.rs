@@ -29,7 +29,9 @@ fn kept(body: &Graph) -> FxHashSet<Value> {
                 Op::Map { body: f, .. } => {
                     let slow = |n: &ScalarNode| match n {
                         ScalarNode::Unary(op, _) => !matches!(op, UnaryOp::Neg | UnaryOp::Abs | UnaryOp::Not),
-                        ScalarNode::Binary(op, ..) => matches!(op, BinaryOp::Pow | BinaryOp::Div),
+                        ScalarNode::Binary(op, ..) => {
+                            matches!(op, BinaryOp::Pow | BinaryOp::Div | BinaryOp::Quot)
+                        }
                         _ => false,
                     };
                     f.nodes.iter().any(slow) || f.nodes.len() > 4
