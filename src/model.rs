@@ -262,6 +262,10 @@ pub fn device_error(e: RunError) -> Error {
             message,
             "compile for this device (`wgfc compile --for-device`, or run the .onnx file), or choose another adapter",
         )),
+        RunError::Loops { .. } => Error::Device(Problem::with_help(
+            message,
+            "give the sizes when compiling (`--dim`), which shares the work out more widely, or choose another adapter or --cpu",
+        )),
         RunError::Shader { .. } | RunError::Gpu { .. } => Error::Internal(message),
         _ => Error::Device(Problem::new(message)),
     }

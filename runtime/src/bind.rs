@@ -43,6 +43,15 @@ pub fn computed<'p>(program: &'p Program, sizes: &[&Dim]) -> Option<&'p str> {
     program.computed.iter().map(|c| c.symbol.as_str()).find(|s| used.contains(*s))
 }
 
+/// Between which numbers the values of a program's symbols are in a run, computed ones included.
+pub fn ranges(program: &Program, values: &[i64]) -> Vec<(i64, i64)> {
+    let most = |s: &String| {
+        let c = program.computed.iter().find(|c| c.symbol == *s)?;
+        Some((0, evaluate(program, values, &c.bound).unwrap_or(i64::from(i32::MAX))))
+    };
+    program.symbols.iter().zip(values).map(|(s, v)| most(s).unwrap_or((*v, *v))).collect()
+}
+
 /// The value of a size under the values of a program's symbols.
 fn evaluate(program: &Program, values: &[i64], d: &Dim) -> Option<i64> {
     d.eval_syms(&|s| values.get(program.symbols.iter().position(|n| n == s)?).copied())

@@ -6,6 +6,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use wgfc_ir::program::{Access, BufferKind, Dispatch, FORMAT_VERSION, Kernel, OLDEST_VERSION};
 use wgfc_ir::{Atom, DType, Dim, Program};
 
+/// Bytes of variables that an invocation may have for itself: far more than any kernel that is emitted takes.
+#[cfg(not(target_arch = "wasm32"))]
+const PRIVATE_BYTES: u64 = 64 << 10;
 /// Repeats inside of one another.
 const NESTED: usize = 8;
 
@@ -237,15 +240,49 @@ impl Check<'_> {
         if k.workgroup_size.contains(&0) {
             self.fail(format!("{at}: its workgroup size {:?} has a zero", k.workgroup_size));
         }
-        match declared_workgroup_size(&k.wgsl) {
-            None => self.fail(format!("{at}: its text has no @workgroup_size")),
-            Some(Some(size)) if size != k.workgroup_size => {
-                self.fail(format!(
-                    "{at}: its text says workgroup size {size:?}, the plan {:?}",
-                    k.workgroup_size
-                ));
-            }
-            Some(_) => {}
+        #[cfg(not(target_arch = "wasm32"))]
+        self.text(&at, k);
+    }
+
+    /// What a kernel's text says of itself; in a browser that is the browser's to check.
+    #[cfg(not(target_arch = "wasm32"))]
+    fn text(&mut self, at: &str, k: &Kernel) {
+        use naga::AddressSpace;
+        let text = crate::kernel::text(k);
+        let module = match naga::front::wgsl::parse_str(&text) {
+            Ok(m) => m,
+            Err(e) => return self.fail(format!("{at}: its text is not WGSL: {}", e.message())),
+        };
+        let entry = match module.entry_points.as_slice() {
+            [e] if e.name == "main" && e.stage == naga::ShaderStage::Compute => e,
+            _ => return self.fail(format!("{at}: its text has not one entry point `main`")),
+        };
+        let size = entry.workgroup_size;
+        if size != k.workgroup_size {
+            self.fail(format!(
+                "{at}: its text says workgroup size {size:?}, the plan {:?}",
+                k.workgroup_size
+            ));
+        }
+        let bytes = |ty| u64::from(module.types[ty].inner.size(module.to_ctx()));
+        let globals = |space| {
+            let of = module.global_variables.iter().filter(move |(_, v)| v.space == space);
+            of.map(|(_, v)| bytes(v.ty)).fold(0, u64::saturating_add)
+        };
+        let shared = globals(AddressSpace::WorkGroup);
+        if shared > u64::from(k.workgroup_bytes) {
+            self.fail(format!(
+                "{at}: its text takes {shared} bytes of workgroup memory, the plan says {}",
+                k.workgroup_bytes
+            ));
+        }
+        let functions = module.functions.iter().map(|(_, f)| f).chain([&entry.function]);
+        let locals = functions.flat_map(|f| f.local_variables.iter()).map(|(_, v)| bytes(v.ty));
+        let own = locals.fold(globals(AddressSpace::Private), u64::saturating_add);
+        if own > PRIVATE_BYTES {
+            self.fail(format!(
+                "{at}: each invocation takes {own} bytes of memory of its own, at most {PRIVATE_BYTES}"
+            ));
         }
     }
 
@@ -367,31 +404,52 @@ fn place(i: usize, kind: &BufferKind) -> Place<'_> {
     }
 }
 
-/// The numbers of the text's `@workgroup_size`: `None` without one, `Some(None)` when they are not literals.
-fn declared_workgroup_size(wgsl: &str) -> Option<Option<[u32; 3]>> {
-    let (_, rest) = wgsl.split_once("@workgroup_size")?;
-    let inside = rest.trim_start().strip_prefix('(').and_then(|r| r.split_once(')')).map(|(i, _)| i);
-    let mut size = [1u32; 3];
-    let mut n = 0;
-    for part in inside.unwrap_or_default().split(',').map(str::trim).filter(|p| !p.is_empty()) {
-        match (part.trim_end_matches(['u', 'i']).parse(), size.get_mut(n)) {
-            (Ok(v), Some(slot)) => *slot = v,
-            _ => return Some(None),
-        }
-        n += 1;
-    }
-    Some((n > 0).then_some(size))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::measure::kernel;
+
+    /// What is wrong with a program of this kernel, of 8 invocations and 64 bytes of workgroup memory.
+    fn said(wgsl: &str) -> String {
+        let mut k = kernel("k", wgsl, 8, vec![]);
+        k.workgroup_bytes = 64;
+        check(&Program { version: OLDEST_VERSION, kernels: vec![k], ..Program::default() }).join("; ")
+    }
 
     #[test]
-    fn workgroup_sizes_are_read_from_the_text() {
-        assert_eq!(declared_workgroup_size("fn main() {}"), None);
-        assert_eq!(declared_workgroup_size("@compute @workgroup_size(64)"), Some(Some([64, 1, 1])));
-        assert_eq!(declared_workgroup_size("@workgroup_size( 8u, 4,\n2, )"), Some(Some([8, 4, 2])));
-        assert_eq!(declared_workgroup_size("@workgroup_size(WG, 1)"), Some(None));
+    fn texts_say_of_themselves_what_the_plan_does() {
+        let main = "@compute @workgroup_size(8) fn main() {}";
+        for (text, wrong) in [
+            (main.to_owned(), ""),
+            ("const N = 4u * 2u; @workgroup_size(N, 1) @compute fn main() {}".to_owned(), ""),
+            (format!("var<workgroup> w: array<u32, 16>; {main}"), ""),
+            (format!("var<private> p: array<u32, 64>; {main}"), ""),
+            (" ".to_owned(), "has no text"),
+            ("fn main() {".to_owned(), "is not WGSL"),
+            ("fn main() {}".to_owned(), "entry point"),
+            (format!("{main} @compute @workgroup_size(8) fn other() {{}}"), "entry point"),
+            (
+                "@compute @workgroup_size(4, 2) fn main() {}".to_owned(),
+                "workgroup size [4, 2, 1], the plan [8, 1, 1]",
+            ),
+            (
+                "// @workgroup_size(8)\n@compute @workgroup_size(9) fn main() {}".to_owned(),
+                "workgroup size [9, 1, 1]",
+            ),
+            (format!("var<workgroup> w: array<u32, 17>; {main}"), "68 bytes of workgroup memory"),
+            (format!("var<private> p: array<u32, 10000000>; {main}"), "40000000 bytes of memory of its own"),
+            (
+                "@compute @workgroup_size(8) fn main() { var p: array<vec4<f32>, 100000>; }".to_owned(),
+                "1600000 bytes",
+            ),
+            (
+                "fn f() { var p: array<f32, 100000>; } @compute @workgroup_size(8) fn main() { f(); }"
+                    .to_owned(),
+                "400000",
+            ),
+        ] {
+            let said = said(&text);
+            assert!(said.contains(wrong) && said.is_empty() == wrong.is_empty(), "{text}: {said}");
+        }
     }
 }

@@ -51,6 +51,21 @@ pub enum RunError {
         /// How much there is.
         have: u64,
     },
+    /// The driver ends loops before they are done, without saying so, and this kernel may take more iterations.
+    #[error(
+        "kernel `{kernel}` of {nodes} may take more iterations of its loops than the {most} after which this driver \
+         ends them: {why}"
+    )]
+    Loops {
+        /// The kernel.
+        kernel: String,
+        /// The nodes of the model that it computes.
+        nodes: String,
+        /// Iterations of all loops of an invocation that the driver lets be.
+        most: u32,
+        /// How many there may be.
+        why: String,
+    },
     /// The program needs a feature that the device lacks.
     #[error("kernel `{kernel}` needs the WebGPU feature `{feature}`, which this device lacks")]
     Feature {

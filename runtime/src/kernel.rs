@@ -62,7 +62,7 @@ fn fits(gpu: &Gpu, k: &Kernel) -> Result<(), RunError> {
 
 /// The text as this platform wants it. `enable` lines depend on the implementation (browsers require the
 /// one for subgroups, naga does not know it), so kernels come without them.
-fn text(k: &Kernel) -> Cow<'_, str> {
+pub(crate) fn text(k: &Kernel) -> Cow<'_, str> {
     let mut header = String::new();
     let lacks = |name: &str| !k.wgsl.lines().any(|l| l.trim_start().starts_with(&format!("enable {name}")));
     if k.features.iter().any(|f| f == "shader-f16") && lacks("f16") {
@@ -75,7 +75,7 @@ fn text(k: &Kernel) -> Cow<'_, str> {
 }
 
 /// Compiles one kernel; binding `i` of group 0 is `k.bindings[i]`, the next the `Dims` uniform.
-async fn compile(gpu: &Gpu, k: &Kernel, checks: Checks) -> Result<Pipeline, RunError> {
+pub(crate) async fn compile(gpu: &Gpu, k: &Kernel, checks: Checks) -> Result<Pipeline, RunError> {
     let device = gpu.device();
     let entry = |binding: usize, ty| wgpu::BindGroupLayoutEntry {
         binding: binding as u32,

@@ -26,6 +26,8 @@ pub mod error;
 pub mod gpu;
 pub mod kernel;
 #[cfg(not(target_arch = "wasm32"))]
+mod loops;
+#[cfg(not(target_arch = "wasm32"))]
 pub mod measure;
 #[cfg(not(target_arch = "wasm32"))]
 pub mod overhead;

@@ -1,6 +1,8 @@
 //! A program on a device, and how it runs.
 
 mod late;
+#[cfg(not(target_arch = "wasm32"))]
+mod longer;
 mod memory;
 mod plan;
 mod rounds;
@@ -115,6 +117,8 @@ pub struct Session {
     groups: Vec<HashMap<Vec<Piece>, wgpu::BindGroup>>,
     plans: Vec<Arc<Plan>>,
     staging: Option<wgpu::Buffer>,
+    #[cfg(not(target_arch = "wasm32"))]
+    longer: longer::Longer,
     symbols: BTreeMap<String, i64>,
 }
 
@@ -289,6 +293,8 @@ impl Session {
             groups: vec![HashMap::new(); program.dispatches.len()],
             plans: Vec::new(),
             staging: None,
+            #[cfg(not(target_arch = "wasm32"))]
+            longer: longer::Longer::default(),
             symbols: BTreeMap::new(),
             program: Program { weights: BTreeMap::new(), ..program.clone() },
         })
@@ -339,6 +345,8 @@ impl Session {
         twin.resident = self.resident.clone();
         twin.weights = self.weights.clone();
         twin.symbols = self.symbols.clone();
+        #[cfg(not(target_arch = "wasm32"))]
+        twin.longer.clone_from(&self.longer);
         twin.place_states(states);
         Ok(twin)
     }

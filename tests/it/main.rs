@@ -21,6 +21,7 @@ mod exact;
 mod forbidden;
 mod fuzz;
 mod generate;
+mod long;
 mod loops;
 mod models;
 mod operators;

@@ -120,7 +120,10 @@ fn pow_u64(a: vec2<u32>, b: vec2<u32>) -> vec2<u32> {
     var n = b;
     var base = a;
     var p = vec2<u32>(1u, 0u);
-    while (any(n != vec2<u32>(0u, 0u))) {
+    for (var i = 0u; i < 64u; i++) {
+        if (all(n == vec2<u32>(0u, 0u))) {
+            break;
+        }
         if ((n.x & 1u) != 0u) {
             p = mul_64(p, base);
         }

@@ -3,9 +3,10 @@
 use super::{Session, Value};
 use crate::bind::{self, Bound, Given, Rounds};
 use crate::error::{BadInput, RunError};
+use crate::kernel::Pipeline;
 use crate::state;
 use crate::tensor::{DeviceTensor, Memory};
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;
 use std::sync::Arc;
 use wgfc_ir::program::{Buffer, BufferKind};
@@ -30,6 +31,7 @@ pub(crate) struct Step {
     pub(crate) dispatch: usize,
     /// Index into [`Program::kernels`].
     pub(crate) kernel: usize,
+    pub(crate) pipeline: wgpu::ComputePipeline,
     pub(crate) group: wgpu::BindGroup,
     pub(crate) workgroups: [u32; 3],
 }
@@ -237,7 +239,11 @@ impl Session {
             return Ok(self.plans[0].clone());
         }
         let gpu = self.gpu.clone();
-        let (steps, rounds) = gpu.scoped("binding buffers", || self.steps(&bound, &ports)).await?;
+        #[cfg(not(target_arch = "wasm32"))]
+        let longer = self.longer(&bound).await?;
+        #[cfg(target_arch = "wasm32")]
+        let longer = BTreeMap::new();
+        let (steps, rounds) = gpu.scoped("binding buffers", || self.steps(&bound, &ports, &longer)).await?;
         let parts = self.parts(&bound, &ports, &steps, &rounds);
         let plan = Arc::new(Plan { bound, ports, steps, parts });
         self.plans.truncate(KEPT_PLANS - 1);
@@ -311,7 +317,12 @@ impl Session {
     }
 
     /// The steps, and which of them run in rounds.
-    fn steps(&mut self, bound: &Bound, ports: &[wgpu::Buffer]) -> (Vec<Step>, Vec<Rounds>) {
+    fn steps(
+        &mut self,
+        bound: &Bound,
+        ports: &[wgpu::Buffer],
+        longer: &BTreeMap<usize, Pipeline>,
+    ) -> (Vec<Step>, Vec<Rounds>) {
         let device = self.gpu.device();
         let mut steps: Vec<Step> = Vec::with_capacity(bound.order.len());
         let mut made: Vec<Option<usize>> = vec![None; self.program.dispatches.len()];
@@ -329,7 +340,7 @@ impl Session {
             made[i] = Some(steps.len());
             let pieces: Vec<Piece> = d.bindings.iter().filter_map(|b| self.piece(bound, ports, *b)).collect();
             let kernel = &self.program.kernels[d.kernel];
-            let layout = &self.pipelines[d.kernel].layout;
+            let Pipeline { pipeline, layout } = longer.get(&d.kernel).unwrap_or(&self.pipelines[d.kernel]);
             if self.groups[i].len() >= KEPT_GROUPS && !self.groups[i].contains_key(&pieces) {
                 self.groups[i].clear();
             }
@@ -356,7 +367,8 @@ impl Session {
                 device.create_bind_group(&wgpu::BindGroupDescriptor { label, layout, entries: &entries })
             });
             let (group, workgroups) = (group.clone(), bound.workgroups[i]);
-            steps.push(Step { dispatch: i, kernel: d.kernel, group, workgroups });
+            let pipeline = pipeline.clone();
+            steps.push(Step { dispatch: i, kernel: d.kernel, pipeline, group, workgroups });
         }
         places.push(steps.len());
         let place = |r: &Rounds| Rounds { range: places[r.range.start]..places[r.range.end], ..r.clone() };

@@ -23,16 +23,16 @@ impl Session {
         self.record_sizes(part, encoder);
     }
 
-    /// Records one dispatch; `current` is the kernel whose pipeline is set.
+    /// Records one dispatch; `current` is the pipeline that is set.
     pub(crate) fn record_step(
         &self,
         step: &Step,
-        current: &mut Option<usize>,
+        current: &mut Option<wgpu::ComputePipeline>,
         pass: &mut wgpu::ComputePass<'_>,
     ) {
-        if *current != Some(step.kernel) {
-            pass.set_pipeline(&self.pipelines[step.kernel].pipeline);
-            *current = Some(step.kernel);
+        if current.as_ref() != Some(&step.pipeline) {
+            pass.set_pipeline(&step.pipeline);
+            *current = Some(step.pipeline.clone());
         }
         let [x, y, z] = step.workgroups;
         pass.set_bind_group(0, &step.group, &[]);

@@ -1,0 +1,321 @@
+//! Between which numbers the integers of a kernel lie, and so how often its loops go round.
+
+use super::{local, pointee};
+use naga::{
+    BinaryOperator, Binding, Block, BuiltIn, EntryPoint, Expression, Function, Handle, Literal,
+    LocalVariable, MathFunction, Module, Statement,
+};
+use std::cell::RefCell;
+use std::collections::HashMap;
+
+/// The least and the most that a value can be. Sums and products are taken not to overflow.
+type Range = (i64, i64);
+
+const ANY: Range = (i32::MIN as i64, u32::MAX as i64);
+
+/// The ranges of a function's expressions.
+pub(super) struct Ranges<'m> {
+    module: &'m Module,
+    function: &'m Function,
+    entry: Option<&'m EntryPoint>,
+    dims: &'m [(i64, i64)],
+    /// What each variable is ever set to.
+    stores: HashMap<Handle<LocalVariable>, Vec<Handle<Expression>>>,
+    /// `None` while it is being found.
+    known: RefCell<HashMap<Handle<Expression>, Option<Range>>>,
+}
+
+impl<'m> Ranges<'m> {
+    /// Of a function, the entry point's where that is given, for symbols within `dims`.
+    pub(super) fn new(
+        module: &'m Module,
+        function: &'m Function,
+        entry: Option<&'m EntryPoint>,
+        dims: &'m [(i64, i64)],
+    ) -> Ranges<'m> {
+        let mut stores: HashMap<_, Vec<_>> = HashMap::new();
+        for (v, variable) in function.local_variables.iter() {
+            stores.entry(v).or_default().extend(variable.init);
+        }
+        collect(function, &function.body, &mut stores);
+        Ranges { module, function, entry, dims, stores, known: RefCell::default() }
+    }
+
+    /// How often a loop goes round at most.
+    pub(super) fn trips(&self, body: &Block, continuing: &Block) -> Option<u64> {
+        let mut known: HashMap<Handle<LocalVariable>, Vec<_>> = HashMap::new();
+        let mut least: Option<u64> = None;
+        for statement in body.iter() {
+            match statement {
+                Statement::Emit(_) => {}
+                // `a && b` is a variable that is set in the branches of `a`.
+                Statement::If { condition, accept, reject } if !breaks(reject) => {
+                    let (mut set, mut unset) = (HashMap::new(), HashMap::new());
+                    collect(self.function, accept, &mut set);
+                    collect(self.function, reject, &mut unset);
+                    for (v, values) in set.into_iter().filter(|(v, _)| self.never(unset.get(v))) {
+                        known.entry(v).or_default().extend(values.into_iter().chain([*condition]));
+                    }
+                }
+                Statement::If { condition, accept, reject } if accept.is_empty() && breaks(reject) => {
+                    let both = local(self.function, *condition).and_then(|v| known.get(&v));
+                    let conditions = both.map_or(&[*condition][..], Vec::as_slice).to_vec();
+                    for c in conditions {
+                        let bound = self.bound(c, body, continuing);
+                        least = least.into_iter().chain(bound).min();
+                    }
+                    return least;
+                }
+                _ => return None,
+            }
+        }
+        None
+    }
+
+    /// Whether these are `false`.
+    fn never(&self, values: Option<&Vec<Handle<Expression>>>) -> bool {
+        let no = |e: &Handle<Expression>| {
+            matches!(self.function.expressions[*e], Expression::Literal(Literal::Bool(false)))
+        };
+        values.is_some_and(|v| v.iter().all(no))
+    }
+
+    /// How often a loop goes round at most for as long as a condition holds.
+    fn bound(&self, condition: Handle<Expression>, body: &Block, continuing: &Block) -> Option<u64> {
+        let Expression::Binary { op, left, right } = self.function.expressions[condition] else {
+            return None;
+        };
+        let counter = match self.function.expressions[left] {
+            // The rest adds to it.
+            Expression::Binary { op: BinaryOperator::Add, left, right } if self.of(right).0 >= 0 => left,
+            _ => left,
+        };
+        let v = local(self.function, counter)?;
+        let each: Vec<_> =
+            body.iter().chain(continuing.iter()).flat_map(|s| top(self.function, s, v)).collect();
+        let mut all = HashMap::new();
+        collect(self.function, body, &mut all);
+        collect(self.function, continuing, &mut all);
+        let inside = all.remove(&v)?;
+        // Each iteration changes it once, in whatever branch it is.
+        let [change] = each[..] else { return None };
+        if inside.len() != 1 {
+            return None;
+        }
+        let Expression::Binary { op: how, left: from, right: by } = self.function.expressions[change] else {
+            return None;
+        };
+        if local(self.function, from) != Some(v) {
+            return None;
+        }
+        match (op, how) {
+            (BinaryOperator::Less | BinaryOperator::LessEqual, BinaryOperator::Add) => {
+                let step = self.of(by).0;
+                if step < 1 {
+                    return None;
+                }
+                let starts = self.stores[&v].iter().filter(|s| **s != change);
+                let far = starts.map(|s| self.difference(right, *s)).max()?;
+                if far > i64::from(i32::MAX) {
+                    return None;
+                }
+                let far = far + i64::from(op == BinaryOperator::LessEqual);
+                u64::try_from(far.max(0)).ok().map(|n| n.div_ceil(step as u64))
+            }
+            // The last bit is shifted out, or the first.
+            (BinaryOperator::Less | BinaryOperator::LessEqual, BinaryOperator::ShiftLeft)
+            | (
+                BinaryOperator::Greater | BinaryOperator::GreaterEqual | BinaryOperator::NotEqual,
+                BinaryOperator::ShiftRight,
+            ) if self.of(by).0 >= 1 => Some(32),
+            _ => None,
+        }
+    }
+
+    /// How much larger `b` is than `a`, at most.
+    fn difference(&self, b: Handle<Expression>, a: Handle<Expression>) -> i64 {
+        // No kernel counts from below 0.
+        let plain = self.of(b).1 - self.of(a).0.max(0);
+        let related = match self.function.expressions[b] {
+            _ if a == b => 0,
+            Expression::Math { fun: MathFunction::Min, arg, arg1: Some(other), .. } => {
+                self.difference(arg, a).min(self.difference(other, a))
+            }
+            Expression::Binary { op: BinaryOperator::Add, left, right } if left == a => self.of(right).1,
+            Expression::Binary { op: BinaryOperator::Add, left, right } if right == a => self.of(left).1,
+            _ => plain,
+        };
+        related.min(plain)
+    }
+
+    /// The range of an integer expression.
+    fn of(&self, e: Handle<Expression>) -> Range {
+        if let Some(known) = self.known.borrow().get(&e) {
+            return known.unwrap_or(ANY);
+        }
+        self.known.borrow_mut().insert(e, None);
+        let found = self.find(e);
+        let found = (found.0.max(ANY.0), found.1.min(ANY.1));
+        self.known.borrow_mut().insert(e, Some(found));
+        found
+    }
+
+    fn find(&self, e: Handle<Expression>) -> Range {
+        match self.function.expressions[e] {
+            Expression::Literal(l) => literal(l),
+            Expression::Constant(c) => match self.module.global_expressions[self.module.constants[c].init] {
+                Expression::Literal(l) => literal(l),
+                _ => ANY,
+            },
+            Expression::ZeroValue(_) => (0, 0),
+            Expression::FunctionArgument(i) => self.argument(i),
+            Expression::AccessIndex { base, .. } => match self.function.expressions[base] {
+                Expression::FunctionArgument(i) => self.argument(i),
+                _ => ANY,
+            },
+            Expression::Load { pointer } => match self.function.expressions[pointer] {
+                Expression::LocalVariable(v) => self.variable(v),
+                Expression::AccessIndex { base, index } => match self.function.expressions[base] {
+                    Expression::GlobalVariable(g)
+                        if self.module.global_variables[g].space == naga::AddressSpace::Uniform =>
+                    {
+                        self.dims.get(index as usize).copied().unwrap_or(ANY)
+                    }
+                    _ => ANY,
+                },
+                _ => ANY,
+            },
+            Expression::Binary { op, left, right } => binary(op, self.of(left), self.of(right)),
+            Expression::Select { accept, reject, .. } => either(self.of(accept), self.of(reject)),
+            Expression::Math { fun, arg, arg1, arg2, .. } => {
+                let a = self.of(arg);
+                let b = arg1.map_or(ANY, |b| self.of(b));
+                match fun {
+                    MathFunction::Min => (a.0.min(b.0), a.1.min(b.1)),
+                    MathFunction::Max => (a.0.max(b.0), a.1.max(b.1)),
+                    MathFunction::Clamp => {
+                        let c = arg2.map_or(ANY, |c| self.of(c));
+                        (a.0.max(b.0).min(c.0), a.1.max(b.1).min(c.1))
+                    }
+                    MathFunction::Abs => (0, a.0.abs().max(a.1.abs())),
+                    _ => ANY,
+                }
+            }
+            Expression::As { expr, .. } => self.of(expr),
+            _ => ANY,
+        }
+    }
+
+    fn variable(&self, v: Handle<LocalVariable>) -> Range {
+        let mut out: Option<Range> = None;
+        let (mut grows, mut shrinks) = (false, false);
+        for s in &self.stores[&v] {
+            if let Expression::Binary { op, left, right } = self.function.expressions[*s]
+                && local(self.function, left) == Some(v)
+            {
+                match op {
+                    BinaryOperator::Add if self.of(right).0 >= 0 => grows = true,
+                    BinaryOperator::ShiftRight | BinaryOperator::Divide => shrinks = true,
+                    _ => (grows, shrinks) = (true, true),
+                }
+                continue;
+            }
+            let r = self.of(*s);
+            out = Some(out.map_or(r, |o| either(o, r)));
+        }
+        let (low, high) = out.unwrap_or((0, 0));
+        (if shrinks { ANY.0.min(low) } else { low }, if grows { ANY.1 } else { high })
+    }
+
+    fn argument(&self, i: u32) -> Range {
+        let (Some(entry), Some(a)) = (self.entry, self.function.arguments.get(i as usize)) else {
+            return ANY;
+        };
+        let threads = entry.workgroup_size.iter().fold(1i64, |n, s| n.saturating_mul(i64::from(*s)));
+        match a.binding {
+            Some(Binding::BuiltIn(b)) => match b {
+                BuiltIn::WorkGroupId => (0, i64::from(u16::MAX)),
+                BuiltIn::NumWorkGroups => (1, i64::from(u16::MAX)),
+                BuiltIn::GlobalInvocationId => (0, ANY.1),
+                BuiltIn::NumSubgroups | BuiltIn::SubgroupSize => (1, threads.max(128)),
+                _ => (0, threads - 1),
+            },
+            _ => ANY,
+        }
+    }
+}
+
+fn literal(l: Literal) -> Range {
+    match l {
+        Literal::I32(v) => (v.into(), v.into()),
+        Literal::U32(v) => (v.into(), v.into()),
+        Literal::AbstractInt(v) => (v, v),
+        _ => ANY,
+    }
+}
+
+fn either(a: Range, b: Range) -> Range {
+    (a.0.min(b.0), a.1.max(b.1))
+}
+
+fn binary(op: BinaryOperator, a: Range, b: Range) -> Range {
+    let corners = |f: &dyn Fn(i64, i64) -> i64| {
+        let all = [f(a.0, b.0), f(a.0, b.1), f(a.1, b.0), f(a.1, b.1)];
+        all.into_iter().map(|v| (v, v)).reduce(either).unwrap_or(ANY)
+    };
+    match op {
+        BinaryOperator::Add => (a.0 + b.0, a.1 + b.1),
+        BinaryOperator::Subtract => (a.0 - b.1, a.1 - b.0),
+        BinaryOperator::Multiply => corners(&|x, y| x.saturating_mul(y)),
+        BinaryOperator::Divide if b.0 >= 1 => corners(&|x, y| x / y),
+        BinaryOperator::Modulo if b.0 >= 1 => {
+            (if a.0 < 0 { 1 - b.1 } else { 0 }, if a.0 >= 0 { a.1.min(b.1 - 1) } else { b.1 - 1 })
+        }
+        BinaryOperator::And if a.0 >= 0 || b.0 >= 0 => {
+            (0, [a, b].iter().filter(|r| r.0 >= 0).map(|r| r.1).min().unwrap_or(ANY.1))
+        }
+        BinaryOperator::ShiftRight if a.0 >= 0 && (0..64).contains(&b.0) => {
+            (a.0 >> b.1.clamp(0, 63), a.1 >> b.0)
+        }
+        BinaryOperator::ShiftLeft if a.0 >= 0 && b.0 >= 0 && b.1 < 32 => (a.0 << b.0, a.1 << b.1),
+        _ => ANY,
+    }
+}
+
+/// Whether a block only leaves the loop.
+fn breaks(block: &Block) -> bool {
+    matches!(block.first(), Some(Statement::Break))
+}
+
+/// What a statement sets a variable to, whatever branch is taken.
+fn top(f: &Function, s: &Statement, v: Handle<LocalVariable>) -> Vec<Handle<Expression>> {
+    match s {
+        Statement::Store { pointer, value } if pointee(f, *pointer) == Some(v) => vec![*value],
+        Statement::Block(b) => b.iter().flat_map(|s| top(f, s, v)).collect(),
+        _ => vec![],
+    }
+}
+
+/// What variables are set to anywhere in a block.
+fn collect(f: &Function, block: &Block, to: &mut HashMap<Handle<LocalVariable>, Vec<Handle<Expression>>>) {
+    for s in block.iter() {
+        match s {
+            Statement::Store { pointer, value } => {
+                if let Some(v) = pointee(f, *pointer) {
+                    to.entry(v).or_default().push(*value);
+                }
+            }
+            Statement::Block(b) => collect(f, b, to),
+            Statement::If { accept, reject, .. } => {
+                collect(f, accept, to);
+                collect(f, reject, to);
+            }
+            Statement::Switch { cases, .. } => cases.iter().for_each(|c| collect(f, &c.body, to)),
+            Statement::Loop { body, continuing, .. } => {
+                collect(f, body, to);
+                collect(f, continuing, to);
+            }
+            _ => {}
+        }
+    }
+}

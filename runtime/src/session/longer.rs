@@ -1,0 +1,66 @@
+//! Kernels whose loops are longer than the driver lets them be.
+
+use super::Session;
+use crate::bind::{self, Bound};
+use crate::error::RunError;
+use crate::kernel::{self, Pipeline};
+use crate::loops::{Loops, Why};
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+use wgfc_ir::program::Kernel;
+
+/// What is known of the kernels' loops.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Longer {
+    loops: HashMap<usize, Arc<Loops>>,
+    /// By kernel and text.
+    pipelines: HashMap<(usize, String), Pipeline>,
+}
+
+impl Session {
+    /// Pipelines for the kernels whose own would end too early under these sizes.
+    ///
+    /// # Errors
+    /// [`RunError::Loops`] where there is no such pipeline.
+    pub(super) async fn longer(&mut self, bound: &Bound) -> Result<BTreeMap<usize, Pipeline>, RunError> {
+        let mut out = BTreeMap::new();
+        let Some(most) = self.gpu.profile().loop_iterations else { return Ok(out) };
+        let dims = bind::ranges(&self.program, &bound.values);
+        for i in 0..self.program.dispatches.len() {
+            let d = &self.program.dispatches[i];
+            if bound.workgroups[i].contains(&0) || out.contains_key(&d.kernel) {
+                continue;
+            }
+            let k = &self.program.kernels[d.kernel];
+            if !["for", "while", "loop"].iter().any(|w| k.wgsl.contains(w)) {
+                continue;
+            }
+            let fail = |why: Why| RunError::Loops {
+                kernel: k.name.clone(),
+                nodes: bind::origin(&d.nodes),
+                most,
+                why: match why {
+                    Why::Needs(n) => format!("{n} of them"),
+                    Why::Unknown(at) => format!("an unknown number of them in `{}`", at.trim()),
+                },
+            };
+            let loops = match self.longer.loops.get(&d.kernel) {
+                Some(l) => l.clone(),
+                None => Arc::new(Loops::new(&kernel::text(k)).map_err(fail)?),
+            };
+            self.longer.loops.insert(d.kernel, loops.clone());
+            let Some(wgsl) = loops.within(&dims, u64::from(most)).map_err(fail)? else { continue };
+            let key = (d.kernel, wgsl);
+            if let Some(made) = self.longer.pipelines.get(&key) {
+                out.insert(d.kernel, made.clone());
+                continue;
+            }
+            tracing::debug!(kernel = k.name, most, "loops do several iterations in one");
+            let longer = Kernel { wgsl: key.1.clone(), ..k.clone() };
+            let made = kernel::compile(&self.gpu, &longer, self.checks).await?;
+            out.insert(d.kernel, made.clone());
+            self.longer.pipelines.insert(key, made);
+        }
+        Ok(out)
+    }
+}
