@@ -90,7 +90,8 @@ pub fn compile_graph(
     crate::assemble::assemble(&fused.graph, &fused.kernels, options, fused.stats)
 }
 
-fn fuse_graph(
+/// [`compile_graph`] up to the kernels.
+pub fn fuse_graph(
     mut graph: Graph,
     stats: Stats,
     options: &Options,

@@ -5,11 +5,9 @@ use super::failure::{Failure, run_session, session};
 use prost::Message;
 use std::collections::BTreeMap;
 use wgfc_compiler::assemble::assemble;
-use wgfc_compiler::fuse::fuse;
 use wgfc_compiler::import::onnx::ModelProto;
 use wgfc_compiler::import::{NoExternalData, import};
-use wgfc_compiler::pipeline::Fused;
-use wgfc_compiler::rewrite::rewrite;
+use wgfc_compiler::pipeline::{Fused, fuse_graph};
 use wgfc_compiler::tuning::{Tuning, Values, complete, tunable};
 use wgfc_compiler::{Diagnostic, Errors, Options};
 use wgfc_ir::eval::evaluate;
@@ -100,7 +98,6 @@ impl Subject {
     pub fn prepare(&self, a: &Attempt<'_>) -> Result<Prepared, Failure> {
         (a.phase)(Phase::Compiler);
         let graph = self.graph(a.options)?;
-        verified(&graph, "import")?;
         (a.phase)(Phase::Evaluator);
         let mut want =
             evaluate(&graph, &self.inputs).map_err(|e| Failure::error(format!("evaluator: {e}")))?;
@@ -108,7 +105,7 @@ impl Subject {
             fault(&graph, &mut want);
         }
         (a.phase)(Phase::Compiler);
-        let program = program(&graph, a.options, a.cut)?;
+        let program = program(graph, a.options, a.cut)?;
         Ok(Prepared { program, want })
     }
 
@@ -127,24 +124,17 @@ impl Subject {
     }
 }
 
-fn verified(graph: &Graph, stage: &str) -> Result<(), Errors> {
-    verify(graph).map_err(|problems| {
-        Errors(problems.into_iter().map(|p| Diagnostic::internal(format!("after {stage}: {p}"))).collect())
-    })
-}
-
 /// Compiles a graph; with `cut`, kernels are cut up at random.
-fn program(graph: &Graph, options: &Options, cut: Option<u64>) -> Result<Program, Errors> {
-    let mut graph = graph.clone();
-    rewrite(&mut graph, options)?;
-    verified(&graph, "rewrite")?;
-    let kernels = fuse(&graph, options)?;
-    let fused = Fused { graph, kernels, stats: Stats::default() };
-    let Some(seed) = cut else {
-        return assemble(&fused.graph, &fused.kernels, options, fused.stats);
+fn program(graph: Graph, options: &Options, cut: Option<u64>) -> Result<Program, Errors> {
+    verify(&graph).map_err(|problems| {
+        Errors(problems.into_iter().map(|p| Diagnostic::internal(format!("after import: {p}"))).collect())
+    })?;
+    let fused = fuse_graph(graph, Stats::default(), options, &mut |_, _| {})?;
+    let options = match cut {
+        Some(seed) => &Options { tuning: choices(&fused, options, seed)?, ..options.clone() },
+        None => options,
     };
-    let options = Options { tuning: choices(&fused, options, seed)?, ..options.clone() };
-    assemble(&fused.graph, &fused.kernels, &options, fused.stats)
+    assemble(&fused.graph, &fused.kernels, options, fused.stats)
 }
 
 /// One of the ways to cut up each kernel that has several.

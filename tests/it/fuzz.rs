@@ -11,9 +11,8 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::{Duration, Instant};
 use wgfc::selftest::{Tolerance, equal};
-use wgfc_compiler::assemble::assemble;
-use wgfc_compiler::fuse::fuse;
 use wgfc_compiler::import::NoExternalData;
+use wgfc_compiler::pipeline::compile_graph;
 use wgfc_compiler::rewrite::rewrite;
 use wgfc_compiler::{Fusion, Options, Technique, compile};
 use wgfc_ir::eval::evaluate;
@@ -351,10 +350,7 @@ fn compiled(
     inputs: &BTreeMap<String, Tensor>,
     want: &[Tensor],
 ) -> Result<(), Failure> {
-    let mut graph = graph.clone();
-    rewrite(&mut graph, options)?;
-    let kernels = fuse(&graph, options)?;
-    let program = assemble(&graph, &kernels, options, Stats::default())?;
+    let program = compile_graph(graph.clone(), Stats::default(), options, &mut |_, _| {})?;
     for gpu in gpus {
         let what = format!("{:?} without {:?} on {}", options.fusion, options.without, gpu.summary().name);
         let mut session = session(gpu, &program)?;

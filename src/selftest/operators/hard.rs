@@ -6,9 +6,9 @@ use crate::selftest::draw::Draw;
 use wgfc_ir::DType::{self, *};
 use wgfc_ir::{Scalar, Tensor};
 
-/// More than 16 bits count, or as many.
+/// More than 16 bits count, or as many, or what several loops of a kernel come to together.
 fn long(d: &mut Draw) -> usize {
-    d.pick(&[65_535, 65_536, 65_537, 65_539, 70_001, 70_000, 99_991])
+    d.pick(&[65_535, 65_536, 65_537, 65_539, 70_001, 70_000, 99_991, 21_846, 32_735, 32_768, 40_009])
 }
 
 /// A long axis, with a few others around it.
