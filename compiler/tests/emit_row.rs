@@ -186,7 +186,7 @@ fn reduces(gpus: &[Gpu], mut t: Test, kind: ReduceKind, d: DType, values: &[Scal
         rows: t.rows.clone(),
         len: t.len.clone(),
         reductions: vec![Reduction { kind, value: t.load, dtype: d }],
-        row_stores: vec![Store { tensor: out, offset: v(0), value: acc, guard: None }],
+        row_stores: vec![Store { tensor: out, offset: v(0), value: acc, guard: None, combine: None }],
     };
     let kernel = Kernel { family, body: t.body, stores: vec![], nodes: vec![] };
     let want: Vec<Scalar> = values.chunks(len).map(|r| combine(kind, d, r)).collect();
@@ -214,7 +214,7 @@ fn positions_of_extremes() {
                 reductions.push(Reduction { kind, value: t.load, dtype: DType::I64 });
                 let acc = t.body.push(Expr::Acc(i as u32), DType::I64);
                 let out = t.case.typed(DType::I64, std::slice::from_ref(&t.rows), TensorKind::Output(i));
-                row_stores.push(Store { tensor: out, offset: v(0), value: acc, guard: None });
+                row_stores.push(Store { tensor: out, offset: v(0), value: acc, guard: None, combine: None });
             }
             let outs: Vec<TensorId> = row_stores.iter().map(|s: &Store| s.tensor).collect();
             let family = Family::Row { rows: t.rows.clone(), len: t.len.clone(), reductions, row_stores };
@@ -251,7 +251,7 @@ fn the_last_that_holds() {
             rows: t.rows.clone(),
             len: t.len.clone(),
             reductions: vec![Reduction { kind: ReduceKind::Last { when, init }, value: t.load, dtype: d }],
-            row_stores: vec![Store { tensor: out, offset: v(0), value: acc, guard: None }],
+            row_stores: vec![Store { tensor: out, offset: v(0), value: acc, guard: None, combine: None }],
         };
         let kernel = Kernel { family, body: t.body, stores: vec![], nodes: vec![] };
         let last = |(i, r): (usize, &[Scalar])| {
@@ -294,7 +294,7 @@ fn softmax(t: &mut Test, to: DType, out: TensorId) -> Kernel {
             row_stores: vec![],
         },
         body: b.clone(),
-        stores: vec![Store { tensor: out, offset, value, guard: None }],
+        stores: vec![Store { tensor: out, offset, value, guard: None, combine: None }],
         nodes: vec![],
     }
 }
@@ -354,7 +354,7 @@ fn running_combinations() {
             let reduction = Reduction { kind, value: t.load, dtype: d };
             let family =
                 Family::Scan { rows: t.rows.clone(), len: t.len.clone(), reduction, exclusive, reverse };
-            let stores = vec![Store { tensor: out, offset, value: acc, guard: None }];
+            let stores = vec![Store { tensor: out, offset, value: acc, guard: None, combine: None }];
             let kernel = Kernel { family, body: t.body, stores, nodes: vec![] };
             let mut want = vec![];
             for r in values.chunks(len) {

@@ -391,7 +391,7 @@ fn attention_kernel(case: &mut Case, dims: [Dim; 5], mask: bool) -> (Kernel, [Te
     let m =
         mask.then(|| body.push(Expr::Load { tensor: tm, offset: v(1) * &t + v(2), guard: None }, DType::F32));
     let value = body.push(Expr::Acc(0), DType::F32);
-    let stores = vec![Store { tensor: to, offset: row(1, &s, 4, &e), value, guard: None }];
+    let stores = vec![Store { tensor: to, offset: row(1, &s, 4, &e), value, guard: None, combine: None }];
     let family = Family::Attention {
         batch,
         s,
@@ -516,6 +516,7 @@ fn attention_in_parts() {
             offset: v(0) * &count + v(5),
             value: kernel.body.push(Expr::Acc(i), DType::F32),
             guard: None,
+            combine: None,
         });
         if let Family::Attention { parts: p, part_stores, .. } = &mut kernel.family {
             *p = parts as u32;

@@ -25,6 +25,7 @@ mod long;
 mod loops;
 mod models;
 mod operators;
+mod scatters;
 mod selftest;
 mod sized;
 mod states;

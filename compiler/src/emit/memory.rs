@@ -1,12 +1,12 @@
 //! Bindings, loads and stores of packed storage.
 
 use super::wgsl::{Module, Scope, Text};
-use crate::kernel::{Expr, Store, TensorId};
+use crate::kernel::{Expr, Store, TensorId, combines};
 use crate::{Diagnostic, kernel::ExprId};
 use rustc_hash::FxHashMap;
 use std::fmt::Write;
 use wgfc_ir::program::Access;
-use wgfc_ir::{Class, DType, Poly};
+use wgfc_ir::{Class, DType, Poly, ReduceOp};
 
 /// How a tensor is declared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -21,6 +21,8 @@ pub enum Form {
     Packed,
     /// `array<atomic<u32>>`, likewise.
     Atomic,
+    /// `array<atomic<i32>>` or `array<atomic<u32>>`, of which each element is one word or two: stores combine.
+    Combined,
     /// `array<vec4<f32>>` and the like, of the given number of words (1: `array<u32>`): see [`Module::vectorise`].
     Vector(u32),
     /// `array<vec4<f16>>` or of two, written only.
@@ -74,7 +76,9 @@ impl Module<'_> {
             let mut stores = self.kernel.all_stores().filter(|s| s.tensor == tensor).peekable();
             let written = stores.peek().is_some();
             let aligned = whole_words && stores.all(|s| s.guard.is_none() && s.offset == Poly::var(0));
+            let combined = self.kernel.all_stores().any(|s| s.tensor == tensor && s.combine.is_some());
             let form = match dtype.bits() {
+                _ if combined => Form::Combined,
                 32 => Form::Word,
                 64 => Form::Pair,
                 16 if dtype == DType::F16 && self.cx.profile.f16 => {
@@ -100,7 +104,8 @@ impl Module<'_> {
                 Form::Word | Form::Packed => "u32",
                 Form::Pair => "vec2<u32>",
                 Form::Half => "f16",
-                Form::Atomic => "atomic<u32>",
+                Form::Combined if b.dtype == DType::I32 => "atomic<i32>",
+                Form::Atomic | Form::Combined => "atomic<u32>",
                 Form::Vector(1) => word_type(b.dtype),
                 Form::Vector(words) => &format!("vec{words}<{}>", word_type(b.dtype)),
                 Form::Halves(n) => &format!("vec{n}<f16>"),
@@ -256,6 +261,7 @@ impl Module<'_> {
             Form::Packed => format!("b{i}[{at} >> {}u]", per.trailing_zeros()),
             Form::Atomic => format!("atomicLoad(&b{i}[{at} >> {}u])", per.trailing_zeros()),
             Form::Halves(_) => return Err(Diagnostic::internal("a vector that is written is read")),
+            Form::Combined => return Err(Diagnostic::internal("a tensor that stores combine with is read")),
             Form::Vector(1) => format!("b{i}[{at} >> {}u]", per.trailing_zeros()),
             Form::Vector(words) => {
                 let (word, vector) = (per.trailing_zeros(), (per * words).trailing_zeros());
@@ -305,6 +311,7 @@ impl Module<'_> {
         let at = self.index(s, &store.offset)?;
         let per = per_word(dtype);
         let lines: Vec<String> = match b.form {
+            Form::Combined => combining(i, dtype, store.combine, &at, &v)?,
             Form::Word => vec![format!("b{i}[{at}] = {v};")],
             Form::Half => vec![format!("b{i}[{at}] = f16({v});")],
             Form::Pair if dtype == DType::F64 => {
@@ -462,4 +469,34 @@ fn word_type(d: DType) -> &'static str {
 /// Elements in one 32-bit word, at least 1.
 pub fn per_word(d: DType) -> u32 {
     (32 / d.bits() as u32).max(1)
+}
+
+/// The statements that combine `v` with element `at` of binding `i`.
+fn combining(
+    i: usize,
+    dtype: DType,
+    how: Option<ReduceOp>,
+    at: &str,
+    v: &str,
+) -> Result<Vec<String>, Diagnostic> {
+    let function = match how {
+        Some(op) if !combines(op, dtype) => None,
+        Some(ReduceOp::Sum) => Some("atomicAdd"),
+        Some(ReduceOp::Max) => Some("atomicMax"),
+        Some(ReduceOp::Min) => Some("atomicMin"),
+        _ => None,
+    };
+    let Some(function) = function else {
+        return Err(Diagnostic::internal(format!("stores of {dtype} that combine: {how:?}")));
+    };
+    if dtype.bits() == 32 {
+        return Ok(vec![format!("{function}(&b{i}[{at}], {v});")]);
+    }
+    // The words that overflow are as many in any order.
+    Ok(vec![
+        "{".into(),
+        format!("    let low = atomicAdd(&b{i}[2u * u32({at})], {v}.x) + {v}.x;"),
+        format!("    atomicAdd(&b{i}[2u * u32({at}) + 1u], {v}.y + select(0u, 1u, low < {v}.x));"),
+        "}".into(),
+    ])
 }

@@ -90,13 +90,16 @@ impl Unrolled {
             vectors.push(*tensor);
         }
         let store = |s: &Store, i: usize| {
+            if s.combine.is_some() {
+                return None;
+            }
             let (vars, ids) = copies.get(i)?;
             let guard = match s.guard {
                 Some(g) => Some(of(i, g)?),
                 None => None,
             };
             let offset = moved(&s.offset, ids, vars, &domain);
-            Some(Store { tensor: s.tensor, offset, value: of(i, s.value)?, guard })
+            Some(Store { tensor: s.tensor, offset, value: of(i, s.value)?, guard, combine: None })
         };
         let mut new = from.clone();
         let reads = from.reads();

@@ -4,10 +4,10 @@
 //! root — and members absorbed behind the anchor as its epilogue. Everything else is *inlined*: computed
 //! where it is read. The graph of units stays acyclic at every step.
 
-use super::kernels::is_linear;
 use super::lanes::Loops;
 use super::points::{self, Point, ProductDomain, Split};
 use super::pull::splat;
+use super::scatter::is_linear;
 use crate::options::{Fusion, Options, Technique};
 use rustc_hash::{FxHashMap, FxHashSet};
 use std::collections::BTreeMap;

@@ -70,6 +70,7 @@ fn absorb(kernel: &mut Kernel, other: &Kernel) {
             offset: renumbered(&s.offset, of, &domain),
             value: of(s.value),
             guard: s.guard.map(of),
+            combine: s.combine,
         });
     }
     for n in &other.nodes {

@@ -5,12 +5,11 @@ use super::lanes::Loops;
 use super::loop_kernels::looped;
 use super::points::{self, Point, ProductDomain, Split, rows_of};
 use super::pull::{Memory, Puller, broadcast_index, flat_offset, unflatten};
-use super::{Tensors, origins};
+use super::{Tensors, origins, scatter};
 use crate::kernel::{Expr, ExprId, Family, Kernel, ReduceKind, Reduction, Store, TensorId};
 use rustc_hash::FxHashMap;
 use wgfc_ir::{
-    Atom, BinaryOp, Contract, DType, Dim, GatherAxis, Graph, NodeId, NormKind, Op, Poly, ReduceOp, Reg,
-    Scalar, UnaryOp, Value,
+    Atom, BinaryOp, Contract, DType, Dim, Graph, NormKind, Op, Poly, ReduceOp, Reg, Scalar, UnaryOp, Value,
 };
 
 pub(super) type P<'a, 'b> = Puller<'a, Tensors<'b>>;
@@ -54,13 +53,13 @@ pub fn unit_kernel<'a>(graph: &'a Graph, unit: &Unit, loops: &Loops, tensors: &m
         }
         Op::TopK { axis, k, largest } => top_k(graph, unit, *axis, k, *largest, tensors),
         Op::Scatter { index, .. } if graph.written_in_place(unit.anchor).is_some() => {
-            place(graph, unit, node.inputs[1], index, tensors)
+            scatter::place(graph, unit, node.inputs[1], None, index, tensors)
         }
-        Op::Place { index, .. } => place(graph, unit, node.inputs[0], index, tensors),
-        Op::Scatter { index, .. } if is_linear(graph, unit.anchor) => {
-            place(graph, unit, node.inputs[1], index, tensors)
+        Op::Place { index, .. } => scatter::place(graph, unit, node.inputs[0], None, index, tensors),
+        Op::Scatter { reduce, index } if scatter::is_linear(graph, unit.anchor) => {
+            scatter::place(graph, unit, node.inputs[1], *reduce, index, tensors)
         }
-        Op::Scatter { reduce, index } => scatter(graph, unit, *reduce, index, tensors),
+        Op::Scatter { reduce, index } => scatter::scan(graph, unit, *reduce, index, tensors),
         op => Err(format!("`{}` has no kernel of its own ({x:?})", op.name())),
     }
 }
@@ -77,7 +76,7 @@ pub fn copy_kernel<'a>(
     let mut p = Puller::new(graph, tensors, vec![elements.clone()]);
     let index = unflatten(&Poly::var(0), &ty.shape, &p.domain);
     let value = p.pull(v, &index, None)?;
-    let stores = vec![Store { tensor: to, offset: Poly::var(0), value, guard: None }];
+    let stores = vec![Store { tensor: to, offset: Poly::var(0), value, guard: None, combine: None }];
     Ok(Kernel {
         family: Family::Map { elements },
         body: p.body,
@@ -90,7 +89,7 @@ pub fn copy_kernel<'a>(
 pub fn fill_kernel(to: TensorId, s: Scalar, nodes: Vec<std::sync::Arc<str>>) -> Kernel {
     let mut body = crate::kernel::Body::default();
     let value = body.push(Expr::Const(s), s.dtype);
-    let stores = vec![Store { tensor: to, offset: Poly::var(0), value, guard: None }];
+    let stores = vec![Store { tensor: to, offset: Poly::var(0), value, guard: None, combine: None }];
     Kernel { family: Family::Map { elements: Dim::ONE }, body, stores, nodes }
 }
 
@@ -111,7 +110,7 @@ fn elementwise<'a>(graph: &'a Graph, unit: &Unit, tensors: &mut Tensors<'a>) -> 
     let mut p = Puller::new(graph, tensors, vec![elements.clone()]);
     let index = unflatten(&Poly::var(0), &ty.shape, &p.domain);
     let value = p.compute(v, &index, None)?;
-    let stores = vec![Store { tensor, offset: Poly::var(0), value, guard: None }];
+    let stores = vec![Store { tensor, offset: Poly::var(0), value, guard: None, combine: None }];
     finish(graph, unit, p, Family::Map { elements }, stores)
 }
 
@@ -121,7 +120,7 @@ pub(super) fn tensor_of(tensors: &Tensors, v: Value) -> Result<TensorId, String>
 
 /// Pushes the anchor's results, `values` at the positions `at`, through the unit's members and stores
 /// what leaves the unit.
-fn epilogue(
+pub(super) fn epilogue(
     graph: &Graph,
     unit: &Unit,
     p: &mut P,
@@ -189,7 +188,7 @@ pub(super) fn follow_up(
                 guard = p.and(guard, inside);
             }
             let offset = flat_offset(&graph.ty(*v).shape, &point.at, &p.domain);
-            stores.push(Store { tensor, offset, value: *value, guard });
+            stores.push(Store { tensor, offset, value: *value, guard, combine: None });
         }
     }
     Ok(stores)
@@ -420,13 +419,13 @@ fn attention<'a>(graph: &'a Graph, unit: &Unit, scale: f32, tensors: &mut Tensor
         p.domain.push(count.into());
         let element = &p.offset(&node.outputs[0], &at(1, 4)) * count;
         let offset = &element + &Poly::var(5);
-        stores.push(Store { tensor: parts.sums, offset, value: result, guard: None });
+        stores.push(Store { tensor: parts.sums, offset, value: result, guard: None, combine: None });
         let row = flat_offset(&sq[..r - 1], &at(1, 4)[..r - 1], &p.domain);
         let row = &(&(&row * count) + &Poly::var(5)) * 2;
         for i in 0..2 {
             let value = acc(&mut p, 1 + i, f);
             let offset = &row + &Poly::constant(i64::from(i));
-            part_stores.push(Store { tensor: parts.scales, offset, value, guard: None });
+            part_stores.push(Store { tensor: parts.scales, offset, value, guard: None, combine: None });
         }
     } else {
         let result = p.cast(result, node.outputs[0].dtype);
@@ -487,117 +486,16 @@ fn top_k<'a>(
     let mut row_stores = vec![];
     for v in &unit.outputs {
         let value = if v.port == 0 { mine } else { position };
-        row_stores.push(Store { tensor: tensor_of(p.memory, *v)?, offset: offset.clone(), value, guard });
+        row_stores.push(Store {
+            tensor: tensor_of(p.memory, *v)?,
+            offset: offset.clone(),
+            value,
+            guard,
+            combine: None,
+        });
     }
     let reductions = vec![Reduction { kind: ReduceKind::Sum, value, dtype: DType::I32 }];
     finish(graph, unit, p, Family::Row { rows, len, reductions, row_stores }, vec![])
-}
-
-/// Whether a scatter that replaces is a copy of its data, over which every update then writes its place. Small
-/// ones are a single kernel, in which every element looks for its update.
-pub fn is_linear(graph: &Graph, n: NodeId) -> bool {
-    const FEW: i64 = 1 << 18;
-    let node = graph.node(n);
-    let Op::Scatter { reduce: None, .. } = node.op else { return false };
-    let pairs = &graph.ty(node.inputs[0]).numel() * &graph.ty(node.inputs[1]).numel();
-    graph.written_in_place(n).is_none() && pairs.as_const().is_none_or(|p| p > FEW)
-}
-
-/// Every element of the result looks through the updates for those that are its own.
-fn scatter<'a>(
-    graph: &'a Graph,
-    unit: &Unit,
-    how: Option<ReduceOp>,
-    index: &[GatherAxis],
-    tensors: &mut Tensors<'a>,
-) -> Built {
-    let node = graph.node(unit.anchor);
-    let (data, updates) = (node.inputs[0], node.inputs[1]);
-    let (td, tu) = (graph.ty(data).clone(), graph.ty(updates).clone());
-    let (rows, len) = (td.numel(), tu.numel());
-    let mut p = Puller::new(graph, tensors, vec![rows.clone(), len.clone()]);
-    let at = unflatten(&Poly::var(0), &td.shape, &p.domain);
-    let from = unflatten(&Poly::var(1), &tu.shape, &p.domain);
-    let mut hit = None;
-    for (axis, ax) in index.iter().enumerate() {
-        let to = match ax {
-            GatherAxis::Affine(q) => {
-                let q = q.subst_vars(&from, &p.domain);
-                p.index(q)
-            }
-            GatherAxis::Data { input, at } => {
-                let e = p.index_element(node.inputs[*input], at, &from, None)?;
-                p.wrap(e, &td.shape[axis])
-            }
-        };
-        let here = p.index(at[axis].clone());
-        let same = p.binary(BinaryOp::Eq, to, here);
-        hit = p.and(hit, Some(same));
-    }
-    let hit = match hit {
-        Some(h) => h,
-        None => p.constant(Scalar::bool(true)),
-    };
-    let old = p.pull(data, &at, None)?;
-    let new = p.pull(updates, &from, None)?;
-    let dtype = td.dtype;
-    let (kind, value, result) = match how {
-        None => {
-            let r = acc(&mut p, 0, dtype);
-            (ReduceKind::Last { when: hit, init: old }, new, r)
-        }
-        Some(op) => {
-            let (kind, combine, identity) = match op {
-                ReduceOp::Sum => (ReduceKind::Sum, BinaryOp::Add, Scalar::from_i64(dtype, 0)),
-                ReduceOp::Prod => (ReduceKind::Prod, BinaryOp::Mul, Scalar::from_i64(dtype, 1)),
-                ReduceOp::Max => (ReduceKind::Max, BinaryOp::Max, least(dtype)),
-                ReduceOp::Min => (ReduceKind::Min, BinaryOp::Min, greatest(dtype)),
-            };
-            let id = p.constant(identity);
-            let value = p.body.push(Expr::Select(hit, new, id), dtype);
-            let r = acc(&mut p, 0, dtype);
-            let r = p.binary(combine, old, r);
-            (kind, value, r)
-        }
-    };
-    let row_stores = epilogue(graph, unit, &mut p, &[result], &[at])?;
-    let reductions = vec![Reduction { kind, value, dtype }];
-    finish(graph, unit, p, Family::Row { rows, len, reductions, row_stores }, vec![])
-}
-
-/// Every update goes to its place; the rest stays. Which of two updates of one place stands is open.
-fn place<'a>(
-    graph: &'a Graph,
-    unit: &Unit,
-    from: Value,
-    index: &[GatherAxis],
-    tensors: &mut Tensors<'a>,
-) -> Built {
-    let node = graph.node(unit.anchor);
-    let shape = &node.outputs[0].shape;
-    let (operand, updates) = (from, graph.ty(from).clone());
-    let elements = updates.numel();
-    let tensor = tensor_of(tensors, unit.anchor.into())?;
-    let mut p = Puller::new(graph, tensors, vec![elements.clone()]);
-    let from = unflatten(&Poly::var(0), &updates.shape, &p.domain);
-    let (mut to, mut guard) = (vec![], None);
-    for (ax, d) in index.iter().zip(shape) {
-        to.push(match ax {
-            GatherAxis::Affine(q) => q.subst_vars(&from, &p.domain),
-            GatherAxis::Data { input, at } => {
-                let e = p.index_element(node.inputs[*input], at, &from, None)?;
-                let e = p.wrap(e, d);
-                let (zero, end) = (p.index(Poly::ZERO), p.index(d.clone()));
-                let (low, high) = (p.binary(BinaryOp::Ge, e, zero), p.binary(BinaryOp::Lt, e, end));
-                let inside = p.and(Some(low), Some(high));
-                guard = p.and(guard, inside);
-                Poly::atom(Atom::Data(e))
-            }
-        });
-    }
-    let value = p.pull(operand, &from, None)?;
-    let offset = flat_offset(shape, &to, &p.domain);
-    finish(graph, unit, p, Family::Map { elements }, vec![Store { tensor, offset, value, guard }])
 }
 
 /// What is the largest with nothing.

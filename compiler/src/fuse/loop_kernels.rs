@@ -83,7 +83,7 @@ pub(super) fn lane_loop(
         }
         for (at, value) in elements {
             let offset = flat_offset(&graph.ty(v).shape, at, &p.domain);
-            step_stores.push(Store { tensor, offset, value: *value, guard });
+            step_stores.push(Store { tensor, offset, value: *value, guard, combine: None });
         }
     }
     let alive = flag.map(|i| acc(p, i as u32, DType::Bool));
@@ -134,13 +134,13 @@ pub(super) fn workgroup_loop(
             let shared = Expr::Shared { array: i as u32, at: own, guard: None };
             let value = p.body.push(shared, graph.ty(v).dtype);
             let offset = flat_offset(shape, &at, &p.domain);
-            stages::store(&mut last, n, Store { tensor, offset, value, guard });
+            stages::store(&mut last, n, Store { tensor, offset, value, guard, combine: None });
         } else if unit.outputs.contains(&v) {
             let (stage, at, value) = &stacked[i - to.len()];
             writes_steps = true;
             let tensor = tensor_of(p.memory, v)?;
             let offset = flat_offset(shape, at, &p.domain);
-            each[*stage].stores.push(Store { tensor, offset, value: *value, guard });
+            each[*stage].stores.push(Store { tensor, offset, value: *value, guard, combine: None });
         }
     }
     each.retain(|s| !s.writes.is_empty() || !s.stores.is_empty());

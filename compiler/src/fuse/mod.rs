@@ -20,6 +20,7 @@ mod prepare;
 mod price;
 pub mod pull;
 mod rounds;
+mod scatter;
 mod split;
 mod stages;
 mod tidy;
@@ -56,6 +57,7 @@ fn fuse_at(graph: &Graph, options: &Options, nested: bool) -> Result<KernelGraph
         );
     }
     prepare::prepare(&mut graph, options, nested).map_err(|r| refused(&graph, &r))?;
+    scatter::lower(&mut graph).map_err(Diagnostic::internal)?;
     let outputs: Vec<TensorType> = graph.outputs.iter().map(|o| graph.ty(o.value).clone()).collect();
     if options.fusion == Fusion::Full {
         look_through(&mut graph);
@@ -369,7 +371,7 @@ fn build(
     let held = |c: &wgfc_ir::Computed| Some((c.symbol.clone(), pull::Memory::tensor(&mut tensors, c.value)?));
     let computed: Option<Vec<(Arc<str>, TensorId)>> = graph.computed.iter().map(held).collect();
     let computed = computed.ok_or_else(|| Diagnostic::internal("a computed symbol has no memory"))?;
-    for u in grouping.units.iter().filter(|u| kernels::is_linear(graph, u.anchor)) {
+    for u in grouping.units.iter().filter(|u| scatter::is_linear(graph, u.anchor)) {
         let v = Value::from(u.anchor);
         let Some(over) = tensors.of.get(&v).copied() else { continue };
         let under = tensors.add(None, graph.ty(v).clone(), TensorKind::Under(over));

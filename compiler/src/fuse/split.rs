@@ -362,7 +362,7 @@ pub(super) fn parts<'a>(
                 guard = p.and(guard, inside);
             }
             let offset = flat_offset(&graph.ty(*v).shape, &point.at, &p.domain);
-            stores.push(Store { tensor: *tensor, offset, value: *value, guard });
+            stores.push(Store { tensor: *tensor, offset, value: *value, guard, combine: None });
         }
     }
     kernels.push(Kernel { family, body: p.body, stores, nodes: node.origin.clone() });
@@ -371,14 +371,14 @@ pub(super) fn parts<'a>(
         let mut body = Body::default();
         let dtype = tensors.list[to].ty.dtype;
         let value = body.push(Expr::Load { tensor: from, offset: Poly::var(0), guard: None }, dtype);
-        let stores = vec![Store { tensor: to, offset: Poly::var(0), value, guard: None }];
+        let stores = vec![Store { tensor: to, offset: Poly::var(0), value, guard: None, combine: None }];
         kernels.push(Kernel { family: Family::Map { elements }, body, stores, nodes: node.origin.clone() });
     }
     let mut body = Body::default();
     let before = body.push(Expr::Load { tensor: number, offset: Poly::var(0), guard: None }, DType::I32);
     let count = body.push(Expr::Const(Scalar::from_i64(DType::I32, i64::from(most))), DType::I32);
     let value = body.push(Expr::Binary(BinaryOp::Add, before, count), DType::I32);
-    let stores = vec![Store { tensor: number, offset: Poly::var(0), value, guard: None }];
+    let stores = vec![Store { tensor: number, offset: Poly::var(0), value, guard: None, combine: None }];
     let family = Family::Map { elements: Dim::ONE };
     kernels.push(Kernel { family, body, stores, nodes: node.origin.clone() });
     kept.push(number);

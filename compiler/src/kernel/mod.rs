@@ -21,7 +21,7 @@ use rustc_hash::FxHashMap;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use wgfc_ir::computed::Bounds;
-use wgfc_ir::{Atom, BinaryOp, DType, Dim, Poly, Scalar, Tensor, TensorType, UnaryOp};
+use wgfc_ir::{Atom, BinaryOp, DType, Dim, Poly, ReduceOp, Scalar, Tensor, TensorType, UnaryOp};
 
 /// Index of an [`Expr`] in its [`Body`].
 pub type ExprId = u32;
@@ -179,6 +179,18 @@ pub struct Store {
     pub value: ExprId,
     /// When it is written; always if absent.
     pub guard: Option<ExprId>,
+    /// How it combines with what is there, instead of replacing it: an operation in whose results the order of the
+    /// stores makes no difference ([`combines`]). The kernel reads nothing of the tensor.
+    pub combine: Option<ReduceOp>,
+}
+
+/// Whether stores of `t` can combine with what is there: integers of 32 bits, and sums of those of 64.
+pub fn combines(op: ReduceOp, t: DType) -> bool {
+    match op {
+        ReduceOp::Sum => matches!(t, DType::I32 | DType::U32 | DType::I64 | DType::U64),
+        ReduceOp::Max | ReduceOp::Min => matches!(t, DType::I32 | DType::U32),
+        ReduceOp::Prod => false,
+    }
 }
 
 impl Store {

@@ -156,7 +156,8 @@ fn reduction(r: &Reduction) -> String {
 
 fn store(s: &Store) -> String {
     let guard = s.guard.map_or(String::new(), |g| format!(" if e{g}"));
-    format!("t{}[{}] = e{}{guard}", s.tensor, s.offset, s.value)
+    let combine = s.combine.map_or("", |op| op.name());
+    format!("t{}[{}] {combine}= e{}{guard}", s.tensor, s.offset, s.value)
 }
 
 fn show(b: &Body, id: ExprId) -> String {

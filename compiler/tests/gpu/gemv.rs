@@ -116,7 +116,7 @@ impl Gemv {
             let out = case.tensor(&[c(rows), c(width)], TensorKind::Output(t.outs.len()));
             t.outs.push(out);
             let offset = &(&(&v(1) * &c(width)) + &v(2)) - &c(from);
-            stores.push(Store { tensor: out, offset, value, guard });
+            stores.push(Store { tensor: out, offset, value, guard, combine: None });
         };
         match self.split {
             None => store(case, 0, cols, None),

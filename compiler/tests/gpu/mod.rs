@@ -314,7 +314,8 @@ pub fn typed_product(case: &mut Case, dtype: DType, dims: [Dim; 4], l: Layout) -
     let bias = body.push(Expr::Load { tensor: tbias, offset: v(2), guard: None }, DType::F32);
     let acc = body.push(Expr::Acc(0), DType::F32);
     let value = body.push(Expr::Binary(BinaryOp::Add, acc, bias), DType::F32);
-    let stores = vec![Store { tensor: to, offset: at(1, &m, 2, &n, l.out), value, guard: None }];
+    let stores =
+        vec![Store { tensor: to, offset: at(1, &m, 2, &n, l.out), value, guard: None, combine: None }];
     let family = Family::Matmul { batch, m, n, k, a, b: vec![b], sums: vec![] };
     (Kernel { family, body, stores, nodes: vec![] }, [ta, tb, tbias, to])
 }
@@ -386,7 +387,8 @@ pub fn convolution(case: &mut Case, s: Conv) -> (Kernel, [TensorId; 3]) {
     }
     let value = body.push(Expr::Acc(0), DType::F32);
     let channel = &(image * s.groups + v(0)) * s.cout + v(1);
-    let stores = vec![Store { tensor: to, offset: channel * (o * o) + place, value, guard: None }];
+    let stores =
+        vec![Store { tensor: to, offset: channel * (o * o) + place, value, guard: None, combine: None }];
     let [batch, m, n, k] = [batch, m, n, k].map(c);
     let family = Family::Matmul { batch, m, n, k, a, b: vec![b], sums: vec![] };
     (Kernel { family, body, stores, nodes: vec![] }, [tx, tw, to])

@@ -1,0 +1,439 @@
+//! Scatters: every update goes to its place, in a time that grows with their number, or, where there are few, every
+//! element looks for its own.
+//!
+//! Updates that combine meet in any order. So what they do to an element is an operation on integers, whose result is
+//! the same in every order ([`combines`]), to which [`lower`] brings all but products:
+//!
+//! - The largest of floats is that of integers that sort as they do, of 64-bit integers that of the high words, then
+//!   that of the low words beside it.
+//! - A sum of floats is one of multiples of a power of two that is as small as 64 bits allow for the greatest exponent
+//!   that an element meets: the result is rounded once, and more exact than adding floats one after another.
+//!
+//! Products look for their updates whatever their number.
+
+use super::Tensors;
+use super::group::Unit;
+use super::kernels::{Built, acc, epilogue, finish, greatest, least, tensor_of};
+use super::pull::{Puller, flat_offset, unflatten};
+use crate::kernel::{Expr, Family, ReduceKind, Reduction, Store, combines};
+use wgfc_ir::build::{Builder, Built as Made};
+use wgfc_ir::{
+    Atom, BinaryOp as B, Body, Class, DType, Dim, GatherAxis, Graph, NodeId, Op, Poly, ReduceOp, Scalar,
+    Value,
+};
+
+/// So many times may an element look at an update.
+const FEW: i64 = 1 << 18;
+
+/// Where the updates of an element can be: for each axis of the updates the axis of the data whose position it has, of
+/// those that look through all the others none.
+fn fixed(index: &[GatherAxis], rank: usize) -> Vec<Option<usize>> {
+    let mut out = vec![None; rank];
+    for (axis, ax) in index.iter().enumerate() {
+        if let GatherAxis::Affine(p) = ax
+            && let Some(i) = p.as_var()
+            && out.get(i) == Some(&None)
+        {
+            out[i] = Some(axis);
+        }
+    }
+    out
+}
+
+/// How many updates can go to one element.
+fn searched(graph: &Graph, n: NodeId, index: &[GatherAxis]) -> Dim {
+    let shape = &graph.ty(graph.node(n).inputs[1]).shape;
+    let fixed = fixed(index, shape.len());
+    shape.iter().zip(fixed).filter(|(_, f)| f.is_none()).map(|(d, _)| d.clone()).product()
+}
+
+/// Whether there are more updates than elements should look at.
+fn is_large(graph: &Graph, n: NodeId, index: &[GatherAxis]) -> bool {
+    let looks = &graph.ty(graph.node(n).inputs[0]).numel() * &searched(graph, n, index);
+    looks.as_const().is_none_or(|p| p > FEW)
+}
+
+/// Whether a scatter is a copy of its data, over which every update then writes its place or combines with it.
+pub fn is_linear(graph: &Graph, n: NodeId) -> bool {
+    let node = graph.node(n);
+    let Op::Scatter { reduce, index } = &node.op else { return false };
+    let can = reduce.is_none_or(|op| combines(op, node.outputs[0].dtype));
+    can && graph.written_in_place(n).is_none() && is_large(graph, n, index)
+}
+
+/// Every element of the result looks through the updates for those that are its own.
+pub fn scan<'a>(
+    graph: &'a Graph,
+    unit: &Unit,
+    how: Option<ReduceOp>,
+    index: &[GatherAxis],
+    tensors: &mut Tensors<'a>,
+) -> Built {
+    let node = graph.node(unit.anchor);
+    let (data, updates) = (node.inputs[0], node.inputs[1]);
+    let (td, tu) = (graph.ty(data).clone(), graph.ty(updates).clone());
+    let fixed = fixed(index, tu.rank());
+    let others: Vec<Dim> =
+        tu.shape.iter().zip(&fixed).filter(|(_, f)| f.is_none()).map(|(d, _)| d.clone()).collect();
+    let (rows, len) = (td.numel(), others.iter().product::<Dim>());
+    let mut p = Puller::new(graph, tensors, vec![rows.clone(), len.clone()]);
+    let at = unflatten(&Poly::var(0), &td.shape, &p.domain);
+    let mut other = unflatten(&Poly::var(1), &others, &p.domain).into_iter();
+    let (mut from, mut inside) = (vec![], None);
+    for (f, d) in fixed.iter().zip(&tu.shape) {
+        let here = match f {
+            Some(axis) => at[*axis].clone(),
+            None => other.next().unwrap_or_default(),
+        };
+        let ok = p.inside(&here, d);
+        inside = p.and(inside, ok);
+        from.push(here);
+    }
+    let mut hit = inside;
+    for (axis, ax) in index.iter().enumerate() {
+        let to = match ax {
+            GatherAxis::Affine(q) => {
+                let q = q.subst_vars(&from, &p.domain);
+                if q == at[axis] {
+                    continue;
+                }
+                p.index(q)
+            }
+            GatherAxis::Data { input, at } => {
+                let e = p.index_element(node.inputs[*input], at, &from, inside)?;
+                p.wrap(e, &td.shape[axis])
+            }
+        };
+        let here = p.index(at[axis].clone());
+        let same = p.binary(B::Eq, to, here);
+        hit = p.and(hit, Some(same));
+    }
+    let hit = match hit {
+        Some(h) => h,
+        None => p.constant(Scalar::bool(true)),
+    };
+    let old = p.pull(data, &at, None)?;
+    let new = p.pull(updates, &from, inside)?;
+    let dtype = td.dtype;
+    let (kind, value, result) = match how {
+        None => {
+            let r = acc(&mut p, 0, dtype);
+            (ReduceKind::Last { when: hit, init: old }, new, r)
+        }
+        Some(op) => {
+            let (kind, combine, identity) = match op {
+                ReduceOp::Sum => (ReduceKind::Sum, B::Add, Scalar::from_i64(dtype, 0)),
+                ReduceOp::Prod => (ReduceKind::Prod, B::Mul, Scalar::from_i64(dtype, 1)),
+                ReduceOp::Max => (ReduceKind::Max, B::Max, least(dtype)),
+                ReduceOp::Min => (ReduceKind::Min, B::Min, greatest(dtype)),
+            };
+            let id = p.constant(identity);
+            let value = p.body.push(Expr::Select(hit, new, id), dtype);
+            let r = acc(&mut p, 0, dtype);
+            let r = p.binary(combine, old, r);
+            (kind, value, r)
+        }
+    };
+    let row_stores = epilogue(graph, unit, &mut p, &[result], &[at])?;
+    let reductions = vec![Reduction { kind, value, dtype }];
+    finish(graph, unit, p, Family::Row { rows, len, reductions, row_stores }, vec![])
+}
+
+/// Every update goes to its place, or combines with what is there; the rest stays. Which of two updates of one place
+/// stands that replace it is open.
+pub fn place<'a>(
+    graph: &'a Graph,
+    unit: &Unit,
+    from: Value,
+    combine: Option<ReduceOp>,
+    index: &[GatherAxis],
+    tensors: &mut Tensors<'a>,
+) -> Built {
+    let node = graph.node(unit.anchor);
+    let shape = &node.outputs[0].shape;
+    let (operand, updates) = (from, graph.ty(from).clone());
+    let elements = updates.numel();
+    let tensor = tensor_of(tensors, unit.anchor.into())?;
+    let mut p = Puller::new(graph, tensors, vec![elements.clone()]);
+    let from = unflatten(&Poly::var(0), &updates.shape, &p.domain);
+    let (mut to, mut guard) = (vec![], None);
+    for (ax, d) in index.iter().zip(shape) {
+        to.push(match ax {
+            GatherAxis::Affine(q) => q.subst_vars(&from, &p.domain),
+            GatherAxis::Data { input, at } => {
+                let e = p.index_element(node.inputs[*input], at, &from, None)?;
+                let e = p.wrap(e, d);
+                let (zero, end) = (p.index(Poly::ZERO), p.index(d.clone()));
+                let (low, high) = (p.binary(B::Ge, e, zero), p.binary(B::Lt, e, end));
+                let inside = p.and(Some(low), Some(high));
+                guard = p.and(guard, inside);
+                Poly::atom(Atom::Data(e))
+            }
+        });
+    }
+    let value = p.pull(operand, &from, None)?;
+    let offset = flat_offset(shape, &to, &p.domain);
+    finish(graph, unit, p, Family::Map { elements }, vec![Store { tensor, offset, value, guard, combine }])
+}
+
+/// Brings the scatters of many updates that combine to a form in which they meet in any order.
+pub fn lower(graph: &mut Graph) -> Result<(), String> {
+    for n in graph.node_ids().collect::<Vec<_>>() {
+        let node = graph.node(n).clone();
+        let Op::Scatter { reduce: Some(how), index } = &node.op else { continue };
+        let dtype = node.outputs[0].dtype;
+        // An index that is also an operand is of no model.
+        let plain = |a: &GatherAxis| !matches!(a, GatherAxis::Data { input: 0..2, .. });
+        if combines(*how, dtype) || !index.iter().all(plain) || !is_large(graph, n, index) {
+            continue;
+        }
+        let most = searched(graph, n, index);
+        let b = Builder { graph: &mut *graph, origin: node.origin.clone() };
+        let mut l = Lowering { b, inputs: node.inputs.clone(), index, how: *how };
+        let new = match (how, dtype.class()) {
+            (ReduceOp::Prod, _) => continue,
+            (ReduceOp::Sum, Class::Float) => l.float_sum(&most)?,
+            (_, Class::Float) => l.float_extreme()?,
+            (_, Class::Int | Class::Uint) if dtype.bits() == 64 => l.wide_extreme()?,
+            (_, Class::Int) => l.as_type(DType::I32)?,
+            (_, Class::Uint | Class::Bool) => l.as_type(DType::U32)?,
+        };
+        let new = l.b.cast(new, dtype)?;
+        super::prepare::replace(graph, n, &[new]);
+    }
+    graph.remove_dead();
+    Ok(())
+}
+
+/// One scatter.
+struct Lowering<'g> {
+    b: Builder<'g>,
+    inputs: Vec<Value>,
+    index: &'g [GatherAxis],
+    how: ReduceOp,
+}
+
+impl Lowering<'_> {
+    fn scatter(&mut self, how: ReduceOp, data: Value, updates: Value) -> Made {
+        let mut inputs = self.inputs.clone();
+        (inputs[0], inputs[1]) = (data, updates);
+        self.b.push(Op::Scatter { reduce: Some(how), index: self.index.to_vec() }, &inputs)
+    }
+
+    /// What `x`, of the data's shape, has where each update goes; where that is outside it is arbitrary.
+    fn at_places(&mut self, x: Value) -> Made {
+        let shape = self.b.shape(self.inputs[1]);
+        let mut inputs = self.inputs[1..].to_vec();
+        inputs[0] = x;
+        let less = |a: &GatherAxis| match a {
+            GatherAxis::Affine(p) => GatherAxis::Affine(p.clone()),
+            GatherAxis::Data { input, at } => GatherAxis::Data { input: input - 1, at: at.clone() },
+        };
+        let index = self.index.iter().map(less).collect();
+        self.b.push(Op::Gather { shape, index }, &inputs)
+    }
+
+    fn operands(&mut self, dtype: DType) -> Made<(Value, Value)> {
+        let (data, updates) = (self.inputs[0], self.inputs[1]);
+        Ok((self.b.cast(data, dtype)?, self.b.cast(updates, dtype)?))
+    }
+
+    /// As numbers of another type.
+    fn as_type(&mut self, dtype: DType) -> Made {
+        let (data, updates) = self.operands(dtype)?;
+        self.scatter(self.how, data, updates)
+    }
+
+    /// The largest or smallest float.
+    fn float_extreme(&mut self) -> Made {
+        let (data, updates) = self.operands(DType::F32)?;
+        let mut key = Body::default();
+        let x = key.arg(0);
+        let bits = key.bitcast(DType::I32, x);
+        ordered(&mut key, bits);
+        let key = key.0;
+        let (data, updates) = (self.b.map(key.clone(), &[data])?, self.b.map(key, &[updates])?);
+        let keys = self.scatter(self.how, data, updates)?;
+        let mut back = Body::default();
+        let key = back.arg(0);
+        let bits = ordered(&mut back, key);
+        back.bitcast(DType::F32, bits);
+        self.b.map(back.0, &[keys])
+    }
+
+    /// The largest or smallest of 64-bit integers: the high word, then the low words beside it.
+    fn wide_extreme(&mut self) -> Made {
+        let (data, updates) = (self.inputs[0], self.inputs[1]);
+        let dtype = self.b.dtype(data);
+        let half = if dtype == DType::I64 { DType::I32 } else { DType::U32 };
+        let mut f = Body::default();
+        let (x, by) = (f.arg(0), f.int(dtype, 32));
+        let high = f.binary(B::Shr, x, by);
+        f.cast(half, high);
+        let (dh, uh) = (self.b.map(f.0.clone(), &[data])?, self.b.map(f.0, &[updates])?);
+        let high = self.scatter(self.how, dh, uh)?;
+        let beside = self.at_places(high)?;
+        let mut f = Body::default();
+        let (x, own, high_arg) = (f.arg(0), f.arg(1), f.arg(2));
+        let low = f.cast(DType::U32, x);
+        let last = f.u32(if self.how == ReduceOp::Max { 0 } else { i64::from(u32::MAX) });
+        let same = f.binary(B::Eq, own, high_arg);
+        f.select(same, low, last);
+        let dl = self.b.map(f.0.clone(), &[data, dh, high])?;
+        let ul = self.b.map(f.0, &[updates, uh, beside])?;
+        let low = self.scatter(self.how, dl, ul)?;
+        let mut f = Body::default();
+        let (high_arg, low_arg, by) = (f.arg(0), f.arg(1), f.int(dtype, 32));
+        let wide = f.cast(dtype, high_arg);
+        let wide = f.binary(B::Shl, wide, by);
+        let rest = f.cast(dtype, low_arg);
+        f.binary(B::Or, wide, rest);
+        self.b.map(f.0, &[high, low])
+    }
+
+    /// A sum of floats, of which at most `most` updates meet.
+    fn float_sum(&mut self, most: &Dim) -> Made {
+        let (data, updates) = self.operands(DType::F32)?;
+        let mut f = Body::default();
+        exponent(&mut f);
+        let (de, ue) = (self.b.map(f.0.clone(), &[data])?, self.b.map(f.0, &[updates])?);
+        let greatest = self.scatter(ReduceOp::Max, de, ue)?;
+        let beside = self.at_places(greatest)?;
+        let fixed = fixed_point(most);
+        let data = self.b.map(fixed.clone(), &[data, greatest])?;
+        let updates = self.b.map(fixed, &[updates, beside])?;
+        let sum = self.scatter(ReduceOp::Sum, data, updates)?;
+        self.b.map(floating(most), &[sum, greatest])
+    }
+}
+
+/// Integers that sort as the floats of the bits `x`, and back.
+fn ordered(f: &mut Body, x: u32) -> u32 {
+    let (by, mask) = (f.i32(31), f.i32(i64::from(i32::MAX)));
+    let sign = f.binary(B::Shr, x, by);
+    let flips = f.binary(B::And, sign, mask);
+    f.binary(B::Xor, x, flips)
+}
+
+/// The greatest biased exponent, of infinities and NaN.
+const SPECIAL: i64 = 255;
+/// Bits of a float's significand behind the first.
+const FRACTION: i64 = 23;
+
+/// The biased exponent of operand 0, of subnormal numbers 1: the last node, an `i32`.
+fn exponent(f: &mut Body) -> u32 {
+    let x = f.arg(0);
+    let bits = f.bitcast(DType::U32, x);
+    let (by, mask) = (f.u32(FRACTION), f.u32(SPECIAL));
+    let e = f.binary(B::Shr, bits, by);
+    let e = f.binary(B::And, e, mask);
+    let e = f.cast(DType::I32, e);
+    let one = f.i32(1);
+    f.binary(B::Max, e, one)
+}
+
+/// How many bits a number of the greatest exponent has behind its first, so that a sum of it and `most` others fits.
+fn places(f: &mut Body, most: &Dim) -> u32 {
+    let all = f.i32(61);
+    let count = f.index(most.clone());
+    let one = f.i32(1);
+    let count = f.binary(B::Max, count, one);
+    // The exponent of a float that is no less: one more than there are bits in the number.
+    let count = f.cast(DType::F32, count);
+    let bits = f.bitcast(DType::I32, count);
+    let by = f.i32(FRACTION);
+    let e = f.binary(B::Shr, bits, by);
+    let bias = f.i32(127 - 2);
+    let taken = f.binary(B::Sub, e, bias);
+    f.binary(B::Sub, all, taken)
+}
+
+/// A float as a number of `2^(greatest exponent − places)`, rounded to the nearest; operands: it and the greatest exponent
+/// that its element meets. Where that is of infinities or NaN it is 1 for +∞, 2³² for −∞, both for NaN and 0 for numbers.
+fn fixed_point(most: &Dim) -> wgfc_ir::ScalarFn {
+    let wide = DType::U64;
+    let mut f = Body::default();
+    let own = exponent(&mut f);
+    let (x, greatest) = (f.arg(0), f.arg(1));
+    let places = places(&mut f, most);
+    let bits = f.bitcast(DType::U32, x);
+    let mask = f.u32((1 << FRACTION) - 1);
+    let fraction = f.binary(B::And, bits, mask);
+    let (by, hidden, zero) = (f.u32(FRACTION), f.u32(1 << FRACTION), f.u32(0));
+    let above = f.binary(B::Shr, bits, by);
+    let all_ones = f.u32(SPECIAL);
+    let biased = f.binary(B::And, above, all_ones);
+    let subnormal = f.binary(B::Eq, biased, zero);
+    let first = f.select(subnormal, zero, hidden);
+    let significand = f.binary(B::Or, fraction, first);
+    let significand = f.cast(wide, significand);
+    let by = f.i32(FRACTION);
+    let up = f.binary(B::Sub, places, by);
+    let up = f.cast(wide, up);
+    let number = f.binary(B::Shl, significand, up);
+    let down = f.binary(B::Sub, greatest, own);
+    let down = f.cast(wide, down);
+    let one = f.u64(1);
+    let half = f.binary(B::Shl, one, down);
+    let half = f.binary(B::Shr, half, one);
+    let number = f.binary(B::Add, number, half);
+    let number = f.binary(B::Shr, number, down);
+    let sign = f.u32(1 << 31);
+    let sign = f.binary(B::And, bits, sign);
+    let positive = f.binary(B::Eq, sign, zero);
+    let none = f.u64(0);
+    let negated = f.binary(B::Sub, none, number);
+    let number = f.select(positive, number, negated);
+    // Those that are no numbers.
+    let is_number = f.binary(B::Ne, biased, all_ones);
+    let infinite = f.binary(B::Eq, fraction, zero);
+    let (plus, minus, both) = (f.u64(1), f.u64(1 << 32), f.u64((1 << 32) + 1));
+    let sided = f.select(positive, plus, minus);
+    let flag = f.select(infinite, sided, both);
+    let flag = f.select(is_number, none, flag);
+    let special = f.i32(SPECIAL);
+    let flags = f.binary(B::Eq, greatest, special);
+    let number = f.select(flags, flag, number);
+    f.cast(DType::I64, number);
+    f.0
+}
+
+/// The float that a sum of [`fixed_point`] numbers stands for; operands: it and the greatest exponent.
+fn floating(most: &Dim) -> wgfc_ir::ScalarFn {
+    let mut f = Body::default();
+    let (sum, greatest) = (f.arg(0), f.arg(1));
+    let places = places(&mut f, most);
+    let value = f.cast(DType::F32, sum);
+    let bias = f.i32(127);
+    let scale = f.binary(B::Sub, greatest, bias);
+    let scale = f.binary(B::Sub, scale, places);
+    // The power of two may be none that a float has: two that are.
+    let (one, by) = (f.i32(1), f.i32(FRACTION));
+    let first = f.binary(B::Shr, scale, one);
+    let second = f.binary(B::Sub, scale, first);
+    let mut number = value;
+    for e in [first, second] {
+        let e = f.binary(B::Add, e, bias);
+        let bits = f.binary(B::Shl, e, by);
+        let power = f.bitcast(DType::F32, bits);
+        number = f.binary(B::Mul, number, power);
+    }
+    let sum = f.cast(DType::U64, sum);
+    let (wide, zero) = (f.u64(32), f.u32(0));
+    let minus = f.binary(B::Shr, sum, wide);
+    let minus = f.cast(DType::U32, minus);
+    let plus = f.cast(DType::U32, sum);
+    let (no_minus, no_plus) = (f.binary(B::Eq, minus, zero), f.binary(B::Eq, plus, zero));
+    let bits = |f: &mut Body, v: f32| {
+        let bits = f.u32(i64::from(v.to_bits()));
+        f.bitcast(DType::F32, bits)
+    };
+    let (inf, below, nan) =
+        (bits(&mut f, f32::INFINITY), bits(&mut f, f32::NEG_INFINITY), bits(&mut f, f32::NAN));
+    let special = f.select(no_plus, below, nan);
+    let special = f.select(no_minus, inf, special);
+    let limit = f.i32(SPECIAL);
+    let is_special = f.binary(B::Eq, greatest, limit);
+    f.select(is_special, special, number);
+    f.0
+}

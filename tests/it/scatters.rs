@@ -1,0 +1,251 @@
+//! Scatters of many updates, each of which goes to its place: none looks for another.
+
+use crate::backend::{Backend, run_session, session};
+use crate::compare::{Tolerance, equal};
+use std::collections::BTreeMap;
+use wgfc_compiler::pipeline::compile_graph;
+use wgfc_compiler::{Fusion, Options};
+use wgfc_ir::eval::evaluate;
+use wgfc_ir::program::Stats;
+use wgfc_ir::{Border, Class, DType, Dim, GatherAxis, Graph, Op, Poly, ReduceOp, Scalar, Tensor, TensorType};
+use wgfc_runtime::Gpu;
+
+const COMBINED: [ReduceOp; 3] = [ReduceOp::Sum, ReduceOp::Max, ReduceOp::Min];
+const TYPES: [DType; 14] = [
+    DType::F32,
+    DType::F16,
+    DType::BF16,
+    DType::F64,
+    DType::I8,
+    DType::I16,
+    DType::I32,
+    DType::I64,
+    DType::U8,
+    DType::U16,
+    DType::U32,
+    DType::U64,
+    DType::Bool,
+    DType::F8E4M3,
+];
+const EXACT: Tolerance = Tolerance { rtol: 0.0, atol: 0.0 };
+
+/// `updates[n, columns]` combine with the rows of `data[rows, columns]` that `index[n]` names.
+fn rows(t: DType, how: ReduceOp, [rows, n, columns]: [Dim; 3]) -> Graph {
+    let mut g = Graph::new();
+    let data = g.add_input("data", TensorType::new(t, vec![rows, columns.clone()]));
+    let updates = g.add_input("updates", TensorType::new(t, vec![n.clone(), columns]));
+    let places = g.add_input("index", TensorType::new(DType::I64, vec![n]));
+    let index = vec![GatherAxis::Data { input: 2, at: vec![Poly::var(0)] }, GatherAxis::Affine(Poly::var(1))];
+    let y = g.push(Op::Scatter { reduce: Some(how), index }, &[data, updates, places], &[]).unwrap();
+    g.outputs.push(Border { name: "y".into(), value: y.into() });
+    g
+}
+
+/// `updates[n]` combine with the elements of `data[size]` that `index[n]` names.
+fn elements(t: DType, how: ReduceOp, size: usize, n: usize) -> Graph {
+    let mut g = Graph::new();
+    let data = g.add_input("data", TensorType::new(t, vec![size.into()]));
+    let updates = g.add_input("updates", TensorType::new(t, vec![n.into()]));
+    let places = g.add_input("index", TensorType::new(DType::I64, vec![n.into()]));
+    let index = vec![GatherAxis::Data { input: 2, at: vec![Poly::var(0)] }];
+    let y = g.push(Op::Scatter { reduce: Some(how), index }, &[data, updates, places], &[]).unwrap();
+    g.outputs.push(Border { name: "y".into(), value: y.into() });
+    g
+}
+
+struct Rng(u64);
+
+impl Rng {
+    fn next(&mut self) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0.wrapping_mul(0x2545_f491_4f6c_dd1d)
+    }
+    /// Numbers whose sums are exact: floats are small multiples of a quarter, integers take all bits.
+    fn tensor(&mut self, t: DType, shape: &[usize]) -> Tensor {
+        let number = |r: u64| match t.class() {
+            Class::Float if t.bits() == 8 => Scalar::from_f64(t, f64::from(r % 3 == 0)),
+            Class::Float => Scalar::from_f64(t, (r % 17) as f64 / 4.0 - 2.0),
+            Class::Bool => Scalar::bool(r % 2 == 0),
+            _ => {
+                let bits = t.bits() as u32;
+                let top = (r << (64 - bits)) as i64;
+                let v = if t.class() == Class::Int {
+                    top >> (64 - bits)
+                } else {
+                    (top as u64 >> (64 - bits)) as i64
+                };
+                Scalar::from_i64(t, v)
+            }
+        };
+        let v: Vec<Scalar> = (0..shape.iter().product()).map(|_| number(self.next() >> 3)).collect();
+        Tensor::from_scalars(t, shape.to_vec(), &v)
+    }
+    /// Half of them go to a few places, some count from the end, some are outside.
+    fn places(&mut self, n: usize, size: usize) -> Tensor {
+        let size = size as i64;
+        let place = |r: u64| match r % 16 {
+            0..8 => (r >> 8) as i64 % size.min(3),
+            8 => size + (r >> 8) as i64 % 3,
+            9 => -size - 1 - (r >> 8) as i64 % 3,
+            10 => -1 - (r >> 8) as i64 % size,
+            _ => (r >> 8) as i64 % size,
+        };
+        let v: Vec<i64> = (0..n).map(|_| place(self.next() >> 3)).collect();
+        Tensor::from_i64(vec![n], &v)
+    }
+}
+
+fn adapters() -> Vec<Gpu> {
+    let adapter = |b| match b {
+        Backend::Adapter(gpu) => Some(gpu),
+        Backend::Evaluator => None,
+    };
+    Backend::all().into_iter().filter_map(adapter).collect()
+}
+
+fn run(gpu: &Gpu, g: &Graph, inputs: &BTreeMap<String, Tensor>, fusion: Fusion) -> Tensor {
+    let options = Options { fusion, ..Options::default() };
+    let program = compile_graph(g.clone(), Stats::default(), &options, &mut |_, _| {}).unwrap();
+    run_session(&mut session(gpu, &program).unwrap(), inputs).unwrap().remove(0)
+}
+
+fn inputs(data: Tensor, updates: Tensor, index: Tensor) -> BTreeMap<String, Tensor> {
+    [("data".to_owned(), data), ("updates".to_owned(), updates), ("index".to_owned(), index)].into()
+}
+
+#[test]
+fn many_updates_of_one_place_combine() {
+    let mut rng = Rng(0x5eed);
+    for gpu in adapters() {
+        for t in TYPES {
+            for how in COMBINED {
+                if t == DType::Bool && how == ReduceOp::Sum {
+                    continue;
+                }
+                let (size, n) = (701, 743);
+                let g = elements(t, how, size, n);
+                let x = inputs(rng.tensor(t, &[size]), rng.tensor(t, &[n]), rng.places(n, size));
+                let want = evaluate(&g, &x).unwrap().remove(0);
+                let got = run(&gpu, &g, &x, Fusion::Full);
+                // Of narrow floats the evaluator rounds sums once, too.
+                equal(&got, &want, EXACT).unwrap_or_else(|e| panic!("{t} {how:?}: {e}"));
+            }
+        }
+    }
+}
+
+#[test]
+fn rows_combine_at_every_level_of_fusion() {
+    let mut rng = Rng(7);
+    let (size, n, columns) = (331usize, 409usize, 7usize);
+    for gpu in adapters() {
+        for how in COMBINED {
+            for (i, fusion) in [Fusion::None, Fusion::Elementwise, Fusion::Full].into_iter().enumerate() {
+                let names = [size, n, columns].map(Dim::from);
+                let symbols = ["rows", "n", "columns"].map(Dim::sym);
+                let g = rows(DType::F32, how, if i == 2 { symbols } else { names });
+                let t = DType::F32;
+                let (data, updates) = (rng.tensor(t, &[size, columns]), rng.tensor(t, &[n, columns]));
+                let x = inputs(data, updates, rng.places(n, size));
+                let want = evaluate(&g, &x).unwrap().remove(0);
+                let got = run(&gpu, &g, &x, fusion);
+                equal(&got, &want, EXACT).unwrap_or_else(|e| panic!("{how:?} {fusion:?}: {e}"));
+            }
+        }
+    }
+}
+
+/// Floats of all magnitudes: the sum is that of exact numbers rounded once, the same in every order.
+#[test]
+fn sums_of_floats_are_rounded_once() {
+    let mut rng = Rng(99);
+    let (size, n) = (401, 5000);
+    let mut floats = |n: usize, spread: i64| -> Vec<f32> {
+        let float = |r: u64| {
+            let m = (r >> 20 & 0xff_ffff) as f64 - 8_388_608.0;
+            (m * 2f64.powi(((r >> 50) as i64 % spread - spread / 2) as i32)) as f32
+        };
+        (0..n).map(|_| float(rng.next())).collect()
+    };
+    for spread in [1, 9, 200] {
+        let (mut data, updates) = (floats(size, spread), floats(n, spread));
+        // What no update meets stays as it is.
+        data[size - 3..].copy_from_slice(&[1.0e38, -3.0e-39, f32::MIN_POSITIVE]);
+        let place = |i: usize| (i * i + 7 * i) % (size - 3);
+        let index: Vec<i64> = (0..n).map(|i| place(i) as i64).collect();
+        let g = elements(DType::F32, ReduceOp::Sum, size, n);
+        let x = inputs(
+            Tensor::from_f32(vec![size], &data),
+            Tensor::from_f32(vec![n], &updates),
+            Tensor::from_i64(vec![n], &index),
+        );
+        let mut exact: Vec<f64> = data.iter().map(|x| f64::from(*x)).collect();
+        let mut largest: Vec<f64> = exact.iter().map(|x| x.abs()).collect();
+        for (i, u) in updates.iter().enumerate() {
+            exact[place(i)] += f64::from(*u);
+            largest[place(i)] = largest[place(i)].max(f64::from(*u).abs());
+        }
+        for gpu in adapters() {
+            let got = run(&gpu, &g, &x, Fusion::Full);
+            assert_eq!(run(&gpu, &g, &x, Fusion::Full), got, "another run");
+            for (i, y) in got.to_f32s().unwrap().into_iter().enumerate() {
+                let bound = exact[i].abs() * 1.3e-7 + largest[i] * 1e-9 + f64::from(f32::MIN_POSITIVE);
+                let error = (f64::from(y) - exact[i]).abs();
+                assert!(error <= bound, "{spread}: element {i} is {y} for {}", exact[i]);
+            }
+        }
+    }
+}
+
+#[test]
+fn infinities_and_nan_add_up() {
+    let (inf, nan) = (f32::INFINITY, f32::NAN);
+    let (size, n) = (600, 600);
+    let (mut data, mut updates) = (vec![1.0; size], vec![0.5; n]);
+    let mut index: Vec<i64> = (0..n as i64).collect();
+    data[..6].copy_from_slice(&[1.0, 2.0, inf, -inf, nan, inf]);
+    for (i, (u, to)) in
+        [(inf, 0), (inf, 0), (-inf, 1), (-inf, 2), (3.0, 3), (1.0, 4), (inf, 5)].into_iter().enumerate()
+    {
+        (updates[i], index[i]) = (u, to);
+    }
+    let x = inputs(
+        Tensor::from_f32(vec![size], &data),
+        Tensor::from_f32(vec![n], &updates),
+        Tensor::from_i64(vec![n], &index),
+    );
+    let g = elements(DType::F32, ReduceOp::Sum, size, n);
+    for gpu in adapters() {
+        let got = run(&gpu, &g, &x, Fusion::Full);
+        let want = evaluate(&g, &x).unwrap().remove(0);
+        equal(&got, &want, EXACT).unwrap();
+    }
+}
+
+/// The steps of all kernels are of the order of elements and updates.
+#[test]
+fn time_grows_with_the_updates() {
+    let (size, n, columns) = (5000usize, 10_000usize, 64usize);
+    for t in TYPES {
+        for how in COMBINED {
+            let g = rows(t, how, [size, n, columns].map(Dim::from));
+            for fusion in [Fusion::None, Fusion::Full] {
+                let options = Options { fusion, ..Options::default() };
+                let kernels = wgfc_compiler::fuse::fuse(&g, &options).unwrap().kernels;
+                let steps = |k: &wgfc_compiler::kernel::Kernel| {
+                    k.domain().iter().product::<Dim>().as_const().unwrap_or(i64::MAX)
+                };
+                let most = ((size + n) * columns) as i64;
+                assert!(kernels.iter().all(|k| steps(k) <= most), "{t} {how:?} {fusion:?}");
+                assert!(kernels.len() <= if fusion == Fusion::Full { 10 } else { 30 }, "{t} {how:?}");
+            }
+        }
+    }
+    // Few updates are looked for by their elements, of which each only sees those of its column.
+    let g = rows(DType::F32, ReduceOp::Prod, [71usize, 150, 64].map(Dim::from));
+    let kernels = wgfc_compiler::fuse::fuse(&g, &Options::default()).unwrap().kernels;
+    let [kernel] = &kernels[..] else { panic!("{} kernels", kernels.len()) };
+    assert_eq!(kernel.domain(), [Dim::from(71 * 64usize), Dim::from(150usize)]);
+}
