@@ -13,6 +13,7 @@ and `contrib.tsv`, a list of them: name, rtol, atol, operators. ONNX Runtime's C
 the outputs; a case that it refuses is left out, with a message. Cases of f16 that it refuses are
 computed in f32 from the same values. A folder made by the same version is left alone.
 """
+import math
 import sys
 from pathlib import Path
 
@@ -104,6 +105,11 @@ def gather_block_quantized():
     typed("uint4_f16", F16, TensorProto.UINT4, False, 1, 2)
 
 
+def split_gelu(x, bias):
+    left, right = np.split(x + bias, 2, axis=-1)
+    return left * right * 0.5 * (1 + np.vectorize(math.erf)(right / math.sqrt(2)))
+
+
 def norms():
     for dtype, t in [(F32, ""), (F16, "_f16")]:
         def x(name, *shape):
@@ -125,6 +131,9 @@ def norms():
         case(f"fast_gelu_bias{t}", "FastGelu", [x("a", 3, 5, 11), x("g", 11)])
         case(f"gelu{t}", "Gelu", [x("a", 3, 5, 11)])
         case(f"quick_gelu{t}", "QuickGelu", [x("a", 3, 5, 11)])
+        case(f"bias_add{t}", "BiasAdd", [x("a", 3, 5, 11), x("g", 11), x("b", 3, 5, 11)], dims={0: ["n", 5, 11], 2: ["n", 5, 11]},
+             by=lambda x, bias, skip: x + bias + skip)
+        case(f"bias_split_gelu{t}", "BiasSplitGelu", [x("a", 3, 5, 14), x("g", 14)], dims={0: ["n", 5, 14]}, by=split_gelu)
         case(f"quick_gelu_alpha{t}", "QuickGelu", [x("a", 3, 5, 11)], alpha=1.0)
     a, b = numbers("a", 3, 5, 11, 7), numbers("b", 3, 5, 7, 13)
     swap = (0, 1, 3, 2)
@@ -152,6 +161,7 @@ def rotary():
             at = integers("at", 0, 23, 3, 5)
             make("each", flat, at, dims={0: ["batch", "seq", 36], 1: ["batch", "seq"]})
             make("first", flat, np.array([4]), dims={0: ["batch", "seq", 36]})
+            make("first_rank_0", flat, np.array(4), dims={0: ["batch", "seq", 36]})
             make("heads", apart, at)
             make("partial", flat, at, heads=3, rotated=8)
             make("partial_heads", apart, at, heads=7, rotated=8)
@@ -385,6 +395,11 @@ def arrays():
     crop, shape = x("a", 5, 8, 3), [np.array([8, 5])]
     make("center_crop_pad", "CenterCropPad", [crop, shape], axes=[0, 1])
     make("center_crop_pad_dims", "CenterCropPad", [crop, shape], axes=[-2, 0], dims={0: ["a", "b", 3]})
+    b = x("b", 2, 3, 4, 5)
+    each, channel = [x("each", 3, 4, 5), np.abs(x("v", 3, 4, 5)) + F32(0.3)], [x("each", 3), np.abs(x("v", 3)) + F32(0.3)]
+    for name, (v, var), more in [("positions", each, {"spatial": 0}), ("channels", channel, {})]:
+        case(f"batch_norm_{name}", "BatchNormalization", [b, [v], [v[::-1].copy()], [v * 2], [var]], dims={0: ["n", 3, 4, 5]}, domain="", opset=7, **more)
+    case("image_scaler", "ImageScaler", [b], dims={0: ["n", 3, "h", "w"]}, domain="", opset=8, bias=[0.25, -1.5, 3.0], scale=0.7)
     make("pad_with_data", "Pad", [x("a", 3, 4), [np.array([1, -1, 2, 3])], np.array(2.5, F32)], dims={0: ["a", "b"]})
 
 
@@ -400,4 +415,5 @@ if __name__ == "__main__":
     contrib_fused.packed_attention()
     contrib_fused.quantised()
     contrib_fused.fused()
+    contrib_fused.quantised_lstm()
     main(Path(sys.argv[1] if len(sys.argv) > 1 else "target/conformance"))

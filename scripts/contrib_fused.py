@@ -141,3 +141,23 @@ def fused():
     case("embed_layer_norm_sum", "EmbedLayerNormalization", [ids, segments, *tables], 3, dims)
     case("embed_layer_norm_no_segments", "EmbedLayerNormalization", [ids, None, *tables[:2], None, *tables[3:]], 2, dims)
     case("embed_layer_norm_positions", "EmbedLayerNormalization", [ids, segments, *tables, None, integers("at", 0, 9, 3, 7, dtype=np.int32)], 2)
+
+
+def quantised_lstm():
+    def make(name, dtype, columns=False, ways=1, zero=True, rest=(), outputs=3, **attributes):
+        s, b, i, h = 6, 1, 7, 5
+        low = {np.uint8: 0, np.int8: -128}[dtype]
+        each = (ways, 4 * h) if columns else (ways,)
+        w, r = (integers(name + tag, low, low + 256, ways, n, 4 * h, dtype=dtype) for tag, n in [("w", i), ("r", h)])
+        scales = [np.abs(numbers(name + tag, *each, scale=0.002)) + F32(0.002) for tag in "sr"]
+        points = [(integers(name + tag, -9, 9, *each) + low + 128).astype(dtype) if zero else np.full(each, low + 128, dtype) for tag in "ab"]
+        parts = [None, None, None, None, None, *rest][-5:]
+        more = [[p] for p in (scales[0], points[0], scales[1], points[1])]
+        case("dynamic_quantize_lstm_" + name, "DynamicQuantizeLSTM", [numbers("x", s, b, i), [w], [r], *parts, *more], outputs,
+             dims={0: ["seq", b, i]}, hidden_size=h, direction="bidirectional" if ways == 2 else "forward", **attributes)
+
+    bias, state = [numbers("bias", 2, 40)], numbers("state", 2, 1, 5)
+    make("u8", np.uint8)
+    make("i8", np.int8, zero=False)
+    make("columns", np.int8, columns=True, ways=2, zero=False)
+    make("all", np.uint8, ways=2, rest=[bias, np.array([4], np.int32), state, state * F32(0.5), None])

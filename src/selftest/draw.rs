@@ -243,6 +243,10 @@ impl Draw {
     pub fn set_ints(&mut self, name: &str, v: &[i64]) {
         self.attribute(name, attribute_type::INTS, AttributeProto { ints: v.to_vec(), ..Default::default() });
     }
+    pub fn set_floats(&mut self, name: &str, v: &[f32]) {
+        let a = AttributeProto { floats: v.to_vec(), ..Default::default() };
+        self.attribute(name, attribute_type::FLOATS, a);
+    }
     pub fn set_text(&mut self, name: &str, v: &str) {
         self.attribute(name, attribute_type::STRING, AttributeProto { s: v.into(), ..Default::default() });
     }

@@ -17,6 +17,7 @@ const LONGER: &[&str] = &[
     "GRU",
     "LSTM",
     "RNN",
+    "com.microsoft.DynamicQuantizeLSTM",
     // A sort, runs of equal ones, and four results.
     "Unique",
     // Boxes are chosen one after another, then put in order.

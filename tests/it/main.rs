@@ -18,6 +18,7 @@ mod conformance;
 mod data;
 mod dispatches;
 mod exact;
+mod folded;
 mod forbidden;
 mod fuzz;
 mod generate;

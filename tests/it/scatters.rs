@@ -1,8 +1,8 @@
 //! Scatters of many updates, each of which goes to its place: none looks for another.
 
 use crate::backend::{Backend, run_session, session};
-use crate::compare::{Tolerance, equal};
 use std::collections::BTreeMap;
+use wgfc::selftest::{Tolerance, equal};
 use wgfc_compiler::pipeline::compile_graph;
 use wgfc_compiler::{Fusion, Options};
 use wgfc_ir::eval::evaluate;

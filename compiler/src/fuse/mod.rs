@@ -5,6 +5,7 @@
 //! its results followed point by point ([`points`]) through inverted views ([`invert`]). A kernel that binds more buffers than the device has is split by
 //! giving one of its inner values memory and deciding again.
 
+mod constant;
 mod expand;
 pub mod group;
 mod in_place;
@@ -77,9 +78,15 @@ fn fuse_at(graph: &Graph, options: &Options, nested: bool) -> Result<KernelGraph
             bans.materialise.extend(values);
         }
     }
+    let cyclic = |graph: &Graph, n| internal(graph, n, "the graph has a cycle");
+    let mut order = graph.topo().map_err(|n| cyclic(&graph, n))?;
+    bans.materialise.extend(split.keys().flat_map(|n| split::read_in_steps(&graph, *n)));
+    let grouping = group::group(&graph, &order, &loops, options, &bans);
+    if constant::fold(&mut graph, &order, &grouping).map_err(Diagnostic::internal)? {
+        order = graph.topo().map_err(|n| cyclic(&graph, n))?;
+        bans.materialise.retain(|v| graph.contains(v.node));
+    }
     let graph = &graph;
-    let order = graph.topo().map_err(|n| internal(graph, n, "the graph has a cycle"))?;
-    bans.materialise.extend(split.keys().flat_map(|n| split::read_in_steps(graph, *n)));
     for _ in 0..1000 {
         let grouping = group::group(graph, &order, &loops, options, &bans);
         match build(graph, &outputs, &grouping, (&loops, &split), options, &mut bans)? {

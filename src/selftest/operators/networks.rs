@@ -153,7 +153,11 @@ fn rotary(d: &mut Draw, microsoft: bool) {
     if !microsoft {
         angles(d);
     }
-    d.within(I64, &[b, s], 0.0, 18.0);
+    match d.below(4) {
+        0 if microsoft => d.within(I64, &[], 0.0, 10.0),
+        1 if microsoft => d.within(I64, &[1], 0.0, 10.0),
+        _ => d.within(I64, &[b, s], 0.0, 18.0),
+    }
     if microsoft {
         angles(d);
     }
@@ -189,6 +193,39 @@ fn recurrent(d: &mut Draw, gates: usize, bias: usize) {
     }
     let outputs = d.from(1..=if gates == 4 { 3 } else { 2 });
     d.outputs(outputs);
+}
+fn quantised_lstm(d: &mut Draw) {
+    let (s, b, i, h) = (d.from(1..=4), d.from(1..=3), d.from(1..=7), d.from(1..=7));
+    let direction = d.pick(&["forward", "reverse", "bidirectional"]);
+    let n = if direction == "bidirectional" { 2 } else { 1 };
+    let t = d.pick(&[I8, U8]);
+    d.x(F32, &[s, b, i]);
+    d.bits(t, &[n, i, 4 * h]);
+    d.bits(t, &[n, h, 4 * h]);
+    if d.one_in(2) {
+        d.x(F32, &[n, 8 * h])
+    } else {
+        d.none()
+    }
+    if d.one_in(2) {
+        d.within(I32, &[b], 1.0, s as f64)
+    } else {
+        d.none()
+    }
+    for _ in 0..3 {
+        d.none();
+    }
+    let each = if d.one_in(2) { vec![n] } else { vec![n, 4 * h] };
+    for _ in 0..2 {
+        d.within(F32, &each, 0.001, 0.006);
+        d.within(t, &each, 0.0, 20.0);
+    }
+    d.set("hidden_size", h as i64);
+    d.set_text("direction", direction);
+    let outputs = d.from(1..=3);
+    d.outputs(outputs);
+    // What lies between two of the 256 numbers goes to either.
+    d.loose = true;
 }
 fn linear(d: &mut Draw) {
     let ((n, m, k), v, b, s) = (heads(d), d.pick(&[4, 8]), d.from(1..=2), d.from(1..=5));
@@ -242,6 +279,7 @@ pub const LINES: &[Line] = &[
     Line("RotaryEmbedding", |d| rotary(d, false)),
     Line("ai.onnx.preview.FlexAttention", flex),
     Line("com.microsoft.Attention", |d| packed(d, false)),
+    Line("com.microsoft.DynamicQuantizeLSTM", quantised_lstm),
     Line("com.microsoft.GroupQueryAttention", group_query),
     Line("com.microsoft.MultiHeadAttention", multi_head),
     Line("com.microsoft.QAttention", |d| packed(d, true)),

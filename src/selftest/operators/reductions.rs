@@ -129,16 +129,29 @@ fn batch(d: &mut Draw) {
     let t = d.pick(&[F32, F16]);
     let s = d.full(2..=5);
     d.x(t, &s);
+    let positions = d.one_in(4);
+    let each = if positions { &s[1..] } else { &s[1..2] };
     for _ in 0..3 {
-        d.x(t, &s[1..2]);
+        d.x(t, each);
     }
-    d.within(t, &s[1..2], 0.3, 2.0);
+    d.within(t, each, 0.3, 2.0);
     d.set_float("epsilon", 1e-2);
     d.loose = t == F16;
-    if d.one_in(3) {
+    if positions {
+        d.opset = 8;
+        d.set("spatial", 0);
+    } else if d.one_in(3) {
         d.set("training_mode", 1);
         d.outputs(3);
     }
+}
+fn image_scaler(d: &mut Draw) {
+    let t = d.pick(&[F32, F16]);
+    let s = d.full(4..=4);
+    d.x(t, &s);
+    let bias: Vec<f32> = (0..s[1]).map(|c| c as f32 * 0.37 - 1.0).collect();
+    d.set_floats("bias", &bias);
+    d.set_float("scale", 0.7);
 }
 fn lrn(d: &mut Draw) {
     let (t, s) = (d.pick(&[F32, F16]), d.full(2..=5));
@@ -223,6 +236,7 @@ pub const LINES: &[Line] = &[
     Line("Einsum", einsum),
     Line("GroupNormalization", |d| channels(d, true)),
     Line("Hardmax", hardmax),
+    Line("ImageScaler", image_scaler),
     Line("InstanceNormalization", |d| channels(d, false)),
     Line("LRN", lrn),
     Line("LayerNormalization", |d| norm(d, 2, 3)),

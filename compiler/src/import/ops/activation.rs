@@ -2,7 +2,7 @@
 
 use crate::import::Cx;
 use crate::import::op::{Lowered, OpDef, OpError};
-use wgfc_ir::{BinaryOp as B, DType, Dim, UnaryOp as U, Value};
+use wgfc_ir::{BinaryOp as B, DType, Dim, Poly, UnaryOp as U, Value};
 
 const MICROSOFT: &str = "com.microsoft";
 
@@ -184,6 +184,23 @@ fn bias_gelu(cx: &mut Cx) -> Lowered {
     Ok(vec![gelu_of(cx, x)?])
 }
 
+/// Of `x + bias` the first half times the Gelu of the second, along the last axis.
+fn bias_split_gelu(cx: &mut Cx) -> Lowered {
+    let (x, bias) = (cx.input(0)?, cx.input(1)?);
+    let x = cx.binary(B::Add, x, bias)?;
+    let last = cx.rank(x).checked_sub(1).ok_or("needs an axis to halve")?;
+    let width = cx.shape(x)[last].clone();
+    if width.as_const().is_some_and(|w| w % 2 != 0) {
+        return Err(OpError::model(format!("an axis of {width} elements has no halves")));
+    }
+    let half = width.div(&Dim::from(2i64), &[]);
+    cx.require_equal(&(&half * 2), &width);
+    let left = cx.slice(x, last, &Poly::ZERO, 1, &half)?;
+    let right = cx.slice(x, last, &half, 1, &half)?;
+    let right = gelu_of(cx, right)?;
+    Ok(vec![cx.binary(B::Mul, left, right)?])
+}
+
 fn fast_gelu(cx: &mut Cx) -> Lowered {
     let x = biased(cx)?;
     Ok(vec![fast_gelu_of(cx, x)?])
@@ -229,6 +246,7 @@ fn shrink(cx: &mut Cx) -> Lowered {
 /// Activations.
 pub const OPS: &[OpDef] = &[
     OpDef::new("BiasGelu", &[1], bias_gelu).domain(MICROSOFT).cases(&["bias_gelu"]),
+    OpDef::new("BiasSplitGelu", &[1], bias_split_gelu).domain(MICROSOFT).cases(&["bias_split_gelu"]),
     OpDef::new("FastGelu", &[1], fast_gelu).domain(MICROSOFT).cases(&["fast_gelu"]),
     OpDef::new("Gelu", &[1], bias_gelu).domain(MICROSOFT).cases(&["gelu"]),
     OpDef::new("QuickGelu", &[1], quick_gelu).domain(MICROSOFT).cases(&["quick_gelu"]),

@@ -106,12 +106,24 @@ fn embed(cx: &mut Cx) -> Lowered {
     Ok(vec![y, counts, sum])
 }
 
+/// `x + bias + skip`.
+fn bias_add(cx: &mut Cx) -> Lowered {
+    let (x, bias, skip) = (cx.input(0)?, cx.input_of_rank(1, 1)?, cx.input(2)?);
+    if cx.rank(skip) != cx.rank(x) {
+        let e = OpError::model(format!("{} is added to {}", cx.ty(skip), cx.ty(x)));
+        return Err(cx.at_input(2, e));
+    }
+    let y = cx.binary(B::Add, x, bias)?;
+    Ok(vec![cx.binary(B::Add, y, skip)?])
+}
+
 const fn op(name: &'static str, lower: fn(&mut Cx) -> Lowered, cases: &'static [&'static str]) -> OpDef {
     OpDef::new(name, &[1], lower).domain(MICROSOFT).cases(cases)
 }
 
 /// Fused operators.
 pub const OPS: &[OpDef] = &[
+    op("BiasAdd", bias_add, &["bias_add"]),
     op("EmbedLayerNormalization", embed, &["embed_layer_norm"]),
     op("FusedConv", fused_conv, &["fused_conv"]),
     op("FusedGemm", fused_gemm, &["fused_gemm"]),

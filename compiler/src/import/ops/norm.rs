@@ -2,7 +2,7 @@
 
 use crate::import::Cx;
 use crate::import::op::{Lowered, OpDef, OpError};
-use wgfc_ir::{BinaryOp, DType, Dim, NormKind, Op, UnaryOp, Value};
+use wgfc_ir::{BinaryOp, DType, Dim, NormKind, Op, Tensor, UnaryOp, Value};
 
 const MICROSOFT: &str = "com.microsoft";
 
@@ -136,16 +136,14 @@ pub(super) fn per_channel(cx: &mut Cx, v: Value, rank: usize) -> Result<Value, O
     Ok(cx.reshape(v, shape)?)
 }
 
-/// `x·s + b` with `s = scale/√(var + ε)` and `b = bias − mean·s` per channel.
+/// `x·s + b` with `s = scale/√(var + ε)` and `b = bias − mean·s`, per channel, or before opset 9 also per position.
 fn batch(cx: &mut Cx) -> Lowered {
     let x = cx.input(0)?;
     let (rank, dtype) = (cx.rank(x), cx.dtype(x));
     if rank < 2 {
         return Err(cx.at_input(0, OpError::model(format!("needs channels along axis 1, got {}", cx.ty(x)))));
     }
-    if cx.since < 9 && !cx.flag("spatial", true)? {
-        return Err(OpError::unsupported("statistics per position").attribute("spatial"));
-    }
+    let per_position = cx.since < 9 && !cx.flag("spatial", true)?;
     let training = cx.since >= 14 && cx.flag("training_mode", false)?;
     let epsilon = cx.float("epsilon", 1e-5)?;
     let (scale, bias, mean, var) = (cx.input(1)?, cx.input(2)?, cx.input(3)?, cx.input(4)?);
@@ -166,7 +164,15 @@ fn batch(cx: &mut Cx) -> Lowered {
     let s = cx.binary(BinaryOp::Mul, scale?, inverse)?;
     let ms = cx.binary(BinaryOp::Mul, wm?, s)?;
     let b = cx.binary(BinaryOp::Sub, bias?, ms)?;
-    let (s, b) = (per_channel(cx, s, rank)?, per_channel(cx, b, rank)?);
+    let (s, b) = match per_position {
+        true if cx.rank(s) == rank - 1 && cx.rank(b) == rank - 1 => (s, b),
+        true => {
+            let e =
+                format!("needs one value per position of {}, got {} and {}", cx.ty(x), cx.ty(s), cx.ty(b));
+            return Err(OpError::model(e).attribute("spatial"));
+        }
+        false => (per_channel(cx, s, rank)?, per_channel(cx, b, rank)?),
+    };
     let wide_x = cx.cast(x, wide)?;
     let y = cx.binary(BinaryOp::Mul, wide_x, s)?;
     let y = cx.binary(BinaryOp::Add, y, b)?;
@@ -262,10 +268,29 @@ fn mean_variance(cx: &mut Cx) -> Lowered {
     Ok(vec![normalised(cx, x, axes, 1e-18)?])
 }
 
+/// `scale·x`, and a bias per channel: an experiment that ONNX gave up.
+fn image_scaler(cx: &mut Cx) -> Lowered {
+    let x = cx.input_of_rank(0, 4)?;
+    let (dtype, channels) = (cx.dtype(x), cx.shape(x)[1].clone());
+    let bias = cx.floats("bias")?.unwrap_or_default();
+    if channels.as_const().is_some_and(|c| c != bias.len() as i64) || !dtype.is_float() {
+        let e = format!("{} numbers for the channels of {}", bias.len(), cx.ty(x));
+        return Err(OpError::model(e).attribute("bias"));
+    }
+    cx.require_equal(&channels, &bias.len().into());
+    let bias = cx.constant(Tensor::from_f32(vec![bias.len()], &bias));
+    let bias = cx.cast(bias, dtype)?;
+    let bias = per_channel(cx, bias, 4)?;
+    let scale = cx.float("scale", 1.0)?;
+    let y = cx.binary_scalar(BinaryOp::Mul, x, scale.into())?;
+    Ok(vec![cx.binary(BinaryOp::Add, y, bias)?])
+}
+
 /// Normalisations.
 pub const OPS: &[OpDef] = &[
-    OpDef::new("BatchNormalization", &[6, 7, 9, 14, 15], batch).cases(&["test_batchnorm_"]),
+    OpDef::new("BatchNormalization", &[6, 7, 9, 14, 15], batch).cases(&["test_batchnorm_", "batch_norm_"]),
     OpDef::new("GroupNormalization", &[18, 21], group).cases(&["test_group_normalization_"]),
+    OpDef::new("ImageScaler", &[1], image_scaler).cases(&["image_scaler"]),
     OpDef::new("InstanceNormalization", &[1, 6, 22], instance).cases(&["test_instancenorm_"]),
     OpDef::new("LRN", &[1, 13], lrn).cases(&["test_lrn"]),
     OpDef::new("LayerNormalization", &[17], layer).cases(&["test_layer_normalization_"]),

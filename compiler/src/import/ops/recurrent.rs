@@ -1,11 +1,14 @@
-//! `LSTM`, `GRU`, `RNN`: a scan for each direction.
+//! `LSTM`, `GRU`, `RNN`, and the first with weights of 8 bits: a scan for each direction.
 
 use super::gates::Activation;
+use super::quantized::{Zero, dequantized};
 use crate::import::Cx;
 use crate::import::op::{Lowered, OpDef, OpError};
 use wgfc_ir::build::{Builder, Built};
 use wgfc_ir::op::show;
-use wgfc_ir::{BinaryOp as B, Border, DType, Dim, Graph, Op, Poly, Scalar, TensorType, UnaryOp as U, Value};
+use wgfc_ir::{
+    BinaryOp as B, Border, DType, Dim, Graph, Op, Poly, ReduceOp, Scalar, TensorType, UnaryOp as U, Value,
+};
 
 type Result<T = Value> = std::result::Result<T, OpError>;
 
@@ -45,6 +48,8 @@ struct Network {
     batch: Dim,
     linear_before_reset: bool,
     input_forget: bool,
+    /// What the recurrent weights are multiplied with is rounded to 8 bits first.
+    quantised: bool,
     dtype: DType,
 }
 
@@ -111,6 +116,7 @@ fn read(cx: &Cx, cell: Cell, hidden: Dim, batch: Dim, dtype: DType) -> Result<Ne
         batch,
         linear_before_reset: cell == Cell::Gru && cx.flag("linear_before_reset", false)?,
         input_forget: cell == Cell::Lstm && cx.flag("input_forget", false)?,
+        quantised: false,
         dtype,
     })
 }
@@ -135,6 +141,7 @@ impl Network {
 
     /// `h · rᵀ` with `r [n, H]`.
     fn recurrent(&self, b: &mut Builder, h: Value, r: Value) -> Built {
+        let h = if self.quantised { rounded(b, h, &[1])? } else { h };
         let r = b.transpose(r, &[1, 0])?;
         b.matmul(h, r)
     }
@@ -330,7 +337,79 @@ fn run(cx: &mut Cx, net: &Network, d: usize, x: Value, lengths: Option<Value>) -
     Ok(out)
 }
 
+/// `x` rounded to one of 256 numbers that span what there is along `axes`, and 0.
+fn rounded(b: &mut Builder, x: Value, axes: &[usize]) -> Built {
+    let high = b.reduce(ReduceOp::Max, x, axes, true)?;
+    let high = b.binary_scalar(B::Max, high, 0.0)?;
+    let low = b.reduce(ReduceOp::Min, x, axes, true)?;
+    let low = b.binary_scalar(B::Min, low, 0.0)?;
+    let span = b.binary(B::Sub, high, low)?;
+    let empty = b.binary_scalar(B::Eq, span, 0.0)?;
+    let one = b.scalar(DType::F32, 1.0);
+    let span = b.select(empty, one, span)?;
+    let scale = b.binary_scalar(B::Div, span, 255.0)?;
+    let saturated = |b: &mut Builder, x: Value, zero: Option<Value>| {
+        let mut x = b.unary(U::Round, x)?;
+        if let Some(zero) = zero {
+            x = b.binary(B::Add, x, zero)?;
+        }
+        let x = b.binary_scalar(B::Max, x, 0.0)?;
+        b.binary_scalar(B::Min, x, 255.0)
+    };
+    let zero = b.binary(B::Div, low, scale)?;
+    let zero = b.unary(U::Neg, zero)?;
+    let zero = saturated(b, zero, None)?;
+    let q = b.binary(B::Div, x, scale)?;
+    let q = saturated(b, q, Some(zero))?;
+    let q = b.binary(B::Sub, q, zero)?;
+    b.binary(B::Mul, q, scale)
+}
+
+/// An `LSTM` whose weights lie the other way, are quantised, and are multiplied with what is quantised as well.
+fn dynamic_quantised(cx: &mut Cx) -> Lowered {
+    let x = cx.input_of_rank(0, 3)?;
+    if cx.dtype(x) != DType::F32 {
+        return Err(cx.at_input(0, OpError::model(format!("needs floats of 32 bits, got {}", cx.ty(x)))));
+    }
+    cx.inputs[0] = Some(rounded(cx, x, &[0, 1, 2])?);
+    for (i, scale, zero) in [(1, 8, 9), (2, 10, 11)] {
+        let w = cx.input_of_rank(i, 3)?;
+        if !matches!(cx.dtype(w), DType::I8 | DType::U8) {
+            return Err(cx.at_input(i, OpError::model(format!("needs integers of 8 bits, got {}", cx.ty(w)))));
+        }
+        let shape = cx.shape(w);
+        let spread = |cx: &mut Cx, i: usize| {
+            let v = cx.input(i)?;
+            let columns = match cx.shape(v).as_slice() {
+                [ways] if *ways == shape[0] => Dim::ONE,
+                [ways, columns] if *ways == shape[0] && *columns == shape[2] => columns.clone(),
+                _ => {
+                    let e = format!(
+                        "needs one for each direction, or each column, of {}, got {}",
+                        cx.ty(w),
+                        cx.ty(v)
+                    );
+                    return Err(cx.at_input(i, OpError::model(e)));
+                }
+            };
+            Ok(cx.reshape(v, vec![shape[0].clone(), Dim::ONE, columns])?)
+        };
+        let scale = spread(cx, scale)?;
+        let zero = match cx.opt(zero) {
+            Some(_) => Zero::Of(spread(cx, zero)?),
+            None => Zero::Is(0),
+        };
+        let w = dequantized(cx, w, scale, &zero, DType::F32)?;
+        cx.inputs[i] = Some(cx.transpose(w, &[0, 2, 1])?);
+    }
+    lower_as(cx, Cell::Lstm, true)
+}
+
 fn lower(cx: &mut Cx, cell: Cell) -> Lowered {
+    lower_as(cx, cell, false)
+}
+
+fn lower_as(cx: &mut Cx, cell: Cell, quantised: bool) -> Lowered {
     let (mut x, w, r) = (cx.input_of_rank(0, 3)?, cx.input_of_rank(1, 3)?, cx.input_of_rank(2, 3)?);
     let batch_first = cx.since >= 14 && cx.flag("layout", false)?;
     if batch_first {
@@ -338,7 +417,7 @@ fn lower(cx: &mut Cx, cell: Cell) -> Lowered {
     }
     let (sx, sw, sr) = (cx.shape(x), cx.shape(w), cx.shape(r));
     let dtype = cx.dtype(x);
-    let net = read(cx, cell, sr[2].clone(), sx[1].clone(), dtype)?;
+    let net = Network { quantised, ..read(cx, cell, sr[2].clone(), sx[1].clone(), dtype)? };
     let all = &net.hidden * cell.gates();
     let ways = Dim::from(net.backwards.len());
     let fits = sw[..] == [ways.clone(), all.clone(), sx[2].clone()] && sr[..2] == [ways.clone(), all.clone()];
@@ -394,8 +473,14 @@ fn lower(cx: &mut Cx, cell: Cell) -> Lowered {
     Ok(out)
 }
 
-/// `GRU`, `LSTM`, `RNN`.
+/// `GRU`, `LSTM`, `RNN`, `DynamicQuantizeLSTM`.
 pub const OPS: &[OpDef] = &[
+    OpDef::new("DynamicQuantizeLSTM", &[1], dynamic_quantised)
+        .domain("com.microsoft")
+        .notes(
+            "what is carried is quantised for each sequence by itself, as ONNX Runtime does for a batch of 1",
+        )
+        .cases(&["dynamic_quantize_lstm"]),
     OpDef::new("GRU", &[7, 14, 22], |cx| lower(cx, Cell::Gru)).cases(&["test_gru_"]),
     OpDef::new("LSTM", &[7, 14, 22], |cx| lower(cx, Cell::Lstm)).cases(&["test_lstm_"]),
     OpDef::new("RNN", &[7, 14, 22], |cx| lower(cx, Cell::Rnn)).cases(&["test_rnn_", "test_simple_rnn_"]),

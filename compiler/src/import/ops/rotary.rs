@@ -139,7 +139,17 @@ fn microsoft(cx: &mut Cx) -> Lowered {
     let width = cx.shape(cos).last().and_then(Dim::as_const).map(|r| 2 * r);
     let h = cx.int("num_heads", 0)?;
     let h = heads_of(cx, x, h, width)?;
-    let at = if cx.rank(at) == 1 {
+    let at = if cx.rank(at) <= 1 {
+        if let [n] = &cx.shape(at)[..] {
+            if n.as_const().is_some_and(|n| n != 1) {
+                let e =
+                    OpError::model(format!("needs one position, or one for each element, got {}", cx.ty(at)));
+                return Err(cx.at_input(1, e));
+            }
+            cx.require_equal(n, &Dim::ONE);
+        }
+        let first = vec![Poly::ZERO; cx.rank(at)];
+        let at = cx.view(at, vec![Dim::ONE], first)?;
         let s = cx.shape(h);
         let dtype = cx.dtype(at);
         let steps = cx.iota(&[s[0].clone(), s[2].clone()], Poly::var(1), dtype)?;

@@ -1,0 +1,162 @@
+//! Kernels that would compute the same in every run: their results become constants.
+//!
+//! What depends on constants only and is read in place costs nothing, and a constant it is read from may be smaller. So
+//! the [rewrites](crate::rewrite::fold) leave most of it. Here it is known what would be written to memory: weights that a
+//! loop wants in another order, tables. Programs hardly grow by it ([`GROWTH`]), and the work is bounded ([`MOST_WORK`]).
+
+use super::group::Grouping;
+use rustc_hash::{FxHashMap, FxHashSet};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use wgfc_ir::{Border, Graph, Node, NodeId, Op, Poly, Tensor, TensorType, Value};
+
+/// Elements read and written, over all that is computed.
+const MOST_WORK: f64 = (64 << 20) as f64;
+/// The constants may grow by one part in so many, and by so many bytes.
+const GROWTH: (usize, usize) = (16, 64 << 10);
+
+/// Replaces what the units would compute from constants alone; whether there was any.
+pub(super) fn fold(graph: &mut Graph, order: &[NodeId], grouping: &Grouping) -> Result<bool, String> {
+    let fixed = fixed(graph, order);
+    let results = grouping.units.iter().filter(|u| u.parts <= 1).flat_map(|u| u.outputs.iter().copied());
+    let mut chosen: Vec<Value> = vec![];
+    let mut work = 0.0;
+    for v in results {
+        if !fixed.contains_key(&v.node) || graph.ty(v).static_shape().is_none() || graph.is_output(v) {
+            continue;
+        }
+        let own: f64 = ancestors(graph, v.node).iter().filter_map(|n| fixed.get(n)).sum();
+        if work + own <= MOST_WORK {
+            work += own;
+            chosen.push(v);
+        }
+    }
+    let all: usize = graph.node_ids().map(|n| bytes_of(graph, n)).sum();
+    let allowed = (all / GROWTH.0 + GROWTH.1) as f64;
+    if growth(graph, &chosen) > allowed {
+        // Each on its own may yet pay.
+        let mut left = allowed;
+        chosen.retain(|v| {
+            let own = growth(graph, std::slice::from_ref(v));
+            let fits = own <= left;
+            left -= if fits { own.max(0.0) } else { 0.0 };
+            fits
+        });
+    }
+    let place: FxHashMap<NodeId, usize> = order.iter().enumerate().map(|(i, n)| (*n, i + 1)).collect();
+    for v in &chosen {
+        let Some(t) = value(graph, *v, &place) else { continue };
+        let node = graph.node(v.node);
+        let (ty, origin) = (graph.ty(*v).clone(), node.origin.clone());
+        let names = vec![node.names.get(v.port as usize).cloned().flatten()];
+        let c = graph.add_node(Node {
+            op: Op::Const(Arc::new(t)),
+            inputs: vec![],
+            outputs: vec![ty],
+            origin,
+            names,
+        });
+        graph.replace_uses(*v, c.into());
+    }
+    graph.remove_dead();
+    Ok(!chosen.is_empty())
+}
+
+/// The nodes that depend on constants only, and not on symbols, with the work of each.
+fn fixed(graph: &Graph, order: &[NodeId]) -> FxHashMap<NodeId, f64> {
+    let mut out: FxHashMap<NodeId, f64> = FxHashMap::default();
+    for n in order {
+        let node = graph.node(*n);
+        let known = match &node.op {
+            Op::Const(_) => true,
+            Op::Input | Op::If { .. } | Op::Loop { .. } | Op::Scan { .. } | Op::Attention { .. } => false,
+            op => {
+                node.inputs.iter().all(|v| out.contains_key(&v.node))
+                    && op.polys().iter().all(|p: &&Poly| p.symbols().is_empty())
+            }
+        };
+        let size = |ty: &TensorType| ty.numel().as_const().map(|n| n as f64);
+        let sizes = |types: &mut dyn Iterator<Item = &TensorType>| types.map(size).sum::<Option<f64>>();
+        let made = sizes(&mut node.outputs.iter());
+        let read = sizes(&mut node.inputs.iter().map(|v| graph.ty(*v)));
+        let (true, Some(made), Some(read)) = (known, made, read) else { continue };
+        let work = match (&node.op, &node.inputs[..]) {
+            (Op::Const(_), _) => 0.0,
+            // At most every element of one with every element of the other.
+            (Op::Contract(_) | Op::TopK { .. }, inputs) => {
+                inputs.iter().filter_map(|v| size(graph.ty(*v))).product::<f64>().max(read * read)
+            }
+            _ => made + read,
+        };
+        out.insert(*n, work);
+    }
+    out
+}
+
+/// A node and all that it depends on.
+fn ancestors(graph: &Graph, n: NodeId) -> Vec<NodeId> {
+    let (mut seen, mut stack) = (FxHashSet::default(), vec![n]);
+    let mut out = vec![];
+    while let Some(n) = stack.pop() {
+        if seen.insert(n) {
+            out.push(n);
+            stack.extend(graph.node(n).inputs.iter().map(|v| v.node));
+        }
+    }
+    out
+}
+
+fn bytes_of(graph: &Graph, n: NodeId) -> usize {
+    match &graph.node(n).op {
+        Op::Const(t) => t.dtype.bytes_for(t.numel()),
+        _ => 0,
+    }
+}
+
+/// By how many bytes the constants grow if these values are constants.
+fn growth(graph: &Graph, values: &[Value]) -> f64 {
+    let made: f64 = (values.iter().map(|v| graph.ty(*v)))
+        .map(|ty| {
+            ty.numel().as_const().map_or(f64::INFINITY, |n| ty.dtype.bytes_for(n.max(0) as usize) as f64)
+        })
+        .sum();
+    // What nothing else reads goes when the results come.
+    let mut gone: FxHashSet<NodeId> = FxHashSet::default();
+    let mut stack: Vec<NodeId> = values.iter().map(|v| v.node).collect();
+    let mut freed = 0.0;
+    while let Some(n) = stack.pop() {
+        let ports = 0..graph.node(n).outputs.len() as u32;
+        let needed = ports.map(|port| Value { node: n, port }).any(|v| {
+            !values.contains(&v)
+                && (graph.is_output(v) || graph.uses(v).iter().any(|(u, _)| !gone.contains(u)))
+        });
+        if !needed && gone.insert(n) {
+            freed += bytes_of(graph, n) as f64;
+            stack.extend(graph.node(n).inputs.iter().map(|v| v.node));
+        }
+    }
+    made - freed
+}
+
+/// What `v` is; absent where it depends on absent weights. `place` is in an order of the nodes, constants that were added
+/// left out.
+fn value(graph: &Graph, v: Value, place: &FxHashMap<NodeId, usize>) -> Option<Tensor> {
+    let mut needed = ancestors(graph, v.node);
+    needed.sort_by_key(|n| (place.get(n), *n));
+    let ty = graph.ty(v);
+    let absent = |n: &NodeId| matches!(&graph.node(*n).op, Op::Const(t) if !t.is_present());
+    if needed.iter().any(absent) {
+        return Some(Tensor::absent(ty.dtype, ty.static_shape()?));
+    }
+    let (mut alone, mut of) = (Graph::new(), FxHashMap::<NodeId, NodeId>::default());
+    for n in needed {
+        let mut node = graph.node(n).clone();
+        for v in &mut node.inputs {
+            v.node = *of.get(&v.node)?;
+        }
+        of.insert(n, alone.add_node(node));
+    }
+    let result = Value { node: *of.get(&v.node)?, port: v.port };
+    alone.outputs.push(Border { name: "folded".into(), value: result });
+    wgfc_ir::eval::evaluate(&alone, &BTreeMap::new()).ok()?.pop()
+}
