@@ -3,7 +3,7 @@
 use crate::import::Cx;
 use crate::import::op::{Lowered, OpDef, OpError};
 use wgfc_ir::build::Built;
-use wgfc_ir::{BinaryOp, Body, DType, Dim, Poly, Value};
+use wgfc_ir::{Atom, BinaryOp, Body, DType, Dim, Poly, Value};
 
 /// Beyond this a bound means "to the end".
 const FAR: i64 = 1 << 40;
@@ -168,6 +168,9 @@ fn clamp(v: &Poly, extent: &Dim, low: &Poly, high: &Poly, least: i64) -> Result<
         Some(_) => v.clone(),
         None if v.proves_nonneg(&[]) => v.clone(),
         None if (&-v - 1).proves_nonneg(&[]) => extent + v,
+        // From the end or from 0, it is the first position.
+        None if (-v).proves_nonneg(&[]) && (extent + v).is(0) => Poly::ZERO,
+        None if least > 0 && is_positive(&-v) => extent + v,
         None => {
             return Err(OpError::unsupported(format!("whether bound {v} is negative depends on dimensions")));
         }
@@ -175,6 +178,12 @@ fn clamp(v: &Poly, extent: &Dim, low: &Poly, high: &Poly, least: i64) -> Result<
     let at_least = |a: &Poly, b: &Poly| (&(a - b) + least).proves_nonneg(&[]);
     let p = if at_least(high, &p) { p } else { p.min_of(high, &[]) };
     Ok(if at_least(&p, low) { p } else { p.max_of(low, &[]) })
+}
+
+/// Whether this is at least 1 where all symbols are.
+fn is_positive(p: &Poly) -> bool {
+    let one_more = |a: &Atom| matches!(a, Atom::Sym(_)).then(|| &Poly::atom(a.clone()) + 1);
+    (&p.subst(&one_more, &[]) - 1).proves_nonneg(&[])
 }
 
 /// `Slice`.
@@ -214,6 +223,17 @@ mod tests {
     }
 
     #[test]
+    fn bounds_that_may_be_0_or_negative_are_refused() {
+        let p = |s: &str| Poly::parse(s).unwrap();
+        for bound in ["seq - 3", "past - seq", "n - 8*((n + 7)/(8))"] {
+            let e = range(&Poly::ZERO, &p(bound), 1, &p("seq"), 1).unwrap_err();
+            assert!(format!("{e:?}").contains("depends on dimensions"), "{e:?}");
+        }
+        // Only of extents that are computed is 0 an ordinary one.
+        assert!(range(&p("-seq"), &p("9223372036854775807"), 1, &p("past + seq"), 0).is_err());
+    }
+
+    #[test]
     fn symbolic_bounds_stay_readable() {
         let p = |s: &str| Poly::parse(s).unwrap();
         let show = |s: &str, e: &str, step, n: &str| {
@@ -226,5 +246,8 @@ mod tests {
         assert_eq!(show("0", "past + seq", 1, "seq + past"), "0 past + seq");
         assert_eq!(show("0", "5", 1, "seq"), "0 min(5, seq)");
         assert_eq!(show("-1", "-9223372036854775807", -1, "seq"), "seq - 1 seq");
+        assert_eq!(show("-seq", "9223372036854775807", 1, "seq"), "0 seq");
+        assert_eq!(show("-seq", "9223372036854775807", 1, "past + seq"), "past seq");
+        assert_eq!(show("0", "-2*seq", 1, "past + 2*seq"), "0 past");
     }
 }
