@@ -17,8 +17,12 @@ fn main() -> ExitCode {
         std::process::exit(4);
     }));
     end_cleanly();
-    if let Ok(filter) = EnvFilter::try_from_env("WGFC_LOG") {
-        tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).init();
+    match EnvFilter::try_from_env("WGFC_LOG") {
+        Ok(filter) => tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).init(),
+        Err(e) if std::env::var_os("WGFC_LOG").is_some() => say(&format!(
+            "warning: WGFC_LOG cannot be understood ({e}); write as in WGFC_LOG=wgfc_compiler=debug,wgfc_runtime=debug\n"
+        )),
+        Err(_) => {}
     }
     match cli::args::Cli::try_parse() {
         Ok(cli) => ExitCode::from(cli::main(cli)),

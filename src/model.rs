@@ -1,10 +1,12 @@
 //! Load a model, run it: on a GPU where there is one, on the CPU otherwise.
 
+use crate::generate::Setup;
 use crate::ports::{PortType, check_inputs, graph_ports, program_ports};
 use crate::source::ModelFile;
 use crate::{Error, Options, Problem, Program, Tensor, artefact};
 use std::collections::BTreeMap;
 use std::path::Path;
+use std::time::Instant;
 use wgfc_compiler::DeviceProfile;
 use wgfc_ir::Graph;
 use wgfc_runtime::{AdapterChoice, DeviceLimits, Gpu, RunError, Session};
@@ -106,6 +108,7 @@ pub struct Model {
     outputs: Vec<PortType>,
     warnings: Vec<String>,
     engine: Engine,
+    setup: Setup,
 }
 
 /// What runs it.
@@ -135,13 +138,20 @@ impl Model {
     /// Compiles an opened model for the limits of a device, and puts it there.
     pub fn compile_for(gpu: Gpu, file: &ModelFile, options: &Options) -> Result<Model, Error> {
         let options = Options { profile: device_profile(gpu.profile(), &options.profile), ..options.clone() };
-        Model::on_device(gpu, file.compile(&options)?)
+        let start = Instant::now();
+        let program = file.compile(&options)?;
+        let compiling = start.elapsed();
+        let mut model = Model::on_device(gpu, program)?;
+        model.setup.compiling = compiling;
+        Ok(model)
     }
 
     /// An opened model that the reference evaluator runs.
     pub fn on_cpu(file: &ModelFile, options: &Options) -> Result<Model, Error> {
+        let start = Instant::now();
         let imported = file.import(options)?;
         Ok(Model {
+            setup: Setup { compiling: start.elapsed(), ..Setup::default() },
             inputs: graph_ports(&imported.graph, &imported.graph.inputs),
             outputs: graph_ports(&imported.graph, &imported.graph.outputs),
             warnings: imported.warnings,
@@ -151,8 +161,10 @@ impl Model {
 
     /// Puts a program on a device.
     pub fn on_device(gpu: Gpu, program: Program) -> Result<Model, Error> {
+        let start = Instant::now();
         let session = Session::new_blocking(&gpu, &program).map_err(device_error)?;
         Ok(Model {
+            setup: Setup { uploading: start.elapsed(), ..Setup::default() },
             inputs: program_ports(&program.inputs),
             outputs: program_ports(&program.outputs),
             warnings: program.stats.warnings.clone(),
@@ -171,6 +183,10 @@ impl Model {
     /// What the compiler wants the user to know.
     pub fn warnings(&self) -> &[String] {
         &self.warnings
+    }
+    /// How long it took to make.
+    pub fn setup(&self) -> Setup {
+        self.setup
     }
     /// The session on the device, with its GPU and program; `None` on the CPU.
     pub fn session(&self) -> Option<&Session> {

@@ -4,9 +4,9 @@
 //! written as the narrowest NumPy type that holds every value exactly (`f32`, `i8`, `u8`), and
 //! [`fit`] narrows such a file back.
 
-use crate::Error;
 use crate::files::{in_words, map_file};
 use crate::output::write_whole;
+use crate::{Error, Problem};
 use npyz::{Order, TypeStr, WriterBuilder};
 use std::io::Read;
 use std::path::Path;
@@ -156,15 +156,58 @@ pub fn cast(tensor: &Tensor, dtype: DType) -> Option<Tensor> {
     Some(Tensor::from_scalars(dtype, tensor.shape.clone(), &values))
 }
 
-/// `tensor` in the type that a model's input has: itself, or narrowed where NumPy lacks the type.
-pub fn fit(tensor: Tensor, dtype: DType) -> Result<Tensor, String> {
+/// `tensor` in the type that a model's input has: itself, or narrowed where NumPy lacks the type; any other type is
+/// converted if `any` says so, and then what that does to the values is told.
+///
+/// # Errors
+/// Another type without `any`; values that another type cannot hold at all.
+pub fn fit(tensor: Tensor, dtype: DType, any: bool) -> Result<(Tensor, Option<String>), Problem> {
     if tensor.dtype == dtype {
-        return Ok(tensor);
+        return Ok((tensor, None));
     }
-    if descr(dtype).is_none() && tensor.dtype == file_dtype(dtype) {
-        return cast(&tensor, dtype).ok_or_else(|| "it has no values".into());
+    let from = tensor.dtype;
+    let narrowed = descr(dtype).is_none() && from == file_dtype(dtype);
+    if !narrowed && !any {
+        return Err(Problem::with_help(
+            format!("is {from}, the model wants {dtype}"),
+            "--cast converts it, and says what that changes",
+        ));
     }
-    Err(format!("is {}, the model wants {dtype}", tensor.dtype))
+    let empty = || Problem::with_help("has no values", "give a file that has some");
+    let values = tensor.scalars().ok_or_else(empty)?;
+    let made = cast(&tensor, dtype).ok_or_else(empty)?;
+    if narrowed {
+        return Ok((made, None));
+    }
+    let after = made.scalars().ok_or_else(empty)?;
+    let same = |a: &wgfc_ir::Scalar, b: &wgfc_ir::Scalar| match (from.is_float(), dtype.is_float()) {
+        (false, false) => a.as_i64() == b.as_i64(),
+        _ => a.as_f64() == b.as_f64() || a.as_f64().is_nan() && b.as_f64().is_nan(),
+    };
+    let differ: Vec<_> = values.iter().zip(&after).filter(|(a, b)| !same(a, b)).collect();
+    let text = |v: &wgfc_ir::Scalar, t: DType| match t.is_float() {
+        true => v.as_f64().to_string(),
+        false => v.as_i64().to_string(),
+    };
+    let lost =
+        differ.iter().find(|(a, b)| !dtype.is_float() || !b.as_f64().is_finite() && a.as_f64().is_finite());
+    if let Some((a, _)) = lost {
+        return Err(Problem::with_help(
+            format!("is {from}, and {dtype} cannot hold its value {}", text(a, from)),
+            "round or clip the values before you store them",
+        ));
+    }
+    let how = match differ.first() {
+        None => "which changes no value".to_owned(),
+        Some((a, b)) => format!(
+            "which rounds {} of {} values, as {} to {}",
+            differ.len(),
+            values.len(),
+            text(a, from),
+            text(b, dtype)
+        ),
+    };
+    Ok((made, Some(format!("{from} converted to {dtype}, {how}"))))
 }
 
 #[cfg(test)]
@@ -181,10 +224,43 @@ mod tests {
             let t = Tensor::new(*dtype, shape.clone(), bytes).unwrap();
             let back = parse(&to_bytes(&t).unwrap()).unwrap();
             assert_eq!(back.dtype, file_dtype(*dtype), "{dtype}");
-            let back = fit(back, *dtype).unwrap();
+            let back = fit(back, *dtype, false).unwrap().0;
             assert_eq!(back.shape, shape);
             assert_eq!(back.scalars(), t.scalars(), "{dtype}");
         }
+    }
+
+    #[test]
+    fn conversions_say_what_they_change() {
+        let said = |t: &Tensor, dtype| {
+            assert!(fit(t.clone(), dtype, false).unwrap_err().help.is_some_and(|h| h.contains("--cast")));
+            match fit(t.clone(), dtype, true) {
+                Ok((made, Some(said))) => {
+                    assert_eq!((made.dtype, &made.shape), (dtype, &t.shape));
+                    said
+                }
+                Ok((_, None)) => panic!("nothing was said"),
+                Err(p) => p.message,
+            }
+        };
+        let of = |dtype, v: &[f64]| {
+            let v: Vec<_> = v.iter().map(|v| wgfc_ir::Scalar::from_f64(dtype, *v)).collect();
+            Tensor::from_scalars(dtype, vec![v.len()], &v)
+        };
+        let ints = Tensor::from_i64(vec![2], &[3, -4]);
+        assert!(said(&ints, DType::I32).contains("changes no value"));
+        assert!(said(&ints, DType::F32).contains("changes no value"));
+        assert!(said(&ints, DType::U8).contains("cannot hold its value -4"));
+        assert!(
+            said(&Tensor::from_i64(vec![1], &[1 << 40]), DType::I32)
+                .contains("cannot hold its value 1099511627776")
+        );
+        assert!(
+            said(&of(DType::F64, &[0.5, 0.1, f64::NAN]), DType::F32)
+                .contains("rounds 1 of 3 values, as 0.1 to 0.1")
+        );
+        assert!(said(&of(DType::F64, &[1e300]), DType::F32).contains("cannot hold"));
+        assert!(said(&of(DType::F64, &[2.0, 2.5]), DType::I64).contains("cannot hold its value 2.5"));
     }
 
     #[test]

@@ -111,6 +111,11 @@ pub fn assemble(
         }
     }
 
+    let written = |(id, _): &(TensorId, program::Access)| {
+        let ty = &kernels.tensors[*id].ty;
+        let shape: Vec<String> = ty.shape.iter().map(ToString::to_string).collect();
+        format!("{}[{}]", ty.dtype, shape.join(", "))
+    };
     let mut kernel_of: FxHashMap<&str, usize> = FxHashMap::default();
     let mut program_kernels: Vec<program::Kernel> = vec![];
     let mut dispatches = vec![];
@@ -124,10 +129,13 @@ pub fn assemble(
             bindings: e.bindings.iter().map(|(t, _)| buffer_of[t]).collect(),
             workgroups: e.workgroups.clone().map(|w| bounds.most(&w)),
             nodes: k.nodes.iter().map(|n| n.to_string()).collect(),
+            writes: e.bindings.iter().filter(|b| b.1 == program::Access::ReadWrite).map(written).collect(),
             bytes: bounds.most(&bytes(kernels, k)),
             flops: bounds.most(&flops(k)),
         });
     }
+    let named: BTreeSet<&String> = dispatches.iter().flat_map(|d: &Dispatch| &d.nodes).collect();
+    stats.operators.retain(|n, _| named.contains(n));
     let computed = computed(kernels, bounds, &buffer_of);
     let kept = kernels.repeats.iter().map(|r| {
         let keeps = r.keeps.iter().filter_map(|t| buffer_of.get(t).copied());

@@ -39,7 +39,7 @@ pub fn compile_amended(
     observe: Observe<'_>,
 ) -> Result<Program, Errors> {
     let fused = fuse_amended(model, external, options, amend, observe)?;
-    crate::assemble::assemble(&fused.graph, &fused.kernels, options, fused.stats)
+    assemble(fused, options)
 }
 
 /// A model before its kernels are written.
@@ -61,8 +61,10 @@ pub fn fuse_amended(
     amend: Amend<'_>,
     observe: Observe<'_>,
 ) -> Result<Fused, Errors> {
+    let stage = Stage::new("import");
     let imported = crate::import::import(model, external, options)?;
     let mut graph = imported.graph;
+    stage.done(imported.model_nodes, &graph);
     verify(&graph, "import")?;
     observe("1-import", &|| wgfc_ir::text::print(&graph));
 
@@ -74,6 +76,7 @@ pub fn fuse_amended(
         model_nodes: imported.model_nodes,
         bytes_unfused: imported.bytes_unfused,
         warnings: imported.warnings,
+        operators: imported.operators,
         ..Stats::default()
     };
     fuse_graph(graph, stats, options, observe)
@@ -87,7 +90,7 @@ pub fn compile_graph(
     observe: Observe<'_>,
 ) -> Result<Program, Errors> {
     let fused = fuse_graph(graph, stats, options, observe)?;
-    crate::assemble::assemble(&fused.graph, &fused.kernels, options, fused.stats)
+    assemble(fused, options)
 }
 
 /// [`compile_graph`] up to the kernels.
@@ -98,13 +101,71 @@ pub fn fuse_graph(
     observe: Observe<'_>,
 ) -> Result<Fused, Errors> {
     crate::quotients::mark(&mut graph).map_err(Diagnostic::internal)?;
+    let stage = Stage::new("rewrite");
+    let before = graph.node_ids().count();
     crate::rewrite::rewrite(&mut graph, options)?;
+    stage.done(before, &graph);
     verify(&graph, "rewrite")?;
     observe("2-rewrite", &|| wgfc_ir::text::print(&graph));
 
+    let stage = Stage::new("fuse");
     let kernels = crate::fuse::fuse(&graph, options)?;
+    tracing::debug!(
+        stage = stage.name,
+        nodes = graph.node_ids().count(),
+        kernels = kernels.kernels.len(),
+        loops = kernels.repeats.len(),
+        ms = stage.ms(),
+        "done"
+    );
     observe("3-fuse", &|| kernels.to_string());
     Ok(Fused { graph, kernels, stats })
+}
+
+/// Writes all kernels, and places what they read and write.
+fn assemble(fused: Fused, options: &Options) -> Result<Program, Errors> {
+    let stage = Stage::new("assemble");
+    let program = crate::assemble::assemble(&fused.graph, &fused.kernels, options, fused.stats)?;
+    tracing::debug!(
+        stage = stage.name,
+        dispatches = program.dispatches.len(),
+        kernels = program.kernels.len(),
+        buffers = program.buffers.len(),
+        weights = program.weights.len(),
+        ms = stage.ms(),
+        "done"
+    );
+    Ok(program)
+}
+
+/// A stage, for the log.
+struct Stage {
+    name: &'static str,
+    #[cfg(not(target_arch = "wasm32"))]
+    started: std::time::Instant,
+}
+
+impl Stage {
+    fn new(name: &'static str) -> Stage {
+        tracing::trace!(stage = name, "begins");
+        Stage {
+            name,
+            #[cfg(not(target_arch = "wasm32"))]
+            started: std::time::Instant::now(),
+        }
+    }
+    /// Milliseconds since; browsers have no clock that std knows.
+    fn ms(&self) -> u64 {
+        #[cfg(not(target_arch = "wasm32"))]
+        return self.started.elapsed().as_millis() as u64;
+        #[cfg(target_arch = "wasm32")]
+        0
+    }
+    /// From how many nodes to which graph.
+    fn done(&self, from: usize, to: &Graph) {
+        let (ms, nodes) = (self.ms(), to.node_ids().count());
+        tracing::debug!(stage = self.name, from, nodes, ms, "done");
+    }
 }
 
 fn verify(graph: &Graph, stage: &str) -> Result<(), Errors> {

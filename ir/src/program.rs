@@ -228,6 +228,9 @@ pub struct Dispatch {
     pub workgroups: [Dim; 3],
     /// The model's nodes it computes.
     pub nodes: Vec<String>,
+    /// Types and shapes of what it writes, for people: `f32[batch, 10]`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub writes: Vec<String>,
     /// Bytes it must read and write at least, each operand once.
     pub bytes: Dim,
     /// Floating-point operations it does (a multiply-add is two).
@@ -286,6 +289,9 @@ pub struct Stats {
     pub weights_absent: bool,
     /// What the user should know: narrowed types and the like.
     pub warnings: Vec<String>,
+    /// The operators of the nodes that dispatches compute, by the node's name.
+    #[serde(default, skip_serializing_if = "std::collections::BTreeMap::is_empty")]
+    pub operators: std::collections::BTreeMap<String, String>,
 }
 
 impl Default for Dim {

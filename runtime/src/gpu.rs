@@ -3,6 +3,7 @@
 use crate::error::RunError;
 use crate::wait;
 use std::str::FromStr;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 /// Which adapter to use.
@@ -222,6 +223,8 @@ struct Inner {
     /// What compiled pipelines are kept under, where the backend can keep them.
     pipeline_key: Option<String>,
     pipelines: OnceLock<wgpu::PipelineCache>,
+    /// Kernels compiled, and those begun.
+    compiled: [AtomicUsize; 2],
 }
 
 /// An open device. Clones are the same device.
@@ -300,7 +303,15 @@ impl Gpu {
         let keeps = device.features().contains(wgpu::Features::PIPELINE_CACHE);
         let key = wgpu::util::pipeline_cache_key(&adapter.get_info()).filter(|_| keeps);
         let pipelines = OnceLock::new();
-        Ok(Gpu(Arc::new(Inner { device, queue, summary, health, pipeline_key: key, pipelines })))
+        Ok(Gpu(Arc::new(Inner {
+            device,
+            queue,
+            summary,
+            health,
+            pipeline_key: key,
+            pipelines,
+            compiled: Default::default(),
+        })))
     }
 
     /// [`Gpu::request`] for callers without an executor.
@@ -356,6 +367,16 @@ impl Gpu {
     /// The pipelines compiled since [`Gpu::keep_pipelines`], with those it was given, in the driver's form.
     pub fn pipeline_data(&self) -> Option<Vec<u8>> {
         self.0.pipelines.get()?.get_data()
+    }
+
+    /// How many kernels have been compiled, and how many were to be so far: for who watches from another thread.
+    pub fn compiled(&self) -> (usize, usize) {
+        let [done, all] = &self.0.compiled;
+        (done.load(Ordering::Relaxed), all.load(Ordering::Relaxed))
+    }
+    pub(crate) fn compiles(&self, done: usize, more: usize) {
+        self.0.compiled[0].fetch_add(done, Ordering::Relaxed);
+        self.0.compiled[1].fetch_add(more, Ordering::Relaxed);
     }
 
     pub(crate) fn pipeline_cache(&self) -> Option<&wgpu::PipelineCache> {

@@ -122,7 +122,9 @@ pub(crate) async fn compile(gpu: &Gpu, k: &Kernel, checks: Checks) -> Result<Pip
         });
         Pipeline { pipeline, layout }
     });
-    made.await.map_err(|e| match e {
+    let made = made.await;
+    gpu.compiles(1, 0);
+    made.map_err(|e| match e {
         RunError::Gpu { message, .. } => RunError::Shader { kernel: k.name.clone(), message },
         e => e,
     })
@@ -155,7 +157,10 @@ pub(crate) async fn compile_all<'k>(
             });
         }
     }
+    gpu.compiles(0, new.len());
+    tracing::debug!(kernels = kernels.len(), new = new.len(), "compiling on the device");
     let made = compile_each(gpu, &new, checks).await?;
+    tracing::debug!(new = new.len(), "compiled on the device");
     let find = |k: &Kernel| known.get(&source(k)).copied().or_else(|| made.get(*index.get(&source(k))?));
     Ok(kernels.into_iter().filter_map(find).cloned().collect())
 }

@@ -30,7 +30,7 @@ pub struct DispatchProfile {
 /// The time of runs of one program for one set of shapes. All times are in nanoseconds.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Profile {
-    /// Runs measured, after one that is not.
+    /// Runs measured of each part, at least; one that is not comes before.
     pub runs: usize,
     /// In order of execution.
     pub dispatches: Vec<DispatchProfile>,
@@ -46,6 +46,57 @@ pub struct Profile {
     pub back_to_back_ns: Option<f64>,
     /// As `wall_ns`, with all outputs read back.
     pub round_trip_ns: Option<Estimate>,
+}
+
+/// How long a measurement goes on, and who is told of it.
+#[derive(Clone, Copy, Default)]
+pub struct Pace<'a> {
+    /// After this many seconds no part of it runs again that has run once.
+    pub seconds: Option<f64>,
+    /// Called after each run with how many there have been, and how many there are at the most.
+    pub progress: Option<&'a dyn Fn(usize, usize)>,
+}
+
+/// The runs of a measurement.
+struct Runs<'a> {
+    pace: Pace<'a>,
+    /// Of each part.
+    most: usize,
+    done: usize,
+    /// In this part.
+    here: usize,
+    least: usize,
+    /// When this part began.
+    since: Option<std::time::Instant>,
+}
+
+/// Parts that are repeated.
+const PARTS: usize = 4;
+
+impl<'a> Runs<'a> {
+    fn new(pace: Pace<'a>, most: usize) -> Runs<'a> {
+        Runs { pace, most, done: 0, here: 0, least: most, since: now() }
+    }
+    /// The next part begins.
+    fn part(&mut self) {
+        (self.here, self.since) = (0, now());
+    }
+    /// Whether the part goes on.
+    fn more(&mut self) -> bool {
+        let share = self.pace.seconds.map(|s| s * 1e9 / PARTS as f64);
+        let late = share.zip(since(self.since)).is_some_and(|(share, t)| t > share);
+        let more = self.here == 0 || self.here < self.most && !late;
+        if !more {
+            self.least = self.least.min(self.here);
+        }
+        more
+    }
+    fn ran(&mut self) {
+        (self.here, self.done) = (self.here + 1, self.done + 1);
+        if let Some(f) = self.pace.progress {
+            f(self.done, PARTS * self.most + 1);
+        }
+    }
 }
 
 /// The clock; browsers have none that std knows.
@@ -65,12 +116,24 @@ impl Session {
     /// ends them only `back_to_back_ns` and `round_trip_ns` have all rounds, the other times one. States that grow keep their lengths;
     /// others advance with every run.
     pub async fn profile(&mut self, inputs: &[(&str, Tensor)], runs: usize) -> Result<Profile, RunError> {
-        let runs = runs.max(1);
+        self.profile_paced(inputs, runs, Pace::default()).await
+    }
+
+    /// [`Session::profile`] of fewer runs where they take long.
+    pub async fn profile_paced(
+        &mut self,
+        inputs: &[(&str, Tensor)],
+        runs: usize,
+        pace: Pace<'_>,
+    ) -> Result<Profile, RunError> {
+        let mut runs = Runs::new(pace, runs.max(1));
         let inputs: Vec<_> = inputs.iter().map(|(n, t)| (*n, Value::Host(t.clone()))).collect();
         let gpu = self.gpu.clone();
         self.run_once(&inputs, None).await?;
+        runs.ran();
         let (mut record, mut submit, mut wall, mut trip) = (vec![], vec![], vec![], vec![]);
-        for _ in 0..runs {
+        runs.part();
+        while runs.more() {
             let start = now();
             let ready = self.prepare(&inputs).await?;
             let mut encoder = gpu.device().create_command_encoder(&Default::default());
@@ -82,29 +145,37 @@ impl Session {
             submit.extend(since(submitted));
             gpu.wait().await?;
             wall.extend(since(start));
+            runs.ran();
         }
-        for _ in 0..runs {
+        runs.part();
+        while runs.more() {
             let start = now();
             self.run_once(&inputs, None).await?;
             trip.extend(since(start));
+            runs.ran();
         }
+        // Nobody waits for these, so that none of them can tell how long it takes.
+        let together = runs.least;
         let start = now();
-        for _ in 0..runs {
+        for _ in 0..together {
             let ready = self.prepare(&inputs).await?;
             self.submit(&ready).await?;
         }
         gpu.wait().await?;
-        let back_to_back_ns = since(start).map(|t| t / runs as f64);
+        let back_to_back_ns = since(start).map(|t| t / together as f64);
+        (0..together).for_each(|_| runs.ran());
         let ready = self.prepare(&inputs).await?;
         let (mut times, mut totals) = (vec![Vec::new(); ready.plan.steps.len()], vec![]);
         if gpu.profile().timestamps && !times.is_empty() {
             let queries = Queries::new(self, times.len()).await?;
-            for _ in 0..runs {
+            runs.part();
+            while runs.more() {
                 let run = queries.run(self, &ready.plan).await?;
                 totals.push(run.iter().sum());
                 for (all, t) in times.iter_mut().zip(run) {
                     all.push(t);
                 }
+                runs.ran();
             }
         }
         let env = |s: &str| {
@@ -127,7 +198,7 @@ impl Session {
             });
         }
         Ok(Profile {
-            runs,
+            runs: runs.least,
             gpu_ns: Estimate::of(totals),
             dispatches,
             record_ns: Estimate::of(record),
@@ -142,6 +213,17 @@ impl Session {
     #[cfg(not(target_arch = "wasm32"))]
     pub fn profile_blocking(&mut self, inputs: &[(&str, Tensor)], runs: usize) -> Result<Profile, RunError> {
         pollster::block_on(self.profile(inputs, runs))
+    }
+
+    /// [`Session::profile_paced`] for callers without an executor.
+    #[cfg(not(target_arch = "wasm32"))]
+    pub fn profile_paced_blocking(
+        &mut self,
+        inputs: &[(&str, Tensor)],
+        runs: usize,
+        pace: Pace<'_>,
+    ) -> Result<Profile, RunError> {
+        pollster::block_on(self.profile_paced(inputs, runs, pace))
     }
 }
 

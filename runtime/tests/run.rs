@@ -75,6 +75,7 @@ impl Parts for Program {
             self.kernels.len() - 1
         });
         self.dispatches.push(Dispatch {
+            writes: vec![],
             kernel: k,
             bindings: bindings.to_vec(),
             workgroups: [dim(workgroups), Dim::ONE, Dim::ONE],

@@ -273,6 +273,9 @@ pub struct DataArgs {
     /// Fill every input that is not given with random numbers
     #[arg(long)]
     pub random_inputs: bool,
+    /// Convert inputs from files to the type that the model wants, and say what that changes
+    #[arg(long)]
+    pub cast: bool,
     /// Make up the weights that the model keeps in other files, scaled so that activations stay finite
     #[arg(long)]
     pub random_weights: bool,

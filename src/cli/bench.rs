@@ -9,6 +9,7 @@ use super::terminal::Terminal;
 use super::{inputs, is_program, shown};
 use std::collections::BTreeMap;
 use std::path::Path;
+use std::time::Instant;
 use wgfc::model::device_error;
 use wgfc::runtime::overhead::{self, DISPATCHES, DispatchCost, Overhead, WARM_UPS};
 use wgfc::{Error, ModelFile, Place, Tensor, output};
@@ -36,15 +37,22 @@ fn model(path: &Path, a: &BenchArgs, t: &Terminal) -> Result<(), Error> {
     let place = Place::Device(adapter::choice(&a.adapter));
     let (mut model, sizes) = load(path, &a.data, &a.compile, place, &a.adapter, &a.kept, t)?;
     t.warnings(model.warnings());
-    let tensors = inputs::make(model.inputs(), &a.compile.dims, &a.data)?;
-    let profile = {
-        let _progress = t.spinner(format!("measuring {}", shown(path)));
+    let tensors = inputs::make(model.inputs(), &a.compile.dims, &a.data, t)?;
+    let mut warm_up = 1;
+    {
         // One more comes with the profile.
-        for _ in 1..a.warm_up {
+        let bar = t.bar(format!("warming up {}", shown(path)), u64::from(a.warm_up), false);
+        let started = Instant::now();
+        while warm_up < a.warm_up && started.elapsed().as_secs_f64() < a.budget / 4.0 {
             model.run(&tensors)?;
+            bar.at(u64::from(warm_up));
+            if warm_up == 1 {
+                profile::say_slow(started, t);
+            }
+            warm_up += 1;
         }
-        profile::take(&mut model, &tensors, a.runs)?
-    };
+    }
+    let profile = profile::take(&mut model, &tensors, a.runs, a.budget, warm_up > 1, t)?;
     let errors = if a.check {
         let _progress = t.spinner("evaluating on the CPU".into());
         let outputs = model.run(&tensors)?;
@@ -63,7 +71,7 @@ fn model(path: &Path, a: &BenchArgs, t: &Terminal) -> Result<(), Error> {
             "random_weights": a.data.random_weights,
             "dispatches": program.dispatches.len(),
             "kernels": program.kernels.len(),
-            "warm_up": a.warm_up,
+            "warm_up": warm_up,
             "relative_errors": errors,
             "profile": profile::json(&profile),
         }));
@@ -75,8 +83,11 @@ fn model(path: &Path, a: &BenchArgs, t: &Terminal) -> Result<(), Error> {
         program.dispatches.len(),
         program.kernels.len(),
         profile.runs,
-        a.warm_up
+        warm_up
     );
+    if profile.runs < a.runs as usize {
+        s += &format!("  fewer than {} runs: --budget is {} s\n", a.runs, a.budget);
+    }
     s += &profile::text(&profile);
     for (name, e) in errors.iter().flatten() {
         s += &format!("  {name}: relative error {e:.1e} against the reference evaluator\n");

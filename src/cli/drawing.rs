@@ -1,7 +1,8 @@
 //! The dispatches of a program as a picture: SVG, DOT, or an HTML page that pans and zooms.
 
 use super::layout::{Size, place};
-use super::summary::{Figures, Summary, bytes_text, flops_text, list_dims, time_text};
+use super::repeats::Repeats;
+use super::summary::{Figures, Summary, bytes_text, family, flops_text, operators, time_text};
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use wgfc::ir::Program;
@@ -54,8 +55,13 @@ impl Drawing {
         let mut writer: BTreeMap<usize, usize> =
             program.inputs.iter().enumerate().map(|(i, p)| (p.buffer, i)).collect();
         let hottest = summary.dispatches.iter().map(|f| f.seconds).fold(f64::MIN_POSITIVE, f64::max);
+        let repeats = Repeats::of(program);
+        // The box of each dispatch.
+        let mut of = vec![0usize; program.dispatches.len()];
         for (i, (d, f)) in program.dispatches.iter().zip(&summary.dispatches).enumerate() {
-            let me = boxes.len();
+            let first = repeats.first(i);
+            let me = if first == i { boxes.len() } else { of[first] };
+            of[i] = me;
             let Some(kernel) = program.kernels.get(d.kernel) else { continue };
             let mut weights = 0u64;
             let mut sources: Vec<usize> = Vec::new();
@@ -69,13 +75,26 @@ impl Drawing {
                 }
             }
             sources.sort_unstable();
-            edges.extend(sources.iter().map(|s| (*s, me)));
+            // What a repetition hands to the next one would go up.
+            edges.extend(sources.iter().filter(|s| **s < me).map(|s| (*s, me)).filter(|_| first == i));
             for (b, access) in d.bindings.iter().zip(&kernel.bindings) {
                 if *access == Access::ReadWrite {
                     writer.insert(*b, me);
                 }
             }
-            boxes.push(dispatch(i, &kernel.family, &kernel.name, &d.nodes, f, weights, f.seconds / hottest));
+            if first != i {
+                continue;
+            }
+            let what = What {
+                index: i,
+                family: family(program, i),
+                kernel: &kernel.name,
+                nodes: &d.nodes,
+                operators: operators(program, i).join(", "),
+                writes: d.writes.join(", "),
+                times: repeats.times(i),
+            };
+            boxes.push(dispatch(&what, f, weights, f.seconds / hottest));
         }
         for p in &program.outputs {
             if let Some(w) = writer.get(&p.buffer) {
@@ -83,10 +102,10 @@ impl Drawing {
             }
             boxes.push(port("output", p));
         }
-        let dims =
-            if summary.dims.is_empty() { String::new() } else { format!(", {}", list_dims(&summary.dims)) };
+        let dims = summary.at();
+        let repeat = if repeats.any() { "; “n ×” stands for n such layers in a row" } else { "" };
         let title = format!(
-            "{name}: {} nodes in {} dispatches of {} kernels{dims}; {} moved, unfused {}",
+            "{name}{dims}: {} nodes in {} dispatches of {} kernels; {} moved, unfused {}{repeat}",
             program.stats.model_nodes,
             program.dispatches.len(),
             program.kernels.len(),
@@ -219,18 +238,30 @@ fn port(what: &str, p: &Port) -> Card {
     }
 }
 
-fn dispatch(
+/// What a box of a dispatch says.
+struct What<'p> {
     index: usize,
-    family: &str,
-    kernel: &str,
-    nodes: &[String],
-    f: &Figures,
-    weights: u64,
-    heat: f64,
-) -> Card {
-    let mut lines: Vec<String> = nodes.iter().take(NODES).map(|n| shorten(n, MOST)).collect();
+    family: &'p str,
+    kernel: &'p str,
+    nodes: &'p [String],
+    operators: String,
+    writes: String,
+    /// How many dispatches the box stands for.
+    times: usize,
+}
+
+fn dispatch(what: &What<'_>, f: &Figures, weights: u64, heat: f64) -> Card {
+    let What { index, family, kernel, nodes, operators, writes, times } = what;
+    let mut lines: Vec<String> = Vec::new();
+    if !operators.is_empty() {
+        lines.push(shorten(operators, MOST));
+    }
+    lines.extend(nodes.iter().take(NODES).map(|n| shorten(n, MOST)));
     if nodes.len() > NODES {
         lines.push(format!("+ {} more", nodes.len() - NODES));
+    }
+    if !writes.is_empty() {
+        lines.push(format!("→ {}", shorten(writes, MOST - 2)));
     }
     let mut figures = bytes_text(f.bytes);
     if weights > f.bytes {
@@ -244,16 +275,19 @@ fn dispatch(
     }
     lines.push(figures.clone());
     let tooltip = format!(
-        "dispatch {index}: {kernel} ({family})\n{}\n{figures}\nat least {} ({}-bound)",
+        "dispatch {index}: {kernel} ({family})\n{operators}\n{}\n→ {writes}\n{figures}\nat least {} ({}-bound)",
         nodes.join("\n"),
         time_text(f.seconds),
         f.bound
     );
     Card {
-        heading: format!("{index}  {}", shorten(kernel, MOST - 5)),
+        heading: match times {
+            1 => format!("{index}  {}", shorten(kernel, MOST - 5)),
+            n => format!("{n} ×  {index}  {}", shorten(kernel, MOST - 10)),
+        },
         lines,
         tooltip,
-        family: Some(family.to_owned()),
+        family: Some((*family).to_owned()),
         heat,
     }
 }

@@ -2,6 +2,7 @@
 
 use super::args::DataArgs;
 use super::image;
+use super::terminal::Terminal;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use wgfc::ir::Scalar;
@@ -79,6 +80,7 @@ pub fn make(
     ports: &[PortType],
     given: &[(String, i64)],
     a: &DataArgs,
+    t: &Terminal,
 ) -> Result<BTreeMap<String, Tensor>, Error> {
     let mut problems = Vec::new();
     let mut sources: BTreeMap<&str, Source> = BTreeMap::new();
@@ -131,7 +133,7 @@ pub fn make(
     if !problems.is_empty() {
         return Err(Error::Usage(problems));
     }
-    fill(ports, given, &sources, a)
+    fill(ports, given, &sources, a, t)
 }
 
 /// A source that fits the port's type.
@@ -148,6 +150,7 @@ fn fill(
     dimensions: &[(String, i64)],
     sources: &BTreeMap<&str, Source>,
     a: &DataArgs,
+    t: &Terminal,
 ) -> Result<BTreeMap<String, Tensor>, Error> {
     let mut dims: BTreeMap<String, i64> = BTreeMap::new();
     let mut tensors = BTreeMap::new();
@@ -158,9 +161,17 @@ fn fill(
             Some(Source::Pb(path)) => wgfc::pb::read(path)?,
             _ => continue,
         };
-        match npy::fit(tensor, port.dtype) {
-            Ok(t) => drop(tensors.insert(port.name.clone(), t)),
-            Err(m) => problems.push(Problem::new(format!("input `{}`: its file {m}", port.name))),
+        match npy::fit(tensor, port.dtype, a.cast) {
+            Ok((x, changed)) => {
+                if let Some(c) = changed {
+                    t.note(&format!("input `{}`: {c}", port.name));
+                }
+                tensors.insert(port.name.clone(), x);
+            }
+            Err(p) => {
+                problems
+                    .push(Problem { message: format!("input `{}`: its file {}", port.name, p.message), ..p });
+            }
         }
     }
     if !problems.is_empty() {

@@ -2,9 +2,7 @@
 
 use super::args::InspectArgs;
 use super::drawing::Drawing;
-use super::summary::{
-    Roof, Summary, bind_dims, bytes_text, flops_text, list_dims, nodes_of, table, time_text,
-};
+use super::summary::{Roof, Summary, bytes_text, family, flops_text, nodes_of, operators, table, time_text};
 use super::terminal::Terminal;
 use super::{is_program, like, roofline, shown};
 use std::collections::{BTreeMap, BTreeSet};
@@ -37,9 +35,12 @@ pub fn main(a: &InspectArgs, t: &Terminal) -> Result<(), Error> {
             format!("its symbolic dimensions: {all}"),
         ));
     }
-    let dims = bind_dims(&program, &given, t);
     let roof = Roof::new(a.bandwidth, a.peak);
-    let summary = Summary::new(&program, &dims, roof)?;
+    let summary = Summary::new(&program, &given, roof)?;
+    if !summary.assumed.is_empty() {
+        let names = summary.assumed.join(", ");
+        t.note(&format!("{names} taken as 1; give other values with --dim NAME=VALUE"));
+    }
     let name = shown(&a.model);
 
     let mut written = Vec::new();
@@ -120,12 +121,13 @@ struct Family {
 
 fn families(program: &Program, summary: &Summary) -> Vec<(String, Family)> {
     let mut all: BTreeMap<&str, Family> = BTreeMap::new();
-    for (d, f) in program.dispatches.iter().zip(&summary.dispatches) {
-        let Some(k) = program.kernels.get(d.kernel) else { continue };
-        let family = all.entry(&k.family).or_default();
+    // A node that several dispatches compute counts with the first of them.
+    let mut seen = BTreeSet::new();
+    for (i, (d, f)) in program.dispatches.iter().zip(&summary.dispatches).enumerate() {
+        let family = all.entry(family(program, i)).or_default();
         family.kernels.insert(d.kernel);
         family.dispatches += f.times as usize;
-        family.nodes += d.nodes.len();
+        family.nodes += d.nodes.iter().filter(|n| seen.insert(*n)).count();
         family.bytes = family.bytes.saturating_add(f.bytes);
         family.flops = family.flops.saturating_add(f.flops);
         family.seconds += f.seconds;
@@ -154,8 +156,7 @@ fn ratio(a: f64, b: f64) -> String {
 fn text(name: &str, program: &Program, s: &Summary, a: &InspectArgs) -> String {
     let bandwidth = a.bandwidth * (1u64 << 30) as f64;
     let time = |bytes: u64| time_text(bytes as f64 / bandwidth);
-    let at = if s.dims.is_empty() { String::new() } else { format!(" at {}", list_dims(&s.dims)) };
-    let mut out = format!("{name}{at}\n\n");
+    let mut out = format!("{name}{}\n\n", s.at());
     let heading = ["family", "kernels", "dispatches", "nodes", "bytes", "flops", "at least", "bound by"];
     let mut rows = vec![heading.map(String::from).to_vec()];
     for (name, f) in families(program, s) {
@@ -173,22 +174,35 @@ fn text(name: &str, program: &Program, s: &Summary, a: &InspectArgs) -> String {
     out += &table(&rows, &[false, true, true, true, true, true, true, false]);
     if a.dispatches {
         out.push('\n');
-        let heading = ["dispatch", "kernel", "family", "bytes", "flops", "at least", "bound by", "nodes"];
+        let heading = [
+            "dispatch",
+            "kernel",
+            "family",
+            "bytes",
+            "flops",
+            "at least",
+            "bound by",
+            "writes",
+            "operators",
+            "nodes",
+        ];
         let mut rows = vec![heading.map(String::from).to_vec()];
         for (i, (d, f)) in program.dispatches.iter().zip(&s.dispatches).enumerate() {
             let k = program.kernels.get(d.kernel);
             rows.push(vec![
                 i.to_string(),
                 k.map(|k| k.name.clone()).unwrap_or_default(),
-                k.map(|k| k.family.clone()).unwrap_or_default(),
+                family(program, i).to_owned(),
                 bytes_text(f.bytes),
                 flops_text(f.flops),
                 time_text(f.seconds),
                 f.bound.into(),
+                nodes_of(&d.writes, 2),
+                operators(program, i).join(", "),
                 nodes_of(&d.nodes, 4),
             ]);
         }
-        out += &table(&rows, &[true, false, false, true, true, true, false, false]);
+        out += &table(&rows, &[true, false, false, true, true, true, false, false, false, false]);
     }
     out += &format!(
         "\n  {} nodes in {} dispatches of {} kernels\n",
@@ -196,6 +210,10 @@ fn text(name: &str, program: &Program, s: &Summary, a: &InspectArgs) -> String {
         grouped(s.runs()),
         program.kernels.len()
     );
+    let computed: BTreeSet<&String> = program.dispatches.iter().flat_map(|d| &d.nodes).collect();
+    if let Some(rest) = program.stats.model_nodes.checked_sub(computed.len()).filter(|n| *n > 0) {
+        out += &format!("  {rest} of the nodes need no dispatch: constants, shapes, what is read in place\n");
+    }
     let mut said = "";
     for r in &program.repeats {
         let of = program.dispatches.get(r.first).map(|d| nodes_of(&d.nodes, 1)).unwrap_or_default();
@@ -270,10 +288,12 @@ fn json(program: &Program, s: &Summary, a: &InspectArgs, written: &[String]) -> 
         .dispatches
         .iter()
         .zip(&s.dispatches)
-        .map(|(d, f)| {
+        .enumerate()
+        .map(|(i, (d, f))| {
             let k = program.kernels.get(d.kernel);
             serde_json::json!({
-                "kernel": k.map(|k| &k.name), "family": k.map(|k| &k.family), "nodes": d.nodes,
+                "kernel": k.map(|k| &k.name), "family": family(program, i), "nodes": d.nodes,
+                "operators": operators(program, i), "writes": d.writes,
                 "bytes": f.bytes, "flops": f.flops, "seconds": f.seconds, "bound": f.bound,
             })
         })
@@ -284,6 +304,7 @@ fn json(program: &Program, s: &Summary, a: &InspectArgs, written: &[String]) -> 
         "dispatches": s.runs(),
         "repeats": program.repeats,
         "dims": s.dims,
+        "dims_not_given": s.assumed,
         "bytes_moved": s.bytes,
         "bytes_moved_unfused": s.bytes_unfused,
         "flops": s.flops,

@@ -18,6 +18,7 @@ mod layout;
 mod like;
 mod loops;
 mod profile;
+mod repeats;
 mod roofline;
 mod run;
 mod selftest;

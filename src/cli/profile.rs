@@ -1,18 +1,60 @@
 //! Where the time of a run goes, for people and for programs.
 
 use super::run::number;
-use super::summary::{bytes_text, flops_text, nodes_of, table, time_text};
+use super::summary::{bytes_text, family, flops_text, nodes_of, table, time_text};
+use super::terminal::Terminal;
 use std::collections::BTreeMap;
+use std::time::Instant;
 use wgfc::model::device_error;
-use wgfc::runtime::profile::DispatchProfile;
+use wgfc::runtime::profile::{DispatchProfile, Pace};
 use wgfc::runtime::{Estimate, Profile};
 use wgfc::{Error, Model, Tensor};
 
-/// Measures `runs` runs of a model that is on a device.
-pub fn take(model: &mut Model, tensors: &BTreeMap<String, Tensor>, runs: u32) -> Result<Profile, Error> {
+/// Measures `runs` runs of a model that is on a device, fewer where they take longer than `seconds`. One that is not
+/// `warm` has not run before.
+pub fn take(
+    model: &mut Model,
+    tensors: &BTreeMap<String, Tensor>,
+    runs: u32,
+    seconds: f64,
+    warm: bool,
+    t: &Terminal,
+) -> Result<Profile, Error> {
     let named: Vec<(&str, Tensor)> = tensors.iter().map(|(n, t)| (n.as_str(), t.clone())).collect();
     let session = model.session_mut().ok_or_else(|| Error::Internal("a profile without a device".into()))?;
-    session.profile_blocking(&named, runs as usize).map_err(device_error)
+    let bar = t.bar("measuring".into(), 0, false);
+    let started = Instant::now();
+    let progress = |done: usize, most: usize| {
+        bar.at_of(done as u64, most as u64);
+        if done == 1 && !warm {
+            say_slow(started, t);
+        }
+    };
+    let pace = Pace { seconds: Some(seconds), progress: Some(&progress) };
+    let mut profile = session.profile_paced_blocking(&named, runs as usize, pace).map_err(device_error)?;
+    let program = session.program();
+    for d in &mut profile.dispatches {
+        d.family = family(program, d.dispatch).to_owned();
+    }
+    Ok(profile)
+}
+
+/// Says how long the first of several runs has taken, where somebody may wonder.
+pub fn say_slow(started: Instant, t: &Terminal) {
+    let once = started.elapsed().as_secs_f64();
+    if once > SLOW_SECONDS {
+        t.note(&format!("a run takes {}; several follow", time_text(once)));
+    }
+}
+
+const SLOW_SECONDS: f64 = 3.0;
+
+/// How often it ran, where that is less than was asked for.
+pub fn runs_text(p: &Profile, asked: u32, seconds: f64) -> String {
+    match p.runs < asked as usize {
+        true => format!("\n  runs of each kind measured: {}, as many as {seconds} s allow\n", p.runs),
+        false => format!("\n  runs of each kind measured: {}\n", p.runs),
+    }
 }
 
 /// `1.2 ms`, of nanoseconds.

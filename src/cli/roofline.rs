@@ -1,7 +1,7 @@
 //! The roofline picture: each dispatch's arithmetic intensity and the highest rate that the device allows it.
 
 use super::drawing::{colours, escape};
-use super::summary::{Roof, Summary, bytes_text, flops_text, time_text};
+use super::summary::{Roof, Summary, bytes_text, family, flops_text, time_text};
 use std::fmt::Write as _;
 use wgfc::ir::Program;
 
@@ -93,12 +93,13 @@ pub fn svg(name: &str, program: &Program, summary: &Summary, roof: Roof) -> Stri
     for (share, x, i) in dots {
         let (f, d) = (&summary.dispatches[i], &program.dispatches[i]);
         let Some(k) = program.kernels.get(d.kernel) else { continue };
-        let (line, _) = colours(Some(&k.family));
+        let family = family(program, i);
+        let (line, _) = colours(Some(family));
         let x = x.max(start);
         let tip = format!(
             "dispatch {i}: {} ({})\n{}\n{}, {}\nat least {} ({}-bound), {:.1}% of the whole",
             k.name,
-            k.family,
+            family,
             super::summary::nodes_of(&d.nodes, 6),
             bytes_text(f.bytes),
             flops_text(f.flops),
@@ -115,11 +116,7 @@ pub fn svg(name: &str, program: &Program, summary: &Summary, roof: Roof) -> Stri
             escape(&tip)
         );
     }
-    let mut families: Vec<&str> = program
-        .dispatches
-        .iter()
-        .filter_map(|d| Some(program.kernels.get(d.kernel)?.family.as_str()))
-        .collect();
+    let mut families: Vec<&str> = (0..program.dispatches.len()).map(|i| family(program, i)).collect();
     families.sort_unstable();
     families.dedup();
     for (n, f) in families.iter().enumerate() {

@@ -5,14 +5,15 @@ use super::args::{AdapterArgs, CompileOptions, DataArgs, KeptArgs, RunArgs};
 use super::compile::say_random_weights;
 use super::kept::Kept;
 use super::summary::{table, time_text};
-use super::terminal::Terminal;
+use super::terminal::{Progress, Terminal};
 use super::{indices, inputs, is_program, like, profile, shown};
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::Instant;
+use wgfc::generate::Setup;
 use wgfc::model::{Opened, WhyCpu};
 use wgfc::ports::PortType;
-use wgfc::runtime::Profile;
+use wgfc::runtime::{Gpu, Profile};
 use wgfc::{Error, Model, ModelFile, Options, Place, Tensor, npy};
 
 /// Runs a model or a compiled folder.
@@ -30,7 +31,7 @@ pub fn main(a: &RunArgs, t: &Terminal) -> Result<(), Error> {
     t.warnings(model.warnings());
     let place = where_it_runs(&model);
 
-    let tensors = inputs::make(model.inputs(), &a.compile.dims, &a.data)?;
+    let tensors = inputs::make(model.inputs(), &a.compile.dims, &a.data, t)?;
     if a.data.inputs.is_empty() && a.data.random_inputs && !model.inputs().is_empty() {
         t.note("the inputs are random");
     }
@@ -50,7 +51,11 @@ pub fn main(a: &RunArgs, t: &Terminal) -> Result<(), Error> {
             progress.at(u64::from(i) + 1);
         }
     }
-    let profile = if a.profile { Some(profile::take(&mut model, &tensors, a.repeat.max(5))?) } else { None };
+    let profile = match a.profile {
+        true => Some(profile::take(&mut model, &tensors, a.repeat.max(5), PROFILE_SECONDS, false, t)?),
+        false => None,
+    };
+    let setup = model.setup();
 
     let files = write_outputs(a.output_dir.as_deref(), model.outputs(), &outputs)?;
     if t.json {
@@ -60,6 +65,7 @@ pub fn main(a: &RunArgs, t: &Terminal) -> Result<(), Error> {
             &outputs,
             &files,
             &times,
+            setup,
             profile.as_ref(),
             a,
             labels.as_deref(),
@@ -75,14 +81,18 @@ pub fn main(a: &RunArgs, t: &Terminal) -> Result<(), Error> {
     for f in &files {
         s += &format!("  wrote {f}\n");
     }
-    s += &times_text(&place, &times);
+    s += &times_text(&place, &times, setup);
     if let Some(p) = &profile {
+        s += &profile::runs_text(p, a.repeat.max(5), PROFILE_SECONDS);
         s += &profile::text(p);
         s += &profile::by_dispatch(p);
     }
     t.print(&s);
     Ok(())
 }
+
+/// How long `--profile` repeats a run, if it takes no longer.
+const PROFILE_SECONDS: f64 = 20.0;
 
 /// Loads a model or a compiled folder, and says which dimensions are fixed. A model that cannot be compiled for
 /// all sizes is compiled for those of the inputs.
@@ -107,11 +117,14 @@ pub fn load(
                 "give it to `wgfc compile`, or give the ONNX model",
             ));
         }
-        let _progress = t.spinner(format!("loading {}", shown(path)));
-        let program = wgfc::load(path)?;
+        let program = {
+            let _progress = t.spinner(format!("loading {}", shown(path)));
+            wgfc::load(path)?
+        };
         let gpu = place.open_for_program(path)?;
         adapter::say_software(&gpu, adapter, t);
         let kept = Kept::open(kept, &gpu, t);
+        let _progress = compiling(&gpu, path, t);
         let model = Model::on_device(gpu, program)?;
         kept.save(t);
         return Ok((model, BTreeMap::new()));
@@ -128,10 +141,13 @@ pub fn load(
         Opened::Gpu(gpu) => adapter::say_software(gpu, adapter, t),
         Opened::Cpu(why) => say_cpu(why, t),
     }
-    let _progress = t.spinner(format!("compiling {}", shown(path)));
     let make = |options: &mut Options| match &opened {
-        Opened::Cpu(_) => Model::on_cpu(&file, options),
+        Opened::Cpu(_) => {
+            let _progress = t.spinner(format!("reading {}", shown(path)));
+            Model::on_cpu(&file, options)
+        }
         Opened::Gpu(gpu) => {
+            let _progress = compiling(gpu, path, t);
             let mut kept = Kept::open(kept, gpu, t);
             options.tuning = std::mem::take(&mut kept.tuning);
             Model::compile_for(gpu.clone(), &file, options).inspect(|_| kept.save(t))
@@ -151,6 +167,12 @@ pub fn load(
     });
     let model = made.map_err(|e| without_weights(e, &file))?;
     Ok((model, options.dims))
+}
+
+/// Shows that a model is compiled, and its kernels on the device.
+pub(super) fn compiling(gpu: &Gpu, path: &Path, t: &Terminal) -> Progress {
+    let gpu = gpu.clone();
+    t.watch(format!("compiling {}", shown(path)), move || gpu.compiled())
 }
 
 /// Where weights are missing, says how to go without.
@@ -332,21 +354,33 @@ fn median_and_best(times: &[f64]) -> (f64, f64) {
     (at(sorted.len() / 2), at(0))
 }
 
-fn times_text(place: &str, times: &[f64]) -> String {
-    match times {
-        [once] => format!("  {} on {place}, copies and first-run set-up included\n", time_text(*once)),
-        [first, rest @ ..] => {
-            let (median, best) = median_and_best(rest);
-            format!(
-                "  {} median, {} best of {} runs on {place}, copies included; {} the first\n",
-                time_text(median),
-                time_text(best),
-                rest.len(),
-                time_text(*first)
-            )
+fn times_text(place: &str, times: &[f64], setup: Setup) -> String {
+    let compiling = time_text(setup.compiling.as_secs_f64());
+    let set_up = match setup.uploading.as_secs_f64() {
+        0.0 => format!("  {compiling} reading the model\n"),
+        s => format!(
+            "  {compiling} compiling the model, {} its kernels on the device and copying weights\n",
+            time_text(s)
+        ),
+    };
+    set_up
+        + &match times {
+            [once] => {
+                let first = "with the copies and what only a first run does (--repeat leaves that out)";
+                format!("  {} the run on {place}, {first}\n", time_text(*once))
+            }
+            [first, rest @ ..] => {
+                let (median, best) = median_and_best(rest);
+                format!(
+                    "  {} median, {} best of {} runs on {place}, copies included; {} the first\n",
+                    time_text(median),
+                    time_text(best),
+                    rest.len(),
+                    time_text(*first)
+                )
+            }
+            [] => String::new(),
         }
-        [] => String::new(),
-    }
 }
 
 #[expect(clippy::too_many_arguments, reason = "one object of everything a run produced")]
@@ -356,6 +390,7 @@ fn json(
     outputs: &BTreeMap<String, Tensor>,
     files: &[String],
     times: &[f64],
+    setup: Setup,
     profile: Option<&Profile>,
     a: &RunArgs,
     labels: Option<&[String]>,
@@ -392,6 +427,8 @@ fn json(
         "random_weights": a.data.random_weights,
         "outputs": outputs,
         "seconds": times,
+        "compiling_seconds": setup.compiling.as_secs_f64(),
+        "uploading_seconds": setup.uploading.as_secs_f64(),
         "profile": profile.map(profile::json),
     })
 }

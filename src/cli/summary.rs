@@ -1,6 +1,6 @@
 //! The figures of a program at given dimensions, and how they are written for people.
 
-use super::terminal::{Terminal, clean};
+use super::terminal::clean;
 use std::collections::{BTreeMap, BTreeSet};
 use wgfc::ir::memory;
 use wgfc::ir::program::BufferKind;
@@ -49,8 +49,10 @@ pub struct Figures {
 /// A program in numbers.
 #[derive(Clone, Debug)]
 pub struct Summary {
-    /// The values the symbols were given.
+    /// The values of the symbols.
     pub dims: BTreeMap<String, i64>,
+    /// Those that nobody gave, which are taken as 1.
+    pub assumed: Vec<String>,
     /// One entry a dispatch.
     pub dispatches: Vec<Figures>,
     /// Sum over the dispatches.
@@ -70,8 +72,9 @@ pub struct Summary {
 }
 
 impl Summary {
-    /// Evaluates every size of `program` at `dims`, which must bind all its symbols.
-    pub fn new(program: &Program, dims: &BTreeMap<String, i64>, roof: Roof) -> Result<Summary, Error> {
+    /// Evaluates every size of `program` where its symbols have the values `given`, else 1.
+    pub fn new(program: &Program, given: &[(String, i64)], roof: Roof) -> Result<Summary, Error> {
+        let (dims, assumed) = &bind_dims(program, given);
         let size = |d: &Dim, what: &str| -> Result<u64, Error> {
             eval(d, dims).ok_or_else(|| {
                 let m = format!("{what} is {d}, which has no valid value at {}", list_dims(dims));
@@ -104,6 +107,7 @@ impl Summary {
         let total = |f: &dyn Fn(&Figures) -> u64| dispatches.iter().map(f).fold(0u64, u64::saturating_add);
         Ok(Summary {
             dims: dims.clone(),
+            assumed: assumed.clone(),
             bytes: total(&|d| d.bytes),
             flops: total(&|d| d.flops),
             seconds: dispatches.iter().map(|d| d.seconds).sum(),
@@ -117,6 +121,15 @@ impl Summary {
 }
 
 impl Summary {
+    /// At which dimensions: ` at batch = 1 (not given), seq = 128`. Empty where there are none.
+    pub fn at(&self) -> String {
+        let one = |(name, v): (&String, &i64)| {
+            let assumed = if self.assumed.contains(name) { " (not given)" } else { "" };
+            format!("{name} = {v}{assumed}")
+        };
+        let all: Vec<String> = self.dims.iter().map(one).collect();
+        if all.is_empty() { String::new() } else { format!(" at {}", all.join(", ")) }
+    }
     /// Dispatches of a run.
     pub fn runs(&self) -> u64 {
         self.dispatches.iter().map(|d| d.times).fold(0, u64::saturating_add)
@@ -133,8 +146,8 @@ pub fn list_dims(dims: &BTreeMap<String, i64>) -> String {
     if v.is_empty() { "these dimensions".into() } else { v.join(", ") }
 }
 
-/// The value of each symbol: as given, else 1, which is said.
-pub fn bind_dims(program: &Program, given: &[(String, i64)], terminal: &Terminal) -> BTreeMap<String, i64> {
+/// The value of each symbol: as given, else 1; and which are not given.
+fn bind_dims(program: &Program, given: &[(String, i64)]) -> (BTreeMap<String, i64>, Vec<String>) {
     let mut dims: BTreeMap<String, i64> = BTreeMap::new();
     let mut defaulted = Vec::new();
     for s in program.symbols.iter().filter(|s| !program.computed.iter().any(|c| c.symbol == **s)) {
@@ -146,11 +159,28 @@ pub fn bind_dims(program: &Program, given: &[(String, i64)], terminal: &Terminal
             }
         };
     }
-    if !defaulted.is_empty() {
-        terminal
-            .note(&format!("{} taken as 1; give other values with --dim NAME=VALUE", defaulted.join(", ")));
+    (dims, defaulted)
+}
+
+/// What kind of kernel a dispatch runs. Products that compute a convolution are called so.
+pub fn family(program: &Program, dispatch: usize) -> &str {
+    let Some(d) = program.dispatches.get(dispatch) else { return "" };
+    let family = program.kernels.get(d.kernel).map_or("", |k| k.family.as_str());
+    let convolves = |o: &&String| o.rsplit('.').next().is_some_and(|o| o.contains("Conv"));
+    let conv = d.nodes.iter().filter_map(|n| program.stats.operators.get(n)).any(|o| convolves(&o));
+    if conv && family == "matmul" { "conv" } else { family }
+}
+
+/// The operators of a dispatch, each once, in order of its nodes: `Conv, Relu`.
+pub fn operators(program: &Program, dispatch: usize) -> Vec<&str> {
+    let nodes = program.dispatches.get(dispatch).map_or(&[][..], |d| &d.nodes);
+    let mut all: Vec<&str> = Vec::new();
+    for o in nodes.iter().filter_map(|n| program.stats.operators.get(n)) {
+        if !all.contains(&o.as_str()) {
+            all.push(o);
+        }
     }
-    dims
+    all
 }
 
 /// The names of nodes, at most `most` of them.

@@ -11,6 +11,9 @@ use std::borrow::Cow;
 use std::cell::RefCell;
 use std::fmt;
 use std::io::{IsTerminal, Write};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
 use std::time::Duration;
 use wgfc::{Error, ErrorClass, Finding};
 
@@ -138,7 +141,30 @@ impl Terminal {
         if self.shows_progress() {
             bar.enable_steady_tick(Duration::from_millis(100));
         }
-        Progress(bar)
+        Progress { bar, watcher: None }
+    }
+
+    /// A spinner that also says how many of how many are done, once there are any, until it is dropped.
+    pub fn watch(&self, what: String, count: impl Fn() -> (usize, usize) + Send + 'static) -> Progress {
+        let mut progress = self.spinner(what.clone());
+        if self.shows_progress() {
+            let (bar, ended) = (progress.bar.clone(), Arc::new(AtomicBool::new(false)));
+            let end = ended.clone();
+            let what = clean(&what).into_owned();
+            let thread = std::thread::spawn(move || {
+                while !end.load(Ordering::Relaxed) {
+                    match count() {
+                        (_, 0) => {}
+                        (done, all) => {
+                            bar.set_message(format!("{what}: kernel {done} of {all} on the device"))
+                        }
+                    }
+                    std::thread::park_timeout(Duration::from_millis(100));
+                }
+            });
+            progress.watcher = Some((ended, thread));
+        }
+        progress
     }
 
     /// A bar; positions in bytes or in steps.
@@ -147,13 +173,16 @@ impl Terminal {
         let template = if bytes {
             "{msg} [{bar:30}] {binary_bytes}/{binary_total_bytes} {eta}"
         } else {
-            "{msg} [{bar:30}] {pos}/{len} {eta}"
+            "{spinner} {msg} [{bar:30}] {pos}/{len}, {elapsed} so far"
         };
         if let Ok(style) = ProgressStyle::with_template(template) {
             bar.set_style(style.progress_chars("=> "));
         }
         bar.set_message(clean(&what).into_owned());
-        Progress(bar)
+        if self.shows_progress() {
+            bar.enable_steady_tick(Duration::from_millis(100));
+        }
+        Progress { bar, watcher: None }
     }
 
     fn target(&self) -> ProgressDrawTarget {
@@ -217,7 +246,10 @@ fn cleaned(f: Finding) -> Finding {
 }
 
 /// Something on its way; it leaves the screen when dropped.
-pub struct Progress(ProgressBar);
+pub struct Progress {
+    bar: ProgressBar,
+    watcher: Option<(Arc<AtomicBool>, JoinHandle<()>)>,
+}
 
 impl Progress {
     /// What goes on, said anew.
@@ -226,18 +258,23 @@ impl Progress {
     }
     /// How far it is.
     pub fn at(&self, position: u64) {
-        self.0.set_position(position);
+        self.bar.set_position(position);
     }
     /// How far it is, of a length that may have been unknown before.
     pub fn at_of(&self, position: u64, length: u64) {
-        self.0.set_length(length);
-        self.0.set_position(position);
+        self.bar.set_length(length);
+        self.bar.set_position(position);
     }
 }
 
 impl Drop for Progress {
     fn drop(&mut self) {
-        self.0.finish_and_clear();
+        if let Some((end, thread)) = self.watcher.take() {
+            end.store(true, Ordering::Relaxed);
+            thread.thread().unpark();
+            let _ = thread.join();
+        }
+        self.bar.finish_and_clear();
     }
 }
 

@@ -3,6 +3,7 @@
 mod adapter;
 mod measure;
 mod output;
+mod report;
 mod sizes;
 
 use serde_json::Value;

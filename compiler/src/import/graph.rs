@@ -69,6 +69,8 @@ pub struct Importer<'m> {
     pub(super) bodies: usize,
     /// Inputs of the model whose data shapes depend on.
     pub(super) shape_inputs: BTreeSet<String>,
+    /// The operator of each node that was met.
+    pub(super) operators: BTreeMap<String, String>,
 }
 
 impl<'m> Importer<'m> {
@@ -205,6 +207,7 @@ impl<'m> Importer<'m> {
         needs: &BTreeSet<&str>,
     ) {
         let at = self.location(n, index, prefix);
+        self.operators.entry(label(n, index, prefix)).or_insert_with(|| operator(n));
         self.expanded += 1;
         if self.expanded > MAX_NODES {
             if self.expanded == MAX_NODES + 1 {

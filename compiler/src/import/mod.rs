@@ -37,7 +37,7 @@ use self::onnx::{GraphProto, ModelProto, TypeValue, ValueInfoProto, data_type};
 use self::op::OpError;
 use crate::{Diagnostic, Errors, Location, Options};
 use prost::Message;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use wgfc_ir::build::Built;
 use wgfc_ir::computed::Bounds;
@@ -79,6 +79,8 @@ pub struct Imported {
     pub bytes_unfused: Dim,
     /// What the user should know.
     pub warnings: Vec<String>,
+    /// The operators of the nodes that were lowered, by the node's name; those of subgraphs and functions too.
+    pub operators: BTreeMap<String, String>,
 }
 
 /// Imports an ONNX model. All errors are collected.
@@ -153,6 +155,7 @@ fn importer<'m>(model: &'m ModelProto, external: &'m dyn ExternalData, options: 
         expanded: 0,
         bodies: 0,
         shape_inputs: BTreeSet::new(),
+        operators: BTreeMap::new(),
     }
 }
 
@@ -178,7 +181,8 @@ fn lower(im: &mut Importer, proto: &GraphProto, options: &Options) -> Result<Imp
         im.warn("f64 values are computed in f32".into());
     }
     let model_nodes = proto.node.iter().filter(|n| n.op_type != "Constant").count();
-    Ok(Imported { graph: g, model_nodes, bytes_unfused, warnings: std::mem::take(&mut im.warnings) })
+    let (warnings, operators) = (std::mem::take(&mut im.warnings), std::mem::take(&mut im.operators));
+    Ok(Imported { graph: g, model_nodes, bytes_unfused, warnings, operators })
 }
 
 fn check_header(model: &ModelProto) -> Result<&GraphProto, Errors> {

@@ -232,6 +232,7 @@ impl Single {
         let cold = reads.iter().map(is_cold).collect();
         let fixed = |d: &Dim| Poly::constant(count(d, values) as i64);
         let dispatch = Dispatch {
+            writes: vec![],
             kernel: 0,
             bindings: emitted.bindings.iter().filter_map(|(t, _)| place(t)).collect(),
             workgroups: emitted.workgroups.each_ref().map(fixed),

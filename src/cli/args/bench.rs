@@ -42,6 +42,9 @@ pub struct BenchArgs {
     /// Runs that count
     #[arg(long, value_name = "N", default_value_t = 30, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     pub runs: u32,
+    /// Begin no run after this long that has been measured once: slow models are measured less often
+    #[arg(long, value_name = "SECONDS", default_value_t = 120.0, value_parser = super::parse_positive)]
+    pub budget: f64,
     /// Compare the outputs with those of the reference evaluator first
     #[arg(long)]
     pub check: bool,

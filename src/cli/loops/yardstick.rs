@@ -58,6 +58,7 @@ pub fn program(w: &Workload, size: Size, inputs: &[(&str, Tensor)], outputs: &[O
     };
     let mut dispatch = |bindings: Vec<usize>| {
         p.dispatches.push(Dispatch {
+            writes: vec![],
             kernel: 0,
             bindings,
             workgroups: [groups.into(), Dim::ONE, Dim::ONE],

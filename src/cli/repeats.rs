@@ -1,0 +1,94 @@
+//! Layers that repeat: dispatches in a row that do the same again and again.
+
+use wgfc::ir::Program;
+
+/// How far apart equal dispatches of neighbouring layers are looked for.
+const LONGEST: usize = 256;
+/// Fewer equal layers are all shown.
+const FEWEST: usize = 3;
+
+/// Which dispatches repeat others.
+pub struct Repeats {
+    /// For each dispatch the one that stands for it, and how many that one stands for.
+    of: Vec<(usize, usize)>,
+}
+
+impl Repeats {
+    /// Of a program: from the first dispatch on, whatever leaves out most.
+    pub fn of(program: &Program) -> Repeats {
+        let mut kinds: Vec<(&[String], String)> = Vec::new();
+        let alike: Vec<usize> = (program.dispatches.iter().enumerate())
+            .map(|(i, d)| {
+                let family = program.kernels.get(d.kernel).map_or("", |k| k.family.as_str());
+                let operators = super::summary::operators(program, i).join(" ");
+                let text = format!("{family} {operators} {} {}", d.bytes, d.flops);
+                let kind = (&d.writes[..], text);
+                kinds.iter().position(|k| *k == kind).unwrap_or_else(|| {
+                    kinds.push(kind);
+                    kinds.len() - 1
+                })
+            })
+            .collect();
+        Repeats { of: fold(&alike) }
+    }
+
+    /// The dispatch that stands for number `i`.
+    pub fn first(&self, i: usize) -> usize {
+        self.of.get(i).map_or(i, |o| o.0)
+    }
+    /// How many dispatches number `i` stands for.
+    pub fn times(&self, i: usize) -> usize {
+        self.of.get(i).map_or(1, |o| o.1)
+    }
+    /// Whether there are any.
+    pub fn any(&self) -> bool {
+        self.of.iter().any(|o| o.1 > 1)
+    }
+}
+
+fn fold(alike: &[usize]) -> Vec<(usize, usize)> {
+    let mut of: Vec<(usize, usize)> = (0..alike.len()).map(|i| (i, 1)).collect();
+    let mut start = 0;
+    while start < alike.len() {
+        // The layer's length and how often it comes, most dispatches left out first.
+        let mut best = (0, 1, 1);
+        for length in 1..=LONGEST.min((alike.len() - start) / FEWEST) {
+            let equal = (start..alike.len() - length).take_while(|i| alike[*i] == alike[*i + length]).count();
+            let times = equal / length + 1;
+            if times >= FEWEST && length * (times - 1) > best.0 {
+                best = (length * (times - 1), length, times);
+            }
+        }
+        let (_, length, times) = best;
+        if times > 1 {
+            for i in start..start + length * times {
+                of[i] = (start + (i - start) % length, times);
+            }
+        }
+        start += length * times;
+    }
+    of
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn layers_in_a_row_are_found() {
+        let times = |alike: &[usize]| -> Vec<usize> {
+            let of = fold(alike);
+            of.iter().enumerate().filter(|(i, o)| o.0 == *i).map(|(_, o)| o.1).collect()
+        };
+        assert_eq!(times(&[9, 1, 2, 3, 1, 2, 3, 1, 2, 3, 8]), [1, 3, 3, 3, 1]);
+        assert_eq!(times(&[1, 2, 1, 2]), [1, 1, 1, 1]);
+        assert_eq!(times(&[5, 5, 5, 5, 6]), [4, 1]);
+        assert_eq!(times(&[]), [0; 0]);
+        // Layers of layers: the larger ones leave out more.
+        let mut v = vec![];
+        for _ in 0..4 {
+            v.extend([1, 1, 1, 2]);
+        }
+        assert_eq!(times(&v), [4; 4]);
+    }
+}
