@@ -46,7 +46,7 @@ struct TrueType {
 /// is never half written, nor absent where a program was. An earlier program in `dir` is replaced; any other content
 /// is refused unless [`SaveOptions::force`]. Absent weights are left out; such a program can be inspected, not run.
 pub fn save(program: &Program, dir: &Path, options: &SaveOptions<'_>) -> Result<(), Error> {
-    let dir = &std::path::absolute(dir).map_err(|e| Error::file(dir, in_words(&e)))?;
+    let dir = &std::path::absolute(dir).map_err(|e| crate::files::unreadable(dir, in_words(&e)))?;
     check_replaceable(dir, options.force)?;
     let parent = dir.parent().ok_or_else(|| {
         Error::file_help(dir, "is not a folder that can be written", "choose another output")
@@ -113,8 +113,8 @@ fn check_replaceable(dir: &Path, force: bool) -> Result<(), Error> {
 /// Whether `dir` is empty, or holds a program of ours and nothing else.
 fn is_program_dir(dir: &Path) -> Result<bool, Error> {
     let mut names = Vec::new();
-    for entry in fs::read_dir(dir).map_err(|e| Error::file(dir, in_words(&e)))? {
-        let entry = entry.map_err(|e| Error::file(dir, in_words(&e)))?;
+    for entry in fs::read_dir(dir).map_err(|e| crate::files::unreadable(dir, in_words(&e)))? {
+        let entry = entry.map_err(|e| crate::files::unreadable(dir, in_words(&e)))?;
         names.push(entry.file_name().to_string_lossy().into_owned());
     }
     if names.is_empty() {

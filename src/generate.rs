@@ -373,10 +373,13 @@ impl Generator {
         if let Some(first) = strange.first() {
             let more =
                 if strange.len() > 1 { format!(" (and {} more)", strange.len() - 1) } else { String::new() };
-            problems.push(Problem::new(format!(
-                "{at}token {first}{more} is outside the model's vocabulary, which is 0 to {}",
-                self.vocabulary.saturating_sub(1)
-            )));
+            problems.push(Problem::with_help(
+                format!(
+                    "{at}token {first}{more} is outside the model's vocabulary, which is 0 to {}",
+                    self.vocabulary.saturating_sub(1)
+                ),
+                "give ids of this model's tokenizer",
+            ));
         }
         problems
     }

@@ -9,6 +9,7 @@ use std::path::Path;
 use std::time::Instant;
 use wgfc_compiler::DeviceProfile;
 use wgfc_ir::Graph;
+use wgfc_runtime::error::BadInput;
 use wgfc_runtime::{AdapterChoice, DeviceLimits, Gpu, RunError, Session};
 
 /// Where a model runs.
@@ -217,7 +218,10 @@ impl Model {
             }
             Engine::Cpu { graph } => {
                 let values = wgfc_ir::eval::evaluate(graph, inputs).map_err(|e| {
-                    Error::Usage(vec![Problem::new(format!("the model cannot be evaluated: {e}"))])
+                    Error::usage(
+                        format!("the model cannot be evaluated: {e}"),
+                        "try other inputs, or an adapter (--adapter; `wgfc device` lists them)",
+                    )
                 })?;
                 Ok(self.outputs.iter().map(|p| p.name.clone()).zip(values).collect())
             }
@@ -253,14 +257,19 @@ pub fn device_profile(limits: &DeviceLimits, base: &DeviceProfile) -> DeviceProf
 pub fn device_error(e: RunError) -> Error {
     let message = e.to_string();
     match e {
-        RunError::Inputs(bad) => Error::Usage(bad.iter().map(|b| Problem::new(b.to_string())).collect()),
+        RunError::Inputs(bad) => {
+            let one = |b: &BadInput| {
+                Problem::with_help(b.to_string(), "`wgfc inspect` lists what the inputs must be")
+            };
+            Error::Usage(bad.iter().map(one).collect())
+        }
         RunError::Constraint { .. } => Error::usage(message, "give inputs whose shapes agree"),
         RunError::StateFull { .. } => Error::usage(
             message,
             "start anew, give a shorter input, let the states grow (Session::grow), or compile with room for more positions (--state-capacity; --capacity of generate)",
         ),
-        RunError::State { .. } => Error::Usage(vec![Problem::new(message)]),
-        RunError::Unknown { .. } => Error::Usage(vec![Problem::new(message)]),
+        RunError::State { .. } => Error::usage(message, "give states as the program has them, or start anew"),
+        RunError::Unknown { .. } => Error::usage(message, "use one of these names"),
         RunError::Endless { .. } => Error::usage(message, "give inputs for which the loop ends"),
         RunError::WeightAbsent { .. } => Error::usage(
             message,
@@ -283,6 +292,14 @@ pub fn device_error(e: RunError) -> Error {
             "give the sizes when compiling (`--dim`), which shares the work out more widely, or choose another adapter or --cpu",
         )),
         RunError::Shader { .. } | RunError::Gpu { .. } => Error::Internal(message),
-        _ => Error::Device(Problem::new(message)),
+        RunError::NoDevice { .. } => Error::Device(Problem::with_help(
+            message,
+            "update the adapter's driver, or choose another one with --adapter (`wgfc device` lists them)",
+        )),
+        RunError::DeviceLost(_) => Error::Device(Problem::with_help(
+            message,
+            "drivers end what takes too long: try smaller inputs or another adapter, or run with --cpu",
+        )),
+        _ => Error::Device(Problem::with_help(message, "try another adapter, or run with --cpu")),
     }
 }

@@ -45,7 +45,9 @@ pub fn file_dtype(dtype: DType) -> DType {
 /// Reads a `.npy` file: either order, either endianness, any of the types above.
 pub fn read(path: &Path) -> Result<Tensor, Error> {
     let bytes = map_file(path)?;
-    parse((*bytes).as_ref()).map_err(|m| Error::file(path, m))
+    parse((*bytes).as_ref()).map_err(|m| {
+        Error::file_help(path, m, "numpy.save(path, array) writes such files, of numbers and booleans")
+    })
 }
 
 fn parse(mut bytes: &[u8]) -> Result<Tensor, String> {
@@ -182,6 +184,8 @@ pub fn fit(tensor: Tensor, dtype: DType, any: bool) -> Result<(Tensor, Option<St
     let after = made.scalars().ok_or_else(empty)?;
     let same = |a: &wgfc_ir::Scalar, b: &wgfc_ir::Scalar| match (from.is_float(), dtype.is_float()) {
         (false, false) => a.as_i64() == b.as_i64(),
+        (false, true) => a.as_i64() as i128 == b.as_f64() as i128,
+        (true, false) => a.as_f64().fract() == 0.0 && a.as_f64() as i128 == b.as_i64() as i128,
         _ => a.as_f64() == b.as_f64() || a.as_f64().is_nan() && b.as_f64().is_nan(),
     };
     let differ: Vec<_> = values.iter().zip(&after).filter(|(a, b)| !same(a, b)).collect();

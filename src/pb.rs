@@ -8,10 +8,12 @@ use wgfc_compiler::import::onnx::TensorProto;
 use wgfc_compiler::import::weights::Weights;
 use wgfc_ir::Tensor;
 
+const HELP: &str = "give a file as in ONNX's test data (onnx.save_tensor writes one), or a .npy";
+
 /// Reads a `TensorProto` file.
 pub fn read(path: &Path) -> Result<Tensor, Error> {
     let bytes = map_file(path)?;
     let proto: TensorProto = prost::Message::decode((*bytes).as_ref())
-        .map_err(|e| Error::file(path, format!("is not an ONNX TensorProto: {e}")))?;
-    Weights::new(&NoExternalData, false).tensor(&proto).map_err(|e| Error::file(path, e.message))
+        .map_err(|e| Error::file_help(path, format!("is not an ONNX TensorProto: {e}"), HELP))?;
+    Weights::new(&NoExternalData, false).tensor(&proto).map_err(|e| Error::file_help(path, e.message, HELP))
 }

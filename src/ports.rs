@@ -108,7 +108,10 @@ pub fn check_inputs(
     let wants = |p: &PortType| format!("input `{}` is {}", p.name, p.type_text());
     for port in ports {
         let Some(t) = inputs.get(&port.name) else {
-            problems.push(Problem::new(format!("{} and was not given", wants(port))));
+            problems.push(Problem::with_help(
+                format!("{} and was not given", wants(port)),
+                format!("give a tensor for `{}`", port.name),
+            ));
             continue;
         };
         if t.dtype != port.dtype {
@@ -118,7 +121,10 @@ pub fn check_inputs(
             ));
         }
         if t.shape.len() != port.shape.len() {
-            problems.push(Problem::new(format!("{}, not of shape {:?}", wants(port), t.shape)));
+            problems.push(Problem::with_help(
+                format!("{}, not of shape {:?}", wants(port), t.shape),
+                format!("reshape it to {} axes", port.shape.len()),
+            ));
             continue;
         }
         if let Ok(shape) = port.shape_at(&dims)
@@ -133,7 +139,10 @@ pub fn check_inputs(
                 let known: Vec<String> = known.map(|(k, v)| format!("{k} = {v}")).collect();
                 format!(" with {}", known.join(", "))
             };
-            problems.push(Problem::new(format!("{}{at}, not of shape {:?}", wants(port), t.shape)));
+            problems.push(Problem::with_help(
+                format!("{}{at}, not of shape {:?}", wants(port), t.shape),
+                format!("give one of shape {shape:?}, or inputs that all agree on another size"),
+            ));
         }
     }
     for name in inputs.keys() {

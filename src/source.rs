@@ -23,7 +23,7 @@ impl ModelFile {
     pub fn open(path: &Path) -> Result<ModelFile, Error> {
         let bytes = map_file(path)?;
         if (*bytes).as_ref().is_empty() {
-            return Err(Error::file(path, "is empty"));
+            return Err(Error::file_help(path, "is empty", "copy or export the model again"));
         }
         let folder = ModelFolder::of(path)?;
         Ok(ModelFile { path: path.to_owned(), bytes, folder, random: None })

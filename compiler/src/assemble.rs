@@ -51,7 +51,8 @@ pub fn assemble(
     for r in kernels.repeats.iter().filter(|r| bounds.concern(&r.times)) {
         let node = kernels.kernels.get(r.kernels.start).and_then(|k| k.nodes.first().cloned());
         let why = format!("a loop of `{}` steps, which a run computes, that is no single kernel", r.times);
-        errors.push(Diagnostic::unsupported(why).at(Location { node, ..Location::default() }));
+        let d = Diagnostic::unsupported(why).at(Location { node, ..Location::default() });
+        errors.push(d.help("choose smaller dimensions with --dim, or run the model with --cpu"));
     }
     if !errors.is_empty() {
         return Err(Errors(errors));

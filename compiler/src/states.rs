@@ -82,11 +82,12 @@ pub fn introduce(graph: &mut Graph, states: &States) -> Result<(), Errors> {
     };
     let capacity = match capacity {
         None => Dim::sym(&unused(graph, "capacity")),
-        Some(n) => {
-            Dim::from(i64::try_from(n).ok().filter(|c| (1..=i64::from(i32::MAX)).contains(c)).ok_or_else(
-                || Diagnostic::model("the capacity of the states must be between 1 and 2147483647"),
-            )?)
-        }
+        Some(n) => Dim::from(
+            i64::try_from(n).ok().filter(|c| (1..=i64::from(i32::MAX)).contains(c)).ok_or_else(|| {
+                Diagnostic::model("the capacity of the states must be between 1 and 2147483647")
+                    .help("give another --state-capacity")
+            })?,
+        ),
     };
     canonical::clean(graph).map_err(Diagnostic::internal)?;
     let pairs = match named {
@@ -157,7 +158,8 @@ fn by_name(graph: &Graph, input: &str, output: &str) -> Result<Pair, Diagnostic>
         "input \"{input}\" and output \"{output}\" do not form a state: the output, {}, is not the input, {}, with something appended along a symbolic axis, and not of its type",
         graph.ty(to),
         graph.ty(from)
-    )))
+    ))
+    .help("name an output that continues this input; without --state pairs are found by structure"))
 }
 
 /// Whether every state can be one, all together.
@@ -167,13 +169,15 @@ fn check(graph: &Graph, pairs: &[Pair]) -> Result<(), Errors> {
     for (i, p) in pairs.iter().enumerate() {
         let name = name(graph, p.input);
         if pairs[..i].iter().any(|q| q.input == p.input || q.output == p.output) {
-            errors.push(Diagnostic::model(format!("state \"{name}\" is named twice")));
+            let d = Diagnostic::model(format!("state \"{name}\" is named twice"));
+            errors.push(d.help("give one --state for each input"));
         }
         if let Some(q) = pairs[..i].iter().find(|q| !alike(q, p)) {
             let other = self::name(graph, q.input);
-            errors.push(Diagnostic::model(format!(
+            let d = Diagnostic::model(format!(
                 "states \"{other}\" and \"{name}\" have the same length and grow differently"
-            )));
+            ));
+            errors.push(d.help("make a state of one of them only, with --state"));
         }
         let along = p.how.growth().map(|g| g.axis);
         let shape = graph.ty(p.input).shape.iter().enumerate();

@@ -1,7 +1,7 @@
 //! The dispatches of a program as a picture: SVG, DOT, or an HTML page that pans and zooms.
 
 use super::layout::{Size, place};
-use super::repeats::Repeats;
+use super::repeats::{FEWEST, Repeats};
 use super::summary::{Figures, Summary, bytes_text, family, flops_text, operators, time_text};
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -33,6 +33,8 @@ struct Card {
     family: Option<String>,
     /// From 0 to 1: its share of the time bound, against the largest one.
     heat: f64,
+    /// How many dispatches it stands for.
+    times: usize,
 }
 
 impl Card {
@@ -76,7 +78,7 @@ impl Drawing {
             }
             sources.sort_unstable();
             // What a repetition hands to the next one would go up.
-            edges.extend(sources.iter().filter(|s| **s < me).map(|s| (*s, me)).filter(|_| first == i));
+            edges.extend(sources.iter().filter(|s| **s < me).map(|s| (*s, me)));
             for (b, access) in d.bindings.iter().zip(&kernel.bindings) {
                 if *access == Access::ReadWrite {
                     writer.insert(*b, me);
@@ -102,6 +104,9 @@ impl Drawing {
             }
             boxes.push(port("output", p));
         }
+        edges.sort_unstable();
+        edges.dedup();
+        fold_ports(&mut boxes, &mut edges);
         let dims = summary.at();
         let repeat = if repeats.any() { "; “n ×” stands for n such layers in a row" } else { "" };
         let title = format!(
@@ -235,7 +240,30 @@ fn port(what: &str, p: &Port) -> Card {
         lines: vec![line],
         family: None,
         heat: 0.0,
+        times: 1,
     }
+}
+
+/// Leaves one of the inputs, or outputs, of one type that only the same layers that repeat read, or write.
+fn fold_ports(boxes: &mut Vec<Card>, edges: &mut Vec<(usize, usize)>) {
+    let mut alike: BTreeMap<(Vec<usize>, Vec<usize>, Vec<String>), Vec<usize>> = BTreeMap::new();
+    for (i, b) in boxes.iter().enumerate().filter(|(_, b)| b.family.is_none()) {
+        let from: Vec<usize> = edges.iter().filter(|e| e.1 == i).map(|e| e.0).collect();
+        let to: Vec<usize> = edges.iter().filter(|e| e.0 == i).map(|e| e.1).collect();
+        if from.iter().chain(&to).any(|n| boxes[*n].times > 1) {
+            alike.entry((from, to, b.lines.clone())).or_default().push(i);
+        }
+    }
+    let mut kept = vec![true; boxes.len()];
+    for same in alike.values().filter(|s| s.len() >= FEWEST) {
+        boxes[same[0]].heading = format!("{} ×  {}", same.len(), boxes[same[0]].heading);
+        same[1..].iter().for_each(|i| kept[*i] = false);
+    }
+    let number: Vec<usize> = (0..boxes.len()).map(|i| kept[..i].iter().filter(|k| **k).count()).collect();
+    edges.retain(|(a, b)| kept[*a] && kept[*b]);
+    edges.iter_mut().for_each(|(a, b)| (*a, *b) = (number[*a], number[*b]));
+    let mut keep = kept.iter();
+    boxes.retain(|_| keep.next().copied().unwrap_or(true));
 }
 
 /// What a box of a dispatch says.
@@ -289,6 +317,7 @@ fn dispatch(what: &What<'_>, f: &Figures, weights: u64, heat: f64) -> Card {
         tooltip,
         family: Some((*family).to_owned()),
         heat,
+        times: *times,
     }
 }
 

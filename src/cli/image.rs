@@ -79,7 +79,11 @@ pub fn read(
     }
     let (Ok(width), Ok(height)) = (u32::try_from(w), u32::try_from(h)) else { return Err(unfit()) };
     if width == 0 || height == 0 || w.saturating_mul(h) > 1 << 28 {
-        return Err(Error::file(path, format!("cannot be scaled to {w} × {h}")));
+        return Err(Error::file_help(
+            path,
+            format!("cannot be scaled to {w} × {h}"),
+            "give other dimensions with --dim",
+        ));
     }
     let scaled = picture.resize_to_fill(width, height, FilterType::Triangle);
     let pixels: Vec<u8> = match c {
@@ -101,7 +105,8 @@ pub fn read(
     if dtype == DType::U8 {
         let mut v = Vec::with_capacity(pixels.len());
         each(&axes, c, h, w, |y, x, k| v.push(pixels.get((y * w + x) * c + k).copied().unwrap_or(0)));
-        return Tensor::new(dtype, out_shape, v).map_err(|m| Error::file(path, m));
+        return Tensor::new(dtype, out_shape, v)
+            .map_err(|m| Error::file_help(path, m, "give another picture, or other dimensions with --dim"));
     }
     let mut v = Vec::with_capacity(pixels.len());
     each(&axes, c, h, w, |y, x, k| v.push(value(y, x, k)));

@@ -26,8 +26,10 @@ impl Source {
         let path = PathBuf::from(text);
         let extension = path.extension().map(|e| e.to_string_lossy().to_lowercase()).unwrap_or_default();
         let seed = |s: &str| {
-            s.parse::<u64>()
-                .map_err(|_| Problem::new(format!("`{text}`: the seed `{s}` is not a whole number")))
+            s.parse::<u64>().map_err(|_| {
+                let m = format!("`{text}`: the seed `{s}` is not a whole number");
+                Problem::with_help(m, "write as in random:7")
+            })
         };
         Ok(match text {
             "random" => Source::Random(0),
@@ -107,10 +109,10 @@ pub fn make(
         };
         match Source::parse(source) {
             Ok(s) if sources.contains_key(port.name.as_str()) => {
-                problems.push(Problem::new(format!(
-                    "input `{}` is given twice, the second time as {s:?}",
-                    port.name
-                )));
+                problems.push(Problem::with_help(
+                    format!("input `{}` is given twice, the second time as {s:?}", port.name),
+                    "give it once",
+                ));
             }
             Ok(s) => drop(sources.insert(&port.name, s)),
             Err(p) => {
@@ -187,8 +189,10 @@ fn fill(
     };
     for (name, value) in dimensions.iter().filter(|(n, _)| used(n)) {
         if let Some(v) = dims.insert(name.clone(), *value).filter(|v| v != value) {
-            problems
-                .push(Problem::new(format!("--dim {name}={value}, but the inputs' files have {name} = {v}")));
+            problems.push(Problem::with_help(
+                format!("--dim {name}={value}, but the inputs' files have {name} = {v}"),
+                format!("leave out --dim {name}, or give other files"),
+            ));
         }
     }
     for port in ports {
@@ -203,18 +207,17 @@ fn fill(
         let shape = match port.shape_at(&dims) {
             Ok(s) if checked_numel(&s).is_some_and(|n| port.dtype.bytes_for(n) < 1 << 36) => s,
             Ok(s) => {
-                problems.push(Problem::new(format!(
-                    "input `{}` of shape {s:?} is too large to generate",
-                    port.name
-                )));
+                problems.push(Problem::with_help(
+                    format!("input `{}` of shape {s:?} is too large to generate", port.name),
+                    "give smaller dimensions with --dim, or a file",
+                ));
                 continue;
             }
             Err(names) if names.is_empty() => {
-                problems.push(Problem::new(format!(
-                    "input `{}`: {} has no valid shape here",
-                    port.name,
-                    port.type_text()
-                )));
+                problems.push(Problem::with_help(
+                    format!("input `{}`: {} has no valid shape here", port.name, port.type_text()),
+                    "give other dimensions with --dim",
+                ));
                 continue;
             }
             Err(names) => {

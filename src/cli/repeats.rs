@@ -5,7 +5,7 @@ use wgfc::ir::Program;
 /// How far apart equal dispatches of neighbouring layers are looked for.
 const LONGEST: usize = 256;
 /// Fewer equal layers are all shown.
-const FEWEST: usize = 3;
+pub const FEWEST: usize = 3;
 
 /// Which dispatches repeat others.
 pub struct Repeats {
@@ -20,8 +20,9 @@ impl Repeats {
         let alike: Vec<usize> = (program.dispatches.iter().enumerate())
             .map(|(i, d)| {
                 let family = program.kernels.get(d.kernel).map_or("", |k| k.family.as_str());
-                let operators = super::summary::operators(program, i).join(" ");
-                let text = format!("{family} {operators} {} {}", d.bytes, d.flops);
+                // Others may be listed in another order, or with a node that the first layer does not share.
+                let operator = super::summary::operators(program, i).first().copied().unwrap_or_default();
+                let text = format!("{family} {operator} {} {}", d.bytes, d.flops);
                 let kind = (&d.writes[..], text);
                 kinds.iter().position(|k| *k == kind).unwrap_or_else(|| {
                     kinds.push(kind);

@@ -102,7 +102,10 @@ impl Summary {
             }
         }
         let plan = memory::plan(program, &|s: &str| dims.get(s).copied()).map_err(|m| {
-            Error::Usage(vec![Problem::new(format!("the activations cannot be laid out: {m}"))])
+            Error::usage(
+                format!("the activations cannot be laid out: {m}"),
+                "give other dimensions with --dim",
+            )
         })?;
         let total = |f: &dyn Fn(&Figures) -> u64| dispatches.iter().map(f).fold(0u64, u64::saturating_add);
         Ok(Summary {

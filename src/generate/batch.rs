@@ -106,11 +106,10 @@ impl BatchGenerator {
     pub fn generate(&mut self, prompts: &[&[i64]], request: &Request) -> Result<BatchTokens<'_>, Error> {
         let mut problems = vec![];
         if prompts.len() != self.rows.len() {
-            problems.push(Problem::new(format!(
-                "there are {} prompts for {} sequences",
-                prompts.len(),
-                self.rows.len()
-            )));
+            problems.push(Problem::with_help(
+                format!("there are {} prompts for {} sequences", prompts.len(), self.rows.len()),
+                "give one for each sequence",
+            ));
         }
         for (i, (prompt, row)) in prompts.iter().zip(&self.rows).enumerate() {
             let at = format!("prompt {i}: ");

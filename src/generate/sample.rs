@@ -35,11 +35,17 @@ impl Sampling {
             ));
         }
         if self.top_k == Some(0) {
-            problems.push(Problem::new("top-k is 0: there would be no token to draw"));
+            problems.push(Problem::with_help(
+                "top-k is 0: there would be no token to draw",
+                "give 1 or more, or leave it out",
+            ));
         }
         if self.top_p.is_some_and(|p| !(p > 0.0 && p <= 1.0)) {
             let p = self.top_p.unwrap_or_default();
-            problems.push(Problem::new(format!("top-p is {p}: it is a share, above 0 and at most 1")));
+            problems.push(Problem::with_help(
+                format!("top-p is {p}: it is a share, above 0 and at most 1"),
+                "0.9 is usual; leave it out to draw from all tokens",
+            ));
         }
         problems
     }

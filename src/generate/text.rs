@@ -51,13 +51,13 @@ impl Decoder {
             None => None,
             Some(bytes) => Some(
                 Tokenizer::from_bytes(bytes)
-                    .map_err(|e| Error::file(&beside, format!("is no tokenizer: {e}")))?,
+                    .map_err(|e| Error::file_help(&beside, format!("is no tokenizer: {e}"), NOT_TEXT))?,
             ),
         };
         let beside = path.join("generation_config.json");
         let defaults = match read(&beside)? {
             None => Defaults::default(),
-            Some(bytes) => Defaults::parse(&bytes).map_err(|e| Error::file(&beside, e))?,
+            Some(bytes) => Defaults::parse(&bytes).map_err(|e| Error::file_help(&beside, e, NOT_CONFIG))?,
         };
         Ok(Decoder { model, tokenizer, defaults, path: path.to_owned() })
     }
@@ -185,6 +185,9 @@ impl Defaults {
         })
     }
 }
+
+const NOT_TEXT: &str = "fetch the model's tokenizer.json again, or give token ids with --tokens";
+const NOT_CONFIG: &str = "correct or remove the file: options can say what it says";
 
 /// The file's bytes, where there is one.
 fn read(path: &Path) -> Result<Option<Vec<u8>>, Error> {

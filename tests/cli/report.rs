@@ -35,9 +35,21 @@ fn pictures_name_operators_and_shapes_and_fold_layers() {
     wgfc(d.path(), &format!("inspect|{}|--graph|g.svg", fixture("resnet50.onnx"))).exits(0);
     let svg = std::fs::read_to_string(d.path().join("g.svg")).unwrap();
     assert!(svg.contains(">Conv, Relu<") && svg.contains("→ f32[batch, 64, 56, 56]"), "operators and shapes");
-    assert!(svg.contains("5 ×  ") && svg.contains("stands for n such layers"), "layers");
-    let height: f64 = svg.split("height=\"").nth(1).unwrap().split('"').next().unwrap().parse().unwrap();
-    assert!(height < 5000.0, "{height}");
+    // Twelve layers of attention, and a decoder's twenty-four, each with inputs and outputs of its own, which come in
+    // another order from the middle on.
+    for (model, times, most) in
+        [("bert-base.onnx", "12 ×  ", 2000.0), ("qwen2.5-0.5b.onnx", "11 ×  input ", 8000.0)]
+    {
+        wgfc(d.path(), &format!("inspect|{}|--graph|g.svg", fixture(model))).exits(0);
+        let svg = std::fs::read_to_string(d.path().join("g.svg")).unwrap();
+        assert!(svg.contains(times), "{model}");
+        assert!(svg.contains("stands for n such layers"), "{model}");
+        let size = |what: &str| -> f64 {
+            svg.split(what).nth(1).unwrap().split('"').next().unwrap().parse().unwrap()
+        };
+        let (width, height) = (size("width=\""), size("height=\""));
+        assert!(width < 3000.0 && height < most, "{model}: {width} × {height}");
+    }
 }
 
 #[test]
@@ -94,4 +106,91 @@ fn set_up_and_runs_are_told_apart() {
     wgfc(d.path(), &format!("bench|{}|--random-inputs|--dim|batch=1|--runs|500000|--budget|0.2", mlp()))
         .exits(0)
         .prints("fewer than 500000 runs: --budget is 0.2 s");
+}
+
+/// Nothing that ends in an error is made without saying what to do.
+#[test]
+fn refusals_say_what_to_do() {
+    // Constructors that leave the help out, and where they may stand: their own definitions.
+    let bare = ["Problem::new(", "Error::file(", "help: None"];
+    let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
+    let mut found = vec![];
+    for (path, text) in crate::tree(&root) {
+        let name = path.strip_prefix(&root).unwrap().display().to_string();
+        let Ok(text) = String::from_utf8(text) else { continue };
+        if !name.ends_with(".rs") || name == "error.rs" {
+            continue;
+        }
+        let code = text.split("#[cfg(test)]").next().unwrap_or_default();
+        for (n, line) in code.lines().enumerate().filter(|(_, l)| bare.iter().any(|b| l.contains(b))) {
+            found.push(format!("src/{name}:{}: {}", n + 1, line.trim()));
+        }
+    }
+    assert!(found.is_empty(), "these refusals say nothing of what to do:\n{}", found.join("\n"));
+
+    let d = folder();
+    let at = |name: &str| d.path().join(name);
+    std::fs::write(at("noise.onnx"), [0xa7u8; 99]).unwrap();
+    std::fs::write(at("empty.onnx"), []).unwrap();
+    std::fs::write(at("bad.npy"), "no").unwrap();
+    std::fs::write(at("bad.pb"), [0xffu8; 40]).unwrap();
+    std::fs::write(at("bad.png"), "no").unwrap();
+    std::fs::write(at("binary.txt"), [0xffu8; 4]).unwrap();
+    std::fs::write(at("file"), "x").unwrap();
+    wgfc::npy::write(&wgfc::Tensor::from_f32(vec![2, 14], &[0.1; 28]), &at("wide.npy")).unwrap();
+    wgfc::npy::write(&wgfc::Tensor::from_f32(vec![2], &[0.1; 2]), &at("flat.npy")).unwrap();
+    wgfc(d.path(), &format!("compile|{}|-o|out", mlp())).exits(0);
+    let run = format!("run|{}|--cpu", mlp());
+    let decoder = fixture("small/decoder/model.onnx");
+    for words in [
+        "check|absent.onnx".to_owned(),
+        "check|noise.onnx".into(),
+        "check|empty.onnx".into(),
+        "check|.".into(),
+        "inspect|noise.onnx".into(),
+        format!("compile|{}|-o|file", mlp()),
+        format!("compile|{}|-o|file/below", mlp()),
+        format!("compile|{}|-o|o|--dim|nobody=3", mlp()),
+        format!("compile|{}|-o|o|--tap|nobody", mlp()),
+        format!("compile|{}|-o|o|--fix|nobody=3", mlp()),
+        format!("compile|{}|-o|o|--fix|x=y", mlp()),
+        format!("compile|{}|-o|o|--state-capacity|8", mlp()),
+        format!("compile|{decoder}|-o|o|--state-capacity|8|--state|input_ids=logits"),
+        format!("compile|{}|-o|o|--tuning|file", mlp()),
+        format!("compile|{}|-o|o", fixture("mobilenetv2.onnx")),
+        run.clone(),
+        format!("{run}|--input|x=random"),
+        format!("{run}|--input|x=random:x"),
+        format!("{run}|--input|x=bad.npy"),
+        format!("{run}|--input|x=bad.pb"),
+        format!("{run}|--input|x=bad.png"),
+        format!("{run}|--input|x=wide.npy"),
+        format!("{run}|--input|x=flat.npy"),
+        format!("{run}|--input|x=gone.npy"),
+        format!("{run}|--input|x=nonsense"),
+        format!("{run}|--input|nobody=random"),
+        format!("{run}|--input|x=random|--input|x=ones|--dim|batch=1"),
+        format!("{run}|--random-inputs|--dim|batch=4000000000000"),
+        format!("{run}|--random-inputs|--dim|batch=1|--labels|gone.txt"),
+        format!("{run}|--random-inputs|--dim|batch=1|--labels|binary.txt"),
+        format!("{run}|--random-inputs|--dim|batch=1|--output-dir|file"),
+        "run|out|--cpu|--random-inputs".into(),
+        "run|out|--tap|x|--random-inputs".into(),
+        "inspect|out|--dim|nobody=3".into(),
+        "inspect|out|--graph|g.gif".into(),
+        "inspect|out|--graph|file/g.svg".into(),
+        "generate|.|--tokens|1".into(),
+        format!("generate|{decoder}|--tokens|99"),
+        format!("generate|{decoder}|--tokens|1|--top-k|0"),
+        format!("generate|{decoder}|--tokens|1|--top-p|2"),
+        format!("generate|{decoder}|--tokens|1|--adapter|nobody"),
+        format!("generate|{}|--tokens|1", mlp()),
+        "bench|loops|tic-tac-toe".into(),
+    ] {
+        let ran = wgfc(d.path(), &words);
+        assert!((1..=3).contains(&ran.code), "{words}: {} {}", ran.code, ran.err);
+        let (errors, helps) = (ran.err.matches("error").count(), ran.err.matches("  help: ").count());
+        let beginnings = ran.err.lines().filter(|l| l.starts_with("error")).count();
+        assert!(errors > 0 && helps >= beginnings.max(1), "`{words}` does not say what to do:\n{}", ran.err);
+    }
 }

@@ -1,4 +1,5 @@
-//! What ONNX forbids of a node is refused in words that name the node, the operator, its opset and the part.
+//! What ONNX forbids of a node is refused in words that name the node, the operator, its opset and the part, and say
+//! what to do.
 //!
 //! The cases of operators ([`plain_cases`]) are spoilt one way after another: attributes nobody knows or of another kind,
 //! inputs of other types and ranks, inputs left out or too many. Whatever is not refused compiles.
@@ -108,7 +109,8 @@ fn what_onnx_forbids_is_named() {
                 (Err(e), named) => {
                     refused += 1;
                     let text = e.message();
-                    let parts = [Some(format!("node \"{operator}\" (")), Some("opset".into()), named];
+                    let help = Some("\n  help: ".to_owned());
+                    let parts = [Some(format!("node \"{operator}\" (")), Some("opset".into()), named, help];
                     let missing: Vec<String> =
                         parts.into_iter().flatten().filter(|p| !text.contains(p)).collect();
                     let good = missing.is_empty() && !text.contains("[internal]");

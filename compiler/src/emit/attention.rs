@@ -97,7 +97,8 @@ pub fn emit_as(
         _ => {
             return Err(Diagnostic::unsupported(format!(
                 "attention over values of width {e}: the fused kernel takes a known width of at most {MAX_WIDTH}"
-            )));
+            ))
+            .help("compile with --without approximate, which leaves attention as products and a softmax"));
         }
     };
     let mut module = Module::new(kernel, cx, false)?;

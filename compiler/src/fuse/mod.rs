@@ -364,7 +364,8 @@ fn build(
                             .at(Location {
                                 node: Some(graph.node(u.anchor).label().into()),
                                 ..Location::default()
-                            }),
+                            })
+                            .help("compile with --fusion none, or for an adapter that binds more (--for-device)"),
                         );
                     }
                     again = true;

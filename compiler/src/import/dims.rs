@@ -122,7 +122,10 @@ impl DimNames {
             .iter()
             .filter_map(|(name, v)| {
                 if *v < 0 {
-                    Some(Diagnostic::model(format!("dimension {name} cannot be {v}")))
+                    Some(
+                        Diagnostic::model(format!("dimension {name} cannot be {v}"))
+                            .help("give a size that is not negative"),
+                    )
                 } else if !self.seen.contains(name) {
                     let d =
                         Diagnostic::model(format!("the model's inputs have no symbolic dimension `{name}`"));

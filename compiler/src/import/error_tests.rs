@@ -114,6 +114,9 @@ fn rendered_errors() {
         |options: Options| import(&relu.encode_to_vec(), &NoExternalData, &options).unwrap_err().to_string();
     case("no such tap", run(Options { taps: vec!["yy".into()], ..Default::default() }));
     case("no such dimension", run(Options { dims: [("seq".to_owned(), 3)].into(), ..Default::default() }));
+    for one in all.split("\nerror").skip(1) {
+        assert!(one.contains("\n  help: "), "this does not say what to do:\nerror{one}");
+    }
     insta::assert_snapshot!(all);
 }
 

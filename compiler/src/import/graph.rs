@@ -127,7 +127,8 @@ impl<'m> Importer<'m> {
                 }
             };
             if scope.values.insert(t.name.clone(), slot).is_some() {
-                self.errors.push(Diagnostic::model(format!("two values are named \"{}\"", t.name)));
+                let d = Diagnostic::model(format!("two values are named \"{}\"", t.name));
+                self.errors.push(d.help(RENAME));
             }
         }
         for t in &graph.sparse_initializer {
@@ -148,7 +149,8 @@ impl<'m> Importer<'m> {
             for o in n.output.iter().filter(|o| !o.is_empty()) {
                 if producer.insert(o, i).is_some() || scope.values.contains_key(o) {
                     let at = self.location(n, i, prefix);
-                    self.errors.push(Diagnostic::model(format!("two values are named \"{o}\"")).at(at));
+                    let d = Diagnostic::model(format!("two values are named \"{o}\"")).at(at);
+                    self.errors.push(d.help(RENAME));
                 }
             }
         }
@@ -177,11 +179,14 @@ impl<'m> Importer<'m> {
             let stuck: Vec<usize> = (0..nodes.len()).filter(|i| waiting[*i] > 0).collect();
             let labels: Vec<String> =
                 stuck.iter().take(4).map(|i| format!("\"{}\"", label(&nodes[*i], *i, prefix))).collect();
-            self.errors.push(Diagnostic::model(format!(
+            let d = Diagnostic::model(format!(
                 "the graph has a cycle; it goes through {}{}",
                 labels.join(", "),
                 if stuck.len() > 4 { ", …" } else { "" }
-            )));
+            ));
+            self.errors.push(d.help(
+                "let what is carried from step to step be a Loop's or a Scan's, or an input and an output",
+            ));
             for i in stuck {
                 poison(scope, &nodes[i]);
             }
@@ -212,7 +217,7 @@ impl<'m> Importer<'m> {
         if self.expanded > MAX_NODES {
             if self.expanded == MAX_NODES + 1 {
                 let d = Diagnostic::model(format!("functions expand to more than {MAX_NODES} nodes")).at(at);
-                self.errors.push(d);
+                self.errors.push(d.help("export the model without functions, or split it"));
             }
             return poison(scope, n);
         }
@@ -224,7 +229,8 @@ impl<'m> Importer<'m> {
                 None => {
                     poisoned = true;
                     let d = Diagnostic::model(format!("nothing makes \"{name}\", which it reads"));
-                    self.errors.push(d.at(at.clone()));
+                    let help = "add the node, the initializer or the input of that name; a tool that cuts graphs may have left it out";
+                    self.errors.push(d.at(at.clone()).help(help));
                 }
             }
         }
@@ -341,13 +347,16 @@ impl<'m> Importer<'m> {
         for (i, name) in n.output.iter().enumerate().filter(|(_, o)| !o.is_empty()) {
             let Some(v) = values.get(i).copied() else {
                 let d = Diagnostic::unsupported(format!("output {i} (\"{name}\") is not supported"));
-                self.errors.push(d.at(at.clone()));
+                self.errors.push(d.at(at.clone()).help("export the model without what reads this output"));
                 scope.values.insert(name.clone(), Slot::Poisoned);
                 continue;
             };
             if let Err(e) = check_dims(g.ty(v)) {
                 let d = Diagnostic::model(format!("its output {i} has type {}: {e}", g.ty(v)));
-                self.errors.push(d.at(at.clone()));
+                self.errors.push(
+                    d.at(at.clone())
+                        .help("give smaller dimensions with --dim, or mend what sets the node's shape"),
+                );
                 scope.values.insert(name.clone(), Slot::Poisoned);
                 continue;
             }
@@ -555,6 +564,10 @@ fn bind_attributes(n: &mut NodeProto, given: &HashMap<&str, &AttributeProto>) {
         }
     });
 }
+
+/// What to do about a name that two values have.
+pub(super) const RENAME: &str =
+    "give each value of the graph a name of its own; exporting the model again does";
 
 /// What to call a node.
 pub(super) fn label(n: &NodeProto, index: usize, prefix: &str) -> String {

@@ -196,10 +196,13 @@ fn check_header(model: &ModelProto) -> Result<&GraphProto, Errors> {
             .help("export it with an older version of the onnx package"),
         );
     } else if model.ir_version < 3 {
-        errors.push(Diagnostic::unsupported(format!(
-            "the model's file format is IR version {}; the oldest known here is 3",
-            model.ir_version
-        )));
+        errors.push(
+            Diagnostic::unsupported(format!(
+                "the model's file format is IR version {}; the oldest known here is 3",
+                model.ir_version
+            ))
+            .help("load it with the onnx package, set its ir_version to 3 or more, and save it"),
+        );
     }
     for o in &model.opset_import {
         if graph::domain_key(&o.domain).is_empty() && !OPSETS.contains(&o.version) {
@@ -217,7 +220,12 @@ fn check_header(model: &ModelProto) -> Result<&GraphProto, Errors> {
     match &model.graph {
         Some(g) if errors.is_empty() => Ok(g),
         Some(_) => Err(Errors(errors)),
-        None => Err(Diagnostic::model("the model has no graph").into()),
+        None => {
+            let d = Diagnostic::model("the model has no graph");
+            Err(d
+                .help("the file may be another kind of protobuf, or be cut short: export the model again")
+                .into())
+        }
     }
 }
 
@@ -283,24 +291,27 @@ fn inputs(im: &mut Importer, g: &mut Graph, scope: &mut Scope, proto: &GraphProt
             }
         };
         if scope.values.insert(v.name.clone(), slot).is_some() {
-            im.errors.push(Diagnostic::model(format!("two values are named \"{}\"", v.name)));
+            im.errors
+                .push(Diagnostic::model(format!("two values are named \"{}\"", v.name)).help(graph::RENAME));
         }
     }
     im.errors.extend(namer.unused(&options.dims));
     for name in options.values.keys().filter(|n| !proto.input.iter().any(|v| v.name == **n)) {
         let d = Diagnostic::model(format!("a value is given for \"{name}\", which is no input of the model"));
         let close = close_names(name, proto.input.iter().map(|v| v.name.as_str()));
-        im.errors.push(if close.is_empty() {
-            d
-        } else {
-            d.help(format!("close names: {}", close.join(", ")))
+        let inputs: Vec<&str> = proto.input.iter().map(|v| v.name.as_str()).collect();
+        im.errors.push(match (close.is_empty(), inputs.is_empty()) {
+            (false, _) => d.help(format!("close names: {}", close.join(", "))),
+            (true, false) => d.help(format!("its inputs are {}", inputs.join(", "))),
+            (true, true) => d.help("it has none: leave the value out"),
         });
     }
 }
 
 fn outputs(im: &mut Importer, g: &mut Graph, scope: &Scope, proto: &GraphProto) {
     if proto.output.is_empty() {
-        im.errors.push(Diagnostic::model("the graph has no outputs"));
+        let help = "name what it computes as the graph's outputs, or take a tensor with --tap";
+        im.errors.push(Diagnostic::model("the graph has no outputs").help(help));
     }
     for v in &proto.output {
         let part = || format!("output \"{}\"", v.name);
@@ -313,10 +324,18 @@ fn outputs(im: &mut Importer, g: &mut Graph, scope: &Scope, proto: &GraphProto) 
                 g.outputs.push(Border { name: v.name.as_str().into(), value: *value });
             }
             Some(Slot::Poisoned) => {}
-            None => im.errors.push(at_part(OpError::model("nothing makes this output"), part())),
+            None => {
+                let e = OpError::model("nothing makes this output");
+                im.errors.push(at_part(
+                    e.help("remove it from the graph's outputs, or add the node that makes it"),
+                    part(),
+                ));
+            }
         }
     }
 }
+
+const DECLARED: &str = "correct the declaration, or leave it out: onnx.shape_inference makes another";
 
 /// Compares a declaration with what has been inferred. Constants must agree; symbols may be named differently.
 fn agrees(v: &ValueInfoProto, ty: &TensorType) -> Result<(), OpError> {
@@ -324,14 +343,16 @@ fn agrees(v: &ValueInfoProto, ty: &TensorType) -> Result<(), OpError> {
     let Some(TypeValue::Tensor(t)) = v.r#type.as_ref().and_then(|t| t.value.as_ref()) else { return Ok(()) };
     let Some(shape) = &t.shape else { return Ok(()) };
     if shape.dim.len() != ty.rank() {
-        return Err(OpError::model(format!("declared with rank {}, computed as {ty}", shape.dim.len())));
+        let e = format!("declared with rank {}, computed as {ty}", shape.dim.len());
+        return Err(OpError::model(e).help(DECLARED));
     }
     for (i, (d, inferred)) in shape.dim.iter().zip(&ty.shape).enumerate() {
         if let (Some(onnx::DimensionValue::Value(n)), Some(c)) = (&d.value, inferred.as_const())
             && *n != c
             && *n > 0
         {
-            return Err(OpError::model(format!("declared with {n} along axis {i}, computed as {ty}")));
+            let e = format!("declared with {n} along axis {i}, computed as {ty}");
+            return Err(OpError::model(e).help(DECLARED));
         }
     }
     Ok(())
@@ -376,9 +397,12 @@ fn taps(im: &mut Importer, g: &mut Graph, scope: &Scope, proto: &GraphProto, opt
             None => {
                 let mut d = Diagnostic::model(format!("the model has no tensor \"{tap}\" to tap"));
                 let close = close_names(tap, scope.values.keys().map(String::as_str));
-                if !close.is_empty() {
-                    d = d.help(format!("close names: {}", close.join(", ")));
-                }
+                d = d.help(match close.is_empty() {
+                    false => format!("close names: {}", close.join(", ")),
+                    true => {
+                        "a viewer of ONNX models shows the names; those of subgraphs cannot be tapped".into()
+                    }
+                });
                 im.errors.push(d);
             }
         }

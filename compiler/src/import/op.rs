@@ -99,12 +99,38 @@ impl OpError {
             Kind::Internal => Diagnostic::internal(self.message),
         };
         at.part = self.part;
-        let d = d.at(at);
-        match self.help {
-            Some(h) => d.help(h),
-            None => d,
-        }
+        let help = self.help.or(d.help.clone()).unwrap_or_else(|| advice(self.kind, &at));
+        d.at(at).help(help)
     }
+}
+
+/// What to do about a node, where its operator says nothing better: by whose problem it is and which part is meant.
+fn advice(kind: Kind, at: &Location) -> String {
+    let operator = at.operator.as_deref().unwrap_or_default();
+    let (domain, name) = operator.rsplit_once('.').unwrap_or(("", operator));
+    if kind == Kind::Unsupported {
+        let notes = super::ops::find(domain, name).map_or("", |d| d.notes);
+        let known = if notes.is_empty() { String::new() } else { format!(" (of {operator}: {notes})") };
+        return format!(
+            "SUPPORTED_OPS.md lists what is supported{known}; export the model without this, or run it with --cpu where the evaluator can"
+        );
+    }
+    let definition = match domain {
+        _ if name.is_empty() => String::new(),
+        "" => format!("; https://onnx.ai/onnx/operators/onnx__{name}.html says what {name} takes"),
+        "ai.onnx.ml" | "ai.onnx.preview" => format!("; ONNX's definition of {operator} says what it takes"),
+        _ => {
+            format!("; the definition of {operator} in ONNX Runtime's ContribOperators.md says what it takes")
+        }
+    };
+    let what = match at.part.as_deref() {
+        Some(p) if p.starts_with("attribute") => "correct the attribute, or export the model again",
+        Some(p) if p.starts_with("input") => {
+            "mend what is handed to this input (a Cast for its type, a Reshape for its rank), or export the model again"
+        }
+        _ => "correct the node, or export the model again",
+    };
+    format!("{what}{definition}")
 }
 
 impl From<String> for OpError {
