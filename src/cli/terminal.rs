@@ -254,7 +254,7 @@ pub struct Progress {
 impl Progress {
     /// What goes on, said anew.
     pub fn says(&self, what: String) {
-        self.0.set_message(what);
+        self.bar.set_message(clean(&what).into_owned());
     }
     /// How far it is.
     pub fn at(&self, position: u64) {
