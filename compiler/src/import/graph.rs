@@ -283,7 +283,8 @@ impl<'m> Importer<'m> {
             (_, None, None) => Err(OpError::model(format!(
                 "the model imports no operator set of domain \"{}\"",
                 if domain.is_empty() { "ai.onnx" } else { domain }
-            ))),
+            ))
+            .help("add the operator set's domain and version to the model's opset_import, or correct the node's domain")),
             // Unsupported operators have been reported by the survey, all of them at once.
             _ => Err(OpError::reported()),
         }
@@ -300,10 +301,13 @@ impl<'m> Importer<'m> {
     ) -> Lowered {
         let key = (f.domain.clone(), f.name.clone());
         if self.calls.contains(&key) {
-            return Err(OpError::model(format!("function {} calls itself", operator(n))));
+            return Err(OpError::model(format!("function {} calls itself", operator(n)))
+                .help("write the repetition as a Loop"));
         }
         if self.calls.len() >= 64 {
-            return Err(OpError::model("functions are nested too deeply"));
+            return Err(
+                OpError::model("functions are nested too deeply").help("export the model without functions")
+            );
         }
         let mut attributes: HashMap<&str, &AttributeProto> =
             f.attribute_proto.iter().map(|a| (a.name.as_str(), a)).collect();

@@ -111,19 +111,16 @@ fn advice(kind: Kind, at: &Location) -> String {
     if kind == Kind::Unsupported {
         let notes = super::ops::find(domain, name).map_or("", |d| d.notes);
         let known = if notes.is_empty() { String::new() } else { format!(" (of {operator}: {notes})") };
-        return format!(
-            "SUPPORTED_OPS.md lists what is supported{known}; export the model without this, or run it with --cpu where the evaluator can"
-        );
+        return format!("SUPPORTED_OPS.md lists what is supported{known}; export the model without this");
     }
     let definition = match domain {
         _ if name.is_empty() => String::new(),
         "" => format!("; https://onnx.ai/onnx/operators/onnx__{name}.html says what {name} takes"),
-        "ai.onnx.ml" | "ai.onnx.preview" => format!("; ONNX's definition of {operator} says what it takes"),
-        _ => {
-            format!("; the definition of {operator} in ONNX Runtime's ContribOperators.md says what it takes")
-        }
+        "com.microsoft" => format!("; ContribOperators.md of ONNX Runtime says what {name} takes"),
+        _ => String::new(),
     };
     let what = match at.part.as_deref() {
+        Some(_) if name.is_empty() => "correct it, or export the model again",
         Some(p) if p.starts_with("attribute") => "correct the attribute, or export the model again",
         Some(p) if p.starts_with("input") => {
             "mend what is handed to this input (a Cast for its type, a Reshape for its rank), or export the model again"
