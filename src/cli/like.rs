@@ -1,6 +1,7 @@
 //! Dimensions that tensors at hand give.
 
 use super::args::{DataArgs, LikeArgs};
+use super::terminal::Terminal;
 use super::{inputs, is_program, shown};
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -70,7 +71,7 @@ pub fn of_inputs(
     if ports.iter().all(|p| p.shape.iter().all(|d| d.as_const().is_some())) {
         return None;
     }
-    let tensors = inputs::make(&ports, given, data).ok()?;
+    let tensors = inputs::make(&ports, given, data, &Terminal::silent()).ok()?;
     let shapes: Vec<_> =
         ports.iter().filter_map(|p| Some((p, tensors.get(&p.name)?.shape.as_slice()))).collect();
     let mut dims = options.dims.clone();

@@ -34,6 +34,11 @@ impl Terminal {
         Terminal { json: global.json, quiet: global.quiet, fancy, failed: RefCell::new(None) }
     }
 
+    /// Without notes.
+    pub fn silent() -> Terminal {
+        Terminal::new(&Global { json: false, quiet: true })
+    }
+
     /// What became of all that was printed on stdout; asked once, at the end. A reader that went away
     /// (`wgfc … | head`) is no error.
     pub fn finish(&self) -> Result<(), Error> {

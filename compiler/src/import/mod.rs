@@ -362,7 +362,9 @@ fn agrees(v: &ValueInfoProto, ty: &TensorType) -> Result<(), OpError> {
 fn same_type(v: &ValueInfoProto, ty: &TensorType) -> Result<(), OpError> {
     let Some(TypeValue::Tensor(t)) = v.r#type.as_ref().and_then(|t| t.value.as_ref()) else { return Ok(()) };
     match data_type::dtype(t.elem_type) {
-        Some(d) if d != ty.dtype => Err(OpError::model(format!("declared as {d}, computed as {ty}"))),
+        Some(d) if d != ty.dtype => {
+            Err(OpError::model(format!("declared as {d}, computed as {ty}")).help(DECLARED))
+        }
         _ => Ok(()),
     }
 }
