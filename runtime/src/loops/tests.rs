@@ -40,6 +40,7 @@ fn program(wgsl: &str) -> Program {
         ],
         kernels: vec![kernel],
         dispatches: vec![Dispatch {
+            writes: vec![],
             kernel: 0,
             bindings: vec![0, 1],
             workgroups: [Dim::ONE, Dim::ONE, Dim::ONE],
