@@ -396,6 +396,7 @@ fn an_edited_plan_is_refused_in_words() {
         (|p| p.kernels[0].workgroup_size = [0, 1, 1], "has a zero"),
         (|p| p.kernels[0].workgroup_size = [32, 1, 1], "says workgroup size [64, 1, 1]"),
         (|p| p.kernels[1].wgsl.clear(), "has no text"),
+        (|p| p.kernels[0].wgsl = p.kernels[0].wgsl.replace("b1[i]", "b9[i]"), "its text is not WGSL"),
         (|p| p.buffers[1].kind = BufferKind::Arena { arena: 1, first: 0, last: 1 }, "share memory"),
         (|p| p.buffers[1].kind = BufferKind::Arena { arena: 0, first: 0, last: 0 }, "lives only from"),
         (
@@ -420,10 +421,6 @@ fn an_edited_plan_is_refused_in_words() {
     assert_eq!(wgfc_runtime::check::check(&rows()), Vec::<String>::new());
     // What only a device can tell.
     let edits: &[(Edit, &str)] = &[
-        (
-            |p| p.kernels[0].wgsl = p.kernels[0].wgsl.replace("b1[i]", "b9[i]"),
-            "kernel `double` does not compile",
-        ),
         (|p| p.kernels[0].bindings.swap(0, 1), "writes buffer 0"),
         (|p| p.kernels[0].uses_dims = false, "kernel `double` does not compile"),
         (|p| p.kernels[0].features = vec!["telepathy".to_owned()], "feature `telepathy`"),
