@@ -14,13 +14,23 @@ fn is_inf(x: f32) -> bool {
     return (bitcast<u32>(x) & 0x7fffffffu) == 0x7f800000u;
 }
 
-// The larger, the smaller, the sign: NaN of NaN, which WGSL's own may leave out. No comparison with NaN holds.
+// The larger, the smaller, the sign: NaN of NaN, which WGSL's own may leave out. It is found by its bits: drivers
+// make of a comparison and a selection between what is compared one instruction that leaves NaN out.
 fn max_f32(a: f32, b: f32) -> f32 {
-    return select(select(a, b, a < b), b, is_nan(b));
+    return select(max_number(a, b), b, is_nan(b));
 }
 
 fn min_f32(a: f32, b: f32) -> f32 {
-    return select(select(a, b, a > b), b, is_nan(b));
+    return select(min_number(a, b), b, is_nan(b));
+}
+
+// The same of a `b` that is no NaN.
+fn max_number(a: f32, b: f32) -> f32 {
+    return select(max(a, b), a, is_nan(a));
+}
+
+fn min_number(a: f32, b: f32) -> f32 {
+    return select(min(a, b), a, is_nan(a));
 }
 
 fn sign_f32(x: f32) -> f32 {

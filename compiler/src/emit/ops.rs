@@ -107,12 +107,8 @@ impl Module<'_> {
                 Rem => self.call("rem_f32", &[a, b])?,
                 Mod => self.call("mod_f32", &[a, b])?,
                 Pow => self.call("pow_f32", &[a, b])?,
-                // Of a NaN no comparison holds, so it stays.
-                Max if matches!(right, Expr::Const(c) if !c.as_f64().is_nan()) => {
-                    format!("select({a}, {b}, {a} < {b})")
-                }
-                Min if matches!(right, Expr::Const(c) if !c.as_f64().is_nan()) => {
-                    format!("select({a}, {b}, {a} > {b})")
+                Min | Max if matches!(right, Expr::Const(c) if !c.as_f64().is_nan()) => {
+                    self.call(&format!("{}_number", op.name()), &[a, b])?
                 }
                 Min | Max => self.call(&format!("{}_f32", op.name()), &[a, b])?,
                 And | Or | Xor | Shl | Shr => return Err(mismatch(op.name(), t)),
