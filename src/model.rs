@@ -3,12 +3,13 @@
 use crate::generate::Setup;
 use crate::ports::{PortType, check_inputs, graph_ports, program_ports};
 use crate::source::ModelFile;
-use crate::{Error, Options, Problem, Program, Tensor, artefact};
+use crate::{Error, Options, Problem, Program, Tensor, artefact, memory};
 use std::collections::BTreeMap;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Instant;
 use wgfc_compiler::DeviceProfile;
 use wgfc_ir::Graph;
+use wgfc_ir::eval::{Limits, evaluate_within};
 use wgfc_runtime::error::BadInput;
 use wgfc_runtime::{AdapterChoice, DeviceLimits, Gpu, RunError, Session};
 
@@ -110,6 +111,8 @@ pub struct Model {
     warnings: Vec<String>,
     engine: Engine,
     setup: Setup,
+    /// The compiled folder it was read from.
+    folder: Option<PathBuf>,
 }
 
 /// What runs it.
@@ -125,7 +128,14 @@ impl Model {
             return Model::compile(&ModelFile::open(path)?, options, place);
         }
         let program = artefact::load(path)?;
-        Model::on_device(place.open_for_program(path)?, program)
+        Model::of_folder(place.open_for_program(path)?, program, path)
+    }
+
+    /// Puts the program that was [loaded](artefact::load) from the folder `path` on a device. What the device
+    /// refuses of it is the folder's fault.
+    pub fn of_folder(gpu: Gpu, program: Program, path: &Path) -> Result<Model, Error> {
+        let model = Model::on_device(gpu, program).map_err(|e| edited(path, e))?;
+        Ok(Model { folder: Some(path.to_owned()), ..model })
     }
 
     /// Compiles an opened model for the place where it will run.
@@ -157,6 +167,7 @@ impl Model {
             outputs: graph_ports(&imported.graph, &imported.graph.outputs),
             warnings: imported.warnings,
             engine: Engine::Cpu { graph: Box::new(imported.graph) },
+            folder: None,
         })
     }
 
@@ -170,6 +181,7 @@ impl Model {
             outputs: program_ports(&program.outputs),
             warnings: program.stats.warnings.clone(),
             engine: Engine::Device { session: Box::new(session) },
+            folder: None,
         })
     }
 
@@ -214,10 +226,16 @@ impl Model {
             Engine::Device { session } => {
                 let named: Vec<(&str, Tensor)> =
                     inputs.iter().map(|(n, t)| (n.as_str(), t.clone())).collect();
-                Ok(session.run_blocking(&named).map_err(device_error)?.into_iter().collect())
+                let outputs = session.run_blocking(&named).map_err(device_error);
+                let outputs = outputs.map_err(|e| match &self.folder {
+                    Some(path) => edited(path, e),
+                    None => e,
+                })?;
+                Ok(outputs.into_iter().collect())
             }
             Engine::Cpu { graph } => {
-                let values = wgfc_ir::eval::evaluate(graph, inputs).map_err(|e| {
+                let limits = Limits { bytes: memory::available(), ..Limits::default() };
+                let values = evaluate_within(graph, inputs, limits).map_err(|e| {
                     Error::usage(
                         format!("the model cannot be evaluated: {e}"),
                         "try other inputs, or an adapter (--adapter; `wgfc device` lists them)",
@@ -235,6 +253,18 @@ fn cpu_needs_graph(path: &Path) -> Error {
         "is a compiled program, which runs on a device only",
         "the CPU's reference evaluator runs the ONNX model itself: give that",
     )
+}
+
+/// What we would answer for in a program of ours, of one that was read from a folder.
+fn edited(folder: &Path, e: Error) -> Error {
+    match e {
+        Error::Internal(message) => Error::file_help(
+            folder,
+            message,
+            "unless it was edited or damaged after it was written this is a bug in wgfc; compile the model again",
+        ),
+        e => e,
+    }
 }
 
 /// The compiler's view of a device: its limits, the rest as in `base`.

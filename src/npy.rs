@@ -50,7 +50,24 @@ pub fn read(path: &Path) -> Result<Tensor, Error> {
     })
 }
 
+/// Where the header of a `.npy` file says that it ends.
+fn header_end(bytes: &[u8]) -> Option<usize> {
+    let size = |from: usize, to: usize| {
+        let digits = bytes.get(from..to)?.iter().rev();
+        Some(to + digits.fold(0, |n, b| n << 8 | usize::from(*b)))
+    };
+    match bytes.get(6)? {
+        1 => size(8, 10),
+        _ => size(8, 12),
+    }
+}
+
 fn parse(mut bytes: &[u8]) -> Result<Tensor, String> {
+    // The reader makes room for the header before it reads it.
+    if bytes.starts_with(b"\x93NUMPY") && header_end(bytes).is_none_or(|end| end > bytes.len()) {
+        return Err("is cut short: its header ends behind the file".into());
+    }
+    let file_len = bytes.len();
     let file = npyz::NpyFile::new(&mut bytes).map_err(|e| format!("is not a .npy file: {e}"))?;
     let shape: Option<Vec<usize>> = file.shape().iter().map(|d| usize::try_from(*d).ok()).collect();
     let shape = shape.filter(|s| checked_numel(s).is_some()).ok_or("its shape overflows")?;
@@ -66,6 +83,8 @@ fn parse(mut bytes: &[u8]) -> Result<Tensor, String> {
         .ok_or_else(|| format!("its element type {text} is none that a model can have"))?;
     let order = file.order();
     let mut data = Vec::new();
+    data.try_reserve_exact(dtype.bytes_for(checked_numel(&shape).unwrap_or(0)).min(file_len))
+        .map_err(|_| format!("there is no memory for its {file_len} bytes"))?;
     file.into_inner().read_to_end(&mut data).map_err(|e| in_words(&e))?;
     let width = dtype.bits() / 8;
     let need = dtype.bytes_for(checked_numel(&shape).unwrap_or(0));
@@ -282,6 +301,9 @@ mod tests {
         assert_eq!(t.to_i64s().unwrap(), [1, 2, 3, 4, 5, 6]);
         file.pop();
         assert!(parse(&file).unwrap_err().contains("too short"));
+        let mut long = b"\x93NUMPY\x02\x00".to_vec();
+        long.extend(u32::MAX.to_le_bytes());
+        assert!(parse(&long).unwrap_err().contains("cut short"));
         assert!(parse(b"not numpy").unwrap_err().contains("not a .npy"));
     }
 }

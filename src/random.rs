@@ -1,6 +1,7 @@
 //! Reproducible random tensors, and weights for models that come without theirs.
 
 use crate::Error;
+use crate::memory::afford;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use wgfc_compiler::Diagnostic;
@@ -40,19 +41,21 @@ pub fn tensor(dtype: DType, shape: Vec<usize>, name: &str, seed: u64) -> Tensor 
     fill(dtype, shape, &mut Rng::new(seed, name), 0.0, 1.0)
 }
 
+/// Memory that a tensor takes while and after it is made.
+pub fn cost(dtype: DType, shape: &[usize]) -> u64 {
+    checked_numel(shape).map_or(u64::MAX, |n| 2 * dtype.bytes_for(n) as u64)
+}
+
 fn fill(dtype: DType, shape: Vec<usize>, rng: &mut Rng, mean: f32, deviation: f32) -> Tensor {
     let n: usize = shape.iter().product();
     if dtype == DType::F32 {
         let v: Vec<f32> = (0..n).map(|_| mean + deviation * rng.unit_variance()).collect();
         return Tensor::from_f32(shape, &v);
     }
-    let v: Vec<Scalar> = (0..n)
-        .map(|_| match dtype.class() {
-            Class::Float => Scalar::from_f64(dtype, f64::from(mean + deviation * rng.unit_variance())),
-            _ => Scalar::from_i64(dtype, (rng.bits() >> 63) as i64),
-        })
-        .collect();
-    Tensor::from_scalars(dtype, shape, &v)
+    Tensor::generate(dtype, shape, |_| match dtype.class() {
+        Class::Float => Scalar::from_f64(dtype, f64::from(mean + deviation * rng.unit_variance())),
+        _ => Scalar::from_i64(dtype, (rng.bits() >> 63) as i64),
+    })
 }
 
 /// Stands in for the external data of a model that came without its weights.
@@ -75,22 +78,34 @@ impl RandomWeights {
         let (mut tensors, mut bytes) = (0, 0);
         if let Some(graph) = &model.graph {
             let uses = uses(graph);
-            for t in graph.initializer.iter().filter(|t| t.data_location == 1 || !t.external_data.is_empty())
-            {
-                let get = |k: &str| t.external_data.iter().find(|e| e.key == k).map(|e| e.value.trim());
-                let offset: usize = get("offset").and_then(|v| v.parse().ok()).unwrap_or(0);
+            let external =
+                || graph.initializer.iter().filter(|t| t.data_location == 1 || !t.external_data.is_empty());
+            // Files are as long as what lies in them reaches.
+            let mut ends: BTreeMap<&str, usize> = BTreeMap::new();
+            for t in external() {
+                let (location, offset) = place(t);
+                let end = extent(t).and_then(|n| n.checked_add(offset)).filter(|e| *e < 1 << 40);
+                let end =
+                    end.ok_or_else(|| wrong(format!("initializer `{}` lies beyond any file", t.name)))?;
+                let known = ends.entry(location).or_default();
+                *known = end.max(*known);
+            }
+            let longest = external().filter_map(extent).max().unwrap_or(0);
+            let all = ends.values().sum::<usize>().saturating_add(2 * longest);
+            afford(all as u64).map_err(|e| {
+                let help = "a machine with more memory, or `wgfc check`, which needs no weights";
+                Error::usage(format!("to make up the weights {e}"), help)
+            })?;
+            for (location, end) in ends {
+                files.insert(location.to_owned(), vec![0; end]);
+            }
+            for t in external() {
+                let (location, offset) = place(t);
                 let values = weight(t, uses.get(t.name.as_str()))
                     .ok_or_else(|| wrong(format!("initializer `{}` has no valid type and shape", t.name)))?;
                 let data = values.bytes().unwrap_or_default();
-                let end = offset
-                    .checked_add(data.len())
-                    .filter(|e| *e < 1 << 40)
-                    .ok_or_else(|| wrong(format!("initializer `{}` lies beyond any file", t.name)))?;
-                let file = files.entry(get("location").unwrap_or_default().to_owned()).or_default();
-                if file.len() < end {
-                    file.resize(end, 0);
-                }
-                if let Some(place) = file.get_mut(offset..end) {
+                let file = files.get_mut(location).map(Vec::as_mut_slice).unwrap_or_default();
+                if let Some(place) = file.get_mut(offset..).and_then(|f| f.get_mut(..data.len())) {
                     place.copy_from_slice(data);
                 }
                 tensors += 1;
@@ -132,6 +147,20 @@ fn uses(graph: &GraphProto) -> HashMap<&str, Use<'_>> {
         }
     }
     uses
+}
+
+/// The file in which an external tensor lies, and from which byte on.
+fn place(t: &TensorProto) -> (&str, usize) {
+    let get = |k: &str| t.external_data.iter().find(|e| e.key == k).map(|e| e.value.trim());
+    let offset = get("offset").and_then(|v| v.parse().ok()).unwrap_or(0);
+    (get("location").unwrap_or_default(), offset)
+}
+
+/// The bytes of a tensor whose type and shape are possible.
+fn extent(t: &TensorProto) -> Option<usize> {
+    let dtype = data_type::dtype(t.data_type)?;
+    let shape: Vec<usize> = t.dims.iter().map(|d| usize::try_from(*d).ok()).collect::<Option<_>>()?;
+    checked_numel(&shape).map(|n| dtype.bytes_for(n))
 }
 
 /// Values for one initializer, or `None` when its type or shape is impossible.

@@ -163,6 +163,9 @@ impl<'g> Builder<'g> {
         if s == want {
             return Ok(v);
         }
+        if s.iter().zip(&want).any(|(d, t)| d != t && d.as_const().is_some() && t.as_const().is_some()) {
+            return Err(format!("shape {} does not broadcast to {}", show(&s), show(shape)));
+        }
         let index = (0..s.len()).map(Poly::var).collect();
         self.push(Op::View { shape: want, index, fill: None }, &[v])
     }

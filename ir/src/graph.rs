@@ -44,6 +44,18 @@ impl TensorType {
     pub fn numel(&self) -> Dim {
         self.shape.iter().product()
     }
+    /// Refuses an extent below 0, and more elements than any memory has, whatever the symbols are.
+    pub fn exists(&self) -> Result<(), String> {
+        let extents = || self.shape.iter().filter_map(Dim::as_const);
+        if let Some(d) = extents().find(|d| *d < 0) {
+            return Err(format!("a tensor of type {self} has an extent of {d}"));
+        }
+        let least = extents().try_fold(1i64, |n, d| n.checked_mul(d.max(1)));
+        match least.filter(|n| *n <= crate::verify::MAX_ELEMENTS) {
+            Some(_) => Ok(()),
+            None => Err(format!("a tensor of type {self} has more than 2^40 elements")),
+        }
+    }
     /// The shape, where every extent is a constant.
     pub fn static_shape(&self) -> Option<Vec<usize>> {
         self.shape.iter().map(|d| usize::try_from(d.as_const()?).ok()).collect()
@@ -181,6 +193,8 @@ impl Graph {
     pub fn push(&mut self, op: Op, inputs: &[Value], origin: &[Arc<str>]) -> Result<NodeId, String> {
         let types: Vec<&TensorType> = inputs.iter().map(|v| self.ty(*v)).collect();
         let outputs = op.infer(&types)?;
+        outputs.iter().try_for_each(TensorType::exists)?;
+        op.reads_elements(&types)?;
         let names = vec![None; outputs.len()];
         Ok(self.add_node(Node { op, inputs: inputs.to_vec(), outputs, origin: origin.to_vec(), names }))
     }

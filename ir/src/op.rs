@@ -20,7 +20,7 @@
 //! A convolution is a `Contract` of an unfolding `View`; pooling is a `Reduce` of one.
 //! Float sums accumulate in f32 whatever the element type.
 
-use crate::dtype::DType;
+use crate::dtype::{Class, DType};
 use crate::graph::{Graph, TensorType};
 use crate::poly::{Dim, Poly};
 use crate::scalar::{Scalar, ScalarFn, ScalarNode};
@@ -43,6 +43,22 @@ pub enum ReduceOp {
 impl ReduceOp {
     /// Every reduction.
     pub const ALL: [ReduceOp; 4] = [ReduceOp::Sum, ReduceOp::Prod, ReduceOp::Max, ReduceOp::Min];
+    /// What combining no elements gives.
+    pub fn identity(self, dtype: DType) -> Scalar {
+        let bits = dtype.bits() as u32;
+        let int = |v: i64| Scalar { dtype, bits: v as u64 };
+        match (self, dtype.class()) {
+            (ReduceOp::Sum, _) => Scalar::from_i64(dtype, 0),
+            (ReduceOp::Prod, _) => Scalar::from_i64(dtype, 1),
+            (ReduceOp::Max, Class::Float) => Scalar::from_f64(dtype, f64::NEG_INFINITY),
+            (ReduceOp::Min, Class::Float) => Scalar::from_f64(dtype, f64::INFINITY),
+            (ReduceOp::Max, Class::Int) => int(i64::MIN >> (64 - bits)),
+            (ReduceOp::Min, Class::Int) => int(i64::MAX >> (64 - bits)),
+            (ReduceOp::Max, _) => int(0),
+            (ReduceOp::Min, Class::Uint) => Scalar { dtype, bits: u64::MAX >> (64 - bits) },
+            (ReduceOp::Min, Class::Bool) => Scalar::bool(true),
+        }
+    }
     /// The name in the text format.
     pub fn name(self) -> &'static str {
         match self {
@@ -311,6 +327,16 @@ impl Op {
             Op::Scatter { index, .. } => axes(index),
             Op::TopK { k, .. } => vec![k],
             _ => vec![],
+        }
+    }
+
+    /// Refuses a view that reads elements of a tensor that has none, whatever the symbols are.
+    pub(crate) fn reads_elements(&self, t: &[&TensorType]) -> Result<(), String> {
+        let Op::View { shape, fill: None, .. } = self else { return Ok(()) };
+        let some = shape.iter().all(|d| d.as_const().is_some_and(|d| d > 0));
+        match t.first().filter(|t| some && t.shape.iter().any(|d| d.is(0))) {
+            Some(t) => Err(format!("reads elements of a tensor of type {t}, which has none")),
+            None => Ok(()),
         }
     }
 

@@ -102,6 +102,13 @@ impl Tensor {
         Tensor { dtype, shape, data: Data::Bytes { owner: Arc::new(bytes), offset: 0, len } }
     }
 
+    /// From a scalar for each element in turn, narrowed to `dtype`.
+    pub fn generate(dtype: DType, shape: Vec<usize>, mut f: impl FnMut(usize) -> Scalar) -> Tensor {
+        let bytes = crate::storage::encode(dtype, (0..shape.iter().product()).map(&mut f));
+        let len = bytes.len();
+        Tensor { dtype, shape, data: Data::Bytes { owner: Arc::new(bytes), offset: 0, len } }
+    }
+
     /// Number of elements.
     pub fn numel(&self) -> usize {
         self.shape.iter().product()

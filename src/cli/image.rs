@@ -78,7 +78,7 @@ pub fn read(
         ));
     }
     let (Ok(width), Ok(height)) = (u32::try_from(w), u32::try_from(h)) else { return Err(unfit()) };
-    if width == 0 || height == 0 || w.saturating_mul(h) > 1 << 28 {
+    if width == 0 || height == 0 || w.saturating_mul(h) > 1 << 26 {
         return Err(Error::file_help(
             path,
             format!("cannot be scaled to {w} × {h}"),

@@ -6,9 +6,8 @@ use super::terminal::Terminal;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use wgfc::ir::Scalar;
-use wgfc::ir::tensor::checked_numel;
 use wgfc::ports::{PortType, bind, no_such_input};
-use wgfc::{DType, Error, Problem, Tensor, npy, random};
+use wgfc::{DType, Error, Problem, Tensor, memory, npy, random};
 
 /// Where an input's values come from.
 #[derive(Clone, Debug, PartialEq)]
@@ -205,14 +204,16 @@ fn fill(
     let mut missing: Vec<String> = Vec::new();
     for port in ports.iter().filter(|p| !tensors.contains_key(&p.name)).collect::<Vec<_>>() {
         let shape = match port.shape_at(&dims) {
-            Ok(s) if checked_numel(&s).is_some_and(|n| port.dtype.bytes_for(n) < 1 << 36) => s,
-            Ok(s) => {
-                problems.push(Problem::with_help(
-                    format!("input `{}` of shape {s:?} is too large to generate", port.name),
-                    "give smaller dimensions with --dim, or a file",
-                ));
-                continue;
-            }
+            Ok(s) => match memory::afford(random::cost(port.dtype, &s)) {
+                Ok(()) => s,
+                Err(e) => {
+                    problems.push(Problem::with_help(
+                        format!("input `{}` of shape {s:?} is too large to generate: it {e}", port.name),
+                        "give smaller dimensions with --dim, or a file",
+                    ));
+                    continue;
+                }
+            },
             Err(names) if names.is_empty() => {
                 problems.push(Problem::with_help(
                     format!("input `{}`: {} has no valid shape here", port.name, port.type_text()),
@@ -250,16 +251,13 @@ fn fill(
 }
 
 fn constant(dtype: DType, shape: Vec<usize>, v: f64) -> Tensor {
-    let n = shape.iter().product();
-    Tensor::from_scalars(dtype, shape, &vec![Scalar::from_f64(dtype, v); n])
+    Tensor::generate(dtype, shape, |_| Scalar::from_f64(dtype, v))
 }
 
 /// 0, 1, 2, … along the last axis.
 fn iota(dtype: DType, shape: Vec<usize>) -> Tensor {
-    let n: usize = shape.iter().product();
     let period = shape.last().copied().unwrap_or(1).max(1);
-    let v: Vec<Scalar> = (0..n).map(|i| Scalar::from_i64(dtype, (i % period) as i64)).collect();
-    Tensor::from_scalars(dtype, shape, &v)
+    Tensor::generate(dtype, shape, |i| Scalar::from_i64(dtype, (i % period) as i64))
 }
 
 #[cfg(test)]

@@ -125,7 +125,7 @@ pub fn load(
         adapter::say_software(&gpu, adapter, t);
         let kept = Kept::open(kept, &gpu, t);
         let _progress = compiling(&gpu, path, t);
-        let model = Model::on_device(gpu, program)?;
+        let model = Model::of_folder(gpu, program, path)?;
         kept.save(t);
         return Ok((model, BTreeMap::new()));
     }

@@ -1,15 +1,17 @@
 //! The files of a decoder: its model, its tokenizer, and what its publisher recommends.
 
+mod bounds;
+mod guarded;
+
 use crate::files::in_words;
 use crate::{Error, ModelFile};
+use guarded::{Guarded, Stream};
 use std::path::{Path, PathBuf};
-use tokenizers::Tokenizer;
-use tokenizers::tokenizer::step_decode_stream;
 
 /// A decoder's files.
 pub struct Decoder {
     model: ModelFile,
-    tokenizer: Option<Tokenizer>,
+    tokenizer: Option<Guarded>,
     defaults: Defaults,
     path: PathBuf,
 }
@@ -49,10 +51,9 @@ impl Decoder {
         let beside = path.join("tokenizer.json");
         let tokenizer = match read(&beside)? {
             None => None,
-            Some(bytes) => Some(
-                Tokenizer::from_bytes(bytes)
-                    .map_err(|e| Error::file_help(&beside, format!("is no tokenizer: {e}"), NOT_TEXT))?,
-            ),
+            Some(bytes) => Some(Guarded::read(bytes).map_err(|e| {
+                Error::file_help(&beside, format!("is no tokenizer that can be used: {e}"), NOT_TEXT)
+            })?),
         };
         let beside = path.join("generation_config.json");
         let defaults = match read(&beside)? {
@@ -80,7 +81,7 @@ impl Decoder {
         self.tokenizer.is_some()
     }
 
-    fn tokenizer(&self) -> Result<&Tokenizer, Error> {
+    fn tokenizer(&self) -> Result<&Guarded, Error> {
         self.tokenizer.as_ref().ok_or_else(|| {
             Error::file_help(
                 &self.path,
@@ -99,10 +100,12 @@ impl Decoder {
     /// # Errors
     /// No tokenizer; a text that it refuses.
     pub fn encode(&self, text: &str) -> Result<Vec<i64>, Error> {
-        let encoded = self.tokenizer()?.encode(text, true);
-        let encoded = encoded
-            .map_err(|e| Error::usage(format!("the tokenizer refuses the text: {e}"), "give another"))?;
-        Ok(encoded.get_ids().iter().map(|id| i64::from(*id)).collect())
+        let encoded = self.tokenizer()?.encode(text);
+        let encoded = encoded.map_err(|e| {
+            let help = "give another text, or token ids (--tokens 1,2,3)";
+            Error::usage(format!("the tokenizer refuses the text: {e}"), help)
+        })?;
+        Ok(encoded.into_iter().map(i64::from).collect())
     }
 
     /// The text of tokens, without special ones.
@@ -111,7 +114,7 @@ impl Decoder {
     /// No tokenizer; tokens that it does not have.
     pub fn decode(&self, tokens: &[i64]) -> Result<String, Error> {
         let ids: Vec<u32> = tokens.iter().map(|t| id(*t)).collect::<Result<_, _>>()?;
-        self.tokenizer()?.decode(&ids, true).map_err(|e| undecodable(&e.to_string()))
+        self.tokenizer()?.decode(&ids).map_err(|e| undecodable(&e))
     }
 
     /// The text of tokens that come one by one.
@@ -119,7 +122,7 @@ impl Decoder {
     /// # Errors
     /// No tokenizer.
     pub fn stream(&self) -> Result<TextStream<'_>, Error> {
-        Ok(TextStream { tokenizer: self.tokenizer()?, ids: vec![], prefix: String::new(), prefix_index: 0 })
+        Ok(TextStream { tokenizer: self.tokenizer()?, stream: Stream::default() })
     }
 }
 
@@ -136,18 +139,15 @@ fn undecodable(why: &str) -> Error {
 
 /// Text as its tokens arrive. A character may take several.
 pub struct TextStream<'d> {
-    tokenizer: &'d Tokenizer,
-    ids: Vec<u32>,
-    prefix: String,
-    prefix_index: usize,
+    tokenizer: &'d Guarded,
+    stream: Stream,
 }
 
 impl TextStream<'_> {
     /// What this token adds: nothing as long as a character is not complete.
     pub fn push(&mut self, token: i64) -> Result<String, Error> {
-        let (ids, prefix, at) = (&mut self.ids, &mut self.prefix, &mut self.prefix_index);
-        let text = step_decode_stream(self.tokenizer, vec![id(token)?], true, ids, prefix, at);
-        Ok(text.map_err(|e| undecodable(&e.to_string()))?.unwrap_or_default())
+        let text = self.tokenizer.push(&mut self.stream, id(token)?);
+        Ok(text.map_err(|e| undecodable(&e))?.unwrap_or_default())
     }
 }
 

@@ -84,6 +84,8 @@ pub struct Draw {
     pub loose: bool,
     /// These are among the floats, but for those that are always constant.
     pub special: &'static [f64],
+    /// Shapes have an axis without elements.
+    pub hollow: bool,
     operands: Vec<Option<(Tensor, bool)>>,
 }
 
@@ -104,7 +106,7 @@ impl Draw {
             ..Default::default()
         };
         let rng = Rng::new(hash(name) ^ seed.wrapping_mul(0x9e37_79b9_7f4a_7c15));
-        Draw { rng, node, opset: 28, loose: false, special: &[], operands: vec![] }
+        Draw { rng, node, opset: 28, loose: false, special: &[], hollow: false, operands: vec![] }
     }
 
     pub fn below(&mut self, n: usize) -> usize {
@@ -122,7 +124,7 @@ impl Draw {
         range.start() + self.rng.below(range.end() + 1 - range.start())
     }
 
-    /// A shape of that many axes, none of them empty.
+    /// A shape of that many axes, none of them empty unless cases are [hollow](Draw::hollow).
     pub fn full(&mut self, ranks: RangeInclusive<usize>) -> Vec<usize> {
         let rank = self.from(ranks);
         let mut left = MOST;
@@ -137,6 +139,10 @@ impl Draw {
         let turn = self.below(rank.max(1));
         if rank > 0 {
             shape.rotate_left(turn);
+        }
+        if self.hollow && rank > 0 && !self.one_in(4) {
+            let axis = self.below(rank);
+            shape[axis] = 0;
         }
         shape
     }
@@ -307,7 +313,7 @@ impl Draw {
                 name = format!("t{i}");
             }
             let dim = t.shape.iter().enumerate().map(|(axis, d)| {
-                let symbol = self.rng.one_in(2) && *d > 1 && naming > 0;
+                let symbol = self.rng.one_in(2) && (*d > 1 || self.hollow && *d == 0) && naming > 0;
                 let value = match (symbol, naming) {
                     (false, _) => DimensionValue::Value(*d as i64),
                     (_, 1) => DimensionValue::Param(format!("n{d}")),

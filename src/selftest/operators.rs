@@ -13,15 +13,16 @@ mod shapes;
 mod windows;
 
 use super::draw::{Case, Draw, model_text};
-use super::failure::Failure;
+use super::failure::{Failure, caught};
 use super::sequence::CaseId;
-use super::subject::{Attempt, Outcome};
+use super::subject::{Attempt, Outcome, Rule, Source, Subject};
 use prost::Message;
 use std::ops::RangeInclusive;
-use wgfc_compiler::Options;
 use wgfc_compiler::import::onnx::ModelProto;
 use wgfc_compiler::import::{NoExternalData, import};
+use wgfc_compiler::{Errors, Kind, Options, compile};
 use wgfc_ir::DType;
+use wgfc_ir::eval::evaluate;
 use wgfc_runtime::Gpu;
 
 /// How the cases of an operator are drawn. Other domains than `ai.onnx` are part of the name.
@@ -173,6 +174,42 @@ pub fn run_operator(name: &str, seed: u64, gpu: &Gpu, options: &Options) -> Resu
             Outcome::Same(_) => Ran::Whole,
             Outcome::Refused(_) => Ran::Refused,
         },
+    })
+}
+
+/// Runs a case of an operator whose shapes have an axis without elements, by number or by name. What the model
+/// asks for may not be possible then; what the evaluator can tell, the device must.
+///
+/// # Errors
+/// As [`run_operator`]; a bug of ours that is reported.
+pub fn run_hollow(name: &str, seed: u64, gpu: &Gpu, options: &Options) -> Result<Ran, Failure> {
+    let line = line(name).ok_or_else(|| Failure::error(format!("no cases are drawn of {name}")))?;
+    let draw = || {
+        let mut d = Draw::new(line.0, seed);
+        d.hollow = true;
+        Ok(d.case(line.1, None, true))
+    };
+    // Some lines take for granted that there is something to choose from.
+    let Ok(case) = caught(draw) else { return Ok(Ran::Refused) };
+    let bytes = case.model.encode_to_vec();
+    let rule = Rule { loose: case.loose, moved: false };
+    let inputs = case.inputs.into_iter().collect();
+    let subject = Subject { source: Source::Model(Box::new(case.model)), inputs, rule };
+    let possible = |e: &Errors| e.0.iter().all(|d| d.kind != Kind::Internal);
+    let evaluated = match import(&bytes, &NoExternalData, options) {
+        Err(e) if possible(&e) => return Ok(Ran::Refused),
+        imported => evaluate(&imported?.graph, &subject.inputs),
+    };
+    match compile(&bytes, &NoExternalData, options) {
+        Err(e) if possible(&e) => return Ok(Ran::Refused),
+        compiled => _ = compiled?,
+    }
+    if evaluated.is_err() {
+        return Ok(Ran::Refused);
+    }
+    Ok(match subject.try_on(gpu, &Attempt::new(options))? {
+        Outcome::Same(_) => Ran::Whole,
+        Outcome::Refused(_) => Ran::Refused,
     })
 }
 

@@ -7,6 +7,8 @@
 //! | `WGFC_FUSION=none,full` | the levels that the models run at (all three; on SwiftShader `full`) |
 //! | `WGFC_CONFORMANCE`, `WGFC_MODELS` | folders of the data (`target/conformance`, `target/models`) |
 //! | `WGFC_FUZZ_SECONDS`, `WGFC_FUZZ_SEED` | how long each fuzz test runs (10), where it starts |
+//! | `WGFC_FUZZ_MODELS` | a folder of more models to mutate |
+//! | `WGFC_FUZZ_TOKENIZERS` | how many mutated tokenizers are tried (160) |
 //! | `WGFC_FUZZ_CASE='NAME SEED'` | that case of `operators_mean_the_same` alone |
 //! | `UPDATE_EXPECT=1` | write the expectations in `tests/conformance/` |
 //! | `CI` | what is missing fails instead of being skipped |
@@ -22,6 +24,7 @@ mod folded;
 mod forbidden;
 mod fuzz;
 mod generate;
+mod hostile;
 mod long;
 mod loops;
 mod models;

@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
-use wgfc::selftest::{Failure, Ran, caught, describe, operators, run_operator};
+use wgfc::selftest::{Failure, Ran, caught, describe, operators, run_hollow, run_operator};
 use wgfc_compiler::Options;
 use wgfc_runtime::Gpu;
 
@@ -85,6 +85,35 @@ fn operators_mean_the_same() {
     for (name, [whole, unnamed, refused, _]) in &counts {
         assert!(*refused < 4 || whole + unnamed > 0, "no case of {name} is supported");
     }
+    assert!(failures.is_empty(), "{} failures:\n{}", failures.len(), failures.join("\n"));
+}
+
+#[test]
+fn operators_without_elements_mean_the_same() {
+    let test = "operators_without_elements_mean_the_same";
+    let mut gpus = Backend::adapters();
+    if gpus.is_empty() {
+        return crate::skip(test, "there is no adapter");
+    }
+    let lavapipe = gpus.iter().position(|g| g.summary().name.contains("llvmpipe"));
+    let gpu = gpus.swap_remove(lavapipe.unwrap_or(0));
+    let names: Vec<&'static str> = operators().filter(|n| crate::selected(n)).collect();
+    let end = Instant::now() + duration();
+    let (mut counts, mut failures) = ([0usize; 3], vec![]);
+    'all: for seed in first_seed().. {
+        for name in &names {
+            if Instant::now() >= end || failures.len() >= 20 {
+                break 'all;
+            }
+            match caught(|| run_hollow(name, seed, &gpu, &Options::default())) {
+                Ok(ran) => counts[ran as usize] += 1,
+                Err(f) => failures.push(format!("{name} {seed}: {}: {}", f.status(), f.message())),
+            }
+        }
+    }
+    let [whole, unnamed, refused] = counts;
+    crate::say(format!("{test}: {} cases, {refused} of them refused", whole + unnamed + refused));
+    assert!(names.is_empty() || whole + unnamed > 0, "every case is refused");
     assert!(failures.is_empty(), "{} failures:\n{}", failures.len(), failures.join("\n"));
 }
 

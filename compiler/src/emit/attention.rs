@@ -8,7 +8,7 @@ use crate::{DeviceProfile, Diagnostic};
 use serde::{Deserialize, Serialize};
 use std::fmt::{self, Write};
 use wgfc_codegen_templates::attention::{Attention, Decode, Problem};
-use wgfc_ir::{Dim, Reg};
+use wgfc_ir::{DType, Dim, Reg, Scalar};
 
 /// The widest values a thread can hold the sums of.
 const MAX_WIDTH: i64 = 256;
@@ -122,6 +122,10 @@ pub fn emit_as(
     for s in &kernel.stores {
         module.store(&mut body, s)?;
     }
+    let scale_text = match scale.is_finite() {
+        true => format!("{scale:?}"),
+        false => module.literal(Scalar::from_f64(DType::F32, f64::from(*scale)))?,
+    };
     let geometry = forced
         .unwrap_or_else(|| if *parts > 1 { Geometry::Decode } else { choose(batch, s, t, d, cx.profile) });
     let part = if geometry == Geometry::Decode { ", v5: i32" } else { "" };
@@ -146,7 +150,7 @@ pub fn emit_as(
         d: d_text,
         e: width,
         mask: mask.is_some(),
-        scale: format!("{scale:?}"),
+        scale: scale_text,
     };
 
     let (wgsl, threads, bytes, groups) = match geometry {

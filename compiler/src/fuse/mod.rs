@@ -29,6 +29,7 @@ mod tidy;
 use crate::error::{Diagnostic, Errors, Location};
 use crate::kernel::{Kernel, KernelGraph, KernelTensor, Repeat, TensorId, TensorKind};
 use crate::options::{Fusion, Options, Technique};
+use crate::rewrite::empty::is_empty;
 use group::{Bans, Grouping};
 use lanes::{Form, Loops};
 use petgraph::graph::DiGraph;
@@ -331,7 +332,9 @@ fn build(
     let mut blocks = vec![];
     let mut errors = vec![];
     let mut again = false;
-    for u in &grouping.units {
+    // What has no elements is not computed.
+    let wanted = |u: &&group::Unit| !u.outputs.iter().all(|v| is_empty(graph.ty(*v))) || u.outputs.is_empty();
+    for u in grouping.units.iter().filter(wanted) {
         if let Some(why) = split_loops.get(&u.anchor) {
             match split::block(graph, u.anchor, why, options, &mut tensors) {
                 Ok(b) => blocks.push(b),
@@ -385,7 +388,7 @@ fn build(
         let under = tensors.add(None, graph.ty(v).clone(), TensorKind::Under(over));
         copies.push((graph.node(u.anchor).inputs[0], under));
     }
-    for (v, t) in copies {
+    for (v, t) in copies.into_iter().filter(|(v, _)| !is_empty(graph.ty(*v))) {
         if let TensorKind::State { state, .. } = tensors.list[t].kind
             && options.fusion == Fusion::Full
             && blocks.is_empty()

@@ -91,7 +91,10 @@ impl Cx<'_, '_> {
     }
     /// Takes back the errors since a mark: a subgraph failed, and there is another way to import it.
     pub fn forget_errors(&mut self, mark: usize) {
-        self.importer.errors.truncate(mark);
+        // A limit that has been met holds for every way.
+        if !self.importer.stopped {
+            self.importer.errors.truncate(mark);
+        }
     }
     /// Tells the user something that is no error.
     pub fn warn(&mut self, what: impl std::fmt::Display) {

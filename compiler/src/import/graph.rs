@@ -10,6 +10,7 @@ use crate::shape_eval::ShapeEval;
 use crate::{Diagnostic, Location};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
+use wgfc_ir::graph::Constraint;
 use wgfc_ir::tensor::checked_numel;
 use wgfc_ir::{Builder, DType, Dim, Graph, Node, Op, TensorType, Value};
 
@@ -49,6 +50,12 @@ pub(super) type Functions<'m> = HashMap<(&'m str, &'m str, &'m str), &'m Functio
 /// Nodes that functions and branches may expand to before the model is refused.
 const MAX_NODES: usize = 1_000_000;
 
+/// Functions, branches and bodies of loops that may be inside of one another.
+pub(super) const MAX_DEPTH: usize = 64;
+
+/// Branches and bodies of loops that may be inside of one another; programs repeat dispatches no deeper.
+const MAX_BODIES: usize = 8;
+
 /// Axes a tensor may have.
 const MAX_RANK: usize = 32;
 
@@ -67,6 +74,10 @@ pub struct Importer<'m> {
     pub(super) expanded: usize,
     /// Bodies of loops and branches around what is imported, each a graph of its own.
     pub(super) bodies: usize,
+    /// Graphs and functions around what is imported.
+    pub(super) depth: usize,
+    /// A limit has been met and reported: nothing more is imported, nor tried in another way.
+    pub(super) stopped: bool,
     /// Inputs of the model whose data shapes depend on.
     pub(super) shape_inputs: BTreeSet<String>,
     /// The operator of each node that was met.
@@ -144,6 +155,23 @@ impl<'m> Importer<'m> {
     /// Lowers nodes into `g`, in an order that has producers first. Errors are collected; the outputs
     /// of a node that fails are poisoned, and what reads them is skipped.
     pub(super) fn nodes(&mut self, g: &mut Graph, scope: &mut Scope, nodes: &[NodeProto], prefix: &str) {
+        if self.stopped {
+            return nodes.iter().for_each(|n| poison(scope, n));
+        }
+        if self.depth >= MAX_DEPTH {
+            self.stopped = true;
+            let what = "functions, branches and bodies of loops are nested more than";
+            let d = Diagnostic::model(format!("{what} {MAX_DEPTH} deep"));
+            let node = Some(prefix.trim_end_matches('/').into());
+            self.errors.push(d.at(Location { node, ..Location::default() }));
+            return nodes.iter().for_each(|n| poison(scope, n));
+        }
+        self.depth += 1;
+        self.nested(g, scope, nodes, prefix);
+        self.depth -= 1;
+    }
+
+    fn nested(&mut self, g: &mut Graph, scope: &mut Scope, nodes: &[NodeProto], prefix: &str) {
         let mut producer: HashMap<&str, usize> = HashMap::new();
         for (i, n) in nodes.iter().enumerate() {
             for o in n.output.iter().filter(|o| !o.is_empty()) {
@@ -218,6 +246,7 @@ impl<'m> Importer<'m> {
             if self.expanded == MAX_NODES + 1 {
                 let d = Diagnostic::model(format!("functions expand to more than {MAX_NODES} nodes")).at(at);
                 self.errors.push(d.help("export the model without functions, or split it"));
+                self.stopped = true;
             }
             return poison(scope, n);
         }
@@ -237,7 +266,16 @@ impl<'m> Importer<'m> {
         if poisoned {
             return poison(scope, n);
         }
-        match self.lower(g, scope, n, &at) {
+        let known = g.constraints.len();
+        let lowered = self.lower(g, scope, n, &at).and_then(|values| {
+            // What a run would check, where it is known already.
+            let fails = |c: &&Constraint| (&c.a - &c.b).as_const().is_some_and(|d| d != 0);
+            match g.constraints.iter().skip(known).find(fails) {
+                Some(c) => Err(OpError::model(format!("needs equal extents, and has {} and {}", c.a, c.b))),
+                None => Ok(values),
+            }
+        });
+        match lowered {
             Ok(values) => self.bind(g, scope, n, values, at),
             Err(e) => {
                 if !e.reported {
@@ -303,11 +341,6 @@ impl<'m> Importer<'m> {
         if self.calls.contains(&key) {
             return Err(OpError::model(format!("function {} calls itself", operator(n)))
                 .help("write the repetition as a Loop"));
-        }
-        if self.calls.len() >= 64 {
-            return Err(
-                OpError::model("functions are nested too deeply").help("export the model without functions")
-            );
         }
         let mut attributes: HashMap<&str, &AttributeProto> =
             f.attribute_proto.iter().map(|a| (a.name.as_str(), a)).collect();
@@ -432,6 +465,12 @@ impl Cx<'_, '_> {
         params: &[Param],
         captures: &mut Vec<(String, Value)>,
     ) -> Result<Subgraph, OpError> {
+        if self.importer.bodies >= MAX_BODIES {
+            self.importer.stopped = true;
+            let what = "branches and bodies of loops are nested more than";
+            return Err(OpError::unsupported(format!("{what} {MAX_BODIES} deep"))
+                .help("compute inner loops of a fixed number of steps without a loop"));
+        }
         // Behind the body's own inputs there may be the iteration.
         let own = params.iter().take_while(|p| !p.hidden).count();
         if graph.input.len() != own {

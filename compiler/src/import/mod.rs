@@ -154,6 +154,8 @@ fn importer<'m>(model: &'m ModelProto, external: &'m dyn ExternalData, options: 
         bytes_unfused: Dim::ZERO,
         expanded: 0,
         bodies: 0,
+        depth: 0,
+        stopped: false,
         shape_inputs: BTreeSet::new(),
         operators: BTreeMap::new(),
     }
@@ -313,8 +315,15 @@ fn outputs(im: &mut Importer, g: &mut Graph, scope: &Scope, proto: &GraphProto) 
         let help = "name what it computes as the graph's outputs, or take a tensor with --tap";
         im.errors.push(Diagnostic::model("the graph has no outputs").help(help));
     }
+    let mut names = BTreeSet::new();
     for v in &proto.output {
         let part = || format!("output \"{}\"", v.name);
+        if !names.insert(v.name.as_str()) {
+            let e =
+                OpError::model("is listed twice").help("give one of them another name, through an Identity");
+            im.errors.push(at_part(e, part()));
+            continue;
+        }
         match scope.values.get(&v.name) {
             Some(Slot::Made(value)) => {
                 // A wrong shape is worth a warning; nobody can read another element type than is meant.

@@ -1,6 +1,6 @@
 //! What a model uses, before any of it is lowered: every operator that is not supported, in one run.
 
-use super::graph::{Functions, Opsets, domain_key, label, operator, opsets};
+use super::graph::{Functions, MAX_DEPTH, Opsets, domain_key, label, operator, opsets};
 use super::onnx::{FunctionProto, GraphProto, ModelProto, NodeProto};
 use super::{ExternalData, decode, ops, run};
 use crate::{Diagnostic, Location, Options};
@@ -132,7 +132,8 @@ pub(super) fn functions(model: &ModelProto) -> Functions<'_> {
 
 /// Looks at every node, those of subgraphs and of the functions it calls included.
 pub(super) fn survey(model: &ModelProto) -> Survey {
-    let mut s = Surveyor { functions: functions(model), called: HashSet::new(), found: Survey::default() };
+    let (functions, found) = (functions(model), Survey::default());
+    let mut s = Surveyor { functions, called: HashSet::new(), depth: 0, found };
     if let Some(g) = &model.graph {
         s.graph(g, &opsets(&model.opset_import), "");
     }
@@ -143,14 +144,25 @@ pub(super) fn survey(model: &ModelProto) -> Survey {
 struct Surveyor<'m> {
     functions: Functions<'m>,
     called: HashSet<*const FunctionProto>,
+    /// Graphs and functions around what is looked at. What is too deep the importer refuses.
+    depth: usize,
     found: Survey,
 }
 
 impl<'m> Surveyor<'m> {
     fn graph(&mut self, g: &'m GraphProto, opsets: &Opsets, prefix: &str) {
-        for (i, n) in g.node.iter().enumerate() {
+        self.nodes(&g.node, opsets, prefix);
+    }
+
+    fn nodes(&mut self, nodes: &'m [NodeProto], opsets: &Opsets, prefix: &str) {
+        if self.depth >= MAX_DEPTH {
+            return;
+        }
+        self.depth += 1;
+        for (i, n) in nodes.iter().enumerate() {
             self.node(n, i, opsets, prefix);
         }
+        self.depth -= 1;
     }
 
     fn node(&mut self, n: &'m NodeProto, index: usize, sets: &Opsets, prefix: &str) {
@@ -168,10 +180,7 @@ impl<'m> Surveyor<'m> {
             match self.functions.get(&(domain, n.op_type.as_str(), n.overload.as_str())).copied() {
                 Some(f) => {
                     if self.called.insert(f) {
-                        let inner = opsets(&f.opset_import);
-                        for (i, m) in f.node.iter().enumerate() {
-                            self.node(m, i, &inner, &format!("{here}/"));
-                        }
+                        self.nodes(&f.node, &opsets(&f.opset_import), &format!("{here}/"));
                     }
                 }
                 // A domain without a version is the importer's to report.

@@ -1,5 +1,6 @@
 //! One way to say each thing: the clean-ups that need no search.
 //!
+//! - what has no elements is made without operands ([`super::empty`]);
 //! - equal nodes become one;
 //! - a view of a view becomes one view, and identity views go;
 //! - an operand that is only broadcast is read as it is, since maps broadcast themselves;
@@ -7,6 +8,7 @@
 //! - what depends on constants only is computed ([`super::fold`]);
 //! - what no output depends on goes.
 
+use super::empty;
 use super::fold;
 use super::views::ViewMap;
 use rustc_hash::FxHashMap;
@@ -20,7 +22,8 @@ const SMALL: usize = 256;
 /// Cleans until nothing changes. Keeps the type of every value that stays.
 pub fn clean(graph: &mut Graph) -> Result<(), String> {
     loop {
-        let mut changed = views(graph);
+        let mut changed = empty::remove(graph)?;
+        changed |= views(graph);
         changed |= inline_scalars(graph);
         changed |= fold::constants(graph)?;
         changed |= common(graph)?;

@@ -12,6 +12,7 @@
 
 pub mod branches;
 pub mod canonical;
+pub mod empty;
 pub mod extract;
 pub mod fold;
 pub mod guards;

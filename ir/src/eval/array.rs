@@ -256,6 +256,11 @@ impl Array {
         self.data.len()
     }
 
+    /// Bytes of its elements as they are held.
+    pub(super) fn bytes(&self) -> u64 {
+        each!(&*self.data, v => size_of_val(v.as_slice()) as u64)
+    }
+
     /// Row-major strides in elements.
     pub(super) fn strides(&self) -> Vec<usize> {
         strides(&self.shape)

@@ -73,6 +73,7 @@ pub(super) fn contract(c: &Contract, a: &Array, b: &Array, env: &Env) -> Result<
     }
     let size = |ls: &[u8]| ls.iter().map(|l| extent[l]).product::<usize>();
     let (nb, nm, nn, nk) = (size(&batch), size(&m), size(&n), size(&k));
+    env.spend((total as u64).saturating_mul(nk as u64))?;
     let mut out = Buf::zeros(a.dtype, total);
     if total > 0 && nk > 0 {
         let a = matrices(a, &c.a, [&batch, &m, &k], &extent);

@@ -37,6 +37,7 @@ pub(super) fn repeat(
     let (start, captured) = rest.split_at(carried);
     let mut state: Vec<Array> = start.iter().map(|a| (*a).clone()).collect();
     let mut stacks: Vec<Vec<Array>> = vec![vec![]; body.outputs.len() - 1 - carried];
+    let mut stacked = 0;
     let mut i = 0i64;
     while go && i < trips {
         env.iteration(i as usize)?;
@@ -48,6 +49,8 @@ pub(super) fn repeat(
         args.extend(captured.iter().map(|a| (*a).clone()));
         let mut out = evaluate_arrays(body, args, env)?;
         let scans = out.split_off(carried + 1);
+        stacked += scans.iter().map(slice_room).sum::<usize>();
+        env.room(stacked)?;
         stacks.iter_mut().zip(scans).for_each(|(s, a)| s.push(a));
         go = out[0].truth()?;
         state = out.split_off(1);
@@ -80,6 +83,7 @@ pub(super) fn scan(
         return Err(EvalError::at(format!("scanned values of lengths {length} and {:?}", x.shape.first())));
     }
     let mut stacks: Vec<Vec<Array>> = vec![vec![]; body.outputs.len() - carried];
+    let mut stacked = 0;
     for i in 0..length {
         env.iteration(i)?;
         let mut args = std::mem::take(&mut state);
@@ -90,6 +94,8 @@ pub(super) fn scan(
         args.extend(inputs[carried + scanned..].iter().map(|a| (*a).clone()));
         let mut out = evaluate_arrays(body, args, env)?;
         let scans = out.split_off(carried);
+        stacked += scans.iter().map(slice_room).sum::<usize>();
+        env.room(stacked)?;
         stacks.iter_mut().zip(scans).for_each(|(s, a)| s.push(a));
         state = out;
     }
@@ -100,6 +106,11 @@ pub(super) fn scan(
         state.push(stack(&slices, body.ty(o.value), env)?);
     }
     Ok(state)
+}
+
+/// What a slice takes that waits to be stacked, as elements of 8 bytes.
+fn slice_room(a: &Array) -> usize {
+    a.numel() + 16
 }
 
 /// Element `i` along axis 0.

@@ -36,12 +36,29 @@ pub use scalar::{binary_scalar, cast_scalar, unary_scalar};
 use array::Array;
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 /// The most elements one tensor may have.
 pub const MAX_ELEMENTS: usize = 1 << 31;
 /// The most iterations one Loop or Scan may run.
 pub const MAX_ITERATIONS: usize = 1 << 24;
+
+/// What an evaluation may take.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// Bytes of the tensors that are alive at one time, 8 for each element that is being made.
+    pub bytes: u64,
+    /// Elements made, and products summed, in all.
+    pub work: u64,
+}
+
+impl Default for Limits {
+    /// 8 GiB, and any work.
+    fn default() -> Limits {
+        Limits { bytes: 8 << 30, work: u64::MAX }
+    }
+}
 
 /// Why a graph could not be evaluated.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -78,12 +95,16 @@ impl fmt::Display for EvalError {
     }
 }
 
-/// What symbols stand for.
+/// What symbols stand for, and what may still be used.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Env {
     symbols: BTreeMap<Arc<str>, i64>,
     /// Where indices outside their axes are noted, if anybody asks.
     found: Option<Arc<Mutex<Found>>>,
+    limits: Limits,
+    /// Bytes of the tensors that are alive.
+    held: u64,
+    worked: Arc<AtomicU64>,
 }
 
 impl Env {
@@ -119,11 +140,42 @@ impl Env {
         s.iter().map(|d| self.dim(d)).collect()
     }
     fn numel(&self, shape: &[usize]) -> Result<usize, EvalError> {
-        crate::tensor::checked_numel(shape).filter(|n| *n <= MAX_ELEMENTS).ok_or_else(|| {
+        let n = crate::tensor::checked_numel(shape).filter(|n| *n <= MAX_ELEMENTS).ok_or_else(|| {
             EvalError::at(format!("a tensor of shape {shape:?} has more than {MAX_ELEMENTS} elements"))
-        })
+        })?;
+        self.room(n).map_err(|e| EvalError::at(format!("a tensor of shape {shape:?}: {}", e.message)))?;
+        self.spend(n as u64)?;
+        Ok(n)
+    }
+    /// Whether there is memory for `n` more elements.
+    fn room(&self, n: usize) -> Result<(), EvalError> {
+        let bytes = 8 * n as u64;
+        let limit = self.limits.bytes;
+        if self.held.saturating_add(bytes) > limit {
+            let mb = |b: u64| b >> 20;
+            return Err(EvalError::at(format!(
+                "needs up to {} MB beside the {} MB that are in use; the evaluator may use {} MB",
+                mb(bytes),
+                mb(self.held),
+                mb(limit)
+            )));
+        }
+        // Asks for the memory, which is not touched, and gives it back: what follows cannot fail to get it.
+        if n > 1 << 20 && Vec::<u64>::new().try_reserve_exact(n).is_err() {
+            return Err(EvalError::at(format!("there is no memory for {} MB", bytes >> 20)));
+        }
+        Ok(())
+    }
+    /// Counts work against the limit.
+    fn spend(&self, work: u64) -> Result<(), EvalError> {
+        let before = self.worked.fetch_add(work, Ordering::Relaxed);
+        if before.saturating_add(work) > self.limits.work {
+            return Err(EvalError::at("the evaluation takes longer than it may".into()));
+        }
+        Ok(())
     }
     fn iteration(&self, i: usize) -> Result<(), EvalError> {
+        self.spend(1)?;
         if i < MAX_ITERATIONS {
             return Ok(());
         }
@@ -183,6 +235,16 @@ pub fn evaluate(graph: &Graph, inputs: &BTreeMap<String, Tensor>) -> Result<Vec<
     evaluate_from(graph, inputs, &mut StateValues::default())
 }
 
+/// [`evaluate`], stopped where it would take more than `limits`.
+pub fn evaluate_within(
+    graph: &Graph,
+    inputs: &BTreeMap<String, Tensor>,
+    limits: Limits,
+) -> Result<Vec<Tensor>, EvalError> {
+    let env = Env { limits, ..Env::default() };
+    evaluate_in(graph, inputs, &mut StateValues::default(), env)
+}
+
 /// What the states of a graph hold between two runs.
 #[derive(Clone, Debug, Default)]
 pub struct StateValues {
@@ -226,6 +288,7 @@ fn evaluate_in(
         let t = inputs.get(&*b.name).ok_or_else(|| {
             EvalError::at(format!("input \"{}\" of type {} is not given", b.name, graph.ty(b.value)))
         })?;
+        env.numel(&t.shape)?;
         let a = Array::from_tensor(t)
             .ok_or_else(|| EvalError::at(format!("the values of input \"{}\" are not known", b.name)))?;
         args.push(a);
@@ -244,6 +307,7 @@ fn evaluate_in(
     for s in &graph.states {
         let ty = graph.ty(s.before);
         let shape = env.shape(&ty.shape)?;
+        env.numel(&shape)?;
         before.push(match states.tensors.get(&*s.name) {
             None => Array::from_tensor(&Tensor::zeros(ty.dtype, shape)),
             Some(t) if t.dtype == ty.dtype && t.shape == shape => Array::from_tensor(t),
@@ -309,6 +373,7 @@ fn evaluate_all(
     let given = graph.inputs.iter().map(|b| b.value).zip(args);
     let kept = graph.states.iter().map(|s| s.before).zip(states);
     let mut values: HashMap<Value, Array> = given.chain(kept).collect();
+    env.held = values.values().fold(env.held, |n, a| n.saturating_add(a.bytes()));
     for c in &graph.computed {
         if let Some(a) = values.get(&c.value) {
             compute(c, Some(a), env)?;
@@ -326,6 +391,7 @@ fn evaluate_all(
         }
         for (p, a) in outputs.into_iter().enumerate() {
             if reads.contains_key(&port(id, p)) {
+                env.held = env.held.saturating_add(a.bytes());
                 values.insert(port(id, p), a);
             }
         }
@@ -333,7 +399,8 @@ fn evaluate_all(
             if let Some(n) = reads.get_mut(v) {
                 *n -= 1;
                 if *n == 0 {
-                    values.remove(v);
+                    let gone = values.remove(v).map_or(0, |a| a.bytes());
+                    env.held = env.held.saturating_sub(gone);
                 }
             }
         }
@@ -440,6 +507,12 @@ fn step(node: &Node, values: &HashMap<Value, Array>, env: &mut Env) -> Result<Ve
     precheck(node, &args)?;
     if let Some(mut found) = env.found.as_ref().and_then(|f| f.lock().ok()) {
         indices::look(node, &args, env, &mut found);
+    }
+    // Results whose shapes are known before have room.
+    for ty in &node.outputs {
+        if let Ok(shape) = env.shape(&ty.shape) {
+            env.numel(&shape)?;
+        }
     }
     let outputs = apply(&node.op, &args, env)?;
     if outputs.len() < node.outputs.len() {

@@ -3,9 +3,8 @@
 use super::array::{Array, Buf, Elem, around, each, narrow};
 use super::contract::permuted;
 use super::{Env, EvalError};
-use crate::dtype::{Class, DType};
+use crate::dtype::DType;
 use crate::op::ReduceOp;
-use crate::scalar::Scalar;
 use std::cmp::Ordering;
 
 pub(super) fn combine<T: Elem>(op: ReduceOp, a: T, b: T) -> T {
@@ -14,23 +13,6 @@ pub(super) fn combine<T: Elem>(op: ReduceOp, a: T, b: T) -> T {
         ReduceOp::Prod => a.times(b),
         ReduceOp::Max => a.larger(b),
         ReduceOp::Min => a.smaller(b),
-    }
-}
-
-/// What an empty reduction gives.
-fn identity(op: ReduceOp, dtype: DType) -> Scalar {
-    let bits = dtype.bits() as u32;
-    let int = |v: i64| Scalar { dtype, bits: v as u64 };
-    match (op, dtype.class()) {
-        (ReduceOp::Sum, _) => Scalar::from_i64(dtype, 0),
-        (ReduceOp::Prod, _) => Scalar::from_i64(dtype, 1),
-        (ReduceOp::Max, Class::Float) => Scalar::from_f64(dtype, f64::NEG_INFINITY),
-        (ReduceOp::Min, Class::Float) => Scalar::from_f64(dtype, f64::INFINITY),
-        (ReduceOp::Max, Class::Int) => int(i64::MIN >> (64 - bits)),
-        (ReduceOp::Min, Class::Int) => int(i64::MAX >> (64 - bits)),
-        (ReduceOp::Max, _) => int(0),
-        (ReduceOp::Min, Class::Uint) => Scalar { dtype, bits: u64::MAX >> (64 - bits) },
-        (ReduceOp::Min, Class::Bool) => Scalar::bool(true),
     }
 }
 
@@ -58,7 +40,7 @@ pub(super) fn reduce(x: &Array, op: ReduceOp, axes: &[usize], env: &Env) -> Resu
             (permuted(x, &order), extent, 1)
         }
     };
-    let mut out = Buf::full(identity(op, x.dtype), n);
+    let mut out = Buf::full(op.identity(x.dtype), n);
     // Float sums run in f64 and are rounded once: the best answer there is in the element type.
     if let (Buf::F32(src), Buf::F32(out), ReduceOp::Sum | ReduceOp::Prod) = (&*x.data, &mut out, op) {
         let first = if op == ReduceOp::Sum { 0.0 } else { 1.0 };
@@ -126,7 +108,7 @@ pub(super) fn arg_reduce(x: &Array, op: ReduceOp, axis: usize, last: bool) -> Re
 pub(super) fn cumulate(x: &Array, op: ReduceOp, axis: usize, exclusive: bool, reverse: bool) -> Array {
     let (before, extent, after) = around(&x.shape, axis);
     let mut out = (*x.data).clone();
-    let first = identity(op, x.dtype);
+    let first = op.identity(x.dtype);
     macro_rules! run {
         ($src:expr, $out:expr, $acc:ty, $to:expr, $from:expr) => {
             for b in 0..before {

@@ -8,6 +8,12 @@ fn arg(cx: &mut Cx, op: ReduceOp) -> Lowered {
     let x = cx.input(0)?;
     let axis = cx.axis(cx.int("axis", 0)?, cx.rank(x))?;
     let last = cx.flag("select_last_index", false)?;
+    let shape = cx.shape(x);
+    if shape[axis].is(0)
+        && shape.iter().enumerate().all(|(i, d)| i == axis || d.as_const().is_some_and(|d| d > 0))
+    {
+        return Err(OpError::model(format!("axis {axis} of {} has no elements to choose from", cx.ty(x))));
+    }
     let y = cx.push(Op::ArgReduce { op, axis, last }, &[x])?;
     Ok(vec![if cx.flag("keepdims", true)? { y } else { cx.squeeze(y, &[axis])? }])
 }

@@ -112,6 +112,16 @@ impl Resize {
         (w, start)
     }
 
+    /// How many neighbours [`Resize::table`] lists.
+    pub fn table_size(&self, a: &Axis, from: i64, to: i64) -> f64 {
+        let scale = a.scale.unwrap_or(to as f64 / from as f64);
+        let taps = match self.mode {
+            Mode::Nearest(_) => 1,
+            _ => self.weights(0.5, scale.max(1e-6)).0.len(),
+        };
+        to as f64 * taps as f64
+    }
+
     /// Positions and weights for known extents.
     pub fn table(&self, a: &Axis, from: i64, to: i64) -> Table {
         let scale = a.scale.unwrap_or(to as f64 / from as f64);
@@ -247,7 +257,7 @@ pub(super) fn fixed(cx: &mut Cx, r: &Resize, x: Value, a: &Axis, t: &Table) -> R
 pub(super) fn dynamic(cx: &mut Cx, r: &Resize, x: Value, a: &Axis) -> Result {
     let (axis, rank, dtype) = (a.axis, cx.rank(x), cx.dtype(x));
     if r.antialias {
-        let e = format!("needs known extents, and axis {axis} has {} and becomes {}", a.from, a.to);
+        let e = format!("needs known, moderate extents, and axis {axis} has {} and becomes {}", a.from, a.to);
         let help = "fix the dimension with --dim NAME=VALUE";
         return Err(OpError::unsupported(e).attribute("antialias").help(help));
     }

@@ -8,6 +8,9 @@ use wgfc_ir::{DType, Dim, UnaryOp as U, Value};
 
 type Result<T = Value> = std::result::Result<T, OpError>;
 
+/// Neighbours that may be listed for one axis while compiling; a run finds those of longer ones.
+const MAX_TABLE: f64 = (1 << 20) as f64;
+
 fn apply(cx: &mut Cx, r: &Resize, axes: &[Axis]) -> Lowered {
     let x = cx.input(0)?;
     let dtype = cx.dtype(x);
@@ -20,7 +23,7 @@ fn apply(cx: &mut Cx, r: &Resize, axes: &[Axis]) -> Lowered {
             continue;
         }
         y = match (a.from.as_const(), a.to.as_const()) {
-            (Some(from), Some(to)) if from > 0 && to > 0 => {
+            (Some(from), Some(to)) if from > 0 && to > 0 && r.table_size(a, from, to) <= MAX_TABLE => {
                 let t = r.table(a, from, to);
                 fixed(cx, r, y, a, &t)?
             }

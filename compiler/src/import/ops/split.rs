@@ -100,6 +100,11 @@ fn pad(cx: &mut Cx) -> Lowered {
     let shape: Vec<Dim> = from.iter().zip(&before).zip(&after).map(|((d, b), a)| d + b + a).collect();
     let mut index = vec![];
     for (i, d) in from.iter().enumerate() {
+        if d.is(0) && !(before[i].is(0) && after[i].is(0)) {
+            let e =
+                format!("mode `{mode}` has nothing to repeat along axis {i} of {}, which is empty", cx.ty(x));
+            return Err(OpError::model(e).attribute("mode"));
+        }
         let p = &Poly::var(i) - &before[i];
         let last = d - &Poly::ONE;
         index.push(if before[i].is(0) && after[i].is(0) {

@@ -1,0 +1,172 @@
+//! Mutated models are compiled or refused: no panic, no bug of ours reported, no more than a while.
+//!
+//! `scripts/fuzz.sh` runs this for long, with a limit to memory, and goes on behind what ends the process. The model
+//! under way is in `target/fuzz/`, and there its seed in `current.seed` with `WGFC_FUZZ_ALONE`.
+
+use super::{duration, first_seed, structure, wire};
+use crate::backend::{Failure, caught};
+use crate::data::Folder;
+use prost::Message;
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+use wgfc_compiler::import::{NoExternalData, decode, import_model};
+use wgfc_compiler::{Errors, Fusion, Kind, Options, compile};
+use wgfc_ir::eval::{Limits, evaluate_within};
+use wgfc_ir::testing::Rng;
+use wgfc_ir::{Graph, Tensor};
+
+/// What a case may take.
+const PATIENCE: Duration = Duration::from_secs(20);
+/// Models above this are not mutated.
+const MOST: u64 = 1 << 20;
+
+/// What makes a case a failure: a panic, or an error that says it is ours.
+fn ours(e: &Errors) -> Option<String> {
+    e.0.iter().find(|d| d.kind == Kind::Internal).map(|d| d.to_string())
+}
+
+/// Inputs of a graph whose free extents are `n`.
+fn inputs(graph: &Graph, n: i64) -> Option<BTreeMap<String, Tensor>> {
+    let of = |b: &wgfc_ir::Border| {
+        let ty = graph.ty(b.value);
+        let extent = |d: &wgfc_ir::Dim| usize::try_from(d.eval_syms(&|_| Some(n))?).ok();
+        let shape: Vec<usize> = ty.shape.iter().map(extent).collect::<Option<_>>()?;
+        wgfc_ir::tensor::checked_numel(&shape).filter(|n| *n < 1 << 20)?;
+        Some((b.name.to_string(), Tensor::zeros(ty.dtype, shape)))
+    };
+    graph.inputs.iter().map(of).collect()
+}
+
+/// Compiles at one level of fusion, and evaluates.
+fn attempt(bytes: &[u8], fusion: Fusion) -> Result<bool, String> {
+    let options = Options { fusion, ..Options::default() };
+    let result = caught(|| {
+        match compile(bytes, &NoExternalData, &options) {
+            Ok(_) => {}
+            Err(e) => return Ok((ours(&e), false)),
+        }
+        let Ok(imported) = decode(bytes).and_then(|m| import_model(&m, &NoExternalData, &options)) else {
+            return Ok((None, true));
+        };
+        let limits = Limits { bytes: 256 << 20, work: 1 << 24 };
+        for n in [3, 0] {
+            if let Some(given) = inputs(&imported.graph, n) {
+                // A refusal is an answer.
+                let _ = evaluate_within(&imported.graph, &given, limits);
+            }
+        }
+        Ok((None, true))
+    });
+    match result {
+        Ok((None, compiled)) => Ok(compiled),
+        Ok((Some(e), _)) => Err(e),
+        Err(f @ Failure::Panic(_)) => Err(format!("panic: {}", f.message())),
+        Err(f) => Err(f.message().to_owned()),
+    }
+}
+
+/// Models to start from: the fixtures, ONNX's cases, and `.onnx` files of the folder that `WGFC_FUZZ_MODELS` names.
+fn models() -> Vec<(String, Vec<u8>)> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let mut folders = Folder::all(&root.join("fixtures/small"));
+    folders.extend(Folder::all(&crate::folder("WGFC_CONFORMANCE", "target/conformance")));
+    let mut files: Vec<(String, PathBuf)> =
+        folders.iter().map(|f| (f.name.clone(), f.model_path().to_owned())).collect();
+    let mut open = vec![root.join("fixtures/repro"), root.join("fixtures/simulations")];
+    open.extend(std::env::var_os("WGFC_FUZZ_MODELS").map(PathBuf::from));
+    while let Some(folder) = open.pop() {
+        for entry in std::fs::read_dir(folder).into_iter().flatten().flatten() {
+            let path = entry.path();
+            if path.is_dir() {
+                open.push(path);
+            } else if path.extension().is_some_and(|x| x == "onnx") {
+                files.push((path.display().to_string(), path));
+            }
+        }
+    }
+    files.sort();
+    let small = |p: &PathBuf| std::fs::metadata(p).is_ok_and(|m| m.len() < MOST);
+    files
+        .into_iter()
+        .filter(|(name, path)| crate::selected(name) && small(path))
+        .map(|(name, path)| (name, std::fs::read(path).expect("a readable model")))
+        .collect()
+}
+
+/// Ends the process when a case takes longer than it may, and says which.
+fn watch(started: &'static AtomicU64, begin: Instant) {
+    std::thread::spawn(move || {
+        loop {
+            std::thread::sleep(Duration::from_secs(1));
+            let at = started.load(Ordering::Relaxed);
+            let now = begin.elapsed().as_millis() as u64;
+            if at > 0 && now.saturating_sub(at) > 3 * PATIENCE.as_millis() as u64 {
+                crate::say("a case takes too long; it is in target/fuzz");
+                std::process::abort();
+            }
+        }
+    });
+}
+
+fn fuzz(test: &str, mutate: impl Fn(&[u8], &mut Rng) -> Option<Vec<u8>>) {
+    static STARTED: AtomicU64 = AtomicU64::new(0);
+    let models = models();
+    if models.is_empty() {
+        return crate::say(format!("{test}: WGFC_CASES is in the name of no model; none is tried"));
+    }
+    let scratch = Path::new(env!("CARGO_MANIFEST_DIR")).join("target/fuzz");
+    std::fs::create_dir_all(&scratch).expect("target/ is writable");
+    let begin = Instant::now();
+    let alone = std::env::var_os("WGFC_FUZZ_ALONE").is_some();
+    if alone {
+        watch(&STARTED, begin);
+    }
+    let end = begin + duration();
+    let (mut tried, mut accepted, mut failures) = (0u64, 0u64, vec![]);
+    for seed in first_seed().. {
+        if Instant::now() >= end || failures.len() >= 20 {
+            break;
+        }
+        let mut rng = Rng::new(seed);
+        let (name, model) = &models[rng.below(models.len())];
+        let fusion = *rng.pick(&[Fusion::None, Fusion::Elementwise, Fusion::Full]).unwrap_or(&Fusion::Full);
+        let Some(bytes) = mutate(model, &mut rng) else { continue };
+        // What a crash that cannot be caught leaves behind.
+        let file = scratch.join(format!("{test}.onnx"));
+        std::fs::write(&file, &bytes).expect("target/ is writable");
+        if alone {
+            std::fs::write(scratch.join("current.seed"), seed.to_string()).expect("target/ is writable");
+        }
+        let start = Instant::now();
+        STARTED.store(1 + begin.elapsed().as_millis() as u64, Ordering::Relaxed);
+        let result = attempt(&bytes, fusion);
+        STARTED.store(0, Ordering::Relaxed);
+        tried += 1;
+        accepted += u64::from(result == Ok(true));
+        let trouble = match result {
+            Err(message) => message,
+            Ok(_) if start.elapsed() > PATIENCE => format!("took {:.0} s", start.elapsed().as_secs_f64()),
+            Ok(_) => continue,
+        };
+        let kept = scratch.join(format!("{test}-{seed}.onnx"));
+        std::fs::rename(&file, &kept).expect("target/ is writable");
+        failures.push(format!("seed {seed}, {name}, {fusion:?}: {trouble} ({})", kept.display()));
+    }
+    crate::say(format!("{test}: {tried} mutated models, {accepted} of them compiled"));
+    assert!(failures.is_empty(), "{}", failures.join("\n"));
+}
+
+#[test]
+fn models_of_mutated_bytes_are_compiled_or_refused() {
+    fuzz("bytes", |model, rng| Some(wire::mutated(model, rng)));
+}
+
+#[test]
+fn models_of_mutated_structure_are_compiled_or_refused() {
+    fuzz("structure", |model, rng| {
+        let model = decode(model).ok()?;
+        Some(structure::mutated(&model, rng).encode_to_vec())
+    });
+}
