@@ -192,7 +192,7 @@ pub fn run_hollow(name: &str, seed: u64, gpu: &Gpu, options: &Options) -> Result
     // Some lines take for granted that there is something to choose from.
     let Ok(case) = caught(draw) else { return Ok(Ran::Refused) };
     let bytes = case.model.encode_to_vec();
-    let rule = Rule { loose: case.loose, moved: false };
+    let rule = Rule { loose: case.loose, ..Rule::default() };
     let inputs = case.inputs.into_iter().collect();
     let subject = Subject { source: Source::Model(Box::new(case.model)), inputs, rule };
     let possible = |e: &Errors| e.0.iter().all(|d| d.kind != Kind::Internal);

@@ -49,7 +49,17 @@ fn mutate(root: &mut Value, rng: &mut Rng) {
     let other = all[rng.below(all.len())].clone();
     let grafted = at(root, &other).map(|v| v.clone()).unwrap_or(Value::Null);
     let Some(v) = at(root, &place) else { return };
-    match (rng.below(8), &mut *v) {
+    // Most changes keep the kind of the value, which the format asks for.
+    let how = if rng.one_in(4) { rng.below(8) } else { 2 + rng.below(2) * 3 };
+    match (how, &mut *v) {
+        (2 | 5, Value::Number(_)) => *v = Value::from(*rng.pick(&NUMBERS).unwrap_or(&0)),
+        (2, Value::String(_)) => *v = Value::from(*rng.pick(&TEXTS).unwrap_or(&"")),
+        (2 | 5, Value::Bool(b)) => *b = !*b,
+        // The same step many times.
+        (5, Value::Array(list)) if (1..200).contains(&list.len()) => {
+            let one = list[rng.below(list.len())].clone();
+            list.extend(std::iter::repeat_n(one, 1 + rng.below(40)));
+        }
         (0, _) => *v = grafted,
         (1, _) => *v = Value::Null,
         (2, Value::Object(map)) => {
@@ -57,16 +67,10 @@ fn mutate(root: &mut Value, rng: &mut Rng) {
             key.and_then(|k| map.remove(&k));
         }
         (2, Value::Array(list)) => _ = list.pop(),
-        (3, Value::Array(list)) => {
-            // The same step many times.
-            if let Some(one) = list.get(rng.below(list.len().max(1))).cloned() {
-                list.extend(std::iter::repeat_n(one, 1 + rng.below(40)));
-            }
-        }
         (4, _) => *v = Value::from(*rng.pick(&TEXTS).unwrap_or(&"")),
-        (5, Value::String(s)) => *s = s.repeat(1 + rng.below(5000)),
+        (5, Value::String(s)) if s.len() < 100 => *s = s.repeat(1 + rng.below(5000)),
         (5, Value::Object(map)) => {
-            // Keys swapped.
+            // Values swapped.
             let keys: Vec<String> = map.keys().cloned().collect();
             if keys.len() > 1 {
                 let (a, b) = (&keys[rng.below(keys.len())], &keys[rng.below(keys.len())]);
@@ -77,7 +81,6 @@ fn mutate(root: &mut Value, rng: &mut Rng) {
                 }
             }
         }
-        (6, Value::Bool(b)) => *b = !*b,
         _ => *v = Value::from(*rng.pick(&NUMBERS).unwrap_or(&0)),
     }
 }
