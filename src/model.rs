@@ -293,7 +293,10 @@ pub fn device_error(e: RunError) -> Error {
             };
             Error::Usage(bad.iter().map(one).collect())
         }
-        RunError::Constraint { .. } => Error::usage(message, "give inputs whose shapes agree"),
+        RunError::Constraint { help, .. } => {
+            let help = help.unwrap_or_else(|| "give inputs whose shapes agree".into());
+            Error::usage(message, help)
+        }
         RunError::StateFull { .. } => Error::usage(
             message,
             "start anew, give a shorter input, let the states grow (Session::grow), or compile with room for more positions (--state-capacity; --capacity of generate)",

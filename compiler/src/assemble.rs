@@ -131,8 +131,8 @@ pub fn assemble(
             workgroups: e.workgroups.clone().map(|w| bounds.most(&w)),
             nodes: k.nodes.iter().map(|n| n.to_string()).collect(),
             writes: e.bindings.iter().filter(|b| b.1 == program::Access::ReadWrite).map(written).collect(),
-            bytes: bounds.most(&bytes(kernels, k)),
-            flops: bounds.most(&flops(k)),
+            bytes: figure(bounds.most(&bytes(kernels, k))),
+            flops: figure(bounds.most(&flops(k))),
         });
     }
     let named: BTreeSet<&String> = dispatches.iter().flat_map(|d: &Dispatch| &d.nodes).collect();
@@ -155,6 +155,13 @@ pub fn assemble(
         }),
     });
     let repeats: Vec<program::Repeat> = repeats.collect();
+    let sizes = buffers.iter().map(|b| &b.elements).chain(dispatches.iter().flat_map(|d| &d.workgroups));
+    let pairs = graph.constraints.iter().flat_map(|c| [&c.a, &c.b]);
+    if sizes.chain(repeats.iter().map(|r| &r.times)).chain(pairs).any(Dim::is_too_large) {
+        return Err(Diagnostic::unsupported("a size of the program is an expression with too many terms")
+            .help("fix dimensions with --dim NAME=VALUE")
+            .into());
+    }
     let port = |b: &wgfc_ir::Border, want: fn(&BufferKind) -> Option<usize>, i: usize| {
         let ty = graph.ty(b.value);
         let buffer = buffers.iter().position(|x| want(&x.kind) == Some(i)).unwrap_or_default();
@@ -205,6 +212,11 @@ pub fn assemble(
         stats,
         weights,
     })
+}
+
+/// An estimate, or none where it is too large an expression.
+fn figure(d: Dim) -> Dim {
+    if d.is_too_large() { Dim::ZERO } else { d }
 }
 
 /// Where the values of computed symbols are, and from when on.

@@ -73,6 +73,75 @@ fn bias_activation_and_residual_join_the_product() {
     assert_eq!(families(&none), ["matmul", "map", "map", "map"], "{none}");
 }
 
+/// A 3×3 convolution of `parts` pieces of x, normalised and joined along the height.
+fn conv_of_pieces(parts: i64) -> Graph {
+    let mut g = Graph::new();
+    let x = g.add_input("x", f32s(&["n", "16", "48", "40"]));
+    let mean = g.add_input("mean", f32s(&["16", "1", "1"]));
+    let w = g.add_input("w", f32s(&["32", "16", "3", "3"]));
+    let mut b = Builder::new(&mut g, "conv");
+    let rows = 48 / parts;
+    let pieces: Vec<Value> = (0..parts)
+        .map(|i| {
+            let index =
+                vec![Poly::var(0), Poly::var(1), &Poly::var(2) + (parts - 1 - i) * rows, Poly::var(3)];
+            let shape = vec![Poly::sym("n"), 16i64.into(), rows.into(), 40i64.into()];
+            let piece = b.view(x, shape, index).unwrap();
+            b.binary(BinaryOp::Sub, piece, mean).unwrap()
+        })
+        .collect();
+    let joined = b.concat(&pieces, 2).unwrap();
+    let window = |n: i64| wgfc_ir::build::WindowAxis {
+        kernel: 3usize.into(),
+        stride: 1,
+        dilation: 1,
+        pad: Dim::ONE,
+        out: n.into(),
+    };
+    let u = b.unfold(joined, &[window(48), window(40)], Scalar::from_f64(DType::F32, 0.0)).unwrap();
+    let c = wgfc_ir::Contract { a: vec![0, 1, 2, 3, 4, 5], b: vec![6, 1, 4, 5], out: vec![0, 6, 2, 3] };
+    let y = b.push(Op::Contract(c), &[u, w]).unwrap();
+    output(&mut g, y);
+    g
+}
+
+#[test]
+fn what_a_convolution_loads_is_cheap() {
+    // All branches are computed for each of nine loads.
+    for parts in [4, 8] {
+        let k = fuse(&conv_of_pieces(parts), &options(Fusion::Full)).unwrap();
+        let product = k.kernels.iter().find(|k| matches!(k.family, Family::Matmul { .. })).unwrap();
+        assert!(product.reads().len() <= 3 && product.body.len() < 24, "{product}");
+    }
+    // One subtraction is not worth a pass.
+    let k = fuse(&conv_of_pieces(1), &options(Fusion::Full)).unwrap();
+    assert_eq!(families(&k), ["matmul"], "{k}");
+}
+
+#[test]
+fn chains_that_double_are_cut() {
+    // Each step reads the one before it at two places: written out in one kernel, 2^30 loads.
+    for moved in [false, true] {
+        let mut g = Graph::new();
+        let mut v = g.add_input("x", f32s(&["n + 64"]));
+        let mut b = Builder::new(&mut g, "step");
+        for i in 1..=30i64 {
+            v = if moved {
+                let shape = vec![&Poly::sym("n") + (64 - i)];
+                let near = b.view(v, shape.clone(), vec![Poly::var(0)]).unwrap();
+                let far = b.view(v, shape, vec![&Poly::var(0) + 1]).unwrap();
+                b.binary(BinaryOp::Add, near, far).unwrap()
+            } else {
+                b.concat(&[v, v], 0).unwrap()
+            };
+        }
+        output(&mut g, v);
+        let k = fuse(&g, &options(Fusion::Full)).unwrap();
+        let most = k.kernels.iter().map(|k| k.body.len()).max().unwrap();
+        assert!(k.kernels.len() <= 30 && most < 10_000, "{} kernels, {most} expressions", k.kernels.len());
+    }
+}
+
 #[test]
 fn an_epilogue_passes_through_head_splitting() {
     let mut g = Graph::new();

@@ -91,7 +91,7 @@ impl Bounds {
             Atom::Mod(..) => Poly::ZERO,
             Atom::Max(a, b) => self.extreme(a, most).max_of(&self.extreme(b, most), &[]),
             Atom::Min(a, b) => self.extreme(a, most).min_of(&self.extreme(b, most), &[]),
-            Atom::Var(_) | Atom::Data(_) => whole,
+            Atom::Var(_) | Atom::Data(_) | Atom::TooLarge => whole,
         }
     }
 }

@@ -195,6 +195,11 @@ impl Graph {
         let outputs = op.infer(&types)?;
         outputs.iter().try_for_each(TensorType::exists)?;
         op.reads_elements(&types)?;
+        if outputs.iter().flat_map(|t| &t.shape).chain(op.polys()).any(Poly::is_too_large) {
+            return Err(
+                "its shape is an expression with too many terms; fix dimensions to make it simpler".into()
+            );
+        }
         let names = vec![None; outputs.len()];
         Ok(self.add_node(Node { op, inputs: inputs.to_vec(), outputs, origin: origin.to_vec(), names }))
     }
@@ -379,7 +384,11 @@ impl Graph {
         }
         self.computed.retain(|c| used.contains(&c.symbol));
         let before = self.len();
-        self.dag.retain_nodes(|_, n| live.contains(&n));
+        // The newest first: their edges are the first of those of their neighbours.
+        let dead: Vec<NodeId> = self.dag.node_indices().filter(|n| !live.contains(n)).collect();
+        for n in dead.into_iter().rev() {
+            self.dag.remove_node(n);
+        }
         before - self.len()
     }
 

@@ -4,8 +4,10 @@
 //! symbols (`past + seq`); an *index expression* also uses the variables of an iteration domain.
 //! The form is canonical: equal sums compare equal whatever order they were written in.
 //!
-//! Arithmetic saturates at the ends of `i64` instead of wrapping, so absurd model dimensions stay
-//! absurd and are refused by the verifier.
+//! Arithmetic of constants saturates at the ends of `i64` instead of wrapping, so absurd model dimensions
+//! stay absurd and are refused by the verifier. An expression of more than [`MAX_SIZE`] parts, of more than
+//! [`MAX_DEPTH`] levels or with a coefficient beyond `i64` is [`Atom::TooLarge`], and so is all that is made
+//! of it; the importer, the verifier and fusion refuse it.
 //!
 //! # Text
 //! `past + seq`, `2*batch*heads`, `(h + 1)/2` (floor division), `h % 4`, `max(a, b)`, `min(a, b)`.
@@ -27,6 +29,13 @@ pub type Dim = Poly;
 /// The extents of an iteration domain: variable `%i` runs over `0..domain[i]`.
 pub type Domain = [Poly];
 
+/// The most terms and atoms, those inside atoms included, of an expression.
+pub const MAX_SIZE: u32 = 2048;
+/// How deep divisions, remainders, minima and maxima may be nested.
+pub const MAX_DEPTH: u32 = 64;
+/// The largest value of a symbol: devices count elements in 32 bits.
+pub const MAX_EXTENT: i64 = i32::MAX as i64;
+
 /// An indivisible factor of a [`Poly`].
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Atom {
@@ -44,6 +53,8 @@ pub enum Atom {
     Max(Poly, Poly),
     /// The smaller of two.
     Min(Poly, Poly),
+    /// An expression past what is kept, of which nothing is known.
+    TooLarge,
 }
 
 /// A product of atoms, sorted, repeated for powers. Empty is 1.
@@ -56,8 +67,27 @@ pub struct Poly(Repr);
 #[derive(Clone, PartialEq, Eq, Hash)]
 enum Repr {
     Const(i64),
-    /// Sorted by monomial, no zero coefficient, at least one non-empty monomial.
-    Sum(Arc<Vec<(Monomial, i64)>>),
+    /// At least one non-empty monomial.
+    Sum(Arc<Sum>),
+}
+
+#[derive(Clone, PartialEq, Eq, Hash)]
+struct Sum {
+    /// Sorted by monomial, no zero coefficient.
+    terms: Vec<(Monomial, i64)>,
+    /// Terms and atoms at all depths.
+    size: u32,
+    /// How deep its atoms are nested.
+    depth: u32,
+    /// Made of symbols, sums, products and divisions only.
+    plain: bool,
+}
+
+impl std::ops::Deref for Sum {
+    type Target = [(Monomial, i64)];
+    fn deref(&self) -> &Self::Target {
+        &self.terms
+    }
 }
 
 type Terms = BTreeMap<Monomial, i64>;
@@ -82,20 +112,81 @@ impl Poly {
     }
     /// A single atom.
     pub fn atom(a: Atom) -> Poly {
-        Poly(Repr::Sum(Arc::new(vec![(vec![a], 1)])))
+        Poly::from_sorted(vec![(vec![a], 1)])
     }
 
-    fn from_terms(mut t: Terms) -> Poly {
-        t.retain(|_, c| *c != 0);
-        if t.is_empty() {
-            return Poly::ZERO;
+    /// What stands for an expression past [`MAX_SIZE`] or [`MAX_DEPTH`].
+    pub fn too_large() -> Poly {
+        let terms = vec![(vec![Atom::TooLarge], 1)];
+        Poly(Repr::Sum(Arc::new(Sum { terms, size: 1, depth: 0, plain: false })))
+    }
+    /// Whether it is past what is kept.
+    pub fn is_too_large(&self) -> bool {
+        matches!(self.as_atom(), Some(Atom::TooLarge))
+    }
+
+    /// How many terms and atoms it has, those inside atoms included.
+    pub fn size(&self) -> u32 {
+        match &self.0 {
+            Repr::Const(_) => 1,
+            Repr::Sum(t) => t.size,
         }
-        if t.len() == 1
-            && let Some(c) = t.get(&Vec::new())
-        {
-            return Poly::constant(*c);
+    }
+
+    fn nesting(&self) -> u32 {
+        match &self.0 {
+            Repr::Const(_) => 0,
+            Repr::Sum(t) => t.depth,
         }
-        Poly(Repr::Sum(Arc::new(t.into_iter().collect())))
+    }
+
+    /// Whether it is made of symbols, sums, products and divisions only.
+    fn is_plain(&self) -> bool {
+        match &self.0 {
+            Repr::Const(_) => true,
+            Repr::Sum(t) => t.plain,
+        }
+    }
+
+    fn from_terms(t: Terms) -> Poly {
+        Poly::from_sorted(t.into_iter().collect())
+    }
+
+    /// The sum of terms in the order of their monomials, each with another one.
+    fn from_sorted(mut terms: Vec<(Monomial, i64)>) -> Poly {
+        terms.retain(|(_, c)| *c != 0);
+        match terms.as_slice() {
+            [] => return Poly::ZERO,
+            [(m, c)] if m.is_empty() => return Poly::constant(*c),
+            _ => {}
+        }
+        let (mut size, mut depth, mut plain) = (0u32, 0, true);
+        for (m, _) in &terms {
+            size = size.saturating_add(1);
+            for a in m {
+                let inside = match a {
+                    Atom::Sym(_) => 0,
+                    Atom::Var(_) | Atom::Data(_) => {
+                        plain = false;
+                        0
+                    }
+                    Atom::TooLarge => return Poly::too_large(),
+                    Atom::Div(x, y) | Atom::Mod(x, y) | Atom::Max(x, y) | Atom::Min(x, y) => {
+                        if x.is_too_large() || y.is_too_large() {
+                            return Poly::too_large();
+                        }
+                        plain &= matches!(a, Atom::Div(..)) && x.is_plain() && y.is_plain();
+                        depth = depth.max(1 + x.nesting().max(y.nesting()));
+                        x.size() + y.size()
+                    }
+                };
+                size = size.saturating_add(1 + inside);
+            }
+        }
+        if size > MAX_SIZE || depth > MAX_DEPTH {
+            return Poly::too_large();
+        }
+        Poly(Repr::Sum(Arc::new(Sum { terms, size, depth, plain })))
     }
 
     /// The terms: each a monomial and its coefficient.
@@ -103,12 +194,8 @@ impl Poly {
         match &self.0 {
             Repr::Const(0) => vec![],
             Repr::Const(c) => vec![(vec![], *c)],
-            Repr::Sum(t) => t.as_ref().clone(),
+            Repr::Sum(t) => t.terms.clone(),
         }
-    }
-
-    fn term_map(&self) -> Terms {
-        self.terms().into_iter().collect()
     }
 
     fn term_count(&self) -> usize {
@@ -285,29 +372,66 @@ impl Ord for Poly {
             (Repr::Const(a), Repr::Const(b)) => a.cmp(b),
             (Repr::Const(_), _) => Ordering::Less,
             (_, Repr::Const(_)) => Ordering::Greater,
-            (Repr::Sum(a), Repr::Sum(b)) => a.cmp(b),
+            (Repr::Sum(a), Repr::Sum(b)) if Arc::ptr_eq(a, b) => Ordering::Equal,
+            (Repr::Sum(a), Repr::Sum(b)) => a.terms.cmp(&b.terms),
         }
+    }
+}
+
+/// `a + sign·b`.
+fn add_signed(a: &Poly, b: &Poly, sign: i64) -> Poly {
+    if a.is_too_large() || b.is_too_large() {
+        return Poly::too_large();
+    }
+    let (mut x, mut y) = (a.terms().into_iter().peekable(), b.terms().into_iter().peekable());
+    let mut out = Vec::with_capacity(a.term_count() + b.term_count());
+    loop {
+        let order = match (x.peek(), y.peek()) {
+            (Some((m, _)), Some((n, _))) => m.cmp(n),
+            (Some(_), None) => Ordering::Less,
+            (None, Some(_)) => Ordering::Greater,
+            (None, None) => return Poly::from_sorted(out),
+        };
+        let left = if order.is_le() { x.next() } else { None };
+        let right = if order.is_ge() { y.next() } else { None };
+        let c = left.as_ref().map_or(0, |t| t.1);
+        let d = right.as_ref().map_or(0, |t| t.1);
+        let Some(m) = left.or(right).map(|t| t.0) else { return Poly::from_sorted(out) };
+        let Some(sum) = coefficient(&m, i128::from(c) + i128::from(sign) * i128::from(d)) else {
+            return Poly::too_large();
+        };
+        out.push((m, sum));
+    }
+}
+
+/// A coefficient of `m`; that of 1 saturates.
+fn coefficient(m: &Monomial, c: i128) -> Option<i64> {
+    match i64::try_from(c) {
+        Ok(c) => Some(c),
+        Err(_) if m.is_empty() => Some(if c < 0 { i64::MIN } else { i64::MAX }),
+        Err(_) => None,
     }
 }
 
 impl Add for &Poly {
     type Output = Poly;
     fn add(self, o: &Poly) -> Poly {
-        if let (Some(a), Some(b)) = (self.as_const(), o.as_const()) {
-            return Poly::constant(a.saturating_add(b));
+        match (self.as_const(), o.as_const()) {
+            (Some(a), Some(b)) => Poly::constant(a.saturating_add(b)),
+            (Some(0), _) => o.clone(),
+            (_, Some(0)) => self.clone(),
+            _ => add_signed(self, o, 1),
         }
-        let mut t = self.term_map();
-        for (m, c) in o.terms() {
-            let e = t.entry(m).or_insert(0);
-            *e = e.saturating_add(c);
-        }
-        Poly::from_terms(t)
     }
 }
 impl Sub for &Poly {
     type Output = Poly;
     fn sub(self, o: &Poly) -> Poly {
-        self + &-o
+        match (self.as_const(), o.as_const()) {
+            (Some(a), Some(b)) => Poly::constant(a.saturating_sub(b)),
+            (_, Some(0)) => self.clone(),
+            _ => add_signed(self, o, -1),
+        }
     }
 }
 impl Neg for &Poly {
@@ -319,22 +443,51 @@ impl Neg for &Poly {
 impl Mul for &Poly {
     type Output = Poly;
     fn mul(self, o: &Poly) -> Poly {
-        if let (Some(a), Some(b)) = (self.as_const(), o.as_const()) {
-            return Poly::constant(a.saturating_mul(b));
+        let (c, p) = match (self.as_const(), o.as_const()) {
+            (Some(a), Some(b)) => return Poly::constant(a.saturating_mul(b)),
+            (Some(c), _) => (c, o),
+            (_, Some(c)) => (c, self),
+            _ => return product(self, o),
+        };
+        if p.is_too_large() {
+            return p.clone();
         }
-        let mut t = Terms::new();
-        for (ma, ca) in self.terms() {
-            for (mb, cb) in o.terms() {
-                let mut m = ma.clone();
-                m.extend(mb);
-                m.sort();
-                let e = t.entry(m).or_insert(0);
-                *e = e.saturating_add(ca.saturating_mul(cb));
+        match c {
+            0 => Poly::ZERO,
+            1 => p.clone(),
+            _ => {
+                let scaled = p.terms().into_iter().map(|(m, k)| {
+                    let k = coefficient(&m, i128::from(k) * i128::from(c))?;
+                    Some((m, k))
+                });
+                scaled.collect::<Option<_>>().map_or_else(Poly::too_large, Poly::from_sorted)
             }
         }
-        Poly::from_terms(t)
     }
 }
+
+fn product(a: &Poly, b: &Poly) -> Poly {
+    if a.term_count() * b.term_count() > MAX_SIZE as usize {
+        return Poly::too_large();
+    }
+    let mut t = Terms::new();
+    for (ma, ca) in &a.terms() {
+        for (mb, cb) in &b.terms() {
+            let mut m = ma.clone();
+            m.extend_from_slice(mb);
+            if m.len() > MAX_SIZE as usize {
+                return Poly::too_large();
+            }
+            m.sort();
+            let more = i128::from(*ca) * i128::from(*cb);
+            let sum = i128::from(t.get(&m).copied().unwrap_or(0)) + more;
+            let Some(c) = coefficient(&m, sum) else { return Poly::too_large() };
+            t.insert(m, c);
+        }
+    }
+    Poly::from_terms(t)
+}
+
 macro_rules! owned_ops {
     ($($tr:ident $f:ident),*) => {$(
         impl $tr for Poly { type Output = Poly; fn $f(self, o: Poly) -> Poly { $tr::$f(&self, &o) } }
@@ -404,6 +557,67 @@ mod tests {
     }
 
     #[test]
+    fn sizes_of_pyramids_are_short() {
+        let half = |p: &Poly| (p + 1).div(&Poly::constant(2), &[]);
+        let levels = (0..5).fold(p("h"), |p, _| half(&p));
+        assert_eq!(levels.to_string(), "(h + 31)/32");
+        assert_eq!(p("(2*h + 3)/4").to_string(), "(h + 1)/2");
+        let i32s = Poly::constant(i64::from(i32::MAX));
+        let cut = |p: &Poly| p.min_of(&i32s, &[]).min_of(&Poly::constant(i64::MAX), &[]);
+        assert_eq!(cut(&cut(&p("h"))), p("h"));
+        assert_eq!(cut(&cut(&p("2*h"))).to_string(), "min(2147483647, 2*h)");
+        assert_eq!(p("max(a, max(b, max(a, 0)))").to_string(), "max(a, b)");
+        assert_eq!(p("min(7, min(a, 5))").to_string(), "min(5, a)");
+        for text in ["(h + 1)/2", "(a + b)%4", "h/(2*n)", "2*(h/2) + h%2*n", "max(a, h/2)", "(h%4)/n"] {
+            assert_eq!(p(&p(text).to_string()), p(text), "{text}: {}", p(text));
+        }
+    }
+
+    #[test]
+    fn simplified_divisions_and_extremes_mean_the_same() {
+        let at = |p: &Poly, h: i64, w: i64| p.eval_syms(&|s| Some(if s == "h" { h } else { w })).unwrap();
+        for (text, direct) in [
+            ("((h + 1)/2 + 1)/2", (|h, _| ((h + 1) / 2 + 1) / 2) as fn(i64, i64) -> i64),
+            ("((h + 2)/3 + 7)/5", |h, _| ((h + 2) / 3 + 7) / 5),
+            ("(h/w1 - 5)/3", |h, w| (h / (w + 1) - 5).div_euclid(3)),
+            ("(6*h + 5)/4", |h, _| (6 * h + 5) / 4),
+            ("(4*h - 3)/6", |h, _| (4 * h - 3).div_euclid(6)),
+            ("min(h, min(w, min(h, 7)))", |h, w| h.min(w).min(7)),
+            ("max(3, max(h - w, max(w, 2)))", |h, w| (h - w).max(w).max(3)),
+        ] {
+            let q = p(&text.replace("w1", "(w + 1)"));
+            for h in 0..40 {
+                for w in 0..12 {
+                    assert_eq!(at(&q, h, w), direct(h, w), "{text} = {q} at {h}, {w}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn too_large_expressions_stay_so_and_take_no_time() {
+        let sum: Poly = (0..12).map(|i| Poly::sym(&format!("s{i}"))).sum();
+        let power = (0..12).fold(Poly::ONE, |p, _| &p * &sum);
+        assert!(power.is_too_large());
+        assert!((&power - &power).is_too_large() && (&power * 0).is_too_large());
+        assert!(power.div(&p("n"), &[]).is_too_large() && p("n").modulo(&power, &[]).is_too_large());
+        assert!(power.min_of(&p("n"), &[]).is_too_large() && !power.proves_nonneg(&[]));
+        assert!(Poly::parse(&power.to_string()).is_err());
+        assert!(Poly::parse(&format!("({sum})*").repeat(11).trim_end_matches('*').to_owned()).is_err());
+        let square = (0..40).fold(p("n"), |p, _| &p * &p);
+        assert!(square.is_too_large());
+        let large = (0..40).fold(p("n"), |p, _| &p * 1_000_003);
+        assert!(large.is_too_large());
+        let (n, m) = (p("n"), p("m"));
+        let mixed =
+            (0..60).fold(n.clone(), |p, i| (&(&p * &m) + i).div(&(&m + 1), &[]).max_of(&(&n + i), &[]));
+        assert!(mixed.size() <= MAX_SIZE);
+        let nested =
+            (0..200).fold(n.clone(), |p, i| (&p.modulo(&Poly::constant(i + 7), &[]) * &p).min_of(&m, &[]));
+        assert!(nested.size() <= MAX_SIZE);
+    }
+
+    #[test]
     fn quotient_and_remainder_recombine() {
         let dom = [p("12*n")];
         let q = p("%0").div(&p("3*n"), &dom);
@@ -418,9 +632,9 @@ mod tests {
     #[test]
     fn constant_divisors_cancel_common_factors() {
         let dom = [p("5"), p("4")];
-        assert_eq!(p("8*%0 + 2*%1").div(&p("4"), &dom).to_string(), "2*%0 + (%1)/(2)");
-        assert_eq!(p("4*%0 + %1").div(&p("8"), &dom).to_string(), "(%0)/(2)");
-        assert_eq!(p("4*%0 + %1 - 1").modulo(&p("4"), &dom).to_string(), "(%1 + 3)%(4)");
+        assert_eq!(p("8*%0 + 2*%1").div(&p("4"), &dom).to_string(), "2*%0 + %1/2");
+        assert_eq!(p("4*%0 + %1").div(&p("8"), &dom).to_string(), "%0/2");
+        assert_eq!(p("4*%0 + %1 - 1").modulo(&p("4"), &dom).to_string(), "(%1 + 3)%4");
     }
 
     #[test]

@@ -94,7 +94,10 @@ fn constraints(program: &Program, values: &[i64], late: bool) -> Result<(), RunE
         }
         let (a, b) = (evaluate(program, values, &c.a), evaluate(program, values, &c.b));
         if a.is_none() || a != b {
+            let all = program.constraints.iter().map(|c| (&c.a, &c.b));
+            let early: Vec<_> = all.filter(|(a, b)| computed(program, &[a, b]).is_none()).collect();
             return Err(RunError::Constraint {
+                help: crate::suggest::suggest(program, values, if late { &[] } else { &early }),
                 node: c.node.clone(),
                 a: c.a.to_string(),
                 a_value: a.unwrap_or(-1),
@@ -270,7 +273,7 @@ fn solve<'p>(
                         return None;
                     }
                 }
-                Atom::Var(_) | Atom::Data(_) => return None,
+                Atom::Var(_) | Atom::Data(_) | Atom::TooLarge => return None,
             }
         }
         if times > 1 {
@@ -473,6 +476,47 @@ mod tests {
         assert!(values(&p, &[&[13, 3]]).is_err());
         assert!(values(&program(&["a"], &[&["a*a"]]), &[&[4]]).is_err());
         assert!(values(&program(&["a"], &[&["a/2"]]), &[&[4]]).is_err());
+    }
+
+    /// What is suggested for the values of the symbols under these constraints.
+    fn suggested(symbols: &[&str], constraints: &[(&str, &str)], values: &[i64]) -> Option<String> {
+        let constraint = |(a, b): &(&str, &str)| wgfc_ir::program::DimConstraint {
+            a: Dim::parse(a).unwrap(),
+            b: Dim::parse(b).unwrap(),
+            node: "n".to_owned(),
+        };
+        let program =
+            Program { constraints: constraints.iter().map(constraint).collect(), ..program(symbols, &[]) };
+        match super::constraints(&program, values, false) {
+            Err(RunError::Constraint { help, .. }) => help,
+            r => panic!("{r:?}"),
+        }
+    }
+
+    #[test]
+    fn violated_constraints_come_with_extents_that_fit() {
+        // A pyramid: five times halved, then doubled and added to the level above.
+        let levels: Vec<(String, String)> = ["h", "w"]
+            .iter()
+            .flat_map(|s| {
+                (1..5).map(move |l| {
+                    let (above, below) = (1 << l, 2 << l);
+                    (format!("({s} + {})/{above}", above - 1), format!("2*(({s} + {})/{below})", below - 1))
+                })
+            })
+            .collect();
+        let levels: Vec<(&str, &str)> = levels.iter().map(|(a, b)| (a.as_str(), b.as_str())).collect();
+        assert_eq!(
+            suggested(&["h", "w"], &levels, &[600, 800]).unwrap(),
+            "h may be any multiple of 32: 576 or 608 instead of 600"
+        );
+        assert_eq!(
+            suggested(&["h", "w"], &levels, &[30, 7]).unwrap(),
+            "h may be any multiple of 32: 32 instead of 30; w may be any multiple of 32: 32 instead of 7"
+        );
+        let agree = suggested(&["n", "m"], &[("n", "m + 1")], &[7, 4]).unwrap();
+        assert_eq!(agree, "n may be 5 instead of 7; m may be 6 instead of 4");
+        assert_eq!(suggested(&["n"], &[("n", "n + 1")], &[7]), None);
     }
 
     #[test]

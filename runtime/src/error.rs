@@ -106,6 +106,8 @@ pub enum RunError {
     /// Two dimensions that the model needs equal differ for these inputs.
     #[error("node \"{node}\" needs {a} (here {a_value}) and {b} (here {b_value}) to be equal")]
     Constraint {
+        /// Values of symbols for which they are equal, in words.
+        help: Option<String>,
         /// The node that needs it.
         node: String,
         /// One side, as an expression over the symbols.

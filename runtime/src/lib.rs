@@ -35,6 +35,7 @@ pub mod profile;
 pub mod session;
 pub mod state;
 pub mod stats;
+mod suggest;
 pub mod tensor;
 #[cfg(not(target_arch = "wasm32"))]
 pub mod testing;

@@ -15,6 +15,7 @@
 
 mod backend;
 mod batch;
+mod bounded;
 mod caches;
 mod conformance;
 mod data;

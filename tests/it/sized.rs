@@ -15,7 +15,7 @@ graph (x: %0) -> (found: %9, few: %17, sums: %20, size: %21) {
   compute n = %5 up to 5*rows
   compute k = %13 up to n
   %0 = input : f32[rows, 5] as "x"
-  %1 = view [5*rows] reads [(%0)/(5), (%0)%(5)] (%0) : f32[5*rows]
+  %1 = view [5*rows] reads [%0/5, %0%5] (%0) : f32[5*rows]
   %2 = map [5*rows] { gt(a0, 0.5:f32) } (%1) : bool[5*rows] @ "large"
   %3 = map [5*rows] { cast(i32, a0) } (%2) : i32[5*rows]
   %4 = cumulate sum axis 0 (%3) : i32[5*rows] @ "running"

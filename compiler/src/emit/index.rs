@@ -75,6 +75,10 @@ impl Module<'_> {
             Atom::Var(i) => return Ok(s.var(*i as usize)),
             Atom::Sym(name) => return self.symbol(name),
             Atom::Data(e) => return self.data(s, *e),
+            Atom::TooLarge => {
+                return Err(Diagnostic::unsupported("an index is an expression with too many terms")
+                    .help("fix dimensions with --dim NAME=VALUE"));
+            }
             Atom::Max(x, y) => format!("max({}, {})", self.index(s, x)?, self.index(s, y)?),
             Atom::Min(x, y) => format!("min({}, {})", self.index(s, x)?, self.index(s, y)?),
             Atom::Div(x, y) | Atom::Mod(x, y) => {

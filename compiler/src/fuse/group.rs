@@ -62,6 +62,55 @@ enum Read {
     Often,
 }
 
+/// How a unit reads a value that it may compute in place.
+#[derive(Clone, Copy, Debug)]
+struct Reader {
+    how: Read,
+    /// How many times the value is written out: once for all readers at one position, and once more for each
+    /// that is at another.
+    same: usize,
+    moved: usize,
+    /// How many values are computed in place between it and the unit's anchor.
+    depth: u32,
+    /// Which operand of the anchor it is part of, and how many evaluations that takes.
+    operand: u32,
+    evaluations: i64,
+}
+
+impl Reader {
+    fn new(how: Read, operand: u32, evaluations: i64) -> Reader {
+        Reader { how, same: 1, moved: 0, depth: 0, operand, evaluations }
+    }
+
+    fn copies(&self) -> usize {
+        self.same.saturating_add(self.moved)
+    }
+
+    fn join(&mut self, o: Reader) {
+        self.how = self.how.max(o.how);
+        self.same = self.same.max(o.same);
+        self.moved = self.moved.saturating_add(o.moved);
+        self.depth = self.depth.max(o.depth);
+        self.operand = self.operand.min(o.operand);
+        self.evaluations = self.evaluations.max(o.evaluations);
+    }
+
+    /// As the reader of an operand, at the same position or another.
+    fn inside(self, how: Read, same: bool) -> Reader {
+        let (same, moved) = if same { (self.copies(), 0) } else { (0, self.copies()) };
+        Reader { how, same, moved, depth: self.depth.saturating_add(1), ..self }
+    }
+}
+
+/// Scalar operations of a unit, each counted as often as it is written out.
+const MAX_OPERATIONS: usize = 400;
+/// Values computed one inside the other.
+const MAX_DEPTH: u32 = 64;
+/// Columns (rows) of a product for which a tile of the other operand is evaluated once.
+const TILE: i64 = 64;
+/// Scalar operations in the time that it takes to write an element and to read it again.
+const PASS_OPERATIONS: i64 = 16;
+
 /// Whether the node needs a kernel family of its own.
 pub fn is_anchor(graph: &Graph, n: NodeId) -> bool {
     let anchor = matches!(
@@ -124,6 +173,7 @@ pub fn group(graph: &Graph, order: &[NodeId], loops: &Loops, options: &Options, 
         units: vec![],
         readers: FxHashMap::default(),
         sizes: FxHashMap::default(),
+        prologues: FxHashMap::default(),
         deferred: FxHashSet::default(),
     };
     if options.fuses(Technique::WaitingScales) {
@@ -178,9 +228,11 @@ struct Grouper<'a> {
     unit_of: FxHashMap<NodeId, UnitId>,
     units: Vec<Unit>,
     /// Which units read a value, directly or through what is inlined.
-    readers: FxHashMap<Value, BTreeMap<UnitId, Read>>,
+    readers: FxHashMap<Value, BTreeMap<UnitId, Reader>>,
     /// Scalar operations inlined into each unit so far.
     sizes: FxHashMap<UnitId, usize>,
+    /// Of these, those for one element of an operand that is read often.
+    prologues: FxHashMap<(UnitId, u32), usize>,
     /// Norms whose readers, products all, multiply their results by the rows' scale, and what lies between.
     deferred: FxHashSet<NodeId>,
 }
@@ -428,9 +480,17 @@ impl Grouper<'_> {
         false
     }
 
-    fn add_reader(&mut self, v: Value, u: UnitId, how: Read) {
-        let e = self.readers.entry(v).or_default().entry(u).or_insert(how);
-        *e = (*e).max(how);
+    fn add_reader(&mut self, v: Value, u: UnitId, r: Reader) {
+        self.readers.entry(v).or_default().entry(u).and_modify(|e| e.join(r)).or_insert(r);
+    }
+
+    /// How often operand `i` of an anchor is evaluated, in all.
+    fn evaluations(&self, anchor: NodeId, i: usize) -> i64 {
+        let Some(p) = ProductDomain::of(self.graph, anchor, Split::NONE) else { return i64::MAX };
+        let [batch, m, n, k] = [0, 1, 2, 3].map(|d| p.domain.get(d).map_or(1, estimate));
+        let (own, others) = if i == 0 { (m, n) } else { (n, m) };
+        let tiles = others.saturating_add(TILE - 1) / TILE;
+        batch.saturating_mul(own).saturating_mul(k).saturating_mul(tiles)
     }
 
     fn register_reads(&mut self, u: UnitId) {
@@ -447,12 +507,13 @@ impl Grouper<'_> {
                 Op::Attention { .. } | Op::Softmax { .. } | Op::Norm { .. } => Read::Passes,
                 _ => Read::Once,
             };
-            self.add_reader(*v, u, how);
+            let evaluations = if how == Read::Often { self.evaluations(unit.anchor, i) } else { 0 };
+            self.add_reader(*v, u, Reader::new(how, i as u32, evaluations));
         }
         for m in &unit.members {
             for v in self.graph.node(*m).inputs.clone() {
                 if self.unit_of.get(&v.node) != Some(&u) {
-                    self.add_reader(v, u, Read::Once);
+                    self.add_reader(v, u, Reader::new(Read::Once, u32::MAX, 0));
                 }
             }
         }
@@ -469,8 +530,8 @@ impl Grouper<'_> {
         let view = matches!(node.op, Op::View { .. });
         if self.deferred.contains(&n) {
             let inputs = node.inputs.clone();
-            for (u, how) in self.readers.get(&v).cloned().unwrap_or_default() {
-                inputs.iter().for_each(|x| self.add_reader(*x, u, how));
+            for (u, r) in self.readers.get(&v).cloned().unwrap_or_default() {
+                inputs.iter().for_each(|x| self.add_reader(*x, u, r.inside(r.how, true)));
             }
             return;
         }
@@ -482,22 +543,65 @@ impl Grouper<'_> {
         if readers.is_empty() && !wanted {
             return;
         }
-        let root = wanted || if view { !self.inline_view(n) } else { !self.inline_pointwise(n, &readers) };
-        if root {
+        let deep = readers.values().any(|r| r.depth > MAX_DEPTH);
+        let inlined = if view { self.inline_view(n) } else { self.inline_pointwise(n, &readers) };
+        // At other positions of one value its readers are copies of each other.
+        let same = matches!(node.op, Op::Map { .. });
+        if wanted || deep || !inlined {
             let u = self.new_unit(n);
-            for x in node.inputs.clone() {
-                self.add_reader(x, u, Read::Once);
+            for (i, x) in node.inputs.clone().into_iter().enumerate() {
+                let r = Reader::new(Read::Once, i as u32, 0);
+                self.add_reader(x, u, if same { r } else { Reader { same: 0, moved: 1, ..r } });
             }
             return;
         }
-        let (weight, _) = cost(&node.op);
-        for (u, how) in &readers {
-            *self.sizes.entry(*u).or_insert(0) += weight;
+        let weight = self.weight(n);
+        for (u, r) in &readers {
+            // What is looked up waits for the position, and both for what they are read at.
+            let further = if let Op::Gather { .. } = node.op { r.copies() } else { 0 };
+            let r = &Reader {
+                depth: r.depth.saturating_add(u32::try_from(further).unwrap_or(u32::MAX / 2)),
+                ..*r
+            };
+            let size = self.sizes.entry(*u).or_insert(0);
+            *size = size.saturating_add(weight.saturating_mul(r.copies()));
+            if r.how == Read::Often {
+                let own = self.prologues.entry((*u, r.operand)).or_insert(0);
+                *own = own.saturating_add(weight.saturating_mul(r.copies()));
+            }
             for x in node.inputs.clone() {
                 let repeats = view && self.estimate(v) > self.estimate(x);
-                self.add_reader(x, *u, if repeats { Read::Often } else { *how });
+                let how = if repeats { Read::Often } else { r.how };
+                // How often a window meets an element is known of products only.
+                let evaluations = if repeats && r.how != Read::Often { i64::MAX } else { r.evaluations };
+                self.add_reader(x, *u, Reader { evaluations, ..r.inside(how, same) });
             }
         }
+    }
+
+    /// Scalar operations for each element: of a join, those of choosing among its operands.
+    fn weight(&self, n: NodeId) -> usize {
+        let node = self.graph.node(n);
+        match node.op {
+            Op::Concat { .. } => 2 * node.inputs.len().max(2),
+            _ => cost(&node.op).0,
+        }
+    }
+
+    /// Whether computing `n` where an operand is read again and again takes longer than a pass over it, with
+    /// all that is computed there already.
+    fn is_heaped(&self, n: NodeId, readers: &BTreeMap<UnitId, Reader>) -> bool {
+        /// What is never too much, and what always is.
+        const LITTLE: i64 = 4;
+        const MUCH: i64 = 32;
+        let elements = self.estimate(n.into()).max(1);
+        readers.iter().filter(|(_, r)| r.how == Read::Often).any(|(u, r)| {
+            let own = self.prologues.get(&(*u, r.operand)).copied().unwrap_or(0);
+            let all = own.saturating_add(self.weight(n).saturating_mul(r.copies()));
+            let again = r.evaluations.saturating_sub(elements).max(1);
+            let most = PASS_OPERATIONS.saturating_mul(elements) / again;
+            all as i64 > most.clamp(LITTLE, MUCH)
+        })
     }
 
     /// Views vanish into loads; without fusion only those do that move nothing or are part of an operator.
@@ -512,7 +616,7 @@ impl Grouper<'_> {
             || self.estimate(Value::from(n)) > self.estimate(x)
     }
 
-    fn inline_pointwise(&self, n: NodeId, readers: &BTreeMap<UnitId, Read>) -> bool {
+    fn inline_pointwise(&self, n: NodeId, readers: &BTreeMap<UnitId, Reader>) -> bool {
         let node = self.graph.node(n);
         if self.fusion == Fusion::None {
             // The numbers of a loop's steps are what steps count.
@@ -524,23 +628,25 @@ impl Grouper<'_> {
         let loaded: i64 =
             node.inputs.iter().filter(|x| splat(self.graph, **x).is_none()).map(|x| self.loaded(n, *x)).sum();
         if loaded == 0 && !heavy {
-            return true;
+            return readers.iter().all(|(u, r)| self.grows(*u, r, n) <= 4 * MAX_OPERATIONS);
         }
         if self.fusion == Fusion::Elementwise
             && readers.keys().any(|u| is_anchor(self.graph, self.units[*u].anchor))
         {
             return false;
         }
-        let grows = readers.keys().any(|u| self.sizes.get(u).copied().unwrap_or(0) + weight > 400);
-        if grows {
+        if readers.iter().any(|(u, r)| self.grows(*u, r, n) > MAX_OPERATIONS) {
             return false;
         }
-        let often = readers.values().any(|r| *r == Read::Often);
+        let often = readers.values().any(|r| r.how == Read::Often);
         // Reading the operands costs no more than reading the result would; or far less, as with
         // weights that are dequantised where they are read.
         let expanding = !heavy && weight <= 16 && loaded <= result;
         if expanding && loaded <= result / 2 {
             return true;
+        }
+        if self.is_heaped(n, readers) {
+            return false;
         }
         // Behind a product with few rows there is little to compute, and much else to wait for.
         let thin = readers.keys().all(|u| is_thin(self.graph, self.units[*u].anchor));
@@ -558,6 +664,12 @@ impl Grouper<'_> {
             (true, 1..=3) => !heavy && weight <= 4 && loaded <= result + result / 4,
             (true, _) => expanding && loaded < result,
         }
+    }
+
+    /// Scalar operations of a unit once `n` is computed in it.
+    fn grows(&self, u: UnitId, r: &Reader, n: NodeId) -> usize {
+        let so_far = self.sizes.get(&u).copied().unwrap_or(0);
+        so_far.saturating_add(self.weight(n).saturating_mul(r.copies()))
     }
 
     /// Bytes of operand `x` that evaluating all of `n` reads: of what a view repeats, each once.

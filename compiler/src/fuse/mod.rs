@@ -114,6 +114,12 @@ fn internal(graph: &Graph, n: NodeId, why: &str) -> Diagnostic {
     Diagnostic::internal(why).at(Location { node: Some(graph.node(n).label().into()), ..Location::default() })
 }
 
+fn too_large(graph: &Graph, n: NodeId, why: &str) -> Diagnostic {
+    Diagnostic::unsupported(why)
+        .at(Location { node: Some(graph.node(n).label().into()), ..Location::default() })
+        .help("fix dimensions with --dim NAME=VALUE, which makes what is computed of them simpler")
+}
+
 /// How each loop is shared out over lanes, where that is possible and wanted, and why it is split elsewhere.
 fn plan_loops(graph: &Graph, options: &Options) -> (Loops, FxHashMap<NodeId, String>) {
     let (mut loops, mut split) = (Loops::default(), FxHashMap::default());
@@ -168,6 +174,10 @@ pub(crate) struct Tensors<'a> {
     of: FxHashMap<Value, TensorId>,
     cut: FxHashMap<Value, Vec<(TensorId, i64)>>,
     parts: FxHashMap<Value, pull::Parts>,
+    /// What should get memory, as a kernel that computes it grows too large.
+    wanted: Option<Value>,
+    /// Whether one did.
+    too_large: bool,
     max_binding_bytes: usize,
 }
 
@@ -209,6 +219,18 @@ impl pull::Memory for Tensors<'_> {
             Op::Const(t) => Some(self.add(Some(v), node.outputs[0].clone(), TensorKind::Const(t.clone()))),
             _ => None,
         }
+    }
+
+    fn too_large(&mut self, path: &[Value]) {
+        let alone = |v: &&Value| {
+            matches!(
+                self.graph.node(v.node).op,
+                Op::Map { .. } | Op::View { .. } | Op::Gather { .. } | Op::Concat { .. }
+            )
+        };
+        self.too_large = true;
+        let (first, last) = path.split_at(path.len() / 2);
+        self.wanted = last.iter().find(alone).or(first.iter().rev().find(alone)).copied();
     }
 
     fn parts(&mut self, v: Value) -> Option<pull::Parts> {
@@ -286,6 +308,8 @@ fn build(
         of: FxHashMap::default(),
         cut: FxHashMap::default(),
         parts: FxHashMap::default(),
+        wanted: None,
+        too_large: false,
         max_binding_bytes: usize::try_from(options.profile.max_binding_bytes).unwrap_or(usize::MAX),
     };
     for (i, b) in graph.inputs.iter().enumerate() {
@@ -376,7 +400,11 @@ fn build(
                     kernels.push(kernel);
                 }
             }
-            Err(e) => errors.push(internal(graph, u.anchor, &e)),
+            Err(e) => match tensors.wanted.take() {
+                Some(v) if bans.materialise.insert(v) => again = true,
+                _ if tensors.too_large => errors.push(too_large(graph, u.anchor, &e)),
+                _ => errors.push(internal(graph, u.anchor, &e)),
+            },
         }
     }
     let held = |c: &wgfc_ir::Computed| Some((c.symbol.clone(), pull::Memory::tensor(&mut tensors, c.value)?));
@@ -402,7 +430,11 @@ fn build(
                 again |= wide && bans.materialise.insert(v);
                 kernels.push(k);
             }
-            Err(e) => errors.push(internal(graph, v.node, &e)),
+            Err(e) => match tensors.wanted.take() {
+                Some(v) if bans.materialise.insert(v) => again = true,
+                _ if tensors.too_large => errors.push(too_large(graph, v.node, &e)),
+                _ => errors.push(internal(graph, v.node, &e)),
+            },
         }
     }
     if !errors.is_empty() {

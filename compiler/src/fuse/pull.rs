@@ -16,6 +16,9 @@ pub trait Memory {
     fn segments(&mut self, v: Value) -> Option<Vec<(TensorId, i64)>>;
     /// Attention whose keys are in parts, which the reader puts together.
     fn parts(&mut self, v: Value) -> Option<Parts>;
+    /// The expression of a kernel grew too large in computing the last of these values, each to compute the
+    /// one before it. Memory for one in between would help.
+    fn too_large(&mut self, _path: &[Value]) {}
     /// An element of a value that is neither in memory nor computed from other values of the graph; it
     /// may add to `body`.
     fn given(
@@ -40,6 +43,11 @@ pub struct Parts {
     pub scales: TensorId,
 }
 
+/// The most expressions of a kernel, terms of an index, and values computed one inside the other.
+const MAX_EXPRS: usize = 8192;
+const MAX_INDEX: u32 = 1024;
+const MAX_NESTED: usize = 100;
+
 /// Builds one kernel's body.
 pub struct Puller<'a, M: Memory> {
     /// The graph.
@@ -55,6 +63,8 @@ pub struct Puller<'a, M: Memory> {
     pub deferred: Option<Vec<Deferred>>,
     /// Operators that combine elements are written out, and elements of small constants are numbers.
     pub unroll: bool,
+    /// The values being computed, each inside the one before it.
+    path: Vec<Value>,
     memo: FxHashMap<(Value, Vec<Poly>, Option<ExprId>), ExprId>,
 }
 
@@ -79,6 +89,7 @@ impl<'a, M: Memory> Puller<'a, M> {
             domain,
             deferred: None,
             unroll: false,
+            path: vec![],
             memo: FxHashMap::default(),
         }
     }
@@ -94,6 +105,11 @@ impl<'a, M: Memory> Puller<'a, M> {
         let key = (v, index.to_vec(), guard);
         if let Some(e) = self.memo.get(&key) {
             return Ok(*e);
+        }
+        let wide = |p: &Poly| p.is_too_large() || p.size() > MAX_INDEX;
+        if self.path.len() > MAX_NESTED || self.body.len() > MAX_EXPRS || index.iter().any(wide) {
+            self.memory.too_large(&self.path);
+            return Err(format!("`{}` makes its kernel too large", self.graph.node(v.node).op.name()));
         }
         let ty = self.graph.ty(v);
         let e = if let Some(s) = splat(self.graph, v) {
@@ -111,7 +127,10 @@ impl<'a, M: Memory> Puller<'a, M> {
             let offset = self.offset(ty, index);
             self.body.push(Expr::Load { tensor, offset, guard }, ty.dtype)
         } else {
-            self.compute(v, index, guard)?
+            self.path.push(v);
+            let e = self.compute(v, index, guard);
+            self.path.pop();
+            e?
         };
         self.memo.insert(key, e);
         Ok(e)

@@ -89,6 +89,10 @@ impl Cx<'_, '_> {
     pub fn error_mark(&self) -> usize {
         self.importer.errors.len()
     }
+    /// Whether the model expands to too many nodes, which has been reported.
+    pub fn is_overgrown(&self) -> bool {
+        self.importer.is_overgrown()
+    }
     /// Takes back the errors since a mark: a subgraph failed, and there is another way to import it.
     pub fn forget_errors(&mut self, mark: usize) {
         // A limit that has been met holds for every way.

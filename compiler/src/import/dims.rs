@@ -103,8 +103,11 @@ impl DimNames {
         if let Some(name) = self.renamed.get(text) {
             return Poly::sym(name);
         }
-        let mut name: String =
-            text.chars().map(|c| if c.is_ascii_alphanumeric() || c == '_' { c } else { '_' }).collect();
+        let mut name: String = text
+            .chars()
+            .take(64)
+            .map(|c| if c.is_ascii_alphanumeric() || c == '_' { c } else { '_' })
+            .collect();
         if !name.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_') {
             name.insert(0, '_');
         }

@@ -1,7 +1,7 @@
 //! Walking a model's graph: order, names, functions, subgraphs, and the errors of all nodes.
 
 use super::cx::Cx;
-use super::onnx::{AttributeProto, FunctionProto, GraphProto, NodeProto, OperatorSetIdProto};
+use super::onnx::{AttributeProto, FunctionProto, GraphProto, ModelProto, NodeProto, OperatorSetIdProto};
 use super::op::{Lowered, OpError};
 use super::ops;
 use super::schema;
@@ -47,8 +47,10 @@ pub(super) fn opsets(imports: &[OperatorSetIdProto]) -> Opsets {
 /// Functions by domain, name and overload.
 pub(super) type Functions<'m> = HashMap<(&'m str, &'m str, &'m str), &'m FunctionProto>;
 
-/// Nodes that functions and branches may expand to before the model is refused.
-const MAX_NODES: usize = 1_000_000;
+/// How many nodes functions, branches and loops that are written out may add, and how many for each that
+/// the model has.
+const MAX_ADDED: usize = 20_000;
+const ADDED_EACH: usize = 8;
 
 /// Functions, branches and bodies of loops that may be inside of one another.
 pub(super) const MAX_DEPTH: usize = 64;
@@ -72,6 +74,8 @@ pub struct Importer<'m> {
     /// Bytes moved by the nodes so far, each a kernel of its own.
     pub(super) bytes_unfused: Dim,
     pub(super) expanded: usize,
+    /// How many nodes there may be.
+    pub(super) most_expanded: usize,
     /// Bodies of loops and branches around what is imported, each a graph of its own.
     pub(super) bodies: usize,
     /// Graphs and functions around what is imported.
@@ -84,7 +88,23 @@ pub struct Importer<'m> {
     pub(super) operators: BTreeMap<String, String>,
 }
 
+/// How many nodes the import of a model may come to: what is written out counts as often as it is.
+pub(super) fn most_expanded(model: &ModelProto) -> usize {
+    fn nodes(list: &[NodeProto]) -> usize {
+        let inner = list.iter().flat_map(|n| &n.attribute).filter_map(|a| a.g.as_ref());
+        list.len() + inner.map(|g| nodes(&g.node)).sum::<usize>()
+    }
+    let own = model.graph.iter().map(|g| nodes(&g.node));
+    let written: usize = own.chain(model.functions.iter().map(|f| nodes(&f.node))).sum();
+    written * (1 + ADDED_EACH) + MAX_ADDED
+}
+
 impl<'m> Importer<'m> {
+    /// Whether more nodes came up than a model may expand to, which is an error.
+    pub(super) fn is_overgrown(&self) -> bool {
+        self.expanded > self.most_expanded
+    }
+
     pub(super) fn warn(&mut self, w: String) {
         if !self.warnings.contains(&w) {
             self.warnings.push(w);
@@ -242,10 +262,13 @@ impl<'m> Importer<'m> {
         let at = self.location(n, index, prefix);
         self.operators.entry(label(n, index, prefix)).or_insert_with(|| operator(n));
         self.expanded += 1;
-        if self.expanded > MAX_NODES {
-            if self.expanded == MAX_NODES + 1 {
-                let d = Diagnostic::model(format!("functions expand to more than {MAX_NODES} nodes")).at(at);
-                self.errors.push(d.help("export the model without functions, or split it"));
+        if self.is_overgrown() {
+            if self.expanded == self.most_expanded + 1 {
+                let most = self.most_expanded;
+                let what =
+                    format!("functions, branches and loops written out come to more than {most} nodes");
+                let help = "export the model with fewer iterations of the loops whose shapes change";
+                self.errors.push(Diagnostic::unsupported(what).help(help).at(at));
                 self.stopped = true;
             }
             return poison(scope, n);
@@ -413,7 +436,12 @@ impl<'m> Importer<'m> {
                     _ => None,
                 })
                 .collect();
-            self.bytes_unfused = &self.bytes_unfused + &super::traffic::bytes(g, n, &read, &made);
+            let bytes = &self.bytes_unfused + &super::traffic::bytes(g, n, &read, &made);
+            if bytes.is_too_large() {
+                self.warn("the traffic without fusion leaves out nodes: too many different sizes".into());
+            } else {
+                self.bytes_unfused = bytes;
+            }
         }
     }
 
@@ -678,6 +706,11 @@ pub(super) fn check_dims(ty: &TensorType) -> Result<(), String> {
         return Err(format!("{} dimensions; at most {MAX_RANK} are possible", ty.rank()));
     }
     for d in &ty.shape {
+        if d.is_too_large() {
+            return Err(
+                "a dimension is an expression with too many terms; fix dimensions to make it simpler".into(),
+            );
+        }
         if d.as_const().is_some_and(|c| c < 0) || (!d.is(0) && (&-d - 1).proves_nonneg(&[])) {
             return Err(format!("dimension {d} is negative"));
         }

@@ -153,6 +153,7 @@ fn importer<'m>(model: &'m ModelProto, external: &'m dyn ExternalData, options: 
         calls: vec![],
         bytes_unfused: Dim::ZERO,
         expanded: 0,
+        most_expanded: graph::most_expanded(model),
         bodies: 0,
         depth: 0,
         stopped: false,
@@ -174,6 +175,7 @@ fn lower(im: &mut Importer, proto: &GraphProto, options: &Options) -> Result<Imp
         return Err(Errors(std::mem::take(&mut im.errors)));
     }
     let bytes_unfused = Bounds::of(&g.computed).most(&std::mem::take(&mut im.bytes_unfused));
+    let bytes_unfused = if bytes_unfused.is_too_large() { Dim::ZERO } else { bytes_unfused };
     g.remove_dead();
     if im.weights.nan.0 > 0 {
         let (tensors, n) = im.weights.nan;
@@ -482,7 +484,7 @@ pub(crate) fn shape_value(b: &mut Builder, elements: &[Dim], shape: &[usize], dt
         }
         return Ok(b.constant(Tensor::from_scalars(dtype, shape.to_vec(), &s)));
     }
-    let fits = |p: &Poly| p.terms().iter().all(|(_, c)| i32::try_from(*c).is_ok());
+    let fits = |p: &Poly| !p.is_too_large() && p.terms().iter().all(|(_, c)| i32::try_from(*c).is_ok());
     if elements.len() > 32 || dtype == DType::Bool || !elements.iter().all(fits) {
         return Err("too long to write as one expression".into());
     }

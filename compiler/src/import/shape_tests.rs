@@ -23,7 +23,7 @@ fn reshape_against_symbols() {
     assert_eq!(reshape("batch seq 12", &[0, 0, 3, -1]), "f32[batch, seq, 3, 4]");
     assert_eq!(reshape("batch seq 12", &[-1, 12]), "f32[batch*seq, 12]");
     assert_eq!(reshape("past seq seq+past 12", &[0, 0, -1]), "f32[past, seq, 12*past + 12*seq]");
-    assert_eq!(reshape("n 6", &[-1, 4]), "f32[(3*n)/(2), 4]");
+    assert_eq!(reshape("n 6", &[-1, 4]), "f32[(3*n)/2, 4]");
     assert_eq!(reshape("3 0 2", &[-1, 5]), "f32[0, 5]");
     assert_eq!(reshape("1 1", &[]), "f32[]");
 }
@@ -82,7 +82,7 @@ fn sizes_through_floats() {
         node("ConstantOfShape", &["i"], &["y"]),
     ];
     let m = built(nodes, "h 5", vec![floats("scale", &[], &[1.5])]);
-    assert_eq!(output_type(&m), "f32[(3*h)/(2), 7]");
+    assert_eq!(output_type(&m), "f32[(3*h)/2, 7]");
 }
 
 /// `y` of shape `f(float(n))`, where `steps` are operators of one operand or with a constant.

@@ -6,15 +6,18 @@ use std::collections::HashMap;
 use wgfc_ir::build::Builder;
 use wgfc_ir::{Graph, Node, NodeId, Op, Poly, Value};
 
-/// The most iterations in the body of another loop, and the most nodes that they may make.
+/// The most iterations in the body of another loop, and the most nodes that all that are written out may
+/// make: loops in loops multiply.
 pub const ITERATIONS: i64 = 64;
-const NODES: i64 = 4096;
+const NODES: usize = 4096;
 
 /// Writes out what has at most `iterations`; returns how many scans.
 pub fn unroll(graph: &mut Graph, iterations: i64) -> Result<usize, String> {
     let mut count = 0;
+    let mut room = NODES;
     // A scan in the body of another is one of the graph's once that is written out.
-    while let Some((n, length)) = next(graph, iterations)? {
+    while let Some((n, length, made)) = next(graph, iterations, room)? {
+        room -= made;
         let new = write_out(graph, n, length)?;
         let names = graph.node(n).names.clone();
         for (i, v) in new.into_iter().enumerate() {
@@ -31,18 +34,34 @@ pub fn unroll(graph: &mut Graph, iterations: i64) -> Result<usize, String> {
     Ok(count)
 }
 
-fn next(graph: &Graph, iterations: i64) -> Result<Option<(NodeId, i64)>, String> {
+/// The next scan to write out, its length, and the nodes that it takes of the room.
+fn next(graph: &Graph, iterations: i64, room: usize) -> Result<Option<(NodeId, i64, usize)>, String> {
     for n in topo(graph)? {
         let Op::Scan { body, carried, .. } = &graph.node(n).op else { continue };
         let first = graph.node(n).inputs.get(*carried).ok_or("a scan of nothing")?;
         let length = graph.ty(*first).shape.first().and_then(|d| d.as_const());
-        let limit = iterations.min(NODES / body.len().max(1) as i64);
         // A symbol has one value.
-        if let Some(l) = length.filter(|l| (1..=limit).contains(l) && body.computed.is_empty()) {
-            return Ok(Some((n, l)));
+        let Some(l) = length.filter(|l| (1..=iterations).contains(l) && body.computed.is_empty()) else {
+            continue;
+        };
+        // A single iteration is written out whatever its size.
+        let made =
+            if l == 1 { 0 } else { usize::try_from(l).unwrap_or(usize::MAX).saturating_mul(nodes(body)) };
+        if made <= room {
+            return Ok(Some((n, l, made)));
         }
     }
     Ok(None)
+}
+
+/// The nodes of a graph and of those inside.
+fn nodes(g: &Graph) -> usize {
+    let inside = |n: NodeId| match &g.node(n).op {
+        Op::If { then_branch, else_branch } => nodes(then_branch) + nodes(else_branch),
+        Op::Loop { body, .. } | Op::Scan { body, .. } => nodes(body),
+        _ => 0,
+    };
+    g.node_ids().map(|n| 1 + inside(n)).sum()
 }
 
 fn write_out(graph: &mut Graph, n: NodeId, length: i64) -> Result<Vec<Value>, String> {

@@ -91,6 +91,9 @@ impl ViewMap {
         let vars: Vec<Poly> = (0..outer.shape.len()).map(unit).collect();
         let read: Vec<Poly> = outer.index.iter().map(|p| p.subst_vars(&vars, &outer.shape)).collect();
         let index: Vec<Poly> = self.index.iter().map(|p| p.subst_vars(&read, &outer.shape)).collect();
+        if index.iter().any(|p| p.is_too_large() || p.size() as usize > MAX_TEXT) {
+            return None;
+        }
         let text: usize = index.iter().map(|p| p.to_string().len()).sum();
         (text <= MAX_TEXT).then_some(ViewMap { shape: outer.shape.clone(), index, fill })
     }

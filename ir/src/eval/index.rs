@@ -46,6 +46,7 @@ impl Expr {
             Atom::Max(x, y) => Expr::Max(two(x, y)?),
             Atom::Min(x, y) => Expr::Min(two(x, y)?),
             Atom::Sym(s) => return Err(EvalError::at(format!("dimension `{s}` has no value"))),
+            Atom::TooLarge => return Err(EvalError::at(a.to_string())),
             Atom::Data(d) => return Err(EvalError::at(format!("`@{d}` stands for no data here"))),
         })
     }

@@ -1,6 +1,6 @@
 //! What is certain over a domain: bounds, and which of two is the larger.
 
-use super::{Atom, Domain, Poly, Repr};
+use super::{Atom, Domain, MAX_EXTENT, Poly, Repr};
 
 impl Poly {
     /// Whether `0 <= self < d` is certain over the domain.
@@ -31,6 +31,9 @@ impl Poly {
             return None;
         }
         let Repr::Sum(t) = &self.0 else { return Some(self.clone()) };
+        if t.plain {
+            return Some(self.clone());
+        }
         let mut sum = Poly::ZERO;
         for (m, c) in t.iter() {
             let want_upper = upper == (*c > 0);
@@ -61,35 +64,91 @@ impl Poly {
 
     /// The larger of two.
     pub fn max_of(&self, o: &Poly, domain: &Domain) -> Poly {
-        if (self - o).proves_nonneg(domain) {
-            self.clone()
-        } else if (o - self).proves_nonneg(domain) {
-            o.clone()
-        } else if self < o {
-            Poly::atom(Atom::Max(self.clone(), o.clone()))
-        } else {
-            Poly::atom(Atom::Max(o.clone(), self.clone()))
-        }
+        self.extreme(o, domain, true)
     }
     /// The smaller of two.
     pub fn min_of(&self, o: &Poly, domain: &Domain) -> Poly {
-        if (self - o).proves_nonneg(domain) {
-            o.clone()
-        } else if (o - self).proves_nonneg(domain) {
-            self.clone()
-        } else if self < o {
-            Poly::atom(Atom::Min(self.clone(), o.clone()))
-        } else {
-            Poly::atom(Atom::Min(o.clone(), self.clone()))
-        }
+        self.extreme(o, domain, false)
     }
+
+    fn extreme(&self, o: &Poly, domain: &Domain, larger: bool) -> Poly {
+        if self.is_too_large() || o.is_too_large() {
+            return Poly::too_large();
+        }
+        let mut parts = vec![];
+        self.operands(larger, &mut parts);
+        o.operands(larger, &mut parts);
+        let wins = |a: &Poly, b: &Poly| {
+            let d = if larger { a - b } else { b - a };
+            d.proves_nonneg(domain) || d.range().is_some_and(|(low, _)| low >= 0)
+        };
+        let mut kept: Vec<Poly> = vec![];
+        for p in parts {
+            if kept.contains(&p) || kept.iter().any(|k| wins(k, &p)) {
+                continue;
+            }
+            kept.retain(|k| !wins(&p, k));
+            kept.push(p);
+        }
+        kept.sort();
+        let both = |b: Poly, a: Poly| Poly::atom(if larger { Atom::Max(a, b) } else { Atom::Min(a, b) });
+        kept.into_iter().rev().reduce(both).unwrap_or(Poly::ZERO)
+    }
+
+    /// What the largest (smallest) is taken of.
+    fn operands(&self, larger: bool, out: &mut Vec<Poly>) {
+        match self.as_atom() {
+            Some(Atom::Max(a, b)) if larger => [a, b].map(|x| x.operands(larger, out)),
+            Some(Atom::Min(a, b)) if !larger => [a, b].map(|x| x.operands(larger, out)),
+            _ => return out.push(self.clone()),
+        };
+    }
+
+    /// Between which numbers it lies, symbols being at most [`MAX_EXTENT`]. `None` where it depends on
+    /// more than symbols, or they are beyond what is counted.
+    fn range(&self) -> Option<(i128, i128)> {
+        let Repr::Sum(t) = &self.0 else { return self.as_const().map(|c| (c.into(), c.into())) };
+        let (mut low, mut high) = (0i128, 0i128);
+        for (m, c) in t.iter() {
+            let (mut l, mut h) = (i128::from(*c), i128::from(*c));
+            for a in m {
+                let (x, y) = atom_range(a)?;
+                let ends = [l.checked_mul(x)?, l.checked_mul(y)?, h.checked_mul(x)?, h.checked_mul(y)?];
+                (l, h) = (ends.into_iter().min()?, ends.into_iter().max()?);
+            }
+            (low, high) = (low.checked_add(l)?, high.checked_add(h)?);
+        }
+        Some((low, high))
+    }
+}
+
+fn atom_range(a: &Atom) -> Option<(i128, i128)> {
+    Some(match a {
+        Atom::Sym(_) => (0, MAX_EXTENT.into()),
+        Atom::Var(_) | Atom::Data(_) | Atom::TooLarge => return None,
+        Atom::Div(x, d) => {
+            let ((l, h), (least, most)) = (x.range()?, d.range()?);
+            let (least, most) = (least.max(1), most.max(1));
+            let ends = [l.div_euclid(least), l.div_euclid(most), h.div_euclid(least), h.div_euclid(most)];
+            (ends.into_iter().min()?, ends.into_iter().max()?)
+        }
+        Atom::Mod(_, d) => (0, d.range()?.1.max(1) - 1),
+        Atom::Max(x, y) => {
+            let (x, y) = (x.range()?, y.range()?);
+            (x.0.max(y.0), x.1.max(y.1))
+        }
+        Atom::Min(x, y) => {
+            let (x, y) = (x.range()?, y.range()?);
+            (x.0.min(y.0), x.1.min(y.1))
+        }
+    })
 }
 
 fn atom_nonneg(a: &Atom) -> bool {
     match a {
         Atom::Sym(_) | Atom::Mod(..) => true,
         Atom::Var(_) => true,
-        Atom::Data(_) => false,
+        Atom::Data(_) | Atom::TooLarge => false,
         Atom::Div(x, _) => x.nonneg_syms(),
         Atom::Max(x, y) => x.nonneg_syms() || y.nonneg_syms(),
         Atom::Min(x, y) => x.nonneg_syms() && y.nonneg_syms(),
@@ -106,7 +165,7 @@ fn atom_bound(a: &Atom, domain: &Domain, upper: bool, depth: usize) -> Option<Po
                 Some(Poly::ZERO)
             }
         }
-        Atom::Data(_) => None,
+        Atom::Data(_) | Atom::TooLarge => None,
         Atom::Mod(_, d) => {
             if !upper {
                 Some(Poly::ZERO)
@@ -116,7 +175,11 @@ fn atom_bound(a: &Atom, domain: &Domain, upper: bool, depth: usize) -> Option<Po
         }
         Atom::Div(x, d) => {
             let b = x.bound(domain, upper, depth)?;
-            if d.vars().is_empty() { Some(b.div(d, &[])) } else { None }
+            if !d.vars().is_empty() {
+                return None;
+            }
+            // Simplifying asks for bounds again: of what holds none that is soon done.
+            Some(if b.is_plain() { b.div(d, &[]) } else { Poly::atom(Atom::Div(b, d.clone())) })
         }
         Atom::Max(x, y) => {
             let (bx, by) = (x.bound(domain, upper, depth), y.bound(domain, upper, depth));

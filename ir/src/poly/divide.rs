@@ -36,6 +36,9 @@ impl Poly {
         if d.is(1) {
             return self.clone();
         }
+        if self.is_too_large() || d.is_too_large() {
+            return Poly::too_large();
+        }
         if let (Some(a), Some(b)) = (self.as_const(), d.as_const())
             && b > 0
         {
@@ -57,16 +60,22 @@ impl Poly {
                 if g > 1 {
                     let (mult, rest): (Vec<_>, Vec<_>) = r.terms().into_iter().partition(|(_, k)| k % g == 0);
                     let rest = Poly::from_terms(rest.into_iter().collect());
-                    if rest.in_range(&Poly::constant(g), domain) {
+                    let carried = match rest.as_const() {
+                        Some(c) => Some(c.div_euclid(g)),
+                        None => rest.in_range(&Poly::constant(g), domain).then_some(0),
+                    };
+                    if let Some(carried) = carried {
                         let mult = Poly::from_terms(mult.into_iter().collect());
-                        return &q + &mult.scale_down(g).div(&Poly::constant(c / g), domain);
+                        let whole = &mult.scale_down(g) + carried;
+                        return &q + &whole.div(&Poly::constant(c / g), domain);
                     }
                 }
             }
         }
-        // (x / a) / b = x / (a·b)
-        if let Some(Atom::Div(x, a)) = r.as_atom() {
-            return &q + &x.div(&(a * d), domain);
+        // (x/a + k)/b = (x + k·a)/(a·b)
+        let k = r.terms().iter().find_map(|(m, c)| m.is_empty().then_some(*c)).unwrap_or(0);
+        if let Some(Atom::Div(x, a)) = (&r - k).as_atom() {
+            return &q + &(x + &(a * k)).div(&(a * d), domain);
         }
         &q + &Poly::atom(Atom::Div(r, d.clone()))
     }
@@ -75,6 +84,9 @@ impl Poly {
     pub fn modulo(&self, d: &Poly, domain: &Domain) -> Poly {
         if d.is(1) {
             return Poly::ZERO;
+        }
+        if self.is_too_large() || d.is_too_large() {
+            return Poly::too_large();
         }
         if let (Some(a), Some(b)) = (self.as_const(), d.as_const())
             && b > 0

@@ -10,6 +10,9 @@ impl Poly {
         let mut p = Parser { s: s.as_bytes(), i: 0, depth: 0 };
         let v = p.sum()?;
         p.space();
+        if v.is_too_large() {
+            return Err(TOO_LARGE.into());
+        }
         if p.i != p.s.len() {
             return Err(format!("unexpected `{}` in `{s}`", &s[p.i..]));
         }
@@ -23,11 +26,25 @@ impl fmt::Display for Atom {
             Atom::Sym(s) => f.write_str(s),
             Atom::Var(i) => write!(f, "%{i}"),
             Atom::Data(i) => write!(f, "@{i}"),
-            Atom::Div(x, y) => write!(f, "({x})/({y})"),
-            Atom::Mod(x, y) => write!(f, "({x})%({y})"),
+            Atom::Div(x, y) => write!(f, "{}/{}", Factor(x), Factor(y)),
+            Atom::Mod(x, y) => write!(f, "{}%{}", Factor(x), Factor(y)),
+            Atom::TooLarge => f.write_str("(an expression of dimensions that is too large)"),
             Atom::Max(x, y) => write!(f, "max({x}, {y})"),
             Atom::Min(x, y) => write!(f, "min({x}, {y})"),
         }
+    }
+}
+
+/// An operand of a division: in parentheses, unless it is a single thing.
+struct Factor<'a>(&'a Poly);
+
+impl fmt::Display for Factor<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let single = match self.0.as_atom() {
+            Some(a) => !matches!(a, Atom::Div(..) | Atom::Mod(..)),
+            None => self.0.as_const().is_some_and(|c| c >= 0),
+        };
+        if single { self.0.fmt(f) } else { write!(f, "({})", self.0) }
     }
 }
 
@@ -96,6 +113,8 @@ impl<'de> Deserialize<'de> for Poly {
     }
 }
 
+const TOO_LARGE: &str = "an expression with too many terms";
+
 struct Parser<'a> {
     s: &'a [u8],
     i: usize,
@@ -137,6 +156,9 @@ impl Parser<'_> {
     fn product(&mut self) -> Result<Poly, String> {
         let mut v = self.factor()?;
         loop {
+            if v.is_too_large() {
+                return Err(TOO_LARGE.into());
+            }
             if self.eat(b'*') {
                 v = &v * &self.factor()?;
             } else if self.eat(b'/') {

@@ -23,7 +23,7 @@ graph (x: %0, "a b\"c": %1) -> (y: %5, "2": %14) {
   %3 = const absent : f16[3, 1000]
   %4 = map [n, 7] { let t0 = exp(a0); mul(t0, select(lt(t0, 1e-7:f32), a1, cast(f32, index(2*n + %0)))) } (%0, %2) : f32[n, 7] @ "act", "other"
   %5 = view [7, n] reads [%1, %0] (%4) : f32[7, n]
-  %6 = view [9, n] reads [%0 - 1, (%1)%(3)] else -inf:f32 (%5) : f32[9, n]
+  %6 = view [9, n] reads [%0 - 1, %1%3] else -inf:f32 (%5) : f32[9, n]
   %7 = reduce max axes [0, 1] (%6) : f32[1, 1]
   %8 = arg_reduce min axis 1 last (%6) : i64[9, 1]
   %9 = cumulate sum axis 0 exclusive reverse (%6) : f32[9, n]

@@ -205,6 +205,9 @@ fn unroll(cx: &mut Cx, count: i64, initial: &[Value], why: String) -> Lowered {
         let mut inputs = vec![cx.int_const(DType::I64, i), cx.constant(Tensor::scalar(Scalar::bool(true)))];
         inputs.extend(&carried);
         let out = cx.inline_graph(body, &inputs)?;
+        if cx.is_overgrown() {
+            return Err(OpError::reported());
+        }
         for (s, v) in slices.iter_mut().zip(&out[1 + n..]) {
             s.push(cx.unsqueeze(*v, &[0])?);
         }
