@@ -384,11 +384,15 @@ impl Graph {
         }
         self.computed.retain(|c| used.contains(&c.symbol));
         let before = self.len();
-        // The newest first: their edges are the first of those of their neighbours.
-        let dead: Vec<NodeId> = self.dag.node_indices().filter(|n| !live.contains(n)).collect();
-        for n in dead.into_iter().rev() {
-            self.dag.remove_node(n);
+        // The newest edge of a node is the first in its list, which is searched for each that is removed.
+        let dead = |e: &petgraph::graph::EdgeIndex| {
+            self.dag.edge_endpoints(*e).is_some_and(|(a, b)| !live.contains(&a) || !live.contains(&b))
+        };
+        let edges: Vec<_> = self.dag.edge_indices().filter(dead).collect();
+        for e in edges.into_iter().rev() {
+            self.dag.remove_edge(e);
         }
+        self.dag.retain_nodes(|_, n| live.contains(&n));
         before - self.len()
     }
 
