@@ -466,7 +466,7 @@ fn is_short(p: &Poly) -> bool {
                 Atom::Div(x, y) | Atom::Mod(x, y) | Atom::Max(x, y) | Atom::Min(x, y) => {
                     is_short(x) && is_short(y)
                 }
-                Atom::Var(_) | Atom::Data(_) => false,
+                Atom::Var(_) | Atom::Data(_) | Atom::TooLarge => false,
             };
             inside && multiples <= 3
         }
