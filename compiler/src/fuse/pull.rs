@@ -45,7 +45,7 @@ pub struct Parts {
 
 /// The most expressions of a kernel, terms of an index, and values computed one inside the other.
 const MAX_EXPRS: usize = 8192;
-const MAX_INDEX: u32 = 1024;
+const MAX_INDEX: u32 = 400;
 const MAX_NESTED: usize = 100;
 
 /// Builds one kernel's body.
