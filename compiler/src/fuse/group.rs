@@ -558,7 +558,7 @@ impl Grouper<'_> {
         let weight = self.weight(n);
         for (u, r) in &readers {
             // What is looked up waits for the position, and both for what they are read at.
-            let further = if let Op::Gather { .. } = node.op { 4 * r.copies() } else { 0 };
+            let further = if let Op::Gather { .. } = node.op { r.copies().saturating_mul(4) } else { 0 };
             let r = &Reader {
                 depth: r.depth.saturating_add(u32::try_from(further).unwrap_or(u32::MAX / 2)),
                 ..*r
