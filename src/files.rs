@@ -46,7 +46,8 @@ fn open(path: &Path) -> Result<(File, std::fs::Metadata), String> {
     if meta.is_dir() {
         return Err(FOLDER.into());
     }
-    if !meta.is_file() && !(is_handed_over(path) && kind(&meta) == PIPE) {
+    let pipe = is_handed_over(path) && kind(&meta) == PIPE;
+    if !meta.is_file() && !pipe {
         return Err(format!("is {}, not a regular file", kind(&meta)));
     }
     let file = File::open(path).map_err(|e| in_words(&e))?;

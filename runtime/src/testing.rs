@@ -7,7 +7,8 @@
 use crate::gpu::{AdapterChoice, Gpu};
 use std::sync::OnceLock;
 
-/// Every adapter, opened once for the whole process, or the one that `WGFC_ADAPTER` names.
+/// Every adapter, opened once for the whole process, or the one that `WGFC_ADAPTER` names. SwiftShader, which takes
+/// the longest to compile a kernel, is the last: a test that one adapter is enough for takes the first.
 ///
 /// Without any, says so on stderr and gives none: the test that calls this is then *skipped*. Panics
 /// instead where the environment variable `CI` is set and not empty, as a skip must not pass unseen there.
@@ -20,7 +21,10 @@ pub fn gpus() -> &'static [Gpu] {
             one => vec![one],
         };
         let opened = choices.iter().map(Gpu::request_blocking);
-        opened.filter_map(|g| g.inspect_err(|e| eprintln!("cannot open an adapter: {e}")).ok()).collect()
+        let mut gpus: Vec<Gpu> =
+            opened.filter_map(|g| g.inspect_err(|e| eprintln!("cannot open an adapter: {e}")).ok()).collect();
+        gpus.sort_by_key(|g| g.summary().name.contains("SwiftShader"));
+        gpus
     });
     if gpus.is_empty() {
         let test = std::thread::current().name().unwrap_or("a test").to_owned();

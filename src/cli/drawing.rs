@@ -246,7 +246,7 @@ fn port(what: &str, p: &Port) -> Card {
 
 /// Leaves one of the inputs, or outputs, of one type that only the same layers that repeat read, or write.
 fn fold_ports(boxes: &mut Vec<Card>, edges: &mut Vec<(usize, usize)>) {
-    let mut alike: BTreeMap<(Vec<usize>, Vec<usize>, Vec<String>), Vec<usize>> = BTreeMap::new();
+    let mut alike: BTreeMap<_, Vec<usize>> = BTreeMap::new();
     for (i, b) in boxes.iter().enumerate().filter(|(_, b)| b.family.is_none()) {
         let from: Vec<usize> = edges.iter().filter(|e| e.1 == i).map(|e| e.0).collect();
         let to: Vec<usize> = edges.iter().filter(|e| e.0 == i).map(|e| e.1).collect();

@@ -62,8 +62,8 @@ fn fold(alike: &[usize]) -> Vec<(usize, usize)> {
         }
         let (_, length, times) = best;
         if times > 1 {
-            for i in start..start + length * times {
-                of[i] = (start + (i - start) % length, times);
+            for (i, o) in of[start..start + length * times].iter_mut().enumerate() {
+                *o = (start + i % length, times);
             }
         }
         start += length * times;

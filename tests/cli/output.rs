@@ -180,7 +180,7 @@ fn names_are_shown_and_not_obeyed() {
         (format!("run|{file}|--cpu|--input|{evil}=random"), 1),
         (format!("inspect|{file}|--dim|{evil}=1"), 1),
         (format!("check|{evil}"), 1),
-        (format!("{evil}"), 1),
+        (evil.to_string(), 1),
     ] {
         let ran = ran(&mut command(d.path(), &words)).exits(code);
         for text in [&ran.out, &ran.err] {

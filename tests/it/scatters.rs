@@ -65,9 +65,9 @@ impl Rng {
     /// Numbers whose sums are exact: floats are small multiples of a quarter, integers take all bits.
     fn tensor(&mut self, t: DType, shape: &[usize]) -> Tensor {
         let number = |r: u64| match t.class() {
-            Class::Float if t.bits() == 8 => Scalar::from_f64(t, f64::from(r % 3 == 0)),
+            Class::Float if t.bits() == 8 => Scalar::from_f64(t, f64::from(r.is_multiple_of(3))),
             Class::Float => Scalar::from_f64(t, (r % 17) as f64 / 4.0 - 2.0),
-            Class::Bool => Scalar::bool(r % 2 == 0),
+            Class::Bool => Scalar::bool(r.is_multiple_of(2)),
             _ => {
                 let bits = t.bits() as u32;
                 let top = (r << (64 - bits)) as i64;

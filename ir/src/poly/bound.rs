@@ -98,10 +98,10 @@ impl Poly {
     /// What the largest (smallest) is taken of.
     fn operands(&self, larger: bool, out: &mut Vec<Poly>) {
         match self.as_atom() {
-            Some(Atom::Max(a, b)) if larger => [a, b].map(|x| x.operands(larger, out)),
-            Some(Atom::Min(a, b)) if !larger => [a, b].map(|x| x.operands(larger, out)),
-            _ => return out.push(self.clone()),
-        };
+            Some(Atom::Max(a, b)) if larger => [a, b].into_iter().for_each(|x| x.operands(larger, out)),
+            Some(Atom::Min(a, b)) if !larger => [a, b].into_iter().for_each(|x| x.operands(larger, out)),
+            _ => out.push(self.clone()),
+        }
     }
 
     /// Between which numbers it lies, symbols being at most [`MAX_EXTENT`]. `None` where it depends on

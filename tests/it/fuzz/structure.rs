@@ -132,7 +132,7 @@ fn graph(g: &mut GraphProto, rng: &mut Rng, spare: &Spare) {
             let i = rng.below(g.initializer.len());
             tensor(&mut g.initializer[i], rng);
         }
-        7 | 8 | 9 if !g.input.is_empty() => {
+        7..=9 if !g.input.is_empty() => {
             let i = rng.below(g.input.len());
             value_info(&mut g.input[i], rng);
         }

@@ -40,20 +40,18 @@ fn if_(cx: &mut Cx) -> Lowered {
         return cx.inline_graph(if c.is(0) { else_branch } else { then_branch }, &[]);
     }
     let before = cx.error_mark();
-    both(cx, condition, then_branch, else_branch).or_else(|e| match cx.open_dimensions(condition) {
-        // What is wrong with a branch that is not taken is nobody's business.
-        Some(open) => {
-            cx.forget_errors(before);
-            let open = open.join(", ");
-            Err(OpError::unsupported(format!(
-                "which branch is taken depends on dimensions that are not known: {open}"
-            ))
-            .help(
-                "fix them with --dim NAME=VALUE, or as in a tensor with --like FILE.npy; `wgfc run` and `wgfc bench` \
-                 compile for the sizes of the inputs",
-            ))
-        }
-        None => Err(e),
+    both(cx, condition, then_branch, else_branch).map_err(|e| {
+        let Some(open) = cx.open_dimensions(condition) else { return e };
+        // An error in the branch that is not taken is none.
+        cx.forget_errors(before);
+        let open = open.join(", ");
+        OpError::unsupported(format!(
+            "which branch is taken depends on dimensions that are not known: {open}"
+        ))
+        .help(
+            "fix them with --dim NAME=VALUE, or as in a tensor with --like FILE.npy; `wgfc run` and `wgfc bench` \
+             compile for the sizes of the inputs",
+        )
     })
 }
 
