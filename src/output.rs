@@ -1,6 +1,6 @@
 //! Files and folders that are complete or absent.
 //!
-//! What is written lies in a [`Beside`], a folder `.wgfc-…` beside its place, until it is put there in one step.
+//! What is written lies in a `Beside`, a folder `.wgfc-…` beside its place, until it is put there in one step.
 //! [`remove_unfinished`] takes all such folders away, for a process that is about to end.
 
 use crate::Error;

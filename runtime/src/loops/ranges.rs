@@ -128,6 +128,11 @@ impl<'m> Ranges<'m> {
                 BinaryOperator::Greater | BinaryOperator::GreaterEqual | BinaryOperator::NotEqual,
                 BinaryOperator::ShiftRight,
             ) if self.of(by).0 >= 1 => Some(32),
+            (BinaryOperator::Greater | BinaryOperator::NotEqual, BinaryOperator::Divide)
+                if self.of(by).0 >= 2 =>
+            {
+                Some(32)
+            }
             _ => None,
         }
     }

@@ -87,6 +87,7 @@ fn iterations_are_bounded_by_the_text() {
         ("for (var i = 0; i < 5 && lane + i * 8 < dims.n; i++) { count++; }", 6),
         ("for (var i = 0; i < dims.m; i++) { count += halves(local); }", 21 + 21 * 33),
         ("for (var s = 32u; s > 0u; s >>= 1u) { workgroupBarrier(); count++; }", 33),
+        ("for (var s = 32u; s > 0u; s /= 2u) { workgroupBarrier(); count++; }", 33),
         ("for (var i = 0; i < dims.m; i++) { if (data[i] == 0) { break; } count++; }", 21),
     ] {
         let found = taken(body).unwrap();
