@@ -103,7 +103,10 @@ impl Reader {
 }
 
 /// Scalar operations of a unit, each counted as often as it is written out.
-const MAX_OPERATIONS: usize = 400;
+const MAX_OPERATIONS: usize = 4000;
+/// How often what is looked up is written out before this counts as depth: the taps of a cubic resampling in two
+/// dimensions are few.
+const MAX_COPIES: usize = 64;
 /// Values computed one inside the other.
 const MAX_DEPTH: u32 = 64;
 /// Columns (rows) of a product for which a tile of the other operand is evaluated once.
@@ -558,7 +561,11 @@ impl Grouper<'_> {
         let weight = self.weight(n);
         for (u, r) in &readers {
             // What is looked up waits for the position, and both for what they are read at.
-            let further = if let Op::Gather { .. } = node.op { r.copies().saturating_mul(4) } else { 0 };
+            let further = match node.op {
+                Op::Gather { .. } if r.copies() > MAX_COPIES => r.copies(),
+                Op::Gather { .. } => 4,
+                _ => 0,
+            };
             let r = &Reader {
                 depth: r.depth.saturating_add(u32::try_from(further).unwrap_or(u32::MAX / 2)),
                 ..*r
