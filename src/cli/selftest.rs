@@ -38,7 +38,17 @@ fn tested(a: &SelftestArgs, t: &Terminal) -> Result<bool, Error> {
         }
         None => {
             let bar = t.bar("selftest".into(), (a.seconds.ceil() as u64).max(1), false);
+            let mut said = 0.0;
             run(&plan, &mut |p| {
+                for f in &p.found {
+                    let again = format!("wgfc selftest --case '{}'{}", f.case, on(a));
+                    t.beside(&format!("{}: {}: {}\n    again: {again}\n", f.case, f.status, f.message));
+                }
+                if !t.shows_progress() && p.seconds >= said + 10.0 {
+                    said = p.seconds;
+                    let s = p.seconds;
+                    t.note(&format!("{} cases, {} failed in {s:.0} s", p.cases, p.failed));
+                }
                 let what = if p.shrinking { "making it small" } else { "selftest" };
                 bar.says(format!("{what}: {} cases, {} failed, seconds", p.cases, p.failed));
                 bar.at(p.seconds.min(a.seconds) as u64);
@@ -87,6 +97,9 @@ fn text(r: &Report, a: &SelftestArgs, saved: &[Option<PathBuf>]) -> String {
         let n = r.lost_with_others;
         s += &format!("\n  {n} cases were lost with the device while another ran, and are fine alone\n");
     }
+    if r.unended > 0 {
+        s += &format!("\n  {} cases had not ended when time was up\n", r.unended);
+    }
     if r.stopped {
         s += "\n  the device was lost and could not be opened again: the run ended there\n";
     }
@@ -106,10 +119,21 @@ fn indented(text: &str) -> String {
     text.lines().map(|l| format!("      {l}\n")).collect()
 }
 
+/// The option that says which adapter.
+fn on(a: &SelftestArgs) -> String {
+    a.adapter.adapter.as_ref().map_or(String::new(), |n| format!(" --adapter '{n}'"))
+}
+
 fn finding(f: &Finding, a: &SelftestArgs, at: Option<&PathBuf>) -> String {
     let mut s = format!("{}: {}, {} cases", f.name, f.status, f.cases);
     if !f.repeats {
         s += ", not when repeated alone";
+    } else if f.cut_short {
+        s += if f.smallest.is_some() {
+            ", could be smaller: time was up"
+        } else {
+            ", not repeated: time was up"
+        };
     }
     let message = f.smallest.as_ref().map_or(&f.message, |m| &m.message);
     s += &format!("\n    {}\n", message.lines().collect::<Vec<_>>().join("\n    "));
@@ -117,7 +141,7 @@ fn finding(f: &Finding, a: &SelftestArgs, at: Option<&PathBuf>) -> String {
         s += &format!("    the smallest, from {}:\n{}", m.case, indented(&m.text));
     }
     let repeated = f.smallest.as_ref().map(|m| &m.case).or(f.cases_named.first());
-    let adapter = a.adapter.adapter.as_ref().map_or(String::new(), |n| format!(" --adapter '{n}'"));
+    let adapter = on(a);
     if let Some(case) = repeated.filter(|_| a.case.is_none()) {
         s += &format!("    again: wgfc selftest --case '{case}'{adapter}");
         s += if at.is_some() { "\n" } else { " --save DIR   # keeps the model and its inputs\n" };

@@ -134,7 +134,8 @@ impl Terminal {
         }
     }
 
-    fn shows_progress(&self) -> bool {
+    /// Whether bars are drawn.
+    pub fn shows_progress(&self) -> bool {
         !self.quiet && std::io::stderr().is_terminal()
     }
 

@@ -4,8 +4,8 @@ use super::failure::{Failure, caught};
 use super::subject::Phase;
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use std::sync::mpsc::{RecvTimeoutError, channel};
-use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::time::{Duration, Instant};
 use wgfc_runtime::{AdapterChoice, AdapterSummary, Gpu, RunError};
 
 /// A device, opened anew when it is lost.
@@ -16,6 +16,8 @@ pub(crate) struct Device {
     /// How long a case may take.
     limit: Duration,
     gone: AtomicBool,
+    /// When no case is waited for any longer.
+    end: OnceLock<Instant>,
 }
 
 impl Device {
@@ -24,12 +26,28 @@ impl Device {
         let gpu = Gpu::request_blocking(&choice)?;
         // Where the CPU draws, it also may be busy with something else.
         let limit = Duration::from_secs(if gpu.summary().is_software { 180 } else { 30 });
-        Ok(Device { choice, current: Mutex::new((0, gpu)), limit, gone: AtomicBool::new(false) })
+        Ok(Device {
+            choice,
+            current: Mutex::new((0, gpu)),
+            limit,
+            gone: AtomicBool::new(false),
+            end: OnceLock::new(),
+        })
     }
 
     /// What it is.
     pub fn summary(&self) -> AdapterSummary {
         self.gpu().1.summary().clone()
+    }
+
+    /// No case is waited for beyond `end`.
+    pub fn ends_at(&self, end: Instant) {
+        let _ = self.end.set(end);
+    }
+
+    /// Whether that is past.
+    pub fn is_over(&self) -> bool {
+        self.end.get().is_some_and(|e| Instant::now() >= *e)
     }
 
     fn gpu(&self) -> (u64, Gpu) {
@@ -73,7 +91,9 @@ impl Device {
         };
         let started = std::thread::Builder::new().stack_size(8 << 20).spawn(work);
         let thread = started.map_err(|e| Failure::error(format!("no thread can be started: {e}")))?;
-        let result = match rx.recv_timeout(self.limit) {
+        let left = self.end.get().map(|e| e.saturating_duration_since(Instant::now()));
+        let limit = left.map_or(self.limit, |left| left.min(self.limit));
+        let result = match rx.recv_timeout(limit) {
             Ok(result) => {
                 // It has sent its last word; a panic beyond that has been caught.
                 let _ = thread.join();
@@ -86,10 +106,10 @@ impl Device {
                     p if p == Phase::Evaluator as u8 => "the evaluator",
                     _ => "the device",
                 };
-                Err(Failure::Hang(format!("{at} has not ended after {} s", self.limit.as_secs())))
+                Err(Failure::Hang(format!("{at} has not ended after {} s", limit.as_secs())))
             }
         };
-        if matches!(result, Err(Failure::Lost(_) | Failure::Hang(_))) {
+        if matches!(result, Err(Failure::Lost(_) | Failure::Hang(_))) && !self.is_over() {
             self.renew(generation);
         }
         result

@@ -30,7 +30,7 @@ pub use compare::{Tolerance, equal, relative_error};
 pub use failure::{Failure, caught, run_session, session};
 pub use operators::{Ran, describe, family, operators, plain_cases, run_hollow, run_operator};
 pub use report::{Family, Finding, Report};
-pub use run::{Plan, Progress, describe_case, run, run_case};
+pub use run::{First, Plan, Progress, describe_case, run, run_case};
 pub use shrink::Smallest;
 #[doc(hidden)]
 pub use subject::Fault;

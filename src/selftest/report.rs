@@ -28,6 +28,8 @@ pub struct Report {
     pub cases: u64,
     /// Cases that were lost with a device on which another ran, and are fine.
     pub lost_with_others: usize,
+    /// Cases that had not ended when the run had to.
+    pub unended: u64,
     /// The device was lost and could not be opened again.
     pub stopped: bool,
     /// By family.
@@ -93,6 +95,8 @@ pub struct Finding {
     pub cases_named: Vec<String>,
     /// Whether the first one fails again alone.
     pub repeats: bool,
+    /// Whether time was up before it was repeated or made as small as it can be.
+    pub cut_short: bool,
     /// The smallest case that fails so.
     pub smallest: Option<Smallest>,
 }
@@ -106,6 +110,7 @@ impl Finding {
             cases,
             cases_named: vec![],
             repeats: true,
+            cut_short: false,
             smallest: None,
         }
     }
@@ -137,6 +142,7 @@ impl Report {
             seconds,
             cases,
             lost_with_others: 0,
+            unended: 0,
             stopped: false,
             families: vec![],
             findings: vec![],

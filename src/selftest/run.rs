@@ -8,7 +8,7 @@ use super::shrink::{Smallest, smallest};
 use super::subject::{Attempt, Fault, Outcome};
 use crate::model::device_error;
 use crate::{Error, Problem};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -19,7 +19,8 @@ use wgfc_runtime::AdapterChoice;
 pub struct Plan {
     /// On which adapter.
     pub adapter: AdapterChoice,
-    /// No case is begun after so many seconds.
+    /// No case is begun after so many seconds, and everything ends a tenth of them later, or five seconds where that
+    /// is more. Where something fails, the last tenth is for repeating it and making it smaller too.
     pub seconds: f64,
     /// Which cases: another seed, other cases.
     pub seed: u64,
@@ -47,7 +48,7 @@ impl Default for Plan {
 }
 
 /// How far a run is.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Progress {
     /// Seconds since it began.
     pub seconds: f64,
@@ -57,6 +58,19 @@ pub struct Progress {
     pub failed: u64,
     /// Cases are done; what failed is made smaller.
     pub shrinking: bool,
+    /// Kinds of failures found since the last time.
+    pub found: Vec<First>,
+}
+
+/// The first failure of a kind.
+#[derive(Clone, Debug, PartialEq)]
+pub struct First {
+    /// The case, for `--case`.
+    pub case: String,
+    /// `wrong`, `error`, `panic`, `device lost` or `hang`.
+    pub status: &'static str,
+    /// What differs first, or went wrong.
+    pub message: String,
 }
 
 /// What a case came to.
@@ -114,6 +128,9 @@ pub(crate) fn without_numbers(text: &str) -> String {
 
 #[derive(Default)]
 struct Found {
+    known: BTreeSet<Kind>,
+    news: Vec<First>,
+    unended: u64,
     families: BTreeMap<&'static str, Family>,
     failures: Vec<(u64, CaseId, Failure)>,
 }
@@ -135,45 +152,67 @@ pub fn run(plan: &Plan, progress: &mut dyn FnMut(Progress)) -> Result<Report, Er
     let device = opened(&plan.adapter)?;
     let start = Instant::now();
     let end = start + Duration::from_secs_f64(plan.seconds.clamp(0.0, 1e6));
+    let share = Duration::from_secs_f64(plan.seconds.clamp(0.0, 1e6) / 10.0);
+    let last = end + share.max(Duration::from_secs(5));
+    device.ends_at(last);
     let [next, cases, failed] = [const { AtomicU64::new(0) }; 3];
     let at = |shrinking: bool| Progress {
         seconds: start.elapsed().as_secs_f64(),
         cases: cases.load(Ordering::Relaxed),
         failed: failed.load(Ordering::Relaxed),
         shrinking,
+        found: vec![],
     };
     let running = AtomicUsize::new(plan.threads.max(1));
     let found = Mutex::<Found>::default();
     let work = || {
-        while Instant::now() < end && !device.is_gone() {
+        loop {
+            let any = failed.load(Ordering::Relaxed) > 0;
+            if Instant::now() >= if any { end - share } else { end } || device.is_gone() {
+                break;
+            }
             let i = next.fetch_add(1, Ordering::Relaxed);
             let id = sequence.case(i);
             let result = attempt(&device, &id, plan.fault);
+            let mut found = found.lock().unwrap_or_else(PoisonError::into_inner);
+            if device.is_over() && matches!(result, Err(Failure::Hang(_))) {
+                found.unended += 1;
+                continue;
+            }
             cases.fetch_add(1, Ordering::Relaxed);
             failed.fetch_add(u64::from(result.is_err()), Ordering::Relaxed);
-            let mut found = found.lock().unwrap_or_else(PoisonError::into_inner);
             let family = found.families.entry(id.family()).or_insert_with(|| Family::new(id.family()));
             family.count(&result);
             if let Err(f) = result {
+                if found.known.insert(kind(&id, &f)) {
+                    found.news.push(First {
+                        case: id.to_string(),
+                        status: f.status(),
+                        message: f.first_line().to_owned(),
+                    });
+                }
                 found.failures.push((i, id, f));
             }
         }
         running.fetch_sub(1, Ordering::Release);
     };
+    let lock = || found.lock().unwrap_or_else(PoisonError::into_inner);
     std::thread::scope(|scope| {
         for _ in 0..plan.threads.max(1) {
             scope.spawn(work);
         }
         while running.load(Ordering::Acquire) > 0 {
-            progress(at(false));
+            let news = std::mem::take(&mut lock().news);
+            progress(Progress { found: news, ..at(false) });
             std::thread::sleep(Duration::from_millis(100));
         }
     });
     let seconds = start.elapsed().as_secs_f64();
-    let mut found = found.into_inner().unwrap_or_else(PoisonError::into_inner);
+    let mut found = std::mem::take(&mut *lock());
+    progress(Progress { found: std::mem::take(&mut found.news), ..at(true) });
     found.failures.sort_by_key(|(i, ..)| *i);
     let mut report = Report::new(device.summary(), plan.seed, seconds, cases.load(Ordering::Relaxed));
-    report.stopped = device.is_gone();
+    report.unended = found.unended;
     let mut kinds: Vec<(Kind, Vec<(CaseId, Failure)>)> = vec![];
     for (_, id, f) in found.failures {
         let k = kind(&id, &f);
@@ -182,51 +221,72 @@ pub fn run(plan: &Plan, progress: &mut dyn FnMut(Progress)) -> Result<Report, Er
             None => kinds.push((k, vec![(id, f)])),
         }
     }
-    for (n, (_, cases)) in kinds.into_iter().enumerate() {
-        progress(at(true));
-        let Some(finding) =
-            looked_into(&device, cases, n < KINDS, plan.fault, &mut report, &mut found.families)
-        else {
-            continue;
-        };
-        report.add(finding);
+    let looked = Mutex::new(BTreeMap::new());
+    let (taken, threads) = (AtomicUsize::new(0), plan.threads.clamp(1, kinds.len().max(1)));
+    let running = AtomicUsize::new(threads);
+    let look = || {
+        loop {
+            let n = taken.fetch_add(1, Ordering::Relaxed);
+            let Some((_, cases)) = kinds.get(n) else { break };
+            // Those left share what time is left.
+            let rounds = (kinds.len().min(KINDS).saturating_sub(n)).div_ceil(threads).max(1) as u32;
+            let until = Instant::now() + last.saturating_duration_since(Instant::now()) / rounds;
+            let l = looked_into(&device, cases.clone(), n < KINDS, plan.fault, until);
+            looked.lock().unwrap_or_else(PoisonError::into_inner).insert(n, l);
+        }
+        running.fetch_sub(1, Ordering::Release);
+    };
+    std::thread::scope(|scope| {
+        for _ in 0..threads {
+            scope.spawn(look);
+        }
+        while running.load(Ordering::Acquire) > 0 {
+            progress(at(true));
+            std::thread::sleep(Duration::from_millis(100));
+        }
+    });
+    for (n, (finding, fine)) in looked.into_inner().unwrap_or_else(PoisonError::into_inner) {
+        let family = kinds.get(n).and_then(|(_, c)| c.first()).map(|(id, _)| id.family());
+        if let Some(f) = family.and_then(|f| found.families.get_mut(f)) {
+            f.failed -= fine as u64;
+        }
+        report.lost_with_others += fine;
+        if let Some(finding) = finding {
+            report.add(finding);
+        }
     }
+    report.stopped = device.is_gone();
     report.families = found.families.into_values().collect();
     Ok(report)
 }
 
-/// What is found out about failures of one kind. `None` where they were those of another case, with which the
-/// device was lost.
+/// What is found out until then about failures of one kind, and how many of them were those of another case, with
+/// which the device was lost.
 fn looked_into(
     device: &Device,
     mut cases: Vec<(CaseId, Failure)>,
     closely: bool,
     fault: Option<Fault>,
-    report: &mut Report,
-    families: &mut BTreeMap<&'static str, Family>,
-) -> Option<Finding> {
+    until: Instant,
+) -> (Option<Finding>, usize) {
+    let over = || device.is_over() || Instant::now() >= until;
+    let before = cases.len();
     // With a device, all the cases are lost that it ran.
-    if matches!(cases.first()?.1, Failure::Lost(_) | Failure::Hang(_)) {
-        let before = cases.len();
-        cases.retain(|(id, _)| device.is_gone() || attempt(device, id, fault).is_err());
-        let fine = before - cases.len();
-        if let Some((id, _)) = cases.first()
-            && let Some(f) = families.get_mut(id.family())
-        {
-            f.failed -= fine as u64;
-        }
-        report.lost_with_others += fine;
+    if cases.first().is_some_and(|(_, f)| matches!(f, Failure::Lost(_) | Failure::Hang(_))) {
+        cases.retain(|(id, _)| device.is_gone() || over() || attempt(device, id, fault).is_err());
     }
-    let (id, failure) = cases.first()?;
+    let fine = before - cases.len();
+    let Some((id, failure)) = cases.first() else { return (None, fine) };
     let mut finding = Finding::new(id, failure, cases.len());
     finding.cases_named = cases.iter().take(5).map(|(id, _)| id.to_string()).collect();
     if closely && !device.is_gone() {
-        match smallest(device, id, failure, fault) {
-            Some(s) => finding.smallest = Some(s),
-            None => finding.repeats = false,
-        }
+        finding.smallest = smallest(device, id, failure, fault, Some(until));
+        finding.cut_short = over();
+        finding.repeats = finding.smallest.is_some() || finding.cut_short;
+    } else {
+        finding.cut_short = true;
     }
-    Some(finding)
+    (Some(finding), fine)
 }
 
 /// Runs one case, and makes it smaller where it fails.
@@ -249,7 +309,7 @@ pub fn run_case(plan: &Plan, case: &str) -> Result<Report, Error> {
     if let Err(f) = result {
         let mut finding = Finding::new(&id, &f, 1);
         finding.cases_named.push(id.to_string());
-        finding.smallest = smallest(&device, &id, &f, plan.fault);
+        finding.smallest = smallest(&device, &id, &f, plan.fault, None);
         finding.repeats = finding.smallest.is_some();
         report.add(finding);
     }

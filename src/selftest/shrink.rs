@@ -17,6 +17,7 @@ use serde::Serialize;
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
+use std::time::Instant;
 use wgfc_ir::{Op, Program, Tensor};
 
 /// Runs that making one case smaller may take.
@@ -70,12 +71,37 @@ struct Judge<'a> {
     status: &'static str,
     text: String,
     left: usize,
+    until: Option<Instant>,
 }
 
 impl Judge<'_> {
+    fn over(&self) -> bool {
+        self.left == 0 || self.device.is_over() || self.until.is_some_and(|u| Instant::now() >= u)
+    }
+
+    /// The first that fails in the same way.
+    fn first<T>(
+        &mut self,
+        all: impl IntoIterator<Item = T>,
+        mut fails: impl FnMut(&mut Self, &T) -> Option<Failure>,
+    ) -> Option<(T, Failure)> {
+        for x in all {
+            if self.over() {
+                return None;
+            }
+            if let Some(f) = fails(self, &x) {
+                return Some((x, f));
+            }
+        }
+        None
+    }
+
     /// How the subject fails, if it does so in the same way.
     fn fails(&mut self, subject: &Subject, setting: &Setting) -> Option<Failure> {
-        self.left = self.left.checked_sub(1)?;
+        if self.over() {
+            return None;
+        }
+        self.left -= 1;
         let (s, setting, fault) = (subject.clone(), setting.clone(), self.fault);
         let result = self.device.run(move |gpu, phase| {
             let options = setting.options(gpu.profile());
@@ -88,12 +114,13 @@ impl Judge<'_> {
     }
 }
 
-/// The smallest case found that fails as `id` does; `None` where that does not fail again.
+/// The smallest case found until then that fails as `id` does; `None` where that does not fail again.
 pub(crate) fn smallest(
     device: &Device,
     id: &CaseId,
     failure: &Failure,
     fault: Option<Fault>,
+    until: Option<Instant>,
 ) -> Option<Smallest> {
     let (mut subject, plain) = id.subjects()?;
     let mut setting = id.setting();
@@ -102,7 +129,7 @@ pub(crate) fn smallest(
         return Some(Smallest::new(id, subject, &setting, failure.clone(), None));
     }
     let text = without_numbers(failure.first_line());
-    let mut judge = Judge { device, fault, status: failure.status(), text, left: ATTEMPTS };
+    let mut judge = Judge { device, fault, status: failure.status(), text, left: ATTEMPTS, until };
     let mut failure = judge.fails(&subject, &setting);
     if let Some(plain) = plain {
         // Without names it is simpler, and perhaps it failed only so.
@@ -112,12 +139,11 @@ pub(crate) fn smallest(
         }
     }
     let mut failure = failure?;
-    while let Some((s, f)) =
-        setting.simpler().into_iter().find_map(|s| judge.fails(&subject, &s).map(|f| (s, f)))
-    {
+    while let Some((s, f)) = judge.first(setting.simpler(), |j, s| j.fails(&subject, s)) {
         (setting, failure) = (s, f);
     }
-    if let Some((s, f)) = id.shorter().into_iter().find_map(|s| judge.fails(&s, &setting).map(|f| (s, f))) {
+    let shorter = if judge.over() { vec![] } else { id.shorter() };
+    if let Some((s, f)) = judge.first(shorter, |j, s| j.fails(s, &setting)) {
         (subject, failure) = (s, f);
     }
     // One kind of change after another, and all again until none helps.
@@ -125,7 +151,7 @@ pub(crate) fn smallest(
     while std::mem::take(&mut helped) {
         for kind in 0..KINDS {
             loop {
-                let next = edits(&subject, kind).find_map(|s| judge.fails(&s, &setting).map(|f| (s, f)));
+                let next = judge.first(edits(&subject, kind), |j, s| j.fails(s, &setting));
                 let Some((s, f)) = next else { break };
                 (subject, failure, helped) = (s, f, true);
             }

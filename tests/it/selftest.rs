@@ -65,6 +65,28 @@ fn a_difference_is_found_grouped_and_made_small() {
     assert_eq!(failed, report.findings.iter().map(|f| f.cases as u64).sum::<u64>(), "{report:?}");
 }
 
+fn always_wrong(_: &Graph, want: &mut [Tensor]) {
+    more(want);
+}
+
+#[test]
+fn every_kind_is_told_once_and_reported_when_time_is_up() {
+    let Some(plan) = plan(always_wrong) else { return };
+    let mut told = vec![];
+    let report = run(&plan, &mut |p| told.extend(p.found)).unwrap();
+    let mut kinds: Vec<_> =
+        told.iter().filter(|f| f.status == "wrong").map(|f| f.case.rsplit_once(' ').unwrap().0).collect();
+    let found = kinds.len();
+    kinds.sort_unstable();
+    kinds.dedup();
+    assert_eq!(kinds.len(), found, "{told:?}");
+    assert!(found > 1 && !report.findings.is_empty(), "{report:?}");
+    // None is lost, whether or not there was time to look into it.
+    let failed: u64 = report.families.iter().map(|f| f.failed).sum();
+    assert_eq!(failed, report.findings.iter().map(|f| f.cases as u64).sum::<u64>(), "{report:?}");
+    assert!(report.findings.iter().all(|f| f.repeats && (f.cut_short || f.smallest.is_some())), "{report:?}");
+}
+
 #[test]
 fn a_difference_in_a_graph_comes_down_to_its_node() {
     let Some(plan) = plan(wrong_sums) else { return };
