@@ -287,8 +287,23 @@ impl<'a> Module<'a> {
                 self.binary(*op, from, &x, &y, body.expr(*b))?
             }
             Expr::Select(c, a, b) => {
+                // Drivers make one instruction of this that leaves NaN out; no comparison with NaN holds.
+                let of_compared = matches!(
+                    body.expr(*c),
+                    Expr::Binary(BinaryOp::Lt | BinaryOp::Le | BinaryOp::Gt | BinaryOp::Ge, p, q)
+                        if [(p, q), (q, p)].contains(&(a, b)) && body.dtype(*a).reg() == Reg::F32
+                );
+                let mut nan = vec![];
+                for x in [*a, *b] {
+                    if of_compared && !self.is_const(x) {
+                        let x = self.value(s, x)?;
+                        nan.push(self.call("is_nan", &[&x])?);
+                    }
+                }
+                let nan = nan.join(" || ");
                 let (c, a, b) = (self.value(s, *c)?, self.value(s, *a)?, self.value(s, *b)?);
-                Text::Compound(format!("select({b}, {a}, {c})"))
+                let chosen = format!("select({b}, {a}, {c})");
+                Text::Compound(if nan.is_empty() { chosen } else { format!("select({chosen}, {b}, {nan})") })
             }
             Expr::Cast(to, a) => {
                 let from = body.dtype(*a);

@@ -50,6 +50,11 @@ fn flex_attention(cx: &mut Cx) -> Lowered {
             return Err(OpError::model(e));
         }
     };
+    let sv = cx.shape(v);
+    if sv[1] != sk[1] {
+        let e = format!("k {} and v {} have other numbers of heads", show(&sk), show(&sv));
+        return Err(OpError::model(e));
+    }
     let scale = match (cx.float_opt("scale")?, sq[3].as_const()) {
         (Some(s), _) => f64::from(s),
         (None, Some(d)) if d > 0 => 1.0 / (d as f64).sqrt(),
