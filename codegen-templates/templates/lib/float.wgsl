@@ -15,22 +15,16 @@ fn is_inf(x: f32) -> bool {
 }
 
 // The larger, the smaller, the sign: NaN of NaN, which WGSL's own may leave out. It is found by its bits: drivers
-// make of a comparison and a selection between what is compared one instruction that leaves NaN out.
+// make of a comparison and a selection between what is compared one instruction that leaves NaN out. Without calls:
+// some drivers take minutes over a kernel with hundreds.
 fn max_f32(a: f32, b: f32) -> f32 {
-    return select(max_number(a, b), b, is_nan(b));
+    let x = select(max(a, b), a, (bitcast<u32>(a) & 0x7fffffffu) > 0x7f800000u);
+    return select(x, b, (bitcast<u32>(b) & 0x7fffffffu) > 0x7f800000u);
 }
 
 fn min_f32(a: f32, b: f32) -> f32 {
-    return select(min_number(a, b), b, is_nan(b));
-}
-
-// The same of a `b` that is no NaN.
-fn max_number(a: f32, b: f32) -> f32 {
-    return select(max(a, b), a, is_nan(a));
-}
-
-fn min_number(a: f32, b: f32) -> f32 {
-    return select(min(a, b), a, is_nan(a));
+    let x = select(min(a, b), a, (bitcast<u32>(a) & 0x7fffffffu) > 0x7f800000u);
+    return select(x, b, (bitcast<u32>(b) & 0x7fffffffu) > 0x7f800000u);
 }
 
 fn sign_f32(x: f32) -> f32 {
@@ -54,10 +48,6 @@ fn quotient_f32(a: f32, b: f32) -> f32 {
     let my = (y & 0x7fffffu) | 0x800000u;
     let below = select(0u, 1u, mx < my);
     let e = i32(ex) - i32(ey) + 127 - i32(below);
-    // Zeros, subnormals, infinities, NaN.
-    if (min(ex, ey) == 0u || max(ex, ey) == 255u || e < 1 || e > 254) {
-        return a / b;
-    }
     let near = bitcast<f32>((x & 0x7fffffu) | 0x3f800000u) / bitcast<f32>((y & 0x7fffffu) | 0x3f800000u);
     let first = u32(near * select(8388608.0, 16777216.0, mx < my));
     let left = bitcast<i32>((mx << (23u + below)) - first * my);
@@ -65,7 +55,10 @@ fn quotient_f32(a: f32, b: f32) -> f32 {
     let rest = 2 * (left - steps * i32(my));
     let last = select(0, 1, rest > i32(my)) - select(0, 1, rest < -i32(my));
     let q = bitcast<u32>(bitcast<i32>(first) + steps + last);
-    return bitcast<f32>(((x ^ y) & 0x80000000u) | (u32(e) << 23u) | (q & 0x7fffffu));
+    let exact = bitcast<f32>(((x ^ y) & 0x80000000u) | (bitcast<u32>(e) << 23u) | (q & 0x7fffffu));
+    // Zeros, subnormals, infinities, NaN. Without branches: see `encode_small`.
+    let special = (u32(min(ex, ey) == 0u) | u32(max(ex, ey) == 255u) | u32(e < 1) | u32(e > 254)) != 0u;
+    return select(exact, a / b, special);
 }
 
 // Remainder with the sign of the dividend.

@@ -108,7 +108,7 @@ impl Module<'_> {
                 Mod => self.call("mod_f32", &[a, b])?,
                 Pow => self.call("pow_f32", &[a, b])?,
                 Min | Max if matches!(right, Expr::Const(c) if !c.as_f64().is_nan()) => {
-                    self.call(&format!("{}_number", op.name()), &[a, b])?
+                    format!("select({}({a}, {b}), {a}, {})", op.name(), nan(a))
                 }
                 Min | Max => self.call(&format!("{}_f32", op.name()), &[a, b])?,
                 And | Or | Xor | Shl | Shr => return Err(mismatch(op.name(), t)),
@@ -310,4 +310,10 @@ fn compare(op: BinaryOp, a: &str, b: &str) -> String {
 
 fn mismatch(op: &str, t: DType) -> Diagnostic {
     Diagnostic::internal(format!("a kernel computes `{op}` of {t}"))
+}
+
+/// Whether an f32 is NaN, by its bits and without a call: drivers take comparisons for those of numbers, and some take
+/// minutes over a kernel with hundreds of calls.
+pub(super) fn nan(x: &str) -> String {
+    format!("(bitcast<u32>({x}) & 0x7fffffffu) > 0x7f800000u")
 }

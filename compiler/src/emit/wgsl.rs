@@ -296,8 +296,7 @@ impl<'a> Module<'a> {
                 let mut nan = vec![];
                 for x in [*a, *b] {
                     if of_compared && !self.is_const(x) {
-                        let x = self.value(s, x)?;
-                        nan.push(self.call("is_nan", &[&x])?);
+                        nan.push(super::ops::nan(&self.value(s, x)?));
                     }
                 }
                 let nan = nan.join(" || ");
