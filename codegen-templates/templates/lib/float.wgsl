@@ -18,12 +18,12 @@ fn is_inf(x: f32) -> bool {
 // make of a comparison and a selection between what is compared one instruction that leaves NaN out. Without calls:
 // some drivers take minutes over a kernel with hundreds.
 fn max_f32(a: f32, b: f32) -> f32 {
-    let x = select(max(a, b), a, (bitcast<u32>(a) & 0x7fffffffu) > 0x7f800000u);
+    let x = select(select(a, b, a < b), a, (bitcast<u32>(a) & 0x7fffffffu) > 0x7f800000u);
     return select(x, b, (bitcast<u32>(b) & 0x7fffffffu) > 0x7f800000u);
 }
 
 fn min_f32(a: f32, b: f32) -> f32 {
-    let x = select(min(a, b), a, (bitcast<u32>(a) & 0x7fffffffu) > 0x7f800000u);
+    let x = select(select(a, b, a > b), a, (bitcast<u32>(a) & 0x7fffffffu) > 0x7f800000u);
     return select(x, b, (bitcast<u32>(b) & 0x7fffffffu) > 0x7f800000u);
 }
 

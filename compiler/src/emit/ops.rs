@@ -108,7 +108,8 @@ impl Module<'_> {
                 Mod => self.call("mod_f32", &[a, b])?,
                 Pow => self.call("pow_f32", &[a, b])?,
                 Min | Max if matches!(right, Expr::Const(c) if !c.as_f64().is_nan()) => {
-                    format!("select({}({a}, {b}), {a}, {})", op.name(), nan(a))
+                    let less = if op == Max { "<" } else { ">" };
+                    format!("select(select({a}, {b}, {a} {less} {b}), {a}, {})", nan(a))
                 }
                 Min | Max => self.call(&format!("{}_f32", op.name()), &[a, b])?,
                 And | Or | Xor | Shl | Shr => return Err(mismatch(op.name(), t)),
@@ -315,5 +316,5 @@ fn mismatch(op: &str, t: DType) -> Diagnostic {
 /// Whether an f32 is NaN, by its bits and without a call: drivers take comparisons for those of numbers, and some take
 /// minutes over a kernel with hundreds of calls.
 pub(super) fn nan(x: &str) -> String {
-    format!("(bitcast<u32>({x}) & 0x7fffffffu) > 0x7f800000u")
+    format!("((bitcast<u32>({x}) & 0x7fffffffu) > 0x7f800000u)")
 }

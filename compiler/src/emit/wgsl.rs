@@ -299,7 +299,8 @@ impl<'a> Module<'a> {
                         nan.push(super::ops::nan(&self.value(s, x)?));
                     }
                 }
-                let nan = nan.join(" || ");
+                // Without `||`, which branches.
+                let nan = nan.join(" | ");
                 let (c, a, b) = (self.value(s, *c)?, self.value(s, *a)?, self.value(s, *b)?);
                 let chosen = format!("select({b}, {a}, {c})");
                 Text::Compound(if nan.is_empty() { chosen } else { format!("select({chosen}, {b}, {nan})") })
