@@ -21,6 +21,7 @@ mod conformance;
 mod data;
 mod dispatches;
 mod exact;
+mod examples;
 mod folded;
 mod forbidden;
 mod fuzz;

@@ -1,0 +1,250 @@
+//! `plan.json`, and the sizes in it.
+
+use serde::Deserialize;
+use std::collections::BTreeMap;
+use std::error::Error;
+use std::path::Path;
+
+/// The values of the plan's symbols.
+pub type Symbols = BTreeMap<String, i64>;
+
+#[derive(Deserialize)]
+pub struct Plan {
+    pub version: u32,
+    pub inputs: Vec<Port>,
+    pub outputs: Vec<Port>,
+    /// Their order is that of the `Dims` uniform.
+    pub symbols: Vec<String>,
+    #[serde(default)]
+    pub computed: Vec<serde_json::Value>,
+    pub constraints: Vec<Constraint>,
+    pub buffers: Vec<Buffer>,
+    pub kernels: Vec<Kernel>,
+    pub dispatches: Vec<Dispatch>,
+    #[serde(default)]
+    pub repeats: Vec<Repeat>,
+}
+
+#[derive(Deserialize)]
+pub struct Port {
+    pub name: String,
+    pub buffer: usize,
+}
+
+#[derive(Deserialize)]
+pub struct Constraint {
+    pub a: Size,
+    pub b: Size,
+    pub node: String,
+}
+
+#[derive(Deserialize)]
+pub struct Buffer {
+    pub kind: Kind,
+    pub dtype: String,
+    pub elements: Size,
+}
+
+#[derive(Deserialize)]
+#[serde(tag = "kind", rename_all = "snake_case")]
+pub enum Kind {
+    Input { index: usize },
+    Output {},
+    Weight { name: String },
+    Arena {},
+    State {},
+}
+
+#[derive(Deserialize)]
+pub struct Kernel {
+    pub name: String,
+    /// `read` or `read_write` for each storage binding of group 0.
+    pub bindings: Vec<String>,
+    pub uses_dims: bool,
+    pub features: Vec<String>,
+    /// The text, from its file.
+    #[serde(skip)]
+    pub wgsl: String,
+}
+
+#[derive(Deserialize)]
+pub struct Dispatch {
+    pub kernel: usize,
+    pub bindings: Vec<usize>,
+    pub workgroups: [Size; 3],
+}
+
+#[derive(Deserialize)]
+pub struct Repeat {
+    pub first: usize,
+    pub count: usize,
+    pub times: Size,
+    #[serde(default)]
+    pub until: Option<serde_json::Value>,
+}
+
+/// A number, or an expression over the symbols.
+#[derive(Deserialize)]
+#[serde(untagged)]
+pub enum Size {
+    Number(i64),
+    Expression(String),
+}
+
+impl Plan {
+    /// Reads the plan of a folder and its kernels.
+    pub fn read(folder: &Path) -> Result<Plan, Box<dyn Error>> {
+        let mut plan: Plan = serde_json::from_slice(&std::fs::read(folder.join("plan.json"))?)?;
+        if !(2..=3).contains(&plan.version) {
+            return Err(format!("version {} of the format is not known here", plan.version).into());
+        }
+        if !plan.computed.is_empty() || plan.repeats.iter().any(|r| r.until.is_some()) {
+            return Err("this example runs no plan whose sizes or repetitions are computed".into());
+        }
+        for k in &mut plan.kernels {
+            k.wgsl = std::fs::read_to_string(folder.join("kernels").join(format!("{}.wgsl", k.name)))?;
+        }
+        Ok(plan)
+    }
+
+    /// Bytes of a buffer's elements.
+    pub fn bytes(&self, buffer: usize, symbols: &Symbols) -> Result<usize, Box<dyn Error>> {
+        let b = &self.buffers[buffer];
+        let elements = usize::try_from(b.elements.value(symbols)?)?;
+        Ok((elements * bits(&b.dtype)?).div_ceil(8))
+    }
+
+    /// The dispatches of a run, repeated ones as often as they run.
+    pub fn order(&self, symbols: &Symbols) -> Result<Vec<usize>, Box<dyn Error>> {
+        let mut order = vec![];
+        self.record(0..self.dispatches.len(), 0, symbols, &mut order)?;
+        Ok(order)
+    }
+
+    /// Of two repeats that overlap, the one inside comes later in the list: `next` is the first that may begin.
+    fn record(
+        &self,
+        range: std::ops::Range<usize>,
+        mut next: usize,
+        symbols: &Symbols,
+        order: &mut Vec<usize>,
+    ) -> Result<(), Box<dyn Error>> {
+        let mut i = range.start;
+        while i < range.end {
+            while self.repeats.get(next).is_some_and(|r| r.first < i) {
+                next += 1;
+            }
+            match self.repeats.get(next).filter(|r| r.first == i) {
+                Some(r) => {
+                    for _ in 0..r.times.value(symbols)? {
+                        self.record(i..i + r.count, next + 1, symbols, order)?;
+                    }
+                    i += r.count;
+                }
+                None => {
+                    order.push(i);
+                    i += 1;
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Bits of an element.
+fn bits(dtype: &str) -> Result<usize, Box<dyn Error>> {
+    if dtype == "bool" {
+        return Ok(8);
+    }
+    // The first number in the name: f8e4m3 has 8 bits, bf16 has 16.
+    let digits = dtype.trim_start_matches(|c: char| !c.is_ascii_digit());
+    let end = digits.find(|c: char| !c.is_ascii_digit()).unwrap_or(digits.len());
+    Ok(digits[..end].parse().map_err(|_| format!("unknown element type {dtype}"))?)
+}
+
+impl Size {
+    pub fn value(&self, symbols: &Symbols) -> Result<i64, Box<dyn Error>> {
+        match self {
+            Size::Number(n) => Ok(*n),
+            Size::Expression(text) => {
+                let mut e = Expression { rest: text, symbols };
+                let value = e.sum()?;
+                if e.rest.trim_start().is_empty() { Ok(value) } else { Err(e.unexpected()) }
+            }
+        }
+    }
+}
+
+/// What is left of an expression while it is evaluated.
+struct Expression<'a> {
+    rest: &'a str,
+    symbols: &'a Symbols,
+}
+
+impl Expression<'_> {
+    fn unexpected(&self) -> Box<dyn Error> {
+        format!("unexpected `{}` in a size", self.rest).into()
+    }
+    fn eat(&mut self, token: char) -> bool {
+        let rest = self.rest.trim_start();
+        let found = rest.strip_prefix(token);
+        self.rest = found.unwrap_or(rest);
+        found.is_some()
+    }
+    fn expect(&mut self, token: char) -> Result<(), Box<dyn Error>> {
+        if self.eat(token) { Ok(()) } else { Err(self.unexpected()) }
+    }
+    fn word(&mut self) -> String {
+        let rest = self.rest.trim_start();
+        let inside = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == '.';
+        let end = rest.find(|c| !inside(c)).unwrap_or(rest.len());
+        self.rest = &rest[end..];
+        rest[..end].to_owned()
+    }
+
+    fn sum(&mut self) -> Result<i64, Box<dyn Error>> {
+        let mut value = if self.eat('-') { -self.product()? } else { self.product()? };
+        loop {
+            if self.eat('+') {
+                value += self.product()?;
+            } else if self.eat('-') {
+                value -= self.product()?;
+            } else {
+                return Ok(value);
+            }
+        }
+    }
+    fn product(&mut self) -> Result<i64, Box<dyn Error>> {
+        let mut value = self.factor()?;
+        loop {
+            if self.eat('*') {
+                value *= self.factor()?;
+            } else if self.eat('/') {
+                value = value.checked_div_euclid(self.factor()?).ok_or("a size divides by 0")?;
+            } else if self.eat('%') {
+                value = value.checked_rem_euclid(self.factor()?).ok_or("a size divides by 0")?;
+            } else {
+                return Ok(value);
+            }
+        }
+    }
+    fn factor(&mut self) -> Result<i64, Box<dyn Error>> {
+        if self.eat('(') {
+            let value = self.sum()?;
+            self.expect(')')?;
+            return Ok(value);
+        }
+        let word = self.word();
+        if word.starts_with(|c: char| c.is_ascii_digit()) {
+            return Ok(word.parse()?);
+        }
+        if (word == "max" || word == "min") && self.eat('(') {
+            let a = self.sum()?;
+            self.expect(',')?;
+            let b = self.sum()?;
+            self.expect(')')?;
+            return Ok(if word == "max" { a.max(b) } else { a.min(b) });
+        }
+        self.symbols.get(&word).copied().ok_or_else(|| format!("the symbol `{word}` has no value").into())
+    }
+}
