@@ -6,6 +6,7 @@ use wgfc_compiler::{Diagnostic, Errors, Kind};
 
 /// Everything the facade and the command line report.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Error {
     /// The compiler refused the model. All that it found is in here, not only the first thing.
     Compile {

@@ -123,6 +123,7 @@ pub struct Generator {
 
 /// How long a [`Generator`] took to be made.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Setup {
     /// From the model to programs; weights are read as far as they are changed.
     pub compiling: Duration,

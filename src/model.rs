@@ -15,6 +15,7 @@ use wgfc_runtime::{AdapterChoice, DeviceLimits, Gpu, RunError, Session};
 
 /// Where a model runs.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Place {
     /// On the adapter of this choice. Of [`AdapterChoice::Best`]: on the CPU where the machine has no adapter, or
     /// software ones only, which compute on the same cores and compile kernels first.

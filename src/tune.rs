@@ -52,6 +52,7 @@ const HOPELESS: f64 = 1.3;
 
 /// A choice and the median of its times.
 #[derive(Clone, Copy, Debug, PartialEq)]
+#[non_exhaustive]
 pub struct Timed {
     /// The choice.
     pub choice: Choice,
@@ -61,6 +62,7 @@ pub struct Timed {
 
 /// A kernel that was measured.
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct Measured {
     /// The kernel.
     pub tunable: Tunable,
@@ -89,6 +91,7 @@ impl Measured {
 
 /// What [`tune`] found.
 #[derive(Clone, Debug, Default)]
+#[non_exhaustive]
 pub struct Tuned {
     /// The kernels measured.
     pub measured: Vec<Measured>,

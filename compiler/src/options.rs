@@ -75,6 +75,7 @@ impl Default for DeviceProfile {
 /// A part of [`Fusion::Full`] that can be left out, to see what it brings or changes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
+#[non_exhaustive]
 pub enum Technique {
     /// Rewrites that change the last bits: raised norms, softmax and attention among them.
     Approximate,
@@ -117,7 +118,7 @@ pub enum States {
     },
 }
 
-/// Options of a compilation.
+/// Options of a compilation. There will be more: write the rest as `..Options::default()`.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Options {
     /// How much is fused.

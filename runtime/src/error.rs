@@ -4,6 +4,7 @@ use std::fmt;
 
 /// One input that does not fit the program.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct BadInput {
     /// The input's name, or the symbol's.
     pub name: String,

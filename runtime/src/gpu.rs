@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 /// Which adapter to use.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum AdapterChoice {
     /// The most capable: discrete, then integrated, then virtual, then software.
     #[default]

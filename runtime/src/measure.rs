@@ -10,6 +10,7 @@ use wgfc_ir::program::{Access, Kernel};
 
 /// Measured speeds. Times are medians of wall-clock time, in nanoseconds.
 #[derive(Clone, Copy, Debug, PartialEq)]
+#[non_exhaustive]
 pub struct Measured {
     /// Bytes read plus bytes written per second by a streaming copy in WGSL.
     pub copy_bytes_per_second: f64,

@@ -12,6 +12,7 @@ use wgfc_ir::program::Access;
 
 /// How dispatches are recorded and submitted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Mode {
     /// Each encoded, submitted and waited for before the next.
     SingleOp,
@@ -54,6 +55,7 @@ pub const WARM_UPS: usize = 5;
 
 /// What one dispatch costs in one mode, in nanoseconds.
 #[derive(Clone, Copy, Debug, PartialEq)]
+#[non_exhaustive]
 pub struct DispatchCost {
     /// The mode.
     pub mode: Mode,
@@ -69,6 +71,7 @@ pub struct DispatchCost {
 
 /// What a dispatch costs, in all modes.
 #[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
 pub struct Overhead {
     /// Iterations of each mode, of [`DISPATCHES`] dispatches.
     pub iterations: usize,

@@ -8,6 +8,7 @@ use wgfc_ir::Tensor;
 
 /// The time and the work of one dispatch.
 #[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
 pub struct DispatchProfile {
     /// Index into the program's dispatches; those that do nothing for these shapes are not listed.
     pub dispatch: usize,
@@ -29,6 +30,7 @@ pub struct DispatchProfile {
 
 /// The time of runs of one program for one set of shapes. All times are in nanoseconds.
 #[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
 pub struct Profile {
     /// Runs measured of each part, at least; one that is not comes before.
     pub runs: usize,

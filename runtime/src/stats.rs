@@ -2,6 +2,7 @@
 
 /// The median of samples, and where the median of many more would lie.
 #[derive(Clone, Copy, Debug, PartialEq)]
+#[non_exhaustive]
 pub struct Estimate {
     /// The median.
     pub median: f64,

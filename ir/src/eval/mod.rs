@@ -62,6 +62,7 @@ impl Default for Limits {
 
 /// Why a graph could not be evaluated.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub struct EvalError {
     /// The model's node, or what stands for it, if the trouble has a place.
     pub node: Option<String>,

@@ -1,0 +1,22 @@
+#!/usr/bin/env bash
+# Packs every crate as `cargo publish` would, and looks whether all is in it that must be. Builds nothing.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+cargo package --workspace --no-verify --offline --locked --allow-dirty --quiet 2>&1 |
+    { grep -v -e '^warning: ignoring \(test\|benchmark\) ' || true; } >&2
+version=$(sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml | head -1)
+for manifest in Cargo.toml */Cargo.toml; do
+    name=$(sed -n 's/^name = "\(.*\)"/\1/p' "$manifest" | head -1)
+    files=$(tar tzf "target/package/$name-$version.crate" | sed "s|^$name-$version/||")
+    # Texts and bytes that sources include are looked for beside them.
+    included=$(cd "$(dirname "$manifest")" && grep -rhoE --include='*.rs' \
+        'include_(str|bytes)!\(concat!\("[^"]*' src | sed -E 's|.*"(\.\./)*||; s|$|*|' | sort -u || true)
+    for want in README.md LICENSE-MIT LICENSE-APACHE $included; do
+        # shellcheck disable=SC2254 # a pattern
+        if ! grep -q "^${want//\*/.*}" <<<"$files"; then
+            echo "error: $want is not in the package $name: add it to \`include\` in $manifest" >&2
+            exit 1
+        fi
+    done
+done
