@@ -3,7 +3,10 @@
 use crate::emit::{EmitContext, EmittedKernel, emit};
 use crate::error::{Diagnostic, Errors, Location};
 use crate::fuse::group::estimate;
-use crate::kernel::{Expr, Family, Kernel, KernelGraph, Stage, TensorId, TensorKind};
+use crate::kernel::{
+    Attention, Expr, Family, Kernel, KernelGraph, Loop, Map, Matmul, PrefixScan, Row, Stage, StagedLoop,
+    TensorId, TensorKind,
+};
 use crate::options::Options;
 use rustc_hash::FxHashMap;
 use std::collections::{BTreeMap, BTreeSet};
@@ -416,15 +419,15 @@ pub fn flops(k: &Kernel) -> Dim {
     };
     let stores: Vec<u32> = k.stores.iter().map(|s| s.value).collect();
     match &k.family {
-        Family::Map { elements } => elements * &ops(&stores),
-        Family::Row { rows, len, reductions, row_stores } => {
+        Family::Map(Map { elements }) => elements * &ops(&stores),
+        Family::Row(Row { rows, len, reductions, row_stores }) => {
             let r: Vec<u32> = reductions.iter().map(|r| r.value).collect();
             let per = &(&ops(&r) + &Dim::from(reductions.len())) + &ops(&stores);
             let once: Vec<u32> = row_stores.iter().map(|s| s.value).collect();
             &(&(rows * len) * &per) + &(rows * &ops(&once))
         }
-        Family::Scan { rows, len, .. } => rows * len,
-        Family::Loop { lanes, steps, part, carries, step_stores, .. } => {
+        Family::PrefixScan(PrefixScan { rows, len, .. }) => rows * len,
+        Family::Loop(Loop { lanes, steps, part, carries, step_stores, .. }) => {
             let lanes: Dim = lanes.iter().product();
             let here = part.as_ref().map(|p| steps.min_of(&Dim::from(i64::from(p.most)), &[]));
             let steps = here.as_ref().unwrap_or(steps);
@@ -432,7 +435,7 @@ pub fn flops(k: &Kernel) -> Dim {
                 carries.iter().map(|c| c.next).chain(step_stores.iter().map(|s| s.value)).collect();
             &lanes * &(&(steps * &ops(&step)) + &ops(&stores))
         }
-        Family::Stages { lanes, steps, each, .. } => {
+        Family::StagedLoop(StagedLoop { lanes, steps, each, .. }) => {
             let lanes: Dim = lanes.iter().product();
             let work = |s: &Stage| {
                 let one: Vec<u32> =
@@ -446,10 +449,10 @@ pub fn flops(k: &Kernel) -> Dim {
             let step = each.iter().map(work).fold(Dim::ZERO, |n, d| &n + &d);
             &(&lanes * steps) * &step
         }
-        Family::Matmul { batch, m, n, k: depth, b, .. } => {
+        Family::Matmul(Matmul { batch, m, n, k: depth, b, .. }) => {
             let mn = &(batch * m) * n;
             &(&(&mn * depth) * (2 * b.len() as i64)) + &(&mn * &ops(&stores))
         }
-        Family::Attention { batch, s, t, d, e, .. } => &(&(&(batch * s) * t) * &(d + e)) * 2,
+        Family::Attention(Attention { batch, s, t, d, e, .. }) => &(&(&(batch * s) * t) * &(d + e)) * 2,
     }
 }

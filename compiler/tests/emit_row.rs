@@ -182,12 +182,12 @@ fn reduces(gpus: &[Gpu], mut t: Test, kind: ReduceKind, d: DType, values: &[Scal
     let len = values.len() / rows;
     let acc = t.body.push(Expr::Acc(0), d);
     let out = t.case.typed(d, std::slice::from_ref(&t.rows), TensorKind::Output(0));
-    let family = Family::Row {
+    let family = Family::Row(Row {
         rows: t.rows.clone(),
         len: t.len.clone(),
         reductions: vec![Reduction { kind, value: t.load, dtype: d }],
         row_stores: vec![Store { tensor: out, offset: v(0), value: acc, guard: None, combine: None }],
-    };
+    });
     let kernel = Kernel { family, body: t.body, stores: vec![], nodes: vec![] };
     let want: Vec<Scalar> = values.chunks(len).map(|r| combine(kind, d, r)).collect();
     for (g, e) in &variants(gpus, &mut t.case, |cx| emit(&kernel, cx).unwrap()) {
@@ -217,7 +217,8 @@ fn positions_of_extremes() {
                 row_stores.push(Store { tensor: out, offset: v(0), value: acc, guard: None, combine: None });
             }
             let outs: Vec<TensorId> = row_stores.iter().map(|s: &Store| s.tensor).collect();
-            let family = Family::Row { rows: t.rows.clone(), len: t.len.clone(), reductions, row_stores };
+            let family =
+                Family::Row(Row { rows: t.rows.clone(), len: t.len.clone(), reductions, row_stores });
             let kernel = Kernel { family, body: t.body, stores: vec![], nodes: vec![] };
             for (g, e) in &variants(&gpus, &mut t.case, |cx| emit(&kernel, cx).unwrap()) {
                 for ((largest, last), out) in ARGS.into_iter().zip(&outs) {
@@ -247,12 +248,12 @@ fn the_last_that_holds() {
         let init = t.body.push(Expr::Cast(d, row), d);
         let acc = t.body.push(Expr::Acc(0), d);
         let out = t.case.typed(d, std::slice::from_ref(&t.rows), TensorKind::Output(0));
-        let family = Family::Row {
+        let family = Family::Row(Row {
             rows: t.rows.clone(),
             len: t.len.clone(),
             reductions: vec![Reduction { kind: ReduceKind::Last { when, init }, value: t.load, dtype: d }],
             row_stores: vec![Store { tensor: out, offset: v(0), value: acc, guard: None, combine: None }],
-        };
+        });
         let kernel = Kernel { family, body: t.body, stores: vec![], nodes: vec![] };
         let last = |(i, r): (usize, &[Scalar])| {
             let hit = r.iter().rev().find(|s| s.as_f64() > 7.0);
@@ -284,7 +285,7 @@ fn softmax(t: &mut Test, to: DType, out: TensorId) -> Kernel {
     let value = b.push(Expr::Cast(to, share), to);
     let offset = &(&v(0) * &t.len) + &v(1);
     Kernel {
-        family: Family::Row {
+        family: Family::Row(Row {
             rows: t.rows.clone(),
             len: t.len.clone(),
             reductions: vec![
@@ -292,7 +293,7 @@ fn softmax(t: &mut Test, to: DType, out: TensorId) -> Kernel {
                 Reduction { kind: ReduceKind::Sum, value: e, dtype: d },
             ],
             row_stores: vec![],
-        },
+        }),
         body: b.clone(),
         stores: vec![Store { tensor: out, offset, value, guard: None, combine: None }],
         nodes: vec![],
@@ -352,8 +353,13 @@ fn running_combinations() {
             let out = t.case.typed(d, &[t.rows.clone(), t.len.clone()], TensorKind::Output(0));
             let offset = &(&v(0) * &t.len) + &v(1);
             let reduction = Reduction { kind, value: t.load, dtype: d };
-            let family =
-                Family::Scan { rows: t.rows.clone(), len: t.len.clone(), reduction, exclusive, reverse };
+            let family = Family::PrefixScan(PrefixScan {
+                rows: t.rows.clone(),
+                len: t.len.clone(),
+                reduction,
+                exclusive,
+                reverse,
+            });
             let stores = vec![Store { tensor: out, offset, value: acc, guard: None, combine: None }];
             let kernel = Kernel { family, body: t.body, stores, nodes: vec![] };
             let mut want = vec![];

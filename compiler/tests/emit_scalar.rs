@@ -135,7 +135,7 @@ fn check_by(
     }
     let out = case.typed(out_type, std::slice::from_ref(&total), TensorKind::Output(0));
     let stores = vec![Store { tensor: out, offset: v(0), value: value.unwrap(), guard: None, combine: None }];
-    let kernel = Kernel { family: Family::Map { elements: total }, body, stores, nodes: vec![] };
+    let kernel = Kernel { family: Family::Map(Map { elements: total }), body, stores, nodes: vec![] };
     let emitted = case.with_context(|cx| emit(&kernel, cx)).unwrap_or_else(|e| panic!("{e}"));
     let mut wrong = vec![];
     for gpu in gpus {
@@ -405,7 +405,7 @@ fn packed_neighbours_of_a_symbolic_length() {
     let seven = body.push(Expr::Const(Scalar::from_i64(d, 7)), d);
     let value = body.push(Expr::Select(guard, sum, seven), d);
     let stores = vec![Store { tensor: y, offset: v(0), value, guard: None, combine: None }];
-    let kernel = Kernel { family: Family::Map { elements: len }, body, stores, nodes: vec![] };
+    let kernel = Kernel { family: Family::Map(Map { elements: len }), body, stores, nodes: vec![] };
     let e = case.with_context(|cx| emit(&kernel, cx)).unwrap_or_else(|e| panic!("{e}"));
     let given: Vec<i8> = (0..n as i8).map(|i| i.wrapping_mul(37)).collect();
     let data = [(x, given.iter().map(|v| *v as u8).collect::<Vec<u8>>())].into();

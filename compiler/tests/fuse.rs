@@ -1,7 +1,7 @@
 //! What fuses with what.
 
 use wgfc_compiler::fuse::fuse;
-use wgfc_compiler::kernel::{Family, KernelGraph};
+use wgfc_compiler::kernel::{Family, KernelGraph, StagedLoop};
 use wgfc_compiler::{Fusion, Options};
 use wgfc_ir::scalar::Scalar;
 use wgfc_ir::{BinaryOp, Border, Builder, DType, Dim, Graph, Op, Poly, ReduceOp, TensorType, UnaryOp, Value};
@@ -22,13 +22,13 @@ fn families(k: &KernelGraph) -> Vec<&'static str> {
     k.kernels
         .iter()
         .map(|k| match k.family {
-            Family::Map { .. } => "map",
-            Family::Row { .. } => "row",
-            Family::Scan { .. } => "scan",
-            Family::Loop { .. } => "loop",
-            Family::Stages { .. } => "stages",
-            Family::Matmul { .. } => "matmul",
-            Family::Attention { .. } => "attention",
+            Family::Map(_) => "map",
+            Family::Row(_) => "row",
+            Family::PrefixScan(_) => "scan",
+            Family::Loop(_) => "loop",
+            Family::StagedLoop(_) => "stages",
+            Family::Matmul(_) => "matmul",
+            Family::Attention(_) => "attention",
         })
         .collect()
 }
@@ -110,7 +110,7 @@ fn what_a_convolution_loads_is_cheap() {
     // All branches are computed for each of nine loads.
     for parts in [4, 8] {
         let k = fuse(&conv_of_pieces(parts), &options(Fusion::Full)).unwrap();
-        let product = k.kernels.iter().find(|k| matches!(k.family, Family::Matmul { .. })).unwrap();
+        let product = k.kernels.iter().find(|k| matches!(k.family, Family::Matmul(_))).unwrap();
         assert!(product.reads().len() <= 3 && product.body.len() < 32, "{product}");
     }
     // One subtraction is not worth a pass.
@@ -269,7 +269,7 @@ fn what_runs_a_lane_is_chosen_by_cost() {
     assert_eq!(families(&made("3", "48", 10e-6)), ["stages"]);
     // What an invocation could do a workgroup does sooner.
     let k = made("1", "24", 10e-6);
-    let Family::Stages { why, .. } = &k.kernels[0].family else { panic!("{k}") };
+    let Family::StagedLoop(StagedLoop { why, .. }) = &k.kernels[0].family else { panic!("{k}") };
     assert!(why.contains("is estimated to take an invocation"), "{why}");
     // 4 MB of weights in every step keep one workgroup busy longer than all of them and another dispatch.
     let k = made("1", "1024", 10e-6);

@@ -43,7 +43,7 @@ fn quotients_are_those_of_ieee_754() {
     let [x, y] = [a, b].map(|t| body.push(Expr::Load { tensor: t, offset: v(0), guard: None }, DType::F32));
     let q = body.push(Expr::Binary(BinaryOp::Quot, x, y), DType::F32);
     let stores = vec![Store { tensor: out, offset: v(0), value: q, guard: None, combine: None }];
-    let kernel = Kernel { family: Family::Map { elements: n }, body, stores, nodes: vec![] };
+    let kernel = Kernel { family: Family::Map(Map { elements: n }), body, stores, nodes: vec![] };
     let emitted = case.with_context(|cx| emit(&kernel, cx)).unwrap_or_else(|e| panic!("{e}"));
     let data = BTreeMap::from([
         (a, pairs.iter().map(|p| p.0).collect::<Vec<f32>>()),

@@ -1,7 +1,7 @@
 //! States in kernels: written in place where that is possible.
 
 use wgfc_compiler::import::{NoExternalData, import};
-use wgfc_compiler::kernel::{Family, KernelGraph, TensorKind};
+use wgfc_compiler::kernel::{Family, KernelGraph, Map, TensorKind};
 use wgfc_compiler::{Options, States};
 use wgfc_ir::program::Stats;
 
@@ -12,7 +12,7 @@ fn writers(k: &KernelGraph) -> Vec<bool> {
         for t in kernel.writes() {
             if matches!(k.tensors[t].kind, TensorKind::State { .. }) {
                 let all = k.tensors[t].ty.numel();
-                out.push(matches!(&kernel.family, Family::Map { elements } if *elements == all));
+                out.push(matches!(&kernel.family, Family::Map(Map { elements }) if *elements == all));
             }
         }
     }

@@ -392,7 +392,7 @@ fn attention_kernel(case: &mut Case, dims: [Dim; 5], mask: bool) -> (Kernel, [Te
         mask.then(|| body.push(Expr::Load { tensor: tm, offset: v(1) * &t + v(2), guard: None }, DType::F32));
     let value = body.push(Expr::Acc(0), DType::F32);
     let stores = vec![Store { tensor: to, offset: row(1, &s, 4, &e), value, guard: None, combine: None }];
-    let family = Family::Attention {
+    let family = Family::Attention(Attention {
         batch,
         s,
         t,
@@ -405,7 +405,7 @@ fn attention_kernel(case: &mut Case, dims: [Dim; 5], mask: bool) -> (Kernel, [Te
         scale: 0.3,
         parts: 1,
         part_stores: vec![],
-    };
+    });
     let kernel = Kernel { family, body, stores, nodes: vec![] };
     (kernel, [tq, tk, tv, tm, to])
 }
@@ -518,7 +518,7 @@ fn attention_in_parts() {
             guard: None,
             combine: None,
         });
-        if let Family::Attention { parts: p, part_stores, .. } = &mut kernel.family {
+        if let Family::Attention(Attention { parts: p, part_stores, .. }) = &mut kernel.family {
             *p = parts as u32;
             part_stores.extend(stores);
         }
@@ -568,7 +568,7 @@ fn attention_too_wide_is_refused() {
     let mut body = Body::default();
     let x = body.push(Expr::Load { tensor: t, offset: Poly::ZERO, guard: None }, DType::F32);
     let one = Poly::ONE;
-    let family = Family::Attention {
+    let family = Family::Attention(Attention {
         batch: one.clone(),
         s: one.clone(),
         t: one.clone(),
@@ -581,7 +581,7 @@ fn attention_too_wide_is_refused() {
         scale: 1.0,
         parts: 1,
         part_stores: vec![],
-    };
+    });
     let kernel = Kernel { family, body, stores: vec![], nodes: vec![] };
     let e = case.with_context(|cx| attention::emit_as(&kernel, cx, None).unwrap_err());
     assert!(e.message.contains("width 257"), "{e}");
@@ -637,7 +637,7 @@ fn text() {
         let mut case = Case::new(&[("batch", 1), ("seq", 5)]);
         let kernel = make(&mut case);
         let k = case.with_context(|cx| match kernel.family {
-            Family::Attention { .. } => attention::emit_as(&kernel, cx, None),
+            Family::Attention(_) => attention::emit_as(&kernel, cx, None),
             _ => matmul::emit_as(&kernel, cx, forced),
         });
         insta::assert_snapshot!(name, k.unwrap().wgsl);

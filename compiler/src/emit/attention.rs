@@ -4,7 +4,7 @@ use super::matmul::{hoistable, operand};
 use super::wgsl::{Module, Scope};
 use super::{EmitContext, EmittedKernel, fold_workgroups, template_error};
 use crate::kernel::{Family, Kernel};
-use crate::{DeviceProfile, Diagnostic};
+use crate::{DeviceProfile, Diagnostic, kernel};
 use serde::{Deserialize, Serialize};
 use std::fmt::{self, Write};
 use wgfc_codegen_templates::attention::{Attention, Decode, Problem};
@@ -65,7 +65,9 @@ impl fmt::Display for Geometry {
 
 /// All geometries that a device can run on an attention kernel, the preferred one first.
 pub fn candidates(kernel: &Kernel, profile: &DeviceProfile) -> Vec<Geometry> {
-    let Family::Attention { batch, s, t, d, parts, .. } = &kernel.family else { return vec![] };
+    let Family::Attention(kernel::Attention { batch, s, t, d, parts, .. }) = &kernel.family else {
+        return vec![];
+    };
     let first = if *parts > 1 { Geometry::Decode } else { choose(batch, s, t, d, profile) };
     let mut out = vec![first];
     if *parts > 1 {
@@ -88,7 +90,8 @@ pub fn emit_as(
     forced: Option<Geometry>,
 ) -> Result<EmittedKernel, Diagnostic> {
     let kernel = &hoistable(&hoistable(kernel, 3), 4);
-    let Family::Attention { batch, s, t, d, e, q, k, v, mask, scale, parts, part_stores } = &kernel.family
+    let Family::Attention(kernel::Attention { batch, s, t, d, e, q, k, v, mask, scale, parts, part_stores }) =
+        &kernel.family
     else {
         return Err(Diagnostic::internal("not an attention kernel"));
     };

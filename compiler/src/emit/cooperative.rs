@@ -7,7 +7,7 @@ use super::matmul::{K, Side};
 use super::thin::{moved_stores, substitute};
 use super::wgsl::{Module, Scope};
 use super::{EmitContext, EmittedKernel, fold_workgroups, template_error};
-use crate::kernel::{Body, Expr, ExprId, Family, Kernel};
+use crate::kernel::{Body, Expr, ExprId, Family, Kernel, Matmul};
 use crate::{DeviceProfile, Diagnostic};
 use std::fmt::Write;
 use wgfc_codegen_templates::cooperative::{Cooperative, CooperativeShape, FETCH};
@@ -16,7 +16,7 @@ use wgfc_ir::{BinaryOp, DType, Poly};
 
 /// Whether the units take both operands as they are, and they can be read by eights.
 pub(super) fn suits(kernel: &Kernel, x: &Side<'_>, y: &Side<'_>) -> bool {
-    let Family::Matmul { k, .. } = &kernel.family else { return false };
+    let Family::Matmul(Matmul { k, .. }) = &kernel.family else { return false };
     let eights = |d: &Poly| d.modulo(&i64::from(FETCH).into(), &[]).is(0);
     let fits = |s: &Side<'_>| {
         half(&kernel.body, s.root) && eights(if s.order == Contiguous::Depth { k } else { s.extent })
@@ -60,7 +60,7 @@ pub(super) fn emit(
     cx: &EmitContext,
     shape: CooperativeShape,
 ) -> Result<EmittedKernel, Diagnostic> {
-    let Family::Matmul { batch, m, n, k, .. } = &kernel.family else {
+    let Family::Matmul(Matmul { batch, m, n, k, .. }) = &kernel.family else {
         return Err(Diagnostic::internal("not a matmul kernel"));
     };
     let Some(subgroup) =
@@ -87,7 +87,7 @@ pub(super) fn emit(
     let (xs, ys) = (eights(&x), eights(&y));
     let mut kernel = moved_stores(kernel, body);
     let roots: Vec<ExprId> = xs.iter().chain(&ys).copied().collect();
-    if let Family::Matmul { a, b, .. } = &mut kernel.family {
+    if let Family::Matmul(Matmul { a, b, .. }) = &mut kernel.family {
         *a = roots.first().copied().unwrap_or(0);
         b.clone_from(&roots);
     }

@@ -4,7 +4,7 @@ use super::wgsl::{Deps, Module, Scope, reg_type, var_bit};
 use super::{EmitContext, EmittedKernel, fold_workgroups, template_error};
 use crate::Diagnostic;
 use crate::fuse::group::estimate;
-use crate::kernel::{Family, Kernel, Store};
+use crate::kernel::{Family, Kernel, Loop, Store};
 use wgfc_codegen_templates as templates;
 use wgfc_ir::Dim;
 
@@ -13,7 +13,7 @@ const MANY: i64 = 1 << 15;
 const THREADS: u32 = 64;
 
 pub(super) fn emit(kernel: &Kernel, cx: &EmitContext) -> Result<EmittedKernel, Diagnostic> {
-    let Family::Loop { lanes, steps, part, carries, alive, step_stores } = &kernel.family else {
+    let Family::Loop(Loop { lanes, steps, part, carries, alive, step_stores }) = &kernel.family else {
         return Err(Diagnostic::internal("not a loop kernel"));
     };
     let mut m = Module::new(kernel, cx, false)?;

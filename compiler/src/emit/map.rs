@@ -3,11 +3,11 @@
 use super::wgsl::{Module, Scope};
 use super::{EmitContext, EmittedKernel, fold_workgroups, template_error};
 use crate::Diagnostic;
-use crate::kernel::{Family, Kernel};
+use crate::kernel::{Family, Kernel, Map};
 use wgfc_codegen_templates as templates;
 
 pub(super) fn emit(kernel: &Kernel, cx: &EmitContext) -> Result<EmittedKernel, Diagnostic> {
-    let Family::Map { elements } = &kernel.family else {
+    let Family::Map(Map { elements }) = &kernel.family else {
         return Err(Diagnostic::internal("not a map kernel"));
     };
     let mut m = Module::new(kernel, cx, true)?;

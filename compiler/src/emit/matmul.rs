@@ -11,7 +11,7 @@ use super::wgsl::{Module, Scope, reg_type, var_bit};
 use super::{EmitContext, EmittedKernel, fold_workgroups, template_error};
 use super::{cooperative, thin};
 use crate::Diagnostic;
-use crate::kernel::{Body, Expr, ExprId, Family, Kernel, Store, renumbered};
+use crate::kernel::{Body, Expr, ExprId, Family, Kernel, Matmul, renumbered};
 use std::fmt::Write;
 use wgfc_codegen_templates::matmul::{Contiguous, Extents, Serial, Tiled};
 use wgfc_codegen_templates::thin::Results;
@@ -48,7 +48,7 @@ pub fn emit_as(
         return cooperative::emit(kernel, [x, y], cx, shape);
     }
     let kernel = &hoistable(kernel, K);
-    let (Family::Matmul { batch, k, .. }, Some((x, y))) = (&kernel.family, sides(kernel)) else {
+    let (Family::Matmul(Matmul { batch, k, .. }), Some((x, y))) = (&kernel.family, sides(kernel)) else {
         return Err(Diagnostic::internal("not a matmul kernel"));
     };
     let (rows, cols) = (x.extent, y.extent);
@@ -126,7 +126,7 @@ pub(super) struct Side<'a> {
 /// The operands over rows and over columns. A side known to be at most 8 long is the rows, which the
 /// thin template wants; else columns lie along memory in the result.
 fn sides(kernel: &Kernel) -> Option<(Side<'_>, Side<'_>)> {
-    let Family::Matmul { m, n, a, b, .. } = &kernel.family else { return None };
+    let Family::Matmul(Matmul { m, n, a, b, .. }) = &kernel.family else { return None };
     let side = |root: ExprId, var: usize, extent| {
         let (mut along_line, mut along_k) = (0.0, 0.0);
         for id in kernel.body.reachable(&[root]) {
@@ -140,7 +140,8 @@ fn sides(kernel: &Kernel) -> Option<(Side<'_>, Side<'_>)> {
     };
     let (a, b) = (side(*a, 1, m), side(*b.first()?, 2, n));
     let thin = |d: &Dim| d.as_const().is_some_and(|d| d <= 8);
-    let several = matches!(&kernel.family, Family::Matmul { b, sums, .. } if b.len() > 1 || !sums.is_empty());
+    let several =
+        matches!(&kernel.family, Family::Matmul(Matmul { b, sums, .. }) if b.len() > 1 || !sums.is_empty());
     let swap = match (thin(m) || several, thin(n) && !several) {
         (true, false) => false,
         (false, true) => true,
@@ -167,7 +168,7 @@ pub(super) struct Operands<'a> {
 }
 
 fn operands<'a>(kernel: &'a Kernel, x: Side<'a>, y: Side<'a>) -> Option<Operands<'a>> {
-    let Family::Matmul { k, b, sums, .. } = &kernel.family else { return None };
+    let Family::Matmul(Matmul { k, b, sums, .. }) = &kernel.family else { return None };
     let ys = if y.var == 2 { b.clone() } else { vec![y.root] };
     let (row_var, col_var) = (x.var, y.var);
     let (rows, cols, depth) = (x.extent, y.extent, k);
@@ -176,7 +177,7 @@ fn operands<'a>(kernel: &'a Kernel, x: Side<'a>, y: Side<'a>) -> Option<Operands
 
 /// What the choice of a product's geometry depends on; `None` for other families.
 pub fn problem(kernel: &Kernel) -> Option<Problem> {
-    let Family::Matmul { batch, k, b, sums, .. } = &kernel.family else { return None };
+    let Family::Matmul(Matmul { batch, k, b, sums, .. }) = &kernel.family else { return None };
     let (x, y) = sides(kernel)?;
     let o = operands(kernel, x, y)?;
     let (bits, vector) = thin::streams(kernel, &o, if y.order == Contiguous::Depth { K } else { y.var });
@@ -288,31 +289,7 @@ pub(super) fn hoistable(kernel: &Kernel, step: usize) -> Kernel {
         ids.push(body.push(new, dtype));
     }
     let of = |id: ExprId| ids.get(id as usize).copied().unwrap_or(0);
-    let mut out = kernel.clone();
-    out.body = body;
-    let rename = |s: &mut Store| {
-        s.value = of(s.value);
-        s.guard = s.guard.map(of);
-        s.offset = renumbered(&s.offset, of, &domain);
-    };
-    for s in &mut out.stores {
-        rename(s);
-    }
-    match &mut out.family {
-        Family::Matmul { a, b, sums, .. } => {
-            *a = of(*a);
-            b.iter_mut().chain(sums).for_each(|e| *e = of(*e));
-        }
-        Family::Attention { q, k, v, mask, part_stores, .. } => {
-            part_stores.iter_mut().for_each(rename);
-            *q = of(*q);
-            *k = of(*k);
-            *v = of(*v);
-            *mask = mask.map(of);
-        }
-        _ => {}
-    }
-    out
+    kernel.over(body, &of, &mut |p| renumbered(p, of, &domain))
 }
 
 /// Writes `<name>_line`, `<name>_step` and `<name>_load` for the operand `root` over variables `line`

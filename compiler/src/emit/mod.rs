@@ -84,16 +84,16 @@ pub fn emit_as(
     choice: Option<Choice>,
 ) -> Result<EmittedKernel, Diagnostic> {
     let emitted = match (&kernel.family, choice) {
-        (Family::Map { .. }, None) => map::emit(kernel, cx),
-        (Family::Scan { .. }, None) => scan::emit(kernel, cx),
-        (Family::Loop { .. }, None) => looped::emit(kernel, cx),
-        (Family::Stages { .. }, None) => stages::emit(kernel, cx),
-        (Family::Row { .. }, None) => row::emit_as(kernel, cx, None),
-        (Family::Row { .. }, Some(Choice::Row(g))) => row::emit_as(kernel, cx, Some(g)),
-        (Family::Matmul { .. }, None) => matmul::emit_as(kernel, cx, None),
-        (Family::Matmul { .. }, Some(Choice::Product(g))) => matmul::emit_as(kernel, cx, Some(g)),
-        (Family::Attention { .. }, None) => attention::emit_as(kernel, cx, None),
-        (Family::Attention { .. }, Some(Choice::Attention(g))) => attention::emit_as(kernel, cx, Some(g)),
+        (Family::Map(_), None) => map::emit(kernel, cx),
+        (Family::PrefixScan(_), None) => scan::emit(kernel, cx),
+        (Family::Loop(_), None) => looped::emit(kernel, cx),
+        (Family::StagedLoop(_), None) => stages::emit(kernel, cx),
+        (Family::Row(_), None) => row::emit_as(kernel, cx, None),
+        (Family::Row(_), Some(Choice::Row(g))) => row::emit_as(kernel, cx, Some(g)),
+        (Family::Matmul(_), None) => matmul::emit_as(kernel, cx, None),
+        (Family::Matmul(_), Some(Choice::Product(g))) => matmul::emit_as(kernel, cx, Some(g)),
+        (Family::Attention(_), None) => attention::emit_as(kernel, cx, None),
+        (Family::Attention(_), Some(Choice::Attention(g))) => attention::emit_as(kernel, cx, Some(g)),
         (_, Some(c)) => Err(Diagnostic::internal(format!("{c} is not a choice of {}", kernel.family))),
     };
     emitted.and_then(|k| check::check(&k).map(|()| k)).map_err(|d| locate(d, kernel))

@@ -13,7 +13,7 @@ use super::accumulator::Accumulator;
 use super::unroll::Unrolled;
 use super::wgsl::{Deps, Module, Scope, acc_bit, reg_type, stored_type, var_bit};
 use super::{EmitContext, EmittedKernel, fold_workgroups, template_error};
-use crate::kernel::{Body, Expr, ExprId, Family, Kernel, Reduction, Store};
+use crate::kernel::{Body, Expr, ExprId, Family, Kernel, Reduction, Row, Store};
 use crate::{DeviceProfile, Diagnostic};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
@@ -102,7 +102,7 @@ fn most_threads(profile: &DeviceProfile) -> u32 {
 /// # Errors
 /// As [`emit`](super::emit).
 pub fn candidates(kernel: &Kernel, cx: &EmitContext) -> Result<Vec<Geometry>, Diagnostic> {
-    let Family::Row { reductions, .. } = &kernel.family else { return Ok(vec![]) };
+    let Family::Row(Row { reductions, .. }) = &kernel.family else { return Ok(vec![]) };
     let m = Module::new(kernel, cx, false)?;
     let plans = plan(&m, reductions, &kernel.stores, 1);
     let (scratch, _) = allocate(&plans, &kernel.body);
@@ -132,7 +132,7 @@ fn thread_bytes(scratch: &[Scratch]) -> u32 {
 
 /// The preferred geometry of the kernel of `m`, which walks its rows in `loops` loops of `steps`.
 fn choose(m: &Module, steps: &Unrolled, loops: usize, thread_bytes: u32) -> Geometry {
-    let Family::Row { rows, len, .. } = &m.kernel.family else {
+    let Family::Row(Row { rows, len, .. }) = &m.kernel.family else {
         return Geometry { threads: 1, lanes: 1 };
     };
     let most = most_threads(m.cx.profile);
@@ -218,7 +218,7 @@ pub(super) fn emit_as(
     let scalar = Module::new(kernel, cx, false)?;
     let unrolled = Unrolled::new(kernel, cx)?;
     let Unrolled { kernel, width, len, .. } = &unrolled;
-    let Family::Row { rows, reductions, row_stores, .. } = &kernel.family else {
+    let Family::Row(Row { rows, reductions, row_stores, .. }) = &kernel.family else {
         return Err(Diagnostic::internal("not a row kernel"));
     };
     let mut m = Module::new(kernel, cx, false)?;

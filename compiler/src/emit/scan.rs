@@ -6,7 +6,7 @@ use super::wgsl::{Module, Scope, reg_type, var_bit};
 use super::{EmitContext, EmittedKernel, fold_workgroups, template_error};
 use crate::Diagnostic;
 use crate::fuse::group::estimate;
-use crate::kernel::{Family, Kernel, ReduceKind};
+use crate::kernel::{Family, Kernel, PrefixScan, ReduceKind};
 use wgfc_codegen_templates as templates;
 use wgfc_ir::Reg;
 
@@ -15,7 +15,7 @@ const FEW: i64 = 2048;
 const LONG: i64 = 128;
 
 pub(super) fn emit(kernel: &Kernel, cx: &EmitContext) -> Result<EmittedKernel, Diagnostic> {
-    let Family::Scan { rows, len, reduction, exclusive, reverse } = &kernel.family else {
+    let Family::PrefixScan(PrefixScan { rows, len, reduction, exclusive, reverse }) = &kernel.family else {
         return Err(Diagnostic::internal("not a scan kernel"));
     };
     if matches!(reduction.kind, ReduceKind::Arg { .. } | ReduceKind::Last { .. }) {

@@ -5,7 +5,7 @@ use super::memory::component;
 use super::wgsl::{Deps, Module, Scope, Text, stored_type, var_bit};
 use super::{EmitContext, EmittedKernel, fold_workgroups, template_error};
 use crate::Diagnostic;
-use crate::kernel::{Array, Expr, ExprId, Family, Kernel, Stage};
+use crate::kernel::{Array, Expr, ExprId, Family, Kernel, Stage, StagedLoop};
 use rustc_hash::FxHashMap;
 use std::fmt::Write;
 use wgfc_codegen_templates as templates;
@@ -23,12 +23,13 @@ pub(crate) fn threads(elements: u32, most: u32) -> u32 {
 }
 
 pub(super) fn emit(kernel: &Kernel, cx: &EmitContext) -> Result<EmittedKernel, Diagnostic> {
-    let Family::Stages { lanes, steps, part, arrays, first, each, last, alive, why } = &kernel.family else {
+    let Family::StagedLoop(l) = &kernel.family else {
         return Err(Diagnostic::internal("not a kernel of stages"));
     };
+    let StagedLoop { lanes, steps, part, arrays, first, each, last, alive, why } = l;
     let mut m = Module::new(kernel, cx, false)?;
     m.vectors = vectors(kernel, arrays);
-    let widest = kernel.stages().map(|s| s.elements).max().unwrap_or(1);
+    let widest = l.stages().map(|s| s.elements).max().unwrap_or(1);
     let threads = threads(widest, cx.profile.max_invocations);
     let count: Dim = lanes.iter().product();
     let step = lanes.len();

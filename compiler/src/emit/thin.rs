@@ -12,7 +12,7 @@
 use super::matmul::Operands;
 use super::wgsl::{Module, Scope, var_bit};
 use super::{EmitContext, EmittedKernel, fold_workgroups, template_error};
-use crate::kernel::{Body, Expr, ExprId, Family, Kernel};
+use crate::kernel::{Body, Expr, ExprId, Family, Kernel, Matmul};
 use crate::{DeviceProfile, Diagnostic};
 use std::fmt::Write;
 use wgfc_codegen_templates::matmul::Extents;
@@ -29,7 +29,7 @@ pub(super) fn emit(
     cx: &EmitContext,
     shape: ThinShape,
 ) -> Result<EmittedKernel, Diagnostic> {
-    let Family::Matmul { batch, k, .. } = &kernel.family else {
+    let Family::Matmul(Matmul { batch, k, .. }) = &kernel.family else {
         return Err(Diagnostic::internal("not a matmul kernel"));
     };
     let results = Results { products: o.ys.len() as u32, sums: o.sums.len() as u32 };
@@ -107,7 +107,7 @@ pub(super) fn room(profile: &DeviceProfile) -> Room {
 
 /// Bytes that staging takes, where it is worth it.
 fn stage_bytes(kernel: &Kernel, o: &Operands, shape: ThinShape) -> Option<u32> {
-    let Family::Matmul { batch, k, .. } = &kernel.family else { return None };
+    let Family::Matmul(Matmul { batch, k, .. }) = &kernel.family else { return None };
     let depth = k.as_const().and_then(|k| u32::try_from(k).ok()).filter(|k| *k <= 1 << 16)?;
     let lines = shape.rows * (1 + o.sums.len() as u32);
     (staged_operations(kernel, o) > 0.0 && batch.is(1)).then_some(depth * lines * 4)
@@ -142,7 +142,7 @@ struct Blocks {
 
 impl Blocks {
     fn new(kernel: &Kernel, o: &Operands, shape: ThinShape, stage: bool) -> Result<Blocks, Diagnostic> {
-        let Family::Matmul { batch, m, n, k, .. } = &kernel.family else {
+        let Family::Matmul(Matmul { batch, m, n, k, .. }) = &kernel.family else {
             return Err(Diagnostic::internal("not a matmul kernel"));
         };
         let from = &kernel.body;
@@ -212,7 +212,7 @@ impl Blocks {
 
         let mut blocks = Blocks { kernel: moved_stores(kernel, body), x, y, sums, staged };
         let all = blocks.roots();
-        if let Family::Matmul { a, b, sums, .. } = &mut blocks.kernel.family {
+        if let Family::Matmul(Matmul { a, b, sums, .. }) = &mut blocks.kernel.family {
             *a = all.first().copied().unwrap_or(0);
             *b = all;
             sums.clear();

@@ -9,7 +9,7 @@ use super::memory::neighbours;
 use super::thin::{moved, substitute};
 use super::wgsl::{Module, var_bit};
 use crate::Diagnostic;
-use crate::kernel::{Body, Expr, ExprId, Family, Kernel, ReduceKind, Store, TensorId};
+use crate::kernel::{Body, Expr, ExprId, Family, Kernel, ReduceKind, Row, Store, TensorId};
 use wgfc_ir::{Dim, Poly};
 
 /// Positions of a step, the preferred first.
@@ -32,7 +32,7 @@ pub(super) struct Unrolled {
 impl Unrolled {
     /// The widest steps that suit the kernel.
     pub(super) fn new(kernel: &Kernel, cx: &EmitContext) -> Result<Unrolled, Diagnostic> {
-        let Family::Row { len, .. } = &kernel.family else {
+        let Family::Row(Row { len, .. }) = &kernel.family else {
             return Err(Diagnostic::internal("not a row kernel"));
         };
         let m = Module::new(kernel, cx, false)?;
@@ -54,7 +54,7 @@ impl Unrolled {
 
     fn by(m: &Module, width: u32) -> Option<Unrolled> {
         let from = m.kernel;
-        let Family::Row { rows, len, .. } = &from.family else { return None };
+        let Family::Row(Row { rows, len, .. }) = &from.family else { return None };
         let by = Poly::from(i64::from(width));
         if !len.modulo(&by, &[]).is(0) {
             return None;
@@ -115,7 +115,7 @@ impl Unrolled {
             vectors.push(s.tensor);
             new.stores.extend(made);
         }
-        let Family::Row { reductions, row_stores, len, .. } = &mut new.family else { return None };
+        let Family::Row(Row { reductions, row_stores, len, .. }) = &mut new.family else { return None };
         if row_stores.iter().any(|s| vectors.contains(&s.tensor)) || vectors.is_empty() {
             return None;
         }

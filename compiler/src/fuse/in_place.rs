@@ -35,7 +35,7 @@ pub(super) fn write(
         }
         _ => true,
     };
-    let repeats = matches!(k.family, Family::Loop { .. } | Family::Stages { .. });
+    let repeats = matches!(k.family, Family::Loop(_) | Family::StagedLoop(_));
     if repeats || !k.body.reachable(&k.roots()).into_iter().all(own) {
         return false;
     }

@@ -3,7 +3,7 @@
 //! Neither can depend on the other: what one writes it would have to read itself, and what computes a symbol
 //! that the other uses comes before both.
 
-use crate::kernel::{ExprId, Family, Kernel, KernelTensor, Store, TensorId, TensorKind, renumbered};
+use crate::kernel::{ExprId, Family, Kernel, KernelTensor, Map, TensorId, TensorKind, renumbered};
 use rustc_hash::{FxHashMap, FxHashSet};
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -27,7 +27,7 @@ pub fn join(
     let mut out: Vec<Kernel> = vec![];
     let mut known: FxHashMap<(Dim, Vec<TensorId>, Vec<usize>), usize> = FxHashMap::default();
     for k in kernels {
-        let Family::Map { elements } = &k.family else {
+        let Family::Map(Map { elements }) = &k.family else {
             out.push(k);
             continue;
         };
@@ -65,13 +65,7 @@ fn absorb(kernel: &mut Kernel, other: &Kernel) {
     }
     let of = |i: ExprId| ids[i as usize];
     for s in &other.stores {
-        kernel.stores.push(Store {
-            tensor: s.tensor,
-            offset: renumbered(&s.offset, of, &domain),
-            value: of(s.value),
-            guard: s.guard.map(of),
-            combine: s.combine,
-        });
+        kernel.stores.push(s.mapped(of, |p| renumbered(p, of, &domain)));
     }
     for n in &other.nodes {
         if !kernel.nodes.contains(n) {

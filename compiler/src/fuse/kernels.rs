@@ -6,7 +6,10 @@ use super::loop_kernels::looped;
 use super::points::{self, Point, ProductDomain, Split, rows_of};
 use super::pull::{Memory, Puller, broadcast_index, flat_offset, unflatten};
 use super::{Tensors, origins, scatter};
-use crate::kernel::{Expr, ExprId, Family, Kernel, ReduceKind, Reduction, Store, TensorId};
+use crate::kernel::{
+    Attention, Expr, ExprId, Family, Kernel, Map, Matmul, PrefixScan, ReduceKind, Reduction, Row, Store,
+    TensorId,
+};
 use rustc_hash::FxHashMap;
 use wgfc_ir::{
     Atom, BinaryOp, Contract, DType, Dim, Graph, NormKind, Op, Poly, ReduceOp, Reg, Scalar, UnaryOp, Value,
@@ -78,7 +81,7 @@ pub fn copy_kernel<'a>(
     let value = p.pull(v, &index, None)?;
     let stores = vec![Store { tensor: to, offset: Poly::var(0), value, guard: None, combine: None }];
     Ok(Kernel {
-        family: Family::Map { elements },
+        family: Family::Map(Map { elements }),
         body: p.body,
         stores,
         nodes: origins(graph, [v.node].into_iter()),
@@ -90,7 +93,7 @@ pub fn fill_kernel(to: TensorId, s: Scalar, nodes: Vec<std::sync::Arc<str>>) -> 
     let mut body = crate::kernel::Body::default();
     let value = body.push(Expr::Const(s), s.dtype);
     let stores = vec![Store { tensor: to, offset: Poly::var(0), value, guard: None, combine: None }];
-    Kernel { family: Family::Map { elements: Dim::ONE }, body, stores, nodes }
+    Kernel { family: Family::Map(Map { elements: Dim::ONE }), body, stores, nodes }
 }
 
 pub(super) fn finish(graph: &Graph, unit: &Unit, p: P, family: Family, stores: Vec<Store>) -> Built {
@@ -111,7 +114,7 @@ fn elementwise<'a>(graph: &'a Graph, unit: &Unit, tensors: &mut Tensors<'a>) -> 
     let index = unflatten(&Poly::var(0), &ty.shape, &p.domain);
     let value = p.compute(v, &index, None)?;
     let stores = vec![Store { tensor, offset: Poly::var(0), value, guard: None, combine: None }];
-    finish(graph, unit, p, Family::Map { elements }, stores)
+    finish(graph, unit, p, Family::Map(Map { elements }), stores)
 }
 
 pub(super) fn tensor_of(tensors: &Tensors, v: Value) -> Result<TensorId, String> {
@@ -209,7 +212,7 @@ fn row<'a>(
     let e = p.pull(x, &index, None)?;
     let (reductions, result) = program(&mut p, e, ty.dtype);
     let stores = epilogue(graph, unit, &mut p, &[result], &[index])?;
-    finish(graph, unit, p, Family::Row { rows, len, reductions, row_stores: vec![] }, stores)
+    finish(graph, unit, p, Family::Row(Row { rows, len, reductions, row_stores: vec![] }), stores)
 }
 
 pub(super) fn acc(p: &mut P, i: u32, dtype: DType) -> ExprId {
@@ -292,7 +295,7 @@ fn reduce<'a>(
         index.into_iter().enumerate().map(|(d, i)| if axes.contains(&d) { Poly::ZERO } else { i }).collect();
     let row_stores = epilogue(graph, unit, &mut p, &[result], &[at])?;
     let reductions = vec![Reduction { kind, value, dtype }];
-    finish(graph, unit, p, Family::Row { rows, len, reductions, row_stores }, vec![])
+    finish(graph, unit, p, Family::Row(Row { rows, len, reductions, row_stores }), vec![])
 }
 
 fn cumulate<'a>(
@@ -320,7 +323,13 @@ fn cumulate<'a>(
         ReduceOp::Min => ReduceKind::Min,
     };
     let reduction = Reduction { kind, value, dtype };
-    finish(graph, unit, p, Family::Scan { rows, len, reduction, exclusive, reverse }, stores)
+    finish(
+        graph,
+        unit,
+        p,
+        Family::PrefixScan(PrefixScan { rows, len, reduction, exclusive, reverse }),
+        stores,
+    )
 }
 
 fn contract<'a>(graph: &'a Graph, unit: &Unit, c: &Contract, tensors: &mut Tensors<'a>) -> Built {
@@ -354,7 +363,7 @@ fn contract<'a>(graph: &'a Graph, unit: &Unit, c: &Contract, tensors: &mut Tenso
         at.push(product.at(&c.out, part));
     }
     let stores = epilogue(graph, unit, &mut p, &results, &at)?;
-    finish(graph, unit, p, Family::Matmul { batch, m, n, k, a, b, sums }, stores)
+    finish(graph, unit, p, Family::Matmul(Matmul { batch, m, n, k, a, b, sums }), stores)
 }
 
 /// An operand of a product, which is made in f32, without a rounding that only storing it would need.
@@ -385,7 +394,7 @@ fn integer_contract<'a>(graph: &'a Graph, unit: &Unit, c: &Contract, tensors: &m
     let result = acc(&mut p, 0, out);
     let row_stores = epilogue(graph, unit, &mut p, &[result], &[at(&c.out)])?;
     let reductions = vec![Reduction { kind: ReduceKind::Sum, value, dtype: out }];
-    finish(graph, unit, p, Family::Row { rows, len, reductions, row_stores }, vec![])
+    finish(graph, unit, p, Family::Row(Row { rows, len, reductions, row_stores }), vec![])
 }
 
 fn attention<'a>(graph: &'a Graph, unit: &Unit, scale: f32, tensors: &mut Tensors<'a>) -> Built {
@@ -435,7 +444,7 @@ fn attention<'a>(graph: &'a Graph, unit: &Unit, scale: f32, tensors: &mut Tensor
         return Err("attention has five extents".into());
     };
     let parts = unit.parts;
-    let family = Family::Attention { batch, s, t, d, e, q, k, v, mask, scale, parts, part_stores };
+    let family = Family::Attention(Attention { batch, s, t, d, e, q, k, v, mask, scale, parts, part_stores });
     finish(graph, unit, p, family, stores)
 }
 
@@ -495,7 +504,7 @@ fn top_k<'a>(
         });
     }
     let reductions = vec![Reduction { kind: ReduceKind::Sum, value, dtype: DType::I32 }];
-    finish(graph, unit, p, Family::Row { rows, len, reductions, row_stores }, vec![])
+    finish(graph, unit, p, Family::Row(Row { rows, len, reductions, row_stores }), vec![])
 }
 
 /// What is the largest with nothing.

@@ -8,7 +8,7 @@ use super::points::Point;
 use super::pull::{Puller, flat_offset};
 use super::stages::{self, Staged};
 use super::tidy::tidy;
-use crate::kernel::{Expr, ExprId, Family, Part, Store, TensorId};
+use crate::kernel::{Expr, ExprId, Family, Loop, Part, StagedLoop, Store, TensorId};
 use wgfc_ir::{DType, Graph, Poly, Value};
 
 /// A loop whose lanes are independent.
@@ -91,14 +91,14 @@ pub(super) fn lane_loop(
         let load = Expr::Load { tensor: number, offset: Poly::ZERO, guard: None };
         Part { first: p.body.push(load, DType::I32), most }
     });
-    let family = Family::Loop {
+    let family = Family::Loop(Loop {
         lanes: plan.lanes.clone(),
         steps: plan.steps.clone(),
         part,
         carries: steps.carries,
         alive,
         step_stores,
-    };
+    });
     Ok((family, results))
 }
 
@@ -151,5 +151,5 @@ pub(super) fn workgroup_loop(
     let alive = if writes_steps { None } else { alive };
     let (lanes, steps) = (plan.lanes.clone(), plan.steps.clone());
     let why = plan.why.clone();
-    Ok(Family::Stages { lanes, steps, part, arrays, first, each, last, alive, why })
+    Ok(Family::StagedLoop(StagedLoop { lanes, steps, part, arrays, first, each, last, alive, why }))
 }

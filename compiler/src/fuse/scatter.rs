@@ -15,7 +15,7 @@ use super::Tensors;
 use super::group::Unit;
 use super::kernels::{Built, acc, epilogue, finish, greatest, least, tensor_of};
 use super::pull::{Puller, flat_offset, unflatten};
-use crate::kernel::{Expr, Family, ReduceKind, Reduction, Store, combines};
+use crate::kernel::{Expr, Family, Map, ReduceKind, Reduction, Row, Store, combines};
 use wgfc_ir::build::{Builder, Built as Made};
 use wgfc_ir::{
     Atom, BinaryOp as B, Body, Class, DType, Dim, GatherAxis, Graph, NodeId, Op, Poly, ReduceOp, Scalar,
@@ -136,7 +136,7 @@ pub fn scan<'a>(
     };
     let row_stores = epilogue(graph, unit, &mut p, &[result], &[at])?;
     let reductions = vec![Reduction { kind, value, dtype }];
-    finish(graph, unit, p, Family::Row { rows, len, reductions, row_stores }, vec![])
+    finish(graph, unit, p, Family::Row(Row { rows, len, reductions, row_stores }), vec![])
 }
 
 /// Every update goes to its place, or combines with what is there; the rest stays. Which of two updates of one place
@@ -173,7 +173,13 @@ pub fn place<'a>(
     }
     let value = p.pull(operand, &from, None)?;
     let offset = flat_offset(shape, &to, &p.domain);
-    finish(graph, unit, p, Family::Map { elements }, vec![Store { tensor, offset, value, guard, combine }])
+    finish(
+        graph,
+        unit,
+        p,
+        Family::Map(Map { elements }),
+        vec![Store { tensor, offset, value, guard, combine }],
+    )
 }
 
 /// Brings the scatters of many updates that combine to a form in which they meet in any order.

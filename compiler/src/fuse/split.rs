@@ -12,7 +12,7 @@ use super::pull::{Memory, Puller, flat_offset};
 use super::rounds::{self, Ending, PARTS};
 use crate::error::Errors;
 use crate::kernel::{
-    Body, Expr, Family, Kernel, KernelGraph, KernelTensor, Repeat, Store, TensorId, TensorKind, Until,
+    Body, Expr, Family, Kernel, KernelGraph, KernelTensor, Map, Repeat, Store, TensorId, TensorKind, Until,
 };
 use crate::options::Options;
 use rustc_hash::FxHashMap;
@@ -294,7 +294,7 @@ fn in_turns(kernels: Vec<Kernel>, times: &Dim, kept: &[TensorId], tensors: &[Ker
 
 /// From where to where a kernel copies a whole tensor, if that is all it does.
 fn copied(k: &Kernel) -> Option<(TensorId, TensorId)> {
-    let ([store], Family::Map { .. }) = (&k.stores[..], &k.family) else { return None };
+    let ([store], Family::Map(_)) = (&k.stores[..], &k.family) else { return None };
     let Expr::Load { tensor, offset, guard: None } = k.body.expr(store.value) else { return None };
     let same = *offset == store.offset && store.offset == Poly::var(0) && store.guard.is_none();
     same.then_some((*tensor, store.tensor))
@@ -372,14 +372,19 @@ pub(super) fn parts<'a>(
         let dtype = tensors.list[to].ty.dtype;
         let value = body.push(Expr::Load { tensor: from, offset: Poly::var(0), guard: None }, dtype);
         let stores = vec![Store { tensor: to, offset: Poly::var(0), value, guard: None, combine: None }];
-        kernels.push(Kernel { family: Family::Map { elements }, body, stores, nodes: node.origin.clone() });
+        kernels.push(Kernel {
+            family: Family::Map(Map { elements }),
+            body,
+            stores,
+            nodes: node.origin.clone(),
+        });
     }
     let mut body = Body::default();
     let before = body.push(Expr::Load { tensor: number, offset: Poly::var(0), guard: None }, DType::I32);
     let count = body.push(Expr::Const(Scalar::from_i64(DType::I32, i64::from(most))), DType::I32);
     let value = body.push(Expr::Binary(BinaryOp::Add, before, count), DType::I32);
     let stores = vec![Store { tensor: number, offset: Poly::var(0), value, guard: None, combine: None }];
-    let family = Family::Map { elements: Dim::ONE };
+    let family = Family::Map(Map { elements: Dim::ONE });
     kernels.push(Kernel { family, body, stores, nodes: node.origin.clone() });
     kept.push(number);
     let why = format!("a dispatch takes {most} steps at most");

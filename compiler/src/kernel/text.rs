@@ -1,7 +1,8 @@
 //! The kernel graph as text, for people.
 
 use super::{
-    Body, Expr, ExprId, Family, Kernel, KernelGraph, ReduceKind, Reduction, Stage, Store, TensorKind,
+    Attention, Body, Expr, ExprId, Family, Kernel, KernelGraph, Loop, Map, Matmul, PrefixScan, ReduceKind,
+    Reduction, Row, Stage, StagedLoop, Store, TensorKind,
 };
 use std::fmt;
 use wgfc_ir::Dim;
@@ -49,7 +50,7 @@ impl fmt::Display for Kernel {
             writeln!(f, "  e{id}: {} = {}", self.body.dtype(id), show(&self.body, id))?;
         }
         match &self.family {
-            Family::Row { reductions, row_stores, .. } => {
+            Family::Row(Row { reductions, row_stores, .. }) => {
                 for (i, r) in reductions.iter().enumerate() {
                     writeln!(f, "  acc{i} = {}", reduction(r))?;
                 }
@@ -57,8 +58,10 @@ impl fmt::Display for Kernel {
                     writeln!(f, "  row {}", store(s))?;
                 }
             }
-            Family::Scan { reduction: r, .. } => writeln!(f, "  acc0 = running {}", reduction(r))?,
-            Family::Loop { carries, alive, step_stores, part, .. } => {
+            Family::PrefixScan(PrefixScan { reduction: r, .. }) => {
+                writeln!(f, "  acc0 = running {}", reduction(r))?
+            }
+            Family::Loop(Loop { carries, alive, step_stores, part, .. }) => {
                 if let Some(p) = part {
                     writeln!(f, "  from step e{}, {} at most", p.first, p.most)?;
                 }
@@ -72,7 +75,7 @@ impl fmt::Display for Kernel {
                     writeln!(f, "  step {}", store(s))?;
                 }
             }
-            Family::Matmul { a, b, sums, .. } => {
+            Family::Matmul(Matmul { a, b, sums, .. }) => {
                 for (i, b) in b.iter().enumerate() {
                     writeln!(f, "  acc{i} = sum(e{a} * e{b})")?;
                 }
@@ -80,14 +83,14 @@ impl fmt::Display for Kernel {
                     writeln!(f, "  acc{} = sum(e{s})", b.len() + i)?;
                 }
             }
-            Family::Attention { q, k, v, mask, scale, part_stores, .. } => {
+            Family::Attention(Attention { q, k, v, mask, scale, part_stores, .. }) => {
                 let mask = mask.map_or("none".into(), |m| format!("e{m}"));
                 writeln!(f, "  acc0 = attention(q e{q}, k e{k}, v e{v}, mask {mask}, scale {scale})")?;
                 for s in part_stores {
                     writeln!(f, "  {} once a part", store(s))?;
                 }
             }
-            Family::Stages { arrays, first, each, last, alive, part, .. } => {
+            Family::StagedLoop(StagedLoop { arrays, first, each, last, alive, part, .. }) => {
                 if let Some(p) = part {
                     writeln!(f, "  from step e{}, {} at most", p.first, p.most)?;
                 }
@@ -101,7 +104,7 @@ impl fmt::Display for Kernel {
                     stages.iter().try_for_each(|s| stage(f, when, s))?;
                 }
             }
-            Family::Map { .. } => {}
+            Family::Map(_) => {}
         }
         for s in &self.stores {
             writeln!(f, "  {}", store(s))?;
@@ -113,21 +116,21 @@ impl fmt::Display for Kernel {
 impl fmt::Display for Family {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Family::Map { elements } => write!(f, "map [{elements}]"),
-            Family::Row { rows, len, .. } => write!(f, "row [{rows}, {len}]"),
-            Family::Scan { rows, len, exclusive, reverse, .. } => {
+            Family::Map(Map { elements }) => write!(f, "map [{elements}]"),
+            Family::Row(Row { rows, len, .. }) => write!(f, "row [{rows}, {len}]"),
+            Family::PrefixScan(PrefixScan { rows, len, exclusive, reverse, .. }) => {
                 write!(f, "scan [{rows}, {len}] exclusive={exclusive} reverse={reverse}")
             }
-            Family::Loop { lanes, steps, .. } => {
+            Family::Loop(Loop { lanes, steps, .. }) => {
                 let lanes: Vec<String> = lanes.iter().map(Dim::to_string).collect();
                 write!(f, "loop [{}] {steps} steps", lanes.join(", "))
             }
-            Family::Stages { lanes, steps, why, .. } => {
+            Family::StagedLoop(StagedLoop { lanes, steps, why, .. }) => {
                 let lanes: Vec<String> = lanes.iter().map(Dim::to_string).collect();
                 write!(f, "stages [{}] {steps} steps, as {why}", lanes.join(", "))
             }
-            Family::Matmul { batch, m, n, k, .. } => write!(f, "matmul [{batch}, {m}, {n}, {k}]"),
-            Family::Attention { batch, s, t, d, e, parts, .. } => {
+            Family::Matmul(Matmul { batch, m, n, k, .. }) => write!(f, "matmul [{batch}, {m}, {n}, {k}]"),
+            Family::Attention(Attention { batch, s, t, d, e, parts, .. }) => {
                 write!(f, "attention [{batch}, {s}, {t}, {d}, {e}, {parts}]")
             }
         }

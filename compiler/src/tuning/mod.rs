@@ -111,7 +111,7 @@ pub fn find(kernel: &Kernel, cx: &EmitContext) -> Option<Choice> {
 }
 
 fn has_choice(kernel: &Kernel) -> bool {
-    matches!(kernel.family, Family::Matmul { .. } | Family::Attention { .. } | Family::Row { .. })
+    matches!(kernel.family, Family::Matmul(_) | Family::Attention(_) | Family::Row(_))
 }
 
 /// All choices that a device can run on a kernel, those first that the models of the families prefer.
@@ -120,17 +120,17 @@ fn has_choice(kernel: &Kernel) -> bool {
 /// As [`emit`](crate::emit::emit).
 pub fn candidates(kernel: &Kernel, cx: &EmitContext) -> Result<Vec<Choice>, Diagnostic> {
     Ok(match &kernel.family {
-        Family::Matmul { .. } => {
+        Family::Matmul(_) => {
             let Some(p) = matmul::problem(kernel) else { return Ok(vec![]) };
             let mut all = geometry::candidates(&p, cx.profile);
             all.sort_by(|a, b| geometry::cycles(*a, &p).total_cmp(&geometry::cycles(*b, &p)));
             all.into_iter().map(Choice::Product).collect()
         }
-        Family::Attention { .. } => {
+        Family::Attention(_) => {
             attention::candidates(kernel, cx.profile).into_iter().map(Choice::Attention).collect()
         }
-        Family::Row { .. } => row::candidates(kernel, cx)?.into_iter().map(Choice::Row).collect(),
-        Family::Map { .. } | Family::Scan { .. } | Family::Loop { .. } | Family::Stages { .. } => vec![],
+        Family::Row(_) => row::candidates(kernel, cx)?.into_iter().map(Choice::Row).collect(),
+        Family::Map(_) | Family::PrefixScan(_) | Family::Loop(_) | Family::StagedLoop(_) => vec![],
     })
 }
 

@@ -132,7 +132,7 @@ impl Gemv {
             }
         }
         let [batch, m, n, k] = domain;
-        let family = Family::Matmul { batch, m, n, k, a, b, sums };
+        let family = Family::Matmul(Matmul { batch, m, n, k, a, b, sums });
         (Kernel { family, body, stores, nodes: vec![] }, t)
     }
 }

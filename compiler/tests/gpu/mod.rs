@@ -338,7 +338,7 @@ pub fn typed_product(case: &mut Case, dtype: DType, dims: [Dim; 4], l: Layout) -
     let value = body.push(Expr::Binary(BinaryOp::Add, acc, bias), DType::F32);
     let stores =
         vec![Store { tensor: to, offset: at(1, &m, 2, &n, l.out), value, guard: None, combine: None }];
-    let family = Family::Matmul { batch, m, n, k, a, b: vec![b], sums: vec![] };
+    let family = Family::Matmul(Matmul { batch, m, n, k, a, b: vec![b], sums: vec![] });
     (Kernel { family, body, stores, nodes: vec![] }, [ta, tb, tbias, to])
 }
 
@@ -412,6 +412,6 @@ pub fn convolution(case: &mut Case, s: Conv) -> (Kernel, [TensorId; 3]) {
     let stores =
         vec![Store { tensor: to, offset: channel * (o * o) + place, value, guard: None, combine: None }];
     let [batch, m, n, k] = [batch, m, n, k].map(c);
-    let family = Family::Matmul { batch, m, n, k, a, b: vec![b], sums: vec![] };
+    let family = Family::Matmul(Matmul { batch, m, n, k, a, b: vec![b], sums: vec![] });
     (Kernel { family, body, stores, nodes: vec![] }, [tx, tw, to])
 }

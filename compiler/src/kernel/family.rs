@@ -1,0 +1,393 @@
+//! The families of kernels: what each has beside its expressions and stores.
+
+use super::{ExprId, Store};
+use wgfc_ir::{DType, Dim};
+
+/// One reduction of a row.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Reduction {
+    /// How elements combine.
+    pub kind: ReduceKind,
+    /// What is reduced, over `%0` and `%1`; may use earlier results as `Acc`.
+    pub value: ExprId,
+    /// Element type of the result.
+    pub dtype: DType,
+}
+
+/// An array in workgroup memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Array {
+    /// Its element type.
+    pub dtype: DType,
+    /// How many elements.
+    pub len: u32,
+}
+
+/// What the invocations of a workgroup do before they wait for each other: all elements of some values.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Stage {
+    /// How many elements.
+    pub elements: u32,
+    /// What is combined for each of them.
+    pub combined: Option<Combined>,
+    /// What is put into arrays.
+    pub writes: Vec<Write>,
+    /// What is written to memory.
+    pub stores: Vec<Store>,
+}
+
+/// What a stage combines for an element.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Combined {
+    /// How many terms.
+    pub terms: u32,
+    /// The result is `Acc` of this number, of which each kernel has one only.
+    pub acc: u32,
+    /// How.
+    pub reduction: Reduction,
+}
+
+/// An element of an array in workgroup memory that is written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Write {
+    /// Which array; the element is that of the stage.
+    pub array: u32,
+    /// What is written, of the array's element type.
+    pub value: ExprId,
+}
+
+impl Stage {
+    /// The expressions that it evaluates.
+    pub fn roots(&self) -> Vec<ExprId> {
+        let reduced = self.combined.iter().flat_map(|c| c.reduction.roots());
+        let stored = self.stores.iter().flat_map(Store::reads);
+        reduced.chain(self.writes.iter().map(|w| w.value)).chain(stored).collect()
+    }
+}
+
+impl Reduction {
+    /// The expressions that it evaluates.
+    pub fn roots(&self) -> Vec<ExprId> {
+        match self.kind {
+            ReduceKind::Last { when, init } => vec![self.value, when, init],
+            _ => vec![self.value],
+        }
+    }
+}
+
+/// Some of the steps of a [`Family::Loop`]: a dispatch that takes long may be ended by the driver.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Part {
+    /// The first step (i32), over nothing.
+    pub first: ExprId,
+    /// How many there are at most.
+    pub most: u32,
+}
+
+/// A value that a lane of a [`Family::Loop`] carries.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Carry {
+    /// Before the first step, over the lanes' variables.
+    pub init: ExprId,
+    /// After a step, over all variables and what is carried into the step.
+    pub next: ExprId,
+}
+
+/// How a [`Reduction`] combines elements.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum ReduceKind {
+    /// Sum from 0.
+    Sum,
+    /// Product from 1.
+    Prod,
+    /// Largest from the type's least value; on bool, any.
+    Max,
+    /// Smallest from the type's greatest value; on bool, all.
+    Min,
+    /// Position (i64) of the largest (`largest`) or smallest, the first or (`last`) last of equal ones.
+    Arg {
+        /// Largest, or smallest.
+        largest: bool,
+        /// Last of equal ones.
+        last: bool,
+    },
+    /// The value at the last position where `when` (a bool expression) holds, else `init`, in row order.
+    Last {
+        /// The condition.
+        when: ExprId,
+        /// The value when it never holds, over `%0` only.
+        init: ExprId,
+    },
+}
+
+/// One invocation computes one element, or a few neighbouring ones.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Map {
+    /// Number of elements.
+    pub elements: Dim,
+}
+
+/// Reductions over rows.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Row {
+    /// Number of rows.
+    pub rows: Dim,
+    /// Positions of a row.
+    pub len: Dim,
+    /// In order.
+    pub reductions: Vec<Reduction>,
+    /// Written once a row, over `%0` and the results.
+    pub row_stores: Vec<Store>,
+}
+
+/// A running combination along a row: `Acc(0)` at `%1` combines positions up to it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct PrefixScan {
+    /// Number of rows.
+    pub rows: Dim,
+    /// Positions of a row.
+    pub len: Dim,
+    /// `Sum`, `Prod`, ….
+    pub reduction: Reduction,
+    /// The position itself is left out.
+    pub exclusive: bool,
+    /// From the end.
+    pub reverse: bool,
+}
+
+/// Steps that every lane repeats on its own.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Loop {
+    /// Extents of the lanes' axes, a variable each.
+    pub lanes: Vec<Dim>,
+    /// How many steps; the variable behind those of the lanes counts them.
+    pub steps: Dim,
+    /// Which of them, where they are not all.
+    pub part: Option<Part>,
+    /// What a lane carries from step to step: `Acc(i)`.
+    pub carries: Vec<Carry>,
+    /// A lane may stop before a step in which this, over the lanes and what is carried, is false:
+    /// nothing changes any more.
+    pub alive: Option<ExprId>,
+    /// Written in every step.
+    pub step_stores: Vec<Store>,
+}
+
+/// Steps that a workgroup repeats for each lane, what the lane carries in workgroup memory.
+#[derive(Clone, Debug, PartialEq)]
+pub struct StagedLoop {
+    /// Extents of the lanes' axes, a variable each.
+    pub lanes: Vec<Dim>,
+    /// How many steps; the variable behind those of the lanes counts them, the next two are a stage's element
+    /// and term.
+    pub steps: Dim,
+    /// Which of them, where they are not all.
+    pub part: Option<Part>,
+    /// The arrays.
+    pub arrays: Vec<Array>,
+    /// Before the first step.
+    pub first: Vec<Stage>,
+    /// In each step, one after another.
+    pub each: Vec<Stage>,
+    /// After the last step.
+    pub last: Vec<Stage>,
+    /// An array of one bool: before a step in which it is false the lane may stop, nothing changes any more.
+    pub alive: Option<u32>,
+    /// Why a lane takes a workgroup.
+    pub why: String,
+}
+
+/// Products of matrices that share their first operand, accumulated in f32.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Matmul {
+    /// Number of independent products.
+    pub batch: Dim,
+    /// Rows.
+    pub m: Dim,
+    /// Columns.
+    pub n: Dim,
+    /// Summed over.
+    pub k: Dim,
+    /// First operand, over `%0 %1 %3`.
+    pub a: ExprId,
+    /// Second operands, over `%0 %3 %2`; several only where [`thin`] holds.
+    pub b: Vec<ExprId>,
+    /// Summed over k beside the products, over `%0 %1 %3`; only where [`thin`] holds.
+    pub sums: Vec<ExprId>,
+}
+
+/// Attention with online softmax, accumulated in f32.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Attention {
+    /// Independent problems (batch × heads).
+    pub batch: Dim,
+    /// Queries.
+    pub s: Dim,
+    /// Keys.
+    pub t: Dim,
+    /// Width of queries and keys.
+    pub d: Dim,
+    /// Width of values.
+    pub e: Dim,
+    /// Over `%0 %1 %3`.
+    pub q: ExprId,
+    /// Over `%0 %2 %3`.
+    pub k: ExprId,
+    /// Over `%0 %2 %4`.
+    pub v: ExprId,
+    /// Added to the scaled scores, over `%0 %1 %2`.
+    pub mask: Option<ExprId>,
+    /// Scores are multiplied by it.
+    pub scale: f32,
+    /// Equal parts of the keys (the last ones shorter). Of more than one, which needs few queries,
+    /// each has results of its own: `Acc(0)` is then `Σₜ exp(score − Acc(1))·v`.
+    pub parts: u32,
+    /// Written once for each query and part: `Acc(1)`, the highest score, and `Acc(2)`,
+    /// `Σₜ exp(score − Acc(1))`.
+    pub part_stores: Vec<Store>,
+}
+
+/// What kind of kernel it is, with what only that kind has.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Family {
+    /// One invocation computes one element, or a few neighbouring ones.
+    Map(Map),
+    /// Reductions over rows.
+    Row(Row),
+    /// A running combination along a row: `Acc(0)` at `%1` combines positions up to it.
+    PrefixScan(PrefixScan),
+    /// Steps that every lane repeats on its own.
+    Loop(Loop),
+    /// Steps that a workgroup repeats for each lane, what the lane carries in workgroup memory.
+    StagedLoop(StagedLoop),
+    /// Products of matrices that share their first operand, accumulated in f32.
+    Matmul(Matmul),
+    /// Attention with online softmax, accumulated in f32.
+    Attention(Attention),
+}
+
+/// Whether a product has few rows enough for every workgroup to make all of them.
+pub fn thin(batch: &Dim, m: &Dim) -> bool {
+    batch.is(1) && m.as_const().is_some_and(|m| (1..=8).contains(&m))
+}
+
+/// What a [`Family`] refers to, by reference (`iter`) or by mutable reference (`iter_mut`): the one place that knows
+/// which fields of a family are expressions and which are stores.
+macro_rules! parts {
+    ($family:expr, $iter:ident) => {{
+        let (mut exprs, mut stores) = (vec![], vec![]);
+        match $family {
+            Family::Map(_) => {}
+            Family::Row(Row { reductions, row_stores, .. }) => {
+                for Reduction { kind, value, .. } in reductions.$iter() {
+                    exprs.push(value);
+                    if let ReduceKind::Last { when, init } = kind {
+                        exprs.extend([when, init]);
+                    }
+                }
+                stores.extend(row_stores.$iter());
+            }
+            Family::PrefixScan(PrefixScan { reduction, .. }) => {
+                let Reduction { kind, value, .. } = reduction;
+                exprs.push(value);
+                if let ReduceKind::Last { when, init } = kind {
+                    exprs.extend([when, init]);
+                }
+            }
+            Family::Loop(Loop { carries, alive, part, step_stores, .. }) => {
+                for Carry { init, next } in carries.$iter() {
+                    exprs.extend([init, next]);
+                }
+                exprs.extend(alive.$iter());
+                for Part { first, .. } in part.$iter() {
+                    exprs.push(first);
+                }
+                stores.extend(step_stores.$iter());
+            }
+            Family::StagedLoop(StagedLoop { part, first, each, last, .. }) => {
+                for Part { first, .. } in part.$iter() {
+                    exprs.push(first);
+                }
+                for Stage { combined, writes, stores: own, .. } in
+                    first.$iter().chain(each.$iter()).chain(last.$iter())
+                {
+                    for Combined { reduction: Reduction { kind, value, .. }, .. } in combined.$iter() {
+                        exprs.push(value);
+                        if let ReduceKind::Last { when, init } = kind {
+                            exprs.extend([when, init]);
+                        }
+                    }
+                    for Write { value, .. } in writes.$iter() {
+                        exprs.push(value);
+                    }
+                    stores.extend(own.$iter());
+                }
+            }
+            Family::Matmul(Matmul { a, b, sums, .. }) => {
+                exprs.push(a);
+                exprs.extend(b.$iter().chain(sums.$iter()));
+            }
+            Family::Attention(Attention { q, k, v, mask, part_stores, .. }) => {
+                exprs.extend([q, k, v]);
+                exprs.extend(mask.$iter());
+                stores.extend(part_stores.$iter());
+            }
+        }
+        (exprs, stores)
+    }};
+}
+
+impl Family {
+    /// The name in the IR's text and in programs.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Family::Map(_) => "map",
+            Family::Row(_) => "row",
+            Family::PrefixScan(_) => "scan",
+            Family::Loop(_) => "loop",
+            Family::StagedLoop(_) => "stages",
+            Family::Matmul(_) => "matmul",
+            Family::Attention(_) => "attention",
+        }
+    }
+
+    /// The expressions that are evaluated for the family itself, those of stores not included, and the family's own
+    /// stores: once a row or part, in every step or stage.
+    pub fn parts(&self) -> (Vec<&ExprId>, Vec<&Store>) {
+        parts!(self, iter)
+    }
+
+    /// [`Family::parts`] to be changed.
+    pub fn parts_mut(&mut self) -> (Vec<&mut ExprId>, Vec<&mut Store>) {
+        parts!(self, iter_mut)
+    }
+
+    /// The extents of the iteration variables.
+    pub fn domain(&self) -> Vec<Dim> {
+        match self {
+            Family::Map(Map { elements }) => vec![elements.clone()],
+            Family::Row(Row { rows, len, .. }) | Family::PrefixScan(PrefixScan { rows, len, .. }) => {
+                vec![rows.clone(), len.clone()]
+            }
+            Family::Loop(Loop { lanes, steps, .. }) => lanes.iter().chain([steps]).cloned().collect(),
+            Family::StagedLoop(l) => {
+                let elements = l.stages().map(|s| s.elements).max().unwrap_or(1);
+                let terms = l.stages().filter_map(|s| Some(s.combined.as_ref()?.terms)).max().unwrap_or(1);
+                let inside = [elements, terms].map(|n| Dim::from(i64::from(n)));
+                l.lanes.iter().chain([&l.steps]).cloned().chain(inside).collect()
+            }
+            Family::Matmul(Matmul { batch, m, n, k, .. }) => [batch, m, n, k].map(Dim::clone).into(),
+            Family::Attention(Attention { batch, s, t, d, e, parts, .. }) => {
+                let parts = Dim::from(i64::from(*parts));
+                vec![batch.clone(), s.clone(), t.clone(), d.clone(), e.clone(), parts]
+            }
+        }
+    }
+}
+
+impl StagedLoop {
+    /// All stages, in order.
+    pub fn stages(&self) -> impl Iterator<Item = &Stage> {
+        self.first.iter().chain(&self.each).chain(&self.last)
+    }
+}
