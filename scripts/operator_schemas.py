@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Write what ONNX allows of each operator, for the importer's checks: compiler/src/import/schemas.txt.
+"""Write what ONNX allows of each operator, for the importer's checks: compiler/src/import/onnx/schemas.txt.
 
     python3 scripts/operator_schemas.py      (needs: pip install onnx==1.23.2)
 
@@ -65,7 +65,7 @@ def main():
         attributes = [f"{a}:{','.join(str(k) for k in sorted(v))}" for a, v in sorted(kinds.items())]
         key = f"{domain}.{name}" if domain else name
         lines.append(f"{key}\t{' '.join(inputs)}\t{' '.join(attributes)}\n")
-    path = Path(__file__).parent.parent / "compiler/src/import/schemas.txt"
+    path = Path(__file__).parent.parent / "compiler/src/import/onnx/schemas.txt"
     path.write_text("".join(lines))
 
 

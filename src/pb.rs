@@ -5,7 +5,7 @@ use crate::files::map_file;
 use std::path::Path;
 use wgfc_compiler::import::NoExternalData;
 use wgfc_compiler::import::onnx::TensorProto;
-use wgfc_compiler::import::weights::Weights;
+use wgfc_compiler::import::onnx::weights::Weights;
 use wgfc_ir::Tensor;
 
 const HELP: &str = "give a file as in ONNX's test data (onnx.save_tensor writes one), or a .npy";

@@ -9,6 +9,7 @@ pub mod error;
 pub mod fuse;
 pub mod import;
 pub mod kernel;
+pub mod lower;
 pub mod options;
 pub mod pipeline;
 pub mod quotients;

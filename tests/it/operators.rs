@@ -121,7 +121,7 @@ const NOT_DRAWN: &[&str] = &["Constant", "If", "Loop", "Scan"];
 #[test]
 fn every_operator_has_a_line() {
     let drawn: BTreeSet<&str> = operators().collect();
-    let missing: Vec<String> = wgfc_compiler::import::ops::all()
+    let missing: Vec<String> = wgfc_compiler::import::onnx::ops::all()
         .map(|d| if d.domain.is_empty() { d.name.to_owned() } else { format!("{}.{}", d.domain, d.name) })
         .filter(|n| !drawn.contains(n.as_str()) && !NOT_DRAWN.contains(&n.as_str()))
         .collect();

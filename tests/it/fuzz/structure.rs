@@ -208,7 +208,7 @@ fn operator(n: &mut NodeProto, rng: &mut Rng, spare: &Spare) {
         (n.domain, n.op_type) = (domain, op);
         return;
     }
-    let all: Vec<_> = wgfc_compiler::import::ops::all().collect();
+    let all: Vec<_> = wgfc_compiler::import::onnx::ops::all().collect();
     if let Some(def) = rng.pick(&all) {
         (n.domain, n.op_type) = (def.domain.into(), def.name.into());
     }

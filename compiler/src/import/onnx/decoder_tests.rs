@@ -1,0 +1,169 @@
+//! Operators of decoders, given what they do not take.
+
+use super::messages::*;
+use super::testing::*;
+use wgfc_ir::DType::{self, F32, I32, I64};
+
+const MICROSOFT: &str = "com.microsoft";
+
+/// A model of one node: `inputs` are types, and `None` where one is left out.
+fn one(op: &str, domain: &str, inputs: &[Option<(DType, &str)>], outputs: usize, n: NodeProto) -> ModelProto {
+    let name = |i: usize| format!("x{i}");
+    let names: Vec<String> =
+        inputs.iter().enumerate().map(|(i, t)| t.map_or(String::new(), |_| name(i))).collect();
+    let made: Vec<String> = (0..outputs).map(|i| format!("y{i}")).collect();
+    let declared =
+        inputs.iter().enumerate().filter_map(|(i, t)| t.map(|(d, s)| value(&name(i), d, s))).collect();
+    let n = NodeProto { op_type: op.into(), domain: domain.into(), input: names, output: made.clone(), ..n }
+        .named("n");
+    let mut m = model(graph(vec![n], declared, made.iter().map(|y| untyped(y)).collect()));
+    m.opset_import[0].version = 24;
+    m.opset_import.push(OperatorSetIdProto { domain: MICROSOFT.into(), version: 1 });
+    m
+}
+
+fn attributes() -> NodeProto {
+    NodeProto::default()
+}
+
+const QUERY: Option<(DType, &str)> = Some((F32, "2 s 64"));
+const KEY: Option<(DType, &str)> = Some((F32, "2 s 32"));
+
+/// What `GroupQueryAttention` needs: four heads, two of keys.
+fn group_query(more: &[Option<(DType, &str)>], outputs: usize, n: NodeProto) -> ModelProto {
+    let mut inputs = vec![QUERY, KEY, KEY, None, None, Some((I32, "2")), Some((I32, ""))];
+    inputs.extend(more);
+    one("GroupQueryAttention", MICROSOFT, &inputs, outputs, n.int("num_heads", 4).int("kv_num_heads", 2))
+}
+
+fn multi_head(more: &[Option<(DType, &str)>], outputs: usize, n: NodeProto) -> ModelProto {
+    let mut inputs = vec![QUERY, QUERY, QUERY];
+    inputs.extend(more);
+    one("MultiHeadAttention", MICROSOFT, &inputs, outputs, n.int("num_heads", 4))
+}
+
+#[test]
+fn what_is_left_out_is_refused_by_name() {
+    for m in [group_query(&[], 3, attributes()), multi_head(&[], 1, attributes())] {
+        assert!(import_it(&m).is_ok(), "{:?}", import_it(&m).err());
+    }
+    let scale = Some((F32, "1"));
+    let table = Some((F32, "20 8"));
+    let ids = Some((I64, "2 s"));
+    let rotary = |n| one("RotaryEmbedding", MICROSOFT, &[QUERY, ids, table, table], 1, n);
+    let skip = one(
+        "SkipSimplifiedLayerNormalization",
+        MICROSOFT,
+        &[QUERY, QUERY, Some((F32, "64"))],
+        2,
+        attributes(),
+    );
+    let none = None;
+    for (m, words) in [
+        (
+            group_query(&[none, none, none, none, none, scale], 3, attributes()),
+            &["quantised keys", "x12"][..],
+        ),
+        (group_query(&[], 3, attributes().int("sliding_window_cache", 1)), &["sliding_window_cache"]),
+        (group_query(&[], 3, attributes().int("qk_output", 1)), &["qk_output"]),
+        (
+            group_query(&[], 3, attributes().int("local_window_size", 0)),
+            &["local_window_size", "window of 0"],
+        ),
+        (group_query(&[], 3, attributes().int("do_rotary", 1)), &["input"]),
+        (multi_head(&[], 4, attributes()), &["scores as an output"]),
+        (
+            multi_head(&[none, none, none, none, none, Some((I32, ""))], 1, attributes()),
+            &["past_sequence_length"],
+        ),
+        (multi_head(&[Some((F32, ""))], 1, attributes()), &["x3"]),
+        (rotary(attributes().float("scale", 2.0)), &["scale"]),
+        (rotary(attributes().int("is_packed_batching", 1)), &["is_packed_batching"]),
+        (rotary(attributes().int("rotary_embedding_dim", 6)), &["rotary_embedding_dim", "[20, 8]"]),
+        (skip, &["a mean"]),
+        (
+            one(
+                "Attention",
+                "",
+                &[QUERY, KEY, KEY],
+                4,
+                attributes().int("q_num_heads", 4).int("kv_num_heads", 2).int("qk_matmul_output_mode", 7),
+            ),
+            &["qk_matmul_output_mode", "mode 7"],
+        ),
+    ] {
+        let e = errors(&m);
+        for w in words {
+            assert!(e.contains(w), "`{w}` is not in {e}");
+        }
+    }
+}
+
+/// An operator, its domain, operands that fit, and its attributes.
+type Fit = (&'static str, &'static str, Vec<(DType, &'static str)>, NodeProto);
+
+fn that_fit() -> Vec<Fit> {
+    let heads = || attributes().int("num_heads", 4).int("kv_num_heads", 2);
+    let onnx_heads = || attributes().int("q_num_heads", 4).int("kv_num_heads", 2);
+    let (q, k, past) = ((F32, "2 s 64"), (F32, "2 s 32"), (F32, "2 2 p 16"));
+    let (table, ids, gain) = ((F32, "20 8"), (I64, "2 s"), (F32, "64"));
+    let (length, total) = ((I32, "2"), (I32, ""));
+    let group = vec![q, k, k, past, past, length, total, table, table, ids, (F32, "1 1 s 1"), (F32, "4")];
+    let many = vec![q, q, q, (F32, "192"), length, (F32, "1 4 s 1"), (F32, "2 4 p 16"), (F32, "2 4 p 16")];
+    let four = (F32, "2 2 s 16");
+    vec![
+        ("GroupQueryAttention", MICROSOFT, group, heads().int("do_rotary", 1)),
+        ("MultiHeadAttention", MICROSOFT, many, attributes().int("num_heads", 4)),
+        ("Attention", "", vec![q, k, k, (F32, "s 1"), past, past], onnx_heads().int("is_causal", 1)),
+        ("Attention", "", vec![(F32, "2 4 s 16"), four, four], attributes()),
+        ("RotaryEmbedding", "", vec![q, table, table, ids], attributes().int("num_heads", 4)),
+        ("RotaryEmbedding", "", vec![four, (F32, "2 s 8"), (F32, "2 s 8")], attributes()),
+        ("RotaryEmbedding", MICROSOFT, vec![q, ids, table, table], attributes()),
+        ("RMSNormalization", "", vec![q, gain], attributes()),
+        ("SkipLayerNormalization", MICROSOFT, vec![q, q, gain, gain, gain], attributes()),
+        ("SkipSimplifiedLayerNormalization", MICROSOFT, vec![q, q, gain, gain], attributes()),
+        ("BiasGelu", MICROSOFT, vec![q, gain], attributes()),
+        ("FusedMatMul", MICROSOFT, vec![(F32, "2 64 s"), q], attributes().int("transA", 1).int("transB", 1)),
+    ]
+}
+
+#[test]
+fn operands_that_do_not_fit_are_refused_in_words() {
+    let shapes = [
+        "",
+        "2",
+        "s",
+        "2 16",
+        "20 8",
+        "2 s",
+        "2 s 64",
+        "2 s 32",
+        "b s 64",
+        "2 4 s 16",
+        "2 2 p 16",
+        "2 s 4 3 16",
+    ];
+    let mut wrong = vec![];
+    for (op, domain, fit, n) in that_fit() {
+        let run = |inputs: &[Option<(DType, &str)>]| import_it(&one(op, domain, inputs, 1, n.clone()));
+        let mut inputs: Vec<_> = fit.iter().copied().map(Some).collect();
+        if let Err(e) = run(&inputs) {
+            panic!("{op}: {e}");
+        }
+        let mut others: Vec<Option<(DType, &str)>> =
+            shapes.iter().flat_map(|s| [F32, I32].map(|d| Some((d, *s)))).collect();
+        others.push(None);
+        for at in 0..fit.len() {
+            for other in &others {
+                inputs[at] = *other;
+                let bad = match run(&inputs) {
+                    Ok(i) => wgfc_ir::verify::verify(&i.graph).err().map(|e| format!("{e:?}")),
+                    Err(e) => Some(e.to_string()).filter(|e| e.contains("[internal]")),
+                };
+                wrong.extend(bad.map(|e| format!("{op}, operand {at} is {other:?}: {e}")));
+            }
+            inputs[at] = Some(fit[at]);
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}

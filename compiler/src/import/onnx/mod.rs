@@ -1,0 +1,130 @@
+//! ONNX models.
+//!
+//! [`messages`] are what a file holds, [`model`](self) the header, inputs and outputs, [`walk`] the order of
+//! nodes. [`op`] is the contract of an operator, [`ops`] the operators, [`cx`] what one sees of its node.
+//! `docs/adding-an-operator.md` says how to add one.
+
+#[cfg(test)]
+mod attribute_tests;
+mod call;
+pub mod cx;
+#[cfg(test)]
+mod decoder_tests;
+mod dims;
+#[cfg(test)]
+mod error_tests;
+#[cfg(test)]
+mod integer_tests;
+mod messages;
+mod model;
+mod names;
+pub mod op;
+pub mod ops;
+mod schema;
+#[cfg(test)]
+mod shape_tests;
+mod subgraph;
+mod survey;
+#[cfg(test)]
+pub(crate) mod testing;
+#[cfg(test)]
+mod tests;
+mod traffic;
+mod walk;
+pub mod weights;
+
+pub use cx::Cx;
+pub use messages::*;
+pub use names::Scope;
+pub use subgraph::{Param, Subgraph};
+pub use survey::{CheckReport, Unsupported, check, indexing_nodes};
+
+use super::{ExternalData, Imported, NoExternalData};
+use crate::lower::Lowering;
+use crate::{Diagnostic, Errors, Options};
+use names::opsets;
+use prost::Message;
+use std::collections::BTreeSet;
+use walk::Importer;
+use wgfc_ir::{Graph, TensorType};
+
+/// The newest file format that is understood.
+pub const NEWEST_IR: i64 = 14;
+/// The oldest and newest version of `ai.onnx` that are understood; operators say their own oldest.
+pub const OPSETS: std::ops::RangeInclusive<i64> = 1..=28;
+
+/// Imports an ONNX model. All errors are collected.
+pub fn import(bytes: &[u8], external: &dyn ExternalData, options: &Options) -> Result<Imported, Errors> {
+    import_model(&decode(bytes)?, external, options)
+}
+
+/// Reads a model's messages.
+pub fn decode(bytes: &[u8]) -> Result<ModelProto, Errors> {
+    ModelProto::decode(bytes).map_err(|e| {
+        Diagnostic::model(format!("this is not an ONNX model: {e}"))
+            .help("the file may be cut short, or be a Git LFS pointer")
+            .into()
+    })
+}
+
+/// Imports a decoded model.
+pub fn import_model(
+    model: &ModelProto,
+    external: &dyn ExternalData,
+    options: &Options,
+) -> Result<Imported, Errors> {
+    run(model, external, options).0
+}
+
+/// The inputs of the model whose *data* shapes depend on, as far as an import can see: with their
+/// values given ([`Options::values`]) it gets further. Empty where there are none.
+pub fn shape_inputs(bytes: &[u8], external: &dyn ExternalData, options: &Options) -> Vec<String> {
+    let Ok(model) = decode(bytes) else { return vec![] };
+    run(&model, external, options).1.into_iter().collect()
+}
+
+type Ran = (Result<Imported, Errors>, BTreeSet<String>);
+
+fn run(model: &ModelProto, external: &dyn ExternalData, options: &Options) -> Ran {
+    let proto = match model::check_header(model) {
+        Ok(p) => p,
+        Err(e) => return (Err(e), BTreeSet::new()),
+    };
+    let mut im = importer(model, external, options);
+    let (result, mut data_inputs) = model::import(&mut im, proto, options);
+    // Parameters of subgraphs have been seen too; only the model's inputs can be given.
+    data_inputs.retain(|n| proto.input.iter().any(|v| v.name == *n));
+    (result, data_inputs)
+}
+
+/// The inputs of a model whose values must be given in each run, with their types as it declares them.
+pub fn declared_inputs(bytes: &[u8], options: &Options) -> Result<Vec<(String, TensorType)>, Errors> {
+    let model = decode(bytes)?;
+    let proto = model::check_header(&model)?;
+    let mut im = importer(&model, &NoExternalData, options);
+    im.errors.clear();
+    let mut g = Graph::new();
+    model::inputs(&mut im, &mut Lowering::new(&mut g), &mut Scope::default(), proto, options);
+    match im.errors.is_empty() {
+        true => Ok(g.inputs.iter().map(|b| (b.name.to_string(), g.ty(b.value).clone())).collect()),
+        false => Err(Errors(im.errors)),
+    }
+}
+
+fn importer<'m>(model: &'m ModelProto, external: &'m dyn ExternalData, options: &Options) -> Importer<'m> {
+    let survey = survey::survey(model);
+    Importer {
+        weights: weights::Weights::new(external, options.graph_only),
+        functions: survey::functions(model),
+        opsets: opsets(&model.opset_import),
+        errors: survey.unsupported.iter().map(Unsupported::diagnostic).collect(),
+        calls: vec![],
+        bytes_unfused: wgfc_ir::Dim::ZERO,
+        expanded: 0,
+        most_expanded: walk::most_expanded(model),
+        bodies: 0,
+        depth: 0,
+        stopped: false,
+        operators: Default::default(),
+    }
+}

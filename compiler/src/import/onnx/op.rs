@@ -1,0 +1,101 @@
+//! The contract of an operator: what a file in [`ops`](super::ops) provides.
+
+use super::cx::Cx;
+use crate::lower::Part;
+pub use crate::lower::{Lowered, OpError};
+use crate::{Diagnostic, Kind, Location};
+
+/// How one operator of ONNX becomes core operators.
+#[derive(Clone, Copy)]
+pub struct OpDef {
+    /// Its domain; empty is `ai.onnx`.
+    pub domain: &'static str,
+    /// Its name.
+    pub name: &'static str,
+    /// The operator's versions that are understood, ascending. The newest that is not above the
+    /// model's opset applies ([`Cx::since`]); a model below the first is refused.
+    pub since: &'static [i64],
+    /// Decodes inputs and attributes, and lowers. It returns one value per output, in order; those that the
+    /// node leaves unnamed may be left out at the end ([`Cx::wants`]).
+    pub lower: fn(&mut Cx) -> Lowered,
+    /// Prefixes of the ONNX node tests it answers for: `test_relu`.
+    pub cases: &'static [&'static str],
+    /// What of it is not supported, for `SUPPORTED_OPS.md`; empty when all is.
+    pub notes: &'static str,
+}
+
+impl OpDef {
+    /// An operator of `ai.onnx`.
+    pub const fn new(name: &'static str, since: &'static [i64], lower: fn(&mut Cx) -> Lowered) -> OpDef {
+        OpDef { domain: "", name, since, lower, cases: &[], notes: "" }
+    }
+    /// Of another domain.
+    pub const fn domain(self, domain: &'static str) -> OpDef {
+        OpDef { domain, ..self }
+    }
+    /// The node tests it answers for.
+    pub const fn cases(self, cases: &'static [&'static str]) -> OpDef {
+        OpDef { cases, ..self }
+    }
+    /// What of it is not supported.
+    pub const fn notes(self, notes: &'static str) -> OpDef {
+        OpDef { notes, ..self }
+    }
+    /// The version that applies under an opset.
+    pub fn version(&self, opset: i64) -> Option<i64> {
+        self.since.iter().copied().filter(|v| *v <= opset).max()
+    }
+}
+
+/// Errors about attributes.
+pub trait AtAttribute {
+    /// Says that an attribute is meant.
+    fn attribute(self, name: &str) -> Self;
+}
+
+impl AtAttribute for OpError {
+    fn attribute(self, name: &str) -> OpError {
+        self.at(format!("attribute `{name}`"))
+    }
+}
+
+/// An error, of which the part is said in the words of the model, at a node.
+pub fn diagnostic(e: OpError, mut at: Location) -> Diagnostic {
+    let d = match e.kind {
+        Kind::Model => Diagnostic::model(e.message),
+        Kind::Unsupported => Diagnostic::unsupported(e.message),
+        Kind::Internal => Diagnostic::internal(e.message),
+    };
+    at.part = match e.part {
+        Some(Part::Source(text)) => Some(text),
+        _ => None,
+    };
+    let help = e.help.or(d.help.clone()).unwrap_or_else(|| advice(e.kind, &at));
+    d.at(at).help(help)
+}
+
+/// What to do about a node, where its operator says nothing better: by whose problem it is and which part is meant.
+fn advice(kind: Kind, at: &Location) -> String {
+    let operator = at.operator.as_deref().unwrap_or_default();
+    let (domain, name) = operator.rsplit_once('.').unwrap_or(("", operator));
+    if kind == Kind::Unsupported {
+        let notes = super::ops::find(domain, name).map_or("", |d| d.notes);
+        let known = if notes.is_empty() { String::new() } else { format!(" (of {operator}: {notes})") };
+        return format!("SUPPORTED_OPS.md lists what is supported{known}; export the model without this");
+    }
+    let definition = match domain {
+        _ if name.is_empty() => String::new(),
+        "" => format!("; https://onnx.ai/onnx/operators/onnx__{name}.html says what {name} takes"),
+        "com.microsoft" => format!("; ContribOperators.md of ONNX Runtime says what {name} takes"),
+        _ => String::new(),
+    };
+    let what = match at.part.as_deref() {
+        Some(_) if name.is_empty() => "correct it, or export the model again",
+        Some(p) if p.starts_with("attribute") => "correct the attribute, or export the model again",
+        Some(p) if p.starts_with("input") => {
+            "mend what is handed to this input (a Cast for its type, a Reshape for its rank), or export the model again"
+        }
+        _ => "correct the node, or export the model again",
+    };
+    format!("{what}{definition}")
+}

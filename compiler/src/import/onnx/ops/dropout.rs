@@ -1,0 +1,42 @@
+//! `Dropout`.
+
+use super::random;
+use crate::import::onnx::Cx;
+use crate::import::onnx::op::{Lowered, OpDef, OpError};
+use wgfc_ir::{DType, Scalar};
+
+/// The identity, unless in training mode (from opset 12 on); the mask says what stays.
+fn dropout(cx: &mut Cx) -> Lowered {
+    let x = cx.input(0)?;
+    let training = cx.since >= 12 && cx.opt(2).is_some() && cx.const_int(2)? != 0;
+    if training {
+        let ratio = match cx.opt(1) {
+            None => cx.scalar(DType::F32, 0.5),
+            Some(r) => {
+                if !cx.dtype(r).is_float() || !matches!(cx.ty(r).numel().as_const(), Some(1) | None) {
+                    return Err(cx.at_input(1, OpError::model(format!("a ratio of type {}", cx.ty(r)))));
+                }
+                if let Some([bad]) = cx.numbers(r).as_deref()
+                    && !(0.0..=1.0).contains(bad)
+                {
+                    return Err(cx.at_input(1, OpError::model(format!("a ratio of {bad}"))));
+                }
+                cx.reshape(r, vec![])?
+            }
+        };
+        let (y, kept) = random::drop(cx, x, ratio)?;
+        return Ok(vec![y, kept]);
+    }
+    let mut out = vec![x];
+    if cx.wants(1) {
+        let shape = cx.shape(x);
+        let mask = if cx.since >= 10 { Scalar::bool(true) } else { Scalar::from_f64(cx.dtype(x), 1.0) };
+        out.push(cx.full(&shape, mask)?);
+    }
+    Ok(out)
+}
+
+/// `Dropout`.
+pub const OPS: &[OpDef] = &[OpDef::new("Dropout", &[6, 7, 10, 12, 13, 22], dropout)
+    .cases(&["test_dropout_", "test_training_dropout"])
+    .notes("the same elements at every run")];

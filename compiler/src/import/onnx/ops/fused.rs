@@ -1,0 +1,130 @@
+//! Operators that ONNX Runtime's optimiser makes of several of ONNX's.
+
+use super::gates::Activation;
+use super::{conv, matmul};
+use crate::import::onnx::Cx;
+use crate::import::onnx::op::{AtAttribute, Lowered, OpDef, OpError};
+use wgfc_ir::{BinaryOp as B, DType, NormKind, Op, ReduceOp, Value};
+
+type Result<T = Value> = std::result::Result<T, OpError>;
+
+const MICROSOFT: &str = "com.microsoft";
+
+/// The activation that the attribute `activation` names, with these parameters, of `x`.
+fn activated(cx: &mut Cx, x: Value, parameters: &[f32]) -> Result {
+    let name = cx.string("activation", "")?;
+    let alone = |i: usize, default: f32| f64::from(parameters.get(i).copied().unwrap_or(default));
+    match name.as_str() {
+        "" => return Ok(x),
+        "Clip" => {
+            let x = cx.binary_scalar(B::Max, x, alone(0, f32::MIN))?;
+            return Ok(cx.binary_scalar(B::Min, x, alone(1, f32::MAX))?);
+        }
+        "HardSwish" => {
+            let y = cx.binary_scalar(B::Mul, x, alone(0, 1.0 / 6.0))?;
+            let y = cx.binary_scalar(B::Add, y, alone(1, 0.5))?;
+            let y = cx.binary_scalar(B::Max, y, 0.0)?;
+            let y = cx.binary_scalar(B::Min, y, 1.0)?;
+            return Ok(cx.binary(B::Mul, x, y)?);
+        }
+        _ => {}
+    }
+    let Some(mut a) = Activation::named(&name) else {
+        return Err(OpError::unsupported(format!("activation `{name}`")).attribute("activation"));
+    };
+    if a.has_alpha() && !parameters.is_empty() {
+        a.alpha = parameters[0].into();
+    }
+    if a.has_beta() && parameters.len() > 1 {
+        a.beta = parameters[1].into();
+    }
+    Ok(a.of(cx, x)?)
+}
+
+/// `activation(conv + Z)`.
+fn fused_conv(cx: &mut Cx) -> Lowered {
+    let mut y = conv::conv(cx)?[0];
+    if let Some(z) = cx.opt(3) {
+        if cx.rank(z) != cx.rank(y) {
+            let e = OpError::model(format!("{} is added to {}", cx.ty(z), cx.ty(y)));
+            return Err(cx.at_input(3, e));
+        }
+        y = cx.binary(B::Add, y, z)?;
+    }
+    let parameters = cx.floats("activation_params")?.unwrap_or_default();
+    Ok(vec![activated(cx, y, &parameters)?])
+}
+
+/// `activation(alpha·A·B + beta·C)`.
+fn fused_gemm(cx: &mut Cx) -> Lowered {
+    let y = matmul::gemm(cx)?[0];
+    let mut parameters = vec![];
+    for name in ["activation_alpha", "activation_beta", "activation_gamma"] {
+        match cx.float_opt(name)? {
+            Some(p) => parameters.push(p),
+            None => break,
+        }
+    }
+    Ok(vec![activated(cx, y, &parameters)?])
+}
+
+/// Word, position and segment embeddings, added and normalised; how many places of each sequence its mask
+/// marks; the sum.
+fn embed(cx: &mut Cx) -> Lowered {
+    let ids = cx.input_of_rank(0, 2)?;
+    let shape = cx.shape(ids);
+    let words = cx.input_of_rank(2, 2)?;
+    let mut sum = cx.take(words, ids, 0)?;
+    let table = cx.input_of_rank(3, 2)?;
+    let positions = match cx.opt(8) {
+        Some(at) => cx.take(table, at, 0)?,
+        None => {
+            let at = cx.iota(&shape[1..], wgfc_ir::Poly::var(0), DType::I32)?;
+            cx.take(table, at, 0)?
+        }
+    };
+    sum = cx.binary(B::Add, sum, positions)?;
+    if let (Some(segments), Some(_)) = (cx.opt(1), cx.opt(4)) {
+        let table = cx.input_of_rank(4, 2)?;
+        let segments = cx.take(table, segments, 0)?;
+        sum = cx.binary(B::Add, sum, segments)?;
+    }
+    let last = cx.rank(sum) - 1;
+    let epsilon = cx.float("epsilon", 1e-12)?.to_bits();
+    let y = cx.push(Op::Norm { kind: NormKind::Layer, axes: vec![last], epsilon }, &[sum])?;
+    let (gamma, beta) = (cx.input(5)?, cx.input(6)?);
+    let y = cx.binary(B::Mul, y, gamma)?;
+    let y = cx.binary(B::Add, y, beta)?;
+    let counts = match cx.opt(7) {
+        Some(mask) if cx.int("mask_index_type", 1)? != 0 => {
+            let marked = cx.binary_scalar(B::Eq, mask, 1.0)?;
+            let marked = cx.cast(marked, DType::I32)?;
+            cx.reduce(ReduceOp::Sum, marked, &[1], false)?
+        }
+        _ => cx.full(&shape[..1], wgfc_ir::Scalar::from_i64(DType::I32, 0))?,
+    };
+    Ok(vec![y, counts, sum])
+}
+
+/// `x + bias + skip`.
+fn bias_add(cx: &mut Cx) -> Lowered {
+    let (x, bias, skip) = (cx.input(0)?, cx.input_of_rank(1, 1)?, cx.input(2)?);
+    if cx.rank(skip) != cx.rank(x) {
+        let e = OpError::model(format!("{} is added to {}", cx.ty(skip), cx.ty(x)));
+        return Err(cx.at_input(2, e));
+    }
+    let y = cx.binary(B::Add, x, bias)?;
+    Ok(vec![cx.binary(B::Add, y, skip)?])
+}
+
+const fn op(name: &'static str, lower: fn(&mut Cx) -> Lowered, cases: &'static [&'static str]) -> OpDef {
+    OpDef::new(name, &[1], lower).domain(MICROSOFT).cases(cases)
+}
+
+/// Fused operators.
+pub const OPS: &[OpDef] = &[
+    op("BiasAdd", bias_add, &["bias_add"]),
+    op("EmbedLayerNormalization", embed, &["embed_layer_norm"]),
+    op("FusedConv", fused_conv, &["fused_conv"]),
+    op("FusedGemm", fused_gemm, &["fused_gemm"]),
+];

@@ -1,0 +1,217 @@
+//! What a model uses, before any of it is lowered: every operator that is not supported, in one run.
+
+use super::messages::{FunctionProto, GraphProto, ModelProto, NodeProto};
+use super::names::{Functions, Opsets, domain_key, label, operator, opsets};
+use super::walk::MAX_DEPTH;
+use super::{ExternalData, decode, ops, run};
+use crate::{Diagnostic, Location, Options};
+use std::collections::{BTreeMap, HashSet};
+
+/// An operator of the model that is not supported.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Unsupported {
+    /// With its domain unless that is `ai.onnx`.
+    pub operator: String,
+    /// The opset version in force.
+    pub opset: Option<i64>,
+    /// Why: not known at all, or not in this version.
+    pub reason: String,
+    /// The nodes that apply it.
+    pub nodes: Vec<String>,
+}
+
+impl Unsupported {
+    /// One diagnostic for all of its nodes.
+    pub fn diagnostic(&self) -> Diagnostic {
+        let message = match self.nodes.as_slice() {
+            [_] => self.reason.clone(),
+            [_, rest @ ..] => format!("{} (and {} more of its nodes)", self.reason, rest.len()),
+            [] => self.reason.clone(),
+        };
+        Diagnostic::unsupported(message)
+            .at(Location {
+                node: self.nodes.first().map(|n| n.as_str().into()),
+                operator: Some(self.operator.as_str().into()),
+                opset: self.opset,
+                part: None,
+            })
+            .help("SUPPORTED_OPS.md lists what is supported; docs/adding-an-operator.md says how to add one")
+    }
+}
+
+/// What [`check`] finds.
+#[derive(Clone, Debug, Default)]
+pub struct CheckReport {
+    /// Version of the file format.
+    pub ir_version: i64,
+    /// Operator sets: domain and version.
+    pub opsets: Vec<(String, i64)>,
+    /// Who exported it.
+    pub producer: String,
+    /// How many nodes apply each operator, subgraphs and functions included.
+    pub operators: BTreeMap<String, usize>,
+    /// Operators that are not supported.
+    pub unsupported: Vec<Unsupported>,
+    /// Everything that stops an import, the unsupported operators included.
+    pub errors: Vec<Diagnostic>,
+    /// What the user should know.
+    pub warnings: Vec<String>,
+    /// The graph's inputs: name and type. Empty when the import fails.
+    pub inputs: Vec<(String, String)>,
+    /// Its outputs likewise.
+    pub outputs: Vec<(String, String)>,
+    /// Inputs whose data shapes depend on: their values must be given when compiling.
+    pub shape_inputs: Vec<String>,
+}
+
+/// Says what a model uses and whether it can be compiled, without reading its weights.
+pub fn check(bytes: &[u8], external: &dyn ExternalData, options: &Options) -> CheckReport {
+    let model = match decode(bytes) {
+        Ok(m) => m,
+        Err(e) => return CheckReport { errors: e.0, ..Default::default() },
+    };
+    let survey = survey(&model);
+    let mut report = CheckReport {
+        ir_version: model.ir_version,
+        opsets: opsets(&model.opset_import).into_iter().collect(),
+        producer: format!("{} {}", model.producer_name, model.producer_version).trim().to_owned(),
+        operators: survey.operators,
+        unsupported: survey.unsupported,
+        ..Default::default()
+    };
+    let options = Options { graph_only: true, ..options.clone() };
+    let (result, shape_inputs) = run(&model, external, &options);
+    report.shape_inputs = shape_inputs.into_iter().collect();
+    match result {
+        Ok(imported) => {
+            let g = &imported.graph;
+            let show = |b: &wgfc_ir::Border| (b.name.to_string(), g.ty(b.value).to_string());
+            report.inputs = g.inputs.iter().map(show).collect();
+            report.outputs = g.outputs.iter().map(show).collect();
+            report.warnings = imported.warnings;
+        }
+        Err(e) => report.errors = e.0,
+    }
+    report
+}
+
+/// What [`survey`] finds.
+#[derive(Debug, Default)]
+pub(super) struct Survey {
+    pub operators: BTreeMap<String, usize>,
+    pub unsupported: Vec<Unsupported>,
+    /// Nodes whose indices ONNX wants inside their axes.
+    pub indexing: BTreeMap<String, String>,
+}
+
+/// Operators whose indices ONNX wants inside their axes.
+const INDEXING: [&str; 10] = [
+    "Gather",
+    "GatherElements",
+    "GatherND",
+    "Scatter",
+    "ScatterElements",
+    "ScatterND",
+    "TensorScatter",
+    "com.microsoft.EmbedLayerNormalization",
+    "com.microsoft.GatherBlockQuantized",
+    "com.microsoft.GatherND",
+];
+
+/// The nodes of a model whose indices must be inside their axes, with their operators.
+pub fn indexing_nodes(bytes: &[u8]) -> BTreeMap<String, String> {
+    decode(bytes).map(|model| survey(&model).indexing).unwrap_or_default()
+}
+
+pub(super) fn functions(model: &ModelProto) -> Functions<'_> {
+    model
+        .functions
+        .iter()
+        .map(|f| ((domain_key(&f.domain), f.name.as_str(), f.overload.as_str()), f))
+        .collect()
+}
+
+/// Looks at every node, those of subgraphs and of the functions it calls included.
+pub(super) fn survey(model: &ModelProto) -> Survey {
+    let (functions, found) = (functions(model), Survey::default());
+    let mut s = Surveyor { functions, called: HashSet::new(), depth: 0, found };
+    if let Some(g) = &model.graph {
+        s.graph(g, &opsets(&model.opset_import), "");
+    }
+    s.found.unsupported.sort_by(|a, b| a.operator.cmp(&b.operator));
+    s.found
+}
+
+struct Surveyor<'m> {
+    functions: Functions<'m>,
+    called: HashSet<*const FunctionProto>,
+    /// Graphs and functions around what is looked at. What is too deep the importer refuses.
+    depth: usize,
+    found: Survey,
+}
+
+impl<'m> Surveyor<'m> {
+    fn graph(&mut self, g: &'m GraphProto, opsets: &Opsets, prefix: &str) {
+        self.nodes(&g.node, opsets, prefix);
+    }
+
+    fn nodes(&mut self, nodes: &'m [NodeProto], opsets: &Opsets, prefix: &str) {
+        if self.depth >= MAX_DEPTH {
+            return;
+        }
+        self.depth += 1;
+        for (i, n) in nodes.iter().enumerate() {
+            self.node(n, i, opsets, prefix);
+        }
+        self.depth -= 1;
+    }
+
+    fn node(&mut self, n: &'m NodeProto, index: usize, sets: &Opsets, prefix: &str) {
+        let name = operator(n);
+        *self.found.operators.entry(name.clone()).or_default() += 1;
+        let domain = domain_key(&n.domain);
+        let opset = sets.get(domain).copied();
+        let def = ops::find(domain, &n.op_type);
+        let lowered = def.is_some_and(|d| opset.is_none_or(|o| d.version(o).is_some()));
+        let here = label(n, index, prefix);
+        if INDEXING.contains(&name.as_str()) {
+            self.found.indexing.insert(here.clone(), name.clone());
+        }
+        if !lowered {
+            match self.functions.get(&(domain, n.op_type.as_str(), n.overload.as_str())).copied() {
+                Some(f) => {
+                    if self.called.insert(f) {
+                        self.nodes(&f.node, &opsets(&f.opset_import), &format!("{here}/"));
+                    }
+                }
+                // A domain without a version is the importer's to report.
+                None if opset.is_none() => {}
+                None => {
+                    let reason = match def {
+                        None => match ops::why(&name) {
+                            Some(why) => format!("operator {name} is not supported: {why}"),
+                            None => format!("operator {name} is not supported"),
+                        },
+                        Some(d) => format!(
+                            "operator {name} is supported from opset {} on",
+                            d.since.iter().min().unwrap_or(&1)
+                        ),
+                    };
+                    let list = &mut self.found.unsupported;
+                    match list.iter_mut().find(|u| u.operator == name && u.opset == opset) {
+                        Some(u) => u.nodes.push(here.clone()),
+                        None => list.push(Unsupported {
+                            operator: name,
+                            opset,
+                            reason,
+                            nodes: vec![here.clone()],
+                        }),
+                    }
+                }
+            }
+        }
+        for g in n.attribute.iter().filter_map(|a| a.g.as_ref()) {
+            self.graph(g, sets, &format!("{here}/"));
+        }
+    }
+}

@@ -1,0 +1,330 @@
+//! Walking a graph: the order of its nodes, and the errors of all of them.
+
+use super::cx::Cx;
+use super::messages::{GraphProto, ModelProto, NodeProto};
+use super::names::{Functions, Opsets, RENAME, Scope, Slot, domain_key, label, node_needs, operator, poison};
+use super::op::{Lowered, OpError, diagnostic};
+use super::ops;
+use super::schema;
+use super::weights::Weights;
+use crate::lower::{Lowering, Place, check_dims};
+use crate::{Diagnostic, Location};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::Arc;
+use wgfc_ir::{DType, Dim, Graph, Node, Op, TensorType, Value};
+
+/// How many nodes functions, branches and loops that are written out may add, and how many for each that
+/// the model has.
+const MAX_ADDED: usize = 20_000;
+const ADDED_EACH: usize = 8;
+
+/// Functions, branches and bodies of loops that may be inside of one another.
+pub(super) const MAX_DEPTH: usize = 64;
+
+/// State of one import.
+pub struct Importer<'m> {
+    pub(super) weights: Weights<'m>,
+    pub(super) functions: Functions<'m>,
+    pub(super) opsets: Opsets,
+    pub(super) errors: Vec<Diagnostic>,
+    /// Functions being inlined, innermost last.
+    pub(super) calls: Vec<(String, String)>,
+    /// Bytes moved by the nodes so far, each a kernel of its own.
+    pub(super) bytes_unfused: Dim,
+    pub(super) expanded: usize,
+    /// How many nodes there may be.
+    pub(super) most_expanded: usize,
+    /// Bodies of loops and branches around what is imported, each a graph of its own.
+    pub(super) bodies: usize,
+    /// Graphs and functions around what is imported.
+    pub(super) depth: usize,
+    /// A limit has been met and reported: nothing more is imported, nor tried in another way.
+    pub(super) stopped: bool,
+    /// The operator of each node that was met.
+    pub(super) operators: BTreeMap<String, String>,
+}
+
+/// How many nodes the import of a model may come to: what is written out counts as often as it is.
+pub(super) fn most_expanded(model: &ModelProto) -> usize {
+    fn nodes(list: &[NodeProto]) -> usize {
+        let inner = list.iter().flat_map(|n| &n.attribute).filter_map(|a| a.g.as_ref());
+        list.len() + inner.map(|g| nodes(&g.node)).sum::<usize>()
+    }
+    let own = model.graph.iter().map(|g| nodes(&g.node));
+    let written: usize = own.chain(model.functions.iter().map(|f| nodes(&f.node))).sum();
+    written * (1 + ADDED_EACH) + MAX_ADDED
+}
+
+impl<'m> Importer<'m> {
+    /// Whether more nodes came up than a model may expand to, which is an error.
+    pub(super) fn is_overgrown(&self) -> bool {
+        self.expanded > self.most_expanded
+    }
+
+    /// Adds the constants of a graph.
+    pub(super) fn initializers(&mut self, g: &mut Graph, scope: &mut Scope, graph: &GraphProto) {
+        for t in &graph.initializer {
+            let slot = match self.weights.tensor(t) {
+                Ok(tensor) => {
+                    let ty = TensorType::new(
+                        tensor.dtype,
+                        tensor.shape.iter().map(|d| (*d).into()).collect::<Vec<_>>(),
+                    );
+                    let node = g.add_node(Node {
+                        op: Op::Const(Arc::new(tensor)),
+                        inputs: vec![],
+                        outputs: vec![ty],
+                        origin: vec![],
+                        names: vec![Some(t.name.as_str().into())],
+                    });
+                    Slot::Made(node.into())
+                }
+                Err(e) => {
+                    let e = e.at(format!("initializer \"{}\"", t.name));
+                    self.errors.push(diagnostic(e, Location::default()));
+                    Slot::Poisoned
+                }
+            };
+            if scope.values.insert(t.name.clone(), slot).is_some() {
+                let d = Diagnostic::model(format!("two values are named \"{}\"", t.name));
+                self.errors.push(d.help(RENAME));
+            }
+        }
+        for t in &graph.sparse_initializer {
+            let name = t.values.as_ref().map(|v| v.name.clone()).unwrap_or_default();
+            self.errors.push(
+                Diagnostic::unsupported(format!("sparse initializer \"{name}\""))
+                    .help("store it as a dense initializer"),
+            );
+            scope.values.insert(name, Slot::Poisoned);
+        }
+    }
+
+    /// Lowers nodes, in an order that has producers first. Errors are collected; the outputs
+    /// of a node that fails are poisoned, and what reads them is skipped.
+    pub(super) fn nodes(&mut self, to: &mut Lowering, scope: &mut Scope, nodes: &[NodeProto], prefix: &str) {
+        if self.stopped {
+            return nodes.iter().for_each(|n| poison(scope, n));
+        }
+        if self.depth >= MAX_DEPTH {
+            self.stopped = true;
+            let what = "functions, branches and bodies of loops are nested more than";
+            let d = Diagnostic::model(format!("{what} {MAX_DEPTH} deep"));
+            let node = Some(prefix.trim_end_matches('/').into());
+            self.errors.push(d.at(Location { node, ..Location::default() }));
+            return nodes.iter().for_each(|n| poison(scope, n));
+        }
+        self.depth += 1;
+        let place = to.at(Place::default());
+        self.nested(to, scope, nodes, prefix);
+        to.at(place);
+        self.depth -= 1;
+    }
+
+    fn nested(&mut self, to: &mut Lowering, scope: &mut Scope, nodes: &[NodeProto], prefix: &str) {
+        let mut producer: HashMap<&str, usize> = HashMap::new();
+        for (i, n) in nodes.iter().enumerate() {
+            for o in n.output.iter().filter(|o| !o.is_empty()) {
+                if producer.insert(o, i).is_some() || scope.values.contains_key(o) {
+                    let at = self.location(n, i, prefix);
+                    let d = Diagnostic::model(format!("two values are named \"{o}\"")).at(at);
+                    self.errors.push(d.help(RENAME));
+                }
+            }
+        }
+        let needs: Vec<BTreeSet<&str>> = nodes.iter().map(node_needs).collect();
+        let mut readers: Vec<Vec<usize>> = vec![vec![]; nodes.len()];
+        let mut waiting = vec![0usize; nodes.len()];
+        for (i, names) in needs.iter().enumerate() {
+            for p in names.iter().filter_map(|n| producer.get(n)) {
+                readers[*p].push(i);
+                waiting[i] += 1;
+            }
+        }
+        let mut ready: BTreeSet<usize> = (0..nodes.len()).filter(|i| waiting[*i] == 0).collect();
+        let mut done = 0;
+        while let Some(i) = ready.pop_first() {
+            done += 1;
+            self.node(to, scope, &nodes[i], i, prefix, &needs[i]);
+            for r in std::mem::take(&mut readers[i]) {
+                waiting[r] -= 1;
+                if waiting[r] == 0 {
+                    ready.insert(r);
+                }
+            }
+        }
+        if done < nodes.len() {
+            let stuck: Vec<usize> = (0..nodes.len()).filter(|i| waiting[*i] > 0).collect();
+            let labels: Vec<String> =
+                stuck.iter().take(4).map(|i| format!("\"{}\"", label(&nodes[*i], *i, prefix))).collect();
+            let d = Diagnostic::model(format!(
+                "the graph has a cycle; it goes through {}{}",
+                labels.join(", "),
+                if stuck.len() > 4 { ", …" } else { "" }
+            ));
+            self.errors.push(d.help(
+                "let what is carried from step to step be a Loop's or a Scan's, or an input and an output",
+            ));
+            for i in stuck {
+                poison(scope, &nodes[i]);
+            }
+        }
+    }
+
+    fn location(&self, n: &NodeProto, index: usize, prefix: &str) -> Location {
+        Location {
+            node: Some(label(n, index, prefix).into()),
+            operator: Some(operator(n).into()),
+            opset: self.opsets.get(domain_key(&n.domain)).copied(),
+            part: None,
+        }
+    }
+
+    fn node(
+        &mut self,
+        to: &mut Lowering,
+        scope: &mut Scope,
+        n: &NodeProto,
+        index: usize,
+        prefix: &str,
+        needs: &BTreeSet<&str>,
+    ) {
+        let at = self.location(n, index, prefix);
+        self.operators.entry(label(n, index, prefix)).or_insert_with(|| operator(n));
+        self.expanded += 1;
+        if self.is_overgrown() {
+            if self.expanded == self.most_expanded + 1 {
+                let most = self.most_expanded;
+                let what =
+                    format!("functions, branches and loops written out come to more than {most} nodes");
+                let help = "export the model with fewer iterations of the loops whose shapes change";
+                self.errors.push(Diagnostic::unsupported(what).help(help).at(at));
+                self.stopped = true;
+            }
+            return poison(scope, n);
+        }
+        let mut poisoned = false;
+        for name in needs {
+            match scope.values.get(*name) {
+                Some(Slot::Made(_)) => {}
+                Some(Slot::Poisoned) => poisoned = true,
+                None => {
+                    poisoned = true;
+                    let d = Diagnostic::model(format!("nothing makes \"{name}\", which it reads"));
+                    let help = "add the node, the initializer or the input of that name; a tool that cuts graphs may have left it out";
+                    self.errors.push(d.at(at.clone()).help(help));
+                }
+            }
+        }
+        if poisoned {
+            return poison(scope, n);
+        }
+        let known = to.graph.constraints.len();
+        let lowered = self.lower(to, scope, n, &at).and_then(|values| {
+            to.check_constraints(known)?;
+            Ok(values)
+        });
+        match lowered {
+            Ok(values) => self.bind(to, scope, n, values, at),
+            Err(e) => {
+                if !e.reported {
+                    self.errors.push(diagnostic(e, at));
+                }
+                poison(scope, n);
+            }
+        }
+    }
+
+    fn lower(&mut self, to: &mut Lowering, scope: &Scope, n: &NodeProto, at: &Location) -> Lowered {
+        let domain = domain_key(&n.domain);
+        let function = self.functions.get(&(domain, n.op_type.as_str(), n.overload.as_str())).copied();
+        let opset = self.opsets.get(domain).copied();
+        let def = ops::find(domain, &n.op_type);
+        let mut inputs: Vec<Option<Value>> = n
+            .input
+            .iter()
+            .map(|i| match scope.values.get(i) {
+                Some(Slot::Made(v)) if !i.is_empty() => Some(*v),
+                _ => None,
+            })
+            .collect();
+        let origin = at.node.clone().unwrap_or_default();
+        match (def, opset, function) {
+            (Some(def), Some(opset), _) if def.version(opset).is_some() => {
+                let types: Vec<Option<DType>> = inputs.iter().map(|v| v.map(|v| to.dtype(v))).collect();
+                let widened = schema::check(domain, n, &types)?;
+                let first = n.output.iter().find(|o| !o.is_empty()).map_or("", String::as_str);
+                to.at(Place::new(&origin, first));
+                for i in widened {
+                    to.warn(format!(
+                        "input {i} of {} is i32, and ONNX has i64: it is converted",
+                        n.op_type
+                    ));
+                    inputs[i] = inputs[i].map(|v| to.cast(v, DType::I64)).transpose()?;
+                }
+                let since = def.version(opset).unwrap_or(1);
+                let mut cx = Cx::new(to, self, scope, n, (opset, since), inputs);
+                (def.lower)(&mut cx).map_err(|e| cx.placed(e))
+            }
+            (_, _, Some(f)) => self.call(to, f, n, &inputs, &origin),
+            (_, None, None) => Err(OpError::model(format!(
+                "the model imports no operator set of domain \"{}\"",
+                if domain.is_empty() { "ai.onnx" } else { domain }
+            ))
+            .help("add the operator set's domain and version to the model's opset_import, or correct the node's domain")),
+            // Unsupported operators have been reported by the survey, all of them at once.
+            _ => Err(OpError::reported()),
+        }
+    }
+
+    /// Names the results of a node, evaluates the small integer ones, checks their dimensions.
+    fn bind(
+        &mut self,
+        to: &mut Lowering,
+        scope: &mut Scope,
+        n: &NodeProto,
+        values: Vec<Value>,
+        at: Location,
+    ) {
+        let mut made = vec![];
+        for (i, name) in n.output.iter().enumerate().filter(|(_, o)| !o.is_empty()) {
+            let Some(v) = values.get(i).copied() else {
+                let d = Diagnostic::unsupported(format!("output {i} (\"{name}\") is not supported"));
+                self.errors.push(d.at(at.clone()).help("export the model without what reads this output"));
+                scope.values.insert(name.clone(), Slot::Poisoned);
+                continue;
+            };
+            if let Err(e) = check_dims(to.ty(v)) {
+                let d = Diagnostic::model(format!("its output {i} has type {}: {e}", to.ty(v)));
+                self.errors.push(
+                    d.at(at.clone())
+                        .help("give smaller dimensions with --dim, or mend what sets the node's shape"),
+                );
+                scope.values.insert(name.clone(), Slot::Poisoned);
+                continue;
+            }
+            let v = to.evaluated(v);
+            made.push(v);
+            if let Some(slot @ None) = to.graph.node_mut(v.node).names.get_mut(v.port as usize) {
+                *slot = Some(name.as_str().into());
+            }
+            scope.values.insert(name.clone(), Slot::Made(v));
+        }
+        if self.calls.is_empty() {
+            let read: Vec<Value> = n
+                .input
+                .iter()
+                .filter_map(|i| match scope.values.get(i) {
+                    Some(Slot::Made(v)) => Some(*v),
+                    _ => None,
+                })
+                .collect();
+            let bytes = &self.bytes_unfused + &super::traffic::bytes(to.graph, n, &read, &made);
+            if bytes.is_too_large() {
+                to.warn("the traffic without fusion leaves out nodes: too many different sizes".into());
+            } else {
+                self.bytes_unfused = bytes;
+            }
+        }
+    }
+}

@@ -1,0 +1,331 @@
+//! What operators are lowered with.
+
+use super::sizes;
+use super::{OpError, Result};
+use crate::shape_eval::ShapeEval;
+use std::collections::BTreeSet;
+use std::ops::{Deref, DerefMut};
+use std::sync::Arc;
+use wgfc_ir::{BinaryOp, Builder, DType, Dim, Graph, Op, Scalar, Value};
+
+/// A graph while operators are lowered into it, and what is known of its values. Dereferences to the
+/// [`Builder`] of the graph.
+///
+/// There is one for each graph: the model's, and that of each branch and body ([`Lowering::body`]).
+/// [`Lowering::at`] says on behalf of which operator of the model nodes are made.
+pub struct Lowering<'g> {
+    builder: Builder<'g>,
+    eval: ShapeEval,
+    /// What the operator's first result is called.
+    result: String,
+    /// Whether the graph is a branch or a body.
+    inner: bool,
+    /// The number of the iteration (i64, rank 0), in the body of a loop.
+    pub iteration: Option<Value>,
+    /// What the user should know, each once.
+    pub warnings: Vec<String>,
+    /// Inputs of the model with whose values known more could be lowered.
+    pub data_inputs: BTreeSet<String>,
+}
+
+/// On behalf of which operator nodes are made.
+#[derive(Clone, Debug, Default)]
+pub struct Place {
+    origin: Vec<Arc<str>>,
+    result: String,
+}
+
+impl Place {
+    /// The operator's name in the model, and that of its first result, or empty.
+    pub fn new(operator: &str, result: &str) -> Place {
+        Place { origin: vec![operator.into()], result: result.to_owned() }
+    }
+}
+
+impl<'g> Deref for Lowering<'g> {
+    type Target = Builder<'g>;
+    fn deref(&self) -> &Builder<'g> {
+        &self.builder
+    }
+}
+impl<'g> DerefMut for Lowering<'g> {
+    fn deref_mut(&mut self) -> &mut Builder<'g> {
+        &mut self.builder
+    }
+}
+
+impl<'g> Lowering<'g> {
+    /// Into the graph of a model.
+    pub fn new(graph: &'g mut Graph) -> Lowering<'g> {
+        Lowering {
+            builder: Builder { graph, origin: vec![] },
+            eval: ShapeEval::default(),
+            result: String::new(),
+            inner: false,
+            iteration: None,
+            warnings: vec![],
+            data_inputs: BTreeSet::new(),
+        }
+    }
+
+    /// Into the graph of a branch or of the body of a loop.
+    pub fn body(graph: &'g mut Graph) -> Lowering<'g> {
+        Lowering { inner: true, ..Lowering::new(graph) }
+    }
+
+    /// Says on behalf of which operator nodes are made from here on; returns what held before.
+    pub fn at(&mut self, place: Place) -> Place {
+        Place {
+            origin: std::mem::replace(&mut self.builder.origin, place.origin),
+            result: std::mem::replace(&mut self.result, place.result),
+        }
+    }
+
+    /// On behalf of which operator nodes are made.
+    pub fn place(&self) -> Place {
+        Place { origin: self.builder.origin.clone(), result: self.result.clone() }
+    }
+
+    /// Says which value (i64, rank 0) numbers the iterations of this body. Of a loop in a loop each iteration
+    /// has a number of its own.
+    pub fn number_iterations(&mut self, own: Value) -> Result<()> {
+        let number = match self.iteration {
+            Some(outer) => {
+                let far = self.binary_scalar(BinaryOp::Mul, outer, 1_000_003.0)?;
+                self.binary(BinaryOp::Add, far, own)?
+            }
+            None => own,
+        };
+        self.iteration = Some(number);
+        Ok(())
+    }
+
+    /// Tells the user something that is no error.
+    pub fn warn(&mut self, what: String) {
+        if !self.warnings.contains(&what) {
+            self.warnings.push(what);
+        }
+    }
+
+    /// Takes over the warnings and noted inputs of a branch or body; returns what is known of its values.
+    pub fn absorb(&mut self, inner: Notes) -> ShapeEval {
+        for w in inner.warnings {
+            self.warn(w);
+        }
+        self.data_inputs.extend(inner.data_inputs);
+        inner.eval
+    }
+
+    /// What remains once the graph is done.
+    pub fn finish(self) -> Notes {
+        Notes { eval: self.eval, warnings: self.warnings, data_inputs: self.data_inputs }
+    }
+
+    /// A small integer tensor that does not depend on data as a constant, or a map without operands; what
+    /// computed it is left to be swept away. Any other value as it is.
+    pub fn evaluated(&mut self, v: Value) -> Value {
+        let ty = self.ty(v).clone();
+        let node = self.graph.node(v.node);
+        if ty.dtype.is_float() || node.inputs.is_empty() {
+            return v;
+        }
+        let origin = node.origin.clone();
+        let (Some(dims), Some(shape)) = (self.eval.dims(self.builder.graph, v), ty.static_shape()) else {
+            return v;
+        };
+        if !dims.iter().all(sizes::is_short) && dims.iter().any(|d| d.as_const().is_none()) {
+            return v;
+        }
+        let mut b = Builder { graph: self.builder.graph, origin };
+        match sizes::shape_value(&mut b, &dims, &shape, ty.dtype) {
+            Ok(w) => {
+                self.eval.set(w, &dims);
+                w
+            }
+            // Too large an expression: it stays as it was computed.
+            Err(_) => v,
+        }
+    }
+
+    /// An error where extents that must be equal, of those required since there were `known` such pairs, are
+    /// known to differ.
+    pub fn check_constraints(&self, known: usize) -> Result<()> {
+        let fails = |c: &&wgfc_ir::graph::Constraint| (&c.a - &c.b).as_const().is_some_and(|d| d != 0);
+        match self.graph.constraints.iter().skip(known).find(fails) {
+            Some(c) => Err(OpError::model(format!("needs equal extents, and has {} and {}", c.a, c.b))),
+            None => Ok(()),
+        }
+    }
+}
+
+/// What is left of a [`Lowering`] beside its graph.
+pub struct Notes {
+    /// What is known of the graph's values.
+    pub eval: ShapeEval,
+    /// What the user should know.
+    pub warnings: Vec<String>,
+    /// Inputs of the model with whose values known more could be lowered.
+    pub data_inputs: BTreeSet<String>,
+}
+
+/// Contents of small tensors, known while compiling.
+impl Lowering<'_> {
+    /// The elements of an integer or bool tensor, each a constant or an expression of dimensions,
+    /// in row-major order; `None` when any depends on data.
+    pub fn dims(&mut self, v: Value) -> Option<Vec<Dim>> {
+        if self.dtype(v).is_float() {
+            return None;
+        }
+        self.eval.dims(self.builder.graph, v)
+    }
+    /// The elements as numbers (any type), when all are constant.
+    pub fn numbers(&mut self, v: Value) -> Option<Vec<f64>> {
+        self.eval.numbers(self.builder.graph, v)
+    }
+    /// The elements as exact fractions: expressions of dimensions over constants.
+    pub fn fractions(&mut self, v: Value) -> Option<Vec<(Dim, i64)>> {
+        self.eval.fractions(self.builder.graph, v)
+    }
+    /// The scalar, if `v` is a constant whose elements are all the same.
+    pub fn splat(&self, v: Value) -> Option<Scalar> {
+        let all = self.as_const(v).filter(|t| t.numel() <= 1024).and_then(|t| t.scalars())?;
+        let first = *all.first()?;
+        all.iter().all(|s| *s == first).then_some(first)
+    }
+    /// An i64 tensor of these elements: a constant where they are, else computed from the dimensions.
+    pub fn dims_value(&mut self, elements: &[Dim], shape: &[usize]) -> Result {
+        let v = sizes::shape_value(&mut self.builder, elements, shape, DType::I64)?;
+        self.eval.set(v, elements);
+        Ok(v)
+    }
+    /// Declares what an integer tensor contains, where the evaluator cannot see it.
+    pub fn set_dims(&mut self, v: Value, elements: &[Dim]) {
+        self.eval.set(v, elements);
+    }
+    /// The dimensions that a value depends on where it depends on nothing else; `None` where it depends on
+    /// data, or on no dimension.
+    pub fn open_dimensions(&mut self, v: Value) -> Option<Vec<String>> {
+        let mut open = BTreeSet::new();
+        let mut seen = BTreeSet::new();
+        let mut stack = vec![v];
+        while let Some(v) = stack.pop() {
+            if let Some(known) = self.eval.dims(self.builder.graph, v) {
+                open.extend(known.iter().flat_map(|d| d.symbols()));
+                continue;
+            }
+            let node = self.builder.graph.node(v.node);
+            if matches!(node.op, Op::Input) {
+                return None;
+            }
+            if seen.insert(v.node) {
+                open.extend(node.op.polys().into_iter().flat_map(|p| p.symbols()));
+                stack.extend(&node.inputs);
+            }
+        }
+        (!open.is_empty()).then(|| open.iter().map(|s| s.to_string()).collect())
+    }
+}
+
+/// Values that depend on data.
+impl Lowering<'_> {
+    /// The error for an operand that must be known and depends on data; remembers which inputs it is.
+    pub fn unknown(&mut self, v: Value) -> OpError {
+        let behind = self.inputs_behind(v);
+        let e = match behind.as_slice() {
+            [] => OpError::unsupported("its value must be known when compiling, and depends on data").help(
+                "shapes may depend on the shapes of inputs, not on their values; \
+                 export the model with this operand constant",
+            ),
+            names => OpError::unsupported(format!(
+                "its value must be known when compiling, and depends on the data of input {}",
+                names.join(", ")
+            ))
+            .help("export the model with this operand constant, or give the input's value when compiling (--fix NAME=VALUE)"),
+        };
+        e.operand(v)
+    }
+    /// Notes that more could be lowered if this value were known.
+    pub fn depends_on_data_of(&mut self, v: Value) {
+        if self.numbers(v).is_none() {
+            self.inputs_behind(v);
+        }
+    }
+    /// The graph's inputs whose data a value depends on, where they are few; remembers them.
+    fn inputs_behind(&mut self, v: Value) -> Vec<String> {
+        let mut found = BTreeSet::new();
+        let mut seen = BTreeSet::new();
+        let mut stack = vec![v.node];
+        while let Some(id) = stack.pop() {
+            if !seen.insert(id) {
+                continue;
+            }
+            let node = self.builder.graph.node(id);
+            if let (Op::Input, Some(Some(name))) = (&node.op, node.names.first()) {
+                found.insert(name.to_string());
+            }
+            stack.extend(node.inputs.iter().map(|i| i.node));
+            if seen.len() > 1000 || found.len() > 4 {
+                return vec![];
+            }
+        }
+        self.data_inputs.extend(found.iter().cloned());
+        found.into_iter().collect()
+    }
+    /// Whether the graph may compute sizes: that of the model, but not the body of a loop or a branch.
+    pub fn may_compute_sizes(&self) -> bool {
+        !self.inner
+    }
+    /// An error where an operand that depends on data would decide a size in such a body.
+    pub fn require_open_sizes(&mut self, v: Value) -> Result<()> {
+        if self.may_compute_sizes() { Ok(()) } else { Err(self.unknown(v)) }
+    }
+    /// A size that a run computes, named after the operator's result: the integer `count`, at most `bound`.
+    pub fn computed_size(&mut self, count: Value, bound: Dim) -> Dim {
+        let name = self.result.clone();
+        self.builder.computed(&name, count, bound)
+    }
+    /// [`Lowering::computed_size`] of another size of the same result.
+    pub fn computed_as(&mut self, suffix: &str, count: Value, bound: Dim) -> Dim {
+        let name = format!("{}{suffix}", self.result);
+        self.builder.computed(&name, count, bound)
+    }
+}
+
+/// Checks of operands.
+impl Lowering<'_> {
+    /// `v`, which must be of exactly this rank.
+    pub fn require_rank(&self, v: Value, rank: usize) -> Result {
+        if self.rank(v) != rank {
+            let e = format!("needs a tensor of rank {rank}, got {}", self.ty(v));
+            return Err(OpError::model(e).operand(v));
+        }
+        Ok(v)
+    }
+    /// Places must be i32 or i64.
+    pub fn require_indices(&self, v: Value) -> Result {
+        match self.dtype(v) {
+            DType::I32 | DType::I64 => Ok(v),
+            _ => Err(OpError::model(format!("indices of type {}", self.ty(v))).operand(v)),
+        }
+    }
+}
+
+/// Axis `v` of a tensor of `rank`, counted from the end when negative.
+pub fn axis(v: i64, rank: usize) -> Result<usize> {
+    let r = i64::try_from(rank).unwrap_or(i64::MAX);
+    let n = if v < 0 { v.saturating_add(r) } else { v };
+    match usize::try_from(n) {
+        Ok(n) if n < rank => Ok(n),
+        _ => Err(OpError::model(format!("axis {v} is outside a tensor of rank {rank}"))),
+    }
+}
+
+/// Several axes: sorted; a repeated one is an error.
+pub fn axes(v: &[i64], rank: usize) -> Result<Vec<usize>> {
+    let mut axes = v.iter().map(|a| axis(*a, rank)).collect::<Result<Vec<_>>>()?;
+    axes.sort_unstable();
+    if axes.windows(2).any(|w| w[0] == w[1]) {
+        return Err(OpError::model(format!("axes {v:?} name one axis twice")));
+    }
+    Ok(axes)
+}
