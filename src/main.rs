@@ -5,16 +5,31 @@ mod cli;
 use clap::Parser;
 use clap::error::ErrorKind;
 use cli::terminal::{clean, say, stdout_failed};
-use std::process::ExitCode;
+use std::io::Write;
 use tracing_subscriber::EnvFilter;
 
-fn main() -> ExitCode {
+fn main() {
+    let code = command();
+    let _ = std::io::stdout().flush();
+    leave(code);
+}
+
+/// Ends the process without the code that drivers run at its end: that of NVIDIA's 580 may not end.
+fn leave(code: u8) -> ! {
+    #[cfg(unix)]
+    signal_hook::low_level::exit(code.into());
+    #[cfg(not(unix))]
+    std::process::exit(code.into());
+}
+
+/// What the command line asks for. Returns the exit code.
+fn command() -> u8 {
     quieten_drivers();
     std::panic::set_hook(Box::new(|info| {
         say(&format!(
             "error[internal]: {info}\n  help: this is a bug in wgfc; please report it with the model's graph\n"
         ));
-        std::process::exit(4);
+        leave(4);
     }));
     end_cleanly();
     match EnvFilter::try_from_env("WGFC_LOG") {
@@ -25,7 +40,7 @@ fn main() -> ExitCode {
         Err(_) => {}
     }
     match cli::args::Cli::try_parse() {
-        Ok(cli) => ExitCode::from(cli::main(cli)),
+        Ok(cli) => cli::main(cli),
         Err(e) => {
             let text = e.render().to_string();
             let shown = match clean(&text) {
@@ -39,11 +54,11 @@ fn main() -> ExitCode {
                 ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => match shown {
                     Err(e) if e.kind() != std::io::ErrorKind::BrokenPipe => {
                         say(&format!("{}\n", stdout_failed(&e)));
-                        ExitCode::from(1)
+                        1
                     }
-                    _ => ExitCode::SUCCESS,
+                    _ => 0,
                 },
-                _ => ExitCode::from(1),
+                _ => 1,
             }
         }
     }

@@ -185,11 +185,16 @@ fn instance(backends: wgpu::Backends) -> wgpu::Instance {
     wgpu::Instance::new(d.with_env())
 }
 
-/// All adapters; OpenGL ones only where there is nothing else.
+/// All adapters; OpenGL is not even opened where there is something else.
+///
+/// The instances live as long as the process. The last one of a driver takes the driver's library with it, and
+/// the code that NVIDIA's 580 runs when its library goes does not end.
 #[cfg(not(target_arch = "wasm32"))]
 async fn all_adapters() -> Vec<wgpu::Adapter> {
-    for backends in [wgpu::Backends::PRIMARY, wgpu::Backends::SECONDARY] {
-        let found = instance(backends).enumerate_adapters(wgpu::Backends::all()).await;
+    static FIRST: OnceLock<wgpu::Instance> = OnceLock::new();
+    static SECOND: OnceLock<wgpu::Instance> = OnceLock::new();
+    for (of, backends) in [(&FIRST, wgpu::Backends::PRIMARY), (&SECOND, wgpu::Backends::SECONDARY)] {
+        let found = of.get_or_init(|| instance(backends)).enumerate_adapters(wgpu::Backends::all()).await;
         let found: Vec<_> =
             found.into_iter().filter(|a| a.limits().max_storage_buffers_per_shader_stage > 0).collect();
         if !found.is_empty() {

@@ -46,3 +46,38 @@ fn drivers_do_not_talk() {
     let device = ran(command(d.path(), "device").env_remove("XDG_RUNTIME_DIR"));
     assert!(!device.err.contains("XDG_RUNTIME_DIR"), "{}", device.err);
 }
+
+/// Code that drivers run at their end is never reached: that of NVIDIA's 580 may not end. Here it ends the process, in a
+/// driver around another.
+#[cfg(target_os = "linux")]
+#[test]
+fn the_end_of_a_driver_is_not_waited_for() {
+    let d = folder();
+    let named = std::env::var("VK_DRIVER_FILES").unwrap_or_default();
+    let read = |file: &str| serde_json::from_slice::<serde_json::Value>(&std::fs::read(file).ok()?).ok();
+    let around = named.split(':').filter_map(read).find_map(|mut v| {
+        let library = v["ICD"]["library_path"].as_str().filter(|p| p.contains("lvp"))?.to_owned();
+        v["ICD"]["library_path"] = d.path().join("libends.so").display().to_string().into();
+        Some((v, library))
+    });
+    let Some((driver, library)) = around else { return };
+    let source = "#include <unistd.h>\n__attribute__((destructor)) static void ends(void) { _exit(97); }\n";
+    std::fs::write(d.path().join("ends.c"), source).unwrap();
+    let mut cc = std::process::Command::new("cc");
+    cc.args(["-shared", "-fPIC", "ends.c", "-o", "libends.so", "-Wl,--no-as-needed", &library]);
+    if !cc.current_dir(d.path()).status().is_ok_and(|s| s.success()) {
+        return;
+    }
+    let file = d.path().join("ends.json");
+    std::fs::write(&file, driver.to_string()).unwrap();
+    let on_it = |words: &str| {
+        let mut c = command(d.path(), words);
+        c.env("VK_DRIVER_FILES", &file).env("VK_ICD_FILENAMES", &file).env_remove("WGFC_ADAPTER");
+        ran(&mut c)
+    };
+    on_it("device").exits(0).prints("llvmpipe");
+    on_it("selftest|--case|Relu 7").exits(0).prints("nothing differs");
+    on_it("selftest|--seconds|0.1").exits(0).prints("nothing differs");
+    on_it(&format!("run|{}|--random-inputs|--dim|batch=1|--adapter|software", mlp())).exits(0);
+    on_it("run|absent.onnx|--adapter|software").exits(1);
+}
