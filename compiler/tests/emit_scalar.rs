@@ -143,15 +143,7 @@ fn check_by(
         let got = storage::decode(out_type, &bytes, functions.len() * N);
         for (i, (name, f)) in functions.iter().enumerate() {
             let want = expected(f, args);
-            // What an infinity or NaN becomes as an integer is left open.
-            let finite = |j: usize| {
-                out_type.is_float()
-                    || out_type == DType::Bool
-                    || args
-                        .iter()
-                        .all(|a| !a.dtype.is_float() || a.scalars().unwrap()[j].as_f64().is_finite())
-            };
-            let bad = (0..N).find(|j| !agrees(out_type, got[i * N + j], want[*j]) && finite(*j));
+            let bad = (0..N).find(|j| !agrees(out_type, got[i * N + j], want[*j]));
             if let Some(j) = bad {
                 let operands: Vec<Scalar> = args.iter().map(|a| a.scalars().unwrap()[j]).collect();
                 let (g, w) = (got[i * N + j], want[j]);
@@ -313,6 +305,43 @@ fn not_a_number_and_infinities() {
     none_wrong(wrong);
 }
 
+/// What is 0 of numbers only, which the text of the kernel tells a driver to be 0.
+#[test]
+fn zeros_that_are_none_beyond_numbers() {
+    const NUMBERS: [f64; 9] =
+        [f64::NAN, f64::INFINITY, f64::NEG_INFINITY, -0.0, 0.0, 1.0, -2.5, 1e30, -1e-30];
+    let (gpus, mut wrong) = (gpus(), vec![]);
+    for d in [DType::F32, DType::F16, DType::BF16] {
+        let v: Vec<Scalar> = (0..N).map(|i| Scalar::from_f64(d, NUMBERS[i % NUMBERS.len()])).collect();
+        let mut functions = vec![];
+        for op in [BinaryOp::Mul, BinaryOp::Div, BinaryOp::Add, BinaryOp::Sub] {
+            let mut add = |name: String, nodes: Vec<ScalarNode>| functions.push((name, ScalarFn { nodes }));
+            let name = op.name();
+            for c in [0.0, -0.0, f64::INFINITY, f64::NEG_INFINITY, f64::NAN] {
+                let nodes = vec![ScalarNode::Arg(0), ScalarNode::Const(Scalar::from_f64(d, c))];
+                for (a, b) in [(0, 1), (1, 0)] {
+                    let mut nodes = nodes.clone();
+                    nodes.push(ScalarNode::Binary(op, a, b));
+                    add(format!("{name} x {c} ({a}, {b}) {d}"), nodes);
+                }
+            }
+            add(format!("{name} x x {d}"), vec![ScalarNode::Arg(0), ScalarNode::Binary(op, 0, 0)]);
+            let negated = ScalarNode::Unary(UnaryOp::Neg, 0);
+            for (a, b) in [(0, 1), (1, 0)] {
+                let nodes = vec![ScalarNode::Arg(0), negated.clone(), ScalarNode::Binary(op, a, b)];
+                add(format!("{name} x −x ({a}, {b}) {d}"), nodes);
+            }
+            let reciprocal = ScalarNode::Unary(UnaryOp::Recip, 0);
+            add(
+                format!("{name} x 1/x {d}"),
+                vec![ScalarNode::Arg(0), reciprocal, ScalarNode::Binary(op, 0, 1)],
+            );
+        }
+        wrong.extend(check_by(&gpus, &functions, &[tensor(d, &v)], agrees_beyond_numbers));
+    }
+    none_wrong(wrong);
+}
+
 #[test]
 fn operators_of_integers_and_bools() {
     let (gpus, mut wrong) = (gpus(), vec![]);
@@ -350,14 +379,29 @@ fn casts_between_all_types() {
             .into_iter()
             .chain([465.0, 57344.0, 61440.0, 3e9, 0.0009765625, 2.0f64.powi(-9), 2.0f64.powi(-17), 5.0, 7.0])
             .collect();
-    for from in DType::ALL.iter().copied() {
+    // Beyond the integers of 32 and of 64 bits.
+    let large = [
+        f64::NAN,
+        f64::INFINITY,
+        f64::NEG_INFINITY,
+        -2147483648.0,
+        4294967296.0,
+        -3e9,
+        1e10,
+        1e19,
+        1e20,
+        -1e20,
+    ];
+    let large: Vec<f64> = fractions.iter().copied().chain(large).collect();
+    for (from, whole) in DType::ALL.iter().flat_map(|d| [(*d, false), (*d, true)]) {
         let x = match from.class() {
+            Class::Float if whole => operands(from, 10, &large, 300.0),
             Class::Float => operands(from, 10, &fractions, 300.0),
             Class::Bool => tensor(from, &(0..N).map(|i| Scalar::bool(i % 3 == 0)).collect::<Vec<_>>()),
             _ => integers(from, 11, 1),
         };
-        for to in DType::ALL.iter().copied() {
-            // Saturation of what does not fit is left to each: only common values are compared.
+        for to in DType::ALL.iter().copied().filter(|to| to.is_float() != whole) {
+            // Saturation of floats that do not fit is left to each: only common values are compared.
             wrong.extend(check(
                 &gpus,
                 &[(format!("cast {from} to {to}"), ScalarFn::cast(to))],

@@ -14,6 +14,12 @@ fn is_inf(x: f32) -> bool {
     return (bitcast<u32>(x) & 0x7fffffffu) == 0x7f800000u;
 }
 
+// x · 0, of which drivers make 0 whatever x is: NaN of infinities and NaN.
+fn times_zero(x: f32) -> f32 {
+    let bits = bitcast<u32>(x);
+    return bitcast<f32>((bits & 0x80000000u) | select(0u, 0x7fc00000u, (bits & 0x7f800000u) == 0x7f800000u));
+}
+
 // The larger, the smaller, the sign: NaN of NaN, which WGSL's own may leave out. It is found by its bits: drivers
 // make of a comparison and a selection between what is compared one instruction that leaves NaN out. Without calls:
 // some drivers take minutes over a kernel with hundreds.

@@ -85,12 +85,14 @@ fn bool_from_f32(x: f32) -> bool {
     return (bitcast<u32>(x) & 0x7fffffffu) != 0u;
 }
 
-// Truncates; from 2³¹ to 2³² it wraps.
-fn i32_from_f32(x: f32) -> i32 {
-    return select(i32(x), i32(u32(x)), x >= 2147483648.0);
+// Truncates; negative numbers wrap. Beyond -2³¹ and 2³² the nearest, of NaN 0.
+fn u32_from_f32(x: f32) -> u32 {
+    let positive = select(u32(x), 0xffffffffu, x >= 4294967296.0);
+    let word = select(positive, u32(i32(x)), x < 0.0);
+    return select(word, 0u, (bitcast<u32>(x) & 0x7fffffffu) > 0x7f800000u);
 }
 
-// Truncates; negative numbers wrap.
-fn u32_from_f32(x: f32) -> u32 {
-    return select(u32(x), u32(i32(x)), x < 0.0);
+// The same; from 2³¹ to 2³² it wraps.
+fn i32_from_f32(x: f32) -> i32 {
+    return i32(u32_from_f32(x));
 }

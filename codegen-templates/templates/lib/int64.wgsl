@@ -196,9 +196,9 @@ fn f32_from_i64(a: vec2<u32>) -> f32 {
     return select(f, -f, is_negative(a));
 }
 
-// Truncates; ends at the largest and smallest number.
+// Truncates; ends at the largest and smallest number, of NaN 0.
 fn i64_from_f32(x: f32) -> vec2<u32> {
-    let a = trunc(abs(x));
+    let a = select(trunc(abs(x)), 0.0, (bitcast<u32>(x) & 0x7fffffffu) > 0x7f800000u);
     if (a >= 9223372036854775808.0) {
         return select(vec2<u32>(0xffffffffu, 0x7fffffffu), vec2<u32>(0u, 0x80000000u), x < 0.0);
     }
@@ -208,7 +208,8 @@ fn i64_from_f32(x: f32) -> vec2<u32> {
 }
 
 fn u64_from_f32(x: f32) -> vec2<u32> {
-    if (x < 9223372036854775808.0) {
+    let nan = (bitcast<u32>(x) & 0x7fffffffu) > 0x7f800000u;
+    if (nan || x < 9223372036854775808.0) {
         return i64_from_f32(x);
     }
     if (x >= 18446744073709551616.0) {

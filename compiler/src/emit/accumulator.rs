@@ -83,15 +83,16 @@ impl<'a> Accumulator<'a> {
         if self.reduction.dtype.is_float() && matches!(op, BinaryOp::Max | BinaryOp::Min) {
             return Ok(format!("{}({a}, {b})", op.name()));
         }
-        Ok(m.binary(op, self.reduction.dtype, a, b, &Expr::Acc(0))?.into_string())
+        Ok(m.binary(op, self.reduction.dtype, (a, b), (&Expr::Acc(0), &Expr::Acc(0)))?.into_string())
     }
     /// Whether value `a` comes before `b` by value alone, and whether they are equal.
     fn order(&self, m: &mut Module, a: &str, b: &str) -> Result<(String, String), Diagnostic> {
         let t = m.kernel.body.dtype(self.reduction.value);
         let largest = matches!(self.reduction.kind, ReduceKind::Arg { largest: true, .. });
         let op = if largest { BinaryOp::Gt } else { BinaryOp::Lt };
-        let better = m.binary(op, t, a, b, &Expr::Acc(0))?.into_string();
-        let equal = m.binary(BinaryOp::Eq, t, a, b, &Expr::Acc(0))?.into_string();
+        let acc = (&Expr::Acc(0), &Expr::Acc(0));
+        let better = m.binary(op, t, (a, b), acc)?.into_string();
+        let equal = m.binary(BinaryOp::Eq, t, (a, b), acc)?.into_string();
         Ok((better, equal))
     }
     /// Takes in the position, or the neighbours that it makes as the number of a step.

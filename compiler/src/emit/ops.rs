@@ -2,7 +2,7 @@
 
 use super::wgsl::{Module, Text};
 use crate::Diagnostic;
-use crate::kernel::Expr;
+use crate::kernel::{Body, Expr, ExprId};
 use wgfc_ir::{BinaryOp, Class, DType, Reg, Scalar, UnaryOp};
 
 type Result<T> = std::result::Result<T, Diagnostic>;
@@ -92,9 +92,20 @@ impl Module<'_> {
         Ok(Some(Text::Compound(text)))
     }
 
-    /// An operator of two operands of type `t`; `right` is the second as an expression.
-    pub fn binary(&mut self, op: BinaryOp, t: DType, a: &str, b: &str, right: &Expr) -> Result<Text> {
+    /// An operator of two operands of type `t`, which `left` and `right` are as expressions.
+    pub fn binary(
+        &mut self,
+        op: BinaryOp,
+        t: DType,
+        (a, b): (&str, &str),
+        (left, right): (&Expr, &Expr),
+    ) -> Result<Text> {
         use BinaryOp::*;
+        if t.reg() == Reg::F32
+            && let Some(text) = self.nothing(op, (a, b), (left, right))?
+        {
+            return Ok(Text::Compound(text));
+        }
         let bits = format!("{}u", t.bits());
         let plain_divisor = matches!(right, Expr::Const(c) if c.bits as i64 > 0);
         let text = match t.reg() {
@@ -192,6 +203,36 @@ impl Module<'_> {
             }
         };
         Ok(Text::Compound(text))
+    }
+
+    /// What is 0 of every number, and NaN of what is none, as drivers forget: `x · 0`, `x / ∞`, `0 / x`, `x − x`.
+    fn nothing(
+        &mut self,
+        op: BinaryOp,
+        (a, b): (&str, &str),
+        (left, right): (&Expr, &Expr),
+    ) -> Result<Option<String>> {
+        let known = |e: &Expr| match e {
+            Expr::Const(c) => Some(c.as_f64()),
+            _ => None,
+        };
+        let (x, sign) = match (op, known(left), known(right)) {
+            (BinaryOp::Mul, _, Some(c)) if c == 0.0 => (a.to_owned(), c),
+            (BinaryOp::Mul, Some(c), _) if c == 0.0 => (b.to_owned(), c),
+            (BinaryOp::Div, _, Some(c)) if c.is_infinite() => (a.to_owned(), c),
+            // Some drivers make this NaN of infinities.
+            (BinaryOp::Div, _, Some(c)) if c == 0.0 => {
+                let infinity = Scalar::from_f64(DType::F32, f64::INFINITY.copysign(c));
+                return Ok(Some(format!("{a} * {}", self.literal(infinity)?)));
+            }
+            (BinaryOp::Div, Some(c), _) if c == 0.0 => (format!("1.0 / {b}"), c),
+            (BinaryOp::Sub, None, None) if a == b => {
+                return Ok(Some(format!("abs({})", self.call("times_zero", &[a])?)));
+            }
+            _ => return Ok(None),
+        };
+        let zero = self.call("times_zero", &[&x])?;
+        Ok(Some(if sign.is_sign_negative() { format!("-{zero}") } else { zero }))
     }
 
     /// Cuts the result of 32-bit arithmetic to a narrow integer type.
@@ -311,6 +352,21 @@ fn compare(op: BinaryOp, a: &str, b: &str) -> String {
 
 fn mismatch(op: &str, t: DType) -> Diagnostic {
     Diagnostic::internal(format!("a kernel computes `{op}` of {t}"))
+}
+
+/// `x + −x` as `x − x`, and `x · 1/x` as `x / x`, in which drivers see what is no number.
+pub(super) fn inverses(body: &Body, op: BinaryOp, a: ExprId, b: ExprId) -> (BinaryOp, ExprId, ExprId) {
+    let (inverse, plain) = match op {
+        BinaryOp::Add => (UnaryOp::Neg, BinaryOp::Sub),
+        BinaryOp::Mul => (UnaryOp::Recip, BinaryOp::Div),
+        _ => return (op, a, b),
+    };
+    let is_of = |x: ExprId, y: ExprId| matches!(body.expr(x), Expr::Unary(o, z) if *o == inverse && *z == y);
+    match (is_of(a, b), is_of(b, a)) {
+        (true, _) => (plain, b, b),
+        (_, true) => (plain, a, a),
+        _ => (op, a, b),
+    }
 }
 
 /// Whether an f32 is NaN, by its bits and without a call: drivers take comparisons for those of numbers, and some take

@@ -271,20 +271,24 @@ impl<'a> Module<'a> {
             }
             Expr::Binary(op, a, b) => {
                 let from = body.dtype(*a);
-                let fixed = self.is_const(*a) && self.is_const(*b);
-                if *op == BinaryOp::Pow
+                let (op, a, b) = match from.reg() {
+                    Reg::F32 => super::ops::inverses(body, *op, *a, *b),
+                    _ => (*op, *a, *b),
+                };
+                let fixed = self.is_const(a) && self.is_const(b);
+                if op == BinaryOp::Pow
                     && from.reg() == Reg::F32
-                    && let Expr::Const(y) = body.expr(*b)
+                    && let Expr::Const(y) = body.expr(b)
                 {
                     let y = y.as_f64();
-                    let a = self.operand(s, *a, fixed)?;
+                    let a = self.operand(s, a, fixed)?;
                     if let Some(t) = self.pow_const(&a, y)? {
                         return Ok(t);
                     }
                 }
-                let x = self.operand(s, *a, fixed)?;
-                let y = self.operand(s, *b, fixed)?;
-                self.binary(*op, from, &x, &y, body.expr(*b))?
+                let x = self.operand(s, a, fixed)?;
+                let y = self.operand(s, b, fixed)?;
+                self.binary(op, from, (&x, &y), (body.expr(a), body.expr(b)))?
             }
             Expr::Select(c, a, b) => {
                 // Drivers make one instruction of this that leaves NaN out; no comparison with NaN holds.

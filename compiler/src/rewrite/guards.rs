@@ -30,6 +30,11 @@ pub fn scalar(v: &str) -> impl Fn(&mut Terms, Id, &Subst) -> bool + use<> {
     let v = var(v);
     move |g, _, s| g[s[v]].data.scalar.is_some() && ty(g, s[v]).is_some_and(|t| t.rank() == 0)
 }
+/// `v` is no infinity or NaN everywhere, as far as is known.
+pub fn finite(v: &str) -> impl Fn(&mut Terms, Id, &Subst) -> bool + use<> {
+    let v = var(v);
+    move |g, _, s| g[s[v]].data.scalar.is_none_or(|c| c.as_f64().is_finite())
+}
 /// The product of the view `m` and `c` has the view's shape.
 pub fn same_mul(m: &str, c: &str) -> impl Fn(&mut Terms, Id, &Subst) -> bool + use<> {
     let (m, c) = (var(m), var(c));

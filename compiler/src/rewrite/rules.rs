@@ -98,26 +98,26 @@ pub fn approx() -> Vec<Rule> {
         rewrite!("sub-add";         "(add (sub ?x ?c) ?k)" => "(add ?x (sub ?k ?c))" if konst("?c") if konst("?k")),
         // (x + c) · k → x · k + c · k
         rewrite!("mul-of-add";      "(mul (add ?x ?c) ?k)" => "(add (mul ?x ?k) (mul ?c ?k))"
-            if konst("?c") if konst("?k") if float()),
+            if konst("?c") if konst("?k") if finite("?c") if finite("?k") if float()),
         // (x − c) · k → x · k − c · k
         rewrite!("mul-of-sub";      "(mul (sub ?x ?c) ?k)" => "(sub (mul ?x ?k) (mul ?c ?k))"
-            if konst("?c") if konst("?k") if float()),
+            if konst("?c") if konst("?k") if finite("?c") if finite("?k") if float()),
         // Σ x · c → (Σ x) · c, for one value c
         rewrite!("sum-of-mul";      "(reduce.sum ?a (mul ?x ?c))" => "(mul (reduce.sum ?a ?x) ?c)"
-            if scalar("?c") if float()),
+            if scalar("?c") if finite("?c") if float()),
         // (a · c) @ b → (a @ b) · c, for one value c
-        rewrite!("scale-left";      "(contract ?l (mul ?a ?c) ?b)" => "(mul (contract ?l ?a ?b) ?c)" if scalar("?c")),
-        rewrite!("scale-right";     "(contract ?l ?a (mul ?b ?c))" => "(mul (contract ?l ?a ?b) ?c)" if scalar("?c")),
+        rewrite!("scale-left";      "(contract ?l (mul ?a ?c) ?b)" => "(mul (contract ?l ?a ?b) ?c)" if scalar("?c") if finite("?c")),
+        rewrite!("scale-right";     "(contract ?l ?a (mul ?b ?c))" => "(mul (contract ?l ?a ?b) ?c)" if scalar("?c") if finite("?c")),
         // (a @ w) · c → a @ (w · c): scales and batch norms vanish into constant weights
         rewrite!("scale-into-b";    "(mul (contract ?l ?a ?b) ?c)" => { mul_into_operand("?l", "?a", "?b", "?c", 1) }
-            if konst("?b") if konst("?c")),
+            if konst("?b") if konst("?c") if finite("?c")),
         rewrite!("scale-into-a";    "(mul (contract ?l ?a ?b) ?c)" => { mul_into_operand("?l", "?a", "?b", "?c", 0) }
-            if konst("?a") if konst("?c")),
+            if konst("?a") if konst("?c") if finite("?c")),
         // (a @ b) · c → (a · c) @ b: the cost decides for the smallest of the three places
         rewrite!("scale-to-a";      "(mul (contract ?l ?a ?b) ?c)" => { mul_into_operand("?l", "?a", "?b", "?c", 0) }
-            if scalar("?c")),
+            if scalar("?c") if finite("?c")),
         rewrite!("scale-to-b";      "(mul (contract ?l ?a ?b) ?c)" => { mul_into_operand("?l", "?a", "?b", "?c", 1) }
-            if scalar("?c")),
+            if scalar("?c") if finite("?c")),
     ]
 }
 

@@ -48,6 +48,14 @@ pub(super) trait Elem: Copy + Default + PartialOrd + Send + Sync + 'static {
     fn to_f32(self) -> f32;
     /// Floats truncate.
     fn to_bits(self) -> u64;
+    /// Likewise; of floats beyond the ends the nearest.
+    fn to_int(self) -> i64 {
+        self.to_bits() as i64
+    }
+    /// The lowest 32 bits. Of floats beyond −2³¹ and 2³² the nearest of these.
+    fn to_word(self) -> u32 {
+        self.to_bits() as u32
+    }
     fn plus(self, o: Self) -> Self;
     fn times(self, o: Self) -> Self;
     fn is_nan(self) -> bool;
@@ -98,6 +106,12 @@ macro_rules! elem_float {
             }
             fn to_bits(self) -> u64 {
                 if self >= 0.0 { self as u64 } else { self as i64 as u64 }
+            }
+            fn to_int(self) -> i64 {
+                self as i64
+            }
+            fn to_word(self) -> u32 {
+                if self >= 0.0 { self as u32 } else { self as i32 as u32 }
             }
             fn plus(self, o: Self) -> Self {
                 self + o

@@ -278,10 +278,10 @@ pub(super) fn cast(to: DType, a: &Buf, out: &mut Buf) {
     match out {
         Buf::F32(o) => each!(a, a => map1(a, o, Elem::to_f32)),
         Buf::F64(o) => each!(a, a => map1(a, o, Elem::to_f64)),
-        Buf::I64(o) => each!(a, a => map1(a, o, |x| Elem::to_bits(x) as i64)),
+        Buf::I64(o) => each!(a, a => map1(a, o, Elem::to_int)),
         Buf::U64(o) => each!(a, a => map1(a, o, Elem::to_bits)),
-        Buf::I32(o) => each!(a, a => map1(a, o, |x| Elem::to_bits(x) as i32)),
-        Buf::U32(o) => each!(a, a => map1(a, o, |x| Elem::to_bits(x) as u32)),
+        Buf::I32(o) => each!(a, a => map1(a, o, |x| Elem::to_word(x) as i32)),
+        Buf::U32(o) => each!(a, a => map1(a, o, Elem::to_word)),
         Buf::Bool(o) => each!(a, a => map1(a, o, |x| x != Default::default())),
     }
     narrow(to, out);

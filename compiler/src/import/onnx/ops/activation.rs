@@ -184,7 +184,8 @@ fn bias_gelu(cx: &mut Cx) -> Lowered {
     Ok(vec![gelu_of(cx, x)?])
 }
 
-/// Of `x + bias` the first half times the Gelu of the second, along the last axis.
+/// Of `x + bias` the first half times the Gelu of the second, along the last axis; in f32, as a Gelu that is nearly 0 is
+/// none where the other half is infinite.
 fn bias_split_gelu(cx: &mut Cx) -> Lowered {
     let (x, bias) = (cx.input(0)?, cx.input(1)?);
     let x = cx.binary(B::Add, x, bias)?;
@@ -197,8 +198,10 @@ fn bias_split_gelu(cx: &mut Cx) -> Lowered {
     cx.require_equal(&(&half * 2), &width);
     let left = cx.slice(x, last, &Poly::ZERO, 1, &half)?;
     let right = cx.slice(x, last, &half, 1, &half)?;
+    let (left, right) = (cx.cast(left, DType::F32)?, cx.cast(right, DType::F32)?);
     let right = gelu_of(cx, right)?;
-    Ok(vec![cx.binary(B::Mul, left, right)?])
+    let (y, dtype) = (cx.binary(B::Mul, left, right)?, cx.dtype(x));
+    Ok(vec![cx.cast(y, dtype)?])
 }
 
 fn fast_gelu(cx: &mut Cx) -> Lowered {
