@@ -485,7 +485,7 @@ fn only_the_outputs_asked_for_are_read() {
 }
 
 #[test]
-fn profiles_and_measures_are_plausible() {
+fn profiles_and_measures_are_complete() {
     on_each(|gpu| {
         let mut s = Session::new_blocking(gpu, &rows()).unwrap();
         let p = s.profile_blocking(&[("x", f32s(&[130, 67]))], 3).unwrap();
@@ -506,7 +506,9 @@ fn profiles_and_measures_are_plausible() {
             assert_eq!(c.gpu_ns.is_some(), gpu.profile().timestamps);
         }
         assert!(o.overstatement().unwrap() > 0.0);
-        assert!(m.copy_bytes_per_second > 1e7 && m.dispatch_ns > 100.0 && m.round_trip_ns > m.dispatch_ns);
+        // How long anything takes is the machine's.
+        let all = [m.copy_bytes_per_second, m.dispatch_ns, m.dispatch_pass_each_ns, m.round_trip_ns];
+        assert!(all.iter().all(|v| v.is_finite() && *v > 0.0) && m.copy_bytes > 0, "{m:?}");
     });
 }
 
