@@ -7,7 +7,7 @@ use super::terminal::Terminal;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use wgfc::Error;
-use wgfc::selftest::{Family, Finding, Plan, Report, describe_case, run, run_case};
+use wgfc::selftest::{Family, Finding, Plan, Progress, Report, describe_case, run, run_case};
 
 /// Tries cases. Returns the exit code.
 pub fn main(a: &SelftestArgs, t: &Terminal) -> u8 {
@@ -47,9 +47,13 @@ fn tested(a: &SelftestArgs, t: &Terminal) -> Result<bool, Error> {
                 if !t.shows_progress() && p.seconds >= said + 10.0 {
                     said = p.seconds;
                     let s = p.seconds;
-                    t.note(&format!("{} cases, {} failed in {s:.0} s", p.cases, p.failed));
+                    let waits = waits(&p, a).map_or(String::new(), |w| format!("; {w}"));
+                    t.note(&format!("{} cases, {} failed in {s:.0} s{waits}", p.cases, p.failed));
                 }
-                let what = if p.shrinking { "making it small" } else { "selftest" };
+                let what = match p.shrinking {
+                    true => "making it small".into(),
+                    false => waits(&p, a).unwrap_or_else(|| "selftest".into()),
+                };
                 bar.says(format!("{what}: {} cases, {} failed, seconds", p.cases, p.failed));
                 bar.at(p.seconds.min(a.seconds) as u64);
             })?
@@ -69,6 +73,12 @@ fn tested(a: &SelftestArgs, t: &Terminal) -> Result<bool, Error> {
         t.print(&text(&report, a, &saved));
     }
     Ok(report.passed())
+}
+
+/// Beyond the time given, the cases that have not ended.
+fn waits(p: &Progress, a: &SelftestArgs) -> Option<String> {
+    let late = p.seconds > a.seconds && !p.running.is_empty();
+    late.then(|| format!("waiting for {}", p.running.join(", ")))
 }
 
 fn json(report: &Report, saved: &[Option<PathBuf>]) -> Result<serde_json::Value, Error> {
@@ -96,9 +106,6 @@ fn text(r: &Report, a: &SelftestArgs, saved: &[Option<PathBuf>]) -> String {
     if r.lost_with_others > 0 {
         let n = r.lost_with_others;
         s += &format!("\n  {n} cases were lost with the device while another ran, and are fine alone\n");
-    }
-    if r.unended > 0 {
-        s += &format!("\n  {} cases had not ended when time was up\n", r.unended);
     }
     if r.stopped {
         s += "\n  the device was lost and could not be opened again: the run ended there\n";
@@ -128,12 +135,9 @@ fn finding(f: &Finding, a: &SelftestArgs, at: Option<&PathBuf>) -> String {
     let mut s = format!("{}: {}, {} cases", f.name, f.status, f.cases);
     if !f.repeats {
         s += ", not when repeated alone";
-    } else if f.cut_short {
-        s += if f.smallest.is_some() {
-            ", could be smaller: time was up"
-        } else {
-            ", not repeated: time was up"
-        };
+    } else if let Some(why) = &f.cut_short {
+        let left_out = if f.smallest.is_some() { "could be smaller" } else { "not repeated or made smaller" };
+        s += &format!(", {left_out}: {why}");
     }
     let message = f.smallest.as_ref().map_or(&f.message, |m| &m.message);
     s += &format!("\n    {}\n", message.lines().collect::<Vec<_>>().join("\n    "));

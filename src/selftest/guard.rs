@@ -16,16 +16,17 @@ pub(crate) struct Device {
     /// How long a case may take.
     limit: Duration,
     gone: AtomicBool,
-    /// When no case is waited for any longer.
+    /// When nothing is waited for any longer.
     end: OnceLock<Instant>,
 }
 
 impl Device {
-    /// Opens the adapter.
-    pub fn open(choice: AdapterChoice) -> Result<Device, RunError> {
+    /// Opens the adapter; a case may take so long, if not as long as usual.
+    pub fn open(choice: AdapterChoice, limit: Option<Duration>) -> Result<Device, RunError> {
         let gpu = Gpu::request_blocking(&choice)?;
         // Where the CPU draws, it also may be busy with something else.
-        let limit = Duration::from_secs(if gpu.summary().is_software { 180 } else { 30 });
+        let usual = Duration::from_secs(if gpu.summary().is_software { 180 } else { 30 });
+        let limit = limit.unwrap_or(usual);
         Ok(Device {
             choice,
             current: Mutex::new((0, gpu)),
@@ -40,7 +41,7 @@ impl Device {
         self.gpu().1.summary().clone()
     }
 
-    /// No case is waited for beyond `end`.
+    /// Nothing that is run from now on is waited for beyond `end`.
     pub fn ends_at(&self, end: Instant) {
         let _ = self.end.set(end);
     }
@@ -123,7 +124,7 @@ mod tests {
     #[test]
     fn a_run_goes_on_after_a_panic_a_lost_device_and_a_hang() {
         let Some(gpu) = wgfc_runtime::testing::gpus().first() else { return };
-        let mut d = Device::open(AdapterChoice::Name(gpu.summary().name.clone())).unwrap();
+        let mut d = Device::open(AdapterChoice::Name(gpu.summary().name.clone()), None).unwrap();
         let fine = |d: &Device| d.run(|gpu, _| Ok(gpu.summary().name.clone())).is_ok();
         let panics = d.run(|_, _| -> Result<(), Failure> { panic!("no") });
         assert!(matches!(&panics, Err(Failure::Panic(m)) if m.contains("no")), "{panics:?}");

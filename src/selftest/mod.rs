@@ -25,6 +25,7 @@ mod sequence;
 mod setting;
 mod shrink;
 mod subject;
+mod widened;
 
 pub use compare::{Tolerance, equal, relative_error};
 pub use failure::{Failure, caught, run_session, session};

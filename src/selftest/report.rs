@@ -28,8 +28,6 @@ pub struct Report {
     pub cases: u64,
     /// Cases that were lost with a device on which another ran, and are fine.
     pub lost_with_others: usize,
-    /// Cases that had not ended when the run had to.
-    pub unended: u64,
     /// The device was lost and could not be opened again.
     pub stopped: bool,
     /// By family.
@@ -95,8 +93,8 @@ pub struct Finding {
     pub cases_named: Vec<String>,
     /// Whether the first one fails again alone.
     pub repeats: bool,
-    /// Whether time was up before it was repeated or made as small as it can be.
-    pub cut_short: bool,
+    /// Why it was not repeated or not made as small as it can be, if it was not.
+    pub cut_short: Option<String>,
     /// The smallest case that fails so.
     pub smallest: Option<Smallest>,
 }
@@ -110,7 +108,7 @@ impl Finding {
             cases,
             cases_named: vec![],
             repeats: true,
-            cut_short: false,
+            cut_short: None,
             smallest: None,
         }
     }
@@ -142,7 +140,6 @@ impl Report {
             seconds,
             cases,
             lost_with_others: 0,
-            unended: 0,
             stopped: false,
             families: vec![],
             findings: vec![],

@@ -19,8 +19,9 @@ use wgfc_runtime::AdapterChoice;
 pub struct Plan {
     /// On which adapter.
     pub adapter: AdapterChoice,
-    /// No case is begun after so many seconds, and everything ends a tenth of them later, or five seconds where that
-    /// is more. Where something fails, the last tenth is for repeating it and making it smaller too.
+    /// No case is begun after so many seconds. One that is under way is waited for as long as a case may take, and fails
+    /// then: 30 s, 180 s on a software adapter. What failed is repeated and made smaller in the last tenth and as
+    /// much again, or in the five seconds after the last case where that is more.
     pub seconds: f64,
     /// Which cases: another seed, other cases.
     pub seed: u64,
@@ -31,6 +32,9 @@ pub struct Plan {
     /// A difference to be found, for tests.
     #[doc(hidden)]
     pub fault: Option<Fault>,
+    /// How long a case may take instead, for tests.
+    #[doc(hidden)]
+    pub limit: Option<Duration>,
 }
 
 impl Default for Plan {
@@ -43,6 +47,7 @@ impl Default for Plan {
             only: None,
             threads: std::thread::available_parallelism().map_or(2, usize::from).min(16),
             fault: None,
+            limit: None,
         }
     }
 }
@@ -60,6 +65,8 @@ pub struct Progress {
     pub shrinking: bool,
     /// Kinds of failures found since the last time.
     pub found: Vec<First>,
+    /// Cases under way.
+    pub running: Vec<String>,
 }
 
 /// The first failure of a kind.
@@ -130,13 +137,13 @@ pub(crate) fn without_numbers(text: &str) -> String {
 struct Found {
     known: BTreeSet<Kind>,
     news: Vec<First>,
-    unended: u64,
+    running: BTreeSet<CaseId>,
     families: BTreeMap<&'static str, Family>,
     failures: Vec<(u64, CaseId, Failure)>,
 }
 
-fn opened(choice: &AdapterChoice) -> Result<Device, Error> {
-    Device::open(choice.clone()).map_err(device_error)
+fn opened(plan: &Plan) -> Result<Device, Error> {
+    Device::open(plan.adapter.clone(), plan.limit).map_err(device_error)
 }
 
 /// Runs cases until time is up. `progress` is called ten times a second.
@@ -149,12 +156,10 @@ pub fn run(plan: &Plan, progress: &mut dyn FnMut(Progress)) -> Result<Report, Er
         let m = format!("no operator's name contains `{}`", plan.only.as_deref().unwrap_or_default());
         return Err(Error::Usage(vec![Problem::with_help(m, "`wgfc selftest` alone tries all of them")]));
     }
-    let device = opened(&plan.adapter)?;
+    let device = opened(plan)?;
     let start = Instant::now();
     let end = start + Duration::from_secs_f64(plan.seconds.clamp(0.0, 1e6));
     let share = Duration::from_secs_f64(plan.seconds.clamp(0.0, 1e6) / 10.0);
-    let last = end + share.max(Duration::from_secs(5));
-    device.ends_at(last);
     let [next, cases, failed] = [const { AtomicU64::new(0) }; 3];
     let at = |shrinking: bool| Progress {
         seconds: start.elapsed().as_secs_f64(),
@@ -162,9 +167,11 @@ pub fn run(plan: &Plan, progress: &mut dyn FnMut(Progress)) -> Result<Report, Er
         failed: failed.load(Ordering::Relaxed),
         shrinking,
         found: vec![],
+        running: vec![],
     };
     let running = AtomicUsize::new(plan.threads.max(1));
     let found = Mutex::<Found>::default();
+    let lock = || found.lock().unwrap_or_else(PoisonError::into_inner);
     let work = || {
         loop {
             let any = failed.load(Ordering::Relaxed) > 0;
@@ -173,12 +180,10 @@ pub fn run(plan: &Plan, progress: &mut dyn FnMut(Progress)) -> Result<Report, Er
             }
             let i = next.fetch_add(1, Ordering::Relaxed);
             let id = sequence.case(i);
+            lock().running.insert(id.clone());
             let result = attempt(&device, &id, plan.fault);
-            let mut found = found.lock().unwrap_or_else(PoisonError::into_inner);
-            if device.is_over() && matches!(result, Err(Failure::Hang(_))) {
-                found.unended += 1;
-                continue;
-            }
+            let mut found = lock();
+            found.running.remove(&id);
             cases.fetch_add(1, Ordering::Relaxed);
             failed.fetch_add(u64::from(result.is_err()), Ordering::Relaxed);
             let family = found.families.entry(id.family()).or_insert_with(|| Family::new(id.family()));
@@ -196,23 +201,27 @@ pub fn run(plan: &Plan, progress: &mut dyn FnMut(Progress)) -> Result<Report, Er
         }
         running.fetch_sub(1, Ordering::Release);
     };
-    let lock = || found.lock().unwrap_or_else(PoisonError::into_inner);
     std::thread::scope(|scope| {
         for _ in 0..plan.threads.max(1) {
             scope.spawn(work);
         }
         while running.load(Ordering::Acquire) > 0 {
-            let news = std::mem::take(&mut lock().news);
-            progress(Progress { found: news, ..at(false) });
+            let (news, under_way) = {
+                let mut found = lock();
+                (std::mem::take(&mut found.news), found.running.iter().map(CaseId::to_string).collect())
+            };
+            progress(Progress { found: news, running: under_way, ..at(false) });
             std::thread::sleep(Duration::from_millis(100));
         }
     });
+    // Whoever waited for a case that does not end has time left to look into it.
+    let last = (end + share).max(Instant::now() + Duration::from_secs(5));
+    device.ends_at(last);
     let seconds = start.elapsed().as_secs_f64();
     let mut found = std::mem::take(&mut *lock());
     progress(Progress { found: std::mem::take(&mut found.news), ..at(true) });
     found.failures.sort_by_key(|(i, ..)| *i);
     let mut report = Report::new(device.summary(), plan.seed, seconds, cases.load(Ordering::Relaxed));
-    report.unended = found.unended;
     let mut kinds: Vec<(Kind, Vec<(CaseId, Failure)>)> = vec![];
     for (_, id, f) in found.failures {
         let k = kind(&id, &f);
@@ -279,12 +288,14 @@ fn looked_into(
     let Some((id, failure)) = cases.first() else { return (None, fine) };
     let mut finding = Finding::new(id, failure, cases.len());
     finding.cases_named = cases.iter().take(5).map(|(id, _)| id.to_string()).collect();
-    if closely && !device.is_gone() {
-        finding.smallest = smallest(device, id, failure, fault, Some(until));
-        finding.cut_short = over();
-        finding.repeats = finding.smallest.is_some() || finding.cut_short;
+    if device.is_gone() {
+        finding.cut_short = Some("the device could not be opened again".into());
+    } else if !closely {
+        finding.cut_short = Some(format!("only the first {KINDS} kinds of failures are"));
     } else {
-        finding.cut_short = true;
+        finding.smallest = smallest(device, id, failure, fault, Some(until));
+        finding.cut_short = over().then(|| "time was up".into());
+        finding.repeats = finding.smallest.is_some() || finding.cut_short.is_some();
     }
     (Some(finding), fine)
 }
@@ -299,7 +310,7 @@ pub fn run_case(plan: &Plan, case: &str) -> Result<Report, Error> {
         let help = "a case is an operator, `graph` or `loop`, and a number, as in 'Softmax 17'";
         return Err(Error::usage(m, help));
     };
-    let device = opened(&plan.adapter)?;
+    let device = opened(plan)?;
     let start = Instant::now();
     let result = attempt(&device, &id, plan.fault);
     let mut report = Report::new(device.summary(), plan.seed, start.elapsed().as_secs_f64(), 1);

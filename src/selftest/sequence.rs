@@ -170,4 +170,19 @@ mod tests {
         assert_eq!(CaseId::parse(&c.to_string()), Some(c));
         assert_eq!(CaseId::parse("Nonsense 3"), None);
     }
+
+    #[test]
+    fn no_case_costs_the_evaluator_much() {
+        use crate::selftest::subject::WORK;
+        use wgfc_ir::eval::{Limits, evaluate_within};
+        for id in names().flat_map(|name| (1..=2).map(move |seed| CaseId { name: name.clone(), seed })) {
+            let Some((subject, _)) = id.subjects() else { continue };
+            let Ok(graph) = subject.graph(&wgfc_compiler::Options::default()) else { continue };
+            // Other seeds may cost more.
+            let limits = Limits { work: WORK / 4, ..Limits::default() };
+            if let Err(e) = evaluate_within(&graph, &subject.inputs, limits) {
+                assert!(!e.to_string().contains("longer than it may"), "{id}: {e}");
+            }
+        }
+    }
 }

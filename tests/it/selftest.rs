@@ -84,7 +84,31 @@ fn every_kind_is_told_once_and_reported_when_time_is_up() {
     // None is lost, whether or not there was time to look into it.
     let failed: u64 = report.families.iter().map(|f| f.failed).sum();
     assert_eq!(failed, report.findings.iter().map(|f| f.cases as u64).sum::<u64>(), "{report:?}");
-    assert!(report.findings.iter().all(|f| f.repeats && (f.cut_short || f.smallest.is_some())), "{report:?}");
+    assert!(
+        report.findings.iter().all(|f| f.repeats && (f.cut_short.is_some() || f.smallest.is_some())),
+        "{report:?}"
+    );
+}
+
+fn never_ends(_: &Graph, _: &mut [Tensor]) {
+    loop {
+        std::thread::park();
+    }
+}
+
+#[test]
+fn a_case_that_does_not_end_fails_when_time_is_up_too() {
+    let Some(plan) = plan(never_ends) else { return };
+    let limit = Some(std::time::Duration::from_secs(1));
+    let plan = Plan { only: Some("LogSoftmax".into()), seconds: 0.1, limit, ..plan };
+    let mut under_way = vec![];
+    let report = run(&plan, &mut |p| under_way.extend(p.running)).unwrap();
+    let failed: usize = report.findings.iter().map(|f| f.cases).sum();
+    assert!(!report.passed() && report.cases > 0 && failed as u64 == report.cases, "{report:?}");
+    for f in &report.findings {
+        assert!(f.status == "hang" && f.message.starts_with("the evaluator has not ended"), "{f:?}");
+        assert!(f.cases_named.iter().all(|c| under_way.contains(c)), "{f:?} {under_way:?}");
+    }
 }
 
 #[test]

@@ -95,6 +95,14 @@ fn bias(d: &mut Draw) {
     d.x(t, &s);
     d.x(t, &s[s.len() - 1..]);
 }
+fn bias_split(d: &mut Draw) {
+    let (t, mut s) = (d.pick(&[F32, F16]), d.full(1..=4));
+    if let Some(last) = s.last_mut() {
+        *last *= 2;
+    }
+    d.x(t, &s);
+    d.x(t, &s[s.len() - 1..]);
+}
 
 /// A divisor is not 0.
 fn divide(d: &mut Draw) {
@@ -320,6 +328,7 @@ pub const LINES: &[Line] = &[
     Line("Xor", bools),
     Line("com.microsoft.BiasAdd", bias_add),
     Line("com.microsoft.BiasGelu", bias),
+    Line("com.microsoft.BiasSplitGelu", bias_split),
     Line("com.microsoft.FastGelu", bias),
     Line("com.microsoft.Gelu", |d| float(d, -3.0, 3.0)),
     Line("com.microsoft.QuickGelu", |d| with(d, &["alpha"])),

@@ -194,15 +194,6 @@ fn recurrent(d: &mut Draw, gates: usize, bias: usize) {
     let outputs = d.from(1..=if gates == 4 { 3 } else { 2 });
     d.outputs(outputs);
 }
-fn bias_split(d: &mut Draw) {
-    let (t, mut s) = (d.pick(&[F32, F16]), d.full(1..=4));
-    if let Some(last) = s.last_mut() {
-        *last *= 2;
-    }
-    d.x(t, &s);
-    d.x(t, &s[s.len() - 1..]);
-    d.loose = t == F16;
-}
 fn quantised_lstm(d: &mut Draw) {
     let (s, b, i, h) = (d.from(1..=4), d.from(1..=3), d.from(1..=7), d.from(1..=7));
     let direction = d.pick(&["forward", "reverse", "bidirectional"]);
@@ -288,7 +279,6 @@ pub const LINES: &[Line] = &[
     Line("RotaryEmbedding", |d| rotary(d, false)),
     Line("ai.onnx.preview.FlexAttention", flex),
     Line("com.microsoft.Attention", |d| packed(d, false)),
-    Line("com.microsoft.BiasSplitGelu", bias_split),
     Line("com.microsoft.DynamicQuantizeLSTM", quantised_lstm),
     Line("com.microsoft.GroupQueryAttention", group_query),
     Line("com.microsoft.MultiHeadAttention", multi_head),
