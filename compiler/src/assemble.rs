@@ -4,13 +4,12 @@ use crate::emit::{EmitContext, EmittedKernel, emit};
 use crate::error::{Diagnostic, Errors, Location};
 use crate::fuse::group::estimate;
 use crate::kernel::{
-    Attention, Expr, Family, Kernel, KernelGraph, Loop, Map, Matmul, PrefixScan, Row, Stage, StagedLoop,
-    TensorId, TensorKind,
+    Attention, Capacity, Expr, Family, Kernel, KernelGraph, Loop, Map, Matmul, PrefixScan, Row, Stage,
+    StagedLoop, TensorId, TensorKind,
 };
 use crate::options::Options;
 use rustc_hash::FxHashMap;
 use std::collections::{BTreeMap, BTreeSet};
-use std::fmt::Write;
 use std::ops::Range;
 use std::sync::Arc;
 use wgfc_ir::computed::Bounds;
@@ -31,9 +30,9 @@ pub fn assemble(
     let cx = EmitContext { graph: kernels, symbols: &symbols, profile, tuning };
     let mut emitted: Vec<EmittedKernel> = vec![];
     let mut errors = vec![];
-    let mut known: FxHashMap<String, (usize, Vec<TensorId>)> = FxHashMap::default();
+    let mut known: FxHashMap<u128, (usize, Vec<TensorId>)> = FxHashMap::default();
     for k in &kernels.kernels {
-        let (key, tensors) = structure(kernels, k);
+        let (key, tensors) = (k.structural_hash(&kernels.tensors, Capacity::Counts), k.tensors());
         if let Some((i, theirs)) = known.get(&key) {
             let twin = rebound(&emitted[*i], theirs, &tensors);
             emitted.push(twin);
@@ -89,6 +88,9 @@ pub fn assemble(
                 }
                 weights.insert(name.clone(), data.as_ref().clone());
                 BufferKind::Weight { name }
+            }
+            TensorKind::Withheld(_) => {
+                return Err(Diagnostic::internal("a kernel graph read from a text lacks constants").into());
             }
             // Found below, once the other has a buffer.
             TensorKind::Under(_) => continue,
@@ -240,18 +242,6 @@ fn computed(
     }
     out.sort_by_key(|c| c.after);
     out
-}
-
-/// What the text of a kernel depends on, its tensors numbered by first use; and those tensors.
-fn structure(graph: &KernelGraph, k: &Kernel) -> (String, Vec<TensorId>) {
-    let mut tensors = k.reads();
-    tensors.extend(k.writes().into_iter().filter(|t| !tensors.contains(t)).collect::<Vec<_>>());
-    let number = |t: TensorId| tensors.iter().position(|x| *x == t).unwrap_or_default();
-    let mut key = k.renumbered(&number).structure();
-    for t in &tensors {
-        let _ = write!(key, "{}", graph.tensors[*t].ty);
-    }
-    (key, tensors)
 }
 
 /// A kernel of the same structure over other tensors.

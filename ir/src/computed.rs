@@ -47,6 +47,11 @@ impl Bounds {
         bounds
     }
 
+    /// The bounds, in the order in which the symbols are computed.
+    pub fn iter(&self) -> impl Iterator<Item = (&Arc<str>, &Dim)> {
+        self.0.iter().map(|(s, d)| (s, d))
+    }
+
     /// The bound of a computed symbol.
     pub fn get(&self, symbol: &str) -> Option<&Dim> {
         self.0.iter().find_map(|(s, b)| (**s == *symbol).then_some(b))
@@ -93,6 +98,13 @@ impl Bounds {
             Atom::Min(a, b) => self.extreme(a, most).min_of(&self.extreme(b, most), &[]),
             Atom::Var(_) | Atom::Data(_) | Atom::TooLarge => whole,
         }
+    }
+}
+
+/// Bounds over symbols that are known before a run.
+impl FromIterator<(Arc<str>, Dim)> for Bounds {
+    fn from_iter<I: IntoIterator<Item = (Arc<str>, Dim)>>(bounds: I) -> Bounds {
+        Bounds(bounds.into_iter().collect())
     }
 }
 

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 pub use wgfc::selftest::{Failure, caught, run_session, session};
 use wgfc_compiler::import::{ExternalData, import, shape_inputs};
+use wgfc_compiler::pipeline::{Fused, fuse_amended};
 use wgfc_compiler::{Fusion, Options};
 use wgfc_ir::eval::evaluate;
 use wgfc_ir::tensor::ByteOwner;
@@ -88,22 +89,8 @@ impl Backend {
     /// Compiles the model in a file; external data is looked for beside it. `example` holds inputs
     /// from which those that decide shapes take the value to be compiled for.
     pub fn compile(&self, model: &Path, fusion: Fusion, example: &[Tensor]) -> Result<Compiled, Failure> {
-        let bytes = std::fs::read(model).map_err(|e| Failure::error(format!("{}: {e}", model.display())))?;
+        let (bytes, inputs, options) = prepared(model, fusion, example)?;
         let beside = Beside(model);
-        let inputs = input_names(&bytes)?;
-        let mut options = Options { fusion, ..Options::default() };
-        // A value that becomes known may bring another to light, but not for ever.
-        for _ in 0..4 {
-            let before = options.values.len();
-            for name in shape_inputs(&bytes, &beside, &options) {
-                if let Some((n, t)) = inputs.iter().zip(example).find(|(n, _)| **n == name) {
-                    options.values.insert(n.clone(), t.clone());
-                }
-            }
-            if options.values.len() == before {
-                break;
-            }
-        }
         let start = Instant::now();
         let mut compiled = None;
         let engine = match self {
@@ -118,6 +105,37 @@ impl Backend {
         let took = [compiled, start.elapsed() - compiled];
         Ok(Compiled { engine, inputs, fixed: options.values.into_keys().collect(), took })
     }
+}
+
+/// A model's bytes, the names of its inputs, and the options that fix the values of those that decide shapes, taken from
+/// `example`.
+fn prepared(
+    model: &Path,
+    fusion: Fusion,
+    example: &[Tensor],
+) -> Result<(Vec<u8>, Vec<String>, Options), Failure> {
+    let bytes = std::fs::read(model).map_err(|e| Failure::error(format!("{}: {e}", model.display())))?;
+    let inputs = input_names(&bytes)?;
+    let mut options = Options { fusion, ..Options::default() };
+    // A value that becomes known may bring another to light, but not for ever.
+    for _ in 0..4 {
+        let before = options.values.len();
+        for name in shape_inputs(&bytes, &Beside(model), &options) {
+            if let Some((n, t)) = inputs.iter().zip(example).find(|(n, _)| **n == name) {
+                options.values.insert(n.clone(), t.clone());
+            }
+        }
+        if options.values.len() == before {
+            break;
+        }
+    }
+    Ok((bytes, inputs, options))
+}
+
+/// The kernels of the model in a file, compiled as [`Backend::compile`] does.
+pub fn fused(model: &Path, fusion: Fusion, example: &[Tensor]) -> Result<Fused, Failure> {
+    let (bytes, _, options) = prepared(model, fusion, example)?;
+    Ok(fuse_amended(&bytes, &Beside(model), &options, &mut |_| Ok(()), &mut |_, _| {})?)
 }
 
 /// The names of a model's inputs, in order.

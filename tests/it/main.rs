@@ -27,6 +27,7 @@ mod forbidden;
 mod fuzz;
 mod generate;
 mod hostile;
+mod kernels;
 mod long;
 mod loops;
 mod models;

@@ -100,6 +100,10 @@ impl Body {
         if let Some(id) = self.known.get(&e) {
             return *id;
         }
+        self.append(e, dtype)
+    }
+    /// Adds an expression even if there is an equal one.
+    pub(super) fn append(&mut self, e: Expr, dtype: DType) -> ExprId {
         let id = self.exprs.len() as ExprId;
         self.known.insert(e.clone(), id);
         self.exprs.push((e, dtype));

@@ -1,29 +1,92 @@
-//! The kernel graph: what fusion makes and emission reads.
+//! The kernel graph: what fusion makes, what is scheduled and written as WGSL. [`parse()`] reads it from text and
+//! `Display` prints it; this page says what it means, so that one can write a kernel by hand.
 //!
-//! A [`Kernel`] computes over a few *flat* iteration variables `%0, %1, …` whose meaning and extents
-//! its [`Family`] fixes. Its [`Body`] is one arena of scalar expressions; loads address buffers by a
-//! flat element offset, an index expression over those variables. `@e` in an index expression
-//! ([`Atom::Data`]) is the `i32` value of expression `e` of the same body.
+//! # A graph
+//! A [`KernelGraph`] is a list of tensors in memory and of kernels that run one after another, each as if it were alone
+//! and all it writes were there before the next begins. [`Repeat`]s run a range of kernels several times. Symbols
+//! (`n`, `past`) are sizes that are known when the program runs; a *computed* symbol is read from a tensor that an earlier
+//! kernel writes, and is at most its bound.
 //!
-//! | family | variables | what a kernel does |
-//! |---|---|---|
-//! | `Map` | `%0` element | every element: stores |
-//! | `Row` | `%0` row, `%1` position in the row | reductions over the row one after another (each may use the results before it as `Acc`), then row stores (once a row) and element stores (every position) |
-//! | `PrefixScan` | as `Row` | a running combination along each row |
-//! | `Loop` | a variable for each axis of lanes, then the step | every lane repeats its steps: `Acc(i)` is what it carries; step stores in every step, stores after the last |
-//! | `StagedLoop` | as `Loop`, then the element and the term of a stage | a workgroup repeats a lane's steps, each in stages that hand on arrays in workgroup memory; `Acc(i)` is what one of them combines over its terms |
-//! | `Matmul` | `%0` batch, `%1` m, `%2` n, `%3` k | `Acc(i) = Σₖ a·bᵢ`, after those `Acc(j) = Σₖ sumⱼ`, then stores over batch, m, n |
-//! | `Attention` | `%0` batch, `%1` s, `%2` t, `%3` d, `%4` e, `%5` part | `Acc(0) = softmaxₜ(Σ_d q·k·scale + mask)·v` over a part of t, then stores over batch, s, e, part |
+//! # A kernel
+//! A [`Kernel`] evaluates expressions at all points of an iteration domain. Its variables `%0, %1, …` run from 0 to below
+//! the extents that its [`Family`] names. Points are computed in any order and at the same time; what one writes no
+//! other may read, but for what the family says it hands on. A kernel with an extent of 0 does nothing, except that a
+//! reduction over nothing has the value it begins with.
+//!
+//! | family | text | variables | what it does |
+//! |---|---|---|---|
+//! | [`Map`] | `map [elements]` | element | its stores, for each element |
+//! | [`Row`] | `row [rows, len]` | row, position | its reductions over the positions of a row, one after another: `acc0`, `acc1`, … Each may read those before it. Then `row` stores, once a row, and stores, for each position |
+//! | [`PrefixScan`] | `scan [rows, len]` | row, position | stores for each position, where `acc0` combines the positions up to this one; `exclusive`: without it; `reverse`: from this one to the end |
+//! | [`Loop`] | `loop [lanes…] steps [n]` | one an axis of lanes, step | for each lane: `acc i` is what `init` gives; then for each step in order `step` stores, and all `acc` become what `next` gives of the old ones; stores after the last. `while`: a lane may stop before a step in which this is false, as no step changes anything from then on |
+//! | [`StagedLoop`] | `stages [lanes…] steps [n]` | as `Loop`, then element, term | the same by a workgroup for each lane, through arrays `s0, s1, …` in its memory: the stages `first` once, the stages `each` in every step, the stages `last` once. A stage computes all its elements before it writes: `acc` combines its terms, arrays and tensors are written at its element |
+//! | [`Matmul`] | `matmul [batch, m, n, k]` | batch, m, n, k | `acc i` is the sum over k of the first operand and the i-th second one, in f32; results behind those are sums of an expression over batch, m, k; then stores, for each batch, m, n |
+//! | [`Attention`] | `attention [batch, s, t, d, e] parts p` | batch, s, t, d, e, part | `acc0` is `Σₜ softmaxₜ(scale·Σ_d q·k + mask)·v` in f32, then stores, for each batch, s, e. Of several parts each has a range of keys: `acc0 = Σₜ exp(score − acc1)·v`, stores also for each part, and `part` stores once for each batch, s and part of `acc1`, the greatest score, and `acc2 = Σₜ exp(score − acc1)` |
+//!
+//! A loop `from e most p` is a part of one: it begins with the step that expression `e`, over nothing, gives, and does at
+//! most `p` of them.
+//!
+//! # Expressions
+//! A [`Body`] is a list of expressions, operands before users, each with its element type. Index expressions are
+//! [`Poly`]s over the kernel's variables, symbols, and values of expressions: `@3` is the `i32` that `e3` has. Their
+//! arithmetic is that of integers without a limit; what a device computes agrees, as every tensor has fewer than 2³¹
+//! elements.
+//!
+//! | text | value |
+//! |---|---|
+//! | `1.5:f32`, `true` | a constant |
+//! | `index(2*%0 + n)` | an index expression as `i32` |
+//! | `t2[%0] if e1` | the element of tensor 2 at a flat offset. Where the guard `e1` is false nothing is read and the value is arbitrary |
+//! | `acc0` | a result of the family |
+//! | `s0[%2] if e1` | an element of an array of a `StagedLoop`, likewise |
+//! | `add(e1, e2)`, `exp(e1)`, `select(e1, e2, e3)`, `cast(f16, e1)`, `bitcast(u32, e1)` | as [`ScalarFn`](wgfc_ir::ScalarFn) has them. Both values of a `select` are evaluated |
+//!
+//! A load whose guard holds, or that has none, is inside its tensor; so is a store. Of guards the evaluation of
+//! others may depend: an expression that is read only where a condition is true may be arbitrary elsewhere.
+//!
+//! # Stores
+//! `t3[offset] = e4 if e5` writes where its guard is true. No two points of a kernel write the same element, except that
+//! stores of indices that come from data (`@`) may meet, of which one stands. `= sum e4` combines with what is there in any
+//! order ([`combines`]), and of what it writes the kernel reads nothing.
+//!
+//! # Text
+//! ```text
+//! t0: f32[n, 7] input 0 as "x"
+//! t1: f32[7] const [1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0] as "w"
+//! t2: f32[n] output 0 as "y"
+//!
+//! kernel 0 row [n, 7] @ "product", "relu"
+//!   e0: f32 = t0[7*%0 + %1]
+//!   e1: f32 = t1[%1]
+//!   e2: f32 = mul(e0, e1)
+//!   e3: f32 = acc0
+//!   e4: f32 = 0.0:f32
+//!   e5: f32 = max(e3, e4)
+//!   acc0 = sum(e2): f32
+//!   row t2[%0] = e5
+//! ```
+//! Tensors come first, one a line: type, kind ([`TensorKind`]), name. `compute n = t3` and `bound n = 2*m` say of a
+//! symbol where it is computed and what it is at most. Kernels and their expressions are numbered from 0; `@` names the model's nodes. `repeat 3..7
+//! times [n] keeps [t2] until t5 rounds 100 as "why"` comes last.
+//!
+//! Printing what was parsed gives the same text. Constants of up to [`INLINE_ELEMENTS`](wgfc_ir::text::INLINE_ELEMENTS) elements are printed in full, others
+//! as `const hash …`, which is parsed as [`TensorKind::Withheld`].
 
 mod body;
 mod family;
-mod text;
+mod hash;
+mod parse;
+mod print;
+#[cfg(test)]
+mod tests;
 
 pub use body::{Body, Expr, ExprId, renumbered};
 pub use family::{
     Array, Attention, Carry, Combined, Family, Loop, Map, Matmul, Part, PrefixScan, ReduceKind, Reduction,
     Row, Stage, StagedLoop, Write, thin,
 };
+pub use hash::Capacity;
+pub use parse::parse;
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -98,6 +161,9 @@ pub enum TensorKind {
     Output(usize),
     /// A constant.
     Const(Arc<Tensor>),
+    /// A constant that a text leaves out: the hash of its bytes. Such kernels can be looked at and verified; their
+    /// program has no values for it.
+    Withheld(u64),
     /// State `state` of the graph. What it is before a run and what it becomes are two tensors that
     /// share their memory: who reads the first comes before who writes the second.
     State {

@@ -1,6 +1,6 @@
 //! Bodies of Maps: scalar expressions as text.
 
-use super::parse::{Parsed, Parser};
+use super::parser::{Parsed, Parser};
 use super::print::scalar;
 use crate::scalar::{BinaryOp, ScalarFn, ScalarNode, UnaryOp};
 use std::collections::HashMap;

@@ -27,12 +27,14 @@
 
 mod body;
 mod parse;
+mod parser;
 mod print;
 #[cfg(test)]
 mod tests;
 
 pub use parse::parse;
-pub use print::print;
+pub use parser::{Parsed, Parser};
+pub use print::{constant, print, quoted, scalar};
 
 use std::fmt;
 

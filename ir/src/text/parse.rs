@@ -1,254 +1,23 @@
 //! Text to graph.
 
 use super::TextError;
-use crate::dtype::{Class, DType};
+use super::parser::{Parsed, Parser};
 use crate::graph::{Border, Computed, Constraint, Graph, Growth, Node, State, TensorType, Value};
 use crate::op::{Contract, GatherAxis, NormKind, Op, ReduceOp};
 use crate::poly::Poly;
-use crate::scalar::Scalar;
 use crate::tensor::{Tensor, checked_numel};
 use std::collections::HashMap;
 use std::sync::Arc;
 
 /// The graph that the text describes. Types are taken as written: a graph that the verifier refuses can be parsed.
 pub fn parse(text: &str) -> Result<Graph, TextError> {
-    let mut p = Parser { text, at: 0, depth: 0 };
-    let parsed = p.graph().and_then(|g| {
-        p.space();
-        if p.at < text.len() { Err(p.unexpected("the end")) } else { Ok(g) }
-    });
-    parsed.map_err(|message| {
-        let before = text.get(..p.at).unwrap_or(text);
-        let line = before.matches('\n').count() + 1;
-        let column = before.len() - before.rfind('\n').map_or(0, |i| i + 1) + 1;
-        TextError { line, column, message }
-    })
+    Parser::whole(text, Parser::graph)
 }
-
-/// The deepest nesting of subgraphs and of expressions.
-const MAX_DEPTH: usize = 200;
-
-pub(super) struct Parser<'a> {
-    text: &'a str,
-    pub(super) at: usize,
-    depth: usize,
-}
-
-/// What is wrong; the place is where the parser stands.
-pub(super) type Parsed<T> = Result<T, String>;
 
 /// A name, the number of a value, and where that stands.
 type Named = (Arc<str>, usize, usize);
 
-impl<'a> Parser<'a> {
-    fn rest(&self) -> &'a str {
-        self.text.get(self.at..).unwrap_or("")
-    }
-    pub(super) fn space(&mut self) {
-        loop {
-            let rest = self.rest();
-            let trimmed = rest.trim_start();
-            self.at += rest.len() - trimmed.len();
-            if !trimmed.starts_with("//") {
-                return;
-            }
-            self.at += trimmed.find('\n').unwrap_or(trimmed.len());
-        }
-    }
-    fn unexpected(&mut self, wanted: &str) -> String {
-        self.space();
-        match self.rest().split_whitespace().next() {
-            Some(t) => format!("expected {wanted}, found `{t}`"),
-            None => format!("expected {wanted}, found the end"),
-        }
-    }
-    /// Takes the punctuation if it is next.
-    pub(super) fn eat(&mut self, t: &str) -> bool {
-        self.space();
-        let hit = self.rest().starts_with(t);
-        if hit {
-            self.at += t.len();
-        }
-        hit
-    }
-    pub(super) fn expect(&mut self, t: &str) -> Parsed<()> {
-        if self.eat(t) { Ok(()) } else { Err(self.unexpected(&format!("`{t}`"))) }
-    }
-    /// The word that is next, without taking it.
-    pub(super) fn peek(&mut self) -> &'a str {
-        self.space();
-        let rest = self.rest();
-        let end = rest.find(|c: char| !(c.is_ascii_alphanumeric() || c == '_')).unwrap_or(rest.len());
-        &rest[..end]
-    }
-    pub(super) fn eat_word(&mut self, w: &str) -> bool {
-        let hit = self.peek() == w;
-        if hit {
-            self.at += w.len();
-        }
-        hit
-    }
-    fn expect_word(&mut self, w: &str) -> Parsed<()> {
-        if self.eat_word(w) { Ok(()) } else { Err(self.unexpected(&format!("`{w}`"))) }
-    }
-    pub(super) fn word(&mut self, what: &str) -> Parsed<&'a str> {
-        let w = self.peek();
-        if w.is_empty() {
-            return Err(self.unexpected(what));
-        }
-        self.at += w.len();
-        Ok(w)
-    }
-    fn integer(&mut self) -> Parsed<usize> {
-        let w = self.peek();
-        let n = w.parse().map_err(|_| self.unexpected("a number"))?;
-        self.at += w.len();
-        Ok(n)
-    }
-    fn string(&mut self) -> Parsed<Arc<str>> {
-        if !self.eat("\"") {
-            return Err(self.unexpected("a string"));
-        }
-        let mut out = String::new();
-        let mut chars = self.rest().char_indices();
-        while let Some((i, c)) = chars.next() {
-            match c {
-                '"' => {
-                    self.at += i + 1;
-                    return Ok(out.into());
-                }
-                '\\' => match chars.next() {
-                    Some((_, 'n')) => out.push('\n'),
-                    Some((_, c)) => out.push(c),
-                    None => break,
-                },
-                c => out.push(c),
-            }
-        }
-        Err("the string does not end".into())
-    }
-    /// `open item, item close`.
-    fn list<T>(
-        &mut self,
-        open: &str,
-        close: &str,
-        mut item: impl FnMut(&mut Self) -> Parsed<T>,
-    ) -> Parsed<Vec<T>> {
-        self.expect(open)?;
-        let mut out = vec![];
-        if self.eat(close) {
-            return Ok(out);
-        }
-        loop {
-            out.push(item(self)?);
-            if self.eat(close) {
-                return Ok(out);
-            }
-            if !self.eat(",") {
-                return Err(self.unexpected(&format!("`,` or `{close}`")));
-            }
-        }
-    }
-    /// A symbolic integer: up to the first of `stops` outside parentheses.
-    pub(super) fn poly(&mut self, stops: &str) -> Parsed<Poly> {
-        self.space();
-        let rest = self.rest();
-        let mut depth = 0;
-        let mut end = rest.len();
-        for (i, c) in rest.char_indices() {
-            if depth == 0 && stops.contains(c) {
-                end = i;
-                break;
-            }
-            match c {
-                '(' => depth += 1,
-                ')' => depth -= 1,
-                '\n' => {
-                    end = i;
-                    break;
-                }
-                _ => {}
-            }
-        }
-        let p = Poly::parse(rest[..end].trim())?;
-        self.at += end;
-        Ok(p)
-    }
-    fn polys(&mut self) -> Parsed<Vec<Poly>> {
-        self.list("[", "]", |p| p.poly(",]"))
-    }
-    pub(super) fn dtype(&mut self) -> Parsed<DType> {
-        let start = self.at;
-        let w = self.word("an element type")?;
-        w.parse().inspect_err(|_| self.at = start)
-    }
-    fn ty(&mut self) -> Parsed<TensorType> {
-        let dtype = self.dtype()?;
-        Ok(TensorType::new(dtype, self.polys()?))
-    }
-    /// The characters of a number (`-1.5e-7`, `inf`, `nan`, `true`).
-    fn literal(&mut self) -> Parsed<&'a str> {
-        self.space();
-        let rest = self.rest();
-        let end = rest
-            .find(|c: char| !(c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | '+')))
-            .unwrap_or(rest.len());
-        if end == 0 {
-            return Err(self.unexpected("a number"));
-        }
-        self.at += end;
-        Ok(&rest[..end])
-    }
-    fn f32(&mut self) -> Parsed<f32> {
-        let start = self.at;
-        let t = self.literal()?;
-        t.parse().map_err(|_| {
-            self.at = start;
-            format!("`{t}` is not a number")
-        })
-    }
-    fn number(&mut self, dtype: DType) -> Parsed<Scalar> {
-        let start = self.at;
-        let t = self.literal()?;
-        let bits = match dtype.class() {
-            Class::Float if dtype == DType::F64 => t.parse::<f64>().ok().map(f64::to_bits),
-            Class::Float => t.parse::<f32>().ok().map(|v| f64::from(v).to_bits()),
-            Class::Int => t.parse::<i64>().ok().map(|v| v as u64),
-            Class::Uint => t.parse::<u64>().ok(),
-            Class::Bool => t.parse::<bool>().ok().map(u64::from),
-        };
-        bits.map(|bits| Scalar { dtype, bits }).ok_or_else(|| {
-            self.at = start;
-            format!("`{t}` is not a number of type {dtype}")
-        })
-    }
-    /// A number with its type.
-    pub(super) fn scalar(&mut self) -> Parsed<Scalar> {
-        if let w @ ("true" | "false") = self.peek() {
-            self.at += w.len();
-            return Ok(Scalar::bool(w == "true"));
-        }
-        let start = self.at;
-        self.literal()?;
-        self.expect(":")?;
-        let dtype = self.dtype()?;
-        let end = self.at;
-        self.at = start;
-        let s = self.number(dtype)?;
-        self.at = end;
-        Ok(s)
-    }
-
-    pub(super) fn nested<T>(&mut self, f: impl FnOnce(&mut Self) -> Parsed<T>) -> Parsed<T> {
-        self.depth += 1;
-        if self.depth > MAX_DEPTH {
-            return Err("nested too deeply".into());
-        }
-        let r = f(self);
-        self.depth -= 1;
-        r
-    }
-
+impl Parser<'_> {
     fn value_number(&mut self) -> Parsed<usize> {
         self.expect("%")?;
         self.integer()
@@ -260,11 +29,6 @@ impl<'a> Parser<'a> {
         self.space();
         let at = self.at;
         Ok((name, self.value_number()?, at))
-    }
-
-    fn name(&mut self) -> Parsed<Arc<str>> {
-        self.space();
-        if self.rest().starts_with('"') { self.string() } else { Ok(self.word("a name")?.into()) }
     }
 
     /// What comes after `state`.
@@ -452,12 +216,7 @@ impl<'a> Parser<'a> {
             None => Tensor::absent(ty.dtype, shape),
             Some(at) => {
                 self.at = at;
-                let v = self.list("[", "]", |p| p.number(ty.dtype))?;
-                if v.len() != n {
-                    self.at = at;
-                    return Err(format!("{} numbers for {ty}", v.len()));
-                }
-                Tensor::from_scalars(ty.dtype, shape, &v)
+                self.numbers(ty, shape, n)?
             }
         };
         self.at = end;

@@ -154,10 +154,16 @@ fn print_op(op: &Op, depth: usize, out: &mut String) {
 }
 
 fn print_const(t: &Tensor, out: &mut String) {
-    match t.scalars() {
-        None => out.push_str(" absent"),
-        Some(v) if v.len() <= INLINE_ELEMENTS => {
-            put!(out, " [{}]", v.into_iter().map(number).collect::<Vec<_>>().join(", "));
+    put!(out, " {}", constant(t));
+}
+
+/// The values of a constant: in brackets if they are few, else `hash …`; `absent` where they are not known.
+pub fn constant(t: &Tensor) -> String {
+    match t.byte_len() {
+        None => "absent".into(),
+        Some(_) if t.numel() <= INLINE_ELEMENTS => {
+            let values = t.scalars().unwrap_or_default();
+            format!("[{}]", values.into_iter().map(number).collect::<Vec<_>>().join(", "))
         }
         Some(_) => {
             // FNV-1a: enough to see whether two dumps hold the same weights.
@@ -165,7 +171,7 @@ fn print_const(t: &Tensor, out: &mut String) {
                 t.bytes().unwrap_or_default().iter().fold(0xcbf2_9ce4_8422_2325u64, |h, b| {
                     (h ^ u64::from(*b)).wrapping_mul(0x0100_0000_01b3)
                 });
-            put!(out, " hash {hash:016x}");
+            format!("hash {hash:016x}")
         }
     }
 }
@@ -181,7 +187,8 @@ fn number(s: Scalar) -> String {
     }
 }
 
-pub(super) fn scalar(s: Scalar) -> String {
+/// A number with its type, as [`Parser::scalar`](super::Parser::scalar) reads it.
+pub fn scalar(s: Scalar) -> String {
     if s.dtype == DType::Bool { number(s) } else { format!("{}:{}", number(s), s.dtype) }
 }
 
@@ -214,7 +221,8 @@ fn word(s: &str) -> String {
     if plain && !s.is_empty() { s.to_owned() } else { quoted(s) }
 }
 
-fn quoted(s: &str) -> String {
+/// A string in quotes, as [`Parser::string`](super::Parser::string) reads it.
+pub fn quoted(s: &str) -> String {
     let mut out = String::from("\"");
     for c in s.chars() {
         match c {

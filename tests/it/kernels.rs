@@ -1,0 +1,97 @@
+//! What holds of the kernels of every model: their text is read back, the verifier accepts them.
+
+use crate::backend::fused;
+use crate::data::Folder;
+use std::path::{Path, PathBuf};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use wgfc_compiler::Fusion;
+use wgfc_compiler::kernel::{KernelGraph, parse};
+use wgfc_ir::Tensor;
+
+/// A model and the data set from which inputs that decide shapes take their values.
+struct Model {
+    path: PathBuf,
+    folder: Option<Folder>,
+}
+
+/// The fixtures, and the conformance cases: one in eight, all where `WGFC_THOROUGH` is set.
+fn models() -> Vec<Model> {
+    let fixtures = Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures");
+    let root = crate::folder("WGFC_CONFORMANCE", "target/conformance");
+    let folders = |f: &Path| Folder::all(f).into_iter().map(|f| (f.model_path(), Some(f)));
+    let files = |f: &Path| {
+        let mut all: Vec<PathBuf> =
+            std::fs::read_dir(f).into_iter().flatten().filter_map(|e| Some(e.ok()?.path())).collect();
+        all.retain(|p| p.extension().is_some_and(|e| e == "onnx"));
+        all.sort();
+        all.into_iter().map(|p| (p, None))
+    };
+    let mut out: Vec<_> = files(&fixtures).chain(files(&fixtures.join("repro"))).collect();
+    out.extend(["small", "simulations"].iter().flat_map(|f| folders(&fixtures.join(f))));
+    let mut cases: Vec<_> = folders(&root).collect();
+    for suite in ["contrib", "simple", "pytorch-operator", "pytorch-converted"] {
+        cases.extend(folders(&root.join(suite)));
+    }
+    let every = if std::env::var_os("WGFC_THOROUGH").is_some() { 1 } else { 8 };
+    out.extend(cases.into_iter().step_by(every));
+    let selected = |m: &Model| crate::selected(&m.path.display().to_string());
+    out.into_iter().map(|(path, folder)| Model { path, folder }).filter(selected).collect()
+}
+
+impl Model {
+    fn kernels(&self, fusion: Fusion) -> Option<KernelGraph> {
+        let data = self.folder.as_ref().and_then(|f| f.data_set(0).ok());
+        let inputs: Vec<Tensor> = data.map(|d| d.inputs).unwrap_or_default();
+        fused(&self.path, fusion, &inputs).ok().map(|f| f.kernels)
+    }
+}
+
+/// What is wrong with the kernels of each model that has kernels, on two threads.
+fn check(what: &(impl Fn(&KernelGraph) -> Result<(), String> + Sync)) {
+    let models = models();
+    let (next, count) = (AtomicUsize::new(0), AtomicUsize::new(0));
+    let failures = Mutex::new(vec![]);
+    std::thread::scope(|scope| {
+        for _ in 0..2 {
+            scope.spawn(|| {
+                while let Some((i, m)) =
+                    Some(next.fetch_add(1, Ordering::Relaxed)).and_then(|i| Some((i, models.get(i)?)))
+                {
+                    let levels: &[Fusion] =
+                        if i % 4 == 0 { &[Fusion::Full, Fusion::None] } else { &[Fusion::Full] };
+                    for fusion in levels {
+                        let Some(kernels) = m.kernels(*fusion) else { continue };
+                        count.fetch_add(kernels.kernels.len(), Ordering::Relaxed);
+                        if let Err(e) = what(&kernels) {
+                            let line = format!("{} ({fusion:?}): {e}", m.path.display());
+                            failures.lock().expect("no holder panics").push(line);
+                        }
+                    }
+                }
+            });
+        }
+    });
+    let failures = failures.into_inner().expect("no holder panics");
+    crate::say(format!("{} kernels of {} models", count.into_inner(), models.len()));
+    assert!(failures.is_empty(), "{} of them:\n{}", failures.len(), failures.join("\n"));
+}
+
+#[test]
+fn texts_of_kernels_are_read_back() {
+    check(&|kernels| {
+        let text = kernels.to_string();
+        let again =
+            parse(&text).map_err(|e| format!("{e}: {}", text.lines().nth(e.line - 1).unwrap_or("")))?;
+        let (printed, hash) = (again.to_string(), wgfc_compiler::kernel::Capacity::Counts);
+        if let Some((a, b)) = text.lines().zip(printed.lines()).find(|(a, b)| a != b) {
+            return Err(format!("{a}\nbecame {b}"));
+        }
+        for (k, l) in kernels.kernels.iter().zip(&again.kernels) {
+            if k.structural_hash(&kernels.tensors, hash) != l.structural_hash(&again.tensors, hash) {
+                return Err(format!("the hash is another of\n{k}"));
+            }
+        }
+        Ok(())
+    });
+}
