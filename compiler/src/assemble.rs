@@ -2,7 +2,7 @@
 
 use crate::emit::{EmitContext, EmittedKernel, emit};
 use crate::error::{Diagnostic, Errors, Location};
-use crate::fuse::group::estimate;
+use crate::fuse::group::{TILE, estimate};
 use crate::kernel::{
     Attention, Capacity, Expr, Family, Kernel, KernelGraph, Loop, Map, Matmul, PrefixScan, Row, Stage,
     StagedLoop, TensorId, TensorKind,
@@ -394,7 +394,7 @@ pub fn packed(dtype: wgfc_ir::DType, n: &Dim) -> Dim {
     if dtype.bits() >= 8 { n * (dtype.bits() / 8) as i64 } else { (n * dtype.bits() as i64).ceil_div(8) }
 }
 
-/// The arithmetic a kernel does on its elements; index arithmetic is not counted.
+/// The arithmetic a kernel does on its elements, as often as it does it; index arithmetic is not counted.
 pub fn flops(k: &Kernel) -> Dim {
     let ops = |roots: &[u32]| {
         let n = k
@@ -439,9 +439,16 @@ pub fn flops(k: &Kernel) -> Dim {
             let step = each.iter().map(work).fold(Dim::ZERO, |n, d| &n + &d);
             &(&lanes * steps) * &step
         }
-        Family::Matmul(Matmul { batch, m, n, k: depth, b, .. }) => {
+        Family::Matmul(Matmul { batch, m, n, k: depth, a, b, sums }) => {
             let mn = &(batch * m) * n;
-            &(&(&mn * depth) * (2 * b.len() as i64)) + &(&mn * &ops(&stores))
+            let products = &(&(&mn * depth) * (2 * b.len() as i64)) + &(&mn * &ops(&stores));
+            // What makes an operand's elements is done for each tile of the other's.
+            let made = |own: &Dim, others: &Dim, roots: &[u32]| match ops(roots) {
+                none if none.is(0) => none,
+                each => &(&(&(batch * own) * depth) * &others.ceil_div(TILE)) * &each,
+            };
+            let firsts: Vec<u32> = sums.iter().copied().chain([*a]).collect();
+            &(&products + &made(m, n, &firsts)) + &made(n, m, b)
         }
         Family::Attention(Attention { batch, s, t, d, e, .. }) => &(&(&(batch * s) * t) * &(d + e)) * 2,
     }

@@ -28,6 +28,7 @@ mod fuzz;
 mod generate;
 mod hostile;
 mod kernels;
+mod levels;
 mod long;
 mod loops;
 mod models;

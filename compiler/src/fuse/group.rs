@@ -110,7 +110,7 @@ const MAX_COPIES: usize = 64;
 /// Values computed one inside the other.
 const MAX_DEPTH: u32 = 64;
 /// Columns (rows) of a product for which a tile of the other operand is evaluated once.
-const TILE: i64 = 64;
+pub const TILE: i64 = 64;
 /// Scalar operations in the time that it takes to write an element and to read it again.
 const PASS_OPERATIONS: i64 = 16;
 

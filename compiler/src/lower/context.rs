@@ -178,6 +178,10 @@ impl Lowering<'_> {
         }
         self.eval.dims(self.builder.graph, v)
     }
+    /// The graph, and what is known of its values.
+    pub fn known(&mut self) -> (&Graph, &mut ShapeEval) {
+        (self.builder.graph, &mut self.eval)
+    }
     /// The elements as numbers (any type), when all are constant.
     pub fn numbers(&mut self, v: Value) -> Option<Vec<f64>> {
         self.eval.numbers(self.builder.graph, v)
@@ -251,7 +255,7 @@ impl Lowering<'_> {
         }
     }
     /// The graph's inputs whose data a value depends on, where they are few; remembers them.
-    fn inputs_behind(&mut self, v: Value) -> Vec<String> {
+    pub fn inputs_behind(&mut self, v: Value) -> Vec<String> {
         let mut found = BTreeSet::new();
         let mut seen = BTreeSet::new();
         let mut stack = vec![v.node];

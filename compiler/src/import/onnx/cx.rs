@@ -128,6 +128,10 @@ impl Cx<'_, '_, '_> {
     pub fn error_mark(&self) -> usize {
         self.importer.errors.len()
     }
+    /// The first error since a mark.
+    pub fn error_since(&self, mark: usize) -> Option<String> {
+        self.importer.errors.get(mark).map(|e| e.message.clone())
+    }
     /// Whether the model expands to too many nodes, which has been reported.
     pub fn is_overgrown(&self) -> bool {
         self.importer.is_overgrown()

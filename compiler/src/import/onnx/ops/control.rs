@@ -1,5 +1,6 @@
 //! `If`, `Loop`, `Scan`.
 
+use super::counters::iterations;
 use crate::import::onnx::GraphProto;
 use crate::import::onnx::op::{AtAttribute, Lowered, OpDef, OpError};
 use crate::import::onnx::subgraph::draws;
@@ -41,7 +42,19 @@ fn if_(cx: &mut Cx) -> Lowered {
     }
     let before = cx.error_mark();
     both(cx, condition, then_branch, else_branch).map_err(|e| {
-        let Some(open) = cx.open_dimensions(condition) else { return e };
+        let Some(open) = cx.open_dimensions(condition) else {
+            let behind = cx.inputs_behind(condition).join(", ");
+            if behind.is_empty() {
+                return e;
+            }
+            let why = if e.reported { cx.error_since(before) } else { Some(e.message.clone()) };
+            let Some(why) = why else { return e };
+            cx.forget_errors(before);
+            return OpError::unsupported(format!(
+                "one of its branches cannot be computed ({why}); which is taken depends on the data of input {behind}"
+            ))
+            .help("give the input's value when compiling (--fix NAME=VALUE), so that only the branch taken is compiled");
+        };
         // An error in the branch that is not taken is none.
         cx.forget_errors(before);
         let open = open.join(", ");
@@ -151,9 +164,20 @@ fn loop_(cx: &mut Cx) -> Lowered {
             None => Err(changing(e)),
         };
     }
+    let captured: Vec<Value> = captures.iter().map(|c| c.1).collect();
+    let counted = match (starts && goes_on, trips.is_some()) {
+        (true, _) => count,
+        (false, given) => {
+            let counted = iterations(cx, (&sub.graph, &mut sub.eval), condition, &initial, &captured);
+            match (given, counted, count) {
+                (false, counted, _) => counted,
+                (true, Some(a), Some(b)) => Some(a.min_of(&b, &[])),
+                (true, ..) => None,
+            }
+        }
+    };
     let mut g = sub.graph;
-    let captured = captures.iter().map(|c| c.1);
-    if let (true, true, Some(count)) = (starts, goes_on, count) {
+    if let Some(count) = counted {
         let length = count.max_of(&Dim::ZERO, &[]);
         let numbers = cx.iota(&[length], Poly::var(0), DType::I64)?;
         let condition = g.inputs[1].value;
@@ -386,7 +410,7 @@ pub const OPS: &[OpDef] = &[
         .cases(&["test_loop", "test_range_"])
         .notes(
             "carried shapes change only in loops of a known number of iterations, at most 256; results are stacked \
-             where the condition does not end the loop and the trip count is a dimension or known; at most 2^30 \
+             where the condition does not end the loop, or only counts, and the trip count is a dimension or known; at most 2^30 \
              iterations, an error beyond (2^24 on the CPU); no sizes computed in the body; no sequences, no optionals",
         ),
     OpDef::new("Scan", &[8, 9, 11, 16, 19, 21, 23, 24, 25], |cx| match cx.since {

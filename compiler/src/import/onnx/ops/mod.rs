@@ -14,6 +14,7 @@ mod cast;
 mod constant;
 mod control;
 mod conv;
+mod counters;
 mod deform;
 mod dropout;
 mod flex;
@@ -55,6 +56,7 @@ mod window;
 mod bits;
 mod compress;
 mod einsum;
+mod features;
 mod linalg;
 mod loss;
 mod lp;
@@ -107,6 +109,7 @@ const TABLE: &[&[OpDef]] = &[
     bits::OPS,
     compress::OPS,
     einsum::OPS,
+    features::OPS,
     linalg::OPS,
     loss::OPS,
     lp::OPS,

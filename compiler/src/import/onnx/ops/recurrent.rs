@@ -445,6 +445,10 @@ fn lower_as(cx: &mut Cx, cell: Cell, quantised: bool) -> Lowered {
     for i in [5, 6] {
         if let Some(v) = cx.opt(i).filter(|_| i == 5 || cell == Cell::Lstm) {
             cx.input_of_rank(i, 3)?;
+            let of = cx.shape(v)[usize::from(!batch_first)].clone();
+            if of != net.batch {
+                cx.require_equal(&of, &net.batch);
+            }
             if batch_first {
                 let v = cx.transpose(v, &[1, 0, 2])?;
                 cx.inputs[i] = Some(v);

@@ -2,6 +2,7 @@
 
 use crate::import::onnx::Cx;
 use crate::import::onnx::op::{AtAttribute, Lowered, OpDef, OpError};
+use wgfc_ir::graph::Constraint;
 use wgfc_ir::op::show;
 use wgfc_ir::{Dim, Poly, Value};
 
@@ -80,12 +81,30 @@ fn flatten(cx: &mut Cx) -> Lowered {
     Ok(vec![cx.reshape(x, vec![a, b])?])
 }
 
+/// Whether two extents were required to be equal.
+fn is_required(constraints: &[Constraint], a: &Dim, b: &Dim) -> bool {
+    constraints.iter().any(|c| (&c.a, &c.b) == (a, b) || (&c.b, &c.a) == (a, b))
+}
+
 fn squeeze(cx: &mut Cx) -> Lowered {
     let x = cx.input(0)?;
     let dims = cx.shape(x);
     let axes = match cx.axes_input_or_attr(1, dims.len())? {
         Some(axes) => axes,
-        None => (0..dims.len()).filter(|i| dims[*i].is(1)).collect(),
+        None => {
+            let one = |d: &Dim| d.is(1) || is_required(&cx.graph.constraints, d, &Dim::ONE);
+            let free: Vec<String> =
+                dims.iter().filter(|d| d.as_const().is_none() && !one(d)).map(Dim::to_string).collect();
+            let axes = (0..dims.len()).filter(|i| one(&dims[*i])).collect();
+            if !free.is_empty() {
+                let node = cx.node.name.clone();
+                cx.warn(format!(
+                    "node \"{node}\" (Squeeze) names no axes: those of {} stay, also where they are 1; --dim fixes them",
+                    free.join(", ")
+                ));
+            }
+            axes
+        }
     };
     Ok(vec![cx.squeeze(x, &axes)?])
 }

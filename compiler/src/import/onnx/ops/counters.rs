@@ -1,0 +1,174 @@
+//! Loops whose condition does nothing but count: `i < n` of a carried integer that each iteration adds to, where `n`
+//! is known from shapes. What exporters make of `while` and of recurrent layers.
+
+use crate::import::onnx::Cx;
+use crate::shape_eval::ShapeEval;
+use wgfc_ir::{BinaryOp as B, Dim, Graph, Op, Poly, ScalarFn, ScalarNode, Value};
+
+/// Operators that are looked through between a condition and what it compares.
+const MAX_DEPTH: usize = 32;
+/// Integers that f32 holds, which exporters convert to in order to compare.
+const EXACT: i64 = 1 << 24;
+
+/// An integer: one of the body's inputs, or none, and a size.
+#[derive(Clone, Debug, PartialEq)]
+struct Sum {
+    of: Option<usize>,
+    add: Poly,
+}
+
+/// `a < b`.
+#[derive(Clone, Debug)]
+struct Less(Sum, Sum);
+
+/// What an expression of a graph is found to be.
+#[derive(Clone, Debug)]
+enum Found {
+    Sum(Sum),
+    Less(Less),
+    /// A condition that always holds.
+    Always,
+}
+
+struct Reader<'a> {
+    graph: &'a Graph,
+    /// What is known of its values.
+    known: &'a mut dyn FnMut(Value) -> Option<Vec<Dim>>,
+}
+
+impl Reader<'_> {
+    fn value(&mut self, v: Value, depth: usize) -> Option<Found> {
+        let ty = self.graph.ty(v);
+        if depth > MAX_DEPTH || !ty.numel().is(1) {
+            return None;
+        }
+        let is_bool = ty.dtype == wgfc_ir::DType::Bool;
+        if let Some([d]) = (self.known)(v).as_deref() {
+            return match is_bool {
+                true => d.is(1).then_some(Found::Always),
+                false => Some(Found::Sum(Sum { of: None, add: d.clone() })),
+            };
+        }
+        if let Some(of) = self.graph.inputs.iter().position(|i| i.value == v) {
+            return (!is_bool).then_some(Found::Sum(Sum { of: Some(of), add: Poly::ZERO }));
+        }
+        let node = self.graph.node(v.node);
+        match &node.op {
+            Op::View { fill: None, .. } => self.value(*node.inputs.first()?, depth + 1),
+            Op::Map { body, .. } => {
+                self.scalar(body, body.nodes.len().checked_sub(1)?, &node.inputs, depth + 1)
+            }
+            _ => None,
+        }
+    }
+
+    fn scalar(&mut self, f: &ScalarFn, at: usize, args: &[Value], depth: usize) -> Option<Found> {
+        if depth > MAX_DEPTH {
+            return None;
+        }
+        let mut get = |i: u32| self.scalar(f, i as usize, args, depth + 1);
+        match f.nodes.get(at)? {
+            ScalarNode::Arg(i) => self.value(*args.get(*i as usize)?, depth + 1),
+            ScalarNode::Const(s) if s.dtype.is_int() => {
+                Some(Found::Sum(Sum { of: None, add: Poly::from(s.as_i64()) }))
+            }
+            // Lengths and counters are whole, and no larger than any of these hold.
+            ScalarNode::Cast(to, x) => {
+                let found = get(*x)?;
+                let wide =
+                    matches!(to, wgfc_ir::DType::F32 | wgfc_ir::DType::F64) || to.is_int() && to.bits() >= 32;
+                match &found {
+                    Found::Sum(s) if wide && s.add.as_const().is_none_or(|c| c.abs() < EXACT) => Some(found),
+                    Found::Less(_) | Found::Always if *to == wgfc_ir::DType::Bool => Some(found),
+                    _ => None,
+                }
+            }
+            ScalarNode::Binary(B::And, a, b) => match (get(*a)?, get(*b)?) {
+                (Found::Always, x) | (x, Found::Always) => Some(x),
+                _ => None,
+            },
+            ScalarNode::Binary(op, a, b) => {
+                let (Found::Sum(a), Found::Sum(b)) = (get(*a)?, get(*b)?) else { return None };
+                match op {
+                    B::Add if b.of.is_none() => Some(Found::Sum(Sum { add: &a.add + &b.add, ..a })),
+                    B::Add if a.of.is_none() => Some(Found::Sum(Sum { add: &a.add + &b.add, ..b })),
+                    B::Sub if b.of.is_none() => Some(Found::Sum(Sum { add: &a.add - &b.add, ..a })),
+                    B::Lt => Some(Found::Less(Less(a, b))),
+                    B::Gt => Some(Found::Less(Less(b, a))),
+                    B::Le => Some(Found::Less(Less(a, Sum { add: &b.add + &Poly::ONE, ..b }))),
+                    B::Ge => Some(Found::Less(Less(b, Sum { add: &a.add + &Poly::ONE, ..a }))),
+                    _ => None,
+                }
+            }
+            _ => None,
+        }
+    }
+}
+
+/// How many iterations a loop takes whose `body` has the number of the iteration, the condition and what is carried
+/// as its inputs, and the condition and what is carried as its outputs; `start` is the condition before it, `initial`
+/// and `captured` what it is given. None where its condition does more than count.
+pub(super) fn iterations(
+    cx: &mut Cx,
+    (body, eval): (&Graph, &mut ShapeEval),
+    start: Value,
+    initial: &[Value],
+    captured: &[Value],
+) -> Option<Dim> {
+    let condition = body.outputs.first()?.value;
+    let mut known_inside = |v| eval.dims(body, v);
+    let mut inside = Reader { graph: body, known: &mut known_inside };
+    let Found::Less(Less(counter, bound)) = inside.value(condition, 0)? else { return None };
+    let after = |i: usize| body.outputs.get(1 + i).map(|o| o.value);
+    let (first, step) = match counter.of? {
+        // The number of the iteration itself.
+        0 => (Poly::ZERO, 1),
+        at => {
+            let at = at.checked_sub(2).filter(|i| *i < initial.len())?;
+            let Found::Sum(next) = inside.value(after(at)?, 0)? else { return None };
+            let step = next.add.as_const().filter(|s| *s > 0 && next.of == counter.of)?;
+            (known(cx, *initial.get(at)?)?, step)
+        }
+    };
+    // The bound stays what it is.
+    let bound = match bound.of {
+        None => bound.add,
+        Some(i) => {
+            let i = i.checked_sub(2)?;
+            let outer = match initial.get(i) {
+                Some(v) if after(i)? == body.inputs.get(2 + i)?.value => *v,
+                Some(_) => return None,
+                None => *captured.get(i - initial.len())?,
+            };
+            &bound.add + &known(cx, outer)?
+        }
+    };
+    if bound.as_const().is_some_and(|b| b >= EXACT) {
+        return None;
+    }
+    // Whether another follows is asked with this number of the first.
+    let asked = &first + &counter.add;
+    let left = |from: &Poly| (&bound - from).max_of(&Dim::ZERO, &[]).ceil_div(step);
+    match outside(cx, start)? {
+        Found::Always => Some(&left(&asked) + &Dim::ONE),
+        // The same question before the first.
+        Found::Less(Less(a, b)) if a.of.is_none() && b.of.is_none() => {
+            let before = &asked - &Poly::from(step);
+            (&b.add - &a.add == &bound - &before).then(|| left(&before))
+        }
+        _ => None,
+    }
+}
+
+fn known(cx: &mut Cx, v: Value) -> Option<Poly> {
+    match cx.dims(v).as_deref() {
+        Some([d]) => Some(d.clone()),
+        _ => None,
+    }
+}
+
+/// What a value of the graph around the loop is.
+fn outside(cx: &mut Cx, v: Value) -> Option<Found> {
+    let (graph, eval) = cx.known();
+    Reader { graph, known: &mut |v| eval.dims(graph, v) }.value(v, 0)
+}

@@ -1,0 +1,235 @@
+//! `ai.onnx.ml`: what is array work of it. Rows are records, the last axis is that of their features.
+
+use crate::import::onnx::Cx;
+use crate::import::onnx::op::{AtAttribute, Lowered, OpDef, OpError};
+use wgfc_ir::{BinaryOp as B, DType, Dim, Op, ReduceOp, Tensor, UnaryOp, Value};
+
+type Result<T = Value> = std::result::Result<T, OpError>;
+
+/// The first input, a vector of features or a matrix of records by features, and how many features.
+fn records(cx: &mut Cx) -> Result<(Value, Dim)> {
+    let x = cx.input(0)?;
+    let shape = cx.shape(x);
+    match shape.last() {
+        Some(features) if shape.len() <= 2 => Ok((x, features.clone())),
+        _ => {
+            let e = OpError::unsupported(format!("features of {}, which is no vector or matrix", cx.ty(x)));
+            Err(cx.at_input(0, e))
+        }
+    }
+}
+
+/// One number for each feature, or for all.
+fn per_feature(cx: &mut Cx, name: &str, values: Tensor, features: &Dim) -> Result {
+    let n = values.numel();
+    if n != 1 {
+        cx.require_equal(&Dim::from(n), features);
+        if features.as_const().is_some_and(|f| f != n as i64) {
+            let e = OpError::model(format!("{n} numbers for {features} features"));
+            return Err(e.attribute(name));
+        }
+    }
+    Ok(cx.constant(values))
+}
+
+fn floats(v: &[f32]) -> Tensor {
+    Tensor::from_f32(vec![v.len()], v)
+}
+
+/// `(x − offset) · scale`, in f32.
+fn scaler(cx: &mut Cx) -> Lowered {
+    let (x, features) = records(cx)?;
+    let mut y = cx.cast(x, DType::F32)?;
+    for (name, op) in [("offset", B::Sub), ("scale", B::Mul)] {
+        if let Some(v) = cx.floats(name)?.filter(|v| !v.is_empty()) {
+            let v = per_feature(cx, name, floats(&v), &features)?;
+            y = cx.binary(op, y, v)?;
+        }
+    }
+    Ok(vec![y])
+}
+
+/// Divided by the norm of its record, where that is not 0. That of `MAX` is the largest, not by size.
+fn normalizer(cx: &mut Cx) -> Lowered {
+    let (x, _) = records(cx)?;
+    let x = cx.cast(x, DType::F32)?;
+    let axes = [cx.rank(x) - 1];
+    let norm = match cx.string("norm", "MAX")?.as_str() {
+        "MAX" => cx.reduce(ReduceOp::Max, x, &axes, true)?,
+        "L1" => {
+            let x = cx.unary(UnaryOp::Abs, x)?;
+            cx.reduce(ReduceOp::Sum, x, &axes, true)?
+        }
+        "L2" => {
+            let x = cx.binary(B::Mul, x, x)?;
+            let sum = cx.reduce(ReduceOp::Sum, x, &axes, true)?;
+            cx.unary(UnaryOp::Sqrt, sum)?
+        }
+        other => {
+            return Err(OpError::model(format!("`{other}` is not MAX, L1 or L2")).attribute("norm"));
+        }
+    };
+    let none = cx.binary_scalar(B::Eq, norm, 0.0)?;
+    let y = cx.binary(B::Div, x, norm)?;
+    Ok(vec![cx.select(none, x, y)?])
+}
+
+/// 1 above the threshold, else 0.
+fn binarizer(cx: &mut Cx) -> Lowered {
+    let x = cx.input(0)?;
+    let dtype = cx.dtype(x);
+    let threshold = cx.float("threshold", 0.0)?;
+    // An integer is above what it is above the floor of.
+    let threshold = if dtype.is_int() { threshold.floor() } else { threshold };
+    let above = cx.binary_scalar(B::Gt, x, threshold.into())?;
+    Ok(vec![cx.cast(above, dtype)?])
+}
+
+/// Chosen features of every record.
+fn array_feature_extractor(cx: &mut Cx) -> Lowered {
+    let (x, at) = (cx.input(0)?, cx.input(1)?);
+    let count = cx.ty(at).numel();
+    let at = cx.reshape(at, vec![count])?;
+    let x = if cx.rank(x) == 1 { cx.unsqueeze(x, &[0])? } else { x };
+    let Some(last) = cx.rank(x).checked_sub(1) else {
+        return Err(cx.at_input(0, OpError::model(format!("features of {}", cx.ty(x)))));
+    };
+    Ok(vec![cx.take(x, at, last)?])
+}
+
+/// What is missing becomes a number of its feature.
+fn imputer(cx: &mut Cx) -> Lowered {
+    let (x, features) = records(cx)?;
+    let dtype = cx.dtype(x);
+    let (missing, name, values) = if dtype.is_int() {
+        let (name, which) = ("imputed_value_int64s", cx.int("replaced_value_int64", 0)?);
+        let which = cx.int_const(dtype, which);
+        let values = cx.ints_req(name)?;
+        (cx.binary(B::Eq, x, which)?, name, Tensor::from_i64(vec![values.len()], &values))
+    } else {
+        let (name, which) = ("imputed_value_floats", cx.float("replaced_value_float", 0.0)?);
+        let missing = match which.is_nan() {
+            true => cx.unary(UnaryOp::IsNan, x)?,
+            false => cx.binary_scalar(B::Eq, x, which.into())?,
+        };
+        let values = cx.floats(name)?.unwrap_or_default();
+        (missing, name, floats(&values))
+    };
+    if values.numel() == 0 {
+        return Err(OpError::model(format!("attribute `{name}` is required and missing")).attribute(name));
+    }
+    let with = per_feature(cx, name, values, &features)?;
+    let with = cx.cast(with, dtype)?;
+    Ok(vec![cx.select(missing, with, x)?])
+}
+
+/// `X·coefficientsᵀ + intercepts` for a number of targets; those of one record side by side.
+fn linear(cx: &mut Cx, targets: usize) -> Result {
+    let (x, features) = records(cx)?;
+    let x = cx.cast(x, DType::F32)?;
+    let x = if cx.rank(x) == 1 { cx.unsqueeze(x, &[0])? } else { x };
+    let coefficients = cx.floats("coefficients")?.unwrap_or_default();
+    let each =
+        coefficients.len().checked_div(targets).filter(|n| n * targets == coefficients.len() && *n > 0);
+    let Some(each) = each else {
+        let e = format!("{} coefficients for {targets} targets", coefficients.len());
+        return Err(OpError::model(e).attribute("coefficients"));
+    };
+    if features.as_const().is_some_and(|f| f != each as i64) {
+        let e = format!("{each} coefficients of each target for {features} features");
+        return Err(OpError::model(e).attribute("coefficients"));
+    }
+    let w = cx.constant(Tensor::from_f32(vec![targets, each], &coefficients));
+    let w = cx.transpose(w, &[1, 0])?;
+    let y = cx.matmul(x, w)?;
+    match cx.floats("intercepts")?.filter(|v| !v.is_empty()) {
+        Some(v) if v.len() == 1 || v.len() == targets => {
+            let v = cx.constant(floats(&v));
+            Ok(cx.binary(B::Add, y, v)?)
+        }
+        Some(v) => {
+            let e = format!("{} intercepts for {targets} targets", v.len());
+            Err(OpError::model(e).attribute("intercepts"))
+        }
+        None => Ok(y),
+    }
+}
+
+/// Which of the attribute's transforms is asked for; those that ONNX Runtime computes otherwise than ONNX says are not.
+fn transformed(cx: &mut Cx, scores: Value, several: bool) -> Result {
+    let name = cx.string("post_transform", "NONE")?;
+    match name.as_str() {
+        "NONE" => Ok(scores),
+        "LOGISTIC" if several => Ok(cx.unary(UnaryOp::Sigmoid, scores)?),
+        "SOFTMAX" if several => {
+            let axis = cx.rank(scores) - 1;
+            Ok(cx.push(Op::Softmax { axis, log: false }, &[scores])?)
+        }
+        "LOGISTIC" | "SOFTMAX" | "SOFTMAX_ZERO" | "PROBIT" => {
+            let of = if several { "" } else { " of a single score" };
+            Err(OpError::unsupported(format!("post_transform {name}{of}")).attribute("post_transform"))
+        }
+        other => Err(OpError::model(format!("`{other}` is no transform")).attribute("post_transform")),
+    }
+}
+
+fn linear_regressor(cx: &mut Cx) -> Lowered {
+    let targets = cx.int("targets", 1)?;
+    let targets = usize::try_from(targets)
+        .ok()
+        .filter(|t| *t > 0)
+        .ok_or_else(|| OpError::model(format!("{targets} targets")).attribute("targets"))?;
+    let y = linear(cx, targets)?;
+    Ok(vec![transformed(cx, y, targets > 1)?])
+}
+
+/// The class of each record, and the scores of all classes. A single row of coefficients scores the second of two.
+fn linear_classifier(cx: &mut Cx) -> Lowered {
+    let Some(labels) = cx.ints("classlabels_ints")?.filter(|l| !l.is_empty()) else {
+        let e = OpError::unsupported("classes that are not integers");
+        return Err(e.attribute("classlabels_ints"));
+    };
+    let rows = match cx.floats("intercepts")? {
+        Some(v) if !v.is_empty() => v.len(),
+        _ => labels.len(),
+    };
+    let one = rows == 1 && labels.len() == 2;
+    if !one && rows != labels.len() {
+        let e = OpError::model(format!("{rows} rows of coefficients for {} classes", labels.len()));
+        return Err(e.attribute("classlabels_ints"));
+    }
+    let scores = linear(cx, rows)?;
+    let labels = cx.constant(Tensor::from_i64(vec![labels.len()], &labels));
+    let (best, scores) = if one {
+        let above = cx.binary_scalar(B::Gt, scores, 0.0)?;
+        let above = cx.squeeze(above, &[1])?;
+        let best = cx.cast(above, DType::I64)?;
+        let second = match cx.string("post_transform", "NONE")?.as_str() {
+            "LOGISTIC" => cx.unary(UnaryOp::Sigmoid, scores)?,
+            _ => transformed(cx, scores, false)?,
+        };
+        let unity = cx.scalar(DType::F32, 1.0);
+        let first = cx.binary(B::Sub, unity, second)?;
+        (best, cx.concat(&[first, second], 1)?)
+    } else {
+        let best = cx.push(Op::ArgReduce { op: ReduceOp::Max, axis: 1, last: false }, &[scores])?;
+        (cx.squeeze(best, &[1])?, transformed(cx, scores, true)?)
+    };
+    Ok(vec![cx.take(labels, best, 0)?, scores])
+}
+
+const fn op(name: &'static str, lower: fn(&mut Cx) -> Lowered, cases: &'static [&'static str]) -> OpDef {
+    OpDef::new(name, &[1], lower).domain("ai.onnx.ml").cases(cases)
+}
+
+/// Array work of classical machine learning.
+pub const OPS: &[OpDef] = &[
+    op("ArrayFeatureExtractor", array_feature_extractor, &["test_ai_onnx_ml_array_feature_extractor"]),
+    op("Binarizer", binarizer, &["test_ai_onnx_ml_binarizer"]),
+    op("Imputer", imputer, &[]),
+    op("LinearClassifier", linear_classifier, &[])
+        .notes("classes as text; SOFTMAX and SOFTMAX_ZERO of a single score, PROBIT"),
+    op("LinearRegressor", linear_regressor, &[]).notes("transforms of a single target, SOFTMAX_ZERO, PROBIT"),
+    op("Normalizer", normalizer, &[]),
+    op("Scaler", scaler, &[]),
+];
