@@ -132,9 +132,9 @@ impl Cx<'_, '_, '_> {
     pub fn error_since(&self, mark: usize) -> Option<String> {
         self.importer.errors.get(mark).map(|e| e.message.clone())
     }
-    /// Whether the model expands to too many nodes, which has been reported.
-    pub fn is_overgrown(&self) -> bool {
-        self.importer.is_overgrown()
+    /// Whether the model has met a limit, which has been reported.
+    pub fn is_stopped(&self) -> bool {
+        self.importer.stopped
     }
     /// Takes back the errors since a mark: a subgraph failed, and there is another way to import it.
     pub fn forget_errors(&mut self, mark: usize) {

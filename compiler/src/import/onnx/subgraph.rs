@@ -2,9 +2,10 @@
 
 use super::cx::Cx;
 use super::messages::{GraphProto, NodeProto};
-use super::names::{Scope, Slot, free_names, result};
+use super::names::{Scope, Slot, free_names, operator, result};
 use super::op::{Lowered, OpError};
 use crate::lower::Lowering;
+use crate::{Diagnostic, Location};
 use crate::shape_eval::ShapeEval;
 use wgfc_ir::{Dim, Graph, Op, TensorType, Value};
 
@@ -58,10 +59,17 @@ impl Cx<'_, '_, '_> {
         captures: &mut Vec<(String, Value)>,
     ) -> Result<Subgraph, OpError> {
         if self.importer.bodies >= MAX_BODIES {
-            self.importer.stopped = true;
             let what = "branches and bodies of loops are nested more than";
-            return Err(OpError::unsupported(format!("{what} {MAX_BODIES} deep"))
-                .help("compute inner loops of a fixed number of steps without a loop"));
+            let d = Diagnostic::unsupported(format!("{what} {MAX_BODIES} deep"))
+                .help("compute inner loops of a fixed number of steps without a loop");
+            let at = Location {
+                node: self.origin.first().cloned(),
+                operator: Some(operator(self.node).into()),
+                opset: Some(self.opset),
+                part: None,
+            };
+            self.importer.stop(d.at(at));
+            return Err(OpError::reported());
         }
         // Behind the body's own inputs there may be the iteration.
         let own = params.iter().take_while(|p| !p.hidden).count();

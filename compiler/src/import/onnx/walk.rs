@@ -38,7 +38,7 @@ pub struct Importer<'m> {
     pub(super) bodies: usize,
     /// Graphs and functions around what is imported.
     pub(super) depth: usize,
-    /// A limit has been met and reported: nothing more is imported, nor tried in another way.
+    /// [`Importer::stop`] was called.
     pub(super) stopped: bool,
     /// The operator of each node that was met.
     pub(super) operators: BTreeMap<String, String>,
@@ -56,9 +56,10 @@ pub(super) fn most_expanded(model: &ModelProto) -> usize {
 }
 
 impl<'m> Importer<'m> {
-    /// Whether more nodes came up than a model may expand to, which is an error.
-    pub(super) fn is_overgrown(&self) -> bool {
-        self.expanded > self.most_expanded
+    /// Reports a limit that the model has met. Nothing more is imported then, nor tried in another way.
+    pub(super) fn stop(&mut self, limit: Diagnostic) {
+        self.stopped = true;
+        self.errors.push(limit);
     }
 
     /// Adds the constants of a graph.
@@ -107,11 +108,11 @@ impl<'m> Importer<'m> {
             return nodes.iter().for_each(|n| poison(scope, n));
         }
         if self.depth >= MAX_DEPTH {
-            self.stopped = true;
             let what = "functions, branches and bodies of loops are nested more than";
-            let d = Diagnostic::model(format!("{what} {MAX_DEPTH} deep"));
+            let d = Diagnostic::model(format!("{what} {MAX_DEPTH} deep"))
+                .help("export the model with its functions inlined, or with fewer levels of them");
             let node = Some(prefix.trim_end_matches('/').into());
-            self.errors.push(d.at(Location { node, ..Location::default() }));
+            self.stop(d.at(Location { node, ..Location::default() }));
             return nodes.iter().for_each(|n| poison(scope, n));
         }
         self.depth += 1;
@@ -189,18 +190,17 @@ impl<'m> Importer<'m> {
         prefix: &str,
         needs: &BTreeSet<&str>,
     ) {
+        if self.stopped {
+            return poison(scope, n);
+        }
         let at = self.location(n, index, prefix);
         self.operators.entry(label(n, index, prefix)).or_insert_with(|| operator(n));
         self.expanded += 1;
-        if self.is_overgrown() {
-            if self.expanded == self.most_expanded + 1 {
-                let most = self.most_expanded;
-                let what =
-                    format!("functions, branches and loops written out come to more than {most} nodes");
-                let help = "export the model with fewer iterations of the loops whose shapes change";
-                self.errors.push(Diagnostic::unsupported(what).help(help).at(at));
-                self.stopped = true;
-            }
+        if self.expanded > self.most_expanded {
+            let most = self.most_expanded;
+            let what = format!("functions, branches and loops written out come to more than {most} nodes");
+            let help = "export the model with fewer iterations of the loops whose shapes change";
+            self.stop(Diagnostic::unsupported(what).help(help).at(at));
             return poison(scope, n);
         }
         let mut poisoned = false;

@@ -42,6 +42,9 @@ fn if_(cx: &mut Cx) -> Lowered {
     }
     let before = cx.error_mark();
     both(cx, condition, then_branch, else_branch).map_err(|e| {
+        if cx.is_stopped() {
+            return e;
+        }
         let Some(open) = cx.open_dimensions(condition) else {
             let behind = cx.inputs_behind(condition).join(", ");
             if behind.is_empty() {
@@ -230,7 +233,7 @@ fn unroll(cx: &mut Cx, count: i64, initial: &[Value], why: String) -> Lowered {
         let mut inputs = vec![cx.int_const(DType::I64, i), cx.constant(Tensor::scalar(Scalar::bool(true)))];
         inputs.extend(&carried);
         let out = cx.inline_graph(body, &inputs)?;
-        if cx.is_overgrown() {
+        if cx.is_stopped() {
             return Err(OpError::reported());
         }
         for (s, v) in slices.iter_mut().zip(&out[1 + n..]) {
