@@ -3,9 +3,7 @@
 use crate::dtype::DType;
 use crate::op::Op;
 use crate::poly::{Dim, Poly};
-use petgraph::Direction;
-use petgraph::stable_graph::{NodeIndex, StableDiGraph};
-use petgraph::visit::EdgeRef;
+use petgraph::graph::NodeIndex;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::sync::Arc;
@@ -90,15 +88,6 @@ pub struct Node {
     pub names: Vec<Option<Arc<str>>>,
 }
 
-/// An edge: from output `output` of its source to input `input` of its target.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Port {
-    /// Output of the source.
-    pub output: u32,
-    /// Input of the target.
-    pub input: u32,
-}
-
 /// A named value at the border of a graph.
 #[derive(Clone, Debug)]
 pub struct Border {
@@ -160,7 +149,12 @@ pub struct Computed {
 /// A directed acyclic graph of core operators. Node order in the arena carries no meaning.
 #[derive(Clone, Debug, Default)]
 pub struct Graph {
-    dag: StableDiGraph<Node, Port>,
+    nodes: Vec<Option<Node>>,
+    /// For each node which of its outputs are read, by which node, and as which of that one's inputs. Many may read one:
+    /// to find, to add and to remove a reader takes no longer for that.
+    readers: Vec<BTreeSet<(u32, NodeId, u32)>>,
+    /// Places in `nodes` that are empty; the last is taken first.
+    free: Vec<NodeId>,
     /// What the caller gives; each value is an [`Op::Input`].
     pub inputs: Vec<Border>,
     /// What the caller gets.
@@ -181,11 +175,15 @@ impl Graph {
 
     /// Adds a node whose output types are already known. Prefer [`Graph::push`].
     pub fn add_node(&mut self, node: Node) -> NodeId {
-        let inputs = node.inputs.clone();
-        let id = self.dag.add_node(node);
-        for (i, v) in inputs.iter().enumerate() {
-            self.dag.add_edge(v.node, id, Port { output: v.port, input: i as u32 });
+        let id = self.free.pop().unwrap_or_else(|| {
+            self.nodes.push(None);
+            self.readers.push(BTreeSet::new());
+            NodeId::new(self.nodes.len() - 1)
+        });
+        for (i, v) in node.inputs.iter().enumerate() {
+            self.readers[v.node.index()].insert((v.port, id, i as u32));
         }
+        self.nodes[id.index()] = Some(node);
         id
     }
 
@@ -221,43 +219,70 @@ impl Graph {
 
     /// The node. Panics on an id of another graph or of a removed node.
     pub fn node(&self, id: NodeId) -> &Node {
-        &self.dag[id]
+        self.get(id).expect("a node of this graph")
     }
-    /// The node, to change what does not affect its edges (op attributes, origin, names).
+    /// The node, to change what does not affect who reads what (op attributes, origin, names). Panics as
+    /// [`Graph::node`].
     pub fn node_mut(&mut self, id: NodeId) -> &mut Node {
-        &mut self.dag[id]
+        self.nodes.get_mut(id.index()).and_then(Option::as_mut).expect("a node of this graph")
+    }
+    fn get(&self, id: NodeId) -> Option<&Node> {
+        self.nodes.get(id.index())?.as_ref()
     }
     /// Whether the node is still there.
     pub fn contains(&self, id: NodeId) -> bool {
-        self.dag.contains_node(id)
+        self.get(id).is_some()
     }
     /// A value's type.
     pub fn ty(&self, v: Value) -> &TensorType {
-        &self.dag[v.node].outputs[v.port as usize]
+        &self.node(v.node).outputs[v.port as usize]
     }
     /// Number of nodes.
     pub fn len(&self) -> usize {
-        self.dag.node_count()
+        self.nodes.len() - self.free.len()
     }
     /// Whether there are no nodes.
     pub fn is_empty(&self) -> bool {
-        self.dag.node_count() == 0
+        self.len() == 0
     }
     /// All node ids, in arena order.
     pub fn node_ids(&self) -> impl Iterator<Item = NodeId> + '_ {
-        self.dag.node_indices()
+        self.nodes.iter().enumerate().filter(|(_, n)| n.is_some()).map(|(i, _)| NodeId::new(i))
     }
 
     /// The nodes that read `v`, and at which input, ordered by node and input.
     pub fn uses(&self, v: Value) -> Vec<(NodeId, usize)> {
-        let mut u: Vec<_> = self
-            .dag
-            .edges_directed(v.node, Direction::Outgoing)
-            .filter(|e| e.weight().output == v.port)
-            .map(|e| (e.target(), e.weight().input as usize))
-            .collect();
-        u.sort_unstable();
-        u
+        let of = (v.port, NodeId::new(0), 0)..=(v.port, NodeId::end(), u32::MAX);
+        self.readers[v.node.index()].range(of).map(|(_, n, i)| (*n, *i as usize)).collect()
+    }
+    /// Whether what reads what is what the nodes' operand lists say.
+    pub(crate) fn readers_agree(&self) -> Result<(), NodeId> {
+        let mut listed = 0;
+        for id in self.node_ids() {
+            let inputs = &self.node(id).inputs;
+            let known = |(i, v): (usize, &Value)| {
+                let readers = self.readers.get(v.node.index());
+                readers.is_some_and(|r| r.contains(&(v.port, id, i as u32)))
+            };
+            if !inputs.iter().enumerate().all(known) {
+                return Err(id);
+            }
+            listed += inputs.len();
+        }
+        let stale = || {
+            let lists = |n: NodeId, i: u32, v: Value| {
+                self.get(n).is_some_and(|n| n.inputs.get(i as usize) == Some(&v))
+            };
+            self.readers.iter().enumerate().find_map(|(from, readers)| {
+                let node = NodeId::new(from);
+                let wrong = readers.iter().find(|(port, n, i)| !lists(*n, *i, Value { node, port: *port }));
+                wrong.map(|(_, n, _)| *n)
+            })
+        };
+        match self.readers.iter().map(BTreeSet::len).sum::<usize>() == listed {
+            true => Ok(()),
+            false => Err(stale().unwrap_or_default()),
+        }
     }
     /// What a run is for: the outputs, then what the states become, then the values of computed symbols.
     pub fn results(&self) -> impl Iterator<Item = Value> + '_ {
@@ -271,7 +296,7 @@ impl Graph {
     /// The state whose only reader is `n`, a [`Op::Scatter`] that replaces places of it and makes what
     /// it becomes: such a scatter needs to write its updates only.
     pub fn written_in_place(&self, n: NodeId) -> Option<&State> {
-        let node = self.dag.node_weight(n)?;
+        let node = self.get(n)?;
         let Op::Scatter { reduce: None, .. } = node.op else { return None };
         let s = self.states.iter().find(|s| s.after == n.into())?;
         (node.inputs.first() == Some(&s.before) && self.uses(s.before).len() == 1).then_some(s)
@@ -293,16 +318,9 @@ impl Graph {
 
     /// Makes input `i` of `n` read `v`.
     pub fn set_input(&mut self, n: NodeId, i: usize, v: Value) {
-        let edge = self
-            .dag
-            .edges_directed(n, Direction::Incoming)
-            .find(|e| e.weight().input as usize == i)
-            .map(|e| e.id());
-        if let Some(e) = edge {
-            self.dag.remove_edge(e);
-        }
-        self.dag.add_edge(v.node, n, Port { output: v.port, input: i as u32 });
-        self.dag[n].inputs[i] = v;
+        let old = std::mem::replace(&mut self.node_mut(n).inputs[i], v);
+        self.readers[old.node.index()].remove(&(old.port, n, i as u32));
+        self.readers[v.node.index()].insert((v.port, n, i as u32));
     }
 
     /// The computed symbols that a node's types and attributes use.
@@ -311,7 +329,7 @@ impl Graph {
             return vec![];
         }
         let mut symbols = BTreeSet::new();
-        self.dag[n].add_symbols(&mut symbols);
+        self.node(n).add_symbols(&mut symbols);
         self.computed.iter().filter(|c| symbols.contains(&c.symbol)).collect()
     }
     /// Whether a constraint can be checked only when symbols have been computed.
@@ -322,27 +340,25 @@ impl Graph {
     /// The nodes that must come before a node: its operands, and what computes the symbols it uses.
     pub fn needs(&self, n: NodeId) -> impl Iterator<Item = NodeId> + '_ {
         let symbols = self.computed_in(n).into_iter().map(|c| c.value.node);
-        self.dag[n].inputs.iter().map(|v| v.node).chain(symbols)
+        self.node(n).inputs.iter().map(|v| v.node).chain(symbols)
     }
 
     /// Producers before consumers; the same graph always gives the same order. `Err` holds a node on a cycle.
     pub fn topo(&self) -> Result<Vec<NodeId>, NodeId> {
-        let bound = self.dag.node_indices().map(|n| n.index() + 1).max().unwrap_or(0);
-        let mut missing = vec![0usize; bound];
+        let mut missing = vec![0usize; self.nodes.len()];
         let mut users: BTreeMap<NodeId, Vec<NodeId>> = BTreeMap::new();
-        for n in self.dag.node_indices() {
-            missing[n.index()] = self.dag.edges_directed(n, Direction::Incoming).count();
+        for n in self.node_ids() {
+            missing[n.index()] = self.node(n).inputs.len();
             for c in self.computed_in(n) {
                 missing[n.index()] += 1;
                 users.entry(c.value.node).or_default().push(n);
             }
         }
-        let mut ready: BTreeSet<NodeId> =
-            self.dag.node_indices().filter(|n| missing[n.index()] == 0).collect();
+        let mut ready: BTreeSet<NodeId> = self.node_ids().filter(|n| missing[n.index()] == 0).collect();
         let mut order = Vec::with_capacity(self.len());
         while let Some(n) = ready.pop_first() {
             order.push(n);
-            let readers = self.dag.edges_directed(n, Direction::Outgoing).map(|e| e.target());
+            let readers = self.readers[n.index()].iter().map(|r| r.1);
             for m in readers.chain(users.get(&n).into_iter().flatten().copied()) {
                 missing[m.index()] -= 1;
                 if missing[m.index()] == 0 {
@@ -353,7 +369,7 @@ impl Graph {
         if order.len() == self.len() {
             return Ok(order);
         }
-        Err(self.dag.node_indices().find(|n| missing[n.index()] > 0).unwrap_or_default())
+        Err(self.node_ids().find(|n| missing[n.index()] > 0).unwrap_or_default())
     }
 
     /// Removes nodes that no result depends on, and computed symbols that nothing uses; inputs and states
@@ -371,7 +387,7 @@ impl Graph {
             while let Some(n) = stack.pop() {
                 if live.insert(n) {
                     used.extend(self.computed_in(n).into_iter().map(|c| c.symbol.clone()));
-                    stack.extend(self.dag[n].inputs.iter().map(|v| v.node));
+                    stack.extend(self.node(n).inputs.iter().map(|v| v.node));
                 }
             }
             // A symbol's bound, and what computes it, may use others.
@@ -384,21 +400,17 @@ impl Graph {
         }
         self.computed.retain(|c| used.contains(&c.symbol));
         let before = self.len();
-        // The newest edge of a node is the first in its list, which is searched for each that is removed.
-        let dead = |e: &petgraph::graph::EdgeIndex| {
-            self.dag.edge_endpoints(*e).is_some_and(|(a, b)| !live.contains(&a) || !live.contains(&b))
-        };
-        let edges: Vec<_> = self.dag.edge_indices().filter(dead).collect();
-        for e in edges.into_iter().rev() {
-            self.dag.remove_edge(e);
+        let dead: Vec<NodeId> = self.node_ids().filter(|n| !live.contains(n)).collect();
+        for n in dead {
+            let gone = self.nodes[n.index()].take();
+            for (i, v) in gone.iter().flat_map(|n| &n.inputs).enumerate() {
+                self.readers[v.node.index()].remove(&(v.port, n, i as u32));
+            }
+            // Nodes that are gone too.
+            self.readers[n.index()].clear();
+            self.free.push(n);
         }
-        self.dag.retain_nodes(|_, n| live.contains(&n));
         before - self.len()
-    }
-
-    /// The underlying petgraph, for algorithms that want one.
-    pub fn dag(&self) -> &StableDiGraph<Node, Port> {
-        &self.dag
     }
 }
 
@@ -412,7 +424,7 @@ impl Node {
             Op::Loop { body, .. } | Op::Scan { body, .. } => vec![body],
             _ => vec![],
         };
-        for n in bodies.iter().flat_map(|b| b.dag.node_weights()) {
+        for n in bodies.iter().flat_map(|b| b.nodes.iter().flatten()) {
             n.add_symbols(to);
         }
     }

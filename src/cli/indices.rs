@@ -4,7 +4,7 @@ use super::args::RunArgs;
 use super::terminal::Terminal;
 use super::{is_program, shown};
 use std::collections::BTreeMap;
-use wgfc::compiler::import::indexing_nodes;
+use wgfc::compiler::import::wants_indices_inside;
 use wgfc::ir::eval::evaluate_checked;
 use wgfc::{Error, ModelFile, Options, Problem, Tensor};
 
@@ -26,15 +26,16 @@ pub fn check(
     if a.data.random_weights {
         file = file.with_random_weights()?;
     }
-    let graph = file.import(&Options { dims: sizes, ..a.compile.options()? })?.graph;
-    let (_, found) = evaluate_checked(&graph, tensors).map_err(|e| {
+    let imported = file.import(&Options { dims: sizes, ..a.compile.options()? })?;
+    let (_, found) = evaluate_checked(&imported.graph, tensors).map_err(|e| {
         Error::usage(format!("the model cannot be evaluated: {e}"), "leave --check-indices out")
     })?;
-    let nodes = indexing_nodes(file.bytes());
     let mut problems = vec![];
     for (node, all) in &found {
         // Other operators have places of their own for what is outside.
-        let Some(operator) = nodes.get(node) else { continue };
+        let Some(operator) = imported.operators.get(node).filter(|o| wants_indices_inside(o)) else {
+            continue;
+        };
         let first: Vec<String> = all
             .first
             .iter()

@@ -6,8 +6,8 @@
 pub mod onnx;
 
 pub use onnx::{
-    CheckReport, Unsupported, check, declared_inputs, decode, import, import_model, indexing_nodes,
-    shape_inputs,
+    CheckReport, Unsupported, check, declared_inputs, decode, import, import_model, shape_inputs,
+    wants_indices_inside,
 };
 
 use std::collections::BTreeMap;

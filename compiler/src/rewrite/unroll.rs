@@ -45,13 +45,36 @@ fn next(graph: &Graph, iterations: i64, room: usize) -> Result<Option<(NodeId, i
             continue;
         };
         // A single iteration is written out whatever its size.
-        let made =
-            if l == 1 { 0 } else { usize::try_from(l).unwrap_or(usize::MAX).saturating_mul(nodes(body)) };
-        if made <= room {
+        let made = if l == 1 { 0 } else { times(l, nodes(body)) };
+        let all = if l == 1 { 0 } else { times(l, written_out(body, iterations)) };
+        if all <= room {
             return Ok(Some((n, l, made)));
         }
     }
     Ok(None)
+}
+
+fn times(count: i64, nodes: usize) -> usize {
+    usize::try_from(count).unwrap_or(usize::MAX).saturating_mul(nodes)
+}
+
+/// The nodes that writing out a body takes, where the scans inside that are short enough are written out in each copy:
+/// otherwise each copy would bring scans that are written out on their own.
+fn written_out(body: &Graph, iterations: i64) -> usize {
+    let inside = |n: NodeId| match &body.node(n).op {
+        Op::If { then_branch, else_branch } => nodes(then_branch) + nodes(else_branch),
+        Op::Loop { body, .. } => nodes(body),
+        Op::Scan { body: inner, carried, .. } => {
+            let first = body.node(n).inputs.get(*carried);
+            let length = first.and_then(|v| body.ty(*v).shape.first()?.as_const());
+            match length.filter(|l| (1..=iterations).contains(l)) {
+                Some(l) => nodes(inner).saturating_add(times(l, written_out(inner, iterations))),
+                None => nodes(inner),
+            }
+        }
+        _ => 0,
+    };
+    body.node_ids().fold(0usize, |sum, n| sum.saturating_add(inside(n)).saturating_add(1))
 }
 
 /// The nodes of a graph and of those inside.

@@ -76,6 +76,9 @@ fn ratio(p: Option<Poly>, den: i64, dtype: DType) -> Elem {
     if let Some(c) = p.as_const() {
         return Elem::Float(Scalar::from_f64(dtype, c as f64 / den as f64).as_f64());
     }
+    if is_narrow(dtype) {
+        return Elem::Unknown;
+    }
     let common = p.terms().iter().fold(den.unsigned_abs(), |g, (_, c)| gcd(g, c.unsigned_abs()));
     match i64::try_from(common) {
         Ok(g) if g > 1 => {
@@ -87,6 +90,11 @@ fn ratio(p: Option<Poly>, den: i64, dtype: DType) -> Elem {
         }
         _ => Elem::Ratio(p, den),
     }
+}
+
+/// Whether floats of that type round sizes that are usual, which expressions do not.
+fn is_narrow(dtype: DType) -> bool {
+    dtype.bits() < 32
 }
 
 fn is_power_of_two(den: i64) -> bool {
@@ -117,7 +125,7 @@ pub(super) fn cast(e: &Elem, from: DType, to: DType) -> Elem {
             false => Elem::Unknown,
         },
         (Elem::Int(p) | Elem::Ratio(p, 1), Class::Int | Class::Uint) => integer(Some(p.clone()), to),
-        (Elem::Ratio(..), Class::Float) => e.clone(),
+        (Elem::Ratio(..), Class::Float) if !is_narrow(to) => e.clone(),
         (Elem::Ratio(p, den), Class::Int | Class::Uint) if p.proves_nonneg(&[]) => {
             integer(Some(p.div(&Poly::constant(*den), &[])), to)
         }

@@ -37,7 +37,7 @@ pub use cx::Cx;
 pub use messages::*;
 pub use names::Scope;
 pub use subgraph::{Param, Subgraph};
-pub use survey::{CheckReport, Unsupported, check, indexing_nodes};
+pub use survey::{CheckReport, Unsupported, check, wants_indices_inside};
 
 use super::{ExternalData, Imported, NoExternalData};
 use crate::lower::Lowering;

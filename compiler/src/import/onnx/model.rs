@@ -6,7 +6,7 @@ use super::messages::{
 };
 use super::names::{RENAME, Scope, Slot, domain_key};
 use super::op::{OpError, diagnostic};
-use super::walk::Importer;
+use super::walk::{Importer, MAX_OPERANDS};
 use super::{NEWEST_IR, OPSETS};
 use crate::import::{Imported, close_names};
 use crate::lower::{Lowering, check_dims};
@@ -26,6 +26,13 @@ pub(super) fn import(
     let mut scope = Scope::default();
     im.initializers(to.graph, &mut scope, proto);
     inputs(im, &mut to, &mut scope, proto, options);
+    for (what, count) in [("inputs", to.graph.inputs.len()), ("outputs", proto.output.len())] {
+        if count > MAX_OPERANDS {
+            let most = format!("the model has {count} {what}; at most {MAX_OPERANDS} are supported");
+            let help = "make one tensor of many: Concat takes them together, Split apart";
+            im.stop(Diagnostic::unsupported(most).help(help));
+        }
+    }
     im.nodes(&mut to, &mut scope, &proto.node, "");
     outputs(im, to.graph, &scope, proto);
     taps(im, to.graph, &scope, proto, options);

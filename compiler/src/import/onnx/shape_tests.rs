@@ -131,6 +131,20 @@ fn float_arithmetic_of_dimensions_is_exact_or_unknown() {
     }
     // With numbers, f32 decides.
     assert_eq!(output_type(&through_floats(&[("Mul", Some(0.1))], "30")), "f32[3]");
+    // Narrower floats have not all sizes: 2049 is 2048 in f16.
+    let narrow = |to: i64, x: &str| {
+        let nodes = vec![
+            node("Shape", &["x"], &["s"]).int("end", 1),
+            node("Cast", &["s"], &["f"]).int("to", to),
+            node("Cast", &["f"], &["to"]).int("to", 7),
+            node("ConstantOfShape", &["to"], &["y"]),
+        ];
+        built(nodes, x, vec![])
+    };
+    for to in [10, 16] {
+        assert!(errors(&narrow(to, "n")).contains("must be known"), "{to}");
+        assert_eq!(output_type(&narrow(to, "2049")), "f32[2048]", "{to}");
+    }
 }
 
 #[test]

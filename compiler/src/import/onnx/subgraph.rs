@@ -5,8 +5,8 @@ use super::messages::{GraphProto, NodeProto};
 use super::names::{Scope, Slot, free_names, operator, result};
 use super::op::{Lowered, OpError};
 use crate::lower::Lowering;
-use crate::{Diagnostic, Location};
 use crate::shape_eval::ShapeEval;
+use crate::{Diagnostic, Location};
 use wgfc_ir::{Dim, Graph, Op, TensorType, Value};
 
 /// Branches and bodies of loops that may be inside of one another; programs repeat dispatches no deeper.

@@ -100,8 +100,6 @@ pub fn check(bytes: &[u8], external: &dyn ExternalData, options: &Options) -> Ch
 pub(super) struct Survey {
     pub operators: BTreeMap<String, usize>,
     pub unsupported: Vec<Unsupported>,
-    /// Nodes whose indices ONNX wants inside their axes.
-    pub indexing: BTreeMap<String, String>,
 }
 
 /// Operators whose indices ONNX wants inside their axes.
@@ -118,9 +116,10 @@ const INDEXING: [&str; 10] = [
     "com.microsoft.GatherND",
 ];
 
-/// The nodes of a model whose indices must be inside their axes, with their operators.
-pub fn indexing_nodes(bytes: &[u8]) -> BTreeMap<String, String> {
-    decode(bytes).map(|model| survey(&model).indexing).unwrap_or_default()
+/// Whether ONNX wants an operator's indices inside their axes. Those of other domains than `ai.onnx` have it before their
+/// name.
+pub fn wants_indices_inside(operator: &str) -> bool {
+    INDEXING.contains(&operator)
 }
 
 pub(super) fn functions(model: &ModelProto) -> Functions<'_> {
@@ -174,9 +173,6 @@ impl<'m> Surveyor<'m> {
         let def = ops::find(domain, &n.op_type);
         let lowered = def.is_some_and(|d| opset.is_none_or(|o| d.version(o).is_some()));
         let here = label(n, index, prefix);
-        if INDEXING.contains(&name.as_str()) {
-            self.found.indexing.insert(here.clone(), name.clone());
-        }
         if !lowered {
             match self.functions.get(&(domain, n.op_type.as_str(), n.overload.as_str())).copied() {
                 Some(f) => {

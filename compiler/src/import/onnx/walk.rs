@@ -21,6 +21,9 @@ const ADDED_EACH: usize = 8;
 /// Functions, branches and bodies of loops that may be inside of one another.
 pub(super) const MAX_DEPTH: usize = 64;
 
+/// Inputs and outputs that a node may have, and a model.
+pub(super) const MAX_OPERANDS: usize = 4096;
+
 /// State of one import.
 pub struct Importer<'m> {
     pub(super) weights: Weights<'m>,
@@ -202,6 +205,14 @@ impl<'m> Importer<'m> {
             let help = "export the model with fewer iterations of the loops whose shapes change";
             self.stop(Diagnostic::unsupported(what).help(help).at(at));
             return poison(scope, n);
+        }
+        for (what, count) in [("inputs", n.input.len()), ("outputs", n.output.len())] {
+            if count > MAX_OPERANDS {
+                let what = format!("it has {count} {what}; at most {MAX_OPERANDS} are supported");
+                let help = "export the model with several nodes in its place, each of which takes a part";
+                self.errors.push(Diagnostic::unsupported(what).help(help).at(at));
+                return poison(scope, n);
+            }
         }
         let mut poisoned = false;
         for name in needs {
