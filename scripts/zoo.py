@@ -423,7 +423,7 @@ says how inputs are drawn; where dimensions are free, one compiled program serve
             f"| {own} | {seconds_text(compiled)} | {times} | {ratio} | {seconds_text(row['onnxruntime'])} | {'; '.join(remarks)} |\n"
         )
     text += "\n## Packages\n| package | version | from | licence | what |\n|---|---|---|---|---|\n"
-    for package in sorted({m.package for m in MODELS}, key=str.lower):
+    for package in sorted({m.package for m, _ in rows}, key=str.lower):
         npm = package in NPM
         does = "; ".join(dict.fromkeys(m.what for m in MODELS if m.package == package))
         text += f"| {package} | {(NPM if npm else PYPI)[package]} | {'npm' if npm else 'PyPI'} | {licence(package)} | {does} |\n"
