@@ -9,7 +9,7 @@ use crate::{Error, output};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use wgfc_compiler::Tuning;
-use wgfc_compiler::tuning::Choice;
+use wgfc_compiler::schedule::Schedule;
 use wgfc_runtime::{AdapterSummary, Gpu};
 
 /// The folder's name in the user's cache folder.
@@ -69,7 +69,7 @@ impl Cache {
     pub fn add_tuning(
         &self,
         adapter: &AdapterSummary,
-        measured: &BTreeMap<String, Option<Choice>>,
+        measured: &BTreeMap<String, Option<Schedule>>,
     ) -> Result<(), Error> {
         let mut table = self.tuning(adapter).unwrap_or_default();
         for (key, choice) in measured {
@@ -217,7 +217,7 @@ fn unusable(path: &Path, message: String) -> Error {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use wgfc_compiler::emit::row::Geometry;
+    use wgfc_compiler::schedule::rows::Row;
     use wgfc_runtime::DeviceLimits;
 
     pub(crate) fn adapter(name: &str) -> AdapterSummary {
@@ -253,8 +253,10 @@ mod tests {
         let (a, b) = (adapter("Card (A)"), AdapterSummary { driver: "d 1.3".into(), ..adapter("Card (A)") });
         assert_ne!(cache.tuning_file(&a), cache.tuning_file(&b));
         assert_eq!(cache.tuning(&a).unwrap(), Tuning::default());
-        let row = |threads, lanes| Some(Choice::Row(Geometry { threads, lanes }));
-        let of = |all: &[(&str, Option<Choice>)]| all.iter().map(|(k, c)| (k.to_string(), *c)).collect();
+        let row = |threads, lanes| {
+            Some(Schedule::Row(Row { threads, lanes, width: 1, steps: 0, kept: false, subgroup: 1 }))
+        };
+        let of = |all: &[(&str, Option<Schedule>)]| all.iter().map(|(k, c)| (k.to_string(), *c)).collect();
         cache.add_tuning(&a, &of(&[("x", row(64, 8)), ("y", row(64, 4))])).unwrap();
         cache.add_tuning(&a, &of(&[("y", row(128, 2)), ("z", None)])).unwrap();
         let table = cache.tuning(&a).unwrap();

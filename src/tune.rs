@@ -13,7 +13,8 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 use wgfc_compiler::pipeline::Fused;
-use wgfc_compiler::tuning::{Choice, Single, Tunable, Values, complete, tunable};
+use wgfc_compiler::schedule::Schedule;
+use wgfc_compiler::tuning::{Single, Tunable, Values, complete, tunable};
 use wgfc_ir::program::Port;
 use wgfc_ir::{Class, DType, Scalar};
 use wgfc_runtime::kernel::Checks;
@@ -55,7 +56,7 @@ const HOPELESS: f64 = 1.3;
 #[non_exhaustive]
 pub struct Timed {
     /// The choice.
-    pub choice: Choice,
+    pub choice: Schedule,
     /// Nanoseconds a dispatch.
     pub ns: f64,
 }
@@ -75,7 +76,7 @@ pub struct Measured {
     /// All that were timed, fastest first: the medians of few times.
     pub tried: Vec<Timed>,
     /// Those that the device did not take, or whose results differed.
-    pub refused: Vec<Choice>,
+    pub refused: Vec<Schedule>,
 }
 
 impl Measured {
@@ -84,7 +85,7 @@ impl Measured {
         self.best.choice != self.own.choice
     }
     /// Its entry for a [`Cache`](crate::cache::Cache).
-    pub fn entry(&self) -> (String, Option<Choice>) {
+    pub fn entry(&self) -> (String, Option<Schedule>) {
         (self.tunable.key.clone(), self.gains().then_some(self.best.choice))
     }
 }
@@ -135,7 +136,7 @@ pub fn tune(
 
 /// A choice on the device.
 struct Runner {
-    choice: Choice,
+    choice: Schedule,
     trial: Trial,
     times: Vec<f64>,
 }
@@ -158,7 +159,7 @@ fn measure(
     how: &TuneOptions,
     t: &Tunable,
 ) -> Result<Option<Measured>, Error> {
-    let mut singles: Vec<(Choice, Single)> = vec![];
+    let mut singles: Vec<(Schedule, Single)> = vec![];
     for c in &t.candidates {
         let single = Single::new(fused, options, t.kernel, c.choice, &how.values)?;
         let text = |s: &Single| s.program.kernels[0].wgsl.clone();
@@ -202,7 +203,7 @@ fn measure(
     let pass_ns = if gpu.summary().is_software { 3e6 } else { 4e6 };
     let once = runners[0].trial.time_blocking(2).map_err(device_error)?;
     let runs = (pass_ns / once.max(1.0)).clamp(2.0, 400.0) as u32;
-    let mut tried: HashMap<Choice, f64> = HashMap::new();
+    let mut tried: HashMap<Schedule, f64> = HashMap::new();
     for round in 0..ROUNDS {
         for r in &mut runners {
             if round == 0 {
@@ -230,7 +231,7 @@ fn measure(
             }
         }
     }
-    let timed = |c: Choice| {
+    let timed = |c: Schedule| {
         let ns = runners.iter().find(|r| r.choice == c).map_or(f64::INFINITY, Runner::median);
         Timed { choice: c, ns }
     };
@@ -290,7 +291,7 @@ fn values(port: &Port) -> Tensor {
 }
 
 /// Compiles the choices, on all cores, and binds them to the inputs.
-fn trials(gpu: &Gpu, singles: &[(Choice, Single)], sets: &[Set]) -> Vec<Result<Trial, RunError>> {
+fn trials(gpu: &Gpu, singles: &[(Schedule, Single)], sets: &[Set]) -> Vec<Result<Trial, RunError>> {
     let next = AtomicUsize::new(0);
     let done = Mutex::new(BTreeMap::new());
     let worker = || {

@@ -63,9 +63,9 @@ impl TileShape {
     pub const fn buffers(self, limit: u32) -> u32 {
         if 2 * self.buffer_bytes() <= limit { 2 } else { 1 }
     }
-    /// Bytes of workgroup memory it takes where at most `limit` may be taken.
-    pub const fn workgroup_bytes(self, limit: u32) -> u32 {
-        let tiles = self.buffers(limit) * self.buffer_bytes();
+    /// Bytes of workgroup memory it takes with so many buffers of tiles.
+    pub const fn workgroup_bytes(self, buffers: u32) -> u32 {
+        let tiles = buffers * self.buffer_bytes();
         let round = self.threads() * self.thread_cols * 4;
         if tiles > round { tiles } else { round }
     }
@@ -103,8 +103,8 @@ pub struct Tiled {
     pub whole_depth: bool,
     /// Neighbouring workgroups make neighbouring rows, which suits the larger number of columns.
     pub rows_first: bool,
-    /// Bytes of workgroup memory that may be used.
-    pub workgroup_bytes: u32,
+    /// Buffers of tiles, 1 or 2.
+    pub buffers: u32,
 }
 
 #[derive(Serialize)]
@@ -408,8 +408,8 @@ impl Tiled {
         }
 
         // As many rows of each thread a round as the tile has room for.
-        let buffers = s.buffers(self.workgroup_bytes);
-        let tile_len = s.workgroup_bytes(self.workgroup_bytes) / 16;
+        let buffers = self.buffers;
+        let tile_len = s.workgroup_bytes(buffers) / 16;
         let row_len = s.slice_threads() * col_vectors;
         let mut group = (tile_len / (row_len * s.split)).clamp(1, s.thread_rows);
         group = 1 << group.ilog2();

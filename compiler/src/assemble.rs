@@ -1,13 +1,15 @@
 //! From emitted kernels to a [`Program`]: buffers, arenas, dispatches, weights.
 
-use crate::emit::{EmitContext, EmittedKernel, emit};
+use crate::emit::{EmitContext, EmittedKernel, Target, emit};
 use crate::error::{Diagnostic, Errors, Location};
-use crate::fuse::group::{TILE, estimate};
+use crate::fuse::group::TILE;
 use crate::kernel::{
     Attention, Capacity, Expr, Family, Kernel, KernelGraph, Loop, Map, Matmul, PrefixScan, Row, Stage,
     StagedLoop, TensorId, TensorKind,
 };
 use crate::options::Options;
+use crate::schedule::cost::estimate;
+use crate::schedule::{Schedule, ScheduledGraph};
 use rustc_hash::FxHashMap;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -17,28 +19,29 @@ use wgfc_ir::memory::{Item, Touch, assign_arenas};
 use wgfc_ir::program::{self, Buffer, BufferKind, DimConstraint, Dispatch, Port, Program, Stats};
 use wgfc_ir::{Dim, Graph, Poly};
 
-/// Emits every kernel and assembles the program. `graph` is the graph that `kernels` was fused from.
+/// Emits every kernel and assembles the program. `graph` is the graph that the kernels were fused from.
 pub fn assemble(
     graph: &Graph,
-    kernels: &KernelGraph,
+    scheduled: &ScheduledGraph,
     options: &Options,
     stats: Stats,
 ) -> Result<Program, Errors> {
+    let kernels = &scheduled.graph;
     let symbols = symbols(graph, kernels);
     let bounds = &kernels.bounds;
-    let (profile, tuning) = (&options.profile, &options.tuning);
-    let cx = EmitContext { graph: kernels, symbols: &symbols, profile, tuning };
+    let cx = EmitContext { graph: kernels, symbols: &symbols, target: Target::from(&options.profile) };
     let mut emitted: Vec<EmittedKernel> = vec![];
     let mut errors = vec![];
-    let mut known: FxHashMap<u128, (usize, Vec<TensorId>)> = FxHashMap::default();
-    for k in &kernels.kernels {
-        let (key, tensors) = (k.structural_hash(&kernels.tensors, Capacity::Counts), k.tensors());
+    let mut known: FxHashMap<(u128, Schedule), (usize, Vec<TensorId>)> = FxHashMap::default();
+    for (k, schedule) in kernels.kernels.iter().zip(&scheduled.schedules) {
+        let hash = k.structural_hash(&kernels.tensors, Capacity::Counts);
+        let (key, tensors) = ((hash, *schedule), k.tensors());
         if let Some((i, theirs)) = known.get(&key) {
             let twin = rebound(&emitted[*i], theirs, &tensors);
             emitted.push(twin);
             continue;
         }
-        match emit(k, &cx) {
+        match emit(k, schedule, &cx) {
             Ok(e) => {
                 known.insert(key, (emitted.len(), tensors));
                 emitted.push(e);

@@ -4,6 +4,7 @@
 //! that can be called on its own. Nothing here reads a file or knows of a GPU.
 
 pub mod assemble;
+pub mod device;
 pub mod emit;
 pub mod error;
 pub mod fuse;
@@ -14,11 +15,13 @@ pub mod options;
 pub mod pipeline;
 pub mod quotients;
 pub mod rewrite;
+pub mod schedule;
 pub mod shape_eval;
 pub mod states;
 pub mod tuning;
 
+pub use device::DeviceProfile;
 pub use error::{Diagnostic, Errors, Kind, Location};
-pub use options::{DeviceProfile, Fusion, Options, States, Technique};
+pub use options::{Fusion, Options, States, Technique};
 pub use pipeline::compile;
-pub use tuning::Tuning;
+pub use schedule::table::Tuning;

@@ -1,6 +1,7 @@
 //! What a compilation can be told.
 
-use crate::tuning::Tuning;
+use crate::device::DeviceProfile;
+use crate::schedule::table::Tuning;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 use wgfc_ir::Tensor;
@@ -16,60 +17,6 @@ pub enum Fusion {
     /// Also prologues and epilogues of reductions and products, merged products, raised operators.
     #[default]
     Full,
-}
-
-/// What the target device offers. The default is what every WebGPU device has.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct DeviceProfile {
-    /// Storage buffers one kernel may bind.
-    pub max_storage_buffers: u32,
-    /// Invocations of a workgroup.
-    pub max_invocations: u32,
-    /// Bytes of workgroup memory.
-    pub max_workgroup_bytes: u32,
-    /// Bytes one binding may have.
-    pub max_binding_bytes: u64,
-    /// Workgroups along one dimension of a dispatch.
-    pub max_workgroups: u32,
-    /// Alignment of a binding's offset, in bytes.
-    pub storage_alignment: u32,
-    /// Whether kernels may use `f16` (`shader-f16`); without it f16 tensors are unpacked by hand.
-    pub f16: bool,
-    /// Invocations of every subgroup (`subgroups`), a power of two; `None` where there are none or they differ.
-    #[serde(default)]
-    pub subgroup: Option<u32>,
-    /// Whether subgroups multiply matrices of 16 × 16 f16 into f32 (`wgpu-cooperative-matrix`, not in browsers).
-    #[serde(default)]
-    pub cooperative_matrix: bool,
-    /// Iterations of a loop in a kernel, where the driver ends it after so many.
-    #[serde(default)]
-    pub loop_iterations: Option<u32>,
-    /// Bytes a second that a streaming kernel moves.
-    pub bandwidth: f64,
-    /// Floating-point operations a second.
-    pub flops: f64,
-    /// Seconds that one more dispatch in a pass costs.
-    pub dispatch_cost: f64,
-}
-
-impl Default for DeviceProfile {
-    fn default() -> DeviceProfile {
-        DeviceProfile {
-            max_storage_buffers: 8,
-            max_invocations: 256,
-            max_workgroup_bytes: 16384,
-            max_binding_bytes: 128 << 20,
-            max_workgroups: 65535,
-            storage_alignment: 256,
-            f16: false,
-            subgroup: None,
-            cooperative_matrix: false,
-            loop_iterations: None,
-            bandwidth: 100e9,
-            flops: 2e12,
-            dispatch_cost: 10e-6,
-        }
-    }
 }
 
 /// A part of [`Fusion::Full`] that can be left out, to see what it brings or changes.
@@ -134,8 +81,10 @@ pub struct Options {
     pub without: BTreeSet<Technique>,
     /// The target.
     pub profile: DeviceProfile,
-    /// Choices measured on the target, which come before those of the cost models.
+    /// Schedules measured on the target, which come before those of the cost models; what does not fit is ignored.
     pub tuning: Tuning,
+    /// Schedules that somebody wrote, which come before all others; what does not fit is an error.
+    pub schedules: Tuning,
     /// Tensors of the model to return as extra outputs; fusion stops at them.
     pub taps: Vec<String>,
     /// Do not read weights: plan only.

@@ -39,10 +39,10 @@ pub fn compile_amended(
     observe: Observe<'_>,
 ) -> Result<Program, Errors> {
     let fused = fuse_amended(model, external, options, amend, observe)?;
-    assemble(fused, options)
+    assemble(fused, options, observe)
 }
 
-/// A model before its kernels are written.
+/// A model before its kernels are scheduled and written.
 #[derive(Clone, Debug)]
 pub struct Fused {
     /// What the kernels were made from.
@@ -90,7 +90,7 @@ pub fn compile_graph(
     observe: Observe<'_>,
 ) -> Result<Program, Errors> {
     let fused = fuse_graph(graph, stats, options, observe)?;
-    assemble(fused, options)
+    assemble(fused, options, observe)
 }
 
 /// [`compile_graph`] up to the kernels.
@@ -122,10 +122,15 @@ pub fn fuse_graph(
     Ok(Fused { graph, kernels, stats })
 }
 
-/// Writes all kernels, and places what they read and write.
-fn assemble(fused: Fused, options: &Options) -> Result<Program, Errors> {
+/// Schedules all kernels, writes them, and places what they read and write.
+fn assemble(fused: Fused, options: &Options, observe: Observe<'_>) -> Result<Program, Errors> {
+    let stage = Stage::new("schedule");
+    let scheduled = crate::schedule::schedule(fused.kernels, options)?;
+    tracing::debug!(stage = stage.name, kernels = scheduled.schedules.len(), ms = stage.ms(), "done");
+    observe("4-schedule", &|| scheduled.to_string());
+
     let stage = Stage::new("assemble");
-    let program = crate::assemble::assemble(&fused.graph, &fused.kernels, options, fused.stats)?;
+    let program = crate::assemble::assemble(&fused.graph, &scheduled, options, fused.stats)?;
     tracing::debug!(
         stage = stage.name,
         dispatches = program.dispatches.len(),

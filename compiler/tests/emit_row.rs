@@ -4,7 +4,7 @@ mod gpu;
 
 use gpu::*;
 use std::collections::BTreeMap;
-use wgfc_compiler::emit::{EmittedKernel, emit};
+use wgfc_compiler::emit::EmittedKernel;
 use wgfc_compiler::kernel::*;
 use wgfc_ir::{BinaryOp, Class, DType, Dim, Poly, Scalar, UnaryOp, storage};
 

@@ -5,7 +5,6 @@ mod gpu;
 
 use gpu::*;
 use std::collections::BTreeMap;
-use wgfc_compiler::emit::emit;
 use wgfc_compiler::kernel::*;
 use wgfc_ir::eval::evaluate;
 use wgfc_ir::testing::Rng;

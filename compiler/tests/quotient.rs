@@ -4,7 +4,6 @@ mod gpu;
 
 use gpu::*;
 use std::collections::BTreeMap;
-use wgfc_compiler::emit::emit;
 use wgfc_compiler::kernel::*;
 use wgfc_ir::testing::Rng;
 use wgfc_ir::{BinaryOp, DType};

@@ -53,7 +53,13 @@ fn written_in_place(bytes: &[u8], states: &States) {
     assert_eq!(graph.outputs.len(), 1);
     assert_eq!(writers(&with), [false; 4], "{with}");
     assert!(with.kernels.len() <= without.kernels.len(), "{with}");
-    let program = wgfc_compiler::assemble::assemble(&graph, &with, &options, Stats::default()).unwrap();
+    let program = wgfc_compiler::assemble::assemble(
+        &graph,
+        &wgfc_compiler::schedule::schedule(with, &options).unwrap(),
+        &options,
+        Stats::default(),
+    )
+    .unwrap();
     // A position is 2 heads of 64 numbers; no dispatch that writes a cache moves more than a few rows.
     let writers = program.dispatches.iter().filter(|d| {
         let k = &program.kernels[d.kernel];

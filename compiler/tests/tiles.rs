@@ -6,9 +6,11 @@ use gpu::gemv::*;
 use gpu::*;
 use std::collections::BTreeMap;
 use wgfc_compiler::DeviceProfile;
-use wgfc_compiler::emit::geometry::{self, Geometry, SINGLE, TILES};
-use wgfc_compiler::emit::{EmitContext, EmittedKernel, attention, matmul};
+use wgfc_compiler::emit::EmittedKernel;
 use wgfc_compiler::kernel::*;
+use wgfc_compiler::schedule::attention;
+use wgfc_compiler::schedule::products::problem::{Problem, problem};
+use wgfc_compiler::schedule::products::{self, COOPERATIVE, Product, SINGLE, TILES};
 use wgfc_ir::{DType, Dim, Poly};
 
 fn close(what: &str, got: &[f32], want: &[f64]) {
@@ -20,7 +22,7 @@ fn close(what: &str, got: &[f32], want: &[f64]) {
 }
 
 /// Runs `out = a · b + bias` with a geometry on all adapters.
-fn check_product(gpus: &[Gpu], dims: [Dim; 4], symbols: &[(&str, i64)], l: Layout, forced: Option<Geometry>) {
+fn check_product(gpus: &[Gpu], dims: [Dim; 4], symbols: &[(&str, i64)], l: Layout, forced: Option<Shape>) {
     let case = Case::new(symbols);
     check_typed_product(gpus, case, DType::F32, dims, l, forced);
 }
@@ -32,11 +34,11 @@ fn check_typed_product(
     dtype: DType,
     dims: [Dim; 4],
     l: Layout,
-    forced: Option<Geometry>,
+    forced: Option<Shape>,
 ) {
     let (kernel, [ta, tb, tbias, to]) = typed_product(&mut case, dtype, dims.clone(), l);
     let emitted = case.with_context(|cx| {
-        let e = matmul::emit_as(&kernel, cx, forced).unwrap();
+        let e = emit_as(&kernel, cx, forced).unwrap();
         wgfc_compiler::emit::check::check(&e).unwrap();
         e
     });
@@ -90,7 +92,7 @@ const LAYOUTS: [Layout; 4] = [
 fn every_tile_shape() {
     let gpus = gpus();
     for (i, t) in TILES.iter().enumerate() {
-        let g = Some(Geometry::Tiled(*t));
+        let g = Some(Shape::Tiled(*t));
         check_product(&gpus, fixed([1, 65, 129, 33]), &[], LAYOUTS[i % 4], g);
         if i % 2 == 0 {
             check_product(&gpus, fixed([3, 7, 13, 5]), &[], LAYOUTS[(i / 2) % 4], g);
@@ -104,7 +106,7 @@ fn every_tile_shape() {
 #[test]
 fn products_on_matrix_units() {
     let gpus: Vec<Gpu> = gpus().into_iter().filter(|g| g.multiplies_matrices).collect();
-    for (i, shape) in geometry::COOPERATIVE.iter().enumerate() {
+    for (i, shape) in COOPERATIVE.iter().enumerate() {
         for (j, d) in [[1, 64, 128, 64], [2, 40, 72, 200], [1, 136, 264, 896]].into_iter().enumerate() {
             let mut case = Case::new(&[]);
             case.profile = DeviceProfile {
@@ -115,7 +117,7 @@ fn products_on_matrix_units() {
                 ..DeviceProfile::default()
             };
             let l = LAYOUTS[(i + j) % 4];
-            check_typed_product(&gpus, case, DType::F16, fixed(d), l, Some(Geometry::Cooperative(*shape)));
+            check_typed_product(&gpus, case, DType::F16, fixed(d), l, Some(Shape::Cooperative(*shape)));
         }
     }
 }
@@ -126,16 +128,19 @@ fn all_layouts_of_a_tile() {
     for t in [TILES[0], TILES[9], TILES[15]] {
         for bits in 0..8 {
             let l = Layout { a: bits & 1 != 0, b: bits & 2 != 0, out: bits & 4 != 0 };
-            check_product(&gpus, fixed([2, 37, 70, 29]), &[], l, Some(Geometry::Tiled(t)));
+            check_product(&gpus, fixed([2, 37, 70, 29]), &[], l, Some(Shape::Tiled(t)));
         }
     }
 }
 
 /// Some of the thin geometries that a case has, others for other cases.
-fn thin_candidates(case: &Case, kernel: &Kernel, count: usize) -> Vec<Geometry> {
-    let p = matmul::problem(kernel).unwrap();
-    let all = geometry::candidates(&p, &case.profile);
-    let thin: Vec<_> = all.into_iter().filter(|g| matches!(g, Geometry::Thin(_))).collect();
+fn thin_candidates(case: &Case, kernel: &Kernel, count: usize) -> Vec<Shape> {
+    let p = problem(kernel).unwrap();
+    let shape = |s| match s {
+        Product::Thin(t) => Some(Shape::Thin(t.shape)),
+        _ => None,
+    };
+    let thin: Vec<Shape> = products::candidates(&p, &case.profile).into_iter().filter_map(shape).collect();
     assert!(!thin.is_empty(), "{p:?}");
     let seed = thin.len() as u32 + p.cols.as_const().unwrap_or(0) as u32;
     let pick = |x: &f32| thin[((x + 1.0) / 2.0 * thin.len() as f32) as usize % thin.len()];
@@ -155,8 +160,8 @@ fn thin_and_serial_products() {
                 }
             }
         }
-        check_product(&gpus, fixed([3, 7, 13, 5]), &[], *l, Some(Geometry::Serial));
-        check_product(&gpus, fixed([3, 1, 65, 50]), &[], *l, Some(Geometry::Serial));
+        check_product(&gpus, fixed([3, 7, 13, 5]), &[], *l, Some(Shape::Serial));
+        check_product(&gpus, fixed([3, 1, 65, 50]), &[], *l, Some(Shape::Serial));
     }
 }
 
@@ -197,8 +202,8 @@ fn check_gemv(gpus: &[Gpu], g: Gemv, others: usize) {
     }
     let candidates = thin_candidates(&case, &kernel, others).into_iter().map(Some);
     for forced in [None].into_iter().chain(candidates) {
-        let emit = |cx: &EmitContext| {
-            let e = matmul::emit_as(&kernel, cx, forced).unwrap();
+        let emit = |cx: &Cx| {
+            let e = emit_as(&kernel, cx, forced).unwrap();
             wgfc_compiler::emit::check::check(&e).unwrap();
             e
         };
@@ -260,13 +265,13 @@ fn thin_products_of_narrow_types() {
 fn only_thin_geometries_make_several_products() {
     let mut case = Case::new(&[]);
     let (kernel, _) = Gemv { products: 2, ..Gemv::plain(64, 48, true) }.kernel(&mut case);
-    for g in [Geometry::Serial, Geometry::Tiled(TILES[0])] {
-        let e = case.with_context(|cx| matmul::emit_as(&kernel, cx, Some(g)).unwrap_err());
-        assert!(e.message.contains("makes one product"), "{e}");
+    for g in [Shape::Serial, Shape::Tiled(TILES[0])] {
+        let e = case.with_context(|cx| emit_as(&kernel, cx, Some(g)).unwrap_err());
+        assert!(e.message.contains("only thin schedules make more than one"), "{e}");
     }
-    let Geometry::Thin(mut shape) = thin_candidates(&case, &kernel, 1)[0] else { panic!() };
+    let Shape::Thin(mut shape) = thin_candidates(&case, &kernel, 1)[0] else { panic!() };
     shape.k = 5;
-    let e = case.with_context(|cx| matmul::emit_as(&kernel, cx, Some(Geometry::Thin(shape))).unwrap_err());
+    let e = case.with_context(|cx| emit_as(&kernel, cx, Some(Shape::Thin(shape))).unwrap_err());
     assert!(e.message.contains("does not fit"), "{e}");
 }
 
@@ -290,9 +295,9 @@ fn chosen_geometries_and_symbolic_extents() {
         check_product(&gpus, [Poly::ONE, s("seq"), s("h"), c(64)], &symbols, l, None);
         for g in [TILES[0], TILES[8]] {
             let d = [s("b"), s("past") + s("seq"), s("h") * 3, s("h")];
-            check_product(&gpus, d, &symbols, l, Some(Geometry::Tiled(g)));
+            check_product(&gpus, d, &symbols, l, Some(Shape::Tiled(g)));
         }
-        check_product(&gpus, [c(2), c(3), s("h"), s("past")], &symbols, l, Some(Geometry::Serial));
+        check_product(&gpus, [c(2), c(3), s("h"), s("past")], &symbols, l, Some(Shape::Serial));
     }
     // Nothing to sum: only the epilogue; nothing to make: no workgroups.
     check_product(&gpus, fixed([1, 5, 6, 0]), &[], PLAIN, None);
@@ -301,7 +306,7 @@ fn chosen_geometries_and_symbolic_extents() {
         [c(1), c(5), c(6), Poly::sym("k")],
         &[("k", 0)],
         PLAIN,
-        Some(Geometry::Tiled(TILES[4])),
+        Some(Shape::Tiled(TILES[4])),
     );
     check_product(&gpus, [c(1), Poly::sym("m"), c(6), c(3)], &[("m", 0)], PLAIN, None);
 }
@@ -309,11 +314,11 @@ fn chosen_geometries_and_symbolic_extents() {
 #[test]
 fn more_workgroups_than_one_dimension_holds() {
     let gpus = gpus();
-    let g = Some(Geometry::Tiled(TILES[15]));
+    let g = Some(Shape::Tiled(TILES[15]));
     let mut case = Case::new(&[]);
     case.profile.max_workgroups = 7;
     let (kernel, [ta, tb, tbias, to]) = product(&mut case, fixed([3, 50, 60, 9]), PLAIN);
-    let emitted = case.with_context(|cx| matmul::emit_as(&kernel, cx, g).unwrap());
+    let emitted = case.with_context(|cx| emit_as(&kernel, cx, g).unwrap());
     assert!(emitted.workgroups[1] != Poly::ONE);
     let data: BTreeMap<_, _> = [ta, tb, tbias].into_iter().map(|t| (t, vec![1.0; case.numel(t)])).collect();
     for g in &gpus {
@@ -335,9 +340,9 @@ fn convolutions() {
     };
     for (s, forced) in [
         (conv(1, 1, 3, 20, 17, 7, 2), None),
-        (conv(2, 1, 5, 9, 11, 3, 1), Some(Geometry::Tiled(TILES[0]))),
-        (conv(2, 1, 5, 9, 11, 3, 2), Some(Geometry::Tiled(TILES[15]))),
-        (conv(3, 1, 33, 40, 7, 1, 1), Some(Geometry::Tiled(TILES[4]))),
+        (conv(2, 1, 5, 9, 11, 3, 1), Some(Shape::Tiled(TILES[0]))),
+        (conv(2, 1, 5, 9, 11, 3, 2), Some(Shape::Tiled(TILES[15]))),
+        (conv(3, 1, 33, 40, 7, 1, 1), Some(Shape::Tiled(TILES[4]))),
         (conv(2, 1, 40, 50, 7, 3, 1), None),
         (conv(2, 13, 1, 1, 9, 3, 1), None),
         (conv(2, 3, 4, 2, 9, 3, 2), None),
@@ -368,7 +373,7 @@ fn convolutions() {
                 }
             }
         }
-        let emitted = case.with_context(|cx| matmul::emit_as(&kernel, cx, forced).unwrap());
+        let emitted = case.with_context(|cx| emit_as(&kernel, cx, forced).unwrap());
         for g in gpus.iter().filter(|g| g.takes_case()) {
             close(&format!("{s:?} on {}", g.name), &run(g, &case, &emitted, &data, to), &want);
         }
@@ -416,7 +421,7 @@ fn check_attention(
     dims: [Dim; 5],
     symbols: &[(&str, i64)],
     mask: Option<fn(usize, usize) -> f32>,
-    forced: Option<attention::Geometry>,
+    forced: Option<Shape>,
 ) {
     let mut case = Case::new(symbols);
     let (kernel, [tq, tk, tv, tm, to]) = attention_kernel(&mut case, dims.clone(), mask.is_some());
@@ -450,8 +455,8 @@ fn check_attention(
             }
         }
     }
-    let emit = |cx: &EmitContext| {
-        let e = attention::emit_as(&kernel, cx, forced).unwrap();
+    let emit = |cx: &Cx| {
+        let e = emit_as(&kernel, cx, forced).unwrap();
         wgfc_compiler::emit::check::check(&e).unwrap();
         e
     };
@@ -471,12 +476,12 @@ fn hidden(i: usize, j: usize) -> f32 {
 #[test]
 fn attention_geometries() {
     let gpus = gpus();
-    let decode = attention::Geometry::Decode;
-    for g in attention::TILED.iter().chain([&decode]) {
-        check_attention(&gpus, [2, 3, 7, 5, 3].map(c), &[], None, Some(*g));
-        check_attention(&gpus, [3, 37, 45, 33, 70].map(c), &[], Some(causal), Some(*g));
-        check_attention(&gpus, [1, 5, 300, 64, 32].map(c), &[], Some(hidden), Some(*g));
-        check_attention(&gpus, [2, 65, 33, 40, 256].map(c), &[], None, Some(*g));
+    let blocks = attention::TILED.iter().map(|t| Shape::Queries(*t));
+    for g in blocks.chain([Shape::Decode]) {
+        check_attention(&gpus, [2, 3, 7, 5, 3].map(c), &[], None, Some(g));
+        check_attention(&gpus, [3, 37, 45, 33, 70].map(c), &[], Some(causal), Some(g));
+        check_attention(&gpus, [1, 5, 300, 64, 32].map(c), &[], Some(hidden), Some(g));
+        check_attention(&gpus, [2, 65, 33, 40, 256].map(c), &[], None, Some(g));
     }
 }
 
@@ -543,7 +548,7 @@ fn attention_in_parts() {
                 want.push((0..t).map(|j| p[j] * at(&data[&tv], (b * t + j) * e + x)).sum::<f64>() / sum);
             }
         }
-        let emit = |cx: &EmitContext| attention::emit_as(&kernel, cx, None).unwrap();
+        let emit = |cx: &Cx| emit_as(&kernel, cx, None).unwrap();
         for (g, emitted) in variants(&gpus, &mut case, emit).into_iter().filter(|(g, _)| g.takes_case()) {
             let [s, h, n] = [sums, tops, totals].map(|x| run(g, &case, &emitted, &data, x));
             let mut got = vec![];
@@ -583,7 +588,7 @@ fn attention_too_wide_is_refused() {
         part_stores: vec![],
     });
     let kernel = Kernel { family, body, stores: vec![], nodes: vec![] };
-    let e = case.with_context(|cx| attention::emit_as(&kernel, cx, None).unwrap_err());
+    let e = case.with_context(|cx| emit_as(&kernel, cx, None).unwrap_err());
     assert!(e.message.contains("width 257"), "{e}");
 }
 
@@ -609,7 +614,7 @@ fn choices() {
     ] {
         let [batch, rows, cols, depth] = d.map(c);
         let vector = if y == Depth { 4 } else { 1 };
-        let p = geometry::Problem {
+        let p = Problem {
             batch,
             rows,
             cols,
@@ -622,7 +627,7 @@ fn choices() {
             staged: 0.0,
             half: false,
         };
-        text += &format!("{what} {d:?}: {:?}\n", geometry::choose(&p, &profile));
+        text += &format!("{what} {d:?}: {:?}\n", products::choose(&p, &profile));
     }
     println!("{text}");
 }
@@ -630,16 +635,12 @@ fn choices() {
 /// The text of kernels like those that the tests above execute.
 #[test]
 fn text() {
-    let tile =
-        |rows, cols| TILES.iter().find(|t| (t.rows, t.cols) == (rows, cols)).map(|t| Geometry::Tiled(*t));
+    let tile = |rows, cols| TILES.iter().find(|t| (t.rows, t.cols) == (rows, cols)).map(|t| Shape::Tiled(*t));
     let sym = Poly::sym;
-    let check = |name: &str, make: &dyn Fn(&mut Case) -> Kernel, forced: Option<Geometry>| {
+    let check = |name: &str, make: &dyn Fn(&mut Case) -> Kernel, forced: Option<Shape>| {
         let mut case = Case::new(&[("batch", 1), ("seq", 5)]);
         let kernel = make(&mut case);
-        let k = case.with_context(|cx| match kernel.family {
-            Family::Attention(_) => attention::emit_as(&kernel, cx, None),
-            _ => matmul::emit_as(&kernel, cx, forced),
-        });
+        let k = case.with_context(|cx| emit_as(&kernel, cx, forced));
         insta::assert_snapshot!(name, k.unwrap().wgsl);
     };
     let conv = |size, kernel, groups, cin| Conv { batch: 1, groups, cin, cout: cin, size, kernel, stride: 1 };

@@ -4,12 +4,12 @@ mod gpu;
 
 use gpu::*;
 use std::path::Path;
-use wgfc_compiler::emit::geometry::Geometry;
-use wgfc_compiler::emit::{EmitContext, emit, row};
 use wgfc_compiler::kernel::Kernel;
 use wgfc_compiler::pipeline::{Fused, compile, fuse_amended};
-use wgfc_compiler::tuning::{self, Choice, Single, Tuning, Values};
-use wgfc_compiler::{DeviceProfile, Options, States};
+use wgfc_compiler::schedule::products::Product;
+use wgfc_compiler::schedule::{Context, Schedule, candidates, choose, rows, table};
+use wgfc_compiler::tuning::{self, Single, Values};
+use wgfc_compiler::{DeviceProfile, Options, States, Tuning};
 use wgfc_ir::Dim;
 use wgfc_ir::tensor::ByteOwner;
 
@@ -32,9 +32,8 @@ fn fused(name: &str, options: &Options) -> Fused {
     fuse_amended(&bytes, &folder, options, &mut |_| Ok(()), &mut |_, _| {}).unwrap()
 }
 
-fn text(case: &Case, kernel: &Kernel, tuning: &Tuning, profile: &DeviceProfile) -> String {
-    let symbols = case.names();
-    emit(kernel, &EmitContext { graph: &case.graph, symbols: &symbols, profile, tuning }).unwrap().wgsl
+fn chosen(case: &Case, kernel: &Kernel, tuning: &Tuning, device: &DeviceProfile) -> Schedule {
+    choose(kernel, &Context { graph: &case.graph, device }, tuning).unwrap()
 }
 
 #[test]
@@ -43,33 +42,47 @@ fn tables_are_obeyed_within_what_the_device_can_do() {
     for dims in [[1, 65, 129, 33], [1, 1, 96, 64], [2, 7, 13, 5]] {
         let mut case = Case::new(&[]);
         let (kernel, _) = product(&mut case, dims.map(c), Layout::default());
-        let own = text(&case, &kernel, &Tuning::default(), &profile);
-        let key = tuning::key(&case.graph, &kernel);
+        let own = chosen(&case, &kernel, &Tuning::default(), &profile);
+        let key = table::key(&case.graph, &kernel);
         let with = |choice, profile: &DeviceProfile| {
-            text(&case, &kernel, &Tuning { choices: [(key.clone(), choice)].into() }, profile)
+            chosen(&case, &kernel, &Tuning { choices: [(key.clone(), choice)].into() }, profile)
         };
-        let all = case.with_context(|cx| tuning::candidates(&kernel, cx).unwrap());
+        let all = case.with_context(|cx| candidates(&kernel, &cx.schedule).unwrap());
         assert!(all.len() > 1);
         assert_eq!(with(all[0], &profile), own);
         assert!(all[1..].iter().any(|g| with(*g, &profile) != own));
         // Too large, of another product, of another family, under another key: as without a table.
         let small = DeviceProfile { max_invocations: 32, ..profile.clone() };
-        let own_small = text(&case, &kernel, &Tuning::default(), &small);
-        let large = all.iter().find(|c| matches!(c, Choice::Product(Geometry::Tiled(t)) if t.threads() > 32));
+        let own_small = chosen(&case, &kernel, &Tuning::default(), &small);
+        let large =
+            all.iter().find(|c| matches!(c, Schedule::Product(Product::Tiled(t)) if t.shape.threads() > 32));
         assert_eq!(with(*large.unwrap(), &small), own_small);
         for mut choice in all.iter().copied() {
-            if let Choice::Product(Geometry::Thin(t)) = &mut choice {
-                t.rows = 9;
+            if let Schedule::Product(Product::Thin(t)) = &mut choice {
+                t.shape.rows = 9;
                 assert_eq!(with(choice, &profile), own);
             }
-            if let Choice::Product(Geometry::Tiled(t)) = &mut choice {
-                t.split = 0;
+            if let Schedule::Product(Product::Tiled(t)) = &mut choice {
+                t.shape.split = 0;
                 assert_eq!(with(choice, &profile), own);
             }
         }
-        assert_eq!(with(Choice::Row(row::Geometry { threads: 64, lanes: 1 }), &profile), own);
+        assert_eq!(
+            with(
+                Schedule::Row(rows::Row {
+                    threads: 64,
+                    lanes: 1,
+                    width: 1,
+                    steps: 0,
+                    kept: false,
+                    subgroup: 1
+                }),
+                &profile
+            ),
+            own
+        );
         let elsewhere = Tuning { choices: all.iter().map(|c| (format!("{key}x"), *c)).collect() };
-        assert_eq!(text(&case, &kernel, &elsewhere, &profile), own);
+        assert_eq!(chosen(&case, &kernel, &elsewhere, &profile), own);
     }
 }
 
@@ -83,7 +96,7 @@ fn keys_tell_kernels_apart_and_nothing_else() {
         }
         let (mut kernel, _) = product(&mut case, dims.map(Dim::from), l);
         kernel.nodes = vec![format!("node {}", dims[1]).into()];
-        tuning::key(&case.graph, &kernel)
+        table::key(&case.graph, &kernel)
     };
     let plain = Layout::default();
     assert_eq!(key([1, 8, 16, 32], plain), key([1, 8, 16, 32], plain));

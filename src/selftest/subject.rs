@@ -5,11 +5,13 @@ use super::failure::{Failure, run_session, session};
 use super::widened::{towards, wide_tensor, widened};
 use prost::Message;
 use std::collections::BTreeMap;
+use wgfc_compiler::Tuning;
 use wgfc_compiler::assemble::assemble;
 use wgfc_compiler::import::onnx::ModelProto;
 use wgfc_compiler::import::{NoExternalData, import};
 use wgfc_compiler::pipeline::{Fused, fuse_graph};
-use wgfc_compiler::tuning::{Tuning, Values, complete, tunable};
+use wgfc_compiler::schedule::schedule;
+use wgfc_compiler::tuning::{Values, complete, tunable};
 use wgfc_compiler::{Diagnostic, Errors, Options};
 use wgfc_ir::eval::{EvalError, Limits, evaluate_within};
 use wgfc_ir::program::Stats;
@@ -162,7 +164,8 @@ fn program(graph: Graph, options: &Options, cut: Option<u64>) -> Result<Program,
         Some(seed) => &Options { tuning: choices(&fused, options, seed)?, ..options.clone() },
         None => options,
     };
-    assemble(&fused.graph, &fused.kernels, options, fused.stats)
+    let scheduled = schedule(fused.kernels, options)?;
+    assemble(&fused.graph, &scheduled, options, fused.stats)
 }
 
 /// One of the ways to cut up each kernel that has several.

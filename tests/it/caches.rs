@@ -3,6 +3,7 @@
 use crate::states::{CAPACITY, Reference, close, decoder, decoder_with, inputs, roomy, run};
 use std::collections::BTreeMap;
 use wgfc_compiler::import::{NoExternalData, import};
+use wgfc_compiler::schedule::schedule;
 use wgfc_compiler::{Fusion, Options, States};
 use wgfc_ir::Tensor;
 use wgfc_ir::eval::{StateValues, evaluate_from};
@@ -65,7 +66,13 @@ fn positions_smaller_than_a_word_keep_their_rows() {
     wgfc_ir::verify::verify(&graph).unwrap();
     let options = Options::default();
     let kernels = wgfc_compiler::fuse::fuse(&graph, &options).unwrap();
-    let program = wgfc_compiler::assemble::assemble(&graph, &kernels, &options, Stats::default()).unwrap();
+    let program = wgfc_compiler::assemble::assemble(
+        &graph,
+        &schedule(kernels, &options).unwrap(),
+        &options,
+        Stats::default(),
+    )
+    .unwrap();
     assert_eq!(program.symbols, ["seq", "past", "capacity"]);
     for gpu in gpus() {
         let mut session = roomy(gpu, &program, 5).unwrap();
@@ -268,8 +275,13 @@ fn states_that_move_within_themselves() {
     for fusion in [Fusion::None, Fusion::Full] {
         let options = Options { fusion, ..Options::default() };
         let kernels = wgfc_compiler::fuse::fuse(&graph, &options).unwrap();
-        let program =
-            wgfc_compiler::assemble::assemble(&graph, &kernels, &options, Stats::default()).unwrap();
+        let program = wgfc_compiler::assemble::assemble(
+            &graph,
+            &schedule(kernels, &options).unwrap(),
+            &options,
+            Stats::default(),
+        )
+        .unwrap();
         for gpu in gpus() {
             let mut session = Session::new_blocking(gpu, &program).unwrap();
             let mut states = StateValues::default();

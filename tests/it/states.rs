@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use wgfc_compiler::import::{NoExternalData, import};
+use wgfc_compiler::schedule::schedule;
 use wgfc_compiler::{Fusion, Options, States, Technique};
 use wgfc_ir::eval::{StateValues, evaluate_from};
 use wgfc_ir::program::Stats;
@@ -55,8 +56,13 @@ fn several_runs_agree_with_the_evaluator() {
         let options = Options { fusion, ..Options::default() };
         let graph = graph();
         let kernels = wgfc_compiler::fuse::fuse(&graph, &options).unwrap();
-        let program =
-            wgfc_compiler::assemble::assemble(&graph, &kernels, &options, Stats::default()).unwrap();
+        let program = wgfc_compiler::assemble::assemble(
+            &graph,
+            &schedule(kernels, &options).unwrap(),
+            &options,
+            Stats::default(),
+        )
+        .unwrap();
         assert_eq!(program.states.len(), 3);
         for gpu in gpus() {
             let mut session = Session::new_blocking(gpu, &program).unwrap();

@@ -203,11 +203,4 @@ impl<'a> Accumulator<'a> {
         };
         self.parts().flat_map(of).collect()
     }
-    /// What its value before the first position depends on.
-    pub(super) fn init(&self) -> Option<ExprId> {
-        match self.reduction.kind {
-            ReduceKind::Last { init, .. } => Some(init),
-            _ => None,
-        }
-    }
 }

@@ -1,100 +1,31 @@
 //! The `Attention` family.
 
-use super::matmul::{hoistable, operand};
+use super::matmul::operand;
 use super::wgsl::{Module, Scope};
 use super::{EmitContext, EmittedKernel, fold_workgroups, template_error};
-use crate::kernel::{Family, Kernel};
-use crate::{DeviceProfile, Diagnostic, kernel};
-use serde::{Deserialize, Serialize};
-use std::fmt::{self, Write};
+use crate::Diagnostic;
+use crate::kernel::substitute::hoistable;
+use crate::kernel::{self, Family, Kernel};
+use crate::schedule::attention::{self, MAX_WIDTH};
+use std::fmt::Write;
 use wgfc_codegen_templates::attention::{Attention, Decode, Problem};
-use wgfc_ir::{DType, Dim, Reg, Scalar};
+use wgfc_ir::{DType, Reg, Scalar};
 
-/// The widest values a thread can hold the sums of.
-const MAX_WIDTH: i64 = 256;
-/// Workgroups that keep a GPU busy; more than so many are not worth smaller ones.
-const ENOUGH: i64 = 160;
-
-/// Queries up to which a workgroup for each of them may be worth trying.
-const MOST_QUERIES: i64 = 16;
-
-/// How attention is cut up.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Geometry {
-    /// Blocks of queries.
-    Tiled {
-        /// Queries of a workgroup.
-        queries: u32,
-        /// Queries of a thread, 1 or 2.
-        thread_queries: u32,
-    },
-    /// A workgroup a query, for few queries.
-    Decode,
-}
-
-/// The tiled geometries, largest first.
-pub const TILED: &[Geometry] = &[
-    Geometry::Tiled { queries: 64, thread_queries: 2 },
-    Geometry::Tiled { queries: 32, thread_queries: 2 },
-    Geometry::Tiled { queries: 16, thread_queries: 1 },
-    Geometry::Tiled { queries: 8, thread_queries: 1 },
-];
-
-impl Geometry {
-    fn fits(self, profile: &DeviceProfile) -> bool {
-        match self {
-            Geometry::Tiled { queries, thread_queries } => {
-                queries / thread_queries * 8 <= profile.max_invocations
-            }
-            Geometry::Decode => profile.max_invocations >= 256,
-        }
-    }
-}
-
-impl fmt::Display for Geometry {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Geometry::Tiled { queries, thread_queries } => {
-                write!(f, "{queries} queries, {thread_queries} a thread")
-            }
-            Geometry::Decode => f.write_str("a query a workgroup"),
-        }
-    }
-}
-
-/// All geometries that a device can run on an attention kernel, the preferred one first.
-pub fn candidates(kernel: &Kernel, profile: &DeviceProfile) -> Vec<Geometry> {
-    let Family::Attention(kernel::Attention { batch, s, t, d, parts, .. }) = &kernel.family else {
-        return vec![];
-    };
-    let first = if *parts > 1 { Geometry::Decode } else { choose(batch, s, t, d, profile) };
-    let mut out = vec![first];
-    if *parts > 1 {
-        return out;
-    }
-    let few = s.as_const().is_some_and(|s| s <= MOST_QUERIES) && takes_decode(d, profile);
-    let tiled = TILED.iter().filter(|g| g.fits(profile));
-    out.extend(tiled.chain(few.then_some(&Geometry::Decode)).filter(|g| **g != first));
-    out
-}
-
-/// Emits with the given geometry, or a suitable one.
+/// Writes attention as its schedule says.
 ///
 /// # Errors
 /// `Unsupported` where the width of the values is not a constant of at most 256; else as
 /// [`emit`](super::emit).
-pub fn emit_as(
+pub(super) fn emit(
     kernel: &Kernel,
+    schedule: &attention::Attention,
     cx: &EmitContext,
-    forced: Option<Geometry>,
 ) -> Result<EmittedKernel, Diagnostic> {
     let kernel = &hoistable(&hoistable(kernel, 3), 4);
-    let Family::Attention(kernel::Attention { batch, s, t, d, e, q, k, v, mask, scale, parts, part_stores }) =
-        &kernel.family
-    else {
+    let Family::Attention(k) = &kernel.family else {
         return Err(Diagnostic::internal("not an attention kernel"));
     };
+    let kernel::Attention { batch, s, t, d, e, q, k, v, mask, scale, parts, part_stores } = k;
     let width = match e.as_const() {
         Some(e) if (1..=MAX_WIDTH).contains(&e) => e as u32,
         _ => {
@@ -129,9 +60,11 @@ pub fn emit_as(
         true => format!("{scale:?}"),
         false => module.literal(Scalar::from_f64(DType::F32, f64::from(*scale)))?,
     };
-    let geometry = forced
-        .unwrap_or_else(|| if *parts > 1 { Geometry::Decode } else { choose(batch, s, t, d, cx.profile) });
-    let part = if geometry == Geometry::Decode { ", v5: i32" } else { "" };
+    let decode = matches!(schedule, attention::Attention::Decode(_));
+    if *parts > 1 && !decode {
+        return Err(Diagnostic::internal("attention in parts takes a workgroup for each query"));
+    }
+    let part = if decode { ", v5: i32" } else { "" };
     let _ = writeln!(functions, "fn store(v0: i32, v1: i32, v4: i32{part}, acc0: f32) {{\n{}}}", body.text);
     if *parts > 1 {
         let mut body = Scope::new(4);
@@ -156,47 +89,21 @@ pub fn emit_as(
         scale: scale_text,
     };
 
-    let (wgsl, threads, bytes, groups) = match geometry {
-        Geometry::Tiled { queries, thread_queries } => {
-            let depth = if queries >= 64 { 16 } else { 32 };
+    let (wgsl, threads, bytes, groups) = match *schedule {
+        attention::Attention::Tiled(attention::Tiled { queries, thread_queries, depth }) => {
             let whole_depth = d.as_const().is_some_and(|d| d % i64::from(depth) == 0);
             let a = Attention { problem, queries, thread_queries, depth, whole_depth };
             let groups = &s.ceil_div(i64::from(queries)) * batch;
             (a.render(), a.threads(), a.workgroup_bytes(), groups)
         }
-        Geometry::Decode => {
+        attention::Attention::Decode(attention::Decode { threads, subgroup }) => {
             let depth_max = d.as_const().unwrap_or(MAX_WIDTH).max(1) as u32;
-            let threads = cx.profile.max_invocations.min(256);
-            let subgroup = cx.profile.subgroup.filter(|s| threads.is_multiple_of(*s));
-            module.subgroup = subgroup;
-            let a = Decode { problem, threads, depth_max, parts: *parts, subgroup: subgroup.unwrap_or(1) };
+            module.subgroup = (subgroup > 1).then_some(subgroup);
+            let a = Decode { problem, threads, depth_max, parts: *parts, subgroup };
             (a.render(), threads, a.workgroup_bytes(), &(s * batch) * i64::from(*parts))
         }
     };
     let wgsl = wgsl.map_err(template_error)?;
-    let groups = fold_workgroups(&groups, cx.profile.max_workgroups);
+    let groups = fold_workgroups(&groups, cx.target.max_workgroups);
     Ok(module.finish("attention", wgsl, [threads, 1, 1], bytes, groups))
-}
-
-/// The largest blocks of queries that still make enough workgroups.
-fn choose(batch: &Dim, s: &Dim, t: &Dim, d: &Dim, profile: &DeviceProfile) -> Geometry {
-    let size = |d: &Dim| d.eval_syms(&|_| Some(super::geometry::ASSUMED)).unwrap_or(i64::MAX).max(1);
-    let few = s.as_const().is_some_and(|s| s <= 4) && size(t) >= 16 * size(s);
-    if few && takes_decode(d, profile) {
-        return Geometry::Decode;
-    }
-    let smallest = Geometry::Tiled { queries: 8, thread_queries: 1 };
-    for g in TILED {
-        let Geometry::Tiled { queries, .. } = *g else { continue };
-        let blocks = size(s).saturating_add(i64::from(queries) - 1) / i64::from(queries);
-        if g.fits(profile) && size(batch).saturating_mul(blocks) >= ENOUGH {
-            return *g;
-        }
-    }
-    smallest
-}
-
-/// Whether the geometry for few queries can be had.
-fn takes_decode(d: &Dim, profile: &DeviceProfile) -> bool {
-    d.as_const().is_some_and(|d| d <= MAX_WIDTH) && profile.max_invocations >= 256
 }

@@ -3,71 +3,32 @@
 //! Both factors are f16 in the graph (of quantised weights: their scales are), sums are f32. Operands
 //! are written out for eight neighbours in memory, whose loads become one.
 
-use super::matmul::{K, Side};
-use super::thin::{moved_stores, substitute};
 use super::wgsl::{Module, Scope};
 use super::{EmitContext, EmittedKernel, fold_workgroups, template_error};
-use crate::kernel::{Body, Expr, ExprId, Family, Kernel, Matmul};
-use crate::{DeviceProfile, Diagnostic};
+use crate::Diagnostic;
+use crate::kernel::substitute::{K, moved_stores, substitute};
+use crate::kernel::{Body, ExprId, Family, Kernel, Matmul};
+use crate::schedule::products;
+use crate::schedule::products::problem::{Side, suits};
 use std::fmt::Write;
-use wgfc_codegen_templates::cooperative::{Cooperative, CooperativeShape, FETCH};
+use wgfc_codegen_templates::cooperative::{Cooperative, FETCH};
 use wgfc_codegen_templates::matmul::{Contiguous, Extents};
-use wgfc_ir::{BinaryOp, DType, Poly};
+use wgfc_ir::Poly;
 
-/// Whether the units take both operands as they are, and they can be read by eights.
-pub(super) fn suits(kernel: &Kernel, x: &Side<'_>, y: &Side<'_>) -> bool {
-    let Family::Matmul(Matmul { k, .. }) = &kernel.family else { return false };
-    let eights = |d: &Poly| d.modulo(&i64::from(FETCH).into(), &[]).is(0);
-    let fits = |s: &Side<'_>| {
-        half(&kernel.body, s.root) && eights(if s.order == Contiguous::Depth { k } else { s.extent })
-    };
-    k.as_const().is_some() && fits(x) && fits(y)
-}
-
-/// Whether an operand is f16 in the graph: as it is, or as a weight of few bits with a scale in f16.
-fn half(body: &Body, root: ExprId) -> bool {
-    if let Expr::Cast(DType::F32, e) = body.expr(root) {
-        return body.dtype(*e) == DType::F16;
-    }
-    let narrow = |d: DType| !d.is_float() && d.bits() <= 8;
-    let mut quantised = false;
-    let plain = body.reachable(&[root]).into_iter().all(|id| match body.expr(id) {
-        Expr::Load { .. } => {
-            quantised |= narrow(body.dtype(id));
-            narrow(body.dtype(id)) || body.dtype(id) == DType::F16
-        }
-        Expr::Binary(op, ..) => matches!(op, BinaryOp::Add | BinaryOp::Sub | BinaryOp::Mul),
-        Expr::Const(_) | Expr::Index(_) | Expr::Cast(..) => true,
-        _ => false,
-    });
-    plain && quantised
-}
-
-/// Whether the device can run it.
-pub(super) fn fits(shape: CooperativeShape, x: Contiguous, y: Contiguous, profile: &DeviceProfile) -> bool {
-    let Some(subgroup) = profile.subgroup.filter(|_| profile.cooperative_matrix && profile.f16) else {
-        return false;
-    };
-    shape.subgroups() * subgroup <= profile.max_invocations
-        && shape.divides(subgroup)
-        && shape.workgroup_bytes(x, y) <= profile.max_workgroup_bytes
-}
-
-/// Emits the product cut up as `shape`.
+/// Writes the product as its schedule says.
 pub(super) fn emit(
     kernel: &Kernel,
     [x, y]: [Side<'_>; 2],
     cx: &EmitContext,
-    shape: CooperativeShape,
+    schedule: &products::Cooperative,
 ) -> Result<EmittedKernel, Diagnostic> {
     let Family::Matmul(Matmul { batch, m, n, k, .. }) = &kernel.family else {
         return Err(Diagnostic::internal("not a matmul kernel"));
     };
-    let Some(subgroup) =
-        cx.profile.subgroup.filter(|_| suits(kernel, &x, &y) && fits(shape, x.order, y.order, cx.profile))
-    else {
+    let products::Cooperative { shape, subgroup } = *schedule;
+    if !suits(kernel, &x, &y) || !shape.divides(subgroup) {
         return Err(Diagnostic::internal(format!("{shape:?} does not fit the product or the device")));
-    };
+    }
     let domain = [batch, m, n, k].map(Poly::clone);
     let mut body = Body::default();
     let eight = i64::from(FETCH);
@@ -139,7 +100,7 @@ pub(super) fn emit(
     };
     let wgsl = text.render().map_err(template_error)?;
     let tiles = &x.extent.ceil_div(i64::from(shape.rows)) * &y.extent.ceil_div(i64::from(shape.cols));
-    let groups = fold_workgroups(&(&tiles * batch), cx.profile.max_workgroups);
+    let groups = fold_workgroups(&(&tiles * batch), cx.target.max_workgroups);
     let bytes = shape.workgroup_bytes(x.order, y.order);
     Ok(module.finish("matmul", wgsl, [shape.subgroups() * subgroup, 1, 1], bytes, groups))
 }

@@ -1,7 +1,8 @@
 //! Index expressions as `i32` arithmetic.
 
-use super::wgsl::{Deps, Module, Scope, var_bit};
+use super::wgsl::{Module, Scope};
 use crate::Diagnostic;
+use crate::kernel::dependence::Deps;
 use std::sync::Arc;
 use wgfc_ir::{Atom, Poly, Reg};
 
@@ -156,12 +157,6 @@ impl Module<'_> {
             self.index(s, &base)?;
         }
         Ok(())
-    }
-
-    /// Whether an index expression grows by exactly 1 with variable `i`.
-    pub fn is_unit_stride(&self, p: &Poly, i: usize) -> bool {
-        let rest = p - &Poly::var(i);
-        self.poly_deps(&rest) & var_bit(i) == 0
     }
 }
 

@@ -1,26 +1,24 @@
 //! The `Loop` family: every lane repeats its steps, what it carries in registers.
 
-use super::wgsl::{Deps, Module, Scope, reg_type, var_bit};
+use super::wgsl::{Module, Scope, reg_type};
 use super::{EmitContext, EmittedKernel, fold_workgroups, template_error};
 use crate::Diagnostic;
-use crate::fuse::group::estimate;
-use crate::kernel::{Family, Kernel, Loop, Store};
+use crate::kernel::dependence::{Deps, var_bit};
+use crate::kernel::{Kernel, Loop, Store};
+use crate::schedule::loops;
 use wgfc_codegen_templates as templates;
 use wgfc_ir::Dim;
 
-/// Lanes beyond which a device is busy with workgroups of [`THREADS`].
-const MANY: i64 = 1 << 15;
-const THREADS: u32 = 64;
-
-pub(super) fn emit(kernel: &Kernel, cx: &EmitContext) -> Result<EmittedKernel, Diagnostic> {
-    let Family::Loop(Loop { lanes, steps, part, carries, alive, step_stores }) = &kernel.family else {
-        return Err(Diagnostic::internal("not a loop kernel"));
-    };
+pub(super) fn emit(
+    kernel: &Kernel,
+    k: &Loop,
+    schedule: &loops::Loop,
+    cx: &EmitContext,
+) -> Result<EmittedKernel, Diagnostic> {
+    let Loop { lanes, steps, part, carries, alive, step_stores } = k;
+    let threads = schedule.threads;
     let mut m = Module::new(kernel, cx, false)?;
     let count: Dim = lanes.iter().product();
-    // Few lanes are spread over more workgroups.
-    let threads = if estimate(&count) < MANY { THREADS / 2 } else { THREADS };
-    let threads = threads.clamp(1, cx.profile.max_invocations.max(1));
     let mut outer = Scope::new(4);
     let count_text = m.extent(&mut outer, &count)?;
     let steps_text = m.extent(&mut outer, steps)?;
@@ -105,7 +103,7 @@ pub(super) fn emit(kernel: &Kernel, cx: &EmitContext) -> Result<EmittedKernel, D
     })
     .map_err(template_error)?;
     let groups = count.ceil_div(i64::from(threads));
-    Ok(m.finish("loop", wgsl, [threads, 1, 1], 0, fold_workgroups(&groups, cx.profile.max_workgroups)))
+    Ok(m.finish("loop", wgsl, [threads, 1, 1], 0, fold_workgroups(&groups, cx.target.max_workgroups)))
 }
 
 /// The expressions that stores read.

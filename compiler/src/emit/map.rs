@@ -3,17 +3,22 @@
 use super::wgsl::{Module, Scope};
 use super::{EmitContext, EmittedKernel, fold_workgroups, template_error};
 use crate::Diagnostic;
-use crate::kernel::{Family, Kernel, Map};
+use crate::kernel::{Kernel, Map};
+use crate::schedule::maps;
 use wgfc_codegen_templates as templates;
 
-pub(super) fn emit(kernel: &Kernel, cx: &EmitContext) -> Result<EmittedKernel, Diagnostic> {
-    let Family::Map(Map { elements }) = &kernel.family else {
-        return Err(Diagnostic::internal("not a map kernel"));
-    };
+pub(super) fn emit(
+    kernel: &Kernel,
+    Map { elements }: &Map,
+    schedule: &maps::Map,
+    cx: &EmitContext,
+) -> Result<EmittedKernel, Diagnostic> {
+    let maps::Map { threads, elements: per_thread } = *schedule;
     let mut m = Module::new(kernel, cx, true)?;
     let packed = m.packed_stores();
-    let per_thread = packed.iter().map(|p| p.1).max().unwrap_or(1);
-    let threads = cx.profile.max_invocations.clamp(1, 64);
+    if packed.iter().any(|p| p.1 > per_thread) {
+        return Err(Diagnostic::internal("an invocation writes less than a word"));
+    }
 
     let mut outer = Scope::new(4);
     let count = m.extent(&mut outer, elements)?;
@@ -37,5 +42,5 @@ pub(super) fn emit(kernel: &Kernel, cx: &EmitContext) -> Result<EmittedKernel, D
     })
     .map_err(template_error)?;
     let groups = elements.ceil_div(i64::from(threads * per_thread));
-    Ok(m.finish("map", wgsl, [threads, 1, 1], 0, fold_workgroups(&groups, cx.profile.max_workgroups)))
+    Ok(m.finish("map", wgsl, [threads, 1, 1], 0, fold_workgroups(&groups, cx.target.max_workgroups)))
 }

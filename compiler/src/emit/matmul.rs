@@ -6,46 +6,40 @@
 //! can be: what depends on the line (row or column) once a line, on `k` once a `k`, on both at each
 //! element. An im2col load is then two additions and its guard.
 
-use super::geometry::{self, Geometry, Problem, SINGLE};
-use super::wgsl::{Module, Scope, reg_type, var_bit};
-use super::{EmitContext, EmittedKernel, fold_workgroups, template_error};
-use super::{cooperative, thin};
+use super::wgsl::{Module, Scope, reg_type};
+use super::{EmitContext, EmittedKernel, cooperative, fold_workgroups, template_error, thin};
 use crate::Diagnostic;
-use crate::kernel::{Body, Expr, ExprId, Family, Kernel, Matmul, renumbered};
+use crate::kernel::dependence::var_bit;
+use crate::kernel::substitute::{K, hoistable};
+use crate::kernel::{Expr, ExprId, Family, Kernel, Matmul};
+use crate::schedule::products::problem::{operands, sides};
+use crate::schedule::products::{self, Product};
 use std::fmt::Write;
-use wgfc_codegen_templates::matmul::{Contiguous, Extents, Serial, Tiled};
-use wgfc_codegen_templates::thin::Results;
-use wgfc_ir::{Atom, DType, Dim, Poly, Reg};
+use wgfc_codegen_templates::matmul::{Extents, Serial, Tiled};
+use wgfc_ir::{Dim, Reg};
 
-/// The variable of the sum.
-pub(super) const K: usize = 3;
-
-/// Emits with the given geometry, or the one that [`geometry::choose`] prefers.
-///
-/// # Errors
-/// As [`emit`](super::emit).
-pub fn emit_as(
+/// Writes a product as its schedule says.
+pub(super) fn emit(
     kernel: &Kernel,
+    schedule: &Product,
     cx: &EmitContext,
-    forced: Option<Geometry>,
 ) -> Result<EmittedKernel, Diagnostic> {
-    let (Some(p), Some((x, y))) = (problem(kernel), sides(kernel)) else {
+    let Some((x, y)) = sides(kernel) else {
         return Err(Diagnostic::internal("not a matmul kernel"));
     };
-    let choice = forced.unwrap_or_else(|| geometry::choose(&p, cx.profile));
-    if let Geometry::Thin(shape) = choice
-        && let Some(o) = operands(kernel, x, y)
-    {
-        return thin::emit(kernel, &o, cx, shape);
-    }
-    if p.results != SINGLE {
-        return Err(Diagnostic::internal(format!(
-            "{choice:?} makes one product, not {} and {} sums",
-            p.results.products, p.results.sums
-        )));
-    }
-    if let Geometry::Cooperative(shape) = choice {
-        return cooperative::emit(kernel, [x, y], cx, shape);
+    let single = matches!(&kernel.family, Family::Matmul(k) if k.b.len() == 1 && k.sums.is_empty());
+    match schedule {
+        Product::Thin(s) => {
+            let o = operands(kernel, x, y).ok_or_else(|| Diagnostic::internal("not a matmul kernel"))?;
+            return thin::emit(kernel, &o, cx, s);
+        }
+        _ if !single => {
+            return Err(Diagnostic::internal(
+                "several products and sums, of which only thin schedules make more than one",
+            ));
+        }
+        Product::Cooperative(s) => return cooperative::emit(kernel, [x, y], cx, s),
+        Product::Tiled(_) | Product::Serial(_) => {}
     }
     let kernel = &hoistable(kernel, K);
     let (Family::Matmul(Matmul { batch, k, .. }), Some((x, y))) = (&kernel.family, sides(kernel)) else {
@@ -77,9 +71,9 @@ pub fn emit_as(
     let setup = top.text;
 
     let divides = |d: &Dim, by: u32| d.as_const().is_some_and(|d| d > 0 && d % i64::from(by) == 0);
-    let (wgsl, threads, bytes, groups) = match choice {
-        Geometry::Tiled(shape) => {
-            let bytes = shape.workgroup_bytes(cx.profile.max_workgroup_bytes);
+    let (wgsl, threads, bytes, groups) = match schedule {
+        Product::Tiled(products::Tiled { shape, buffers, rows_first }) => {
+            let (shape, buffers) = (*shape, *buffers);
             let t = Tiled {
                 preamble,
                 setup,
@@ -90,206 +84,26 @@ pub fn emit_as(
                 whole_rows: divides(rows, shape.rows),
                 whole_cols: divides(cols, shape.cols),
                 whole_depth: divides(k, shape.k * shape.split),
-                rows_first: geometry::size(cols) > geometry::size(rows),
-                workgroup_bytes: cx.profile.max_workgroup_bytes,
+                rows_first: *rows_first,
+                buffers,
             };
             let tiles = &rows.ceil_div(i64::from(shape.rows)) * &cols.ceil_div(i64::from(shape.cols));
-            (t.render(), shape.threads(), bytes, &tiles * batch)
+            (t.render(), shape.threads(), shape.workgroup_bytes(buffers), &tiles * batch)
         }
-        Geometry::Thin(_) | Geometry::Cooperative(_) => {
-            return Err(Diagnostic::internal(format!("{choice:?} does not fit the product")));
-        }
-        Geometry::Serial => {
-            let threads = cx.profile.max_invocations.clamp(1, 128);
-            let unrolled = k.as_const().unwrap_or(0).clamp(0, 32) as u32;
+        Product::Serial(products::Serial { threads, unrolled }) => {
+            let (threads, unrolled) = (*threads, *unrolled);
             let rest = !k.is(i64::from(unrolled));
             let t = Serial { preamble, setup, extents, threads, unrolled, rest };
             let all = &(rows * cols) * batch;
             (t.render(), threads, 0, all.ceil_div(i64::from(threads)))
         }
+        Product::Thin(_) | Product::Cooperative(_) => {
+            return Err(Diagnostic::internal("a schedule of another template"));
+        }
     };
     let wgsl = wgsl.map_err(template_error)?;
-    let groups = fold_workgroups(&groups, cx.profile.max_workgroups);
+    let groups = fold_workgroups(&groups, cx.target.max_workgroups);
     Ok(module.finish("matmul", wgsl, [threads, 1, 1], bytes, groups))
-}
-
-/// An operand.
-#[derive(Clone, Copy)]
-pub(super) struct Side<'a> {
-    pub root: ExprId,
-    /// The variable of its rows or columns.
-    pub var: usize,
-    pub extent: &'a Dim,
-    pub order: Contiguous,
-}
-
-/// The operands over rows and over columns. A side known to be at most 8 long is the rows, which the
-/// thin template wants; else columns lie along memory in the result.
-fn sides(kernel: &Kernel) -> Option<(Side<'_>, Side<'_>)> {
-    let Family::Matmul(Matmul { m, n, a, b, .. }) = &kernel.family else { return None };
-    let side = |root: ExprId, var: usize, extent| {
-        let (mut along_line, mut along_k) = (0.0, 0.0);
-        for id in kernel.body.reachable(&[root]) {
-            if let Expr::Load { offset, .. } = kernel.body.expr(id) {
-                along_line += adjacency(&kernel.body, offset, var);
-                along_k += adjacency(&kernel.body, offset, K);
-            }
-        }
-        let order = if along_k > along_line { Contiguous::Depth } else { Contiguous::Line };
-        Side { root, var, extent, order }
-    };
-    let (a, b) = (side(*a, 1, m), side(*b.first()?, 2, n));
-    let thin = |d: &Dim| d.as_const().is_some_and(|d| d <= 8);
-    let several =
-        matches!(&kernel.family, Family::Matmul(Matmul { b, sums, .. }) if b.len() > 1 || !sums.is_empty());
-    let swap = match (thin(m) || several, thin(n) && !several) {
-        (true, false) => false,
-        (false, true) => true,
-        _ => columns_are_m(kernel),
-    };
-    Some(if swap { (b, a) } else { (a, b) })
-}
-
-/// The operands of a thin product.
-pub(super) struct Operands<'a> {
-    /// The variable of the rows.
-    pub row_var: usize,
-    /// The variable of the columns.
-    pub col_var: usize,
-    pub rows: &'a Dim,
-    pub cols: &'a Dim,
-    pub depth: &'a Dim,
-    /// The operand over rows.
-    pub x: ExprId,
-    /// Those over columns.
-    pub ys: Vec<ExprId>,
-    /// Summed beside the products, over rows.
-    pub sums: Vec<ExprId>,
-}
-
-fn operands<'a>(kernel: &'a Kernel, x: Side<'a>, y: Side<'a>) -> Option<Operands<'a>> {
-    let Family::Matmul(Matmul { k, b, sums, .. }) = &kernel.family else { return None };
-    let ys = if y.var == 2 { b.clone() } else { vec![y.root] };
-    let (row_var, col_var) = (x.var, y.var);
-    let (rows, cols, depth) = (x.extent, y.extent, k);
-    Some(Operands { row_var, col_var, rows, cols, depth, x: x.root, ys, sums: sums.clone() })
-}
-
-/// What the choice of a product's geometry depends on; `None` for other families.
-pub fn problem(kernel: &Kernel) -> Option<Problem> {
-    let Family::Matmul(Matmul { batch, k, b, sums, .. }) = &kernel.family else { return None };
-    let (x, y) = sides(kernel)?;
-    let o = operands(kernel, x, y)?;
-    let (bits, vector) = thin::streams(kernel, &o, if y.order == Contiguous::Depth { K } else { y.var });
-    let [batch, rows, cols, depth] = [batch, x.extent, y.extent, k].map(Dim::clone);
-    let results = Results { products: b.len() as u32, sums: sums.len() as u32 };
-    let staged = thin::staged_operations(kernel, &o);
-    let half = cooperative::suits(kernel, &x, &y);
-    Some(Problem { batch, rows, cols, depth, x: x.order, y: y.order, results, bits, vector, staged, half })
-}
-
-/// Whether the result lies along `m` rather than `n`.
-fn columns_are_m(kernel: &Kernel) -> bool {
-    let along =
-        |v: usize| -> f64 { kernel.stores.iter().map(|s| adjacency(&kernel.body, &s.offset, v)).sum() };
-    along(1) > along(2)
-}
-
-/// How close in memory neighbours along a variable are: 1 for every step of at most one element, less
-/// for wider ones, averaged over the first steps.
-fn adjacency(body: &Body, offset: &Poly, var: usize) -> f64 {
-    const STEPS: i64 = 24;
-    if !depends(body, offset, var) {
-        return 0.0;
-    }
-    let at = |i: i64| value(body, offset, var, i, 0);
-    let mut sum = 0.0;
-    for i in 0..STEPS {
-        if let (Some(p), Some(q)) = (at(i), at(i + 1)) {
-            let step = (q - p).abs().max(1);
-            if step < 8 {
-                sum += 1.0 / step as f64;
-            }
-        }
-    }
-    sum / STEPS as f64
-}
-
-fn depends(body: &Body, p: &Poly, var: usize) -> bool {
-    p.vars().contains(&var)
-        || p.data().into_iter().any(|d| {
-            body.reachable(&[d]).into_iter().any(|e| match body.expr(e) {
-                Expr::Index(p) | Expr::Load { offset: p, .. } => p.vars().contains(&var),
-                _ => false,
-            })
-        })
-}
-
-/// An offset's value where variable `var` is `i` and the others are 0; what is read from memory counts as 0.
-fn value(body: &Body, p: &Poly, var: usize, i: i64, depth: u32) -> Option<i64> {
-    p.eval(&|a| match a {
-        Atom::Var(v) => Some(if *v as usize == var { i } else { 0 }),
-        Atom::Sym(_) => Some(61),
-        Atom::Data(d) => match body.expr(*d) {
-            Expr::Index(p) if depth < 16 => value(body, p, var, i, depth + 1),
-            _ => Some(0),
-        },
-        _ => None,
-    })
-}
-
-/// Rewrites sums of index terms with and without variable `step` so that the terms with and those
-/// without are expressions of their own.
-pub(super) fn hoistable(kernel: &Kernel, step: usize) -> Kernel {
-    let domain = kernel.domain();
-    let mut body = Body::default();
-    let mut ids: Vec<ExprId> = vec![];
-    let mut on_step: Vec<bool> = vec![];
-    for (id, e, dtype) in kernel.body.iter() {
-        let of = |id: ExprId| ids.get(id as usize).copied().unwrap_or(0);
-        let renamed = |p: &Poly| renumbered(p, of, &domain);
-        let steps = |p: &Poly| {
-            p.vars().contains(&step) || p.data().iter().any(|d| on_step.get(*d as usize) == Some(&true))
-        };
-        let parted = |p: &Poly, body: &mut Body| {
-            let (mut with, mut without) = (Poly::ZERO, Poly::ZERO);
-            for (m, c) in p.terms() {
-                let t = m.iter().fold(Poly::constant(c), |t, a| &t * &Poly::atom(a.clone()));
-                if steps(&t) { with = &with + &t } else { without = &without + &t }
-            }
-            if with.is(0) || without.as_const().is_some() {
-                return renamed(p);
-            }
-            // Terms with `step` that also depend on a line stay where they are.
-            let (mut pure, mut mixed) = (Poly::ZERO, Poly::ZERO);
-            for (m, c) in with.terms() {
-                let t = m.iter().fold(Poly::constant(c), |t, a| &t * &Poly::atom(a.clone()));
-                if t.data().is_empty() && t.vars().iter().all(|v| *v == step) {
-                    pure = &pure + &t;
-                } else {
-                    mixed = &mixed + &t;
-                }
-            }
-            let mut sum = renamed(&mixed);
-            for part in [without, pure] {
-                if !part.is(0) {
-                    let id = body.push(Expr::Index(renamed(&part)), DType::I32);
-                    sum = &sum + &Poly::atom(Atom::Data(id));
-                }
-            }
-            sum
-        };
-        let new = e.mapped(of, |p| parted(p, &mut body));
-        let s = match e {
-            Expr::Index(p) | Expr::Load { offset: p, .. } => p.vars().contains(&step),
-            _ => false,
-        };
-        let s = s || kernel.body.operands(id).iter().any(|o| on_step[*o as usize]);
-        on_step.push(s);
-        ids.push(body.push(new, dtype));
-    }
-    let of = |id: ExprId| ids.get(id as usize).copied().unwrap_or(0);
-    kernel.over(body, &of, &mut |p| renumbered(p, of, &domain))
 }
 
 /// Writes `<name>_line`, `<name>_step` and `<name>_load` for the operand `root` over variables `line`

@@ -1,6 +1,7 @@
 //! Bindings, loads and stores of packed storage.
 
 use super::wgsl::{Module, Scope, Text};
+use crate::kernel::bindings::{Binding, Form, component, per_word};
 use crate::kernel::{Expr, Store, TensorId, combines};
 use crate::{Diagnostic, kernel::ExprId};
 use rustc_hash::FxHashMap;
@@ -8,95 +9,10 @@ use std::fmt::Write;
 use wgfc_ir::program::Access;
 use wgfc_ir::{Class, DType, Poly, ReduceOp};
 
-/// How a tensor is declared.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Form {
-    /// `array<f32>`, `array<i32>`, `array<u32>`.
-    Word,
-    /// `array<vec2<u32>>`: 64-bit types.
-    Pair,
-    /// `array<f16>`.
-    Half,
-    /// `array<u32>` of which each word packs several elements.
-    Packed,
-    /// `array<atomic<u32>>`, likewise.
-    Atomic,
-    /// `array<atomic<i32>>` or `array<atomic<u32>>`, of which each element is one word or two: stores combine.
-    Combined,
-    /// `array<vec4<f32>>` and the like, of the given number of words (1: `array<u32>`): see [`Module::vectorise`].
-    Vector(u32),
-    /// `array<vec4<f16>>` or of two, written only.
-    Halves(u32),
-}
-
-/// A bound tensor.
-#[derive(Clone, Debug)]
-pub struct Binding {
-    /// Which tensor.
-    pub tensor: TensorId,
-    /// Its element type.
-    pub dtype: DType,
-    /// How it is used.
-    pub access: Access,
-    /// How it is declared.
-    pub form: Form,
-}
-
-impl Binding {
-    /// Elements of a vector, where it is declared as such.
-    fn vector(&self) -> Option<u32> {
-        match self.form {
-            Form::Vector(words) => Some(words * per_word(self.dtype)),
-            Form::Halves(n) => Some(n),
-            _ => None,
-        }
-    }
-}
-
 impl Module<'_> {
-    /// Reads first, in order of first use, then writes.
-    pub(super) fn bind_tensors(&mut self, whole_words: bool) -> Result<(), Diagnostic> {
-        let (reads, writes) = (self.kernel.reads(), self.kernel.writes());
-        let mut all = reads.clone();
-        all.extend(writes.iter().filter(|w| !reads.contains(w)));
-        for tensor in all {
-            let Some(t) = self.cx.graph.tensors.get(tensor) else {
-                return Err(Diagnostic::internal(format!(
-                    "a kernel uses tensor {tensor}, which does not exist"
-                )));
-            };
-            let dtype = t.ty.dtype;
-            let numel = t.ty.shape.iter().fold(Poly::ONE, |n, d| &n * d);
-            if numel.as_const().is_some_and(|n| n > i64::from(i32::MAX)) {
-                return Err(Diagnostic::unsupported(format!(
-                    "a tensor of {numel} elements: kernels address at most 2147483647"
-                ))
-                .help("split the tensor, or choose smaller dimensions"));
-            }
-            let mut stores = self.kernel.all_stores().filter(|s| s.tensor == tensor).peekable();
-            let written = stores.peek().is_some();
-            let aligned = whole_words && stores.all(|s| s.guard.is_none() && s.offset == Poly::var(0));
-            let combined = self.kernel.all_stores().any(|s| s.tensor == tensor && s.combine.is_some());
-            let form = match dtype.bits() {
-                _ if combined => Form::Combined,
-                32 => Form::Word,
-                64 => Form::Pair,
-                16 if dtype == DType::F16 && self.cx.profile.f16 => {
-                    self.uses_f16 = true;
-                    Form::Half
-                }
-                _ if written && !aligned => Form::Atomic,
-                _ => Form::Packed,
-            };
-            let access = if written { Access::ReadWrite } else { Access::Read };
-            self.bindings.push(Binding { tensor, dtype, access, form });
-        }
-        Ok(())
-    }
-
     pub(super) fn declarations(&self) -> String {
         let mut out = String::new();
-        for (i, b) in self.bindings.iter().enumerate() {
+        for (i, b) in self.bindings.list.iter().enumerate() {
             let access = if b.access == Access::Read { "read" } else { "read_write" };
             let element = match b.form {
                 Form::Word if b.dtype == DType::F32 => "f32",
@@ -113,7 +29,7 @@ impl Module<'_> {
             let _ = writeln!(out, "@group(0) @binding({i}) var<storage, {access}> b{i}: array<{element}>;");
         }
         if self.uses_dims {
-            let n = self.bindings.len();
+            let n = self.bindings.list.len();
             out.push_str("\nstruct Dims {\n");
             for i in 0..self.cx.symbols.len() {
                 let _ = writeln!(out, "    {}: i32,", self.field(i));
@@ -124,13 +40,8 @@ impl Module<'_> {
     }
 
     /// The binding of a tensor: its number and description.
-    pub fn binding(&self, tensor: TensorId) -> Result<(usize, Binding), Diagnostic> {
-        self.bindings
-            .iter()
-            .enumerate()
-            .find(|(_, b)| b.tensor == tensor)
-            .map(|(i, b)| (i, b.clone()))
-            .ok_or_else(|| Diagnostic::internal(format!("tensor {tensor} is not bound")))
+    pub(super) fn binding(&self, tensor: TensorId) -> Result<(usize, Binding), Diagnostic> {
+        self.bindings.find(tensor)
     }
 
     /// Declares tensors that are only read as arrays of vectors of four words, or two, where every
@@ -138,8 +49,8 @@ impl Module<'_> {
     /// with the same `component` everywhere, as after unrolling. At least half of some vector is used.
     pub fn vectorise(&mut self, roots: &[ExprId]) {
         let body = &self.kernel.body;
-        for i in 0..self.bindings.len() {
-            let b = &self.bindings[i];
+        for i in 0..self.bindings.list.len() {
+            let b = &self.bindings.list[i];
             let scalar = matches!(b.form, Form::Word | Form::Half | Form::Packed);
             if b.access != Access::Read || !scalar {
                 continue;
@@ -165,33 +76,9 @@ impl Module<'_> {
                     && used.values().any(|lanes| lanes * 2 >= per)
             };
             if let Some(words) = [4, 2].iter().find(|w| fits(w)) {
-                self.bindings[i].form = Form::Vector(*words);
+                self.bindings.list[i].form = Form::Vector(*words);
             }
         }
-        self.count_f16();
-    }
-
-    fn count_f16(&mut self) {
-        self.uses_f16 = self.bindings.iter().any(|b| matches!(b.form, Form::Half | Form::Halves(_)));
-    }
-
-    /// Declares a tensor that is only read, or only written by [`store_neighbours`](Module::store_neighbours),
-    /// as an array of vectors of `elements`. False where that is not possible.
-    pub(super) fn declare_vectors(&mut self, tensor: TensorId, elements: u32) -> bool {
-        let Ok((i, b)) = self.binding(tensor) else { return false };
-        let Some(t) = self.cx.graph.tensors.get(tensor) else { return false };
-        let numel = t.ty.shape.iter().fold(Poly::ONE, |n, d| &n * d);
-        let bits = elements * b.dtype.bits() as u32;
-        let form = match b.form {
-            Form::Pair => return false,
-            Form::Half if b.access == Access::ReadWrite => Form::Halves(elements),
-            Form::Vector(_) | Form::Halves(_) => b.form,
-            _ => Form::Vector(bits / 32),
-        };
-        let whole = bits.is_multiple_of(32) && component(&numel, elements).is_some_and(|(_, rest)| rest == 0);
-        self.bindings[i].form = form;
-        self.count_f16();
-        whole && self.bindings[i].vector() == Some(elements)
     }
 
     /// The index expression that a load of element `offset` evaluates: the element, or its vector.
@@ -414,6 +301,7 @@ impl Module<'_> {
     /// Elements in a word for each tensor that is written in whole words, as `(binding, elements)`.
     pub(super) fn packed_stores(&self) -> Vec<(usize, u32)> {
         self.bindings
+            .list
             .iter()
             .enumerate()
             .filter(|(_, b)| b.access == Access::ReadWrite && b.form == Form::Packed)
@@ -433,30 +321,6 @@ impl Module<'_> {
     }
 }
 
-/// Whether the offsets are, in order, the elements of one vector.
-pub(super) fn neighbours<'a>(offsets: impl ExactSizeIterator<Item = &'a Poly>) -> bool {
-    let count = offsets.len() as u32;
-    let mut vector = None;
-    offsets.enumerate().all(|(i, o)| {
-        component(o, count)
-            .is_some_and(|(at, lane)| lane == i as u32 && *vector.get_or_insert_with(|| at.clone()) == at)
-    })
-}
-
-/// An offset as `per · vector + component`, if the component is the same whatever the variables are.
-pub(super) fn component(offset: &Poly, per: u32) -> Option<(Poly, u32)> {
-    let per = i64::from(per);
-    let mut lane = 0;
-    for (m, c) in offset.terms() {
-        match c.rem_euclid(per) {
-            0 => {}
-            rest if m.is_empty() => lane = rest,
-            _ => return None,
-        }
-    }
-    Some(((offset - &Poly::constant(lane)).div(&Poly::constant(per), &[]), lane as u32))
-}
-
 /// The WGSL type of one word of a packed or 32-bit tensor.
 fn word_type(d: DType) -> &'static str {
     match d {
@@ -464,11 +328,6 @@ fn word_type(d: DType) -> &'static str {
         DType::I32 => "i32",
         _ => "u32",
     }
-}
-
-/// Elements in one 32-bit word, at least 1.
-pub fn per_word(d: DType) -> u32 {
-    (32 / d.bits() as u32).max(1)
 }
 
 /// The statements that combine `v` with element `at` of binding `i`.

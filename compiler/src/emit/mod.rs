@@ -8,7 +8,6 @@ mod accumulator;
 pub mod attention;
 pub mod check;
 pub mod cooperative;
-pub mod geometry;
 pub mod index;
 pub mod looped;
 pub mod map;
@@ -19,27 +18,40 @@ pub mod row;
 pub mod scan;
 pub mod stages;
 pub mod thin;
-mod unroll;
 pub mod wgsl;
 
+use crate::Diagnostic;
+use crate::device::DeviceProfile;
 use crate::kernel::{Family, Kernel, KernelGraph, TensorId};
-use crate::tuning::{self, Choice, Tuning};
-use crate::{DeviceProfile, Diagnostic, Location};
+use crate::schedule::{Schedule, locate};
 use std::sync::Arc;
 use wgfc_ir::program::Access;
 use wgfc_ir::{Dim, Poly};
 
-/// What emission needs to know beside the kernel.
+/// What emission needs to know beside the kernel and its schedule.
 #[derive(Clone, Copy)]
 pub struct EmitContext<'a> {
     /// Where the kernel's tensors are described.
     pub graph: &'a KernelGraph,
     /// The program's symbols, in the order of the `Dims` uniform.
     pub symbols: &'a [Arc<str>],
-    /// The target.
-    pub profile: &'a DeviceProfile,
-    /// Measured choices, which come before those of the models.
-    pub tuning: &'a Tuning,
+    /// What text the target takes.
+    pub target: Target,
+}
+
+/// What of a device shows in the text whatever the schedule.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Target {
+    /// Whether kernels may use `f16`.
+    pub f16: bool,
+    /// Workgroups along one dimension of a dispatch.
+    pub max_workgroups: u32,
+}
+
+impl From<&DeviceProfile> for Target {
+    fn from(d: &DeviceProfile) -> Target {
+        Target { f16: d.f16, max_workgroups: d.max_workgroups }
+    }
 }
 
 /// A kernel's text and what must be known to dispatch it.
@@ -65,47 +77,23 @@ pub struct EmittedKernel {
     pub workgroups: [Dim; 3],
 }
 
-/// Writes one kernel.
+/// Writes one kernel as its schedule says.
 ///
 /// # Errors
 /// `Unsupported` where a static offset does not fit 31 bits; `Internal` where the kernel contradicts
-/// itself or the text does not validate (the text is part of the message).
-pub fn emit(kernel: &Kernel, cx: &EmitContext) -> Result<EmittedKernel, Diagnostic> {
-    emit_as(kernel, cx, tuning::find(kernel, cx))
-}
-
-/// [`emit`] with a choice from [`tuning::candidates`], or without one as the models of the families prefer.
-///
-/// # Errors
-/// As [`emit`]; `Internal` for a choice of another family.
-pub fn emit_as(
-    kernel: &Kernel,
-    cx: &EmitContext,
-    choice: Option<Choice>,
-) -> Result<EmittedKernel, Diagnostic> {
-    let emitted = match (&kernel.family, choice) {
-        (Family::Map(_), None) => map::emit(kernel, cx),
-        (Family::PrefixScan(_), None) => scan::emit(kernel, cx),
-        (Family::Loop(_), None) => looped::emit(kernel, cx),
-        (Family::StagedLoop(_), None) => stages::emit(kernel, cx),
-        (Family::Row(_), None) => row::emit_as(kernel, cx, None),
-        (Family::Row(_), Some(Choice::Row(g))) => row::emit_as(kernel, cx, Some(g)),
-        (Family::Matmul(_), None) => matmul::emit_as(kernel, cx, None),
-        (Family::Matmul(_), Some(Choice::Product(g))) => matmul::emit_as(kernel, cx, Some(g)),
-        (Family::Attention(_), None) => attention::emit_as(kernel, cx, None),
-        (Family::Attention(_), Some(Choice::Attention(g))) => attention::emit_as(kernel, cx, Some(g)),
-        (_, Some(c)) => Err(Diagnostic::internal(format!("{c} is not a choice of {}", kernel.family))),
+/// itself, the schedule is of another family or the text does not validate (the text is part of the message).
+pub fn emit(kernel: &Kernel, schedule: &Schedule, cx: &EmitContext) -> Result<EmittedKernel, Diagnostic> {
+    let emitted = match (&kernel.family, schedule) {
+        (Family::Map(k), Schedule::Map(s)) => map::emit(kernel, k, s, cx),
+        (Family::Row(_), Schedule::Row(s)) => row::emit(kernel, s, cx),
+        (Family::PrefixScan(k), Schedule::PrefixScan(s)) => scan::emit(kernel, k, s, cx),
+        (Family::Loop(k), Schedule::Loop(s)) => looped::emit(kernel, k, s, cx),
+        (Family::StagedLoop(k), Schedule::StagedLoop(s)) => stages::emit(kernel, k, s, cx),
+        (Family::Matmul(_), Schedule::Product(s)) => matmul::emit(kernel, s, cx),
+        (Family::Attention(_), Schedule::Attention(s)) => attention::emit(kernel, s, cx),
+        (f, s) => Err(Diagnostic::internal(format!("`{s}` is no schedule of {f}"))),
     };
     emitted.and_then(|k| check::check(&k).map(|()| k)).map_err(|d| locate(d, kernel))
-}
-
-/// Says which nodes the kernel computes.
-fn locate(d: Diagnostic, kernel: &Kernel) -> Diagnostic {
-    if d.location != Location::default() {
-        return d;
-    }
-    let node = kernel.nodes.first().cloned();
-    d.at(Location { node, ..Location::default() })
 }
 
 /// Workgroups that cover `groups` in the x-then-y order in which templates number them.

@@ -1,30 +1,27 @@
-//! The `Scan` family: running combinations along rows, an invocation for each row, or where rows are long
-//! and may be few a workgroup.
+//! The `PrefixScan` family: running combinations along rows, an invocation or a workgroup for each row.
 
 use super::accumulator::{Accumulator, identity};
-use super::wgsl::{Module, Scope, reg_type, var_bit};
+use super::wgsl::{Module, Scope, reg_type};
 use super::{EmitContext, EmittedKernel, fold_workgroups, template_error};
 use crate::Diagnostic;
-use crate::fuse::group::estimate;
-use crate::kernel::{Family, Kernel, PrefixScan, ReduceKind};
+use crate::kernel::dependence::var_bit;
+use crate::kernel::{Kernel, PrefixScan, ReduceKind};
+use crate::schedule::scans;
 use wgfc_codegen_templates as templates;
 use wgfc_ir::Reg;
 
-/// So many rows keep a device busy, an invocation each; a workgroup gains on rows of such a length.
-const FEW: i64 = 2048;
-const LONG: i64 = 128;
-
-pub(super) fn emit(kernel: &Kernel, cx: &EmitContext) -> Result<EmittedKernel, Diagnostic> {
-    let Family::PrefixScan(PrefixScan { rows, len, reduction, exclusive, reverse }) = &kernel.family else {
-        return Err(Diagnostic::internal("not a scan kernel"));
-    };
+pub(super) fn emit(
+    kernel: &Kernel,
+    k: &PrefixScan,
+    schedule: &scans::PrefixScan,
+    cx: &EmitContext,
+) -> Result<EmittedKernel, Diagnostic> {
+    let PrefixScan { rows, len, reduction, exclusive, reverse } = k;
+    let scans::PrefixScan { threads, shared } = *schedule;
     if matches!(reduction.kind, ReduceKind::Arg { .. } | ReduceKind::Last { .. }) {
         return Err(Diagnostic::internal("a scan of this kind of reduction"));
     }
     let mut m = Module::new(kernel, cx, false)?;
-    let long = len.as_const().is_none_or(|n| n >= LONG);
-    let shared = estimate(rows) < FEW && long && reduction.dtype.reg() != Reg::Bool;
-    let threads = cx.profile.max_invocations.clamp(1, if shared { 256 } else { 64 });
     let mut outer = Scope::new(4);
     let rows_text = m.extent(&mut outer, rows)?;
     let len_text = m.extent(&mut outer, len)?;
@@ -60,7 +57,7 @@ pub(super) fn emit(kernel: &Kernel, cx: &EmitContext) -> Result<EmittedKernel, D
     };
     if !shared {
         let wgsl = templates::render(&scan).map_err(template_error)?;
-        let groups = fold_workgroups(&rows.ceil_div(i64::from(threads)), cx.profile.max_workgroups);
+        let groups = fold_workgroups(&rows.ceil_div(i64::from(threads)), cx.target.max_workgroups);
         return Ok(m.finish("scan", wgsl, [threads, 1, 1], 0, groups));
     }
     let reg = reduction.dtype.reg();
@@ -68,6 +65,6 @@ pub(super) fn emit(kernel: &Kernel, cx: &EmitContext) -> Result<EmittedKernel, D
     let bytes = threads * if matches!(reg, Reg::I64 | Reg::U64) { 8 } else { 4 };
     let scan = templates::scan::ScanShared { scan, ty, first, combine, total: total.text };
     let wgsl = templates::render(&scan).map_err(template_error)?;
-    let groups = fold_workgroups(rows, cx.profile.max_workgroups);
+    let groups = fold_workgroups(rows, cx.target.max_workgroups);
     Ok(m.finish("scan", wgsl, [threads, 1, 1], bytes, groups))
 }

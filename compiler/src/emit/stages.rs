@@ -1,36 +1,28 @@
 //! The `Stages` family: every workgroup repeats the steps of a lane, what it carries in workgroup memory.
 
 use super::accumulator::Accumulator;
-use super::memory::component;
-use super::wgsl::{Deps, Module, Scope, Text, stored_type, var_bit};
+use super::wgsl::{Module, Scope, Text, stored_type};
 use super::{EmitContext, EmittedKernel, fold_workgroups, template_error};
 use crate::Diagnostic;
-use crate::kernel::{Array, Expr, ExprId, Family, Kernel, Stage, StagedLoop};
+use crate::kernel::bindings::component;
+use crate::kernel::dependence::{Deps, var_bit};
+use crate::kernel::{Array, Expr, ExprId, Kernel, Stage, StagedLoop};
+use crate::schedule::loops::{self, array_bytes};
 use rustc_hash::FxHashMap;
 use std::fmt::Write;
 use wgfc_codegen_templates as templates;
 use wgfc_ir::{DType, Dim, Poly};
 
-/// Bytes of an array in workgroup memory.
-pub(crate) fn bytes(a: &Array) -> u32 {
-    let word = if a.dtype.bits() == 64 { 8 } else { 4 };
-    a.len.saturating_mul(word)
-}
-
-/// Invocations of a workgroup whose largest stage has so many elements.
-pub(crate) fn threads(elements: u32, most: u32) -> u32 {
-    elements.next_multiple_of(32).clamp(1, most.max(1))
-}
-
-pub(super) fn emit(kernel: &Kernel, cx: &EmitContext) -> Result<EmittedKernel, Diagnostic> {
-    let Family::StagedLoop(l) = &kernel.family else {
-        return Err(Diagnostic::internal("not a kernel of stages"));
-    };
-    let StagedLoop { lanes, steps, part, arrays, first, each, last, alive, why } = l;
+pub(super) fn emit(
+    kernel: &Kernel,
+    k: &StagedLoop,
+    schedule: &loops::StagedLoop,
+    cx: &EmitContext,
+) -> Result<EmittedKernel, Diagnostic> {
+    let StagedLoop { lanes, steps, part, arrays, first, each, last, alive, why } = k;
     let mut m = Module::new(kernel, cx, false)?;
     m.vectors = vectors(kernel, arrays);
-    let widest = l.stages().map(|s| s.elements).max().unwrap_or(1);
-    let threads = threads(widest, cx.profile.max_invocations);
+    let threads = schedule.threads;
     let count: Dim = lanes.iter().product();
     let step = lanes.len();
     let w = Writer { threads, step, element: step + 1, term: step + 2 };
@@ -130,8 +122,8 @@ pub(super) fn emit(kernel: &Kernel, cx: &EmitContext) -> Result<EmittedKernel, D
         last: end_scope.text,
     })
     .map_err(template_error)?;
-    let workgroups = fold_workgroups(&count, cx.profile.max_workgroups);
-    let bytes = arrays.iter().map(bytes).sum();
+    let workgroups = fold_workgroups(&count, cx.target.max_workgroups);
+    let bytes = arrays.iter().map(array_bytes).sum();
     Ok(m.finish("stages", wgsl, [threads, 1, 1], bytes, workgroups))
 }
 

@@ -9,42 +9,44 @@
 //! An `x` that is more than a load, and what is summed beside the products, is computed once for the
 //! workgroup and [staged](Stage) in its memory where that has room.
 
-use super::matmul::Operands;
-use super::wgsl::{Module, Scope, var_bit};
+use super::wgsl::{Module, Scope};
 use super::{EmitContext, EmittedKernel, fold_workgroups, template_error};
+use crate::Diagnostic;
+use crate::kernel::dependence::var_bit;
+use crate::kernel::substitute::{K, moved_stores, substitute};
 use crate::kernel::{Body, Expr, ExprId, Family, Kernel, Matmul};
-use crate::{DeviceProfile, Diagnostic};
+use crate::schedule::products;
+use crate::schedule::products::problem::Operands;
 use std::fmt::Write;
 use wgfc_codegen_templates::matmul::Extents;
-use wgfc_codegen_templates::thin::{Results, Room, Stage, Thin, ThinShape};
-use wgfc_ir::{Atom, BinaryOp, DType, Poly, Reg};
+use wgfc_codegen_templates::thin::{Results, Stage, Thin, ThinShape};
+use wgfc_ir::{BinaryOp, DType, Poly, Reg};
 
-/// The variable of the sum.
-const K: usize = 3;
-
-/// Emits `o` cut up as `shape`.
+/// Writes `o` as its schedule says.
 pub(super) fn emit(
     kernel: &Kernel,
     o: &Operands,
     cx: &EmitContext,
-    shape: ThinShape,
+    schedule: &products::Thin,
 ) -> Result<EmittedKernel, Diagnostic> {
     let Family::Matmul(Matmul { batch, k, .. }) = &kernel.family else {
         return Err(Diagnostic::internal("not a matmul kernel"));
     };
     let results = Results { products: o.ys.len() as u32, sums: o.sums.len() as u32 };
-    let all = room(cx.profile);
-    let beside = |stage: u32| Room { bytes: all.bytes.saturating_sub(stage), ..all };
-    let staged = stage_bytes(kernel, o, shape)
-        .filter(|b| shape.round(results, beside(*b)) >= shape.accumulators(results).min(8));
-    let room = beside(staged.unwrap_or(0));
+    let (shape, room) = (schedule.shape, schedule.room());
     let divides = |d: &Poly, by: u32| d.modulo(&Poly::constant(i64::from(by)), &[]).is(0);
+    let depth = k.as_const().and_then(|k| u32::try_from(k).ok());
+    let staged = match (schedule.staged, depth) {
+        (false, _) => None,
+        (true, depth) => depth.and_then(|d| d.checked_mul(shape.rows * (1 + results.sums) * 4)),
+    };
     if !o.rows.is(i64::from(shape.rows))
         || !divides(k, shape.k)
         || !divides(o.cols, shape.cols)
         || shape.round(results, room) == 0
+        || schedule.staged && (staged.is_none() || !batch.is(1))
     {
-        return Err(Diagnostic::internal(format!("{shape:?} does not fit the product")));
+        return Err(Diagnostic::internal(format!("{schedule:?} does not fit the product")));
     }
     let blocks = Blocks::new(kernel, o, shape, staged.is_some())?;
     let mut module = Module::new(&blocks.kernel, cx, false)?;
@@ -92,35 +94,12 @@ pub(super) fn emit(
     };
     let wgsl = text.render().map_err(template_error)?;
     let groups = &o.cols.ceil_div(i64::from(shape.tile_cols())) * batch;
-    let groups = fold_workgroups(&groups, cx.profile.max_workgroups);
+    let groups = fold_workgroups(&groups, cx.target.max_workgroups);
     if shape.joined(results, room.subgroup) > 1 {
-        module.subgroup = cx.profile.subgroup;
+        module.subgroup = Some(room.subgroup);
     }
     let bytes = shape.workgroup_bytes(results, room) + staged.unwrap_or(0);
     Ok(module.finish("matmul", wgsl, [shape.threads(), 1, 1], bytes, groups))
-}
-
-/// What the device has for adding up sums.
-pub(super) fn room(profile: &DeviceProfile) -> Room {
-    Room { bytes: profile.max_workgroup_bytes, subgroup: profile.subgroup.unwrap_or(1) }
-}
-
-/// Bytes that staging takes, where it is worth it.
-fn stage_bytes(kernel: &Kernel, o: &Operands, shape: ThinShape) -> Option<u32> {
-    let Family::Matmul(Matmul { batch, k, .. }) = &kernel.family else { return None };
-    let depth = k.as_const().and_then(|k| u32::try_from(k).ok()).filter(|k| *k <= 1 << 16)?;
-    let lines = shape.rows * (1 + o.sums.len() as u32);
-    (staged_operations(kernel, o) > 0.0 && batch.is(1)).then_some(depth * lines * 4)
-}
-
-/// How many expressions make an element of what is worth staging; 0 where `x` is a plain load.
-pub(super) fn staged_operations(kernel: &Kernel, o: &Operands) -> f64 {
-    let body = &kernel.body;
-    let plain = matches!(body.expr(o.x), Expr::Load { guard: None, .. })
-        && body.dtype(o.x) == DType::F32
-        && o.sums.is_empty();
-    let roots: Vec<ExprId> = o.sums.iter().copied().chain([o.x]).collect();
-    if plain { 0.0 } else { body.reachable(&roots).len() as f64 }
 }
 
 /// Numbers from here on stand for staged elements where results of reductions stand otherwise.
@@ -446,85 +425,4 @@ fn runs(body: &Body, ks: &[ExprId]) -> Vec<Run> {
         out.push(run);
     }
     out
-}
-
-/// The kernel with its stores over `body`, to which what they need is added.
-pub(super) fn moved_stores(kernel: &Kernel, mut body: Body) -> Kernel {
-    let mut new = kernel.clone();
-    let domain = kernel.domain();
-    let vars: Vec<Poly> = (0..domain.len()).map(Poly::var).collect();
-    for s in &mut new.stores {
-        let roots: Vec<ExprId> = s.offset.data().into_iter().chain(s.guard).chain([s.value]).collect();
-        let ids = substitute(&kernel.body, &mut body, &roots, &vars, &domain);
-        let of = |id: ExprId| ids.get(id as usize).copied().flatten().unwrap_or(0);
-        s.guard = s.guard.map(of);
-        s.value = of(s.value);
-        s.offset = moved(&s.offset, &ids, &vars, &domain);
-    }
-    new.body = body;
-    new
-}
-
-/// Copies what the roots need into another arena with variable `%i` replaced by `vars[i]`; gives the
-/// new number of each expression copied.
-pub(super) fn substitute(
-    from: &Body,
-    to: &mut Body,
-    roots: &[ExprId],
-    vars: &[Poly],
-    domain: &[Poly],
-) -> Vec<Option<ExprId>> {
-    let mut ids = vec![None; from.len()];
-    for id in from.reachable(roots) {
-        let of = |id: ExprId| ids.get(id as usize).copied().flatten().unwrap_or(0);
-        let new = from.expr(id).mapped(of, |p| moved(p, &ids, vars, domain));
-        ids[id as usize] = Some(to.push(new, from.dtype(id)));
-    }
-    ids
-}
-
-/// An index expression with its variables replaced and its data renumbered.
-pub(super) fn moved(p: &Poly, ids: &[Option<ExprId>], vars: &[Poly], domain: &[Poly]) -> Poly {
-    let new = |a: &Atom| match a {
-        Atom::Var(i) => vars.get(*i as usize).cloned(),
-        Atom::Data(d) => Some(Poly::atom(Atom::Data(ids.get(*d as usize).copied().flatten()?))),
-        _ => None,
-    };
-    p.subst(&new, domain)
-}
-
-/// How the operands over columns can be read as vectors: the bits that one k and column of all of
-/// them take, and the elements of 16 bytes of the one that is read most finely, or fewer where the
-/// extent along `var`, `%3` or the variable of the columns, is no multiple of them.
-pub(super) fn streams(kernel: &Kernel, o: &Operands, var: usize) -> (f64, u32) {
-    const STEPS: i64 = 32;
-    let body = &kernel.body;
-    let at = |offset: &Poly, var: usize, i: i64| {
-        offset.eval(&|a| match a {
-            Atom::Var(v) => Some(if *v as usize == var { i } else { 0 }),
-            Atom::Sym(_) => Some(61),
-            Atom::Data(_) => Some(0),
-            _ => None,
-        })
-    };
-    // Less than 1 where several neighbours read the same element.
-    let rate = |offset: &Poly, var: usize| {
-        (0..STEPS).filter(|i| at(offset, var, *i) != at(offset, var, i + 1)).count() as f64 / STEPS as f64
-    };
-    let (mut bits, mut vector) = (0.0, 1);
-    for id in body.reachable(&o.ys) {
-        let Expr::Load { offset, guard, .. } = body.expr(id) else { continue };
-        let width = body.dtype(id).bits() as u32;
-        let each = rate(offset, K) * rate(offset, o.col_var);
-        bits += f64::from(width) * each;
-        let unit = at(offset, var, 1).zip(at(offset, var, 0)).is_some_and(|(p, q)| p - q == 1);
-        if guard.is_none() && each == 1.0 && unit && width <= 32 {
-            vector = vector.max(128 / width);
-        }
-    }
-    let extent = if var == K { o.depth } else { o.cols };
-    while !extent.modulo(&Poly::constant(i64::from(vector)), &[]).is(0) {
-        vector /= 2;
-    }
-    (if bits == 0.0 { 32.0 } else { bits }, vector)
 }

@@ -9,29 +9,15 @@
 //! Iteration variables are the `i32`s `v0, v1, …`, results of reductions are `acc0, acc1, …`, values
 //! are `e0, e1, …` and index expressions `i0, i1, …`, numbered per scope.
 
-use super::memory::Binding;
 use super::{EmitContext, EmittedKernel};
 use crate::Diagnostic;
+use crate::kernel::bindings::Bindings;
+use crate::kernel::dependence::{Dependence, Deps};
 use crate::kernel::{Expr, ExprId, Kernel};
 use rustc_hash::FxHashMap;
 use std::collections::BTreeSet;
 use std::fmt::Write;
 use wgfc_ir::{BinaryOp, DType, Dim, Poly, Reg, Scalar, UnaryOp};
-
-/// What values depend on: bits 0..8 are the variables, the others the results of reductions.
-pub type Deps = u64;
-
-/// The bit of variable `%i`.
-pub fn var_bit(i: usize) -> Deps {
-    1 << i.min(7)
-}
-/// The bit of result `i`.
-pub fn acc_bit(i: u32) -> Deps {
-    1 << (8 + i.min(54))
-}
-
-/// What no scope may compute in advance: arrays in workgroup memory, which every stage changes.
-pub const SHARED: Deps = 1 << 63;
 
 /// An expression, or only the low word of a 64-bit one.
 type Key = (ExprId, bool);
@@ -146,11 +132,12 @@ pub struct Module<'a> {
     pub(super) kernel: &'a Kernel,
     pub(super) cx: EmitContext<'a>,
     /// Binding `i` of group 0.
-    pub(super) bindings: Vec<Binding>,
+    pub(super) bindings: Bindings,
     /// Extents of the iteration variables.
     pub(super) domain: Vec<Poly>,
     pub(super) library: BTreeSet<&'static str>,
     pub(super) uses_dims: bool,
+    /// Whether it uses `f16` beside its bindings.
     pub(super) uses_f16: bool,
     /// The size of the subgroups that the kernel works with.
     pub(super) subgroup: Option<u32>,
@@ -158,7 +145,7 @@ pub struct Module<'a> {
     pub(super) vectors: Vec<bool>,
     /// Whether it uses matrix units.
     pub(super) uses_cooperative: bool,
-    deps: Vec<Deps>,
+    deps: Dependence,
 }
 
 impl<'a> Module<'a> {
@@ -169,10 +156,10 @@ impl<'a> Module<'a> {
         cx: &EmitContext<'a>,
         whole_words: bool,
     ) -> Result<Module<'a>, Diagnostic> {
-        let mut m = Module {
+        Ok(Module {
             kernel,
             cx: *cx,
-            bindings: vec![],
+            bindings: Bindings::of(kernel, cx.graph, cx.target.f16, whole_words)?,
             domain: kernel.domain(),
             library: BTreeSet::new(),
             uses_dims: false,
@@ -180,37 +167,21 @@ impl<'a> Module<'a> {
             subgroup: None,
             vectors: vec![],
             uses_cooperative: false,
-            deps: vec![],
-        };
-        for (_, e, _) in kernel.body.iter() {
-            let d = m.deps_of(e);
-            m.deps.push(d);
-        }
-        m.bind_tensors(whole_words)?;
-        Ok(m)
+            deps: Dependence::of(kernel),
+        })
     }
 
-    fn deps_of(&self, e: &Expr) -> Deps {
-        let of = |id: ExprId| self.deps.get(id as usize).copied().unwrap_or(0);
-        match e {
-            Expr::Const(_) => 0,
-            Expr::Index(p) => self.poly_deps(p),
-            Expr::Load { offset, guard, .. } => self.poly_deps(offset) | guard.map_or(0, of),
-            Expr::Acc(i) => acc_bit(*i),
-            Expr::Shared { at, guard, .. } => SHARED | self.poly_deps(at) | guard.map_or(0, of),
-            Expr::Unary(_, a) | Expr::Cast(_, a) | Expr::Bitcast(_, a) => of(*a),
-            Expr::Binary(_, a, b) => of(*a) | of(*b),
-            Expr::Select(a, b, c) => of(*a) | of(*b) | of(*c),
-        }
+    /// What the expressions depend on.
+    pub(super) fn dependence(&self) -> &Dependence {
+        &self.deps
     }
     /// What an expression depends on.
     pub fn deps(&self, id: ExprId) -> Deps {
-        self.deps.get(id as usize).copied().unwrap_or(0)
+        self.deps.expr(id)
     }
     /// What an index expression depends on.
     pub fn poly_deps(&self, p: &Poly) -> Deps {
-        let vars = p.vars().into_iter().map(var_bit);
-        vars.chain(p.data().into_iter().map(|d| self.deps(d))).fold(0, |a, b| a | b)
+        self.deps.poly(p)
     }
 
     /// The name of a library function, which the kernel then contains.
@@ -444,7 +415,7 @@ impl<'a> Module<'a> {
     /// The text before the entry point: extensions, bindings, the `Dims` uniform, library functions.
     pub fn preamble(&self) -> String {
         let mut out = String::new();
-        if self.uses_f16 {
+        if self.uses_f16 || self.bindings.use_f16() {
             out.push_str("enable f16;\n\n");
         }
         out.push_str(&self.declarations());
@@ -464,7 +435,7 @@ impl Module<'_> {
         workgroups: [Dim; 3],
     ) -> EmittedKernel {
         let features = [
-            ("shader-f16", self.uses_f16),
+            ("shader-f16", self.uses_f16 || self.bindings.use_f16()),
             ("subgroups", self.subgroup.is_some()),
             ("wgpu-cooperative-matrix", self.uses_cooperative),
         ];
@@ -473,7 +444,7 @@ impl Module<'_> {
             family,
             wgsl: tidy(&wgsl),
             workgroup_size,
-            bindings: self.bindings.iter().map(|b| (b.tensor, b.access)).collect(),
+            bindings: self.bindings.list.iter().map(|b| (b.tensor, b.access)).collect(),
             uses_dims: self.uses_dims,
             workgroup_bytes,
             features: features.map(str::to_owned).collect(),

@@ -9,6 +9,7 @@ use super::points::{self, Point, ProductDomain, Split};
 use super::pull::splat;
 use super::scatter::is_linear;
 use crate::options::{Fusion, Options, Technique};
+use crate::schedule::cost::estimate;
 use rustc_hash::{FxHashMap, FxHashSet};
 use std::collections::BTreeMap;
 use wgfc_ir::{BinaryOp, Dim, Graph, NodeId, NormKind, Op, ScalarNode, UnaryOp, Value};
@@ -741,11 +742,6 @@ impl Grouper<'_> {
         self.units.sort_by_key(|u| position.get(&u.anchor).copied());
         Grouping { units: self.units }
     }
-}
-
-/// A symbolic size as a plain number, for comparing costs.
-pub fn estimate(d: &wgfc_ir::Dim) -> i64 {
-    d.eval_syms(&|_| Some(64)).unwrap_or(i64::MAX / 4).clamp(0, i64::MAX / 4)
 }
 
 /// Scalar operations per element, and whether some are expensive.

@@ -9,8 +9,9 @@ use super::expand::{self, MOST};
 use super::points::Point;
 use super::price::{self, Work};
 use super::pull::{Memory, Parts, Puller};
+use crate::device::DeviceProfile;
 use crate::kernel::{Body, Carry, Expr, ExprId, TensorId};
-use crate::options::{DeviceProfile, Options, Technique};
+use crate::options::{Options, Technique};
 use rustc_hash::FxHashMap;
 use wgfc_ir::computed::Bounds;
 use wgfc_ir::{DType, Dim, Graph, NodeId, Op, Poly, Scalar, TensorType, Value};
@@ -130,7 +131,7 @@ fn named(lanes: &[Dim]) -> String {
 
 /// Sets of extents to try as lanes: the axes of the largest output, then fewer.
 fn candidates(shapes: &[Vec<Dim>]) -> Vec<Vec<Dim>> {
-    let size = |s: &Vec<Dim>| super::group::estimate(&s.iter().product());
+    let size = |s: &Vec<Dim>| crate::schedule::cost::estimate(&s.iter().product());
     let Some(largest) = shapes.iter().max_by_key(|s| (size(s), s.len())) else { return vec![] };
     let axes: Vec<Dim> = largest.iter().filter(|d| !d.is(1)).cloned().collect();
     // A kernel numbers at most eight variables apart.

@@ -257,7 +257,7 @@ fn lift_views(graph: &mut Graph, n: NodeId) -> Result<(), String> {
         let view = body.node(body.outputs[i].value.node).clone();
         let Op::View { shape, index, fill } = &view.op else { continue };
         let from = view.inputs[0];
-        let size = |shape: &[Dim]| super::group::estimate(&shape.iter().product());
+        let size = |shape: &[Dim]| crate::schedule::cost::estimate(&shape.iter().product());
         if size(&body.ty(from).shape) > size(shape) || matches!(body.node(from.node).op, Op::Input) {
             continue;
         }

@@ -5,12 +5,13 @@
 //! kernel saves the dispatches of its steps; where a lane is a single invocation or workgroup that has much to do, the
 //! device is idle meanwhile, and the dispatches of a split loop are the lesser evil.
 
-use super::group::{estimate, is_anchor};
+use super::group::is_anchor;
 use super::lanes::{Form, Plan, Steps};
 use super::stages::Staged;
-use crate::emit::stages::threads;
+use crate::device::DeviceProfile;
 use crate::kernel::{Body, Expr, ExprId};
-use crate::options::DeviceProfile;
+use crate::schedule::cost::estimate;
+use crate::schedule::loops::stage_threads as threads;
 use wgfc_ir::{Contract, Dim, Graph, Op, Poly};
 
 /// Seconds that an operation takes which waits for the one before it.

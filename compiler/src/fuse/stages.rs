@@ -9,8 +9,8 @@ mod terms;
 
 use super::lanes::Plan;
 use super::pull::{Memory, Puller, unflatten};
-use crate::emit::stages as emitted;
 use crate::kernel::{Array, Body, Expr, ExprId, Stage, Store, TensorId, Write};
+use crate::schedule::loops::array_bytes;
 use body::Frame;
 use rustc_hash::{FxHashMap, FxHashSet};
 pub(super) use terms::is_written_out;
@@ -131,7 +131,7 @@ impl Plan {
             stacked.push((stage, std::iter::once(t).chain(at).collect(), value));
         }
         self.separate(&mut outer.body, *carried, &mut arrays, &mut each, &stacked);
-        let bytes: u32 = arrays.iter().map(emitted::bytes).fold(0, u32::saturating_add);
+        let bytes: u32 = arrays.iter().map(array_bytes).fold(0, u32::saturating_add);
         if bytes > self.profile.max_workgroup_bytes {
             return Err(format!(
                 "a lane needs {bytes} bytes of workgroup memory, the device has {}",

@@ -72,11 +72,14 @@
 //! Printing what was parsed gives the same text. Constants of up to [`INLINE_ELEMENTS`](wgfc_ir::text::INLINE_ELEMENTS) elements are printed in full, others
 //! as `const hash …`, which is parsed as [`TensorKind::Withheld`].
 
+pub mod bindings;
 mod body;
+pub mod dependence;
 mod family;
 mod hash;
 mod parse;
 mod print;
+pub mod substitute;
 #[cfg(test)]
 mod tests;
 

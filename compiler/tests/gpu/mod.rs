@@ -6,9 +6,15 @@ pub mod gemv;
 use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use wgfc_compiler::emit::{EmitContext, EmittedKernel};
+use wgfc_codegen_templates::cooperative::CooperativeShape;
+use wgfc_codegen_templates::matmul::TileShape;
+use wgfc_codegen_templates::thin::ThinShape;
+use wgfc_compiler::emit::{self, EmitContext, EmittedKernel, Target};
 use wgfc_compiler::kernel::*;
-use wgfc_compiler::{DeviceProfile, Tuning};
+use wgfc_compiler::schedule::products::problem::problem;
+use wgfc_compiler::schedule::products::{self, Product};
+use wgfc_compiler::schedule::{Context, Schedule, attention, choose};
+use wgfc_compiler::{DeviceProfile, Diagnostic, Tuning};
 use wgfc_ir::program::Access;
 use wgfc_ir::{BinaryOp, DType, Dim, Poly, Scalar, TensorType};
 
@@ -108,21 +114,75 @@ impl Case {
     pub fn names(&self) -> Vec<Arc<str>> {
         self.symbols.iter().map(|s| s.0.clone()).collect()
     }
-    pub fn with_context<T>(&self, f: impl FnOnce(&EmitContext) -> T) -> T {
+    pub fn with_context<T>(&self, f: impl FnOnce(&Cx) -> T) -> T {
         let symbols = self.names();
-        let (profile, tuning) = (&self.profile, &Tuning::default());
-        f(&EmitContext { graph: &self.graph, symbols: &symbols, profile, tuning })
+        f(&Cx {
+            schedule: Context { graph: &self.graph, device: &self.profile },
+            emit: EmitContext { graph: &self.graph, symbols: &symbols, target: Target::from(&self.profile) },
+        })
     }
     pub fn numel(&self, t: TensorId) -> usize {
         self.graph.tensors[t].ty.shape.iter().map(|d| self.eval(d)).product()
     }
 }
 
+/// What scheduling and emission need to know of a case.
+pub struct Cx<'a> {
+    pub schedule: Context<'a>,
+    pub emit: EmitContext<'a>,
+}
+
+/// A schedule without what the device decides.
+#[derive(Clone, Copy, Debug)]
+pub enum Shape {
+    Tiled(TileShape),
+    Cooperative(CooperativeShape),
+    Thin(ThinShape),
+    Serial,
+    Queries(attention::Tiled),
+    Decode,
+}
+
+impl Shape {
+    fn on(self, kernel: &Kernel, device: &DeviceProfile) -> Schedule {
+        let p = || problem(kernel).unwrap();
+        let subgroup = device.subgroup.unwrap_or(1);
+        match self {
+            Shape::Tiled(shape) => {
+                let buffers = shape.buffers(device.max_workgroup_bytes);
+                let (cols, rows) = (products::cost::size(&p().cols), products::cost::size(&p().rows));
+                Schedule::Product(Product::Tiled(products::Tiled { shape, buffers, rows_first: cols > rows }))
+            }
+            Shape::Cooperative(shape) => {
+                Schedule::Product(Product::Cooperative(products::Cooperative { shape, subgroup }))
+            }
+            Shape::Thin(shape) => Schedule::Product(Product::Thin(products::thin(shape, &p(), device))),
+            Shape::Serial => Schedule::Product(Product::Serial(products::serial(&p(), device))),
+            Shape::Queries(t) => Schedule::Attention(attention::Attention::Tiled(t)),
+            Shape::Decode => Schedule::Attention(attention::decode(device)),
+        }
+    }
+}
+
+/// The kernel's text in a shape, or in what is chosen.
+pub fn emit_as(kernel: &Kernel, cx: &Cx, forced: Option<Shape>) -> Result<EmittedKernel, Diagnostic> {
+    let schedule = match forced {
+        Some(s) => s.on(kernel, cx.schedule.device),
+        None => choose(kernel, &cx.schedule, &Tuning::default())?,
+    };
+    emit::emit(kernel, &schedule, &cx.emit)
+}
+
+/// The kernel's text as it is chosen.
+pub fn emit(kernel: &Kernel, cx: &Cx) -> Result<EmittedKernel, Diagnostic> {
+    emit_as(kernel, cx, None)
+}
+
 /// A kernel as it is emitted for each adapter: without subgroups, and with those that it has.
 pub fn variants<'g>(
     gpus: &'g [Gpu],
     case: &mut Case,
-    emit: impl Fn(&EmitContext) -> EmittedKernel,
+    emit: impl Fn(&Cx) -> EmittedKernel,
 ) -> Vec<(&'g Gpu, EmittedKernel)> {
     let mut out = vec![];
     for gpu in gpus {

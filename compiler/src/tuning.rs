@@ -1,12 +1,18 @@
 //! What of a model can be measured, and programs of one kernel to do it with.
+//!
+//! [`tunable`] lists the kernels that can be computed in several ways; a [`Single`] is a program of one kernel in one of
+//! them. What is measured best goes into a [table](crate::schedule::table).
 
-use super::{Choice, Tuning, candidates, key, title};
 use crate::assemble::{self, program_kernel, symbols};
-use crate::emit::geometry::{self, ASSUMED, Problem};
-use crate::emit::{EmitContext, emit_as, matmul};
+use crate::emit::{EmitContext, Target, emit};
 use crate::kernel::{Kernel, TensorId, TensorKind};
 use crate::options::Options;
 use crate::pipeline::Fused;
+use crate::schedule::cost::ASSUMED;
+use crate::schedule::products::cost::cycles;
+use crate::schedule::products::problem::{Problem, problem};
+use crate::schedule::table::{Tuning, key, title};
+use crate::schedule::{Context, Schedule, candidates, choose};
 use crate::{Diagnostic, Errors};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -63,7 +69,7 @@ pub fn complete(fused: &Fused, given: &Values) -> Result<Values, Errors> {
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Candidate {
     /// The choice.
-    pub choice: Choice,
+    pub choice: Schedule,
     /// Its estimated time in cycles, where the family has a model of it.
     pub cycles: Option<f64>,
 }
@@ -100,13 +106,11 @@ pub fn tunable(
     most: usize,
     factor: f64,
 ) -> Result<Vec<Tunable>, Errors> {
-    let (symbols, tuning) = (symbols(&fused.graph, &fused.kernels), Tuning::default());
-    let cx =
-        EmitContext { graph: &fused.kernels, symbols: &symbols, profile: &options.profile, tuning: &tuning };
+    let cx = Context { graph: &fused.kernels, device: &options.profile };
     let mut out: Vec<Tunable> = vec![];
     let mut known: BTreeMap<String, Option<usize>> = BTreeMap::new();
     for (i, k) in fused.kernels.kernels.iter().enumerate() {
-        if !super::has_choice(k) || k.reads().iter().any(|t| k.writes().contains(t)) {
+        if k.reads().iter().any(|t| k.writes().contains(t)) {
             continue;
         }
         let key = key(&fused.kernels, k);
@@ -138,16 +142,16 @@ pub fn tunable(
 
 fn shortlist(
     k: &Kernel,
-    cx: &EmitContext,
+    cx: &Context,
     values: &Values,
     most: usize,
     factor: f64,
 ) -> Result<Vec<Candidate>, Diagnostic> {
     let all = candidates(k, cx)?;
-    let Some(first) = all.first().copied() else { return Ok(vec![]) };
-    let measured = matmul::problem(k).map(|p| at(&p, values));
-    let cycles = |c: Choice| match (c, &measured) {
-        (Choice::Product(g), Some(p)) => Some(geometry::cycles(g, p)),
+    let first = choose(k, cx, &Tuning::default())?;
+    let measured = problem(k).map(|p| at(&p, values));
+    let cycles = |c: Schedule| match (c, &measured) {
+        (Schedule::Product(g), Some(p)) => Some(cycles(&g, p)),
         _ => None,
     };
     let mut all: Vec<Candidate> =
@@ -201,14 +205,14 @@ impl Single {
         fused: &Fused,
         options: &Options,
         kernel: usize,
-        choice: Choice,
+        choice: Schedule,
         values: &Values,
     ) -> Result<Single, Errors> {
-        let (symbols, tuning) = (symbols(&fused.graph, &fused.kernels), Tuning::default());
+        let symbols = symbols(&fused.graph, &fused.kernels);
         let graph = &fused.kernels;
-        let cx = EmitContext { graph, symbols: &symbols, profile: &options.profile, tuning: &tuning };
+        let cx = EmitContext { graph, symbols: &symbols, target: Target::from(&options.profile) };
         let k = graph.kernels.get(kernel).ok_or_else(|| Diagnostic::internal("there is no such kernel"))?;
-        let emitted = emit_as(k, &cx, Some(choice))?;
+        let emitted = emit(k, &choice, &cx)?;
         // In an order that does not depend on the choice.
         let (reads, writes) = (k.reads(), k.writes());
         let mut buffers = vec![];
@@ -263,12 +267,8 @@ impl Single {
 }
 
 impl Tunable {
-    /// `product`, `attention` or `row`.
+    /// The family of its schedules: `product`, `attention`, `row`, ….
     pub fn family(&self) -> &'static str {
-        match self.candidates.first().map(|c| c.choice) {
-            Some(Choice::Product(_)) => "product",
-            Some(Choice::Attention(_)) => "attention",
-            Some(Choice::Row(_)) | None => "row",
-        }
+        self.candidates.first().map_or("map", |c| c.choice.family())
     }
 }

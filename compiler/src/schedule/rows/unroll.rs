@@ -4,12 +4,12 @@
 //! each, and what they read and write is vectors. It is done where everything along the row is whole
 //! vectors: what is left in single elements would be read with gaps between neighbouring invocations.
 
-use super::EmitContext;
-use super::memory::neighbours;
-use super::thin::{moved, substitute};
-use super::wgsl::{Module, var_bit};
 use crate::Diagnostic;
+use crate::kernel::bindings::{Bindings, neighbours};
+use crate::kernel::dependence::{Dependence, var_bit};
+use crate::kernel::substitute::{moved, substitute};
 use crate::kernel::{Body, Expr, ExprId, Family, Kernel, ReduceKind, Row, Store, TensorId};
+use crate::schedule::Context;
 use wgfc_ir::{Dim, Poly};
 
 /// Positions of a step, the preferred first.
@@ -18,42 +18,54 @@ const WIDTHS: [u32; 2] = [4, 2];
 const MOST_EXPRESSIONS: usize = 48;
 
 /// A row kernel that makes `width` positions a step.
-pub(super) struct Unrolled {
+pub struct Unrolled {
     /// `%1` is the step. Reductions and element stores are those of the first one's positions, of the second one's, ….
-    pub(super) kernel: Kernel,
+    pub kernel: Kernel,
     /// Positions of a step.
-    pub(super) width: u32,
+    pub width: u32,
     /// Steps of a row.
-    pub(super) len: Dim,
+    pub len: Dim,
     /// What is read and written as vectors.
-    vectors: Vec<TensorId>,
+    pub vectors: Vec<TensorId>,
 }
 
 impl Unrolled {
     /// The widest steps that suit the kernel.
-    pub(super) fn new(kernel: &Kernel, cx: &EmitContext) -> Result<Unrolled, Diagnostic> {
-        let Family::Row(Row { len, .. }) = &kernel.family else {
-            return Err(Diagnostic::internal("not a row kernel"));
-        };
-        let m = Module::new(kernel, cx, false)?;
+    pub(super) fn widest(kernel: &Kernel, cx: &Context) -> Result<Unrolled, Diagnostic> {
+        let bindings = Bindings::of(kernel, cx.graph, cx.device.f16, false)?;
         if kernel.body.reachable(&kernel.roots()).len() <= MOST_EXPRESSIONS {
             for width in WIDTHS {
-                let Some(unrolled) = Unrolled::by(&m, width) else { continue };
-                if unrolled.declare(&mut Module::new(&unrolled.kernel, cx, false)?) {
+                let Some(unrolled) = Unrolled::by(kernel, width) else { continue };
+                let mut own = bindings.clone();
+                if unrolled.vectors.iter().all(|t| own.declare_vectors(cx.graph, *t, width)) {
                     return Ok(unrolled);
                 }
             }
         }
+        Unrolled::single(kernel)
+    }
+
+    fn single(kernel: &Kernel) -> Result<Unrolled, Diagnostic> {
+        let Family::Row(Row { len, .. }) = &kernel.family else {
+            return Err(Diagnostic::internal("not a row kernel"));
+        };
         Ok(Unrolled { kernel: kernel.clone(), width: 1, len: len.clone(), vectors: vec![] })
     }
 
-    /// Declares the vectors.
-    pub(super) fn declare(&self, m: &mut Module) -> bool {
-        self.vectors.iter().all(|t| m.declare_vectors(*t, self.width))
+    /// The kernel in steps of `width` positions.
+    ///
+    /// # Errors
+    /// `Internal` where that is not possible.
+    pub fn new(kernel: &Kernel, width: u32) -> Result<Unrolled, Diagnostic> {
+        match width {
+            1 => Unrolled::single(kernel),
+            _ => Unrolled::by(kernel, width)
+                .ok_or_else(|| Diagnostic::internal(format!("a row kernel does not go in steps of {width}"))),
+        }
     }
 
-    fn by(m: &Module, width: u32) -> Option<Unrolled> {
-        let from = m.kernel;
+    fn by(from: &Kernel, width: u32) -> Option<Unrolled> {
+        let deps = Dependence::of(from);
         let Family::Row(Row { rows, len, .. }) = &from.family else { return None };
         let by = Poly::from(i64::from(width));
         if !len.modulo(&by, &[]).is(0) {
@@ -72,7 +84,7 @@ impl Unrolled {
         let mut vectors = vec![];
         for id in from.body.reachable(&roots) {
             let Expr::Load { tensor, .. } = from.body.expr(id) else { continue };
-            if m.deps(id) & var_bit(1) == 0 {
+            if deps.expr(id) & var_bit(1) == 0 {
                 continue;
             }
             let mut loads = vec![];

@@ -1,0 +1,171 @@
+//! How a kernel's tensors are declared: one binding each, in a form that its element type and its accesses allow.
+
+use super::{Kernel, KernelGraph, Store, TensorId};
+use crate::Diagnostic;
+use wgfc_ir::program::Access;
+use wgfc_ir::{DType, Poly};
+
+/// How a tensor is declared.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Form {
+    /// `array<f32>`, `array<i32>`, `array<u32>`.
+    Word,
+    /// `array<vec2<u32>>`: 64-bit types.
+    Pair,
+    /// `array<f16>`.
+    Half,
+    /// `array<u32>` of which each word packs several elements.
+    Packed,
+    /// `array<atomic<u32>>`, likewise.
+    Atomic,
+    /// `array<atomic<i32>>` or `array<atomic<u32>>`, of which each element is one word or two: stores combine.
+    Combined,
+    /// `array<vec4<f32>>` and the like, of the given number of words (1: `array<u32>`): loads and stores are whole vectors.
+    Vector(u32),
+    /// `array<vec4<f16>>` or of two, written only.
+    Halves(u32),
+}
+
+/// A bound tensor.
+#[derive(Clone, Debug)]
+pub struct Binding {
+    /// Which tensor.
+    pub tensor: TensorId,
+    /// Its element type.
+    pub dtype: DType,
+    /// How it is used.
+    pub access: Access,
+    /// How it is declared.
+    pub form: Form,
+}
+
+impl Binding {
+    /// Elements of a vector, where it is declared as such.
+    pub fn vector(&self) -> Option<u32> {
+        match self.form {
+            Form::Vector(words) => Some(words * per_word(self.dtype)),
+            Form::Halves(n) => Some(n),
+            _ => None,
+        }
+    }
+}
+
+/// The bindings of a kernel's tensors: those that are read first, in order of first use, then those that are only
+/// written.
+#[derive(Clone, Debug, Default)]
+pub struct Bindings {
+    /// Binding `i` of group 0.
+    pub list: Vec<Binding>,
+}
+
+impl Bindings {
+    /// Of a kernel on a device that has `f16` or not. A store of a packed type whose offset is `%0` may be written a
+    /// word at a time where `whole_words` says that the family does that; all others go through atomics.
+    ///
+    /// # Errors
+    /// `Unsupported` where a tensor has more elements than 31 bits number; `Internal` where one does not exist.
+    pub fn of(
+        kernel: &Kernel,
+        graph: &KernelGraph,
+        f16: bool,
+        whole_words: bool,
+    ) -> Result<Bindings, Diagnostic> {
+        let (reads, writes) = (kernel.reads(), kernel.writes());
+        let mut all = reads.clone();
+        all.extend(writes.iter().filter(|w| !reads.contains(w)));
+        let mut list = vec![];
+        for tensor in all {
+            let Some(t) = graph.tensors.get(tensor) else {
+                return Err(Diagnostic::internal(format!(
+                    "a kernel uses tensor {tensor}, which does not exist"
+                )));
+            };
+            let dtype = t.ty.dtype;
+            let numel = t.ty.numel();
+            if numel.as_const().is_some_and(|n| n > i64::from(i32::MAX)) {
+                return Err(Diagnostic::unsupported(format!(
+                    "a tensor of {numel} elements: kernels address at most 2147483647"
+                ))
+                .help("split the tensor, or choose smaller dimensions"));
+            }
+            let own = || kernel.all_stores().filter(|s| s.tensor == tensor);
+            let written = own().next().is_some();
+            let element = |s: &Store| s.guard.is_none() && s.offset == Poly::var(0);
+            let form = match dtype.bits() {
+                _ if own().any(|s| s.combine.is_some()) => Form::Combined,
+                32 => Form::Word,
+                64 => Form::Pair,
+                16 if dtype == DType::F16 && f16 => Form::Half,
+                _ if written && !(whole_words && own().all(element)) => Form::Atomic,
+                _ => Form::Packed,
+            };
+            let access = if written { Access::ReadWrite } else { Access::Read };
+            list.push(Binding { tensor, dtype, access, form });
+        }
+        Ok(Bindings { list })
+    }
+
+    /// The binding of a tensor: its number and description.
+    ///
+    /// # Errors
+    /// `Internal` where it is not bound.
+    pub fn find(&self, tensor: TensorId) -> Result<(usize, Binding), Diagnostic> {
+        self.list
+            .iter()
+            .enumerate()
+            .find(|(_, b)| b.tensor == tensor)
+            .map(|(i, b)| (i, b.clone()))
+            .ok_or_else(|| Diagnostic::internal(format!("tensor {tensor} is not bound")))
+    }
+
+    /// Declares a tensor that is only read, or only written whole vectors at a time, as an array of vectors of
+    /// `elements`. False where that is not possible.
+    pub fn declare_vectors(&mut self, graph: &KernelGraph, tensor: TensorId, elements: u32) -> bool {
+        let Some(b) = self.list.iter_mut().find(|b| b.tensor == tensor) else { return false };
+        let Some(t) = graph.tensors.get(tensor) else { return false };
+        let bits = elements * b.dtype.bits() as u32;
+        b.form = match b.form {
+            Form::Pair => return false,
+            Form::Half if b.access == Access::ReadWrite => Form::Halves(elements),
+            Form::Vector(_) | Form::Halves(_) => b.form,
+            _ => Form::Vector(bits / 32),
+        };
+        let whole =
+            bits.is_multiple_of(32) && component(&t.ty.numel(), elements).is_some_and(|(_, rest)| rest == 0);
+        whole && b.vector() == Some(elements)
+    }
+
+    /// Whether kernels with these bindings declare `f16`.
+    pub fn use_f16(&self) -> bool {
+        self.list.iter().any(|b| matches!(b.form, Form::Half | Form::Halves(_)))
+    }
+}
+
+/// Whether the offsets are, in order, the elements of one vector.
+pub fn neighbours<'a>(offsets: impl ExactSizeIterator<Item = &'a Poly>) -> bool {
+    let count = offsets.len() as u32;
+    let mut vector = None;
+    offsets.enumerate().all(|(i, o)| {
+        component(o, count)
+            .is_some_and(|(at, lane)| lane == i as u32 && *vector.get_or_insert_with(|| at.clone()) == at)
+    })
+}
+
+/// An offset as `per · vector + component`, if the component is the same whatever the variables are.
+pub fn component(offset: &Poly, per: u32) -> Option<(Poly, u32)> {
+    let per = i64::from(per);
+    let mut lane = 0;
+    for (m, c) in offset.terms() {
+        match c.rem_euclid(per) {
+            0 => {}
+            rest if m.is_empty() => lane = rest,
+            _ => return None,
+        }
+    }
+    Some(((offset - &Poly::constant(lane)).div(&Poly::constant(per), &[]), lane as u32))
+}
+
+/// Elements in one 32-bit word, at least 1.
+pub fn per_word(d: DType) -> u32 {
+    (32 / d.bits() as u32).max(1)
+}

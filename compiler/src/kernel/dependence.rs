@@ -1,0 +1,60 @@
+//! What expressions depend on.
+
+use super::{Expr, ExprId, Kernel};
+use wgfc_ir::Poly;
+
+/// A set of iteration variables (bits 0 to 7), results of reductions (bits 8 to 62) and [`SHARED`].
+pub type Deps = u64;
+
+/// The bit of variable `%i`.
+pub fn var_bit(i: usize) -> Deps {
+    1 << i.min(7)
+}
+
+/// The bit of result `i`.
+pub fn acc_bit(i: u32) -> Deps {
+    1 << (8 + i.min(54))
+}
+
+/// Arrays in workgroup memory, which every stage changes.
+pub const SHARED: Deps = 1 << 63;
+
+/// What each expression of a kernel depends on.
+#[derive(Clone, Debug)]
+pub struct Dependence(Vec<Deps>);
+
+impl Dependence {
+    /// Of all expressions of a kernel.
+    pub fn of(kernel: &Kernel) -> Dependence {
+        let mut d = Dependence(Vec::with_capacity(kernel.body.len()));
+        for (id, e, _) in kernel.body.iter() {
+            let own = match e {
+                Expr::Acc(i) => acc_bit(*i),
+                Expr::Shared { .. } => SHARED,
+                _ => 0,
+            };
+            let vars = e.index().into_iter().flat_map(Poly::vars).map(var_bit);
+            let operands = kernel.body.operands(id).into_iter().map(|o| d.expr(o));
+            let all = vars.chain(operands).fold(own, |a, b| a | b);
+            d.0.push(all);
+        }
+        d
+    }
+
+    /// Of an expression.
+    pub fn expr(&self, id: ExprId) -> Deps {
+        self.0.get(id as usize).copied().unwrap_or(0)
+    }
+
+    /// Of an index expression.
+    pub fn poly(&self, p: &Poly) -> Deps {
+        let vars = p.vars().into_iter().map(var_bit);
+        vars.chain(p.data().into_iter().map(|d| self.expr(d))).fold(0, |a, b| a | b)
+    }
+
+    /// Whether an index expression grows by exactly 1 with variable `i`.
+    pub fn is_unit_stride(&self, p: &Poly, i: usize) -> bool {
+        let rest = p - &Poly::var(i);
+        self.poly(&rest) & var_bit(i) == 0
+    }
+}

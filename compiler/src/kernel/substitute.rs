@@ -1,0 +1,106 @@
+//! Kernels over other variables.
+
+use super::{Body, Expr, ExprId, Kernel, renumbered};
+use wgfc_ir::{Atom, DType, Poly};
+
+/// The variable of a product that is summed over.
+pub const K: usize = 3;
+
+/// The kernel with its stores over `body`, to which what they need is added.
+pub fn moved_stores(kernel: &Kernel, mut body: Body) -> Kernel {
+    let mut new = kernel.clone();
+    let domain = kernel.domain();
+    let vars: Vec<Poly> = (0..domain.len()).map(Poly::var).collect();
+    for s in &mut new.stores {
+        let roots: Vec<ExprId> = s.offset.data().into_iter().chain(s.guard).chain([s.value]).collect();
+        let ids = substitute(&kernel.body, &mut body, &roots, &vars, &domain);
+        let of = |id: ExprId| ids.get(id as usize).copied().flatten().unwrap_or(0);
+        s.guard = s.guard.map(of);
+        s.value = of(s.value);
+        s.offset = moved(&s.offset, &ids, &vars, &domain);
+    }
+    new.body = body;
+    new
+}
+
+/// Copies what the roots need into another arena with variable `%i` replaced by `vars[i]`; gives the
+/// new number of each expression copied.
+pub fn substitute(
+    from: &Body,
+    to: &mut Body,
+    roots: &[ExprId],
+    vars: &[Poly],
+    domain: &[Poly],
+) -> Vec<Option<ExprId>> {
+    let mut ids = vec![None; from.len()];
+    for id in from.reachable(roots) {
+        let of = |id: ExprId| ids.get(id as usize).copied().flatten().unwrap_or(0);
+        let new = from.expr(id).mapped(of, |p| moved(p, &ids, vars, domain));
+        ids[id as usize] = Some(to.push(new, from.dtype(id)));
+    }
+    ids
+}
+
+/// An index expression with its variables replaced and its data renumbered.
+pub fn moved(p: &Poly, ids: &[Option<ExprId>], vars: &[Poly], domain: &[Poly]) -> Poly {
+    let new = |a: &Atom| match a {
+        Atom::Var(i) => vars.get(*i as usize).cloned(),
+        Atom::Data(d) => Some(Poly::atom(Atom::Data(ids.get(*d as usize).copied().flatten()?))),
+        _ => None,
+    };
+    p.subst(&new, domain)
+}
+
+/// Rewrites sums of index terms with and without variable `step` so that the terms with and those
+/// without are expressions of their own.
+pub fn hoistable(kernel: &Kernel, step: usize) -> Kernel {
+    let domain = kernel.domain();
+    let mut body = Body::default();
+    let mut ids: Vec<ExprId> = vec![];
+    let mut on_step: Vec<bool> = vec![];
+    for (id, e, dtype) in kernel.body.iter() {
+        let of = |id: ExprId| ids.get(id as usize).copied().unwrap_or(0);
+        let renamed = |p: &Poly| renumbered(p, of, &domain);
+        let steps = |p: &Poly| {
+            p.vars().contains(&step) || p.data().iter().any(|d| on_step.get(*d as usize) == Some(&true))
+        };
+        let parted = |p: &Poly, body: &mut Body| {
+            let (mut with, mut without) = (Poly::ZERO, Poly::ZERO);
+            for (m, c) in p.terms() {
+                let t = m.iter().fold(Poly::constant(c), |t, a| &t * &Poly::atom(a.clone()));
+                if steps(&t) { with = &with + &t } else { without = &without + &t }
+            }
+            if with.is(0) || without.as_const().is_some() {
+                return renamed(p);
+            }
+            // Terms with `step` that also depend on a line stay where they are.
+            let (mut pure, mut mixed) = (Poly::ZERO, Poly::ZERO);
+            for (m, c) in with.terms() {
+                let t = m.iter().fold(Poly::constant(c), |t, a| &t * &Poly::atom(a.clone()));
+                if t.data().is_empty() && t.vars().iter().all(|v| *v == step) {
+                    pure = &pure + &t;
+                } else {
+                    mixed = &mixed + &t;
+                }
+            }
+            let mut sum = renamed(&mixed);
+            for part in [without, pure] {
+                if !part.is(0) {
+                    let id = body.push(Expr::Index(renamed(&part)), DType::I32);
+                    sum = &sum + &Poly::atom(Atom::Data(id));
+                }
+            }
+            sum
+        };
+        let new = e.mapped(of, |p| parted(p, &mut body));
+        let s = match e {
+            Expr::Index(p) | Expr::Load { offset: p, .. } => p.vars().contains(&step),
+            _ => false,
+        };
+        let s = s || kernel.body.operands(id).iter().any(|o| on_step[*o as usize]);
+        on_step.push(s);
+        ids.push(body.push(new, dtype));
+    }
+    let of = |id: ExprId| ids.get(id as usize).copied().unwrap_or(0);
+    kernel.over(body, &of, &mut |p| renumbered(p, of, &domain))
+}

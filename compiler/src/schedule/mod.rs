@@ -1,0 +1,156 @@
+//! Scheduling: *how* each kernel is computed, chosen for a device.
+//!
+//! Fusion decides what a kernel computes. [`schedule`] gives each kernel a [`Schedule`], plain data that prints and
+//! parses ([`text`]), that tables of measured choices hold ([`table`]), and from which [`emit`](crate::emit) writes the
+//! kernel without choosing anything. All that a device can run on a kernel are its [`candidates`]; what is chosen is the
+//! first of them unless a table knows better.
+
+pub mod attention;
+pub mod cost;
+pub mod loops;
+pub mod maps;
+pub mod products;
+pub mod rows;
+pub mod scans;
+pub mod table;
+pub mod text;
+
+use crate::device::DeviceProfile;
+use crate::kernel::{Family, Kernel, KernelGraph};
+use crate::options::Options;
+use crate::{Diagnostic, Errors, Location};
+use rustc_hash::FxHashMap;
+use table::Tuning;
+
+/// How a kernel is computed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Schedule {
+    /// Elements.
+    Map(maps::Map),
+    /// Reductions over rows.
+    Row(rows::Row),
+    /// Prefix scans of rows.
+    PrefixScan(scans::PrefixScan),
+    /// Loops of invocations.
+    Loop(loops::Loop),
+    /// Loops of workgroups.
+    StagedLoop(loops::StagedLoop),
+    /// Products of matrices.
+    Product(products::Product),
+    /// Attention.
+    Attention(attention::Attention),
+}
+
+/// What a choice depends on beside the kernel.
+#[derive(Clone, Copy)]
+pub struct Context<'a> {
+    /// Where the kernel's tensors are described.
+    pub graph: &'a KernelGraph,
+    /// The target.
+    pub device: &'a DeviceProfile,
+}
+
+/// Kernels, each with its schedule.
+#[derive(Clone, Debug)]
+pub struct ScheduledGraph {
+    /// The kernels.
+    pub graph: KernelGraph,
+    /// The schedule of each.
+    pub schedules: Vec<Schedule>,
+}
+
+/// Chooses for all kernels, by the tables and for the device of the options.
+///
+/// # Errors
+/// As [`choose`] and [`table::replace`], of all kernels.
+pub fn schedule(graph: KernelGraph, options: &Options) -> Result<ScheduledGraph, Errors> {
+    let (device, tuning) = (&options.profile, &options.tuning);
+    let cx = Context { graph: &graph, device };
+    let (mut schedules, mut errors) = (vec![], vec![]);
+    // Layers repeat.
+    let mut known: FxHashMap<u128, Schedule> = FxHashMap::default();
+    for k in &graph.kernels {
+        let fingerprint = table::fingerprint(&graph, k);
+        match known.get(&fingerprint).map_or_else(|| choose(k, &cx, tuning), |s| Ok(*s)) {
+            Ok(s) => {
+                known.insert(fingerprint, s);
+                schedules.push(s);
+            }
+            Err(d) => errors.push(locate(d, k)),
+        }
+    }
+    if !errors.is_empty() {
+        return Err(Errors(errors));
+    }
+    let mut all = ScheduledGraph { graph, schedules };
+    table::replace(&mut all, &options.schedules, device)?;
+    Ok(all)
+}
+
+/// Says which nodes a kernel computes.
+pub(crate) fn locate(d: Diagnostic, kernel: &Kernel) -> Diagnostic {
+    if d.location != Location::default() {
+        return d;
+    }
+    let node = kernel.nodes.first().cloned();
+    d.at(Location { node, ..Location::default() })
+}
+
+/// The schedule of a kernel: the table's, if it has one that the device can run, else the preferred one.
+///
+/// # Errors
+/// `Unsupported` where a tensor has more elements than 31 bits number; `Internal` where the kernel contradicts itself.
+pub fn choose(kernel: &Kernel, cx: &Context, tuning: &Tuning) -> Result<Schedule, Diagnostic> {
+    if let Some(s) = table::find(kernel, cx, tuning) {
+        return Ok(s);
+    }
+    Ok(match &kernel.family {
+        // Without listing all the others.
+        Family::Matmul(_) => Schedule::Product(products::choose(&problem(kernel)?, cx.device)),
+        Family::Row(_) => Schedule::Row(rows::choose(kernel, cx)?),
+        _ => {
+            let first = candidates(kernel, cx)?.into_iter().next();
+            first.ok_or_else(|| Diagnostic::internal("a kernel without a schedule"))?
+        }
+    })
+}
+
+fn problem(kernel: &Kernel) -> Result<products::problem::Problem, Diagnostic> {
+    products::problem::problem(kernel).ok_or_else(|| Diagnostic::internal("not a product of matrices"))
+}
+
+/// All schedules that a device can run on a kernel, the preferred ones first.
+///
+/// # Errors
+/// As [`choose`].
+pub fn candidates(kernel: &Kernel, cx: &Context) -> Result<Vec<Schedule>, Diagnostic> {
+    Ok(match &kernel.family {
+        Family::Map(_) => maps::candidates(kernel, cx)?.into_iter().map(Schedule::Map).collect(),
+        Family::Row(_) => rows::candidates(kernel, cx)?.into_iter().map(Schedule::Row).collect(),
+        Family::PrefixScan(k) => {
+            scans::candidates(k, cx.device).into_iter().map(Schedule::PrefixScan).collect()
+        }
+        Family::Loop(k) => loops::candidates(k, cx.device).into_iter().map(Schedule::Loop).collect(),
+        Family::StagedLoop(k) => {
+            loops::staged_candidates(k, cx.device).into_iter().map(Schedule::StagedLoop).collect()
+        }
+        Family::Matmul(_) => {
+            let p = problem(kernel)?;
+            let mut all = products::candidates(&p, cx.device);
+            all.sort_by(|a, b| products::cost::cycles(a, &p).total_cmp(&products::cost::cycles(b, &p)));
+            all.into_iter().map(Schedule::Product).collect()
+        }
+        Family::Attention(k) => {
+            attention::candidates(k, cx.device).into_iter().map(Schedule::Attention).collect()
+        }
+    })
+}
+
+impl std::fmt::Display for ScheduledGraph {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        for (i, (k, s)) in self.graph.kernels.iter().zip(&self.schedules).enumerate() {
+            writeln!(f, "kernel {i} {}: {s}", k.family)?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,144 @@
+//! The estimated time of a product.
+//!
+//! The estimate is in cycles of a GPU with [`UNITS`] cores of 128 multiply-adds a cycle:
+//!
+//! ```text
+//! busy(workgroup)    = issue cycles of its multiply-adds, workgroup-memory reads and global loads
+//! latency(workgroup) = steps · max(a step with only this workgroup's warps, a global load and its barrier) + start and end
+//! per_core           = ⌈workgroups / UNITS⌉
+//! time               = max(per_core · busy, ⌈per_core / resident⌉ · latency)
+//! ```
+//!
+//! so large problems are decided by `busy` (large tiles win) and small ones by `latency` and by how many cores get any
+//! work (small tiles and slices of k win). A symbol counts as [`ASSUMED`].
+
+use super::problem::Problem;
+use super::{Cooperative, Product, Thin, Tiled};
+use crate::schedule::cost::ASSUMED;
+use wgfc_codegen_templates::matmul::Contiguous;
+use wgfc_codegen_templates::thin::ThinShape;
+use wgfc_ir::Dim;
+
+/// Cores assumed, each running several workgroups at once.
+pub const UNITS: f64 = 128.0;
+/// Cycles from asking for global memory until it is in workgroup memory and everybody knows.
+const LATENCY: f64 = 600.0;
+/// Cycles that a workgroup takes to start and to store.
+const OVERHEAD: f64 = 1000.0;
+/// Warps that keep a core's four schedulers busy; with fewer each step takes longer, by [`THIN_POWER`].
+const WARPS: f64 = 10.0;
+/// How much longer: the missing warps' ratio to this power. Both are fitted to an H100's times.
+const THIN_POWER: f64 = 0.75;
+
+/// Cycles that a step of matrix units takes at least: a load, two barriers, and products one after another.
+const MATRIX_LATENCY: f64 = 1400.0;
+/// Multiply-adds of f16 that a core's matrix units do in a cycle, fed from workgroup memory.
+const MATRIX_PRODUCTS: f64 = 1000.0;
+
+/// An extent, with symbols at their assumed value; at least 1.
+pub fn size(d: &Dim) -> f64 {
+    d.eval_syms(&|_| Some(ASSUMED)).unwrap_or(i64::MAX).max(1) as f64
+}
+
+/// Estimated time in cycles.
+pub fn cycles(g: &Product, p: &Problem) -> f64 {
+    let (batch, rows, cols, depth) = (size(&p.batch), size(&p.rows), size(&p.cols), size(&p.depth));
+    let (workgroups, threads, busy, latency) = match *g {
+        Product::Tiled(Tiled { shape: t, .. }) => {
+            let [tr, tc, tk, mr, mc, split] =
+                [t.rows, t.cols, t.k, t.thread_rows, t.thread_cols, t.split].map(f64::from);
+            let threads = f64::from(t.threads());
+            let workgroups = batch * (rows / tr).ceil() * (cols / tc).ceil();
+            let steps = (depth / (tk * split)).ceil();
+            let products = tr * tc * tk * split / 128.0;
+            let reads = threads / 32.0 * tk * (mr + mc) / 4.0 * 1.5;
+            let loads = (tr + tc) * tk * split * 0.2;
+            let step = products + reads + loads + 30.0;
+            let end = tr * tc * split / 32.0;
+            let alone = step * (WARPS * 32.0 / threads).max(1.0).powf(THIN_POWER);
+            (workgroups, threads, steps * step + end, steps * alone.max(LATENCY) + end)
+        }
+        Product::Cooperative(Cooperative { shape: s, .. }) => {
+            let [tr, tc, tk] = [s.rows, s.cols, s.k].map(f64::from);
+            let threads = f64::from(s.subgroups() * 32);
+            let workgroups = batch * (rows / tr).ceil() * (cols / tc).ceil();
+            let steps = (depth / tk).ceil();
+            let step = tr * tc * tk / MATRIX_PRODUCTS + (tr + tc) * tk * 0.05 + 60.0;
+            let end = tr * tc / 16.0;
+            (workgroups, threads, steps * step + end, steps * step.max(MATRIX_LATENCY) + end)
+        }
+        Product::Thin(Thin { shape: t, .. }) => return thin_cycles(t, p),
+        Product::Serial(_) => {
+            let threads = 128.0;
+            let scatter = if p.y == Contiguous::Depth && cols > 1.0 { depth.min(8.0) } else { 1.0 };
+            let busy = threads / 32.0 * depth * (12.0 + 8.0 * scatter) / 4.0;
+            let latency = (depth / 8.0).ceil() * LATENCY * 0.8;
+            ((batch * rows * cols / threads).ceil(), threads, busy, latency.max(busy))
+        }
+    };
+    let per_core = (workgroups / UNITS).ceil();
+    // Registers bound how many are resident: about 512 threads of large micro-tiles, else 1024.
+    let resident = match *g {
+        Product::Tiled(Tiled { shape: t, .. }) if t.thread_rows * t.thread_cols >= 32 => {
+            (512.0 / threads).max(1.0)
+        }
+        _ => (1024.0 / threads).max(1.0),
+    };
+    (per_core * busy).max((per_core / resident).ceil() * (latency + OVERHEAD))
+}
+
+/// Bytes a cycle that all cores together read from memory.
+const MEMORY: f64 = 1600.0;
+/// Bytes a cycle that one core takes in.
+const CORE_READS: f64 = 40.0;
+/// Cycles of a load from memory that many others are waiting for too.
+const MEMORY_LATENCY: f64 = 900.0;
+
+/// Estimated time of a thin product in cycles: the longest of reading all weights, of the loads that
+/// one workgroup waits for one after another, and of its instructions; a part of the others.
+fn thin_cycles(t: ThinShape, p: &Problem) -> f64 {
+    let (batch, cols, depth) = (size(&p.batch), size(&p.cols), size(&p.depth));
+    let [rows, k, block_cols, across, lanes, unroll] =
+        [t.rows, t.k, t.cols, t.across, t.lanes, t.unroll].map(f64::from);
+    let threads = f64::from(t.threads());
+    let workgroups = batch * (cols / f64::from(t.tile_cols())).ceil();
+    let rounds = (depth / (k * lanes * unroll)).ceil();
+    let products = f64::from(p.results.products);
+    let one = p.bits / products;
+    // Bytes side by side that neighbouring threads read: whole sectors of 32, better two of them.
+    let run = if t.depth_first { lanes * k } else { across * block_cols } * one / 8.0;
+    let spread = if run < 32.0 { 32.0 / run } else { 1.0 + 4.0 / run };
+    let per_core = (workgroups / UNITS).ceil();
+    let tile_bytes = f64::from(t.tile_cols()) * depth * p.bits / 8.0;
+    let reading = (batch * cols * depth * p.bits / 8.0 * spread / MEMORY)
+        .max(per_core * tile_bytes * spread / CORE_READS);
+
+    let sums = f64::from(t.accumulators(p.results));
+    let registers = 32.0 + sums + unroll * k * (block_cols * p.bits / 32.0 + rows);
+    let resident = ((65536.0 / registers).min(2048.0) / threads).floor().max(1.0);
+    let folding = 300.0 + 60.0 * lanes.log2() / 2.0 + sums * threads / 32.0;
+    let alone = rounds * MEMORY_LATENCY + folding;
+
+    let unpack = if one >= 32.0 {
+        0.0
+    } else if one >= 16.0 {
+        1.0
+    } else {
+        4.0
+    };
+    let narrow = if t.k * t.cols == 1 { 6.0 } else { 0.0 };
+    // A load brings 16 bytes at most: of neighbouring weights, or of `x`.
+    let width = (if t.depth_first { k } else { block_cols } * one / 8.0).min(16.0);
+    let loads = k * block_cols * p.bits / 8.0 / width + rows * (k / 4.0).ceil();
+    let block = k * block_cols * products * (unpack + rows) + 4.0 * loads + narrow;
+    let instructions = rounds * unroll * block * threads / 128.0 + folding / 4.0;
+
+    let parts = [reading, (per_core / resident).ceil() * alone, per_core * instructions];
+    let longest = parts.iter().fold(0.0, |a: f64, b| a.max(*b));
+    // A few threads stage for long.
+    let stage = match p.staged {
+        0.0 => 0.0,
+        ops => MEMORY_LATENCY + 2.0 * ops * rows * depth / threads,
+    };
+    OVERHEAD + stage + longest + 0.2 * (parts.iter().sum::<f64>() - longest)
+}

@@ -1,0 +1,255 @@
+//! How a product of matrices is cut up.
+//!
+//! The choice is the least of an [estimated time](cost), a plain function of the extents; ties go to the first of
+//! [`candidates`].
+
+pub mod cost;
+pub mod problem;
+
+use crate::device::DeviceProfile;
+use problem::Problem;
+use wgfc_codegen_templates::cooperative::CooperativeShape;
+use wgfc_codegen_templates::matmul::{Contiguous, TileShape};
+use wgfc_codegen_templates::thin::{Results, Room, ThinShape};
+use wgfc_ir::Dim;
+
+/// Loads of 16 bytes that a thread of a thin product has under way.
+const UNDER_WAY: [f64; 3] = [4.0, 8.0, 16.0];
+/// Sums that a thread of a thin product keeps.
+const MOST_SUMS: u32 = 64;
+/// Multiply-adds that the loop of a thin product spells out.
+const MOST_PRODUCTS: u32 = 256;
+/// One product and nothing else.
+pub const SINGLE: Results = Results { products: 1, sums: 0 };
+
+/// How a product is computed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Product {
+    /// Tiles in workgroup memory.
+    Tiled(Tiled),
+    /// Tiles in workgroup memory, multiplied by matrix units.
+    Cooperative(Cooperative),
+    /// All of a few rows in every thread, k shared out.
+    Thin(Thin),
+    /// One thread a result.
+    Serial(Serial),
+}
+
+/// Tiles of both operands in workgroup memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Tiled {
+    /// Extents of the tiles.
+    pub shape: TileShape,
+    /// Buffers of tiles: two save a barrier.
+    pub buffers: u32,
+    /// Whether neighbouring workgroups take neighbouring rows rather than columns.
+    pub rows_first: bool,
+}
+
+/// Tiles for matrix units.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Cooperative {
+    /// Extents of the tiles.
+    pub shape: CooperativeShape,
+    /// Invocations of a subgroup.
+    pub subgroup: u32,
+}
+
+/// Few rows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Thin {
+    /// Extents of the blocks and how threads share them out.
+    pub shape: ThinShape,
+    /// Whether the rows are computed once for the workgroup, in its memory.
+    pub staged: bool,
+    /// Bytes of workgroup memory in which sums are added up.
+    pub bytes: u32,
+    /// Invocations of the subgroups in which sums are added up first; 1 for none.
+    pub subgroup: u32,
+}
+
+/// A thread for each result.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Serial {
+    /// Invocations of a workgroup.
+    pub threads: u32,
+    /// Terms that the loop over k spells out.
+    pub unrolled: u32,
+}
+
+impl Thin {
+    /// What sums are added up in.
+    pub fn room(&self) -> Room {
+        Room { bytes: self.bytes, subgroup: self.subgroup }
+    }
+}
+
+const fn tile(rows: u32, cols: u32, k: u32, thread_rows: u32, thread_cols: u32, split: u32) -> TileShape {
+    TileShape { rows, cols, k, thread_rows, thread_cols, split }
+}
+
+/// Tile shapes in order of preference: for 16 KiB of workgroup memory and 256 invocations, or less.
+pub const TILES: &[TileShape] = &[
+    tile(128, 128, 8, 8, 8, 1),
+    tile(128, 128, 16, 8, 8, 1),
+    tile(64, 128, 8, 8, 4, 1),
+    tile(128, 64, 8, 8, 4, 1),
+    tile(64, 64, 8, 8, 8, 1),
+    tile(64, 64, 16, 4, 4, 1),
+    tile(64, 64, 32, 4, 4, 1),
+    tile(32, 128, 16, 4, 4, 1),
+    tile(128, 32, 16, 4, 4, 1),
+    tile(32, 64, 16, 4, 4, 2),
+    tile(64, 32, 16, 4, 4, 2),
+    tile(32, 32, 8, 4, 4, 4),
+    tile(32, 32, 16, 4, 4, 4),
+    tile(32, 32, 32, 1, 4, 1),
+    tile(16, 128, 8, 4, 4, 2),
+    tile(16, 64, 8, 4, 4, 4),
+    tile(16, 32, 8, 4, 4, 8),
+    tile(32, 16, 8, 4, 4, 8),
+    tile(16, 16, 8, 2, 4, 8),
+    tile(16, 16, 16, 2, 4, 8),
+    tile(8, 64, 8, 2, 4, 4),
+    tile(8, 32, 8, 2, 4, 8),
+];
+
+const fn blocks(rows: u32, cols: u32, k: u32, sub_rows: u32, sub_cols: u32) -> CooperativeShape {
+    CooperativeShape { rows, cols, k, sub_rows, sub_cols }
+}
+
+/// Tiles for matrix units in order of preference.
+pub const COOPERATIVE: &[CooperativeShape] = &[
+    blocks(128, 128, 32, 64, 32),
+    blocks(64, 128, 32, 32, 32),
+    blocks(128, 64, 32, 32, 32),
+    blocks(64, 64, 32, 32, 32),
+    blocks(64, 64, 64, 32, 32),
+    blocks(64, 64, 128, 32, 32),
+    blocks(64, 32, 64, 32, 16),
+    blocks(64, 32, 128, 32, 16),
+    blocks(32, 64, 64, 16, 32),
+    blocks(32, 32, 64, 16, 16),
+    blocks(32, 32, 128, 16, 16),
+    blocks(16, 64, 64, 16, 16),
+];
+
+/// All ways that a device can run on a problem, tiled ones first.
+pub fn candidates(p: &Problem, device: &DeviceProfile) -> Vec<Product> {
+    let limit = device.max_workgroup_bytes;
+    let fits = |threads: u32, bytes: u32| threads <= device.max_invocations && bytes <= limit;
+    let single = p.results == SINGLE;
+    let rows_first = cost::size(&p.cols) > cost::size(&p.rows);
+    let mut out: Vec<Product> = TILES
+        .iter()
+        .filter(|t| single && fits(t.threads(), t.workgroup_bytes(t.buffers(limit))))
+        .map(|t| Product::Tiled(Tiled { shape: *t, buffers: t.buffers(limit), rows_first }))
+        .collect();
+    // With fewer rows than that, reading the columns' operand is all there is to do.
+    let rows = p.rows.as_const().is_none_or(|r| r > 8);
+    if let Some(subgroup) = device.subgroup.filter(|_| single && rows && p.half) {
+        let matrices = COOPERATIVE.iter().filter(|s| fits_matrix_units(**s, p, device));
+        out.extend(matrices.map(|s| Product::Cooperative(Cooperative { shape: *s, subgroup })));
+    }
+    out.extend(thin_shapes(p, device).into_iter().map(|shape| Product::Thin(thin(shape, p, device))));
+    if single {
+        out.push(Product::Serial(serial(p, device)));
+    }
+    out
+}
+
+/// A thread for each result, as the device has them.
+pub fn serial(p: &Problem, device: &DeviceProfile) -> Serial {
+    let unrolled = p.depth.as_const().unwrap_or(0).clamp(0, 32) as u32;
+    Serial { threads: device.max_invocations.clamp(1, 128), unrolled }
+}
+
+/// Blocks for few rows with what the device has for adding up sums.
+pub fn thin(shape: ThinShape, p: &Problem, device: &DeviceProfile) -> Thin {
+    let all = Room { bytes: device.max_workgroup_bytes, subgroup: device.subgroup.unwrap_or(1) };
+    let beside = |stage: u32| Room { bytes: all.bytes.saturating_sub(stage), ..all };
+    let stage = stage_bytes(shape, p)
+        .filter(|b| shape.round(p.results, beside(*b)) >= shape.accumulators(p.results).min(8));
+    let Room { bytes, subgroup } = beside(stage.unwrap_or(0));
+    Thin { shape, staged: stage.is_some(), bytes, subgroup }
+}
+
+/// Bytes that staging the rows takes, where it is worth it.
+pub fn stage_bytes(shape: ThinShape, p: &Problem) -> Option<u32> {
+    let depth = p.depth.as_const().and_then(|k| u32::try_from(k).ok()).filter(|k| *k <= 1 << 16)?;
+    let lines = shape.rows * (1 + p.results.sums);
+    (p.staged > 0.0 && p.batch.is(1)).then_some(depth * lines * 4)
+}
+
+/// Whether the device's matrix units can run it.
+fn fits_matrix_units(shape: CooperativeShape, p: &Problem, device: &DeviceProfile) -> bool {
+    let Some(subgroup) = device.subgroup.filter(|_| device.cooperative_matrix && device.f16) else {
+        return false;
+    };
+    shape.subgroups() * subgroup <= device.max_invocations
+        && shape.divides(subgroup)
+        && shape.workgroup_bytes(p.x, p.y) <= device.max_workgroup_bytes
+}
+
+/// The shapes for few rows that a device can run.
+fn thin_shapes(p: &Problem, profile: &DeviceProfile) -> Vec<ThinShape> {
+    let Some(rows) = p.rows.as_const().filter(|r| (1..=8).contains(r)).map(|r| r as u32) else {
+        return vec![];
+    };
+    let divides = |d: &Dim, by: u32| d.modulo(&Dim::constant(i64::from(by)), &[]).is(0);
+    let depth_first = p.y == Contiguous::Depth;
+    let mut blocks = vec![];
+    for v in [p.vector, p.vector / 2].into_iter().filter(|v| *v > 1 || *v == p.vector) {
+        for other in [1, 2, 4, 8] {
+            let (k, cols) = if depth_first { (v, other) } else { (other, v) };
+            if divides(&p.depth, k) && divides(&p.cols, cols) {
+                blocks.push((k, cols));
+            }
+        }
+    }
+    let mut out = vec![];
+    for (k, cols) in blocks {
+        // Vectors of 16 bytes that a block takes.
+        let loads = (f64::from(k * cols) * p.bits / 128.0).ceil();
+        for threads in [32, 64, 128, 256, 512, 1024].into_iter().filter(|t| *t <= profile.max_invocations) {
+            for across in (0..7).map(|a| 1 << a).filter(|a| *a <= threads) {
+                let lanes = threads / across;
+                let blocks = p.depth.as_const().map(|d| (d as u64).div_ceil(u64::from(k * lanes)).max(1));
+                let mut last = 0;
+                for under_way in UNDER_WAY {
+                    let most = ((under_way / loads) as u64).clamp(1, 8);
+                    let unroll = blocks.map_or(most, |b| b.div_ceil(b.div_ceil(most))) as u32;
+                    let shape = ThinShape { rows, k, cols, across, lanes, unroll, depth_first };
+                    let products = k * cols * unroll * rows * p.results.products;
+                    if unroll != last
+                        && shape.accumulators(p.results) <= MOST_SUMS
+                        && (products <= MOST_PRODUCTS || (unroll == 1 && cols * rows <= 8))
+                        && shape.round(
+                            p.results,
+                            Room {
+                                bytes: profile.max_workgroup_bytes,
+                                subgroup: profile.subgroup.unwrap_or(1),
+                            },
+                        ) > 0
+                    {
+                        out.push(shape);
+                    }
+                    last = unroll;
+                }
+            }
+        }
+    }
+    out
+}
+
+/// The way of least estimated time.
+pub fn choose(p: &Problem, device: &DeviceProfile) -> Product {
+    let mut best = (f64::INFINITY, Product::Serial(serial(p, device)));
+    for g in candidates(p, device) {
+        let t = cost::cycles(&g, p);
+        if t < best.0 {
+            best = (t, g);
+        }
+    }
+    best.1
+}

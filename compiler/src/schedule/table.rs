@@ -1,0 +1,239 @@
+//! Tables of schedules.
+//!
+//! A [`Tuning`] holds schedules by what kernels are known by, their [`key`]: as measured on a device, which come before
+//! what the models of the families prefer, or as somebody wrote them. What a measured table has of another kernel, or
+//! of a schedule that is none of the [`candidates`](super::candidates), is ignored, so that no table makes a wrong
+//! program.
+//!
+//! A key is text: what the choice obviously depends on, for people, and a fingerprint of all the kernel does, so that
+//! what is computed before and after the sums counts. Names and numbers of tensors do not count, nor does where in a
+//! state a kernel reads and writes: caches of any capacity share their choices.
+
+use super::products::problem::problem;
+use super::text::misfit;
+use super::{Context, Schedule, ScheduledGraph, candidates, locate};
+use crate::device::DeviceProfile;
+use crate::kernel::{Capacity, Kernel, KernelGraph};
+use crate::{Diagnostic, Errors};
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+
+/// The version of the JSON form written and the only one read.
+pub const VERSION: u32 = 2;
+
+/// Schedules by [`key`].
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Tuning {
+    /// The schedules.
+    pub choices: BTreeMap<String, Schedule>,
+}
+
+#[derive(Serialize, Deserialize)]
+struct File {
+    version: u32,
+    /// What they were measured on.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    device: Option<String>,
+    choices: BTreeMap<String, Schedule>,
+}
+
+impl Tuning {
+    /// The JSON form; `device` says for people what the choices were measured on.
+    ///
+    /// # Errors
+    /// None that is known of.
+    pub fn to_json(&self, device: Option<&str>) -> Result<String, String> {
+        let file =
+            File { version: VERSION, device: device.map(str::to_owned), choices: self.choices.clone() };
+        serde_json::to_string_pretty(&file).map(|s| s + "\n").map_err(|e| e.to_string())
+    }
+
+    /// Reads the JSON form.
+    ///
+    /// # Errors
+    /// What is wrong with it, in words that follow the file's name.
+    pub fn from_json(text: &[u8]) -> Result<Tuning, String> {
+        #[derive(Deserialize)]
+        struct Version {
+            version: u64,
+        }
+        match serde_json::from_slice(text) {
+            Ok(Version { version }) if version == u64::from(VERSION) => {}
+            Ok(Version { version }) => {
+                return Err(format!(
+                    "is a tuning table of version {version}; this wgfc reads version {VERSION}"
+                ));
+            }
+            Err(e) => return Err(format!("is not a tuning table: {e}")),
+        }
+        let file: File = serde_json::from_slice(text).map_err(|e| format!("is not a tuning table: {e}"))?;
+        Ok(Tuning { choices: file.choices })
+    }
+}
+
+/// The table's schedule for a kernel, if there is one that the device can run.
+pub fn find(kernel: &Kernel, cx: &Context, tuning: &Tuning) -> Option<Schedule> {
+    if tuning.choices.is_empty() {
+        return None;
+    }
+    let choice = tuning.choices.get(&key(cx.graph, kernel))?;
+    candidates(kernel, cx).ok()?.contains(choice).then_some(*choice)
+}
+
+/// Replaces the schedules of the kernels that a table somebody wrote names.
+///
+/// # Errors
+/// `Model` for each entry that names no kernel, or gives a kernel what the device cannot run on it.
+pub fn replace(all: &mut ScheduledGraph, given: &Tuning, device: &DeviceProfile) -> Result<(), Errors> {
+    let (mut errors, mut known) = (vec![], vec![]);
+    for (i, k) in all.graph.kernels.iter().enumerate() {
+        let key = key(&all.graph, k);
+        let Some(s) = given.choices.get(&key) else { continue };
+        let cx = Context { graph: &all.graph, device: device };
+        match candidates(k, &cx).map(|c| misfit(s, &c)) {
+            Ok(None) => all.schedules[i] = *s,
+            Ok(Some(why)) if !known.contains(&key) => {
+                let d = Diagnostic::model(format!(
+                    "the schedule given for kernel `{key}` does not fit it: {why}"
+                ));
+                errors.push(locate(
+                    d.help("wgfc inspect --schedule prints what is chosen without the file"),
+                    k,
+                ));
+            }
+            Ok(Some(_)) => {}
+            Err(d) => errors.push(locate(d, k)),
+        }
+        known.push(key);
+    }
+    for key in given.choices.keys().filter(|k| !known.contains(k)) {
+        let d =
+            Diagnostic::model(format!("a schedule is given for `{key}`, which is no kernel of this model"));
+        errors.push(d.help(
+            "compile with the options that the schedule was written for; wgfc inspect --schedule prints the kernels there are",
+        ));
+    }
+    if errors.is_empty() { Ok(()) } else { Err(Errors(errors)) }
+}
+
+/// What a kernel is known by in a table. See the [module](self).
+pub fn key(graph: &KernelGraph, kernel: &Kernel) -> String {
+    format!("{} #{:032x}", title(kernel), fingerprint(graph, kernel))
+}
+
+/// A hash of all that a kernel does.
+pub fn fingerprint(graph: &KernelGraph, kernel: &Kernel) -> u128 {
+    kernel.structural_hash(&graph.tensors, Capacity::Ignored)
+}
+
+/// The part of a [`key`] that says to people what is computed.
+pub fn title(kernel: &Kernel) -> String {
+    match problem(kernel) {
+        Some(p) => format!("product {p}"),
+        None => kernel.family.to_string(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::schedule::{attention, loops, maps, products, rows, scans};
+    use proptest::prelude::*;
+    use wgfc_codegen_templates::cooperative::CooperativeShape;
+    use wgfc_codegen_templates::matmul::TileShape;
+    use wgfc_codegen_templates::thin::ThinShape;
+
+    fn any_schedule() -> impl Strategy<Value = Schedule> {
+        (any::<[u32; 8]>(), any::<[bool; 3]>(), 0..11usize).prop_map(
+            |([a, b, c, d, e, f, g, h], [p, q, r], which)| {
+                use {attention::Attention, products::Product};
+                let tile = TileShape { rows: a, cols: b, k: c, thread_rows: d, thread_cols: e, split: f };
+                let blocks = CooperativeShape { rows: a, cols: b, k: c, sub_rows: d, sub_cols: e };
+                let few =
+                    ThinShape { rows: a, k: b, cols: c, across: d, lanes: e, unroll: f, depth_first: p };
+                match which {
+                    0 => Schedule::Map(maps::Map { threads: a, elements: b }),
+                    1 => Schedule::Row(rows::Row {
+                        threads: a,
+                        lanes: b,
+                        width: c,
+                        steps: d,
+                        kept: p,
+                        subgroup: e,
+                    }),
+                    2 => Schedule::PrefixScan(scans::PrefixScan { threads: a, shared: p }),
+                    3 => Schedule::Loop(loops::Loop { threads: a }),
+                    4 => Schedule::StagedLoop(loops::StagedLoop { threads: a }),
+                    5 => Schedule::Product(Product::Tiled(products::Tiled {
+                        shape: tile,
+                        buffers: g,
+                        rows_first: q,
+                    })),
+                    6 => Schedule::Product(Product::Cooperative(products::Cooperative {
+                        shape: blocks,
+                        subgroup: g,
+                    })),
+                    7 => Schedule::Product(Product::Thin(products::Thin {
+                        shape: few,
+                        staged: r,
+                        bytes: g,
+                        subgroup: h,
+                    })),
+                    8 => Schedule::Product(Product::Serial(products::Serial { threads: a, unrolled: b })),
+                    9 => {
+                        let tiled = attention::Tiled { queries: a, thread_queries: b, depth: c };
+                        Schedule::Attention(Attention::Tiled(tiled))
+                    }
+                    _ => {
+                        Schedule::Attention(Attention::Decode(attention::Decode { threads: a, subgroup: b }))
+                    }
+                }
+            },
+        )
+    }
+
+    proptest! {
+        #[test]
+        fn schedules_print_and_parse(s in any_schedule()) {
+            prop_assert_eq!(s.to_string().parse::<Schedule>(), Ok(s));
+        }
+
+        #[test]
+        fn what_does_not_fit_is_named(s in any_schedule(), allowed in proptest::collection::vec(any_schedule(), 1..6)) {
+            prop_assert_eq!(misfit(&s, &allowed).is_none(), allowed.contains(&s));
+        }
+
+        #[test]
+        fn tables_round_trip(choices in proptest::collection::btree_map(".*", any_schedule(), 0..8)) {
+            let table = Tuning { choices };
+            let text = table.to_json(Some("a device")).unwrap();
+            prop_assert_eq!(Tuning::from_json(text.as_bytes()).unwrap(), table);
+        }
+
+        #[test]
+        fn damaged_tables_are_refused_in_words(
+            choices in proptest::collection::btree_map("[a-z]{1,8}", any_schedule(), 1..4),
+            at in any::<proptest::sample::Index>(),
+            byte in any::<u8>(),
+            cut in any::<bool>(),
+        ) {
+            let mut text = Tuning { choices }.to_json(None).unwrap().into_bytes();
+            let i = at.index(text.len());
+            if cut { text.truncate(i) } else { text[i] = byte }
+            if let Err(e) = Tuning::from_json(&text) {
+                prop_assert!(e.starts_with("is "), "{}", e);
+            }
+        }
+
+        #[test]
+        fn anything_can_be_read(bytes in proptest::collection::vec(any::<u8>(), 0..64)) {
+            let _ = Tuning::from_json(&bytes);
+        }
+    }
+
+    #[test]
+    fn other_versions_are_named() {
+        let e = Tuning::from_json(br#"{"version": 7, "choices": {"x": {"unheard": 1}}}"#).unwrap_err();
+        assert!(e.contains("version 7") && e.contains(&format!("version {VERSION}")), "{e}");
+    }
+}
