@@ -6,7 +6,7 @@ use crate::shape_eval::ShapeEval;
 use std::collections::BTreeSet;
 use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
-use wgfc_ir::{BinaryOp, Builder, DType, Dim, Graph, Op, Scalar, Value};
+use wgfc_ir::{BinaryOp, Builder, DType, Dim, Graph, Op, Poly, Scalar, Value};
 
 /// A graph while operators are lowered into it, and what is known of its values. Dereferences to the
 /// [`Builder`] of the graph.
@@ -26,6 +26,15 @@ pub struct Lowering<'g> {
     pub warnings: Vec<String>,
     /// Inputs of the model with whose values known more could be lowered.
     pub data_inputs: BTreeSet<String>,
+}
+
+/// A size or a position.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Size {
+    /// A number, or an expression of dimensions.
+    Known(Poly),
+    /// What a run computes: an integer tensor of one element.
+    Computed(Value),
 }
 
 /// On behalf of which operator nodes are made.
@@ -295,8 +304,21 @@ impl Lowering<'_> {
     }
 }
 
-/// Checks of operands.
+/// Operands.
 impl Lowering<'_> {
+    /// An integer as the nearest i32: a length or a position that does not fit is beyond any axis.
+    pub fn nearest_i32(&mut self, v: Value) -> Result {
+        let mut v = v;
+        if matches!(self.dtype(v), DType::I64 | DType::U64) {
+            let most = self.builder.int(self.dtype(v), i32::MAX.into());
+            v = self.binary(BinaryOp::Min, v, most)?;
+        }
+        if self.dtype(v) == DType::I64 {
+            let least = self.builder.int(DType::I64, i32::MIN.into());
+            v = self.binary(BinaryOp::Max, v, least)?;
+        }
+        Ok(self.cast(v, DType::I32)?)
+    }
     /// `v`, which must be of exactly this rank.
     pub fn require_rank(&self, v: Value, rank: usize) -> Result {
         if self.rank(v) != rank {

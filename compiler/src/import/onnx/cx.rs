@@ -214,6 +214,10 @@ impl<'a> Cx<'a, '_, '_> {
     pub fn string_opt(&self, name: &str) -> Result<Option<String>> {
         Ok(self.typed(name, attribute_type::STRING)?.map(|a| String::from_utf8_lossy(&a.s).into_owned()))
     }
+    /// A required string.
+    pub fn string_req(&self, name: &str) -> Result<String> {
+        self.required(name, self.string_opt(name)?)
+    }
     /// Strings, if they are there.
     pub fn strings(&self, name: &str) -> Result<Option<Vec<String>>> {
         let a = self.typed(name, attribute_type::STRINGS)?;
@@ -242,9 +246,22 @@ impl<'a> Cx<'a, '_, '_> {
             }
         }
     }
+    /// A required element type.
+    pub fn dtype_req(&self, name: &str) -> Result<DType> {
+        self.required(name, self.dtype_opt(name)?)
+    }
     /// Axis `v` of a tensor of `rank`, counted from the end when negative.
     pub fn axis(&self, v: i64, rank: usize) -> Result<usize> {
         lower::axis(v, rank)
+    }
+    /// The axis of `x` that attribute `axis` names.
+    pub fn axis_attr(&self, x: Value, default: i64) -> Result<usize> {
+        self.axis(self.int("axis", default)?, self.rank(x))
+    }
+    /// The first of the axes of `x` that are taken as one, which attribute `axis` names: it may be the rank.
+    pub fn first_axis(&self, x: Value, default: i64) -> Result<usize> {
+        let (axis, rank) = (self.int("axis", default)?, self.rank(x));
+        if axis == rank as i64 { Ok(rank) } else { self.axis(axis, rank) }
     }
     /// Several axes: sorted; a repeated one is an error.
     pub fn axes(&self, v: &[i64], rank: usize) -> Result<Vec<usize>> {

@@ -39,6 +39,16 @@ pub use names::Scope;
 pub use subgraph::{Param, Subgraph};
 pub use survey::{CheckReport, Unsupported, check, wants_indices_inside};
 
+/// What every decoder uses.
+mod prelude {
+    pub use super::cx::Cx;
+    pub use super::op::{AtAttribute, Lowered, OpDef, OpError};
+    pub use crate::lower::{Lowering, Result};
+
+    /// The domain of ONNX Runtime's operators.
+    pub const MICROSOFT: &str = "com.microsoft";
+}
+
 use super::{ExternalData, Imported, NoExternalData};
 use crate::lower::Lowering;
 use crate::{Diagnostic, Errors, Options};

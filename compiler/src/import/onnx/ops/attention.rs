@@ -24,7 +24,7 @@ pub(super) fn scale(cx: &Cx, d: &Dim) -> Result<f64> {
 
 /// i32 numbers, one a sequence, as `[batch, 1, 1, 1]`.
 fn per_sequence(cx: &mut Cx, v: Value, batch: &Dim) -> Result {
-    let v = super::short(cx, v)?;
+    let v = cx.nearest_i32(v)?;
     Ok(cx.reshape(v, vec![batch.clone(), Dim::ONE, Dim::ONE, Dim::ONE])?)
 }
 

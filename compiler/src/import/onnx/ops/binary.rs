@@ -1,17 +1,16 @@
 //! Elementwise operators of two or more operands that are one scalar operator.
 
-use crate::import::onnx::Cx;
-use crate::import::onnx::op::{AtAttribute, Lowered, OpDef, OpError};
+use crate::import::onnx::prelude::*;
+use crate::lower::elementwise;
 use wgfc_ir::{BinaryOp, Dim, Value};
 
 fn two(cx: &mut Cx, op: BinaryOp) -> Lowered {
     let (a, b) = (cx.input(0)?, aligned(cx)?);
-    same_type(cx, a, b)?;
-    Ok(vec![cx.binary(op, a, b)?])
+    Ok(vec![elementwise::binary(cx, op, a, b)?])
 }
 
 /// The second operand. Before opset 7 it broadcasts on request only, its axes from `axis` on.
-fn aligned(cx: &mut Cx) -> Result<Value, OpError> {
+fn aligned(cx: &mut Cx) -> Result<Value> {
     let (a, b) = (cx.input(0)?, cx.input(1)?);
     let Some(axis) = cx.int_opt("axis")?.filter(|_| cx.opset < 7) else { return Ok(b) };
     let (ra, rb) = (cx.rank(a), cx.rank(b));
@@ -24,37 +23,14 @@ fn aligned(cx: &mut Cx) -> Result<Value, OpError> {
     Ok(cx.reshape(b, shape)?)
 }
 
-fn same_type(cx: &Cx, a: Value, b: Value) -> Result<(), OpError> {
-    if cx.dtype(a) == cx.dtype(b) {
-        return Ok(());
-    }
-    Err(OpError::model(format!("operands of different element types: {} and {}", cx.ty(a), cx.ty(b)))
-        .help("insert a Cast"))
-}
-
-/// Any number of operands, combined from the left.
 fn fold(cx: &mut Cx, op: BinaryOp) -> Lowered {
     let xs = cx.inputs()?;
-    let mut acc = xs[0];
-    for x in &xs[1..] {
-        same_type(cx, acc, *x)?;
-        acc = cx.binary(op, acc, *x)?;
-    }
-    Ok(vec![acc])
+    Ok(vec![elementwise::fold(cx, op, &xs)?])
 }
 
-/// The exponent may have another type than the base.
 fn pow(cx: &mut Cx) -> Lowered {
     let (x, y) = (cx.input(0)?, aligned(cx)?);
-    let (tx, ty) = (cx.dtype(x), cx.dtype(y));
-    if tx.is_float() || ty == tx {
-        let y = cx.cast(y, tx)?;
-        return Ok(vec![cx.binary(BinaryOp::Pow, x, y)?]);
-    }
-    let wide = if ty.is_float() { ty } else { tx };
-    let (a, b) = (cx.cast(x, wide)?, cx.cast(y, wide)?);
-    let r = cx.binary(BinaryOp::Pow, a, b)?;
-    Ok(vec![cx.cast(r, tx)?])
+    Ok(vec![elementwise::pow(cx, x, y)?])
 }
 
 /// `fmod` 1: the sign of the dividend; 0: that of the divisor.
@@ -64,9 +40,8 @@ fn modulo(cx: &mut Cx) -> Lowered {
 }
 
 fn mean(cx: &mut Cx) -> Lowered {
-    let n = cx.inputs()?.len();
-    let sum = fold(cx, BinaryOp::Add)?[0];
-    Ok(vec![if n == 1 { sum } else { cx.binary_scalar(BinaryOp::Div, sum, n as f64)? }])
+    let xs = cx.inputs()?;
+    Ok(vec![elementwise::mean(cx, &xs)?])
 }
 
 /// One line an operator.

@@ -1,107 +1,25 @@
 //! Conversion of element types.
 
-use crate::import::onnx::Cx;
-use crate::import::onnx::op::{AtAttribute, Lowered, OpDef, OpError};
-use wgfc_ir::{BinaryOp, DType, Scalar, ScalarFn, ScalarNode, UnaryOp, Value};
-
-/// Converts as ONNX's `Cast` does: to the small floats with or without saturation, to `f8e8m0` with a rounding mode.
-pub(super) fn convert(
-    cx: &mut Cx,
-    x: Value,
-    to: DType,
-    saturate: bool,
-    round: &str,
-) -> Result<Value, OpError> {
-    let from = cx.dtype(x);
-    let small = to.is_float() && to.bits() <= 8;
-    if from == to || !small {
-        return Ok(cx.cast(x, to)?);
-    }
-    let x = if from.is_float() && from.bits() > 8 { x } else { cx.cast(x, DType::F32)? };
-    if to == DType::F8E8M0 {
-        let x = cx.cast(x, DType::F32)?;
-        return Ok(cx.map(power_of_two(round)?, &[x])?);
-    }
-    if saturate || to == DType::F4E2M1 {
-        let x = cx.cast(x, DType::F32)?;
-        return Ok(cx.map(saturating(to), &[x])?);
-    }
-    Ok(cx.cast(x, to)?)
-}
-
-/// The largest finite value of a small float.
-fn largest(to: DType) -> f64 {
-    match to {
-        DType::F8E4M3 => 448.0,
-        DType::F8E4M3Uz => 240.0,
-        DType::F4E2M1 => 6.0,
-        _ => 57344.0,
-    }
-}
-
-/// What is beyond the largest becomes the largest; the 4-bit type has no NaN and gets -0 for it.
-fn saturating(to: DType) -> ScalarFn {
-    let mut f = ScalarFn::default();
-    let number = |f: &mut ScalarFn, v| f.push(ScalarNode::Const(Scalar::from_f64(DType::F32, v)));
-    let mut x = f.push(ScalarNode::Arg(0));
-    for (op, bound) in [(BinaryOp::Gt, largest(to)), (BinaryOp::Lt, -largest(to))] {
-        let b = number(&mut f, bound);
-        let over = f.push(ScalarNode::Binary(op, x, b));
-        x = f.push(ScalarNode::Select(over, b, x));
-    }
-    if to == DType::F4E2M1 {
-        let nan = f.push(ScalarNode::Unary(UnaryOp::IsNan, x));
-        let zero = number(&mut f, -0.0);
-        x = f.push(ScalarNode::Select(nan, zero, x));
-    }
-    f.push(ScalarNode::Cast(to, x));
-    f
-}
-
-/// An f32 rounded to a power of two, on its bits: the exponent, one more where the mantissa says so.
-fn power_of_two(round: &str) -> Result<ScalarFn, OpError> {
-    let mut f = ScalarFn::default();
-    let word = |f: &mut ScalarFn, v: i64| f.push(ScalarNode::Const(Scalar::from_i64(DType::U32, v)));
-    let x = f.push(ScalarNode::Arg(0));
-    let bits = f.push(ScalarNode::Bitcast(DType::U32, x));
-    let (low, high, shift) = (word(&mut f, 0x7f_ffff), word(&mut f, 0xff), word(&mut f, 23));
-    let mantissa = f.push(ScalarNode::Binary(BinaryOp::And, bits, low));
-    let shifted = f.push(ScalarNode::Binary(BinaryOp::Shr, bits, shift));
-    let mut exponent = f.push(ScalarNode::Binary(BinaryOp::And, shifted, high));
-    let above = match round {
-        "up" => Some(word(&mut f, 0)),
-        "nearest" => Some(word(&mut f, 0x3f_ffff)),
-        "down" => None,
-        other => return Err(OpError::model(format!("round_mode `{other}`")).attribute("round_mode")),
-    };
-    if let Some(limit) = above {
-        let more = f.push(ScalarNode::Binary(BinaryOp::Gt, mantissa, limit));
-        let one = f.push(ScalarNode::Cast(DType::U32, more));
-        exponent = f.push(ScalarNode::Binary(BinaryOp::Add, exponent, one));
-    }
-    // 255 would be infinity; exponent 0 is 2^-127, whose bits are half of the least normal number's.
-    let most = word(&mut f, 254);
-    exponent = f.push(ScalarNode::Binary(BinaryOp::Min, exponent, most));
-    let raised = f.push(ScalarNode::Binary(BinaryOp::Shl, exponent, shift));
-    let (zero, least) = (word(&mut f, 0), word(&mut f, 0x40_0000));
-    let tiny = f.push(ScalarNode::Binary(BinaryOp::Eq, exponent, zero));
-    let raised = f.push(ScalarNode::Select(tiny, least, raised));
-    let value = f.push(ScalarNode::Bitcast(DType::F32, raised));
-    let nan = f.push(ScalarNode::Unary(UnaryOp::IsNan, x));
-    let value = f.push(ScalarNode::Select(nan, x, value));
-    f.push(ScalarNode::Cast(DType::F8E8M0, value));
-    Ok(f)
-}
+use crate::import::onnx::prelude::*;
+use crate::lower::cast::{Round, convert};
+use wgfc_ir::DType;
 
 fn cast_to(cx: &mut Cx, to: DType) -> Lowered {
     let x = cx.input(0)?;
-    let (saturate, round) = (cx.flag("saturate", true)?, cx.string("round_mode", "up")?);
-    Ok(vec![convert(cx, x, to, saturate, &round)?])
+    let saturate = cx.flag("saturate", true)?;
+    let round = match cx.string("round_mode", "up")?.as_str() {
+        "down" => Round::Down,
+        "nearest" => Round::Nearest,
+        other if other != "up" && to == DType::F8E8M0 => {
+            return Err(OpError::model(format!("round_mode `{other}`")).attribute("round_mode"));
+        }
+        _ => Round::Up,
+    };
+    Ok(vec![convert(cx, x, to, saturate, round)?])
 }
 
 fn cast(cx: &mut Cx) -> Lowered {
-    let to = cx.dtype_opt("to")?;
-    let to = to.ok_or_else(|| OpError::model("attribute `to` is required and missing").attribute("to"))?;
+    let to = cx.dtype_req("to")?;
     cast_to(cx, to)
 }
 

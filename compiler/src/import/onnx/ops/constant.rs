@@ -1,8 +1,8 @@
 //! Values that come from nowhere: constants, ranges.
 
-use crate::import::onnx::Cx;
-use crate::import::onnx::op::{AtAttribute, Lowered, OpDef, OpError};
-use wgfc_ir::{BinaryOp, DType, Dim, Poly, Scalar, Tensor, Value};
+use crate::import::onnx::prelude::*;
+use crate::lower::range;
+use wgfc_ir::{DType, Dim, Scalar, Tensor};
 
 fn constant(cx: &mut Cx) -> Lowered {
     if let Some(t) = cx.tensor("value")? {
@@ -46,74 +46,41 @@ fn constant_of_shape(cx: &mut Cx) -> Lowered {
     Ok(vec![cx.full(&shape, s)?])
 }
 
-/// `start + i·delta` for so many `i`.
-fn spaced(cx: &mut Cx, len: Dim, start: Value, delta: Value) -> Result<Value, OpError> {
-    let dtype = cx.dtype(start);
-    let (start, delta) = (cx.reshape(start, vec![])?, cx.reshape(delta, vec![])?);
-    let i = cx.iota(&[len], Poly::var(0), dtype)?;
-    let i = cx.binary(BinaryOp::Mul, i, delta)?;
-    Ok(cx.binary(BinaryOp::Add, i, start)?)
-}
-
 /// How many numbers a range of floats has: bounds are numbers, or fractions of dimensions.
-fn float_range(cx: &mut Cx, dtype: DType) -> Result<Dim, OpError> {
+fn float_length(cx: &mut Cx, dtype: DType) -> Result<Dim> {
     let inputs = [cx.input(0)?, cx.input(1)?, cx.input(2)?];
-    if let [Some(start), Some(limit), Some(delta)] = inputs.map(|v| cx.numbers(v)?.first().copied()) {
-        // The difference is a number of the type; what follows is in f64, as in ONNX Runtime.
-        let span = Scalar::from_f64(dtype, limit - start).as_f64();
-        let n = (span / delta).ceil();
-        if !n.is_finite() || n > 1e9 {
-            return Err(OpError::model(format!("range from {start} to {limit} by {delta}")));
-        }
-        return Ok(Dim::from(n.max(0.0) as i64));
+    if let [Some(start), Some(limit), Some(step)] = inputs.map(|v| cx.numbers(v)?.first().copied()) {
+        return range::float_length(dtype, start, limit, step);
     }
-    let mut v = vec![];
-    for i in 0..3 {
-        v.push(cx.const_fractions(i)?.first().cloned().ok_or_else(|| OpError::model("needs one element"))?);
-    }
-    let [(start, a), (limit, b), (delta, c)] = &v[..] else { return Err("needs three operands".into()) };
-    let Some(step) = delta.as_const() else {
-        let e = OpError::unsupported(format!("a step of {delta}, which depends on dimensions"));
-        return Err(cx.at_input(2, e.help("fix the dimension with --dim NAME=VALUE")));
+    let mut fraction = |i: usize| {
+        let all = cx.const_fractions(i)?;
+        all.into_iter().next().ok_or_else(|| OpError::model("needs one element"))
     };
-    if step == 0 {
-        return Err(cx.at_input(2, OpError::model("a step of 0")));
-    }
-    // (limit / b − start / a) / (step / c)
-    let span = &(limit * *a) - &(start * *b);
-    let span = &span * (c * step.signum());
-    let by = step.checked_abs().and_then(|s| s.checked_mul(*a)?.checked_mul(*b));
-    let by = by.ok_or_else(|| OpError::unsupported(format!("a range from {start} to {limit} by {step}")))?;
-    let len = span.ceil_div(by);
-    Ok(if len.proves_nonneg(&[]) { len } else { len.max_of(&Dim::ZERO, &[]) })
+    range::fraction_length(&fraction(0)?, &fraction(1)?, &fraction(2)?)
 }
 
 /// `start + i·delta` while below (or above) `limit`; the length may depend on dimensions.
 fn range(cx: &mut Cx) -> Lowered {
     let (start, limit, delta) = (cx.input(0)?, cx.input(1)?, cx.input(2)?);
+    cx.gives(2, "step");
     let dtype = cx.dtype(start);
     if cx.dtype(limit) != dtype || cx.dtype(delta) != dtype {
         return Err("start, limit and delta are of different element types".into());
     }
     if dtype.is_float() {
-        let len = float_range(cx, dtype)?;
-        return Ok(vec![spaced(cx, len, start, delta)?]);
+        let len = float_length(cx, dtype)?;
+        return Ok(vec![range::spaced(cx, len, start, delta)?]);
     }
-    let (first, step) = (start, delta);
     let one = |v: Vec<Dim>| v.into_iter().next().ok_or_else(|| OpError::model("needs one element"));
-    let (start, limit, delta) = (one(cx.const_dims(0)?)?, one(cx.const_dims(1)?)?, cx.const_int(2)?);
-    if delta == 0 {
+    let (first, last, step) = (one(cx.const_dims(0)?)?, one(cx.const_dims(1)?)?, cx.const_int(2)?);
+    if step == 0 {
         return Err(cx.at_input(2, OpError::model("a step of 0")));
     }
-    let span = if delta > 0 { &limit - &start } else { &start - &limit };
-    let len = span.ceil_div(delta.checked_abs().unwrap_or(i64::MAX));
-    let len = if len.proves_nonneg(&[]) { len } else { len.max_of(&Dim::ZERO, &[]) };
-    let small = |p: &Poly| p.as_const().is_none_or(|c| i32::try_from(c).is_ok());
-    if small(&start) && small(&limit) && i32::try_from(delta).is_ok() && dtype.bits() >= 32 {
-        return Ok(vec![cx.iota(&[len], &start + &(Poly::var(0) * delta), dtype)?]);
+    if let Some(y) = range::counted(cx, dtype, &first, &last, step)? {
+        return Ok(vec![y]);
     }
-    // Beyond 32 bits an index expression does not reach.
-    Ok(vec![spaced(cx, len, first, step)?])
+    let len = range::length(&first, &last, step);
+    Ok(vec![range::spaced(cx, len, start, delta)?])
 }
 
 /// `Constant`, `ConstantOfShape`, `Range`.

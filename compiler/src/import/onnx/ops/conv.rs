@@ -12,7 +12,7 @@ pub(super) fn conv(cx: &mut Cx) -> Lowered {
     let mut y = product(cx, x, w)?;
     if let Some(b) = cx.opt(2) {
         let rank = cx.rank(y);
-        let b = super::norm::per_channel(cx, b, rank)?;
+        let b = crate::lower::norm::per_channel(cx, b, rank)?;
         y = cx.binary(BinaryOp::Add, y, b)?;
     }
     Ok(vec![y])

@@ -88,7 +88,7 @@ fn deform_conv(cx: &mut Cx) -> Lowered {
     let unfolded = cx.reshape(unfolded, split)?;
     let mut y = channels.product(cx, unfolded, w)?;
     if let Some(b) = cx.opt(3) {
-        let b = super::norm::per_channel(cx, b, rank)?;
+        let b = crate::lower::norm::per_channel(cx, b, rank)?;
         y = cx.binary(B::Add, y, b)?;
     }
     Ok(vec![y])

@@ -1,8 +1,8 @@
 //! `Dropout`.
 
-use super::random;
-use crate::import::onnx::Cx;
-use crate::import::onnx::op::{Lowered, OpDef, OpError};
+use super::random::from_name;
+use crate::import::onnx::prelude::*;
+use crate::lower::random;
 use wgfc_ir::{DType, Scalar};
 
 /// The identity, unless in training mode (from opset 12 on); the mask says what stays.
@@ -24,7 +24,9 @@ fn dropout(cx: &mut Cx) -> Lowered {
                 cx.reshape(r, vec![])?
             }
         };
-        let (y, kept) = random::drop(cx, x, ratio)?;
+        // Its seed is an integer, all others' are floats.
+        let seed = cx.int_opt("seed")?.map_or_else(|| from_name(cx), |s| [s as u32, (s >> 32) as u32]);
+        let (y, kept) = random::drop(cx, x, ratio, seed)?;
         return Ok(vec![y, kept]);
     }
     let mut out = vec![x];

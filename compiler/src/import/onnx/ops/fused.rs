@@ -1,9 +1,9 @@
 //! Operators that ONNX Runtime's optimiser makes of several of ONNX's.
 
-use super::gates::Activation;
 use super::{conv, matmul};
 use crate::import::onnx::Cx;
 use crate::import::onnx::op::{AtAttribute, Lowered, OpDef, OpError};
+use crate::lower::gates::Activation;
 use wgfc_ir::{BinaryOp as B, DType, NormKind, Op, ReduceOp, Value};
 
 type Result<T = Value> = std::result::Result<T, OpError>;
@@ -57,7 +57,7 @@ fn fused_conv(cx: &mut Cx) -> Lowered {
 
 /// `activation(alpha·A·B + beta·C)`.
 fn fused_gemm(cx: &mut Cx) -> Lowered {
-    let y = matmul::gemm(cx)?[0];
+    let y = matmul::gemm(cx)?;
     let mut parameters = vec![];
     for name in ["activation_alpha", "activation_beta", "activation_gamma"] {
         match cx.float_opt(name)? {

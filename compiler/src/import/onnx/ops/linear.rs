@@ -3,10 +3,10 @@
 //! Scale and zero point are one number, one for each position along an axis, or one for each block of
 //! elements along it. Products of quantised operands are exact sums in i32.
 
-use super::cast::convert;
 use super::quantized::{Zero, dequantized, per_element};
 use crate::import::onnx::Cx;
 use crate::import::onnx::op::{AtAttribute, Lowered, OpDef, OpError};
+use crate::lower::cast::{Round, convert};
 use wgfc_ir::op::show;
 use wgfc_ir::{BinaryOp as B, Class, DType, Dim, ReduceOp, UnaryOp as U, Value};
 
@@ -104,7 +104,7 @@ fn quantize(cx: &mut Cx) -> Lowered {
         y = cx.binary(B::Add, y, z)?;
     }
     let saturate = cx.flag("saturate", true)?;
-    Ok(vec![convert(cx, y, dtype, saturate, "nearest")?])
+    Ok(vec![convert(cx, y, dtype, saturate, Round::Nearest)?])
 }
 
 fn dequantize(cx: &mut Cx) -> Lowered {
@@ -248,7 +248,7 @@ fn q_conv(cx: &mut Cx) -> Lowered {
             let e = OpError::model(format!("needs i32, got {}", cx.ty(bias)));
             return Err(cx.at_input(8, e));
         }
-        let bias = super::norm::per_channel(cx, bias, rank)?;
+        let bias = crate::lower::norm::per_channel(cx, bias, rank)?;
         sum = cx.binary(B::Add, sum, bias)?;
     }
     let (sx, sw) = (cx.input(1)?, cx.input(4)?);

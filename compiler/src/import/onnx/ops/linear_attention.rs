@@ -208,7 +208,7 @@ fn causal_conv(cx: &mut Cx) -> Lowered {
     let c = Contract { a: vec![0, 1, 2, 3], b: vec![1, 3], out: vec![0, 1, 2] };
     let mut y = cx.push(Op::Contract(c), &[windows, w])?;
     if let Some(b) = cx.opt(2) {
-        let b = super::norm::per_channel(cx, b, 3)?;
+        let b = crate::lower::norm::per_channel(cx, b, 3)?;
         y = cx.binary(B::Add, y, b)?;
     }
     if silu {

@@ -1,46 +1,24 @@
 //! Matrix products.
 
-use crate::import::onnx::Cx;
-use crate::import::onnx::op::{Lowered, OpDef, OpError};
-use wgfc_ir::BinaryOp;
+use crate::import::onnx::prelude::*;
+use crate::lower::matmul::{self, Gemm};
+use wgfc_ir::{BinaryOp, Value};
 
 fn matmul(cx: &mut Cx) -> Lowered {
     let (a, b) = (cx.input(0)?, cx.input(1)?);
-    if cx.dtype(a) != cx.dtype(b) {
-        return Err(OpError::model(format!("operands of different types: {} and {}", cx.ty(a), cx.ty(b))));
-    }
-    Ok(vec![cx.matmul(a, b)?])
+    Ok(vec![matmul::matmul(cx, a, b)?])
 }
 
-/// `alpha·A·B + beta·C`, either operand transposed on request.
-pub(super) fn gemm(cx: &mut Cx) -> Lowered {
-    let (mut a, mut b) = (cx.input_of_rank(0, 2)?, cx.input_of_rank(1, 2)?);
-    if cx.dtype(a) != cx.dtype(b) {
-        return Err(OpError::model(format!("operands of different types: {} and {}", cx.ty(a), cx.ty(b))));
-    }
-    if cx.flag("transA", false)? {
-        a = cx.transpose(a, &[1, 0])?;
-    }
-    if cx.flag("transB", false)? {
-        b = cx.transpose(b, &[1, 0])?;
-    }
-    let mut y = cx.matmul(a, b)?;
-    let alpha = cx.float("alpha", 1.0)?;
-    if alpha != 1.0 {
-        y = cx.binary_scalar(BinaryOp::Mul, y, alpha.into())?;
-    }
-    let beta = cx.float("beta", 1.0)?;
-    if let Some(mut c) = cx.opt(2)
-        && beta != 0.0
-    {
-        if beta != 1.0 {
-            c = cx.binary_scalar(BinaryOp::Mul, c, beta.into())?;
-        }
-        let shape = cx.shape(y);
-        let c = cx.expand(c, &shape)?;
-        y = cx.binary(BinaryOp::Add, y, c)?;
-    }
-    Ok(vec![y])
+/// `Gemm`.
+pub(super) fn gemm(cx: &mut Cx) -> Result<Value> {
+    let (a, b, c) = (cx.input(0)?, cx.input(1)?, cx.opt(2));
+    let p = Gemm {
+        transpose_a: cx.flag("transA", false)?,
+        transpose_b: cx.flag("transB", false)?,
+        alpha: cx.float("alpha", 1.0)?.into(),
+        beta: cx.float("beta", 1.0)?.into(),
+    };
+    matmul::gemm(cx, a, b, c, &p)
 }
 
 /// `alpha·A·B`, of operands whose last two axes, or first and the other batch axes, are exchanged on request.
@@ -67,7 +45,7 @@ fn fused(cx: &mut Cx) -> Lowered {
 /// `FusedMatMul`, `Gemm` and `MatMul`.
 pub const OPS: &[OpDef] = &[
     OpDef::new("FusedMatMul", &[1], fused).domain("com.microsoft").cases(&["fused_matmul_"]),
-    OpDef::new("Gemm", &[6, 7, 9, 11, 13], gemm).cases(&["test_gemm_"]),
+    OpDef::new("Gemm", &[6, 7, 9, 11, 13], |cx| Ok(vec![gemm(cx)?])).cases(&["test_gemm_"]),
     OpDef::new("MatMul", &[1, 9, 13], matmul).cases(&[
         "test_matmul_1",
         "test_matmul_2d",

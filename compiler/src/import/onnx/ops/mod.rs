@@ -1,10 +1,8 @@
 //! The operators: one file each (elementwise ones share `unary` and `binary`), one line each below.
 
-use super::cx::Cx;
-use super::op::{OpDef, OpError};
+use super::op::OpDef;
 use std::collections::HashMap;
 use std::sync::OnceLock;
-use wgfc_ir::{BinaryOp, DType, Value};
 
 mod activation;
 mod arg;
@@ -20,7 +18,6 @@ mod dropout;
 mod flex;
 mod fourier;
 mod fused;
-mod gates;
 mod gather;
 mod heads;
 mod interpolate;
@@ -117,20 +114,6 @@ const TABLE: &[&[OpDef]] = &[
     random::OPS,
     spectral::OPS,
 ];
-
-/// An integer as the nearest i32: a length or a position that does not fit is beyond any axis.
-fn short(cx: &mut Cx, v: Value) -> Result<Value, OpError> {
-    let mut v = v;
-    if matches!(cx.dtype(v), DType::I64 | DType::U64) {
-        let most = cx.int_const(cx.dtype(v), i32::MAX.into());
-        v = cx.binary(BinaryOp::Min, v, most)?;
-    }
-    if cx.dtype(v) == DType::I64 {
-        let least = cx.int_const(DType::I64, i32::MIN.into());
-        v = cx.binary(BinaryOp::Max, v, least)?;
-    }
-    Ok(cx.cast(v, DType::I32)?)
-}
 
 /// Every operator.
 pub fn all() -> impl Iterator<Item = &'static OpDef> {

@@ -3,9 +3,9 @@
 //! A scan whose step takes the best box that is left of each batch and class, and removes those that overlap
 //! it too much. It takes as many steps as boxes may be chosen of a class.
 
-use super::compress::chosen;
 use crate::import::onnx::Cx;
 use crate::import::onnx::op::{AtAttribute, Lowered, OpDef, OpError};
+use crate::lower::chosen::chosen;
 use wgfc_ir::build::Built;
 use wgfc_ir::op::show;
 use wgfc_ir::{

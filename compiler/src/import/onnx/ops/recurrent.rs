@@ -1,9 +1,9 @@
 //! `LSTM`, `GRU`, `RNN`, and the first with weights of 8 bits: a scan for each direction.
 
-use super::gates::Activation;
 use super::quantized::{Zero, dequantized};
 use crate::import::onnx::Cx;
 use crate::import::onnx::op::{AtAttribute, Lowered, OpDef, OpError};
+use crate::lower::gates::Activation;
 use wgfc_ir::build::{Builder, Built};
 use wgfc_ir::op::show;
 use wgfc_ir::{

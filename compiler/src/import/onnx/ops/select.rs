@@ -1,38 +1,26 @@
 //! Elementwise choice and limits.
 
-use crate::import::onnx::Cx;
-use crate::import::onnx::op::{Lowered, OpDef, OpError};
-use wgfc_ir::{BinaryOp, DType};
+use crate::import::onnx::prelude::*;
+use crate::lower::elementwise::{self, Limit};
+use wgfc_ir::BinaryOp;
 
 fn where_(cx: &mut Cx) -> Lowered {
     let (c, a, b) = (cx.input(0)?, cx.input(1)?, cx.input(2)?);
-    if cx.dtype(c) != DType::Bool {
-        return Err(cx.at_input(0, OpError::model(format!("the condition is {}, not bool", cx.ty(c)))));
-    }
-    if cx.dtype(a) != cx.dtype(b) {
-        return Err(OpError::model(format!("choices of different types: {} and {}", cx.ty(a), cx.ty(b))));
-    }
-    Ok(vec![cx.select(c, a, b)?])
+    Ok(vec![elementwise::choose(cx, c, a, b)?])
 }
 
 /// Limits are attributes before opset 11, then optional inputs.
 fn clip(cx: &mut Cx) -> Lowered {
-    let mut x = cx.input(0)?;
-    for (i, name, op) in [(1, "min", BinaryOp::Max), (2, "max", BinaryOp::Min)] {
-        if cx.since < 11 {
-            if let Some(v) = cx.float_opt(name)? {
-                x = cx.binary_scalar(op, x, v.into())?;
-            }
-        } else if let Some(v) = cx.opt(i) {
-            if cx.dtype(v) != cx.dtype(x) || !matches!(cx.ty(v).numel().as_const(), Some(1) | None) {
-                let e = OpError::model(format!("limit of type {} for {}", cx.ty(v), cx.ty(x)));
-                return Err(cx.at_input(i, e));
-            }
-            let v = cx.reshape(v, vec![])?;
-            x = cx.binary(op, x, v)?;
-        }
+    let x = cx.input(0)?;
+    let mut limits = [None; 2];
+    for (i, (name, limit)) in ["min", "max"].into_iter().zip(&mut limits).enumerate() {
+        *limit = match cx.since {
+            ..11 => cx.float_opt(name)?.map(|v| Limit::Is(v.into())),
+            _ => cx.opt(1 + i).map(Limit::Of),
+        };
     }
-    Ok(vec![x])
+    let [low, high] = limits;
+    Ok(vec![elementwise::clamp(cx, x, low, high)?])
 }
 
 fn relu(cx: &mut Cx) -> Lowered {

@@ -1,10 +1,9 @@
 //! Operators that read or change a tensor's shape and leave its elements in order.
 
-use crate::import::onnx::Cx;
-use crate::import::onnx::op::{AtAttribute, Lowered, OpDef, OpError};
+use crate::import::onnx::prelude::*;
+use crate::lower::shape;
 use wgfc_ir::graph::Constraint;
-use wgfc_ir::op::show;
-use wgfc_ir::{Dim, Poly, Value};
+use wgfc_ir::{Dim, Value};
 
 /// The extents from `start` to `end`, as i64.
 fn shape(cx: &mut Cx) -> Lowered {
@@ -26,59 +25,25 @@ fn size(cx: &mut Cx) -> Lowered {
 /// `0` copies an extent (unless `allowzero`), `-1` is what remains.
 fn reshape(cx: &mut Cx) -> Lowered {
     let x = cx.input(0)?;
-    let want = cx.const_dims(1)?;
+    let mut want = cx.const_dims(1)?;
+    cx.gives(1, "shape");
     let from = cx.shape(x);
-    let allow_zero = cx.flag("allowzero", false)?;
-    let mut shape: Vec<Dim> = vec![];
-    let mut rest = None;
-    for (i, d) in want.iter().enumerate() {
-        match d.as_const() {
-            Some(0) if !allow_zero => match from.get(i) {
-                Some(d) => shape.push(d.clone()),
-                None => {
-                    let e = OpError::model(format!("0 copies axis {i} of a tensor of rank {}", from.len()));
-                    return Err(cx.at_input(1, e));
-                }
-            },
-            Some(-1) => {
-                if rest.replace(i).is_some() {
-                    return Err(cx.at_input(1, OpError::model("-1 stands twice in the shape")));
-                }
-                shape.push(Dim::ONE);
-            }
-            Some(c) if c < 0 => {
-                return Err(cx.at_input(1, OpError::model(format!("extent {c} in shape {}", show(&want)))));
-            }
-            _ => shape.push(d.clone()),
+    if !cx.flag("allowzero", false)? {
+        for (i, d) in want.iter_mut().enumerate().filter(|(_, d)| d.is(0)) {
+            let Some(copied) = from.get(i) else {
+                let e = OpError::model(format!("0 copies axis {i} of a tensor of rank {}", from.len()));
+                return Err(cx.at_input(1, e));
+            };
+            *d = copied.clone();
         }
     }
-    if let Some(i) = rest {
-        let (total, known): (Dim, Dim) = (from.iter().product(), shape.iter().product());
-        shape[i] = if known.is(0) {
-            Dim::ZERO
-        } else {
-            let q = total.div(&known, &[]);
-            if total.as_const().is_some() && known.as_const().is_some() && &q * &known != total {
-                return Err(OpError::model(format!(
-                    "cannot reshape {} to {}: {known} does not divide {total}",
-                    show(&from),
-                    show(&want)
-                )));
-            }
-            q
-        };
-    }
-    Ok(vec![cx.reshape(x, shape)?])
+    Ok(vec![shape::reshape(cx, x, &want)?])
 }
 
 fn flatten(cx: &mut Cx) -> Lowered {
     let x = cx.input(0)?;
-    let dims = cx.shape(x);
-    let axis = cx.int("axis", 1)?;
-    // The axis may be the rank itself.
-    let axis = if axis == dims.len() as i64 { dims.len() } else { cx.axis(axis, dims.len())? };
-    let (a, b): (Dim, Dim) = (dims[..axis].iter().product(), dims[axis..].iter().product());
-    Ok(vec![cx.reshape(x, vec![a, b])?])
+    let axis = cx.first_axis(x, 1)?;
+    Ok(vec![shape::flatten(cx, x, axis)?])
 }
 
 /// Whether two extents were required to be equal.
@@ -124,7 +89,7 @@ fn transpose(cx: &mut Cx) -> Lowered {
     let x = cx.input(0)?;
     let rank = cx.rank(x);
     let perm = match cx.ints("perm")? {
-        Some(p) => p.iter().map(|v| cx.axis(*v, rank)).collect::<Result<Vec<_>, _>>().map_err(|_| {
+        Some(p) => p.iter().map(|v| cx.axis(*v, rank)).collect::<Result<Vec<_>>>().map_err(|_| {
             OpError::model(format!("{p:?} is not a permutation of {rank} axes")).attribute("perm")
         })?,
         None => (0..rank).rev().collect(),
@@ -132,27 +97,9 @@ fn transpose(cx: &mut Cx) -> Lowered {
     Ok(vec![cx.transpose(x, &perm)?])
 }
 
-/// Broadcasts the tensor and the wanted shape against each other.
 fn expand(cx: &mut Cx) -> Lowered {
-    let x = cx.input(0)?;
-    let (from, want) = (cx.shape(x), cx.const_dims(1)?);
-    let rank = from.len().max(want.len());
-    let at = |s: &[Dim], i: usize| (i + s.len()).checked_sub(rank).map_or(Dim::ONE, |j| s[j].clone());
-    let mut shape = vec![];
-    for i in 0..rank {
-        let (a, b) = (at(&from, i), at(&want, i));
-        if a == b || b.is(1) {
-            shape.push(a);
-        } else if a.is(1) {
-            shape.push(b);
-        } else if a.as_const().is_some() && b.as_const().is_some() {
-            return Err(OpError::model(format!("shape {} does not expand to {}", show(&from), show(&want))));
-        } else {
-            cx.require_equal(&a, &b);
-            shape.push(if b.as_const().is_some() { b } else { a });
-        }
-    }
-    Ok(vec![cx.expand(x, &shape)?])
+    let (x, want) = (cx.input(0)?, cx.const_dims(1)?);
+    Ok(vec![shape::expand(cx, x, &want)?])
 }
 
 fn identity(cx: &mut Cx) -> Lowered {
@@ -165,39 +112,11 @@ fn concat(cx: &mut Cx) -> Lowered {
 }
 
 /// Joined along the attribute `axis`.
-pub(super) fn joined(cx: &mut Cx, xs: &[Value]) -> Result<Value, OpError> {
-    let first = cx.ty(xs[0]).clone();
+pub(super) fn joined(cx: &mut Cx, xs: &[Value]) -> Result<Value> {
     let axis = cx.int_req("axis")?;
-    let axis = cx.axis(axis, first.rank()).map_err(|e| e.attribute("axis"))?;
-    let mut common = first.shape.clone();
-    for (i, x) in xs.iter().enumerate().skip(1) {
-        let ty = cx.ty(*x).clone();
-        if ty.rank() != first.rank() || ty.dtype != first.dtype {
-            return Err(cx.at_input(i, OpError::model(format!("{ty} cannot be joined to {first}"))));
-        }
-        for d in (0..common.len()).filter(|d| *d != axis) {
-            let (a, b) = (common[d].clone(), ty.shape[d].clone());
-            if a == b {
-                continue;
-            }
-            if a.as_const().is_some() && b.as_const().is_some() {
-                let e = OpError::model(format!("{ty} cannot be joined to {first} along axis {axis}"));
-                return Err(cx.at_input(i, e));
-            }
-            cx.require_equal(&a, &b);
-            if b.as_const().is_some() {
-                common[d] = b;
-            }
-        }
-    }
-    let mut parts = vec![];
-    for x in xs {
-        let mut want = common.clone();
-        want[axis] = cx.shape(*x)[axis].clone();
-        let index = (0..want.len()).map(Poly::var).collect();
-        parts.push(cx.view(*x, want, index)?);
-    }
-    Ok(cx.concat(&parts, axis)?)
+    let rank = xs.first().map_or(0, |x| cx.rank(*x));
+    let axis = cx.axis(axis, rank).map_err(|e| e.attribute("axis"))?;
+    shape::concat(cx, xs, axis)
 }
 
 /// Operators on shapes.

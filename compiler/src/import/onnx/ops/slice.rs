@@ -1,25 +1,14 @@
-//! `Slice`: starts and ends are numbers, expressions of dimensions, or what a run computes.
+//! `Slice`.
 
-use crate::import::onnx::Cx;
-use crate::import::onnx::op::{Lowered, OpDef, OpError};
-use wgfc_ir::build::Built;
-use wgfc_ir::{Atom, BinaryOp, Body, DType, Dim, Poly, Value};
-
-/// Beyond this a bound means "to the end".
-const FAR: i64 = 1 << 40;
-
-/// A start or an end.
-#[derive(Clone)]
-enum Bound {
-    Known(Poly),
-    Computed(Value),
-}
+use crate::import::onnx::prelude::*;
+use crate::lower::{Size, slice};
+use wgfc_ir::{DType, Poly};
 
 /// The elements of starts or ends.
-fn bounds(cx: &mut Cx, input: usize) -> Result<Vec<Bound>, OpError> {
+fn bounds(cx: &mut Cx, input: usize) -> Result<Vec<Size>> {
     let v = cx.input(input)?;
     if let Some(all) = cx.dims(v) {
-        return Ok(all.into_iter().map(Bound::Known).collect());
+        return Ok(all.into_iter().map(Size::Known).collect());
     }
     let shape = cx.shape(v);
     let count = match &shape[..] {
@@ -31,8 +20,8 @@ fn bounds(cx: &mut Cx, input: usize) -> Result<Vec<Bound>, OpError> {
     for i in 0..count {
         let element = cx.view(v, vec![], vec![i.into()])?;
         out.push(match cx.dims(element).and_then(|d| d.into_iter().next()) {
-            Some(known) => Bound::Known(known),
-            None => Bound::Computed(cx.cast(element, DType::I64)?),
+            Some(known) => Size::Known(known),
+            None => Size::Computed(cx.cast(element, DType::I64)?),
         });
     }
     Ok(out)
@@ -42,9 +31,8 @@ fn slice(cx: &mut Cx) -> Lowered {
     let mut x = cx.input(0)?;
     let rank = cx.rank(x);
     let (starts, ends, axes, steps) = if cx.since < 10 {
-        let dims =
-            |v: Vec<i64>| v.into_iter().map(|c| Bound::Known(Poly::constant(c))).collect::<Vec<Bound>>();
-        (dims(cx.ints_req("starts")?), dims(cx.ints_req("ends")?), cx.ints("axes")?, None)
+        let known = |v: Vec<i64>| v.into_iter().map(|c| Size::Known(Poly::constant(c))).collect::<Vec<_>>();
+        (known(cx.ints_req("starts")?), known(cx.ints_req("ends")?), cx.ints("axes")?, None)
     } else {
         let axes = if cx.opt(3).is_some() { Some(cx.const_ints(3)?) } else { None };
         let steps = if cx.opt(4).is_some() { Some(cx.const_ints(4)?) } else { None };
@@ -65,188 +53,12 @@ fn slice(cx: &mut Cx) -> Lowered {
     cx.axes(&axes, rank)?;
     for (((start, end), axis), step) in starts.iter().zip(&ends).zip(&axes).zip(&steps) {
         let axis = cx.axis(*axis, rank)?;
-        let extent = cx.shape(x)[axis].clone();
-        let (start, len) = match (start, end) {
-            (Bound::Known(start), Bound::Known(end)) => {
-                let least = i64::from(extent.as_const().is_none() && !cx.is_computed(&extent));
-                range(start, end, *step, &extent, least)?
-            }
-            _ => computed_range(cx, start, end, *step, &extent)?,
-        };
-        if !(start.is(0) && *step == 1 && len == extent) {
-            x = cx.slice(x, axis, &start, *step, &len)?;
-        }
+        x = slice::slice(cx, x, axis, start, end, *step)?;
     }
     Ok(vec![x])
-}
-
-/// [`range`] of bounds that a run computes: its results are computed symbols.
-fn computed_range(
-    cx: &mut Cx,
-    start: &Bound,
-    end: &Bound,
-    step: i64,
-    extent: &Dim,
-) -> Result<(Poly, Dim), OpError> {
-    if step == 0 || step.unsigned_abs() > FAR as u64 {
-        return Err(OpError::model(format!("step {step}")));
-    }
-    let [start, end] = [start, end].map(|b| position(cx, b, step > 0, extent));
-    let (start, end) = (start?, end?);
-    let mut f = Body::default();
-    let (from, to, zero) = (f.arg(0), f.arg(1), f.int(DType::I64, 0));
-    let span = if step > 0 { f.binary(BinaryOp::Sub, to, from) } else { f.binary(BinaryOp::Sub, from, to) };
-    let span = f.binary(BinaryOp::Max, span, zero);
-    let (by, rest) = (f.int(DType::I64, step.abs()), f.int(DType::I64, step.abs() - 1));
-    let span = f.binary(BinaryOp::Add, span, rest);
-    f.binary(BinaryOp::Div, span, by);
-    let len = cx.map(f.0, &[start, end])?;
-    // Of an empty slice that runs backwards the start may be -1.
-    let first = cx.binary_scalar(BinaryOp::Max, start, 0.0)?;
-    let len = cx.computed_size(len, extent.ceil_div(step.abs()));
-    Ok((cx.computed_as("_from", first, extent.clone()), len))
-}
-
-/// A position, counted from the end when negative, brought into the axis, whose end is after its last element
-/// or, backwards, before its first.
-fn position(cx: &mut Cx, bound: &Bound, forwards: bool, extent: &Dim) -> Built {
-    let v = match bound {
-        Bound::Known(p) => match p.as_const() {
-            Some(c) => cx.int_const(DType::I64, c.clamp(-FAR, FAR)),
-            None => cx.dim_scalar(p, DType::I64)?,
-        },
-        Bound::Computed(v) => *v,
-    };
-    let n = cx.dim_scalar(extent, DType::I64)?;
-    let mut f = Body::default();
-    let (v_0, n_0) = (f.arg(0), f.arg(1));
-    let (zero, one) = (f.int(DType::I64, 0), f.int(DType::I64, 1));
-    let (negative, from_end) = (f.binary(BinaryOp::Lt, v_0, zero), f.binary(BinaryOp::Add, v_0, n_0));
-    let at = f.select(negative, from_end, v_0);
-    let (low, high) = match forwards {
-        true => (zero, n_0),
-        false => (f.int(DType::I64, -1), f.binary(BinaryOp::Sub, n_0, one)),
-    };
-    let at = f.binary(BinaryOp::Min, at, high);
-    f.binary(BinaryOp::Max, at, low);
-    cx.map(f.0, &[v, n])
-}
-
-/// The first position and the number of elements that `start:end:step` picks of `extent`, which is taken to be
-/// at least `least`: 1 for a symbol that hardly is 0, so that `x[1:]` and `x[-1:]` need no clamping.
-fn range(start: &Poly, end: &Poly, step: i64, extent: &Dim, least: i64) -> Result<(Poly, Dim), OpError> {
-    if step == 0 || step.unsigned_abs() > FAR as u64 {
-        return Err(OpError::model(format!("step {step}")));
-    }
-    // The bounds that a position is clamped to.
-    let (low, high) =
-        if step > 0 { (Poly::ZERO, extent.clone()) } else { (Poly::constant(-1), extent - &Poly::ONE) };
-    let first = clamp(start, extent, if step > 0 { &Poly::ZERO } else { &low }, &high, least)?;
-    let last = clamp(end, extent, &low, &high, least)?;
-    let span = if step > 0 { &last - &first } else { &first - &last };
-    let len = span.ceil_div(step.abs());
-    let len = if len.as_const().is_some_and(|c| c < 0) { Dim::ZERO } else { positive(len, least) };
-    Ok((first, len))
-}
-
-/// A length that could only be negative for the degenerate extents that are not met, as it is; others clamped.
-fn positive(len: Dim, least: i64) -> Dim {
-    if len.proves_nonneg(&[]) || (&len + least).proves_nonneg(&[]) {
-        len
-    } else {
-        len.max_of(&Dim::ZERO, &[])
-    }
-}
-
-/// A position, counted from the end when negative, brought into `low..=high`.
-fn clamp(v: &Poly, extent: &Dim, low: &Poly, high: &Poly, least: i64) -> Result<Poly, OpError> {
-    let p = match v.as_const() {
-        Some(c) if c >= FAR => return Ok(high.clone()),
-        Some(c) if c <= -FAR => return Ok(low.clone()),
-        Some(c) if c < 0 => extent + &Poly::constant(c),
-        Some(_) => v.clone(),
-        None if v.proves_nonneg(&[]) => v.clone(),
-        None if (&-v - 1).proves_nonneg(&[]) => extent + v,
-        // From the end or from 0, it is the first position.
-        None if (-v).proves_nonneg(&[]) && (extent + v).is(0) => Poly::ZERO,
-        None if least > 0 && is_positive(&-v) => extent + v,
-        None => {
-            return Err(OpError::unsupported(format!("whether bound {v} is negative depends on dimensions")));
-        }
-    };
-    let at_least = |a: &Poly, b: &Poly| (&(a - b) + least).proves_nonneg(&[]);
-    let p = if at_least(high, &p) { p } else { p.min_of(high, &[]) };
-    Ok(if at_least(&p, low) { p } else { p.max_of(low, &[]) })
-}
-
-/// Whether this is at least 1 where all symbols are.
-fn is_positive(p: &Poly) -> bool {
-    let one_more = |a: &Atom| matches!(a, Atom::Sym(_)).then(|| &Poly::atom(a.clone()) + 1);
-    (&p.subst(&one_more, &[]) - 1).proves_nonneg(&[])
 }
 
 /// `Slice`.
 pub const OPS: &[OpDef] = &[OpDef::new("Slice", &[1, 10, 11, 13], slice)
     .cases(&["test_slice"])
     .notes("axes and steps must be known when compiling")];
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn bounds_are_clamped_as_numpy_does() {
-        for extent in 0..6i64 {
-            for start in -8..8i64 {
-                for end in -8..8i64 {
-                    for step in [-3i64, -2, -1, 1, 2, 3] {
-                        let c = Poly::constant;
-                        let (first, len) = range(&c(start), &c(end), step, &c(extent), 0).unwrap();
-                        // Count by walking.
-                        let norm = |v: i64| if v < 0 { v + extent } else { v };
-                        let (lo, hi) = if step > 0 { (0, extent) } else { (-1, extent - 1) };
-                        let mut at = norm(start).clamp(lo, hi);
-                        let stop = norm(end).clamp(lo, hi);
-                        let mut want = vec![];
-                        while if step > 0 { at < stop } else { at > stop } {
-                            want.push(at);
-                            at += step;
-                        }
-                        let n = len.as_const().unwrap();
-                        let got: Vec<i64> = (0..n).map(|i| first.as_const().unwrap() + i * step).collect();
-                        assert_eq!(got, want, "[{start}:{end}:{step}] of {extent}");
-                    }
-                }
-            }
-        }
-    }
-
-    #[test]
-    fn bounds_that_may_be_0_or_negative_are_refused() {
-        let p = |s: &str| Poly::parse(s).unwrap();
-        for bound in ["seq - 3", "past - seq", "n - 8*((n + 7)/(8))"] {
-            let e = range(&Poly::ZERO, &p(bound), 1, &p("seq"), 1).unwrap_err();
-            assert!(format!("{e:?}").contains("depends on dimensions"), "{e:?}");
-        }
-        // Only of extents that are computed is 0 an ordinary one.
-        assert!(range(&p("-seq"), &p("9223372036854775807"), 1, &p("past + seq"), 0).is_err());
-    }
-
-    #[test]
-    fn symbolic_bounds_stay_readable() {
-        let p = |s: &str| Poly::parse(s).unwrap();
-        let show = |s: &str, e: &str, step, n: &str| {
-            let (a, b) = range(&p(s), &p(e), step, &p(n), 1).unwrap();
-            format!("{a} {b}")
-        };
-        assert_eq!(show("0", "9223372036854775807", 1, "seq"), "0 seq");
-        assert_eq!(show("1", "9223372036854775807", 1, "seq"), "1 seq - 1");
-        assert_eq!(show("-1", "9223372036854775807", 1, "seq"), "seq - 1 1");
-        assert_eq!(show("0", "past + seq", 1, "seq + past"), "0 past + seq");
-        assert_eq!(show("0", "5", 1, "seq"), "0 min(5, seq)");
-        assert_eq!(show("-1", "-9223372036854775807", -1, "seq"), "seq - 1 seq");
-        assert_eq!(show("-seq", "9223372036854775807", 1, "seq"), "0 seq");
-        assert_eq!(show("-seq", "9223372036854775807", 1, "past + seq"), "past seq");
-        assert_eq!(show("0", "-2*seq", 1, "past + 2*seq"), "0 past");
-    }
-}

@@ -157,7 +157,7 @@ fn conv_transpose(cx: &mut Cx) -> Lowered {
     out.extend(axes.into_iter().map(|a| a.out));
     let mut y = cx.reshape(y, out)?;
     if let Some(b) = cx.opt(2) {
-        let b = super::norm::per_channel(cx, b, n + 2)?;
+        let b = crate::lower::norm::per_channel(cx, b, n + 2)?;
         y = cx.binary(B::Add, y, b)?;
     }
     Ok(vec![y])

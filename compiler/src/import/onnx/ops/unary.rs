@@ -1,29 +1,18 @@
 //! Elementwise operators of one operand that are one scalar operator.
 
-use crate::import::onnx::Cx;
-use crate::import::onnx::op::{Lowered, OpDef};
-use wgfc_ir::{BinaryOp, Scalar, UnaryOp};
+use crate::import::onnx::prelude::*;
+use crate::lower::elementwise;
+use wgfc_ir::UnaryOp;
 
 fn one(cx: &mut Cx, op: UnaryOp) -> Lowered {
     let x = cx.input(0)?;
     Ok(vec![cx.unary(op, x)?])
 }
 
-/// Infinities of the signs asked for.
 fn is_inf(cx: &mut Cx) -> Lowered {
     let x = cx.input(0)?;
-    let any = cx.unary(UnaryOp::IsInf, x)?;
-    let op = match (cx.flag("detect_negative", true)?, cx.flag("detect_positive", true)?) {
-        (true, true) => return Ok(vec![any]),
-        (false, false) => {
-            let shape = cx.shape(x);
-            return Ok(vec![cx.full(&shape, Scalar::bool(false))?]);
-        }
-        (true, false) => BinaryOp::Lt,
-        (false, true) => BinaryOp::Gt,
-    };
-    let side = cx.binary_scalar(op, x, 0.0)?;
-    Ok(vec![cx.binary(BinaryOp::And, any, side)?])
+    let (negative, positive) = (cx.flag("detect_negative", true)?, cx.flag("detect_positive", true)?);
+    Ok(vec![elementwise::is_inf(cx, x, negative, positive)?])
 }
 
 /// One line an operator.

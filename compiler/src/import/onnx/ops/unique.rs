@@ -1,160 +1,20 @@
-//! `Unique`: each element, or slice along an axis, once.
-//!
-//! What is equal stands together once sorted. Where it begins, a group begins; a running sum of the
-//! beginnings numbers the groups.
+//! `Unique`.
 
-use super::compress::{Chosen, chosen, placed};
-use crate::import::onnx::Cx;
-use crate::import::onnx::op::{AtAttribute, Lowered, OpDef};
-use wgfc_ir::build::Built;
-use wgfc_ir::{BinaryOp, Body, DType, Dim, GatherAxis, Op, Poly, ReduceOp, Scalar, UnaryOp, Value};
+use crate::import::onnx::prelude::*;
+use crate::lower::unique::{Unique, unique};
 
-/// An order of things that may be equal.
-struct Sorted {
-    /// Which thing stands at each place, `i32 [count]`; of equal ones the first is first.
-    order: Value,
-    /// Whether it differs from the one before it, `bool [count]`.
-    differs: Value,
-}
-
-fn unique(cx: &mut Cx) -> Lowered {
-    let mut x = cx.input(0)?;
-    cx.require_open_sizes_of(0)?;
+fn decode(cx: &mut Cx) -> Lowered {
+    let x = cx.input(0)?;
     let axis = match cx.int_opt("axis")? {
-        Some(axis) => cx.axis(axis, cx.rank(x)).map_err(|e| e.attribute("axis"))?,
-        None => {
-            let n: Dim = cx.shape(x).iter().product();
-            x = cx.reshape(x, vec![n])?;
-            0
-        }
+        Some(axis) => Some(cx.axis(axis, cx.rank(x)).map_err(|e| e.attribute("axis"))?),
+        None => None,
     };
-    let count = cx.shape(x)[axis].clone();
-    let keys = keys(cx, x)?;
-    let sorted = if cx.rank(x) == 1 { sort(cx, keys)? } else { sort_slices(cx, keys, axis)? };
-    let Chosen { places: begins, running } = chosen(cx, sorted.differs, count.clone())?;
-    let groups = cx.shape(begins)[0].clone();
-    let one = cx.int_const(DType::I32, 1);
-    let group = cx.binary(BinaryOp::Sub, running, one)?;
-    let mut inverse = placed(cx, group, sorted.order, count.clone())?;
-    let mut first = cx.take(sorted.order, begins, 0)?;
-    // To where the next group begins, or to the end.
-    let (next, fill) = (&Poly::var(0) + 1, Some(Scalar::from_i64(DType::I32, 0)));
-    let next = cx.push(Op::View { shape: vec![groups.clone()], index: vec![next], fill }, &[begins])?;
-    let mut f = Body::default();
-    let (begin, next_begin) = (f.arg(0), f.arg(1));
-    let (i, end, last) = (f.index(Poly::var(0)), f.index(count.clone()), f.index(&groups - 1));
-    let is_last = f.binary(BinaryOp::Eq, i, last);
-    let end = f.select(is_last, end, next_begin);
-    f.binary(BinaryOp::Sub, end, begin);
-    let mut counts = cx.map(f.0, &[begins, next])?;
-    if !cx.flag("sorted", true)? {
-        // In the order of the first of each group, whose place is that among all firsts.
-        let of_mine = cx.take(first, inverse, 0)?;
-        let here = cx.iota(std::slice::from_ref(&count), Poly::var(0), DType::I32)?;
-        let is_first = cx.binary(BinaryOp::Eq, of_mine, here)?;
-        let Chosen { places, running } = chosen(cx, is_first, count)?;
-        let sorted_group = cx.take(inverse, places, 0)?;
-        counts = cx.take(counts, sorted_group, 0)?;
-        let number = cx.take(running, of_mine, 0)?;
-        inverse = cx.binary(BinaryOp::Sub, number, one)?;
-        first = places;
-    }
-    let y = cx.take(x, first, axis)?;
-    let mut out = vec![y];
-    for v in [first, inverse, counts] {
-        out.push(cx.cast(v, DType::I64)?);
-    }
-    Ok(out)
-}
-
-/// Integers that compare as the elements do. Floats are sorted by their bits, the negative ones flipped;
-/// both zeros are one, and all that are no numbers are equal and the greatest.
-fn keys(cx: &mut Cx, x: Value) -> Built {
-    let t = cx.dtype(x);
-    let mut f = Body::default();
-    let x0 = f.arg(0);
-    match t {
-        DType::I64 | DType::U64 | DType::I32 | DType::U32 => return Ok(x),
-        t if !t.is_float() => {
-            f.cast(DType::I32, x0);
-        }
-        _ => {
-            let x0 = if t == DType::F32 { x0 } else { f.cast(DType::F32, x0) };
-            let zero = f.f32(0.0);
-            let is_zero = f.binary(BinaryOp::Eq, x0, zero);
-            let x0 = f.select(is_zero, zero, x0);
-            let bits = f.bitcast(DType::U32, x0);
-            let (none, sign, top) = (f.u32(0), f.u32(1 << 31), f.u32(i64::from(u32::MAX)));
-            let masked = f.binary(BinaryOp::And, bits, sign);
-            let positive = f.binary(BinaryOp::Eq, masked, none);
-            let (up, down) = (f.flipped(bits, 1 << 31), f.flipped(bits, u32::MAX));
-            let order = f.select(positive, up, down);
-            let nan = f.unary(UnaryOp::IsNan, x0);
-            f.select(nan, top, order);
-        }
-    }
-    cx.map(f.0, &[x])
-}
-
-fn sort(cx: &mut Cx, keys: Value) -> Built<Sorted> {
-    let n = cx.shape(keys)[0].clone();
-    let node = cx.push(Op::TopK { axis: 0, k: n.clone(), largest: false }, &[keys])?.node;
-    let sorted = Value { node, port: 0 };
-    let order = cx.cast(Value { node, port: 1 }, DType::I32)?;
-    let (index, fill) = (vec![&Poly::var(0) - 1], Some(Scalar::from_i64(cx.dtype(keys), 0)));
-    let before = cx.push(Op::View { shape: vec![n], index, fill }, &[sorted])?;
-    let mut f = Body::default();
-    let (mine, before_me, i) = (f.arg(0), f.arg(1), f.index(Poly::var(0)));
-    let zero = f.i32(0);
-    let is_first = f.binary(BinaryOp::Eq, i, zero);
-    let other = f.binary(BinaryOp::Ne, mine, before_me);
-    f.binary(BinaryOp::Or, is_first, other);
-    Ok(Sorted { order, differs: cx.map(f.0, &[sorted, before])? })
-}
-
-/// Slices compare as their elements do where they first differ. Each is compared with each.
-fn sort_slices(cx: &mut Cx, keys: Value, axis: usize) -> Built<Sorted> {
-    let shape = cx.shape(keys);
-    let n = shape[axis].clone();
-    let mut perm: Vec<usize> = (0..shape.len()).filter(|d| *d != axis).collect();
-    perm.insert(0, axis);
-    let slices = cx.transpose(keys, &perm)?;
-    let len: Dim = perm[1..].iter().map(|d| shape[*d].clone()).product();
-    let slices = cx.reshape(slices, vec![n.clone(), len.clone()])?;
-    let (mine, other) = (cx.unsqueeze(slices, &[1])?, cx.unsqueeze(slices, &[0])?);
-    // Of a pair (i, j): 2l where element l is the first that differs, odd where that of j is less; 2·len for none.
-    let mut f = Body::default();
-    let (a, b, l) = (f.arg(0), f.arg(1), f.index(&Poly::var(2) * 2));
-    let (differs, less) = (f.binary(BinaryOp::Ne, a, b), f.binary(BinaryOp::Lt, b, a));
-    let less = f.cast(DType::I32, less);
-    let (code, none) = (f.binary(BinaryOp::Add, l, less), f.index(&len * 2));
-    f.select(differs, code, none);
-    let pairs = cx.map_to(f.0, &[mine, other], vec![n.clone(), n.clone(), len.clone()])?;
-    let code = cx.reduce(ReduceOp::Min, pairs, &[2], false)?;
-    let mut f = Body::default();
-    let (code_0, none, one) = (f.arg(0), f.index(&len * 2), f.i32(1));
-    let equal = f.binary(BinaryOp::Ge, code_0, none);
-    let (i, j) = (f.index(Poly::var(0)), f.index(Poly::var(1)));
-    let earlier = f.binary(BinaryOp::Lt, j, i);
-    let (earlier, less) = (f.cast(DType::I32, earlier), f.binary(BinaryOp::And, code_0, one));
-    f.select(equal, earlier, less);
-    let before = cx.map(f.0, &[code])?;
-    let rank = cx.reduce(ReduceOp::Sum, before, &[1], false)?;
-    let all = cx.iota(std::slice::from_ref(&n), Poly::var(0), DType::I32)?;
-    let order = placed(cx, all, rank, n.clone())?;
-    let (index, fill) = (vec![&Poly::var(0) - 1], Some(Scalar::from_i64(DType::I32, 0)));
-    let before = cx.push(Op::View { shape: vec![n.clone()], index, fill }, &[order])?;
-    let at = |input| GatherAxis::Data { input, at: vec![Poly::var(0)] };
-    let op = Op::Gather { shape: vec![n], index: vec![at(1), at(2)] };
-    let code = cx.push(op, &[code, order, before])?;
-    let mut f = Body::default();
-    let (pair, none, i, zero) = (f.arg(0), f.index(&len * 2), f.index(Poly::var(0)), f.i32(0));
-    let (is_first, other) = (f.binary(BinaryOp::Eq, i, zero), f.binary(BinaryOp::Lt, pair, none));
-    f.binary(BinaryOp::Or, is_first, other);
-    Ok(Sorted { order, differs: cx.map(f.0, &[code])? })
+    let sorted = cx.flag("sorted", true)?;
+    let Unique { values, first, inverse, counts } = unique(cx, x, axis, sorted)?;
+    Ok(vec![values, first, inverse, counts])
 }
 
 /// `Unique`.
-pub const OPS: &[OpDef] = &[OpDef::new("Unique", &[11, 28], unique)
+pub const OPS: &[OpDef] = &[OpDef::new("Unique", &[11, 28], decode)
     .cases(&["test_unique_"])
     .notes("compares each element, or slice, with each")];

@@ -118,14 +118,3 @@ pub(super) fn kernel_attr(cx: &Cx) -> Result<Option<Vec<Dim>>, OpError> {
     }
     Ok(Some(k.into_iter().map(Poly::constant).collect()))
 }
-
-/// Windows of `size` along one axis, `before` elements back, zero outside: a new last axis of extent `size`.
-pub(super) fn along(cx: &mut Cx, x: Value, axis: usize, size: i64, before: i64) -> Result<Value, OpError> {
-    let mut shape = cx.shape(x);
-    let rank = shape.len();
-    let mut index: Vec<Poly> = (0..rank).map(Poly::var).collect();
-    index[axis] = &(&Poly::var(axis) + &Poly::var(rank)) - before;
-    shape.push(Poly::constant(size));
-    let fill = Some(Scalar::from_f64(cx.dtype(x), 0.0));
-    Ok(cx.push(Op::View { shape, index, fill }, &[x])?)
-}

@@ -1,17 +1,19 @@
-//! The activations of recurrent networks' gates.
+//! Activations by name, with their parameters: those of recurrent networks' gates.
 
 use wgfc_ir::build::{Builder, Built};
 use wgfc_ir::{BinaryOp as B, UnaryOp as U, Value};
 
 /// An activation with its parameters.
-#[derive(Clone, Copy)]
-pub(super) struct Activation {
+#[derive(Clone, Copy, Debug)]
+pub struct Activation {
     kind: Kind,
+    /// Its first parameter.
     pub alpha: f64,
+    /// Its second.
     pub beta: f64,
 }
 
-#[derive(Clone, Copy, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 enum Kind {
     Affine,
     Elu,

@@ -1,0 +1,113 @@
+//! Elements chosen by a condition: how many there are, a run computes.
+
+use super::{Lowering, OpError, Result};
+use wgfc_ir::build::Built;
+use wgfc_ir::{BinaryOp, Body, DType, Dim, GatherAxis, Op, Poly, ReduceOp, Scalar, Tensor, Value};
+
+/// Where a condition holds.
+#[derive(Clone, Copy, Debug)]
+pub struct Chosen {
+    /// The positions where it does, ascending, `i32 [n]`.
+    pub places: Value,
+    /// How many there are up to each position, itself included, `i32` of the condition's shape.
+    pub running: Value,
+}
+
+/// The positions where a condition of one axis holds. There are at most `bound`.
+pub fn chosen(cx: &mut Lowering, condition: Value, bound: Dim) -> Built<Chosen> {
+    let n = cx.shape(condition)[0].clone();
+    let ones = cx.cast(condition, DType::I32)?;
+    let running =
+        cx.push(Op::Cumulate { op: ReduceOp::Sum, axis: 0, exclusive: false, reverse: false }, &[ones])?;
+    // Of an empty axis there is no last element.
+    let (last, fill) = (vec![&n - 1], Some(Scalar::from_i64(DType::I32, 0)));
+    let count = cx.push(Op::View { shape: vec![], index: last, fill }, &[running])?;
+    let count = cx.computed_size(count, bound);
+    let mut to = Body::default();
+    let (holds, up_to) = (to.arg(0), to.arg(1));
+    let (one, nowhere) = (to.i32(1), to.i32(i64::from(i32::MAX)));
+    let place = to.binary(BinaryOp::Sub, up_to, one);
+    to.select(holds, place, nowhere);
+    let to = cx.map(to.0, &[condition, running])?;
+    let all = cx.iota(&[n], Poly::var(0), DType::I32)?;
+    Ok(Chosen { places: placed(cx, all, to, count)?, running })
+}
+
+/// `out[to[i]] = x[i]` along one axis, every element of the result being written once.
+pub fn placed(cx: &mut Lowering, x: Value, to: Value, extent: Dim) -> Built {
+    let index = vec![GatherAxis::Data { input: 1, at: vec![Poly::var(0)] }];
+    cx.push(Op::Place { shape: vec![extent], index }, &[x, to])
+}
+
+/// The slices along an axis, or without one the elements, where the condition is true. It may be shorter than
+/// the axis.
+pub fn compress(cx: &mut Lowering, mut x: Value, mut condition: Value, axis: Option<usize>) -> Result {
+    let given = condition;
+    if cx.dtype(cx.require_rank(condition, 1)?) != DType::Bool {
+        let e = format!("the condition is {}, not bool", cx.ty(condition));
+        return Err(OpError::model(e).operand(condition));
+    }
+    let axis = match axis {
+        Some(axis) => axis,
+        None => {
+            let n: Dim = cx.shape(x).iter().product();
+            x = cx.reshape(x, vec![n])?;
+            0
+        }
+    };
+    let (len, slices) = (cx.shape(condition)[0].clone(), cx.shape(x)[axis].clone());
+    if let (Some(c), Some(n)) = (len.as_const(), slices.as_const())
+        && c > n
+    {
+        return Err(OpError::model(format!("{c} conditions for {n} slices")).operand(given));
+    }
+    let places = match cx.numbers(condition) {
+        Some(known) => {
+            let places: Vec<i64> = (0..).zip(&known).filter(|(_, c)| **c != 0.0).map(|(i, _)| i).collect();
+            cx.constant(Tensor::from_i64(vec![places.len()], &places))
+        }
+        None => {
+            cx.require_open_sizes(given)?;
+            let bound = len.min_of(&slices, &[]);
+            condition = cx.slice(condition, 0, &Poly::ZERO, 1, &bound)?;
+            chosen(cx, condition, bound)?.places
+        }
+    };
+    Ok(cx.take(x, places, axis)?)
+}
+
+/// The positions of elements that are not 0, `[rank, count]`, in row-major order.
+pub fn non_zero(cx: &mut Lowering, x: Value) -> Result {
+    let shape = cx.shape(x);
+    let all: Dim = shape.iter().product();
+    let places = match (cx.numbers(x), all.as_const()) {
+        (Some(known), Some(_)) => {
+            let places: Vec<i64> = (0..).zip(&known).filter(|(_, e)| **e != 0.0).map(|(i, _)| i).collect();
+            cx.constant(Tensor::from_i64(vec![places.len()], &places))
+        }
+        _ => {
+            cx.require_open_sizes(x)?;
+            let flat = cx.reshape(x, vec![all.clone()])?;
+            let condition = match cx.dtype(flat) {
+                DType::Bool => flat,
+                _ => cx.binary_scalar(BinaryOp::Ne, flat, 0.0)?,
+            };
+            chosen(cx, condition, all)?.places
+        }
+    };
+    let places = cx.cast(places, DType::I32)?;
+    let rows = cx.shape(places)[0].clone();
+    let mut f = Body::default();
+    let (place, axis) = (f.arg(0), f.index(Poly::var(0)));
+    let (mut inner, mut position) = (Dim::ONE, f.i32(0));
+    for (d, extent) in shape.iter().enumerate().rev() {
+        let (step, of, this) = (f.index(inner.clone()), f.index(extent.clone()), f.i32(d as i64));
+        let at = f.binary(BinaryOp::Div, place, step);
+        let at = if d > 0 { f.binary(BinaryOp::Mod, at, of) } else { at };
+        let here = f.binary(BinaryOp::Eq, axis, this);
+        position = f.select(here, at, position);
+        inner = &inner * extent;
+    }
+    f.cast(DType::I64, position);
+    Ok(cx.map_to(f.0, &[places], vec![shape.len().into(), rows])?)
+}

@@ -1,0 +1,159 @@
+//! Elementwise operators that are more than one scalar operator, and what is asked of the operands of others.
+
+use super::{Lowering, OpError, Result};
+use wgfc_ir::{BinaryOp, Body, Class, DType, Scalar, UnaryOp, Value};
+
+/// A scalar operator of two operands of one type.
+pub fn binary(cx: &mut Lowering, op: BinaryOp, a: Value, b: Value) -> Result {
+    same_type(cx, a, b)?;
+    Ok(cx.binary(op, a, b)?)
+}
+
+fn same_type(cx: &Lowering, a: Value, b: Value) -> Result<()> {
+    if cx.dtype(a) == cx.dtype(b) {
+        return Ok(());
+    }
+    Err(OpError::model(format!("operands of different element types: {} and {}", cx.ty(a), cx.ty(b)))
+        .help("insert a Cast"))
+}
+
+/// Any number of operands, at least one, combined from the left.
+pub fn fold(cx: &mut Lowering, op: BinaryOp, xs: &[Value]) -> Result {
+    let (first, rest) = xs.split_first().ok_or("needs at least one input")?;
+    let mut acc = *first;
+    for x in rest {
+        acc = binary(cx, op, acc, *x)?;
+    }
+    Ok(acc)
+}
+
+/// The mean of any number of operands, at least one.
+pub fn mean(cx: &mut Lowering, xs: &[Value]) -> Result {
+    let sum = fold(cx, BinaryOp::Add, xs)?;
+    Ok(if xs.len() == 1 { sum } else { cx.binary_scalar(BinaryOp::Div, sum, xs.len() as f64)? })
+}
+
+/// `xʸ` of the type of `x`. The exponent may have another type than the base.
+pub fn pow(cx: &mut Lowering, x: Value, y: Value) -> Result {
+    let (tx, ty) = (cx.dtype(x), cx.dtype(y));
+    if tx.is_float() || ty == tx {
+        let y = cx.cast(y, tx)?;
+        return Ok(cx.binary(BinaryOp::Pow, x, y)?);
+    }
+    let wide = if ty.is_float() { ty } else { tx };
+    let (a, b) = (cx.cast(x, wide)?, cx.cast(y, wide)?);
+    let r = cx.binary(BinaryOp::Pow, a, b)?;
+    Ok(cx.cast(r, tx)?)
+}
+
+/// Infinities of the signs asked for.
+pub fn is_inf(cx: &mut Lowering, x: Value, negative: bool, positive: bool) -> Result {
+    let any = cx.unary(UnaryOp::IsInf, x)?;
+    let op = match (negative, positive) {
+        (true, true) => return Ok(any),
+        (false, false) => {
+            let shape = cx.shape(x);
+            return Ok(cx.full(&shape, Scalar::bool(false))?);
+        }
+        (true, false) => BinaryOp::Lt,
+        (false, true) => BinaryOp::Gt,
+    };
+    let side = cx.binary_scalar(op, x, 0.0)?;
+    Ok(cx.binary(BinaryOp::And, any, side)?)
+}
+
+/// Which way bits are shifted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Shift {
+    /// To higher places.
+    Left,
+    /// To lower places; the sign stays.
+    Right,
+}
+
+/// By the width or more, or by less than 0, nothing is left but the sign.
+pub fn shift(cx: &mut Lowering, x: Value, by: Value, direction: Shift) -> Result {
+    let dtype = cx.dtype(x);
+    if !dtype.is_int() || cx.dtype(by) != dtype {
+        return Err(OpError::model(format!("a shift of {} by {}", cx.ty(x), cx.ty(by))));
+    }
+    match direction {
+        Shift::Left => Ok(cx.binary(BinaryOp::Shl, x, by)?),
+        Shift::Right if dtype.class() == Class::Int => {
+            let mut f = Body::default();
+            let (a, b) = (f.arg(0), f.arg(1));
+            let (zero, last) = (f.int(dtype, 0), f.int(dtype, dtype.bits() as i64 - 1));
+            let negative = f.binary(BinaryOp::Lt, b, zero);
+            let most = f.binary(BinaryOp::Min, b, last);
+            let b = f.select(negative, last, most);
+            f.binary(BinaryOp::Shr, a, b);
+            Ok(cx.map(f.0, &[x, by])?)
+        }
+        Shift::Right => Ok(cx.binary(BinaryOp::Shr, x, by)?),
+    }
+}
+
+/// The same bits as another type of the same width.
+pub fn bit_cast(cx: &mut Lowering, x: Value, to: DType) -> Result {
+    let from = cx.dtype(x);
+    if from.bits() != to.bits() {
+        let e = format!("{from} has {} bits, {to} has {}", from.bits(), to.bits());
+        return Err(OpError::model(e).param("to"));
+    }
+    if from == to {
+        return Ok(x);
+    }
+    let mut f = Body::default();
+    let mut v = f.arg(0);
+    // A bool is a byte that is 0 or 1.
+    if from == DType::Bool {
+        v = f.cast(DType::U8, v);
+    }
+    let through = if to == DType::Bool { DType::U8 } else { to };
+    if from != through && !(from == DType::Bool && through == DType::U8) {
+        v = f.bitcast(through, v);
+    }
+    if to == DType::Bool {
+        f.cast(DType::Bool, v);
+    }
+    Ok(cx.map(f.0, &[x])?)
+}
+
+/// `a` where the condition holds, else `b`.
+pub fn choose(cx: &mut Lowering, c: Value, a: Value, b: Value) -> Result {
+    if cx.dtype(c) != DType::Bool {
+        return Err(OpError::model(format!("the condition is {}, not bool", cx.ty(c))).operand(c));
+    }
+    if cx.dtype(a) != cx.dtype(b) {
+        return Err(OpError::model(format!("choices of different types: {} and {}", cx.ty(a), cx.ty(b))));
+    }
+    Ok(cx.select(c, a, b)?)
+}
+
+/// A bound of values.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Limit {
+    /// A number.
+    Is(f64),
+    /// A tensor of one element.
+    Of(Value),
+}
+
+/// Not below one limit, nor above the other.
+pub fn clamp(cx: &mut Lowering, mut x: Value, low: Option<Limit>, high: Option<Limit>) -> Result {
+    for (limit, op) in [(low, BinaryOp::Max), (high, BinaryOp::Min)] {
+        match limit {
+            None => {}
+            Some(Limit::Is(v)) => x = cx.binary_scalar(op, x, v)?,
+            Some(Limit::Of(v)) => {
+                if cx.dtype(v) != cx.dtype(x) || !matches!(cx.ty(v).numel().as_const(), Some(1) | None) {
+                    let e = OpError::model(format!("limit of type {} for {}", cx.ty(v), cx.ty(x)));
+                    return Err(e.operand(v));
+                }
+                let v = cx.reshape(v, vec![])?;
+                x = cx.binary(op, x, v)?;
+            }
+        }
+    }
+    Ok(x)
+}

@@ -1,0 +1,178 @@
+//! Random numbers: a hash of an element's place and of a seed, so that they need no state and no order.
+//!
+//! A program draws the same numbers whenever it runs. In the body of a loop the number of the iteration
+//! ([`Lowering::iteration`]) goes into the hash.
+
+use super::{Lowering, OpError, Result};
+use wgfc_ir::{BinaryOp, Body, DType, Dim, Op, Poly, ReduceOp, UnaryOp, Value};
+
+/// 64 bits that decide which numbers are drawn.
+pub type Seed = [u32; 2];
+
+/// The seed of an operator that has a name only: FNV-1a.
+pub fn named_seed(name: impl Iterator<Item = u8>) -> Seed {
+    let h = name.fold(0xcbf2_9ce4_8422_2325u64, |h, b| (h ^ u64::from(b)).wrapping_mul(0x100_0000_01b3));
+    [h as u32, (h >> 32) as u32]
+}
+
+/// Two words of random bits for each element of `shape`. In the body of a loop `step`, an argument of the
+/// function, is the number of the iteration.
+fn bits(f: &mut Body, shape: &[Dim], seed: Seed, step: Option<u32>) -> [u32; 2] {
+    let place = shape.iter().enumerate().fold(Poly::ZERO, |at, (i, d)| &(&at * d) + &Poly::var(i));
+    let place = f.index(place);
+    let place = f.cast(DType::U32, place);
+    let [low, mut high] = seed.map(|s| f.u32(s.into()));
+    if let Some(arg) = step {
+        let step = f.arg(arg);
+        let step = f.cast(DType::U32, step);
+        high = f.binary(BinaryOp::Add, high, step);
+    }
+    let [a, b, _] = f.pcg3d([place, low, high]);
+    [a, b]
+}
+
+/// The map of a function that draws, over `args` and, in the body of a loop, the iteration behind them.
+fn drawn(cx: &mut Lowering, f: Body, args: &[Value], shape: Vec<Dim>) -> Result {
+    let args: Vec<Value> = args.iter().copied().chain(cx.iteration).collect();
+    Ok(cx.map_to(f.0, &args, shape)?)
+}
+
+/// Random bits as an f32 in `[0, 1)` that a type of `precision` bits represents.
+fn uniform_unit(f: &mut Body, bits: u32, precision: i64) -> u32 {
+    let by = f.u32(32 - precision);
+    let bits = f.binary(BinaryOp::Shr, bits, by);
+    let bits = f.cast(DType::F32, bits);
+    let unit = f.f32(0.5f64.powi(precision as i32));
+    f.binary(BinaryOp::Mul, bits, unit)
+}
+
+/// Bits of the significand of a float type; f64 is drawn in f32.
+fn precision(dtype: DType) -> i64 {
+    match dtype {
+        DType::F16 => 11,
+        DType::BF16 => 8,
+        _ => 24,
+    }
+}
+
+/// An error unless numbers can be drawn as this type.
+pub fn require_float(dtype: DType) -> Result<()> {
+    if dtype.is_float() && dtype.bits() >= 16 {
+        return Ok(());
+    }
+    Err(OpError::model(format!("numbers of type {dtype}")).param("dtype"))
+}
+
+fn store(f: &mut Body, v: u32, dtype: DType) {
+    if dtype != DType::F32 {
+        f.cast(dtype, v);
+    }
+}
+
+/// Evenly between `low` and `high`, of a float type.
+pub fn uniform(
+    cx: &mut Lowering,
+    shape: Vec<Dim>,
+    dtype: DType,
+    (low, high): (f64, f64),
+    seed: Seed,
+) -> Result {
+    let mut f = Body::default();
+    let [bits, _] = bits(&mut f, &shape, seed, cx.iteration.map(|_| 0));
+    let u = uniform_unit(&mut f, bits, precision(dtype));
+    let (span, low) = (f.f32(high - low), f.f32(low));
+    let y = f.binary(BinaryOp::Mul, u, span);
+    let y = f.binary(BinaryOp::Add, y, low);
+    store(&mut f, y, dtype);
+    drawn(cx, f, &[], shape)
+}
+
+/// `mean + scale·√(−2 ln u)·cos(2πv)`, of a float type: Box and Muller's.
+pub fn normal(
+    cx: &mut Lowering,
+    shape: Vec<Dim>,
+    dtype: DType,
+    (mean, scale): (f64, f64),
+    seed: Seed,
+) -> Result {
+    let mut f = Body::default();
+    let [a, b] = bits(&mut f, &shape, seed, cx.iteration.map(|_| 0));
+    let u = f.unit(a);
+    let log = f.unary(UnaryOp::Log, u);
+    let factor = f.f32(-2.0);
+    let square = f.binary(BinaryOp::Mul, log, factor);
+    let radius = f.unary(UnaryOp::Sqrt, square);
+    let v = uniform_unit(&mut f, b, 24);
+    let circle = f.f32(std::f64::consts::TAU);
+    let angle = f.binary(BinaryOp::Mul, v, circle);
+    let cos = f.unary(UnaryOp::Cos, angle);
+    let (mean, scale) = (f.f32(mean), f.f32(scale));
+    let y = f.binary(BinaryOp::Mul, radius, cos);
+    let y = f.binary(BinaryOp::Mul, y, scale);
+    let y = f.binary(BinaryOp::Add, y, mean);
+    store(&mut f, y, dtype);
+    drawn(cx, f, &[], shape)
+}
+
+/// 1 as often as the operand says, else 0.
+pub fn bernoulli(cx: &mut Lowering, x: Value, dtype: DType, seed: Seed) -> Result {
+    if !cx.dtype(x).is_float() {
+        return Err(OpError::model(format!("probabilities of type {}", cx.ty(x))).operand(x));
+    }
+    let shape = cx.shape(x);
+    let mut f = Body::default();
+    let [bits, _] = bits(&mut f, &shape, seed, cx.iteration.map(|_| 1));
+    let u = uniform_unit(&mut f, bits, 24);
+    let p = f.arg(0);
+    let p = f.cast(DType::F32, p);
+    let one = f.binary(BinaryOp::Lt, u, p);
+    if dtype != DType::Bool {
+        f.cast(dtype, one);
+    }
+    drawn(cx, f, &[x], shape)
+}
+
+/// Classes, each as often as `softmax` of its row says: the largest of the logarithms and Gumbel variates.
+///
+/// `x` is `[rows, classes]`; the result, of an integer type, `[rows, samples]`.
+pub fn multinomial(cx: &mut Lowering, x: Value, samples: i64, dtype: DType, seed: Seed) -> Result {
+    cx.require_rank(x, 2)?;
+    let mut shape = cx.shape(x);
+    shape.insert(1, samples.into());
+    let mut f = Body::default();
+    let [bits, _] = bits(&mut f, &shape, seed, cx.iteration.map(|_| 1));
+    let u = f.unit(bits);
+    let noise = f.gumbel(u);
+    let logit = f.arg(0);
+    let logit = f.cast(DType::F32, logit);
+    f.binary(BinaryOp::Add, logit, noise);
+    let rows = cx.unsqueeze(x, &[1])?;
+    let keys = drawn(cx, f, &[rows], shape)?;
+    let at = cx.push(Op::ArgReduce { op: ReduceOp::Max, axis: 2, last: false }, &[keys])?;
+    let at = cx.squeeze(at, &[2])?;
+    Ok(cx.cast(at, dtype)?)
+}
+
+/// `x` and which of its elements stay, where a share `ratio` (rank 0) is dropped and the others grow.
+pub fn drop(cx: &mut Lowering, x: Value, ratio: Value, seed: Seed) -> Result<(Value, Value)> {
+    let (shape, dtype) = (cx.shape(x), cx.dtype(x));
+    let mut f = Body::default();
+    let [bits, _] = bits(&mut f, &shape, seed, cx.iteration.map(|_| 1));
+    let u = uniform_unit(&mut f, bits, 24);
+    let ratio_of = |f: &mut Body, i| {
+        let r = f.arg(i);
+        f.cast(DType::F32, r)
+    };
+    let r = ratio_of(&mut f, 0);
+    f.binary(BinaryOp::Ge, u, r);
+    let kept = drawn(cx, f, &[ratio], shape)?;
+    let mut f = Body::default();
+    let (x_in, kept_in, one, zero) = (f.arg(0), f.arg(1), f.f32(1.0), f.number(dtype, 0.0));
+    let r = ratio_of(&mut f, 2);
+    let rest = f.binary(BinaryOp::Sub, one, r);
+    let wide = f.cast(DType::F32, x_in);
+    let grown = f.binary(BinaryOp::Div, wide, rest);
+    let grown = f.cast(dtype, grown);
+    f.select(kept_in, grown, zero);
+    Ok((cx.map(f.0, &[x, kept, ratio])?, kept))
+}

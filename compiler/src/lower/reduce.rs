@@ -1,0 +1,90 @@
+//! Reductions along axes.
+
+use super::{Lowering, Result};
+use wgfc_ir::{BinaryOp, Body, Class, DType, ReduceOp, UnaryOp, Value};
+
+/// What elements are combined to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reduction {
+    /// Their sum, product, maximum or minimum.
+    Plain(ReduceOp),
+    /// The mean.
+    Mean,
+    /// `Σ |x|`.
+    L1,
+    /// `√Σ x²`.
+    L2,
+    /// `Σ x²`.
+    SumSquare,
+    /// `ln Σ x`.
+    LogSum,
+    /// `ln Σ eˣ`.
+    LogSumExp,
+}
+
+/// Along axes, which stay with extent 1 where `keepdims` says so. Without axes (`None`) every element is
+/// reduced alone.
+pub fn reduce(
+    cx: &mut Lowering,
+    reduction: Reduction,
+    x: Value,
+    axes: Option<&[usize]>,
+    keepdims: bool,
+) -> Result {
+    let sum = |cx: &mut Lowering, x: Value| -> Result {
+        Ok(match axes {
+            Some(axes) => cx.reduce(ReduceOp::Sum, x, axes, keepdims)?,
+            None => x,
+        })
+    };
+    match (reduction, axes) {
+        (Reduction::Plain(_) | Reduction::Mean | Reduction::LogSumExp, None) => Ok(x),
+        (Reduction::Plain(op), Some(axes)) => Ok(cx.reduce(op, x, axes, keepdims)?),
+        (Reduction::Mean, Some(axes)) => {
+            let m = cx.mean(x, axes)?;
+            Ok(if keepdims { m } else { cx.squeeze(m, axes)? })
+        }
+        (Reduction::LogSumExp, Some(axes)) => log_sum_exp(cx, x, axes, keepdims),
+        (Reduction::L1, _) => {
+            let signed = cx.dtype(x).is_float() || cx.dtype(x).class() == Class::Int;
+            let x = if signed { cx.unary(UnaryOp::Abs, x)? } else { x };
+            sum(cx, x)
+        }
+        (Reduction::L2 | Reduction::SumSquare, _) => {
+            let x = cx.binary(BinaryOp::Mul, x, x)?;
+            let y = sum(cx, x)?;
+            if reduction == Reduction::L2 { of_floats(cx, y, UnaryOp::Sqrt) } else { Ok(y) }
+        }
+        (Reduction::LogSum, _) => {
+            let y = sum(cx, x)?;
+            of_floats(cx, y, UnaryOp::Log)
+        }
+    }
+}
+
+/// A function of floats; integers are converted, and the result truncated.
+fn of_floats(cx: &mut Lowering, x: Value, op: UnaryOp) -> Result {
+    let dtype = cx.dtype(x);
+    let x = if dtype.is_float() { x } else { cx.cast(x, DType::F32)? };
+    let y = cx.unary(op, x)?;
+    Ok(cx.cast(y, dtype)?)
+}
+
+/// `m + ln Σ exp(x − m)` with the largest `m`, or 0 where that is infinite.
+fn log_sum_exp(cx: &mut Lowering, x: Value, axes: &[usize], keepdims: bool) -> Result {
+    let dtype = cx.dtype(x);
+    let x = if dtype.is_float() { x } else { cx.cast(x, DType::F32)? };
+    let largest = cx.reduce(ReduceOp::Max, x, axes, true)?;
+    let mut f = Body::default();
+    let m = f.arg(0);
+    let (infinite, zero) = (f.unary(UnaryOp::IsInf, m), f.number(cx.dtype(x), 0.0));
+    f.select(infinite, zero, m);
+    let m = cx.map(f.0, &[largest])?;
+    let d = cx.binary(BinaryOp::Sub, x, m)?;
+    let e = cx.unary(UnaryOp::Exp, d)?;
+    let sum = cx.reduce(ReduceOp::Sum, e, axes, true)?;
+    let log = cx.unary(UnaryOp::Log, sum)?;
+    let y = cx.binary(BinaryOp::Add, log, m)?;
+    let y = if keepdims { y } else { cx.squeeze(y, axes)? };
+    Ok(cx.cast(y, dtype)?)
+}
