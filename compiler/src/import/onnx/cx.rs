@@ -24,6 +24,8 @@ pub struct Cx<'a, 'g, 'm> {
     pub(super) inputs: Vec<Option<Value>>,
     /// Parameters of the lowering that inputs give.
     given: Vec<(&'static str, usize)>,
+    /// Operands of the lowering that are made of one input.
+    made: Vec<(Value, usize)>,
 }
 
 impl<'g> Deref for Cx<'_, 'g, '_> {
@@ -48,17 +50,25 @@ impl<'a, 'g, 'm> Cx<'a, 'g, 'm> {
         (opset, since): (i64, i64),
         inputs: Vec<Option<Value>>,
     ) -> Cx<'a, 'g, 'm> {
-        Cx { lowering, importer, scope, node, opset, since, inputs, given: vec![] }
+        Cx { lowering, importer, scope, node, opset, since, inputs, given: vec![], made: vec![] }
     }
     /// Says that input `i` gives a parameter of the lowering. Others are given by the attributes of their
     /// names, or of those that [`ATTRIBUTES`] says.
     pub fn gives(&mut self, i: usize, param: &'static str) {
         self.given.push((param, i));
     }
+    /// Says that an operand of the lowering is made of input `i`.
+    pub fn made_of(&mut self, i: usize, v: Value) {
+        self.made.push((v, i));
+    }
     /// An error with the input or attribute it is about.
     pub(super) fn placed(&self, e: OpError) -> OpError {
         let part = match e.part {
-            Some(Part::Operand(v)) => self.inputs.iter().position(|i| *i == Some(v)).map(|i| self.called(i)),
+            Some(Part::Operand(v)) => {
+                let own = self.inputs.iter().position(|i| *i == Some(v));
+                let made = || self.made.iter().find(|(made, _)| *made == v).map(|(_, i)| *i);
+                own.or_else(made).map(|i| self.called(i))
+            }
             Some(Part::Param(p)) => Some(match self.given.iter().find(|(name, _)| *name == p) {
                 Some((_, i)) => self.called(*i),
                 None => {
@@ -80,7 +90,12 @@ impl<'a, 'g, 'm> Cx<'a, 'g, 'm> {
 }
 
 /// Attributes that are not called as the parameters of the lowering that they give.
-const ATTRIBUTES: &[(&str, &str)] = &[("groups", "group"), ("kernel", "kernel_shape")];
+const ATTRIBUTES: &[(&str, &str)] = &[
+    ("along", "quantize_axis"),
+    ("groups", "group"),
+    ("kernel", "kernel_shape"),
+    ("samples", "sampling_ratio"),
+];
 
 /// Inputs and outputs.
 impl Cx<'_, '_, '_> {

@@ -1,97 +1,14 @@
-//! `DeformConv`: a convolution whose windows are sampled at places that an input moves.
+//! `DeformConv`.
 
-use super::conv::Groups;
-use super::sample::{Mode, Padding, Sampled, spread, weighted};
-use super::window::Windows;
-use crate::import::onnx::Cx;
-use crate::import::onnx::op::{AtAttribute, Lowered, OpDef, OpError};
-use wgfc_ir::op::{GatherAxis, show};
-use wgfc_ir::{BinaryOp as B, DType, Dim, Poly, ReduceOp};
+use super::conv::attributes;
+use crate::import::onnx::prelude::*;
+use crate::lower::deform;
 
-/// `x [N, C, spatial…]`, `w [M, C/G, kernel…]`, `offset [N, groups·kernel·axes, out…]`, and
-/// optionally a bias `[M]` and a mask `[N, groups·kernel, out…]`.
 fn deform_conv(cx: &mut Cx) -> Lowered {
     let (x, w, offset) = (cx.input(0)?, cx.input(1)?, cx.input(2)?);
-    let (sx, sw, so) = (cx.shape(x), cx.shape(w), cx.shape(offset));
-    let rank = sx.len();
-    if rank < 3 || sw.len() != rank || so.len() != rank {
-        return Err(OpError::model(format!(
-            "weights {} and offsets {} for an input {}",
-            show(&sw),
-            show(&so),
-            show(&sx)
-        )));
-    }
-    let n = rank - 2;
-    let groups = cx.int("offset_group", 1)?;
-    let Some(per_group) = sx[1].as_const().filter(|c| groups > 0 && c % groups == 0).map(|c| c / groups)
-    else {
-        let e = OpError::model(format!("{groups} groups of {} channels", sx[1]));
-        return Err(e.attribute("offset_group"));
-    };
-    let channels = Groups::read(cx, x, w)?;
-    let windows = Windows::read(cx, &sx[2..], sw[2..].to_vec())?;
-    let (kernel, out) = (&sw[2..], &windows.out);
-    let mut split = vec![sx[0].clone(), groups.into()];
-    split.extend(kernel.iter().cloned());
-    let mut with_axis = split.clone();
-    with_axis.push(Dim::from(n));
-    with_axis.extend(out.iter().cloned());
-    let offset = cx.reshape(offset, with_axis).map_err(|e| cx.at_input(2, e.into()))?;
-    let offset = cx.cast(offset, DType::F32)?;
-    split.extend(out.iter().cloned());
-
-    // Sampled: batch, channel, kernel, places, then a tap axis for each spatial axis.
-    let mut shape = vec![sx[0].clone(), sx[1].clone()];
-    shape.extend(split[2..].iter().cloned());
-    let columns = shape.clone();
-    shape.extend(std::iter::repeat_n(Dim::from(2i64), n));
-    let group = Poly::var(1).div(&per_group.into(), &shape);
-    let mut taps = vec![];
-    for i in 0..n {
-        let mut index: Vec<Poly> = (0..2 + n).map(Poly::var).collect();
-        index.push(Poly::from(i));
-        index.extend((2 + n..2 + 2 * n).map(Poly::var));
-        let moved = spread(cx, offset, &split, &index)?;
-        let (o, k) = (Poly::var(2 + n + i) * windows.strides[i], Poly::var(2 + i) * windows.dilations[i]);
-        let at = cx.iota(&split, &(&o + &k) - &windows.before[i], DType::F32)?;
-        let at = cx.binary(B::Add, at, moved)?;
-        let axis = Sampled {
-            extent: sx[2 + i].clone(),
-            mode: Mode::Linear,
-            padding: Padding::Zeros,
-            align_corners: false,
-        };
-        let t = axis.taps(cx, at)?;
-        let mut at = vec![Poly::var(0), group.clone()];
-        at.extend((2..2 + 2 * n).map(Poly::var));
-        at.push(Poly::var(2 + 2 * n + i));
-        taps.push((t, at));
-    }
-    let lead = vec![GatherAxis::Affine(Poly::var(0)), GatherAxis::Affine(Poly::var(1))];
-    let parts = weighted(cx, x, &shape, lead, &[], &taps)?;
-    let mut sampled = cx.reduce(ReduceOp::Sum, parts, &(2 + 2 * n..2 + 3 * n).collect::<Vec<_>>(), false)?;
-    if let Some(mask) = cx.opt(4) {
-        let mask = cx.reshape(mask, split).map_err(|e| cx.at_input(4, e.into()))?;
-        let mask = cx.cast(mask, DType::F32)?;
-        let mut index = vec![Poly::var(0), group];
-        index.extend((2..2 + 2 * n).map(Poly::var));
-        let mask = spread(cx, mask, &columns, &index)?;
-        sampled = cx.binary(B::Mul, sampled, mask)?;
-    }
-    let dtype = cx.dtype(x);
-    let sampled = cx.cast(sampled, dtype)?;
-    // As an unfolded input has them: channel, places, kernel.
-    let perm: Vec<usize> = (0..2).chain(2 + n..2 + 2 * n).chain(2..2 + n).collect();
-    let unfolded = cx.transpose(sampled, &perm)?;
-    let split = channels.split(&cx.shape(unfolded));
-    let unfolded = cx.reshape(unfolded, split)?;
-    let mut y = channels.product(cx, unfolded, w)?;
-    if let Some(b) = cx.opt(3) {
-        let b = crate::lower::norm::per_channel(cx, b, rank)?;
-        y = cx.binary(B::Add, y, b)?;
-    }
-    Ok(vec![y])
+    let (bias, mask, groups) = (cx.opt(3), cx.opt(4), cx.int("offset_group", 1)?);
+    let p = attributes(cx, x, w)?;
+    Ok(vec![deform::deform_conv(cx, [x, w, offset], bias, mask, groups, &p)?])
 }
 
 /// `DeformConv`.

@@ -1,239 +1,40 @@
-//! Fourier transforms, as products with a matrix of cosines and sines.
-//!
-//! The matrix is read from a table of one turn at `k·n mod length`: complex numbers are their last axis.
+//! Fourier transforms.
 
-use crate::import::onnx::Cx;
-use crate::import::onnx::op::{AtAttribute, Lowered, OpDef, OpError};
-use wgfc_ir::op::{GatherAxis, show};
-use wgfc_ir::{
-    BinaryOp as B, Contract, DType, Dim, Op, Poly, Scalar, ScalarFn, ScalarNode, Tensor, UnaryOp as U, Value,
-};
+use crate::import::onnx::prelude::*;
+use crate::lower::fourier::{self, Dft, Stft};
+use wgfc_ir::Dim;
 
-type Result<T = Value> = std::result::Result<T, OpError>;
-
-/// A transform of `[…, n, c]` along the axis before the last.
-struct Transform {
-    /// Of the whole transform.
-    length: Dim,
-    inverse: bool,
-    /// Numbers of one input and one output element: 1 or 2.
-    from: i64,
-    to: i64,
-}
-
-/// `e^(∓2πi·n/length)` for every `n` as the matrices `[length, from, to]` that multiply by it.
-fn turn(cx: &mut Cx, t: &Transform) -> Result {
-    let sign = if t.inverse { 1.0 } else { -1.0 };
-    // Real and imaginary part of the product, as sums over the parts of the factor.
-    let entry = |c: i64, o: i64, (sin, cos): (f64, f64)| match (c, o) {
-        (0, 0) | (1, 1) => cos,
-        (0, _) => sign * sin,
-        _ => -sign * sin,
-    };
-    let (from, to) = (t.from, t.to);
-    if let Some(n) = t.length.as_const().and_then(|n| usize::try_from(n).ok()).filter(|n| *n <= 1 << 20) {
-        let mut v = Vec::with_capacity(n * 4);
-        for i in 0..n {
-            let angle = std::f64::consts::TAU * i as f64 / n as f64;
-            for c in 0..from {
-                v.extend((0..to).map(|o| entry(c, o, angle.sin_cos()) as f32));
-            }
-        }
-        return Ok(cx.constant(Tensor::from_f32(vec![n, from as usize, to as usize], &v)));
+/// Input `i` as one number, if it is there.
+fn length(cx: &mut Cx, i: usize) -> Result<Option<Dim>> {
+    if cx.opt(i).is_none() {
+        return Ok(None);
     }
-    let list = [t.length.clone()];
-    let at = cx.iota(&list, Poly::var(0), DType::F32)?;
-    let n = cx.dim_scalar(&t.length, DType::F32)?;
-    let at = cx.binary(B::Div, at, n)?;
-    let angle = cx.binary_scalar(B::Mul, at, std::f64::consts::TAU)?;
-    let (cos, sin) = (cx.unary(U::Cos, angle)?, cx.unary(U::Sin, angle)?);
-    let mut parts = vec![];
-    for c in 0..from {
-        for o in 0..to {
-            let v = if c == o { cos } else { sin };
-            let v = cx.binary_scalar(B::Mul, v, entry(c, o, (1.0, 1.0)))?;
-            parts.push(cx.unsqueeze(v, &[1])?);
-        }
+    match cx.const_dims(i)?.as_slice() {
+        [n] => Ok(Some(n.clone())),
+        _ => Err(cx.at_input(i, OpError::model("needs one number"))),
     }
-    let all = cx.concat(&parts, 1)?;
-    Ok(cx.reshape(all, vec![t.length.clone(), from.into(), to.into()])?)
-}
-
-impl Transform {
-    /// `x [lead…, n, from]` becomes `[lead…, bins, to]`, in f32.
-    fn apply(&self, cx: &mut Cx, x: Value, bins: &Dim) -> Result {
-        let rank = cx.rank(x);
-        let n = cx.shape(x)[rank - 2].clone();
-        let table = turn(cx, self)?;
-        let grid = [bins.clone(), n.clone()];
-        let phase = (&Poly::var(0) * &Poly::var(1)).modulo(&self.length, &grid);
-        let phase = cx.iota(&grid, phase, DType::I32)?;
-        let shape = vec![bins.clone(), n, self.from.into(), self.to.into()];
-        let index = vec![
-            GatherAxis::Data { input: 1, at: vec![Poly::var(0), Poly::var(1)] },
-            GatherAxis::Affine(Poly::var(2)),
-            GatherAxis::Affine(Poly::var(3)),
-        ];
-        let matrix = cx.push(Op::Gather { shape, index }, &[table, phase])?;
-        let lead: Vec<u8> = (0..rank as u8 - 2).collect();
-        let (k, n, c, o) = (rank as u8, rank as u8 + 1, rank as u8 + 2, rank as u8 + 3);
-        let contract = Contract {
-            a: [lead.clone(), vec![n, c]].concat(),
-            b: vec![k, n, c, o],
-            out: [lead, vec![k, o]].concat(),
-        };
-        let y = cx.push(Op::Contract(contract), &[x, matrix])?;
-        if !self.inverse {
-            return Ok(y);
-        }
-        let length = cx.dim_scalar(&self.length, DType::F32)?;
-        Ok(cx.binary(B::Div, y, length)?)
-    }
-}
-
-/// How many bins a real signal of that length has.
-fn half(length: &Dim) -> Dim {
-    &length.div(&Poly::constant(2), &[]) + 1
-}
-
-/// The parts of a number: the last axis, of extent 1 or 2.
-fn parts(cx: &Cx, x: Value) -> Result<i64> {
-    match cx.shape(x).last().and_then(|d| d.as_const()) {
-        Some(c) if (1..=2).contains(&c) && cx.rank(x) >= 2 && cx.dtype(x).is_float() => Ok(c),
-        _ => {
-            let e = format!("needs floats with a last axis of 1 (real) or 2 (complex), got {}", cx.ty(x));
-            Err(cx.at_input(0, OpError::model(e)))
-        }
-    }
-}
-
-/// Bins that stand for two of the whole transform count twice: all but the first and, of an even length, the last.
-fn twice(cx: &mut Cx, x: Value, length: &Dim) -> Result {
-    let rank = cx.rank(x);
-    let mut f = ScalarFn::default();
-    let x0 = f.push(ScalarNode::Arg(0));
-    let bin = f.push(ScalarNode::Index(Poly::var(rank - 2)));
-    let zero = f.push(ScalarNode::Const(Scalar::from_i64(DType::I32, 0)));
-    let two = f.push(ScalarNode::Const(Scalar::from_i64(DType::I32, 2)));
-    let first = f.push(ScalarNode::Binary(B::Eq, bin, zero));
-    let doubled = f.push(ScalarNode::Binary(B::Mul, bin, two));
-    let n = f.push(ScalarNode::Index(length.clone()));
-    let last = f.push(ScalarNode::Binary(B::Eq, doubled, n));
-    let once = f.push(ScalarNode::Binary(B::Or, first, last));
-    let sum = f.push(ScalarNode::Binary(B::Add, x0, x0));
-    f.push(ScalarNode::Select(once, x0, sum));
-    Ok(cx.map(f, &[x])?)
-}
-
-/// `x` cut or filled with zeros to `n` along the axis before the last.
-fn fitted(cx: &mut Cx, x: Value, n: &Dim) -> Result {
-    let rank = cx.rank(x);
-    let after = n - &cx.shape(x)[rank - 2];
-    let mut end = vec![Dim::ZERO; rank];
-    end[rank - 2] = after;
-    let zero = Scalar::from_f64(cx.dtype(x), 0.0);
-    Ok(cx.pad(x, &vec![Dim::ZERO; rank], &end, zero)?)
 }
 
 fn dft(cx: &mut Cx) -> Lowered {
     let x = cx.input(0)?;
-    let (dtype, rank, from) = (cx.dtype(x), cx.rank(x), parts(cx, x)?);
     let (inverse, onesided) = (cx.flag("inverse", false)?, cx.flag("onesided", false)?);
     let axis = match cx.since {
         ..20 => cx.int("axis", 1)?,
         _ if cx.opt(2).is_some() => cx.const_int(2)?,
         _ => -2,
     };
-    let axis = cx.axis(axis, rank)?;
-    if axis + 1 == rank {
-        return Err(OpError::model("the last axis holds the parts of a number").attribute("axis"));
-    }
-    if onesided && !inverse && from == 2 {
-        return Err(OpError::model("half of the bins say all of a real signal only").attribute("onesided"));
-    }
-    let extent = cx.shape(x)[axis].clone();
-    let length = match cx.opt(1) {
-        Some(_) => match cx.const_dims(1)?.as_slice() {
-            [n] => n.clone(),
-            _ => return Err(cx.at_input(1, OpError::model("needs one number"))),
-        },
-        None if inverse && onesided => (&extent - &Dim::ONE) * 2,
-        None => extent,
-    };
-    if length.as_const().is_some_and(|n| !(1..=46340).contains(&n)) {
-        return Err(OpError::unsupported(format!(
-            "a transform of length {length}; 1 to 46340 are supported"
-        )));
-    }
-    // The axis goes to the place before the last.
-    let mut perm: Vec<usize> = (0..rank).filter(|d| *d != axis).collect();
-    perm.insert(rank - 2, axis);
-    let mut back = vec![0; rank];
-    for (i, p) in perm.iter().enumerate() {
-        back[*p] = i;
-    }
-    let x = cx.transpose(x, &perm)?;
-    let x = cx.cast(x, DType::F32)?;
-    let (x, bins, to) = if inverse && onesided {
-        let x = fitted(cx, x, &half(&length))?;
-        (twice(cx, x, &length)?, length.clone(), 1)
-    } else {
-        let x = fitted(cx, x, &length)?;
-        (x, if onesided { half(&length) } else { length.clone() }, 2)
-    };
-    let y = Transform { length, inverse, from, to }.apply(cx, x, &bins)?;
-    let y = cx.transpose(y, &back)?;
-    Ok(vec![cx.cast(y, dtype)?])
+    let axis = cx.axis(axis, cx.rank(x))?;
+    let length = length(cx, 1)?;
+    Ok(vec![fourier::dft(cx, x, &Dft { axis, length, inverse, onesided })?])
 }
 
-/// Frames of the signal `[B, n, c]`, times a window, transformed: `[B, frames, bins, 2]`.
 fn stft(cx: &mut Cx) -> Lowered {
     let x = cx.input_of_rank(0, 3)?;
-    let (dtype, from, sx) = (cx.dtype(x), parts(cx, x)?, cx.shape(x));
-    let step = match cx.const_int(1)? {
-        s if (1..=1 << 30).contains(&s) => s,
-        s => return Err(cx.at_input(1, OpError::model(format!("a step of {s}")))),
-    };
-    let window = match cx.opt(2) {
-        Some(_) => Some(cx.input_of_rank(2, 1)?),
-        None => None,
-    };
-    let length = match (cx.opt(3), window) {
-        (Some(_), _) => match cx.const_dims(3)?.as_slice() {
-            [n] => n.clone(),
-            _ => return Err(cx.at_input(3, OpError::model("needs one number"))),
-        },
-        (None, Some(w)) => cx.shape(w)[0].clone(),
-        (None, None) => sx[1].clone(),
-    };
-    let fits = length.as_const().is_none_or(|n| (1..=46340).contains(&n));
-    let room = &sx[1] - &length;
-    if !fits || room.as_const().is_some_and(|r| r < 0) {
-        return Err(OpError::model(format!("frames of {length} elements of a signal {}", show(&sx))));
-    }
+    let step = cx.const_int(1)?;
+    cx.gives(1, "step");
+    let (window, length) = (cx.opt(2), length(cx, 3)?);
     let onesided = cx.flag("onesided", true)?;
-    if onesided && from == 2 {
-        return Err(OpError::model("half of the bins say all of a real signal only").attribute("onesided"));
-    }
-    let frames = &room.div(&step.into(), &[]) + 1;
-    let shape = vec![sx[0].clone(), frames, length.clone(), from.into()];
-    let index = vec![Poly::var(0), &(Poly::var(1) * step) + &Poly::var(2), Poly::var(3)];
-    let mut x = cx.view(x, shape, index)?;
-    if let Some(w) = window {
-        let have = cx.shape(w)[0].clone();
-        if have.as_const().is_some() && length.as_const().is_some() && have != length {
-            let e = OpError::model(format!("a window of {have} elements for frames of {length}"));
-            return Err(cx.at_input(2, e));
-        }
-        cx.require_equal(&have, &length);
-        let w = cx.reshape(w, vec![length.clone(), Dim::ONE])?;
-        let w = cx.cast(w, dtype)?;
-        x = cx.binary(B::Mul, x, w)?;
-    }
-    let x = cx.cast(x, DType::F32)?;
-    let bins = if onesided { half(&length) } else { length.clone() };
-    let y = Transform { length, inverse: false, from, to: 2 }.apply(cx, x, &bins)?;
-    Ok(vec![cx.cast(y, dtype)?])
+    Ok(vec![fourier::stft(cx, x, window, &Stft { step, length, onesided })?])
 }
 
 /// `DFT` and `STFT`.

@@ -43,7 +43,7 @@ fn activated(cx: &mut Cx, x: Value, parameters: &[f32]) -> Result {
 
 /// `activation(conv + Z)`.
 fn fused_conv(cx: &mut Cx) -> Lowered {
-    let mut y = conv::conv(cx)?[0];
+    let mut y = conv::conv(cx)?;
     if let Some(z) = cx.opt(3) {
         if cx.rank(z) != cx.rank(y) {
             let e = OpError::model(format!("{} is added to {}", cx.ty(z), cx.ty(y)));

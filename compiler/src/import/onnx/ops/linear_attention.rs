@@ -66,8 +66,8 @@ fn linear_attention(cx: &mut Cx) -> Lowered {
         other => return Err(OpError::model(format!("`{other}`")).attribute("update_rule")),
     };
     let (sq, sk, sv) = (cx.shape(q), cx.shape(k), cx.shape(v));
-    let dk = super::conv::share(&sq[2], &hq.into(), "elements")?;
-    let dv = super::conv::share(&sv[2], &h.into(), "elements")?;
+    let dk = crate::lower::conv::share(&sq[2], &hq.into(), "elements")?;
+    let dv = crate::lower::conv::share(&sv[2], &h.into(), "elements")?;
     if sk[2] != &dk * &h.into() {
         let e = OpError::model(format!("keys {} for queries {}", show(&sk), show(&sq)));
         return Err(cx.at_input(1, e));

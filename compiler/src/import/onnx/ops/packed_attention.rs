@@ -2,7 +2,7 @@
 
 use super::attention::{MICROSOFT, padding, scale};
 use super::heads::{Attend, Mask, Offset, append, as_shape, count, join, split};
-use super::linear::{along, centred};
+use crate::lower::quantize::{along, centred};
 use crate::import::onnx::Cx;
 use crate::import::onnx::op::{AtAttribute, Lowered, OpDef, OpError};
 use wgfc_ir::{BinaryOp as B, DType, Dim, Poly, Value};
@@ -25,9 +25,8 @@ fn attention(cx: &mut Cx) -> Lowered {
 /// The same of an input and weights of 8 bits. Inputs: input, weights, bias, their scales, mask, their
 /// zero points, past.
 fn quantized(cx: &mut Cx) -> Lowered {
-    cx.input_of_rank(0, 3)?;
-    cx.input_of_rank(1, 2)?;
-    let (x, w) = (centred(cx, 0, 6, 1)?, centred(cx, 1, 7, 1)?);
+    let (x, w, zx, zw) = (cx.input_of_rank(0, 3)?, cx.input_of_rank(1, 2)?, cx.opt(6), cx.opt(7));
+    let (x, w) = (centred(cx, x, zx, 1)?, centred(cx, w, zw, 1)?);
     let (sx, sw) = (cx.input(3)?, cx.input(4)?);
     let (sx, sw) = (along(cx, sx, 1, 3)?, along(cx, sw, 2, 3)?);
     let sum = cx.matmul(x, w)?;

@@ -1,19 +1,16 @@
 //! Operators of linearly quantised tensors that ONNX Runtime adds to ONNX's: `(q − zero) · scale` of each
 //! operand, computed with in f32, and rounded again as the result's scale and zero point say.
 
-use super::linear::{along, centred, dynamic_of, matrix_axes, requantized, saturated};
-use super::pool;
-use super::quantized::{Zero, dequantized};
-use crate::import::onnx::Cx;
-use crate::import::onnx::op::{AtAttribute, Lowered, OpDef, OpError};
-use wgfc_ir::{BinaryOp as B, DType, Dim, Op, UnaryOp as U, Value};
-
-type Result<T = Value> = std::result::Result<T, OpError>;
-
-const MICROSOFT: &str = "com.microsoft";
+use crate::import::onnx::prelude::*;
+use crate::lower::dequantize::{Zero, dequantized};
+use crate::lower::quantize::{
+    self, Quantized, along, centred, matrix_axes, requantized, saturated, scaled,
+};
+use crate::lower::{self, activation, softmax};
+use wgfc_ir::{BinaryOp as B, DType, Dim, UnaryOp as U, Value};
 
 /// Input `i`, one number.
-fn number(cx: &mut Cx, i: usize) -> Result {
+fn number(cx: &mut Cx, i: usize) -> Result<Value> {
     let v = cx.input(i)?;
     let count: Dim = cx.shape(v).iter().product();
     if !count.is(1) {
@@ -24,26 +21,24 @@ fn number(cx: &mut Cx, i: usize) -> Result {
 }
 
 /// What input `i`, quantised to 8 bits, stands for; its scale and zero point are the inputs behind it.
-fn real(cx: &mut Cx, i: usize) -> Result {
+fn real(cx: &mut Cx, i: usize) -> Result<Value> {
     let x = cx.input(i)?;
-    if !matches!(cx.dtype(x), DType::I8 | DType::U8) {
-        let e = OpError::model(format!("needs i8 or u8, got {}", cx.ty(x)));
-        return Err(cx.at_input(i, e));
-    }
+    quantize::require_bytes(cx, x)?;
     let scale = number(cx, i + 1)?;
     let zero = match cx.opt(i + 2) {
         None => Zero::Is(0),
-        Some(z) if cx.dtype(z) == cx.dtype(x) => Zero::Of(number(cx, i + 2)?),
         Some(z) => {
-            let e = OpError::model(format!("a zero point of type {} for {}", cx.ty(z), cx.ty(x)));
-            return Err(cx.at_input(i + 2, e));
+            quantize::require_zero(cx, x, z)?;
+            Zero::Of(number(cx, i + 2)?)
         }
     };
-    dequantized(cx, x, scale, &zero, DType::F32)
+    let y = dequantized(cx, x, scale, &zero, DType::F32)?;
+    cx.made_of(i, y);
+    Ok(y)
 }
 
 /// `y` quantised to `dtype`, with the scale and zero point that are inputs `i` and `i + 1`.
-fn rounded(cx: &mut Cx, y: Value, i: usize, dtype: DType) -> Result {
+fn rounded(cx: &mut Cx, y: Value, i: usize, dtype: DType) -> Result<Value> {
     let scale = number(cx, i)?;
     let zero = match cx.opt(i + 1) {
         Some(z) if cx.dtype(z) != dtype => {
@@ -69,7 +64,7 @@ fn binary(cx: &mut Cx, op: B) -> Lowered {
 }
 
 /// A function of one operand.
-fn unary(cx: &mut Cx, f: impl FnOnce(&mut Cx, Value) -> Result) -> Lowered {
+fn unary(cx: &mut Cx, f: impl FnOnce(&mut Cx, Value) -> Result<Value>) -> Lowered {
     let x = real(cx, 0)?;
     let y = f(cx, x)?;
     let dtype = input_type(cx, 0)?;
@@ -78,27 +73,15 @@ fn unary(cx: &mut Cx, f: impl FnOnce(&mut Cx, Value) -> Result) -> Lowered {
 
 fn leaky_relu(cx: &mut Cx) -> Lowered {
     let alpha = cx.float("alpha", 0.01)?;
-    unary(cx, |cx, x| {
-        let low = cx.binary_scalar(B::Mul, x, alpha.into())?;
-        let negative = cx.binary_scalar(B::Lt, x, 0.0)?;
-        Ok(cx.select(negative, low, x)?)
-    })
+    unary(cx, |cx, x| activation::leaky_relu(cx, x, alpha.into()))
 }
 
 /// Along one axis, or, as before opset 13, over all from it on.
 fn softmax(cx: &mut Cx) -> Lowered {
     let (axis, opset) = (cx.int("axis", -1)?, cx.int_req("opset")?);
     unary(cx, |cx, x| {
-        let dims = cx.shape(x);
-        let axis = cx.axis(axis, dims.len()).map_err(|e| e.attribute("axis"))?;
-        if opset >= 13 {
-            return Ok(cx.push(Op::Softmax { axis, log: false }, &[x])?);
-        }
-        let mut flat = dims[..axis].to_vec();
-        flat.push(dims[axis..].iter().product());
-        let x = cx.reshape(x, flat)?;
-        let y = cx.push(Op::Softmax { axis, log: false }, &[x])?;
-        Ok(cx.reshape(y, dims)?)
+        let axis = cx.axis(axis, cx.rank(x)).map_err(|e| e.attribute("axis"))?;
+        if opset >= 13 { softmax::along(cx, x, axis, false) } else { softmax::from_axis(cx, x, axis, false) }
     })
 }
 
@@ -112,7 +95,7 @@ fn channels_first(rank: usize) -> (Vec<usize>, Vec<usize>) {
 }
 
 /// `f` of a tensor whose channels lie along axis 1, which `channels_last` says they do not yet.
-fn with_channels_first(cx: &mut Cx, x: Value, f: impl FnOnce(&mut Cx, Value) -> Result) -> Result {
+fn with_channels_first(cx: &mut Cx, x: Value, f: impl FnOnce(&mut Cx, Value) -> Result<Value>) -> Result<Value> {
     if !cx.flag("channels_last", false)? || cx.rank(x) < 3 {
         return f(cx, x);
     }
@@ -125,14 +108,14 @@ fn with_channels_first(cx: &mut Cx, x: Value, f: impl FnOnce(&mut Cx, Value) -> 
 fn global_average_pool(cx: &mut Cx) -> Lowered {
     unary(cx, |cx, x| {
         with_channels_first(cx, x, |cx, x| {
-            let axes = pool::spatial_axes(cx, x)?;
+            let axes = lower::pool::spatial_axes(cx, x)?;
             Ok(cx.mean(x, &axes)?)
         })
     })
 }
 
 fn average_pool(cx: &mut Cx) -> Lowered {
-    unary(cx, |cx, x| with_channels_first(cx, x, pool::average))
+    unary(cx, |cx, x| with_channels_first(cx, x, super::pool::average))
 }
 
 /// Inputs: the result's scale and zero point, then each operand with its own.
@@ -157,39 +140,30 @@ fn select(cx: &mut Cx) -> Lowered {
     Ok(vec![rounded(cx, z, 7, dtype)?])
 }
 
-/// An exact sum of products times the scales of both operands.
-fn scaled(cx: &mut Cx, sum: Value, scales: [Value; 2]) -> Result {
-    let sum = cx.cast(sum, DType::F32)?;
-    let scale = cx.binary(B::Mul, scales[0], scales[1])?;
-    Ok(cx.binary(B::Mul, sum, scale)?)
-}
-
 /// `A·B` of quantised operands in floats, and a bias. Inputs: A, B, their scales, their zero points, bias.
 fn to_float(cx: &mut Cx) -> Lowered {
-    let (rows, columns) = matrix_axes(cx, 0, 1)?;
-    let (a, b) = (centred(cx, 0, 4, rows)?, centred(cx, 1, 5, columns)?);
-    let (sa, sb) = (cx.input(2)?, cx.input(3)?);
-    let (sa, sb) = (along(cx, sa, rows, cx.rank(a))?, along(cx, sb, columns, cx.rank(b))?);
-    let sum = cx.matmul(a, b)?;
-    let y = scaled(cx, sum, [sa, sb])?;
+    let a = Quantized { q: cx.input(0)?, scale: cx.input(2)?, zero: cx.opt(4) };
+    let b = Quantized { q: cx.input(1)?, scale: cx.input(3)?, zero: cx.opt(5) };
+    let (sum, scales) = quantize::product(cx, a, b)?;
+    let y = scaled(cx, sum, scales)?;
     Ok(vec![biased(cx, y, 6)?])
 }
 
 /// `A·B` of a float A, which is quantised first. Inputs: A, B, its scale and zero point, bias.
 fn dynamic_matmul(cx: &mut Cx) -> Lowered {
-    let a = cx.input(0)?;
-    let (_, columns) = matrix_axes(cx, 0, 1)?;
-    let [q, sa, za] = dynamic_of(cx, a)?;
+    let (a, b, sb, zb) = (cx.input(0)?, cx.input(1)?, cx.input(2)?, cx.opt(3));
+    let (_, columns) = matrix_axes(cx, a, b)?;
+    let [q, sa, za] = quantize::dynamic(cx, a)?;
     let (q, za) = (cx.cast(q, DType::I32)?, cx.cast(za, DType::I32)?);
-    let (a, b) = (cx.binary(B::Sub, q, za)?, centred(cx, 1, 3, columns)?);
-    let sb = cx.input(2)?;
-    let sb = along(cx, sb, columns, cx.rank(b))?;
+    let (a, b) = (cx.binary(B::Sub, q, za)?, centred(cx, b, zb, columns)?);
+    let rank = cx.rank(b);
+    let sb = along(cx, sb, columns, rank)?;
     let sum = cx.matmul(a, b)?;
     let y = scaled(cx, sum, [sa, sb])?;
     Ok(vec![biased(cx, y, 4)?])
 }
 
-fn biased(cx: &mut Cx, y: Value, bias: usize) -> Result {
+fn biased(cx: &mut Cx, y: Value, bias: usize) -> Result<Value> {
     match cx.opt(bias) {
         Some(b) => Ok(cx.binary(B::Add, y, b)?),
         None => Ok(y),
@@ -198,11 +172,10 @@ fn biased(cx: &mut Cx, y: Value, bias: usize) -> Result {
 
 /// `alpha·A·B + C`, C with the scale of the product; in floats where the result has no scale.
 fn gemm(cx: &mut Cx) -> Lowered {
-    cx.input_of_rank(0, 2)?;
-    cx.input_of_rank(3, 2)?;
+    let (a, b, za, zb) = (cx.input_of_rank(0, 2)?, cx.input_of_rank(3, 2)?, cx.opt(2), cx.opt(5));
     let (ta, tb) = (cx.flag("transA", false)?, cx.flag("transB", false)?);
     let columns = if tb { 0 } else { 1 };
-    let (mut a, mut b) = (centred(cx, 0, 2, 0)?, centred(cx, 3, 5, columns)?);
+    let (mut a, mut b) = (centred(cx, a, za, 0)?, centred(cx, b, zb, columns)?);
     if ta {
         a = cx.transpose(a, &[1, 0])?;
     }
@@ -211,20 +184,19 @@ fn gemm(cx: &mut Cx) -> Lowered {
     }
     let mut sum = cx.matmul(a, b)?;
     if let Some(c) = cx.opt(6) {
-        if cx.dtype(c) != DType::I32 {
-            let e = OpError::model(format!("needs i32, got {}", cx.ty(c)));
-            return Err(cx.at_input(6, e));
-        }
+        quantize::require_bias(cx, c)?;
         sum = cx.binary(B::Add, sum, c)?;
     }
     let (sa, sb) = (number(cx, 1)?, cx.input(4)?);
     let sb = along(cx, sb, 1, 2)?;
     let alpha = cx.float("alpha", 1.0)?;
     let sa = cx.binary_scalar(B::Mul, sa, alpha.into())?;
-    Ok(vec![if cx.opt(7).is_some() {
-        requantized(cx, sum, [sa, sb], 7)?
-    } else {
-        scaled(cx, sum, [sa, sb])?
+    Ok(vec![match cx.opt(7) {
+        Some(scale) => {
+            let zero = cx.input(8)?;
+            requantized(cx, sum, [sa, sb], scale, zero)?
+        }
+        None => scaled(cx, sum, [sa, sb])?,
     }])
 }
 

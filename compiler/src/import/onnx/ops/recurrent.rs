@@ -1,6 +1,6 @@
 //! `LSTM`, `GRU`, `RNN`, and the first with weights of 8 bits: a scan for each direction.
 
-use super::quantized::{Zero, dequantized};
+use crate::lower::dequantize::{Zero, dequantized};
 use crate::import::onnx::Cx;
 use crate::import::onnx::op::{AtAttribute, Lowered, OpDef, OpError};
 use crate::lower::gates::Activation;

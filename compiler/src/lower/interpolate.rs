@@ -3,60 +3,80 @@
 //! Where both extents are known the neighbours' positions and weights are constants, made in f64; nearest
 //! neighbours at even distances are a view. Otherwise they are computed in f32 from the dimensions.
 
-use crate::import::onnx::Cx;
-use crate::import::onnx::op::{AtAttribute, OpError};
+use super::{Lowering, OpError, Result};
 use wgfc_ir::{
     BinaryOp as B, Contract, DType, Dim, Op, Poly, Scalar, ScalarFn, ScalarNode, Tensor, UnaryOp as U, Value,
 };
-
-type Result<T = Value> = std::result::Result<T, OpError>;
 
 /// How many neighbours are summed without a loop.
 const UNROLLED: usize = 4;
 
 /// Which neighbours count, and how much.
-#[derive(Clone, Copy, PartialEq)]
-pub(super) enum Mode {
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Mode {
+    /// The nearest one.
     Nearest(Nearest),
+    /// Both, by their distance.
     Linear,
     /// With the coefficient of the cubic.
     Cubic(f64),
 }
 
 /// Where a position between two elements goes.
-#[derive(Clone, Copy, PartialEq)]
-pub(super) enum Nearest {
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Nearest {
+    /// To the nearer, from the middle to the one before.
     RoundPreferFloor,
+    /// To the nearer, from the middle to the one behind.
     RoundPreferCeil,
+    /// To the one before.
     Floor,
+    /// To the one behind.
     Ceil,
 }
 
-/// How positions of the result map to positions of the input (`coordinate_transformation_mode`).
-#[derive(Clone, Copy, PartialEq)]
-pub(super) enum Coordinates {
+/// How positions of the result map to positions of the input.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Coordinates {
+    /// By the centres of elements.
     HalfPixel,
+    /// The same, with the middle of the input in the middle of the result whatever is rounded.
     HalfPixelSymmetric,
+    /// [`Coordinates::HalfPixel`], but -0.5 in a result of extent 1.
     PytorchHalfPixel,
+    /// The first and last elements lie on one another.
     AlignCorners,
+    /// By where elements begin.
     Asymmetric,
+    /// A part of the input, with its first and last elements on those of the result.
     TfCropAndResize,
+    /// By the centres of the result's elements.
     TfHalfPixelForNn,
 }
 
 /// What all axes share.
-pub(super) struct Resize {
+#[derive(Clone, Copy, Debug)]
+pub struct Resize {
+    /// Which neighbours count.
     pub mode: Mode,
+    /// Where a position lies.
     pub coordinates: Coordinates,
+    /// Whether neighbours are as many as an element of the result covers.
     pub antialias: bool,
+    /// Whether neighbours outside have no weight.
     pub exclude_outside: bool,
+    /// What a part that is taken has outside of the input.
     pub extrapolation: f64,
 }
 
 /// One axis that changes.
-pub(super) struct Axis {
+#[derive(Clone, Debug)]
+pub struct Axis {
+    /// Which.
     pub axis: usize,
+    /// Its extent.
     pub from: Dim,
+    /// The extent it gets.
     pub to: Dim,
     /// The factor; `None`: the quotient of the extents.
     pub scale: Option<f64>,
@@ -65,7 +85,8 @@ pub(super) struct Axis {
 }
 
 /// Positions `[out][taps]` and weights of the neighbours of an axis.
-pub(super) struct Table {
+#[derive(Clone, Debug)]
+pub struct Table {
     taps: usize,
     index: Vec<i64>,
     weight: Vec<f64>,
@@ -181,13 +202,13 @@ fn cubic(x: f64, a: f64) -> f64 {
 }
 
 /// A list for `axis` of a tensor of `rank`, as a shape that broadcasts.
-fn aligned(cx: &mut Cx, v: Value, axis: usize, rank: usize) -> Result {
+fn aligned(cx: &mut Lowering, v: Value, axis: usize, rank: usize) -> Result {
     let mut shape = cx.shape(v);
     shape.extend(std::iter::repeat_n(Dim::ONE, rank - axis - 1));
     Ok(cx.reshape(v, shape)?)
 }
 
-fn constant(cx: &mut Cx, dtype: DType, shape: Vec<usize>, v: impl Iterator<Item = f64>) -> Value {
+fn constant(cx: &mut Lowering, dtype: DType, shape: Vec<usize>, v: impl Iterator<Item = f64>) -> Value {
     let v: Vec<Scalar> = v.map(|x| Scalar::from_f64(dtype, x)).collect();
     cx.constant(Tensor::from_scalars(dtype, shape, &v))
 }
@@ -202,11 +223,11 @@ fn even(index: &[i64]) -> Option<[i64; 3]> {
 }
 
 /// Resizes one axis by constants.
-pub(super) fn fixed(cx: &mut Cx, r: &Resize, x: Value, a: &Axis, t: &Table) -> Result {
+pub fn fixed(cx: &mut Lowering, r: &Resize, x: Value, a: &Axis, t: &Table) -> Result {
     let (axis, rank, dtype) = (a.axis, cx.rank(x), cx.dtype(x));
     let n = t.outside.len();
     let column = |j: usize| (0..n).map(move |o| o * t.taps + j);
-    let taken = |cx: &mut Cx, j: usize| -> Result {
+    let taken = |cx: &mut Lowering, j: usize| -> Result {
         let index: Vec<i64> = column(j).map(|i| t.index[i]).collect();
         if let Some([first, distance, repeats]) = even(&index) {
             let mut shape = cx.shape(x);
@@ -254,12 +275,12 @@ pub(super) fn fixed(cx: &mut Cx, r: &Resize, x: Value, a: &Axis, t: &Table) -> R
 }
 
 /// Resizes one axis whose extents only a run knows.
-pub(super) fn dynamic(cx: &mut Cx, r: &Resize, x: Value, a: &Axis) -> Result {
+pub fn dynamic(cx: &mut Lowering, r: &Resize, x: Value, a: &Axis) -> Result {
     let (axis, rank, dtype) = (a.axis, cx.rank(x), cx.dtype(x));
     if r.antialias {
         let e = format!("needs known, moderate extents, and axis {axis} has {} and becomes {}", a.from, a.to);
         let help = "fix the dimension with --dim NAME=VALUE";
-        return Err(OpError::unsupported(e).attribute("antialias").help(help));
+        return Err(OpError::unsupported(e).param("antialias").help(help));
     }
     let at = position(r, a)?;
     let list = vec![a.to.clone()];
@@ -323,14 +344,14 @@ pub(super) fn dynamic(cx: &mut Cx, r: &Resize, x: Value, a: &Axis) -> Result {
 }
 
 /// Whether positions in floats are outside an axis.
-fn outside(cx: &mut Cx, at: Value, extent: &Dim) -> Result {
+fn outside(cx: &mut Lowering, at: Value, extent: &Dim) -> Result {
     let last = cx.dim_scalar(&(extent - &Dim::ONE), DType::F32)?;
     let (before, behind) = (cx.binary_scalar(B::Lt, at, 0.0)?, cx.binary(B::Gt, at, last)?);
     Ok(cx.binary(B::Or, before, behind)?)
 }
 
 /// `y`, and the value for what a crop reads outside the input.
-fn extrapolated(cx: &mut Cx, r: &Resize, a: &Axis, y: Value) -> Result {
+fn extrapolated(cx: &mut Lowering, r: &Resize, a: &Axis, y: Value) -> Result {
     if r.coordinates != Coordinates::TfCropAndResize {
         return Ok(y);
     }
@@ -343,7 +364,7 @@ fn extrapolated(cx: &mut Cx, r: &Resize, a: &Axis, y: Value) -> Result {
 }
 
 /// The weight of the neighbour `i` elements on, at `ratio` behind an element.
-fn weight(cx: &mut Cx, mode: Mode, ratio: Value, i: i64) -> Result {
+fn weight(cx: &mut Lowering, mode: Mode, ratio: Value, i: i64) -> Result {
     let d = cx.binary_scalar(B::Sub, ratio, i as f64)?;
     match mode {
         Mode::Cubic(a) => cubic_kernel(cx, d, a),
@@ -352,16 +373,16 @@ fn weight(cx: &mut Cx, mode: Mode, ratio: Value, i: i64) -> Result {
 }
 
 /// `1 − |x|` of a distance of at most 1.
-pub(super) fn linear_kernel(cx: &mut Cx, x: Value) -> Result {
+pub fn linear_kernel(cx: &mut Lowering, x: Value) -> Result {
     let d = cx.unary(U::Abs, x)?;
     let d = cx.unary(U::Neg, d)?;
     Ok(cx.binary_scalar(B::Add, d, 1.0)?)
 }
 
 /// [`cubic`] of a distance of at most 2.
-pub(super) fn cubic_kernel(cx: &mut Cx, x: Value, a: f64) -> Result {
+pub fn cubic_kernel(cx: &mut Lowering, x: Value, a: f64) -> Result {
     let x = cx.unary(U::Abs, x)?;
-    let horner = |cx: &mut Cx, coefficients: [f64; 4]| -> Result {
+    let horner = |cx: &mut Lowering, coefficients: [f64; 4]| -> Result {
         let mut y = cx.binary_scalar(B::Mul, x, coefficients[0])?;
         for c in &coefficients[1..3] {
             y = cx.binary_scalar(B::Add, y, *c)?;
@@ -376,7 +397,7 @@ pub(super) fn cubic_kernel(cx: &mut Cx, x: Value, a: f64) -> Result {
 }
 
 /// `at + by` as an i32 position inside `extent`.
-fn clamped(cx: &mut Cx, at: Value, by: i64, extent: &Dim) -> Result {
+fn clamped(cx: &mut Lowering, at: Value, by: i64, extent: &Dim) -> Result {
     let last = cx.dim_scalar(&(extent - &Dim::ONE), DType::I32)?;
     let i = cx.cast(at, DType::I32)?;
     let i = if by == 0 { i } else { cx.binary_scalar(B::Add, i, by as f64)? };

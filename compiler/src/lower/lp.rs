@@ -1,0 +1,50 @@
+//! Norms `(Σ |x|ᵖ)^(1/p)`: over windows, over all positions, and what is divided by them.
+
+use super::window::Windows;
+use super::{Lowering, Result};
+use wgfc_ir::{BinaryOp, ReduceOp, Scalar, UnaryOp, Value};
+
+/// `|x|ᵖ`.
+fn power(cx: &mut Lowering, x: Value, p: i64) -> Result {
+    if p == 2 {
+        return Ok(cx.binary(BinaryOp::Mul, x, x)?);
+    }
+    let x = cx.unary(UnaryOp::Abs, x)?;
+    Ok(if p == 1 { x } else { cx.binary_scalar(BinaryOp::Pow, x, p as f64)? })
+}
+
+/// `x^(1/p)`.
+fn root(cx: &mut Lowering, x: Value, p: i64) -> Result {
+    Ok(match p {
+        1 => x,
+        2 => cx.unary(UnaryOp::Sqrt, x)?,
+        _ => cx.binary_scalar(BinaryOp::Pow, x, 1.0 / p as f64)?,
+    })
+}
+
+/// The norm of order `p`, at least 1, along axes, which stay with extent 1.
+pub fn norm(cx: &mut Lowering, x: Value, p: i64, axes: &[usize]) -> Result {
+    let x = power(cx, x, p)?;
+    let sum = cx.reduce(ReduceOp::Sum, x, axes, true)?;
+    root(cx, sum, p)
+}
+
+/// The norm of each window.
+pub fn pool(cx: &mut Lowering, x: Value, p: i64, w: &Windows) -> Result {
+    let n = w.kernel.len();
+    let x = power(cx, x, p)?;
+    let zero = Scalar::from_f64(cx.dtype(x), 0.0);
+    let windows = cx.unfold(x, &w.axes(), zero)?;
+    let sum = cx.reduce(ReduceOp::Sum, windows, &(2 + n..2 + 2 * n).collect::<Vec<_>>(), false)?;
+    root(cx, sum, p)
+}
+
+/// Divided by the norm along an axis; 0 where that is 0.
+pub fn normalised(cx: &mut Lowering, x: Value, p: i64, axis: usize) -> Result {
+    let norm = norm(cx, x, p, &[axis])?;
+    let none = cx.binary_scalar(BinaryOp::Eq, norm, 0.0)?;
+    let y = cx.binary(BinaryOp::Div, x, norm)?;
+    let dtype = cx.dtype(x);
+    let zero = cx.scalar(dtype, 0.0);
+    Ok(cx.select(none, zero, y)?)
+}

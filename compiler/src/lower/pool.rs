@@ -1,0 +1,124 @@
+//! Pooling: a reduction of an unfolding view.
+
+use super::window::{Window, Windows};
+use super::{Lowering, OpError, Result};
+use wgfc_ir::build::WindowAxis;
+use wgfc_ir::op::GatherAxis;
+use wgfc_ir::{BinaryOp, Class, DType, Dim, Op, Poly, ReduceOp, Scalar, Value};
+
+/// The windows of extents `kernel` over the spatial axes of `x [N, C, spatial…]`.
+pub fn over(cx: &Lowering, x: Value, kernel: &[Dim], p: &Window) -> Result<Windows> {
+    Windows::over(spatial(cx, x)?, kernel.to_vec(), p)
+}
+
+/// The extents behind the channels; at least one.
+fn spatial<'a>(cx: &'a Lowering, x: Value) -> Result<&'a [Dim]> {
+    match cx.ty(x).shape.get(2..) {
+        Some(s) if !s.is_empty() => Ok(s),
+        _ => Err(OpError::model(format!("needs spatial axes, got {}", cx.ty(x))).operand(x)),
+    }
+}
+
+/// The axes behind the channels; at least one.
+pub fn spatial_axes(cx: &Lowering, x: Value) -> Result<Vec<usize>> {
+    Ok((2..2 + spatial(cx, x)?.len()).collect())
+}
+
+/// The least finite value of a type.
+pub fn least(dtype: DType) -> Scalar {
+    match (dtype.class(), dtype.bits()) {
+        (Class::Float, _) => Scalar::from_f64(
+            dtype,
+            match dtype {
+                DType::F16 => -65504.0,
+                DType::BF16 => -f64::from_bits(0x47ef_e000_0000_0000),
+                DType::F32 | DType::F64 => f64::from(f32::MIN),
+                _ => -448.0,
+            },
+        ),
+        (Class::Int, bits) => Scalar::from_i64(dtype, i64::MIN >> (64 - bits)),
+        _ => Scalar::from_i64(dtype, 0),
+    }
+}
+
+/// How the places in a tensor are numbered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Order {
+    /// The last axis fastest.
+    RowMajor,
+    /// Of the spatial axes the first fastest.
+    ColumnMajor,
+}
+
+/// The largest element of each window, and where asked for its place in the whole tensor (i64).
+pub fn max(
+    cx: &mut Lowering,
+    x: Value,
+    w: &Windows,
+    places: Option<Order>,
+) -> Result<(Value, Option<Value>)> {
+    let spatial = spatial(cx, x)?.to_vec();
+    let n = spatial.len();
+    let fill = least(cx.dtype(x));
+    let windows = cx.unfold(x, &w.axes(), fill)?;
+    let axes: Vec<usize> = (2 + n..2 + 2 * n).collect();
+    let y = cx.reduce(ReduceOp::Max, windows, &axes, false)?;
+    let Some(numbering) = places else { return Ok((y, None)) };
+    // Positions: the flat index of every element of a window, picked where the largest stands.
+    let full = cx.shape(x);
+    let mut order: Vec<usize> = (0..n).collect();
+    if numbering == Order::ColumnMajor {
+        order.reverse();
+    }
+    let mut flat = &(&Poly::var(0) * &full[1]) + &Poly::var(1);
+    for i in order {
+        let o = &Poly::var(2 + i) * w.strides[i];
+        let k = &Poly::var(2 + n + i) * w.dilations[i];
+        flat = &(&flat * &spatial[i]) + &(&(&o + &k) - &w.before[i]);
+    }
+    let shape = cx.shape(windows);
+    let places = cx.iota(&shape, flat, DType::I64)?;
+    let mut rows = shape[..2 + n].to_vec();
+    rows.push(w.kernel.iter().product());
+    let values = cx.reshape(windows, rows.clone())?;
+    let places = cx.reshape(places, rows.clone())?;
+    let best = cx.push(Op::ArgReduce { op: ReduceOp::Max, axis: 2 + n, last: false }, &[values])?;
+    let vars: Vec<Poly> = (0..3 + n).map(Poly::var).collect();
+    let mut index: Vec<GatherAxis> = vars[..2 + n].iter().cloned().map(GatherAxis::Affine).collect();
+    index.push(GatherAxis::Data { input: 1, at: vars });
+    rows[2 + n] = Dim::ONE;
+    let picked = cx.push(Op::Gather { shape: rows, index }, &[places, best])?;
+    let picked = cx.squeeze(picked, &[2 + n])?;
+    Ok((y, Some(picked)))
+}
+
+/// The mean of each window; padding counts as elements, or not.
+pub fn average(cx: &mut Lowering, x: Value, w: &Windows, with_padding: bool) -> Result {
+    let spatial = spatial(cx, x)?.to_vec();
+    let n = spatial.len();
+    let dtype = cx.dtype(x);
+    let windows = cx.unfold(x, &w.axes(), Scalar::from_f64(dtype, 0.0))?;
+    let sum = cx.reduce(ReduceOp::Sum, windows, &(2 + n..2 + 2 * n).collect::<Vec<_>>(), false)?;
+    // Extents in which an element counts, and how far before them a window starts.
+    let extents: Vec<Dim> = (0..n)
+        .map(|i| if with_padding { &(&spatial[i] + &w.before[i]) + &w.after[i] } else { spatial[i].clone() })
+        .collect();
+    let axes: Vec<WindowAxis> = w
+        .axes()
+        .into_iter()
+        .map(|a| WindowAxis { pad: if with_padding { Dim::ZERO } else { a.pad }, ..a })
+        .collect();
+    let all_count = (0..n).all(|i| {
+        let last = &(&(&(&w.out[i] - 1) * w.strides[i]) + &w.reach(i)) - &axes[i].pad;
+        axes[i].pad.is(0) && (&extents[i] - &last).proves_nonneg(&[])
+    });
+    if all_count {
+        let count: Dim = w.kernel.iter().product();
+        let count = cx.dim_scalar(&count, dtype)?;
+        return Ok(cx.binary(BinaryOp::Div, sum, count)?);
+    }
+    let ones = cx.full(&extents, Scalar::from_f64(dtype, 1.0))?;
+    let ones = cx.unfold(ones, &axes, Scalar::from_f64(dtype, 0.0))?;
+    let count = cx.reduce(ReduceOp::Sum, ones, &(n..2 * n).collect::<Vec<_>>(), false)?;
+    Ok(cx.binary(BinaryOp::Div, sum, count)?)
+}

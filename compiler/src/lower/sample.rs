@@ -1,0 +1,266 @@
+//! Sampling at computed positions, and grids of them.
+//!
+//! A position has neighbours along each axis, its *taps*: an index and a weight each. A sample is a sum
+//! over the taps of all axes of gathered elements times weights.
+
+use super::interpolate::{cubic_kernel, linear_kernel};
+use super::shape::with_extents;
+use super::{Lowering, OpError, Result};
+use wgfc_ir::op::{GatherAxis, show};
+use wgfc_ir::{BinaryOp as B, DType, Dim, Op, Poly, ReduceOp, UnaryOp as U, Value};
+
+/// Which neighbours count.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Mode {
+    /// The nearest one.
+    Nearest,
+    /// Two, by their distance.
+    Linear,
+    /// Four, by a cubic of their distance.
+    Cubic,
+}
+
+/// What lies outside.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Padding {
+    /// Zeros.
+    Zeros,
+    /// The nearest element.
+    Border,
+    /// The input again, reflected.
+    Reflection,
+}
+
+/// An axis that is sampled.
+#[derive(Clone, Debug)]
+pub struct Sampled {
+    /// Its elements.
+    pub extent: Dim,
+    /// Which neighbours count.
+    pub mode: Mode,
+    /// What lies outside.
+    pub padding: Padding,
+    /// Reflect at the centres of the outermost elements, not at their edges.
+    pub align_corners: bool,
+}
+
+/// The neighbours of positions `[p…]`: index (i32, inside) and weight (f32), both `[p…, taps]`.
+#[derive(Clone, Copy, Debug)]
+pub struct Taps {
+    /// Where they are.
+    pub index: Value,
+    /// How much they count.
+    pub weight: Value,
+}
+
+impl Sampled {
+    /// The neighbours of positions `at`, f32.
+    pub fn taps(&self, cx: &mut Lowering, at: Value) -> Result<Taps> {
+        let at = if self.mode == Mode::Nearest { cx.unary(U::Round, at)? } else { at };
+        let at = self.moved_inside(cx, at)?;
+        let (start, taps) = match self.mode {
+            Mode::Nearest => (0, 1),
+            Mode::Linear => (0, 2),
+            Mode::Cubic => (-1, 4),
+        };
+        let rank = cx.rank(at);
+        let mut shape = cx.shape(at);
+        shape.push(Dim::from(taps as i64));
+        let at = cx.unsqueeze(at, &[rank])?;
+        let base = cx.unary(U::Floor, at)?;
+        let step = cx.iota(&shape, &Poly::var(rank) + start, DType::F32)?;
+        let place = cx.binary(B::Add, base, step)?;
+        let mut weight = match self.mode {
+            Mode::Nearest => cx.full(&shape, wgfc_ir::Scalar::from_f64(DType::F32, 1.0))?,
+            mode => {
+                let ratio = cx.binary(B::Sub, at, base)?;
+                let distance = cx.binary(B::Sub, ratio, step)?;
+                if mode == Mode::Cubic {
+                    cubic_kernel(cx, distance, -0.75)?
+                } else {
+                    linear_kernel(cx, distance)?
+                }
+            }
+        };
+        let last = self.last(cx)?;
+        if self.padding == Padding::Zeros {
+            let (above, below) = (cx.binary_scalar(B::Ge, place, 0.0)?, cx.binary(B::Le, place, last)?);
+            let inside = cx.binary(B::And, above, below)?;
+            let zero = cx.scalar(DType::F32, 0.0);
+            weight = cx.select(inside, weight, zero)?;
+        }
+        let place = if self.padding == Padding::Reflection { self.reflected(cx, place)? } else { place };
+        let place = cx.binary_scalar(B::Max, place, 0.0)?;
+        let place = cx.binary(B::Min, place, last)?;
+        Ok(Taps { index: cx.cast(place, DType::I32)?, weight })
+    }
+
+    fn last(&self, cx: &mut Lowering) -> Result {
+        Ok(cx.dim_scalar(&(&self.extent - &Dim::ONE), DType::F32)?)
+    }
+
+    fn moved_inside(&self, cx: &mut Lowering, at: Value) -> Result {
+        match self.padding {
+            Padding::Zeros => Ok(at),
+            // As PyTorch: the neighbours of a position outside are brought inside one by one.
+            Padding::Border if self.mode == Mode::Cubic => Ok(at),
+            Padding::Border => {
+                let last = self.last(cx)?;
+                let at = cx.binary_scalar(B::Max, at, 0.0)?;
+                Ok(cx.binary(B::Min, at, last)?)
+            }
+            Padding::Reflection => self.reflected(cx, at),
+        }
+    }
+
+    /// Thrown back at the borders as often as it takes.
+    fn reflected(&self, cx: &mut Lowering, at: Value) -> Result {
+        let (low, span) = if self.align_corners {
+            (0.0, (&self.extent - &Dim::ONE).max_of(&Dim::ONE, &[]))
+        } else {
+            (-0.5, self.extent.clone())
+        };
+        let span = cx.dim_scalar(&span, DType::F32)?;
+        let d = cx.binary_scalar(B::Sub, at, low)?;
+        let d = cx.unary(U::Abs, d)?;
+        let turns = cx.binary(B::Div, d, span)?;
+        let turns = cx.unary(U::Floor, turns)?;
+        let whole = cx.binary(B::Mul, turns, span)?;
+        let rest = cx.binary(B::Sub, d, whole)?;
+        let back = cx.binary(B::Sub, span, rest)?;
+        let odd = cx.binary_scalar(B::Mod, turns, 2.0)?;
+        let odd = cx.binary_scalar(B::Gt, odd, 0.5)?;
+        let d = cx.select(odd, back, rest)?;
+        Ok(cx.binary_scalar(B::Add, d, low)?)
+    }
+}
+
+/// `v` as a tensor of `shape` that reads `v` at `index`.
+pub fn spread(cx: &mut Lowering, v: Value, shape: &[Dim], index: &[Poly]) -> Result {
+    Ok(cx.view(v, shape.to_vec(), index.to_vec())?)
+}
+
+/// Elements of `x` gathered at `lead` along its first axes and at the taps along the others, times
+/// the taps' weights, in f32: a tensor of `shape`. `at` says where each axis' taps are read.
+pub fn weighted(
+    cx: &mut Lowering,
+    x: Value,
+    shape: &[Dim],
+    lead: Vec<GatherAxis>,
+    more: &[Value],
+    taps: &[(Taps, Vec<Poly>)],
+) -> Result {
+    let mut inputs = vec![x];
+    inputs.extend(more);
+    let mut index = lead;
+    for (t, at) in taps {
+        index.push(GatherAxis::Data { input: inputs.len(), at: at.clone() });
+        inputs.push(t.index);
+    }
+    let mut y = cx.push(Op::Gather { shape: shape.to_vec(), index }, &inputs)?;
+    y = cx.cast(y, DType::F32)?;
+    for (t, at) in taps {
+        let w = spread(cx, t.weight, shape, at)?;
+        y = cx.binary(B::Mul, y, w)?;
+    }
+    Ok(y)
+}
+
+/// Parameters of [`grid_sample`].
+#[derive(Clone, Copy, Debug)]
+pub struct GridSample {
+    /// Which neighbours count.
+    pub mode: Mode,
+    /// What lies outside.
+    pub padding: Padding,
+    /// Whether -1 and 1 are the centres of the outermost elements, not their edges.
+    pub align_corners: bool,
+}
+
+/// `x [N, C, spatial…]` at the places of `grid [N, out…, axes]`, coordinates in `-1..=1`, the last axis first.
+pub fn grid_sample(cx: &mut Lowering, x: Value, grid: Value, p: &GridSample) -> Result {
+    let (sx, mut sg) = (cx.shape(x), cx.shape(grid));
+    let rank = sx.len();
+    let n = rank.saturating_sub(2);
+    if n == 0 || sg.len() != rank {
+        return Err(OpError::model(format!("a grid {} for an input {}", show(&sg), show(&sx))));
+    }
+    sg[rank - 1] = n.into();
+    let grid = with_extents(cx, grid, &sg).map_err(|e| e.operand(grid))?;
+    cx.require_equal(&sx[0], &sg[0]);
+    let GridSample { mode, padding, align_corners } = *p;
+    let grid = cx.cast(grid, DType::F32)?;
+    // Result: batch, channel, places, then a tap axis for each spatial axis.
+    let mut out = vec![sx[0].clone(), sx[1].clone()];
+    out.extend(sg[1..=n].iter().cloned());
+    let mut shape = out.clone();
+    let mut taps = vec![];
+    for i in 0..n {
+        let places: Vec<Dim> = [&sx[..1], &sg[1..=n]].concat();
+        // The grid's last axis names the spatial axes from the last to the first.
+        let mut index: Vec<Poly> = (0..=n).map(Poly::var).collect();
+        index.push(Poly::from(n - 1 - i));
+        let at = spread(cx, grid, &places, &index)?;
+        let at = denormalised(cx, at, &sx[2 + i], align_corners)?;
+        let t = Sampled { extent: sx[2 + i].clone(), mode, padding, align_corners }.taps(cx, at)?;
+        shape.push(cx.shape(t.index)[n + 1].clone());
+        let mut at = vec![Poly::var(0)];
+        at.extend((2..2 + n).map(Poly::var));
+        at.push(Poly::var(2 + n + i));
+        taps.push((t, at));
+    }
+    let lead = vec![GatherAxis::Affine(Poly::var(0)), GatherAxis::Affine(Poly::var(1))];
+    let parts = weighted(cx, x, &shape, lead, &[], &taps)?;
+    let y = cx.reduce(ReduceOp::Sum, parts, &(2 + n..2 + 2 * n).collect::<Vec<_>>(), false)?;
+    let dtype = cx.dtype(x);
+    Ok(cx.cast(y, dtype)?)
+}
+
+/// A coordinate of `-1..=1` as a position along `extent`.
+fn denormalised(cx: &mut Lowering, at: Value, extent: &Dim, align_corners: bool) -> Result {
+    let at = cx.binary_scalar(B::Add, at, 1.0)?;
+    let span = if align_corners { extent - &Dim::ONE } else { extent.clone() };
+    let span = cx.dim_scalar(&span, DType::F32)?;
+    let at = cx.binary(B::Mul, at, span)?;
+    let at = if align_corners { at } else { cx.binary_scalar(B::Sub, at, 1.0)? };
+    Ok(cx.binary_scalar(B::Mul, at, 0.5)?)
+}
+
+/// `theta [N, d, d + 1]` times the homogeneous coordinates of every place of a tensor of that size, `[N, C,
+/// spatial…]`.
+pub fn affine_grid(cx: &mut Lowering, theta: Value, size: &[Dim], align: bool) -> Result {
+    cx.require_rank(theta, 3)?;
+    let n = size.len().saturating_sub(2);
+    if !(2..=3).contains(&n) {
+        return Err(OpError::model(format!("a size of {} axes, not 4 or 5", size.len())).param("size"));
+    }
+    let st = [size[0].clone(), n.into(), (n + 1).into()];
+    let theta = with_extents(cx, theta, &st).map_err(|e| e.operand(theta))?;
+    let dtype = cx.dtype(theta);
+    let mut shape = vec![st[0].clone()];
+    shape.extend(size[2..].iter().cloned());
+    shape.push(Dim::from(n));
+    let column = |cx: &mut Lowering, j: usize| {
+        spread(cx, theta, &shape, &[Poly::var(0), Poly::var(n + 1), Poly::from(j)])
+    };
+    let mut y = column(cx, n)?;
+    for i in 0..n {
+        // Coordinate 0 is along the last axis.
+        let axis = n - i;
+        let extent = &shape[axis];
+        let (count, span) = if align {
+            (Poly::var(axis) * 2, (extent - &Dim::ONE).max_of(&Dim::ONE, &[]))
+        } else {
+            (&(Poly::var(axis) * 2) + 1, extent.clone())
+        };
+        let at = cx.iota(&shape, count, DType::F32)?;
+        let span = cx.dim_scalar(&span, DType::F32)?;
+        let at = cx.binary(B::Div, at, span)?;
+        let at = cx.binary_scalar(B::Sub, at, 1.0)?;
+        let at = cx.cast(at, dtype)?;
+        let factor = column(cx, i)?;
+        let part = cx.binary(B::Mul, at, factor)?;
+        y = cx.binary(B::Add, y, part)?;
+    }
+    Ok(y)
+}

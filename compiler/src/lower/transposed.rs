@@ -1,0 +1,250 @@
+//! What undoes unfolding: transposed convolutions, sums of windows, unpooling.
+//!
+//! Along each axis element `k` of window `i` lies at `i·stride + k·dilation − before`. Read the other way, each
+//! place meets element `k` of window `q / stride`, where `q = place + before − k·dilation` is a multiple of the
+//! stride: an axis of extent 1, read at `q mod stride`, is outside where it is none.
+
+use super::conv::{channel_bias, share};
+use super::window::{Padding, require_list};
+use super::{Lowering, OpError, Result};
+use wgfc_ir::op::{GatherAxis, show};
+use wgfc_ir::{Contract, Dim, Op, Poly, ReduceOp, Scalar, Value};
+
+/// One spatial axis.
+struct Axis {
+    stride: i64,
+    dilation: i64,
+    before: Dim,
+    /// Elements in a window.
+    kernel: Dim,
+    /// Places of the result.
+    out: Dim,
+}
+
+/// What each place of the result meets: `x [lead…, (kernel…,) windows…]` gives `[lead…, out…, kernel…]`, 0
+/// where nothing lies. With `own` each element of a window has a value of its own, else all have one.
+fn met(cx: &mut Lowering, x: Value, lead: usize, axes: &[Axis], own: bool) -> Result {
+    let s = cx.shape(x);
+    let n = axes.len();
+    let mut shape = s[..lead].to_vec();
+    shape.extend(axes.iter().map(|a| a.out.clone()));
+    shape.extend(axes.iter().map(|a| a.kernel.clone()));
+    let mut index: Vec<Poly> = (0..lead).map(Poly::var).collect();
+    if own {
+        index.extend((0..n).map(|i| Poly::var(lead + n + i)));
+    }
+    let mut on = vec![];
+    for (i, a) in axes.iter().enumerate() {
+        let (o, k) = (Poly::var(lead + i), Poly::var(lead + n + i) * a.dilation);
+        let q = &(&o + &a.before) - &k;
+        index.push(q.div(&a.stride.into(), &shape));
+        if a.stride > 1 {
+            on.push(q.modulo(&a.stride.into(), &shape));
+        }
+    }
+    let mut with = s.clone();
+    with.extend(on.iter().map(|_| Dim::ONE));
+    let x = cx.reshape(x, with)?;
+    index.extend(on);
+    let fill = Some(Scalar::from_f64(cx.dtype(x), 0.0));
+    Ok(cx.push(Op::View { shape, index, fill }, &[x])?)
+}
+
+/// Parameters of [`conv_transpose`], one value for each spatial axis. Lists of another length are errors.
+#[derive(Clone, Debug)]
+pub struct ConvTranspose {
+    /// Distances between windows.
+    pub strides: Vec<i64>,
+    /// Distances between elements of a window.
+    pub dilations: Vec<i64>,
+    /// What is cut away around the result.
+    pub padding: Padding,
+    /// Places behind the last window.
+    pub output_padding: Vec<i64>,
+    /// The extents of the result, which decide how much is cut away.
+    pub output_shape: Option<Vec<i64>>,
+    /// Channels are convolved in this many groups.
+    pub groups: i64,
+}
+
+/// Padding before, and the extents of the result.
+fn placed(spatial: &[Dim], kernel: &[Dim], p: &ConvTranspose) -> Result<Vec<Axis>> {
+    let n = spatial.len();
+    require_list(&p.strides, "strides", n, 1)?;
+    require_list(&p.dilations, "dilations", n, 1)?;
+    require_list(&p.output_padding, "output_padding", n, 0)?;
+    let none = vec![0; 2 * n];
+    let pads = match &p.padding {
+        Padding::Explicit(pads) => pads,
+        _ => &none,
+    };
+    require_list(pads, "pads", 2 * n, i64::from(i32::MIN))?;
+    if let Some(w) = &p.output_shape {
+        require_list(w, "output_shape", n, 0)?;
+    }
+    let same = matches!(p.padding, Padding::SameUpper | Padding::SameLower);
+    let mut axes = vec![];
+    for i in 0..n {
+        let (stride, dilation) = (p.strides[i], p.dilations[i]);
+        let reach = &(&(&kernel[i] - 1) * dilation) + 1;
+        let full = &(&(&(&spatial[i] - 1) * stride) + &reach) + p.output_padding[i];
+        let out = match &p.output_shape {
+            Some(w) => Some(Dim::from(w[i])),
+            None if same => Some(&spatial[i] * stride),
+            None => None,
+        };
+        let (before, out) = match out {
+            Some(out) => {
+                let total = (&full - &out).max_of(&Dim::ZERO, &[]);
+                let less = total.div(&Poly::constant(2), &[]);
+                (if p.padding == Padding::SameUpper { less } else { &total - &less }, out)
+            }
+            None if p.padding == Padding::Valid => (Dim::ZERO, full.clone()),
+            None => (Dim::from(pads[i]), &full - (pads[i] + pads[n + i])),
+        };
+        if out.as_const().is_some_and(|o| o < 0) {
+            return Err(OpError::model(format!("the padding leaves {out} of {full} places")).param("pads"));
+        }
+        axes.push(Axis { stride, dilation, before, kernel: kernel[i].clone(), out });
+    }
+    Ok(axes)
+}
+
+/// `x [N, G·C, spatial…]` and `w [G·C, M, kernel…]` give `[N, G·M, out…]`.
+pub fn conv_transpose(
+    cx: &mut Lowering,
+    x: Value,
+    w: Value,
+    bias: Option<Value>,
+    p: &ConvTranspose,
+) -> Result {
+    let (sx, sw) = (cx.shape(x), cx.shape(w));
+    if sx.len() < 3 || sw.len() != sx.len() || cx.dtype(x) != cx.dtype(w) || sx[1] != sw[0] {
+        let e = format!("weights of type {} for an input of type {}", cx.ty(w), cx.ty(x));
+        return Err(OpError::model(e));
+    }
+    let group = p.groups;
+    if group < 1 {
+        return Err(OpError::model(format!("{group} groups")).param("groups"));
+    }
+    let groups = Dim::from(group);
+    let channels = share(&sx[1], &groups, "channels")?;
+    let n = sx.len() - 2;
+    let axes = placed(&sx[2..], &sw[2..], p)?;
+    let (mut split_x, mut split_w) = (sx.clone(), sw.clone());
+    if group > 1 {
+        split_x.splice(1..2, [groups.clone(), channels.clone()]);
+        split_w.splice(0..1, [groups.clone(), channels]);
+    }
+    let x = cx.reshape(x, split_x)?;
+    let w = cx.reshape(w, split_w)?;
+    let lead = if group > 1 { 3 } else { 2 };
+    let met = met(cx, x, lead, &axes, false)?;
+    // Labels: batch 0, group 1, input channel 2, output channel 3, then places, then kernel.
+    let places: Vec<u8> = (0..n).map(|i| 4 + i as u8).collect();
+    let kernel: Vec<u8> = (0..n).map(|i| 4 + (n + i) as u8).collect();
+    let g: &[u8] = if group > 1 { &[1] } else { &[] };
+    let contract = Contract {
+        a: [&[0], g, &[2], &places, &kernel].concat(),
+        b: [g, &[2, 3], &kernel].concat(),
+        out: [&[0], g, &[3], &places].concat(),
+    };
+    let y = cx.push(Op::Contract(contract), &[met, w])?;
+    let mut out = vec![sx[0].clone(), &sw[1] * &groups];
+    out.extend(axes.into_iter().map(|a| a.out));
+    let y = cx.reshape(y, out)?;
+    match bias {
+        Some(b) => channel_bias(cx, y, b),
+        None => Ok(y),
+    }
+}
+
+/// How windows lie in an image that they are put back into.
+#[derive(Clone, Debug)]
+pub struct Layout {
+    /// Distances between windows.
+    pub strides: Vec<i64>,
+    /// Distances between elements of a window.
+    pub dilations: Vec<i64>,
+    /// Elements around the image: before all axes, then behind all.
+    pub pads: Vec<i64>,
+}
+
+/// Windows `[N, C·kernel, count]` of extents `block` summed where they lie in an image.
+pub fn col2im(cx: &mut Lowering, x: Value, image: &[Dim], block: &[Dim], p: &Layout) -> Result {
+    let sx = cx.shape(cx.require_rank(x, 3)?);
+    let n = image.len();
+    if n == 0 || block.len() != n {
+        let e = OpError::model(format!("{} axes for {n} of the image", block.len()));
+        return Err(e.param("block"));
+    }
+    require_list(&p.strides, "strides", n, 1)?;
+    require_list(&p.dilations, "dilations", n, 1)?;
+    require_list(&p.pads, "pads", 2 * n, 0)?;
+    let Layout { strides, dilations, pads } = p;
+    let size: Dim = block.iter().product();
+    let channels = share(&sx[1], &size, "rows")?;
+    let mut split = vec![sx[0].clone(), channels];
+    split.extend(block.iter().cloned());
+    let mut axes = vec![];
+    for i in 0..n {
+        let reach = &(&(&block[i] - 1) * dilations[i]) + 1;
+        let room = &(&image[i] + (pads[i] + pads[n + i])) - &reach;
+        split.push(&room.div(&strides[i].into(), &[]) + 1);
+        axes.push(Axis {
+            stride: strides[i],
+            dilation: dilations[i],
+            before: pads[i].into(),
+            kernel: block[i].clone(),
+            out: image[i].clone(),
+        });
+    }
+    let x = cx.reshape(x, split).map_err(|e| OpError::from(e).operand(x))?;
+    let met = met(cx, x, 2, &axes, true)?;
+    Ok(cx.reduce(ReduceOp::Sum, met, &(2 + n..2 + 2 * n).collect::<Vec<_>>(), false)?)
+}
+
+/// Elements at the places where a maximum of windows of extents `kernel` was found, 0 elsewhere. The result
+/// has the extents that the windows cover, or these.
+pub fn max_unpool(
+    cx: &mut Lowering,
+    x: Value,
+    places: Value,
+    wanted: Option<&[Dim]>,
+    kernel: &[Dim],
+    p: &Layout,
+) -> Result {
+    let places = cx.require_indices(places)?;
+    let (sx, si) = (cx.shape(x), cx.shape(places));
+    if sx.len() < 3 || si.len() != sx.len() {
+        return Err(OpError::model(format!("indices {} for {}", show(&si), show(&sx))));
+    }
+    for (a, b) in si.iter().zip(&sx) {
+        cx.require_equal(a, b);
+    }
+    let n = sx.len() - 2;
+    if kernel.len() != n {
+        return Err(OpError::model(format!("needs {n} extents")).param("kernel"));
+    }
+    require_list(&p.strides, "strides", n, 1)?;
+    require_list(&p.pads, "pads", 2 * n, 0)?;
+    let Layout { strides, pads, .. } = p;
+    let mut shape = sx[..2].to_vec();
+    for i in 0..n {
+        let full = &(&(&sx[2 + i] - 1) * strides[i]) + &kernel[i];
+        shape.push(&full - (pads[i] + pads[n + i]));
+    }
+    let zero = Scalar::from_f64(cx.dtype(x), 0.0);
+    let flat = cx.full(&[shape.iter().product()], zero)?;
+    let at = (0..sx.len()).map(Poly::var).collect();
+    let index = vec![GatherAxis::Data { input: 2, at }];
+    let y = cx.push(Op::Scatter { reduce: None, index }, &[flat, x, places])?;
+    let y = cx.reshape(y, shape.clone())?;
+    let Some(wanted) = wanted else { return Ok(y) };
+    if wanted.len() != shape.len() {
+        let e = OpError::model(format!("{} extents for rank {}", wanted.len(), shape.len()));
+        return Err(e.param("output_shape"));
+    }
+    let after: Vec<Dim> = wanted.iter().zip(&shape).map(|(w, s)| w - s).collect();
+    Ok(cx.pad(y, &vec![Dim::ZERO; shape.len()], &after, zero)?)
+}
