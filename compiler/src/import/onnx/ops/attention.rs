@@ -1,38 +1,32 @@
 //! Attention with heads, masks and caches, in the forms of ONNX and of ONNX Runtime.
 
-use super::heads::{Attend, Mask, Offset, Stage, append, as_shape, count, join, split};
-use super::rotary;
-use crate::import::onnx::Cx;
-use crate::import::onnx::op::{AtAttribute, Lowered, OpDef, OpError};
-use wgfc_ir::op::GatherAxis;
-use wgfc_ir::{
-    BinaryOp as B, Body, DType, Dim, NormKind, Op, Poly, Scalar, ScalarFn, ScalarNode as N, Value,
-};
+use crate::import::onnx::prelude::*;
+use crate::lower::cache::{self, Cache};
+use crate::lower::heads::{self, Attend, Mask, Offset, Stage, append, join, split};
+use crate::lower::rotary;
+use crate::lower::shape::with_extents;
+use wgfc_ir::{BinaryOp as B, DType, Dim, NormKind, Op, Poly, Scalar, Value};
 
-type Result<T = Value> = std::result::Result<T, OpError>;
-
-pub(super) const MICROSOFT: &str = "com.microsoft";
-
-/// The attribute `scale`, or `1/√d`.
-pub(super) fn scale(cx: &Cx, d: &Dim) -> Result<f64> {
-    match (cx.float_opt("scale")?, d.as_const()) {
-        (Some(s), _) if s != 0.0 => Ok(s.into()),
-        (_, Some(d)) if d > 0 => Ok(1.0 / (d as f64).sqrt()),
-        _ => Err(OpError::unsupported(format!("heads of width {d}"))),
+/// An attribute that counts heads.
+pub(super) fn count(cx: &Cx, name: &str) -> Result<i64> {
+    match cx.int_req(name)? {
+        n if (1..=1 << 20).contains(&n) => Ok(n),
+        n => Err(OpError::model(format!("{n} heads")).attribute(name)),
     }
 }
 
-/// i32 numbers, one a sequence, as `[batch, 1, 1, 1]`.
-fn per_sequence(cx: &mut Cx, v: Value, batch: &Dim) -> Result {
-    let v = cx.nearest_i32(v)?;
-    Ok(cx.reshape(v, vec![batch.clone(), Dim::ONE, Dim::ONE, Dim::ONE])?)
+/// The attribute `scale`, or `1/√d`.
+pub(super) fn scale(cx: &Cx, d: &Dim) -> Result<f64> {
+    match cx.float_opt("scale")? {
+        Some(s) if s != 0.0 => Ok(s.into()),
+        _ => heads::default_scale(d),
+    }
 }
 
-/// `v + n`, where n is a dimension.
-fn plus(cx: &mut Cx, v: Value, n: &Dim) -> Result {
-    let dtype = cx.dtype(v);
-    let n = cx.dim_scalar(n, dtype)?;
-    Ok(cx.binary(B::Add, v, n)?)
+/// Masks the keys that `m` says are padding.
+pub(super) fn padding(cx: &mut Cx, m: Value, batch: &Dim, t: &Dim, mask: &mut Mask) -> Result<()> {
+    let filter = cx.float("mask_filter_value", -10_000.0)?;
+    heads::padding(cx, m, batch, t, filter.into(), mask)
 }
 
 /// A window's bound: −1 is none.
@@ -71,14 +65,14 @@ fn onnx(cx: &mut Cx) -> Lowered {
     let batch = cx.shape(q)[0].clone();
     let mut mask = Mask::default();
     if let Some(lengths) = cx.opt(6) {
-        let lengths = per_sequence(cx, lengths, &batch)?;
+        let lengths = heads::per_sequence(cx, lengths, &batch)?;
         mask.below(cx, &t, lengths)?;
         mask.empty_is_zero = true;
-        offset = Offset::Of(plus(cx, lengths, &-&s)?);
+        offset = Offset::Of(heads::plus(cx, lengths, &-&s)?);
     }
     if let Some(m) = cx.opt(3) {
         mask.empty_is_zero = true;
-        let m = padded(cx, m, &t)?;
+        let m = heads::padded(cx, m, &t)?;
         if cx.dtype(m) == DType::Bool { mask.allowed.push(m) } else { mask.bias.push(m) }
     }
     let causal = cx.flag("is_causal", false)?;
@@ -112,23 +106,6 @@ fn onnx(cx: &mut Cx) -> Lowered {
     Ok(out)
 }
 
-/// A mask whose last axis may be shorter than the keys: what it lacks is not seen.
-fn padded(cx: &mut Cx, m: Value, t: &Dim) -> Result {
-    let mut shape = cx.shape(m);
-    let Some(last) = shape.last_mut() else { return Ok(m) };
-    match (last.as_const(), t.as_const()) {
-        (Some(have), Some(want)) if have != 1 && have < want => {}
-        _ => return Ok(m),
-    }
-    *last = t.clone();
-    let index = (0..shape.len()).map(Poly::var).collect();
-    let unseen = match cx.dtype(m) {
-        DType::Bool => Scalar::bool(false),
-        d => Scalar::from_f64(d, f64::NEG_INFINITY),
-    };
-    Ok(cx.push(Op::View { shape, index, fill: Some(unseen) }, &[m])?)
-}
-
 /// `MultiHeadAttention`: projections are done; packed, biased, masked, with a cache.
 fn multi_head(cx: &mut Cx) -> Lowered {
     let n = count(cx, "num_heads")?;
@@ -143,7 +120,7 @@ fn multi_head(cx: &mut Cx) -> Lowered {
     let query = cx.input(0)?;
     let (mut k, mut v) = (cx.opt(1), cx.opt(2));
     let mut q;
-    let part = |cx: &mut Cx, x: Value, i: i64| -> Result {
+    let part = |cx: &mut Cx, x: Value, i: i64| -> Result<Value> {
         let x = cx.slice(x, 3, &i.into(), 1, &Dim::ONE)?;
         let x = cx.squeeze(x, &[3])?;
         Ok(cx.transpose(x, &[0, 2, 1, 3])?)
@@ -171,7 +148,7 @@ fn multi_head(cx: &mut Cx) -> Lowered {
     if cx.opt(3).is_some() {
         let bias = cx.input_of_rank(3, 1)?;
         let all = [q, k, v].iter().fold(Dim::ZERO, |sum, x| sum + &cx.shape(*x)[3] * n);
-        let bias = as_shape(cx, bias, &[all])?;
+        let bias = with_extents(cx, bias, &[all])?;
         let mut start = Dim::ZERO;
         for x in [&mut q, &mut k, &mut v] {
             let d = cx.shape(*x)[3].clone();
@@ -189,8 +166,8 @@ fn multi_head(cx: &mut Cx) -> Lowered {
     }
     let (batch, s, t) = (cx.shape(q)[0].clone(), cx.shape(q)[2].clone(), cx.shape(k)[2].clone());
     let mut mask = Mask::default();
-    if cx.opt(4).is_some() {
-        padding(cx, 4, &batch, &t, &mut mask)?;
+    if let Some(m) = cx.opt(4) {
+        padding(cx, m, &batch, &t, &mut mask)?;
     }
     mask.bias.extend(cx.opt(5));
     if cx.flag("unidirectional", false)? {
@@ -200,67 +177,6 @@ fn multi_head(cx: &mut Cx) -> Lowered {
     let a = Attend { q, k, v, scale, cap: 0.0, mask, sink: None, show: None };
     let (y, _) = a.build(cx)?;
     Ok(vec![join(cx, y)?, k, v])
-}
-
-/// Input `i`, which says where keys are padding: a length for each sequence, or an end and then a start for
-/// each, or a number that is 0 at padding for each key, or query and key. What is padding has
-/// `mask_filter_value` added to its score.
-pub(super) fn padding(cx: &mut Cx, i: usize, batch: &Dim, t: &Dim, mask: &mut Mask) -> Result<()> {
-    let m = cx.input(i)?;
-    let shape = cx.shape(m);
-    let filter = cx.float("mask_filter_value", -10_000.0)?;
-    let mut f = Body::default();
-    let (seen, args, to) = match shape.as_slice() {
-        [n] => {
-            let at = f.index(Poly::var(3));
-            let end = f.arg(0);
-            let mut seen = f.binary(B::Lt, at, end);
-            let mut args = vec![];
-            if n == batch || *n != batch * 2 {
-                args.push(as_shape(cx, m, std::slice::from_ref(batch)).map_err(|e| cx.at_input(i, e))?);
-            } else {
-                args.push(cx.slice(m, 0, &Poly::ZERO, 1, batch)?);
-                args.push(cx.slice(m, 0, batch, 1, batch)?);
-                let start = f.arg(1);
-                let behind = f.binary(B::Ge, at, start);
-                seen = f.binary(B::And, seen, behind);
-            }
-            let args = args.into_iter().map(|v| per_sequence(cx, v, batch)).collect::<Result<Vec<_>>>()?;
-            (seen, args, vec![batch.clone(), Dim::ONE, Dim::ONE, t.clone()])
-        }
-        [_, _] | [_, _, _] => {
-            let one = match shape.as_slice() {
-                [b, l] => cx.reshape(m, vec![b.clone(), Dim::ONE, Dim::ONE, l.clone()])?,
-                _ => cx.unsqueeze(m, &[1])?,
-            };
-            let mut want = cx.shape(one);
-            want[0] = batch.clone();
-            want[3] = t.clone();
-            let one = as_shape(cx, one, &want)?;
-            let x = f.arg(0);
-            (f.cast(DType::Bool, x), vec![one], want)
-        }
-        _ => {
-            let e = OpError::unsupported(format!("a mask of type {}", cx.ty(m)));
-            return Err(cx.at_input(i, e));
-        }
-    };
-    let (zero, low) = (f.f32(0.0), f.f32(filter.into()));
-    f.select(seen, zero, low);
-    mask.bias.push(cx.map_to(f.0, &args, to)?);
-    Ok(())
-}
-
-/// How keys and values of earlier runs are held.
-enum Cache {
-    /// There are none.
-    None,
-    /// As many as there are, the new ones behind them.
-    Grows(Dim),
-    /// As many as the longest sequence has.
-    Ragged(Dim),
-    /// In a buffer of this many positions, into which new ones are written.
-    Fixed(Dim),
 }
 
 /// `GroupQueryAttention`: heads of queries share keys; rotary embedding, cache, causal mask.
@@ -280,12 +196,12 @@ fn group_query(cx: &mut Cx) -> Lowered {
     let shape = cx.shape(q);
     let (batch, s, d) = (shape[0].clone(), shape[2].clone(), shape[3].clone());
     let lengths = cx.input(5)?;
-    let last = per_sequence(cx, lengths, &batch)?;
-    let cache = cache(cx, &batch, &s)?;
+    let last = heads::per_sequence(cx, lengths, &batch)?;
+    let held = held(cx, &batch, &s)?;
     // The position of the first new token.
-    let start = plus(cx, last, &(&Dim::ONE - &s))?;
+    let start = heads::plus(cx, last, &(&Dim::ONE - &s))?;
     let start = cx.binary_scalar(B::Max, start, 0.0)?;
-    let offset = match &cache {
+    let offset = match &held {
         Cache::None => Offset::Is(Dim::ZERO),
         Cache::Grows(p) => Offset::Is(p.clone()),
         Cache::Ragged(_) | Cache::Fixed(_) => Offset::Of(start),
@@ -301,18 +217,21 @@ fn group_query(cx: &mut Cx) -> Lowered {
         let interleaved = cx.flag("rotary_interleaved", false)?;
         let (mut cos, mut sin) = (cx.input_of_rank(7, 2)?, cx.input_of_rank(8, 2)?);
         for t in [&mut cos, &mut sin] {
-            *t = angles(cx, *t, &offset, &batch, &s)?;
+            *t = match cx.opt(9) {
+                Some(at) => rotary::rows(cx, *t, at)?,
+                None => cache::angles(cx, *t, &offset, &batch, &s)?,
+            };
         }
         q = rotary::rotate(cx, q, cos, sin, interleaved)?;
         k = rotary::rotate(cx, k, cos, sin, interleaved)?;
     }
-    let (k, v) = match (&cache, cx.opt(3), cx.opt(4)) {
+    let (k, v) = match (&held, cx.opt(3), cx.opt(4)) {
         (Cache::Grows(_), Some(pk), Some(pv)) => (append(cx, pk, k)?, append(cx, pv, v)?),
         (Cache::Ragged(p), Some(pk), Some(pv)) => {
-            (inserted(cx, pk, k, start, p)?, inserted(cx, pv, v, start, p)?)
+            (cache::inserted(cx, pk, k, start, p)?, cache::inserted(cx, pv, v, start, p)?)
         }
         (Cache::Fixed(c), Some(pk), Some(pv)) => {
-            (written(cx, pk, k, start, c)?, written(cx, pv, v, start, c)?)
+            (cache::written(cx, pk, k, start, c)?, cache::written(cx, pv, v, start, c)?)
         }
         _ => (k, v),
     };
@@ -327,7 +246,7 @@ fn group_query(cx: &mut Cx) -> Lowered {
     if cx.flag("causal", true)? {
         mask.window(cx, (&s, &t), &offset, window, Some(0))?;
     } else {
-        let lengths = plus(cx, last, &Dim::ONE)?;
+        let lengths = heads::plus(cx, last, &Dim::ONE)?;
         mask.below(cx, &t, lengths)?;
     }
     if let Some(bias) = cx.opt(10) {
@@ -338,9 +257,9 @@ fn group_query(cx: &mut Cx) -> Lowered {
         }
         let index = (0..shape.len()).map(Poly::var).collect();
         let fill = Some(Scalar::from_f64(cx.dtype(bias), 0.0));
-        let bias = match cache {
+        let bias = match held {
             Cache::Fixed(_) if fits => cx.push(Op::View { shape, index, fill }, &[bias])?,
-            _ if fits => as_shape(cx, bias, &shape)?,
+            _ if fits => with_extents(cx, bias, &shape)?,
             _ => return Err(cx.at_input(10, OpError::model(format!("needs rank 4, got {}", cx.ty(bias))))),
         };
         mask.bias.push(bias);
@@ -356,8 +275,8 @@ fn group_query(cx: &mut Cx) -> Lowered {
     let cap = cx.float("softcap", 0.0)?.into();
     let a = Attend { q, k, v, scale: scale(cx, &d)?, cap, mask, sink, show: None };
     let (y, _) = a.build(cx)?;
-    let (k, v) = match cache {
-        Cache::Ragged(_) => (ended(cx, k, start, &s)?, ended(cx, v, start, &s)?),
+    let (k, v) = match held {
+        Cache::Ragged(_) => (cache::ended(cx, k, start, &s)?, cache::ended(cx, v, start, &s)?),
         _ => (k, v),
     };
     Ok(vec![join(cx, y)?, k, v])
@@ -375,12 +294,12 @@ fn unpacked(cx: &mut Cx, n: i64, m: i64) -> Result<(Value, Value, Value)> {
     let (k, v) = (split(cx, key, m)?, split(cx, value, m)?);
     let s = cx.shape(q);
     let want = [s[0].clone(), m.into(), s[2].clone(), s[3].clone()];
-    Ok((q, as_shape(cx, k, &want)?, as_shape(cx, v, &want)?))
+    Ok((q, with_extents(cx, k, &want)?, with_extents(cx, v, &want)?))
 }
 
 /// Decides by the dimensions. A past that is as long as the sequence with the new tokens, or of a
 /// fixed length, is a buffer to write into; one with a length of its own grows.
-fn cache(cx: &mut Cx, batch: &Dim, s: &Dim) -> Result<Cache> {
+fn held(cx: &mut Cx, batch: &Dim, s: &Dim) -> Result<Cache> {
     let past = match (cx.opt(3), cx.opt(4)) {
         (None, None) => return Ok(Cache::None),
         (Some(k), Some(_)) => match cx.shape(k).get(2) {
@@ -403,70 +322,6 @@ fn cache(cx: &mut Cx, batch: &Dim, s: &Dim) -> Result<Cache> {
         None => {}
     }
     Ok(if batch.is(1) { Cache::Grows(past) } else { Cache::Ragged(past) })
-}
-
-/// Rows of a table for the new tokens, as `[batch, 1, s, r]`.
-fn angles(cx: &mut Cx, table: Value, offset: &Offset, batch: &Dim, s: &Dim) -> Result {
-    if let Some(at) = cx.opt(9) {
-        return rotary::rows(cx, table, at);
-    }
-    match offset {
-        Offset::Is(p) => {
-            let rows = cx.slice(table, 0, p, 1, s)?;
-            Ok(cx.unsqueeze(rows, &[0, 1])?)
-        }
-        Offset::Of(start) => {
-            let at = positions(cx, *start, batch, s)?;
-            rotary::rows(cx, table, at)
-        }
-    }
-}
-
-/// `start + i`: i32, `[batch, s]`.
-fn positions(cx: &mut Cx, start: Value, batch: &Dim, s: &Dim) -> Result {
-    let mut f = ScalarFn::default();
-    let i = f.push(N::Index(Poly::var(1)));
-    let x = f.push(N::Arg(0));
-    f.push(N::Binary(B::Add, i, x));
-    let start = cx.reshape(start, vec![batch.clone(), Dim::ONE])?;
-    Ok(cx.map_to(f, &[start], vec![batch.clone(), s.clone()])?)
-}
-
-/// The buffer `past` with `new` written at the positions from `start`.
-fn written(cx: &mut Cx, past: Value, new: Value, start: Value, capacity: &Dim) -> Result {
-    let mut shape = cx.shape(new);
-    let at = positions(cx, start, &shape[0], &shape[2])?;
-    shape[2] = capacity.clone();
-    let past = as_shape(cx, past, &shape)?;
-    let mut index: Vec<GatherAxis> = (0..4).map(|d| GatherAxis::Affine(Poly::var(d))).collect();
-    index[2] = GatherAxis::Data { input: 2, at: vec![Poly::var(0), Poly::var(2)] };
-    Ok(cx.push(Op::Scatter { reduce: None, index }, &[past, new, at])?)
-}
-
-/// `past` with `new` written at the positions from `start`: as long as both together. What is behind `new`
-/// is no position of the sequence.
-fn inserted(cx: &mut Cx, past: Value, new: Value, start: Value, len: &Dim) -> Result {
-    let news = cx.shape(new);
-    let mut shape = news.clone();
-    shape[2] = len.clone();
-    let past = as_shape(cx, past, &shape)?;
-    shape[2] = len + &news[2];
-    let zero = Scalar::from_f64(cx.dtype(new), 0.0);
-    let index = (0..4).map(Poly::var).collect();
-    let room = cx.push(Op::View { shape: shape.clone(), index, fill: Some(zero) }, &[past])?;
-    written(cx, room, new, start, &shape[2])
-}
-
-/// What [`inserted`] makes, with 0 behind the `s` positions from `start`.
-fn ended(cx: &mut Cx, present: Value, start: Value, s: &Dim) -> Result {
-    let shape = cx.shape(present);
-    let mut f = ScalarFn::default();
-    let (x, start_arg) = (f.push(N::Arg(0)), f.push(N::Arg(1)));
-    let at = f.push(N::Index(Poly::var(2) - s));
-    let inside = f.push(N::Binary(B::Lt, at, start_arg));
-    let zero = f.push(N::Const(Scalar::from_f64(cx.dtype(present), 0.0)));
-    f.push(N::Select(inside, x, zero));
-    Ok(cx.map_to(f, &[present, start], shape)?)
 }
 
 /// Attention operators.

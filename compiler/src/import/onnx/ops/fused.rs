@@ -1,32 +1,23 @@
 //! Operators that ONNX Runtime's optimiser makes of several of ONNX's.
 
 use super::{conv, matmul};
-use crate::import::onnx::Cx;
-use crate::import::onnx::op::{AtAttribute, Lowered, OpDef, OpError};
+use crate::import::onnx::prelude::*;
+use crate::lower::elementwise::{self, Limit};
 use crate::lower::gates::Activation;
-use wgfc_ir::{BinaryOp as B, DType, NormKind, Op, ReduceOp, Value};
-
-type Result<T = Value> = std::result::Result<T, OpError>;
-
-const MICROSOFT: &str = "com.microsoft";
+use crate::lower::{activation, norm};
+use wgfc_ir::{BinaryOp as B, DType, Poly, ReduceOp, Scalar, Value};
 
 /// The activation that the attribute `activation` names, with these parameters, of `x`.
-fn activated(cx: &mut Cx, x: Value, parameters: &[f32]) -> Result {
+fn activated(cx: &mut Cx, x: Value, parameters: &[f32]) -> Result<Value> {
     let name = cx.string("activation", "")?;
     let alone = |i: usize, default: f32| f64::from(parameters.get(i).copied().unwrap_or(default));
     match name.as_str() {
         "" => return Ok(x),
         "Clip" => {
-            let x = cx.binary_scalar(B::Max, x, alone(0, f32::MIN))?;
-            return Ok(cx.binary_scalar(B::Min, x, alone(1, f32::MAX))?);
+            let limits = [(0, f32::MIN), (1, f32::MAX)].map(|(i, d)| Some(Limit::Is(alone(i, d))));
+            return elementwise::clamp(cx, x, limits[0], limits[1]);
         }
-        "HardSwish" => {
-            let y = cx.binary_scalar(B::Mul, x, alone(0, 1.0 / 6.0))?;
-            let y = cx.binary_scalar(B::Add, y, alone(1, 0.5))?;
-            let y = cx.binary_scalar(B::Max, y, 0.0)?;
-            let y = cx.binary_scalar(B::Min, y, 1.0)?;
-            return Ok(cx.binary(B::Mul, x, y)?);
-        }
+        "HardSwish" => return activation::hard_swish(cx, x, alone(0, 1.0 / 6.0), alone(1, 0.5)),
         _ => {}
     }
     let Some(mut a) = Activation::named(&name) else {
@@ -79,7 +70,7 @@ fn embed(cx: &mut Cx) -> Lowered {
     let positions = match cx.opt(8) {
         Some(at) => cx.take(table, at, 0)?,
         None => {
-            let at = cx.iota(&shape[1..], wgfc_ir::Poly::var(0), DType::I32)?;
+            let at = cx.iota(&shape[1..], Poly::var(0), DType::I32)?;
             cx.take(table, at, 0)?
         }
     };
@@ -90,18 +81,15 @@ fn embed(cx: &mut Cx) -> Lowered {
         sum = cx.binary(B::Add, sum, segments)?;
     }
     let last = cx.rank(sum) - 1;
-    let epsilon = cx.float("epsilon", 1e-12)?.to_bits();
-    let y = cx.push(Op::Norm { kind: NormKind::Layer, axes: vec![last], epsilon }, &[sum])?;
-    let (gamma, beta) = (cx.input(5)?, cx.input(6)?);
-    let y = cx.binary(B::Mul, y, gamma)?;
-    let y = cx.binary(B::Add, y, beta)?;
+    let (epsilon, gamma, beta) = (cx.float("epsilon", 1e-12)?, cx.input(5)?, cx.input(6)?);
+    let y = norm::scaled_layer(cx, sum, &[last], epsilon.into(), gamma, Some(beta))?;
     let counts = match cx.opt(7) {
         Some(mask) if cx.int("mask_index_type", 1)? != 0 => {
             let marked = cx.binary_scalar(B::Eq, mask, 1.0)?;
             let marked = cx.cast(marked, DType::I32)?;
             cx.reduce(ReduceOp::Sum, marked, &[1], false)?
         }
-        _ => cx.full(&shape[..1], wgfc_ir::Scalar::from_i64(DType::I32, 0))?,
+        _ => cx.full(&shape[..1], Scalar::from_i64(DType::I32, 0))?,
     };
     Ok(vec![y, counts, sum])
 }

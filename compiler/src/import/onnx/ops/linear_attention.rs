@@ -1,46 +1,8 @@
-//! `LinearAttention`, a recurrence over a matrix for each head, and the `CausalConvWithState` before it.
+//! `LinearAttention`, and the `CausalConvWithState` before it.
 
-use crate::import::onnx::Cx;
-use crate::import::onnx::op::{AtAttribute, Lowered, OpDef, OpError};
-use wgfc_ir::build::{Builder, Built};
-use wgfc_ir::op::show;
-use wgfc_ir::{
-    BinaryOp as B, Border, Contract, DType, Dim, Graph, Op, Poly, Scalar, TensorType, UnaryOp as U, Value,
-};
-
-type Result<T = Value> = std::result::Result<T, OpError>;
-
-/// `[B, T, H·D]` as `[T, B, H, D]`, in f32.
-fn split(cx: &mut Cx, x: Value, heads: i64) -> Result {
-    let s = cx.shape(x);
-    let d = s[2].div(&heads.into(), &[]);
-    let index = vec![Poly::var(1), Poly::var(0), &(&Poly::var(2) * &d) + &Poly::var(3)];
-    let x = cx.view(x, vec![s[1].clone(), s[0].clone(), heads.into(), d], index)?;
-    Ok(cx.cast(x, DType::F32)?)
-}
-
-/// Input `i` as `[B, T, n]` with `n` one of `sizes`, or nothing as the rule forbids it.
-fn gate(cx: &mut Cx, i: usize, needed: bool, sizes: &[Dim], lead: &[Dim]) -> Result<Option<Value>> {
-    let rule = cx.string("update_rule", "gated_delta")?;
-    match (cx.opt(i), needed) {
-        (None, false) => Ok(None),
-        (None, true) => {
-            Err(OpError::model(format!("`{rule}` needs input {i}, which is missing"))
-                .attribute("update_rule"))
-        }
-        (Some(_), false) => Err(cx.at_input(i, OpError::model(format!("update_rule `{rule}` forbids it")))),
-        (Some(v), true) => {
-            let s = cx.shape(v);
-            if s.len() != 3 || !sizes.contains(&s[2]) {
-                let e = format!("needs {} along the last axis, got {}", show(sizes), cx.ty(v));
-                return Err(cx.at_input(i, OpError::model(e)));
-            }
-            cx.require_equal(&s[0], &lead[0]);
-            cx.require_equal(&s[1], &lead[1]);
-            Ok(Some(v))
-        }
-    }
-}
+use crate::import::onnx::prelude::*;
+use crate::lower::linear_attention::{self as linear, LinearAttention, Recurrence};
+use wgfc_ir::Value;
 
 fn heads(cx: &Cx, name: &str) -> Result<i64> {
     match cx.int_req(name)? {
@@ -49,174 +11,45 @@ fn heads(cx: &Cx, name: &str) -> Result<i64> {
     }
 }
 
-/// `S ← exp(g)·S + k ⊗ β(v − (exp(g)·S)ᵀk)` and `o = scale · Sᵀq`, one position after another.
-fn linear_attention(cx: &mut Cx) -> Lowered {
-    let (q, k, v) = (cx.input_of_rank(0, 3)?, cx.input_of_rank(1, 3)?, cx.input_of_rank(2, 3)?);
-    let dtype = cx.dtype(q);
-    let (hq, h) = (heads(cx, "q_num_heads")?, heads(cx, "kv_num_heads")?);
-    if hq % h != 0 {
-        let e = format!("{hq} heads of the queries are no multiple of {h} heads of the keys");
-        return Err(OpError::model(e).attribute("q_num_heads"));
+/// Input `i`, which the rule needs or forbids.
+fn gate(cx: &Cx, rule: &str, i: usize, needed: bool) -> Result<Option<Value>> {
+    match (cx.opt(i), needed) {
+        (None, true) => {
+            let e = format!("`{rule}` needs input {i}, which is missing");
+            Err(OpError::model(e).attribute("update_rule"))
+        }
+        (Some(_), false) => Err(cx.at_input(i, OpError::model(format!("update_rule `{rule}` forbids it")))),
+        (v, _) => Ok(v),
     }
-    let (gated, delta) = match cx.string("update_rule", "gated_delta")?.as_str() {
+}
+
+fn linear_attention(cx: &mut Cx) -> Lowered {
+    let operands = [cx.input_of_rank(0, 3)?, cx.input_of_rank(1, 3)?, cx.input_of_rank(2, 3)?];
+    let (q_heads, kv_heads) = (heads(cx, "q_num_heads")?, heads(cx, "kv_num_heads")?);
+    let rule = cx.string("update_rule", "gated_delta")?;
+    let (gated, delta) = match rule.as_str() {
         "linear" => (false, false),
         "gated" => (true, false),
         "delta" => (false, true),
         "gated_delta" => (true, true),
         other => return Err(OpError::model(format!("`{other}`")).attribute("update_rule")),
     };
-    let (sq, sk, sv) = (cx.shape(q), cx.shape(k), cx.shape(v));
-    let dk = crate::lower::conv::share(&sq[2], &hq.into(), "elements")?;
-    let dv = crate::lower::conv::share(&sv[2], &h.into(), "elements")?;
-    if sk[2] != &dk * &h.into() {
-        let e = OpError::model(format!("keys {} for queries {}", show(&sk), show(&sq)));
-        return Err(cx.at_input(1, e));
-    }
-    for s in [&sk, &sv] {
-        cx.require_equal(&s[0], &sq[0]);
-        cx.require_equal(&s[1], &sq[1]);
-    }
-    let decay = gate(cx, 4, gated, &[h.into(), sk[2].clone()], &sq)?;
-    let beta = gate(cx, 5, delta, &[h.into(), Dim::ONE], &sq)?;
-    let scale = match (cx.float("scale", 0.0)?, dk.as_const()) {
-        (0.0, Some(d)) if d > 0 => 1.0 / (d as f64).sqrt(),
-        (0.0, _) => return Err(OpError::unsupported(format!("heads of size {dk}")).attribute("scale")),
-        (s, _) => s.into(),
-    };
-    let of_state = vec![sq[0].clone(), Dim::from(h), dk.clone(), dv.clone()];
-    let (state, state_type) = match cx.opt(3) {
-        None => (cx.full(&of_state, Scalar::from_f64(DType::F32, 0.0))?, cx.dtype(q)),
-        Some(p) => {
-            if cx.shape(p)[..] != of_state[..] {
-                let e = OpError::model(format!("needs shape {}, got {}", show(&of_state), cx.ty(p)));
-                return Err(cx.at_input(3, e));
-            }
-            (cx.cast(p, DType::F32)?, cx.dtype(p))
-        }
-    };
-    let mut inputs = vec![state, split(cx, q, hq)?, split(cx, k, h)?, split(cx, v, h)?];
-    if let Some(g) = decay {
-        inputs.push(split(cx, g, h)?);
-    }
-    if let Some(b) = beta {
-        let each = if cx.shape(b)[2].is(1) { 1 } else { h };
-        inputs.push(split(cx, b, each)?);
-    }
-    let mut body = Graph::new();
-    let formal: Vec<Value> = inputs
-        .iter()
-        .enumerate()
-        .map(|(i, v)| {
-            let shape = cx.shape(*v)[usize::from(i > 0)..].to_vec();
-            body.add_input(&format!("x{i}"), TensorType::new(DType::F32, shape))
-        })
-        .collect();
-    let mut b = Builder { graph: &mut body, origin: cx.origin.clone() };
-    let gates = (decay.map(|_| formal[4]), beta.and(formal.last().copied()));
-    let (next, o) = step(&mut b, [formal[0], formal[1], formal[2], formal[3]], gates)?;
-    let o = b.binary_scalar(B::Mul, o, scale)?;
-    let o = b.cast(o, dtype)?;
-    for (name, value) in [("state", next), ("output", o)] {
-        body.outputs.push(Border { name: name.into(), value });
-    }
-    let op = Op::Scan {
-        body: Box::new(body),
-        carried: 1,
-        scanned: inputs.len() - 1,
-        reverse_inputs: vec![false; inputs.len() - 1],
-        reverse_outputs: vec![false],
-    };
-    let node = cx.push(op, &inputs)?.node;
-    let (state, all) = (Value { node, port: 0 }, Value { node, port: 1 });
-    // `[T, B, H, D]` again as `[B, T, H·D]`.
-    let y = cx.transpose(all, &[1, 0, 2, 3])?;
-    let y = cx.reshape(y, vec![sq[0].clone(), sq[1].clone(), &dv * &hq.into()])?;
-    Ok(vec![y, cx.cast(state, state_type)?])
+    let (decay, beta) = (gate(cx, &rule, 4, gated)?, gate(cx, &rule, 5, delta)?);
+    let scale = Some(f64::from(cx.float("scale", 0.0)?)).filter(|s| *s != 0.0);
+    let r = Recurrence { state: cx.opt(3), decay, beta };
+    let p = LinearAttention { q_heads, kv_heads, scale };
+    Ok(linear::linear_attention(cx, operands, &r, &p)?.to_vec())
 }
 
-/// One position: the state `[B, H, dk, dv]`, q `[B, Hq, dk]`, k and v `[B, H, d]`, decay and beta `[B, H, …]`.
-/// Returns the next state and the output `[B, Hq, dv]`.
-fn step(
-    b: &mut Builder,
-    [state, q, k, v]: [Value; 4],
-    (decay, beta): (Option<Value>, Option<Value>),
-) -> Built<(Value, Value)> {
-    let product = |b: &mut Builder, x: Value, lx: &[u8], y: Value, ly: &[u8], out: &[u8]| {
-        b.push(Op::Contract(Contract { a: lx.to_vec(), b: ly.to_vec(), out: out.to_vec() }), &[x, y])
-    };
-    let (mut state, mut v) = (state, v);
-    if let Some(g) = decay {
-        let g = b.unary(U::Exp, g)?;
-        let g = b.unsqueeze(g, &[3])?;
-        state = b.binary(B::Mul, state, g)?;
-    }
-    if let Some(beta) = beta {
-        let kept = product(b, k, &[0, 1, 2], state, &[0, 1, 2, 3], &[0, 1, 3])?;
-        let d = b.binary(B::Sub, v, kept)?;
-        v = b.binary(B::Mul, d, beta)?;
-    }
-    let (column, row) = (b.unsqueeze(k, &[3])?, b.unsqueeze(v, &[2])?);
-    let outer = b.binary(B::Mul, column, row)?;
-    state = b.binary(B::Add, state, outer)?;
-    let (all, heads) = (b.shape(q), b.shape(k));
-    let grouped = vec![all[0].clone(), heads[1].clone(), all[1].div(&heads[1], &[]), all[2].clone()];
-    let q = b.reshape(q, grouped)?;
-    let o = product(b, q, &[0, 1, 4, 2], state, &[0, 1, 2, 3], &[0, 1, 4, 3])?;
-    let out = vec![all[0].clone(), all[1].clone(), b.shape(v)[2].clone()];
-    Ok((state, b.reshape(o, out)?))
-}
-
-/// A convolution of each channel with what came before: the last `k − 1` positions are kept.
 fn causal_conv(cx: &mut Cx) -> Lowered {
-    let (x, w) = (cx.input_of_rank(0, 3)?, cx.input_of_rank(1, 3)?);
-    let (sx, sw) = (cx.shape(x), cx.shape(w));
-    let dtype = cx.dtype(x);
-    let size = sw[2].as_const().filter(|k| *k >= 1);
-    let (Some(k), true) = (size, sw[0] == sx[1] && sw[1].is(1) && cx.dtype(w) == dtype) else {
-        let e = OpError::model(format!("weights {} for an input {}", cx.ty(w), cx.ty(x)));
-        return Err(cx.at_input(1, e));
-    };
+    let operands = [cx.input_of_rank(0, 3)?, cx.input_of_rank(1, 3)?];
+    let (bias, past) = (cx.opt(2), cx.opt(3));
     let silu = match cx.string("activation", "none")?.as_str() {
         "none" => false,
         "silu" | "swish" => true,
         other => return Err(OpError::model(format!("`{other}`")).attribute("activation")),
     };
-    let kept = Dim::from(k - 1);
-    let padded = match cx.opt(3) {
-        Some(past) => {
-            let want = [sx[0].clone(), sx[1].clone(), kept.clone()];
-            if cx.rank(past) != 3 || cx.dtype(past) != dtype || cx.shape(past)[1..] != want[1..] {
-                let e = OpError::model(format!("needs {dtype}{}, got {}", show(&want), cx.ty(past)));
-                return Err(cx.at_input(3, e));
-            }
-            let batch = cx.shape(past)[0].clone();
-            cx.require_equal(&batch, &sx[0]);
-            let past = cx.expand(past, &want)?;
-            if k == 1 { x } else { cx.concat(&[past, x], 2)? }
-        }
-        None => {
-            let before = [Dim::ZERO, Dim::ZERO, kept.clone()];
-            let after = [Dim::ZERO, Dim::ZERO, Dim::ZERO];
-            cx.pad(x, &before, &after, Scalar::from_f64(dtype, 0.0))?
-        }
-    };
-    let mut shape = sx.clone();
-    shape.push(k.into());
-    let index = vec![Poly::var(0), Poly::var(1), &Poly::var(2) + &Poly::var(3)];
-    let windows = cx.view(padded, shape, index)?;
-    let w = cx.reshape(w, vec![sx[1].clone(), k.into()])?;
-    let c = Contract { a: vec![0, 1, 2, 3], b: vec![1, 3], out: vec![0, 1, 2] };
-    let mut y = cx.push(Op::Contract(c), &[windows, w])?;
-    if let Some(b) = cx.opt(2) {
-        let b = crate::lower::norm::per_channel(cx, b, 3)?;
-        y = cx.binary(B::Add, y, b)?;
-    }
-    if silu {
-        let s = cx.unary(U::Sigmoid, y)?;
-        y = cx.binary(B::Mul, y, s)?;
-    }
-    let present = cx.slice(padded, 2, &sx[2], 1, &kept)?;
-    Ok(vec![y, present])
+    Ok(linear::causal_conv(cx, operands, bias, past, silu)?.to_vec())
 }
 
 /// `CausalConvWithState` and `LinearAttention`.

@@ -64,7 +64,6 @@ operators! {
 }
 
 mod counters;
-mod heads;
 mod refused;
 #[cfg(test)]
 mod supported;

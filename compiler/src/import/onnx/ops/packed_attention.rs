@@ -1,10 +1,11 @@
-//! Attention that projects its input to queries, keys and values itself: `Attention` and `QAttention` of ONNX Runtime.
+//! Attention that projects its input to queries, keys and values itself: `Attention` and `QAttention` of ONNX
+//! Runtime.
 
-use super::attention::{MICROSOFT, padding, scale};
-use super::heads::{Attend, Mask, Offset, append, as_shape, count, join, split};
+use super::attention::{count, padding, scale};
+use crate::import::onnx::prelude::*;
+use crate::lower::heads::{Attend, Mask, Offset, append, join, split};
 use crate::lower::quantize::{along, centred};
-use crate::import::onnx::Cx;
-use crate::import::onnx::op::{AtAttribute, Lowered, OpDef, OpError};
+use crate::lower::shape::with_extents;
 use wgfc_ir::{BinaryOp as B, DType, Dim, Poly, Value};
 
 /// `input · weights + bias`. Inputs: 0, 1, 2.
@@ -75,7 +76,7 @@ fn attend(cx: &mut Cx, projected: Value, mask_at: usize, past_at: usize, scores:
         let past = cx.input_of_rank(past_at, 5)?;
         let mut shape = cx.shape(past);
         shape[0] = 2i64.into();
-        let past = as_shape(cx, past, &shape)?;
+        let past = with_extents(cx, past, &shape)?;
         offset = shape[3].clone();
         for (i, x) in [&mut k, &mut v].into_iter().enumerate() {
             let half = cx.slice(past, 0, &Poly::constant(i as i64), 1, &Dim::ONE)?;
@@ -85,8 +86,8 @@ fn attend(cx: &mut Cx, projected: Value, mask_at: usize, past_at: usize, scores:
     }
     let (batch, s, t) = (cx.shape(q)[0].clone(), cx.shape(q)[2].clone(), cx.shape(k)[2].clone());
     let mut mask = Mask::default();
-    if cx.opt(mask_at).is_some() {
-        padding(cx, mask_at, &batch, &t, &mut mask)?;
+    if let Some(m) = cx.opt(mask_at) {
+        padding(cx, m, &batch, &t, &mut mask)?;
     }
     mask.bias.extend(scores.and_then(|i| cx.opt(i)));
     if cx.flag("unidirectional", false)? {

@@ -1,24 +1,14 @@
-//! What the attention operators share: heads, masks, the product itself.
+//! Attention with heads: masks, caches, the product itself.
 
-use crate::import::onnx::Cx;
-use crate::import::onnx::op::{AtAttribute, OpError};
+use super::shape::with_extents;
+use super::{Lowering, OpError, Result};
 use wgfc_ir::{
-    BinaryOp as B, Contract, DType, Dim, Op, Poly, ReduceOp, Scalar, ScalarFn, ScalarNode as N, UnaryOp as U,
-    Value,
+    BinaryOp as B, Body, Contract, DType, Dim, Op, Poly, ReduceOp, Scalar, ScalarFn, ScalarNode as N,
+    UnaryOp as U, Value,
 };
 
-type Result<T = Value> = std::result::Result<T, OpError>;
-
-/// An attribute that counts heads.
-pub(super) fn count(cx: &Cx, name: &str) -> Result<i64> {
-    match cx.int_req(name)? {
-        n if (1..=1 << 20).contains(&n) => Ok(n),
-        n => Err(OpError::model(format!("{n} heads")).attribute(name)),
-    }
-}
-
 /// `[batch, s, heads · d]` as `[batch, heads, s, d]`.
-pub(super) fn split(cx: &mut Cx, x: Value, heads: i64) -> Result {
+pub fn split(cx: &mut Lowering, x: Value, heads: i64) -> Result {
     let s = cx.shape(x);
     let [batch, len, hidden] = s.as_slice() else {
         return Err(OpError::model(format!("needs a tensor of rank 3, got {}", cx.ty(x))));
@@ -33,38 +23,23 @@ pub(super) fn split(cx: &mut Cx, x: Value, heads: i64) -> Result {
 }
 
 /// `[batch, heads, s, d]` as `[batch, s, heads · d]`.
-pub(super) fn join(cx: &mut Cx, x: Value) -> Result {
+pub fn join(cx: &mut Lowering, x: Value) -> Result {
     let s = cx.shape(x);
     let beside = cx.transpose(x, &[0, 2, 1, 3])?;
     Ok(cx.reshape(beside, vec![s[0].clone(), s[2].clone(), &s[1] * &s[3]])?)
 }
 
-/// `x` with extents that must equal those of `shape` called the same.
-pub(super) fn as_shape(cx: &mut Cx, x: Value, shape: &[Dim]) -> Result {
-    let have = cx.shape(x);
-    let known = |d: &Dim| d.as_const().is_some();
-    if have.len() != shape.len() || have.iter().zip(shape).any(|(h, w)| h != w && known(h) && known(w)) {
-        let e = format!("needs the shape {}, got {}", wgfc_ir::op::show(shape), cx.ty(x));
-        return Err(OpError::model(e));
-    }
-    for (h, w) in have.iter().zip(shape) {
-        cx.require_equal(h, w);
-    }
-    let index = (0..shape.len()).map(Poly::var).collect();
-    Ok(cx.view(x, shape.to_vec(), index)?)
-}
-
 /// `x` with extents other than 1 that must equal those of `shape`, aligned at the last, called the same.
-fn broadcasting(cx: &mut Cx, x: Value, shape: &[Dim]) -> Result {
+fn broadcasting(cx: &mut Lowering, x: Value, shape: &[Dim]) -> Result {
     let have = cx.shape(x);
     let Some(skip) = shape.len().checked_sub(have.len()) else { return Ok(x) };
     let want = have.iter().zip(&shape[skip..]).map(|(h, w)| if h.is(1) { Dim::ONE } else { w.clone() });
     let want: Vec<Dim> = want.collect();
-    as_shape(cx, x, &want)
+    with_extents(cx, x, &want)
 }
 
 /// `past` and `new`, `[batch, heads, positions, d]`, joined along the positions.
-pub(super) fn append(cx: &mut Cx, past: Value, new: Value) -> Result {
+pub fn append(cx: &mut Lowering, past: Value, new: Value) -> Result {
     let mut shape = cx.shape(new);
     if cx.rank(past) != 4 {
         return Err(OpError::model(format!("needs a past of rank 4, got {}", cx.ty(past))));
@@ -73,12 +48,12 @@ pub(super) fn append(cx: &mut Cx, past: Value, new: Value) -> Result {
     if shape[2].is(0) {
         return Ok(new);
     }
-    let past = as_shape(cx, past, &shape)?;
+    let past = with_extents(cx, past, &shape)?;
     Ok(cx.concat(&[past, new], 2)?)
 }
 
 /// Each head of `x` as often as `heads` asks for: the one next to itself.
-fn repeat(cx: &mut Cx, x: Value, heads: &Dim) -> Result {
+fn repeat(cx: &mut Lowering, x: Value, heads: &Dim) -> Result {
     let mut shape = cx.shape(x);
     if shape[1] == *heads {
         return Ok(x);
@@ -96,8 +71,8 @@ fn repeat(cx: &mut Cx, x: Value, heads: &Dim) -> Result {
 }
 
 /// The position of the first query among the keys.
-#[derive(Clone)]
-pub(super) enum Offset {
+#[derive(Clone, Debug)]
+pub enum Offset {
     /// The same in every sequence.
     Is(Dim),
     /// One for each sequence: i32, `[batch, 1, 1, 1]`.
@@ -105,8 +80,8 @@ pub(super) enum Offset {
 }
 
 /// Which keys a query sees, and what is added to their scores.
-#[derive(Default)]
-pub(super) struct Mask {
+#[derive(Clone, Debug, Default)]
+pub struct Mask {
     /// Bools that broadcast to `[batch, heads, s, t]`; all must be true.
     pub allowed: Vec<Value>,
     /// Floats that broadcast to it, added.
@@ -117,9 +92,9 @@ pub(super) struct Mask {
 
 impl Mask {
     /// Keys at most `left` before and `right` behind the query.
-    pub(super) fn window(
+    pub fn window(
         &mut self,
-        cx: &mut Cx,
+        cx: &mut Lowering,
         (s, t): (&Dim, &Dim),
         offset: &Offset,
         left: Option<i64>,
@@ -157,7 +132,7 @@ impl Mask {
     }
 
     /// Keys below a length for each sequence: i32, `[batch, 1, 1, 1]`.
-    pub(super) fn below(&mut self, cx: &mut Cx, t: &Dim, length: Value) -> Result<()> {
+    pub fn below(&mut self, cx: &mut Lowering, t: &Dim, length: Value) -> Result<()> {
         let mut f = ScalarFn::default();
         let at = f.push(N::Index(Poly::var(3)));
         let n = f.push(N::Arg(0));
@@ -168,7 +143,7 @@ impl Mask {
     }
 
     /// Everything as one number to add, of type `dtype`; `unseen` where a key is not seen.
-    fn additive(&self, cx: &mut Cx, dtype: DType, unseen: f64) -> Result<Option<Value>> {
+    fn additive(&self, cx: &mut Lowering, dtype: DType, unseen: f64) -> Result<Option<Value>> {
         let args: Vec<Value> = self.allowed.iter().chain(&self.bias).copied().collect();
         match (self.allowed.len(), self.bias.as_slice()) {
             (0, []) => return Ok(None),
@@ -185,7 +160,7 @@ impl Mask {
     }
 
     /// All of `allowed`, and the sum of `bias`, over the operands in this order.
-    fn combined(&self, cx: &Cx, f: &mut ScalarFn, dtype: DType) -> (Option<u32>, u32) {
+    fn combined(&self, cx: &Lowering, f: &mut ScalarFn, dtype: DType) -> (Option<u32>, u32) {
         let mut seen = None;
         for i in 0..self.allowed.len() {
             let a = f.push(N::Arg(i as u32));
@@ -210,7 +185,7 @@ impl Mask {
     }
 
     /// Whether a query sees any key: bool, `[…, s, 1]`; `None` where it need not be known.
-    fn any(&self, cx: &mut Cx) -> Result<Option<Value>> {
+    fn any(&self, cx: &mut Lowering) -> Result<Option<Value>> {
         if !self.empty_is_zero {
             return Ok(None);
         }
@@ -238,17 +213,114 @@ impl Mask {
     }
 }
 
+/// `1/√d`, what scores are multiplied with unless something else is said.
+pub fn default_scale(d: &Dim) -> Result<f64> {
+    match d.as_const() {
+        Some(d) if d > 0 => Ok(1.0 / (d as f64).sqrt()),
+        _ => Err(OpError::unsupported(format!("heads of width {d}"))),
+    }
+}
+
+/// i32 numbers, one a sequence, as `[batch, 1, 1, 1]`.
+pub fn per_sequence(cx: &mut Lowering, v: Value, batch: &Dim) -> Result {
+    let v = cx.nearest_i32(v)?;
+    Ok(cx.reshape(v, vec![batch.clone(), Dim::ONE, Dim::ONE, Dim::ONE])?)
+}
+
+/// `v + n`, where n is a dimension.
+pub fn plus(cx: &mut Lowering, v: Value, n: &Dim) -> Result {
+    let dtype = cx.dtype(v);
+    let n = cx.dim_scalar(n, dtype)?;
+    Ok(cx.binary(B::Add, v, n)?)
+}
+
+/// A mask whose last axis may be shorter than the keys: what it lacks is not seen.
+pub fn padded(cx: &mut Lowering, m: Value, t: &Dim) -> Result {
+    let mut shape = cx.shape(m);
+    let Some(last) = shape.last_mut() else { return Ok(m) };
+    match (last.as_const(), t.as_const()) {
+        (Some(have), Some(want)) if have != 1 && have < want => {}
+        _ => return Ok(m),
+    }
+    *last = t.clone();
+    let index = (0..shape.len()).map(Poly::var).collect();
+    let unseen = match cx.dtype(m) {
+        DType::Bool => Scalar::bool(false),
+        d => Scalar::from_f64(d, f64::NEG_INFINITY),
+    };
+    Ok(cx.push(Op::View { shape, index, fill: Some(unseen) }, &[m])?)
+}
+
+/// What `m` says of which keys are padding: a length for each sequence, or an end and then a start for
+/// each, or a number that is 0 at padding for each key, or query and key. What is padding has
+/// `mask_filter_value` added to its score.
+pub fn padding(
+    cx: &mut Lowering,
+    m: Value,
+    batch: &Dim,
+    t: &Dim,
+    filter: f64,
+    mask: &mut Mask,
+) -> Result<()> {
+    let shape = cx.shape(m);
+    let mut f = Body::default();
+    let (seen, args, to) = match shape.as_slice() {
+        [n] => {
+            let at = f.index(Poly::var(3));
+            let end = f.arg(0);
+            let mut seen = f.binary(B::Lt, at, end);
+            let mut args = vec![];
+            if n == batch || *n != batch * 2 {
+                args.push(with_extents(cx, m, std::slice::from_ref(batch)).map_err(|e| e.operand(m))?);
+            } else {
+                args.push(cx.slice(m, 0, &Poly::ZERO, 1, batch)?);
+                args.push(cx.slice(m, 0, batch, 1, batch)?);
+                let start = f.arg(1);
+                let behind = f.binary(B::Ge, at, start);
+                seen = f.binary(B::And, seen, behind);
+            }
+            let args = args.into_iter().map(|v| per_sequence(cx, v, batch)).collect::<Result<Vec<_>>>()?;
+            (seen, args, vec![batch.clone(), Dim::ONE, Dim::ONE, t.clone()])
+        }
+        [_, _] | [_, _, _] => {
+            let one = match shape.as_slice() {
+                [b, l] => cx.reshape(m, vec![b.clone(), Dim::ONE, Dim::ONE, l.clone()])?,
+                _ => cx.unsqueeze(m, &[1])?,
+            };
+            let mut want = cx.shape(one);
+            want[0] = batch.clone();
+            want[3] = t.clone();
+            let one = with_extents(cx, one, &want)?;
+            let x = f.arg(0);
+            (f.cast(DType::Bool, x), vec![one], want)
+        }
+        _ => {
+            let e = OpError::unsupported(format!("a mask of type {}", cx.ty(m)));
+            return Err(e.operand(m));
+        }
+    };
+    let (zero, low) = (f.f32(0.0), f.f32(filter));
+    f.select(seen, zero, low);
+    mask.bias.push(cx.map_to(f.0, &args, to)?);
+    Ok(())
+}
+
 /// Scores at one of the stages at which an operator may show them.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Stage {
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stage {
+    /// The scaled product.
     Product,
+    /// Behind the cap.
     Capped,
+    /// With the mask.
     Masked,
+    /// The probabilities.
     Softmax,
 }
 
 /// `softmax(cap(q · kᵀ · scale) + mask) · v`.
-pub(super) struct Attend {
+#[derive(Clone, Debug)]
+pub struct Attend {
     /// `[batch, heads, s, d]`.
     pub q: Value,
     /// `[batch, kv heads, t, d]`.
@@ -259,6 +331,7 @@ pub(super) struct Attend {
     pub scale: f64,
     /// `cap · tanh(score / cap)`, unless 0.
     pub cap: f64,
+    /// Which keys are seen.
     pub mask: Mask,
     /// For each head (`[heads]`, or of one element) a score that takes part in the softmax and has no value.
     pub sink: Option<Value>,
@@ -268,21 +341,21 @@ pub(super) struct Attend {
 
 impl Attend {
     /// The result `[batch, heads, s, e]`, and the scores asked for.
-    pub(super) fn build(self, cx: &mut Cx) -> Result<(Value, Option<Value>)> {
+    pub fn build(self, cx: &mut Lowering) -> Result<(Value, Option<Value>)> {
         let qs = cx.shape(self.q);
         let (batch, heads) = (qs[0].clone(), qs[1].clone());
         let mut fit = |x: Value| {
             let x = repeat(cx, x, &heads)?;
             let mut s = cx.shape(x);
             s[0] = batch.clone();
-            as_shape(cx, x, &s)
+            with_extents(cx, x, &s)
         };
         let (k, v) = (fit(self.k)?, fit(self.v)?);
         let mut ks = cx.shape(k);
         let vs = cx.shape(v);
         ks[3] = qs[3].clone();
-        let k = as_shape(cx, k, &ks)?;
-        let v = as_shape(cx, v, &[vs[0].clone(), vs[1].clone(), ks[2].clone(), vs[3].clone()])?;
+        let k = with_extents(cx, k, &ks)?;
+        let v = with_extents(cx, v, &[vs[0].clone(), vs[1].clone(), ks[2].clone(), vs[3].clone()])?;
         let dtype = cx.dtype(self.q);
         let any = self.mask.any(cx)?;
         if self.cap == 0.0 && self.sink.is_none() && self.show.is_none() {
@@ -348,7 +421,7 @@ fn least(dtype: DType) -> f64 {
 }
 
 /// `x` where the condition holds, or there is none; else 0.
-fn or_zero(cx: &mut Cx, condition: Option<Value>, x: Value) -> Result {
+fn or_zero(cx: &mut Lowering, condition: Option<Value>, x: Value) -> Result {
     let Some(c) = condition else { return Ok(x) };
     let dtype = cx.dtype(x);
     let zero = cx.scalar(dtype, 0.0);

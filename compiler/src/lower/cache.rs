@@ -1,0 +1,81 @@
+//! Caches of keys and values, `[batch, heads, positions, d]`, and the positions of new ones in them.
+
+use super::heads::Offset;
+use super::shape::with_extents;
+use super::{Lowering, Result, rotary};
+use wgfc_ir::op::GatherAxis;
+use wgfc_ir::{BinaryOp as B, Dim, Op, Poly, Scalar, ScalarFn, ScalarNode as N, Value};
+
+/// How keys and values of earlier runs are held.
+#[derive(Clone, Debug)]
+pub enum Cache {
+    /// There are none.
+    None,
+    /// As many as there are, the new ones behind them.
+    Grows(Dim),
+    /// As many as the longest sequence has.
+    Ragged(Dim),
+    /// In a buffer of this many positions, into which new ones are written.
+    Fixed(Dim),
+}
+
+/// Rows of a table for the new tokens, as `[batch, 1, s, r]`.
+pub fn angles(cx: &mut Lowering, table: Value, offset: &Offset, batch: &Dim, s: &Dim) -> Result {
+    match offset {
+        Offset::Is(p) => {
+            let rows = cx.slice(table, 0, p, 1, s)?;
+            Ok(cx.unsqueeze(rows, &[0, 1])?)
+        }
+        Offset::Of(start) => {
+            let at = positions(cx, *start, batch, s)?;
+            rotary::rows(cx, table, at)
+        }
+    }
+}
+
+/// `start + i`: i32, `[batch, s]`.
+pub fn positions(cx: &mut Lowering, start: Value, batch: &Dim, s: &Dim) -> Result {
+    let mut f = ScalarFn::default();
+    let i = f.push(N::Index(Poly::var(1)));
+    let x = f.push(N::Arg(0));
+    f.push(N::Binary(B::Add, i, x));
+    let start = cx.reshape(start, vec![batch.clone(), Dim::ONE])?;
+    Ok(cx.map_to(f, &[start], vec![batch.clone(), s.clone()])?)
+}
+
+/// The buffer `past` with `new` written at the positions from `start`.
+pub fn written(cx: &mut Lowering, past: Value, new: Value, start: Value, capacity: &Dim) -> Result {
+    let mut shape = cx.shape(new);
+    let at = positions(cx, start, &shape[0], &shape[2])?;
+    shape[2] = capacity.clone();
+    let past = with_extents(cx, past, &shape)?;
+    let mut index: Vec<GatherAxis> = (0..4).map(|d| GatherAxis::Affine(Poly::var(d))).collect();
+    index[2] = GatherAxis::Data { input: 2, at: vec![Poly::var(0), Poly::var(2)] };
+    Ok(cx.push(Op::Scatter { reduce: None, index }, &[past, new, at])?)
+}
+
+/// `past` with `new` written at the positions from `start`: as long as both together. What is behind `new`
+/// is no position of the sequence.
+pub fn inserted(cx: &mut Lowering, past: Value, new: Value, start: Value, len: &Dim) -> Result {
+    let news = cx.shape(new);
+    let mut shape = news.clone();
+    shape[2] = len.clone();
+    let past = with_extents(cx, past, &shape)?;
+    shape[2] = len + &news[2];
+    let zero = Scalar::from_f64(cx.dtype(new), 0.0);
+    let index = (0..4).map(Poly::var).collect();
+    let room = cx.push(Op::View { shape: shape.clone(), index, fill: Some(zero) }, &[past])?;
+    written(cx, room, new, start, &shape[2])
+}
+
+/// What [`inserted`] makes, with 0 behind the `s` positions from `start`.
+pub fn ended(cx: &mut Lowering, present: Value, start: Value, s: &Dim) -> Result {
+    let shape = cx.shape(present);
+    let mut f = ScalarFn::default();
+    let (x, start_arg) = (f.push(N::Arg(0)), f.push(N::Arg(1)));
+    let at = f.push(N::Index(Poly::var(2) - s));
+    let inside = f.push(N::Binary(B::Lt, at, start_arg));
+    let zero = f.push(N::Const(Scalar::from_f64(cx.dtype(present), 0.0)));
+    f.push(N::Select(inside, x, zero));
+    Ok(cx.map_to(f, &[present, start], shape)?)
+}
