@@ -36,6 +36,7 @@ pub mod pool;
 pub mod quantize;
 pub mod random;
 pub mod range;
+pub mod recurrent;
 pub mod reduce;
 pub mod resize;
 pub mod roi;

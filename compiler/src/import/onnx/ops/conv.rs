@@ -10,6 +10,7 @@ use wgfc_ir::op::show;
 pub(super) fn attributes(cx: &Cx, x: Value, w: Value) -> Result<Conv> {
     let sw = cx.shape(w);
     if let (Some(k), Some(own)) = (kernel(cx)?, sw.get(2..))
+        && sw.len() == cx.rank(x)
         && k != own
     {
         let e = OpError::model(format!("{} differs from the weights {}", show(&k), show(&sw)));

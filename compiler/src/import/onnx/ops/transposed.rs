@@ -15,6 +15,7 @@ fn conv_transpose(cx: &mut Cx) -> Lowered {
     let (x, w, bias) = (cx.input(0)?, cx.input(1)?, cx.opt(2));
     let sw = cx.shape(w);
     if let (Some(k), Some(own)) = (kernel(cx)?, sw.get(2..))
+        && sw.len() == cx.rank(x)
         && k != own
     {
         let e = OpError::model(format!("{} differs from the weights {}", show(&k), show(&sw)));
