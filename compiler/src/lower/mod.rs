@@ -45,6 +45,8 @@ pub mod sample;
 pub mod scatter;
 pub mod shape;
 mod sizes;
+#[cfg(test)]
+mod tests;
 pub mod slice;
 pub mod softmax;
 pub mod spectral;
