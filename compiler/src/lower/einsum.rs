@@ -231,7 +231,7 @@ fn multiply(
 
 #[cfg(test)]
 mod tests {
-
+    use super::*;
     #[test]
     fn equations_are_read() {
         let show = |e: &str, ranks: &[usize]| match parse(e, ranks) {

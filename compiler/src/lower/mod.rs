@@ -12,7 +12,9 @@ pub mod cache;
 pub mod cast;
 pub mod chosen;
 mod context;
+pub mod control;
 pub mod conv;
+mod counters;
 pub mod deform;
 pub mod dequantize;
 pub mod einsum;
@@ -45,12 +47,12 @@ pub mod sample;
 pub mod scatter;
 pub mod shape;
 mod sizes;
-#[cfg(test)]
-mod tests;
 pub mod slice;
 pub mod softmax;
 pub mod spectral;
 pub mod split;
+#[cfg(test)]
+mod tests;
 pub mod transposed;
 pub mod unique;
 pub mod window;

@@ -131,7 +131,7 @@ fn is_positive(p: &Poly) -> bool {
 
 #[cfg(test)]
 mod tests {
-
+    use super::*;
     #[test]
     fn bounds_are_clamped_as_numpy_does() {
         for extent in 0..6i64 {

@@ -36,7 +36,6 @@ pub mod weights;
 pub use cx::Cx;
 pub use messages::*;
 pub use names::Scope;
-pub use subgraph::{Param, Subgraph};
 pub use survey::{CheckReport, Unsupported, check, wants_indices_inside};
 
 /// What every decoder uses.

@@ -5,35 +5,15 @@ use super::messages::{GraphProto, NodeProto};
 use super::names::{Scope, Slot, free_names, operator, result};
 use super::op::{Lowered, OpError};
 use crate::lower::Lowering;
-use crate::shape_eval::ShapeEval;
+use crate::lower::control::{Body, Param};
 use crate::{Diagnostic, Location};
-use wgfc_ir::{Dim, Graph, Op, TensorType, Value};
+use wgfc_ir::{Graph, Op, Value};
 
 /// Branches and bodies of loops that may be inside of one another; programs repeat dispatches no deeper.
 const MAX_BODIES: usize = 8;
 
 /// What a loop's iteration number is captured as, which no value of a model is called.
 const ITERATION: &str = "\0iteration";
-
-/// A parameter of a subgraph.
-pub struct Param {
-    /// Its type.
-    pub ty: TensorType,
-    /// Its elements, where every run of the subgraph has the same.
-    pub known: Option<Vec<Dim>>,
-    /// Whether it numbers the runs of the subgraph.
-    pub iteration: bool,
-    /// Whether the subgraph has no input for it.
-    pub hidden: bool,
-}
-
-/// An imported subgraph.
-pub struct Subgraph {
-    /// The graph.
-    pub graph: Graph,
-    /// What is known of its values.
-    pub eval: ShapeEval,
-}
 
 impl Cx<'_, '_, '_> {
     /// Lowers the nodes of a subgraph in place, as if they stood where this node does. `inputs` are its
@@ -57,7 +37,7 @@ impl Cx<'_, '_, '_> {
         graph: &GraphProto,
         params: &[Param],
         captures: &mut Vec<(String, Value)>,
-    ) -> Result<Subgraph, OpError> {
+    ) -> Result<Body, OpError> {
         if self.importer.bodies >= MAX_BODIES {
             let what = "branches and bodies of loops are nested more than";
             let d = Diagnostic::unsupported(format!("{what} {MAX_BODIES} deep"))
@@ -150,7 +130,7 @@ impl Cx<'_, '_, '_> {
             let value = result(&scope, &o.name)?;
             g.outputs.push(wgfc_ir::Border { name: o.name.as_str().into(), value });
         }
-        Ok(Subgraph { graph: g, eval })
+        Ok(Body { graph: g, eval })
     }
 }
 

@@ -63,7 +63,6 @@ operators! {
     unique,
 }
 
-mod counters;
 mod refused;
 #[cfg(test)]
 mod supported;

@@ -1,7 +1,7 @@
 //! Loops whose condition does nothing but count: `i < n` of a carried integer that each iteration adds to, where `n`
 //! is known from shapes. What exporters make of `while` and of recurrent layers.
 
-use crate::import::onnx::Cx;
+use super::Lowering;
 use crate::shape_eval::ShapeEval;
 use wgfc_ir::{BinaryOp as B, Dim, Graph, Op, Poly, ScalarFn, ScalarNode, Value};
 
@@ -109,7 +109,7 @@ impl Reader<'_> {
 /// as its inputs, and the condition and what is carried as its outputs; `start` is the condition before it, `initial`
 /// and `captured` what it is given. None where its condition does more than count.
 pub(super) fn iterations(
-    cx: &mut Cx,
+    cx: &mut Lowering,
     (body, eval): (&Graph, &mut ShapeEval),
     start: Value,
     initial: &[Value],
@@ -160,7 +160,7 @@ pub(super) fn iterations(
     }
 }
 
-fn known(cx: &mut Cx, v: Value) -> Option<Poly> {
+fn known(cx: &mut Lowering, v: Value) -> Option<Poly> {
     match cx.dims(v).as_deref() {
         Some([d]) => Some(d.clone()),
         _ => None,
@@ -168,7 +168,7 @@ fn known(cx: &mut Cx, v: Value) -> Option<Poly> {
 }
 
 /// What a value of the graph around the loop is.
-fn outside(cx: &mut Cx, v: Value) -> Option<Found> {
+fn outside(cx: &mut Lowering, v: Value) -> Option<Found> {
     let (graph, eval) = cx.known();
     Reader { graph, known: &mut |v| eval.dims(graph, v) }.value(v, 0)
 }
