@@ -5,6 +5,7 @@ use super::names::Scope;
 use super::op::{AtAttribute, OpError};
 use super::walk::Importer;
 use crate::lower::{self, Lowering, Part};
+use std::collections::BTreeSet;
 use std::ops::{Deref, DerefMut};
 use wgfc_ir::{DType, Dim, Tensor, Value};
 
@@ -65,9 +66,12 @@ impl<'a, 'g, 'm> Cx<'a, 'g, 'm> {
     pub(super) fn placed(&self, e: OpError) -> OpError {
         let part = match e.part {
             Some(Part::Operand(v)) => {
-                let own = self.inputs.iter().position(|i| *i == Some(v));
-                let made = || self.made.iter().find(|(made, _)| *made == v).map(|(_, i)| *i);
-                own.or_else(made).map(|i| self.called(i))
+                let own = (0..self.inputs.len()).filter(|i| self.inputs[*i] == Some(v));
+                let made = self.made.iter().filter(|(made, _)| *made == v).map(|(_, i)| *i);
+                // A value may be given several times.
+                let all: BTreeSet<usize> = own.chain(made).collect();
+                let all: Vec<String> = all.into_iter().map(|i| self.called(i)).collect();
+                (!all.is_empty()).then(|| all.join(" or "))
             }
             Some(Part::Param(p)) => Some(match self.given.iter().find(|(name, _)| *name == p) {
                 Some((_, i)) => self.called(*i),
