@@ -2,7 +2,7 @@
 
 use crate::emit::{EmitContext, EmittedKernel, Target, emit};
 use crate::error::{Diagnostic, Errors, Location};
-use crate::fuse::group::TILE;
+use crate::fuse::grouping::TILE;
 use crate::kernel::{
     Attention, Capacity, Expr, Family, Kernel, KernelGraph, Loop, Map, Matmul, PrefixScan, Row, Stage,
     StagedLoop, TensorId, TensorKind,

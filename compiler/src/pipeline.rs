@@ -4,6 +4,7 @@ use crate::error::{Diagnostic, Errors};
 use crate::import::ExternalData;
 use crate::kernel::KernelGraph;
 use crate::options::Options;
+use crate::schedule::ScheduledGraph;
 use wgfc_ir::program::Stats;
 use wgfc_ir::{Graph, Program};
 
@@ -125,7 +126,7 @@ pub fn fuse_graph(
 /// Schedules all kernels, writes them, and places what they read and write.
 fn assemble(fused: Fused, options: &Options, observe: Observe<'_>) -> Result<Program, Errors> {
     let stage = Stage::new("schedule");
-    let scheduled = crate::schedule::schedule(fused.kernels, options)?;
+    let scheduled = schedule(fused.kernels, options)?;
     tracing::debug!(stage = stage.name, kernels = scheduled.schedules.len(), ms = stage.ms(), "done");
     observe("4-schedule", &|| scheduled.to_string());
 
@@ -141,6 +142,14 @@ fn assemble(fused: Fused, options: &Options, observe: Observe<'_>) -> Result<Pro
         "done"
     );
     Ok(program)
+}
+
+/// Schedules kernels as the options say.
+///
+/// # Errors
+/// As [`schedule`](crate::schedule::schedule).
+pub fn schedule(kernels: KernelGraph, options: &Options) -> Result<ScheduledGraph, Errors> {
+    crate::schedule::schedule(kernels, &options.profile, &options.tuning, &options.schedules)
 }
 
 /// A stage, for the log.

@@ -55,7 +55,7 @@ fn written_in_place(bytes: &[u8], states: &States) {
     assert!(with.kernels.len() <= without.kernels.len(), "{with}");
     let program = wgfc_compiler::assemble::assemble(
         &graph,
-        &wgfc_compiler::schedule::schedule(with, &options).unwrap(),
+        &wgfc_compiler::pipeline::schedule(with, &options).unwrap(),
         &options,
         Stats::default(),
     )

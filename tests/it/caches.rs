@@ -3,7 +3,7 @@
 use crate::states::{CAPACITY, Reference, close, decoder, decoder_with, inputs, roomy, run};
 use std::collections::BTreeMap;
 use wgfc_compiler::import::{NoExternalData, import};
-use wgfc_compiler::schedule::schedule;
+use wgfc_compiler::pipeline::schedule;
 use wgfc_compiler::{Fusion, Options, States};
 use wgfc_ir::Tensor;
 use wgfc_ir::eval::{StateValues, evaluate_from};

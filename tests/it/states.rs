@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use wgfc_compiler::import::{NoExternalData, import};
-use wgfc_compiler::schedule::schedule;
+use wgfc_compiler::pipeline::schedule;
 use wgfc_compiler::{Fusion, Options, States, Technique};
 use wgfc_ir::eval::{StateValues, evaluate_from};
 use wgfc_ir::program::Stats;

@@ -3,7 +3,8 @@
 //! What a state becomes is copied to it when all have read what it was. No copy is needed where the
 //! kernel that computes it reads of the old contents only the element that it replaces.
 
-use super::{Computed, Tensors, Touched};
+use super::{Computed, Touched};
+use crate::fuse::tensors::Tensors;
 use crate::kernel::{Expr, Family, Kernel, KernelTensor, Store, TensorId, TensorKind};
 use wgfc_ir::Value;
 

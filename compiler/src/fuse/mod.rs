@@ -1,41 +1,35 @@
 //! Fusion: from the graph of operators to the graph of kernels.
 //!
-//! [`group`] decides which values get memory; each unit then becomes a [`Kernel`]: what it reads is
-//! *pulled* through everything inlined ([`pull`]), what follows its anchor is *pushed* to the stores,
-//! its results followed point by point ([`points`]) through inverted views ([`invert`]). A kernel that binds more buffers than the device has is split by
+//! [`grouping`] decides which values get memory; each unit then becomes a [`Kernel`]: what it reads is
+//! *pulled* through everything inlined ([`pulling`]), what follows its anchor is *pushed* to the stores,
+//! its results followed point by point ([`points`]) through inverted views ([`points::invert`]). A kernel that binds more buffers than the device has is split by
 //! giving one of its inner values memory and deciding again.
 
-mod constant;
-mod expand;
-pub mod group;
+mod build;
+pub mod grouping;
 mod in_place;
-pub mod invert;
 mod join;
 mod kernels;
-pub mod lanes;
-mod layout;
-mod loop_kernels;
+pub mod loops;
 mod pack;
 pub mod points;
-mod prepare;
-mod price;
-pub mod pull;
-mod rounds;
+pub mod pulling;
 mod scatter;
-mod split;
-mod stages;
-mod tidy;
+mod tensors;
+pub mod unit;
 
 use crate::error::{Diagnostic, Errors, Location};
 use crate::kernel::{Kernel, KernelGraph, KernelTensor, Repeat, TensorId, TensorKind};
 use crate::options::{Fusion, Options, Technique};
 use crate::rewrite::empty::is_empty;
-use group::{Bans, Grouping};
-use lanes::{Form, Loops};
+use loops::lanes::{self, Form, Loops};
+use loops::{layout, prepare, split};
 use petgraph::graph::DiGraph;
 use rustc_hash::FxHashMap;
 use std::collections::BTreeSet;
 use std::sync::Arc;
+use tensors::Tensors;
+use unit::{Bans, Grouping};
 use wgfc_ir::{Dim, Graph, NodeId, Op, Poly, TensorType, Value};
 
 /// Fuses a graph into kernels.
@@ -82,14 +76,14 @@ fn fuse_at(graph: &Graph, options: &Options, nested: bool) -> Result<KernelGraph
     let cyclic = |graph: &Graph, n| internal(graph, n, "the graph has a cycle");
     let mut order = graph.topo().map_err(|n| cyclic(&graph, n))?;
     bans.materialise.extend(split.keys().flat_map(|n| split::read_in_steps(&graph, *n)));
-    let grouping = group::group(&graph, &order, &loops, options, &bans);
-    if constant::fold(&mut graph, &order, &grouping).map_err(Diagnostic::internal)? {
+    let grouping = grouping::group(&graph, &order, &loops, options, &bans);
+    if pulling::constant::fold(&mut graph, &order, &grouping).map_err(Diagnostic::internal)? {
         order = graph.topo().map_err(|n| cyclic(&graph, n))?;
         bans.materialise.retain(|v| graph.contains(v.node));
     }
     let graph = &graph;
     for _ in 0..1000 {
-        let grouping = group::group(graph, &order, &loops, options, &bans);
+        let grouping = grouping::group(graph, &order, &loops, options, &bans);
         match build(graph, &outputs, &grouping, (&loops, &split), options, &mut bans)? {
             Some(kernels) => return Ok(kernels),
             None => {
@@ -167,101 +161,6 @@ fn split_wide_concats(graph: &Graph, max_buffers: usize) -> Result<Graph, Errors
     Ok(g)
 }
 
-/// The tensors made so far and which values they hold.
-pub(crate) struct Tensors<'a> {
-    graph: &'a Graph,
-    list: Vec<KernelTensor>,
-    of: FxHashMap<Value, TensorId>,
-    cut: FxHashMap<Value, Vec<(TensorId, i64)>>,
-    parts: FxHashMap<Value, pull::Parts>,
-    /// What should get memory, as a kernel that computes it grows too large.
-    wanted: Option<Value>,
-    /// Whether one did.
-    too_large: bool,
-    max_binding_bytes: usize,
-}
-
-impl Tensors<'_> {
-    fn add(&mut self, v: Option<Value>, ty: TensorType, kind: TensorKind) -> TensorId {
-        let id = self.list.len();
-        let name = v.and_then(|v| self.graph.node(v.node).names.get(v.port as usize).cloned().flatten());
-        self.list.push(KernelTensor { ty, kind, name });
-        if let Some(v) = v {
-            self.of.insert(v, id);
-        }
-        id
-    }
-}
-
-impl Tensors<'_> {
-    /// Memory for attention in parts.
-    fn add_parts(&mut self, v: Value, count: u32) {
-        let shape = &self.graph.ty(v).shape;
-        let count_dim = Dim::from(i64::from(count));
-        let mut sums = shape.clone();
-        sums.push(count_dim.clone());
-        let mut scales: Vec<Dim> = shape[..shape.len().saturating_sub(1)].to_vec();
-        scales.extend([count_dim, Dim::from(2i64)]);
-        let f = wgfc_ir::DType::F32;
-        let sums = self.add(None, TensorType::new(f, sums), TensorKind::Intermediate);
-        let scales = self.add(None, TensorType::new(f, scales), TensorKind::Intermediate);
-        self.parts.insert(v, pull::Parts { count, sums, scales });
-    }
-}
-
-impl pull::Memory for Tensors<'_> {
-    fn tensor(&mut self, v: Value) -> Option<TensorId> {
-        if let Some(t) = self.of.get(&v) {
-            return Some(*t);
-        }
-        let node = self.graph.node(v.node);
-        match &node.op {
-            Op::Const(t) => Some(self.add(Some(v), node.outputs[0].clone(), TensorKind::Const(t.clone()))),
-            _ => None,
-        }
-    }
-
-    fn too_large(&mut self, path: &[Value]) {
-        let alone = |v: &&Value| {
-            matches!(
-                self.graph.node(v.node).op,
-                Op::Map { .. } | Op::View { .. } | Op::Gather { .. } | Op::Concat { .. }
-            )
-        };
-        self.too_large = true;
-        let (first, last) = path.split_at(path.len() / 2);
-        self.wanted = last.iter().find(alone).or(first.iter().rev().find(alone)).copied();
-    }
-
-    fn parts(&mut self, v: Value) -> Option<pull::Parts> {
-        self.parts.get(&v).copied()
-    }
-
-    fn segments(&mut self, v: Value) -> Option<Vec<(TensorId, i64)>> {
-        let Op::Const(t) = &self.graph.node(v.node).op else { return None };
-        let bits = t.dtype.bits();
-        if t.dtype.bytes_for(t.numel()) <= self.max_binding_bytes {
-            return None;
-        }
-        if let Some(s) = self.cut.get(&v) {
-            return Some(s.clone());
-        }
-        let per = (self.max_binding_bytes / 256 * 256 * 8 / bits).max(1);
-        let mut out = vec![];
-        for start in (0..t.numel()).step_by(per) {
-            let len = per.min(t.numel() - start);
-            let data = t.flat_slice(start, len);
-            let ty = TensorType::new(t.dtype, vec![Dim::from(len)]);
-            let id = self.add(None, ty, TensorKind::Const(Arc::new(data)));
-            let names = &self.graph.node(v.node).names;
-            self.list[id].name = names.first().cloned().flatten();
-            out.push((id, (start + len) as i64));
-        }
-        self.cut.insert(v, out.clone());
-        Some(out)
-    }
-}
-
 /// An output that is another value in another shape is that value: its elements lie in the same order.
 fn look_through(graph: &mut Graph) {
     let taken = |graph: &Graph, v: Value| {
@@ -289,7 +188,7 @@ pub(crate) fn is_reshape(graph: &Graph, n: NodeId) -> bool {
     let place = |(i, d): (usize, &Dim)| if d.is(1) { Poly::ZERO } else { Poly::var(i) };
     let here: Vec<Poly> = shape.iter().enumerate().map(place).collect();
     let index: Vec<Poly> = index.iter().map(|p| p.subst_vars(&here, shape)).collect();
-    let same_order = pull::flat_offset(from, &index, shape) == pull::flat_offset(shape, &here, shape);
+    let same_order = pulling::flat_offset(from, &index, shape) == pulling::flat_offset(shape, &here, shape);
     same_order && from.iter().product::<Dim>() == shape.iter().product::<Dim>()
 }
 
@@ -302,16 +201,8 @@ fn build(
     options: &Options,
     bans: &mut Bans,
 ) -> Result<Option<KernelGraph>, Errors> {
-    let mut tensors = Tensors {
-        graph,
-        list: vec![],
-        of: FxHashMap::default(),
-        cut: FxHashMap::default(),
-        parts: FxHashMap::default(),
-        wanted: None,
-        too_large: false,
-        max_binding_bytes: usize::try_from(options.profile.max_binding_bytes).unwrap_or(usize::MAX),
-    };
+    let most = usize::try_from(options.profile.max_binding_bytes).unwrap_or(usize::MAX);
+    let mut tensors = Tensors::new(graph, most);
     for (i, b) in graph.inputs.iter().enumerate() {
         tensors.add(Some(b.value), graph.ty(b.value).clone(), TensorKind::Input(i));
     }
@@ -357,7 +248,7 @@ fn build(
     let mut errors = vec![];
     let mut again = false;
     // What has no elements is not computed.
-    let wanted = |u: &&group::Unit| !u.outputs.iter().all(|v| is_empty(graph.ty(*v))) || u.outputs.is_empty();
+    let wanted = |u: &&unit::Unit| !u.outputs.iter().all(|v| is_empty(graph.ty(*v))) || u.outputs.is_empty();
     for u in grouping.units.iter().filter(wanted) {
         if let Some(why) = split_loops.get(&u.anchor) {
             match split::block(graph, u.anchor, why, options, &mut tensors) {
@@ -407,10 +298,11 @@ fn build(
             },
         }
     }
-    let held = |c: &wgfc_ir::Computed| Some((c.symbol.clone(), pull::Memory::tensor(&mut tensors, c.value)?));
+    let held =
+        |c: &wgfc_ir::Computed| Some((c.symbol.clone(), pulling::Memory::tensor(&mut tensors, c.value)?));
     let computed: Option<Vec<(Arc<str>, TensorId)>> = graph.computed.iter().map(held).collect();
     let computed = computed.ok_or_else(|| Diagnostic::internal("a computed symbol has no memory"))?;
-    for u in grouping.units.iter().filter(|u| scatter::is_linear(graph, u.anchor)) {
+    for u in grouping.units.iter().filter(|u| unit::is_linear(graph, u.anchor)) {
         let v = Value::from(u.anchor);
         let Some(over) = tensors.of.get(&v).copied() else { continue };
         let under = tensors.add(None, graph.ty(v).clone(), TensorKind::Under(over));
@@ -424,7 +316,7 @@ fn build(
         {
             continue;
         }
-        match kernels::copy_kernel(graph, v, t, &mut tensors) {
+        match build::copy_kernel(graph, v, t, &mut tensors) {
             Ok(k) => {
                 let wide = count_bindings(&k) > options.profile.max_storage_buffers as usize;
                 again |= wide && bans.materialise.insert(v);
@@ -464,7 +356,7 @@ fn count_bindings(k: &Kernel) -> usize {
 /// Bans what makes a kernel too wide: the inlined value that reads most, else the last member absorbed.
 fn split(
     graph: &Graph,
-    unit: &group::Unit,
+    unit: &unit::Unit,
     kernel: &Kernel,
     inlined: &[(Value, u32)],
     bans: &mut Bans,

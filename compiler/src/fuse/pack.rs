@@ -1,6 +1,6 @@
 //! Packing a kernel's small constants into one, so that they take one binding.
 
-use super::Tensors;
+use crate::fuse::tensors::Tensors;
 use crate::kernel::{Kernel, TensorId, TensorKind};
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -11,55 +11,15 @@
 //!
 //! Products look for their updates whatever their number.
 
-use super::Tensors;
-use super::group::Unit;
-use super::kernels::{Built, acc, epilogue, finish, greatest, least, tensor_of};
-use super::pull::{Puller, flat_offset, unflatten};
+use crate::fuse::build::{Built, acc, epilogue, finish, greatest, least, tensor_of};
+use crate::fuse::pulling::{Puller, flat_offset, unflatten};
+use crate::fuse::tensors::Tensors;
+use crate::fuse::unit::{Unit, fixed, is_large, searched};
 use crate::kernel::{Expr, Family, Map, ReduceKind, Reduction, Row, Store, combines};
 use wgfc_ir::build::{Builder, Built as Made};
 use wgfc_ir::{
-    Atom, BinaryOp as B, Body, Class, DType, Dim, GatherAxis, Graph, NodeId, Op, Poly, ReduceOp, Scalar,
-    Value,
+    Atom, BinaryOp as B, Body, Class, DType, Dim, GatherAxis, Graph, Op, Poly, ReduceOp, Scalar, Value,
 };
-
-/// So many times may an element look at an update.
-const FEW: i64 = 1 << 18;
-
-/// Where the updates of an element can be: for each axis of the updates the axis of the data whose position it has, of
-/// those that look through all the others none.
-fn fixed(index: &[GatherAxis], rank: usize) -> Vec<Option<usize>> {
-    let mut out = vec![None; rank];
-    for (axis, ax) in index.iter().enumerate() {
-        if let GatherAxis::Affine(p) = ax
-            && let Some(i) = p.as_var()
-            && out.get(i) == Some(&None)
-        {
-            out[i] = Some(axis);
-        }
-    }
-    out
-}
-
-/// How many updates can go to one element.
-fn searched(graph: &Graph, n: NodeId, index: &[GatherAxis]) -> Dim {
-    let shape = &graph.ty(graph.node(n).inputs[1]).shape;
-    let fixed = fixed(index, shape.len());
-    shape.iter().zip(fixed).filter(|(_, f)| f.is_none()).map(|(d, _)| d.clone()).product()
-}
-
-/// Whether there are more updates than elements should look at.
-fn is_large(graph: &Graph, n: NodeId, index: &[GatherAxis]) -> bool {
-    let looks = &graph.ty(graph.node(n).inputs[0]).numel() * &searched(graph, n, index);
-    looks.as_const().is_none_or(|p| p > FEW)
-}
-
-/// Whether a scatter is a copy of its data, over which every update then writes its place or combines with it.
-pub fn is_linear(graph: &Graph, n: NodeId) -> bool {
-    let node = graph.node(n);
-    let Op::Scatter { reduce, index } = &node.op else { return false };
-    let can = reduce.is_none_or(|op| combines(op, node.outputs[0].dtype));
-    can && graph.written_in_place(n).is_none() && is_large(graph, n, index)
-}
 
 /// Every element of the result looks through the updates for those that are its own.
 pub fn scan<'a>(
@@ -205,7 +165,7 @@ pub fn lower(graph: &mut Graph) -> Result<(), String> {
             (_, Class::Uint | Class::Bool) => l.as_type(DType::U32)?,
         };
         let new = l.b.cast(new, dtype)?;
-        super::prepare::replace(graph, n, &[new]);
+        crate::fuse::loops::prepare::replace(graph, n, &[new]);
     }
     graph.remove_dead();
     Ok(())

@@ -17,7 +17,6 @@ pub mod text;
 
 use crate::device::DeviceProfile;
 use crate::kernel::{Family, Kernel, KernelGraph};
-use crate::options::Options;
 use crate::{Diagnostic, Errors, Location};
 use rustc_hash::FxHashMap;
 use table::Tuning;
@@ -59,19 +58,23 @@ pub struct ScheduledGraph {
     pub schedules: Vec<Schedule>,
 }
 
-/// Chooses for all kernels, by the tables and for the device of the options.
+/// Chooses for all kernels: what was `given`, else what was measured, else what is preferred for the device.
 ///
 /// # Errors
 /// As [`choose`] and [`table::replace`], of all kernels.
-pub fn schedule(graph: KernelGraph, options: &Options) -> Result<ScheduledGraph, Errors> {
-    let (device, tuning) = (&options.profile, &options.tuning);
+pub fn schedule(
+    graph: KernelGraph,
+    device: &DeviceProfile,
+    measured: &Tuning,
+    given: &Tuning,
+) -> Result<ScheduledGraph, Errors> {
     let cx = Context { graph: &graph, device };
     let (mut schedules, mut errors) = (vec![], vec![]);
     // Layers repeat.
     let mut known: FxHashMap<u128, Schedule> = FxHashMap::default();
     for k in &graph.kernels {
         let fingerprint = table::fingerprint(&graph, k);
-        match known.get(&fingerprint).map_or_else(|| choose(k, &cx, tuning), |s| Ok(*s)) {
+        match known.get(&fingerprint).map_or_else(|| choose(k, &cx, measured), |s| Ok(*s)) {
             Ok(s) => {
                 known.insert(fingerprint, s);
                 schedules.push(s);
@@ -83,7 +86,7 @@ pub fn schedule(graph: KernelGraph, options: &Options) -> Result<ScheduledGraph,
         return Err(Errors(errors));
     }
     let mut all = ScheduledGraph { graph, schedules };
-    table::replace(&mut all, &options.schedules, device)?;
+    table::replace(&mut all, given, device)?;
     Ok(all)
 }
 

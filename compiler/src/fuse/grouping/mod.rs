@@ -4,51 +4,16 @@
 //! root — and members absorbed behind the anchor as its epilogue. Everything else is *inlined*: computed
 //! where it is read. The graph of units stays acyclic at every step.
 
-use super::lanes::Loops;
-use super::points::{self, Point, ProductDomain, Split};
-use super::pull::splat;
-use super::scatter::is_linear;
+use crate::fuse::loops::lanes::Loops;
+use crate::fuse::points::{self, Point, ProductDomain};
+use crate::fuse::pulling::splat;
+use crate::fuse::unit::Split;
+use crate::fuse::unit::{Bans, Grouping, Unit, UnitId, is_anchor, is_linear, is_pointwise};
 use crate::options::{Fusion, Options, Technique};
 use crate::schedule::cost::estimate;
 use rustc_hash::{FxHashMap, FxHashSet};
 use std::collections::BTreeMap;
 use wgfc_ir::{BinaryOp, Dim, Graph, NodeId, NormKind, Op, ScalarNode, UnaryOp, Value};
-
-/// Index of a [`Unit`].
-pub type UnitId = usize;
-
-/// The nodes of one kernel.
-#[derive(Clone, Debug)]
-pub struct Unit {
-    /// What the kernel iterates for.
-    pub anchor: NodeId,
-    /// How a product's columns are shared out.
-    pub split: Split,
-    /// Parts that attention's keys are cut into, for the readers to put together.
-    pub parts: u32,
-    /// Nodes absorbed behind it, producers first.
-    pub members: Vec<NodeId>,
-    /// The values it writes.
-    pub outputs: Vec<Value>,
-}
-
-/// What is decided.
-#[derive(Clone, Debug, Default)]
-pub struct Grouping {
-    /// The kernels to be, anchors in topological order.
-    pub units: Vec<Unit>,
-}
-
-/// What an earlier attempt found impossible.
-#[derive(Clone, Debug, Default)]
-pub struct Bans {
-    /// Values that must be in memory.
-    pub materialise: FxHashSet<Value>,
-    /// Nodes that must not be absorbed.
-    pub absorb: FxHashSet<NodeId>,
-    /// Loops that must not be one kernel.
-    pub one_kernel: FxHashSet<NodeId>,
-}
 
 /// Bytes that a device moves within far less than the time of a dispatch.
 const DISPATCH_BYTES: i64 = 64 << 10;
@@ -114,46 +79,6 @@ const MAX_DEPTH: u32 = 64;
 pub const TILE: i64 = 64;
 /// Scalar operations in the time that it takes to write an element and to read it again.
 const PASS_OPERATIONS: i64 = 16;
-
-/// Whether the node needs a kernel family of its own.
-pub fn is_anchor(graph: &Graph, n: NodeId) -> bool {
-    let anchor = matches!(
-        graph.node(n).op,
-        Op::Reduce { .. }
-            | Op::ArgReduce { .. }
-            | Op::Cumulate { .. }
-            | Op::Contract(_)
-            | Op::Scatter { .. }
-            | Op::Place { .. }
-            | Op::TopK { .. }
-            | Op::Softmax { .. }
-            | Op::Norm { .. }
-            | Op::Attention { .. }
-            | Op::Scan { .. }
-    );
-    anchor && !is_small(graph, n)
-}
-
-/// Elements that are combined where the result is read.
-const FEW: i64 = 4;
-
-/// Whether the node combines a few elements only, which needs no kernel of its own kind.
-pub fn is_small(graph: &Graph, n: NodeId) -> bool {
-    let node = graph.node(n);
-    let axes = match &node.op {
-        Op::Reduce { axes, .. } => &axes[..],
-        Op::ArgReduce { axis, .. } => std::slice::from_ref(axis),
-        _ => return false,
-    };
-    let shape = &graph.ty(node.inputs[0]).shape;
-    let count: Dim = axes.iter().map(|a| shape[*a].clone()).product();
-    count.as_const().is_some_and(|n| (1..=FEW).contains(&n))
-}
-
-/// Whether the node can be computed where it is read.
-fn is_pointwise(graph: &Graph, n: NodeId) -> bool {
-    matches!(graph.node(n).op, Op::Map { .. } | Op::Gather { .. } | Op::Concat { .. }) || is_small(graph, n)
-}
 
 /// Whether the anchor is a product with [few rows](crate::kernel::thin).
 fn is_thin(graph: &Graph, anchor: NodeId) -> bool {
@@ -619,7 +544,7 @@ impl Grouper<'_> {
         }
         let node = self.graph.node(n);
         let x = node.inputs[0];
-        super::is_reshape(self.graph, n)
+        crate::fuse::is_reshape(self.graph, n)
             || matches!(self.graph.node(x.node).op, Op::Const(_))
             || self.estimate(Value::from(n)) > self.estimate(x)
     }

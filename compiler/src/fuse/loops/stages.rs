@@ -1,26 +1,26 @@
 //! Loops whose lanes take a workgroup each, what a lane carries in workgroup memory.
 //!
-//! The body is pulled for one lane as in [`lanes`](super::lanes), but what combines elements is no long expression
+//! The body is pulled for one lane as in [`lanes`](crate::fuse::loops::lanes), but what combines elements is no long expression
 //! here: it becomes a *stage*, in which the workgroup's invocations compute an element each and put it into an
 //! array, and so does what such a stage would compute again and again. Reading what another lane carries fails.
 
 mod body;
 mod terms;
 
-use super::lanes::Plan;
-use super::pull::{Memory, Puller, unflatten};
+use crate::fuse::loops::lanes::Plan;
+use crate::fuse::pulling::{Memory, Puller, unflatten};
 use crate::kernel::{Array, Body, Expr, ExprId, Stage, Store, TensorId, Write};
 use crate::schedule::loops::array_bytes;
 use body::Frame;
 use rustc_hash::{FxHashMap, FxHashSet};
-pub(super) use terms::is_written_out;
+pub(in crate::fuse) use terms::is_written_out;
 use wgfc_ir::{DType, Dim, Graph, NodeId, Op, Poly};
 
 /// Elements of a stage.
 const MOST: i64 = 1 << 16;
 
 /// What a workgroup does.
-pub(super) struct Staged {
+pub(in crate::fuse) struct Staged {
     /// What is carried, then what stages hand on.
     pub arrays: Vec<Array>,
     /// Before the first step.
@@ -42,27 +42,27 @@ impl Staged {
 
 impl Plan {
     /// The variables behind those of the lanes and the step.
-    pub(super) fn element(&self) -> usize {
+    pub(in crate::fuse) fn element(&self) -> usize {
         self.lanes.len() + 1
     }
-    pub(super) fn term(&self) -> usize {
+    pub(in crate::fuse) fn term(&self) -> usize {
         self.lanes.len() + 2
     }
 
     /// Extents of the variables in a stage.
-    pub(super) fn inside(&self, elements: i64, terms: i64) -> Vec<Dim> {
+    pub(in crate::fuse) fn inside(&self, elements: i64, terms: i64) -> Vec<Dim> {
         self.domain().into_iter().chain([elements, terms].map(Poly::constant)).collect()
     }
 
     /// How many elements a lane has of output `i`, and where element `%element` is.
-    pub(super) fn own(&self, i: usize) -> Result<(i64, Vec<Poly>), String> {
+    pub(in crate::fuse) fn own(&self, i: usize) -> Result<(i64, Vec<Poly>), String> {
         let shape = &self.output(i).shape;
         own(shape, self.axes_of(i), &Poly::var(self.element()), &|n| self.inside(n, 1))
     }
 
     /// Writes out the stages of a lane into the body of `outer`. What is carried is in the tensors `resumed`, or
     /// is what the loop begins with.
-    pub(super) fn stage<M: Memory>(
+    pub(in crate::fuse) fn stage<M: Memory>(
         &self,
         graph: &Graph,
         node: NodeId,
@@ -110,7 +110,9 @@ impl Plan {
         let next: Vec<ExprId> = results[..*carried].iter().map(|r| r.2).collect();
         let single = |i: &usize| arrays[*i] == Array { dtype: DType::Bool, len: 1 };
         let mut flags = (0..*carried).filter(single);
-        let alive = flags.find(|f| super::lanes::ends_with(&outer.body, &next, *f, &held)).map(|f| f as u32);
+        let alive = flags
+            .find(|f| crate::fuse::loops::lanes::ends_with(&outer.body, &next, *f, &held))
+            .map(|f| f as u32);
         let (mut stacked, inner) = (vec![], each.len());
         for (i, (n, at, value)) in results.into_iter().enumerate() {
             let last = &mut each[inner..];
@@ -285,6 +287,6 @@ fn plain(stages: &mut Vec<Stage>, n: i64) -> &mut Stage {
 }
 
 /// Adds stores to stages, to the one of `n` elements.
-pub(super) fn store(stages: &mut Vec<Stage>, n: i64, store: Store) {
+pub(in crate::fuse) fn store(stages: &mut Vec<Stage>, n: i64, store: Store) {
     plain(stages, n).stores.push(store);
 }

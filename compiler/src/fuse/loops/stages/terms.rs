@@ -1,8 +1,8 @@
 //! What a value combines for each of its elements: how many terms, which, and how.
 
-use crate::fuse::expand::{accumulator, extent};
-use crate::fuse::price::summed;
-use crate::fuse::pull::{Memory, Puller, unflatten};
+use crate::fuse::loops::expand::{accumulator, extent};
+use crate::fuse::loops::price::summed;
+use crate::fuse::pulling::{Memory, Puller, unflatten};
 use crate::kernel::{ExprId, ReduceKind};
 use wgfc_ir::{BinaryOp, Dim, Graph, NodeId, Op, Poly, ReduceOp, Value};
 

@@ -3,9 +3,9 @@
 
 use super::own;
 use super::terms::{reduced, term_of, terms, written_out};
-use crate::fuse::group::is_small;
-use crate::fuse::lanes::Plan;
-use crate::fuse::pull::{Memory, Parts, Puller, flat_offset, splat};
+use crate::fuse::loops::lanes::Plan;
+use crate::fuse::pulling::{Memory, Parts, Puller, flat_offset, splat};
+use crate::fuse::unit::is_small;
 use crate::kernel::{Array, Body, Combined, Expr, ExprId, ReduceKind, Reduction, Stage, TensorId, Write};
 use rustc_hash::{FxHashMap, FxHashSet};
 use wgfc_ir::{BinaryOp, DType, Dim, Graph, Node, NodeId, Op, Poly, ScalarNode, UnaryOp, Value};

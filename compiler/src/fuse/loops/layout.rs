@@ -4,15 +4,15 @@
 //! neighbouring elements of an operand that no step changes. Weights often lie the other way: they are put into that
 //! order before the loop.
 
-use super::prepare::replace;
-use super::pull::flat_offset;
-use super::stages::is_written_out;
+use crate::fuse::loops::prepare::replace;
+use crate::fuse::loops::stages::is_written_out;
+use crate::fuse::pulling::flat_offset;
 use wgfc_ir::build::Builder;
 use wgfc_ir::{Contract, Dim, Graph, NodeId, Op, Poly, Value};
 
 /// Puts the operands of the products of a `scan` in order. Returns the new loop and the values that must be in
 /// memory for it.
-pub(super) fn lay_out(
+pub(in crate::fuse) fn lay_out(
     graph: &mut Graph,
     n: NodeId,
     invocations: u32,

@@ -1,8 +1,8 @@
 //! Operators that combine elements, written out for one element of their result: what a lane of a
 //! loop does in its own registers.
 
-use super::kernels::{greatest, least};
-use super::pull::{Memory, Puller};
+use crate::fuse::build::{greatest, least};
+use crate::fuse::pulling::{Memory, Puller};
 use crate::kernel::{Expr, ExprId};
 use wgfc_ir::{BinaryOp, Contract, DType, Dim, GatherAxis, Op, Poly, ReduceOp, Scalar, TensorType, Value};
 
@@ -11,7 +11,7 @@ pub const MOST: usize = 1 << 12;
 
 impl<M: Memory> Puller<'_, M> {
     /// Value `v` at `index`, as [`Puller::compute`].
-    pub(super) fn expand(
+    pub(in crate::fuse) fn expand(
         &mut self,
         v: Value,
         index: &[Poly],
@@ -192,7 +192,7 @@ impl<M: Memory> Puller<'_, M> {
     }
 
     /// All of them, long sums in halves: a lane waits for no long chain.
-    pub(super) fn all(&mut self, op: ReduceOp, elements: &[ExprId], dtype: DType) -> ExprId {
+    pub(in crate::fuse) fn all(&mut self, op: ReduceOp, elements: &[ExprId], dtype: DType) -> ExprId {
         const CHAIN: usize = 8;
         if elements.len() > CHAIN {
             let (a, b) = elements.split_at(elements.len() / 2);
@@ -224,13 +224,13 @@ impl<M: Memory> Puller<'_, M> {
     }
 
     /// `if c { a } else { b }`.
-    pub(super) fn select(&mut self, c: ExprId, a: ExprId, b: ExprId) -> ExprId {
+    pub(in crate::fuse) fn select(&mut self, c: ExprId, a: ExprId, b: ExprId) -> ExprId {
         let ty = self.body.dtype(a);
         self.body.push(Expr::Select(c, a, b), ty)
     }
 
     /// One of `choices` by its number, which is an index expression that is no constant.
-    pub(super) fn choose(&mut self, number: &Poly, choices: &[ExprId]) -> Option<ExprId> {
+    pub(in crate::fuse) fn choose(&mut self, number: &Poly, choices: &[ExprId]) -> Option<ExprId> {
         let (last, rest) = choices.split_last()?;
         let i = self.index(number.clone());
         let mut result = *last;
@@ -244,7 +244,7 @@ impl<M: Memory> Puller<'_, M> {
 }
 
 /// Float sums accumulate in f32 whatever is stored.
-pub(super) fn accumulator(t: DType) -> DType {
+pub(in crate::fuse) fn accumulator(t: DType) -> DType {
     if t.is_float() { DType::F32 } else { t }
 }
 
@@ -258,7 +258,7 @@ fn identity(op: ReduceOp, t: DType) -> Scalar {
 }
 
 /// A known extent that is small enough to be written out.
-pub(super) fn extent(d: &Dim) -> Result<i64, String> {
+pub(in crate::fuse) fn extent(d: &Dim) -> Result<i64, String> {
     match d.as_const() {
         Some(n) if n <= MOST as i64 => Ok(n),
         Some(n) => Err(format!("{n} elements of a lane are combined in a step")),

@@ -5,8 +5,8 @@
 //! - Constants of a body are read from outside.
 //! - A stacked result that is a view of another value is that view of the stacked other value.
 
-use super::lanes;
-use super::rounds::{ENDLESS, MOST_STEPS};
+use crate::fuse::loops::lanes;
+use crate::fuse::loops::rounds::{ENDLESS, MOST_STEPS};
 use crate::options::Options;
 use wgfc_ir::build::Builder;
 use wgfc_ir::{
@@ -14,13 +14,13 @@ use wgfc_ir::{
 };
 
 /// Why a loop has no kernels.
-pub(super) struct Refused {
+pub(in crate::fuse) struct Refused {
     pub node: NodeId,
     pub why: String,
 }
 
 /// Brings the loops of a graph, `nested` in that of a loop's step, into the form that kernels are made from.
-pub(super) fn prepare(graph: &mut Graph, options: &Options, nested: bool) -> Result<(), Refused> {
+pub(in crate::fuse) fn prepare(graph: &mut Graph, options: &Options, nested: bool) -> Result<(), Refused> {
     for n in graph.node_ids() {
         let Op::Scan { carried, .. } = graph.node(n).op else { continue };
         let length = graph.node(n).inputs.get(carried).and_then(|v| graph.ty(*v).shape.first());
@@ -46,7 +46,7 @@ pub(super) fn prepare(graph: &mut Graph, options: &Options, nested: bool) -> Res
 }
 
 /// Puts `new` in the place of loop `n`; of `outputs`, one for each of the loop's results.
-pub(super) fn replace(graph: &mut Graph, n: NodeId, outputs: &[Value]) {
+pub(in crate::fuse) fn replace(graph: &mut Graph, n: NodeId, outputs: &[Value]) {
     let names = graph.node(n).names.clone();
     for (port, v) in outputs.iter().enumerate() {
         let name = names.get(port).cloned().flatten();

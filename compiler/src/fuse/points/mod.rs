@@ -9,24 +9,12 @@
 //! A product may make several columns at each position ([`Split`]): the columns that a rotary embedding
 //! or a gated activation combines are then points of one position, and the combination is a Map.
 
-use super::invert::{invert, locate};
-use super::pull::{outside, unflatten};
+pub mod invert;
+
+use crate::fuse::points::invert::{invert, locate};
+use crate::fuse::pulling::{outside, unflatten};
+use crate::fuse::unit::Split;
 use wgfc_ir::{Atom, Dim, GatherAxis, Graph, NodeId, Op, Poly, Reg, Value};
-
-/// How a product's columns are shared out: position `u` has columns
-/// `u / stride · (parts · stride) + i · stride + u % stride` for `i` in `0..parts`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Split {
-    /// Columns of a position.
-    pub parts: i64,
-    /// How far apart they are.
-    pub stride: i64,
-}
-
-impl Split {
-    /// One column at each position.
-    pub const NONE: Split = Split { parts: 1, stride: 1 };
-}
 
 /// An element of a value, made at each position of a kernel's domain.
 #[derive(Clone, Debug, PartialEq, Eq)]

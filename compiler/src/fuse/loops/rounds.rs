@@ -1,10 +1,11 @@
 //! Loops whose number of steps is found out by running them: a few steps at a time, until a word that the
 //! device writes says that nothing changes any more.
 
-use super::lanes;
-use super::split::Block;
-use super::{Tensors, fuse_at};
 use crate::error::{Diagnostic, Errors};
+use crate::fuse::fuse_at;
+use crate::fuse::loops::lanes;
+use crate::fuse::loops::split::Block;
+use crate::fuse::tensors::Tensors;
 use crate::kernel::{Kernel, KernelGraph, KernelTensor, Repeat, TensorId, TensorKind, Until};
 use crate::options::Options;
 use wgfc_ir::build::Builder;
@@ -15,18 +16,18 @@ use wgfc_ir::{
 };
 
 /// Iterations that a loop may take.
-pub(super) const MOST_STEPS: i64 = 1 << 30;
+pub(in crate::fuse) const MOST_STEPS: i64 = 1 << 30;
 /// The length of a loop that only its condition ends: what rounds of at most 2^28 steps never reach.
-pub(super) const ENDLESS: i64 = MOST_STEPS + (1 << 29);
+pub(in crate::fuse) const ENDLESS: i64 = MOST_STEPS + (1 << 29);
 /// Steps of a loop with a condition that are dispatched without a look at it.
 const BLINDLY: i64 = 1024;
 /// The same of dispatches that take several steps.
-pub(super) const PARTS: i64 = 16;
+pub(in crate::fuse) const PARTS: i64 = 16;
 /// Dispatches of a round, about.
 const DISPATCHES: usize = 128;
 
 /// What ends a loop before the steps that are dispatched do.
-pub(super) struct Ending {
+pub(in crate::fuse) struct Ending {
     /// The carried bools of which one must be true for anything to change.
     mask: Option<usize>,
     /// The number of steps, where it may be passed.
@@ -145,7 +146,7 @@ impl Ending {
 
 /// Puts the tensors of a kernel graph among those of another, where `place` does not know them there. Returns
 /// the number of each.
-pub(super) fn adopt(
+pub(in crate::fuse) fn adopt(
     inner: Vec<KernelTensor>,
     tensors: &mut Tensors<'_>,
     place: impl Fn(&TensorKind) -> Option<TensorId>,
@@ -167,7 +168,7 @@ pub(super) fn adopt(
 }
 
 /// Whether step `number`, an i32, is one of `count`.
-pub(super) fn before(b: &mut Builder<'_>, number: Value, count: &Dim) -> Result<Value, String> {
+pub(in crate::fuse) fn before(b: &mut Builder<'_>, number: Value, count: &Dim) -> Result<Value, String> {
     let nodes =
         vec![ScalarNode::Arg(0), ScalarNode::Index(count.clone()), ScalarNode::Binary(BinaryOp::Lt, 0, 1)];
     b.map(ScalarFn { nodes }, &[number])

@@ -4,7 +4,7 @@
 //! the [rewrites](crate::rewrite::fold) leave most of it. Here it is known what would be written to memory: weights that a
 //! loop wants in another order, tables. Programs hardly grow by it ([`GROWTH`]), and the work is bounded ([`MOST_WORK`]).
 
-use super::group::Grouping;
+use crate::fuse::unit::Grouping;
 use rustc_hash::{FxHashMap, FxHashSet};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -16,7 +16,11 @@ const MOST_WORK: f64 = (64 << 20) as f64;
 const GROWTH: (usize, usize) = (16, 64 << 10);
 
 /// Replaces what the units would compute from constants alone; whether there was any.
-pub(super) fn fold(graph: &mut Graph, order: &[NodeId], grouping: &Grouping) -> Result<bool, String> {
+pub(in crate::fuse) fn fold(
+    graph: &mut Graph,
+    order: &[NodeId],
+    grouping: &Grouping,
+) -> Result<bool, String> {
     let fixed = fixed(graph, order);
     let results = grouping.units.iter().filter(|u| u.parts <= 1).flat_map(|u| u.outputs.iter().copied());
     let mut chosen: Vec<Value> = vec![];

@@ -5,11 +5,11 @@
 //! and reading what another lane carries fails. Whatever else an element depends on inside its lane is
 //! written out (`expand`).
 
-use super::expand::{self, MOST};
-use super::points::Point;
-use super::price::{self, Work};
-use super::pull::{Memory, Parts, Puller};
 use crate::device::DeviceProfile;
+use crate::fuse::loops::expand::{self, MOST};
+use crate::fuse::loops::price::{self, Work};
+use crate::fuse::points::Point;
+use crate::fuse::pulling::{Memory, Parts, Puller};
 use crate::kernel::{Body, Carry, Expr, ExprId, TensorId};
 use crate::options::{Options, Technique};
 use rustc_hash::FxHashMap;
@@ -184,15 +184,15 @@ impl Plan {
     }
 
     /// The body, of primitive operators.
-    pub(super) fn body(&self) -> &Graph {
+    pub(in crate::fuse) fn body(&self) -> &Graph {
         &self.body
     }
     /// The type of output `i` of the body.
-    pub(super) fn output(&self, i: usize) -> &TensorType {
+    pub(in crate::fuse) fn output(&self, i: usize) -> &TensorType {
         self.body.ty(self.body.outputs[i].value)
     }
     /// The lane that each axis of output `i` is.
-    pub(super) fn axes_of(&self, i: usize) -> &[Option<usize>] {
+    pub(in crate::fuse) fn axes_of(&self, i: usize) -> &[Option<usize>] {
         &self.axes[i]
     }
 
@@ -224,7 +224,7 @@ impl Plan {
     }
 
     /// The lanes of which an output has only one element: all of them hold it.
-    pub(super) fn missing(&self, i: usize) -> Vec<usize> {
+    pub(in crate::fuse) fn missing(&self, i: usize) -> Vec<usize> {
         (0..self.lanes.len()).filter(|l| !self.axes[i].contains(&Some(*l))).collect()
     }
 
@@ -501,7 +501,7 @@ pub fn alive(body: &Body, carries: &[Carry]) -> Option<usize> {
 
 /// Whether nothing that is carried changes once carried value `flag`, a bool, is false. `next` is each after a
 /// step; `held` tells what one was before it.
-pub(super) fn ends_with(
+pub(in crate::fuse) fn ends_with(
     body: &Body,
     next: &[ExprId],
     flag: usize,

@@ -1,18 +1,18 @@
 //! The kernels of loops of lanes: what a plan pulled, and what is stored in every step and after the last.
 
-use super::Tensors;
-use super::group::Unit;
-use super::kernels::{Built, P, acc, finish, follow_up, tensor_of};
-use super::lanes::{self, Form, Plan};
-use super::points::Point;
-use super::pull::{Puller, flat_offset};
-use super::stages::{self, Staged};
-use super::tidy::tidy;
+use crate::fuse::build::{Built, P, acc, finish, follow_up, tensor_of};
+use crate::fuse::loops::lanes::{self, Form, Plan};
+use crate::fuse::loops::stages::{self, Staged};
+use crate::fuse::loops::tidy::tidy;
+use crate::fuse::points::Point;
+use crate::fuse::pulling::{Puller, flat_offset};
+use crate::fuse::tensors::Tensors;
+use crate::fuse::unit::Unit;
 use crate::kernel::{Expr, ExprId, Family, Loop, Part, StagedLoop, Store, TensorId};
 use wgfc_ir::{DType, Graph, Poly, Value};
 
 /// A loop whose lanes are independent.
-pub(super) fn looped<'a>(
+pub(in crate::fuse) fn looped<'a>(
     graph: &'a Graph,
     unit: &Unit,
     plan: &Plan,
@@ -35,11 +35,11 @@ pub(super) fn looped<'a>(
 }
 
 /// A value's points and the expressions there.
-pub(super) type Results = Vec<(Value, Vec<Point>, Vec<ExprId>)>;
+pub(in crate::fuse) type Results = Vec<(Value, Vec<Point>, Vec<ExprId>)>;
 
 /// The family of a loop kernel and what its lanes carry in the end. Of a loop in parts `part` says where
 /// what is carried is meanwhile, and the number of the first step.
-pub(super) fn lane_loop(
+pub(in crate::fuse) fn lane_loop(
     graph: &Graph,
     unit: &Unit,
     plan: &Plan,
@@ -105,7 +105,7 @@ pub(super) fn lane_loop(
 /// The family of a loop kernel with a workgroup for each lane. `to` has the tensor that each carried value is
 /// written to in the end, if it is. Of a loop in parts `part` says where what is carried is meanwhile, and the number of the
 /// first step.
-pub(super) fn workgroup_loop(
+pub(in crate::fuse) fn workgroup_loop(
     graph: &Graph,
     unit: &Unit,
     plan: &Plan,

@@ -3,14 +3,14 @@
 //! A step is a graph of its own whose states are what the loop carries, the results that it stacks and
 //! the number of the step: what keeps a KV cache on the device keeps a loop's values there.
 
-use super::Tensors;
-use super::group::Unit;
-use super::kernels::{copy_kernel, fill_kernel};
-use super::lanes::{Form, Plan};
-use super::loop_kernels::{lane_loop, workgroup_loop};
-use super::pull::{Memory, Puller, flat_offset};
-use super::rounds::{self, Ending, PARTS};
 use crate::error::Errors;
+use crate::fuse::build::{copy_kernel, fill_kernel};
+use crate::fuse::loops::kernels::{lane_loop, workgroup_loop};
+use crate::fuse::loops::lanes::{Form, Plan};
+use crate::fuse::loops::rounds::{self, Ending, PARTS};
+use crate::fuse::pulling::{Memory, Puller, flat_offset};
+use crate::fuse::tensors::Tensors;
+use crate::fuse::unit::Unit;
 use crate::kernel::{
     Body, Expr, Family, Kernel, KernelGraph, KernelTensor, Map, Repeat, Store, TensorId, TensorKind, Until,
 };
@@ -29,7 +29,7 @@ use wgfc_ir::{
 const BRIEF: i64 = 1 << 20;
 
 /// The kernels of a whole loop.
-pub(super) struct Block {
+pub(in crate::fuse) struct Block {
     /// What sets the first values, then those of a step.
     pub kernels: Vec<Kernel>,
     /// Which of them are repeated.
@@ -64,7 +64,7 @@ impl Block {
 /// One step of a `scan` as a graph. Its inputs are the scanned values, whole, and the captured ones; its
 /// states are those carried, then those stacked, then the number of the step, where it is used. Beyond `count` steps
 /// it changes nothing but that.
-pub(super) fn step(graph: &Graph, node: NodeId, count: Option<&Dim>) -> Result<Graph, String> {
+pub(in crate::fuse) fn step(graph: &Graph, node: NodeId, count: Option<&Dim>) -> Result<Graph, String> {
     let n = graph.node(node);
     let Op::Scan { body, carried, scanned, reverse_inputs, reverse_outputs } = &n.op else {
         return Err("not a scan".into());
@@ -165,7 +165,7 @@ fn numbers(graph: &Graph, v: Value) -> bool {
 }
 
 /// What a loop that is split reads in its steps, which must be in memory: the inputs of a step in their order.
-pub(super) fn read_in_steps(graph: &Graph, node: NodeId) -> Vec<Value> {
+pub(in crate::fuse) fn read_in_steps(graph: &Graph, node: NodeId) -> Vec<Value> {
     let n = graph.node(node);
     let Op::Scan { carried, .. } = n.op else { return vec![] };
     (carried..n.inputs.len()).filter(|j| !is_number(graph, n, *j)).map(|j| n.inputs[j]).collect()
@@ -180,20 +180,20 @@ fn is_number(graph: &Graph, scan: &Node, j: usize) -> bool {
 }
 
 /// Fuses a step of a loop that is split because of `why`, and puts its kernels among those of `graph`.
-pub(super) fn block<'a>(
+pub(in crate::fuse) fn block<'a>(
     graph: &'a Graph,
     node: NodeId,
     why: &str,
     options: &Options,
     tensors: &mut Tensors<'a>,
 ) -> Result<Block, Errors> {
-    let broken = |e: String| Errors::from(super::internal(graph, node, &e));
+    let broken = |e: String| Errors::from(crate::fuse::internal(graph, node, &e));
     let n = graph.node(node);
     let Op::Scan { carried, .. } = n.op else { return Err(broken("not a scan".into())) };
     let ending = Ending::of(graph, node, None, options);
     let count = ending.as_ref().and_then(|e| e.count.as_ref());
     let step = step(graph, node, count).map_err(broken)?;
-    let KernelGraph { tensors: inner, kernels, repeats, .. } = super::fuse_at(&step, options, true)?;
+    let KernelGraph { tensors: inner, kernels, repeats, .. } = crate::fuse::fuse_at(&step, options, true)?;
 
     let outputs = n.outputs.len();
     let mut kept = results(graph, node, tensors);
@@ -314,14 +314,14 @@ fn results(graph: &Graph, node: NodeId, tensors: &mut Tensors<'_>) -> Vec<Tensor
 }
 
 /// A loop of lanes that takes several dispatches, each of which goes on with what the one before left.
-pub(super) fn parts<'a>(
+pub(in crate::fuse) fn parts<'a>(
     graph: &'a Graph,
     unit: &Unit,
     plan: &Plan,
     options: &Options,
     tensors: &mut Tensors<'a>,
 ) -> Result<Block, Errors> {
-    let broken = |e: String| Errors::from(super::internal(graph, unit.anchor, &e));
+    let broken = |e: String| Errors::from(crate::fuse::internal(graph, unit.anchor, &e));
     let node = graph.node(unit.anchor);
     let (Op::Scan { carried, .. }, Some(most)) = (&node.op, plan.part) else {
         return Err(broken("not a scan in parts".into()));

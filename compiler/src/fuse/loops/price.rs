@@ -5,10 +5,10 @@
 //! kernel saves the dispatches of its steps; where a lane is a single invocation or workgroup that has much to do, the
 //! device is idle meanwhile, and the dispatches of a split loop are the lesser evil.
 
-use super::group::is_anchor;
-use super::lanes::{Form, Plan, Steps};
-use super::stages::Staged;
 use crate::device::DeviceProfile;
+use crate::fuse::loops::lanes::{Form, Plan, Steps};
+use crate::fuse::loops::stages::Staged;
+use crate::fuse::unit::is_anchor;
 use crate::kernel::{Body, Expr, ExprId};
 use crate::schedule::cost::estimate;
 use crate::schedule::loops::stage_threads as threads;
@@ -51,14 +51,14 @@ fn count(body: &Body, roots: &[ExprId]) -> f64 {
 }
 
 impl Work {
-    pub(super) fn of_invocation(body: &Body, steps: &Steps) -> Work {
+    pub(in crate::fuse) fn of_invocation(body: &Body, steps: &Steps) -> Work {
         let mut roots: Vec<ExprId> = steps.carries.iter().map(|c| c.next).collect();
         roots.extend(steps.stacked.iter().flatten().map(|s| s.1));
         let chain = count(body, &roots);
         Work { chain, all: chain, iterations: 1.0, carried: steps.carries.len() as f64, ..Work::default() }
     }
 
-    pub(super) fn of_workgroup(plan: &Plan, staged: &Staged, body: &Body) -> Work {
+    pub(in crate::fuse) fn of_workgroup(plan: &Plan, staged: &Staged, body: &Body) -> Work {
         let threads = threads(staged.widest(), plan.profile.max_invocations);
         let mut w = Work { stages: staged.each.len() as f64, iterations: 1.0, ..Work::default() };
         let fixed = |p: &Poly, single: bool| {
@@ -92,7 +92,7 @@ impl Work {
 }
 
 /// Seconds of a step of a loop that is one kernel.
-pub(super) fn fused(w: &Work, plan: &Plan) -> f64 {
+pub(in crate::fuse) fn fused(w: &Work, plan: &Plan) -> f64 {
     let lanes = estimate(&plan.lanes.iter().product::<Dim>()).max(1) as f64;
     let profile = &plan.profile;
     let spilled = (w.carried / REGISTERS - 1.0).max(0.0);
@@ -105,7 +105,7 @@ pub(super) fn fused(w: &Work, plan: &Plan) -> f64 {
 }
 
 /// Seconds of a step of which each operator that combines is a dispatch, and how many dispatches these are.
-pub(super) fn split(body: &Graph, profile: &DeviceProfile) -> (f64, usize) {
+pub(in crate::fuse) fn split(body: &Graph, profile: &DeviceProfile) -> (f64, usize) {
     let mut dispatches = 1;
     let mut work = 0.0;
     for n in body.node_ids() {
@@ -126,13 +126,13 @@ pub(super) fn split(body: &Graph, profile: &DeviceProfile) -> (f64, usize) {
 }
 
 /// The axes of a product's first operand that it sums over.
-pub(super) fn summed(c: &Contract) -> Vec<usize> {
+pub(in crate::fuse) fn summed(c: &Contract) -> Vec<usize> {
     c.k().iter().filter_map(|l| c.a.iter().position(|x| x == l)).collect()
 }
 
 /// The best of the plans, which come with their seconds a step, simpler forms first. `refused` says why others are
 /// none; the error, why a loop is to be split.
-pub(super) fn choose(
+pub(in crate::fuse) fn choose(
     found: Vec<(f64, Plan)>,
     split: (f64, usize),
     refused: Vec<String>,

@@ -1,6 +1,8 @@
 //! Pulling: a value of the graph at a position, as an expression of a kernel's body.
 
-use super::group::is_small;
+pub mod constant;
+
+use crate::fuse::unit::is_small;
 use crate::kernel::{Body, Expr, ExprId, TensorId};
 use rustc_hash::FxHashMap;
 use wgfc_ir::{

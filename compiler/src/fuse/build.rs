@@ -1,0 +1,155 @@
+//! What the kernels of all units are built with: results stored where they lie, copies, fills.
+
+use super::origins;
+use crate::fuse::points::{self, Point};
+use crate::fuse::pulling::{Puller, broadcast_index, flat_offset, unflatten};
+use crate::fuse::tensors::Tensors;
+use crate::fuse::unit::Unit;
+use crate::kernel::{Expr, ExprId, Family, Kernel, Map, Store, TensorId};
+use rustc_hash::FxHashMap;
+use wgfc_ir::{DType, Dim, Graph, Op, Poly, Scalar, Value};
+
+pub(super) type P<'a, 'b> = Puller<'a, Tensors<'b>>;
+pub(super) type Built = Result<(Kernel, Vec<(Value, ExprId)>), String>;
+
+/// A kernel that copies a value to a tensor.
+pub fn copy_kernel<'a>(
+    graph: &'a Graph,
+    v: Value,
+    to: TensorId,
+    tensors: &mut Tensors<'a>,
+) -> Result<Kernel, String> {
+    let ty = graph.ty(v).clone();
+    let elements = ty.numel();
+    let mut p = Puller::new(graph, tensors, vec![elements.clone()]);
+    let index = unflatten(&Poly::var(0), &ty.shape, &p.domain);
+    let value = p.pull(v, &index, None)?;
+    let stores = vec![Store { tensor: to, offset: Poly::var(0), value, guard: None, combine: None }];
+    Ok(Kernel {
+        family: Family::Map(Map { elements }),
+        body: p.body,
+        stores,
+        nodes: origins(graph, [v.node].into_iter()),
+    })
+}
+
+/// A kernel that writes one number.
+pub fn fill_kernel(to: TensorId, s: Scalar, nodes: Vec<std::sync::Arc<str>>) -> Kernel {
+    let mut body = crate::kernel::Body::default();
+    let value = body.push(Expr::Const(s), s.dtype);
+    let stores = vec![Store { tensor: to, offset: Poly::var(0), value, guard: None, combine: None }];
+    Kernel { family: Family::Map(Map { elements: Dim::ONE }), body, stores, nodes }
+}
+
+pub(super) fn finish(graph: &Graph, unit: &Unit, p: P, family: Family, stores: Vec<Store>) -> Built {
+    let inlined = p.inlined();
+    let inlined_nodes = inlined.iter().map(|(v, _)| v.node);
+    let own = std::iter::once(unit.anchor).chain(unit.members.iter().copied());
+    let mut nodes = origins(graph, own.chain(inlined_nodes));
+    nodes.dedup();
+    Ok((Kernel { family, body: p.body, stores, nodes }, inlined))
+}
+
+pub(super) fn tensor_of(tensors: &Tensors, v: Value) -> Result<TensorId, String> {
+    tensors.of.get(&v).copied().ok_or_else(|| format!("value {v:?} has no memory"))
+}
+
+/// Pushes the anchor's results, `values` at the positions `at`, through the unit's members and stores
+/// what leaves the unit.
+pub(super) fn epilogue(
+    graph: &Graph,
+    unit: &Unit,
+    p: &mut P,
+    values: &[ExprId],
+    at: &[Vec<Poly>],
+) -> Result<Vec<Store>, String> {
+    let first = at.iter().map(|at| Point { at: at.clone(), when: vec![], from: vec![] }).collect();
+    follow_up(graph, unit, p, vec![(unit.anchor.into(), first, values.to_vec())])
+}
+
+/// [`epilogue`] of an anchor with several results, each with its points and their values.
+pub(super) fn follow_up(
+    graph: &Graph,
+    unit: &Unit,
+    p: &mut P,
+    results: Vec<(Value, Vec<Point>, Vec<ExprId>)>,
+) -> Result<Vec<Store>, String> {
+    type Here = (Vec<Point>, Vec<ExprId>);
+    let mut here: FxHashMap<Value, Here> =
+        results.into_iter().map(|(v, points, values)| (v, (points, values))).collect();
+    for m in &unit.members {
+        let node = graph.node(*m);
+        let of = |v: Value| here.get(&v).map(|(points, _)| points.as_slice());
+        let found = points::follow(graph, *m, &of, &p.domain, true)
+            .ok_or_else(|| format!("`{}` does not follow its unit", node.op.name()))?;
+        let mut values = vec![];
+        for point in &found {
+            let inside = |i: usize| {
+                let j = point.from.get(i).copied().flatten()?;
+                here.get(&node.inputs[i]).and_then(|(_, values)| values.get(j)).copied()
+            };
+            values.push(match &node.op {
+                Op::Map { body, shape } => {
+                    let mut args = vec![];
+                    for (i, x) in node.inputs.iter().enumerate() {
+                        args.push(match inside(i) {
+                            Some(e) => e,
+                            None => {
+                                let at = broadcast_index(graph.ty(*x), shape, &point.at);
+                                p.pull(*x, &at, None)?
+                            }
+                        });
+                    }
+                    p.scalar_fn(body, &args, &point.at)?
+                }
+                _ => (0..node.inputs.len()).find_map(inside).ok_or("a point from nowhere")?,
+            });
+        }
+        here.insert(Value::from(*m), (found, values));
+    }
+    let mut stores = vec![];
+    for v in &unit.outputs {
+        // What a loop stores in every step is no result of its last one.
+        let Some((found, values)) = here.get(v) else {
+            if v.node == unit.anchor {
+                continue;
+            }
+            return Err("an output outside its unit".into());
+        };
+        let tensor = tensor_of(p.memory, *v)?;
+        for (point, value) in found.iter().zip(values) {
+            let mut guard = None;
+            for (i, d) in &point.when {
+                let inside = p.inside(i, d);
+                guard = p.and(guard, inside);
+            }
+            let offset = flat_offset(&graph.ty(*v).shape, &point.at, &p.domain);
+            stores.push(Store { tensor, offset, value: *value, guard, combine: None });
+        }
+    }
+    Ok(stores)
+}
+
+pub(super) fn acc(p: &mut P, i: u32, dtype: DType) -> ExprId {
+    p.body.push(Expr::Acc(i), dtype)
+}
+
+/// What is the largest with nothing.
+pub fn least(t: DType) -> Scalar {
+    match t {
+        t if t.is_float() => Scalar::from_f64(t, f64::NEG_INFINITY),
+        DType::Bool => Scalar::bool(false),
+        t if t.class() == wgfc_ir::Class::Uint => Scalar::from_i64(t, 0),
+        t => Scalar::from_i64(t, -1i64 << (t.bits() - 1)),
+    }
+}
+
+/// What is the smallest with nothing.
+pub fn greatest(t: DType) -> Scalar {
+    match t {
+        t if t.is_float() => Scalar::from_f64(t, f64::INFINITY),
+        DType::Bool => Scalar::bool(true),
+        t if t.class() == wgfc_ir::Class::Uint => Scalar { dtype: t, bits: u64::MAX >> (64 - t.bits()) },
+        t => Scalar { dtype: t, bits: (1u64 << (t.bits() - 1)) - 1 },
+    }
+}
