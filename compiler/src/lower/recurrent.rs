@@ -416,16 +416,15 @@ pub fn recurrent(cx: &mut Lowering, given: &Operands, p: &Recurrent) -> Lowered 
         cx.require_rank(l, 1)?;
         o.lengths = Some(cx.cast(l, DType::I32)?);
     }
-    for v in [Some(&mut o.output), Some(&mut o.cell).filter(|_| cell == Cell::Lstm)].into_iter().flatten() {
-        if let Some(before) = v {
-            cx.require_rank(*before, 3)?;
-            let of = cx.shape(*before)[usize::from(!p.batch_first)].clone();
-            if of != net.batch {
-                cx.require_equal(&of, &net.batch);
-            }
-            if p.batch_first {
-                *before = cx.transpose(*before, &[1, 0, 2])?;
-            }
+    let cell_before = if cell == Cell::Lstm { o.cell.as_mut() } else { None };
+    for before in [o.output.as_mut(), cell_before].into_iter().flatten() {
+        cx.require_rank(*before, 3)?;
+        let of = cx.shape(*before)[usize::from(!p.batch_first)].clone();
+        if of != net.batch {
+            cx.require_equal(&of, &net.batch);
+        }
+        if p.batch_first {
+            *before = cx.transpose(*before, &[1, 0, 2])?;
         }
     }
     let mut results: Vec<Vec<Value>> = vec![];

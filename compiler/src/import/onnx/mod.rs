@@ -1,8 +1,8 @@
 //! ONNX models.
 //!
-//! [`messages`] are what a file holds, [`model`](self) the header, inputs and outputs, [`walk`] the order of
-//! nodes. [`op`] is the contract of an operator, [`ops`] the operators, [`cx`] what one sees of its node.
-//! `docs/adding-an-operator.md` says how to add one.
+//! `messages` is what a file holds; `model` its header, inputs and outputs; `walk` goes through its nodes, `call`
+//! and `subgraph` through those of functions and bodies. [`op`] is the contract of an operator, [`ops`] decodes
+//! each of them, [`cx`] is what a decoder sees of its node. `docs/adding-an-operator.md` says how to add one.
 
 #[cfg(test)]
 mod attribute_tests;

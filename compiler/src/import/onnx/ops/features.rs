@@ -1,10 +1,7 @@
 //! `ai.onnx.ml`: what is array work of it. Rows are records, the last axis is that of their features.
 
-use crate::import::onnx::Cx;
-use crate::import::onnx::op::{AtAttribute, Lowered, OpDef, OpError};
+use crate::import::onnx::prelude::*;
 use wgfc_ir::{BinaryOp as B, DType, Dim, Op, ReduceOp, Tensor, UnaryOp, Value};
-
-type Result<T = Value> = std::result::Result<T, OpError>;
 
 /// The first input, a vector of features or a matrix of records by features, and how many features.
 fn records(cx: &mut Cx) -> Result<(Value, Dim)> {
@@ -20,7 +17,7 @@ fn records(cx: &mut Cx) -> Result<(Value, Dim)> {
 }
 
 /// One number for each feature, or for all.
-fn per_feature(cx: &mut Cx, name: &str, values: Tensor, features: &Dim) -> Result {
+fn per_feature(cx: &mut Cx, name: &str, values: Tensor, features: &Dim) -> Result<Value> {
     let n = values.numel();
     if n != 1 {
         cx.require_equal(&Dim::from(n), features);
@@ -124,7 +121,7 @@ fn imputer(cx: &mut Cx) -> Lowered {
 }
 
 /// `X·coefficientsᵀ + intercepts` for a number of targets; those of one record side by side.
-fn linear(cx: &mut Cx, targets: usize) -> Result {
+fn linear(cx: &mut Cx, targets: usize) -> Result<Value> {
     let (x, features) = records(cx)?;
     let x = cx.cast(x, DType::F32)?;
     let x = if cx.rank(x) == 1 { cx.unsqueeze(x, &[0])? } else { x };
@@ -156,7 +153,7 @@ fn linear(cx: &mut Cx, targets: usize) -> Result {
 }
 
 /// Which of the attribute's transforms is asked for; those that ONNX Runtime computes otherwise than ONNX says are not.
-fn transformed(cx: &mut Cx, scores: Value, several: bool) -> Result {
+fn transformed(cx: &mut Cx, scores: Value, several: bool) -> Result<Value> {
     let name = cx.string("post_transform", "NONE")?;
     match name.as_str() {
         "NONE" => Ok(scores),

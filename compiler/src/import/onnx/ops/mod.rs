@@ -1,4 +1,5 @@
-//! The operators: one file each (elementwise ones share `unary` and `binary`), one line each below.
+//! What each operator means: a file for each family decodes inputs and attributes, and calls [`lower`](crate::lower).
+//! A file is one line in the list below.
 
 use super::op::OpDef;
 use std::collections::HashMap;
