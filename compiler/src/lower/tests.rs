@@ -1,6 +1,10 @@
-//! What the folder must not know.
+//! What the folder must not know, and that it lowers without a model.
 
+use super::conv::{Conv, conv};
+use super::window::{Padding, Window};
+use super::*;
 use std::path::{Path, PathBuf};
+use wgfc_ir::{DType, Dim, Graph, Poly, TensorType, Value};
 
 fn sources(dir: &Path, out: &mut Vec<PathBuf>) {
     for entry in std::fs::read_dir(dir).unwrap().flatten() {
@@ -28,4 +32,49 @@ fn lowering_knows_no_format() {
             }
         }
     }
+}
+
+fn input(g: &mut Graph, name: &str, dtype: DType, dims: &[&str]) -> Value {
+    let dims: Vec<Dim> = dims.iter().map(|d| Poly::parse(d).unwrap()).collect();
+    g.add_input(name, TensorType::new(dtype, dims))
+}
+
+/// What a format has to do for an operator: say where it is, and call with values and parameters.
+#[test]
+fn operators_are_lowered_without_a_model() {
+    let mut g = Graph::new();
+    let x = input(&mut g, "x", DType::F32, &["n", "6", "9", "h"]);
+    let w = input(&mut g, "w", DType::F32, &["4", "3", "3", "2"]);
+    let bias = input(&mut g, "bias", DType::F32, &["4"]);
+    let mut cx = Lowering::new(&mut g);
+    cx.at(Place::new("layer1/conv", "features"));
+    let p = Conv { window: Window { padding: Padding::around(2, 1), ..Window::plain(2) }, groups: 2 };
+    let y = conv(&mut cx, x, w, Some(bias), &p).unwrap();
+    assert_eq!(cx.ty(y).to_string(), "f32[n, 4, 9, h + 1]");
+    assert_eq!(cx.graph.node(y.node).origin, ["layer1/conv".into()]);
+
+    // A size that a run computes is called after the result.
+    cx.at(Place::new("layer2/nonzero", "places"));
+    let places = chosen::non_zero(&mut cx, y).unwrap();
+    assert_eq!(cx.ty(places).to_string(), "i64[4, n_places]");
+    assert!(cx.finish().warnings.is_empty());
+    wgfc_ir::verify::verify(&g).unwrap();
+}
+
+/// An error says of which operand or parameter it is; a format says that in its own words.
+#[test]
+fn errors_say_what_they_are_about() {
+    let mut g = Graph::new();
+    let x = input(&mut g, "x", DType::F32, &["2", "3", "8"]);
+    let w = input(&mut g, "w", DType::F32, &["4", "3", "3"]);
+    let mut cx = Lowering::body(&mut g);
+    let part = |r: Result| r.unwrap_err().part;
+    let p = Conv { window: Window::plain(1), groups: 0 };
+    assert_eq!(part(conv(&mut cx, x, w, None, &p)), Some(Part::Param("groups")));
+    let p = Conv { window: Window::plain(2), groups: 1 };
+    assert_eq!(part(conv(&mut cx, x, w, None, &p)), Some(Part::Param("strides")));
+    assert_eq!(part(gather::gather(&mut cx, x, w, 0)), Some(Part::Operand(w)));
+    // Branches and bodies compute no sizes, and the inputs are noted with whose values they could.
+    assert_eq!(part(chosen::non_zero(&mut cx, x)), Some(Part::Operand(x)));
+    assert_eq!(Vec::from_iter(cx.finish().data_inputs), ["x"]);
 }

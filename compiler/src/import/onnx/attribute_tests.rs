@@ -76,3 +76,25 @@ fn forbidden_attributes_are_named() {
         }
     }
 }
+
+/// Errors about a parameter of the lowering name the attribute or the input that gives it.
+#[test]
+fn parameters_are_decoded_under_their_names() {
+    let read = |dir: &str| -> String {
+        let dir = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join(dir);
+        let files = std::fs::read_dir(&dir).unwrap().flatten();
+        files.filter_map(|f| std::fs::read_to_string(f.path()).ok()).collect()
+    };
+    let (lower, ops) = (read("src/lower"), read("src/import/onnx/ops"));
+    let mut parameters: Vec<&str> =
+        lower.split(".param(\"").skip(1).filter_map(|s| s.split('"').next()).collect();
+    parameters.dedup();
+    assert!(parameters.len() > 20, "{parameters:?}");
+    for p in parameters {
+        let attribute = super::cx::ATTRIBUTES.iter().find(|(name, _)| *name == p).map_or(p, |(_, a)| a);
+        assert!(
+            ops.contains(&format!("\"{attribute}\"")),
+            "no operator has an attribute or a parameter {attribute}"
+        );
+    }
+}

@@ -94,7 +94,7 @@ impl<'a, 'g, 'm> Cx<'a, 'g, 'm> {
 }
 
 /// Attributes that are not called as the parameters of the lowering that they give.
-const ATTRIBUTES: &[(&str, &str)] = &[
+pub(super) const ATTRIBUTES: &[(&str, &str)] = &[
     ("along", "quantize_axis"),
     ("groups", "group"),
     ("kernel", "kernel_shape"),

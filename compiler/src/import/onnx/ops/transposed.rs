@@ -26,7 +26,10 @@ fn conv_transpose(cx: &mut Cx) -> Lowered {
         Some(v) => Some(match v.len().checked_sub(n) {
             // Batch and channels may stand before.
             Some(0 | 2) if v.iter().all(|d| (0..=1 << 31).contains(d)) => v[v.len() - n..].to_vec(),
-            _ => return Err(OpError::model(format!("{v:?}")).attribute("output_shape")),
+            _ => {
+                let e = format!("{v:?} for {n} spatial axes");
+                return Err(OpError::model(e).attribute("output_shape"));
+            }
         }),
         None => None,
     };
