@@ -170,7 +170,7 @@ impl Draw {
         (0..rank).filter(|_| self.one_in(2)).collect()
     }
 
-    /// Random numbers of a range; integers include its end.
+    /// Random numbers of a range, none of them subnormal, which a device may take for 0; integers include its end.
     pub fn numbers(&mut self, dtype: DType, shape: &[usize], low: f64, high: f64) -> Tensor {
         let n = shape.iter().product();
         let v: Vec<Scalar> = (0..n)
@@ -178,7 +178,12 @@ impl Draw {
                 let u = (f64::from(self.rng.unit()) + 1.0) / 2.0;
                 match dtype {
                     DType::Bool => Scalar::bool(u < 0.5),
-                    d if d.is_float() => Scalar::from_f64(d, low + u * (high - low)),
+                    d if d.is_float() => {
+                        let x = low + u * (high - low);
+                        let least = if d == DType::F16 { 2f64.powi(-14) } else { 2f64.powi(-126) };
+                        let tiny = x != 0.0 && x.abs() < least;
+                        Scalar::from_f64(d, if tiny { least.copysign(x) } else { x })
+                    }
                     d => Scalar::from_i64(d, (low + u * (high + 1.0 - low)).floor() as i64),
                 }
             })

@@ -70,11 +70,11 @@ impl CaseId {
                 let drawn = |symbols| match name.strip_prefix(FUSED) {
                     Some(operator) => {
                         let case = operators::ordinary(operator, self.seed, symbols)?;
-                        surrounded(case, operator, self.seed)
+                        Some(surrounded(case, operator, self.seed))
                     }
                     None => operators::drawn(name, self.seed, symbols),
                 };
-                let case = drawn(true).or_else(|| drawn(false))?;
+                let case = drawn(true)?;
                 let plain = case.named.then(|| drawn(false)).flatten();
                 return Some((subject(case), plain.map(subject)));
             }
@@ -172,11 +172,19 @@ mod tests {
     }
 
     #[test]
+    fn what_is_drawn_but_not_imported_is_a_case() {
+        let imported = |s: &Subject| s.graph(&wgfc_compiler::Options::default()).is_ok();
+        let case = |seed| CaseId { name: format!("{FUSED}Resize"), seed }.subjects().unwrap().0;
+        let refused = (4_000_000..4_000_080).filter(|seed| !imported(&case(*seed))).count();
+        assert!(refused > 0);
+    }
+
+    #[test]
     fn no_case_costs_the_evaluator_much() {
         use crate::selftest::subject::WORK;
         use wgfc_ir::eval::{Limits, evaluate_within};
         for id in names().flat_map(|name| (1..=2).map(move |seed| CaseId { name: name.clone(), seed })) {
-            let Some((subject, _)) = id.subjects() else { continue };
+            let (subject, _) = id.subjects().unwrap_or_else(|| panic!("{id} is not drawn"));
             let Ok(graph) = subject.graph(&wgfc_compiler::Options::default()) else { continue };
             // Other seeds may cost more.
             let limits = Limits { work: WORK / 4, ..Limits::default() };
