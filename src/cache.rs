@@ -187,6 +187,16 @@ pub fn read_tuning(path: &Path) -> Result<Tuning, Error> {
     Tuning::from_json(&bytes).map_err(|m| Error::file_help(path, m, "`wgfc tune` makes such files"))
 }
 
+/// Reads a file of schedules that somebody wrote.
+///
+/// # Errors
+/// [`Error::File`] where it is not there, is damaged, or has a schedule that is none: which kernel's, and why.
+pub fn read_schedules(path: &Path) -> Result<Tuning, Error> {
+    let bytes = read(path)?.ok_or_else(|| crate::files::unreadable(path, "no such file".into()))?;
+    let help = "`wgfc inspect --schedule --json` writes such files";
+    Tuning::from_json(&bytes).map_err(|m| Error::file_help(path, m, help))
+}
+
 /// What a device is, as far as it may matter to what runs well on it.
 fn identity(a: &AdapterSummary) -> String {
     let AdapterSummary { name, driver, backend, limits, .. } = a;

@@ -169,10 +169,13 @@ pub struct CompileOptions {
     /// structure; may be repeated
     #[arg(long = "state", value_name = "INPUT=OUTPUT", requires = "state_capacity", value_parser = parse_pair)]
     pub states: Vec<(String, String)>,
+    /// Compute kernels as this file says, which `wgfc inspect --schedule --json` wrote and somebody changed
+    #[arg(long, value_name = "FILE")]
+    pub schedule_from: Option<PathBuf>,
 }
 
 impl CompileOptions {
-    /// As the compiler takes them. Reads the files of `--fix`.
+    /// As the compiler takes them. Reads the files of `--fix` and `--schedule-from`.
     pub fn options(&self) -> Result<Options, Error> {
         let values = values(&self.fixed)?;
         let states = match self.state_capacity {
@@ -180,8 +183,13 @@ impl CompileOptions {
             Some(CapacityArg(capacity)) if self.states.is_empty() => States::Auto { capacity },
             Some(CapacityArg(capacity)) => States::Named { pairs: self.states.clone(), capacity },
         };
+        let schedules = match &self.schedule_from {
+            Some(file) => wgfc::cache::read_schedules(file)?,
+            None => wgfc::Tuning::default(),
+        };
         Ok(Options {
             states,
+            schedules,
             fusion: self.fusion.level(),
             without: self.without.iter().map(|t| t.technique()).collect(),
             dims: self.dims.iter().cloned().collect(),
@@ -450,6 +458,7 @@ Examples:
   wgfc inspect resnet50.onnx --dim batch=1
   wgfc inspect out/ --bandwidth 320 --json
   wgfc inspect model.onnx --graph graph.svg --roofline roofline.svg
+  wgfc inspect model.onnx --schedule --json > schedule.json   # change it, then --schedule-from schedule.json
 
 MB is 2^20 and GB 2^30 bytes. A model whose weights are missing is planned all the same.")]
 pub struct InspectArgs {
@@ -468,6 +477,9 @@ pub struct InspectArgs {
     /// Print every dispatch, not only every kernel family
     #[arg(long)]
     pub dispatches: bool,
+    /// Print how each kernel is computed; with --json, as a file for --schedule-from
+    #[arg(long)]
+    pub schedule: bool,
     /// Draw the dispatches: FILE.svg, FILE.dot or FILE.html; may be repeated
     #[arg(long, value_name = "FILE")]
     pub graph: Vec<PathBuf>,

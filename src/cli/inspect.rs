@@ -7,6 +7,7 @@ use super::terminal::Terminal;
 use super::{is_program, like, roofline, shown};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
+use wgfc::compiler::schedule::table;
 use wgfc::ir::Program;
 use wgfc::output::write_whole;
 use wgfc::source::ModelFile;
@@ -22,6 +23,9 @@ pub fn main(a: &InspectArgs, t: &Terminal) -> Result<(), Error> {
         a.compile.dims = like::dims(&a.model, &a.compile.options()?, &a.like)?;
     }
     let a = &a;
+    if a.schedule {
+        return schedule(a, t);
+    }
     let program = if is_program(&a.model) { wgfc::load(&a.model)? } else { plan(a, t)? };
     t.warnings(&program.stats.warnings);
     let given: Vec<(String, i64)> =
@@ -87,6 +91,40 @@ fn plan(a: &InspectArgs, t: &Terminal) -> Result<Program, Error> {
         }
         other => other,
     }
+}
+
+/// Prints how each kernel is computed.
+fn schedule(a: &InspectArgs, t: &Terminal) -> Result<(), Error> {
+    if is_program(&a.model) {
+        return Err(Error::usage(
+            "a compiled program does not keep how its kernels were chosen to be computed",
+            "give the model that it was compiled from, with the same options",
+        ));
+    }
+    let file = ModelFile::open(&a.model)?;
+    let mut options = a.compile.options()?;
+    options.graph_only |= !file.missing().is_empty();
+    let fused = file.fuse_amended(&options, &mut |_| Ok(()))?;
+    let scheduled = wgfc::compiler::pipeline::schedule(fused.kernels, &options)?;
+    let all = table::of(&scheduled);
+    if t.json {
+        t.print(&all.to_json(None).map_err(Error::Internal)?);
+        return Ok(());
+    }
+    let mut count: BTreeMap<&str, usize> = BTreeMap::new();
+    let keys: Vec<String> = scheduled.graph.kernels.iter().map(|k| table::key(&scheduled.graph, k)).collect();
+    for k in &keys {
+        *count.entry(k).or_default() += 1;
+    }
+    let mut text =
+        format!("{}: {} kernels, {} of them differ\n", shown(&a.model), keys.len(), all.choices.len());
+    let mut said = BTreeSet::new();
+    for k in keys.iter().filter(|k| said.insert(k.as_str())) {
+        let schedule = all.choices.get(k).map(ToString::to_string).unwrap_or_default();
+        text += &format!("  {} x {k}\n      {schedule}\n", count.get(k.as_str()).copied().unwrap_or(0));
+    }
+    t.print(&text);
+    Ok(())
 }
 
 fn extension(path: &Path) -> String {

@@ -285,6 +285,56 @@ fn inspect_prints_the_bandwidth_exercise() {
     }
 }
 
+#[test]
+fn schedules_are_printed_changed_and_refused() {
+    let d = folder();
+    let model = mlp();
+    wgfc(d.path(), &format!("inspect|{model}|--schedule")).exits(0).prints("product ");
+    let file = d.path().join("schedule.json");
+    let all = wgfc(d.path(), &format!("inspect|{model}|--schedule|--json")).exits(0).json();
+    let product = |v: &Value| {
+        let choices = v["choices"].as_object().unwrap();
+        let found = choices.iter().find(|(_, s)| s.as_str().unwrap().starts_with("product tiled "));
+        found.map(|(k, s)| (k.clone(), s.as_str().unwrap().to_owned())).unwrap()
+    };
+    let (kernel, chosen) = product(&all);
+    let write = |schedule: &str, key: &str| {
+        let mut v = all.clone();
+        v["choices"][key] = schedule.into();
+        std::fs::write(&file, v.to_string()).unwrap();
+    };
+    let with = format!("|--schedule-from|{}", file.display());
+    let text = |rest: &str| {
+        wgfc(d.path(), &format!("compile|{model}|-o|out|--force{rest}")).exits(0);
+        tree(&d.path().join("out"))
+    };
+    // As it was printed, nothing changes; another schedule makes other kernels.
+    let own = text("");
+    write(&chosen, &kernel);
+    assert!(text(&with) == own);
+    write("product serial threads=128 unrolled=13", &kernel);
+    assert!(text(&with) != own);
+
+    let refused = |what: &[&str]| {
+        let mut e = wgfc(d.path(), &format!("compile|{model}|-o|new{with}")).exits(1);
+        for w in what {
+            e = e.says(w);
+        }
+        assert!(!d.path().join("new").exists());
+    };
+    write("product serial threads=7 unrolled=8", &kernel);
+    refused(&["`threads` is 7", "128", kernel.split(" #").next().unwrap()]);
+    write("map threads=64 elements=1", &kernel);
+    refused(&["`map` does not fit", "product tiled"]);
+    write("row lanes=2", &kernel);
+    refused(&["`threads` is missing", "kernel `"]);
+    write(&chosen, "nobody");
+    refused(&["`nobody`", "no kernel of this model"]);
+    std::fs::write(&file, r#"{"version": 1, "choices": {}}"#).unwrap();
+    refused(&["version 1", "version 2"]);
+    wgfc(d.path(), "inspect|out|--schedule").exits(1).says("give the model");
+}
+
 /// A decoding step with its cache on the device: five dispatches a layer, and no cache among the ports.
 #[test]
 fn caches_stay_on_the_device() {

@@ -182,13 +182,13 @@ fn tuning_is_stored_for_the_adapter_and_used() {
     assert_eq!(compile("c", ""), plain);
 
     // A damaged table is named and ignored; one that was asked for is an error.
-    std::fs::write(&file, "{\"version\": 1, \"choices\": 3}").unwrap();
+    std::fs::write(&file, "{\"version\": 2, \"choices\": 3}").unwrap();
     let run = format!("run|{}|--dim|batch=1|--no-cpu|--random-inputs", mlp());
-    wgfc(d.path(), &run).exits(0).says("warning: ").says("is not a tuning table").says("ignored");
+    wgfc(d.path(), &run).exits(0).says("warning: ").says("is no table of schedules").says("ignored");
     wgfc(d.path(), &format!("{run}|--no-tuning")).exits(0);
     wgfc(d.path(), &format!("compile|{}|-o|e|--tuning|{}", mlp(), file.display()))
         .exits(1)
-        .says("is not a tuning table");
+        .says("is no table of schedules");
     wgfc(d.path(), &format!("compile|{}|-o|e|--tuning|none.json", mlp())).exits(1).says("no such file");
 }
 

@@ -28,11 +28,11 @@ pub struct Tuning {
     pub choices: BTreeMap<String, Schedule>,
 }
 
-#[derive(Serialize, Deserialize)]
+#[derive(Serialize)]
 struct File {
     version: u32,
     /// What they were measured on.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     device: Option<String>,
     choices: BTreeMap<String, Schedule>,
 }
@@ -61,13 +61,22 @@ impl Tuning {
             Ok(Version { version }) if version == u64::from(VERSION) => {}
             Ok(Version { version }) => {
                 return Err(format!(
-                    "is a tuning table of version {version}; this wgfc reads version {VERSION}"
+                    "is a table of schedules of version {version}; this wgfc reads version {VERSION}"
                 ));
             }
-            Err(e) => return Err(format!("is not a tuning table: {e}")),
+            Err(e) => return Err(format!("is no table of schedules: {e}")),
         }
-        let file: File = serde_json::from_slice(text).map_err(|e| format!("is not a tuning table: {e}"))?;
-        Ok(Tuning { choices: file.choices })
+        #[derive(Deserialize)]
+        struct Read {
+            choices: BTreeMap<String, String>,
+        }
+        let file: Read =
+            serde_json::from_slice(text).map_err(|e| format!("is no table of schedules: {e}"))?;
+        let parsed = file.choices.into_iter().map(|(kernel, s)| match s.parse() {
+            Ok(s) => Ok((kernel, s)),
+            Err(why) => Err(format!("has a schedule for kernel `{kernel}` that is none: {why}")),
+        });
+        Ok(Tuning { choices: parsed.collect::<Result<_, String>>()? })
     }
 }
 
@@ -78,6 +87,12 @@ pub fn find(kernel: &Kernel, cx: &Context, tuning: &Tuning) -> Option<Schedule> 
     }
     let choice = tuning.choices.get(&key(cx.graph, kernel))?;
     candidates(kernel, cx).ok()?.contains(choice).then_some(*choice)
+}
+
+/// The schedules of all kernels, as a table that [`replace`] takes.
+pub fn of(all: &ScheduledGraph) -> Tuning {
+    let keys = all.graph.kernels.iter().map(|k| key(&all.graph, k));
+    Tuning { choices: keys.zip(all.schedules.iter().copied()).collect() }
 }
 
 /// Replaces the schedules of the kernels that a table somebody wrote names.
@@ -221,7 +236,7 @@ mod tests {
             let i = at.index(text.len());
             if cut { text.truncate(i) } else { text[i] = byte }
             if let Err(e) = Tuning::from_json(&text) {
-                prop_assert!(e.starts_with("is "), "{}", e);
+                prop_assert!(e.starts_with("is ") || e.starts_with("has "), "{}", e);
             }
         }
 
