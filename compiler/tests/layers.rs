@@ -88,6 +88,29 @@ fn modules_form_layers() {
     }
 }
 
+/// The picture in ARCHITECTURE.md: lines of modules, the top first.
+#[test]
+fn the_picture_agrees_with_the_imports() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let text = fs::read_to_string(root.join("../ARCHITECTURE.md")).unwrap();
+    let (_, rest) = text.split_once("## Layers of the compiler").unwrap();
+    let picture = rest.split("```").nth(1).unwrap();
+    let lines: Vec<BTreeSet<String>> =
+        picture.lines().map(|l| l.split_whitespace().map(str::to_owned).collect()).collect();
+    let uses = uses(&root.join("src"), "crate");
+    let drawn: BTreeSet<String> = lines.iter().flatten().cloned().collect();
+    assert_eq!(drawn, uses.keys().cloned().collect::<BTreeSet<_>>(), "modules in the picture");
+    let mut above: BTreeSet<&String> = BTreeSet::new();
+    let mut wrong = vec![];
+    for line in &lines {
+        above.extend(line);
+        for m in line {
+            wrong.extend(uses[m].iter().filter(|u| above.contains(u)).map(|u| format!("{m} uses {u}")));
+        }
+    }
+    assert!(wrong.is_empty(), "against the picture: {wrong:?}");
+}
+
 #[test]
 fn the_back_half_goes_one_way() {
     let uses = uses(&Path::new(env!("CARGO_MANIFEST_DIR")).join("src"), "crate");
