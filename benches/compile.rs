@@ -2,11 +2,10 @@
 //!
 //! `cargo bench --bench compile`. The models are those of `fixtures/`, graphs without weights.
 
-use criterion::{BenchmarkId, Criterion, criterion_group, criterion_main};
 use prost::Message;
 use std::collections::{HashMap, HashSet};
 use std::path::Path;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use wgfc_compiler::import::NoExternalData;
 use wgfc_compiler::import::onnx::ModelProto;
 use wgfc_compiler::{Errors, Options, compile};
@@ -21,30 +20,38 @@ fn plan(model: &[u8]) -> Result<usize, Errors> {
     Ok(compile(model, &NoExternalData, &options)?.dispatches.len())
 }
 
-fn models(c: &mut Criterion) {
-    let mut group = c.benchmark_group("compile");
-    group.sample_size(10).measurement_time(Duration::from_secs(5));
-    for name in ["resnet50", "mobilenetv2", "bert-base", "qwen2-2l", "qwen2.5-0.5b"] {
-        let bytes = fixture(name);
-        if let Err(e) = plan(&bytes) {
-            eprintln!("{name} is left out: {e}");
-            continue;
-        }
-        group.bench_function(name, |b| b.iter(|| plan(&bytes)));
+/// Times a compilation at least ten times and for five seconds, and prints the median and the extremes.
+fn time(what: &str, bytes: &[u8]) -> Result<(), Errors> {
+    plan(bytes)?;
+    let mut times = vec![];
+    while times.len() < 10 || times.iter().sum::<Duration>() < Duration::from_secs(5) {
+        let start = Instant::now();
+        plan(bytes)?;
+        times.push(start.elapsed());
     }
-    group.finish();
+    times.sort();
+    let (least, median, most) = (times[0], times[times.len() / 2], times[times.len() - 1]);
+    println!("{what:<24} {median:>10.1?}  ({least:.1?} to {most:.1?}, {} times)", times.len());
+    Ok(())
 }
 
-fn depth(c: &mut Criterion) {
-    let mut group = c.benchmark_group("compile_depth");
-    group.sample_size(10).measurement_time(Duration::from_secs(5));
-    for layers in [2, 6, 12, 24] {
-        let bytes = first_layers("qwen2.5-0.5b", layers);
-        plan(&bytes).unwrap_or_else(|e| panic!("{layers} layers: {e}"));
-        group
-            .bench_with_input(BenchmarkId::from_parameter(layers), &bytes, |b, bytes| b.iter(|| plan(bytes)));
+fn main() {
+    // Cargo gives `--bench`; a name chooses what contains it.
+    let wanted = std::env::args().skip(1).find(|a| !a.starts_with('-')).unwrap_or_default();
+    for name in ["resnet50", "mobilenetv2", "bert-base", "qwen2-2l", "qwen2.5-0.5b"] {
+        if name.contains(&wanted)
+            && let Err(e) = time(name, &fixture(name))
+        {
+            eprintln!("{name} is left out: {e}");
+        }
     }
-    group.finish();
+    for layers in [2, 6, 12, 24] {
+        let what = format!("{layers} layers");
+        if what.contains(&wanted) {
+            let bytes = first_layers("qwen2.5-0.5b", layers);
+            time(&what, &bytes).unwrap_or_else(|e| panic!("{what}: {e}"));
+        }
+    }
 }
 
 /// The decoder `name` with its first `layers` layers only.
@@ -94,6 +101,3 @@ fn first_layers(name: &str, layers: usize) -> Vec<u8> {
     graph.input.retain(|i| read.contains(&i.name));
     model.encode_to_vec()
 }
-
-criterion_group!(benches, models, depth);
-criterion_main!(benches);

@@ -4,11 +4,9 @@
 //! written as the narrowest NumPy type that holds every value exactly (`f32`, `i8`, `u8`), and
 //! [`fit`] narrows such a file back.
 
-use crate::files::{in_words, map_file};
+use crate::files::map_file;
 use crate::output::write_whole;
 use crate::{Error, Problem};
-use npyz::{Order, TypeStr, WriterBuilder};
-use std::io::Read;
 use std::path::Path;
 use wgfc_ir::tensor::checked_numel;
 use wgfc_ir::{DType, Tensor};
@@ -50,58 +48,122 @@ pub fn read(path: &Path) -> Result<Tensor, Error> {
     })
 }
 
-/// Where the header of a `.npy` file says that it ends.
-fn header_end(bytes: &[u8]) -> Option<usize> {
-    let size = |from: usize, to: usize| {
-        let digits = bytes.get(from..to)?.iter().rev();
-        Some(to + digits.fold(0, |n, b| n << 8 | usize::from(*b)))
-    };
-    match bytes.get(6)? {
-        1 => size(8, 10),
-        _ => size(8, 12),
+/// What the header of a `.npy` file says: `{'descr': '<f4', 'fortran_order': False, 'shape': (3, 5), }`.
+#[derive(Default)]
+struct Header {
+    descr: Option<String>,
+    fortran: Option<bool>,
+    shape: Option<Vec<usize>>,
+}
+
+/// What is left of a header while it is read.
+struct Literal<'a>(&'a str);
+
+impl<'a> Literal<'a> {
+    fn eat(&mut self, token: &str) -> bool {
+        let rest = self.0.trim_start();
+        let found = rest.strip_prefix(token);
+        self.0 = found.unwrap_or(rest);
+        found.is_some()
+    }
+    fn string(&mut self) -> Option<&'a str> {
+        let quote = ["'", "\""].into_iter().find(|q| self.eat(q))?;
+        let (text, rest) = self.0.split_once(quote)?;
+        self.0 = rest;
+        Some(text)
+    }
+    fn number(&mut self) -> Option<usize> {
+        let rest = self.0.trim_start();
+        let (digits, rest) = rest.split_at(rest.find(|c: char| !c.is_ascii_digit()).unwrap_or(rest.len()));
+        // Python 2 wrote `3L`.
+        self.0 = rest.strip_prefix('L').unwrap_or(rest);
+        digits.parse().ok()
     }
 }
 
-fn parse(mut bytes: &[u8]) -> Result<Tensor, String> {
-    // The reader makes room for the header before it reads it.
-    if bytes.starts_with(b"\x93NUMPY") && header_end(bytes).is_none_or(|end| end > bytes.len()) {
-        return Err("is cut short: its header ends behind the file".into());
+impl Header {
+    fn parse(text: &str) -> Result<Header, String> {
+        let bad = || format!("is not a .npy file: its header is `{}`", text.trim_end());
+        let mut rest = Literal(text);
+        let mut header = Header::default();
+        if !rest.eat("{") {
+            return Err(bad());
+        }
+        while !rest.eat("}") {
+            let key = rest.string().ok_or_else(bad)?;
+            if !rest.eat(":") {
+                return Err(bad());
+            }
+            match key {
+                "descr" if rest.eat("[") => return Err("its element type is a structure".into()),
+                "descr" => header.descr = Some(rest.string().ok_or_else(bad)?.to_owned()),
+                "fortran_order" if rest.eat("True") => header.fortran = Some(true),
+                "fortran_order" if rest.eat("False") => header.fortran = Some(false),
+                "shape" if rest.eat("(") => {
+                    let mut shape = vec![];
+                    while !rest.eat(")") {
+                        shape.push(rest.number().ok_or("its shape overflows")?);
+                        if !rest.eat(",") && !rest.0.starts_with(')') {
+                            return Err(bad());
+                        }
+                    }
+                    header.shape = Some(shape);
+                }
+                _ => return Err(bad()),
+            }
+            if !rest.eat(",") && !rest.0.starts_with('}') {
+                return Err(bad());
+            }
+        }
+        Ok(header)
     }
-    let file_len = bytes.len();
-    let file = npyz::NpyFile::new(&mut bytes).map_err(|e| format!("is not a .npy file: {e}"))?;
-    let shape: Option<Vec<usize>> = file.shape().iter().map(|d| usize::try_from(*d).ok()).collect();
-    let shape = shape.filter(|s| checked_numel(s).is_some()).ok_or("its shape overflows")?;
-    let text = match file.dtype() {
-        npyz::DType::Plain(t) => t.to_string(),
-        other => return Err(format!("its element type {} is a structure", other.descr())),
+}
+
+/// The header's text and the data behind it.
+fn split(bytes: &[u8]) -> Result<(&str, &[u8]), String> {
+    let rest = bytes.strip_prefix(b"\x93NUMPY").ok_or("is not a .npy file")?;
+    // Its length has two bytes in version 1, and four later.
+    let width = if rest.first() == Some(&1) { 2 } else { 4 };
+    let cut = || "is cut short: its header ends behind the file".to_owned();
+    let digits = rest.get(2..2 + width).ok_or_else(cut)?;
+    let len = digits.iter().rev().fold(0usize, |n, b| n << 8 | usize::from(*b));
+    let text = rest.get(2 + width..).and_then(|r| r.get(..len)).ok_or_else(cut)?;
+    let text = std::str::from_utf8(text).map_err(|_| "is not a .npy file: its header is no text")?;
+    Ok((text, &rest[2 + width + len..]))
+}
+
+fn parse(bytes: &[u8]) -> Result<Tensor, String> {
+    let (text, data_bytes) = split(bytes)?;
+    let header = Header::parse(text)?;
+    let (Some(descr_text), Some(fortran), Some(shape)) = (header.descr, header.fortran, header.shape) else {
+        return Err("is not a .npy file: its header lacks an entry".into());
     };
+    if checked_numel(&shape).is_none() {
+        return Err("its shape overflows".into());
+    }
+    let text = descr_text.replacen('=', "<", 1);
     let little = text.replacen('>', "<", 1);
     let dtype = DType::ALL
         .iter()
         .copied()
-        .find(|d| descr(*d) == Some(little.as_str()))
+        .find(|d| descr(*d).is_some_and(|want| want == little || want.replacen('|', "<", 1) == little))
         .ok_or_else(|| format!("its element type {text} is none that a model can have"))?;
-    let order = file.order();
-    let mut data = Vec::new();
-    data.try_reserve_exact(dtype.bytes_for(checked_numel(&shape).unwrap_or(0)).min(file_len))
-        .map_err(|_| format!("there is no memory for its {file_len} bytes"))?;
-    file.into_inner().read_to_end(&mut data).map_err(|e| in_words(&e))?;
     let width = dtype.bits() / 8;
     let need = dtype.bytes_for(checked_numel(&shape).unwrap_or(0));
-    if data.len() < need {
-        return Err(format!(
-            "is too short: {dtype}{shape:?} needs {need} bytes of data, it has {}",
-            data.len()
-        ));
-    }
-    data.truncate(need);
+    let Some(stored) = data_bytes.get(..need) else {
+        let have = data_bytes.len();
+        return Err(format!("is too short: {dtype}{shape:?} needs {need} bytes of data, it has {have}"));
+    };
+    let mut data = Vec::new();
+    data.try_reserve_exact(need).map_err(|_| format!("there is no memory for its {need} bytes"))?;
+    data.extend_from_slice(stored);
     if text.starts_with('>') {
         data.chunks_exact_mut(width).for_each(<[u8]>::reverse);
     }
     if dtype == DType::Bool {
         data.iter_mut().for_each(|b| *b = u8::from(*b != 0));
     }
-    if order == Order::Fortran && shape.len() > 1 {
+    if fortran && shape.len() > 1 {
         data = row_major(&data, &shape, width);
     }
     Tensor::new(dtype, shape, data)
@@ -141,16 +203,24 @@ pub fn to_bytes(tensor: &Tensor) -> Result<Vec<u8>, Error> {
         &widened
     };
     let data = stored.bytes().ok_or_else(|| internal("it has no values".into()))?;
-    let kind: TypeStr = descr(dtype)
-        .and_then(|d| d.parse().ok())
-        .ok_or_else(|| internal(format!("there is no NumPy type for {dtype}")))?;
-    let shape: Vec<u64> = tensor.shape.iter().map(|d| *d as u64).collect();
-    let mut out = npyz::WriteOptions::new_header_only()
-        .dtype(npyz::DType::Plain(kind))
-        .shape(&shape)
-        .writer(Vec::with_capacity(data.len() + 128))
-        .write_header_only()
-        .map_err(|e| internal(e.to_string()))?;
+    let kind = descr(dtype).ok_or_else(|| internal(format!("there is no NumPy type for {dtype}")))?;
+    let mut shape: Vec<String> = tensor.shape.iter().map(ToString::to_string).collect();
+    if shape.len() == 1 {
+        // A tuple of one.
+        shape.push(String::new());
+    }
+    let header = format!(
+        "{{'descr': '{kind}', 'fortran_order': False, 'shape': ({}), }}",
+        shape.join(", ").trim_end()
+    );
+    // The data begin at a multiple of 64. A tensor has too few axes for a header of 64 KiB.
+    let len = (10 + header.len() + 1).next_multiple_of(64) - 10;
+    let mut out = Vec::with_capacity(10 + len + data.len());
+    out.extend_from_slice(b"\x93NUMPY\x01\x00");
+    out.extend_from_slice(
+        &u16::try_from(len).map_err(|_| internal("it has too many axes".into()))?.to_le_bytes(),
+    );
+    out.extend_from_slice(format!("{header:<width$}\n", width = len - 1).as_bytes());
     out.extend_from_slice(data);
     Ok(out)
 }
@@ -305,5 +375,31 @@ mod tests {
         long.extend(u32::MAX.to_le_bytes());
         assert!(parse(&long).unwrap_err().contains("cut short"));
         assert!(parse(b"not numpy").unwrap_err().contains("not a .npy"));
+        let headed = |header: &str| {
+            let mut file = b"\x93NUMPY\x01\x00".to_vec();
+            file.extend((header.len() as u16).to_le_bytes());
+            file.extend(header.as_bytes());
+            file.extend([7; 4]);
+            parse(&file)
+        };
+        let good = headed("{\"shape\": (2L,), 'descr': '<i1', 'fortran_order': False}").unwrap();
+        assert_eq!((good.dtype, good.to_i64s().unwrap()), (DType::I8, vec![7, 7]));
+        assert_eq!(
+            headed("{'descr': '|u1', 'fortran_order': False, 'shape': (), }").unwrap().shape,
+            [0usize; 0]
+        );
+        for (header, says) in [
+            ("{'descr': [('x', '<f4')], 'fortran_order': False, 'shape': (1,)}", "a structure"),
+            ("{'descr': '<c8', 'fortran_order': False, 'shape': (1,)}", "<c8 is none"),
+            ("{'descr': '<f4', 'fortran_order': False, 'shape': (99999999999999999999,)}", "overflows"),
+            ("{'descr': '<f4', 'fortran_order': False, 'shape': (4294967296, 4294967296)}", "overflows"),
+            ("{'descr': '<f4', 'fortran_order': False}", "lacks"),
+            ("{'descr': '<f4', 'shape': (1", "not a .npy"),
+            ("{'descr'", "not a .npy"),
+            ("", "not a .npy"),
+        ] {
+            let said = headed(header).unwrap_err();
+            assert!(said.contains(says), "{header}: {said}");
+        }
     }
 }

@@ -2,7 +2,7 @@
 
 use crate::{Error, Problem, Tensor};
 use std::collections::BTreeMap;
-use wgfc_ir::{Atom, DType, Dim, Graph};
+use wgfc_ir::{DType, Dim, Graph, symbols};
 
 /// An input or output of a model: its name, element type and extents over the model's symbols.
 #[derive(Clone, Debug, PartialEq)]
@@ -58,41 +58,15 @@ pub fn graph_ports(graph: &Graph, borders: &[wgfc_ir::Border]) -> Vec<PortType> 
         .collect()
 }
 
-/// Finds the values of symbols from the shapes that inputs have: an extent that is linear in one symbol not
-/// yet known gives it, as `past + seq` gives `seq` once `past` is known.
+/// Finds the values of symbols from the shapes that inputs have, and puts them into `dims`.
 pub fn bind(given: &[(&PortType, &[usize])], dims: &mut BTreeMap<String, i64>) {
-    loop {
-        let before = dims.len();
-        for (port, shape) in given.iter().filter(|(p, s)| p.shape.len() == s.len()) {
-            for (d, n) in port.shape.iter().zip(*shape) {
-                if let Some((symbol, value)) = solve(d, *n, dims) {
-                    dims.insert(symbol, value);
-                }
-            }
-        }
-        if dims.len() == before {
-            return;
-        }
-    }
-}
-
-/// The one unknown symbol of `d` and the value that makes `d` equal to `n`.
-fn solve(d: &Dim, n: usize, dims: &BTreeMap<String, i64>) -> Option<(String, i64)> {
-    let mut rest = i64::try_from(n).ok()?;
-    let mut unknown: Option<(String, i64)> = None;
-    for (monomial, c) in d.terms() {
-        match monomial.as_slice() {
-            [] => rest = rest.checked_sub(c)?,
-            [Atom::Sym(s)] => match dims.get(&**s) {
-                Some(v) => rest = rest.checked_sub(c.checked_mul(*v)?)?,
-                None if unknown.is_none() => unknown = Some((s.to_string(), c)),
-                None => return None,
-            },
-            _ => return None,
-        }
-    }
-    let (symbol, c) = unknown?;
-    (rest.checked_rem(c)? == 0 && rest / c >= 0).then(|| (symbol, rest / c))
+    let fit = given.iter().filter(|(p, s)| p.shape.len() == s.len());
+    let extents: Vec<(&Dim, i64)> = fit
+        .flat_map(|(port, shape)| port.shape.iter().zip(*shape))
+        .filter_map(|(d, n)| Some((d, i64::try_from(*n).ok()?)))
+        .collect();
+    let found = symbols::bind(&extents, &|s| dims.get(s).copied());
+    dims.extend(found.into_iter().map(|f| (f.symbol.to_string(), f.value)));
 }
 
 /// Checks the inputs of a run and finds the values of the symbols. Every problem is listed.

@@ -1,12 +1,11 @@
 //! The graph: nodes of a few core operators, values between them.
 
-use crate::dtype::DType;
 use crate::op::Op;
 use crate::poly::{Dim, Poly};
 use petgraph::graph::NodeIndex;
 use std::collections::{BTreeMap, BTreeSet};
-use std::fmt;
 use std::sync::Arc;
+pub use wgfc_program::types::TensorType;
 
 /// A node of a [`Graph`].
 pub type NodeId = NodeIndex<u32>;
@@ -18,59 +17,6 @@ pub struct Value {
     pub node: NodeId,
     /// Which of its outputs.
     pub port: u32,
-}
-
-/// Element type and symbolic shape of a value.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct TensorType {
-    /// Element type.
-    pub dtype: DType,
-    /// Extents, outermost first.
-    pub shape: Vec<Dim>,
-}
-
-impl TensorType {
-    /// A type from its parts.
-    pub fn new(dtype: DType, shape: impl Into<Vec<Dim>>) -> TensorType {
-        TensorType { dtype, shape: shape.into() }
-    }
-    /// Number of axes.
-    pub fn rank(&self) -> usize {
-        self.shape.len()
-    }
-    /// Number of elements.
-    pub fn numel(&self) -> Dim {
-        self.shape.iter().product()
-    }
-    /// Refuses an extent below 0, and more elements than any memory has, whatever the symbols are.
-    pub fn exists(&self) -> Result<(), String> {
-        let extents = || self.shape.iter().filter_map(Dim::as_const);
-        if let Some(d) = extents().find(|d| *d < 0) {
-            return Err(format!("a tensor of type {self} has an extent of {d}"));
-        }
-        let least = extents().try_fold(1i64, |n, d| n.checked_mul(d.max(1)));
-        match least.filter(|n| *n <= crate::verify::MAX_ELEMENTS) {
-            Some(_) => Ok(()),
-            None => Err(format!("a tensor of type {self} has more than 2^40 elements")),
-        }
-    }
-    /// The shape, where every extent is a constant.
-    pub fn static_shape(&self) -> Option<Vec<usize>> {
-        self.shape.iter().map(|d| usize::try_from(d.as_const()?).ok()).collect()
-    }
-}
-
-impl fmt::Display for TensorType {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}[", self.dtype)?;
-        for (i, d) in self.shape.iter().enumerate() {
-            if i > 0 {
-                f.write_str(", ")?;
-            }
-            write!(f, "{d}")?;
-        }
-        f.write_str("]")
-    }
 }
 
 /// One operation.

@@ -14,9 +14,8 @@ use crate::storage;
 use crate::tensor::Tensor;
 use std::collections::BTreeSet;
 use std::sync::Arc;
+pub use wgfc_program::types::MAX_ELEMENTS;
 
-/// The most elements a tensor of constant shape may have.
-pub const MAX_ELEMENTS: i64 = 1 << 40;
 /// Extents above this are not tried one by one.
 const MAX_TRIED: usize = 1 << 22;
 

@@ -4,9 +4,9 @@ use crate::error::{BadInput, RunError};
 use crate::gpu::DeviceLimits;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
-use wgfc_ir::memory::{self, MemoryPlan};
-use wgfc_ir::program::Port;
-use wgfc_ir::{Atom, DType, Dim, Program};
+use wgfc_program::memory::{self, MemoryPlan};
+use wgfc_program::program::Port;
+use wgfc_program::{DType, Dim, Program, symbols};
 
 /// What a program is under one binding of its symbols.
 #[derive(Clone, Debug)]
@@ -194,23 +194,12 @@ pub fn bind_symbols(
             }
         }
     }
-    // Lone symbols first: they give the most readable messages.
-    for lone in [true, false] {
-        loop {
-            let before = env.len();
-            for &(i, axis, dim, extent) in &open {
-                if lone && !matches!(dim.as_atom(), Some(Atom::Sym(_))) {
-                    continue;
-                }
-                let value = |s: &str| env.get(s).map(|v| v.0);
-                if let Some((symbol, v)) = solve(program, dim, extent, &value) {
-                    let port = &program.inputs[i].name;
-                    env.insert(symbol, (v, format!("from axis {axis} of \"{port}\"")));
-                }
-            }
-            if env.len() == before {
-                break;
-            }
+    let extents: Vec<(&Dim, i64)> = open.iter().map(|(_, _, dim, extent)| (*dim, *extent)).collect();
+    for found in symbols::bind(&extents, &|s| env.get(s).map(|v| v.0)) {
+        let (i, axis, ..) = open[found.extent];
+        // What a plan does not list among its symbols is none.
+        if let Some(symbol) = program.symbols.iter().find(|s| ***s == *found.symbol) {
+            env.insert(symbol, (found.value, format!("from axis {axis} of \"{}\"", program.inputs[i].name)));
         }
     }
     for (i, axis, dim, extent) in open {
@@ -252,44 +241,6 @@ pub fn bind_symbols(
         }
     }
     if bad.is_empty() { Ok(values) } else { Err(RunError::Inputs(bad)) }
-}
-
-/// Solves `dim == extent` when exactly one symbol of it is unbound and it is linear in that one.
-fn solve<'p>(
-    program: &'p Program,
-    dim: &Dim,
-    extent: i64,
-    value: &dyn Fn(&str) -> Option<i64>,
-) -> Option<(&'p str, i64)> {
-    let unbound: Vec<_> = dim.symbols().into_iter().filter(|s| value(s).is_none()).collect();
-    let [unknown] = unbound.as_slice() else { return None };
-    for (monomial, _) in dim.terms() {
-        let mut times = 0;
-        for atom in &monomial {
-            match atom {
-                Atom::Sym(s) => times += usize::from(s == unknown),
-                Atom::Div(a, b) | Atom::Mod(a, b) | Atom::Max(a, b) | Atom::Min(a, b) => {
-                    if a.symbols().contains(unknown) || b.symbols().contains(unknown) {
-                        return None;
-                    }
-                }
-                Atom::Var(_) | Atom::Data(_) | Atom::TooLarge => return None,
-            }
-        }
-        if times > 1 {
-            return None;
-        }
-    }
-    let at = |x: i64| dim.eval_syms(&|s| if *s == **unknown { Some(x) } else { value(s) });
-    let zero = at(0)?;
-    let slope = at(1)?.checked_sub(zero)?;
-    let rest = extent.checked_sub(zero)?;
-    if slope == 0 || rest.checked_rem(slope)? != 0 {
-        return None;
-    }
-    let x = rest / slope;
-    let name = program.symbols.iter().find(|s| ***s == **unknown)?;
-    (x >= 0 && at(x) == Some(extent)).then_some((name.as_str(), x))
 }
 
 /// Evaluates a checked program with its symbols' values: constraints, sizes, offsets, workgroups,
@@ -425,11 +376,11 @@ pub fn origin(nodes: &[String]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use wgfc_ir::program::Stats;
+    use wgfc_program::program::Stats;
 
     fn program(symbols: &[&str], inputs: &[&[&str]]) -> Program {
         Program {
-            version: wgfc_ir::program::FORMAT_VERSION,
+            version: wgfc_program::program::FORMAT_VERSION,
             producer: String::new(),
             inputs: inputs
                 .iter()
@@ -480,7 +431,7 @@ mod tests {
 
     /// What is suggested for the values of the symbols under these constraints.
     fn suggested(symbols: &[&str], constraints: &[(&str, &str)], values: &[i64]) -> Option<String> {
-        let constraint = |(a, b): &(&str, &str)| wgfc_ir::program::DimConstraint {
+        let constraint = |(a, b): &(&str, &str)| wgfc_program::program::DimConstraint {
             a: Dim::parse(a).unwrap(),
             b: Dim::parse(b).unwrap(),
             node: "n".to_owned(),

@@ -3,8 +3,8 @@
 //! After this check indices need no further care. Everything wrong is reported at once.
 
 use std::collections::{BTreeMap, BTreeSet};
-use wgfc_ir::program::{Access, BufferKind, Dispatch, FORMAT_VERSION, Kernel, OLDEST_VERSION};
-use wgfc_ir::{Atom, DType, Dim, Program};
+use wgfc_program::program::{Access, BufferKind, Dispatch, FORMAT_VERSION, Kernel, OLDEST_VERSION};
+use wgfc_program::{Atom, DType, Dim, Program};
 
 /// Bytes of variables that an invocation may have for itself: far more than any kernel that is emitted takes.
 #[cfg(not(target_arch = "wasm32"))]
@@ -75,7 +75,7 @@ impl Check<'_> {
                     _ => self.fail(format!("{at}: its extent {d} is `{extent}`, which is no size")),
                 }
             }
-            if wgfc_ir::tensor::checked_numel(&sizes).and_then(|n| i64::try_from(n).ok()).is_none() {
+            if wgfc_program::tensor::checked_numel(&sizes).and_then(|n| i64::try_from(n).ok()).is_none() {
                 self.fail(format!("{at} is too large"));
                 continue;
             }

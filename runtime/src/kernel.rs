@@ -4,7 +4,7 @@ use crate::error::RunError;
 use crate::gpu::Gpu;
 use std::borrow::Cow;
 use std::collections::HashMap;
-use wgfc_ir::program::{Access, Kernel};
+use wgfc_program::program::{Access, Kernel};
 
 /// A compiled kernel.
 #[derive(Clone, Debug)]

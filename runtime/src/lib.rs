@@ -1,4 +1,4 @@
-//! Executes a [`wgfc_ir::Program`] with wgpu, natively or in a browser.
+//! Executes a [`wgfc_program::Program`] with wgpu, natively or in a browser.
 //!
 //! A [`Gpu`] is an adapter and its device. A [`Session`] is a program on a GPU: pipelines made,
 //! weights uploaded. Running it binds the program's symbols to the shapes of the inputs, packs the
@@ -11,8 +11,8 @@
 //!
 //! ```no_run
 //! # fn main() -> Result<(), wgfc_runtime::RunError> {
-//! # let program: wgfc_ir::Program = unimplemented!();
-//! use wgfc_ir::Tensor;
+//! # let program: wgfc_program::Program = unimplemented!();
+//! use wgfc_program::Tensor;
 //! use wgfc_runtime::{AdapterChoice, Gpu, Session};
 //! let gpu = Gpu::request_blocking(&AdapterChoice::from_env())?;
 //! let mut session = Session::new_blocking(&gpu, &program)?;

@@ -6,7 +6,7 @@ use crate::kernel::{Checks, Pipeline, compile_all};
 use crate::overhead::{self, Mode};
 use crate::stats::Estimate;
 use std::time::Instant;
-use wgfc_ir::program::{Access, Kernel};
+use wgfc_program::program::{Access, Kernel};
 
 /// Measured speeds. Times are medians of wall-clock time, in nanoseconds.
 #[derive(Clone, Copy, Debug, PartialEq)]

@@ -8,7 +8,7 @@ use crate::measure::{group, kernel};
 use crate::stats::Estimate;
 use crate::timestamps::{Timestamps, between};
 use std::time::Instant;
-use wgfc_ir::program::Access;
+use wgfc_program::program::Access;
 
 /// How dispatches are recorded and submitted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

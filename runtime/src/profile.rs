@@ -4,7 +4,7 @@ use crate::error::RunError;
 use crate::session::{Plan, Session, Value};
 use crate::stats::Estimate;
 use crate::timestamps::{Timestamps, between};
-use wgfc_ir::Tensor;
+use wgfc_program::Tensor;
 
 /// The time and the work of one dispatch.
 #[derive(Clone, Debug, PartialEq)]
@@ -187,7 +187,8 @@ impl Session {
         let mut dispatches = Vec::new();
         for (step, times) in ready.plan.steps.iter().zip(times) {
             let (d, k) = (&self.program.dispatches[step.dispatch], &self.program.kernels[step.kernel]);
-            let count = |p: &wgfc_ir::Dim| p.eval_syms(&env).and_then(|v| u64::try_from(v).ok()).unwrap_or(0);
+            let count =
+                |p: &wgfc_program::Dim| p.eval_syms(&env).and_then(|v| u64::try_from(v).ok()).unwrap_or(0);
             dispatches.push(DispatchProfile {
                 dispatch: step.dispatch,
                 kernel: k.name.clone(),

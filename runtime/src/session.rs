@@ -19,9 +19,9 @@ use late::Late;
 use plan::Piece;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Weak};
-use wgfc_ir::program::BufferKind;
-use wgfc_ir::tensor::{ByteOwner, Data};
-use wgfc_ir::{DType, Program, Tensor};
+use wgfc_program::program::BufferKind;
+use wgfc_program::tensor::{ByteOwner, Data};
+use wgfc_program::{DType, Program, Tensor};
 
 pub use memory::DeviceMemory;
 pub(crate) use plan::{Plan, Ready, Step};

@@ -8,8 +8,8 @@ use crate::gpu::Gpu;
 use crate::session::{Session, SessionOptions};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use wgfc_ir::program::{BufferKind, State};
-use wgfc_ir::{Program, TensorType};
+use wgfc_program::program::{BufferKind, State};
+use wgfc_program::{Program, TensorType};
 
 /// The states of one or several sessions.
 #[derive(Debug, Default)]

@@ -1,7 +1,7 @@
 //! Which extents would satisfy the constraints that those of the inputs violate.
 
 use std::fmt::Write;
-use wgfc_ir::{Dim, Program};
+use wgfc_program::{Dim, Program};
 
 /// The largest number of which multiples are tried, and how many of each.
 const MOST: i64 = 256;

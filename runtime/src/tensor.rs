@@ -3,8 +3,8 @@
 use crate::error::RunError;
 use crate::gpu::Gpu;
 use std::sync::Arc;
-use wgfc_ir::program::Buffer;
-use wgfc_ir::{DType, Tensor};
+use wgfc_program::program::Buffer;
+use wgfc_program::{DType, Tensor};
 
 /// Device memory that a [`DeviceTensor`] refers to.
 #[derive(Debug)]
@@ -44,7 +44,7 @@ impl DeviceTensor {
     }
     /// The same elements under another shape of the same size.
     pub fn reshaped(&self, shape: Vec<usize>) -> Option<DeviceTensor> {
-        let n = wgfc_ir::tensor::checked_numel(&shape)?;
+        let n = wgfc_program::tensor::checked_numel(&shape)?;
         (n == self.shape.iter().product::<usize>()).then(|| DeviceTensor { shape, ..self.clone() })
     }
     /// Copies it to the host.
@@ -128,7 +128,7 @@ pub(crate) async fn copy_out(
 /// The first elements of a tensor under a shape of no more of them.
 pub(crate) fn cut(tensor: &Tensor, shape: &[usize]) -> Result<Tensor, RunError> {
     let bad = |message: String| RunError::Gpu { what: "reading results".to_owned(), message };
-    let n = wgfc_ir::tensor::checked_numel(shape).map_or(usize::MAX, |n| tensor.dtype.bytes_for(n));
+    let n = wgfc_program::tensor::checked_numel(shape).map_or(usize::MAX, |n| tensor.dtype.bytes_for(n));
     let bytes = tensor.bytes().and_then(|b| b.get(..n));
     let bytes = bytes.ok_or_else(|| bad(format!("there is no room for the computed shape {shape:?}")))?;
     Tensor::new(tensor.dtype, shape.to_vec(), bytes.to_vec()).map_err(bad)

@@ -6,7 +6,7 @@ use crate::tensor::DeviceTensor;
 use crate::timestamps::{Timestamps, between};
 use std::sync::Arc;
 use std::time::Instant;
-use wgfc_ir::Tensor;
+use wgfc_program::Tensor;
 
 /// A program bound to one or several sets of inputs, ready to be run in a row.
 ///

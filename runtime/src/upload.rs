@@ -3,7 +3,7 @@
 use crate::error::RunError;
 use crate::gpu::Gpu;
 use std::ops::Range;
-use wgfc_ir::Tensor;
+use wgfc_program::Tensor;
 
 /// Weights go up in pieces of this many bytes, a multiple of 4.
 const CHUNK: usize = 16 << 20;

@@ -1,11 +1,11 @@
 //! Hand-written programs on every adapter there is.
 
 use std::collections::BTreeMap;
-use wgfc_ir::program::{
+use wgfc_program::program::{
     Access, Buffer, BufferKind, DimConstraint, Dispatch, FORMAT_VERSION, Kernel, Port, Program, Repeat,
     Stats, Until,
 };
-use wgfc_ir::{DType, Dim, Tensor};
+use wgfc_program::{DType, Dim, Tensor};
 use wgfc_runtime::session::Value;
 use wgfc_runtime::{AdapterChoice, Estimate, Gpu, RunError, Session, measure, overhead, testing};
 

@@ -9,6 +9,7 @@ mod decode;
 mod device;
 mod drawing;
 mod generate;
+#[cfg_attr(not(feature = "image"), path = "without_images.rs")]
 mod image;
 mod indices;
 mod inputs;
@@ -19,6 +20,7 @@ mod like;
 mod loops;
 mod profile;
 mod repeats;
+mod report;
 mod roofline;
 mod run;
 mod selftest;

@@ -5,17 +5,16 @@
 //! paths, which anybody may have written: control characters in them are shown, never sent ([`clean`]).
 
 use super::args::Global;
+use super::report::fancy;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
-use miette::{GraphicalReportHandler, GraphicalTheme, LabeledSpan, NamedSource, SourceCode};
 use std::borrow::Cow;
 use std::cell::RefCell;
-use std::fmt;
 use std::io::{IsTerminal, Write};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
-use wgfc::{Error, ErrorClass, Finding};
+use wgfc::{Error, Finding};
 
 /// Where a command prints.
 pub struct Terminal {
@@ -300,90 +299,6 @@ pub fn findings_json(error: &Error) -> serde_json::Value {
         })
     };
     error.findings().iter().map(one).collect()
-}
-
-/// One finding for a terminal.
-pub fn fancy(finding: &Finding, colour: bool) -> String {
-    let theme = if colour { GraphicalTheme::unicode() } else { GraphicalTheme::unicode_nocolor() };
-    let report = Report::new(finding);
-    let mut text = String::new();
-    match GraphicalReportHandler::new_themed(theme).with_width(100).render_report(&mut text, &report) {
-        // The source is one line of ours: its position in the file would be an invention.
-        Ok(()) => match (&report.source, report.label) {
-            (Some(s), Some((column, _))) => {
-                text.replacen(&format!("[{}:1:{}]", s.name(), column + 1), &format!("[{}]", s.name()), 1)
-            }
-            _ => text,
-        },
-        Err(_) => format!("{finding}\n"),
-    }
-}
-
-/// A finding as miette sees it: its source is the node, written on one line.
-#[derive(Debug)]
-struct Report<'f> {
-    finding: &'f Finding,
-    source: Option<NamedSource<String>>,
-    label: Option<(usize, usize)>,
-}
-
-impl Report<'_> {
-    fn new(finding: &Finding) -> Report<'_> {
-        let l = &finding.diagnostic.location;
-        let file = finding.path.as_ref().map(|p| p.display().to_string());
-        let mut line = String::new();
-        if let Some(n) = &l.node {
-            line += &format!("node \"{n}\"");
-            match (&l.operator, l.opset) {
-                (Some(o), Some(v)) => line += &format!(" ({o}, opset {v})"),
-                (Some(o), None) => line += &format!(" ({o})"),
-                _ => {}
-            }
-        }
-        let mut label = (0, line.len());
-        if let Some(p) = &l.part {
-            if !line.is_empty() {
-                line += ", ";
-            }
-            label = (line.len(), p.len());
-            line += p;
-        }
-        if line.is_empty() {
-            return Report { finding, source: None, label: None };
-        }
-        let source = NamedSource::new(file.unwrap_or_else(|| "model".into()), line);
-        Report { finding, source: Some(source), label: Some(label) }
-    }
-}
-
-impl fmt::Display for Report<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match (&self.source, &self.finding.path) {
-            (None, Some(p)) => write!(f, "{}: {}", p.display(), self.finding.diagnostic.message),
-            _ => f.write_str(&self.finding.diagnostic.message),
-        }
-    }
-}
-
-impl std::error::Error for Report<'_> {}
-
-impl miette::Diagnostic for Report<'_> {
-    fn code<'a>(&'a self) -> Option<Box<dyn fmt::Display + 'a>> {
-        match self.finding.class {
-            ErrorClass::Model => None,
-            c => Some(Box::new(c.name())),
-        }
-    }
-    fn help<'a>(&'a self) -> Option<Box<dyn fmt::Display + 'a>> {
-        self.finding.diagnostic.help.as_ref().map(|h| Box::new(h) as Box<dyn fmt::Display>)
-    }
-    fn source_code(&self) -> Option<&dyn SourceCode> {
-        self.source.as_ref().map(|s| s as &dyn SourceCode)
-    }
-    fn labels(&self) -> Option<Box<dyn Iterator<Item = LabeledSpan> + '_>> {
-        let (offset, len) = self.label?;
-        Some(Box::new(std::iter::once(LabeledSpan::new(Some("here".into()), offset, len))))
-    }
 }
 
 #[cfg(test)]

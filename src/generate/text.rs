@@ -1,6 +1,8 @@
 //! The files of a decoder: its model, its tokenizer, and what its publisher recommends.
 
+#[cfg(feature = "tokenizers")]
 mod bounds;
+#[cfg_attr(not(feature = "tokenizers"), path = "text/without.rs")]
 mod guarded;
 
 use crate::files::in_words;
@@ -51,6 +53,8 @@ impl Decoder {
         let beside = path.join("tokenizer.json");
         let tokenizer = match read(&beside)? {
             None => None,
+            // Token ids need none.
+            Some(_) if !cfg!(feature = "tokenizers") => None,
             Some(bytes) => Some(Guarded::read(bytes).map_err(|e| {
                 Error::file_help(&beside, format!("is no tokenizer that can be used: {e}"), NOT_TEXT)
             })?),
@@ -83,6 +87,10 @@ impl Decoder {
 
     fn tokenizer(&self) -> Result<&Guarded, Error> {
         self.tokenizer.as_ref().ok_or_else(|| {
+            if !cfg!(feature = "tokenizers") {
+                let message = "text needs a tokenizer, and wgfc was built without the feature `tokenizers`";
+                return Error::usage(message, "give token ids, or build wgfc with the feature");
+            }
             Error::file_help(
                 &self.path,
                 if self.path.is_dir() {

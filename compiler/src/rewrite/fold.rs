@@ -7,7 +7,6 @@
 use super::canonical::topo;
 use super::extract::MAX_FOLDED;
 use egg::Id;
-use std::collections::BTreeMap;
 use std::sync::Arc;
 use wgfc_ir::tensor::{Tensor, checked_numel};
 use wgfc_ir::{Dim, Graph, Node, Op, Poly, Scalar, ScalarNode, TensorType, Value};
@@ -50,7 +49,7 @@ fn evaluate(op: &Op, operands: &[Arc<Tensor>]) -> Option<Tensor> {
     let inputs: Vec<Value> = operands.iter().map(|t| add(&mut g, t.clone(), &[]).into()).collect();
     let n = g.push(op.clone(), &inputs, &[]).ok()?;
     g.outputs.push(wgfc_ir::Border { name: "folded".into(), value: n.into() });
-    wgfc_ir::eval::evaluate(&g, &BTreeMap::new()).ok()?.pop()
+    wgfc_ir::eval::evaluate_in_order(&g).ok()?.pop()
 }
 
 /// Adds a constant.

@@ -1,4 +1,4 @@
-//! Contract: brought to `[batch, m, k] × [batch, k, n]` and given to `gemm`.
+//! Contract: brought to `[batch, m, k] × [batch, k, n]`, and summed in order or by `gemm`.
 
 use super::array::{Array, Buf, Elem, each, narrow, strides};
 use super::index::{copy_walk, merge};
@@ -20,11 +20,11 @@ pub(super) fn permuted(x: &Array, order: &[usize]) -> Array {
 }
 
 /// An operand as matrices: where each batch begins, and the distances between rows and columns.
-struct Matrices {
+pub(super) struct Matrices {
     x: Array,
-    starts: Vec<usize>,
-    row: usize,
-    col: usize,
+    pub(super) starts: Vec<usize>,
+    pub(super) row: usize,
+    pub(super) col: usize,
 }
 
 fn matrices(
@@ -80,11 +80,17 @@ pub(super) fn contract(c: &Contract, a: &Array, b: &Array, env: &Env) -> Result<
         let b = matrices(b, &c.b, [&batch, &k, &n], &extent);
         let size = (nb, nm, nn, nk);
         match (&*a.x.data, &*b.x.data, &mut out) {
-            (Buf::F32(x), Buf::F32(y), Buf::F32(o)) => gemms(x, &a, y, &b, o, size, (0.0, 1.0)),
-            (Buf::F64(x), Buf::F64(y), Buf::F64(o)) => gemms(x, &a, y, &b, o, size, (0.0, 1.0)),
+            #[cfg(all(feature = "fast", not(target_arch = "wasm32")))]
+            (Buf::F32(x), Buf::F32(y), Buf::F32(o)) if !env.in_order => {
+                super::fast::products(x, &a, y, &b, o, size, (0.0, 1.0));
+            }
+            #[cfg(all(feature = "fast", not(target_arch = "wasm32")))]
+            (Buf::F64(x), Buf::F64(y), Buf::F64(o)) if !env.in_order => {
+                super::fast::products(x, &a, y, &b, o, size, (0.0, 1.0));
+            }
             (x, y, out) => each!(out, o => {
                 if let (Some(x), Some(y)) = (Elem::slice(x), Elem::slice(y)) {
-                    naive(x, &a, y, &b, o, size);
+                    in_order(x, &a, y, &b, o, size);
                 }
             }),
         }
@@ -102,55 +108,8 @@ pub(super) fn contract(c: &Contract, a: &Array, b: &Array, env: &Env) -> Result<
     Ok(permuted(&computed, &places))
 }
 
-fn gemms<T: Elem>(
-    x: &[T],
-    a: &Matrices,
-    y: &[T],
-    b: &Matrices,
-    out: &mut [T],
-    (nb, nm, nn, nk): (usize, usize, usize, usize),
-    (zero, one): (T, T),
-) {
-    let work = nm * nn * nk;
-    let split = nb > 1 && work < 1 << 22;
-    // Several small products make one task.
-    let group = if split { ((1 << 18) / work.max(1)).clamp(1, nb) } else { nb };
-    par::chunks(out, group * nm * nn, |g, chunk| {
-        for (i, dst) in chunk.chunks_mut(nm * nn).enumerate() {
-            let (x0, y0) = (a.starts[g * group + i], b.starts[g * group + i]);
-            let last_x = x0 + (nm - 1) * a.row + (nk - 1) * a.col;
-            let last_y = y0 + (nk - 1) * b.row + (nn - 1) * b.col;
-            assert!(last_x < x.len() && last_y < y.len() && dst.len() == nm * nn);
-            // SAFETY: the assertion bounds the largest offset read in either operand; `dst` has
-            // exactly the `nm` × `nn` elements written, row-major; T is f32 or f64.
-            unsafe {
-                gemm::gemm(
-                    nm,
-                    nn,
-                    nk,
-                    dst.as_mut_ptr(),
-                    1,
-                    nn as isize,
-                    false,
-                    x.as_ptr().add(x0),
-                    a.col as isize,
-                    a.row as isize,
-                    y.as_ptr().add(y0),
-                    b.col as isize,
-                    b.row as isize,
-                    zero,
-                    one,
-                    false,
-                    false,
-                    false,
-                    par::gemm_threads(!split && work > 1 << 18),
-                );
-            }
-        }
-    });
-}
-
-fn naive<T: Elem>(
+/// Sums in order of `k`, without fused multiply-adds: the same bits on every machine.
+fn in_order<T: Elem>(
     x: &[T],
     a: &Matrices,
     y: &[T],

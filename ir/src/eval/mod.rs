@@ -15,6 +15,8 @@
 mod array;
 mod contract;
 mod control;
+#[cfg(all(feature = "fast", not(target_arch = "wasm32")))]
+mod fast;
 mod index;
 mod indices;
 mod map;
@@ -26,7 +28,8 @@ mod view;
 
 use crate::graph::{Computed, Graph, Node, NodeId, TensorType, Value};
 use crate::op::{Op, show};
-use crate::poly::{Atom, Dim};
+use crate::poly::Dim;
+use crate::symbols::{self, Solution};
 use crate::tensor::Tensor;
 pub(crate) use index::Index;
 pub use indices::{Found, OutOfRange, OutOfRanges};
@@ -103,6 +106,8 @@ pub(crate) struct Env {
     /// Where indices outside their axes are noted, if anybody asks.
     found: Option<Arc<Mutex<Found>>>,
     limits: Limits,
+    /// Whether products are summed in order.
+    in_order: bool,
     /// Bytes of the tensors that are alive.
     held: u64,
     worked: Arc<AtomicU64>,
@@ -186,46 +191,32 @@ impl Env {
     /// Finds the one unknown symbol in which `d = actual` is linear. `Ok(true)` when the equation
     /// now holds, `Ok(false)` when too much is unknown.
     fn solve(&mut self, d: &Dim, actual: i64) -> Result<bool, EvalError> {
-        if let Some(v) = self.value(d) {
-            if v != actual {
-                return Err(EvalError::at(format!("`{d}` is {v} and must be {actual}")));
+        match (self.value(d), symbols::solve(d, actual, &|s| self.symbol(s))) {
+            (Some(v), _) if v != actual => Err(EvalError::at(format!("`{d}` is {v} and must be {actual}"))),
+            (Some(_), _) => Ok(true),
+            (None, Solution::Open) => Ok(false),
+            (None, Solution::Never(name)) => {
+                Err(EvalError::at(format!("no `{name}` makes `{d}` equal to {actual}")))
             }
-            return Ok(true);
-        }
-        let known = index::concrete(d, &[], self);
-        let (mut k, mut unknown) = (0i64, None);
-        for (m, c) in known.terms() {
-            match m.as_slice() {
-                [] => k = c,
-                [Atom::Sym(s)] if unknown.is_none() => unknown = Some((s.clone(), c)),
-                _ => return Ok(false),
+            (None, Solution::Is(name, value)) => {
+                self.symbols.insert(name, value);
+                Ok(true)
             }
         }
-        let Some((name, c)) = unknown else { return Ok(false) };
-        let rest = actual.saturating_sub(k);
-        if rest % c != 0 || rest / c < 0 {
-            return Err(EvalError::at(format!("no `{name}` makes `{d}` equal to {actual}")));
-        }
-        self.symbols.insert(name, rest / c);
-        Ok(true)
     }
 
-    /// Binds and checks the symbols of `ty` against an actual shape. What remains unknown is returned.
-    fn unify(&mut self, ty: &TensorType, shape: &[usize]) -> Result<Vec<(Dim, i64)>, EvalError> {
+    /// Binds and checks the symbols of `ty` against an actual shape.
+    fn unify(&mut self, ty: &TensorType, shape: &[usize]) -> Result<(), EvalError> {
         if ty.rank() != shape.len() {
             return Err(EvalError::at(format!("expected shape {}, got {shape:?}", show(&ty.shape))));
         }
-        let mut later = vec![];
         for (d, n) in ty.shape.iter().zip(shape) {
             let n = i64::try_from(*n).unwrap_or(i64::MAX);
-            let fits = self.solve(d, n).map_err(|e| {
+            self.solve(d, n).map_err(|e| {
                 EvalError::at(format!("expected shape {}, got {shape:?}: {e}", show(&ty.shape)))
             })?;
-            if !fits {
-                later.push((d.clone(), n));
-            }
         }
-        Ok(later)
+        Ok(())
     }
 }
 
@@ -244,6 +235,13 @@ pub fn evaluate_within(
 ) -> Result<Vec<Tensor>, EvalError> {
     let env = Env { limits, ..Env::default() };
     evaluate_in(graph, inputs, &mut StateValues::default(), env)
+}
+
+/// [`evaluate`] of constants, for compilers: the same bits on every machine, as products are summed in order, which
+/// takes longer.
+pub fn evaluate_in_order(graph: &Graph) -> Result<Vec<Tensor>, EvalError> {
+    let env = Env { in_order: true, ..Env::default() };
+    evaluate_in(graph, &BTreeMap::new(), &mut StateValues::default(), env)
 }
 
 /// What the states of a graph hold between two runs.
@@ -444,56 +442,25 @@ fn check_constraint(c: &crate::graph::Constraint, env: &Env) -> Result<(), EvalE
 
 /// Binds the symbols that the inputs' shapes and the constraints determine.
 fn bind(graph: &Graph, args: &[Array], env: &mut Env) -> Result<(), EvalError> {
-    let mut open = vec![];
-    for lone in [true, false] {
-        for (b, a) in graph.inputs.iter().zip(args) {
-            let ty = graph.ty(b.value);
-            let name = |e: EvalError| EvalError::at(format!("input \"{}\": {e}", b.name));
-            if a.dtype != ty.dtype {
-                return Err(name(EvalError::at(format!("expected type {ty}, got {}{:?}", a.dtype, a.shape))));
-            }
-            let simple = TensorType::new(
-                ty.dtype,
-                ty.shape
-                    .iter()
-                    .filter(|d| matches!(d.as_atom(), Some(Atom::Sym(_))))
-                    .cloned()
-                    .collect::<Vec<_>>(),
-            );
-            if lone && ty.rank() == a.shape.len() {
-                let of_simple = ty.shape.iter().zip(&a.shape);
-                let actual: Vec<usize> = of_simple
-                    .filter(|(d, _)| matches!(d.as_atom(), Some(Atom::Sym(_))))
-                    .map(|(_, n)| *n)
-                    .collect();
-                env.unify(&simple, &actual).map_err(name)?;
-            } else {
-                open.extend(
-                    env.unify(ty, &a.shape).map_err(name)?.into_iter().map(|(d, n)| (b.name.clone(), d, n)),
-                );
-            }
+    let constraints: Vec<Dim> =
+        graph.constraints.iter().filter(|c| !graph.is_late(c)).map(|c| &c.a - &c.b).collect();
+    let mut extents: Vec<(&Dim, i64)> = vec![];
+    for (b, a) in graph.inputs.iter().zip(args) {
+        let ty = graph.ty(b.value);
+        if a.dtype != ty.dtype || a.shape.len() != ty.rank() {
+            let message = format!("input \"{}\": expected type {ty}, got {}{:?}", b.name, a.dtype, a.shape);
+            return Err(EvalError::at(message));
         }
+        let sizes = a.shape.iter().map(|n| i64::try_from(*n).unwrap_or(i64::MAX));
+        extents.extend(ty.shape.iter().zip(sizes));
     }
-    loop {
-        let before = env.symbols.len();
-        let mut still = vec![];
-        for (name, d, n) in open {
-            if !env.solve(&d, n).map_err(|e| EvalError::at(format!("input \"{name}\": {e}")))? {
-                still.push((name, d, n));
-            }
-        }
-        for c in graph.constraints.iter().filter(|c| !graph.is_late(c)) {
-            let sides = (env.value(&c.a), env.value(&c.b));
-            if let (None, Some(v)) = sides {
-                env.solve(&c.a, v).map(|_| ())?;
-            } else if let (Some(v), None) = sides {
-                env.solve(&c.b, v).map(|_| ())?;
-            }
-        }
-        open = still;
-        if env.symbols.len() == before {
-            break;
-        }
+    extents.extend(constraints.iter().map(|d| (d, 0)));
+    for found in symbols::bind(&extents, &|s| env.symbol(s)) {
+        env.symbols.insert(found.symbol, found.value);
+    }
+    for (b, a) in graph.inputs.iter().zip(args) {
+        let unified = env.unify(graph.ty(b.value), &a.shape);
+        unified.map_err(|e| EvalError::at(format!("input \"{}\": {e}", b.name)))?;
     }
     graph.constraints.iter().try_for_each(|c| check_constraint(c, env))
 }

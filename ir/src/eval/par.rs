@@ -20,22 +20,12 @@ pub(super) fn chunks<T: Send>(data: &mut [T], size: usize, f: impl Fn(usize, &mu
 
 type Task<'a> = Box<dyn FnOnce() + Send + 'a>;
 
-#[cfg(not(target_arch = "wasm32"))]
+#[cfg(all(feature = "fast", not(target_arch = "wasm32")))]
 fn all(tasks: Vec<Task<'_>>) {
     rayon::scope(|s| tasks.into_iter().for_each(|t| s.spawn(|_| t())));
 }
 
-#[cfg(target_arch = "wasm32")]
+#[cfg(not(all(feature = "fast", not(target_arch = "wasm32"))))]
 fn all(tasks: Vec<Task<'_>>) {
     tasks.into_iter().for_each(|t| t());
-}
-
-/// How a matrix product may use threads.
-pub(super) fn gemm_threads(worth_it: bool) -> gemm::Parallelism {
-    #[cfg(not(target_arch = "wasm32"))]
-    if worth_it {
-        return gemm::Parallelism::Rayon(0);
-    }
-    let _ = worth_it;
-    gemm::Parallelism::None
 }

@@ -1,8 +1,8 @@
 use super::*;
 use crate::measure::kernel;
 use crate::session::Session;
-use wgfc_ir::program::{Access, Buffer, BufferKind, Dispatch, OLDEST_VERSION, Port};
-use wgfc_ir::{DType, Dim, Program};
+use wgfc_program::program::{Access, Buffer, BufferKind, Dispatch, OLDEST_VERSION, Port};
+use wgfc_program::{DType, Dim, Program};
 
 const HEAD: &str = "
 struct Dims { n: i32, m: i32 }

@@ -4,7 +4,7 @@ use super::{Ready, Session};
 use crate::bind;
 use crate::error::RunError;
 use crate::tensor::{self, DeviceTensor};
-use wgfc_ir::{DType, Dim, Program, Tensor};
+use wgfc_program::{DType, Dim, Program, Tensor};
 
 /// What is needed to know the shapes of outputs after a run.
 #[derive(Debug)]

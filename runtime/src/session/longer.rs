@@ -7,7 +7,7 @@ use crate::kernel::{self, Pipeline};
 use crate::loops::{Loops, Why};
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
-use wgfc_ir::program::Kernel;
+use wgfc_program::program::Kernel;
 
 /// What is known of the kernels' loops.
 #[derive(Clone, Debug, Default)]

@@ -1,7 +1,7 @@
 //! What sessions hold on the device.
 
 use super::Session;
-use wgfc_ir::program::BufferKind;
+use wgfc_program::program::BufferKind;
 
 /// Bytes of device memory, of buffers alone: what a driver keeps beside them is not known.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -9,7 +9,7 @@ use crate::tensor::{DeviceTensor, Memory};
 use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;
 use std::sync::Arc;
-use wgfc_ir::program::{Buffer, BufferKind};
+use wgfc_program::program::{Buffer, BufferKind};
 
 /// Shape bindings, prepared plans and bind groups kept at most (the latter per dispatch).
 const KEPT_BOUND: usize = 256;
@@ -63,7 +63,7 @@ pub(super) struct Look {
     pub(super) first: usize,
     /// Where the word is that is 0 when there need be no other round.
     pub(super) word: (wgpu::Buffer, u64),
-    /// Index into [`Program::repeats`](wgfc_ir::Program::repeats).
+    /// Index into [`Program::repeats`](wgfc_program::Program::repeats).
     pub(super) repeat: usize,
 }
 

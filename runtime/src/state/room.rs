@@ -7,8 +7,8 @@
 use super::Session;
 use crate::error::RunError;
 use std::collections::BTreeMap;
-use wgfc_ir::program::{Buffer, State};
-use wgfc_ir::{Atom, Dim};
+use wgfc_program::program::{Buffer, State};
+use wgfc_program::{Atom, Dim};
 
 /// How one state is laid out along the axis that it grows along.
 struct Rows {

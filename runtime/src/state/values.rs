@@ -5,8 +5,8 @@ use crate::error::RunError;
 use crate::tensor::{self, DeviceTensor, Memory};
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use wgfc_ir::program::State;
-use wgfc_ir::{Scalar, Tensor, TensorType};
+use wgfc_program::program::State;
+use wgfc_program::{Scalar, Tensor, TensorType};
 
 fn wrong(s: &State, message: String) -> RunError {
     RunError::State { state: s.name.clone(), message }

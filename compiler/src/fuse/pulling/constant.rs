@@ -6,7 +6,6 @@
 
 use crate::fuse::unit::Grouping;
 use rustc_hash::{FxHashMap, FxHashSet};
-use std::collections::BTreeMap;
 use std::sync::Arc;
 use wgfc_ir::{Border, Graph, Node, NodeId, Op, Poly, Tensor, TensorType, Value};
 
@@ -162,5 +161,5 @@ fn value(graph: &Graph, v: Value, place: &FxHashMap<NodeId, usize>) -> Option<Te
     }
     let result = Value { node: *of.get(&v.node)?, port: v.port };
     alone.outputs.push(Border { name: "folded".into(), value: result });
-    wgfc_ir::eval::evaluate(&alone, &BTreeMap::new()).ok()?.pop()
+    wgfc_ir::eval::evaluate_in_order(&alone).ok()?.pop()
 }

@@ -44,7 +44,7 @@ impl<'m> Weights<'m> {
         } else {
             typed(dtype, shape, n, t)?
         };
-        let nan = tensor.bytes().map_or(0, |b| storage::count_nan(dtype, b));
+        let nan = tensor.bytes().map_or(0, |b| wgfc_ir::nan::count_nan(dtype, b));
         if nan > 0 {
             self.nan = (self.nan.0 + 1, self.nan.1 + nan);
         }

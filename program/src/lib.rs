@@ -1,0 +1,34 @@
+//! What a model compiled by wgfc is: a [`Program`] of kernels, buffers, dispatches and weights.
+//!
+//! All that whoever runs programs needs, and nothing of how they are made: no operators, no graph. Sizes and
+//! workgroup counts are polynomials over the model's symbols ([`Dim`]); [`symbols`] finds the values of
+//! symbols from the shapes of inputs, [`memory`] places buffers for them. `docs/plan-format.md` describes the
+//! files that programs are written to.
+//!
+//! ```
+//! use wgfc_program::{Dim, symbols};
+//! let extents = [(Dim::parse("past + seq").unwrap(), 12), (Dim::sym("seq"), 5)];
+//! let extents: Vec<(&Dim, i64)> = extents.iter().map(|(d, n)| (d, *n)).collect();
+//! let found = symbols::bind(&extents, &|_| None);
+//! let value = |name: &str| found.iter().find(|f| *f.symbol == *name).map(|f| f.value);
+//! assert_eq!((value("seq"), value("past")), (Some(5), Some(7)));
+//! assert_eq!(Dim::parse("(past + 3)/4").unwrap().eval_syms(&value), Some(2));
+//! ```
+
+pub mod dtype;
+pub mod joined;
+pub mod memory;
+pub mod poly;
+pub mod program;
+pub mod scalar;
+pub mod storage;
+pub mod symbols;
+pub mod tensor;
+pub mod types;
+
+pub use dtype::{Class, DType, Reg};
+pub use poly::{Atom, Dim, Domain, Poly};
+pub use program::Program;
+pub use scalar::Scalar;
+pub use tensor::Tensor;
+pub use types::TensorType;

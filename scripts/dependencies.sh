@@ -1,0 +1,67 @@
+#!/usr/bin/env bash
+# What the library brings with it must stay small: the crates of docs/dependencies.md and no others.
+#
+#   scripts/dependencies.sh             compares
+#   UPDATE_EXPECT=1 scripts/dependencies.sh    writes docs/dependencies.md anew
+set -euo pipefail
+cd "$(dirname "$0")/.."
+page=docs/dependencies.md
+target=x86_64-unknown-linux-gnu
+
+# crates ARGUMENT ...: the names of what a package needs to be built, one a line.
+crates() {
+    cargo tree --offline --locked --target $target -e normal --prefix none -f '{p}' "$@" | cut -d' ' -f1 | sort -u
+}
+
+# keeps_out WHAT CRATES NAME ...: these are not among the crates.
+keeps_out() {
+    local what=$1 crates=$2 name
+    shift 2
+    for name in "$@"; do
+        if grep -qx "$name" <<<"$crates"; then
+            echo "error: $what depends on $name (cargo tree -e normal -i $name)" >&2
+            exit 1
+        fi
+    done
+}
+
+program=$(crates -p wgfc-program)
+runtime=$(crates -p wgfc-runtime)
+library=$(crates -p wgfc --no-default-features)
+all=$(crates -p wgfc)
+keeps_out "the program's crate" "$program" wgpu naga petgraph gemm rayon wgfc-ir
+keeps_out "the runtime" "$runtime" wgfc-ir wgfc-compiler egg tera prost petgraph gemm rayon serde_json
+keeps_out "the library without default features" "$library" clap indicatif tokenizers image gemm rayon tracing-subscriber
+
+list() { tr '\n' ' ' <<<"$1" | sed 's/ $//' | fold -s -w 118 | sed 's/^/    /; s/ *$//'; }
+count() { wc -l <<<"$1" | tr -d ' '; }
+made=$(
+    # Everything up to the lists is written by hand.
+    sed '/^## Crates/,$d' $page
+    cat <<EOF
+## Crates
+Without build scripts' and development dependencies, on Linux; \`scripts/dependencies.sh\` writes this list and CI compares it.
+
+The types of programs alone (\`wgfc-program\`), $(count "$program"):
+
+$(list "$program")
+
+The runtime (\`wgfc-runtime\`), $(count "$runtime"):
+
+$(list "$runtime")
+
+The library without default features, $(count "$library"):
+
+$(list "$library")
+
+What the default features add, $(count "$(comm -13 <(echo "$library") <(echo "$all"))"):
+
+$(list "$(comm -13 <(echo "$library") <(echo "$all"))")
+EOF
+)
+if [ -n "${UPDATE_EXPECT:-}" ]; then
+    echo "$made" >$page
+elif ! diff -u $page <(echo "$made") >&2; then
+    echo "error: $page differs: look whether what is new is worth it, then UPDATE_EXPECT=1 $0" >&2
+    exit 1
+fi

@@ -1,0 +1,27 @@
+//! What stands for a tokenizer in a build without the feature `tokenizers`: there is none.
+
+/// A tokenizer, of which there is none.
+pub enum Guarded {}
+
+/// A text as its tokens arrive, of which there is none.
+#[derive(Default)]
+pub struct Stream;
+
+impl Guarded {
+    /// Refuses.
+    pub fn read(_: Vec<u8>) -> Result<Guarded, String> {
+        Err("wgfc was built without the feature `tokenizers`".into())
+    }
+    /// The ids of a text's tokens.
+    pub fn encode(&self, _: &str) -> Result<Vec<u32>, String> {
+        match *self {}
+    }
+    /// The text of tokens.
+    pub fn decode(&self, _: &[u32]) -> Result<String, String> {
+        match *self {}
+    }
+    /// What one more token adds to a text.
+    pub fn push(&self, _: &mut Stream, _: u32) -> Result<Option<String>, String> {
+        match *self {}
+    }
+}
