@@ -379,7 +379,7 @@ pub fn linear_kernel(cx: &mut Lowering, x: Value) -> Result {
     Ok(cx.binary_scalar(B::Add, d, 1.0)?)
 }
 
-/// [`cubic`] of a distance of at most 2.
+/// The cubic convolution kernel with coefficient `a`, of a distance of at most 2.
 pub fn cubic_kernel(cx: &mut Lowering, x: Value, a: f64) -> Result {
     let x = cx.unary(U::Abs, x)?;
     let horner = |cx: &mut Lowering, coefficients: [f64; 4]| -> Result {

@@ -54,7 +54,7 @@ impl<'a, 'g, 'm> Cx<'a, 'g, 'm> {
         Cx { lowering, importer, scope, node, opset, since, inputs, given: vec![], made: vec![] }
     }
     /// Says that input `i` gives a parameter of the lowering. Others are given by the attributes of their
-    /// names, or of those that [`ATTRIBUTES`] says.
+    /// names, or of those that `ATTRIBUTES` says.
     pub fn gives(&mut self, i: usize, param: &'static str) {
         self.given.push((param, i));
     }
@@ -139,7 +139,7 @@ impl Cx<'_, '_, '_> {
         let v = self.input(i)?;
         self.require_rank(v, rank).map_err(|e| self.at_input(i, e))
     }
-    /// A rank-0 integer constant ([`Builder::int`], which [`Cx::int`] hides).
+    /// A rank-0 integer constant ([`Builder::int`](wgfc_ir::Builder::int), which [`Cx::int`] hides).
     pub fn int_const(&mut self, dtype: DType, v: i64) -> Value {
         self.lowering.int(dtype, v)
     }
