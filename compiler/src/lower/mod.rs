@@ -7,6 +7,7 @@
 
 pub mod activation;
 pub mod arg;
+pub mod attention;
 pub mod blocks;
 pub mod cache;
 pub mod cast;

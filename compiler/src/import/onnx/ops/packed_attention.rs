@@ -3,13 +3,14 @@
 
 use super::attention::{count, padding, scale};
 use crate::import::onnx::prelude::*;
-use crate::lower::heads::{Attend, Mask, Offset, append, join, split};
+use crate::lower::attention;
+use crate::lower::heads::{self, Attend, Mask, Offset, append, join, split};
 use crate::lower::quantize::{along, centred};
 use crate::lower::shape::with_extents;
 use wgfc_ir::{BinaryOp as B, DType, Dim, Poly, Value};
 
 /// `input · weights + bias`. Inputs: 0, 1, 2.
-fn attention(cx: &mut Cx) -> Lowered {
+fn packed(cx: &mut Cx) -> Lowered {
     if cx.opt(6).is_some() {
         let e = OpError::unsupported("past_sequence_length: caches that grow in place");
         return Err(cx.at_input(6, e));
@@ -87,13 +88,14 @@ fn attend(cx: &mut Cx, projected: Value, mask_at: usize, past_at: usize, scores:
     let (batch, s, t) = (cx.shape(q)[0].clone(), cx.shape(q)[2].clone(), cx.shape(k)[2].clone());
     let mut mask = Mask::default();
     if let Some(m) = cx.opt(mask_at) {
-        padding(cx, m, &batch, &t, &mut mask)?;
+        let filter = padding(cx)?;
+        heads::padding(cx, m, &batch, &t, filter, &mut mask)?;
     }
     mask.bias.extend(scores.and_then(|i| cx.opt(i)));
     if cx.flag("unidirectional", false)? {
         mask.window(cx, (&s, &t), &Offset::Is(offset), None, Some(0))?;
     }
-    let scale = scale(cx, &cx.shape(q)[3].clone())?;
+    let scale = attention::scale(scale(cx)?, &cx.shape(q)[3])?;
     let (y, _) = Attend { q, k, v, scale, cap: 0.0, mask, sink: None, show: None }.build(cx)?;
     let mut out = vec![join(cx, y)?];
     if cx.wants(1) {
@@ -105,7 +107,7 @@ fn attend(cx: &mut Cx, projected: Value, mask_at: usize, past_at: usize, scores:
 
 /// `Attention` and `QAttention` of ONNX Runtime.
 pub const OPS: &[OpDef] = &[
-    OpDef::new("Attention", &[1], attention)
+    OpDef::new("Attention", &[1], packed)
         .domain(MICROSOFT)
         .notes("not `do_rotary`, `past_present_share_buffer`, `past_sequence_length`; masks of lengths, ends and starts, or of rank 2 or 3")
         .cases(&["attention_"]),

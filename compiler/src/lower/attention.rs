@@ -1,0 +1,369 @@
+//! Layers of attention: heads, biases, caches and masks around [`Attend`].
+
+use super::cache::{self, Cache};
+use super::heads::{
+    Attend, Mask, Offset, Stage, append, default_scale, join, padded, padding, per_sequence, plus, split,
+};
+use super::shape::with_extents;
+use super::{Lowering, OpError, Result, rotary};
+use wgfc_ir::{BinaryOp as B, DType, Dim, NormKind, Op, Poly, Scalar, Value};
+
+/// What a layer gives.
+#[derive(Clone, Copy, Debug)]
+pub struct Attended {
+    /// The result.
+    pub y: Value,
+    /// Keys and values with those of the past, `[batch, heads, positions, d]`.
+    pub present: (Value, Value),
+    /// The scores that were asked for.
+    pub shown: Option<Value>,
+}
+
+/// What scores are multiplied with: what is given, or `1/√d`.
+pub fn scale(given: Option<f64>, d: &Dim) -> Result<f64> {
+    given.map_or_else(|| default_scale(d), Ok)
+}
+
+/// Operands of [`attention`].
+#[derive(Clone, Copy, Debug)]
+pub struct Operands {
+    /// Queries, keys and values: `[batch, heads, positions, d]`, or `[batch, positions, heads · d]` where the
+    /// numbers of heads are given.
+    pub qkv: [Value; 3],
+    /// Keys and values of earlier runs.
+    pub past: Option<(Value, Value)>,
+    /// How many keys each sequence has.
+    pub lengths: Option<Value>,
+    /// Bools of keys that are seen, or numbers that are added to scores.
+    pub mask: Option<Value>,
+}
+
+/// Parameters of [`attention`].
+#[derive(Clone, Copy, Debug)]
+pub struct Attention {
+    /// Heads of queries, and of keys and values.
+    pub heads: Option<(i64, i64)>,
+    /// How many positions before its own a query sees.
+    pub left: Option<i64>,
+    /// How many behind it.
+    pub right: Option<i64>,
+    /// What scores are multiplied with; by default `1/√d`.
+    pub scale: Option<f64>,
+    /// `cap · tanh(score / cap)`, unless 0.
+    pub cap: f64,
+    /// Which scores are wanted.
+    pub show: Option<Stage>,
+}
+
+/// Of queries, keys and values that are given apart.
+pub fn attention(cx: &mut Lowering, o: &Operands, p: &Attention) -> Result<Attended> {
+    let [q, k, v] = o.qkv;
+    let (q, k, v) = match p.heads {
+        Some((n, m)) => (split(cx, q, n)?, split(cx, k, m)?, split(cx, v, m)?),
+        None => (q, k, v),
+    };
+    if [q, k, v].iter().any(|x| cx.rank(*x) != 4) {
+        let e = format!("needs q, k and v of rank 3 or 4, got {}, {} and {}", cx.ty(q), cx.ty(k), cx.ty(v));
+        return Err(OpError::model(e));
+    }
+    let (mut present, mut offset) = ((k, v), Offset::Is(Dim::ZERO));
+    if let Some((pk, pv)) = o.past {
+        offset = Offset::Is(cx.shape(pk).get(2).cloned().unwrap_or_default());
+        present = (append(cx, pk, k)?, append(cx, pv, v)?);
+    }
+    let (s, t) = (cx.shape(q)[2].clone(), cx.shape(present.0)[2].clone());
+    let batch = cx.shape(q)[0].clone();
+    let mut mask = Mask::default();
+    if let Some(lengths) = o.lengths {
+        let lengths = per_sequence(cx, lengths, &batch)?;
+        mask.below(cx, &t, lengths)?;
+        mask.empty_is_zero = true;
+        offset = Offset::Of(plus(cx, lengths, &-&s)?);
+    }
+    if let Some(m) = o.mask {
+        mask.empty_is_zero = true;
+        let m = padded(cx, m, &t)?;
+        if cx.dtype(m) == DType::Bool { mask.allowed.push(m) } else { mask.bias.push(m) }
+    }
+    mask.window(cx, (&s, &t), &offset, p.left, p.right)?;
+    let a = Attend {
+        q,
+        k: present.0,
+        v: present.1,
+        scale: scale(p.scale, &cx.shape(q)[3])?,
+        cap: p.cap,
+        mask,
+        sink: None,
+        show: p.show,
+    };
+    let (y, shown) = a.build(cx)?;
+    let y = if p.heads.is_some() { join(cx, y)? } else { y };
+    Ok(Attended { y, present, shown })
+}
+
+/// Operands of [`multi_head`].
+#[derive(Clone, Copy, Debug)]
+pub struct MultiHeadOperands {
+    /// Queries, `[batch, s, heads · d]`, or with keys and values `[batch, s, heads, 3, d]`.
+    pub query: Value,
+    /// Keys, `[batch, t, heads · d]` or `[batch, heads, t, d]`, or with values `[batch, t, heads, 2, d]`.
+    pub key: Option<Value>,
+    /// Values.
+    pub value: Option<Value>,
+    /// What is added to all three, `[all of them]`.
+    pub bias: Option<Value>,
+    /// Which keys are [`padding`].
+    pub padding: Option<Value>,
+    /// What is added to scores.
+    pub scores: Option<Value>,
+    /// Keys and values of earlier runs.
+    pub past: Option<(Value, Value)>,
+}
+
+/// Parameters of [`multi_head`].
+#[derive(Clone, Copy, Debug)]
+pub struct MultiHead {
+    /// Heads.
+    pub heads: i64,
+    /// What is added to scores of padding.
+    pub padding: f64,
+    /// No query sees what is behind it.
+    pub causal: bool,
+    /// What scores are multiplied with; by default `1/√d`.
+    pub scale: Option<f64>,
+}
+
+/// Of queries, keys and values that may be packed, with a bias.
+pub fn multi_head(cx: &mut Lowering, o: &MultiHeadOperands, p: &MultiHead) -> Result<Attended> {
+    let n = p.heads;
+    let query = o.query;
+    let (mut k, mut v) = (o.key, o.value);
+    let mut q;
+    let part = |cx: &mut Lowering, x: Value, i: i64| -> Result {
+        let x = cx.slice(x, 3, &i.into(), 1, &Dim::ONE)?;
+        let x = cx.squeeze(x, &[3])?;
+        Ok(cx.transpose(x, &[0, 2, 1, 3])?)
+    };
+    match (cx.rank(query), k) {
+        (5, None) => {
+            q = part(cx, query, 0)?;
+            (k, v) = (Some(part(cx, query, 1)?), Some(part(cx, query, 2)?));
+        }
+        (3, Some(key)) => {
+            q = split(cx, query, n)?;
+            match (cx.rank(key), v) {
+                (5, None) => (k, v) = (Some(part(cx, key, 0)?), Some(part(cx, key, 1)?)),
+                (3, Some(value)) => (k, v) = (Some(split(cx, key, n)?), Some(split(cx, value, n)?)),
+                (4, Some(_)) => {}
+                _ => return Err(OpError::model(format!("a key of type {}", cx.ty(key))).operand(key)),
+            }
+        }
+        _ => return Err(OpError::model(format!("a query of type {}", cx.ty(query))).operand(query)),
+    }
+    let (Some(mut k), Some(mut v)) = (k, v) else { return Err(OpError::model("needs key and value")) };
+    if [q, k, v].iter().any(|x| cx.rank(*x) != 4 || !cx.shape(*x)[1].is(n)) {
+        return Err(OpError::model(format!("its operands do not have {n} heads")).param("num_heads"));
+    }
+    if let Some(bias) = o.bias {
+        cx.require_rank(bias, 1)?;
+        let all = [q, k, v].iter().fold(Dim::ZERO, |sum, x| sum + &cx.shape(*x)[3] * n);
+        let bias = with_extents(cx, bias, &[all])?;
+        let mut start = Dim::ZERO;
+        for x in [&mut q, &mut k, &mut v] {
+            let d = cx.shape(*x)[3].clone();
+            let hidden = &d * n;
+            let b = cx.slice(bias, 0, &start, 1, &hidden)?;
+            let b = cx.reshape(b, vec![n.into(), Dim::ONE, d])?;
+            *x = cx.binary(B::Add, *x, b)?;
+            start = start + hidden;
+        }
+    }
+    let mut offset = Dim::ZERO;
+    if let Some((pk, pv)) = o.past {
+        offset = cx.shape(pk).get(2).cloned().unwrap_or_default();
+        (k, v) = (append(cx, pk, k)?, append(cx, pv, v)?);
+    }
+    let (batch, s, t) = (cx.shape(q)[0].clone(), cx.shape(q)[2].clone(), cx.shape(k)[2].clone());
+    let mut mask = Mask::default();
+    if let Some(m) = o.padding {
+        padding(cx, m, &batch, &t, p.padding, &mut mask)?;
+    }
+    mask.bias.extend(o.scores);
+    if p.causal {
+        mask.window(cx, (&s, &t), &Offset::Is(offset), None, Some(0))?;
+    }
+    let scale = scale(p.scale, &cx.shape(q)[3])?;
+    let a = Attend { q, k, v, scale, cap: 0.0, mask, sink: None, show: None };
+    let (y, _) = a.build(cx)?;
+    Ok(Attended { y: join(cx, y)?, present: (k, v), shown: None })
+}
+
+/// Operands of [`group_query`].
+#[derive(Clone, Copy, Debug)]
+pub struct GroupQueryOperands {
+    /// Queries, `[batch, s, heads · d]`; with keys and values behind them where those are not given.
+    pub query: Value,
+    /// Keys and values, `[batch, s, heads · d]`.
+    pub key_value: Option<(Value, Value)>,
+    /// Those of earlier runs, `[batch, heads, positions, d]`.
+    pub past: Option<(Value, Value)>,
+    /// The position of each sequence's last token.
+    pub last: Value,
+    /// How many positions there are with the new ones.
+    pub total: Option<Value>,
+    /// Tables of cosines and sines, `[positions, r]`, where there is a rotary embedding.
+    pub angles: Option<(Value, Value)>,
+    /// The position of each token; by default those behind the past.
+    pub positions: Option<Value>,
+    /// What is added to scores.
+    pub scores: Option<Value>,
+    /// A score of each head that takes part in the softmax and has no value.
+    pub sink: Option<Value>,
+    /// Weights of a norm of each query and key.
+    pub norms: Option<(Value, Value)>,
+}
+
+/// Parameters of [`group_query`].
+#[derive(Clone, Copy, Debug)]
+pub struct GroupQuery {
+    /// Heads of queries, and of keys and values.
+    pub heads: (i64, i64),
+    /// What the norms add to the mean square.
+    pub norm_epsilon: f64,
+    /// Pairs that rotate stand next to one another.
+    pub interleaved: bool,
+    /// How many positions before its own a query sees.
+    pub window: Option<i64>,
+    /// No query sees what is behind it.
+    pub causal: bool,
+    /// Without sinks each head has one of score 0.
+    pub smooth: bool,
+    /// What scores are multiplied with; by default `1/√d`.
+    pub scale: Option<f64>,
+    /// `cap · tanh(score / cap)`, unless 0.
+    pub cap: f64,
+}
+
+/// Heads of queries share keys; with a rotary embedding and a cache.
+pub fn group_query(cx: &mut Lowering, o: &GroupQueryOperands, p: &GroupQuery) -> Result<Attended> {
+    let (mut q, mut k, v) = unpacked(cx, o, p)?;
+    let shape = cx.shape(q);
+    let (batch, s, d) = (shape[0].clone(), shape[2].clone(), shape[3].clone());
+    let last = per_sequence(cx, o.last, &batch)?;
+    let held = held(cx, o, &batch, &s)?;
+    // The position of the first new token.
+    let start = plus(cx, last, &(&Dim::ONE - &s))?;
+    let start = cx.binary_scalar(B::Max, start, 0.0)?;
+    let offset = match &held {
+        Cache::None => Offset::Is(Dim::ZERO),
+        Cache::Grows(p) => Offset::Is(p.clone()),
+        Cache::Ragged(_) | Cache::Fixed(_) => Offset::Of(start),
+    };
+    if let Some((qw, kw)) = o.norms {
+        let epsilon = (p.norm_epsilon as f32).to_bits();
+        for (x, w) in [(&mut q, qw), (&mut k, kw)] {
+            *x = cx.push(Op::Norm { kind: NormKind::Rms, axes: vec![3], epsilon }, &[*x])?;
+            *x = cx.binary(B::Mul, *x, w)?;
+        }
+    }
+    if let Some((mut cos, mut sin)) = o.angles {
+        cx.require_rank(cos, 2)?;
+        cx.require_rank(sin, 2)?;
+        for t in [&mut cos, &mut sin] {
+            *t = match o.positions {
+                Some(at) => rotary::rows(cx, *t, at)?,
+                None => cache::angles(cx, *t, &offset, &batch, &s)?,
+            };
+        }
+        q = rotary::rotate(cx, q, cos, sin, p.interleaved)?;
+        k = rotary::rotate(cx, k, cos, sin, p.interleaved)?;
+    }
+    let (k, v) = match (&held, o.past) {
+        (Cache::Grows(_), Some((pk, pv))) => (append(cx, pk, k)?, append(cx, pv, v)?),
+        (Cache::Ragged(len), Some((pk, pv))) => {
+            (cache::inserted(cx, pk, k, start, len)?, cache::inserted(cx, pv, v, start, len)?)
+        }
+        (Cache::Fixed(c), Some((pk, pv))) => {
+            (cache::written(cx, pk, k, start, c)?, cache::written(cx, pv, v, start, c)?)
+        }
+        _ => (k, v),
+    };
+    let t = cx.shape(k)[2].clone();
+    let mut mask = Mask::default();
+    if p.causal {
+        mask.window(cx, (&s, &t), &offset, p.window, Some(0))?;
+    } else {
+        let lengths = plus(cx, last, &Dim::ONE)?;
+        mask.below(cx, &t, lengths)?;
+    }
+    if let Some(bias) = o.scores {
+        let mut shape = cx.shape(bias);
+        let fits = shape.len() == 4;
+        if let (true, Some(l)) = (fits, shape.last_mut()) {
+            *l = t.clone();
+        }
+        let index = (0..shape.len()).map(Poly::var).collect();
+        let fill = Some(Scalar::from_f64(cx.dtype(bias), 0.0));
+        let bias = match held {
+            Cache::Fixed(_) if fits => cx.push(Op::View { shape, index, fill }, &[bias])?,
+            _ if fits => with_extents(cx, bias, &shape)?,
+            _ => return Err(OpError::model(format!("needs rank 4, got {}", cx.ty(bias))).operand(bias)),
+        };
+        mask.bias.push(bias);
+    }
+    let sink = match o.sink {
+        Some(s) => Some(s),
+        None if p.smooth => {
+            let zero = cx.scalar(DType::F32, 0.0);
+            Some(cx.unsqueeze(zero, &[0])?)
+        }
+        None => None,
+    };
+    let a = Attend { q, k, v, scale: scale(p.scale, &d)?, cap: p.cap, mask, sink, show: None };
+    let (y, _) = a.build(cx)?;
+    let (k, v) = match held {
+        Cache::Ragged(_) => (cache::ended(cx, k, start, &s)?, cache::ended(cx, v, start, &s)?),
+        _ => (k, v),
+    };
+    Ok(Attended { y: join(cx, y)?, present: (k, v), shown: None })
+}
+
+/// Query, key and value as heads; the query may hold all three.
+fn unpacked(cx: &mut Lowering, o: &GroupQueryOperands, p: &GroupQuery) -> Result<(Value, Value, Value)> {
+    let ((n, m), query) = (p.heads, cx.require_rank(o.query, 3)?);
+    let Some((key, value)) = o.key_value else {
+        let all = split(cx, query, n + 2 * m)?;
+        let mut part = |start: i64, len: i64| cx.slice(all, 1, &start.into(), 1, &len.into());
+        return Ok((part(0, n)?, part(n, m)?, part(n + m, m)?));
+    };
+    let q = split(cx, query, n)?;
+    let (k, v) = (split(cx, key, m)?, split(cx, value, m)?);
+    let s = cx.shape(q);
+    let want = [s[0].clone(), m.into(), s[2].clone(), s[3].clone()];
+    Ok((q, with_extents(cx, k, &want)?, with_extents(cx, v, &want)?))
+}
+
+/// Decides by the dimensions. A past that is as long as the sequence with the new tokens, or of a
+/// fixed length, is a buffer to write into; one with a length of its own grows.
+fn held(cx: &mut Lowering, o: &GroupQueryOperands, batch: &Dim, s: &Dim) -> Result<Cache> {
+    let Some((k, _)) = o.past else { return Ok(Cache::None) };
+    let Some(past) = cx.shape(k).get(2).cloned() else {
+        return Err(OpError::model(format!("needs rank 4, got {}", cx.ty(k))).operand(k));
+    };
+    if past.is(0) {
+        return Ok(Cache::None);
+    }
+    let total = o.total.ok_or_else(|| {
+        OpError::model("needs the total length of the sequences beside a past").param("total")
+    })?;
+    let total = cx.dims(total).and_then(|d| d.first().cloned());
+    let after = &past + s;
+    match total {
+        Some(t) if t == after => {}
+        Some(t) if t == past || past.as_const().is_some() => return Ok(Cache::Fixed(past)),
+        Some(t) => cx.require_equal(&t, &after),
+        None if past.as_const().is_some() => return Ok(Cache::Fixed(past)),
+        None => {}
+    }
+    Ok(if batch.is(1) { Cache::Grows(past) } else { Cache::Ragged(past) })
+}
