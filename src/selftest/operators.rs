@@ -285,7 +285,7 @@ mod tests {
             for seed in 1..=12 {
                 let case = Draw::new(line.0, seed).case(line.1, None, false);
                 let [mut rng, mut same] = [Rng::new(seed), Rng::new(seed)];
-                let mut tiny = |rng: &mut Rng, t: &Tensor| match t.dtype.is_float() {
+                let tiny = |rng: &mut Rng, t: &Tensor| match t.dtype.is_float() {
                     false => t.clone(),
                     true => {
                         let mut one = || Scalar::from_f64(t.dtype, TINY[rng.below(TINY.len())]);

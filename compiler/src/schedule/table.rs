@@ -104,7 +104,7 @@ pub fn replace(all: &mut ScheduledGraph, given: &Tuning, device: &DeviceProfile)
     for (i, k) in all.graph.kernels.iter().enumerate() {
         let key = key(&all.graph, k);
         let Some(s) = given.choices.get(&key) else { continue };
-        let cx = Context { graph: &all.graph, device: device };
+        let cx = Context { graph: &all.graph, device };
         match candidates(k, &cx).map(|c| misfit(s, &c)) {
             Ok(None) => all.schedules[i] = *s,
             Ok(Some(why)) if !known.contains(&key) => {
