@@ -74,6 +74,7 @@ fn of_many(n: usize) -> Vec<(&'static str, bool, Vec<u8>)> {
         ("concat", true, model(vec![node("Concat", vec!["x".into(); n], y(), true)], x(), 2, y())),
         ("split-concat", true, model(vec![split(), join("p")], x(), n as i64, y())),
         ("split-each-concat", true, model(whole, x(), n as i64, y())),
+        ("concat-inputs", true, model(vec![join("p")], all("p"), 2, y())),
         ("inputs", true, model(vec![node("Sum", all("p"), y(), false)], all("p"), 4, y())),
         ("outputs", true, model(wide, x(), 4, all("p"))),
         ("chain", false, model((0..n).map(step).collect(), vec!["s0".into()], 4, last)),

@@ -273,7 +273,7 @@ fn build(
                 };
                 let bound = count_bindings(&kernel);
                 if bound > options.profile.max_storage_buffers as usize {
-                    if !split(graph, u, &kernel, &inlined, bans) {
+                    if !split(graph, u, &kernel, &inlined, bans, most) {
                         errors.push(
                             Diagnostic::unsupported(format!(
                                 "a kernel needs {bound} storage buffers, the device binds {}",
@@ -353,44 +353,86 @@ fn count_bindings(k: &Kernel) -> usize {
     t.len()
 }
 
-/// Bans what makes a kernel too wide: the inlined value that reads most, else the last member absorbed.
+/// Bans what makes a kernel too wide: of the inlined values those that read most, until what is left fits, else the last
+/// member absorbed.
 fn split(
     graph: &Graph,
     unit: &unit::Unit,
     kernel: &Kernel,
     inlined: &[(Value, u32)],
     bans: &mut Bans,
+    most: usize,
 ) -> bool {
-    let loads = |e: u32| {
-        let mut t: Vec<TensorId> = kernel
-            .body
-            .reachable(&[e])
-            .into_iter()
-            .filter_map(|i| match kernel.body.expr(i) {
-                crate::kernel::Expr::Load { tensor, .. } => Some(*tensor),
-                _ => None,
-            })
-            .collect();
-        t.sort_unstable();
-        t.dedup();
-        t.len()
-    };
-    let best = inlined
+    let op = |v: &Value| &graph.node(v.node).op;
+    let candidates: Vec<(Value, u32)> = inlined
         .iter()
         .filter(|(v, _)| {
             v.node != unit.anchor
-                && matches!(graph.node(v.node).op, Op::Map { .. } | Op::Gather { .. } | Op::Concat { .. })
+                && matches!(op(v), Op::Map { .. } | Op::Gather { .. } | Op::Concat { .. })
+                && !bans.materialise.contains(v)
         })
-        .map(|(v, e)| (loads(*e), *v))
-        .filter(|(n, v)| *n > 1 && !bans.materialise.contains(v))
-        .max_by_key(|(n, v)| ((*n).min(6), std::cmp::Reverse(v.node)));
-    if let Some((_, v)) = best {
-        return bans.materialise.insert(v);
+        .copied()
+        .collect();
+    let of = loaded(&kernel.body, &candidates, |_, _| false);
+    let best = candidates
+        .iter()
+        .map(|(v, e)| (of.get(e).map_or(0, Vec::len), *v, *e))
+        .filter(|(n, ..)| *n > 1)
+        .max_by_key(|(n, v, _)| (*n, std::cmp::Reverse(v.node)));
+    if let Some((n, v, first)) = best {
+        bans.materialise.insert(v);
+        // Where that is not enough, others that read as much as any in the same go.
+        let mut bound = count_bindings(kernel).saturating_sub(n - 1);
+        let values: FxHashMap<u32, Value> = candidates.iter().map(|(v, e)| (*e, *v)).collect();
+        loaded(&kernel.body, &candidates, |e, n| {
+            let more = e != first && n == MANY && bound > most;
+            if more && let Some(v) = values.get(&e) {
+                bound = bound.saturating_sub(n - 1);
+                bans.materialise.insert(*v);
+            }
+            e == first || more && values.contains_key(&e)
+        });
+        return true;
     }
     match unit.members.last() {
         Some(m) => bans.absorb.insert(*m),
         None => matches!(graph.node(unit.anchor).op, Op::Scan { .. }) && bans.one_kernel.insert(unit.anchor),
     }
+}
+
+/// So many tensors are as good as more where the value is sought that reads most.
+const MANY: usize = 6;
+
+/// What an expression loads: tensors, and expressions that become some.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Loaded {
+    Tensor(TensorId),
+    Value(u32),
+}
+
+/// What expressions load that values are made of, of each [`MANY`] at most. An expression that is `kept`, of which it is
+/// told how many it loads, is loaded by others.
+fn loaded(
+    body: &crate::kernel::Body,
+    values: &[(Value, u32)],
+    mut kept: impl FnMut(u32, usize) -> bool,
+) -> FxHashMap<u32, Vec<Loaded>> {
+    let roots: Vec<u32> = values.iter().map(|(_, e)| *e).collect();
+    let mut of: FxHashMap<u32, Vec<Loaded>> = FxHashMap::default();
+    for e in body.reachable(&roots) {
+        let mut all = match body.expr(e) {
+            crate::kernel::Expr::Load { tensor, .. } => vec![Loaded::Tensor(*tensor)],
+            _ => vec![],
+        };
+        for x in body.operands(e).iter().filter_map(|o| of.get(o)).flatten() {
+            if all.len() < MANY && !all.contains(x) {
+                all.push(*x);
+            }
+        }
+        let all = if kept(e, all.len()) { vec![Loaded::Value(e)] } else { all };
+        of.insert(e, all);
+    }
+    of
 }
 
 /// What orders one of the parts of a program.
