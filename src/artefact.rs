@@ -24,7 +24,7 @@ pub const WEIGHTS: &str = "weights.safetensors";
 /// The key of our metadata in the safetensors header.
 const METADATA_KEY: &str = "wgfc";
 
-/// How [`save`] writes.
+/// Options of [`save`].
 #[derive(Default)]
 pub struct SaveOptions<'a> {
     /// Replace a folder even when it holds more than an earlier program.

@@ -39,7 +39,7 @@ impl Cache {
         Some(Cache { folder: strategy.cache_dir().join(FOLDER) })
     }
 
-    /// The folder.
+    /// The folder that holds the cache.
     pub fn folder(&self) -> &Path {
         &self.folder
     }

@@ -12,12 +12,12 @@ pub enum Error {
     Compile {
         /// The file, where the model came from one.
         path: Option<PathBuf>,
-        /// What was found.
+        /// Everything that the compiler found.
         errors: Errors,
     },
     /// A file or folder that cannot be read or written, or that does not hold what it should.
     File {
-        /// Which.
+        /// The file.
         path: PathBuf,
         /// Everything that is wrong with it; never empty.
         problems: Vec<String>,
@@ -28,25 +28,25 @@ pub enum Error {
     Usage(Vec<Problem>),
     /// No adapter, limits too small, out of memory, device lost.
     Device(Problem),
-    /// We are wrong.
+    /// A bug in wgfc.
     Internal(String),
 }
 
 /// What went wrong and what to do about it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Problem {
-    /// What and why.
+    /// What is wrong and why.
     pub message: String,
-    /// What to do.
+    /// Advice on what to do.
     pub help: Option<String>,
 }
 
 impl Problem {
-    /// Without advice.
+    /// A problem without advice.
     pub fn new(message: impl Into<String>) -> Problem {
         Problem { message: message.into(), help: None }
     }
-    /// With advice.
+    /// A problem with advice on what to do.
     pub fn with_help(message: impl Into<String>, help: impl Into<String>) -> Problem {
         Problem { message: message.into(), help: Some(help.into()) }
     }
@@ -61,7 +61,7 @@ pub enum ErrorClass {
     Unsupported,
     /// The device cannot do it.
     Device,
-    /// We are wrong.
+    /// A bug in wgfc.
     Internal,
 }
 

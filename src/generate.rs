@@ -68,7 +68,7 @@ pub struct GeneratorOptions {
     pub fusion: Fusion,
     /// Parts of full fusion that are left out.
     pub without: BTreeSet<Technique>,
-    /// Which adapter.
+    /// The adapter to run on.
     pub adapter: AdapterChoice,
     /// Choices measured on that adapter.
     pub tuning: Tuning,
@@ -88,7 +88,7 @@ impl Default for GeneratorOptions {
     }
 }
 
-/// What to generate.
+/// How many tokens to generate, and how they are chosen.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Request {
     /// At most this many tokens.
@@ -317,7 +317,7 @@ impl Generator {
 
     /// The tokens that follow `prompt`, which follows all that was there before. Nothing runs before the
     /// first token is asked for; then the run for the next token begins before this one is given, and is
-    /// undone where nobody asks for it. A token in `request.stop` is the last one given. After an error
+    /// undone if it is not asked for. A token in `request.stop` is the last one given. After an error
     /// the cache is as it was before the token that failed.
     ///
     /// # Errors

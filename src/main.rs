@@ -14,7 +14,7 @@ fn main() {
     leave(code);
 }
 
-/// Ends the process without the code that drivers run at its end: that of NVIDIA's 580 may not end.
+/// Ends the process without the code that drivers run at exit: that of NVIDIA's 580 may not return.
 fn leave(code: u8) -> ! {
     #[cfg(unix)]
     signal_hook::low_level::exit(code.into());

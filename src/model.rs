@@ -73,9 +73,9 @@ impl Place {
 /// Where a model will run.
 #[derive(Clone, Debug)]
 pub enum Opened {
-    /// On this device.
+    /// It will run on this device.
     Gpu(Gpu),
-    /// In the CPU's evaluator.
+    /// It will run in the reference evaluator on the CPU.
     Cpu(WhyCpu),
 }
 
@@ -86,9 +86,9 @@ pub enum WhyCpu {
     Asked,
     /// There is no adapter.
     NoAdapter,
-    /// The best adapter is a software one, and nobody named it.
+    /// The best adapter is a software one, and it was not asked for by name.
     Software {
-        /// Its name.
+        /// The adapter's name.
         adapter: String,
     },
 }
@@ -116,7 +116,7 @@ pub struct Model {
     folder: Option<PathBuf>,
 }
 
-/// What runs it.
+/// What runs the model: a session on a device, or the evaluator.
 enum Engine {
     Device { session: Box<Session> },
     Cpu { graph: Box<Graph> },
@@ -256,7 +256,7 @@ fn cpu_needs_graph(path: &Path) -> Error {
     )
 }
 
-/// What we would answer for in a program of ours, of one that was read from a folder.
+/// An error that would be a bug of wgfc in a program it just compiled, said of a folder that was read.
 fn edited(folder: &Path, e: Error) -> Error {
     match e {
         Error::Internal(message) => Error::file_help(

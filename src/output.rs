@@ -11,7 +11,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::{fs, io};
 use tempfile::TempDir;
 
-/// The folders that there are. Held while something is put in its place, so that nobody removes it in between.
+/// The temporary folders that exist. Locked while something is moved to its place, so that it is not removed meanwhile.
 static UNFINISHED: Mutex<Vec<PathBuf>> = Mutex::new(Vec::new());
 
 fn unfinished() -> MutexGuard<'static, Vec<PathBuf>> {
@@ -19,11 +19,11 @@ fn unfinished() -> MutexGuard<'static, Vec<PathBuf>> {
 }
 
 /// Removes what this process has begun to write and not put in its place. From then on threads that write wait
-/// for ever: this is for the last thing that a process does, as when a signal ends it.
+/// without end: call this as the last thing that a process does, as when a signal ends it.
 pub fn remove_unfinished() {
     let folders = unfinished();
     for folder in folders.iter() {
-        // Nobody is left to tell.
+        // There is nowhere left to report an error.
         let _ = fs::remove_dir_all(folder);
     }
     std::mem::forget(folders);
@@ -119,7 +119,7 @@ fn replace(
         }
         match fs::rename(new, place) {
             Ok(()) => return Ok(()),
-            // Somebody else has been faster.
+            // Another process has been faster.
             Err(e) if matches!(e.kind(), AlreadyExists | DirectoryNotEmpty) => last = e,
             Err(e) => {
                 let was = old(n);

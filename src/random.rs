@@ -1,4 +1,4 @@
-//! Reproducible random tensors, and weights for models that come without theirs.
+//! Reproducible random tensors, and random weights for models without theirs.
 
 use crate::Error;
 use crate::memory::afford;

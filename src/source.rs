@@ -35,7 +35,7 @@ impl ModelFile {
         Ok(self)
     }
 
-    /// The made-up weights.
+    /// The generated weights, if they were asked for.
     pub fn random_weights(&self) -> Option<&RandomWeights> {
         self.random.as_ref()
     }
@@ -43,7 +43,7 @@ impl ModelFile {
     pub fn bytes(&self) -> &[u8] {
         (*self.bytes).as_ref()
     }
-    /// The file.
+    /// The path of the model's file.
     pub fn path(&self) -> &Path {
         &self.path
     }

@@ -2,8 +2,8 @@
 //!
 //! [`tune`] takes the kernels of a fused model one after another, those first that move most. Of each it
 //! times the choices whose estimates are best against one another: on inputs that are larger together
-//! than the device's caches, in turns, so that a clock that drifts favours nobody. A choice whose results
-//! differ from those of the compiler's own is out. The fastest is timed once more against the compiler's
+//! than the device's caches, in turns, so that a drift of the clock affects all alike. A choice whose results
+//! differ from those of the compiler's own is dropped. The fastest is timed once more against the compiler's
 //! own, and counts where it is clearly faster.
 
 use crate::model::device_error;
@@ -55,7 +55,7 @@ const HOPELESS: f64 = 1.3;
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct Timed {
-    /// The choice.
+    /// The schedule.
     pub choice: Schedule,
     /// Nanoseconds a dispatch.
     pub ns: f64,
@@ -65,7 +65,7 @@ pub struct Timed {
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Measured {
-    /// The kernel.
+    /// The kernel, with its possible schedules.
     pub tunable: Tunable,
     /// One of the model's nodes it computes.
     pub node: String,
@@ -90,11 +90,11 @@ impl Measured {
     }
 }
 
-/// What [`tune`] found.
+/// The result of [`tune`].
 #[derive(Clone, Debug, Default)]
 #[non_exhaustive]
 pub struct Tuned {
-    /// The kernels measured.
+    /// The kernels that were measured.
     pub measured: Vec<Measured>,
     /// Those that there was no time or no memory for.
     pub left_out: Vec<Tunable>,
@@ -223,7 +223,7 @@ fn measure(
     let fastest = runners.iter().min_by(|a, b| a.median().total_cmp(&b.median())).map_or(own, |r| r.choice);
     runners.retain(|r| r.choice == own || r.choice == fastest);
     if fastest != own {
-        // Anew: the fastest of many was also the luckiest.
+        // Measured again: the minimum of many noisy medians is biased.
         runners.iter_mut().for_each(|r| r.times.clear());
         for _ in 0..FINAL_ROUNDS {
             for r in &mut runners {

@@ -20,30 +20,30 @@ use serde::Serialize;
 /// What both templates need to know.
 #[derive(Clone, Debug, Serialize)]
 pub struct Problem {
-    /// Bindings and functions.
+    /// Text before the entry point: declarations of the bindings, and functions.
     pub preamble: String,
     /// Statements that the extents need, indented by 4.
     pub setup: String,
     /// Independent problems, an `i32` expression, as are `s`, `t` and `d`.
     pub batch: String,
-    /// Queries.
+    /// Number of queries.
     pub s: String,
-    /// Keys.
+    /// Number of keys.
     pub t: String,
     /// Width of queries and keys.
     pub d: String,
-    /// Width of values.
+    /// Width of a value, in elements.
     pub e: u32,
-    /// Whether `load_mask` exists.
+    /// Whether the preamble has `load_mask`.
     pub mask: bool,
-    /// An `f32` literal.
+    /// The factor of the scores, an `f32` literal.
     pub scale: String,
 }
 
 /// Parameters of the tiled template.
 #[derive(Clone, Debug)]
 pub struct Attention {
-    /// What is computed.
+    /// Extents, mask and scale of the attention.
     pub problem: Problem,
     /// Queries of a workgroup, a power of two.
     pub queries: u32,
@@ -137,11 +137,11 @@ impl Attention {
 /// Parameters of the template with a workgroup a query.
 #[derive(Clone, Debug)]
 pub struct Decode {
-    /// What is computed.
+    /// Extents, mask and scale of the attention.
     pub problem: Problem,
     /// Invocations of a workgroup: a power of two, at least 16 and `e`.
     pub threads: u32,
-    /// At least `d`.
+    /// An upper bound of `d`, the size of the array that holds a query.
     pub depth_max: u32,
     /// Parts of the keys, a workgroup each. Of more than one the sums are stored undivided, with the
     /// part's highest score and the sum of its exponentials; readers put them together.

@@ -68,11 +68,11 @@ impl CooperativeShape {
 /// Parameters of the product on matrix units.
 #[derive(Clone, Debug)]
 pub struct Cooperative {
-    /// Bindings and functions.
+    /// Text before the entry point: declarations of the bindings, and functions.
     pub preamble: String,
     /// Statements that the extents need, indented by 4.
     pub setup: String,
-    /// Extents.
+    /// The extents of the product.
     pub extents: Extents,
     /// How it is cut up.
     pub shape: CooperativeShape,
@@ -111,7 +111,7 @@ struct Load {
     at: String,
     pitch: u32,
 }
-/// 16 of k.
+/// Loads and multiplications for 16 values of k.
 #[derive(Serialize)]
 struct Quarter {
     x: Vec<Load>,

@@ -51,7 +51,7 @@ static ENGINE: LazyLock<Result<Tera, String>> = LazyLock::new(|| {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("template {name}: {reason}")]
 pub struct RenderError {
-    /// The template.
+    /// The template's name in [`SOURCES`].
     pub name: &'static str,
     /// What the engine says.
     pub reason: String,

@@ -6,7 +6,7 @@ use serde::Serialize;
 /// A kernel each of whose invocations runs a whole loop.
 #[derive(Clone, Debug, Serialize)]
 pub struct Loop {
-    /// Bindings and functions.
+    /// Text before the entry point: declarations of the bindings, and functions.
     pub preamble: String,
     /// Statements that the extents need, indented by 4.
     pub extents: String,

@@ -6,7 +6,7 @@ use serde::Serialize;
 /// A kernel in which every invocation computes `per_thread` neighbouring elements.
 #[derive(Clone, Debug, Serialize)]
 pub struct Map {
-    /// Bindings and functions.
+    /// Text before the entry point: declarations of the bindings, and functions.
     pub preamble: String,
     /// Statements that the extents need, indented by 4.
     pub extents: String,

@@ -19,13 +19,13 @@ use serde::{Deserialize, Serialize};
 /// The extents of a product, as WGSL expressions of type `i32`.
 #[derive(Clone, Debug)]
 pub struct Extents {
-    /// Independent products.
+    /// Number of independent products.
     pub batch: String,
     /// Rows of the result.
     pub rows: String,
     /// Columns of the result: neighbouring threads store neighbouring columns.
     pub cols: String,
-    /// Summed over.
+    /// Number of terms of a sum.
     pub depth: String,
 }
 
@@ -83,11 +83,11 @@ pub enum Contiguous {
 /// Parameters of the tiled product.
 #[derive(Clone, Debug)]
 pub struct Tiled {
-    /// Bindings and functions.
+    /// Text before the entry point: declarations of the bindings, and functions.
     pub preamble: String,
     /// Statements that the extents need, indented by 4.
     pub setup: String,
-    /// Extents.
+    /// The extents of the product.
     pub extents: Extents,
     /// How it is cut up.
     pub shape: TileShape,
@@ -97,7 +97,7 @@ pub struct Tiled {
     pub y: Contiguous,
     /// The number of rows is known to be a multiple of the tile's.
     pub whole_rows: bool,
-    /// Likewise columns.
+    /// The number of columns is known to be a multiple of the tile's.
     pub whole_cols: bool,
     /// `depth` is known to be a multiple of `k · split` of the shape.
     pub whole_depth: bool,
@@ -491,11 +491,11 @@ impl Tiled {
 /// Parameters of the product with one thread a result.
 #[derive(Clone, Debug)]
 pub struct Serial {
-    /// Bindings and functions.
+    /// Text before the entry point: declarations of the bindings, and functions.
     pub preamble: String,
     /// Statements that the extents need, indented by 4.
     pub setup: String,
-    /// Extents.
+    /// The extents of the product.
     pub extents: Extents,
     /// Invocations of a workgroup.
     pub threads: u32,

@@ -6,7 +6,7 @@ use serde::Serialize;
 /// A kernel that reduces rows, one pass after another, and stores results.
 #[derive(Clone, Debug, Serialize)]
 pub struct Row {
-    /// Bindings and functions.
+    /// Text before the entry point: declarations of the bindings, and functions.
     pub preamble: String,
     /// Statements that the extents need, indented by 4.
     pub extents: String,
@@ -30,7 +30,7 @@ pub struct Row {
     pub steps: u32,
     /// Whether one of them may reach beyond the end of the row, or the row be beyond the last.
     pub ragged: bool,
-    /// Workgroup memory.
+    /// The arrays in workgroup memory through which invocations of a row combine.
     pub scratch: Vec<Scratch>,
     /// Statements over the row `v0` alone, private arrays included, indented by 4.
     pub setup: String,
@@ -41,7 +41,7 @@ pub struct Row {
 /// An array in workgroup memory, one element an invocation.
 #[derive(Clone, Debug, Serialize)]
 pub struct Scratch {
-    /// Its name.
+    /// The variable's name in the text.
     pub name: String,
     /// Type of an element; not `bool`, which drivers get wrong in workgroup memory.
     pub ty: String,
@@ -67,13 +67,13 @@ pub struct Pass {
 /// A variable that invocations combine.
 #[derive(Clone, Debug, Serialize)]
 pub struct Shared {
-    /// Its name.
+    /// The variable's name in the text.
     pub name: String,
-    /// The workgroup array.
+    /// The name of its array in workgroup memory.
     pub scratch: String,
     /// Its value as an element of the array.
     pub word: String,
-    /// `a_…` as one.
+    /// `a_…`, the combined value, as an element of the array.
     pub joined_word: String,
     /// What makes a value of an element that it follows.
     pub of_word: String,

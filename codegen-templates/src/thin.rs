@@ -36,7 +36,7 @@ pub struct ThinShape {
 /// What is summed: products with second operands, and sums along k beside them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Results {
-    /// Second operands.
+    /// Number of second operands, each multiplied with the same rows.
     pub products: u32,
     /// Sums of the first operand's rows.
     pub sums: u32,
@@ -106,12 +106,12 @@ impl ThinShape {
     }
 }
 
-/// What of the rows all threads of a workgroup share, computed once in workgroup memory.
+/// Staging: parts of the rows that all threads of a workgroup share, computed once in workgroup memory.
 #[derive(Clone, Debug)]
 pub struct Stage {
     /// Floats of one element of `staged`: 1, 2 or 4.
     pub width: u32,
-    /// Elements.
+    /// Elements of the array.
     pub len: u32,
     /// Statements that fill `staged`, indented by 4; they may use `t` and `batch`.
     pub text: String,
@@ -127,7 +127,7 @@ impl Stage {
 /// Parameters of the product with very few rows.
 #[derive(Clone, Debug)]
 pub struct Thin {
-    /// Bindings and functions.
+    /// Text before the entry point: declarations of the bindings, and functions.
     pub preamble: String,
     /// Statements that the extents need, indented by 4.
     pub setup: String,
@@ -135,7 +135,7 @@ pub struct Thin {
     pub extents: Extents,
     /// How it is cut up.
     pub shape: ThinShape,
-    /// What is summed.
+    /// The sums that each result takes.
     pub results: Results,
     /// What is in workgroup memory before the loop.
     pub stage: Option<Stage>,

@@ -1,16 +1,16 @@
-//! What can go wrong while compiling, in words for the person who has the model.
+//! Errors of a compilation, in words for the user of the model.
 
 use std::fmt;
 use std::sync::Arc;
 
-/// Whose problem it is.
+/// The kind of an error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Kind {
     /// The model is wrong.
     Model,
-    /// The model is fine and we do not support it.
+    /// The model is valid and wgfc does not support it.
     Unsupported,
-    /// We are wrong.
+    /// A bug in wgfc.
     Internal,
 }
 
@@ -30,11 +30,11 @@ pub struct Location {
 /// One thing that went wrong: what, where, why, what to do.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Diagnostic {
-    /// Whose problem it is.
+    /// The kind of an error.
     pub kind: Kind,
     /// What and why: `MatMul inner dimensions differ: 512 and 768`.
     pub message: String,
-    /// Where.
+    /// The node of the model that the error is about, as far as it is known.
     pub location: Location,
     /// What to do about it.
     pub help: Option<String>,
@@ -45,11 +45,11 @@ impl Diagnostic {
     pub fn model(message: impl Into<String>) -> Diagnostic {
         Diagnostic { kind: Kind::Model, message: message.into(), location: Location::default(), help: None }
     }
-    /// We do not support it.
+    /// An error that is a limit of wgfc.
     pub fn unsupported(message: impl Into<String>) -> Diagnostic {
         Diagnostic { kind: Kind::Unsupported, ..Diagnostic::model(message) }
     }
-    /// We are wrong.
+    /// An error that is a bug in wgfc.
     pub fn internal(message: impl Into<String>) -> Diagnostic {
         Diagnostic {
             kind: Kind::Internal,
@@ -57,7 +57,7 @@ impl Diagnostic {
             ..Diagnostic::model(message)
         }
     }
-    /// Says where.
+    /// The same error with a location.
     pub fn at(mut self, location: Location) -> Diagnostic {
         self.location = location;
         self

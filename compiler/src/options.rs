@@ -1,4 +1,4 @@
-//! What a compilation can be told.
+//! Options of a compilation.
 
 use crate::device::DeviceProfile;
 use crate::schedule::table::Tuning;
@@ -10,7 +10,7 @@ use wgfc_ir::Tensor;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Fusion {
-    /// Every operator is a kernel of its own: the baseline everything is compared with.
+    /// Every operator is a kernel of its own: the baseline.
     None,
     /// Chains and DAGs of elementwise operators and views.
     Elementwise,
@@ -26,19 +26,19 @@ pub enum Fusion {
 pub enum Technique {
     /// Rewrites that change the last bits: raised norms, softmax and attention among them.
     Approximate,
-    /// Products that share an operand made one: Q, K and V; gate and up.
+    /// Merging of products that share an operand: Q, K and V; gate and up.
     Merge,
-    /// What follows a product or a reduction in its kernel: activations, residuals, rotary embeddings.
+    /// Epilogues: what follows a product or a reduction, in its kernel (activations, residuals, rotary embeddings).
     Epilogues,
-    /// A norm's scale that waits for the product behind it.
+    /// Norms in the product behind them: their scale is applied to its results.
     WaitingScales,
-    /// Attention's keys in parts that the reader puts together.
+    /// Attention over parts of the keys, in several workgroups; the reader combines the results.
     KeyParts,
     /// Loops as one kernel where their steps are independent along some axes.
     Loops,
-    /// Of these, those with an invocation for each position along the axes.
+    /// Of these, loops in which an invocation computes each position along the axes.
     LoopsInInvocations,
-    /// And those with a workgroup for each.
+    /// And loops in which a workgroup does.
     LoopsInWorkgroups,
 }
 
@@ -58,9 +58,9 @@ pub enum States {
     },
     /// These, each an input's name and an output's.
     Named {
-        /// The pairs.
+        /// Names of an input and of the output that continues it.
         pairs: Vec<(String, String)>,
-        /// As in [`States::Auto`].
+        /// Positions that a state has room for, as in [`States::Auto`].
         capacity: Option<usize>,
     },
 }
@@ -79,11 +79,11 @@ pub struct Options {
     pub states: States,
     /// What to leave out of full fusion.
     pub without: BTreeSet<Technique>,
-    /// The target.
+    /// The device to compile for.
     pub profile: DeviceProfile,
     /// Schedules measured on the target, which come before those of the cost models; what does not fit is ignored.
     pub tuning: Tuning,
-    /// Schedules that somebody wrote, which come before all others; what does not fit is an error.
+    /// Schedules given by the user, which come before all others; one that does not fit is an error.
     pub schedules: Tuning,
     /// Tensors of the model to return as extra outputs; fusion stops at them.
     pub taps: Vec<String>,

@@ -50,7 +50,7 @@ pub struct Fused {
     pub graph: Graph,
     /// The kernels.
     pub kernels: KernelGraph,
-    /// Figures so far.
+    /// Figures for reports, from import to fusion.
     pub stats: Stats,
 }
 

@@ -1,6 +1,6 @@
 //! Which quotients are rounded as IEEE 754 has it.
 //!
-//! Devices may be some units in the last place off, and rewriting divides by constants as it likes. Where an integer is
+//! Devices may be some units in the last place off, and rewriting may replace a division by a product. Where an integer is
 //! made of a quotient, or it is asked whether it equals something, the last bit decides: `floor(a / b)`, `round(x / scale)`, a
 //! scale that is a quotient itself. Such a `div` becomes a [`BinaryOp::Quot`], which no rule knows; elsewhere a
 //! division stays cheap.

@@ -25,18 +25,18 @@ pub const MAX_ELEMENTS: usize = 1024;
 /// What is known of one element.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Elem {
-    /// Nothing.
+    /// The value depends on data.
     Unknown,
     /// An integer, or a bool as 0 or 1.
     Int(Poly),
-    /// A float.
+    /// A constant float.
     Float(f64),
     /// A float: an expression of dimensions over a positive constant, in lowest terms. It is exact where the
     /// constant is a power of two, else the quotient rounded once.
     Ratio(Poly, i64),
 }
 
-/// See the [module](self).
+/// Evaluates values of one graph, and keeps what it has found. See the [module](self).
 #[derive(Default)]
 pub struct ShapeEval {
     known: FxHashMap<Value, Option<Arc<[Elem]>>>,

@@ -65,7 +65,7 @@ impl How {
 #[derive(Clone, Debug)]
 struct Pair {
     input: Value,
-    /// Which output.
+    /// The name of the output that becomes the state's new contents.
     output: Arc<str>,
     how: How,
 }

@@ -68,7 +68,7 @@ pub fn complete(fused: &Fused, given: &Values) -> Result<Values, Errors> {
 /// A way to cut a kernel up.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Candidate {
-    /// The choice.
+    /// The schedule.
     pub choice: Schedule,
     /// Its estimated time in cycles, where the family has a model of it.
     pub cycles: Option<f64>,

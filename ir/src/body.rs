@@ -14,7 +14,7 @@ impl Body {
     pub fn arg(&mut self, i: u32) -> u32 {
         self.0.push(ScalarNode::Arg(i))
     }
-    /// A constant.
+    /// Adds a constant.
     pub fn constant(&mut self, s: Scalar) -> u32 {
         self.0.push(ScalarNode::Const(s))
     }
@@ -26,19 +26,19 @@ impl Body {
     pub fn int(&mut self, t: DType, v: i64) -> u32 {
         self.constant(Scalar::from_i64(t, v))
     }
-    /// An `f32`.
+    /// Adds a constant of type `f32`.
     pub fn f32(&mut self, v: f64) -> u32 {
         self.number(DType::F32, v)
     }
-    /// An `i32`.
+    /// Adds a constant of type `i32`.
     pub fn i32(&mut self, v: i64) -> u32 {
         self.int(DType::I32, v)
     }
-    /// A `u32`.
+    /// Adds a constant of type `u32`.
     pub fn u32(&mut self, v: i64) -> u32 {
         self.int(DType::U32, v)
     }
-    /// A `u64`.
+    /// Adds a constant of type `u64`.
     pub fn u64(&mut self, v: i64) -> u32 {
         self.int(DType::U64, v)
     }
@@ -46,11 +46,11 @@ impl Body {
     pub fn index(&mut self, p: Poly) -> u32 {
         self.0.push(ScalarNode::Index(p))
     }
-    /// One operand.
+    /// A scalar operator of one operand.
     pub fn unary(&mut self, op: UnaryOp, a: u32) -> u32 {
         self.0.push(ScalarNode::Unary(op, a))
     }
-    /// Two operands of one type.
+    /// A scalar operator of two operands, which have one type.
     pub fn binary(&mut self, op: BinaryOp, a: u32, b: u32) -> u32 {
         self.0.push(ScalarNode::Binary(op, a, b))
     }
@@ -58,7 +58,7 @@ impl Body {
     pub fn select(&mut self, c: u32, a: u32, b: u32) -> u32 {
         self.0.push(ScalarNode::Select(c, a, b))
     }
-    /// Conversion.
+    /// Converts `a` to another type.
     pub fn cast(&mut self, to: DType, a: u32) -> u32 {
         self.0.push(ScalarNode::Cast(to, a))
     }

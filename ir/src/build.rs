@@ -13,7 +13,7 @@ pub type Built<T = Value> = Result<T, String>;
 
 /// Appends nodes to a graph on behalf of one node of the model.
 pub struct Builder<'g> {
-    /// The graph.
+    /// The graph that nodes are added to.
     pub graph: &'g mut Graph,
     /// Recorded on every node added.
     pub origin: Vec<Arc<str>>,
@@ -187,7 +187,7 @@ impl<'g> Builder<'g> {
     pub fn select(&mut self, c: Value, a: Value, b: Value) -> Built {
         self.map(ScalarFn::select(), &[c, a, b])
     }
-    /// Conversion; nothing when the type is already right.
+    /// Converts to another type; the value itself if it has the type already.
     pub fn cast(&mut self, x: Value, to: DType) -> Built {
         if self.dtype(x) == to {
             return Ok(x);

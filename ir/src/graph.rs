@@ -13,20 +13,20 @@ pub type NodeId = NodeIndex<u32>;
 /// Output `port` of a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Value {
-    /// Who makes it.
+    /// The node that computes it.
     pub node: NodeId,
     /// Which of its outputs.
     pub port: u32,
 }
 
-/// One operation.
+/// One operation: an operator, its operands and the types of its results.
 #[derive(Clone, Debug)]
 pub struct Node {
-    /// What it does.
+    /// The operator with its attributes.
     pub op: Op,
-    /// What it reads, in order.
+    /// The operands, in order.
     pub inputs: Vec<Value>,
-    /// The types of what it makes.
+    /// The types of the results.
     pub outputs: Vec<TensorType>,
     /// The model's nodes it came from, for messages and profiles.
     pub origin: Vec<Arc<str>>,
@@ -39,16 +39,16 @@ pub struct Node {
 pub struct Border {
     /// Its name in the model.
     pub name: Arc<str>,
-    /// The value.
+    /// The value that is the output.
     pub value: Value,
 }
 
 /// Two dimensions that the model needs to be equal and that only a run can compare.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Constraint {
-    /// One.
+    /// The left side.
     pub a: Dim,
-    /// The other.
+    /// The right side.
     pub b: Dim,
     /// Which node of the model needs it.
     pub origin: Arc<str>,
@@ -71,7 +71,7 @@ pub struct State {
 /// symbol of which no input's shape need know.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Growth {
-    /// Along which axis.
+    /// The axis along which the state grows.
     pub axis: usize,
     /// The symbol that is the number of positions in use when a run begins. States may share it.
     pub length: Arc<str>,
@@ -84,7 +84,7 @@ pub struct Growth {
 /// comes after the value in every [order](Graph::topo).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Computed {
-    /// The symbol.
+    /// The symbol that stands for the size.
     pub symbol: Arc<str>,
     /// Its value: an integer tensor of one element, not negative.
     pub value: Value,
@@ -101,13 +101,13 @@ pub struct Graph {
     readers: Vec<BTreeSet<(u32, NodeId, u32)>>,
     /// Places in `nodes` that are empty; the last is taken first.
     free: Vec<NodeId>,
-    /// What the caller gives; each value is an [`Op::Input`].
+    /// The inputs of a run; each value is an [`Op::Input`].
     pub inputs: Vec<Border>,
-    /// What the caller gets.
+    /// The outputs of a run.
     pub outputs: Vec<Border>,
-    /// What stays from run to run.
+    /// Tensors that keep their contents from run to run.
     pub states: Vec<State>,
-    /// What a run must check.
+    /// Dimensions that a run must find equal.
     pub constraints: Vec<Constraint>,
     /// Symbols that no input determines.
     pub computed: Vec<Computed>,
@@ -201,7 +201,7 @@ impl Graph {
         let of = (v.port, NodeId::new(0), 0)..=(v.port, NodeId::end(), u32::MAX);
         self.readers[v.node.index()].range(of).map(|(_, n, i)| (*n, *i as usize)).collect()
     }
-    /// Whether what reads what is what the nodes' operand lists say.
+    /// Whether the index of readers agrees with the nodes' operand lists.
     pub(crate) fn readers_agree(&self) -> Result<(), NodeId> {
         let mut listed = 0;
         for id in self.node_ids() {
@@ -230,7 +230,7 @@ impl Graph {
             false => Err(stale().unwrap_or_default()),
         }
     }
-    /// What a run is for: the outputs, then what the states become, then the values of computed symbols.
+    /// The values that a run must compute: the outputs, then the states' new contents, then the values of computed symbols.
     pub fn results(&self) -> impl Iterator<Item = Value> + '_ {
         let outputs = self.outputs.iter().map(|o| o.value);
         outputs.chain(self.states.iter().map(|s| s.after)).chain(self.computed.iter().map(|c| c.value))

@@ -33,13 +33,13 @@ named_ops! {
         Abs "abs",
         /// -1, 0 or 1.
         Sign "sign",
-        /// Towards -∞.
+        /// Rounds towards -∞.
         Floor "floor",
-        /// Towards +∞.
+        /// Rounds towards +∞.
         Ceil "ceil",
-        /// To the nearest, ties to even.
+        /// Rounds to the nearest integer, ties to even.
         Round "round",
-        /// Towards zero.
+        /// Rounds towards zero.
         Trunc "trunc",
         /// Square root.
         Sqrt "sqrt",
@@ -107,9 +107,9 @@ named_ops! {
         Mod "mod",
         /// Power.
         Pow "pow",
-        /// Smaller.
+        /// The smaller of both.
         Min "min",
-        /// Larger.
+        /// The larger of both.
         Max "max",
         /// Logical or bitwise and.
         And "and",
@@ -158,9 +158,9 @@ pub enum ScalarNode {
     Const(Scalar),
     /// An `i32`: an index expression over the variables of the output (`%d` is its position along axis `d`) and symbols.
     Index(Poly),
-    /// One operand.
+    /// An operator of one operand.
     Unary(UnaryOp, u32),
-    /// Two operands of one type.
+    /// An operator of two operands, which have one type.
     Binary(BinaryOp, u32, u32),
     /// `if c { a } else { b }`.
     Select(u32, u32, u32),
@@ -174,7 +174,7 @@ pub enum ScalarNode {
 /// A pure function of scalars: a DAG in evaluation order whose last node is the result.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct ScalarFn {
-    /// The nodes.
+    /// The nodes in evaluation order.
     pub nodes: Vec<ScalarNode>,
 }
 

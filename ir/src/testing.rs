@@ -1,7 +1,7 @@
 //! Random small graphs with inputs, for comparing two ways of computing one.
 //!
-//! Everything follows from the seed, on every platform. The graphs are tame: values stay of moderate
-//! size and nothing jumps (no rounding, no comparison of computed floats), so that two correct ways
+//! Everything follows from the seed, on every platform. Values stay of moderate
+//! size and all operators are continuous (no rounding, no comparison of computed floats), so that two correct ways
 //! of computing differ by rounding alone.
 
 mod loops;
@@ -80,11 +80,11 @@ impl Rng {
     pub fn one_in(&mut self, n: usize) -> bool {
         self.below(n) == 0
     }
-    /// Uniform in -1..1.
+    /// A uniform number in -1..1.
     pub fn unit(&mut self) -> f32 {
         (self.bits() >> 40) as f32 / (1u64 << 23) as f32 - 1.0
     }
-    /// One of them.
+    /// A random element of a slice; `None` of an empty one.
     pub fn pick<'a, T>(&mut self, of: &'a [T]) -> Option<&'a T> {
         of.get(self.below(of.len()))
     }

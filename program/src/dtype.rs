@@ -80,9 +80,9 @@ dtypes! {
 pub enum Class {
     /// IEEE-like floating point.
     Float,
-    /// Two's complement.
+    /// Signed integer in two's complement.
     Int,
-    /// Unsigned.
+    /// Unsigned integer.
     Uint,
     /// True or false, one byte in memory (0 or 1).
     Bool,

@@ -4,7 +4,7 @@ use crate::Tensor;
 use std::ops::Range;
 use std::sync::{Arc, OnceLock};
 
-/// The bytes of tensors that lie side by side along an axis. They are put together when somebody asks
+/// The bytes of tensors that lie side by side along an axis. They are put together when they are asked
 /// for them as one slice; who can take them in [pieces](Joined::pieces) spares the copy.
 pub struct Joined {
     parts: Vec<Tensor>,

@@ -16,7 +16,7 @@ pub const ALIGNMENT: u64 = 256;
 /// A buffer to be placed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Item {
-    /// Bytes.
+    /// Size in bytes.
     pub size: u64,
     /// The dispatch that writes it first.
     pub first: usize,
@@ -33,7 +33,7 @@ impl Item {
     }
 }
 
-/// One arena's layout.
+/// Where each buffer of an arena lies.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Packing {
     /// Where each item starts, in bytes, in the order given.
@@ -143,7 +143,7 @@ fn place(items: &[Item], order: &[usize], best_fit: bool) -> (Vec<u64>, u64) {
 /// Which of the items (by index) one dispatch uses.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Touch {
-    /// Bound read-only.
+    /// The items that the dispatch reads only.
     pub reads: Vec<usize>,
     /// Bound writable. An item in both lists counts as written.
     pub writes: Vec<usize>,

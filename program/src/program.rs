@@ -38,7 +38,7 @@ pub struct Program {
     pub constraints: Vec<DimConstraint>,
     /// Memory the dispatches read and write.
     pub buffers: Vec<Buffer>,
-    /// Distinct kernels.
+    /// The kernels; equal ones are listed once.
     pub kernels: Vec<Kernel>,
     /// What runs, in order.
     pub dispatches: Vec<Dispatch>,
@@ -85,7 +85,7 @@ pub struct State {
 /// A state that is filled along one axis.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Growth {
-    /// Along which axis.
+    /// The axis along which the state is filled.
     pub axis: usize,
     /// The symbol whose value is the number of positions in use before a run: 0 at first, and after each
     /// run larger by `by`. States may share it.
@@ -120,9 +120,9 @@ pub struct Computed {
 /// `a` must equal `b`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct DimConstraint {
-    /// One side.
+    /// The left side.
     pub a: Dim,
-    /// The other.
+    /// The right side.
     pub b: Dim,
     /// The node of the model that needs it.
     pub node: String,
@@ -152,12 +152,12 @@ impl Buffer {
 pub enum BufferKind {
     /// Filled from input `index` before the first dispatch.
     Input {
-        /// Which input.
+        /// Index into [`Program::inputs`].
         index: usize,
     },
     /// Holds output `index` after the last dispatch.
     Output {
-        /// Which output.
+        /// Index into [`Program::outputs`].
         index: usize,
     },
     /// Constant, uploaded once.
@@ -168,7 +168,7 @@ pub enum BufferKind {
     /// Alive from dispatch `first` (which writes it) to dispatch `last`, both included. Buffers of one
     /// arena may share memory when their lives do not overlap; no dispatch reads and writes one arena.
     Arena {
-        /// Which arena.
+        /// The arena's number; buffers of one arena may share memory.
         arena: usize,
         /// Where its life begins.
         first: usize,
@@ -177,7 +177,7 @@ pub enum BufferKind {
     },
     /// Keeps its contents from run to run; zero at first. `elements` is its capacity.
     State {
-        /// Its name.
+        /// The state's name, as in [`Program::states`].
         name: String,
     },
 }

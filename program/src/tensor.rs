@@ -7,7 +7,7 @@ use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
 
-/// Bytes that somebody else keeps alive: a memory-mapped file, say.
+/// Memory that another object owns and keeps alive, such as a memory-mapped file.
 pub trait ByteOwner: AsRef<[u8]> + Send + Sync {}
 impl<T: AsRef<[u8]> + Send + Sync> ByteOwner for T {}
 
@@ -16,16 +16,16 @@ impl<T: AsRef<[u8]> + Send + Sync> ByteOwner for T {}
 pub enum Data {
     /// Shared bytes: `len` of them from `offset`.
     Bytes {
-        /// Who owns them.
+        /// The owner of the memory.
         owner: Arc<dyn ByteOwner>,
-        /// Where they start.
+        /// The first byte of the tensor in the owner's bytes.
         offset: usize,
-        /// How many.
+        /// Number of bytes.
         len: usize,
     },
-    /// Those of other tensors, side by side.
+    /// The elements of other tensors, joined along an axis when they are read.
     Joined(Arc<Joined>),
-    /// Not here: a graph-only model. Such a program can be planned and inspected, not run.
+    /// Absent, as the model was read without its weights. Such a program can be planned and inspected, not run.
     Absent,
 }
 
@@ -36,17 +36,17 @@ pub struct Tensor {
     pub dtype: DType,
     /// Extents, outermost first.
     pub shape: Vec<usize>,
-    /// Its bytes.
+    /// The packed elements.
     pub data: Data,
 }
 
 impl Tensor {
-    /// From packed bytes; `Err` when their number is not what shape and type need.
+    /// A tensor of packed bytes; `Err` when their number is not what shape and type need.
     pub fn new(dtype: DType, shape: Vec<usize>, bytes: Vec<u8>) -> Result<Tensor, String> {
         let len = bytes.len();
         Tensor::shared(dtype, shape, Arc::new(bytes), 0, len)
     }
-    /// From a window of shared bytes, likewise checked.
+    /// A tensor that is a window of shared bytes; `Err` as for [`Tensor::new`].
     pub fn shared(
         dtype: DType,
         shape: Vec<usize>,
@@ -87,7 +87,7 @@ impl Tensor {
         let len = bytes.len();
         Tensor { dtype: DType::F32, shape, data: Data::Bytes { owner: Arc::new(bytes), offset: 0, len } }
     }
-    /// From plain integers.
+    /// A tensor of type `i64`. `v.len()` must be the number of elements.
     pub fn from_i64(shape: Vec<usize>, v: &[i64]) -> Tensor {
         assert_eq!(v.len(), shape.iter().product::<usize>(), "{shape:?}");
         let bytes: Vec<u8> = bytemuck::cast_slice(v).to_vec();

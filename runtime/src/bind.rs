@@ -8,7 +8,7 @@ use wgfc_program::memory::{self, MemoryPlan};
 use wgfc_program::program::Port;
 use wgfc_program::{DType, Dim, Program, symbols};
 
-/// What a program is under one binding of its symbols.
+/// The sizes and dispatches of a program for one binding of its symbols.
 #[derive(Clone, Debug)]
 pub struct Bound {
     /// The symbols' values in the order of [`Program::symbols`].
@@ -111,11 +111,11 @@ fn constraints(program: &Program, values: &[i64], late: bool) -> Result<(), RunE
 
 /// The type and shape of an input as given.
 pub struct Given<'a> {
-    /// Its name.
+    /// The input's name.
     pub name: &'a str,
-    /// Its element type.
+    /// Element type.
     pub dtype: DType,
-    /// Its extents.
+    /// Extents, outermost first.
     pub shape: &'a [usize],
 }
 
@@ -305,7 +305,7 @@ struct Order {
 }
 
 impl Order {
-    /// Puts `other` behind.
+    /// Appends another order of dispatches.
     fn append(&mut self, other: &Order) {
         let at = self.all.len();
         self.all.extend(&other.all);
@@ -364,7 +364,7 @@ fn append(
     Ok(())
 }
 
-/// Whose dispatches they are, for people.
+/// The model's nodes that these dispatches compute, for messages.
 pub fn origin(nodes: &[String]) -> String {
     match nodes {
         [] => "no node".to_owned(),

@@ -1,4 +1,4 @@
-//! Whether a [`Program`] is one that can run: a plan is a file, and files get edited.
+//! Validation of a [`Program`], which may come from a file that was edited.
 //!
 //! After this check indices need no further care. Everything wrong is reported at once.
 

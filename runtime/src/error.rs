@@ -58,11 +58,11 @@ pub enum RunError {
          ends them: {why}"
     )]
     Loops {
-        /// The kernel.
+        /// The kernel's name.
         kernel: String,
         /// The nodes of the model that it computes.
         nodes: String,
-        /// Iterations of all loops of an invocation that the driver lets be.
+        /// Iterations that the driver allows, of all loops of an invocation together.
         most: u32,
         /// How many there may be.
         why: String,
@@ -70,9 +70,9 @@ pub enum RunError {
     /// The program needs a feature that the device lacks.
     #[error("kernel `{kernel}` needs the WebGPU feature `{feature}`, which this device lacks")]
     Feature {
-        /// The kernel.
+        /// The kernel's name.
         kernel: String,
-        /// `shader-f16`, `subgroups`, ….
+        /// The feature's name: `shader-f16`, `subgroups`, ….
         feature: String,
     },
     /// The device's memory is exhausted.
@@ -96,9 +96,9 @@ pub enum RunError {
     /// A kernel does not compile. Unless it was edited, this is a bug in wgfc.
     #[error("kernel `{kernel}` does not compile:\n{message}")]
     Shader {
-        /// Which.
+        /// The kernel's name.
         kernel: String,
-        /// The compiler's words.
+        /// The message of the shader compiler.
         message: String,
     },
     /// Inputs are missing, unknown, or of the wrong type or shape.
@@ -111,35 +111,35 @@ pub enum RunError {
         help: Option<String>,
         /// The node that needs it.
         node: String,
-        /// One side, as an expression over the symbols.
+        /// The left side, as an expression over the symbols.
         a: String,
-        /// Its value.
+        /// The value of the left side.
         a_value: i64,
-        /// The other side.
+        /// The right side, as an expression over the symbols.
         b: String,
-        /// Its value.
+        /// The value of the right side.
         b_value: i64,
     },
     /// No such input, output or state.
     #[error("there is no {what} \"{name}\"; there is: {known}")]
     Unknown {
-        /// `output`, `state`, ….
+        /// What kind of thing was asked for: `output`, `state`, ….
         what: &'static str,
         /// What was asked for.
         name: String,
-        /// What there is.
+        /// The names that exist.
         known: String,
     },
     /// A run would fill a state beyond its capacity. Nothing has been run.
     #[error("state \"{state}\" holds {length} of at most {capacity} positions: {request} more do not fit")]
     StateFull {
-        /// The state.
+        /// The state's name.
         state: String,
         /// Positions in use.
         length: i64,
         /// Positions that the run would add.
         request: i64,
-        /// Positions there are.
+        /// Positions that the state has room for.
         capacity: i64,
     },
     /// A loop that runs until a condition ends it was not ended in as many iterations as it may take. The run
@@ -155,12 +155,12 @@ pub enum RunError {
         /// What the plan says of it.
         why: String,
     },
-    /// A state cannot be used like this.
+    /// The request does not fit the state.
     #[error("state \"{state}\": {message}")]
     State {
-        /// The state.
+        /// The state's name.
         state: String,
-        /// Why.
+        /// The reason.
         message: String,
     },
     /// wgpu refused a call. This is a bug in wgfc, or an edited plan.
@@ -168,7 +168,7 @@ pub enum RunError {
     Gpu {
         /// What was being done.
         what: String,
-        /// wgpu's words.
+        /// wgpu's message.
         message: String,
     },
 }

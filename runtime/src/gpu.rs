@@ -81,7 +81,7 @@ pub struct DeviceLimits {
     pub workgroup_size: [u32; 3],
     /// Workgroups of one dispatch, per dimension.
     pub workgroups: u32,
-    /// `shader-f16`.
+    /// Whether kernels may use f16 (`shader-f16`).
     pub f16: bool,
     /// The smallest and largest subgroup, where kernels may use them.
     pub subgroup: Option<(u32, u32)>,
@@ -89,9 +89,9 @@ pub struct DeviceLimits {
     pub cooperative_matrix: bool,
     /// Iterations after which the driver ends a loop in a kernel.
     pub loop_iterations: Option<u32>,
-    /// Timestamps around a pass.
+    /// Whether timestamps can be taken around a pass.
     pub timestamps: bool,
-    /// Timestamps between the dispatches of one pass.
+    /// Whether timestamps can be taken between the dispatches of one pass.
     pub timestamps_in_pass: bool,
 }
 
@@ -187,8 +187,8 @@ fn instance(backends: wgpu::Backends) -> wgpu::Instance {
 
 /// All adapters; OpenGL is not even opened where there is something else.
 ///
-/// The instances live as long as the process. The last one of a driver takes the driver's library with it, and
-/// the code that NVIDIA's 580 runs when its library goes does not end.
+/// The instances live as long as the process. When the last one of a driver is dropped, the driver's library is
+/// unloaded, and the code that NVIDIA's 580 runs then does not return.
 #[cfg(not(target_arch = "wasm32"))]
 async fn all_adapters() -> Vec<wgpu::Adapter> {
     static FIRST: OnceLock<wgpu::Instance> = OnceLock::new();

@@ -25,10 +25,10 @@ pub enum Mode {
 }
 
 impl Mode {
-    /// All, the dearest first.
+    /// All modes, the slowest first.
     pub const ALL: [Mode; 4] = [Mode::SingleOp, Mode::Sequential, Mode::PassEach, Mode::OnePass];
 
-    /// For people.
+    /// The name in tables and messages.
     pub fn name(self) -> &'static str {
         match self {
             Mode::SingleOp => "single-op",
@@ -57,7 +57,7 @@ pub const WARM_UPS: usize = 5;
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct DispatchCost {
-    /// The mode.
+    /// How dispatches were recorded and submitted.
     pub mode: Mode,
     /// From the start of an iteration to its end, over its dispatches.
     pub wall_ns: Estimate,
@@ -85,7 +85,7 @@ impl Overhead {
         self.modes.iter().find(|c| c.mode == mode)
     }
 
-    /// How many times as dear as it is a dispatch looks when each is waited for: single-op over sequential.
+    /// The factor by which waiting for each dispatch increases its apparent cost: single-op over sequential.
     pub fn overstatement(&self) -> Option<f64> {
         let wall = |m| Some(self.of(m)?.wall_ns.median);
         Some(wall(Mode::SingleOp)? / wall(Mode::Sequential)?.max(1.0))

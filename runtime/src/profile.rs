@@ -12,9 +12,9 @@ use wgfc_program::Tensor;
 pub struct DispatchProfile {
     /// Index into the program's dispatches; those that do nothing for these shapes are not listed.
     pub dispatch: usize,
-    /// Its kernel's name.
+    /// The kernel's name.
     pub kernel: String,
-    /// Its kernel's family.
+    /// The kernel's family.
     pub family: String,
     /// The model's nodes it computes.
     pub nodes: Vec<String>,
@@ -62,10 +62,10 @@ pub struct Pace<'a> {
 /// The runs of a measurement.
 struct Runs<'a> {
     pace: Pace<'a>,
-    /// Of each part.
+    /// The most runs of each part.
     most: usize,
     done: usize,
-    /// In this part.
+    /// Runs in this part so far.
     here: usize,
     least: usize,
     /// When this part began.
@@ -156,7 +156,7 @@ impl Session {
             trip.extend(since(start));
             runs.ran();
         }
-        // Nobody waits for these, so that none of them can tell how long it takes.
+        // The host does not wait after each of these, so their times are not known one by one.
         let together = runs.least;
         let start = now();
         for _ in 0..together {

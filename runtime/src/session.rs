@@ -237,7 +237,7 @@ impl Session {
         Ok(sessions)
     }
 
-    /// Without pipelines.
+    /// A session without pipelines: weights and states are on the device.
     async fn placed(
         gpu: &Gpu,
         programs: &[&Program],

@@ -14,12 +14,12 @@ use wgfc_program::{Program, TensorType};
 /// The states of one or several sessions.
 #[derive(Debug, Default)]
 pub(crate) struct StateSet {
-    /// What they are.
+    /// Name, type, shape and growth of each.
     states: Vec<State>,
     contents: Mutex<Contents>,
 }
 
-/// What they hold.
+/// The buffers of the states, and how far they are filled.
 #[derive(Clone, Debug, Default)]
 struct Contents {
     buffers: BTreeMap<String, wgpu::Buffer>,

@@ -8,7 +8,7 @@ pub struct Estimate {
     pub median: f64,
     /// The lower end of its 95% confidence interval.
     pub low: f64,
-    /// The upper end.
+    /// The upper end of that interval.
     pub high: f64,
 }
 

@@ -11,9 +11,9 @@ struct Shared<T> {
     closed: bool,
 }
 
-/// The giving end; dropping it unused ends the wait with `None`.
+/// The sending end of a channel for one value; if it is dropped unused, the receiver gets `None`.
 pub(crate) struct Sender<T>(Arc<Mutex<Shared<T>>>);
-/// The waiting end.
+/// The receiving end of a channel for one value: a future.
 pub(crate) struct Receiver<T>(Arc<Mutex<Shared<T>>>);
 
 /// A channel for one value.

@@ -16,7 +16,7 @@ fn is_named(a: &AdapterArgs) -> bool {
     a.adapter.is_some() || std::env::var("WGFC_ADAPTER").is_ok_and(|v| !v.trim().is_empty())
 }
 
-/// On the adapter that was asked for; without such a wish where a model runs fastest.
+/// The adapter that was asked for; without such an option, the place where a model runs fastest.
 pub fn place(a: &AdapterArgs) -> Place {
     match is_named(a) {
         true => Place::Device(choice(a)),
@@ -31,7 +31,7 @@ pub fn open(a: &AdapterArgs, t: &Terminal) -> Result<Gpu, Error> {
     Ok(gpu)
 }
 
-/// Says of a software adapter that nobody asked for what it is.
+/// Notes that the adapter is a software one, if it was not asked for.
 pub fn say_software(gpu: &Gpu, a: &AdapterArgs, t: &Terminal) {
     let name = &gpu.summary().name;
     if gpu.summary().is_software && !is_named(a) {

@@ -17,7 +17,7 @@ use wgfc_compiler::options::States;
 #[derive(Parser, Debug)]
 #[command(name = "wgfc", version, propagate_version = true, after_long_help = AFTER_HELP)]
 pub struct Cli {
-    /// What to do.
+    /// The subcommand.
     #[command(subcommand)]
     pub command: Command,
     /// Options of every command.
@@ -68,7 +68,7 @@ pub enum Command {
     Bench(BenchArgs),
     /// Generate text or tokens with a decoder model
     Generate(GenerateArgs),
-    /// Measure how a model's kernels are best cut up on this machine's adapter, and remember it
+    /// Time several schedules of each kernel of a model on this machine's adapter, and keep the best
     Tune(TuneArgs),
     /// Show what a model compiles to: kernels, traffic, time bounds, memory
     Inspect(InspectArgs),
@@ -76,7 +76,7 @@ pub enum Command {
     Check(CheckArgs),
     /// List the adapters, their limits and features; measure bandwidth and dispatch cost
     Device(DeviceArgs),
-    /// Try random operators, graphs and loops on this machine's adapter and say what it computes wrong
+    /// Compare random operators, graphs and loops on this machine's adapter with the reference evaluator
     Selftest(SelftestArgs),
     /// Print a completion script for a shell
     Completions(CompletionsArgs),
@@ -110,19 +110,19 @@ impl FusionArg {
 pub enum TechniqueArg {
     /// Rewrites that change the last bits: raised norms, softmax and attention among them
     Approximate,
-    /// Products that share an operand made one: Q, K and V; gate and up
+    /// Merging of products that share an operand: Q, K and V; gate and up
     Merge,
-    /// What follows a product or a reduction in its kernel: activations, residuals, rotary embeddings
+    /// Epilogues: what follows a product or a reduction, in its kernel (activations, residuals, rotary embeddings)
     Epilogues,
-    /// A norm's scale that waits for the product behind it
+    /// Norms in the product behind them: their scale is applied to its results
     WaitingScales,
-    /// Attention's keys in parts that the reader puts together
+    /// Attention over parts of the keys, in several workgroups; the reader combines the results
     KeyParts,
     /// Loops as one kernel where their steps are independent along some axes
     Loops,
-    /// Of these, those with an invocation for each position along the axes
+    /// Of these, loops in which an invocation computes each position along the axes
     LoopsInInvocations,
-    /// And those with a workgroup for each
+    /// And loops in which a workgroup does
     LoopsInWorkgroups,
 }
 
@@ -154,7 +154,7 @@ pub struct CompileOptions {
     /// Fix a symbolic dimension, as in `batch=8`; may be repeated
     #[arg(long = "dim", value_name = "NAME=VALUE", value_parser = parse_dim)]
     pub dims: Vec<(String, i64)>,
-    /// Give an input its value for good, as the model's shapes depend on it: `axes=1,2`, `shape=s.npy`, `k=k.pb`;
+    /// Make an input a constant, as the model's shapes depend on it: `axes=1,2`, `shape=s.npy`, `k=k.pb`;
     /// integers alone are i64; may be repeated
     #[arg(long = "fix", value_name = "NAME=VALUE")]
     pub fixed: Vec<String>,
@@ -169,7 +169,7 @@ pub struct CompileOptions {
     /// structure; may be repeated
     #[arg(long = "state", value_name = "INPUT=OUTPUT", requires = "state_capacity", value_parser = parse_pair)]
     pub states: Vec<(String, String)>,
-    /// Compute kernels as this file says, which `wgfc inspect --schedule --json` wrote and somebody changed
+    /// Compute kernels as this file says: an edited copy of what `wgfc inspect --schedule --json` prints
     #[arg(long, value_name = "FILE")]
     pub schedule_from: Option<PathBuf>,
 }
@@ -216,10 +216,10 @@ pub struct AdapterArgs {
 /// What is kept from run to run.
 #[derive(Args, Clone, Debug, Default)]
 pub struct KeptArgs {
-    /// Leave out what `wgfc tune` measured on the adapter
+    /// Do not use the schedules that `wgfc tune` found on the adapter
     #[arg(long)]
     pub no_tuning: bool,
-    /// Compile every pipeline anew and keep none
+    /// Compile every pipeline again and keep none
     #[arg(long)]
     pub no_cache: bool,
 }
@@ -252,7 +252,7 @@ pub struct CompileArgs {
     /// Do not read weights: the result can be inspected, not run
     #[arg(long)]
     pub graph_only: bool,
-    /// Make up the external weights (see `wgfc run --help`)
+    /// Use random external weights (see `wgfc run --help`)
     #[arg(long, conflicts_with = "graph_only")]
     pub random_weights: bool,
     /// Replace the output folder even when it holds other files
@@ -284,7 +284,7 @@ pub struct DataArgs {
     /// Convert inputs from files to the type that the model wants, and say what that changes
     #[arg(long)]
     pub cast: bool,
-    /// Make up the weights that the model keeps in other files, scaled so that activations stay finite
+    /// Use random numbers for the weights that the model keeps in other files, scaled so that activations stay finite
     #[arg(long)]
     pub random_weights: bool,
     /// How the pixels of pictures become numbers
@@ -395,7 +395,7 @@ pub struct GenerateArgs {
     /// Do not end at the end token
     #[arg(long)]
     pub ignore_end: bool,
-    /// Make up the weights that the model keeps in other files (see `wgfc run --help`)
+    /// Use random numbers for the weights that the model keeps in other files (see `wgfc run --help`)
     #[arg(long)]
     pub random_weights: bool,
     /// How much to fuse
@@ -440,10 +440,10 @@ pub struct TuneArgs {
     pub at: Vec<(String, i64)>,
     #[command(flatten)]
     pub adapter: AdapterArgs,
-    /// Begin no kernel after this long; those that move or compute most come first
+    /// Begin to measure no kernel after this time; those that move or compute most come first
     #[arg(long, value_name = "SECONDS", default_value_t = 120.0, value_parser = parse_positive)]
     pub budget: f64,
-    /// Time at least this many ways of each kernel
+    /// Time at least this many schedules of each kernel
     #[arg(long, value_name = "N", default_value_t = 12, value_parser = clap::value_parser!(u32).range(2..=10_000))]
     pub most: u32,
     /// Store nothing
@@ -483,7 +483,7 @@ pub struct InspectArgs {
     /// Draw the dispatches: FILE.svg, FILE.dot or FILE.html; may be repeated
     #[arg(long, value_name = "FILE")]
     pub graph: Vec<PathBuf>,
-    /// Draw each dispatch's arithmetic intensity under the device's roof: FILE.svg
+    /// Draw a roofline: each dispatch's arithmetic intensity and the device's bounds: FILE.svg
     #[arg(long, value_name = "FILE")]
     pub roofline: Option<PathBuf>,
 }
@@ -513,7 +513,7 @@ pub struct CheckArgs {
     /// Fix a symbolic dimension, as in `batch=8`; may be repeated
     #[arg(long = "dim", value_name = "NAME=VALUE", value_parser = parse_dim)]
     pub dims: Vec<(String, i64)>,
-    /// Give an input its value for good, as the model's shapes depend on it: `axes=1,2`, `shape=s.npy`, `k=k.pb`;
+    /// Make an input a constant, as the model's shapes depend on it: `axes=1,2`, `shape=s.npy`, `k=k.pb`;
     /// integers alone are i64; may be repeated
     #[arg(long = "fix", value_name = "NAME=VALUE")]
     pub fixed: Vec<String>,

@@ -67,7 +67,7 @@ pub fn main(a: &CompileArgs, t: &Terminal) -> Result<(), Error> {
     Ok(())
 }
 
-/// Says that weights are made up, which nobody may overlook.
+/// Warns that weights are random.
 pub fn say_random_weights(file: &ModelFile, t: &Terminal) {
     if let Some(r) = file.random_weights() {
         let (tensors, bytes) = r.size();

@@ -34,12 +34,12 @@ struct Row {
     dispatches: usize,
     /// Bytes that a token reads and writes.
     bytes: u64,
-    /// Nanoseconds a token.
+    /// Time of a token, in nanoseconds.
     token: Estimate,
     profile: Profile,
 }
 
-/// Fused against unfused.
+/// How far the fused program's tokens and logits are from the unfused one's.
 struct Check {
     relative_error: f64,
     same_tokens: usize,

@@ -24,7 +24,7 @@ pub struct Drawing {
     edges: Vec<(usize, usize)>,
 }
 
-/// A box.
+/// A box of the drawing: one or several equal dispatches.
 struct Card {
     heading: String,
     lines: Vec<String>,
@@ -120,7 +120,7 @@ impl Drawing {
         Drawing { title, boxes, edges }
     }
 
-    /// For Graphviz.
+    /// The drawing as Graphviz text.
     pub fn dot(&self) -> String {
         let quote =
             |s: &str| format!("\"{}\"", s.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n"));

@@ -14,7 +14,7 @@ use wgfc::runtime::measure::measure_blocking;
 use wgfc::runtime::session::DeviceMemory;
 use wgfc::{Decoder, Error, Generator, GeneratorOptions, Request, Sampling};
 
-/// Capacities that nobody asked for are multiples of this, so that similar prompts give the same program.
+/// Capacities that were not asked for are multiples of this, so that similar prompts give the same program.
 const STEP: usize = 256;
 
 /// Generates text or tokens.
@@ -145,7 +145,7 @@ struct Stats {
     /// Of it, the rest.
     parts: Setup,
     memory: DeviceMemory,
-    /// Bytes.
+    /// The process's peak memory in bytes, where the system tells.
     peak: Option<u64>,
     /// When each token was there, after the set-up.
     times: Vec<f64>,

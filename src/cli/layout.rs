@@ -12,13 +12,13 @@ use std::collections::HashMap;
 /// A box to place.
 #[derive(Clone, Copy, Debug)]
 pub struct Size {
-    /// Width.
+    /// Width of the box.
     pub w: f64,
-    /// Height.
+    /// Height of the box.
     pub h: f64,
 }
 
-/// Where everything is.
+/// A drawing: the places of boxes and edges.
 #[derive(Clone, Debug, Default)]
 pub struct Placed {
     /// Centres of the boxes.

@@ -205,7 +205,7 @@ pub fn estimate_json(e: Estimate) -> serde_json::Value {
     serde_json::json!({ "median": e.median, "low": e.low, "high": e.high })
 }
 
-/// All of it.
+/// The whole profile as JSON.
 pub fn json(p: &Profile) -> serde_json::Value {
     let one = |e: Option<Estimate>| e.map(estimate_json);
     let dispatches: Vec<serde_json::Value> = p

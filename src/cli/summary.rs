@@ -10,7 +10,7 @@ use wgfc::{Error, Problem};
 /// What a roof is made of. GB is 2^30 bytes.
 #[derive(Clone, Copy, Debug)]
 pub struct Roof {
-    /// Bytes a second.
+    /// Memory bandwidth, bytes a second.
     pub bandwidth: f64,
     /// Floating-point operations a second.
     pub peak: f64,
@@ -25,7 +25,7 @@ impl Roof {
     pub fn seconds(&self, bytes: u64, flops: u64) -> f64 {
         (bytes as f64 / self.bandwidth).max(flops as f64 / self.peak)
     }
-    /// What limits it.
+    /// Whether memory or arithmetic limits a kernel, in a word.
     pub fn bound(&self, bytes: u64, flops: u64) -> &'static str {
         if bytes as f64 / self.bandwidth >= flops as f64 / self.peak { "memory" } else { "arithmetic" }
     }
@@ -51,7 +51,7 @@ pub struct Figures {
 pub struct Summary {
     /// The values of the symbols.
     pub dims: BTreeMap<String, i64>,
-    /// Those that nobody gave, which are taken as 1.
+    /// Symbols without a given value, which are taken as 1.
     pub assumed: Vec<String>,
     /// One entry a dispatch.
     pub dispatches: Vec<Figures>,
@@ -211,7 +211,7 @@ pub fn known_bytes_text(bytes: Option<u64>) -> String {
     bytes.map_or("-".into(), bytes_text)
 }
 
-/// `8.18 GFLOP`.
+/// A number of operations for people: `8.18 GFLOP`.
 pub fn flops_text(flops: u64) -> String {
     scaled(flops as f64, 1000.0, &["FLOP", "kFLOP", "MFLOP", "GFLOP", "TFLOP"])
 }

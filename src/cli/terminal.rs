@@ -33,7 +33,7 @@ impl Terminal {
         Terminal { json: global.json, quiet: global.quiet, fancy, failed: RefCell::new(None) }
     }
 
-    /// Without notes.
+    /// A terminal that prints no notes.
     pub fn silent() -> Terminal {
         Terminal::new(&Global { json: false, quiet: true })
     }
@@ -56,7 +56,7 @@ impl Terminal {
         whole
     }
 
-    /// A result.
+    /// Prints a result on stdout.
     pub fn print(&self, text: &str) {
         let end = if text.ends_with('\n') { "" } else { "\n" };
         self.write(&format!("{}{end}", clean(text)));
@@ -107,7 +107,7 @@ impl Terminal {
         say(&format!("note: {text}\n"));
     }
 
-    /// The compiler's warnings.
+    /// Prints the compiler's warnings on stderr.
     pub fn warnings(&self, warnings: &[String]) {
         if !self.quiet {
             for w in warnings {
@@ -213,7 +213,7 @@ pub fn clean(text: &str) -> Cow<'_, str> {
     Cow::Owned(text.chars().map(shown).collect())
 }
 
-/// On stderr. If that fails there is nobody left to tell.
+/// Writes to stderr; a failure to do so is ignored.
 pub fn say(text: &str) {
     let _ = std::io::stderr().write_all(clean(text).as_bytes());
 }

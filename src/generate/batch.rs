@@ -35,7 +35,7 @@ pub struct BatchGenerator {
     ragged: bool,
 }
 
-/// One sequence.
+/// One sequence of the batch.
 #[derive(Clone, Debug, Default)]
 struct Row {
     /// For each position of the cache, whether it holds a token of this sequence.

@@ -31,7 +31,7 @@ pub mod word {
     pub const SCALE: usize = 0;
     /// Random bits of this step: this word and the next.
     pub const RANDOM: usize = 1;
-    /// Top-k.
+    /// The number k of top-k.
     pub const TOP_K: usize = 3;
     /// Top-p, the bits of an f32.
     pub const TOP_P: usize = 4;
@@ -42,7 +42,7 @@ pub mod word {
 /// Which tokens may be drawn.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Limits {
-    /// The largest ones.
+    /// Whether only the k most likely tokens can be chosen.
     pub top_k: bool,
     /// The most probable ones (of those) up to a share of the probability.
     pub top_p: bool,

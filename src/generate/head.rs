@@ -1,4 +1,4 @@
-//! The end of a decoder: the logits of the last position, and the token they favour.
+//! The end of a decoder: the logits of the last position, and the most likely token.
 
 use super::choose::{self, Limits};
 use std::collections::HashMap;

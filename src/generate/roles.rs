@@ -30,11 +30,11 @@ pub struct Input {
 /// What one run of several sequences takes, row by row.
 #[derive(Debug, Default)]
 pub struct Step {
-    /// Sequences.
+    /// Number of sequences.
     pub rows: usize,
-    /// Token ids.
+    /// Token ids, sequence by sequence.
     pub ids: Vec<i64>,
-    /// Their positions.
+    /// The position of each token in its sequence.
     pub positions: Vec<i64>,
     /// For each position of the cache and each new one, 1 where it counts.
     pub mask: Vec<i64>,
@@ -146,7 +146,7 @@ pub fn inputs(ports: &[PortType], states: Option<&str>) -> Result<Vec<Input>, Ve
 pub struct Symbols {
     /// Sequences at a time.
     pub batch: Option<String>,
-    /// Tokens a run.
+    /// The symbol for the number of tokens of a run.
     pub seq: Option<String>,
 }
 

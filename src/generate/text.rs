@@ -18,7 +18,7 @@ pub struct Decoder {
     path: PathBuf,
 }
 
-/// What `generation_config.json` says.
+/// Sampling parameters that `generation_config.json` recommends.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Defaults {
     /// Tokens that end a text.
@@ -72,7 +72,7 @@ impl Decoder {
         Ok(Decoder { model: self.model.with_random_weights()?, ..self })
     }
 
-    /// The model.
+    /// The model's file.
     pub fn model(&self) -> &ModelFile {
         &self.model
     }

@@ -76,7 +76,7 @@ pub(super) fn chosen(
 /// Token ids that a run takes in.
 pub(super) enum Ids<'a> {
     Host(&'a [i64]),
-    /// One.
+    /// One token id, on the device.
     Device(DeviceTensor),
 }
 

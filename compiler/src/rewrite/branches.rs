@@ -1,5 +1,5 @@
-//! A condition that is data chooses between what both branches give: operators have no effects, and
-//! nothing is read outside of a buffer whatever the branch that is not taken would read.
+//! Conditions that depend on data become a selection between the results of both branches: operators have no effects, and
+//! loads stay inside their buffers in the branch that is not taken too.
 
 use super::canonical::topo;
 use super::unroll::copy;
@@ -7,7 +7,7 @@ use std::collections::HashMap;
 use wgfc_ir::build::Builder;
 use wgfc_ir::{Graph, NodeId, Op, Value};
 
-/// Writes out every `if`; returns how many.
+/// Replaces every `if` by both branches and a selection; returns how many.
 pub fn flatten(graph: &mut Graph) -> Result<usize, String> {
     let mut count = 0;
     let next = |g: &Graph| g.node_ids().find(|n| matches!(g.node(*n).op, Op::If { .. }));

@@ -1,4 +1,4 @@
-//! One way to say each thing: the clean-ups that need no search.
+//! Clean-ups that need no search, so that equal computations look equal.
 //!
 //! - what has no elements is made without operands ([`super::empty`]);
 //! - equal nodes become one;
@@ -54,7 +54,7 @@ fn key(op: &Op) -> Option<String> {
     }
 }
 
-/// Merges equal nodes.
+/// Merges nodes with the same operator and operands (common subexpressions).
 fn common(graph: &mut Graph) -> Result<bool, String> {
     let mut seen: FxHashMap<(String, Vec<Value>), NodeId> = FxHashMap::default();
     let mut changed = false;
@@ -67,7 +67,7 @@ fn common(graph: &mut Graph) -> Result<bool, String> {
             continue;
         };
         let ports = node.outputs.len() as u32;
-        // A dead twin from the round before is no change.
+        // Merging with a node that is already dead is no change.
         for port in 0..ports {
             let (old, new) = (Value { node: n, port }, Value { node: first, port });
             let used = graph.is_output(old) || !graph.uses(old).is_empty();

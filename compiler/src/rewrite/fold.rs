@@ -2,7 +2,7 @@
 //!
 //! Folding must not make a program larger: a result may take as many bytes as its operands that
 //! nothing else reads, and a little more. So the expansion of a scalar stays an expression, and a
-//! view of a weight stays a view, which vanishes into a load.
+//! view of a weight stays a view, which becomes part of a load.
 
 use super::canonical::topo;
 use super::extract::MAX_FOLDED;

@@ -1,4 +1,4 @@
-//! What rules ask before they fire, and right-hand sides that a pattern cannot say.
+//! Conditions of rules, and right-hand sides that are code instead of a pattern.
 
 use super::term::{Attr, Head, Term, Terms, attr, attr_of, lit};
 use super::views::ViewMap;

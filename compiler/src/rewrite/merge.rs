@@ -3,8 +3,8 @@
 //! `x @ w₁ + b₁`, `x @ w₂ + b₂` → `y = x @ [w₁ w₂] + [b₁ b₂]`, and views that slice `y`.
 //!
 //! It pays where nothing is copied that stays needed: each weight is a constant that only its
-//! product reads, or made from such constants alike (dequantised, transposed). Then the products read `x` once, in one dispatch, and the slices vanish into the
-//! loads of whoever reads them. The merged weight must fit one binding.
+//! product reads, or made from such constants alike (dequantised, transposed). Then the products read `x` once, in one dispatch, and the slices become part of the
+//! loads of their readers. The merged weight must fit one binding.
 
 use super::canonical::topo;
 use super::views::ViewMap;

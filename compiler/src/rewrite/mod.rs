@@ -1,9 +1,9 @@
 //! Rewrites of the graph.
 //!
 //! 0. [`branches`] and [`unroll`] write out conditions and short scans.
-//! 1. [`canonical`] cleans up: one way to say each thing.
+//! 1. [`canonical`] cleans up, so that equal computations look equal.
 //! 2. [`region`] saturates the graph with the [`rules`], a region at a time.
-//! 3. [`recognise`] finds the raised operators that span more than a pattern can say.
+//! 3. [`recognise`] finds the raised operators that a pattern cannot describe.
 //! 4. [`merge`] joins products that share an operand.
 //! 5. [`long_rows`] cuts long rows into parts.
 //!
@@ -29,18 +29,18 @@ use crate::options::{Fusion, Technique};
 use crate::{Diagnostic, Errors, Options};
 use wgfc_ir::{Graph, NodeId, Op};
 
-/// What [`rewrite`] did.
+/// Figures about a [`rewrite`].
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RewriteReport {
     /// Nodes before, inputs and constants included.
     pub nodes_before: usize,
-    /// Nodes after.
+    /// Nodes of the graph after the rewrites.
     pub nodes_after: usize,
-    /// Conditions written out.
+    /// Conditions (`If`) that were replaced by both branches and a selection.
     pub branches: usize,
-    /// Scans written out.
+    /// Scans that were unrolled.
     pub unrolled: usize,
-    /// What the rules did.
+    /// Figures about saturation with the rules.
     pub rules: region::Outcome,
     /// Guards against NaN removed.
     pub nan_guards: usize,

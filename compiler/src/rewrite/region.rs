@@ -27,7 +27,7 @@ const GROWTH: usize = 60;
 /// A node keeps at most this many of the model's names that it stands for.
 const MAX_ORIGINS: usize = 16;
 
-/// What saturating did.
+/// The result of saturating a region.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Outcome {
     /// Regions of the graph.
@@ -139,7 +139,7 @@ struct Form {
     key: String,
     nodes: Vec<NodeId>,
     operands: Vec<Vec<Ref>>,
-    /// Which nodes somebody outside reads.
+    /// The nodes that are read outside the region.
     roots: Vec<usize>,
     /// The values from outside, in order of first use.
     leaves: Vec<Value>,
@@ -349,7 +349,7 @@ fn assemble(
         }
         roots.push(*made.get(&g.find(ids[*r])).ok_or("a root without a term")?);
     }
-    // What is gone went into whoever read it.
+    // The names of a removed node go to its reader.
     let mut into: Vec<Option<usize>> = vec![None; ids.len()];
     let mut reader: Vec<Option<usize>> = vec![None; ids.len()];
     for (i, operands) in form.operands.iter().enumerate().rev() {

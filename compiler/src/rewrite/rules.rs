@@ -108,7 +108,7 @@ pub fn approx() -> Vec<Rule> {
         // (a · c) @ b → (a @ b) · c, for one value c
         rewrite!("scale-left";      "(contract ?l (mul ?a ?c) ?b)" => "(mul (contract ?l ?a ?b) ?c)" if scalar("?c") if finite("?c")),
         rewrite!("scale-right";     "(contract ?l ?a (mul ?b ?c))" => "(mul (contract ?l ?a ?b) ?c)" if scalar("?c") if finite("?c")),
-        // (a @ w) · c → a @ (w · c): scales and batch norms vanish into constant weights
+        // (a @ w) · c → a @ (w · c): scales and batch norms are folded into constant weights
         rewrite!("scale-into-b";    "(mul (contract ?l ?a ?b) ?c)" => { mul_into_operand("?l", "?a", "?b", "?c", 1) }
             if konst("?b") if konst("?c") if finite("?c")),
         rewrite!("scale-into-a";    "(mul (contract ?l ?a ?b) ?c)" => { mul_into_operand("?l", "?a", "?b", "?c", 0) }

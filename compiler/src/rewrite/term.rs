@@ -30,7 +30,7 @@ pub enum Head {
     Leaf(u32),
     /// A rank-0 constant, an [`Attr::Scalar`].
     Lit(u32),
-    /// An attribute.
+    /// An attribute, by its number in the [`Table`].
     Attr(u32),
     /// `(neg ?a)`.
     Unary(UnaryOp),
@@ -59,9 +59,9 @@ pub enum Head {
 /// A term: a head and its children.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Term {
-    /// What it is.
+    /// The operator, leaf or attribute.
     pub head: Head,
-    /// Attributes, then operands.
+    /// The e-classes of the attributes, then of the operands.
     pub args: Vec<Id>,
 }
 
@@ -141,17 +141,17 @@ impl FromOp for Term {
 pub enum Attr {
     /// The value of a [`Head::Lit`].
     Scalar(Scalar),
-    /// Of a cast.
+    /// The target type of a cast.
     Type(DType),
-    /// Of a map.
+    /// The body and shape of a map.
     Body(ScalarFn, Vec<Dim>),
-    /// Of a view.
+    /// The attributes of a view.
     View(ViewMap),
-    /// Of a reduction or normalisation.
+    /// The axes of a reduction or normalisation.
     Axes(Vec<usize>),
     /// Of a normalisation, the bits of an `f32`.
     Epsilon(u32),
-    /// Of a contraction.
+    /// The labels of a contraction.
     Labels(Contract),
     /// Of a softmax: the axis, and whether it is the logarithm.
     Softmax(usize, bool),
@@ -160,7 +160,7 @@ pub enum Attr {
 /// What is known of a value from outside the region.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Leaf {
-    /// Its type.
+    /// Element type and shape.
     pub ty: TensorType,
     /// Whether it is a constant.
     pub konst: bool,
@@ -185,7 +185,7 @@ pub struct Facts {
 #[derive(Default)]
 pub struct Table {
     pub(super) attrs: IndexSet<Attr, FxBuildHasher>,
-    /// Values from outside.
+    /// The values that the region reads from outside.
     pub leaves: Vec<Leaf>,
     /// Operators that no rule looks into.
     pub opaque: Vec<Op>,
@@ -212,7 +212,7 @@ impl Table {
     }
 }
 
-/// Adds an attribute.
+/// The e-class of an attribute, added if it is new.
 pub fn attr(g: &mut Terms, a: Attr) -> Id {
     let i = g.analysis.intern(a);
     g.add(Term::new(Head::Attr(i), []))

@@ -1,5 +1,5 @@
-//! Scans of a single iteration are written out, and in the body of another loop those of a known, small
-//! number: what a lane repeats inside a step.
+//! Scans of a single iteration are unrolled, and in the body of another loop those of a known, small
+//! number: a lane repeats them inside a step.
 
 use super::canonical::topo;
 use std::collections::HashMap;

@@ -3,7 +3,7 @@
 use wgfc_ir::{Dim, Op, Poly, Scalar, TensorType};
 
 /// Beyond this many characters an index map is not composed further: two loads of simple maps are
-/// cheaper than one of a map that nobody can simplify.
+/// cheaper than one of a map that cannot be simplified.
 const MAX_TEXT: usize = 400;
 
 /// The attributes of an [`Op::View`].
@@ -18,7 +18,7 @@ pub struct ViewMap {
 }
 
 impl ViewMap {
-    /// Of a node's operator, if it is a view.
+    /// The view that a node's operator is, if it is one.
     pub fn of(op: &Op) -> Option<ViewMap> {
         match op {
             Op::View { shape, index, fill } => {
@@ -28,7 +28,7 @@ impl ViewMap {
         }
     }
 
-    /// As an operator.
+    /// The view as an operator of the graph.
     pub fn op(self) -> Op {
         Op::View { shape: self.shape, index: self.index, fill: self.fill }
     }

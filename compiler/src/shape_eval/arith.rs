@@ -201,7 +201,7 @@ pub(super) fn binary(op: BinaryOp, a: &Elem, b: &Elem, ty: DType) -> Elem {
     }
 }
 
-/// Two exact fractions.
+/// A binary operator of two exact fractions `p / m` and `q / n`.
 fn fractions(op: BinaryOp, (p, m): (Poly, i64), (q, n): (Poly, i64), ty: DType) -> Elem {
     use BinaryOp::*;
     let Some(common) = m.checked_mul(n) else { return Elem::Unknown };

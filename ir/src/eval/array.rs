@@ -46,7 +46,7 @@ pub(super) trait Elem: Copy + Default + PartialOrd + Send + Sync + 'static {
     fn to_scalar(self, dtype: DType) -> Scalar;
     fn to_f64(self) -> f64;
     fn to_f32(self) -> f32;
-    /// Floats truncate.
+    /// The low 64 bits as an integer; floats are truncated.
     fn to_bits(self) -> u64;
     /// Likewise; of floats beyond the ends the nearest.
     fn to_int(self) -> i64 {
@@ -344,12 +344,12 @@ impl Array {
         }
     }
 
-    /// The floats, widened.
+    /// The elements as f64.
     pub(super) fn f64s(&self) -> Vec<f64> {
         each!(&*self.data, v => v.iter().map(|x| x.to_f64()).collect())
     }
 
-    /// From floats, rounded to `dtype`.
+    /// An array of `dtype` from floats, which are rounded.
     pub(super) fn from_f64s(dtype: DType, shape: Vec<usize>, v: Vec<f64>) -> Array {
         let data = if dtype == DType::F64 {
             Buf::F64(v)

@@ -7,7 +7,7 @@ use crate::poly::{Atom, Poly};
 pub(crate) enum Index {
     /// `base + Σ table[v][i_v]`.
     Tables { base: i64, tables: Vec<(usize, Vec<i64>)> },
-    /// Anything.
+    /// An expression that is not of the form above.
     Tree(Expr),
 }
 
@@ -192,7 +192,7 @@ pub(super) fn point_at(mut flat: usize, shape: &[usize]) -> Vec<usize> {
 /// An extent and the distance in memory between neighbours along it.
 pub(super) type Walk = Vec<(usize, usize)>;
 
-/// Merges neighbouring axes that are walked as one; axes of extent 1 vanish.
+/// Merges neighbouring axes that are walked as one, and drops axes of extent 1.
 pub(super) fn merge(axes: impl DoubleEndedIterator<Item = (usize, usize)>) -> Walk {
     let mut out: Walk = vec![];
     for (d, s) in axes.rev().filter(|(d, _)| *d != 1) {

@@ -15,7 +15,7 @@ const KEPT: usize = 4;
 pub struct OutOfRange {
     /// Where in the tensor of indices it stands.
     pub position: Vec<usize>,
-    /// What it is.
+    /// The index.
     pub value: i64,
     /// The extent of the axis: indices from `-extent` to `extent - 1` are inside.
     pub extent: usize,
@@ -24,7 +24,7 @@ pub struct OutOfRange {
 /// What indices of one node of the model are outside their axes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct OutOfRanges {
-    /// The first few.
+    /// The first few of them.
     pub first: Vec<OutOfRange>,
     /// How many there are.
     pub count: usize,
@@ -32,7 +32,7 @@ pub struct OutOfRanges {
     pub writes: bool,
 }
 
-/// By node.
+/// The indices out of range, by the name of the model's node.
 pub type Found = BTreeMap<String, OutOfRanges>;
 
 /// Adds the indices of a node that are outside.

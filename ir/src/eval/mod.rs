@@ -44,7 +44,7 @@ use std::sync::{Arc, Mutex};
 
 /// The most elements one tensor may have.
 pub const MAX_ELEMENTS: usize = 1 << 31;
-/// The most iterations one Loop or Scan may run.
+/// The most iterations that one while or scan may run.
 pub const MAX_ITERATIONS: usize = 1 << 24;
 
 /// What an evaluation may take.
@@ -67,9 +67,9 @@ impl Default for Limits {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub struct EvalError {
-    /// The model's node, or what stands for it, if the trouble has a place.
+    /// The model's node that the error is about, or the node of the graph if it has no name, if it is about one.
     pub node: Option<String>,
-    /// What is wrong.
+    /// The reason, in words that fit after the node's name.
     pub message: String,
 }
 
@@ -103,7 +103,7 @@ impl fmt::Display for EvalError {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Env {
     symbols: BTreeMap<Arc<str>, i64>,
-    /// Where indices outside their axes are noted, if anybody asks.
+    /// Where indices outside their axes are noted, if they are to be.
     found: Option<Arc<Mutex<Found>>>,
     limits: Limits,
     /// Whether products are summed in order.

@@ -44,11 +44,11 @@ pub const INLINE_ELEMENTS: usize = 64;
 /// Where and why text is not a graph.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TextError {
-    /// From 1.
+    /// Line, counted from 1.
     pub line: usize,
-    /// From 1, in bytes.
+    /// Column in bytes, counted from 1.
     pub column: usize,
-    /// What is wrong.
+    /// What was expected there, or what does not fit.
     pub message: String,
 }
 

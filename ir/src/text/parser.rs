@@ -188,7 +188,7 @@ impl<'a> Parser<'a> {
     pub fn polys(&mut self) -> Parsed<Vec<Poly>> {
         self.list("[", "]", |p| p.poly(",]"))
     }
-    /// An element type.
+    /// Takes an element type, which must be next.
     pub fn dtype(&mut self) -> Parsed<DType> {
         let start = self.at;
         let w = self.word("an element type")?;

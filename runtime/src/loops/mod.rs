@@ -1,9 +1,9 @@
-//! Loops of kernels on drivers that end them.
+//! Loops of kernels on drivers that end long loops early.
 //!
-//! Mesa's gallivm, which llvmpipe is made of, counts the iterations of all loops of an invocation together and ends
-//! them after 65,535; the kernel goes on with what it has. How many there are depends on sizes, so this is asked when
-//! they are known: [`Loops::within`] bounds the iterations by the text of the kernel and, where there may be more,
-//! writes loops that do several iterations in one.
+//! Mesa's gallivm, on which llvmpipe is built, counts the iterations of all loops of an invocation together and ends
+//! them after 65,535; the kernel continues with the values it has then. The number of iterations depends on sizes, so it is
+//! computed when they are known: [`Loops::within`] bounds the iterations by the text of the kernel and, where there may be more,
+//! unrolls loops.
 
 mod ranges;
 mod unroll;
@@ -13,7 +13,7 @@ use ranges::Ranges;
 use std::collections::HashMap;
 use std::ops::Range;
 
-/// A kernel's loops.
+/// The text of a kernel, parsed to look at its loops.
 #[derive(Debug)]
 pub(crate) struct Loops {
     text: String,
@@ -23,9 +23,9 @@ pub(crate) struct Loops {
 /// Why a kernel cannot run here.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Why {
-    /// Its text is none, or no bound was found for the loop that begins with these words.
+    /// The text cannot be parsed, or no bound was found for the loop that begins with these words.
     Unknown(String),
-    /// It takes so many iterations.
+    /// It takes this many iterations.
     Needs(u64),
 }
 
@@ -42,13 +42,13 @@ struct Loop {
 }
 
 impl Loop {
-    /// Whether it is no loop any more once it does so many iterations in one.
+    /// Whether unrolling by this factor leaves no loop.
     fn straight(&self, factor: u64) -> bool {
         !self.left && factor > 1 && factor >= self.passes.saturating_sub(1)
     }
 }
 
-/// What takes iterations.
+/// A part of a function that takes iterations.
 #[derive(Clone, Debug)]
 enum Part {
     Loop(Loop),
@@ -181,7 +181,7 @@ fn leave(parts: &mut [Part]) {
 struct Counted {
     /// Iterations for one time that it begins, as its text is.
     passes: u64,
-    /// Iterations altogether.
+    /// Iterations that it takes in all.
     taken: u64,
 }
 

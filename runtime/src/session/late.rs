@@ -9,7 +9,7 @@ use wgfc_program::{DType, Dim, Program, Tensor};
 /// What is needed to know the shapes of outputs after a run.
 #[derive(Debug)]
 pub(super) struct Late {
-    /// The dimensions.
+    /// A copy of the `Dims` uniform, with the computed sizes.
     pub(super) dims: DeviceTensor,
     /// The outputs that are read, by their position in the program.
     pub(super) wanted: Vec<usize>,

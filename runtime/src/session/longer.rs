@@ -1,4 +1,4 @@
-//! Kernels whose loops are longer than the driver lets them be.
+//! Kernels whose loops are longer than the driver allows.
 
 use super::Session;
 use crate::bind::{self, Bound};

@@ -6,9 +6,9 @@ use wgfc_program::program::BufferKind;
 /// Bytes of device memory, of buffers alone: what a driver keeps beside them is not known.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DeviceMemory {
-    /// Weights.
+    /// Bytes of the weights.
     pub weights: u64,
-    /// States, all their room.
+    /// Bytes of the states, at their capacity.
     pub states: u64,
     /// Arenas, inputs and outputs: what runs so far needed and is kept for those to come.
     pub activations: u64,
@@ -41,7 +41,7 @@ impl DeviceMemory {
         }
         sum
     }
-    /// All of it.
+    /// The sum of all parts.
     pub fn total(&self) -> u64 {
         self.weights + self.states + self.activations
     }

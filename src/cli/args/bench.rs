@@ -42,7 +42,7 @@ pub struct BenchArgs {
     /// Runs that count
     #[arg(long, value_name = "N", default_value_t = 30, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     pub runs: u32,
-    /// Begin no run after this long that has been measured once: slow models are measured less often
+    /// After this time, do not repeat what has been measured once: slow models are measured less often
     #[arg(long, value_name = "SECONDS", default_value_t = 120.0, value_parser = super::parse_positive)]
     pub budget: f64,
     /// Compare the outputs with those of the reference evaluator first
@@ -60,7 +60,7 @@ pub enum BenchCommand {
     Dispatch(BenchDispatchArgs),
     /// How fast a decoder generates tokens
     Decode(BenchDecodeArgs),
-    /// How fast simulations run whose loop is in the kernel, and beside it
+    /// How fast simulations run with their loop in a kernel, and with a dispatch for each step
     Loops(BenchLoopsArgs),
 }
 
@@ -71,7 +71,7 @@ pub enum LoopForm {
     Fused,
     /// The graph, kernels for each step
     Split,
-    /// WGSL written by hand: the yardstick
+    /// WGSL written by hand, to compare with
     ByHand,
 }
 
@@ -113,7 +113,7 @@ pub struct BenchLoopsArgs {
     /// Samples of each form
     #[arg(long, value_name = "N", default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..=10_000))]
     pub runs: u32,
-    /// Where the inputs begin
+    /// Seed of the random inputs
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub seed: u64,
     #[command(flatten)]
@@ -156,7 +156,7 @@ pub struct BenchDecodeArgs {
     /// Compare eight tokens and their logits with those of the unfused program first
     #[arg(long, conflicts_with = "prefix_recompute")]
     pub check: bool,
-    /// Make up the weights that the model keeps in other files (see `wgfc run --help`)
+    /// Use random numbers for the weights that the model keeps in other files (see `wgfc run --help`)
     #[arg(long)]
     pub random_weights: bool,
     /// How much to fuse

@@ -35,7 +35,7 @@ pub struct Row {
     pub measured: Result<Measured, String>,
 }
 
-/// What was measured.
+/// The measured times of one form of a simulation at one size.
 pub struct Measured {
     pub dispatches: usize,
     /// From the model's bytes to the program, unless that is written by hand.

@@ -26,10 +26,10 @@ pub enum Share {
     OneStep,
 }
 
-/// A simulation.
+/// A simulation that `wgfc bench loops` runs.
 pub struct Workload {
     pub name: &'static str,
-    /// The graph.
+    /// The ONNX model's bytes.
     pub model: &'static [u8],
     /// The yardstick; its bindings are the inputs and outputs of the graph in their order. The constants
     /// `POPULATION`, `STEPS` and `DIMS` are written in front of it.
@@ -70,7 +70,7 @@ macro_rules! workload {
     };
 }
 
-/// All of them.
+/// The simulations in the order in which they are reported.
 pub const WORKLOADS: [Workload; 7] = [
     workload!("rastrigin", [4096, 1, 2000], Steps::None, Share::One, 512, "population", usize::MAX),
     workload!("cartpole", [4096, 500, 1], Steps::Value, Share::Threads, 0, "population", 100),

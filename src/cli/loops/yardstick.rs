@@ -90,7 +90,7 @@ pub fn program(w: &Workload, size: Size, inputs: &[(&str, Tensor)], outputs: &[O
     p
 }
 
-/// What comes out.
+/// An output of a kernel written by hand.
 pub struct Output {
     pub name: String,
     pub dtype: DType,

@@ -2,11 +2,11 @@
 
 use wgfc_ir::{BinaryOp, Body, DType, Poly};
 
-/// What a logit is beside a number.
+/// Whether a logit is not a finite number, as bools of the body.
 pub struct Class {
-    /// NaN or +∞.
+    /// Whether the logit is NaN or +∞.
     pub wrong: u32,
-    /// −∞.
+    /// Whether the logit is −∞, so that the token is never chosen.
     pub never: u32,
 }
 

@@ -69,7 +69,7 @@ fn distances(b: &mut Builder<'_>, logits: Value, scale: Value) -> Built {
 /// What is looked for: the largest distance below which there is less than this.
 #[derive(Clone, Copy)]
 enum Target {
-    /// So many tokens.
+    /// This number of tokens.
     Count(Value),
     /// This share of the probability of all tokens, or of those up to a distance.
     Share { p: Value, among: Option<Value> },

@@ -48,7 +48,7 @@ struct Operand {
 
 /// Something added to the scores.
 enum Mask {
-    /// As it is.
+    /// A tensor that is added as it is.
     Add(Value),
     /// This scalar where the condition holds (or fails), 0 elsewhere.
     Where { condition: Value, otherwise: bool, value: Scalar },
@@ -60,7 +60,7 @@ enum Simple {
     Cast(Value),
     /// Of an operand and a constant.
     Scalar(BinaryOp, Value, f64),
-    /// Of two operands.
+    /// A scalar operator of two operands.
     Binary(BinaryOp, Value, Value),
     /// `if c { x } else { constant }`, or the other way round when `swapped`.
     Choose {
