@@ -8,7 +8,7 @@ use crate::kernel::{
     StagedLoop, TensorId, TensorKind,
 };
 use crate::options::Options;
-use crate::schedule::cost::estimate;
+use crate::schedule::cost::Expected;
 use crate::schedule::{Schedule, ScheduledGraph};
 use rustc_hash::FxHashMap;
 use std::collections::{BTreeMap, BTreeSet};
@@ -139,7 +139,7 @@ pub fn assemble(
             workgroups: e.workgroups.clone().map(|w| bounds.most(&w)),
             nodes: k.nodes.iter().map(|n| n.to_string()).collect(),
             writes: e.bindings.iter().filter(|b| b.1 == program::Access::ReadWrite).map(written).collect(),
-            bytes: figure(bounds.most(&bytes(kernels, k))),
+            bytes: figure(bounds.most(&bytes(kernels, k, &options.expect))),
             flops: figure(bounds.most(&flops(k))),
         });
     }
@@ -150,7 +150,7 @@ pub fn assemble(
         let keeps = r.keeps.iter().filter_map(|t| buffer_of.get(t).copied());
         (r.kernels.clone(), keeps.collect())
     });
-    place(&mut buffers, &dispatches, &program_kernels, &kept.collect::<Vec<_>>());
+    place(&mut buffers, &dispatches, &program_kernels, &kept.collect::<Vec<_>>(), &options.expect);
 
     let repeats = kernels.repeats.iter().map(|r| program::Repeat {
         first: r.kernels.start,
@@ -302,7 +302,13 @@ pub(crate) fn symbols(graph: &Graph, kernels: &KernelGraph) -> Vec<Arc<str>> {
 type Kept = (Range<usize>, Vec<usize>);
 
 /// Gives intermediates their lives and arenas.
-fn place(buffers: &mut [Buffer], dispatches: &[Dispatch], kernels: &[program::Kernel], kept: &[Kept]) {
+fn place(
+    buffers: &mut [Buffer],
+    dispatches: &[Dispatch],
+    kernels: &[program::Kernel],
+    kept: &[Kept],
+    expect: &Expected,
+) {
     let mut slot = vec![None; buffers.len()];
     let mut items: Vec<Item> = vec![];
     let mut touches = vec![];
@@ -314,7 +320,7 @@ fn place(buffers: &mut [Buffer], dispatches: &[Dispatch], kernels: &[program::Ke
                 continue;
             }
             let item = *slot[*b].get_or_insert_with(|| {
-                let n = usize::try_from(estimate(&buffer.elements)).unwrap_or(0);
+                let n = usize::try_from(expect.estimate(&buffer.elements)).unwrap_or(0);
                 items.push(Item { size: Buffer::byte_size(buffer.dtype, n) as u64, first: i, last: i });
                 items.len() - 1
             });
@@ -346,7 +352,7 @@ fn place(buffers: &mut [Buffer], dispatches: &[Dispatch], kernels: &[program::Ke
 }
 
 /// The bytes a kernel must read and write at least: of each tensor the elements its loads reach, once.
-pub fn bytes(graph: &KernelGraph, k: &Kernel) -> Dim {
+pub fn bytes(graph: &KernelGraph, k: &Kernel, expect: &Expected) -> Dim {
     let extents = k.domain();
     let mut reached: BTreeMap<TensorId, Dim> = BTreeMap::new();
     for id in k.body.reachable(&k.roots()) {
@@ -359,7 +365,7 @@ pub fn bytes(graph: &KernelGraph, k: &Kernel) -> Dim {
     for (t, n) in reached {
         let ty = &graph.tensors[t].ty;
         let all = ty.numel();
-        let n = if estimate(&n) < estimate(&all) { n } else { all };
+        let n = if expect.estimate(&n) < expect.estimate(&all) { n } else { all };
         total = &total + &packed(ty.dtype, &n);
     }
     for t in k.writes() {

@@ -1,8 +1,14 @@
 //! What is known of a device: its limits, which decide what can run on it, and its speeds, which decide what is chosen.
+//!
+//! This is the only model of a device: fusion, schedules, loops, the bounds that `wgfc inspect` prints and the order in
+//! which the tuner tries things follow from it. Its speeds are those of a [named](DeviceProfile::named) profile, of a
+//! [file], or measured on an adapter.
+
+pub mod file;
 
 use serde::{Deserialize, Serialize};
 
-/// What the target device offers. The default is what every WebGPU device has.
+/// What the target device offers. The default is [named](DeviceProfile::named) `portable`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct DeviceProfile {
     /// Storage buffers one kernel may bind.
@@ -28,12 +34,8 @@ pub struct DeviceProfile {
     /// Iterations of a loop in a kernel, where the driver ends it after so many.
     #[serde(default)]
     pub loop_iterations: Option<u32>,
-    /// Bytes a second that a streaming kernel moves.
-    pub bandwidth: f64,
-    /// Floating-point operations a second.
-    pub flops: f64,
-    /// Seconds that one more dispatch in a pass costs.
-    pub dispatch_cost: f64,
+    /// How fast it is.
+    pub speeds: Speeds,
 }
 
 impl Default for DeviceProfile {
@@ -49,9 +51,182 @@ impl Default for DeviceProfile {
             subgroup: None,
             cooperative_matrix: false,
             loop_iterations: None,
-            bandwidth: 100e9,
-            flops: 2e12,
-            dispatch_cost: 10e-6,
+            speeds: Speeds::PORTABLE,
         }
+    }
+}
+
+impl DeviceProfile {
+    /// The names of the profiles that [`DeviceProfile::named`] knows.
+    pub const NAMES: [&'static str; 4] = ["portable", "discrete", "integrated", "software"];
+
+    /// The limits that every WebGPU device has, with the speeds of a kind of devices.
+    pub fn named(name: &str) -> Option<DeviceProfile> {
+        let speeds = match name {
+            "portable" => Speeds::PORTABLE,
+            "discrete" => Speeds::DISCRETE,
+            "integrated" => Speeds::INTEGRATED,
+            "software" => Speeds::SOFTWARE,
+            _ => return None,
+        };
+        Some(DeviceProfile { speeds, ..DeviceProfile::default() })
+    }
+}
+
+/// How fast a device is. Where a figure comes from stands with the constants of this type; `wgfc device --measure` says
+/// how it is measured.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Speeds {
+    /// Bytes a second that a streaming kernel reads and writes.
+    pub bandwidth: f64,
+    /// Floating-point operations a second in f32; a multiplication with an addition is two.
+    pub flops_f32: f64,
+    /// The same in f16.
+    pub flops_f16: f64,
+    /// The same in f16 on matrix units, which sum in f32; without such units, as in f16.
+    pub flops_matrix: f64,
+    /// Seconds that one more tiny dispatch in a pass costs, which waits for the one before it.
+    pub dispatch_cost: f64,
+    /// Cores, each of which runs workgroups of its own. A core is what one workgroup of 256 invocations can keep busy.
+    pub cores: f64,
+    /// Invocations that are under way together.
+    pub resident: f64,
+    /// [Cycles](Speeds::cycle) from asking for memory until it is in workgroup memory and everybody knows.
+    pub memory_latency: f64,
+    /// Seconds that an operation takes which waits for the one before it.
+    pub operation: f64,
+    /// Seconds that the invocations of a workgroup wait for each other at a barrier.
+    pub barrier: f64,
+    /// Bytes a second that one workgroup reads from a cache.
+    pub workgroup_bandwidth: f64,
+    /// Bytes a second that all workgroups together read from caches.
+    pub cache_bandwidth: f64,
+}
+
+impl Speeds {
+    /// An H100, as wgpu reaches it through Vulkan.
+    pub const DISCRETE: Speeds = Speeds {
+        // Measured: a copy in WGSL moves 2.69 to 2.86 TB/s.
+        bandwidth: 2.8e12,
+        // 128 of its 132 cores, each 128 multiply-adds in a cycle of 1.75 GHz. cuBLAS reaches 52 TFLOP/s.
+        flops_f32: 57.344e12,
+        // Twice that, by the vendor's figures.
+        flops_f16: 114.688e12,
+        // A fit to products timed on it: 1000 multiply-adds a cycle and core, fed from workgroup memory.
+        flops_matrix: 448e12,
+        // Measured: 1000 dispatches in one pass.
+        dispatch_cost: 4e-6,
+        // It has 132; a power of two makes the same choices.
+        cores: 128.0,
+        // 2048 a core.
+        resident: 262_144.0,
+        // A fit to tiled products timed on it.
+        memory_latency: 600.0,
+        // Fits to loops timed on it, of an invocation, of workgroups with many stages, and of workgroups that read much.
+        operation: 1.5e-9,
+        barrier: 40e-9,
+        workgroup_bandwidth: 60e9,
+        // A fit: four times its memory.
+        cache_bandwidth: 11.2e12,
+    };
+
+    /// No device: the balance of [`Speeds::DISCRETE`], scaled to the memory of a small GPU. Choices that compare
+    /// arithmetic with traffic are those of a GPU then, and loops that move much are not taken for cheap.
+    pub const PORTABLE: Speeds = Speeds {
+        bandwidth: 100e9,
+        flops_f32: 2.048e12,
+        flops_f16: 4.096e12,
+        flops_matrix: 16e12,
+        cache_bandwidth: 400e9,
+        ..Speeds::DISCRETE
+    };
+
+    /// A GPU that shares its memory with the CPU. Not measured: from the published figures of such GPUs, two channels
+    /// of LPDDR5 and 8 cores of 128 multiply-adds at 1.2 GHz.
+    pub const INTEGRATED: Speeds = Speeds {
+        bandwidth: 70e9,
+        flops_f32: 2.4e12,
+        flops_f16: 4.8e12,
+        flops_matrix: 4.8e12,
+        dispatch_cost: 8e-6,
+        cores: 8.0,
+        resident: 16_384.0,
+        memory_latency: 400.0,
+        operation: 3e-9,
+        barrier: 80e-9,
+        workgroup_bandwidth: 30e9,
+        cache_bandwidth: 280e9,
+    };
+
+    /// A software adapter.
+    pub const SOFTWARE: Speeds = Speeds {
+        bandwidth: 8e9,
+        flops_f32: 40e9,
+        flops_f16: 10e9,
+        flops_matrix: 10e9,
+        dispatch_cost: 42.5e-6,
+        cores: 4.0,
+        resident: 1024.0,
+        memory_latency: 100.0,
+        operation: 3e-9,
+        barrier: 1e-6,
+        workgroup_bandwidth: 4e9,
+        cache_bandwidth: 16e9,
+    };
+
+    /// How much longer a dispatch takes that does something: beside its work it ramps up and drains. On an H100 that
+    /// is 10 µs, where a tiny dispatch costs 4 µs.
+    const RAMP: f64 = 2.5;
+
+    /// Seconds that one more kernel costs beside its work.
+    pub fn dispatch(&self) -> f64 {
+        Self::RAMP * self.dispatch_cost
+    }
+
+    /// Seconds in which a core does 128 multiply-adds in f32. Models in cycles count these, whatever the clock is.
+    pub fn cycle(&self) -> f64 {
+        256.0 * self.cores / self.flops_f32
+    }
+
+    /// Bytes that all cores together read from memory in a [cycle](Speeds::cycle).
+    pub fn bytes_per_cycle(&self) -> f64 {
+        self.bandwidth * 256.0 * self.cores / self.flops_f32
+    }
+
+    /// Bytes that even a single workgroup reads in an eighth of the time of a [dispatch](Speeds::dispatch), rounded
+    /// down to a power of two: what has no more is read sooner than another kernel could have written it. The eighth is
+    /// a fit, to 64 KiB on an H100.
+    pub fn little_bytes(&self) -> i64 {
+        let bytes = self.workgroup_bandwidth.min(self.bandwidth) * self.dispatch() / 8.0;
+        1 << (bytes.clamp(1.0, (1u64 << 40) as f64) as u64).ilog2()
+    }
+
+    /// Scalar operations in the time that it takes to write an element of 32 bits and to read it again. That a fifth
+    /// of the peak is reached is a fit, to 16 operations on an H100. More than 32 are never worth their text, and up to
+    /// 4 always.
+    pub fn pass_operations(&self) -> i64 {
+        (self.flops_f32 / 2.0 * (8.0 / self.bandwidth) / 5.0).clamp(4.0, 32.0) as i64
+    }
+
+    /// This share of the invocations that are under way together, at least 1.
+    pub fn share_of_resident(&self, part: f64) -> i64 {
+        (self.resident / part).clamp(1.0, (1u64 << 40) as f64) as i64
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The thresholds that were fitted on an H100 follow from its figures.
+    #[test]
+    fn thresholds_follow() {
+        for s in [Speeds::DISCRETE, Speeds::PORTABLE] {
+            assert!((s.dispatch() - 10e-6).abs() < 1e-12);
+            assert_eq!((s.little_bytes(), s.pass_operations()), (64 << 10, 16));
+            assert_eq!(s.bytes_per_cycle(), 1600.0);
+            assert_eq!([1.0, 8.0, 128.0].map(|p| s.share_of_resident(p)), [1 << 18, 1 << 15, 2048]);
+        }
+        assert!((Speeds::DISCRETE.cycle() - 1.0 / 1.75e9).abs() < 1e-15);
     }
 }

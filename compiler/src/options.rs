@@ -1,6 +1,7 @@
 //! Options of a compilation.
 
 use crate::device::DeviceProfile;
+use crate::schedule::cost::Expected;
 use crate::schedule::table::Tuning;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
@@ -79,6 +80,8 @@ pub struct Options {
     pub states: States,
     /// What to leave out of full fusion.
     pub without: BTreeSet<Technique>,
+    /// What symbolic dimensions that are not fixed are expected to be: name to value. Choices are made for that.
+    pub expect: Expected,
     /// The device to compile for.
     pub profile: DeviceProfile,
     /// Schedules measured on the target, which come before those of the cost models; what does not fit is ignored.

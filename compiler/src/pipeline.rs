@@ -149,7 +149,7 @@ fn assemble(fused: Fused, options: &Options, observe: Observe<'_>) -> Result<Pro
 /// # Errors
 /// As [`schedule`](crate::schedule::schedule).
 pub fn schedule(kernels: KernelGraph, options: &Options) -> Result<ScheduledGraph, Errors> {
-    crate::schedule::schedule(kernels, &options.profile, &options.tuning, &options.schedules)
+    crate::schedule::schedule(kernels, &options.profile, &options.expect, &options.tuning, &options.schedules)
 }
 
 /// A stage, for the log.

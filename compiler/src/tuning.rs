@@ -106,7 +106,7 @@ pub fn tunable(
     most: usize,
     factor: f64,
 ) -> Result<Vec<Tunable>, Errors> {
-    let cx = Context { graph: &fused.kernels, device: &options.profile };
+    let cx = Context { graph: &fused.kernels, device: &options.profile, expect: &options.expect };
     let mut out: Vec<Tunable> = vec![];
     let mut known: BTreeMap<String, Option<usize>> = BTreeMap::new();
     for (i, k) in fused.kernels.kernels.iter().enumerate() {
@@ -128,15 +128,17 @@ pub fn tunable(
                 title: title(k),
                 kernel: i,
                 dispatches: 1,
-                bytes: count(&assemble::bytes(&fused.kernels, k), values),
+                bytes: count(&assemble::bytes(&fused.kernels, k, &options.expect), values),
                 flops: count(&assemble::flops(k), values),
                 candidates: found,
             });
         }
     }
-    // By the time they would take where an operation costs a twentieth of a byte.
-    let weight = |t: &Tunable| t.dispatches as u64 * t.bytes.max(t.flops / 20);
-    out.sort_by_key(|t| std::cmp::Reverse(weight(t)));
+    // By the time they would take at least.
+    let speeds = &options.profile.speeds;
+    let least = |t: &Tunable| (t.bytes as f64 / speeds.bandwidth).max(t.flops as f64 / speeds.flops_f32);
+    let weight = |t: &Tunable| t.dispatches as f64 * least(t);
+    out.sort_by(|a, b| weight(b).total_cmp(&weight(a)));
     Ok(out)
 }
 
@@ -151,7 +153,7 @@ fn shortlist(
     let first = choose(k, cx, &Tuning::default())?;
     let measured = problem(k).map(|p| at(&p, values));
     let cycles = |c: Schedule| match (c, &measured) {
-        (Schedule::Product(g), Some(p)) => Some(cycles(&g, p)),
+        (Schedule::Product(g), Some(p)) => Some(cycles(&g, p, cx.device, cx.expect)),
         _ => None,
     };
     let mut all: Vec<Candidate> =
@@ -241,7 +243,7 @@ impl Single {
             bindings: emitted.bindings.iter().filter_map(|(t, _)| place(t)).collect(),
             workgroups: emitted.workgroups.each_ref().map(fixed),
             nodes: k.nodes.iter().map(|n| n.to_string()).collect(),
-            bytes: fixed(&assemble::bytes(graph, k)),
+            bytes: fixed(&assemble::bytes(graph, k, &options.expect)),
             flops: fixed(&assemble::flops(k)),
         };
         let value = |s: &str| values.get(s).copied().unwrap_or(ASSUMED);

@@ -17,7 +17,7 @@ fn run(pass: &str, graph: &mut Graph) {
         "rules" => {
             let rules: Vec<_> =
                 [rules::exact(), rules::approx(), rules::raise()].into_iter().flatten().collect();
-            region::saturate(graph, &rules).and_then(|_| canonical::clean(graph))
+            region::saturate(graph, &rules, &Default::default()).and_then(|_| canonical::clean(graph))
         }
         "nan_guard" => recognise::nan_guard::remove(graph).map(|_| ()),
         "attention" => recognise::attention::recognise(graph).map(|_| ()),

@@ -261,7 +261,7 @@ fn recurrence(batch: &str, n: &str) -> Graph {
 fn what_runs_a_lane_is_chosen_by_cost() {
     let made = |batch: &str, n: &str, cost: f64| {
         let mut options = options(Fusion::Full);
-        options.profile.dispatch_cost = cost;
+        options.profile.speeds.dispatch_cost = cost / 2.5;
         fuse(&recurrence(batch, n), &options).unwrap()
     };
     // A few products each: an invocation, of which many are needed to fill a device; a workgroup for more.

@@ -140,7 +140,8 @@ fn thin_candidates(case: &Case, kernel: &Kernel, count: usize) -> Vec<Shape> {
         Product::Thin(t) => Some(Shape::Thin(t.shape)),
         _ => None,
     };
-    let thin: Vec<Shape> = products::candidates(&p, &case.profile).into_iter().filter_map(shape).collect();
+    let thin: Vec<Shape> =
+        products::candidates(&p, &case.profile, &case.expect).into_iter().filter_map(shape).collect();
     assert!(!thin.is_empty(), "{p:?}");
     let seed = thin.len() as u32 + p.cols.as_const().unwrap_or(0) as u32;
     let pick = |x: &f32| thin[((x + 1.0) / 2.0 * thin.len() as f32) as usize % thin.len()];
@@ -627,7 +628,7 @@ fn choices() {
             staged: 0.0,
             half: false,
         };
-        text += &format!("{what} {d:?}: {:?}\n", products::choose(&p, &profile));
+        text += &format!("{what} {d:?}: {:?}\n", products::choose(&p, &profile, &Default::default()));
     }
     println!("{text}");
 }

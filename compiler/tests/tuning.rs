@@ -33,7 +33,7 @@ fn fused(name: &str, options: &Options) -> Fused {
 }
 
 fn chosen(case: &Case, kernel: &Kernel, tuning: &Tuning, device: &DeviceProfile) -> Schedule {
-    choose(kernel, &Context { graph: &case.graph, device }, tuning).unwrap()
+    choose(kernel, &Context { graph: &case.graph, device, expect: &case.expect }, tuning).unwrap()
 }
 
 #[test]

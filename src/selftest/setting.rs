@@ -3,6 +3,7 @@
 use crate::model::device_profile;
 use std::collections::BTreeSet;
 use std::fmt;
+use wgfc_compiler::device::Speeds;
 use wgfc_compiler::{DeviceProfile, Fusion, Options, Technique};
 use wgfc_ir::testing::Rng;
 use wgfc_runtime::DeviceLimits;
@@ -50,8 +51,8 @@ impl Part {
             Part::NoMatrices => p.cooperative_matrix = false,
             Part::FewBuffers => p.max_storage_buffers = p.max_storage_buffers.min(8),
             Part::ShortLoops(n) => p.loop_iterations = Some(p.loop_iterations.map_or(n, |m| m.min(n))),
-            Part::Fast => (p.bandwidth, p.flops, p.dispatch_cost) = (3e12, 60e12, 1e-7),
-            Part::Slow => (p.bandwidth, p.flops, p.dispatch_cost) = (1e10, 5e10, 1e-4),
+            Part::Fast => p.speeds = Speeds { dispatch_cost: 4e-8, ..Speeds::DISCRETE },
+            Part::Slow => p.speeds = Speeds::SOFTWARE,
         }
     }
 }

@@ -10,11 +10,12 @@ const SLACK: f64 = 1.05;
 
 /// Seconds that all dispatches take at least, each symbol being `extent`.
 fn seconds(program: &Program, profile: &DeviceProfile, extent: i64) -> f64 {
+    let speeds = &profile.speeds;
     let size = |d: &wgfc_ir::Dim| d.eval_syms(&|_| Some(extent)).unwrap_or(0).max(0) as f64;
     (program.dispatches.iter().enumerate())
         .map(|(i, d)| {
-            let work = (size(&d.bytes) / profile.bandwidth).max(size(&d.flops) / profile.flops);
-            size(&program.times(i)) * (work + profile.dispatch_cost)
+            let work = (size(&d.bytes) / speeds.bandwidth).max(size(&d.flops) / speeds.flops_f32);
+            size(&program.times(i)) * (work + speeds.dispatch())
         })
         .sum()
 }

@@ -12,8 +12,6 @@ use rustc_hash::FxHashMap;
 use std::collections::BTreeMap;
 use wgfc_ir::{BinaryOp, Dim, Op, ScalarNode, UnaryOp};
 
-/// What a symbolic extent counts as.
-pub const UNKNOWN_EXTENT: i64 = 128;
 /// Constant terms of at most this many elements are computed by the compiler.
 pub const MAX_FOLDED: f64 = (64 << 20) as f64;
 
@@ -25,13 +23,13 @@ fn cost(g: &Terms, class: Id, term: &Term) -> Option<f64> {
         return Some(0.0);
     }
     let facts = &g[class].data;
-    let out = elements(facts.ty.as_ref()?, UNKNOWN_EXTENT);
+    let expect = &g.analysis.expect;
+    let out = elements(facts.ty.as_ref()?, expect);
     if facts.konst && out <= MAX_FOLDED {
         return Some(1e-3);
     }
     let (op, inputs) = decode(&g.analysis, term, &|id| &g[id].data)?;
-    let read: f64 =
-        inputs.iter().map(|i| g[*i].data.ty.as_ref().map_or(0.0, |t| elements(t, UNKNOWN_EXTENT))).sum();
+    let read: f64 = inputs.iter().map(|i| g[*i].data.ty.as_ref().map_or(0.0, |t| elements(t, expect))).sum();
     Some(
         STEP + match &op {
             Op::Map { body, .. } => out * body.nodes.iter().map(weight).sum::<f64>(),
@@ -40,7 +38,7 @@ fn cost(g: &Terms, class: Id, term: &Term) -> Option<f64> {
             Op::Contract(c) => {
                 let sizes = |labels: &[u8], of: Id| -> Vec<(u8, f64)> {
                     let Some(t) = g[of].data.ty.as_ref() else { return vec![] };
-                    let extent = |d: &Dim| d.eval_syms(&|_| Some(UNKNOWN_EXTENT)).unwrap_or(UNKNOWN_EXTENT);
+                    let extent = |d: &Dim| expect.estimate(d);
                     labels.iter().zip(&t.shape).map(|(l, d)| (*l, extent(d) as f64)).collect()
                 };
                 let [a, b] = inputs.as_slice() else { return None };

@@ -94,7 +94,7 @@ fn stages(
         rules.extend(rules::approx());
         rules.extend(rules::raise());
     }
-    report.rules = region::saturate(graph, &rules)?;
+    report.rules = region::saturate(graph, &rules, &options.expect)?;
     canonical::clean(graph)?;
     if approximate {
         report.nan_guards = recognise::nan_guard::remove(graph)?;

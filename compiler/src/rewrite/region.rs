@@ -8,6 +8,7 @@
 use super::extract::extract;
 use super::rules::Rule;
 use super::term::{self, Head, Leaf, Table, Term, Terms, decode, is_term};
+use crate::schedule::cost::Expected;
 use egg::{Id, Language};
 use rustc_hash::{FxHashMap, FxHashSet};
 use std::collections::BTreeMap;
@@ -41,7 +42,7 @@ pub struct Outcome {
 }
 
 /// Rewrites `graph` by `rules`, keeping the types of all values that other nodes or the outputs read.
-pub fn saturate(graph: &mut Graph, rules: &[Rule]) -> Result<Outcome, String> {
+pub fn saturate(graph: &mut Graph, rules: &[Rule], expect: &Expected) -> Result<Outcome, String> {
     let order = depth_first(graph);
     let mut outcome = Outcome::default();
     let mut solved: FxHashMap<String, Arc<Solution>> = FxHashMap::default();
@@ -51,7 +52,7 @@ pub fn saturate(graph: &mut Graph, rules: &[Rule]) -> Result<Outcome, String> {
         let solution = match solved.get(&form.key) {
             Some(s) => s.clone(),
             None => {
-                let s = Arc::new(solve(graph, &form, rules, &mut outcome)?);
+                let s = Arc::new(solve(graph, &form, rules, expect, &mut outcome)?);
                 outcome.distinct += 1;
                 solved.insert(form.key.clone(), s.clone());
                 s
@@ -224,8 +225,8 @@ struct Loaded {
     ids: Vec<Id>,
 }
 
-fn load(graph: &Graph, form: &Form) -> Result<Loaded, String> {
-    let mut g = Terms::new(Table { leaves: form.facts.clone(), ..Table::default() });
+fn load(graph: &Graph, form: &Form, expect: &Expected) -> Result<Loaded, String> {
+    let mut g = Terms::new(Table { leaves: form.facts.clone(), expect: expect.clone(), ..Table::default() });
     let leaf_ids: Vec<Id> = form
         .facts
         .iter()
@@ -258,8 +259,14 @@ fn load(graph: &Graph, form: &Form) -> Result<Loaded, String> {
     Ok(Loaded { g, terms, ids })
 }
 
-fn solve(graph: &Graph, form: &Form, rules: &[Rule], outcome: &mut Outcome) -> Result<Solution, String> {
-    let Loaded { mut g, terms, ids } = load(graph, form)?;
+fn solve(
+    graph: &Graph,
+    form: &Form,
+    rules: &[Rule],
+    expect: &Expected,
+    outcome: &mut Outcome,
+) -> Result<Solution, String> {
+    let Loaded { mut g, terms, ids } = load(graph, form, expect)?;
     if run(&mut g, rules, form.nodes.len(), &mut outcome.fired) {
         outcome.limited += 1;
     }

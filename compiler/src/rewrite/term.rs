@@ -13,6 +13,7 @@
 //! Any other operator of one result is opaque: rules see that it is there and what it reads.
 
 use super::views::{ViewMap, broadcast};
+use crate::schedule::cost::Expected;
 use egg::{Analysis, DidMerge, EGraph, FromOp, FromOpError, Id, Language};
 use indexmap::IndexSet;
 use rustc_hash::FxBuildHasher;
@@ -189,6 +190,8 @@ pub struct Table {
     pub leaves: Vec<Leaf>,
     /// Operators that no rule looks into.
     pub opaque: Vec<Op>,
+    /// What symbols are expected to be.
+    pub expect: Expected,
 }
 
 /// The e-graph of a region.

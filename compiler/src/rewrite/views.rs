@@ -1,5 +1,6 @@
 //! Composition of index maps.
 
+use crate::schedule::cost::Expected;
 use wgfc_ir::{Dim, Op, Poly, Scalar, TensorType};
 
 /// Beyond this many characters an index map is not composed further: two loads of simple maps are
@@ -128,9 +129,9 @@ pub fn broadcast<'a>(shapes: impl Iterator<Item = &'a [Dim]> + Clone) -> Option<
     Some(out)
 }
 
-/// The number of elements, with symbolic extents taken as `unknown`.
-pub fn elements(t: &TensorType, unknown: i64) -> f64 {
-    t.shape.iter().map(|d| d.eval_syms(&|_| Some(unknown)).unwrap_or(unknown).max(0) as f64).product()
+/// The number of elements, with symbols as they are expected.
+pub fn elements(t: &TensorType, expect: &Expected) -> f64 {
+    t.shape.iter().map(|d| expect.estimate(d) as f64).product()
 }
 
 #[cfg(test)]

@@ -1,14 +1,14 @@
 //! How attention is cut up.
 
-use super::cost::estimate;
+use super::Context;
 use crate::device::DeviceProfile;
 use crate::kernel;
 use wgfc_ir::Dim;
 
 /// The widest values a thread can hold the sums of.
 pub const MAX_WIDTH: i64 = 256;
-/// Workgroups that keep a GPU busy; more than so many are not worth smaller ones.
-const ENOUGH: i64 = 160;
+/// Workgroups a core that keep a GPU busy; more than so many are not worth smaller ones. A fit, to 160 on an H100.
+const ENOUGH: f64 = 1.25;
 /// Queries up to which a workgroup for each of them may be worth trying.
 const MOST_QUERIES: i64 = 16;
 
@@ -62,11 +62,12 @@ pub fn decode(device: &DeviceProfile) -> Attention {
 }
 
 /// All ways that a device can run on an attention kernel, the preferred one first.
-pub fn candidates(k: &kernel::Attention, device: &DeviceProfile) -> Vec<Attention> {
+pub fn candidates(k: &kernel::Attention, cx: &Context) -> Vec<Attention> {
+    let device = cx.device;
     if k.parts > 1 {
         return vec![decode(device)];
     }
-    let first = preferred(k, device);
+    let first = preferred(k, cx);
     let few = k.s.as_const().is_some_and(|s| s <= MOST_QUERIES) && takes_decode(&k.d, device);
     let tiled = TILED.iter().filter(|g| g.fits(device)).map(|g| Attention::Tiled(*g));
     let others = tiled.chain(few.then(|| decode(device))).filter(|g| *g != first);
@@ -74,15 +75,17 @@ pub fn candidates(k: &kernel::Attention, device: &DeviceProfile) -> Vec<Attentio
 }
 
 /// The largest blocks of queries that still make enough workgroups.
-fn preferred(k: &kernel::Attention, device: &DeviceProfile) -> Attention {
-    let size = |d: &Dim| estimate(d).max(1);
+fn preferred(k: &kernel::Attention, cx: &Context) -> Attention {
+    let device = cx.device;
+    let enough = (ENOUGH * device.speeds.cores) as i64;
+    let size = |d: &Dim| cx.expect.estimate(d).max(1);
     let few = k.s.as_const().is_some_and(|s| s <= 4) && size(&k.t) >= size(&k.s).saturating_mul(16);
     if few && takes_decode(&k.d, device) {
         return decode(device);
     }
     let busy = |g: &&Tiled| {
         let blocks = size(&k.s).saturating_add(i64::from(g.queries) - 1) / i64::from(g.queries);
-        g.fits(device) && size(&k.batch).saturating_mul(blocks) >= ENOUGH
+        g.fits(device) && size(&k.batch).saturating_mul(blocks) >= enough
     };
     Attention::Tiled(*TILED.iter().find(busy).unwrap_or(&TILED[TILED.len() - 1]))
 }

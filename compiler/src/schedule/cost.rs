@@ -1,11 +1,30 @@
-//! Sizes and times that choices are compared by.
+//! What sizes count as where choices are compared.
 
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
 use wgfc_ir::Dim;
 
-/// What a symbol counts as where nothing better is known.
+/// What a symbol counts as where nobody says what to expect.
 pub const ASSUMED: i64 = 64;
 
-/// A size as a plain number, symbols at [`ASSUMED`].
-pub fn estimate(d: &Dim) -> i64 {
-    d.eval_syms(&|_| Some(ASSUMED)).unwrap_or(i64::MAX / 4).clamp(0, i64::MAX / 4)
+/// What symbols are expected to be; the others count as [`ASSUMED`]. Programs are right for all values all the same.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Expected(pub BTreeMap<String, i64>);
+
+impl Expected {
+    /// What a symbol counts as.
+    pub fn symbol(&self, name: &str) -> i64 {
+        self.0.get(name).copied().unwrap_or(ASSUMED)
+    }
+
+    /// A size as a plain number.
+    pub fn estimate(&self, d: &Dim) -> i64 {
+        d.eval_syms(&|s| Some(self.symbol(s))).unwrap_or(i64::MAX / 4).clamp(0, i64::MAX / 4)
+    }
+
+    /// An extent for estimates of time; at least 1.
+    pub fn extent(&self, d: &Dim) -> f64 {
+        d.eval_syms(&|s| Some(self.symbol(s))).unwrap_or(i64::MAX).max(1) as f64
+    }
 }

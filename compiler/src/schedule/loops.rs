@@ -1,12 +1,13 @@
 //! How the lanes of loops are shared out.
 
-use super::cost::estimate;
+use super::Context;
 use crate::device::DeviceProfile;
 use crate::kernel::{self, Array};
 use wgfc_ir::Dim;
 
-/// Lanes beyond which a device is busy with workgroups of [`THREADS`].
-const MANY: i64 = 1 << 15;
+/// This share of the invocations under way together keeps a device busy with workgroups of [`THREADS`]: 32768 on an
+/// H100, a fit.
+const MANY: f64 = 8.0;
 const THREADS: u32 = 64;
 
 /// How a loop is computed whose lanes are invocations.
@@ -24,11 +25,12 @@ pub struct StagedLoop {
 }
 
 /// All schedules of a loop that a device can run, the preferred one first.
-pub fn candidates(k: &kernel::Loop, device: &DeviceProfile) -> Vec<Loop> {
-    let most = device.max_invocations.max(1);
+pub fn candidates(k: &kernel::Loop, cx: &Context) -> Vec<Loop> {
+    let most = cx.device.max_invocations.max(1);
     let count: Dim = k.lanes.iter().product();
     // Few lanes are spread over more workgroups.
-    let preferred = if estimate(&count) < MANY { THREADS / 2 } else { THREADS };
+    let many = cx.device.speeds.share_of_resident(MANY);
+    let preferred = if cx.expect.estimate(&count) < many { THREADS / 2 } else { THREADS };
     let mut out = vec![preferred.min(most)];
     for t in [32, 64, 128, 256] {
         if t <= most && !out.contains(&t) {

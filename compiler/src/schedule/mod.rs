@@ -18,6 +18,7 @@ pub mod text;
 use crate::device::DeviceProfile;
 use crate::kernel::{Family, Kernel, KernelGraph};
 use crate::{Diagnostic, Errors, Location};
+use cost::Expected;
 use rustc_hash::FxHashMap;
 use table::Tuning;
 
@@ -47,6 +48,8 @@ pub struct Context<'a> {
     pub graph: &'a KernelGraph,
     /// The target.
     pub device: &'a DeviceProfile,
+    /// What symbols are expected to be.
+    pub expect: &'a Expected,
 }
 
 /// Kernels, each with its schedule.
@@ -65,10 +68,11 @@ pub struct ScheduledGraph {
 pub fn schedule(
     graph: KernelGraph,
     device: &DeviceProfile,
+    expect: &Expected,
     measured: &Tuning,
     given: &Tuning,
 ) -> Result<ScheduledGraph, Errors> {
-    let cx = Context { graph: &graph, device };
+    let cx = Context { graph: &graph, device, expect };
     let (mut schedules, mut errors) = (vec![], vec![]);
     // Layers repeat.
     let mut known: FxHashMap<u128, Schedule> = FxHashMap::default();
@@ -86,7 +90,7 @@ pub fn schedule(
         return Err(Errors(errors));
     }
     let mut all = ScheduledGraph { graph, schedules };
-    table::replace(&mut all, given, device)?;
+    table::replace(&mut all, given, device, expect)?;
     Ok(all)
 }
 
@@ -109,7 +113,7 @@ pub fn choose(kernel: &Kernel, cx: &Context, tuning: &Tuning) -> Result<Schedule
     }
     Ok(match &kernel.family {
         // Without listing all the others.
-        Family::Matmul(_) => Schedule::Product(products::choose(&problem(kernel)?, cx.device)),
+        Family::Matmul(_) => Schedule::Product(products::choose(&problem(kernel)?, cx.device, cx.expect)),
         Family::Row(_) => Schedule::Row(rows::choose(kernel, cx)?),
         _ => {
             let first = candidates(kernel, cx)?.into_iter().next();
@@ -130,22 +134,19 @@ pub fn candidates(kernel: &Kernel, cx: &Context) -> Result<Vec<Schedule>, Diagno
     Ok(match &kernel.family {
         Family::Map(_) => maps::candidates(kernel, cx)?.into_iter().map(Schedule::Map).collect(),
         Family::Row(_) => rows::candidates(kernel, cx)?.into_iter().map(Schedule::Row).collect(),
-        Family::PrefixScan(k) => {
-            scans::candidates(k, cx.device).into_iter().map(Schedule::PrefixScan).collect()
-        }
-        Family::Loop(k) => loops::candidates(k, cx.device).into_iter().map(Schedule::Loop).collect(),
+        Family::PrefixScan(k) => scans::candidates(k, cx).into_iter().map(Schedule::PrefixScan).collect(),
+        Family::Loop(k) => loops::candidates(k, cx).into_iter().map(Schedule::Loop).collect(),
         Family::StagedLoop(k) => {
             loops::staged_candidates(k, cx.device).into_iter().map(Schedule::StagedLoop).collect()
         }
         Family::Matmul(_) => {
             let p = problem(kernel)?;
-            let mut all = products::candidates(&p, cx.device);
-            all.sort_by(|a, b| products::cost::cycles(a, &p).total_cmp(&products::cost::cycles(b, &p)));
+            let cycles = |g: &products::Product| products::cost::cycles(g, &p, cx.device, cx.expect);
+            let mut all = products::candidates(&p, cx.device, cx.expect);
+            all.sort_by(|a, b| cycles(a).total_cmp(&cycles(b)));
             all.into_iter().map(Schedule::Product).collect()
         }
-        Family::Attention(k) => {
-            attention::candidates(k, cx.device).into_iter().map(Schedule::Attention).collect()
-        }
+        Family::Attention(k) => attention::candidates(k, cx).into_iter().map(Schedule::Attention).collect(),
     })
 }
 

@@ -9,6 +9,7 @@
 //! what is computed before and after the sums counts. Names and numbers of tensors do not count, nor does where in a
 //! state a kernel reads and writes: caches of any capacity share their choices.
 
+use super::cost::Expected;
 use super::products::problem::problem;
 use super::text::misfit;
 use super::{Context, Schedule, ScheduledGraph, candidates, locate};
@@ -99,12 +100,17 @@ pub fn of(all: &ScheduledGraph) -> Tuning {
 ///
 /// # Errors
 /// `Model` for each entry that names no kernel, or gives a kernel what the device cannot run on it.
-pub fn replace(all: &mut ScheduledGraph, given: &Tuning, device: &DeviceProfile) -> Result<(), Errors> {
+pub fn replace(
+    all: &mut ScheduledGraph,
+    given: &Tuning,
+    device: &DeviceProfile,
+    expect: &Expected,
+) -> Result<(), Errors> {
     let (mut errors, mut known) = (vec![], vec![]);
     for (i, k) in all.graph.kernels.iter().enumerate() {
         let key = key(&all.graph, k);
         let Some(s) = given.choices.get(&key) else { continue };
-        let cx = Context { graph: &all.graph, device };
+        let cx = Context { graph: &all.graph, device, expect };
         match candidates(k, &cx).map(|c| misfit(s, &c)) {
             Ok(None) => all.schedules[i] = *s,
             Ok(Some(why)) if !known.contains(&key) => {

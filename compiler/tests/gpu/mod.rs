@@ -11,6 +11,7 @@ use wgfc_codegen_templates::matmul::TileShape;
 use wgfc_codegen_templates::thin::ThinShape;
 use wgfc_compiler::emit::{self, EmitContext, EmittedKernel, Target};
 use wgfc_compiler::kernel::*;
+use wgfc_compiler::schedule::cost::Expected;
 use wgfc_compiler::schedule::products::problem::problem;
 use wgfc_compiler::schedule::products::{self, Product};
 use wgfc_compiler::schedule::{Context, Schedule, attention, choose};
@@ -87,6 +88,7 @@ pub struct Case {
     pub graph: KernelGraph,
     pub symbols: Vec<(Arc<str>, i64)>,
     pub profile: DeviceProfile,
+    pub expect: Expected,
 }
 
 impl Case {
@@ -95,6 +97,7 @@ impl Case {
             graph: KernelGraph::default(),
             symbols: symbols.iter().map(|(n, v)| (Arc::from(*n), *v)).collect(),
             profile: DeviceProfile::default(),
+            expect: Expected::default(),
         }
     }
     pub fn tensor(&mut self, shape: &[Dim], kind: TensorKind) -> TensorId {
@@ -117,7 +120,7 @@ impl Case {
     pub fn with_context<T>(&self, f: impl FnOnce(&Cx) -> T) -> T {
         let symbols = self.names();
         f(&Cx {
-            schedule: Context { graph: &self.graph, device: &self.profile },
+            schedule: Context { graph: &self.graph, device: &self.profile, expect: &self.expect },
             emit: EmitContext { graph: &self.graph, symbols: &symbols, target: Target::from(&self.profile) },
         })
     }
@@ -150,7 +153,8 @@ impl Shape {
         match self {
             Shape::Tiled(shape) => {
                 let buffers = shape.buffers(device.max_workgroup_bytes);
-                let (cols, rows) = (products::cost::size(&p().cols), products::cost::size(&p().rows));
+                let expect = Expected::default();
+                let (cols, rows) = (expect.extent(&p().cols), expect.extent(&p().rows));
                 Schedule::Product(Product::Tiled(products::Tiled { shape, buffers, rows_first: cols > rows }))
             }
             Shape::Cooperative(shape) => {

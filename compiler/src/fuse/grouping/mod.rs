@@ -10,13 +10,9 @@ use crate::fuse::pulling::splat;
 use crate::fuse::unit::Split;
 use crate::fuse::unit::{Bans, Grouping, Unit, UnitId, is_anchor, is_linear, is_pointwise};
 use crate::options::{Fusion, Options, Technique};
-use crate::schedule::cost::estimate;
 use rustc_hash::{FxHashMap, FxHashSet};
 use std::collections::BTreeMap;
 use wgfc_ir::{BinaryOp, Dim, Graph, NodeId, NormKind, Op, ScalarNode, UnaryOp, Value};
-
-/// Bytes that a device moves within far less than the time of a dispatch.
-const DISPATCH_BYTES: i64 = 64 << 10;
 
 /// How often a reader evaluates each element it reads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -75,10 +71,9 @@ const MAX_OPERATIONS: usize = 4000;
 const MAX_COPIES: usize = 64;
 /// Values computed one inside the other.
 const MAX_DEPTH: u32 = 64;
-/// Columns (rows) of a product for which a tile of the other operand is evaluated once.
+/// Columns (rows) of a product for which a tile of the other operand is evaluated once: what the tiles of products
+/// have, whatever the device.
 pub const TILE: i64 = 64;
-/// Scalar operations in the time that it takes to write an element and to read it again.
-const PASS_OPERATIONS: i64 = 16;
 
 /// Whether the anchor is a product with [few rows](crate::kernel::thin).
 fn is_thin(graph: &Graph, anchor: NodeId) -> bool {
@@ -96,6 +91,7 @@ pub fn group(graph: &Graph, order: &[NodeId], loops: &Loops, options: &Options, 
     let mut g = Grouper {
         graph,
         loops,
+        options,
         fusion: options.fusion,
         bans,
         unit_of: FxHashMap::default(),
@@ -152,6 +148,7 @@ type Followed = (Value, Vec<Point>);
 struct Grouper<'a> {
     graph: &'a Graph,
     loops: &'a Loops,
+    options: &'a Options,
     fusion: Fusion,
     bans: &'a Bans,
     unit_of: FxHashMap<NodeId, UnitId>,
@@ -283,8 +280,14 @@ impl Grouper<'_> {
     /// keys there are is known where they come from a state, or that they may become many; only products
     /// then put the parts together.
     fn key_parts(&self, anchor: NodeId) -> u32 {
-        const KEYS: i64 = 128;
+        // Keys and values of 64 f32: as many as it takes a while to read, 128 on an H100.
+        const KEY_BYTES: i64 = 2 * 64 * 4;
+        // The readers put so many parts together, in each of their invocations.
         const MOST: i64 = 16;
+        let speeds = &self.options.profile.speeds;
+        let keys_of_part = (speeds.little_bytes() / KEY_BYTES).max(1);
+        // Heads, mostly eight or more, take parts of the device already.
+        let most = ((speeds.cores / 8.0) as i64).clamp(1, MOST);
         let node = self.graph.node(anchor);
         let Op::Attention { .. } = node.op else { return 1 };
         let v = Value::from(anchor);
@@ -298,11 +301,11 @@ impl Grouper<'_> {
         let mut states = self.graph.states.iter().filter(|s| s.after == keys || s.before == keys);
         let open = states.any(|s| s.growth.as_ref().is_some_and(|g| shape[g.axis].as_const().is_none()));
         let known = shape.iter().filter_map(wgfc_ir::Dim::as_const).max().unwrap_or(0);
-        let room = if open { KEYS * MOST } else { known };
+        let room = if open { keys_of_part * most } else { known };
         let few = self.graph.ty(v).numel().as_const().is_some_and(|n| n <= 16384);
         let products = self.readers_are_thin(v);
         let banned = self.bans.materialise.contains(&v) || self.graph.is_output(v);
-        if one && few && products && !banned { (room / KEYS).clamp(1, MOST) as u32 } else { 1 }
+        if one && few && products && !banned { (room / keys_of_part).clamp(1, most) as u32 } else { 1 }
     }
 
     /// Whether only products with few rows read a value, through views at most.
@@ -416,7 +419,8 @@ impl Grouper<'_> {
     /// How often operand `i` of an anchor is evaluated, in all.
     fn evaluations(&self, anchor: NodeId, i: usize) -> i64 {
         let Some(p) = ProductDomain::of(self.graph, anchor, Split::NONE) else { return i64::MAX };
-        let [batch, m, n, k] = [0, 1, 2, 3].map(|d| p.domain.get(d).map_or(1, estimate));
+        let [batch, m, n, k] =
+            [0, 1, 2, 3].map(|d| p.domain.get(d).map_or(1, |d| self.options.expect.estimate(d)));
         let (own, others) = if i == 0 { (m, n) } else { (n, m) };
         let tiles = others.saturating_add(TILE - 1) / TILE;
         batch.saturating_mul(own).saturating_mul(k).saturating_mul(tiles)
@@ -528,11 +532,12 @@ impl Grouper<'_> {
         const LITTLE: i64 = 4;
         const MUCH: i64 = 32;
         let elements = self.estimate(n.into()).max(1);
+        let pass = self.options.profile.speeds.pass_operations();
         readers.iter().filter(|(_, r)| r.how == Read::Often).any(|(u, r)| {
             let own = self.prologues.get(&(*u, r.operand)).copied().unwrap_or(0);
             let all = own.saturating_add(self.weight(n).saturating_mul(r.copies()));
             let again = r.evaluations.saturating_sub(elements).max(1);
-            let most = PASS_OPERATIONS.saturating_mul(elements) / again;
+            let most = pass.saturating_mul(elements) / again;
             all as i64 > most.clamp(LITTLE, MUCH)
         })
     }
@@ -557,6 +562,7 @@ impl Grouper<'_> {
             return node.inputs.is_empty() && self.graph.uses(n.into()).iter().all(counted);
         }
         let (weight, heavy) = cost(&node.op);
+        let speeds = &self.options.profile.speeds;
         let result = self.bytes(n.into(), self.estimate(n.into()));
         let loaded: i64 =
             node.inputs.iter().filter(|x| splat(self.graph, **x).is_none()).map(|x| self.loaded(n, *x)).sum();
@@ -574,7 +580,8 @@ impl Grouper<'_> {
         let often = readers.values().any(|r| r.how == Read::Often);
         // Reading the operands costs no more than reading the result would; or far less, as with
         // weights that are dequantised where they are read.
-        let expanding = !heavy && weight <= 16 && loaded <= result;
+        let (pass, little) = (speeds.pass_operations() as usize, speeds.little_bytes());
+        let expanding = !heavy && weight <= pass && loaded <= result;
         if expanding && loaded <= result / 2 {
             return true;
         }
@@ -583,18 +590,20 @@ impl Grouper<'_> {
         }
         // Behind a product with few rows there is little to compute, and much else to wait for.
         let thin = readers.keys().all(|u| is_thin(self.graph, self.units[*u].anchor));
-        if !often && thin && weight <= 16 && loaded <= DISPATCH_BYTES {
+        if !often && thin && weight <= pass && loaded <= little {
             return true;
         }
         // A dispatch takes longer than a few readers of so little.
-        if !often && !heavy && weight <= 16 && loaded.saturating_mul(readers.len() as i64) <= DISPATCH_BYTES {
+        if !often && !heavy && weight <= pass && loaded.saturating_mul(readers.len() as i64) <= little {
             return true;
         }
+        // What each of few readers computes again may take less than half of a pass, of many no more than the pass
+        // that each of them saves; what is computed for each tile, a quarter.
         match (often, readers.len()) {
             (false, 1) => true,
-            (false, 2..=3) => !heavy && weight <= 6 && loaded <= result + result / 4,
-            (false, _) => expanding && weight <= 12,
-            (true, 1..=3) => !heavy && weight <= 4 && loaded <= result + result / 4,
+            (false, 2..=3) => !heavy && weight <= pass * 3 / 8 && loaded <= result + result / 4,
+            (false, _) => expanding && weight <= pass * 3 / 4,
+            (true, 1..=3) => !heavy && weight <= pass / 4 && loaded <= result + result / 4,
             (true, _) => expanding && loaded < result,
         }
     }
@@ -643,7 +652,7 @@ impl Grouper<'_> {
     }
 
     fn estimate(&self, v: Value) -> i64 {
-        estimate(&self.graph.ty(v).numel())
+        self.options.expect.estimate(&self.graph.ty(v).numel())
     }
 
     fn finish(mut self, order: &[NodeId]) -> Grouping {

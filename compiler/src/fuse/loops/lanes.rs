@@ -12,6 +12,7 @@ use crate::fuse::points::Point;
 use crate::fuse::pulling::{Memory, Parts, Puller};
 use crate::kernel::{Body, Carry, Expr, ExprId, TensorId};
 use crate::options::{Options, Technique};
+use crate::schedule::cost::Expected;
 use rustc_hash::FxHashMap;
 use wgfc_ir::computed::Bounds;
 use wgfc_ir::{DType, Dim, Graph, NodeId, Op, Poly, Scalar, TensorType, Value};
@@ -41,6 +42,8 @@ pub struct Plan {
     pub why: String,
     /// What the plan is made for.
     pub profile: DeviceProfile,
+    /// What symbols are expected to be.
+    pub expect: Expected,
 }
 
 /// What runs a lane of a loop.
@@ -75,11 +78,12 @@ pub fn plan(graph: &Graph, node: NodeId, options: &Options) -> Result<Plan, Vec<
     let mut why = vec![];
     let mut found: Vec<(f64, Plan)> = vec![];
     for form in forms {
-        for lanes in candidates(&shapes) {
+        for lanes in candidates(&shapes, &options.expect) {
             let axes = shapes.iter().map(|s| matched(s, &lanes)).collect();
-            let (body, steps, profile) = (body.clone(), steps.clone(), options.profile.clone());
+            let (body, steps) = (body.clone(), steps.clone());
+            let (profile, expect) = (options.profile.clone(), options.expect.clone());
             let none = String::new();
-            let mut plan = Plan { body, lanes, steps, part: None, axes, form, why: none, profile };
+            let mut plan = Plan { body, lanes, steps, part: None, axes, form, why: none, profile, expect };
             match plan.work(graph, node) {
                 Ok(work) => {
                     plan.part = part(graph, &plan.steps, &work, &plan.profile);
@@ -91,7 +95,7 @@ pub fn plan(graph: &Graph, node: NodeId, options: &Options) -> Result<Plan, Vec<
             }
         }
     }
-    let split = price::split(&body, &options.profile);
+    let split = price::split(&body, options);
     price::choose(found, split, why)
 }
 
@@ -130,8 +134,8 @@ fn named(lanes: &[Dim]) -> String {
 }
 
 /// Sets of extents to try as lanes: the axes of the largest output, then fewer.
-fn candidates(shapes: &[Vec<Dim>]) -> Vec<Vec<Dim>> {
-    let size = |s: &Vec<Dim>| crate::schedule::cost::estimate(&s.iter().product());
+fn candidates(shapes: &[Vec<Dim>], expect: &Expected) -> Vec<Vec<Dim>> {
+    let size = |s: &Vec<Dim>| expect.estimate(&s.iter().product());
     let Some(largest) = shapes.iter().max_by_key(|s| (size(s), s.len())) else { return vec![] };
     let axes: Vec<Dim> = largest.iter().filter(|d| !d.is(1)).cloned().collect();
     // A kernel numbers at most eight variables apart.

@@ -39,7 +39,7 @@ pub(in crate::fuse) fn prepare(graph: &mut Graph, options: &Options, nested: boo
     for n in scans {
         let refused = |why| Refused { node: n, why };
         let n = lift_constants(graph, n).map_err(refused)?;
-        lift_views(graph, n).map_err(refused)?;
+        lift_views(graph, n, options).map_err(refused)?;
     }
     graph.remove_dead();
     Ok(())
@@ -248,7 +248,7 @@ fn lift_constants(graph: &mut Graph, n: NodeId) -> Result<NodeId, String> {
 }
 
 /// Views at the end of stacked results are made of the whole results instead.
-fn lift_views(graph: &mut Graph, n: NodeId) -> Result<(), String> {
+fn lift_views(graph: &mut Graph, n: NodeId, options: &Options) -> Result<(), String> {
     let node = graph.node(n).clone();
     let Op::Scan { body, carried, .. } = &node.op else { return Ok(()) };
     let mut body = body.as_ref().clone();
@@ -257,7 +257,7 @@ fn lift_views(graph: &mut Graph, n: NodeId) -> Result<(), String> {
         let view = body.node(body.outputs[i].value.node).clone();
         let Op::View { shape, index, fill } = &view.op else { continue };
         let from = view.inputs[0];
-        let size = |shape: &[Dim]| crate::schedule::cost::estimate(&shape.iter().product());
+        let size = |shape: &[Dim]| options.expect.estimate(&shape.iter().product());
         if size(&body.ty(from).shape) > size(shape) || matches!(body.node(from.node).op, Op::Input) {
             continue;
         }
@@ -283,5 +283,5 @@ fn lift_views(graph: &mut Graph, n: NodeId) -> Result<(), String> {
         outputs[i] = graph.push(view, &[outputs[i]], &node.origin)?.into();
     }
     replace(graph, n, &outputs);
-    lift_views(graph, new)
+    lift_views(graph, new, options)
 }

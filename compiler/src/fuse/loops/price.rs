@@ -5,26 +5,18 @@
 //! kernel saves the dispatches of its steps; where a lane is a single invocation or workgroup that has much to do, the
 //! device is idle meanwhile, and the dispatches of a split loop are the lesser evil.
 
-use crate::device::DeviceProfile;
+use crate::device::Speeds;
 use crate::fuse::loops::lanes::{Form, Plan, Steps};
 use crate::fuse::loops::stages::Staged;
 use crate::fuse::unit::is_anchor;
 use crate::kernel::{Body, Expr, ExprId};
-use crate::schedule::cost::estimate;
+use crate::options::Options;
 use crate::schedule::loops::stage_threads as threads;
 use wgfc_ir::{Contract, Dim, Graph, Op, Poly};
 
-/// Seconds that an operation takes which waits for the one before it.
-const OPERATION: f64 = 1.5e-9;
-/// Seconds that invocations of a workgroup wait for each other.
-const BARRIER: f64 = 40e-9;
-/// Bytes a second that one workgroup reads from a cache.
-const CACHE: f64 = 60e9;
-/// How much faster caches are than memory, all of them together.
-const CACHES: f64 = 4.0;
-/// Registers of an invocation; what exceeds them goes through memory.
+/// Registers of an invocation; what exceeds them goes through memory. GPUs have 128 to 256, some for other things.
 const REGISTERS: f64 = 160.0;
-/// Another form must be better by this factor to be chosen over the simpler one.
+/// Another form must be better by this factor to be chosen over the simpler one: estimates are no better than that.
 const BETTER: f64 = 0.75;
 
 /// What a step of a lane takes.
@@ -93,19 +85,21 @@ impl Work {
 
 /// Seconds of a step of a loop that is one kernel.
 pub(in crate::fuse) fn fused(w: &Work, plan: &Plan) -> f64 {
-    let lanes = estimate(&plan.lanes.iter().product::<Dim>()).max(1) as f64;
-    let profile = &plan.profile;
+    let lanes = plan.expect.estimate(&plan.lanes.iter().product::<Dim>()).max(1) as f64;
+    let speeds: &Speeds = &plan.profile.speeds;
     let spilled = (w.carried / REGISTERS - 1.0).max(0.0);
-    let one = w.chain * OPERATION * (1.0 + 4.0 * spilled);
+    let one = w.chain * speeds.operation * (1.0 + 4.0 * spilled);
     let one = match plan.form {
         Form::Invocation => one,
-        Form::Workgroup => (one + w.stages * BARRIER).max(w.bytes / CACHE),
+        Form::Workgroup => (one + w.stages * speeds.barrier).max(w.bytes / speeds.workgroup_bandwidth),
     };
-    one.max(lanes * w.all / profile.flops).max(lanes * w.bytes / (CACHES * profile.bandwidth))
+    one.max(lanes * w.all / speeds.flops_f32).max(lanes * w.bytes / speeds.cache_bandwidth)
 }
 
 /// Seconds of a step of which each operator that combines is a dispatch, and how many dispatches these are.
-pub(in crate::fuse) fn split(body: &Graph, profile: &DeviceProfile) -> (f64, usize) {
+pub(in crate::fuse) fn split(body: &Graph, options: &Options) -> (f64, usize) {
+    let speeds = &options.profile.speeds;
+    let estimate = |d: &Dim| options.expect.estimate(d);
     let mut dispatches = 1;
     let mut work = 0.0;
     for n in body.node_ids() {
@@ -122,7 +116,7 @@ pub(in crate::fuse) fn split(body: &Graph, profile: &DeviceProfile) -> (f64, usi
             _ => out,
         };
     }
-    (dispatches as f64 * profile.dispatch_cost + work / profile.flops, dispatches)
+    (dispatches as f64 * speeds.dispatch() + work / speeds.flops_f32, dispatches)
 }
 
 /// The axes of a product's first operand that it sums over.

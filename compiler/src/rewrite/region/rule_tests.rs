@@ -254,7 +254,7 @@ fn view(spec: &str) -> Op {
 fn variants(graph: &Graph, rules: &[Rule]) -> (BTreeMap<String, usize>, Vec<Graph>) {
     let members = depth_first(graph);
     let form = Form::new(graph, members);
-    let Loaded { mut g, terms, ids } = load(graph, &form).unwrap();
+    let Loaded { mut g, terms, ids } = load(graph, &form, &Default::default()).unwrap();
     let mut fired = BTreeMap::new();
     assert!(!run(&mut g, rules, form.nodes.len(), &mut fired), "does not saturate");
     let roots: Vec<Id> = form.roots.iter().map(|r| ids[*r]).collect();

@@ -1,48 +1,40 @@
 //! The estimated time of a product.
 //!
-//! The estimate is in cycles of a GPU with [`UNITS`] cores of 128 multiply-adds a cycle:
+//! The estimate is in [cycles](crate::device::Speeds::cycle), in each of which a core does 128 multiply-adds:
 //!
 //! ```text
 //! busy(workgroup)    = issue cycles of its multiply-adds, workgroup-memory reads and global loads
 //! latency(workgroup) = steps · max(a step with only this workgroup's warps, a global load and its barrier) + start and end
-//! per_core           = ⌈workgroups / UNITS⌉
+//! per_core           = ⌈workgroups / cores⌉
 //! time               = max(per_core · busy, ⌈per_core / resident⌉ · latency)
 //! ```
 //!
 //! so large problems are decided by `busy` (large tiles win) and small ones by `latency` and by how many cores get any
-//! work (small tiles and slices of k win). A symbol counts as [`ASSUMED`].
+//! work (small tiles and slices of k win). The shares and factors below are fits to times measured on an H100.
 
 use super::problem::Problem;
 use super::{Cooperative, Product, Thin, Tiled};
-use crate::schedule::cost::ASSUMED;
+use crate::device::{DeviceProfile, Speeds};
+use crate::schedule::cost::Expected;
 use wgfc_codegen_templates::matmul::Contiguous;
 use wgfc_codegen_templates::thin::ThinShape;
-use wgfc_ir::Dim;
 
-/// Cores assumed, each running several workgroups at once.
-pub const UNITS: f64 = 128.0;
-/// Cycles from asking for global memory until it is in workgroup memory and everybody knows.
-const LATENCY: f64 = 600.0;
-/// Cycles that a workgroup takes to start and to store.
-const OVERHEAD: f64 = 1000.0;
+/// Latencies of memory that a workgroup takes to start and to store.
+const OVERHEAD: f64 = 5.0 / 3.0;
 /// Warps that keep a core's four schedulers busy; with fewer each step takes longer, by [`THIN_POWER`].
 const WARPS: f64 = 10.0;
-/// How much longer: the missing warps' ratio to this power. Both are fitted to an H100's times.
+/// How much longer: the missing warps' ratio to this power.
 const THIN_POWER: f64 = 0.75;
 
-/// Cycles that a step of matrix units takes at least: a load, two barriers, and products one after another.
-const MATRIX_LATENCY: f64 = 1400.0;
-/// Multiply-adds of f16 that a core's matrix units do in a cycle, fed from workgroup memory.
-const MATRIX_PRODUCTS: f64 = 1000.0;
-
-/// An extent, with symbols at their assumed value; at least 1.
-pub fn size(d: &Dim) -> f64 {
-    d.eval_syms(&|_| Some(ASSUMED)).unwrap_or(i64::MAX).max(1) as f64
-}
+/// Latencies of memory that a step of matrix units takes at least: a load, two barriers, and products one after another.
+const MATRIX_LATENCY: f64 = 7.0 / 3.0;
 
 /// Estimated time in cycles.
-pub fn cycles(g: &Product, p: &Problem) -> f64 {
-    let (batch, rows, cols, depth) = (size(&p.batch), size(&p.rows), size(&p.cols), size(&p.depth));
+pub fn cycles(g: &Product, p: &Problem, device: &DeviceProfile, expect: &Expected) -> f64 {
+    let speeds = &device.speeds;
+    let memory_latency = speeds.memory_latency;
+    let matrix_products = 128.0 * speeds.flops_matrix / speeds.flops_f32;
+    let [batch, rows, cols, depth] = [&p.batch, &p.rows, &p.cols, &p.depth].map(|d| expect.extent(d));
     let (workgroups, threads, busy, latency) = match *g {
         Product::Tiled(Tiled { shape: t, .. }) => {
             let [tr, tc, tk, mr, mc, split] =
@@ -56,27 +48,27 @@ pub fn cycles(g: &Product, p: &Problem) -> f64 {
             let step = products + reads + loads + 30.0;
             let end = tr * tc * split / 32.0;
             let alone = step * (WARPS * 32.0 / threads).max(1.0).powf(THIN_POWER);
-            (workgroups, threads, steps * step + end, steps * alone.max(LATENCY) + end)
+            (workgroups, threads, steps * step + end, steps * alone.max(memory_latency) + end)
         }
         Product::Cooperative(Cooperative { shape: s, .. }) => {
             let [tr, tc, tk] = [s.rows, s.cols, s.k].map(f64::from);
             let threads = f64::from(s.subgroups() * 32);
             let workgroups = batch * (rows / tr).ceil() * (cols / tc).ceil();
             let steps = (depth / tk).ceil();
-            let step = tr * tc * tk / MATRIX_PRODUCTS + (tr + tc) * tk * 0.05 + 60.0;
+            let step = tr * tc * tk / matrix_products + (tr + tc) * tk * 0.05 + 60.0;
             let end = tr * tc / 16.0;
-            (workgroups, threads, steps * step + end, steps * step.max(MATRIX_LATENCY) + end)
+            (workgroups, threads, steps * step + end, steps * step.max(MATRIX_LATENCY * memory_latency) + end)
         }
-        Product::Thin(Thin { shape: t, .. }) => return thin_cycles(t, p),
+        Product::Thin(Thin { shape: t, .. }) => return thin_cycles(t, p, speeds, expect),
         Product::Serial(_) => {
             let threads = 128.0;
             let scatter = if p.y == Contiguous::Depth && cols > 1.0 { depth.min(8.0) } else { 1.0 };
             let busy = threads / 32.0 * depth * (12.0 + 8.0 * scatter) / 4.0;
-            let latency = (depth / 8.0).ceil() * LATENCY * 0.8;
+            let latency = (depth / 8.0).ceil() * memory_latency * 0.8;
             ((batch * rows * cols / threads).ceil(), threads, busy, latency.max(busy))
         }
     };
-    let per_core = (workgroups / UNITS).ceil();
+    let per_core = (workgroups / speeds.cores).ceil();
     // Registers bound how many are resident: about 512 threads of large micro-tiles, else 1024.
     let resident = match *g {
         Product::Tiled(Tiled { shape: t, .. }) if t.thread_rows * t.thread_cols >= 32 => {
@@ -84,20 +76,20 @@ pub fn cycles(g: &Product, p: &Problem) -> f64 {
         }
         _ => (1024.0 / threads).max(1.0),
     };
-    (per_core * busy).max((per_core / resident).ceil() * (latency + OVERHEAD))
+    (per_core * busy).max((per_core / resident).ceil() * (latency + OVERHEAD * memory_latency))
 }
 
-/// Bytes a cycle that all cores together read from memory.
-const MEMORY: f64 = 1600.0;
-/// Bytes a cycle that one core takes in.
-const CORE_READS: f64 = 40.0;
-/// Cycles of a load from memory that many others are waiting for too.
-const MEMORY_LATENCY: f64 = 900.0;
+/// Shares of the memory's bandwidth that one core takes in.
+const CORE_READS: f64 = 3.2;
+/// Latencies of memory that a load takes while many others wait for theirs.
+const BUSY_LATENCY: f64 = 1.5;
 
 /// Estimated time of a thin product in cycles: the longest of reading all weights, of the loads that
 /// one workgroup waits for one after another, and of its instructions; a part of the others.
-fn thin_cycles(t: ThinShape, p: &Problem) -> f64 {
-    let (batch, cols, depth) = (size(&p.batch), size(&p.cols), size(&p.depth));
+fn thin_cycles(t: ThinShape, p: &Problem, speeds: &Speeds, expect: &Expected) -> f64 {
+    let (memory, latency) = (speeds.bytes_per_cycle(), BUSY_LATENCY * speeds.memory_latency);
+    let core_reads = CORE_READS * memory / speeds.cores;
+    let [batch, cols, depth] = [&p.batch, &p.cols, &p.depth].map(|d| expect.extent(d));
     let [rows, k, block_cols, across, lanes, unroll] =
         [t.rows, t.k, t.cols, t.across, t.lanes, t.unroll].map(f64::from);
     let threads = f64::from(t.threads());
@@ -108,16 +100,16 @@ fn thin_cycles(t: ThinShape, p: &Problem) -> f64 {
     // Bytes side by side that neighbouring threads read: whole sectors of 32, better two of them.
     let run = if t.depth_first { lanes * k } else { across * block_cols } * one / 8.0;
     let spread = if run < 32.0 { 32.0 / run } else { 1.0 + 4.0 / run };
-    let per_core = (workgroups / UNITS).ceil();
+    let per_core = (workgroups / speeds.cores).ceil();
     let tile_bytes = f64::from(t.tile_cols()) * depth * p.bits / 8.0;
-    let reading = (batch * cols * depth * p.bits / 8.0 * spread / MEMORY)
-        .max(per_core * tile_bytes * spread / CORE_READS);
+    let reading = (batch * cols * depth * p.bits / 8.0 * spread / memory)
+        .max(per_core * tile_bytes * spread / core_reads);
 
     let sums = f64::from(t.accumulators(p.results));
     let registers = 32.0 + sums + unroll * k * (block_cols * p.bits / 32.0 + rows);
     let resident = ((65536.0 / registers).min(2048.0) / threads).floor().max(1.0);
     let folding = 300.0 + 60.0 * lanes.log2() / 2.0 + sums * threads / 32.0;
-    let alone = rounds * MEMORY_LATENCY + folding;
+    let alone = rounds * latency + folding;
 
     let unpack = if one >= 32.0 {
         0.0
@@ -138,7 +130,7 @@ fn thin_cycles(t: ThinShape, p: &Problem) -> f64 {
     // A few threads stage for long.
     let stage = match p.staged {
         0.0 => 0.0,
-        ops => MEMORY_LATENCY + 2.0 * ops * rows * depth / threads,
+        ops => latency + 2.0 * ops * rows * depth / threads,
     };
-    OVERHEAD + stage + longest + 0.2 * (parts.iter().sum::<f64>() - longest)
+    OVERHEAD * speeds.memory_latency + stage + longest + 0.2 * (parts.iter().sum::<f64>() - longest)
 }

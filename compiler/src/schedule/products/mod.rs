@@ -7,6 +7,7 @@ pub mod cost;
 pub mod problem;
 
 use crate::device::DeviceProfile;
+use crate::schedule::cost::Expected;
 use problem::Problem;
 use wgfc_codegen_templates::cooperative::CooperativeShape;
 use wgfc_codegen_templates::matmul::{Contiguous, TileShape};
@@ -135,11 +136,11 @@ pub const COOPERATIVE: &[CooperativeShape] = &[
 ];
 
 /// All ways that a device can run on a problem, tiled ones first.
-pub fn candidates(p: &Problem, device: &DeviceProfile) -> Vec<Product> {
+pub fn candidates(p: &Problem, device: &DeviceProfile, expect: &Expected) -> Vec<Product> {
     let limit = device.max_workgroup_bytes;
     let fits = |threads: u32, bytes: u32| threads <= device.max_invocations && bytes <= limit;
     let single = p.results == SINGLE;
-    let rows_first = cost::size(&p.cols) > cost::size(&p.rows);
+    let rows_first = expect.extent(&p.cols) > expect.extent(&p.rows);
     let mut out: Vec<Product> = TILES
         .iter()
         .filter(|t| single && fits(t.threads(), t.workgroup_bytes(t.buffers(limit))))
@@ -243,10 +244,10 @@ fn thin_shapes(p: &Problem, profile: &DeviceProfile) -> Vec<ThinShape> {
 }
 
 /// The way of least estimated time.
-pub fn choose(p: &Problem, device: &DeviceProfile) -> Product {
+pub fn choose(p: &Problem, device: &DeviceProfile, expect: &Expected) -> Product {
     let mut best = (f64::INFINITY, Product::Serial(serial(p, device)));
-    for g in candidates(p, device) {
-        let t = cost::cycles(&g, p);
+    for g in candidates(p, device, expect) {
+        let t = cost::cycles(&g, p, device, expect);
         if t < best.0 {
             best = (t, g);
         }

@@ -19,8 +19,6 @@ use wgfc_ir::Reg;
 const KEPT_STEPS: i64 = 16;
 /// Values kept, over all positions of a lane.
 const KEPT_VALUES: i64 = 48;
-/// Invocations that a device has under way.
-const BUSY: i64 = 1 << 18;
 
 /// How a row kernel is computed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -189,7 +187,7 @@ impl<'a> Problem<'a> {
         // With rows enough to keep the device busy a lane takes several vectors, as many as it can keep.
         let lanes = match (rows.as_const(), len.as_const()) {
             (Some(rows), Some(n)) if self.unrolled.width > 1 && rows > 0 => {
-                let busy = 1u32 << (BUSY / rows).max(1).ilog2().min(8);
+                let busy = 1u32 << (self.device.speeds.share_of_resident(1.0) / rows).max(1).ilog2().min(8);
                 let kept = if self.loops > 1 { shared_by(n, KEPT_STEPS) } else { 1 };
                 lanes.min(busy.max(kept).max(32))
             }

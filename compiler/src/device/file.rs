@@ -1,0 +1,262 @@
+//! Profiles as files: JSON with a version, the limits and the speeds. What a file leaves out is as in `portable`.
+//!
+//! ```json
+//! {"version": 1, "limits": {"max_invocations": 1024, "f16": true}, "speeds": {"bandwidth": 1e12}}
+//! ```
+
+use super::{DeviceProfile, Speeds};
+use serde_json::{Map, Value, json};
+
+/// The version of the JSON form written and the only one read.
+pub const VERSION: u64 = 1;
+
+/// What a field may be.
+#[derive(Clone, Copy, PartialEq)]
+enum Kind {
+    /// At least 1 and at most this.
+    Count(u64),
+    Flag,
+    /// As a count, a power of two, or null.
+    OptionalPower,
+    /// As a count, or null.
+    OptionalCount,
+    Speed,
+}
+
+const U32: u64 = u32::MAX as u64;
+
+const LIMITS: [(&str, Kind); 10] = [
+    ("max_storage_buffers", Kind::Count(U32)),
+    ("max_invocations", Kind::Count(U32)),
+    ("max_workgroup_bytes", Kind::Count(U32)),
+    ("max_binding_bytes", Kind::Count(i64::MAX as u64)),
+    ("max_workgroups", Kind::Count(U32)),
+    ("storage_alignment", Kind::Count(U32)),
+    ("f16", Kind::Flag),
+    ("subgroup", Kind::OptionalPower),
+    ("cooperative_matrix", Kind::Flag),
+    ("loop_iterations", Kind::OptionalCount),
+];
+
+const SPEEDS: [&str; 12] = [
+    "bandwidth",
+    "flops_f32",
+    "flops_f16",
+    "flops_matrix",
+    "dispatch_cost",
+    "cores",
+    "resident",
+    "memory_latency",
+    "operation",
+    "barrier",
+    "workgroup_bandwidth",
+    "cache_bandwidth",
+];
+
+impl Kind {
+    fn allowed(self) -> String {
+        match self {
+            Kind::Count(most) => format!("a whole number from 1 to {most}"),
+            Kind::Flag => "true or false".into(),
+            Kind::OptionalPower => format!("a power of two from 1 to {}, or null", 1u32 << 31),
+            Kind::OptionalCount => format!("a whole number from 1 to {U32}, or null"),
+            Kind::Speed => "a positive number from 1e-30 to 1e30".into(),
+        }
+    }
+
+    fn admits(self, v: &Value) -> bool {
+        let count = |most: u64| v.as_u64().is_some_and(|n| (1..=most).contains(&n));
+        match self {
+            Kind::Count(most) => count(most),
+            Kind::Flag => v.is_boolean(),
+            Kind::OptionalPower => v.is_null() || count(U32) && v.as_u64().is_some_and(u64::is_power_of_two),
+            Kind::OptionalCount => v.is_null() || count(U32),
+            Kind::Speed => v.as_f64().is_some_and(|x| (1e-30..=1e30).contains(&x)),
+        }
+    }
+}
+
+fn fields(what: &str) -> Vec<(&'static str, Kind)> {
+    match what {
+        "limits" => LIMITS.to_vec(),
+        _ => SPEEDS.map(|n| (n, Kind::Speed)).to_vec(),
+    }
+}
+
+impl DeviceProfile {
+    /// The JSON form. `device` says for people which device it is.
+    ///
+    /// # Errors
+    /// None that is known of.
+    pub fn to_json(&self, device: Option<&str>) -> Result<String, String> {
+        let mut limits = object(serde_json::to_value(self))?;
+        let speeds = limits.remove("speeds").ok_or("a profile without speeds")?;
+        let mut file = json!({ "version": VERSION, "limits": limits, "speeds": speeds });
+        if let Some(d) = device {
+            file["device"] = d.into();
+        }
+        serde_json::to_string_pretty(&file).map(|s| s + "\n").map_err(|e| e.to_string())
+    }
+
+    /// Reads the JSON form.
+    ///
+    /// # Errors
+    /// What is wrong with it, in words that follow the file's name; of a field, what it may be.
+    pub fn from_json(text: &[u8]) -> Result<DeviceProfile, String> {
+        let file: Value =
+            serde_json::from_slice(text).map_err(|e| format!("is not a device profile: {e}"))?;
+        let file = file.as_object().ok_or("is not a device profile: it holds no JSON object")?;
+        match file.get("version").map(|v| (v, v.as_u64())) {
+            Some((_, Some(VERSION))) => {}
+            Some((v, _)) => {
+                return Err(format!("is a device profile of version {v}; this wgfc reads version {VERSION}"));
+            }
+            None => {
+                return Err(format!("is not a device profile: `version` is missing, it must be {VERSION}"));
+            }
+        }
+        let known = ["version", "device", "limits", "speeds"];
+        if let Some(name) = file.keys().find(|k| !known.contains(&k.as_str())) {
+            return Err(unknown(name, "a profile", &known));
+        }
+        let mut all = object(serde_json::to_value(DeviceProfile::default()))?;
+        overwrite(&mut all, "limits", file.get("limits"))?;
+        let mut speeds = object(serde_json::to_value(Speeds::PORTABLE))?;
+        overwrite(&mut speeds, "speeds", file.get("speeds"))?;
+        all.insert("speeds".into(), speeds.into());
+        serde_json::from_value(all.into()).map_err(|e| format!("is not a device profile: {e}"))
+    }
+}
+
+fn object(v: Result<Value, serde_json::Error>) -> Result<Map<String, Value>, String> {
+    match v {
+        Ok(Value::Object(m)) => Ok(m),
+        Ok(_) => Err("no object".into()),
+        Err(e) => Err(e.to_string()),
+    }
+}
+
+/// Takes over what a part of a file says.
+fn overwrite(into: &mut Map<String, Value>, part: &str, given: Option<&Value>) -> Result<(), String> {
+    let Some(given) = given else { return Ok(()) };
+    let given = given.as_object().ok_or_else(|| format!("`{part}` is {given}; it must be an object"))?;
+    let fields = fields(part);
+    for (name, v) in given {
+        let Some((_, kind)) = fields.iter().find(|f| f.0 == name) else {
+            let names: Vec<&str> = fields.iter().map(|f| f.0).collect();
+            return Err(unknown(&format!("{part}.{name}"), &format!("`{part}`"), &names));
+        };
+        if !kind.admits(v) {
+            return Err(format!("`{part}.{name}` is {v}; it must be {}", kind.allowed()));
+        }
+        into.insert(name.clone(), v.clone());
+    }
+    Ok(())
+}
+
+fn unknown(name: &str, of: &str, known: &[&str]) -> String {
+    format!("has a field `{name}` that is none of {of}: {}", known.join(", "))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn profiles() -> impl Strategy<Value = DeviceProfile> {
+        // As many digits as measurements have: JSON's readers may be off in the last bit of seventeen.
+        let speed =
+            || (1..10_000u32, -12..15i32).prop_map(|(m, e)| format!("{m}e{e}").parse::<f64>().unwrap());
+        let speeds = proptest::collection::vec(speed(), SPEEDS.len()).prop_map(|v| {
+            let all: Map<String, Value> =
+                SPEEDS.iter().zip(v).map(|(n, x)| (n.to_string(), x.into())).collect();
+            serde_json::from_value::<Speeds>(all.into()).unwrap()
+        });
+        let count = || 1..=u32::MAX;
+        let limits = (count(), count(), count(), 1..=i64::MAX as u64, count(), count());
+        let power = proptest::option::of((0..32u32).prop_map(|e| 1 << e));
+        let rest = (any::<bool>(), power, any::<bool>(), proptest::option::of(count()));
+        (limits, rest, speeds).prop_map(|(l, r, speeds)| DeviceProfile {
+            max_storage_buffers: l.0,
+            max_invocations: l.1,
+            max_workgroup_bytes: l.2,
+            max_binding_bytes: l.3,
+            max_workgroups: l.4,
+            storage_alignment: l.5,
+            f16: r.0,
+            subgroup: r.1,
+            cooperative_matrix: r.2,
+            loop_iterations: r.3,
+            speeds,
+        })
+    }
+
+    proptest! {
+        #[test]
+        fn files_round_trip(p in profiles(), named in any::<bool>()) {
+            let text = p.to_json(named.then_some("a card")).unwrap();
+            prop_assert_eq!(DeviceProfile::from_json(text.as_bytes()), Ok(p));
+        }
+
+        #[test]
+        fn any_bytes_are_read_or_refused(text in "\\PC{0,60}") {
+            let _ = DeviceProfile::from_json(text.as_bytes());
+        }
+    }
+
+    #[test]
+    fn every_field_is_known() {
+        let mut limits = object(serde_json::to_value(DeviceProfile::default())).unwrap();
+        let speeds = object(Ok(limits.remove("speeds").unwrap())).unwrap();
+        let names = |f: Vec<(&str, Kind)>| -> Vec<String> {
+            let mut all: Vec<String> = f.iter().map(|f| f.0.to_owned()).collect();
+            all.sort();
+            all
+        };
+        assert_eq!(
+            limits.keys().cloned().collect::<std::collections::BTreeSet<_>>(),
+            names(fields("limits")).into_iter().collect()
+        );
+        assert_eq!(
+            speeds.keys().cloned().collect::<std::collections::BTreeSet<_>>(),
+            names(fields("speeds")).into_iter().collect()
+        );
+        for name in DeviceProfile::NAMES {
+            let p = DeviceProfile::named(name).unwrap();
+            assert_eq!(DeviceProfile::from_json(p.to_json(None).unwrap().as_bytes()), Ok(p));
+        }
+        assert_eq!(DeviceProfile::named("fast"), None);
+        assert_eq!(DeviceProfile::from_json(br#"{"version":1}"#), Ok(DeviceProfile::default()));
+    }
+
+    #[test]
+    fn errors_name_the_field_and_what_it_may_be() {
+        for (text, says) in [
+            ("", "is not a device profile"),
+            ("[1]", "no JSON object"),
+            ("{}", "`version` is missing, it must be 1"),
+            (r#"{"version":2}"#, "version 2; this wgfc reads version 1"),
+            (r#"{"version":"1"}"#, "version \"1\""),
+            (
+                r#"{"version":1,"speed":{}}"#,
+                "`speed` that is none of a profile: version, device, limits, speeds",
+            ),
+            (r#"{"version":1,"speeds":3}"#, "`speeds` is 3; it must be an object"),
+            (
+                r#"{"version":1,"speeds":{"bandwith":3}}"#,
+                "`speeds.bandwith` that is none of `speeds`: bandwidth, flops_f32",
+            ),
+            (r#"{"version":1,"speeds":{"cores":0}}"#, "`speeds.cores` is 0; it must be a positive number"),
+            (r#"{"version":1,"speeds":{"cores":-1.5}}"#, "`speeds.cores` is -1.5"),
+            (r#"{"version":1,"speeds":{"cores":"8"}}"#, "`speeds.cores` is \"8\""),
+            (r#"{"version":1,"speeds":{"cores":null}}"#, "`speeds.cores` is null"),
+            (r#"{"version":1,"limits":{"max_invocations":0}}"#, "a whole number from 1 to 4294967295"),
+            (r#"{"version":1,"limits":{"max_invocations":1.5}}"#, "`limits.max_invocations` is 1.5"),
+            (r#"{"version":1,"limits":{"f16":1}}"#, "`limits.f16` is 1; it must be true or false"),
+            (r#"{"version":1,"limits":{"subgroup":12}}"#, "a power of two from 1 to 2147483648, or null"),
+        ] {
+            let e = DeviceProfile::from_json(text.as_bytes()).unwrap_err();
+            assert!(e.contains(says), "{text}: {e}");
+        }
+    }
+}
