@@ -38,6 +38,8 @@ swiftshader() {
 
 # Sets VK_DRIVER_FILES to the software drivers, unless it is set.
 need_drivers() {
+    # Mesa's layer that asks the desktop for its graphics card complains on stderr where there is none.
+    [ -n "${XDG_RUNTIME_DIR:-}" ] || export NODEVICE_SELECT=1
     [ -n "${VK_DRIVER_FILES:-}" ] && return
     [ -n "$(lavapipe)" ] || install mesa-vulkan-drivers libvulkan1
     ldconfig -p 2>/dev/null | grep -q libvulkan.so.1 || install libvulkan1
