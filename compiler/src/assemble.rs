@@ -29,7 +29,7 @@ pub fn assemble(
     let kernels = &scheduled.graph;
     let symbols = symbols(graph, kernels);
     let bounds = &kernels.bounds;
-    let cx = EmitContext { graph: kernels, symbols: &symbols, target: Target::from(&options.profile) };
+    let cx = EmitContext::new(kernels, &symbols, Target::from(&options.profile));
     let mut emitted: Vec<EmittedKernel> = vec![];
     let mut errors = vec![];
     let mut known: FxHashMap<(u128, Schedule), (usize, Vec<TensorId>)> = FxHashMap::default();

@@ -212,7 +212,7 @@ impl Single {
     ) -> Result<Single, Errors> {
         let symbols = symbols(&fused.graph, &fused.kernels);
         let graph = &fused.kernels;
-        let cx = EmitContext { graph, symbols: &symbols, target: Target::from(&options.profile) };
+        let cx = EmitContext::new(graph, &symbols, Target::from(&options.profile));
         let k = graph.kernels.get(kernel).ok_or_else(|| Diagnostic::internal("there is no such kernel"))?;
         let emitted = emit(k, &choice, &cx)?;
         // In an order that does not depend on the choice.

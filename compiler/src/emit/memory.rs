@@ -26,7 +26,11 @@ impl Module<'_> {
                 Form::Vector(words) => &format!("vec{words}<{}>", word_type(b.dtype)),
                 Form::Halves(n) => &format!("vec{n}<f16>"),
             };
-            let _ = writeln!(out, "@group(0) @binding({i}) var<storage, {access}> b{i}: array<{element}>;");
+            let about = self.cx.legend.and_then(|l| l.about(b.tensor)).unwrap_or_default();
+            let _ = writeln!(
+                out,
+                "@group(0) @binding({i}) var<storage, {access}> b{i}: array<{element}>; // {about}"
+            );
         }
         if self.uses_dims {
             let n = self.bindings.list.len();

@@ -18,12 +18,14 @@ pub mod row;
 pub mod scan;
 pub mod stages;
 pub mod thin;
+mod tidy;
 pub mod wgsl;
 
 use crate::Diagnostic;
 use crate::device::DeviceProfile;
-use crate::kernel::{Family, Kernel, KernelGraph, TensorId};
+use crate::kernel::{Expr, Family, Kernel, KernelGraph, Store, TensorId};
 use crate::schedule::{Schedule, locate};
+use rustc_hash::FxHashMap;
 use std::sync::Arc;
 use wgfc_ir::program::Access;
 use wgfc_ir::{Dim, Poly};
@@ -37,6 +39,51 @@ pub struct EmitContext<'a> {
     pub symbols: &'a [Arc<str>],
     /// What text the target takes.
     pub target: Target,
+    /// What is said of each tensor of the kernel where it is declared.
+    pub legend: Option<&'a Legend>,
+}
+
+impl<'a> EmitContext<'a> {
+    /// For kernels of a graph.
+    pub fn new(graph: &'a KernelGraph, symbols: &'a [Arc<str>], target: Target) -> EmitContext<'a> {
+        EmitContext { graph, symbols, target, legend: None }
+    }
+}
+
+/// What a kernel uses each tensor for, in words.
+#[derive(Clone, Debug, Default)]
+pub struct Legend(FxHashMap<TensorId, String>);
+
+impl Legend {
+    /// What a tensor is for.
+    pub fn about(&self, t: TensorId) -> Option<&str> {
+        self.0.get(&t).map(String::as_str)
+    }
+
+    /// Of a kernel as fusion made it.
+    pub fn of(kernel: &Kernel, graph: &KernelGraph) -> Legend {
+        let mut uses: FxHashMap<TensorId, Vec<&str>> = FxHashMap::default();
+        let mut add = |t: TensorId, what: &'static str| {
+            let all = uses.entry(t).or_default();
+            if !all.contains(&what) {
+                all.push(what);
+            }
+        };
+        let stored: Vec<u32> = kernel.all_stores().flat_map(Store::reads).collect();
+        let roles = kernel.family.roles();
+        for (role, root) in roles.iter().copied().chain(stored.iter().map(|s| ("results", *s))) {
+            for id in kernel.body.reachable(&[root]) {
+                if let Expr::Load { tensor, .. } = kernel.body.expr(id) {
+                    add(*tensor, role);
+                }
+            }
+        }
+        for t in kernel.writes() {
+            add(t, "written");
+        }
+        let dtype = |t: TensorId| graph.tensors.get(t).map_or(String::new(), |t| t.ty.dtype.to_string());
+        Legend(uses.into_iter().map(|(t, what)| (t, format!("{}: {}", dtype(t), what.join(", ")))).collect())
+    }
 }
 
 /// What of a device shows in the text whatever the schedule.
@@ -83,6 +130,8 @@ pub struct EmittedKernel {
 /// `Unsupported` where a static offset does not fit 31 bits; `Internal` where the kernel contradicts
 /// itself, the schedule is of another family or the text does not validate (the text is part of the message).
 pub fn emit(kernel: &Kernel, schedule: &Schedule, cx: &EmitContext) -> Result<EmittedKernel, Diagnostic> {
+    let legend = Legend::of(kernel, cx.graph);
+    let cx = &EmitContext { legend: Some(&legend), ..*cx };
     let emitted = match (&kernel.family, schedule) {
         (Family::Map(k), Schedule::Map(s)) => map::emit(kernel, k, s, cx),
         (Family::Row(_), Schedule::Row(s)) => row::emit(kernel, s, cx),

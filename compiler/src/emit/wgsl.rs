@@ -9,6 +9,7 @@
 //! Iteration variables are the `i32`s `v0, v1, …`, results of reductions are `acc0, acc1, …`, values
 //! are `e0, e1, …` and index expressions `i0, i1, …`, numbered per scope.
 
+use super::tidy::tidy;
 use super::{EmitContext, EmittedKernel};
 use crate::Diagnostic;
 use crate::kernel::bindings::Bindings;
@@ -452,23 +453,6 @@ impl Module<'_> {
             workgroups,
         }
     }
-}
-
-/// Without the empty lines that empty slots leave.
-fn tidy(text: &str) -> String {
-    let mut out = String::with_capacity(text.len());
-    let mut lines = text.lines().peekable();
-    let mut after_blank = true;
-    while let Some(line) = lines.next() {
-        let blank = line.trim().is_empty();
-        let last = lines.peek().is_none_or(|l| l.trim_start().starts_with('}') || l.trim().is_empty());
-        if !blank || (!after_blank && !last) {
-            out.push_str(line.trim_end());
-            out.push('\n');
-        }
-        after_blank = blank;
-    }
-    out
 }
 
 /// Text of a value: a name or literal, or something worth a `let`.

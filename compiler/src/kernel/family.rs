@@ -362,6 +362,33 @@ impl Family {
         parts!(self, iter_mut)
     }
 
+    /// What its expressions are for, in words.
+    pub fn roles(&self) -> Vec<(&'static str, ExprId)> {
+        let named = |name: &'static str, ids: &[ExprId]| ids.iter().map(|id| (name, *id)).collect::<Vec<_>>();
+        match self {
+            Family::Map(_) => vec![],
+            Family::Row(k) => k.reductions.iter().flat_map(|r| named("reduced", &r.roots())).collect(),
+            Family::PrefixScan(k) => named("combined", &k.reduction.roots()),
+            Family::Loop(k) => {
+                k.carries.iter().flat_map(|c| [("initial", c.init), ("each step", c.next)]).collect()
+            }
+            Family::StagedLoop(k) => {
+                let of = |name: &'static str, all: &[Stage]| {
+                    all.iter().flat_map(|s| named(name, &s.roots())).collect::<Vec<_>>()
+                };
+                [of("initial", &k.first), of("each step", &k.each), of("result", &k.last)].concat()
+            }
+            Family::Matmul(k) => {
+                [named("first operand", &[k.a]), named("second operand", &k.b), named("summed", &k.sums)]
+                    .concat()
+            }
+            Family::Attention(k) => {
+                let mask = k.mask.map(|m| ("mask", m));
+                [("queries", k.q), ("keys", k.k), ("values", k.v)].into_iter().chain(mask).collect()
+            }
+        }
+    }
+
     /// The extents of the iteration variables.
     pub fn domain(&self) -> Vec<Dim> {
         match self {

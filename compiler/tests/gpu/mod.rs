@@ -121,7 +121,7 @@ impl Case {
         let symbols = self.names();
         f(&Cx {
             schedule: Context { graph: &self.graph, device: &self.profile, expect: &self.expect },
-            emit: EmitContext { graph: &self.graph, symbols: &symbols, target: Target::from(&self.profile) },
+            emit: EmitContext::new(&self.graph, &symbols, Target::from(&self.profile)),
         })
     }
     pub fn numel(&self, t: TensorId) -> usize {
