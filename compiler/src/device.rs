@@ -2,7 +2,7 @@
 //!
 //! This is the only model of a device: fusion, schedules, loops, the bounds that `wgfc inspect` prints and the order in
 //! which the tuner tries things follow from it. Its speeds are those of a [named](DeviceProfile::named) profile, of a
-//! [file], or measured on an adapter.
+//! [`file`](mod@file), or measured on an adapter.
 
 pub mod file;
 

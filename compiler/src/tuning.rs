@@ -98,7 +98,7 @@ pub struct Tunable {
 /// moves or computes most comes first.
 ///
 /// # Errors
-/// As [`emit`](crate::emit::emit).
+/// As [`emit`].
 pub fn tunable(
     fused: &Fused,
     options: &Options,
@@ -202,7 +202,7 @@ impl Single {
     /// A kernel of a model with one of its candidates.
     ///
     /// # Errors
-    /// As [`emit`](crate::emit::emit).
+    /// As [`emit`].
     pub fn new(
         fused: &Fused,
         options: &Options,

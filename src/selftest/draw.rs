@@ -353,7 +353,12 @@ impl Draw {
         let model = ModelProto {
             ir_version: 13,
             graph: Some(graph),
-            opset_import: vec![set("", self.opset), set("com.microsoft", 1), set("ai.onnx.preview", 1)],
+            opset_import: vec![
+                set("", self.opset),
+                set("com.microsoft", 1),
+                set("ai.onnx.preview", 1),
+                set("ai.onnx.ml", 3),
+            ],
             ..Default::default()
         };
         Case { model, inputs, loose: self.loose, named: naming > 0 }

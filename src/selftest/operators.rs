@@ -5,6 +5,7 @@
 //! follows from the operator's name and a seed.
 
 mod elementwise;
+mod features;
 mod hard;
 mod networks;
 mod products;
@@ -32,9 +33,10 @@ const SINGLE: &str = "single elements";
 const HARD: &str = "long axes, masked rows, halves";
 const MOVED: &str = "moved elements, generators";
 
-const FAMILIES: [(&str, &[Line]); 6] = [
+const FAMILIES: [(&str, &[Line]); 7] = [
     (SINGLE, elementwise::LINES),
     ("attention, recurrences", networks::LINES),
+    ("features", features::LINES),
     ("products, convolutions, quantised", products::LINES),
     ("reductions, norms, losses", reductions::LINES),
     (MOVED, shapes::LINES),

@@ -1,4 +1,4 @@
-//! Products on matrix units: [`CooperativeShape`] instantiated.
+//! Products on matrix units: [`Cooperative`] instantiated.
 //!
 //! Both factors are f16 in the graph (of quantised weights: their scales are), sums are f32. Operands
 //! are written out for eight neighbours in memory, whose loads become one.

@@ -1,6 +1,6 @@
 //! Pulling: a value of the graph at a position, as an expression of a kernel's body.
 
-pub mod constant;
+pub(super) mod constant;
 
 use crate::fuse::unit::is_small;
 use crate::kernel::{Body, Expr, ExprId, TensorId};

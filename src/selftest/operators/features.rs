@@ -1,0 +1,82 @@
+//! Operators of `ai.onnx.ml` on features: a vector, or a matrix of records.
+
+use super::Line;
+use crate::selftest::draw::Draw;
+use wgfc_ir::DType::{self, *};
+use wgfc_ir::Tensor;
+
+const TYPES: &[DType] = &[F32, I32, I64];
+
+/// Features in a range, and how many of them there are.
+fn records(d: &mut Draw, types: &[DType], low: f64, high: f64) -> usize {
+    let (t, s) = (d.pick(types), d.full(1..=2));
+    d.within(t, &s, low, high);
+    s.last().copied().unwrap_or(1)
+}
+fn floats(d: &mut Draw, n: usize) -> Vec<f32> {
+    (0..n).map(|_| d.below(40) as f32 / 10.0 - 2.0).collect()
+}
+/// A number for each feature, or for all.
+fn each(d: &mut Draw, name: &str, n: usize) {
+    let n = if d.one_in(3) { 1 } else { n };
+    let v = floats(d, n);
+    d.set_floats(name, &v);
+}
+
+fn scaler(d: &mut Draw) {
+    let n = records(d, TYPES, -2.0, 2.0);
+    for name in ["offset", "scale"] {
+        if !d.one_in(4) {
+            each(d, name, n);
+        }
+    }
+}
+fn normalizer(d: &mut Draw) {
+    records(d, &[F32], 0.5, 4.0);
+    let norm = d.pick(&["MAX", "L1", "L2"]);
+    d.set_text("norm", norm);
+}
+fn binarizer(d: &mut Draw) {
+    records(d, TYPES, -2.0, 2.0);
+    let v = floats(d, 1);
+    d.set_float("threshold", v[0]);
+}
+fn imputer(d: &mut Draw) {
+    let n = records(d, &[F32], -2.0, 2.0);
+    each(d, "imputed_value_floats", n);
+    let missing = d.pick(&[0.0, 1.0, f32::NAN]);
+    d.set_float("replaced_value_float", missing);
+}
+fn extracted(d: &mut Draw) {
+    let n = records(d, TYPES, -2.0, 2.0);
+    let at: Vec<i64> = (0..d.from(1..=4)).map(|_| d.below(n.max(1)) as i64).collect();
+    d.known(Tensor::from_i64(vec![at.len()], &at));
+}
+fn linear(d: &mut Draw, targets: usize) {
+    let n = records(d, &[F32], -2.0, 2.0);
+    let (coefficients, intercepts) = (floats(d, targets * n), floats(d, targets));
+    d.set_floats("coefficients", &coefficients);
+    d.set_floats("intercepts", &intercepts);
+}
+fn regressor(d: &mut Draw) {
+    let targets = d.from(1..=4);
+    linear(d, targets);
+    d.set("targets", targets as i64);
+}
+fn classifier(d: &mut Draw) {
+    let classes = d.from(2..=4);
+    linear(d, classes);
+    let labels: Vec<i64> = (0..classes as i64).map(|i| i * 3 - 2).collect();
+    d.set_ints("classlabels_ints", &labels);
+    d.outputs(2);
+}
+
+pub(super) const LINES: &[Line] = &[
+    Line("ai.onnx.ml.ArrayFeatureExtractor", extracted),
+    Line("ai.onnx.ml.Binarizer", binarizer),
+    Line("ai.onnx.ml.Imputer", imputer),
+    Line("ai.onnx.ml.LinearClassifier", classifier),
+    Line("ai.onnx.ml.LinearRegressor", regressor),
+    Line("ai.onnx.ml.Normalizer", normalizer),
+    Line("ai.onnx.ml.Scaler", scaler),
+];
