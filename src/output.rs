@@ -23,8 +23,12 @@ fn unfinished() -> MutexGuard<'static, Vec<PathBuf>> {
 pub fn remove_unfinished() {
     let folders = unfinished();
     for folder in folders.iter() {
+        // Under another name no thread that still writes finds it, and nothing is put into it while it is removed.
+        let mut gone = folder.clone().into_os_string();
+        gone.push("-removed");
+        let found = if fs::rename(folder, &gone).is_ok() { Path::new(&gone) } else { folder };
         // There is nowhere left to report an error.
-        let _ = fs::remove_dir_all(folder);
+        let _ = fs::remove_dir_all(found);
     }
     std::mem::forget(folders);
 }
