@@ -3,7 +3,7 @@
 
     python3 scripts/operator_schemas.py      (needs: pip install onnx==1.23.2)
 
-A line for each operator of `ai.onnx` and `ai.onnx.preview`, its versions taken together: what one of
+A line for each operator of `ai.onnx`, `ai.onnx.ml` and `ai.onnx.preview`, its versions taken together: what one of
 them allows is allowed.
 
     NAME TAB INPUTS TAB ATTRIBUTES
@@ -35,7 +35,7 @@ def bits(types):
 def main():
     versions = {}
     for schema in onnx.defs.get_all_schemas_with_history():
-        if schema.domain in ("", "ai.onnx.preview"):
+        if schema.domain in ("", "ai.onnx.ml", "ai.onnx.preview"):
             versions.setdefault((schema.domain, schema.name), []).append(schema)
     lines = []
     for (domain, name), all_of in sorted(versions.items()):

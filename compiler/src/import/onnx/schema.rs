@@ -46,7 +46,7 @@ fn schema(line: &'static str) -> Option<(&'static str, Schema)> {
     Some((name, Schema { inputs, attributes }))
 }
 
-/// Checks a node of `ai.onnx` or `ai.onnx.preview`, whose inputs have these types, `None` where one is
+/// Checks a node of `ai.onnx`, `ai.onnx.ml` or `ai.onnx.preview`, whose inputs have these types, `None` where one is
 /// left out. Operators that ONNX does not have are not checked. Gives the inputs that are i32 where ONNX
 /// has i64, which exporters write for shapes, axes and the like.
 pub(super) fn check(domain: &str, node: &NodeProto, inputs: &[Option<DType>]) -> Result<Vec<usize>, OpError> {
