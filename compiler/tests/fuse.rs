@@ -19,18 +19,7 @@ fn f32s(shape: &[&str]) -> TensorType {
 }
 
 fn families(k: &KernelGraph) -> Vec<&'static str> {
-    k.kernels
-        .iter()
-        .map(|k| match k.family {
-            Family::Map(_) => "map",
-            Family::Row(_) => "row",
-            Family::PrefixScan(_) => "scan",
-            Family::Loop(_) => "loop",
-            Family::StagedLoop(_) => "stages",
-            Family::Matmul(_) => "matmul",
-            Family::Attention(_) => "attention",
-        })
-        .collect()
+    k.kernels.iter().map(|k| k.family.name()).collect()
 }
 
 fn output(g: &mut Graph, v: Value) {

@@ -10,8 +10,7 @@
 //! that can fail returns a [`RunError`].
 //!
 //! ```no_run
-//! # fn main() -> Result<(), wgfc_runtime::RunError> {
-//! # let program: wgfc_program::Program = unimplemented!();
+//! # fn run(program: wgfc_program::Program) -> Result<(), wgfc_runtime::RunError> {
 //! use wgfc_program::Tensor;
 //! use wgfc_runtime::{AdapterChoice, Gpu, Session};
 //! let gpu = Gpu::request_blocking(&AdapterChoice::from_env())?;

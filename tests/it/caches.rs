@@ -1,13 +1,11 @@
 //! Kinds of caches: that grow, of one size, windows, for sequences of different lengths.
 
-use crate::states::{CAPACITY, Reference, close, decoder, decoder_with, inputs, roomy, run};
+use crate::states::{CAPACITY, Reference, close, decoder, decoder_with, fused, inputs, roomy, run};
 use std::collections::BTreeMap;
 use wgfc_compiler::import::{NoExternalData, import};
-use wgfc_compiler::pipeline::schedule;
 use wgfc_compiler::{Fusion, Options, States};
 use wgfc_ir::Tensor;
 use wgfc_ir::eval::{StateValues, evaluate_from};
-use wgfc_ir::program::Stats;
 use wgfc_runtime::testing::gpus;
 use wgfc_runtime::{Gpu, RunError, Session};
 
@@ -65,14 +63,7 @@ fn positions_smaller_than_a_word_keep_their_rows() {
     let graph = wgfc_ir::text::parse(NARROW).unwrap();
     wgfc_ir::verify::verify(&graph).unwrap();
     let options = Options::default();
-    let kernels = wgfc_compiler::fuse::fuse(&graph, &options).unwrap();
-    let program = wgfc_compiler::assemble::assemble(
-        &graph,
-        &schedule(kernels, &options).unwrap(),
-        &options,
-        Stats::default(),
-    )
-    .unwrap();
+    let program = fused(&graph, &options);
     assert_eq!(program.symbols, ["seq", "past", "capacity"]);
     for gpu in gpus() {
         let mut session = roomy(gpu, &program, 5).unwrap();
@@ -274,14 +265,7 @@ fn states_that_move_within_themselves() {
     wgfc_ir::verify::verify(&graph).unwrap();
     for fusion in [Fusion::None, Fusion::Full] {
         let options = Options { fusion, ..Options::default() };
-        let kernels = wgfc_compiler::fuse::fuse(&graph, &options).unwrap();
-        let program = wgfc_compiler::assemble::assemble(
-            &graph,
-            &schedule(kernels, &options).unwrap(),
-            &options,
-            Stats::default(),
-        )
-        .unwrap();
+        let program = fused(&graph, &options);
         for gpu in gpus() {
             let mut session = Session::new_blocking(gpu, &program).unwrap();
             let mut states = StateValues::default();

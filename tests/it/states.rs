@@ -50,19 +50,19 @@ pub fn inputs(step: usize, seq: usize) -> BTreeMap<String, Tensor> {
         .into()
 }
 
+/// The program of a graph that is not rewritten first.
+pub fn fused(graph: &Graph, options: &Options) -> Program {
+    let kernels = wgfc_compiler::fuse::fuse(graph, options).unwrap();
+    let scheduled = schedule(kernels, options).unwrap();
+    wgfc_compiler::assemble::assemble(graph, &scheduled, options, Stats::default()).unwrap()
+}
+
 #[test]
 fn several_runs_agree_with_the_evaluator() {
     for fusion in [Fusion::None, Fusion::Elementwise, Fusion::Full] {
         let options = Options { fusion, ..Options::default() };
         let graph = graph();
-        let kernels = wgfc_compiler::fuse::fuse(&graph, &options).unwrap();
-        let program = wgfc_compiler::assemble::assemble(
-            &graph,
-            &schedule(kernels, &options).unwrap(),
-            &options,
-            Stats::default(),
-        )
-        .unwrap();
+        let program = fused(&graph, &options);
         assert_eq!(program.states.len(), 3);
         for gpu in gpus() {
             let mut session = Session::new_blocking(gpu, &program).unwrap();

@@ -134,7 +134,7 @@ pub(super) fn acc(p: &mut P, i: u32, dtype: DType) -> ExprId {
     p.body.push(Expr::Acc(i), dtype)
 }
 
-/// What is the largest with nothing.
+/// The identity of max: the least value of a type.
 pub fn least(t: DType) -> Scalar {
     match t {
         t if t.is_float() => Scalar::from_f64(t, f64::NEG_INFINITY),
@@ -144,7 +144,7 @@ pub fn least(t: DType) -> Scalar {
     }
 }
 
-/// What is the smallest with nothing.
+/// The identity of min: the greatest value of a type.
 pub fn greatest(t: DType) -> Scalar {
     match t {
         t if t.is_float() => Scalar::from_f64(t, f64::INFINITY),

@@ -58,13 +58,6 @@ impl fmt::Display for TensorKind {
     }
 }
 
-impl Kernel {
-    /// The text without the names of nodes.
-    pub fn structure(&self) -> String {
-        Kernel { nodes: vec![], ..self.clone() }.to_string()
-    }
-}
-
 impl fmt::Display for Kernel {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}", self.family)?;

@@ -9,7 +9,7 @@ use crate::device::DeviceProfile;
 use crate::fuse::loops::expand::{self, MOST};
 use crate::fuse::loops::price::{self, Work};
 use crate::fuse::points::Point;
-use crate::fuse::pulling::{Memory, Parts, Puller};
+use crate::fuse::pulling::{Memory, Puller};
 use crate::kernel::{Body, Carry, Expr, ExprId, TensorId};
 use crate::options::{Options, Technique};
 use crate::schedule::cost::Expected;
@@ -101,13 +101,13 @@ pub fn plan(graph: &Graph, node: NodeId, options: &Options) -> Result<Plan, Vec<
 
 /// Steps that a dispatch may take without the driver ending it, where there may be more.
 fn part(graph: &Graph, steps: &Dim, work: &Work, profile: &DeviceProfile) -> Option<u32> {
-    // Drivers lose patience after some seconds.
+    // Drivers end a dispatch that takes some seconds.
     const OPERATIONS: u32 = 1 << 30;
     // So that the number of the last step of a part is one.
     const STEPS: u32 = 1 << 28;
     let within = |most: u32, each: f64| (f64::from(most) / each.max(1.0)) as u32;
-    let patience = within(OPERATIONS, work.chain).min(STEPS);
-    let most = within(profile.loop_iterations.unwrap_or(u32::MAX), work.iterations).min(patience).max(1);
+    let in_time = within(OPERATIONS, work.chain).min(STEPS);
+    let most = within(profile.loop_iterations.unwrap_or(u32::MAX), work.iterations).min(in_time).max(1);
     let steps = Bounds::of(&graph.computed).most(steps);
     let longest = steps.as_const().or_else(|| longest(graph, &steps, profile));
     longest.is_none_or(|s| s > i64::from(most)).then_some(most)
@@ -402,16 +402,6 @@ struct Frame<'f, 'a, M: Memory> {
 }
 
 impl<M: Memory> Memory for Frame<'_, '_, M> {
-    fn tensor(&mut self, _: Value) -> Option<TensorId> {
-        None
-    }
-    fn segments(&mut self, _: Value) -> Option<Vec<(TensorId, i64)>> {
-        None
-    }
-    fn parts(&mut self, _: Value) -> Option<Parts> {
-        None
-    }
-
     fn given(
         &mut self,
         v: Value,
@@ -482,12 +472,6 @@ impl Memory for AnyMemory {
     fn tensor(&mut self, v: Value) -> Option<TensorId> {
         let next = self.0.len();
         Some(*self.0.entry(v).or_insert(next))
-    }
-    fn segments(&mut self, _: Value) -> Option<Vec<(TensorId, i64)>> {
-        None
-    }
-    fn parts(&mut self, _: Value) -> Option<Parts> {
-        None
     }
 }
 

@@ -13,11 +13,17 @@ use wgfc_ir::{
 /// Which tensor holds a value in memory; called for constants too.
 pub trait Memory {
     /// The tensor, or `None` when the value is to be computed where it is read.
-    fn tensor(&mut self, v: Value) -> Option<TensorId>;
+    fn tensor(&mut self, _v: Value) -> Option<TensorId> {
+        None
+    }
     /// A constant too large for one binding, cut into tensors; with each the flat element it ends before.
-    fn segments(&mut self, v: Value) -> Option<Vec<(TensorId, i64)>>;
+    fn segments(&mut self, _v: Value) -> Option<Vec<(TensorId, i64)>> {
+        None
+    }
     /// Attention whose keys are in parts, which the reader puts together.
-    fn parts(&mut self, v: Value) -> Option<Parts>;
+    fn parts(&mut self, _v: Value) -> Option<Parts> {
+        None
+    }
     /// The expression of a kernel grew too large in computing the last of these values, each to compute the
     /// one before it. Memory for one in between would help.
     fn too_large(&mut self, _path: &[Value]) {}

@@ -4,9 +4,9 @@
 use super::own;
 use super::terms::{reduced, term_of, terms, written_out};
 use crate::fuse::loops::lanes::Plan;
-use crate::fuse::pulling::{Memory, Parts, Puller, flat_offset, splat};
+use crate::fuse::pulling::{Memory, Puller, flat_offset, splat};
 use crate::fuse::unit::is_small;
-use crate::kernel::{Array, Body, Combined, Expr, ExprId, ReduceKind, Reduction, Stage, TensorId, Write};
+use crate::kernel::{Array, Body, Combined, Expr, ExprId, ReduceKind, Reduction, Stage, Write};
 use rustc_hash::{FxHashMap, FxHashSet};
 use wgfc_ir::{BinaryOp, DType, Dim, Graph, Node, NodeId, Op, Poly, ScalarNode, UnaryOp, Value};
 
@@ -128,16 +128,6 @@ impl<'f, 'a, M: Memory> Frame<'f, 'a, M> {
 }
 
 impl<M: Memory> Memory for Frame<'_, '_, M> {
-    fn tensor(&mut self, _: Value) -> Option<TensorId> {
-        None
-    }
-    fn segments(&mut self, _: Value) -> Option<Vec<(TensorId, i64)>> {
-        None
-    }
-    fn parts(&mut self, _: Value) -> Option<Parts> {
-        None
-    }
-
     fn given(
         &mut self,
         v: Value,

@@ -1,21 +1,13 @@
 //! Convolution.
 
-use super::window::{kernel, window};
+use super::window::{kernel_of_weights, window};
 use crate::import::onnx::prelude::*;
 use crate::lower::conv::{self, Conv};
 use wgfc_ir::Value;
-use wgfc_ir::op::show;
 
 /// The attributes of a convolution of `x` with weights `w`.
 pub(super) fn attributes(cx: &Cx, x: Value, w: Value) -> Result<Conv> {
-    let sw = cx.shape(w);
-    if let (Some(k), Some(own)) = (kernel(cx)?, sw.get(2..))
-        && sw.len() == cx.rank(x)
-        && k != own
-    {
-        let e = OpError::model(format!("{} differs from the weights {}", show(&k), show(&sw)));
-        return Err(e.attribute("kernel_shape"));
-    }
+    kernel_of_weights(cx, x, w)?;
     let spatial = cx.rank(x).saturating_sub(2);
     Ok(Conv { window: window(cx, spatial)?, groups: cx.int("group", 1)? })
 }

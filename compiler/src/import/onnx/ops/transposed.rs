@@ -1,10 +1,9 @@
 //! What undoes unfolding: `ConvTranspose`, `Col2Im`, `MaxUnpool`.
 
-use super::window::kernel;
+use super::window::{kernel, kernel_of_weights};
 use crate::import::onnx::prelude::*;
 use crate::lower::transposed::{self, ConvTranspose, Layout};
 use crate::lower::window::Padding;
-use wgfc_ir::op::show;
 
 /// The list of an attribute, or so many of its default.
 fn list(cx: &Cx, name: &str, len: usize, default: i64) -> Result<Vec<i64>> {
@@ -13,14 +12,7 @@ fn list(cx: &Cx, name: &str, len: usize, default: i64) -> Result<Vec<i64>> {
 
 fn conv_transpose(cx: &mut Cx) -> Lowered {
     let (x, w, bias) = (cx.input(0)?, cx.input(1)?, cx.opt(2));
-    let sw = cx.shape(w);
-    if let (Some(k), Some(own)) = (kernel(cx)?, sw.get(2..))
-        && sw.len() == cx.rank(x)
-        && k != own
-    {
-        let e = OpError::model(format!("{} differs from the weights {}", show(&k), show(&sw)));
-        return Err(e.attribute("kernel_shape"));
-    }
+    kernel_of_weights(cx, x, w)?;
     let n = cx.rank(x).saturating_sub(2);
     let output_shape = match cx.ints("output_shape")? {
         Some(v) => Some(match v.len().checked_sub(n) {

@@ -2,7 +2,8 @@
 
 use crate::import::onnx::prelude::*;
 use crate::lower::window::{Padding, Window};
-use wgfc_ir::{Dim, Poly};
+use wgfc_ir::op::show;
+use wgfc_ir::{Dim, Poly, Value};
 
 /// `strides`, `dilations`, `pads`, `auto_pad` and `ceil_mode`, over `n` spatial axes.
 pub(super) fn window(cx: &Cx, n: usize) -> Result<Window> {
@@ -36,4 +37,17 @@ pub(super) fn kernel(cx: &Cx) -> Result<Option<Vec<Dim>>> {
         return Err(OpError::model(format!("extent {bad}")).attribute("kernel_shape"));
     }
     Ok(Some(k.into_iter().map(Poly::constant).collect()))
+}
+
+/// Refuses a `kernel_shape` that is not that of the weights of a convolution of `x`.
+pub(super) fn kernel_of_weights(cx: &Cx, x: Value, w: Value) -> Result<()> {
+    let weights = cx.shape(w);
+    if let (Some(k), Some(own)) = (kernel(cx)?, weights.get(2..))
+        && weights.len() == cx.rank(x)
+        && k != own
+    {
+        let e = OpError::model(format!("{} differs from the weights {}", show(&k), show(&weights)));
+        return Err(e.attribute("kernel_shape"));
+    }
+    Ok(())
 }

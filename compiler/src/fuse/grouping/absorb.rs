@@ -1,0 +1,253 @@
+//! What joins a unit behind its anchor, what waits for a product's results, and attention whose keys are shared out.
+
+use super::{Grouper, is_thin};
+use crate::fuse::points::{self, Point};
+use crate::fuse::unit::{Split, UnitId};
+use rustc_hash::{FxHashMap, FxHashSet};
+use wgfc_ir::{BinaryOp, Dim, NodeId, NormKind, Op, ScalarNode, Value};
+
+/// A value and its points.
+type Followed = (Value, Vec<Point>);
+
+impl Grouper<'_> {
+    /// Grows a unit forward over what its [points](points) can be followed through. Of the ways to do so
+    /// the one that stores least is taken, then the one that takes in most.
+    pub(super) fn absorb(&mut self, u: UnitId) {
+        let anchor = self.units[u].anchor;
+        let mut ways = vec![(Split::NONE, false)];
+        if matches!(self.graph.node(anchor).op, Op::Contract(_) | Op::Scan { .. }) {
+            ways.push((Split::NONE, true));
+        }
+        if is_thin(self.graph, anchor) {
+            let strides = points::strides(self.graph, anchor).into_iter();
+            ways.extend(strides.map(|stride| (Split { parts: 2, stride }, true)));
+        }
+        let mut best: Option<(i64, Split, Vec<NodeId>)> = None;
+        for (split, partial) in ways {
+            let members = self.grow(u, split, partial);
+            let stored = self.stored(anchor, &members);
+            for m in &members {
+                self.unit_of.remove(m);
+            }
+            let better = |(least, _, most): &(i64, Split, Vec<NodeId>)| {
+                stored < *least || stored == *least && members.len() > most.len()
+            };
+            if best.as_ref().is_none_or(better) {
+                best = Some((stored, split, members));
+            }
+        }
+        if let Some((_, split, members)) = best {
+            self.unit_of.extend(members.iter().map(|m| (*m, u)));
+            self.units[u].split = split;
+            self.units[u].members = members;
+        }
+    }
+
+    /// Elements that a unit of these nodes writes.
+    fn stored(&self, anchor: NodeId, members: &[NodeId]) -> i64 {
+        let own = |n: &NodeId| *n == anchor || members.contains(n);
+        // What another unit or the caller needs.
+        let escapes =
+            |v: &Value| self.graph.is_output(*v) || self.graph.uses(*v).iter().any(|(c, _)| !own(c));
+        let mut sum = 0i64;
+        for n in std::iter::once(anchor).chain(members.iter().copied()) {
+            for v in self.results(n).filter(escapes) {
+                let written = match self.graph.written_in_place(n) {
+                    Some(_) => self.graph.node(n).inputs[1],
+                    None => v,
+                };
+                sum = sum.saturating_add(self.estimate(written));
+            }
+        }
+        sum
+    }
+
+    /// The members that unit `u` takes in with its columns shared out so. They are marked as its own.
+    fn grow(&mut self, u: UnitId, split: Split, partial: bool) -> Vec<NodeId> {
+        self.units[u].members.clear();
+        let anchor = self.units[u].anchor;
+        let Some((domain, known)) = self.start(anchor, split) else { return vec![] };
+        let mut known: FxHashMap<Value, Vec<Point>> = known.into_iter().collect();
+        let first: Vec<Value> = self.results(anchor).filter(|v| known.contains_key(v)).collect();
+        let mut frontier = first.clone();
+        while let Some(v) = frontier.pop() {
+            if self.bans.materialise.contains(&v) {
+                continue;
+            }
+            for (c, _) in self.graph.uses(v) {
+                if self.unit_of.contains_key(&c) || self.bans.absorb.contains(&c) {
+                    continue;
+                }
+                let node = self.graph.node(c);
+                let outside = |x: &Value| !known.contains_key(x);
+                let operands = node.inputs.iter().copied().filter(outside);
+                let symbols = self.graph.computed_in(c).into_iter().map(|c| c.value);
+                if operands.chain(symbols).any(|x| self.depends_on(x, u)) {
+                    continue;
+                }
+                let of = |x: Value| known.get(&x).map(Vec::as_slice);
+                if let Some(found) = points::follow(self.graph, c, &of, &domain, partial) {
+                    known.insert(c.into(), found);
+                    self.unit_of.insert(c, u);
+                    self.units[u].members.push(c);
+                    // What was refused for an operand outside may fit now.
+                    frontier.extend(&first);
+                    frontier.extend(self.units[u].members.iter().map(|m| Value::from(*m)));
+                    break;
+                }
+            }
+        }
+        self.drop_trailing_views(u);
+        std::mem::take(&mut self.units[u].members)
+    }
+
+    /// The kernel's domain and the points of each of its anchor's results.
+    fn start(&self, anchor: NodeId, split: Split) -> Option<(Vec<Dim>, Vec<Followed>)> {
+        if let (Some(plan), Op::Scan { carried, .. }) = (self.loops.get(&anchor), &self.graph.node(anchor).op)
+        {
+            return Some((plan.domain(), plan.points(anchor, *carried)));
+        }
+        let (domain, first) = points::start(self.graph, anchor, split)?;
+        Some((domain, vec![(anchor.into(), first)]))
+    }
+
+    fn results(&self, n: NodeId) -> impl Iterator<Item = Value> {
+        (0..self.graph.node(n).outputs.len() as u32).map(move |port| Value { node: n, port })
+    }
+
+    /// One query leaves a device idle unless its keys are shared out over several workgroups. How many
+    /// keys there are is known where they come from a state, or that they may become many; only products
+    /// then put the parts together.
+    pub(super) fn key_parts(&self, anchor: NodeId) -> u32 {
+        // Keys and values of 64 f32: as many as it takes a while to read, 128 on an H100.
+        const KEY_BYTES: i64 = 2 * 64 * 4;
+        // The readers put so many parts together, in each of their invocations.
+        const MOST: i64 = 16;
+        let speeds = &self.options.profile.speeds;
+        let keys_of_part = (speeds.little_bytes() / KEY_BYTES).max(1);
+        // Heads, mostly eight or more, take parts of the device already.
+        let most = ((speeds.cores / 8.0) as i64).clamp(1, MOST);
+        let node = self.graph.node(anchor);
+        let Op::Attention { .. } = node.op else { return 1 };
+        let v = Value::from(anchor);
+        let shape = &self.graph.ty(v).shape;
+        let one = shape.len().checked_sub(2).and_then(|i| shape.get(i)).is_some_and(|s| s.is(1));
+        let mut keys = node.inputs[1];
+        while let Op::View { .. } = self.graph.node(keys.node).op {
+            keys = self.graph.node(keys.node).inputs[0];
+        }
+        let shape = &self.graph.ty(keys).shape;
+        let mut states = self.graph.states.iter().filter(|s| s.after == keys || s.before == keys);
+        let open = states.any(|s| s.growth.as_ref().is_some_and(|g| shape[g.axis].as_const().is_none()));
+        let known = shape.iter().filter_map(wgfc_ir::Dim::as_const).max().unwrap_or(0);
+        let room = if open { keys_of_part * most } else { known };
+        let few = self.graph.ty(v).numel().as_const().is_some_and(|n| n <= 16384);
+        let products = self.readers_are_thin(v);
+        let banned = self.bans.materialise.contains(&v) || self.graph.is_output(v);
+        if one && few && products && !banned { (room / keys_of_part).clamp(1, most) as u32 } else { 1 }
+    }
+
+    /// Whether only products with few rows read a value, through views at most.
+    fn readers_are_thin(&self, v: Value) -> bool {
+        let uses = self.graph.uses(v);
+        !uses.is_empty()
+            && uses.iter().all(|(c, _)| match &self.graph.node(*c).op {
+                Op::View { .. } => !self.graph.is_output((*c).into()) && self.readers_are_thin((*c).into()),
+                Op::Contract(_) => is_thin(self.graph, *c),
+                _ => false,
+            })
+    }
+
+    /// Whether `n` normalises rows by their root mean square and is read, scaled by constants at most,
+    /// as the first operand of products with few rows that sum over just those rows: `Σₖ xₖ·s·wₖ` is
+    /// `s·Σₖ xₖ·wₖ`, and `s` needs only another sum over the same k. Returns what is computed in the
+    /// products then: the norm and the scaling.
+    pub(super) fn scale_can_wait(&self, n: NodeId) -> Option<Vec<NodeId>> {
+        let Op::Norm { kind: NormKind::Rms, axes, .. } = &self.graph.node(n).op else { return None };
+        let mut path = vec![n];
+        let mut stack = vec![Value::from(n)];
+        let mut products = 0;
+        while let Some(v) = stack.pop() {
+            if self.graph.is_output(v) || self.bans.materialise.contains(&v) {
+                return None;
+            }
+            for (c, _) in self.graph.uses(v) {
+                let node = self.graph.node(c);
+                match &node.op {
+                    Op::Map { body, shape } if *shape == self.graph.ty(v).shape => {
+                        let rest_const = node
+                            .inputs
+                            .iter()
+                            .all(|x| *x == v || matches!(self.graph.node(x.node).op, Op::Const(_)));
+                        let scales = match &body.nodes[..] {
+                            [ScalarNode::Arg(0), ScalarNode::Cast(t, 0)] => t.is_float(),
+                            [
+                                ScalarNode::Arg(_),
+                                ScalarNode::Arg(_),
+                                ScalarNode::Binary(BinaryOp::Mul, 0, 1),
+                            ] => node.inputs.iter().filter(|x| **x == v).count() == 1,
+                            _ => false,
+                        };
+                        if !rest_const || !scales {
+                            return None;
+                        }
+                        path.push(c);
+                        stack.push(c.into());
+                    }
+                    Op::Contract(contract) => {
+                        let k: Vec<u8> = contract.k();
+                        let at = contract.a.iter().enumerate().filter(|(_, l)| k.contains(l)).map(|(i, _)| i);
+                        let own = node.inputs[0] == v && node.inputs[1] != v;
+                        if !own || !at.eq(axes.iter().copied()) || !is_thin(self.graph, c) {
+                            return None;
+                        }
+                        products += 1;
+                    }
+                    _ => return None,
+                }
+            }
+        }
+        (products > 0).then_some(path)
+    }
+
+    /// A view or join that nothing behind it in the unit reads is better left to its readers.
+    fn drop_trailing_views(&mut self, u: UnitId) {
+        loop {
+            let drop = self.units[u].members.iter().position(|m| {
+                let v = Value::from(*m);
+                matches!(self.graph.node(*m).op, Op::View { .. } | Op::Concat { .. })
+                    && !self.graph.is_output(v)
+                    && self.graph.uses(v).iter().all(|(c, _)| self.unit_of.get(c) != Some(&u))
+            });
+            let Some(i) = drop else { return };
+            let m = self.units[u].members.remove(i);
+            self.unit_of.remove(&m);
+        }
+    }
+
+    /// Whether computing `v` needs unit `u` to have run.
+    fn depends_on(&self, v: Value, u: UnitId) -> bool {
+        let mut seen_nodes = FxHashSet::default();
+        let mut seen_units = FxHashSet::default();
+        let mut stack = vec![v.node];
+        while let Some(n) = stack.pop() {
+            match self.unit_of.get(&n) {
+                Some(w) if *w == u => return true,
+                Some(w) => {
+                    if seen_units.insert(*w) {
+                        let unit = &self.units[*w];
+                        for m in std::iter::once(&unit.anchor).chain(&unit.members) {
+                            stack.extend(self.graph.needs(*m));
+                        }
+                    }
+                }
+                None => {
+                    if seen_nodes.insert(n) {
+                        stack.extend(self.graph.needs(n));
+                    }
+                }
+            }
+        }
+        false
+    }
+}
