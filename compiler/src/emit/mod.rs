@@ -23,7 +23,7 @@ pub mod wgsl;
 
 use crate::Diagnostic;
 use crate::device::DeviceProfile;
-use crate::kernel::{Expr, Family, Kernel, KernelGraph, Store, TensorId};
+use crate::kernel::{Expr, ExprId, Family, Kernel, KernelGraph, Store, TensorId};
 use crate::schedule::{Schedule, locate};
 use rustc_hash::FxHashMap;
 use std::sync::Arc;
@@ -69,10 +69,17 @@ impl Legend {
                 all.push(what);
             }
         };
-        let stored: Vec<u32> = kernel.all_stores().flat_map(Store::reads).collect();
-        let roles = kernel.family.roles();
-        for (role, root) in roles.iter().copied().chain(stored.iter().map(|s| ("results", *s))) {
-            for id in kernel.body.reachable(&[root]) {
+        // What is reached from all roots of a role is looked at once.
+        let mut roles: Vec<(&'static str, Vec<ExprId>)> = vec![];
+        let stored = kernel.all_stores().flat_map(Store::reads).map(|e| ("results", e));
+        for (role, root) in kernel.family.roles().into_iter().chain(stored) {
+            match roles.iter_mut().find(|(r, _)| *r == role) {
+                Some((_, roots)) => roots.push(root),
+                None => roles.push((role, vec![root])),
+            }
+        }
+        for (role, roots) in &roles {
+            for id in kernel.body.reachable(roots) {
                 if let Expr::Load { tensor, .. } = kernel.body.expr(id) {
                     add(*tensor, role);
                 }

@@ -106,28 +106,33 @@ pub fn replace(
     device: &DeviceProfile,
     expect: &Expected,
 ) -> Result<(), Errors> {
-    let (mut errors, mut known) = (vec![], vec![]);
-    for (i, k) in all.graph.kernels.iter().enumerate() {
+    if given.choices.is_empty() {
+        return Ok(());
+    }
+    let cx = Context { graph: &all.graph, device, expect };
+    // Whether the schedule given for a key fits; layers repeat.
+    let (mut errors, mut known) = (vec![], BTreeMap::new());
+    for (k, own) in all.graph.kernels.iter().zip(&mut all.schedules) {
         let key = key(&all.graph, k);
         let Some(s) = given.choices.get(&key) else { continue };
-        let cx = Context { graph: &all.graph, device, expect };
-        match candidates(k, &cx).map(|c| misfit(s, &c)) {
-            Ok(None) => all.schedules[i] = *s,
-            Ok(Some(why)) if !known.contains(&key) => {
-                let d = Diagnostic::model(format!(
-                    "the schedule given for kernel `{key}` does not fit it: {why}"
-                ));
-                errors.push(locate(
-                    d.help("wgfc inspect --schedule prints what is chosen without the file"),
-                    k,
-                ));
-            }
-            Ok(Some(_)) => {}
-            Err(d) => errors.push(locate(d, k)),
+        let fits = known.entry(key).or_insert_with_key(|key| {
+            let why = match candidates(k, &cx) {
+                Ok(all) => misfit(s, &all).map(|why| {
+                    let what = format!("the schedule given for kernel `{key}` does not fit it: {why}");
+                    Diagnostic::model(what)
+                        .help("wgfc inspect --schedule prints what is chosen without the file")
+                }),
+                Err(d) => Some(d),
+            };
+            let fits = why.is_none();
+            errors.extend(why.map(|d| locate(d, k)));
+            fits
+        });
+        if *fits {
+            *own = *s;
         }
-        known.push(key);
     }
-    for key in given.choices.keys().filter(|k| !known.contains(k)) {
+    for key in given.choices.keys().filter(|k| !known.contains_key(*k)) {
         let d =
             Diagnostic::model(format!("a schedule is given for `{key}`, which is no kernel of this model"));
         errors.push(d.help(

@@ -116,7 +116,7 @@ pub fn operands<'a>(kernel: &'a Kernel, x: Side<'a>, y: Side<'a>) -> Option<Oper
     Some(Operands { row_var, col_var, rows, cols, depth, x: x.root, ys, sums: sums.clone() })
 }
 
-/// What the choice of a product's geometry depends on; `None` for other families.
+/// What the choice of a product's schedule depends on; `None` for other families.
 pub fn problem(kernel: &Kernel) -> Option<Problem> {
     let Family::Matmul(Matmul { batch, k, b, sums, .. }) = &kernel.family else { return None };
     let (x, y) = sides(kernel)?;

@@ -129,6 +129,8 @@ struct Problem<'a> {
     unrolled: Unrolled,
     /// Passes over the row.
     loops: usize,
+    /// Values of a position that several of them need.
+    kept: i64,
     thread_bytes: u32,
 }
 
@@ -142,7 +144,8 @@ impl<'a> Problem<'a> {
         let deps = Dependence::of(&unrolled.kernel);
         let passes = passes(&deps, &row.reductions, &unrolled.kernel.stores, width);
         let thread_bytes = thread_bytes(&passes, &row.reductions, width, &unrolled.kernel.body);
-        Ok(Problem { kernel, device: cx.device, loops: passes.len(), thread_bytes, unrolled })
+        let kept = if passes.len() > 1 { kept(&unrolled.kernel, width).len() as i64 } else { 0 };
+        Ok(Problem { kernel, device: cx.device, loops: passes.len(), kept, thread_bytes, unrolled })
     }
 
     /// The schedule with rows shared out so.
@@ -151,10 +154,7 @@ impl<'a> Problem<'a> {
             self.device.subgroup.filter(|s| lanes > 1 && threads.is_multiple_of(*s) && (*s).min(lanes) > 1);
         let steps = self.unrolled.len.as_const().map(|n| (n + i64::from(lanes) - 1) / i64::from(lanes));
         let steps = steps.filter(|s| self.loops > 1 && (1..=KEPT_STEPS).contains(s)).unwrap_or(0);
-        let kept = steps > 0 && {
-            let values = kept(&self.unrolled.kernel, self.unrolled.width as usize).len() as i64;
-            (1..=KEPT_VALUES).contains(&(values * steps))
-        };
+        let kept = (1..=KEPT_VALUES).contains(&(self.kept * steps));
         let (width, subgroup) = (self.unrolled.width, subgroup.unwrap_or(1));
         Row { threads, lanes, width, steps: steps as u32, kept, subgroup }
     }
