@@ -3,13 +3,13 @@
 use super::origins;
 use crate::fuse::points::{self, Point};
 use crate::fuse::pulling::{Puller, broadcast_index, flat_offset, unflatten};
-use crate::fuse::tensors::Tensors;
+use crate::fuse::tensors::{InMemory, Tensors};
 use crate::fuse::unit::Unit;
 use crate::kernel::{Expr, ExprId, Family, Kernel, Map, Store, TensorId};
 use rustc_hash::FxHashMap;
 use wgfc_ir::{DType, Dim, Graph, Op, Poly, Scalar, Value};
 
-pub(super) type P<'a, 'b> = Puller<'a, Tensors<'b>>;
+pub(super) type P<'a, 't, 'b> = Puller<'a, InMemory<'t, 'b>>;
 pub(super) type Built = Result<(Kernel, Vec<(Value, ExprId)>), String>;
 
 /// A kernel that copies a value to a tensor.
@@ -21,13 +21,13 @@ pub fn copy_kernel<'a>(
 ) -> Result<Kernel, String> {
     let ty = graph.ty(v).clone();
     let elements = ty.numel();
-    let mut p = Puller::new(graph, tensors, vec![elements.clone()]);
+    let mut p = Puller::new(graph, InMemory::new(tensors), vec![elements.clone()]);
     let index = unflatten(&Poly::var(0), &ty.shape, &p.domain);
     let value = p.pull(v, &index, None)?;
     let stores = vec![Store { tensor: to, offset: Poly::var(0), value, guard: None, combine: None }];
     Ok(Kernel {
         family: Family::Map(Map { elements }),
-        body: p.body,
+        body: p.resolver.body,
         stores,
         nodes: origins(graph, [v.node].into_iter()),
     })
@@ -47,7 +47,7 @@ pub(super) fn finish(graph: &Graph, unit: &Unit, p: P, family: Family, stores: V
     let own = std::iter::once(unit.anchor).chain(unit.members.iter().copied());
     let mut nodes = origins(graph, own.chain(inlined_nodes));
     nodes.dedup();
-    Ok((Kernel { family, body: p.body, stores, nodes }, inlined))
+    Ok((Kernel { family, body: p.resolver.body, stores, nodes }, inlined))
 }
 
 pub(super) fn tensor_of(tensors: &Tensors, v: Value) -> Result<TensorId, String> {
@@ -116,7 +116,7 @@ pub(super) fn follow_up(
             }
             return Err("an output outside its unit".into());
         };
-        let tensor = tensor_of(p.memory, *v)?;
+        let tensor = tensor_of(p.resolver.tensors, *v)?;
         for (point, value) in found.iter().zip(values) {
             let mut guard = None;
             for (i, d) in &point.when {
@@ -131,7 +131,7 @@ pub(super) fn follow_up(
 }
 
 pub(super) fn acc(p: &mut P, i: u32, dtype: DType) -> ExprId {
-    p.body.push(Expr::Acc(i), dtype)
+    p.push(Expr::Acc(i), dtype)
 }
 
 /// The identity of max: the least value of a type.

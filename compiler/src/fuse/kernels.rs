@@ -5,8 +5,8 @@ use crate::fuse::build::{Built, P, acc, epilogue, finish, tensor_of};
 use crate::fuse::loops::kernels::looped;
 use crate::fuse::loops::lanes::Loops;
 use crate::fuse::points::{self, ProductDomain, rows_of};
-use crate::fuse::pulling::{Memory, Puller, broadcast_index, flat_offset, unflatten};
-use crate::fuse::tensors::Tensors;
+use crate::fuse::pulling::{Puller, broadcast_index, flat_offset, unflatten};
+use crate::fuse::tensors::{InMemory, Tensors};
 use crate::fuse::unit::Split;
 use crate::fuse::unit::{Unit, is_linear, is_small};
 use crate::kernel::{
@@ -70,7 +70,7 @@ fn elementwise<'a>(graph: &'a Graph, unit: &Unit, tensors: &mut Tensors<'a>) -> 
     let ty = graph.ty(v).clone();
     let elements = ty.numel();
     let tensor = tensor_of(tensors, v)?;
-    let mut p = Puller::new(graph, tensors, vec![elements.clone()]);
+    let mut p = Puller::new(graph, InMemory::new(tensors), vec![elements.clone()]);
     let index = unflatten(&Poly::var(0), &ty.shape, &p.domain);
     let value = p.compute(v, &index, None)?;
     let stores = vec![Store { tensor, offset: Poly::var(0), value, guard: None, combine: None }];
@@ -88,7 +88,7 @@ fn row<'a>(
     let x = graph.node(unit.anchor).inputs[0];
     let ty = graph.ty(x).clone();
     let (rows, len, index) = rows_of(&ty.shape, axes);
-    let mut p = Puller::new(graph, tensors, vec![rows.clone(), len.clone()]);
+    let mut p = Puller::new(graph, InMemory::new(tensors), vec![rows.clone(), len.clone()]);
     let e = p.pull(x, &index, None)?;
     let (reductions, result) = program(&mut p, e, ty.dtype);
     let stores = epilogue(graph, unit, &mut p, &[result], &[index])?;
@@ -158,7 +158,7 @@ fn reduce<'a>(
     let node = graph.node(unit.anchor);
     let ty = graph.ty(node.inputs[0]).clone();
     let (rows, len, index) = rows_of(&ty.shape, axes);
-    let mut p = Puller::new(graph, tensors, vec![rows.clone(), len.clone()]);
+    let mut p = Puller::new(graph, InMemory::new(tensors), vec![rows.clone(), len.clone()]);
     let value = p.pull(node.inputs[0], &index, None)?;
     // Float sums accumulate in f32 whatever is stored.
     let accumulate = if ty.dtype.is_float() { DType::F32 } else { ty.dtype };
@@ -185,7 +185,7 @@ fn cumulate<'a>(
     let x = graph.node(unit.anchor).inputs[0];
     let ty = graph.ty(x).clone();
     let (rows, len, index) = rows_of(&ty.shape, &[axis]);
-    let mut p = Puller::new(graph, tensors, vec![rows.clone(), len.clone()]);
+    let mut p = Puller::new(graph, InMemory::new(tensors), vec![rows.clone(), len.clone()]);
     let value = p.pull(x, &index, None)?;
     let dtype = if ty.dtype.is_float() { DType::F32 } else { ty.dtype };
     let value = p.cast(value, dtype);
@@ -217,7 +217,7 @@ fn contract<'a>(graph: &'a Graph, unit: &Unit, c: &Contract, tensors: &mut Tenso
     let product = ProductDomain::of(graph, unit.anchor, unit.split).ok_or("columns that cannot be split")?;
     let [batch, m, n, k] = &product.domain[..] else { return Err("a product has four extents".into()) };
     let (batch, m, n, k) = (batch.clone(), m.clone(), n.clone(), k.clone());
-    let mut p = Puller::new(graph, tensors, product.domain.clone());
+    let mut p = Puller::new(graph, InMemory::new(tensors), product.domain.clone());
     p.deferred = Some(vec![]);
     let a = p.pull(node.inputs[0], &product.at(&c.a, 0), None)?;
     let a = widened(&mut p, a);
@@ -244,8 +244,8 @@ fn contract<'a>(graph: &'a Graph, unit: &Unit, c: &Contract, tensors: &mut Tenso
 
 /// An operand of a product, which is made in f32, without a rounding that only storing it would need.
 fn widened(p: &mut P, e: ExprId) -> ExprId {
-    match *p.body.expr(e) {
-        Expr::Cast(to, x) if to.is_float() && p.body.dtype(x) == DType::F32 => x,
+    match *p.body().expr(e) {
+        Expr::Cast(to, x) if to.is_float() && p.body().dtype(x) == DType::F32 => x,
         _ => p.cast(e, DType::F32),
     }
 }
@@ -263,7 +263,7 @@ fn integer_contract<'a>(graph: &'a Graph, unit: &Unit, c: &Contract, tensors: &m
     let at = |labels: &[u8]| -> Vec<Poly> {
         product.at(labels, 0).iter().map(|p| p.subst_vars(&flat, &domain)).collect()
     };
-    let mut p = Puller::new(graph, tensors, domain.clone());
+    let mut p = Puller::new(graph, InMemory::new(tensors), domain.clone());
     let a = p.pull(node.inputs[0], &at(&c.a), None)?;
     let b = p.pull(node.inputs[1], &at(&c.b), None)?;
     let value = p.binary(BinaryOp::Mul, a, b);
@@ -280,7 +280,7 @@ fn attention<'a>(graph: &'a Graph, unit: &Unit, scale: f32, tensors: &mut Tensor
     let r = sq.len();
     let place = points::attention(&sq, &sv).ok_or("attention needs matrices")?;
     let (domain, at) = (place.domain.clone(), |i, j| place.at(i, j));
-    let mut p = Puller::new(graph, tensors, domain.clone());
+    let mut p = Puller::new(graph, InMemory::new(tensors), domain.clone());
     let f = DType::F32;
     let q = p.pull(node.inputs[0], &at(1, 3), None)?;
     let k = p.pull(node.inputs[1], &at(2, 3), None)?;
@@ -293,13 +293,13 @@ fn attention<'a>(graph: &'a Graph, unit: &Unit, scale: f32, tensors: &mut Tensor
             scores[r - 1] = domain[2].clone();
             let at = broadcast_index(graph.ty(*m), &scores, &at(1, 2));
             let e = p.pull(*m, &at, None)?;
-            let zero = matches!(p.body.expr(e), Expr::Const(s) if s.as_f64() == 0.0);
+            let zero = matches!(p.body().expr(e), Expr::Const(s) if s.as_f64() == 0.0);
             (!zero).then(|| p.cast(e, f))
         }
     };
     let result = acc(&mut p, 0, f);
     let (mut stores, mut part_stores) = (vec![], vec![]);
-    if let Some(parts) = p.memory.parts(unit.anchor.into()) {
+    if let Some(parts) = p.resolver.tensors.parts.get(&unit.anchor.into()).copied() {
         let count = i64::from(parts.count);
         p.domain.push(count.into());
         let element = &p.offset(&node.outputs[0], &at(1, 4)) * count;
@@ -339,7 +339,7 @@ fn top_k<'a>(
     let ty = graph.ty(x).clone();
     let (rows, len) = (ty.numel(), ty.shape[axis].clone());
     let domain = vec![rows.clone(), len.clone()];
-    let mut p = Puller::new(graph, tensors, domain);
+    let mut p = Puller::new(graph, InMemory::new(tensors), domain);
     let mine_at = unflatten(&Poly::var(0), &ty.shape, &p.domain);
     let mut other_at = mine_at.clone();
     other_at[axis] = Poly::var(1);
@@ -348,7 +348,7 @@ fn top_k<'a>(
     let mut before = p.binary(if largest { BinaryOp::Gt } else { BinaryOp::Lt }, other, mine);
     let mut equal = p.binary(BinaryOp::Eq, other, mine);
     if ty.dtype.is_float() {
-        let [other, mine] = [other, mine].map(|x| p.body.push(Expr::Unary(UnaryOp::IsNan, x), DType::Bool));
+        let [other, mine] = [other, mine].map(|x| p.push(Expr::Unary(UnaryOp::IsNan, x), DType::Bool));
         let greater = p.binary(if largest { BinaryOp::Gt } else { BinaryOp::Lt }, other, mine);
         let both = p.binary(BinaryOp::And, other, mine);
         before = p.binary(BinaryOp::Or, before, greater);
@@ -360,7 +360,7 @@ fn top_k<'a>(
     let counts = p.binary(BinaryOp::Or, before, tie);
     let (one, zero) =
         (p.constant(Scalar::from_i64(DType::I32, 1)), p.constant(Scalar::from_i64(DType::I32, 0)));
-    let value = p.body.push(Expr::Select(counts, one, zero), DType::I32);
+    let value = p.push(Expr::Select(counts, one, zero), DType::I32);
     let rank = acc(&mut p, 0, DType::I32);
     let limit = p.index(k.clone());
     let guard = Some(p.binary(BinaryOp::Lt, rank, limit));
@@ -372,7 +372,7 @@ fn top_k<'a>(
     for v in &unit.outputs {
         let value = if v.port == 0 { mine } else { position };
         row_stores.push(Store {
-            tensor: tensor_of(p.memory, *v)?,
+            tensor: tensor_of(p.resolver.tensors, *v)?,
             offset: offset.clone(),
             value,
             guard,

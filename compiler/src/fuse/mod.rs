@@ -298,8 +298,7 @@ fn build(
             },
         }
     }
-    let held =
-        |c: &wgfc_ir::Computed| Some((c.symbol.clone(), pulling::Memory::tensor(&mut tensors, c.value)?));
+    let held = |c: &wgfc_ir::Computed| Some((c.symbol.clone(), tensors.tensor(c.value)?));
     let computed: Option<Vec<(Arc<str>, TensorId)>> = graph.computed.iter().map(held).collect();
     let computed = computed.ok_or_else(|| Diagnostic::internal("a computed symbol has no memory"))?;
     for u in grouping.units.iter().filter(|u| unit::is_linear(graph, u.anchor)) {

@@ -13,7 +13,7 @@
 
 use crate::fuse::build::{Built, acc, epilogue, finish, greatest, least, tensor_of};
 use crate::fuse::pulling::{Puller, flat_offset, unflatten};
-use crate::fuse::tensors::Tensors;
+use crate::fuse::tensors::{InMemory, Tensors};
 use crate::fuse::unit::{Unit, fixed, is_large, searched};
 use crate::kernel::{Expr, Family, Map, ReduceKind, Reduction, Row, Store, combines};
 use wgfc_ir::build::{Builder, Built as Made};
@@ -36,7 +36,7 @@ pub fn scan<'a>(
     let others: Vec<Dim> =
         tu.shape.iter().zip(&fixed).filter(|(_, f)| f.is_none()).map(|(d, _)| d.clone()).collect();
     let (rows, len) = (td.numel(), others.iter().product::<Dim>());
-    let mut p = Puller::new(graph, tensors, vec![rows.clone(), len.clone()]);
+    let mut p = Puller::new(graph, InMemory::new(tensors), vec![rows.clone(), len.clone()]);
     let at = unflatten(&Poly::var(0), &td.shape, &p.domain);
     let mut other = unflatten(&Poly::var(1), &others, &p.domain).into_iter();
     let (mut from, mut inside) = (vec![], None);
@@ -88,7 +88,7 @@ pub fn scan<'a>(
                 ReduceOp::Min => (ReduceKind::Min, B::Min, greatest(dtype)),
             };
             let id = p.constant(identity);
-            let value = p.body.push(Expr::Select(hit, new, id), dtype);
+            let value = p.push(Expr::Select(hit, new, id), dtype);
             let r = acc(&mut p, 0, dtype);
             let r = p.binary(combine, old, r);
             (kind, value, r)
@@ -114,7 +114,7 @@ pub fn place<'a>(
     let (operand, updates) = (from, graph.ty(from).clone());
     let elements = updates.numel();
     let tensor = tensor_of(tensors, unit.anchor.into())?;
-    let mut p = Puller::new(graph, tensors, vec![elements.clone()]);
+    let mut p = Puller::new(graph, InMemory::new(tensors), vec![elements.clone()]);
     let from = unflatten(&Poly::var(0), &updates.shape, &p.domain);
     let (mut to, mut guard) = (vec![], None);
     for (ax, d) in index.iter().zip(shape) {

@@ -1,10 +1,10 @@
 //! The memory that kernels read and write.
 
-use crate::fuse::pulling;
-use crate::kernel::{KernelTensor, TensorId, TensorKind};
+use crate::fuse::pulling::{self, Resolver, Source};
+use crate::kernel::{Body, ExprId, KernelTensor, TensorId, TensorKind};
 use rustc_hash::FxHashMap;
 use std::sync::Arc;
-use wgfc_ir::{Dim, Graph, Op, TensorType, Value};
+use wgfc_ir::{Dim, Graph, Op, Poly, Tensor, TensorType, Value};
 
 /// The tensors made so far and which values they hold.
 pub(crate) struct Tensors<'a> {
@@ -60,8 +60,22 @@ impl<'a> Tensors<'a> {
     }
 }
 
-impl pulling::Memory for Tensors<'_> {
-    fn tensor(&mut self, v: Value) -> Option<TensorId> {
+impl Tensors<'_> {
+    /// Where a value of the graph comes from.
+    pub(super) fn source(&mut self, v: Value) -> Source {
+        if let Some(parts) = self.parts.get(&v) {
+            return Source::Parts(*parts);
+        }
+        if let Op::Const(t) = &self.graph.node(v.node).op
+            && t.dtype.bytes_for(t.numel()) > self.max_binding_bytes
+        {
+            return Source::Segments(self.segments(v, t));
+        }
+        self.tensor(v).map_or(Source::Computed, Source::Tensor)
+    }
+
+    /// The tensor with all of a value, where it is in memory.
+    pub(super) fn tensor(&mut self, v: Value) -> Option<TensorId> {
         if let Some(t) = self.of.get(&v) {
             return Some(*t);
         }
@@ -72,32 +86,12 @@ impl pulling::Memory for Tensors<'_> {
         }
     }
 
-    fn too_large(&mut self, path: &[Value]) {
-        let alone = |v: &&Value| {
-            matches!(
-                self.graph.node(v.node).op,
-                Op::Map { .. } | Op::View { .. } | Op::Gather { .. } | Op::Concat { .. }
-            )
-        };
-        self.too_large = true;
-        let (first, last) = path.split_at(path.len() / 2);
-        self.wanted = last.iter().find(alone).or(first.iter().rev().find(alone)).copied();
-    }
-
-    fn parts(&mut self, v: Value) -> Option<pulling::Parts> {
-        self.parts.get(&v).copied()
-    }
-
-    fn segments(&mut self, v: Value) -> Option<Vec<(TensorId, i64)>> {
-        let Op::Const(t) = &self.graph.node(v.node).op else { return None };
-        let bits = t.dtype.bits();
-        if t.dtype.bytes_for(t.numel()) <= self.max_binding_bytes {
-            return None;
-        }
+    /// The tensors of a constant that one binding cannot hold.
+    fn segments(&mut self, v: Value, t: &Tensor) -> Vec<(TensorId, i64)> {
         if let Some(s) = self.cut.get(&v) {
-            return Some(s.clone());
+            return s.clone();
         }
-        let per = (self.max_binding_bytes / 256 * 256 * 8 / bits).max(1);
+        let per = (self.max_binding_bytes / 256 * 256 * 8 / t.dtype.bits()).max(1);
         let mut out = vec![];
         for start in (0..t.numel()).step_by(per) {
             let len = per.min(t.numel() - start);
@@ -109,6 +103,46 @@ impl pulling::Memory for Tensors<'_> {
             out.push((id, (start + len) as i64));
         }
         self.cut.insert(v, out.clone());
-        Some(out)
+        out
+    }
+}
+
+/// A kernel that is being built, its operands in memory.
+pub(crate) struct InMemory<'t, 'a> {
+    pub(super) tensors: &'t mut Tensors<'a>,
+    pub(super) body: Body,
+}
+
+impl<'t, 'a> InMemory<'t, 'a> {
+    /// Nothing of it yet.
+    pub(super) fn new(tensors: &'t mut Tensors<'a>) -> InMemory<'t, 'a> {
+        InMemory { tensors, body: Body::default() }
+    }
+}
+
+impl Resolver for InMemory<'_, '_> {
+    fn body(&self) -> &Body {
+        &self.body
+    }
+
+    fn body_mut(&mut self) -> &mut Body {
+        &mut self.body
+    }
+
+    fn resolve(&mut self, v: Value, _: &[Poly], _: Option<ExprId>) -> Result<Source, String> {
+        Ok(self.tensors.source(v))
+    }
+
+    fn too_large(&mut self, path: &[Value]) {
+        let graph = self.tensors.graph;
+        let alone = |v: &&Value| {
+            matches!(
+                graph.node(v.node).op,
+                Op::Map { .. } | Op::View { .. } | Op::Gather { .. } | Op::Concat { .. }
+            )
+        };
+        self.tensors.too_large = true;
+        let (first, last) = path.split_at(path.len() / 2);
+        self.tensors.wanted = last.iter().find(alone).or(first.iter().rev().find(alone)).copied();
     }
 }

@@ -2,14 +2,14 @@
 //! loop does in its own registers.
 
 use crate::fuse::build::{greatest, least};
-use crate::fuse::pulling::{Memory, Puller};
+use crate::fuse::pulling::{Puller, Resolver};
 use crate::kernel::{Expr, ExprId};
 use wgfc_ir::{BinaryOp, Contract, DType, Dim, GatherAxis, Op, Poly, ReduceOp, Scalar, TensorType, Value};
 
 /// Expressions that a lane's step may have.
 pub const MOST: usize = 1 << 12;
 
-impl<M: Memory> Puller<'_, M> {
+impl<R: Resolver> Puller<'_, R> {
     /// Value `v` at `index`, as [`Puller::compute`].
     pub(in crate::fuse) fn expand(
         &mut self,
@@ -17,7 +17,7 @@ impl<M: Memory> Puller<'_, M> {
         index: &[Poly],
         guard: Option<ExprId>,
     ) -> Result<ExprId, String> {
-        if self.body.len() > MOST {
+        if self.body().len() > MOST {
             return Err(format!("a step of a lane takes more than {MOST} operations"));
         }
         let graph = self.graph;
@@ -211,7 +211,7 @@ impl<M: Memory> Puller<'_, M> {
 
     fn combined(&mut self, op: ReduceOp, so_far: Option<ExprId>, e: ExprId) -> ExprId {
         let Some(a) = so_far else { return e };
-        let bool = self.body.dtype(e) == DType::Bool;
+        let bool = self.body().dtype(e) == DType::Bool;
         let op = match op {
             ReduceOp::Sum => BinaryOp::Add,
             ReduceOp::Prod => BinaryOp::Mul,
@@ -225,8 +225,8 @@ impl<M: Memory> Puller<'_, M> {
 
     /// `if c { a } else { b }`.
     pub(in crate::fuse) fn select(&mut self, c: ExprId, a: ExprId, b: ExprId) -> ExprId {
-        let ty = self.body.dtype(a);
-        self.body.push(Expr::Select(c, a, b), ty)
+        let ty = self.body().dtype(a);
+        self.push(Expr::Select(c, a, b), ty)
     }
 
     /// One of `choices` by its number, which is an index expression that is no constant.

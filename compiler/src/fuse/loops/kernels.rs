@@ -6,7 +6,7 @@ use crate::fuse::loops::stages::{self, Staged};
 use crate::fuse::loops::tidy::tidy;
 use crate::fuse::points::Point;
 use crate::fuse::pulling::{Puller, flat_offset};
-use crate::fuse::tensors::Tensors;
+use crate::fuse::tensors::{InMemory, Tensors};
 use crate::fuse::unit::Unit;
 use crate::kernel::{Expr, ExprId, Family, Loop, Part, StagedLoop, Store, TensorId};
 use wgfc_ir::{DType, Graph, Poly, Value};
@@ -24,7 +24,7 @@ pub(in crate::fuse) fn looped<'a>(
         let v = Value { node: unit.anchor, port };
         to.push(unit.outputs.contains(&v).then(|| tensor_of(tensors, v)).transpose()?);
     }
-    let mut p = Puller::new(graph, tensors, plan.domain());
+    let mut p = Puller::new(graph, InMemory::new(tensors), plan.domain());
     if plan.form == Form::Workgroup {
         let family = workgroup_loop(graph, unit, plan, None, &to, &mut p)?;
         return finish(graph, unit, p, family, vec![]);
@@ -59,14 +59,14 @@ pub(in crate::fuse) fn lane_loop(
     // Without stores a lane stops once nothing changes any more.
     let stores_nothing = (carried..graph.node(unit.anchor).outputs.len())
         .all(|port| !unit.outputs.contains(&Value { node: unit.anchor, port: port as u32 }));
-    let flag = if stores_nothing { lanes::alive(&p.body, &steps.carries) } else { None };
+    let flag = if stores_nothing { lanes::alive(p.body(), &steps.carries) } else { None };
     let domain = p.domain.clone();
     let roots: Vec<ExprId> = steps.carries.iter().map(|c| c.next).collect();
-    let smaller = tidy(&mut p.body, &roots, flag, &domain);
+    let smaller = tidy(p.body_mut(), &roots, flag, &domain);
     steps.carries.iter_mut().zip(smaller).for_each(|(c, next)| c.next = next);
     for elements in &mut steps.stacked {
         let roots: Vec<ExprId> = elements.iter().map(|e| e.1).collect();
-        let smaller = tidy(&mut p.body, &roots, None, &domain);
+        let smaller = tidy(p.body_mut(), &roots, None, &domain);
         elements.iter_mut().zip(smaller).for_each(|(e, value)| e.1 = value);
     }
     let mut step_stores = vec![];
@@ -75,7 +75,7 @@ pub(in crate::fuse) fn lane_loop(
         if !unit.outputs.contains(&v) {
             continue;
         }
-        let tensor = tensor_of(p.memory, v)?;
+        let tensor = tensor_of(p.resolver.tensors, v)?;
         let mut guard = None;
         for (at, d) in plan.when(carried + j) {
             let first = p.inside(&at, &d);
@@ -89,7 +89,7 @@ pub(in crate::fuse) fn lane_loop(
     let alive = flag.map(|i| acc(p, i as u32, DType::Bool));
     let part = part.zip(plan.part).map(|((_, number), most)| {
         let load = Expr::Load { tensor: number, offset: Poly::ZERO, guard: None };
-        Part { first: p.body.push(load, DType::I32), most }
+        Part { first: p.push(load, DType::I32), most }
     });
     let family = Family::Loop(Loop {
         lanes: plan.lanes.clone(),
@@ -132,13 +132,13 @@ pub(in crate::fuse) fn workgroup_loop(
             let Some(tensor) = *to else { continue };
             let own = Poly::var(plan.element());
             let shared = Expr::Shared { array: i as u32, at: own, guard: None };
-            let value = p.body.push(shared, graph.ty(v).dtype);
+            let value = p.push(shared, graph.ty(v).dtype);
             let offset = flat_offset(shape, &at, &p.domain);
             stages::store(&mut last, n, Store { tensor, offset, value, guard, combine: None });
         } else if unit.outputs.contains(&v) {
             let (stage, at, value) = &stacked[i - to.len()];
             writes_steps = true;
-            let tensor = tensor_of(p.memory, v)?;
+            let tensor = tensor_of(p.resolver.tensors, v)?;
             let offset = flat_offset(shape, at, &p.domain);
             each[*stage].stores.push(Store { tensor, offset, value: *value, guard, combine: None });
         }
@@ -146,7 +146,7 @@ pub(in crate::fuse) fn workgroup_loop(
     each.retain(|s| !s.writes.is_empty() || !s.stores.is_empty());
     let part = part.zip(plan.part).map(|((_, number), most)| {
         let load = Expr::Load { tensor: number, offset: Poly::ZERO, guard: None };
-        Part { first: p.body.push(load, DType::I32), most }
+        Part { first: p.push(load, DType::I32), most }
     });
     let alive = if writes_steps { None } else { alive };
     let (lanes, steps) = (plan.lanes.clone(), plan.steps.clone());

@@ -9,7 +9,7 @@ use crate::device::DeviceProfile;
 use crate::fuse::loops::expand::{self, MOST};
 use crate::fuse::loops::price::{self, Work};
 use crate::fuse::points::Point;
-use crate::fuse::pulling::{Memory, Puller};
+use crate::fuse::pulling::{Puller, Resolver, Source};
 use crate::kernel::{Body, Carry, Expr, ExprId, TensorId};
 use crate::options::{Options, Technique};
 use crate::schedule::cost::Expected;
@@ -170,19 +170,18 @@ fn matched(shape: &[Dim], lanes: &[Dim]) -> Vec<Option<usize>> {
 impl Plan {
     /// What a step of a lane takes.
     fn work(&self, graph: &Graph, node: NodeId) -> Result<Work, String> {
-        let mut memory = AnyMemory(FxHashMap::default());
-        let mut p = Puller::new(graph, &mut memory, self.domain());
+        let mut p = Puller::new(graph, AllInMemory::default(), self.domain());
         match self.form {
             Form::Invocation => {
                 let steps = self.pull(graph, node, None, &mut p)?;
-                if p.body.len() > MOST {
+                if p.body().len() > MOST {
                     return Err(format!("a step of a lane takes more than {MOST} operations"));
                 }
-                Ok(Work::of_invocation(&p.body, &steps))
+                Ok(Work::of_invocation(p.body(), &steps))
             }
             Form::Workgroup => {
                 let staged = self.stage(graph, node, None, &mut p)?;
-                Ok(Work::of_workgroup(self, &staged, &p.body))
+                Ok(Work::of_workgroup(self, &staged, p.body()))
             }
         }
     }
@@ -260,12 +259,12 @@ impl Plan {
 
     /// Writes out a lane's loop into the body of `outer`. What is carried is in the tensors `resumed`,
     /// or is what the loop begins with.
-    pub fn pull<M: Memory>(
+    pub fn pull<R: Resolver>(
         &self,
         graph: &Graph,
         node: NodeId,
         resumed: Option<&[TensorId]>,
-        outer: &mut Puller<'_, M>,
+        outer: &mut Puller<'_, R>,
     ) -> Result<Steps, String> {
         let node = graph.node(node);
         let Op::Scan { carried, scanned, reverse_inputs, reverse_outputs, .. } = &node.op else {
@@ -280,7 +279,7 @@ impl Plan {
                     Some(tensor) => {
                         let ty = graph.ty(node.inputs[i]);
                         let offset = outer.offset(ty, &at);
-                        outer.body.push(Expr::Load { tensor: *tensor, offset, guard: None }, ty.dtype)
+                        outer.push(Expr::Load { tensor: *tensor, offset, guard: None }, ty.dtype)
                     }
                     None => outer.pull(node.inputs[i], &at, None)?,
                 });
@@ -290,8 +289,7 @@ impl Plan {
             return Err(format!("a lane carries {} values, at most {CARRIED}", inits.len()));
         }
         let domain = outer.domain.clone();
-        let body = std::mem::take(&mut outer.body);
-        let mut frame = Frame {
+        let frame = Frame {
             plan: self,
             inputs: &node.inputs,
             carried: *carried,
@@ -300,21 +298,14 @@ impl Plan {
             first: &first,
             outer,
         };
-        let mut inner = Puller::new(&self.body, &mut frame, domain);
+        let mut inner = Puller::new(&self.body, frame, domain);
         inner.unroll = true;
-        inner.body = body;
         let (mut carries, mut stacked) = (vec![], vec![]);
-        let mut result = Ok(());
-        'outputs: for (i, o) in self.body.outputs.iter().enumerate() {
+        for (i, o) in self.body.outputs.iter().enumerate() {
             let mut elements = vec![];
             for at in self.elements(i)? {
-                match inner.pull(o.value, &at, None) {
-                    Ok(e) => elements.push((at, e)),
-                    Err(e) => {
-                        result = Err(e);
-                        break 'outputs;
-                    }
-                }
+                let e = inner.pull(o.value, &at, None)?;
+                elements.push((at, e));
             }
             if i < *carried {
                 let next = elements.into_iter().map(|(_, e)| e);
@@ -330,10 +321,7 @@ impl Plan {
                 stacked.push(elements.into_iter().map(placed).collect());
             }
         }
-        let body = std::mem::take(&mut inner.body);
-        outer.body = body;
-        result?;
-        self.check_shared(&outer.body, *carried, &first, &carries, &stacked)?;
+        self.check_shared(outer.body(), *carried, &first, &carries, &stacked)?;
         Ok(Steps { carries, stacked })
     }
 
@@ -342,10 +330,9 @@ impl Plan {
         if self.form == Form::Workgroup {
             return None;
         }
-        let mut memory = AnyMemory(FxHashMap::default());
-        let mut p = Puller::new(graph, &mut memory, self.domain());
+        let mut p = Puller::new(graph, AllInMemory::default(), self.domain());
         let steps = self.pull(graph, node, None, &mut p).ok()?;
-        let mut acc = alive(&p.body, &steps.carries)?;
+        let mut acc = alive(p.body(), &steps.carries)?;
         (0..self.axes.len()).find(|i| {
             let n = self.elements(*i).map_or(0, |e| e.len());
             let here = acc < n;
@@ -390,7 +377,7 @@ impl Plan {
 }
 
 /// Gives the body of a loop what it reads from outside.
-struct Frame<'f, 'a, M: Memory> {
+struct Frame<'f, 'a, R: Resolver> {
     plan: &'f Plan,
     inputs: &'f [Value],
     carried: usize,
@@ -398,37 +385,37 @@ struct Frame<'f, 'a, M: Memory> {
     reverse: &'f [bool],
     /// The number of each carried value's first element.
     first: &'f [usize],
-    outer: &'f mut Puller<'a, M>,
+    outer: &'f mut Puller<'a, R>,
 }
 
-impl<M: Memory> Memory for Frame<'_, '_, M> {
-    fn given(
-        &mut self,
-        v: Value,
-        index: &[Poly],
-        guard: Option<ExprId>,
-        body: &mut Body,
-    ) -> Option<Result<ExprId, String>> {
-        let i = self.plan.body.inputs.iter().position(|b| b.value == v)?;
-        std::mem::swap(body, &mut self.outer.body);
-        let result = if i < self.carried {
-            self.carry(i, index)
-        } else {
-            let mut at = vec![];
-            if i < self.carried + self.scanned {
-                let t = Poly::var(self.plan.lanes.len());
-                let back = self.reverse.get(i - self.carried) == Some(&true);
-                at.push(if back { &(&self.plan.steps - &Poly::ONE) - &t } else { t });
-            }
-            at.extend(index.iter().cloned());
-            self.outer.pull(self.inputs[i], &at, guard)
+impl<R: Resolver> Resolver for Frame<'_, '_, R> {
+    fn body(&self) -> &Body {
+        self.outer.body()
+    }
+
+    fn body_mut(&mut self) -> &mut Body {
+        self.outer.body_mut()
+    }
+
+    fn resolve(&mut self, v: Value, index: &[Poly], guard: Option<ExprId>) -> Result<Source, String> {
+        let Some(i) = self.plan.body.inputs.iter().position(|b| b.value == v) else {
+            return Ok(Source::Computed);
         };
-        std::mem::swap(body, &mut self.outer.body);
-        Some(result)
+        if i < self.carried {
+            return self.carry(i, index).map(Source::Expr);
+        }
+        let mut at = vec![];
+        if i < self.carried + self.scanned {
+            let t = Poly::var(self.plan.lanes.len());
+            let back = self.reverse.get(i - self.carried) == Some(&true);
+            at.push(if back { &(&self.plan.steps - &Poly::ONE) - &t } else { t });
+        }
+        at.extend(index.iter().cloned());
+        self.outer.pull(self.inputs[i], &at, guard).map(Source::Expr)
     }
 }
 
-impl<M: Memory> Frame<'_, '_, M> {
+impl<R: Resolver> Frame<'_, '_, R> {
     /// An element of carried value `i` before the step.
     fn carry(&mut self, i: usize, index: &[Poly]) -> Result<ExprId, String> {
         let input = &self.plan.body.inputs[i];
@@ -455,9 +442,9 @@ impl<M: Memory> Frame<'_, '_, M> {
             }
             stride *= n;
         }
-        let element = |p: &mut Puller<'_, M>, n: i64| {
+        let element = |p: &mut Puller<'_, R>, n: i64| {
             let acc = self.first[i] as i64 + n;
-            p.body.push(Expr::Acc(acc as u32), ty.dtype)
+            p.push(Expr::Acc(acc as u32), ty.dtype)
         };
         let Some((place, n, stride)) = open else { return Ok(element(self.outer, number)) };
         let choices: Vec<ExprId> = (0..n).map(|j| element(self.outer, number + j * stride)).collect();
@@ -465,13 +452,25 @@ impl<M: Memory> Frame<'_, '_, M> {
     }
 }
 
-/// A memory that holds every value.
-struct AnyMemory(FxHashMap<Value, TensorId>);
+/// A kernel whose operands are all in memory.
+#[derive(Default)]
+struct AllInMemory {
+    tensors: FxHashMap<Value, TensorId>,
+    body: Body,
+}
 
-impl Memory for AnyMemory {
-    fn tensor(&mut self, v: Value) -> Option<TensorId> {
-        let next = self.0.len();
-        Some(*self.0.entry(v).or_insert(next))
+impl Resolver for AllInMemory {
+    fn body(&self) -> &Body {
+        &self.body
+    }
+
+    fn body_mut(&mut self) -> &mut Body {
+        &mut self.body
+    }
+
+    fn resolve(&mut self, v: Value, _: &[Poly], _: Option<ExprId>) -> Result<Source, String> {
+        let next = self.tensors.len();
+        Ok(Source::Tensor(*self.tensors.entry(v).or_insert(next)))
     }
 }
 

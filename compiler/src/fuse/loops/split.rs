@@ -8,8 +8,8 @@ use crate::fuse::build::{copy_kernel, fill_kernel};
 use crate::fuse::loops::kernels::{lane_loop, workgroup_loop};
 use crate::fuse::loops::lanes::{Form, Plan};
 use crate::fuse::loops::rounds::{self, Ending, PARTS};
-use crate::fuse::pulling::{Memory, Puller, flat_offset};
-use crate::fuse::tensors::Tensors;
+use crate::fuse::pulling::{Puller, flat_offset};
+use crate::fuse::tensors::{InMemory, Tensors};
 use crate::fuse::unit::Unit;
 use crate::kernel::{
     Body, Expr, Family, Kernel, KernelGraph, KernelTensor, Map, Repeat, Store, TensorId, TensorKind, Until,
@@ -343,7 +343,7 @@ pub(in crate::fuse) fn parts<'a>(
         copies.push((next, kept[i]));
         *t = next;
     }
-    let mut p = Puller::new(graph, tensors, plan.domain());
+    let mut p = Puller::new(graph, InMemory::new(tensors), plan.domain());
     let part = Some((&kept[..carried], number));
     let (family, ends) = match plan.form {
         Form::Invocation => lane_loop(graph, unit, plan, carried, part, &mut p).map_err(broken)?,
@@ -365,7 +365,7 @@ pub(in crate::fuse) fn parts<'a>(
             stores.push(Store { tensor: *tensor, offset, value: *value, guard, combine: None });
         }
     }
-    kernels.push(Kernel { family, body: p.body, stores, nodes: node.origin.clone() });
+    kernels.push(Kernel { family, body: p.resolver.body, stores, nodes: node.origin.clone() });
     for (from, to) in copies {
         let elements = tensors.list[to].ty.numel();
         let mut body = Body::default();

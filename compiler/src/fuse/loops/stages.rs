@@ -8,7 +8,7 @@ mod body;
 mod terms;
 
 use crate::fuse::loops::lanes::Plan;
-use crate::fuse::pulling::{Memory, Puller, unflatten};
+use crate::fuse::pulling::{Puller, Resolver, unflatten};
 use crate::kernel::{Array, Body, Expr, ExprId, Stage, Store, TensorId, Write};
 use crate::schedule::loops::array_bytes;
 use body::Frame;
@@ -62,12 +62,12 @@ impl Plan {
 
     /// Writes out the stages of a lane into the body of `outer`. What is carried is in the tensors `resumed`, or
     /// is what the loop begins with.
-    pub(in crate::fuse) fn stage<M: Memory>(
+    pub(in crate::fuse) fn stage<R: Resolver>(
         &self,
         graph: &Graph,
         node: NodeId,
         resumed: Option<&[TensorId]>,
-        outer: &mut Puller<'_, M>,
+        outer: &mut Puller<'_, R>,
     ) -> Result<Staged, String> {
         let node = graph.node(node);
         let Op::Scan { carried, reverse_outputs, .. } = &node.op else {
@@ -82,7 +82,7 @@ impl Plan {
             let value = match resumed.and_then(|r| r.get(i)) {
                 Some(tensor) => {
                     let offset = outer.offset(ty, &at);
-                    outer.body.push(Expr::Load { tensor: *tensor, offset, guard: None }, ty.dtype)
+                    outer.push(Expr::Load { tensor: *tensor, offset, guard: None }, ty.dtype)
                 }
                 None => outer.pull(node.inputs[i], &at, None)?,
             };
@@ -99,7 +99,7 @@ impl Plan {
             results.push((n, at, value));
         }
         let (mut arrays, mut each) = frame.made();
-        self.check_apart(&outer.body, *carried, &each, &results)?;
+        self.check_apart(outer.body(), *carried, &each, &results)?;
         let element = Poly::var(self.element());
         let held = |e: &Expr| match e {
             Expr::Shared { array, at, guard: None } if *array < *carried as u32 => {
@@ -111,7 +111,7 @@ impl Plan {
         let single = |i: &usize| arrays[*i] == Array { dtype: DType::Bool, len: 1 };
         let mut flags = (0..*carried).filter(single);
         let alive = flags
-            .find(|f| crate::fuse::loops::lanes::ends_with(&outer.body, &next, *f, &held))
+            .find(|f| crate::fuse::loops::lanes::ends_with(outer.body(), &next, *f, &held))
             .map(|f| f as u32);
         let (mut stacked, inner) = (vec![], each.len());
         for (i, (n, at, value)) in results.into_iter().enumerate() {
@@ -132,7 +132,7 @@ impl Plan {
             let t = if back { &(&self.steps - &Poly::ONE) - &t } else { t };
             stacked.push((stage, std::iter::once(t).chain(at).collect(), value));
         }
-        self.separate(&mut outer.body, *carried, &mut arrays, &mut each, &stacked);
+        self.separate(outer.body_mut(), *carried, &mut arrays, &mut each, &stacked);
         let bytes: u32 = arrays.iter().map(array_bytes).fold(0, u32::saturating_add);
         if bytes > self.profile.max_workgroup_bytes {
             return Err(format!(

@@ -10,38 +10,51 @@ use wgfc_ir::{
     TensorType, UnaryOp, Value,
 };
 
-/// Which tensor holds a value in memory; called for constants too.
-pub trait Memory {
-    /// The tensor, or `None` when the value is to be computed where it is read.
-    fn tensor(&mut self, _v: Value) -> Option<TensorId> {
-        None
-    }
-    /// A constant too large for one binding, cut into tensors; with each the flat element it ends before.
-    fn segments(&mut self, _v: Value) -> Option<Vec<(TensorId, i64)>> {
-        None
-    }
-    /// Attention whose keys are in parts, which the reader puts together.
-    fn parts(&mut self, _v: Value) -> Option<Parts> {
-        None
-    }
+/// Says where the elements of values come from, and holds the body of the kernel that is being built.
+pub trait Resolver {
+    /// The body so far.
+    fn body(&self) -> &Body;
+    /// The body so far, to add to.
+    fn body_mut(&mut self) -> &mut Body;
+    /// Where element `index` of a value comes from. Where `guard` is false the element is arbitrary and nothing is read.
+    fn resolve(&mut self, v: Value, index: &[Poly], guard: Option<ExprId>) -> Result<Source, String>;
     /// The expression of a kernel grew too large in computing the last of these values, each to compute the
     /// one before it. Memory for one in between would help.
     fn too_large(&mut self, _path: &[Value]) {}
-    /// An element of a value that is neither in memory nor computed from other values of the graph; it
-    /// may add to `body`.
-    fn given(
-        &mut self,
-        _v: Value,
-        _index: &[Poly],
-        _guard: Option<ExprId>,
-        _body: &mut Body,
-    ) -> Option<Result<ExprId, String>> {
-        None
+}
+
+impl<R: Resolver> Resolver for &mut R {
+    fn body(&self) -> &Body {
+        (**self).body()
+    }
+    fn body_mut(&mut self) -> &mut Body {
+        (**self).body_mut()
+    }
+    fn resolve(&mut self, v: Value, index: &[Poly], guard: Option<ExprId>) -> Result<Source, String> {
+        (**self).resolve(v, index, guard)
+    }
+    fn too_large(&mut self, path: &[Value]) {
+        (**self).too_large(path);
     }
 }
 
+/// Where an element of a value comes from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Source {
+    /// It is computed where it is read.
+    Computed,
+    /// A tensor with all elements in row-major order.
+    Tensor(TensorId),
+    /// A constant too large for one binding, cut into tensors; with each the flat element it ends before.
+    Segments(Vec<(TensorId, i64)>),
+    /// Attention whose keys are in parts, which the reader puts together.
+    Parts(Parts),
+    /// An expression of the body that the resolver made.
+    Expr(ExprId),
+}
+
 /// What attention leaves of each part of its keys.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Parts {
     /// How many parts.
     pub count: u32,
@@ -57,13 +70,11 @@ const MAX_INDEX: u32 = 400;
 const MAX_NESTED: usize = 100;
 
 /// Builds one kernel's body.
-pub struct Puller<'a, M: Memory> {
+pub struct Puller<'a, R: Resolver> {
     /// The graph.
     pub graph: &'a Graph,
-    /// Where values are in memory.
-    pub memory: &'a mut M,
-    /// The body so far.
-    pub body: Body,
+    /// Where values come from, and the body so far.
+    pub resolver: R,
     /// Extents of the kernel's variables.
     pub domain: Vec<Dim>,
     /// Where a product's first operand may leave the scale of a normalised row to its epilogue: the
@@ -87,19 +98,33 @@ pub struct Deferred {
     pub epsilon: f32,
 }
 
-impl<'a, M: Memory> Puller<'a, M> {
-    /// An empty body over these variables.
-    pub fn new(graph: &'a Graph, memory: &'a mut M, domain: Vec<Dim>) -> Self {
+impl<'a, R: Resolver> Puller<'a, R> {
+    /// Adds to the resolver's body, over these variables.
+    pub fn new(graph: &'a Graph, resolver: R, domain: Vec<Dim>) -> Self {
         Puller {
             graph,
-            memory,
-            body: Body::default(),
+            resolver,
             domain,
             deferred: None,
             unroll: false,
             path: vec![],
             memo: FxHashMap::default(),
         }
+    }
+
+    /// The body so far.
+    pub fn body(&self) -> &Body {
+        self.resolver.body()
+    }
+
+    /// The body so far, to change.
+    pub fn body_mut(&mut self) -> &mut Body {
+        self.resolver.body_mut()
+    }
+
+    /// Adds an expression to the body.
+    pub fn push(&mut self, e: Expr, dtype: DType) -> ExprId {
+        self.body_mut().push(e, dtype)
     }
 
     /// Goes on over variables of other extents. Returns the old ones.
@@ -115,30 +140,31 @@ impl<'a, M: Memory> Puller<'a, M> {
             return Ok(*e);
         }
         let wide = |p: &Poly| p.is_too_large() || p.size() > MAX_INDEX;
-        if self.path.len() > MAX_NESTED || self.body.len() > MAX_EXPRS || index.iter().any(wide) {
-            self.memory.too_large(&self.path);
+        if self.path.len() > MAX_NESTED || self.body().len() > MAX_EXPRS || index.iter().any(wide) {
+            self.resolver.too_large(&self.path);
             return Err(format!("`{}` makes its kernel too large", self.graph.node(v.node).op.name()));
         }
         let ty = self.graph.ty(v);
-        let e = if let Some(s) = splat(self.graph, v) {
-            self.constant(s)
-        } else if let Some(s) = self.element(v, index) {
-            self.constant(s)
-        } else if let Some(e) = self.memory.given(v, index, guard, &mut self.body) {
-            e?
-        } else if let Some(parts) = self.memory.parts(v) {
-            self.join_parts(&parts, ty, index, guard)
-        } else if let Some(segments) = self.memory.segments(v) {
-            let offset = self.offset(ty, index);
-            self.load_segments(&segments, &offset, ty.dtype, guard)
-        } else if let Some(tensor) = self.memory.tensor(v) {
-            let offset = self.offset(ty, index);
-            self.body.push(Expr::Load { tensor, offset, guard }, ty.dtype)
-        } else {
-            self.path.push(v);
-            let e = self.compute(v, index, guard);
-            self.path.pop();
-            e?
+        let e = match splat(self.graph, v).or_else(|| self.element(v, index)) {
+            Some(s) => self.constant(s),
+            None => match self.resolver.resolve(v, index, guard)? {
+                Source::Expr(e) => e,
+                Source::Parts(parts) => self.join_parts(&parts, ty, index, guard),
+                Source::Segments(segments) => {
+                    let offset = self.offset(ty, index);
+                    self.load_segments(&segments, &offset, ty.dtype, guard)
+                }
+                Source::Tensor(tensor) => {
+                    let offset = self.offset(ty, index);
+                    self.push(Expr::Load { tensor, offset, guard }, ty.dtype)
+                }
+                Source::Computed => {
+                    self.path.push(v);
+                    let e = self.compute(v, index, guard);
+                    self.path.pop();
+                    e?
+                }
+            },
         };
         self.memo.insert(key, e);
         Ok(e)
@@ -169,12 +195,12 @@ impl<'a, M: Memory> Puller<'a, M> {
         let outer = index.len().saturating_sub(1);
         let row = &flat_offset(&ty.shape[..outer], &index[..outer], &self.domain) * (2 * count);
         let at = |base: &Poly, i: i64| base + &Poly::constant(i);
-        let load = |body: &mut Body, tensor, offset| body.push(Expr::Load { tensor, offset, guard }, f);
+        let load = |p: &mut Self, tensor, offset| p.push(Expr::Load { tensor, offset, guard }, f);
         let (mut sums, mut highest, mut totals) = (vec![], vec![], vec![]);
         for i in 0..count {
-            sums.push(load(&mut self.body, parts.sums, at(&element, i)));
-            highest.push(load(&mut self.body, parts.scales, at(&row, 2 * i)));
-            totals.push(load(&mut self.body, parts.scales, at(&row, 2 * i + 1)));
+            sums.push(load(self, parts.sums, at(&element, i)));
+            highest.push(load(self, parts.scales, at(&row, 2 * i)));
+            totals.push(load(self, parts.scales, at(&row, 2 * i + 1)));
         }
         let mut top = highest[0];
         for h in &highest[1..] {
@@ -214,9 +240,9 @@ impl<'a, M: Memory> Puller<'a, M> {
             let above = if i == 0 { None } else { self.at_least_zero(&local) };
             let mine = self.and(above, below);
             let guard = self.and(guard, mine);
-            let e = self.body.push(Expr::Load { tensor: *tensor, offset: local, guard }, dtype);
+            let e = self.push(Expr::Load { tensor: *tensor, offset: local, guard }, dtype);
             result = Some(match (result, below) {
-                (Some(r), Some(c)) => self.body.push(Expr::Select(c, e, r), dtype),
+                (Some(r), Some(c)) => self.push(Expr::Select(c, e, r), dtype),
                 _ => e,
             });
         }
@@ -229,7 +255,7 @@ impl<'a, M: Memory> Puller<'a, M> {
             .memo
             .iter()
             .filter(|((v, ..), e)| {
-                let direct = matches!(self.body.expr(**e), Expr::Load { .. } | Expr::Const(_))
+                let direct = matches!(self.body().expr(**e), Expr::Load { .. } | Expr::Const(_))
                     && matches!(self.graph.node(v.node).op, Op::Input | Op::Const(_));
                 !direct
             })
@@ -269,7 +295,7 @@ impl<'a, M: Memory> Puller<'a, M> {
                 let inner_guard = self.and(guard, Some(cond));
                 let inner = self.pull(node.inputs[0], &at, inner_guard)?;
                 let fill = self.constant(*fill);
-                Ok(self.body.push(Expr::Select(cond, inner, fill), from.dtype))
+                Ok(self.push(Expr::Select(cond, inner, fill), from.dtype))
             }
             Op::Gather { index: axes, .. } => {
                 let data = graph.ty(node.inputs[0]).shape.clone();
@@ -312,7 +338,7 @@ impl<'a, M: Memory> Puller<'a, M> {
                     let inner_guard = self.and(guard, mine);
                     let e = self.pull(*x, &at, inner_guard)?;
                     result = Some(match (result, below) {
-                        (Some(r), Some(c)) => self.body.push(Expr::Select(c, e, r), node.outputs[0].dtype),
+                        (Some(r), Some(c)) => self.push(Expr::Select(c, e, r), node.outputs[0].dtype),
                         _ => e,
                     });
                 }
@@ -337,7 +363,7 @@ impl<'a, M: Memory> Puller<'a, M> {
 
     /// The body of a Map with its operands at `args`.
     pub fn scalar_fn(&mut self, f: &ScalarFn, args: &[ExprId], index: &[Poly]) -> Result<ExprId, String> {
-        let types: Vec<DType> = args.iter().map(|a| self.body.dtype(*a)).collect();
+        let types: Vec<DType> = args.iter().map(|a| self.body().dtype(*a)).collect();
         let types = f.types(&types)?;
         let mut ids: Vec<ExprId> = Vec::with_capacity(f.nodes.len());
         for (n, ty) in f.nodes.iter().zip(types) {
@@ -354,7 +380,7 @@ impl<'a, M: Memory> Puller<'a, M> {
                     Some(known) => Expr::Const(Scalar::bool(known)),
                     None => Expr::Binary(*op, at(a), at(b)),
                 },
-                ScalarNode::Select(c, a, b) => match self.body.expr(at(c)) {
+                ScalarNode::Select(c, a, b) => match self.body().expr(at(c)) {
                     Expr::Const(c) => {
                         ids.push(if c.bits != 0 { at(a) } else { at(b) });
                         continue;
@@ -362,7 +388,7 @@ impl<'a, M: Memory> Puller<'a, M> {
                     _ => Expr::Select(at(c), at(a), at(b)),
                 },
                 ScalarNode::Cast(to, a) => {
-                    if self.body.dtype(at(a)) == *to {
+                    if self.body().dtype(at(a)) == *to {
                         ids.push(at(a));
                         continue;
                     }
@@ -370,7 +396,7 @@ impl<'a, M: Memory> Puller<'a, M> {
                 }
                 ScalarNode::Bitcast(to, a) => Expr::Bitcast(*to, at(a)),
             };
-            ids.push(self.body.push(e, ty));
+            ids.push(self.push(e, ty));
         }
         ids.last().copied().ok_or_else(|| "empty body".into())
     }
@@ -396,34 +422,34 @@ impl<'a, M: Memory> Puller<'a, M> {
     /// An integer as the nearest `i32`.
     fn saturated(&mut self, e: ExprId) -> ExprId {
         let i32 = DType::I32;
-        if self.body.dtype(e) != DType::I64 {
+        if self.body().dtype(e) != DType::I64 {
             return self.cast(e, i32);
         }
-        match *self.body.expr(e) {
+        match *self.body().expr(e) {
             Expr::Const(s) => {
                 let v = s.as_i64().clamp(i64::from(i32::MIN), i64::from(i32::MAX));
                 return self.constant(Scalar::from_i64(i32, v));
             }
             // What comes from no more than 32 bits fits.
-            Expr::Cast(_, a) if self.body.dtype(a).reg() == Reg::I32 => return self.cast(a, i32),
+            Expr::Cast(_, a) if self.body().dtype(a).reg() == Reg::I32 => return self.cast(a, i32),
             _ => {}
         }
         let low = self.cast(e, i32);
         let back = self.cast(low, DType::I64);
-        let fits = self.body.push(Expr::Binary(BinaryOp::Eq, back, e), DType::Bool);
+        let fits = self.push(Expr::Binary(BinaryOp::Eq, back, e), DType::Bool);
         let zero = self.constant(Scalar::from_i64(DType::I64, 0));
-        let negative = self.body.push(Expr::Binary(BinaryOp::Lt, e, zero), DType::Bool);
+        let negative = self.push(Expr::Binary(BinaryOp::Lt, e, zero), DType::Bool);
         let [least, most] = [i32::MIN, i32::MAX].map(|v| self.constant(Scalar::from_i64(i32, v.into())));
-        let end = self.body.push(Expr::Select(negative, least, most), i32);
-        self.body.push(Expr::Select(fits, low, end), i32)
+        let end = self.push(Expr::Select(negative, least, most), i32);
+        self.push(Expr::Select(fits, low, end), i32)
     }
 
     /// A conversion, if one is needed.
     pub fn cast(&mut self, e: ExprId, to: DType) -> ExprId {
-        if self.body.dtype(e) == to {
+        if self.body().dtype(e) == to {
             return e;
         }
-        if let Expr::Const(s) = self.body.expr(e)
+        if let Expr::Const(s) = self.body().expr(e)
             && s.dtype.is_int()
             && to.is_int()
             && to.bits() >= 32
@@ -431,7 +457,7 @@ impl<'a, M: Memory> Puller<'a, M> {
             let s = wgfc_ir::storage::from_raw(to, wgfc_ir::storage::to_raw(to, *s));
             return self.constant(s);
         }
-        self.body.push(Expr::Cast(to, e), to)
+        self.push(Expr::Cast(to, e), to)
     }
 
     /// `e` counted from the end where negative, and forced inside `0..d`.
@@ -444,19 +470,19 @@ impl<'a, M: Memory> Puller<'a, M> {
         }
         let wrapped = self.wrap(e, d);
         let zero = self.constant(Scalar::from_i64(i32, 0));
-        let last = self.body.push(Expr::Index(d - &Poly::ONE), i32);
-        let low = self.body.push(Expr::Binary(BinaryOp::Min, wrapped, last), i32);
-        self.body.push(Expr::Binary(BinaryOp::Max, low, zero), i32)
+        let last = self.push(Expr::Index(d - &Poly::ONE), i32);
+        let low = self.push(Expr::Binary(BinaryOp::Min, wrapped, last), i32);
+        self.push(Expr::Binary(BinaryOp::Max, low, zero), i32)
     }
 
     /// `e` counted from the end where negative.
     pub fn wrap(&mut self, e: ExprId, d: &Dim) -> ExprId {
         let i32 = DType::I32;
         let zero = self.constant(Scalar::from_i64(i32, 0));
-        let negative = self.body.push(Expr::Binary(BinaryOp::Lt, e, zero), DType::Bool);
-        let extent = self.body.push(Expr::Index(d.clone()), i32);
-        let from_end = self.body.push(Expr::Binary(BinaryOp::Add, e, extent), i32);
-        self.body.push(Expr::Select(negative, from_end, e), i32)
+        let negative = self.push(Expr::Binary(BinaryOp::Lt, e, zero), DType::Bool);
+        let extent = self.push(Expr::Index(d.clone()), i32);
+        let from_end = self.push(Expr::Binary(BinaryOp::Add, e, extent), i32);
+        self.push(Expr::Select(negative, from_end, e), i32)
     }
 
     /// How two index expressions compare, where that is so all over the domain.
@@ -468,7 +494,7 @@ impl<'a, M: Memory> Puller<'a, M> {
             BinaryOp::Ge => (b, a, 0),
             _ => return None,
         };
-        if !matches!(self.body.dtype(a), DType::I32 | DType::I64) {
+        if !matches!(self.body().dtype(a), DType::I32 | DType::I64) {
             return None;
         }
         let (small, large) = (self.as_index(small)?, self.as_index(large)?);
@@ -479,7 +505,7 @@ impl<'a, M: Memory> Puller<'a, M> {
     }
 
     fn as_index(&self, e: ExprId) -> Option<Poly> {
-        match self.body.expr(e) {
+        match self.body().expr(e) {
             Expr::Index(p) => Some(p.clone()),
             Expr::Const(s) if s.dtype.is_int() => Some(Poly::constant(s.as_i64())),
             Expr::Cast(to, a) => {
@@ -497,7 +523,7 @@ impl<'a, M: Memory> Puller<'a, M> {
 
     /// A constant.
     pub fn constant(&mut self, s: Scalar) -> ExprId {
-        self.body.push(Expr::Const(s), s.dtype)
+        self.push(Expr::Const(s), s.dtype)
     }
     /// An `f32` constant.
     pub fn f32(&mut self, v: f64) -> ExprId {
@@ -505,24 +531,22 @@ impl<'a, M: Memory> Puller<'a, M> {
     }
     /// An operator of one operand.
     pub fn unary(&mut self, op: UnaryOp, a: ExprId) -> ExprId {
-        let ty = self.body.dtype(a);
-        self.body.push(Expr::Unary(op, a), ty)
+        let ty = self.body().dtype(a);
+        self.push(Expr::Unary(op, a), ty)
     }
     /// An operator of two operands of one type.
     pub fn binary(&mut self, op: BinaryOp, a: ExprId, b: ExprId) -> ExprId {
-        let ty = if op.is_comparison() { DType::Bool } else { self.body.dtype(a) };
-        self.body.push(Expr::Binary(op, a, b), ty)
+        let ty = if op.is_comparison() { DType::Bool } else { self.body().dtype(a) };
+        self.push(Expr::Binary(op, a, b), ty)
     }
     /// An index expression.
     pub fn index(&mut self, p: Poly) -> ExprId {
-        self.body.push(Expr::Index(p), DType::I32)
+        self.push(Expr::Index(p), DType::I32)
     }
     /// Both, where both are there.
     pub fn and(&mut self, a: Option<ExprId>, b: Option<ExprId>) -> Option<ExprId> {
         match (a, b) {
-            (Some(a), Some(b)) if a != b => {
-                Some(self.body.push(Expr::Binary(BinaryOp::And, a, b), DType::Bool))
-            }
+            (Some(a), Some(b)) if a != b => Some(self.push(Expr::Binary(BinaryOp::And, a, b), DType::Bool)),
             (a, b) => a.or(b),
         }
     }

@@ -4,7 +4,7 @@
 use super::own;
 use super::terms::{reduced, term_of, terms, written_out};
 use crate::fuse::loops::lanes::Plan;
-use crate::fuse::pulling::{Memory, Puller, flat_offset, splat};
+use crate::fuse::pulling::{Puller, Resolver, Source, flat_offset, splat};
 use crate::fuse::unit::is_small;
 use crate::kernel::{Array, Body, Combined, Expr, ExprId, ReduceKind, Reduction, Stage, Write};
 use rustc_hash::{FxHashMap, FxHashSet};
@@ -77,7 +77,7 @@ struct Made {
 }
 
 /// Gives the body of a loop what it reads from outside and from other stages.
-pub(super) struct Frame<'f, 'a, M: Memory> {
+pub(super) struct Frame<'f, 'a, R: Resolver> {
     plan: &'f Plan,
     inputs: &'f [Value],
     carried: usize,
@@ -90,17 +90,17 @@ pub(super) struct Frame<'f, 'a, M: Memory> {
     made: FxHashMap<Value, Made>,
     stages: Vec<Stage>,
     combined: u32,
-    outer: &'f mut Puller<'a, M>,
+    outer: &'f mut Puller<'a, R>,
 }
 
-impl<'f, 'a, M: Memory> Frame<'f, 'a, M> {
+impl<'f, 'a, R: Resolver> Frame<'f, 'a, R> {
     /// Of loop `node`, which `plan` shares out. `arrays` are those of what is carried.
     pub(super) fn new(
         plan: &'f Plan,
         node: &'f Node,
         arrays: Vec<Array>,
-        outer: &'f mut Puller<'a, M>,
-    ) -> Frame<'f, 'a, M> {
+        outer: &'f mut Puller<'a, R>,
+    ) -> Frame<'f, 'a, R> {
         let (scanned, reverse): (usize, &[bool]) = match &node.op {
             Op::Scan { scanned, reverse_inputs, .. } => (*scanned, reverse_inputs),
             _ => (0, &[]),
@@ -127,14 +127,16 @@ impl<'f, 'a, M: Memory> Frame<'f, 'a, M> {
     }
 }
 
-impl<M: Memory> Memory for Frame<'_, '_, M> {
-    fn given(
-        &mut self,
-        v: Value,
-        index: &[Poly],
-        guard: Option<ExprId>,
-        body: &mut Body,
-    ) -> Option<Result<ExprId, String>> {
+impl<R: Resolver> Resolver for Frame<'_, '_, R> {
+    fn body(&self) -> &Body {
+        self.outer.body()
+    }
+
+    fn body_mut(&mut self) -> &mut Body {
+        self.outer.body_mut()
+    }
+
+    fn resolve(&mut self, v: Value, index: &[Poly], guard: Option<ExprId>) -> Result<Source, String> {
         let graph = self.plan.body();
         let input = graph.inputs.iter().position(|b| b.value == v);
         let node = graph.node(v.node);
@@ -142,34 +144,28 @@ impl<M: Memory> Memory for Frame<'_, '_, M> {
             && !is_small(graph, v.node)
             || self.kept.contains(&v);
         if input.is_none() && !staged || splat(graph, v).is_some() {
-            return None;
+            return Ok(Source::Computed);
         }
-        std::mem::swap(body, &mut self.outer.body);
-        let result = match input {
+        let e = match input {
             Some(i) => self.input(i, index, guard),
             None => self.staged(v, index, guard),
         };
-        std::mem::swap(body, &mut self.outer.body);
-        Some(result)
+        e.map(Source::Expr)
     }
 }
 
-impl<M: Memory> Frame<'_, '_, M> {
+impl<R: Resolver> Frame<'_, '_, R> {
     /// `f` over the body of the loop, for a stage of these extents.
     pub(super) fn pull<T>(
         &mut self,
         domain: Vec<Dim>,
-        f: impl FnOnce(&mut Puller<'_, Self>) -> Result<T, String>,
+        f: impl FnOnce(&mut Puller<'_, &mut Self>) -> Result<T, String>,
     ) -> Result<T, String> {
         let plan = self.plan;
         let before = self.outer.over(domain.clone());
-        let body = std::mem::take(&mut self.outer.body);
-        let mut inner = Puller::new(plan.body(), self, domain);
+        let mut inner = Puller::new(plan.body(), &mut *self, domain);
         inner.unroll = true;
-        inner.body = body;
         let result = f(&mut inner);
-        let body = std::mem::take(&mut inner.body);
-        self.outer.body = body;
         self.outer.over(before);
         result
     }
@@ -214,7 +210,7 @@ impl<M: Memory> Frame<'_, '_, M> {
             }
         }
         let at = flat_offset(&shape, &at, &self.outer.domain);
-        Ok(self.outer.body.push(Expr::Shared { array: made.array, at, guard }, ty.dtype))
+        Ok(self.outer.push(Expr::Shared { array: made.array, at, guard }, ty.dtype))
     }
 
     /// An element of what has a stage of its own, which is made when it is first read.
@@ -266,12 +262,12 @@ impl<M: Memory> Frame<'_, '_, M> {
         let whole = element.div(&Poly::constant(parts), &domain);
         let (_, at) = own(&ty.shape, axes, &whole, &|_| domain.clone())?;
         let (combined, value) = self.sum(v, (n * parts, terms / parts), &at, &|t| &(t * parts) + &part)?;
-        let wide = self.outer.body.dtype(value);
+        let wide = self.outer.body().dtype(value);
         let array = self.push(n * parts, wide, combined, value);
         let mut all = vec![];
         for i in 0..parts {
             let at = &(&element * parts) + &Poly::constant(i);
-            all.push(self.outer.body.push(Expr::Shared { array, at, guard: None }, wide));
+            all.push(self.outer.push(Expr::Shared { array, at, guard: None }, wide));
         }
         let op = reduced(graph, v).ok_or("it combines nothing")?;
         let value = self.outer.all(op, &all, wide);
@@ -304,7 +300,7 @@ impl<M: Memory> Frame<'_, '_, M> {
             let here = place(&Poly::constant(i));
             first.push(self.pull(plan.inside(n, times.max(1)), |p| term_of(p, v, at, &here))?.0);
         }
-        let dtype = first.first().map(|e| self.outer.body.dtype(*e));
+        let dtype = first.first().map(|e| self.outer.body().dtype(*e));
         if times == 0 {
             let dtype = dtype.ok_or("a sum of nothing")?;
             return Ok((None, self.outer.all(op, &first, dtype)));
@@ -316,7 +312,7 @@ impl<M: Memory> Frame<'_, '_, M> {
         }
         let kind = each[0].1;
         let each: Vec<ExprId> = each.into_iter().map(|e| e.0).collect();
-        let dtype = self.outer.body.dtype(each[0]);
+        let dtype = self.outer.body().dtype(each[0]);
         let value = self.outer.all(op, &each, dtype);
         let (combined, acc) = self.combine(times, kind, value)?;
         first.insert(0, acc);
@@ -326,14 +322,14 @@ impl<M: Memory> Frame<'_, '_, M> {
     fn combine(&mut self, terms: i64, kind: ReduceKind, value: ExprId) -> Result<(Combined, ExprId), String> {
         let dtype = match kind {
             ReduceKind::Arg { .. } => DType::I64,
-            _ => self.outer.body.dtype(value),
+            _ => self.outer.body().dtype(value),
         };
         let acc = self.combined;
         self.combined += 1;
         if self.combined > COMBINED {
             return Err(format!("a step combines more than {COMBINED} times"));
         }
-        let result = self.outer.body.push(Expr::Acc(acc), dtype);
+        let result = self.outer.push(Expr::Acc(acc), dtype);
         let reduction = Reduction { kind, value, dtype };
         Ok((Combined { terms: terms as u32, acc, reduction }, result))
     }

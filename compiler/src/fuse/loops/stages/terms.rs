@@ -2,7 +2,7 @@
 
 use crate::fuse::loops::expand::{accumulator, extent};
 use crate::fuse::loops::price::summed;
-use crate::fuse::pulling::{Memory, Puller, unflatten};
+use crate::fuse::pulling::{Puller, Resolver, unflatten};
 use crate::kernel::{ExprId, ReduceKind};
 use wgfc_ir::{BinaryOp, Dim, Graph, NodeId, Op, Poly, ReduceOp, Value};
 
@@ -58,8 +58,8 @@ pub(super) fn terms(graph: &Graph, v: Value) -> Result<Option<i64>, String> {
 }
 
 /// Term `term` of what `v` combines for the element at `at`, and how.
-pub(super) fn term_of<M: Memory>(
-    p: &mut Puller<'_, M>,
+pub(super) fn term_of<R: Resolver>(
+    p: &mut Puller<'_, R>,
     v: Value,
     at: &[Poly],
     term: &Poly,
