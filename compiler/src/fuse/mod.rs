@@ -9,6 +9,7 @@ mod build;
 pub mod grouping;
 mod in_place;
 mod join;
+mod kept;
 mod kernels;
 pub mod loops;
 mod pack;
@@ -22,6 +23,7 @@ use crate::error::{Diagnostic, Errors, Location};
 use crate::kernel::{Kernel, KernelGraph, KernelTensor, Repeat, TensorId, TensorKind};
 use crate::options::{Fusion, Options, Technique};
 use crate::rewrite::empty::is_empty;
+use kept::Kept;
 use loops::lanes::{self, Form, Loops};
 use loops::{layout, prepare, split};
 use petgraph::graph::DiGraph;
@@ -82,10 +84,16 @@ fn fuse_at(graph: &Graph, options: &Options, nested: bool) -> Result<KernelGraph
         bans.materialise.retain(|v| graph.contains(v.node));
     }
     let graph = &graph;
-    for _ in 0..1000 {
+    let mut kept = Kept::default();
+    loop {
         let grouping = grouping::group(graph, &order, &loops, options, &bans);
-        match build(graph, &outputs, &grouping, (&loops, &split), options, &mut bans)? {
+        let before = bans.len();
+        match build(graph, &outputs, &grouping, (&loops, &split), options, (&mut bans, &mut kept))? {
             Some(kernels) => return Ok(kernels),
+            None if bans.len() == before => {
+                let why = "kernels do not fit the device's binding limit however they are split";
+                return Err(Diagnostic::internal(why).into());
+            }
             None => {
                 for n in bans.one_kernel.iter().filter(|n| loops.remove(*n).is_some()) {
                     bans.materialise.extend(split::read_in_steps(graph, *n));
@@ -94,7 +102,6 @@ fn fuse_at(graph: &Graph, options: &Options, nested: bool) -> Result<KernelGraph
             }
         }
     }
-    Err(Diagnostic::internal("kernels do not fit the device's binding limit however they are split").into())
 }
 
 fn refused(graph: &Graph, r: &prepare::Refused) -> Diagnostic {
@@ -199,7 +206,7 @@ fn build(
     grouping: &Grouping,
     (loops, split_loops): (&Loops, &FxHashMap<NodeId, String>),
     options: &Options,
-    bans: &mut Bans,
+    (bans, kept): (&mut Bans, &mut Kept),
 ) -> Result<Option<KernelGraph>, Errors> {
     let most = usize::try_from(options.profile.max_binding_bytes).unwrap_or(usize::MAX);
     let mut tensors = Tensors::new(graph, most);
@@ -244,6 +251,8 @@ fn build(
         }
     }
     let mut kernels = vec![];
+    // Of each of the first kernels its unit, the values it asked for, and those inlined.
+    let mut made = vec![];
     let mut blocks = vec![];
     let mut errors = vec![];
     let mut again = false;
@@ -264,8 +273,14 @@ fn build(
             }
             continue;
         }
-        match kernels::unit_kernel(graph, u, loops, &mut tensors) {
+        tensors.asked();
+        let built = match kept.again(u, &mut tensors) {
+            Some(built) => Ok(built),
+            None => kernels::unit_kernel(graph, u, loops, &mut tensors),
+        };
+        match built {
             Ok((kernel, inlined)) => {
+                let asked = tensors.asked();
                 let most = options.profile.max_storage_buffers as usize;
                 let kernel = match count_bindings(&kernel) > most {
                     true => pack::pack(&kernel, &mut tensors).unwrap_or(kernel),
@@ -289,6 +304,7 @@ fn build(
                     again = true;
                 } else {
                     kernels.push(kernel);
+                    made.push((u, asked, inlined));
                 }
             }
             Err(e) => match tensors.wanted.take() {
@@ -311,6 +327,7 @@ fn build(
         if let TensorKind::State { state, .. } = tensors.list[t].kind
             && options.fusion == Fusion::Full
             && blocks.is_empty()
+            && !again
             && in_place::write(&mut kernels, &tensors, v, (state, t), &computed)
         {
             continue;
@@ -332,6 +349,9 @@ fn build(
         return Err(Errors(errors));
     }
     if again {
+        for (kernel, (unit, asked, inlined)) in kernels.into_iter().zip(made) {
+            kept.keep(unit, asked, (kernel, inlined));
+        }
         return Ok(None);
     }
     if options.fusion == Fusion::Full {

@@ -18,6 +18,8 @@ pub(crate) struct Tensors<'a> {
     /// Whether one did.
     pub(super) too_large: bool,
     pub(super) max_binding_bytes: usize,
+    /// The values whose source was asked for since [`Tensors::asked`] was last called.
+    asked: Vec<(Value, Source)>,
 }
 
 impl<'a> Tensors<'a> {
@@ -32,6 +34,7 @@ impl<'a> Tensors<'a> {
             wanted: None,
             too_large: false,
             max_binding_bytes,
+            asked: vec![],
         }
     }
 
@@ -63,15 +66,20 @@ impl<'a> Tensors<'a> {
 impl Tensors<'_> {
     /// Where a value of the graph comes from.
     pub(super) fn source(&mut self, v: Value) -> Source {
-        if let Some(parts) = self.parts.get(&v) {
-            return Source::Parts(*parts);
-        }
-        if let Op::Const(t) = &self.graph.node(v.node).op
-            && t.dtype.bytes_for(t.numel()) > self.max_binding_bytes
-        {
-            return Source::Segments(self.segments(v, t));
-        }
-        self.tensor(v).map_or(Source::Computed, Source::Tensor)
+        let source = match (self.parts.get(&v), &self.graph.node(v.node).op) {
+            (Some(parts), _) => Source::Parts(*parts),
+            (None, Op::Const(t)) if t.dtype.bytes_for(t.numel()) > self.max_binding_bytes => {
+                Source::Segments(self.segments(v, t))
+            }
+            _ => self.tensor(v).map_or(Source::Computed, Source::Tensor),
+        };
+        self.asked.push((v, source.clone()));
+        source
+    }
+
+    /// The values whose source was asked for since the last call.
+    pub(super) fn asked(&mut self) -> Vec<(Value, Source)> {
+        std::mem::take(&mut self.asked)
     }
 
     /// The tensor with all of a value, where it is in memory.

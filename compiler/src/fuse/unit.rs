@@ -23,7 +23,7 @@ impl Split {
 pub type UnitId = usize;
 
 /// The nodes of one kernel.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Unit {
     /// What the kernel iterates for.
     pub anchor: NodeId,
@@ -53,6 +53,13 @@ pub struct Bans {
     pub absorb: FxHashSet<NodeId>,
     /// Loops that must not be one kernel.
     pub one_kernel: FxHashSet<NodeId>,
+}
+
+impl Bans {
+    /// How many there are.
+    pub fn len(&self) -> usize {
+        self.materialise.len() + self.absorb.len() + self.one_kernel.len()
+    }
 }
 
 /// Whether the node needs a kernel family of its own.

@@ -40,6 +40,7 @@ impl Grouper<'_> {
             self.unit_of.extend(members.iter().map(|m| (*m, u)));
             self.units[u].split = split;
             self.units[u].members = members;
+            self.extend_reach(u);
         }
     }
 
@@ -227,10 +228,14 @@ impl Grouper<'_> {
 
     /// Whether computing `v` needs unit `u` to have run.
     fn depends_on(&self, v: Value, u: UnitId) -> bool {
+        let first = self.place(self.units[u].anchor);
         let mut seen_nodes = FxHashSet::default();
         let mut seen_units = FxHashSet::default();
         let mut stack = vec![v.node];
         while let Some(n) = stack.pop() {
+            if self.reach(self.place(n)) < first {
+                continue;
+            }
             match self.unit_of.get(&n) {
                 Some(w) if *w == u => return true,
                 Some(w) => {
@@ -249,5 +254,27 @@ impl Grouper<'_> {
             }
         }
         false
+    }
+
+    fn place(&self, n: NodeId) -> usize {
+        self.places.get(n.index()).copied().unwrap_or(usize::MAX)
+    }
+
+    /// The place in the graph's order up to which lies all that is needed to compute what lies up to `place`, units as
+    /// wholes.
+    fn reach(&self, mut place: usize) -> usize {
+        while let Some(next) = self.reaches.get(place).filter(|next| **next > place) {
+            place = *next;
+        }
+        place
+    }
+
+    /// Takes note of a unit's last member.
+    fn extend_reach(&mut self, u: UnitId) {
+        let first = self.place(self.units[u].anchor);
+        let last = self.units[u].members.iter().map(|m| self.place(*m)).max().unwrap_or(first);
+        for r in self.reaches.iter_mut().take(last).skip(first) {
+            *r = (*r).max(last);
+        }
     }
 }

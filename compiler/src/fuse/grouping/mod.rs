@@ -90,6 +90,8 @@ fn takes_epilogue(op: &Op) -> bool {
 
 /// Decides for a whole graph. `order` is its topological order.
 pub fn group(graph: &Graph, order: &[NodeId], loops: &Loops, options: &Options, bans: &Bans) -> Grouping {
+    let mut places = vec![usize::MAX; order.iter().map(|n| n.index() + 1).max().unwrap_or(0)];
+    order.iter().enumerate().for_each(|(i, n)| places[n.index()] = i);
     let mut g = Grouper {
         graph,
         loops,
@@ -101,6 +103,8 @@ pub fn group(graph: &Graph, order: &[NodeId], loops: &Loops, options: &Options, 
         readers: FxHashMap::default(),
         sizes: FxHashMap::default(),
         prologues: FxHashMap::default(),
+        places,
+        reaches: (0..order.len()).collect(),
         deferred: FxHashSet::default(),
     };
     if options.fuses(Technique::WaitingScales) {
@@ -158,6 +162,10 @@ struct Grouper<'a> {
     sizes: FxHashMap<UnitId, usize>,
     /// Of these, those for one element of an operand that is read often.
     prologues: FxHashMap<(UnitId, u32), usize>,
+    /// Where each node is in the graph's order.
+    places: Vec<usize>,
+    /// For each place the last one of any unit that has nodes up to there.
+    reaches: Vec<usize>,
     /// Norms whose readers, products all, multiply their results by the rows' scale, and what lies between.
     deferred: FxHashSet<NodeId>,
 }

@@ -53,6 +53,24 @@ pub enum Source {
     Expr(ExprId),
 }
 
+impl Source {
+    /// The tensors, in order.
+    pub fn tensors(&self) -> Vec<TensorId> {
+        match self {
+            Source::Tensor(t) => vec![*t],
+            Source::Segments(segments) => segments.iter().map(|(t, _)| *t).collect(),
+            Source::Parts(parts) => vec![parts.sums, parts.scales],
+            Source::Computed | Source::Expr(_) => vec![],
+        }
+    }
+
+    /// Which kind of source it is, and of how many parts.
+    pub fn kind(&self) -> (std::mem::Discriminant<Source>, u32) {
+        let count = if let Source::Parts(parts) = self { parts.count } else { 0 };
+        (std::mem::discriminant(self), count)
+    }
+}
+
 /// What attention leaves of each part of its keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Parts {
