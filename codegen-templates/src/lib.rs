@@ -10,9 +10,9 @@ pub mod library;
 pub mod looped;
 pub mod map;
 pub mod matmul;
+pub mod prefix_scan;
 pub mod row;
-pub mod scan;
-pub mod stages;
+pub mod staged_loop;
 pub mod thin;
 
 use serde::Serialize;
@@ -36,9 +36,9 @@ pub const SOURCES: &[(&str, &str)] = &[
     ("matmul_thin.wgsl", include_str!("../templates/matmul_thin.wgsl.tera")),
     ("row.wgsl", include_str!("../templates/row.wgsl.tera")),
     ("loop.wgsl", include_str!("../templates/loop.wgsl.tera")),
-    ("scan.wgsl", include_str!("../templates/scan.wgsl.tera")),
-    ("scan_shared.wgsl", include_str!("../templates/scan_shared.wgsl.tera")),
-    ("stages.wgsl", include_str!("../templates/stages.wgsl.tera")),
+    ("prefix_scan.wgsl", include_str!("../templates/prefix_scan.wgsl.tera")),
+    ("prefix_scan_shared.wgsl", include_str!("../templates/prefix_scan_shared.wgsl.tera")),
+    ("staged_loop.wgsl", include_str!("../templates/staged_loop.wgsl.tera")),
 ];
 
 static ENGINE: LazyLock<Result<Tera, String>> = LazyLock::new(|| {

@@ -60,7 +60,7 @@ fn marked(graph: &mut Graph) -> Result<Vec<Use>, String> {
             | Op::Place { .. }
             | Op::Scatter { .. }
             | Op::Reduce { op: ReduceOp::Max | ReduceOp::Min, .. } => inputs.iter().map(through).collect(),
-            Op::If { .. } | Op::Loop { .. } | Op::Scan { .. } => nested(&mut graph.node_mut(n).op)?,
+            Op::If { .. } | Op::While { .. } | Op::Scan { .. } => nested(&mut graph.node_mut(n).op)?,
             _ => vec![],
         };
         for (x, u) in inputs.into_iter().zip(of_inputs) {
@@ -79,7 +79,7 @@ fn nested(op: &mut Op) -> Result<Vec<Use>, String> {
             let both = a.into_iter().zip(b).map(|(a, b)| a.max(b));
             Ok([Use::Plain].into_iter().chain(both).collect())
         }
-        Op::Loop { body, .. } | Op::Scan { body, .. } => marked(body),
+        Op::While { body, .. } | Op::Scan { body, .. } => marked(body),
         _ => Ok(vec![]),
     }
 }
@@ -106,7 +106,7 @@ fn reproducible(graph: &Graph, node: &Node, same: &FxHashMap<Value, bool>) -> Re
         | Op::ArgReduce { .. }
         | Op::Reduce { op: ReduceOp::Max | ReduceOp::Min, .. }
         | Op::Scatter { reduce: None | Some(ReduceOp::Max | ReduceOp::Min), .. } => inputs,
-        Op::Reduce { .. } | Op::Cumulate { .. } | Op::Contract(_) | Op::Scatter { .. } => inputs && whole,
+        Op::Reduce { .. } | Op::PrefixScan { .. } | Op::Contract(_) | Op::Scatter { .. } => inputs && whole,
         _ => false,
     })
 }

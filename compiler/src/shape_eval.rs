@@ -90,7 +90,7 @@ impl ShapeEval {
             let small = small_shape(g, top).is_some();
             let before = stack.len();
             if small
-                && !matches!(node.op, Op::If { .. } | Op::Loop { .. } | Op::Scan { .. } | Op::Contract(_))
+                && !matches!(node.op, Op::If { .. } | Op::While { .. } | Op::Scan { .. } | Op::Contract(_))
             {
                 stack.extend(
                     node.inputs
@@ -224,7 +224,7 @@ impl ShapeEval {
                 }
                 Some(result.into_iter().map(|x| x.unwrap_or(Elem::Unknown)).collect())
             }
-            Op::Cumulate { op, axis, exclusive: false, reverse: false } => {
+            Op::PrefixScan { op, axis, exclusive: false, reverse: false } => {
                 let mut e = self.get(*node.inputs.first()?)?.to_vec();
                 for (i, pos) in positions(&shape).enumerate() {
                     if *pos.get(*axis)? > 0 {

@@ -255,7 +255,7 @@ fn what_runs_a_lane_is_chosen_by_cost() {
     };
     // A few products each: an invocation, of which many are needed to fill a device; a workgroup for more.
     assert_eq!(families(&made("4096", "4", 10e-6)), ["loop"]);
-    assert_eq!(families(&made("3", "48", 10e-6)), ["stages"]);
+    assert_eq!(families(&made("3", "48", 10e-6)), ["staged_loop"]);
     // What an invocation could do a workgroup does sooner.
     let k = made("1", "24", 10e-6);
     let Family::StagedLoop(StagedLoop { why, .. }) = &k.kernels[0].family else { panic!("{k}") };

@@ -367,7 +367,7 @@ impl Node {
         to.extend(polys.flat_map(Poly::symbols));
         let bodies: Vec<&Graph> = match &self.op {
             Op::If { then_branch, else_branch } => vec![then_branch, else_branch],
-            Op::Loop { body, .. } | Op::Scan { body, .. } => vec![body],
+            Op::While { body, .. } | Op::Scan { body, .. } => vec![body],
             _ => vec![],
         };
         for n in bodies.iter().flat_map(|b| b.nodes.iter().flatten()) {

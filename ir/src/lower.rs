@@ -21,7 +21,7 @@ pub fn lower_raised(graph: &mut Graph) {
                 lower_raised(then_branch);
                 lower_raised(else_branch);
             }
-            Op::Loop { body, .. } | Op::Scan { body, .. } => lower_raised(body),
+            Op::While { body, .. } | Op::Scan { body, .. } => lower_raised(body),
             _ => changed |= lower_node(graph, id).is_some(),
         }
     }

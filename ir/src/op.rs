@@ -7,7 +7,7 @@
 //! | `View` | `out[i] = x[index(i)]`, or `fill` where `index(i)` is outside `x` |
 //! | `Reduce` | reduced axes stay with extent 1 |
 //! | `ArgReduce` | i64, the axis stays with extent 1 |
-//! | `Cumulate` | running sum or product along an axis |
+//! | `PrefixScan` | running sum or product along an axis |
 //! | `Contract` | `out[labels] = Σ a[labels]·b[labels]` over the labels that `out` lacks |
 //! | `Gather` | `out[i] = data[affine(i) or indices[affine(i)], …]` |
 //! | `Scatter` | `data` with `updates` written, or reduced in, at indexed places |
@@ -15,7 +15,7 @@
 //! | `Concat` | operands joined along an axis |
 //! | `TopK` | sorted prefix along an axis: values, i64 positions |
 //! | `Softmax`, `Norm`, `Attention` | *raised*: each equals a composition of the above ([`crate::lower`]) |
-//! | `If`, `Loop`, `Scan` | subgraphs |
+//! | `If`, `While`, `Scan` | subgraphs |
 //!
 //! A convolution is a `Contract` of an unfolding `View`; pooling is a `Reduce` of one.
 //! Float sums accumulate in f32 whatever the element type.
@@ -27,7 +27,7 @@ use crate::scalar::{Scalar, ScalarFn, ScalarNode};
 use crate::tensor::Tensor;
 use std::sync::Arc;
 
-/// How [`Op::Reduce`], [`Op::Cumulate`] and [`Op::Scatter`] combine elements.
+/// How [`Op::Reduce`], [`Op::PrefixScan`] and [`Op::Scatter`] combine elements.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum ReduceOp {
     /// Sum; 0 when empty.
@@ -134,7 +134,7 @@ pub enum NormKind {
 pub enum Op {
     /// A graph input.
     Input,
-    /// A constant.
+    /// A constant tensor.
     Const(Arc<Tensor>),
     /// Elementwise; operands broadcast to `shape` aligned at the last axis.
     Map {
@@ -152,31 +152,31 @@ pub enum Op {
         /// The value where `index` is outside the operand; `None` promises that it never is.
         fill: Option<Scalar>,
     },
-    /// Combines along `axes` (sorted).
+    /// Combines all elements along `axes` into one.
     Reduce {
-        /// How.
+        /// How elements are combined.
         op: ReduceOp,
-        /// Which axes.
+        /// The axes to combine along, sorted.
         axes: Vec<usize>,
     },
     /// The position of the largest or smallest element.
     ArgReduce {
-        /// `Max` or `Min`.
+        /// Which element is looked for: `Max` or `Min`.
         op: ReduceOp,
-        /// Along which axis.
+        /// The axis to work along.
         axis: usize,
         /// Of equal elements take the last, not the first.
         last: bool,
     },
-    /// Running combination (`Sum`, `Prod`).
-    Cumulate {
-        /// How.
+    /// Prefix scan (`Sum`, `Prod`): each element is combined with all those before it.
+    PrefixScan {
+        /// How elements are combined.
         op: ReduceOp,
-        /// Along which axis.
+        /// The axis to work along.
         axis: usize,
         /// Leave out the element itself.
         exclusive: bool,
-        /// From the end.
+        /// Begin at the end of the axis.
         reverse: bool,
     },
     /// Sum of products. Inputs: a, b, of one element type.
@@ -204,32 +204,32 @@ pub enum Op {
         /// One per axis of the result, over the variables of updates' shape.
         index: Vec<GatherAxis>,
     },
-    /// Joins its operands.
+    /// Joins its operands along an axis.
     Concat {
-        /// Along which axis.
+        /// The axis to work along.
         axis: usize,
     },
     /// The `k` largest or smallest along an axis, in order; of equal elements the first wins. Outputs: values, positions (i64).
     TopK {
-        /// Along which axis.
+        /// The axis to work along.
         axis: usize,
-        /// How many.
+        /// The number of elements to keep.
         k: Dim,
-        /// Largest, or smallest.
+        /// Whether the largest elements are kept, not the smallest.
         largest: bool,
     },
     /// `exp(x − max) / Σ exp(x − max)` along an axis, or its logarithm.
     Softmax {
-        /// Along which axis.
+        /// The axis to work along.
         axis: usize,
-        /// The logarithm.
+        /// Whether the result is the logarithm of it.
         log: bool,
     },
     /// Normalisation without scale and bias.
     Norm {
-        /// Which.
+        /// Which normalisation.
         kind: NormKind,
-        /// Over which axes (sorted).
+        /// The axes that mean and variance are taken over, sorted.
         axes: Vec<usize>,
         /// Added to the variance; the bits of an `f32`.
         epsilon: u32,
@@ -238,30 +238,32 @@ pub enum Op {
     /// optionally mask, which broadcasts to `[…, s, t]`. A row whose scores are all at most the most
     /// negative finite f32 gives the mean of v, as softmax does.
     Attention {
-        /// The bits of an `f32`.
+        /// The factor of the scores, as the bits of an `f32`.
         scale: u32,
     },
     /// Input: a bool of one element; then the values both branches read, as their graph inputs.
     If {
-        /// Taken when true.
+        /// Computed where the condition is true.
         then_branch: Box<Graph>,
-        /// Taken when false.
+        /// Computed where the condition is false.
         else_branch: Box<Graph>,
     },
-    /// ONNX's Loop. Inputs: trip count (i64), condition (bool), carried values, then captured
-    /// values. The body's inputs: iteration (i64), condition, carried, captured; its outputs:
-    /// condition, carried, one slice per scan output. How many iterations there were is a symbol,
-    /// `trips_` and the name of the body's output.
-    Loop {
-        /// What is repeated.
+    /// A loop that ends after a number of iterations or once a condition is false, whichever comes first: ONNX's
+    /// Loop. What always runs to its trip count is imported as [`Op::Scan`] instead. Inputs: trip count (i64),
+    /// condition (bool), carried values, then captured values. The body's inputs: iteration (i64), condition,
+    /// carried, captured; its outputs: condition, carried, one slice for each stacked output. How many iterations
+    /// there were is a symbol, `trips_` and the name of the body's output.
+    While {
+        /// One iteration.
         body: Box<Graph>,
         /// How many values are carried.
         carried: usize,
     },
-    /// ONNX's Scan along axis 0. Inputs: carried values, scanned values, then captured values; the
-    /// body's inputs likewise with a slice of each scanned value.
+    /// A loop over the slices of arrays along axis 0, with one iteration for each: ONNX's Scan. Inputs: carried
+    /// values, scanned values, then captured values; the body's inputs likewise with a slice of each scanned
+    /// value. Its outputs: carried values, then one slice for each stacked output.
     Scan {
-        /// What is repeated.
+        /// One iteration.
         body: Box<Graph>,
         /// How many values are carried.
         carried: usize,
@@ -269,7 +271,7 @@ pub enum Op {
         scanned: usize,
         /// Which scanned inputs run backwards.
         reverse_inputs: Vec<bool>,
-        /// Which scan outputs are stacked backwards.
+        /// Which stacked outputs run backwards: the slice of the last iteration comes first.
         reverse_outputs: Vec<bool>,
     },
 }
@@ -284,7 +286,7 @@ impl Op {
             Op::View { .. } => "view",
             Op::Reduce { .. } => "reduce",
             Op::ArgReduce { .. } => "arg_reduce",
-            Op::Cumulate { .. } => "cumulate",
+            Op::PrefixScan { .. } => "prefix_scan",
             Op::Contract(_) => "contract",
             Op::Gather { .. } => "gather",
             Op::Scatter { .. } => "scatter",
@@ -295,7 +297,7 @@ impl Op {
             Op::Norm { .. } => "norm",
             Op::Attention { .. } => "attention",
             Op::If { .. } => "if",
-            Op::Loop { .. } => "loop",
+            Op::While { .. } => "while",
             Op::Scan { .. } => "scan",
         }
     }
@@ -408,7 +410,7 @@ impl Op {
                 shape[*axis] = Dim::ONE;
                 Ok(vec![TensorType::new(DType::I64, shape)])
             }
-            Op::Cumulate { axis, .. } => {
+            Op::PrefixScan { axis, .. } => {
                 arity(1)?;
                 axis_in(*axis, t[0].rank())?;
                 Ok(vec![t[0].clone()])
@@ -542,7 +544,7 @@ impl Op {
                 }
                 Ok(a)
             }
-            Op::Loop { body, carried } => {
+            Op::While { body, carried } => {
                 let mut out = vec![];
                 for (i, o) in body.outputs.iter().skip(1).enumerate() {
                     let mut ty = body.ty(o.value).clone();
@@ -569,7 +571,7 @@ impl Op {
     }
 }
 
-/// The symbol for the number of iterations that a Loop's scan output counts.
+/// The symbol for the number of iterations of an [`Op::While`], the extent of the output that stacks its slices.
 fn trips_of(output: &str) -> String {
     let word = |c: char| if c.is_ascii_alphanumeric() { c } else { '_' };
     format!("trips_{}", output.chars().map(word).collect::<String>())

@@ -367,7 +367,7 @@ impl Maker<'_> {
             }
             (2, DType::F32 | DType::I64) => {
                 let (exclusive, reverse) = (self.rng.one_in(2), self.rng.one_in(2));
-                let c = self.b.push(Op::Cumulate { op: ReduceOp::Sum, axis, exclusive, reverse }, &[x])?;
+                let c = self.b.push(Op::PrefixScan { op: ReduceOp::Sum, axis, exclusive, reverse }, &[x])?;
                 if dtype == DType::F32 { self.b.unary(UnaryOp::Tanh, c) } else { Ok(c) }
             }
             (_, DType::F32) => {
@@ -391,7 +391,7 @@ impl Maker<'_> {
             _ => self.b.binary_scalar(BinaryOp::Gt, by, 0.0)?,
         };
         let ones = self.b.cast(holds, DType::I32)?;
-        let op = Op::Cumulate { op: ReduceOp::Sum, axis: 0, exclusive: false, reverse: false };
+        let op = Op::PrefixScan { op: ReduceOp::Sum, axis: 0, exclusive: false, reverse: false };
         let running = self.b.push(op, &[ones])?;
         let (last, fill) = (vec![&all - 1], Some(Scalar::from_i64(DType::I32, 0)));
         let count = self.b.push(Op::View { shape: vec![], index: last, fill }, &[running])?;
@@ -531,7 +531,8 @@ mod tests {
                 }
             }
         }
-        for op in ["map", "view", "reduce", "contract", "softmax", "norm", "concat", "gather", "cumulate"] {
+        for op in ["map", "view", "reduce", "contract", "softmax", "norm", "concat", "gather", "prefix_scan"]
+        {
             assert!(names.contains(op), "no seed makes `{op}`");
         }
     }

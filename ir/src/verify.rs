@@ -191,7 +191,7 @@ impl Verifier {
                     self.node(place, n, "needs a bool as its condition".into());
                 }
             }
-            Op::Loop { body, carried } => {
+            Op::While { body, carried } => {
                 let args = [&trip, &bool_scalar].into_iter().chain(types.iter().skip(2).copied()).collect();
                 check(body, "the body", args, carried + 1);
                 if types.len() < 2 + carried || types[0].dtype != DType::I64 || types[1].dtype != DType::Bool
@@ -251,7 +251,7 @@ fn known_symbols(g: &Graph, outer: &Symbols) -> Symbols {
     known.extend(g.states.iter().flat_map(|s| &g.ty(s.before).shape).flat_map(Poly::symbols));
     for id in g.node_ids() {
         let n = g.node(id);
-        if matches!(n.op, Op::If { .. } | Op::Loop { .. } | Op::Scan { .. }) {
+        if matches!(n.op, Op::If { .. } | Op::While { .. } | Op::Scan { .. }) {
             let symbols = n.outputs.iter().flat_map(|t| &t.shape).flat_map(Poly::symbols);
             known.extend(symbols.filter(|s| g.computed.iter().all(|c| c.symbol != *s)));
         }

@@ -71,7 +71,7 @@ fn widen(g: &mut Graph) -> Option<bool> {
             Op::If { then_branch, else_branch } => {
                 changed |= widen(then_branch)? | widen(else_branch)?;
             }
-            Op::Loop { body, .. } | Op::Scan { body, .. } => changed |= widen(body)?,
+            Op::While { body, .. } | Op::Scan { body, .. } => changed |= widen(body)?,
             _ => {}
         }
         g.node_mut(n).op = op;

@@ -44,7 +44,7 @@ fn programs_do_not_grow_by_what_is_folded() {
     let column = b.reshape(row, vec![2048usize.into(), Dim::ONE]).unwrap();
     let table = b.binary(BinaryOp::Pow, row, column).unwrap();
     let sums = b
-        .push(Op::Cumulate { op: ReduceOp::Sum, axis: 1, exclusive: false, reverse: false }, &[table])
+        .push(Op::PrefixScan { op: ReduceOp::Sum, axis: 1, exclusive: false, reverse: false }, &[table])
         .unwrap();
     let y = b.matmul(sums, x).unwrap();
     g.outputs.push(Border { name: "y".into(), value: y });

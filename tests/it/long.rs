@@ -45,7 +45,7 @@ fn graph(n: &Dim, m: &Dim) -> Result<Graph, String> {
         }
     }
     for (v, axis) in [(x, 0), (y, 1)] {
-        let op = Op::Cumulate { op: ReduceOp::Sum, axis, exclusive: false, reverse: false };
+        let op = Op::PrefixScan { op: ReduceOp::Sum, axis, exclusive: false, reverse: false };
         outputs.push(("running", b.push(op, &[v])?));
         outputs.push(("softmax", b.push(Op::Softmax { axis, log: false }, &[v])?));
     }

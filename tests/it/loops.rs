@@ -43,7 +43,7 @@ fn counting_to(trips: Option<i64>, start: bool, until: i64) -> Graph {
     };
     let mut b = Builder::new(&mut g, "the loop");
     let start = b.constant(Tensor::scalar(Scalar::bool(start)));
-    let op = Op::Loop { body: Box::new(body), carried: 2 };
+    let op = Op::While { body: Box::new(body), carried: 2 };
     let node = g.push(op, &[&[trips, start], &first[..]].concat(), &["the loop".into()]).unwrap();
     for port in 0..2 {
         g.outputs.push(Border { name: format!("y{port}").into(), value: Value { node, port } });
@@ -191,7 +191,7 @@ fn halving(trips: Option<i64>) -> Graph {
     let made = b.expand(zero, &[Dim::sym("n")]).unwrap();
     let one = b.scalar(DType::F32, 1.0);
     let alive = b.binary(BinaryOp::Ge, x, one).unwrap();
-    let op = Op::Loop { body: Box::new(body), carried: 3 };
+    let op = Op::While { body: Box::new(body), carried: 3 };
     let node = g.push(op, &[trips, start, x, made, alive], &["the loop".into()]).unwrap();
     for port in 0..2 {
         g.outputs.push(Border { name: format!("y{port}").into(), value: Value { node, port } });
@@ -256,7 +256,7 @@ fn a_loop_without_a_count_inside_of_another() {
     let bound = b.binary_scalar(BinaryOp::Mul, i, 1000.0).unwrap();
     let start = b.binary(BinaryOp::Le, x, bound).unwrap();
     let trips = b.int(DType::I64, i64::MAX);
-    let op = Op::Loop { body: Box::new(inner), carried: 1 };
+    let op = Op::While { body: Box::new(inner), carried: 1 };
     let inside = body.push(op, &[trips, start, x, bound], &["inside".into()]).unwrap();
     let go = Builder::new(&mut body, "outside").binary(BinaryOp::Lt, inside.into(), limit).unwrap();
     for value in [go, inside.into()] {
@@ -267,7 +267,7 @@ fn a_loop_without_a_count_inside_of_another() {
     let mut b = Builder::new(&mut g, "outside");
     let trips = b.int(DType::I64, i64::MAX);
     let start = b.constant(Tensor::scalar(Scalar::bool(true)));
-    let op = Op::Loop { body: Box::new(body), carried: 1 };
+    let op = Op::While { body: Box::new(body), carried: 1 };
     let node = g.push(op, &[trips, start, x, limit], &["outside".into()]).unwrap();
     g.outputs.push(Border { name: "y".into(), value: node.into() });
     let program = compiled(g, false, None).unwrap();
@@ -317,7 +317,7 @@ fn loops_without_an_end_are_refused() {
     let mut g = counting(i64::MAX, true, 9);
     let ids: Vec<_> = g.node_ids().collect();
     for n in ids {
-        if let Op::Loop { body, .. } = &mut g.node_mut(n).op {
+        if let Op::While { body, .. } = &mut g.node_mut(n).op {
             let yes = Builder::new(body, "step").constant(Tensor::scalar(Scalar::bool(true)));
             body.outputs[0].value = yes;
         }
@@ -335,7 +335,7 @@ graph (x: %0) -> (found: %6) {
   compute n = %4 up to rows
   %0 = input : f32[rows] as "x"
   %1 = map [rows] { cast(i32, gt(a0, 0.5:f32)) } (%0) : i32[rows]
-  %3 = cumulate sum axis 0 (%1) : i32[rows]
+  %3 = prefix_scan sum axis 0 (%1) : i32[rows]
   %4 = view [] reads [rows - 1] else 0:i32 (%3) : i32[]
   %5 = map [rows] { select(cast(bool, a0), sub(a1, 1:i32), 2147483647:i32) } (%1, %3) : i32[rows]
   %6 = place [n] writes [$1[%0]] (%0, %5) : f32[n]
@@ -548,7 +548,7 @@ fn workgroups_share_a_lane() {
         let graph = coupled(9, stacked);
         for most in [None, Some(20)] {
             let program = compiled(graph.clone(), false, most).unwrap();
-            let loops: Vec<_> = program.kernels.iter().filter(|k| k.family == "stages").collect();
+            let loops: Vec<_> = program.kernels.iter().filter(|k| k.family == "staged_loop").collect();
             let [kernel] = &loops[..] else { panic!("{:?}", program.repeats) };
             assert_eq!(kernel.wgsl.contains("break;"), !stacked, "{}", kernel.wgsl);
             assert_eq!(program.repeats.len(), usize::from(most.is_some()));

@@ -17,7 +17,7 @@ fn plan(fault: fn(&Graph, &mut [Tensor])) -> Option<Plan> {
 
 fn has(graph: &Graph, name: &str) -> bool {
     graph.node_ids().any(|n| match &graph.node(n).op {
-        Op::Loop { body, .. } | Op::Scan { body, .. } => has(body, name),
+        Op::While { body, .. } | Op::Scan { body, .. } => has(body, name),
         op => op.name() == name,
     })
 }

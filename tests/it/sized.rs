@@ -18,7 +18,7 @@ graph (x: %0) -> (found: %9, few: %17, sums: %20, size: %21) {
   %1 = view [5*rows] reads [%0/5, %0%5] (%0) : f32[5*rows]
   %2 = map [5*rows] { gt(a0, 0.5:f32) } (%1) : bool[5*rows] @ "large"
   %3 = map [5*rows] { cast(i32, a0) } (%2) : i32[5*rows]
-  %4 = cumulate sum axis 0 (%3) : i32[5*rows] @ "running"
+  %4 = prefix_scan sum axis 0 (%3) : i32[5*rows] @ "running"
   %5 = view [] reads [5*rows - 1] else 0:i32 (%4) : i32[] @ "count"
   %6 = map [5*rows] { select(a0, sub(a1, 1:i32), 2147483647:i32) } (%2, %4) : i32[5*rows]
   %7 = map [5*rows] { index(%0) } () : i32[5*rows]
@@ -26,7 +26,7 @@ graph (x: %0) -> (found: %9, few: %17, sums: %20, size: %21) {
   %9 = gather [n] reads [$1[%0]] (%1, %8) : f32[n] @ "found"
   %10 = map [n] { gt(a0, 1.0:f32) } (%9) : bool[n]
   %11 = map [n] { cast(i32, a0) } (%10) : i32[n]
-  %12 = cumulate sum axis 0 (%11) : i32[n] @ "running again"
+  %12 = prefix_scan sum axis 0 (%11) : i32[n] @ "running again"
   %13 = view [] reads [n - 1] else 0:i32 (%12) : i32[] @ "count again"
   %14 = map [n] { select(a0, sub(a1, 1:i32), 2147483647:i32) } (%10, %12) : i32[n]
   %15 = place [k] writes [$1[%0]] (%9, %14) : f32[k] @ "few"
@@ -47,7 +47,7 @@ graph (x: %0, y: %1) -> (z: %9) {
   %0 = input : f32[rows] as "x"
   %1 = input : f32[m] as "y"
   %2 = map [rows] { cast(i32, gt(a0, 0.5:f32)) } (%0) : i32[rows]
-  %3 = cumulate sum axis 0 (%2) : i32[rows] @ "running"
+  %3 = prefix_scan sum axis 0 (%2) : i32[rows] @ "running"
   %4 = view [] reads [rows - 1] else 0:i32 (%3) : i32[] @ "count"
   %5 = map [rows] { select(cast(bool, a0), sub(a1, 1:i32), 2147483647:i32) } (%2, %3) : i32[rows]
   %6 = place [n] writes [$1[%0]] (%0, %5) : f32[n] @ "places"

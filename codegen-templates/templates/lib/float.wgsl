@@ -1,5 +1,5 @@
-// Zero that no compiler knows to be zero until it runs: constants that are infinite or not a number
-// are made with it, since WGSL refuses them as constant expressions.
+// A zero that a shader compiler cannot fold: infinities and NaN
+// are computed with it, since WGSL refuses them as constant expressions.
 var<private> zero_bits: u32 = 0u;
 
 fn float_of_bits(bits: u32) -> f32 {
@@ -14,15 +14,15 @@ fn is_inf(x: f32) -> bool {
     return (bitcast<u32>(x) & 0x7fffffffu) == 0x7f800000u;
 }
 
-// x · 0, of which drivers make 0 whatever x is: NaN of infinities and NaN.
+// x · 0 as IEEE 754 has it: NaN if x is infinite or NaN. Drivers fold the product to 0.
 fn times_zero(x: f32) -> f32 {
     let bits = bitcast<u32>(x);
     return bitcast<f32>((bits & 0x80000000u) | select(0u, 0x7fc00000u, (bits & 0x7f800000u) == 0x7f800000u));
 }
 
-// The larger, the smaller, the sign: NaN of NaN, which WGSL's own may leave out. It is found by its bits: drivers
-// make of a comparison and a selection between what is compared one instruction that leaves NaN out. Without calls:
-// some drivers take minutes over a kernel with hundreds.
+// Maximum, minimum and sign that give NaN for NaN, which WGSL's own functions need not. NaN is found by its bits, as drivers
+// replace a comparison and selection of the same values by an instruction that drops NaN. Written without calls, as
+// some drivers compile a kernel with hundreds of calls for minutes.
 fn max_f32(a: f32, b: f32) -> f32 {
     let x = select(select(a, b, a < b), a, (bitcast<u32>(a) & 0x7fffffffu) > 0x7f800000u);
     return select(x, b, (bitcast<u32>(b) & 0x7fffffffu) > 0x7f800000u);
@@ -37,7 +37,7 @@ fn sign_f32(x: f32) -> f32 {
     return select(sign(x), x, is_nan(x));
 }
 
-// Some drivers take 0 for the least normal number, and have logarithms of what is negative or NaN.
+// Some drivers give wrong logarithms of 0, of negative numbers and of NaN.
 fn log_f32(x: f32) -> f32 {
     let y = select(log(x), float_of_bits(0xff800000u), x == 0.0);
     return select(y, float_of_bits(0x7fc00000u), x < 0.0 || is_nan(x));

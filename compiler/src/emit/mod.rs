@@ -14,9 +14,9 @@ pub mod map;
 pub mod matmul;
 pub mod memory;
 pub mod ops;
+pub mod prefix_scan;
 pub mod row;
-pub mod scan;
-pub mod stages;
+pub mod staged_loop;
 pub mod thin;
 mod tidy;
 pub mod wgsl;
@@ -142,9 +142,9 @@ pub fn emit(kernel: &Kernel, schedule: &Schedule, cx: &EmitContext) -> Result<Em
     let emitted = match (&kernel.family, schedule) {
         (Family::Map(k), Schedule::Map(s)) => map::emit(kernel, k, s, cx),
         (Family::Row(_), Schedule::Row(s)) => row::emit(kernel, s, cx),
-        (Family::PrefixScan(k), Schedule::PrefixScan(s)) => scan::emit(kernel, k, s, cx),
+        (Family::PrefixScan(k), Schedule::PrefixScan(s)) => prefix_scan::emit(kernel, k, s, cx),
         (Family::Loop(k), Schedule::Loop(s)) => looped::emit(kernel, k, s, cx),
-        (Family::StagedLoop(k), Schedule::StagedLoop(s)) => stages::emit(kernel, k, s, cx),
+        (Family::StagedLoop(k), Schedule::StagedLoop(s)) => staged_loop::emit(kernel, k, s, cx),
         (Family::Matmul(_), Schedule::Product(s)) => matmul::emit(kernel, s, cx),
         (Family::Attention(_), Schedule::Attention(s)) => attention::emit(kernel, s, cx),
         (f, s) => Err(Diagnostic::internal(format!("`{s}` is no schedule of {f}"))),

@@ -49,8 +49,8 @@ pub fn unit_kernel<'a>(graph: &'a Graph, unit: &Unit, loops: &Loops, tensors: &m
             let kind = ReduceKind::Arg { largest: *op == ReduceOp::Max, last: *last };
             reduce(graph, unit, &[*axis], kind, tensors)
         }
-        Op::Cumulate { op, axis, exclusive, reverse } => {
-            cumulate(graph, unit, *op, *axis, (*exclusive, *reverse), tensors)
+        Op::PrefixScan { op, axis, exclusive, reverse } => {
+            prefix_scan(graph, unit, *op, *axis, (*exclusive, *reverse), tensors)
         }
         Op::TopK { axis, k, largest } => top_k(graph, unit, *axis, k, *largest, tensors),
         Op::Scatter { index, .. } if graph.written_in_place(unit.anchor).is_some() => {
@@ -174,7 +174,7 @@ fn reduce<'a>(
     finish(graph, unit, p, Family::Row(Row { rows, len, reductions, row_stores }), vec![])
 }
 
-fn cumulate<'a>(
+fn prefix_scan<'a>(
     graph: &'a Graph,
     unit: &Unit,
     op: ReduceOp,

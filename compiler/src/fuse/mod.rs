@@ -46,7 +46,7 @@ fn fuse_at(graph: &Graph, options: &Options, nested: bool) -> Result<KernelGraph
         Op::If { then_branch, else_branch } => {
             !then_branch.computed.is_empty() || !else_branch.computed.is_empty()
         }
-        Op::Loop { body, .. } | Op::Scan { body, .. } => !body.computed.is_empty(),
+        Op::While { body, .. } | Op::Scan { body, .. } => !body.computed.is_empty(),
         _ => false,
     };
     if let Some(node) = graph.node_ids().find(computes) {

@@ -68,7 +68,7 @@ pub fn is_anchor(graph: &Graph, n: NodeId) -> bool {
         graph.node(n).op,
         Op::Reduce { .. }
             | Op::ArgReduce { .. }
-            | Op::Cumulate { .. }
+            | Op::PrefixScan { .. }
             | Op::Contract(_)
             | Op::Scatter { .. }
             | Op::Place { .. }

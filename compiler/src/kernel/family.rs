@@ -343,9 +343,9 @@ impl Family {
         match self {
             Family::Map(_) => "map",
             Family::Row(_) => "row",
-            Family::PrefixScan(_) => "scan",
+            Family::PrefixScan(_) => "prefix_scan",
             Family::Loop(_) => "loop",
-            Family::StagedLoop(_) => "stages",
+            Family::StagedLoop(_) => "staged_loop",
             Family::Matmul(_) => "matmul",
             Family::Attention(_) => "attention",
         }

@@ -198,7 +198,7 @@ fn header(p: &mut Parser<'_>, name: &str) -> Parsed<Family> {
             Ok([elements]) => Family::Map(Map { elements }),
             Err(_) => return Err(wrong("elements")),
         },
-        "row" | "scan" => {
+        "row" | "prefix_scan" => {
             let Ok([rows, len]) = <[Dim; 2]>::try_from(extents.clone()) else {
                 return Err(wrong("rows, positions"));
             };
@@ -216,7 +216,7 @@ fn header(p: &mut Parser<'_>, name: &str) -> Parsed<Family> {
             let (carries, step_stores) = (vec![], vec![]);
             Family::Loop(Loop { lanes, steps, part: None, carries, alive: None, step_stores })
         }
-        "stages" => {
+        "staged_loop" => {
             p.expect_word("steps")?;
             let (steps, lanes) = (bracketed(p)?, extents);
             p.expect_word("as")?;

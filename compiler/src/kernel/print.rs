@@ -82,14 +82,14 @@ impl fmt::Display for Family {
             Family::Map(Map { elements }) => write!(f, "map [{elements}]"),
             Family::Row(Row { rows, len, .. }) => write!(f, "row [{rows}, {len}]"),
             Family::PrefixScan(PrefixScan { rows, len, exclusive, reverse, .. }) => {
-                write!(f, "scan [{rows}, {len}]")?;
+                write!(f, "prefix_scan [{rows}, {len}]")?;
                 write!(f, "{}{}", flag(" exclusive", *exclusive), flag(" reverse", *reverse))
             }
             Family::Loop(Loop { lanes, steps, .. }) => {
                 write!(f, "loop [{}] steps [{steps}]", list(lanes))
             }
             Family::StagedLoop(StagedLoop { lanes, steps, why, .. }) => {
-                write!(f, "stages [{}] steps [{steps}] as {}", list(lanes), quoted(why))
+                write!(f, "staged_loop [{}] steps [{steps}] as {}", list(lanes), quoted(why))
             }
             Family::Matmul(Matmul { batch, m, n, k, .. }) => write!(f, "matmul [{batch}, {m}, {n}, {k}]"),
             Family::Attention(Attention { batch, s, t, d, e, parts, .. }) => {

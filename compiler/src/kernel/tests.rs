@@ -51,7 +51,7 @@ kernel 1 row [n, 7]
   row t6[%0] = e4 if e6
   t8[7*%0 + %1] = e5
 
-kernel 2 scan [n, 7] exclusive reverse @ "cumsum"
+kernel 2 prefix_scan [n, 7] exclusive reverse @ "cumsum"
   e0: f32 = t6[7*%0 + %1]
   e1: f32 = acc0
   acc0 = running sum(e0): f32
@@ -71,7 +71,7 @@ kernel 3 loop [n, 7] steps [m]
   step t8[7*%0 + %1] = e2
   t6[7*%0 + %1] = e1
 
-kernel 4 stages [n] steps [10] as "it \"must\""
+kernel 4 staged_loop [n] steps [10] as "it \"must\""
   e0: f32 = t0[7*%0 + %2]
   e1: f32 = s0[%3]
   e2: f32 = acc3
@@ -185,7 +185,10 @@ fn errors_have_a_place() {
     assert_eq!(err("kernel 0 rows [3, 4]"), "1:10: no family of kernels is called `rows`");
     assert_eq!(err("kernel 0 row [3]"), "1:14: `row` has extents [rows, positions], not 1");
     assert_eq!(err("kernel 1 map [3]"), "1:8: expected `kernel 0`: they are numbered in order");
-    assert_eq!(err("kernel 0 scan [3, 4]"), "1:21: expected `acc0 = running …` in the kernel that ends here");
+    assert_eq!(
+        err("kernel 0 prefix_scan [3, 4]"),
+        "1:28: expected `acc0 = running …` in the kernel that ends here"
+    );
     assert_eq!(err("kernel 0 map [3"), "1:16: expected `,` or `]`, found the end");
 }
 

@@ -18,7 +18,7 @@ pub fn chosen(cx: &mut Lowering, condition: Value, bound: Dim) -> Built<Chosen> 
     let n = cx.shape(condition)[0].clone();
     let ones = cx.cast(condition, DType::I32)?;
     let running =
-        cx.push(Op::Cumulate { op: ReduceOp::Sum, axis: 0, exclusive: false, reverse: false }, &[ones])?;
+        cx.push(Op::PrefixScan { op: ReduceOp::Sum, axis: 0, exclusive: false, reverse: false }, &[ones])?;
     // Of an empty axis there is no last element.
     let (last, fill) = (vec![&n - 1], Some(Scalar::from_i64(DType::I32, 0)));
     let count = cx.push(Op::View { shape: vec![], index: last, fill }, &[running])?;

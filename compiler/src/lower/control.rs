@@ -158,7 +158,7 @@ impl Loop {
     }
 
     /// The carried values after the loop, then the stacked results. A loop that always runs to its trip count, or
-    /// whose condition only counts, is a scan over the iteration numbers; any other becomes [`Op::Loop`], of which
+    /// whose condition only counts, is a scan over the iteration numbers; any other becomes [`Op::While`], of which
     /// results may have no known shape: these `unknown` values decide it.
     pub fn lower(self, cx: &mut Lowering, mut body: Body, captured: &[Value], unknown: &[Value]) -> Lowered {
         let n = self.carried.len();
@@ -209,7 +209,7 @@ impl Loop {
         g.outputs[0].value = Builder::new(&mut g, &origin).reshape(out, vec![])?;
         let trips = self.trips.unwrap_or_else(|| cx.int(DType::I64, i64::MAX));
         let inputs: Vec<Value> = [&[trips, condition][..], initial, captured].concat();
-        push_all(cx, Op::Loop { body: Box::new(g), carried: n }, &inputs)
+        push_all(cx, Op::While { body: Box::new(g), carried: n }, &inputs)
     }
 }
 

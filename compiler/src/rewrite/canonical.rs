@@ -41,7 +41,7 @@ pub(super) fn topo(graph: &Graph) -> Result<Vec<NodeId>, String> {
 /// What a node computes, apart from its operands; `None` for what is never shared.
 fn key(op: &Op) -> Option<String> {
     match op {
-        Op::Input | Op::If { .. } | Op::Loop { .. } | Op::Scan { .. } => None,
+        Op::Input | Op::If { .. } | Op::While { .. } | Op::Scan { .. } => None,
         Op::Const(t) => match &t.data {
             Data::Absent => None,
             _ if t.byte_len().is_some_and(|l| l <= SMALL) => Some(format!("const {t:?} {:?}", t.bytes()?)),

@@ -37,7 +37,7 @@ fn closed(op: &Op) -> bool {
                 })
         }
         Op::View { shape, index, .. } => shape.iter().chain(index).all(plain),
-        Op::Reduce { .. } | Op::Cumulate { .. } | Op::Concat { .. } | Op::Contract(_) => true,
+        Op::Reduce { .. } | Op::PrefixScan { .. } | Op::Concat { .. } | Op::Contract(_) => true,
         Op::ArgReduce { .. } | Op::Softmax { .. } | Op::Norm { .. } => true,
         _ => false,
     }

@@ -114,7 +114,7 @@ fn stages(
 fn subgraphs(graph: &mut Graph, n: NodeId) -> Vec<&mut Graph> {
     match &mut graph.node_mut(n).op {
         Op::If { then_branch, else_branch } => vec![then_branch, else_branch],
-        Op::Loop { body, .. } | Op::Scan { body, .. } => vec![body],
+        Op::While { body, .. } | Op::Scan { body, .. } => vec![body],
         _ => vec![],
     }
 }

@@ -305,7 +305,7 @@ pub fn decode<'a>(table: &'a Table, term: &Term, facts: &dyn Fn(Id) -> &'a Facts
 /// Whether a node is a term: not an input or constant, and of one result without subgraphs.
 pub fn is_term(node: &Node) -> bool {
     let outside =
-        matches!(node.op, Op::Input | Op::Const(_) | Op::If { .. } | Op::Loop { .. } | Op::Scan { .. });
+        matches!(node.op, Op::Input | Op::Const(_) | Op::If { .. } | Op::While { .. } | Op::Scan { .. });
     !outside && node.outputs.len() == 1
 }
 

@@ -63,7 +63,7 @@ fn times(count: i64, nodes: usize) -> usize {
 fn written_out(body: &Graph, iterations: i64) -> usize {
     let inside = |n: NodeId| match &body.node(n).op {
         Op::If { then_branch, else_branch } => nodes(then_branch) + nodes(else_branch),
-        Op::Loop { body, .. } => nodes(body),
+        Op::While { body, .. } => nodes(body),
         Op::Scan { body: inner, carried, .. } => {
             let first = body.node(n).inputs.get(*carried);
             let length = first.and_then(|v| body.ty(*v).shape.first()?.as_const());
@@ -81,7 +81,7 @@ fn written_out(body: &Graph, iterations: i64) -> usize {
 fn nodes(g: &Graph) -> usize {
     let inside = |n: NodeId| match &g.node(n).op {
         Op::If { then_branch, else_branch } => nodes(then_branch) + nodes(else_branch),
-        Op::Loop { body, .. } | Op::Scan { body, .. } => nodes(body),
+        Op::While { body, .. } | Op::Scan { body, .. } => nodes(body),
         _ => 0,
     };
     g.node_ids().map(|n| 1 + inside(n)).sum()

@@ -9,9 +9,9 @@ pub mod attention;
 pub mod cost;
 pub mod loops;
 pub mod maps;
+pub mod prefix_scans;
 pub mod products;
 pub mod rows;
-pub mod scans;
 pub mod table;
 pub mod text;
 
@@ -30,7 +30,7 @@ pub enum Schedule {
     /// Reductions over rows.
     Row(rows::Row),
     /// Prefix scans of rows.
-    PrefixScan(scans::PrefixScan),
+    PrefixScan(prefix_scans::PrefixScan),
     /// Loops of invocations.
     Loop(loops::Loop),
     /// Loops of workgroups.
@@ -134,7 +134,9 @@ pub fn candidates(kernel: &Kernel, cx: &Context) -> Result<Vec<Schedule>, Diagno
     Ok(match &kernel.family {
         Family::Map(_) => maps::candidates(kernel, cx)?.into_iter().map(Schedule::Map).collect(),
         Family::Row(_) => rows::candidates(kernel, cx)?.into_iter().map(Schedule::Row).collect(),
-        Family::PrefixScan(k) => scans::candidates(k, cx).into_iter().map(Schedule::PrefixScan).collect(),
+        Family::PrefixScan(k) => {
+            prefix_scans::candidates(k, cx).into_iter().map(Schedule::PrefixScan).collect()
+        }
         Family::Loop(k) => loops::candidates(k, cx).into_iter().map(Schedule::Loop).collect(),
         Family::StagedLoop(k) => {
             loops::staged_candidates(k, cx.device).into_iter().map(Schedule::StagedLoop).collect()

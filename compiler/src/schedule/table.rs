@@ -163,7 +163,7 @@ pub fn title(kernel: &Kernel) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::schedule::{attention, loops, maps, products, rows, scans};
+    use crate::schedule::{attention, loops, maps, prefix_scans, products, rows};
     use proptest::prelude::*;
     use wgfc_codegen_templates::cooperative::CooperativeShape;
     use wgfc_codegen_templates::matmul::TileShape;
@@ -187,7 +187,7 @@ mod tests {
                         kept: p,
                         subgroup: e,
                     }),
-                    2 => Schedule::PrefixScan(scans::PrefixScan { threads: a, shared: p }),
+                    2 => Schedule::PrefixScan(prefix_scans::PrefixScan { threads: a, shared: p }),
                     3 => Schedule::Loop(loops::Loop { threads: a }),
                     4 => Schedule::StagedLoop(loops::StagedLoop { threads: a }),
                     5 => Schedule::Product(Product::Tiled(products::Tiled {

@@ -5,7 +5,7 @@
 //! product tiled rows=64 cols=64 k=16 thread_rows=4 thread_cols=4 split=1 buffers=2 rows_first=false
 //! ```
 
-use super::{Schedule, attention, loops, maps, products, rows, scans};
+use super::{Schedule, attention, loops, maps, prefix_scans, products, rows};
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use std::collections::BTreeMap;
@@ -65,7 +65,7 @@ macro_rules! fields {
 fields! {
     maps::Map { threads, elements }
     rows::Row { threads, lanes, width, steps, kept, subgroup }
-    scans::PrefixScan { threads, shared }
+    prefix_scans::PrefixScan { threads, shared }
     loops::Loop { threads }
     loops::StagedLoop { threads }
     TileShape { rows, cols, k, thread_rows, thread_cols, split }
@@ -85,9 +85,9 @@ impl Schedule {
         match self {
             Schedule::Map(_) => "map",
             Schedule::Row(_) => "row",
-            Schedule::PrefixScan(_) => "scan",
+            Schedule::PrefixScan(_) => "prefix_scan",
             Schedule::Loop(_) => "loop",
-            Schedule::StagedLoop(_) => "stages",
+            Schedule::StagedLoop(_) => "staged_loop",
             Schedule::Product(_) => "product",
             Schedule::Attention(_) => "attention",
         }
@@ -100,9 +100,9 @@ impl Schedule {
         let words = match self {
             Schedule::Map(s) => (s.write("", &mut out), "map"),
             Schedule::Row(s) => (s.write("", &mut out), "row"),
-            Schedule::PrefixScan(s) => (s.write("", &mut out), "scan"),
+            Schedule::PrefixScan(s) => (s.write("", &mut out), "prefix_scan"),
             Schedule::Loop(s) => (s.write("", &mut out), "loop"),
-            Schedule::StagedLoop(s) => (s.write("", &mut out), "stages"),
+            Schedule::StagedLoop(s) => (s.write("", &mut out), "staged_loop"),
             Schedule::Product(Product::Tiled(s)) => (s.write("", &mut out), "product tiled"),
             Schedule::Product(Product::Cooperative(s)) => (s.write("", &mut out), "product cooperative"),
             Schedule::Product(Product::Thin(s)) => (s.write("", &mut out), "product thin"),
@@ -142,9 +142,9 @@ impl FromStr for Schedule {
         let s = match &words[..] {
             ["map"] => Schedule::Map(Part::read("", g)?),
             ["row"] => Schedule::Row(Part::read("", g)?),
-            ["scan"] => Schedule::PrefixScan(Part::read("", g)?),
+            ["prefix_scan"] => Schedule::PrefixScan(Part::read("", g)?),
             ["loop"] => Schedule::Loop(Part::read("", g)?),
-            ["stages"] => Schedule::StagedLoop(Part::read("", g)?),
+            ["staged_loop"] => Schedule::StagedLoop(Part::read("", g)?),
             ["product", "tiled"] => Schedule::Product(products::Product::Tiled(Part::read("", g)?)),
             ["product", "cooperative"] => {
                 Schedule::Product(products::Product::Cooperative(Part::read("", g)?))
@@ -155,7 +155,7 @@ impl FromStr for Schedule {
             ["attention", "decode"] => Schedule::Attention(attention::Attention::Decode(Part::read("", g)?)),
             _ => {
                 return Err(format!(
-                    "`{}` is no schedule: there are map, row, scan, loop, stages, product (tiled, cooperative, \
+                    "`{}` is no schedule: there are map, row, prefix_scan, loop, staged_loop, product (tiled, cooperative, \
                      thin, serial) and attention (tiled, decode)",
                     words.join(" ")
                 ));

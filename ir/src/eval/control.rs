@@ -1,4 +1,4 @@
-//! If, Loop and Scan: subgraphs evaluated in an environment that starts from the outer one.
+//! If, While and Scan: subgraphs evaluated in an environment that starts from the outer one.
 
 use super::array::{Array, Buf, around, each};
 use super::{Env, EvalError, evaluate_arrays};
@@ -108,7 +108,7 @@ pub(super) fn scan(
     Ok(state)
 }
 
-/// What a slice takes that waits to be stacked, as elements of 8 bytes.
+/// The memory of a slice that is kept until all are stacked, in elements of 8 bytes.
 fn slice_room(a: &Array) -> usize {
     a.numel() + 16
 }

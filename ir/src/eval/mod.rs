@@ -504,7 +504,7 @@ fn precheck(node: &Node, args: &[&Array]) -> Result<(), EvalError> {
     let refs: Vec<&TensorType> = types.iter().collect();
     match &node.op {
         // Their symbols have values only in the environment.
-        Op::Input | Op::Const(_) | Op::Map { .. } | Op::If { .. } | Op::Loop { .. } | Op::Scan { .. } => {
+        Op::Input | Op::Const(_) | Op::Map { .. } | Op::If { .. } | Op::While { .. } | Op::Scan { .. } => {
             Ok(())
         }
         op => op.infer(&refs).map(|_| ()).map_err(EvalError::at),
@@ -525,8 +525,8 @@ fn apply(op: &Op, args: &[&Array], env: &Env) -> Result<Vec<Array>, EvalError> {
         Op::View { shape, index, fill } => one(view::view(args[0], env.shape(shape)?, index, *fill, env)?),
         Op::Reduce { op, axes } => one(reduce::reduce(args[0], *op, axes, env)?),
         Op::ArgReduce { op, axis, last } => one(reduce::arg_reduce(args[0], *op, *axis, *last)?),
-        Op::Cumulate { op, axis, exclusive, reverse } => {
-            one(reduce::cumulate(args[0], *op, *axis, *exclusive, *reverse))
+        Op::PrefixScan { op, axis, exclusive, reverse } => {
+            one(reduce::prefix_scan(args[0], *op, *axis, *exclusive, *reverse))
         }
         Op::Contract(c) => one(contract::contract(c, args[0], args[1], env)?),
         Op::Gather { shape, index } => one(view::gather(args, env.shape(shape)?, index, env)?),
@@ -538,7 +538,7 @@ fn apply(op: &Op, args: &[&Array], env: &Env) -> Result<Vec<Array>, EvalError> {
         Op::Norm { kind, axes, epsilon } => one(raised::norm(args[0], *kind, axes, f32::from_bits(*epsilon))),
         Op::Attention { scale } => one(raised::attention(args, f32::from_bits(*scale), env)?),
         Op::If { then_branch, else_branch } => control::branch(args, then_branch, else_branch, env),
-        Op::Loop { body, carried } => control::repeat(args, body, *carried, env),
+        Op::While { body, carried } => control::repeat(args, body, *carried, env),
         Op::Scan { body, carried, scanned, reverse_inputs, reverse_outputs } => {
             control::scan(args, body, (*carried, *scanned), reverse_inputs, reverse_outputs, env)
         }

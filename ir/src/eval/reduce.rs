@@ -1,4 +1,4 @@
-//! Reduce, ArgReduce, Cumulate, TopK.
+//! Reduce, ArgReduce, PrefixScan, TopK.
 
 use super::array::{Array, Buf, Elem, around, each, narrow};
 use super::contract::permuted;
@@ -105,7 +105,7 @@ pub(super) fn arg_reduce(x: &Array, op: ReduceOp, axis: usize, last: bool) -> Re
     Ok(Array::new(DType::I64, shape, Buf::I64(out)))
 }
 
-pub(super) fn cumulate(x: &Array, op: ReduceOp, axis: usize, exclusive: bool, reverse: bool) -> Array {
+pub(super) fn prefix_scan(x: &Array, op: ReduceOp, axis: usize, exclusive: bool, reverse: bool) -> Array {
     let (before, extent, after) = around(&x.shape, axis);
     let mut out = (*x.data).clone();
     let first = op.identity(x.dtype);

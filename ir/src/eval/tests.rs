@@ -248,7 +248,7 @@ fn reductions_over_any_axes() {
     let xv = x.to_f32s().unwrap();
     let y = run(&[("3,4,5", x)], |g, v| {
         let arg = Op::ArgReduce { op: ReduceOp::Max, axis: 1, last: false };
-        let cum = Op::Cumulate { op: ReduceOp::Sum, axis: 1, exclusive: true, reverse: true };
+        let cum = Op::PrefixScan { op: ReduceOp::Sum, axis: 1, exclusive: true, reverse: true };
         let top = g.graph.push(Op::TopK { axis: 2, k: 2i64.into(), largest: false }, &[v[0]], &[])?;
         Ok(vec![
             g.reduce(ReduceOp::Sum, v[0], &[0, 2], false)?,
@@ -370,7 +370,7 @@ fn control_flow() {
     let one = Tensor::from_f32(vec![], &[1.0]);
     let y = run(&[("3", x), ("", one)], |g, v| {
         let (trips, go) = (g.int(DType::I64, 10), g.constant(Tensor::scalar(Scalar::bool(true))));
-        let l = g.graph.push(Op::Loop { body: looped, carried: 1 }, &[trips, go, v[0], v[1]], &[])?;
+        let l = g.graph.push(Op::While { body: looped, carried: 1 }, &[trips, go, v[0], v[1]], &[])?;
         let scan = Op::Scan {
             body: scanned,
             carried: 1,

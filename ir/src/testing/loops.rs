@@ -10,7 +10,7 @@ use crate::scalar::{BinaryOp, Scalar, UnaryOp};
 use crate::tensor::Tensor;
 use std::collections::BTreeMap;
 
-/// A `scan` or `loop` around a random graph and inputs for it, both determined by the seed. Some of the
+/// A `scan` or `while` around a random graph and inputs for it, both determined by the seed. Some of the
 /// graph's inputs are carried, some scanned, and the others captured.
 ///
 /// # Errors
@@ -76,7 +76,7 @@ pub fn random_loop(seed: u64, config: &Config) -> Result<(Graph, BTreeMap<String
         let mut all = vec![b.int(DType::I64, trips), b.constant(Tensor::scalar(Scalar::bool(true)))];
         all.append(&mut first);
         all.extend(fixed);
-        graph.push(Op::Loop { body: Box::new(body), carried: carried.len() }, &all, &[])?
+        graph.push(Op::While { body: Box::new(body), carried: carried.len() }, &all, &[])?
     } else {
         let numbers = random_tensor(&mut Rng::new(seed), DType::I64, vec![length]);
         let numbers = Builder::new(&mut graph, "loop").constant(numbers);

@@ -294,7 +294,7 @@ impl Parser<'_> {
             "arg_reduce" => {
                 Op::ArgReduce { op: self.reduce_op()?, axis: self.axis()?, last: self.eat_word("last") }
             }
-            "cumulate" => Op::Cumulate {
+            "prefix_scan" => Op::PrefixScan {
                 op: self.reduce_op()?,
                 axis: self.axis()?,
                 exclusive: self.eat_word("exclusive"),
@@ -360,10 +360,10 @@ impl Parser<'_> {
                 self.expect_word("else")?;
                 Op::If { then_branch, else_branch: Box::new(self.graph()?) }
             }
-            "loop" => {
+            "while" => {
                 self.expect_word("carried")?;
                 let carried = self.integer()?;
-                Op::Loop { body: Box::new(self.graph()?), carried }
+                Op::While { body: Box::new(self.graph()?), carried }
             }
             "scan" => {
                 self.expect_word("carried")?;

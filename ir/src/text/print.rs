@@ -100,7 +100,7 @@ fn print_op(op: &Op, depth: usize, out: &mut String) {
         Op::ArgReduce { op, axis, last } => {
             put!(out, " {} axis {axis}{}", op.name(), if *last { " last" } else { "" });
         }
-        Op::Cumulate { op, axis, exclusive, reverse } => {
+        Op::PrefixScan { op, axis, exclusive, reverse } => {
             put!(out, " {} axis {axis}", op.name());
             out.push_str(if *exclusive { " exclusive" } else { "" });
             out.push_str(if *reverse { " reverse" } else { "" });
@@ -142,7 +142,7 @@ fn print_op(op: &Op, depth: usize, out: &mut String) {
             out.push_str(" else ");
             print_graph(else_branch, depth, out);
         }
-        Op::Loop { body, carried } => {
+        Op::While { body, carried } => {
             put!(out, " carried {carried} ");
             print_graph(body, depth, out);
         }

@@ -26,7 +26,7 @@ graph (x: %0, "a b\"c": %1) -> (y: %5, "2": %14) {
   %6 = view [9, n] reads [%0 - 1, %1%3] else -inf:f32 (%5) : f32[9, n]
   %7 = reduce max axes [0, 1] (%6) : f32[1, 1]
   %8 = arg_reduce min axis 1 last (%6) : i64[9, 1]
-  %9 = cumulate sum axis 0 exclusive reverse (%6) : f32[9, n]
+  %9 = prefix_scan sum axis 0 exclusive reverse (%6) : f32[9, n]
   %10 = contract [ab, ca -> bc] (%0, %5) : f32[7, 7] as "product"
   %11 = gather [n, 7] reads [$1[%0], %1] (%0, %1) : f32[n, 7]
   %12 = scatter set writes [$2[%0], %1] (%0, %11, %1) : f32[n, 7]
@@ -61,7 +61,7 @@ graph (c: %0, x: %1) -> (y: %2, z: %5, w: %4) {
   %4 = scan carried 0 scanned 1 reverse [true] [false] graph (s: %0) -> (s: %0) {
     %0 = input : f32[]
   } (%1) : f32[3]
-  %5 = loop carried 1 graph (i: %0, c: %1, x: %2) -> (c: %1, x: %2) {
+  %5 = while carried 1 graph (i: %0, c: %1, x: %2) -> (c: %1, x: %2) {
     %0 = input : i64[]
     %1 = input : bool[]
     %2 = input : f32[3]

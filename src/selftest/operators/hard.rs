@@ -44,7 +44,7 @@ fn arg(d: &mut Draw) {
     d.set("axis", axis as i64);
     d.flag("select_last_index");
 }
-fn cumulate(d: &mut Draw) {
+fn prefix_scan(d: &mut Draw) {
     let (s, axis) = around(d);
     d.within(I32, &s, -3.0, 3.0);
     d.int(axis as i64);
@@ -147,7 +147,7 @@ pub const LINES: &[Line] = &[
     Line("ArgMax:long", arg),
     Line("ArgMin:long", arg),
     Line("Attention:masked", masked),
-    Line("CumSum:long", cumulate),
+    Line("CumSum:long", prefix_scan),
     Line("DynamicQuantizeLinear:halves", quantize_range),
     Line("Gather:long", taken),
     Line("GlobalAveragePool:long", image),

@@ -32,7 +32,7 @@ fn arg(d: &mut Draw) {
     d.flag("keepdims");
     d.flag("select_last_index");
 }
-fn cumulate(d: &mut Draw, low: f64, high: f64) {
+fn prefix_scan(d: &mut Draw, low: f64, high: f64) {
     let t = d.pick(&[F32, F16, F64, I32, I64]);
     let s = d.shape(1..=4);
     let (_, a) = d.axis(s.len());
@@ -229,8 +229,8 @@ pub const LINES: &[Line] = &[
     Line("ArgMax", arg),
     Line("ArgMin", arg),
     Line("BatchNormalization", batch),
-    Line("CumProd", |d| cumulate(d, 0.8, 1.2)),
-    Line("CumSum", |d| cumulate(d, -2.0, 2.0)),
+    Line("CumProd", |d| prefix_scan(d, 0.8, 1.2)),
+    Line("CumSum", |d| prefix_scan(d, -2.0, 2.0)),
     Line("Det", det),
     Line("DynamicQuantizeLinear", quantized_range),
     Line("Einsum", einsum),

@@ -85,7 +85,7 @@ fn is_thin(graph: &Graph, anchor: NodeId) -> bool {
 }
 
 fn takes_epilogue(op: &Op) -> bool {
-    !matches!(op, Op::TopK { .. } | Op::Scatter { .. } | Op::Place { .. } | Op::Cumulate { .. })
+    !matches!(op, Op::TopK { .. } | Op::Scatter { .. } | Op::Place { .. } | Op::PrefixScan { .. })
 }
 
 /// Decides for a whole graph. `order` is its topological order.

@@ -61,7 +61,7 @@ impl<R: Resolver> Puller<'_, R> {
                 }
                 best.map(|(_, place)| place).ok_or_else(|| "the largest of no elements".into())
             }
-            Op::Cumulate { op, axis, exclusive, reverse } => {
+            Op::PrefixScan { op, axis, exclusive, reverse } => {
                 let x = node.inputs[0];
                 let wide = accumulator(out);
                 let (here, len) = (index[*axis].as_const(), extent(&graph.ty(x).shape[*axis])?);
@@ -86,7 +86,7 @@ impl<R: Resolver> Puller<'_, R> {
             }
             Op::Contract(c) => self.expand_contract(v, c, index, guard),
             Op::Scatter { reduce, index: to } => self.expand_scatter(v, *reduce, to, index, guard),
-            Op::Loop { .. } | Op::Scan { .. } => Err("a loop is inside of its body".into()),
+            Op::While { .. } | Op::Scan { .. } => Err("a loop is inside of its body".into()),
             op => Err(format!("`{}` in the body of a loop", op.name())),
         }
     }

@@ -30,7 +30,7 @@ pub(in crate::fuse) fn prepare(graph: &mut Graph, options: &Options, nested: boo
         }
     }
     let loops: Vec<NodeId> =
-        graph.node_ids().filter(|n| matches!(graph.node(*n).op, Op::Loop { .. })).collect();
+        graph.node_ids().filter(|n| matches!(graph.node(*n).op, Op::While { .. })).collect();
     for n in loops {
         counted(graph, n, options, nested).map_err(|why| Refused { node: n, why })?;
     }
@@ -64,7 +64,7 @@ fn results(graph: &Graph, n: NodeId) -> Vec<Value> {
 /// A loop with a condition as a scan over its count.
 fn counted(graph: &mut Graph, n: NodeId, options: &Options, nested: bool) -> Result<(), String> {
     let node = graph.node(n).clone();
-    let Op::Loop { body, carried } = &node.op else { return Err("not a loop".into()) };
+    let Op::While { body, carried } = &node.op else { return Err("not a while".into()) };
     let carried = *carried;
     let trips = match &graph.node(node.inputs[0].node).op {
         Op::Const(t) => t.to_i64s().and_then(|v| v.first().copied()),

@@ -72,7 +72,7 @@ fn fixed(graph: &Graph, order: &[NodeId]) -> FxHashMap<NodeId, f64> {
         let node = graph.node(*n);
         let known = match &node.op {
             Op::Const(_) => true,
-            Op::Input | Op::If { .. } | Op::Loop { .. } | Op::Scan { .. } | Op::Attention { .. } => false,
+            Op::Input | Op::If { .. } | Op::While { .. } | Op::Scan { .. } | Op::Attention { .. } => false,
             op => {
                 node.inputs.iter().all(|v| out.contains_key(&v.node))
                     && op.polys().iter().all(|p: &&Poly| p.symbols().is_empty())

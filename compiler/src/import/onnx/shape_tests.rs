@@ -439,7 +439,7 @@ fn run_loop(body: GraphProto, trips: &[i64]) -> (Vec<&'static str>, Vec<Vec<f32>
 #[test]
 fn a_loop_that_runs_to_its_end_is_a_scan() {
     let (ops, out) = run_loop(summing_body(node("Identity", &["c"], &["c2"])), &[4]);
-    assert!(ops.contains(&"scan") && !ops.contains(&"loop"), "{ops:?}");
+    assert!(ops.contains(&"scan") && !ops.contains(&"while"), "{ops:?}");
     assert_eq!(out[0], [6.5, 7.0, 5.0]);
     assert_eq!(out[1], [1.0, 2.0, -2.0, 3.0, 4.0, 0.0, 7.0, 8.0, 4.0, 13.0, 14.0, 10.0]);
 }
@@ -449,7 +449,7 @@ fn a_loop_that_may_stop_stays_one() {
     let mut body = summing_body(node("ReduceMax", &["acc"], &["m"]).int("keepdims", 0));
     body.node.insert(1, node("Less", &["m", "scale"], &["c2"]));
     let (ops, out) = run_loop(body, &[9]);
-    assert!(ops.contains(&"loop"), "{ops:?}");
+    assert!(ops.contains(&"while"), "{ops:?}");
     // The largest carried value is 1, 1, 2: the third iteration is the last.
     assert_eq!(out[0], [3.5, 4.0, 2.0]);
     assert_eq!(out[1].len(), 9);

@@ -89,7 +89,7 @@ fn size(graph: &Graph, v: Value, known: &mut FxHashMap<Value, Size>) -> Size {
         | Op::Softmax { log: false, .. }
         | Op::Norm { .. }
         | Op::Attention { .. }
-        | Op::Cumulate { .. } => Size::Ordinary,
+        | Op::PrefixScan { .. } => Size::Ordinary,
         Op::Const(t) if !t.is_present() => Size::Ordinary,
         Op::Const(t) if t.numel() <= MAX_SEARCHED => {
             let worst = t.to_f32s().map(|v| v.iter().fold(0f64, |m, x| worse(m, f64::from(*x))));

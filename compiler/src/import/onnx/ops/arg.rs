@@ -11,12 +11,12 @@ fn extreme(cx: &mut Cx, op: ReduceOp) -> Lowered {
     Ok(vec![arg::extreme(cx, op, x, axis, last, keepdims)?])
 }
 
-fn cumulate(cx: &mut Cx, op: ReduceOp) -> Lowered {
+fn prefix_scan(cx: &mut Cx, op: ReduceOp) -> Lowered {
     let x = cx.input(0)?;
     let along = cx.const_int(1)?;
     let axis = cx.axis(along, cx.rank(x))?;
     let (exclusive, reverse) = (cx.flag("exclusive", false)?, cx.flag("reverse", false)?);
-    Ok(vec![cx.push(Op::Cumulate { op, axis, exclusive, reverse }, &[x])?])
+    Ok(vec![cx.push(Op::PrefixScan { op, axis, exclusive, reverse }, &[x])?])
 }
 
 /// `k` is an attribute at first, an input from 10 on. Sorted results also answer `sorted = 0`.
@@ -57,8 +57,8 @@ fn hardmax(cx: &mut Cx) -> Lowered {
 pub const OPS: &[OpDef] = &[
     OpDef::new("ArgMax", &[1, 11, 12, 13], |cx| extreme(cx, ReduceOp::Max)).cases(&["test_argmax"]),
     OpDef::new("ArgMin", &[1, 11, 12, 13], |cx| extreme(cx, ReduceOp::Min)).cases(&["test_argmin"]),
-    OpDef::new("CumProd", &[26], |cx| cumulate(cx, ReduceOp::Prod)).cases(&["test_cumprod"]),
-    OpDef::new("CumSum", &[11, 14], |cx| cumulate(cx, ReduceOp::Sum)).cases(&["test_cumsum"]),
+    OpDef::new("CumProd", &[26], |cx| prefix_scan(cx, ReduceOp::Prod)).cases(&["test_cumprod"]),
+    OpDef::new("CumSum", &[11, 14], |cx| prefix_scan(cx, ReduceOp::Sum)).cases(&["test_cumsum"]),
     OpDef::new("Hardmax", &[1, 11, 13], hardmax).cases(&["test_hardmax"]),
     OpDef::new("TopK", &[1, 10, 11, 24], top_k).cases(&["test_top_k"]),
 ];

@@ -1,12 +1,12 @@
-//! Parameters of `stages.wgsl`.
+//! Parameters of `staged_loop.wgsl`.
 
 use crate::Template;
 use serde::Serialize;
 
 /// A kernel each of whose workgroups runs a whole loop.
 #[derive(Clone, Debug, Serialize)]
-pub struct Stages {
-    /// Bindings and functions.
+pub struct StagedLoop {
+    /// Text before the entry point: declarations of the bindings, and functions.
     pub preamble: String,
     /// Why a lane takes a workgroup, in one line.
     pub why: String,
@@ -35,6 +35,6 @@ pub struct Stages {
     pub last: String,
 }
 
-impl Template for Stages {
-    const NAME: &'static str = "stages.wgsl";
+impl Template for StagedLoop {
+    const NAME: &'static str = "staged_loop.wgsl";
 }

@@ -1,12 +1,12 @@
-//! Parameters of `scan.wgsl` and `scan_shared.wgsl`.
+//! Parameters of `prefix_scan.wgsl` and `prefix_scan_shared.wgsl`.
 
 use crate::Template;
 use serde::Serialize;
 
 /// A kernel that combines a row's positions one after another and stores every intermediate result.
 #[derive(Clone, Debug, Serialize)]
-pub struct Scan {
-    /// Bindings and functions.
+pub struct PrefixScan {
+    /// Text before the entry point: declarations of the bindings, and functions.
     pub preamble: String,
     /// Statements that the extents need, indented by 4.
     pub extents: String,
@@ -24,26 +24,26 @@ pub struct Scan {
     pub body: String,
 }
 
-impl Template for Scan {
-    const NAME: &'static str = "scan.wgsl";
+impl Template for PrefixScan {
+    const NAME: &'static str = "prefix_scan.wgsl";
 }
 
-/// The same, a workgroup for each row.
+/// [`PrefixScan`] with a workgroup for each row.
 #[derive(Clone, Debug, Serialize)]
-pub struct ScanShared {
-    /// What both have.
+pub struct PrefixScanShared {
+    /// The parameters that both templates take.
     #[serde(flatten)]
-    pub scan: Scan,
+    pub scan: PrefixScan,
     /// Type of the accumulator.
     pub ty: String,
-    /// The accumulator of no positions.
+    /// The identity of the combination: the accumulator before the first position.
     pub first: String,
-    /// `acc0` and then `next`.
+    /// An expression that combines `acc0` with `next`, which comes after it.
     pub combine: String,
     /// Statements that combine position `v1` only, indented by 8.
     pub total: String,
 }
 
-impl Template for ScanShared {
-    const NAME: &'static str = "scan_shared.wgsl";
+impl Template for PrefixScanShared {
+    const NAME: &'static str = "prefix_scan_shared.wgsl";
 }

@@ -6,18 +6,18 @@ use super::{EmitContext, EmittedKernel, fold_workgroups, template_error};
 use crate::Diagnostic;
 use crate::kernel::dependence::var_bit;
 use crate::kernel::{Kernel, PrefixScan, ReduceKind};
-use crate::schedule::scans;
+use crate::schedule::prefix_scans;
 use wgfc_codegen_templates as templates;
 use wgfc_ir::Reg;
 
 pub(super) fn emit(
     kernel: &Kernel,
     k: &PrefixScan,
-    schedule: &scans::PrefixScan,
+    schedule: &prefix_scans::PrefixScan,
     cx: &EmitContext,
 ) -> Result<EmittedKernel, Diagnostic> {
     let PrefixScan { rows, len, reduction, exclusive, reverse } = k;
-    let scans::PrefixScan { threads, shared } = *schedule;
+    let prefix_scans::PrefixScan { threads, shared } = *schedule;
     if matches!(reduction.kind, ReduceKind::Arg { .. } | ReduceKind::Last { .. }) {
         return Err(Diagnostic::internal("a scan of this kind of reduction"));
     }
@@ -45,7 +45,7 @@ pub(super) fn emit(
         acc.update(&mut m, &mut body)?;
     }
     let combine = acc.combine(&mut m, "acc0", "next")?;
-    let scan = templates::scan::Scan {
+    let scan = templates::prefix_scan::PrefixScan {
         preamble: m.preamble(),
         extents,
         threads,
@@ -58,13 +58,13 @@ pub(super) fn emit(
     if !shared {
         let wgsl = templates::render(&scan).map_err(template_error)?;
         let groups = fold_workgroups(&rows.ceil_div(i64::from(threads)), cx.target.max_workgroups);
-        return Ok(m.finish("scan", wgsl, [threads, 1, 1], 0, groups));
+        return Ok(m.finish("prefix_scan", wgsl, [threads, 1, 1], 0, groups));
     }
     let reg = reduction.dtype.reg();
     let ty = reg_type(reg).to_owned();
     let bytes = threads * if matches!(reg, Reg::I64 | Reg::U64) { 8 } else { 4 };
-    let scan = templates::scan::ScanShared { scan, ty, first, combine, total: total.text };
+    let scan = templates::prefix_scan::PrefixScanShared { scan, ty, first, combine, total: total.text };
     let wgsl = templates::render(&scan).map_err(template_error)?;
     let groups = fold_workgroups(rows, cx.target.max_workgroups);
-    Ok(m.finish("scan", wgsl, [threads, 1, 1], bytes, groups))
+    Ok(m.finish("prefix_scan", wgsl, [threads, 1, 1], bytes, groups))
 }

@@ -1,4 +1,4 @@
-//! The `Stages` family: every workgroup repeats the steps of a lane, what it carries in workgroup memory.
+//! The `StagedLoop` family: every workgroup repeats the steps of a lane, what it carries in workgroup memory.
 
 use super::accumulator::Accumulator;
 use super::wgsl::{Module, Scope, Text, stored_type};
@@ -106,7 +106,7 @@ pub(super) fn emit(
         let t = if *vector { format!("vec4<{t}>, {}", len / 4) } else { format!("{t}, {len}") };
         let _ = writeln!(declared, "var<workgroup> s{i}: array<{t}>;");
     }
-    let wgsl = templates::render(&templates::stages::Stages {
+    let wgsl = templates::render(&templates::staged_loop::StagedLoop {
         preamble: m.preamble(),
         why: why.clone(),
         arrays: declared,
@@ -124,7 +124,7 @@ pub(super) fn emit(
     .map_err(template_error)?;
     let workgroups = fold_workgroups(&count, cx.target.max_workgroups);
     let bytes = arrays.iter().map(array_bytes).sum();
-    Ok(m.finish("stages", wgsl, [threads, 1, 1], bytes, workgroups))
+    Ok(m.finish("staged_loop", wgsl, [threads, 1, 1], bytes, workgroups))
 }
 
 /// Which arrays are read by vectors: those of which several elements of a vector are read at once.
