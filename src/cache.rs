@@ -1,15 +1,17 @@
-//! What is kept between processes, for each device: measured choices and compiled pipelines.
+//! What is kept between processes, for each device: its speeds, measured choices and compiled pipelines.
 //!
 //! A cache is a folder: the one that `WGFC_CACHE_DIR` names, else `wgfc` in the user's cache folder
 //! (`$XDG_CACHE_HOME` or `~/.cache`; on Windows, the local application data). Files are written whole and
 //! renamed. They are named after the adapter with its driver, backend and features: whatever may change
 //! the best choice. Nothing in them is trusted, and all of it can be deleted at any time.
 
+use crate::model::device_profile;
 use crate::{Error, output};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-use wgfc_compiler::Tuning;
+use wgfc_compiler::device::Speeds;
 use wgfc_compiler::schedule::Schedule;
+use wgfc_compiler::{DeviceProfile, Tuning};
 use wgfc_runtime::{AdapterSummary, Gpu};
 
 /// The folder's name in the user's cache folder.
@@ -80,6 +82,33 @@ impl Cache {
         }
         let text = table.to_json(Some(&identity(adapter))).map_err(Error::Internal)?;
         output::write_whole(&self.tuning_file(adapter), text.as_bytes())
+    }
+
+    /// The file of an adapter's measured speeds: a profile, which [`DeviceProfile::from_json`] reads.
+    pub fn speeds_file(&self, adapter: &AdapterSummary) -> PathBuf {
+        self.file(adapter, "device", "json")
+    }
+
+    /// The speeds measured on an adapter; none where nothing was measured.
+    ///
+    /// # Errors
+    /// [`Error::File`] where the file cannot be read or is damaged. It can be ignored.
+    pub fn speeds(&self, adapter: &AdapterSummary) -> Result<Option<Speeds>, Error> {
+        let path = self.speeds_file(adapter);
+        let Some(bytes) = read(&path)? else { return Ok(None) };
+        let profile = DeviceProfile::from_json(&bytes).map_err(|m| unusable(&path, m))?;
+        Ok(Some(profile.speeds))
+    }
+
+    /// Keeps the speeds measured on a device, with its limits, in place of those before.
+    ///
+    /// # Errors
+    /// [`Error::File`] where the file cannot be written.
+    pub fn keep_speeds(&self, gpu: &Gpu, speeds: Speeds) -> Result<(), Error> {
+        let adapter = gpu.summary();
+        let profile = DeviceProfile { speeds, ..device_profile(gpu.profile(), &DeviceProfile::default()) };
+        let text = profile.to_json(Some(&identity(adapter))).map_err(Error::Internal)?;
+        output::write_whole(&self.speeds_file(adapter), text.as_bytes())
     }
 
     /// Keeps the pipelines that a device compiles from now on, beginning with those kept before.
@@ -195,6 +224,27 @@ pub fn read_schedules(path: &Path) -> Result<Tuning, Error> {
     let bytes = read(path)?.ok_or_else(|| crate::files::unreadable(path, "no such file".into()))?;
     let help = "`wgfc inspect --schedule --json` writes such files";
     Tuning::from_json(&bytes).map_err(|m| Error::file_help(path, m, help))
+}
+
+/// The profile of this name, or of the file of this path.
+///
+/// # Errors
+/// [`Error::File`] where it is neither, or the file is damaged.
+pub fn read_profile(name: &str) -> Result<DeviceProfile, Error> {
+    if let Some(p) = DeviceProfile::named(name) {
+        return Ok(p);
+    }
+    let help = format!(
+        "name a file that `wgfc device --measure` stored, or one of {}",
+        DeviceProfile::NAMES.join(", ")
+    );
+    let path = Path::new(name);
+    let bytes = match read(path) {
+        Ok(Some(bytes)) => bytes,
+        Ok(None) => return Err(Error::file_help(path, "no such file, and no profile of this name", help)),
+        Err(e) => return Err(e),
+    };
+    DeviceProfile::from_json(&bytes).map_err(|m| Error::file_help(path, m, help))
 }
 
 /// What a device is, as far as it may matter to what runs well on it.

@@ -44,6 +44,7 @@ use roles::Input;
 use std::collections::{BTreeSet, HashMap};
 use std::time::{Duration, Instant};
 use tokens::{Ids, given};
+use wgfc_compiler::device::Speeds;
 use wgfc_compiler::{Errors, Technique};
 use wgfc_ir::TensorType;
 use wgfc_runtime::kernel::Checks;
@@ -72,6 +73,8 @@ pub struct GeneratorOptions {
     pub adapter: AdapterChoice,
     /// Choices measured on that adapter.
     pub tuning: Tuning,
+    /// How fast it is.
+    pub speeds: Speeds,
 }
 
 impl Default for GeneratorOptions {
@@ -84,6 +87,7 @@ impl Default for GeneratorOptions {
             without: BTreeSet::new(),
             adapter: AdapterChoice::from_env(),
             tuning: Tuning::default(),
+            speeds: Speeds::PORTABLE,
         }
     }
 }

@@ -52,6 +52,7 @@ pub mod ports;
 pub mod random;
 pub mod selftest;
 pub mod source;
+pub mod speeds;
 pub mod tune;
 
 pub use artefact::{SaveOptions, load, save};

@@ -30,6 +30,8 @@ mod loops;
 pub mod measure;
 #[cfg(not(target_arch = "wasm32"))]
 pub mod overhead;
+#[cfg(not(target_arch = "wasm32"))]
+pub mod primitives;
 pub mod profile;
 pub mod session;
 pub mod state;

@@ -10,6 +10,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use wgfc::compiler::Technique;
+use wgfc::compiler::schedule::cost::Expected;
 use wgfc::{Error, Fusion, Options};
 use wgfc_compiler::options::States;
 
@@ -74,7 +75,7 @@ pub enum Command {
     Inspect(InspectArgs),
     /// List everything in a model that is wrong or not supported
     Check(CheckArgs),
-    /// List the adapters, their limits and features; measure bandwidth and dispatch cost
+    /// List the adapters, their limits and features; measure how fast one is, and keep that
     Device(DeviceArgs),
     /// Compare random operators, graphs and loops on this machine's adapter with the reference evaluator
     Selftest(SelftestArgs),
@@ -154,6 +155,10 @@ pub struct CompileOptions {
     /// Fix a symbolic dimension, as in `batch=8`; may be repeated
     #[arg(long = "dim", value_name = "NAME=VALUE", value_parser = parse_dim)]
     pub dims: Vec<(String, i64)>,
+    /// Choose for this value of a symbolic dimension, which stays symbolic, as in `seq=512`; without it 64; may be
+    /// repeated
+    #[arg(long = "expect", value_name = "NAME=VALUE", value_parser = parse_expected)]
+    pub expect: Vec<(String, i64)>,
     /// Make an input a constant, as the model's shapes depend on it: `axes=1,2`, `shape=s.npy`, `k=k.pb`;
     /// integers alone are i64; may be repeated
     #[arg(long = "fix", value_name = "NAME=VALUE")]
@@ -193,6 +198,7 @@ impl CompileOptions {
             fusion: self.fusion.level(),
             without: self.without.iter().map(|t| t.technique()).collect(),
             dims: self.dims.iter().cloned().collect(),
+            expect: Expected(self.expect.iter().cloned().collect()),
             taps: self.taps.clone(),
             values,
             ..Options::default()
@@ -216,7 +222,7 @@ pub struct AdapterArgs {
 /// What is kept from run to run.
 #[derive(Args, Clone, Debug, Default)]
 pub struct KeptArgs {
-    /// Do not use the schedules that `wgfc tune` found on the adapter
+    /// Do not use what `wgfc tune` and `wgfc device --measure` found on the adapter
     #[arg(long)]
     pub no_tuning: bool,
     /// Compile every pipeline again and keep none
@@ -241,9 +247,14 @@ pub struct CompileArgs {
     pub output: PathBuf,
     #[command(flatten)]
     pub compile: CompileOptions,
-    /// Compile for the limits of this machine's adapter instead of those every WebGPU device has
+    /// Compile for the limits of this machine's adapter instead of those every WebGPU device has, and for its speeds as
+    /// `wgfc device --measure` found them, or as adapters of its kind have them
     #[arg(long)]
     pub for_device: bool,
+    /// Compile for this device profile: portable, discrete, integrated, software, or a file like those that
+    /// `wgfc device --measure` stores [default: portable]
+    #[arg(long, value_name = "NAME|FILE", conflicts_with_all = ["for_device", "adapter"])]
+    pub profile: Option<String>,
     #[command(flatten)]
     pub adapter: AdapterArgs,
     /// Cut kernels up as this table says, which `wgfc tune` stored
@@ -468,12 +479,16 @@ pub struct InspectArgs {
     pub compile: CompileOptions,
     #[command(flatten)]
     pub like: LikeArgs,
-    /// The memory bandwidth that time bounds are for
-    #[arg(long, value_name = "GB/s", default_value_t = 100.0, value_parser = parse_positive)]
-    pub bandwidth: f64,
-    /// The arithmetic peak that time bounds are for
-    #[arg(long, value_name = "TFLOP/s", default_value_t = 2.0, value_parser = parse_positive)]
-    pub peak: f64,
+    /// Plan for this device profile, whose speeds time bounds are for: portable, discrete, integrated, software, or a
+    /// file like those that `wgfc device --measure` stores
+    #[arg(long, value_name = "NAME|FILE", default_value = "portable")]
+    pub profile: String,
+    /// The memory bandwidth that time bounds are for, instead of the profile's
+    #[arg(long, value_name = "GB/s", value_parser = parse_positive)]
+    pub bandwidth: Option<f64>,
+    /// The arithmetic peak that time bounds are for, instead of the profile's
+    #[arg(long, value_name = "TFLOP/s", value_parser = parse_positive)]
+    pub peak: Option<f64>,
     /// Print every dispatch, not only every kernel family
     #[arg(long)]
     pub dispatches: bool,
@@ -531,7 +546,8 @@ Examples:
 pub struct DeviceArgs {
     #[command(flatten)]
     pub adapter: AdapterArgs,
-    /// Measure bandwidth and the cost of a dispatch (some seconds on a software adapter)
+    /// Measure how fast it is, within some seconds, and keep that: `run`, `bench`, `generate`, `tune` and `compile
+    /// --for-device` choose for it
     #[arg(long)]
     pub measure: bool,
 }
@@ -576,6 +592,13 @@ fn parse_dim(s: &str) -> Result<(String, i64), String> {
         return Err("the name is missing".into());
     }
     Ok((name.trim().to_owned(), value))
+}
+
+fn parse_expected(s: &str) -> Result<(String, i64), String> {
+    match parse_dim(s)? {
+        (_, 0) => Err("`0` is not positive".into()),
+        found => Ok(found),
+    }
 }
 
 fn parse_positive(s: &str) -> Result<f64, String> {

@@ -3,7 +3,7 @@
 use super::adapter;
 use super::args::{BenchArgs, BenchCommand, BenchDispatchArgs};
 use super::profile::{self, estimate_json, estimate_text, ns_text};
-use super::run::load;
+use super::run::{Loaded, load};
 use super::summary::table;
 use super::terminal::Terminal;
 use super::{inputs, is_program, shown};
@@ -35,7 +35,8 @@ fn model(path: &Path, a: &BenchArgs, t: &Terminal) -> Result<(), Error> {
         ));
     }
     let place = Place::Device(adapter::choice(&a.adapter));
-    let (mut model, sizes) = load(path, &a.data, &a.compile, place, &a.adapter, &a.kept, t)?;
+    let Loaded { mut model, sizes, profile: chosen_for } =
+        load(path, &a.data, &a.compile, place, &a.adapter, &a.kept, t)?;
     t.warnings(model.warnings());
     let tensors = inputs::make(model.inputs(), &a.compile.dims, &a.data, t)?;
     let mut warm_up = 1;
@@ -68,6 +69,7 @@ fn model(path: &Path, a: &BenchArgs, t: &Terminal) -> Result<(), Error> {
     if t.json {
         t.print_json(&serde_json::json!({
             "ran_on": place,
+            "device_profile": chosen_for,
             "random_weights": a.data.random_weights,
             "dispatches": program.dispatches.len(),
             "kernels": program.kernels.len(),
@@ -85,6 +87,9 @@ fn model(path: &Path, a: &BenchArgs, t: &Terminal) -> Result<(), Error> {
         profile.runs,
         warm_up
     );
+    if let Some(p) = chosen_for {
+        s += &format!("  compiled for the device profile: {p}\n");
+    }
     if profile.runs < a.runs as usize {
         s += &format!("  fewer than {} runs: --budget is {} s\n", a.runs, a.budget);
     }

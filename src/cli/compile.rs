@@ -5,10 +5,11 @@ use super::args::CompileArgs;
 use super::shown;
 use super::summary::bytes_text;
 use super::terminal::Terminal;
+use wgfc::compiler::DeviceProfile;
 use wgfc::model::{device_error, device_profile};
 use wgfc::runtime::Gpu;
 use wgfc::source::ModelFile;
-use wgfc::{Error, Options, SaveOptions};
+use wgfc::{Cache, Error, Options, SaveOptions};
 
 /// Compiles a model into a folder.
 pub fn main(a: &CompileArgs, t: &Terminal) -> Result<(), Error> {
@@ -19,11 +20,17 @@ pub fn main(a: &CompileArgs, t: &Terminal) -> Result<(), Error> {
         file = file.with_random_weights()?;
     }
     say_random_weights(&file, t);
+    let mut profile = "portable".to_owned();
     let mut options = Options { graph_only: a.graph_only, ..a.compile.options()? };
     if a.for_device || a.adapter.adapter.is_some() {
         let gpu = Gpu::request_blocking(&choice(&a.adapter)).map_err(device_error)?;
-        t.note(&format!("compiling for the limits of {}", gpu.summary().name));
-        options.profile = device_profile(gpu.profile(), &options.profile);
+        let (source, speeds) = super::kept::speeds(Cache::of_user().as_ref(), &gpu, t);
+        t.note(&format!("compiling for the limits of {}, device profile: {source}", gpu.summary().name));
+        options.profile = DeviceProfile { speeds, ..device_profile(gpu.profile(), &options.profile) };
+        profile = source.to_string();
+    } else if let Some(name) = &a.profile {
+        options.profile = wgfc::cache::read_profile(name)?;
+        profile.clone_from(name);
     }
     if let Some(file) = &a.tuning {
         options.tuning = wgfc::cache::read_tuning(file)?;
@@ -42,6 +49,7 @@ pub fn main(a: &CompileArgs, t: &Terminal) -> Result<(), Error> {
     if t.json {
         t.print_json(&serde_json::json!({
             "output": a.output.display().to_string(),
+            "device_profile": profile,
             "nodes": program.stats.model_nodes,
             "kernels": program.kernels.len(),
             "dispatches": program.dispatches.len(),

@@ -117,7 +117,8 @@ fn cached(a: &BenchDecodeArgs, decoder: &Decoder, t: &Terminal) -> Result<Measur
     };
     let gpu = adapter::open(&a.adapter, t)?;
     let mut kept = Kept::open(&a.kept, &gpu, t);
-    let options = GeneratorOptions { tuning: std::mem::take(&mut kept.tuning), ..options };
+    let options =
+        GeneratorOptions { tuning: std::mem::take(&mut kept.tuning), speeds: kept.speeds, ..options };
     let make = |options: &GeneratorOptions| {
         let _progress = t.spinner(format!("compiling {}", shown(&a.model)));
         Generator::on_device(gpu.clone(), decoder, options).map_err(|e| without_weights(e, decoder.model()))

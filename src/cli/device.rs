@@ -2,12 +2,16 @@
 
 use super::adapter::choice;
 use super::args::DeviceArgs;
-use super::summary::{bytes_text, table, time_text};
+use super::kept;
+use super::summary::{bytes_text, flops_text, table, time_text};
 use super::terminal::Terminal;
+use std::path::PathBuf;
+use wgfc::compiler::device::Speeds;
 use wgfc::model::device_error;
-use wgfc::runtime::measure::{Measured, measure_blocking};
+use wgfc::runtime::measure::Measured;
 use wgfc::runtime::{AdapterSummary, Gpu};
-use wgfc::{Error, Problem};
+use wgfc::speeds::{self, Source};
+use wgfc::{Cache, Error, Problem};
 
 /// Lists the adapters; measures one.
 pub fn main(a: &DeviceArgs, t: &Terminal) -> Result<(), Error> {
@@ -20,22 +24,23 @@ pub fn main(a: &DeviceArgs, t: &Terminal) -> Result<(), Error> {
     }
     let gpu = Gpu::request_blocking(&choice(&a.adapter)).map_err(device_error)?;
     let chosen = gpu.summary();
-    let measured = if a.measure {
-        let _progress = t.spinner(format!("measuring {}", chosen.name));
-        Some(measure_blocking(&gpu).map_err(device_error)?)
-    } else {
-        None
-    };
+    let cache = Cache::of_user();
+    let before = kept::speeds(cache.as_ref(), &gpu, t);
+    let measured = if a.measure { Some(measure(&gpu, cache.as_ref(), before.clone(), t)?) } else { None };
     if t.json {
         let v = serde_json::json!({
             "adapters": adapters.iter().map(json).collect::<Vec<_>>(),
             "chosen": adapters.iter().position(|x| x == chosen),
+            "device_profile": before.0.to_string(),
+            "speeds": before.1,
             "measured": measured.as_ref().map(|m| serde_json::json!({
-                "copy_bytes_per_second": m.copy_bytes_per_second,
-                "copy_bytes": m.copy_bytes,
-                "dispatch_ns": m.dispatch_ns,
-                "dispatch_pass_each_ns": m.dispatch_pass_each_ns,
-                "round_trip_ns": m.round_trip_ns,
+                "speeds": m.speeds,
+                "stored": m.stored.as_ref().map(|p| p.display().to_string()),
+                "copy_bytes_per_second": m.beside.copy_bytes_per_second,
+                "copy_bytes": m.beside.copy_bytes,
+                "dispatch_ns": m.beside.dispatch_ns,
+                "dispatch_pass_each_ns": m.beside.dispatch_pass_each_ns,
+                "round_trip_ns": m.beside.round_trip_ns,
             })),
         });
         t.print_json(&v);
@@ -58,16 +63,84 @@ pub fn main(a: &DeviceArgs, t: &Terminal) -> Result<(), Error> {
     s += &table(&limits(chosen), &[false, true]);
     match &measured {
         Some(m) => s += &measured_text(m),
-        None => s += "\n  --measure measures bandwidth and the cost of a dispatch\n",
+        None => {
+            s += &format!(
+                "\n  device profile: {}; --measure measures how fast it is, and keeps that\n",
+                before.0
+            );
+        }
     }
     t.print(&s);
     Ok(())
 }
 
-fn measured_text(m: &Measured) -> String {
+/// What was measured, and what was known before.
+struct Found {
+    before: (Source, Speeds),
+    speeds: Speeds,
+    beside: Measured,
+    stored: Option<PathBuf>,
+}
+
+fn measure(gpu: &Gpu, cache: Option<&Cache>, before: (Source, Speeds), t: &Terminal) -> Result<Found, Error> {
+    let (speeds, beside) = {
+        let _progress = t.spinner(format!("measuring {}", gpu.summary().name));
+        speeds::measure(gpu)?
+    };
+    let mut stored = None;
+    match cache {
+        Some(cache) => {
+            cache.keep_speeds(gpu, speeds)?;
+            stored = Some(cache.speeds_file(gpu.summary()));
+        }
+        None => t.note("there is no home to store measurements in: name a folder in WGFC_CACHE_DIR"),
+    }
+    Ok(Found { before, speeds, beside, stored })
+}
+
+/// What each figure of the model is, for people.
+const MEANINGS: [&str; 12] = [
+    "memory bandwidth",
+    "f32 arithmetic",
+    "f16 arithmetic",
+    "f16 on matrix units",
+    "one tiny dispatch of many in a pass",
+    "cores",
+    "invocations under way together",
+    "latency of memory",
+    "an operation that waits for another",
+    "a barrier in a workgroup",
+    "cache bandwidth of a workgroup",
+    "cache bandwidth of all",
+];
+
+fn speeds_text(m: &Found) -> String {
+    let source = m.before.0.to_string();
+    let mut rows = vec![vec!["  measured".to_owned(), "now".into(), source]];
+    let (mut now, mut then) = (m.speeds, m.before.1);
+    let fields = speeds::fields(&mut now).into_iter().zip(speeds::fields(&mut then));
+    for (((_, unit, now), (_, _, then)), name) in fields.zip(MEANINGS) {
+        let shown = |v: f64| match unit {
+            "B/s" => format!("{}/s", bytes_text(v as u64)),
+            "FLOP/s" => format!("{}/s", flops_text(v as u64)),
+            "s" => time_text(v),
+            "" => format!("{v:.0}"),
+            unit => format!("{v:.0} {unit}"),
+        };
+        rows.push(vec![format!("  {name}"), shown(*now), shown(*then)]);
+    }
+    let mut s = format!("\n{}", table(&rows, &[false, true, true]));
+    match &m.stored {
+        Some(p) => s += &format!("  stored in {}\n", p.display()),
+        None => s += "  nothing was stored\n",
+    }
+    s
+}
+
+fn measured_text(found: &Found) -> String {
+    let m = &found.beside;
     let ns = |v: f64| time_text(v * 1e-9);
     let rows = [
-        ("bandwidth", format!("{:.1} GB/s", m.copy_bytes_per_second / (1u64 << 30) as f64)),
         ("one dispatch of many in a pass", ns(m.dispatch_ns)),
         ("one dispatch in a pass of its own", ns(m.dispatch_pass_each_ns)),
         ("one dispatch, submitted and waited for", ns(m.round_trip_ns)),
@@ -75,8 +148,8 @@ fn measured_text(m: &Measured) -> String {
     let rows: Vec<Vec<String>> = rows.into_iter().map(|(k, v)| vec![format!("  {k}"), v]).collect();
     let many = m.round_trip_ns / m.dispatch_ns.max(1.0);
     format!(
-        "\n  measured, copying {} (GB is 2^30 bytes)\n{}  waiting for each dispatch makes it look {many:.0} times as dear as it is\n",
-        bytes_text(m.copy_bytes),
+        "{}\n  what a dispatch costs\n{}  waiting for each dispatch makes it look {many:.0} times as dear as it is\n",
+        speeds_text(found),
         table(&rows, &[false, true])
     )
 }

@@ -41,7 +41,8 @@ pub fn main(a: &GenerateArgs, t: &Terminal) -> Result<(), Error> {
     };
     let gpu = adapter::open(&a.adapter, t)?;
     let mut kept = Kept::open(&a.kept, &gpu, t);
-    let options = GeneratorOptions { tuning: std::mem::take(&mut kept.tuning), ..options };
+    let options =
+        GeneratorOptions { tuning: std::mem::take(&mut kept.tuning), speeds: kept.speeds, ..options };
     let read = started.elapsed().as_secs_f64();
     let mut generator = {
         let _progress = t.spinner(format!("compiling {}", shown(&a.model)));

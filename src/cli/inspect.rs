@@ -20,7 +20,7 @@ pub fn main(a: &InspectArgs, t: &Terminal) -> Result<(), Error> {
     }
     let mut a = a.clone();
     if !a.like.like.is_empty() {
-        a.compile.dims = like::dims(&a.model, &a.compile.options()?, &a.like)?;
+        a.compile.dims = like::dims(&a.model, &options(&a)?, &a.like)?;
     }
     let a = &a;
     if a.schedule {
@@ -28,8 +28,9 @@ pub fn main(a: &InspectArgs, t: &Terminal) -> Result<(), Error> {
     }
     let program = if is_program(&a.model) { wgfc::load(&a.model)? } else { plan(a, t)? };
     t.warnings(&program.stats.warnings);
-    let given: Vec<(String, i64)> =
-        a.compile.dims.iter().filter(|(n, _)| program.symbols.contains(n)).cloned().collect();
+    // What is given counts before what is expected.
+    let sizes = a.compile.expect.iter().chain(&a.compile.dims);
+    let given: Vec<(String, i64)> = sizes.filter(|(n, _)| program.symbols.contains(n)).cloned().collect();
     if let Some((n, _)) =
         a.compile.dims.iter().find(|(n, _)| is_program(&a.model) && !program.symbols.contains(n))
     {
@@ -39,7 +40,7 @@ pub fn main(a: &InspectArgs, t: &Terminal) -> Result<(), Error> {
             format!("its symbolic dimensions: {all}"),
         ));
     }
-    let roof = Roof::new(a.bandwidth, a.peak);
+    let roof = Roof::of(&wgfc::cache::read_profile(&a.profile)?.speeds, a.bandwidth, a.peak);
     let summary = Summary::new(&program, &given, roof)?;
     if !summary.assumed.is_empty() {
         let names = summary.assumed.join(", ");
@@ -65,10 +66,10 @@ pub fn main(a: &InspectArgs, t: &Terminal) -> Result<(), Error> {
         written.push(path.display().to_string());
     }
     if t.json {
-        t.print_json(&json(&program, &summary, a, &written));
+        t.print_json(&json(&program, &summary, (a, roof), &written));
         return Ok(());
     }
-    let mut s = text(&name, &program, &summary, a);
+    let mut s = text(&name, &program, &summary, (a, roof));
     for f in written {
         s += &format!("  wrote {f}\n");
     }
@@ -76,10 +77,20 @@ pub fn main(a: &InspectArgs, t: &Terminal) -> Result<(), Error> {
     Ok(())
 }
 
+/// What the model is compiled with.
+fn options(a: &InspectArgs) -> Result<Options, Error> {
+    Ok(Options { profile: wgfc::cache::read_profile(&a.profile)?, ..a.compile.options()? })
+}
+
+/// As many digits as say something.
+fn number(v: f64) -> f64 {
+    format!("{v:.3e}").parse().unwrap_or(v)
+}
+
 /// Compiles the model; without its weights where they are missing.
 fn plan(a: &InspectArgs, t: &Terminal) -> Result<Program, Error> {
     let file = ModelFile::open(&a.model)?;
-    let options = a.compile.options()?;
+    let options = options(a)?;
     let _progress = t.spinner(format!("compiling {}", shown(&a.model)));
     match file.compile(&options) {
         Err(_) if !file.missing().is_empty() => {
@@ -102,7 +113,7 @@ fn schedule(a: &InspectArgs, t: &Terminal) -> Result<(), Error> {
         ));
     }
     let file = ModelFile::open(&a.model)?;
-    let mut options = a.compile.options()?;
+    let mut options = options(a)?;
     options.graph_only |= !file.missing().is_empty();
     let fused = file.fuse_amended(&options, &mut |_| Ok(()))?;
     let scheduled = wgfc::compiler::pipeline::schedule(fused.kernels, &options)?;
@@ -191,8 +202,8 @@ fn ratio(a: f64, b: f64) -> String {
     if b > 0.0 { format!("{:.2}", a / b) } else { "1.00".into() }
 }
 
-fn text(name: &str, program: &Program, s: &Summary, a: &InspectArgs) -> String {
-    let bandwidth = a.bandwidth * (1u64 << 30) as f64;
+fn text(name: &str, program: &Program, s: &Summary, (a, roof): (&InspectArgs, Roof)) -> String {
+    let bandwidth = roof.bandwidth;
     let time = |bytes: u64| time_text(bytes as f64 / bandwidth);
     let mut out = format!("{name}{}\n\n", s.at());
     let heading = ["family", "kernels", "dispatches", "nodes", "bytes", "flops", "at least", "bound by"];
@@ -275,12 +286,13 @@ fn text(name: &str, program: &Program, s: &Summary, a: &InspectArgs) -> String {
     );
     out += &format!(
         "  time bound by memory at {} GB/s: {} fused, {} unfused; with arithmetic at {} TFLOP/s: {} fused\n",
-        a.bandwidth,
+        number(roof.bandwidth / (1u64 << 30) as f64),
         time(s.bytes),
         time(s.bytes_unfused),
-        a.peak,
+        number(roof.peak / 1e12),
         time_text(s.seconds)
     );
+    out += &format!("  device profile: {}\n", a.profile);
     out += &format!(
         "  peak activation memory: {}, {} × the largest live set ({})\n",
         bytes_text(s.activations),
@@ -311,8 +323,13 @@ fn grouped(v: u64) -> String {
     out
 }
 
-fn json(program: &Program, s: &Summary, a: &InspectArgs, written: &[String]) -> serde_json::Value {
-    let bandwidth = a.bandwidth * (1u64 << 30) as f64;
+fn json(
+    program: &Program,
+    s: &Summary,
+    (a, roof): (&InspectArgs, Roof),
+    written: &[String],
+) -> serde_json::Value {
+    let bandwidth = roof.bandwidth;
     let families: Vec<serde_json::Value> = families(program, s)
         .iter()
         .map(|(name, f)| {
@@ -346,7 +363,9 @@ fn json(program: &Program, s: &Summary, a: &InspectArgs, written: &[String]) -> 
         "bytes_moved": s.bytes,
         "bytes_moved_unfused": s.bytes_unfused,
         "flops": s.flops,
+        "device_profile": a.profile,
         "bandwidth_bytes_per_second": bandwidth,
+        "flops_per_second": roof.peak,
         "seconds_memory_bound": s.bytes as f64 / bandwidth,
         "seconds_memory_bound_unfused": s.bytes_unfused as f64 / bandwidth,
         "seconds_bound": s.seconds,

@@ -27,7 +27,7 @@ pub fn main(a: &RunArgs, t: &Terminal) -> Result<(), Error> {
         }
         false => adapter::place(&a.adapter),
     };
-    let (mut model, sizes) = load(&a.model, &a.data, &a.compile, place, &a.adapter, &a.kept, t)?;
+    let Loaded { mut model, sizes, .. } = load(&a.model, &a.data, &a.compile, place, &a.adapter, &a.kept, t)?;
     t.warnings(model.warnings());
     let place = where_it_runs(&model);
 
@@ -94,6 +94,16 @@ pub fn main(a: &RunArgs, t: &Terminal) -> Result<(), Error> {
 /// How long `--profile` repeats a run, if it takes no longer.
 const PROFILE_SECONDS: f64 = 20.0;
 
+/// What [`load`] made.
+pub struct Loaded {
+    /// The model, ready to run.
+    pub model: Model,
+    /// Which dimensions are fixed.
+    pub sizes: BTreeMap<String, i64>,
+    /// The device's speeds that the compiler chose for: where they come from; none where nothing was compiled.
+    pub profile: Option<String>,
+}
+
 /// Loads a model or a compiled folder, and says which dimensions are fixed. A model that cannot be compiled for
 /// all sizes is compiled for those of the inputs.
 pub fn load(
@@ -104,7 +114,7 @@ pub fn load(
     adapter: &AdapterArgs,
     kept: &KeptArgs,
     t: &Terminal,
-) -> Result<(Model, BTreeMap<String, i64>), Error> {
+) -> Result<Loaded, Error> {
     let random_weights = data.random_weights;
     if is_program(path) {
         let mut unused = Vec::new();
@@ -127,7 +137,7 @@ pub fn load(
         let _progress = compiling(&gpu, path, t);
         let model = Model::of_folder(gpu, program, path)?;
         kept.save(t);
-        return Ok((model, BTreeMap::new()));
+        return Ok(Loaded { model, sizes: BTreeMap::new(), profile: None });
     }
     let mut file = ModelFile::open(path)?;
     if random_weights {
@@ -141,7 +151,8 @@ pub fn load(
         Opened::Gpu(gpu) => adapter::say_software(gpu, adapter, t),
         Opened::Cpu(why) => say_cpu(why, t),
     }
-    let make = |options: &mut Options| match &opened {
+    let mut profile = None;
+    let mut make = |options: &mut Options| match &opened {
         Opened::Cpu(_) => {
             let _progress = t.spinner(format!("reading {}", shown(path)));
             Model::on_cpu(&file, options)
@@ -150,6 +161,8 @@ pub fn load(
             let _progress = compiling(gpu, path, t);
             let mut kept = Kept::open(kept, gpu, t);
             options.tuning = std::mem::take(&mut kept.tuning);
+            options.profile.speeds = kept.speeds;
+            profile = Some(kept.source.to_string());
             Model::compile_for(gpu.clone(), &file, options).inspect(|_| kept.save(t))
         }
     };
@@ -166,7 +179,7 @@ pub fn load(
         e => Err(e),
     });
     let model = made.map_err(|e| without_weights(e, &file))?;
-    Ok((model, options.dims))
+    Ok(Loaded { model, sizes: options.dims, profile })
 }
 
 /// Shows that a model is compiled, and its kernels on the device.

@@ -2,6 +2,7 @@
 
 use super::terminal::clean;
 use std::collections::{BTreeMap, BTreeSet};
+use wgfc::compiler::device::Speeds;
 use wgfc::ir::memory;
 use wgfc::ir::program::BufferKind;
 use wgfc::ir::{Dim, Program};
@@ -14,12 +15,25 @@ pub struct Roof {
     pub bandwidth: f64,
     /// Floating-point operations a second.
     pub peak: f64,
+    /// The same of kernels on matrix units.
+    pub matrix_peak: f64,
 }
 
 impl Roof {
-    /// From GB/s and TFLOP/s.
-    pub fn new(gb_per_s: f64, tflops: f64) -> Roof {
-        Roof { bandwidth: gb_per_s * (1u64 << 30) as f64, peak: tflops * 1e12 }
+    /// A device's; GB/s and TFLOP/s come before them.
+    pub fn of(speeds: &Speeds, gb_per_s: Option<f64>, tflops: Option<f64>) -> Roof {
+        let peak = tflops.map(|t| t * 1e12);
+        Roof {
+            bandwidth: gb_per_s.map_or(speeds.bandwidth, |g| g * (1u64 << 30) as f64),
+            peak: peak.unwrap_or(speeds.flops_f32),
+            matrix_peak: peak.unwrap_or(speeds.flops_matrix),
+        }
+    }
+    /// The roof above a dispatch.
+    fn above(self, program: &Program, kernel: usize) -> Roof {
+        let matrix = |f: &String| f == "wgpu-cooperative-matrix";
+        let on_units = program.kernels.get(kernel).is_some_and(|k| k.features.iter().any(matrix));
+        Roof { peak: if on_units { self.matrix_peak } else { self.peak }, ..self }
     }
     /// The shortest time for this traffic and arithmetic, in seconds.
     pub fn seconds(&self, bytes: u64, flops: u64) -> f64 {
@@ -87,6 +101,7 @@ impl Summary {
             let all = |n: u64| n.saturating_mul(times);
             let bytes = all(size(&d.bytes, &format!("the traffic of dispatch {i}"))?);
             let flops = all(size(&d.flops, &format!("the arithmetic of dispatch {i}"))?);
+            let roof = roof.above(program, d.kernel);
             let (seconds, bound) = (roof.seconds(bytes, flops), roof.bound(bytes, flops));
             dispatches.push(Figures { times, bytes, flops, seconds, bound });
         }
@@ -291,7 +306,7 @@ mod tests {
         assert_eq!(known_bytes_text(None), "-");
         assert!(peak_host_bytes().is_none_or(|b| b > 1 << 20));
         assert_eq!(flops_text(8_178_000_000), "8.18 GFLOP");
-        let roof = Roof::new(320.0, 1.0);
+        let roof = Roof::of(&Speeds::PORTABLE, Some(320.0), Some(1.0));
         assert_eq!(time_text(roof.seconds(512 << 20, 0)), "1.6 ms");
         assert_eq!(time_text(roof.seconds(128 << 20, 0)), "0.4 ms");
         assert_eq!(time_text(12.3e-6), "12.3 µs");

@@ -2,13 +2,15 @@
 
 use super::adapter;
 use super::args::TuneArgs;
-use super::kept::warn;
+use super::kept::{speeds, warn};
 use super::shown;
 use super::summary::table;
 use super::terminal::Terminal;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
+use wgfc::compiler::DeviceProfile;
+use wgfc::compiler::device::Speeds;
 use wgfc::compiler::pipeline::Fused;
 use wgfc::model::{device_error, device_profile};
 use wgfc::runtime::Gpu;
@@ -30,9 +32,10 @@ pub fn main(a: &TuneArgs, t: &Terminal) -> Result<(), Error> {
             ));
         }
     };
+    let (_, speeds) = speeds(Cache::of_user().as_ref(), &gpu, t);
     let programs = {
         let _progress = t.spinner(format!("compiling {}", shown(&a.model)));
-        programs(a, &gpu)?
+        programs(a, &gpu, speeds)?
     };
     let bandwidth = match gpu.summary().is_software {
         true => None,
@@ -72,11 +75,11 @@ pub fn main(a: &TuneArgs, t: &Terminal) -> Result<(), Error> {
     Ok(())
 }
 
-fn programs(a: &TuneArgs, gpu: &Gpu) -> Result<Vec<(Fused, Options)>, Error> {
+fn programs(a: &TuneArgs, gpu: &Gpu, speeds: Speeds) -> Result<Vec<(Fused, Options)>, Error> {
     if a.generate {
         let common = a.compile.options()?;
         let (fusion, without) = (common.fusion, common.without);
-        let options = GeneratorOptions { fusion, without, ..GeneratorOptions::default() };
+        let options = GeneratorOptions { fusion, without, speeds, ..GeneratorOptions::default() };
         let decoder = Decoder::open(&a.model)?;
         let made = wgfc::generate::fused(gpu, &decoder, &options);
         if made.is_err() && !decoder.model().missing().is_empty() {
@@ -85,7 +88,8 @@ fn programs(a: &TuneArgs, gpu: &Gpu) -> Result<Vec<(Fused, Options)>, Error> {
         return made;
     }
     let options = a.compile.options()?;
-    let options = Options { profile: device_profile(gpu.profile(), &options.profile), ..options };
+    let base = DeviceProfile { speeds, ..options.profile.clone() };
+    let options = Options { profile: device_profile(gpu.profile(), &base), ..options };
     let file = ModelFile::open(&a.model)?;
     let fuse = |f: &ModelFile| f.fuse_amended(&options, &mut |_| Ok(()));
     let made = match fuse(&file) {

@@ -7,7 +7,7 @@ use crate::model::device_profile;
 use crate::ports::graph_ports;
 use crate::{Error, ModelFile, Options, Program, Tensor};
 use wgfc_compiler::pipeline::{Fused, compile_graph};
-use wgfc_compiler::{Diagnostic, Errors, States};
+use wgfc_compiler::{DeviceProfile, Diagnostic, Errors, States};
 use wgfc_ir::graph::State;
 use wgfc_ir::program::Stats;
 use wgfc_ir::{DType, GatherAxis, Graph, Growth, Op, TensorType};
@@ -41,7 +41,10 @@ pub(super) fn compilations(
         fusion: options.fusion,
         without: options.without.clone(),
         dims: symbols.batch.iter().map(|b| (b.clone(), rows)).collect(),
-        profile: device_profile(gpu.profile(), &Default::default()),
+        profile: device_profile(
+            gpu.profile(),
+            &DeviceProfile { speeds: options.speeds, ..DeviceProfile::default() },
+        ),
         tuning: options.tuning.clone(),
         ..Options::default()
     };

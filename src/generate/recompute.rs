@@ -9,7 +9,7 @@ use crate::model::{device_error, device_profile};
 use crate::ports::{PortType, graph_ports, program_ports};
 use crate::{Error, Options, Tensor};
 use std::collections::BTreeMap;
-use wgfc_compiler::Errors;
+use wgfc_compiler::{DeviceProfile, Errors};
 use wgfc_runtime::kernel::Checks;
 use wgfc_runtime::session::SessionOptions;
 use wgfc_runtime::{Gpu, Profile, Session};
@@ -43,7 +43,10 @@ impl Recompute {
         for s in roles::past_symbols(file, &seq)? {
             dims.entry(s).or_insert(0);
         }
-        let profile = device_profile(gpu.profile(), &Default::default());
+        let profile = device_profile(
+            gpu.profile(),
+            &DeviceProfile { speeds: options.speeds, ..DeviceProfile::default() },
+        );
         let (fusion, without) = (options.fusion, options.without.clone());
         let options = Options { fusion, without, dims, profile, ..Options::default() };
         let program = file.compile_amended(&options, &mut |graph| {

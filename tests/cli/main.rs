@@ -3,6 +3,7 @@
 mod adapter;
 mod measure;
 mod output;
+mod profiles;
 mod report;
 mod sizes;
 

@@ -1,0 +1,274 @@
+//! The figures of a device that small kernels show: how many cores it has, what waiting costs, what caches give.
+//!
+//! Each kernel does the same thing `n` times; the time of one is that of many less that of few, so that neither
+//! submitting nor starting counts. All of it takes about a second on hardware, some on a software adapter.
+
+use crate::error::RunError;
+use crate::gpu::Gpu;
+use crate::kernel::{Checks, Pipeline, compile_all};
+use crate::measure::{group, kernel};
+use crate::stats::Estimate;
+use std::time::Instant;
+use wgfc_program::program::{Access, Kernel};
+
+/// What was measured. Times are in nanoseconds.
+#[derive(Clone, Copy, Debug, PartialEq)]
+#[non_exhaustive]
+pub struct Primitives {
+    /// How many times as much arithmetic many workgroups do as one of 256 invocations.
+    pub cores: f64,
+    /// Invocations that can wait for memory together without any waiting longer.
+    pub resident: f64,
+    /// A load from memory whose address is what the load before gave.
+    pub latency_ns: f64,
+    /// A multiply-add that waits for the one before it.
+    pub operation_ns: f64,
+    /// A barrier of 256 invocations.
+    pub barrier_ns: f64,
+    /// Bytes a second that one workgroup of 256 invocations reads of what caches hold.
+    pub workgroup_bytes_per_second: f64,
+    /// Bytes a second that many such workgroups read of it.
+    pub cache_bytes_per_second: f64,
+}
+
+/// Dependent multiply-adds, eight a turn.
+const CHAIN: &str = "
+@group(0) @binding(0) var<storage, read> turns: array<u32>;
+@group(0) @binding(1) var<storage, read_write> out: array<f32>;
+@compute @workgroup_size(64)
+fn main(@builtin(global_invocation_id) id: vec3<u32>) {
+    let a = f32(turns[1]);
+    var x = f32(id.x);
+    for (var i = 0u; i < turns[0]; i++) {
+        x = fma(x, a, a); x = fma(x, a, a); x = fma(x, a, a); x = fma(x, a, a);
+        x = fma(x, a, a); x = fma(x, a, a); x = fma(x, a, a); x = fma(x, a, a);
+    }
+    if (x == 12345.0) { out[0] = x; }
+}
+";
+
+/// Multiply-adds of 16 chains that do not wait for each other.
+const ARITHMETIC: &str = "
+@group(0) @binding(0) var<storage, read> turns: array<u32>;
+@group(0) @binding(1) var<storage, read_write> out: array<f32>;
+@compute @workgroup_size(256)
+fn main(@builtin(global_invocation_id) id: vec3<u32>) {
+    let a = vec4(f32(turns[1]));
+    var p = vec4(f32(id.x));
+    var q = p + 1.0;
+    var r = p + 2.0;
+    var s = p + 3.0;
+    for (var i = 0u; i < turns[0]; i++) {
+        p = fma(p, a, a); q = fma(q, a, a); r = fma(r, a, a); s = fma(s, a, a);
+        p = fma(p, a, a); q = fma(q, a, a); r = fma(r, a, a); s = fma(s, a, a);
+    }
+    let sum = dot(p + q, r + s);
+    if (sum == 12345.0) { out[0] = sum; }
+}
+";
+
+const BARRIER: &str = "
+@group(0) @binding(0) var<storage, read> turns: array<u32>;
+@group(0) @binding(1) var<storage, read_write> out: array<f32>;
+var<workgroup> shared_: array<f32, 256>;
+@compute @workgroup_size(256)
+fn main(@builtin(local_invocation_index) id: u32) {
+    let n = turns[0];
+    shared_[id] = f32(id);
+    for (var i = 0u; i < n; i++) {
+        workgroupBarrier();
+        shared_[(id + 1u) & 255u] += 1.0;
+    }
+    if (shared_[id] == -1.0) { out[0] = 1.0; }
+}
+";
+
+/// Positions that follow one another, each far from the one before.
+const FILL: &str = "
+@group(0) @binding(0) var<storage, read> turns: array<u32>;
+@group(0) @binding(1) var<storage, read_write> next: array<u32>;
+@compute @workgroup_size(256)
+fn main(@builtin(global_invocation_id) id: vec3<u32>, @builtin(num_workgroups) groups: vec3<u32>) {
+    for (var i = id.x; i < turns[2]; i += groups.x * 256u) {
+        next[i] = (i + turns[3]) & (turns[2] - 1u);
+    }
+}
+";
+
+/// Loads at positions that loads gave.
+const CHASE: &str = "
+@group(0) @binding(0) var<storage, read> turns: array<u32>;
+@group(0) @binding(1) var<storage, read> next: array<u32>;
+@group(0) @binding(2) var<storage, read_write> out: array<f32>;
+@compute @workgroup_size(64)
+fn main() {
+    var at = 0u;
+    for (var i = 0u; i < turns[0]; i++) {
+        at = next[at];
+    }
+    if (at == 0xffffffffu) { out[0] = 1.0; }
+}
+";
+
+/// Reads 64 KiB a turn, again and again the same 1 MiB.
+const CACHED: &str = "
+@group(0) @binding(0) var<storage, read> turns: array<u32>;
+@group(0) @binding(1) var<storage, read> data: array<vec4<f32>>;
+@group(0) @binding(2) var<storage, read_write> out: array<f32>;
+@compute @workgroup_size(256)
+fn main(@builtin(local_invocation_index) id: u32, @builtin(workgroup_id) group: vec3<u32>) {
+    var sum = vec4(0.0);
+    for (var i = 0u; i < turns[0]; i++) {
+        let from = ((i + group.x) & 15u) * 4096u + id;
+        for (var j = 0u; j < 4096u; j += 1024u) {
+            sum += data[from + j] + data[from + j + 256u] + data[from + j + 512u] + data[from + j + 768u];
+        }
+    }
+    if (dot(sum, sum) == 12345.0) { out[0] = sum.x; }
+}
+";
+
+/// A kernel with what it binds beside the number of turns.
+struct Loop<'g> {
+    gpu: &'g Gpu,
+    pipeline: &'g Pipeline,
+    group: wgpu::BindGroup,
+    turns: &'g wgpu::Buffer,
+}
+
+/// No more turns than every driver takes.
+const MOST: u32 = 1 << 15;
+
+impl Loop<'_> {
+    /// Nanoseconds of `n` turns in so many workgroups: the median of some.
+    async fn time(&self, n: u32, workgroups: u32) -> Result<f64, RunError> {
+        self.gpu.queue().write_buffer(self.turns, 0, &n.to_le_bytes());
+        let mut times = vec![];
+        for _ in 0..4 {
+            let start = Instant::now();
+            self.gpu
+                .scoped("measuring", || {
+                    let mut encoder = self.gpu.device().create_command_encoder(&Default::default());
+                    let mut pass = encoder.begin_compute_pass(&Default::default());
+                    pass.set_pipeline(&self.pipeline.pipeline);
+                    pass.set_bind_group(0, &self.group, &[]);
+                    pass.dispatch_workgroups(workgroups, 1, 1);
+                    drop(pass);
+                    self.gpu.queue().submit([encoder.finish()]);
+                })
+                .await?;
+            self.gpu.wait().await?;
+            times.push(start.elapsed().as_nanos() as f64);
+        }
+        // The first also pays for what is done once.
+        times.remove(0);
+        Ok(Estimate::of(times).map_or(0.0, |e| e.median))
+    }
+
+    /// Turns that take some milliseconds.
+    async fn turns(&self, workgroups: u32) -> Result<u32, RunError> {
+        let mut n = 64;
+        while n < MOST && self.time(n, workgroups).await? < 3e6 {
+            n *= 4;
+        }
+        Ok(n.min(MOST))
+    }
+
+    /// Nanoseconds of a turn in so many workgroups.
+    async fn turn(&self, workgroups: u32) -> Result<f64, RunError> {
+        let n = self.turns(workgroups).await?;
+        let (many, few) = (self.time(n, workgroups).await?, self.time(n / 4, workgroups).await?);
+        let each = (many - few) / f64::from(n - n / 4);
+        // On a machine with other work the few may have taken longer than the many.
+        Ok(if each > 0.0 { each } else { many.max(1.0) / f64::from(n) })
+    }
+}
+
+/// Measures the device.
+///
+/// # Errors
+/// What the device refuses.
+pub async fn primitives(gpu: &Gpu) -> Result<Primitives, RunError> {
+    let software = gpu.summary().is_software;
+    let limits = gpu.profile();
+    let two = || vec![Access::Read, Access::ReadWrite];
+    let three = || vec![Access::Read, Access::Read, Access::ReadWrite];
+    let kernels: [Kernel; 6] = [
+        kernel("chain", CHAIN, 64, two()),
+        kernel("arithmetic", ARITHMETIC, 256, two()),
+        kernel("barrier", BARRIER, 256, two()),
+        kernel("fill", FILL, 256, two()),
+        kernel("chase", CHASE, 64, three()),
+        kernel("cached", CACHED, 256, three()),
+    ];
+    // These are ours, and stay inside of what they are given.
+    let pipelines = compile_all(gpu, kernels.iter(), Checks::Trusted, [].into_iter()).await?;
+    let [chain, arithmetic, barrier, fill, chase, cached] = pipelines.as_slice() else {
+        let message = "a kernel is missing".to_owned();
+        return Err(RunError::Gpu { what: "measuring".to_owned(), message });
+    };
+    let turns = gpu.storage("number of turns", 256).await?;
+    let out = gpu.storage("result of nothing", 256).await?;
+    let most = limits.binding_bytes.min(limits.buffer_bytes).max(1 << 20);
+    let large = most.min(if software { 8 << 20 } else { 128 << 20 });
+    let large = 1u64 << large.ilog2();
+    let far = gpu.storage("positions far apart", large).await?;
+    let near = gpu.storage("positions nearby", 4096).await?;
+    let small = gpu.storage("what caches hold", 1 << 20).await?;
+    let bind = async |pipeline, buffers: &[&wgpu::Buffer]| -> Result<Loop<'_>, RunError> {
+        let group = gpu.scoped("measuring", || group(gpu, pipeline, buffers)).await?;
+        Ok(Loop { gpu, pipeline, group, turns: &turns })
+    };
+    let set = |values: [u32; 4]| {
+        let bytes: Vec<u8> = values.iter().flat_map(|v| v.to_le_bytes()).collect();
+        gpu.queue().write_buffer(&turns, 0, &bytes);
+    };
+    // Steps of 16 KiB and a bit, odd in elements, so that all elements come in turn.
+    for (buffer, bytes) in [(&far, large), (&near, 4096)] {
+        let elements = (bytes / 4) as u32;
+        set([1, 1, elements, 4127 % elements | 1]);
+        bind(fill, &[&turns, buffer]).await?.time(1, if software { 8 } else { 1024 }).await?;
+    }
+    set([1, 1, 0, 0]);
+
+    let operation_ns = bind(chain, &[&turns, &out]).await?.turn(1).await? / 8.0;
+    let barrier_ns = bind(barrier, &[&turns, &out]).await?.turn(1).await?;
+    let latency_ns = bind(chase, &[&turns, &far, &out]).await?.turn(1).await?;
+
+    let arithmetic = bind(arithmetic, &[&turns, &out]).await?;
+    let many = if software { 64 } else { 4096 };
+    let (one, all) = (arithmetic.turn(1).await?, arithmetic.turn(many).await?);
+    let cores = (f64::from(many) * one / all).max(1.0);
+
+    let near = bind(chase, &[&turns, &near, &out]).await?;
+    let n = near.turns(1).await?;
+    let alone = near.time(n, 1).await?;
+    let mut workgroups = 1;
+    while workgroups < 1 << 14 && near.time(n, workgroups * 2).await? < 1.5 * alone {
+        workgroups *= 2;
+    }
+    let resident = 64.0 * f64::from(workgroups);
+
+    let cached = bind(cached, &[&turns, &small, &out]).await?;
+    let bytes = f64::from(1 << 16) * 1e9;
+    let workgroup_bytes_per_second = bytes / cached.turn(1).await?;
+    let many = if software { 16 } else { 2048 };
+    let cache_bytes_per_second = f64::from(many) * bytes / cached.turn(many).await?;
+    Ok(Primitives {
+        cores,
+        resident,
+        latency_ns,
+        operation_ns,
+        barrier_ns,
+        workgroup_bytes_per_second,
+        cache_bytes_per_second,
+    })
+}
+
+/// [`primitives`] for callers without an executor.
+///
+/// # Errors
+/// As [`primitives`].
+pub fn primitives_blocking(gpu: &Gpu) -> Result<Primitives, RunError> {
+    pollster::block_on(primitives(gpu))
+}

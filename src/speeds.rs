@@ -1,0 +1,208 @@
+//! How fast a device is: measured on it, and kept in the [`Cache`], or as devices of its kind are.
+
+use crate::cache::Cache;
+use crate::model::{device_error, device_profile};
+use crate::random;
+use crate::{Error, Options};
+use std::fmt;
+use wgfc_compiler::device::Speeds;
+use wgfc_compiler::pipeline::compile_graph;
+use wgfc_compiler::{Diagnostic, Errors};
+use wgfc_ir::build::Builder;
+use wgfc_ir::graph::Border;
+use wgfc_ir::program::Stats;
+use wgfc_ir::{DType, Dim, Graph, TensorType};
+use wgfc_runtime::kernel::Checks;
+use wgfc_runtime::measure::{Measured, measure_blocking};
+use wgfc_runtime::primitives::primitives_blocking;
+use wgfc_runtime::session::{SessionOptions, Value};
+use wgfc_runtime::stats::Estimate;
+use wgfc_runtime::trial::Trial;
+use wgfc_runtime::{AdapterSummary, Gpu, Session};
+
+/// Where the speeds of a device come from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Source {
+    /// A named profile: as devices of its kind are.
+    Named(&'static str),
+    /// Measured on the adapter of this name.
+    Measured(String),
+}
+
+impl fmt::Display for Source {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Source::Named(name) => f.write_str(name),
+            Source::Measured(adapter) => write!(f, "measured on {adapter}"),
+        }
+    }
+}
+
+/// The speeds of devices of an adapter's kind.
+pub fn named(adapter: &AdapterSummary) -> (Source, Speeds) {
+    let (name, speeds) = match adapter.kind.as_str() {
+        _ if adapter.is_software => ("software", Speeds::SOFTWARE),
+        "discrete" => ("discrete", Speeds::DISCRETE),
+        "integrated" => ("integrated", Speeds::INTEGRATED),
+        _ => ("portable", Speeds::PORTABLE),
+    };
+    (Source::Named(name), speeds)
+}
+
+/// What was measured on an adapter, else what is [`named`] after its kind.
+///
+/// # Errors
+/// [`Error::File`] where what was kept cannot be read or is damaged. It can be ignored.
+pub fn known(cache: Option<&Cache>, adapter: &AdapterSummary) -> Result<(Source, Speeds), Error> {
+    let kept = cache.map(|c| c.speeds(adapter)).transpose()?.flatten();
+    Ok(match kept {
+        Some(speeds) => (Source::Measured(adapter.name.clone()), speeds),
+        None => named(adapter),
+    })
+}
+
+/// Of the peak that models assume, what a large product in f32 reaches: 38.7 of 57.3 TFLOP/s on an H100.
+const REACHED: f64 = 0.68;
+/// The same on matrix units: 168 of 448 TFLOP/s.
+const MATRIX_REACHED: f64 = 0.375;
+/// Of a multiply-add that waits, what an operation of a loop takes on average, as some do not wait: 1.5 ns on an H100.
+const WAITING: f64 = 0.65;
+
+/// Measures a device, within some seconds. Also returns what [`measure_blocking`] found.
+///
+/// # Errors
+/// What the device refuses.
+pub fn measure(gpu: &Gpu) -> Result<(Speeds, Measured), Error> {
+    let m = measure_blocking(gpu).map_err(device_error)?;
+    let p = primitives_blocking(gpu).map_err(device_error)?;
+    let f32 = product(gpu, DType::F32, false)? / REACHED;
+    let limits = gpu.profile();
+    let f16 = if limits.f16 { product(gpu, DType::F16, false)? / REACHED } else { f32 };
+    let matrix = match limits.f16 && limits.cooperative_matrix {
+        true => product(gpu, DType::F16, true)? / MATRIX_REACHED,
+        false => f16,
+    };
+    let mut speeds = Speeds {
+        bandwidth: m.copy_bytes_per_second,
+        flops_f32: f32,
+        flops_f16: f16,
+        flops_matrix: matrix,
+        dispatch_cost: m.dispatch_ns * 1e-9,
+        cores: p.cores,
+        resident: p.resident,
+        memory_latency: 1.0,
+        operation: WAITING * p.operation_ns * 1e-9,
+        barrier: p.barrier_ns * 1e-9,
+        workgroup_bandwidth: p.workgroup_bytes_per_second,
+        cache_bandwidth: p.cache_bytes_per_second.max(m.copy_bytes_per_second),
+    };
+    speeds.memory_latency = p.latency_ns * 1e-9 / speeds.cycle();
+    for (_, _, v) in fields(&mut speeds) {
+        // Four digits: more were never measured.
+        *v = format!("{:.3e}", v.clamp(1e-12, 1e18)).parse().unwrap_or(*v);
+    }
+    Ok((speeds, m))
+}
+
+/// The fields of speeds: a name, a unit and the value.
+pub fn fields(s: &mut Speeds) -> [(&'static str, &'static str, &mut f64); 12] {
+    let Speeds {
+        bandwidth,
+        flops_f32,
+        flops_f16,
+        flops_matrix,
+        dispatch_cost,
+        cores,
+        resident,
+        memory_latency,
+        operation,
+        barrier,
+        workgroup_bandwidth,
+        cache_bandwidth,
+    } = s;
+    [
+        ("bandwidth", "B/s", bandwidth),
+        ("flops_f32", "FLOP/s", flops_f32),
+        ("flops_f16", "FLOP/s", flops_f16),
+        ("flops_matrix", "FLOP/s", flops_matrix),
+        ("dispatch_cost", "s", dispatch_cost),
+        ("cores", "", cores),
+        ("resident", "", resident),
+        ("memory_latency", "cycles", memory_latency),
+        ("operation", "s", operation),
+        ("barrier", "s", barrier),
+        ("workgroup_bandwidth", "B/s", workgroup_bandwidth),
+        ("cache_bandwidth", "B/s", cache_bandwidth),
+    ]
+}
+
+/// Floating-point operations a second of a large product, by the kernel that the compiler makes of it.
+fn product(gpu: &Gpu, dtype: DType, matrix_units: bool) -> Result<f64, Error> {
+    let mut best = 0.0f64;
+    for n in [128usize, 256, 512, 1024, 2048, 4096] {
+        let trial = trial(gpu, dtype, n, matrix_units)?;
+        let mut times = vec![];
+        for _ in 0..4 {
+            times.push(trial.time_blocking(1).map_err(device_error)?);
+        }
+        times.remove(0);
+        let ns = Estimate::of(times).map_or(0.0, |e| e.median).max(1.0);
+        best = best.max(2.0 * (n as f64).powi(3) / (ns * 1e-9));
+        // The next takes eight times as long.
+        if ns > 5e6 {
+            break;
+        }
+    }
+    Ok(best)
+}
+
+/// A product of two square matrices, ready to be timed.
+fn trial(gpu: &Gpu, dtype: DType, n: usize, matrix_units: bool) -> Result<Trial, Error> {
+    let internal = |m: String| Error::from(Errors::from(Diagnostic::internal(m)));
+    let mut profile = device_profile(gpu.profile(), &Default::default());
+    profile.cooperative_matrix &= matrix_units;
+    let mut graph = Graph::new();
+    let ty = TensorType::new(dtype, vec![Dim::from(n), Dim::from(n)]);
+    let [a, b] = ["a", "b"].map(|name| graph.add_input(name, ty.clone()));
+    let y = Builder::new(&mut graph, "product").matmul(a, b).map_err(internal)?;
+    graph.outputs.push(Border { name: "y".into(), value: y });
+    let options = Options { profile, ..Options::default() };
+    let program = compile_graph(graph, Stats::default(), &options, &mut |_, _| {})?;
+    let how = SessionOptions { checks: Checks::Trusted, ..SessionOptions::default() };
+    let session = Session::with_options_blocking(gpu, &program, how).map_err(device_error)?;
+    let tensor = |name| {
+        let t = random::tensor(dtype, vec![n, n], name, 1);
+        gpu.upload_blocking(&t).map(Value::Device).map_err(device_error)
+    };
+    let set = vec![("a", tensor("a")?), ("b", tensor("b")?)];
+    Trial::new_blocking(session, &[set]).map_err(device_error)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_measured_is_positive_and_found_again() {
+        for gpu in wgfc_runtime::testing::gpus() {
+            let dir = tempfile::tempdir().unwrap();
+            let cache = Cache::at(dir.path());
+            let adapter = gpu.summary();
+            assert_eq!(known(Some(&cache), adapter).unwrap(), named(adapter));
+            let (mut speeds, _) = measure(gpu).unwrap();
+            for (name, _, v) in fields(&mut speeds) {
+                assert!(v.is_finite() && *v > 0.0, "{name} = {v} on {}", adapter.name);
+            }
+            cache.keep_speeds(gpu, speeds).unwrap();
+            let (source, again) = known(Some(&cache), adapter).unwrap();
+            assert_eq!((source.to_string(), again), (format!("measured on {}", adapter.name), speeds));
+            let other = AdapterSummary { driver: "another".into(), ..adapter.clone() };
+            assert_eq!(known(Some(&cache), &other).unwrap(), named(&other));
+            assert_eq!(known(None, adapter).unwrap(), named(adapter));
+            std::fs::write(cache.speeds_file(adapter), r#"{"version":1,"speeds":{"cores":0}}"#).unwrap();
+            let e = known(Some(&cache), adapter).unwrap_err().to_string();
+            assert!(e.contains("speeds.cores") && e.contains("ignored"), "{e}");
+        }
+    }
+}

@@ -1,0 +1,71 @@
+//! Device profiles: named, measured, as files; what sizes are expected.
+
+use super::{fixture, folder, mlp, wgfc};
+
+#[test]
+fn profiles_are_named_or_files() {
+    let d = folder();
+    let model = mlp();
+    let compile = |rest: &str| wgfc(d.path(), &format!("compile|{model}|-o|out|--force|--json|{rest}"));
+    assert_eq!(compile("").exits(0).json()["device_profile"], "portable");
+    for name in ["portable", "discrete", "integrated", "software"] {
+        assert_eq!(compile(&format!("--profile|{name}")).exits(0).json()["device_profile"], name);
+    }
+    std::fs::write(d.path().join("p.json"), r#"{"version":1,"speeds":{"cores":7}}"#).unwrap();
+    compile("--profile|p.json").exits(0);
+    compile("--profile|fast").exits(1).says("no profile of this name").says("portable, discrete");
+    for (text, says) in [
+        (r#"{"version":2}"#, "this wgfc reads version 1"),
+        (r#"{"version":1,"speeds":{"core":7}}"#, "`speeds.core`"),
+        (r#"{"version":1,"speeds":{"cores":0}}"#, "must be a positive number"),
+        (r#"{"version":1,"limits":{"f16":"yes"}}"#, "must be true or false"),
+    ] {
+        std::fs::write(d.path().join("bad.json"), text).unwrap();
+        compile("--profile|bad.json").exits(1).says("bad.json").says(says);
+    }
+    let inspect = |rest: &str| wgfc(d.path(), &format!("inspect|{model}|--json|{rest}")).exits(0).json();
+    let (small, large) = (inspect(""), inspect("--profile|discrete"));
+    assert_eq!(
+        (small["device_profile"].as_str(), large["device_profile"].as_str()),
+        (Some("portable"), Some("discrete"))
+    );
+    assert!(small["seconds_bound"].as_f64() > large["seconds_bound"].as_f64());
+    assert_eq!(inspect("--expect|batch=9")["dims"]["batch"], 9);
+    assert_eq!(inspect("--expect|batch=9|--dim|batch=4")["dims"].get("batch"), None);
+}
+
+/// A product whose rows are many is computed in other tiles than one of 64 rows; both serve all sizes.
+#[test]
+fn expected_sizes_change_what_is_chosen() {
+    let d = folder();
+    let model = fixture("small/mlp/model.onnx");
+    let schedule = |rest: &str| wgfc(d.path(), &format!("inspect|{model}|--schedule|{rest}")).exits(0).out;
+    assert_eq!(schedule("--expect|batch=64"), schedule(""));
+    assert_ne!(schedule("--expect|batch=100000"), schedule(""));
+    let compile = |out: &str, expect: &str| {
+        wgfc(d.path(), &format!("compile|{model}|-o|{out}|--expect|batch={expect}")).exits(0);
+        std::fs::read(d.path().join(out).join("plan.json")).unwrap()
+    };
+    assert_eq!(compile("a", "100000"), compile("b", "100000"));
+    wgfc(d.path(), &format!("compile|{model}|-o|c|--expect|batch=0")).exits(1).says("not positive");
+}
+
+#[test]
+fn what_is_measured_is_used() {
+    let d = folder();
+    if wgfc(d.path(), "device").code != 0 {
+        return;
+    }
+    let before = wgfc(d.path(), "device|--json").exits(0).json();
+    let v = wgfc(d.path(), "device|--measure|--json").exits(0).json();
+    assert_eq!(v["device_profile"], before["device_profile"]);
+    let stored = v["measured"]["stored"].as_str().unwrap();
+    let after = wgfc(d.path(), "device|--json").exits(0).json();
+    assert_eq!(after["speeds"], v["measured"]["speeds"]);
+    let bench = format!("bench|{}|--random-inputs|--dim|batch=1|--runs|2|--warm-up|1|--json", mlp());
+    let with =
+        |rest: &str| wgfc(d.path(), &format!("{bench}{rest}")).exits(0).json()["device_profile"].clone();
+    assert!(with("").as_str().unwrap().starts_with("measured on"), "{v}");
+    assert_eq!(with("|--no-tuning"), before["device_profile"]);
+    wgfc(d.path(), &format!("compile|{}|-o|out|--profile|{stored}", mlp())).exits(0);
+}
