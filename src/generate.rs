@@ -45,6 +45,7 @@ use std::collections::{BTreeSet, HashMap};
 use std::time::{Duration, Instant};
 use tokens::{Ids, given};
 use wgfc_compiler::device::Speeds;
+use wgfc_compiler::schedule::cost::Expected;
 use wgfc_compiler::{Errors, Technique};
 use wgfc_ir::TensorType;
 use wgfc_runtime::kernel::Checks;
@@ -75,6 +76,8 @@ pub struct GeneratorOptions {
     pub tuning: Tuning,
     /// How fast it is.
     pub speeds: Speeds,
+    /// What symbolic dimensions are expected to be, such as the positions in the cache; see [`Options::expect`](crate::Options).
+    pub expect: Expected,
 }
 
 impl Default for GeneratorOptions {
@@ -88,6 +91,7 @@ impl Default for GeneratorOptions {
             adapter: AdapterChoice::from_env(),
             tuning: Tuning::default(),
             speeds: Speeds::PORTABLE,
+            expect: Expected::default(),
         }
     }
 }

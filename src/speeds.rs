@@ -62,30 +62,34 @@ pub fn known(cache: Option<&Cache>, adapter: &AdapterSummary) -> Result<(Source,
     })
 }
 
-/// Of the peak that models assume, what a large product in f32 reaches: 38.7 of 57.3 TFLOP/s on an H100.
-const REACHED: f64 = 0.68;
-/// The same on matrix units: 168 of 448 TFLOP/s.
+/// Of the rate of matrix units that models assume, what a large product reaches: 168 of 448 TFLOP/s on an H100.
 const MATRIX_REACHED: f64 = 0.375;
+/// The sizes of square products in f16 that are timed for it, until one takes long.
+const PRODUCTS: [usize; 3] = [1024, 2048, 4096];
 /// Of a multiply-add that waits, what an operation of a loop takes on average, as some do not wait: 1.5 ns on an H100.
 const WAITING: f64 = 0.65;
 
-/// Measures a device, within some seconds. Also returns what [`measure_blocking`] found.
+/// Measures a device, within some seconds, and tells `progress` what. Also returns what [`measure_blocking`] found.
 ///
 /// # Errors
 /// What the device refuses.
-pub fn measure(gpu: &Gpu) -> Result<(Speeds, Measured), Error> {
+pub fn measure(gpu: &Gpu, progress: &dyn Fn(&str)) -> Result<(Speeds, Measured), Error> {
+    progress("memory and dispatches");
     let m = measure_blocking(gpu).map_err(device_error)?;
+    progress("arithmetic, latencies, caches");
     let p = primitives_blocking(gpu).map_err(device_error)?;
-    let f32 = product(gpu, DType::F32, false)? / REACHED;
+    let f16 = p.flops_f16.unwrap_or(p.flops_f32);
     let limits = gpu.profile();
-    let f16 = if limits.f16 { product(gpu, DType::F16, false)? / REACHED } else { f32 };
     let matrix = match limits.f16 && limits.cooperative_matrix {
-        true => product(gpu, DType::F16, true)? / MATRIX_REACHED,
+        true => {
+            progress("matrix units");
+            product(gpu, DType::F16, &PRODUCTS)? / MATRIX_REACHED
+        }
         false => f16,
     };
     let mut speeds = Speeds {
         bandwidth: m.copy_bytes_per_second,
-        flops_f32: f32,
+        flops_f32: p.flops_f32,
         flops_f16: f16,
         flops_matrix: matrix,
         dispatch_cost: m.dispatch_ns * 1e-9,
@@ -95,7 +99,10 @@ pub fn measure(gpu: &Gpu) -> Result<(Speeds, Measured), Error> {
         operation: WAITING * p.operation_ns * 1e-9,
         barrier: p.barrier_ns * 1e-9,
         workgroup_bandwidth: p.workgroup_bytes_per_second,
-        cache_bandwidth: p.cache_bytes_per_second.max(m.copy_bytes_per_second),
+        cache_bandwidth: p
+            .cache_bytes_per_second
+            .max(p.workgroup_bytes_per_second)
+            .max(m.copy_bytes_per_second),
     };
     speeds.memory_latency = p.latency_ns * 1e-9 / speeds.cycle();
     for (_, _, v) in fields(&mut speeds) {
@@ -137,11 +144,11 @@ pub fn fields(s: &mut Speeds) -> [(&'static str, &'static str, &mut f64); 12] {
     ]
 }
 
-/// Floating-point operations a second of a large product, by the kernel that the compiler makes of it.
-fn product(gpu: &Gpu, dtype: DType, matrix_units: bool) -> Result<f64, Error> {
+/// Floating-point operations a second of the fastest of some products, by the kernels that the compiler makes of them.
+fn product(gpu: &Gpu, dtype: DType, sizes: &[usize]) -> Result<f64, Error> {
     let mut best = 0.0f64;
-    for n in [128usize, 256, 512, 1024, 2048, 4096] {
-        let trial = trial(gpu, dtype, n, matrix_units)?;
+    for n in sizes.iter().copied() {
+        let trial = trial(gpu, dtype, n)?;
         let mut times = vec![];
         for _ in 0..4 {
             times.push(trial.time_blocking(1).map_err(device_error)?);
@@ -158,10 +165,9 @@ fn product(gpu: &Gpu, dtype: DType, matrix_units: bool) -> Result<f64, Error> {
 }
 
 /// A product of two square matrices, ready to be timed.
-fn trial(gpu: &Gpu, dtype: DType, n: usize, matrix_units: bool) -> Result<Trial, Error> {
+fn trial(gpu: &Gpu, dtype: DType, n: usize) -> Result<Trial, Error> {
     let internal = |m: String| Error::from(Errors::from(Diagnostic::internal(m)));
-    let mut profile = device_profile(gpu.profile(), &Default::default());
-    profile.cooperative_matrix &= matrix_units;
+    let profile = device_profile(gpu.profile(), &Default::default());
     let mut graph = Graph::new();
     let ty = TensorType::new(dtype, vec![Dim::from(n), Dim::from(n)]);
     let [a, b] = ["a", "b"].map(|name| graph.add_input(name, ty.clone()));
@@ -190,7 +196,8 @@ mod tests {
             let cache = Cache::at(dir.path());
             let adapter = gpu.summary();
             assert_eq!(known(Some(&cache), adapter).unwrap(), named(adapter));
-            let (mut speeds, _) = measure(gpu).unwrap();
+            let (mut speeds, _) = measure(gpu, &|_| ()).unwrap();
+            assert!(product(gpu, DType::F32, &[33, 64]).unwrap() > 0.0);
             for (name, _, v) in fields(&mut speeds) {
                 assert!(v.is_finite() && *v > 0.0, "{name} = {v} on {}", adapter.name);
             }

@@ -30,7 +30,7 @@ pub struct TuneOptions {
     pub budget: Duration,
     /// Choices of a kernel that are timed at least, where it has so many.
     pub most: usize,
-    /// What symbolic dimensions are while measuring; without a value, 64.
+    /// What symbolic dimensions are while measuring; without a value, what the options of the compilation expect, else 64.
     pub values: Values,
 }
 
@@ -114,7 +114,7 @@ pub fn tune(
     progress: &dyn Fn(usize, usize),
 ) -> Result<Tuned, Error> {
     let started = Instant::now();
-    let how = &TuneOptions { values: complete(fused, &how.values)?, ..how.clone() };
+    let how = &TuneOptions { values: complete(fused, &how.values, &options.expect)?, ..how.clone() };
     let all = tunable(fused, options, &how.values, how.most, FACTOR)?;
     let all: Vec<Tunable> = all.into_iter().filter(|t| !known(&t.key)).collect();
     let mut out = Tuned::default();

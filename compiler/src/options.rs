@@ -80,7 +80,8 @@ pub struct Options {
     pub states: States,
     /// What to leave out of full fusion.
     pub without: BTreeSet<Technique>,
-    /// What symbolic dimensions that are not fixed are expected to be: name to value. Choices are made for that.
+    /// What symbolic dimensions that are not fixed are expected to be: name to value. Choices are made for that. A name
+    /// that the model does not have is an error.
     pub expect: Expected,
     /// The device to compile for.
     pub profile: DeviceProfile,

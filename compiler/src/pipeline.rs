@@ -5,6 +5,8 @@ use crate::import::ExternalData;
 use crate::kernel::KernelGraph;
 use crate::options::Options;
 use crate::schedule::ScheduledGraph;
+use std::collections::BTreeSet;
+use std::sync::Arc;
 use wgfc_ir::program::Stats;
 use wgfc_ir::{Graph, Program};
 
@@ -69,9 +71,12 @@ pub fn fuse_amended(
     verify(&graph, "import")?;
     observe("1-import", &|| wgfc_ir::text::print(&graph));
 
+    let mut symbols = free_symbols(&graph);
     crate::states::introduce(&mut graph, &options.states)?;
     amend(&mut graph)?;
     verify(&graph, "states")?;
+    symbols.extend(free_symbols(&graph));
+    check_expected(options, &symbols)?;
 
     let stats = Stats {
         model_nodes: imported.model_nodes,
@@ -81,6 +86,30 @@ pub fn fuse_amended(
         ..Stats::default()
     };
     fuse_graph(graph, stats, options, observe)
+}
+
+/// The symbols of a graph's types, those that a run computes among them.
+fn free_symbols(graph: &Graph) -> BTreeSet<Arc<str>> {
+    let computed = graph.computed.iter().map(|c| c.symbol.clone());
+    crate::assemble::symbols(graph, &KernelGraph::default()).into_iter().chain(computed).collect()
+}
+
+/// Something can be expected only of a symbol that there is, or was before it was fixed.
+fn check_expected(options: &Options, symbols: &BTreeSet<Arc<str>>) -> Result<(), Errors> {
+    let known = |name: &String| symbols.contains(name.as_str()) || options.dims.contains_key(name);
+    let unknown = options.expect.0.iter().filter(|(name, _)| !known(name));
+    let errors: Vec<Diagnostic> = unknown
+        .map(|(name, v)| {
+            let message =
+                format!("{name} is expected to be {v}, but the model has no symbolic dimension `{name}`");
+            let all: Vec<&str> = symbols.iter().map(|s| &**s).collect();
+            Diagnostic::model(message).help(match all.is_empty() {
+                true => "all of its dimensions are constants".into(),
+                false => format!("it has: {}", all.join(", ")),
+            })
+        })
+        .collect();
+    if errors.is_empty() { Ok(()) } else { Err(Errors(errors)) }
 }
 
 /// Compiles a graph whose states have been introduced, with `stats` of where it comes from.

@@ -8,7 +8,7 @@ use crate::emit::{EmitContext, Target, emit};
 use crate::kernel::{Kernel, TensorId, TensorKind};
 use crate::options::Options;
 use crate::pipeline::Fused;
-use crate::schedule::cost::ASSUMED;
+use crate::schedule::cost::{ASSUMED, Expected};
 use crate::schedule::products::cost::cycles;
 use crate::schedule::products::problem::{Problem, problem};
 use crate::schedule::table::{Tuning, key, title};
@@ -26,27 +26,29 @@ pub type Values = BTreeMap<String, i64>;
 /// Positions that states without a fixed capacity have room for while measuring, beside those measured.
 const ROOM: i64 = 2048;
 
-/// The values of all symbols of a model, from those `given`: capacities hold what is measured.
+/// The values of all symbols of a model, from those `given`, else what they are `expected` to be: capacities hold what
+/// is measured.
 ///
 /// # Errors
 /// `Model` where a state has no room for the positions measured.
-pub fn complete(fused: &Fused, given: &Values) -> Result<Values, Errors> {
+pub fn complete(fused: &Fused, given: &Values, expect: &Expected) -> Result<Values, Errors> {
     let graph = &fused.graph;
     let growths = || graph.states.iter().filter_map(|s| Some((s, s.growth.as_ref()?)));
     let extent = |s: &State, axis: usize| graph.ty(s.before).shape.get(axis).cloned().unwrap_or_default();
     let mut values = given.clone();
     for (s, g) in growths() {
         if let Some(c) = extent(s, g.axis).as_const() {
-            values.entry(g.length.to_string()).or_insert(ASSUMED.min(c / 2));
+            values.entry(g.length.to_string()).or_insert(expect.symbol(&g.length).min(c / 2));
         }
     }
     let open: Vec<Arc<str>> = growths().flat_map(|(s, g)| extent(s, g.axis).symbols()).collect();
     for s in symbols(graph, &crate::kernel::KernelGraph::default()).iter().filter(|s| !open.contains(s)) {
-        values.entry(s.to_string()).or_insert(ASSUMED);
+        values.entry(s.to_string()).or_insert(expect.symbol(s));
     }
     let most = values.values().fold(0, |a: i64, b| a.saturating_add(*b));
     for s in open {
-        values.entry(s.to_string()).or_insert(ROOM.saturating_add(most));
+        let room = expect.0.get(&*s).copied().unwrap_or(ROOM.saturating_add(most));
+        values.entry(s.to_string()).or_insert(room);
     }
     let mut errors = vec![];
     for (s, g) in growths() {

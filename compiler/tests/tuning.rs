@@ -146,7 +146,7 @@ fn what_is_measured_fits_the_states() {
     let complete = |capacity, given: &[(&str, i64)]| {
         let options = Options { states: States::Auto { capacity }, ..one_token() };
         let given = given.iter().map(|(s, v)| (s.to_string(), *v)).collect();
-        tuning::complete(&fused("decoder", &options), &given)
+        tuning::complete(&fused("decoder", &options), &given, &options.expect)
     };
     assert_eq!(complete(Some(32), &[]).unwrap()["past"], 16);
     assert_eq!(complete(None, &[]).unwrap()["past"], 64);

@@ -4,11 +4,10 @@ use crate::error::RunError;
 use crate::gpu::Gpu;
 use crate::kernel::{Checks, Pipeline, compile_all};
 use crate::overhead::{self, Mode};
-use crate::stats::Estimate;
 use std::time::Instant;
 use wgfc_program::program::{Access, Kernel};
 
-/// Measured speeds. Times are medians of wall-clock time, in nanoseconds.
+/// Measured speeds, by wall-clock time. Times are medians, in nanoseconds.
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct Measured {
@@ -31,7 +30,8 @@ const COPY: &str = "
 @compute @workgroup_size(256)
 fn main(@builtin(global_invocation_id) id: vec3<u32>, @builtin(num_workgroups) groups: vec3<u32>) {
     let stride = groups.x * 256u;
-    for (var i = id.x; i < arrayLength(&src); i += stride) {
+    let n = arrayLength(&src);
+    for (var i = id.x; i < n; i += stride) {
         dst[i] = src[i];
     }
 }
@@ -61,7 +61,8 @@ pub(crate) fn group(gpu: &Gpu, p: &Pipeline, buffers: &[&wgpu::Buffer]) -> wgpu:
     gpu.device().create_bind_group(&wgpu::BindGroupDescriptor { label: None, layout, entries: &entries })
 }
 
-/// Median nanoseconds to submit `count` dispatches in one pass, and wait for them.
+/// Nanoseconds to submit `count` dispatches in one pass, and wait for them: the least of some, as other work only makes
+/// it longer.
 async fn time(
     gpu: &Gpu,
     p: &Pipeline,
@@ -69,8 +70,8 @@ async fn time(
     workgroups: u32,
     count: usize,
 ) -> Result<f64, RunError> {
-    let mut times = Vec::new();
-    for _ in 0..=5 {
+    let mut least = f64::INFINITY;
+    for _ in 0..8 {
         let start = Instant::now();
         gpu.scoped("measuring", || {
             let mut encoder = gpu.device().create_command_encoder(&Default::default());
@@ -85,11 +86,9 @@ async fn time(
         })
         .await?;
         gpu.wait().await?;
-        times.push(start.elapsed().as_nanos() as f64);
+        least = least.min(start.elapsed().as_nanos() as f64);
     }
-    // The first one also pays for what is done once.
-    times.remove(0);
-    Ok(Estimate::of(times).map_or(0.0, |e| e.median))
+    Ok(least)
 }
 
 /// Measures the device: under a second on hardware, a few on a software adapter.
@@ -97,7 +96,8 @@ pub async fn measure(gpu: &Gpu) -> Result<Measured, RunError> {
     let software = gpu.summary().is_software;
     let limits = gpu.profile();
     let kernels = [kernel("copy", COPY, 256, vec![Access::Read, Access::ReadWrite])];
-    let pipelines = compile_all(gpu, kernels.iter(), Checks::All, [].into_iter()).await?;
+    // It stays inside of what it is given.
+    let pipelines = compile_all(gpu, kernels.iter(), Checks::Trusted, [].into_iter()).await?;
     let [copy] = pipelines.as_slice() else {
         return Err(RunError::Gpu {
             what: "measuring".to_owned(),
@@ -112,7 +112,7 @@ pub async fn measure(gpu: &Gpu) -> Result<Measured, RunError> {
     let bound = gpu.scoped("measuring", || group(gpu, copy, &[&from, &to])).await?;
     let per_group = if software { 256 * 64 } else { 256 * 8 };
     let workgroups = (copy_bytes / 16).div_ceil(per_group).min(u64::from(limits.workgroups)) as u32;
-    let copies = if software { 4 } else { 40 };
+    let copies = if software { 1 } else { 40 };
     let ns = time(gpu, copy, &bound, workgroups, copies).await?;
     let copy_bytes_per_second = 2.0 * copy_bytes as f64 * copies as f64 / (ns * 1e-9);
 

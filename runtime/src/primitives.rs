@@ -7,7 +7,6 @@ use crate::error::RunError;
 use crate::gpu::Gpu;
 use crate::kernel::{Checks, Pipeline, compile_all};
 use crate::measure::{group, kernel};
-use crate::stats::Estimate;
 use std::time::Instant;
 use wgfc_program::program::{Access, Kernel};
 
@@ -15,6 +14,10 @@ use wgfc_program::program::{Access, Kernel};
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct Primitives {
+    /// Floating-point operations a second in f32; a multiply-add is two.
+    pub flops_f32: f64,
+    /// The same in f16; none where kernels cannot use it.
+    pub flops_f16: Option<f64>,
     /// How many times as much arithmetic many workgroups do as one of 256 invocations.
     pub cores: f64,
     /// Invocations that can wait for memory together without any waiting longer.
@@ -37,9 +40,10 @@ const CHAIN: &str = "
 @group(0) @binding(1) var<storage, read_write> out: array<f32>;
 @compute @workgroup_size(64)
 fn main(@builtin(global_invocation_id) id: vec3<u32>) {
+    let n = turns[0];
     let a = f32(turns[1]);
     var x = f32(id.x);
-    for (var i = 0u; i < turns[0]; i++) {
+    for (var i = 0u; i < n; i++) {
         x = fma(x, a, a); x = fma(x, a, a); x = fma(x, a, a); x = fma(x, a, a);
         x = fma(x, a, a); x = fma(x, a, a); x = fma(x, a, a); x = fma(x, a, a);
     }
@@ -47,25 +51,28 @@ fn main(@builtin(global_invocation_id) id: vec3<u32>) {
 }
 ";
 
-/// Multiply-adds of 16 chains that do not wait for each other.
+/// Multiply-adds of 16 chains that do not wait for each other, in `T`.
 const ARITHMETIC: &str = "
 @group(0) @binding(0) var<storage, read> turns: array<u32>;
 @group(0) @binding(1) var<storage, read_write> out: array<f32>;
 @compute @workgroup_size(256)
 fn main(@builtin(global_invocation_id) id: vec3<u32>) {
-    let a = vec4(f32(turns[1]));
-    var p = vec4(f32(id.x));
+    let n = turns[0];
+    let a = vec4(T(turns[1]));
+    var p = vec4(T(id.x & 255u));
     var q = p + 1.0;
     var r = p + 2.0;
     var s = p + 3.0;
-    for (var i = 0u; i < turns[0]; i++) {
+    for (var i = 0u; i < n; i++) {
         p = fma(p, a, a); q = fma(q, a, a); r = fma(r, a, a); s = fma(s, a, a);
         p = fma(p, a, a); q = fma(q, a, a); r = fma(r, a, a); s = fma(s, a, a);
     }
     let sum = dot(p + q, r + s);
-    if (sum == 12345.0) { out[0] = sum; }
+    if (sum == 12345.0) { out[0] = f32(sum); }
 }
 ";
+/// Operations of an invocation in a turn of it.
+const OPERATIONS: f64 = 64.0;
 
 const BARRIER: &str = "
 @group(0) @binding(0) var<storage, read> turns: array<u32>;
@@ -95,18 +102,20 @@ fn main(@builtin(global_invocation_id) id: vec3<u32>, @builtin(num_workgroups) g
 }
 ";
 
-/// Loads at positions that loads gave.
+/// Loads at positions that loads gave. Begins where it ended before, at what no cache holds yet.
 const CHASE: &str = "
 @group(0) @binding(0) var<storage, read> turns: array<u32>;
 @group(0) @binding(1) var<storage, read> next: array<u32>;
-@group(0) @binding(2) var<storage, read_write> out: array<f32>;
+@group(0) @binding(2) var<storage, read_write> place: array<u32>;
 @compute @workgroup_size(64)
-fn main() {
-    var at = 0u;
-    for (var i = 0u; i < turns[0]; i++) {
+fn main(@builtin(global_invocation_id) id: vec3<u32>) {
+    var at = place[0] & turns[2];
+    let n = turns[0];
+    storageBarrier();
+    for (var i = 0u; i < n; i++) {
         at = next[at];
     }
-    if (at == 0xffffffffu) { out[0] = 1.0; }
+    if (id.x == 0u) { place[0] = at; }
 }
 ";
 
@@ -117,16 +126,21 @@ const CACHED: &str = "
 @group(0) @binding(2) var<storage, read_write> out: array<f32>;
 @compute @workgroup_size(256)
 fn main(@builtin(local_invocation_index) id: u32, @builtin(workgroup_id) group: vec3<u32>) {
+    let n = turns[0];
     var sum = vec4(0.0);
-    for (var i = 0u; i < turns[0]; i++) {
-        let from = ((i + group.x) & 15u) * 4096u + id;
+    for (var i = 0u; i < n; i++) {
+        let first = ((i + group.x) & 15u) * 4096u + id;
         for (var j = 0u; j < 4096u; j += 1024u) {
-            sum += data[from + j] + data[from + j + 256u] + data[from + j + 512u] + data[from + j + 768u];
+            sum += data[first + j] + data[first + j + 256u] + data[first + j + 512u] + data[first + j + 768u];
         }
     }
     if (dot(sum, sum) == 12345.0) { out[0] = sum.x; }
 }
 ";
+
+fn arithmetic_in(scalar: &str) -> String {
+    ARITHMETIC.replace("T(", &format!("{scalar}("))
+}
 
 /// A kernel with what it binds beside the number of turns.
 struct Loop<'g> {
@@ -138,13 +152,15 @@ struct Loop<'g> {
 
 /// No more turns than every driver takes.
 const MOST: u32 = 1 << 15;
+/// How often each is timed.
+const RUNS: usize = 6;
 
 impl Loop<'_> {
-    /// Nanoseconds of `n` turns in so many workgroups: the median of some.
+    /// Nanoseconds of `n` turns in so many workgroups: the least of some, as other work only makes it longer.
     async fn time(&self, n: u32, workgroups: u32) -> Result<f64, RunError> {
         self.gpu.queue().write_buffer(self.turns, 0, &n.to_le_bytes());
-        let mut times = vec![];
-        for _ in 0..4 {
+        let mut least = f64::INFINITY;
+        for _ in 0..RUNS {
             let start = Instant::now();
             self.gpu
                 .scoped("measuring", || {
@@ -158,11 +174,9 @@ impl Loop<'_> {
                 })
                 .await?;
             self.gpu.wait().await?;
-            times.push(start.elapsed().as_nanos() as f64);
+            least = least.min(start.elapsed().as_nanos() as f64);
         }
-        // The first also pays for what is done once.
-        times.remove(0);
-        Ok(Estimate::of(times).map_or(0.0, |e| e.median))
+        Ok(least)
     }
 
     /// Turns that take some milliseconds.
@@ -193,22 +207,28 @@ pub async fn primitives(gpu: &Gpu) -> Result<Primitives, RunError> {
     let limits = gpu.profile();
     let two = || vec![Access::Read, Access::ReadWrite];
     let three = || vec![Access::Read, Access::Read, Access::ReadWrite];
-    let kernels: [Kernel; 6] = [
+    let half = Kernel {
+        features: vec!["shader-f16".into()],
+        ..kernel("arithmetic in f16", &format!("enable f16;\n{}", arithmetic_in("f16")), 256, two())
+    };
+    let mut kernels = vec![
         kernel("chain", CHAIN, 64, two()),
-        kernel("arithmetic", ARITHMETIC, 256, two()),
+        kernel("arithmetic", &arithmetic_in("f32"), 256, two()),
         kernel("barrier", BARRIER, 256, two()),
         kernel("fill", FILL, 256, two()),
         kernel("chase", CHASE, 64, three()),
         kernel("cached", CACHED, 256, three()),
     ];
+    kernels.extend(limits.f16.then_some(half));
     // These are ours, and stay inside of what they are given.
     let pipelines = compile_all(gpu, kernels.iter(), Checks::Trusted, [].into_iter()).await?;
-    let [chain, arithmetic, barrier, fill, chase, cached] = pipelines.as_slice() else {
+    let [chain, arithmetic, barrier, fill, chase, cached, half @ ..] = pipelines.as_slice() else {
         let message = "a kernel is missing".to_owned();
         return Err(RunError::Gpu { what: "measuring".to_owned(), message });
     };
     let turns = gpu.storage("number of turns", 256).await?;
     let out = gpu.storage("result of nothing", 256).await?;
+    let place = gpu.storage("position of the chase", 256).await?;
     let most = limits.binding_bytes.min(limits.buffer_bytes).max(1 << 20);
     let large = most.min(if software { 8 << 20 } else { 128 << 20 });
     let large = 1u64 << large.ilog2();
@@ -229,18 +249,26 @@ pub async fn primitives(gpu: &Gpu) -> Result<Primitives, RunError> {
         set([1, 1, elements, 4127 % elements | 1]);
         bind(fill, &[&turns, buffer]).await?.time(1, if software { 8 } else { 1024 }).await?;
     }
-    set([1, 1, 0, 0]);
+    set([1, 1, u32::MAX, 0]);
 
     let operation_ns = bind(chain, &[&turns, &out]).await?.turn(1).await? / 8.0;
     let barrier_ns = bind(barrier, &[&turns, &out]).await?.turn(1).await?;
-    let latency_ns = bind(chase, &[&turns, &far, &out]).await?.turn(1).await?;
+    let latency_ns = bind(chase, &[&turns, &far, &place]).await?.turn(1).await?;
 
     let arithmetic = bind(arithmetic, &[&turns, &out]).await?;
     let many = if software { 64 } else { 4096 };
     let (one, all) = (arithmetic.turn(1).await?, arithmetic.turn(many).await?);
     let cores = (f64::from(many) * one / all).max(1.0);
+    let operations = f64::from(many) * 256.0 * OPERATIONS * 1e9;
+    let flops_f32 = operations / all;
+    let flops_f16 = match half.first() {
+        Some(p) => Some(operations / bind(p, &[&turns, &out]).await?.turn(many).await?),
+        None => None,
+    };
 
-    let near = bind(chase, &[&turns, &near, &out]).await?;
+    // From the first position: where the chase through the large buffer ended is none here.
+    set([1, 1, 0, 0]);
+    let near = bind(chase, &[&turns, &near, &place]).await?;
     let n = near.turns(1).await?;
     let alone = near.time(n, 1).await?;
     let mut workgroups = 1;
@@ -255,6 +283,8 @@ pub async fn primitives(gpu: &Gpu) -> Result<Primitives, RunError> {
     let many = if software { 16 } else { 2048 };
     let cache_bytes_per_second = f64::from(many) * bytes / cached.turn(many).await?;
     Ok(Primitives {
+        flops_f32,
+        flops_f16,
         cores,
         resident,
         latency_ns,

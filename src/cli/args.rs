@@ -143,6 +143,22 @@ impl TechniqueArg {
     }
 }
 
+/// What sizes to expect.
+#[derive(Args, Clone, Debug, Default)]
+pub struct ExpectArgs {
+    /// Choose for this value of a symbolic dimension, which stays symbolic, as in `seq=512`; without it 64; may be
+    /// repeated
+    #[arg(long = "expect", value_name = "NAME=VALUE", value_parser = parse_expected)]
+    pub sizes: Vec<(String, i64)>,
+}
+
+impl ExpectArgs {
+    /// As the compiler takes them.
+    pub fn expected(&self) -> Expected {
+        Expected(self.sizes.iter().cloned().collect())
+    }
+}
+
 /// What shapes the compilation.
 #[derive(Args, Clone, Debug)]
 pub struct CompileOptions {
@@ -155,10 +171,8 @@ pub struct CompileOptions {
     /// Fix a symbolic dimension, as in `batch=8`; may be repeated
     #[arg(long = "dim", value_name = "NAME=VALUE", value_parser = parse_dim)]
     pub dims: Vec<(String, i64)>,
-    /// Choose for this value of a symbolic dimension, which stays symbolic, as in `seq=512`; without it 64; may be
-    /// repeated
-    #[arg(long = "expect", value_name = "NAME=VALUE", value_parser = parse_expected)]
-    pub expect: Vec<(String, i64)>,
+    #[command(flatten)]
+    pub expect: ExpectArgs,
     /// Make an input a constant, as the model's shapes depend on it: `axes=1,2`, `shape=s.npy`, `k=k.pb`;
     /// integers alone are i64; may be repeated
     #[arg(long = "fix", value_name = "NAME=VALUE")]
@@ -198,7 +212,7 @@ impl CompileOptions {
             fusion: self.fusion.level(),
             without: self.without.iter().map(|t| t.technique()).collect(),
             dims: self.dims.iter().cloned().collect(),
-            expect: Expected(self.expect.iter().cloned().collect()),
+            expect: self.expect.expected(),
             taps: self.taps.clone(),
             values,
             ..Options::default()
@@ -369,6 +383,7 @@ Examples:
   wgfc generate qwen2.5-0.5b/ --prompt \"The sea is\" --max-new-tokens 100
   wgfc generate qwen2.5-0.5b/ --prompt \"The sea is\" --temperature 0.8 --top-p 0.9 --seed 7
   wgfc generate model.onnx --tokens 785,9396,374 --stats
+  wgfc generate qwen2.5-0.5b/ --prompt \"The sea is\" --expect past_sequence_length=2000
   wgfc generate decoder.onnx --random-weights --tokens 1 --max-new-tokens 200 --stats --quiet
 
 A folder holds model.onnx and, for text, tokenizer.json; where it has a generation_config.json, its end
@@ -412,6 +427,8 @@ pub struct GenerateArgs {
     /// How much to fuse
     #[arg(long, value_enum, default_value_t, value_name = "LEVEL")]
     pub fusion: FusionArg,
+    #[command(flatten)]
+    pub expect: ExpectArgs,
     #[command(flatten)]
     pub adapter: AdapterArgs,
     #[command(flatten)]

@@ -53,8 +53,13 @@ pub fn main(a: &BenchDecodeArgs, t: &Terminal) -> Result<(), Error> {
         decoder = decoder.with_random_weights()?;
     }
     say_random_weights(decoder.model(), t);
-    let (gpu, rows, check, memory) =
-        if a.prefix_recompute { recompute(a, &decoder, t)? } else { cached(a, &decoder, t)? };
+    let gpu = adapter::open(&a.adapter, t)?;
+    let kept = Kept::open(&a.kept, &gpu, t);
+    let (rows, check, memory) = match a.prefix_recompute {
+        true => recompute(a, &decoder, (&gpu, &kept), t)?,
+        false => cached(a, &decoder, (&gpu, &kept), t)?,
+    };
+    let chosen_for = kept.source.to_string();
     let bandwidth = {
         let _progress = t.spinner("measuring the device's bandwidth".into());
         measure_blocking(&gpu).map_err(device_error)?.copy_bytes_per_second
@@ -67,6 +72,7 @@ pub fn main(a: &BenchDecodeArgs, t: &Terminal) -> Result<(), Error> {
     if t.json {
         t.print_json(&serde_json::json!({
             "ran_on": name,
+            "device_profile": chosen_for,
             "mode": mode,
             "random_weights": a.random_weights,
             "bandwidth_bytes_per_second": bandwidth,
@@ -80,6 +86,7 @@ pub fn main(a: &BenchDecodeArgs, t: &Terminal) -> Result<(), Error> {
         return Ok(());
     }
     let mut s = format!("{} on {name}, {mode}, bound at {:.1} GB/s\n", shown(&a.model), bandwidth / 1e9);
+    s += &format!("  compiled for the device profile: {chosen_for}\n");
     if let Some(c) = &check {
         s += &format!(
             "  fused and unfused differ by {:.1e} over {COMPARED} steps, {} of {COMPARED} tokens are the same\n",
@@ -102,10 +109,15 @@ pub fn main(a: &BenchDecodeArgs, t: &Terminal) -> Result<(), Error> {
     Ok(())
 }
 
-/// Where, what, compared, and what it held on the device.
-type Measured = (Gpu, Vec<Row>, Option<Check>, DeviceMemory);
+/// What, compared, and what it held on the device.
+type Measured = (Vec<Row>, Option<Check>, DeviceMemory);
 
-fn cached(a: &BenchDecodeArgs, decoder: &Decoder, t: &Terminal) -> Result<Measured, Error> {
+fn cached(
+    a: &BenchDecodeArgs,
+    decoder: &Decoder,
+    (gpu, kept): (&Gpu, &Kept),
+    t: &Terminal,
+) -> Result<Measured, Error> {
     let tokens = a.tokens.unwrap_or(64) as usize;
     let pasts = if a.past.is_empty() { vec![64] } else { a.past.clone() };
     let longest = pasts.iter().copied().max().unwrap_or(0);
@@ -113,12 +125,8 @@ fn cached(a: &BenchDecodeArgs, decoder: &Decoder, t: &Terminal) -> Result<Measur
     let options = GeneratorOptions {
         capacity: a.capacity.unwrap_or_else(|| need.checked_next_multiple_of(256).unwrap_or(need)),
         prompt_chunk: 1,
-        ..options(a)
+        ..options(a, kept)
     };
-    let gpu = adapter::open(&a.adapter, t)?;
-    let mut kept = Kept::open(&a.kept, &gpu, t);
-    let options =
-        GeneratorOptions { tuning: std::mem::take(&mut kept.tuning), speeds: kept.speeds, ..options };
     let make = |options: &GeneratorOptions| {
         let _progress = t.spinner(format!("compiling {}", shown(&a.model)));
         Generator::on_device(gpu.clone(), decoder, options).map_err(|e| without_weights(e, decoder.model()))
@@ -163,14 +171,17 @@ fn cached(a: &BenchDecodeArgs, decoder: &Decoder, t: &Terminal) -> Result<Measur
             profile: generator.profile(PROFILED)?,
         });
     }
-    Ok((generator.session().gpu().clone(), rows, check, generator.device_memory()))
+    Ok((rows, check, generator.device_memory()))
 }
 
-fn options(a: &BenchDecodeArgs) -> GeneratorOptions {
+fn options(a: &BenchDecodeArgs, kept: &Kept) -> GeneratorOptions {
     GeneratorOptions {
         fusion: a.fusion.level(),
         without: a.without.iter().map(|t| t.technique()).collect(),
         adapter: adapter::choice(&a.adapter),
+        tuning: kept.tuning.clone(),
+        speeds: kept.speeds,
+        expect: a.expect.expected(),
         ..GeneratorOptions::default()
     }
 }
@@ -192,11 +203,16 @@ fn compare(fused: &mut Generator, unfused: &mut Generator) -> Result<Check, Erro
     Ok(check)
 }
 
-fn recompute(a: &BenchDecodeArgs, decoder: &Decoder, t: &Terminal) -> Result<Measured, Error> {
+fn recompute(
+    a: &BenchDecodeArgs,
+    decoder: &Decoder,
+    (gpu, kept): (&Gpu, &Kept),
+    t: &Terminal,
+) -> Result<Measured, Error> {
     let tokens = a.tokens.unwrap_or(RECOMPUTED) as usize;
     let mut model = {
         let _progress = t.spinner(format!("compiling {}", shown(&a.model)));
-        let made = Recompute::new(decoder, &options(a));
+        let made = Recompute::on_device(gpu.clone(), decoder, &options(a, kept));
         made.map_err(|e| without_weights(e, decoder.model()))?
     };
     let _progress = t.spinner(format!("measuring {}", shown(&a.model)));
@@ -220,7 +236,7 @@ fn recompute(a: &BenchDecodeArgs, decoder: &Decoder, t: &Terminal) -> Result<Mea
                 profile: model.profile(&ids[..middle], PROFILED)?,
             };
             let memory = DeviceMemory::of([model.session()]);
-            return Ok((model.session().gpu().clone(), vec![row], None, memory));
+            return Ok((vec![row], None, memory));
         }
     }
     Err(Error::Internal("nothing was measured".into()))

@@ -84,8 +84,9 @@ struct Found {
 
 fn measure(gpu: &Gpu, cache: Option<&Cache>, before: (Source, Speeds), t: &Terminal) -> Result<Found, Error> {
     let (speeds, beside) = {
-        let _progress = t.spinner(format!("measuring {}", gpu.summary().name));
-        speeds::measure(gpu)?
+        let name = &gpu.summary().name;
+        let progress = t.spinner(format!("measuring {name}"));
+        speeds::measure(gpu, &|what| progress.says(format!("measuring {name}: {what}")))?
     };
     let mut stored = None;
     match cache {

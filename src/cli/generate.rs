@@ -37,6 +37,7 @@ pub fn main(a: &GenerateArgs, t: &Terminal) -> Result<(), Error> {
     let options = GeneratorOptions {
         capacity: a.capacity.unwrap_or_else(|| need.checked_next_multiple_of(STEP).unwrap_or(need)),
         fusion: a.fusion.level(),
+        expect: a.expect.expected(),
         ..GeneratorOptions::default()
     };
     let gpu = adapter::open(&a.adapter, t)?;
@@ -83,6 +84,7 @@ pub fn main(a: &GenerateArgs, t: &Terminal) -> Result<(), Error> {
         peak: peak_host_bytes(),
         times,
         place: generator.session().gpu().summary().name.clone(),
+        chosen_for: kept.source.to_string(),
         program: if a.stats {
             Some(ProgramStats::new(&generator, prompt.len(), tokens.len(), t)?)
         } else {
@@ -138,6 +140,8 @@ fn request(a: &GenerateArgs, decoder: &Decoder) -> Request {
 /// How fast it was. Times in seconds.
 struct Stats {
     place: String,
+    /// The device profile that the programs were compiled for.
+    chosen_for: String,
     prompt: usize,
     /// All before the first run.
     setup: f64,
@@ -185,6 +189,7 @@ impl Stats {
     fn text(&self) -> String {
         let mut rows = vec![["ran on".to_owned(), self.place.clone()]];
         let mut row = |k: &str, v: String| rows.push([k.to_owned(), v]);
+        row("device profile", self.chosen_for.clone());
         row(
             "set-up",
             format!(
@@ -222,6 +227,7 @@ impl Stats {
     fn json(&self) -> serde_json::Value {
         let p = self.program.as_ref();
         serde_json::json!({
+            "device_profile": self.chosen_for,
             "prompt_tokens": self.prompt,
             "setup_seconds": self.setup,
             "reading_seconds": self.read,

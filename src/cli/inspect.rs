@@ -29,11 +29,9 @@ pub fn main(a: &InspectArgs, t: &Terminal) -> Result<(), Error> {
     let program = if is_program(&a.model) { wgfc::load(&a.model)? } else { plan(a, t)? };
     t.warnings(&program.stats.warnings);
     // What is given counts before what is expected.
-    let sizes = a.compile.expect.iter().chain(&a.compile.dims);
-    let given: Vec<(String, i64)> = sizes.filter(|(n, _)| program.symbols.contains(n)).cloned().collect();
-    if let Some((n, _)) =
-        a.compile.dims.iter().find(|(n, _)| is_program(&a.model) && !program.symbols.contains(n))
-    {
+    let sizes = || a.compile.expect.sizes.iter().chain(&a.compile.dims);
+    let given: Vec<(String, i64)> = sizes().filter(|(n, _)| program.symbols.contains(n)).cloned().collect();
+    if let Some((n, _)) = sizes().find(|(n, _)| is_program(&a.model) && !program.symbols.contains(n)) {
         let all = if program.symbols.is_empty() { "none".into() } else { program.symbols.join(", ") };
         return Err(Error::usage(
             format!("the program has no dimension `{n}`"),

@@ -27,7 +27,8 @@ pub fn main(a: &RunArgs, t: &Terminal) -> Result<(), Error> {
         }
         false => adapter::place(&a.adapter),
     };
-    let Loaded { mut model, sizes, .. } = load(&a.model, &a.data, &a.compile, place, &a.adapter, &a.kept, t)?;
+    let Loaded { mut model, sizes, profile: chosen_for } =
+        load(&a.model, &a.data, &a.compile, place, &a.adapter, &a.kept, t)?;
     t.warnings(model.warnings());
     let place = where_it_runs(&model);
 
@@ -61,6 +62,7 @@ pub fn main(a: &RunArgs, t: &Terminal) -> Result<(), Error> {
     if t.json {
         t.print_json(&json(
             &place,
+            chosen_for.as_deref(),
             model.outputs(),
             &outputs,
             &files,
@@ -82,6 +84,9 @@ pub fn main(a: &RunArgs, t: &Terminal) -> Result<(), Error> {
         s += &format!("  wrote {f}\n");
     }
     s += &times_text(&place, &times, setup);
+    if let (Some(_), Some(p)) = (&profile, &chosen_for) {
+        s += &format!("  compiled for the device profile: {p}\n");
+    }
     if let Some(p) = &profile {
         s += &profile::runs_text(p, a.repeat.max(5), PROFILE_SECONDS);
         s += &profile::text(p);
@@ -121,6 +126,7 @@ pub fn load(
         unused.extend(random_weights.then_some("--random-weights"));
         unused.extend((!compile.taps.is_empty()).then_some("--tap"));
         unused.extend((!compile.fixed.is_empty()).then_some("--fix"));
+        unused.extend((!compile.expect.sizes.is_empty()).then_some("--expect"));
         if !unused.is_empty() {
             return Err(Error::usage(
                 format!("{} has no effect on a compiled folder", unused.join(" and ")),
@@ -399,6 +405,7 @@ fn times_text(place: &str, times: &[f64], setup: Setup) -> String {
 #[expect(clippy::too_many_arguments, reason = "one object of everything a run produced")]
 fn json(
     place: &str,
+    chosen_for: Option<&str>,
     ports: &[PortType],
     outputs: &BTreeMap<String, Tensor>,
     files: &[String],
@@ -437,6 +444,7 @@ fn json(
         .collect();
     serde_json::json!({
         "ran_on": place,
+        "device_profile": chosen_for,
         "random_weights": a.data.random_weights,
         "outputs": outputs,
         "seconds": times,

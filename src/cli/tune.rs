@@ -78,8 +78,8 @@ pub fn main(a: &TuneArgs, t: &Terminal) -> Result<(), Error> {
 fn programs(a: &TuneArgs, gpu: &Gpu, speeds: Speeds) -> Result<Vec<(Fused, Options)>, Error> {
     if a.generate {
         let common = a.compile.options()?;
-        let (fusion, without) = (common.fusion, common.without);
-        let options = GeneratorOptions { fusion, without, speeds, ..GeneratorOptions::default() };
+        let (fusion, without, expect) = (common.fusion, common.without, common.expect);
+        let options = GeneratorOptions { fusion, without, expect, speeds, ..GeneratorOptions::default() };
         let decoder = Decoder::open(&a.model)?;
         let made = wgfc::generate::fused(gpu, &decoder, &options);
         if made.is_err() && !decoder.model().missing().is_empty() {

@@ -46,6 +46,7 @@ pub(super) fn compilations(
             &DeviceProfile { speeds: options.speeds, ..DeviceProfile::default() },
         ),
         tuning: options.tuning.clone(),
+        expect: options.expect.clone(),
         ..Options::default()
     };
     let one = symbols.seq.iter().map(|s| (s.clone(), 1));

@@ -30,7 +30,14 @@ impl Recompute {
     /// # Errors
     /// As [`Generator::new`](super::Generator::new).
     pub fn new(decoder: &Decoder, options: &GeneratorOptions) -> Result<Recompute, Error> {
-        let gpu = Gpu::request_blocking(&options.adapter).map_err(device_error)?;
+        Recompute::on_device(Gpu::request_blocking(&options.adapter).map_err(device_error)?, decoder, options)
+    }
+
+    /// [`Recompute::new`] on this device.
+    ///
+    /// # Errors
+    /// As [`Recompute::new`].
+    pub fn on_device(gpu: Gpu, decoder: &Decoder, options: &GeneratorOptions) -> Result<Recompute, Error> {
         let file = decoder.model();
         let symbols = roles::symbols(file)?;
         let mut dims: BTreeMap<String, i64> = symbols.batch.iter().map(|b| (b.clone(), 1)).collect();
@@ -47,8 +54,16 @@ impl Recompute {
             gpu.profile(),
             &DeviceProfile { speeds: options.speeds, ..DeviceProfile::default() },
         );
-        let (fusion, without) = (options.fusion, options.without.clone());
-        let options = Options { fusion, without, dims, profile, ..Options::default() };
+        let (fusion, without, expect) = (options.fusion, options.without.clone(), options.expect.clone());
+        let options = Options {
+            fusion,
+            without,
+            expect,
+            dims,
+            profile,
+            tuning: options.tuning.clone(),
+            ..Options::default()
+        };
         let program = file.compile_amended(&options, &mut |graph| {
             let (_, ports) = split(graph_ports(graph, &graph.inputs));
             let inputs = roles::inputs(&ports, None).map_err(Errors)?;

@@ -172,7 +172,7 @@ fn program(graph: Graph, options: &Options, cut: Option<u64>) -> Result<Program,
 fn choices(fused: &Fused, options: &Options, seed: u64) -> Result<Tuning, Errors> {
     let mut rng = Rng::new(seed);
     let mut tuning = Tuning::default();
-    let values = complete(fused, &Values::new())?;
+    let values = complete(fused, &Values::new(), &Default::default())?;
     for t in tunable(fused, options, &values, 32, 1e6)? {
         if let Some(c) = rng.pick(&t.candidates) {
             tuning.choices.insert(t.key, c.choice);

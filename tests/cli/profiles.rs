@@ -6,14 +6,14 @@ use super::{fixture, folder, mlp, wgfc};
 fn profiles_are_named_or_files() {
     let d = folder();
     let model = mlp();
-    let compile = |rest: &str| wgfc(d.path(), &format!("compile|{model}|-o|out|--force|--json|{rest}"));
-    assert_eq!(compile("").exits(0).json()["device_profile"], "portable");
+    let compile = |rest: &str| wgfc(d.path(), &format!("compile|{model}|-o|out|--force{rest}"));
+    assert_eq!(compile("|--json").exits(0).json()["device_profile"], "portable");
     for name in ["portable", "discrete", "integrated", "software"] {
-        assert_eq!(compile(&format!("--profile|{name}")).exits(0).json()["device_profile"], name);
+        assert_eq!(compile(&format!("|--json|--profile|{name}")).exits(0).json()["device_profile"], name);
     }
     std::fs::write(d.path().join("p.json"), r#"{"version":1,"speeds":{"cores":7}}"#).unwrap();
-    compile("--profile|p.json").exits(0);
-    compile("--profile|fast").exits(1).says("no profile of this name").says("portable, discrete");
+    compile("|--profile|p.json").exits(0);
+    compile("|--profile|fast").exits(1).says("no profile of this name").says("portable, discrete");
     for (text, says) in [
         (r#"{"version":2}"#, "this wgfc reads version 1"),
         (r#"{"version":1,"speeds":{"core":7}}"#, "`speeds.core`"),
@@ -21,17 +21,17 @@ fn profiles_are_named_or_files() {
         (r#"{"version":1,"limits":{"f16":"yes"}}"#, "must be true or false"),
     ] {
         std::fs::write(d.path().join("bad.json"), text).unwrap();
-        compile("--profile|bad.json").exits(1).says("bad.json").says(says);
+        compile("|--profile|bad.json").exits(1).says("bad.json").says(says);
     }
-    let inspect = |rest: &str| wgfc(d.path(), &format!("inspect|{model}|--json|{rest}")).exits(0).json();
-    let (small, large) = (inspect(""), inspect("--profile|discrete"));
+    let inspect = |rest: &str| wgfc(d.path(), &format!("inspect|{model}|--json{rest}")).exits(0).json();
+    let (small, large) = (inspect(""), inspect("|--profile|discrete"));
     assert_eq!(
         (small["device_profile"].as_str(), large["device_profile"].as_str()),
         (Some("portable"), Some("discrete"))
     );
     assert!(small["seconds_bound"].as_f64() > large["seconds_bound"].as_f64());
-    assert_eq!(inspect("--expect|batch=9")["dims"]["batch"], 9);
-    assert_eq!(inspect("--expect|batch=9|--dim|batch=4")["dims"].get("batch"), None);
+    assert_eq!(inspect("|--expect|batch=9")["dims"]["batch"], 9);
+    assert_eq!(inspect("|--expect|batch=9|--dim|batch=4")["dims"].get("batch"), None);
 }
 
 /// A product whose rows are many is computed in other tiles than one of 64 rows; both serve all sizes.
@@ -39,15 +39,38 @@ fn profiles_are_named_or_files() {
 fn expected_sizes_change_what_is_chosen() {
     let d = folder();
     let model = fixture("small/mlp/model.onnx");
-    let schedule = |rest: &str| wgfc(d.path(), &format!("inspect|{model}|--schedule|{rest}")).exits(0).out;
-    assert_eq!(schedule("--expect|batch=64"), schedule(""));
-    assert_ne!(schedule("--expect|batch=100000"), schedule(""));
+    let schedule = |rest: &str| wgfc(d.path(), &format!("inspect|{model}|--schedule{rest}")).exits(0).out;
+    assert_eq!(schedule("|--expect|batch=64"), schedule(""));
+    assert_ne!(schedule("|--expect|batch=100000"), schedule(""));
     let compile = |out: &str, expect: &str| {
         wgfc(d.path(), &format!("compile|{model}|-o|{out}|--expect|batch={expect}")).exits(0);
         std::fs::read(d.path().join(out).join("plan.json")).unwrap()
     };
     assert_eq!(compile("a", "100000"), compile("b", "100000"));
     wgfc(d.path(), &format!("compile|{model}|-o|c|--expect|batch=0")).exits(1).says("not positive");
+}
+
+#[test]
+fn what_is_not_there_cannot_be_expected() {
+    let d = folder();
+    let refused = |command: String, symbols: &str| {
+        wgfc(d.path(), &command).exits(1).says("no symbolic dimension `bach`").says(symbols);
+    };
+    let model = mlp();
+    refused(format!("compile|{model}|-o|out|--expect|bach=9"), "it has: batch");
+    refused(format!("inspect|{model}|--expect|bach=9"), "it has: batch");
+    refused(format!("inspect|{model}|--schedule|--expect|bach=9|--expect|batch=2"), "it has: batch");
+    refused(format!("compile|{model}|-o|out|--expect|bach=9|--dim|batch=2"), "constants");
+    wgfc(d.path(), &format!("compile|{model}|-o|out|--expect|batch=9|--dim|batch=2")).exits(0);
+    wgfc(d.path(), "inspect|out|--expect|batch=9").exits(1).says("the program has no dimension `batch`");
+    wgfc(d.path(), "run|out|--random-inputs|--expect|batch=9").exits(1).says("--expect has no effect");
+    if wgfc(d.path(), "device").code == 0 {
+        let decoder = fixture("small/decoder/model.onnx");
+        let generate = format!("generate|{decoder}|--tokens|1|--max-new-tokens|2");
+        refused(format!("{generate}|--expect|bach=9"), "it has: ");
+        let stats = wgfc(d.path(), &format!("{generate}|--json|--expect|past=30")).exits(0).json();
+        assert!(stats["stats"]["device_profile"].is_string(), "{stats}");
+    }
 }
 
 #[test]

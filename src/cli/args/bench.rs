@@ -1,6 +1,6 @@
 //! What `wgfc bench` takes.
 
-use super::{AdapterArgs, CompileOptions, DataArgs, FusionArg, KeptArgs, TechniqueArg};
+use super::{AdapterArgs, CompileOptions, DataArgs, ExpectArgs, FusionArg, KeptArgs, TechniqueArg};
 use clap::{Args, Subcommand, ValueEnum};
 use std::path::PathBuf;
 
@@ -165,6 +165,8 @@ pub struct BenchDecodeArgs {
     /// Leave a part out of full fusion; may be repeated
     #[arg(long, value_enum, value_name = "PART")]
     pub without: Vec<TechniqueArg>,
+    #[command(flatten)]
+    pub expect: ExpectArgs,
     #[command(flatten)]
     pub adapter: AdapterArgs,
     #[command(flatten)]

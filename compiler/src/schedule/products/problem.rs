@@ -166,7 +166,8 @@ fn depends(body: &Body, p: &Poly, var: usize) -> bool {
         })
 }
 
-/// An offset's value where variable `var` is `i` and the others are 0; what is read from memory counts as 0.
+/// An offset's value where variable `var` is `i` and the others are 0; what is read from memory counts as 0. Symbols are
+/// [`ASSUMED`] here, whatever is expected of them: what is found is part of the key of a table of schedules.
 fn value(body: &Body, p: &Poly, var: usize, i: i64, depth: u32) -> Option<i64> {
     p.eval(&|a| match a {
         Atom::Var(v) => Some(if *v as usize == var { i } else { 0 }),
