@@ -1,5 +1,6 @@
 //! The variables in which a row's positions are combined.
 
+use super::handle::Handle;
 use super::wgsl::{Module, Scope, reg_type};
 use crate::Diagnostic;
 use crate::kernel::{Body, Expr, ExprId, ReduceKind, Reduction};
@@ -106,7 +107,7 @@ impl<'a> Accumulator<'a> {
         }
         for (n, part) in self.parts().enumerate() {
             let take = match part.kind {
-                ReduceKind::Last { when, .. } => m.value(s, when)?,
+                ReduceKind::Last { when, .. } => m.value(s, when)?.to_string(),
                 kind => {
                     let e = m.value(s, part.value)?;
                     let (better, equal) = self.order(m, &e, &format!("best{i}"))?;
@@ -148,7 +149,8 @@ impl<'a> Accumulator<'a> {
                         let text = self.combine(m, a, b)?;
                         s.let_value(&text)
                     }
-                    rest => rest.concat(),
+                    [one, ..] => one.clone(),
+                    [] => continue,
                 });
             }
             values = pairs;
@@ -184,7 +186,9 @@ impl<'a> Accumulator<'a> {
         let i = self.index;
         match self.reduction.kind {
             ReduceKind::Arg { .. } => {
-                let at = m.cast(DType::I32, self.reduction.dtype, &format!("max(at{i}, 0)"))?.into_string();
+                let at = m
+                    .cast(DType::I32, self.reduction.dtype, &Handle::inline(format!("max(at{i}, 0)")))?
+                    .into_string();
                 s.line(&format!("let acc{i} = {at};"));
             }
             ReduceKind::Last { init, .. } => {

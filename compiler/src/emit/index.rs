@@ -129,7 +129,7 @@ impl Module<'_> {
 
     fn data(&mut self, s: &mut Scope, e: u32) -> Result<String, Diagnostic> {
         Ok(match self.kernel.body.dtype(e).reg() {
-            Reg::I32 => self.value(s, e)?,
+            Reg::I32 => self.value(s, e)?.to_string(),
             Reg::U32 => format!("i32({})", self.value(s, e)?),
             Reg::I64 | Reg::U64 => format!("i32({})", self.low_word(s, e)?),
             Reg::Bool => format!("select(0, 1, {})", self.value(s, e)?),

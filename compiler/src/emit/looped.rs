@@ -1,5 +1,6 @@
 //! The `Loop` family: every lane repeats its steps, what it carries in registers.
 
+use super::handle::Handle;
 use super::wgsl::{Module, Scope, reg_type};
 use super::{EmitContext, EmittedKernel, fold_workgroups, template_error};
 use crate::Diagnostic;
@@ -50,7 +51,7 @@ pub(super) fn emit(
 
     let (mut first_step, mut end) = ("0".to_owned(), "steps".to_owned());
     if let Some(part) = part {
-        first_step = m.value(&mut outer, part.first)?;
+        first_step = m.value(&mut outer, part.first)?.to_string();
         end = format!("min(steps, {first_step} + {})", part.most);
     }
 
@@ -74,12 +75,11 @@ pub(super) fn emit(
     }
     // A value may be another's old one.
     let own = |i: usize| format!("acc{i}");
-    let old = |i: usize, v: &String| *v != own(i) && v.starts_with("acc");
-    for (i, v) in after.iter_mut().enumerate().filter(|(i, v)| old(*i, v)) {
+    for (i, v) in after.iter_mut().enumerate().filter(|(i, v)| v.is_var() && ***v != own(*i)) {
         step.line(&format!("let old{i} = {v};"));
-        *v = format!("old{i}");
+        *v = Handle::named(format!("old{i}"));
     }
-    for (i, v) in after.iter().enumerate().filter(|(i, v)| **v != own(*i)) {
+    for (i, v) in after.iter().enumerate().filter(|(i, v)| ***v != own(*i)) {
         step.line(&format!("acc{i} = {v};"));
     }
 

@@ -6,6 +6,7 @@
 //! can be: what depends on the line (row or column) once a line, on `k` once a `k`, on both at each
 //! element. An im2col load is then two additions and its guard.
 
+use super::handle::Handle;
 use super::wgsl::{Module, Scope, reg_type};
 use super::{EmitContext, EmittedKernel, cooperative, fold_workgroups, template_error, thin};
 use crate::Diagnostic;
@@ -159,8 +160,8 @@ pub(super) fn operand(
         for (i, id) in ids.iter().enumerate() {
             let ty = reg_type(m.kernel.body.dtype(*id).reg());
             let _ = writeln!(fields, "    p{i}: {ty},");
-            values.push(m.value(&mut s, *id)?);
-            load.bind(*id, &format!("{part}.p{i}"));
+            values.push(m.value(&mut s, *id)?.to_string());
+            load.bind(*id, Handle::inline(format!("{part}.p{i}")));
         }
         let ty = if part == "line" { format!("{upper}Line") } else { format!("{upper}Step") };
         let _ =

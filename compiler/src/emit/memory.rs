@@ -1,5 +1,6 @@
 //! Bindings, loads and stores of packed storage.
 
+use super::handle::Handle;
 use super::wgsl::{Module, Scope, Text};
 use crate::kernel::bindings::{Binding, Form, component, per_word};
 use crate::kernel::{Expr, Store, TensorId, combines};
@@ -110,7 +111,7 @@ impl Module<'_> {
         i: usize,
         at: &Poly,
         guard: Option<ExprId>,
-    ) -> Result<String, Diagnostic> {
+    ) -> Result<Handle, Diagnostic> {
         let at = self.index(s, at)?;
         let Some(g) = guard else { return Ok(s.once(&format!("b{i}[{at}]"))) };
         let g = self.value(s, g)?;
@@ -133,7 +134,7 @@ impl Module<'_> {
             let v = self.vector(s, i, &at, guard)?;
             let word = match words {
                 1 => v,
-                _ => format!("{v}.{}", ["x", "y", "z", "w"][(lane / per) as usize & 3]),
+                _ => v.component(["x", "y", "z", "w"][(lane / per) as usize & 3]),
             };
             return self.unpacked(s, dtype, &word, lane % per);
         }
@@ -167,14 +168,20 @@ impl Module<'_> {
     }
 
     /// Element `lane` of those that the named word packs.
-    fn unpacked(&mut self, s: &mut Scope, dtype: DType, word: &str, lane: u32) -> Result<Text, Diagnostic> {
+    fn unpacked(
+        &mut self,
+        s: &mut Scope,
+        dtype: DType,
+        word: &Handle,
+        lane: u32,
+    ) -> Result<Text, Diagnostic> {
         let bits = dtype.bits() as u32;
         if bits == 32 {
-            return Ok(Text::Name(word.into()));
+            return Ok(Text::Handle(word.clone()));
         }
         if dtype == DType::F16 {
             let pair = s.once(&format!("unpack2x16float({word})"));
-            return Ok(Text::Name(format!("{pair}.{}", if lane == 0 { "x" } else { "y" })));
+            return Ok(Text::Handle(pair.component(if lane == 0 { "x" } else { "y" })));
         }
         let end = (lane + 1) * bits;
         if dtype.class() == Class::Int {
@@ -182,7 +189,7 @@ impl Module<'_> {
             let text = format!("bitcast<i32>({word} << {left}u) >> {right}u");
             return Ok(Text::Compound(text));
         }
-        let low = if lane == 0 { word.into() } else { format!("({word} >> {}u)", lane * bits) };
+        let low = if lane == 0 { word.to_string() } else { format!("({word} >> {}u)", lane * bits) };
         let raw = if end == 32 { low } else { format!("({low} & {}u)", (1u64 << bits) - 1) };
         self.decode(dtype, &raw).map(Text::Compound)
     }

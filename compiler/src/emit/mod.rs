@@ -8,6 +8,7 @@ mod accumulator;
 pub mod attention;
 pub mod check;
 pub mod cooperative;
+mod handle;
 pub mod index;
 pub mod looped;
 pub mod map;

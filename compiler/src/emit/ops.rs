@@ -1,5 +1,6 @@
 //! Scalar operators on registers as WGSL expressions.
 
+use super::handle::Handle;
 use super::wgsl::{Module, Text};
 use crate::Diagnostic;
 use crate::kernel::{Body, Expr, ExprId};
@@ -33,11 +34,11 @@ impl Module<'_> {
     }
 
     /// An operator of one operand of type `t`.
-    pub fn unary(&mut self, op: UnaryOp, t: DType, a: &str) -> Result<Text> {
+    pub fn unary(&mut self, op: UnaryOp, t: DType, a: &Handle) -> Result<Text> {
         use UnaryOp::*;
         let reg = t.reg();
         if matches!(op, Floor | Ceil | Round | Trunc) && reg != Reg::F32 {
-            return Ok(Text::Name(a.into()));
+            return Ok(Text::Handle(a.clone()));
         }
         let text = match (reg, op) {
             (Reg::F32, Not) | (Reg::Bool, Neg | Abs | Sign) => return Err(mismatch(op.name(), t)),
@@ -58,14 +59,14 @@ impl Module<'_> {
                 IsInf => self.call("is_inf", &[a])?,
                 _ => self.call(&format!("{}_f32", op.name()), &[a])?,
             },
-            (_, IsNan | IsInf) => return Ok(Text::Name("false".into())),
+            (_, IsNan | IsInf) => return Ok(Text::Handle(Handle::inline("false"))),
             (Reg::Bool, Not) => format!("!{a}"),
             (Reg::I32, Neg) => return self.wrap(t, format!("-{a}")),
             (Reg::I32, Abs) => return self.wrap(t, format!("abs({a})")),
             (Reg::I32, Sign) => format!("sign({a})"),
             (Reg::I32, Not) => format!("~{a}"),
             (Reg::U32, Neg) => return self.wrap(t, format!("0u - {a}")),
-            (Reg::U32 | Reg::U64, Abs) => return Ok(Text::Name(a.into())),
+            (Reg::U32 | Reg::U64, Abs) => return Ok(Text::Handle(a.clone())),
             (Reg::U32, Sign) => format!("min({a}, 1u)"),
             (Reg::U32, Not) => return self.wrap(t, format!("~{a}")),
             (Reg::I64 | Reg::U64, Neg) => self.call("neg_64", &[a])?,
@@ -79,12 +80,12 @@ impl Module<'_> {
     }
 
     /// `aʸ` for exponents that are a few products or a root.
-    pub(super) fn pow_const(&mut self, a: &str, y: f64) -> Result<Option<Text>> {
+    pub(super) fn pow_const(&mut self, a: &Handle, y: f64) -> Result<Option<Text>> {
         let text = match y {
             0.5 => format!("sqrt({a})"),
             -0.5 => format!("inverseSqrt({a})"),
             -1.0 => format!("1.0 / {a}"),
-            1.0 => return Ok(Some(Text::Name(a.into()))),
+            1.0 => return Ok(Some(Text::Handle(a.clone()))),
             2.0 => format!("{a} * {a}"),
             3.0 => format!("{a} * {a} * {a}"),
             _ => return Ok(None),
@@ -138,7 +139,7 @@ impl Module<'_> {
                 Gt => format!("{a} && !{b}"),
                 Ge | Pow => format!("{a} || !{b}"),
                 Div | Quot => format!("{a} && {b}"),
-                Rem | Mod | Shl | Shr => return Ok(Text::Name("false".into())),
+                Rem | Mod | Shl | Shr => return Ok(Text::Handle(Handle::inline("false"))),
             },
             reg @ (Reg::I32 | Reg::U32) => {
                 let signed = reg == Reg::I32;
@@ -245,12 +246,12 @@ impl Module<'_> {
     }
 
     /// A conversion.
-    pub fn cast(&mut self, from: DType, to: DType, a: &str) -> Result<Text> {
+    pub fn cast(&mut self, from: DType, to: DType, a: &Handle) -> Result<Text> {
         if from == to {
-            return Ok(Text::Name(a.into()));
+            return Ok(Text::Handle(a.clone()));
         }
         let text = match (from.reg(), to.reg()) {
-            (Reg::Bool, Reg::Bool) => return Ok(Text::Name(a.into())),
+            (Reg::Bool, Reg::Bool) => return Ok(Text::Handle(a.clone())),
             (Reg::F32, Reg::Bool) => self.call("bool_from_f32", &[a])?,
             (Reg::I32, Reg::Bool) => format!("{a} != 0"),
             (Reg::U32, Reg::Bool) => format!("{a} != 0u"),
@@ -265,12 +266,14 @@ impl Module<'_> {
                     Reg::U64 => self.call("f32_from_u64", &[a])?,
                     Reg::Bool => format!("select(0.0, 1.0, {a})"),
                 };
-                return self.round(DType::F32, to, &v).map(|t| Text::Compound(t.into_string()));
+                return self
+                    .round(DType::F32, to, &Handle::inline(v))
+                    .map(|t| Text::Compound(t.into_string()));
             }
             (f, Reg::I32) => {
                 let v = match f {
-                    Reg::I32 if to.bits() >= from.bits() => return Ok(Text::Name(a.into())),
-                    Reg::I32 => a.into(),
+                    Reg::I32 if to.bits() >= from.bits() => return Ok(Text::Handle(a.clone())),
+                    Reg::I32 => a.to_string(),
                     Reg::I64 | Reg::U64 => format!("i32({a}.x)"),
                     Reg::Bool => format!("select(0, 1, {a})"),
                     Reg::F32 => self.call("i32_from_f32", &[a])?,
@@ -281,8 +284,8 @@ impl Module<'_> {
             }
             (f, Reg::U32) => {
                 let v = match f {
-                    Reg::U32 if to.bits() >= from.bits() => return Ok(Text::Name(a.into())),
-                    Reg::U32 => a.into(),
+                    Reg::U32 if to.bits() >= from.bits() => return Ok(Text::Handle(a.clone())),
+                    Reg::U32 => a.to_string(),
                     Reg::I64 | Reg::U64 => format!("{a}.x"),
                     Reg::Bool => format!("select(0u, 1u, {a})"),
                     Reg::I32 => format!("u32({a})"),
@@ -290,7 +293,7 @@ impl Module<'_> {
                 };
                 return self.wrap(to, v);
             }
-            (Reg::I64 | Reg::U64, Reg::I64 | Reg::U64) => return Ok(Text::Name(a.into())),
+            (Reg::I64 | Reg::U64, Reg::I64 | Reg::U64) => return Ok(Text::Handle(a.clone())),
             (Reg::I32, _) => self.call("i64_from_i32", &[a])?,
             (Reg::U32, _) => format!("vec2<u32>({a}, 0u)"),
             (Reg::Bool, _) => format!("vec2<u32>(select(0u, 1u, {a}), 0u)"),
@@ -301,28 +304,28 @@ impl Module<'_> {
     }
 
     /// A float rounded to the values of another float type.
-    fn round(&mut self, from: DType, to: DType, a: &str) -> Result<Text> {
+    fn round(&mut self, from: DType, to: DType, a: &Handle) -> Result<Text> {
         if matches!(to, DType::F32 | DType::F64) || from == to {
-            return Ok(Text::Name(a.into()));
+            return Ok(Text::Handle(a.clone()));
         }
         let raw = self.encode(to, a)?;
         self.decode(to, &raw).map(Text::Compound)
     }
 
     /// The same bits as another type.
-    pub fn bitcast(&mut self, from: DType, to: DType, a: &str) -> Result<Text> {
+    pub fn bitcast(&mut self, from: DType, to: DType, a: &Handle) -> Result<Text> {
         if from == to {
-            return Ok(Text::Name(a.into()));
+            return Ok(Text::Handle(a.clone()));
         }
         Ok(match from.bits() {
             64 => {
-                let raw = if from == DType::F64 { self.call("encode_f64", &[a])? } else { a.into() };
+                let raw = if from == DType::F64 { self.call("encode_f64", &[a])? } else { a.to_string() };
                 if to == DType::F64 {
                     Text::Compound(self.call("decode_f64", &[&raw])?)
                 } else if from == DType::F64 {
                     Text::Compound(raw)
                 } else {
-                    Text::Name(raw)
+                    Text::Handle(Handle::inline(raw))
                 }
             }
             32 => Text::Compound(match to.reg() {

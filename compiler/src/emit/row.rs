@@ -5,6 +5,7 @@
 //! ([`Unrolled`]) where its schedule says so.
 
 use super::accumulator::Accumulator;
+use super::handle::Handle;
 use super::wgsl::{Module, Scope, reg_type, stored_type};
 use super::{EmitContext, EmittedKernel, fold_workgroups, template_error};
 use crate::Diagnostic;
@@ -101,7 +102,7 @@ pub(super) fn emit(
         let mut body = outer.inner(if ragged { 12 } else { 8 });
         for (n, (id, first)) in keep.iter().enumerate() {
             if *first < p {
-                body.bind(*id, &format!("kept{n}[step]"));
+                body.bind(*id, Handle::inline(format!("kept{n}[step]")));
             }
         }
         for a in &plan.accumulators {

@@ -69,7 +69,7 @@ pub(super) fn emit(
 
     let (mut first_step, mut end) = ("0".to_owned(), "steps".to_owned());
     if let Some(part) = part {
-        first_step = m.value(&mut outer, part.first)?;
+        first_step = m.value(&mut outer, part.first)?.to_string();
         end = format!("min(steps, {first_step} + {})", part.most);
     }
 
@@ -156,7 +156,7 @@ impl Module<'_> {
         if let (true, None, Some((at, lane))) = (vector, guard, component(at, 4)) {
             let at = self.index(s, &at)?;
             let whole = s.once(&format!("s{array}[{at}]"));
-            return Ok(Text::Name(format!("{whole}.{}", ["x", "y", "z", "w"][lane as usize & 3])));
+            return Ok(Text::Handle(whole.component(["x", "y", "z", "w"][lane as usize & 3])));
         }
         let mut at = self.index(s, at)?;
         if let Some(g) = guard {
@@ -213,7 +213,7 @@ impl Writer {
         }
         for (w, v) in writes.iter().zip(values) {
             let bool = m.kernel.body.dtype(w.value) == DType::Bool;
-            let v = if bool { format!("select(0u, 1u, {v})") } else { v };
+            let v = if bool { format!("select(0u, 1u, {v})") } else { v.to_string() };
             let array = w.array;
             match m.vectors.get(array as usize) {
                 Some(true) => inner.line(&format!("s{array}[{var} >> 2u][{var} & 3] = {v};")),

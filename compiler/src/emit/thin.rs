@@ -262,7 +262,7 @@ impl Blocks {
             for (line, ids) in self.staged.iter().enumerate() {
                 let values = ids.iter().map(|id| m.value(&mut turn, *id)).collect::<Result<Vec<_>, _>>()?;
                 let value = match &values[..] {
-                    [one] => one.clone(),
+                    [one] => one.to_string(),
                     many => format!("vec{width}<f32>({})", many.join(", ")),
                 };
                 turn.line(&format!("staged[{} + stage{u}] = {value};", line as u32 * per_line));

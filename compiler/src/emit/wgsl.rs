@@ -9,6 +9,7 @@
 //! Iteration variables are the `i32`s `v0, v1, …`, results of reductions are `acc0, acc1, …`, values
 //! are `e0, e1, …` and index expressions `i0, i1, …`, numbered per scope.
 
+use super::handle::Handle;
 use super::tidy::tidy;
 use super::{EmitContext, EmittedKernel};
 use crate::Diagnostic;
@@ -31,12 +32,12 @@ pub struct Scope {
     indent: usize,
     next_expr: usize,
     next_index: usize,
-    names: FxHashMap<Key, String>,
+    names: FxHashMap<Key, Handle>,
     polys: FxHashMap<Poly, String>,
     vars: FxHashMap<usize, String>,
-    accs: FxHashMap<u32, String>,
+    accs: FxHashMap<u32, Handle>,
     /// Values by their text, where that is kept.
-    texts: FxHashMap<String, String>,
+    texts: FxHashMap<String, Handle>,
     /// What the enclosing scopes computed in advance, innermost last.
     ready: Vec<Deps>,
 }
@@ -59,8 +60,8 @@ impl Scope {
         let _ = writeln!(self.text, "{:1$}{line}", "", self.indent);
     }
     /// Calls an expression `name` from here on.
-    pub fn bind(&mut self, id: ExprId, name: &str) {
-        self.names.insert((id, false), name.into());
+    pub fn bind(&mut self, id: ExprId, name: Handle) {
+        self.names.insert((id, false), name);
     }
     /// Calls variable `%i` `name`.
     pub fn bind_var(&mut self, i: usize, name: &str) {
@@ -68,12 +69,7 @@ impl Scope {
     }
     /// Calls result `i` `name`.
     pub fn bind_acc(&mut self, i: u32, name: &str) {
-        self.accs.insert(i, name.into());
-    }
-    /// The name of a new value.
-    fn fresh_expr(&mut self) -> String {
-        self.next_expr += 1;
-        format!("e{}", self.next_expr - 1)
+        self.accs.insert(i, Handle::var(name));
     }
     /// Goes on behind the text of `other`, of the same block, without its names.
     pub(super) fn follow(&mut self, other: &Scope) {
@@ -94,13 +90,14 @@ impl Scope {
         name
     }
     /// Makes `text` a named value.
-    pub(super) fn let_value(&mut self, text: &str) -> String {
-        let name = self.fresh_expr();
+    pub(super) fn let_value(&mut self, text: &str) -> Handle {
+        let name = Handle::named(format!("e{}", self.next_expr));
+        self.next_expr += 1;
         self.line(&format!("let {name} = {text};"));
         name
     }
     /// The name of `text`, written the first time only: for what equal texts read equal values of.
-    pub(super) fn once(&mut self, text: &str) -> String {
+    pub(super) fn once(&mut self, text: &str) -> Handle {
         if let Some(n) = self.texts.get(text) {
             return n.clone();
         }
@@ -199,22 +196,22 @@ impl<'a> Module<'a> {
     }
 
     /// The name of an expression's value, after writing what it needs into the scope.
-    pub fn value(&mut self, s: &mut Scope, id: ExprId) -> Result<String, Diagnostic> {
+    pub fn value(&mut self, s: &mut Scope, id: ExprId) -> Result<Handle, Diagnostic> {
         self.get(s, (id, false))
     }
 
     /// The low word (`u32`) of an expression with a 64-bit register.
-    pub fn low_word(&mut self, s: &mut Scope, id: ExprId) -> Result<String, Diagnostic> {
+    pub fn low_word(&mut self, s: &mut Scope, id: ExprId) -> Result<Handle, Diagnostic> {
         self.get(s, (id, true))
     }
 
-    fn get(&mut self, s: &mut Scope, key: Key) -> Result<String, Diagnostic> {
+    fn get(&mut self, s: &mut Scope, key: Key) -> Result<Handle, Diagnostic> {
         if let Some(n) = s.names.get(&key) {
             return Ok(n.clone());
         }
         let text = if key.1 { self.low_text(s, key.0)? } else { self.text(s, key.0)? };
         let name = match text {
-            Text::Name(n) => n,
+            Text::Handle(h) => h,
             Text::Compound(t) => s.let_value(&t),
         };
         s.names.insert(key, name.clone());
@@ -225,16 +222,18 @@ impl<'a> Module<'a> {
         let body = &self.kernel.body;
         let dtype = body.dtype(id);
         Ok(match body.expr(id) {
-            Expr::Const(c) => Text::Name(self.literal(Scalar { dtype, bits: c.bits })?),
-            Expr::Index(p) => Text::Name(self.index(s, p)?),
-            Expr::Acc(i) => Text::Name(s.accs.get(i).cloned().unwrap_or_else(|| format!("acc{i}"))),
+            Expr::Const(c) => Text::Handle(Handle::inline(self.literal(Scalar { dtype, bits: c.bits })?)),
+            Expr::Index(p) => Text::Handle(Handle::inline(self.index(s, p)?)),
+            Expr::Acc(i) => {
+                Text::Handle(s.accs.get(i).cloned().unwrap_or_else(|| Handle::var(format!("acc{i}"))))
+            }
             Expr::Load { tensor, offset, guard } => self.load(s, *tensor, offset, *guard)?,
             Expr::Shared { array, at, guard } => self.shared(s, *array, at, *guard, dtype)?,
             Expr::Unary(op @ (UnaryOp::Sin | UnaryOp::Cos), a) if self.both_ways(*a) => {
                 let angle = self.value(s, *a)?;
                 let pair = self.call("sin_cos_f32", &[&angle])?;
                 let pair = s.once(&pair);
-                Text::Name(format!("{pair}.{}", if *op == UnaryOp::Sin { "x" } else { "y" }))
+                Text::Handle(pair.component(if *op == UnaryOp::Sin { "x" } else { "y" }))
             }
             Expr::Unary(op, a) => {
                 let from = body.dtype(*a);
@@ -311,11 +310,11 @@ impl<'a> Module<'a> {
     }
 
     /// An operand; `named` keeps WGSL from folding constants, which it refuses where they overflow.
-    pub(super) fn operand(&mut self, s: &mut Scope, id: ExprId, named: bool) -> Result<String, Diagnostic> {
+    pub(super) fn operand(&mut self, s: &mut Scope, id: ExprId, named: bool) -> Result<Handle, Diagnostic> {
         let v = self.value(s, id)?;
-        if named && !v.starts_with('e') {
+        if named && !v.is_let() {
             let v = s.let_value(&v);
-            s.bind(id, &v);
+            s.bind(id, v.clone());
             return Ok(v);
         }
         Ok(v)
@@ -325,14 +324,14 @@ impl<'a> Module<'a> {
     fn low_text(&mut self, s: &mut Scope, id: ExprId) -> Result<Text, Diagnostic> {
         let body = &self.kernel.body;
         Ok(match body.expr(id) {
-            Expr::Const(c) => Text::Name(format!("{}u", c.bits as u32)),
+            Expr::Const(c) => Text::Handle(Handle::inline(format!("{}u", c.bits as u32))),
             Expr::Cast(_, a) if matches!(body.dtype(*a).reg(), Reg::I32 | Reg::U32) => {
                 let from = body.dtype(*a);
                 let a = self.value(s, *a)?;
                 self.cast(from, DType::U32, &a)?
             }
             Expr::Cast(_, a) if matches!(body.dtype(*a).reg(), Reg::I64 | Reg::U64) => {
-                Text::Name(self.low_word(s, *a)?)
+                Text::Handle(self.low_word(s, *a)?)
             }
             Expr::Unary(UnaryOp::Neg, a) => Text::Compound(format!("0u - {}", self.low_word(s, *a)?)),
             Expr::Binary(op, a, b) if low_operator(*op).is_some() => {
@@ -344,7 +343,7 @@ impl<'a> Module<'a> {
                 let (c, a, b) = (self.value(s, *c)?, self.low_word(s, *a)?, self.low_word(s, *b)?);
                 Text::Compound(format!("select({b}, {a}, {c})"))
             }
-            _ => Text::Name(format!("{}.x", self.value(s, id)?)),
+            _ => Text::Handle(self.value(s, id)?.component("x")),
         })
     }
 
@@ -455,11 +454,11 @@ impl Module<'_> {
     }
 }
 
-/// Text of a value: a name or literal, or something worth a `let`.
+/// Text of a value.
 pub enum Text {
-    /// A name or a literal.
-    Name(String),
-    /// Anything else.
+    /// What can be written as often as it is read.
+    Handle(Handle),
+    /// Anything else, which is worth a `let`.
     Compound(String),
 }
 
@@ -467,7 +466,8 @@ impl Text {
     /// The text as it is.
     pub fn into_string(self) -> String {
         match self {
-            Text::Name(s) | Text::Compound(s) => s,
+            Text::Handle(h) => h.to_string(),
+            Text::Compound(s) => s,
         }
     }
 }
