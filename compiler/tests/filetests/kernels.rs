@@ -1,0 +1,246 @@
+//! The back half on text: what fusion makes of a graph, which schedules kernels get, which WGSL is written.
+
+use crate::run::{Outcome, close, inputs, run};
+use std::collections::BTreeMap;
+use std::fmt::Write;
+use std::path::Path;
+use wgfc_compiler::assemble::assemble;
+use wgfc_compiler::fuse::fuse;
+use wgfc_compiler::kernel::{self, KernelGraph};
+use wgfc_compiler::schedule::products::{cost::cycles, problem::problem};
+use wgfc_compiler::schedule::text::misfit;
+use wgfc_compiler::schedule::{Context, Schedule, ScheduledGraph, candidates, schedule};
+use wgfc_compiler::{DeviceProfile, Options, Tuning};
+use wgfc_ir::program::{Program, Stats};
+use wgfc_ir::{Graph, eval, text, verify};
+
+/// A part of a file: its header, what stands behind the header's colon, and its lines.
+struct Section {
+    name: &'static str,
+    options: String,
+    text: String,
+}
+
+const NAMES: [&str; 3] = ["kernels", "schedule", "wgsl"];
+
+fn sections(text: &str) -> (String, Vec<Section>) {
+    let (mut head, mut out) = (String::new(), Vec::<Section>::new());
+    for line in text.lines() {
+        let open = out.last().is_none_or(|s| s.name != "wgsl");
+        let header = line.strip_prefix("// ").filter(|_| open).map(|h| h.split_once(':').unwrap_or((h, "")));
+        if let Some((name, options)) = header.and_then(|(n, o)| Some((*NAMES.iter().find(|k| **k == n)?, o)))
+        {
+            out.push(Section { name, options: options.trim().to_owned(), text: String::new() });
+            continue;
+        }
+        let to = out.last_mut().map_or(&mut head, |s| &mut s.text);
+        to.push_str(line);
+        to.push('\n');
+    }
+    (head, out)
+}
+
+/// How a case is compiled and run.
+#[derive(Clone, Default)]
+struct Setup {
+    options: Options,
+    /// What symbols are in the run; the others are odd numbers.
+    sizes: BTreeMap<String, i64>,
+}
+
+impl Setup {
+    /// With `NAME=VALUE …` of a file.
+    fn with(&self, text: &str) -> Result<Setup, String> {
+        let mut out = self.clone();
+        for word in text.split_whitespace() {
+            let (name, value) = word.split_once('=').ok_or_else(|| format!("`{word}` is no NAME=VALUE"))?;
+            let number = || value.parse::<i64>().map_err(|_| format!("`{word}`: no number"));
+            let known = |e: serde_json::Error| format!("`{word}`: {e}");
+            match name.split_once('.') {
+                Some(("size", symbol)) => _ = out.sizes.insert(symbol.into(), number()?),
+                Some(("expect", symbol)) => _ = out.options.expect.0.insert(symbol.into(), number()?),
+                None if name == "fusion" => {
+                    out.options.fusion = serde_json::from_value(value.into()).map_err(known)?;
+                }
+                None if name == "without" => {
+                    _ = out.options.without.insert(serde_json::from_value(value.into()).map_err(known)?);
+                }
+                None if name == "device" => {
+                    let named =
+                        DeviceProfile::named(value).ok_or_else(|| format!("`{word}`: no such device"))?;
+                    out.options.profile.speeds = named.speeds;
+                }
+                _ => {
+                    let mut all = serde_json::to_value(&out.options.profile).map_err(known)?;
+                    let at = format!("/{}", name.replace('.', "/"));
+                    let field = all.pointer_mut(&at).ok_or_else(|| format!("`{name}` is no option"))?;
+                    *field = serde_json::from_str(value).map_err(known)?;
+                    out.options.profile = serde_json::from_value(all).map_err(known)?;
+                }
+            }
+        }
+        Ok(out)
+    }
+}
+
+/// A line of the head that begins so, without that.
+fn line<'t>(head: &'t str, start: &str) -> Option<&'t str> {
+    head.lines().find_map(|l| l.strip_prefix(start)).map(str::trim)
+}
+
+fn words(e: impl std::fmt::Display) -> String {
+    e.to_string()
+}
+
+/// Runs what was compiled and compares with the evaluator.
+fn execute(graph: &Graph, program: &Program, setup: &Setup, head: &str) -> Result<(), String> {
+    let given = inputs(graph, &setup.sizes);
+    let want = eval::evaluate(graph, &given).map_err(|e| format!("evaluator: {e}"))?;
+    let why = line(head, "// validated only:");
+    match run(program, &setup.options.profile, &given)? {
+        Outcome::NoAdapter => Ok(()),
+        Outcome::Cannot(needs) if why.is_none() => {
+            let what = format!("this adapter has no {needs}");
+            eprintln!("SKIPPED: {what}");
+            let ci = std::env::var("CI").is_ok_and(|v| !v.is_empty());
+            if ci {
+                Err(format!("{what}: where no software adapter has, a line `// validated only: WHY` says so"))
+            } else {
+                Ok(())
+            }
+        }
+        Outcome::Cannot(_) => Ok(()),
+        Outcome::Ran(got) => {
+            for ((border, want), got) in graph.outputs.iter().zip(&want).zip(&got) {
+                close(want, got).map_err(|e| format!("output {}: {e}", border.name))?;
+            }
+            Ok(())
+        }
+    }
+}
+
+fn compiled(graph: &Graph, all: &ScheduledGraph, setup: &Setup) -> Result<Program, String> {
+    assemble(graph, all, &setup.options, Stats::default()).map_err(words)
+}
+
+fn scheduled(kernels: &KernelGraph, setup: &Setup) -> Result<ScheduledGraph, String> {
+    let (o, none) = (&setup.options, Tuning::default());
+    schedule(kernels.clone(), &o.profile, &o.expect, &none, &none).map_err(words)
+}
+
+/// The schedules of all kernels, each with how many there are to choose from and, of products, its estimate.
+fn described(all: &ScheduledGraph, setup: &Setup) -> Result<String, String> {
+    let cx = Context { graph: &all.graph, device: &setup.options.profile, expect: &setup.options.expect };
+    let mut out = String::new();
+    for (k, s) in all.graph.kernels.iter().zip(&all.schedules) {
+        let list = candidates(k, &cx).map_err(words)?;
+        if let Some(why) = misfit(s, &list) {
+            return Err(format!("`{s}` is none of the schedules that the device can run: {why}"));
+        }
+        let _ = write!(out, "{s}\n  first of {}", list.len());
+        if let (Schedule::Product(g), Some(p)) = (s, problem(k)) {
+            let _ = write!(out, ", estimated {:.2e} cycles", cycles(g, &p, cx.device, cx.expect));
+        }
+        out.push('\n');
+        // Few enough to read.
+        if list.len() <= 6 {
+            list.iter().filter(|c| *c != s).for_each(|c| _ = writeln!(out, "  or {c}"));
+        }
+    }
+    Ok(out)
+}
+
+/// The text of each dispatch, behind what it takes to dispatch it.
+fn written(program: &Program) -> String {
+    let mut out = String::new();
+    for d in &program.dispatches {
+        let k = &program.kernels[d.kernel];
+        let [x, y, z] = &d.workgroups;
+        let _ = write!(out, "// {} workgroups [{x}, {y}, {z}] of {:?}", k.family, k.workgroup_size);
+        if k.workgroup_bytes > 0 {
+            let _ = write!(out, ", {} bytes", k.workgroup_bytes);
+        }
+        if !k.features.is_empty() {
+            let _ = write!(out, ", {}", k.features.join(", "));
+        }
+        let _ = write!(out, "\n{}\n", k.wgsl.trim_end());
+    }
+    out
+}
+
+/// Checks one file of a stage; gives what the file should be where that is something else.
+pub fn check(stage: &str, file: &Path, update: bool) -> Result<Option<String>, String> {
+    let whole = std::fs::read_to_string(file).map_err(words)?;
+    let (head, mut parts) = sections(&whole);
+    let graph = text::parse(&head).map_err(words)?;
+    verify::verify(&graph).map_err(|e| e.join("\n"))?;
+    let setup = Setup::default().with(line(&head, "// options:").unwrap_or_default())?;
+    let mut find = |name: &'static str, at: usize| {
+        if !parts.iter().any(|s| s.name == name) {
+            parts.insert(at, Section { name, options: String::new(), text: String::new() });
+        }
+    };
+    find("kernels", 0);
+    if stage != "fuse" {
+        find("schedule", 1);
+    }
+    if stage == "emit" {
+        find("wgsl", 2);
+    }
+
+    let fused = || fuse(&graph, &setup.options).map_err(words);
+    let (first, rest) = parts.split_first_mut().ok_or("empty")?;
+    if stage == "fuse" {
+        let kernels = fused()?;
+        let all = scheduled(&kernels, &setup)?;
+        execute(&graph, &compiled(&graph, &all, &setup)?, &setup, &head)?;
+        first.text = kernels.to_string();
+    } else if first.text.trim().is_empty() && update {
+        first.text = fused()?.to_string();
+    }
+    let kernels = kernel::parse(&first.text).map_err(|e| format!("kernels: {e}"))?;
+    if kernels.to_string().trim() != first.text.trim() {
+        first.text = kernels.to_string();
+    }
+    match (stage, rest) {
+        ("fuse", []) => {}
+        ("schedule", rest) => {
+            let mut ran: Vec<Vec<Schedule>> = vec![];
+            for s in rest {
+                let setup = setup.with(&s.options)?;
+                let all = scheduled(&kernels, &setup)?;
+                if !ran.contains(&all.schedules) {
+                    execute(&graph, &compiled(&graph, &all, &setup)?, &setup, &head)?;
+                    ran.push(all.schedules.clone());
+                }
+                s.text = described(&all, &setup)?;
+            }
+        }
+        ("emit", [given, expected]) => {
+            if given.text.trim().is_empty() && update {
+                let all = scheduled(&kernels, &setup)?;
+                given.text = all.schedules.iter().map(|s| format!("{s}\n")).collect();
+            }
+            let schedules: Vec<Schedule> =
+                given.text.lines().map(str::parse).collect::<Result<_, _>>().map_err(words)?;
+            if schedules.len() != kernels.kernels.len() {
+                return Err(format!("{} schedules for {} kernels", schedules.len(), kernels.kernels.len()));
+            }
+            let all = ScheduledGraph { graph: kernels, schedules };
+            described(&all, &setup)?;
+            let program = compiled(&graph, &all, &setup)?;
+            execute(&graph, &program, &setup, &head)?;
+            expected.text = written(&program);
+        }
+        (stage, _) => return Err(format!("sections that a file of {stage} does not have")),
+    }
+    let mut got = head.trim_end().to_owned() + "\n";
+    for s in &parts {
+        let _ = write!(got, "// {}", s.name);
+        if !s.options.is_empty() {
+            let _ = write!(got, ": {}", s.options);
+        }
+        let _ = write!(got, "\n{}\n", s.text.trim_end());
+    }
+    Ok((got.trim() != whole.trim()).then_some(got))
+}
