@@ -1,7 +1,7 @@
 //! Where the time of a run goes.
 
 use crate::error::RunError;
-use crate::session::{Plan, Session, Value};
+use crate::session::{Prepared, Session, Value};
 use crate::stats::Estimate;
 use crate::timestamps::{Timestamps, between};
 use wgfc_program::Tensor;
@@ -139,7 +139,7 @@ impl Session {
             let start = now();
             let ready = self.prepare(&inputs).await?;
             let mut encoder = gpu.device().create_command_encoder(&Default::default());
-            self.record(&ready.plan, &mut encoder);
+            self.record(&ready.prepared, &mut encoder);
             let commands = gpu.scoped("recording", || encoder.finish()).await?;
             record.extend(since(start));
             let submitted = now();
@@ -167,12 +167,12 @@ impl Session {
         let back_to_back_ns = since(start).map(|t| t / together as f64);
         (0..together).for_each(|_| runs.ran());
         let ready = self.prepare(&inputs).await?;
-        let (mut times, mut totals) = (vec![Vec::new(); ready.plan.steps.len()], vec![]);
+        let (mut times, mut totals) = (vec![Vec::new(); ready.prepared.dispatches.len()], vec![]);
         if gpu.profile().timestamps && !times.is_empty() {
             let queries = Queries::new(self, times.len()).await?;
             runs.part();
             while runs.more() {
-                let run = queries.run(self, &ready.plan).await?;
+                let run = queries.run(self, &ready.prepared).await?;
                 totals.push(run.iter().sum());
                 for (all, t) in times.iter_mut().zip(run) {
                     all.push(t);
@@ -182,19 +182,19 @@ impl Session {
         }
         let env = |s: &str| {
             let i = self.program.symbols.iter().position(|n| n == s)?;
-            ready.plan.values().get(i).copied()
+            ready.prepared.values().get(i).copied()
         };
         let mut dispatches = Vec::new();
-        for (step, times) in ready.plan.steps.iter().zip(times) {
-            let (d, k) = (&self.program.dispatches[step.dispatch], &self.program.kernels[step.kernel]);
+        for (dispatch, times) in ready.prepared.dispatches.iter().zip(times) {
+            let (d, k) = (&self.program.dispatches[dispatch.number], &self.program.kernels[dispatch.kernel]);
             let count =
                 |p: &wgfc_program::Dim| p.eval_syms(&env).and_then(|v| u64::try_from(v).ok()).unwrap_or(0);
             dispatches.push(DispatchProfile {
-                dispatch: step.dispatch,
+                dispatch: dispatch.number,
                 kernel: k.name.clone(),
                 family: k.family.clone(),
                 nodes: d.nodes.clone(),
-                workgroups: step.workgroups,
+                workgroups: dispatch.workgroups,
                 gpu_ns: Estimate::of(times),
                 bytes: count(&d.bytes),
                 flops: count(&d.flops),
@@ -230,7 +230,7 @@ impl Session {
     }
 }
 
-/// The timestamps of a plan's steps.
+/// The timestamps of a run's dispatches.
 struct Queries {
     timestamps: Timestamps,
     /// Whether they are written between dispatches, or else around a pass for each.
@@ -238,44 +238,44 @@ struct Queries {
 }
 
 impl Queries {
-    async fn new(session: &Session, steps: usize) -> Result<Queries, RunError> {
+    async fn new(session: &Session, dispatches: usize) -> Result<Queries, RunError> {
         let inside = session.gpu.profile().timestamps_in_pass;
-        let count = if inside { steps + 1 } else { 2 * steps } as u32;
+        let count = if inside { dispatches + 1 } else { 2 * dispatches } as u32;
         Ok(Queries { timestamps: Timestamps::new(&session.gpu, count).await?, inside })
     }
 
-    /// Nanoseconds of each step in one run.
-    async fn run(&self, session: &Session, plan: &Plan) -> Result<Vec<f64>, RunError> {
+    /// Nanoseconds of each dispatch in one run.
+    async fn run(&self, session: &Session, prepared: &Prepared) -> Result<Vec<f64>, RunError> {
         let gpu = &session.gpu;
         gpu.scoped("running the plan with timestamps", || {
             let mut encoder = gpu.device().create_command_encoder(&Default::default());
-            if let (true, Some(last)) = (self.inside, plan.parts().last()) {
-                for part in plan.parts() {
+            if let (true, Some(last)) = (self.inside, prepared.segments().last()) {
+                for segment in prepared.segments() {
                     let mut pass = encoder.begin_compute_pass(&wgpu::ComputePassDescriptor::default());
                     let mut current = None;
-                    for i in part.steps.clone() {
+                    for i in segment.dispatches.clone() {
                         let (set, index) = self.timestamps.at(i as u32);
                         pass.write_timestamp(set, index);
-                        session.record_step(&plan.steps[i], &mut current, &mut pass);
+                        session.record_dispatch(&prepared.dispatches[i], &mut current, &mut pass);
                     }
-                    if std::ptr::eq(part, last) {
-                        let (set, index) = self.timestamps.at(plan.steps.len() as u32);
+                    if std::ptr::eq(segment, last) {
+                        let (set, index) = self.timestamps.at(prepared.dispatches.len() as u32);
                         pass.write_timestamp(set, index);
                     }
                     drop(pass);
-                    session.record_sizes(part, &mut encoder);
+                    session.record_sizes(segment, &mut encoder);
                 }
             } else {
-                for part in plan.parts() {
-                    for i in part.steps.clone() {
+                for segment in prepared.segments() {
+                    for i in segment.dispatches.clone() {
                         let timestamp_writes = Some(self.timestamps.around(i as u32));
                         let mut pass = encoder.begin_compute_pass(&wgpu::ComputePassDescriptor {
                             label: None,
                             timestamp_writes,
                         });
-                        session.record_step(&plan.steps[i], &mut None, &mut pass);
+                        session.record_dispatch(&prepared.dispatches[i], &mut None, &mut pass);
                     }
-                    session.record_sizes(part, &mut encoder);
+                    session.record_sizes(segment, &mut encoder);
                 }
             }
             self.timestamps.resolve(&mut encoder);

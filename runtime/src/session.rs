@@ -4,7 +4,7 @@ mod late;
 #[cfg(not(target_arch = "wasm32"))]
 mod longer;
 mod memory;
-mod plan;
+mod prepared;
 mod rounds;
 
 use crate::bind::Bound;
@@ -16,7 +16,7 @@ use crate::state::StateSet;
 use crate::tensor::{self, DeviceTensor, Memory};
 use crate::upload;
 use late::Late;
-use plan::Piece;
+use prepared::Piece;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Weak};
 use wgfc_program::program::BufferKind;
@@ -24,7 +24,7 @@ use wgfc_program::tensor::{ByteOwner, Data};
 use wgfc_program::{DType, Program, Tensor};
 
 pub use memory::DeviceMemory;
-pub(crate) use plan::{Plan, Ready, Step};
+pub(crate) use prepared::{Dispatch, Prepared, Ready};
 
 /// An input: from the host, or already on the device.
 #[derive(Clone, Debug)]
@@ -115,7 +115,7 @@ pub struct Session {
     pools: Vec<Vec<Arc<Memory>>>,
     bound: HashMap<Vec<i64>, Arc<Bound>>,
     groups: Vec<HashMap<Vec<Piece>, wgpu::BindGroup>>,
-    plans: Vec<Arc<Plan>>,
+    prepared: Vec<Arc<Prepared>>,
     staging: Option<wgpu::Buffer>,
     #[cfg(not(target_arch = "wasm32"))]
     longer: longer::Longer,
@@ -291,7 +291,7 @@ impl Session {
             pools: vec![Vec::new(); program.inputs.len() + program.outputs.len()],
             bound: HashMap::new(),
             groups: vec![HashMap::new(); program.dispatches.len()],
-            plans: Vec::new(),
+            prepared: Vec::new(),
             staging: None,
             #[cfg(not(target_arch = "wasm32"))]
             longer: longer::Longer::default(),
@@ -394,7 +394,7 @@ impl Session {
     }
 
     fn forget_groups(&mut self) {
-        self.plans.clear();
+        self.prepared.clear();
         self.groups.iter_mut().for_each(HashMap::clear);
     }
 
@@ -474,7 +474,7 @@ impl Session {
         let late = self.late(&ready, wanted);
         let mut read: Vec<DeviceTensor> = outputs.iter().map(|(_, t)| t.clone()).collect();
         read.extend(late.iter().map(|l| l.dims.clone()));
-        let mut encoder = self.play(&ready.plan).await?;
+        let mut encoder = self.play(&ready.prepared).await?;
         let (ranges, staging) = tensor::copy_out(&gpu, &read, self.staging.take(), &mut encoder).await?;
         let sent = gpu.scoped("running the plan", || gpu.queue().submit([encoder.finish()])).await?;
         Ok((Started { gpu, outputs, ranges, staging, sent, late }, ready.lengths))
@@ -554,7 +554,7 @@ impl Session {
     }
 
     pub(crate) async fn submit(&self, ready: &Ready) -> Result<(), RunError> {
-        let encoder = self.play(&ready.plan).await?;
+        let encoder = self.play(&ready.prepared).await?;
         self.gpu.scoped("running the plan", || _ = self.gpu.queue().submit([encoder.finish()])).await
     }
 }

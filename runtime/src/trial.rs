@@ -1,7 +1,7 @@
 //! Programs timed against one another on inputs that stay on the device.
 
 use crate::error::RunError;
-use crate::session::{Plan, Session, Value};
+use crate::session::{Prepared, Session, Value};
 use crate::tensor::DeviceTensor;
 use crate::timestamps::{Timestamps, between};
 use std::sync::Arc;
@@ -16,7 +16,7 @@ use wgfc_program::Tensor;
 #[derive(Debug)]
 pub struct Trial {
     session: Session,
-    plans: Vec<Arc<Plan>>,
+    prepared: Vec<Arc<Prepared>>,
     outputs: Vec<DeviceTensor>,
     timestamps: Option<Timestamps>,
 }
@@ -24,20 +24,20 @@ pub struct Trial {
 impl Trial {
     /// Binds a session without states to sets of inputs, of which there must be one at least.
     pub async fn new(mut session: Session, sets: &[Vec<(&str, Value)>]) -> Result<Trial, RunError> {
-        let mut plans = Vec::with_capacity(sets.len());
+        let mut prepared = Vec::with_capacity(sets.len());
         let mut outputs = vec![];
         for set in sets {
             // Given back to the pool, which hands them out again.
             outputs.clear();
             let ready = session.prepare(set).await?;
-            plans.push(ready.plan);
+            prepared.push(ready.prepared);
             outputs = ready.outputs;
         }
         let timestamps = match session.gpu.profile().timestamps {
             true => Some(Timestamps::new(&session.gpu, 2).await?),
             false => None,
         };
-        Ok(Trial { session, plans, outputs, timestamps })
+        Ok(Trial { session, prepared, outputs, timestamps })
     }
 
     /// Runs with the first set of inputs and returns the outputs, in the program's order.
@@ -79,9 +79,9 @@ impl Trial {
             let mut pass =
                 encoder.begin_compute_pass(&wgpu::ComputePassDescriptor { label: None, timestamp_writes });
             let mut current = None;
-            for plan in self.plans.iter().cycle().take(runs as usize) {
-                for step in &plan.steps {
-                    self.session.record_step(step, &mut current, &mut pass);
+            for prepared in self.prepared.iter().cycle().take(runs as usize) {
+                for dispatch in &prepared.dispatches {
+                    self.session.record_dispatch(dispatch, &mut current, &mut pass);
                 }
             }
             drop(pass);

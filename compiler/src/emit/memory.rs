@@ -2,7 +2,7 @@
 
 use super::handle::Handle;
 use super::wgsl::{Module, Scope, Text};
-use crate::kernel::bindings::{Binding, Form, component, per_word};
+use crate::kernel::bindings::{Binding, Encoding, component, per_word};
 use crate::kernel::{Expr, Store, TensorId, combines};
 use crate::{Diagnostic, kernel::ExprId};
 use rustc_hash::FxHashMap;
@@ -15,17 +15,17 @@ impl Module<'_> {
         let mut out = String::new();
         for (i, b) in self.bindings.list.iter().enumerate() {
             let access = if b.access == Access::Read { "read" } else { "read_write" };
-            let element = match b.form {
-                Form::Word if b.dtype == DType::F32 => "f32",
-                Form::Word if b.dtype == DType::I32 => "i32",
-                Form::Word | Form::Packed => "u32",
-                Form::Pair => "vec2<u32>",
-                Form::Half => "f16",
-                Form::Combined if b.dtype == DType::I32 => "atomic<i32>",
-                Form::Atomic | Form::Combined => "atomic<u32>",
-                Form::Vector(1) => word_type(b.dtype),
-                Form::Vector(words) => &format!("vec{words}<{}>", word_type(b.dtype)),
-                Form::Halves(n) => &format!("vec{n}<f16>"),
+            let element = match b.encoding {
+                Encoding::Word if b.dtype == DType::F32 => "f32",
+                Encoding::Word if b.dtype == DType::I32 => "i32",
+                Encoding::Word | Encoding::Packed => "u32",
+                Encoding::Pair => "vec2<u32>",
+                Encoding::Half => "f16",
+                Encoding::Combined if b.dtype == DType::I32 => "atomic<i32>",
+                Encoding::Atomic | Encoding::Combined => "atomic<u32>",
+                Encoding::Vector(1) => word_type(b.dtype),
+                Encoding::Vector(words) => &format!("vec{words}<{}>", word_type(b.dtype)),
+                Encoding::Halves(n) => &format!("vec{n}<f16>"),
             };
             let about = self.cx.legend.and_then(|l| l.about(b.tensor)).unwrap_or_default();
             let _ = writeln!(
@@ -56,7 +56,7 @@ impl Module<'_> {
         let body = &self.kernel.body;
         for i in 0..self.bindings.list.len() {
             let b = &self.bindings.list[i];
-            let scalar = matches!(b.form, Form::Word | Form::Half | Form::Packed);
+            let scalar = matches!(b.encoding, Encoding::Word | Encoding::Half | Encoding::Packed);
             if b.access != Access::Read || !scalar {
                 continue;
             }
@@ -81,7 +81,7 @@ impl Module<'_> {
                     && used.values().any(|lanes| lanes * 2 >= per)
             };
             if let Some(words) = [4, 2].iter().find(|w| fits(w)) {
-                self.bindings.list[i].form = Form::Vector(*words);
+                self.bindings.list[i].encoding = Encoding::Vector(*words);
             }
         }
     }
@@ -96,7 +96,7 @@ impl Module<'_> {
     /// Reads what load `id` reads without unpacking a vector.
     pub(super) fn fetch(&mut self, s: &mut Scope, id: ExprId) -> Result<(), Diagnostic> {
         if let Expr::Load { tensor, offset, guard } = self.kernel.body.expr(id)
-            && let (i, Binding { form: Form::Vector(words), dtype, .. }) = self.binding(*tensor)?
+            && let (i, Binding { encoding: Encoding::Vector(words), dtype, .. }) = self.binding(*tensor)?
             && let Some((at, _)) = component(offset, words * per_word(dtype))
         {
             return self.vector(s, i, &at, *guard).map(|_| ());
@@ -128,7 +128,7 @@ impl Module<'_> {
     ) -> Result<Text, Diagnostic> {
         let (i, b) = self.binding(tensor)?;
         let (dtype, per) = (b.dtype, per_word(b.dtype));
-        if let Form::Vector(words) = b.form
+        if let Encoding::Vector(words) = b.encoding
             && let Some((at, lane)) = component(offset, words * per)
         {
             let v = self.vector(s, i, &at, guard)?;
@@ -143,19 +143,21 @@ impl Module<'_> {
             let g = self.value(s, g)?;
             at = s.let_index(&format!("select(0, {at}, {g})"));
         }
-        let word = match b.form {
-            Form::Word => return Ok(Text::Compound(format!("b{i}[{at}]"))),
-            Form::Half => return Ok(Text::Compound(format!("f32(b{i}[{at}])"))),
-            Form::Pair if dtype == DType::F64 => {
+        let word = match b.encoding {
+            Encoding::Word => return Ok(Text::Compound(format!("b{i}[{at}]"))),
+            Encoding::Half => return Ok(Text::Compound(format!("f32(b{i}[{at}])"))),
+            Encoding::Pair if dtype == DType::F64 => {
                 return Ok(Text::Compound(self.call("decode_f64", &[&format!("b{i}[{at}]")])?));
             }
-            Form::Pair => return Ok(Text::Compound(format!("b{i}[{at}]"))),
-            Form::Packed => format!("b{i}[{at} >> {}u]", per.trailing_zeros()),
-            Form::Atomic => format!("atomicLoad(&b{i}[{at} >> {}u])", per.trailing_zeros()),
-            Form::Halves(_) => return Err(Diagnostic::internal("a vector that is written is read")),
-            Form::Combined => return Err(Diagnostic::internal("a tensor that stores combine with is read")),
-            Form::Vector(1) => format!("b{i}[{at} >> {}u]", per.trailing_zeros()),
-            Form::Vector(words) => {
+            Encoding::Pair => return Ok(Text::Compound(format!("b{i}[{at}]"))),
+            Encoding::Packed => format!("b{i}[{at} >> {}u]", per.trailing_zeros()),
+            Encoding::Atomic => format!("atomicLoad(&b{i}[{at} >> {}u])", per.trailing_zeros()),
+            Encoding::Halves(_) => return Err(Diagnostic::internal("a vector that is written is read")),
+            Encoding::Combined => {
+                return Err(Diagnostic::internal("a tensor that stores combine with is read"));
+            }
+            Encoding::Vector(1) => format!("b{i}[{at} >> {}u]", per.trailing_zeros()),
+            Encoding::Vector(words) => {
                 let (word, vector) = (per.trailing_zeros(), (per * words).trailing_zeros());
                 format!("b{i}[{at} >> {vector}u][({at} >> {word}u) & {}]", words - 1)
             }
@@ -208,23 +210,23 @@ impl Module<'_> {
         let v = self.value(s, store.value)?;
         let at = self.index(s, &store.offset)?;
         let per = per_word(dtype);
-        let lines: Vec<String> = match b.form {
-            Form::Combined => combining(i, dtype, store.combine, &at, &v)?,
-            Form::Word => vec![format!("b{i}[{at}] = {v};")],
-            Form::Half => vec![format!("b{i}[{at}] = f16({v});")],
-            Form::Pair if dtype == DType::F64 => {
+        let lines: Vec<String> = match b.encoding {
+            Encoding::Combined => combining(i, dtype, store.combine, &at, &v)?,
+            Encoding::Word => vec![format!("b{i}[{at}] = {v};")],
+            Encoding::Half => vec![format!("b{i}[{at}] = f16({v});")],
+            Encoding::Pair if dtype == DType::F64 => {
                 vec![format!("b{i}[{at}] = {};", self.call("encode_f64", &[&v])?)]
             }
-            Form::Pair => vec![format!("b{i}[{at}] = {v};")],
-            Form::Vector(_) | Form::Halves(_) => {
+            Encoding::Pair => vec![format!("b{i}[{at}] = {v};")],
+            Encoding::Vector(_) | Encoding::Halves(_) => {
                 return Err(Diagnostic::internal("an element of a vector is stored"));
             }
-            Form::Packed | Form::Atomic => {
+            Encoding::Packed | Encoding::Atomic => {
                 let raw = self.encode(dtype, &v)?;
                 let bits = dtype.bits();
                 let shift = format!("(u32({at}) & {}u) * {bits}u", per - 1);
                 let word = format!("{at} >> {}u", per.trailing_zeros());
-                if b.form == Form::Packed {
+                if b.encoding == Encoding::Packed {
                     vec![
                         format!("w{i} |= ({raw}) << ({shift});"),
                         format!("if (({at} & {}) == {} || {at} + 1 == end) {{", per - 1, per - 1),
@@ -270,9 +272,9 @@ impl Module<'_> {
         }
         let at = self.address(first.tensor, &first.offset)?;
         let at = self.index(s, &at)?;
-        let vector = match b.form {
-            Form::Halves(n) => format!("vec{n}<f16>(vec{n}<f32>({}))", values.join(", ")),
-            Form::Vector(words) => {
+        let vector = match b.encoding {
+            Encoding::Halves(n) => format!("vec{n}<f16>(vec{n}<f32>({}))", values.join(", ")),
+            Encoding::Vector(words) => {
                 let mut whole = vec![];
                 for word in values.chunks(per as usize) {
                     let mut fields = vec![];
@@ -315,7 +317,7 @@ impl Module<'_> {
             .list
             .iter()
             .enumerate()
-            .filter(|(_, b)| b.access == Access::ReadWrite && b.form == Form::Packed)
+            .filter(|(_, b)| b.access == Access::ReadWrite && b.encoding == Encoding::Packed)
             .map(|(i, b)| (i, per_word(b.dtype)))
             .collect()
     }

@@ -18,13 +18,13 @@ use wgfc_codegen_templates::row::{Pass, Scratch, Shared};
 use wgfc_ir::Reg;
 
 /// What one pass does.
-struct Plan<'a> {
+struct PassText<'a> {
     accumulators: Vec<Accumulator<'a>>,
     /// Those of neighbouring positions together.
     stores: Vec<&'a [Store]>,
 }
 
-impl Plan<'_> {
+impl PassText<'_> {
     fn roots(&self) -> Vec<ExprId> {
         let stores = self.stores.iter().copied().flatten().flat_map(Store::reads);
         self.accumulators.iter().flat_map(Accumulator::roots).chain(stores).collect()
@@ -57,14 +57,14 @@ pub(super) fn emit(
         let (first, others) = group(reductions, *i, n).split_first()?;
         Some(Accumulator::new(*i, first, others))
     };
-    let plans: Vec<Plan> = passes(m.dependence(), reductions, &kernel.stores, n)
+    let texts: Vec<PassText> = passes(m.dependence(), reductions, &kernel.stores, n)
         .iter()
-        .map(|p| Plan {
+        .map(|p| PassText {
             accumulators: p.reductions.iter().filter_map(accumulator).collect(),
             stores: p.stores.iter().map(|i| group(&kernel.stores, *i, n)).collect(),
         })
         .collect();
-    let (scratch, slots) = allocate(&plans, &kernel.body);
+    let (scratch, slots) = allocate(&texts, &kernel.body);
     let per_thread = thread_bytes(&scratch);
     let joined = subgroup.min(lanes);
     m.subgroup = (joined > 1).then_some(subgroup);
@@ -88,12 +88,12 @@ pub(super) fn emit(
 
     let mut ready = var_bit(0);
     let mut passes = vec![];
-    for (p, plan) in plans.iter().enumerate() {
-        for a in &plan.accumulators {
+    for (p, text) in texts.iter().enumerate() {
+        for a in &text.accumulators {
             a.declare(&mut m, &mut outer)?;
         }
-        m.hoist(&mut outer, &plan.roots(), ready)?;
-        for s in plan.stores.iter().filter_map(|s| s.first()) {
+        m.hoist(&mut outer, &text.roots(), ready)?;
+        for s in text.stores.iter().filter_map(|s| s.first()) {
             let at = m.address(s.tensor, &s.offset)?;
             m.hoist_index(&mut outer, &at, ready)?;
         }
@@ -105,10 +105,10 @@ pub(super) fn emit(
                 body.bind(*id, Handle::inline(format!("kept{n}[step]")));
             }
         }
-        for a in &plan.accumulators {
+        for a in &text.accumulators {
             a.update(&mut m, &mut body)?;
         }
-        for s in &plan.stores {
+        for s in &text.stores {
             m.store_neighbours(&mut body, s)?;
         }
         if !body.text.is_empty() {
@@ -120,14 +120,14 @@ pub(super) fn emit(
 
         let mut combine = Scope::new(12);
         let mut shared = vec![];
-        for (n, a) in plan.accumulators.iter().enumerate() {
+        for (n, a) in text.accumulators.iter().enumerate() {
             a.merge(&mut m, &mut combine)?;
             for (v, (name, reg)) in a.variables(&kernel.body).into_iter().enumerate() {
                 let array = scratch[slots[p][n][v]].name.clone();
                 shared.push(Shared::new(name, array, reg == Reg::Bool));
             }
         }
-        for a in &plan.accumulators {
+        for a in &text.accumulators {
             a.finish(&mut m, &mut outer)?;
             ready |= acc_bit(a.index as u32);
         }
@@ -177,13 +177,13 @@ pub(super) fn emit(
 type Slots = Vec<Vec<Vec<usize>>>;
 
 /// Gives each variable that lanes combine an array; loops use the arrays one after another.
-fn allocate(plans: &[Plan], body: &Body) -> (Vec<Scratch>, Slots) {
+fn allocate(texts: &[PassText], body: &Body) -> (Vec<Scratch>, Slots) {
     let mut scratch: Vec<Scratch> = vec![];
     let mut slots = vec![];
-    for plan in plans {
+    for text in texts {
         let mut used = vec![false; scratch.len()];
         let mut pass = vec![];
-        for a in &plan.accumulators {
+        for a in &text.accumulators {
             let mut mine = vec![];
             for (_, reg) in a.variables(body) {
                 let ty = stored_type(reg);

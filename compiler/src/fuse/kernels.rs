@@ -27,8 +27,8 @@ pub fn unit_kernel<'a>(graph: &'a Graph, unit: &Unit, loops: &Loops, tensors: &m
         }
         Op::Contract(c) => contract(graph, unit, c, tensors),
         Op::Scan { carried, .. } => {
-            let plan = loops.get(&unit.anchor).ok_or("a loop without lanes")?;
-            looped(graph, unit, plan, *carried, tensors)
+            let mapping = loops.get(&unit.anchor).ok_or("a loop without lanes")?;
+            looped(graph, unit, mapping, *carried, tensors)
         }
         Op::Attention { scale } => attention(graph, unit, f32::from_bits(*scale), tensors),
         Op::Softmax { axis, log } => row(graph, unit, &[*axis], tensors, |p, x, ty| softmax(p, x, ty, *log)),

@@ -24,7 +24,7 @@ use crate::kernel::{Kernel, KernelGraph, KernelTensor, Repeat, TensorId, TensorK
 use crate::options::{Fusion, Options, Technique};
 use crate::rewrite::empty::is_empty;
 use kept::Kept;
-use loops::lanes::{self, Form, Loops};
+use loops::lanes::{self, Executor, Loops};
 use loops::{layout, prepare, split};
 use petgraph::graph::DiGraph;
 use rustc_hash::FxHashMap;
@@ -61,15 +61,17 @@ fn fuse_at(graph: &Graph, options: &Options, nested: bool) -> Result<KernelGraph
         look_through(&mut graph);
     }
     let mut bans = Bans::default();
-    let (mut loops, mut split) = plan_loops(&graph, options);
-    let of_workgroups: Vec<NodeId> =
-        graph.node_ids().filter(|n| loops.get(n).is_some_and(|p| p.form == Form::Workgroup)).collect();
+    let (mut loops, mut split) = map_loops(&graph, options);
+    let of_workgroups: Vec<NodeId> = graph
+        .node_ids()
+        .filter(|n| loops.get(n).is_some_and(|p| p.executor == Executor::Workgroup))
+        .collect();
     for n in of_workgroups {
         let moved = layout::lay_out(&mut graph, n, options.profile.max_invocations);
         if let Some((new, values)) = moved.map_err(|e| internal(&graph, n, &e))? {
             loops.remove(&n);
-            match lanes::plan(&graph, new, options) {
-                Ok(plan) => _ = loops.insert(new, plan),
+            match lanes::map(&graph, new, options) {
+                Ok(mapping) => _ = loops.insert(new, mapping),
                 Err(why) => _ = split.insert(new, why.join("; ")),
             }
             bans.materialise.extend(values);
@@ -122,15 +124,15 @@ fn too_large(graph: &Graph, n: NodeId, why: &str) -> Diagnostic {
 }
 
 /// How each loop is shared out over lanes, where that is possible and wanted, and why it is split elsewhere.
-fn plan_loops(graph: &Graph, options: &Options) -> (Loops, FxHashMap<NodeId, String>) {
+fn map_loops(graph: &Graph, options: &Options) -> (Loops, FxHashMap<NodeId, String>) {
     let (mut loops, mut split) = (Loops::default(), FxHashMap::default());
     for n in graph.node_ids().filter(|n| matches!(graph.node(*n).op, Op::Scan { .. })) {
         if !options.fuses(Technique::Loops) {
             split.insert(n, "loops as one kernel were not asked for".into());
             continue;
         }
-        match lanes::plan(graph, n, options) {
-            Ok(plan) => _ = loops.insert(n, plan),
+        match lanes::map(graph, n, options) {
+            Ok(mapping) => _ = loops.insert(n, mapping),
             Err(why) => _ = split.insert(n, why.join("; ")),
         }
     }
@@ -266,8 +268,8 @@ fn build(
             }
             continue;
         }
-        if let Some(plan) = loops.get(&u.anchor).filter(|p| p.part.is_some()) {
-            match split::parts(graph, u, plan, options, &mut tensors) {
+        if let Some(mapping) = loops.get(&u.anchor).filter(|p| p.part.is_some()) {
+            match split::parts(graph, u, mapping, options, &mut tensors) {
                 Ok(b) => blocks.push(b),
                 Err(Errors(e)) => errors.extend(e),
             }

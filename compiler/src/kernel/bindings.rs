@@ -1,4 +1,4 @@
-//! How a kernel's tensors are declared: one binding each, in a form that its element type and its accesses allow.
+//! How a kernel's tensors are declared: one binding each, in an encoding that its element type and its accesses allow.
 
 use super::{Kernel, KernelGraph, Store, TensorId};
 use crate::Diagnostic;
@@ -7,7 +7,7 @@ use wgfc_ir::{DType, Poly};
 
 /// How a tensor is declared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Form {
+pub enum Encoding {
     /// `array<f32>`, `array<i32>`, `array<u32>`.
     Word,
     /// `array<vec2<u32>>`: 64-bit types.
@@ -36,15 +36,15 @@ pub struct Binding {
     /// How it is used.
     pub access: Access,
     /// How it is declared.
-    pub form: Form,
+    pub encoding: Encoding,
 }
 
 impl Binding {
     /// Elements of a vector, where it is declared as such.
     pub fn vector(&self) -> Option<u32> {
-        match self.form {
-            Form::Vector(words) => Some(words * per_word(self.dtype)),
-            Form::Halves(n) => Some(n),
+        match self.encoding {
+            Encoding::Vector(words) => Some(words * per_word(self.dtype)),
+            Encoding::Halves(n) => Some(n),
             _ => None,
         }
     }
@@ -91,16 +91,16 @@ impl Bindings {
             let own = || kernel.all_stores().filter(|s| s.tensor == tensor);
             let written = own().next().is_some();
             let element = |s: &Store| s.guard.is_none() && s.offset == Poly::var(0);
-            let form = match dtype.bits() {
-                _ if own().any(|s| s.combine.is_some()) => Form::Combined,
-                32 => Form::Word,
-                64 => Form::Pair,
-                16 if dtype == DType::F16 && f16 => Form::Half,
-                _ if written && !(whole_words && own().all(element)) => Form::Atomic,
-                _ => Form::Packed,
+            let encoding = match dtype.bits() {
+                _ if own().any(|s| s.combine.is_some()) => Encoding::Combined,
+                32 => Encoding::Word,
+                64 => Encoding::Pair,
+                16 if dtype == DType::F16 && f16 => Encoding::Half,
+                _ if written && !(whole_words && own().all(element)) => Encoding::Atomic,
+                _ => Encoding::Packed,
             };
             let access = if written { Access::ReadWrite } else { Access::Read };
-            list.push(Binding { tensor, dtype, access, form });
+            list.push(Binding { tensor, dtype, access, encoding });
         }
         Ok(Bindings { list })
     }
@@ -124,11 +124,11 @@ impl Bindings {
         let Some(b) = self.list.iter_mut().find(|b| b.tensor == tensor) else { return false };
         let Some(t) = graph.tensors.get(tensor) else { return false };
         let bits = elements * b.dtype.bits() as u32;
-        b.form = match b.form {
-            Form::Pair => return false,
-            Form::Half if b.access == Access::ReadWrite => Form::Halves(elements),
-            Form::Vector(_) | Form::Halves(_) => b.form,
-            _ => Form::Vector(bits / 32),
+        b.encoding = match b.encoding {
+            Encoding::Pair => return false,
+            Encoding::Half if b.access == Access::ReadWrite => Encoding::Halves(elements),
+            Encoding::Vector(_) | Encoding::Halves(_) => b.encoding,
+            _ => Encoding::Vector(bits / 32),
         };
         let whole =
             bits.is_multiple_of(32) && component(&t.ty.numel(), elements).is_some_and(|(_, rest)| rest == 0);
@@ -137,7 +137,7 @@ impl Bindings {
 
     /// Whether kernels with these bindings declare `f16`.
     pub fn use_f16(&self) -> bool {
-        self.list.iter().any(|b| matches!(b.form, Form::Half | Form::Halves(_)))
+        self.list.iter().any(|b| matches!(b.encoding, Encoding::Half | Encoding::Halves(_)))
     }
 }
 

@@ -3,7 +3,7 @@
 use super::Context;
 use crate::Diagnostic;
 use crate::kernel::Kernel;
-use crate::kernel::bindings::{Bindings, Form, per_word};
+use crate::kernel::bindings::{Bindings, Encoding, per_word};
 use wgfc_ir::program::Access;
 
 /// How a map kernel is computed.
@@ -21,7 +21,8 @@ pub struct Map {
 /// As [`choose`](super::choose).
 pub fn candidates(kernel: &Kernel, cx: &Context) -> Result<Vec<Map>, Diagnostic> {
     let bindings = Bindings::of(kernel, cx.graph, cx.device.f16, true)?;
-    let whole = bindings.list.iter().filter(|b| b.access == Access::ReadWrite && b.form == Form::Packed);
+    let whole =
+        bindings.list.iter().filter(|b| b.access == Access::ReadWrite && b.encoding == Encoding::Packed);
     let elements = whole.map(|b| per_word(b.dtype)).max().unwrap_or(1);
     let most = cx.device.max_invocations.max(1);
     let mut threads: Vec<u32> = [64, 32, 128, 256].into_iter().filter(|t| *t <= most).collect();

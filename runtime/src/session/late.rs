@@ -55,6 +55,6 @@ impl Session {
             constraints: p.constraints.clone(),
             ..Program::default()
         };
-        Some(Late { dims, wanted, values: ready.plan.values().to_vec(), program })
+        Some(Late { dims, wanted, values: ready.prepared.values().to_vec(), program })
     }
 }

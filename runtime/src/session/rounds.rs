@@ -1,58 +1,58 @@
-//! Recording a plan, and running what is repeated until a word on the device says that it is done.
+//! Recording a run, and running what is repeated until a word on the device says that it is done.
 
-use super::plan::{Look, Part, Plan};
-use super::{Session, Step};
+use super::prepared::{Look, Prepared, Segment};
+use super::{Dispatch, Session};
 use crate::bind;
 use crate::error::RunError;
 
 impl Session {
-    /// Records a plan, of what runs in rounds one round.
-    pub(crate) fn record(&self, plan: &Plan, encoder: &mut wgpu::CommandEncoder) {
-        plan.parts().iter().for_each(|part| self.record_part(plan, part, encoder));
+    /// Records a run, of what runs in rounds one round.
+    pub(crate) fn record(&self, prepared: &Prepared, encoder: &mut wgpu::CommandEncoder) {
+        prepared.segments().iter().for_each(|segment| self.record_segment(prepared, segment, encoder));
     }
 
-    /// Records a part: one compute pass, then copies of computed sizes.
-    fn record_part(&self, plan: &Plan, part: &Part, encoder: &mut wgpu::CommandEncoder) {
-        if !part.steps.is_empty() || part.look.is_none() {
+    /// Records a segment: one compute pass, then copies of computed sizes.
+    fn record_segment(&self, prepared: &Prepared, segment: &Segment, encoder: &mut wgpu::CommandEncoder) {
+        if !segment.dispatches.is_empty() || segment.look.is_none() {
             let mut pass = encoder.begin_compute_pass(&wgpu::ComputePassDescriptor::default());
             let mut current = None;
-            for step in &plan.steps[part.steps.clone()] {
-                self.record_step(step, &mut current, &mut pass);
+            for dispatch in &prepared.dispatches[segment.dispatches.clone()] {
+                self.record_dispatch(dispatch, &mut current, &mut pass);
             }
         }
-        self.record_sizes(part, encoder);
+        self.record_sizes(segment, encoder);
     }
 
     /// Records one dispatch; `current` is the pipeline that is set.
-    pub(crate) fn record_step(
+    pub(crate) fn record_dispatch(
         &self,
-        step: &Step,
+        dispatch: &Dispatch,
         current: &mut Option<wgpu::ComputePipeline>,
         pass: &mut wgpu::ComputePass<'_>,
     ) {
-        if current.as_ref() != Some(&step.pipeline) {
-            pass.set_pipeline(&step.pipeline);
-            *current = Some(step.pipeline.clone());
+        if current.as_ref() != Some(&dispatch.pipeline) {
+            pass.set_pipeline(&dispatch.pipeline);
+            *current = Some(dispatch.pipeline.clone());
         }
-        let [x, y, z] = step.workgroups;
-        pass.set_bind_group(0, &step.group, &[]);
+        let [x, y, z] = dispatch.workgroups;
+        pass.set_bind_group(0, &dispatch.group, &[]);
         pass.dispatch_workgroups(x, y, z);
     }
 
-    /// Runs a plan to the end of its last round and returns, recorded, what comes behind: all of a plan
+    /// Runs all to the end of its last round and returns, recorded, what comes behind: all of it
     /// without rounds.
-    pub(super) async fn play(&self, plan: &Plan) -> Result<wgpu::CommandEncoder, RunError> {
+    pub(super) async fn play(&self, prepared: &Prepared) -> Result<wgpu::CommandEncoder, RunError> {
         let new = || self.gpu.device().create_command_encoder(&Default::default());
         let (mut encoder, mut word) = (new(), None);
-        let mut rounds = vec![0u64; plan.parts().len()];
+        let mut rounds = vec![0u64; prepared.segments().len()];
         let mut at = 0;
-        while let Some(part) = plan.parts().get(at) {
-            self.record_part(plan, part, &mut encoder);
-            if let Some(look) = &part.look {
+        while let Some(segment) = prepared.segments().get(at) {
+            self.record_segment(prepared, segment, &mut encoder);
+            if let Some(look) = &segment.look {
                 let recorded = std::mem::replace(&mut encoder, new());
                 rounds[at] += 1;
                 if self.goes_on(look, recorded, &mut word).await? {
-                    self.may_go_on(plan, at, look, rounds[at])?;
+                    self.may_go_on(prepared, at, look, rounds[at])?;
                     at = look.first;
                     continue;
                 }
@@ -83,17 +83,23 @@ impl Session {
     }
 
     /// Refuses a round too many.
-    fn may_go_on(&self, plan: &Plan, part: usize, look: &Look, rounds: u64) -> Result<(), RunError> {
+    fn may_go_on(
+        &self,
+        prepared: &Prepared,
+        segment: usize,
+        look: &Look,
+        rounds: u64,
+    ) -> Result<(), RunError> {
         let repeat = &self.program.repeats[look.repeat];
         let most = repeat.until.as_ref().map_or(0, |u| u.rounds);
         if rounds < most {
             return Ok(());
         }
-        let parts = &plan.parts()[look.first..=part];
+        let segments = &prepared.segments()[look.first..=segment];
         Err(RunError::Endless {
             of: bind::origin(&self.program.dispatches[repeat.first].nodes),
             rounds,
-            dispatches: parts.iter().map(|p| p.steps.len()).sum(),
+            dispatches: segments.iter().map(|p| p.dispatches.len()).sum(),
             why: repeat.why.clone(),
         })
     }

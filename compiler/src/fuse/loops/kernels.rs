@@ -1,7 +1,7 @@
-//! The kernels of loops of lanes: what a plan pulled, and what is stored in every step and after the last.
+//! The kernels of loops of lanes: what a mapping pulled, and what is stored in every step and after the last.
 
 use crate::fuse::build::{Built, P, acc, finish, follow_up, tensor_of};
-use crate::fuse::loops::lanes::{self, Form, Plan};
+use crate::fuse::loops::lanes::{self, Executor, Mapping};
 use crate::fuse::loops::stages::{self, Staged};
 use crate::fuse::loops::tidy::tidy;
 use crate::fuse::points::Point;
@@ -15,7 +15,7 @@ use wgfc_ir::{DType, Graph, Poly, Value};
 pub(in crate::fuse) fn looped<'a>(
     graph: &'a Graph,
     unit: &Unit,
-    plan: &Plan,
+    mapping: &Mapping,
     carried: usize,
     tensors: &mut Tensors<'a>,
 ) -> Built {
@@ -24,12 +24,12 @@ pub(in crate::fuse) fn looped<'a>(
         let v = Value { node: unit.anchor, port };
         to.push(unit.outputs.contains(&v).then(|| tensor_of(tensors, v)).transpose()?);
     }
-    let mut p = Puller::new(graph, InMemory::new(tensors), plan.domain());
-    if plan.form == Form::Workgroup {
-        let family = workgroup_loop(graph, unit, plan, None, &to, &mut p)?;
+    let mut p = Puller::new(graph, InMemory::new(tensors), mapping.domain());
+    if mapping.executor == Executor::Workgroup {
+        let family = workgroup_loop(graph, unit, mapping, None, &to, &mut p)?;
         return finish(graph, unit, p, family, vec![]);
     }
-    let (family, results) = lane_loop(graph, unit, plan, carried, None, &mut p)?;
+    let (family, results) = lane_loop(graph, unit, mapping, carried, None, &mut p)?;
     let stores = follow_up(graph, unit, &mut p, results)?;
     finish(graph, unit, p, family, stores)
 }
@@ -42,15 +42,15 @@ pub(in crate::fuse) type Results = Vec<(Value, Vec<Point>, Vec<ExprId>)>;
 pub(in crate::fuse) fn lane_loop(
     graph: &Graph,
     unit: &Unit,
-    plan: &Plan,
+    mapping: &Mapping,
     carried: usize,
     part: Option<(&[TensorId], TensorId)>,
     p: &mut P,
 ) -> Result<(Family, Results), String> {
-    let mut steps = plan.pull(graph, unit.anchor, part.map(|x| x.0), p)?;
+    let mut steps = mapping.pull(graph, unit.anchor, part.map(|x| x.0), p)?;
     p.unroll = false;
     let (mut results, mut next) = (vec![], 0u32);
-    for (v, points) in plan.points(unit.anchor, carried) {
+    for (v, points) in mapping.points(unit.anchor, carried) {
         let dtype = graph.ty(v).dtype;
         let values: Vec<ExprId> = points.iter().zip(next..).map(|(_, i)| acc(p, i, dtype)).collect();
         next += points.len() as u32;
@@ -77,7 +77,7 @@ pub(in crate::fuse) fn lane_loop(
         }
         let tensor = tensor_of(p.resolver.tensors, v)?;
         let mut guard = None;
-        for (at, d) in plan.when(carried + j) {
+        for (at, d) in mapping.when(carried + j) {
             let first = p.inside(&at, &d);
             guard = p.and(guard, first);
         }
@@ -87,13 +87,13 @@ pub(in crate::fuse) fn lane_loop(
         }
     }
     let alive = flag.map(|i| acc(p, i as u32, DType::Bool));
-    let part = part.zip(plan.part).map(|((_, number), most)| {
+    let part = part.zip(mapping.part).map(|((_, number), most)| {
         let load = Expr::Load { tensor: number, offset: Poly::ZERO, guard: None };
         Part { first: p.push(load, DType::I32), most }
     });
     let family = Family::Loop(Loop {
-        lanes: plan.lanes.clone(),
-        steps: plan.steps.clone(),
+        lanes: mapping.lanes.clone(),
+        steps: mapping.steps.clone(),
         part,
         carries: steps.carries,
         alive,
@@ -108,29 +108,29 @@ pub(in crate::fuse) fn lane_loop(
 pub(in crate::fuse) fn workgroup_loop(
     graph: &Graph,
     unit: &Unit,
-    plan: &Plan,
+    mapping: &Mapping,
     part: Option<(&[TensorId], TensorId)>,
     to: &[Option<TensorId>],
     p: &mut P,
 ) -> Result<Family, String> {
     let Staged { arrays, first, mut each, stacked, alive } =
-        plan.stage(graph, unit.anchor, part.map(|x| x.0), p)?;
+        mapping.stage(graph, unit.anchor, part.map(|x| x.0), p)?;
     p.unroll = false;
     let mut last = vec![];
     let mut writes_steps = false;
     for i in 0..graph.node(unit.anchor).outputs.len() {
         let v = Value { node: unit.anchor, port: i as u32 };
         let shape = &graph.ty(v).shape;
-        let (n, at) = plan.own(i)?;
-        p.over(plan.inside(n, 1));
+        let (n, at) = mapping.own(i)?;
+        p.over(mapping.inside(n, 1));
         let mut guard = None;
-        for (at, d) in plan.when(i) {
+        for (at, d) in mapping.when(i) {
             let only = p.inside(&at, &d);
             guard = p.and(guard, only);
         }
         if let Some(to) = to.get(i) {
             let Some(tensor) = *to else { continue };
-            let own = Poly::var(plan.element());
+            let own = Poly::var(mapping.element());
             let shared = Expr::Shared { array: i as u32, at: own, guard: None };
             let value = p.push(shared, graph.ty(v).dtype);
             let offset = flat_offset(shape, &at, &p.domain);
@@ -144,12 +144,12 @@ pub(in crate::fuse) fn workgroup_loop(
         }
     }
     each.retain(|s| !s.writes.is_empty() || !s.stores.is_empty());
-    let part = part.zip(plan.part).map(|((_, number), most)| {
+    let part = part.zip(mapping.part).map(|((_, number), most)| {
         let load = Expr::Load { tensor: number, offset: Poly::ZERO, guard: None };
         Part { first: p.push(load, DType::I32), most }
     });
     let alive = if writes_steps { None } else { alive };
-    let (lanes, steps) = (plan.lanes.clone(), plan.steps.clone());
-    let why = plan.why.clone();
+    let (lanes, steps) = (mapping.lanes.clone(), mapping.steps.clone());
+    let why = mapping.why.clone();
     Ok(Family::StagedLoop(StagedLoop { lanes, steps, part, arrays, first, each, last, alive, why }))
 }

@@ -1,6 +1,6 @@
 //! Loops whose steps are independent along some axes: a lane for each position there.
 //!
-//! [`plan`] looks for axes along which every carried value is computed, step by step, from what its own
+//! [`map`] looks for axes along which every carried value is computed, step by step, from what its own
 //! position carries. Whether that is so needs no analysis of its own: the body is pulled for one lane,
 //! and reading what another lane carries fails. Whatever else an element depends on inside its lane is
 //! written out (`expand`).
@@ -21,11 +21,11 @@ use wgfc_ir::{DType, Dim, Graph, NodeId, Op, Poly, Scalar, TensorType, Value};
 const CARRIED: usize = 256;
 
 /// The loops of a graph that become kernels.
-pub type Loops = FxHashMap<NodeId, Plan>;
+pub type Loops = FxHashMap<NodeId, Mapping>;
 
 /// How a loop is shared out over lanes.
 #[derive(Clone, Debug)]
-pub struct Plan {
+pub struct Mapping {
     /// The body, of primitive operators.
     body: Graph,
     /// Extents of the lanes' axes.
@@ -37,10 +37,10 @@ pub struct Plan {
     /// Of every output of the body, carried ones first, the lane that each axis is.
     axes: Vec<Vec<Option<usize>>>,
     /// What runs a lane.
-    pub form: Form,
+    pub executor: Executor,
     /// Why it is not the simpler one.
     pub why: String,
-    /// What the plan is made for.
+    /// What the mapping is made for.
     pub profile: DeviceProfile,
     /// What symbols are expected to be.
     pub expect: Expected,
@@ -48,7 +48,7 @@ pub struct Plan {
 
 /// What runs a lane of a loop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Form {
+pub enum Executor {
     /// An invocation: what the lane carries is in its registers.
     Invocation,
     /// A workgroup: what the lane carries is in workgroup memory (`stages`).
@@ -64,7 +64,7 @@ pub struct Steps {
 }
 
 /// Finds the lanes of a `scan` and what runs them best; says for each try why it fails.
-pub fn plan(graph: &Graph, node: NodeId, options: &Options) -> Result<Plan, Vec<String>> {
+pub fn map(graph: &Graph, node: NodeId, options: &Options) -> Result<Mapping, Vec<String>> {
     let n = graph.node(node);
     let Op::Scan { body, carried, .. } = &n.op else { return Err(vec!["not a scan".into()]) };
     let steps = n.inputs.get(*carried).and_then(|v| graph.ty(*v).shape.first()).cloned();
@@ -72,26 +72,31 @@ pub fn plan(graph: &Graph, node: NodeId, options: &Options) -> Result<Plan, Vec<
     let mut body = body.as_ref().clone();
     wgfc_ir::lower::lower_raised(&mut body);
     let shapes: Vec<Vec<Dim>> = body.outputs.iter().map(|o| body.ty(o.value).shape.clone()).collect();
-    let forms =
-        [(Form::Invocation, Technique::LoopsInInvocations), (Form::Workgroup, Technique::LoopsInWorkgroups)];
-    let forms = forms.into_iter().filter(|f| options.fuses(f.1)).map(|f| f.0);
+    let executors = [
+        (Executor::Invocation, Technique::LoopsInInvocations),
+        (Executor::Workgroup, Technique::LoopsInWorkgroups),
+    ];
+    let executors = executors.into_iter().filter(|f| options.fuses(f.1)).map(|f| f.0);
     let mut why = vec![];
-    let mut found: Vec<(f64, Plan)> = vec![];
-    for form in forms {
+    let mut found: Vec<(f64, Mapping)> = vec![];
+    for executor in executors {
         for lanes in candidates(&shapes, &options.expect) {
             let axes = shapes.iter().map(|s| matched(s, &lanes)).collect();
             let (body, steps) = (body.clone(), steps.clone());
             let (profile, expect) = (options.profile.clone(), options.expect.clone());
             let none = String::new();
-            let mut plan = Plan { body, lanes, steps, part: None, axes, form, why: none, profile, expect };
-            match plan.work(graph, node) {
+            let mut mapping =
+                Mapping { body, lanes, steps, part: None, axes, executor, why: none, profile, expect };
+            match mapping.work(graph, node) {
                 Ok(work) => {
-                    plan.part = part(graph, &plan.steps, &work, &plan.profile);
-                    found.push((price::fused(&work, &plan), plan));
+                    mapping.part = part(graph, &mapping.steps, &work, &mapping.profile);
+                    found.push((price::fused(&work, &mapping), mapping));
                     break;
                 }
-                Err(e) if form == Form::Invocation => why.push(format!("along {}: {e}", named(&plan.lanes))),
-                Err(e) => why.push(format!("a workgroup for each lane along {}: {e}", named(&plan.lanes))),
+                Err(e) if executor == Executor::Invocation => {
+                    why.push(format!("along {}: {e}", named(&mapping.lanes)))
+                }
+                Err(e) => why.push(format!("a workgroup for each lane along {}: {e}", named(&mapping.lanes))),
             }
         }
     }
@@ -167,19 +172,19 @@ fn matched(shape: &[Dim], lanes: &[Dim]) -> Vec<Option<usize>> {
         .collect()
 }
 
-impl Plan {
+impl Mapping {
     /// What a step of a lane takes.
     fn work(&self, graph: &Graph, node: NodeId) -> Result<Work, String> {
         let mut p = Puller::new(graph, AllInMemory::default(), self.domain());
-        match self.form {
-            Form::Invocation => {
+        match self.executor {
+            Executor::Invocation => {
                 let steps = self.pull(graph, node, None, &mut p)?;
                 if p.body().len() > MOST {
                     return Err(format!("a step of a lane takes more than {MOST} operations"));
                 }
                 Ok(Work::of_invocation(p.body(), &steps))
             }
-            Form::Workgroup => {
+            Executor::Workgroup => {
                 let staged = self.stage(graph, node, None, &mut p)?;
                 Ok(Work::of_workgroup(self, &staged, p.body()))
             }
@@ -234,7 +239,7 @@ impl Plan {
     /// Where the elements of each carried result lie, for what follows the loop.
     pub fn points(&self, anchor: NodeId, carried: usize) -> Vec<(Value, Vec<Point>)> {
         let mut out = vec![];
-        if self.form == Form::Workgroup {
+        if self.executor == Executor::Workgroup {
             return out;
         }
         for i in 0..carried {
@@ -290,7 +295,7 @@ impl Plan {
         }
         let domain = outer.domain.clone();
         let frame = Frame {
-            plan: self,
+            mapping: self,
             inputs: &node.inputs,
             carried: *carried,
             scanned: *scanned,
@@ -327,7 +332,7 @@ impl Plan {
 
     /// The carried value that a lane may stop at, if there is one.
     pub fn stops_with(&self, graph: &Graph, node: NodeId) -> Option<usize> {
-        if self.form == Form::Workgroup {
+        if self.executor == Executor::Workgroup {
             return None;
         }
         let mut p = Puller::new(graph, AllInMemory::default(), self.domain());
@@ -378,7 +383,7 @@ impl Plan {
 
 /// Gives the body of a loop what it reads from outside.
 struct Frame<'f, 'a, R: Resolver> {
-    plan: &'f Plan,
+    mapping: &'f Mapping,
     inputs: &'f [Value],
     carried: usize,
     scanned: usize,
@@ -398,7 +403,7 @@ impl<R: Resolver> Resolver for Frame<'_, '_, R> {
     }
 
     fn resolve(&mut self, v: Value, index: &[Poly], guard: Option<ExprId>) -> Result<Source, String> {
-        let Some(i) = self.plan.body.inputs.iter().position(|b| b.value == v) else {
+        let Some(i) = self.mapping.body.inputs.iter().position(|b| b.value == v) else {
             return Ok(Source::Computed);
         };
         if i < self.carried {
@@ -406,9 +411,9 @@ impl<R: Resolver> Resolver for Frame<'_, '_, R> {
         }
         let mut at = vec![];
         if i < self.carried + self.scanned {
-            let t = Poly::var(self.plan.lanes.len());
+            let t = Poly::var(self.mapping.lanes.len());
             let back = self.reverse.get(i - self.carried) == Some(&true);
-            at.push(if back { &(&self.plan.steps - &Poly::ONE) - &t } else { t });
+            at.push(if back { &(&self.mapping.steps - &Poly::ONE) - &t } else { t });
         }
         at.extend(index.iter().cloned());
         self.outer.pull(self.inputs[i], &at, guard).map(Source::Expr)
@@ -418,12 +423,12 @@ impl<R: Resolver> Resolver for Frame<'_, '_, R> {
 impl<R: Resolver> Frame<'_, '_, R> {
     /// An element of carried value `i` before the step.
     fn carry(&mut self, i: usize, index: &[Poly]) -> Result<ExprId, String> {
-        let input = &self.plan.body.inputs[i];
-        let ty: &TensorType = self.plan.body.ty(input.value);
+        let input = &self.mapping.body.inputs[i];
+        let ty: &TensorType = self.mapping.body.ty(input.value);
         // The number of the element among those of the lane; where it is data, that axis and its stride.
         let (mut number, mut stride) = (0i64, 1i64);
         let mut open: Option<(Poly, i64, i64)> = None;
-        for ((p, d), lane) in index.iter().zip(&ty.shape).zip(&self.plan.axes[i]).rev() {
+        for ((p, d), lane) in index.iter().zip(&ty.shape).zip(&self.mapping.axes[i]).rev() {
             if let Some(l) = lane {
                 if *p != Poly::var(*l) {
                     return Err(format!(

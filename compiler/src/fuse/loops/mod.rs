@@ -1,6 +1,6 @@
 //! Loops: what is one kernel of independent lanes, and what is dispatched step by step.
 //!
-//! `prepare` brings loops into one form. `lanes` plans a loop whose steps are independent along some axes: an
+//! `prepare` brings loops into one form. `lanes` maps a loop whose steps are independent along some axes: an
 //! invocation for each lane, or a workgroup (`stages`), whichever `price` estimates to be faster; `kernels` makes
 //! the kernel. Where neither is possible or worth it, `split` makes a step's kernels, which are dispatched again and
 //! again, in `rounds` where only running the loop tells how often.

@@ -115,7 +115,7 @@ fn counted(graph: &mut Graph, n: NodeId, options: &Options, nested: bool) -> Res
             inputs.push(numbers);
             inputs.extend(&node.inputs[2 + carried..]);
             let new = graph.push(op(plain, carried), &inputs, &node.origin)?;
-            if lanes::plan(graph, new, options).is_ok_and(|p| p.stops_with(graph, new) == Some(flag)) {
+            if lanes::map(graph, new, options).is_ok_and(|p| p.stops_with(graph, new) == Some(flag)) {
                 let outputs = results(graph, new);
                 replace(graph, n, &outputs);
                 return Ok(());

@@ -6,7 +6,7 @@
 //! device is idle meanwhile, and the dispatches of a split loop are the lesser evil.
 
 use crate::device::Speeds;
-use crate::fuse::loops::lanes::{Form, Plan, Steps};
+use crate::fuse::loops::lanes::{Executor, Mapping, Steps};
 use crate::fuse::loops::stages::Staged;
 use crate::fuse::unit::is_anchor;
 use crate::kernel::{Body, Expr, ExprId};
@@ -16,7 +16,7 @@ use wgfc_ir::{Contract, Dim, Graph, Op, Poly};
 
 /// Registers of an invocation; what exceeds them goes through memory. GPUs have 128 to 256, some for other things.
 const REGISTERS: f64 = 160.0;
-/// Another form must be better by this factor to be chosen over the simpler one: estimates are no better than that.
+/// Another executor must be better by this factor to be chosen over the simpler one: estimates are no better than that.
 const BETTER: f64 = 0.75;
 
 /// What a step of a lane takes.
@@ -50,12 +50,12 @@ impl Work {
         Work { chain, all: chain, iterations: 1.0, carried: steps.carries.len() as f64, ..Work::default() }
     }
 
-    pub(in crate::fuse) fn of_workgroup(plan: &Plan, staged: &Staged, body: &Body) -> Work {
-        let threads = threads(staged.widest(), plan.profile.max_invocations);
+    pub(in crate::fuse) fn of_workgroup(mapping: &Mapping, staged: &Staged, body: &Body) -> Work {
+        let threads = threads(staged.widest(), mapping.profile.max_invocations);
         let mut w = Work { stages: staged.each.len() as f64, iterations: 1.0, ..Work::default() };
         let fixed = |p: &Poly, single: bool| {
             p.data().is_empty()
-                && p.vars().into_iter().all(|v| v < plan.lanes.len() || single && v == plan.element())
+                && p.vars().into_iter().all(|v| v < mapping.lanes.len() || single && v == mapping.element())
         };
         for (i, s) in staged.each.iter().enumerate() {
             let single = s.elements <= threads;
@@ -74,7 +74,7 @@ impl Work {
                 if let Expr::Load { offset, .. } = body.expr(e)
                     && !fixed(offset, single)
                 {
-                    let again = if offset.vars().contains(&plan.term()) { terms } else { 1.0 };
+                    let again = if offset.vars().contains(&mapping.term()) { terms } else { 1.0 };
                     w.bytes += f64::from(s.elements) * again * (body.dtype(e).bits() as f64 / 8.0);
                 }
             }
@@ -84,14 +84,14 @@ impl Work {
 }
 
 /// Seconds of a step of a loop that is one kernel.
-pub(in crate::fuse) fn fused(w: &Work, plan: &Plan) -> f64 {
-    let lanes = plan.expect.estimate(&plan.lanes.iter().product::<Dim>()).max(1) as f64;
-    let speeds: &Speeds = &plan.profile.speeds;
+pub(in crate::fuse) fn fused(w: &Work, mapping: &Mapping) -> f64 {
+    let lanes = mapping.expect.estimate(&mapping.lanes.iter().product::<Dim>()).max(1) as f64;
+    let speeds: &Speeds = &mapping.profile.speeds;
     let spilled = (w.carried / REGISTERS - 1.0).max(0.0);
     let one = w.chain * speeds.operation * (1.0 + 4.0 * spilled);
-    let one = match plan.form {
-        Form::Invocation => one,
-        Form::Workgroup => (one + w.stages * speeds.barrier).max(w.bytes / speeds.workgroup_bandwidth),
+    let one = match mapping.executor {
+        Executor::Invocation => one,
+        Executor::Workgroup => (one + w.stages * speeds.barrier).max(w.bytes / speeds.workgroup_bandwidth),
     };
     one.max(lanes * w.all / speeds.flops_f32).max(lanes * w.bytes / speeds.cache_bandwidth)
 }
@@ -124,17 +124,17 @@ pub(in crate::fuse) fn summed(c: &Contract) -> Vec<usize> {
     c.k().iter().filter_map(|l| c.a.iter().position(|x| x == l)).collect()
 }
 
-/// The best of the plans, which come with their seconds a step, simpler forms first. `refused` says why others are
+/// The best of the mappings, which come with their seconds a step, simpler executors first. `refused` says why others are
 /// none; the error, why a loop is to be split.
 pub(in crate::fuse) fn choose(
-    found: Vec<(f64, Plan)>,
+    found: Vec<(f64, Mapping)>,
     split: (f64, usize),
     refused: Vec<String>,
-) -> Result<Plan, Vec<String>> {
+) -> Result<Mapping, Vec<String>> {
     let micro = |s: f64| format!("{:.1} µs", s * 1e6);
-    let mut best: Option<(f64, Plan)> = None;
-    for (seconds, mut plan) in found {
-        plan.why = match &best {
+    let mut best: Option<(f64, Mapping)> = None;
+    for (seconds, mut mapping) in found {
+        mapping.why = match &best {
             None => refused.join("; "),
             Some(b) if seconds < b.0 * BETTER => {
                 format!(
@@ -145,18 +145,18 @@ pub(in crate::fuse) fn choose(
             }
             Some(_) => continue,
         };
-        best = Some((seconds, plan));
+        best = Some((seconds, mapping));
     }
-    let Some((seconds, plan)) = best else { return Err(refused) };
+    let Some((seconds, mapping)) = best else { return Err(refused) };
     if split.0 < seconds * BETTER {
-        let lane = match plan.form {
-            Form::Invocation => "an invocation for each lane",
-            Form::Workgroup => "a workgroup for each lane",
+        let lane = match mapping.executor {
+            Executor::Invocation => "an invocation for each lane",
+            Executor::Workgroup => "a workgroup for each lane",
         };
         let (one, dispatches, many) = (micro(seconds), split.1, micro(split.0));
         return Err(vec![format!(
             "a step is estimated to take {lane} {one}, and {dispatches} dispatches {many}"
         )]);
     }
-    Ok(plan)
+    Ok(mapping)
 }

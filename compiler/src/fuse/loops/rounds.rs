@@ -191,8 +191,8 @@ fn ends_with(graph: &Graph, node: NodeId, carried: usize, options: &Options) -> 
         return None;
     }
     (0..carried).find(|c| freezes(body, carried, *c)).or_else(|| {
-        let plan = lanes::plan(graph, node, options).ok()?;
-        plan.stops_with(graph, node)
+        let mapping = lanes::map(graph, node, options).ok()?;
+        mapping.stops_with(graph, node)
     })
 }
 

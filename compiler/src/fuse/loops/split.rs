@@ -6,7 +6,7 @@
 use crate::error::Errors;
 use crate::fuse::build::{copy_kernel, fill_kernel};
 use crate::fuse::loops::kernels::{lane_loop, workgroup_loop};
-use crate::fuse::loops::lanes::{Form, Plan};
+use crate::fuse::loops::lanes::{Executor, Mapping};
 use crate::fuse::loops::rounds::{self, Ending, PARTS};
 use crate::fuse::pulling::{Puller, flat_offset};
 use crate::fuse::tensors::{InMemory, Tensors};
@@ -317,13 +317,13 @@ fn results(graph: &Graph, node: NodeId, tensors: &mut Tensors<'_>) -> Vec<Tensor
 pub(in crate::fuse) fn parts<'a>(
     graph: &'a Graph,
     unit: &Unit,
-    plan: &Plan,
+    mapping: &Mapping,
     options: &Options,
     tensors: &mut Tensors<'a>,
 ) -> Result<Block, Errors> {
     let broken = |e: String| Errors::from(crate::fuse::internal(graph, unit.anchor, &e));
     let node = graph.node(unit.anchor);
-    let (Op::Scan { carried, .. }, Some(most)) = (&node.op, plan.part) else {
+    let (Op::Scan { carried, .. }, Some(most)) = (&node.op, mapping.part) else {
         return Err(broken("not a scan in parts".into()));
     };
     let carried = *carried;
@@ -337,19 +337,19 @@ pub(in crate::fuse) fn parts<'a>(
     // What several lanes hold is not written before all have read it.
     let mut copies = vec![];
     let mut to = kept.clone();
-    for (i, t) in to.iter_mut().enumerate().take(carried).filter(|(i, _)| !plan.apart(*i)) {
+    for (i, t) in to.iter_mut().enumerate().take(carried).filter(|(i, _)| !mapping.apart(*i)) {
         let ty = tensors.list[*t].ty.clone();
         let next = tensors.add(None, ty, TensorKind::Intermediate);
         copies.push((next, kept[i]));
         *t = next;
     }
-    let mut p = Puller::new(graph, InMemory::new(tensors), plan.domain());
+    let mut p = Puller::new(graph, InMemory::new(tensors), mapping.domain());
     let part = Some((&kept[..carried], number));
-    let (family, ends) = match plan.form {
-        Form::Invocation => lane_loop(graph, unit, plan, carried, part, &mut p).map_err(broken)?,
-        Form::Workgroup => {
+    let (family, ends) = match mapping.executor {
+        Executor::Invocation => lane_loop(graph, unit, mapping, carried, part, &mut p).map_err(broken)?,
+        Executor::Workgroup => {
             let to: Vec<Option<TensorId>> = to[..carried].iter().copied().map(Some).collect();
-            let family = workgroup_loop(graph, unit, plan, part, &to, &mut p).map_err(broken)?;
+            let family = workgroup_loop(graph, unit, mapping, part, &to, &mut p).map_err(broken)?;
             (family, vec![])
         }
     };
@@ -388,12 +388,12 @@ pub(in crate::fuse) fn parts<'a>(
     kernels.push(Kernel { family, body, stores, nodes: node.origin.clone() });
     kept.push(number);
     let why = format!("a dispatch takes {most} steps at most");
-    let ending = Ending::of(graph, unit.anchor, plan.part, options);
+    let ending = Ending::of(graph, unit.anchor, mapping.part, options);
     // Short dispatches are not worth a look each.
     let many = (BRIEF / i64::from(most)).clamp(1, PARTS);
     let times = match ending {
         Some(_) => Dim::from(many),
-        None => Bounds::of(&graph.computed).most(&plan.steps).ceil_div(i64::from(most)),
+        None => Bounds::of(&graph.computed).most(&mapping.steps).ceil_div(i64::from(most)),
     };
     let repeat = Repeat { kernels: 0..kernels.len(), times, keeps: kept.clone(), why, until: None };
     let mut block = Block { kernels, repeats: vec![repeat] };

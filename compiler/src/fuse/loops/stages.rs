@@ -7,7 +7,7 @@
 mod body;
 mod terms;
 
-use crate::fuse::loops::lanes::Plan;
+use crate::fuse::loops::lanes::Mapping;
 use crate::fuse::pulling::{Puller, Resolver, unflatten};
 use crate::kernel::{Array, Body, Expr, ExprId, Stage, Store, TensorId, Write};
 use crate::schedule::loops::array_bytes;
@@ -40,7 +40,7 @@ impl Staged {
     }
 }
 
-impl Plan {
+impl Mapping {
     /// The variables behind those of the lanes and the step.
     pub(in crate::fuse) fn element(&self) -> usize {
         self.lanes.len() + 1

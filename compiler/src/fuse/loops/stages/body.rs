@@ -3,7 +3,7 @@
 
 use super::own;
 use super::terms::{reduced, term_of, terms, written_out};
-use crate::fuse::loops::lanes::Plan;
+use crate::fuse::loops::lanes::Mapping;
 use crate::fuse::pulling::{Puller, Resolver, Source, flat_offset, splat};
 use crate::fuse::unit::is_small;
 use crate::kernel::{Array, Body, Combined, Expr, ExprId, ReduceKind, Reduction, Stage, Write};
@@ -78,7 +78,7 @@ struct Made {
 
 /// Gives the body of a loop what it reads from outside and from other stages.
 pub(super) struct Frame<'f, 'a, R: Resolver> {
-    plan: &'f Plan,
+    mapping: &'f Mapping,
     inputs: &'f [Value],
     carried: usize,
     scanned: usize,
@@ -94,9 +94,9 @@ pub(super) struct Frame<'f, 'a, R: Resolver> {
 }
 
 impl<'f, 'a, R: Resolver> Frame<'f, 'a, R> {
-    /// Of loop `node`, which `plan` shares out. `arrays` are those of what is carried.
+    /// Of loop `node`, which `mapping` shares out. `arrays` are those of what is carried.
     pub(super) fn new(
-        plan: &'f Plan,
+        mapping: &'f Mapping,
         node: &'f Node,
         arrays: Vec<Array>,
         outer: &'f mut Puller<'a, R>,
@@ -106,13 +106,13 @@ impl<'f, 'a, R: Resolver> Frame<'f, 'a, R> {
             _ => (0, &[]),
         };
         Frame {
-            plan,
+            mapping,
             inputs: &node.inputs,
             carried: arrays.len(),
             scanned,
             reverse,
-            kept: kept(plan.body()),
-            most: i64::from(plan.profile.max_invocations),
+            kept: kept(mapping.body()),
+            most: i64::from(mapping.profile.max_invocations),
             arrays,
             made: FxHashMap::default(),
             stages: vec![],
@@ -137,7 +137,7 @@ impl<R: Resolver> Resolver for Frame<'_, '_, R> {
     }
 
     fn resolve(&mut self, v: Value, index: &[Poly], guard: Option<ExprId>) -> Result<Source, String> {
-        let graph = self.plan.body();
+        let graph = self.mapping.body();
         let input = graph.inputs.iter().position(|b| b.value == v);
         let node = graph.node(v.node);
         let staged = matches!(node.op, Op::Reduce { .. } | Op::ArgReduce { .. } | Op::Contract(_))
@@ -161,9 +161,9 @@ impl<R: Resolver> Frame<'_, '_, R> {
         domain: Vec<Dim>,
         f: impl FnOnce(&mut Puller<'_, &mut Self>) -> Result<T, String>,
     ) -> Result<T, String> {
-        let plan = self.plan;
+        let mapping = self.mapping;
         let before = self.outer.over(domain.clone());
-        let mut inner = Puller::new(plan.body(), &mut *self, domain);
+        let mut inner = Puller::new(mapping.body(), &mut *self, domain);
         inner.unroll = true;
         let result = f(&mut inner);
         self.outer.over(before);
@@ -173,15 +173,15 @@ impl<R: Resolver> Frame<'_, '_, R> {
     /// An element of what the body is given.
     fn input(&mut self, i: usize, index: &[Poly], guard: Option<ExprId>) -> Result<ExprId, String> {
         if i < self.carried {
-            let input = &self.plan.body().inputs[i];
-            let made = Made { array: i as u32, axes: self.plan.axes_of(i).to_vec() };
+            let input = &self.mapping.body().inputs[i];
+            let made = Made { array: i as u32, axes: self.mapping.axes_of(i).to_vec() };
             return self.element(input.value, &made, index, guard);
         }
         let mut at = vec![];
         if i < self.carried + self.scanned {
-            let t = Poly::var(self.plan.lanes.len());
+            let t = Poly::var(self.mapping.lanes.len());
             let back = self.reverse.get(i - self.carried) == Some(&true);
-            at.push(if back { &(&self.plan.steps - &Poly::ONE) - &t } else { t });
+            at.push(if back { &(&self.mapping.steps - &Poly::ONE) - &t } else { t });
         }
         at.extend(index.iter().cloned());
         self.outer.pull(self.inputs[i], &at, guard)
@@ -195,7 +195,7 @@ impl<R: Resolver> Frame<'_, '_, R> {
         index: &[Poly],
         guard: Option<ExprId>,
     ) -> Result<ExprId, String> {
-        let ty = self.plan.body().ty(v);
+        let ty = self.mapping.body().ty(v);
         let (mut shape, mut at) = (vec![], vec![]);
         for ((p, d), lane) in index.iter().zip(&ty.shape).zip(&made.axes) {
             match lane {
@@ -216,10 +216,10 @@ impl<R: Resolver> Frame<'_, '_, R> {
     /// An element of what has a stage of its own, which is made when it is first read.
     fn staged(&mut self, v: Value, index: &[Poly], guard: Option<ExprId>) -> Result<ExprId, String> {
         if !self.made.contains_key(&v) {
-            let shape = &self.plan.body().ty(v).shape;
-            let mut free = vec![true; self.plan.lanes.len()];
+            let shape = &self.mapping.body().ty(v).shape;
+            let mut free = vec![true; self.mapping.lanes.len()];
             let mut lane = |(p, d): (&Poly, &Dim)| {
-                let l = p.as_var().filter(|l| free.get(*l) == Some(&true) && self.plan.lanes[*l] == *d)?;
+                let l = p.as_var().filter(|l| free.get(*l) == Some(&true) && self.mapping.lanes[*l] == *d)?;
                 free[l] = false;
                 Some(l)
             };
@@ -234,17 +234,17 @@ impl<R: Resolver> Frame<'_, '_, R> {
 
     /// Adds the stage of a value, or two.
     fn make(&mut self, v: Value, axes: &[Option<usize>]) -> Result<u32, String> {
-        let plan = self.plan;
-        let graph = plan.body();
+        let mapping = self.mapping;
+        let graph = mapping.body();
         let ty = graph.ty(v);
-        let element = Poly::var(plan.element());
-        let (n, at) = own(&ty.shape, axes, &element, &|n| plan.inside(n, 1))?;
+        let element = Poly::var(mapping.element());
+        let (n, at) = own(&ty.shape, axes, &element, &|n| mapping.inside(n, 1))?;
         let Some(terms) = terms(graph, v)? else {
-            let value = self.pull(plan.inside(n, 1), |p| p.compute(v, &at, None))?;
+            let value = self.pull(mapping.inside(n, 1), |p| p.compute(v, &at, None))?;
             return Ok(self.push(n, ty.dtype, None, value));
         };
         if written_out(n, terms, self.most) == terms {
-            let value = self.pull(plan.inside(n, 1), |p| p.expand(v, &at, None))?;
+            let value = self.pull(mapping.inside(n, 1), |p| p.expand(v, &at, None))?;
             return Ok(self.push(n, ty.dtype, None, value));
         }
         // Few elements of many terms leave most invocations idle: each combines some terms, another stage the rest.
@@ -257,7 +257,7 @@ impl<R: Resolver> Frame<'_, '_, R> {
             let value = self.outer.cast(value, ty.dtype);
             return Ok(self.push(n, ty.dtype, combined, value));
         }
-        let domain = plan.inside(n * parts, terms / parts);
+        let domain = mapping.inside(n * parts, terms / parts);
         let part = element.modulo(&Poly::constant(parts), &domain);
         let whole = element.div(&Poly::constant(parts), &domain);
         let (_, at) = own(&ty.shape, axes, &whole, &|_| domain.clone())?;
@@ -283,10 +283,10 @@ impl<R: Resolver> Frame<'_, '_, R> {
         at: &[Poly],
         place: &dyn Fn(&Poly) -> Poly,
     ) -> Result<(Option<Combined>, ExprId), String> {
-        let plan = self.plan;
-        let term = Poly::var(plan.term());
-        let Some(op) = reduced(plan.body(), v) else {
-            let (value, kind) = self.pull(plan.inside(n, terms), |p| term_of(p, v, at, &place(&term)))?;
+        let mapping = self.mapping;
+        let term = Poly::var(mapping.term());
+        let Some(op) = reduced(mapping.body(), v) else {
+            let (value, kind) = self.pull(mapping.inside(n, terms), |p| term_of(p, v, at, &place(&term)))?;
             let (combined, acc) = self.combine(terms, kind, value)?;
             return Ok((Some(combined), acc));
         };
@@ -298,7 +298,7 @@ impl<R: Resolver> Frame<'_, '_, R> {
         let mut first = vec![];
         for i in 0..written {
             let here = place(&Poly::constant(i));
-            first.push(self.pull(plan.inside(n, times.max(1)), |p| term_of(p, v, at, &here))?.0);
+            first.push(self.pull(mapping.inside(n, times.max(1)), |p| term_of(p, v, at, &here))?.0);
         }
         let dtype = first.first().map(|e| self.outer.body().dtype(*e));
         if times == 0 {
@@ -308,7 +308,7 @@ impl<R: Resolver> Frame<'_, '_, R> {
         let mut each = vec![];
         for i in 0..group {
             let here = place(&(&(&term * group) + &Poly::constant(written + i)));
-            each.push(self.pull(plan.inside(n, times), |p| term_of(p, v, at, &here))?);
+            each.push(self.pull(mapping.inside(n, times), |p| term_of(p, v, at, &here))?);
         }
         let kind = each[0].1;
         let each: Vec<ExprId> = each.into_iter().map(|e| e.0).collect();

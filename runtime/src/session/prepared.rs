@@ -1,4 +1,4 @@
-//! From the inputs of a run to its recorded steps: symbols, memory, bind groups.
+//! From the inputs of a run to its recorded dispatches: symbols, memory, bind groups.
 
 use super::{Session, Value};
 use crate::bind::{self, Bound, Given, Rounds};
@@ -11,9 +11,9 @@ use std::ops::Range;
 use std::sync::Arc;
 use wgfc_program::program::{Buffer, BufferKind};
 
-/// Shape bindings, prepared plans and bind groups kept at most (the latter per dispatch).
+/// Shape bindings, prepared runs and bind groups kept at most (the latter per dispatch).
 const KEPT_BOUND: usize = 256;
-const KEPT_PLANS: usize = 4;
+const KEPT_RUNS: usize = 4;
 const KEPT_GROUPS: usize = 8;
 
 /// A stretch of a buffer, as bound.
@@ -26,9 +26,9 @@ pub(super) struct Piece {
 
 /// One dispatch, ready to be recorded.
 #[derive(Clone, Debug)]
-pub(crate) struct Step {
+pub(crate) struct Dispatch {
     /// Index into [`Program::dispatches`].
-    pub(crate) dispatch: usize,
+    pub(crate) number: usize,
     /// Index into [`Program::kernels`].
     pub(crate) kernel: usize,
     pub(crate) pipeline: wgpu::ComputePipeline,
@@ -36,20 +36,20 @@ pub(crate) struct Step {
     pub(crate) workgroups: [u32; 3],
 }
 
-/// The steps for one shape binding and one choice of buffers for the ports.
+/// The dispatches for one shape binding and one choice of buffers for the ports.
 #[derive(Debug)]
-pub(crate) struct Plan {
+pub(crate) struct Prepared {
     bound: Arc<Bound>,
     ports: Vec<wgpu::Buffer>,
-    pub(crate) steps: Vec<Step>,
-    parts: Vec<Part>,
+    pub(crate) dispatches: Vec<Dispatch>,
+    segments: Vec<Segment>,
 }
 
 /// Steps that need no size which others of them compute, and nothing of the host.
 #[derive(Debug)]
-pub(crate) struct Part {
-    /// Which of the plan's.
-    pub(crate) steps: Range<usize>,
+pub(crate) struct Segment {
+    /// Which of all.
+    pub(crate) dispatches: Range<usize>,
     /// What is copied to the dimensions after them: from where, and to which place.
     pub(super) sizes: Vec<(wgpu::Buffer, u64, u64)>,
     /// What the host looks at after them.
@@ -59,7 +59,7 @@ pub(crate) struct Part {
 /// The end of a round.
 #[derive(Debug)]
 pub(super) struct Look {
-    /// The number of the part that a round begins with.
+    /// The number of the segment that a round begins with.
     pub(super) first: usize,
     /// Where the word is that is 0 when there need be no other round.
     pub(super) word: (wgpu::Buffer, u64),
@@ -67,10 +67,10 @@ pub(super) struct Look {
     pub(super) repeat: usize,
 }
 
-impl Plan {
+impl Prepared {
     /// In order; at least one.
-    pub(crate) fn parts(&self) -> &[Part] {
-        &self.parts
+    pub(crate) fn segments(&self) -> &[Segment] {
+        &self.segments
     }
     /// The values of the program's symbols.
     pub(crate) fn values(&self) -> &[i64] {
@@ -81,7 +81,7 @@ impl Plan {
 /// What one run needs once its inputs are in place.
 #[derive(Debug)]
 pub(crate) struct Ready {
-    pub(crate) plan: Arc<Plan>,
+    pub(crate) prepared: Arc<Prepared>,
     pub(crate) outputs: Vec<DeviceTensor>,
     /// How long the states will be once it has run.
     pub(super) lengths: Vec<(String, i64)>,
@@ -130,8 +130,8 @@ impl Session {
             .await?;
             self.dims_written = Some(bound.values.clone());
         }
-        let plan = self.plan(bound, &placed, &outputs).await?;
-        Ok(Ready { plan, outputs, lengths, _inputs: placed })
+        let prepared = self.prepared(bound, &placed, &outputs).await?;
+        Ok(Ready { prepared, outputs, lengths, _inputs: placed })
     }
 
     fn bind(&mut self, values: Vec<i64>) -> Result<Arc<Bound>, RunError> {
@@ -161,7 +161,7 @@ impl Session {
             if let Some(old) = self.arenas.get(i) {
                 // Its bind groups are forgotten too, so that the memory is free before it is needed again.
                 old.destroy();
-                self.plans.clear();
+                self.prepared.clear();
                 self.groups.iter_mut().for_each(HashMap::clear);
             }
             let new = self.gpu.storage(&what, size).await;
@@ -224,31 +224,32 @@ impl Session {
         Ok(memory)
     }
 
-    /// The steps of a run, from those kept or made now.
-    async fn plan(
+    /// The dispatches of a run, from those kept or made now.
+    async fn prepared(
         &mut self,
         bound: Arc<Bound>,
         inputs: &[Arc<Memory>],
         outputs: &[DeviceTensor],
-    ) -> Result<Arc<Plan>, RunError> {
+    ) -> Result<Arc<Prepared>, RunError> {
         let ports: Vec<wgpu::Buffer> =
             inputs.iter().chain(outputs.iter().map(|o| &o.memory)).map(|m| m.buffer.clone()).collect();
-        let kept = self.plans.iter().position(|p| Arc::ptr_eq(&p.bound, &bound) && p.ports == ports);
+        let kept = self.prepared.iter().position(|p| Arc::ptr_eq(&p.bound, &bound) && p.ports == ports);
         if let Some(i) = kept {
-            self.plans[..=i].rotate_right(1);
-            return Ok(self.plans[0].clone());
+            self.prepared[..=i].rotate_right(1);
+            return Ok(self.prepared[0].clone());
         }
         let gpu = self.gpu.clone();
         #[cfg(not(target_arch = "wasm32"))]
         let longer = self.longer(&bound).await?;
         #[cfg(target_arch = "wasm32")]
         let longer = BTreeMap::new();
-        let (steps, rounds) = gpu.scoped("binding buffers", || self.steps(&bound, &ports, &longer)).await?;
-        let parts = self.parts(&bound, &ports, &steps, &rounds);
-        let plan = Arc::new(Plan { bound, ports, steps, parts });
-        self.plans.truncate(KEPT_PLANS - 1);
-        self.plans.insert(0, plan.clone());
-        Ok(plan)
+        let (dispatches, rounds) =
+            gpu.scoped("binding buffers", || self.dispatches(&bound, &ports, &longer)).await?;
+        let segments = self.segments(&bound, &ports, &dispatches, &rounds);
+        let prepared = Arc::new(Prepared { bound, ports, dispatches, segments });
+        self.prepared.truncate(KEPT_RUNS - 1);
+        self.prepared.insert(0, prepared.clone());
+        Ok(prepared)
     }
 
     /// Where a buffer of the program lies.
@@ -265,79 +266,85 @@ impl Session {
         Some(Piece { buffer: buffer.clone(), offset, size: bound.memory.bytes[b] })
     }
 
-    /// Cuts steps where a size has been computed, and where rounds begin and end.
-    fn parts(&self, bound: &Bound, ports: &[wgpu::Buffer], steps: &[Step], rounds: &[Rounds]) -> Vec<Part> {
+    /// Cuts dispatches where a size has been computed, and where rounds begin and end.
+    fn segments(
+        &self,
+        bound: &Bound,
+        ports: &[wgpu::Buffer],
+        dispatches: &[Dispatch],
+        rounds: &[Rounds],
+    ) -> Vec<Segment> {
         let mut cuts: Vec<usize> = rounds.iter().flat_map(|r| [r.range.start, r.range.end]).collect();
         let mut sizes = vec![];
         for c in &self.program.computed {
-            let end = steps.partition_point(|s| s.dispatch < c.after);
+            let end = dispatches.partition_point(|s| s.number < c.after);
             let place = self.program.symbols.iter().position(|s| *s == c.symbol);
             let (Some(from), Some(place)) = (self.piece(bound, ports, c.buffer), place) else { continue };
             sizes.push((end, (from.buffer, from.offset, 4 * place as u64)));
             cuts.push(end);
         }
-        cuts.push(steps.len());
+        cuts.push(dispatches.len());
         cuts.sort_unstable();
         cuts.dedup();
-        let (mut parts, mut begins): (Vec<Part>, Vec<(usize, usize)>) = (vec![], vec![]);
+        let (mut segments, mut begins): (Vec<Segment>, Vec<(usize, usize)>) = (vec![], vec![]);
         let mut start = 0;
         for end in cuts {
             let sizes: Vec<_> = sizes.iter().filter(|s| s.0 == end).map(|s| s.1.clone()).collect();
             if end > start {
-                begins.push((start, parts.len()));
+                begins.push((start, segments.len()));
             }
             if end > start || !sizes.is_empty() {
-                parts.push(Part { steps: start..end, sizes, look: None });
+                segments.push(Segment { dispatches: start..end, sizes, look: None });
             }
-            // Each has a part of its own, if need be one without steps.
+            // Each has a segment of its own, if need be one without dispatches.
             for r in rounds.iter().filter(|r| r.range.end == end) {
                 let until = self.program.repeats[r.repeat].until.as_ref();
                 let word = until.and_then(|u| self.piece(bound, ports, u.buffer));
                 let first = begins.iter().find(|b| b.0 == r.range.start).map(|b| b.1);
                 let (Some(word), Some(first)) = (word, first) else { continue };
                 let look = Some(Look { first, word: (word.buffer, word.offset), repeat: r.repeat });
-                match parts.last_mut() {
+                match segments.last_mut() {
                     Some(p) if p.look.is_none() => p.look = look,
-                    _ => parts.push(Part { steps: end..end, sizes: vec![], look }),
+                    _ => segments.push(Segment { dispatches: end..end, sizes: vec![], look }),
                 }
             }
             start = end;
         }
-        if parts.is_empty() {
-            parts.push(Part { steps: 0..0, sizes: vec![], look: None });
+        if segments.is_empty() {
+            segments.push(Segment { dispatches: 0..0, sizes: vec![], look: None });
         }
-        parts
+        segments
     }
 
-    /// Records the copies after a part.
-    pub(crate) fn record_sizes(&self, part: &Part, encoder: &mut wgpu::CommandEncoder) {
-        for (from, offset, to) in &part.sizes {
+    /// Records the copies after a segment.
+    pub(crate) fn record_sizes(&self, segment: &Segment, encoder: &mut wgpu::CommandEncoder) {
+        for (from, offset, to) in &segment.sizes {
             encoder.copy_buffer_to_buffer(from, *offset, &self.dims.buffer, *to, 4);
         }
     }
 
-    /// The steps, and which of them run in rounds.
-    fn steps(
+    /// The dispatches, and which of them run in rounds.
+    fn dispatches(
         &mut self,
         bound: &Bound,
         ports: &[wgpu::Buffer],
         longer: &BTreeMap<usize, Pipeline>,
-    ) -> (Vec<Step>, Vec<Rounds>) {
+    ) -> (Vec<Dispatch>, Vec<Rounds>) {
         let device = self.gpu.device();
-        let mut steps: Vec<Step> = Vec::with_capacity(bound.order.len());
+        let mut dispatches: Vec<Dispatch> = Vec::with_capacity(bound.order.len());
         let mut made: Vec<Option<usize>> = vec![None; self.program.dispatches.len()];
         let mut places = Vec::with_capacity(bound.order.len() + 1);
         for i in bound.order.iter().copied() {
-            places.push(steps.len());
+            places.push(dispatches.len());
             let d = &self.program.dispatches[i];
             if bound.workgroups[i].contains(&0) {
                 continue;
             }
             if let Some(s) = made[i] {
-                steps.push(steps[s].clone());
+                dispatches.push(dispatches[s].clone());
                 continue;
             }
-            made[i] = Some(steps.len());
+            made[i] = Some(dispatches.len());
             let pieces: Vec<Piece> = d.bindings.iter().filter_map(|b| self.piece(bound, ports, *b)).collect();
             let kernel = &self.program.kernels[d.kernel];
             let Pipeline { pipeline, layout } = longer.get(&d.kernel).unwrap_or(&self.pipelines[d.kernel]);
@@ -368,11 +375,11 @@ impl Session {
             });
             let (group, workgroups) = (group.clone(), bound.workgroups[i]);
             let pipeline = pipeline.clone();
-            steps.push(Step { dispatch: i, kernel: d.kernel, pipeline, group, workgroups });
+            dispatches.push(Dispatch { number: i, kernel: d.kernel, pipeline, group, workgroups });
         }
-        places.push(steps.len());
+        places.push(dispatches.len());
         let place = |r: &Rounds| Rounds { range: places[r.range.start]..places[r.range.end], ..r.clone() };
         let rounds = bound.rounds.iter().map(place).filter(|r| !r.range.is_empty()).collect();
-        (steps, rounds)
+        (dispatches, rounds)
     }
 }
