@@ -81,7 +81,7 @@ pub struct Speeds {
     pub bandwidth: f64,
     /// Floating-point operations a second in f32; a multiplication with an addition is two.
     pub flops_f32: f64,
-    /// The same in f16.
+    /// The same in f16. Kernels compute f16 in f32 where they do not use matrix units, so that no choice follows from it.
     pub flops_f16: f64,
     /// The same in f16 on matrix units, which sum in f32; without such units, as in f16.
     pub flops_matrix: f64,
@@ -158,20 +158,24 @@ impl Speeds {
         cache_bandwidth: 280e9,
     };
 
-    /// A software adapter.
+    /// A software adapter: measured by `wgfc device --measure` on llvmpipe (Mesa 22.3, LLVM 15) with two hardware threads
+    /// of one core of an EPYC, the best of six times.
     pub const SOFTWARE: Speeds = Speeds {
-        bandwidth: 8e9,
-        flops_f32: 40e9,
-        flops_f16: 10e9,
-        flops_matrix: 10e9,
-        dispatch_cost: 42.5e-6,
-        cores: 4.0,
-        resident: 1024.0,
-        memory_latency: 100.0,
-        operation: 3e-9,
-        barrier: 1e-6,
-        workgroup_bandwidth: 4e9,
-        cache_bandwidth: 16e9,
+        bandwidth: 1.1e9,
+        flops_f32: 66e9,
+        // Each operation converts to f32 and back.
+        flops_f16: 13e9,
+        flops_matrix: 13e9,
+        dispatch_cost: 17e-6,
+        // The second hardware thread adds no arithmetic.
+        cores: 1.0,
+        resident: 64.0,
+        memory_latency: 30.0,
+        // Of a workgroup of 64, whose invocations are computed eight at a time.
+        operation: 9e-9,
+        barrier: 1.6e-6,
+        workgroup_bandwidth: 6.1e9,
+        cache_bandwidth: 6.2e9,
     };
 
     /// How much longer a dispatch takes that does something: beside its work it ramps up and drains. On an H100 that
@@ -208,6 +212,12 @@ impl Speeds {
         (self.flops_f32 / 2.0 * (8.0 / self.bandwidth) / 5.0).clamp(4.0, 32.0) as i64
     }
 
+    /// Operations one after another that a dispatch may take: those of two seconds, after which some drivers end it,
+    /// rounded down to a power of two.
+    pub fn longest_chain(&self) -> u32 {
+        1 << ((2.0 / self.operation).clamp(1.0, f64::from(1u32 << 31)) as u32).ilog2()
+    }
+
     /// This share of the invocations that are under way together, at least 1.
     pub fn share_of_resident(&self, part: f64) -> i64 {
         (self.resident / part).clamp(1.0, (1u64 << 40) as f64) as i64
@@ -225,8 +235,23 @@ mod tests {
             assert!((s.dispatch() - 10e-6).abs() < 1e-12);
             assert_eq!((s.little_bytes(), s.pass_operations()), (64 << 10, 16));
             assert_eq!(s.bytes_per_cycle(), 1600.0);
+            assert_eq!(s.longest_chain(), 1 << 30);
             assert_eq!([1.0, 8.0, 128.0].map(|p| s.share_of_resident(p)), [1 << 18, 1 << 15, 2048]);
         }
         assert!((Speeds::DISCRETE.cycle() - 1.0 / 1.75e9).abs() < 1e-15);
+        // Whatever a file says they are.
+        for v in [1e-30, 1e30] {
+            let s = Speeds {
+                bandwidth: v,
+                flops_f32: v,
+                dispatch_cost: v,
+                cores: v,
+                resident: v,
+                operation: v,
+                ..Speeds::PORTABLE
+            };
+            assert!(s.little_bytes() > 0 && s.pass_operations() > 0 && s.share_of_resident(64.0) > 0);
+            assert!(s.longest_chain() > 0);
+        }
     }
 }

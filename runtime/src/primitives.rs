@@ -246,7 +246,7 @@ pub async fn primitives(gpu: &Gpu) -> Result<Primitives, RunError> {
     // Steps of 16 KiB and a bit, odd in elements, so that all elements come in turn.
     for (buffer, bytes) in [(&far, large), (&near, 4096)] {
         let elements = (bytes / 4) as u32;
-        set([1, 1, elements, 4127 % elements | 1]);
+        set([1, 1, elements, (4127 % elements) | 1]);
         bind(fill, &[&turns, buffer]).await?.time(1, if software { 8 } else { 1024 }).await?;
     }
     set([1, 1, u32::MAX, 0]);

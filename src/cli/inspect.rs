@@ -60,7 +60,7 @@ pub fn main(a: &InspectArgs, t: &Terminal) -> Result<(), Error> {
         }
     }
     if let Some(path) = &a.roofline {
-        write_whole(path, roofline::svg(&name, &program, &summary, roof).as_bytes())?;
+        write_whole(path, roofline::svg((&name, &profile_text(a)), &program, &summary, roof).as_bytes())?;
         written.push(path.display().to_string());
     }
     if t.json {
@@ -83,6 +83,13 @@ fn options(a: &InspectArgs) -> Result<Options, Error> {
 /// As many digits as say something.
 fn number(v: f64) -> f64 {
     format!("{v:.3e}").parse().unwrap_or(v)
+}
+
+/// The device profile that bounds are by, and what the options say instead of it.
+fn profile_text(a: &InspectArgs) -> String {
+    let given = [(a.bandwidth.is_some(), "--bandwidth"), (a.peak.is_some(), "--peak")];
+    let given: Vec<&str> = given.into_iter().filter_map(|(g, name)| g.then_some(name)).collect();
+    if given.is_empty() { a.profile.clone() } else { format!("{}, but {}", a.profile, given.join(" and ")) }
 }
 
 /// Compiles the model; without its weights where they are missing.
@@ -290,7 +297,8 @@ fn text(name: &str, program: &Program, s: &Summary, (a, roof): (&InspectArgs, Ro
         number(roof.peak / 1e12),
         time_text(s.seconds)
     );
-    out += &format!("  device profile: {}\n", a.profile);
+    let chosen = if is_program(&a.model) { "time bounds" } else { "time bounds and choices" };
+    out += &format!("  {chosen} by the device profile: {}\n", profile_text(a));
     out += &format!(
         "  peak activation memory: {}, {} × the largest live set ({})\n",
         bytes_text(s.activations),

@@ -12,20 +12,24 @@ const RIGHT: f64 = 24.0;
 const TOP: f64 = 60.0;
 const BOTTOM: f64 = 62.0;
 
-/// Draws it. Areas of the dots are shares of the time bound; dispatches without arithmetic stand at the left edge.
-pub fn svg(name: &str, program: &Program, summary: &Summary, roof: Roof) -> String {
+/// Draws it: of a model's name, and of the name of the device profile that the roof is of. Areas of the dots are shares of
+/// the time bound; dispatches without arithmetic stand at the left edge. What matrix units compute has a roof of its own.
+pub fn svg((name, profile): (&str, &str), program: &Program, summary: &Summary, roof: Roof) -> String {
     let points: Vec<(f64, usize)> = summary
         .dispatches
         .iter()
         .enumerate()
         .map(|(i, f)| (f.flops as f64 / (f.bytes.max(1)) as f64, i))
         .collect();
-    let ridge = roof.peak / roof.bandwidth;
+    let roofs: Vec<Roof> = program.dispatches.iter().map(|d| roof.above(program, d.kernel)).collect();
+    let highest = roofs.iter().map(|r| r.peak).fold(roof.peak, f64::max);
+    let (ridge, highest_ridge) = (roof.peak / roof.bandwidth, highest / roof.bandwidth);
     let positive = || points.iter().map(|p| p.0).filter(|x| *x > 0.0);
     let low = positive().fold(ridge, f64::min).min(0.1).log10().floor();
-    let high = positive().fold(ridge * 4.0, f64::max).log10().ceil();
-    let rate = |x: f64| (x * roof.bandwidth).min(roof.peak);
-    let (bottom, top) = (rate(10f64.powf(low)).log10().floor(), (roof.peak * 1.5).log10().ceil());
+    let high = positive().fold((ridge * 4.0).max(highest_ridge * 1.5), f64::max).log10().ceil();
+    let under = |roof: Roof, x: f64| (x * roof.bandwidth).min(roof.peak);
+    let rate = |x: f64| under(roof, x);
+    let (bottom, top) = (rate(10f64.powf(low)).log10().floor(), (highest * 1.5).log10().ceil());
     let px = |x: f64| LEFT + (x.log10().max(low) - low) / (high - low) * (WIDTH - LEFT - RIGHT);
     let py = |y: f64| {
         HEIGHT - BOTTOM - (y.log10().max(bottom) - bottom) / (top - bottom) * (HEIGHT - TOP - BOTTOM)
@@ -36,11 +40,12 @@ pub fn svg(name: &str, program: &Program, summary: &Summary, roof: Roof) -> Stri
          font-family=\"system-ui, 'DejaVu Sans', sans-serif\" font-size=\"12\" fill=\"#343a48\">\n\
          <rect width=\"100%\" height=\"100%\" fill=\"#fff\"/>\n\
          <text x=\"20\" y=\"28\" font-size=\"15\" font-weight=\"600\" fill=\"#1f2430\">{}</text>\n\
-         <text x=\"20\" y=\"46\" fill=\"#6b7385\">at least {} under {}/s and {}/s; the area of a dot is its share of that time</text>\n",
+         <text x=\"20\" y=\"46\" fill=\"#6b7385\">at least {} under {}/s and {}/s, by the device profile {}; the area of a dot is its share of that time</text>\n",
         escape(&format!("{name}: {} dispatches under the roof", program.dispatches.len())),
         time_text(summary.seconds),
         bytes_text(roof.bandwidth as u64),
         flops_text(roof.peak as u64),
+        escape(profile),
     );
     for e in low as i32..=high as i32 {
         let x = px(10f64.powi(e));
@@ -84,6 +89,20 @@ pub fn svg(name: &str, program: &Program, summary: &Summary, roof: Roof) -> Stri
         WIDTH - RIGHT,
         py(roof.peak)
     );
+    if highest > roof.peak {
+        let _ = writeln!(
+            s,
+            "<polyline points=\"{:.1},{:.1} {:.1},{:.1} {:.1},{:.1}\" fill=\"none\" stroke=\"#1f2430\" stroke-width=\"1.2\" \
+             stroke-dasharray=\"5 4\"><title>matrix units: {}/s</title></polyline>",
+            px(ridge),
+            py(roof.peak),
+            px(highest_ridge),
+            py(highest),
+            WIDTH - RIGHT,
+            py(highest),
+            flops_text(highest as u64)
+        );
+    }
     let mut dots: Vec<(f64, f64, usize)> = points
         .iter()
         .map(|(x, i)| (summary.dispatches[*i].seconds / summary.seconds.max(f64::MIN_POSITIVE), *x, *i))
@@ -111,7 +130,7 @@ pub fn svg(name: &str, program: &Program, summary: &Summary, roof: Roof) -> Stri
             s,
             "<circle cx=\"{:.1}\" cy=\"{:.1}\" r=\"{:.1}\" fill=\"{line}\" fill-opacity=\"0.45\" stroke=\"{line}\"><title>{}</title></circle>",
             px(x),
-            py(rate(x)),
+            py(under(roofs[i], x)),
             3.0 + 40.0 * share.sqrt(),
             escape(&tip)
         );

@@ -30,7 +30,7 @@ impl Roof {
         }
     }
     /// The roof above a dispatch.
-    fn above(self, program: &Program, kernel: usize) -> Roof {
+    pub fn above(self, program: &Program, kernel: usize) -> Roof {
         let matrix = |f: &String| f == "wgpu-cooperative-matrix";
         let on_units = program.kernels.get(kernel).is_some_and(|k| k.features.iter().any(matrix));
         Roof { peak: if on_units { self.matrix_peak } else { self.peak }, ..self }

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use wgfc_ir::{DType, Dim, Poly, Tensor, TensorType};
 
-/// Constants of at most so many elements are small.
+/// Constants of at most so many elements are small: packing copies them once for each kernel.
 const SMALL: usize = 1 << 15;
 /// Elements that a constant's place is a multiple of, so that it can be read in vectors.
 const ALIGN: usize = 8;

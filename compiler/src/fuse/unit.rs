@@ -81,7 +81,7 @@ pub fn is_anchor(graph: &Graph, n: NodeId) -> bool {
     anchor && !is_small(graph, n)
 }
 
-/// Elements that are combined where the result is read.
+/// Elements that are combined where the result is read: as many as a vector holds.
 const FEW: i64 = 4;
 
 /// Whether the node combines a few elements only, which needs no kernel of its own kind.
@@ -102,7 +102,8 @@ pub fn is_pointwise(graph: &Graph, n: NodeId) -> bool {
     matches!(graph.node(n).op, Op::Map { .. } | Op::Gather { .. } | Op::Concat { .. }) || is_small(graph, n)
 }
 
-/// So many times may an element look at an update.
+/// So many times may elements look at updates, all together: about once for each invocation that a large GPU has under
+/// way. It does not follow from the device, as it is asked where none is known; the other form is right for all sizes.
 const FEW_LOOKS: i64 = 1 << 18;
 
 /// Where the updates of an element can be: for each axis of the updates the axis of the data whose position it has, of

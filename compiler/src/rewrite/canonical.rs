@@ -16,7 +16,7 @@ use std::sync::Arc;
 use wgfc_ir::tensor::{Data, Tensor};
 use wgfc_ir::{Graph, NodeId, Op, Scalar, ScalarFn, ScalarNode, Value};
 
-/// Constants of at most this many bytes are compared by their bytes.
+/// Constants of at most this many bytes are compared by their bytes: a bound on the compiler's time.
 const SMALL: usize = 256;
 
 /// Cleans until nothing changes. Keeps the type of every value that stays.

@@ -12,11 +12,13 @@ use rustc_hash::FxHashMap;
 use std::collections::BTreeMap;
 use wgfc_ir::{BinaryOp, Dim, Op, ScalarNode, UnaryOp};
 
-/// Constant terms of at most this many elements are computed by the compiler.
+/// Constant terms of at most this many elements are computed by the compiler: a bound on its time and memory.
 pub const MAX_FOLDED: f64 = (64 << 20) as f64;
 
 /// The cost of one term without its operands: elements moved, and arithmetic in units of that.
-/// Elementwise operators and views will be fused and cost no traffic of their own.
+/// Elementwise operators and views will be fused and cost no traffic of their own. Eight multiply-adds count as an
+/// element moved, as on GPUs; that does not follow from the device, so that a model is rewritten the same way for all of
+/// them. Symbols count as they are expected.
 fn cost(g: &Terms, class: Id, term: &Term) -> Option<f64> {
     const STEP: f64 = 1.0;
     if matches!(term.head, Head::Leaf(_) | Head::Attr(_) | Head::Lit(_)) {

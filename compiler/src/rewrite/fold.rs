@@ -11,7 +11,7 @@ use std::sync::Arc;
 use wgfc_ir::tensor::{Tensor, checked_numel};
 use wgfc_ir::{Dim, Graph, Node, Op, Poly, Scalar, ScalarNode, TensorType, Value};
 
-/// A result of at most this many bytes is always made.
+/// A result of at most this many bytes is always made, even where it is larger than what it is made of.
 const SMALL: usize = 4096;
 
 /// The value of a rank-0 map whose operands are known: `inputs` by `value`.

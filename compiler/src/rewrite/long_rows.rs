@@ -5,21 +5,19 @@
 //! equal elements is wanted. `order` flips a float's sign bit, and all bits of negative ones.
 
 use super::canonical::topo;
+use crate::device::Speeds;
 use wgfc_ir::build::{Builder, Built};
 use wgfc_ir::scalar::ScalarNode::{self, Arg, Binary, Bitcast, Cast, Const, Index, Select};
 use wgfc_ir::{BinaryOp, DType, Dim, Graph, NodeId, Op, Poly, ReduceOp, Scalar, ScalarFn, Value};
 
-/// Rows up to so many, from such a length on, are cut into parts of [`PART`].
-const ROWS: i64 = 16;
-const LEN: i64 = 16384;
-/// Elements of a part.
+/// Elements of a part: four for each invocation of a workgroup of 256.
 const PART: i64 = 1024;
 
 /// Cuts the rows of ArgReduces; returns how many.
-pub fn cut(graph: &mut Graph) -> Result<usize, String> {
+pub fn cut(graph: &mut Graph, speeds: &Speeds) -> Result<usize, String> {
     let mut count = 0;
     for n in topo(graph)? {
-        if let Some(new) = cut_arg(graph, n)? {
+        if let Some(new) = cut_arg(graph, n, speeds)? {
             let names = graph.node(n).names.clone();
             graph.node_mut(new.node).names = names;
             graph.replace_uses(n.into(), new);
@@ -30,14 +28,17 @@ pub fn cut(graph: &mut Graph) -> Result<usize, String> {
     Ok(count)
 }
 
-fn cut_arg(graph: &mut Graph, n: NodeId) -> Result<Option<Value>, String> {
+fn cut_arg(graph: &mut Graph, n: NodeId, speeds: &Speeds) -> Result<Option<Value>, String> {
     let node = graph.node(n);
     let Op::ArgReduce { op, axis, last } = node.op else { return Ok(None) };
     let x = node.inputs[0];
     let ty = graph.ty(x).clone();
     let (Some(len), Some(all)) = (ty.shape[axis].as_const(), ty.numel().as_const()) else { return Ok(None) };
     let float = matches!(ty.dtype, DType::F32 | DType::F16 | DType::BF16);
-    if !float || !(LEN..=i64::from(i32::MAX)).contains(&len) || all / len > ROWS {
+    // Rows that leave seven of eight cores idle, and take a workgroup longer than another dispatch takes.
+    let few = all / len.max(1) <= (speeds.cores / 8.0) as i64;
+    let long = speeds.little_bytes() / 4;
+    if !float || !few || !(long.max(PART + 1)..=i64::from(i32::MAX)).contains(&len) {
         return Ok(None);
     }
     let origin = node.origin.first().map(|o| o.to_string()).unwrap_or_default();
@@ -125,7 +126,12 @@ mod tests {
             g.outputs.push(Border { name: "y".into(), value: y.into() });
             let inputs = [("x".to_owned(), x.clone())].into();
             let want = eval::evaluate(&g, &inputs).unwrap();
-            assert_eq!(cut(&mut g).unwrap(), 1);
+            // Rows that keep the cores busy stay whole, and those that are read in no time.
+            let few_cores = Speeds { cores: 8.0 * rows as f64 - 1.0, ..Speeds::PORTABLE };
+            assert_eq!(cut(&mut g, &few_cores).unwrap(), 0);
+            let slow_dispatch = Speeds { dispatch_cost: 1e-3, ..Speeds::PORTABLE };
+            assert_eq!(cut(&mut g, &slow_dispatch).unwrap(), 0);
+            assert_eq!(cut(&mut g, &Speeds::PORTABLE).unwrap(), 1);
             wgfc_ir::verify::verify(&g).unwrap();
             assert_eq!(eval::evaluate(&g, &inputs).unwrap(), want, "{op:?} {last}");
         }

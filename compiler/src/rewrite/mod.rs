@@ -106,7 +106,7 @@ fn stages(
         canonical::clean(graph)?;
     }
     if options.fusion == Fusion::Full {
-        report.rows_cut = long_rows::cut(graph)?;
+        report.rows_cut = long_rows::cut(graph, &options.profile.speeds)?;
     }
     Ok(())
 }

@@ -7,7 +7,7 @@ use wgfc_ir::build::Builder;
 use wgfc_ir::{Graph, Node, NodeId, Op, Poly, Value};
 
 /// The most iterations in the body of another loop, and the most nodes that all that are written out may
-/// make: loops in loops multiply.
+/// make: loops in loops multiply. They bound the time of a compilation, on any device.
 pub const ITERATIONS: i64 = 64;
 const NODES: usize = 4096;
 

@@ -5,7 +5,7 @@ use crate::device::DeviceProfile;
 use crate::kernel;
 use wgfc_ir::Dim;
 
-/// The widest values a thread can hold the sums of.
+/// The widest values a thread can hold the sums of, in the registers of any GPU.
 pub const MAX_WIDTH: i64 = 256;
 /// Workgroups a core that keep a GPU busy; more than so many are not worth smaller ones. A fit, to 160 on an H100.
 const ENOUGH: f64 = 1.25;

@@ -18,6 +18,11 @@ impl Expected {
         self.0.get(name).copied().unwrap_or(ASSUMED)
     }
 
+    /// A size that is a number, or is one by what somebody expects of each of its symbols.
+    pub fn known(&self, d: &Dim) -> Option<i64> {
+        d.eval_syms(&|s| self.0.get(s).copied())
+    }
+
     /// A size as a plain number.
     pub fn estimate(&self, d: &Dim) -> i64 {
         d.eval_syms(&|s| Some(self.symbol(s))).unwrap_or(i64::MAX / 4).clamp(0, i64::MAX / 4)
@@ -26,5 +31,27 @@ impl Expected {
     /// An extent for estimates of time; at least 1.
     pub fn extent(&self, d: &Dim) -> f64 {
         d.eval_syms(&|s| Some(self.symbol(s))).unwrap_or(i64::MAX).max(1) as f64
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_expected_is_known() {
+        let expect = Expected([("seq".to_owned(), 512)].into());
+        let dim = |text: &str| Dim::parse(text).unwrap();
+        for (text, known, estimate) in [
+            ("7", Some(7), 7),
+            ("2*seq + 1", Some(1025), 1025),
+            ("seq*batch", None, 512 * ASSUMED),
+            ("batch", None, ASSUMED),
+        ] {
+            let d = dim(text);
+            assert_eq!((expect.known(&d), expect.estimate(&d)), (known, estimate), "{text}");
+            assert_eq!(expect.extent(&d), estimate as f64);
+        }
+        assert_eq!(Expected::default().known(&dim("seq")), None);
     }
 }

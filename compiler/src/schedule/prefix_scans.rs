@@ -24,7 +24,7 @@ pub fn candidates(k: &kernel::PrefixScan, cx: &Context) -> Vec<PrefixScan> {
     let own = PrefixScan { threads: most.min(64), shared: false };
     let together = PrefixScan { threads: most.min(256), shared: true };
     let few = cx.device.speeds.share_of_resident(FEW);
-    let long = k.len.as_const().is_none_or(|n| n >= LONG);
+    let long = cx.expect.known(&k.len).is_none_or(|n| n >= LONG);
     match (k.reduction.dtype.reg(), long && cx.expect.estimate(&k.rows) < few) {
         (Reg::Bool, _) => vec![own],
         (_, true) => vec![together, own],

@@ -142,7 +142,8 @@ impl Grouper<'_> {
         let open = states.any(|s| s.growth.as_ref().is_some_and(|g| shape[g.axis].as_const().is_none()));
         let known = shape.iter().filter_map(wgfc_ir::Dim::as_const).max().unwrap_or(0);
         let room = if open { keys_of_part * most } else { known };
-        let few = self.graph.ty(v).numel().as_const().is_some_and(|n| n <= 16384);
+        // Each part makes as many results, which are read in no time.
+        let few = self.graph.ty(v).numel().as_const().is_some_and(|n| n <= speeds.little_bytes() / 4);
         let products = self.readers_are_thin(v);
         let banned = self.bans.materialise.contains(&v) || self.graph.is_output(v);
         if one && few && products && !banned { (room / keys_of_part).clamp(1, most) as u32 } else { 1 }

@@ -66,12 +66,12 @@ impl Reader {
     }
 }
 
-/// Scalar operations of a unit, each counted as often as it is written out.
+/// Scalar operations of a unit, each counted as often as it is written out: a bound on the text of a kernel.
 const MAX_OPERATIONS: usize = 4000;
 /// How often what is looked up is written out before this counts as depth: the taps of a cubic resampling in two
 /// dimensions are few.
 const MAX_COPIES: usize = 64;
-/// Values computed one inside the other.
+/// Values computed one inside the other: less than [`Puller`](crate::fuse::pulling::Puller) takes.
 const MAX_DEPTH: u32 = 64;
 /// Columns (rows) of a product for which a tile of the other operand is evaluated once: what the tiles of products
 /// have, whatever the device.

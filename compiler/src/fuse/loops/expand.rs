@@ -6,7 +6,7 @@ use crate::fuse::pulling::{Puller, Resolver};
 use crate::kernel::{Expr, ExprId};
 use wgfc_ir::{BinaryOp, Contract, DType, Dim, GatherAxis, Op, Poly, ReduceOp, Scalar, TensorType, Value};
 
-/// Expressions that a lane's step may have.
+/// Expressions that a lane's step may have: a bound on the text of a kernel.
 pub const MOST: usize = 1 << 12;
 
 impl<R: Resolver> Puller<'_, R> {

@@ -17,7 +17,7 @@ use rustc_hash::FxHashMap;
 use wgfc_ir::computed::Bounds;
 use wgfc_ir::{DType, Dim, Graph, NodeId, Op, Poly, Scalar, TensorType, Value};
 
-/// Values that a lane may carry.
+/// Values that a lane may carry: more would not fit the registers of any GPU.
 const CARRIED: usize = 256;
 
 /// The loops of a graph that become kernels.
@@ -106,12 +106,10 @@ pub fn map(graph: &Graph, node: NodeId, options: &Options) -> Result<Mapping, Ve
 
 /// Steps that a dispatch may take without the driver ending it, where there may be more.
 fn part(graph: &Graph, steps: &Dim, work: &Work, profile: &DeviceProfile) -> Option<u32> {
-    // Drivers end a dispatch that takes some seconds.
-    const OPERATIONS: u32 = 1 << 30;
     // So that the number of the last step of a part is one.
     const STEPS: u32 = 1 << 28;
     let within = |most: u32, each: f64| (f64::from(most) / each.max(1.0)) as u32;
-    let in_time = within(OPERATIONS, work.chain).min(STEPS);
+    let in_time = within(profile.speeds.longest_chain(), work.chain).min(STEPS);
     let most = within(profile.loop_iterations.unwrap_or(u32::MAX), work.iterations).min(in_time).max(1);
     let steps = Bounds::of(&graph.computed).most(steps);
     let longest = steps.as_const().or_else(|| longest(graph, &steps, profile));

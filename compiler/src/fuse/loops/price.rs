@@ -14,7 +14,8 @@ use crate::options::Options;
 use crate::schedule::loops::stage_threads as threads;
 use wgfc_ir::{Contract, Dim, Graph, Op, Poly};
 
-/// Registers of an invocation; what exceeds them goes through memory. GPUs have 128 to 256, some for other things.
+/// Registers of an invocation; what exceeds them goes through memory. GPUs have 128 to 256, some for other things;
+/// nothing that is measured tells how many.
 const REGISTERS: f64 = 160.0;
 /// Another executor must be better by this factor to be chosen over the simpler one: estimates are no better than that.
 const BETTER: f64 = 0.75;

@@ -19,7 +19,8 @@ use wgfc_ir::{
 pub(in crate::fuse) const MOST_STEPS: i64 = 1 << 30;
 /// The length of a loop that only its condition ends: what rounds of at most 2^28 steps never reach.
 pub(in crate::fuse) const ENDLESS: i64 = MOST_STEPS + (1 << 29);
-/// Steps of a loop with a condition that are dispatched without a look at it.
+/// Steps of a loop with a condition that are dispatched without a look at it. A look, which waits for the device, takes
+/// as long as tens of dispatches, whatever the device.
 const BLINDLY: i64 = 1024;
 /// The same of dispatches that take several steps.
 pub(in crate::fuse) const PARTS: i64 = 16;

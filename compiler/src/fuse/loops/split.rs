@@ -25,7 +25,7 @@ use wgfc_ir::{
     State, TensorType, Value,
 };
 
-/// Steps of a loop of lanes that take no time to speak of.
+/// Steps of a loop of lanes that take no time to speak of: milliseconds, on any device.
 const BRIEF: i64 = 1 << 20;
 
 /// The kernels of a whole loop.

@@ -16,7 +16,7 @@ use rustc_hash::{FxHashMap, FxHashSet};
 pub(in crate::fuse) use terms::is_written_out;
 use wgfc_ir::{DType, Dim, Graph, NodeId, Op, Poly};
 
-/// Elements of a stage.
+/// Elements of a stage: a bound on the time of a step, beyond which a split loop is no slower.
 const MOST: i64 = 1 << 16;
 
 /// What a workgroup does.

@@ -5,7 +5,7 @@ use crate::kernel::{Body, Expr, ExprId, renumbered};
 use rustc_hash::FxHashMap;
 use wgfc_ir::{BinaryOp, DType, Dim, Scalar, UnaryOp};
 
-/// Choices inside of choices that are looked through.
+/// Choices inside of choices that are looked through: a bound on the compiler's time.
 const DEPTH: usize = 16;
 
 /// The roots as smaller expressions of the same values, where carried bool `alive` is true.

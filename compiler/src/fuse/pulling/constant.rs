@@ -9,7 +9,7 @@ use rustc_hash::{FxHashMap, FxHashSet};
 use std::sync::Arc;
 use wgfc_ir::{Border, Graph, Node, NodeId, Op, Poly, Tensor, TensorType, Value};
 
-/// Elements read and written, over all that is computed.
+/// Elements read and written, over all that is computed: a bound on the compiler's time.
 const MOST_WORK: f64 = (64 << 20) as f64;
 /// The constants may grow by one part in so many, and by so many bytes.
 const GROWTH: (usize, usize) = (16, 64 << 10);

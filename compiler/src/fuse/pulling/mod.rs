@@ -82,7 +82,8 @@ pub struct Parts {
     pub scales: TensorId,
 }
 
-/// The most expressions of a kernel, terms of an index, and values computed one inside the other.
+/// The most expressions of a kernel, terms of an index, and values computed one inside the other: bounds on the text of
+/// a kernel and on the time that drivers take to compile it.
 const MAX_EXPRS: usize = 8192;
 const MAX_INDEX: u32 = 400;
 const MAX_NESTED: usize = 100;

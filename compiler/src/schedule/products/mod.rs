@@ -16,9 +16,9 @@ use wgfc_ir::Dim;
 
 /// Loads of 16 bytes that a thread of a thin product has under way.
 const UNDER_WAY: [f64; 3] = [4.0, 8.0, 16.0];
-/// Sums that a thread of a thin product keeps.
+/// Sums that a thread of a thin product keeps in registers.
 const MOST_SUMS: u32 = 64;
-/// Multiply-adds that the loop of a thin product spells out.
+/// Multiply-adds that the loop of a thin product spells out: a bound on the text of a kernel.
 const MOST_PRODUCTS: u32 = 256;
 /// One product and nothing else.
 pub const SINGLE: Results = Results { products: 1, sums: 0 };

@@ -11,10 +11,15 @@ use crate::Diagnostic;
 use crate::device::DeviceProfile;
 use crate::kernel::dependence::{Dependence, Deps, acc_bit, var_bit};
 use crate::kernel::{Body, Expr, ExprId, Family, Kernel, ReduceKind, Reduction, Store};
+use crate::schedule::cost::Expected;
 use std::collections::BTreeSet;
 use unroll::Unrolled;
-use wgfc_ir::Reg;
+use wgfc_ir::{Dim, Reg};
 
+/// This share of the invocations under way together are rows enough, an invocation each: 4096 on an H100, a fit.
+const MANY: f64 = 64.0;
+/// Rows of so many positions are not shared out: combining what lanes have takes as long.
+const SHORT: i64 = 16;
 /// Positions of a lane up to which they are kept in registers.
 const KEPT_STEPS: i64 = 16;
 /// Values kept, over all positions of a lane.
@@ -126,6 +131,7 @@ fn most_threads(device: &DeviceProfile) -> u32 {
 struct Problem<'a> {
     kernel: &'a Kernel,
     device: &'a DeviceProfile,
+    expect: &'a Expected,
     unrolled: Unrolled,
     /// Passes over the row.
     loops: usize,
@@ -145,7 +151,8 @@ impl<'a> Problem<'a> {
         let passes = passes(&deps, &row.reductions, &unrolled.kernel.stores, width);
         let thread_bytes = thread_bytes(&passes, &row.reductions, width, &unrolled.kernel.body);
         let kept = if passes.len() > 1 { kept(&unrolled.kernel, width).len() as i64 } else { 0 };
-        Ok(Problem { kernel, device: cx.device, loops: passes.len(), kept, thread_bytes, unrolled })
+        let (device, expect, loops) = (cx.device, cx.expect, passes.len());
+        Ok(Problem { kernel, device, expect, loops, kept, thread_bytes, unrolled })
     }
 
     /// The schedule with rows shared out so.
@@ -176,16 +183,17 @@ impl<'a> Problem<'a> {
                 across += u32::from(deps.is_unit_stride(offset, 0));
             }
         }
-        let many_rows = rows.as_const().is_none_or(|r| r >= 4096);
-        let lanes = match len.as_const() {
-            Some(n) if n <= 16 => 1,
+        let known = |d: &Dim| self.expect.known(d);
+        let many_rows = known(rows).is_none_or(|r| r >= self.device.speeds.share_of_resident(MANY));
+        let lanes = match known(len) {
+            Some(n) if n <= SHORT => 1,
             Some(n) if across > along && (many_rows || n < 256) => 1,
             _ if across > along && many_rows => 1,
             Some(n) => shared_by(n, 4).min(256),
             None => 64,
         };
         // With rows enough to keep the device busy a lane takes several vectors, as many as it can keep.
-        let lanes = match (rows.as_const(), len.as_const()) {
+        let lanes = match (known(rows), known(len)) {
             (Some(rows), Some(n)) if self.unrolled.width > 1 && rows > 0 => {
                 let busy = 1u32 << (self.device.speeds.share_of_resident(1.0) / rows).max(1).ilog2().min(8);
                 let kept = if self.loops > 1 { shared_by(n, KEPT_STEPS) } else { 1 };

@@ -10,9 +10,10 @@ use crate::kernel::{Array, Body, Combined, Expr, ExprId, ReduceKind, Reduction, 
 use rustc_hash::{FxHashMap, FxHashSet};
 use wgfc_ir::{BinaryOp, DType, Dim, Graph, Node, NodeId, Op, Poly, ScalarNode, UnaryOp, Value};
 
-/// Stages that combine.
+/// Stages that combine: a bound on the text of a kernel.
 const COMBINED: u32 = 50;
-/// Of the other terms so many are read at once, for none of them to be waited for.
+/// Of the other terms so many are read at once, for none of them to be waited for. More would take more registers than
+/// GPUs have for it.
 const AT_ONCE: [i64; 4] = [16, 8, 4, 2];
 
 /// What products would compute again for each of their elements, unless it is cheap or the same in every step.

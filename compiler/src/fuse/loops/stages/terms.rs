@@ -6,11 +6,12 @@ use crate::fuse::pulling::{Puller, Resolver, unflatten};
 use crate::kernel::{ExprId, ReduceKind};
 use wgfc_ir::{BinaryOp, Dim, Graph, NodeId, Op, Poly, ReduceOp, Value};
 
-/// Terms of one element.
+/// Terms of one element: a bound on the time of a step, beyond which a split loop is no slower.
 const MOST: i64 = 1 << 16;
 /// Terms that are written out: what they read from memory then stays in registers from step to step.
 const TERMS: i64 = 64;
-/// Words that a workgroup keeps in registers so.
+/// Words that a workgroup keeps in registers so: three eighths of the 64 Ki that a core of today's GPUs has, as the rest
+/// is needed for other values. Nothing that is measured tells it.
 const RESIDENT: i64 = 24 << 10;
 
 /// How many terms a stage of `n` elements writes out.
