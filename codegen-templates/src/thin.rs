@@ -95,8 +95,8 @@ impl ThinShape {
         let all = self.accumulators(r);
         let lanes = self.lanes / self.joined(r, room.subgroup);
         let rest = (room.bytes / 4).saturating_sub(all * self.across);
-        let fit = rest / (lanes * self.pitch());
-        if lanes == 1 || fit > all { all } else { fit }
+        let fit = if lanes == 1 { rest * all } else { rest / (lanes * self.pitch()) };
+        if fit > all { all } else { fit }
     }
     /// Bytes of workgroup memory taken.
     pub const fn workgroup_bytes(self, r: Results, room: Room) -> u32 {
