@@ -195,18 +195,21 @@ def wgfc(arguments, until):
     return json.loads(done.stdout), took
 
 
+def first_error(text):
+    """The message of the first error of a JSON answer, if it is one."""
+    try:
+        said = json.loads(text)
+    except ValueError:
+        return None
+    first = (said.get("errors") or [said.get("error")])[0]
+    return first.get("message", str(first)) if isinstance(first, dict) else str(first)
+
+
 def message(done):
     """The first error that a command printed."""
-    for text in (done.stdout, done.stderr):
-        try:
-            answer = json.loads(text)
-        except ValueError:
-            continue
-        errors = answer.get("errors") or [answer.get("error")]
-        first = errors[0]
-        return first.get("message", str(first)) if isinstance(first, dict) else str(first)
+    said = first_error(done.stdout) or first_error(done.stderr)
     lines = [l for l in done.stderr.splitlines() if l.startswith(("error", "thread"))]
-    return lines[0] if lines else f"exit code {done.returncode}"
+    return said or (lines[0] if lines else f"exit code {done.returncode}")
 
 
 def measure(what, inputs, options, until, folder, seconds):
@@ -286,8 +289,8 @@ def slower(results):
     return bool(full and parts and full > parts * NOISE[0] + NOISE[1])
 
 
-def try_model(model, arguments, kept):
-    """A row of the table; `kept` is what it was, whose other levels stay."""
+def prepare(model):
+    """What a row of the table says before wgfc runs, the data sets, and the arguments that give their inputs."""
     path = package_folder(model.package) / model.file
     loaded = onnx.load(path, load_external_data=False)
     opset = next((o.version for o in loaded.opset_import if o.domain in ("", "ai.onnx")), 0)
@@ -305,6 +308,13 @@ def try_model(model, arguments, kept):
                 np.save(folder / f"{i}.npy", value)
                 given += ["--input", f"{name}={folder / f'{i}.npy'}"]
         data.append(given)
+    return row, sets, data
+
+
+def try_model(model, arguments, kept):
+    """A row of the table; `kept` is what it was, whose other levels stay."""
+    path = package_folder(model.package) / model.file
+    row, sets, data = prepare(model)
     adapter = ["--adapter", arguments.adapter] if arguments.adapter else []
     for level in arguments.levels:
         try:
@@ -323,19 +333,22 @@ def try_model(model, arguments, kept):
             program = ZOO / "programs" / f"{model.name.replace('/', '-')}-{level}"
             until = time.perf_counter() + arguments.timeout
             best, _, _ = measure(program, data[0], adapter, until, ZOO / "outputs/again", arguments.seconds)
-            kept = row["levels"][level]
-            kept["seconds"] = min(kept["seconds"], best)
+            measured = row["levels"][level]
+            measured["seconds"] = min(measured["seconds"], best)
+    compare_in_f64(path, row, sets)
+    row["levels"] |= {k: v for k, v in kept.get("levels", {}).items() if k not in arguments.levels}
+    return row | verdict(model, row)
+
+
+def compare_in_f64(path, row, sets):
+    """Where a model that does not round is off, says which of the two is."""
     if not row["rounds"] and any(e > TOLERANCE for l in row["levels"].values() for e in l.get("errors", {}).values()):
-        # Which of the two is off?
         exact, row["onnxruntime_f64"] = in_f64(path, sets)
         for level in (l for l in row["levels"].values() if "errors" in l):
             level["errors"] = {}
             for wanted, files in zip(exact, level["files"]):
                 for name, want in wanted.items():
                     level["errors"][name] = max(error(np.load(files[name]), want), level["errors"].get(name, 0))
-    row["levels"] |= {k: v for k, v in kept.get("levels", {}).items() if k not in arguments.levels}
-    row |= verdict(model, row)
-    return row
 
 
 def verdict(model, row):
