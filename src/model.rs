@@ -323,7 +323,7 @@ pub fn device_error(e: RunError) -> Error {
         )),
         RunError::Loops { .. } => Error::Device(Problem::with_help(
             message,
-            "give the sizes when compiling (`--dim`), which shares the work out more widely, or choose another adapter or --cpu",
+            "compile for this device (--for-device; `wgfc run MODEL.onnx` does), give the sizes when compiling (`--dim`), which shares the work out more widely, or choose another adapter or --cpu",
         )),
         RunError::Shader { .. } | RunError::Gpu { .. } => Error::Internal(message),
         RunError::NoDevice { .. } => Error::Device(Problem::with_help(

@@ -98,6 +98,32 @@ fn iterations_are_counted() {
     }
 }
 
+/// Compiled for no device in particular, loops that only their condition ends go on for longer than some drivers let a loop
+/// be, in kernels of lanes.
+#[test]
+fn a_long_loop_that_is_left_early_is_finished_on_every_device() {
+    let given = |trips: i64| -> BTreeMap<String, Tensor> {
+        [
+            ("made".to_owned(), Tensor::from_i64(vec![], &[0])),
+            ("x".to_owned(), Tensor::from_f32(vec![3], &[100.0, -7.0, 2.0])),
+            ("trips".to_owned(), Tensor::from_i64(vec![], &[trips])),
+        ]
+        .into()
+    };
+    for until in [70_000, 200_000] {
+        for trips in [None, Some(i64::MAX), Some(1_000_000)] {
+            let program = compiled(counting_to(trips, true, until), false, None).unwrap();
+            let mut inputs = given(1 << 40);
+            inputs.retain(|name, _| trips.is_none() || name != "trips");
+            for gpu in Backend::adapters() {
+                let got = run_session(&mut session(&gpu, &program).unwrap(), &inputs).unwrap();
+                assert_eq!(got[0].to_i64s().unwrap(), [until], "{trips:?}");
+                assert_eq!(got[1].to_f32s().unwrap(), [2.0; 3], "{trips:?}");
+            }
+        }
+    }
+}
+
 /// One program for any number of iterations, as one kernel, in parts of a few steps, and split.
 #[test]
 fn how_many_iterations_may_be_data() {

@@ -70,17 +70,7 @@ impl Loops {
     /// The text whose invocations take at most `most` iterations where the program's symbols are within `dims`;
     /// `None` where that is the kernel's own.
     pub(crate) fn within(&self, dims: &[(i64, i64)], most: u64) -> Result<Option<String>, Why> {
-        self.limited(self.all(dims)?, most)
-    }
-
-    /// The same if loops that can be left from inside are left at once.
-    pub(crate) fn within_if_left(&self, dims: &[(i64, i64)], most: u64) -> Result<Option<String>, Why> {
-        let (mut main, mut functions) = self.all(dims)?;
-        functions.values_mut().chain([&mut main]).for_each(|parts| leave(parts));
-        self.limited((main, functions), most)
-    }
-
-    fn limited(&self, (main, functions): (Vec<Part>, Functions), most: u64) -> Result<Option<String>, Why> {
+        let (main, functions) = self.all(dims)?;
         let mut factors = Factors::new();
         loop {
             let mut counted = HashMap::new();
@@ -162,16 +152,6 @@ impl Part {
         match self {
             Part::Loop(l) => Some(l),
             Part::Call(_) => None,
-        }
-    }
-}
-
-/// Takes loops that can be left from inside to go round once.
-fn leave(parts: &mut [Part]) {
-    for part in parts {
-        if let Part::Loop(l) = part {
-            l.passes = if l.left { 1 } else { l.passes };
-            leave(&mut l.inside);
         }
     }
 }

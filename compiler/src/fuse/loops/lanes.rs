@@ -104,16 +104,26 @@ pub fn map(graph: &Graph, node: NodeId, options: &Options) -> Result<Mapping, Ve
     price::choose(found, split, why)
 }
 
+/// No driver that is known ends a loop before it has made so many iterations.
+const EVERYWHERE: u32 = 65_535;
+
 /// Steps that a dispatch may take without the driver ending it, where there may be more.
 fn part(graph: &Graph, steps: &Dim, work: &Work, profile: &DeviceProfile) -> Option<u32> {
     // So that the number of the last step of a part is one.
     const STEPS: u32 = 1 << 28;
     let within = |most: u32, each: f64| (f64::from(most) / each.max(1.0)) as u32;
     let in_time = within(profile.speeds.longest_chain(), work.chain).min(STEPS);
-    let most = within(profile.loop_iterations.unwrap_or(u32::MAX), work.iterations).min(in_time).max(1);
     let steps = Bounds::of(&graph.computed).most(steps);
     let longest = steps.as_const().or_else(|| longest(graph, &steps, profile));
-    longest.is_none_or(|s| s > i64::from(most)).then_some(most)
+    let ended = |iterations: u32| within(iterations, work.iterations).min(in_time).max(1);
+    match profile.loop_iterations {
+        Some(n) => longest.is_none_or(|s| s > i64::from(ended(n))).then_some(ended(n)),
+        // What is certainly long, or may be endless, costs no more in parts; and whatever device it comes to ends it as it should.
+        None if longest.is_none() || steps.as_const().is_some_and(|s| s > i64::from(ended(EVERYWHERE))) => {
+            Some(ended(EVERYWHERE))
+        }
+        None => longest.is_some_and(|s| s > i64::from(in_time)).then_some(in_time.max(1)),
+    }
 }
 
 /// How many steps there can be, given that inputs and outputs with an element for each must be bound.
