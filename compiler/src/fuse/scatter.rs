@@ -2,20 +2,22 @@
 //! element looks for its own.
 //!
 //! Updates that combine meet in any order. So what they do to an element is an operation on integers, whose result is
-//! the same in every order ([`combines`]), to which [`lower`] brings all but products:
+//! the same in every order ([`combines`]), to which [`lower`] brings all others:
 //!
 //! - The largest of floats is that of integers that sort as they do, of 64-bit integers that of the high words, then
 //!   that of the low words beside it.
 //! - A sum of floats is one of multiples of a power of two that is as small as 64 bits allow for the greatest exponent
 //!   that an element meets: the result is rounded once, and more exact than adding floats one after another.
-//!
-//! Products look for their updates whatever their number.
+//! - A product is one of sums: of logarithms ([`product`]).
+
+mod product;
 
 use crate::fuse::build::{Built, acc, epilogue, finish, greatest, least, tensor_of};
 use crate::fuse::pulling::{Puller, flat_offset, unflatten};
 use crate::fuse::tensors::{InMemory, Tensors};
 use crate::fuse::unit::{Unit, fixed, is_large, searched};
 use crate::kernel::{Expr, Family, Map, ReduceKind, Reduction, Row, Store, combines};
+use product::Parts;
 use wgfc_ir::build::{Builder, Built as Made};
 use wgfc_ir::{
     Atom, BinaryOp as B, Body, Class, DType, Dim, GatherAxis, Graph, Op, Poly, ReduceOp, Scalar, Value,
@@ -157,7 +159,18 @@ pub fn lower(graph: &mut Graph) -> Result<(), String> {
         let b = Builder { graph: &mut *graph, origin: node.origin.clone() };
         let mut l = Lowering { b, inputs: node.inputs.clone(), index, how: *how };
         let new = match (how, dtype.class()) {
-            (ReduceOp::Prod, _) => continue,
+            (ReduceOp::Prod, Class::Float) => {
+                let (data, updates) = l.operands(DType::F32)?;
+                l.product(Parts::of_floats(&most), data, updates)?
+            }
+            (ReduceOp::Prod, Class::Int | Class::Uint) => {
+                let (data, updates) = l.operands(if dtype.bits() == 64 { DType::U64 } else { DType::U32 })?;
+                l.product(Parts::of_integers(l.b.dtype(data)), data, updates)?
+            }
+            (ReduceOp::Prod, Class::Bool) => {
+                l.how = ReduceOp::Min;
+                l.as_type(DType::U32)?
+            }
             (ReduceOp::Sum, Class::Float) => l.float_sum(&most)?,
             (_, Class::Float) => l.float_extreme()?,
             (_, Class::Int | Class::Uint) if dtype.bits() == 64 => l.wide_extreme()?,
@@ -255,6 +268,20 @@ impl Lowering<'_> {
         let rest = f.cast(dtype, low_arg);
         f.binary(B::Or, wide, rest);
         self.b.map(f.0, &[high, low])
+    }
+
+    /// Each number times the product of its updates, which are added as `parts`.
+    fn product(&mut self, parts: Parts, data: Value, updates: Value) -> Made {
+        let shape = self.b.shape(data);
+        let mut sums = vec![];
+        for of in parts.of {
+            let part = self.b.map(of, &[updates])?;
+            let zero = self.b.int(self.b.dtype(part), 0);
+            let none = self.b.expand(zero, &shape)?;
+            sums.push(self.scatter(ReduceOp::Sum, none, part)?);
+        }
+        let product = self.b.map(parts.product, &sums)?;
+        self.b.binary(B::Mul, data, product)
     }
 
     /// A sum of floats, of which at most `most` updates meet.
