@@ -129,8 +129,8 @@ pub enum NormKind {
     Rms,
 }
 
-/// A core operator. See the [module](self) for what each computes.
-#[derive(Clone, Debug)]
+/// A core operator. See the [module](self) for what each computes. Two with a graph inside are equal only where it is the same.
+#[derive(Clone, Debug, PartialEq, Hash)]
 pub enum Op {
     /// A graph input.
     Input,

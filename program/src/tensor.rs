@@ -4,6 +4,7 @@ use crate::dtype::{Class, DType};
 use crate::joined::Joined;
 use crate::scalar::Scalar;
 use std::fmt;
+use std::hash::{Hash, Hasher};
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -197,6 +198,13 @@ impl PartialEq for Tensor {
         self.dtype == o.dtype
             && self.shape == o.shape
             && (self.shares_bytes(o) || self.byte_len() == o.byte_len() && self.bytes() == o.bytes())
+    }
+}
+
+/// Of type and shape, so that large ones take no time.
+impl Hash for Tensor {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        (self.dtype, &self.shape).hash(state);
     }
 }
 

@@ -11,10 +11,11 @@
 use super::empty;
 use super::fold;
 use super::views::ViewMap;
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHasher};
+use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 use wgfc_ir::tensor::{Data, Tensor};
-use wgfc_ir::{Graph, NodeId, Op, Scalar, ScalarFn, ScalarNode, Value};
+use wgfc_ir::{Graph, Node, NodeId, Op, Scalar, ScalarFn, ScalarNode, Value};
 
 /// Constants of at most this many bytes are compared by their bytes: a bound on the compiler's time.
 const SMALL: usize = 256;
@@ -38,32 +39,51 @@ pub(super) fn topo(graph: &Graph) -> Result<Vec<NodeId>, String> {
     graph.topo().map_err(|n| format!("the graph has a cycle through `{}`", graph.node(n).label()))
 }
 
-/// What a node computes, apart from its operands; `None` for what is never shared.
-fn key(op: &Op) -> Option<String> {
-    match op {
-        Op::Input | Op::If { .. } | Op::While { .. } | Op::Scan { .. } => None,
+/// A hash of what a node computes, of its operator and operands; `None` for what is never shared.
+fn hash(node: &Node) -> Option<u64> {
+    let mut state = FxHasher::default();
+    node.inputs.hash(&mut state);
+    node.op.hash(&mut state);
+    match &node.op {
+        Op::Input | Op::If { .. } | Op::While { .. } | Op::Scan { .. } => return None,
         Op::Const(t) => match &t.data {
-            Data::Absent => None,
-            _ if t.byte_len().is_some_and(|l| l <= SMALL) => Some(format!("const {t:?} {:?}", t.bytes()?)),
+            Data::Absent => return None,
+            _ if is_small(t) => t.bytes()?.hash(&mut state),
             Data::Bytes { owner, offset, len } => {
-                Some(format!("const {t:?} {:p} {offset} {len}", Arc::as_ptr(owner)))
+                (Arc::as_ptr(owner).cast::<()>().addr(), offset, len).hash(&mut state)
             }
-            Data::Joined(j) => Some(format!("const {t:?} {:p}", Arc::as_ptr(j))),
+            Data::Joined(j) => Arc::as_ptr(j).addr().hash(&mut state),
         },
-        op => Some(format!("{op:?}")),
+        _ => {}
     }
+    Some(state.finish())
+}
+
+fn is_small(t: &Tensor) -> bool {
+    t.byte_len().is_some_and(|l| l <= SMALL)
+}
+
+/// Whether two nodes of one hash compute the same.
+fn same(a: &Node, b: &Node) -> bool {
+    let ops = match (&a.op, &b.op) {
+        (Op::Const(a), Op::Const(b)) if !is_small(a) => {
+            a.dtype == b.dtype && a.shape == b.shape && a.shares_bytes(b)
+        }
+        (a, b) => a == b,
+    };
+    ops && a.inputs == b.inputs
 }
 
 /// Merges nodes with the same operator and operands (common subexpressions).
 fn common(graph: &mut Graph) -> Result<bool, String> {
-    let mut seen: FxHashMap<(String, Vec<Value>), NodeId> = FxHashMap::default();
+    let mut seen: FxHashMap<u64, Vec<NodeId>> = FxHashMap::default();
     let mut changed = false;
     for n in topo(graph)? {
         let node = graph.node(n);
-        let Some(op) = key(&node.op) else { continue };
-        let key = (op, node.inputs.clone());
-        let Some(&first) = seen.get(&key) else {
-            seen.insert(key, n);
+        let Some(hash) = hash(node) else { continue };
+        let before = seen.entry(hash).or_default();
+        let Some(first) = before.iter().copied().find(|m| same(graph.node(*m), node)) else {
+            before.push(n);
             continue;
         };
         let ports = node.outputs.len() as u32;
