@@ -153,7 +153,10 @@ fn rows_combine_at_every_level_of_fusion() {
                 let x = inputs(data, updates, rng.places(n, size));
                 let want = evaluate(&g, &x).unwrap().remove(0);
                 let got = run(&gpu, &g, &x, fusion);
-                equal(&got, &want, EXACT).unwrap_or_else(|e| panic!("{how:?} {fusion:?}: {e}"));
+                // The evaluator rounds a product after each update.
+                let rtol = if how == ReduceOp::Prod { 1e-5 } else { 0.0 };
+                equal(&got, &want, Tolerance { rtol, ..EXACT })
+                    .unwrap_or_else(|e| panic!("{how:?} {fusion:?}: {e}"));
             }
         }
     }
@@ -317,8 +320,8 @@ fn time_grows_with_the_updates() {
         }
     }
     // Few updates are looked for by their elements, of which each only sees those of its column.
-    let g = rows(DType::F32, ReduceOp::Prod, [71usize, 150, 64].map(Dim::from));
+    let g = rows(DType::F32, ReduceOp::Prod, [41usize, 90, 64].map(Dim::from));
     let kernels = wgfc_compiler::fuse::fuse(&g, &Options::default()).unwrap().kernels;
     let [kernel] = &kernels[..] else { panic!("{} kernels", kernels.len()) };
-    assert_eq!(kernel.domain(), [Dim::from(71 * 64usize), Dim::from(150usize)]);
+    assert_eq!(kernel.domain(), [Dim::from(41 * 64usize), Dim::from(90usize)]);
 }
