@@ -28,9 +28,10 @@ impl Module<'_> {
                 Encoding::Halves(n) => &format!("vec{n}<f16>"),
             };
             let about = self.cx.legend.and_then(|l| l.about(b.tensor)).unwrap_or_default();
+            let name = &self.names[i];
             let _ = writeln!(
                 out,
-                "@group(0) @binding({i}) var<storage, {access}> b{i}: array<{element}>; // {about}"
+                "@group(0) @binding({i}) var<storage, {access}> {name}: array<{element}>; // {about}"
             );
         }
         if self.uses_dims {
@@ -113,9 +114,10 @@ impl Module<'_> {
         guard: Option<ExprId>,
     ) -> Result<Handle, Diagnostic> {
         let at = self.index(s, at)?;
-        let Some(g) = guard else { return Ok(s.once(&format!("b{i}[{at}]"))) };
+        let name = self.names[i].clone();
+        let Some(g) = guard else { return Ok(s.once(&format!("{name}[{at}]"))) };
         let g = self.value(s, g)?;
-        Ok(s.once(&format!("b{i}[select(0, {at}, {g})]")))
+        Ok(s.once(&format!("{name}[select(0, {at}, {g})]")))
     }
 
     /// The register value of element `offset`.
@@ -143,23 +145,24 @@ impl Module<'_> {
             let g = self.value(s, g)?;
             at = s.let_index(&format!("select(0, {at}, {g})"));
         }
+        let name = &self.names[i].clone();
         let word = match b.encoding {
-            Encoding::Word => return Ok(Text::Compound(format!("b{i}[{at}]"))),
-            Encoding::Half => return Ok(Text::Compound(format!("f32(b{i}[{at}])"))),
+            Encoding::Word => return Ok(Text::Compound(format!("{name}[{at}]"))),
+            Encoding::Half => return Ok(Text::Compound(format!("f32({name}[{at}])"))),
             Encoding::Pair if dtype == DType::F64 => {
-                return Ok(Text::Compound(self.call("decode_f64", &[&format!("b{i}[{at}]")])?));
+                return Ok(Text::Compound(self.call("decode_f64", &[&format!("{name}[{at}]")])?));
             }
-            Encoding::Pair => return Ok(Text::Compound(format!("b{i}[{at}]"))),
-            Encoding::Packed => format!("b{i}[{at} >> {}u]", per.trailing_zeros()),
-            Encoding::Atomic => format!("atomicLoad(&b{i}[{at} >> {}u])", per.trailing_zeros()),
+            Encoding::Pair => return Ok(Text::Compound(format!("{name}[{at}]"))),
+            Encoding::Packed => format!("{name}[{at} >> {}u]", per.trailing_zeros()),
+            Encoding::Atomic => format!("atomicLoad(&{name}[{at} >> {}u])", per.trailing_zeros()),
             Encoding::Halves(_) => return Err(Diagnostic::internal("a vector that is written is read")),
             Encoding::Combined => {
                 return Err(Diagnostic::internal("a tensor that stores combine with is read"));
             }
-            Encoding::Vector(1) => format!("b{i}[{at} >> {}u]", per.trailing_zeros()),
+            Encoding::Vector(1) => format!("{name}[{at} >> {}u]", per.trailing_zeros()),
             Encoding::Vector(words) => {
                 let (word, vector) = (per.trailing_zeros(), (per * words).trailing_zeros());
-                format!("b{i}[{at} >> {vector}u][({at} >> {word}u) & {}]", words - 1)
+                format!("{name}[{at} >> {vector}u][({at} >> {word}u) & {}]", words - 1)
             }
         };
         if per == 1 {
@@ -210,14 +213,15 @@ impl Module<'_> {
         let v = self.value(s, store.value)?;
         let at = self.index(s, &store.offset)?;
         let per = per_word(dtype);
+        let name = &self.names[i].clone();
         let lines: Vec<String> = match b.encoding {
-            Encoding::Combined => combining(i, dtype, store.combine, &at, &v)?,
-            Encoding::Word => vec![format!("b{i}[{at}] = {v};")],
-            Encoding::Half => vec![format!("b{i}[{at}] = f16({v});")],
+            Encoding::Combined => combining(name, dtype, store.combine, &at, &v)?,
+            Encoding::Word => vec![format!("{name}[{at}] = {v};")],
+            Encoding::Half => vec![format!("{name}[{at}] = f16({v});")],
             Encoding::Pair if dtype == DType::F64 => {
-                vec![format!("b{i}[{at}] = {};", self.call("encode_f64", &[&v])?)]
+                vec![format!("{name}[{at}] = {};", self.call("encode_f64", &[&v])?)]
             }
-            Encoding::Pair => vec![format!("b{i}[{at}] = {v};")],
+            Encoding::Pair => vec![format!("{name}[{at}] = {v};")],
             Encoding::Vector(_) | Encoding::Halves(_) => {
                 return Err(Diagnostic::internal("an element of a vector is stored"));
             }
@@ -230,15 +234,15 @@ impl Module<'_> {
                     vec![
                         format!("w{i} |= ({raw}) << ({shift});"),
                         format!("if (({at} & {}) == {} || {at} + 1 == end) {{", per - 1, per - 1),
-                        format!("    b{i}[{word}] = w{i};"),
+                        format!("    {name}[{word}] = w{i};"),
                         format!("    w{i} = 0u;"),
                         "}".into(),
                     ]
                 } else {
                     let mask = (1u64 << bits) - 1;
                     vec![
-                        format!("atomicAnd(&b{i}[{word}], ~({mask}u << ({shift})));"),
-                        format!("atomicOr(&b{i}[{word}], ({raw}) << ({shift}));"),
+                        format!("atomicAnd(&{name}[{word}], ~({mask}u << ({shift})));"),
+                        format!("atomicOr(&{name}[{word}], ({raw}) << ({shift}));"),
                     ]
                 }
             }
@@ -289,7 +293,9 @@ impl Module<'_> {
             }
             _ => return Err(Diagnostic::internal("neighbours are stored to no vector")),
         };
-        self.guarded(s, first.guard, &[format!("b{i}[{at}] = {vector};")])
+        let name = &self.names[i];
+        let line = format!("{name}[{at}] = {vector};");
+        self.guarded(s, first.guard, &[line])
     }
 
     /// The register value that raw stored bits (a `u32`) stand for.
@@ -343,9 +349,9 @@ fn word_type(d: DType) -> &'static str {
     }
 }
 
-/// The statements that combine `v` with element `at` of binding `i`.
+/// The statements that combine `v` with element `at` of a binding.
 fn combining(
-    i: usize,
+    name: &str,
     dtype: DType,
     how: Option<ReduceOp>,
     at: &str,
@@ -362,13 +368,13 @@ fn combining(
         return Err(Diagnostic::internal(format!("stores of {dtype} that combine: {how:?}")));
     };
     if dtype.bits() == 32 {
-        return Ok(vec![format!("{function}(&b{i}[{at}], {v});")]);
+        return Ok(vec![format!("{function}(&{name}[{at}], {v});")]);
     }
     // The words that overflow are as many in any order.
     Ok(vec![
         "{".into(),
-        format!("    let low = atomicAdd(&b{i}[2u * u32({at})], {v}.x) + {v}.x;"),
-        format!("    atomicAdd(&b{i}[2u * u32({at}) + 1u], {v}.y + select(0u, 1u, low < {v}.x));"),
+        format!("    let low = atomicAdd(&{name}[2u * u32({at})], {v}.x) + {v}.x;"),
+        format!("    atomicAdd(&{name}[2u * u32({at}) + 1u], {v}.y + select(0u, 1u, low < {v}.x));"),
         "}".into(),
     ])
 }

@@ -24,6 +24,7 @@ pub mod wgsl;
 
 use crate::Diagnostic;
 use crate::device::DeviceProfile;
+use crate::kernel::bindings::Bindings;
 use crate::kernel::{Expr, ExprId, Family, Kernel, KernelGraph, Store, TensorId};
 use crate::schedule::{Schedule, locate};
 use rustc_hash::FxHashMap;
@@ -53,12 +54,38 @@ impl<'a> EmitContext<'a> {
 
 /// What a kernel uses each tensor for, in words.
 #[derive(Clone, Debug, Default)]
-pub struct Legend(FxHashMap<TensorId, String>);
+pub struct Legend(FxHashMap<TensorId, Entry>);
+
+/// What is said of a tensor.
+#[derive(Clone, Debug)]
+struct Entry {
+    /// What its binding is called, before it is numbered.
+    name: &'static str,
+    about: String,
+}
 
 impl Legend {
     /// What a tensor is for.
     pub fn about(&self, t: TensorId) -> Option<&str> {
-        self.0.get(&t).map(String::as_str)
+        self.0.get(&t).map(|e| e.about.as_str())
+    }
+
+    /// What bindings are called: after what they are used for, several of one use by number.
+    fn names(legend: Option<&Legend>, bindings: &Bindings) -> Vec<String> {
+        let bases: Vec<&str> = bindings
+            .list
+            .iter()
+            .map(|b| legend.and_then(|l| l.0.get(&b.tensor)).map_or("buffer", |e| e.name))
+            .collect();
+        let number = |(i, base): (usize, &&str)| {
+            let same = |others: &[&str]| others.iter().filter(|b| *b == base).count();
+            if same(&bases) == 1 {
+                format!("{base}_data")
+            } else {
+                format!("{base}{}_data", same(&bases[..i]))
+            }
+        };
+        bases.iter().enumerate().map(number).collect()
     }
 
     /// Of a kernel as fusion made it.
@@ -90,7 +117,28 @@ impl Legend {
             add(t, "written");
         }
         let dtype = |t: TensorId| graph.tensors.get(t).map_or(String::new(), |t| t.ty.dtype.to_string());
-        Legend(uses.into_iter().map(|(t, what)| (t, format!("{}: {}", dtype(t), what.join(", ")))).collect())
+        let entry = |t: TensorId, what: &[&str]| Entry {
+            name: what.first().map_or("buffer", |w| name_of(w)),
+            about: format!("{}: {}", dtype(t), what.join(", ")),
+        };
+        Legend(uses.into_iter().map(|(t, what)| (t, entry(t, &what))).collect())
+    }
+}
+
+/// What a binding that is used so is called.
+fn name_of(role: &str) -> &'static str {
+    match role {
+        "first operand" => "lhs",
+        "second operand" => "rhs",
+        "queries" => "query",
+        "keys" => "key",
+        "values" => "value",
+        "mask" => "mask",
+        "reduced" | "combined" | "summed" => "terms",
+        "initial" => "initial",
+        "each step" => "step",
+        "written" => "output",
+        _ => "input",
     }
 }
 

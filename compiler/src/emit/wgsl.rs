@@ -11,7 +11,7 @@
 
 use super::handle::Handle;
 use super::tidy::tidy;
-use super::{EmitContext, EmittedKernel};
+use super::{EmitContext, EmittedKernel, Legend};
 use crate::Diagnostic;
 use crate::kernel::bindings::Bindings;
 use crate::kernel::dependence::{Dependence, Deps};
@@ -131,6 +131,8 @@ pub struct Module<'a> {
     pub(super) cx: EmitContext<'a>,
     /// Binding `i` of group 0.
     pub(super) bindings: Bindings,
+    /// What each is called.
+    pub(super) names: Vec<String>,
     /// Extents of the iteration variables.
     pub(super) domain: Vec<Poly>,
     pub(super) library: BTreeSet<&'static str>,
@@ -154,10 +156,13 @@ impl<'a> Module<'a> {
         cx: &EmitContext<'a>,
         whole_words: bool,
     ) -> Result<Module<'a>, Diagnostic> {
+        let bindings = Bindings::of(kernel, cx.graph, cx.target.f16, whole_words)?;
+        let names = Legend::names(cx.legend, &bindings);
         Ok(Module {
             kernel,
             cx: *cx,
-            bindings: Bindings::of(kernel, cx.graph, cx.target.f16, whole_words)?,
+            bindings,
+            names,
             domain: kernel.domain(),
             library: BTreeSet::new(),
             uses_dims: false,
