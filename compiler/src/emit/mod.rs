@@ -137,6 +137,7 @@ fn name_of(role: &str) -> &'static str {
         "reduced" | "combined" | "summed" => "terms",
         "initial" => "initial",
         "each step" => "step",
+        "first step" => "first_step",
         "written" => "output",
         _ => "input",
     }

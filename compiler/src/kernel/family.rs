@@ -370,13 +370,15 @@ impl Family {
             Family::Row(k) => k.reductions.iter().flat_map(|r| named("reduced", &r.roots())).collect(),
             Family::PrefixScan(k) => named("combined", &k.reduction.roots()),
             Family::Loop(k) => {
-                k.carries.iter().flat_map(|c| [("initial", c.init), ("each step", c.next)]).collect()
+                let carries = k.carries.iter().flat_map(|c| [("initial", c.init), ("each step", c.next)]);
+                carries.chain(k.part.iter().map(|p| ("first step", p.first))).collect()
             }
             Family::StagedLoop(k) => {
                 let of = |name: &'static str, all: &[Stage]| {
                     all.iter().flat_map(|s| named(name, &s.roots())).collect::<Vec<_>>()
                 };
-                [of("initial", &k.first), of("each step", &k.each), of("result", &k.last)].concat()
+                let part = k.part.iter().map(|p| ("first step", p.first)).collect();
+                [of("initial", &k.first), of("each step", &k.each), of("result", &k.last), part].concat()
             }
             Family::Matmul(k) => {
                 [named("first operand", &[k.a]), named("second operand", &k.b), named("summed", &k.sums)]
