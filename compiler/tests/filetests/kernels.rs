@@ -195,7 +195,10 @@ pub fn check(stage: &str, file: &Path, update: bool) -> Result<Option<String>, S
         let all = scheduled(&kernels, &setup)?;
         execute(&graph, &compiled(&graph, &all, &setup)?, &setup, &head)?;
         first.text = kernels.to_string();
-    } else if first.text.trim().is_empty() && update {
+    } else if first.text.trim().is_empty() {
+        if !update {
+            return Err("has no kernels yet: UPDATE_EXPECT=1 writes those that fusion makes".into());
+        }
         first.text = fused()?.to_string();
     }
     let kernels = kernel::parse(&first.text).map_err(|e| format!("kernels: {e}"))?;
