@@ -2,12 +2,12 @@
 # Mutates models for long, by bytes and by structure: scripts/fuzz.sh [SECONDS] (600)
 #
 # WGFC_FUZZ_MODELS names a folder of more models to start from, WGFC_FUZZ_SEED the first seed. Each case may take 20
-# seconds, and the process 6 GB of addresses. What ends the process is kept in target/fuzz/, and fuzzing goes on behind it.
+# seconds and 2 GB of memory, and the process 6 GB of addresses. What ends the process is kept in target/fuzz/, and fuzzing goes on behind it.
 set -u
 cd "$(dirname "$0")/.." || exit 1
 seconds=${1:-600}
 memory=${WGFC_FUZZ_MEMORY_KB:-6000000}
-build=$(cargo test --test it --no-run ${WGFC_FUZZ_PROFILE:+--profile "$WGFC_FUZZ_PROFILE"} 2>&1) || { echo "$build" >&2; exit 1; }
+build=$(cargo test --workspace --test it --no-run ${WGFC_FUZZ_PROFILE:+--profile "$WGFC_FUZZ_PROFILE"} 2>&1) || { echo "$build" >&2; exit 1; }
 test=$(sed -n 's/.*(\(target[^)]*\/it-[0-9a-f]*\)).*/\1/p' <<<"$build" | tail -1)
 end=$(($(date +%s) + seconds))
 failed=0

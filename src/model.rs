@@ -6,10 +6,11 @@ use crate::source::ModelFile;
 use crate::{Error, Options, Problem, Program, Tensor, artefact, memory};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Instant;
 use wgfc_compiler::DeviceProfile;
-use wgfc_ir::Graph;
 use wgfc_ir::eval::{Limits, evaluate_within};
+use wgfc_ir::{Dim, Graph};
 use wgfc_runtime::error::BadInput;
 use wgfc_runtime::{AdapterChoice, DeviceLimits, Gpu, RunError, Session};
 
@@ -237,15 +238,31 @@ impl Model {
             Engine::Cpu { graph } => {
                 let limits = Limits { bytes: memory::available(), ..Limits::default() };
                 let values = evaluate_within(graph, inputs, limits).map_err(|e| {
-                    Error::usage(
-                        format!("the model cannot be evaluated: {e}"),
-                        "try other inputs, or an adapter (--adapter; `wgfc device` lists them)",
-                    )
+                    let help = fitting(graph, inputs).unwrap_or_else(|| {
+                        "try other inputs, or an adapter (--adapter; `wgfc device` lists them)".to_owned()
+                    });
+                    Error::usage(format!("the model cannot be evaluated: {e}"), help)
                 })?;
                 Ok(self.outputs.iter().map(|p| p.name.clone()).zip(values).collect())
             }
         }
     }
+}
+
+/// Which extents the constraints of a graph would allow instead of those of the inputs, where they do not.
+fn fitting(graph: &Graph, inputs: &BTreeMap<String, Tensor>) -> Option<String> {
+    let mut values: BTreeMap<Arc<str>, i64> = BTreeMap::new();
+    for b in &graph.inputs {
+        let given = inputs.get(&*b.name)?;
+        for (d, extent) in graph.ty(b.value).shape.iter().zip(&given.shape) {
+            if let Some(s) = d.symbols().pop_first().filter(|s| *d == Dim::sym(s)) {
+                values.insert(s, i64::try_from(*extent).ok()?);
+            }
+        }
+    }
+    let values: Vec<(Arc<str>, i64)> = values.into_iter().collect();
+    let pairs: Vec<_> = graph.constraints.iter().map(|c| (&c.a, &c.b)).collect();
+    wgfc_ir::suggest::suggest(&values, &pairs)
 }
 
 fn cpu_needs_graph(path: &Path) -> Error {

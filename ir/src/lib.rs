@@ -33,5 +33,5 @@ pub use op::{Contract, GatherAxis, NormKind, Op, ReduceOp};
 pub use scalar::{BinaryOp, ScalarFn, ScalarNode, UnaryOp};
 pub use wgfc_program::{
     Atom, Class, DType, Dim, Domain, Poly, Program, Reg, Scalar, Tensor, TensorType, dtype, joined, memory,
-    poly, program, storage, symbols, tensor,
+    poly, program, storage, suggest, symbols, tensor,
 };

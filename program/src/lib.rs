@@ -22,6 +22,7 @@ pub mod poly;
 pub mod program;
 pub mod scalar;
 pub mod storage;
+pub mod suggest;
 pub mod symbols;
 pub mod tensor;
 pub mod types;

@@ -96,8 +96,11 @@ fn constraints(program: &Program, values: &[i64], late: bool) -> Result<(), RunE
         if a.is_none() || a != b {
             let all = program.constraints.iter().map(|c| (&c.a, &c.b));
             let early: Vec<_> = all.filter(|(a, b)| computed(program, &[a, b]).is_none()).collect();
+            let is_computed = |s: &String| program.computed.iter().any(|c| c.symbol == *s);
+            let known: Vec<(&String, i64)> =
+                program.symbols.iter().zip(values.iter().copied()).filter(|s| !is_computed(s.0)).collect();
             return Err(RunError::Constraint {
-                help: crate::suggest::suggest(program, values, if late { &[] } else { &early }),
+                help: wgfc_program::suggest::suggest(&known, if late { &[] } else { &early }),
                 node: c.node.clone(),
                 a: c.a.to_string(),
                 a_value: a.unwrap_or(-1),

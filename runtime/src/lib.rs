@@ -36,7 +36,6 @@ pub mod profile;
 pub mod session;
 pub mod state;
 pub mod stats;
-mod suggest;
 pub mod tensor;
 #[cfg(not(target_arch = "wasm32"))]
 pub mod testing;

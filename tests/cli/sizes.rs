@@ -1,6 +1,7 @@
 //! Sizes that a model waits for, declared ones that are wrong, indices outside.
 
 use super::{fixture, folder, wgfc};
+use wgfc::runtime::Gpu;
 use wgfc::{Tensor, npy};
 
 #[test]
@@ -22,6 +23,37 @@ fn a_choice_by_shape_is_made_for_the_inputs_given() {
     wgfc(dir.path(), &format!("check|{model}|--like|x=x4.npy")).exits(0).prints("f32[2, 3, 4]");
     wgfc(dir.path(), &format!("check|{model}|--like|y=x4.npy")).exits(1).says("`y`");
     wgfc(dir.path(), &format!("inspect|{model}|--like|x4.npy")).exits(0);
+}
+
+/// Five times halved, then doubled and added to the level above.
+#[test]
+fn extents_that_do_not_fit_come_with_those_that_do() {
+    let dir = folder();
+    let model = fixture("repro/pyramid.onnx");
+    for (h, w) in [(75, 96), (64, 96)] {
+        let x = Tensor::from_f32(vec![1, 1, h, w], &vec![1.0; h * w]);
+        npy::write(&x, &dir.path().join(format!("x{h}.npy"))).unwrap();
+    }
+    let fits = "height may be any multiple of 32: 64 or 96 instead of 75";
+    wgfc(dir.path(), &format!("run|{model}|--cpu|--input|x64.npy")).exits(0);
+    let ran = wgfc(dir.path(), &format!("run|{model}|--cpu|--input|x75.npy")).exits(1).says(fits);
+    ran.says("lateral4").says("5 and 6");
+    for command in ["check", "inspect", "compile|-o|program"] {
+        let (name, rest) =
+            command.split_once('|').map_or((command, String::new()), |(n, r)| (n, format!("|{r}")));
+        let open = wgfc(dir.path(), &format!("{name}|{model}|--dim|height=75{rest}")).exits(1).says(fits);
+        open.says("lateral4");
+        wgfc(dir.path(), &format!("{name}|{model}|--dim|height=75|--dim|width=100{rest}"))
+            .exits(1)
+            .says(fits)
+            .says("width may be any multiple of 32: 96 or 128 instead of 100");
+    }
+    if !Gpu::adapters_blocking().iter().any(|a| a.is_software) {
+        return;
+    }
+    wgfc(dir.path(), &format!("compile|{model}|-o|open")).exits(0);
+    wgfc(dir.path(), "run|open|--adapter|software|--input|x75.npy").exits(1).says(fits).says("(here 6)");
+    wgfc(dir.path(), "run|open|--adapter|software|--input|x64.npy").exits(0);
 }
 
 #[test]

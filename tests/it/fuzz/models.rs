@@ -1,7 +1,7 @@
 //! Mutated models are compiled or refused: no panic, no bug of ours reported, no more than a while.
 //!
-//! `scripts/fuzz.sh` runs this for long, with a limit to memory, and goes on behind what ends the process. The model
-//! under way is in `target/fuzz/`, and there its seed in `current.seed` with `WGFC_FUZZ_ALONE`.
+//! `scripts/fuzz.sh` runs this for long, alone in a process (`WGFC_FUZZ_ALONE`), and goes on behind what ends that. The model
+//! under way is in `target/fuzz/`, and there its seed in `current.seed`; what takes more than 2 GB of memory fails.
 
 use super::{duration, first_seed, structure, wire};
 use crate::backend::{Failure, caught};
@@ -17,8 +17,9 @@ use wgfc_ir::eval::{Limits, evaluate_within};
 use wgfc_ir::testing::Rng;
 use wgfc_ir::{Graph, Tensor};
 
-/// What a case may take.
+/// What a case may take, and how many megabytes of memory the process then.
 const PATIENCE: Duration = Duration::from_secs(20);
+const MEMORY: u64 = 2048;
 /// Models above this are not mutated.
 const MOST: u64 = 1 << 20;
 
@@ -118,6 +119,18 @@ fn spent(start: Instant) -> Duration {
     first.map_or(start.elapsed(), Duration::from_nanos)
 }
 
+/// Begins to measure [`peak`] anew.
+fn forget_peak() {
+    _ = std::fs::write("/proc/self/clear_refs", "5");
+}
+
+/// The most megabytes of memory that the process has had since; 0 elsewhere than on Linux.
+fn peak() -> u64 {
+    let text = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let line = text.lines().find_map(|l| l.strip_prefix("VmHWM:"));
+    line.and_then(|l| l.trim().trim_end_matches(" kB").parse::<u64>().ok()).unwrap_or(0) / 1024
+}
+
 fn fuzz(test: &str, mutate: impl Fn(&[u8], &mut Rng) -> Option<Vec<u8>>) {
     static STARTED: AtomicU64 = AtomicU64::new(0);
     let models = models();
@@ -133,6 +146,7 @@ fn fuzz(test: &str, mutate: impl Fn(&[u8], &mut Rng) -> Option<Vec<u8>>) {
     }
     let end = begin + duration();
     let (mut tried, mut accepted, mut failures) = (0u64, 0u64, vec![]);
+    let (mut longest, mut largest) = ((Duration::ZERO, 0), (0, 0));
     for seed in first_seed().. {
         if Instant::now() >= end || failures.len() >= 20 {
             break;
@@ -146,6 +160,7 @@ fn fuzz(test: &str, mutate: impl Fn(&[u8], &mut Rng) -> Option<Vec<u8>>) {
         std::fs::write(&file, &bytes).expect("target/ is writable");
         if alone {
             std::fs::write(scratch.join("current.seed"), seed.to_string()).expect("target/ is writable");
+            forget_peak();
         }
         let start = spent(begin);
         STARTED.store(1 + begin.elapsed().as_millis() as u64, Ordering::Relaxed);
@@ -154,16 +169,28 @@ fn fuzz(test: &str, mutate: impl Fn(&[u8], &mut Rng) -> Option<Vec<u8>>) {
         tried += 1;
         accepted += u64::from(result == Ok(true));
         let took = spent(begin).saturating_sub(start);
+        // Other tests of the process would count too.
+        let had = if alone { peak() } else { 0 };
+        longest = longest.max((took, seed));
+        largest = largest.max((had, seed));
         let trouble = match result {
             Err(message) => message,
             Ok(_) if took > PATIENCE => format!("took {:.0} s", took.as_secs_f64()),
+            Ok(_) if had > MEMORY => format!("took {had} MB"),
             Ok(_) => continue,
         };
         let kept = scratch.join(format!("{test}-{seed}.onnx"));
         std::fs::rename(&file, &kept).expect("target/ is writable");
         failures.push(format!("seed {seed}, {name}, {fusion:?}: {trouble} ({})", kept.display()));
     }
-    crate::say(format!("{test}: {tried} mutated models, {accepted} of them compiled"));
+    let most = format!(
+        "{:.1} s (seed {}), {} MB (seed {})",
+        longest.0.as_secs_f64(),
+        longest.1,
+        largest.0,
+        largest.1
+    );
+    crate::say(format!("{test}: {tried} mutated models, {accepted} of them compiled, at most {most}"));
     assert!(failures.is_empty(), "{}", failures.join("\n"));
 }
 

@@ -50,10 +50,10 @@ mod prelude {
 
 use super::{ExternalData, Imported, NoExternalData};
 use crate::lower::Lowering;
-use crate::{Diagnostic, Errors, Options};
+use crate::{Diagnostic, Errors, Kind, Options};
 use names::opsets;
 use prost::Message;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use walk::Importer;
 use wgfc_ir::{Graph, TensorType};
 
@@ -103,7 +103,27 @@ fn run(model: &ModelProto, external: &dyn ExternalData, options: &Options) -> Ra
     let (result, mut data_inputs) = model::import(&mut im, proto, options);
     // Parameters of subgraphs have been seen too; only the model's inputs can be given.
     data_inputs.retain(|n| proto.input.iter().any(|v| v.name == *n));
-    (result, data_inputs)
+    (result.map_err(|e| with_fitting_extents(e, model, external, options)), data_inputs)
+}
+
+/// The errors of a model that is right but for the extents it was given, with those that would fit.
+fn with_fitting_extents(
+    mut errors: Errors,
+    model: &ModelProto,
+    external: &dyn ExternalData,
+    options: &Options,
+) -> Errors {
+    if options.dims.is_empty() {
+        return errors;
+    }
+    let open = Options { dims: BTreeMap::new(), graph_only: true, ..options.clone() };
+    let Ok(imported) = import_model(model, external, &open) else { return errors };
+    let values: Vec<(&String, i64)> = options.dims.iter().map(|(s, v)| (s, *v)).collect();
+    let pairs: Vec<_> = imported.graph.constraints.iter().map(|c| (&c.a, &c.b)).collect();
+    if let Some(text) = wgfc_ir::suggest::suggest(&values, &pairs) {
+        errors.0.iter_mut().filter(|d| d.kind == Kind::Model).for_each(|d| d.help = Some(text.clone()));
+    }
+    errors
 }
 
 /// The inputs of a model whose values must be given in each run, with their types as it declares them.

@@ -1,7 +1,7 @@
-//! Which extents would satisfy the constraints that those of the inputs violate.
+//! Which extents would satisfy constraints that others violate.
 
+use crate::poly::Dim;
 use std::fmt::Write;
-use wgfc_program::{Dim, Program};
 
 /// The largest number of which multiples are tried, and how many of each.
 const MOST: i64 = 256;
@@ -9,23 +9,19 @@ const MULTIPLES: i64 = 64;
 /// How far from a given value another is looked for.
 const NEAR: i64 = 1024;
 
-/// In words, values of symbols near those given for which the pairs are equal; `None` where no single
-/// symbol can be found to decide it.
-pub fn suggest(program: &Program, values: &[i64], pairs: &[(&Dim, &Dim)]) -> Option<String> {
+/// In words, values of symbols near the given ones for which the pairs are equal; `None` where no single symbol can be found to
+/// decide it. Pairs of which the value of a symbol is not known do not count.
+pub fn suggest<S: AsRef<str>>(values: &[(S, i64)], pairs: &[(&Dim, &Dim)]) -> Option<String> {
+    let place = |s: &str| values.iter().position(|v| v.0.as_ref() == s);
+    let known = |d: &Dim| d.symbols().iter().all(|s| place(s).is_some());
+    let pairs: Vec<_> = pairs.iter().filter(|(a, b)| known(a) && known(b)).collect();
     let mut text = String::new();
-    for (i, symbol) in program.symbols.iter().enumerate() {
-        if program.computed.iter().any(|c| c.symbol == *symbol) {
-            continue;
-        }
-        let concerns = |d: &Dim| d.symbols().iter().any(|s| **s == **symbol);
+    for (i, (symbol, given)) in values.iter().enumerate() {
+        let (symbol, given) = (symbol.as_ref(), *given);
+        let concerns = |d: &Dim| d.symbols().iter().any(|s| **s == *symbol);
         let mine: Vec<_> = pairs.iter().filter(|(a, b)| concerns(a) || concerns(b)).collect();
-        let Some(given) = values.get(i).copied() else { continue };
-        let at = |d: &Dim, x: i64| {
-            d.eval_syms(&|s| {
-                let at = program.symbols.iter().position(|n| n == s)?;
-                if at == i { Some(x) } else { values.get(at).copied() }
-            })
-        };
+        let at =
+            |d: &Dim, x: i64| d.eval_syms(&|s| place(s).map(|at| if at == i { x } else { values[at].1 }));
         let holds = |x: i64| {
             mine.iter().all(|(a, b)| {
                 let v = at(a, x);
