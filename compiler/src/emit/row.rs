@@ -82,9 +82,13 @@ pub(super) fn emit(
     let extents = std::mem::take(&mut outer.text);
     for (n, (id, _)) in keep.iter().enumerate() {
         let t = reg_type(kernel.body.dtype(*id).reg());
-        outer.line(&format!("var kept{n}: array<{t}, {steps}>;"));
+        match steps {
+            1 => outer.line(&format!("var kept{n}: {t};")),
+            _ => outer.line(&format!("var kept{n}: array<{t}, {steps}>;")),
+        }
     }
     let setup = std::mem::take(&mut outer.text);
+    let kept_name = |n: usize| if steps == 1 { format!("kept{n}") } else { format!("kept{n}[step]") };
 
     let mut ready = var_bit(0);
     let mut passes = vec![];
@@ -102,7 +106,7 @@ pub(super) fn emit(
         let mut body = outer.inner(if ragged { 12 } else { 8 });
         for (n, (id, first)) in keep.iter().enumerate() {
             if *first < p {
-                body.bind(*id, Handle::inline(format!("kept{n}[step]")));
+                body.bind(*id, Handle::inline(kept_name(n)));
             }
         }
         for a in &text.accumulators {
@@ -114,7 +118,7 @@ pub(super) fn emit(
         if !body.text.is_empty() {
             for (n, (id, _)) in keep.iter().enumerate().filter(|(_, k)| k.1 == p) {
                 let v = m.value(&mut body, *id)?;
-                body.line(&format!("kept{n}[step] = {v};"));
+                body.line(&format!("{} = {v};", kept_name(n)));
             }
         }
 

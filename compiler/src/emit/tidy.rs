@@ -88,7 +88,25 @@ fn step<'t>(tokens: &[&'t str], i: usize) -> Option<(std::ops::Range<usize>, Vec
         )
     };
     let begins = |t: &str| matches!(t, "(" | "[");
+    // Nothing that binds as tight as a product stands before token `j`.
+    let first = |j: usize| {
+        let before = |k: usize| if j >= k { at(j - k) } else { "" };
+        let opens = |t: &str| {
+            matches!(t, "+" | "-" | "<" | ">" | "<=" | ">=" | "==" | "!=" | "&&" | "||" | "=" | ",")
+        };
+        begins(before(1)) || before(1) == " " && j >= 2 && opens(before(2))
+    };
     match at(i) {
+        // ((...))
+        "(" if at(i + 1) == "(" => {
+            let mut depth = 0;
+            let close = tokens.iter().skip(i + 1).position(|t| {
+                depth += i32::from(*t == "(") - i32::from(*t == ")");
+                depth == 0
+            })?;
+            let close = i + 1 + close;
+            (at(close + 1) == ")").then(|| (i + 1..close + 1, tokens[i + 2..close].to_vec()))
+        }
         // (name) that is neither a call nor a condition.
         "(" if name(at(i + 1)) && at(i + 2) == ")" => {
             let called = before().ends_with(|c: char| c.is_alphanumeric() || matches!(c, '_' | '>'));
@@ -110,7 +128,11 @@ fn step<'t>(tokens: &[&'t str], i: usize) -> Option<(std::ops::Range<usize>, Vec
         "0" if begins(before()) && at(i + 1) == " " && at(i + 2) == "+" && at(i + 3) == " " => {
             Some((i..i + 4, vec![]))
         }
-        "1" if begins(before()) && at(i + 1) == " " && at(i + 2) == "*" && at(i + 3) == " " => {
+        "1" if first(i) && at(i + 1) == " " && at(i + 2) == "*" && at(i + 3) == " " => {
+            Some((i..i + 4, vec![]))
+        }
+        // (0 ^ ...
+        "0" if begins(before()) && at(i + 1) == " " && at(i + 2) == "^" && at(i + 3) == " " => {
             Some((i..i + 4, vec![]))
         }
         _ => None,
@@ -134,6 +156,11 @@ mod tests {
             ("let row = (0 + line / 8) * 8;", "let row = (line / 8) * 8;"),
             ("let a = (x / 1) & 7;", "let a = x & 7;"),
             ("let k = n * 1;", "let k = n;"),
+            ("let k = tile[x * 8 + (0 ^ (x & 7))];", "let k = tile[x * 8 + (x & 7)];"),
+            ("if (block >= 1 * row_tiles * col_tiles) {", "if (block >= row_tiles * col_tiles) {"),
+            ("let k = n - 1 * m;", "let k = n - m;"),
+            ("let k = f((a + b));", "let k = f(a + b);"),
+            ("let k = ((a + b) * ((c)));", "let k = ((a + b) * c);"),
         ] {
             assert_eq!(simpler(text), want);
         }
@@ -148,6 +175,9 @@ mod tests {
             "let x = a * 10;",
             "let x = a + 0 * b;",
             "let x = a - 0;",
+            "let x = b % 1 * a;",
+            "let x = (a + b) * (c + d);",
+            "let x = (a & (b + c));",
             "let x = f(a);",
             "let x = vec2<f32>(a);",
             "if (a) {",

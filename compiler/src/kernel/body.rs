@@ -95,6 +95,24 @@ pub struct Body {
 }
 
 impl Body {
+    /// The operand that is an operation's result whatever it is, to the bit: `a` of `a · 1`, `a / 1` and `a − 0`, and of
+    /// integers `a + 0`.
+    pub fn unchanged(&self, op: BinaryOp, a: ExprId, b: ExprId) -> Option<ExprId> {
+        let number = |e: ExprId, n: i64| match self.expr(e) {
+            Expr::Const(s) if s.dtype.is_float() => s.bits == (n as f64).to_bits(),
+            Expr::Const(s) if s.dtype.is_int() => s.as_i64() == n,
+            _ => false,
+        };
+        match op {
+            BinaryOp::Mul if number(a, 1) => Some(b),
+            BinaryOp::Mul | BinaryOp::Div if number(b, 1) => Some(a),
+            BinaryOp::Sub if number(b, 0) => Some(a),
+            BinaryOp::Add if self.dtype(a).is_int() && number(b, 0) => Some(a),
+            BinaryOp::Add if self.dtype(a).is_int() && number(a, 0) => Some(b),
+            _ => None,
+        }
+    }
+
     /// Adds an expression of element type `dtype`, or finds the equal one.
     pub fn push(&mut self, e: Expr, dtype: DType) -> ExprId {
         if let Some(id) = self.known.get(&e) {

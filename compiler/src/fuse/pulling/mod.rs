@@ -395,10 +395,16 @@ impl<'a, R: Resolver> Puller<'a, R> {
                 ScalarNode::Const(s) => Expr::Const(*s),
                 ScalarNode::Index(p) => Expr::Index(p.subst_vars(index, &self.domain)),
                 ScalarNode::Unary(op, a) => Expr::Unary(*op, at(a)),
-                ScalarNode::Binary(op, a, b) => match self.known(*op, at(a), at(b)) {
-                    Some(known) => Expr::Const(Scalar::bool(known)),
-                    None => Expr::Binary(*op, at(a), at(b)),
-                },
+                ScalarNode::Binary(op, a, b) => {
+                    if let Some(same) = self.body().unchanged(*op, at(a), at(b)) {
+                        ids.push(same);
+                        continue;
+                    }
+                    match self.known(*op, at(a), at(b)) {
+                        Some(known) => Expr::Const(Scalar::bool(known)),
+                        None => Expr::Binary(*op, at(a), at(b)),
+                    }
+                }
                 ScalarNode::Select(c, a, b) => match self.body().expr(at(c)) {
                     Expr::Const(c) => {
                         ids.push(if c.bits != 0 { at(a) } else { at(b) });
@@ -411,7 +417,13 @@ impl<'a, R: Resolver> Puller<'a, R> {
                         ids.push(at(a));
                         continue;
                     }
-                    Expr::Cast(*to, at(a))
+                    match self.as_index(at(a)).and_then(|p| p.as_const()) {
+                        // As f32 has them exactly.
+                        Some(n) if *to == DType::F32 && n.abs() <= 1 << 24 => {
+                            Expr::Const(Scalar::from_i64(*to, n))
+                        }
+                        _ => Expr::Cast(*to, at(a)),
+                    }
                 }
                 ScalarNode::Bitcast(to, a) => Expr::Bitcast(*to, at(a)),
             };
