@@ -127,9 +127,9 @@ pub fn gather(
     let indices = cx.require_indices(indices)?;
     let packed = cx.dtype(data) == DType::U8;
     if packed && along + 1 != rank {
-        return Err(
-            OpError::unsupported("packed bytes quantised along another axis than the last").param("along")
-        );
+        let what = "packed bytes quantised along another axis than the last";
+        let help = "quantise along the last axis, or store one element a byte";
+        return Err(OpError::unsupported(what, help).param("along"));
     }
     let dtype = cx.dtype(scale);
     let wider = |cx: &Lowering, v: Value| {

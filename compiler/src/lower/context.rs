@@ -245,15 +245,18 @@ impl Lowering<'_> {
     pub fn unknown(&mut self, v: Value) -> OpError {
         let behind = self.inputs_behind(v);
         let e = match behind.as_slice() {
-            [] => OpError::unsupported("its value must be known when compiling, and depends on data").help(
+            [] => OpError::unsupported(
+                "its value must be known when compiling, and depends on data",
                 "shapes may depend on the shapes of inputs, not on their values; \
                  export the model with this operand constant",
             ),
-            names => OpError::unsupported(format!(
-                "its value must be known when compiling, and depends on the data of input {}",
-                names.join(", ")
-            ))
-            .help("export the model with this operand constant, or give the input's value when compiling (--fix NAME=VALUE)"),
+            names => OpError::unsupported(
+                format!(
+                    "its value must be known when compiling, and depends on the data of input {}",
+                    names.join(", ")
+                ),
+                "export the model with this operand constant, or give the input's value when compiling (--fix NAME=VALUE)",
+            ),
         };
         e.operand(v)
     }

@@ -63,8 +63,10 @@ pub fn branch(
     captured: &[Value],
 ) -> Lowered {
     if types(&then_branch) != types(&else_branch) {
-        return Err(OpError::unsupported("branches whose outputs have different types or shapes")
-            .help("make the condition a constant, or give both branches the same shapes"));
+        return Err(OpError::unsupported(
+            "branches whose outputs have different types or shapes",
+            "make the condition a constant, or give both branches the same shapes",
+        ));
     }
     let inputs: Vec<Value> = [condition].into_iter().chain(captured.iter().copied()).collect();
     push_all(cx, Op::If { then_branch: Box::new(then_branch), else_branch: Box::new(else_branch) }, &inputs)
@@ -83,8 +85,10 @@ fn invariant(carried: &[TensorType], after: &[TensorType]) -> std::result::Resul
 
 /// The error for a body that carries what is said to change.
 pub fn changing(what: String) -> OpError {
-    OpError::unsupported(what)
-        .help("carried values must keep their shape, or the number of iterations be a small constant")
+    OpError::unsupported(
+        what,
+        "carried values must keep their shape, or the number of iterations be a small constant",
+    )
 }
 
 /// A loop before its body is known.

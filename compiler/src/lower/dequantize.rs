@@ -10,7 +10,10 @@ pub fn unsigned(bits: i64) -> Result<DType> {
         2 => Ok(DType::U2),
         4 => Ok(DType::U4),
         8 => Ok(DType::U8),
-        _ => Err(OpError::unsupported(format!("{bits} bits; 2, 4 and 8 are supported")).param("bits")),
+        _ => {
+            let help = "quantise the model to 2, 4 or 8 bits";
+            Err(OpError::unsupported(format!("{bits} bits; 2, 4 and 8 are supported"), help).param("bits"))
+        }
     }
 }
 

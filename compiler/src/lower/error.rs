@@ -41,8 +41,14 @@ impl OpError {
         OpError { kind: Kind::Model, message: message.into(), part: None, help: None, reported: false }
     }
     /// We do not support it.
-    pub fn unsupported(message: impl Into<String>) -> OpError {
-        OpError { kind: Kind::Unsupported, ..OpError::model(message) }
+    ///
+    /// `help` says what a user can do: there is no advice that fits all of these.
+    pub fn unsupported(message: impl Into<String>, help: impl Into<String>) -> OpError {
+        OpError { kind: Kind::Unsupported, ..OpError::model(message) }.help(help)
+    }
+    /// What must be known when compiling depends on dimensions that are not.
+    pub fn symbolic(message: impl Into<String>) -> OpError {
+        OpError::unsupported(message, "fix the dimension with --dim NAME=VALUE")
     }
     /// We are wrong.
     pub fn internal(message: impl Into<String>) -> OpError {

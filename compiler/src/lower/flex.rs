@@ -49,7 +49,7 @@ pub fn scores(cx: &mut Lowering, [q, k, v]: [Value; 3], p: &Flex) -> Result<(Val
     let scale = match (p.scale, sq[3].as_const()) {
         (Some(s), _) => s,
         (None, Some(d)) if d > 0 => 1.0 / (d as f64).sqrt(),
-        _ => return Err(OpError::unsupported(format!("heads of size {}", sq[3])).param("scale")),
+        _ => return Err(OpError::symbolic(format!("heads of size {}", sq[3])).param("scale")),
     };
     if scale < 0.0 {
         return Err(OpError::model(format!("{scale}")).param("scale"));

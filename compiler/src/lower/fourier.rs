@@ -162,9 +162,10 @@ pub fn dft(cx: &mut Lowering, x: Value, p: &Dft) -> Result {
         None => extent,
     };
     if length.as_const().is_some_and(|n| !(1..=46340).contains(&n)) {
-        return Err(OpError::unsupported(format!(
-            "a transform of length {length}; 1 to 46340 are supported"
-        )));
+        return Err(OpError::unsupported(
+            format!("a transform of length {length}; 1 to 46340 are supported"),
+            "transform windows of a signal, or compute this node outside of the model and make its result an input",
+        ));
     }
     // The axis goes to the place before the last.
     let mut perm: Vec<usize> = (0..rank).filter(|d| *d != axis).collect();

@@ -93,8 +93,7 @@ pub fn places(cx: &mut Lowering, data: Value, idx: Value, batch: usize) -> Resul
     let idx = cx.require_indices(idx)?;
     let (sd, si) = (cx.shape(data), cx.shape(idx));
     let Some(k) = si.last().and_then(|d| d.as_const()).and_then(|k| usize::try_from(k).ok()) else {
-        let e =
-            OpError::unsupported(format!("indices of shape {}: the last extent must be known", show(&si)));
+        let e = OpError::symbolic(format!("indices of shape {}: the last extent must be known", show(&si)));
         return Err(e.operand(idx));
     };
     let q = si.len() - 1;

@@ -16,7 +16,7 @@ pub fn split(cx: &mut Lowering, x: Value, heads: i64) -> Result {
     let width = match hidden.as_const() {
         Some(h) if h % heads == 0 => Dim::from(h / heads),
         Some(h) => return Err(OpError::model(format!("{h} elements do not divide among {heads} heads"))),
-        None => return Err(OpError::unsupported(format!("heads of unknown width: {hidden} elements"))),
+        None => return Err(OpError::symbolic(format!("heads of unknown width: {hidden} elements"))),
     };
     let apart = cx.reshape(x, vec![batch.clone(), len.clone(), heads.into(), width])?;
     Ok(cx.transpose(apart, &[0, 2, 1, 3])?)
@@ -59,7 +59,7 @@ fn repeat(cx: &mut Lowering, x: Value, heads: &Dim) -> Result {
         return Ok(x);
     }
     let (Some(n), Some(k)) = (heads.as_const(), shape[1].as_const()) else {
-        return Err(OpError::unsupported(format!("an unknown number of heads: {heads} and {}", shape[1])));
+        return Err(OpError::symbolic(format!("an unknown number of heads: {heads} and {}", shape[1])));
     };
     if k < 1 || n % k != 0 {
         return Err(OpError::model(format!("{n} heads of queries do not divide among {k} of keys")));
@@ -217,7 +217,7 @@ impl Mask {
 pub fn default_scale(d: &Dim) -> Result<f64> {
     match d.as_const() {
         Some(d) if d > 0 => Ok(1.0 / (d as f64).sqrt()),
-        _ => Err(OpError::unsupported(format!("heads of width {d}"))),
+        _ => Err(OpError::symbolic(format!("heads of width {d}"))),
     }
 }
 
@@ -295,7 +295,10 @@ pub fn padding(
             (f.cast(DType::Bool, x), vec![one], want)
         }
         _ => {
-            let e = OpError::unsupported(format!("a mask of type {}", cx.ty(m)));
+            let e = OpError::unsupported(
+                format!("a mask of type {}", cx.ty(m)),
+                "give a mask of shape [batch], [2·batch], [batch, keys] or [batch, queries, keys], or add one to the scores",
+            );
             return Err(e.operand(m));
         }
     };

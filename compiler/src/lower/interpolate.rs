@@ -279,8 +279,7 @@ pub fn dynamic(cx: &mut Lowering, r: &Resize, x: Value, a: &Axis) -> Result {
     let (axis, rank, dtype) = (a.axis, cx.rank(x), cx.dtype(x));
     if r.antialias {
         let e = format!("needs known, moderate extents, and axis {axis} has {} and becomes {}", a.from, a.to);
-        let help = "fix the dimension with --dim NAME=VALUE";
-        return Err(OpError::unsupported(e).param("antialias").help(help));
+        return Err(OpError::symbolic(e).param("antialias"));
     }
     let at = position(r, a)?;
     let list = vec![a.to.clone()];

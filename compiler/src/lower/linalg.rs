@@ -53,12 +53,14 @@ pub fn det(cx: &mut Lowering, x: Value) -> Result {
         }
         (Some(n @ 0..=LARGEST), _) | (None, Some(n @ 0..=LARGEST)) => n,
         (Some(n), _) | (None, Some(n)) => {
-            let e = OpError::unsupported(format!("matrices of {n} rows: the most are {LARGEST}"));
+            let e = OpError::unsupported(
+                format!("matrices of {n} rows: the most are {LARGEST}"),
+                "compute this node outside of the model and make its result an input",
+            );
             return Err(e.operand(x));
         }
         (None, None) => {
-            let e = OpError::unsupported(format!("the size of matrices {} must be known", cx.ty(x)))
-                .help("fix the dimension with --dim NAME=VALUE");
+            let e = OpError::symbolic(format!("the size of matrices {} must be known", cx.ty(x)));
             return Err(e.operand(x));
         }
     };

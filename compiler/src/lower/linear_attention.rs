@@ -91,7 +91,7 @@ pub fn linear_attention(
     let scale = match (p.scale, dk.as_const()) {
         (Some(s), _) => s,
         (None, Some(d)) if d > 0 => 1.0 / (d as f64).sqrt(),
-        (None, _) => return Err(OpError::unsupported(format!("heads of size {dk}")).param("scale")),
+        (None, _) => return Err(OpError::symbolic(format!("heads of size {dk}")).param("scale")),
     };
     let of_state = vec![sq[0].clone(), Dim::from(h), dk.clone(), dv.clone()];
     let (state, state_type) = match r.state {

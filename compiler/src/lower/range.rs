@@ -32,8 +32,8 @@ pub fn fraction_length(
     (step, c): &(Dim, i64),
 ) -> Result<Dim> {
     let Some(step) = step.as_const() else {
-        let e = OpError::unsupported(format!("a step of {step}, which depends on dimensions"));
-        return Err(e.help("fix the dimension with --dim NAME=VALUE").param("step"));
+        let e = OpError::symbolic(format!("a step of {step}, which depends on dimensions"));
+        return Err(e.param("step"));
     };
     if step == 0 {
         return Err(OpError::model("a step of 0").param("step"));
@@ -42,7 +42,10 @@ pub fn fraction_length(
     let span = &(limit * *a) - &(start * *b);
     let span = &span * (c * step.signum());
     let by = step.checked_abs().and_then(|s| s.checked_mul(*a)?.checked_mul(*b));
-    let by = by.ok_or_else(|| OpError::unsupported(format!("a range from {start} to {limit} by {step}")))?;
+    let by = by.ok_or_else(|| {
+        let help = "export the model with numbers of fewer digits";
+        OpError::unsupported(format!("a range from {start} to {limit} by {step}"), help)
+    })?;
     Ok(not_negative(span.ceil_div(by)))
 }
 

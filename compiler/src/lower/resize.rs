@@ -48,8 +48,7 @@ pub fn scaled(extent: &Dim, scale: f64) -> Result<Dim> {
     let found = (1..=1024i64).find(|q| ((scale * *q as f64).round() - scale * *q as f64).abs() < 1e-6);
     match found {
         Some(q) => Ok((extent * (scale * q as f64).round() as i64).div(&q.into(), &[])),
-        None => Err(OpError::unsupported(format!("dimension {extent} times {scale}"))
-            .help("fix the dimension with --dim NAME=VALUE")),
+        None => Err(OpError::symbolic(format!("dimension {extent} times {scale}"))),
     }
 }
 
@@ -91,9 +90,7 @@ pub fn by_sizes(cx: &Lowering, x: Value, axes: &[usize], sizes: &[Dim], aspect: 
                     (Some(n), Some(s)) if n > 0 => all.push(s as f64 / n as f64),
                     _ => {
                         let e = format!("needs known extents, and the input has {}", show(&shape));
-                        return Err(OpError::unsupported(e)
-                            .param("keep_aspect_ratio_policy")
-                            .help("fix the dimension with --dim NAME=VALUE"));
+                        return Err(OpError::symbolic(e).param("keep_aspect_ratio_policy"));
                     }
                 }
             }

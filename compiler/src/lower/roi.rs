@@ -70,9 +70,7 @@ impl Align {
             }
             (None, None) => {
                 let e = format!("0: as many samples as the regions are large, of an extent {extent}");
-                return Err(OpError::unsupported(e)
-                    .param("samples")
-                    .help("fix the dimension with --dim NAME=VALUE"));
+                return Err(OpError::symbolic(e).param("samples"));
             }
         };
         let shape = [regions, bins.into(), most.into()];

@@ -37,8 +37,7 @@ pub fn places(cx: &mut Lowering, [data, idx, updates]: [Value; 3], reduce: Optio
     let idx = cx.require_indices(idx)?;
     let (sd, si, su) = (cx.shape(data), cx.shape(idx), cx.shape(updates));
     let Some(k) = si.last().and_then(|d| d.as_const()).and_then(|k| usize::try_from(k).ok()) else {
-        let e =
-            OpError::unsupported(format!("indices of shape {}: the last extent must be known", show(&si)));
+        let e = OpError::symbolic(format!("indices of shape {}: the last extent must be known", show(&si)));
         return Err(e.operand(idx));
     };
     let q = si.len() - 1;

@@ -115,7 +115,7 @@ fn clamp(v: &Poly, extent: &Dim, low: &Poly, high: &Poly, least: i64) -> Result<
         None if (-v).proves_nonneg(&[]) && (extent + v).is(0) => Poly::ZERO,
         None if least > 0 && is_positive(&-v) => extent + v,
         None => {
-            return Err(OpError::unsupported(format!("whether bound {v} is negative depends on dimensions")));
+            return Err(OpError::symbolic(format!("whether bound {v} is negative depends on dimensions")));
         }
     };
     let at_least = |a: &Poly, b: &Poly| (&(a - b) + least).proves_nonneg(&[]);

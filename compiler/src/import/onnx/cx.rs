@@ -261,7 +261,9 @@ impl<'a> Cx<'a, '_, '_> {
         match data_type::dtype(code32) {
             Some(d) => Ok(Some(d)),
             None => {
-                Err(OpError::unsupported(format!("element type {}", data_type::name(code32))).attribute(name))
+                let help = "export the model with another type: `float16`, `int32` or `uint8` for instance";
+                Err(OpError::unsupported(format!("element type {}", data_type::name(code32)), help)
+                    .attribute(name))
             }
         }
     }
@@ -327,8 +329,7 @@ impl Cx<'_, '_, '_> {
         dims.iter()
             .map(|d| {
                 d.as_const().ok_or_else(|| {
-                    let e = OpError::unsupported(format!("must be a constant, and is {d}"))
-                        .help("fix the dimension with --dim NAME=VALUE");
+                    let e = OpError::symbolic(format!("must be a constant, and is {d}"));
                     self.at_input(i, e)
                 })
             })

@@ -60,8 +60,8 @@ impl DimNames {
     /// The shape of input `name`.
     pub fn shape(&mut self, name: &str, t: &TensorTypeProto) -> Result<Vec<Dim>, OpError> {
         let Some(shape) = &t.shape else {
-            return Err(OpError::unsupported("its rank is not given")
-                .help("export the model with the number of its dimensions known"));
+            let help = "export the model with the number of its dimensions known";
+            return Err(OpError::unsupported("its rank is not given", help));
         };
         let mut out = vec![];
         for (axis, d) in shape.dim.iter().enumerate() {

@@ -113,12 +113,18 @@ fn declared(v: &ValueInfoProto) -> Result<(&TensorTypeProto, DType), OpError> {
         Some(TypeValue::Tensor(t)) => match data_type::dtype(t.elem_type) {
             Some(d) => Ok((t, d)),
             None if t.elem_type == 0 => Err(OpError::model("its element type is not given")),
-            None => Err(OpError::unsupported(format!(
-                "a tensor of {}; only arrays of numbers and bools can be computed with",
-                data_type::name(t.elem_type)
-            ))),
+            None => Err(OpError::unsupported(
+                format!(
+                    "a tensor of {}; only arrays of numbers and bools can be computed with",
+                    data_type::name(t.elem_type)
+                ),
+                "cut the model where its numbers begin or end (onnx.utils.extract_model)",
+            )),
         },
-        Some(other) => Err(OpError::unsupported(format!("a {}; only tensors are supported", other.name()))),
+        Some(other) => Err(OpError::unsupported(
+            format!("a {}; only tensors are supported", other.name()),
+            "export the model with the tensors in it as inputs of their own",
+        )),
         None => Err(OpError::model("its type is not given")),
     }
 }

@@ -70,19 +70,14 @@ pub fn diagnostic(e: OpError, mut at: Location) -> Diagnostic {
         Some(Part::Source(text)) => Some(text),
         _ => None,
     };
-    let help = e.help.or(d.help.clone()).unwrap_or_else(|| advice(e.kind, &at));
+    let help = e.help.or(d.help.clone()).unwrap_or_else(|| advice(&at));
     d.at(at).help(help)
 }
 
-/// What to do about a node, where its operator says nothing better: by whose problem it is and which part is meant.
-fn advice(kind: Kind, at: &Location) -> String {
+/// What to do about a node that is wrong, where its operator says nothing better: by which part is meant.
+fn advice(at: &Location) -> String {
     let operator = at.operator.as_deref().unwrap_or_default();
     let (domain, name) = operator.rsplit_once('.').unwrap_or(("", operator));
-    if kind == Kind::Unsupported {
-        let notes = super::ops::find(domain, name).map_or("", |d| d.notes);
-        let known = if notes.is_empty() { String::new() } else { format!(" (of {operator}: {notes})") };
-        return format!("SUPPORTED_OPS.md lists what is supported{known}; export the model without this");
-    }
     let definition = match domain {
         _ if name.is_empty() => String::new(),
         "" => format!("; https://onnx.ai/onnx/operators/onnx__{name}.html says what {name} takes"),

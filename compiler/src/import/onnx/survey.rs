@@ -35,7 +35,10 @@ impl Unsupported {
                 opset: self.opset,
                 part: None,
             })
-            .help("SUPPORTED_OPS.md lists what is supported; docs/adding-an-operator.md says how to add one")
+            .help(
+                "export the model with operators that SUPPORTED_OPS.md lists, or cut it before this one \
+                 (onnx.utils.extract_model); docs/adding-an-operator.md says how to add one",
+            )
     }
 }
 

@@ -27,7 +27,12 @@ impl<'m> Weights<'m> {
     pub fn tensor(&mut self, t: &TensorProto) -> Result<Tensor, OpError> {
         let Some(dtype) = data_type::dtype(t.data_type) else {
             let what = format!("a constant of element type {}", data_type::name(t.data_type));
-            return Err(if t.data_type == 0 { OpError::model(what) } else { OpError::unsupported(what) });
+            let help = "cut the part out of the model that uses it: devices compute with numbers and bools";
+            return Err(if t.data_type == 0 {
+                OpError::model(what)
+            } else {
+                OpError::unsupported(what, help)
+            });
         };
         let shape = t
             .dims

@@ -77,11 +77,14 @@ fn multi_head(cx: &mut Cx) -> Lowered {
     let heads = count(cx, "num_heads")?;
     for (i, what) in [(8, "past_sequence_length"), (9, "cache_indirection")] {
         if cx.opt(i).is_some() {
-            return Err(cx.at_input(i, OpError::unsupported(format!("{what}: caches that grow in place"))));
+            let help = "export the model with caches that are inputs and outputs; wgfc keeps those on the device itself";
+            let e = OpError::unsupported(format!("{what}: caches that grow in place"), help);
+            return Err(cx.at_input(i, e));
         }
     }
     if cx.wants(3) {
-        return Err(OpError::unsupported("the scores as an output"));
+        let help = "export the model without this output; `wgfc run --tap` shows values inside of a model";
+        return Err(OpError::unsupported("the scores as an output", help));
     }
     let o = MultiHeadOperands {
         query: cx.input(0)?,
@@ -102,12 +105,14 @@ fn group_query(cx: &mut Cx) -> Lowered {
     let heads = (count(cx, "num_heads")?, count(cx, "kv_num_heads")?);
     for (i, what) in [(12, "quantised keys"), (13, "quantised values")] {
         if cx.opt(i).is_some() {
-            return Err(cx.at_input(i, OpError::unsupported(what)));
+            let help = "export the model with caches of f16 or f32";
+            return Err(cx.at_input(i, OpError::unsupported(what, help)));
         }
     }
     for name in ["sliding_window_cache", "qk_output"] {
         if cx.int(name, 0)? != 0 {
-            return Err(OpError::unsupported("not supported").attribute(name));
+            let help = "export the model without it (0)";
+            return Err(OpError::unsupported("not supported", help).attribute(name));
         }
     }
     let rotary = cx.flag("do_rotary", false)?;

@@ -22,7 +22,10 @@ fn constant(cx: &mut Cx) -> Lowered {
         let names: Vec<&str> = cx.node.attribute.iter().map(|a| a.name.as_str()).collect();
         return Err(match names.as_slice() {
             [] => OpError::model("no value is given"),
-            [one, ..] => OpError::unsupported(format!("a constant given by `{one}`")).attribute(one),
+            [one, ..] => {
+                let help = "give it by `value`, a dense tensor of numbers or bools";
+                OpError::unsupported(format!("a constant given by `{one}`"), help).attribute(one)
+            },
         });
     };
     Ok(vec![cx.constant(t)])

@@ -34,18 +34,18 @@ fn if_(cx: &mut Cx) -> Lowered {
             let why = if e.reported { cx.error_since(before) } else { Some(e.message.clone()) };
             let Some(why) = why else { return e };
             cx.forget_errors(before);
-            return OpError::unsupported(format!(
-                "one of its branches cannot be computed ({why}); which is taken depends on the data of input {behind}"
-            ))
-            .help("give the input's value when compiling (--fix NAME=VALUE), so that only the branch taken is compiled");
+            return OpError::unsupported(
+                format!(
+                    "one of its branches cannot be computed ({why}); which is taken depends on the data of input {behind}"
+                ),
+                "give the input's value when compiling (--fix NAME=VALUE), so that only the branch taken is compiled",
+            );
         };
         // An error in the branch that is not taken is none.
         cx.forget_errors(before);
         let open = open.join(", ");
-        OpError::unsupported(format!(
-            "which branch is taken depends on dimensions that are not known: {open}"
-        ))
-        .help(
+        OpError::unsupported(
+            format!("which branch is taken depends on dimensions that are not known: {open}"),
             "fix them with --dim NAME=VALUE, or as in a tensor with --like FILE.npy; `wgfc run` and `wgfc bench` \
              compile for the sizes of the inputs",
         )
@@ -126,7 +126,10 @@ fn unroll(cx: &mut Cx, count: i64, initial: &[Value], why: String) -> Lowered {
     }
     for s in slices {
         if s.is_empty() {
-            return Err(OpError::unsupported("a loop that does not run and stacks results"));
+            return Err(OpError::unsupported(
+                "a loop that does not run and stacks results",
+                "take the loop out of the model, or let it run once",
+            ));
         }
         carried.push(cx.concat(&s, 0)?);
     }
@@ -172,10 +175,13 @@ fn scan(cx: &mut Cx) -> Lowered {
 fn batched_scan(cx: &mut Cx) -> Lowered {
     let body = cx.graph_attr("body")?;
     if cx.opt(0).is_some() {
-        return Err(cx.at_input(0, OpError::unsupported("sequences of different lengths")));
+        return Err(cx.at_input(0, OpError::unsupported("sequences of different lengths", "export the model at opset 9 or newer, or with sequences that are padded")));
     }
     if draws(body) {
-        return Err(OpError::unsupported("random numbers in the body of a scan before opset 9"));
+        return Err(OpError::unsupported(
+            "random numbers in the body of a scan before opset 9",
+            "export the model at opset 9 or newer",
+        ));
     }
     let inputs = (1..cx.input_count()).map(|i| cx.input(i)).collect::<Result<Vec<_>>>()?;
     let (n, scanned) = carried(cx, inputs.len())?;

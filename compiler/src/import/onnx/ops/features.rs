@@ -10,7 +10,8 @@ fn records(cx: &mut Cx) -> Result<(Value, Dim)> {
     match shape.last() {
         Some(features) if shape.len() <= 2 => Ok((x, features.clone())),
         _ => {
-            let e = OpError::unsupported(format!("features of {}, which is no vector or matrix", cx.ty(x)));
+            let what = format!("features of {}, which is no vector or matrix", cx.ty(x));
+            let e = OpError::unsupported(what, "put a Reshape to [records, features] in front");
             Err(cx.at_input(0, e))
         }
     }
@@ -164,7 +165,8 @@ fn transformed(cx: &mut Cx, scores: Value, several: bool) -> Result<Value> {
         }
         "LOGISTIC" | "SOFTMAX" | "SOFTMAX_ZERO" | "PROBIT" => {
             let of = if several { "" } else { " of a single score" };
-            Err(OpError::unsupported(format!("post_transform {name}{of}")).attribute("post_transform"))
+            let help = "export the model with `NONE`, and transform the scores afterwards";
+            Err(OpError::unsupported(format!("post_transform {name}{of}"), help).attribute("post_transform"))
         }
         other => Err(OpError::model(format!("`{other}` is no transform")).attribute("post_transform")),
     }
@@ -183,7 +185,8 @@ fn linear_regressor(cx: &mut Cx) -> Lowered {
 /// The class of each record, and the scores of all classes. A single row of coefficients scores the second of two.
 fn linear_classifier(cx: &mut Cx) -> Lowered {
     let Some(labels) = cx.ints("classlabels_ints")?.filter(|l| !l.is_empty()) else {
-        let e = OpError::unsupported("classes that are not integers");
+        let help = "number the classes before training; their names are of no use to a device";
+        let e = OpError::unsupported("classes that are not integers", help);
         return Err(e.attribute("classlabels_ints"));
     };
     let rows = match cx.floats("intercepts")? {

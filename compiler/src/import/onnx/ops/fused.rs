@@ -21,7 +21,8 @@ fn activated(cx: &mut Cx, x: Value, parameters: &[f32]) -> Result<Value> {
         _ => {}
     }
     let Some(mut a) = Activation::named(&name) else {
-        return Err(OpError::unsupported(format!("activation `{name}`")).attribute("activation"));
+        let help = "export the model without fused operators: ONNX Runtime's optimizations off, or at the basic level";
+        return Err(OpError::unsupported(format!("activation `{name}`"), help).attribute("activation"));
     };
     if a.has_alpha() && !parameters.is_empty() {
         a.alpha = parameters[0].into();

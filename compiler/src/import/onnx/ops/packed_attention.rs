@@ -12,7 +12,8 @@ use wgfc_ir::{BinaryOp as B, DType, Dim, Poly, Value};
 /// `input · weights + bias`. Inputs: 0, 1, 2.
 fn packed(cx: &mut Cx) -> Lowered {
     if cx.opt(6).is_some() {
-        let e = OpError::unsupported("past_sequence_length: caches that grow in place");
+        let help = "export the model with caches that are inputs and outputs; wgfc keeps those on the device itself";
+        let e = OpError::unsupported("past_sequence_length: caches that grow in place", help);
         return Err(cx.at_input(6, e));
     }
     let (x, w) = (cx.input_of_rank(0, 3)?, cx.input_of_rank(1, 2)?);
@@ -45,7 +46,8 @@ fn attend(cx: &mut Cx, projected: Value, mask_at: usize, past_at: usize, scores:
     let n = count(cx, "num_heads")?;
     for name in ["do_rotary", "past_present_share_buffer"] {
         if cx.int(name, 0)? != 0 {
-            return Err(OpError::unsupported("not supported").attribute(name));
+            let help = "export the model without it (0)";
+            return Err(OpError::unsupported("not supported", help).attribute(name));
         }
     }
     let total = cx.shape(projected)[2].clone();

@@ -60,10 +60,10 @@ fn microsoft(cx: &mut Cx) -> Lowered {
     let (x, at) = (cx.input(0)?, cx.input(1)?);
     let rank = cx.rank(x);
     if cx.float("scale", 1.0)? != 1.0 {
-        return Err(OpError::unsupported("scaled").attribute("scale"));
+        return Err(OpError::unsupported("scaled", "export it with a scale of 1, and scale the caches of cosines and sines").attribute("scale"));
     }
     if cx.flag("is_packed_batching", false)? {
-        return Err(OpError::unsupported("packed batches").attribute("is_packed_batching"));
+        return Err(OpError::unsupported("packed batches", "export it with batches that are padded").attribute("is_packed_batching"));
     }
     let rotated = cx.int("rotary_embedding_dim", 0)?;
     let (cos, sin) = (table(cx, 2, rotated)?, table(cx, 3, rotated)?);
