@@ -459,5 +459,4 @@ fn packed_neighbours_of_a_symbolic_length() {
             assert_eq!(got[i] as i8, want, "element {i} on {}", g.name);
         }
     }
-    insta::assert_snapshot!("packed_neighbours", e.wgsl);
 }

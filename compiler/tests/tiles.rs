@@ -632,28 +632,3 @@ fn choices() {
     }
     println!("{text}");
 }
-
-/// The text of kernels like those that the tests above execute.
-#[test]
-fn text() {
-    let tile = |rows, cols| TILES.iter().find(|t| (t.rows, t.cols) == (rows, cols)).map(|t| Shape::Tiled(*t));
-    let sym = Poly::sym;
-    let check = |name: &str, make: &dyn Fn(&mut Case) -> Kernel, forced: Option<Shape>| {
-        let mut case = Case::new(&[("batch", 1), ("seq", 5)]);
-        let kernel = make(&mut case);
-        let k = case.with_context(|cx| emit_as(&kernel, cx, forced));
-        insta::assert_snapshot!(name, k.unwrap().wgsl);
-    };
-    let conv = |size, kernel, groups, cin| Conv { batch: 1, groups, cin, cout: cin, size, kernel, stride: 1 };
-    check(
-        "product_16x32",
-        &|c| product(c, [sym("batch"), sym("seq"), Poly::constant(48), Poly::constant(33)], PLAIN).0,
-        tile(16, 32),
-    );
-    check("convolution_16x16", &|c| convolution(c, conv(7, 3, 1, 512)).0, tile(16, 16));
-    check("classifier_thin", &|c| product(c, fixed([1, 1, 1000, 2048]), LAYOUTS[1]).0, None);
-    check("depthwise_serial", &|c| convolution(c, conv(9, 3, 13, 1)).0, None);
-    let shape = |s: i64, t: i64| [12, s, t, 64, 64].map(Poly::constant);
-    check("attention_8", &|c| attention_kernel(c, shape(128, 128), false).0, None);
-    check("attention_decode", &|c| attention_kernel(c, shape(1, 500), true).0, None);
-}
