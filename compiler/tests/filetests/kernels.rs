@@ -208,15 +208,19 @@ pub fn check(stage: &str, file: &Path, update: bool) -> Result<Option<String>, S
     match (stage, rest) {
         ("fuse", []) => {}
         ("schedule", rest) => {
+            let thorough = std::env::var_os("WGFC_THOROUGH").is_some();
             let mut ran: Vec<Vec<Schedule>> = vec![];
-            for s in rest {
+            for (i, s) in rest.iter_mut().enumerate() {
                 let setup = setup.with(&s.options)?;
                 let all = scheduled(&kernels, &setup)?;
-                if !ran.contains(&all.schedules) {
+                let made = described(&all, &setup)?;
+                // What a file says has been executed when it was written.
+                let known = i > 0 && s.text.trim() == made.trim() && !thorough;
+                if !known && !ran.contains(&all.schedules) {
                     execute(&graph, &compiled(&graph, &all, &setup)?, &setup, &head)?;
                     ran.push(all.schedules.clone());
                 }
-                s.text = described(&all, &setup)?;
+                s.text = made;
             }
         }
         ("emit", [given, expected]) => {
