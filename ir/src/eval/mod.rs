@@ -46,13 +46,15 @@ use std::sync::{Arc, Mutex};
 pub const MAX_ELEMENTS: usize = 1 << 31;
 /// The most iterations that one while or scan may run.
 pub const MAX_ITERATIONS: usize = 1 << 24;
+/// A node takes as long as making so many elements does, about.
+const NODE: u64 = 32;
 
 /// What an evaluation may take.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
     /// Bytes of the tensors that are alive at one time, 8 for each element that is being made.
     pub bytes: u64,
-    /// Elements made, and products summed, in all.
+    /// Elements made, and products summed, in all. Each node counts as some besides, also where nothing has elements.
     pub work: u64,
 }
 
@@ -384,7 +386,7 @@ fn evaluate_all(
         {
             continue;
         }
-        let outputs = step(node, &values, env).map_err(|e| e.in_node(node))?;
+        let outputs = env.spend(NODE).and_then(|()| step(node, &values, env)).map_err(|e| e.in_node(node))?;
         for c in graph.computed.iter().filter(|c| c.value.node == id) {
             compute(c, outputs.get(c.value.port as usize), env).map_err(|e| e.in_node(node))?;
         }
