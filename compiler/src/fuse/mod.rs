@@ -89,10 +89,10 @@ fn fuse_at(graph: &Graph, options: &Options, nested: bool) -> Result<KernelGraph
     let mut kept = Kept::default();
     loop {
         let grouping = grouping::group(graph, &order, &loops, options, &bans);
-        let before = bans.len();
+        let before = bans.count();
         match build(graph, &outputs, &grouping, (&loops, &split), options, (&mut bans, &mut kept))? {
             Some(kernels) => return Ok(kernels),
-            None if bans.len() == before => {
+            None if bans.count() == before => {
                 let why = "kernels do not fit the device's binding limit however they are split";
                 return Err(Diagnostic::internal(why).into());
             }

@@ -57,7 +57,7 @@ pub struct Bans {
 
 impl Bans {
     /// How many there are.
-    pub fn len(&self) -> usize {
+    pub fn count(&self) -> usize {
         self.materialise.len() + self.absorb.len() + self.one_kernel.len()
     }
 }
