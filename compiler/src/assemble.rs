@@ -3,6 +3,7 @@
 use crate::emit::{EmitContext, EmittedKernel, Target, emit};
 use crate::error::{Diagnostic, Errors, Location};
 use crate::fuse::grouping::TILE;
+use crate::kernel::bounds::{Facts, prove};
 use crate::kernel::{
     Attention, Capacity, Expr, Family, Kernel, KernelGraph, Loop, Map, Matmul, PrefixScan, Row, Stage,
     StagedLoop, TensorId, TensorKind,
@@ -125,14 +126,21 @@ pub fn assemble(
         let shape: Vec<String> = ty.shape.iter().map(ToString::to_string).collect();
         format!("{}[{}]", ty.dtype, shape.join(", "))
     };
+    let facts = Facts::of(graph, kernels);
+    let mut proven: FxHashMap<u128, bool> = FxHashMap::default();
+    let mut in_bounds: Vec<bool> = vec![];
     let mut kernel_of: FxHashMap<&str, usize> = FxHashMap::default();
     let mut program_kernels: Vec<program::Kernel> = vec![];
     let mut dispatches = vec![];
     for (k, e) in kernels.kernels.iter().zip(&emitted) {
         let kernel = *kernel_of.entry(e.wgsl.as_str()).or_insert_with(|| {
             program_kernels.push(program_kernel(program_kernels.len(), k, e));
+            in_bounds.push(true);
             program_kernels.len() - 1
         });
+        let hash = k.structural_hash(&kernels.tensors, Capacity::Counts);
+        let proof = proven.entry(hash).or_insert_with(|| prove(kernels, k, &facts).0.is_in_bounds());
+        in_bounds[kernel] &= *proof;
         dispatches.push(Dispatch {
             kernel,
             bindings: e.bindings.iter().map(|(t, _)| buffer_of[t]).collect(),
@@ -219,6 +227,7 @@ pub fn assemble(
         repeats,
         stats,
         weights,
+        proof: program::Proof::new(in_bounds, Facts::checked(kernels)),
     })
 }
 

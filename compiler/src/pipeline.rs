@@ -149,6 +149,9 @@ pub fn fuse_graph(
         "done"
     );
     observe("3-fuse", &|| kernels.to_string());
+    crate::kernel::verify(&kernels).map_err(|problems| {
+        Errors(problems.into_iter().map(|p| Diagnostic::internal(format!("after fuse: {p}"))).collect())
+    })?;
     Ok(Fused { graph, kernels, stats })
 }
 

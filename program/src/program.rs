@@ -50,6 +50,37 @@ pub struct Program {
     /// Weights by name; in the file form they live in `weights.safetensors`.
     #[serde(skip)]
     pub weights: BTreeMap<String, Tensor>,
+    /// What is known of the kernels. It is in no file: of what was read nothing is.
+    #[serde(skip)]
+    pub proof: Proof,
+}
+
+/// What the compiler has proven of a program's kernels. Who changes the program must take it away.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Proof {
+    /// Of each kernel, whether it stays inside the buffers of all its dispatches while no size is negative.
+    kernels: Vec<bool>,
+    /// The sizes.
+    sizes: Vec<Dim>,
+}
+
+impl Proof {
+    /// That the `kernels` for which it is true stay inside their buffers in every run in which none of `sizes` is negative.
+    pub fn new(kernels: Vec<bool>, sizes: Vec<Dim>) -> Proof {
+        Proof { kernels, sizes }
+    }
+    /// Whether a kernel stays inside its buffers.
+    pub fn is_in_bounds(&self, kernel: usize) -> bool {
+        self.kernels.get(kernel) == Some(&true)
+    }
+    /// How many kernels do.
+    pub fn count(&self) -> usize {
+        self.kernels.iter().filter(|p| **p).count()
+    }
+    /// What a run must find not to be negative, where any kernel is proven.
+    pub fn sizes(&self) -> &[Dim] {
+        if self.count() == 0 { &[] } else { &self.sizes }
+    }
 }
 
 /// A named tensor at the border of a program.

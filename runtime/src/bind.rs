@@ -406,6 +406,7 @@ mod tests {
             repeats: vec![],
             stats: Stats::default(),
             weights: BTreeMap::new(),
+        proof: Default::default(),
         }
     }
 

@@ -30,6 +30,7 @@ fn program(symbols: &[&str]) -> Program {
         repeats: vec![],
         stats: Stats::default(),
         weights: BTreeMap::new(),
+        proof: Default::default(),
     }
 }
 

@@ -6,7 +6,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use wgfc_compiler::Fusion;
-use wgfc_compiler::kernel::{KernelGraph, parse};
+use wgfc_compiler::kernel::bounds::{Facts, Proof, prove};
+use wgfc_compiler::kernel::{parse, verify};
+use wgfc_compiler::pipeline::Fused;
 use wgfc_ir::Tensor;
 
 /// A model and the data set from which inputs that decide shapes take their values.
@@ -40,15 +42,15 @@ fn models() -> Vec<Model> {
 }
 
 impl Model {
-    fn kernels(&self, fusion: Fusion) -> Option<KernelGraph> {
+    fn fused(&self, fusion: Fusion) -> Option<Fused> {
         let data = self.folder.as_ref().and_then(|f| f.data_set(0).ok());
         let inputs: Vec<Tensor> = data.map(|d| d.inputs).unwrap_or_default();
-        fused(&self.path, fusion, &inputs).ok().map(|f| f.kernels)
+        fused(&self.path, fusion, &inputs).ok()
     }
 }
 
 /// What is wrong with the kernels of each model that has kernels, on two threads.
-fn check(what: &(impl Fn(&KernelGraph) -> Result<(), String> + Sync)) {
+fn check(what: &(impl Fn(&Fused) -> Result<(), String> + Sync)) {
     let models = models();
     let (next, count) = (AtomicUsize::new(0), AtomicUsize::new(0));
     let failures = Mutex::new(vec![]);
@@ -61,9 +63,9 @@ fn check(what: &(impl Fn(&KernelGraph) -> Result<(), String> + Sync)) {
                     let levels: &[Fusion] =
                         if i % 4 == 0 { &[Fusion::Full, Fusion::None] } else { &[Fusion::Full] };
                     for fusion in levels {
-                        let Some(kernels) = m.kernels(*fusion) else { continue };
-                        count.fetch_add(kernels.kernels.len(), Ordering::Relaxed);
-                        if let Err(e) = what(&kernels) {
+                        let Some(made) = m.fused(*fusion) else { continue };
+                        count.fetch_add(made.kernels.kernels.len(), Ordering::Relaxed);
+                        if let Err(e) = what(&made) {
                             let line = format!("{} ({fusion:?}): {e}", m.path.display());
                             failures.lock().expect("no holder panics").push(line);
                         }
@@ -79,7 +81,7 @@ fn check(what: &(impl Fn(&KernelGraph) -> Result<(), String> + Sync)) {
 
 #[test]
 fn texts_of_kernels_are_read_back() {
-    check(&|kernels| {
+    check(&|Fused { kernels, .. }| {
         let text = kernels.to_string();
         let again =
             parse(&text).map_err(|e| format!("{e}: {}", text.lines().nth(e.line - 1).unwrap_or("")))?;
@@ -93,5 +95,33 @@ fn texts_of_kernels_are_read_back() {
             }
         }
         Ok(())
+    });
+}
+
+#[test]
+fn kernels_are_well_formed() {
+    check(&|made| verify(&made.kernels).map_err(|e| e.join("\n")));
+}
+
+#[test]
+fn kernels_stay_inside_their_tensors() {
+    let (all, proven) = (AtomicUsize::new(0), AtomicUsize::new(0));
+    check(&|Fused { graph, kernels, .. }| {
+        let facts = Facts::of(graph, kernels);
+        let mut failed = vec![];
+        for (i, k) in kernels.kernels.iter().enumerate() {
+            let (proof, count) = prove(kernels, k, &facts);
+            all.fetch_add(count.all, Ordering::Relaxed);
+            proven.fetch_add(count.proven, Ordering::Relaxed);
+            if let Proof::Unproven(which) = proof {
+                failed.extend(which.into_iter().map(|w| format!("kernel {i}: {w}")));
+            }
+        }
+        crate::say(format!(
+            "{} of {} accesses proven",
+            proven.load(Ordering::Relaxed),
+            all.load(Ordering::Relaxed)
+        ));
+        if failed.is_empty() { Ok(()) } else { Err(failed.join("\n")) }
     });
 }

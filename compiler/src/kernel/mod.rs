@@ -74,14 +74,17 @@
 
 pub mod bindings;
 mod body;
+pub mod bounds;
 pub mod dependence;
 mod family;
 mod hash;
 mod parse;
+pub mod places;
 mod print;
 pub mod substitute;
 #[cfg(test)]
 mod tests;
+mod verify;
 
 pub use body::{Body, Expr, ExprId, renumbered};
 pub use family::{
@@ -90,6 +93,7 @@ pub use family::{
 };
 pub use hash::Capacity;
 pub use parse::parse;
+pub use verify::verify;
 
 use std::collections::BTreeSet;
 use std::sync::Arc;

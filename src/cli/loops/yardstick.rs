@@ -26,6 +26,7 @@ pub fn program(w: &Workload, size: Size, inputs: &[(&str, Tensor)], outputs: &[O
         repeats: vec![],
         stats: Stats::default(),
         weights: BTreeMap::new(),
+        proof: Default::default(),
     };
     for (index, (name, t)) in inputs.iter().enumerate() {
         let port = port(&mut p, name, t.dtype, &t.shape, BufferKind::Input { index });

@@ -1,0 +1,208 @@
+//! Proofs that kernels stay inside their tensors.
+//!
+//! [`prove`] looks at every load, store and element of an array at every place where a kernel evaluates it, and shows that its
+//! offset is in `0..elements` for all values of the variables there, for all sizes that the program admits, wherever its
+//! guard holds. What it knows:
+//!
+//! - A variable is at least 0 and below its extent, and so the extents of those variables that the access depends on, or that the
+//!   kernel does not run without, are at least 1; so are the extents of tensors that divide them.
+//! - Guards: conjunctions of comparisons of index expressions.
+//! - Data (`@`): the range that their expression has whatever is read: clamps, remainders, masks, narrow types, positions.
+//! - [`Facts`] about symbols: constraints of the model, rooms of states, and that no extent of a tensor is
+//!   negative. A run checks them before it starts: [`Facts::checked`] are those that it would not otherwise.
+//!
+//! Of sizes that a run computes it can check nothing before; kernels that use one count as unproven.
+//!
+//! How: a fact or a guard becomes a substitution (`total = past + seq`, `w = 3 + s`, `2*%1 + %3 - 1 = v` with a new
+//! variable `v`), and then the atoms of what must not be negative are replaced, one after another, by the bound that makes it smallest,
+//! until only non-negative terms are left ([`world`]).
+
+mod range;
+mod world;
+
+use super::places::Place;
+use super::{Expr, ExprId, Family, Kernel, KernelGraph, TensorId};
+use rustc_hash::FxHashMap;
+use std::collections::BTreeSet;
+use wgfc_ir::{Dim, Graph, Poly};
+use world::World;
+
+/// Whether a kernel stays inside its tensors.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Proof {
+    /// It does, whatever it reads.
+    InBounds,
+    /// That is not known of these accesses, each with its place and why.
+    Unproven(Vec<String>),
+}
+
+impl Proof {
+    /// Whether it is known.
+    pub fn is_in_bounds(&self) -> bool {
+        *self == Proof::InBounds
+    }
+}
+
+/// What is known of a program's symbols.
+#[derive(Clone, Debug, Default)]
+pub struct Facts {
+    /// Not negative.
+    pub nonneg: Vec<Poly>,
+    /// Equal.
+    pub equal: Vec<(Poly, Poly)>,
+}
+
+impl Facts {
+    /// What holds in every run of kernels that were fused from `graph`.
+    pub fn of(graph: &Graph, kernels: &KernelGraph) -> Facts {
+        let mut f = Facts::default();
+        let known = |d: &Poly| !kernels.bounds.concern(d);
+        let early = graph.constraints.iter().filter(|c| known(&c.a) && known(&c.b));
+        f.equal.extend(early.map(|c| (c.a.clone(), c.b.clone())));
+        for s in &graph.states {
+            let Some(g) = &s.growth else { continue };
+            let Some(room) = graph.ty(s.before).shape.get(g.axis) else { continue };
+            let length = Dim::sym(&g.length);
+            f.nonneg.push(room - &length);
+            f.nonneg.push(&(room - &length) - &g.by);
+            f.nonneg.push(g.by.clone());
+        }
+        f.nonneg.retain(known);
+        f.nonneg.extend(Facts::checked(kernels));
+        f
+    }
+
+    /// Extents of tensors, of which a run must find none negative: those for which that does not follow from their text.
+    pub fn checked(kernels: &KernelGraph) -> Vec<Dim> {
+        let all: BTreeSet<&Dim> = kernels.tensors.iter().flat_map(|t| &t.ty.shape).collect();
+        let open = |d: &&Dim| !d.is_too_large() && !d.proves_nonneg(&[]) && !kernels.bounds.concern(d);
+        all.into_iter().filter(open).cloned().collect()
+    }
+}
+
+/// How many accesses there are, and how many of them are proven.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Count {
+    /// All.
+    pub all: usize,
+    /// Proven ones.
+    pub proven: usize,
+}
+
+/// Whether a verified kernel stays inside its tensors, and how many of its accesses are known to.
+pub fn prove(graph: &KernelGraph, kernel: &Kernel, facts: &Facts) -> (Proof, Count) {
+    let (mut unproven, mut count) = (vec![], Count::default());
+    let mut known: FxHashMap<(usize, Dim, Poly, Option<ExprId>), bool> = FxHashMap::default();
+    let mut symbols = kernel.symbols();
+    let types = kernel.tensors().into_iter().filter_map(|t| graph.tensors.get(t)).map(|t| &t.ty.shape);
+    symbols.extend(types.flatten().flat_map(Poly::symbols));
+    if let Some(s) = symbols.iter().find(|s| graph.bounds.get(s).is_some()) {
+        unproven.push(format!("its sizes depend on `{s}`, which a run computes"));
+    }
+    for (i, place) in kernel.places().iter().enumerate() {
+        let mut worlds = FxHashMap::default();
+        let loads = kernel.body.reachable(&place.roots()).into_iter().filter_map(|e| {
+            let (what, elements, at, guard) = match kernel.body.expr(e) {
+                Expr::Load { tensor, offset, guard } => {
+                    (format!("e{e} loads t{tensor}[{offset}]"), numel(graph, *tensor), offset, guard)
+                }
+                Expr::Shared { array, at, guard } => {
+                    (format!("e{e} reads s{array}[{at}]"), array_len(kernel, *array), at, guard)
+                }
+                _ => return None,
+            };
+            Some((what, elements, at.clone(), *guard))
+        });
+        let stores = place.stores.iter().map(|s| {
+            let what = format!("a store to t{}[{}]", s.tensor, s.offset);
+            (what, numel(graph, s.tensor), s.offset.clone(), s.guard)
+        });
+        for (what, elements, at, guard) in loads.chain(stores) {
+            count.all += 1;
+            let proven = *known.entry((i, elements.clone(), at.clone(), guard)).or_insert_with(|| {
+                let access = Access { graph, kernel, place, at: &at, guard, elements: &elements };
+                access.is_plainly_inside() || access.is_inside(facts, &mut worlds)
+            });
+            count.proven += usize::from(proven);
+            if !proven {
+                let when = guard.map_or(String::new(), |g| format!(" if e{g}"));
+                unproven.push(format!("{what}{when} of {elements} elements, at {}", place.name));
+            }
+        }
+    }
+    let proof = if unproven.is_empty() { Proof::InBounds } else { Proof::Unproven(unproven) };
+    (proof, count)
+}
+
+fn numel(graph: &KernelGraph, t: TensorId) -> Dim {
+    graph.tensors.get(t).map(|t| t.ty.numel()).unwrap_or_default()
+}
+
+fn array_len(kernel: &Kernel, array: u32) -> Dim {
+    match &kernel.family {
+        Family::StagedLoop(f) => f.arrays.get(array as usize).map_or(0, |a| i64::from(a.len)).into(),
+        _ => Dim::ZERO,
+    }
+}
+
+/// One access at one place.
+pub(super) struct Access<'a> {
+    graph: &'a KernelGraph,
+    kernel: &'a Kernel,
+    place: &'a Place<'a>,
+    at: &'a Poly,
+    guard: Option<ExprId>,
+    elements: &'a Dim,
+}
+
+/// So many ways to use the guards are tried.
+const WAYS: usize = 64;
+
+impl Access<'_> {
+    /// Whether the variables' extents alone say it, nothing being divided by what could be 0.
+    fn is_plainly_inside(&self) -> bool {
+        let extents: Vec<Dim> = self.place.extents.iter().map(|d| d.clone().unwrap_or_default()).collect();
+        world::divides_by_numbers(self.at) && self.at.in_range(self.elements, &extents)
+    }
+
+    fn is_inside(&self, facts: &Facts, worlds: &mut FxHashMap<BTreeSet<usize>, World>) -> bool {
+        let body = &self.kernel.body;
+        // The variables that it depends on: at these it is evaluated only where they have a value.
+        let roots: Vec<ExprId> = self.at.data().into_iter().chain(self.guard).collect();
+        let mut vars = self.at.vars();
+        vars.extend(
+            body.reachable(&roots)
+                .iter()
+                .flat_map(|e| body.expr(*e).index().into_iter().flat_map(Poly::vars)),
+        );
+        vars.extend(self.place.outer.iter().copied());
+        let known = worlds.entry(vars.clone()).or_insert_with(|| {
+            let mut world = World::new(self.place);
+            let tensors = self.kernel.tensors().into_iter().filter_map(|t| self.graph.tensors.get(t));
+            let shapes: Vec<&Dim> = tensors.flat_map(|t| &t.ty.shape).collect();
+            world.assume_all(facts, &vars, &shapes);
+            world
+        });
+        let mut world = known.clone();
+        let mut terms = vec![self.at.clone(), self.elements.clone()];
+        let mut compared = vec![];
+        if let Some(g) = self.guard {
+            range::conditions(body, g, true, &mut compared);
+        }
+        terms.extend(compared.iter().flat_map(|c| [c.small.clone(), c.large.clone()]));
+        let roots: Vec<Poly> = terms.iter().map(|p| range::expanded(body, p)).collect();
+        for e in roots.iter().flat_map(Poly::data) {
+            let (low, high) = range::range(body, self.place, e, 0);
+            world.data(e, low, high);
+        }
+        let (at, elements) = (roots[0].clone(), roots[1].clone());
+        if !world.divisors_are_positive(&at) || !world.divisors_are_positive(&elements) {
+            return false;
+        }
+        let mut guards: Vec<(Poly, Poly)> =
+            roots[2..].chunks(2).map(|c| (c[0].clone(), c[1].clone())).collect();
+        guards.retain(|(a, b)| world.divisors_are_positive(a) && world.divisors_are_positive(b));
+        let mut ways = WAYS;
+        world.proves_inside(&at, &elements, &guards, &mut ways)
+    }
+}

@@ -1,0 +1,504 @@
+//! What is known at one place, and what follows from it.
+
+use super::Facts;
+use super::range::Ends;
+use crate::kernel::places::Place;
+use rustc_hash::{FxHashMap, FxHashSet};
+use std::collections::BTreeSet;
+use wgfc_ir::{Atom, Dim, Poly};
+
+/// So many expressions are looked at before something counts as not proven.
+const STEPS: usize = 4000;
+/// How deep bounds of bounds are looked for.
+const DEPTH: usize = 40;
+
+/// What is known at one place.
+#[derive(Clone, Debug)]
+pub struct World {
+    /// Extents of the variables, those of new ones behind them; those without a value have extent 0.
+    extents: Vec<Dim>,
+    /// Replacements, in the order in which they are made.
+    replaced: Vec<(Atom, Poly)>,
+    /// Bounds of atoms that are no replacements.
+    low: FxHashMap<Atom, Ends>,
+    high: FxHashMap<Atom, Ends>,
+    /// New symbols so far.
+    fresh: usize,
+}
+
+/// The search for one proof.
+struct Search {
+    steps: usize,
+    failed: FxHashSet<Poly>,
+}
+
+impl Search {
+    fn new() -> Search {
+        Search { steps: STEPS, failed: FxHashSet::default() }
+    }
+}
+
+/// An atom that stands alone in a sum with coefficient 1 or -1: with that, and the rest.
+fn lone(p: &Poly) -> Vec<(Atom, i64, Poly)> {
+    let mut out = vec![];
+    for (m, c) in p.terms() {
+        if let [a] = m.as_slice()
+            && (c == 1 || c == -1)
+        {
+            let rest = p - &(&Poly::atom(a.clone()) * c);
+            if !mentions(&rest, a) {
+                out.push((a.clone(), c, rest));
+            }
+        }
+    }
+    out
+}
+
+/// Whether an atom occurs anywhere in an expression.
+fn mentions(p: &Poly, a: &Atom) -> bool {
+    p.terms().iter().any(|(m, _)| m.iter().any(|b| b == a || inside(b).iter().any(|p| mentions(p, a))))
+}
+
+fn inside(a: &Atom) -> Vec<&Poly> {
+    match a {
+        Atom::Div(x, y) | Atom::Mod(x, y) | Atom::Max(x, y) | Atom::Min(x, y) => vec![x, y],
+        _ => vec![],
+    }
+}
+
+/// Whether all divisors are positive numbers.
+pub fn divides_by_numbers(p: &Poly) -> bool {
+    p.terms().iter().flat_map(|(m, _)| m).all(|a| {
+        let number = match a {
+            Atom::Div(_, d) | Atom::Mod(_, d) => d.as_const().is_some_and(|d| d > 0),
+            _ => true,
+        };
+        number && inside(a).into_iter().all(divides_by_numbers)
+    })
+}
+
+/// The sum `rest + factor·a`, where `a` occurs in no higher power and in no other atom's place in `factor`.
+fn by(p: &Poly, a: &Atom) -> Option<(Poly, Poly)> {
+    let (mut rest, mut factor) = (Poly::ZERO, Poly::ZERO);
+    for (mut m, c) in p.terms() {
+        let times = m.iter().filter(|b| *b == a).count();
+        if times > 1 {
+            return None;
+        }
+        let target = if times == 1 { &mut factor } else { &mut rest };
+        m.retain(|b| b != a);
+        let term = m.into_iter().fold(Poly::constant(c), |p, b| &p * &Poly::atom(b));
+        *target = &*target + &term;
+    }
+    Some((rest, factor))
+}
+
+impl World {
+    pub fn new(place: &Place<'_>) -> World {
+        let extents = place.extents.iter().map(|d| d.clone().unwrap_or_default()).collect();
+        let (low, high) = Default::default();
+        World { extents, replaced: vec![], low, high, fresh: 0 }
+    }
+
+    /// Uses what holds of symbols, that the variables `vars` have values, and that `shapes` are extents of tensors.
+    pub fn assume_all(&mut self, facts: &Facts, vars: &BTreeSet<usize>, shapes: &[&Dim]) {
+        for (a, b) in &facts.equal {
+            self.equal(a, b);
+        }
+        let extents: Vec<Dim> = vars.iter().filter_map(|v| self.extents.get(*v).cloned()).collect();
+        for e in &extents {
+            let e = self.now(e);
+            if let [(m, c)] = &e.terms()[..]
+                && *c > 0
+            {
+                for a in m {
+                    self.at_least(&Poly::atom(a.clone()), 1);
+                }
+            }
+        }
+        for d in shapes.iter().copied().chain(&facts.nonneg) {
+            self.at_least(d, 0);
+        }
+        for d in shapes {
+            let d = self.now(d);
+            let divides = |e: &Dim| {
+                let e = self.now(e);
+                !e.is(0) && d.as_const().is_none() && &e.div(&d, &[]) * &d == e
+            };
+            if extents.iter().any(divides) {
+                self.at_least(&d, 1);
+            }
+        }
+        for e in &extents {
+            self.at_least(e, 1);
+        }
+        let extents = std::mem::take(&mut self.extents);
+        self.extents = extents.iter().map(|e| self.now(e)).collect();
+    }
+
+    /// An expression after all replacements.
+    fn now(&self, p: &Poly) -> Poly {
+        let mut p = p.clone();
+        for (a, to) in &self.replaced {
+            if mentions(&p, a) {
+                p = p.subst(&|b| (b == a).then(|| to.clone()), &self.extents);
+            }
+        }
+        p
+    }
+
+    fn replace(&mut self, a: Atom, to: Poly) {
+        self.replaced.push((a, to));
+        let now = self.replaced.len() - 1;
+        let (a, to) = self.replaced[now].clone();
+        let extents = std::mem::take(&mut self.extents);
+        let renew = |p: &Poly| p.subst(&|b| (*b == a).then(|| to.clone()), &extents);
+        let renewed: Vec<Dim> = extents.iter().map(renew).collect();
+        for ends in self.low.values_mut().chain(self.high.values_mut()).flatten() {
+            *ends = renew(ends);
+        }
+        self.extents = renewed;
+    }
+
+    fn symbol(&mut self) -> Poly {
+        self.fresh += 1;
+        // No name of a model is written so.
+        Poly::sym(&format!("'{}", self.fresh))
+    }
+
+    fn equal(&mut self, a: &Poly, b: &Poly) {
+        let d = &self.now(a) - &self.now(b);
+        if d.is(0) || d.is_too_large() {
+            return;
+        }
+        let found = lone(&d).into_iter().find(|(a, ..)| matches!(a, Atom::Sym(_)));
+        if let Some((a, c, rest)) = found {
+            // c·a + rest = 0
+            let to = &rest * -c;
+            // That the symbol is not negative stays known of what stands for it.
+            self.replace(a, to.clone());
+            self.at_least(&to, 0);
+        }
+    }
+
+    /// Uses `p >= least`.
+    fn at_least(&mut self, p: &Poly, least: i64) {
+        let p = &self.now(p) - &Poly::constant(least);
+        if p.is_too_large() || self.nonneg(&p) {
+            return;
+        }
+        for (a, c, rest) in lone(&p) {
+            // a = slack - rest, which must not be negative by its text.
+            if c == 1 && by_signs(&-&rest) && !matches!(a, Atom::Max(..) | Atom::Min(..)) {
+                let slack = self.symbol();
+                let to = &slack - &rest;
+                let ends = (self.low.remove(&a), self.high.remove(&a));
+                if let (_, Some(high)) = &ends {
+                    // What was an upper bound of the atom is one of the slack.
+                    if let Some(s) = slack.as_atom() {
+                        self.high.insert(s.clone(), high.iter().map(|h| h + &rest).collect());
+                    }
+                }
+                return self.replace(a, to);
+            }
+        }
+        for (a, c, rest) in lone(&p) {
+            if c == 1 {
+                self.low.entry(a).or_default().push(-&rest);
+            } else {
+                self.high.entry(a).or_default().push(rest);
+            }
+        }
+    }
+
+    /// The range of data.
+    pub fn data(&mut self, e: u32, low: Ends, high: Ends) {
+        let low = low.iter().map(|p| self.now(p)).collect();
+        let high = high.iter().map(|p| self.now(p)).collect();
+        self.low.insert(Atom::Data(e), low);
+        self.high.insert(Atom::Data(e), high);
+    }
+
+    /// Whether all that is divided by is positive.
+    pub fn divisors_are_positive(&self, p: &Poly) -> bool {
+        p.terms().iter().flat_map(|(m, _)| m).all(|a| {
+            let positive = match a {
+                Atom::Div(_, d) | Atom::Mod(_, d) => self.nonneg(&(&self.now(d) - &Poly::ONE)),
+                _ => true,
+            };
+            positive && inside(a).into_iter().all(|p| self.divisors_are_positive(p))
+        })
+    }
+
+    /// Whether `at` is in `0..elements` where all the guards (`small <= large`) hold.
+    pub fn proves_inside(
+        &self,
+        at: &Poly,
+        elements: &Poly,
+        guards: &[(Poly, Poly)],
+        ways: &mut usize,
+    ) -> bool {
+        if *ways == 0 {
+            return false;
+        }
+        *ways -= 1;
+        let (here, all) = (self.now(at), self.now(elements));
+        let last = &(&all - &here) - &Poly::ONE;
+        if self.nonneg(&here) && self.nonneg(&last) {
+            return true;
+        }
+        // The next expression that guards bound, as a variable of its own.
+        let mut facts: Vec<(Poly, Poly)> = guards.iter().map(|(a, b)| (self.now(a), self.now(b))).collect();
+        facts.retain(|(a, b)| !self.nonneg(&(b - a)));
+        let mut tried: Vec<Poly> = vec![];
+        for (small, large) in &facts {
+            for p in [small, large] {
+                // Up to a number: guards compare one expression with both ends.
+                let number = p.terms().iter().find_map(|(m, c)| m.is_empty().then_some(*c)).unwrap_or(0);
+                let p = p - number;
+                if p.as_const().is_some() || tried.contains(&p) || p.vars().is_empty() && p.data().is_empty()
+                {
+                    continue;
+                }
+                tried.push(p.clone());
+                if self.with_variable(&p, &facts, at, elements, guards, ways) {
+                    return true;
+                }
+            }
+        }
+        // Conditions between symbols, or of single atoms.
+        let mut world = self.clone();
+        let before = world.replaced.len() + world.low.len() + world.high.len();
+        for (small, large) in &facts {
+            world.at_least(&(large - small), 0);
+        }
+        let more = world.replaced.len() + world.low.len() + world.high.len() > before;
+        more && {
+            let (here, all) = (world.now(at), world.now(elements));
+            world.nonneg(&here) && world.nonneg(&(&(&all - &here) - &Poly::ONE))
+        }
+    }
+
+    /// [`World::proves_inside`] with a new variable for `p`, which guards bound.
+    fn with_variable(
+        &self,
+        p: &Poly,
+        facts: &[(Poly, Poly)],
+        at: &Poly,
+        elements: &Poly,
+        guards: &[(Poly, Poly)],
+        ways: &mut usize,
+    ) -> bool {
+        // low <= p, p <= high
+        let mut low = self.extreme(p, false, &mut Search::new(), 0);
+        let mut high = self.extreme(p, true, &mut Search::new(), 0);
+        for (small, large) in facts {
+            let (d, e) = (small - p, large - p);
+            let outer = |x: &Poly| x.vars().is_empty() && x.data().is_empty();
+            // p + d <= large
+            if outer(&d) && outer(large) {
+                let h = large - &d;
+                if high.as_ref().is_none_or(|old| self.nonneg(&(old - &h))) {
+                    high = Some(h);
+                }
+            }
+            // small <= p + e
+            if outer(&e) && outer(small) {
+                let l = small - &e;
+                if low.as_ref().is_none_or(|old| self.nonneg(&(&l - old))) {
+                    low = Some(l);
+                }
+            }
+        }
+        let (Some(low), Some(high)) = (low, high) else { return false };
+        let extent = &(&high - &low) + &Poly::ONE;
+        for (a, c, rest) in lone(p) {
+            if matches!(a, Atom::Sym(_)) {
+                continue;
+            }
+            let mut world = self.clone();
+            let v = Poly::var(world.extents.len());
+            world.extents.push(extent.clone());
+            // c·a + rest = low + v
+            let to = &(&(&low + &v) - &rest) * c;
+            world.replace(a, to);
+            if world.proves_inside(at, elements, guards, ways) {
+                return true;
+            }
+        }
+        false
+    }
+
+    /// Whether an expression is certain not to be negative.
+    fn nonneg(&self, p: &Poly) -> bool {
+        self.search(p, &mut Search::new(), 0)
+    }
+
+    fn search(&self, p: &Poly, s: &mut Search, depth: usize) -> bool {
+        if let Some(c) = p.as_const() {
+            return c >= 0;
+        }
+        if p.is_too_large() || s.steps == 0 || depth > DEPTH || s.failed.contains(p) {
+            return false;
+        }
+        s.steps -= 1;
+        if self.signs(p, s, depth) {
+            return true;
+        }
+        let mut atoms: Vec<Atom> = vec![];
+        for a in p.terms().into_iter().flat_map(|(m, _)| m) {
+            if !atoms.contains(&a) {
+                atoms.push(a);
+            }
+        }
+        // Each case of the larger and of the smaller of two.
+        for a in &atoms {
+            if let (Atom::Max(x, y) | Atom::Min(x, y), Some((rest, factor))) = (a, by(p, a)) {
+                let up = matches!(a, Atom::Max(..));
+                let case = |to: &Poly| &rest + &(&factor * to);
+                let [first, second] = [case(x), case(y)];
+                let holds = [self.search(&first, s, depth + 1), self.search(&second, s, depth + 1)];
+                if holds == [true, true] {
+                    return true;
+                }
+                let more = self.search(&factor, s, depth + 1);
+                let less = !more && self.search(&-&factor, s, depth + 1);
+                if (more && up || less && !up) && holds.contains(&true) {
+                    return true;
+                }
+                s.failed.insert(p.clone());
+                return false;
+            }
+        }
+        // Whatever holds others goes before they do, variables whose extents are no numbers before symbols.
+        atoms.sort_by_key(|a| match a {
+            Atom::Div(..) | Atom::Mod(..) | Atom::Max(..) | Atom::Min(..) => 0,
+            Atom::Data(_) => 1,
+            Atom::Var(_) => 2,
+            Atom::Sym(_) | Atom::TooLarge => 3,
+        });
+        for a in &atoms {
+            let Some((rest, factor)) = by(p, a) else { continue };
+            let more = self.search(&factor, s, depth + 1);
+            if !more && !self.search(&-&factor, s, depth + 1) {
+                continue;
+            }
+            for end in self.ends(a, !more, s, depth + 1) {
+                let next = &rest + &(&factor * &end);
+                if self.search(&next, s, depth + 1) {
+                    return true;
+                }
+            }
+        }
+        s.failed.insert(p.clone());
+        false
+    }
+
+    /// Whether no term of a sum is negative.
+    fn signs(&self, p: &Poly, s: &mut Search, depth: usize) -> bool {
+        p.terms().iter().all(|(m, c)| {
+            *c >= 0
+                && m.iter().all(|a| match a {
+                    Atom::Sym(_) | Atom::Var(_) | Atom::Mod(..) => true,
+                    Atom::Div(x, _) => self.search(x, s, depth + 1),
+                    Atom::Max(x, y) => self.search(x, s, depth + 1) || self.search(y, s, depth + 1),
+                    Atom::Min(x, y) => self.search(x, s, depth + 1) && self.search(y, s, depth + 1),
+                    Atom::Data(_) => {
+                        self.low.get(a).is_some_and(|l| l.iter().any(|l| self.search(l, s, depth + 1)))
+                    }
+                    Atom::TooLarge => false,
+                })
+        })
+    }
+
+    /// What an atom is at most (`upper`) or at least.
+    fn ends(&self, a: &Atom, upper: bool, s: &mut Search, depth: usize) -> Ends {
+        let mut out = if upper { self.high.get(a) } else { self.low.get(a) }.cloned().unwrap_or_default();
+        match a {
+            Atom::Var(i) => match self.extents.get(*i as usize) {
+                Some(e) if upper => out.push(e - &Poly::ONE),
+                Some(_) => out.push(Poly::ZERO),
+                None => {}
+            },
+            Atom::Sym(_) if !upper => out.push(Poly::ZERO),
+            Atom::Mod(x, d) if upper => {
+                out.push(d - &Poly::ONE);
+                if self.search(x, s, depth) {
+                    out.push(x.clone());
+                }
+            }
+            Atom::Mod(..) => out.push(Poly::ZERO),
+            Atom::Div(x, d) => {
+                if upper && x.as_const().is_some_and(|c| c < 0) || upper && self.search(&(-x - 1), s, depth) {
+                    out.push(Poly::constant(-1));
+                }
+                if upper && self.search(&(&(d - x) - &Poly::ONE), s, depth) {
+                    out.push(Poly::ZERO);
+                }
+                if let Some(end) = self.extreme(x, upper, s, depth) {
+                    let q = end.div(d, &self.extents);
+                    if q.as_atom() != Some(a) {
+                        out.push(q);
+                    }
+                }
+                if !upper && self.search(x, s, depth) {
+                    out.push(Poly::ZERO);
+                }
+            }
+            // Both cases have been tried.
+            Atom::Max(x, y) if !upper => out.extend([x.clone(), y.clone()]),
+            Atom::Min(x, y) if upper => out.extend([x.clone(), y.clone()]),
+            _ => {}
+        }
+        out
+    }
+
+    /// A bound of an expression without variables and data.
+    fn extreme(&self, p: &Poly, upper: bool, s: &mut Search, depth: usize) -> Option<Poly> {
+        let mut p = p.clone();
+        for _ in 0..DEPTH {
+            if depth > DEPTH || p.is_too_large() {
+                return None;
+            }
+            let terms = p.terms();
+            let open = |a: &&Atom| {
+                let p = Poly::atom((*a).clone());
+                !p.vars().is_empty() || !p.data().is_empty()
+            };
+            let mut atoms: Vec<&Atom> = terms.iter().flat_map(|(m, _)| m).filter(open).collect();
+            atoms.sort_by_key(|a| matches!(a, Atom::Var(_) | Atom::Data(_)));
+            if atoms.is_empty() {
+                return Some(p);
+            }
+            let next = atoms.into_iter().find_map(|a| {
+                let (rest, factor) = by(&p, a)?;
+                let more = self.search(&factor, s, depth + 1);
+                if !more && !self.search(&-&factor, s, depth + 1) {
+                    return None;
+                }
+                let end = match a {
+                    Atom::Max(x, y) | Atom::Min(x, y) => {
+                        let (x, y) = (
+                            self.extreme(x, upper == more, s, depth + 1),
+                            self.extreme(y, upper == more, s, depth + 1),
+                        );
+                        match (a, x, y) {
+                            (Atom::Max(..), Some(x), Some(y)) => x.max_of(&y, &[]),
+                            (_, Some(x), Some(y)) => x.min_of(&y, &[]),
+                            _ => return None,
+                        }
+                    }
+                    _ => self.ends(a, upper == more, s, depth + 1).into_iter().next()?,
+                };
+                Some(&rest + &(&factor * &end))
+            });
+            p = next?;
+        }
+        None
+    }
+}
+
+/// Whether no term is negative, whatever symbols are.
+fn by_signs(p: &Poly) -> bool {
+    p.terms().iter().all(|(m, c)| *c >= 0 && m.iter().all(|a| matches!(a, Atom::Sym(_))))
+}
