@@ -264,6 +264,7 @@ impl Single {
             repeats: vec![],
             stats: Stats::default(),
             weights: BTreeMap::new(),
+            proof: Default::default(),
         };
         let values = symbols.iter().map(|s| (s.to_string(), value(s))).collect();
         Ok(Single { program, cold, values })

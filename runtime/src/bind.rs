@@ -86,6 +86,16 @@ pub fn settle(program: &Program, values: &[i64]) -> Result<Vec<Vec<usize>>, RunE
     program.outputs.iter().map(|p| shape(program, values, p)).collect()
 }
 
+/// Checks what proofs of kernels rely on.
+fn sizes(program: &Program, values: &[i64]) -> Result<(), RunError> {
+    let negative = |d: &&Dim| evaluate(program, values, d).is_none_or(|v| v < 0);
+    let Some(d) = program.proof.sizes().iter().find(negative) else { return Ok(()) };
+    let symbols: Vec<String> = d.symbols().iter().map(|s| s.to_string()).collect();
+    let got = evaluate(program, values, d).map_or("no number".to_owned(), |v| v.to_string());
+    let message = format!("a tensor that is computed would have `{d}` = {got} elements along an axis");
+    Err(RunError::Inputs(vec![BadInput { name: symbols.join(", "), message }]))
+}
+
 /// Checks the constraints that use computed symbols, or those that do not.
 fn constraints(program: &Program, values: &[i64], late: bool) -> Result<(), RunError> {
     for c in &program.constraints {
@@ -253,6 +263,7 @@ pub fn bind(program: &Program, values: Vec<i64>, limits: &DeviceLimits) -> Resul
         program.symbols.iter().map(String::as_str).zip(values.iter().copied()).collect();
     let value = |s: &str| env.get(s).copied();
     constraints(program, &values, false)?;
+    sizes(program, &values)?;
     let memory = memory::plan(program, &value).map_err(|e| RunError::Plan(vec![e]))?;
     for d in &program.dispatches {
         for b in &d.bindings {
@@ -406,7 +417,7 @@ mod tests {
             repeats: vec![],
             stats: Stats::default(),
             weights: BTreeMap::new(),
-        proof: Default::default(),
+            proof: Default::default(),
         }
     }
 

@@ -16,13 +16,43 @@ pub(crate) struct Pipeline {
 /// How far generated code is guarded at run time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Checks {
-    /// As the browser does: indices are clamped, loops bounded, workgroup memory zeroed.
+    /// None of those kernels that the compiler, in this process, has proven to stay inside their buffers
+    /// ([`Proof`](wgfc_ir::program::Proof)); all of the others.
     #[default]
+    Unproven,
+    /// As the browser does: indices are clamped, loops bounded, workgroup memory zeroed.
     All,
     /// For programs that this process compiled or whose author is trusted: nothing is guarded, and a
     /// kernel that reads out of bounds, reads workgroup memory before it writes it, or never ends has
     /// undefined behaviour.
     Trusted,
+}
+
+/// What of a kernel is guarded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Guard {
+    /// All.
+    All,
+    /// Division of integers.
+    Arithmetic,
+    /// Nothing.
+    Nothing,
+}
+
+impl Checks {
+    /// What of a kernel is guarded, which is `proven` to stay inside its buffers or not.
+    pub(crate) fn of(self, proven: bool) -> Guard {
+        match self {
+            Checks::Trusted => Guard::Nothing,
+            Checks::Unproven if proven => Guard::Arithmetic,
+            Checks::Unproven | Checks::All => Guard::All,
+        }
+    }
+}
+
+/// The kernels of a program, with whether they are proven to stay inside their buffers.
+pub(crate) fn kernels(p: &wgfc_ir::Program) -> impl Iterator<Item = (&Kernel, bool)> {
+    p.kernels.iter().enumerate().map(|(i, k)| (k, p.proof.is_in_bounds(i)))
 }
 
 fn fits(gpu: &Gpu, k: &Kernel) -> Result<(), RunError> {
@@ -75,7 +105,7 @@ pub(crate) fn text(k: &Kernel) -> Cow<'_, str> {
 }
 
 /// Compiles one kernel; binding `i` of group 0 is `k.bindings[i]`, the next the `Dims` uniform.
-pub(crate) async fn compile(gpu: &Gpu, k: &Kernel, checks: Checks) -> Result<Pipeline, RunError> {
+pub(crate) async fn compile(gpu: &Gpu, k: &Kernel, guard: Guard) -> Result<Pipeline, RunError> {
     let device = gpu.device();
     let entry = |binding: usize, ty| wgpu::BindGroupLayoutEntry {
         binding: binding as u32,
@@ -95,10 +125,17 @@ pub(crate) async fn compile(gpu: &Gpu, k: &Kernel, checks: Checks) -> Result<Pip
     let label = Some(k.name.as_str());
     let made = gpu.scoped("compiling", || {
         let source = wgpu::ShaderModuleDescriptor { label, source: wgpu::ShaderSource::Wgsl(text(k)) };
-        let module = match checks {
-            Checks::All => device.create_shader_module(source),
+        let module = match guard {
+            Guard::All => device.create_shader_module(source),
+            // SAFETY: the compiler has proven that the kernel stays inside its buffers, and templates have loops of
+            // known ends only.
+            Guard::Arithmetic => unsafe {
+                let mut checks = wgpu::ShaderRuntimeChecks::checked();
+                (checks.bounds_checks, checks.force_loop_bounding) = (false, false);
+                device.create_shader_module_trusted(source, checks)
+            },
             // SAFETY: the caller vouches for the program: its kernels stay in bounds and end.
-            Checks::Trusted => unsafe {
+            Guard::Nothing => unsafe {
                 device.create_shader_module_trusted(source, wgpu::ShaderRuntimeChecks::unchecked())
             },
         };
@@ -115,7 +152,7 @@ pub(crate) async fn compile(gpu: &Gpu, k: &Kernel, checks: Checks) -> Result<Pip
             module: &module,
             entry_point: Some("main"),
             compilation_options: wgpu::PipelineCompilationOptions {
-                zero_initialize_workgroup_memory: checks == Checks::All,
+                zero_initialize_workgroup_memory: guard == Guard::All,
                 ..Default::default()
             },
             cache: gpu.pipeline_cache(),
@@ -131,70 +168,67 @@ pub(crate) async fn compile(gpu: &Gpu, k: &Kernel, checks: Checks) -> Result<Pip
 }
 
 /// What a pipeline is made from, names aside.
-type Source<'k> = (&'k str, &'k [Access], bool, &'k [String]);
+type Source<'k> = (&'k str, &'k [Access], bool, &'k [String], Guard);
 
-fn source(k: &Kernel) -> Source<'_> {
-    (&k.wgsl, &k.bindings, k.uses_dims, &k.features)
+fn source(k: &Kernel, guard: Guard) -> Source<'_> {
+    (&k.wgsl, &k.bindings, k.uses_dims, &k.features, guard)
 }
 
-/// Compiles all kernels, natively on all cores; what is equal once, and what `known` has not at all.
+/// Compiles all kernels, which are proven to stay inside their buffers or not, natively on all cores; what is equal once,
+/// and what `known` has not at all.
 pub(crate) async fn compile_all<'k>(
     gpu: &Gpu,
-    kernels: impl Iterator<Item = &'k Kernel>,
+    kernels: impl Iterator<Item = (&'k Kernel, bool)>,
     checks: Checks,
-    known: impl Iterator<Item = (&'k Kernel, &Pipeline)>,
+    known: impl Iterator<Item = ((&'k Kernel, bool), &Pipeline)>,
 ) -> Result<Vec<Pipeline>, RunError> {
-    let known: HashMap<Source<'_>, &Pipeline> = known.map(|(k, p)| (source(k), p)).collect();
-    let kernels: Vec<&Kernel> = kernels.collect();
-    let mut new: Vec<&Kernel> = vec![];
+    let of = |(k, proven): (&'k Kernel, bool)| source(k, checks.of(proven));
+    let known: HashMap<Source<'_>, &Pipeline> = known.map(|(k, p)| (of(k), p)).collect();
+    let kernels: Vec<(&Kernel, bool)> = kernels.collect();
+    let mut new: Vec<(&Kernel, Guard)> = vec![];
     let mut index: HashMap<Source<'_>, usize> = HashMap::new();
-    for k in &kernels {
+    for (k, proven) in &kernels {
         fits(gpu, k)?;
-        if !known.contains_key(&source(k)) {
-            index.entry(source(k)).or_insert_with(|| {
-                new.push(k);
+        if !known.contains_key(&of((k, *proven))) {
+            index.entry(of((k, *proven))).or_insert_with(|| {
+                new.push((k, checks.of(*proven)));
                 new.len() - 1
             });
         }
     }
     gpu.compiles(0, new.len());
     tracing::debug!(kernels = kernels.len(), new = new.len(), "compiling on the device");
-    let made = compile_each(gpu, &new, checks).await?;
+    let made = compile_each(gpu, &new).await?;
     tracing::debug!(new = new.len(), "compiled on the device");
-    let find = |k: &Kernel| known.get(&source(k)).copied().or_else(|| made.get(*index.get(&source(k))?));
+    let find = |k| known.get(&of(k)).copied().or_else(|| made.get(*index.get(&of(k))?));
     Ok(kernels.into_iter().filter_map(find).cloned().collect())
 }
 
-async fn compile_each(gpu: &Gpu, kernels: &[&Kernel], checks: Checks) -> Result<Vec<Pipeline>, RunError> {
+async fn compile_each(gpu: &Gpu, kernels: &[(&Kernel, Guard)]) -> Result<Vec<Pipeline>, RunError> {
     #[cfg(not(target_arch = "wasm32"))]
     {
         let threads = std::thread::available_parallelism().map_or(1, usize::from).min(kernels.len());
         if threads > 1 {
-            return in_parallel(gpu, kernels, checks, threads);
+            return in_parallel(gpu, kernels, threads);
         }
     }
     let mut out = Vec::with_capacity(kernels.len());
-    for k in kernels {
-        out.push(compile(gpu, k, checks).await?);
+    for (k, guard) in kernels {
+        out.push(compile(gpu, k, *guard).await?);
     }
     Ok(out)
 }
 
 #[cfg(not(target_arch = "wasm32"))]
-fn in_parallel(
-    gpu: &Gpu,
-    kernels: &[&Kernel],
-    checks: Checks,
-    threads: usize,
-) -> Result<Vec<Pipeline>, RunError> {
+fn in_parallel(gpu: &Gpu, kernels: &[(&Kernel, Guard)], threads: usize) -> Result<Vec<Pipeline>, RunError> {
     use std::sync::atomic::{AtomicUsize, Ordering};
     let next = AtomicUsize::new(0);
     let worker = || {
         let mut done = Vec::new();
-        while let Some((i, k)) =
+        while let Some((i, (k, guard))) =
             Some(next.fetch_add(1, Ordering::Relaxed)).and_then(|i| Some((i, kernels.get(i)?)))
         {
-            done.push((i, pollster::block_on(compile(gpu, k, checks))));
+            done.push((i, pollster::block_on(compile(gpu, k, *guard))));
         }
         done
     };
@@ -228,8 +262,9 @@ mod tests {
         let kernels = [make("a", 1), make("b", 2), make("c", 1), make("d", 2)];
         for gpu in crate::testing::gpus() {
             let compile = |kernels: &[Kernel], known: &[(Kernel, Pipeline)]| {
-                let known = known.iter().map(|(k, p)| (k, p));
-                pollster::block_on(compile_all(gpu, kernels.iter(), Checks::All, known)).unwrap()
+                let known = known.iter().map(|(k, p)| ((k, false), p));
+                let kernels = kernels.iter().map(|k| (k, false));
+                pollster::block_on(compile_all(gpu, kernels, Checks::All, known)).unwrap()
             };
             let made = compile(&kernels, &[]);
             let same = |i: &Pipeline, j: &Pipeline| i.pipeline == j.pipeline && i.layout == j.layout;

@@ -199,7 +199,7 @@ fn broken(message: String) -> RunError {
 pub async fn measure(gpu: &Gpu, iterations: usize) -> Result<Overhead, RunError> {
     let iterations = iterations.clamp(1, 10_000);
     let kernels = [kernel("increment", INCREMENT, 64, vec![Access::ReadWrite])];
-    let pipelines = compile_all(gpu, kernels.iter(), Checks::All, [].into_iter()).await?;
+    let pipelines = compile_all(gpu, kernels.iter().map(|k| (k, false)), Checks::All, [].into_iter()).await?;
     let Some(pipeline) = pipelines.first() else { return Err(broken("the kernel is missing".to_owned())) };
     let bytes = u64::from(ELEMENTS) * 4;
     let data = gpu.storage("data", bytes).await?;

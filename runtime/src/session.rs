@@ -72,7 +72,7 @@ pub struct SessionOptions {
 }
 
 impl Default for SessionOptions {
-    /// Guarded, and room for 256 positions.
+    /// Guarded where that is needed, and room for 256 positions.
     fn default() -> SessionOptions {
         SessionOptions { checks: Checks::default(), capacity: 256 }
     }
@@ -213,8 +213,10 @@ impl Session {
             return Err(RunError::Plan(problems));
         }
         let compile = || {
-            let kernels = programs.iter().flat_map(|p| &p.kernels);
-            let known = kin.into_iter().flat_map(|k| k.program.kernels.iter().zip(&k.pipelines));
+            let kernels = programs.iter().flat_map(|p| kernel::kernels(p));
+            // Pipelines are made as the kin's own checks have it.
+            let kin = kin.filter(|k| k.checks == options.checks);
+            let known = kin.into_iter().flat_map(|k| kernel::kernels(&k.program).zip(&k.pipelines));
             kernel::compile_all(gpu, kernels, options.checks, known)
         };
         let place = || Session::placed(gpu, programs, options, kin);

@@ -31,8 +31,9 @@ pub fn verify(graph: &KernelGraph) -> Result<(), Vec<String>> {
         }
     }
     for (i, k) in graph.kernels.iter().enumerate() {
-        let accs = k.places().iter().flat_map(|p| p.results.iter().map(|r| (r.acc, r.dtype)).collect::<Vec<_>>());
-        let mut v = Verifier { graph, kernel: k, accs: accs.collect(), errors: vec![] };
+        let places = k.places();
+        let accs = places.iter().flat_map(|p| &p.results).map(|r| (r.acc, r.dtype)).collect();
+        let mut v = Verifier { graph, kernel: k, accs, errors: vec![] };
         v.kernel();
         let node = k.nodes.first().map_or(String::new(), |n| format!(" (node \"{n}\")"));
         errors.extend(v.errors.into_iter().map(|e| format!("kernel {i}{node}: {e}")));

@@ -58,7 +58,8 @@ impl Session {
             }
             tracing::debug!(kernel = k.name, most, "loops do several iterations in one");
             let longer = Kernel { wgsl: key.1.clone(), ..k.clone() };
-            let made = kernel::compile(&self.gpu, &longer, self.checks).await?;
+            let guard = self.checks.of(self.program.proof.is_in_bounds(d.kernel));
+            let made = kernel::compile(&self.gpu, &longer, guard).await?;
             out.insert(d.kernel, made.clone());
             self.longer.pipelines.insert(key, made);
         }

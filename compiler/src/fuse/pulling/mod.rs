@@ -318,14 +318,19 @@ impl<'a, R: Resolver> Puller<'a, R> {
             }
             Op::Gather { index: axes, .. } => {
                 let data = graph.ty(node.inputs[0]).shape.clone();
-                let mut at = vec![];
+                let (mut at, mut guard) = (vec![], guard);
                 for (ax, d) in axes.iter().zip(&data) {
                     at.push(match ax {
                         GatherAxis::Affine(p) => p.subst_vars(index, &self.domain),
                         GatherAxis::Data { input, at } => {
                             let e = self.index_element(node.inputs[*input], at, index, guard)?;
-                            let e = self.wrap_and_clamp(e, d);
-                            Poly::atom(Atom::Data(e))
+                            let inside = self.wrap_and_clamp(e, d);
+                            if inside != e {
+                                // Of no elements there is no nearest.
+                                let any = self.less(&Poly::ZERO, d);
+                                guard = self.and(guard, any);
+                            }
+                            Poly::atom(Atom::Data(inside))
                         }
                     });
                 }

@@ -18,6 +18,8 @@
 //! until only non-negative terms are left ([`world`]).
 
 mod range;
+#[cfg(test)]
+mod tests;
 mod world;
 
 use super::places::Place;
@@ -199,10 +201,15 @@ impl Access<'_> {
         if !world.divisors_are_positive(&at) || !world.divisors_are_positive(&elements) {
             return false;
         }
-        let mut guards: Vec<(Poly, Poly)> =
-            roots[2..].chunks(2).map(|c| (c[0].clone(), c[1].clone())).collect();
-        guards.retain(|(a, b)| world.divisors_are_positive(a) && world.divisors_are_positive(b));
+        let guards = roots[2..].chunks(2).filter(|c| c.iter().all(|p| world.divisors_are_positive(p)));
+        let guards: Vec<Poly> = guards.map(|c| &c[1] - &c[0]).collect();
         let mut ways = WAYS;
+        if world.proves_inside(&at, &elements, &guards, &mut ways) {
+            return true;
+        }
+        let all: Vec<Poly> = [&at, &elements].into_iter().chain(&guards).cloned().collect();
+        world.take_apart(&all);
+        ways = WAYS;
         world.proves_inside(&at, &elements, &guards, &mut ways)
     }
 }

@@ -9,6 +9,8 @@ use wgfc_ir::{Atom, Dim, Poly};
 
 /// So many expressions are looked at before something counts as not proven.
 const STEPS: usize = 4000;
+/// So many facts and parts of variables are made.
+const WAYS: usize = 24;
 /// How deep bounds of bounds are looked for.
 const DEPTH: usize = 40;
 
@@ -64,6 +66,36 @@ fn inside(a: &Atom) -> Vec<&Poly> {
         Atom::Div(x, y) | Atom::Mod(x, y) | Atom::Max(x, y) | Atom::Min(x, y) => vec![x, y],
         _ => vec![],
     }
+}
+
+/// The terms of a sum with variables or data, the first of them positive.
+fn open(p: &Poly) -> Poly {
+    let mut out = Poly::ZERO;
+    for (m, c) in p.terms() {
+        let term = m.into_iter().fold(Poly::constant(c), |p, a| &p * &Poly::atom(a));
+        if !term.vars().is_empty() || !term.data().is_empty() {
+            out = &out + &term;
+        }
+    }
+    if out.terms().first().is_some_and(|(_, c)| *c < 0) { -&out } else { out }
+}
+
+/// What is not negative where `p` is not, without a common factor: `2x - 1 >= 0` where `x - 1 >= 0`.
+fn reduced(p: &Poly) -> Poly {
+    let gcd = |mut a: u64, mut b: u64| {
+        while b != 0 {
+            (a, b) = (b, a % b);
+        }
+        a
+    };
+    let terms = p.terms();
+    let factor = terms.iter().filter(|(m, _)| !m.is_empty()).fold(0, |g, (_, c)| gcd(g, c.unsigned_abs()));
+    let Some(factor) = i64::try_from(factor).ok().filter(|f| *f > 1) else { return p.clone() };
+    let each = terms.into_iter().map(|(m, c)| {
+        let c = c.div_euclid(factor);
+        m.into_iter().fold(Poly::constant(c), |p, a| &p * &Poly::atom(a))
+    });
+    each.sum()
 }
 
 /// Whether all divisors are positive numbers.
@@ -230,14 +262,8 @@ impl World {
         })
     }
 
-    /// Whether `at` is in `0..elements` where all the guards (`small <= large`) hold.
-    pub fn proves_inside(
-        &self,
-        at: &Poly,
-        elements: &Poly,
-        guards: &[(Poly, Poly)],
-        ways: &mut usize,
-    ) -> bool {
+    /// Whether `at` is in `0..elements` where none of the `guards` is negative.
+    pub fn proves_inside(&self, at: &Poly, elements: &Poly, guards: &[Poly], ways: &mut usize) -> bool {
         if *ways == 0 {
             return false;
         }
@@ -248,74 +274,82 @@ impl World {
             return true;
         }
         // The next expression that guards bound, as a variable of its own.
-        let mut facts: Vec<(Poly, Poly)> = guards.iter().map(|(a, b)| (self.now(a), self.now(b))).collect();
-        facts.retain(|(a, b)| !self.nonneg(&(b - a)));
+        let facts = self.bounds(guards);
         let mut tried: Vec<Poly> = vec![];
-        for (small, large) in &facts {
-            for p in [small, large] {
-                // Up to a number: guards compare one expression with both ends.
-                let number = p.terms().iter().find_map(|(m, c)| m.is_empty().then_some(*c)).unwrap_or(0);
-                let p = p - number;
-                if p.as_const().is_some() || tried.contains(&p) || p.vars().is_empty() && p.data().is_empty()
-                {
-                    continue;
-                }
-                tried.push(p.clone());
-                if self.with_variable(&p, &facts, at, elements, guards, ways) {
-                    return true;
-                }
+        for f in &facts {
+            let p = open(f);
+            if p.as_const().is_some() || tried.contains(&p) {
+                continue;
+            }
+            tried.push(p.clone());
+            if self.with_variable(&p, &facts, at, elements, guards, ways) {
+                return true;
             }
         }
         // Conditions between symbols, or of single atoms.
         let mut world = self.clone();
-        let before = world.replaced.len() + world.low.len() + world.high.len();
-        for (small, large) in &facts {
-            world.at_least(&(large - small), 0);
+        let known = |w: &World| w.replaced.len() + w.low.len() + w.high.len();
+        for f in &facts {
+            world.at_least(f, 0);
         }
-        let more = world.replaced.len() + world.low.len() + world.high.len() > before;
-        more && {
+        known(&world) > known(self) && {
             let (here, all) = (world.now(at), world.now(elements));
             world.nonneg(&here) && world.nonneg(&(&(&all - &here) - &Poly::ONE))
         }
+    }
+
+    /// What guards say here that is not known without them, quotients and remainders also of what is divided.
+    fn bounds(&self, guards: &[Poly]) -> Vec<Poly> {
+        let mut out: Vec<Poly> = guards.iter().map(|g| reduced(&self.now(g))).collect();
+        let mut next = 0;
+        while let Some(f) = out.get(next).cloned() {
+            next += 1;
+            for (a, c, rest) in lone(&f) {
+                match (a, c) {
+                    // x/d >= -rest
+                    (Atom::Div(x, d), 1) => out.push(&x + &(&d * &rest)),
+                    // x/d <= rest
+                    (Atom::Div(x, d), _) => out.push(&(&(&(&d * &rest) + &d) - &Poly::ONE) - &x),
+                    (Atom::Mod(x, _), 1) if self.nonneg(&x) => out.push(&x + &rest),
+                    _ => {}
+                }
+            }
+            if out.len() > WAYS {
+                break;
+            }
+        }
+        out.retain(|f| !self.nonneg(f));
+        out
     }
 
     /// [`World::proves_inside`] with a new variable for `p`, which guards bound.
     fn with_variable(
         &self,
         p: &Poly,
-        facts: &[(Poly, Poly)],
+        facts: &[Poly],
         at: &Poly,
         elements: &Poly,
-        guards: &[(Poly, Poly)],
+        guards: &[Poly],
         ways: &mut usize,
     ) -> bool {
-        // low <= p, p <= high
         let mut low = self.extreme(p, false, &mut Search::new(), 0);
         let mut high = self.extreme(p, true, &mut Search::new(), 0);
-        for (small, large) in facts {
-            let (d, e) = (small - p, large - p);
+        for f in facts {
             let outer = |x: &Poly| x.vars().is_empty() && x.data().is_empty();
-            // p + d <= large
-            if outer(&d) && outer(large) {
-                let h = large - &d;
-                if high.as_ref().is_none_or(|old| self.nonneg(&(old - &h))) {
-                    high = Some(h);
-                }
+            // p + d >= 0
+            let d = f - p;
+            if outer(&d) && low.as_ref().is_none_or(|old| self.nonneg(&(&-&d - old))) {
+                low = Some(-&d);
             }
-            // small <= p + e
-            if outer(&e) && outer(small) {
-                let l = small - &e;
-                if low.as_ref().is_none_or(|old| self.nonneg(&(&l - old))) {
-                    low = Some(l);
-                }
+            // e - p >= 0
+            let e = f + p;
+            if outer(&e) && high.as_ref().is_none_or(|old| self.nonneg(&(old - &e))) {
+                high = Some(e);
             }
         }
         let (Some(low), Some(high)) = (low, high) else { return false };
         let extent = &(&high - &low) + &Poly::ONE;
         for (a, c, rest) in lone(p) {
-            if matches!(a, Atom::Sym(_)) {
-                continue;
-            }
             let mut world = self.clone();
             let v = Poly::var(world.extents.len());
             world.extents.push(extent.clone());
@@ -327,6 +361,39 @@ impl World {
             }
         }
         false
+    }
+
+    /// Takes variables apart that are divided by what divides their extents: `%0 = 7·%8 + %9`.
+    pub fn take_apart(&mut self, all: &[Poly]) {
+        for _ in 0..WAYS {
+            let mut found: Vec<(usize, Poly, Dim)> = vec![];
+            for p in all {
+                self.divided(&self.now(p), &mut found);
+            }
+            let size = |d: &Poly| (d.symbols().len(), d.terms().iter().map(|t| t.1.unsigned_abs()).max());
+            let Some((v, d, q)) = found.into_iter().max_by_key(|(_, d, _)| size(d)) else { return };
+            let (outer, inner) = (self.extents.len(), self.extents.len() + 1);
+            self.extents.extend([q, d.clone()]);
+            self.replace(Atom::Var(v as u32), &(&Poly::var(outer) * &d) + &Poly::var(inner));
+        }
+    }
+
+    /// Variables with what they are divided by and the quotient of their extents.
+    fn divided(&self, p: &Poly, out: &mut Vec<(usize, Poly, Dim)>) {
+        for a in p.terms().into_iter().flat_map(|(m, _)| m) {
+            if let Atom::Div(x, d) | Atom::Mod(x, d) = &a
+                && let Some(v) = x.as_var()
+                && let Some(e) = self.extents.get(v)
+                && d.vars().is_empty()
+                && !out.iter().any(|(w, f, _)| *w == v && f == d)
+            {
+                let q = e.div(d, &[]);
+                if &q * d == *e && !q.is(1) && self.nonneg(&(d - &Poly::ONE)) {
+                    out.push((v, d.clone(), q));
+                }
+            }
+            inside(&a).into_iter().for_each(|p| self.divided(p, out));
+        }
     }
 
     /// Whether an expression is certain not to be negative.
@@ -365,6 +432,12 @@ impl World {
                 let less = !more && self.search(&-&factor, s, depth + 1);
                 if (more && up || less && !up) && holds.contains(&true) {
                     return true;
+                }
+                let known = if more { self.low.get(a) } else { self.high.get(a).filter(|_| less) };
+                for end in known.into_iter().flatten() {
+                    if self.search(&(&rest + &(&factor * end)), s, depth + 1) {
+                        return true;
+                    }
                 }
                 s.failed.insert(p.clone());
                 return false;

@@ -1,0 +1,198 @@
+//! Proofs against trying every point, of kernels as they are and of spoiled ones.
+
+use super::*;
+use crate::fuse::fuse;
+use crate::kernel::{Body, parse};
+use crate::options::{Fusion, Options};
+use wgfc_ir::testing::{Config, random_graph};
+use wgfc_ir::{Atom, BinaryOp, DType, UnaryOp};
+
+/// The values of symbols and variables.
+struct At<'a> {
+    symbols: &'a dyn Fn(&str) -> Option<i64>,
+    vars: Vec<i64>,
+}
+
+impl At<'_> {
+    fn poly(&self, body: &Body, p: &Poly) -> Option<i64> {
+        p.eval(&|a| match a {
+            Atom::Sym(s) => (self.symbols)(s),
+            Atom::Var(i) => self.vars.get(*i as usize).copied(),
+            Atom::Data(e) => self.value(body, *e),
+            _ => None,
+        })
+    }
+
+    /// An integer or a truth that depends on no data.
+    fn value(&self, body: &Body, e: ExprId) -> Option<i64> {
+        let of = |e: ExprId| self.value(body, e);
+        match *body.expr(e) {
+            Expr::Const(s) if !s.dtype.is_float() => Some(s.as_i64()),
+            Expr::Index(ref p) => self.poly(body, p),
+            Expr::Cast(DType::I32 | DType::I64, a) if body.dtype(a).is_int() => of(a),
+            Expr::Select(c, a, b) => of(if of(c)? != 0 { a } else { b }),
+            Expr::Unary(UnaryOp::Not, a) if body.dtype(a) == DType::Bool => Some(1 - of(a)?),
+            Expr::Binary(op, a, b) if !body.dtype(a).is_float() => {
+                let (x, y) = (of(a)?, of(b)?);
+                let truth = i64::from;
+                Some(match op {
+                    BinaryOp::And if body.dtype(a) == DType::Bool => x & y,
+                    BinaryOp::Or if body.dtype(a) == DType::Bool => x | y,
+                    BinaryOp::Lt => truth(x < y),
+                    BinaryOp::Le => truth(x <= y),
+                    BinaryOp::Gt => truth(x > y),
+                    BinaryOp::Ge => truth(x >= y),
+                    BinaryOp::Eq => truth(x == y),
+                    BinaryOp::Ne => truth(x != y),
+                    BinaryOp::Min => x.min(y),
+                    BinaryOp::Max => x.max(y),
+                    BinaryOp::Add => x + y,
+                    _ => return None,
+                })
+            }
+            _ => None,
+        }
+    }
+}
+
+/// All points of a domain, as long as they are not too many.
+fn points(extents: &[i64]) -> Vec<Vec<i64>> {
+    let mut out = vec![vec![]];
+    for e in extents {
+        out = out.into_iter().flat_map(|p| (0..*e).map(move |i| [p.clone(), vec![i]].concat())).collect();
+        if out.len() > 20_000 {
+            return vec![];
+        }
+    }
+    out
+}
+
+/// An access that is outside of its tensor, found by trying.
+fn outside(graph: &KernelGraph, k: &Kernel, symbols: &dyn Fn(&str) -> Option<i64>) -> Option<String> {
+    for place in k.places() {
+        let extents: Option<Vec<i64>> =
+            place.extents.iter().map(|d| d.as_ref().map_or(Some(1), |d| d.eval_syms(symbols))).collect();
+        let mut accesses = vec![];
+        for e in k.body.reachable(&place.roots()) {
+            if let Expr::Load { tensor, offset, guard } = k.body.expr(e) {
+                accesses.push((*tensor, offset.clone(), *guard));
+            }
+        }
+        accesses.extend(place.stores.iter().map(|s| (s.tensor, s.offset.clone(), s.guard)));
+        for vars in points(&extents?) {
+            let at = At { symbols, vars };
+            for (t, offset, guard) in &accesses {
+                let read = guard.map_or(Some(1), |g| at.value(&k.body, g));
+                let elements = graph.tensors[*t].ty.numel().eval_syms(symbols);
+                if let (Some(1), Some(o), Some(n)) = (read, at.poly(&k.body, offset), elements)
+                    && !(0..n).contains(&o)
+                {
+                    return Some(format!("t{t}[{offset}] is element {o} of {n} at {:?}", at.vars));
+                }
+            }
+        }
+    }
+    None
+}
+
+/// The kernel with its expressions changed one by one.
+fn changed(k: &Kernel, f: impl Fn(&Expr) -> Expr) -> Kernel {
+    let mut body = Body::default();
+    for (_, e, dtype) in k.body.iter() {
+        body.append(f(e), dtype);
+    }
+    Kernel { body, ..k.clone() }
+}
+
+/// Ways to spoil a kernel.
+fn spoiled(k: &Kernel) -> Vec<Kernel> {
+    let moved = |by: i64| k.moved(&|t, offset| (t, offset + by));
+    let unguarded = changed(k, |e| match e {
+        Expr::Load { tensor, offset, .. } => {
+            Expr::Load { tensor: *tensor, offset: offset.clone(), guard: None }
+        }
+        e => e.clone(),
+    });
+    let later = changed(k, |e| match e {
+        Expr::Binary(BinaryOp::Ge, a, b) => Expr::Binary(BinaryOp::Le, *b, *a),
+        Expr::Binary(BinaryOp::Lt, a, b) => Expr::Binary(BinaryOp::Le, *a, *b),
+        e => e.clone(),
+    });
+    let scaled = k.moved(&|t, offset| (t, offset * 2));
+    vec![moved(1), moved(-1), unguarded, later, scaled]
+}
+
+#[test]
+fn what_is_proven_holds_at_every_point() {
+    let (mut proven, mut wrong, mut caught) = (0, 0, 0);
+    for seed in 0..60 {
+        let (graph, _) = random_graph(seed, &Config { max_elements: 400, ..Config::default() });
+        let fusion = if seed % 3 == 0 { Fusion::None } else { Fusion::Full };
+        let Ok(kernels) = fuse(&graph, &Options { fusion, ..Options::default() }) else { continue };
+        let facts = Facts::of(&graph, &kernels);
+        for k in &kernels.kernels {
+            for k in std::iter::once(k.clone()).chain(spoiled(k)) {
+                let holds = prove(&kernels, &k, &facts).0.is_in_bounds();
+                for (n, m) in [(1, 1), (2, 3), (5, 2), (1, 4)] {
+                    let symbols = |s: &str| match s {
+                        "n" => Some(n),
+                        "m" => Some(m),
+                        _ => None,
+                    };
+                    let value = |p: &Poly| p.eval_syms(&symbols);
+                    let kept = facts.equal.iter().all(|(a, b)| value(a) == value(b))
+                        && facts.nonneg.iter().all(|p| value(p).is_none_or(|v| v >= 0));
+                    if !kept {
+                        continue;
+                    }
+                    let found = outside(&kernels, &k, &symbols);
+                    proven += usize::from(holds);
+                    wrong += usize::from(found.is_some());
+                    caught += usize::from(found.is_some() && !holds);
+                    assert!(
+                        !holds || found.is_none(),
+                        "seed {seed}, n {n}, m {m}: {found:?}\n{kernels}\n{k}"
+                    );
+                }
+            }
+        }
+    }
+    assert!(proven > 300 && wrong > 300 && caught == wrong, "{proven} {wrong} {caught}");
+}
+
+/// Whether the only kernel of a text is proven, of tensors `t0: f32[n, 7]`, `t1: i32[n]`, `t2: f32[7*n]`.
+fn holds(kernel: &str) -> bool {
+    let tensors = "t0: f32[n, 7] input 0\nt1: i32[n] input 1\nt2: f32[7*n] output 0\n";
+    let g = parse(&format!("{tensors}kernel 0 {kernel}")).unwrap_or_else(|e| panic!("{e}"));
+    super::super::verify(&g).unwrap_or_else(|e| panic!("{}", e.join("\n")));
+    prove(&g, &g.kernels[0], &Facts::default()).0.is_in_bounds()
+}
+
+#[test]
+fn extents_guards_and_clamps_prove() {
+    assert!(holds("map [7*n]\n  e0: f32 = t0[%0]\n  t2[%0] = e0\n"));
+    assert!(!holds("map [7*n]\n  e0: f32 = t0[%0 + 1]\n  t2[%0] = e0\n"));
+    assert!(!holds("map [7*n + 1]\n  e0: f32 = t0[%0]\n  t2[%0] = e0\n"));
+    let guarded = |small: &str, large: &str| {
+        holds(&format!(
+            "map [7*n]\n  e0: i32 = index({small})\n  e1: i32 = index({large})\n  e2: bool = lt(e0, e1)\n  \
+             e3: f32 = t0[%0 + 7] if e2\n  t2[%0] = e3\n"
+        ))
+    };
+    assert!(guarded("%0/7 + 1", "n"));
+    assert!(guarded("%0 + 7", "7*n"));
+    assert!(!guarded("%0/7", "n"));
+    assert!(!guarded("%0 + 6", "7*n"));
+    let gathered = |most: &str, least: &str| {
+        holds(&format!(
+            "map [7*n]\n  e0: i32 = t1[%0/7]\n  e1: i32 = index({most})\n  e2: i32 = {least}:i32\n  \
+             e3: i32 = min(e0, e1)\n  e4: i32 = max(e3, e2)\n  e5: f32 = t0[7*@4 + %0%7]\n  t2[%0] = e5\n"
+        ))
+    };
+    assert!(gathered("n - 1", "0"));
+    assert!(!gathered("n", "0"));
+    assert!(!gathered("n - 1", "-1"));
+    // What is read without a position along the row is read of rows without positions, too.
+    assert!(!holds("row [3, n]\n  e0: f32 = t0[0]\n  e1: f32 = acc0\n  acc0 = sum(e0): f32\n"));
+    assert!(holds("row [n, 0]\n  e0: f32 = t0[7*%0 + 6]\n  e1: f32 = acc0\n  acc0 = sum(e0): f32\n"));
+}
