@@ -25,7 +25,9 @@ mod world;
 use super::places::Place;
 use super::{Expr, ExprId, Family, Kernel, KernelGraph, TensorId};
 use rustc_hash::FxHashMap;
+use std::cell::Cell;
 use std::collections::BTreeSet;
+use std::rc::Rc;
 use wgfc_ir::{Dim, Graph, Poly};
 use world::World;
 
@@ -101,6 +103,7 @@ pub fn prove(graph: &KernelGraph, kernel: &Kernel, facts: &Facts) -> (Proof, Cou
     if let Some(s) = symbols.iter().find(|s| graph.bounds.get(s).is_some()) {
         unproven.push(format!("its sizes depend on `{s}`, which a run computes"));
     }
+    let left = Rc::new(Cell::new(STEPS));
     for (i, place) in kernel.places().iter().enumerate() {
         let mut worlds = FxHashMap::default();
         let loads = kernel.body.reachable(&place.roots()).into_iter().filter_map(|e| {
@@ -123,7 +126,7 @@ pub fn prove(graph: &KernelGraph, kernel: &Kernel, facts: &Facts) -> (Proof, Cou
             count.all += 1;
             let proven = *known.entry((i, elements.clone(), at.clone(), guard)).or_insert_with(|| {
                 let access = Access { graph, kernel, place, at: &at, guard, elements: &elements };
-                access.is_plainly_inside() || access.is_inside(facts, &mut worlds)
+                access.is_plainly_inside() || access.is_inside(facts, &mut worlds, &left)
             });
             count.proven += usize::from(proven);
             if !proven {
@@ -159,6 +162,8 @@ pub(super) struct Access<'a> {
 
 /// So many ways to use the guards are tried.
 const WAYS: usize = 64;
+/// So many expressions are looked at for the proofs of a kernel.
+const STEPS: usize = 50_000;
 
 impl Access<'_> {
     /// Whether the variables' extents alone say it, nothing being divided by what could be 0.
@@ -167,7 +172,12 @@ impl Access<'_> {
         world::divides_by_numbers(self.at) && self.at.in_range(self.elements, &extents)
     }
 
-    fn is_inside(&self, facts: &Facts, worlds: &mut FxHashMap<BTreeSet<usize>, World>) -> bool {
+    fn is_inside(
+        &self,
+        facts: &Facts,
+        worlds: &mut FxHashMap<BTreeSet<usize>, World>,
+        left: &Rc<Cell<usize>>,
+    ) -> bool {
         let body = &self.kernel.body;
         // The variables that it depends on: at these it is evaluated only where they have a value.
         let roots: Vec<ExprId> = self.at.data().into_iter().chain(self.guard).collect();
@@ -179,7 +189,7 @@ impl Access<'_> {
         );
         vars.extend(self.place.outer.iter().copied());
         let known = worlds.entry(vars.clone()).or_insert_with(|| {
-            let mut world = World::new(self.place);
+            let mut world = World::new(self.place, left);
             let tensors = self.kernel.tensors().into_iter().filter_map(|t| self.graph.tensors.get(t));
             let shapes: Vec<&Dim> = tensors.flat_map(|t| &t.ty.shape).collect();
             world.assume_all(facts, &vars, &shapes);
@@ -203,13 +213,11 @@ impl Access<'_> {
         }
         let guards = roots[2..].chunks(2).filter(|c| c.iter().all(|p| world.divisors_are_positive(p)));
         let guards: Vec<Poly> = guards.map(|c| &c[1] - &c[0]).collect();
-        let mut ways = WAYS;
-        if world.proves_inside(&at, &elements, &guards, &mut ways) {
-            return true;
-        }
         let all: Vec<Poly> = [&at, &elements].into_iter().chain(&guards).cloned().collect();
-        world.take_apart(&all);
-        ways = WAYS;
-        world.proves_inside(&at, &elements, &guards, &mut ways)
+        let mut apart = world.clone();
+        let first = if apart.take_apart(&all) { &apart } else { &world };
+        let (mut ways, mut few) = (WAYS, WAYS / 8);
+        first.proves_inside(&at, &elements, &guards, &mut ways)
+            || !std::ptr::eq(first, &world) && world.proves_inside(&at, &elements, &guards, &mut few)
     }
 }

@@ -4,7 +4,9 @@ use super::Facts;
 use super::range::Ends;
 use crate::kernel::places::Place;
 use rustc_hash::{FxHashMap, FxHashSet};
+use std::cell::Cell;
 use std::collections::BTreeSet;
+use std::rc::Rc;
 use wgfc_ir::{Atom, Dim, Poly};
 
 /// So many expressions are looked at before something counts as not proven.
@@ -26,6 +28,8 @@ pub struct World {
     high: FxHashMap<Atom, Ends>,
     /// New symbols so far.
     fresh: usize,
+    /// Steps left to all proofs of the kernel together.
+    left: Rc<Cell<usize>>,
 }
 
 /// The search for one proof.
@@ -126,10 +130,10 @@ fn by(p: &Poly, a: &Atom) -> Option<(Poly, Poly)> {
 }
 
 impl World {
-    pub fn new(place: &Place<'_>) -> World {
+    pub fn new(place: &Place<'_>, left: &Rc<Cell<usize>>) -> World {
         let extents = place.extents.iter().map(|d| d.clone().unwrap_or_default()).collect();
         let (low, high) = Default::default();
-        World { extents, replaced: vec![], low, high, fresh: 0 }
+        World { extents, replaced: vec![], low, high, fresh: 0, left: left.clone() }
     }
 
     /// Uses what holds of symbols, that the variables `vars` have values, and that `shapes` are extents of tensors.
@@ -363,19 +367,20 @@ impl World {
         false
     }
 
-    /// Takes variables apart that are divided by what divides their extents: `%0 = 7·%8 + %9`.
-    pub fn take_apart(&mut self, all: &[Poly]) {
-        for _ in 0..WAYS {
+    /// Takes variables apart that are divided by what divides their extents: `%0 = 7·%8 + %9`. Whether there are any.
+    pub fn take_apart(&mut self, all: &[Poly]) -> bool {
+        for i in 0..WAYS {
             let mut found: Vec<(usize, Poly, Dim)> = vec![];
             for p in all {
                 self.divided(&self.now(p), &mut found);
             }
             let size = |d: &Poly| (d.symbols().len(), d.terms().iter().map(|t| t.1.unsigned_abs()).max());
-            let Some((v, d, q)) = found.into_iter().max_by_key(|(_, d, _)| size(d)) else { return };
+            let Some((v, d, q)) = found.into_iter().max_by_key(|(_, d, _)| size(d)) else { return i > 0 };
             let (outer, inner) = (self.extents.len(), self.extents.len() + 1);
             self.extents.extend([q, d.clone()]);
             self.replace(Atom::Var(v as u32), &(&Poly::var(outer) * &d) + &Poly::var(inner));
         }
+        true
     }
 
     /// Variables with what they are divided by and the quotient of their extents.
@@ -409,6 +414,8 @@ impl World {
             return false;
         }
         s.steps -= 1;
+        let Some(left) = self.left.get().checked_sub(1) else { return false };
+        self.left.set(left);
         if self.signs(p, s, depth) {
             return true;
         }
