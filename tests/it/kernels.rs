@@ -85,7 +85,10 @@ fn check(what: &(impl Fn(&Fused) -> Result<(), String> + Sync)) -> Vec<String> {
 const UNPROVEN: [(&str, &str); 4] = [
     ("repro/dim-minmax.onnx", "the larger of sums of extremes, written in two ways"),
     ("repro/reshape-sym.onnx", "quotients by symbols inside of quotients by others"),
-    ("small/cache-sliding", "windows of states, whose extents are extremes inside of extremes: the steps of a proof end"),
+    (
+        "small/cache-sliding",
+        "windows of states, whose extents are extremes inside of extremes: the steps of a proof end",
+    ),
     ("group_query_attention_grows", "the tables of a rotary embedding are shorter than a sequence may be"),
 ];
 
