@@ -17,7 +17,7 @@ pub(crate) struct Pipeline {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Checks {
     /// None of those kernels that the compiler, in this process, has proven to stay inside their buffers
-    /// ([`Proof`](wgfc_ir::program::Proof)); all of the others.
+    /// ([`Proof`](wgfc_program::program::Proof)); all of the others.
     #[default]
     Unproven,
     /// As the browser does: indices are clamped, loops bounded, workgroup memory zeroed.
@@ -51,7 +51,7 @@ impl Checks {
 }
 
 /// The kernels of a program, with whether they are proven to stay inside their buffers.
-pub(crate) fn kernels(p: &wgfc_ir::Program) -> impl Iterator<Item = (&Kernel, bool)> {
+pub(crate) fn kernels(p: &wgfc_program::Program) -> impl Iterator<Item = (&Kernel, bool)> {
     p.kernels.iter().enumerate().map(|(i, k)| (k, p.proof.is_in_bounds(i)))
 }
 
