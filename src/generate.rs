@@ -185,7 +185,11 @@ impl Generator {
             share_weights(long, &mut short);
         }
         // Compiled just now, here.
-        let how = SessionOptions { checks: Checks::Trusted, capacity: options.capacity.min(ROOM) };
+        let how = SessionOptions {
+            checks: Checks::Trusted,
+            capacity: options.capacity.min(ROOM),
+            ..SessionOptions::default()
+        };
         let programs: Vec<&Program> = long.iter().chain([&short]).collect();
         let mut sessions = Session::family_blocking(&gpu, &programs, how).map_err(device_error)?.into_iter();
         let prefill = long.as_ref().and_then(|_| sessions.next());

@@ -12,6 +12,8 @@ use wgfc_compiler::DeviceProfile;
 use wgfc_ir::eval::{Limits, evaluate_within};
 use wgfc_ir::{Dim, Graph};
 use wgfc_runtime::error::BadInput;
+use wgfc_runtime::kernel::Checks;
+use wgfc_runtime::session::SessionOptions;
 use wgfc_runtime::{AdapterChoice, DeviceLimits, Gpu, RunError, Session};
 
 /// Where a model runs.
@@ -136,7 +138,13 @@ impl Model {
     /// Puts the program that was [loaded](artefact::load) from the folder `path` on a device. What the device
     /// refuses of it is the folder's fault.
     pub fn of_folder(gpu: Gpu, program: Program, path: &Path) -> Result<Model, Error> {
-        let model = Model::on_device(gpu, program).map_err(|e| edited(path, e))?;
+        Model::of_folder_with(gpu, program, path, Checks::default())
+    }
+
+    /// [`Model::of_folder`] whose kernels are guarded as `checks` says. Nothing is proven of what was read: whoever asks for
+    /// [`Checks::Trusted`] vouches for the folder.
+    pub fn of_folder_with(gpu: Gpu, program: Program, path: &Path, checks: Checks) -> Result<Model, Error> {
+        let model = Model::on_device_with(gpu, program, checks).map_err(|e| edited(path, e))?;
         Ok(Model { folder: Some(path.to_owned()), ..model })
     }
 
@@ -175,8 +183,13 @@ impl Model {
 
     /// Puts a program on a device.
     pub fn on_device(gpu: Gpu, program: Program) -> Result<Model, Error> {
+        Model::on_device_with(gpu, program, Checks::default())
+    }
+
+    fn on_device_with(gpu: Gpu, program: Program, checks: Checks) -> Result<Model, Error> {
         let start = Instant::now();
-        let session = Session::new_blocking(&gpu, &program).map_err(device_error)?;
+        let options = SessionOptions { checks, ..SessionOptions::default() };
+        let session = Session::with_options_blocking(&gpu, &program, options).map_err(device_error)?;
         Ok(Model {
             setup: Setup { uploading: start.elapsed(), ..Setup::default() },
             inputs: program_ports(&program.inputs),
@@ -311,7 +324,7 @@ pub fn device_error(e: RunError) -> Error {
             };
             Error::Usage(bad.iter().map(one).collect())
         }
-        RunError::Constraint { help, .. } => {
+        RunError::Constraint { help, .. } | RunError::Above { help, .. } => {
             let help = help.unwrap_or_else(|| "give inputs whose shapes agree".into());
             Error::usage(message, help)
         }

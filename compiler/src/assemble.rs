@@ -3,7 +3,7 @@
 use crate::emit::{EmitContext, EmittedKernel, Target, emit};
 use crate::error::{Diagnostic, Errors, Location};
 use crate::fuse::grouping::TILE;
-use crate::kernel::bounds::{Facts, prove};
+use crate::kernel::bounds::{Facts, Proof, prove};
 use crate::kernel::{
     Attention, Capacity, Expr, Family, Kernel, KernelGraph, Loop, Map, Matmul, PrefixScan, Row, Stage,
     StagedLoop, TensorId, TensorKind,
@@ -127,20 +127,22 @@ pub fn assemble(
         format!("{}[{}]", ty.dtype, shape.join(", "))
     };
     let facts = Facts::of(graph, kernels);
-    let mut proven: FxHashMap<u128, bool> = FxHashMap::default();
-    let mut in_bounds: Vec<bool> = vec![];
+    let mut proofs: FxHashMap<u128, Proof> = FxHashMap::default();
+    let mut unproven: Vec<Vec<String>> = vec![];
     let mut kernel_of: FxHashMap<&str, usize> = FxHashMap::default();
     let mut program_kernels: Vec<program::Kernel> = vec![];
     let mut dispatches = vec![];
     for (k, e) in kernels.kernels.iter().zip(&emitted) {
         let kernel = *kernel_of.entry(e.wgsl.as_str()).or_insert_with(|| {
             program_kernels.push(program_kernel(program_kernels.len(), k, e));
-            in_bounds.push(true);
+            unproven.push(vec![]);
             program_kernels.len() - 1
         });
         let hash = k.structural_hash(&kernels.tensors, Capacity::Counts);
-        let proof = proven.entry(hash).or_insert_with(|| prove(kernels, k, &facts).0.is_in_bounds());
-        in_bounds[kernel] &= *proof;
+        if let Proof::Unproven(all) = proofs.entry(hash).or_insert_with(|| prove(kernels, k, &facts).0) {
+            let new: Vec<String> = all.iter().filter(|a| !unproven[kernel].contains(*a)).cloned().collect();
+            unproven[kernel].extend(new);
+        }
         dispatches.push(Dispatch {
             kernel,
             bindings: e.bindings.iter().map(|(t, _)| buffer_of[t]).collect(),
@@ -227,7 +229,7 @@ pub fn assemble(
         repeats,
         stats,
         weights,
-        proof: program::Proof::new(in_bounds, Facts::checked(kernels)),
+        proof: program::Proof::new(unproven, Facts::checked(kernels)),
     })
 }
 

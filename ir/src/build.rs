@@ -141,6 +141,11 @@ impl<'g> Builder<'g> {
         }
     }
 
+    /// Records that at run time dimension `a` must be at most `b`: their larger is `b`.
+    pub fn require_at_most(&mut self, a: &Dim, b: &Dim) {
+        self.require_equal(&a.max_of(b, &[]), b);
+    }
+
     /// Elementwise with operands broadcast against each other.
     pub fn map(&mut self, body: ScalarFn, args: &[Value]) -> Built {
         let shape = self.broadcast_shape(args)?;

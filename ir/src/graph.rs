@@ -1,7 +1,7 @@
 //! The graph: nodes of a few core operators, values between them.
 
 use crate::op::Op;
-use crate::poly::{Dim, Poly};
+use crate::poly::{Atom, Dim, Poly};
 use petgraph::graph::NodeIndex;
 use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{Hash, Hasher};
@@ -53,6 +53,18 @@ pub struct Constraint {
     pub b: Dim,
     /// Which node of the model needs it.
     pub origin: Arc<str>,
+}
+
+impl Constraint {
+    /// What must not be negative for this to hold: where the larger of two must be one of them, how far that is above the other.
+    pub fn nonneg(&self) -> Vec<Dim> {
+        let sides = [(&self.a, &self.b), (&self.b, &self.a)];
+        let most = |(larger, most): (&Dim, &Dim)| match larger.as_atom() {
+            Some(Atom::Max(x, y)) => vec![most - x, most - y],
+            _ => vec![],
+        };
+        sides.into_iter().flat_map(most).filter(|d| !d.is(0)).collect()
+    }
 }
 
 /// A tensor that keeps its contents from run to run, on the device that runs the graph. Zero at first.

@@ -5,7 +5,7 @@
 //! the program's symbols, which the shapes of the inputs bind at run time.
 
 use crate::dtype::DType;
-use crate::poly::Dim;
+use crate::poly::{Atom, Dim};
 use crate::tensor::Tensor;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -58,24 +58,30 @@ pub struct Program {
 /// What the compiler has proven of a program's kernels. Who changes the program must take it away.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Proof {
-    /// Of each kernel, whether it stays inside the buffers of all its dispatches while no size is negative.
-    kernels: Vec<bool>,
+    /// Of each kernel the accesses that may leave the buffers of a dispatch, even while no size is negative.
+    unproven: Vec<Vec<String>>,
     /// The sizes.
     sizes: Vec<Dim>,
 }
 
 impl Proof {
-    /// That the `kernels` for which it is true stay inside their buffers in every run in which none of `sizes` is negative.
-    pub fn new(kernels: Vec<bool>, sizes: Vec<Dim>) -> Proof {
-        Proof { kernels, sizes }
+    /// That all accesses of all kernels but those `unproven` stay inside their buffers in every run in which none of `sizes` is
+    /// negative.
+    pub fn new(unproven: Vec<Vec<String>>, sizes: Vec<Dim>) -> Proof {
+        Proof { unproven, sizes }
     }
     /// Whether a kernel stays inside its buffers.
     pub fn is_in_bounds(&self, kernel: usize) -> bool {
-        self.kernels.get(kernel) == Some(&true)
+        self.unproven(kernel).is_some_and(<[String]>::is_empty)
+    }
+    /// The accesses of a kernel that may leave their buffers, in words. `None` where nothing is known: of a program that was
+    /// read.
+    pub fn unproven(&self, kernel: usize) -> Option<&[String]> {
+        self.unproven.get(kernel).map(Vec::as_slice)
     }
     /// How many kernels do.
     pub fn count(&self) -> usize {
-        self.kernels.iter().filter(|p| **p).count()
+        self.unproven.iter().filter(|p| p.is_empty()).count()
     }
     /// What a run must find not to be negative, where any kernel is proven.
     pub fn sizes(&self) -> &[Dim] {
@@ -157,6 +163,17 @@ pub struct DimConstraint {
     pub b: Dim,
     /// The node of the model that needs it.
     pub node: String,
+}
+
+impl DimConstraint {
+    /// What must be at most `b`, where the larger of both is what must equal it.
+    pub fn at_most(&self) -> Option<&Dim> {
+        match self.a.as_atom() {
+            Some(Atom::Max(x, y)) if *y == self.b => Some(x),
+            Some(Atom::Max(x, y)) if *x == self.b => Some(y),
+            _ => None,
+        }
+    }
 }
 
 /// A stretch of device memory.

@@ -109,13 +109,25 @@ fn constraints(program: &Program, values: &[i64], late: bool) -> Result<(), RunE
             let is_computed = |s: &String| program.computed.iter().any(|c| c.symbol == *s);
             let known: Vec<(&String, i64)> =
                 program.symbols.iter().zip(values.iter().copied()).filter(|s| !is_computed(s.0)).collect();
-            return Err(RunError::Constraint {
-                help: wgfc_program::suggest::suggest(&known, if late { &[] } else { &early }),
-                node: c.node.clone(),
-                a: c.a.to_string(),
-                a_value: a.unwrap_or(-1),
-                b: c.b.to_string(),
-                b_value: b.unwrap_or(-1),
+            let help = wgfc_program::suggest::suggest(&known, if late { &[] } else { &early });
+            let (node, b_text, b_value) = (c.node.clone(), c.b.to_string(), b.unwrap_or(-1));
+            return Err(match c.at_most() {
+                Some(low) => RunError::Above {
+                    help,
+                    node,
+                    a: low.to_string(),
+                    a_value: evaluate(program, values, low).unwrap_or(-1),
+                    b: b_text,
+                    b_value,
+                },
+                None => RunError::Constraint {
+                    help,
+                    node,
+                    a: c.a.to_string(),
+                    a_value: a.unwrap_or(-1),
+                    b: b_text,
+                    b_value,
+                },
             });
         }
     }

@@ -120,6 +120,22 @@ pub enum RunError {
         /// The value of the right side.
         b_value: i64,
     },
+    /// A dimension is larger for these inputs than the model can have it.
+    #[error("node \"{node}\" needs {a} (here {a_value}) to be at most {b} (here {b_value})")]
+    Above {
+        /// Values of symbols for which it is not, in words.
+        help: Option<String>,
+        /// The node that needs it.
+        node: String,
+        /// The dimension, as an expression over the symbols.
+        a: String,
+        /// Its value.
+        a_value: i64,
+        /// What it may be at most.
+        b: String,
+        /// The value of that.
+        b_value: i64,
+    },
     /// No such input, output or state.
     #[error("there is no {what} \"{name}\"; there is: {known}")]
     Unknown {
@@ -162,6 +178,17 @@ pub enum RunError {
         state: String,
         /// The reason.
         message: String,
+    },
+    /// With [`canaries`](crate::session::SessionOptions::canaries): a kernel has written behind a buffer. This is a bug in wgfc, or
+    /// an edited plan.
+    #[error("a kernel has written {past} bytes behind the end of {buffer}, which {writers} writes")]
+    OutOfBounds {
+        /// Which buffer.
+        buffer: String,
+        /// The first byte overwritten, from the buffer's end on.
+        past: u64,
+        /// The nodes whose kernels write the buffer.
+        writers: String,
     },
     /// wgpu refused a call. This is a bug in wgfc, or an edited plan.
     #[error("{what}: {message}")]

@@ -1,5 +1,6 @@
 //! A program on a device, and how it runs.
 
+mod canaries;
 mod late;
 #[cfg(not(target_arch = "wasm32"))]
 mod longer;
@@ -69,12 +70,15 @@ pub struct SessionOptions {
     /// Positions that states have room for at first, where the program leaves that open; a few more where
     /// positions are smaller than a word. [`Session::grow`] makes more.
     pub capacity: usize,
+    /// For tests: buffers share no memory, what no kernel has written is NaN, and so are 256 bytes behind each buffer, where a
+    /// write is [`RunError::OutOfBounds`]. Each run is waited for.
+    pub canaries: bool,
 }
 
 impl Default for SessionOptions {
     /// Guarded where that is needed, and room for 256 positions.
     fn default() -> SessionOptions {
-        SessionOptions { checks: Checks::default(), capacity: 256 }
+        SessionOptions { checks: Checks::default(), capacity: 256, canaries: false }
     }
 }
 
@@ -100,6 +104,7 @@ impl std::fmt::Debug for Uploaded {
 pub struct Session {
     pub(crate) gpu: Gpu,
     pub(crate) checks: Checks,
+    pub(crate) canaries: bool,
     pub(crate) program: Program,
     pub(crate) pipelines: Vec<Pipeline>,
     /// Weights and states, by buffer.
@@ -248,13 +253,13 @@ impl Session {
     ) -> Result<Vec<Session>, RunError> {
         let mut sessions: Vec<Session> = vec![];
         for program in programs {
-            let mut session = Session::empty(gpu, program, options.checks, vec![]).await?;
+            let mut session = Session::empty(gpu, program, options, vec![]).await?;
             let states = match kin.or(sessions.first()) {
                 Some(k) => {
                     session.weights = k.weights.clone();
                     k.states.clone()
                 }
-                None => Arc::new(StateSet::new(gpu, program, options.capacity).await?),
+                None => Arc::new(StateSet::new(gpu, program, options.capacity, session.slack()).await?),
             };
             session.place_states(states);
             session.upload(program).await?;
@@ -267,7 +272,7 @@ impl Session {
     async fn empty(
         gpu: &Gpu,
         program: &Program,
-        checks: Checks,
+        options: SessionOptions,
         pipelines: Vec<Pipeline>,
     ) -> Result<Session, RunError> {
         let dims_bytes = (program.symbols.len() as u64 * 4).next_multiple_of(16).max(16);
@@ -281,7 +286,8 @@ impl Session {
         // Weights are not kept on the host; cloning a map of shared bytes to drop it is cheap.
         Ok(Session {
             gpu: gpu.clone(),
-            checks,
+            checks: options.checks,
+            canaries: options.canaries,
             pipelines,
             resident: vec![None; program.buffers.len()],
             weights: HashMap::new(),
@@ -320,7 +326,7 @@ impl Session {
                 self.resident[i] = Some(same.buffer.clone());
                 continue;
             }
-            let size = len.next_multiple_of(4).max(16) as u64;
+            let size = len.next_multiple_of(4).max(16) as u64 + self.slack();
             let buffer = self.gpu.resident(&format!("weight \"{name}\""), size).await?;
             let uploaded = Uploaded { _owner: Arc::downgrade(&owner), buffer: buffer.clone() };
             self.weights.insert(key, uploaded);
@@ -343,7 +349,8 @@ impl Session {
 
     /// A session of the same program with the same pipelines and weights on these states.
     pub(crate) async fn twin(&self, states: Arc<StateSet>) -> Result<Session, RunError> {
-        let mut twin = Session::empty(&self.gpu, &self.program, self.checks, self.pipelines.clone()).await?;
+        let mut twin =
+            Session::empty(&self.gpu, &self.program, self.options(), self.pipelines.clone()).await?;
         twin.resident = self.resident.clone();
         twin.weights = self.weights.clone();
         twin.symbols = self.symbols.clone();
@@ -353,6 +360,10 @@ impl Session {
         Ok(twin)
     }
 
+    /// What it was set up with; the capacity of states is theirs.
+    pub(crate) fn options(&self) -> SessionOptions {
+        SessionOptions { checks: self.checks, canaries: self.canaries, ..SessionOptions::default() }
+    }
     /// The device it runs on.
     pub fn gpu(&self) -> &Gpu {
         &self.gpu
@@ -479,6 +490,9 @@ impl Session {
         let mut encoder = self.play(&ready.prepared).await?;
         let (ranges, staging) = tensor::copy_out(&gpu, &read, self.staging.take(), &mut encoder).await?;
         let sent = gpu.scoped("running the plan", || gpu.queue().submit([encoder.finish()])).await?;
+        if self.canaries {
+            self.check_canaries(&ready.prepared).await?;
+        }
         Ok((Started { gpu, outputs, ranges, staging, sent, late }, ready.lengths))
     }
 
@@ -557,6 +571,7 @@ impl Session {
 
     pub(crate) async fn submit(&self, ready: &Ready) -> Result<(), RunError> {
         let encoder = self.play(&ready.prepared).await?;
-        self.gpu.scoped("running the plan", || _ = self.gpu.queue().submit([encoder.finish()])).await
+        self.gpu.scoped("running the plan", || _ = self.gpu.queue().submit([encoder.finish()])).await?;
+        if self.canaries { self.check_canaries(&ready.prepared).await } else { Ok(()) }
     }
 }

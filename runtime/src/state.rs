@@ -5,7 +5,7 @@ mod values;
 
 use crate::error::RunError;
 use crate::gpu::Gpu;
-use crate::session::{Session, SessionOptions};
+use crate::session::Session;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use wgfc_program::program::{BufferKind, State};
@@ -32,8 +32,13 @@ struct Contents {
 }
 
 impl StateSet {
-    /// Zeros for the states of a program.
-    pub(crate) async fn new(gpu: &Gpu, program: &Program, capacity: usize) -> Result<StateSet, RunError> {
+    /// Zeros for the states of a program, with `slack` bytes behind each.
+    pub(crate) async fn new(
+        gpu: &Gpu,
+        program: &Program,
+        capacity: usize,
+        slack: u64,
+    ) -> Result<StateSet, RunError> {
         let mut states = program.states.clone();
         // A plan need not list those that have nothing more to them than their size.
         for (i, b) in program.buffers.iter().enumerate() {
@@ -46,7 +51,7 @@ impl StateSet {
         let capacities = room::capacities(&states, capacity)?;
         let mut buffers = BTreeMap::new();
         for s in &states {
-            let size = room::bytes(s, &capacities)?;
+            let size = room::bytes(s, &capacities)? + slack;
             // WebGPU buffers start as zeros.
             buffers.insert(s.name.clone(), gpu.resident(&format!("state \"{}\"", s.name), size).await?);
         }
@@ -255,8 +260,7 @@ impl Session {
     /// what its length is called; else as [`Session::new`].
     pub async fn sibling(&self, program: &Program) -> Result<Session, RunError> {
         fit(program, &self.program)?;
-        let options = SessionOptions { checks: self.checks, ..SessionOptions::default() };
-        let mut one = Session::build(&self.gpu, &[program], options, Some(self)).await?;
+        let mut one = Session::build(&self.gpu, &[program], self.options(), Some(self)).await?;
         one.pop().ok_or_else(|| RunError::Plan(vec!["there is no program".to_owned()]))
     }
 

@@ -6,7 +6,8 @@ use wgfc_program::program::{
     Stats, Until,
 };
 use wgfc_program::{DType, Dim, Tensor};
-use wgfc_runtime::session::Value;
+use wgfc_runtime::kernel::Checks;
+use wgfc_runtime::session::{SessionOptions, Value};
 use wgfc_runtime::{AdapterChoice, Estimate, Gpu, RunError, Session, measure, overhead, testing};
 
 fn dim(s: &str) -> Dim {
@@ -202,6 +203,42 @@ fn one_session_serves_many_shapes_even_empty_ones() {
         s.trim();
         let out = s.run_blocking(&[("x", f32s(&[3, 5]))]).unwrap();
         assert_eq!(out[0].1.to_f32s().unwrap(), rows_by_hand(3, 5));
+    });
+}
+
+#[test]
+fn canaries_tell_of_kernels_that_leave_their_tensors() {
+    on_each(|gpu| {
+        let options = SessionOptions { checks: Checks::Trusted, canaries: true, ..Default::default() };
+        let run = |p: &Program| {
+            let mut s = Session::with_options_blocking(gpu, p, options)?;
+            s.run_blocking(&[("x", f32s(&[7, 13]))])?;
+            Ok(s.run_blocking(&[("x", f32s(&[7, 13]))])?[0].1.to_f32s().unwrap())
+        };
+        assert_eq!(run(&add()), Ok(ramp(91).iter().map(|v| v * 2.0).collect()));
+        assert_eq!(run(&rows()), Ok(rows_by_hand(7, 13)));
+        let with = |body: &str| {
+            let mut p = add();
+            p.kernels[0] = kernel("add", 2, 1, &[], body);
+            run(&p)
+        };
+        for (place, writes) in [("91u", "output \"y\""), ("153u", "output \"y\"")] {
+            let error = with(&format!("if (i < 91u) {{ b2[i] = b0[i] + b1[i]; b2[{place}] = 1.0; }}"));
+            let error = error.unwrap_err();
+            let past = 4 * (place[..place.len() - 1].parse::<u64>().unwrap() - 91);
+            assert!(matches!(error, RunError::OutOfBounds { past: p, .. } if p == past), "{error}");
+            assert!(error.to_string().contains(writes) && error.to_string().contains("node0"), "{error}");
+        }
+        // What is read behind a tensor, or before anything has written it, is NaN.
+        let read = with("if (i < 91u) { b2[i] = b0[i + 1u] + b1[i]; }").unwrap();
+        assert!(read[90].is_nan() && read[..90].iter().all(|v| !v.is_nan()));
+        let read = with("if (i < 90u) { b2[i] = b0[i] + b1[i + 1u]; }").unwrap();
+        assert!(read[90].is_nan() && read[..90].iter().all(|v| !v.is_nan()));
+        // Of intermediate tensors, too.
+        let mut p = rows();
+        p.kernels[1].wgsl = p.kernels[1].wgsl.replace("b1[i] = b0[i];", "b1[i] = b0[i]; b1[i + 1u] = 0.0;");
+        let error = run(&p).unwrap_err();
+        assert!(matches!(error, RunError::OutOfBounds { past: 0, .. }), "{error}");
     });
 }
 

@@ -315,6 +315,10 @@ pub struct DataArgs {
     /// How the pixels of pictures become numbers
     #[arg(long, value_enum, default_value_t)]
     pub image_norm: ImageNorm,
+    /// Run the kernels of a compiled folder without checks of bounds, as those that are compiled from a model and proven
+    /// to need none; only for folders that nobody else can have changed
+    #[arg(long)]
+    pub trust: bool,
 }
 
 /// `wgfc run`.

@@ -310,9 +310,27 @@ fn text(name: &str, program: &Program, s: &Summary, (a, roof): (&InspectArgs, Ro
             program.computed.iter().map(|c| format!("{} up to {}", c.symbol, c.bound)).collect();
         out += &format!("  sizes that a run computes, counted at their most: {}\n", sizes.join(", "));
     }
+    out += &proofs(program);
     let absent = if program.stats.weights_absent { ", absent: this can be inspected, not run" } else { "" };
     out += &format!("  weights: {}{absent}\n", bytes_text(s.weights));
     out += "  (MB is 2^20, GB 2^30 bytes; every operand of a dispatch counts once)\n";
+    out
+}
+
+/// Kernels of which it is known that they stay inside their buffers, and what is not known of the others.
+fn proofs(program: &Program) -> String {
+    let all = program.kernels.len();
+    if (0..all).any(|k| program.proof.unproven(k).is_none()) {
+        return "  a compiled folder carries no proofs: its kernels run with checks of bounds (run --trust: without)\n"
+            .into();
+    }
+    let mut out =
+        format!("  {} of {all} kernels are proven to stay inside their buffers\n", program.proof.count());
+    for (i, k) in program.kernels.iter().enumerate() {
+        for access in program.proof.unproven(i).unwrap_or_default() {
+            out += &format!("    not {}, which runs with checks: {access}\n", k.name);
+        }
+    }
     out
 }
 
@@ -359,9 +377,18 @@ fn json(
             })
         })
         .collect();
+    let unproven: Option<BTreeMap<&String, &[String]>> = program
+        .kernels
+        .iter()
+        .enumerate()
+        .map(|(i, k)| Some((&k.name, program.proof.unproven(i)?)))
+        .filter(|of| of.is_none_or(|(_, accesses)| !accesses.is_empty()))
+        .collect();
     serde_json::json!({
         "nodes": program.stats.model_nodes,
         "kernels": program.kernels.len(),
+        "kernels_proven_in_bounds": program.proof.count(),
+        "accesses_not_proven_in_bounds": unproven,
         "dispatches": s.runs(),
         "repeats": program.repeats,
         "dims": s.dims,

@@ -13,6 +13,7 @@ use std::time::Instant;
 use wgfc::generate::Setup;
 use wgfc::model::{Opened, WhyCpu};
 use wgfc::ports::PortType;
+use wgfc::runtime::kernel::Checks;
 use wgfc::runtime::{Gpu, Profile};
 use wgfc::{Error, Model, ModelFile, Options, Place, Tensor, npy};
 
@@ -141,9 +142,16 @@ pub fn load(
         adapter::say_software(&gpu, adapter, t);
         let kept = Kept::open(kept, &gpu, t);
         let _progress = compiling(&gpu, path, t);
-        let model = Model::of_folder(gpu, program, path)?;
+        let checks = if data.trust { Checks::Trusted } else { Checks::default() };
+        let model = Model::of_folder_with(gpu, program, path, checks)?;
         kept.save(t);
         return Ok(Loaded { model, sizes: BTreeMap::new(), profile: None });
+    }
+    if data.trust {
+        return Err(Error::usage(
+            "--trust has no effect on a model: its kernels are proven to need no checks, or checked",
+            "give it with a folder that `wgfc compile` wrote",
+        ));
     }
     let mut file = ModelFile::open(path)?;
     if random_weights {

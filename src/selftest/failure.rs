@@ -6,6 +6,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Once;
 use wgfc_compiler::{Errors, Kind};
 use wgfc_ir::{Program, Tensor};
+use wgfc_runtime::session::SessionOptions;
 use wgfc_runtime::{Gpu, RunError, Session};
 
 /// How a case did not pass.
@@ -111,12 +112,13 @@ pub fn caught<T>(f: impl FnOnce() -> Result<T, Failure>) -> Result<T, Failure> {
     result.unwrap_or_else(|_| Err(Failure::Panic(LAST_PANIC.with(|p| p.take()))))
 }
 
-/// A session for a program.
+/// A session for a program, in which kernels that leave their tensors are seen.
 ///
 /// # Errors
 /// What the device refuses.
 pub fn session(gpu: &Gpu, program: &Program) -> Result<Session, Failure> {
-    Ok(Session::new_blocking(gpu, program)?)
+    let options = SessionOptions { canaries: true, ..SessionOptions::default() };
+    Ok(Session::with_options_blocking(gpu, program, options)?)
 }
 
 /// Runs a session on named inputs; the outputs are in order.

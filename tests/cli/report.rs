@@ -30,6 +30,39 @@ fn inspect_counts_each_node_once_and_names_what_kernels_do() {
 }
 
 #[test]
+fn proofs_are_told_and_a_folder_is_trusted_on_demand_only() {
+    let d = folder();
+    let none = serde_json::json!({});
+    let v = wgfc(d.path(), &format!("inspect|{}|--json", mlp())).exits(0).json();
+    assert_eq!(v["kernels_proven_in_bounds"], v["kernels"]);
+    assert_eq!(v["accesses_not_proven_in_bounds"], none);
+    wgfc(d.path(), &format!("inspect|{}", mlp())).exits(0).prints("are proven to stay inside their buffers");
+    let open = fixture("repro/reshape-sym.onnx");
+    wgfc(d.path(), &format!("inspect|{open}")).exits(0).prints("runs with checks: ");
+    let v = wgfc(d.path(), &format!("inspect|{open}|--json")).exits(0).json();
+    let all = v["accesses_not_proven_in_bounds"].as_object().unwrap();
+    assert!(!all.is_empty() && all.values().flat_map(|a| a.as_array().unwrap()).all(|a| a.is_string()));
+
+    wgfc(d.path(), &format!("compile|{}|-o|out", mlp())).exits(0);
+    wgfc(d.path(), "inspect|out").exits(0).prints("a compiled folder carries no proofs");
+    let v = wgfc(d.path(), "inspect|out|--json").exits(0).json();
+    assert_eq!(v["kernels_proven_in_bounds"], 0);
+    assert!(v["accesses_not_proven_in_bounds"].is_null());
+    let run = |words: &str| wgfc(d.path(), &format!("{words}|--random-inputs|--dim|batch=3"));
+    run(&format!("run|{}|--trust", mlp())).exits(1).says("--trust has no effect on a model");
+    if wgfc::runtime::Gpu::adapters_blocking().is_empty() {
+        return;
+    }
+    run("run|out|--output-dir|checked").exits(0);
+    run("run|out|--output-dir|trusted|--trust").exits(0);
+    run("bench|out|--runs|2|--trust").exits(0);
+    assert_eq!(
+        std::fs::read(d.path().join("checked/probabilities.npy")).unwrap(),
+        std::fs::read(d.path().join("trusted/probabilities.npy")).unwrap()
+    );
+}
+
+#[test]
 fn pictures_name_operators_and_shapes_and_fold_layers() {
     let d = folder();
     wgfc(d.path(), &format!("inspect|{}|--graph|g.svg", fixture("resnet50.onnx"))).exits(0);

@@ -82,14 +82,13 @@ fn check(what: &(impl Fn(&Fused) -> Result<(), String> + Sync)) -> Vec<String> {
 }
 
 /// Models of which accesses are not proven, and why.
-const UNPROVEN: [(&str, &str); 4] = [
+const UNPROVEN: [(&str, &str); 3] = [
     ("repro/dim-minmax.onnx", "the larger of sums of extremes, written in two ways"),
     ("repro/reshape-sym.onnx", "quotients by symbols inside of quotients by others"),
     (
         "small/cache-sliding",
         "windows of states, whose extents are extremes inside of extremes: the steps of a proof end",
     ),
-    ("group_query_attention_grows", "the tables of a rotary embedding are shorter than a sequence may be"),
 ];
 
 /// The text of a kernel graph is read back, and the hashes are the same.

@@ -2,7 +2,7 @@
 
 use super::heads::Offset;
 use super::shape::with_extents;
-use super::{Lowering, Result, rotary};
+use super::{Lowering, OpError, Result, rotary};
 use wgfc_ir::op::GatherAxis;
 use wgfc_ir::{BinaryOp as B, Dim, Op, Poly, Scalar, ScalarFn, ScalarNode as N, Value};
 
@@ -23,6 +23,14 @@ pub enum Cache {
 pub fn angles(cx: &mut Lowering, table: Value, offset: &Offset, batch: &Dim, s: &Dim) -> Result {
     match offset {
         Offset::Is(p) => {
+            let (end, all) = (p + s, cx.shape(table)[0].clone());
+            if let (Some(end), Some(all)) = (end.as_const(), all.as_const())
+                && end > all
+            {
+                let e = format!("reads row {} of a table of {all}", end - 1);
+                return Err(OpError::model(e).operand(table));
+            }
+            cx.require_at_most(&end, &all);
             let rows = cx.slice(table, 0, p, 1, s)?;
             Ok(cx.unsqueeze(rows, &[0, 1])?)
         }

@@ -91,7 +91,54 @@ pub fn schedule(
     }
     let mut all = ScheduledGraph { graph, schedules };
     table::replace(&mut all, given, device, expect)?;
+    verify(&all, device).map_err(|all| Errors(all.into_iter().map(Diagnostic::internal).collect()))?;
     Ok(all)
+}
+
+/// Checks that each kernel has a schedule of its family that the device has the threads for; `Err` lists those that do not.
+pub fn verify(all: &ScheduledGraph, device: &DeviceProfile) -> Result<(), Vec<String>> {
+    let (kernels, schedules) = (&all.graph.kernels, &all.schedules);
+    if kernels.len() != schedules.len() {
+        return Err(vec![format!("{} kernels have {} schedules", kernels.len(), schedules.len())]);
+    }
+    let wrong = |(i, (k, s)): (usize, (&Kernel, &Schedule))| {
+        let node = k.nodes.first().map_or(String::new(), |n| format!(" (node \"{n}\")"));
+        let of = format!("kernel {i}{node}, {}, has the schedule `{s}`", k.family);
+        match s.threads(k) {
+            None => Some(format!("{of}, which is of another family")),
+            Some(n) if n == 0 || n > device.max_invocations => {
+                let most = device.max_invocations;
+                Some(format!("{of} of {n} threads, of which the device has 1 to {most}"))
+            }
+            Some(_) => None,
+        }
+    };
+    let wrong: Vec<String> = kernels.iter().zip(schedules).enumerate().filter_map(wrong).collect();
+    if wrong.is_empty() { Ok(()) } else { Err(wrong) }
+}
+
+impl Schedule {
+    /// Threads of a workgroup, where it is a schedule for kernels of this family.
+    fn threads(&self, kernel: &Kernel) -> Option<u32> {
+        Some(match (self, &kernel.family) {
+            (Schedule::Map(s), Family::Map(_)) => s.threads,
+            (Schedule::Row(s), Family::Row(_)) => s.threads,
+            (Schedule::PrefixScan(s), Family::PrefixScan(_)) => s.threads,
+            (Schedule::Loop(s), Family::Loop(_)) => s.threads,
+            (Schedule::StagedLoop(s), Family::StagedLoop(_)) => s.threads,
+            (Schedule::Product(products::Product::Tiled(s)), Family::Matmul(_)) => s.shape.threads(),
+            (Schedule::Product(products::Product::Cooperative(s)), Family::Matmul(_)) => {
+                s.shape.subgroups() * s.subgroup
+            }
+            (Schedule::Product(products::Product::Thin(s)), Family::Matmul(_)) => s.shape.threads(),
+            (Schedule::Product(products::Product::Serial(s)), Family::Matmul(_)) => s.threads,
+            (Schedule::Attention(attention::Attention::Tiled(s)), Family::Attention(_)) => {
+                s.queries / s.thread_queries.max(1) * 8
+            }
+            (Schedule::Attention(attention::Attention::Decode(s)), Family::Attention(_)) => s.threads,
+            _ => return None,
+        })
+    }
 }
 
 /// Says which nodes a kernel computes.

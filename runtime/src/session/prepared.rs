@@ -1,6 +1,6 @@
 //! From the inputs of a run to its recorded dispatches: symbols, memory, bind groups.
 
-use super::{Session, Value};
+use super::{Session, Value, canaries};
 use crate::bind::{self, Bound, Given, Rounds};
 use crate::error::{BadInput, RunError};
 use crate::kernel::Pipeline;
@@ -19,9 +19,9 @@ const KEPT_GROUPS: usize = 8;
 /// A stretch of a buffer, as bound.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Piece {
-    buffer: wgpu::Buffer,
-    offset: u64,
-    size: u64,
+    pub(super) buffer: wgpu::Buffer,
+    pub(super) offset: u64,
+    pub(super) size: u64,
 }
 
 /// One dispatch, ready to be recorded.
@@ -39,8 +39,8 @@ pub(crate) struct Dispatch {
 /// The dispatches for one shape binding and one choice of buffers for the ports.
 #[derive(Debug)]
 pub(crate) struct Prepared {
-    bound: Arc<Bound>,
-    ports: Vec<wgpu::Buffer>,
+    pub(super) bound: Arc<Bound>,
+    pub(super) ports: Vec<wgpu::Buffer>,
     pub(crate) dispatches: Vec<Dispatch>,
     segments: Vec<Segment>,
 }
@@ -116,7 +116,7 @@ impl Session {
         let mut outputs = Vec::with_capacity(self.program.outputs.len());
         for i in 0..self.program.outputs.len() {
             let port = &self.program.outputs[i];
-            let (dtype, size) = (port.dtype, bound.memory.bytes[port.buffer]);
+            let (dtype, size) = (port.dtype, bound.memory.bytes[port.buffer] + self.slack());
             let memory = self.take_buffer(self.program.inputs.len() + i, size).await?;
             let shape = bound.outputs[i].clone();
             outputs.push(DeviceTensor { dtype, shape, memory, gpu: self.gpu.clone() });
@@ -138,7 +138,11 @@ impl Session {
         if let Some(b) = self.bound.get(&values) {
             return Ok(b.clone());
         }
-        let bound = Arc::new(bind::bind(&self.program, values.clone(), self.gpu.profile())?);
+        let mut bound = bind::bind(&self.program, values.clone(), self.gpu.profile())?;
+        if self.canaries {
+            canaries::spread(&mut bound.memory);
+        }
+        let bound = Arc::new(bound);
         if self.bound.len() >= KEPT_BOUND {
             self.bound.clear();
         }
@@ -189,7 +193,8 @@ impl Session {
             Value::Host(t) => {
                 let bytes = t.bytes().ok_or_else(|| bad("its values are not known"))?;
                 let what = format!("writing input \"{name}\"");
-                let memory = self.take_buffer(port, Buffer::byte_size(t.dtype, t.numel()) as u64).await?;
+                let size = Buffer::byte_size(t.dtype, t.numel()) as u64 + self.slack();
+                let memory = self.take_buffer(port, size).await?;
                 self.gpu.scoped(&what, || self.gpu.write(&memory.buffer, 0, bytes)).await?;
                 Ok(memory)
             }
@@ -253,7 +258,7 @@ impl Session {
     }
 
     /// Where a buffer of the program lies.
-    fn piece(&self, bound: &Bound, ports: &[wgpu::Buffer], b: usize) -> Option<Piece> {
+    pub(super) fn piece(&self, bound: &Bound, ports: &[wgpu::Buffer], b: usize) -> Option<Piece> {
         let (buffer, offset) = match &self.program.buffers[b].kind {
             BufferKind::Input { index } => (&ports[*index], 0),
             BufferKind::Output { index } => (&ports[self.program.inputs.len() + index], 0),
@@ -263,7 +268,9 @@ impl Session {
                 (&self.arenas[arena], offset)
             }
         };
-        Some(Piece { buffer: buffer.clone(), offset, size: bound.memory.bytes[b] })
+        let bytes = bound.memory.bytes[b];
+        let slack = self.slack().min(buffer.size().saturating_sub(offset + bytes));
+        Some(Piece { buffer: buffer.clone(), offset, size: bytes + slack })
     }
 
     /// Cuts dispatches where a size has been computed, and where rounds begin and end.

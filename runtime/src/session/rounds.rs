@@ -42,6 +42,9 @@ impl Session {
     /// Runs all to the end of its last round and returns, recorded, what comes behind: all of it
     /// without rounds.
     pub(super) async fn play(&self, prepared: &Prepared) -> Result<wgpu::CommandEncoder, RunError> {
+        if self.canaries {
+            self.lay_canaries(prepared).await?;
+        }
         let new = || self.gpu.device().create_command_encoder(&Default::default());
         let (mut encoder, mut word) = (new(), None);
         let mut rounds = vec![0u64; prepared.segments().len()];

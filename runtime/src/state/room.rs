@@ -132,7 +132,7 @@ impl Session {
             let (Some(rows), Some(old)) = (symbol(s).and_then(|_| rows(s)), from.buffers.get(&s.name)) else {
                 continue;
             };
-            let size = bytes(s, &to.capacities)?;
+            let size = bytes(s, &to.capacities)? + self.slack();
             let new = self.gpu.resident(&format!("state \"{}\"", s.name), size).await?;
             let bytes = |positions: i64| (positions.max(0) as u64).saturating_mul(rows.bits).div_ceil(8);
             let [had, has] = [&from, &to].map(|c| bytes(positions(s, &c.capacities).unwrap_or(0)));

@@ -99,6 +99,27 @@ fn what_is_left_out_is_refused_by_name() {
     }
 }
 
+#[test]
+fn tables_of_angles_have_a_row_for_each_position() {
+    let with = |s: &str, past: Option<&str>| {
+        let (q, k, past) = (format!("1 {s} 64"), format!("1 {s} 32"), past.map(|p| format!("1 2 {p} 16")));
+        let (q, k, past) = (Some((F32, &*q)), Some((F32, &*k)), past.as_deref().map(|p| (F32, p)));
+        let table = Some((F32, "20 8"));
+        let inputs = [q, k, k, past, past, Some((I32, "1")), Some((I32, "")), table, table];
+        let heads = attributes().int("num_heads", 4).int("kv_num_heads", 2).int("do_rotary", 1);
+        one("GroupQueryAttention", MICROSOFT, &inputs, 3, heads)
+    };
+    let above = |m: &ModelProto| {
+        let graph = import_it(m).unwrap_or_else(|e| panic!("{e}")).graph;
+        graph.constraints.iter().flat_map(|c| c.nonneg()).map(|d| d.to_string()).collect::<Vec<_>>()
+    };
+    assert_eq!(above(&with("s", Some("p"))), ["20 - p - s"]);
+    assert_eq!(above(&with("s", None)), ["20 - s"]);
+    assert_eq!(above(&with("20", None)), [""; 0]);
+    let e = errors(&with("21", None));
+    assert!(e.contains("row 20 of a table of 20") && e.contains("x7"), "{e}");
+}
+
 /// An operator, its domain, operands that fit, and its attributes.
 type Fit = (&'static str, &'static str, Vec<(DType, &'static str)>, NodeProto);
 

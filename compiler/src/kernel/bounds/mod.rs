@@ -62,7 +62,10 @@ impl Facts {
         let mut f = Facts::default();
         let known = |d: &Poly| !kernels.bounds.concern(d);
         let early = graph.constraints.iter().filter(|c| known(&c.a) && known(&c.b));
-        f.equal.extend(early.map(|c| (c.a.clone(), c.b.clone())));
+        for c in early {
+            f.equal.push((c.a.clone(), c.b.clone()));
+            f.nonneg.extend(c.nonneg());
+        }
         for s in &graph.states {
             let Some(g) = &s.growth else { continue };
             let Some(room) = graph.ty(s.before).shape.get(g.axis) else { continue };
