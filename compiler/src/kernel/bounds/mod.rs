@@ -94,6 +94,8 @@ pub struct Count {
     pub all: usize,
     /// Proven ones.
     pub proven: usize,
+    /// Expressions that were looked at.
+    pub steps: usize,
 }
 
 /// Whether a verified kernel stays inside its tensors, and how many of its accesses are known to.
@@ -138,6 +140,7 @@ pub fn prove(graph: &KernelGraph, kernel: &Kernel, facts: &Facts) -> (Proof, Cou
             }
         }
     }
+    count.steps = STEPS - left.get();
     let proof = if unproven.is_empty() { Proof::InBounds } else { Proof::Unproven(unproven) };
     (proof, count)
 }
