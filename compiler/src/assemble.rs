@@ -3,7 +3,7 @@
 use crate::emit::{EmitContext, EmittedKernel, Target, emit};
 use crate::error::{Diagnostic, Errors, Location};
 use crate::fuse::grouping::TILE;
-use crate::kernel::bounds::{Facts, Proof, prove};
+use crate::kernel::bounds::{Facts, Proof, prove_all};
 use crate::kernel::{
     Attention, Capacity, Expr, Family, Kernel, KernelGraph, Loop, Map, Matmul, PrefixScan, Row, Stage,
     StagedLoop, TensorId, TensorKind,
@@ -126,20 +126,27 @@ pub fn assemble(
         let shape: Vec<String> = ty.shape.iter().map(ToString::to_string).collect();
         format!("{}[{}]", ty.dtype, shape.join(", "))
     };
-    let facts = Facts::of(graph, kernels);
-    let mut proofs: FxHashMap<u128, Proof> = FxHashMap::default();
+    let stage = crate::pipeline::Stage::new("prove");
+    let (proofs, count) = prove_all(graph, kernels);
+    tracing::debug!(
+        stage = stage.name,
+        accesses = count.all,
+        proven = count.proven,
+        steps = count.steps,
+        ms = stage.ms(),
+        "done"
+    );
     let mut unproven: Vec<Vec<String>> = vec![];
     let mut kernel_of: FxHashMap<&str, usize> = FxHashMap::default();
     let mut program_kernels: Vec<program::Kernel> = vec![];
     let mut dispatches = vec![];
-    for (k, e) in kernels.kernels.iter().zip(&emitted) {
+    for ((k, e), proof) in kernels.kernels.iter().zip(&emitted).zip(&proofs) {
         let kernel = *kernel_of.entry(e.wgsl.as_str()).or_insert_with(|| {
             program_kernels.push(program_kernel(program_kernels.len(), k, e));
             unproven.push(vec![]);
             program_kernels.len() - 1
         });
-        let hash = k.structural_hash(&kernels.tensors, Capacity::Counts);
-        if let Proof::Unproven(all) = proofs.entry(hash).or_insert_with(|| prove(kernels, k, &facts).0) {
+        if let Proof::Unproven(all) = proof {
             let new: Vec<String> = all.iter().filter(|a| !unproven[kernel].contains(*a)).cloned().collect();
             unproven[kernel].extend(new);
         }

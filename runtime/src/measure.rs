@@ -97,7 +97,8 @@ pub async fn measure(gpu: &Gpu) -> Result<Measured, RunError> {
     let limits = gpu.profile();
     let kernels = [kernel("copy", COPY, 256, vec![Access::Read, Access::ReadWrite])];
     // It stays inside of what it is given.
-    let pipelines = compile_all(gpu, kernels.iter().map(|k| (k, false)), Checks::Trusted, [].into_iter()).await?;
+    let pipelines =
+        compile_all(gpu, kernels.iter().map(|k| (k, false)), Checks::Trusted, [].into_iter()).await?;
     let [copy] = pipelines.as_slice() else {
         return Err(RunError::Gpu {
             what: "measuring".to_owned(),

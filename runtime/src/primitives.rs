@@ -221,7 +221,8 @@ pub async fn primitives(gpu: &Gpu) -> Result<Primitives, RunError> {
     ];
     kernels.extend(limits.f16.then_some(half));
     // These are ours, and stay inside of what they are given.
-    let pipelines = compile_all(gpu, kernels.iter().map(|k| (k, false)), Checks::Trusted, [].into_iter()).await?;
+    let pipelines =
+        compile_all(gpu, kernels.iter().map(|k| (k, false)), Checks::Trusted, [].into_iter()).await?;
     let [chain, arithmetic, barrier, fill, chase, cached, half @ ..] = pipelines.as_slice() else {
         let message = "a kernel is missing".to_owned();
         return Err(RunError::Gpu { what: "measuring".to_owned(), message });

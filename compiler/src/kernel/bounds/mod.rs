@@ -23,7 +23,7 @@ mod tests;
 mod world;
 
 use super::places::Place;
-use super::{Expr, ExprId, Family, Kernel, KernelGraph, TensorId};
+use super::{Capacity, Expr, ExprId, Family, Kernel, KernelGraph, TensorId};
 use rustc_hash::FxHashMap;
 use std::cell::Cell;
 use std::collections::BTreeSet;
@@ -96,6 +96,25 @@ pub struct Count {
     pub proven: usize,
     /// Expressions that were looked at.
     pub steps: usize,
+}
+
+/// The proofs of all kernels, and what they took. Layers repeat.
+pub fn prove_all(graph: &Graph, kernels: &KernelGraph) -> (Vec<Proof>, Count) {
+    let facts = Facts::of(graph, kernels);
+    let mut known: FxHashMap<u128, Proof> = FxHashMap::default();
+    let mut sum = Count::default();
+    let each = kernels.kernels.iter().map(|k| {
+        let hash = k.structural_hash(&kernels.tensors, Capacity::Counts);
+        let proof = known.entry(hash).or_insert_with(|| {
+            let (proof, count) = prove(kernels, k, &facts);
+            sum.all += count.all;
+            sum.proven += count.proven;
+            sum.steps += count.steps;
+            proof
+        });
+        proof.clone()
+    });
+    (each.collect(), sum)
 }
 
 /// Whether a verified kernel stays inside its tensors, and how many of its accesses are known to.
