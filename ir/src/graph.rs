@@ -56,11 +56,13 @@ pub struct Constraint {
 }
 
 impl Constraint {
-    /// What must not be negative for this to hold: where the larger of two must be one of them, how far that is above the other.
+    /// What must not be negative for this to hold: how far a size is above what it must be the larger of, and below what it must
+    /// be the smaller of.
     pub fn nonneg(&self) -> Vec<Dim> {
         let sides = [(&self.a, &self.b), (&self.b, &self.a)];
         let most = |(larger, most): (&Dim, &Dim)| match larger.as_atom() {
             Some(Atom::Max(x, y)) => vec![most - x, most - y],
+            Some(Atom::Min(x, y)) => vec![x - most, y - most],
             _ => vec![],
         };
         sides.into_iter().flat_map(most).filter(|d| !d.is(0)).collect()

@@ -26,9 +26,9 @@ use super::places::Place;
 use super::{Capacity, Expr, ExprId, Family, Kernel, KernelGraph, TensorId};
 use rustc_hash::FxHashMap;
 use std::cell::Cell;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
-use wgfc_ir::{Dim, Graph, Poly};
+use wgfc_ir::{Atom, Dim, Graph, Poly};
 use world::World;
 
 /// Whether a kernel stays inside its tensors.
@@ -120,7 +120,8 @@ pub fn prove_all(graph: &Graph, kernels: &KernelGraph) -> (Vec<Proof>, Count) {
 /// Whether a verified kernel stays inside its tensors, and how many of its accesses are known to.
 pub fn prove(graph: &KernelGraph, kernel: &Kernel, facts: &Facts) -> (Proof, Count) {
     let (mut unproven, mut count) = (vec![], Count::default());
-    let mut known: FxHashMap<(usize, Dim, Poly, Option<ExprId>), bool> = FxHashMap::default();
+    let mut known: FxHashMap<Question, bool> = FxHashMap::default();
+    let hidden = hidden(graph, kernel);
     let mut symbols = kernel.symbols();
     let types = kernel.tensors().into_iter().filter_map(|t| graph.tensors.get(t)).map(|t| &t.ty.shape);
     symbols.extend(types.flatten().flat_map(Poly::symbols));
@@ -129,7 +130,7 @@ pub fn prove(graph: &KernelGraph, kernel: &Kernel, facts: &Facts) -> (Proof, Cou
     }
     let left = Rc::new(Cell::new(STEPS));
     for (i, place) in kernel.places().iter().enumerate() {
-        let mut worlds = FxHashMap::default();
+        let mut worlds = <[FxHashMap<_, _>; 3]>::default();
         let loads = kernel.body.reachable(&place.roots()).into_iter().filter_map(|e| {
             let (what, elements, at, guard) = match kernel.body.expr(e) {
                 Expr::Load { tensor, offset, guard } => {
@@ -148,10 +149,22 @@ pub fn prove(graph: &KernelGraph, kernel: &Kernel, facts: &Facts) -> (Proof, Cou
         });
         for (what, elements, at, guard) in loads.chain(stores) {
             count.all += 1;
-            let proven = *known.entry((i, elements.clone(), at.clone(), guard)).or_insert_with(|| {
-                let access = Access { graph, kernel, place, at: &at, guard, elements: &elements };
-                access.is_plainly_inside() || access.is_inside(facts, &mut worlds, &left)
-            });
+            let access = Access { graph, kernel, place, at: &at, guard, elements: &elements };
+            let proven = access.is_plainly_inside()
+                || *known.entry(access.question(i)).or_insert_with(|| {
+                    let [light, opaque, open] = &mut worlds;
+                    let mut tries = [light, opaque, open]
+                        .into_iter()
+                        .enumerate()
+                        .filter(|(n, _)| *n != 1 || !hidden.is_empty());
+                    tries.any(|(n, worlds)| {
+                        let before = left.get();
+                        let how: (&[Atom], bool) = if n < 2 { (&hidden, n == 0) } else { (&[], false) };
+                        let holds = access.is_inside(facts, worlds, how, &left);
+                        tracing::trace!(access = what, n, steps = before - left.get(), holds);
+                        holds
+                    })
+                });
             count.proven += usize::from(proven);
             if !proven {
                 let when = guard.map_or(String::new(), |g| format!(" if e{g}"));
@@ -188,33 +201,111 @@ pub(super) struct Access<'a> {
 /// So many ways to use the guards are tried.
 const WAYS: usize = 64;
 /// So many expressions are looked at for the proofs of a kernel.
-const STEPS: usize = 50_000;
+const STEPS: usize = 20_000;
+
+/// What decides whether an access is inside: accesses that differ in what they read alone, not in its range, have the same.
+#[derive(PartialEq, Eq, Hash)]
+struct Question {
+    place: usize,
+    elements: Dim,
+    at: Poly,
+    guard: Option<ExprId>,
+    data: Vec<(range::Ends, range::Ends)>,
+    vars: BTreeSet<usize>,
+}
+
+/// Names of data in a [`Question`] begin here.
+const RENAMED: ExprId = 1 << 30;
+
+/// Quotients, remainders and extremes of symbols alone, those that contain others first: proofs mostly need to know of
+/// them only that they are not below a number.
+fn hidden(graph: &KernelGraph, kernel: &Kernel) -> Vec<Atom> {
+    let mut found: BTreeMap<usize, Vec<Atom>> = BTreeMap::new();
+    let places = kernel.places();
+    let extents = places.iter().flat_map(|p| p.extents.iter().flatten());
+    let tensors = kernel.tensors().into_iter().filter_map(|t| graph.tensors.get(t));
+    let stored = kernel.all_stores().map(|s| &s.offset);
+    let exprs = kernel.body.iter().filter_map(|(_, e, _)| e.index());
+    for p in tensors.flat_map(|t| &t.ty.shape).chain(extents).chain(stored).chain(exprs) {
+        world::of_symbols(p, &mut found);
+    }
+    found.into_values().rev().flatten().collect()
+}
 
 impl Access<'_> {
-    /// Whether the variables' extents alone say it, nothing being divided by what could be 0.
+    /// The variables that it depends on: at these it is evaluated only where they have a value.
+    fn vars(&self) -> BTreeSet<usize> {
+        let body = &self.kernel.body;
+        let roots: Vec<ExprId> = self.at.data().into_iter().chain(self.guard).collect();
+        let mut vars = self.at.vars();
+        let read = body.reachable(&roots);
+        vars.extend(read.iter().flat_map(|e| body.expr(*e).index().into_iter().flat_map(Poly::vars)));
+        vars.extend(self.place.outer.iter().copied());
+        vars
+    }
+
+    /// What its guard compares.
+    fn compared(&self) -> Vec<range::Compared> {
+        let mut compared = vec![];
+        if let Some(g) = self.guard {
+            range::conditions(&self.kernel.body, g, true, &mut compared);
+        }
+        compared
+    }
+
+    fn question(&self, place: usize) -> Question {
+        let body = &self.kernel.body;
+        let at = range::expanded(body, self.at);
+        let compared = self.compared();
+        let ends = compared.iter().flat_map(|c| [&c.small, &c.large]);
+        let guarded: BTreeSet<ExprId> = ends.flat_map(|p| range::expanded(body, p).data()).collect();
+        let free: Vec<ExprId> = at.data().into_iter().filter(|e| !guarded.contains(e)).collect();
+        let renamed = |a: &Atom| match a {
+            Atom::Data(e) => {
+                let i = free.iter().position(|f| f == e)?;
+                Some(Poly::atom(Atom::Data(RENAMED + i as ExprId)))
+            }
+            _ => None,
+        };
+        Question {
+            place,
+            elements: self.elements.clone(),
+            at: at.subst(&renamed, &[]),
+            guard: self.guard,
+            data: free.iter().map(|e| range::range(body, self.place, *e, 0)).collect(),
+            vars: self.vars(),
+        }
+    }
+
+    /// Whether the variables' extents alone say it, or a comparison of the guard, nothing being divided by what could be 0.
     fn is_plainly_inside(&self) -> bool {
         let extents: Vec<Dim> = self.place.extents.iter().map(|d| d.clone().unwrap_or_default()).collect();
-        world::divides_by_numbers(self.at) && self.at.in_range(self.elements, &extents)
+        if !world::divides_by_numbers(self.at) {
+            return false;
+        }
+        if self.at.in_range(self.elements, &extents) {
+            return true;
+        }
+        let guards: Vec<Poly> = self.compared().iter().map(|c| &c.large - &c.small).collect();
+        let known = |p: &Poly| {
+            let above = |g: &Poly| world::divides_by_numbers(g) && (p - g).as_const().is_some_and(|d| d >= 0);
+            p.proves_nonneg(&extents) || guards.iter().any(above)
+        };
+        known(self.at) && known(&(&(self.elements - self.at) - &Poly::ONE))
     }
 
     fn is_inside(
         &self,
         facts: &Facts,
         worlds: &mut FxHashMap<BTreeSet<usize>, World>,
+        (hidden, light): (&[Atom], bool),
         left: &Rc<Cell<usize>>,
     ) -> bool {
         let body = &self.kernel.body;
-        // The variables that it depends on: at these it is evaluated only where they have a value.
-        let roots: Vec<ExprId> = self.at.data().into_iter().chain(self.guard).collect();
-        let mut vars = self.at.vars();
-        vars.extend(
-            body.reachable(&roots)
-                .iter()
-                .flat_map(|e| body.expr(*e).index().into_iter().flat_map(Poly::vars)),
-        );
-        vars.extend(self.place.outer.iter().copied());
+        let vars = self.vars();
         let known = worlds.entry(vars.clone()).or_insert_with(|| {
-            let mut world = World::new(self.place, left);
+            let mut world = World::new(self.place, light, left);
+            world.hide(hidden);
             let tensors = self.kernel.tensors().into_iter().filter_map(|t| self.graph.tensors.get(t));
             let shapes: Vec<&Dim> = tensors.flat_map(|t| &t.ty.shape).collect();
             world.assume_all(facts, &vars, &shapes);
@@ -222,10 +313,7 @@ impl Access<'_> {
         });
         let mut world = known.clone();
         let mut terms = vec![self.at.clone(), self.elements.clone()];
-        let mut compared = vec![];
-        if let Some(g) = self.guard {
-            range::conditions(body, g, true, &mut compared);
-        }
+        let compared = self.compared();
         terms.extend(compared.iter().flat_map(|c| [c.small.clone(), c.large.clone()]));
         let roots: Vec<Poly> = terms.iter().map(|p| range::expanded(body, p)).collect();
         for e in roots.iter().flat_map(Poly::data) {
@@ -233,15 +321,19 @@ impl Access<'_> {
             world.data(e, low, high);
         }
         let (at, elements) = (roots[0].clone(), roots[1].clone());
+        let guards = roots[2..].chunks(2).filter(|c| c.iter().all(|p| world.divisors_are_positive(p)));
+        let guards: Vec<Poly> = guards.map(|c| &c[1] - &c[0]).collect();
+        // What a guard says of sizes alone holds wherever the access is made.
+        let (sizes, guards): (Vec<Poly>, Vec<Poly>) =
+            guards.into_iter().partition(|g| g.vars().is_empty() && g.data().is_empty());
+        sizes.iter().for_each(|g| world.at_least(g, 0));
         if !world.divisors_are_positive(&at) || !world.divisors_are_positive(&elements) {
             return false;
         }
-        let guards = roots[2..].chunks(2).filter(|c| c.iter().all(|p| world.divisors_are_positive(p)));
-        let guards: Vec<Poly> = guards.map(|c| &c[1] - &c[0]).collect();
         let all: Vec<Poly> = [&at, &elements].into_iter().chain(&guards).cloned().collect();
         let mut apart = world.clone();
         let first = if apart.take_apart(&all) { &apart } else { &world };
-        let (mut ways, mut few) = (WAYS, WAYS / 8);
+        let (mut ways, mut few) = (if light { WAYS / 4 } else { WAYS }, WAYS / 8);
         first.proves_inside(&at, &elements, &guards, &mut ways)
             || !std::ptr::eq(first, &world) && world.proves_inside(&at, &elements, &guards, &mut few)
     }

@@ -5,7 +5,7 @@ use super::range::Ends;
 use crate::kernel::places::Place;
 use rustc_hash::{FxHashMap, FxHashSet};
 use std::cell::Cell;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 use wgfc_ir::{Atom, Dim, Poly};
 
@@ -21,6 +21,11 @@ const DEPTH: usize = 40;
 pub struct World {
     /// Extents of the variables, those of new ones behind them; those without a value have extent 0.
     extents: Vec<Dim>,
+    /// Whether that something is at least 1 is kept in `positive`, and other bounds of sizes are not used: what then follows
+    /// does so in few steps.
+    light: bool,
+    /// Atoms that are at least 1.
+    positive: FxHashSet<Atom>,
     /// Replacements, in the order in which they are made.
     replaced: Vec<(Atom, Poly)>,
     /// Bounds of atoms that are no replacements.
@@ -102,6 +107,55 @@ fn reduced(p: &Poly) -> Poly {
     each.sum()
 }
 
+/// What a sum is at least, if that is its constant.
+fn least(p: &Poly) -> Option<i64> {
+    let nonneg = |a: &Atom| matches!(a, Atom::Sym(_)) || least_of(a).is_some_and(|l| l >= 0);
+    let mut constant = 0;
+    for (m, c) in p.terms() {
+        match m.as_slice() {
+            [] => constant = c,
+            atoms if c > 0 && atoms.iter().all(nonneg) => {}
+            _ => return None,
+        }
+    }
+    Some(constant)
+}
+
+/// A number that a quotient, remainder or extreme is at least where its divisor is positive.
+fn least_of(a: &Atom) -> Option<i64> {
+    match a {
+        Atom::Div(x, d) => match (least(x)?, d.as_const()) {
+            (0.., _) => Some(0),
+            (l, Some(d)) if d > 0 => Some(l.div_euclid(d)),
+            _ => None,
+        },
+        Atom::Mod(..) => Some(0),
+        Atom::Max(x, y) => least(x).into_iter().chain(least(y)).max(),
+        Atom::Min(x, y) => Some(least(x)?.min(least(y)?)),
+        _ => None,
+    }
+}
+
+/// The quotients, remainders and extremes of symbols alone in an expression, by how deep others are inside of them.
+pub fn of_symbols(p: &Poly, out: &mut BTreeMap<usize, Vec<Atom>>) -> usize {
+    let mut deepest = 0;
+    for a in p.terms().into_iter().flat_map(|(m, _)| m) {
+        let parts = inside(&a);
+        if parts.is_empty() {
+            continue;
+        }
+        let depth = 1 + parts.iter().map(|p| of_symbols(p, out)).max().unwrap_or(0);
+        deepest = deepest.max(depth);
+        if parts.iter().all(|p| p.vars().is_empty() && p.data().is_empty()) {
+            let same = out.entry(depth).or_default();
+            if !same.contains(&a) {
+                same.push(a);
+            }
+        }
+    }
+    deepest
+}
+
 /// Whether all divisors are positive numbers.
 pub fn divides_by_numbers(p: &Poly) -> bool {
     p.terms().iter().flat_map(|(m, _)| m).all(|a| {
@@ -130,10 +184,21 @@ fn by(p: &Poly, a: &Atom) -> Option<(Poly, Poly)> {
 }
 
 impl World {
-    pub fn new(place: &Place<'_>, left: &Rc<Cell<usize>>) -> World {
+    pub fn new(place: &Place<'_>, light: bool, left: &Rc<Cell<usize>>) -> World {
         let extents = place.extents.iter().map(|d| d.clone().unwrap_or_default()).collect();
         let (low, high) = Default::default();
-        World { extents, replaced: vec![], low, high, fresh: 0, left: left.clone() }
+        let positive = FxHashSet::default();
+        World { extents, light, positive, replaced: vec![], low, high, fresh: 0, left: left.clone() }
+    }
+
+    /// Puts symbols for atoms of symbols alone, as far as they are at least a number: nothing else stays known of them.
+    pub fn hide(&mut self, atoms: &[Atom]) {
+        for a in atoms {
+            if let Some(least) = least_of(a) {
+                let symbol = self.symbol();
+                self.replace(a.clone(), &symbol + least);
+            }
+        }
     }
 
     /// Uses what holds of symbols, that the variables `vars` have values, and that `shapes` are extents of tensors.
@@ -218,9 +283,18 @@ impl World {
     }
 
     /// Uses `p >= least`.
-    fn at_least(&mut self, p: &Poly, least: i64) {
+    pub fn at_least(&mut self, p: &Poly, least: i64) {
         let p = &self.now(p) - &Poly::constant(least);
         if p.is_too_large() || self.nonneg(&p) {
+            return;
+        }
+        if self.light {
+            // A product that is at least 1 has no factor that is 0.
+            if let [(m, 1..), ([], -1)] | [([], -1), (m, 1..)] =
+                p.terms().iter().map(|(m, c)| (m.as_slice(), *c)).collect::<Vec<_>>()[..]
+            {
+                self.positive.extend(m.iter().filter(|a| matches!(a, Atom::Sym(_))).cloned());
+            }
             return;
         }
         for (a, c, rest) in lone(&p) {
@@ -342,12 +416,13 @@ impl World {
             let outer = |x: &Poly| x.vars().is_empty() && x.data().is_empty();
             // p + d >= 0
             let d = f - p;
-            if outer(&d) && low.as_ref().is_none_or(|old| self.nonneg(&(&-&d - old))) {
+            // Of two that cannot be compared, the guard's.
+            if outer(&d) && !low.as_ref().is_some_and(|old| self.nonneg(&(old + &d))) {
                 low = Some(-&d);
             }
             // e - p >= 0
             let e = f + p;
-            if outer(&e) && high.as_ref().is_none_or(|old| self.nonneg(&(old - &e))) {
+            if outer(&e) && !high.as_ref().is_some_and(|old| self.nonneg(&(&e - old))) {
                 high = Some(e);
             }
         }
@@ -450,6 +525,26 @@ impl World {
                 return false;
             }
         }
+        // A variable that nothing else depends on is where it makes the sum smallest: no other order need be tried.
+        for a in &atoms {
+            let (Atom::Var(_), Some((rest, factor))) = (a, by(p, a)) else { continue };
+            let ends = |d: &Atom| self.low.get(d).into_iter().chain(self.high.get(d)).flatten();
+            let depends = |d: &Atom| ends(d).any(|e| mentions(e, a));
+            if mentions(&rest, a) || mentions(&factor, a) || atoms.iter().any(depends) {
+                continue;
+            }
+            let more = self.search(&factor, s, depth + 1);
+            if !more && !self.search(&-&factor, s, depth + 1) {
+                continue;
+            }
+            if let [end] = &self.ends(a, !more, s, depth + 1)[..] {
+                let holds = self.search(&(&rest + &(&factor * end)), s, depth + 1);
+                if !holds {
+                    s.failed.insert(p.clone());
+                }
+                return holds;
+            }
+        }
         // Whatever holds others goes before they do, variables whose extents are no numbers before symbols.
         atoms.sort_by_key(|a| match a {
             Atom::Div(..) | Atom::Mod(..) | Atom::Max(..) | Atom::Min(..) => 0,
@@ -476,7 +571,12 @@ impl World {
 
     /// Whether no term of a sum is negative.
     fn signs(&self, p: &Poly, s: &mut Search, depth: usize) -> bool {
-        p.terms().iter().all(|(m, c)| {
+        let mut constant = 0i64;
+        let all = p.terms().iter().all(|(m, c)| {
+            if m.iter().all(|a| self.positive.contains(a)) {
+                constant = constant.saturating_add(*c);
+                return m.is_empty() || *c >= 0;
+            }
             *c >= 0
                 && m.iter().all(|a| match a {
                     Atom::Sym(_) | Atom::Var(_) | Atom::Mod(..) => true,
@@ -488,7 +588,8 @@ impl World {
                     }
                     Atom::TooLarge => false,
                 })
-        })
+        });
+        all && constant >= 0
     }
 
     /// What an atom is at most (`upper`) or at least.
