@@ -59,8 +59,8 @@ fn program(graph: &KernelGraph, errors: &mut Vec<String>) {
         }
         for s in &graph.repeats[..i] {
             let (a, b) = (&s.kernels, &r.kernels);
-            let apart = a.end <= b.start || b.end <= a.start;
-            if !apart && !(a.start <= b.start && b.end <= a.end) {
+            let inside = a.start <= b.start && b.end <= a.end;
+            if !(inside || a.end <= b.start || b.end <= a.start) {
                 errors.push(format!("repeat {b:?} is neither inside nor outside of {a:?}"));
             }
         }

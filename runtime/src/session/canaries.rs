@@ -55,7 +55,8 @@ impl Session {
     pub(super) async fn check_canaries(&self, prepared: &Prepared) -> Result<(), RunError> {
         let mut encoder = self.gpu.device().create_command_encoder(&Default::default());
         let of = |b: usize| {
-            let (p, bytes) = (self.piece(&prepared.bound, &prepared.ports, b)?, prepared.bound.memory.bytes[b]);
+            let (p, bytes) =
+                (self.piece(&prepared.bound, &prepared.ports, b)?, prepared.bound.memory.bytes[b]);
             (p.size > bytes).then(|| (b, p.buffer, p.offset + bytes, p.size - bytes))
         };
         let pieces: Vec<_> = (0..self.program.buffers.len()).filter_map(of).collect();

@@ -610,7 +610,7 @@ impl World {
             }
             Atom::Mod(..) => out.push(Poly::ZERO),
             Atom::Div(x, d) => {
-                if upper && x.as_const().is_some_and(|c| c < 0) || upper && self.search(&(-x - 1), s, depth) {
+                if upper && (x.as_const().is_some_and(|c| c < 0) || self.search(&(-x - 1), s, depth)) {
                     out.push(Poly::constant(-1));
                 }
                 if upper && self.search(&(&(d - x) - &Poly::ONE), s, depth) {
