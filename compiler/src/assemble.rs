@@ -126,14 +126,13 @@ pub fn assemble(
         let shape: Vec<String> = ty.shape.iter().map(ToString::to_string).collect();
         format!("{}[{}]", ty.dtype, shape.join(", "))
     };
-    let stage = crate::pipeline::Stage::new("prove");
+    tracing::trace!(stage = "prove", "begins");
     let (proofs, count) = prove_all(graph, kernels);
     tracing::debug!(
-        stage = stage.name,
+        stage = "prove",
         accesses = count.all,
         proven = count.proven,
         steps = count.steps,
-        ms = stage.ms(),
         "done"
     );
     let mut unproven: Vec<Vec<String>> = vec![];

@@ -185,14 +185,14 @@ pub fn schedule(kernels: KernelGraph, options: &Options) -> Result<ScheduledGrap
 }
 
 /// A stage, for the log.
-pub(crate) struct Stage {
-    pub(crate) name: &'static str,
+struct Stage {
+    name: &'static str,
     #[cfg(not(target_arch = "wasm32"))]
     started: std::time::Instant,
 }
 
 impl Stage {
-    pub(crate) fn new(name: &'static str) -> Stage {
+    fn new(name: &'static str) -> Stage {
         tracing::trace!(stage = name, "begins");
         Stage {
             name,
@@ -201,7 +201,7 @@ impl Stage {
         }
     }
     /// Milliseconds since; browsers have no clock that std knows.
-    pub(crate) fn ms(&self) -> u64 {
+    fn ms(&self) -> u64 {
         #[cfg(not(target_arch = "wasm32"))]
         return self.started.elapsed().as_millis() as u64;
         #[cfg(target_arch = "wasm32")]
