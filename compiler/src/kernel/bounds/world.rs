@@ -481,16 +481,23 @@ impl World {
         self.search(p, &mut Search::new(), 0)
     }
 
+    /// Takes a step, if there are any left.
+    fn step(&self, s: &mut Search) -> bool {
+        let (Some(steps), Some(left)) = (s.steps.checked_sub(1), self.left.get().checked_sub(1)) else {
+            return false;
+        };
+        s.steps = steps;
+        self.left.set(left);
+        true
+    }
+
     fn search(&self, p: &Poly, s: &mut Search, depth: usize) -> bool {
         if let Some(c) = p.as_const() {
             return c >= 0;
         }
-        if p.is_too_large() || s.steps == 0 || depth > DEPTH || s.failed.contains(p) {
+        if p.is_too_large() || depth > DEPTH || s.failed.contains(p) || !self.step(s) {
             return false;
         }
-        s.steps -= 1;
-        let Some(left) = self.left.get().checked_sub(1) else { return false };
-        self.left.set(left);
         if self.signs(p, s, depth) {
             return true;
         }
@@ -638,7 +645,7 @@ impl World {
     fn extreme(&self, p: &Poly, upper: bool, s: &mut Search, depth: usize) -> Option<Poly> {
         let mut p = p.clone();
         for _ in 0..DEPTH {
-            if depth > DEPTH || p.is_too_large() {
+            if depth > DEPTH || p.is_too_large() || !self.step(s) {
                 return None;
             }
             let terms = p.terms();
