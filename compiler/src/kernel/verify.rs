@@ -20,9 +20,12 @@ pub fn verify(graph: &KernelGraph) -> Result<(), Vec<String>> {
             errors.push(format!("t{i}: the extent `{d}` is no dimension"));
         }
         if let TensorKind::Under(over) = t.kind
-            && graph.tensors.get(over).is_none_or(|o| o.ty != t.ty)
+            && graph
+                .tensors
+                .get(over)
+                .is_none_or(|o| o.ty.dtype != t.ty.dtype || o.ty.numel() != t.ty.numel())
         {
-            errors.push(format!("t{i}: what it lies under is no tensor of type {}", t.ty));
+            errors.push(format!("t{i}: what it lies under has not the elements of {}", t.ty));
         }
         if let TensorKind::Const(data) = &t.kind
             && (data.dtype != t.ty.dtype || t.ty.static_shape().is_none_or(|s| s != data.shape))

@@ -67,9 +67,10 @@ impl Reader {
 }
 
 /// Scalar operations of a unit, each counted as often as it is written out: a bound on the text of a kernel. Of 102 models
-/// (the fixtures, and the zoo's of at most 25 MB) none has other dispatches with 4,000; what a chain of Concats of a value with
-/// itself doubles (`fixtures/repro/concat-relu-fixed.onnx`) is estimated at 8 times as long then, in five times the text.
-const MAX_OPERATIONS: usize = 400;
+/// (the fixtures, and the zoo's of at most 25 MB) none has other dispatches with 400. A cubic Resize in two dimensions, its
+/// sizes symbols, is one dispatch with 4,000 and six with 1,000; what a chain of Concats of a value with itself doubles
+/// (`fixtures/repro/concat-relu-fixed.onnx`) is estimated at an eighth of the time with 400, in a fifth of the text.
+const MAX_OPERATIONS: usize = 4000;
 /// How often what is looked up is written out before this counts as depth: the taps of a cubic resampling in two
 /// dimensions are few.
 const MAX_COPIES: usize = 64;
