@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use wgfc_compiler::Fusion;
-use wgfc_compiler::kernel::bounds::{Facts, Proof, prove};
+use wgfc_compiler::kernel::bounds::{Facts, Proof, STEPS, prove};
 use wgfc_compiler::kernel::{Capacity, KernelGraph, parse, verify};
 use wgfc_compiler::pipeline::Fused;
 use wgfc_ir::Tensor;
@@ -109,7 +109,7 @@ fn kernels_are_read_back_and_well_formed_and_stay_inside_their_tensors() {
         let facts = Facts::of(graph, kernels);
         let mut failed = vec![];
         for (i, k) in kernels.kernels.iter().enumerate() {
-            let (proof, count) = prove(kernels, k, &facts);
+            let (proof, count) = prove(kernels, k, &facts, STEPS);
             all.fetch_add(count.all, Ordering::Relaxed);
             proven.fetch_add(count.proven, Ordering::Relaxed);
             steps.fetch_max(count.steps, Ordering::Relaxed);

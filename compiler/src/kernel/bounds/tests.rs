@@ -132,7 +132,7 @@ fn what_is_proven_holds_at_every_point() {
         let facts = Facts::of(&graph, &kernels);
         for k in &kernels.kernels {
             for k in std::iter::once(k.clone()).chain(spoiled(k)) {
-                let holds = prove(&kernels, &k, &facts).0.is_in_bounds();
+                let holds = prove(&kernels, &k, &facts, STEPS).0.is_in_bounds();
                 for (n, m) in [(1, 1), (2, 3), (5, 2), (1, 4)] {
                     let symbols = |s: &str| match s {
                         "n" => Some(n),
@@ -165,7 +165,7 @@ fn holds(kernel: &str) -> bool {
     let tensors = "t0: f32[n, 7] input 0\nt1: i32[n] input 1\nt2: f32[7*n] output 0\n";
     let g = parse(&format!("{tensors}kernel 0 {kernel}")).unwrap_or_else(|e| panic!("{e}"));
     super::super::verify(&g).unwrap_or_else(|e| panic!("{}", e.join("\n")));
-    prove(&g, &g.kernels[0], &Facts::default()).0.is_in_bounds()
+    prove(&g, &g.kernels[0], &Facts::default(), STEPS).0.is_in_bounds()
 }
 
 #[test]

@@ -156,6 +156,32 @@ pub fn of_symbols(p: &Poly, out: &mut BTreeMap<usize, Vec<Atom>>) -> usize {
     deepest
 }
 
+/// Whether an offset that grows with each variable, and with nothing else but what is not negative, is the last element at most
+/// where all variables are: however long the extents are as expressions.
+pub fn ends_inside(at: &Poly, elements: &Poly, extents: &[Dim]) -> bool {
+    let last: Vec<Poly> = extents.iter().map(|e| e - &Poly::ONE).collect();
+    let known = |v: &usize| *v < last.len();
+    grows(at)
+        && at.vars().iter().all(known)
+        && (&(elements - &at.subst_vars(&last, &[])) - &Poly::ONE).as_const().is_some_and(|left| left >= 0)
+}
+
+/// Whether no term is negative, nor falls where a variable grows.
+fn grows(p: &Poly) -> bool {
+    p.terms().iter().all(|(m, c)| {
+        let holds = |a: &Atom| match a {
+            Atom::Var(_) | Atom::Sym(_) => true,
+            Atom::Div(x, d) => grows(x) && d.as_const().is_some_and(|d| d > 0),
+            Atom::Max(..) | Atom::Min(..) => {
+                let parts = inside(a);
+                parts.iter().all(|p| p.vars().is_empty() && p.data().is_empty()) && least_of(a) >= Some(0)
+            }
+            _ => false,
+        };
+        *c >= 0 && m.iter().all(holds)
+    })
+}
+
 /// Whether all divisors are positive numbers.
 pub fn divides_by_numbers(p: &Poly) -> bool {
     p.terms().iter().flat_map(|(m, _)| m).all(|a| {
@@ -272,13 +298,17 @@ impl World {
         if d.is(0) || d.is_too_large() {
             return;
         }
-        let found = lone(&d).into_iter().find(|(a, ..)| matches!(a, Atom::Sym(_)));
-        if let Some((a, c, rest)) = found {
+        let mut alone = lone(&d);
+        // Where no symbol is alone, the first quotient or extreme that is.
+        alone.sort_by_key(|(a, ..)| !matches!(a, Atom::Sym(_)));
+        let known = |a: &Atom| if let Atom::Sym(_) = a { Some(0) } else { least_of(a) };
+        if let Some((a, c, rest)) = alone.into_iter().find(|(a, ..)| known(a).is_some()) {
             // c·a + rest = 0
             let to = &rest * -c;
-            // That the symbol is not negative stays known of what stands for it.
+            let least = known(&a).unwrap_or(0);
+            // What it is at least stays known of what stands for it.
             self.replace(a, to.clone());
-            self.at_least(&to, 0);
+            self.at_least(&to, least);
         }
     }
 
@@ -481,9 +511,10 @@ impl World {
         self.search(p, &mut Search::new(), 0)
     }
 
-    /// Takes a step, if there are any left.
-    fn step(&self, s: &mut Search) -> bool {
-        let (Some(steps), Some(left)) = (s.steps.checked_sub(1), self.left.get().checked_sub(1)) else {
+    /// Looks at an expression, if there are steps left: long ones take several.
+    fn step(&self, p: &Poly, s: &mut Search) -> bool {
+        let all = 1 + p.size() as usize / 4;
+        let (Some(steps), Some(left)) = (s.steps.checked_sub(1), self.left.get().checked_sub(all)) else {
             return false;
         };
         s.steps = steps;
@@ -495,7 +526,7 @@ impl World {
         if let Some(c) = p.as_const() {
             return c >= 0;
         }
-        if p.is_too_large() || depth > DEPTH || s.failed.contains(p) || !self.step(s) {
+        if p.is_too_large() || depth > DEPTH || s.failed.contains(p) || !self.step(p, s) {
             return false;
         }
         if self.signs(p, s, depth) {
@@ -645,7 +676,7 @@ impl World {
     fn extreme(&self, p: &Poly, upper: bool, s: &mut Search, depth: usize) -> Option<Poly> {
         let mut p = p.clone();
         for _ in 0..DEPTH {
-            if depth > DEPTH || p.is_too_large() || !self.step(s) {
+            if depth > DEPTH || p.is_too_large() || !self.step(&p, s) {
                 return None;
             }
             let terms = p.terms();
