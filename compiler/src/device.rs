@@ -57,6 +57,11 @@ impl Default for DeviceProfile {
 }
 
 impl DeviceProfile {
+    /// Whether its limits are those that every device has, so that it is not known which device takes what is compiled.
+    pub fn is_of_any_device(&self) -> bool {
+        *self == DeviceProfile { speeds: self.speeds, ..DeviceProfile::default() }
+    }
+
     /// The names of the profiles that [`DeviceProfile::named`] knows.
     pub const NAMES: [&'static str; 4] = ["portable", "discrete", "integrated", "software"];
 

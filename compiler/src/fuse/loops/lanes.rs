@@ -118,11 +118,13 @@ fn part(graph: &Graph, steps: &Dim, work: &Work, profile: &DeviceProfile) -> Opt
     let ended = |iterations: u32| within(iterations, work.iterations).min(in_time).max(1);
     match profile.loop_iterations {
         Some(n) => longest.is_none_or(|s| s > i64::from(ended(n))).then_some(ended(n)),
-        // What is certainly long, or may be endless, costs no more in parts; and whatever device it comes to ends it as it should.
-        None if longest.is_none() || steps.as_const().is_some_and(|s| s > i64::from(ended(EVERYWHERE))) => {
+        // Whatever device it comes to must end what is certainly long, or may be endless, as it should.
+        None if profile.is_of_any_device()
+            && (longest.is_none() || steps.as_const().is_some_and(|s| s > i64::from(ended(EVERYWHERE)))) =>
+        {
             Some(ended(EVERYWHERE))
         }
-        None => longest.is_some_and(|s| s > i64::from(in_time)).then_some(in_time.max(1)),
+        None => longest.is_none_or(|s| s > i64::from(in_time)).then_some(in_time.max(1)),
     }
 }
 
