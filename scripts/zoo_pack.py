@@ -111,7 +111,9 @@ def at_level(name, level, said, sets):
             files = {o["name"]: str(folder / o["file"].rsplit("/", 1)[-1]) for o in ran["outputs"]}
             result["files"].append(files)
             for output, want in wanted.items():
-                e = zoo.error(np.load(files[output]), want) if output in files else float("inf")
+                got = np.load(files[output]) if output in files else np.zeros(0)
+                e = zoo.error(got, want)
+                result["of_another_rank"] = result.get("of_another_rank", False) or zoo.of_another_rank(got, want)
                 result["errors"][output] = max(e, result["errors"].get(output, 0))
         compiled = answer(said, "compile")
         result |= {k: compiled[k] for k in ["nodes", "dispatches", "kernels", "warnings"]} | {"compile": compiled["seconds"]}
