@@ -324,7 +324,7 @@ pub fn device_error(e: RunError) -> Error {
             };
             Error::Usage(bad.iter().map(one).collect())
         }
-        RunError::Constraint { help, .. } | RunError::Above { help, .. } => {
+        RunError::Constraint { help, .. } => {
             let help = help.unwrap_or_else(|| "give inputs whose shapes agree".into());
             Error::usage(message, help)
         }

@@ -1,4 +1,4 @@
-//! Parameters of `loop.wgsl`.
+//! Parameters of `loop.wgsl`, and those that it shares with `staged_loop.wgsl`.
 
 use crate::Template;
 use serde::Serialize;
@@ -6,6 +6,14 @@ use serde::Serialize;
 /// A kernel each of whose invocations runs a whole loop.
 #[derive(Clone, Debug, Serialize)]
 pub struct Loop {
+    /// The loop.
+    #[serde(flatten)]
+    pub steps: Steps,
+}
+
+/// A loop of steps for each of a number of lanes.
+#[derive(Clone, Debug, Serialize)]
+pub struct Steps {
     /// Text before the entry point: declarations of the bindings, and functions.
     pub preamble: String,
     /// Statements that the extents need, indented by 4.
@@ -22,7 +30,7 @@ pub struct Loop {
     pub first_step: String,
     /// The number behind that of the last step, an `i32` expression over `steps`.
     pub end: String,
-    /// Statements over `lane`: the lane's position, what no step changes, the carried variables; indented by 4.
+    /// Statements over `lane`: the lane's position, what no step changes, what is carried at first; indented by 4.
     pub setup: String,
     /// Statements of a step, indented by 8.
     pub body: String,

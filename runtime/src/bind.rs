@@ -1,6 +1,6 @@
 //! From the shapes of the inputs to the numbers of one run: symbols, sizes, workgroup counts.
 
-use crate::error::{BadInput, RunError};
+use crate::error::{BadInput, Relation, RunError};
 use crate::gpu::DeviceLimits;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -110,24 +110,18 @@ fn constraints(program: &Program, values: &[i64], late: bool) -> Result<(), RunE
             let known: Vec<(&String, i64)> =
                 program.symbols.iter().zip(values.iter().copied()).filter(|s| !is_computed(s.0)).collect();
             let help = wgfc_program::suggest::suggest(&known, if late { &[] } else { &early });
-            let (node, b_text, b_value) = (c.node.clone(), c.b.to_string(), b.unwrap_or(-1));
-            return Err(match c.at_most() {
-                Some(low) => RunError::Above {
-                    help,
-                    node,
-                    a: low.to_string(),
-                    a_value: evaluate(program, values, low).unwrap_or(-1),
-                    b: b_text,
-                    b_value,
-                },
-                None => RunError::Constraint {
-                    help,
-                    node,
-                    a: c.a.to_string(),
-                    a_value: a.unwrap_or(-1),
-                    b: b_text,
-                    b_value,
-                },
+            let (relation, left) = match c.at_most() {
+                Some(low) => (Relation::AtMost, low),
+                None => (Relation::Equal, &c.a),
+            };
+            return Err(RunError::Constraint {
+                help,
+                node: c.node.clone(),
+                relation,
+                a: left.to_string(),
+                a_value: evaluate(program, values, left).unwrap_or(-1),
+                b: c.b.to_string(),
+                b_value: b.unwrap_or(-1),
             });
         }
     }

@@ -22,6 +22,23 @@ fn lines<T: fmt::Display>(items: &[T]) -> String {
     items.iter().map(|i| format!("\n  {i}")).collect()
 }
 
+/// What the model needs of two dimensions.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Relation {
+    /// That they are equal.
+    Equal,
+    /// That the first is not greater than the second.
+    AtMost,
+}
+
+/// What must be so of what is named before.
+fn needed(relation: Relation, b: &str, value: i64) -> String {
+    match relation {
+        Relation::Equal => format!("and {b} (here {value}) to be equal"),
+        Relation::AtMost => format!("to be at most {b} (here {value})"),
+    }
+}
+
 /// Why a program could not be loaded or run. Nothing in this crate panics on a bad program or input.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[non_exhaustive]
@@ -104,13 +121,15 @@ pub enum RunError {
     /// Inputs are missing, unknown, or of the wrong type or shape.
     #[error("the inputs do not fit the program:{}", lines(.0))]
     Inputs(Vec<BadInput>),
-    /// Two dimensions that the model needs equal differ for these inputs.
-    #[error("node \"{node}\" needs {a} (here {a_value}) and {b} (here {b_value}) to be equal")]
+    /// Two dimensions do not stand to each other as the model needs them to for these inputs.
+    #[error("node \"{node}\" needs {a} (here {a_value}) {}", needed(*relation, b, *b_value))]
     Constraint {
-        /// Values of symbols for which they are equal, in words.
+        /// Values of symbols for which they do, in words.
         help: Option<String>,
         /// The node that needs it.
         node: String,
+        /// What they must be.
+        relation: Relation,
         /// The left side, as an expression over the symbols.
         a: String,
         /// The value of the left side.
@@ -118,22 +137,6 @@ pub enum RunError {
         /// The right side, as an expression over the symbols.
         b: String,
         /// The value of the right side.
-        b_value: i64,
-    },
-    /// A dimension is larger for these inputs than the model can have it.
-    #[error("node \"{node}\" needs {a} (here {a_value}) to be at most {b} (here {b_value})")]
-    Above {
-        /// Values of symbols for which it is not, in words.
-        help: Option<String>,
-        /// The node that needs it.
-        node: String,
-        /// The dimension, as an expression over the symbols.
-        a: String,
-        /// Its value.
-        a_value: i64,
-        /// What it may be at most.
-        b: String,
-        /// The value of that.
         b_value: i64,
     },
     /// No such input, output or state.

@@ -45,7 +45,7 @@ pub mod trial;
 mod upload;
 mod wait;
 
-pub use error::{BadInput, RunError};
+pub use error::{BadInput, Relation, RunError};
 pub use gpu::{AdapterChoice, AdapterSummary, DeviceLimits, Gpu};
 pub use profile::{DispatchProfile, Profile};
 pub use session::Session;

@@ -240,6 +240,20 @@ fn products_of_many_updates() {
     }
 }
 
+/// Elements and updates of f32 combine on all adapters to what the evaluator says, to the bit.
+fn combine_exactly(how: ReduceOp, data: &[f32], updates: &[f32], index: &[i64]) {
+    let x = inputs(
+        Tensor::from_f32(vec![data.len()], data),
+        Tensor::from_f32(vec![updates.len()], updates),
+        Tensor::from_i64(vec![index.len()], index),
+    );
+    let g = elements(DType::F32, how, data.len(), updates.len());
+    let want = evaluate(&g, &x).unwrap().remove(0);
+    for gpu in adapters() {
+        equal(&run(&gpu, &g, &x, Fusion::Full), &want, EXACT).unwrap();
+    }
+}
+
 #[test]
 fn infinities_nan_and_zeros_multiply() {
     let (inf, nan) = (f32::INFINITY, f32::NAN);
@@ -262,17 +276,7 @@ fn infinities_nan_and_zeros_multiply() {
     for (i, (u, to)) in special.into_iter().enumerate() {
         (updates[i], index[i]) = (u, to);
     }
-    let x = inputs(
-        Tensor::from_f32(vec![n], &data),
-        Tensor::from_f32(vec![n], &updates),
-        Tensor::from_i64(vec![n], &index),
-    );
-    let g = elements(DType::F32, ReduceOp::Prod, n, n);
-    for gpu in adapters() {
-        let got = run(&gpu, &g, &x, Fusion::Full);
-        let want = evaluate(&g, &x).unwrap().remove(0);
-        equal(&got, &want, EXACT).unwrap();
-    }
+    combine_exactly(ReduceOp::Prod, &data, &updates, &index);
 }
 
 #[test]
@@ -287,17 +291,7 @@ fn infinities_and_nan_add_up() {
     {
         (updates[i], index[i]) = (u, to);
     }
-    let x = inputs(
-        Tensor::from_f32(vec![size], &data),
-        Tensor::from_f32(vec![n], &updates),
-        Tensor::from_i64(vec![n], &index),
-    );
-    let g = elements(DType::F32, ReduceOp::Sum, size, n);
-    for gpu in adapters() {
-        let got = run(&gpu, &g, &x, Fusion::Full);
-        let want = evaluate(&g, &x).unwrap().remove(0);
-        equal(&got, &want, EXACT).unwrap();
-    }
+    combine_exactly(ReduceOp::Sum, &data, &updates, &index);
 }
 
 /// The steps of all kernels are of the order of elements and updates.

@@ -1,6 +1,7 @@
 //! The `Loop` family: every lane repeats its steps, what it carries in registers.
 
 use super::handle::Handle;
+use super::lanes::Lanes;
 use super::wgsl::{Module, Scope, reg_type};
 use super::{EmitContext, EmittedKernel, fold_workgroups, template_error};
 use crate::Diagnostic;
@@ -8,7 +9,6 @@ use crate::kernel::dependence::{Deps, var_bit};
 use crate::kernel::{Kernel, Loop, Store};
 use crate::schedule::loops;
 use wgfc_codegen_templates as templates;
-use wgfc_ir::Dim;
 
 pub(super) fn emit(
     kernel: &Kernel,
@@ -19,28 +19,8 @@ pub(super) fn emit(
     let Loop { lanes, steps, part, carries, alive, step_stores } = k;
     let threads = schedule.threads;
     let mut m = Module::new(kernel, cx, false)?;
-    let count: Dim = lanes.iter().product();
     let mut outer = Scope::new(4);
-    let count_text = m.extent(&mut outer, &count)?;
-    let steps_text = m.extent(&mut outer, steps)?;
-    let mut extents = vec![];
-    for d in lanes {
-        extents.push(m.extent(&mut outer, d)?);
-    }
-    let head = std::mem::take(&mut outer.text);
-    outer.line(&match lanes.len() {
-        1 => "let v0 = lane;".to_owned(),
-        _ => "var rest = lane;".to_owned(),
-    });
-    if lanes.len() != 1 {
-        for (i, extent) in extents.iter().enumerate().skip(1).rev() {
-            outer.line(&format!("let v{i} = rest % {extent};"));
-            outer.line(&format!("rest = rest / {extent};"));
-        }
-        if !lanes.is_empty() {
-            outer.line("let v0 = rest;");
-        }
-    }
+    let head = Lanes::begin(&mut m, &mut outer, lanes, steps)?;
     let fixed: Deps = (0..lanes.len()).map(var_bit).fold(0, |a, b| a | b);
     m.hoist(&mut outer, &kernel.roots(), fixed)?;
     for (i, c) in carries.iter().enumerate() {
@@ -49,11 +29,7 @@ pub(super) fn emit(
         outer.line(&format!("var acc{i}: {ty} = {first};"));
     }
 
-    let (mut first_step, mut end) = ("0".to_owned(), "steps".to_owned());
-    if let Some(part) = part {
-        first_step = m.value(&mut outer, part.first)?.to_string();
-        end = format!("min(steps, {first_step} + {})", part.most);
-    }
+    let (first_step, end) = Lanes::ends(&mut m, &mut outer, part.as_ref())?;
 
     let mut step = outer.inner(8);
     if let Some(alive) = alive {
@@ -88,21 +64,21 @@ pub(super) fn emit(
     for store in &kernel.stores {
         m.store(&mut last, store)?;
     }
-    let wgsl = templates::render(&templates::looped::Loop {
+    let steps = templates::looped::Steps {
         preamble: m.preamble(),
-        extents: head,
+        extents: head.extents,
         threads,
-        lanes: count_text,
-        steps: steps_text,
+        lanes: head.lanes,
+        steps: head.steps,
         step_var: format!("v{}", lanes.len()),
         first_step,
         end,
         setup: outer.text,
         body: step.text,
         last: last.text,
-    })
-    .map_err(template_error)?;
-    let groups = count.ceil_div(i64::from(threads));
+    };
+    let wgsl = templates::render(&templates::looped::Loop { steps }).map_err(template_error)?;
+    let groups = head.count.ceil_div(i64::from(threads));
     Ok(m.finish("loop", wgsl, [threads, 1, 1], 0, fold_workgroups(&groups, cx.target.max_workgroups)))
 }
 

@@ -10,6 +10,7 @@ pub mod check;
 pub mod cooperative;
 mod handle;
 pub mod index;
+mod lanes;
 pub mod looped;
 pub mod map;
 pub mod matmul;

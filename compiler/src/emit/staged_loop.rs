@@ -1,6 +1,7 @@
 //! The `StagedLoop` family: every workgroup repeats the steps of a lane, what it carries in workgroup memory.
 
 use super::accumulator::Accumulator;
+use super::lanes::Lanes;
 use super::wgsl::{Module, Scope, Text, stored_type};
 use super::{EmitContext, EmittedKernel, fold_workgroups, template_error};
 use crate::Diagnostic;
@@ -11,38 +12,23 @@ use crate::schedule::loops::{self, array_bytes};
 use rustc_hash::FxHashMap;
 use std::fmt::Write;
 use wgfc_codegen_templates as templates;
-use wgfc_ir::{DType, Dim, Poly};
+use wgfc_ir::{DType, Poly};
 
 pub(super) fn emit(
     kernel: &Kernel,
     k: &StagedLoop,
-    schedule: &loops::StagedLoop,
+    schedule: &loops::Loop,
     cx: &EmitContext,
 ) -> Result<EmittedKernel, Diagnostic> {
     let StagedLoop { lanes, steps, part, arrays, first, each, last, alive, why } = k;
     let mut m = Module::new(kernel, cx, false)?;
     m.vectors = vectors(kernel, arrays);
     let threads = schedule.threads;
-    let count: Dim = lanes.iter().product();
     let step = lanes.len();
     let w = Writer { threads, step, element: step + 1, term: step + 2 };
 
     let mut outer = Scope::new(4);
-    let count_text = m.extent(&mut outer, &count)?;
-    let steps_text = m.extent(&mut outer, steps)?;
-    let mut extents = vec![];
-    for d in lanes {
-        extents.push(m.extent(&mut outer, d)?);
-    }
-    let head = std::mem::take(&mut outer.text);
-    outer.line("var rest = lane;");
-    for (i, extent) in extents.iter().enumerate().skip(1).rev() {
-        outer.line(&format!("let v{i} = rest % {extent};"));
-        outer.line(&format!("rest = rest / {extent};"));
-    }
-    if !lanes.is_empty() {
-        outer.line("let v0 = rest;");
-    }
+    let head = Lanes::begin(&mut m, &mut outer, lanes, steps)?;
     outer.line(&format!("let v{} = i32(local);", w.element));
     for stage in first {
         let mut scope = outer.inner(4);
@@ -67,11 +53,7 @@ pub(super) fn emit(
         scopes.push((scope, ready));
     }
 
-    let (mut first_step, mut end) = ("0".to_owned(), "steps".to_owned());
-    if let Some(part) = part {
-        first_step = m.value(&mut outer, part.first)?.to_string();
-        end = format!("min(steps, {first_step} + {})", part.most);
-    }
+    let (first_step, end) = Lanes::ends(&mut m, &mut outer, part.as_ref())?;
 
     let mut body = outer.inner(8);
     if let Some(alive) = alive {
@@ -106,23 +88,22 @@ pub(super) fn emit(
         let t = if *vector { format!("vec4<{t}>, {}", len / 4) } else { format!("{t}, {len}") };
         let _ = writeln!(declared, "var<workgroup> s{i}: array<{t}>;");
     }
-    let wgsl = templates::render(&templates::staged_loop::StagedLoop {
+    let steps = templates::looped::Steps {
         preamble: m.preamble(),
-        why: why.clone(),
-        arrays: declared,
-        extents: head,
+        extents: head.extents,
         threads,
-        lanes: count_text,
-        steps: steps_text,
+        lanes: head.lanes,
+        steps: head.steps,
         step_var: format!("v{step}"),
         first_step,
         end,
         setup: outer.text,
         body: body.text,
         last: end_scope.text,
-    })
-    .map_err(template_error)?;
-    let workgroups = fold_workgroups(&count, cx.target.max_workgroups);
+    };
+    let text = templates::staged_loop::StagedLoop { why: why.clone(), arrays: declared, steps };
+    let wgsl = templates::render(&text).map_err(template_error)?;
+    let workgroups = fold_workgroups(&head.count, cx.target.max_workgroups);
     let bytes = arrays.iter().map(array_bytes).sum();
     Ok(m.finish("staged_loop", wgsl, [threads, 1, 1], bytes, workgroups))
 }

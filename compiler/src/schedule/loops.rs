@@ -10,16 +10,9 @@ use wgfc_ir::Dim;
 const MANY: f64 = 8.0;
 const THREADS: u32 = 64;
 
-/// How a loop is computed whose lanes are invocations.
+/// How a loop is computed, whether its lanes are invocations or workgroups.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Loop {
-    /// Invocations of a workgroup.
-    pub threads: u32,
-}
-
-/// How a loop is computed whose lanes are workgroups.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct StagedLoop {
     /// Invocations of a workgroup.
     pub threads: u32,
 }
@@ -41,11 +34,11 @@ pub fn candidates(k: &kernel::Loop, cx: &Context) -> Vec<Loop> {
 }
 
 /// All schedules of a staged loop that a device can run, the preferred one first.
-pub fn staged_candidates(k: &kernel::StagedLoop, device: &DeviceProfile) -> Vec<StagedLoop> {
+pub fn staged_candidates(k: &kernel::StagedLoop, device: &DeviceProfile) -> Vec<Loop> {
     let widest = k.stages().map(|s| s.elements).max().unwrap_or(1);
     let first = stage_threads(widest, device.max_invocations);
     let others = [32, 64, 128, 256].into_iter().filter(|t| *t < first);
-    [first].into_iter().chain(others).map(|threads| StagedLoop { threads }).collect()
+    [first].into_iter().chain(others).map(|threads| Loop { threads }).collect()
 }
 
 /// Invocations of a workgroup whose largest stage has so many elements.

@@ -34,7 +34,7 @@ pub enum Schedule {
     /// Loops of invocations.
     Loop(loops::Loop),
     /// Loops of workgroups.
-    StagedLoop(loops::StagedLoop),
+    StagedLoop(loops::Loop),
     /// Products of matrices.
     Product(products::Product),
     /// Attention.

@@ -189,7 +189,7 @@ mod tests {
                     }),
                     2 => Schedule::PrefixScan(prefix_scans::PrefixScan { threads: a, shared: p }),
                     3 => Schedule::Loop(loops::Loop { threads: a }),
-                    4 => Schedule::StagedLoop(loops::StagedLoop { threads: a }),
+                    4 => Schedule::StagedLoop(loops::Loop { threads: a }),
                     5 => Schedule::Product(Product::Tiled(products::Tiled {
                         shape: tile,
                         buffers: g,

@@ -67,7 +67,6 @@ fields! {
     rows::Row { threads, lanes, width, steps, kept, subgroup }
     prefix_scans::PrefixScan { threads, shared }
     loops::Loop { threads }
-    loops::StagedLoop { threads }
     TileShape { rows, cols, k, thread_rows, thread_cols, split }
     CooperativeShape { rows, cols, k, sub_rows, sub_cols }
     ThinShape { rows, k, cols, across, lanes, unroll, depth_first }

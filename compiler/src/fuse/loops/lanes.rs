@@ -15,7 +15,7 @@ use crate::options::{Options, Technique};
 use crate::schedule::cost::Expected;
 use rustc_hash::FxHashMap;
 use wgfc_ir::computed::Bounds;
-use wgfc_ir::{DType, Dim, Graph, NodeId, Op, Poly, Scalar, TensorType, Value};
+use wgfc_ir::{DType, Dim, Graph, Node, NodeId, Op, Poly, Scalar, TensorType, Value};
 
 /// Values that a lane may carry: more would not fit the registers of any GPU.
 const CARRIED: usize = 256;
@@ -267,6 +267,12 @@ impl Mapping {
         self.missing(i).is_empty()
     }
 
+    /// The number of the step, from the last one where it runs `backwards`.
+    pub fn step(&self, backwards: bool) -> Poly {
+        let t = Poly::var(self.lanes.len());
+        if backwards { &(&self.steps - &Poly::ONE) - &t } else { t }
+    }
+
     /// When a lane writes output `i`: where several hold it, the first does.
     pub fn when(&self, i: usize) -> Vec<(Poly, Dim)> {
         self.missing(i).into_iter().map(|l| (Poly::var(l), Dim::ONE)).collect()
@@ -282,7 +288,7 @@ impl Mapping {
         outer: &mut Puller<'_, R>,
     ) -> Result<Steps, String> {
         let node = graph.node(node);
-        let Op::Scan { carried, scanned, reverse_inputs, reverse_outputs, .. } = &node.op else {
+        let Op::Scan { carried, reverse_outputs, .. } = &node.op else {
             return Err("not a scan".into());
         };
         outer.unroll = true;
@@ -304,15 +310,7 @@ impl Mapping {
             return Err(format!("a lane carries {} values, at most {CARRIED}", inits.len()));
         }
         let domain = outer.domain.clone();
-        let frame = Frame {
-            mapping: self,
-            inputs: &node.inputs,
-            carried: *carried,
-            scanned: *scanned,
-            reverse: reverse_inputs,
-            first: &first,
-            outer,
-        };
+        let frame = Frame { mapping: self, outside: Outside::of(node), first: &first, outer };
         let mut inner = Puller::new(&self.body, frame, domain);
         inner.unroll = true;
         let (mut carries, mut stacked) = (vec![], vec![]);
@@ -328,9 +326,7 @@ impl Mapping {
                     inits[first[i]..].iter().zip(next).map(|(init, next)| Carry { init: *init, next }),
                 );
             } else {
-                let t = Poly::var(self.lanes.len());
-                let back = reverse_outputs.get(i - carried) == Some(&true);
-                let t = if back { &(&self.steps - &Poly::ONE) - &t } else { t };
+                let t = self.step(reverse_outputs.get(i - carried) == Some(&true));
                 let placed =
                     |(at, e): (Vec<Poly>, ExprId)| (std::iter::once(t.clone()).chain(at).collect(), e);
                 stacked.push(elements.into_iter().map(placed).collect());
@@ -391,13 +387,38 @@ impl Mapping {
     }
 }
 
+/// The operands of a loop.
+pub struct Outside<'f> {
+    inputs: &'f [Value],
+    /// How many of them are carried from step to step.
+    pub carried: usize,
+    scanned: usize,
+    reverse: &'f [bool],
+}
+
+impl<'f> Outside<'f> {
+    /// Of an [`Op::Scan`].
+    pub fn of(node: &'f Node) -> Outside<'f> {
+        let (carried, scanned, reverse): (usize, usize, &[bool]) = match &node.op {
+            Op::Scan { carried, scanned, reverse_inputs, .. } => (*carried, *scanned, reverse_inputs),
+            _ => (0, 0, &[]),
+        };
+        Outside { inputs: &node.inputs, carried, scanned, reverse }
+    }
+
+    /// Where element `index` of input `i` of the body, which is not carried, comes from: of what is scanned, the slice of
+    /// the step.
+    pub fn place(&self, mapping: &Mapping, i: usize, index: &[Poly]) -> (Value, Vec<Poly>) {
+        let scanned = i - self.carried;
+        let step = (scanned < self.scanned).then(|| mapping.step(self.reverse.get(scanned) == Some(&true)));
+        (self.inputs[i], step.into_iter().chain(index.iter().cloned()).collect())
+    }
+}
+
 /// Gives the body of a loop what it reads from outside.
 struct Frame<'f, 'a, R: Resolver> {
     mapping: &'f Mapping,
-    inputs: &'f [Value],
-    carried: usize,
-    scanned: usize,
-    reverse: &'f [bool],
+    outside: Outside<'f>,
     /// The number of each carried value's first element.
     first: &'f [usize],
     outer: &'f mut Puller<'a, R>,
@@ -416,17 +437,11 @@ impl<R: Resolver> Resolver for Frame<'_, '_, R> {
         let Some(i) = self.mapping.body.inputs.iter().position(|b| b.value == v) else {
             return Ok(Source::Computed);
         };
-        if i < self.carried {
+        if i < self.outside.carried {
             return self.carry(i, index).map(Source::Expr);
         }
-        let mut at = vec![];
-        if i < self.carried + self.scanned {
-            let t = Poly::var(self.mapping.lanes.len());
-            let back = self.reverse.get(i - self.carried) == Some(&true);
-            at.push(if back { &(&self.mapping.steps - &Poly::ONE) - &t } else { t });
-        }
-        at.extend(index.iter().cloned());
-        self.outer.pull(self.inputs[i], &at, guard).map(Source::Expr)
+        let (v, at) = self.outside.place(self.mapping, i, index);
+        self.outer.pull(v, &at, guard).map(Source::Expr)
     }
 }
 

@@ -127,9 +127,7 @@ impl Mapping {
                 each[stage].writes.push(Write { array: i as u32, value });
                 continue;
             }
-            let t = Poly::var(self.lanes.len());
-            let back = reverse_outputs.get(i - carried) == Some(&true);
-            let t = if back { &(&self.steps - &Poly::ONE) - &t } else { t };
+            let t = self.step(reverse_outputs.get(i - carried) == Some(&true));
             stacked.push((stage, std::iter::once(t).chain(at).collect(), value));
         }
         self.separate(outer.body_mut(), *carried, &mut arrays, &mut each, &stacked);

@@ -3,7 +3,7 @@
 
 use super::own;
 use super::terms::{reduced, term_of, terms, written_out};
-use crate::fuse::loops::lanes::Mapping;
+use crate::fuse::loops::lanes::{Mapping, Outside};
 use crate::fuse::pulling::{Puller, Resolver, Source, flat_offset, splat};
 use crate::fuse::unit::is_small;
 use crate::kernel::{Array, Body, Combined, Expr, ExprId, ReduceKind, Reduction, Stage, Write};
@@ -80,10 +80,7 @@ struct Made {
 /// Gives the body of a loop what it reads from outside and from other stages.
 pub(super) struct Frame<'f, 'a, R: Resolver> {
     mapping: &'f Mapping,
-    inputs: &'f [Value],
-    carried: usize,
-    scanned: usize,
-    reverse: &'f [bool],
+    outside: Outside<'f>,
     kept: FxHashSet<Value>,
     /// Invocations of a workgroup.
     most: i64,
@@ -102,16 +99,9 @@ impl<'f, 'a, R: Resolver> Frame<'f, 'a, R> {
         arrays: Vec<Array>,
         outer: &'f mut Puller<'a, R>,
     ) -> Frame<'f, 'a, R> {
-        let (scanned, reverse): (usize, &[bool]) = match &node.op {
-            Op::Scan { scanned, reverse_inputs, .. } => (*scanned, reverse_inputs),
-            _ => (0, &[]),
-        };
         Frame {
             mapping,
-            inputs: &node.inputs,
-            carried: arrays.len(),
-            scanned,
-            reverse,
+            outside: Outside::of(node),
             kept: kept(mapping.body()),
             most: i64::from(mapping.profile.max_invocations),
             arrays,
@@ -173,19 +163,13 @@ impl<R: Resolver> Frame<'_, '_, R> {
 
     /// An element of what the body is given.
     fn input(&mut self, i: usize, index: &[Poly], guard: Option<ExprId>) -> Result<ExprId, String> {
-        if i < self.carried {
+        if i < self.outside.carried {
             let input = &self.mapping.body().inputs[i];
             let made = Made { array: i as u32, axes: self.mapping.axes_of(i).to_vec() };
             return self.element(input.value, &made, index, guard);
         }
-        let mut at = vec![];
-        if i < self.carried + self.scanned {
-            let t = Poly::var(self.mapping.lanes.len());
-            let back = self.reverse.get(i - self.carried) == Some(&true);
-            at.push(if back { &(&self.mapping.steps - &Poly::ONE) - &t } else { t });
-        }
-        at.extend(index.iter().cloned());
-        self.outer.pull(self.inputs[i], &at, guard)
+        let (v, at) = self.outside.place(self.mapping, i, index);
+        self.outer.pull(v, &at, guard)
     }
 
     /// An element of an array.
