@@ -2,7 +2,7 @@
 
 use super::origins;
 use crate::fuse::points::{self, Point};
-use crate::fuse::pulling::{Puller, broadcast_index, flat_offset, unflatten};
+use crate::fuse::pulling::{Puller, Source, broadcast_index, flat_offset, unflatten};
 use crate::fuse::tensors::{InMemory, Tensors};
 use crate::fuse::unit::Unit;
 use crate::kernel::{Expr, ExprId, Family, Kernel, Map, Store, TensorId};
@@ -50,8 +50,12 @@ pub(super) fn finish(graph: &Graph, unit: &Unit, p: P, family: Family, stores: V
     Ok((Kernel { family, body: p.resolver.body, stores, nodes }, inlined))
 }
 
-pub(super) fn tensor_of(tensors: &Tensors, v: Value) -> Result<TensorId, String> {
-    tensors.of.get(&v).copied().ok_or_else(|| format!("value {v:?} has no memory"))
+/// The tensor that holds a value.
+pub(super) fn tensor_of(tensors: &mut Tensors, v: Value) -> Result<TensorId, String> {
+    match tensors.source(v) {
+        Source::Tensor(t) => Ok(t),
+        _ => Err(format!("value {v:?} has no memory")),
+    }
 }
 
 /// Pushes the anchor's results, `values` at the positions `at`, through the unit's members and stores

@@ -5,7 +5,7 @@ use crate::fuse::build::{Built, P, acc, epilogue, finish, tensor_of};
 use crate::fuse::loops::kernels::looped;
 use crate::fuse::loops::lanes::Loops;
 use crate::fuse::points::{self, ProductDomain, rows_of};
-use crate::fuse::pulling::{Puller, broadcast_index, flat_offset, unflatten};
+use crate::fuse::pulling::{Puller, Source, broadcast_index, flat_offset, unflatten};
 use crate::fuse::tensors::{InMemory, Tensors};
 use crate::fuse::unit::Split;
 use crate::fuse::unit::{Unit, is_linear, is_small};
@@ -299,7 +299,7 @@ fn attention<'a>(graph: &'a Graph, unit: &Unit, scale: f32, tensors: &mut Tensor
     };
     let result = acc(&mut p, 0, f);
     let (mut stores, mut part_stores) = (vec![], vec![]);
-    if let Some(parts) = p.resolver.tensors.parts.get(&unit.anchor.into()).copied() {
+    if let Source::Parts(parts) = p.resolver.tensors.source(unit.anchor.into()) {
         let count = i64::from(parts.count);
         p.domain.push(count.into());
         let element = &p.offset(&node.outputs[0], &at(1, 4)) * count;

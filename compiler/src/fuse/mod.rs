@@ -275,14 +275,15 @@ fn build(
             }
             continue;
         }
-        tensors.asked();
+        // What was asked for before is no kernel's.
+        tensors.take_asked();
         let built = match kept.again(u, &mut tensors) {
             Some(built) => Ok(built),
             None => kernels::unit_kernel(graph, u, loops, &mut tensors),
         };
         match built {
             Ok((kernel, inlined)) => {
-                let asked = tensors.asked();
+                let asked = tensors.take_asked();
                 let most = options.profile.max_storage_buffers as usize;
                 let kernel = match count_bindings(&kernel) > most {
                     true => pack::pack(&kernel, &mut tensors).unwrap_or(kernel),

@@ -18,7 +18,7 @@ pub(crate) struct Tensors<'a> {
     /// Whether one did.
     pub(super) too_large: bool,
     pub(super) max_binding_bytes: usize,
-    /// The values whose source was asked for since [`Tensors::asked`] was last called.
+    /// The values whose source was asked for since [`Tensors::take_asked`] was last called.
     asked: Vec<(Value, Source)>,
 }
 
@@ -78,7 +78,7 @@ impl Tensors<'_> {
     }
 
     /// The values whose source was asked for since the last call.
-    pub(super) fn asked(&mut self) -> Vec<(Value, Source)> {
+    pub(super) fn take_asked(&mut self) -> Vec<(Value, Source)> {
         std::mem::take(&mut self.asked)
     }
 

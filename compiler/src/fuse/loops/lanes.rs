@@ -76,7 +76,7 @@ pub fn map(graph: &Graph, node: NodeId, options: &Options) -> Result<Mapping, Ve
         (Executor::Invocation, Technique::LoopsInInvocations),
         (Executor::Workgroup, Technique::LoopsInWorkgroups),
     ];
-    let executors = executors.into_iter().filter(|f| options.fuses(f.1)).map(|f| f.0);
+    let executors = executors.into_iter().filter(|(_, t)| options.fuses(*t)).map(|(e, _)| e);
     let mut why = vec![];
     let mut found: Vec<(f64, Mapping)> = vec![];
     for executor in executors {
@@ -104,28 +104,22 @@ pub fn map(graph: &Graph, node: NodeId, options: &Options) -> Result<Mapping, Ve
     price::choose(found, split, why)
 }
 
-/// No driver that is known ends a loop before it has made so many iterations.
-const EVERYWHERE: u32 = 65_535;
+/// Iterations of a loop that every known driver allows.
+const PORTABLE_ITERATIONS: u32 = 65_535;
 
 /// Steps that a dispatch may take without the driver ending it, where there may be more.
 fn part(graph: &Graph, steps: &Dim, work: &Work, profile: &DeviceProfile) -> Option<u32> {
     // So that the number of the last step of a part is one.
     const STEPS: u32 = 1 << 28;
     let within = |most: u32, each: f64| (f64::from(most) / each.max(1.0)) as u32;
-    let in_time = within(profile.speeds.longest_chain(), work.chain).min(STEPS);
     let steps = Bounds::of(&graph.computed).most(steps);
-    let longest = steps.as_const().or_else(|| longest(graph, &steps, profile));
-    let ended = |iterations: u32| within(iterations, work.iterations).min(in_time).max(1);
-    match profile.loop_iterations {
-        Some(n) => longest.is_none_or(|s| s > i64::from(ended(n))).then_some(ended(n)),
-        // Whatever device it comes to must end what is certainly long, or may be endless, as it should.
-        None if profile.is_of_any_device()
-            && (longest.is_none() || steps.as_const().is_some_and(|s| s > i64::from(ended(EVERYWHERE)))) =>
-        {
-            Some(ended(EVERYWHERE))
-        }
-        None => longest.is_none_or(|s| s > i64::from(in_time)).then_some(in_time.max(1)),
-    }
+    let known = steps.as_const();
+    let longest = known.or_else(|| longest(graph, &steps, profile));
+    // Where the device is not known, what is certainly long or may be endless keeps to what all drivers allow.
+    let portable = (profile.is_of_any_device() && longest == known).then_some(PORTABLE_ITERATIONS);
+    let allowed = profile.loop_iterations.or(portable).map_or(u32::MAX, |n| within(n, work.iterations));
+    let most = within(profile.speeds.longest_chain(), work.chain).min(STEPS).min(allowed).max(1);
+    longest.is_none_or(|s| s > i64::from(most)).then_some(most)
 }
 
 /// How many steps there can be, given that inputs and outputs with an element for each must be bound.
