@@ -127,7 +127,7 @@ pub fn assemble(
         format!("{}[{}]", ty.dtype, shape.join(", "))
     };
     tracing::trace!(stage = "prove", "begins");
-    let (proofs, count) = prove_all(graph, kernels);
+    let (proofs, counted, count) = prove_all(graph, kernels);
     tracing::debug!(
         stage = "prove",
         accesses = count.all,
@@ -235,7 +235,7 @@ pub fn assemble(
         repeats,
         stats,
         weights,
-        proof: program::Proof::new(unproven, Facts::checked(kernels)),
+        proof: program::Proof::new(unproven, Facts::checked(kernels), counted.into_iter().collect()),
     })
 }
 

@@ -33,6 +33,8 @@ pub type Domain = [Poly];
 pub const MAX_SIZE: u32 = 2048;
 /// How deep divisions, remainders, minima and maxima may be nested.
 pub const MAX_DEPTH: u32 = 64;
+/// Names of symbols that stand for an expression, and may be larger than a dimension, begin with it. No model's do.
+pub const STANDS_FOR: char = '\'';
 /// The largest value of a symbol: devices count elements in 32 bits.
 pub const MAX_EXTENT: i64 = i32::MAX as i64;
 

@@ -5,7 +5,7 @@
 //! the program's symbols, which the shapes of the inputs bind at run time.
 
 use crate::dtype::DType;
-use crate::poly::{Atom, Dim};
+use crate::poly::{Atom, Dim, MAX_EXTENT};
 use crate::tensor::Tensor;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -62,13 +62,21 @@ pub struct Proof {
     unproven: Vec<Vec<String>>,
     /// The sizes.
     sizes: Vec<Dim>,
+    /// What kernels count to.
+    counted: Vec<Dim>,
 }
 
 impl Proof {
     /// That all accesses of all kernels but those `unproven` stay inside their buffers in every run in which none of `sizes` is
-    /// negative.
-    pub fn new(unproven: Vec<Vec<String>>, sizes: Vec<Dim>) -> Proof {
-        Proof { unproven, sizes }
+    /// negative and none of `counted` above [`Proof::MOST`].
+    pub fn new(unproven: Vec<Vec<String>>, sizes: Vec<Dim>, counted: Vec<Dim>) -> Proof {
+        Proof { unproven, sizes, counted }
+    }
+    /// The largest number that kernels count to in 32 bits: the last step of a loop goes beyond the end.
+    pub const MOST: i64 = MAX_EXTENT - (1 << 20);
+    /// What a run must find to be at most [`Proof::MOST`], where any kernel is proven.
+    pub fn counted(&self) -> &[Dim] {
+        if self.count() == 0 { &[] } else { &self.counted }
     }
     /// Whether a kernel stays inside its buffers.
     pub fn is_in_bounds(&self, kernel: usize) -> bool {

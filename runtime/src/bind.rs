@@ -5,7 +5,7 @@ use crate::gpu::DeviceLimits;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use wgfc_program::memory::{self, MemoryPlan};
-use wgfc_program::program::Port;
+use wgfc_program::program::{Port, Proof};
 use wgfc_program::{DType, Dim, Program, symbols};
 
 /// The sizes and dispatches of a program for one binding of its symbols.
@@ -89,10 +89,19 @@ pub fn settle(program: &Program, values: &[i64]) -> Result<Vec<Vec<usize>>, RunE
 /// Checks what proofs of kernels rely on.
 fn sizes(program: &Program, values: &[i64]) -> Result<(), RunError> {
     let negative = |d: &&Dim| evaluate(program, values, d).is_none_or(|v| v < 0);
-    let Some(d) = program.proof.sizes().iter().find(negative) else { return Ok(()) };
+    let beyond = |d: &&Dim| evaluate(program, values, d).is_none_or(|v| v > Proof::MOST);
+    let written = |d: &Dim| {
+        let got = evaluate(program, values, d).map_or("no number".to_owned(), |v| v.to_string());
+        format!("`{d}` = {got}")
+    };
+    let (d, message) = if let Some(d) = program.proof.sizes().iter().find(negative) {
+        (d, format!("a tensor that is computed would have {} elements along an axis", written(d)))
+    } else if let Some(d) = program.proof.counted().iter().find(beyond) {
+        (d, format!("a kernel would count to {}, and counts to {} in 32 bits", written(d), Proof::MOST))
+    } else {
+        return Ok(());
+    };
     let symbols: Vec<String> = d.symbols().iter().map(|s| s.to_string()).collect();
-    let got = evaluate(program, values, d).map_or("no number".to_owned(), |v| v.to_string());
-    let message = format!("a tensor that is computed would have `{d}` = {got} elements along an axis");
     Err(RunError::Inputs(vec![BadInput { name: symbols.join(", "), message }]))
 }
 

@@ -17,7 +17,7 @@ struct Model {
     folder: Option<Folder>,
 }
 
-/// The fixtures, and the conformance cases: one in 24, all and the large fixtures where `WGFC_THOROUGH` is set.
+/// The fixtures and the conformance cases.
 fn models() -> Vec<Model> {
     let fixtures = Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures");
     let root = crate::folder("WGFC_CONFORMANCE", "target/conformance");
@@ -29,16 +29,13 @@ fn models() -> Vec<Model> {
         all.sort();
         all.into_iter().map(|p| (p, None))
     };
-    let thorough = std::env::var_os("WGFC_THOROUGH").is_some();
-    let mut out: Vec<_> = files(&fixtures.join("repro")).collect();
-    out.extend(files(&fixtures).filter(|_| thorough));
+    let mut out: Vec<_> = files(&fixtures.join("repro")).chain(files(&fixtures)).collect();
     out.extend(["small", "simulations"].iter().flat_map(|f| folders(&fixtures.join(f))));
     let mut cases: Vec<_> = folders(&root).collect();
     for suite in ["contrib", "simple", "pytorch-operator", "pytorch-converted"] {
         cases.extend(folders(&root.join(suite)));
     }
-    let every = if thorough { 1 } else { 24 };
-    out.extend(cases.into_iter().step_by(every));
+    out.extend(cases);
     let selected = |m: &Model| crate::selected(&m.path.display().to_string());
     out.into_iter().map(|(path, folder)| Model { path, folder }).filter(selected).collect()
 }
@@ -81,9 +78,22 @@ fn check(what: &(impl Fn(&Fused) -> Result<(), String> + Sync)) -> Vec<String> {
     failures
 }
 
+/// How failures begin that [`UNPROVEN`] may excuse.
+const NOT_PROVEN: &str = "not proven: ";
+
 /// Models of which accesses are not proven, and why.
-const UNPROVEN: [(&str, &str); 1] =
-    [("repro/reshape-sym.onnx", "quotients by symbols inside of quotients by others")];
+const UNPROVEN: [(&str, &str); 10] = [
+    ("test_nonmaxsuppression_", "positions that the steps of a loop choose"),
+    ("repro/reshape-sym.onnx", "quotients by symbols inside of quotients by others"),
+    ("test_reflect_pad/", "a remainder of a negative position, reflected"),
+    ("test_operator_pad/", "a remainder of a negative position, reflected"),
+    ("test_ReflectionPad2d/", "a remainder of a negative position, reflected"),
+    ("test_convtranspose_", "remainders of two variables, one from the other"),
+    ("test_maxpool_3d_dilations_use_ref_impl_large/", "six variables under one guard"),
+    ("test_averagepool_3d_dilations_large_", "six variables under one guard"),
+    ("gather_block_quantized_int4_zero_other_axis/", "a position of data beside a quotient by a symbol"),
+    ("group_query_attention_positions/", "tables with rows that positions from data choose"),
+];
 
 /// The text of a kernel graph is read back, and the hashes are the same.
 fn read_back(kernels: &KernelGraph) -> Result<(), String> {
@@ -113,13 +123,15 @@ fn kernels_are_read_back_and_well_formed_and_stay_inside_their_tensors() {
             all.fetch_add(count.all, Ordering::Relaxed);
             proven.fetch_add(count.proven, Ordering::Relaxed);
             steps.fetch_max(count.steps, Ordering::Relaxed);
-            if let Proof::Unproven(which) = proof {
-                failed.extend(which.into_iter().map(|w| format!("kernel {i}: {w}")));
+            // Of sizes that a run computes nothing is known before.
+            let computed = |which: &[String]| which.iter().any(|w| w.contains("which a run computes"));
+            if let Proof::Unproven(which) = proof
+                && !computed(&which)
+            {
+                failed.extend(which.into_iter().map(|w| format!("{NOT_PROVEN}kernel {i}: {w}")));
             }
         }
-        // Of sizes that a run computes nothing is known before.
-        let computed = failed.iter().any(|f| f.contains("which a run computes"));
-        if failed.is_empty() || computed { Ok(()) } else { Err(failed.join("\n")) }
+        if failed.is_empty() { Ok(()) } else { Err(failed.join("\n")) }
     });
     crate::say(format!(
         "{} of {} accesses proven, with {} steps for a kernel at most",
@@ -127,6 +139,11 @@ fn kernels_are_read_back_and_well_formed_and_stay_inside_their_tensors() {
         all.into_inner(),
         steps.into_inner()
     ));
-    failures.retain(|f| !UNPROVEN.iter().any(|(name, _)| f.contains(name)));
+    for (name, why) in UNPROVEN {
+        let before = failures.len();
+        failures.retain(|f| !(f.contains(name) && f.contains(NOT_PROVEN)));
+        let all = std::env::var_os("WGFC_CASES").is_none();
+        assert!(!all || failures.len() < before, "{name} is proven now; before, {why} was in the way");
+    }
     assert!(failures.is_empty(), "{} of them:\n{}", failures.len(), failures.join("\n"));
 }

@@ -41,6 +41,10 @@ impl<'k> Place<'k> {
         let outer = outer.to_vec();
         Place { name, extents, outer, results: vec![], exprs: vec![], stores: vec![] }
     }
+    /// The extents of its variables; of those without a value 0.
+    pub fn domain(&self) -> Vec<Dim> {
+        self.extents.iter().map(|d| d.clone().unwrap_or_default()).collect()
+    }
     fn evaluates(mut self, exprs: impl IntoIterator<Item = (ExprId, Option<DType>)>) -> Place<'k> {
         self.exprs.extend(exprs);
         self

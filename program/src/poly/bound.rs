@@ -1,6 +1,6 @@
 //! What is certain over a domain: bounds, and which of two is the larger.
 
-use super::{Atom, Domain, MAX_EXTENT, Poly, Repr};
+use super::{Atom, Domain, MAX_EXTENT, Poly, Repr, STANDS_FOR};
 
 impl Poly {
     /// Whether `0 <= self < d` is certain over the domain.
@@ -124,6 +124,8 @@ impl Poly {
 
 fn atom_range(a: &Atom) -> Option<(i128, i128)> {
     Some(match a {
+        // Of symbols that stand for expressions nothing is known but that they are not negative.
+        Atom::Sym(s) if s.starts_with(STANDS_FOR) => return None,
         Atom::Sym(_) => (0, MAX_EXTENT.into()),
         Atom::Var(_) | Atom::Data(_) | Atom::TooLarge => return None,
         Atom::Div(x, d) => {

@@ -17,6 +17,7 @@
 //! variable `v`), and then the atoms of what must not be negative are replaced, one after another, by the bound that makes it smallest,
 //! until only non-negative terms are left (`world`).
 
+mod counted;
 mod range;
 #[cfg(test)]
 mod tests;
@@ -25,7 +26,7 @@ mod world;
 use super::places::Place;
 use super::{Capacity, Expr, ExprId, Family, Kernel, KernelGraph, TensorId};
 use rustc_hash::FxHashMap;
-use std::cell::Cell;
+use std::cell::{Cell, LazyCell};
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 use wgfc_ir::{Atom, Dim, Graph, Poly};
@@ -98,12 +99,13 @@ pub struct Count {
     pub steps: usize,
 }
 
-/// The proofs of all kernels, and what they took. Layers repeat.
-pub fn prove_all(graph: &Graph, kernels: &KernelGraph) -> (Vec<Proof>, Count) {
+/// The proofs of all kernels, what must be at most [`MOST`](wgfc_ir::program::Proof::MOST) for those in bounds, and what the proofs took. Layers repeat.
+pub fn prove_all(graph: &Graph, kernels: &KernelGraph) -> (Vec<Proof>, BTreeSet<Dim>, Count) {
     let facts = Facts::of(graph, kernels);
     let mut known: FxHashMap<u128, Proof> = FxHashMap::default();
     let mut sum = Count::default();
     let mut left = STEPS + STEPS_A_KERNEL * kernels.kernels.len();
+    let mut counted = BTreeSet::new();
     let each = kernels.kernels.iter().map(|k| {
         let hash = k.structural_hash(&kernels.tensors, Capacity::Counts);
         let proof = known.entry(hash).or_insert_with(|| {
@@ -112,11 +114,14 @@ pub fn prove_all(graph: &Graph, kernels: &KernelGraph) -> (Vec<Proof>, Count) {
             sum.all += count.all;
             sum.proven += count.proven;
             sum.steps += count.steps;
+            if proof.is_in_bounds() {
+                counted.extend(counted::counted(kernels, k).into_iter().flatten());
+            }
             proof
         });
         proof.clone()
     });
-    (each.collect(), sum)
+    (each.collect(), counted, sum)
 }
 
 /// Whether a verified kernel stays inside its tensors, and how many of its accesses are known to, as far as that takes at most
@@ -124,17 +129,22 @@ pub fn prove_all(graph: &Graph, kernels: &KernelGraph) -> (Vec<Proof>, Count) {
 pub fn prove(graph: &KernelGraph, kernel: &Kernel, facts: &Facts, steps: usize) -> (Proof, Count) {
     let (mut unproven, mut count) = (vec![], Count::default());
     let mut known: FxHashMap<Question, bool> = FxHashMap::default();
-    let hidden = hidden(graph, kernel);
+    // Most kernels need none of them.
+    let hidden = LazyCell::new(|| hidden(graph, kernel));
     let mut symbols = kernel.symbols();
     let types = kernel.tensors().into_iter().filter_map(|t| graph.tensors.get(t)).map(|t| &t.ty.shape);
     symbols.extend(types.flatten().flat_map(Poly::symbols));
     if let Some(s) = symbols.iter().find(|s| graph.bounds.get(s).is_some()) {
         unproven.push(format!("its sizes depend on `{s}`, which a run computes"));
     }
+    if counted::counted(graph, kernel).is_none_or(|all| all.iter().any(|d| d.as_const().is_some())) {
+        unproven.push("its indices are not known to fit 32 bits".to_owned());
+    }
     let steps = steps.min(STEPS);
     let left = Rc::new(Cell::new(steps));
     for (i, place) in kernel.places().iter().enumerate() {
         let mut worlds = <[FxHashMap<_, _>; 3]>::default();
+        let (extents, ranges) = (place.domain(), range::Known::default());
         let loads = kernel.body.reachable(&place.roots()).into_iter().filter_map(|e| {
             let (what, elements, at, guard) = match kernel.body.expr(e) {
                 Expr::Load { tensor, offset, guard } => {
@@ -153,7 +163,16 @@ pub fn prove(graph: &KernelGraph, kernel: &Kernel, facts: &Facts, steps: usize) 
         });
         for (what, elements, at, guard) in loads.chain(stores) {
             count.all += 1;
-            let access = Access { graph, kernel, place, at: &at, guard, elements: &elements };
+            let access = Access {
+                graph,
+                kernel,
+                place,
+                extents: &extents,
+                ranges: &ranges,
+                at: &at,
+                guard,
+                elements: &elements,
+            };
             let proven = access.is_plainly_inside()
                 || *known.entry(access.question(i)).or_insert_with(|| {
                     let [light, opaque, open] = &mut worlds;
@@ -197,6 +216,10 @@ pub(super) struct Access<'a> {
     graph: &'a KernelGraph,
     kernel: &'a Kernel,
     place: &'a Place<'a>,
+    /// The extents of its variables.
+    extents: &'a [Dim],
+    /// The ranges found there.
+    ranges: &'a range::Known,
     at: &'a Poly,
     guard: Option<ExprId>,
     elements: &'a Dim,
@@ -253,11 +276,7 @@ impl Access<'_> {
 
     /// What its guard compares.
     fn compared(&self) -> Vec<range::Compared> {
-        let mut compared = vec![];
-        if let Some(g) = self.guard {
-            range::conditions(&self.kernel.body, g, true, &mut compared);
-        }
-        compared
+        self.guard.map_or_else(Vec::new, |g| range::conditions(&self.kernel.body, g, true))
     }
 
     fn question(&self, place: usize) -> Question {
@@ -279,24 +298,24 @@ impl Access<'_> {
             elements: self.elements.clone(),
             at: at.subst(&renamed, &[]),
             guard: self.guard,
-            data: free.iter().map(|e| range::range(body, self.place, *e, 0)).collect(),
+            data: free.iter().map(|e| range::range(body, self.place, *e, self.ranges)).collect(),
             vars: self.vars(),
         }
     }
 
     /// Whether the variables' extents alone say it, or a comparison of the guard, nothing being divided by what could be 0.
     fn is_plainly_inside(&self) -> bool {
-        let extents: Vec<Dim> = self.place.extents.iter().map(|d| d.clone().unwrap_or_default()).collect();
+        let extents = self.extents;
         if !world::divides_by_numbers(self.at) {
             return false;
         }
-        if world::ends_inside(self.at, self.elements, &extents) || self.at.in_range(self.elements, &extents) {
+        if world::ends_inside(self.at, self.elements, extents) || self.at.in_range(self.elements, extents) {
             return true;
         }
         let guards: Vec<Poly> = self.compared().iter().map(|c| &c.large - &c.small).collect();
         let known = |p: &Poly| {
             let above = |g: &Poly| world::divides_by_numbers(g) && (p - g).as_const().is_some_and(|d| d >= 0);
-            p.proves_nonneg(&extents) || guards.iter().any(above)
+            p.proves_nonneg(extents) || guards.iter().any(above)
         };
         known(self.at) && known(&(&(self.elements - self.at) - &Poly::ONE))
     }
@@ -324,7 +343,10 @@ impl Access<'_> {
         terms.extend(compared.iter().flat_map(|c| [c.small.clone(), c.large.clone()]));
         let roots: Vec<Poly> = terms.iter().map(|p| range::expanded(body, p)).collect();
         for e in roots.iter().flat_map(Poly::data) {
-            let (low, high) = range::range(body, self.place, e, 0);
+            let (mut low, mut high) = range::range(body, self.place, e, self.ranges);
+            for ends in [&mut low, &mut high] {
+                ends.retain(|p| world.divisors_are_positive(p));
+            }
             world.data(e, low, high);
         }
         let (at, elements) = (roots[0].clone(), roots[1].clone());

@@ -2,6 +2,8 @@
 
 use crate::kernel::places::Place;
 use crate::kernel::{Body, Expr, ExprId, ReduceKind};
+use rustc_hash::{FxHashMap, FxHashSet};
+use std::cell::RefCell;
 use wgfc_ir::{Atom, BinaryOp, Class, DType, Poly, UnaryOp};
 
 /// `small <= large`.
@@ -46,17 +48,28 @@ pub fn expanded(body: &Body, p: &Poly) -> Poly {
 }
 
 /// The comparisons of integers that hold where `e` is `truth`.
-pub fn conditions(body: &Body, e: ExprId, truth: bool, out: &mut Vec<Compared>) {
+pub fn conditions(body: &Body, e: ExprId, truth: bool) -> Vec<Compared> {
+    let (mut out, mut seen, mut stack) = (vec![], FxHashSet::default(), vec![(e, truth)]);
+    while let Some((e, truth)) = stack.pop() {
+        if seen.insert((e, truth)) {
+            condition(body, e, truth, &mut stack, &mut out);
+        }
+    }
+    out
+}
+
+/// What one expression says, and which others hold because it does.
+fn condition(body: &Body, e: ExprId, truth: bool, stack: &mut Vec<(ExprId, bool)>, out: &mut Vec<Compared>) {
     match body.expr(e) {
         Expr::Binary(BinaryOp::And, a, b) if truth => {
-            conditions(body, *a, true, out);
-            conditions(body, *b, true, out);
+            stack.push((*a, true));
+            stack.push((*b, true));
         }
         Expr::Binary(BinaryOp::Or, a, b) if !truth => {
-            conditions(body, *a, false, out);
-            conditions(body, *b, false, out);
+            stack.push((*a, false));
+            stack.push((*b, false));
         }
-        Expr::Unary(UnaryOp::Not, a) => conditions(body, *a, !truth, out),
+        Expr::Unary(UnaryOp::Not, a) => stack.push((*a, !truth)),
         Expr::Select(c, a, b) => {
             // `c && a` or `c || b` as a choice.
             let known = |e: ExprId| match body.expr(e) {
@@ -64,11 +77,11 @@ pub fn conditions(body: &Body, e: ExprId, truth: bool, out: &mut Vec<Compared>) 
                 _ => None,
             };
             if known(*b) == Some(!truth) {
-                conditions(body, *c, true, out);
-                conditions(body, *a, truth, out);
+                stack.push((*c, true));
+                stack.push((*a, truth));
             } else if known(*a) == Some(!truth) {
-                conditions(body, *c, false, out);
-                conditions(body, *b, truth, out);
+                stack.push((*c, false));
+                stack.push((*b, truth));
             }
         }
         Expr::Binary(op, a, b) if matches!(body.dtype(*a), DType::I32 | DType::I64) => {
@@ -93,12 +106,22 @@ pub fn conditions(body: &Body, e: ExprId, truth: bool, out: &mut Vec<Compared>) 
 /// Ends of a range: each is one, none where nothing is known.
 pub type Ends = Vec<Poly>;
 
+/// The ranges found at one place.
+pub type Known = RefCell<FxHashMap<ExprId, (Ends, Ends)>>;
+
 /// Between which index expressions the integer `e` lies, whatever is read. All of them are values of 32 bits.
-pub fn range(body: &Body, place: &Place<'_>, e: ExprId, depth: usize) -> (Ends, Ends) {
+pub fn range(body: &Body, place: &Place<'_>, e: ExprId, known: &Known) -> (Ends, Ends) {
+    range_at(body, place, e, known, 0)
+}
+
+fn range_at(body: &Body, place: &Place<'_>, e: ExprId, known: &Known, depth: usize) -> (Ends, Ends) {
     if depth > DEPTH {
         return of_type(body.dtype(e));
     }
-    let of = |e: ExprId| range(body, place, e, depth + 1);
+    if let Some(found) = known.borrow().get(&e) {
+        return found.clone();
+    }
+    let of = |e: ExprId| range_at(body, place, e, known, depth + 1);
     let numbers = |e: ExprId| {
         let (low, high) = of(e);
         let low = low.iter().filter_map(Poly::as_const).max()?;
@@ -111,7 +134,9 @@ pub fn range(body: &Body, place: &Place<'_>, e: ExprId, depth: usize) -> (Ends, 
             let p = expanded(body, p);
             (vec![p.clone()], vec![p])
         }
-        Expr::Const(s) if s.dtype.is_int() => between(s.as_i64(), s.as_i64()),
+        Expr::Const(s) if s.dtype.is_int() && i32::try_from(s.as_i64()).is_ok() => {
+            between(s.as_i64(), s.as_i64())
+        }
         Expr::Const(s) if s.dtype == DType::Bool => between(i64::from(s.bits != 0), i64::from(s.bits != 0)),
         Expr::Cast(to, a) if to.is_int() && (body.dtype(a).is_int() || body.dtype(a) == DType::Bool) => {
             let (low, high) = of(a);
@@ -182,12 +207,13 @@ pub fn range(body: &Body, place: &Place<'_>, e: ExprId, depth: usize) -> (Ends, 
             ends.filter(|_| matches!(dtype, DType::I32 | DType::I64))
                 .map_or((vec![], vec![]), |(l, h)| between(l, h))
         }
-        Expr::Acc(i) => result(body, place, i, depth),
+        Expr::Acc(i) => result(body, place, i, known, depth),
         _ => (vec![], vec![]),
     };
     let (least, most) = of_type(dtype);
     low.extend(least);
     high.extend(most);
+    known.borrow_mut().insert(e, (low.clone(), high.clone()));
     (low, high)
 }
 
@@ -204,12 +230,12 @@ fn of_type(t: DType) -> (Ends, Ends) {
 }
 
 /// A result of a reduction.
-fn result(body: &Body, place: &Place<'_>, acc: u32, depth: usize) -> (Ends, Ends) {
+fn result(body: &Body, place: &Place<'_>, acc: u32, known: &Known, depth: usize) -> (Ends, Ends) {
     let reduction = place.results.iter().find(|r| r.acc == acc).and_then(|r| r.reduction);
     match reduction {
         // Sums of numbers from 0 to 1 count positions, of which there are fewer than 2^31.
         Some(r) if matches!(r.kind, ReduceKind::Sum) && r.dtype.is_int() => {
-            let (low, high) = range(body, place, r.value, depth + 1);
+            let (low, high) = range_at(body, place, r.value, known, depth + 1);
             let ones = low.iter().any(|l| l.as_const() >= Some(0))
                 && high.iter().any(|h| h.as_const().is_some_and(|h| h <= 1));
             (if ones { vec![Poly::ZERO] } else { vec![] }, vec![])

@@ -124,7 +124,7 @@ fn spoiled(k: &Kernel) -> Vec<Kernel> {
 
 #[test]
 fn what_is_proven_holds_at_every_point() {
-    let (mut proven, mut wrong, mut caught) = (0, 0, 0);
+    let (mut proven, mut wrong) = (0, 0);
     for seed in 0..60 {
         let (graph, _) = random_graph(seed, &Config { max_elements: 400, ..Config::default() });
         let fusion = if seed % 3 == 0 { Fusion::None } else { Fusion::Full };
@@ -133,7 +133,7 @@ fn what_is_proven_holds_at_every_point() {
         for k in &kernels.kernels {
             for k in std::iter::once(k.clone()).chain(spoiled(k)) {
                 let holds = prove(&kernels, &k, &facts, STEPS).0.is_in_bounds();
-                for (n, m) in [(1, 1), (2, 3), (5, 2), (1, 4)] {
+                for (n, m) in [(1, 1), (2, 3), (5, 2), (1, 4), (0, 3), (3, 0)] {
                     let symbols = |s: &str| match s {
                         "n" => Some(n),
                         "m" => Some(m),
@@ -148,7 +148,6 @@ fn what_is_proven_holds_at_every_point() {
                     let found = outside(&kernels, &k, &symbols);
                     proven += usize::from(holds);
                     wrong += usize::from(found.is_some());
-                    caught += usize::from(found.is_some() && !holds);
                     assert!(
                         !holds || found.is_none(),
                         "seed {seed}, n {n}, m {m}: {found:?}\n{kernels}\n{k}"
@@ -157,7 +156,7 @@ fn what_is_proven_holds_at_every_point() {
             }
         }
     }
-    assert!(proven > 300 && wrong > 300 && caught == wrong, "{proven} {wrong} {caught}");
+    assert!(proven > 300 && wrong > 300, "{proven} {wrong}");
 }
 
 /// Whether the only kernel of a text is proven, of tensors `t0: f32[n, 7]`, `t1: i32[n]`, `t2: f32[7*n]`.
@@ -166,6 +165,22 @@ fn holds(kernel: &str) -> bool {
     let g = parse(&format!("{tensors}kernel 0 {kernel}")).unwrap_or_else(|e| panic!("{e}"));
     super::super::verify(&g).unwrap_or_else(|e| panic!("{}", e.join("\n")));
     prove(&g, &g.kernels[0], &Facts::default(), STEPS).0.is_in_bounds()
+}
+
+#[test]
+fn what_is_counted_must_fit() {
+    let counted = |kernel: &str| {
+        let g = parse(&format!("t0: f32[n, 7] input 0\nt1: f32[7*n] output 0\nkernel 0 {kernel}")).unwrap();
+        let all = counted::counted(&g, &g.kernels[0]).unwrap();
+        all.iter().map(ToString::to_string).collect::<Vec<_>>()
+    };
+    // Sums that come back to 32 bits need not fit on the way, what is divided must.
+    assert_eq!(counted("map [7*n]\n  e0: f32 = t0[%0]\n  t1[%0] = e0\n"), ["7*n"]);
+    let divided = counted("map [7*n]\n  e0: f32 = t0[(3*%0)/4]\n  t1[%0] = e0\n");
+    assert_eq!(divided, ["21*n - 3", "7*n"]);
+    let compared =
+        counted("map [7*n]\n  e0: i32 = index(%0 - 9*n)\n  e1: f32 = cast(f32, e0)\n  t1[%0] = e1\n");
+    assert_eq!(compared, ["-2*n - 1", "7*n", "9*n"]);
 }
 
 #[test]

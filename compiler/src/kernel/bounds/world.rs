@@ -7,6 +7,7 @@ use rustc_hash::{FxHashMap, FxHashSet};
 use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
+use wgfc_ir::poly::STANDS_FOR;
 use wgfc_ir::{Atom, Dim, Poly};
 
 /// So many expressions are looked at before something counts as not proven.
@@ -211,7 +212,7 @@ fn by(p: &Poly, a: &Atom) -> Option<(Poly, Poly)> {
 
 impl World {
     pub fn new(place: &Place<'_>, light: bool, left: &Rc<Cell<usize>>) -> World {
-        let extents = place.extents.iter().map(|d| d.clone().unwrap_or_default()).collect();
+        let extents = place.domain();
         let (low, high) = Default::default();
         let positive = FxHashSet::default();
         World { extents, light, positive, replaced: vec![], low, high, fresh: 0, left: left.clone() }
@@ -233,18 +234,20 @@ impl World {
             self.equal(a, b);
         }
         let extents: Vec<Dim> = vars.iter().filter_map(|v| self.extents.get(*v).cloned()).collect();
+        for d in shapes.iter().copied().chain(&facts.nonneg) {
+            self.at_least(d, 0);
+        }
         for e in &extents {
             let e = self.now(e);
+            // Two negative factors have a positive product, too.
             if let [(m, c)] = &e.terms()[..]
                 && *c > 0
+                && m.iter().all(|a| self.nonneg(&Poly::atom(a.clone())))
             {
                 for a in m {
                     self.at_least(&Poly::atom(a.clone()), 1);
                 }
             }
-        }
-        for d in shapes.iter().copied().chain(&facts.nonneg) {
-            self.at_least(d, 0);
         }
         for d in shapes {
             let d = self.now(d);
@@ -289,8 +292,7 @@ impl World {
 
     fn symbol(&mut self) -> Poly {
         self.fresh += 1;
-        // No name of a model is written so.
-        Poly::sym(&format!("'{}", self.fresh))
+        Poly::sym(&format!("{STANDS_FOR}{}", self.fresh))
     }
 
     fn equal(&mut self, a: &Poly, b: &Poly) {

@@ -1,0 +1,65 @@
+//! What kernels count in 32 bits.
+//!
+//! Sums and products that pass the end of 32 bits on the way come back; quotients, remainders, extremes and comparisons of such
+//! do not. So what these are of, and whatever is counted to, must fit, and a run checks that it does.
+
+use super::range::{self, Known};
+use crate::kernel::places::Place;
+use crate::kernel::{Body, Expr, Kernel, KernelGraph};
+use std::collections::BTreeSet;
+use wgfc_ir::program::Proof;
+use wgfc_ir::{Atom, Dim, Poly};
+
+/// The expressions over symbols that must fit: extents, elements of tensors, and the ends of what is divided, compared or the
+/// larger or smaller of two. `None` where such an end is not known.
+pub(super) fn counted(graph: &KernelGraph, kernel: &Kernel) -> Option<BTreeSet<Dim>> {
+    let mut out: BTreeSet<Dim> = kernel.domain().into_iter().collect();
+    out.extend(kernel.tensors().into_iter().map(|t| super::numel(graph, t)));
+    for place in kernel.places() {
+        let known = Known::default();
+        let mut operands: BTreeSet<Poly> = BTreeSet::new();
+        let mut todo: Vec<Poly> = place.stores.iter().map(|s| s.offset.clone()).collect();
+        for e in kernel.body.reachable(&place.roots()) {
+            let expr = kernel.body.expr(e);
+            // An index that is an expression of its own may be compared.
+            if let Expr::Index(p) = expr {
+                operands.insert(p.clone());
+            }
+            todo.extend(expr.index().cloned());
+        }
+        while let Some(p) = todo.pop() {
+            for a in p.terms().into_iter().flat_map(|(m, _)| m) {
+                if let Atom::Div(x, y) | Atom::Mod(x, y) | Atom::Max(x, y) | Atom::Min(x, y) = a {
+                    todo.extend([x.clone(), y.clone()]);
+                    operands.extend([x, y]);
+                }
+            }
+        }
+        for p in operands {
+            let (least, most) = ends(&kernel.body, &place, &p, &known)?;
+            out.extend([-&least, most]);
+        }
+    }
+    out.retain(|d| d.as_const().is_none_or(|c| c > Proof::MOST));
+    Some(out)
+}
+
+/// What an expression is at least and at most, over symbols.
+fn ends(body: &Body, place: &Place<'_>, p: &Poly, known: &Known) -> Option<(Dim, Dim)> {
+    let mut extents = place.domain();
+    let p = range::expanded(body, p);
+    let mut of_data = vec![];
+    for e in p.data() {
+        let (low, high) = range::range(body, place, e, known);
+        let low = low.iter().find_map(|l| l.lower_bound(&extents))?;
+        let high = high.iter().find_map(|h| h.upper_bound(&extents))?;
+        of_data.push((e, &low + &Poly::var(extents.len())));
+        extents.push(&(&high - &low) + &Poly::ONE);
+    }
+    let of = |a: &Atom| match a {
+        Atom::Data(e) => of_data.iter().find(|(d, _)| d == e).map(|(_, p)| p.clone()),
+        _ => None,
+    };
+    let p = if of_data.is_empty() { p } else { p.subst(&of, &extents) };
+    Some((p.lower_bound(&extents)?, p.upper_bound(&extents)?))
+}
