@@ -43,6 +43,7 @@ pub mod cache;
 pub mod error;
 pub mod files;
 pub mod generate;
+pub mod inspect;
 pub mod memory;
 pub mod model;
 pub mod npy;

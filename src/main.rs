@@ -4,9 +4,10 @@ mod cli;
 
 use clap::Parser;
 use clap::error::ErrorKind;
-use cli::terminal::{clean, say, stdout_failed};
+use cli::terminal::{say, stdout_failed};
 use std::io::Write;
 use tracing_subscriber::EnvFilter;
+use wgfc::inspect::clean;
 
 fn main() {
     let code = command();

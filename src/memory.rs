@@ -29,3 +29,10 @@ pub fn afford(bytes: u64) -> Result<(), String> {
     }
     Err(format!("takes {} MB, of which {} MB are there", bytes >> 20, have >> 20))
 }
+
+/// The most memory that this process has held, in bytes, the pages of mapped files included; Linux says so.
+pub fn peak() -> Option<u64> {
+    let status = std::fs::read_to_string("/proc/self/status").ok()?;
+    let line = status.lines().find_map(|l| l.strip_prefix("VmHWM:"))?;
+    line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()?.checked_mul(1024)
+}

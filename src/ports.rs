@@ -74,35 +74,43 @@ pub fn check_inputs(
     ports: &[PortType],
     inputs: &BTreeMap<String, Tensor>,
 ) -> Result<BTreeMap<String, i64>, Error> {
+    let types = inputs.iter().map(|(n, t)| (n.as_str(), (t.dtype, t.shape.as_slice()))).collect();
+    check_types(ports, &types)
+}
+
+/// [`check_inputs`] of tensors wherever they are: the element type and the shape of each.
+pub fn check_types(
+    ports: &[PortType],
+    inputs: &BTreeMap<&str, (DType, &[usize])>,
+) -> Result<BTreeMap<String, i64>, Error> {
     let mut problems = Vec::new();
     let mut dims = BTreeMap::new();
-    let given: Vec<_> =
-        ports.iter().filter_map(|p| Some((p, inputs.get(&p.name)?.shape.as_slice()))).collect();
+    let given: Vec<_> = ports.iter().filter_map(|p| Some((p, inputs.get(p.name.as_str())?.1))).collect();
     bind(&given, &mut dims);
     let wants = |p: &PortType| format!("input `{}` is {}", p.name, p.type_text());
     for port in ports {
-        let Some(t) = inputs.get(&port.name) else {
+        let Some((dtype, given)) = inputs.get(port.name.as_str()).copied() else {
             problems.push(Problem::with_help(
                 format!("{} and was not given", wants(port)),
                 format!("give a tensor for `{}`", port.name),
             ));
             continue;
         };
-        if t.dtype != port.dtype {
+        if dtype != port.dtype {
             problems.push(Problem::with_help(
-                format!("{}, not {}", wants(port), t.dtype),
+                format!("{}, not {dtype}", wants(port)),
                 format!("convert it, with NumPy: x.astype(\"{}\")", numpy_name(port.dtype)),
             ));
         }
-        if t.shape.len() != port.shape.len() {
+        if given.len() != port.shape.len() {
             problems.push(Problem::with_help(
-                format!("{}, not of shape {:?}", wants(port), t.shape),
+                format!("{}, not of shape {given:?}", wants(port)),
                 format!("reshape it to {} axes", port.shape.len()),
             ));
             continue;
         }
         if let Ok(shape) = port.shape_at(&dims)
-            && shape != t.shape
+            && shape != given
         {
             let at = if port.shape.iter().all(|d| d.as_const().is_some()) {
                 String::new()
@@ -114,13 +122,13 @@ pub fn check_inputs(
                 format!(" with {}", known.join(", "))
             };
             problems.push(Problem::with_help(
-                format!("{}{at}, not of shape {:?}", wants(port), t.shape),
+                format!("{}{at}, not of shape {given:?}", wants(port)),
                 format!("give one of shape {shape:?}, or inputs that all agree on another size"),
             ));
         }
     }
     for name in inputs.keys() {
-        if !ports.iter().any(|p| p.name == *name) {
+        if !ports.iter().any(|p| p.name == **name) {
             problems.push(no_such_input(name, ports));
         }
     }

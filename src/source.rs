@@ -6,7 +6,7 @@ use crate::{Error, Options, Program};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use wgfc_compiler::Errors;
-use wgfc_compiler::import::{ExternalData, Imported};
+use wgfc_compiler::import::{ExternalData, Imported, NoExternalData};
 use wgfc_compiler::pipeline::{Amend, Fused, Observe};
 use wgfc_ir::tensor::ByteOwner;
 
@@ -14,7 +14,7 @@ use wgfc_ir::tensor::ByteOwner;
 pub struct ModelFile {
     path: PathBuf,
     bytes: Arc<dyn ByteOwner>,
-    folder: ModelFolder,
+    folder: Option<ModelFolder>,
     random: Option<RandomWeights>,
 }
 
@@ -26,7 +26,12 @@ impl ModelFile {
             return Err(Error::file_help(path, "is empty", "copy or export the model again"));
         }
         let folder = ModelFolder::of(path)?;
-        Ok(ModelFile { path: path.to_owned(), bytes, folder, random: None })
+        Ok(ModelFile { path: path.to_owned(), bytes, folder: Some(folder), random: None })
+    }
+
+    /// A model that is in memory already. It has no folder: all of its data must be among the bytes.
+    pub fn of_bytes(bytes: Arc<dyn ByteOwner>) -> ModelFile {
+        ModelFile { path: PathBuf::new(), bytes, folder: None, random: None }
     }
 
     /// Makes up all external weights instead of reading them; see [`RandomWeights`].
@@ -43,19 +48,30 @@ impl ModelFile {
     pub fn bytes(&self) -> &[u8] {
         (*self.bytes).as_ref()
     }
-    /// The path of the model's file.
+    /// The path of the model's file; empty where there is none.
     pub fn path(&self) -> &Path {
         &self.path
     }
     /// External files that were looked for and are not there.
     pub fn missing(&self) -> Vec<String> {
-        self.folder.missing()
+        self.folder.as_ref().map(ModelFolder::missing).unwrap_or_default()
     }
 
     /// Compiles it. Where the environment variable `WGFC_DUMP` names a folder, what each stage made is
     /// written there as text.
     pub fn compile(&self, options: &Options) -> Result<Program, Error> {
         self.compile_amended(options, &mut |_| Ok(()))
+    }
+
+    /// [`ModelFile::compile`] that shows `observe` the name (`1-import`) and the text of what each stage made.
+    pub fn compile_observed(&self, options: &Options, observe: Observe<'_>) -> Result<Program, Error> {
+        self.dumped(|dump| {
+            let (model, external) = (self.bytes(), self.external());
+            wgfc_compiler::pipeline::compile_observed(model, external, options, &mut |stage, text| {
+                dump(stage, text);
+                observe(stage, text);
+            })
+        })
     }
 
     /// [`ModelFile::compile`] of what `amend` makes of the graph once its states are introduced.
@@ -98,16 +114,45 @@ impl ModelFile {
     }
 
     fn external(&self) -> &dyn ExternalData {
-        match &self.random {
-            Some(r) => r,
-            None => &self.folder,
+        match (&self.random, &self.folder) {
+            (Some(r), _) => r,
+            (None, Some(folder)) => folder,
+            (None, None) => &NoExternalData,
         }
     }
 
     fn located(&self, e: Error) -> Error {
         match e {
-            Error::Compile { errors, .. } => Error::Compile { path: Some(self.path.clone()), errors },
+            Error::Compile { errors, .. } if self.folder.is_some() => {
+                Error::Compile { path: Some(self.path.clone()), errors }
+            }
             e => e,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bytes_compile_as_their_file_does_and_stages_are_told() {
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/small/mlp/model.onnx");
+        let bytes = Arc::new(std::fs::read(&path).unwrap());
+        let (of_file, of_bytes) = (ModelFile::open(&path).unwrap(), ModelFile::of_bytes(bytes));
+        let mut stages = vec![];
+        let program = of_bytes
+            .compile_observed(&Options::default(), &mut |stage, _| stages.push(stage.to_owned()))
+            .unwrap();
+        assert_eq!(stages, ["1-import", "2-rewrite", "3-fuse", "4-schedule"]);
+        let same = of_file.compile(&Options::default()).unwrap();
+        assert_eq!((&program.dispatches, &program.weights), (&same.dispatches, &same.weights));
+        let bad = Options { taps: vec!["nowhere".into()], ..Options::default() };
+        for (file, name) in [(&of_file, "model.onnx"), (&of_bytes, "")] {
+            let e = file.compile(&bad).unwrap_err();
+            let place =
+                e.findings()[0].path.as_ref().and_then(|p| p.file_name()).unwrap_or_default().to_owned();
+            assert_eq!(place, name, "{e}");
         }
     }
 }

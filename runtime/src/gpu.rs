@@ -26,6 +26,11 @@ impl AdapterChoice {
     pub fn from_env() -> AdapterChoice {
         std::env::var("WGFC_ADAPTER").map_or(AdapterChoice::Best, |v| v.parse().unwrap_or_default())
     }
+    /// The position of the adapter chosen among those of [`Gpu::adapters`]; `None` where none fits.
+    pub fn pick(&self, adapters: &[AdapterSummary]) -> Option<usize> {
+        let fitting = adapters.iter().enumerate().filter(|(i, a)| self.picks(*i, a));
+        fitting.min_by_key(|(i, a)| (rank(a), *i)).map(|(i, _)| i)
+    }
     fn picks(&self, index: usize, a: &AdapterSummary) -> bool {
         match self {
             AdapterChoice::Best => true,
@@ -253,11 +258,7 @@ impl Gpu {
     pub async fn request(choice: &AdapterChoice) -> Result<Gpu, RunError> {
         let adapters = all_adapters().await;
         let summaries: Vec<_> = adapters.iter().map(summary).collect();
-        let picked = adapters
-            .iter()
-            .enumerate()
-            .filter(|(i, _)| choice.picks(*i, &summaries[*i]))
-            .min_by_key(|(i, _)| (rank(&summaries[*i]), *i));
+        let picked = choice.pick(&summaries).and_then(|i| Some((i, adapters.get(i)?)));
         let Some((index, adapter)) = picked else {
             let found: Vec<_> =
                 summaries.iter().enumerate().map(|(i, s)| format!("{i} = {} ({})", s.name, s.kind)).collect();
@@ -392,6 +393,11 @@ impl Gpu {
     /// Whether both are the same device.
     pub fn is(&self, other: &Gpu) -> bool {
         Arc::ptr_eq(&self.0, &other.0)
+    }
+
+    /// Whether the device went away, as by a driver's reset: nothing runs on it any more.
+    pub fn is_lost(&self) -> bool {
+        self.0.health.lock().unwrap_or_else(PoisonError::into_inner).lost.is_some()
     }
 
     /// Whether the device is still there and no error went unnoticed.

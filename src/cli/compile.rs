@@ -3,9 +3,9 @@
 use super::adapter::choice;
 use super::args::CompileArgs;
 use super::shown;
-use super::summary::bytes_text;
 use super::terminal::Terminal;
 use wgfc::compiler::DeviceProfile;
+use wgfc::inspect::bytes_text;
 use wgfc::model::{device_error, device_profile};
 use wgfc::runtime::Gpu;
 use wgfc::source::ModelFile;

@@ -7,10 +7,10 @@ use super::kept::Kept;
 use super::profile::{self, estimate_json, estimate_text};
 use super::run::without_weights;
 use super::shown;
-use super::summary::{bytes_text, known_bytes_text, peak_host_bytes, table, time_text};
 use super::terminal::Terminal;
 use std::time::{Duration, Instant};
 use wgfc::generate::recompute::Recompute;
+use wgfc::inspect::{bytes_text, known_bytes_text, table, time_text};
 use wgfc::model::device_error;
 use wgfc::runtime::measure::measure_blocking;
 use wgfc::runtime::session::DeviceMemory;
@@ -77,7 +77,7 @@ pub fn main(a: &BenchDecodeArgs, t: &Terminal) -> Result<(), Error> {
             "random_weights": a.random_weights,
             "bandwidth_bytes_per_second": bandwidth,
             "device_memory_bytes": memory.total(),
-            "peak_host_memory_bytes": peak_host_bytes(),
+            "peak_host_memory_bytes": wgfc::memory::peak(),
             "fused_against_unfused": check.as_ref().map(|c| serde_json::json!({
                 "relative_error": c.relative_error, "same_tokens": c.same_tokens, "steps": COMPARED,
             })),
@@ -97,7 +97,7 @@ pub fn main(a: &BenchDecodeArgs, t: &Terminal) -> Result<(), Error> {
         "  {} on the device, {} of them weights; at most {} on the host\n\n{}",
         bytes_text(memory.total()),
         bytes_text(memory.weights),
-        known_bytes_text(peak_host_bytes()),
+        known_bytes_text(wgfc::memory::peak()),
         text(&rows, bandwidth)
     );
     for r in &rows {

@@ -3,10 +3,10 @@
 use super::adapter::choice;
 use super::args::DeviceArgs;
 use super::kept;
-use super::summary::{bytes_text, flops_text, table, time_text};
 use super::terminal::Terminal;
 use std::path::PathBuf;
 use wgfc::compiler::device::Speeds;
+use wgfc::inspect::{bytes_text, flops_text, table, time_text};
 use wgfc::model::device_error;
 use wgfc::runtime::measure::Measured;
 use wgfc::runtime::{AdapterSummary, Gpu};

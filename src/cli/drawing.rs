@@ -2,9 +2,9 @@
 
 use super::layout::{Size, place};
 use super::repeats::{FEWEST, Repeats};
-use super::summary::{Figures, Summary, bytes_text, family, flops_text, operators, time_text};
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
+use wgfc::inspect::{Figures, Summary, bytes_text, family, flops_text, operators, time_text};
 use wgfc::ir::Program;
 use wgfc::ir::program::{Access, BufferKind, Port};
 

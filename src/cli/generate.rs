@@ -5,10 +5,10 @@ use super::args::GenerateArgs;
 use super::compile::say_random_weights;
 use super::kept::Kept;
 use super::shown;
-use super::summary::{bytes_text, known_bytes_text, peak_host_bytes, table, time_text};
 use super::terminal::Terminal;
 use std::time::Instant;
 use wgfc::generate::Setup;
+use wgfc::inspect::{bytes_text, known_bytes_text, table, time_text};
 use wgfc::model::device_error;
 use wgfc::runtime::measure::measure_blocking;
 use wgfc::runtime::session::DeviceMemory;
@@ -81,7 +81,7 @@ pub fn main(a: &GenerateArgs, t: &Terminal) -> Result<(), Error> {
         read,
         parts: generator.setup(),
         memory: generator.device_memory(),
-        peak: peak_host_bytes(),
+        peak: wgfc::memory::peak(),
         times,
         place: generator.session().gpu().summary().name.clone(),
         chosen_for: kept.source.to_string(),

@@ -24,7 +24,6 @@ mod report;
 mod roofline;
 mod run;
 mod selftest;
-mod summary;
 pub mod terminal;
 mod tune;
 

@@ -1,10 +1,10 @@
 //! Where the time of a run goes, for people and for programs.
 
 use super::run::number;
-use super::summary::{bytes_text, family, flops_text, nodes_of, table, time_text};
 use super::terminal::Terminal;
 use std::collections::BTreeMap;
 use std::time::Instant;
+use wgfc::inspect::{bytes_text, family, flops_text, nodes_of, table, time_text};
 use wgfc::model::device_error;
 use wgfc::runtime::profile::{DispatchProfile, Pace};
 use wgfc::runtime::{Estimate, Profile};

@@ -21,7 +21,7 @@ impl Repeats {
             .map(|(i, d)| {
                 let family = program.kernels.get(d.kernel).map_or("", |k| k.family.as_str());
                 // Others may be listed in another order, or with a node that the first layer does not share.
-                let operator = super::summary::operators(program, i).first().copied().unwrap_or_default();
+                let operator = wgfc::inspect::operators(program, i).first().copied().unwrap_or_default();
                 let text = format!("{family} {operator} {} {}", d.bytes, d.flops);
                 let kind = (&d.writes[..], text);
                 kinds.iter().position(|k| *k == kind).unwrap_or_else(|| {

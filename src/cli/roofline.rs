@@ -1,8 +1,8 @@
 //! The roofline picture: each dispatch's arithmetic intensity and the highest rate that the device allows it.
 
 use super::drawing::{colours, escape};
-use super::summary::{Roof, Summary, bytes_text, family, flops_text, time_text};
 use std::fmt::Write as _;
+use wgfc::inspect::{Roof, Summary, bytes_text, family, flops_text, time_text};
 use wgfc::ir::Program;
 
 const WIDTH: f64 = 860.0;
@@ -119,7 +119,7 @@ pub fn svg((name, profile): (&str, &str), program: &Program, summary: &Summary, 
             "dispatch {i}: {} ({})\n{}\n{}, {}\nat least {} ({}-bound), {:.1}% of the whole",
             k.name,
             family,
-            super::summary::nodes_of(&d.nodes, 6),
+            wgfc::inspect::nodes_of(&d.nodes, 6),
             bytes_text(f.bytes),
             flops_text(f.flops),
             time_text(f.seconds),

@@ -2,11 +2,11 @@
 
 use super::adapter::choice;
 use super::args::SelftestArgs;
-use super::summary::table;
 use super::terminal::Terminal;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use wgfc::Error;
+use wgfc::inspect::table;
 use wgfc::selftest::{Family, Finding, Plan, Progress, Report, describe_case, run, run_case};
 
 /// Tries cases. Returns the exit code.

@@ -7,13 +7,13 @@
 use super::args::Global;
 use super::report::fancy;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
-use std::borrow::Cow;
 use std::cell::RefCell;
 use std::io::{IsTerminal, Write};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
+use wgfc::inspect::{clean, is_control};
 use wgfc::{Error, Finding};
 
 /// Where a command prints.
@@ -195,24 +195,6 @@ impl Terminal {
     }
 }
 
-/// Whether a terminal would obey `c` instead of showing it. Line ends and tabs are layout; marks of direction let
-/// text look like another.
-fn is_control(c: char) -> bool {
-    let direction = ['\u{200e}', '\u{200f}'].contains(&c)
-        || ('\u{202a}'..='\u{202e}').contains(&c)
-        || ('\u{2066}'..='\u{2069}').contains(&c);
-    direction || c.is_control() && !matches!(c, '\n' | '\t')
-}
-
-/// `text` with every control character written as its number, as in `\u{1b}`.
-pub fn clean(text: &str) -> Cow<'_, str> {
-    if !text.chars().any(is_control) {
-        return Cow::Borrowed(text);
-    }
-    let shown = |c: char| if is_control(c) { c.escape_unicode().to_string() } else { c.to_string() };
-    Cow::Owned(text.chars().map(shown).collect())
-}
-
 /// Writes to stderr; a failure to do so is ignored.
 pub fn say(text: &str) {
     let _ = std::io::stderr().write_all(clean(text).as_bytes());
@@ -367,15 +349,6 @@ mod tests {
                 )),
             ),
         ]
-    }
-
-    #[test]
-    fn control_characters_are_shown() {
-        assert_eq!(
-            clean("a\u{1b}[2Jb\u{9b}c\u{202e}d\re\n\tf"),
-            "a\\u{1b}[2Jb\\u{9b}c\\u{202e}d\\u{d}e\n\tf"
-        );
-        assert!(matches!(clean("näh, 日本"), Cow::Borrowed(_)));
     }
 
     #[test]

@@ -348,7 +348,22 @@ fn what_states_hold_can_be_kept_and_given_back() {
             assert!(e.contains(say), "{e}");
             assert_eq!(closed.state_len(), 7);
         }
+        // Some of them: the others stay, and must be as long.
+        let one = |t: &Tensor| BTreeMap::from([(key.to_owned(), t.clone())]);
+        let e = closed.update_states_blocking(&one(&kept[key])).unwrap_err().to_string();
+        assert!(e.contains("has 7 positions and others would have 5, which must be as many (`past`)"), "{e}");
         closed.rewind(5).unwrap();
+        let [zero, before] = [&zeros(&kept[key].shape), &kept[key]];
+        for t in [zero, before] {
+            closed.update_states_blocking(&one(t)).unwrap();
+            assert_eq!(closed.states_named_blocking(&[key]).unwrap(), one(t));
+            let others: Vec<&str> = kept.keys().map(String::as_str).filter(|k| *k != key).collect();
+            for (name, t) in closed.states_named_blocking(&others).unwrap() {
+                assert_eq!(t, kept[&name]);
+            }
+        }
+        let e = closed.states_named_blocking(&["k"]).unwrap_err().to_string();
+        assert!(e.contains("there is no state \"k\""), "{e}");
         close(&run(&mut closed, &[5, 30]).unwrap(), &next);
     }
 }

@@ -41,10 +41,28 @@ impl Session {
     /// What the states hold, by name: of those that grow the positions in use. It can be given to
     /// [`Session::set_states`] of any session on a program with the same states.
     pub async fn states(&self) -> Result<BTreeMap<String, Tensor>, RunError> {
+        let all: Vec<&State> = self.program.states.iter().collect();
+        self.read(&all).await
+    }
+
+    /// What the states of these names hold, as in [`Session::states`]; the others are not read.
+    ///
+    /// # Errors
+    /// [`RunError::Unknown`] for a name that no state has.
+    pub async fn states_named(&self, names: &[&str]) -> Result<BTreeMap<String, Tensor>, RunError> {
+        let all = &self.program.states;
+        let find = |n: &&str| {
+            let found = all.iter().find(|s| s.name == **n);
+            found.ok_or_else(|| self.unknown("state", n, all.iter().map(|s| &s.name)))
+        };
+        self.read(&names.iter().map(find).collect::<Result<Vec<_>, _>>()?).await
+    }
+
+    async fn read(&self, states: &[&State]) -> Result<BTreeMap<String, Tensor>, RunError> {
         self.gpu.health()?;
         let now = self.states.now();
         let mut on_device = vec![];
-        for s in &self.program.states {
+        for s in states {
             let shape = room::shape(s, &now.capacities)?;
             let buffer = now.buffers.get(&s.name).cloned();
             let buffer = buffer.ok_or_else(|| wrong(s, "it has no memory".to_owned()))?;
@@ -53,7 +71,7 @@ impl Session {
         }
         let all = tensor::read_all(&self.gpu, &on_device, &mut None).await?;
         let mut out = BTreeMap::new();
-        for (s, t) in self.program.states.iter().zip(all) {
+        for (s, t) in states.iter().zip(all) {
             let t = match &s.growth {
                 None => t,
                 Some(g) => {
@@ -74,6 +92,24 @@ impl Session {
     /// [`RunError::State`] for a state that is missing, unknown, of another type or shape, or not as long
     /// as those that have the same length; else as [`Session::grow`]. Nothing has been changed then.
     pub async fn set_states(&mut self, to: &BTreeMap<String, Tensor>) -> Result<(), RunError> {
+        self.write_states(to, false).await
+    }
+
+    /// Gives these states new contents, as [`Session::set_states`] does; the others keep theirs. A state that grows
+    /// must be as long as those with the same length are, or these must be given too.
+    ///
+    /// # Errors
+    /// As [`Session::set_states`].
+    pub async fn update_states(&mut self, to: &BTreeMap<String, Tensor>) -> Result<(), RunError> {
+        self.write_states(to, true).await
+    }
+
+    /// Gives states new contents; without `others_stay` all of them.
+    async fn write_states(
+        &mut self,
+        to: &BTreeMap<String, Tensor>,
+        others_stay: bool,
+    ) -> Result<(), RunError> {
         self.gpu.health()?;
         if let Some(name) = to.keys().find(|n| !self.program.states.iter().any(|s| s.name == **n)) {
             return Err(self.unknown("state", name, self.program.states.iter().map(|s| &s.name)));
@@ -82,7 +118,12 @@ impl Session {
         let mut lengths: Vec<(String, i64)> = vec![];
         let mut longest = 0;
         for s in &self.program.states {
-            let t = to.get(&s.name).ok_or_else(|| wrong(s, "its contents are missing".to_owned()))?;
+            let Some(t) = to.get(&s.name) else {
+                if others_stay {
+                    continue;
+                }
+                return Err(wrong(s, "its contents are missing".to_owned()));
+            };
             let shape = room::shape(s, &now.capacities)?;
             let axis = s.growth.as_ref().map(|g| g.axis);
             let fits = |(d, (a, b)): (usize, (&usize, &usize))| a == b || Some(d) == axis;
@@ -113,6 +154,17 @@ impl Session {
                 None => lengths.push((g.length.clone(), length)),
             }
         }
+        let kept = self.program.states.iter().filter(|s| !to.contains_key(&s.name));
+        for (s, g) in kept.filter_map(|s| Some((s, s.growth.as_ref()?))) {
+            let have = now.lengths.get(&g.length).copied().unwrap_or(0);
+            if let Some((_, length)) = lengths.iter().find(|(l, n)| *l == g.length && *n != have) {
+                let message = format!(
+                    "it has {have} positions and others would have {length}, which must be as many (`{}`)",
+                    g.length
+                );
+                return Err(wrong(s, message));
+            }
+        }
         self.grow(longest).await?;
         let now = self.states.now();
         let mut writes = vec![];
@@ -141,6 +193,16 @@ impl Session {
     #[cfg(not(target_arch = "wasm32"))]
     pub fn states_blocking(&self) -> Result<BTreeMap<String, Tensor>, RunError> {
         pollster::block_on(self.states())
+    }
+    /// [`Session::states_named`] for callers without an executor.
+    #[cfg(not(target_arch = "wasm32"))]
+    pub fn states_named_blocking(&self, names: &[&str]) -> Result<BTreeMap<String, Tensor>, RunError> {
+        pollster::block_on(self.states_named(names))
+    }
+    /// [`Session::update_states`] for callers without an executor.
+    #[cfg(not(target_arch = "wasm32"))]
+    pub fn update_states_blocking(&mut self, to: &BTreeMap<String, Tensor>) -> Result<(), RunError> {
+        pollster::block_on(self.update_states(to))
     }
     /// [`Session::set_states`] for callers without an executor.
     #[cfg(not(target_arch = "wasm32"))]

@@ -8,9 +8,9 @@ mod yardstick;
 use super::adapter;
 use super::args::{BenchLoopsArgs, LoopForm};
 use super::profile::{estimate_json, estimate_text, ns_text};
-use super::summary::table;
 use super::terminal::Terminal;
 use measure::{Measured, Row};
+use wgfc::inspect::table;
 use wgfc::{Error, output};
 use workloads::{Size, Steps, WORKLOADS, Workload};
 

@@ -1,12 +1,10 @@
-//! The figures of a program at given dimensions, and how they are written for people.
+//! The figures of a program at given dimensions.
 
-use super::terminal::clean;
+use crate::{Error, Problem, Program};
 use std::collections::{BTreeMap, BTreeSet};
-use wgfc::compiler::device::Speeds;
-use wgfc::ir::memory;
-use wgfc::ir::program::BufferKind;
-use wgfc::ir::{Dim, Program};
-use wgfc::{Error, Problem};
+use wgfc_compiler::device::Speeds;
+use wgfc_ir::program::BufferKind;
+use wgfc_ir::{Dim, memory};
 
 /// What a roof is made of. GB is 2^30 bytes.
 #[derive(Clone, Copy, Debug)]
@@ -199,116 +197,4 @@ pub fn operators(program: &Program, dispatch: usize) -> Vec<&str> {
         }
     }
     all
-}
-
-/// The names of nodes, at most `most` of them.
-pub fn nodes_of(nodes: &[String], most: usize) -> String {
-    let shown: Vec<&str> = nodes.iter().take(most).map(String::as_str).collect();
-    let more = nodes.len() - shown.len();
-    let list = shown.join(" + ");
-    if more > 0 { format!("{list} + {more} more") } else { list }
-}
-
-/// `512 MB`, `12.5 kB`: three digits, MB being 2^20 bytes.
-pub fn bytes_text(bytes: u64) -> String {
-    scaled(bytes as f64, 1024.0, &["B", "kB", "MB", "GB", "TB"])
-}
-
-/// The most memory that this process has held, in bytes, the pages of mapped files included; Linux says so.
-pub fn peak_host_bytes() -> Option<u64> {
-    let status = std::fs::read_to_string("/proc/self/status").ok()?;
-    let line = status.lines().find_map(|l| l.strip_prefix("VmHWM:"))?;
-    line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()?.checked_mul(1024)
-}
-
-/// [`bytes_text`], or a dash.
-pub fn known_bytes_text(bytes: Option<u64>) -> String {
-    bytes.map_or("-".into(), bytes_text)
-}
-
-/// A number of operations for people: `8.18 GFLOP`.
-pub fn flops_text(flops: u64) -> String {
-    scaled(flops as f64, 1000.0, &["FLOP", "kFLOP", "MFLOP", "GFLOP", "TFLOP"])
-}
-
-/// `1.6 ms`: two digits.
-pub fn time_text(seconds: f64) -> String {
-    let (v, unit) = match seconds {
-        s if s >= 1.0 => (s, "s"),
-        s if s >= 1e-3 => (s * 1e3, "ms"),
-        s if s >= 1e-6 || s == 0.0 => (s * 1e6, "µs"),
-        s => (s * 1e9, "ns"),
-    };
-    match v {
-        // 0.39 ms reads better than 390 µs beside a time of milliseconds.
-        v if unit == "µs" && v >= 299.5 => format!("{:.1} ms", v / 1e3),
-        v if v >= 99.5 => format!("{v:.0} {unit}"),
-        v => format!("{v:.1} {unit}"),
-    }
-}
-
-fn scaled(value: f64, step: f64, units: &[&str]) -> String {
-    let (mut v, mut i) = (value, 0);
-    while v >= step * 0.9995 && i + 1 < units.len() {
-        v /= step;
-        i += 1;
-    }
-    let unit = units[i];
-    match v {
-        v if i == 0 => format!("{v:.0} {unit}"),
-        v if v >= 99.95 => format!("{v:.0} {unit}"),
-        v if v >= 9.995 => format!("{v:.1} {unit}"),
-        v => format!("{v:.2} {unit}"),
-    }
-}
-
-/// Rows in aligned columns; `right` says which columns are numbers. The first row is the heading.
-pub fn table(rows: &[Vec<String>], right: &[bool]) -> String {
-    // Names may hold control characters, which take more room once they are shown.
-    let one_line = |cell: &String| clean(&cell.replace('\n', "\\n").replace('\t', "\\t")).into_owned();
-    let rows: Vec<Vec<String>> = rows.iter().map(|r| r.iter().map(one_line).collect()).collect();
-    let columns = rows.iter().map(Vec::len).max().unwrap_or(0);
-    let width = |c: usize| rows.iter().filter_map(|r| r.get(c)).map(|s| s.chars().count()).max().unwrap_or(0);
-    let widths: Vec<usize> = (0..columns).map(width).collect();
-    let mut out = String::new();
-    for row in &rows {
-        let mut line = String::from(" ");
-        for (c, cell) in row.iter().enumerate() {
-            let pad = " ".repeat(widths[c] - cell.chars().count());
-            line.push(' ');
-            if right.get(c).copied().unwrap_or(false) {
-                line += &pad;
-                line += cell;
-            } else {
-                line += cell;
-                line += &pad;
-            }
-            line.push(' ');
-        }
-        out += line.trim_end();
-        out.push('\n');
-    }
-    out
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn figures_read_well() {
-        assert_eq!(bytes_text(512 << 20), "512 MB");
-        assert_eq!(bytes_text((128 << 20) + 12_288), "128 MB");
-        assert_eq!(bytes_text(0), "0 B");
-        assert_eq!(bytes_text(1023), "1023 B");
-        assert_eq!(bytes_text(1 << 20), "1.00 MB");
-        assert_eq!(bytes_text(97 << 20 | 1 << 19), "97.5 MB");
-        assert_eq!(known_bytes_text(None), "-");
-        assert!(peak_host_bytes().is_none_or(|b| b > 1 << 20));
-        assert_eq!(flops_text(8_178_000_000), "8.18 GFLOP");
-        let roof = Roof::of(&Speeds::PORTABLE, Some(320.0), Some(1.0));
-        assert_eq!(time_text(roof.seconds(512 << 20, 0)), "1.6 ms");
-        assert_eq!(time_text(roof.seconds(128 << 20, 0)), "0.4 ms");
-        assert_eq!(time_text(12.3e-6), "12.3 µs");
-    }
 }
