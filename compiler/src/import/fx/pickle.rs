@@ -1,0 +1,331 @@
+//! The few pickle opcodes that `torch.save` writes for a dictionary of tensors. Nothing is executed: of the functions that a pickle
+//! names, those that rebuild tensors are known, and all others are refused.
+
+use std::collections::{BTreeMap, HashMap};
+use std::rc::Rc;
+
+/// The most values on the stack and in the memo.
+const MOST: usize = 1 << 22;
+
+/// A tensor: a view of a storage.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct View {
+    /// The storage's record is `data/KEY`.
+    pub key: String,
+    /// What the storage's class says of its elements: `FloatStorage`.
+    pub class: String,
+    /// Elements before the first one.
+    pub offset: i64,
+    /// Its shape.
+    pub sizes: Vec<i64>,
+    /// How many elements apart neighbours are.
+    pub strides: Vec<i64>,
+}
+
+#[derive(Clone, Debug)]
+enum Item {
+    None,
+    Bool,
+    Int(i64),
+    Text(Rc<str>),
+    Tuple(Rc<Vec<Item>>),
+    /// Names that end up in the result are in the order in which they came.
+    Dict(Rc<std::cell::RefCell<Vec<(Item, Item)>>>),
+    Global(Rc<str>),
+    Storage { key: Rc<str>, class: Rc<str> },
+    Tensor(Rc<View>),
+    Mark,
+}
+
+/// The tensors of a pickled dictionary, by name.
+///
+/// # Errors
+/// What is damaged or not understood, in words.
+pub fn tensors(bytes: &[u8]) -> Result<BTreeMap<String, View>, String> {
+    let mut m = Machine { bytes, at: 0, stack: vec![], memo: HashMap::new() };
+    let top = m.run()?;
+    let Item::Dict(entries) = top else { return Err("the pickle holds no dictionary".into()) };
+    let mut out = BTreeMap::new();
+    for (k, v) in entries.borrow().iter() {
+        match (k, v) {
+            (Item::Text(k), Item::Tensor(t)) => _ = out.insert(k.to_string(), (**t).clone()),
+            (Item::Text(k), _) => return Err(format!("`{k}` of the pickle is no tensor")),
+            _ => return Err("a key of the pickle is no text".into()),
+        }
+    }
+    Ok(out)
+}
+
+struct Machine<'b> {
+    bytes: &'b [u8],
+    at: usize,
+    stack: Vec<Item>,
+    memo: HashMap<u32, Item>,
+}
+
+impl Machine<'_> {
+    fn take(&mut self, n: usize) -> Result<&[u8], String> {
+        let end = self.at.checked_add(n).filter(|e| *e <= self.bytes.len()).ok_or("the pickle is cut short")?;
+        let part = &self.bytes[self.at..end];
+        self.at = end;
+        Ok(part)
+    }
+
+    /// A little-endian number of so many bytes, at most eight.
+    fn number(&mut self, n: usize) -> Result<u64, String> {
+        Ok(self.take(n)?.iter().rev().fold(0, |v, b| v << 8 | u64::from(*b)))
+    }
+
+    fn text(&mut self, n: usize) -> Result<Rc<str>, String> {
+        std::str::from_utf8(self.take(n)?).map(Rc::from).map_err(|_| "a text of the pickle is not UTF-8".into())
+    }
+
+    fn line(&mut self) -> Result<String, String> {
+        let rest = &self.bytes[self.at..];
+        let n = rest.iter().position(|b| *b == b'\n').ok_or("the pickle is cut short")?;
+        let text = self.text(n)?;
+        self.at += 1;
+        Ok(text.to_string())
+    }
+
+    fn push(&mut self, i: Item) -> Result<(), String> {
+        if self.stack.len() >= MOST {
+            return Err("the pickle holds too many values".into());
+        }
+        self.stack.push(i);
+        Ok(())
+    }
+
+    fn pop(&mut self) -> Result<Item, String> {
+        match self.stack.pop() {
+            Some(Item::Mark) | None => Err("the pickle takes a value that is not there".into()),
+            Some(i) => Ok(i),
+        }
+    }
+
+    fn popped(&mut self, n: usize) -> Result<Vec<Item>, String> {
+        let mut out = (0..n).map(|_| self.pop()).collect::<Result<Vec<_>, _>>()?;
+        out.reverse();
+        Ok(out)
+    }
+
+    fn to_mark(&mut self) -> Result<Vec<Item>, String> {
+        let i = self.stack.iter().rposition(|i| matches!(i, Item::Mark)).ok_or("the pickle has no mark")?;
+        let items = self.stack.split_off(i + 1);
+        self.stack.pop();
+        Ok(items)
+    }
+
+    fn remember(&mut self, key: u32) -> Result<(), String> {
+        let top = self.stack.last().cloned().ok_or("the pickle remembers nothing")?;
+        if self.memo.len() >= MOST {
+            return Err("the pickle remembers too many values".into());
+        }
+        self.memo.insert(key, top);
+        Ok(())
+    }
+
+    fn recall(&mut self, key: u32) -> Result<(), String> {
+        let i = self.memo.get(&key).cloned().ok_or("the pickle recalls what it did not remember")?;
+        self.push(i)
+    }
+
+    fn run(&mut self) -> Result<Item, String> {
+        loop {
+            match self.number(1)? as u8 {
+                0x80 => _ = self.take(1)?,
+                0x95 => _ = self.take(8)?,
+                b'.' => return self.pop(),
+                b'(' => self.push(Item::Mark)?,
+                b'}' => self.push(Item::Dict(Rc::default()))?,
+                b')' => self.push(Item::Tuple(Rc::default()))?,
+                b'N' => self.push(Item::None)?,
+                0x88 | 0x89 => self.push(Item::Bool)?,
+                b'K' => {
+                    let n = self.number(1)?;
+                    self.push(Item::Int(n as i64))?;
+                }
+                b'M' => {
+                    let n = self.number(2)?;
+                    self.push(Item::Int(n as i64))?;
+                }
+                b'J' => {
+                    let n = self.number(4)?;
+                    self.push(Item::Int(i64::from(n as u32 as i32)))?;
+                }
+                // Integers of up to eight bytes, the highest bit the sign.
+                0x8a => {
+                    let n = self.number(1)? as usize;
+                    if n > 8 {
+                        return Err("an integer of the pickle has more than 64 bits".into());
+                    }
+                    let v = self.number(n)?;
+                    let shift = 64 - 8 * n as u32;
+                    self.push(Item::Int(if n == 0 { 0 } else { ((v << shift) as i64) >> shift }))?;
+                }
+                b'X' => {
+                    let n = self.number(4)? as usize;
+                    let t = self.text(n)?;
+                    self.push(Item::Text(t))?;
+                }
+                0x8c => {
+                    let n = self.number(1)? as usize;
+                    let t = self.text(n)?;
+                    self.push(Item::Text(t))?;
+                }
+                b'q' => {
+                    let key = self.number(1)? as u32;
+                    self.remember(key)?;
+                }
+                b'r' => {
+                    let key = self.number(4)? as u32;
+                    self.remember(key)?;
+                }
+                0x94 => self.remember(self.memo.len() as u32)?,
+                b'h' => {
+                    let key = self.number(1)? as u32;
+                    self.recall(key)?;
+                }
+                b'j' => {
+                    let key = self.number(4)? as u32;
+                    self.recall(key)?;
+                }
+                b't' => {
+                    let items = self.to_mark()?;
+                    self.push(Item::Tuple(Rc::new(items)))?;
+                }
+                n @ 0x85..=0x87 => {
+                    let items = self.popped(usize::from(n - 0x84))?;
+                    self.push(Item::Tuple(Rc::new(items)))?;
+                }
+                b'c' => {
+                    let name = format!("{}.{}", self.line()?, self.line()?);
+                    self.push(Item::Global(name.into()))?;
+                }
+                0x93 => match &self.popped(2)?[..] {
+                    [Item::Text(module), Item::Text(name)] => {
+                        self.push(Item::Global(format!("{module}.{name}").into()))?;
+                    }
+                    _ => return Err("a name of the pickle is no text".into()),
+                },
+                b'Q' => {
+                    let id = self.pop()?;
+                    let storage = storage(&id)?;
+                    self.push(storage)?;
+                }
+                b'R' => match &self.popped(2)?[..] {
+                    [Item::Global(function), Item::Tuple(args)] => {
+                        let made = call(function, args)?;
+                        self.push(made)?;
+                    }
+                    _ => return Err("the pickle calls what is no function".into()),
+                },
+                b'u' => {
+                    let items = self.to_mark()?;
+                    self.set(items)?;
+                }
+                b's' => {
+                    let items = self.popped(2)?;
+                    self.set(items)?;
+                }
+                // What an ordered dictionary has beside its entries, `_metadata`.
+                b'b' => _ = self.pop()?,
+                op => return Err(format!("opcode {op:#04x} of the pickle is none of a dictionary of tensors")),
+            }
+        }
+    }
+
+    fn set(&mut self, items: Vec<Item>) -> Result<(), String> {
+        let Some(Item::Dict(d)) = self.stack.last() else {
+            return Err("the pickle fills what is no dictionary".into());
+        };
+        let mut items = items.into_iter();
+        while let (Some(k), Some(v)) = (items.next(), items.next()) {
+            // A dictionary in itself would never be freed.
+            if !matches!(v, Item::Dict(_) | Item::Mark) {
+                d.borrow_mut().push((k, v));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// `('storage', torch.FloatStorage, '0', 'cpu', 15)`.
+fn storage(id: &Item) -> Result<Item, String> {
+    let Item::Tuple(id) = id else { return Err("a storage of the pickle is no tuple".into()) };
+    match &id[..] {
+        [Item::Text(kind), Item::Global(class), Item::Text(key), ..] if &**kind == "storage" => {
+            let class = class.rsplit('.').next().unwrap_or(class).into();
+            Ok(Item::Storage { key: key.clone(), class })
+        }
+        _ => Err("a storage of the pickle is not understood".into()),
+    }
+}
+
+fn call(function: &str, args: &[Item]) -> Result<Item, String> {
+    match function {
+        "collections.OrderedDict" => Ok(Item::Dict(Rc::default())),
+        "torch._utils._rebuild_parameter" => match args {
+            [t @ Item::Tensor(_), ..] => Ok(t.clone()),
+            _ => Err("a parameter of the pickle is no tensor".into()),
+        },
+        "torch._utils._rebuild_tensor_v2" => match args {
+            [Item::Storage { key, class }, Item::Int(offset), Item::Tuple(sizes), Item::Tuple(strides), ..] => {
+                let numbers = |items: &[Item]| {
+                    let number = |i: &Item| if let Item::Int(n) = i { Some(*n) } else { None };
+                    items.iter().map(number).collect::<Option<Vec<i64>>>()
+                };
+                let (Some(sizes), Some(strides)) = (numbers(sizes), numbers(strides)) else {
+                    return Err("the shape of a tensor of the pickle holds no numbers".into());
+                };
+                let (key, class) = (key.to_string(), class.to_string());
+                Ok(Item::Tensor(Rc::new(View { key, class, offset: *offset, sizes, strides })))
+            }
+            _ => Err("a tensor of the pickle is not understood".into()),
+        },
+        f => Err(format!("the pickle calls `{f}`, which is not run")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// `{'w': tensor of 2x3 elements in storage 0}` as protocol 2 writes it.
+    fn sample() -> Vec<u8> {
+        let mut b = b"\x80\x02}q\x00(X\x01\x00\x00\x00wq\x01ctorch._utils\n_rebuild_tensor_v2\nq\x02((X\x07\x00\x00\x00storageq\x03".to_vec();
+        b.extend(b"ctorch\nFloatStorage\nq\x04X\x01\x00\x00\x000q\x05X\x03\x00\x00\x00cpuq\x06K\x06tq\x07QK\x00K\x02K\x03\x86q\x08");
+        b.extend(b"K\x03K\x01\x86q\x09\x89ccollections\nOrderedDict\nq\x0a)Rq\x0btq\x0cRq\x0du.");
+        b
+    }
+
+    #[test]
+    fn a_dictionary_of_tensors_is_read() {
+        let t = tensors(&sample()).unwrap();
+        let w = View {
+            key: "0".into(),
+            class: "FloatStorage".into(),
+            offset: 0,
+            sizes: vec![2, 3],
+            strides: vec![3, 1],
+        };
+        assert_eq!(t, BTreeMap::from([("w".to_owned(), w)]));
+    }
+
+    #[test]
+    fn nothing_is_run_and_nothing_panics() {
+        let evil = b"\x80\x02cos\nsystem\n(X\x02\x00\x00\x00lstR.";
+        assert!(tensors(evil).unwrap_err().contains("`os.system`, which is not run"));
+        let good = sample();
+        for end in 0..good.len() {
+            assert!(tensors(&good[..end]).is_err(), "{end}");
+        }
+        for i in 0..good.len() {
+            for v in [0, 0x28, 0x52, 0x8a, 0xff] {
+                let mut b = good.clone();
+                b[i] = v;
+                _ = tensors(&b);
+            }
+        }
+    }
+}
