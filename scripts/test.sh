@@ -14,6 +14,7 @@ need_drivers
 need_python onnx==1.23.2 numpy onnxruntime
 
 "$python" -W ignore scripts/node_cases.py
+"$python" scripts/aten_cases.py
 "$python" -W ignore scripts/contrib_cases.py
 "$python" -W ignore scripts/reference.py light
 

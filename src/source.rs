@@ -10,12 +10,21 @@ use wgfc_compiler::import::{ExternalData, Imported, NoExternalData};
 use wgfc_compiler::pipeline::{Amend, Fused, Observe};
 use wgfc_ir::tensor::ByteOwner;
 
-/// An ONNX file, memory-mapped, and where its external data comes from.
+/// A model's file, memory-mapped, and where its external data comes from.
 pub struct ModelFile {
     path: PathBuf,
     bytes: Arc<dyn ByteOwner>,
     folder: Option<ModelFolder>,
     random: Option<RandomWeights>,
+}
+
+impl ExternalData for ModelFile {
+    fn open(&self, location: &str) -> Result<Arc<dyn ByteOwner>, String> {
+        self.external().open(location)
+    }
+    fn model(&self) -> Option<Arc<dyn ByteOwner>> {
+        Some(self.bytes.clone())
+    }
 }
 
 impl ModelFile {
@@ -77,7 +86,7 @@ impl ModelFile {
     /// [`ModelFile::compile`] of what `amend` makes of the graph once its states are introduced.
     pub fn compile_amended(&self, options: &Options, amend: Amend<'_>) -> Result<Program, Error> {
         self.dumped(|observe| {
-            let (model, external) = (self.bytes(), self.external());
+            let (model, external): (_, &dyn ExternalData) = (self.bytes(), self);
             wgfc_compiler::pipeline::compile_amended(model, external, options, amend, observe)
         })
     }
@@ -85,7 +94,7 @@ impl ModelFile {
     /// [`ModelFile::compile_amended`] up to the kernels, which are not written yet.
     pub fn fuse_amended(&self, options: &Options, amend: Amend<'_>) -> Result<Fused, Error> {
         self.dumped(|observe| {
-            let (model, external) = (self.bytes(), self.external());
+            let (model, external): (_, &dyn ExternalData) = (self.bytes(), self);
             wgfc_compiler::pipeline::fuse_amended(model, external, options, amend, observe)
         })
     }
@@ -109,8 +118,7 @@ impl ModelFile {
 
     /// Imports it only: the graph in core operators, for the reference evaluator.
     pub fn import(&self, options: &Options) -> Result<Imported, Error> {
-        wgfc_compiler::import::import(self.bytes(), self.external(), options)
-            .map_err(|e| self.located(e.into()))
+        wgfc_compiler::import::import(self.bytes(), self, options).map_err(|e| self.located(e.into()))
     }
 
     fn external(&self) -> &dyn ExternalData {

@@ -25,6 +25,8 @@ pub struct Location {
     pub opset: Option<i64>,
     /// Which input, output or attribute of it: `input B`, `attribute axis`.
     pub part: Option<String>,
+    /// Where that node comes from, as far as the model says: `module layers.0.mlp, model.py:12: x = self.up(x)`.
+    pub source: Option<String>,
 }
 
 /// One thing that went wrong: what, where, why, what to do.
@@ -88,6 +90,9 @@ impl fmt::Display for Diagnostic {
         }
         if let Some(p) = &l.part {
             write!(f, "{}{p}", if l.node.is_some() { ", " } else { "\n  --> " })?;
+        }
+        if let Some(s) = &l.source {
+            write!(f, "\n  in {s}")?;
         }
         if let Some(h) = &self.help {
             write!(f, "\n  help: {h}")?;

@@ -6,7 +6,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 pub use wgfc::selftest::{Failure, caught, run_session, session};
-use wgfc_compiler::import::{ExternalData, import, shape_inputs};
+use wgfc_compiler::import::{ExternalData, fx, import, shape_inputs};
 use wgfc_compiler::pipeline::{Fused, fuse_amended};
 use wgfc_compiler::{Fusion, Options};
 use wgfc_ir::eval::evaluate;
@@ -115,8 +115,13 @@ fn prepared(
     example: &[Tensor],
 ) -> Result<(Vec<u8>, Vec<String>, Options), Failure> {
     let bytes = std::fs::read(model).map_err(|e| Failure::error(format!("{}: {e}", model.display())))?;
-    let inputs = input_names(&bytes)?;
     let mut options = Options { fusion, ..Options::default() };
+    if fx::is_archive(&bytes) {
+        let graph = import(&bytes, &Beside(model), &options)?.graph;
+        let names = graph.inputs.iter().map(|i| i.name.to_string()).collect();
+        return Ok((bytes, names, options));
+    }
+    let inputs = input_names(&bytes)?;
     // A value that becomes known may bring another to light, but not for ever.
     for _ in 0..4 {
         let before = options.values.len();

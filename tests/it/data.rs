@@ -1,4 +1,5 @@
-//! Test data in ONNX's folder layout: `model.onnx`, `test_data_set_N/{input,output}_I.pb`.
+//! Test data in ONNX's folder layout, `model.onnx`, `test_data_set_N/{input,output}_I.pb`, and programs of torch,
+//! `model.json`, `in_I.npy`, `out_I.npy`.
 //!
 //! The decoding of tensors here shares nothing with the compiler's, so that neither hides a mistake
 //! of the other.
@@ -118,7 +119,13 @@ impl Folder {
     }
     /// The model's file.
     pub fn model_path(&self) -> PathBuf {
-        self.path.join("model.onnx")
+        let program = self.path.join("model.json");
+        if program.exists() { program } else { self.path.join("model.onnx") }
+    }
+    /// The arrays `KIND_0.npy`, `KIND_1.npy`, ….
+    fn arrays(&self, kind: &str) -> Result<Vec<Tensor>, String> {
+        let files = (0..).map(|i| self.path.join(format!("{kind}_{i}.npy"))).take_while(|f| f.exists());
+        files.map(|f| wgfc::npy::read(&f).map_err(|e| format!("{}: {e}", f.display()))).collect()
     }
     /// How many data sets there are.
     pub fn data_sets(&self) -> usize {
@@ -126,6 +133,9 @@ impl Folder {
     }
     /// Reads data set `n`.
     pub fn data_set(&self, n: usize) -> Result<DataSet, String> {
+        if self.model_path().ends_with("model.json") {
+            return Ok(DataSet { inputs: self.arrays("in")?, outputs: self.arrays("out")? });
+        }
         let read = |kind: &str| -> Result<Vec<Tensor>, String> {
             let mut out = vec![];
             loop {

@@ -26,6 +26,8 @@ const LONGER: &[&str] = &[
     "Attention",
     // Rotary embedding and two appends, then attention, then two results cut from caches of several lengths.
     "com.microsoft.GroupQueryAttention",
+    // A case of five results, each of which is a copy.
+    "aten.view.default",
     // Indices and weights of each axis come first: the sum that reads them has 8 storage buffers.
     "DeformConv",
     "RoiAlign",

@@ -1,15 +1,17 @@
 //! From a model's bytes to a [`Graph`].
 //!
 //! A module for each format decodes: it reads the messages, walks the graph, and for each operator says with
-//! which operands and parameters which function of [`lower`](crate::lower) is meant. There is [`onnx`].
+//! which operands and parameters which function of [`lower`](crate::lower) is meant. There are [`onnx`] and [`fx`].
 
+pub mod fx;
 pub mod onnx;
 
 pub use onnx::{
-    CheckReport, Unsupported, check, declared_inputs, decode, import, import_model, shape_inputs,
+    CheckReport, Unsupported, check, declared_inputs, decode, import_model, shape_inputs,
     wants_indices_inside,
 };
 
+use crate::{Errors, Options};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use wgfc_ir::tensor::ByteOwner;
@@ -20,6 +22,11 @@ pub trait ExternalData {
     /// The whole file at `location`, a path relative to the model that the importer has already
     /// checked not to leave the model's folder.
     fn open(&self, location: &str) -> Result<Arc<dyn ByteOwner>, String>;
+
+    /// The bytes of the model itself, where tensors may share them: those of an archive are in it.
+    fn model(&self) -> Option<Arc<dyn ByteOwner>> {
+        None
+    }
 }
 
 /// No external data: a model that refers to some is refused.
@@ -28,6 +35,18 @@ pub struct NoExternalData;
 impl ExternalData for NoExternalData {
     fn open(&self, _: &str) -> Result<Arc<dyn ByteOwner>, String> {
         Err("the model was given as bytes alone, without its folder".into())
+    }
+}
+
+/// Imports a model of any format; its first bytes say which. All errors are collected.
+///
+/// # Errors
+/// What is wrong with it, or not supported.
+pub fn import(bytes: &[u8], external: &dyn ExternalData, options: &Options) -> Result<Imported, Errors> {
+    if fx::is_archive(bytes) {
+        fx::import(bytes, external, options)
+    } else {
+        onnx::import(bytes, external, options)
     }
 }
 

@@ -1,29 +1,35 @@
-//! The container: a zip file with the program as JSON and the storages of its tensors.
+//! The container: a zip file with the program as JSON and the storages of its tensors, or the program alone with those beside it.
 //!
 //! Records are mostly stored as they are, so that tensors share the file's bytes; a file that was packed again may have deflated
 //! ones. The root folder has the name that the file had when it was saved.
 
+use crate::import::ExternalData;
 use crate::{Diagnostic, Errors};
-use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::io::{Cursor, Read};
 use std::sync::Arc;
 use wgfc_ir::tensor::ByteOwner;
 use zip::{CompressionMethod, ZipArchive};
 
-/// The most bytes of a record that is no storage, and of one that is deflated.
-const MOST_TEXT: u64 = 1 << 30;
-const MOST_DEFLATED: u64 = 16 << 30;
+/// The most bytes of a record that is a text.
+const MOST_TEXT: u64 = 256 << 20;
+/// How many bytes a byte of a deflated text becomes at most, and one of a deflated storage.
+const MOST_RATIO: [u64; 2] = [300, 1032];
 /// The most records.
 const MOST_RECORDS: usize = 1 << 20;
 
 /// An opened archive.
-pub struct Archive {
-    bytes: Arc<dyn ByteOwner>,
-    /// By name, below the root.
-    records: BTreeMap<String, Record>,
+pub struct Archive<'m> {
+    from: From<'m>,
     /// How it is laid out.
     pub layout: Layout,
+}
+
+enum From<'m> {
+    /// By name, below the root.
+    Zip(Part, BTreeMap<String, Record>),
+    /// Beside the program.
+    Folder(Part, &'m dyn ExternalData),
 }
 
 /// What versions of torch wrote it.
@@ -33,6 +39,8 @@ pub enum Layout {
     Folders,
     /// 2.5 to 2.7: four records at the top.
     Flat,
+    /// What `torch.save` writes: a pickle and storages.
+    Pickle,
     /// The program's JSON without a container.
     Bare,
 }
@@ -45,12 +53,27 @@ struct Record {
     deflated: bool,
 }
 
-/// A record's bytes.
-pub enum Bytes {
-    /// A part of the file.
-    Shared(Arc<dyn ByteOwner>, usize, usize),
-    /// What was inflated.
-    Owned(Vec<u8>),
+/// A part of bytes that another object owns.
+#[derive(Clone)]
+pub struct Part {
+    /// The owner of the memory.
+    pub owner: Arc<dyn ByteOwner>,
+    /// The first byte in the owner's bytes.
+    pub start: usize,
+    /// Number of bytes.
+    pub len: usize,
+}
+
+impl Part {
+    /// All bytes of an owner.
+    pub fn whole(owner: Arc<dyn ByteOwner>) -> Part {
+        let len = (*owner).as_ref().len();
+        Part { owner, start: 0, len }
+    }
+    /// The bytes.
+    pub fn bytes(&self) -> &[u8] {
+        (*self.owner).as_ref().get(self.start..self.start + self.len).unwrap_or_default()
+    }
 }
 
 fn broken(why: impl std::fmt::Display) -> Diagnostic {
@@ -58,106 +81,164 @@ fn broken(why: impl std::fmt::Display) -> Diagnostic {
         .help("write it with torch.export.save(torch.export.export(model, args), path)")
 }
 
-impl Archive {
-    /// Whether bytes begin as a zip file does.
-    pub fn is_zip(bytes: &[u8]) -> bool {
-        bytes.starts_with(b"PK\x03\x04")
-    }
+/// Whether bytes begin as an archive or the program of one does.
+pub fn is_archive(bytes: &[u8]) -> bool {
+    let text = bytes.iter().position(|b| !b.is_ascii_whitespace()).map_or(bytes, |i| &bytes[i..]);
+    is_zip(bytes) || text.starts_with(b"{")
+}
 
+fn is_zip(bytes: &[u8]) -> bool {
+    bytes.starts_with(b"PK\x03\x04")
+}
+
+impl<'m> Archive<'m> {
     /// Reads the directory.
     ///
     /// # Errors
     /// Where it is no zip file, holds names that leave it, or has no program.
-    pub fn open(bytes: Arc<dyn ByteOwner>) -> Result<Archive, Errors> {
-        let all = (*bytes).as_ref();
-        if !Archive::is_zip(all) {
-            return Ok(Archive { bytes: bytes.clone(), records: BTreeMap::new(), layout: Layout::Bare });
+    pub fn open(file: Part, external: &'m dyn ExternalData) -> Result<Archive<'m>, Errors> {
+        if !is_zip(file.bytes()) {
+            return Ok(Archive { from: From::Folder(file, external), layout: Layout::Bare });
         }
-        let len = all.len() as u64;
-        let mut zip = ZipArchive::new(Cursor::new(all)).map_err(broken)?;
-        if zip.len() > MOST_RECORDS {
-            return Err(broken(format!("it has {} records", zip.len())).into());
-        }
-        let mut records = BTreeMap::new();
-        for i in 0..zip.len() {
-            let r = zip.by_index_raw(i).map_err(broken)?;
-            let name = r.name().to_owned();
-            if r.enclosed_name().is_none() || name.contains('\\') {
-                return Err(broken(format!("`{}` leaves the archive", name.escape_default())).into());
-            }
-            let deflated = match r.compression() {
-                CompressionMethod::Stored => false,
-                CompressionMethod::Deflated => true,
-                other => return Err(broken(format!("`{name}` is packed by {other}")).into()),
-            };
-            let (size, packed) = (r.size(), r.compressed_size());
-            let start = r.data_start().ok_or_else(|| broken(format!("`{name}` has no data")))?;
-            let inside = start.checked_add(packed).is_some_and(|end| end <= len);
-            if !inside || !deflated && size != packed {
-                return Err(broken(format!("`{name}` is longer than the file")).into());
-            }
-            records.insert(name, Record { start, packed, size, deflated });
-        }
-        let flat = records.contains_key("serialized_exported_program.json");
-        let layout = if flat { Layout::Flat } else { Layout::Folders };
-        if layout == Layout::Folders {
-            let root = records.keys().find_map(|n| n.strip_suffix("models/model.json").map(str::to_owned));
-            let root = root.ok_or_else(|| broken("it has no models/model.json"))?;
+        let mut records = directory(&file)?;
+        let layout = if records.contains_key("serialized_exported_program.json") {
+            Layout::Flat
+        } else {
+            let (root, layout) = root(&records)?;
             let below = |(n, r): (String, Record)| Some((n.strip_prefix(&root)?.to_owned(), r));
             records = records.into_iter().filter_map(below).collect();
+            layout
+        };
+        Ok(Archive { from: From::Zip(file, records), layout })
+    }
+
+    /// A record of this archive that is one itself: what `torch.save` writes.
+    ///
+    /// # Errors
+    /// As [`Archive::open`].
+    pub fn inner(&self, name: &str) -> Result<Archive<'m>, Diagnostic> {
+        let part = self.storage(name)?;
+        let records = directory(&part)?;
+        let (root, _) = root(&records)?;
+        let below = |(n, r): (String, Record)| Some((n.strip_prefix(&root)?.to_owned(), r));
+        let records = records.into_iter().filter_map(below).collect();
+        Ok(Archive { from: From::Zip(part, records), layout: Layout::Pickle })
+    }
+
+    /// The program's JSON.
+    ///
+    /// # Errors
+    /// As [`Archive::text`].
+    pub fn program(&self) -> Result<Part, Diagnostic> {
+        match (&self.from, self.layout) {
+            (From::Folder(program, _), _) => Ok(program.clone()),
+            (_, Layout::Flat) => self.text("serialized_exported_program.json"),
+            _ => self.text("models/model.json"),
         }
-        Ok(Archive { bytes, records, layout })
     }
 
     /// Whether there is such a record.
     pub fn has(&self, name: &str) -> bool {
-        self.records.contains_key(name)
+        match &self.from {
+            From::Zip(_, records) => records.contains_key(name),
+            From::Folder(_, external) => external.open(name).is_ok(),
+        }
     }
 
-    /// How long a record is.
-    pub fn size(&self, name: &str) -> Option<u64> {
-        self.records.get(name).map(|r| r.size)
-    }
-
-    /// A short record, as a whole.
+    /// A record that is a text.
     ///
     /// # Errors
     /// Where it is missing, damaged or longer than a text can be.
-    pub fn text(&self, name: &str) -> Result<Cow<'_, [u8]>, Diagnostic> {
-        let r = self.records.get(name).ok_or_else(|| broken(format!("`{name}` is missing")))?;
-        if r.size > MOST_TEXT {
-            return Err(broken(format!("`{name}` has {} bytes", r.size)));
+    pub fn text(&self, name: &str) -> Result<Part, Diagnostic> {
+        let part = self.record(name, MOST_RATIO[0], MOST_TEXT)?;
+        if part.len as u64 > MOST_TEXT {
+            return Err(broken(format!("`{name}` has {} bytes", part.len)));
         }
-        if r.deflated { self.inflate(name, r).map(Cow::Owned) } else { Ok(Cow::Borrowed(self.slice(r))) }
+        Ok(part)
     }
 
-    /// A record's bytes, shared with the file where they are stored as they are.
+    /// A record that is a storage.
     ///
     /// # Errors
     /// Where it is missing or damaged.
-    pub fn bytes(&self, name: &str) -> Result<Bytes, Diagnostic> {
-        let r = self.records.get(name).ok_or_else(|| broken(format!("`{name}` is missing")))?;
-        if r.deflated {
-            return self.inflate(name, r).map(Bytes::Owned);
-        }
-        Ok(Bytes::Shared(self.bytes.clone(), r.start as usize, r.size as usize))
+    pub fn storage(&self, name: &str) -> Result<Part, Diagnostic> {
+        self.record(name, MOST_RATIO[1], u64::MAX)
     }
 
-    fn slice(&self, r: &Record) -> &[u8] {
-        (*self.bytes).as_ref().get(r.start as usize..(r.start + r.packed) as usize).unwrap_or_default()
-    }
-
-    fn inflate(&self, name: &str, r: &Record) -> Result<Vec<u8>, Diagnostic> {
-        // Deflate packs 1,032 bytes into one at best.
-        if r.size > MOST_DEFLATED || r.size / 1040 > r.packed {
-            return Err(broken(format!("`{name}` says that {} bytes become {}", r.packed, r.size)));
+    fn record(&self, name: &str, most_ratio: u64, most: u64) -> Result<Part, Diagnostic> {
+        let (file, records) = match &self.from {
+            From::Zip(file, records) => (file, records),
+            From::Folder(_, external) => {
+                let missing = |e| {
+                    Diagnostic::model(format!("cannot read `{name}`: {e}"))
+                        .help("put the folder `data` of the archive beside the model, or compile the graph alone with --graph-only")
+                };
+                return external.open(name).map(Part::whole).map_err(missing);
+            }
+        };
+        let r = records.get(name).ok_or_else(|| {
+            Diagnostic::model(format!("the archive has no record `{name}`"))
+                .help("save it again, or compile the graph alone with --graph-only")
+        })?;
+        let start = file.start + r.start as usize;
+        if !r.deflated {
+            return Ok(Part { owner: file.owner.clone(), start, len: r.size as usize });
         }
+        if r.size > most || r.size / most_ratio > r.packed {
+            return Err(broken(format!("of `{name}` {} bytes would become {}", r.packed, r.size)));
+        }
+        let packed = Part { owner: file.owner.clone(), start, len: r.packed as usize };
         let mut out = vec![];
-        let read = flate2::read::DeflateDecoder::new(self.slice(r)).take(r.size + 1).read_to_end(&mut out);
-        match read {
-            Ok(n) if n as u64 == r.size => Ok(out),
+        let mut inflated = flate2::read::DeflateDecoder::new(packed.bytes()).take(r.size + 1);
+        match inflated.read_to_end(&mut out) {
+            Ok(n) if n as u64 == r.size => Ok(Part::whole(Arc::new(out))),
             Ok(_) => Err(broken(format!("`{name}` has another size than it says"))),
             Err(e) => Err(broken(format!("`{name}` is damaged: {e}"))),
         }
     }
+}
+
+/// The records of a zip file, by their full names.
+fn directory(file: &Part) -> Result<BTreeMap<String, Record>, Diagnostic> {
+    let len = file.len as u64;
+    let mut zip = ZipArchive::new(Cursor::new(file.bytes())).map_err(broken)?;
+    if zip.len() > MOST_RECORDS {
+        return Err(broken(format!("it has {} records", zip.len())));
+    }
+    let mut records = BTreeMap::new();
+    for i in 0..zip.len() {
+        let r = zip.by_index_raw(i).map_err(broken)?;
+        let name = r.name().map_err(broken)?.into_owned();
+        let leaves =
+            name.starts_with('/') || name.split('/').any(|p| p == "..") || name.contains(['\\', '\0', ':']);
+        if leaves {
+            return Err(broken(format!("`{}` leaves the archive", name.escape_default())));
+        }
+        let deflated = match r.compression() {
+            CompressionMethod::Stored => false,
+            CompressionMethod::Deflated => true,
+            other => return Err(broken(format!("`{name}` is packed by {other}"))),
+        };
+        let (size, packed) = (r.size(), r.compressed_size());
+        let start = r.data_start().ok_or_else(|| broken(format!("`{name}` has no data")))?;
+        let inside = start.checked_add(packed).is_some_and(|end| end <= len);
+        if !inside || !deflated && size != packed {
+            return Err(broken(format!("`{name}` is longer than the file")));
+        }
+        records.insert(name, Record { start, packed, size, deflated });
+    }
+    Ok(records)
+}
+
+/// The folder that all records are in, and what they are.
+fn root(records: &BTreeMap<String, Record>) -> Result<(String, Layout), Diagnostic> {
+    let known = [("models/model.json", Layout::Folders), ("data.pkl", Layout::Pickle)];
+    for (name, layout) in known {
+        let ends =
+            |n: &&String| n.strip_suffix(name).is_some_and(|root| root.is_empty() || root.ends_with('/'));
+        if let Some(root) = records.keys().filter(ends).min_by_key(|n| n.len()) {
+            return Ok((root.strip_suffix(name).unwrap_or_default().to_owned(), layout));
+        }
+    }
+    Err(broken("it has no models/model.json"))
 }

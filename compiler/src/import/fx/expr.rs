@@ -1,28 +1,31 @@
 //! Expressions of sizes, as sympy's `srepr` prints them: `Add(Mul(Integer(2), Symbol('s0')), Integer(-1))`.
 
-use std::collections::BTreeMap;
 use wgfc_ir::{Dim, Poly};
 
 /// How deep expressions may be nested.
 const DEPTH: usize = 64;
 
-/// A size, or what else sizes are compared with.
+/// An expression as it is written.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Expr {
-    /// An integer expression of symbols.
-    Size(Dim),
+    /// A symbol.
+    Symbol(String),
+    /// An integer.
+    Int(i64),
     /// A number that is no integer.
     Float(f64),
-    /// A comparison: its name and both sides.
-    Compared(String, Dim, Dim),
+    /// A truth value.
+    Bool(bool),
+    /// A function of others.
+    Call(String, Vec<Expr>),
 }
 
-/// Reads an expression; symbols are called as `names` says, others as they are.
+/// Reads an expression.
 ///
 /// # Errors
 /// What is not understood, in words.
-pub fn parse(text: &str, names: &BTreeMap<String, String>) -> Result<Expr, String> {
-    let mut p = Parser { text, at: 0, names };
+pub fn parse(text: &str) -> Result<Expr, String> {
+    let mut p = Parser { text, at: 0 };
     let e = p.expr(0)?;
     p.space();
     if p.at < text.len() {
@@ -31,22 +34,26 @@ pub fn parse(text: &str, names: &BTreeMap<String, String>) -> Result<Expr, Strin
     Ok(e)
 }
 
-/// [`parse`] of what must be a size.
+/// [`parse`] of what must be a size; `symbols` says what each symbol is.
 ///
 /// # Errors
 /// What is not understood, in words.
-pub fn size(text: &str, names: &BTreeMap<String, String>) -> Result<Dim, String> {
-    match parse(text, names)? {
-        Expr::Size(d) if d.is_too_large() => Err(format!("`{text}` is too large an expression")),
-        Expr::Size(d) => Ok(d),
-        _ => Err(format!("`{text}` is no size")),
+pub fn size(text: &str, symbols: &dyn Fn(&str) -> Dim) -> Result<Dim, String> {
+    // Up to torch 2.5 these were not `srepr`.
+    if !text.contains('(') || !text.starts_with(|c: char| c.is_ascii_uppercase()) {
+        let plain = super::guards::expression(text)?;
+        let named = |a: &wgfc_ir::Atom| if let wgfc_ir::Atom::Sym(s) = a { Some(symbols(s)) } else { None };
+        return Ok(plain.subst(&named, &[]));
+    }
+    match parse(text)?.size(symbols)? {
+        d if d.is_too_large() => Err(format!("`{text}` is too large an expression")),
+        d => Ok(d),
     }
 }
 
 struct Parser<'t> {
     text: &'t str,
     at: usize,
-    names: &'t BTreeMap<String, String>,
 }
 
 impl Parser<'_> {
@@ -86,24 +93,36 @@ impl Parser<'_> {
         Ok(text[..end].to_owned())
     }
 
+    /// `positive=True, integer=True`, after a comma.
+    fn assumptions(&mut self) {
+        while self.eat(',') {
+            self.word(|c| c.is_ascii_alphanumeric() || c == '_' || c == '=');
+        }
+    }
+
     fn expr(&mut self, depth: usize) -> Result<Expr, String> {
         if depth > DEPTH {
             return Err(format!("expressions are nested more than {DEPTH} deep"));
         }
         let head = self.word(|c| c.is_ascii_alphanumeric() || c == '_' || c == '.');
-        self.expect('(')?;
+        // `true`, `false` and constants such as `pi` stand alone.
+        if !self.eat('(') {
+            return match head.as_str() {
+                "true" | "True" => Ok(Expr::Bool(true)),
+                "false" | "False" => Ok(Expr::Bool(false)),
+                "pi" => Ok(Expr::Float(std::f64::consts::PI)),
+                _ => Err(format!("`(` is expected before `{}`", self.rest(24))),
+            };
+        }
         let e = match head.as_str() {
             "Symbol" => {
                 let name = self.string()?;
-                while self.eat(',') {
-                    // Assumptions: `positive=True`.
-                    self.word(|c| c.is_ascii_alphanumeric() || c == '_' || c == '=');
-                }
-                Expr::Size(Dim::sym(self.names.get(&name).map_or(&name, |n| n)))
+                self.assumptions();
+                Expr::Symbol(name)
             }
             "Integer" => {
                 let n = self.word(|c| c.is_ascii_digit() || c == '-');
-                Expr::Size(Poly::constant(n.parse().map_err(|_| format!("`{n}` is no 64-bit integer"))?))
+                Expr::Int(n.parse().map_err(|_| format!("`{n}` is no 64-bit integer"))?)
             }
             "Float" => {
                 let n = if self.text[self.at..].starts_with(['\'', '"']) {
@@ -111,10 +130,17 @@ impl Parser<'_> {
                 } else {
                     self.word(|c| c.is_ascii_alphanumeric() || "+-.".contains(c))
                 };
-                while self.eat(',') {
-                    self.word(|c| c.is_ascii_alphanumeric() || c == '_' || c == '=');
-                }
+                self.assumptions();
                 Expr::Float(n.parse().map_err(|_| format!("`{n}` is no number"))?)
+            }
+            "Rational" => {
+                let part = |p: &mut Self| {
+                    let n = p.word(|c| c.is_ascii_digit() || c == '-');
+                    n.parse::<i64>().map_err(|_| format!("`{n}` is no 64-bit integer"))
+                };
+                let over = part(self)?;
+                self.expect(',')?;
+                Expr::Float(over as f64 / part(self)? as f64)
             }
             _ => {
                 let mut args = vec![];
@@ -124,7 +150,7 @@ impl Parser<'_> {
                     }
                     args.push(self.expr(depth + 1)?);
                 }
-                return apply(&head, args);
+                return Ok(Expr::Call(head, args));
             }
         };
         self.expect(')')?;
@@ -132,36 +158,45 @@ impl Parser<'_> {
     }
 }
 
-fn apply(head: &str, args: Vec<Expr>) -> Result<Expr, String> {
-    let unknown = || format!("`{head}` of {} operands in a size is not understood", args.len());
-    let sizes: Option<Vec<&Dim>> =
-        args.iter().map(|a| if let Expr::Size(d) = a { Some(d) } else { None }).collect();
-    let Some(sizes) = sizes else { return Err(unknown()) };
-    let fold = |f: &dyn Fn(&Dim, &Dim) -> Dim| {
-        let (first, others) = sizes.split_first().ok_or_else(unknown)?;
-        Ok::<Dim, String>(others.iter().fold((*first).clone(), |a, b| f(&a, b)))
-    };
-    Ok(Expr::Size(match (head, &sizes[..]) {
-        ("Add", _) => sizes.iter().copied().sum(),
-        ("Mul", _) => sizes.iter().copied().product(),
-        ("Min", _) => fold(&|a, b| a.min_of(b, &[]))?,
-        ("Max", _) => fold(&|a, b| a.max_of(b, &[]))?,
-        ("Pow" | "PowByNatural", [base, exponent]) => {
-            let n = exponent.as_const().filter(|n| (0..=8).contains(n)).ok_or_else(unknown)?;
-            (0..n).fold(Poly::ONE, |p, _| &p * *base)
+impl Expr {
+    /// As a size.
+    ///
+    /// # Errors
+    /// What in it is none, in words.
+    pub fn size(&self, symbols: &dyn Fn(&str) -> Dim) -> Result<Dim, String> {
+        let (head, args) = match self {
+            Expr::Symbol(s) => return Ok(symbols(s)),
+            Expr::Int(n) => return Ok(Poly::constant(*n)),
+            Expr::Float(x) => return Err(format!("{x} is no size")),
+            Expr::Bool(b) => return Err(format!("{b} is no size")),
+            Expr::Call(head, args) => (head.as_str(), args),
+        };
+        let unknown = || format!("`{head}` of {} operands in a size is not understood", args.len());
+        if args.is_empty() || head.contains("Than") || head.ends_with("equality") {
+            return Err(unknown());
         }
-        // Of sizes, which are not negative, all of these round down.
-        ("FloorDiv" | "CleanDiv" | "PythonFloorDiv", [a, b]) => a.div(b, &[]),
-        ("CeilDiv", [a, b]) => (&(*a + *b) - &Poly::ONE).div(b, &[]),
-        ("Mod" | "PythonMod", [a, b]) => a.modulo(b, &[]),
-        // Whole numbers that pass through floats and back.
-        ("ToFloat" | "TruncToInt" | "FloorToInt" | "CeilToInt" | "RoundToInt" | "Identity", [a]) => (*a).clone(),
-        (
-            "GreaterThan" | "LessThan" | "StrictGreaterThan" | "StrictLessThan" | "Equality" | "Unequality",
-            [a, b],
-        ) => return Ok(Expr::Compared(head.to_owned(), (*a).clone(), (*b).clone())),
-        _ => return Err(unknown()),
-    }))
+        let sizes = args.iter().map(|a| a.size(symbols)).collect::<Result<Vec<Dim>, String>>()?;
+        let fold = |f: &dyn Fn(&Dim, &Dim) -> Dim| sizes[1..].iter().fold(sizes[0].clone(), |a, b| f(&a, b));
+        Ok(match (head, &sizes[..]) {
+            ("Add", _) => sizes.iter().cloned().sum(),
+            ("Mul", _) => sizes.iter().cloned().product(),
+            ("Min", _) => fold(&|a, b| a.min_of(b, &[])),
+            ("Max", _) => fold(&|a, b| a.max_of(b, &[])),
+            ("Pow" | "PowByNatural", [base, exponent]) => {
+                let n = exponent.as_const().filter(|n| (0..=8).contains(n)).ok_or_else(unknown)?;
+                (0..n).fold(Poly::ONE, |p, _| &p * base)
+            }
+            // Of sizes, which are not negative, all of these round down.
+            ("FloorDiv" | "CleanDiv" | "PythonFloorDiv", [a, b]) => a.div(b, &[]),
+            ("CeilDiv", [a, b]) => (&(a + b) - &Poly::ONE).div(b, &[]),
+            ("Mod" | "PythonMod", [a, b]) => a.modulo(b, &[]),
+            // Whole numbers that pass through floats and back.
+            ("ToFloat" | "TruncToInt" | "FloorToInt" | "CeilToInt" | "RoundToInt" | "Identity", [a]) => {
+                a.clone()
+            }
+            _ => return Err(unknown()),
+        })
+    }
 }
 
 #[cfg(test)]
@@ -169,8 +204,8 @@ mod tests {
     use super::*;
 
     fn read(text: &str) -> Result<String, String> {
-        let names = BTreeMap::from([("s77".to_owned(), "batch".to_owned())]);
-        size(text, &names).map(|d| d.to_string())
+        let named = |s: &str| Dim::sym(if s == "s77" { "batch" } else { s });
+        size(text, &named).map(|d| d.to_string())
     }
 
     #[test]
@@ -181,7 +216,8 @@ mod tests {
         assert_eq!(read(&format!("FloorDiv(Add({s}, Integer(3)), Integer(4))")).unwrap(), "(batch + 3)/4");
         assert_eq!(read(&format!("Pow({s}, Integer(2))")).unwrap(), "batch*batch");
         assert_eq!(read(&format!("Mod({s}, Integer(8))")).unwrap(), "batch%8");
-        assert_eq!(read("Min(Symbol('u0'), Integer(7))").unwrap(), "min(u0, 7)");
+        assert_eq!(read("2*s77 + 1").unwrap(), "2*batch + 1");
+        assert_eq!(read("Min(Symbol('u0'), Integer(7))").unwrap(), "min(7, u0)");
     }
 
     #[test]
@@ -190,8 +226,8 @@ mod tests {
         assert!(read("Integer(99999999999999999999)").unwrap_err().contains("64-bit"));
         assert!(read("Integer(1) x").unwrap_err().contains("left over"));
         assert!(read(&"Add(".repeat(1000)).unwrap_err().contains("deep"));
-        assert!(read("GreaterThan(Symbol('s0'), Integer(1))").unwrap_err().contains("no size"));
-        for end in 0..30 {
+        assert!(read("GreaterThan(Symbol('s0'), Integer(1))").unwrap_err().contains("not understood"));
+        for end in 4..30 {
             assert!(read(&"Add(Symbol('s0'), Integer(10))"[..end]).is_err(), "{end}");
         }
     }

@@ -2,7 +2,7 @@
 //!
 //! Keys that are not known are ignored, as torch does; a union of a kind that is not known is kept by its name.
 
-use serde::de::{self, DeserializeOwned};
+use serde::de::{Error, IgnoredAny, MapAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 use std::collections::BTreeMap;
 
@@ -11,23 +11,9 @@ use std::collections::BTreeMap;
 pub struct ExportedProgram {
     /// The graph and its signature.
     pub graph_module: GraphModule,
-    /// Versions of the operators, by name space.
-    #[serde(default)]
-    pub opset_version: BTreeMap<String, i64>,
     /// What values symbols have.
     #[serde(default)]
     pub range_constraints: BTreeMap<String, Range>,
-    /// The version of the schema.
-    pub schema_version: SchemaVersion,
-    /// The dialects that the graph is in: `ATEN`, `TRAINING`.
-    #[serde(default)]
-    pub verifiers: Vec<String>,
-    /// The dialect, in older versions.
-    #[serde(default)]
-    pub dialect: String,
-    /// What wrote it.
-    #[serde(default)]
-    pub torch_version: String,
     /// Conditions on the inputs, as Python text.
     #[serde(default)]
     pub guards_code: Vec<String>,
@@ -38,8 +24,6 @@ pub struct ExportedProgram {
 pub struct SchemaVersion {
     /// Versions that differ in it do not read each other's files.
     pub major: i64,
-    /// Grows with what is added.
-    pub minor: i64,
 }
 
 /// The values of a symbol, ends included.
@@ -102,6 +86,12 @@ pub struct Graph {
     /// The values of its integers.
     #[serde(default)]
     pub sym_int_values: BTreeMap<String, SymInt>,
+    /// The values of its truth values.
+    #[serde(default)]
+    pub sym_bool_values: BTreeMap<String, SymBool>,
+    /// The values of its numbers.
+    #[serde(default)]
+    pub sym_float_values: BTreeMap<String, SymFloat>,
     /// Whether it returns one tensor that is no tuple.
     #[serde(default)]
     pub is_single_tensor_return: bool,
@@ -165,6 +155,24 @@ pub enum SymInt {
     Expr(String),
     /// A number.
     Int(i64),
+}
+
+/// A truth value, or an expression of symbols.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum SymBool {
+    /// sympy's `srepr` of it.
+    Expr(String),
+    /// A truth value.
+    Bool(bool),
+}
+
+/// A number, or an expression of symbols.
+#[derive(Clone, Debug, PartialEq)]
+pub enum SymFloat {
+    /// sympy's `srepr` of it.
+    Expr(String),
+    /// A number.
+    Float(f64),
 }
 
 /// A graph that is an argument.
@@ -266,7 +274,7 @@ pub enum InputSpec {
     /// A constant, with its name.
     Constant { arg: String, name: String },
     /// A number, a text or nothing that the caller gave when it was traced.
-    Fixed { name: String },
+    Fixed,
     /// Anything else, by its key.
     Other(String),
 }
@@ -288,10 +296,13 @@ pub enum OutputSpec {
     Other(String),
 }
 
-/// The element type of a code, or its name where there is none here.
+/// The element type of a code, or its name where there is none here. A complex number is two numbers of this type.
 pub fn dtype(code: i64) -> Result<wgfc_ir::DType, &'static str> {
     use wgfc_ir::DType::*;
     Ok(match code {
+        9 => F16,
+        10 => F32,
+        11 => F64,
         1 => U8,
         2 => I8,
         3 => I16,
@@ -301,128 +312,128 @@ pub fn dtype(code: i64) -> Result<wgfc_ir::DType, &'static str> {
         7 => F32,
         8 => F64,
         12 => Bool,
-        13 => Bf16,
+        13 => BF16,
         28 => U16,
         34 => U32,
         35 => U64,
-        9 => return Err("complex32"),
-        10 => return Err("complex64"),
-        11 => return Err("complex128"),
         29..=33 => return Err("a float of 8 bits"),
         _ => return Err("unknown"),
     })
 }
 
-/// The only key of an object, and its value.
-fn union<'de, D: Deserializer<'de>>(d: D) -> Result<(String, serde_json::Value), D::Error> {
-    let map = serde_json::Map::deserialize(d)?;
-    let mut entries = map.into_iter();
-    match (entries.next(), entries.next()) {
-        (Some(entry), None) => Ok(entry),
-        _ => Err(de::Error::custom("a union is an object of one key")),
+/// Whether elements of a code are complex numbers.
+pub fn is_complex(code: i64) -> bool {
+    matches!(code, 9..=11)
+}
+
+impl Node {
+    /// The names of the tensors that are its results, those of a list one by one.
+    pub fn results(&self) -> impl Iterator<Item = &str> {
+        self.outputs
+            .iter()
+            .flat_map(|o| match o {
+                Argument::Tensor(t) | Argument::OptionalTensor(OptionalTensor::Tensor(t)) => {
+                    std::slice::from_ref(t)
+                }
+                Argument::Tensors(ts) => ts.as_slice(),
+                _ => &[],
+            })
+            .map(|t| t.name.as_str())
     }
 }
 
-fn of<T: DeserializeOwned, E: de::Error>(v: serde_json::Value) -> Result<T, E> {
-    T::deserialize(v).map_err(E::custom)
-}
-
-/// Floats that are not finite are texts.
-#[derive(Deserialize)]
-#[serde(untagged)]
-enum Float {
-    Number(f64),
-    Text(String),
-}
-
-fn float<E: de::Error>(f: Float) -> Result<f64, E> {
-    match f {
-        Float::Number(x) => Ok(x),
-        Float::Text(t) => match t.as_str() {
-            "Infinity" => Ok(f64::INFINITY),
-            "-Infinity" => Ok(f64::NEG_INFINITY),
-            "NaN" => Ok(f64::NAN),
-            _ => Err(E::custom(format!("`{t}` is no number"))),
-        },
-    }
-}
-
-impl<'de> Deserialize<'de> for OptionalTensor {
-    fn deserialize<D: Deserializer<'de>>(d: D) -> Result<Self, D::Error> {
-        let (key, v) = union(d)?;
-        match key.as_str() {
-            "as_tensor" => of(v).map(OptionalTensor::Tensor),
-            "as_none" => Ok(OptionalTensor::None),
-            k => Err(de::Error::custom(format!("`{k}` is no tensor"))),
-        }
-    }
-}
-
-impl<'de> Deserialize<'de> for SymArgument {
-    fn deserialize<D: Deserializer<'de>>(d: D) -> Result<Self, D::Error> {
-        let (key, v) = union(d)?;
-        match key.as_str() {
-            "as_name" => of(v).map(SymArgument::Name),
-            "as_int" => of(v).map(SymArgument::Int),
-            k => Err(de::Error::custom(format!("`{k}` is no integer"))),
+impl Argument {
+    /// What it is, in words.
+    pub fn kind(&self) -> &str {
+        match self {
+            Argument::None => "None",
+            Argument::Tensor(_) | Argument::OptionalTensor(OptionalTensor::Tensor(_)) => "a tensor",
+            Argument::OptionalTensor(OptionalTensor::None) => "None",
+            Argument::Tensors(_) | Argument::OptionalTensors(_) => "a list of tensors",
+            Argument::Int(_) | Argument::SymInt(_) => "an integer",
+            Argument::Ints(_) | Argument::SymInts(_) => "a list of integers",
+            Argument::Float(_) | Argument::SymFloat(_) => "a number",
+            Argument::Floats(_) => "a list of numbers",
+            Argument::Bool(_) | Argument::SymBool(_) => "a truth value",
+            Argument::Bools(_) => "a list of truth values",
+            Argument::String(_) => "a text",
+            Argument::Strings(_) => "a list of texts",
+            Argument::ScalarType(_) => "an element type",
+            Argument::Layout(_) => "a layout",
+            Argument::MemoryFormat(_) => "a memory format",
+            Argument::Device(_) => "a device",
+            Argument::Graph(_) => "a graph",
+            Argument::Other(key) => key,
         }
     }
 }
 
-impl<'de> Deserialize<'de> for SymInt {
-    fn deserialize<D: Deserializer<'de>>(d: D) -> Result<Self, D::Error> {
-        #[derive(Deserialize)]
-        struct Text {
-            expr_str: String,
-        }
-        let (key, v) = union(d)?;
-        match key.as_str() {
-            "as_expr" => of::<Text, _>(v).map(|t| SymInt::Expr(t.expr_str)),
-            "as_int" => of(v).map(SymInt::Int),
-            k => Err(de::Error::custom(format!("`{k}` is no size"))),
-        }
-    }
-}
-
-impl<'de> Deserialize<'de> for Argument {
-    fn deserialize<D: Deserializer<'de>>(d: D) -> Result<Self, D::Error> {
-        #[derive(Deserialize)]
-        struct Device {
-            r#type: String,
-        }
-        #[derive(Deserialize)]
-        struct Named {
-            as_name: String,
-        }
-        let (key, v) = union(d)?;
-        Ok(match key.as_str() {
-            "as_none" => Argument::None,
-            "as_tensor" => Argument::Tensor(of(v)?),
-            "as_tensors" => Argument::Tensors(of(v)?),
-            "as_optional_tensor" => Argument::OptionalTensor(of(v)?),
-            "as_optional_tensors" => Argument::OptionalTensors(of(v)?),
-            "as_int" => Argument::Int(of(v)?),
-            "as_ints" => Argument::Ints(of(v)?),
-            "as_float" => Argument::Float(float(of(v)?)?),
-            "as_floats" => {
-                Argument::Floats(of::<Vec<Float>, D::Error>(v)?.into_iter().map(float).collect::<Result<_, _>>()?)
+/// Reads an object of one key, by that key.
+macro_rules! union {
+    ($type:ty, $what:literal, $key:ident, $map:ident, $value:expr) => {
+        impl<'de> Deserialize<'de> for $type {
+            fn deserialize<D: Deserializer<'de>>(d: D) -> Result<Self, D::Error> {
+                struct Read;
+                impl<'de> Visitor<'de> for Read {
+                    type Value = $type;
+                    fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                        f.write_str(concat!($what, ": an object of one key"))
+                    }
+                    fn visit_map<A: MapAccess<'de>>(self, mut $map: A) -> Result<$type, A::Error> {
+                        let $key = $map
+                            .next_key::<String>()?
+                            .ok_or_else(|| A::Error::custom("a union without a key"))?;
+                        let value: $type = $value;
+                        match $map.next_key::<IgnoredAny>()? {
+                            None => Ok(value),
+                            Some(_) => Err(A::Error::custom(concat!($what, " of two kinds"))),
+                        }
+                    }
+                }
+                d.deserialize_map(Read)
             }
-            "as_bool" => Argument::Bool(of(v)?),
-            "as_bools" => Argument::Bools(of(v)?),
-            "as_string" => Argument::String(of(v)?),
-            "as_strings" => Argument::Strings(of(v)?),
-            "as_sym_int" => Argument::SymInt(of(v)?),
-            "as_sym_ints" => Argument::SymInts(of(v)?),
-            "as_sym_float" if v.get("as_name").is_some() => Argument::SymFloat(of::<Named, _>(v)?.as_name),
-            "as_sym_bool" if v.get("as_name").is_some() => Argument::SymBool(of::<Named, _>(v)?.as_name),
-            "as_scalar_type" => Argument::ScalarType(of(v)?),
-            "as_layout" => Argument::Layout(of(v)?),
-            "as_memory_format" => Argument::MemoryFormat(of(v)?),
-            "as_device" => Argument::Device(of::<Device, _>(v)?.r#type),
-            "as_graph" => Argument::Graph(of(v)?),
-            _ => Argument::Other(key),
-        })
+        }
+    };
+}
+
+/// What is not understood: its key.
+fn skipped<'de, A: MapAccess<'de>>(map: &mut A, key: String) -> Result<String, A::Error> {
+    map.next_value::<IgnoredAny>()?;
+    Ok(key)
+}
+
+/// A number, where one that is not finite is a text.
+#[derive(Clone, Copy)]
+struct Number(f64);
+
+impl<'de> Deserialize<'de> for Number {
+    fn deserialize<D: Deserializer<'de>>(d: D) -> Result<Self, D::Error> {
+        #[derive(Deserialize)]
+        #[serde(untagged)]
+        enum Written {
+            Number(f64),
+            Text(String),
+        }
+        Ok(Number(match Written::deserialize(d)? {
+            Written::Number(x) => x,
+            Written::Text(t) => match t.as_str() {
+                "Infinity" => f64::INFINITY,
+                "-Infinity" => f64::NEG_INFINITY,
+                "NaN" => f64::NAN,
+                _ => return Err(D::Error::custom(format!("`{t}` is no number"))),
+            },
+        }))
     }
+}
+
+#[derive(Deserialize)]
+struct Text {
+    expr_str: String,
+}
+
+#[derive(Deserialize)]
+struct Device {
+    r#type: String,
 }
 
 /// The name of the value that a specification is about.
@@ -431,67 +442,189 @@ struct Arg {
     name: String,
 }
 
-impl<'de> Deserialize<'de> for InputSpec {
-    fn deserialize<D: Deserializer<'de>>(d: D) -> Result<Self, D::Error> {
-        #[derive(Deserialize)]
-        struct User {
-            arg: Argument,
-        }
-        #[derive(Deserialize)]
-        struct Named {
-            arg: Arg,
-            #[serde(alias = "parameter_name", alias = "buffer_name", alias = "tensor_constant_name")]
-            of: String,
-            #[serde(default)]
-            persistent: bool,
-        }
-        #[derive(Deserialize)]
-        struct Fixed {
-            name: String,
-        }
-        let (key, v) = union(d)?;
-        Ok(match key.as_str() {
-            "user_input" => InputSpec::UserInput(of::<User, _>(v)?.arg),
-            "constant_input" => InputSpec::Fixed { name: of::<Fixed, _>(v)?.name },
-            "parameter" | "buffer" | "tensor_constant" => {
-                let n: Named = of(v)?;
-                let (arg, name) = (n.arg.name, n.of);
-                match key.as_str() {
-                    "parameter" => InputSpec::Parameter { arg, name },
-                    "buffer" => InputSpec::Buffer { arg, name, persistent: n.persistent },
-                    _ => InputSpec::Constant { arg, name },
-                }
-            }
-            _ => InputSpec::Other(key),
-        })
-    }
+/// A value and what it belongs to.
+#[derive(Deserialize)]
+struct Named {
+    arg: Arg,
+    #[serde(
+        alias = "parameter_name",
+        alias = "buffer_name",
+        alias = "tensor_constant_name",
+        alias = "user_input_name"
+    )]
+    of: String,
+    #[serde(default)]
+    persistent: bool,
 }
 
-impl<'de> Deserialize<'de> for OutputSpec {
-    fn deserialize<D: Deserializer<'de>>(d: D) -> Result<Self, D::Error> {
-        #[derive(Deserialize)]
-        struct User {
-            arg: Argument,
-        }
-        #[derive(Deserialize)]
-        struct Loss {
-            arg: Arg,
-        }
-        #[derive(Deserialize)]
-        struct Named {
-            arg: Arg,
-            #[serde(alias = "parameter_name", alias = "buffer_name", alias = "user_input_name")]
-            of: String,
-        }
-        let (key, v) = union(d)?;
-        let named = |v| of::<Named, D::Error>(v).map(|n| (n.arg.name, n.of));
-        Ok(match key.as_str() {
-            "user_output" => OutputSpec::UserOutput(of::<User, _>(v)?.arg),
-            "loss_output" => OutputSpec::Loss(of::<Loss, _>(v)?.arg.name),
-            "buffer_mutation" => named(v).map(|(arg, name)| OutputSpec::BufferMutation { arg, name })?,
-            "user_input_mutation" => named(v).map(|(arg, name)| OutputSpec::InputMutation { arg, name })?,
-            "gradient_to_parameter" => named(v).map(|(arg, name)| OutputSpec::Gradient { arg, name })?,
-            _ => OutputSpec::Other(key),
-        })
-    }
+#[derive(Deserialize)]
+struct User {
+    arg: Argument,
 }
+
+#[derive(Deserialize)]
+struct Loss {
+    arg: Arg,
+}
+
+union!(
+    OptionalTensor,
+    "a tensor or nothing",
+    key,
+    map,
+    match key.as_str() {
+        "as_tensor" => OptionalTensor::Tensor(map.next_value()?),
+        "as_none" => skipped(&mut map, key).map(|_| OptionalTensor::None)?,
+        k => return Err(A::Error::custom(format!("`{k}` is no tensor"))),
+    }
+);
+
+union!(
+    SymArgument,
+    "an integer",
+    key,
+    map,
+    match key.as_str() {
+        "as_name" => SymArgument::Name(map.next_value()?),
+        "as_int" => SymArgument::Int(map.next_value()?),
+        k => return Err(A::Error::custom(format!("`{k}` is no integer"))),
+    }
+);
+
+/// A truth value or a number by its name, or as it is.
+enum Symbolic {
+    Name(String),
+    Bool(bool),
+    Float(f64),
+}
+union!(
+    Symbolic,
+    "a number of sizes",
+    key,
+    map,
+    match key.as_str() {
+        "as_name" => Symbolic::Name(map.next_value()?),
+        "as_bool" => Symbolic::Bool(map.next_value()?),
+        "as_float" => Symbolic::Float(map.next_value::<Number>()?.0),
+        "as_int" => Symbolic::Float(map.next_value::<i64>()? as f64),
+        k => return Err(A::Error::custom(format!("`{k}` is no number"))),
+    }
+);
+
+union!(
+    SymInt,
+    "a size",
+    key,
+    map,
+    match key.as_str() {
+        "as_expr" => SymInt::Expr(map.next_value::<Text>()?.expr_str),
+        "as_int" => SymInt::Int(map.next_value()?),
+        k => return Err(A::Error::custom(format!("`{k}` is no size"))),
+    }
+);
+
+union!(
+    SymBool,
+    "a truth value",
+    key,
+    map,
+    match key.as_str() {
+        "as_expr" => SymBool::Expr(map.next_value::<Text>()?.expr_str),
+        "as_bool" => SymBool::Bool(map.next_value()?),
+        k => return Err(A::Error::custom(format!("`{k}` is no truth value"))),
+    }
+);
+
+union!(
+    SymFloat,
+    "a number",
+    key,
+    map,
+    match key.as_str() {
+        "as_expr" => SymFloat::Expr(map.next_value::<Text>()?.expr_str),
+        "as_float" => SymFloat::Float(map.next_value::<Number>()?.0),
+        k => return Err(A::Error::custom(format!("`{k}` is no number"))),
+    }
+);
+
+union!(
+    Argument,
+    "an argument",
+    key,
+    map,
+    match key.as_str() {
+        "as_none" => skipped(&mut map, key).map(|_| Argument::None)?,
+        "as_tensor" => Argument::Tensor(map.next_value()?),
+        "as_tensors" => Argument::Tensors(map.next_value()?),
+        "as_optional_tensor" => Argument::OptionalTensor(map.next_value()?),
+        "as_optional_tensors" => Argument::OptionalTensors(map.next_value()?),
+        "as_int" => Argument::Int(map.next_value()?),
+        "as_ints" => Argument::Ints(map.next_value()?),
+        "as_float" => Argument::Float(map.next_value::<Number>()?.0),
+        "as_floats" => Argument::Floats(map.next_value::<Vec<Number>>()?.into_iter().map(|n| n.0).collect()),
+        "as_bool" => Argument::Bool(map.next_value()?),
+        "as_bools" => Argument::Bools(map.next_value()?),
+        "as_string" => Argument::String(map.next_value()?),
+        "as_strings" => Argument::Strings(map.next_value()?),
+        "as_sym_int" => Argument::SymInt(map.next_value()?),
+        "as_sym_ints" => Argument::SymInts(map.next_value()?),
+        "as_sym_float" => match map.next_value()? {
+            Symbolic::Name(n) => Argument::SymFloat(n),
+            Symbolic::Float(x) => Argument::Float(x),
+            Symbolic::Bool(b) => Argument::Bool(b),
+        },
+        "as_sym_bool" => match map.next_value()? {
+            Symbolic::Name(n) => Argument::SymBool(n),
+            Symbolic::Float(x) => Argument::Float(x),
+            Symbolic::Bool(b) => Argument::Bool(b),
+        },
+        "as_scalar_type" => Argument::ScalarType(map.next_value()?),
+        "as_layout" => Argument::Layout(map.next_value()?),
+        "as_memory_format" => Argument::MemoryFormat(map.next_value()?),
+        "as_device" => Argument::Device(map.next_value::<Device>()?.r#type),
+        "as_graph" => Argument::Graph(map.next_value()?),
+        _ => Argument::Other(skipped(&mut map, key)?),
+    }
+);
+
+union!(
+    InputSpec,
+    "what an input is",
+    key,
+    map,
+    match key.as_str() {
+        "user_input" => InputSpec::UserInput(map.next_value::<User>()?.arg),
+        "constant_input" => skipped(&mut map, key).map(|_| InputSpec::Fixed)?,
+        "parameter" =>
+            map.next_value::<Named>().map(|n| InputSpec::Parameter { arg: n.arg.name, name: n.of })?,
+        "buffer" => map.next_value::<Named>().map(|n| InputSpec::Buffer {
+            arg: n.arg.name,
+            name: n.of,
+            persistent: n.persistent,
+        })?,
+        "tensor_constant" =>
+            map.next_value::<Named>().map(|n| InputSpec::Constant { arg: n.arg.name, name: n.of })?,
+        _ => InputSpec::Other(skipped(&mut map, key)?),
+    }
+);
+
+union!(
+    OutputSpec,
+    "what an output is",
+    key,
+    map,
+    match key.as_str() {
+        "user_output" => OutputSpec::UserOutput(map.next_value::<User>()?.arg),
+        "loss_output" => OutputSpec::Loss(map.next_value::<Loss>()?.arg.name),
+        "buffer_mutation" => {
+            map.next_value::<Named>().map(|n| OutputSpec::BufferMutation { arg: n.arg.name, name: n.of })?
+        }
+        "user_input_mutation" => {
+            map.next_value::<Named>().map(|n| OutputSpec::InputMutation { arg: n.arg.name, name: n.of })?
+        }
+        "gradient_to_parameter" => {
+            map.next_value::<Named>().map(|n| OutputSpec::Gradient { arg: n.arg.name, name: n.of })?
+        }
+        _ => OutputSpec::Other(skipped(&mut map, key)?),
+    }
+);

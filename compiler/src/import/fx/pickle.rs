@@ -32,7 +32,10 @@ enum Item {
     /// Names that end up in the result are in the order in which they came.
     Dict(Rc<std::cell::RefCell<Vec<(Item, Item)>>>),
     Global(Rc<str>),
-    Storage { key: Rc<str>, class: Rc<str> },
+    Storage {
+        key: Rc<str>,
+        class: Rc<str>,
+    },
     Tensor(Rc<View>),
     Mark,
 }
@@ -65,7 +68,8 @@ struct Machine<'b> {
 
 impl Machine<'_> {
     fn take(&mut self, n: usize) -> Result<&[u8], String> {
-        let end = self.at.checked_add(n).filter(|e| *e <= self.bytes.len()).ok_or("the pickle is cut short")?;
+        let end =
+            self.at.checked_add(n).filter(|e| *e <= self.bytes.len()).ok_or("the pickle is cut short")?;
         let part = &self.bytes[self.at..end];
         self.at = end;
         Ok(part)
@@ -77,7 +81,9 @@ impl Machine<'_> {
     }
 
     fn text(&mut self, n: usize) -> Result<Rc<str>, String> {
-        std::str::from_utf8(self.take(n)?).map(Rc::from).map_err(|_| "a text of the pickle is not UTF-8".into())
+        std::str::from_utf8(self.take(n)?)
+            .map(Rc::from)
+            .map_err(|_| "a text of the pickle is not UTF-8".into())
     }
 
     fn line(&mut self) -> Result<String, String> {
@@ -109,7 +115,7 @@ impl Machine<'_> {
         Ok(out)
     }
 
-    fn to_mark(&mut self) -> Result<Vec<Item>, String> {
+    fn until_mark(&mut self) -> Result<Vec<Item>, String> {
         let i = self.stack.iter().rposition(|i| matches!(i, Item::Mark)).ok_or("the pickle has no mark")?;
         let items = self.stack.split_off(i + 1);
         self.stack.pop();
@@ -191,7 +197,7 @@ impl Machine<'_> {
                     self.recall(key)?;
                 }
                 b't' => {
-                    let items = self.to_mark()?;
+                    let items = self.until_mark()?;
                     self.push(Item::Tuple(Rc::new(items)))?;
                 }
                 n @ 0x85..=0x87 => {
@@ -221,7 +227,7 @@ impl Machine<'_> {
                     _ => return Err("the pickle calls what is no function".into()),
                 },
                 b'u' => {
-                    let items = self.to_mark()?;
+                    let items = self.until_mark()?;
                     self.set(items)?;
                 }
                 b's' => {
@@ -230,7 +236,9 @@ impl Machine<'_> {
                 }
                 // What an ordered dictionary has beside its entries, `_metadata`.
                 b'b' => _ = self.pop()?,
-                op => return Err(format!("opcode {op:#04x} of the pickle is none of a dictionary of tensors")),
+                op => {
+                    return Err(format!("opcode {op:#04x} of the pickle is none of a dictionary of tensors"));
+                }
             }
         }
     }
@@ -270,7 +278,13 @@ fn call(function: &str, args: &[Item]) -> Result<Item, String> {
             _ => Err("a parameter of the pickle is no tensor".into()),
         },
         "torch._utils._rebuild_tensor_v2" => match args {
-            [Item::Storage { key, class }, Item::Int(offset), Item::Tuple(sizes), Item::Tuple(strides), ..] => {
+            [
+                Item::Storage { key, class },
+                Item::Int(offset),
+                Item::Tuple(sizes),
+                Item::Tuple(strides),
+                ..,
+            ] => {
                 let numbers = |items: &[Item]| {
                     let number = |i: &Item| if let Item::Int(n) = i { Some(*n) } else { None };
                     items.iter().map(number).collect::<Option<Vec<i64>>>()

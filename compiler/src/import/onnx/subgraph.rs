@@ -47,6 +47,7 @@ impl Cx<'_, '_, '_> {
                 operator: Some(operator(self.node).into()),
                 opset: Some(self.opset),
                 part: None,
+                source: None,
             };
             self.importer.stop(d.at(at));
             return Err(OpError::reported());

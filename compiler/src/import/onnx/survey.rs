@@ -34,6 +34,7 @@ impl Unsupported {
                 operator: Some(self.operator.as_str().into()),
                 opset: self.opset,
                 part: None,
+                source: None,
             })
             .help(
                 "export the model with operators that SUPPORTED_OPS.md lists, or cut it before this one \

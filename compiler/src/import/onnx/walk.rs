@@ -181,6 +181,7 @@ impl<'m> Importer<'m> {
             operator: Some(operator(n).into()),
             opset: self.opsets.get(domain_key(&n.domain)).copied(),
             part: None,
+            source: None,
         }
     }
 

@@ -1,0 +1,251 @@
+//! Conditions on the inputs as Python text: `L['past'][0][0].size()[2] == L['x'].size()[1] + 4`.
+
+use wgfc_ir::{Dim, Poly};
+
+/// How deep expressions may be nested.
+const DEPTH: usize = 64;
+
+/// What two sizes must be to each other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Relation {
+    /// Equal.
+    Equal,
+    /// Not equal.
+    Different,
+    /// The first at most the second.
+    AtMost,
+}
+
+/// A condition that was read.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Guard {
+    /// The left side.
+    pub a: Dim,
+    /// The right side.
+    pub b: Dim,
+    /// What they must be to each other.
+    pub relation: Relation,
+}
+
+/// A step from an argument to what is in it: a key or a position.
+pub type Path = Vec<String>;
+
+/// Reads a condition. `size` gives an axis of the input at a path.
+///
+/// # Errors
+/// What is not understood, in words.
+pub fn parse(text: &str, size: &dyn Fn(&Path, usize) -> Option<Dim>) -> Result<Guard, String> {
+    let mut p = Parser { text, at: 0, size };
+    let a = p.sum(0)?;
+    p.space();
+    let rest = &text[p.at..];
+    let operators = ["==", "!=", "<=", ">=", "<", ">"];
+    let op = operators.into_iter().find(|o| rest.starts_with(o)).ok_or("it compares nothing")?;
+    p.at += op.len();
+    let b = p.sum(0)?;
+    p.space();
+    if p.at < text.len() {
+        return Err(format!("`{}` is left over", &text[p.at..]));
+    }
+    let one = Poly::ONE;
+    Ok(match op {
+        "==" => Guard { a, b, relation: Relation::Equal },
+        "!=" => Guard { a, b, relation: Relation::Different },
+        "<=" => Guard { a, b, relation: Relation::AtMost },
+        ">=" => Guard { a: b, b: a, relation: Relation::AtMost },
+        "<" => Guard { a: &a + &one, b, relation: Relation::AtMost },
+        _ => Guard { a: &b + &one, b: a, relation: Relation::AtMost },
+    })
+}
+
+/// Reads an expression of plain names: `2*s39`.
+///
+/// # Errors
+/// What is not understood, in words.
+pub fn expression(text: &str) -> Result<Dim, String> {
+    let mut p = Parser { text, at: 0, size: &|_, _| None };
+    let d = p.sum(0)?;
+    p.space();
+    if p.at < text.len() { Err(format!("`{}` is left over", &text[p.at..])) } else { Ok(d) }
+}
+
+struct Parser<'t> {
+    text: &'t str,
+    at: usize,
+    size: &'t dyn Fn(&Path, usize) -> Option<Dim>,
+}
+
+impl Parser<'_> {
+    fn rest(&self) -> &str {
+        &self.text[self.at..]
+    }
+
+    fn space(&mut self) {
+        self.at += self.rest().len() - self.rest().trim_start().len();
+    }
+
+    fn eat(&mut self, word: &str) -> bool {
+        self.space();
+        let found = self.rest().starts_with(word);
+        self.at += if found { word.len() } else { 0 };
+        found
+    }
+
+    fn expect(&mut self, word: &str) -> Result<(), String> {
+        if self.eat(word) {
+            Ok(())
+        } else {
+            Err(format!("`{word}` is expected before `{}`", self.rest().chars().take(24).collect::<String>()))
+        }
+    }
+
+    fn word(&mut self, of: impl Fn(char) -> bool) -> String {
+        self.space();
+        let word: String = self.rest().chars().take_while(|c| of(*c)).collect();
+        self.at += word.len();
+        word
+    }
+
+    fn sum(&mut self, depth: usize) -> Result<Dim, String> {
+        if depth > DEPTH {
+            return Err(format!("it is nested more than {DEPTH} deep"));
+        }
+        let mut total = self.product(depth)?;
+        loop {
+            if self.eat("+") {
+                total = &total + &self.product(depth)?;
+            } else if self.eat("-") {
+                total = &total - &self.product(depth)?;
+            } else {
+                return Ok(total);
+            }
+        }
+    }
+
+    fn product(&mut self, depth: usize) -> Result<Dim, String> {
+        let mut total = self.factor(depth)?;
+        loop {
+            if self.eat("**") {
+                let n = self.factor(depth)?.as_const().filter(|n| (0..=8).contains(n));
+                let n = n.ok_or("a power that is no small number")?;
+                total = (0..n).fold(Poly::ONE, |p, _| &p * &total);
+            } else if self.eat("*") {
+                total = &total * &self.factor(depth)?;
+            } else if self.eat("//") {
+                total = total.div(&self.factor(depth)?, &[]);
+            } else if self.eat("%") {
+                total = total.modulo(&self.factor(depth)?, &[]);
+            } else {
+                return Ok(total);
+            }
+            if total.is_too_large() {
+                return Err("it is too large an expression".into());
+            }
+        }
+    }
+
+    fn factor(&mut self, depth: usize) -> Result<Dim, String> {
+        if self.eat("(") {
+            let inside = self.sum(depth + 1)?;
+            self.expect(")")?;
+            return Ok(inside);
+        }
+        if self.eat("-") {
+            if depth > DEPTH {
+                return Err(format!("it is nested more than {DEPTH} deep"));
+            }
+            return Ok(-&self.factor(depth + 1)?);
+        }
+        let digits = self.word(|c| c.is_ascii_digit());
+        if !digits.is_empty() {
+            return digits.parse().map(Poly::constant).map_err(|_| format!("`{digits}` is too large"));
+        }
+        if self.rest().starts_with("L[") {
+            return self.size();
+        }
+        let name = self.word(|c| c.is_ascii_alphanumeric() || c == '_');
+        match name.as_str() {
+            "" => Err(format!("`{}` is not understood", self.rest().chars().take(24).collect::<String>())),
+            "max" | "min" | "Max" | "Min" => {
+                self.expect("(")?;
+                let mut all = self.sum(depth + 1)?;
+                while self.eat(",") {
+                    let next = self.sum(depth + 1)?;
+                    all = if name.eq_ignore_ascii_case("max") {
+                        all.max_of(&next, &[])
+                    } else {
+                        all.min_of(&next, &[])
+                    };
+                }
+                self.expect(")")?;
+                Ok(all)
+            }
+            _ if self.rest().starts_with('(') => Err(format!("`{name}` is not understood")),
+            _ => Ok(Poly::sym(&name)),
+        }
+    }
+
+    /// `L['past'][0][0].size()[2]`.
+    fn size(&mut self) -> Result<Dim, String> {
+        self.expect("L")?;
+        let mut path = vec![];
+        while self.eat("[") {
+            let quote = self.rest().chars().next().filter(|c| matches!(c, '\'' | '"'));
+            let key = match quote {
+                Some(q) => {
+                    self.at += 1;
+                    let end = self.rest().find(q).ok_or("a text without an end")?;
+                    let key = self.rest()[..end].to_owned();
+                    self.at += end + 1;
+                    key
+                }
+                None => self.word(|c| c.is_ascii_alphanumeric() || c == '_'),
+            };
+            path.push(key);
+            self.expect("]")?;
+        }
+        self.expect(".size()[")?;
+        let axis = self.word(|c| c.is_ascii_digit());
+        self.expect("]")?;
+        let axis = axis.parse().map_err(|_| "an axis that is no number")?;
+        (self.size)(&path, axis).ok_or_else(|| format!("`{}` has no such axis", path.join(".")))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(text: &str) -> Result<Guard, String> {
+        parse(text, &|path, axis| Some(Poly::sym(&format!("{}_{axis}", path.join("_")))))
+    }
+
+    #[test]
+    fn conditions_are_read() {
+        let g = read("L['past'][0][1].size()[2] + L['x'].size()[1] + ((-1)*L['m'].size()[1]) <= 0").unwrap();
+        assert_eq!((g.a.to_string(), g.relation), ("-m_1 + past_0_1_2 + x_1".into(), Relation::AtMost));
+        let g = read("(L['x'].size()[1] // 2) == 4").unwrap();
+        assert_eq!(
+            (g.a.to_string(), g.b.to_string(), g.relation),
+            ("x_1/2".into(), "4".into(), Relation::Equal)
+        );
+        let g = read("L['x'].size()[0] > 3").unwrap();
+        assert_eq!(
+            (g.a.to_string(), g.b.to_string(), g.relation),
+            ("4".into(), "x_0".into(), Relation::AtMost)
+        );
+        assert_eq!(expression("2*s39").unwrap().to_string(), "2*s39");
+    }
+
+    #[test]
+    fn what_is_not_read_is_an_error() {
+        let good = "L['past'][0].size()[2] == L['x'].size()[1] + 4";
+        for end in 0..good.len() - 1 {
+            _ = read(&good[..end]);
+        }
+        assert!(read("__import__('os').system('ls') == 1").is_err());
+        assert!(read(&format!("{}1 == 1", "(".repeat(100_000))).unwrap_err().contains("deep"));
+        assert!(read(&format!("{}1 == 1", "-".repeat(100_000))).unwrap_err().contains("deep"));
+        assert!(read("L['x'].size()[1]").unwrap_err().contains("compares"));
+    }
+}

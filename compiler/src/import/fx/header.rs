@@ -1,0 +1,50 @@
+//! Versions: of the archive, and of the program's schema.
+
+use super::archive::{Archive, Layout};
+use super::messages::{ExportedProgram, SchemaVersion};
+use crate::{Diagnostic, Errors};
+
+/// The versions of the schema that are understood.
+const SCHEMAS: std::ops::RangeInclusive<i64> = 7..=8;
+
+/// Reads the program of an archive.
+pub fn read(archive: &Archive<'_>) -> Result<ExportedProgram, Errors> {
+    let mut errors = vec![];
+    let text =
+        |name: &str| archive.text(name).ok().map(|p| String::from_utf8_lossy(p.bytes()).trim().to_owned());
+    if archive.layout == Layout::Folders {
+        if let Some(v) = text("archive_version").filter(|v| v != "0") {
+            let d =
+                Diagnostic::unsupported(format!("the archive is of version {v}; version 0 is understood"));
+            errors.push(d.help("save it with an older version of torch"));
+        }
+        if let Some(order) = text("byteorder").filter(|o| o != "little") {
+            let d = Diagnostic::unsupported(format!("the archive's numbers are {order}-endian"));
+            errors.push(d.help("save it on a little-endian machine"));
+        }
+    }
+    let json = archive.program()?;
+    // The version first: programs of others may have another form.
+    #[derive(serde::Deserialize)]
+    struct Header {
+        schema_version: SchemaVersion,
+    }
+    let not_read = |e: serde_json::Error| {
+        Diagnostic::model(format!("the program of the archive is not understood: {e}"))
+            .help("it is what torch.export.save writes as models/model.json; save it again")
+    };
+    let header: Header = serde_json::from_slice(json.bytes()).map_err(not_read)?;
+    let major = header.schema_version.major;
+    if !SCHEMAS.contains(&major) {
+        let d = Diagnostic::unsupported(format!(
+            "the program is of schema version {major}; {} to {} are understood",
+            SCHEMAS.start(),
+            SCHEMAS.end()
+        ));
+        errors.push(d.help("export it with a torch from 2.5 to 2.15"));
+    }
+    if !errors.is_empty() {
+        return Err(Errors(errors));
+    }
+    Ok(serde_json::from_slice(json.bytes()).map_err(not_read)?)
+}

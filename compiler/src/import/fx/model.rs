@@ -1,0 +1,431 @@
+//! A program around its nodes: inputs, outputs, states.
+
+use super::messages::{
+    Argument, ExportedProgram, Graph as FxGraph, InputSpec, Node, OutputSpec, SymArgument, SymInt,
+};
+use super::names::Names;
+use super::op::{self, OpError, diagnostic, location};
+use super::scope::{Scope, Slot};
+use super::walk::{Importer, tensors, written};
+use super::weights::Table;
+use super::{expr, ops, schema, symbols};
+use crate::import::{Imported, close_names};
+use crate::lower::{Lowering, check_dims};
+use crate::{Diagnostic, Errors, Location, Options};
+use std::collections::{BTreeMap, BTreeSet};
+use wgfc_ir::computed::Bounds;
+use wgfc_ir::{Border, DType, Dim, Graph, Op, State, TensorType, Value};
+
+/// Imports a program.
+///
+/// # Errors
+/// All that is wrong with it, or not supported.
+pub fn import<'m>(
+    im: &mut Importer<'m>,
+    p: &'m ExportedProgram,
+    options: &Options,
+) -> Result<Imported, Errors> {
+    let names = Names::of(p);
+    let graph = &p.graph_module.graph;
+    survey(im, graph);
+    let (shapes, required) = symbols::settle(im, p, &names, options);
+    let mut g = Graph::new();
+    let mut to = Lowering::new(&mut g);
+    for (a, b) in &required.equal {
+        to.require_equal(a, b);
+    }
+    for (a, b) in &required.at_most {
+        to.require_at_most(a, b);
+    }
+    let mut scope = Scope::default();
+    let mut states = inputs(im, &mut to, &mut scope, p, &names, &shapes, options);
+    im.nodes(&mut to, &mut scope, graph);
+    outputs(im, &mut to, &mut scope, p, &names, &mut states);
+    taps(im, &mut to, &mut scope, graph, options);
+    let notes = to.finish();
+    if !im.errors.is_empty() {
+        return Err(Errors(std::mem::take(&mut im.errors)));
+    }
+    g.states.extend(states.into_iter().map(|(_, s)| s));
+    let bytes_unfused = Bounds::of(&g.computed).most(&std::mem::take(&mut im.bytes_unfused));
+    let bytes_unfused = if bytes_unfused.is_too_large() { Dim::ZERO } else { bytes_unfused };
+    g.remove_dead();
+    let mut warnings = notes.warnings;
+    if im.weights.nan.0 > 0 {
+        let (tensors, n) = im.weights.nan;
+        warnings.push(format!("{n} elements of {tensors} constants are not numbers (NaN)"));
+    }
+    if g.node_ids().any(|n| g.node(n).outputs.iter().any(|ty| ty.dtype == DType::F64)) {
+        warnings.push("f64 values are computed in f32".into());
+    }
+    let operators = std::mem::take(&mut im.operators);
+    Ok(Imported { graph: g, model_nodes: schema::nodes(graph), bytes_unfused, warnings, operators })
+}
+
+/// Reports the operators that are not supported, each once with the first node that is one.
+fn survey(im: &mut Importer<'_>, graph: &FxGraph) {
+    let mut found: BTreeMap<&str, (usize, Location)> = BTreeMap::new();
+    let mut todo = vec![graph];
+    while let Some(g) = todo.pop() {
+        for (i, node) in g.nodes.iter().enumerate() {
+            let target = op::target(node);
+            todo.extend(node.inputs.iter().filter_map(|i| match &i.arg {
+                Argument::Graph(g) => Some(&*g.graph),
+                _ => None,
+            }));
+            if ops::find(target).is_none() && node.results().next().is_some() {
+                found.entry(target).or_insert_with(|| (0, location(node, i))).0 += 1;
+            }
+        }
+    }
+    for (target, (count, at)) in found {
+        let more = if count > 1 { format!(" ({count} nodes)") } else { String::new() };
+        let d = Diagnostic::unsupported(format!("operator {target} is not supported{more}"));
+        let known = |space: &str| target.starts_with(space);
+        let help = if known("aten.") || known("prims.") {
+            "call run_decompositions() on the exported program, which writes many operators in others, or cut this part out of the module"
+        } else {
+            "register a decomposition of it before run_decompositions(), or cut this part out of the module"
+        };
+        im.errors.push(d.at(at).help(help));
+    }
+}
+
+fn at_part(e: OpError, part: String) -> Diagnostic {
+    diagnostic(e.at(part), Location::default())
+}
+
+/// States to be, by the graph's name of what they were.
+type States = Vec<(String, State)>;
+
+/// Adds weights, constants, inputs, and the values given for these. What is written becomes a state.
+fn inputs<'m>(
+    im: &mut Importer<'m>,
+    to: &mut Lowering,
+    scope: &mut Scope,
+    p: &'m ExportedProgram,
+    names: &Names,
+    shapes: &BTreeMap<String, Vec<Dim>>,
+    options: &Options,
+) -> States {
+    let module = &p.graph_module;
+    let mut changed: BTreeSet<&str> = written(&module.graph);
+    for spec in &module.signature.output_specs {
+        if let OutputSpec::BufferMutation { name, .. } | OutputSpec::InputMutation { name, .. } = spec {
+            changed.insert(name);
+        }
+    }
+    let mut states = vec![];
+    let mut used = BTreeSet::new();
+    for (spec, input) in module.signature.input_specs.iter().zip(&module.graph.inputs) {
+        let (arg, name, table) = match spec {
+            InputSpec::Parameter { arg, name } => (arg, name, Table::State),
+            InputSpec::Buffer { arg, name, persistent: true } => (arg, name, Table::State),
+            InputSpec::Buffer { arg, name, .. } | InputSpec::Constant { arg, name } => {
+                (arg, name, Table::Constants)
+            }
+            InputSpec::UserInput(Argument::Tensor(t)) => {
+                let user = names.input(&t.name);
+                used.insert(user.clone());
+                if let Err(e) = given(im, to, scope, (&t.name, &user), shapes, options, &changed, &mut states)
+                {
+                    im.errors.push(at_part(e, format!("input \"{user}\"")));
+                    scope.poison(&t.name);
+                }
+                continue;
+            }
+            InputSpec::UserInput(Argument::SymInt(SymArgument::Name(n))) => {
+                used.insert(n.clone());
+                if let Err(e) = integer(im, &module.graph, n, options) {
+                    im.errors.push(at_part(e, format!("input \"{n}\"")));
+                }
+                continue;
+            }
+            InputSpec::UserInput(_) | InputSpec::Fixed => continue,
+            InputSpec::Other(key) => {
+                if key != "token" {
+                    let d = Diagnostic::unsupported(format!("an input of the graph is a {key}"));
+                    im.errors.push(d.help("export the module with tensors in its place"));
+                }
+                tensors(input).for_each(|n| scope.poison(n));
+                continue;
+            }
+        };
+        let made = match changed.contains(name.as_str()) || changed.contains(arg.as_str()) {
+            true => {
+                state(to, name, module.graph.tensor_values.get(arg).map(|m| im.tensor_type(m))).map(|s| {
+                    let before = s.before;
+                    states.push((arg.clone(), s));
+                    before
+                })
+            }
+            false => im.weights.value(to, table, name),
+        };
+        match made {
+            Ok(v) => {
+                if let Some(slot @ None) = to.graph.node_mut(v.node).names.get_mut(v.port as usize) {
+                    *slot = Some(name.as_str().into());
+                }
+                scope.insert(arg, v);
+            }
+            Err(e) => {
+                im.errors.push(at_part(e, format!("weight \"{name}\"")));
+                scope.poison(arg);
+            }
+        }
+    }
+    for name in options.values.keys().filter(|n| !used.contains(*n)) {
+        let d =
+            Diagnostic::model(format!("a value is given for \"{name}\", which is no input of the program"));
+        let close = close_names(name, used.iter().map(String::as_str));
+        let all: Vec<&str> = used.iter().map(String::as_str).collect();
+        im.errors.push(match (close.is_empty(), all.is_empty()) {
+            (false, _) => d.help(format!("close names: {}", close.join(", "))),
+            (true, false) => d.help(format!("its inputs are {}", all.join(", "))),
+            (true, true) => d.help("it has none: leave the value out"),
+        });
+    }
+    states
+}
+
+/// Adds an input that the user gives.
+#[expect(clippy::too_many_arguments, reason = "one step of a loop over inputs")]
+fn given(
+    im: &Importer<'_>,
+    to: &mut Lowering,
+    scope: &mut Scope,
+    (arg, user): (&str, &str),
+    shapes: &BTreeMap<String, Vec<Dim>>,
+    options: &Options,
+    changed: &BTreeSet<&str>,
+    states: &mut States,
+) -> Result<(), OpError> {
+    let Some(shape) = shapes.get(arg) else { return Err(OpError::reported()) };
+    let dtype = im.declared_dtype(arg)?;
+    let mut ty = TensorType::new(dtype, shape.clone());
+    if im.declared_complex(arg) {
+        ty.shape.push(2i64.into());
+    }
+    check_dims(&ty).map_err(OpError::model)?;
+    if let Some(t) = options.values.get(user) {
+        let fits = t.dtype == ty.dtype
+            && t.shape.len() == ty.rank()
+            && t.shape.iter().zip(&ty.shape).all(|(n, d)| d.as_const().is_none_or(|c| c == *n as i64));
+        if !fits {
+            let e = format!("is a {ty}, and the value given for it a {}{:?}", t.dtype, t.shape);
+            return Err(OpError::model(e).help("give a value of its type"));
+        }
+        for (n, d) in t.shape.iter().zip(&ty.shape) {
+            to.require_equal(&(*n).into(), d);
+        }
+        let v = to.constant(t.clone());
+        to.graph.node_mut(v.node).names = vec![Some(user.into())];
+        scope.insert(arg, v);
+        return Ok(());
+    }
+    if changed.contains(arg) && ty.static_shape().is_some() {
+        let s = state(to, user, Some(Ok(ty)))?;
+        scope.insert(arg, s.before);
+        states.push((arg.to_owned(), s));
+        return Ok(());
+    }
+    let v = to.graph.add_input(user, ty);
+    scope.insert(arg, v);
+    Ok(())
+}
+
+/// An integer that the user gives: it must be known.
+fn integer(im: &mut Importer<'_>, graph: &FxGraph, name: &str, options: &Options) -> Result<(), OpError> {
+    let symbol = match graph.sym_int_values.get(name) {
+        Some(SymInt::Expr(text)) => match expr::parse(text) {
+            Ok(expr::Expr::Symbol(s)) => s,
+            _ => {
+                return Err(OpError::unsupported(
+                    "is an expression of integers",
+                    "export the module without it",
+                ));
+            }
+        },
+        _ => return Ok(()),
+    };
+    let value = options.values.get(name).and_then(|t| t.to_i64s()).filter(|v| v.len() == 1);
+    let Some(value) = value else {
+        return Err(OpError::unsupported(
+            "is an integer that sizes may depend on",
+            format!("give its value when compiling: --fix {name}=VALUE"),
+        ));
+    };
+    im.symbols.insert(symbol, value[0].into());
+    Ok(())
+}
+
+/// A tensor that stays from run to run.
+fn state(to: &mut Lowering, name: &str, ty: Option<Result<TensorType, OpError>>) -> Result<State, OpError> {
+    let ty = ty.ok_or_else(|| OpError::model("the program says nothing of its type"))??;
+    if ty.static_shape().is_none() {
+        return Err(OpError::symbolic(format!(
+            "it is written, and has the type {ty}; what stays must have one size"
+        )));
+    }
+    let node = wgfc_ir::Node {
+        op: Op::Input,
+        inputs: vec![],
+        outputs: vec![ty],
+        origin: vec![],
+        names: vec![Some(name.into())],
+    };
+    let before: Value = to.graph.add_node(node).into();
+    Ok(State { name: name.into(), before, after: before, growth: None })
+}
+
+fn outputs<'m>(
+    im: &mut Importer<'m>,
+    to: &mut Lowering,
+    scope: &mut Scope,
+    p: &'m ExportedProgram,
+    names: &Names,
+    states: &mut States,
+) {
+    let module = &p.graph_module;
+    let specs = &module.signature.output_specs;
+    let users = specs.iter().filter(|s| matches!(s, OutputSpec::UserOutput(_))).count();
+    let buffers: BTreeMap<&str, &str> = module
+        .signature
+        .input_specs
+        .iter()
+        .filter_map(|s| match s {
+            InputSpec::Buffer { arg, name, .. } | InputSpec::Parameter { arg, name } => {
+                Some((name.as_str(), arg.as_str()))
+            }
+            _ => None,
+        })
+        .collect();
+    for (arg, s) in states.iter_mut() {
+        if let Some(v) = scope.written(arg) {
+            s.after = v;
+        }
+    }
+    let mut i = 0;
+    for spec in specs {
+        let mut read =
+            |to: &mut Lowering, im: &mut Importer<'_>, arg: &str, part: &str| match scope.read(to, arg) {
+                Ok(v) => Some(v),
+                Err(e) if e.reported => None,
+                Err(e) => {
+                    im.errors.push(at_part(e, part.to_owned()));
+                    None
+                }
+            };
+        let (arg, name) = match spec {
+            OutputSpec::UserOutput(a) => {
+                let name = names.output(i, users);
+                i += 1;
+                match a {
+                    Argument::Tensor(t) => (t.name.as_str(), name),
+                    Argument::None => continue,
+                    a => {
+                        constant(im, to, a, &module.graph, &name);
+                        continue;
+                    }
+                }
+            }
+            OutputSpec::Loss(arg) => (arg.as_str(), "loss".to_owned()),
+            OutputSpec::Gradient { arg, name } => (arg.as_str(), format!("grad.{name}")),
+            OutputSpec::BufferMutation { arg, name } | OutputSpec::InputMutation { arg, name } => {
+                let of = buffers.get(name.as_str()).copied().unwrap_or(name);
+                let Some(v) = read(to, im, arg, &format!("buffer \"{name}\"")) else { continue };
+                match states.iter_mut().find(|(a, _)| a == of) {
+                    Some((_, s)) => s.after = v,
+                    // An input of no one size stays with the caller.
+                    None => to.graph.outputs.push(Border { name: names.input(of).into(), value: v }),
+                }
+                continue;
+            }
+            OutputSpec::Other(key) => {
+                if key != "token" {
+                    let d = Diagnostic::unsupported(format!("an output of the graph is a {key}"));
+                    im.errors.push(d.help("return tensors"));
+                }
+                continue;
+            }
+        };
+        if let Some(value) = read(to, im, arg, &format!("output \"{name}\"")) {
+            to.graph.outputs.push(Border { name: name.as_str().into(), value });
+        }
+    }
+    // Inputs of no one size that are written in a dialect whose signature does not say so.
+    let kept: Vec<Border> = to.graph.inputs.clone();
+    for input in kept {
+        let arg = names.inputs.iter().find(|(_, p)| p.join(".") == *input.name).map(|(a, _)| a);
+        if let Some(v) = arg.and_then(|a| scope.written(a)) {
+            to.graph.outputs.push(Border { name: input.name.clone(), value: v });
+        }
+    }
+    if to.graph.outputs.is_empty() && states.is_empty() && im.errors.is_empty() {
+        let help = "return a tensor from forward, or take one with --tap";
+        im.errors.push(Diagnostic::model("the program has no outputs").help(help));
+    }
+}
+
+/// An output that is a number.
+fn constant(im: &mut Importer<'_>, to: &mut Lowering, a: &Argument, graph: &FxGraph, name: &str) {
+    let value = match a {
+        Argument::Int(n) => Ok(to.int(DType::I64, *n)),
+        Argument::Float(x) => Ok(to.scalar(DType::F32, *x)),
+        Argument::Bool(b) => Ok(to.constant(wgfc_ir::Tensor::scalar(wgfc_ir::Scalar::bool(*b)))),
+        Argument::SymInt(SymArgument::Name(n)) => match graph.sym_int_values.get(n) {
+            Some(s) => im.sym_int(s).and_then(|d| Ok(to.dim_scalar(&d, DType::I64)?)),
+            None => Err(OpError::model(format!("nothing makes the integer `{n}`"))),
+        },
+        a => Err(OpError::unsupported(format!("is {}", a.kind()), "return tensors and numbers")),
+    };
+    match value {
+        Ok(value) => to.graph.outputs.push(Border { name: name.into(), value }),
+        Err(e) => im.errors.push(at_part(e, format!("output \"{name}\""))),
+    }
+}
+
+/// The last result of each module that was traced, by the module's qualified name.
+fn modules(graph: &FxGraph) -> BTreeMap<&str, &str> {
+    let mut out = BTreeMap::new();
+    for node in &graph.nodes {
+        let stack = node.metadata.get("nn_module_stack").map_or("", String::as_str);
+        let Some(result) = Node::results(node).last() else { continue };
+        for module in stack.split(';').filter_map(|m| m.split(',').nth(1)).filter(|m| !m.is_empty()) {
+            out.insert(module, result);
+        }
+    }
+    out
+}
+
+/// Outputs for tensors that are asked for by their names or by the modules that return them.
+fn taps(im: &mut Importer<'_>, to: &mut Lowering, scope: &mut Scope, graph: &FxGraph, options: &Options) {
+    if options.taps.is_empty() {
+        return;
+    }
+    let modules = modules(graph);
+    for tap in &options.taps {
+        if to.graph.outputs.iter().any(|o| *o.name == **tap) {
+            continue;
+        }
+        let name = modules.get(tap.as_str()).copied().unwrap_or(tap);
+        match scope.get(name) {
+            Some(Slot::Made(_)) => match scope.read(to, name) {
+                Ok(value) => to.graph.outputs.push(Border { name: tap.as_str().into(), value }),
+                Err(e) => im.errors.push(at_part(e, format!("tap \"{tap}\""))),
+            },
+            Some(Slot::Poisoned) => {}
+            None => {
+                let d =
+                    Diagnostic::model(format!("the program has no tensor and no module \"{tap}\" to tap"));
+                let close = close_names(tap, scope.names().chain(modules.keys().copied()));
+                im.errors.push(match close.is_empty() {
+                    false => d.help(format!("close names: {}", close.join(", "))),
+                    true => d.help(
+                        "print(exported_program) shows the names; those of inner graphs cannot be tapped",
+                    ),
+                });
+            }
+        }
+    }
+}

@@ -1,0 +1,53 @@
+//! What inputs and outputs are called: as `forward` calls its arguments, and as its result is structured.
+
+use super::guards::Path;
+use super::messages::{Argument, ExportedProgram, InputSpec};
+use super::tree;
+use std::collections::BTreeMap;
+
+/// What the user calls inputs and outputs.
+pub struct Names {
+    /// Of inputs that the user gives, by the graph's name.
+    pub inputs: BTreeMap<String, Path>,
+    /// Of all results that the user takes, where the program says.
+    pub outputs: Vec<Path>,
+}
+
+impl Names {
+    /// From the program's own call.
+    pub fn of(p: &ExportedProgram) -> Names {
+        let call = p.graph_module.module_call_graph.iter().find(|c| c.fqn.is_empty());
+        let call = call.and_then(|c| c.signature.as_ref());
+        let users = || {
+            p.graph_module.signature.input_specs.iter().filter_map(|s| match s {
+                InputSpec::UserInput(Argument::Tensor(t)) => Some(Some(t.name.clone())),
+                InputSpec::UserInput(_) | InputSpec::Fixed => Some(None),
+                _ => None,
+            })
+        };
+        let paths = call.and_then(tree::arguments).filter(|p| p.len() == users().count());
+        let inputs = match paths {
+            Some(paths) => users().zip(paths).filter_map(|(name, path)| Some((name?, path))).collect(),
+            None => users().flatten().map(|name| (name.clone(), vec![name])).collect(),
+        };
+        Names { inputs, outputs: call.and_then(tree::results).unwrap_or_default() }
+    }
+
+    /// Of an input that the user gives, by the graph's name.
+    pub fn input(&self, name: &str) -> String {
+        self.inputs.get(name).map_or_else(|| name.to_owned(), |p| p.join("."))
+    }
+
+    /// Of the result `i` of `n` that the user takes.
+    pub fn output(&self, i: usize, n: usize) -> String {
+        match self.outputs.get(i).filter(|_| self.outputs.len() == n).map(Vec::as_slice) {
+            Some([]) => "output".into(),
+            Some(path) if path[0].starts_with(|c: char| c.is_ascii_digit()) => {
+                format!("output.{}", path.join("."))
+            }
+            Some(path) => path.join("."),
+            None if n == 1 => "output".into(),
+            None => format!("output.{i}"),
+        }
+    }
+}

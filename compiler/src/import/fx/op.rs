@@ -1,0 +1,111 @@
+//! The contract of an operator: what a file in [`ops`](super::ops) provides.
+
+use super::cx::Cx;
+use super::messages::Node;
+use crate::lower::Part;
+pub use crate::lower::{Lowered, OpError};
+use crate::{Diagnostic, Kind, Location};
+
+/// How one operator of torch becomes core operators.
+#[derive(Clone, Copy)]
+pub struct OpDef {
+    /// What graphs call it, without `torch.ops.`: `aten.add.Tensor`, `higher_order.cond`.
+    pub target: &'static str,
+    /// Reads the arguments, and lowers. It returns a value for each result, in order. An operator that works in place
+    /// (`add_`) is lowered as the one that does not (`add`), and its result written.
+    pub lower: fn(&mut Cx) -> Lowered,
+    /// Arguments that it writes although its declaration does not say so.
+    pub writes: &'static [&'static str],
+    /// Whether it takes or makes complex numbers: pairs of numbers along a last axis.
+    pub complex: bool,
+    /// What of it is not supported, for `SUPPORTED_OPS.md`; empty when all is.
+    pub notes: &'static str,
+}
+
+impl OpDef {
+    /// An operator.
+    pub const fn new(target: &'static str, lower: fn(&mut Cx) -> Lowered) -> OpDef {
+        OpDef { target, lower, writes: &[], complex: false, notes: "" }
+    }
+    /// Arguments that it writes although its declaration does not say so.
+    pub const fn writes(self, writes: &'static [&'static str]) -> OpDef {
+        OpDef { writes, ..self }
+    }
+    /// That it takes or makes complex numbers.
+    pub const fn complex(self) -> OpDef {
+        OpDef { complex: true, ..self }
+    }
+    /// What of it is not supported.
+    pub const fn notes(self, notes: &'static str) -> OpDef {
+        OpDef { notes, ..self }
+    }
+}
+
+/// What graphs call an operator, without what all of them begin with.
+pub fn target(node: &Node) -> &str {
+    let t = node.target.as_str();
+    t.strip_prefix("torch.ops.").unwrap_or(t)
+}
+
+/// What a node is called: its name, or that of its first result.
+pub fn label(node: &Node, index: usize) -> String {
+    match (&node.name, node.results().next()) {
+        (Some(name), _) if !name.is_empty() => name.clone(),
+        (_, Some(name)) => name.to_owned(),
+        _ => format!("#{index} ({})", target(node)),
+    }
+}
+
+/// Where a node is, in the words of its metadata.
+pub fn location(node: &Node, index: usize) -> Location {
+    Location {
+        node: Some(label(node, index).into()),
+        operator: Some(target(node).into()),
+        source: source(node),
+        ..Location::default()
+    }
+}
+
+/// The module that a node was traced in, and the line of Python: `layers.0.mlp, model.py:12: x = self.up(x)`.
+pub fn source(node: &Node) -> Option<String> {
+    let module = module(node).filter(|m| !m.is_empty()).map(|m| format!("module {m}"));
+    let line = node.metadata.get("stack_trace").and_then(|t| {
+        let at = t.rfind("File \"")?;
+        let mut lines = t[at..].lines();
+        let place = lines.next()?.strip_prefix("File \"")?;
+        let (file, rest) = place.split_once("\", line ")?;
+        let number: String = rest.chars().take_while(char::is_ascii_digit).collect();
+        let file = file.rsplit(['/', '\\']).next().unwrap_or(file);
+        let code = lines.next().unwrap_or_default().trim();
+        Some(format!("{file}:{number}: {}", code.chars().take(100).collect::<String>()))
+    });
+    let parts: Vec<String> = [module, line].into_iter().flatten().collect();
+    (!parts.is_empty()).then(|| parts.join(", "))
+}
+
+/// The qualified name of the innermost module that a node was traced in.
+pub fn module(node: &Node) -> Option<&str> {
+    let last = node.metadata.get("nn_module_stack")?.rsplit(';').next()?;
+    last.split(',').nth(1)
+}
+
+/// An error, of which the part is said in the words of the model, at a node.
+pub fn diagnostic(e: OpError, mut at: Location) -> Diagnostic {
+    let d = match e.kind {
+        Kind::Model => Diagnostic::model(e.message),
+        Kind::Unsupported => Diagnostic::unsupported(e.message),
+        Kind::Internal => Diagnostic::internal(e.message),
+    };
+    at.part = match e.part {
+        Some(Part::Source(text)) => Some(text),
+        _ => None,
+    };
+    let help = e.help.or(d.help.clone()).unwrap_or_else(|| match at.operator.as_deref() {
+        Some(o) if o.starts_with("aten.") => {
+            let name = o.split('.').nth(1).unwrap_or(o);
+            format!("correct the call in the module and export it again; torch's documentation of {name} says what it takes")
+        }
+        _ => "correct the module, and export it again".into(),
+    });
+    d.at(at).help(help)
+}

@@ -1,0 +1,124 @@
+//! Copies, conversions, tensors of one number.
+
+use super::super::prelude::*;
+use crate::lower::shape;
+use wgfc_ir::Poly;
+
+pub const OPS: &[OpDef] = &[
+    OpDef::new("aten._assert_tensor_metadata.default", nothing),
+    OpDef::new("aten._to_copy.default", convert).complex(),
+    OpDef::new("aten.alias.default", same).complex(),
+    OpDef::new("aten.arange.default", arange),
+    OpDef::new("aten.arange.start", arange),
+    OpDef::new("aten.arange.start_step", arange),
+    OpDef::new("aten.clone.default", same).complex(),
+    OpDef::new("aten.contiguous.default", same).complex(),
+    OpDef::new("aten.copy.default", copy),
+    OpDef::new("aten.detach.default", same).complex(),
+    OpDef::new("aten.empty.memory_format", |cx| filled(cx, "size", 0.0)),
+    OpDef::new("aten.empty_like.default", |cx| like(cx, 0.0)),
+    OpDef::new("aten.fill.Scalar", fill),
+    OpDef::new("aten.fill.Tensor", fill),
+    OpDef::new("aten.full.default", full),
+    OpDef::new("aten.full_like.default", full_like),
+    OpDef::new("aten.lift_fresh_copy.default", same),
+    OpDef::new("aten.new_empty.default", |cx| filled(cx, "size", 0.0)),
+    OpDef::new("aten.new_full.default", full),
+    OpDef::new("aten.new_ones.default", |cx| filled(cx, "size", 1.0)),
+    OpDef::new("aten.new_zeros.default", |cx| filled(cx, "size", 0.0)),
+    OpDef::new("aten.ones.default", |cx| filled(cx, "size", 1.0)),
+    OpDef::new("aten.ones_like.default", |cx| like(cx, 1.0)),
+    OpDef::new("aten.scalar_tensor.default", scalar_tensor),
+    OpDef::new("aten.to.device", convert),
+    OpDef::new("aten.to.dtype", convert),
+    OpDef::new("aten.to.dtype_layout", convert),
+    OpDef::new("aten.to.other", convert),
+    OpDef::new("aten.zero.default", |cx| like(cx, 0.0)),
+    OpDef::new("aten.zeros.default", |cx| filled(cx, "size", 0.0)),
+    OpDef::new("aten.zeros_like.default", |cx| like(cx, 0.0)),
+];
+
+/// An assertion about what the program's own types say.
+fn nothing(_: &mut Cx) -> Lowered {
+    Ok(vec![])
+}
+
+fn same(cx: &mut Cx) -> Lowered {
+    Ok(vec![cx.tensor("self")?])
+}
+
+/// In the type that the program says; devices and layouts are one.
+fn convert(cx: &mut Cx) -> Lowered {
+    let x = cx.tensor("self")?;
+    let to = cx.result_dtype(0)?;
+    Ok(vec![cx.converted(x, to)?])
+}
+
+/// `src` in the type and the shape of `self`.
+fn copy(cx: &mut Cx) -> Lowered {
+    let (old, src) = (cx.tensor("self")?, cx.tensor("src")?);
+    let (dtype, want) = (cx.dtype(old), cx.shape(old));
+    let v = cx.converted(src, dtype)?;
+    Ok(vec![shape::expand(cx, v, &want)?])
+}
+
+fn spread(cx: &mut Cx, n: &Number, dtype: DType, want: &[Dim]) -> Result {
+    let v = cx.number_in(n, dtype)?;
+    Ok(cx.expand(v, want)?)
+}
+
+fn filled(cx: &mut Cx, size: &str, v: f64) -> Lowered {
+    let (dtype, want) = (cx.result_dtype(0)?, cx.sizes(size)?);
+    Ok(vec![spread(cx, &Number::Float(v), dtype, &want)?])
+}
+
+fn like(cx: &mut Cx, v: f64) -> Lowered {
+    let x = cx.tensor("self")?;
+    let (dtype, want) = (cx.result_dtype(0)?, cx.shape(x));
+    Ok(vec![spread(cx, &Number::Float(v), dtype, &want)?])
+}
+
+fn full(cx: &mut Cx) -> Lowered {
+    let (dtype, want, n) = (cx.result_dtype(0)?, cx.sizes("size")?, cx.number("fill_value")?);
+    Ok(vec![spread(cx, &n, dtype, &want)?])
+}
+
+fn full_like(cx: &mut Cx) -> Lowered {
+    let x = cx.tensor("self")?;
+    let (dtype, want, n) = (cx.result_dtype(0)?, cx.shape(x), cx.number("fill_value")?);
+    Ok(vec![spread(cx, &n, dtype, &want)?])
+}
+
+fn fill(cx: &mut Cx) -> Lowered {
+    let x = cx.tensor("self")?;
+    let (dtype, want, value) = (cx.dtype(x), cx.shape(x), cx.operand("value")?);
+    let v = cx.in_type(&value, dtype)?;
+    Ok(vec![cx.expand(v, &want)?])
+}
+
+fn scalar_tensor(cx: &mut Cx) -> Lowered {
+    let (dtype, n) = (cx.result_dtype(0)?, cx.number("s")?);
+    Ok(vec![cx.number_in(&n, dtype)?])
+}
+
+/// `start + step * i`, of as many elements as the program says.
+fn arange(cx: &mut Cx) -> Lowered {
+    let given = |cx: &mut Cx, name: &str, default: i64| match cx.declares(name) {
+        true => cx.number(name),
+        false => Ok(Number::Int(default.into())),
+    };
+    let (start, step) = (given(cx, "start", 0)?, given(cx, "step", 1)?);
+    let ty = cx.result(0)?;
+    if let (Number::Int(start), Number::Int(step)) = (&start, &step)
+        && !ty.dtype.is_float()
+    {
+        let at = start + &(step * &Poly::var(0));
+        return Ok(vec![cx.iota(&ty.shape, at, ty.dtype)?]);
+    }
+    // The product is rounded once, as torch does.
+    let i = cx.iota(&ty.shape, Poly::var(0), DType::F32)?;
+    let (start, step) = (cx.number_in(&start, DType::F32)?, cx.number_in(&step, DType::F32)?);
+    let far = cx.binary(BinaryOp::Mul, i, step)?;
+    let v = cx.binary(BinaryOp::Add, far, start)?;
+    Ok(vec![cx.converted(v, ty.dtype)?])
+}

@@ -1,0 +1,57 @@
+//! What each operator means: a file for each family reads the arguments, and calls [`lower`](crate::lower).
+//! A file is one line in the list below.
+
+use super::op::OpDef;
+use std::collections::HashMap;
+use std::sync::OnceLock;
+
+/// The files of operators, and the table of what they provide.
+macro_rules! operators {
+    ($($file:ident,)*) => {
+        $(mod $file;)*
+        const TABLE: &[&[OpDef]] = &[$($file::OPS),*];
+    };
+}
+
+operators! {
+    binary,
+    control,
+    memory,
+    unary,
+    views,
+}
+
+/// Every operator.
+pub fn all() -> impl Iterator<Item = &'static OpDef> {
+    TABLE.iter().copied().flatten()
+}
+
+/// How a target is lowered.
+#[derive(Clone, Copy)]
+pub struct Found {
+    /// As which operator.
+    pub def: &'static OpDef,
+    /// Whether its result is written over the argument that its declaration says.
+    pub in_place: bool,
+}
+
+/// The operator of a target: `aten.add_.Tensor` is `aten.add.Tensor`, written in place, and `aten.view_copy.default` is
+/// `aten.view.default`.
+pub fn find(target: &str) -> Option<Found> {
+    static INDEX: OnceLock<HashMap<&str, &OpDef>> = OnceLock::new();
+    let index = INDEX.get_or_init(|| all().map(|d| (d.target, d)).collect());
+    if let Some(def) = index.get(target) {
+        return Some(Found { def, in_place: false });
+    }
+    let mut parts = target.splitn(3, '.');
+    let (space, name, overload) = (parts.next()?, parts.next()?, parts.next()?);
+    let base = |end: &str| {
+        let name = name.strip_suffix(end).filter(|n| !n.is_empty() && !n.ends_with('_'))?;
+        index.get(format!("{space}.{name}.{overload}").as_str()).copied()
+    };
+    match (base("_"), base("_copy")) {
+        (Some(def), _) => Some(Found { def, in_place: true }),
+        (None, Some(def)) => Some(Found { def, in_place: false }),
+        _ => None,
+    }
+}

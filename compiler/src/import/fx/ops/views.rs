@@ -1,0 +1,236 @@
+//! Other shapes, parts and joins.
+
+use super::super::prelude::*;
+use crate::lower::{self, Size, shape, slice, split};
+use wgfc_ir::Poly;
+
+pub const OPS: &[OpDef] = &[
+    OpDef::new("aten._reshape_alias.default", |cx| reshape(cx, "size")),
+    OpDef::new("aten._unsafe_view.default", |cx| reshape(cx, "size")),
+    OpDef::new("aten.broadcast_to.default", |cx| expand(cx, "size")),
+    OpDef::new("aten.cat.default", cat),
+    OpDef::new("aten.chunk.default", pieces),
+    OpDef::new("aten.expand.default", |cx| expand(cx, "size")),
+    OpDef::new("aten.flatten.using_ints", flatten),
+    OpDef::new("aten.flip.default", flip),
+    OpDef::new("aten.numpy_T.default", |cx| transposed(cx, "self")),
+    OpDef::new("aten.permute.default", permute),
+    OpDef::new("aten.repeat.default", repeat),
+    OpDef::new("aten.reshape.default", |cx| reshape(cx, "shape")),
+    OpDef::new("aten.select.int", select),
+    OpDef::new("aten.slice.Tensor", slice_one),
+    OpDef::new("aten.split.Tensor", pieces),
+    OpDef::new("aten.split.sizes", pieces),
+    OpDef::new("aten.split_with_sizes.default", pieces),
+    OpDef::new("aten.squeeze.default", squeeze),
+    OpDef::new("aten.squeeze.dim", squeeze),
+    OpDef::new("aten.squeeze.dims", squeeze),
+    OpDef::new("aten.stack.default", stack),
+    OpDef::new("aten.t.default", |cx| transposed(cx, "self")),
+    OpDef::new("aten.transpose.int", transpose),
+    OpDef::new("aten.unbind.int", unbind),
+    OpDef::new("aten.unflatten.int", same_elements),
+    OpDef::new("aten.unsqueeze.default", unsqueeze),
+    OpDef::new("aten.view.default", |cx| reshape(cx, "size")),
+    OpDef::new("aten.view_as.default", same_elements),
+];
+
+/// The elements in order, under the shape that the program says.
+fn same_elements(cx: &mut Cx) -> Lowered {
+    let x = cx.tensor("self")?;
+    let want = cx.result(0)?.shape;
+    Ok(vec![shape::reshape(cx, x, &want)?])
+}
+
+fn reshape(cx: &mut Cx, size: &str) -> Lowered {
+    let x = cx.tensor("self")?;
+    let mut want = cx.sizes(size)?;
+    // What remains for -1 the program knows.
+    let result = cx.result(0)?.shape;
+    for (w, r) in want.iter_mut().zip(&result) {
+        if w.is(-1) {
+            *w = r.clone();
+        }
+    }
+    Ok(vec![shape::reshape(cx, x, &want)?])
+}
+
+fn flatten(cx: &mut Cx) -> Lowered {
+    let x = cx.tensor("self")?;
+    let rank = cx.rank(x);
+    let (from, to) = (cx.axis("start_dim", rank)?, cx.axis("end_dim", rank)?);
+    let dims = cx.shape(x);
+    if rank == 0 {
+        return Ok(vec![shape::reshape(cx, x, &[Dim::ONE])?]);
+    }
+    if from > to {
+        return Err(OpError::model(format!("axis {from} is behind axis {to}")).param("start_dim"));
+    }
+    let mut want = dims[..from].to_vec();
+    want.push(dims[from..=to].iter().product());
+    want.extend_from_slice(&dims[to + 1..]);
+    Ok(vec![shape::reshape(cx, x, &want)?])
+}
+
+/// -1 leaves an extent as it is.
+fn expand(cx: &mut Cx, size: &str) -> Lowered {
+    let x = cx.tensor("self")?;
+    let mut want = cx.sizes(size)?;
+    let dims = cx.shape(x);
+    let new = want.len().saturating_sub(dims.len());
+    for (w, d) in want.iter_mut().skip(new).zip(&dims) {
+        if w.is(-1) {
+            *w = d.clone();
+        }
+    }
+    Ok(vec![shape::expand(cx, x, &want)?])
+}
+
+fn permute(cx: &mut Cx) -> Lowered {
+    let x = cx.tensor("self")?;
+    let rank = cx.rank(x);
+    let order = cx.ints("dims")?.iter().map(|d| lower::axis(*d, rank)).collect::<Result<Vec<_>>>()?;
+    Ok(vec![cx.transpose(x, &order)?])
+}
+
+fn transpose(cx: &mut Cx) -> Lowered {
+    let x = cx.tensor("self")?;
+    let rank = cx.rank(x);
+    let (a, b) = (cx.axis("dim0", rank)?, cx.axis("dim1", rank)?);
+    if rank == 0 {
+        return Ok(vec![x]);
+    }
+    let mut order: Vec<usize> = (0..rank).collect();
+    order.swap(a, b);
+    Ok(vec![cx.transpose(x, &order)?])
+}
+
+/// All axes in the opposite order.
+fn transposed(cx: &mut Cx, name: &str) -> Lowered {
+    let x = cx.tensor(name)?;
+    let order: Vec<usize> = (0..cx.rank(x)).rev().collect();
+    Ok(vec![cx.transpose(x, &order)?])
+}
+
+fn unsqueeze(cx: &mut Cx) -> Lowered {
+    let x = cx.tensor("self")?;
+    let axis = cx.axis("dim", cx.rank(x) + 1)?;
+    Ok(vec![cx.unsqueeze(x, &[axis])?])
+}
+
+/// Axes that have the extent 1 go; which these are the program's type says.
+fn squeeze(cx: &mut Cx) -> Lowered {
+    let x = cx.tensor("self")?;
+    let rank = cx.rank(x);
+    let asked: Vec<usize> = match cx.declares("dim") {
+        true => cx.ints("dim")?.iter().map(|d| lower::axis(*d, rank.max(1))).collect::<Result<_>>()?,
+        false => (0..rank).collect(),
+    };
+    let dims = cx.shape(x);
+    let axes: Vec<usize> = asked.into_iter().filter(|a| dims.get(*a).is_some_and(|d| d.is(1))).collect();
+    Ok(vec![cx.squeeze(x, &axes)?])
+}
+
+fn select(cx: &mut Cx) -> Lowered {
+    let x = cx.tensor("self")?;
+    let axis = cx.axis("dim", cx.rank(x))?;
+    let at = from_end(cx.size("index")?, &cx.shape(x)[axis]);
+    let v = cx.slice(x, axis, &at, 1, &Dim::ONE)?;
+    Ok(vec![cx.squeeze(v, &[axis])?])
+}
+
+/// A position, counted from the end where it is below 0.
+pub fn from_end(at: Dim, extent: &Dim) -> Poly {
+    if (&-&at - 1).proves_nonneg(&[]) { &at + extent } else { at }
+}
+
+fn slice_one(cx: &mut Cx) -> Lowered {
+    let x = cx.tensor("self")?;
+    let axis = cx.axis("dim", cx.rank(x))?;
+    let start = cx.opt_size("start")?.unwrap_or(Dim::ZERO);
+    let end = cx.opt_size("end")?.unwrap_or(i64::MAX.into());
+    let step = cx.int("step")?;
+    // The program knows how many elements there are.
+    let len = cx.result(0)?.shape.get(axis).cloned();
+    let extent = cx.shape(x)[axis].clone();
+    if let Some(len) = len
+        && start.proves_nonneg(&[])
+        && (start.is(0) || start.as_const().is_none() || extent.as_const().is_none_or(|e| start.as_const() <= Some(e)))
+    {
+        return Ok(vec![cx.slice(x, axis, &start, step, &len)?]);
+    }
+    Ok(vec![slice::slice(cx, x, axis, &Size::Known(start), &Size::Known(end), step)?])
+}
+
+fn cat(cx: &mut Cx) -> Lowered {
+    let xs = cx.tensors("tensors")?;
+    let dtype = cx.result_dtype(0)?;
+    // A tensor of one empty axis fits anything: what a cache is before there is one.
+    let empty = |cx: &Cx, v: &Value| cx.rank(*v) == 1 && cx.shape(*v)[0].is(0);
+    let rank = xs.iter().map(|v| cx.rank(*v)).max().unwrap_or(0);
+    let axis = cx.axis("dim", rank)?;
+    let mut parts = vec![];
+    for v in xs {
+        if !(rank > 1 && empty(cx, &v)) {
+            parts.push(cx.converted(v, dtype)?);
+        }
+    }
+    Ok(vec![shape::concat(cx, &parts, axis)?])
+}
+
+fn stack(cx: &mut Cx) -> Lowered {
+    let xs = cx.tensors("tensors")?;
+    let dtype = cx.result_dtype(0)?;
+    let rank = xs.first().map_or(0, |v| cx.rank(*v));
+    let axis = cx.axis("dim", rank + 1)?;
+    let mut parts = vec![];
+    for v in xs {
+        let v = cx.converted(v, dtype)?;
+        parts.push(cx.unsqueeze(v, &[axis])?);
+    }
+    Ok(vec![shape::concat(cx, &parts, axis)?])
+}
+
+/// Parts along an axis, as long as the program says.
+fn pieces(cx: &mut Cx) -> Lowered {
+    let x = cx.tensor("self")?;
+    let axis = cx.axis("dim", cx.rank(x))?;
+    let mut sizes = vec![];
+    for i in 0..cx.result_count() {
+        sizes.push(cx.result(i)?.shape[axis].clone());
+    }
+    split::split(cx, x, axis, &sizes)
+}
+
+fn unbind(cx: &mut Cx) -> Lowered {
+    let x = cx.tensor("self")?;
+    let axis = cx.axis("dim", cx.rank(x))?;
+    let mut parts = vec![];
+    for i in 0..cx.result_count() {
+        let part = cx.slice(x, axis, &i.into(), 1, &Dim::ONE)?;
+        parts.push(cx.squeeze(part, &[axis])?);
+    }
+    Ok(parts)
+}
+
+fn flip(cx: &mut Cx) -> Lowered {
+    let x = cx.tensor("self")?;
+    let rank = cx.rank(x);
+    let dims = cx.shape(x);
+    let mut index: Vec<Poly> = (0..rank).map(Poly::var).collect();
+    for d in cx.ints("dims")? {
+        let axis = lower::axis(d, rank.max(1))?;
+        if axis < rank {
+            index[axis] = &(&dims[axis] - &Poly::ONE) - &Poly::var(axis);
+        }
+    }
+    Ok(vec![cx.view(x, dims, index)?])
+}
+
+fn repeat(cx: &mut Cx) -> Lowered {
+    let x = cx.tensor("self")?;
+    let repeats = cx.sizes("repeats")?;
+    let new: Vec<usize> = (0..repeats.len().saturating_sub(cx.rank(x))).collect();
+    let x = cx.unsqueeze(x, &new)?;
+    Ok(vec![split::tile(cx, x, &repeats)?])
+}

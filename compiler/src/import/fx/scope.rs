@@ -1,0 +1,234 @@
+//! The values of names, and the memory behind them.
+//!
+//! Tensors of torch share memory: a view sees what is written through its base and the other way round. Here a *storage* has a
+//! value that grows versions; a name is a storage, or a view of one by an index map. What is read of a name is made anew from the
+//! storage's newest version, what is written through a view is placed into the whole by the view's index map. So each
+//! kind of view has to be followed, and none has to be inverted.
+
+use crate::lower::{Lowering, OpError, Result};
+use std::collections::HashMap;
+use wgfc_ir::{Dim, GatherAxis, Graph, Op, Poly, Value};
+
+/// A name's tensor.
+#[derive(Clone, Debug)]
+pub struct Named {
+    /// Its value at `version`.
+    value: Value,
+    storage: usize,
+    version: usize,
+    view: View,
+}
+
+/// How a name sees its storage.
+#[derive(Clone, Debug)]
+enum View {
+    Whole,
+    /// Over the variables of a shape.
+    Part(Vec<Dim>, Vec<Poly>),
+    /// In a way that is not known: this name and the storage must not be written.
+    Unknown,
+}
+
+/// Memory.
+#[derive(Clone, Debug)]
+struct Storage {
+    value: Value,
+    version: usize,
+    /// Names that see it in a way that is not known.
+    unknown: Vec<String>,
+}
+
+/// A name's value, or that its producer failed.
+#[derive(Clone, Debug)]
+pub enum Slot {
+    /// There.
+    Made(Named),
+    /// Its producer failed, and has been reported.
+    Poisoned,
+}
+
+/// The names of a graph.
+#[derive(Clone, Debug, Default)]
+pub struct Scope {
+    names: HashMap<String, Slot>,
+    storages: Vec<Storage>,
+}
+
+impl Scope {
+    /// A name for a tensor in memory of its own.
+    pub fn insert(&mut self, name: &str, value: Value) {
+        let storage = self.storages.len();
+        self.storages.push(Storage { value, version: 0, unknown: vec![] });
+        let named = Named { value, storage, version: 0, view: View::Whole };
+        self.names.insert(name.to_owned(), Slot::Made(named));
+    }
+
+    /// Says that a name's producer failed.
+    pub fn poison(&mut self, name: &str) {
+        self.names.insert(name.to_owned(), Slot::Poisoned);
+    }
+
+    /// The slot of a name.
+    pub fn get(&self, name: &str) -> Option<&Slot> {
+        self.names.get(name)
+    }
+
+    /// All names that have a tensor.
+    pub fn names(&self) -> impl Iterator<Item = &str> {
+        self.names.keys().map(String::as_str)
+    }
+
+    /// What a name holds now.
+    ///
+    /// # Errors
+    /// Where nothing makes it, or what does failed.
+    pub fn read(&mut self, to: &mut Lowering, name: &str) -> Result {
+        let named = match self.names.get(name) {
+            Some(Slot::Made(n)) => n.clone(),
+            Some(Slot::Poisoned) => return Err(OpError::reported()),
+            None => return Err(OpError::model(format!("nothing makes `{name}`, which it reads"))),
+        };
+        let storage = &self.storages[named.storage];
+        if named.version == storage.version {
+            return Ok(named.value);
+        }
+        let (version, whole) = (storage.version, storage.value);
+        let value = match &named.view {
+            View::Whole => whole,
+            View::Part(shape, index) => to.view(whole, shape.clone(), index.clone())?,
+            View::Unknown => return Err(self.unfollowed(named.storage)),
+        };
+        self.names.insert(name.to_owned(), Slot::Made(Named { value, version, ..named }));
+        Ok(value)
+    }
+
+    /// A name for what is the same memory as `of`, as `value`, which was made of what that holds now.
+    pub fn alias(&mut self, g: &Graph, name: &str, of: &str, value: Value) {
+        let Some(Slot::Made(base)) = self.names.get(of).cloned() else { return self.insert(name, value) };
+        let storage = &mut self.storages[base.storage];
+        let view = match &base.view {
+            View::Unknown => View::Unknown,
+            _ => follow(g, storage.value, value),
+        };
+        if matches!(view, View::Unknown) {
+            storage.unknown.push(name.to_owned());
+        }
+        let named = Named { value, storage: base.storage, version: storage.version, view };
+        self.names.insert(name.to_owned(), Slot::Made(named));
+    }
+
+    /// Writes a tensor of the same type over what a name holds.
+    ///
+    /// # Errors
+    /// Where the name is a view that cannot be followed, or has such views.
+    pub fn write(&mut self, to: &mut Lowering, name: &str, value: Value) -> Result<()> {
+        let Some(Slot::Made(named)) = self.names.get(name).cloned() else { return Err(OpError::reported()) };
+        if !self.storages[named.storage].unknown.is_empty() {
+            return Err(self.unfollowed(named.storage));
+        }
+        let whole = self.storages[named.storage].value;
+        let written = match &named.view {
+            View::Whole => value,
+            View::Part(_, index) => placed(to, whole, value, index)?,
+            View::Unknown => return Err(self.unfollowed(named.storage)),
+        };
+        let storage = &mut self.storages[named.storage];
+        storage.version += 1;
+        storage.value = written;
+        let version = storage.version;
+        self.names.insert(name.to_owned(), Slot::Made(Named { value, version, ..named }));
+        Ok(())
+    }
+
+    /// A second name for the same memory, seen in the same way.
+    pub fn rename(&mut self, name: &str, of: &str) {
+        if let Some(slot) = self.names.get(of).cloned() {
+            self.names.insert(name.to_owned(), slot);
+        }
+    }
+
+    /// Goes into an inner graph, whose `formals` are the same memory as what they are given. Returns the outer names.
+    pub fn enter(&mut self, formals: &[&str], given: &[&str]) -> HashMap<String, Slot> {
+        let of = |g: &&str| self.names.get(*g).cloned().unwrap_or(Slot::Poisoned);
+        let inner = formals.iter().zip(given).map(|(f, g)| ((*f).to_owned(), of(g))).collect();
+        std::mem::replace(&mut self.names, inner)
+    }
+
+    /// Comes back out of an inner graph.
+    pub fn leave(&mut self, outer: HashMap<String, Slot>) {
+        self.names = outer;
+    }
+
+    /// What a name's memory holds at the end, if it has been written.
+    pub fn written(&self, name: &str) -> Option<Value> {
+        match self.names.get(name)? {
+            Slot::Made(n) => {
+                let s = &self.storages[n.storage];
+                (s.version > 0).then_some(s.value)
+            }
+            Slot::Poisoned => None,
+        }
+    }
+
+    fn unfollowed(&self, storage: usize) -> OpError {
+        let names = self.storages[storage].unknown.join(", ");
+        OpError::unsupported(
+            format!("it writes memory of which {names} is a view that cannot be followed"),
+            "call run_decompositions() on the program: it has no writes then",
+        )
+    }
+}
+
+/// How `value` is made of `whole` by views alone.
+fn follow(g: &Graph, whole: Value, value: Value) -> View {
+    if value == whole {
+        return View::Whole;
+    }
+    let shape = g.ty(value).shape.clone();
+    let mut index: Vec<Poly> = (0..shape.len()).map(Poly::var).collect();
+    let mut v = value;
+    while v != whole {
+        let node = g.node(v.node);
+        let Op::View { index: inner, fill: None, .. } = &node.op else { return View::Unknown };
+        index = inner.iter().map(|p| p.subst_vars(&index, &[])).collect();
+        if index.iter().any(Poly::is_too_large) {
+            return View::Unknown;
+        }
+        v = node.inputs[0];
+    }
+    View::Part(shape, index)
+}
+
+/// `whole` with `part` at the places that the view `index` of it has.
+fn placed(to: &mut Lowering, whole: Value, part: Value, index: &[Poly]) -> Result {
+    let (large, small) = (to.shape(whole), to.shape(part));
+    // Along one axis a range of neighbours, along the others everything: three parts, of which two may be empty.
+    let identical = |d: &usize| index[*d].as_var() == Some(*d) && large[*d] == small[*d];
+    // Of memory that stays from run to run only what changes is written.
+    let stays = matches!(to.graph.node(whole.node).op, Op::Input | Op::Scatter { .. });
+    if large.len() == small.len() && index.len() == large.len() {
+        let others: Vec<usize> = (0..large.len()).filter(|d| !identical(d)).collect();
+        if let [axis] = others[..]
+            && !stays
+        {
+            let start = &index[axis] - &Poly::var(axis);
+            if start.vars().is_empty() && start.data().is_empty() {
+                let end = &start + &small[axis];
+                let rest = &large[axis] - &end;
+                let before = to.slice(whole, axis, &Poly::ZERO, 1, &start)?;
+                let after = to.slice(whole, axis, &end, 1, &rest)?;
+                let parts: Vec<Value> = [(before, &start), (part, &small[axis]), (after, &rest)]
+                    .into_iter()
+                    .filter(|(_, extent)| !extent.is(0))
+                    .map(|(v, _)| v)
+                    .collect();
+                return Ok(to.concat(&parts, axis)?);
+            }
+        }
+        if others.is_empty() {
+            return Ok(part);
+        }
+    }
+    let index = index.iter().cloned().map(GatherAxis::Affine).collect();
+    Ok(to.push(Op::Scatter { reduce: None, index }, &[whole, part])?)
+}

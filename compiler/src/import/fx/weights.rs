@@ -1,0 +1,305 @@
+//! Parameters, buffers and constants: views of the archive's storages.
+
+use super::archive::{Archive, Layout, Part};
+use super::messages::{self, SymInt, TensorMeta};
+use super::pickle;
+use crate::Diagnostic;
+use crate::lower::OpError;
+use serde::Deserialize;
+use std::collections::{BTreeMap, HashMap};
+use std::rc::Rc;
+use wgfc_ir::{DType, Dim, Poly, Tensor, Value};
+
+/// What the archive has, by name.
+pub struct Weights<'m> {
+    archive: Archive<'m>,
+    graph_only: bool,
+    /// Parameters and buffers; constants.
+    tables: [BTreeMap<String, Stored>; 2],
+    /// What constants of the graph hold storages.
+    made: HashMap<(Rc<str>, usize, DType, Vec<usize>), Value>,
+    storages: HashMap<Rc<str>, Part>,
+    /// Tensors that hold NaN: how many, and how many elements in them.
+    pub nan: (usize, usize),
+}
+
+/// Which table a tensor is in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Table {
+    /// Parameters and buffers that are saved.
+    State,
+    /// Constants and buffers that are not saved.
+    Constants,
+}
+
+/// A tensor of the archive: a view of a storage.
+#[derive(Clone, Debug)]
+struct Stored {
+    /// The storage's record.
+    record: Rc<str>,
+    /// The record that is a zip file with the storage in it.
+    inside: Option<Rc<str>>,
+    /// Its code.
+    dtype: i64,
+    /// Elements before the first one.
+    offset: i64,
+    sizes: Vec<i64>,
+    strides: Vec<i64>,
+    /// An object that is no plain tensor.
+    pickled: bool,
+}
+
+#[derive(Deserialize)]
+struct Config {
+    config: BTreeMap<String, Entry>,
+}
+
+#[derive(Deserialize)]
+struct Entry {
+    path_name: String,
+    #[serde(default)]
+    use_pickle: bool,
+    #[serde(default)]
+    tensor_meta: Option<TensorMeta>,
+}
+
+impl<'m> Weights<'m> {
+    /// Reads the tables. With `graph_only` no storage is looked at.
+    ///
+    /// # Errors
+    /// Where a table is missing, damaged or not understood.
+    pub fn new(archive: Archive<'m>, graph_only: bool) -> Result<Weights<'m>, Diagnostic> {
+        let mut tables = [BTreeMap::new(), BTreeMap::new()];
+        let sources = [("weights", "serialized_state_dict.pt"), ("constants", "serialized_constants.pt")];
+        for ((kind, flat), table) in sources.into_iter().zip(&mut tables) {
+            let config = format!("data/{kind}/model_{kind}_config.json");
+            let pickled = format!("data/{kind}/model.pt");
+            let pickled = if archive.layout == Layout::Flat { flat.to_owned() } else { pickled };
+            if archive.has(&config) {
+                *table = configured(&archive, &config, &format!("data/{kind}"))?;
+            } else if archive.has(&pickled) {
+                *table = unpickled(&archive, &pickled)?;
+            }
+        }
+        let made = HashMap::new();
+        Ok(Weights { archive, graph_only, tables, made, storages: HashMap::new(), nan: (0, 0) })
+    }
+
+    /// The tensor of a name, as a value of the graph. Tensors of one storage share a constant where they have the same elements.
+    ///
+    /// # Errors
+    /// Where it is not there, its storage is too short, or it is of a kind that is not supported.
+    pub fn value(
+        &mut self,
+        to: &mut crate::lower::Lowering,
+        table: Table,
+        name: &str,
+    ) -> Result<Value, OpError> {
+        let stored = self.find(table, name)?;
+        let (base, index) = self.base(&stored)?;
+        let key = (stored.record.clone(), base.first, base.dtype, base.shape.clone());
+        let constant = match self.made.get(&key) {
+            Some(v) => *v,
+            None => {
+                let tensor = self.read(&stored, &base)?;
+                let v = to.constant(tensor);
+                self.made.insert(key, v);
+                v
+            }
+        };
+        match index {
+            None => Ok(constant),
+            Some((shape, index)) => Ok(to.view(constant, shape, index)?),
+        }
+    }
+
+    fn find(&self, table: Table, name: &str) -> Result<Stored, OpError> {
+        // A buffer that is not saved is among the constants; older versions say nothing of it.
+        let order = if table == Table::State { [0, 1] } else { [1, 0] };
+        let found = order.into_iter().find_map(|t| self.tables[t].get(name));
+        let stored = found.ok_or_else(|| {
+            OpError::model(format!("the archive says nothing of the weights of `{name}`"))
+                .help("save the program again with torch.export.save")
+        })?;
+        if stored.pickled {
+            return Err(OpError::unsupported(
+                "it is an object of a tensor's subclass, stored as a pickle that would have to be run",
+                "call run_decompositions() before saving: it takes such objects apart",
+            ));
+        }
+        Ok(stored.clone())
+    }
+
+    /// The dense tensor that a stored one is a view of, and how; no view where it is that tensor.
+    fn base(&self, s: &Stored) -> Result<(Base, Option<View>), OpError> {
+        let dtype = messages::dtype(s.dtype).map_err(|e| {
+            OpError::unsupported(format!("elements of type {e}"), "convert it before exporting")
+        })?;
+        let complex = messages::is_complex(s.dtype);
+        let negative =
+            || OpError::model(format!("sizes {:?} and strides {:?} are not possible", s.sizes, s.strides));
+        let sizes = s.sizes.iter().map(|n| usize::try_from(*n)).collect::<Result<Vec<_>, _>>();
+        let strides = s.strides.iter().map(|n| usize::try_from(*n)).collect::<Result<Vec<_>, _>>();
+        let (Ok(mut sizes), Ok(mut strides), Ok(mut first)) = (sizes, strides, usize::try_from(s.offset))
+        else {
+            return Err(negative());
+        };
+        if sizes.len() != strides.len() || wgfc_ir::tensor::checked_numel(&sizes).is_none() {
+            return Err(negative());
+        }
+        if complex {
+            strides.iter_mut().for_each(|s| *s = s.saturating_mul(2));
+            first = first.saturating_mul(2);
+            sizes.push(2);
+            strides.push(1);
+        }
+        let shape: Vec<Dim> = sizes.iter().map(|n| (*n).into()).collect();
+        // Of axes of one element the stride says nothing.
+        let mut order: Vec<usize> = (0..sizes.len()).filter(|d| sizes[*d] != 1).collect();
+        order.sort_by_key(|d| std::cmp::Reverse(strides[*d]));
+        let dense = order
+            .iter()
+            .rev()
+            .try_fold(1usize, |n, d| (strides[*d] == n).then(|| n.checked_mul(sizes[*d])).flatten());
+        let base = |shape: Vec<usize>| Base { dtype, first, shape };
+        if sizes.contains(&0) || dense.is_some() && order.is_sorted() {
+            return Ok((base(sizes), None));
+        }
+        if dense.is_some() {
+            let mut index = vec![];
+            for d in &order {
+                index.push(Poly::var(*d));
+            }
+            return Ok((base(order.iter().map(|d| sizes[*d]).collect()), Some((shape, index))));
+        }
+        let span = sizes
+            .iter()
+            .zip(&strides)
+            .try_fold(1usize, |n, (size, stride)| n.checked_add((size - 1).checked_mul(*stride)?));
+        let span = span.ok_or_else(negative)?;
+        let place = |d: usize| Some(&Poly::var(d) * &Poly::constant(i64::try_from(strides[d]).ok()?));
+        let place = (0..sizes.len()).map(place).collect::<Option<Vec<Poly>>>().ok_or_else(negative)?;
+        Ok((base(vec![span]), Some((shape, vec![place.into_iter().sum()]))))
+    }
+
+    fn read(&mut self, s: &Stored, base: &Base) -> Result<Tensor, OpError> {
+        if self.graph_only {
+            return Ok(Tensor::absent(base.dtype, base.shape.clone()));
+        }
+        let storage = self.opened(s)?;
+        let elements: usize = base.shape.iter().product();
+        let (start, need) = (base.dtype.bytes_for(base.first), base.dtype.bytes_for(elements));
+        if start.checked_add(need).is_none_or(|end| end > storage.len) {
+            return Err(OpError::model(format!(
+                "its {need} bytes from {start} are outside of its storage `{}`, which has {}",
+                s.record, storage.len
+            ))
+            .help("the archive was cut short, or changed: save it again"));
+        }
+        let tensor =
+            Tensor::shared(base.dtype, base.shape.clone(), storage.owner, storage.start + start, need)?;
+        let nan = tensor.bytes().map_or(0, |b| wgfc_ir::nan::count_nan(base.dtype, b));
+        if nan > 0 {
+            self.nan = (self.nan.0 + 1, self.nan.1 + nan);
+        }
+        Ok(tensor)
+    }
+
+    fn opened(&mut self, s: &Stored) -> Result<Part, OpError> {
+        if let Some(part) = self.storages.get(&s.record) {
+            return Ok(part.clone());
+        }
+        let of = |d: Diagnostic| OpError { help: d.help, ..OpError::model(d.message) };
+        let part = match &s.inside {
+            None => self.archive.storage(&s.record).map_err(of)?,
+            Some(zip) => {
+                let name = s.record.strip_prefix(&format!("{zip}/")).unwrap_or(&s.record);
+                self.archive.inner(zip).and_then(|a| a.storage(name)).map_err(of)?
+            }
+        };
+        self.storages.insert(s.record.clone(), part.clone());
+        Ok(part)
+    }
+}
+
+/// A dense tensor in a storage.
+struct Base {
+    dtype: DType,
+    /// Elements before it.
+    first: usize,
+    shape: Vec<usize>,
+}
+
+type View = (Vec<Dim>, Vec<Poly>);
+
+/// The table that a JSON record holds.
+fn configured(a: &Archive<'_>, name: &str, folder: &str) -> Result<BTreeMap<String, Stored>, Diagnostic> {
+    let config: Config = serde_json::from_slice(a.text(name)?.bytes())
+        .map_err(|e| Diagnostic::model(format!("`{name}` is not understood: {e}")))?;
+    let mut table = BTreeMap::new();
+    for (weight, entry) in config.config {
+        let number = |s: &SymInt| if let SymInt::Int(n) = s { Some(*n) } else { None };
+        let numbers = |s: &[SymInt]| s.iter().map(number).collect::<Option<Vec<i64>>>();
+        let meta = entry.tensor_meta.as_ref();
+        let sizes = meta.and_then(|m| numbers(&m.sizes));
+        let strides = meta.and_then(|m| numbers(&m.strides));
+        let inside = entry.path_name.split('/').all(|p| p != "..") && !entry.path_name.starts_with('/');
+        // What is no tensor at all is read as one that is pickled: an error where it is used.
+        let plain = !entry.use_pickle && inside && sizes.is_some() && strides.is_some();
+        let stored = Stored {
+            record: format!("{folder}/{}", entry.path_name).into(),
+            inside: None,
+            dtype: meta.map_or(0, |m| m.dtype),
+            offset: meta.and_then(|m| m.storage_offset.as_ref()).and_then(number).unwrap_or(0),
+            sizes: sizes.unwrap_or_default(),
+            strides: strides.unwrap_or_default(),
+            pickled: !plain,
+        };
+        table.insert(weight, stored);
+    }
+    Ok(table)
+}
+
+/// The table that a pickle in a zip file holds.
+fn unpickled(a: &Archive<'_>, name: &str) -> Result<BTreeMap<String, Stored>, Diagnostic> {
+    // Where there are none, some versions write an empty record.
+    if a.storage(name)?.len == 0 {
+        return Ok(BTreeMap::new());
+    }
+    let inner = a.inner(name)?;
+    let pickle = inner.text("data.pkl")?;
+    let views = pickle::tensors(pickle.bytes()).map_err(|e| {
+        Diagnostic::model(format!("`{name}`: {e}")).help("save the program again with torch 2.9 or later")
+    })?;
+    let stored = |v: pickle::View| {
+        Some(Stored {
+            record: format!("{name}/data/{}", v.key).into(),
+            inside: Some(name.into()),
+            dtype: storage_class(&v.class),
+            offset: v.offset,
+            sizes: v.sizes,
+            strides: v.strides,
+            pickled: false,
+        })
+    };
+    Ok(views.into_iter().filter_map(|(n, v)| Some((n, stored(v)?))).collect())
+}
+
+/// The code of the elements of a storage of this class.
+fn storage_class(class: &str) -> i64 {
+    match class.strip_suffix("Storage").unwrap_or(class) {
+        "Byte" => 1,
+        "Char" => 2,
+        "Short" => 3,
+        "Int" => 4,
+        "Long" => 5,
+        "Half" => 6,
+        "Float" => 7,
+        "Double" => 8,
+        "ComplexFloat" => 10,
+        "ComplexDouble" => 11,
+        "Bool" => 12,
+        "BFloat16" => 13,
+        _ => 0,
+    }
+}

@@ -1,0 +1,59 @@
+#!/usr/bin/env python3
+"""Unpacks the cases of torch's operators in fixtures/aten/cases.tar.gz to target/aten.
+
+    aten_cases.py [OUT]
+
+Each is a folder: `model.json`, the program of an exported module of one operator; `in_N.npy`, `out_N.npy`, what it is given
+and what torch 2.15 returns (nothing where that is random). They were made of torch's own database of operators
+(`torch.testing._internal.common_methods_invocations.op_db`), decomposed to the core ATen operators. Constants are laid out as
+in an archive of torch.export. `aten.tsv` lists all: name, relative and absolute tolerance, operators."""
+import json, pathlib, shutil, sys, tarfile
+import numpy as np
+
+ROOT = pathlib.Path(__file__).parent.parent
+CODES = {"uint8": 1, "int8": 2, "int16": 3, "int32": 4, "int64": 5, "float16": 6, "float32": 7, "float64": 8,
+         "complex64": 10, "bool": 12}
+
+def constants(case):
+    """`const_NAME.npy` as records of an archive."""
+    config = {}
+    for i, file in enumerate(sorted(case.glob("const_*.npy"))):
+        a = np.asarray(np.load(file), order="C")
+        folder = case / "data/constants"
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / f"tensor_{i}").write_bytes(a.tobytes())
+        strides = [s // a.itemsize for s in a.strides]
+        numbers = lambda v: [{"as_int": int(n)} for n in v]
+        meta = {"dtype": CODES[str(a.dtype)], "sizes": numbers(a.shape), "strides": numbers(strides),
+                "storage_offset": {"as_int": 0}, "layout": 7}
+        config[file.stem.removeprefix("const_")] = {"path_name": f"tensor_{i}", "tensor_meta": meta}
+        file.unlink()
+    if config:
+        (case / "data/constants/model_constants_config.json").write_text(json.dumps({"config": config}))
+
+def operators(graph):
+    for n in graph["nodes"]:
+        yield n["target"].removeprefix("torch.ops.")
+        for a in n["inputs"]:
+            if "as_graph" in a["arg"]:
+                yield from operators(a["arg"]["as_graph"]["graph"])
+
+def main():
+    out = pathlib.Path(sys.argv[1]) if len(sys.argv) > 1 else ROOT / "target/aten"
+    shutil.rmtree(out, ignore_errors=True)
+    out.mkdir(parents=True)
+    with tarfile.open(ROOT / "fixtures/aten/cases.tar.gz") as t:
+        t.extractall(out, filter="data")
+    for case in (out / "cases").iterdir():
+        if case.is_dir():
+            case.rename(out / case.name)
+    shutil.rmtree(out / "cases")
+    lines = []
+    for case in sorted(p for p in out.iterdir() if p.is_dir()):
+        constants(case)
+        names = sorted(set(operators(json.loads((case / "model.json").read_text())["graph_module"]["graph"])))
+        lines.append(f"{case.name}\t0.0001\t0.00001\t{','.join(names)}\n")
+    (out / "aten.tsv").write_text("".join(lines))
+    print(len(lines), "cases in", out)
+
+main()
