@@ -1,4 +1,4 @@
-//! The scalar functions that kernels call: `lib/*.wgsl`, of which a kernel gets what it uses.
+//! The scalar functions that kernels call: `lib/*.wgsl` and `lib/special/*.wgsl`, of which a kernel gets what it uses.
 
 use std::collections::BTreeSet;
 use std::sync::LazyLock;
@@ -6,6 +6,11 @@ use std::sync::LazyLock;
 /// The files, in the order in which their items appear in a kernel.
 const FILES: &[&str] = &[
     include_str!("../templates/lib/float.wgsl"),
+    include_str!("../templates/lib/special/elementary.wgsl"),
+    include_str!("../templates/lib/special/error.wgsl"),
+    include_str!("../templates/lib/special/gamma.wgsl"),
+    include_str!("../templates/lib/special/bessel.wgsl"),
+    include_str!("../templates/lib/special/polynomials.wgsl"),
     include_str!("../templates/lib/int32.wgsl"),
     include_str!("../templates/lib/int64.wgsl"),
     include_str!("../templates/lib/storage.wgsl"),

@@ -118,7 +118,7 @@ fn exact(n: &ScalarNode) -> bool {
         ScalarNode::Unary(op, _) => {
             matches!(op, Neg | Abs | Sign | Floor | Ceil | Round | Trunc | Recip | Not | IsNan | IsInf)
         }
-        ScalarNode::Binary(op, ..) => *op != BinaryOp::Pow,
+        ScalarNode::Binary(op, ..) => !matches!(op, BinaryOp::Pow | BinaryOp::Special(_)),
         _ => true,
     }
 }

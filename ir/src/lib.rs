@@ -22,6 +22,7 @@ pub mod lower;
 pub mod nan;
 pub mod op;
 pub mod scalar;
+pub mod special;
 pub mod testing;
 pub mod text;
 pub mod verify;
@@ -31,6 +32,7 @@ pub use build::Builder;
 pub use graph::{Border, Computed, Graph, Growth, Node, NodeId, State, Value};
 pub use op::{Contract, GatherAxis, NormKind, Op, ReduceOp};
 pub use scalar::{BinaryOp, ScalarFn, ScalarNode, UnaryOp};
+pub use special::{Special, Special2};
 pub use wgfc_program::{
     Atom, Class, DType, Dim, Domain, Poly, Program, Reg, Scalar, Tensor, TensorType, dtype, joined, memory,
     poly, program, storage, suggest, symbols, tensor,

@@ -2,23 +2,31 @@
 
 use crate::dtype::DType;
 use crate::poly::Poly;
+use crate::special::{Special, Special2};
 pub use wgfc_program::scalar::Scalar;
 
 macro_rules! named_ops {
-    ($(#[$meta:meta])* $enum:ident { $($(#[$doc:meta])* $variant:ident $name:literal,)* }) => {
+    ($(#[$meta:meta])* $enum:ident of $special:ident { $($(#[$doc:meta])* $variant:ident $name:literal,)* }) => {
         $(#[$meta])*
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-        pub enum $enum { $($(#[$doc])* $variant,)* }
+        pub enum $enum {
+            $($(#[$doc])* $variant,)*
+            /// A [special function](crate::special) of floats.
+            Special($special),
+        }
         impl $enum {
-            /// Every operator of this arity.
+            /// Every operator of this arity that is no special function.
             pub const ALL: &'static [$enum] = &[$($enum::$variant,)*];
             /// The name in the text format.
             pub fn name(self) -> &'static str {
-                match self { $($enum::$variant => $name,)* }
+                match self { $($enum::$variant => $name,)* $enum::Special(f) => f.name() }
             }
             /// The operator of that name.
             pub fn from_name(s: &str) -> Option<$enum> {
-                match s { $($name => Some($enum::$variant),)* _ => None }
+                match s {
+                    $($name => Some($enum::$variant),)*
+                    _ => $special::from_name(s).map($enum::Special),
+                }
             }
         }
     };
@@ -26,7 +34,7 @@ macro_rules! named_ops {
 
 named_ops! {
     /// Scalar operators of one operand; the result has the operand's type unless said otherwise.
-    UnaryOp {
+    UnaryOp of Special {
         /// `-x`.
         Neg "neg",
         /// `|x|`.
@@ -90,7 +98,7 @@ named_ops! {
 
 named_ops! {
     /// Scalar operators of two operands of one type; comparisons give bool.
-    BinaryOp {
+    BinaryOp of Special2 {
         /// Sum.
         Add "add",
         /// Difference.
@@ -107,6 +115,8 @@ named_ops! {
         Mod "mod",
         /// Power.
         Pow "pow",
+        /// The greatest common divisor of two integers, not negative unless it does not fit; of 0 and 0 it is 0.
+        Gcd "gcd",
         /// The smaller of both.
         Min "min",
         /// The larger of both.
@@ -145,7 +155,7 @@ impl BinaryOp {
     /// Whether the operands may be swapped.
     pub fn is_commutative(self) -> bool {
         use BinaryOp::*;
-        matches!(self, Add | Mul | Min | Max | And | Or | Xor | Eq | Ne)
+        matches!(self, Add | Mul | Gcd | Min | Max | And | Or | Xor | Eq | Ne)
     }
 }
 
@@ -239,7 +249,12 @@ impl ScalarFn {
                 }
                 ScalarNode::Binary(op, a, b) => {
                     let (a, b) = (at(&t, *a)?, at(&t, *b)?);
-                    if a != b {
+                    let wrong = match op {
+                        BinaryOp::Special(_) => !a.is_float(),
+                        BinaryOp::Gcd => !a.is_int(),
+                        _ => false,
+                    };
+                    if a != b || wrong {
                         return Err(format!("`{}` of {a} and {b}", op.name()));
                     }
                     if op.is_comparison() { DType::Bool } else { a }

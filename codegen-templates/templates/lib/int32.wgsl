@@ -57,6 +57,25 @@ fn pow_i32(a: i32, b: i32) -> i32 {
     return bitcast<i32>(pow_u32(bitcast<u32>(a), u32(b)));
 }
 
+// Euclid's algorithm: no pair of words takes more steps.
+fn gcd_u32(a: u32, b: u32) -> u32 {
+    var x = a;
+    var y = b;
+    for (var i = 0; i < 48; i++) {
+        if (y == 0u) {
+            break;
+        }
+        let r = rem_u32(x, y);
+        x = y;
+        y = r;
+    }
+    return x;
+}
+
+fn gcd_i32(a: i32, b: i32) -> i32 {
+    return bitcast<i32>(gcd_u32(bitcast<u32>(abs(a)), bitcast<u32>(abs(b))));
+}
+
 // Shifts of a value of `width` bits; by the width or more gives 0.
 fn shl_32(a: u32, b: u32, width: u32) -> u32 {
     return select(a << (b & 31u), 0u, b >= width);

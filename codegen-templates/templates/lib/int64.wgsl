@@ -141,6 +141,25 @@ fn pow_i64(a: vec2<u32>, b: vec2<u32>) -> vec2<u32> {
     return pow_u64(a, b);
 }
 
+// Euclid's algorithm: no pair takes more steps.
+fn gcd_u64(a: vec2<u32>, b: vec2<u32>) -> vec2<u32> {
+    var x = a;
+    var y = b;
+    for (var i = 0; i < 94; i++) {
+        if (all(y == vec2<u32>(0u, 0u))) {
+            break;
+        }
+        let r = rem_u64(x, y);
+        x = y;
+        y = r;
+    }
+    return x;
+}
+
+fn gcd_i64(a: vec2<u32>, b: vec2<u32>) -> vec2<u32> {
+    return gcd_u64(abs_i64(a), abs_i64(b));
+}
+
 // Shifts; by 64 or more gives 0.
 fn shl_64(a: vec2<u32>, b: vec2<u32>) -> vec2<u32> {
     if (b.y != 0u || b.x >= 64u) {

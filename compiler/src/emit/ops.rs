@@ -124,7 +124,8 @@ impl Module<'_> {
                     format!("select(select({a}, {b}, {a} {less} {b}), {a}, {})", nan(a))
                 }
                 Min | Max => self.call(&format!("{}_f32", op.name()), &[a, b])?,
-                And | Or | Xor | Shl | Shr => return Err(mismatch(op.name(), t)),
+                Special(f) => self.call(&format!("{}_f32", f.name()), &[a, b])?,
+                And | Or | Xor | Shl | Shr | Gcd => return Err(mismatch(op.name(), t)),
                 // A NaN is not equal to anything; drivers compare with `!=` as if it were.
                 Ne => format!("!({a} == {b})"),
                 _ => compare(op, a, b),
@@ -140,6 +141,7 @@ impl Module<'_> {
                 Ge | Pow => format!("{a} || !{b}"),
                 Div | Quot => format!("{a} && {b}"),
                 Rem | Mod | Shl | Shr => return Ok(Text::Handle(Handle::inline("false"))),
+                Gcd | Special(_) => return Err(mismatch(op.name(), t)),
             },
             reg @ (Reg::I32 | Reg::U32) => {
                 let signed = reg == Reg::I32;
@@ -162,6 +164,11 @@ impl Module<'_> {
                         let p = self.call(&format!("pow_{suffix}"), &[a, b])?;
                         return self.wrap(t, p);
                     }
+                    Gcd => {
+                        let g = self.call(&format!("gcd_{suffix}"), &[a, b])?;
+                        return self.wrap(t, g);
+                    }
+                    Special(_) => return Err(mismatch(op.name(), t)),
                     Min => format!("min({a}, {b})"),
                     Max => format!("max({a}, {b})"),
                     And => format!("{a} & {b}"),
@@ -188,7 +195,8 @@ impl Module<'_> {
                     Mod if reg == Reg::U64 => self.call("rem_u64", &[a, b])?,
                     Shl => self.call("shl_64", &[a, b])?,
                     Quot => self.call(&format!("div_{s}"), &[a, b])?,
-                    Div | Rem | Mod | Pow | Min | Max | Shr => {
+                    Special(_) => return Err(mismatch(op.name(), t)),
+                    Div | Rem | Mod | Pow | Gcd | Min | Max | Shr => {
                         self.call(&format!("{}_{s}", op.name()), &[a, b])?
                     }
                     And => format!("{a} & {b}"),

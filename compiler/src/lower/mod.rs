@@ -50,6 +50,7 @@ pub mod shape;
 mod sizes;
 pub mod slice;
 pub mod softmax;
+pub mod special;
 pub mod spectral;
 pub mod split;
 #[cfg(test)]

@@ -91,6 +91,7 @@ macro_rules! float_unary {
                     let e = (-x.abs()).exp();
                     if x >= 0.0 { 1.0 / (1.0 + e) } else { e / (1.0 + e) }
                 }),
+                Special(f) => map1(a, o, |x| f.at(x.into()) as $t),
                 Not | IsNan | IsInf => o.copy_from_slice(a),
             }
         }
@@ -154,6 +155,7 @@ macro_rules! float_binary {
                 Pow => map2(a, b, o, |x, y| x.powf(y)),
                 Min => map2(a, b, o, Elem::smaller),
                 Max => map2(a, b, o, Elem::larger),
+                Special(f) => map2(a, b, o, |x, y| f.at(x.into(), y.into()) as $t),
                 _ => o.fill(0.0),
             }
         }
@@ -209,7 +211,15 @@ macro_rules! int_binary {
                 Xor => map2(a, b, o, |x, y| x ^ y),
                 Shl => map2(a, b, o, |x, y| if (y as u64) < bits { x << y } else { 0 }),
                 Shr => map2(a, b, o, |x, y| if (y as u64) < bits { x >> y } else { 0 }),
-                Eq | Ne | Lt | Le | Gt | Ge => {}
+                Gcd => map2(a, b, o, |x, y| {
+                    let magnitude = |v: $t| if v < zero { (v as i64).unsigned_abs() } else { v as u64 };
+                    let (mut x, mut y) = (magnitude(x), magnitude(y));
+                    while y != 0 {
+                        (x, y) = (y, x % y);
+                    }
+                    x as $t
+                }),
+                Special(_) | Eq | Ne | Lt | Le | Gt | Ge => {}
             }
         }
     }};

@@ -477,8 +477,9 @@ fn cost(op: &Op) -> (usize, bool) {
                         weight += if slow { 8 } else { 1 };
                     }
                     ScalarNode::Binary(b, ..) => {
-                        let slow = matches!(b, BinaryOp::Pow | BinaryOp::Quot);
-                        heavy |= *b == BinaryOp::Pow;
+                        let special = matches!(b, BinaryOp::Pow | BinaryOp::Gcd | BinaryOp::Special(_));
+                        let slow = special || *b == BinaryOp::Quot;
+                        heavy |= special;
                         weight += if slow { 8 } else { 1 };
                     }
                     _ => weight += 1,

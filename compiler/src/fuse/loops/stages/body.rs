@@ -31,7 +31,14 @@ fn kept(body: &Graph) -> FxHashSet<Value> {
                     let slow = |n: &ScalarNode| match n {
                         ScalarNode::Unary(op, _) => !matches!(op, UnaryOp::Neg | UnaryOp::Abs | UnaryOp::Not),
                         ScalarNode::Binary(op, ..) => {
-                            matches!(op, BinaryOp::Pow | BinaryOp::Div | BinaryOp::Quot)
+                            matches!(
+                                op,
+                                BinaryOp::Pow
+                                    | BinaryOp::Div
+                                    | BinaryOp::Quot
+                                    | BinaryOp::Gcd
+                                    | BinaryOp::Special(_)
+                            )
                         }
                         _ => false,
                     };

@@ -1,0 +1,155 @@
+//! Special functions on every adapter, compared with the evaluator over the ranges for which an error is stated.
+
+mod gpu;
+
+use gpu::*;
+use std::collections::BTreeMap;
+use wgfc_compiler::kernel::*;
+use wgfc_ir::special::{Error, Range};
+use wgfc_ir::testing::Rng;
+use wgfc_ir::{BinaryOp, DType, Poly, Special, Special2, UnaryOp};
+
+/// Operands of each function.
+const N: usize = 6000;
+
+/// One of a range: evenly, or by magnitude where it spans several.
+fn drawn(rng: &mut Rng, (low, high): Range) -> f32 {
+    let u = (rng.bits() >> 11) as f64 / (1u64 << 53) as f64;
+    let x = if low > 0.0 && high / low > 1e3 {
+        (low.ln() + u * (high / low).ln()).exp()
+    } else {
+        low + u * (high - low)
+    };
+    x as f32
+}
+
+/// The function of these columns on an adapter.
+fn computed(gpu: &Gpu, columns: &[Vec<f32>], apply: impl Fn(&mut Body, &[ExprId]) -> ExprId) -> Vec<f32> {
+    let n = columns[0].len();
+    let total = Poly::constant(n as i64);
+    let mut case = Case::new(&[]);
+    let mut body = Body::default();
+    let mut data = BTreeMap::new();
+    let mut loads = vec![];
+    for (i, column) in columns.iter().enumerate() {
+        let id = case.typed(DType::F32, std::slice::from_ref(&total), TensorKind::Input(i));
+        data.insert(id, column.iter().flat_map(|x| x.to_le_bytes()).collect::<Vec<u8>>());
+        loads.push(body.push(Expr::Load { tensor: id, offset: v(0), guard: None }, DType::F32));
+    }
+    let value = apply(&mut body, &loads);
+    let out = case.typed(DType::F32, std::slice::from_ref(&total), TensorKind::Output(0));
+    let stores = vec![Store { tensor: out, offset: v(0), value, guard: None, combine: None }];
+    let kernel = Kernel { family: Family::Map(Map { elements: total }), body, stores, nodes: vec![] };
+    let emitted = case.with_context(|cx| emit(&kernel, cx)).unwrap_or_else(|e| panic!("{e}"));
+    let bytes = execute(gpu, &prepare_bytes(gpu, &case, &emitted, &data), out);
+    bytes.chunks_exact(4).map(|c| f32::from_le_bytes([c[0], c[1], c[2], c[3]])).take(n).collect()
+}
+
+/// What differs most, in units of the error that is stated; also where it does not differ too much.
+#[derive(Default)]
+struct Worst(f64, String);
+
+impl Worst {
+    fn see(&mut self, what: &str, operands: &[f32], got: f32, want: f64, error: Error) {
+        // Numbers that are not normal may be 0 on a device, and what rounds to infinity is.
+        let tiny = f64::from(f32::MIN_POSITIVE);
+        let want = if want.abs() < tiny { 0.0 } else { f64::from(want as f32) };
+        let off = if error.admits(got.into(), want) {
+            let bound = error.absolute + error.relative * want.abs();
+            if want.is_finite() && bound > 0.0 { (f64::from(got) - want).abs() / bound } else { 0.0 }
+        } else if want == 0.0 && f64::from(got.abs()) <= tiny {
+            0.0
+        } else if want.is_finite() && got.is_finite() {
+            (f64::from(got) - want).abs() / (error.absolute + error.relative * want.abs())
+        } else {
+            f64::INFINITY
+        };
+        if off > self.0 || self.1.is_empty() {
+            *self = Worst(off, format!("{what}{operands:?} = {got}, not {want}: {off:.2} of the error"));
+        }
+    }
+}
+
+fn report(all: Vec<Worst>) {
+    all.iter().for_each(|w| println!("{}", w.1));
+    let wrong: Vec<&str> = all.iter().filter(|w| w.0 > 1.0).map(|w| w.1.as_str()).collect();
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+/// Poles, ends of domains, and what is no number.
+const EDGES: [f32; 18] = [
+    0.0,
+    -0.0,
+    1.0,
+    -1.0,
+    2.0,
+    -2.0,
+    0.5,
+    -0.5,
+    f32::INFINITY,
+    f32::NEG_INFINITY,
+    f32::NAN,
+    1e-20,
+    -1e-20,
+    100.0,
+    -100.0,
+    1e30,
+    -1e30,
+    8.0,
+];
+
+#[test]
+fn functions_of_one_operand() {
+    let mut all = vec![];
+    for f in Special::ALL {
+        let mut rng = Rng::new(7);
+        let mut x = EDGES.to_vec();
+        while x.len() < N {
+            f.over().iter().for_each(|r| x.push(drawn(&mut rng, *r)));
+        }
+        for gpu in gpus() {
+            let got = computed(&gpu, std::slice::from_ref(&x), |b, a| {
+                b.push(Expr::Unary(UnaryOp::Special(*f), a[0]), DType::F32)
+            });
+            let mut worst = Worst::default();
+            for (x, got) in x.iter().zip(got) {
+                worst.see(&format!("{} {} ", gpu.name, f.name()), &[*x], got, f.at((*x).into()), f.error());
+            }
+            all.push(worst);
+        }
+    }
+    report(all);
+}
+
+/// Whole second operands are degrees, which the ranges of polynomials give.
+#[test]
+fn functions_of_two_operands() {
+    let mut all = vec![];
+    for f in Special2::ALL {
+        let mut rng = Rng::new(9);
+        let few = [0.0, 1.0, 2.0, -1.0, 0.5, f32::INFINITY, 30.0];
+        let edges = || few.iter().flat_map(|x| few.iter().map(move |y| (*x, *y)));
+        let polynomial = Special2::ALL.iter().position(|g| g == f) >= Special2::ALL.iter().position(|g| *g == Special2::ChebyshevT);
+        let (mut x, mut y): (Vec<f32>, Vec<f32>) =
+            edges().filter(|(x, y)| !polynomial || (x.abs() <= 1.0 && *y < 9.0)).unzip();
+        while x.len() < N {
+            for (a, b) in f.over() {
+                x.push(drawn(&mut rng, *a));
+                y.push(drawn(&mut rng, *b));
+            }
+        }
+        let columns = [x, y];
+        for gpu in gpus() {
+            let got = computed(&gpu, &columns, |b, a| {
+                b.push(Expr::Binary(BinaryOp::Special(*f), a[0], a[1]), DType::F32)
+            });
+            let mut worst = Worst::default();
+            for ((x, y), got) in columns[0].iter().zip(&columns[1]).zip(got) {
+                let want = f.at((*x).into(), (*y).into());
+                worst.see(&format!("{} {} ", gpu.name, f.name()), &[*x, *y], got, want, f.error());
+            }
+            all.push(worst);
+        }
+    }
+    report(all);
+}
