@@ -5,22 +5,16 @@ mod gpu;
 use gpu::*;
 use std::collections::BTreeMap;
 use wgfc_compiler::kernel::*;
-use wgfc_ir::special::{Error, Range};
+use wgfc_ir::special::{Error, Range, within};
 use wgfc_ir::testing::Rng;
 use wgfc_ir::{BinaryOp, DType, Poly, Special, Special2, UnaryOp};
 
 /// Operands of each function.
 const N: usize = 6000;
 
-/// One of a range: evenly, or by magnitude where it spans several.
-fn drawn(rng: &mut Rng, (low, high): Range) -> f32 {
-    let u = (rng.bits() >> 11) as f64 / (1u64 << 53) as f64;
-    let x = if low > 0.0 && high / low > 1e3 {
-        (low.ln() + u * (high / low).ln()).exp()
-    } else {
-        low + u * (high - low)
-    };
-    x as f32
+/// One of a range.
+fn drawn(rng: &mut Rng, range: Range) -> f32 {
+    within(range, (rng.bits() >> 11) as f64 / (1u64 << 53) as f64) as f32
 }
 
 /// The function of these columns on an adapter.
@@ -129,7 +123,8 @@ fn functions_of_two_operands() {
         let mut rng = Rng::new(9);
         let few = [0.0, 1.0, 2.0, -1.0, 0.5, f32::INFINITY, 30.0];
         let edges = || few.iter().flat_map(|x| few.iter().map(move |y| (*x, *y)));
-        let polynomial = Special2::ALL.iter().position(|g| g == f) >= Special2::ALL.iter().position(|g| *g == Special2::ChebyshevT);
+        let polynomial = Special2::ALL.iter().position(|g| g == f)
+            >= Special2::ALL.iter().position(|g| *g == Special2::ChebyshevT);
         let (mut x, mut y): (Vec<f32>, Vec<f32>) =
             edges().filter(|(x, y)| !polynomial || (x.abs() <= 1.0 && *y < 9.0)).unzip();
         while x.len() < N {

@@ -20,6 +20,15 @@ mod tests;
 /// A range from which operands are drawn: evenly, or by magnitude where it spans several.
 pub type Range = (f64, f64);
 
+/// The number of a range that a number from 0 to 1 stands for.
+pub fn within((low, high): Range, unit: f64) -> f64 {
+    if low > 0.0 && high / low > 1e3 {
+        low * (unit * (high / low).ln()).exp()
+    } else {
+        low + unit * (high - low)
+    }
+}
+
 /// How far what kernels compute may be from the evaluator.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Error {

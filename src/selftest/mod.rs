@@ -24,6 +24,7 @@ mod run;
 mod sequence;
 mod setting;
 mod shrink;
+mod special;
 mod subject;
 mod widened;
 

@@ -4,6 +4,7 @@ use super::around::surrounded;
 use super::draw::Case;
 use super::operators::{self, family};
 use super::setting::Setting;
+use super::special;
 use super::subject::{Rule, Source, Subject};
 use wgfc_ir::testing::{Config, Rng, random_graph, random_loop};
 
@@ -46,6 +47,7 @@ impl CaseId {
             GRAPH => "random graphs",
             LOOP => "random loops",
             name if name.starts_with(FUSED) => "operators among others",
+            name if special::is(name) => "special functions",
             name => family(name),
         }
     }
@@ -60,10 +62,11 @@ impl CaseId {
         let (graph, inputs) = match self.name.as_str() {
             GRAPH => random_graph(self.seed, &size(self.seed)),
             LOOP => random_loop(self.seed, &loop_size(self.seed)).ok()?,
+            name if special::is(name) => return Some((special::drawn(name, self.seed)?, None)),
             name => {
                 let moved = operators::all_bits(name, self.seed);
                 let subject = |c: Case| Subject {
-                    rule: Rule { loose: c.loose, moved, tiny: name.ends_with(":long") },
+                    rule: Rule { loose: c.loose, moved, tiny: name.ends_with(":long"), error: None },
                     inputs: c.inputs.into_iter().collect(),
                     source: Source::Model(Box::new(c.model)),
                 };
@@ -108,7 +111,7 @@ fn loop_size(seed: u64) -> Config {
 /// What cases are called, without their seeds.
 fn names() -> impl Iterator<Item = String> {
     let alone = operators::operators().chain(operators::hard()).chain([GRAPH, LOOP]).map(str::to_owned);
-    alone.chain(operators::operators().map(|n| format!("{FUSED}{n}")))
+    alone.chain(operators::operators().map(|n| format!("{FUSED}{n}"))).chain(special::names())
 }
 
 /// All cases that follow from a seed, round after round of all names, each round in an order of its own.

@@ -40,7 +40,7 @@ pub fn function2(cx: &mut Lowering, f: Special2, a: Value, b: Value) -> Result {
 pub fn polygamma(cx: &mut Lowering, n: i64, x: Value) -> Result {
     let dtype = floats(cx, &[x])?;
     if n < 0 {
-        return Err(OpError::model(format!("the derivative of order {n}")).param("n"));
+        return Err(OpError::model(format!("the derivative of digamma of order {n}")));
     }
     if n == 0 {
         return function(cx, Special::Digamma, x);
@@ -253,7 +253,8 @@ pub fn mantissa_and_exponent(cx: &mut Lowering, x: Value) -> Result<(Value, Valu
     let parts = |f: &mut Body| {
         let x = f.arg(0);
         let x = f.cast(DType::F32, x);
-        let (size, least, up) = (f.unary(U::Abs, x), f.f32(f64::from(f32::MIN_POSITIVE)), f.f32(33_554_432.0));
+        let (size, least, up) =
+            (f.unary(U::Abs, x), f.f32(f64::from(f32::MIN_POSITIVE)), f.f32(33_554_432.0));
         let small = f.binary(B::Lt, size, least);
         let larger = f.binary(B::Mul, x, up);
         let scaled = f.select(small, larger, x);

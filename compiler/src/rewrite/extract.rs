@@ -60,7 +60,8 @@ fn weight(n: &ScalarNode) -> f64 {
         ScalarNode::Unary(UnaryOp::Neg | UnaryOp::Abs | UnaryOp::Not, _) => 1.0,
         ScalarNode::Unary(UnaryOp::Sqrt | UnaryOp::Rsqrt | UnaryOp::Recip, _) => 2.0,
         ScalarNode::Unary(UnaryOp::Floor | UnaryOp::Ceil | UnaryOp::Round | UnaryOp::Trunc, _) => 1.0,
-        ScalarNode::Unary(UnaryOp::Special(_), _) | ScalarNode::Binary(BinaryOp::Special(_) | BinaryOp::Gcd, ..) => 40.0,
+        ScalarNode::Unary(UnaryOp::Special(_), _)
+        | ScalarNode::Binary(BinaryOp::Special(_) | BinaryOp::Gcd, ..) => 40.0,
         ScalarNode::Unary(..) => 4.0,
         ScalarNode::Binary(BinaryOp::Div | BinaryOp::Quot | BinaryOp::Rem | BinaryOp::Mod, ..) => 2.5,
         ScalarNode::Binary(BinaryOp::Pow, ..) => 8.0,

@@ -120,7 +120,7 @@ pub(super) fn airy_ai(x: f64) -> f64 {
             sum_f += f;
             sum_g += g;
         }
-        return 0.355_028_053_887_817_24 * sum_f - 0.258_819_403_792_806_8 * sum_g;
+        return 0.355_028_053_887_817_2 * sum_f - 0.258_819_403_792_806_8 * sum_g;
     }
     // u₀ to u₉ of DLMF 9.7.2.
     let mut u = [1.0; 10];

@@ -34,8 +34,7 @@ pub(super) fn digamma(x: f64) -> f64 {
         sum -= 1.0 / x;
         x += 1.0;
     }
-    let series: f64 =
-        BERNOULLI.iter().zip(1..).map(|(b, k)| b / (f64::from(2 * k) * x.powi(2 * k))).sum();
+    let series: f64 = BERNOULLI.iter().zip(1..).map(|(b, k)| b / (f64::from(2 * k) * x.powi(2 * k))).sum();
     sum + x.ln() - 0.5 / x - series
 }
 

@@ -7,16 +7,12 @@ fn without_degree(n: f32) -> f32 {
     return select(float_of_bits(0x7fc00000u), 0.0, n <= -1.0);
 }
 
-fn steps_of_degree(n: f32) -> u32 {
-    return min(u32(clamp(n, 0.0, 4096.0)), 4096u);
-}
-
 // Chebyshev's polynomials differ in the one of degree 1.
 fn chebyshev(x: f32, n: f32, first: f32) -> f32 {
     if (!has_degree(n, 4096.0)) {
         return without_degree(n);
     }
-    let steps = steps_of_degree(n);
+    let steps = min(u32(max(n, 0.0)), 4096u);
     var p = 1.0;
     var q = first;
     for (var k = 0u; k < steps; k++) {
@@ -48,7 +44,7 @@ fn hermite(x: f32, n: f32, a: f32) -> f32 {
     if (!has_degree(n, 128.0)) {
         return without_degree(n);
     }
-    let steps = steps_of_degree(n);
+    let steps = min(u32(max(n, 0.0)), 4096u);
     var p = 1.0;
     var q = a * x;
     for (var k = 0u; k < steps; k++) {
@@ -71,7 +67,7 @@ fn laguerre_l_f32(x: f32, n: f32) -> f32 {
     if (!has_degree(n, 4096.0)) {
         return without_degree(n);
     }
-    let steps = steps_of_degree(n);
+    let steps = min(u32(max(n, 0.0)), 4096u);
     var p = 1.0;
     var q = 1.0 - x;
     for (var k = 0u; k < steps; k++) {
@@ -87,7 +83,7 @@ fn legendre_p_f32(x: f32, n: f32) -> f32 {
     if (!has_degree(n, 4096.0)) {
         return without_degree(n);
     }
-    let steps = steps_of_degree(n);
+    let steps = min(u32(max(n, 0.0)), 4096u);
     var p = 1.0;
     var q = x;
     for (var k = 0u; k < steps; k++) {

@@ -43,11 +43,17 @@ fn compositions() {
     near(&values(&[(F32, x)], |cx, v| polygamma(cx, 0, v[0])), &[-1.963510026, 0.5725464666, 0.7031566406]);
     near(&values(&[(F32, x)], |cx, v| polygamma(cx, 1, v[0])), &[4.934802201, 0.5573291545, 9.379246645]);
     near(&values(&[(F32, x)], |cx, v| polygamma(cx, 2, v[0])), &[-16.82879664, -0.3037399375, -0.2362040516]);
-    near(&values(&[(F32, &[0.25, 0.0, 1.0])], |cx, v| sinc(cx, v[0])), &[0.900316316, 1.0, 0.0]);
+    near(&values(&[(F32, &[0.25, 0.0, 0.75])], |cx, v| sinc(cx, v[0])), &[0.900316316, 1.0, 0.300105439]);
     near(&values(&[(F32, &[0.0, -10.0, INF])], |cx, v| ndtr(cx, v[0])), &[0.5, 7.61985302e-24, 1.0]);
-    near(&values(&[(F32, &[0.5, 0.0, -1.0, NAN])], |cx, v| entropy(cx, v[0])), &[0.346573590, 0.0, -INF, NAN]);
+    near(
+        &values(&[(F32, &[0.5, 0.0, -1.0, NAN])], |cx, v| entropy(cx, v[0])),
+        &[0.346573590, 0.0, -INF, NAN],
+    );
     let (a, b): (&[f64], &[f64]) = (&[0.0, 0.0, 2.0, 1.0], &[0.0, NAN, 0.0, -1.0]);
-    near(&values(&[(F32, a), (F32, b)], |cx, v| x_log(cx, v[0], v[1], Logarithm::Of)), &[0.0, NAN, -INF, NAN]);
+    near(
+        &values(&[(F32, a), (F32, b)], |cx, v| x_log(cx, v[0], v[1], Logarithm::Of)),
+        &[0.0, NAN, -INF, NAN],
+    );
     near(
         &values(&[(F32, a), (F32, b)], |cx, v| x_log(cx, v[0], v[1], Logarithm::OfOnePlus)),
         &[0.0, NAN, 0.0, -INF],
@@ -94,7 +100,10 @@ fn signs_and_neighbours() {
 fn mantissas_and_divisors() {
     for t in [F32, F16, BF16] {
         let x: &[f64] = &[0.0, 6.0, -0.375, INF, 1.0];
-        near(&values(&[(t, x)], |cx, v| Ok(mantissa_and_exponent(cx, v[0])?.0)), &[0.0, 0.75, -0.75, INF, 0.5]);
+        near(
+            &values(&[(t, x)], |cx, v| Ok(mantissa_and_exponent(cx, v[0])?.0)),
+            &[0.0, 0.75, -0.75, INF, 0.5],
+        );
         near(&values(&[(t, x)], |cx, v| Ok(mantissa_and_exponent(cx, v[0])?.1)), &[0.0, 3.0, -1.0, 0.0, 1.0]);
     }
     near(&values(&[(F32, &[1e-40])], |cx, v| Ok(mantissa_and_exponent(cx, v[0])?.1)), &[-132.0]);
