@@ -29,8 +29,10 @@ program=$(crates -p wgfc-program)
 runtime=$(crates -p wgfc-runtime)
 library=$(crates -p wgfc --no-default-features)
 all=$(crates -p wgfc)
+python=$(crates -p wgfc-python)
 keeps_out "the program's crate" "$program" wgpu naga petgraph gemm rayon wgfc-ir
 keeps_out "the runtime" "$runtime" wgfc-ir wgfc-compiler egg tera prost petgraph gemm rayon serde_json
+keeps_out "the Python package" "$python" clap indicatif tokenizers image tracing-subscriber
 keeps_out "the library without default features" "$library" clap indicatif tokenizers image gemm rayon tracing-subscriber
 
 list() { tr '\n' ' ' <<<"$1" | sed 's/ $//' | fold -s -w 118 | sed 's/^/    /; s/ *$//'; }
@@ -57,6 +59,10 @@ $(list "$library")
 What the default features add, $(count "$(comm -13 <(echo "$library") <(echo "$all"))"):
 
 $(list "$(comm -13 <(echo "$library") <(echo "$all"))")
+
+What the Python package has beside the library with \`fast\`, $(count "$(comm -13 <(echo "$all") <(echo "$python"))"):
+
+$(list "$(comm -13 <(echo "$all") <(echo "$python"))")
 EOF
 )
 if [ -n "${UPDATE_EXPECT:-}" ]; then

@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
-# Packs every crate as `cargo publish` would, and looks whether all is in it that must be. Builds nothing.
+# Packs every crate as `cargo publish` would, and looks whether all is in it that must be. Builds nothing. The Python package is
+# packed by maturin instead.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-cargo package --workspace --no-verify --offline --locked --allow-dirty --quiet 2>&1 |
+cargo package --workspace --exclude wgfc-python --no-verify --offline --locked --allow-dirty --quiet 2>&1 |
     { grep -v -e '^warning: ignoring \(test\|benchmark\) ' || true; } >&2
 version=$(sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml | head -1)
 for manifest in Cargo.toml */Cargo.toml; do

@@ -241,11 +241,8 @@ impl Model {
             Engine::Device { session } => {
                 let named: Vec<(&str, Tensor)> =
                     inputs.iter().map(|(n, t)| (n.as_str(), t.clone())).collect();
-                let outputs = session.run_blocking(&named).map_err(device_error);
-                let outputs = outputs.map_err(|e| match &self.folder {
-                    Some(path) => edited(path, e),
-                    None => e,
-                })?;
+                let outputs = session.run_blocking(&named);
+                let outputs = outputs.map_err(|e| folder_error(self.folder.as_deref(), e))?;
                 Ok(outputs.into_iter().collect())
             }
             Engine::Cpu { graph } => {
@@ -284,6 +281,15 @@ fn cpu_needs_graph(path: &Path) -> Error {
         "is a compiled program, which runs on a device only",
         "the CPU's reference evaluator runs the ONNX model itself: give that",
     )
+}
+
+/// What the runtime says of a program, sorted by whose problem it is: what would be a bug of wgfc in one that it just compiled
+/// is the folder's fault that it was read from.
+pub fn folder_error(folder: Option<&Path>, e: RunError) -> Error {
+    match (folder, device_error(e)) {
+        (Some(path), e) => edited(path, e),
+        (None, e) => e,
+    }
 }
 
 /// An error that would be a bug of wgfc in a program it just compiled, said of a folder that was read.

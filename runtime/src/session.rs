@@ -48,13 +48,15 @@ impl From<DeviceTensor> for Value {
 }
 
 impl Value {
-    fn dtype(&self) -> DType {
+    /// Element type.
+    pub fn dtype(&self) -> DType {
         match self {
             Value::Host(t) => t.dtype,
             Value::Device(t) => t.dtype,
         }
     }
-    fn shape(&self) -> &[usize] {
+    /// Extents, outermost first.
+    pub fn shape(&self) -> &[usize] {
         match self {
             Value::Host(t) => &t.shape,
             Value::Device(t) => &t.shape,
@@ -461,23 +463,26 @@ impl Session {
         Ok(started)
     }
 
+    /// The positions of the outputs of these names (all without names) among the program's.
+    ///
+    /// # Errors
+    /// [`RunError::Unknown`] for a name that no output has.
+    pub fn outputs_named(&self, names: Option<&[&str]>) -> Result<Vec<usize>, RunError> {
+        let all = &self.program.outputs;
+        let Some(names) = names else { return Ok((0..all.len()).collect()) };
+        let find = |n: &&str| {
+            let found = all.iter().position(|p| p.name == **n);
+            found.ok_or_else(|| self.unknown("output", n, all.iter().map(|p| &p.name)))
+        };
+        names.iter().map(find).collect()
+    }
+
     async fn start_once(
         &mut self,
         inputs: &[(&str, Value)],
         outputs: Option<&[&str]>,
     ) -> Result<(Started, Vec<(String, i64)>), RunError> {
-        let wanted: Vec<usize> = match outputs {
-            None => (0..self.program.outputs.len()).collect(),
-            Some(names) => {
-                let all = &self.program.outputs;
-                let find = |n: &&str| {
-                    all.iter()
-                        .position(|p| p.name == **n)
-                        .ok_or_else(|| self.unknown("output", n, all.iter().map(|p| &p.name)))
-                };
-                names.iter().map(find).collect::<Result<_, _>>()?
-            }
-        };
+        let wanted = self.outputs_named(outputs)?;
         let ready = self.prepare(inputs).await?;
         let gpu = self.gpu.clone();
         let outputs: Vec<(String, DeviceTensor)> = wanted

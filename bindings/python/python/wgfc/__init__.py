@@ -1,0 +1,49 @@
+"""Compiles ONNX models and PyTorch exports into a few fused WGSL kernels and runs them on any WebGPU device.
+
+>>> import numpy as np, wgfc
+>>> program = wgfc.compile("model.onnx")  # x: float32[batch, 13] → probabilities: float32[batch, 5]
+>>> session = wgfc.Session(program)
+>>> session.run({"x": np.zeros((2, 13), np.float32)})["probabilities"].shape
+(2, 5)
+"""
+
+import os as _os
+import sys as _sys
+
+if _sys.platform == "linux" and "XDG_RUNTIME_DIR" not in _os.environ:
+    # Mesa's layer that asks the desktop for its graphics card complains on stderr where there is no desktop to ask.
+    _os.environ.setdefault("NODEVICE_SELECT", "1")
+
+from wgfc._compile import CompileWarning, compile, export, load
+from wgfc._errors import (
+    DeviceError,
+    Diagnostic,
+    Error,
+    InternalError,
+    Location,
+    ModelError,
+    UnsupportedError,
+)
+from wgfc._wgfc import Adapter, Port, Program, Session, State, Tensor, __version__, adapters
+
+__all__ = [
+    "Adapter",
+    "CompileWarning",
+    "DeviceError",
+    "Diagnostic",
+    "Error",
+    "InternalError",
+    "Location",
+    "ModelError",
+    "Port",
+    "Program",
+    "Session",
+    "State",
+    "Tensor",
+    "UnsupportedError",
+    "__version__",
+    "adapters",
+    "compile",
+    "export",
+    "load",
+]

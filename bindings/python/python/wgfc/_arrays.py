@@ -1,0 +1,58 @@
+"""Arrays of NumPy and torch from those of the native module, and the other way."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import numpy
+    import torch
+
+    from wgfc._wgfc import HostArray
+
+
+def asarray(given: Any) -> numpy.ndarray:
+    """What NumPy makes of numbers, lists and objects that know it."""
+    import numpy
+
+    return numpy.asarray(given)
+
+
+def to_numpy(host: HostArray) -> numpy.ndarray:
+    """An array that shares the bytes of ``host``; with ml_dtypes installed also of types that NumPy alone does not have."""
+    import numpy
+
+    array = numpy.asarray(host)
+    if host.dtype == array.dtype.name:
+        return array
+    try:
+        import ml_dtypes
+    except ImportError:
+        return array
+    own = getattr(ml_dtypes, host.dtype, None)
+    if own is None:
+        return array
+    # Integers of less than a byte are numbers already, floats are bits.
+    return array.astype(own) if "float" not in host.dtype else array.view(own)
+
+
+def to_torch(host: HostArray) -> torch.Tensor:
+    """A tensor that shares the bytes of ``host``."""
+    import torch
+
+    if host.raw_dtype == host.dtype or host.dtype == "bfloat16":
+        return torch.from_dlpack(host)
+    import numpy
+
+    bits = torch.from_numpy(numpy.asarray(host))
+    own = getattr(torch, host.dtype, None)
+    # Of types of less than a byte torch has names but no arithmetic.
+    return bits if own is None or not host.dtype.startswith("float8") else bits.view(own)
+
+
+def exported(model: Any) -> bool:
+    """Whether it is a ``torch.export.ExportedProgram``. Does not import torch: without it there is none."""
+    export = getattr(sys.modules.get("torch"), "export", None)
+    kind = getattr(export, "ExportedProgram", None)
+    return kind is not None and isinstance(model, kind)

@@ -1,0 +1,144 @@
+"""``wgfc.compile`` and what leads to it."""
+
+from __future__ import annotations
+
+import io
+import os
+import warnings
+from typing import TYPE_CHECKING, Any, Callable, Collection, Literal, Mapping, Optional, Union
+
+from wgfc import _arrays, _wgfc
+from wgfc._errors import Diagnostic, UnsupportedError
+from wgfc._wgfc import Adapter, Program
+
+if TYPE_CHECKING:
+    import torch
+
+Path = Union[str, "os.PathLike[str]"]
+Progress = Callable[[str, int, int], object]
+
+
+class CompileWarning(UserWarning):
+    """Something that a compiled model does otherwise than its author may think: see ``Program.warnings``."""
+
+
+def compile(
+    model: Union[Path, bytes, bytearray, memoryview, torch.export.ExportedProgram],
+    *,
+    dims: Optional[Mapping[str, int]] = None,
+    expect: Optional[Mapping[str, int]] = None,
+    values: Optional[Mapping[str, Any]] = None,
+    taps: Collection[str] = (),
+    states: Union[None, Literal["auto"], Mapping[str, str]] = None,
+    state_capacity: Optional[int] = None,
+    precision: Literal["f32"] = "f32",
+    fusion: Literal["none", "elementwise", "full"] = "full",
+    without: Collection[str] = (),
+    adapter: Union[None, str, int, Adapter] = None,
+    profile: Optional[Path] = None,
+    tuning: Optional[Path] = None,
+    schedules: Optional[Path] = None,
+    graph_only: bool = False,
+    progress: Optional[Progress] = None,
+) -> Program:
+    """Compiles a model into a program, which ``Session`` runs and ``Program.save`` writes.
+
+    ``model`` is a path, the bytes of a file, or what ``torch.export.export`` returned. Weights in other files are looked for in the folder
+    of a path; with bytes there is none. The same model and options give the same program on every machine.
+
+    ``dims``
+        Values of symbolic sizes: ``{"batch": 8}``. Others stay symbolic, and one program serves all of them.
+    ``expect``
+        Values to choose for of sizes that stay symbolic; 64 without.
+    ``values``
+        Inputs to fix, by name: arrays, or numbers and lists of them. They become constants and are no inputs of the program. What decides
+        shapes must be known while compiling.
+    ``taps``
+        Tensors of the model to return as extra outputs, by name.
+    ``states``, ``state_capacity``
+        What stays on the device from run to run, such as a cache of keys and values: ``"auto"`` for what is found by structure, or a dict of
+        inputs and the outputs that continue them. ``state_capacity`` is the number of positions there is room for along the axis that
+        states are filled along; without it each ``Session`` sets it. With ``state_capacity`` alone ``states`` is ``"auto"``.
+    ``precision``
+        ``"f32"``: everything is computed in the types that the model has, with sums of f16 in f32.
+    ``fusion``, ``without``
+        How much is fused; names of parts of full fusion to leave out: ``"approximate"``, ``"merge"``, ….
+    ``adapter``
+        Compile for the limits and speeds of an adapter, a part of its name, its number or one of ``wgfc.adapters()``, with what
+        ``wgfc tune`` and ``wgfc device --measure`` found on it. Without it the program runs on every WebGPU device.
+    ``profile``, ``tuning``, ``schedules``
+        A device profile, by name (``"portable"``, ``"discrete"``, ``"integrated"``, ``"software"``) or from a file; files of measured
+        and of hand-written schedules.
+    ``graph_only``
+        Read no weights: the program can be inspected, not run.
+    ``progress``
+        Called with ``(stage, number, of)`` when a stage is done. An exception that it raises is raised when the program is done.
+
+    Raises ``ModelError`` or ``UnsupportedError`` with everything that is wrong or not supported. What the user should know of the program
+    is a ``CompileWarning`` each.
+    """
+    if precision != "f32":
+        message = f'precision "{precision}" is not supported'
+        help = 'compile with "f32", or export the model in the type that it shall compute in, as with model.half()'
+        raise UnsupportedError([Diagnostic(message, "unsupported", help=help)])
+    if _arrays.exported(model):
+        model = _archive(model)
+    elif isinstance(model, (bytearray, memoryview)):
+        model = bytes(model)
+    program = _wgfc.compile(
+        model,
+        dims=dict(dims or {}),
+        expect=dict(expect or {}),
+        values=dict(values or {}),
+        taps=list(taps),
+        states=dict(states) if isinstance(states, Mapping) else states,
+        state_capacity=state_capacity,
+        fusion=fusion,
+        without=list(without),
+        adapter=adapter,
+        profile=None if profile is None else os.fspath(profile),
+        tuning=tuning,
+        schedules=schedules,
+        graph_only=graph_only,
+        progress=progress,
+    )
+    for message in program.warnings:
+        warnings.warn(message, CompileWarning, stacklevel=2)
+    return program
+
+
+def load(path: Path) -> Program:
+    """Reads a program from a folder that ``Program.save``, or the command ``wgfc compile``, has written."""
+    return Program.load(path)
+
+
+def export(
+    module: torch.nn.Module,
+    args: tuple[Any, ...],
+    kwargs: Optional[Mapping[str, Any]] = None,
+    *,
+    dynamic_shapes: Any = None,
+    strict: bool = False,
+    **options: Any,
+) -> Program:
+    """Compiles a module of PyTorch: ``torch.export.export`` and ``wgfc.compile`` in one.
+
+    ``args`` and ``kwargs`` are example inputs on the CPU; ``dynamic_shapes`` says which of their extents may change, as for
+    ``torch.export.export``: ``{"x": {0: torch.export.Dim("batch")}}``. An extent of an example must not be 0 or 1 where it shall be
+    dynamic. The module is exported in the mode in which it is: call ``module.eval()`` for inference. ``options`` are those of ``compile``.
+    """
+    import torch
+
+    program = torch.export.export(
+        module, args, dict(kwargs or {}), dynamic_shapes=dynamic_shapes, strict=strict
+    )
+    return compile(program, **options)
+
+
+def _archive(program: torch.export.ExportedProgram) -> bytes:
+    """The bytes of a ``.pt2`` file."""
+    import torch
+
+    file = io.BytesIO()
+    torch.export.save(program, file)
+    return file.getvalue()

@@ -1,0 +1,86 @@
+"""What can go wrong, as exceptions that carry what there is to tell."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Literal, Optional, Sequence
+
+
+@dataclasses.dataclass(frozen=True)
+class Location:
+    """Where in a model. What is not known, or does not apply, is ``None``."""
+
+    file: Optional[str] = None
+    """The file or folder."""
+    node: Optional[str] = None
+    """The node's name, or a description where it has none: ``#12 (Conv)``."""
+    operator: Optional[str] = None
+    """Its operator."""
+    opset: Optional[int] = None
+    """The version of ONNX's operators that holds for it."""
+    part: Optional[str] = None
+    """Which input, output or attribute of it: ``input B``, ``attribute axis``."""
+
+    def __str__(self) -> str:
+        inside = []
+        if self.node is not None:
+            version = "" if self.opset is None else f", opset {self.opset}"
+            inside.append(f'node "{self.node}"' + (f" ({self.operator}{version})" if self.operator else ""))
+        if self.part is not None:
+            inside.append(self.part)
+        return ": ".join(filter(None, [self.file, ", ".join(inside)]))
+
+
+@dataclasses.dataclass(frozen=True)
+class Diagnostic:
+    """One thing that is wrong: what, where, why, and what to do."""
+
+    message: str
+    """What and why: ``MatMul inner dimensions differ: 512 and 768``."""
+    kind: Literal["model", "unsupported", "device", "internal"] = "model"
+    """Whose problem it is: the model's (or a file's, or an argument's), a limit of wgfc, the device's, or a bug in wgfc."""
+    location: Location = Location()
+    """Where."""
+    help: Optional[str] = None
+    """What to do about it."""
+
+    def __str__(self) -> str:
+        tag = "" if self.kind == "model" else f"[{self.kind}] "
+        where, what_to_do = str(self.location), self.help
+        text = tag + self.message
+        if where:
+            text += f"\n  --> {where}"
+        if what_to_do:
+            text += f"\n  help: {what_to_do}"
+        return text
+
+
+class Error(Exception):
+    """What wgfc has to say: everything that was found, not only the first thing."""
+
+    diagnostics: list[Diagnostic]
+    """Everything that is wrong; never empty."""
+
+    def __init__(self, diagnostics: Sequence[Diagnostic]) -> None:
+        # The arguments are kept as they are, so that the exception can be pickled.
+        super().__init__(list(diagnostics))
+        self.diagnostics = list(diagnostics)
+
+    def __str__(self) -> str:
+        return "\n".join(map(str, self.diagnostics))
+
+
+class ModelError(Error, ValueError):
+    """The model, a file, an input or an argument is wrong."""
+
+
+class UnsupportedError(Error, NotImplementedError):
+    """The model is valid, and wgfc does not support something in it."""
+
+
+class DeviceError(Error, RuntimeError):
+    """There is no adapter, or the device cannot do it: limits, memory, it was lost."""
+
+
+class InternalError(Error, RuntimeError):
+    """A bug in wgfc; please report it with the model's graph."""

@@ -1,0 +1,35 @@
+//! The native module of the Python package `wgfc`: programs, sessions, tensors on devices.
+//!
+//! What Python sees is described where it is written, in docstrings, and in `python/wgfc/_wgfc.pyi` with types. Arrays come in by
+//! NumPy's array interface or DLPack ([`input`]) and go out by both ([`host`]); the bytes are shared either way. Python runs on
+//! while a model is compiled and while a device works.
+
+mod device;
+mod dlpack;
+mod dtype;
+mod error;
+mod host;
+mod input;
+mod program;
+mod progress;
+mod session;
+
+use pyo3::prelude::*;
+
+/// The native part of wgfc.
+#[pymodule]
+mod _wgfc {
+    #[pymodule_export]
+    use super::device::{Adapter, Tensor, adapters};
+    #[pymodule_export]
+    use super::host::HostArray;
+    #[pymodule_export]
+    use super::program::{Port, Program, State, compile};
+    #[pymodule_export]
+    use super::session::Session;
+
+    /// The version of wgfc.
+    #[pymodule_export]
+    #[expect(non_upper_case_globals, reason = "Python's name for it")]
+    const __version__: &str = env!("CARGO_PKG_VERSION");
+}

@@ -1,0 +1,348 @@
+//! Programs on devices.
+
+use crate::device::{Adapter, Tensor, adapter, choice, keep_pipelines, not_forked, open, save_pipelines};
+use crate::error::{Raise, raised};
+use crate::host::{Library, array};
+use crate::input;
+use crate::program::{Port, Program, State, dict, ports, states};
+use crate::progress::Progress;
+use pyo3::exceptions::{PyTypeError, PyValueError};
+use pyo3::prelude::*;
+use pyo3::types::{PyDict, PyMapping};
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+use wgfc::Error;
+use wgfc::model::device_error;
+use wgfc::ports::{PortType, check_types, no_such_input, program_ports};
+use wgfc::runtime::kernel::Checks;
+use wgfc::runtime::session::{DeviceMemory, SessionOptions, Value};
+use wgfc::runtime::{Gpu, RunError};
+
+/// A program on a device: its kernels compiled, its weights uploaded, its states zero.
+///
+/// `Session(program, adapter=None, *, capacity=None, trust=False, cache=True, progress=None)`
+///
+/// `adapter` is part of an adapter's name, its number, or one of `wgfc.adapters()`; without it the environment variable
+/// `WGFC_ADAPTER` says which, else it is the best. `capacity` is the number of positions that states have room for at first, where
+/// the program leaves that open. Kernels of a program that was loaded check that they stay inside their buffers unless `trust` says that
+/// nobody can have changed it. Compiled kernels are kept in the user's cache folder (`WGFC_CACHE_DIR`) unless `cache` is false.
+/// `progress` is called with `("kernels", compiled, all)`.
+///
+/// Sessions and tensors on one adapter share its device. Threads may share a session; their runs follow one another.
+#[pyclass(frozen, module = "wgfc")]
+pub struct Session {
+    session: Mutex<wgfc::runtime::Session>,
+    inputs: Vec<PortType>,
+    index: usize,
+    gpu: Gpu,
+    folder: Option<PathBuf>,
+}
+
+/// Where the outputs of a run go.
+#[derive(Clone, Copy)]
+enum To {
+    Host(Library),
+    Device,
+}
+
+impl Session {
+    fn lock(&self) -> MutexGuard<'_, wgfc::runtime::Session> {
+        self.session.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Calls `f` with the session while Python runs on.
+    fn with<T: Send>(
+        &self,
+        py: Python<'_>,
+        f: impl FnOnce(&mut wgfc::runtime::Session) -> Result<T, RunError> + Send,
+    ) -> PyResult<T> {
+        py.detach(|| {
+            not_forked()?;
+            f(&mut self.lock()).map_err(|e| wgfc::model::folder_error(self.folder.as_deref(), e))
+        })
+        .or_raise(py)
+    }
+
+    /// The inputs of a run, converted and checked.
+    fn values(&self, inputs: &Bound<'_, PyAny>) -> PyResult<Vec<(String, Value)>> {
+        let py = inputs.py();
+        let Ok(inputs) = inputs.cast::<PyMapping>() else {
+            return Err(PyTypeError::new_err("inputs: give a dict of names and arrays"));
+        };
+        let mut values: Vec<(String, Value)> = vec![];
+        for item in inputs.items()?.iter() {
+            let (name, given): (String, Bound<'_, PyAny>) = item.extract()?;
+            let port = self.inputs.iter().find(|p| p.name == name);
+            let Some(port) = port else {
+                return Err(raised(py, &Error::Usage(vec![no_such_input(&name, &self.inputs)])));
+            };
+            let value = input::value(&input::called("input", &name), &given, Some(port.dtype))?;
+            values.push((name, value));
+        }
+        let types = values.iter().map(|(n, v)| (n.as_str(), (v.dtype(), v.shape()))).collect();
+        check_types(&self.inputs, &types).or_raise(py)?;
+        Ok(values)
+    }
+
+    /// Tensors by name, as arrays.
+    fn arrays<'py>(
+        py: Python<'py>,
+        tensors: impl IntoIterator<Item = (String, wgfc::Tensor)>,
+        library: Library,
+    ) -> PyResult<Bound<'py, PyDict>> {
+        let made = tensors.into_iter().map(|(n, t)| Ok((n, array(py, t, library)?)));
+        dict(py, made.collect::<PyResult<Vec<_>>>()?)
+    }
+}
+
+/// Where outputs shall go, by its word.
+fn destination(to: &str) -> PyResult<To> {
+    match to {
+        "numpy" => Ok(To::Host(Library::Numpy)),
+        "torch" => Ok(To::Host(Library::Torch)),
+        "device" => Ok(To::Device),
+        _ => Err(PyValueError::new_err(format!(
+            "to: there is no \"{to}\"; there is \"numpy\", \"torch\", \"device\""
+        ))),
+    }
+}
+
+#[pymethods]
+impl Session {
+    #[new]
+    #[pyo3(signature = (program, adapter=None, *, capacity=None, trust=false, cache=true, progress=None))]
+    fn create(
+        py: Python<'_>,
+        program: &Bound<'_, Program>,
+        adapter: Option<&Bound<'_, PyAny>>,
+        capacity: Option<usize>,
+        trust: bool,
+        cache: bool,
+        progress: Option<Py<PyAny>>,
+    ) -> PyResult<Session> {
+        let choice = choice(adapter)?;
+        let program = program.get();
+        let folder = program.folder().cloned();
+        let mut options = SessionOptions::default();
+        options.capacity = capacity.unwrap_or(options.capacity);
+        if trust {
+            options.checks = Checks::Trusted;
+        }
+        let mut progress = Progress::new(progress);
+        let made = py.detach(|| -> Result<Session, Error> {
+            let (index, gpu) = open(&choice)?;
+            if cache {
+                // What was kept is of use or not; without it kernels are compiled again.
+                let _ = keep_pipelines(&gpu);
+            }
+            let session = watched(&gpu, &mut progress, || {
+                wgfc::runtime::Session::with_options_blocking(&gpu, program.program(), options)
+            });
+            let session = session.map_err(|e| wgfc::model::folder_error(folder.as_deref(), e))?;
+            if cache {
+                let _ = save_pipelines(&gpu);
+            }
+            let inputs = program_ports(&program.program().inputs);
+            Ok(Session { session: Mutex::new(session), inputs, index, gpu, folder })
+        });
+        let made = made.or_raise(py)?;
+        progress.end()?;
+        Ok(made)
+    }
+
+    /// Runs the program once.
+    ///
+    /// `inputs` has an array for each of the program's inputs, of its element type and of a shape that fits: a `numpy.ndarray`, a
+    /// `torch.Tensor`, any object with `__dlpack__` on the host, numbers or lists of them, or a `wgfc.Tensor`, which is bound
+    /// where it is. Their shapes give the symbols their values. Arrays of uint16 may stand for bfloat16, of uint8 for floats of 8 bits,
+    /// and of int8 and uint8, one element a byte, for types of less than a byte.
+    ///
+    /// Returns a dict of the outputs named in `outputs` (all without), in that order, each of the shape that the program says:
+    /// with `to="numpy"` as `numpy.ndarray`, with `"torch"` as `torch.Tensor`, with `"device"` as `wgfc.Tensor`, in which case nothing
+    /// is copied and the run is not waited for. bfloat16 and the like are of ml_dtypes' types in NumPy, or unsigned integers of the
+    /// same bits where that is not installed.
+    #[pyo3(signature = (inputs, *, outputs=None, to="numpy"))]
+    fn run<'py>(
+        &self,
+        py: Python<'py>,
+        inputs: &Bound<'py, PyAny>,
+        outputs: Option<Vec<String>>,
+        to: &str,
+    ) -> PyResult<Bound<'py, PyDict>> {
+        let to = destination(to)?;
+        let values = self.values(inputs)?;
+        let values: Vec<(&str, Value)> = values.iter().map(|(n, v)| (n.as_str(), v.clone())).collect();
+        let names: Option<Vec<&str>> = outputs.as_ref().map(|all| all.iter().map(String::as_str).collect());
+        match to {
+            To::Host(library) => {
+                let run = |s: &mut wgfc::runtime::Session| s.run_values_blocking(&values, names.as_deref());
+                Session::arrays(py, self.with(py, run)?, library)
+            }
+            To::Device => {
+                let on_device = self.with(py, |s| {
+                    let wanted = s.outputs_named(names.as_deref())?;
+                    let all = s.run_on_device_blocking(&values)?;
+                    Ok(wanted.into_iter().filter_map(|i| all.get(i).cloned()).collect::<Vec<_>>())
+                })?;
+                let made = on_device.into_iter().map(|(n, t)| {
+                    let t = Tensor::new(t, self.index, self.gpu.clone());
+                    Ok((n, Bound::new(py, t)?.into_any()))
+                });
+                dict(py, made.collect::<PyResult<Vec<_>>>()?)
+            }
+        }
+    }
+
+    /// What goes in, in the model's order.
+    #[getter]
+    fn inputs(&self, py: Python<'_>) -> Vec<Port> {
+        py.detach(|| ports(&self.lock().program().inputs))
+    }
+    /// What comes out, in the model's order.
+    #[getter]
+    fn outputs(&self, py: Python<'_>) -> Vec<Port> {
+        py.detach(|| ports(&self.lock().program().outputs))
+    }
+    /// The states: what stays on the device from run to run.
+    #[getter]
+    fn states(&self, py: Python<'_>) -> Vec<State> {
+        py.detach(|| states(self.lock().program()))
+    }
+    /// The adapter that it runs on.
+    #[getter]
+    fn adapter(&self) -> Adapter {
+        adapter(self.index, &self.gpu)
+    }
+
+    /// What the states of these names (all without) hold, as a dict of arrays: of those that are filled along an axis the positions in
+    /// use. `to` is `"numpy"` or `"torch"`.
+    #[pyo3(signature = (names=None, *, to="numpy"))]
+    fn read_states<'py>(
+        &self,
+        py: Python<'py>,
+        names: Option<Vec<String>>,
+        to: &str,
+    ) -> PyResult<Bound<'py, PyDict>> {
+        let To::Host(library) = destination(to)? else {
+            return Err(PyValueError::new_err("to: states are read to \"numpy\" or \"torch\""));
+        };
+        let read = self.with(py, |s| match &names {
+            None => s.states_blocking(),
+            Some(names) => s.states_named_blocking(&names.iter().map(String::as_str).collect::<Vec<_>>()),
+        })?;
+        Session::arrays(py, read, library)
+    }
+
+    /// Gives the states named in `values` these contents, each of its shape; the others keep theirs. States that are filled along an axis may
+    /// get any number of positions, the same for all that grow together, and room for them.
+    fn write_states(&self, py: Python<'_>, values: BTreeMap<String, Bound<'_, PyAny>>) -> PyResult<()> {
+        let mut given = BTreeMap::new();
+        let known = py.detach(|| self.lock().program().states.clone());
+        for (name, v) in &values {
+            let dtype = known.iter().find(|s| s.name == *name).map(|s| s.dtype);
+            given.insert(name.clone(), input::tensor(&input::called("state", name), v, dtype)?);
+        }
+        self.with(py, |s| s.update_states_blocking(&given))
+    }
+
+    /// Sets all states to zero; those that are filled along an axis are empty then.
+    fn reset(&self, py: Python<'_>) -> PyResult<()> {
+        self.with(py, |s| s.reset_blocking())
+    }
+    /// Forgets all but the first `length` positions of the states that are filled along an axis.
+    fn rewind(&self, py: Python<'_>, length: usize) -> PyResult<()> {
+        self.with(py, |s| s.rewind(length))
+    }
+    /// Gives the states that are filled along an axis room for at least `capacity` positions.
+    fn grow(&self, py: Python<'_>, capacity: usize) -> PyResult<()> {
+        self.with(py, |s| s.grow_blocking(capacity))
+    }
+    /// Positions in use of the states that are filled along an axis.
+    #[getter]
+    fn state_length(&self, py: Python<'_>) -> usize {
+        py.detach(|| self.lock().state_len())
+    }
+    /// Positions that the states have room for; `None` where none is filled along an axis.
+    #[getter]
+    fn capacity(&self, py: Python<'_>) -> Option<usize> {
+        py.detach(|| self.lock().capacity())
+    }
+
+    /// A session of its own that begins where this one is: kernels and weights are shared, states are copied on the device.
+    fn fork(&self, py: Python<'_>) -> PyResult<Session> {
+        let session = self.with(py, |s| s.fork_blocking())?;
+        Ok(Session {
+            session: Mutex::new(session),
+            inputs: self.inputs.clone(),
+            index: self.index,
+            gpu: self.gpu.clone(),
+            folder: self.folder.clone(),
+        })
+    }
+
+    /// Gives a symbol that no input's shape determines its value for the runs to come.
+    fn set_symbol(&self, py: Python<'_>, name: &str, value: i64) -> PyResult<()> {
+        self.with(py, |s| s.set_symbol(name, value))
+    }
+
+    /// Waits until all runs so far are done.
+    fn wait(&self, py: Python<'_>) -> PyResult<()> {
+        py.detach(|| not_forked().and_then(|()| self.gpu.wait_blocking().map_err(device_error))).or_raise(py)
+    }
+    /// Frees what is kept from run to run, except weights and states.
+    fn trim(&self, py: Python<'_>) {
+        py.detach(|| self.lock().trim());
+    }
+
+    /// Bytes on the device: `{"weights": …, "states": …, "activations": …}`.
+    fn memory<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        let m = py.detach(|| DeviceMemory::of([&*self.lock()]));
+        let d = PyDict::new(py);
+        d.set_item("weights", m.weights)?;
+        d.set_item("states", m.states)?;
+        d.set_item("activations", m.activations)?;
+        Ok(d)
+    }
+
+    fn __repr__(&self, py: Python<'_>) -> String {
+        let n = py.detach(|| self.lock().program().dispatches.len());
+        format!("<wgfc.Session of {n} dispatches on {}>", self.gpu.summary().name)
+    }
+}
+
+/// Calls `f`, and `progress` with the kernels that have been compiled meanwhile.
+fn watched<T: Send>(
+    gpu: &Gpu,
+    progress: &mut Progress,
+    f: impl FnOnce() -> Result<T, RunError> + Send,
+) -> Result<T, RunError> {
+    if !progress.is_heard() {
+        return f();
+    }
+    let (done_before, all_before) = gpu.compiled();
+    let ended = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let mut told = (0, 0);
+            loop {
+                let last = ended.load(Ordering::Acquire);
+                let (done, all) = gpu.compiled();
+                let now = (done.saturating_sub(done_before), all.saturating_sub(all_before));
+                if now.1 > 0 && now != told {
+                    progress.tell("kernels", now.0 as u64, now.1 as u64);
+                    told = now;
+                }
+                if last {
+                    return;
+                }
+                std::thread::sleep(Duration::from_millis(20));
+            }
+        });
+        let made = f();
+        ended.store(true, Ordering::Release);
+        made
+    })
+}

@@ -1,0 +1,71 @@
+import onnx_files
+import pytest
+import wgfc
+
+torch = pytest.importorskip("torch")
+
+DTYPES = ["float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2", "int8", "int16", "int32", "int64", "uint8", "bool"]
+
+
+def same(dtype, shape):
+    ports = [("x", dtype, shape)], [("y", dtype, shape)]
+    return wgfc.Session(wgfc.compile(onnx_files.model([onnx_files.node("Identity", ["x"], ["y"])], *ports)))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_tensors_in_and_out(dtype):
+    session = same(dtype, ["a", 3])
+    x = torch.tensor([[0, 1, 1], [1, 0, 1]]).to(getattr(torch, dtype))
+    for given in [x, x[:1], x[::2], wgfc.Tensor(x), session.run({"x": x}, to="device")["y"]]:
+        y = session.run({"x": given}, to="torch")["y"]
+        want = given.torch() if isinstance(given, wgfc.Tensor) else given
+        assert (y.dtype, y.shape) == (want.dtype, want.shape)
+        assert torch.equal(y.to(torch.float32), want.to(torch.float32))
+    if "float8" not in dtype:
+        assert torch.equal(torch.from_dlpack(wgfc.Tensor(x)), x)
+
+
+def test_tensors_of_other_kinds():
+    session = same("float32", ["a", 3])
+    x = torch.nn.Parameter(torch.arange(6.0).reshape(2, 3))
+    y = session.run({"x": x}, to="torch")["y"]
+    assert torch.equal(y, x.detach()) and not y.requires_grad
+    y += 1
+    assert torch.equal(session.run({"x": x.T.contiguous().T}, to="torch")["y"], x.detach())
+    assert session.run({"x": torch.zeros(0, 3)}, to="torch")["y"].shape == (0, 3)
+    with pytest.raises(wgfc.ModelError, match="not f64"):
+        session.run({"x": x.double()})
+
+
+class Mlp(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layers = torch.nn.Sequential(torch.nn.Linear(7, 13), torch.nn.ReLU(), torch.nn.Linear(13, 5))
+
+    def forward(self, x):
+        return torch.softmax(self.layers(x), -1)
+
+
+def test_exported_programs_are_compiled(tmp_path, monkeypatch):
+    """What is given to the compiler are the bytes of an archive, under the names of the module's arguments."""
+    torch.manual_seed(0)
+    module, x = Mlp().eval(), torch.randn(3, 7)
+    shapes = {"x": {0: torch.export.Dim("batch")}}
+    exported = torch.export.export(module, (x,), dynamic_shapes=shapes)
+    torch.export.save(exported, tmp_path / "mlp.pt2")
+    try:
+        programs = [
+            wgfc.compile(exported),
+            wgfc.export(module, (x,), dynamic_shapes=shapes),
+            wgfc.compile(tmp_path / "mlp.pt2"),
+        ]
+    except wgfc.ModelError as e:
+        if "ONNX" not in str(e):
+            raise
+        pytest.skip("this compiler reads no .pt2")
+    for program in programs:
+        session = wgfc.Session(program)
+        for n in [1, 3, 8]:
+            x = torch.randn(n, 7)
+            (y,) = session.run({"x": x}, to="torch").values()
+            torch.testing.assert_close(y, module(x).detach(), rtol=1e-4, atol=1e-5)
