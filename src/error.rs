@@ -176,6 +176,9 @@ impl fmt::Display for Finding {
         if !place.is_empty() {
             write!(f, "\n  --> {place}")?;
         }
+        if let Some(s) = &d.location.source {
+            write!(f, "\n  in {s}")?;
+        }
         if let Some(h) = &d.help {
             write!(f, "\n  help: {h}")?;
         }

@@ -98,6 +98,9 @@ pub fn fancy(finding: &Finding, colour: bool) -> String {
         _ = writeln!(out, "   · {}{here}", " ".repeat(column + before));
         out += "   ╰────\n";
     }
+    if let Some(source) = &d.location.source {
+        out += &wrapped(source, "    in: ", "        ");
+    }
     if let Some(help) = &d.help {
         let text = wrapped(help, "  help: ", "        ");
         out += &text.replacen("help:", &paint.of(Paint::CYAN, "help:"), 1);

@@ -218,6 +218,7 @@ fn cleaned(f: Finding) -> Finding {
         node: l.node.map(|n| clean(&n).into()),
         operator: l.operator.map(|o| clean(&o).into()),
         part: l.part.map(text),
+        source: l.source.map(text),
         ..l
     };
     Finding {
@@ -277,6 +278,7 @@ pub fn findings_json(error: &Error) -> serde_json::Value {
             "operator": l.operator.as_deref(),
             "opset": l.opset,
             "part": l.part,
+            "source": l.source,
             "help": f.diagnostic.help,
         })
     };
@@ -296,6 +298,7 @@ mod tests {
             operator: Some("MatMul".into()),
             opset: Some(13),
             part: Some("input B".into()),
+            source: None,
         };
         let in_model =
             |d: Diagnostic| Error::Compile { path: Some("bert.onnx".into()), errors: Errors(vec![d]) };
@@ -313,6 +316,7 @@ mod tests {
                 in_model(Diagnostic::unsupported("operator com.acme.Whirl is not supported").at(Location {
                     node: Some("#12 (Whirl)".into()),
                     operator: Some("com.acme.Whirl".into()),
+                    source: Some("module layers.0.mlp, model.py:12: x = whirl(x)".into()),
                     ..Location::default()
                 })),
             ),

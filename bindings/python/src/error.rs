@@ -37,6 +37,7 @@ fn diagnostic<'py>(module: &Bound<'py, PyModule>, f: &Finding) -> PyResult<Bound
     location.set_item("operator", l.operator.as_deref())?;
     location.set_item("opset", l.opset)?;
     location.set_item("part", l.part.as_deref())?;
+    location.set_item("source", l.source.as_deref())?;
     let location = module.getattr("Location")?.call((), Some(&location))?;
     let fields = PyDict::new(module.py());
     fields.set_item("message", &d.message)?;

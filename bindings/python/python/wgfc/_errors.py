@@ -20,6 +20,8 @@ class Location:
     """The version of ONNX's operators that holds for it."""
     part: Optional[str] = None
     """Which input, output or attribute of it: ``input B``, ``attribute axis``."""
+    source: Optional[str] = None
+    """Where the node comes from, as far as the model says: ``module layers.0.mlp, model.py:12: x = self.up(x)``."""
 
     def __str__(self) -> str:
         inside = []
@@ -50,6 +52,8 @@ class Diagnostic:
         text = tag + self.message
         if where:
             text += f"\n  --> {where}"
+        if self.location.source:
+            text += f"\n  in {self.location.source}"
         if what_to_do:
             text += f"\n  help: {what_to_do}"
         return text
