@@ -46,26 +46,49 @@ class Mlp(torch.nn.Module):
         return torch.softmax(self.layers(x), -1)
 
 
-def test_exported_programs_are_compiled(tmp_path, monkeypatch):
+class Affine(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.scale, self.bias = torch.nn.Parameter(torch.randn(7)), torch.nn.Parameter(torch.randn(7))
+
+    def forward(self, x):
+        return torch.exp(-(x * self.scale + self.bias))
+
+
+@pytest.mark.parametrize("kind", [Affine, Mlp])
+@pytest.mark.parametrize("decompose", [True, False])
+def test_exported_programs_are_compiled(tmp_path, kind, decompose):
     """What is given to the compiler are the bytes of an archive, under the names of the module's arguments."""
     torch.manual_seed(0)
-    module, x = Mlp().eval(), torch.randn(3, 7)
+    module, x = kind().eval(), torch.randn(3, 7)
     shapes = {"x": {0: torch.export.Dim("batch")}}
     exported = torch.export.export(module, (x,), dynamic_shapes=shapes)
+    exported = exported.run_decompositions() if decompose else exported
     torch.export.save(exported, tmp_path / "mlp.pt2")
     try:
-        programs = [
-            wgfc.compile(exported),
-            wgfc.export(module, (x,), dynamic_shapes=shapes),
-            wgfc.compile(tmp_path / "mlp.pt2"),
-        ]
-    except wgfc.ModelError as e:
-        if "ONNX" not in str(e):
-            raise
-        pytest.skip("this compiler reads no .pt2")
+        programs = [wgfc.compile(exported)]
+    except wgfc.UnsupportedError as e:
+        pytest.skip(str(e).splitlines()[0])
+    programs += [
+        wgfc.export(module, (x,), dynamic_shapes=shapes, decompose=decompose),
+        wgfc.compile(tmp_path / "mlp.pt2"),
+    ]
     for program in programs:
+        assert [(p.name, p.dtype, p.shape[1]) for p in program.inputs] == [("x", "float32", 7)]
+        assert len(program.symbols) == 1
         session = wgfc.Session(program)
         for n in [1, 3, 8]:
             x = torch.randn(n, 7)
             (y,) = session.run({"x": x}, to="torch").values()
             torch.testing.assert_close(y, module(x).detach(), rtol=1e-4, atol=1e-5)
+
+
+class Unknown(torch.nn.Module):
+    def forward(self, x):
+        return torch.linalg.eigvals(x)
+
+
+def test_what_is_not_supported_is_told_with_its_source():
+    with pytest.raises(wgfc.UnsupportedError, match="eig") as e:
+        wgfc.export(Unknown(), (torch.eye(3),))
+    assert any("eigvals(x)" in (d.location.source or "") for d in e.value.diagnostics)

@@ -119,20 +119,22 @@ def export(
     *,
     dynamic_shapes: Any = None,
     strict: bool = False,
+    decompose: bool = False,
     **options: Any,
 ) -> Program:
     """Compiles a module of PyTorch: ``torch.export.export`` and ``wgfc.compile`` in one.
 
     ``args`` and ``kwargs`` are example inputs on the CPU; ``dynamic_shapes`` says which of their extents may change, as for
     ``torch.export.export``: ``{"x": {0: torch.export.Dim("batch")}}``. An extent of an example must not be 0 or 1 where it shall be
-    dynamic. The module is exported in the mode in which it is: call ``module.eval()`` for inference. ``options`` are those of ``compile``.
+    dynamic. The module is exported in the mode in which it is: call ``module.eval()`` for inference. With ``decompose`` torch writes all
+    operators in its core ones first (``run_decompositions``). ``options`` are those of ``compile``.
     """
     import torch
 
     program = torch.export.export(
         module, args, dict(kwargs or {}), dynamic_shapes=dynamic_shapes, strict=strict
     )
-    return compile(program, **options)
+    return compile(program.run_decompositions() if decompose else program, **options)
 
 
 def _archive(program: torch.export.ExportedProgram) -> bytes:
