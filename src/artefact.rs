@@ -341,6 +341,14 @@ fn read_weights(program: &mut Program, path: &Path) -> Result<(), Error> {
                 program.weights.insert(name.clone(), absent);
             }
         }
+        for s in &program.states {
+            let extents = s.shape.iter().map(|d| usize::try_from(d.as_const()?).ok());
+            if let (Some(name), Some(shape)) = (&s.initial, extents.collect())
+                && !program.weights.contains_key(name)
+            {
+                program.weights.insert(name.clone(), Tensor::absent(s.dtype, shape));
+            }
+        }
     }
     Ok(())
 }

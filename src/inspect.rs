@@ -21,6 +21,8 @@ pub use words::{bytes_text, clean, flops_text, is_control, known_bytes_text, nod
 
 use crate::Program;
 use std::collections::{BTreeMap, BTreeSet};
+use wgfc_ir::program::State;
+use wgfc_ir::{Dim, TensorType};
 
 /// What is told of a program.
 #[derive(Clone, Copy, Debug)]
@@ -166,6 +168,7 @@ impl<'a> Report<'a> {
         let absent =
             if program.stats.weights_absent { ", absent: this can be inspected, not run" } else { "" };
         out += &format!("  weights: {}{absent}\n", bytes_text(s.weights));
+        out += &states(program);
         out += "  (MB is 2^20, GB 2^30 bytes; every operand of a dispatch counts once)\n";
         out
     }
@@ -226,6 +229,7 @@ impl<'a> Report<'a> {
             "largest_live_bytes": s.live,
             "weight_bytes": s.weights,
             "weights_absent": program.stats.weights_absent,
+            "states": program.states,
             "computed": program.computed.iter().map(|c| (c.symbol.clone(), c.bound.to_string())).collect::<BTreeMap<_, _>>(),
             "warnings": program.stats.warnings,
             "families": families,
@@ -290,6 +294,40 @@ fn ratio(a: f64, b: f64) -> String {
     if b > 0.0 { format!("{:.2}", a / b) } else { "1.00".into() }
 }
 
+/// So many states are listed one by one.
+const STATES: usize = 12;
+
+/// What stays on the device from run to run, and what it is at first.
+fn states(program: &Program) -> String {
+    let bytes = |s: &State| {
+        let n = s.shape.iter().product::<Dim>().as_const().and_then(|n| usize::try_from(n).ok());
+        n.map_or(0, |n| s.dtype.bytes_for(n) as u64)
+    };
+    let all = &program.states;
+    if all.is_empty() {
+        return String::new();
+    }
+    let begun: Vec<&State> = all.iter().filter(|s| s.initial.is_some()).collect();
+    let sum = |of: &mut dyn Iterator<Item = &State>| of.map(bytes).fold(0, u64::saturating_add);
+    let mut out = format!("  states: {} ({} of fixed size)", all.len(), bytes_text(sum(&mut all.iter())));
+    if !begun.is_empty() {
+        let of = bytes_text(sum(&mut begun.iter().copied()));
+        out += &format!("; {} begin with contents ({of} of weights.safetensors)", begun.len());
+    }
+    out.push('\n');
+    for s in all.iter().take(STATES) {
+        let grows = s.growth.as_ref().map(|g| format!(", grows along axis {} by {} a run", g.axis, g.by));
+        let initial = s.initial.as_ref().map(|w| format!(", initial: weight \"{}\"", w));
+        let ty = TensorType::new(s.dtype, s.shape.clone());
+        let rest = grows.or(initial).unwrap_or_default();
+        out += &format!("    \"{}\": {ty}{rest}\n", s.name);
+    }
+    if all.len() > STATES {
+        out += &format!("    and {} others\n", all.len() - STATES);
+    }
+    out
+}
+
 /// Kernels of which it is known that they stay inside their buffers, and what is not known of the others.
 fn proofs(program: &Program) -> String {
     let all = program.kernels.len();
@@ -323,6 +361,27 @@ fn grouped(v: u64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn states_say_what_they_are_at_first() {
+        let state = |name: &str, initial: Option<&str>| State {
+            name: name.into(),
+            dtype: wgfc_ir::DType::F16,
+            shape: vec![Dim::from(3i64), Dim::from(4i64)],
+            buffer: 0,
+            growth: None,
+            initial: initial.map(str::to_owned),
+        };
+        assert_eq!(states(&Program::default()), "");
+        let program =
+            Program { states: vec![state("m", None), state("w", Some("w.2"))], ..Program::default() };
+        let text = states(&program);
+        assert!(text.contains("states: 2 (48 B of fixed size); 1 begin with contents (24 B of"), "{text}");
+        assert!(text.contains("\"m\": f16[3, 4]\n"), "{text}");
+        assert!(text.contains("\"w\": f16[3, 4], initial: weight \"w.2\""), "{text}");
+        let many = Program { states: vec![state("m", None); STATES + 3], ..Program::default() };
+        assert!(states(&many).contains("and 3 others"));
+    }
 
     #[test]
     fn digits_are_grouped() {

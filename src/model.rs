@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Instant;
 use wgfc_compiler::DeviceProfile;
-use wgfc_ir::eval::{Limits, evaluate_within};
+use wgfc_ir::eval::{Limits, StateValues, evaluate_from_within};
 use wgfc_ir::{Dim, Graph};
 use wgfc_runtime::error::BadInput;
 use wgfc_runtime::kernel::Checks;
@@ -122,7 +122,7 @@ pub struct Model {
 /// What runs the model: a session on a device, or the evaluator.
 enum Engine {
     Device { session: Box<Session> },
-    Cpu { graph: Box<Graph> },
+    Cpu { graph: Box<Graph>, states: StateValues },
 }
 
 impl Model {
@@ -176,7 +176,7 @@ impl Model {
             inputs: graph_ports(&imported.graph, &imported.graph.inputs),
             outputs: graph_ports(&imported.graph, &imported.graph.outputs),
             warnings: imported.warnings,
-            engine: Engine::Cpu { graph: Box::new(imported.graph) },
+            engine: Engine::Cpu { graph: Box::new(imported.graph), states: StateValues::default() },
             folder: None,
         })
     }
@@ -231,7 +231,8 @@ impl Model {
         }
     }
 
-    /// Runs it. Shapes of the inputs bind the model's symbols. All outputs are returned, by name.
+    /// Runs it. Shapes of the inputs bind the model's symbols. All outputs are returned, by name. What the model keeps as
+    /// states is what the run before has left there.
     ///
     /// # Errors
     /// Every input that is missing, unknown, or of the wrong type or shape; what the device refuses.
@@ -245,9 +246,9 @@ impl Model {
                 let outputs = outputs.map_err(|e| folder_error(self.folder.as_deref(), e))?;
                 Ok(outputs.into_iter().collect())
             }
-            Engine::Cpu { graph } => {
+            Engine::Cpu { graph, states } => {
                 let limits = Limits { bytes: memory::available(), ..Limits::default() };
-                let values = evaluate_within(graph, inputs, limits).map_err(|e| {
+                let values = evaluate_from_within(graph, inputs, states, limits).map_err(|e| {
                     let help = fitting(graph, inputs).unwrap_or_else(|| {
                         "try other inputs, or an adapter (--adapter; `wgfc device` lists them)".to_owned()
                     });

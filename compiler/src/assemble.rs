@@ -70,26 +70,23 @@ pub fn assemble(
     let bound = emitted.iter().flat_map(|e| e.bindings.iter().map(|b| b.0));
     let used: BTreeSet<TensorId> = bound.chain(kernels.computed.iter().map(|c| c.1)).collect();
     let mut stats = stats;
+    let address = |data: &Arc<wgfc_ir::Tensor>| Arc::as_ptr(data) as usize;
     let mut by_data: FxHashMap<usize, usize> = FxHashMap::default();
+    let mut named: FxHashMap<usize, String> = FxHashMap::default();
     for (id, t) in kernels.tensors.iter().enumerate() {
         let kind = match &t.kind {
             TensorKind::Input(index) => BufferKind::Input { index: *index },
             TensorKind::Output(index) => BufferKind::Output { index: *index },
             _ if !used.contains(&id) && !matches!(t.kind, TensorKind::State { .. }) => continue,
             TensorKind::Const(data) => {
-                if let Some(b) = by_data.get(&(Arc::as_ptr(data) as usize)) {
+                if let Some(b) = by_data.get(&address(data)) {
                     buffer_of.insert(id, *b);
                     continue;
                 }
-                by_data.insert(Arc::as_ptr(data) as usize, buffers.len());
+                by_data.insert(address(data), buffers.len());
                 stats.weights_absent |= !data.is_present();
-                let base = t.name.as_deref().unwrap_or("const");
-                let mut name = base.to_owned();
-                let mut n = 1;
-                while weights.contains_key(&name) || t.name.is_none() && n == 1 {
-                    name = format!("{base}.{n}");
-                    n += 1;
-                }
+                let name = unused_name(&weights, t.name.as_deref());
+                named.insert(address(data), name.clone());
                 weights.insert(name.clone(), data.as_ref().clone());
                 BufferKind::Weight { name }
             }
@@ -120,6 +117,31 @@ pub fn assemble(
             buffer_of.insert(id, b);
         }
     }
+
+    let states: Vec<program::State> = graph
+        .states
+        .iter()
+        .map(|s| {
+            let ty = graph.ty(s.before);
+            let growth = s.growth.as_ref().map(|g| program::Growth {
+                axis: g.axis,
+                length: g.length.to_string(),
+                by: g.by.clone(),
+            });
+            let initial = s.initial.as_ref().map(|data| {
+                let name = named.entry(address(data)).or_insert_with(|| {
+                    stats.weights_absent |= !data.is_present();
+                    let name = unused_name(&weights, Some(&s.name));
+                    weights.insert(name.clone(), data.as_ref().clone());
+                    name
+                });
+                name.clone()
+            });
+            let shape = ty.shape.clone();
+            let buffer = state_buffer(&buffers, &s.name).unwrap_or_default();
+            program::State { name: s.name.to_string(), dtype: ty.dtype, shape, buffer, growth, initial }
+        })
+        .collect();
 
     let written = |(id, _): &(TensorId, program::Access)| {
         let ty = &kernels.tensors[*id].ty;
@@ -159,8 +181,8 @@ pub fn assemble(
             flops: figure(bounds.most(&flops(k))),
         });
     }
-    let named: BTreeSet<&String> = dispatches.iter().flat_map(|d: &Dispatch| &d.nodes).collect();
-    stats.operators.retain(|n, _| named.contains(n));
+    let computing: BTreeSet<&String> = dispatches.iter().flat_map(|d: &Dispatch| &d.nodes).collect();
+    stats.operators.retain(|n, _| computing.contains(n));
     let computed = computed(kernels, bounds, &buffer_of);
     let kept = kernels.repeats.iter().map(|r| {
         let keeps = r.keeps.iter().filter_map(|t| buffer_of.get(t).copied());
@@ -199,25 +221,10 @@ pub fn assemble(
         BufferKind::Output { index } => Some(*index),
         _ => None,
     };
-    let states = graph
-        .states
-        .iter()
-        .map(|s| {
-            let ty = graph.ty(s.before);
-            let growth = s.growth.as_ref().map(|g| program::Growth {
-                axis: g.axis,
-                length: g.length.to_string(),
-                by: g.by.clone(),
-            });
-            let shape = ty.shape.clone();
-            let buffer = state_buffer(&buffers, &s.name).unwrap_or_default();
-            program::State { name: s.name.to_string(), dtype: ty.dtype, shape, buffer, growth }
-        })
-        .collect();
     let inputs = graph.inputs.iter().enumerate().map(|(i, b)| port(b, input, i)).collect();
     let outputs = graph.outputs.iter().enumerate().map(|(i, b)| port(b, output, i)).collect();
     Ok(Program {
-        version: Program::version_for(&repeats),
+        version: Program::version_for(&repeats, &states),
         producer: concat!("wgfc ", env!("CARGO_PKG_VERSION")).into(),
         inputs,
         outputs,
@@ -293,6 +300,18 @@ pub(crate) fn program_kernel(index: usize, k: &Kernel, e: &EmittedKernel) -> pro
         features: e.features.clone(),
         subgroup_size: e.subgroup_size,
     }
+}
+
+/// A name that no weight has, from that in the model.
+fn unused_name(weights: &BTreeMap<String, wgfc_ir::Tensor>, wanted: Option<&str>) -> String {
+    let base = wanted.unwrap_or("const");
+    let mut name = base.to_owned();
+    let mut n = 1;
+    while weights.contains_key(&name) || wanted.is_none() && n == 1 {
+        name = format!("{base}.{n}");
+        n += 1;
+    }
+    name
 }
 
 fn state_buffer(buffers: &[Buffer], state: &str) -> Option<usize> {

@@ -1,4 +1,4 @@
-//! Inputs and outputs that only carry a tensor from run to run become states of the graph.
+//! Inputs and outputs that only carry a tensor from run to run become states of the graph, beside those it has already.
 //!
 //! ```text
 //! present = concat(past, new)  →  after = scatter(cache, new) at past;  present = after[.., past + seq, ..]
@@ -102,10 +102,10 @@ pub fn introduce(graph: &mut Graph, states: &States) -> Result<(), Errors> {
     Ok(())
 }
 
-/// A symbol that no input's shape has, called `name` where that is possible.
+/// A symbol that no input's and no state's shape has, called `name` where that is possible.
 fn unused(graph: &Graph, name: &str) -> Arc<str> {
-    let of_inputs = graph.inputs.iter().flat_map(|b| &graph.ty(b.value).shape).flat_map(Dim::symbols);
-    let taken: BTreeSet<Arc<str>> = of_inputs.collect();
+    let given = graph.inputs.iter().map(|b| b.value).chain(graph.states.iter().map(|s| s.before));
+    let taken: BTreeSet<Arc<str>> = given.flat_map(|v| &graph.ty(v).shape).flat_map(Dim::symbols).collect();
     let names = (1..).map(|i| Arc::from(format!("{name}.{i}")));
     let mut names = std::iter::once(Arc::from(name)).chain(names);
     names.find(|n| !taken.contains(n)).unwrap_or_else(|| name.into())
@@ -121,7 +121,7 @@ fn found(graph: &Graph) -> Result<Vec<Pair>, Diagnostic> {
             pairs.push(p);
         }
     }
-    if pairs.is_empty() {
+    if pairs.is_empty() && graph.states.is_empty() {
         return Err(Diagnostic::model(
             "no state was found: no output of the model is an input with something appended along a symbolic axis, or with elements replaced",
         )
@@ -172,6 +172,10 @@ fn check(graph: &Graph, pairs: &[Pair]) -> Result<(), Errors> {
             let d = Diagnostic::model(format!("state \"{name}\" is named twice"));
             errors.push(d.help("give one --state for each input"));
         }
+        if graph.states.iter().any(|s| s.name == name) {
+            let d = Diagnostic::model(format!("the model has a state \"{name}\" and an input of that name"));
+            errors.push(d.help("give the input another name, or leave it an input"));
+        }
         if let Some(q) = pairs[..i].iter().find(|q| !alike(q, p)) {
             let other = self::name(graph, q.input);
             let d = Diagnostic::model(format!(
@@ -218,7 +222,7 @@ fn apply(graph: &mut Graph, p: &Pair, capacity: &Dim) -> Result<(), String> {
             (insert(graph, p.input, *node, growth, capacity)?, Some(growth.clone()))
         }
     };
-    graph.states.push(State { name, before: p.input, after, growth });
+    graph.states.push(State { name, before: p.input, after, growth, initial: None });
     Ok(())
 }
 

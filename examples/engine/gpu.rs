@@ -44,7 +44,7 @@ impl Device {
         let mut buffers = vec![];
         for (i, b) in plan.buffers.iter().enumerate() {
             let size = plan.bytes(i, symbols)?.next_multiple_of(4).max(16) as u64;
-            // New buffers are zero, as states and outputs have to be.
+            // New buffers are zero, as outputs have to be, and states that begin with nothing else.
             let buffer = self.buffer(size, Usage::STORAGE | Usage::COPY_SRC | Usage::COPY_DST);
             match &b.kind {
                 Kind::Weight { name } => self.fill(&buffer, weights.tensor(name)?.data())?,
@@ -53,7 +53,13 @@ impl Device {
                     let data = inputs.get(name).ok_or_else(|| format!("input `{name}` is missing"))?;
                     self.fill(&buffer, data)?;
                 }
-                Kind::Output {} | Kind::Arena {} | Kind::State {} => {}
+                Kind::State { name } => {
+                    let state = plan.states.iter().find(|s| s.name == *name);
+                    if let Some(weight) = state.and_then(|s| s.initial.as_ref()) {
+                        self.fill(&buffer, weights.tensor(weight)?.data())?;
+                    }
+                }
+                Kind::Output {} | Kind::Arena {} => {}
             }
             buffers.push(buffer);
         }

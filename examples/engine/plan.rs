@@ -13,6 +13,8 @@ pub struct Plan {
     pub version: u32,
     pub inputs: Vec<Port>,
     pub outputs: Vec<Port>,
+    #[serde(default)]
+    pub states: Vec<State>,
     /// Their order is that of the `Dims` uniform.
     pub symbols: Vec<String>,
     #[serde(default)]
@@ -29,6 +31,14 @@ pub struct Plan {
 pub struct Port {
     pub name: String,
     pub buffer: usize,
+}
+
+#[derive(Deserialize)]
+pub struct State {
+    pub name: String,
+    /// The weight that is its contents before the first run.
+    #[serde(default)]
+    pub initial: Option<String>,
 }
 
 #[derive(Deserialize)]
@@ -52,7 +62,7 @@ pub enum Kind {
     Output {},
     Weight { name: String },
     Arena {},
-    State {},
+    State { name: String },
 }
 
 #[derive(Deserialize)]
@@ -95,7 +105,7 @@ impl Plan {
     /// Reads the plan of a folder and its kernels.
     pub fn read(folder: &Path) -> Result<Plan, Box<dyn Error>> {
         let mut plan: Plan = serde_json::from_slice(&std::fs::read(folder.join("plan.json"))?)?;
-        if !(2..=3).contains(&plan.version) {
+        if !(2..=4).contains(&plan.version) {
             return Err(format!("version {} of the format is not known here", plan.version).into());
         }
         if !plan.computed.is_empty() || plan.repeats.iter().any(|r| r.until.is_some()) {

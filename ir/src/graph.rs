@@ -2,6 +2,7 @@
 
 use crate::op::Op;
 use crate::poly::{Atom, Dim, Poly};
+use crate::tensor::Tensor;
 use petgraph::graph::NodeIndex;
 use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{Hash, Hasher};
@@ -69,8 +70,8 @@ impl Constraint {
     }
 }
 
-/// A tensor that keeps its contents from run to run, on the device that runs the graph. Zero at first.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// A tensor that keeps its contents from run to run, on the device that runs the graph.
+#[derive(Clone, Debug, PartialEq)]
 pub struct State {
     /// Its name: that of the model's input it stands for.
     pub name: Arc<str>,
@@ -80,6 +81,8 @@ pub struct State {
     pub after: Value,
     /// How much of it is in use; `None` when all of it always is.
     pub growth: Option<Growth>,
+    /// Its contents when the first run begins, of the same type; `None` for zeros. A state that grows has none.
+    pub initial: Option<Arc<Tensor>>,
 }
 
 /// A state that is filled along one axis, whose extent in the state's shape is the capacity: a number, or a
@@ -272,8 +275,9 @@ impl Graph {
     pub fn written_in_place(&self, n: NodeId) -> Option<&State> {
         let node = self.get(n)?;
         let Op::Scatter { reduce: None, .. } = node.op else { return None };
-        let s = self.states.iter().find(|s| s.after == n.into())?;
-        (node.inputs.first() == Some(&s.before) && self.uses(s.before).len() == 1).then_some(s)
+        let from = node.inputs.first()?;
+        let s = self.states.iter().find(|s| s.before == *from && s.after == n.into())?;
+        (self.uses(s.before).len() == 1).then_some(s)
     }
 
     /// Makes every reader of `old`, [results](Graph::results) included, read `new`.

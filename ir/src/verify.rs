@@ -131,6 +131,13 @@ impl Verifier {
         if open.is_some() {
             fail(format!("its type {before} has a size that is not constant"));
         }
+        if let Some(t) = &s.initial {
+            if s.growth.is_some() {
+                fail("grows and does not begin empty".into());
+            } else if t.dtype != before.dtype || before.static_shape().as_deref() != Some(&t.shape[..]) {
+                fail(format!("is {before} and begins as {}{:?}", t.dtype, t.shape));
+            }
+        }
         if let Some(grow) = s.growth.as_ref().filter(|g| g.axis >= before.rank()) {
             fail(format!("grows along axis {} of {before}", grow.axis));
         }

@@ -11,7 +11,11 @@ use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
 /// The newest version of the format.
-pub const FORMAT_VERSION: u32 = 3;
+pub const FORMAT_VERSION: u32 = 4;
+/// The first version whose repeats may run in rounds: see [`Until`].
+pub const ROUNDS_VERSION: u32 = 3;
+/// The first version whose states may have [initial contents](State::initial).
+pub const INITIAL_VERSION: u32 = 4;
 /// The oldest version that is still read; written where a program needs no newer one.
 pub const OLDEST_VERSION: u32 = 2;
 
@@ -110,7 +114,7 @@ pub struct Port {
     pub buffer: usize,
 }
 
-/// A tensor that keeps its contents from run to run; zero at first.
+/// A tensor that keeps its contents from run to run.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct State {
     /// Its name: that of the model's input it stands for.
@@ -125,6 +129,9 @@ pub struct State {
     /// How much of it is in use; absent when all of it always is.
     #[serde(default)]
     pub growth: Option<Growth>,
+    /// Its contents before the first run: a key in [`Program::weights`]. Absent where they are zeros.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub initial: Option<String>,
 }
 
 /// A state that is filled along one axis.
@@ -231,7 +238,7 @@ pub enum BufferKind {
         /// Where its life ends.
         last: usize,
     },
-    /// Keeps its contents from run to run; zero at first. `elements` is its capacity.
+    /// Keeps its contents from run to run; zero at first, or as [`State::initial`] says. `elements` is its capacity.
     State {
         /// The state's name, as in [`Program::states`].
         name: String,
@@ -321,9 +328,13 @@ pub struct Until {
 }
 
 impl Program {
-    /// The oldest version whose readers run programs with these repeats.
-    pub fn version_for(repeats: &[Repeat]) -> u32 {
-        if repeats.iter().any(|r| r.until.is_some()) { FORMAT_VERSION } else { OLDEST_VERSION }
+    /// The oldest version whose readers run programs with these repeats and states.
+    pub fn version_for(repeats: &[Repeat], states: &[State]) -> u32 {
+        match repeats.iter().any(|r| r.until.is_some()) {
+            _ if states.iter().any(|s| s.initial.is_some()) => INITIAL_VERSION,
+            true => ROUNDS_VERSION,
+            false => OLDEST_VERSION,
+        }
     }
 
     /// How often a run dispatches number `dispatch`, where no repeat runs less than 0 times and one in rounds

@@ -3,7 +3,10 @@
 //! After this check indices need no further care. Everything wrong is reported at once.
 
 use std::collections::{BTreeMap, BTreeSet};
-use wgfc_program::program::{Access, BufferKind, Dispatch, FORMAT_VERSION, Kernel, OLDEST_VERSION};
+use wgfc_program::program::{
+    Access, BufferKind, Dispatch, FORMAT_VERSION, INITIAL_VERSION, Kernel, OLDEST_VERSION, ROUNDS_VERSION,
+    State,
+};
 use wgfc_program::{Atom, DType, Dim, Program};
 
 /// Bytes of variables that an invocation may have for itself: far more than any kernel that is emitted takes.
@@ -87,12 +90,31 @@ impl Check<'_> {
                 }
                 _ => self.fail(format!("{at}: buffer {} is not its own", s.buffer)),
             }
+            self.initial(&at, s, &sizes);
             let Some(g) = &s.growth else { continue };
             if g.axis >= s.shape.len() {
                 self.fail(format!("{at}: it has no axis {}", g.axis));
             }
             self.dim(&at, &Dim::sym(&g.length));
             self.dim(&at, &g.by);
+        }
+    }
+
+    /// The contents of a state of these extents before the first run.
+    fn initial(&mut self, at: &str, s: &State, sizes: &[usize]) {
+        let Some(name) = &s.initial else { return };
+        if self.p.version < INITIAL_VERSION {
+            self.fail(format!("{at} has initial contents, which version {} does not know", self.p.version));
+        }
+        if s.growth.is_some() {
+            self.fail(format!("{at} grows and has initial contents, where it must begin empty"));
+        }
+        match self.p.weights.get(name) {
+            None => self.fail(format!("{at}: the weight \"{name}\" of its initial contents is missing")),
+            Some(w) if w.dtype != s.dtype || w.numel() != sizes.iter().product() => {
+                self.fail(format!("{at} is {}{sizes:?}, its initial contents \"{name}\" are {w:?}", s.dtype));
+            }
+            Some(_) => {}
         }
     }
 
@@ -299,7 +321,7 @@ impl Check<'_> {
                 continue;
             };
             if let Some(u) = &r.until {
-                if self.p.version < FORMAT_VERSION {
+                if self.p.version < ROUNDS_VERSION {
                     self.fail(format!("{at} runs in rounds, which version {} does not know", self.p.version));
                 }
                 if u.rounds == 0 {

@@ -6,16 +6,19 @@ mod values;
 use crate::error::RunError;
 use crate::gpu::Gpu;
 use crate::session::Session;
+use crate::upload;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use wgfc_program::program::{BufferKind, State};
-use wgfc_program::{Program, TensorType};
+use wgfc_program::{Program, Tensor, TensorType};
 
 /// The states of one or several sessions.
 #[derive(Debug, Default)]
 pub(crate) struct StateSet {
     /// Name, type, shape and growth of each.
     states: Vec<State>,
+    /// What they hold before the first run, by name, where that is not zeros. It stays on the host, to begin anew.
+    initial: BTreeMap<String, Tensor>,
     contents: Mutex<Contents>,
 }
 
@@ -32,7 +35,7 @@ struct Contents {
 }
 
 impl StateSet {
-    /// Zeros for the states of a program, with `slack` bytes behind each.
+    /// The states of a program before its first run, with `slack` bytes behind each.
     pub(crate) async fn new(
         gpu: &Gpu,
         program: &Program,
@@ -45,8 +48,15 @@ impl StateSet {
             let BufferKind::State { name } = &b.kind else { continue };
             if !states.iter().any(|s| s.name == *name) {
                 let (name, shape) = (name.clone(), vec![b.elements.clone()]);
-                states.push(State { name, dtype: b.dtype, shape, buffer: i, growth: None });
+                states.push(State { name, dtype: b.dtype, shape, buffer: i, growth: None, initial: None });
             }
+        }
+        let mut initial = BTreeMap::new();
+        for s in &states {
+            let Some(weight) = &s.initial else { continue };
+            let known = program.weights.get(weight).filter(|t| t.is_present());
+            let tensor = known.ok_or_else(|| RunError::WeightAbsent { name: weight.clone() })?;
+            initial.insert(s.name.clone(), tensor.clone());
         }
         let capacities = room::capacities(&states, capacity)?;
         let mut buffers = BTreeMap::new();
@@ -58,7 +68,17 @@ impl StateSet {
         let symbols = states.iter().filter_map(|s| s.growth.as_ref());
         let lengths = symbols.map(|g| (g.length.clone(), 0)).collect();
         let contents = Mutex::new(Contents { buffers, lengths, capacities, version: 0 });
-        Ok(StateSet { states, contents })
+        let set = StateSet { states, initial, contents };
+        set.begin(gpu, None).await?;
+        Ok(set)
+    }
+
+    /// Gives buffers of zeros their initial contents: that of one state, or of all.
+    async fn begin(&self, gpu: &Gpu, only: Option<&str>) -> Result<(), RunError> {
+        let wanted = self.initial.iter().filter(|(name, _)| only.is_none_or(|o| o == *name));
+        let writes: Vec<(&str, &Tensor, wgpu::Buffer)> =
+            wanted.filter_map(|(name, t)| Some((name.as_str(), t, self.buffer(name)?))).collect();
+        if writes.is_empty() { Ok(()) } else { upload::upload(gpu, &writes).await }
     }
 
     /// A copy of everything, made on the device.
@@ -77,7 +97,7 @@ impl StateSet {
         })
         .await?;
         let contents = Mutex::new(Contents { buffers, ..from });
-        Ok(StateSet { states: self.states.clone(), contents })
+        Ok(StateSet { states: self.states.clone(), initial: self.initial.clone(), contents })
     }
 
     fn lock(&self) -> MutexGuard<'_, Contents> {
@@ -144,7 +164,8 @@ impl Session {
         growing.min().and_then(|c| usize::try_from(c).ok())
     }
 
-    /// Sets all states to zero, and their lengths too.
+    /// Gives all states their initial contents, zeros where the program has none, and sets their lengths to zero. Of sessions
+    /// on the same states, the initial contents are those of the first one's program.
     pub async fn reset(&mut self) -> Result<(), RunError> {
         let gpu = self.gpu.clone();
         gpu.scoped("resetting the states", || {
@@ -155,11 +176,12 @@ impl Session {
             gpu.queue().submit([encoder.finish()]);
         })
         .await?;
+        self.states.begin(&self.gpu, None).await?;
         self.set_all_lengths(0);
         Ok(())
     }
 
-    /// Sets one state to zero. Its length, which other states may share, stays.
+    /// Gives one state its initial contents. Its length, which other states may share, stays.
     pub async fn reset_state(&mut self, name: &str) -> Result<(), RunError> {
         let known = || self.states.states.iter().map(|s| &s.name);
         let state = self.states.buffer(name).ok_or_else(|| self.unknown("state", name, known()))?;
@@ -169,7 +191,8 @@ impl Session {
                 encoder.clear_buffer(&state, 0, None);
                 self.gpu.queue().submit([encoder.finish()]);
             })
-            .await
+            .await?;
+        self.states.begin(&self.gpu, Some(name)).await
     }
 
     /// Forgets all but the first `length` positions of the states; the next run continues there.

@@ -1,4 +1,4 @@
-//! Weights on their way to the device.
+//! Weights, and what states hold, on their way to the device.
 
 use crate::error::RunError;
 use crate::gpu::Gpu;
@@ -25,7 +25,7 @@ impl Chunk<'_> {
     /// Copies it to where the driver fetches it from.
     async fn write(&self, gpu: &Gpu) -> Result<(), RunError> {
         let Range { start, end } = self.range;
-        let what = format!("uploading weight \"{}\"", self.name);
+        let what = format!("uploading \"{}\"", self.name);
         // The last word is padded with zeros.
         let padded = (end - start).next_multiple_of(4) as u64;
         let Some(size) = wgpu::BufferSize::new(padded) else { return Ok(()) };

@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 use wgfc_program::program::{
-    Access, Buffer, BufferKind, DimConstraint, Dispatch, FORMAT_VERSION, Kernel, Port, Program, Repeat,
-    Stats, Until,
+    Access, Buffer, BufferKind, DimConstraint, Dispatch, FORMAT_VERSION, Growth, Kernel, Port, Program,
+    Repeat, State, Stats, Until,
 };
 use wgfc_program::{DType, Dim, Tensor};
 use wgfc_runtime::kernel::Checks;
@@ -376,6 +376,58 @@ fn states_persist_until_they_are_reset() {
         assert_eq!(run(&mut s, 1, 0), [1.0, 0.0]);
         assert!(pollster::block_on(s.reset_state("other")).is_err());
     });
+}
+
+/// [`counter`] whose count begins at 40, 2.
+fn counter_from() -> Program {
+    let mut p = counter();
+    p.weights.insert("start".to_owned(), Tensor::from_f32(vec![2], &[40.0, 2.0]));
+    let (name, initial) = ("count".to_owned(), Some("start".to_owned()));
+    let buffer = p.buffers.iter().position(|b| matches!(b.kind, BufferKind::State { .. })).unwrap();
+    p.states.push(State { name, dtype: DType::F32, shape: vec![dim("2")], buffer, growth: None, initial });
+    p
+}
+
+#[test]
+fn states_have_initial_contents() {
+    on_each(|gpu| {
+        let mut s = Session::new_blocking(gpu, &counter_from()).unwrap();
+        s.set_symbol("pos", 7).unwrap();
+        let run = |s: &mut Session| s.run_blocking(&[("x", f32s(&[3]))]).unwrap()[0].1.to_f32s().unwrap();
+        assert_eq!(s.states_blocking().unwrap()["count"].to_f32s().unwrap(), [40.0, 2.0]);
+        assert_eq!(run(&mut s), [43.0, 7.0]);
+        assert_eq!(run(&mut s), [46.0, 7.0]);
+        pollster::block_on(s.reset_state("count")).unwrap();
+        assert_eq!(run(&mut s), [43.0, 7.0]);
+        s.reset_blocking().unwrap();
+        assert_eq!(s.states_blocking().unwrap()["count"].to_f32s().unwrap(), [40.0, 2.0]);
+    });
+    type Edit = fn(&mut Program);
+    let growth = Growth { axis: 0, length: "pos".to_owned(), by: dim("1") };
+    let edits: &[(Edit, &str)] = &[
+        (|p| p.version = 3, "has initial contents, which version 3 does not know"),
+        (|p| p.weights.clear(), "the weight \"start\" of its initial contents is missing"),
+        (
+            |p| _ = p.weights.insert("start".to_owned(), f32s(&[3])),
+            "is f32[2], its initial contents \"start\" are f32[3]",
+        ),
+        (
+            |p| _ = p.weights.insert("start".to_owned(), Tensor::from_i64(vec![2], &[0, 0])),
+            "its initial contents \"start\" are i64[2]",
+        ),
+        (|p| p.states[0].shape = vec![dim("n")], "which is no size"),
+    ];
+    assert_eq!(wgfc_runtime::check::check(&counter_from()), Vec::<String>::new());
+    for (edit, want) in edits {
+        let mut p = counter_from();
+        edit(&mut p);
+        let problems = wgfc_runtime::check::check(&p).join("\n");
+        assert!(problems.contains(want), "{want} in {problems:?}");
+    }
+    let mut p = counter_from();
+    p.states[0].growth = Some(growth);
+    let problems = wgfc_runtime::check::check(&p).join("\n");
+    assert!(problems.contains("grows and has initial contents"), "{problems}");
 }
 
 #[test]

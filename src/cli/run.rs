@@ -22,7 +22,7 @@ pub fn main(a: &RunArgs, t: &Terminal) -> Result<(), Error> {
     let labels = a.labels.as_deref().map(read_labels).transpose()?;
     let place = match a.cpu {
         true => Place::Cpu,
-        // The evaluator has no kernels, and keeps no states.
+        // The evaluator has no kernels, and its graphs only the states that the model itself has.
         false if a.no_cpu || a.profile || a.compile.state_capacity.is_some() => {
             Place::Device(adapter::choice(&a.adapter))
         }

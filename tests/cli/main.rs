@@ -348,6 +348,7 @@ fn caches_stay_on_the_device() {
     let len = |key: &str| plan[key].as_array().map_or(0, Vec::len);
     assert_eq!([len("inputs"), len("outputs"), len("states")], [3, 1, 4], "{plan}");
     assert!(len("dispatches") <= 2 * 5 + 2, "{}", len("dispatches"));
+    wgfc(d.path(), "inspect|out").exits(0).prints("states: 4 (").prints("grows along axis 2 by 1 a run");
     compile("--state-capacity|any").exits(0);
     let plan = std::fs::read_to_string(d.path().join("out/plan.json")).unwrap();
     assert!(plan.contains("\"capacity\"") && plan.contains("12*capacity"), "{plan}");

@@ -10,7 +10,7 @@ use wgfc_ir::Tensor;
 mod device_buffers;
 #[expect(dead_code, reason = "its `main` reads the arguments of the process")]
 #[path = "../../examples/engine/main.rs"]
-mod engine;
+pub mod engine;
 #[path = "../../examples/run.rs"]
 mod run;
 #[path = "../../examples/taps.rs"]

@@ -32,6 +32,7 @@ mod levels;
 mod long;
 mod loops;
 mod models;
+mod mutations;
 mod operators;
 mod scatters;
 mod selftest;

@@ -5,8 +5,9 @@ use crate::fuse::points::{self, Point};
 use crate::fuse::pulling::{Puller, Source, broadcast_index, flat_offset, unflatten};
 use crate::fuse::tensors::{InMemory, Tensors};
 use crate::fuse::unit::Unit;
-use crate::kernel::{Expr, ExprId, Family, Kernel, Map, Store, TensorId};
+use crate::kernel::{Body, Expr, ExprId, Family, Kernel, KernelTensor, Map, Store, TensorId};
 use rustc_hash::FxHashMap;
+use std::sync::Arc;
 use wgfc_ir::{DType, Dim, Graph, Op, Poly, Scalar, Value};
 
 pub(super) type P<'a, 't, 'b> = Puller<'a, InMemory<'t, 'b>>;
@@ -33,9 +34,18 @@ pub fn copy_kernel<'a>(
     })
 }
 
+/// A kernel that copies one tensor to another.
+pub fn copy_of(from: TensorId, to: TensorId, tensors: &[KernelTensor], nodes: Vec<Arc<str>>) -> Kernel {
+    let ty = &tensors[to].ty;
+    let mut body = Body::default();
+    let value = body.push(Expr::Load { tensor: from, offset: Poly::var(0), guard: None }, ty.dtype);
+    let stores = vec![Store { tensor: to, offset: Poly::var(0), value, guard: None, combine: None }];
+    Kernel { family: Family::Map(Map { elements: ty.numel() }), body, stores, nodes }
+}
+
 /// A kernel that writes one number.
-pub fn fill_kernel(to: TensorId, s: Scalar, nodes: Vec<std::sync::Arc<str>>) -> Kernel {
-    let mut body = crate::kernel::Body::default();
+pub fn fill_kernel(to: TensorId, s: Scalar, nodes: Vec<Arc<str>>) -> Kernel {
+    let mut body = Body::default();
     let value = body.push(Expr::Const(s), s.dtype);
     let stores = vec![Store { tensor: to, offset: Poly::var(0), value, guard: None, combine: None }];
     Kernel { family: Family::Map(Map { elements: Dim::ONE }), body, stores, nodes }

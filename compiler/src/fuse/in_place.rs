@@ -1,12 +1,85 @@
 //! States that a kernel writes where it reads them.
 //!
 //! What a state becomes is copied to it when all have read what it was. No copy is needed where the
-//! kernel that computes it reads of the old contents only the element that it replaces.
+//! kernel that computes it reads of the old contents only the element that it replaces. Two copies are where what a state
+//! becomes is itself what states were, and could not be read any more: of two states that change places.
 
+use super::split::Block;
 use super::{Computed, Touched};
 use crate::fuse::tensors::Tensors;
 use crate::kernel::{Expr, Family, Kernel, KernelTensor, Store, TensorId, TensorKind};
+use rustc_hash::FxHashSet;
 use wgfc_ir::Value;
+
+/// Orders values and where they are copied to, and says which a kernel may [write](write) there itself: those come last, since
+/// what is copied before then reads what the kernel writes, wherever it is. Of several states that become one value it is the first.
+pub(super) fn ordered(copies: Vec<(Value, TensorId)>, tensors: &Tensors<'_>) -> Vec<(Value, TensorId, bool)> {
+    let mut seen: FxHashSet<Value> = FxHashSet::default();
+    let (mut others, mut states, mut written) = (vec![], vec![], vec![]);
+    for (v, t) in copies {
+        let own = tensors.of.get(&v).map(|from| &tensors.list[*from].kind);
+        let intermediate = matches!(own, Some(TensorKind::Intermediate));
+        let to = match tensors.list[t].kind {
+            TensorKind::State { .. } if intermediate && seen.insert(v) => {
+                written.push((v, t, true));
+                continue;
+            }
+            TensorKind::State { .. } => &mut states,
+            _ => &mut others,
+        };
+        to.push((v, t, false));
+    }
+    others.extend(states.into_iter().chain(written));
+    others
+}
+
+/// The states of which a kernel reads what they were.
+fn olds(reads: impl Iterator<Item = TensorId>, tensors: &[KernelTensor]) -> FxHashSet<usize> {
+    let old = |t: TensorId| match tensors[t].kind {
+        TensorKind::State { state, after: false, .. } => Some(state),
+        _ => None,
+    };
+    reads.filter_map(old).collect()
+}
+
+/// The states of which any kernel reads what they were.
+pub(super) fn read_before(
+    kernels: &[Kernel],
+    blocks: &[Block],
+    tensors: &[KernelTensor],
+) -> FxHashSet<usize> {
+    olds(kernels.iter().flat_map(Kernel::reads).chain(blocks.iter().flat_map(Block::reads)), tensors)
+}
+
+/// Whether a copy to a state reads what a state was which must be written before: its own, or one that another kernel writes,
+/// which in turn reads what this one overwrites. Then it takes what it copies from a tensor of its own.
+pub(super) fn must_wait(
+    copy: &Kernel,
+    kernels: &[Kernel],
+    blocks: &[Block],
+    tensors: &Tensors<'_>,
+    computed: &Computed,
+) -> bool {
+    let reads = olds(copy.reads().into_iter(), &tensors.list);
+    let states = copy.writes().into_iter().filter_map(|t| match tensors.list[t].kind {
+        TensorKind::State { state, .. } => Some(state),
+        _ => None,
+    });
+    let states: Vec<usize> = states.collect();
+    if reads.is_empty() || states.is_empty() {
+        return false;
+    }
+    let kernel = |k: &Kernel| Touched { reads: k.reads(), writes: k.writes(), symbols: k.symbols() };
+    let block = |b: &Block| Touched {
+        reads: b.reads().collect(),
+        writes: b.writes().collect(),
+        symbols: b.symbols(),
+    };
+    let all = kernels.iter().chain([copy]).map(kernel).chain(blocks.iter().map(block));
+    let parts: Vec<Touched> = all.collect();
+    let order = super::constraints(&parts, &tensors.list, computed);
+    states.iter().any(|s| reads.contains(s)) || petgraph::algo::is_cyclic_directed(&order)
+}
 
 /// Makes the kernel that computes `v` write it to `to`, what state `state` becomes; whether it could.
 /// `kernels` are all that read or write either.
@@ -22,7 +95,7 @@ pub(super) fn write(
     if !matches!(tensors.list[from].kind, TensorKind::Intermediate) || tensors.list.iter().any(under) {
         return false;
     }
-    let is_before = |t: &TensorId| matches!(tensors.list[*t].kind, TensorKind::State { state: s, after: false } if s == state);
+    let is_before = |t: &TensorId| matches!(tensors.list[*t].kind, TensorKind::State { state: s, after: false, .. } if s == state);
     let writes = |k: &Kernel| k.all_stores().any(|s| s.tensor == from);
     let Some(writer) = kernels.iter().position(writes) else { return false };
     let k = &kernels[writer];

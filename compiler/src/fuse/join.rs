@@ -9,10 +9,12 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use wgfc_ir::Dim;
 
-/// Joins what binds no more than `max_buffers` storage buffers.
+/// Joins what binds no more than `max_buffers` storage buffers. What writes one of the states of which what they were is
+/// `read` runs late and alone: what it would be joined with may have to run early.
 pub fn join(
     kernels: Vec<Kernel>,
     tensors: &[KernelTensor],
+    read: &FxHashSet<usize>,
     computed: &[(Arc<str>, TensorId)],
     max_buffers: usize,
 ) -> Vec<Kernel> {
@@ -34,7 +36,11 @@ pub fn join(
         let mut reads = k.reads();
         reads.sort_unstable();
         let writes = k.writes();
-        if reads.is_empty() || writes.iter().any(|w| reads.contains(w) || shared.contains(w)) {
+        let overwrites =
+            |w: TensorId| matches!(&tensors[w].kind, TensorKind::State { state, .. } if read.contains(state));
+        if reads.is_empty()
+            || writes.iter().any(|w| reads.contains(w) || shared.contains(w) || overwrites(*w))
+        {
             out.push(k);
             continue;
         }

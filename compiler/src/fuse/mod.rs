@@ -216,15 +216,17 @@ fn build(
         tensors.add(Some(b.value), graph.ty(b.value).clone(), TensorKind::Input(i));
     }
     for (state, s) in graph.states.iter().enumerate() {
-        tensors.add(Some(s.before), graph.ty(s.before).clone(), TensorKind::State { state, after: false });
+        let kind = TensorKind::State { state, grows: s.growth.is_some(), after: false };
+        tensors.add(Some(s.before), graph.ty(s.before).clone(), kind);
     }
     // A value that several outputs want, or that is an input or a constant, is copied.
     let mut copies: Vec<(Value, TensorId)> = vec![];
     let made: rustc_hash::FxHashSet<Value> =
         grouping.units.iter().flat_map(|u| u.outputs.iter().copied()).collect();
+    let in_state = |v: Value| v.port == 0 && graph.written_in_place(v.node).is_some();
     for (i, (b, ty)) in graph.outputs.iter().zip(outputs).enumerate() {
         let ty = ty.clone();
-        if made.contains(&b.value) && !tensors.of.contains_key(&b.value) {
+        if made.contains(&b.value) && !tensors.of.contains_key(&b.value) && !in_state(b.value) {
             tensors.add(Some(b.value), ty, TensorKind::Output(i));
         } else {
             let t = tensors.add(None, ty, TensorKind::Output(i));
@@ -233,8 +235,10 @@ fn build(
     }
     // What a state becomes is written to it at once where that is possible, else copied at the end.
     for (state, s) in graph.states.iter().enumerate() {
-        let (ty, kind) = (graph.ty(s.after).clone(), TensorKind::State { state, after: true });
-        if graph.written_in_place(s.after.node).is_some() {
+        let ty = graph.ty(s.after).clone();
+        let kind = TensorKind::State { state, grows: s.growth.is_some(), after: true };
+        let writes = graph.written_in_place(s.after.node).is_some_and(|own| own.before == s.before);
+        if writes {
             tensors.add(Some(s.after), ty, kind);
         } else if s.after != s.before {
             let t = tensors.add(None, ty, kind);
@@ -326,8 +330,10 @@ fn build(
         let under = tensors.add(None, graph.ty(v).clone(), TensorKind::Under(over));
         copies.push((graph.node(u.anchor).inputs[0], under));
     }
-    for (v, t) in copies.into_iter().filter(|(v, _)| !is_empty(graph.ty(*v))) {
+    copies.retain(|(v, _)| !is_empty(graph.ty(*v)));
+    for (v, t, written) in in_place::ordered(copies, &tensors) {
         if let TensorKind::State { state, .. } = tensors.list[t].kind
+            && written
             && options.fusion == Fusion::Full
             && blocks.is_empty()
             && !again
@@ -339,7 +345,14 @@ fn build(
             Ok(k) => {
                 let wide = count_bindings(&k) > options.profile.max_storage_buffers as usize;
                 again |= wide && bans.materialise.insert(v);
-                kernels.push(k);
+                if in_place::must_wait(&k, &kernels, &blocks, &tensors, &computed) {
+                    let kept = tensors.add(None, graph.ty(v).clone(), TensorKind::Intermediate);
+                    let nodes = k.nodes.clone();
+                    kernels.push(k.renumbered(&|to| if to == t { kept } else { to }));
+                    kernels.push(build::copy_of(kept, t, &tensors.list, nodes));
+                } else {
+                    kernels.push(k);
+                }
             }
             Err(e) => match tensors.wanted.take() {
                 Some(v) if bans.materialise.insert(v) => again = true,
@@ -358,7 +371,9 @@ fn build(
         return Ok(None);
     }
     if options.fusion == Fusion::Full {
-        kernels = join::join(kernels, &tensors.list, &computed, options.profile.max_storage_buffers as usize);
+        let read = in_place::read_before(&kernels, &blocks, &tensors.list);
+        let most = options.profile.max_storage_buffers as usize;
+        kernels = join::join(kernels, &tensors.list, &read, &computed, most);
     }
     let tensors = tensors.list;
     let parts = kernels.into_iter().map(|k| split::Block { kernels: vec![k], repeats: vec![] });
@@ -495,7 +510,7 @@ fn constraints(parts: &[Touched], tensors: &[KernelTensor], computed: &Computed)
             g.update_edge(ids[*w], ids[i], ());
         }
         for t in &part.reads {
-            if let TensorKind::State { state, after: false } = tensors[*t].kind
+            if let TensorKind::State { state, after: false, .. } = tensors[*t].kind
                 && let Some(w) = overwriter.get(&state).filter(|w| **w != i)
             {
                 g.update_edge(ids[i], ids[*w], ());

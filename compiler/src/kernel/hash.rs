@@ -12,7 +12,7 @@ use wgfc_ir::{Atom, DType, Dim, Poly, Scalar};
 pub enum Capacity {
     /// No: their text differs.
     Counts,
-    /// Yes: shapes of states, where in them a kernel reads and writes, and comparisons with their extents do not
+    /// Yes: shapes of states that grow, where in them a kernel reads and writes, and comparisons with their extents do not
     /// count. For what a choice that holds for any capacity is kept under.
     Ignored,
 }
@@ -64,10 +64,10 @@ impl<'k> Structure<'k> {
         h
     }
 
-    /// Whether it is a state whose capacity does not count.
+    /// Whether it is a state with a capacity, which does not count.
     fn is_open(&self, t: TensorId) -> bool {
-        let state = matches!(self.all.get(t).map(|t| &t.kind), Some(TensorKind::State { .. }));
-        state && self.capacity == Capacity::Ignored
+        let grows = matches!(self.all.get(t).map(|t| &t.kind), Some(TensorKind::State { grows: true, .. }));
+        grows && self.capacity == Capacity::Ignored
     }
 
     fn bytes(&mut self, bytes: &[u8]) {

@@ -176,6 +176,8 @@ pub enum TensorKind {
     State {
         /// Which state.
         state: usize,
+        /// Whether it is filled along an axis, of whose extent a [`Capacity`] may be independent.
+        grows: bool,
         /// What it becomes.
         after: bool,
     },

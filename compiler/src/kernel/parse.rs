@@ -102,7 +102,11 @@ fn tensor(p: &mut Parser<'_>) -> Parsed<KernelTensor> {
         "input" => TensorKind::Input(p.integer()?),
         "output" => TensorKind::Output(p.integer()?),
         "const" => constant(p, &ty, types_at)?,
-        "state" => TensorKind::State { state: p.integer()?, after: p.eat_word("updated") },
+        "state" => TensorKind::State {
+            state: p.integer()?,
+            grows: p.eat_word("grows"),
+            after: p.eat_word("updated"),
+        },
         "intermediate" => TensorKind::Intermediate,
         "under" => TensorKind::Under(reference(p, "t", "a tensor")?),
         _ => {

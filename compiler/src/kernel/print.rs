@@ -50,8 +50,11 @@ impl fmt::Display for TensorKind {
             TensorKind::Output(n) => write!(f, "output {n}"),
             TensorKind::Const(t) => write!(f, "const {}", constant(t)),
             TensorKind::Withheld(hash) => write!(f, "const hash {hash:016x}"),
-            TensorKind::State { state, after: false } => write!(f, "state {state}"),
-            TensorKind::State { state, after: true } => write!(f, "state {state} updated"),
+            TensorKind::State { state, grows, after } => {
+                let (grows, updated) =
+                    (if *grows { " grows" } else { "" }, if *after { " updated" } else { "" });
+                write!(f, "state {state}{grows}{updated}")
+            }
             TensorKind::Intermediate => f.write_str("intermediate"),
             TensorKind::Under(over) => write!(f, "under t{over}"),
         }

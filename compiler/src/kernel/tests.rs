@@ -8,8 +8,8 @@ const ALL: &str = r#"t0: f32[n, 7] input 0 as "x"
 t1: f32[7] const [1.0, 2.5, inf, nan, -0.0, 1e-7, 7.0] as "a \"name\""
 t2: f16[100, 3] const hash 00112233445566ff
 t3: f32[3] const absent as "w"
-t4: f32[1, capacity] state 0 as "cache"
-t5: f32[1, capacity] state 0 updated
+t4: f32[1, capacity] state 0 grows as "cache"
+t5: f32[1, capacity] state 0 grows updated
 t6: f32[n, 7] intermediate
 t7: i32[] intermediate as "count"
 t8: f32[n, 7] output 0 as "y"
@@ -251,11 +251,19 @@ fn hashes_are_of_the_structure() {
 fn capacities_need_not_count() {
     let text = |capacity: &str| {
         format!(
-            "t0: f32[1, {capacity}] state 0\nt1: f32[n] output 0\nkernel 0 map [n]\n  e0: i32 = index({capacity})\n  \
+            "t0: f32[1, {capacity}] state 0 grows\nt1: f32[n] output 0\nkernel 0 map [n]\n  e0: i32 = index({capacity})\n  \
              e1: i32 = index(%0)\n  e2: bool = lt(e1, e0)\n  e3: f32 = t0[{capacity}*0 + %0] if e2\n  t1[%0] = e3\n"
         )
     };
     let both = |capacity| ["17", "c"].map(|c| hashes(&text(c), capacity)[0]);
     assert_eq!(both(Capacity::Ignored)[0], both(Capacity::Ignored)[1]);
     assert_ne!(both(Capacity::Counts)[0], both(Capacity::Counts)[1]);
+    // Of what does not grow it matters how it lies.
+    let read = |offset: &str| {
+        let text = format!(
+            "t0: f32[3, 5] state 0\nt1: f32[15] output 0\nkernel 0 map [15]\n  e0: f32 = t0[{offset}]\n  t1[%0] = e0\n"
+        );
+        hashes(&text, Capacity::Ignored)[0]
+    };
+    assert_ne!(read("%0"), read("3*(%0%5) + %0/5"));
 }

@@ -16,7 +16,7 @@ pub mod table;
 pub mod text;
 
 use crate::device::DeviceProfile;
-use crate::kernel::{Family, Kernel, KernelGraph};
+use crate::kernel::{Capacity, Family, Kernel, KernelGraph};
 use crate::{Diagnostic, Errors, Location};
 use cost::Expected;
 use rustc_hash::FxHashMap;
@@ -77,10 +77,10 @@ pub fn schedule(
     // Layers repeat.
     let mut known: FxHashMap<u128, Schedule> = FxHashMap::default();
     for k in &graph.kernels {
-        let fingerprint = table::fingerprint(&graph, k);
-        match known.get(&fingerprint).map_or_else(|| choose(k, &cx, measured), |s| Ok(*s)) {
+        let hash = k.structural_hash(&graph.tensors, Capacity::Counts);
+        match known.get(&hash).map_or_else(|| choose(k, &cx, measured), |s| Ok(*s)) {
             Ok(s) => {
-                known.insert(fingerprint, s);
+                known.insert(hash, s);
                 schedules.push(s);
             }
             Err(d) => errors.push(locate(d, k)),

@@ -7,7 +7,7 @@
 //!
 //! A key is text: what the choice obviously depends on, for people, and a fingerprint of all the kernel does, so that
 //! what is computed before and after the sums counts. Names and numbers of tensors do not count, nor does where in a
-//! state a kernel reads and writes: caches of any capacity share their choices.
+//! state that grows a kernel reads and writes: caches of any capacity share their choices.
 
 use super::cost::Expected;
 use super::products::problem::problem;

@@ -222,7 +222,7 @@ impl Env {
     }
 }
 
-/// Evaluates `graph` on named inputs; the result has the graph's outputs in order. States are zero.
+/// Evaluates `graph` on named inputs; the result has the graph's outputs in order. States have their initial contents.
 ///
 /// Input shapes bind the symbols: an extent that is linear in one symbol not yet known determines it.
 pub fn evaluate(graph: &Graph, inputs: &BTreeMap<String, Tensor>) -> Result<Vec<Tensor>, EvalError> {
@@ -235,8 +235,7 @@ pub fn evaluate_within(
     inputs: &BTreeMap<String, Tensor>,
     limits: Limits,
 ) -> Result<Vec<Tensor>, EvalError> {
-    let env = Env { limits, ..Env::default() };
-    evaluate_in(graph, inputs, &mut StateValues::default(), env)
+    evaluate_from_within(graph, inputs, &mut StateValues::default(), limits)
 }
 
 /// [`evaluate`] of constants, for compilers: the same bits on every machine, as products are summed in order, which
@@ -249,7 +248,7 @@ pub fn evaluate_in_order(graph: &Graph) -> Result<Vec<Tensor>, EvalError> {
 /// What the states of a graph hold between two runs.
 #[derive(Clone, Debug, Default)]
 pub struct StateValues {
-    /// By name, with the capacity's shape; zeros where absent.
+    /// By name, with the capacity's shape; the initial contents where absent.
     pub tensors: BTreeMap<String, Tensor>,
     /// By symbol, the capacities that are no numbers. All must be there.
     pub capacities: BTreeMap<String, i64>,
@@ -264,6 +263,16 @@ pub fn evaluate_from(
     states: &mut StateValues,
 ) -> Result<Vec<Tensor>, EvalError> {
     evaluate_in(graph, inputs, states, Env::default())
+}
+
+/// [`evaluate_from`], stopped where it would take more than `limits`.
+pub fn evaluate_from_within(
+    graph: &Graph,
+    inputs: &BTreeMap<String, Tensor>,
+    states: &mut StateValues,
+    limits: Limits,
+) -> Result<Vec<Tensor>, EvalError> {
+    evaluate_in(graph, inputs, states, Env { limits, ..Env::default() })
 }
 
 /// [`evaluate`], and the indices of gathers and scatters that are outside their axes, by node.
@@ -309,19 +318,23 @@ fn evaluate_in(
         let ty = graph.ty(s.before);
         let shape = env.shape(&ty.shape)?;
         env.numel(&shape)?;
-        before.push(match states.tensors.get(&*s.name) {
+        let array = match states.tensors.get(&*s.name).or(s.initial.as_deref()) {
             None => Array::from_tensor(&Tensor::zeros(ty.dtype, shape)),
             Some(t) if t.dtype == ty.dtype && t.shape == shape => Array::from_tensor(t),
             Some(t) => {
                 return Err(EvalError::at(format!("state \"{}\" must be {ty}, not {t:?}", s.name)));
             }
-        });
+        };
+        before.push(array.ok_or_else(|| {
+            EvalError::at(format!(
+                "the values of state \"{}\" are not known: the model was read without its weights",
+                s.name
+            ))
+        })?);
         if let Some(grow) = &s.growth {
             env.set(&grow.length, states.lengths.get(&*grow.length).copied().unwrap_or(0));
         }
     }
-    let before = before.into_iter().collect::<Option<Vec<Array>>>();
-    let before = before.ok_or_else(|| EvalError::at("the values of a state are not known".into()))?;
     bind(graph, &args, &mut env)?;
     let mut lengths = states.lengths.clone();
     for s in &graph.states {

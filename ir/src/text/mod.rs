@@ -12,6 +12,7 @@
 //!
 //! `state cache: %0 -> %7 axis 2 from past by seq` names a tensor that stays from run to run: what it is
 //! before and what it becomes; where it is filled along an axis, from which length by how many positions.
+//! `state total: %0 -> %7 initial [0.5, 1.0]` has contents before the first run, printed like a constant.
 //!
 //! A line is a node: its results, the operator with its attributes, its operands, the types of the
 //! results, their names in the model (`as "x"`, `_` for none), the model's nodes it came from (`@`).

@@ -17,6 +17,10 @@ pub fn parse(text: &str) -> Result<Graph, TextError> {
 /// A name, the number of a value, and where that stands.
 type Named = (Arc<str>, usize, usize);
 
+/// A state: what it is before and after, how it grows, and where its initial contents are, if it has any and they
+/// are known.
+type Kept = (Named, Named, Option<Growth>, Option<Option<usize>>);
+
 impl Parser<'_> {
     fn value_number(&mut self) -> Parsed<usize> {
         self.expect("%")?;
@@ -32,20 +36,23 @@ impl Parser<'_> {
     }
 
     /// What comes after `state`.
-    fn state(&mut self) -> Parsed<(Named, Named, Option<Growth>)> {
+    fn state(&mut self) -> Parsed<Kept> {
         let before = self.border()?;
         self.expect("->")?;
         self.space();
         let at = self.at;
         let after = (before.0.clone(), self.value_number()?, at);
+        if self.eat_word("initial") {
+            return Ok((before, after, None, Some(self.constant_start()?)));
+        }
         if !self.eat_word("axis") {
-            return Ok((before, after, None));
+            return Ok((before, after, None, None));
         }
         let axis = self.integer()?;
         self.expect_word("from")?;
         let length = self.name()?;
         self.expect_word("by")?;
-        Ok((before, after, Some(Growth { axis, length, by: self.poly("\n")? })))
+        Ok((before, after, Some(Growth { axis, length, by: self.poly("\n")? }), None))
     }
 
     /// What comes after `compute`.
@@ -102,16 +109,22 @@ impl Parser<'_> {
         };
         g.inputs = resolve(inputs)?;
         g.outputs = resolve(outputs)?;
-        for (before, (_, after, at), growth) in states {
+        let mut initial = vec![];
+        for (before, (_, after, at), growth, values) in states {
             let name = before.0.clone();
+            initial.extend(values.map(|v| (g.states.len(), v, before.2)));
             let ends = resolve(vec![before, (name.clone(), after, at)])?;
             let [before, after] = [ends[0].value, ends[1].value];
-            g.states.push(State { name, before, after, growth });
+            g.states.push(State { name, before, after, growth, initial: None });
         }
         for (named, bound) in computed {
             let symbol = named.0.clone();
             let value = resolve(vec![named])?[0].value;
             g.computed.push(Computed { symbol, value, bound });
+        }
+        for (state, values, at) in initial {
+            let ty = g.ty(g.states[state].before).clone();
+            g.states[state].initial = Some(Arc::new(self.constant(values, &ty, at)?));
         }
         self.at = end;
         Ok(g)

@@ -47,6 +47,9 @@ fn print_graph(g: &Graph, depth: usize, out: &mut String) {
         if let Some(grow) = &s.growth {
             put!(out, " axis {} from {} by {}", grow.axis, word(&grow.length), grow.by);
         }
+        if let Some(t) = &s.initial {
+            put!(out, " initial {}", constant(t));
+        }
         out.push('\n');
     }
     for c in &g.computed {

@@ -17,6 +17,8 @@ graph (x: %0, "a b\"c": %1) -> (y: %5, "2": %14) {
   require past + seq == total @ "add"
   state "k.0": %0 -> %12 axis 0 from past by seq + 1
   state v: %1 -> %1
+  state w: %22 -> %23 initial [nan, inf, 0.099975586, -0.0]
+  state u: %23 -> %22 initial absent
   %0 = input : f32[n, 7] as "x"
   %1 = input : i64[n]
   %2 = const [0.5] : f32[]
@@ -39,6 +41,7 @@ graph (x: %0, "a b\"c": %1) -> (y: %5, "2": %14) {
   %20 = const [true, false] : bool[2]
   %21 = const [-3, 127] : i8[2]
   %22 = const [nan, inf, 0.099975586, -0.0] : f16[4]
+  %23 = const [1.0, 2.0, 3.0, 4.0] : f16[4]
 }
 "#,
     );

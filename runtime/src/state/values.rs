@@ -3,10 +3,14 @@
 use super::{Session, room};
 use crate::error::RunError;
 use crate::tensor::{self, DeviceTensor, Memory};
+use crate::upload;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use wgfc_program::program::State;
 use wgfc_program::{Scalar, Tensor, TensorType};
+
+/// States of so many bytes are read through one transfer buffer.
+const TOGETHER: u64 = 256 << 20;
 
 fn wrong(s: &State, message: String) -> RunError {
     RunError::State { state: s.name.clone(), message }
@@ -69,7 +73,17 @@ impl Session {
             let memory = Arc::new(Memory { capacity: buffer.size(), buffer });
             on_device.push(DeviceTensor { dtype: s.dtype, shape, memory, gpu: self.gpu.clone() });
         }
-        let all = tensor::read_all(&self.gpu, &on_device, &mut None).await?;
+        let mut all = vec![];
+        while all.len() < on_device.len() {
+            let rest = &on_device[all.len()..];
+            let mut bytes = 0u64;
+            let together = rest.iter().take_while(|t| {
+                bytes += t.bytes();
+                bytes <= TOGETHER
+            });
+            let count = together.count().max(1);
+            all.extend(tensor::read_all(&self.gpu, &rest[..count], &mut None).await?);
+        }
         let mut out = BTreeMap::new();
         for (s, t) in states.iter().zip(all) {
             let t = match &s.growth {
@@ -176,15 +190,11 @@ impl Session {
                 Some(g) => resized(t, g.axis, shape[g.axis]),
             };
             let whole = whole.ok_or_else(|| wrong(s, "its values are not known".to_owned()))?;
-            writes.push((buffer, whole));
+            writes.push((s.name.as_str(), whole, buffer.clone()));
         }
-        let gpu = &self.gpu;
-        gpu.scoped("writing the states", || {
-            for (buffer, t) in &writes {
-                gpu.write(buffer, 0, t.bytes().unwrap_or_default());
-            }
-        })
-        .await?;
+        let writes: Vec<(&str, &Tensor, wgpu::Buffer)> =
+            writes.iter().map(|(name, t, buffer)| (*name, t, buffer.clone())).collect();
+        upload::upload(&self.gpu, &writes).await?;
         self.states.set_lengths(&lengths);
         Ok(())
     }

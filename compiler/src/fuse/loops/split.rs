@@ -4,7 +4,7 @@
 //! the number of the step: what keeps a KV cache on the device keeps a loop's values there.
 
 use crate::error::Errors;
-use crate::fuse::build::{copy_kernel, fill_kernel};
+use crate::fuse::build::{copy_kernel, copy_of, fill_kernel};
 use crate::fuse::loops::kernels::{lane_loop, workgroup_loop};
 use crate::fuse::loops::lanes::{Executor, Mapping};
 use crate::fuse::loops::rounds::{self, Ending, PARTS};
@@ -120,7 +120,13 @@ pub(in crate::fuse) fn step(graph: &Graph, node: NodeId, count: Option<&Dim>) ->
                 let same = ScalarFn { nodes: vec![ScalarNode::Arg(0)] };
                 after = Builder { graph: &mut g, origin: n.origin.clone() }.map(same, &[after])?;
             }
-            states.push(State { name: name("carried", i).into(), before, after, growth: None });
+            states.push(State {
+                name: name("carried", i).into(),
+                before,
+                after,
+                growth: None,
+                initial: None,
+            });
             continue;
         }
         let ty = g.ty(after).clone();
@@ -139,9 +145,15 @@ pub(in crate::fuse) fn step(graph: &Graph, node: NodeId, count: Option<&Dim>) ->
             .chain((1..=ty.rank()).map(|i| GatherAxis::Affine(Poly::var(i))))
             .collect();
         let after = g.push(Op::Scatter { reduce: None, index }, &[whole, row, at], &n.origin)?.into();
-        states.push(State { name: name("stacked", i).into(), before: whole, after, growth: None });
+        states.push(State {
+            name: name("stacked", i).into(),
+            before: whole,
+            after,
+            growth: None,
+            initial: None,
+        });
     }
-    states.push(State { name: "step".into(), before: number, after: next, growth: None });
+    states.push(State { name: "step".into(), before: number, after: next, growth: None, initial: None });
     g.inputs = borders;
     g.states = states;
     g.remove_dead();
@@ -367,17 +379,7 @@ pub(in crate::fuse) fn parts<'a>(
     }
     kernels.push(Kernel { family, body: p.resolver.body, stores, nodes: node.origin.clone() });
     for (from, to) in copies {
-        let elements = tensors.list[to].ty.numel();
-        let mut body = Body::default();
-        let dtype = tensors.list[to].ty.dtype;
-        let value = body.push(Expr::Load { tensor: from, offset: Poly::var(0), guard: None }, dtype);
-        let stores = vec![Store { tensor: to, offset: Poly::var(0), value, guard: None, combine: None }];
-        kernels.push(Kernel {
-            family: Family::Map(Map { elements }),
-            body,
-            stores,
-            nodes: node.origin.clone(),
-        });
+        kernels.push(copy_of(from, to, &tensors.list, node.origin.clone()));
     }
     let mut body = Body::default();
     let before = body.push(Expr::Load { tensor: number, offset: Poly::var(0), guard: None }, DType::I32);

@@ -275,7 +275,7 @@ fn state(to: &mut Lowering, name: &str, ty: Option<Result<TensorType, OpError>>)
         names: vec![Some(name.into())],
     };
     let before: Value = to.graph.add_node(node).into();
-    Ok(State { name: name.into(), before, after: before, growth: None })
+    Ok(State { name: name.into(), before, after: before, growth: None, initial: None })
 }
 
 fn outputs<'m>(
