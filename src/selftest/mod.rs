@@ -13,6 +13,7 @@
 //! # Ok(()) }
 //! ```
 
+mod algebra;
 mod around;
 mod compare;
 mod draw;

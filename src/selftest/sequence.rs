@@ -1,5 +1,6 @@
 //! Which cases there are, and in which order.
 
+use super::algebra;
 use super::around::surrounded;
 use super::draw::Case;
 use super::operators::{self, family};
@@ -48,6 +49,7 @@ impl CaseId {
             LOOP => "random loops",
             name if name.starts_with(FUSED) => "operators among others",
             name if special::is(name) => "special functions",
+            name if algebra::is(name) => "linear algebra",
             name => family(name),
         }
     }
@@ -62,6 +64,7 @@ impl CaseId {
         let (graph, inputs) = match self.name.as_str() {
             GRAPH => random_graph(self.seed, &size(self.seed)),
             LOOP => random_loop(self.seed, &loop_size(self.seed)).ok()?,
+            name if algebra::is(name) => return Some((algebra::drawn(name, self.seed)?, None)),
             name if special::is(name) => return Some((special::drawn(name, self.seed)?, None)),
             name => {
                 let moved = operators::all_bits(name, self.seed);
@@ -111,7 +114,10 @@ fn loop_size(seed: u64) -> Config {
 /// What cases are called, without their seeds.
 fn names() -> impl Iterator<Item = String> {
     let alone = operators::operators().chain(operators::hard()).chain([GRAPH, LOOP]).map(str::to_owned);
-    alone.chain(operators::operators().map(|n| format!("{FUSED}{n}"))).chain(special::names())
+    alone
+        .chain(operators::operators().map(|n| format!("{FUSED}{n}")))
+        .chain(special::names())
+        .chain(algebra::names())
 }
 
 /// All cases that follow from a seed, round after round of all names, each round in an order of its own.

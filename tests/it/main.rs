@@ -13,6 +13,7 @@
 //! | `UPDATE_EXPECT=1` | write the expectations in `tests/conformance/` |
 //! | `CI` | what is missing fails instead of being skipped |
 
+mod algebra;
 mod backend;
 mod batch;
 mod bounded;

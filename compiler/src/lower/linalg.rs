@@ -1,4 +1,23 @@
-//! Linear algebra beyond products.
+//! Linear algebra beyond products: factors of matrices, and equations.
+//!
+//! Matrices are the last two axes, whatever is before is a batch. Their sizes may be symbols. What is narrower than f32 is
+//! computed in f32.
+
+mod cholesky;
+mod lu;
+mod qr;
+mod steps;
+#[cfg(test)]
+mod tests;
+mod triangular;
+
+pub use cholesky::{Cholesky, cholesky, cholesky_inverse, cholesky_solve};
+pub use lu::{
+    Equation, Factors, determinant, inverse, log_determinant, lu_factor, lu_parts, lu_solve, permutation,
+    solve,
+};
+pub use qr::{Applied, Reflections, apply, columns_of, qr, reflections, triangle_of};
+pub use triangular::{Triangular, solve_triangular};
 
 use super::{Lowering, OpError, Result};
 use wgfc_ir::op::GatherAxis;
