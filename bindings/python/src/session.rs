@@ -21,7 +21,7 @@ use wgfc::runtime::kernel::Checks;
 use wgfc::runtime::session::{DeviceMemory, SessionOptions, Value};
 use wgfc::runtime::{Gpu, RunError};
 
-/// A program on a device: its kernels compiled, its weights uploaded, its states zero.
+/// A program on a device: its kernels compiled, its weights uploaded, its states as they are at first.
 ///
 /// `Session(program, adapter=None, *, capacity=None, trust=False, cache=True, progress=None)`
 ///
@@ -284,9 +284,14 @@ impl Session {
         self.with(py, |s| s.update_states_blocking(&given))
     }
 
-    /// Sets all states to zero; those that are filled along an axis are empty then.
-    fn reset(&self, py: Python<'_>) -> PyResult<()> {
-        self.with(py, |s| s.reset_blocking())
+    /// Gives the states of these names (all without) the contents that they had at first, zeros unless the model says otherwise. All
+    /// that are filled along an axis are empty then; of some of them the positions in use stay.
+    #[pyo3(signature = (names=None))]
+    fn reset(&self, py: Python<'_>, names: Option<Vec<String>>) -> PyResult<()> {
+        self.with(py, |s| match &names {
+            None => s.reset_blocking(),
+            Some(names) => names.iter().try_for_each(|n| s.reset_state_blocking(n)),
+        })
     }
     /// Forgets all but the first `length` positions of the states that are filled along an axis.
     fn rewind(&self, py: Python<'_>, length: usize) -> PyResult<()> {
