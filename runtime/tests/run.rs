@@ -93,7 +93,13 @@ fn product(shape: &[&str]) -> String {
 }
 
 fn port(name: &str, dtype: DType, shape: &[&str], buffer: usize) -> Port {
-    Port { name: name.to_owned(), dtype, shape: shape.iter().map(|d| dim(d)).collect(), buffer }
+    Port {
+        name: name.to_owned(),
+        dtype,
+        shape: shape.iter().map(|d| dim(d)).collect(),
+        buffer,
+        broadcast: None,
+    }
 }
 
 fn kernel(name: &str, reads: usize, writes: usize, dims: &[&str], body: &str) -> Kernel {

@@ -26,6 +26,7 @@ pub mod fourier;
 pub mod gates;
 pub mod gather;
 pub mod heads;
+pub mod inside;
 pub mod interpolate;
 pub mod linalg;
 pub mod linear_attention;
