@@ -409,3 +409,63 @@ fn plans_with_optional_inputs() {
         assert!(errors.contains(message), "{message}: {errors}");
     }
 }
+
+/// Modules of a PyTorch program by their names, against what torch's hooks make of the module: `fixtures/torch/residual.py`.
+#[test]
+fn modules_of_pytorch_are_hooked() {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/torch/residual.pt2");
+    let bytes = std::fs::read(path).unwrap();
+    let x = Tensor::generate(DType::F32, vec![2, 3, 6], |i| {
+        Scalar::from_f64(DType::F32, (i * 7 % 11) as f64 * 0.125 - 0.5)
+    });
+    let d = Tensor::from_f32(vec![6], &[-0.5, -0.25, 0.0, 0.25, 0.5, 0.75]);
+    let first = [-1.077133, -0.364843, -0.142904, 0.922955, 2.723492, 1.192267, -0.15502, -0.438833];
+    let cases: [(&[&str], [f32; 8]); 7] = [
+        (&[], [-0.473134, -0.223636, -0.142904, 0.542494, 1.717955, -0.589944, 0.643262, -0.315652]),
+        (&["layers.0.add"], first),
+        // This one adds in place.
+        (
+            &["layers.1.add"],
+            [-0.841622, -0.342909, -0.142904, 0.895833, 2.572666, 0.28727, 0.227715, -0.419352],
+        ),
+        (
+            &["layers.0.add", "layers.1.replace"],
+            [-0.536314, -0.431128, -0.132397, 0.039228, 1.052758, 0.902034, -0.536314, -0.431128],
+        ),
+        (
+            &["layers.1.inner.add"],
+            [-0.674733, -0.266837, -0.142904, 0.573344, 1.88861, 0.169253, 0.411479, -0.35327],
+        ),
+        // A view.
+        (&["rows.add"], [-0.775596, -0.477051, -0.142904, 0.792254, 2.340321, 0.326059, 0.3408, -0.569067]),
+        // The graph's own name of what the first module returns.
+        (&["add_1.add"], first),
+    ];
+    let options = Options {
+        added: strings(&["layers.0", "layers.1", "layers.1.inner", "rows", "add_1"]),
+        replaced: strings(&["layers.1"]),
+        taps: strings(&["layers.1"]),
+        ..Options::default()
+    };
+    let program = compile(&bytes, &NoExternalData, &options).unwrap();
+    let graph = import(&bytes, &NoExternalData, &options).unwrap().graph;
+    let gpu = Backend::adapters().into_iter().next();
+    let mut session = gpu.map(|gpu| Session::new_blocking(&gpu, &program).unwrap());
+    for (given, want) in cases {
+        let mut inputs: Tensors = [("x".to_owned(), x.clone())].into();
+        inputs.extend(given.iter().map(|n| ((*n).to_owned(), d.clone())));
+        let mut results = vec![evaluate(&graph, &inputs).unwrap()];
+        results.extend(session.as_mut().map(|s| ran(s, &inputs).unwrap()));
+        for out in results {
+            close(&numbers(&out[0])[..8], &want);
+            assert_eq!(out[1].shape, [2, 3, 6]);
+        }
+    }
+    let wrong = Options { added: strings(&["layers.3"]), taps: strings(&["tan"]), ..Options::default() };
+    let e = import(&bytes, &NoExternalData, &wrong).unwrap_err().to_string();
+    assert!(
+        e.contains("no tensor or module \"layers.3\" (--add layers.3)\n  help: close names: layers.0"),
+        "{e}"
+    );
+    assert!(e.contains("no tensor or module \"tan\" (--tap tan)"), "{e}");
+}

@@ -34,6 +34,20 @@ pub fn where_input(tensor: &str) -> String {
     format!("{tensor}.where")
 }
 
+/// The names of a model.
+pub struct Names<'n> {
+    /// What has names: `tensor`.
+    pub kind: &'static str,
+    /// All in the model's own graph.
+    pub names: Vec<&'n str>,
+    /// Whether what has a name could not be computed, which has been reported.
+    pub failed: &'n dyn Fn(&str) -> bool,
+    /// Whether a tensor of a branch, a body or a function has a name.
+    pub inner: &'n dyn Fn(&str) -> bool,
+    /// Where a user finds names.
+    pub help: &'static str,
+}
+
 /// What is asked for, and what of it was met.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Inside {
@@ -78,8 +92,31 @@ impl Lowering<'_> {
         }
     }
 
+    /// Whether anything is asked for under a name.
+    pub fn is_wanted(&self, name: &str) -> bool {
+        self.inside.wanted.contains_key(name)
+    }
+
     /// A tensor of the model's own graph, and what it is called. Gives what is to be read under that name.
     pub fn named(&mut self, name: &str, v: Value) -> Value {
+        self.named_all(&[name], v)
+    }
+
+    /// [`Lowering::named`] of a tensor with several names.
+    pub fn named_all(&mut self, names: &[&str], v: Value) -> Value {
+        let mut value = v;
+        for name in names {
+            value = self.named_once(name, value);
+        }
+        for name in names {
+            if let Some(w) = self.inside.wanted.get_mut(*name) {
+                w.value = Some(value);
+            }
+        }
+        value
+    }
+
+    fn named_once(&mut self, name: &str, v: Value) -> Value {
         let Some((name, wanted)) = self.inside.wanted.get_key_value(name) else { return v };
         let (name, wanted) = (name.clone(), wanted.clone());
         let place = self.at(Place::default());
@@ -97,10 +134,14 @@ impl Lowering<'_> {
                 *old = None;
             }
         }
-        if let Some(w) = self.inside.wanted.get_mut(&name) {
-            w.value = Some(changed);
-        }
         changed
+    }
+
+    /// A tensor that can be tapped only.
+    pub fn named_to_tap(&mut self, name: &str, v: Value) {
+        if let Some(w) = self.inside.wanted.get_mut(name).filter(|w| !w.add && !w.replace) {
+            w.value.get_or_insert(v);
+        }
     }
 
     fn changed(&mut self, name: &str, wanted: &Wanted, v: Value) -> Result {
@@ -170,14 +211,8 @@ impl Lowering<'_> {
         Ok((spread, extents))
     }
 
-    /// Adds the taps to the outputs. `names` are all that tensors of the model's own graph have, those that could not be
-    /// computed among them; `inner` says whether a tensor of a branch, a body or a function has a name. Returns what cannot be
-    /// looked into.
-    pub fn finish_inside<'n>(
-        &mut self,
-        names: impl Iterator<Item = &'n str> + Clone,
-        inner: impl Fn(&str) -> bool,
-    ) -> Vec<Diagnostic> {
+    /// Adds the taps to the outputs. Returns what cannot be looked into.
+    pub fn finish_inside(&mut self, all: &Names<'_>) -> Vec<Diagnostic> {
         let inside = std::mem::take(&mut self.inside);
         let mut errors = inside.errors;
         for t in inside.taps {
@@ -186,25 +221,26 @@ impl Lowering<'_> {
                 self.graph.outputs.push(Border { name: t, value });
             }
         }
-        for (name, w) in inside.wanted.iter().filter(|(_, w)| w.value.is_none()) {
-            if names.clone().any(|n| *n == **name) {
-                continue;
-            }
-            let flags = w.flags(name);
-            if inner(name) {
+        for (name, w) in inside.wanted.iter().filter(|(n, w)| w.value.is_none() && !(all.failed)(n)) {
+            let (flags, kind) = (w.flags(name), all.kind);
+            if all.names.contains(&&**name) {
+                let message = format!("{kind} \"{name}\" stays from run to run and is written ({flags})");
+                let help = "it can be tapped; name what is written there, or what reads it";
+                errors.push(Diagnostic::unsupported(message).help(help));
+            } else if (all.inner)(name) {
                 let message = format!(
-                    "tensor \"{name}\" is inside of a branch, the body of a loop, or a function ({flags})"
+                    "{kind} \"{name}\" is inside of a branch, the body of a loop, or a function ({flags})"
                 );
                 let help = "only tensors of the model's own graph can be looked into: name what goes in or comes out";
                 errors.push(Diagnostic::unsupported(message).help(help));
-                continue;
+            } else {
+                let close = close_names(name, all.names.iter().copied());
+                let d = Diagnostic::model(format!("the model has no {kind} \"{name}\" ({flags})"));
+                errors.push(d.help(match close.is_empty() {
+                    false => format!("close names: {}", close.join(", ")),
+                    true => all.help.into(),
+                }));
             }
-            let close = close_names(name, names.clone());
-            let d = Diagnostic::model(format!("the model has no tensor \"{name}\" ({flags})"));
-            errors.push(d.help(match close.is_empty() {
-                false => format!("close names: {}", close.join(", ")),
-                true => "a viewer of models shows the names".into(),
-            }));
         }
         self.check_input_names(&mut errors);
         self.graph.order_inputs();

@@ -9,6 +9,7 @@ use super::op::{OpError, diagnostic};
 use super::walk::{Importer, MAX_OPERANDS};
 use super::{NEWEST_IR, OPSETS};
 use crate::import::{Imported, close_names};
+use crate::lower::inside::Names;
 use crate::lower::{Lowering, check_dims};
 use crate::{Diagnostic, Errors, Location, Options};
 use std::collections::BTreeSet;
@@ -36,13 +37,18 @@ pub(super) fn import(
     }
     im.nodes(&mut to, &mut scope, &proto.node, "");
     outputs(im, to.graph, &scope, proto);
-    let names = scope.values.keys().map(String::as_str);
     let inner = |name: &str| {
         let functions = || im.functions.values().flat_map(|f| &f.node);
         let nodes = functions().chain(inner_nodes(functions().chain(&proto.node)));
         nodes.flat_map(|n| &n.output).any(|o| o == name)
     };
-    let wrong = to.finish_inside(names, inner);
+    let wrong = to.finish_inside(&Names {
+        kind: "tensor",
+        names: scope.values.keys().map(String::as_str).collect(),
+        failed: &|name| matches!(scope.values.get(name), Some(Slot::Poisoned)),
+        inner: &inner,
+        help: "a viewer of ONNX models shows the names",
+    });
     im.errors.extend(wrong);
     compare_declared(&mut to, &scope, proto);
     let mut notes = to.finish();
