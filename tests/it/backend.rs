@@ -1,6 +1,6 @@
 //! What compiles and runs a model.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::path::Path;
 use std::sync::Arc;
@@ -9,7 +9,7 @@ pub use wgfc::selftest::{Failure, caught, run_session, session};
 use wgfc_compiler::import::{ExternalData, fx, import, shape_inputs};
 use wgfc_compiler::pipeline::{Fused, fuse_amended};
 use wgfc_compiler::{Fusion, Options};
-use wgfc_ir::eval::evaluate;
+use wgfc_ir::eval::{StateValues, evaluate_from};
 use wgfc_ir::tensor::ByteOwner;
 use wgfc_ir::{Graph, Program, Tensor};
 use wgfc_runtime::{Gpu, Session};
@@ -118,7 +118,11 @@ fn prepared(
     let mut options = Options { fusion, ..Options::default() };
     if fx::is_archive(&bytes) {
         let graph = import(&bytes, &Beside(model), &options)?.graph;
-        let names = graph.inputs.iter().map(|i| i.name.to_string()).collect();
+        // Inputs that the program writes are states.
+        let inputs = graph.inputs.iter().map(|i| (i.value.node, &i.name));
+        let mut given: Vec<_> = inputs.chain(graph.states.iter().map(|s| (s.before.node, &s.name))).collect();
+        given.sort_unstable();
+        let names = given.into_iter().map(|(_, name)| name.to_string()).collect();
         return Ok((bytes, names, options));
     }
     let inputs = input_names(&bytes)?;
@@ -158,10 +162,23 @@ impl Compiled {
             return Err(Failure::error(format!("{} inputs instead of {}", inputs.len(), self.inputs.len())));
         }
         let given = self.inputs.iter().zip(inputs).filter(|(n, _)| !self.fixed.contains(n));
-        let given: BTreeMap<String, Tensor> = given.map(|(n, t)| (n.clone(), t.clone())).collect();
+        let all: BTreeMap<String, Tensor> = given.map(|(n, t)| (n.clone(), t.clone())).collect();
+        let states: BTreeSet<String> = match &self.engine {
+            Engine::Graph(graph) => graph.states.iter().map(|s| s.name.to_string()).collect(),
+            Engine::Session(session) => session.program().states.iter().map(|s| s.name.to_string()).collect(),
+        };
+        let (written, given) = all.into_iter().partition(|(name, _)| states.contains(name));
         match &mut self.engine {
-            Engine::Graph(graph) => evaluate(graph, &given).map_err(|e| Failure::error(e.to_string())),
-            Engine::Session(session) => run_session(session, &given),
+            Engine::Graph(graph) => {
+                let mut states = StateValues { tensors: written, ..StateValues::default() };
+                evaluate_from(graph, &given, &mut states).map_err(|e| Failure::error(e.to_string()))
+            }
+            Engine::Session(session) => {
+                if !written.is_empty() {
+                    session.set_states_blocking(&written).map_err(|e| Failure::error(e.to_string()))?;
+                }
+                run_session(session, &given)
+            }
         }
     }
 
