@@ -18,7 +18,6 @@
 pub mod dtype;
 pub mod joined;
 pub mod memory;
-pub mod optional;
 pub mod poly;
 pub mod program;
 pub mod scalar;

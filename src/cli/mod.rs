@@ -13,7 +13,6 @@ mod generate;
 mod image;
 mod indices;
 mod inputs;
-mod inside;
 mod inspect;
 mod kept;
 mod layout;

@@ -26,11 +26,18 @@ const LONGER: &[&str] = &[
     "Attention",
     // Rotary embedding and two appends, then attention, then two results cut from caches of several lengths.
     "com.microsoft.GroupQueryAttention",
+    // The place along each of several axes by its edges.
+    "aten._histogramdd_from_bin_tensors.default",
+    // The range, the edges, the places, how many are there.
+    "aten.histogram.bin_ct",
+    // A sort, where runs begin, how long they are, and the longest.
+    "aten.mode.default",
     // A case of five results, each of which is a copy.
     "aten.view.default",
     // Indices and weights of each axis come first: the sum that reads them has 8 storage buffers.
     "DeformConv",
     "RoiAlign",
+    "aten.grid_sampler_3d.default",
 ];
 
 /// The most dispatches and kernels that a case of an operator takes.

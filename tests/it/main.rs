@@ -28,7 +28,6 @@ mod forbidden;
 mod fuzz;
 mod generate;
 mod hostile;
-mod inside;
 mod kernels;
 mod levels;
 mod long;

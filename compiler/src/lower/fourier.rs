@@ -13,6 +13,8 @@ struct Transform {
     /// Of the whole transform.
     length: Dim,
     inverse: bool,
+    /// Whether the inverse one is divided by the length.
+    divided: bool,
     /// Numbers of one input and one output element: 1 or 2.
     from: i64,
     to: i64,
@@ -80,7 +82,7 @@ impl Transform {
             out: [lead, vec![k, o]].concat(),
         };
         let y = cx.push(Op::Contract(contract), &[x, matrix])?;
-        if !self.inverse {
+        if !self.inverse || !self.divided {
             return Ok(y);
         }
         let length = cx.dim_scalar(&self.length, DType::F32)?;
@@ -141,6 +143,8 @@ pub struct Dft {
     pub length: Option<Dim>,
     /// Whether it is the inverse one.
     pub inverse: bool,
+    /// Whether the inverse one is divided by its length.
+    pub divided: bool,
     /// Whether the bins are those of a real signal: the first half of them.
     pub onesided: bool,
 }
@@ -148,7 +152,7 @@ pub struct Dft {
 /// The discrete Fourier transform. Numbers are the last axis, of extent 1 (real) or 2.
 pub fn dft(cx: &mut Lowering, x: Value, p: &Dft) -> Result {
     let (dtype, rank, from) = (cx.dtype(x), cx.rank(x), parts(cx, x)?);
-    let Dft { axis, inverse, onesided, .. } = *p;
+    let Dft { axis, inverse, divided, onesided, .. } = *p;
     if axis + 1 == rank {
         return Err(OpError::model("the last axis holds the parts of a number").param("axis"));
     }
@@ -183,7 +187,7 @@ pub fn dft(cx: &mut Lowering, x: Value, p: &Dft) -> Result {
         let x = fitted(cx, x, &length)?;
         (x, if onesided { half(&length) } else { length.clone() }, 2)
     };
-    let y = Transform { length, inverse, from, to }.apply(cx, x, &bins)?;
+    let y = Transform { length, inverse, divided, from, to }.apply(cx, x, &bins)?;
     let y = cx.transpose(y, &back)?;
     Ok(cx.cast(y, dtype)?)
 }
@@ -240,6 +244,6 @@ pub fn stft(cx: &mut Lowering, x: Value, window: Option<Value>, p: &Stft) -> Res
     }
     let x = cx.cast(x, DType::F32)?;
     let bins = if onesided { half(&length) } else { length.clone() };
-    let y = Transform { length, inverse: false, from, to: 2 }.apply(cx, x, &bins)?;
+    let y = Transform { length, inverse: false, divided: false, from, to: 2 }.apply(cx, x, &bins)?;
     Ok(cx.cast(y, dtype)?)
 }

@@ -1,6 +1,6 @@
 //! Elements moved to places that a formula or a few numbers give.
 
-use super::{Lowering, OpError, Result};
+use super::{Lowering, OpError, Result, elementwise};
 use wgfc_ir::op::GatherAxis;
 use wgfc_ir::{BinaryOp, Body, DType, Dim, Op, Poly, Scalar, Value};
 
@@ -111,4 +111,15 @@ pub fn center_crop_pad(cx: &mut Lowering, x: Value, wanted: &[(usize, Dim)]) -> 
     let inside = index.iter().zip(&from).all(|(p, d)| p.in_range(d, &shape));
     let fill = if inside { None } else { Some(Scalar::from_i64(cx.dtype(x), 0)) };
     Ok(cx.push(Op::View { shape, index, fill }, &[x])?)
+}
+
+/// `x`, but where `index` is inside of `part` its element there.
+pub fn over(cx: &mut Lowering, x: Value, part: Value, index: Vec<Poly>) -> Result {
+    let (shape, dims) = (cx.shape(x), cx.shape(part));
+    let whole = cx.full(&dims, Scalar::bool(true))?;
+    let op = Op::View { shape: shape.clone(), index: index.clone(), fill: Some(Scalar::bool(false)) };
+    let inside = cx.push(op, &[whole])?;
+    let fill = Some(Scalar::from_i64(cx.dtype(part), 0));
+    let part = cx.push(Op::View { shape, index, fill }, &[part])?;
+    elementwise::choose(cx, inside, part, x)
 }

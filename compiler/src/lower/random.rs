@@ -176,3 +176,108 @@ pub fn drop(cx: &mut Lowering, x: Value, ratio: Value, seed: Seed) -> Result<(Va
     f.select(kept_in, grown, zero);
     Ok((cx.map(f.0, &[x, kept, ratio])?, kept))
 }
+
+/// A distribution of one variable, as what becomes of evenly distributed numbers.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Distribution {
+    /// `−ln u / rate`.
+    Exponential(f64),
+    /// `median + scale·tan(π(u − ½))`.
+    Cauchy(f64, f64),
+    /// How often one tries until something of this likelihood happens.
+    Geometric(f64),
+}
+
+/// Numbers of a distribution.
+pub fn of(cx: &mut Lowering, shape: Vec<Dim>, dtype: DType, d: Distribution, seed: Seed) -> Result {
+    let mut f = Body::default();
+    let [bits, _] = bits(&mut f, &shape, seed, cx.iteration.map(|_| 0));
+    let u = f.unit(bits);
+    let y = match d {
+        Distribution::Exponential(rate) => {
+            let (log, by) = (f.unary(UnaryOp::Log, u), f.f32(-1.0 / rate));
+            f.binary(BinaryOp::Mul, log, by)
+        }
+        Distribution::Cauchy(median, scale) => {
+            let (half, circle) = (f.f32(0.5), f.f32(std::f64::consts::PI));
+            let centred = f.binary(BinaryOp::Sub, u, half);
+            let angle = f.binary(BinaryOp::Mul, centred, circle);
+            let tan = f.unary(UnaryOp::Tan, angle);
+            let (median, scale) = (f.f32(median), f.f32(scale));
+            let far = f.binary(BinaryOp::Mul, tan, scale);
+            f.binary(BinaryOp::Add, far, median)
+        }
+        Distribution::Geometric(p) => {
+            let (log, by, one) = (f.unary(UnaryOp::Log, u), f.f32(1.0 / (-p).ln_1p()), f.f32(1.0));
+            let tries = f.binary(BinaryOp::Mul, log, by);
+            let tries = f.unary(UnaryOp::Ceil, tries);
+            f.binary(BinaryOp::Max, tries, one)
+        }
+    };
+    store(&mut f, y, dtype);
+    drawn(cx, f, &[], shape)
+}
+
+/// Integers from `low` to below `high`, in any type.
+pub fn integers(
+    cx: &mut Lowering,
+    shape: Vec<Dim>,
+    dtype: DType,
+    (low, high): (i64, i64),
+    seed: Seed,
+) -> Result {
+    let count = high.wrapping_sub(low) as u64;
+    if high <= low {
+        return Err(OpError::model(format!("there is no integer from {low} to below {high}")));
+    }
+    let mut f = Body::default();
+    let [a, b] = bits(&mut f, &shape, seed, cx.iteration.map(|_| 0));
+    let (wide, by) = (f.cast(DType::U64, a), f.u64(32));
+    let span = f.u64(count as i64);
+    let within = if count <= 1 << 32 {
+        let product = f.binary(BinaryOp::Mul, wide, span);
+        f.binary(BinaryOp::Shr, product, by)
+    } else {
+        let high = f.binary(BinaryOp::Shl, wide, by);
+        let low = f.cast(DType::U64, b);
+        let all = f.binary(BinaryOp::Or, high, low);
+        f.binary(BinaryOp::Mod, all, span)
+    };
+    let (within, low) = (f.cast(DType::I64, within), f.int(DType::I64, low));
+    let y = f.binary(BinaryOp::Add, within, low);
+    if dtype != DType::I64 {
+        f.cast(dtype, y);
+    }
+    drawn(cx, f, &[], shape)
+}
+
+/// Classes as in [`multinomial`], each at most once in a row: those with the largest sums of logarithm and Gumbel variate.
+pub fn distinct(cx: &mut Lowering, x: Value, samples: &Dim, dtype: DType, seed: Seed) -> Result {
+    cx.require_rank(x, 2)?;
+    let shape = cx.shape(x);
+    let mut f = Body::default();
+    let [bits, _] = bits(&mut f, &shape, seed, cx.iteration.map(|_| 1));
+    let u = f.unit(bits);
+    let noise = f.gumbel(u);
+    let logit = f.arg(0);
+    let logit = f.cast(DType::F32, logit);
+    f.binary(BinaryOp::Add, logit, noise);
+    let keys = drawn(cx, f, &[x], shape)?;
+    let node = cx.push(Op::TopK { axis: 1, k: samples.clone(), largest: true }, &[keys])?.node;
+    Ok(cx.cast(Value { node, port: 1 }, dtype)?)
+}
+
+/// The integers below `n` in any order.
+pub fn permutation(cx: &mut Lowering, n: Dim, dtype: DType, seed: Seed) -> Result {
+    let shape = vec![n.clone()];
+    let mut f = Body::default();
+    let [bits, _] = bits(&mut f, &shape, seed, cx.iteration.map(|_| 0));
+    let none = f.u32(0);
+    f.binary(BinaryOp::Add, bits, none);
+    let keys = drawn(cx, f, &[], shape)?;
+    let node = cx.push(Op::TopK { axis: 0, k: n, largest: true }, &[keys])?.node;
+    Ok(cx.cast(Value { node, port: 1 }, dtype)?)
+}
+
+#[cfg(test)]
+mod tests;

@@ -30,35 +30,13 @@ pub struct Unique {
 }
 
 /// Of the elements, or of the slices along an axis: in ascending order, or in that in which they come.
-pub fn unique(cx: &mut Lowering, mut x: Value, axis: Option<usize>, sorted_order: bool) -> Result<Unique> {
+pub fn unique(cx: &mut Lowering, x: Value, axis: Option<usize>, sorted_order: bool) -> Result<Unique> {
     cx.require_open_sizes(x)?;
-    let axis = match axis {
-        Some(axis) => axis,
-        None => {
-            let n: Dim = cx.shape(x).iter().product();
-            x = cx.reshape(x, vec![n])?;
-            0
-        }
-    };
+    let (x, axis) = sliced(cx, x, axis)?;
     let count = cx.shape(x)[axis].clone();
     let keys = keys(cx, x)?;
     let sorted = if cx.rank(x) == 1 { sort(cx, keys)? } else { sort_slices(cx, keys, axis)? };
-    let Chosen { places: begins, running } = chosen(cx, sorted.differs, count.clone())?;
-    let groups = cx.shape(begins)[0].clone();
-    let one = cx.int(DType::I32, 1);
-    let group = cx.binary(BinaryOp::Sub, running, one)?;
-    let mut inverse = placed(cx, group, sorted.order, count.clone())?;
-    let mut first = cx.take(sorted.order, begins, 0)?;
-    // To where the next group begins, or to the end.
-    let (next, fill) = (&Poly::var(0) + 1, Some(Scalar::from_i64(DType::I32, 0)));
-    let next = cx.push(Op::View { shape: vec![groups.clone()], index: vec![next], fill }, &[begins])?;
-    let mut f = Body::default();
-    let (begin, next_begin) = (f.arg(0), f.arg(1));
-    let (i, end, last) = (f.index(Poly::var(0)), f.index(count.clone()), f.index(&groups - 1));
-    let is_last = f.binary(BinaryOp::Eq, i, last);
-    let end = f.select(is_last, end, next_begin);
-    f.binary(BinaryOp::Sub, end, begin);
-    let mut counts = cx.map(f.0, &[begins, next])?;
+    let [mut first, mut inverse, mut counts] = groups(cx, sorted, &count)?;
     if !sorted_order {
         // In the order of the first of each group, whose place is that among all firsts.
         let of_mine = cx.take(first, inverse, 0)?;
@@ -68,11 +46,81 @@ pub fn unique(cx: &mut Lowering, mut x: Value, axis: Option<usize>, sorted_order
         let sorted_group = cx.take(inverse, places, 0)?;
         counts = cx.take(counts, sorted_group, 0)?;
         let number = cx.take(running, of_mine, 0)?;
+        let one = cx.int(DType::I32, 1);
         inverse = cx.binary(BinaryOp::Sub, number, one)?;
         first = places;
     }
-    let values = cx.take(x, first, axis)?;
-    let [first, inverse, counts] = [first, inverse, counts].map(|v| cx.cast(v, DType::I64));
+    found(cx, x, axis, [first, inverse, counts])
+}
+
+/// Of neighbours that are equal, or of such slices along an axis, the first. What is no number is like no other.
+pub fn consecutive(cx: &mut Lowering, x: Value, axis: Option<usize>) -> Result<Unique> {
+    cx.require_open_sizes(x)?;
+    let (x, axis) = sliced(cx, x, axis)?;
+    let (shape, dtype) = (cx.shape(x), cx.dtype(x));
+    let count = shape[axis].clone();
+    let elements = if dtype == DType::Bool { cx.cast(x, DType::I32)? } else { x };
+    let mut index: Vec<Poly> = (0..shape.len()).map(Poly::var).collect();
+    index[axis] = &index[axis] - 1;
+    let fill = Some(Scalar::from_i64(cx.dtype(elements), 0));
+    let before = cx.push(Op::View { shape: shape.clone(), index, fill }, &[elements])?;
+    let mut f = Body::default();
+    let (mine, before_me, i, zero) = (f.arg(0), f.arg(1), f.index(Poly::var(axis)), f.i32(0));
+    let is_first = f.binary(BinaryOp::Eq, i, zero);
+    let mut other = f.binary(BinaryOp::Ne, mine, before_me);
+    if dtype.is_float() {
+        let nan = f.unary(UnaryOp::IsNan, mine);
+        other = f.binary(BinaryOp::Or, other, nan);
+    }
+    let differs = f.binary(BinaryOp::Or, is_first, other);
+    f.cast(DType::I32, differs);
+    let differs = cx.map(f.0, &[elements, before])?;
+    let others: Vec<usize> = (0..shape.len()).filter(|d| *d != axis).collect();
+    let differs = cx.reduce(ReduceOp::Max, differs, &others, false)?;
+    let mut f = Body::default();
+    let (most, zero) = (f.arg(0), f.i32(0));
+    f.binary(BinaryOp::Gt, most, zero);
+    let differs = cx.map(f.0, &[differs])?;
+    let order = cx.iota(std::slice::from_ref(&count), Poly::var(0), DType::I32)?;
+    let of_groups = groups(cx, Sorted { order, differs }, &count)?;
+    found(cx, x, axis, of_groups)
+}
+
+/// The axis along which there are slices; without one all elements in order.
+fn sliced(cx: &mut Lowering, x: Value, axis: Option<usize>) -> Built<(Value, usize)> {
+    match axis {
+        Some(axis) => Ok((x, axis)),
+        None => {
+            let n: Dim = cx.shape(x).iter().product();
+            Ok((cx.reshape(x, vec![n])?, 0))
+        }
+    }
+}
+
+/// Where each group stands first, which of them each thing is in, how many are in each (all i32).
+fn groups(cx: &mut Lowering, sorted: Sorted, count: &Dim) -> Built<[Value; 3]> {
+    let Chosen { places: begins, running } = chosen(cx, sorted.differs, count.clone())?;
+    let groups = cx.shape(begins)[0].clone();
+    let one = cx.int(DType::I32, 1);
+    let group = cx.binary(BinaryOp::Sub, running, one)?;
+    let inverse = placed(cx, group, sorted.order, count.clone())?;
+    let first = cx.take(sorted.order, begins, 0)?;
+    // To where the next group begins, or to the end.
+    let (next, fill) = (&Poly::var(0) + 1, Some(Scalar::from_i64(DType::I32, 0)));
+    let next = cx.push(Op::View { shape: vec![groups.clone()], index: vec![next], fill }, &[begins])?;
+    let mut f = Body::default();
+    let (begin, next_begin) = (f.arg(0), f.arg(1));
+    let (i, end, last) = (f.index(Poly::var(0)), f.index(count.clone()), f.index(&groups - 1));
+    let is_last = f.binary(BinaryOp::Eq, i, last);
+    let end = f.select(is_last, end, next_begin);
+    f.binary(BinaryOp::Sub, end, begin);
+    let counts = cx.map(f.0, &[begins, next])?;
+    Ok([first, inverse, counts])
+}
+
+fn found(cx: &mut Lowering, x: Value, axis: usize, of: [Value; 3]) -> Result<Unique> {
+    let values = cx.take(x, of[0], axis)?;
+    let [first, inverse, counts] = of.map(|v| cx.cast(v, DType::I64));
     Ok(Unique { values, first: first?, inverse: inverse?, counts: counts? })
 }
 

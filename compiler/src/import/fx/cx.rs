@@ -26,6 +26,8 @@ pub struct Cx<'a, 'g, 'm> {
     pub(super) schema: Option<Schema>,
     /// Values that arguments gave.
     given: Vec<(Value, String)>,
+    /// Which part of complex numbers it is given, where it is not both.
+    pub(super) part: Option<usize>,
 }
 
 /// A number in the program's text.
@@ -70,7 +72,7 @@ impl<'a, 'g, 'm> Cx<'a, 'g, 'm> {
         (graph, node): (&'m Graph, &'m Node),
         schema: Option<Schema>,
     ) -> Cx<'a, 'g, 'm> {
-        Cx { lowering, importer, scope, graph, node, schema, given: vec![] }
+        Cx { lowering, importer, scope, graph, node, schema, given: vec![], part: None }
     }
 
     /// An error with the argument it is about.
@@ -134,7 +136,12 @@ impl<'a, 'g, 'm> Cx<'a, 'g, 'm> {
     }
 
     fn named(&mut self, argument: &str, name: &str) -> Result {
-        let v = self.scope.read(self.lowering, name)?;
+        let mut v = self.scope.read(self.lowering, name)?;
+        if let Some(part) = self.part
+            && self.graph.tensor_values.get(name).is_some_and(|m| messages::is_complex(m.dtype))
+        {
+            v = crate::lower::complex::part(self.lowering, v, part)?;
+        }
         Ok(self.remember(v, format!("argument `{argument}` (`{name}`)")))
     }
 }
@@ -207,6 +214,20 @@ impl<'m> Cx<'_, '_, 'm> {
     /// What the program says of the type of an argument that is a tensor.
     pub fn declared_of(&self, name: &str) -> Option<&'m TensorMeta> {
         self.graph.tensor_values.get(self.tensor_name(name)?)
+    }
+    /// Sizes and strides of an argument that is a tensor, in elements, where they are known and it begins its memory.
+    pub fn layout(&self, name: &str) -> Option<(Vec<i64>, Vec<i64>)> {
+        let meta = self.declared_of(name)?;
+        let known = |s: &SymInt| if let SymInt::Int(n) = s { Some(*n) } else { None };
+        let numbers = |v: &[SymInt]| v.iter().map(known).collect::<Option<Vec<i64>>>();
+        let begins = meta.storage_offset.as_ref().is_none_or(|o| known(o) == Some(0));
+        let (sizes, strides) = (numbers(&meta.sizes)?, numbers(&meta.strides)?);
+        (begins && sizes.len() == strides.len()).then_some((sizes, strides))
+    }
+    /// Whether a result is a tensor of complex numbers.
+    pub fn makes_complex(&self, i: usize) -> bool {
+        let meta = self.node.results().nth(i).and_then(|n| self.graph.tensor_values.get(n));
+        meta.is_some_and(|m| messages::is_complex(m.dtype))
     }
     /// Whether an argument is a tensor of complex numbers.
     pub fn is_complex(&self, name: &str) -> bool {
@@ -489,7 +510,31 @@ impl<'m> Cx<'_, '_, 'm> {
         let meta = meta.ok_or_else(|| {
             OpError::model(format!("the program says nothing of the type of its result {i}"))
         })?;
-        self.importer.tensor_type(meta)
+        let mut ty = self.importer.tensor_type(meta)?;
+        if self.part.is_some() && messages::is_complex(meta.dtype) {
+            ty.shape.pop();
+        }
+        Ok(ty)
+    }
+    /// What an extent of a result that data decides is at most.
+    pub fn most(&self, i: usize, axis: usize) -> Result<Dim> {
+        let meta = self.node.results().nth(i).and_then(|n| self.graph.tensor_values.get(n));
+        let text = match meta.and_then(|m| m.sizes.get(axis)) {
+            Some(SymInt::Int(n)) => return Ok((*n).into()),
+            Some(SymInt::Expr(text)) => text,
+            None => return Err(OpError::model(format!("its result {i} is said to have no axis {axis}"))),
+        };
+        let symbol = match expr::parse(text)? {
+            expr::Expr::Symbol(s) if !self.importer.symbols.contains_key(&s) => s,
+            _ => return self.importer.size(text),
+        };
+        let most = self.importer.ranges.get(&symbol).and_then(|r| r.max_val).filter(|m| *m < 1 << 31);
+        most.map(Dim::from).ok_or_else(|| {
+            OpError::unsupported(
+                format!("data decides how many elements there are, `{symbol}`, without an upper bound"),
+                "say in the module what it is at most: torch._check(result.shape[0] <= 4096)",
+            )
+        })
     }
     /// What the program says of the element type of a result.
     pub fn result_dtype(&self, i: usize) -> Result<DType> {

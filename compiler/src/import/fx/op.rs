@@ -18,6 +18,8 @@ pub struct OpDef {
     pub writes: &'static [&'static str],
     /// Whether it takes or makes complex numbers: pairs of numbers along a last axis.
     pub complex: bool,
+    /// Whether it does to complex numbers what it does to their parts, each alone.
+    pub by_parts: bool,
     /// What of it is not supported, for `SUPPORTED_OPS.md`; empty when all is.
     pub notes: &'static str,
 }
@@ -25,7 +27,7 @@ pub struct OpDef {
 impl OpDef {
     /// An operator.
     pub const fn new(target: &'static str, lower: fn(&mut Cx) -> Lowered) -> OpDef {
-        OpDef { target, lower, writes: &[], complex: false, notes: "" }
+        OpDef { target, lower, writes: &[], complex: false, by_parts: false, notes: "" }
     }
     /// Arguments that it writes although its declaration does not say so.
     pub const fn writes(self, writes: &'static [&'static str]) -> OpDef {
@@ -34,6 +36,10 @@ impl OpDef {
     /// That it takes or makes complex numbers.
     pub const fn complex(self) -> OpDef {
         OpDef { complex: true, ..self }
+    }
+    /// That it does to complex numbers what it does to their parts, each alone.
+    pub const fn by_parts(self) -> OpDef {
+        OpDef { complex: true, by_parts: true, ..self }
     }
     /// What of it is not supported.
     pub const fn notes(self, notes: &'static str) -> OpDef {

@@ -200,7 +200,7 @@ fn follow(g: &Graph, whole: Value, value: Value) -> View {
 }
 
 /// `whole` with `part` at the places that the view `index` of it has.
-fn placed(to: &mut Lowering, whole: Value, part: Value, index: &[Poly]) -> Result {
+pub fn placed(to: &mut Lowering, whole: Value, part: Value, index: &[Poly]) -> Result {
     let (large, small) = (to.shape(whole), to.shape(part));
     // Along one axis a range of neighbours, along the others everything: three parts, of which two may be empty.
     let identical = |d: &usize| index[*d].as_var() == Some(*d) && large[*d] == small[*d];

@@ -31,8 +31,6 @@ pub struct Importer<'m> {
     /// The operators of nodes, by name.
     pub(super) operators: BTreeMap<String, String>,
     pub(super) depth: usize,
-    /// What is looked into by the modules that return it: the result's name, and the module's.
-    pub(super) modules: Vec<(&'m str, &'m str)>,
     /// The program's graph.
     pub(super) graph: &'m Graph,
 }
@@ -245,7 +243,11 @@ impl<'m> Importer<'m> {
         let schema = schema::find(target);
         complex(graph, node, found.def)?;
         let mut cx = Cx::new(to, self, scope, (graph, node), schema.clone());
-        let mut values = (found.def.lower)(&mut cx).map_err(|e| cx.placed(e))?;
+        let mut values = if found.def.by_parts && has_complex(graph, node).is_some() {
+            by_parts(&mut cx, found.def).map_err(|e| cx.placed(e))?
+        } else {
+            (found.def.lower)(&mut cx).map_err(|e| cx.placed(e))?
+        };
         if found.in_place {
             let name =
                 schema.as_ref().and_then(|s| s.arguments.iter().find(|a| a.alias.is_some_and(|a| a.written)));
@@ -291,21 +293,14 @@ impl<'m> Importer<'m> {
             let v = match (alias, of) {
                 (Some((_, a)), Some(of)) if a.written => {
                     scope.rename(name, of);
-                    let changed = self.called(to, name, v);
-                    if changed != v {
-                        scope.write(to, name, changed)?;
-                    }
-                    changed
+                    v
                 }
-                // A view that was changed is one that cannot be followed.
                 (Some(_), Some(of)) if shares(graph, target, of, name) => {
-                    let v = self.called(to, name, v);
                     scope.alias(to.graph, name, of, v);
                     v
                 }
                 _ => {
                     let v = to.evaluated(v);
-                    let v = self.called(to, name, v);
                     scope.insert(name, v);
                     v
                 }
@@ -326,15 +321,6 @@ impl<'m> Importer<'m> {
             }
         }
         Ok(())
-    }
-
-    /// What is to be read under a result's name.
-    fn called(&self, to: &mut Lowering, name: &str, v: Value) -> Value {
-        if self.depth > 1 {
-            return v;
-        }
-        let modules = self.modules.iter().filter(|m| m.0 == name).map(|m| m.1);
-        to.named_all(&std::iter::once(name).chain(modules).collect::<Vec<_>>(), v)
     }
 
     /// A result under the type that the program declares.
@@ -426,15 +412,29 @@ fn complex(graph: &Graph, node: &Node, def: &OpDef) -> Result<()> {
     if def.complex {
         return Ok(());
     }
-    let given = node.inputs.iter().flat_map(|i| tensors(&i.arg)).chain(node.results());
-    let is_complex = |n: &&str| graph.tensor_values.get(*n).is_some_and(|m| messages::is_complex(m.dtype));
-    match given.into_iter().find(is_complex) {
+    match has_complex(graph, node) {
         None => Ok(()),
         Some(n) => Err(OpError::unsupported(
             format!("`{n}` is a tensor of complex numbers, which this operator does not take here"),
             "compute with torch.view_as_real of it",
         )),
     }
+}
+
+/// A tensor of complex numbers that a node is given, or makes.
+fn has_complex<'m>(graph: &Graph, node: &'m Node) -> Option<&'m str> {
+    let mut given = node.inputs.iter().flat_map(|i| tensors(&i.arg)).chain(node.results());
+    given.find(|n| graph.tensor_values.get(*n).is_some_and(|m| messages::is_complex(m.dtype)))
+}
+
+/// Lowers an operator for the real parts of complex numbers, and for the imaginary ones.
+fn by_parts(cx: &mut Cx, def: &OpDef) -> crate::lower::Lowered {
+    cx.part = Some(0);
+    let real = (def.lower)(cx)?;
+    cx.part = Some(1);
+    let imaginary = (def.lower)(cx)?;
+    cx.part = None;
+    real.into_iter().zip(imaginary).map(|(r, i)| crate::lower::complex::of(cx, r, i)).collect()
 }
 
 /// Whether a result that is declared as a view of an argument is one: of elements that do not lie in order, some operators make a

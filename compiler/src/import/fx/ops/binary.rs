@@ -2,20 +2,21 @@
 
 use super::super::prelude::*;
 use super::super::promote;
+use super::complex;
 use crate::lower::elementwise;
 
 pub const OPS: &[OpDef] = &[
-    OpDef::new("aten.add.Scalar", |cx| scaled(cx, BinaryOp::Add)),
-    OpDef::new("aten.add.Tensor", |cx| scaled(cx, BinaryOp::Add)),
+    OpDef::new("aten.add.Scalar", |cx| scaled(cx, BinaryOp::Add)).complex(),
+    OpDef::new("aten.add.Tensor", |cx| scaled(cx, BinaryOp::Add)).complex(),
     OpDef::new("aten.bitwise_and.Scalar", |cx| plain(cx, BinaryOp::And)),
     OpDef::new("aten.bitwise_and.Tensor", |cx| plain(cx, BinaryOp::And)),
     OpDef::new("aten.bitwise_or.Scalar", |cx| plain(cx, BinaryOp::Or)),
     OpDef::new("aten.bitwise_or.Tensor", |cx| plain(cx, BinaryOp::Or)),
     OpDef::new("aten.bitwise_xor.Scalar", |cx| plain(cx, BinaryOp::Xor)),
     OpDef::new("aten.bitwise_xor.Tensor", |cx| plain(cx, BinaryOp::Xor)),
-    OpDef::new("aten.div.Scalar", divided),
+    OpDef::new("aten.div.Scalar", divided).complex(),
     OpDef::new("aten.div.Scalar_mode", rounded),
-    OpDef::new("aten.div.Tensor", divided),
+    OpDef::new("aten.div.Tensor", divided).complex(),
     OpDef::new("aten.div.Tensor_mode", rounded),
     OpDef::new("aten.eq.Scalar", |cx| plain(cx, BinaryOp::Eq)),
     OpDef::new("aten.eq.Tensor", |cx| plain(cx, BinaryOp::Eq)),
@@ -32,8 +33,8 @@ pub const OPS: &[OpDef] = &[
     OpDef::new("aten.lt.Tensor", |cx| plain(cx, BinaryOp::Lt)),
     OpDef::new("aten.maximum.default", |cx| plain(cx, BinaryOp::Max)),
     OpDef::new("aten.minimum.default", |cx| plain(cx, BinaryOp::Min)),
-    OpDef::new("aten.mul.Scalar", |cx| plain(cx, BinaryOp::Mul)),
-    OpDef::new("aten.mul.Tensor", |cx| plain(cx, BinaryOp::Mul)),
+    OpDef::new("aten.mul.Scalar", |cx| plain(cx, BinaryOp::Mul)).complex(),
+    OpDef::new("aten.mul.Tensor", |cx| plain(cx, BinaryOp::Mul)).complex(),
     OpDef::new("aten.ne.Scalar", |cx| plain(cx, BinaryOp::Ne)),
     OpDef::new("aten.ne.Tensor", |cx| plain(cx, BinaryOp::Ne)),
     OpDef::new("aten.pow.Scalar", |cx| power(cx, ["self", "exponent"])),
@@ -41,8 +42,8 @@ pub const OPS: &[OpDef] = &[
     OpDef::new("aten.pow.Tensor_Tensor", |cx| power(cx, ["self", "exponent"])),
     OpDef::new("aten.rsub.Scalar", reversed),
     OpDef::new("aten.rsub.Tensor", reversed),
-    OpDef::new("aten.sub.Scalar", |cx| scaled(cx, BinaryOp::Sub)),
-    OpDef::new("aten.sub.Tensor", |cx| scaled(cx, BinaryOp::Sub)),
+    OpDef::new("aten.sub.Scalar", |cx| scaled(cx, BinaryOp::Sub)).complex(),
+    OpDef::new("aten.sub.Tensor", |cx| scaled(cx, BinaryOp::Sub)).complex(),
     OpDef::new("aten.where.self", choose),
     OpDef::new("aten.where.ScalarSelf", choose),
     OpDef::new("aten.where.ScalarOther", choose),
@@ -50,12 +51,18 @@ pub const OPS: &[OpDef] = &[
 ];
 
 fn plain(cx: &mut Cx, op: BinaryOp) -> Lowered {
+    if let Some(y) = complex::combined(cx, op)? {
+        return Ok(vec![y]);
+    }
     let [a, b] = cx.promoted(["self", "other"])?;
     Ok(vec![elementwise::binary(cx, op, a, b)?])
 }
 
 /// `self ± alpha * other`.
 fn scaled(cx: &mut Cx, op: BinaryOp) -> Lowered {
+    if let Some(y) = complex::combined(cx, op)? {
+        return Ok(vec![y]);
+    }
     let [a, b] = cx.promoted(["self", "other"])?;
     let b = times_alpha(cx, b)?;
     Ok(vec![combined(cx, op, a, b)?])
@@ -85,6 +92,9 @@ fn times_alpha(cx: &mut Cx, v: Value) -> Result {
 
 /// The quotient of floats.
 fn divided(cx: &mut Cx) -> Lowered {
+    if let Some(y) = complex::combined(cx, BinaryOp::Div)? {
+        return Ok(vec![y]);
+    }
     let [a, b] = cx.promoted(["self", "other"])?;
     let (a, b) = (cx.as_float(a)?, cx.as_float(b)?);
     Ok(vec![elementwise::binary(cx, BinaryOp::Div, a, b)?])

@@ -1,7 +1,7 @@
 //! Copies, conversions, tensors of one number.
 
 use super::super::prelude::*;
-use crate::lower::shape;
+use crate::lower::{complex, shape};
 use wgfc_ir::Poly;
 
 pub const OPS: &[OpDef] = &[
@@ -51,7 +51,12 @@ fn same(cx: &mut Cx) -> Lowered {
 fn convert(cx: &mut Cx) -> Lowered {
     let x = cx.tensor("self")?;
     let to = cx.result_dtype(0)?;
-    Ok(vec![cx.converted(x, to)?])
+    let x = cx.converted(x, to)?;
+    Ok(vec![match (cx.is_complex("self"), cx.makes_complex(0)) {
+        (false, true) => complex::from_real(cx, x)?,
+        (true, false) => complex::part(cx, x, 0)?,
+        _ => x,
+    }])
 }
 
 /// `src` in the type and the shape of `self`.

@@ -15,8 +15,19 @@ macro_rules! operators {
 
 operators! {
     binary,
+    complex,
     control,
+    fourier,
+    grouped,
+    matrices,
     memory,
+    order,
+    random,
+    resample,
+    scan,
+    search,
+    selected,
+    strided,
     unary,
     views,
 }

@@ -1,10 +1,11 @@
 //! Functions of one tensor, element by element.
 
 use super::super::prelude::*;
+use crate::lower::complex;
 use wgfc_ir::Body;
 
 pub const OPS: &[OpDef] = &[
-    OpDef::new("aten.abs.default", |cx| plain(cx, UnaryOp::Abs)),
+    OpDef::new("aten.abs.default", absolute).complex(),
     OpDef::new("aten.acos.default", |cx| float(cx, UnaryOp::Acos)),
     OpDef::new("aten.acosh.default", |cx| float(cx, UnaryOp::Acosh)),
     OpDef::new("aten.asin.default", |cx| float(cx, UnaryOp::Asin)),
@@ -16,13 +17,13 @@ pub const OPS: &[OpDef] = &[
     OpDef::new("aten.cos.default", |cx| float(cx, UnaryOp::Cos)),
     OpDef::new("aten.cosh.default", |cx| float(cx, UnaryOp::Cosh)),
     OpDef::new("aten.erf.default", |cx| float(cx, UnaryOp::Erf)),
-    OpDef::new("aten.exp.default", |cx| float(cx, UnaryOp::Exp)),
+    OpDef::new("aten.exp.default", exp).complex(),
     OpDef::new("aten.floor.default", |cx| of_floats(cx, UnaryOp::Floor)),
     OpDef::new("aten.isinf.default", |cx| test(cx, UnaryOp::IsInf)),
     OpDef::new("aten.isnan.default", |cx| test(cx, UnaryOp::IsNan)),
     OpDef::new("aten.log.default", |cx| float(cx, UnaryOp::Log)),
     OpDef::new("aten.logical_not.default", logical_not),
-    OpDef::new("aten.neg.default", |cx| plain(cx, UnaryOp::Neg)),
+    OpDef::new("aten.neg.default", |cx| plain(cx, UnaryOp::Neg)).by_parts(),
     OpDef::new("aten.reciprocal.default", |cx| float(cx, UnaryOp::Recip)),
     OpDef::new("aten.round.default", |cx| of_floats(cx, UnaryOp::Round)),
     OpDef::new("aten.rsqrt.default", |cx| float(cx, UnaryOp::Rsqrt)),
@@ -36,6 +37,26 @@ pub const OPS: &[OpDef] = &[
     OpDef::new("aten.tanh.default", |cx| float(cx, UnaryOp::Tanh)),
     OpDef::new("aten.trunc.default", |cx| of_floats(cx, UnaryOp::Trunc)),
 ];
+
+fn absolute(cx: &mut Cx) -> Lowered {
+    match cx.is_complex("self") {
+        true => {
+            let x = cx.tensor("self")?;
+            Ok(vec![complex::absolute(cx, x)?])
+        }
+        false => plain(cx, UnaryOp::Abs),
+    }
+}
+
+fn exp(cx: &mut Cx) -> Lowered {
+    match cx.is_complex("self") {
+        true => {
+            let x = cx.tensor("self")?;
+            Ok(vec![complex::exp(cx, x)?])
+        }
+        false => float(cx, UnaryOp::Exp),
+    }
+}
 
 /// A result of the operand's own type.
 fn plain(cx: &mut Cx, op: UnaryOp) -> Lowered {

@@ -25,7 +25,7 @@ fn dft(cx: &mut Cx) -> Lowered {
     };
     let axis = cx.axis(axis, cx.rank(x))?;
     let length = length(cx, 1)?;
-    Ok(vec![fourier::dft(cx, x, &Dft { axis, length, inverse, onesided })?])
+    Ok(vec![fourier::dft(cx, x, &Dft { axis, length, inverse, divided: true, onesided })?])
 }
 
 fn stft(cx: &mut Cx) -> Lowered {

@@ -1,0 +1,100 @@
+//! Parts of complex numbers, and numbers of parts.
+
+use super::super::cx::Operand;
+use super::super::prelude::*;
+use crate::lower::complex;
+use wgfc_ir::Body;
+
+pub const OPS: &[OpDef] = &[
+    OpDef::new("aten._conj.default", conjugate).complex(),
+    OpDef::new("aten._conj_physical.default", conjugate).complex(),
+    OpDef::new("aten.angle.default", angle).complex(),
+    OpDef::new("aten.complex.default", |cx| {
+        let (r, i) = (cx.tensor("real")?, cx.tensor("imag")?);
+        let dims = cx.broadcast_shape(&[r, i])?;
+        let (r, i) = (cx.expand(r, &dims)?, cx.expand(i, &dims)?);
+        Ok(vec![complex::of(cx, r, i)?])
+    })
+    .complex(),
+    OpDef::new("aten.conj.default", conjugate).complex(),
+    OpDef::new("aten.conj_physical.default", conjugate).complex(),
+    OpDef::new("aten.imag.default", |cx| part(cx, 1)).complex(),
+    OpDef::new("aten.is_complex.default", |_| Ok(vec![])).complex(),
+    OpDef::new("aten.polar.default", |cx| {
+        let (far, angle) = (cx.tensor("abs")?, cx.tensor("angle")?);
+        Ok(vec![complex::polar(cx, far, angle)?])
+    })
+    .complex(),
+    OpDef::new("aten.real.default", |cx| part(cx, 0)).complex(),
+    OpDef::new("aten.resolve_conj.default", same).complex(),
+    OpDef::new("aten.resolve_neg.default", same).complex(),
+    OpDef::new("aten.view_as_complex.default", same).complex(),
+    OpDef::new("aten.view_as_real.default", same).complex(),
+];
+
+/// Complex numbers are pairs along a last axis.
+fn same(cx: &mut Cx) -> Lowered {
+    Ok(vec![cx.tensor("self")?])
+}
+
+fn part(cx: &mut Cx, part: usize) -> Lowered {
+    let x = cx.tensor("self")?;
+    Ok(vec![if cx.is_complex("self") { complex::part(cx, x, part)? } else { x }])
+}
+
+fn conjugate(cx: &mut Cx) -> Lowered {
+    let x = cx.tensor("self")?;
+    Ok(vec![if cx.is_complex("self") { complex::conjugate(cx, x)? } else { x }])
+}
+
+/// Of a real number that is below 0, π.
+fn angle(cx: &mut Cx) -> Lowered {
+    let x = cx.tensor("self")?;
+    if cx.is_complex("self") {
+        let [r, i] = complex::parts(cx, x)?;
+        return Ok(vec![cx.binary(BinaryOp::Special(wgfc_ir::Special2::Atan2), i, r)?]);
+    }
+    let x = cx.as_float(x)?;
+    let dtype = cx.dtype(x);
+    let mut f = Body::default();
+    let (x0, zero, pi) = (f.arg(0), f.number(dtype, 0.0), f.number(dtype, std::f64::consts::PI));
+    let negative = f.binary(BinaryOp::Lt, x0, zero);
+    let nan = f.unary(UnaryOp::IsNan, x0);
+    let y = f.select(negative, pi, zero);
+    f.select(nan, x0, y);
+    Ok(vec![cx.map(f.0, &[x])?])
+}
+
+/// An operator of two operands of which one is complex; `None` where none is.
+pub fn combined(cx: &mut Cx, op: BinaryOp) -> Result<Option<Value>> {
+    let complex = ["self", "other"].map(|n| cx.is_complex(n));
+    if complex == [false, false] {
+        return Ok(None);
+    }
+    let dtype = cx.result_dtype(0)?;
+    let mut operands = vec![];
+    for (name, is_complex) in ["self", "other"].into_iter().zip(complex) {
+        let given: Operand = cx.operand(name)?;
+        let v = cx.in_type(&given, dtype)?;
+        operands.push(if is_complex { v } else { complex::from_real(cx, v)? });
+    }
+    let (a, mut b) = (operands[0], operands[1]);
+    if cx.declares("alpha") {
+        let alpha = cx.number("alpha")?;
+        if !alpha.is(1.0) {
+            let alpha = cx.number_in(&alpha, dtype)?;
+            b = cx.binary(BinaryOp::Mul, b, alpha)?;
+        }
+    }
+    Ok(Some(match op {
+        BinaryOp::Add | BinaryOp::Sub => cx.binary(op, a, b)?,
+        BinaryOp::Mul => complex::product(cx, a, b)?,
+        BinaryOp::Div => complex::quotient(cx, a, b)?,
+        _ => {
+            return Err(OpError::unsupported(
+                format!("`{}` of complex numbers", op.name()),
+                "compute with torch.view_as_real of them",
+            ));
+        }
+    }))
+}

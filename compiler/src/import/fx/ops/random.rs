@@ -1,0 +1,202 @@
+//! Random numbers. What a node is called decides which they are.
+
+use super::super::prelude::*;
+use crate::lower::random::{self, Distribution, Seed};
+use wgfc_ir::{Body, Scalar};
+
+pub const OPS: &[OpDef] = &[
+    OpDef::new("aten.bernoulli.Tensor", |cx| {
+        let (ty, p) = (cx.result(0)?, cx.tensor("p")?);
+        let p = cx.expand(p, &ty.shape)?;
+        likely(cx, p)
+    }),
+    OpDef::new("aten.bernoulli.default", |cx| {
+        let p = cx.tensor("self")?;
+        likely(cx, p)
+    }),
+    OpDef::new("aten.bernoulli.p", bernoulli),
+    OpDef::new("aten.bernoulli_.float", bernoulli).writes(&["self"]),
+    OpDef::new("aten.cauchy.default", |cx| {
+        let d = Distribution::Cauchy(cx.float("median")?, cx.float("sigma")?);
+        distributed(cx, d)
+    }),
+    OpDef::new("aten.dropout.default", |cx| Ok(vec![dropped(cx)?[0]])),
+    OpDef::new("aten.exponential.default", |cx| {
+        let d = Distribution::Exponential(cx.float("lambd")?);
+        distributed(cx, d)
+    }),
+    OpDef::new("aten.geometric.default", |cx| {
+        let d = Distribution::Geometric(cx.float("p")?);
+        distributed(cx, d)
+    }),
+    OpDef::new("aten.log_normal.default", |cx| {
+        let (ty, moments) = (cx.result(0)?, (cx.float("mean")?, cx.float("std")?));
+        let seed = seed(cx);
+        let y = random::normal(cx, ty.shape, DType::F32, moments, seed)?;
+        let y = cx.unary(UnaryOp::Exp, y)?;
+        Ok(vec![cx.converted(y, ty.dtype)?])
+    }),
+    OpDef::new("aten.multinomial.default", multinomial),
+    OpDef::new("aten.native_dropout.default", |cx| Ok(dropped(cx)?.to_vec())),
+    OpDef::new("aten.normal.Tensor_Tensor", |cx| around(cx)),
+    OpDef::new("aten.normal.Tensor_float", |cx| around(cx)),
+    OpDef::new("aten.normal.default", normal),
+    OpDef::new("aten.normal.float_Tensor", |cx| around(cx)),
+    OpDef::new("aten.normal.float_float", normal),
+    OpDef::new("aten.normal_functional.default", normal),
+    OpDef::new("aten.rand.default", |cx| uniform(cx, (0.0, 1.0))),
+    OpDef::new("aten.rand.generator", |cx| uniform(cx, (0.0, 1.0))),
+    OpDef::new("aten.rand_like.default", |cx| uniform(cx, (0.0, 1.0))),
+    OpDef::new("aten.rand_like.generator", |cx| uniform(cx, (0.0, 1.0))),
+    OpDef::new("aten.randint.default", integers),
+    OpDef::new("aten.randint.generator", integers),
+    OpDef::new("aten.randint.low", integers),
+    OpDef::new("aten.randint.low_generator", integers),
+    OpDef::new("aten.randint_like.default", integers),
+    OpDef::new("aten.randint_like.generator", integers),
+    OpDef::new("aten.randint_like.low_dtype", integers),
+    OpDef::new("aten.randint_like.low_generator_dtype", integers),
+    OpDef::new("aten.randn.default", |cx| standard(cx)),
+    OpDef::new("aten.randn.generator", |cx| standard(cx)),
+    OpDef::new("aten.randn_like.default", |cx| standard(cx)),
+    OpDef::new("aten.randn_like.generator", |cx| standard(cx)),
+    OpDef::new("aten.randperm.default", |cx| permuted(cx)),
+    OpDef::new("aten.randperm.generator", |cx| permuted(cx)),
+    OpDef::new("aten.rrelu_with_noise.default", leaky).writes(&["noise"]),
+    OpDef::new("aten.rrelu_with_noise_functional.default", leaky),
+    OpDef::new("aten.uniform.default", |cx| {
+        let range = (cx.float("from")?, cx.float("to")?);
+        uniform(cx, range)
+    }),
+];
+
+/// The seed of a node: that of its first result's name.
+fn seed(cx: &Cx) -> Seed {
+    random::named_seed(cx.node.results().next().unwrap_or_default().bytes())
+}
+
+fn uniform(cx: &mut Cx, range: (f64, f64)) -> Lowered {
+    let ty = cx.result(0)?;
+    let seed = seed(cx);
+    Ok(vec![random::uniform(cx, ty.shape, ty.dtype, range, seed)?])
+}
+
+fn standard(cx: &mut Cx) -> Lowered {
+    let ty = cx.result(0)?;
+    let seed = seed(cx);
+    Ok(vec![random::normal(cx, ty.shape, ty.dtype, (0.0, 1.0), seed)?])
+}
+
+fn normal(cx: &mut Cx) -> Lowered {
+    let (ty, moments) = (cx.result(0)?, (cx.float("mean")?, cx.float("std")?));
+    let seed = seed(cx);
+    Ok(vec![random::normal(cx, ty.shape, ty.dtype, moments, seed)?])
+}
+
+/// With a mean or a deviation for each.
+fn around(cx: &mut Cx) -> Lowered {
+    let ty = cx.result(0)?;
+    let [mean, deviation] = cx.all_in(["mean", "std"], ty.dtype)?;
+    let seed = seed(cx);
+    let y = random::normal(cx, ty.shape, ty.dtype, (0.0, 1.0), seed)?;
+    let y = cx.binary(BinaryOp::Mul, y, deviation)?;
+    Ok(vec![cx.binary(BinaryOp::Add, y, mean)?])
+}
+
+fn distributed(cx: &mut Cx, d: Distribution) -> Lowered {
+    let ty = cx.result(0)?;
+    let seed = seed(cx);
+    Ok(vec![random::of(cx, ty.shape, ty.dtype, d, seed)?])
+}
+
+fn integers(cx: &mut Cx) -> Lowered {
+    let ty = cx.result(0)?;
+    let low = if cx.declares("low") { cx.int("low")? } else { 0 };
+    let range = (low, cx.int("high")?);
+    let seed = seed(cx);
+    Ok(vec![random::integers(cx, ty.shape, ty.dtype, range, seed)?])
+}
+
+fn permuted(cx: &mut Cx) -> Lowered {
+    let (n, to) = (cx.size("n")?, cx.result_dtype(0)?);
+    let seed = seed(cx);
+    Ok(vec![random::permutation(cx, n, to, seed)?])
+}
+
+fn likely(cx: &mut Cx, p: Value) -> Lowered {
+    let (p, to) = (cx.as_float(p)?, cx.result_dtype(0)?);
+    let seed = seed(cx);
+    Ok(vec![random::bernoulli(cx, p, to, seed)?])
+}
+
+fn bernoulli(cx: &mut Cx) -> Lowered {
+    let (ty, p) = (cx.result(0)?, cx.float("p")?);
+    let p = cx.full(&ty.shape, Scalar::from_f64(DType::F32, p))?;
+    likely(cx, p)
+}
+
+/// Classes as often as their weights say.
+fn multinomial(cx: &mut Cx) -> Lowered {
+    let (x, samples) = (cx.tensor("self")?, cx.size("num_samples")?);
+    let x = cx.as_float(x)?;
+    let single = cx.rank(x) == 1;
+    let x = if single { cx.unsqueeze(x, &[0])? } else { x };
+    let logits = cx.unary(UnaryOp::Log, x)?;
+    let y = if cx.flag("replacement")? {
+        let samples = cx.int("num_samples")?;
+        let seed = seed(cx);
+        random::multinomial(cx, logits, samples, DType::I64, seed)?
+    } else {
+        let seed = seed(cx);
+        random::distinct(cx, logits, &samples, DType::I64, seed)?
+    };
+    Ok(vec![if single { cx.squeeze(y, &[0])? } else { y }])
+}
+
+/// What is left, and which elements that is.
+fn dropped(cx: &mut Cx) -> Result<[Value; 2]> {
+    let (x, p, train) = (cx.tensor("input")?, cx.float("p")?, cx.flag("train")?);
+    let dims = cx.shape(x);
+    if !train || p == 0.0 {
+        return Ok([x, cx.full(&dims, Scalar::bool(true))?]);
+    }
+    if p >= 1.0 {
+        let zero = Scalar::from_f64(cx.dtype(x), 0.0);
+        return Ok([cx.full(&dims, zero)?, cx.full(&dims, Scalar::bool(false))?]);
+    }
+    let ratio = cx.scalar(DType::F32, p);
+    let seed = seed(cx);
+    let (y, kept) = random::drop(cx, x, ratio, seed)?;
+    Ok([y, kept])
+}
+
+/// What is at most 0 times a random slope, and the slopes; without training times the mean of them.
+fn leaky(cx: &mut Cx) -> Lowered {
+    let (x, noise) = (cx.tensor("self")?, cx.tensor("noise")?);
+    let (low, high) = (cx.float("lower")?, cx.float("upper")?);
+    let (dtype, dims) = (cx.dtype(x), cx.shape(x));
+    let (training, seed) = (cx.flag("training")?, seed(cx));
+    let slope = match training {
+        true => random::uniform(cx, dims, dtype, (low, high), seed)?,
+        false => cx.scalar(dtype, (low + high) / 2.0),
+    };
+    let chosen = |cx: &mut Cx, product: bool| {
+        let mut f = Body::default();
+        let (x0, slope0, zero, one) = (f.arg(0), f.arg(1), f.number(dtype, 0.0), f.number(dtype, 1.0));
+        let low = f.binary(BinaryOp::Le, x0, zero);
+        let scaled = f.binary(BinaryOp::Mul, x0, slope0);
+        if product {
+            f.select(low, scaled, x0);
+        } else {
+            f.select(low, slope0, one);
+        }
+        cx.map(f.0, &[x, slope])
+    };
+    let y = chosen(cx, true)?;
+    let noise = if training { chosen(cx, false)? } else { noise };
+    if cx.result_count() > 1 {
+        return Ok(vec![y, noise]);
+    }
+    cx.write("noise", noise)?;
+    Ok(vec![y])
+}

@@ -1,0 +1,45 @@
+//! What is combined along an axis up to each element.
+
+use super::super::prelude::*;
+use crate::lower::scan;
+use wgfc_ir::ReduceOp;
+
+pub const OPS: &[OpDef] = &[
+    OpDef::new("aten._logcumsumexp.default", log_sum_exp),
+    OpDef::new("aten.cummax.default", |cx| extreme(cx, ReduceOp::Max)),
+    OpDef::new("aten.cummin.default", |cx| extreme(cx, ReduceOp::Min)),
+    OpDef::new("aten.cumprod.default", |cx| running(cx, ReduceOp::Prod)),
+    OpDef::new("aten.cumsum.default", |cx| running(cx, ReduceOp::Sum)),
+    OpDef::new("aten.logcumsumexp.default", log_sum_exp).notes("Along an axis whose extent is known."),
+];
+
+/// A tensor, that of one number with an axis, the axis asked for, and the shape before.
+fn along(cx: &mut Cx) -> Result<(Value, usize, Vec<Dim>)> {
+    let x = cx.tensor("self")?;
+    let axis = cx.axis("dim", cx.rank(x))?;
+    let shape = cx.shape(x);
+    let x = if shape.is_empty() { cx.unsqueeze(x, &[0])? } else { x };
+    Ok((x, axis, shape))
+}
+
+/// Integers are summed in the type of the result.
+fn running(cx: &mut Cx, op: ReduceOp) -> Lowered {
+    let to = cx.result_dtype(0)?;
+    let (x, axis, shape) = along(cx)?;
+    let x = cx.converted(x, to)?;
+    let y = scan::running(cx, x, axis, op)?;
+    Ok(vec![cx.reshape(y, shape)?])
+}
+
+fn extreme(cx: &mut Cx, op: ReduceOp) -> Lowered {
+    let (x, axis, shape) = along(cx)?;
+    let [values, places] = scan::extreme(cx, x, axis, op)?;
+    let places = cx.cast(places, DType::I64)?;
+    Ok(vec![cx.reshape(values, shape.clone())?, cx.reshape(places, shape)?])
+}
+
+fn log_sum_exp(cx: &mut Cx) -> Lowered {
+    let (x, axis, shape) = along(cx)?;
+    let y = scan::log_sum_exp(cx, x, axis)?;
+    Ok(vec![cx.reshape(y, shape)?])
+}

@@ -1,0 +1,273 @@
+//! Parts at even distances, written into others, and elements moved around.
+
+use super::super::prelude::*;
+use super::super::scope;
+use super::views::from_end;
+use crate::lower::{self, placed, shape};
+use wgfc_ir::op::GatherAxis;
+use wgfc_ir::{Op, Poly};
+
+pub const OPS: &[OpDef] = &[
+    OpDef::new("aten.as_strided.default", |cx| {
+        let (flat, index, want) = strided(cx)?;
+        Ok(vec![cx.view(flat, want, vec![index])?])
+    })
+    .notes("Of a tensor whose elements lie side by side."),
+    OpDef::new("aten.as_strided_scatter.default", |cx| {
+        let source = cx.tensor("src")?;
+        let (flat, index, _) = strided(cx)?;
+        let written =
+            cx.push(Op::Scatter { reduce: None, index: vec![GatherAxis::Affine(index)] }, &[flat, source])?;
+        let dims = cx.result(0)?.shape;
+        let order = memory_order(cx)?;
+        let stored: Vec<Dim> = order.iter().map(|d| dims[*d].clone()).collect();
+        let y = cx.reshape(written, stored)?;
+        let mut back = vec![0; order.len()];
+        order.iter().enumerate().for_each(|(i, d)| back[*d] = i);
+        Ok(vec![cx.transpose(y, &back)?])
+    })
+    .notes("Of a tensor whose elements lie side by side."),
+    OpDef::new("aten.diff.default", diff),
+    OpDef::new("aten.fliplr.default", |cx| flipped(cx, 1)),
+    OpDef::new("aten.flipud.default", |cx| flipped(cx, 0)),
+    OpDef::new("aten.movedim.int", moved),
+    OpDef::new("aten.movedim.intlist", moved),
+    OpDef::new("aten.moveaxis.int", moved),
+    OpDef::new("aten.moveaxis.intlist", moved),
+    OpDef::new("aten.narrow.default", narrow),
+    OpDef::new("aten.narrow_copy.default", narrow),
+    OpDef::new("aten.roll.default", roll),
+    OpDef::new("aten.rot90.default", turned),
+    OpDef::new("aten.select_scatter.default", select_scatter),
+    OpDef::new("aten.slice_scatter.default", slice_scatter),
+    OpDef::new("aten.swapaxes.default", |cx| swapped(cx, ["axis0", "axis1"])),
+    OpDef::new("aten.swapdims.default", |cx| swapped(cx, ["dim0", "dim1"])),
+    OpDef::new("aten.unfold.default", unfold),
+];
+
+/// The axes of `self` from the one whose neighbours lie farthest apart in memory. The elements must lie side by side.
+fn memory_order(cx: &Cx) -> Result<Vec<usize>> {
+    let unknown = || {
+        OpError::unsupported(
+            "it reads memory whose layout is not known, or that other tensors share",
+            "call contiguous() on the tensor first",
+        )
+    };
+    let Some((sizes, strides)) = cx.layout("self") else { return Err(unknown()) };
+    let mut order: Vec<usize> = (0..sizes.len()).collect();
+    order.sort_by_key(|d| (std::cmp::Reverse(strides[*d]), *d));
+    let mut expected = 1;
+    for d in order.iter().rev() {
+        if sizes[*d] != 1 && strides[*d] != expected {
+            return Err(unknown());
+        }
+        expected *= sizes[*d];
+    }
+    Ok(order)
+}
+
+/// The elements as they lie in memory, where each of the result lies, and its shape.
+fn strided(cx: &mut Cx) -> Result<(Value, Poly, Vec<Dim>)> {
+    let x = cx.tensor("self")?;
+    let n: Dim = cx.shape(x).iter().product();
+    let (size, stride) = (cx.sizes("size")?, cx.sizes("stride")?);
+    if size.len() != stride.len() {
+        return Err(OpError::model(format!("{} strides for {} axes", stride.len(), size.len())));
+    }
+    let offset = cx.opt_size("storage_offset")?.unwrap_or(Dim::ZERO);
+    let steps = stride.iter().enumerate().map(|(d, s)| &Poly::var(d) * s);
+    let index = steps.fold(offset, |at, step| &at + &step);
+    if !size.iter().any(|d| d.is(0)) && !index.in_range(&n, &size) {
+        return Err(OpError::unsupported(
+            format!("it reads memory outside of the {n} elements of its tensor"),
+            "take it of the whole tensor",
+        ));
+    }
+    let order = memory_order(cx)?;
+    let stored = cx.transpose(x, &order)?;
+    Ok((cx.reshape(stored, vec![n])?, index, size))
+}
+
+/// Windows of `size` elements along an axis, every `step`: a new last axis.
+fn unfold(cx: &mut Cx) -> Lowered {
+    let x = cx.tensor("self")?;
+    let (size, step) = (cx.int("size")?, cx.int("step")?);
+    let mut dims = cx.shape(x);
+    if dims.is_empty() {
+        return Ok(vec![cx.view(x, vec![size.into()], vec![])?]);
+    }
+    let rank = dims.len();
+    let axis = cx.axis("dimension", rank)?;
+    if step < 1 || size < 0 {
+        return Err(OpError::model(format!("windows of {size} elements every {step}")));
+    }
+    dims[axis] = &(&dims[axis] - size).div(&step.into(), &[]) + 1;
+    dims.push(size.into());
+    let mut index: Vec<Poly> = (0..rank).map(Poly::var).collect();
+    index[axis] = &(Poly::var(axis) * step) + &Poly::var(rank);
+    Ok(vec![cx.view(x, dims, index)?])
+}
+
+/// The start and the step of a slice of which the length is known.
+fn slice_scatter(cx: &mut Cx) -> Lowered {
+    let (x, source) = (cx.tensor("self")?, cx.tensor("src")?);
+    let rank = cx.rank(x);
+    let axis = cx.axis("dim", rank)?;
+    let (dims, step) = (cx.shape(x), cx.int("step")?);
+    let start = cx.opt_size("start")?.unwrap_or(Dim::ZERO);
+    let start = from_end(start, &dims[axis]).max_of(&Dim::ZERO, &[]);
+    let start = start.min_of(&dims[axis], &[]);
+    let mut want = dims.clone();
+    want[axis] = cx.shape(source)[axis].clone();
+    let source = cx.converted(source, cx.dtype(x))?;
+    let source = shape::expand(cx, source, &want)?;
+    let mut index: Vec<Poly> = (0..rank).map(Poly::var).collect();
+    if step == 1 {
+        index[axis] = &index[axis] + &start;
+        return Ok(vec![scope::placed(cx, x, source, &index)?]);
+    }
+    let far = &index[axis] - &start;
+    index[axis] = far.div(&step.into(), &dims);
+    index.push(far.modulo(&step.into(), &dims));
+    let source = cx.unsqueeze(source, &[rank])?;
+    Ok(vec![placed::over(cx, x, source, index)?])
+}
+
+fn select_scatter(cx: &mut Cx) -> Lowered {
+    let (x, source) = (cx.tensor("self")?, cx.tensor("src")?);
+    let rank = cx.rank(x);
+    let axis = cx.axis("dim", rank)?;
+    let dims = cx.shape(x);
+    let at = from_end(cx.size("index")?, &dims[axis]);
+    let source = cx.converted(source, cx.dtype(x))?;
+    let mut want = dims;
+    want.remove(axis);
+    let source = shape::expand(cx, source, &want)?;
+    let source = cx.unsqueeze(source, &[axis])?;
+    let mut index: Vec<Poly> = (0..rank).map(Poly::var).collect();
+    index[axis] = &index[axis] + &at;
+    Ok(vec![scope::placed(cx, x, source, &index)?])
+}
+
+fn narrow(cx: &mut Cx) -> Lowered {
+    let x = cx.tensor("self")?;
+    let axis = cx.axis("dim", cx.rank(x))?;
+    let start = from_end(cx.size("start")?, &cx.shape(x)[axis]);
+    let len = cx.size("length")?;
+    Ok(vec![cx.slice(x, axis, &start, 1, &len)?])
+}
+
+/// Elements move along axes, the last to the front. Without axes along all of them in order.
+fn roll(cx: &mut Cx) -> Lowered {
+    let x = cx.tensor("self")?;
+    let (shifts, axes) = (cx.sizes("shifts")?, cx.ints("dims")?);
+    let dims = cx.shape(x);
+    if dims.iter().any(|d| d.is(0)) {
+        return Ok(vec![x]);
+    }
+    let moved = |cx: &mut Lowering, x: Value, by: &[(usize, Dim)]| -> Result {
+        let dims = cx.shape(x);
+        let mut index: Vec<Poly> = (0..dims.len()).map(Poly::var).collect();
+        for (axis, by) in by {
+            index[*axis] = (&index[*axis] - by).modulo(&dims[*axis], &dims);
+        }
+        Ok(cx.view(x, dims, index)?)
+    };
+    if axes.is_empty() {
+        let flat = cx.reshape(x, vec![dims.iter().product()])?;
+        let y = moved(cx, flat, &[(0, shifts.into_iter().sum())])?;
+        return Ok(vec![cx.reshape(y, dims)?]);
+    }
+    let mut by: Vec<(usize, Dim)> = vec![];
+    for (axis, shift) in axes.iter().zip(shifts) {
+        let axis = lower::axis(*axis, dims.len())?;
+        match by.iter_mut().find(|(a, _)| *a == axis) {
+            Some((_, s)) => *s = &*s + &shift,
+            None => by.push((axis, shift)),
+        }
+    }
+    Ok(vec![moved(cx, x, &by)?])
+}
+
+/// Turned by quarters in the plane of two axes.
+fn turned(cx: &mut Cx) -> Lowered {
+    let x = cx.tensor("self")?;
+    let dims = cx.shape(x);
+    let axes = cx.ints("dims")?.iter().map(|d| lower::axis(*d, dims.len())).collect::<Result<Vec<_>>>()?;
+    let [a, b] = axes[..] else {
+        return Err(OpError::model("must have 2 axes").param("dims"));
+    };
+    let mut index: Vec<Poly> = (0..dims.len()).map(Poly::var).collect();
+    let quarters = cx.int("k")?.rem_euclid(4);
+    let mut want = dims.clone();
+    if quarters % 2 == 1 {
+        want.swap(a, b);
+        index.swap(a, b);
+    }
+    let from_last = |p: &Poly, d: usize| &(&dims[d] - 1) - p;
+    if quarters == 2 || quarters == 3 {
+        index[a] = from_last(&index[a], a);
+    }
+    if quarters == 1 || quarters == 2 {
+        index[b] = from_last(&index[b], b);
+    }
+    Ok(vec![cx.view(x, want, index)?])
+}
+
+fn flipped(cx: &mut Cx, axis: usize) -> Lowered {
+    let x = cx.tensor("self")?;
+    let dims = cx.shape(x);
+    if axis >= dims.len() {
+        return Err(OpError::model(format!("a tensor {} has no axis {axis}", cx.ty(x))).operand(x));
+    }
+    let mut index: Vec<Poly> = (0..dims.len()).map(Poly::var).collect();
+    index[axis] = &(&dims[axis] - 1) - &index[axis];
+    Ok(vec![cx.view(x, dims, index)?])
+}
+
+fn moved(cx: &mut Cx) -> Lowered {
+    let x = cx.tensor("self")?;
+    let rank = cx.rank(x);
+    let axes = |cx: &Cx, name: &str| {
+        cx.ints(name)?.iter().map(|d| lower::axis(*d, rank.max(1))).collect::<Result<Vec<usize>>>()
+    };
+    let (from, to) = (axes(cx, "source")?, axes(cx, "destination")?);
+    if rank == 0 {
+        return Ok(vec![x]);
+    }
+    let mut order: Vec<Option<usize>> = vec![None; rank];
+    from.iter().zip(&to).for_each(|(f, t)| order[*t] = Some(*f));
+    let mut rest = (0..rank).filter(|d| !from.contains(d));
+    let order: Vec<usize> = order.into_iter().filter_map(|o| o.or_else(|| rest.next())).collect();
+    Ok(vec![cx.transpose(x, &order)?])
+}
+
+fn swapped(cx: &mut Cx, names: [&str; 2]) -> Lowered {
+    let x = cx.tensor("self")?;
+    let rank = cx.rank(x);
+    let (a, b) = (cx.axis(names[0], rank)?, cx.axis(names[1], rank)?);
+    let mut order: Vec<usize> = (0..rank).collect();
+    if rank > 0 {
+        order.swap(a, b);
+    }
+    Ok(vec![cx.transpose(x, &order)?])
+}
+
+/// Differences of neighbours along an axis, `n` times.
+fn diff(cx: &mut Cx) -> Lowered {
+    let x = cx.tensor("self")?;
+    let axis = cx.axis("dim", cx.rank(x))?;
+    let mut parts = vec![];
+    for part in [cx.opt_tensor("prepend")?, Some(x), cx.opt_tensor("append")?].into_iter().flatten() {
+        parts.push(part);
+    }
+    let mut y = shape::concat(cx, &parts, axis)?;
+    let op = if cx.dtype(y) == DType::Bool { BinaryOp::Xor } else { BinaryOp::Sub };
+    for _ in 0..cx.int("n")?.clamp(0, 64) {
+        let n = &cx.shape(y)[axis] - 1;
+        let n = if n.as_const() == Some(-1) { Dim::ZERO } else { n };
+        let (low, high) = (cx.slice(y, axis, &Poly::ZERO, 1, &n)?, cx.slice(y, axis, &Poly::ONE, 1, &n)?);
+        y = cx.binary(op, high, low)?;
+    }
+    Ok(vec![y])
+}
