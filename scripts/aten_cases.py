@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
-"""Unpacks the cases of torch's operators in fixtures/aten/cases.tar.gz to target/aten.
+"""Unpacks the cases of torch's operators in fixtures/aten to target/aten.
 
     aten_cases.py [OUT]
 
 Each is a folder: `model.json`, the program of an exported module of one operator; `in_N.npy`, `out_N.npy`, what it is given
 and what torch 2.15 returns (nothing where that is random). They were made of torch's own database of operators
-(`torch.testing._internal.common_methods_invocations.op_db`), decomposed to the core ATen operators. Constants are laid out as
+(`torch.testing._internal.common_methods_invocations.op_db`), decomposed to the core ATen operators; those of `own.tar.gz`, called
+`own-...`, are in torch.export's own dialect, which keeps operators that are written in others. Constants are laid out as
 in an archive of torch.export. `aten.tsv` lists all: name, relative and absolute tolerance, operators."""
 import json, pathlib, shutil, sys, tarfile
 import numpy as np
@@ -42,8 +43,9 @@ def main():
     out = pathlib.Path(sys.argv[1]) if len(sys.argv) > 1 else ROOT / "target/aten"
     shutil.rmtree(out, ignore_errors=True)
     out.mkdir(parents=True)
-    with tarfile.open(ROOT / "fixtures/aten/cases.tar.gz") as t:
-        t.extractall(out, filter="data")
+    for archive in sorted((ROOT / "fixtures/aten").glob("*.tar.gz")):
+        with tarfile.open(archive) as t:
+            t.extractall(out, filter="data")
     for case in (out / "cases").iterdir():
         if case.is_dir():
             case.rename(out / case.name)

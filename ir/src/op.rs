@@ -7,7 +7,7 @@
 //! | `View` | `out[i] = x[index(i)]`, or `fill` where `index(i)` is outside `x` |
 //! | `Reduce` | reduced axes stay with extent 1 |
 //! | `ArgReduce` | i64, the axis stays with extent 1 |
-//! | `PrefixScan` | running sum or product along an axis |
+//! | `PrefixScan` | running sum, product, maximum or minimum along an axis |
 //! | `Contract` | `out[labels] = Σ a[labels]·b[labels]` over the labels that `out` lacks |
 //! | `Gather` | `out[i] = data[affine(i) or indices[affine(i)], …]` |
 //! | `Scatter` | `data` with `updates` written, or reduced in, at indexed places |
@@ -168,7 +168,7 @@ pub enum Op {
         /// Of equal elements take the last, not the first.
         last: bool,
     },
-    /// Prefix scan (`Sum`, `Prod`): each element is combined with all those before it.
+    /// Prefix scan: each element is combined with all those before it.
     PrefixScan {
         /// How elements are combined.
         op: ReduceOp,

@@ -81,6 +81,76 @@ pub fn mode(cx: &mut Lowering, x: Value, axis: usize) -> Result<[Value; 2]> {
     picked(cx, [values, places], at, axis)
 }
 
+/// Which of two neighbours counts where a place lies between them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Between {
+    /// Both, by their distance.
+    Linear,
+    /// The lower.
+    Lower,
+    /// The higher.
+    Higher,
+    /// The mean of both.
+    Middle,
+    /// The nearer; in the middle the one at an even place.
+    Nearest,
+}
+
+/// What lies at shares `q [m]` of the order along the last axis of `x [rows, n]`: `[rows, m]`. Of what is no number as
+/// [`median`].
+pub fn quantile(cx: &mut Lowering, x: Value, q: Value, between: Between, skip_nan: bool) -> Result {
+    let (dims, m) = (cx.shape(cx.require_rank(x, 2)?), cx.shape(cx.require_rank(q, 1)?)[0].clone());
+    let n = dims[1].clone();
+    let nan = cx.unary(U::IsNan, x)?;
+    let nan = cx.cast(nan, DType::I32)?;
+    let nans = cx.reduce(ReduceOp::Sum, nan, &[1], true)?;
+    let q = cx.unsqueeze(q, &[0])?;
+    let q = cx.cast(q, DType::F32)?;
+    let mut f = Body::default();
+    let (nans_0, q_0, n_0, zero, one) = (f.arg(0), f.arg(1), f.index(n.clone()), f.i32(0), f.i32(1));
+    let last = f.binary(B::Sub, n_0, one);
+    let numbers = f.binary(B::Sub, last, nans_0);
+    let numbers = f.binary(B::Max, numbers, zero);
+    let far = f.cast(DType::F32, if skip_nan { numbers } else { last });
+    let mut at = f.binary(B::Mul, q_0, far);
+    if !skip_nan {
+        let any = f.binary(B::Gt, nans_0, zero);
+        at = f.select(any, far, at);
+    }
+    match between {
+        Between::Lower => f.unary(U::Floor, at),
+        Between::Higher => f.unary(U::Ceil, at),
+        Between::Nearest => f.unary(U::Round, at),
+        Between::Linear | Between::Middle => {
+            let none = f.f32(0.0);
+            f.binary(B::Add, at, none)
+        }
+    };
+    let at = cx.map_to(f.0, &[nans, q], vec![dims[0].clone(), m])?;
+    let [values, _] = sort(cx, x, 1, &n, false)?;
+    let (low, high) = (cx.unary(U::Floor, at)?, cx.unary(U::Ceil, at)?);
+    let (low_at, high_at) = (cx.cast(low, DType::I32)?, cx.cast(high, DType::I32)?);
+    let a = gather::elements(cx, values, low_at, 1)?;
+    if !matches!(between, Between::Linear | Between::Middle) {
+        return Ok(a);
+    }
+    let b = gather::elements(cx, values, high_at, 1)?;
+    let dtype = cx.dtype(x);
+    let mut f = Body::default();
+    let (a0, b0, at0, low0, half) = (f.arg(0), f.arg(1), f.arg(2), f.arg(3), f.f32(0.5));
+    let (a0, b0) = (f.cast(DType::F32, a0), f.cast(DType::F32, b0));
+    let share = if between == Between::Middle { half } else { f.binary(B::Sub, at0, low0) };
+    let apart = f.binary(B::Sub, b0, a0);
+    let part = f.binary(B::Mul, apart, share);
+    let y = f.binary(B::Add, a0, part);
+    let same = f.binary(B::Eq, a0, b0);
+    let y = f.select(same, a0, y);
+    if dtype != DType::F32 {
+        f.cast(dtype, y);
+    }
+    Ok(cx.map(f.0, &[a, b, at, low])?)
+}
+
 fn picked(cx: &mut Lowering, from: [Value; 2], at: Value, axis: usize) -> Result<[Value; 2]> {
     Ok([gather::elements(cx, from[0], at, axis)?, gather::elements(cx, from[1], at, axis)?])
 }

@@ -81,3 +81,75 @@ pub fn reduce(
     f.binary(B::Div, sum, n);
     Ok(cx.map(f.0, &[y, len])?)
 }
+
+/// Elements of `source` combined with those of `x` at their own places but along an axis, where each goes to its index. Indices of one
+/// axis are for slices. What is there is combined, too, or replaced where anything goes.
+pub fn scatter(
+    cx: &mut Lowering,
+    [x, index, source]: [Value; 3],
+    axis: usize,
+    how: Combined,
+    with_old: bool,
+) -> Result {
+    let (dims, dtype) = (cx.shape(x), cx.dtype(x));
+    let index = cx.require_indices(index)?;
+    let mut from = cx.shape(source);
+    let mut at: Vec<Poly> = (0..dims.len()).map(Poly::var).collect();
+    if from.len() != dims.len() {
+        return Err(OpError::model(format!("{} into {}", cx.ty(source), cx.ty(x))).operand(source));
+    }
+    if cx.rank(index) == dims.len() {
+        from = cx.shape(index);
+    } else {
+        from[axis] = cx.shape(cx.require_rank(index, 1)?)[0].clone();
+        at = vec![Poly::var(axis)];
+    }
+    // Of a longer source the beginning.
+    let source = cx.view(source, from.clone(), (0..dims.len()).map(Poly::var).collect())?;
+    let mut to: Vec<GatherAxis> = (0..dims.len()).map(|d| GatherAxis::Affine(Poly::var(d))).collect();
+    to[axis] = GatherAxis::Data { input: 2, at };
+    let push = |cx: &mut Lowering, op: ReduceOp, base: Value, v: Value| -> Result {
+        Ok(cx.push(Op::Scatter { reduce: Some(op), index: to.clone() }, &[base, v, index])?)
+    };
+    let op = match how {
+        Combined::By(op) => op,
+        Combined::Mean => ReduceOp::Sum,
+    };
+    let count = |cx: &mut Lowering, first: i64| -> Result {
+        let base = cx.full(&dims, Scalar::from_i64(DType::I32, first))?;
+        let ones = cx.full(&from, Scalar::from_i64(DType::I32, 1))?;
+        push(cx, ReduceOp::Sum, base, ones)
+    };
+    let mut base = x;
+    let mut counts = None;
+    if !with_old {
+        let hits = count(cx, 0)?;
+        let mut f = Body::default();
+        let (hits0, x0, none, first) = (f.arg(0), f.arg(1), f.i32(0), f.constant(op.identity(dtype)));
+        let hit = f.binary(B::Gt, hits0, none);
+        f.select(hit, first, x0);
+        base = cx.map(f.0, &[hits, x])?;
+        counts = Some(hits);
+    }
+    let y = push(cx, op, base, source)?;
+    if how != Combined::Mean {
+        return Ok(y);
+    }
+    let counts = match counts {
+        Some(c) => c,
+        None => count(cx, 1)?,
+    };
+    let mut f = Body::default();
+    let (y0, c0, one) = (f.arg(0), f.arg(1), f.i32(1));
+    let n = f.binary(B::Max, c0, one);
+    let n = f.cast(dtype, n);
+    if dtype.is_float() {
+        f.binary(B::Div, y0, n);
+    } else {
+        // Rounded down.
+        let rest = f.binary(B::Mod, y0, n);
+        let whole = f.binary(B::Sub, y0, rest);
+        f.binary(B::Div, whole, n);
+    }
+    Ok(cx.map(f.0, &[y, counts])?)
+}

@@ -28,6 +28,7 @@ pub const OPS: &[OpDef] = &[
     OpDef::new("aten.embedding_bag.default", bags),
     OpDef::new("aten.embedding_bag.padding_idx", bags),
     OpDef::new("aten.embedding_renorm.default", renormed),
+    OpDef::new("aten.index_reduce.default", |cx| scattered(cx, "source")),
     OpDef::new("aten.linalg_cross.default", cross),
     OpDef::new("aten.pdist.default", within),
     OpDef::new("aten.renorm.default", |cx| {
@@ -35,6 +36,7 @@ pub const OPS: &[OpDef] = &[
         let axis = cx.axis("dim", cx.rank(x))?;
         Ok(vec![distance::renorm(cx, x, p, axis, most)?])
     }),
+    OpDef::new("aten.scatter_reduce.two", |cx| scattered(cx, "src")),
     OpDef::new("aten.segment_reduce.default", segments),
 ];
 
@@ -75,17 +77,39 @@ fn cross(cx: &mut Cx) -> Lowered {
     Ok(vec![distance::cross(cx, a, b, axis)?])
 }
 
+fn combined(how: Option<String>) -> Result<Combined> {
+    Ok(match how.as_deref() {
+        Some("sum") => Combined::By(ReduceOp::Sum),
+        Some("prod") => Combined::By(ReduceOp::Prod),
+        Some("max" | "amax") => Combined::By(ReduceOp::Max),
+        Some("min" | "amin") => Combined::By(ReduceOp::Min),
+        Some("mean") => Combined::Mean,
+        how => return Err(OpError::model(format!("there is no `{how:?}`")).param("reduce")),
+    })
+}
+
+fn scattered(cx: &mut Cx, source: &str) -> Lowered {
+    let (x, index, source) = (cx.tensor("self")?, cx.tensor("index")?, cx.tensor(source)?);
+    let (how, with_old) = (combined(cx.text("reduce")?)?, cx.flag("include_self")?);
+    let dims = cx.shape(x);
+    let axis = cx.axis("dim", dims.len())?;
+    let mut all = [x, index, source];
+    if dims.is_empty() {
+        for v in &mut all {
+            *v = cx.reshape(*v, vec![Dim::ONE])?;
+        }
+    }
+    if cx.rank(all[1]) == 0 {
+        all[1] = cx.unsqueeze(all[1], &[0])?;
+    }
+    let y = segment::scatter(cx, all, axis, how, with_old)?;
+    Ok(vec![cx.reshape(y, dims)?])
+}
+
 fn segments(cx: &mut Cx) -> Lowered {
     let (x, how) = (cx.tensor("data")?, cx.text("reduce")?);
     let axis = cx.axis("axis", cx.rank(x))?;
-    let how = match how.as_deref() {
-        Some("sum") => Combined::By(ReduceOp::Sum),
-        Some("prod") => Combined::By(ReduceOp::Prod),
-        Some("max") => Combined::By(ReduceOp::Max),
-        Some("min") => Combined::By(ReduceOp::Min),
-        Some("mean") => Combined::Mean,
-        how => return Err(OpError::model(format!("there is no `{how:?}`")).param("reduce")),
-    };
+    let how = combined(how)?;
     let initial = cx.opt_float("initial")?;
     let bounds = match (cx.opt_tensor("lengths")?, cx.opt_tensor("offsets")?) {
         (Some(lengths), _) => {

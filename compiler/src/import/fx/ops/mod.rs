@@ -16,6 +16,7 @@ macro_rules! operators {
 operators! {
     binary,
     complex,
+    composed,
     control,
     fourier,
     grouped,
