@@ -263,7 +263,7 @@ impl Model {
 /// Which extents the constraints of a graph would allow instead of those of the inputs, where they do not.
 fn fitting(graph: &Graph, inputs: &BTreeMap<String, Tensor>) -> Option<String> {
     let mut values: BTreeMap<Arc<str>, i64> = BTreeMap::new();
-    for b in &graph.inputs {
+    for b in graph.inputs.iter().filter(|b| !graph.optional.contains_key(&b.name)) {
         let given = inputs.get(&*b.name)?;
         for (d, extent) in graph.ty(b.value).shape.iter().zip(&given.shape) {
             if let Some(s) = d.symbols().pop_first().filter(|s| *d == Dim::sym(s)) {

@@ -2,7 +2,7 @@
 
 use crate::{Error, Problem, Tensor};
 use std::collections::BTreeMap;
-use wgfc_ir::{DType, Dim, Graph, symbols};
+use wgfc_ir::{DType, Dim, Graph, optional, symbols};
 
 /// An input or output of a model: its name, element type and extents over the model's symbols.
 #[derive(Clone, Debug, PartialEq)]
@@ -13,18 +13,25 @@ pub struct PortType {
     pub dtype: DType,
     /// Extents, outermost first.
     pub shape: Vec<Dim>,
+    /// Of an input that a run may leave out, the shape that it is broadcast to: see [`optional`].
+    pub broadcast: Option<Vec<Dim>>,
 }
 
 impl PortType {
     /// `f32[batch, 3, 224, 224]`.
     pub fn type_text(&self) -> String {
-        let dims: Vec<String> = self.shape.iter().map(ToString::to_string).collect();
-        format!("{}[{}]", self.dtype, dims.join(", "))
+        let dims: Vec<String> = self.whole().iter().map(ToString::to_string).collect();
+        let broadcast = if self.broadcast.is_some() { ", broadcast, optional" } else { "" };
+        format!("{}[{}]{broadcast}", self.dtype, dims.join(", "))
     }
-    /// The extents at `dims`; `Err` names the symbols that are missing.
+    /// Its extents, or those that it is broadcast to.
+    pub fn whole(&self) -> &[Dim] {
+        self.broadcast.as_ref().unwrap_or(&self.shape)
+    }
+    /// The extents ([`PortType::whole`]) at `dims`; `Err` names the symbols that are missing.
     pub fn shape_at(&self, dims: &BTreeMap<String, i64>) -> Result<Vec<usize>, Vec<String>> {
         let mut missing = Vec::new();
-        for d in &self.shape {
+        for d in self.whole() {
             for s in d.symbols() {
                 if !dims.contains_key(&*s) && !missing.iter().any(|m: &String| **m == *s) {
                     missing.push(s.to_string());
@@ -34,7 +41,7 @@ impl PortType {
         if !missing.is_empty() {
             return Err(missing);
         }
-        self.shape
+        self.whole()
             .iter()
             .map(|d| d.eval_syms(&|s| dims.get(s).copied()).and_then(|v| usize::try_from(v).ok()))
             .collect::<Option<Vec<_>>>()
@@ -44,7 +51,13 @@ impl PortType {
 
 /// The ports of a program's border.
 pub fn program_ports(ports: &[wgfc_ir::program::Port]) -> Vec<PortType> {
-    ports.iter().map(|p| PortType { name: p.name.clone(), dtype: p.dtype, shape: p.shape.clone() }).collect()
+    let port = |p: &wgfc_ir::program::Port| PortType {
+        name: p.name.clone(),
+        dtype: p.dtype,
+        shape: p.shape.clone(),
+        broadcast: p.broadcast.clone(),
+    };
+    ports.iter().map(port).collect()
 }
 
 /// The ports of a graph's border.
@@ -53,14 +66,15 @@ pub fn graph_ports(graph: &Graph, borders: &[wgfc_ir::Border]) -> Vec<PortType> 
         .iter()
         .map(|b| {
             let ty = graph.ty(b.value);
-            PortType { name: b.name.to_string(), dtype: ty.dtype, shape: ty.shape.clone() }
+            let broadcast = graph.optional.get(&b.name).cloned();
+            PortType { name: b.name.to_string(), dtype: ty.dtype, shape: ty.shape.clone(), broadcast }
         })
         .collect()
 }
 
-/// Finds the values of symbols from the shapes that inputs have, and puts them into `dims`.
+/// Finds the values of symbols from the shapes that inputs have, and puts them into `dims`. Optional inputs tell nothing.
 pub fn bind(given: &[(&PortType, &[usize])], dims: &mut BTreeMap<String, i64>) {
-    let fit = given.iter().filter(|(p, s)| p.shape.len() == s.len());
+    let fit = given.iter().filter(|(p, s)| p.broadcast.is_none() && p.shape.len() == s.len());
     let extents: Vec<(&Dim, i64)> = fit
         .flat_map(|(port, shape)| port.shape.iter().zip(*shape))
         .filter_map(|(d, n)| Some((d, i64::try_from(*n).ok()?)))
@@ -90,6 +104,9 @@ pub fn check_types(
     let wants = |p: &PortType| format!("input `{}` is {}", p.name, p.type_text());
     for port in ports {
         let Some((dtype, given)) = inputs.get(port.name.as_str()).copied() else {
+            if port.broadcast.is_some() {
+                continue;
+            }
             problems.push(Problem::with_help(
                 format!("{} and was not given", wants(port)),
                 format!("give a tensor for `{}`", port.name),
@@ -101,6 +118,10 @@ pub fn check_types(
                 format!("{}, not {dtype}", wants(port)),
                 format!("convert it, with NumPy: x.astype(\"{}\")", numpy_name(port.dtype)),
             ));
+        }
+        if port.broadcast.is_some() {
+            problems.extend(check_broadcast(port, given, &dims));
+            continue;
         }
         if given.len() != port.shape.len() {
             problems.push(Problem::with_help(
@@ -133,6 +154,20 @@ pub fn check_types(
         }
     }
     if problems.is_empty() { Ok(dims) } else { Err(Error::Usage(problems)) }
+}
+
+/// The problem of a tensor that cannot be broadcast as the port has it.
+fn check_broadcast(port: &PortType, given: &[usize], dims: &BTreeMap<String, i64>) -> Option<Problem> {
+    let shape = optional::shape(Some(given), port.shape.len());
+    let whole = port.shape_at(dims).ok()?;
+    let extents: Vec<i64> = whole.iter().map(|n| i64::try_from(*n).unwrap_or(i64::MAX)).collect();
+    if shape.is_some_and(|s| optional::misfit(&s, &extents).is_none()) {
+        return None;
+    }
+    Some(Problem::with_help(
+        format!("input `{}` is broadcast to {whole:?}, not of shape {given:?}", port.name),
+        "give a tensor of that shape, or of the extent 1 along some axes; leading ones may be left out",
+    ))
 }
 
 /// The problem of an input that the model does not have.

@@ -211,7 +211,8 @@ pub fn assemble(
     let port = |b: &wgfc_ir::Border, want: fn(&BufferKind) -> Option<usize>, i: usize| {
         let ty = graph.ty(b.value);
         let buffer = buffers.iter().position(|x| want(&x.kind) == Some(i)).unwrap_or_default();
-        Port { name: b.name.to_string(), dtype: ty.dtype, shape: ty.shape.clone(), buffer }
+        let broadcast = graph.optional.get(&b.name).cloned();
+        Port { name: b.name.to_string(), dtype: ty.dtype, shape: ty.shape.clone(), buffer, broadcast }
     };
     let input = |k: &BufferKind| match k {
         BufferKind::Input { index } => Some(*index),

@@ -91,6 +91,10 @@ pub struct Options {
     pub schedules: Tuning,
     /// Tensors of the model to return as extra outputs; fusion stops at them.
     pub taps: Vec<String>,
+    /// Tensors of the model that a run may replace, everywhere or in places: [`lower::inside`](crate::lower::inside).
+    pub replaced: Vec<String>,
+    /// Tensors of the model that a run may add to.
+    pub added: Vec<String>,
     /// Do not read weights: plan only.
     pub graph_only: bool,
 }

@@ -5,10 +5,11 @@ use crate::import::ExternalData;
 use crate::kernel::KernelGraph;
 use crate::options::Options;
 use crate::schedule::ScheduledGraph;
+use std::borrow::Cow;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use wgfc_ir::program::Stats;
-use wgfc_ir::{Graph, Program};
+use wgfc_ir::{Dim, Graph, Program};
 
 /// Compiles a model.
 pub fn compile(model: &[u8], external: &dyn ExternalData, options: &Options) -> Result<Program, Errors> {
@@ -130,6 +131,7 @@ pub fn fuse_graph(
     options: &Options,
     observe: Observe<'_>,
 ) -> Result<Fused, Errors> {
+    let options = &*expecting(options, &graph);
     crate::quotients::mark(&mut graph).map_err(Diagnostic::internal)?;
     let stage = Stage::new("rewrite");
     let before = graph.node_ids().count();
@@ -155,8 +157,20 @@ pub fn fuse_graph(
     Ok(Fused { graph, kernels, stats })
 }
 
+/// Choices are made for optional inputs of one element.
+fn expecting<'o>(options: &'o Options, graph: &Graph) -> Cow<'o, Options> {
+    let mut options = Cow::Borrowed(options);
+    for b in graph.inputs.iter().filter(|b| graph.optional.contains_key(&b.name)) {
+        let own = graph.ty(b.value).shape.iter().flat_map(Dim::symbols);
+        let expect = &mut options.to_mut().expect.0;
+        expect.extend(own.map(|s| (s.to_string(), 1)));
+    }
+    options
+}
+
 /// Schedules all kernels, writes them, and places what they read and write.
 fn assemble(fused: Fused, options: &Options, observe: Observe<'_>) -> Result<Program, Errors> {
+    let options = &*expecting(options, &fused.graph);
     let stage = Stage::new("schedule");
     let scheduled = schedule(fused.kernels, options)?;
     tracing::debug!(stage = stage.name, kernels = scheduled.schedules.len(), ms = stage.ms(), "done");

@@ -223,7 +223,8 @@ impl Single {
         let mut port = |t: TensorId, name: String, kind: BufferKind| {
             let ty = &graph.tensors[t].ty;
             let elements = Dim::from(count(&ty.numel(), values) as usize);
-            let port = Port { name, dtype: ty.dtype, shape: vec![elements.clone()], buffer: buffers.len() };
+            let shape = vec![elements.clone()];
+            let port = Port { name, dtype: ty.dtype, shape, buffer: buffers.len(), broadcast: None };
             buffers.push(Buffer { kind, dtype: ty.dtype, elements });
             port
         };

@@ -49,9 +49,12 @@ impl Device {
             match &b.kind {
                 Kind::Weight { name } => self.fill(&buffer, weights.tensor(name)?.data())?,
                 Kind::Input { index } => {
-                    let name = &plan.inputs[*index].name;
-                    let data = inputs.get(name).ok_or_else(|| format!("input `{name}` is missing"))?;
-                    self.fill(&buffer, data)?;
+                    let port = &plan.inputs[*index];
+                    match inputs.get(&port.name) {
+                        Some(data) => self.fill(&buffer, data)?,
+                        None if port.broadcast.is_some() => {}
+                        None => return Err(format!("input `{}` is missing", port.name).into()),
+                    }
                 }
                 Kind::State { name } => {
                     let state = plan.states.iter().find(|s| s.name == *name);

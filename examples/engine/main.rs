@@ -44,6 +44,7 @@ pub fn show(mut arguments: impl Iterator<Item = String>) -> Result<(), Box<dyn E
     };
     let plan = Plan::read(&folder)?;
     let mut symbols: Symbols = plan.symbols.iter().map(|s| (s.clone(), 1)).collect();
+    plan.leave_out(&mut symbols);
     for a in arguments {
         let (name, value) = a.split_once('=').ok_or("a symbol is given as NAME=VALUE")?;
         symbols.insert(name.to_owned(), value.parse()?);

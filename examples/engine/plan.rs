@@ -30,7 +30,10 @@ pub struct Plan {
 #[derive(Deserialize)]
 pub struct Port {
     pub name: String,
+    pub shape: Vec<Size>,
     pub buffer: usize,
+    /// There where the input may be left out: then its extents, which are symbols of its own, are 0.
+    pub broadcast: Option<Vec<Size>>,
 }
 
 #[derive(Deserialize)]
@@ -102,6 +105,15 @@ pub enum Size {
 }
 
 impl Plan {
+    /// Gives the symbols of inputs that may be left out the value 0.
+    pub fn leave_out(&self, symbols: &mut Symbols) {
+        for extent in self.inputs.iter().filter(|p| p.broadcast.is_some()).flat_map(|p| &p.shape) {
+            if let Size::Expression(symbol) = extent {
+                symbols.insert(symbol.clone(), 0);
+            }
+        }
+    }
+
     /// Reads the plan of a folder and its kernels.
     pub fn read(folder: &Path) -> Result<Plan, Box<dyn Error>> {
         let mut plan: Plan = serde_json::from_slice(&std::fs::read(folder.join("plan.json"))?)?;

@@ -1,5 +1,6 @@
 //! The graph: nodes of a few core operators, values between them.
 
+use crate::dtype::DType;
 use crate::op::Op;
 use crate::poly::{Atom, Dim, Poly};
 use crate::tensor::Tensor;
@@ -129,6 +130,9 @@ pub struct Graph {
     pub constraints: Vec<Constraint>,
     /// Symbols that no input determines.
     pub computed: Vec<Computed>,
+    /// Of inputs that a run may leave out, by name, the shapes that they are broadcast to: see
+    /// [`optional`](wgfc_program::optional).
+    pub optional: BTreeMap<Arc<str>, Vec<Dim>>,
 }
 
 /// A graph is equal to itself alone.
@@ -192,6 +196,31 @@ impl Graph {
         let value = Value { node, port: 0 };
         self.inputs.push(Border { name, value });
         value
+    }
+
+    /// Adds an input that a run may leave out, and that is broadcast to `shape`, which has an axis at least. Its extents are
+    /// symbols of its own.
+    pub fn add_optional_input(&mut self, name: &str, dtype: DType, shape: &[Dim]) -> Value {
+        let of_inputs = self.inputs.iter().flat_map(|b| &self.ty(b.value).shape).flat_map(Dim::symbols);
+        let taken: BTreeSet<Arc<str>> = of_inputs.collect();
+        let plain = |c: char| if c.is_ascii_alphanumeric() || c == '.' { c } else { '_' };
+        let mut stem: String = name.chars().take(64).map(plain).collect();
+        if !stem.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_') {
+            stem.insert(0, '_');
+        }
+        while (0..shape.len()).any(|axis| taken.contains(format!("{stem}.{axis}").as_str())) {
+            stem.push('_');
+        }
+        let own = (0..shape.len()).map(|axis| Dim::sym(&format!("{stem}.{axis}")));
+        let value = self.add_input(name, TensorType::new(dtype, own.collect::<Vec<_>>()));
+        self.optional.insert(name.into(), shape.to_vec());
+        value
+    }
+
+    /// Puts inputs that a run may leave out behind the others.
+    pub fn order_inputs(&mut self) {
+        let optional = &self.optional;
+        self.inputs.sort_by_key(|b| optional.contains_key(&b.name));
     }
 
     /// The node. Panics on an id of another graph or of a removed node.

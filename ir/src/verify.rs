@@ -75,6 +75,9 @@ impl Verifier {
             self.computed(g, c, &known, place);
             known.insert(c.symbol.clone());
         }
+        for (name, shape) in &g.optional {
+            self.optional(g, name, shape, &known, place);
+        }
         for c in &g.constraints {
             for d in [&c.a, &c.b] {
                 for e in unknown(d, &known) {
@@ -104,6 +107,30 @@ impl Verifier {
                 self.node(place, n, e);
             }
             self.subgraphs(n, &types, &known, place);
+        }
+    }
+
+    fn optional(&mut self, g: &Graph, name: &str, shape: &[Dim], known: &Symbols, place: &str) {
+        let mut fail = |what: String| self.errors.push(format!("{place}optional input \"{name}\": {what}"));
+        let Some(input) = g.inputs.iter().find(|b| *b.name == *name) else {
+            return fail("is not listed".into());
+        };
+        let ty = g.ty(input.value);
+        if ty.rank() != shape.len() || shape.is_empty() {
+            fail(format!("{ty} is broadcast to {}", crate::op::show(shape)));
+        }
+        let others = g.inputs.iter().filter(|b| *b.name != *name).flat_map(|b| &g.ty(b.value).shape);
+        let taken: Symbols = others.flat_map(Poly::symbols).collect();
+        let own: Symbols = ty.shape.iter().flat_map(Poly::symbols).collect();
+        let lone = ty.shape.iter().all(|d| matches!(d.as_atom(), Some(Atom::Sym(_))));
+        if !lone || own.len() != ty.rank() || !own.is_disjoint(&taken) {
+            fail(format!("the extents of {ty} are not symbols of its own"));
+        }
+        for d in shape {
+            unknown(d, known).into_iter().for_each(&mut fail);
+            if d.symbols().iter().any(|s| own.contains(s) || g.computed.iter().any(|c| c.symbol == *s)) {
+                fail(format!("it is broadcast to `{d}`, which is not known when a run begins"));
+            }
         }
     }
 
@@ -496,5 +523,26 @@ mod tests {
         assert_eq!(graph("compute n = %1 up to m", itself), "node \"map\" (map): is on a cycle");
         let twice = graph("compute n = %1 up to m\n  compute n = %1 up to m", count);
         assert_eq!(twice, "symbol `n`: is determined otherwise");
+    }
+
+    #[test]
+    fn optional_inputs_have_extents_of_their_own() {
+        let graph = |own: &str, to: &str| {
+            let text = format!(
+                "graph (x: %0, d: %1) -> (y: %1) {{\n  optional d to {to}\n  %0 = input : f32[m, 3]\n  \
+                %1 = input : f32{own}\n}}"
+            );
+            verify(&crate::text::parse(&text).unwrap()).map_or_else(|e| e.join("\n"), |()| String::new())
+        };
+        assert_eq!(graph("[a, b]", "[m, 3]"), "");
+        let error = "optional input \"d\": ";
+        assert_eq!(graph("[a]", "[m, 3]"), format!("{error}f32[a] is broadcast to [m, 3]"));
+        for own in ["[a, a]", "[a, m]", "[a, 3]"] {
+            let e = format!("{error}the extents of f32{own} are not symbols of its own");
+            assert_eq!(graph(own, "[m, 3]").lines().next(), Some(e.as_str()));
+        }
+        assert_eq!(graph("[a]", "[k]"), format!("{error}`k` uses `k`, which no input determines"));
+        let e = "it is broadcast to `a`, which is not known when a run begins";
+        assert_eq!(graph("[a]", "[a]"), format!("{error}{e}"));
     }
 }

@@ -18,6 +18,7 @@
 pub mod dtype;
 pub mod joined;
 pub mod memory;
+pub mod optional;
 pub mod poly;
 pub mod program;
 pub mod scalar;

@@ -112,6 +112,9 @@ pub struct Port {
     pub shape: Vec<Dim>,
     /// Index into [`Program::buffers`].
     pub buffer: usize,
+    /// Of an input that a run may leave out, the shape that it is broadcast to: see [`optional`](crate::optional).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub broadcast: Option<Vec<Dim>>,
 }
 
 /// A tensor that keeps its contents from run to run.

@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use wgfc_program::memory::{self, MemoryPlan};
 use wgfc_program::program::{Port, Proof};
-use wgfc_program::{DType, Dim, Program, symbols};
+use wgfc_program::{DType, Dim, Program, optional, symbols};
 
 /// The sizes and dispatches of a program for one binding of its symbols.
 #[derive(Clone, Debug)]
@@ -147,9 +147,9 @@ pub struct Given<'a> {
     pub shape: &'a [usize],
 }
 
-/// Puts what is given in the order of the program's inputs; `Err` lists all that is missing, unknown,
-/// twice there, or of the wrong type or rank.
-pub fn match_inputs(program: &Program, given: &[Given<'_>]) -> Result<Vec<usize>, RunError> {
+/// Puts what is given in the order of the program's inputs, [`optional`] ones that are not given as `None`; `Err` lists all
+/// that is missing, unknown, twice there, or of the wrong type or rank.
+pub fn match_inputs(program: &Program, given: &[Given<'_>]) -> Result<Vec<Option<usize>>, RunError> {
     let mut bad = Vec::new();
     let known = || program.inputs.iter().map(|p| format!("\"{}\"", p.name)).collect::<Vec<_>>().join(", ");
     for (i, g) in given.iter().enumerate() {
@@ -164,21 +164,54 @@ pub fn match_inputs(program: &Program, given: &[Given<'_>]) -> Result<Vec<usize>
         if p.dtype != g.dtype {
             fail(format!("it must be {}, not {}", p.dtype, g.dtype));
         }
-        if p.shape.len() != g.shape.len() {
-            fail(format!("it must have shape {}, not {:?}", show(&p.shape), g.shape));
+        match &p.broadcast {
+            Some(full) if g.shape.len() > full.len() => {
+                fail(format!("it is broadcast to {}; it must not have shape {:?}", show(full), g.shape));
+            }
+            None if p.shape.len() != g.shape.len() => {
+                fail(format!("it must have shape {}, not {:?}", show(&p.shape), g.shape));
+            }
+            _ => {}
         }
     }
     let mut order = Vec::new();
     for p in &program.inputs {
         match given.iter().position(|g| g.name == p.name) {
-            Some(i) => order.push(i),
-            None => {
+            None if p.broadcast.is_none() => {
                 let message = format!("it is missing; it is {}{}", p.dtype, show(&p.shape));
                 bad.push(BadInput { name: p.name.clone(), message });
             }
+            i => order.push(i),
         }
     }
     if bad.is_empty() { Ok(order) } else { Err(RunError::Inputs(bad)) }
+}
+
+/// The shapes with which kernels read the inputs that were put in [order](match_inputs).
+pub fn input_shapes(program: &Program, given: &[Given<'_>], order: &[Option<usize>]) -> Vec<Vec<usize>> {
+    let shape = |(p, i): (&Port, &Option<usize>)| {
+        let given = i.map(|i| given[i].shape);
+        match p.broadcast {
+            Some(_) => optional::shape(given, p.shape.len()).unwrap_or_default(),
+            None => given.unwrap_or_default().to_vec(),
+        }
+    };
+    program.inputs.iter().zip(order).map(shape).collect()
+}
+
+/// Checks that the optional inputs of these [shapes](input_shapes) can be broadcast.
+pub fn check_broadcasts(program: &Program, shapes: &[Vec<usize>], values: &[i64]) -> Result<(), RunError> {
+    let mut bad = Vec::new();
+    for (p, shape) in program.inputs.iter().zip(shapes) {
+        let Some(full) = &p.broadcast else { continue };
+        let extents: Vec<i64> = full.iter().map(|d| evaluate(program, values, d).unwrap_or(0)).collect();
+        if let Some(axis) = optional::misfit(shape, &extents) {
+            let why = format!("axis {axis} has {} elements", shape[axis]);
+            let message = format!("it is broadcast to {} = {extents:?}, and {why}", show(full));
+            bad.push(BadInput { name: p.name.clone(), message });
+        }
+    }
+    if bad.is_empty() { Ok(()) } else { Err(RunError::Inputs(bad)) }
 }
 
 fn show(shape: &[Dim]) -> String {
@@ -419,6 +452,7 @@ mod tests {
                     dtype: DType::F32,
                     shape: s.iter().map(|d| Dim::parse(d).unwrap()).collect(),
                     buffer: i,
+                    broadcast: None,
                 })
                 .collect(),
             outputs: vec![],

@@ -3,9 +3,10 @@
 //! After this check indices need no further care. Everything wrong is reported at once.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 use wgfc_program::program::{
-    Access, BufferKind, Dispatch, FORMAT_VERSION, INITIAL_VERSION, Kernel, OLDEST_VERSION, ROUNDS_VERSION,
-    State,
+    Access, BufferKind, Dispatch, FORMAT_VERSION, INITIAL_VERSION, Kernel, OLDEST_VERSION, Port,
+    ROUNDS_VERSION, State,
 };
 use wgfc_program::{Atom, DType, Dim, Program};
 
@@ -38,6 +39,9 @@ pub fn check(p: &Program) -> Vec<String> {
     c.repeats();
     c.errors
 }
+
+/// How many extents of inputs use a symbol.
+type Uses = BTreeMap<Arc<str>, usize>;
 
 struct Check<'a> {
     p: &'a Program,
@@ -165,6 +169,10 @@ impl Check<'_> {
     }
 
     fn ports(&mut self) {
+        let mut uses = Uses::new();
+        for s in self.p.inputs.iter().flat_map(|p| &p.shape).flat_map(Dim::symbols) {
+            *uses.entry(s).or_default() += 1;
+        }
         for (what, ports) in [("input", &self.p.inputs), ("output", &self.p.outputs)] {
             let mut names = BTreeSet::new();
             for (i, port) in ports.iter().enumerate() {
@@ -174,6 +182,9 @@ impl Check<'_> {
                 }
                 for d in &port.shape {
                     if what == "input" { self.size(&at, d) } else { self.dim(&at, d) }
+                }
+                if let Some(full) = &port.broadcast {
+                    self.optional(what, &at, port, full, &uses);
                 }
                 let Some(b) = self.p.buffers.get(port.buffer) else {
                     self.fail(format!("{at}: there is no buffer {}", port.buffer));
@@ -198,6 +209,26 @@ impl Check<'_> {
                     ));
                 }
             }
+        }
+    }
+
+    fn optional(&mut self, what: &str, at: &str, port: &Port, full: &[Dim], uses: &Uses) {
+        if what != "input" {
+            self.fail(format!("{at} is broadcast, which only an input is"));
+        }
+        if full.len() != port.shape.len() || full.is_empty() {
+            let (own, full) = (port.shape.len(), full.len());
+            self.fail(format!("{at} has {own} axes and is broadcast to {full}"));
+        }
+        for d in full {
+            self.size(at, d);
+        }
+        let own = |d: &Dim| match d.as_atom() {
+            Some(Atom::Sym(s)) => uses.get(s) == Some(&1),
+            _ => false,
+        };
+        if !port.shape.iter().all(own) {
+            self.fail(format!("{at} can be left out, and its extents are not symbols of its own"));
         }
     }
 

@@ -302,6 +302,11 @@ impl Session {
     pub fn fork_blocking(&self) -> Result<Session, RunError> {
         pollster::block_on(self.fork())
     }
+    /// [`Session::reset_state`] for callers without an executor.
+    #[cfg(not(target_arch = "wasm32"))]
+    pub fn reset_state_blocking(&mut self, name: &str) -> Result<(), RunError> {
+        pollster::block_on(self.reset_state(name))
+    }
     /// [`Session::reset`] for callers without an executor.
     #[cfg(not(target_arch = "wasm32"))]
     pub fn reset_blocking(&mut self) -> Result<(), RunError> {

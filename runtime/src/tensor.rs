@@ -72,6 +72,22 @@ impl Gpu {
             gpu: self.clone(),
         })
     }
+    /// Copies tensors to the host, with one wait for all of them.
+    ///
+    /// # Errors
+    /// [`RunError::Gpu`] for a tensor on another device, among others.
+    pub async fn read(&self, tensors: &[DeviceTensor]) -> Result<Vec<Tensor>, RunError> {
+        if tensors.iter().any(|t| !t.gpu.is(self)) {
+            let message = "a tensor is on another device".to_owned();
+            return Err(RunError::Gpu { what: "reading tensors".to_owned(), message });
+        }
+        read_all(self, tensors, &mut None).await
+    }
+    /// [`Gpu::read`] for callers without an executor.
+    #[cfg(not(target_arch = "wasm32"))]
+    pub fn read_blocking(&self, tensors: &[DeviceTensor]) -> Result<Vec<Tensor>, RunError> {
+        pollster::block_on(self.read(tensors))
+    }
     /// [`Gpu::upload`] for callers without an executor.
     #[cfg(not(target_arch = "wasm32"))]
     pub fn upload_blocking(&self, tensor: &Tensor) -> Result<DeviceTensor, RunError> {

@@ -93,7 +93,13 @@ fn product(shape: &[&str]) -> String {
 }
 
 fn port(name: &str, dtype: DType, shape: &[&str], buffer: usize) -> Port {
-    Port { name: name.to_owned(), dtype, shape: shape.iter().map(|d| dim(d)).collect(), buffer }
+    Port {
+        name: name.to_owned(),
+        dtype,
+        shape: shape.iter().map(|d| dim(d)).collect(),
+        buffer,
+        broadcast: None,
+    }
 }
 
 fn kernel(name: &str, reads: usize, writes: usize, dims: &[&str], body: &str) -> Kernel {
@@ -341,6 +347,12 @@ fn outputs_stay_on_the_device_and_feed_the_next_run() {
         for (i, t) in kept.iter().enumerate() {
             let want: Vec<f32> = ramp(91).iter().map(|v| v * (i + 2) as f32).collect();
             assert_eq!(t.read_blocking().unwrap().to_f32s().unwrap(), want, "run {i}");
+        }
+        let one_by_one: Vec<Tensor> = kept.iter().map(|t| t.read_blocking().unwrap()).collect();
+        assert_eq!(gpu.read_blocking(&kept).unwrap(), one_by_one);
+        if let Some(other) = wgfc_runtime::testing::gpus().iter().find(|g| !g.is(gpu)) {
+            let e = other.read_blocking(&kept).unwrap_err().to_string();
+            assert!(e.contains("on another device"), "{e}");
         }
     });
 }

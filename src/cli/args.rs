@@ -180,6 +180,14 @@ pub struct CompileOptions {
     /// Return this tensor of the model as an extra output; may be repeated
     #[arg(long = "tap", value_name = "TENSOR")]
     pub taps: Vec<String>,
+    /// Add to this tensor of the model: an extra input `TENSOR.add`, of the tensor's shape or broadcast to it, which a run
+    /// may leave out; may be repeated
+    #[arg(long = "add", value_name = "TENSOR")]
+    pub added: Vec<String>,
+    /// Replace this tensor of the model: an extra input `TENSOR.replace`, likewise, and `TENSOR.where` (bool) if only in
+    /// places; may be repeated
+    #[arg(long = "replace", value_name = "TENSOR")]
+    pub replaced: Vec<String>,
     /// Keep caches on the device from run to run, with room for this many positions; `any` leaves that to
     /// each session, in which they can grow
     #[arg(long = "state-capacity", value_name = "N|any", value_parser = parse_capacity)]
@@ -214,6 +222,8 @@ impl CompileOptions {
             dims: self.dims.iter().cloned().collect(),
             expect: self.expect.expected(),
             taps: self.taps.clone(),
+            added: self.added.clone(),
+            replaced: self.replaced.clone(),
             values,
             ..Options::default()
         })
@@ -465,7 +475,7 @@ pub struct TuneArgs {
     #[command(flatten)]
     pub compile: CompileOptions,
     /// Take the model as a decoder, as `wgfc generate` does: prompts of any length, and single tokens
-    #[arg(long, conflicts_with_all = ["dims", "fixed", "taps", "state_capacity", "states"])]
+    #[arg(long, conflicts_with_all = ["dims", "fixed", "taps", "added", "replaced", "state_capacity", "states"])]
     pub generate: bool,
     /// What a symbolic dimension is while measuring, as in `seq=128`; without it 64, for capacities more; may be repeated
     #[arg(long = "at", value_name = "NAME=VALUE", value_parser = parse_dim)]

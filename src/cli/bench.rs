@@ -2,6 +2,7 @@
 
 use super::adapter;
 use super::args::{BenchArgs, BenchCommand, BenchDispatchArgs};
+use super::inside::Cost;
 use super::profile::{self, estimate_json, estimate_text, ns_text};
 use super::run::{Loaded, load};
 use super::terminal::Terminal;
@@ -35,10 +36,11 @@ fn model(path: &Path, a: &BenchArgs, t: &Terminal) -> Result<(), Error> {
         ));
     }
     let place = Place::Device(adapter::choice(&a.adapter));
-    let Loaded { mut model, sizes, profile: chosen_for } =
-        load(path, &a.data, &a.compile, place, &a.adapter, &a.kept, t)?;
-    t.warnings(model.warnings());
-    let tensors = inputs::make(model.inputs(), &a.compile.dims, &a.data, t)?;
+    let loaded = load(path, &a.data, &a.compile, place, &a.adapter, &a.kept, t)?;
+    t.warnings(loaded.model.warnings());
+    let tensors = inputs::make(loaded.model.inputs(), &a.compile.dims, &a.data, t)?;
+    let cost = loaded.cost(&tensors, t);
+    let Loaded { mut model, sizes, profile: chosen_for, .. } = loaded;
     let mut warm_up = 1;
     {
         // One more comes with the profile.
@@ -76,6 +78,7 @@ fn model(path: &Path, a: &BenchArgs, t: &Terminal) -> Result<(), Error> {
             "warm_up": warm_up,
             "relative_errors": errors,
             "profile": profile::json(&profile),
+            "looking_inside": cost.as_ref().map(Cost::json),
         }));
         return Ok(());
     }
@@ -94,6 +97,7 @@ fn model(path: &Path, a: &BenchArgs, t: &Terminal) -> Result<(), Error> {
         s += &format!("  fewer than {} runs: --budget is {} s\n", a.runs, a.budget);
     }
     s += &profile::text(&profile);
+    s += &cost.map(|c| c.text()).unwrap_or_default();
     for (name, e) in errors.iter().flatten() {
         s += &format!("  {name}: relative error {e:.1e} against the reference evaluator\n");
     }

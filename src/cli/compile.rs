@@ -2,8 +2,8 @@
 
 use super::adapter::choice;
 use super::args::CompileArgs;
-use super::shown;
 use super::terminal::Terminal;
+use super::{inside, shown};
 use wgfc::compiler::DeviceProfile;
 use wgfc::inspect::bytes_text;
 use wgfc::model::{device_error, device_profile};
@@ -45,6 +45,7 @@ pub fn main(a: &CompileArgs, t: &Terminal) -> Result<(), Error> {
         let save = SaveOptions { force: a.force, progress: Some(&|done, all| bar.at_of(done, all)) };
         wgfc::save(&program, &a.output, &save)?;
     }
+    let cost = inside::cost(&file, &options, &program, &a.compile.dims, t);
     let weights: usize = program.weights.values().filter_map(|w| w.bytes()).map(<[u8]>::len).sum();
     if t.json {
         t.print_json(&serde_json::json!({
@@ -59,6 +60,7 @@ pub fn main(a: &CompileArgs, t: &Terminal) -> Result<(), Error> {
             "random_weights": a.random_weights,
             "warnings": program.stats.warnings,
             "seconds": started.elapsed().as_secs_f64(),
+            "looking_inside": cost.as_ref().map(inside::Cost::json),
         }));
         return Ok(());
     }
@@ -72,6 +74,9 @@ pub fn main(a: &CompileArgs, t: &Terminal) -> Result<(), Error> {
         if program.stats.weights_absent { " (others absent: can be inspected, not run)" } else { "" },
         started.elapsed().as_secs_f64()
     ));
+    if let Some(c) = cost {
+        t.print(&c.text());
+    }
     Ok(())
 }
 

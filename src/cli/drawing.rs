@@ -231,7 +231,8 @@ show();
 ";
 
 fn port(what: &str, p: &Port) -> Card {
-    let shape: Vec<String> = p.shape.iter().map(ToString::to_string).collect();
+    let shape: Vec<String> =
+        p.broadcast.as_ref().unwrap_or(&p.shape).iter().map(ToString::to_string).collect();
     let heading = format!("{what} {}", shorten(&p.name, MOST - 8));
     let line = format!("{}[{}]", p.dtype, shape.join(", "));
     Card {

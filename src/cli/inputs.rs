@@ -85,15 +85,16 @@ pub fn make(
 ) -> Result<BTreeMap<String, Tensor>, Error> {
     let mut problems = Vec::new();
     let mut sources: BTreeMap<&str, Source> = BTreeMap::new();
+    let needed: Vec<&PortType> = ports.iter().filter(|p| p.broadcast.is_none()).collect();
     for text in &a.inputs {
         // A model's input may have `=` in its name: the longest name that fits wins.
         let named = ports
             .iter()
             .filter_map(|p| Some((p, text.strip_prefix(p.name.as_str())?.strip_prefix('=')?)))
             .max_by_key(|(p, _)| p.name.len());
-        let (port, source) = match (named, text.split_once('='), ports) {
+        let (port, source) = match (named, text.split_once('='), needed.as_slice()) {
             (Some((p, s)), _, _) => (p, s),
-            (None, None, [only]) => (only, text.as_str()),
+            (None, None, [only]) => (*only, text.as_str()),
             (None, Some((name, _)), _) => {
                 problems.push(no_such_input(name, ports));
                 continue;
@@ -120,7 +121,7 @@ pub fn make(
         }
     }
     for port in ports {
-        if !sources.contains_key(port.name.as_str()) {
+        if !sources.contains_key(port.name.as_str()) && port.broadcast.is_none() {
             if a.random_inputs {
                 sources.insert(&port.name, Source::Random(0));
             } else {
@@ -202,7 +203,8 @@ fn fill(
         }
     }
     let mut missing: Vec<String> = Vec::new();
-    for port in ports.iter().filter(|p| !tensors.contains_key(&p.name)).collect::<Vec<_>>() {
+    let generated = |p: &&PortType| sources.contains_key(p.name.as_str()) && !tensors.contains_key(&p.name);
+    for port in ports.iter().filter(generated).collect::<Vec<_>>() {
         let shape = match port.shape_at(&dims) {
             Ok(s) => match memory::afford(random::cost(port.dtype, &s)) {
                 Ok(()) => s,

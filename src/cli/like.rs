@@ -5,13 +5,21 @@ use super::terminal::Terminal;
 use super::{inputs, is_program, shown};
 use std::collections::BTreeMap;
 use std::path::Path;
+use wgfc::compiler::lower::inside::{add_input, replace_input, where_input};
+use wgfc::ir::TensorType;
 use wgfc::ports::{PortType, bind, no_such_input, program_ports};
 use wgfc::{Error, ModelFile, Options, Tensor, npy, pb};
 
 /// What a model declares of its inputs.
 fn declared(file: &ModelFile, options: &Options) -> Result<Vec<PortType>, Error> {
     let inputs = wgfc::compiler::import::declared_inputs(file.bytes(), options)?;
-    Ok(inputs.into_iter().map(|(name, ty)| PortType { name, dtype: ty.dtype, shape: ty.shape }).collect())
+    let port = |(name, ty): (String, TensorType)| PortType {
+        name,
+        dtype: ty.dtype,
+        shape: ty.shape,
+        broadcast: None,
+    };
+    Ok(inputs.into_iter().map(port).collect())
 }
 
 /// The dimensions of the options and those that the files of `--like` give.
@@ -71,7 +79,13 @@ pub fn of_inputs(
     if ports.iter().all(|p| p.shape.iter().all(|d| d.as_const().is_some())) {
         return None;
     }
-    let tensors = inputs::make(&ports, given, data, &Terminal::silent()).ok()?;
+    // What looks inside is no input of the model as it declares them.
+    let added = options.added.iter().map(|n| add_input(n));
+    let replaced = options.replaced.iter().flat_map(|n| [replace_input(n), where_input(n)]);
+    let inside: Vec<String> = added.chain(replaced).map(|n| format!("{n}=")).collect();
+    let own = |text: &&String| !inside.iter().any(|n| text.starts_with(n));
+    let data = DataArgs { inputs: data.inputs.iter().filter(own).cloned().collect(), ..data.clone() };
+    let tensors = inputs::make(&ports, given, &data, &Terminal::silent()).ok()?;
     let shapes: Vec<_> =
         ports.iter().filter_map(|p| Some((p, tensors.get(&p.name)?.shape.as_slice()))).collect();
     let mut dims = options.dims.clone();

@@ -13,6 +13,7 @@ mod generate;
 mod image;
 mod indices;
 mod inputs;
+mod inside;
 mod inspect;
 mod kept;
 mod layout;

@@ -3,6 +3,7 @@
 use super::adapter;
 use super::args::{AdapterArgs, CompileOptions, DataArgs, KeptArgs, RunArgs};
 use super::compile::say_random_weights;
+use super::inside::{Cost, cost};
 use super::kept::Kept;
 use super::terminal::{Progress, Terminal};
 use super::{indices, inputs, is_program, like, profile, shown};
@@ -11,7 +12,7 @@ use std::path::Path;
 use std::time::Instant;
 use wgfc::generate::Setup;
 use wgfc::inspect::{table, time_text};
-use wgfc::model::{Opened, WhyCpu};
+use wgfc::model::{Opened, WhyCpu, device_profile};
 use wgfc::ports::PortType;
 use wgfc::runtime::kernel::Checks;
 use wgfc::runtime::{Gpu, Profile};
@@ -28,12 +29,12 @@ pub fn main(a: &RunArgs, t: &Terminal) -> Result<(), Error> {
         }
         false => adapter::place(&a.adapter),
     };
-    let Loaded { mut model, sizes, profile: chosen_for } =
-        load(&a.model, &a.data, &a.compile, place, &a.adapter, &a.kept, t)?;
-    t.warnings(model.warnings());
+    let loaded = load(&a.model, &a.data, &a.compile, place, &a.adapter, &a.kept, t)?;
+    t.warnings(loaded.model.warnings());
+    let tensors = inputs::make(loaded.model.inputs(), &a.compile.dims, &a.data, t)?;
+    let cost = loaded.cost(&tensors, t);
+    let Loaded { mut model, sizes, profile: chosen_for, .. } = loaded;
     let place = where_it_runs(&model);
-
-    let tensors = inputs::make(model.inputs(), &a.compile.dims, &a.data, t)?;
     if a.data.inputs.is_empty() && a.data.random_inputs && !model.inputs().is_empty() {
         t.note("the inputs are random");
     }
@@ -70,6 +71,7 @@ pub fn main(a: &RunArgs, t: &Terminal) -> Result<(), Error> {
             &times,
             setup,
             profile.as_ref(),
+            cost.as_ref(),
             a,
             labels.as_deref(),
         ));
@@ -85,6 +87,7 @@ pub fn main(a: &RunArgs, t: &Terminal) -> Result<(), Error> {
         s += &format!("  wrote {f}\n");
     }
     s += &times_text(&place, &times, setup);
+    s += &cost.map(|c| c.text()).unwrap_or_default();
     if let (Some(_), Some(p)) = (&profile, &chosen_for) {
         s += &format!("  compiled for the device profile: {p}\n");
     }
@@ -108,6 +111,20 @@ pub struct Loaded {
     pub sizes: BTreeMap<String, i64>,
     /// The device's speeds that the compiler chose for: where they come from; none where nothing was compiled.
     pub profile: Option<String>,
+    /// What was compiled, and how; none where nothing was.
+    pub source: Option<Box<(ModelFile, Options)>>,
+}
+
+impl Loaded {
+    /// What it costs to look inside, at the dimensions that these inputs have.
+    pub fn cost(&self, tensors: &BTreeMap<String, Tensor>, t: &Terminal) -> Option<Cost> {
+        let (file, options) = &**self.source.as_ref()?;
+        let session = self.model.session()?;
+        let dims = wgfc::ports::check_inputs(self.model.inputs(), tensors).ok()?;
+        let profile = device_profile(session.gpu().profile(), &options.profile);
+        let dims: Vec<(String, i64)> = dims.into_iter().collect();
+        cost(file, &Options { profile, ..options.clone() }, session.program(), &dims, t)
+    }
 }
 
 /// Loads a model or a compiled folder, and says which dimensions are fixed. A model that cannot be compiled for
@@ -126,6 +143,8 @@ pub fn load(
         let mut unused = Vec::new();
         unused.extend(random_weights.then_some("--random-weights"));
         unused.extend((!compile.taps.is_empty()).then_some("--tap"));
+        unused.extend((!compile.added.is_empty()).then_some("--add"));
+        unused.extend((!compile.replaced.is_empty()).then_some("--replace"));
         unused.extend((!compile.fixed.is_empty()).then_some("--fix"));
         unused.extend((!compile.expect.sizes.is_empty()).then_some("--expect"));
         if !unused.is_empty() {
@@ -145,7 +164,7 @@ pub fn load(
         let checks = if data.trust { Checks::Trusted } else { Checks::default() };
         let model = Model::of_folder_with(gpu, program, path, checks)?;
         kept.save(t);
-        return Ok(Loaded { model, sizes: BTreeMap::new(), profile: None });
+        return Ok(Loaded { model, sizes: BTreeMap::new(), profile: None, source: None });
     }
     if data.trust {
         return Err(Error::usage(
@@ -193,7 +212,8 @@ pub fn load(
         e => Err(e),
     });
     let model = made.map_err(|e| without_weights(e, &file))?;
-    Ok(Loaded { model, sizes: options.dims, profile })
+    let sizes = options.dims.clone();
+    Ok(Loaded { model, sizes, profile, source: Some(Box::new((file, options))) })
 }
 
 /// Shows that a model is compiled, and its kernels on the device.
@@ -420,6 +440,7 @@ fn json(
     times: &[f64],
     setup: Setup,
     profile: Option<&Profile>,
+    cost: Option<&Cost>,
     a: &RunArgs,
     labels: Option<&[String]>,
 ) -> serde_json::Value {
@@ -459,6 +480,7 @@ fn json(
         "compiling_seconds": setup.compiling.as_secs_f64(),
         "uploading_seconds": setup.uploading.as_secs_f64(),
         "profile": profile.map(profile::json),
+        "looking_inside": cost.map(Cost::json),
     })
 }
 

@@ -116,7 +116,7 @@ fn role(p: &PortType) -> Option<Role> {
 pub fn inputs(ports: &[PortType], states: Option<&str>) -> Result<Vec<Input>, Vec<Diagnostic>> {
     let mut found = vec![];
     let mut strange = vec![];
-    for p in ports {
+    for p in ports.iter().filter(|p| p.broadcast.is_none()) {
         match role(p) {
             Some(role) => {
                 found.push(Input { name: p.name.clone(), dtype: p.dtype, rank: p.shape.len(), role })
@@ -194,7 +194,7 @@ pub fn past_symbols(file: &ModelFile, seq: &str) -> Result<Vec<String>, Error> {
     let plan = Options { graph_only: true, ..Options::default() };
     let graph = file.import(&plan).or_else(|_| file.import(&Options::default()))?.graph;
     let ports = graph_ports(&graph, &graph.inputs);
-    let past = ports.iter().filter(|p| role(p).is_none());
+    let past = ports.iter().filter(|p| p.broadcast.is_none() && role(p).is_none());
     let symbols = past.flat_map(|p| p.shape.iter().flat_map(Dim::symbols).map(|s| s.to_string()));
     let all: std::collections::BTreeSet<String> = symbols.filter(|s| s != seq).collect();
     Ok(all.into_iter().collect())

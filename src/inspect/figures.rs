@@ -84,7 +84,8 @@ pub struct Summary {
 }
 
 impl Summary {
-    /// Evaluates every size of `program` where its symbols have the values `given`, else 1.
+    /// Evaluates every size of `program` where its symbols have the values `given`, else 1; inputs that a run may leave out are
+    /// left out.
     pub fn new(program: &Program, given: &[(String, i64)], roof: Roof) -> Result<Summary, Error> {
         let (dims, assumed) = &bind_dims(program, given);
         let size = |d: &Dim, what: &str| -> Result<u64, Error> {
@@ -122,7 +123,7 @@ impl Summary {
         })?;
         let total = |f: &dyn Fn(&Figures) -> u64| dispatches.iter().map(f).fold(0u64, u64::saturating_add);
         Ok(Summary {
-            dims: dims.clone(),
+            dims: dims.iter().filter(|d| !optional(program, d.0)).map(|(n, v)| (n.clone(), *v)).collect(),
             assumed: assumed.clone(),
             bytes: total(&|d| d.bytes),
             flops: total(&|d| d.flops),
@@ -169,6 +170,7 @@ fn bind_dims(program: &Program, given: &[(String, i64)]) -> (BTreeMap<String, i6
     for s in program.symbols.iter().filter(|s| !program.computed.iter().any(|c| c.symbol == **s)) {
         match given.iter().rev().find(|(n, _)| n == s) {
             Some((_, v)) => dims.insert(s.clone(), *v),
+            None if optional(program, s) => dims.insert(s.clone(), 0),
             None => {
                 defaulted.push(s.clone());
                 dims.insert(s.clone(), 1)
@@ -176,6 +178,12 @@ fn bind_dims(program: &Program, given: &[(String, i64)]) -> (BTreeMap<String, i6
         };
     }
     (dims, defaulted)
+}
+
+/// Whether a symbol is an extent of an input that a run may leave out.
+fn optional(program: &Program, symbol: &str) -> bool {
+    let ports = program.inputs.iter().filter(|p| p.broadcast.is_some());
+    ports.flat_map(|p| &p.shape).any(|d| *d == Dim::sym(symbol))
 }
 
 /// What kind of kernel a dispatch runs. Products that compute a convolution are called so.

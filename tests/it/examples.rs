@@ -32,13 +32,18 @@ fn another_engine_runs_compiled_folders() {
         return;
     }
     let temporary = tempfile::tempdir().unwrap();
-    for name in ["mlp", "attention", "integers", "recurrent"] {
+    // One of them with an input that is left out.
+    for (name, added) in [("mlp", ""), ("attention", "residual"), ("integers", ""), ("recurrent", "")] {
         let model = Folder::new(&Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/small"), name);
-        let program = wgfc::compile_file(&model.model_path(), &wgfc::Options::default()).unwrap();
+        let added = Some(added.to_owned()).filter(|a| !a.is_empty()).into_iter().collect();
+        let options = wgfc::Options { added, ..wgfc::Options::default() };
+        let program = wgfc::compile_file(&model.model_path(), &options).unwrap();
         let folder = temporary.path().join(name);
         wgfc::save(&program, &folder, &wgfc::SaveOptions::default()).unwrap();
         let data = model.data_set(0).unwrap();
-        let shapes: Vec<&[usize]> = data.inputs.iter().map(|t| t.shape.as_slice()).collect();
+        let given = data.inputs.iter().map(|t| t.shape.as_slice());
+        let left_out = program.inputs.iter().filter(|p| p.broadcast.is_some()).map(|_| &[0; 3][..]);
+        let shapes: Vec<&[usize]> = given.chain(left_out).collect();
         let values = bind_symbols(&program, &shapes, &Default::default()).unwrap();
         let symbols = program.symbols.iter().cloned().zip(values).collect();
         let bytes = |t: &Tensor| t.bytes().unwrap_or_default().to_vec();

@@ -28,6 +28,7 @@ mod forbidden;
 mod fuzz;
 mod generate;
 mod hostile;
+mod inside;
 mod kernels;
 mod levels;
 mod long;

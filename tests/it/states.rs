@@ -111,7 +111,7 @@ pub struct Reference {
     length: usize,
 }
 
-fn tokens(ids: &[i64], past: usize) -> Vec<(String, Tensor)> {
+pub fn tokens(ids: &[i64], past: usize) -> Vec<(String, Tensor)> {
     let n = ids.len();
     let positions: Vec<i64> = (past..past + n).map(|p| p as i64).collect();
     [

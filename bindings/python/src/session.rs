@@ -21,7 +21,7 @@ use wgfc::runtime::kernel::Checks;
 use wgfc::runtime::session::{DeviceMemory, SessionOptions, Value};
 use wgfc::runtime::{Gpu, RunError};
 
-/// A program on a device: its kernels compiled, its weights uploaded, its states zero.
+/// A program on a device: its kernels compiled, its weights uploaded, its states as they are at first.
 ///
 /// `Session(program, adapter=None, *, capacity=None, trust=False, cache=True, progress=None)`
 ///
@@ -98,6 +98,31 @@ impl Session {
     }
 }
 
+/// Where the outputs of a run go: all to one place, or those named to theirs while the others stay on the device.
+enum Destinations {
+    One(To),
+    Each(BTreeMap<String, To>),
+}
+
+impl Destinations {
+    fn of(to: &Bound<'_, PyAny>) -> PyResult<Destinations> {
+        if let Ok(one) = to.extract::<&str>() {
+            return Ok(Destinations::One(destination(one)?));
+        }
+        let Ok(each) = to.extract::<BTreeMap<String, String>>() else {
+            return Err(PyTypeError::new_err("to: give a word, or a dict of outputs and words"));
+        };
+        let each = each.into_iter().map(|(n, to)| Ok((n, destination(&to)?)));
+        Ok(Destinations::Each(each.collect::<PyResult<_>>()?))
+    }
+    fn of_output(&self, name: &str) -> To {
+        match self {
+            Destinations::One(to) => *to,
+            Destinations::Each(each) => each.get(name).copied().unwrap_or(To::Device),
+        }
+    }
+}
+
 /// Where outputs shall go, by its word.
 fn destination(to: &str) -> PyResult<To> {
     match to {
@@ -162,38 +187,49 @@ impl Session {
     ///
     /// Returns a dict of the outputs named in `outputs` (all without), in that order, each of the shape that the program says:
     /// with `to="numpy"` as `numpy.ndarray`, with `"torch"` as `torch.Tensor`, with `"device"` as `wgfc.Tensor`, in which case nothing
-    /// is copied and the run is not waited for. bfloat16 and the like are of ml_dtypes' types in NumPy, or unsigned integers of the
-    /// same bits where that is not installed.
-    #[pyo3(signature = (inputs, *, outputs=None, to="numpy"))]
+    /// is copied and the run is not waited for. A dict says it of each output: those that it does not name stay on the device.
+    /// bfloat16 and the like are of ml_dtypes' types in NumPy, or unsigned integers of the same bits where that is not installed.
+    #[pyo3(signature = (inputs, *, outputs=None, to=None))]
+    #[pyo3(text_signature = "($self, inputs, *, outputs=None, to=\"numpy\")")]
     fn run<'py>(
         &self,
         py: Python<'py>,
         inputs: &Bound<'py, PyAny>,
         outputs: Option<Vec<String>>,
-        to: &str,
+        to: Option<&Bound<'py, PyAny>>,
     ) -> PyResult<Bound<'py, PyDict>> {
-        let to = destination(to)?;
+        let to = to.map_or(Ok(Destinations::One(To::Host(Library::Numpy))), Destinations::of)?;
         let values = self.values(inputs)?;
         let values: Vec<(&str, Value)> = values.iter().map(|(n, v)| (n.as_str(), v.clone())).collect();
         let names: Option<Vec<&str>> = outputs.as_ref().map(|all| all.iter().map(String::as_str).collect());
-        match to {
-            To::Host(library) => {
-                let run = |s: &mut wgfc::runtime::Session| s.run_values_blocking(&values, names.as_deref());
-                Session::arrays(py, self.with(py, run)?, library)
-            }
-            To::Device => {
-                let on_device = self.with(py, |s| {
-                    let wanted = s.outputs_named(names.as_deref())?;
-                    let all = s.run_on_device_blocking(&values)?;
-                    Ok(wanted.into_iter().filter_map(|i| all.get(i).cloned()).collect::<Vec<_>>())
-                })?;
-                let made = on_device.into_iter().map(|(n, t)| {
-                    let t = Tensor::new(t, self.index, self.gpu.clone());
-                    Ok((n, Bound::new(py, t)?.into_any()))
-                });
-                dict(py, made.collect::<PyResult<Vec<_>>>()?)
-            }
+        if let Destinations::One(To::Host(library)) = to {
+            let run = |s: &mut wgfc::runtime::Session| s.run_values_blocking(&values, names.as_deref());
+            return Session::arrays(py, self.with(py, run)?, library);
         }
+        let (on_device, read) = self.with(py, |s| {
+            if let Destinations::Each(each) = &to {
+                s.outputs_named(Some(&each.keys().map(String::as_str).collect::<Vec<_>>()))?;
+            }
+            let wanted = s.outputs_named(names.as_deref())?;
+            let all = s.run_on_device_blocking(&values)?;
+            let on_device: Vec<_> = wanted.into_iter().filter_map(|i| all.get(i).cloned()).collect();
+            let leaving = on_device.iter().filter(|(n, _)| matches!(to.of_output(n), To::Host(_)));
+            let leaving: Vec<_> = leaving.map(|(_, t)| t.clone()).collect();
+            let read = if leaving.is_empty() { vec![] } else { s.gpu().read_blocking(&leaving)? };
+            Ok((on_device, read))
+        })?;
+        let mut read = read.into_iter();
+        let made = on_device.into_iter().map(|(n, t)| {
+            let made = match (to.of_output(&n), &mut read) {
+                (To::Host(library), read) => match read.next() {
+                    Some(t) => array(py, t, library)?,
+                    None => py.None().into_bound(py),
+                },
+                (To::Device, _) => Bound::new(py, Tensor::new(t, self.index, self.gpu.clone()))?.into_any(),
+            };
+            Ok((n, made))
+        });
+        dict(py, made.collect::<PyResult<Vec<_>>>()?)
     }
 
     /// What goes in, in the model's order.
@@ -248,9 +284,14 @@ impl Session {
         self.with(py, |s| s.update_states_blocking(&given))
     }
 
-    /// Sets all states to zero; those that are filled along an axis are empty then.
-    fn reset(&self, py: Python<'_>) -> PyResult<()> {
-        self.with(py, |s| s.reset_blocking())
+    /// Gives the states of these names (all without) the contents that they had at first, zeros unless the model says otherwise. All
+    /// that are filled along an axis are empty then; of some of them the positions in use stay.
+    #[pyo3(signature = (names=None))]
+    fn reset(&self, py: Python<'_>, names: Option<Vec<String>>) -> PyResult<()> {
+        self.with(py, |s| match &names {
+            None => s.reset_blocking(),
+            Some(names) => names.iter().try_for_each(|n| s.reset_state_blocking(n)),
+        })
     }
     /// Forgets all but the first `length` positions of the states that are filled along an axis.
     fn rewind(&self, py: Python<'_>, length: usize) -> PyResult<()> {

@@ -138,8 +138,16 @@ def test_outputs_are_chosen_by_name(small):
         assert list(session.run({"x": x}, outputs=["x", "probabilities"], to=to)) == ["x", "probabilities"]
         with pytest.raises(wgfc.ModelError, match='no output "y"'):
             session.run({"x": x}, outputs=["y"], to=to)
-    with pytest.raises(ValueError, match='to: there is no "gpu"'):
-        session.run({"x": x}, to="gpu")
+    some = session.run({"x": x}, to={"probabilities": "numpy"})
+    assert isinstance(some["x"], wgfc.Tensor) and isinstance(some["probabilities"], np.ndarray)
+    np.testing.assert_array_equal(some["probabilities"], everything["probabilities"])
+    with pytest.raises(wgfc.ModelError, match='no output "y"'):
+        session.run({"x": x}, to={"y": "numpy"})
+    for to in ["gpu", {"x": "gpu"}]:
+        with pytest.raises(ValueError, match='to: there is no "gpu"'):
+            session.run({"x": x}, to=to)
+    with pytest.raises(TypeError, match="to: give"):
+        session.run({"x": x}, to=3)
 
 
 def test_inputs_that_do_not_fit_are_all_named(small):

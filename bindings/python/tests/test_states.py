@@ -56,8 +56,12 @@ def test_some_of_the_states(decoder):
     assert not session.read_states([name])[name].any()
     for other in decoder.states[1:]:
         assert session.read_states([other.name])[other.name].any()
-    with pytest.raises(wgfc.ModelError, match='no state "k"'):
-        session.read_states(["k"])
+    last = decoder.states[-1].name
+    session.reset([last])
+    assert session.state_length == 2 and not session.read_states([last])[last].any()
+    for call in [session.read_states, session.reset]:
+        with pytest.raises(wgfc.ModelError, match='no state "k"'):
+            call(["k"])
     with pytest.raises(wgfc.ModelError, match="must be as many"):
         session.write_states({name: np.zeros_like(one[name])[..., :1, :]})
 

@@ -92,3 +92,36 @@ def test_what_is_not_supported_is_told_with_its_source():
     with pytest.raises(wgfc.UnsupportedError, match="eig") as e:
         wgfc.export(Unknown(), (torch.eye(3),))
     assert any("eigvals(x)" in (d.location.source or "") for d in e.value.diagnostics)
+
+
+class Counter(torch.nn.Module):
+    def __init__(self, first):
+        super().__init__()
+        self.register_buffer("count", torch.full((3,), first))
+
+    def forward(self, x):
+        self.count.add_(1)
+        return x + self.count
+
+
+INITIAL = pytest.param(5.0, marks=pytest.mark.xfail(reason="contents of buffers are not imported yet", strict=False))
+
+
+@pytest.mark.parametrize("first", [0.0, INITIAL])
+@pytest.mark.parametrize("decompose", [True, False])
+def test_buffers_that_a_module_changes_are_states(decompose, first):
+    program = wgfc.export(Counter(first), (torch.zeros(3),), decompose=decompose)
+    (state,) = program.states
+    assert state.axis is None and state.shape == (3,)
+    session = wgfc.Session(program)
+    x = {"x": torch.zeros(3)}
+    for n in [1, 2]:
+        (y,) = session.run(x, to="torch").values()
+        assert torch.equal(y, torch.full((3,), first + n))
+    assert session.read_states(to="torch")[state.name].tolist() == [first + 2] * 3
+    session.write_states({state.name: torch.tensor([1.0, 2, 3])})
+    (y,) = session.run({"x": [0, 0, 1]}).values()
+    assert y.tolist() == [2, 3, 5]
+    session.reset()
+    (y,) = session.run(x).values()
+    assert y.tolist() == [first + 1] * 3

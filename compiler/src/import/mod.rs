@@ -11,6 +11,7 @@ pub use onnx::{
     wants_indices_inside,
 };
 
+pub use crate::error::close_names;
 use crate::{Errors, Options};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -63,32 +64,4 @@ pub struct Imported {
     pub warnings: Vec<String>,
     /// The operators of the nodes that were lowered, by the node's name; those of subgraphs and functions too.
     pub operators: BTreeMap<String, String>,
-}
-
-/// Up to five names that resemble `wanted`: those that contain it, and those a few edits away.
-pub fn close_names<'a>(wanted: &str, names: impl Iterator<Item = &'a str>) -> Vec<&'a str> {
-    let low = wanted.to_lowercase();
-    let mut scored: Vec<(usize, &str)> = names
-        .filter_map(|n| {
-            let m = n.to_lowercase();
-            let d = if m.contains(&low) || (m.len() > 2 && low.contains(&m)) { 1 } else { edits(&low, &m) };
-            (d <= 2 + wanted.len() / 4).then_some((d, n))
-        })
-        .collect();
-    scored.sort_unstable();
-    scored.into_iter().take(5).map(|(_, n)| n).collect()
-}
-
-fn edits(a: &str, b: &str) -> usize {
-    let b: Vec<char> = b.chars().take(200).collect();
-    let mut row: Vec<usize> = (0..=b.len()).collect();
-    for (i, x) in a.chars().take(200).enumerate() {
-        let mut diagonal = row[0];
-        row[0] = i + 1;
-        for (j, y) in b.iter().enumerate() {
-            let next = (diagonal + usize::from(x != *y)).min(row[j] + 1).min(row[j + 1] + 1);
-            diagonal = std::mem::replace(&mut row[j + 1], next);
-        }
-    }
-    row.last().copied().unwrap_or(0)
 }

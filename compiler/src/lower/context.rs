@@ -1,5 +1,6 @@
 //! What operators are lowered with.
 
+use super::inside::Inside;
 use super::sizes;
 use super::{OpError, Result};
 use crate::shape_eval::ShapeEval;
@@ -20,6 +21,8 @@ pub struct Lowering<'g> {
     result: String,
     /// Whether the graph is a branch or a body.
     inner: bool,
+    /// What is looked at and changed.
+    pub(super) inside: Inside,
     /// The number of the iteration (i64, rank 0), in the body of a loop.
     pub iteration: Option<Value>,
     /// What the user should know, each once.
@@ -71,6 +74,7 @@ impl<'g> Lowering<'g> {
             eval: ShapeEval::default(),
             result: String::new(),
             inner: false,
+            inside: Inside::default(),
             iteration: None,
             warnings: vec![],
             data_inputs: BTreeSet::new(),

@@ -29,6 +29,7 @@ pub mod gates;
 pub mod gather;
 pub mod heads;
 pub mod histogram;
+pub mod inside;
 pub mod interpolate;
 pub mod linalg;
 pub mod linear_attention;

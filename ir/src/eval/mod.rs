@@ -28,6 +28,7 @@ mod view;
 
 use crate::graph::{Computed, Graph, Node, NodeId, TensorType, Value};
 use crate::op::{Op, show};
+use crate::optional;
 use crate::poly::Dim;
 use crate::symbols::{self, Solution};
 use crate::tensor::Tensor;
@@ -37,6 +38,7 @@ pub use indices::{Found, OutOfRange, OutOfRanges};
 pub use scalar::{binary_scalar, cast_scalar, unary_scalar};
 
 use array::Array;
+use std::borrow::Cow;
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -295,11 +297,16 @@ fn evaluate_in(
 ) -> Result<Vec<Tensor>, EvalError> {
     let mut args = vec![];
     for b in &graph.inputs {
-        let t = inputs.get(&*b.name).ok_or_else(|| {
-            EvalError::at(format!("input \"{}\" of type {} is not given", b.name, graph.ty(b.value)))
-        })?;
+        let ty = graph.ty(b.value);
+        let t = match (inputs.get(&*b.name), graph.optional.contains_key(&b.name)) {
+            (Some(t), false) => Cow::Borrowed(t),
+            (None, false) => {
+                return Err(EvalError::at(format!("input \"{}\" of type {ty} is not given", b.name)));
+            }
+            (t, true) => Cow::Owned(optional_input(&b.name, ty, t)?),
+        };
         env.numel(&t.shape)?;
-        let a = Array::from_tensor(t)
+        let a = Array::from_tensor(&t)
             .ok_or_else(|| EvalError::at(format!("the values of input \"{}\" are not known", b.name)))?;
         args.push(a);
     }
@@ -336,6 +343,14 @@ fn evaluate_in(
         }
     }
     bind(graph, &args, &mut env)?;
+    for (b, a) in graph.inputs.iter().zip(&args) {
+        let Some(full) = graph.optional.get(&b.name) else { continue };
+        let full = full.iter().map(|d| env.value(d).unwrap_or(0)).collect::<Vec<_>>();
+        if let Some(axis) = optional::misfit(&a.shape, &full) {
+            let message = format!("input \"{}\" of shape {:?} is not broadcast to {full:?}", b.name, a.shape);
+            return Err(EvalError::at(format!("{message}: axis {axis} differs")));
+        }
+    }
     let mut lengths = states.lengths.clone();
     for s in &graph.states {
         let Some(grow) = &s.growth else { continue };
@@ -357,6 +372,17 @@ fn evaluate_in(
     states.tensors = graph.states.iter().map(|s| s.name.to_string()).zip(after).collect();
     states.lengths = lengths;
     Ok(outputs)
+}
+
+/// What is computed with for an optional input: see [`optional`].
+fn optional_input(name: &str, ty: &TensorType, given: Option<&Tensor>) -> Result<Tensor, EvalError> {
+    let shape = optional::shape(given.map(|t| t.shape.as_slice()), ty.rank());
+    let shape =
+        shape.ok_or_else(|| EvalError::at(format!("input \"{name}\" has more than {} axes", ty.rank())))?;
+    Ok(match given {
+        Some(t) if t.numel() > 0 => Tensor { shape, ..t.clone() },
+        _ => Tensor::zeros(ty.dtype, shape),
+    })
 }
 
 /// Evaluates a graph without states on its inputs in order.

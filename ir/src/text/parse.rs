@@ -91,6 +91,10 @@ impl Parser<'_> {
                 states.push(self.state()?);
             } else if self.eat_word("compute") {
                 computed.push(self.computed()?);
+            } else if self.eat_word("optional") {
+                let name = self.name()?;
+                self.expect_word("to")?;
+                g.optional.insert(name, self.polys()?);
             } else {
                 self.node(&mut g, &mut values)?;
             }

@@ -52,6 +52,9 @@ fn print_graph(g: &Graph, depth: usize, out: &mut String) {
         }
         out.push('\n');
     }
+    for (name, shape) in &g.optional {
+        put!(out, "{pad}optional {} to {}\n", word(name), show(shape));
+    }
     for c in &g.computed {
         put!(out, "{pad}compute {} = {} up to {}\n", c.symbol, name(&c.value), c.bound);
     }

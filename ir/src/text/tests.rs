@@ -119,3 +119,18 @@ graph (x: %0) -> (y: %2) {
 "#,
     );
 }
+
+#[test]
+fn optional_inputs_round_trip() {
+    round_trip(
+        r#"
+graph (x: %0, "h.add": %1) -> (y: %3) {
+  optional "h.add" to [m, 3]
+  %0 = input : f32[m, 3]
+  %1 = input : f32[a, b]
+  %2 = view [m, 3] reads [min(a - 1, %0), min(b - 1, %1)] else -0.0:f32 (%1) : f32[m, 3]
+  %3 = map [m, 3] { add(a0, a1) } (%0, %2) : f32[m, 3]
+}
+"#,
+    );
+}

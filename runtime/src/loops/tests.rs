@@ -32,6 +32,7 @@ fn program(wgsl: &str) -> Program {
             dtype: DType::U32,
             shape: vec![Dim::from(64i64)],
             buffer: 0,
+            broadcast: None,
         }],
         symbols: vec!["n".into(), "m".into()],
         buffers: vec![

@@ -95,14 +95,16 @@ impl Session {
         let given: Vec<Given<'_>> =
             inputs.iter().map(|(name, v)| Given { name, dtype: v.dtype(), shape: v.shape() }).collect();
         let order = bind::match_inputs(&self.program, &given)?;
-        let shapes: Vec<&[usize]> = order.iter().map(|i| given[*i].shape).collect();
+        let shapes = bind::input_shapes(&self.program, &given, &order);
         if self.placed != self.states.version() {
             self.place_states(self.states.clone());
             self.forget_groups();
         }
         let mut fixed = self.symbols.clone();
         fixed.extend(self.states.symbols());
-        let values = bind::bind_symbols(&self.program, &shapes, &fixed)?;
+        let extents: Vec<&[usize]> = shapes.iter().map(Vec::as_slice).collect();
+        let values = bind::bind_symbols(&self.program, &extents, &fixed)?;
+        bind::check_broadcasts(&self.program, &shapes, &values)?;
         let lengths = state::lengths_after(&self.program, &values)?;
         let bound = self.bind(values)?;
         let arenas_changed = self.grow_arenas(&bound).await?;
@@ -111,7 +113,14 @@ impl Session {
         }
         let mut placed = Vec::with_capacity(order.len());
         for (port, i) in order.into_iter().enumerate() {
-            placed.push(self.place_input(port, &inputs[i].1).await?);
+            placed.push(match i {
+                Some(i) => self.place_input(port, &inputs[i].1).await?,
+                // No kernel reads an element of it.
+                None => {
+                    let size = Buffer::byte_size(self.program.inputs[port].dtype, 0) as u64;
+                    self.take_buffer(port, size + self.slack()).await?
+                }
+            });
         }
         let mut outputs = Vec::with_capacity(self.program.outputs.len());
         for i in 0..self.program.outputs.len() {

@@ -102,7 +102,7 @@ fn port(p: &mut Program, name: &str, dtype: DType, shape: &[usize], kind: Buffer
     let elements = shape.iter().product::<usize>().into();
     p.buffers.push(Buffer { kind, dtype, elements });
     let shape = shape.iter().map(|d| (*d).into()).collect();
-    Port { name: name.to_owned(), dtype, shape, buffer: p.buffers.len() - 1 }
+    Port { name: name.to_owned(), dtype, shape, buffer: p.buffers.len() - 1, broadcast: None }
 }
 
 /// The workgroup's size, as the kernel says it.

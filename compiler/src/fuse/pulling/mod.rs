@@ -588,7 +588,8 @@ impl<'a, R: Resolver> Puller<'a, R> {
     }
 
     fn less(&mut self, p: &Poly, d: &Dim) -> Option<ExprId> {
-        if (&(d - p) - &Poly::ONE).proves_nonneg(&self.domain) {
+        let below = |p: &Poly| (&(d - p) - &Poly::ONE).proves_nonneg(&self.domain);
+        if below(p) || matches!(p.as_atom(), Some(Atom::Min(x, y)) if below(x) || below(y)) {
             return None;
         }
         let (a, b) = (self.index(p.clone()), self.index(d.clone()));

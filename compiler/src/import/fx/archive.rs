@@ -9,6 +9,7 @@ use std::collections::BTreeMap;
 use std::io::{Cursor, Read};
 use std::sync::Arc;
 use wgfc_ir::tensor::ByteOwner;
+use zip::read::{ArchiveOffset, Config};
 use zip::{CompressionMethod, ZipArchive};
 
 /// The most bytes of a record that is a text.
@@ -201,7 +202,10 @@ impl<'m> Archive<'m> {
 /// The records of a zip file, by their full names.
 fn directory(file: &Part) -> Result<BTreeMap<String, Record>, Diagnostic> {
     let len = file.len as u64;
-    let mut zip = ZipArchive::new(Cursor::new(file.bytes())).map_err(broken)?;
+    // Nothing comes before an archive. What the crate finds out about that is wrong where the first entry of the directory is as
+    // long as the records behind it are (76 bytes).
+    let config = Config { archive_offset: ArchiveOffset::Known(0) };
+    let mut zip = ZipArchive::with_config(config, Cursor::new(file.bytes())).map_err(broken)?;
     if zip.len() > MOST_RECORDS {
         return Err(broken(format!("it has {} records", zip.len())));
     }

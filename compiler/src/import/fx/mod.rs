@@ -60,6 +60,7 @@ pub fn import(bytes: &[u8], external: &dyn ExternalData, options: &Options) -> R
         bytes_unfused: wgfc_ir::Dim::ZERO,
         operators: Default::default(),
         depth: 0,
+        modules: vec![],
         graph: &program.graph_module.graph,
     };
     model::import(&mut importer, &program, options)

@@ -10,6 +10,7 @@ use super::walk::{Importer, tensors, written};
 use super::weights::Table;
 use super::{expr, ops, schema, symbols};
 use crate::import::{Imported, close_names};
+use crate::lower::inside::Names as InsideNames;
 use crate::lower::{Lowering, check_dims};
 use crate::{Diagnostic, Errors, Location, Options};
 use std::collections::{BTreeMap, BTreeSet};
@@ -31,6 +32,8 @@ pub fn import<'m>(
     let (shapes, required) = symbols::settle(im, p, &names, options);
     let mut g = Graph::new();
     let mut to = Lowering::new(&mut g);
+    to.look_inside(options);
+    im.modules = modules(graph).into_iter().filter(|(m, _)| to.is_wanted(m)).map(|(m, r)| (r, m)).collect();
     for (a, b) in &required.equal {
         to.require_equal(a, b);
     }
@@ -41,7 +44,7 @@ pub fn import<'m>(
     let mut states = inputs(im, &mut to, &mut scope, p, &names, &shapes, options);
     im.nodes(&mut to, &mut scope, graph);
     outputs(im, &mut to, &mut scope, p, &names, &mut states);
-    taps(im, &mut to, &mut scope, graph, options);
+    inside(im, &mut to, &mut scope, graph, options);
     let notes = to.finish();
     if !im.errors.is_empty() {
         return Err(Errors(std::mem::take(&mut im.errors)));
@@ -159,7 +162,7 @@ fn inputs<'m>(
                     before
                 })
             }
-            false => im.weights.value(to, table, name),
+            false => im.weights.value(to, table, name).map(|v| to.named_all(&[name, arg], v)),
         };
         match made {
             Ok(v) => {
@@ -220,6 +223,7 @@ fn given(
         }
         let v = to.constant(t.clone());
         to.graph.node_mut(v.node).names = vec![Some(user.into())];
+        let v = to.named_all(&[user, arg], v);
         scope.insert(arg, v);
         return Ok(());
     }
@@ -230,6 +234,7 @@ fn given(
         return Ok(());
     }
     let v = to.graph.add_input(user, ty);
+    let v = to.named_all(&[user, arg], v);
     scope.insert(arg, v);
     Ok(())
 }
@@ -398,34 +403,46 @@ fn modules(graph: &FxGraph) -> BTreeMap<&str, &str> {
     out
 }
 
-/// Outputs for tensors that are asked for by their names or by the modules that return them.
-fn taps(im: &mut Importer<'_>, to: &mut Lowering, scope: &mut Scope, graph: &FxGraph, options: &Options) {
-    if options.taps.is_empty() {
-        return;
-    }
-    let modules = modules(graph);
+/// Looks inside as the options say: at tensors that are asked for by their names or by the modules that return them.
+fn inside(im: &mut Importer<'_>, to: &mut Lowering, scope: &mut Scope, graph: &FxGraph, options: &Options) {
+    // What stays and is written is tapped as it is in the end.
     for tap in &options.taps {
-        if to.graph.outputs.iter().any(|o| *o.name == **tap) {
-            continue;
-        }
-        let name = modules.get(tap.as_str()).copied().unwrap_or(tap);
-        match scope.get(name) {
-            Some(Slot::Made(_)) => match scope.read(to, name) {
-                Ok(value) => to.graph.outputs.push(Border { name: tap.as_str().into(), value }),
+        if matches!(scope.get(tap), Some(Slot::Made(_))) && !to.graph.outputs.iter().any(|o| *o.name == **tap)
+        {
+            match scope.read(to, tap) {
+                Ok(v) => to.named_to_tap(tap, v),
                 Err(e) => im.errors.push(at_part(e, format!("tap \"{tap}\""))),
-            },
-            Some(Slot::Poisoned) => {}
-            None => {
-                let d =
-                    Diagnostic::model(format!("the program has no tensor and no module \"{tap}\" to tap"));
-                let close = close_names(tap, scope.names().chain(modules.keys().copied()));
-                im.errors.push(match close.is_empty() {
-                    false => d.help(format!("close names: {}", close.join(", "))),
-                    true => d.help(
-                        "print(exported_program) shows the names; those of inner graphs cannot be tapped",
-                    ),
-                });
             }
         }
     }
+    let modules = modules(graph);
+    let failed = |name: &str| {
+        let name = modules.get(name).copied().unwrap_or(name);
+        matches!(scope.get(name), Some(Slot::Poisoned))
+    };
+    let inner = |name: &str| {
+        let mut todo: Vec<&FxGraph> = inner_graphs(graph);
+        while let Some(g) = todo.pop() {
+            if g.nodes.iter().flat_map(Node::results).any(|n| n == name) {
+                return true;
+            }
+            todo.extend(inner_graphs(g));
+        }
+        false
+    };
+    let wrong = to.finish_inside(&InsideNames {
+        kind: "tensor or module",
+        names: scope.names().chain(modules.keys().copied()).collect(),
+        failed: &failed,
+        inner: &inner,
+        help: "print(exported_program) shows the names",
+    });
+    im.errors.extend(wrong);
+}
+
+/// The graphs that nodes of a graph are given.
+fn inner_graphs(graph: &FxGraph) -> Vec<&FxGraph> {
+    let given = graph.nodes.iter().flat_map(|n| &n.inputs);
+    let graphs = given.filter_map(|i| if let Argument::Graph(g) = &i.arg { Some(&*g.graph) } else { None });
+    graphs.collect()
 }

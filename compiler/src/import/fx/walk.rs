@@ -31,6 +31,8 @@ pub struct Importer<'m> {
     /// The operators of nodes, by name.
     pub(super) operators: BTreeMap<String, String>,
     pub(super) depth: usize,
+    /// What is looked into by the modules that return it: the result's name, and the module's.
+    pub(super) modules: Vec<(&'m str, &'m str)>,
     /// The program's graph.
     pub(super) graph: &'m Graph,
 }
@@ -293,14 +295,21 @@ impl<'m> Importer<'m> {
             let v = match (alias, of) {
                 (Some((_, a)), Some(of)) if a.written => {
                     scope.rename(name, of);
-                    v
+                    let changed = self.called(to, name, v);
+                    if changed != v {
+                        scope.write(to, name, changed)?;
+                    }
+                    changed
                 }
+                // A view that was changed is one that cannot be followed.
                 (Some(_), Some(of)) if shares(graph, target, of, name) => {
+                    let v = self.called(to, name, v);
                     scope.alias(to.graph, name, of, v);
                     v
                 }
                 _ => {
                     let v = to.evaluated(v);
+                    let v = self.called(to, name, v);
                     scope.insert(name, v);
                     v
                 }
@@ -321,6 +330,15 @@ impl<'m> Importer<'m> {
             }
         }
         Ok(())
+    }
+
+    /// What is to be read under a result's name.
+    fn called(&self, to: &mut Lowering, name: &str, v: Value) -> Value {
+        if self.depth > 1 {
+            return v;
+        }
+        let modules = self.modules.iter().filter(|m| m.0 == name).map(|m| m.1);
+        to.named_all(&std::iter::once(name).chain(modules).collect::<Vec<_>>(), v)
     }
 
     /// A result under the type that the program declares.

@@ -2,13 +2,14 @@
 
 use super::dims::DimNames;
 use super::messages::{
-    DimensionValue, GraphProto, ModelProto, TensorTypeProto, TypeValue, ValueInfoProto, data_type,
+    DimensionValue, GraphProto, ModelProto, NodeProto, TensorTypeProto, TypeValue, ValueInfoProto, data_type,
 };
 use super::names::{RENAME, Scope, Slot, domain_key};
 use super::op::{OpError, diagnostic};
 use super::walk::{Importer, MAX_OPERANDS};
 use super::{NEWEST_IR, OPSETS};
 use crate::import::{Imported, close_names};
+use crate::lower::inside::Names;
 use crate::lower::{Lowering, check_dims};
 use crate::{Diagnostic, Errors, Location, Options};
 use std::collections::BTreeSet;
@@ -23,8 +24,9 @@ pub(super) fn import(
 ) -> (Result<Imported, Errors>, BTreeSet<String>) {
     let mut g = Graph::new();
     let mut to = Lowering::new(&mut g);
+    to.look_inside(options);
     let mut scope = Scope::default();
-    im.initializers(to.graph, &mut scope, proto);
+    im.initializers(&mut to, &mut scope, proto);
     inputs(im, &mut to, &mut scope, proto, options);
     for (what, count) in [("inputs", to.graph.inputs.len()), ("outputs", proto.output.len())] {
         if count > MAX_OPERANDS {
@@ -35,7 +37,19 @@ pub(super) fn import(
     }
     im.nodes(&mut to, &mut scope, &proto.node, "");
     outputs(im, to.graph, &scope, proto);
-    taps(im, to.graph, &scope, proto, options);
+    let inner = |name: &str| {
+        let functions = || im.functions.values().flat_map(|f| &f.node);
+        let nodes = functions().chain(inner_nodes(functions().chain(&proto.node)));
+        nodes.flat_map(|n| &n.output).any(|o| o == name)
+    };
+    let wrong = to.finish_inside(&Names {
+        kind: "tensor",
+        names: scope.values.keys().map(String::as_str).collect(),
+        failed: &|name| matches!(scope.values.get(name), Some(Slot::Poisoned)),
+        inner: &inner,
+        help: "a viewer of ONNX models shows the names",
+    });
+    im.errors.extend(wrong);
     compare_declared(&mut to, &scope, proto);
     let mut notes = to.finish();
     let data_inputs = std::mem::take(&mut notes.data_inputs);
@@ -152,7 +166,7 @@ pub(super) fn inputs(
             }
             let value = to.constant(t.clone());
             to.graph.node_mut(value.node).names = vec![Some(v.name.as_str().into())];
-            scope.values.insert(v.name.clone(), Slot::Made(value));
+            scope.values.insert(v.name.clone(), Slot::Made(to.named(&v.name, value)));
             continue;
         }
         let slot = match declared(v) {
@@ -160,7 +174,10 @@ pub(super) fn inputs(
                 Ok(shape) => {
                     let ty = TensorType::new(dtype, shape);
                     match check_dims(&ty) {
-                        Ok(()) => Slot::Made(to.graph.add_input(&v.name, ty)),
+                        Ok(()) => {
+                            let value = to.graph.add_input(&v.name, ty);
+                            Slot::Made(to.named(&v.name, value))
+                        }
                         Err(e) => {
                             im.errors.push(at_part(OpError::model(e), part()));
                             Slot::Poisoned
@@ -281,25 +298,14 @@ fn compare_declared(to: &mut Lowering, scope: &Scope, proto: &GraphProto) {
     }
 }
 
-fn taps(im: &mut Importer, g: &mut Graph, scope: &Scope, proto: &GraphProto, options: &Options) {
-    for tap in &options.taps {
-        if proto.output.iter().any(|o| o.name == *tap) {
-            continue;
-        }
-        match scope.values.get(tap) {
-            Some(Slot::Made(v)) => g.outputs.push(Border { name: tap.as_str().into(), value: *v }),
-            Some(Slot::Poisoned) => {}
-            None => {
-                let mut d = Diagnostic::model(format!("the model has no tensor \"{tap}\" to tap"));
-                let close = close_names(tap, scope.values.keys().map(String::as_str));
-                d = d.help(match close.is_empty() {
-                    false => format!("close names: {}", close.join(", ")),
-                    true => {
-                        "a viewer of ONNX models shows the names; those of subgraphs cannot be tapped".into()
-                    }
-                });
-                im.errors.push(d);
-            }
-        }
+/// The nodes of the graphs inside of these, those inside of such graphs too.
+fn inner_nodes<'p>(nodes: impl IntoIterator<Item = &'p NodeProto>) -> Vec<&'p NodeProto> {
+    let graphs = |n: &'p NodeProto| n.attribute.iter().filter_map(|a| a.g.as_ref()).flat_map(|g| &g.node);
+    let mut found: Vec<&NodeProto> = nodes.into_iter().flat_map(graphs).collect();
+    let mut next = 0;
+    while let Some(n) = found.get(next) {
+        next += 1;
+        found.extend(graphs(n));
     }
+    found
 }

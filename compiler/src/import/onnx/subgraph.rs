@@ -24,7 +24,7 @@ impl Cx<'_, '_, '_> {
             scope.values.insert(formal.name.clone(), Slot::Made(*v));
         }
         let prefix = format!("{}/", self.origin.first().cloned().unwrap_or_default());
-        self.importer.initializers(self.lowering.graph, &mut scope, graph);
+        self.importer.initializers(self.lowering, &mut scope, graph);
         self.importer.nodes(self.lowering, &mut scope, &graph.node, &prefix);
         graph.output.iter().map(|o| result(&scope, &o.name)).collect()
     }
@@ -122,7 +122,7 @@ impl Cx<'_, '_, '_> {
         }
         let prefix = format!("{}/", self.origin.first().cloned().unwrap_or_default());
         self.importer.bodies += 1;
-        self.importer.initializers(to.graph, &mut scope, graph);
+        self.importer.initializers(&mut to, &mut scope, graph);
         self.importer.nodes(&mut to, &mut scope, &graph.node, &prefix);
         self.importer.bodies -= 1;
         let notes = to.finish();

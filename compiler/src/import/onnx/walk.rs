@@ -11,7 +11,7 @@ use crate::lower::{Lowering, Place, check_dims};
 use crate::{Diagnostic, Location};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
-use wgfc_ir::{DType, Dim, Graph, Node, Op, TensorType, Value};
+use wgfc_ir::{DType, Dim, Node, Op, TensorType, Value};
 
 /// How many nodes functions, branches and loops that are written out may add, and how many for each that
 /// the model has.
@@ -66,7 +66,7 @@ impl<'m> Importer<'m> {
     }
 
     /// Adds the constants of a graph.
-    pub(super) fn initializers(&mut self, g: &mut Graph, scope: &mut Scope, graph: &GraphProto) {
+    pub(super) fn initializers(&mut self, to: &mut Lowering, scope: &mut Scope, graph: &GraphProto) {
         for t in &graph.initializer {
             let slot = match self.weights.tensor(t) {
                 Ok(tensor) => {
@@ -74,14 +74,16 @@ impl<'m> Importer<'m> {
                         tensor.dtype,
                         tensor.shape.iter().map(|d| (*d).into()).collect::<Vec<_>>(),
                     );
-                    let node = g.add_node(Node {
+                    let node = to.graph.add_node(Node {
                         op: Op::Const(Arc::new(tensor)),
                         inputs: vec![],
                         outputs: vec![ty],
                         origin: vec![],
                         names: vec![Some(t.name.as_str().into())],
                     });
-                    Slot::Made(node.into())
+                    // Around the nodes of the model's own graph there are none.
+                    let own = self.depth == 0;
+                    Slot::Made(if own { to.named(&t.name, node.into()) } else { node.into() })
                 }
                 Err(e) => {
                     let e = e.at(format!("initializer \"{}\"", t.name));
@@ -320,6 +322,7 @@ impl<'m> Importer<'m> {
             if let Some(slot @ None) = to.graph.node_mut(v.node).names.get_mut(v.port as usize) {
                 *slot = Some(name.as_str().into());
             }
+            let v = if self.depth == 1 { to.named(name, v) } else { v };
             scope.values.insert(name.clone(), Slot::Made(v));
         }
         if self.calls.is_empty() {

@@ -1,0 +1,259 @@
+//! Looking inside: tensors of a model that a run returns, replaces or adds to ([`Options::taps`], [`Options::replaced`],
+//! [`Options::added`]).
+//!
+//! A format's importer says what each tensor of the model's own graph is called ([`Lowering::named`]), and from then on
+//! takes what it gets back for that tensor: what reads it, outputs and subgraphs among them, reads what was made of it.
+//! Two names of one value, as an `Identity` makes, stay apart. In the end it adds the taps, and
+//! the errors about names that no tensor has ([`Lowering::finish_inside`]).
+//!
+//! ```text
+//! x' = where.NAME ? NAME.replace : x      NAME.replace, NAME.where: inputs that a run may leave out
+//! x" = x' + NAME.add                      NAME.add: likewise
+//! ```
+//!
+//! The inputs are [`optional`](wgfc_ir::optional): left out, they have no elements, and a view of such an input is `fill`
+//! everywhere, which changes nothing.
+
+use super::{Lowering, OpError, Place, Result};
+use crate::error::close_names;
+use crate::{Diagnostic, Options};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use wgfc_ir::{BinaryOp, Border, DType, Dim, Op, Poly, Scalar, ScalarFn, ScalarNode, Value};
+
+/// What the input is called whose value is added to a tensor.
+pub fn add_input(tensor: &str) -> String {
+    format!("{tensor}.add")
+}
+/// What the input is called that replaces a tensor.
+pub fn replace_input(tensor: &str) -> String {
+    format!("{tensor}.replace")
+}
+/// What the input (bool) is called that says where a tensor is replaced: everywhere where it is left out.
+pub fn where_input(tensor: &str) -> String {
+    format!("{tensor}.where")
+}
+
+/// The names of a model.
+pub struct Names<'n> {
+    /// What has names: `tensor`.
+    pub kind: &'static str,
+    /// All in the model's own graph.
+    pub names: Vec<&'n str>,
+    /// Whether what has a name could not be computed, which has been reported.
+    pub failed: &'n dyn Fn(&str) -> bool,
+    /// Whether a tensor of a branch, a body or a function has a name.
+    pub inner: &'n dyn Fn(&str) -> bool,
+    /// Where a user finds names.
+    pub help: &'static str,
+}
+
+/// What is asked for, and what of it was met.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Inside {
+    taps: Vec<Arc<str>>,
+    wanted: BTreeMap<Arc<str>, Wanted>,
+    errors: Vec<Diagnostic>,
+}
+
+#[derive(Clone, Debug, Default)]
+struct Wanted {
+    replace: bool,
+    add: bool,
+    /// What the name stands for.
+    value: Option<Value>,
+}
+
+impl Wanted {
+    /// What a user asks for it with.
+    fn flags(&self, name: &str) -> String {
+        let flags = [(self.add, "--add"), (self.replace, "--replace"), (!self.add && !self.replace, "--tap")];
+        let flags: Vec<String> = flags.iter().filter(|f| f.0).map(|f| format!("{} {name}", f.1)).collect();
+        flags.join(" ")
+    }
+}
+
+impl Lowering<'_> {
+    /// Says which tensors to look at and to change.
+    pub fn look_inside(&mut self, options: &Options) {
+        let inside = &mut self.inside;
+        for t in &options.taps {
+            let name: Arc<str> = t.as_str().into();
+            inside.wanted.entry(name.clone()).or_default();
+            if !inside.taps.contains(&name) {
+                inside.taps.push(name);
+            }
+        }
+        for t in &options.replaced {
+            inside.wanted.entry(t.as_str().into()).or_default().replace = true;
+        }
+        for t in &options.added {
+            inside.wanted.entry(t.as_str().into()).or_default().add = true;
+        }
+    }
+
+    /// Whether anything is asked for under a name.
+    pub fn is_wanted(&self, name: &str) -> bool {
+        self.inside.wanted.contains_key(name)
+    }
+
+    /// A tensor of the model's own graph, and what it is called. Gives what is to be read under that name.
+    pub fn named(&mut self, name: &str, v: Value) -> Value {
+        self.named_all(&[name], v)
+    }
+
+    /// [`Lowering::named`] of a tensor with several names.
+    pub fn named_all(&mut self, names: &[&str], v: Value) -> Value {
+        let mut value = v;
+        for name in names {
+            value = self.named_once(name, value);
+        }
+        for name in names {
+            if let Some(w) = self.inside.wanted.get_mut(*name) {
+                w.value = Some(value);
+            }
+        }
+        value
+    }
+
+    fn named_once(&mut self, name: &str, v: Value) -> Value {
+        let Some((name, wanted)) = self.inside.wanted.get_key_value(name) else { return v };
+        let (name, wanted) = (name.clone(), wanted.clone());
+        let place = self.at(Place::default());
+        let changed = self.changed(&name, &wanted, v);
+        self.at(place);
+        let changed = changed.unwrap_or_else(|e| {
+            let d = Diagnostic::unsupported(format!("tensor \"{name}\", {}: {}", self.ty(v), e.message));
+            self.inside.errors.push(Diagnostic { help: e.help, ..d });
+            v
+        });
+        if changed != v {
+            self.graph.node_mut(changed.node).names = vec![Some(name.clone())];
+            let old = self.graph.node_mut(v.node).names.get_mut(v.port as usize);
+            if let Some(old) = old.filter(|n| n.as_ref() == Some(&name)) {
+                *old = None;
+            }
+        }
+        changed
+    }
+
+    /// A tensor that can be tapped only.
+    pub fn named_to_tap(&mut self, name: &str, v: Value) {
+        if let Some(w) = self.inside.wanted.get_mut(name).filter(|w| !w.add && !w.replace) {
+            w.value.get_or_insert(v);
+        }
+    }
+
+    fn changed(&mut self, name: &str, wanted: &Wanted, v: Value) -> Result {
+        let mut v = v;
+        if wanted.replace {
+            self.at(Place::new(&replace_input(name), name));
+            v = self.replaced(name, v)?;
+        }
+        if wanted.add {
+            self.at(Place::new(&add_input(name), name));
+            let dtype = self.dtype(v);
+            // Of floats, only adding -0 leaves both zeros as they are.
+            let zeros = [-0.0, 0.0].map(|z| Scalar::from_f64(dtype, z));
+            let zero = zeros.into_iter().find(|z| dtype != DType::Bool && z.as_f64() == 0.0);
+            let zero = zero.ok_or_else(|| {
+                let what = format!("nothing can be added to elements of type {dtype}");
+                OpError::unsupported(what, format!("replace it instead: --replace {name}"))
+            })?;
+            let (d, _) = self.optional_input(&add_input(name), dtype, v, zero)?;
+            v = self.binary(BinaryOp::Add, v, d)?;
+        }
+        Ok(v)
+    }
+
+    fn replaced(&mut self, name: &str, v: Value) -> Result {
+        let dtype = self.dtype(v);
+        let nothing = Scalar::from_i64(dtype, 0);
+        let (new, extents) = self.optional_input(&replace_input(name), dtype, v, nothing)?;
+        let (places, _) = self.optional_input(&where_input(name), DType::Bool, v, Scalar::bool(true))?;
+        let mut f = ScalarFn::default();
+        let [old, new_, mut cond] = [0, 1, 2].map(|i| f.push(ScalarNode::Arg(i)));
+        let zero = f.push(ScalarNode::Const(Scalar::from_i64(DType::I32, 0)));
+        for e in extents {
+            let extent = f.push(ScalarNode::Index(e));
+            let given = f.push(ScalarNode::Binary(BinaryOp::Lt, zero, extent));
+            cond = f.push(ScalarNode::Binary(BinaryOp::And, cond, given));
+        }
+        f.push(ScalarNode::Select(cond, new_, old));
+        Ok(self.map(f, &[v, new, places])?)
+    }
+
+    /// An input that is broadcast to `like`, and `fill` everywhere where it is left out; and its own extents. Along an
+    /// axis whose extent is not known when a run begins, what is given has extent 1.
+    fn optional_input(
+        &mut self,
+        name: &str,
+        dtype: DType,
+        like: Value,
+        fill: Scalar,
+    ) -> Result<(Value, Vec<Dim>)> {
+        let shape = self.shape(like);
+        let of_inputs = self.graph.inputs.iter().flat_map(|b| &self.graph.ty(b.value).shape);
+        let known: BTreeSet<Arc<str>> = of_inputs.flat_map(Dim::symbols).collect();
+        let mut full: Vec<Dim> =
+            shape.iter().map(|d| if d.symbols().is_subset(&known) { d.clone() } else { Dim::ONE }).collect();
+        if full.is_empty() {
+            full.push(Dim::ONE);
+        }
+        let input = self.graph.add_optional_input(name, dtype, &full);
+        let extents = self.shape(input);
+        let place = |(i, (whole, own)): (usize, (&Dim, &Dim))| match whole.is(1) {
+            true => Poly::ZERO,
+            false => Poly::var(i).min_of(&(own - &Dim::ONE), &shape),
+        };
+        let index = full.iter().zip(&extents).enumerate().map(place).collect();
+        let spread = self.push(Op::View { shape, index, fill: Some(fill) }, &[input])?;
+        Ok((spread, extents))
+    }
+
+    /// Adds the taps to the outputs. Returns what cannot be looked into.
+    pub fn finish_inside(&mut self, all: &Names<'_>) -> Vec<Diagnostic> {
+        let inside = std::mem::take(&mut self.inside);
+        let mut errors = inside.errors;
+        for t in inside.taps {
+            let value = inside.wanted.get(&t).and_then(|w| w.value);
+            if let Some(value) = value.filter(|_| !self.graph.outputs.iter().any(|o| o.name == t)) {
+                self.graph.outputs.push(Border { name: t, value });
+            }
+        }
+        for (name, w) in inside.wanted.iter().filter(|(n, w)| w.value.is_none() && !(all.failed)(n)) {
+            let (flags, kind) = (w.flags(name), all.kind);
+            if all.names.contains(&&**name) {
+                let message = format!("{kind} \"{name}\" stays from run to run and is written ({flags})");
+                let help = "it can be tapped; name what is written there, or what reads it";
+                errors.push(Diagnostic::unsupported(message).help(help));
+            } else if (all.inner)(name) {
+                let message = format!(
+                    "{kind} \"{name}\" is inside of a branch, the body of a loop, or a function ({flags})"
+                );
+                let help = "only tensors of the model's own graph can be looked into: name what goes in or comes out";
+                errors.push(Diagnostic::unsupported(message).help(help));
+            } else {
+                let close = close_names(name, all.names.iter().copied());
+                let d = Diagnostic::model(format!("the model has no {kind} \"{name}\" ({flags})"));
+                errors.push(d.help(match close.is_empty() {
+                    false => format!("close names: {}", close.join(", ")),
+                    true => all.help.into(),
+                }));
+            }
+        }
+        self.check_input_names(&mut errors);
+        self.graph.order_inputs();
+        errors
+    }
+
+    /// An input of the model may be called as one that was added.
+    fn check_input_names(&self, errors: &mut Vec<Diagnostic>) {
+        for name in self.graph.optional.keys() {
+            if self.graph.inputs.iter().filter(|b| b.name == *name).count() > 1 {
+                let d = Diagnostic::unsupported(format!("the model has an input \"{name}\" already"));
+                errors.push(d.help("rename that input of the model"));
+            }
+        }
+    }
+}
