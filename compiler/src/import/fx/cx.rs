@@ -258,8 +258,34 @@ impl Cx<'_, '_, '_> {
             SymArgument::Name(n) => self.sym_int(n),
         }
     }
+    /// The number that a tensor decides, if a symbol is one that is no size.
+    fn taken(&self, text: &str) -> Option<Value> {
+        let Ok(expr::Expr::Symbol(symbol)) = expr::parse(text) else { return None };
+        let (depth, v) = self.importer.taken.get(&symbol)?;
+        (*depth == self.importer.depth).then_some(*v)
+    }
+    /// [`Cx::taken`] of an integer of the graph.
+    fn taken_int(&self, a: &Argument) -> Option<Value> {
+        match a {
+            Argument::SymInt(SymArgument::Name(n)) => match self.graph.sym_int_values.get(n)? {
+                SymInt::Expr(text) => self.taken(text),
+                SymInt::Int(_) => None,
+            },
+            _ => None,
+        }
+    }
+    /// A position, which a tensor may decide, or none.
+    pub fn opt_place(&self, name: &str) -> Result<Option<lower::Size>> {
+        match self.taken_int(&*self.argument(name)?) {
+            Some(v) => Ok(Some(lower::Size::Computed(v))),
+            None => Ok(self.opt_size(name)?.map(lower::Size::Known)),
+        }
+    }
     /// The number that an argument is.
     fn number_of(&mut self, a: &Argument) -> Result<Option<Number>> {
+        if let Some(v) = self.taken_int(a) {
+            return Ok(Some(Number::Computed(v)));
+        }
         Ok(Some(match a {
             Argument::Bool(b) => Number::Bool(*b),
             Argument::Int(n) => Number::Int((*n).into()),
@@ -267,10 +293,13 @@ impl Cx<'_, '_, '_> {
             Argument::SymInt(s) => Number::Int(self.sym(s)?),
             Argument::SymFloat(name) => match self.graph.sym_float_values.get(name) {
                 Some(SymFloat::Float(x)) => Number::Float(*x),
-                Some(SymFloat::Expr(text)) => {
-                    let e = expr::parse(text)?;
-                    self.real(&e)?
-                }
+                Some(SymFloat::Expr(text)) => match self.taken(text) {
+                    Some(v) => Number::Computed(v),
+                    None => {
+                        let e = expr::parse(text)?;
+                        self.real(&e)?
+                    }
+                },
                 None => return Err(OpError::model(format!("nothing makes the number `{name}`"))),
             },
             _ => return Ok(None),

@@ -56,6 +56,7 @@ pub fn import(bytes: &[u8], external: &dyn ExternalData, options: &Options) -> R
         weights: Weights::new(archive, options.graph_only)?,
         errors: vec![],
         symbols: Default::default(),
+        taken: Default::default(),
         ranges: Default::default(),
         bytes_unfused: wgfc_ir::Dim::ZERO,
         operators: Default::default(),

@@ -24,6 +24,8 @@ pub struct Importer<'m> {
     pub(super) errors: Vec<Diagnostic>,
     /// What symbols are: sizes of inputs, sizes that a run computes. Those of inputs that stay symbols stand for themselves.
     pub(super) symbols: BTreeMap<String, Dim>,
+    /// Numbers taken out of tensors that are no sizes, by symbol, with the depth of the graph that they are in.
+    pub(super) taken: BTreeMap<String, (usize, Value)>,
     /// The values of symbols.
     pub(super) ranges: BTreeMap<String, messages::Range>,
     /// Bytes moved if every node were a kernel of its own.
@@ -50,6 +52,12 @@ impl Importer<'_> {
         let known: BTreeSet<_> = self.symbols.values().flat_map(|d| d.symbols()).collect();
         match d.symbols().iter().find(|s| !known.contains(*s)) {
             None => Ok(d),
+            Some(s) if self.taken.contains_key(&**s) => Err(OpError::unsupported(
+                format!(
+                    "the size {d} depends on the integer `{s}`, which is taken out of a tensor and may be anything"
+                ),
+                "say in the module what it is at least and at most: torch._check(n >= 0), torch._check(n <= 4096)",
+            )),
             Some(s) => Err(OpError::unsupported(
                 format!("the size {d} depends on `{s}`, which no input's shape and no operator decides"),
                 "export the program with a dimension of an input in its place",
@@ -388,12 +396,22 @@ impl<'m> Importer<'m> {
         values: &[Value],
     ) -> Result<()> {
         let results = node.outputs.iter().filter_map(|o| match o {
-            Argument::SymInt(SymArgument::Name(n)) => Some(n),
+            Argument::SymInt(SymArgument::Name(n)) => match graph.sym_int_values.get(n) {
+                Some(SymInt::Expr(text)) => Some((text, true)),
+                _ => None,
+            },
+            Argument::SymFloat(n) => match graph.sym_float_values.get(n) {
+                Some(messages::SymFloat::Expr(text)) => Some((text, false)),
+                _ => None,
+            },
             _ => None,
         });
-        for (name, v) in results.zip(values) {
-            let Some(SymInt::Expr(text)) = graph.sym_int_values.get(name) else { continue };
+        for ((text, is_integer), v) in results.zip(values) {
             let Ok(expr::Expr::Symbol(symbol)) = expr::parse(text) else { continue };
+            if !is_integer {
+                self.taken.insert(symbol, (self.depth, *v));
+                continue;
+            }
             if self.symbols.contains_key(&symbol) {
                 continue;
             }
@@ -403,18 +421,12 @@ impl<'m> Importer<'m> {
                 None => {
                     let range = self.ranges.get(&symbol);
                     let most = range.and_then(|r| r.max_val).filter(|m| *m < 1 << 31);
-                    let most = most.ok_or_else(|| {
-                        OpError::unsupported(
-                            format!("the integer `{symbol}` is taken out of a tensor and has no upper bound"),
-                            "say in the module what it is at most: torch._check(n <= 4096)",
-                        )
-                    })?;
-                    if range.and_then(|r| r.min_val).is_none_or(|m| m < 0) {
-                        return Err(OpError::unsupported(
-                            format!("the integer `{symbol}` is taken out of a tensor and may be negative"),
-                            "say in the module that it is not: torch._check(n >= 0)",
-                        ));
-                    }
+                    let least = range.and_then(|r| r.min_val).filter(|m| *m >= 0);
+                    let (Some(most), Some(_)) = (most, least) else {
+                        // It may be a position or a number, but not a size.
+                        self.taken.insert(symbol, (self.depth, *v));
+                        continue;
+                    };
                     to.require_open_sizes(*v)?;
                     to.computed_size(*v, most.into())
                 }

@@ -41,7 +41,8 @@ fn places_are_those_that_counting_finds() {
                 let (a, b) = (cx.constant(a), cx.constant(b));
                 Ok(vec![place(cx, a, b, right)?])
             });
-            let before = |v: f64| s.iter().filter(|s| if right { !(**s > v) } else { !(**s >= v) }).count();
+            let behind = |v: f64| s.iter().filter(|s| if right { **s > v } else { **s >= v }).count();
+            let before = |v: f64| n - behind(v);
             let counted: Vec<f64> = v.iter().map(|v| before(*v) as f64).collect();
             assert_eq!(found[0], counted, "{n} {right}");
         }

@@ -207,7 +207,7 @@ fn renormed(cx: &mut Cx) -> Lowered {
     let n: Dim = cx.shape(indices).iter().product();
     let indices = cx.reshape(indices, vec![n.clone()])?;
     let (no, yes) = (Scalar::from_i64(DType::I32, 0), Scalar::from_i64(DType::I32, 1));
-    let (none, ones) = (cx.full(&[rows.clone()], no)?, cx.full(&[n], yes)?);
+    let (none, ones) = (cx.full(std::slice::from_ref(&rows), no)?, cx.full(&[n], yes)?);
     let index = vec![GatherAxis::Data { input: 2, at: vec![Poly::var(0)] }];
     let named = cx.push(Op::Scatter { reduce: Some(ReduceOp::Max), index }, &[none, ones, indices])?;
     let named = cx.reshape(named, vec![rows, Dim::ONE])?;

@@ -24,8 +24,8 @@ pub const OPS: &[OpDef] = &[
         let source = cx.unsqueeze(source, &[rank])?;
         Ok(vec![placed::over(cx, x, source, index)?])
     }),
-    OpDef::new("aten.eye.default", |cx| eye(cx)),
-    OpDef::new("aten.eye.m", |cx| eye(cx)),
+    OpDef::new("aten.eye.default", eye),
+    OpDef::new("aten.eye.m", eye),
     OpDef::new("aten.trace.default", |cx| {
         let x = cx.tensor("self")?;
         let dims = cx.shape(cx.require_rank(x, 2)?);

@@ -6,6 +6,7 @@ use wgfc_ir::Poly;
 
 pub const OPS: &[OpDef] = &[
     OpDef::new("aten._assert_tensor_metadata.default", nothing),
+    OpDef::new("aten._local_scalar_dense.default", number),
     OpDef::new("aten._to_copy.default", convert).complex(),
     OpDef::new("aten.alias.default", same).complex(),
     OpDef::new("aten.arange.default", arange),
@@ -21,6 +22,7 @@ pub const OPS: &[OpDef] = &[
     OpDef::new("aten.fill.Tensor", fill),
     OpDef::new("aten.full.default", full),
     OpDef::new("aten.full_like.default", full_like),
+    OpDef::new("aten.item.default", number),
     OpDef::new("aten.lift_fresh_copy.default", same),
     OpDef::new("aten.new_empty.default", |cx| filled(cx, "size", 0.0)),
     OpDef::new("aten.new_full.default", full),
@@ -45,6 +47,12 @@ fn nothing(_: &mut Cx) -> Lowered {
 
 fn same(cx: &mut Cx) -> Lowered {
     Ok(vec![cx.tensor("self")?])
+}
+
+/// The only element.
+fn number(cx: &mut Cx) -> Lowered {
+    let x = cx.tensor("self")?;
+    Ok(vec![cx.reshape(x, vec![])?])
 }
 
 /// In the type that the program says; devices and layouts are one.

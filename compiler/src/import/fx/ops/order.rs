@@ -9,7 +9,7 @@ pub const OPS: &[OpDef] = &[
     OpDef::new("aten.kthvalue.default", kth),
     OpDef::new("aten.median.default", |cx| median_of_all(cx, false)),
     OpDef::new("aten.median.dim", |cx| along(cx, |cx, x, axis| order::median(cx, x, axis, false))),
-    OpDef::new("aten.mode.default", |cx| along(cx, |cx, x, axis| order::mode(cx, x, axis))),
+    OpDef::new("aten.mode.default", |cx| along(cx, order::mode)),
     OpDef::new("aten.msort.default", |cx| sorted(cx, &[0])),
     OpDef::new("aten.nanmedian.default", |cx| median_of_all(cx, true)),
     OpDef::new("aten.nanmedian.dim", |cx| along(cx, |cx, x, axis| order::median(cx, x, axis, true))),

@@ -134,6 +134,9 @@ fn squeeze(cx: &mut Cx) -> Lowered {
 fn select(cx: &mut Cx) -> Lowered {
     let x = cx.tensor("self")?;
     let axis = cx.axis("dim", cx.rank(x))?;
+    if let Some(Size::Computed(at)) = cx.opt_place("index")? {
+        return Ok(vec![cx.take(x, at, axis)?]);
+    }
     let at = from_end(cx.size("index")?, &cx.shape(x)[axis]);
     let v = cx.slice(x, axis, &at, 1, &Dim::ONE)?;
     Ok(vec![cx.squeeze(v, &[axis])?])
@@ -147,9 +150,13 @@ pub fn from_end(at: Dim, extent: &Dim) -> Poly {
 fn slice_one(cx: &mut Cx) -> Lowered {
     let x = cx.tensor("self")?;
     let axis = cx.axis("dim", cx.rank(x))?;
-    let start = cx.opt_size("start")?.unwrap_or(Dim::ZERO);
-    let end = cx.opt_size("end")?.unwrap_or(i64::MAX.into());
+    let start = cx.opt_place("start")?.unwrap_or(Size::Known(Dim::ZERO));
+    let end = cx.opt_place("end")?.unwrap_or(Size::Known(i64::MAX.into()));
     let step = cx.int("step")?;
+    let (start, end) = match (start, end) {
+        (Size::Known(start), Size::Known(end)) => (start, end),
+        (start, end) => return Ok(vec![slice::slice(cx, x, axis, &start, &end, step)?]),
+    };
     // The program knows how many elements there are.
     let len = cx.result(0)?.shape.get(axis).cloned();
     let extent = cx.shape(x)[axis].clone();
