@@ -27,12 +27,13 @@ pub struct Port {
     name: String,
     dtype: &'static str,
     shape: Vec<Dim>,
+    optional: bool,
 }
 
 impl Port {
     /// Of a name, a type and extents.
     pub fn new(name: &str, dtype: wgfc::DType, shape: &[Dim]) -> Port {
-        Port { name: name.to_owned(), dtype: dtype::name(dtype), shape: shape.to_vec() }
+        Port { name: name.to_owned(), dtype: dtype::name(dtype), shape: shape.to_vec(), optional: false }
     }
     fn text(&self) -> String {
         let dims: Vec<String> = self.shape.iter().map(ToString::to_string).collect();
@@ -65,6 +66,11 @@ impl Port {
     #[getter]
     fn shape<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
         extents(py, &self.shape)
+    }
+    /// Whether a run may leave it out. What is given for it is broadcast to `shape`.
+    #[getter]
+    fn optional(&self) -> bool {
+        self.optional
     }
     fn __repr__(&self) -> String {
         format!("<wgfc.Port {}>", self.text())
@@ -109,7 +115,11 @@ impl State {
 
 /// The ports of a program's border.
 pub fn ports(all: &[wgfc::ir::program::Port]) -> Vec<Port> {
-    all.iter().map(|p| Port::new(&p.name, p.dtype, &p.shape)).collect()
+    let one = |p: &wgfc::ir::program::Port| Port {
+        optional: p.broadcast.is_some(),
+        ..Port::new(&p.name, p.dtype, p.broadcast.as_ref().unwrap_or(&p.shape))
+    };
+    all.iter().map(one).collect()
 }
 
 /// The states of a program.
@@ -304,7 +314,7 @@ fn source(py: Python<'_>, model: &Bound<'_, PyAny>) -> PyResult<(ModelFile, Stri
 
 /// Compiles a model from a path or from `bytes`. See `wgfc.compile`.
 #[pyfunction]
-#[pyo3(signature = (model, *, dims, expect, values, taps, states, state_capacity, fusion, without, adapter, profile, tuning, schedules, graph_only, progress))]
+#[pyo3(signature = (model, *, dims, expect, values, taps, added, replaced, states, state_capacity, fusion, without, adapter, profile, tuning, schedules, graph_only, progress))]
 #[expect(clippy::too_many_arguments, reason = "Python gives each by its name")]
 pub fn compile(
     py: Python<'_>,
@@ -313,6 +323,8 @@ pub fn compile(
     expect: BTreeMap<String, i64>,
     values: BTreeMap<String, Bound<'_, PyAny>>,
     taps: Vec<String>,
+    added: Vec<String>,
+    replaced: Vec<String>,
     states: Option<&Bound<'_, PyAny>>,
     state_capacity: Option<usize>,
     fusion: &str,
@@ -333,6 +345,8 @@ pub fn compile(
         without: without.iter().map(|w| word("without", w, parts)).collect::<PyResult<_>>()?,
         expect: Expected(expect),
         taps,
+        added,
+        replaced,
         graph_only,
         ..Options::default()
     };

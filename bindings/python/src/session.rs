@@ -15,6 +15,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use wgfc::Error;
+use wgfc::compiler::lower::inside::{add_input, replace_input, where_input};
 use wgfc::model::device_error;
 use wgfc::ports::{PortType, check_types, no_such_input, program_ports};
 use wgfc::runtime::kernel::Checks;
@@ -39,6 +40,16 @@ pub struct Session {
     index: usize,
     gpu: Gpu,
     folder: Option<PathBuf>,
+}
+
+/// What a run changes inside of the model.
+struct Change<'py> {
+    /// What was given, by the names of the model's tensors.
+    given: Option<BTreeMap<String, Bound<'py, PyAny>>>,
+    /// The input that takes it.
+    input: fn(&str) -> String,
+    /// The option of the compilation that makes such inputs.
+    option: &'static str,
 }
 
 /// Where the outputs of a run go.
@@ -67,14 +78,32 @@ impl Session {
     }
 
     /// The inputs of a run, converted and checked.
-    fn values(&self, inputs: &Bound<'_, PyAny>) -> PyResult<Vec<(String, Value)>> {
+    fn values(&self, inputs: &Bound<'_, PyAny>, changes: &[Change<'_>]) -> PyResult<Vec<(String, Value)>> {
         let py = inputs.py();
         let Ok(inputs) = inputs.cast::<PyMapping>() else {
             return Err(PyTypeError::new_err("inputs: give a dict of names and arrays"));
         };
-        let mut values: Vec<(String, Value)> = vec![];
+        let mut all: Vec<(String, Bound<'_, PyAny>)> = vec![];
         for item in inputs.items()?.iter() {
-            let (name, given): (String, Bound<'_, PyAny>) = item.extract()?;
+            all.push(item.extract()?);
+        }
+        for change in changes {
+            for (name, given) in change.given.iter().flatten() {
+                let input = (change.input)(name);
+                if !self.inputs.iter().any(|p| p.name == input) {
+                    let message = match change.option {
+                        "added" => format!("nothing can be added to `{name}` in runs of this program"),
+                        _ => format!("`{name}` cannot be replaced in runs of this program"),
+                    };
+                    let help =
+                        format!("say so when compiling: wgfc.compile(…, {}=[\"{name}\"])", change.option);
+                    return Err(raised(py, &Error::usage(message, help)));
+                }
+                all.push((input, given.clone()));
+            }
+        }
+        let mut values: Vec<(String, Value)> = vec![];
+        for (name, given) in all {
             let port = self.inputs.iter().find(|p| p.name == name);
             let Some(port) = port else {
                 return Err(raised(py, &Error::Usage(vec![no_such_input(&name, &self.inputs)])));
@@ -189,17 +218,31 @@ impl Session {
     /// with `to="numpy"` as `numpy.ndarray`, with `"torch"` as `torch.Tensor`, with `"device"` as `wgfc.Tensor`, in which case nothing
     /// is copied and the run is not waited for. A dict says it of each output: those that it does not name stay on the device.
     /// bfloat16 and the like are of ml_dtypes' types in NumPy, or unsigned integers of the same bits where that is not installed.
-    #[pyo3(signature = (inputs, *, outputs=None, to=None))]
-    #[pyo3(text_signature = "($self, inputs, *, outputs=None, to=\"numpy\")")]
+    ///
+    /// `add` and `replace` have arrays for tensors of the model that were named as `added` and `replaced` when it was compiled; each is
+    /// broadcast to its tensor's shape. `where` has arrays of bools that say where a tensor is replaced, everywhere without.
+    #[pyo3(signature = (inputs, *, outputs=None, to=None, add=None, replace=None, r#where=None))]
+    #[pyo3(
+        text_signature = "($self, inputs, *, outputs=None, to=\"numpy\", add=None, replace=None, where=None)"
+    )]
+    #[expect(clippy::too_many_arguments, reason = "Python gives each by its name")]
     fn run<'py>(
         &self,
         py: Python<'py>,
         inputs: &Bound<'py, PyAny>,
         outputs: Option<Vec<String>>,
         to: Option<&Bound<'py, PyAny>>,
+        add: Option<BTreeMap<String, Bound<'py, PyAny>>>,
+        replace: Option<BTreeMap<String, Bound<'py, PyAny>>>,
+        r#where: Option<BTreeMap<String, Bound<'py, PyAny>>>,
     ) -> PyResult<Bound<'py, PyDict>> {
+        let changes = [
+            Change { given: add, input: add_input, option: "added" },
+            Change { given: replace, input: replace_input, option: "replaced" },
+            Change { given: r#where, input: where_input, option: "replaced" },
+        ];
         let to = to.map_or(Ok(Destinations::One(To::Host(Library::Numpy))), Destinations::of)?;
-        let values = self.values(inputs)?;
+        let values = self.values(inputs, &changes)?;
         let values: Vec<(&str, Value)> = values.iter().map(|(n, v)| (n.as_str(), v.clone())).collect();
         let names: Option<Vec<&str>> = outputs.as_ref().map(|all| all.iter().map(String::as_str).collect());
         if let Destinations::One(To::Host(library)) = to {

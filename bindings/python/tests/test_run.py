@@ -263,3 +263,28 @@ def test_inputs_are_not_kept(doubled):
     del doubled
     gc.collect()
     assert (y == 2).all()
+
+
+def test_tensors_inside_are_added_to_and_replaced(small):
+    program = wgfc.compile(small("mlp"), taps=["h"], added=["h"], replaced=["h"])
+    assert [p.name for p in program.inputs if p.optional] == ["h.replace", "h.where", "h.add"]
+    assert [p.shape for p in program.inputs if p.optional] == [program.outputs[1].shape] * 3
+    session = wgfc.Session(program)
+    x = {"x": np.linspace(-1, 1, 26, dtype=np.float32).reshape(2, 13)}
+    before = session.run(x)
+    h = before["h"]
+    direction = np.linspace(1, 2, h.shape[1], dtype=np.float32)
+    after = session.run(x, add={"h": direction})
+    np.testing.assert_allclose(after["h"], h + direction, rtol=1e-5)
+    assert not np.allclose(after["probabilities"], before["probabilities"])
+    np.testing.assert_array_equal(session.run({**x, "h.add": direction})["h"], after["h"])
+    first = session.run(x, replace={"h": direction}, where={"h": [[True], [False]]})
+    np.testing.assert_allclose(first["h"], np.stack([direction, h[1]]), rtol=1e-5)
+    same = wgfc.Tensor(h)
+    np.testing.assert_allclose(session.run(x, replace={"h": same})["h"], h)
+    for way, option in [("add", "added"), ("replace", "replaced"), ("where", "replaced")]:
+        with pytest.raises(wgfc.ModelError, match="nothing can be added to `g`|`g` cannot be replaced") as e:
+            session.run(x, **{way: {"g": direction}})
+        assert f'{option}=["g"]' in e.value.diagnostics[0].help
+    with pytest.raises(wgfc.ModelError):
+        session.run(x, add={"h": direction[:3]})

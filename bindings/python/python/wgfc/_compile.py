@@ -29,6 +29,8 @@ def compile(
     expect: Optional[Mapping[str, int]] = None,
     values: Optional[Mapping[str, Any]] = None,
     taps: Collection[str] = (),
+    added: Collection[str] = (),
+    replaced: Collection[str] = (),
     states: Union[None, Literal["auto"], Mapping[str, str]] = None,
     state_capacity: Optional[int] = None,
     precision: Literal["f32"] = "f32",
@@ -55,6 +57,8 @@ def compile(
         shapes must be known while compiling.
     ``taps``
         Tensors of the model to return as extra outputs, by name.
+    ``added``, ``replaced``
+        Tensors of the model that runs may add to or replace, by name: see ``Session.run``. Of PyTorch's programs modules have names, too.
     ``states``, ``state_capacity``
         What stays on the device from run to run, such as a cache of keys and values: ``"auto"`` for what is found by structure, or a dict of
         inputs and the outputs that continue them. ``state_capacity`` is the number of positions there is room for along the axis that
@@ -91,6 +95,8 @@ def compile(
         expect=dict(expect or {}),
         values=dict(values or {}),
         taps=list(taps),
+        added=list(added),
+        replaced=list(replaced),
         states=dict(states) if isinstance(states, Mapping) else states,
         state_capacity=state_capacity,
         fusion=fusion,

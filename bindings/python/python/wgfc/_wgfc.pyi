@@ -18,6 +18,8 @@ def compile(
     expect: dict[str, int],
     values: dict[str, Any],
     taps: list[str],
+    added: list[str],
+    replaced: list[str],
     states: Union[None, str, dict[str, str]],
     state_capacity: Optional[int],
     fusion: str,
@@ -54,6 +56,8 @@ class Port:
     def dtype(self) -> str: ...
     @property
     def shape(self) -> tuple[Union[int, str], ...]: ...
+    @property
+    def optional(self) -> bool: ...
 
 @final
 class State:
@@ -120,15 +124,36 @@ class Session:
     ) -> Session: ...
     @overload
     def run(
-        self, inputs: Mapping[str, Any], *, outputs: Optional[Sequence[str]] = None, to: Literal["numpy"] = "numpy"
+        self,
+        inputs: Mapping[str, Any],
+        *,
+        outputs: Optional[Sequence[str]] = None,
+        to: Literal["numpy"] = "numpy",
+        add: Optional[Mapping[str, Any]] = None,
+        replace: Optional[Mapping[str, Any]] = None,
+        where: Optional[Mapping[str, Any]] = None,
     ) -> dict[str, np.ndarray]: ...
     @overload
     def run(
-        self, inputs: Mapping[str, Any], *, outputs: Optional[Sequence[str]] = None, to: Literal["torch"]
+        self,
+        inputs: Mapping[str, Any],
+        *,
+        outputs: Optional[Sequence[str]] = None,
+        to: Literal["torch"],
+        add: Optional[Mapping[str, Any]] = None,
+        replace: Optional[Mapping[str, Any]] = None,
+        where: Optional[Mapping[str, Any]] = None,
     ) -> dict[str, pytorch.Tensor]: ...
     @overload
     def run(
-        self, inputs: Mapping[str, Any], *, outputs: Optional[Sequence[str]] = None, to: Literal["device"]
+        self,
+        inputs: Mapping[str, Any],
+        *,
+        outputs: Optional[Sequence[str]] = None,
+        to: Literal["device"],
+        add: Optional[Mapping[str, Any]] = None,
+        replace: Optional[Mapping[str, Any]] = None,
+        where: Optional[Mapping[str, Any]] = None,
     ) -> dict[str, Tensor]: ...
     @overload
     def run(
@@ -137,6 +162,9 @@ class Session:
         *,
         outputs: Optional[Sequence[str]] = None,
         to: Mapping[str, Literal["numpy", "torch", "device"]],
+        add: Optional[Mapping[str, Any]] = None,
+        replace: Optional[Mapping[str, Any]] = None,
+        where: Optional[Mapping[str, Any]] = None,
     ) -> dict[str, Any]: ...
     @property
     def inputs(self) -> list[Port]: ...
