@@ -28,6 +28,7 @@ const LONGER: &[&str] = &[
     "com.microsoft.GroupQueryAttention",
     // The place along each of several axes by its edges.
     "aten._histogramdd_from_bin_tensors.default",
+    "aten.histogramdd.default",
     // The range, the edges, the places, how many are there.
     "aten.histogram.bin_ct",
     // A sort, where runs begin, how long they are, and the longest.

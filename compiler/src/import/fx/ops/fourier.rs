@@ -3,7 +3,8 @@
 use super::super::prelude::*;
 use crate::lower::fourier::{self, Dft, Stft};
 use crate::lower::split::{self, Padding};
-use crate::lower::{complex, spectral};
+use crate::lower::transposed::{self, Layout};
+use crate::lower::{complex, special, spectral};
 use wgfc_ir::{Poly, Scalar};
 
 pub const OPS: &[OpDef] = &[
@@ -40,6 +41,10 @@ pub const OPS: &[OpDef] = &[
     OpDef::new("aten.hamming_window.periodic", |cx| window(cx, [0.54, 0.46, 0.0])),
     OpDef::new("aten.hann_window.default", |cx| window(cx, [0.5, 0.5, 0.0])),
     OpDef::new("aten.hann_window.periodic", |cx| window(cx, [0.5, 0.5, 0.0])),
+    OpDef::new("aten.istft.default", signal).complex(),
+    OpDef::new("aten.kaiser_window.beta", kaiser),
+    OpDef::new("aten.kaiser_window.default", kaiser),
+    OpDef::new("aten.kaiser_window.periodic", kaiser),
     OpDef::new("aten.stft.center", frames).complex(),
     OpDef::new("aten.stft.default", frames).complex(),
 ];
@@ -215,13 +220,7 @@ fn frames(cx: &mut Cx) -> Lowered {
         x = split::pad(cx, x, &around, &around, padding)?;
     }
     let dtype = cx.dtype(x);
-    let window = match cx.opt_tensor("window")? {
-        Some(w) => w,
-        None => cx.full(&[length.into()], Scalar::from_f64(dtype, 1.0))?,
-    };
-    let before = (n - length) / 2;
-    let zero = Scalar::from_f64(cx.dtype(window), 0.0);
-    let window = cx.pad(window, &[before.into()], &[(n - length - before).into()], zero)?;
+    let window = centred_window(cx, n, length, dtype)?;
     let onesided = if cx.has("onesided") { cx.flag("onesided")? } else { !given_complex };
     let p = Stft { step: hop, length: Some(n.into()), onesided };
     let mut y = fourier::stft(cx, x, Some(window), &p)?;
@@ -230,6 +229,67 @@ fn frames(cx: &mut Cx) -> Lowered {
     }
     y = cx.transpose(y, &[0, 2, 1, 3])?;
     Ok(vec![if single { cx.squeeze(y, &[0])? } else { y }])
+}
+
+/// The signal that windows transformed were cut from: their sum, divided by that of the squares of the window.
+fn signal(cx: &mut Cx) -> Lowered {
+    let (mut x, n) = (cx.tensor("self")?, cx.int("n_fft")?);
+    let hop = cx.opt_int("hop_length")?.unwrap_or(n / 4);
+    let length = cx.opt_int("win_length")?.unwrap_or(n);
+    if cx.flag("return_complex")? || cx.has("onesided") && !cx.flag("onesided")? {
+        return Err(OpError::unsupported("a signal of complex numbers", "take the parts of the signal one by one"));
+    }
+    let single = cx.rank(x) == 3;
+    if single {
+        x = cx.unsqueeze(x, &[0])?;
+    }
+    let dims = cx.shape(cx.require_rank(x, 4)?);
+    let (batch, frames) = (dims[0].clone(), dims[2].clone());
+    let window = centred_window(cx, n, length, DType::F32)?;
+    x = cx.transpose(x, &[0, 2, 1, 3])?;
+    let p = Dft { axis: 2, length: Some(n.into()), inverse: true, divided: true, onesided: true };
+    let y = fourier::dft(cx, x, &p)?;
+    let mut y = cx.squeeze(y, &[3])?;
+    if cx.flag("normalized")? {
+        y = cx.binary_scalar(BinaryOp::Mul, y, (n as f64).sqrt())?;
+    }
+    let y = cx.binary(BinaryOp::Mul, y, window)?;
+    let square = cx.binary(BinaryOp::Mul, window, window)?;
+    let squares = cx.expand(square, &[Dim::ONE, frames.clone(), n.into()])?;
+    let whole = &((&frames - 1) * hop) + n;
+    let p = Layout { strides: vec![hop], dilations: vec![1], pads: vec![0, 0] };
+    let mut sums = vec![];
+    for v in [y, squares] {
+        let v = cx.transpose(v, &[0, 2, 1])?;
+        sums.push(transposed::col2im(cx, v, std::slice::from_ref(&whole), &[n.into()], &p)?);
+    }
+    let before = if cx.flag("center")? { n / 2 } else { 0 };
+    let len = cx.opt_size("length")?.unwrap_or_else(|| &whole - 2 * before);
+    for v in &mut sums {
+        let after = &(&len + before) - &whole;
+        let zero = Scalar::from_f64(DType::F32, 0.0);
+        let none = [Dim::ZERO, Dim::ZERO, (-before).into()];
+        *v = cx.pad(*v, &none, &[Dim::ZERO, Dim::ZERO, after], zero)?;
+    }
+    // Behind the last window there is nothing.
+    let some = cx.binary_scalar(BinaryOp::Gt, sums[1], 1e-11)?;
+    let one = cx.scalar(DType::F32, 1.0);
+    let scale = cx.select(some, sums[1], one)?;
+    let y = cx.binary(BinaryOp::Div, sums[0], scale)?;
+    let y = cx.reshape(y, if single { vec![len] } else { vec![batch, len] })?;
+    let to = cx.result_dtype(0)?;
+    Ok(vec![cx.converted(y, to)?])
+}
+
+/// The window of `length` elements, or one of ones, in the middle of `n`.
+fn centred_window(cx: &mut Cx, n: i64, length: i64, dtype: DType) -> Result {
+    let window = match cx.opt_tensor("window")? {
+        Some(w) => cx.converted(w, dtype)?,
+        None => cx.full(&[length.into()], Scalar::from_f64(dtype, 1.0))?,
+    };
+    let before = (n - length) / 2;
+    let zero = Scalar::from_f64(dtype, 0.0);
+    Ok(cx.pad(window, &[before.into()], &[(n - length - before).into()], zero)?)
 }
 
 /// The middle goes to the front, or the front to the middle.
@@ -267,6 +327,29 @@ fn window(cx: &mut Cx, a: [f64; 3]) -> Lowered {
         return Ok(vec![cx.full(&ty.shape, Scalar::from_f64(ty.dtype, 1.0))?]);
     }
     Ok(vec![spectral::window(cx, a, &ty.shape[0], periodic, ty.dtype)?])
+}
+
+/// I₀(β·√(1 − t²)) / I₀(β) with `t` from −1 to 1.
+fn kaiser(cx: &mut Cx) -> Lowered {
+    let (ty, periodic) = (cx.result(0)?, is_periodic(cx)?);
+    let beta = if cx.declares("beta") { cx.float("beta")? } else { 12.0 };
+    let n = cx.int("window_length")?;
+    if n < 2 {
+        return Ok(vec![cx.full(&ty.shape, Scalar::from_f64(ty.dtype, 1.0))?]);
+    }
+    let span = if periodic { n } else { n - 1 };
+    let at = cx.iota(&ty.shape, &(Poly::var(0) * 2) - span, DType::F32)?;
+    let t = cx.binary_scalar(BinaryOp::Mul, at, 1.0 / span as f64)?;
+    let square = cx.binary(BinaryOp::Mul, t, t)?;
+    let rest = cx.binary_scalar(BinaryOp::Mul, square, -1.0)?;
+    let rest = cx.binary_scalar(BinaryOp::Add, rest, 1.0)?;
+    let root = cx.unary(UnaryOp::Sqrt, rest)?;
+    let far = cx.binary_scalar(BinaryOp::Mul, root, beta)?;
+    let y = special::function(cx, wgfc_ir::Special::BesselI0, far)?;
+    let most = cx.scalar(DType::F32, beta);
+    let most = special::function(cx, wgfc_ir::Special::BesselI0, most)?;
+    let y = cx.binary(BinaryOp::Div, y, most)?;
+    Ok(vec![cx.converted(y, ty.dtype)?])
 }
 
 /// A triangle.

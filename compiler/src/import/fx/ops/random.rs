@@ -5,6 +5,7 @@ use crate::lower::random::{self, Distribution, Seed};
 use wgfc_ir::{Body, Scalar};
 
 pub const OPS: &[OpDef] = &[
+    OpDef::new("aten.alpha_dropout.default", kept).notes("Outside of training."),
     OpDef::new("aten.bernoulli.Tensor", |cx| {
         let (ty, p) = (cx.result(0)?, cx.tensor("p")?);
         let p = cx.expand(p, &ty.shape)?;
@@ -14,8 +15,8 @@ pub const OPS: &[OpDef] = &[
         let p = cx.tensor("self")?;
         likely(cx, p)
     }),
+    OpDef::new("aten.bernoulli.float", bernoulli),
     OpDef::new("aten.bernoulli.p", bernoulli),
-    OpDef::new("aten.bernoulli_.float", bernoulli).writes(&["self"]),
     OpDef::new("aten.cauchy.default", |cx| {
         let d = Distribution::Cauchy(cx.float("median")?, cx.float("sigma")?);
         distributed(cx, d)
@@ -25,6 +26,8 @@ pub const OPS: &[OpDef] = &[
         let d = Distribution::Exponential(cx.float("lambd")?);
         distributed(cx, d)
     }),
+    OpDef::new("aten.feature_alpha_dropout.default", kept).notes("Outside of training."),
+    OpDef::new("aten.feature_dropout.default", kept).notes("Outside of training."),
     OpDef::new("aten.geometric.default", |cx| {
         let d = Distribution::Geometric(cx.float("p")?);
         distributed(cx, d)
@@ -60,8 +63,12 @@ pub const OPS: &[OpDef] = &[
     OpDef::new("aten.randn.generator", standard),
     OpDef::new("aten.randn_like.default", standard),
     OpDef::new("aten.randn_like.generator", standard),
+    OpDef::new("aten.random.default", any_integers),
+    OpDef::new("aten.random.from", any_integers),
+    OpDef::new("aten.random.to", any_integers),
     OpDef::new("aten.randperm.default", permuted),
     OpDef::new("aten.randperm.generator", permuted),
+    OpDef::new("aten.rrelu.default", leaky),
     OpDef::new("aten.rrelu_with_noise.default", leaky).writes(&["noise"]),
     OpDef::new("aten.rrelu_with_noise_functional.default", leaky),
     OpDef::new("aten.uniform.default", |cx| {
@@ -115,6 +122,32 @@ fn integers(cx: &mut Cx) -> Lowered {
     let range = (low, cx.int("high")?);
     let seed = seed(cx);
     Ok(vec![random::integers(cx, ty.shape, ty.dtype, range, seed)?])
+}
+
+/// From 0 to what the type holds without gaps, if nothing else is said.
+fn any_integers(cx: &mut Cx) -> Lowered {
+    let ty = cx.result(0)?;
+    let most = match ty.dtype {
+        DType::Bool => 2,
+        DType::F16 => (1 << 11) + 1,
+        DType::BF16 => (1 << 8) + 1,
+        t if t.is_float() => (1 << 24) + 1,
+        t if t.bits() == 64 => i64::MAX,
+        t if t.class() == wgfc_ir::Class::Uint => 1 << t.bits(),
+        t => 1 << (t.bits() - 1),
+    };
+    let given = |cx: &Cx, name: &str| if cx.declares(name) { cx.opt_int(name) } else { Ok(None) };
+    let range = (given(cx, "from")?.unwrap_or(0), given(cx, "to")?.unwrap_or(most));
+    let seed = seed(cx);
+    Ok(vec![random::integers(cx, ty.shape, ty.dtype, range, seed)?])
+}
+
+/// All of it.
+fn kept(cx: &mut Cx) -> Lowered {
+    if cx.flag("train")? && cx.float("p")? != 0.0 {
+        return Err(OpError::unsupported("it drops elements", "call eval() on the module before exporting it"));
+    }
+    Ok(vec![cx.tensor("input")?])
 }
 
 fn permuted(cx: &mut Cx) -> Lowered {
@@ -172,7 +205,7 @@ fn dropped(cx: &mut Cx) -> Result<[Value; 2]> {
 
 /// What is at most 0 times a random slope, and the slopes; without training times the mean of them.
 fn leaky(cx: &mut Cx) -> Lowered {
-    let (x, noise) = (cx.tensor("self")?, cx.tensor("noise")?);
+    let x = cx.tensor("self")?;
     let (low, high) = (cx.float("lower")?, cx.float("upper")?);
     let (dtype, dims) = (cx.dtype(x), cx.shape(x));
     let (training, seed) = (cx.flag("training")?, seed(cx));
@@ -193,7 +226,10 @@ fn leaky(cx: &mut Cx) -> Lowered {
         cx.map(f.0, &[x, slope])
     };
     let y = chosen(cx, true)?;
-    let noise = if training { chosen(cx, false)? } else { noise };
+    if !cx.declares("noise") {
+        return Ok(vec![y]);
+    }
+    let noise = if training { chosen(cx, false)? } else { cx.tensor("noise")? };
     if cx.result_count() > 1 {
         return Ok(vec![y, noise]);
     }

@@ -34,6 +34,18 @@ pub const OPS: &[OpDef] = &[
         let (x, edges) = (cx.tensor("self")?, cx.tensor("bins")?);
         counted(cx, x, edges)
     }),
+    OpDef::new("aten.histogramdd.TensorList_bins", |cx| {
+        let edges = cx.tensors("bins")?;
+        cells_and_edges(cx, edges)
+    }),
+    OpDef::new("aten.histogramdd.default", |cx| {
+        let edges = edges_of_counts(cx)?;
+        cells_and_edges(cx, edges)
+    }),
+    OpDef::new("aten.histogramdd.int_bins", |cx| {
+        let edges = edges_of_counts(cx)?;
+        cells_and_edges(cx, edges)
+    }),
     OpDef::new("aten.searchsorted.Scalar", |cx| searched(cx, "sorted_sequence", "self")),
     OpDef::new("aten.searchsorted.Tensor", |cx| searched(cx, "sorted_sequence", "self")),
 ];
@@ -103,7 +115,11 @@ fn points(cx: &mut Cx) -> Result {
 fn edges_of_counts(cx: &mut Cx) -> Lowered {
     let points = points(cx)?;
     let mut edges = vec![];
-    for (d, n) in cx.ints("bins")?.into_iter().enumerate() {
+    let mut bins = cx.ints("bins")?;
+    if let ([n], Some(axes)) = (&bins[..], cx.shape(points)[1].as_const()) {
+        bins = vec![*n; usize::try_from(axes).unwrap_or(1)];
+    }
+    for (d, n) in bins.into_iter().enumerate() {
         let x = cx.slice(points, 1, &d.into(), 1, &Dim::ONE)?;
         let given = range(cx, d)?;
         let ends = histogram::ends(cx, x, &Ends { given, apart: 0.5 })?;
@@ -114,6 +130,12 @@ fn edges_of_counts(cx: &mut Cx) -> Lowered {
 
 fn cell_edges(cx: &mut Cx) -> Lowered {
     edges_of_counts(cx)
+}
+
+fn cells_and_edges(cx: &mut Cx, edges: Vec<Value>) -> Lowered {
+    let mut out = cells(cx, &edges)?;
+    out.extend(edges);
+    Ok(out)
 }
 
 fn cells(cx: &mut Cx, edges: &[Value]) -> Lowered {
