@@ -29,7 +29,7 @@ def main():
         if not line.startswith(("aten::", "prims::")) or not ("Tensor" in line or ASSERTIONS.match(line)):
             continue
         name, rest = line.split("(", 1)
-        if re.search(r"[(, ]Tensor\([a-z]!\)(\[\])? out\d?\b", line) or BACKENDS.match(name) or OBJECTS.search("(" + rest):
+        if re.search(r"\*, .*Tensor\([a-z]!\)(\[\])? [^)]*\) ->", line) or BACKENDS.match(name) or OBJECTS.search("(" + rest):
             continue
         keep.append(line.replace("aten::", "aten.").replace("prims::", "prims."))
     keep = sorted(set(keep), key=lambda l: l.split("(")[0])

@@ -35,6 +35,10 @@ const LONGER: &[&str] = &[
     "aten.mode.default",
     // A case of five results, each of which is a copy.
     "aten.view.default",
+    // The result, two statistics of the batch, two running ones.
+    "aten._batch_norm_with_update_functional.default",
+    // Places of what is true along two axes, then a scatter.
+    "aten.index_put.default",
     // Indices and weights of each axis come first: the sum that reads them has 8 storage buffers.
     "DeformConv",
     "RoiAlign",

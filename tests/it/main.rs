@@ -36,6 +36,7 @@ mod loops;
 mod models;
 mod mutations;
 mod operators;
+mod programs;
 mod scatters;
 mod selftest;
 mod sized;

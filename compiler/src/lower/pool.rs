@@ -78,17 +78,7 @@ pub fn max(
     }
     let shape = cx.shape(windows);
     let places = cx.iota(&shape, flat, DType::I64)?;
-    let mut rows = shape[..2 + n].to_vec();
-    rows.push(w.kernel.iter().product());
-    let values = cx.reshape(windows, rows.clone())?;
-    let places = cx.reshape(places, rows.clone())?;
-    let best = cx.push(Op::ArgReduce { op: ReduceOp::Max, axis: 2 + n, last: false }, &[values])?;
-    let vars: Vec<Poly> = (0..3 + n).map(Poly::var).collect();
-    let mut index: Vec<GatherAxis> = vars[..2 + n].iter().cloned().map(GatherAxis::Affine).collect();
-    index.push(GatherAxis::Data { input: 1, at: vars });
-    rows[2 + n] = Dim::ONE;
-    let picked = cx.push(Op::Gather { shape: rows, index }, &[places, best])?;
-    let picked = cx.squeeze(picked, &[2 + n])?;
+    let picked = picked(cx, windows, places, n)?;
     Ok((y, Some(picked)))
 }
 
@@ -121,4 +111,104 @@ pub fn average(cx: &mut Lowering, x: Value, w: &Windows, with_padding: bool) -> 
     let ones = cx.unfold(ones, &axes, Scalar::from_f64(dtype, 0.0))?;
     let count = cx.reduce(ReduceOp::Sum, ones, &(n..2 * n).collect::<Vec<_>>(), false)?;
     Ok(cx.binary(BinaryOp::Div, sum, count)?)
+}
+
+/// What becomes of the windows of [`adaptive`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Adaptive {
+    /// Their mean.
+    Average,
+    /// Their largest element.
+    Max,
+}
+
+/// The windows that divide the spatial axes of `x [N, C, spatial…]` into `out` parts: part `i` of an extent `d` is
+/// `⌊i·d/out⌋ .. ⌈(i+1)·d/out⌉`. Of the largest elements also the places in their planes (i64).
+pub fn adaptive(cx: &mut Lowering, x: Value, out: &[Dim], what: Adaptive) -> Result<(Value, Option<Value>)> {
+    let spatial = spatial(cx, x)?.to_vec();
+    let n = spatial.len();
+    if out.len() != n {
+        return Err(
+            OpError::model(format!("{} extents for {n} spatial axes", out.len())).param("output_size")
+        );
+    }
+    // Parts of one extent are plain windows.
+    let divides = spatial.iter().zip(out).all(|(d, o)| !o.is(0) && d.modulo(o, &[]).is(0));
+    if divides && what == Adaptive::Average {
+        let kernel: Vec<Dim> = spatial.iter().zip(out).map(|(d, o)| d.div(o, &[])).collect();
+        let mut split = cx.shape(x)[..2].to_vec();
+        for (o, k) in out.iter().zip(&kernel) {
+            split.extend([o.clone(), k.clone()]);
+        }
+        let x = cx.reshape(x, split)?;
+        let axes: Vec<usize> = (0..n).map(|i| 3 + 2 * i).collect();
+        let m = cx.mean(x, &axes)?;
+        return Ok((cx.squeeze(m, &axes)?, None));
+    }
+    let full = cx.shape(x);
+    // A part is at most this long.
+    let longest = |d: &Dim, o: &Dim| match (d.as_const(), o.as_const()) {
+        (Some(d), Some(o)) if o > 0 => {
+            let length = |i: i64| ((i + 1) * d + o - 1) / o - i * d / o;
+            Dim::from((0..o.min(1 << 16)).map(length).max().unwrap_or(0))
+        }
+        _ => &d.div(o, &[]) + 2,
+    };
+    let mut shape = full[..2].to_vec();
+    shape.extend(out.iter().cloned());
+    shape.extend(spatial.iter().zip(out).map(|(d, o)| longest(d, o)));
+    let domain = shape.clone();
+    let mut f = wgfc_ir::Body::default();
+    let element = f.arg(0);
+    let mut inside = None;
+    let (mut index, mut flat, mut counts) = (vec![Poly::var(0), Poly::var(1)], Poly::ZERO, vec![]);
+    for (i, (d, o)) in spatial.iter().zip(out).enumerate() {
+        let (part, step) = (Poly::var(2 + i), Poly::var(2 + n + i));
+        let first = (&part * d).div(o, &domain);
+        let end = (&(&(&(&part + &Poly::ONE) * d) + o) - &Poly::ONE).div(o, &domain);
+        let at = &first + &step;
+        let (at_index, end_index) = (f.index(at.clone()), f.index(end.clone()));
+        let here = f.binary(BinaryOp::Lt, at_index, end_index);
+        inside = Some(inside.map_or(here, |all| f.binary(BinaryOp::And, all, here)));
+        flat = &(&flat * d) + &at;
+        index.push(at.min_of(&(d - &Poly::ONE), &domain));
+        counts.push(&end - &first);
+    }
+    let dtype = cx.dtype(x);
+    let fill = if what == Adaptive::Max { least(dtype) } else { Scalar::from_f64(dtype, 0.0) };
+    let fill = f.constant(fill);
+    if let Some(inside) = inside {
+        f.select(inside, element, fill);
+    }
+    let windows = cx.view(x, shape.clone(), index)?;
+    let windows = cx.map_to(f.0, &[windows], shape.clone())?;
+    let axes: Vec<usize> = (2 + n..2 + 2 * n).collect();
+    if what == Adaptive::Average {
+        let sum = cx.reduce(ReduceOp::Sum, windows, &axes, false)?;
+        // The counts are expressions of the parts, the variables of the result.
+        let count: Poly = counts.into_iter().product();
+        let to = cx.shape(sum);
+        let count = cx.iota(&to, count, dtype)?;
+        return Ok((cx.binary(BinaryOp::Div, sum, count)?, None));
+    }
+    let y = cx.reduce(ReduceOp::Max, windows, &axes, false)?;
+    let places = cx.iota(&shape, flat, DType::I64)?;
+    let picked = picked(cx, windows, places, n)?;
+    Ok((y, Some(picked)))
+}
+
+/// Of numbers for the elements of windows, `n` axes at the end, that of each window's first largest element.
+fn picked(cx: &mut Lowering, windows: Value, numbers: Value, n: usize) -> Result {
+    let shape = cx.shape(windows);
+    let mut rows = shape[..2 + n].to_vec();
+    rows.push(shape[2 + n..].iter().product());
+    let values = cx.reshape(windows, rows.clone())?;
+    let numbers = cx.reshape(numbers, rows.clone())?;
+    let best = cx.push(Op::ArgReduce { op: ReduceOp::Max, axis: 2 + n, last: false }, &[values])?;
+    let vars: Vec<Poly> = (0..3 + n).map(Poly::var).collect();
+    let mut index: Vec<GatherAxis> = vars[..2 + n].iter().cloned().map(GatherAxis::Affine).collect();
+    index.push(GatherAxis::Data { input: 1, at: vars });
+    rows[2 + n] = Dim::ONE;
+    let picked = cx.push(Op::Gather { shape: rows, index }, &[numbers, best])?;
+    Ok(cx.squeeze(picked, &[2 + n])?)
 }

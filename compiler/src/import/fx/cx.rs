@@ -5,8 +5,9 @@ use super::op::OpError;
 use super::promote::{self, Kind};
 use super::schema::{Declared, Schema};
 use super::scope::Scope;
-use super::walk::Importer;
+use super::walk::{Importer, tensors};
 use super::{expr, messages};
+use crate::lower::control::{Body, Param};
 use crate::lower::{self, Lowering, Part};
 use std::borrow::Cow;
 use std::ops::{Deref, DerefMut};
@@ -513,7 +514,7 @@ impl Cx<'_, '_, '_> {
 }
 
 /// Inner graphs.
-impl<'m> Cx<'_, '_, 'm> {
+impl<'g, 'm> Cx<'_, 'g, 'm> {
     /// The graph that an argument of a higher-order operator is.
     pub fn inner(&self, a: &'m Argument) -> Result<&'m Graph> {
         match a {
@@ -521,9 +522,66 @@ impl<'m> Cx<'_, '_, 'm> {
             a => Err(OpError::model(format!("a graph is expected, and got {}", a.kind()))),
         }
     }
+    /// What a name of this graph holds.
+    pub fn by_name(&mut self, name: &str) -> Result {
+        self.scope.read(self.lowering, name)
+    }
     /// Lowers the nodes of an inner graph in place, given tensors by their names. Returns its results.
     pub fn inline(&mut self, graph: &'m Graph, given: &[&str]) -> Result<Vec<Value>> {
         self.importer.inline(self.lowering, self.scope, graph, given)
+    }
+    /// Lowers the nodes of an inner graph in place, given values: memory of its own.
+    pub fn nodes_of(&mut self, graph: &'m Graph, given: &[Value]) -> Result<Vec<Value>> {
+        let mut scope = Scope::default();
+        let formals: Vec<String> = graph.inputs.iter().flat_map(tensors).map(str::to_owned).collect();
+        if formals.len() != given.len() {
+            let e = format!("its graph has {} inputs, and is given {}", formals.len(), given.len());
+            return Err(OpError::model(e));
+        }
+        for (name, v) in formals.iter().zip(given) {
+            scope.insert(name, *v);
+        }
+        let formals: Vec<&str> = formals.iter().map(String::as_str).collect();
+        self.importer.inline(self.lowering, &mut scope, graph, &formals)
+    }
+    /// A graph of its own, whose inputs are `params` and then what it captures; `make` builds it and gives its results.
+    pub fn body(
+        &mut self,
+        params: &[Param],
+        captured: &[Value],
+        make: impl FnOnce(&mut Cx<'_, '_, 'm>, &[Value], &[Value]) -> Result<Vec<Value>>,
+    ) -> Result<Body> {
+        let mut g = wgfc_ir::Graph::new();
+        let mut to = Lowering::body(&mut g);
+        to.at(self.lowering.place());
+        let mut inputs = vec![];
+        for (i, p) in params.iter().enumerate() {
+            let v = to.graph.add_input(&format!("parameter_{i}"), p.ty.clone());
+            if let Some(d) = &p.known {
+                to.set_dims(v, d);
+            }
+            inputs.push(v);
+        }
+        let mut outer = vec![];
+        for (i, v) in captured.iter().enumerate() {
+            let inner = to.graph.add_input(&format!("captured_{i}"), self.lowering.ty(*v).clone());
+            // What is known of it, the body may know, too.
+            let node = self.lowering.graph.node(v.node).clone();
+            let pure = node.inputs.is_empty() && !matches!(node.op, wgfc_ir::Op::Input);
+            outer.push(match pure {
+                true => Value { node: to.graph.add_node(node), port: v.port },
+                false => inner,
+            });
+        }
+        let mut scope = Scope::default();
+        let mut cx = Cx::new(&mut to, self.importer, &mut scope, (self.graph, self.node), None);
+        let results = make(&mut cx, &inputs, &outer).map_err(|e| cx.placed(e))?;
+        let notes = to.finish();
+        let eval = self.lowering.absorb(notes);
+        for (i, value) in results.into_iter().enumerate() {
+            g.outputs.push(wgfc_ir::Border { name: format!("result_{i}").into(), value });
+        }
+        Ok(Body { graph: g, eval })
     }
 }
 
@@ -590,6 +648,14 @@ impl<'m> Cx<'_, '_, 'm> {
     /// Elements in another type, as torch converts them.
     pub fn converted(&mut self, v: Value, dtype: DType) -> Result {
         Ok(self.lowering.cast(v, dtype)?)
+    }
+    /// An integer as a tensor without axes ([`Builder::int`](wgfc_ir::Builder::int), which [`Cx::int`] hides).
+    pub fn int_const(&mut self, dtype: DType, v: i64) -> Value {
+        self.lowering.int(dtype, v)
+    }
+    /// A number as a tensor without axes.
+    pub fn scalar(&mut self, dtype: DType, v: f64) -> Value {
+        self.lowering.scalar(dtype, v)
     }
     /// A number as a tensor without axes.
     pub fn number_in(&mut self, n: &Number, dtype: DType) -> Result {

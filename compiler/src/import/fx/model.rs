@@ -14,8 +14,9 @@ use crate::lower::inside::Names as InsideNames;
 use crate::lower::{Lowering, check_dims};
 use crate::{Diagnostic, Errors, Location, Options};
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 use wgfc_ir::computed::Bounds;
-use wgfc_ir::{Border, DType, Dim, Graph, Op, State, TensorType, Value};
+use wgfc_ir::{Border, DType, Dim, Graph, Op, State, Tensor, TensorType, Value};
 
 /// Imports a program.
 ///
@@ -114,7 +115,7 @@ fn inputs<'m>(
     let module = &p.graph_module;
     let mut changed: BTreeSet<&str> = written(&module.graph);
     for spec in &module.signature.output_specs {
-        if let OutputSpec::BufferMutation { name, .. } | OutputSpec::InputMutation { name, .. } = spec {
+        if let OutputSpec::BufferMutation { name, .. } = spec {
             changed.insert(name);
         }
     }
@@ -130,8 +131,7 @@ fn inputs<'m>(
             InputSpec::UserInput(Argument::Tensor(t)) => {
                 let user = names.input(&t.name);
                 used.insert(user.clone());
-                if let Err(e) = given(im, to, scope, (&t.name, &user), shapes, options, &changed, &mut states)
-                {
+                if let Err(e) = given(im, to, scope, (&t.name, &user), shapes, options) {
                     im.errors.push(at_part(e, format!("input \"{user}\"")));
                     scope.poison(&t.name);
                 }
@@ -155,13 +155,12 @@ fn inputs<'m>(
             }
         };
         let made = match changed.contains(name.as_str()) || changed.contains(arg.as_str()) {
-            true => {
-                state(to, name, module.graph.tensor_values.get(arg).map(|m| im.tensor_type(m))).map(|s| {
-                    let before = s.before;
-                    states.push((arg.clone(), s));
-                    before
-                })
-            }
+            true => im.weights.tensor(table, name).map(|t| {
+                let s = state(to, name, t);
+                let before = s.before;
+                states.push((arg.clone(), s));
+                before
+            }),
             false => im.weights.value(to, table, name).map(|v| to.named_all(&[name, arg], v)),
         };
         match made {
@@ -192,7 +191,6 @@ fn inputs<'m>(
 }
 
 /// Adds an input that the user gives.
-#[expect(clippy::too_many_arguments, reason = "one step of a loop over inputs")]
 fn given(
     im: &Importer<'_>,
     to: &mut Lowering,
@@ -200,8 +198,6 @@ fn given(
     (arg, user): (&str, &str),
     shapes: &BTreeMap<String, Vec<Dim>>,
     options: &Options,
-    changed: &BTreeSet<&str>,
-    states: &mut States,
 ) -> Result<(), OpError> {
     let Some(shape) = shapes.get(arg) else { return Err(OpError::reported()) };
     let dtype = im.declared_dtype(arg)?;
@@ -225,12 +221,6 @@ fn given(
         to.graph.node_mut(v.node).names = vec![Some(user.into())];
         let v = to.named_all(&[user, arg], v);
         scope.insert(arg, v);
-        return Ok(());
-    }
-    if changed.contains(arg) && ty.static_shape().is_some() {
-        let s = state(to, user, Some(Ok(ty)))?;
-        scope.insert(arg, s.before);
-        states.push((arg.to_owned(), s));
         return Ok(());
     }
     let v = to.graph.add_input(user, ty);
@@ -265,22 +255,17 @@ fn integer(im: &mut Importer<'_>, graph: &FxGraph, name: &str, options: &Options
 }
 
 /// A tensor that stays from run to run.
-fn state(to: &mut Lowering, name: &str, ty: Option<Result<TensorType, OpError>>) -> Result<State, OpError> {
-    let ty = ty.ok_or_else(|| OpError::model("the program says nothing of its type"))??;
-    if ty.static_shape().is_none() {
-        return Err(OpError::symbolic(format!(
-            "it is written, and has the type {ty}; what stays must have one size"
-        )));
-    }
+fn state(to: &mut Lowering, name: &str, initial: Tensor) -> State {
+    let shape: Vec<Dim> = initial.shape.iter().map(|n| (*n).into()).collect();
     let node = wgfc_ir::Node {
         op: Op::Input,
         inputs: vec![],
-        outputs: vec![ty],
+        outputs: vec![TensorType::new(initial.dtype, shape)],
         origin: vec![],
         names: vec![Some(name.into())],
     };
     let before: Value = to.graph.add_node(node).into();
-    Ok(State { name: name.into(), before, after: before, growth: None, initial: None })
+    State { name: name.into(), before, after: before, growth: None, initial: Some(Arc::new(initial)) }
 }
 
 fn outputs<'m>(
@@ -311,6 +296,7 @@ fn outputs<'m>(
         }
     }
     let mut i = 0;
+    let mut written: Vec<Border> = vec![];
     for spec in specs {
         let mut read =
             |to: &mut Lowering, im: &mut Importer<'_>, arg: &str, part: &str| match scope.read(to, arg) {
@@ -336,13 +322,18 @@ fn outputs<'m>(
             }
             OutputSpec::Loss(arg) => (arg.as_str(), "loss".to_owned()),
             OutputSpec::Gradient { arg, name } => (arg.as_str(), format!("grad.{name}")),
-            OutputSpec::BufferMutation { arg, name } | OutputSpec::InputMutation { arg, name } => {
+            OutputSpec::BufferMutation { arg, name } => {
                 let of = buffers.get(name.as_str()).copied().unwrap_or(name);
                 let Some(v) = read(to, im, arg, &format!("buffer \"{name}\"")) else { continue };
-                match states.iter_mut().find(|(a, _)| a == of) {
-                    Some((_, s)) => s.after = v,
-                    // An input of no one size stays with the caller.
-                    None => to.graph.outputs.push(Border { name: names.input(of).into(), value: v }),
+                if let Some((_, s)) = states.iter_mut().find(|(a, _)| a == of) {
+                    s.after = v;
+                }
+                continue;
+            }
+            OutputSpec::InputMutation { arg, name } => {
+                let name = names.input(name);
+                if let Some(v) = read(to, im, arg, &format!("input \"{name}\"")) {
+                    written.push(Border { name: name.into(), value: v });
                 }
                 continue;
             }
@@ -358,14 +349,17 @@ fn outputs<'m>(
             to.graph.outputs.push(Border { name: name.as_str().into(), value });
         }
     }
-    // Inputs of no one size that are written in a dialect whose signature does not say so.
-    let kept: Vec<Border> = to.graph.inputs.clone();
-    for input in kept {
-        let arg = names.inputs.iter().find(|(_, p)| p.join(".") == *input.name).map(|(a, _)| a);
-        if let Some(v) = arg.and_then(|a| scope.written(a)) {
-            to.graph.outputs.push(Border { name: input.name.clone(), value: v });
+    // What an input becomes that is written is an output of its name, behind all others. One dialect says so in the signature.
+    for spec in &module.signature.input_specs {
+        let InputSpec::UserInput(Argument::Tensor(t)) = spec else { continue };
+        let name = names.input(&t.name);
+        if let Some(value) = scope.written(&t.name)
+            && !written.iter().any(|b| *b.name == *name)
+        {
+            written.push(Border { name: name.into(), value });
         }
     }
+    to.graph.outputs.extend(written);
     if to.graph.outputs.is_empty() && states.is_empty() && im.errors.is_empty() {
         let help = "return a tensor from forward, or take one with --tap";
         im.errors.push(Diagnostic::model("the program has no outputs").help(help));

@@ -8,7 +8,11 @@ use crate::lower::OpError;
 use serde::Deserialize;
 use std::collections::{BTreeMap, HashMap};
 use std::rc::Rc;
+use std::sync::Arc;
 use wgfc_ir::{DType, Dim, Poly, Tensor, Value};
+
+/// The most elements of a tensor whose elements do not lie in order, and is copied.
+const MOST_COPIED: usize = 1 << 28;
 
 /// What the archive has, by name.
 pub struct Weights<'m> {
@@ -111,6 +115,18 @@ impl<'m> Weights<'m> {
             None => Ok(constant),
             Some((shape, index)) => Ok(to.view(constant, shape, index)?),
         }
+    }
+
+    /// The tensor of a name with elements in order: the first contents of a state.
+    ///
+    /// # Errors
+    /// As [`Weights::value`].
+    pub fn tensor(&mut self, table: Table, name: &str) -> Result<Tensor, OpError> {
+        let stored = self.find(table, name)?;
+        let (base, index) = self.base(&stored)?;
+        let tensor = self.read(&stored, &base)?;
+        let Some((shape, index)) = index else { return Ok(tensor) };
+        gathered(&tensor, &shape, &index)
     }
 
     fn find(&self, table: Table, name: &str) -> Result<Stored, OpError> {
@@ -231,6 +247,38 @@ struct Base {
 }
 
 type View = (Vec<Dim>, Vec<Poly>);
+
+/// The elements of a view, in order.
+fn gathered(t: &Tensor, shape: &[Dim], index: &[Poly]) -> Result<Tensor, OpError> {
+    let sizes: Vec<usize> = shape.iter().filter_map(|d| usize::try_from(d.as_const()?).ok()).collect();
+    if !t.is_present() {
+        return Ok(Tensor::absent(t.dtype, sizes));
+    }
+    let n: usize = sizes.iter().product();
+    let bytes = t.bytes().filter(|_| n <= MOST_COPIED && t.dtype.bits() >= 8);
+    let bytes = bytes.ok_or_else(|| OpError::unsupported("it is too large a view", "make it contiguous"))?;
+    let width = t.dtype.bits() / 8;
+    let mut out = Vec::with_capacity(n * width);
+    let mut at = vec![0i64; sizes.len()];
+    for _ in 0..n {
+        let value = |a: &wgfc_ir::Atom| {
+            if let wgfc_ir::Atom::Var(d) = a { at.get(*d as usize).copied() } else { None }
+        };
+        let place = index.iter().zip(&t.shape).try_fold(0usize, |flat, (p, extent)| {
+            Some(flat * extent + usize::try_from(p.eval(&value)?).ok()?)
+        });
+        let from = place.and_then(|p| bytes.get(p * width..(p + 1) * width));
+        out.extend_from_slice(from.ok_or_else(|| OpError::internal("a view of a weight leaves it"))?);
+        for d in (0..sizes.len()).rev() {
+            at[d] += 1;
+            if at[d] < sizes[d] as i64 {
+                break;
+            }
+            at[d] = 0;
+        }
+    }
+    Ok(Tensor::shared(t.dtype, sizes, Arc::new(out), 0, n * width)?)
+}
 
 /// The table that a JSON record holds.
 fn configured(a: &Archive<'_>, name: &str, folder: &str) -> Result<BTreeMap<String, Stored>, Diagnostic> {

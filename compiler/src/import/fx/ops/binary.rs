@@ -3,15 +3,32 @@
 use super::super::prelude::*;
 use super::super::promote;
 use super::complex;
-use crate::lower::elementwise;
+use crate::lower::elementwise::{self, Shift};
+use wgfc_ir::Body;
 
 pub const OPS: &[OpDef] = &[
+    OpDef::new("aten.__and__.Scalar", |cx| plain(cx, BinaryOp::And)),
+    OpDef::new("aten.__and__.Tensor", |cx| plain(cx, BinaryOp::And)),
+    OpDef::new("aten.__lshift__.Scalar", |cx| shifted(cx, Shift::Left)),
+    OpDef::new("aten.__lshift__.Tensor", |cx| shifted(cx, Shift::Left)),
+    OpDef::new("aten.__or__.Scalar", |cx| plain(cx, BinaryOp::Or)),
+    OpDef::new("aten.__or__.Tensor", |cx| plain(cx, BinaryOp::Or)),
+    OpDef::new("aten.__rshift__.Scalar", |cx| shifted(cx, Shift::Right)),
+    OpDef::new("aten.__rshift__.Tensor", |cx| shifted(cx, Shift::Right)),
+    OpDef::new("aten.__xor__.Scalar", |cx| plain(cx, BinaryOp::Xor)),
+    OpDef::new("aten.__xor__.Tensor", |cx| plain(cx, BinaryOp::Xor)),
     OpDef::new("aten.add.Scalar", |cx| scaled(cx, BinaryOp::Add)).complex(),
     OpDef::new("aten.add.Tensor", |cx| scaled(cx, BinaryOp::Add)).complex(),
+    OpDef::new("aten.addcdiv.default", |cx| with_product(cx, BinaryOp::Div)),
+    OpDef::new("aten.addcmul.default", |cx| with_product(cx, BinaryOp::Mul)),
     OpDef::new("aten.bitwise_and.Scalar", |cx| plain(cx, BinaryOp::And)),
     OpDef::new("aten.bitwise_and.Tensor", |cx| plain(cx, BinaryOp::And)),
+    OpDef::new("aten.bitwise_left_shift.Tensor", |cx| shifted(cx, Shift::Left)),
+    OpDef::new("aten.bitwise_left_shift.Tensor_Scalar", |cx| shifted(cx, Shift::Left)),
     OpDef::new("aten.bitwise_or.Scalar", |cx| plain(cx, BinaryOp::Or)),
     OpDef::new("aten.bitwise_or.Tensor", |cx| plain(cx, BinaryOp::Or)),
+    OpDef::new("aten.bitwise_right_shift.Tensor", |cx| shifted(cx, Shift::Right)),
+    OpDef::new("aten.bitwise_right_shift.Tensor_Scalar", |cx| shifted(cx, Shift::Right)),
     OpDef::new("aten.bitwise_xor.Scalar", |cx| plain(cx, BinaryOp::Xor)),
     OpDef::new("aten.bitwise_xor.Tensor", |cx| plain(cx, BinaryOp::Xor)),
     OpDef::new("aten.div.Scalar", divided).complex(),
@@ -20,12 +37,22 @@ pub const OPS: &[OpDef] = &[
     OpDef::new("aten.div.Tensor_mode", rounded),
     OpDef::new("aten.eq.Scalar", |cx| plain(cx, BinaryOp::Eq)),
     OpDef::new("aten.eq.Tensor", |cx| plain(cx, BinaryOp::Eq)),
+    OpDef::new("aten.floor_divide.Scalar", floor_divided),
+    OpDef::new("aten.floor_divide.default", floor_divided),
+    OpDef::new("aten.fmax.default", |cx| of_numbers(cx, BinaryOp::Max)),
+    OpDef::new("aten.fmin.default", |cx| of_numbers(cx, BinaryOp::Min)),
+    OpDef::new("aten.fmod.Scalar", |cx| plain(cx, BinaryOp::Rem)),
+    OpDef::new("aten.fmod.Tensor", |cx| plain(cx, BinaryOp::Rem)),
     OpDef::new("aten.ge.Scalar", |cx| plain(cx, BinaryOp::Ge)),
     OpDef::new("aten.ge.Tensor", |cx| plain(cx, BinaryOp::Ge)),
     OpDef::new("aten.gt.Scalar", |cx| plain(cx, BinaryOp::Gt)),
     OpDef::new("aten.gt.Tensor", |cx| plain(cx, BinaryOp::Gt)),
+    OpDef::new("aten.heaviside.default", heaviside),
+    OpDef::new("aten.ldexp.Tensor", scaled_by_power),
     OpDef::new("aten.le.Scalar", |cx| plain(cx, BinaryOp::Le)),
     OpDef::new("aten.le.Tensor", |cx| plain(cx, BinaryOp::Le)),
+    OpDef::new("aten.lerp.Scalar", between),
+    OpDef::new("aten.lerp.Tensor", between),
     OpDef::new("aten.logical_and.default", |cx| logical(cx, BinaryOp::And)),
     OpDef::new("aten.logical_or.default", |cx| logical(cx, BinaryOp::Or)),
     OpDef::new("aten.logical_xor.default", |cx| logical(cx, BinaryOp::Xor)),
@@ -40,14 +67,19 @@ pub const OPS: &[OpDef] = &[
     OpDef::new("aten.pow.Scalar", |cx| power(cx, ["self", "exponent"])),
     OpDef::new("aten.pow.Tensor_Scalar", |cx| power(cx, ["self", "exponent"])),
     OpDef::new("aten.pow.Tensor_Tensor", |cx| power(cx, ["self", "exponent"])),
+    OpDef::new("aten.remainder.Scalar", |cx| plain(cx, BinaryOp::Mod)),
+    OpDef::new("aten.remainder.Scalar_Tensor", |cx| plain(cx, BinaryOp::Mod)),
+    OpDef::new("aten.remainder.Tensor", |cx| plain(cx, BinaryOp::Mod)),
     OpDef::new("aten.rsub.Scalar", reversed),
     OpDef::new("aten.rsub.Tensor", reversed),
     OpDef::new("aten.sub.Scalar", |cx| scaled(cx, BinaryOp::Sub)).complex(),
     OpDef::new("aten.sub.Tensor", |cx| scaled(cx, BinaryOp::Sub)).complex(),
-    OpDef::new("aten.where.self", choose),
-    OpDef::new("aten.where.ScalarSelf", choose),
-    OpDef::new("aten.where.ScalarOther", choose),
+    OpDef::new("aten.true_divide.Scalar", divided),
+    OpDef::new("aten.true_divide.Tensor", divided),
     OpDef::new("aten.where.Scalar", choose),
+    OpDef::new("aten.where.ScalarOther", choose),
+    OpDef::new("aten.where.ScalarSelf", choose),
+    OpDef::new("aten.where.self", choose),
 ];
 
 fn plain(cx: &mut Cx, op: BinaryOp) -> Lowered {
@@ -156,4 +188,69 @@ fn choose(cx: &mut Cx) -> Lowered {
     let dtype = promote::common(&[cx.kind(&a), cx.kind(&b)]);
     let (a, b) = (cx.in_type(&a, dtype)?, cx.in_type(&b, dtype)?);
     Ok(vec![elementwise::choose(cx, c, a, b)?])
+}
+
+fn shifted(cx: &mut Cx, direction: Shift) -> Lowered {
+    let [a, b] = cx.promoted(["self", "other"])?;
+    Ok(vec![elementwise::shift(cx, a, b, direction)?])
+}
+
+fn floor_divided(cx: &mut Cx) -> Lowered {
+    let [a, b] = cx.promoted(["self", "other"])?;
+    Ok(vec![floored(cx, a, b)?])
+}
+
+/// The larger or smaller; of a number and what is none the number.
+fn of_numbers(cx: &mut Cx, op: BinaryOp) -> Lowered {
+    let [a, b] = cx.promoted(["self", "other"])?;
+    if !cx.dtype(a).is_float() {
+        return Ok(vec![elementwise::binary(cx, op, a, b)?]);
+    }
+    let mut f = Body::default();
+    let (x, y) = (f.arg(0), f.arg(1));
+    let (x_none, y_none) = (f.unary(UnaryOp::IsNan, x), f.unary(UnaryOp::IsNan, y));
+    let both = f.binary(op, x, y);
+    let other = f.select(y_none, x, both);
+    f.select(x_none, y, other);
+    Ok(vec![cx.map(f.0, &[a, b])?])
+}
+
+/// `self + value * tensor1 * tensor2`, or a quotient.
+fn with_product(cx: &mut Cx, op: BinaryOp) -> Lowered {
+    let dtype = cx.result_dtype(0)?;
+    let [x, a, b] = cx.all_in(["self", "tensor1", "tensor2"], dtype)?;
+    let value = cx.number("value")?;
+    let mut y = elementwise::binary(cx, op, a, b)?;
+    if !value.is(1.0) {
+        let value = cx.number_in(&value, dtype)?;
+        y = elementwise::binary(cx, BinaryOp::Mul, y, value)?;
+    }
+    Ok(vec![elementwise::binary(cx, BinaryOp::Add, x, y)?])
+}
+
+/// 0 below 0, 1 above, at 0 what is given.
+fn heaviside(cx: &mut Cx) -> Lowered {
+    let [x, at] = cx.promoted(["self", "values"])?;
+    let (zero, one) = (cx.scalar(cx.dtype(x), 0.0), cx.scalar(cx.dtype(x), 1.0));
+    let below = cx.binary(BinaryOp::Lt, x, zero)?;
+    let there = cx.binary(BinaryOp::Eq, x, zero)?;
+    let step = cx.select(below, zero, one)?;
+    Ok(vec![cx.select(there, at, step)?])
+}
+
+/// `self * 2^other`.
+fn scaled_by_power(cx: &mut Cx) -> Lowered {
+    let [x, n] = cx.promoted(["self", "other"])?;
+    let (x, n) = (cx.as_float(x)?, cx.as_float(n)?);
+    let power = cx.unary(UnaryOp::Special(wgfc_ir::Special::Exp2), n)?;
+    Ok(vec![cx.binary(BinaryOp::Mul, x, power)?])
+}
+
+/// `self + weight * (end - self)`.
+fn between(cx: &mut Cx) -> Lowered {
+    let dtype = cx.result_dtype(0)?;
+    let [a, b, w] = cx.all_in(["self", "end", "weight"], dtype)?;
+    let d = elementwise::binary(cx, BinaryOp::Sub, b, a)?;
+    let d = elementwise::binary(cx, BinaryOp::Mul, d, w)?;
+    Ok(vec![elementwise::binary(cx, BinaryOp::Add, a, d)?])
 }

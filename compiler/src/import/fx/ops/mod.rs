@@ -14,20 +14,34 @@ macro_rules! operators {
 }
 
 operators! {
+    activation,
+    attention,
+    backward,
     binary,
     complex,
     composed,
     control,
+    conv,
     fourier,
     grouped,
+    index,
+    linalg,
+    linear,
+    loss,
     matrices,
     memory,
+    norm,
     order,
+    pad,
+    pool,
     random,
+    recurrent,
+    reduce,
     resample,
     scan,
     search,
     selected,
+    special,
     strided,
     unary,
     views,
@@ -65,5 +79,25 @@ pub fn find(target: &str) -> Option<Found> {
         (Some(def), _) => Some(Found { def, in_place: true }),
         (None, Some(def)) => Some(Found { def, in_place: false }),
         _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_operator_is_defined_twice_and_all_are_declared() {
+        let mut seen = std::collections::BTreeSet::new();
+        for d in all() {
+            assert!(seen.insert(d.target), "{} is defined twice", d.target);
+            let declared = super::super::schema::is_declared(d.target);
+            assert!(
+                !declared || super::super::schema::find(d.target).is_some(),
+                "{} is not declared",
+                d.target
+            );
+        }
+        assert!(seen.len() > 700, "{}", seen.len());
     }
 }

@@ -188,7 +188,8 @@ fn multinomial(cx: &mut Cx) -> Lowered {
 
 /// What is left, and which elements that is.
 fn dropped(cx: &mut Cx) -> Result<[Value; 2]> {
-    let (x, p, train) = (cx.tensor("input")?, cx.float("p")?, cx.flag("train")?);
+    let x = cx.tensor(if cx.declares("input") { "input" } else { "self" })?;
+    let (p, train) = (cx.float("p")?, cx.flag("train")?);
     let dims = cx.shape(x);
     if !train || p == 0.0 {
         return Ok([x, cx.full(&dims, Scalar::bool(true))?]);

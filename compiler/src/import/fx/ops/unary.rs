@@ -2,6 +2,7 @@
 
 use super::super::prelude::*;
 use crate::lower::complex;
+use crate::lower::elementwise;
 use wgfc_ir::Body;
 
 pub const OPS: &[OpDef] = &[
@@ -19,13 +20,21 @@ pub const OPS: &[OpDef] = &[
     OpDef::new("aten.erf.default", |cx| float(cx, UnaryOp::Erf)),
     OpDef::new("aten.exp.default", exp).complex(),
     OpDef::new("aten.floor.default", |cx| of_floats(cx, UnaryOp::Floor)),
+    OpDef::new("aten.deg2rad.default", |cx| times(cx, std::f64::consts::PI / 180.0)),
+    OpDef::new("aten.frac.default", fraction),
+    OpDef::new("aten.isfinite.default", is_finite),
     OpDef::new("aten.isinf.default", |cx| test(cx, UnaryOp::IsInf)),
     OpDef::new("aten.isnan.default", |cx| test(cx, UnaryOp::IsNan)),
     OpDef::new("aten.log.default", |cx| float(cx, UnaryOp::Log)),
     OpDef::new("aten.logical_not.default", logical_not),
     OpDef::new("aten.neg.default", |cx| plain(cx, UnaryOp::Neg)).by_parts(),
+    OpDef::new("aten.logit.default", logit),
+    OpDef::new("aten.nan_to_num.default", without_nan),
+    OpDef::new("aten.positive.default", |cx| Ok(vec![cx.tensor("self")?])),
+    OpDef::new("aten.rad2deg.default", |cx| times(cx, 180.0 / std::f64::consts::PI)),
     OpDef::new("aten.reciprocal.default", |cx| float(cx, UnaryOp::Recip)),
     OpDef::new("aten.round.default", |cx| of_floats(cx, UnaryOp::Round)),
+    OpDef::new("aten.round.decimals", rounded),
     OpDef::new("aten.rsqrt.default", |cx| float(cx, UnaryOp::Rsqrt)),
     OpDef::new("aten.sgn.default", |cx| plain(cx, UnaryOp::Sign)),
     OpDef::new("aten.sigmoid.default", |cx| float(cx, UnaryOp::Sigmoid)),
@@ -33,6 +42,9 @@ pub const OPS: &[OpDef] = &[
     OpDef::new("aten.sin.default", |cx| float(cx, UnaryOp::Sin)),
     OpDef::new("aten.sinh.default", |cx| float(cx, UnaryOp::Sinh)),
     OpDef::new("aten.sqrt.default", |cx| float(cx, UnaryOp::Sqrt)),
+    OpDef::new("aten.special_expit.default", |cx| float(cx, UnaryOp::Sigmoid)),
+    OpDef::new("aten.special_logit.default", logit),
+    OpDef::new("aten.square.default", square),
     OpDef::new("aten.tan.default", |cx| float(cx, UnaryOp::Tan)),
     OpDef::new("aten.tanh.default", |cx| float(cx, UnaryOp::Tanh)),
     OpDef::new("aten.trunc.default", |cx| of_floats(cx, UnaryOp::Trunc)),
@@ -99,5 +111,79 @@ fn logical_not(cx: &mut Cx) -> Lowered {
     } else {
         f.binary(BinaryOp::Eq, x0, zero);
     }
+    Ok(vec![cx.map(f.0, &[x])?])
+}
+
+fn times(cx: &mut Cx, factor: f64) -> Lowered {
+    let x = cx.tensor("self")?;
+    let x = cx.as_float(x)?;
+    Ok(vec![cx.binary_scalar(BinaryOp::Mul, x, factor)?])
+}
+
+fn square(cx: &mut Cx) -> Lowered {
+    let x = cx.tensor("self")?;
+    Ok(vec![elementwise::binary(cx, BinaryOp::Mul, x, x)?])
+}
+
+fn fraction(cx: &mut Cx) -> Lowered {
+    let x = cx.tensor("self")?;
+    let whole = cx.unary(UnaryOp::Trunc, x)?;
+    Ok(vec![cx.binary(BinaryOp::Sub, x, whole)?])
+}
+
+fn is_finite(cx: &mut Cx) -> Lowered {
+    let x = cx.tensor("self")?;
+    let x = cx.as_float(x)?;
+    let (infinite, none) = (cx.unary(UnaryOp::IsInf, x)?, cx.unary(UnaryOp::IsNan, x)?);
+    let either = cx.binary(BinaryOp::Or, infinite, none)?;
+    Ok(vec![cx.unary(UnaryOp::Not, either)?])
+}
+
+/// `ln(x / (1 - x))`, of x kept `eps` away from 0 and 1.
+fn logit(cx: &mut Cx) -> Lowered {
+    let x = cx.tensor("self")?;
+    let mut x = cx.as_float(x)?;
+    if let Some(eps) = cx.opt_float("eps")? {
+        x = cx.binary_scalar(BinaryOp::Max, x, eps)?;
+        x = cx.binary_scalar(BinaryOp::Min, x, 1.0 - eps)?;
+    }
+    let one = cx.scalar(cx.dtype(x), 1.0);
+    let rest = cx.binary(BinaryOp::Sub, one, x)?;
+    let odds = cx.binary(BinaryOp::Div, x, rest)?;
+    Ok(vec![cx.unary(UnaryOp::Log, odds)?])
+}
+
+/// To so many digits behind the point, or before it.
+fn rounded(cx: &mut Cx) -> Lowered {
+    let x = cx.tensor("self")?;
+    let n = cx.int("decimals")?;
+    if !cx.dtype(x).is_float() {
+        return Ok(vec![x]);
+    }
+    let factor = 10f64.powi(i32::try_from(n.abs()).unwrap_or(i32::MAX));
+    let (there, back) = if n >= 0 { (BinaryOp::Mul, BinaryOp::Div) } else { (BinaryOp::Div, BinaryOp::Mul) };
+    let y = cx.binary_scalar(there, x, factor)?;
+    let y = cx.unary(UnaryOp::Round, y)?;
+    Ok(vec![cx.binary_scalar(back, y, factor)?])
+}
+
+/// What is no number is 0 and infinities are the greatest numbers, unless something else is said.
+fn without_nan(cx: &mut Cx) -> Lowered {
+    let x = cx.tensor("self")?;
+    let dtype = cx.dtype(x);
+    if !dtype.is_float() {
+        return Ok(vec![x]);
+    }
+    let least = crate::lower::pool::least(dtype).as_f64();
+    let nan = cx.opt_float("nan")?.unwrap_or(0.0);
+    let (high, low) = (cx.opt_float("posinf")?.unwrap_or(-least), cx.opt_float("neginf")?.unwrap_or(least));
+    let mut f = Body::default();
+    let (v, zero) = (f.arg(0), f.number(dtype, 0.0));
+    let (nan, high, low) = (f.number(dtype, nan), f.number(dtype, high), f.number(dtype, low));
+    let (none, infinite, negative) =
+        (f.unary(UnaryOp::IsNan, v), f.unary(UnaryOp::IsInf, v), f.binary(BinaryOp::Lt, v, zero));
+    let end = f.select(negative, low, high);
+    let finite = f.select(infinite, end, v);
+    f.select(none, nan, finite);
     Ok(vec![cx.map(f.0, &[x])?])
 }

@@ -1,0 +1,213 @@
+//! Linear algebra of batches of matrices.
+
+use super::super::prelude::*;
+use crate::lower::linalg::{self, Applied, Equation, Reflections, Triangular};
+
+pub const OPS: &[OpDef] = &[
+    OpDef::new("aten._linalg_det.default", det).notes("its factors are those of A, not of its transpose"),
+    OpDef::new("aten._linalg_slogdet.default", slogdet).notes("its factors are those of A, not of its transpose"),
+    OpDef::new("aten._linalg_solve_ex.default", solve_ex),
+    OpDef::new("aten.cholesky_inverse.default", cholesky_inverse),
+    OpDef::new("aten.cholesky_solve.default", cholesky_solve),
+    OpDef::new("aten.det.default", det),
+    OpDef::new("aten.geqrf.default", geqrf),
+    OpDef::new("aten.inverse.default", inverse),
+    OpDef::new("aten.linalg_cholesky.default", cholesky),
+    OpDef::new("aten.linalg_cholesky_ex.default", cholesky),
+    OpDef::new("aten.linalg_det.default", det),
+    OpDef::new("aten.linalg_householder_product.default", householder),
+    OpDef::new("aten.linalg_inv.default", inverse),
+    OpDef::new("aten.linalg_inv_ex.default", inverse),
+    OpDef::new("aten.linalg_lu.default", lu),
+    OpDef::new("aten.linalg_lu_factor.default", lu_factor),
+    OpDef::new("aten.linalg_lu_factor_ex.default", lu_factor),
+    OpDef::new("aten.linalg_lu_solve.default", lu_solve),
+    OpDef::new("aten.linalg_qr.default", qr),
+    OpDef::new("aten.linalg_solve.default", solve_ex),
+    OpDef::new("aten.linalg_solve_ex.default", solve_ex),
+    OpDef::new("aten.linalg_solve_triangular.default", solve_triangular),
+    OpDef::new("aten.logdet.default", logdet),
+    OpDef::new("aten.lu_unpack.default", lu_unpack),
+    OpDef::new("aten.ormqr.default", ormqr),
+    OpDef::new("aten.slogdet.default", slogdet),
+    OpDef::new("aten.triangular_solve.default", triangular_solve),
+];
+
+/// The operand, whatever it is called.
+fn matrix(cx: &mut Cx) -> Result {
+    cx.tensor(if cx.declares("A") { "A" } else { "self" })
+}
+
+/// As many of the results as the node has.
+fn some(cx: &Cx, mut all: Vec<Value>) -> Lowered {
+    all.truncate(cx.result_count());
+    Ok(all)
+}
+
+fn cholesky(cx: &mut Cx) -> Lowered {
+    let (a, upper) = (matrix(cx)?, cx.flag("upper")?);
+    let c = linalg::cholesky(cx, a, upper)?;
+    some(cx, vec![c.factor, c.info])
+}
+
+fn cholesky_solve(cx: &mut Cx) -> Lowered {
+    let (b, factor, upper) = (cx.tensor("self")?, cx.tensor("input2")?, cx.flag("upper")?);
+    Ok(vec![linalg::cholesky_solve(cx, b, factor, upper)?])
+}
+
+fn cholesky_inverse(cx: &mut Cx) -> Lowered {
+    let (factor, upper) = (cx.tensor("self")?, cx.flag("upper")?);
+    Ok(vec![linalg::cholesky_inverse(cx, factor, upper)?])
+}
+
+fn inverse(cx: &mut Cx) -> Lowered {
+    let a = matrix(cx)?;
+    let (x, info) = linalg::inverse(cx, a)?;
+    some(cx, vec![x, info])
+}
+
+fn det(cx: &mut Cx) -> Lowered {
+    let a = matrix(cx)?;
+    let f = linalg::lu_factor(cx, a, true)?;
+    let d = linalg::determinant(cx, &f)?;
+    some(cx, vec![d, f.lu, f.pivots])
+}
+
+fn slogdet(cx: &mut Cx) -> Lowered {
+    let a = matrix(cx)?;
+    let f = linalg::lu_factor(cx, a, true)?;
+    let (sign, log) = linalg::log_determinant(cx, &f)?;
+    some(cx, vec![sign, log, f.lu, f.pivots])
+}
+
+/// Of a negative determinant no number.
+fn logdet(cx: &mut Cx) -> Lowered {
+    let a = matrix(cx)?;
+    let f = linalg::lu_factor(cx, a, true)?;
+    let (sign, log) = linalg::log_determinant(cx, &f)?;
+    let of_sign = cx.unary(UnaryOp::Log, sign)?;
+    let singular = cx.binary_scalar(BinaryOp::Eq, sign, 0.0)?;
+    let sum = cx.binary(BinaryOp::Add, log, of_sign)?;
+    Ok(vec![cx.select(singular, log, sum)?])
+}
+
+/// A right side with a row or a column for a vector, and whether it was one.
+fn columns(cx: &mut Cx, a: Value, b: Value) -> Result<(Value, bool)> {
+    let (ra, rb) = (cx.rank(a), cx.rank(b));
+    let vector = rb == 1 || rb + 1 == ra && cx.shape(b)[..] == cx.shape(a)[..ra - 1];
+    Ok((if vector { cx.unsqueeze(b, &[rb])? } else { b }, vector))
+}
+
+fn solve_ex(cx: &mut Cx) -> Lowered {
+    let (a, b, left) = (cx.tensor("A")?, cx.tensor("B")?, cx.flag("left")?);
+    let (b, vector) = columns(cx, a, b)?;
+    let (x, f) = linalg::solve(cx, a, b, !left)?;
+    let last = cx.rank(x) - 1;
+    let x = if vector { cx.squeeze(x, &[last])? } else { x };
+    // One variant has no factors among its results.
+    match cx.result_count() {
+        2 => Ok(vec![x, f.info]),
+        _ => some(cx, vec![x, f.lu, f.pivots, f.info]),
+    }
+}
+
+fn lu_factor(cx: &mut Cx) -> Lowered {
+    let (a, pivot) = (matrix(cx)?, cx.flag("pivot")?);
+    let f = linalg::lu_factor(cx, a, pivot)?;
+    some(cx, vec![f.lu, f.pivots, f.info])
+}
+
+fn lu(cx: &mut Cx) -> Lowered {
+    let (a, pivot) = (matrix(cx)?, cx.flag("pivot")?);
+    let f = linalg::lu_factor(cx, a, pivot)?;
+    let (lower, upper) = linalg::lu_parts(cx, f.lu)?;
+    let p = match pivot {
+        true => permutation(cx, f.lu, f.pivots)?,
+        // Without pivoting there is no permutation: an empty tensor.
+        false => nothing(cx, 0)?,
+    };
+    Ok(vec![p, lower, upper])
+}
+
+fn permutation(cx: &mut Cx, lu: Value, pivots: Value) -> Result {
+    let (rank, dtype) = (cx.rank(lu), cx.dtype(lu));
+    let m = cx.shape(lu)[rank - 2].clone();
+    linalg::permutation(cx, pivots, &m, dtype)
+}
+
+/// A result that is not asked for.
+fn nothing(cx: &mut Cx, i: usize) -> Result {
+    let ty = cx.result(i)?;
+    Ok(cx.full(&ty.shape, wgfc_ir::Scalar::from_f64(ty.dtype, 0.0))?)
+}
+
+fn lu_unpack(cx: &mut Cx) -> Lowered {
+    let (lu, pivots) = (cx.tensor("LU_data")?, cx.tensor("LU_pivots")?);
+    let p = if cx.flag("unpack_pivots")? { permutation(cx, lu, pivots)? } else { nothing(cx, 0)? };
+    let (lower, upper) = match cx.flag("unpack_data")? {
+        true => linalg::lu_parts(cx, lu)?,
+        false => (nothing(cx, 1)?, nothing(cx, 2)?),
+    };
+    Ok(vec![p, lower, upper])
+}
+
+fn lu_solve(cx: &mut Cx) -> Lowered {
+    let (lu, pivots, b) = (cx.tensor("LU")?, cx.tensor("pivots")?, cx.tensor("B")?);
+    let p = Equation { transposed: cx.flag("adjoint")?, right: !cx.flag("left")? };
+    Ok(vec![linalg::lu_solve(cx, lu, pivots, b, p)?])
+}
+
+fn solve_triangular(cx: &mut Cx) -> Lowered {
+    let (a, b) = (cx.tensor("self")?, cx.tensor("B")?);
+    let p = Triangular {
+        upper: cx.flag("upper")?,
+        right: !cx.flag("left")?,
+        unit: cx.flag("unitriangular")?,
+        ..Triangular::default()
+    };
+    Ok(vec![linalg::solve_triangular(cx, a, b, p)?])
+}
+
+/// The second result is the matrix.
+fn triangular_solve(cx: &mut Cx) -> Lowered {
+    let (b, a) = (cx.tensor("self")?, cx.tensor("A")?);
+    let p = Triangular {
+        upper: cx.flag("upper")?,
+        transposed: cx.flag("transpose")?,
+        unit: cx.flag("unitriangular")?,
+        ..Triangular::default()
+    };
+    Ok(vec![linalg::solve_triangular(cx, a, b, p)?, a])
+}
+
+fn qr(cx: &mut Cx) -> Lowered {
+    let a = matrix(cx)?;
+    match cx.text("mode")?.as_deref() {
+        Some("r") => {
+            let (_, r) = linalg::qr(cx, a, false)?;
+            Ok(vec![nothing(cx, 0)?, r])
+        }
+        mode => {
+            let (q, r) = linalg::qr(cx, a, mode == Some("complete"))?;
+            Ok(vec![q, r])
+        }
+    }
+}
+
+fn geqrf(cx: &mut Cx) -> Lowered {
+    let a = cx.tensor("self")?;
+    let r = linalg::reflections(cx, a)?;
+    Ok(vec![r.vectors, r.tau])
+}
+
+fn householder(cx: &mut Cx) -> Lowered {
+    let (vectors, tau) = (cx.tensor("input")?, cx.tensor("tau")?);
+    let n = cx.shape(vectors).last().cloned().unwrap_or(Dim::ONE);
+    Ok(vec![linalg::columns_of(cx, &Reflections { vectors, tau }, &n)?])
+}
+
+fn ormqr(cx: &mut Cx) -> Lowered {
+    let (vectors, tau, c) = (cx.tensor("self")?, cx.tensor("input2")?, cx.tensor("input3")?);
+    let p = Applied { transposed: cx.flag("transpose")?, right: !cx.flag("left")? };
+    Ok(vec![linalg::apply(cx, &Reflections { vectors, tau }, c, p)?])
+}

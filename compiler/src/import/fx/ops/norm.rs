@@ -1,0 +1,203 @@
+//! Normalisations.
+
+use super::super::prelude::*;
+use super::reduce::moments;
+use crate::lower::norm;
+use wgfc_ir::{NormKind, Op, Scalar};
+
+pub const OPS: &[OpDef] = &[
+    OpDef::new("aten._batch_norm_with_update_functional.default", batch_with_reserve),
+    OpDef::new("aten._fused_rms_norm.default", rms),
+    OpDef::new("aten._native_batch_norm_legit.no_stats", |cx| batch(cx, true)),
+    OpDef::new("aten._native_batch_norm_legit_functional.default", batch_functional),
+    OpDef::new("aten._native_batch_norm_legit_no_training.default", |cx| batch(cx, false)),
+    OpDef::new("aten.batch_norm.default", batch_in_place).writes(&["running_mean", "running_var"]),
+    OpDef::new("aten.group_norm.default", group),
+    OpDef::new("aten.instance_norm.default", instance),
+    OpDef::new("aten.layer_norm.default", layer),
+    OpDef::new("aten.native_group_norm.default", group),
+    OpDef::new("aten.native_layer_norm.default", layer),
+    OpDef::new("aten.rms_norm.default", rms),
+];
+
+/// Along the last axes, with scale and bias, and mean and `1 / √(variance + ε)` where those are results.
+fn layer(cx: &mut Cx) -> Lowered {
+    let x = cx.tensor("input")?;
+    let n = cx.sizes("normalized_shape")?.len();
+    let epsilon = cx.float("eps")?;
+    let axes: Vec<usize> = (cx.rank(x).saturating_sub(n)..cx.rank(x)).collect();
+    let (scale, bias) = (cx.opt_tensor("weight")?, cx.opt_tensor("bias")?);
+    let mut y = norm::layer(cx, x, &axes, epsilon)?;
+    y = scaled(cx, y, scale, bias)?;
+    statistics(cx, x, y, &axes, epsilon)
+}
+
+fn scaled(cx: &mut Cx, mut y: Value, scale: Option<Value>, bias: Option<Value>) -> Result {
+    let dtype = cx.dtype(y);
+    if let Some(s) = scale {
+        let s = cx.converted(s, dtype)?;
+        y = cx.binary(BinaryOp::Mul, y, s)?;
+    }
+    if let Some(b) = bias {
+        let b = cx.converted(b, dtype)?;
+        y = cx.binary(BinaryOp::Add, y, b)?;
+    }
+    Ok(y)
+}
+
+/// A result, and what it was normalised with where that is asked for.
+fn statistics(cx: &mut Cx, x: Value, y: Value, axes: &[usize], epsilon: f64) -> Lowered {
+    if cx.result_count() < 3 {
+        return Ok(vec![y]);
+    }
+    let [mean, inverse] = norm::moments(cx, x, axes, epsilon)?;
+    let dtype = cx.result_dtype(1)?;
+    Ok(vec![y, cx.converted(mean, dtype)?, cx.converted(inverse, dtype)?])
+}
+
+fn rms(cx: &mut Cx) -> Lowered {
+    let x = cx.tensor("input")?;
+    let n = cx.sizes("normalized_shape")?.len();
+    let dtype = cx.dtype(x);
+    let epsilon = cx.opt_float("eps")?.unwrap_or(if dtype == DType::F16 { 2f64.powi(-10) } else { f64::from(f32::EPSILON) });
+    let axes: Vec<usize> = (cx.rank(x).saturating_sub(n)..cx.rank(x)).collect();
+    let op = Op::Norm { kind: NormKind::Rms, axes: axes.clone(), epsilon: (epsilon as f32).to_bits() };
+    let y = cx.push(op, &[x])?;
+    let scale = cx.opt_tensor("weight")?;
+    let y = scaled(cx, y, scale, None)?;
+    if cx.result_count() < 2 {
+        return Ok(vec![y]);
+    }
+    let inverse = norm::inverse_rms(cx, x, &axes, epsilon)?;
+    let dtype = cx.result_dtype(1)?;
+    Ok(vec![y, cx.converted(inverse, dtype)?])
+}
+
+/// A number for each channel, along axis 1.
+fn along_channels(cx: &mut Cx, v: Option<Value>, rank: usize) -> Result<Option<Value>> {
+    v.map(|v| norm::per_channel(cx, v, rank)).transpose()
+}
+
+fn group(cx: &mut Cx) -> Lowered {
+    let x = cx.tensor("input")?;
+    let groups = if cx.declares("group") { cx.int("group")? } else { cx.int("num_groups")? };
+    let epsilon = cx.float("eps")?;
+    let (rank, shape) = (cx.rank(x), cx.shape(x));
+    let n = norm::grouped(cx, x, groups, epsilon)?;
+    let y = cx.reshape(n, shape.clone())?;
+    let (scale, bias) = (cx.opt_tensor("weight")?, cx.opt_tensor("bias")?);
+    let (scale, bias) = (along_channels(cx, scale, rank)?, along_channels(cx, bias, rank)?);
+    let y = scaled(cx, y, scale, bias)?;
+    if cx.result_count() < 3 {
+        return Ok(vec![y]);
+    }
+    let rest: Dim = shape[1..].iter().product();
+    let flat = cx.reshape(x, vec![shape[0].clone(), groups.into(), rest.div(&groups.into(), &[])])?;
+    let [mean, inverse] = norm::moments(cx, flat, &[2], epsilon)?;
+    let dtype = cx.result_dtype(1)?;
+    let (mean, inverse) = (cx.squeeze(mean, &[2])?, cx.squeeze(inverse, &[2])?);
+    Ok(vec![y, cx.converted(mean, dtype)?, cx.converted(inverse, dtype)?])
+}
+
+fn instance(cx: &mut Cx) -> Lowered {
+    let x = cx.tensor("input")?;
+    if !cx.flag("use_input_stats")? {
+        return batch(cx, false);
+    }
+    let (rank, epsilon) = (cx.rank(x), cx.float("eps")?);
+    let n = norm::instance(cx, x, epsilon)?;
+    let (scale, bias) = (cx.opt_tensor("weight")?, cx.opt_tensor("bias")?);
+    let (scale, bias) = (along_channels(cx, scale, rank)?, along_channels(cx, bias, rank)?);
+    Ok(vec![scaled(cx, n, scale, bias)?])
+}
+
+/// With the statistics of the batch, or with the running ones.
+fn batch(cx: &mut Cx, training: bool) -> Lowered {
+    let (y, mean, inverse) = normalised(cx, training)?;
+    if cx.result_count() < 2 {
+        return Ok(vec![y]);
+    }
+    if training {
+        return Ok(vec![y, mean, inverse]);
+    }
+    // Nothing was computed.
+    let dtype = cx.result_dtype(1)?;
+    let nothing = cx.full(&[Dim::ZERO], Scalar::from_f64(dtype, 0.0))?;
+    Ok(vec![y, nothing, nothing])
+}
+
+/// The result, and for each channel the mean of the batch and `1 / √(variance + ε)`.
+fn normalised(cx: &mut Cx, training: bool) -> Result<(Value, Value, Value)> {
+    let x = cx.tensor("input")?;
+    let (rank, epsilon) = (cx.rank(x), cx.float("eps")?);
+    let (scale, bias) = (cx.opt_tensor("weight")?, cx.opt_tensor("bias")?);
+    let others: Vec<usize> = (0..rank).filter(|a| *a != 1).collect();
+    if training {
+        let (s, b) = (along_channels(cx, scale, rank)?, along_channels(cx, bias, rank)?);
+        let n = norm::layer(cx, x, &others, epsilon)?;
+        let y = scaled(cx, n, s, b)?;
+        let [mean, inverse] = norm::moments(cx, x, &others, epsilon)?;
+        return Ok((y, cx.squeeze(mean, &others)?, cx.squeeze(inverse, &others)?));
+    }
+    let (mean, var) = (cx.tensor("running_mean")?, cx.tensor("running_var")?);
+    let one = |cx: &mut Cx, v: f64| -> Result {
+        let (dtype, want) = (cx.dtype(mean), cx.shape(mean));
+        Ok(cx.full(&want, Scalar::from_f64(dtype, v))?)
+    };
+    let scale = match scale {
+        Some(s) => s,
+        None => one(cx, 1.0)?,
+    };
+    let bias = match bias {
+        Some(b) => b,
+        None => one(cx, 0.0)?,
+    };
+    let p = norm::Batch { epsilon, momentum: None, per_position: false };
+    let y = norm::batch(cx, x, [scale, bias, mean, var], &p)?[0];
+    Ok((y, mean, var))
+}
+
+/// What running statistics become: of the variance, that of a sample.
+fn updated(cx: &mut Cx) -> Result<[Value; 2]> {
+    let x = cx.tensor("input")?;
+    let (running_mean, running_var, momentum) =
+        (cx.tensor("running_mean")?, cx.tensor("running_var")?, cx.float("momentum")?);
+    let others: Vec<usize> = (0..cx.rank(x)).filter(|a| *a != 1).collect();
+    let wide = cx.converted(x, cx.dtype(running_mean))?;
+    let [var, mean] = moments(cx, wide, &others, 1.0)?;
+    let mut out = [running_mean, running_var];
+    for (slot, new) in out.iter_mut().zip([mean, var]) {
+        let new = cx.squeeze(new, &others)?;
+        let old = cx.binary_scalar(BinaryOp::Mul, *slot, 1.0 - momentum)?;
+        let new = cx.binary_scalar(BinaryOp::Mul, new, momentum)?;
+        *slot = cx.binary(BinaryOp::Add, old, new)?;
+    }
+    Ok(out)
+}
+
+fn batch_functional(cx: &mut Cx) -> Lowered {
+    let training = cx.flag("training")?;
+    let mut out = batch(cx, training)?;
+    let running = if training { updated(cx)? } else { [cx.tensor("running_mean")?, cx.tensor("running_var")?] };
+    out.extend(running);
+    Ok(out)
+}
+
+fn batch_with_reserve(cx: &mut Cx) -> Lowered {
+    let (y, mean, inverse) = normalised(cx, true)?;
+    let reserve = cx.full(&[Dim::ZERO], Scalar::from_i64(DType::U8, 0))?;
+    let [m, v] = updated(cx)?;
+    Ok(vec![y, mean, inverse, reserve, m, v])
+}
+
+/// In training, running statistics are written.
+fn batch_in_place(cx: &mut Cx) -> Lowered {
+    let training = cx.flag("training")?;
+    let y = normalised(cx, training)?.0;
+    if training && cx.has("running_mean") {
+        let [m, v] = updated(cx)?;
+        cx.write("running_mean", m)?;
+        cx.write("running_var", v)?;
+    }
+    Ok(vec![y])
+}

@@ -1,0 +1,156 @@
+//! Archives of torch.export: whole ones against torch's results, those without weights as far as they compile.
+
+use crate::backend::Backend;
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use wgfc::npy;
+use wgfc::selftest::{Tolerance, equal};
+use wgfc::source::ModelFile;
+use wgfc_compiler::{Fusion, Options};
+use wgfc_ir::Tensor;
+use wgfc_ir::eval::{StateValues, evaluate_from};
+
+/// What is in them that is not supported, with what the error says.
+const REFUSED: &[(&str, &str)] =
+    &[("torchao_int8.pt2", "run_decompositions()"), ("torchao_int4.pt2", "run_decompositions()")];
+
+fn archives(kind: &str) -> Vec<PathBuf> {
+    let root = crate::folder("WGFC_FX", "target/fx").join(kind);
+    let Ok(dir) = std::fs::read_dir(&root) else { return vec![] };
+    let mut files: Vec<PathBuf> = dir.filter_map(|e| Some(e.ok()?.path())).collect();
+    files.retain(|f| f.extension().is_some_and(|e| e == "pt2") && crate::selected(&f.to_string_lossy()));
+    files.sort();
+    files
+}
+
+fn refused(file: &Path) -> Option<&'static str> {
+    let name = file.file_name()?.to_str()?;
+    REFUSED.iter().find(|(n, _)| *n == name).map(|(_, why)| *why)
+}
+
+/// The arrays `KIND_0.npy`, ….
+fn arrays(folder: &Path, kind: &str) -> Vec<Tensor> {
+    let files = (0..).map(|i| folder.join(format!("{kind}_{i}.npy"))).take_while(|f| f.exists());
+    files.map(|f| npy::read(&f).unwrap()).collect()
+}
+
+/// The arrays `KIND_NAME.npy`, by name.
+fn named(folder: &Path, kind: &str) -> BTreeMap<String, Tensor> {
+    let files = std::fs::read_dir(folder).unwrap().filter_map(|e| Some(e.ok()?.path()));
+    let name = |f: &Path| Some(f.file_name()?.to_str()?.strip_prefix(kind)?.strip_suffix(".npy")?.to_owned());
+    files.filter_map(|f| Some((name(&f)?, npy::read(&f).unwrap()))).collect()
+}
+
+/// What a run gives: outputs and states by name.
+struct Given {
+    outputs: Vec<(String, Tensor)>,
+    states: BTreeMap<String, Tensor>,
+}
+
+fn compare(name: &str, folder: &Path, given: &Given) -> Result<(), String> {
+    let close = Tolerance { rtol: 1e-4, atol: 1e-5 };
+    let wanted = arrays(folder, "out");
+    for (i, w) in wanted.iter().enumerate() {
+        let (n, got) = given.outputs.get(i).ok_or_else(|| format!("{name}: output {i} is missing"))?;
+        let narrow = npy::cast(got, w.dtype).filter(|_| got.dtype != w.dtype);
+        equal(narrow.as_ref().unwrap_or(got), w, close).map_err(|e| format!("{name}: output {n}: {e}"))?;
+    }
+    let by_name = |n: &str| given.outputs.iter().skip(wanted.len()).find(|(o, _)| o == n).map(|(_, t)| t);
+    for (kind, prefix) in [("mut_", ""), ("grad_", "grad.")] {
+        for (n, w) in named(folder, kind) {
+            let key = format!("{prefix}{n}");
+            let got = given.states.get(&key).or_else(|| by_name(&key));
+            let got = got.ok_or_else(|| format!("{name}: `{key}` is neither a state nor an output"))?;
+            equal(got, &w, close).map_err(|e| format!("{name}: {key}: {e}"))?;
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn whole_programs_give_the_results_of_torch() {
+    let files = archives("whole");
+    if files.is_empty() {
+        return crate::skip("whole_programs", "target/fx is empty: run scripts/aten_cases.py");
+    }
+    let gpus = Backend::adapters();
+    let mut wrong = vec![];
+    for file in &files {
+        let name = file.file_name().unwrap().to_str().unwrap();
+        let stem = name.trim_end_matches(".pt2").trim_end_matches(".core");
+        let stem = if stem.starts_with("legacy") { "legacy" } else { stem };
+        let folder = file.with_file_name(stem);
+        let model = ModelFile::open(file).unwrap();
+        let graph = match (model.import(&Options::default()), refused(file)) {
+            (Ok(i), None) => i.graph,
+            (Ok(_), Some(_)) => panic!("{name} is no longer refused"),
+            (Err(e), Some(why)) if e.to_string().contains(why) => continue,
+            (Err(e), _) => {
+                wrong.push(format!("{name}: {e}"));
+                continue;
+            }
+        };
+        let inputs: BTreeMap<String, Tensor> =
+            graph.inputs.iter().map(|i| i.name.to_string()).zip(arrays(&folder, "in")).collect();
+        let names: Vec<String> = graph.outputs.iter().map(|o| o.name.to_string()).collect();
+        let mut states = StateValues::default();
+        match evaluate_from(&graph, &inputs, &mut states) {
+            Ok(outputs) => {
+                let given =
+                    Given { outputs: names.into_iter().zip(outputs).collect(), states: states.tensors };
+                wrong.extend(compare(&format!("{name}, evaluated"), &folder, &given).err());
+            }
+            Err(e) => wrong.push(format!("{name}: {e}")),
+        }
+        for gpu in &gpus {
+            let run = || -> Result<Given, String> {
+                let program = model.compile(&Options::default()).map_err(|e| e.to_string())?;
+                let mut session =
+                    wgfc::selftest::session(gpu, &program).map_err(|e| e.first_line().to_owned())?;
+                let given: Vec<(&str, Tensor)> =
+                    inputs.iter().map(|(n, t)| (n.as_str(), t.clone())).collect();
+                let outputs = session.run_blocking(&given).map_err(|e| e.to_string())?;
+                let outputs = outputs.into_iter().collect();
+                Ok(Given { outputs, states: session.states_blocking().map_err(|e| e.to_string())? })
+            };
+            let on = format!("{name} on {}", gpu.summary().name);
+            match run() {
+                Ok(given) => wrong.extend(compare(&on, &folder, &given).err()),
+                Err(e) => wrong.push(format!("{on}: {e}")),
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+#[test]
+fn programs_without_weights_compile_in_both_dialects() {
+    let files = archives("graphs");
+    if files.is_empty() {
+        return crate::skip("programs_without_weights", "target/fx is empty: run scripts/aten_cases.py");
+    }
+    let mut wrong = vec![];
+    let mut table = String::new();
+    for file in &files {
+        let name = file.file_name().unwrap().to_str().unwrap();
+        let options = Options { graph_only: true, fusion: Fusion::Full, ..Options::default() };
+        let start = std::time::Instant::now();
+        let model = ModelFile::open(file).unwrap();
+        let imported = model.import(&options).map(|_| start.elapsed());
+        match (model.compile(&options), refused(file)) {
+            (Ok(p), None) => {
+                let ms = imported.map_or(0.0, |t| t.as_secs_f64() * 1e3);
+                table += &format!(
+                    "{name:34} {:5} nodes {:4} dispatches, imported in {ms:.0} ms\n",
+                    p.stats.model_nodes,
+                    p.dispatches.len()
+                );
+            }
+            (Ok(_), Some(_)) => wrong.push(format!("{name} is no longer refused")),
+            (Err(e), Some(why)) if e.to_string().contains(why) => table += &format!("{name:34} refused\n"),
+            (Err(e), _) => wrong.push(format!("{name}: {e}")),
+        }
+    }
+    crate::say(table);
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
