@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """Unpacks the cases of torch's operators in fixtures/aten to target/aten, and the archives of torch.export in
-fixtures/aten/whole.tar.gz (with weights, inputs and results) and graphs.tar.gz (without weights) to target/fx.
+fixtures/fx/whole.tar.gz (with weights, inputs and results) and graphs.tar.gz (without weights) to target/fx.
 
     aten_cases.py [OUT]
 
@@ -53,7 +53,7 @@ def main():
     shutil.rmtree(out / "cases")
     for archives in ("whole", "graphs"):
         shutil.rmtree(ROOT / "target/fx" / archives, ignore_errors=True)
-        with tarfile.open(ROOT / f"fixtures/aten/{archives}.tar.gz") as t:
+        with tarfile.open(ROOT / f"fixtures/fx/{archives}.tar.gz") as t:
             t.extractall(ROOT / "target/fx", filter="data")
     lines = []
     for case in sorted(p for p in out.iterdir() if p.is_dir()):

@@ -216,13 +216,13 @@ impl<'m> Cx<'_, '_, 'm> {
     pub fn declared_of(&self, name: &str) -> Option<&'m TensorMeta> {
         self.graph.tensor_values.get(self.tensor_name(name)?)
     }
-    /// Sizes and strides of an argument that is a tensor, in elements, where they are known and it begins its memory.
-    pub fn layout(&self, name: &str) -> Option<(Vec<i64>, Vec<i64>)> {
+    /// Sizes and strides of an argument that is a tensor, in elements, where it begins its memory.
+    pub fn layout(&self, name: &str) -> Option<(Vec<Dim>, Vec<Dim>)> {
         let meta = self.declared_of(name)?;
-        let known = |s: &SymInt| if let SymInt::Int(n) = s { Some(*n) } else { None };
-        let numbers = |v: &[SymInt]| v.iter().map(known).collect::<Option<Vec<i64>>>();
-        let begins = meta.storage_offset.as_ref().is_none_or(|o| known(o) == Some(0));
-        let (sizes, strides) = (numbers(&meta.sizes)?, numbers(&meta.strides)?);
+        let sizes =
+            |v: &[SymInt]| v.iter().map(|s| self.importer.sym_int(s).ok()).collect::<Option<Vec<Dim>>>();
+        let begins = meta.storage_offset.as_ref().is_none_or(|o| *o == SymInt::Int(0));
+        let (sizes, strides) = (sizes(&meta.sizes)?, sizes(&meta.strides)?);
         (begins && sizes.len() == strides.len()).then_some((sizes, strides))
     }
     /// Whether a result is a tensor of complex numbers.

@@ -2,9 +2,11 @@
 
 use super::super::prelude::*;
 use crate::lower::{einsum, matmul, shape};
-use wgfc_ir::ReduceOp;
+use wgfc_ir::{Contract, Op, Poly, ReduceOp};
 
 pub const OPS: &[OpDef] = &[
+    OpDef::new("aten._grouped_mm.default", |cx| grouped(cx, ["self", "mat2"]))
+        .notes("rows of a matrix by groups, each with a matrix of its own"),
     OpDef::new("aten._int_mm.default", |cx| product(cx, "self", "mat2")),
     OpDef::new("aten._trilinear.default", trilinear),
     OpDef::new("aten.addbmm.default", |cx| added(cx, ["self", "batch1", "batch2"], true)),
@@ -19,6 +21,7 @@ pub const OPS: &[OpDef] = &[
     OpDef::new("aten.mm.default", |cx| product(cx, "self", "mat2")),
     OpDef::new("aten.mv.default", |cx| product(cx, "self", "vec")),
     OpDef::new("aten.outer.default", outer),
+    OpDef::new("transformers.grouped_mm_fallback.default", |cx| grouped(cx, ["input", "weight"])),
 ];
 
 fn product(cx: &mut Cx, a: &str, b: &str) -> Lowered {
@@ -90,4 +93,25 @@ fn trilinear(cx: &mut Cx) -> Lowered {
     let y = cx.binary(BinaryOp::Mul, factors[0], factors[1])?;
     let y = cx.binary(BinaryOp::Mul, y, factors[2])?;
     Ok(vec![cx.reduce(ReduceOp::Sum, y, &along, false)?])
+}
+
+/// Rows by groups: those before `offs[0]` times the first matrix, those up to `offs[1]` times the second, and so on.
+fn grouped(cx: &mut Cx, [x, w]: [&str; 2]) -> Lowered {
+    let (x, w, ends) = (cx.tensor(x)?, cx.tensor(w)?, cx.tensor("offs")?);
+    if cx.rank(x) != 2 || cx.rank(w) != 3 {
+        return Err(OpError::unsupported(
+            format!("operands of type {} and {}", cx.ty(x), cx.ty(w)),
+            "group the rows of the first operand alone",
+        ));
+    }
+    let rows = cx.shape(x)[0].clone();
+    // The group of a row is how many groups end at it or before.
+    let ends = cx.converted(ends, DType::I64)?;
+    let row = cx.iota(&[rows, Dim::ONE], Poly::var(0), DType::I64)?;
+    let before = cx.binary(BinaryOp::Le, ends, row)?;
+    let before = cx.converted(before, DType::I64)?;
+    let group = cx.reduce(ReduceOp::Sum, before, &[1], false)?;
+    let each = cx.take(w, group, 0)?;
+    let contract = Contract { a: vec![0, 1], b: vec![0, 1, 2], out: vec![0, 2] };
+    Ok(vec![cx.push(Op::Contract(contract), &[x, each])?])
 }

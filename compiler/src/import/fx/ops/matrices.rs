@@ -14,7 +14,6 @@ pub const OPS: &[OpDef] = &[
         let x = cx.unsqueeze(x, &[rank])?;
         Ok(vec![cx.push(Op::View { shape: want, index, fill }, &[x])?])
     }),
-    OpDef::new("aten.diagonal.Dimname", diagonal),
     OpDef::new("aten.diagonal.default", diagonal),
     OpDef::new("aten.diagonal_scatter.default", |cx| {
         let (x, source) = (cx.tensor("self")?, cx.tensor("src")?);

@@ -54,15 +54,16 @@ fn memory_order(cx: &Cx) -> Result<Vec<usize>> {
         )
     };
     let Some((sizes, strides)) = cx.layout("self") else { return Err(unknown()) };
-    let mut order: Vec<usize> = (0..sizes.len()).collect();
-    order.sort_by_key(|d| (std::cmp::Reverse(strides[*d]), *d));
-    let mut expected = 1;
-    for d in order.iter().rev() {
-        if sizes[*d] != 1 && strides[*d] != expected {
-            return Err(unknown());
-        }
-        expected *= sizes[*d];
+    // Axes of one element are anywhere.
+    let (mut order, mut rest): (Vec<usize>, Vec<usize>) = (0..sizes.len()).partition(|d| sizes[*d].is(1));
+    let (mut inner, mut expected) = (vec![], Dim::ONE);
+    while !rest.is_empty() {
+        let next = rest.iter().position(|d| strides[*d] == expected).ok_or_else(unknown)?;
+        let d = rest.remove(next);
+        expected = &expected * &sizes[d];
+        inner.push(d);
     }
+    order.extend(inner.into_iter().rev());
     Ok(order)
 }
 
