@@ -4,7 +4,7 @@ use super::super::prelude::*;
 use super::binary::truth;
 use crate::lower::{chosen, elementwise, gather, scatter, shape};
 use wgfc_ir::op::GatherAxis;
-use wgfc_ir::{Op, Poly, ReduceOp, Scalar};
+use wgfc_ir::{Op, Poly, ReduceOp};
 
 pub const OPS: &[OpDef] = &[
     OpDef::new("aten._unsafe_index.Tensor", read),
@@ -28,7 +28,6 @@ pub const OPS: &[OpDef] = &[
         let parts = elements_of(cx, "src")?;
         Ok(vec![combined(cx, parts, Some(ReduceOp::Sum))?])
     }),
-    OpDef::new("aten.scatter_reduce.two", scatter_reduce),
     OpDef::new("aten.take_along_dim.default", along_dim),
 ];
 
@@ -293,44 +292,4 @@ fn scattered(cx: &mut Cx) -> Lowered {
     };
     let parts = elements_of(cx, source)?;
     Ok(vec![combined(cx, parts, reduce)?])
-}
-
-/// What is there takes part, or only the updates do.
-fn scatter_reduce(cx: &mut Cx) -> Lowered {
-    let reduce = cx.text("reduce")?.unwrap_or_default();
-    let op = match reduce.as_str() {
-        "sum" | "mean" => ReduceOp::Sum,
-        "prod" => ReduceOp::Prod,
-        "amax" => ReduceOp::Max,
-        "amin" => ReduceOp::Min,
-        r => return Err(OpError::model(format!("there is no reduction `{r}`")).param("reduce")),
-    };
-    let include = cx.flag("include_self")?;
-    let Parts { mut x, axis, at, updates } = elements_of(cx, "src")?;
-    let dtype = cx.dtype(x);
-    let counted = (reduce == "mean").then_some(());
-    let mut counts = None;
-    if counted.is_some() {
-        let want = cx.shape(x);
-        let zero = cx.full(&want, Scalar::from_i64(DType::I32, i64::from(include)))?;
-        let places = cx.shape(at);
-        let ones = cx.full(&places, Scalar::from_i64(DType::I32, 1))?;
-        counts = Some(scatter::elements(cx, [zero, at, ones], axis, Some(ReduceOp::Sum))?);
-    }
-    if !include {
-        let places = cx.shape(at);
-        let nothing = cx.full(&places, op.identity(dtype))?;
-        x = scatter::elements(cx, [x, at, nothing], axis, None)?;
-    }
-    let y = combined(cx, Parts { x, axis, at, updates }, Some(op))?;
-    let Some(counts) = counts else { return Ok(vec![y]) };
-    let want = cx.shape(y);
-    let counts = cx.reshape(counts, want)?;
-    let one = cx.int_const(DType::I32, 1);
-    let counts = cx.binary(BinaryOp::Max, counts, one)?;
-    let counts = cx.converted(counts, dtype)?;
-    Ok(vec![match dtype.is_float() {
-        true => cx.binary(BinaryOp::Div, y, counts)?,
-        false => super::binary::floored(cx, y, counts)?,
-    }])
 }
