@@ -34,7 +34,6 @@ pub const OPS: &[OpDef] = &[
     OpDef::new("aten.prelu.default", prelu),
     OpDef::new("aten.relu.default", relu),
     OpDef::new("aten.relu6.default", relu6),
-    OpDef::new("aten.rrelu.default", rrelu),
     OpDef::new("aten.selu.default", |cx| {
         with(cx, &[], |cx, x, _| activation::selu(cx, x, 1.673_263_242_354_377_2, 1.050_700_987_355_480_5))
     }),
@@ -185,15 +184,4 @@ fn threshold(cx: &mut Cx) -> Lowered {
     let (at, other) = (cx.number_in(&at, dtype)?, cx.number_in(&other, dtype)?);
     let below = cx.binary(BinaryOp::Le, x, at)?;
     Ok(vec![cx.select(below, other, x)?])
-}
-
-/// Out of training the slope is the middle one.
-fn rrelu(cx: &mut Cx) -> Lowered {
-    if cx.flag("training")? {
-        return Err(OpError::unsupported(
-            "in training its slopes are random",
-            "export the module after eval(), or call run_decompositions()",
-        ));
-    }
-    with(cx, &["lower", "upper"], |cx, x, p| activation::leaky_relu(cx, x, (p[0] + p[1]) / 2.0))
 }
