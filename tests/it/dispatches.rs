@@ -30,6 +30,7 @@ const LONGER: &[&str] = &[
     "aten._histogramdd_from_bin_tensors.default",
     "aten.histogramdd.default",
     // The range, the edges, the places, how many are there.
+    "aten.histc.default",
     "aten.histogram.bin_ct",
     // A sort, where runs begin, how long they are, and the longest.
     "aten.mode.default",

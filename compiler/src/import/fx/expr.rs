@@ -175,6 +175,10 @@ impl Expr {
         if args.is_empty() || head.contains("Than") || head.ends_with("equality") {
             return Err(unknown());
         }
+        if let ("TruncToInt" | "FloorToInt" | "CeilToInt", [a]) = (head, &args[..]) {
+            let (over, under) = a.fraction(symbols)?;
+            return Ok(if head == "CeilToInt" { over.ceil_div(under) } else { over.div(&under.into(), &[]) });
+        }
         let sizes = args.iter().map(|a| a.size(symbols)).collect::<Result<Vec<Dim>, String>>()?;
         let fold = |f: &dyn Fn(&Dim, &Dim) -> Dim| sizes[1..].iter().fold(sizes[0].clone(), |a, b| f(&a, b));
         Ok(match (head, &sizes[..]) {
@@ -191,11 +195,38 @@ impl Expr {
             ("CeilDiv", [a, b]) => (&(a + b) - &Poly::ONE).div(b, &[]),
             ("Mod" | "PythonMod", [a, b]) => a.modulo(b, &[]),
             // Whole numbers that pass through floats and back.
-            ("ToFloat" | "TruncToInt" | "FloorToInt" | "CeilToInt" | "RoundToInt" | "Identity", [a]) => {
-                a.clone()
-            }
+            ("ToFloat" | "RoundToInt" | "Identity", [a]) => a.clone(),
             _ => return Err(unknown()),
         })
+    }
+}
+
+impl Expr {
+    /// As a size divided by a whole number. Factors that are no whole numbers have denominators of a few bits, so that their
+    /// products are exact.
+    fn fraction(&self, symbols: &dyn Fn(&str) -> Dim) -> Result<(Dim, i64), String> {
+        match self {
+            Expr::Float(x) => {
+                let exact = |bits: &u32| (x * f64::from(1u32 << bits)).fract() == 0.0;
+                let bits = (0..=10).find(exact).filter(|_| x.abs() < 1e6);
+                let bits = bits.ok_or_else(|| format!("the factor {x} in a size is not understood"))?;
+                Ok((Dim::from((x * f64::from(1u32 << bits)) as i64), 1 << bits))
+            }
+            Expr::Call(head, args) if head == "Mul" && !args.is_empty() => {
+                args.iter().try_fold((Dim::ONE, 1i64), |(over, under), a| {
+                    let (o, u) = a.fraction(symbols)?;
+                    let under = under.checked_mul(u).filter(|u| *u < 1 << 30);
+                    Ok((&over * &o, under.ok_or("factors in a size have too many digits")?))
+                })
+            }
+            Expr::Call(head, args) if head == "IntTrueDiv" && args.len() == 2 => {
+                let under = args[1].size(symbols)?.as_const().filter(|u| (1..1 << 20).contains(u));
+                let under = under.ok_or("a quotient by what is not known in a size is not understood")?;
+                Ok((args[0].size(symbols)?, under))
+            }
+            Expr::Call(head, args) if head == "ToFloat" && args.len() == 1 => Ok((args[0].size(symbols)?, 1)),
+            e => Ok((e.size(symbols)?, 1)),
+        }
     }
 }
 
@@ -217,6 +248,12 @@ mod tests {
         assert_eq!(read(&format!("Pow({s}, Integer(2))")).unwrap(), "batch*batch");
         assert_eq!(read(&format!("Mod({s}, Integer(8))")).unwrap(), "batch%8");
         assert_eq!(read("2*s77 + 1").unwrap(), "2*batch + 1");
+        assert_eq!(
+            read(&format!("TruncToInt(Mul(Float('1.5', precision=53), ToFloat({s})))")).unwrap(),
+            "(3*batch)/2"
+        );
+        assert_eq!(read(&format!("TruncToInt(IntTrueDiv({s}, Integer(3)))")).unwrap(), "batch/3");
+        assert!(read(&format!("TruncToInt(Mul(Float('0.3', precision=53), ToFloat({s})))")).is_err());
         assert_eq!(read("Min(Symbol('u0'), Integer(7))").unwrap(), "min(7, u0)");
     }
 

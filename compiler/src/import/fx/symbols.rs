@@ -138,7 +138,10 @@ fn guards(
 ) -> Required {
     let mut required = Required::default();
     let size = |path: &guards::Path, axis: usize| {
-        let (name, _) = names.inputs.iter().find(|(_, p)| *p == path)?;
+        // Of arguments in any number (`*tensors`) the graph has names only.
+        let flat = path.join("_");
+        let named = names.inputs.iter().find(|(_, p)| *p == path);
+        let (name, _) = named.or_else(|| names.inputs.iter().find(|(name, _)| **name == flat))?;
         shapes.get(name)?.get(axis).cloned()
     };
     for text in &p.guards_code {
