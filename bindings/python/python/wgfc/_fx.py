@@ -1,0 +1,208 @@
+"""Graphs of ATen operators, as AOTAutograd makes them, in the form that the importer reads."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+from typing import Any, Iterator, Optional, Sequence
+
+import torch
+from torch.export import exported_program as ep
+from torch.export import graph_signature as sig
+from torch.fx import Graph, GraphModule, Node
+
+
+def is_size(value: Any) -> bool:
+    """Whether it is an integer that stands for a size, or what is computed of such."""
+    return isinstance(value, (torch.SymInt, torch.SymFloat, torch.SymBool, int, float, bool))
+
+
+def expression(value: Any) -> Any:
+    """The sympy expression of a symbolic number; a plain number as it is."""
+    return value.node.expr if isinstance(value, (torch.SymInt, torch.SymFloat, torch.SymBool)) else value
+
+
+def free_symbols(value: Any) -> set[Any]:
+    """The symbols in the sizes of a tensor, or in a symbolic number."""
+    if isinstance(value, torch.Tensor):
+        return set().union(*(free_symbols(d) for d in value.shape))
+    if isinstance(value, (torch.SymInt, torch.SymFloat, torch.SymBool)):
+        return set(value.node.expr.free_symbols)
+    return set()
+
+
+def stride_order(value: torch.Tensor) -> Optional[list[int]]:
+    """The axes from the slowest to the fastest, where that is not their own order; ``None`` where elements are dense in it."""
+
+    def hint(x: Any) -> int:
+        return int(x.node.hint) if isinstance(x, torch.SymInt) and x.node.hint is not None else int(x)
+
+    try:
+        sizes, strides = [hint(n) for n in value.shape], [hint(s) for s in value.stride()]
+    except Exception:  # a size that only the run knows
+        return None
+    axes = [a for a in range(len(sizes)) if sizes[a] != 1]
+    # Axes along which nothing moves have no place of their own.
+    if any(strides[a] == 0 for a in axes):
+        return None
+    order = sorted(axes, key=lambda a: -strides[a])
+    if order == axes:
+        return None
+    rest = iter(order)
+    return [next(rest) if sizes[a] != 1 else a for a in range(len(sizes))]
+
+
+def in_order(tensor: torch.Tensor, order: Optional[Sequence[int]]) -> torch.Tensor:
+    """The same elements, laid out with its axes in ``order``."""
+    if order is None:
+        return tensor
+    back = sorted(range(len(order)), key=lambda a: order[a])
+    return tensor.permute(*order).contiguous().permute(*back)
+
+
+def constants(module: GraphModule) -> dict[str, torch.Tensor]:
+    """The tensors that nodes of a graph refer to."""
+    found = {}
+    for node in module.graph.nodes:
+        if node.op == "get_attr":
+            value: Any = module
+            for part in node.target.split("."):
+                value = getattr(value, part)
+            if isinstance(value, torch.Tensor):
+                found[node.target] = value.detach()
+    return found
+
+
+def digest(module: GraphModule, results: Sequence[Node], options: Any) -> str:
+    """Equal for graphs that compute the same of inputs of the same types, whatever their nodes are called."""
+    number: dict[Node, int] = {}
+    sizes: dict[str, int] = {}
+    hash = hashlib.sha256(repr((torch.__version__, options)).encode())
+
+    def size(x: Any) -> str:
+        text = expression(x)
+        if not hasattr(text, "free_symbols"):
+            return repr(text)
+        renamed = {s: f"s{sizes.setdefault(s.name, len(sizes))}" for s in sorted(text.free_symbols, key=lambda s: s.name)}
+        import sympy
+
+        return sympy.srepr(text.xreplace({s: sympy.Symbol(n, integer=True) for s, n in renamed.items()}))
+
+    def kind(value: Any) -> Any:
+        if isinstance(value, torch.Tensor):
+            return f"{value.dtype}{[size(n) for n in value.shape]}{[size(n) for n in value.stride()]}"
+        if isinstance(value, (list, tuple)):
+            return [kind(v) for v in value]
+        return size(value) if is_size(value) else repr(value)
+
+    def argument(x: Any) -> Any:
+        if isinstance(x, Node):
+            return f"%{number[x]}"
+        if isinstance(x, (list, tuple)):
+            return [argument(v) for v in x]
+        if isinstance(x, dict):
+            return [(k, argument(v)) for k, v in x.items()]
+        return repr(x)
+
+    held = constants(module)
+    for node in module.graph.nodes:
+        if node.op == "output":
+            break
+        number[node] = len(number)
+        line: list[Any] = [node.op, argument(node.args), argument(node.kwargs), kind(node.meta.get("val"))]
+        if node.op == "call_function":
+            line.append(str(node.target))
+        if node.op == "get_attr" and node.target in held:
+            t = held[node.target].contiguous()
+            line.append([str(t.dtype), list(t.shape)])
+            hash.update(t.reshape(-1).view(torch.uint8).numpy().tobytes() if t.numel() else b"")
+        hash.update(repr(line).encode())
+    hash.update(repr([number[r] for r in results]).encode())
+    return hash.hexdigest()
+
+
+def carriers(inputs: Sequence[Any]) -> Iterator[Any]:
+    """The symbols that no tensor among ``inputs`` has as an extent of its own, in a fixed order."""
+    alone, all_symbols = set(), set()
+    for value in inputs:
+        all_symbols |= free_symbols(value)
+        if isinstance(value, torch.Tensor):
+            alone |= {e for e in map(expression, value.shape) if getattr(e, "is_symbol", False)}
+    yield from sorted(all_symbols - alone, key=lambda s: s.name)
+
+
+def archive(module: GraphModule, results: Sequence[Node]) -> bytes:
+    """The bytes of a ``.pt2`` file that computes ``results``. Inputs are ``input_N`` in the graph's order; besides, each symbol of
+    ``carriers`` has an input of one axis, ``size_N``, whose extent is its value."""
+    graph = Graph()
+    made: dict[Node, Node] = {}
+    inputs: list[sig.InputSpec] = []
+    held = constants(module)
+    kept: dict[str, torch.Tensor] = {}
+    given = [n for n in module.graph.nodes if n.op == "placeholder"]
+    tensors = [n for n in module.graph.nodes if n.op == "get_attr" and n.target in held]
+    for i, node in enumerate(tensors):
+        # Placeholders come first, those of constants before those of the user.
+        name = f"constant_{i}"
+        new = graph.placeholder(name)
+        new.meta["val"] = node.meta["val"] if "val" in node.meta else _fake(module, held[node.target])
+        made[node] = new
+        kept[name] = held[node.target]
+        inputs.append(sig.InputSpec(sig.InputKind.CONSTANT_TENSOR, sig.TensorArgument(name=new.name), name))
+    for i, node in enumerate(given):
+        new = graph.placeholder(f"input_{i}")
+        value = new.meta["val"] = node.meta["val"]
+        made[node] = new
+        argument = sig.TensorArgument(name=new.name)
+        if not isinstance(value, torch.Tensor):
+            # Of a size the expression is all that is read.
+            argument = sig.ConstantArgument(name=new.name, value=None)
+        inputs.append(sig.InputSpec(sig.InputKind.USER_INPUT, argument, None))
+    extra = list(carriers([n.meta["val"] for n in given]))
+    for i, symbol in enumerate(extra):
+        new = graph.placeholder(f"size_{i}")
+        new.meta["val"] = _carrier(module, symbol)
+        inputs.append(sig.InputSpec(sig.InputKind.USER_INPUT, sig.TensorArgument(name=new.name), None))
+    for node in module.graph.nodes:
+        if node in made or node.op == "output":
+            continue
+        new = graph.node_copy(node, lambda n: made[n])
+        new.meta = {k: node.meta[k] for k in ("val", "stack_trace") if k in node.meta}
+        made[node] = new
+    outputs = [made[r] for r in results]
+    graph.output(tuple(outputs))
+    specs = [sig.OutputSpec(sig.OutputKind.USER_OUTPUT, sig.TensorArgument(name=o.name), None) for o in outputs]
+    root = GraphModule(torch.nn.Module(), graph)
+    program = ep.ExportedProgram(
+        root=root,
+        graph=graph,
+        graph_signature=sig.ExportGraphSignature(inputs, specs),
+        state_dict={},
+        range_constraints={},
+        module_call_graph=[ep.ModuleCallEntry(fqn="", signature=None)],
+        constants=kept,
+    )
+    # Dynamo has checked what its guards say of the whole graph's inputs.
+    program._guards_code = []
+    file = io.BytesIO()
+    torch.export.save(program, file)
+    return file.getvalue()
+
+
+def _mode(module: GraphModule) -> Any:
+    for node in module.graph.nodes:
+        value = node.meta.get("val")
+        if isinstance(value, torch._subclasses.FakeTensor):
+            return value.fake_mode
+    return torch._subclasses.FakeTensorMode()
+
+
+def _fake(module: GraphModule, tensor: torch.Tensor) -> Any:
+    return _mode(module).from_tensor(tensor, static_shapes=True)
+
+
+def _carrier(module: GraphModule, symbol: Any) -> Any:
+    mode = _mode(module)
+    size = mode.shape_env.create_symintnode(symbol, hint=None)
+    with mode:
+        return torch.empty(size, dtype=torch.uint8)

@@ -1,0 +1,147 @@
+"""Which parts of a graph wgfc computes, and in which order these and what stays in torch follow one another."""
+
+from __future__ import annotations
+
+import dataclasses
+import operator
+from typing import Any, Callable, Optional, Sequence
+
+import torch
+from torch.fx import Graph, GraphModule, Node
+from torch.fx.passes.infra.partitioner import CapabilityBasedPartitioner
+from torch.fx.passes.operator_support import OperatorSupportBase
+
+from wgfc import _fx
+
+
+@dataclasses.dataclass(eq=False)
+class Part:
+    """Nodes that one program computes."""
+
+    module: GraphModule
+    inputs: list[Node]
+    """Of the whole graph, in the order of the part's placeholders."""
+    outputs: list[Node]
+    """Of the whole graph: those that something outside of the part reads."""
+    results: list[Node]
+    """The same nodes in the part."""
+    origin: dict[str, Node]
+    """By the names of the part's nodes, those of the whole graph."""
+
+
+def sizes_as_inputs(module: GraphModule) -> dict[Node, Any]:
+    """Replaces what computes symbolic sizes by placeholders, which it returns with their expressions: sizes are computed on the host
+    before the graph runs, and parts of the graph need not wait for them."""
+    graph = module.graph
+    known: set[Any] = set()
+    for node in graph.nodes:
+        if node.op == "placeholder":
+            known |= _fx.free_symbols(node.meta.get("val"))
+    first = next(iter(graph.nodes))
+    made: dict[Node, Any] = {}
+    by_expression: dict[Any, Node] = {}
+    for node in list(graph.nodes):
+        value = node.meta.get("val")
+        if node.op != "call_function" or not _fx.is_size(value) or _fx.free_symbols(value) - known:
+            continue
+        if isinstance(value, (torch.SymFloat, torch.SymBool, float, bool)):
+            continue
+        expr = _fx.expression(value)
+        if expr not in by_expression:
+            with graph.inserting_before(first):
+                new = graph.placeholder(f"computed_{len(made)}")
+            new.meta["val"] = value
+            made[new] = expr
+            by_expression[expr] = new
+        node.replace_all_uses_with(by_expression[expr])
+        graph.erase_node(node)
+    graph.eliminate_dead_code(_impure)
+    graph.lint()
+    return made
+
+
+def _impure(node: Node) -> bool:
+    return node.op in ("placeholder", "output") or node.is_impure()
+
+
+def stays(node: Node) -> Optional[str]:
+    """Why torch computes a node, whatever the importer knows; ``None`` where it may be wgfc."""
+    if node.target is operator.getitem:
+        return None
+    if not isinstance(node.target, torch._ops.OpOverload):
+        return "it is no operator on tensors"
+    if torch.Tag.nondeterministic_seeded in node.target.tags:
+        return "its numbers come from torch's generator"
+    values = node.meta.get("val")
+    for value in values if isinstance(values, (list, tuple)) else [values]:
+        if value is not None and not isinstance(value, torch.Tensor):
+            return "its result is no tensor"
+        if isinstance(value, torch.Tensor) and value.layout != torch.strided:
+            return "its result is sparse"
+    return None
+
+
+def parts(module: GraphModule, supported: Callable[[Node], bool]) -> list[Any]:
+    """The graph as ``Part``s and single nodes, in an order in which they can be computed."""
+
+    class Support(OperatorSupportBase):
+        def is_node_supported(self, submodules: Any, node: Node) -> bool:
+            if node.op != "call_function":
+                return False
+            if node.target is operator.getitem:
+                return self.is_node_supported(submodules, node.args[0])
+            return supported(node)
+
+    partitioner = CapabilityBasedPartitioner(module, Support(), allows_single_node_partition=True)
+    of: dict[Node, int] = {}
+    for i, found in enumerate(partitioner.propose_partitions()):
+        for node in found.nodes:
+            of[node] = i
+    # The results of an operator are where it is.
+    for node in module.graph.nodes:
+        if node.op == "call_function" and node.target is operator.getitem:
+            of.pop(node, None)
+            if node.args[0] in of:
+                of[node] = of[node.args[0]]
+    order = {n: i for i, n in enumerate(module.graph.nodes)}
+    units: dict[Any, list[Node]] = {}
+    for node in module.graph.nodes:
+        if node.op == "call_function":
+            units.setdefault(of.get(node, node), []).append(node)
+    # A unit is ready when all that it reads is there; of those the one that comes first in the graph is next.
+    home = {n: u for u, nodes in units.items() for n in nodes}
+    needs = {
+        u: {home[i] for n in nodes for i in n.all_input_nodes if i in home and home[i] != u} for u, nodes in units.items()
+    }
+    made: list[Any] = []
+    done: set[Any] = set()
+    while len(done) < len(units):
+        ready = [u for u in units if u not in done and needs[u] <= done]
+        if not ready:
+            raise RuntimeError("the parts of the graph need one another")
+        for u in ready:
+            nodes = sorted(units[u], key=order.__getitem__)
+            made.append(_part(module, nodes) if not isinstance(u, Node) else u)
+            done.add(u)
+    return made
+
+
+def _part(module: GraphModule, nodes: Sequence[Node]) -> Part:
+    inside = set(nodes)
+    graph = Graph()
+    copied: dict[Node, Node] = {}
+    reads = dict.fromkeys(i for n in nodes for i in n.all_input_nodes if i not in inside)
+    inputs = [n for n in reads if n.op != "get_attr"]
+    for node in inputs:
+        new = graph.placeholder(node.name)
+        new.meta = dict(node.meta)
+        copied[node] = new
+    for node in [n for n in reads if n.op == "get_attr"] + list(nodes):
+        copied[node] = graph.node_copy(node, copied.__getitem__)
+    outputs = [
+        n for n in nodes if any(u not in inside for u in n.users) and isinstance(n.meta.get("val"), torch.Tensor)
+    ]
+    results = [copied[n] for n in outputs]
+    graph.output(tuple(results))
+    origin = {new.name: old for old, new in copied.items()}
+    return Part(GraphModule(module, graph), inputs, outputs, results, origin)

@@ -1,0 +1,323 @@
+"""A graph of torch as programs on a device and operators that stay in torch, one after another."""
+
+from __future__ import annotations
+
+import dataclasses
+import warnings
+from typing import Any, Optional
+
+import torch
+from torch.fx import Graph, GraphModule, Node
+
+from wgfc import _fx, _partition
+from wgfc._compile import compile
+from wgfc._errors import Diagnostic, Error, Location, UnsupportedError
+from wgfc._resident import Resident, resident
+from wgfc._wgfc import Session, Tensor
+
+
+class FallbackWarning(UserWarning):
+    """An operator that torch computes in a model compiled with ``torch.compile(backend="wgfc")``."""
+
+
+@dataclasses.dataclass
+class Statistics:
+    """What the backend has done in this process."""
+
+    graphs: int = 0
+    """Graphs that torch has given: forward ones, backward ones and ones for inference."""
+    programs: int = 0
+    """Parts of graphs that programs compute."""
+    compiled: int = 0
+    """Programs that were compiled; others were found among these."""
+    operators: int = 0
+    """Nodes of graphs that stay in torch."""
+    uploads: int = 0
+    """Copies of tensors to the device."""
+    downloads: int = 0
+    """Copies of tensors from it."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Settings:
+    """What ``torch.compile`` was given as ``options``."""
+
+    fullgraph: bool
+    adapter: Any
+    compile: dict[str, Any]
+
+
+STATISTICS = Statistics()
+_SESSIONS: dict[Any, Session] = {}
+_WARNED: set[str] = set()
+_SIZES_KEPT = 64
+
+
+class Plan:
+    """How a graph is computed."""
+
+    def __init__(
+        self, settings: Settings, module: GraphModule, backward: bool, returned: Optional[int], fixed: set[int]
+    ) -> None:
+        """``returned`` is how many of a forward graph's results are not for the backward graph alone; ``fixed`` are the positions of
+        arguments that are parameters or buffers."""
+        self.settings = settings
+        self.backward = backward
+        self.resident: Resident = resident(settings.adapter)
+        module = GraphModule(module, _copy(module.graph))
+        self.arguments: list[Node] = [n for n in module.graph.nodes if n.op == "placeholder"]
+        self.fixed = {n for i, n in enumerate(self.arguments) if i in fixed}
+        self.sizes = _partition.sizes_as_inputs(module)
+        self.symbols = _places(self.arguments)
+        self.module = module
+        self.constants = _fx.constants(module)
+        self.outputs: list[Any] = list(module.graph.output_node().args[0])
+        self.orders: dict[Node, Optional[list[int]]] = {}
+        self.computed: dict[tuple[int, ...], dict[Node, int]] = {}
+        self.sent: dict[Node, Any] = {}
+        self.steps = self._build()
+        STATISTICS.graphs += 1
+        nodes = [o if isinstance(o, Node) else None for o in self.outputs]
+        split = len(nodes) if returned is None else returned
+        self.held = set(nodes[split:]) - set(nodes[:split]) - set(self.arguments) - {None}
+        self.last = self._last_uses()
+
+    def _build(self) -> list[Any]:
+        """Compiles all that can be compiled: what turns out not to be is taken out until the rest is."""
+        refused: dict[Node, Diagnostic] = {}
+        for node in self.module.graph.nodes:
+            if node.op == "call_function" and (why := _partition.stays(node)):
+                refused[node] = Diagnostic(f"{why}", "unsupported", _location(node))
+        while True:
+            steps: list[Any] = []
+            before = len(refused)
+            for unit in _partition.parts(self.module, lambda n: n not in refused):
+                if isinstance(unit, Node):
+                    steps.append(Operator(unit))
+                elif unit.outputs:
+                    found = self._compile(unit)
+                    if isinstance(found, Computed):
+                        steps.append(found)
+                    else:
+                        refused.update(found)
+            if len(refused) == before:
+                break
+        stay = [s.node for s in steps if isinstance(s, Operator) and s.node in refused]
+        _tell([(n, refused[n]) for n in stay], self.settings.fullgraph)
+        STATISTICS.operators += len(stay)
+        STATISTICS.programs += sum(isinstance(s, Computed) for s in steps)
+        return steps
+
+    def _compile(self, part: _partition.Part) -> Any:
+        """The program of a part, or what of it is not supported."""
+        options = self.settings.compile
+        key = (_fx.digest(part.module, part.results, sorted(options.items())), repr(self.settings.adapter))
+        if key not in _SESSIONS:
+            try:
+                program = compile(_fx.archive(part.module, part.results), **options)
+                _SESSIONS[key] = Session(program, self.settings.adapter)
+            except Error as e:
+                return _refused(part, e.diagnostics)
+            except torch._export.serde.serialize.SerializeError as e:
+                return _refused(part, [Diagnostic(str(e), "unsupported")])
+            STATISTICS.compiled += 1
+        return Computed(part, _SESSIONS[key])
+
+    def _last_uses(self) -> list[list[Node]]:
+        """What each step is the last to read."""
+        seen = {o for o in self.outputs if isinstance(o, Node)}
+        last: list[list[Node]] = []
+        for step in reversed(self.steps):
+            read = dict.fromkeys(step.reads)
+            last.append([n for n in read if n not in seen])
+            seen.update(read)
+        return last[::-1]
+
+    def run(self, arguments: list[Any]) -> list[Any]:
+        """Computes the graph; takes the arguments out of the list, so that they can be freed."""
+        values = Values(self, dict(zip(self.arguments, arguments)))
+        arguments.clear()
+        known = tuple(_size(values.host[node], axis) for _, node, axis in self.symbols)
+        if known not in self.computed:
+            if len(self.computed) >= _SIZES_KEPT:
+                self.computed.clear()
+            self.computed[known] = self._evaluate(known)
+        values.host.update(self.computed[known])
+        values.symbols = {s: v for (s, _, _), v in zip(self.symbols, known)}
+        for step, last in zip(self.steps, self.last):
+            step.run(values)
+            for node in last:
+                values.drop(node)
+        return [values.output(o) if isinstance(o, Node) else o for o in self.outputs]
+
+    def _evaluate(self, known: tuple[int, ...]) -> dict[Node, int]:
+        import sympy
+
+        given = {s: sympy.Integer(v) for (s, _, _), v in zip(self.symbols, known)}
+        return {n: int(sympy.sympify(e).xreplace(given)) for n, e in self.sizes.items()}
+
+    def order(self, node: Node) -> Optional[list[int]]:
+        """The order of axes that torch expects a result to be laid out in."""
+        if node not in self.orders:
+            self.orders[node] = _fx.stride_order(node.meta["val"])
+        return self.orders[node]
+
+
+class Values:
+    """The values of a run, by the nodes that make them: of torch, on the device, or both."""
+
+    def __init__(self, plan: Plan, host: dict[Node, Any]) -> None:
+        self.plan = plan
+        self.host = host
+        self.device: dict[Node, Tensor] = {}
+        self.symbols: dict[Any, int] = {}
+        self.arguments = set(host)
+
+    def drop(self, node: Node) -> None:
+        self.host.pop(node, None)
+        self.device.pop(node, None)
+
+    def on_device(self, node: Node) -> Tensor:
+        """What a program reads."""
+        if node in self.device:
+            return self.device[node]
+        plan, resident, given = self.plan, self.plan.resident, self.host[node]
+        argument = node in self.arguments
+        # Memory that is no parameter's may be written without torch knowing, by NumPy or another library.
+        known = argument and (plan.backward or node in plan.fixed)
+        copy = resident.find(given) if known else None
+        if copy is None:
+            copy = resident.upload(given)
+            STATISTICS.uploads += 1
+            if argument:
+                resident.forget(plan.sent.pop(node, None))
+                plan.sent[node] = resident.keep(given, copy)
+        self.device[node] = copy
+        return copy
+
+    def on_host(self, node: Node) -> Any:
+        """What an operator of torch reads, and what is returned."""
+        if node in self.host:
+            value = self.host[node]
+            held = self.plan.resident.held_by(value) if node in self.arguments else None
+            if held is None:
+                return value
+            self.device[node] = held
+        elif node.op == "get_attr":
+            return self.plan.constants[node.target]
+        kind = node.meta["val"]
+        value = self.device[node].torch()
+        STATISTICS.downloads += 1
+        if kind.is_complex():
+            value = torch.view_as_complex(value)
+        value = _fx.in_order(value.to(kind.dtype), self.plan.order(node)).to(kind.device)
+        self.host[node] = value
+        return value
+
+    def output(self, node: Node) -> Any:
+        """A result of the graph. What only the backward graph reads stays on the device."""
+        device = self.device.get(node)
+        if node not in self.plan.held or device is None:
+            value = self.on_host(node)
+            if device is not None and isinstance(value, torch.Tensor) and node not in self.arguments:
+                self.plan.resident.keep(value, device)
+            return value
+        if node in self.host or torch._C._autograd._top_saved_tensors_default_hooks(True) is not None:
+            return self.on_host(node)
+        return self.plan.resident.stand_in(device, node.meta["val"])
+
+
+class Operator:
+    """An operator that torch computes."""
+
+    def __init__(self, node: Node) -> None:
+        self.node = node
+        self.reads = node.all_input_nodes
+
+    def run(self, values: Values) -> None:
+        args, kwargs = torch.fx.map_arg((self.node.args, self.node.kwargs), values.on_host)
+        values.host[self.node] = self.node.target(*args, **kwargs)
+
+
+class Computed:
+    """A part of the graph that a program computes."""
+
+    def __init__(self, part: _partition.Part, session: Session) -> None:
+        self.session = session
+        self.outputs = part.outputs
+        tensors = [(i, n) for i, n in enumerate(part.inputs) if isinstance(n.meta["val"], torch.Tensor)]
+        used = {p.name for p in session.inputs}
+        self.inputs = [(f"input_{i}", n) for i, n in tensors if f"input_{i}" in used]
+        extra = enumerate(_fx.carriers([n.meta["val"] for n in part.inputs]))
+        self.carriers = [(f"size_{i}", s) for i, s in extra if f"size_{i}" in used]
+        self.names = [p.name for p in session.outputs]
+        self.reads = [n for _, n in self.inputs]
+
+    def run(self, values: Values) -> None:
+        given: dict[str, Any] = {name: values.on_device(node) for name, node in self.inputs}
+        for name, symbol in self.carriers:
+            given[name] = torch.empty(values.symbols[symbol], dtype=torch.uint8)
+        made = self.session.run(given, to="device")
+        for name, node in zip(self.names, self.outputs):
+            values.device[node] = made[name]
+
+
+def _copy(graph: Graph) -> Graph:
+    made = Graph()
+    copied: dict[Node, Node] = {}
+    out = made.graph_copy(graph, copied)
+    made.output(out)
+    return made
+
+
+def _places(arguments: list[Node]) -> list[tuple[Any, Node, Optional[int]]]:
+    """Where the value of each symbol is found: an integer among the arguments, or an extent of a tensor."""
+    found: dict[Any, tuple[Node, Optional[int]]] = {}
+    for node in arguments:
+        value = node.meta.get("val")
+        if isinstance(value, torch.Tensor):
+            places = [(_fx.expression(n), axis) for axis, n in enumerate(value.shape)]
+        else:
+            places = [(_fx.expression(value), None)]
+        for expr, place in places:
+            if getattr(expr, "is_symbol", False):
+                found.setdefault(expr, (node, place))
+    return [(s, node, axis) for s, (node, axis) in found.items()]
+
+
+def _size(value: Any, axis: Optional[int]) -> int:
+    return int(value if axis is None else value.shape[axis])
+
+
+def _location(node: Node) -> Location:
+    lines = (node.meta.get("stack_trace") or "").strip().splitlines()
+    source = None
+    if len(lines) >= 2 and lines[-2].lstrip().startswith("File "):
+        source = f"{lines[-2].strip()}: {lines[-1].strip()}"
+    return Location(node=node.name, operator=str(node.target), source=source)
+
+
+def _refused(part: _partition.Part, diagnostics: list[Diagnostic]) -> dict[Node, Diagnostic]:
+    """The nodes of a part that are to blame; all of them where nothing says which."""
+    nodes = [n for n in part.origin.values() if n.op == "call_function"]
+    found: dict[Node, Diagnostic] = {}
+    for d in diagnostics:
+        node = part.origin.get(d.location.node or "")
+        if node is not None and node.op == "call_function":
+            found[node] = d
+            operator = d.message.startswith("operator ")
+            found.update({n: d for n in nodes if operator and n.target == node.target})
+    return found or {n: diagnostics[0] for n in nodes}
+
+
+def _tell(stay: list[tuple[Node, Diagnostic]], fullgraph: bool) -> None:
+    """Names what stays in torch: as an error, or each operator once in a process."""
+    if fullgraph and stay:
+        raise UnsupportedError([dataclasses.replace(d, location=_location(n)) for n, d in stay])
+    for node, d in stay:
+        name = str(node.target)
+        if name not in _WARNED:
+            _WARNED.add(name)
+            source = _location(node).source
+            where = f", at {source}" if source else ""
+            warnings.warn(f"{name} stays in torch: {d.message}{where}", FallbackWarning, stacklevel=2)

@@ -1,0 +1,89 @@
+"""``torch.compile(model, backend="wgfc")``.
+
+AOTAutograd makes functional graphs of core ATen operators of what Dynamo has captured: one for inference, or one forward and one
+backward. Programs compute them; what wgfc does not support stays in torch between them. torch finds this backend by its name where wgfc is
+installed.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import threading
+from typing import Any, Callable, Mapping, Optional, Sequence
+
+import torch
+from torch._dynamo.backends.common import aot_autograd
+from torch.fx import GraphModule
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from wgfc._plan import STATISTICS, FallbackWarning, Plan, Settings, Statistics
+
+__all__ = ["FallbackWarning", "Statistics", "statistics", "wgfc"]
+
+_COMPILE = ("profile", "fusion", "without", "tuning", "schedules")
+_LOCK = threading.RLock()
+
+
+def statistics() -> Statistics:
+    """What the backend has done in this process so far."""
+    return dataclasses.replace(STATISTICS)
+
+
+def wgfc(
+    module: GraphModule,
+    inputs: Sequence[Any],
+    *,
+    options: Optional[Mapping[str, Any]] = None,
+    mode: Optional[str] = None,
+    **_: Any,
+) -> Callable[..., Any]:
+    """The backend: compiles a graph that Dynamo has captured.
+
+    ``options`` of ``torch.compile``: with ``fullgraph=True`` what would stay in torch is an ``UnsupportedError``; ``adapter`` is as for
+    ``Session``; ``profile``, ``fusion``, ``without``, ``tuning`` and ``schedules`` are as for ``wgfc.compile``.
+    """
+    given = dict(options or {})
+    settings = Settings(
+        bool(given.pop("fullgraph", False)),
+        given.pop("adapter", None),
+        {k: given.pop(k) for k in _COMPILE if k in given},
+    )
+    if given:
+        known = ", ".join(("fullgraph", "adapter", *_COMPILE))
+        raise ValueError(f"options: there is no {next(iter(given))!r}; there is {known}")
+    if mode not in (None, "default"):
+        raise ValueError(f"mode: the backend wgfc has no {mode!r}; leave it out")
+    from torch._functorch.partitioners import min_cut_rematerialization_partition
+
+    backend = aot_autograd(
+        fw_compiler=functools.partial(_compiled, settings, "forward"),
+        bw_compiler=functools.partial(_compiled, settings, "backward"),
+        inference_compiler=functools.partial(_compiled, settings, "inference"),
+        decompositions=_decompositions(),
+        partition_fn=min_cut_rematerialization_partition,
+    )
+    # Attention as products and a softmax has a gradient of such, and is one kernel where it can be.
+    with sdpa_kernel(SDPBackend.MATH):
+        return backend(module, inputs)
+
+
+@functools.cache
+def _decompositions() -> dict[Any, Any]:
+    return dict(torch._decomp.core_aten_decompositions())
+
+
+def _compiled(settings: Settings, kind: str, module: GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
+    context = torch._guards.TracingContext.try_get()
+    metadata = None if context is None or kind == "backward" else context.fw_metadata
+    returned = metadata.num_forward_returns if metadata is not None and kind == "forward" else None
+    fixed = set(metadata.static_input_indices) if metadata is not None else set()
+    with _LOCK:
+        plan = Plan(settings, module, kind == "backward", returned, fixed)
+
+    def run(arguments: list[Any]) -> list[Any]:
+        with _LOCK:
+            return plan.run(arguments)
+
+    run._boxed_call = True  # type: ignore[attr-defined]
+    return run

@@ -1,0 +1,288 @@
+import warnings
+
+import pytest
+import wgfc
+
+torch = pytest.importorskip("torch")
+backend = pytest.importorskip("wgfc.torch_backend")
+
+NN = torch.nn
+
+
+@pytest.fixture(autouse=True)
+def fresh():
+    torch._dynamo.reset()
+    torch.manual_seed(0)
+
+
+class Steps:
+    """What the backend did meanwhile."""
+
+    def __enter__(self):
+        self.before = backend.statistics()
+        return self
+
+    def __exit__(self, *_):
+        after = backend.statistics()
+        for name, n in vars(after).items():
+            setattr(self, name, n - getattr(self.before, name))
+
+
+def compiled(module, **options):
+    return torch.compile(module, backend="wgfc", options=options)
+
+
+def mlp():
+    return NN.Sequential(NN.Linear(7, 13), NN.GELU(), NN.Linear(13, 5))
+
+
+def gradients(module, run, *inputs):
+    inputs = [x.clone().requires_grad_() if x.is_floating_point() else x for x in inputs]
+    module.zero_grad()
+    y = run(*inputs)
+    (y * torch.linspace(-1, 1, y.numel()).reshape(y.shape)).sum().backward()
+    found = [x.grad for x in [*inputs, *module.parameters()] if x.grad is not None]
+    return [y.detach(), *(g.clone() for g in found)]
+
+
+def agree(module, *inputs, tolerance=1e-4):
+    """Values and gradients are those of eager."""
+    want = gradients(module, module, *inputs)
+    got = gradients(module, compiled(module, fullgraph=True), *inputs)
+    assert len(got) == len(want)
+    for a, b in zip(got, want):
+        assert (a.dtype, a.shape, a.stride()) == (b.dtype, b.shape, b.stride())
+        torch.testing.assert_close(a, b, rtol=tolerance, atol=tolerance)
+
+
+def test_torch_finds_the_backend_by_its_name():
+    assert "wgfc" in torch._dynamo.list_backends()
+
+
+class Attention(NN.Module):
+    def __init__(self):
+        super().__init__()
+        self.names = NN.Embedding(11, 12)
+        self.qkv, self.norm = NN.Linear(12, 36), NN.LayerNorm(12)
+
+    def forward(self, ids):
+        x = self.names(ids)
+        q, k, v = self.qkv(x).reshape(*ids.shape, 3, 3, 4).permute(2, 0, 3, 1, 4)
+        y = NN.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+        return self.norm(x + y.transpose(1, 2).reshape(x.shape))
+
+
+class Convolutions(NN.Sequential):
+    def __init__(self):
+        super().__init__(
+            NN.Conv2d(3, 5, 3, padding=1), NN.BatchNorm2d(5), NN.ReLU(), NN.MaxPool2d(2),
+            NN.Conv2d(5, 6, 3, stride=2), NN.AdaptiveAvgPool2d(1), NN.Flatten(), NN.Linear(6, 4),
+        )  # fmt: skip
+
+
+@pytest.mark.parametrize("case", ["mlp", "attention", "convolutions"])
+def test_values_and_gradients_are_those_of_eager(case):
+    module, x = {
+        "mlp": lambda: (mlp(), torch.randn(3, 7)),
+        "attention": lambda: (Attention(), torch.randint(0, 11, (2, 5))),
+        "convolutions": lambda: (Convolutions().eval(), torch.randn(2, 3, 13, 11)),
+    }[case]()
+    agree(module, x)
+    with torch.no_grad():
+        torch.testing.assert_close(compiled(module, fullgraph=True)(x), module(x), rtol=1e-4, atol=1e-4)
+
+
+def test_statistics_of_norms_are_kept():
+    module = Convolutions()
+    other = Convolutions()
+    other.load_state_dict(module.state_dict())
+    run = compiled(other, fullgraph=True)
+    for _ in range(3):
+        x = torch.randn(4, 3, 9, 9)
+        torch.testing.assert_close(run(x), module(x), rtol=1e-3, atol=1e-4)
+    for (name, a), b in zip(other.state_dict().items(), module.state_dict().values()):
+        torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-5, msg=name)
+
+
+def test_training_follows_eager():
+    losses = []
+    for run in [lambda m: m, compiled]:
+        torch.manual_seed(1)
+        module = mlp()
+        step, optimizer = run(module), torch.optim.SGD(module.parameters(), lr=0.1, momentum=0.9)
+        x, y = torch.randn(32, 7), torch.randint(0, 5, (32,))
+        losses.append([])
+        for _ in range(100):
+            optimizer.zero_grad()
+            loss = NN.functional.cross_entropy(step(x), y)
+            loss.backward()
+            optimizer.step()
+            losses[-1].append(loss.item())
+    assert losses[1][-1] < 0.3 * losses[1][0]
+    assert max(abs(a - b) for a, b in zip(*losses)) < 1e-3
+
+
+def test_parameters_stay_on_the_device_until_they_change():
+    module, x = mlp(), torch.randn(3, 7)
+    run = compiled(module)
+    with torch.no_grad():
+        with Steps() as first:
+            run(x)
+        with Steps() as again:
+            run(x)
+        module[0].weight.mul_(2)
+        with Steps() as changed:
+            y = run(x)
+        torch.testing.assert_close(y, module(x), rtol=1e-4, atol=1e-5)
+        module[2].bias = NN.Parameter(torch.ones(5))
+        torch.testing.assert_close(run(x), module(x), rtol=1e-4, atol=1e-5)
+    assert (first.uploads, again.uploads, changed.uploads) == (5, 1, 2)
+    assert (first.downloads, again.downloads, changed.downloads) == (1, 1, 1)
+
+
+def test_what_the_backward_pass_reads_stays_on_the_device():
+    module, x = mlp(), torch.randn(3, 7)
+    run = compiled(module)
+    run(x).sum().backward()
+    with Steps() as s:
+        y = run(x)
+    # Of activations nothing is copied: only the input and the result.
+    assert (s.uploads, s.downloads) == (1, 1)
+    with Steps() as s:
+        y.sum().backward()
+    assert (s.uploads, s.downloads) == (1, 4)
+    held = backend_holds()
+    y = run(x)
+    assert backend_holds() > held
+    del y
+    assert backend_holds() == held
+
+
+def backend_holds():
+    from wgfc import _resident
+
+    return sum(len(r.held) for r in _resident._RESIDENT.values())
+
+
+def test_saved_tensors_that_hooks_see_are_real():
+    module, x = mlp(), torch.randn(3, 7)
+    want = gradients(module, module, x)
+    with torch.autograd.graph.save_on_cpu():
+        got = gradients(module, compiled(module), x)
+    for a, b in zip(got, want):
+        torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-5)
+
+
+def test_arrays_that_others_write_are_copied_each_time():
+    import numpy as np
+
+    x = np.zeros((2, 7), np.float32)
+    module = mlp()
+    run = compiled(module)
+    for n in range(3):
+        x[:] = n
+        with torch.no_grad():
+            given = torch.from_numpy(x)
+            torch.testing.assert_close(run(given), module(given), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("training", [False, True])
+def test_sizes_change_without_compiling_again(training):
+    module = Attention()
+    run = torch.compile(module, backend="wgfc", dynamic=True, options={"fullgraph": True})
+    for i, shape in enumerate([(2, 5), (3, 4), (4, 9)]):
+        ids = torch.randint(0, 11, shape)
+        with Steps() as s, torch.set_grad_enabled(training):
+            y = run(ids)
+            if training:
+                y.square().sum().backward()
+                got = [p.grad.clone() for p in module.parameters()]
+                module.zero_grad()
+                module(ids).square().sum().backward()
+                for a, p in zip(got, module.parameters()):
+                    torch.testing.assert_close(a, p.grad, rtol=1e-3, atol=1e-3)
+                module.zero_grad()
+        torch.testing.assert_close(y, module(ids), rtol=1e-4, atol=1e-4)
+        assert i == 0 or s.graphs == 0
+
+
+def test_sizes_that_are_arguments():
+    def f(x, n):
+        return x.repeat(n, 2) * n
+
+    run = torch.compile(f, backend="wgfc", dynamic=True)
+    for n in [2, 3, 5]:
+        x = torch.randn(n + 1, 3)
+        torch.testing.assert_close(run(x, n), f(x, n))
+
+
+def test_equal_graphs_are_compiled_once():
+    a, b, x = mlp(), mlp(), torch.randn(6, 7)
+    with torch.no_grad():
+        compiled(a)(x)
+        torch._dynamo.reset()
+        with Steps() as s:
+            y = compiled(b)(x)
+        torch.testing.assert_close(y, b(x), rtol=1e-4, atol=1e-5)
+    assert (s.graphs, s.programs, s.compiled) == (1, 1, 0)
+
+
+class Partly(NN.Module):
+    def __init__(self):
+        super().__init__()
+        self.a, self.b = NN.Linear(4, 4), NN.Linear(4, 4)
+
+    def forward(self, x):
+        y = torch.relu(self.a(x))
+        return self.b(y) + torch.linalg.eigvals(y + 3 * torch.eye(4)).real.sum()
+
+
+def test_what_is_not_supported_stays_in_torch():
+    module, x = Partly(), torch.randn(4, 4)
+    with torch.no_grad(), Steps() as s, pytest.warns(backend.FallbackWarning) as told:
+        y = compiled(module)(x)
+    torch.testing.assert_close(y, module(x), rtol=1e-4, atol=1e-4)
+    names = [str(w.message).split()[0] for w in told]
+    assert any("eig" in n for n in names) and len(set(names)) == len(names)
+    assert s.programs == 2 and s.operators >= 1
+    # Each is named once in a process.
+    torch._dynamo.reset()
+    with warnings.catch_warnings(), torch.no_grad():
+        warnings.simplefilter("error")
+        compiled(module)(x)
+        with pytest.raises(Exception, match="eig") as e:
+            compiled(Partly(), fullgraph=True)(x)
+    # Dynamo wraps what a backend raises.
+    assert isinstance(e.value.inner_exception, wgfc.UnsupportedError)
+
+
+def test_random_numbers_are_those_of_torch():
+    module, x = NN.Sequential(NN.Linear(7, 64), NN.Dropout(0.5), NN.Linear(64, 3)), torch.randn(5, 7)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", backend.FallbackWarning)
+        run = compiled(module)
+        found = []
+        for f in [module, run]:
+            torch.manual_seed(3)
+            found.append(gradients(module, f, x))
+    for a, b in zip(*found):
+        torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-5)
+
+
+def test_arguments_that_are_written():
+    def f(x, y):
+        x.add_(y)
+        return x.T, y[1:], x * 2
+
+    run = compiled(f)
+    a, b, y = torch.zeros(3, 4), torch.zeros(3, 4), torch.randn(3, 4)
+    for _ in range(2):
+        for got, want in zip(run(a, y), f(b, y)):
+            assert got.stride() == want.stride()
+            torch.testing.assert_close(got, want)
+        torch.testing.assert_close(a, b)
+
+
+def test_options_are_checked():
+    with pytest.raises(Exception, match="no 'colour'"):
+        compiled(mlp(), colour=1)(torch.randn(3, 7))
