@@ -242,7 +242,7 @@ fn identity(dir: &Path) -> Option<(u64, u64, std::time::SystemTime)> {
 fn read_program(dir: &Path) -> Result<Program, Error> {
     let path = dir.join(PLAN);
     let text = read(&path).map_err(|m| {
-        Error::file_help(&path, m, "give the folder that `wgfc compile` wrote, or an .onnx file")
+        Error::file_help(&path, m, "give the folder that `wgfc compile` wrote, or a model's file")
     })?;
     #[derive(serde::Deserialize)]
     struct Version {

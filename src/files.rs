@@ -110,7 +110,7 @@ pub(crate) fn in_words(e: &std::io::Error) -> String {
 /// A location may name any regular file in the folder or below it. What leaves the folder, through
 /// `..` or through a symbolic link, is refused. Where the model's own path is a symbolic link, the
 /// folder that it points into counts as the model's folder too: download caches keep a model and its
-/// data side by side under links.
+/// data side by side under links. The folder of a program in `models/` of an unpacked archive of torch.export is the archive's.
 pub struct ModelFolder {
     roots: Vec<PathBuf>,
     open: Mutex<BTreeMap<String, Arc<dyn ByteOwner>>>,
@@ -134,7 +134,7 @@ impl ModelFolder {
         };
         let mut roots = Vec::new();
         for folder in [parent(model), parent(&real)] {
-            if let Ok(f) = folder.canonicalize()
+            if let Ok(f) = folder.canonicalize().map(archive_of)
                 && !roots.contains(&f)
             {
                 roots.push(f);
@@ -179,6 +179,18 @@ impl ModelFolder {
     }
 }
 
+/// Of the folder `models` in an unpacked archive of torch.export, the archive's folder: weights are in its `data`.
+fn archive_of(folder: PathBuf) -> PathBuf {
+    match folder.parent() {
+        Some(p) if folder.ends_with("models") && is_data(&p.join("data")) => p.to_owned(),
+        _ => folder,
+    }
+}
+
+fn is_data(folder: &Path) -> bool {
+    ["weights", "constants"].iter().any(|kind| folder.join(kind).is_dir())
+}
+
 impl ExternalData for ModelFolder {
     fn open(&self, location: &str) -> Result<Arc<dyn ByteOwner>, String> {
         let mut open = self.open.lock().map_err(|_| "another thread failed while it read this")?;
@@ -216,6 +228,25 @@ mod tests {
         assert!(folder.missing().is_empty());
         assert!(folder.open("gone").err().unwrap().contains("no such file"));
         assert_eq!(folder.missing(), ["gone"]);
+    }
+
+    #[test]
+    fn a_program_of_an_unpacked_archive_finds_its_weights() {
+        let dir = tempfile::tempdir().unwrap();
+        let at = |p: &str| dir.path().join(p);
+        std::fs::create_dir_all(at("net/models")).unwrap();
+        std::fs::write(at("net/models/model.json"), b"{}").unwrap();
+        std::fs::write(at("secret"), b"s").unwrap();
+        let before = ModelFolder::of(&at("net/models/model.json")).unwrap();
+        assert!(before.open("data/weights/weight_0").is_err());
+        std::fs::create_dir_all(at("net/data/weights")).unwrap();
+        std::fs::write(at("net/data/weights/weight_0"), b"1234").unwrap();
+        let folder = ModelFolder::of(&at("net/models/model.json")).unwrap();
+        assert_eq!((*folder.open("data/weights/weight_0").unwrap()).as_ref(), b"1234");
+        for bad in ["../secret", "data/../../secret"] {
+            let e = folder.open(bad).err().unwrap();
+            assert!(e.contains("leaves the model's folder"), "{bad}: {e}");
+        }
     }
 
     #[cfg(unix)]

@@ -64,7 +64,7 @@ impl Place {
             let none = matches!(e, RunError::NoAdapter { .. });
             match (device_error(e), none) {
                 (Error::Device(p), true) => Error::Device(Problem {
-                    help: Some("without one, give the ONNX model instead of the compiled folder: the CPU's reference evaluator runs it".into()),
+                    help: Some("without one, give the model instead of the compiled folder: the CPU's reference evaluator runs it".into()),
                     ..p
                 }),
                 (e, _) => e,
@@ -126,7 +126,7 @@ enum Engine {
 }
 
 impl Model {
-    /// Loads an ONNX model, or a folder written by [`save`](artefact::save), which needs an adapter.
+    /// Loads a model, or a folder written by [`save`](artefact::save), which needs an adapter.
     pub fn load(path: &Path, options: &Options, place: Place) -> Result<Model, Error> {
         if !path.is_dir() {
             return Model::compile(&ModelFile::open(path)?, options, place);
@@ -280,7 +280,7 @@ fn cpu_needs_graph(path: &Path) -> Error {
     Error::file_help(
         path,
         "is a compiled program, which runs on a device only",
-        "the CPU's reference evaluator runs the ONNX model itself: give that",
+        "the CPU's reference evaluator runs the model itself: give that",
     )
 }
 
@@ -356,11 +356,11 @@ pub fn device_error(e: RunError) -> Error {
         )),
         RunError::Limits { .. } | RunError::Feature { .. } => Error::Device(Problem::with_help(
             message,
-            "compile for this device (`wgfc compile --for-device`, or run the .onnx file), or choose another adapter",
+            "compile for this device (`wgfc compile --for-device`, or run the model's file), or choose another adapter",
         )),
         RunError::Loops { .. } => Error::Device(Problem::with_help(
             message,
-            "compile for this device (--for-device; `wgfc run MODEL.onnx` does), give the sizes when compiling (`--dim`), which shares the work out more widely, or choose another adapter or --cpu",
+            "compile for this device (--for-device; `wgfc run MODEL` does), give the sizes when compiling (`--dim`), which shares the work out more widely, or choose another adapter or --cpu",
         )),
         RunError::Shader { .. } | RunError::Gpu { .. } => Error::Internal(message),
         RunError::NoDevice { .. } => Error::Device(Problem::with_help(

@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use wgfc_compiler::Diagnostic;
 use wgfc_compiler::import::onnx::{GraphProto, TensorProto, data_type};
-use wgfc_compiler::import::{ExternalData, decode};
+use wgfc_compiler::import::{ExternalData, decode, fx};
 use wgfc_ir::tensor::{ByteOwner, checked_numel};
 use wgfc_ir::{Class, DType, Scalar, Tensor};
 
@@ -70,8 +70,12 @@ pub struct RandomWeights {
 }
 
 impl RandomWeights {
-    /// Makes up all external tensors of `model`.
-    pub fn of(model: &[u8]) -> Result<RandomWeights, Error> {
+    /// Makes up all external tensors of an ONNX model, or those that an archive of torch.export speaks of and has neither in it
+    /// nor in `external`.
+    pub fn of(model: &[u8], external: &dyn ExternalData) -> Result<RandomWeights, Error> {
+        if fx::is_archive(model) {
+            return RandomWeights::of_archive(model, external);
+        }
         let wrong = |m: String| Error::from(wgfc_compiler::Errors::from(Diagnostic::model(m)));
         let model = decode(model)?;
         let mut files: BTreeMap<String, Vec<u8>> = BTreeMap::new();
@@ -92,10 +96,7 @@ impl RandomWeights {
             }
             let longest = external().filter_map(extent).max().unwrap_or(0);
             let all = ends.values().sum::<usize>().saturating_add(2 * longest);
-            afford(all as u64).map_err(|e| {
-                let help = "a machine with more memory, or `wgfc check`, which needs no weights";
-                Error::usage(format!("to make up the weights {e}"), help)
-            })?;
+            affordable(all)?;
             for (location, end) in ends {
                 files.insert(location.to_owned(), vec![0; end]);
             }
@@ -116,6 +117,42 @@ impl RandomWeights {
         Ok(RandomWeights { files, tensors, bytes })
     }
 
+    fn of_archive(model: &[u8], external: &dyn ExternalData) -> Result<RandomWeights, Error> {
+        let wrong = |record: &str| {
+            let d = Diagnostic::model(format!("the storage `{record}` is longer than any file"));
+            Error::from(wgfc_compiler::Errors::from(d.help("save the archive again")))
+        };
+        let storages = fx::missing_storages(model, external)?;
+        let extent = |t: &fx::StoredTensor| {
+            let n = checked_numel(&t.shape)?;
+            let end = t.dtype.bytes_for(t.first).checked_add(t.dtype.bytes_for(n))?;
+            (end < 1 << 40).then_some(end)
+        };
+        let mut ends = vec![];
+        for s in &storages {
+            let end = s.tensors.iter().map(extent).try_fold(0, |a, b| Some(b?.max(a)));
+            ends.push(end.ok_or_else(|| wrong(&s.record))?);
+        }
+        let longest = ends.iter().max().copied().unwrap_or(0);
+        affordable(ends.iter().fold(2 * longest, |a, b| a.saturating_add(*b)))?;
+        let mut made = RandomWeights { files: BTreeMap::new(), tensors: 0, bytes: 0 };
+        for (s, end) in storages.into_iter().zip(ends) {
+            let mut file = vec![0; end];
+            for t in &s.tensors {
+                let values = parameter(t);
+                let data = values.bytes().unwrap_or_default();
+                let start = t.dtype.bytes_for(t.first);
+                if let Some(place) = file.get_mut(start..).and_then(|f| f.get_mut(..data.len())) {
+                    place.copy_from_slice(data);
+                }
+                made.tensors += 1;
+            }
+            made.bytes += end as u64;
+            made.files.insert(s.record, Arc::new(file));
+        }
+        Ok(made)
+    }
+
     /// How many tensors were made up, and their bytes.
     pub fn size(&self) -> (usize, u64) {
         (self.tensors, self.bytes)
@@ -129,6 +166,33 @@ impl ExternalData for RandomWeights {
             .cloned()
             .ok_or_else(|| format!("no initializer of the model lies in `{location}`"))
     }
+}
+
+fn affordable(bytes: usize) -> Result<(), Error> {
+    afford(bytes as u64).map_err(|e| {
+        let help = "a machine with more memory, or `wgfc check`, which needs no weights";
+        Error::usage(format!("to make up the weights {e}"), help)
+    })
+}
+
+/// Values for a parameter or buffer of a module, which its name and shape tell what it is for.
+fn parameter(t: &fx::StoredTensor) -> Tensor {
+    let mut rng = Rng::new(0, &t.name);
+    let name = t.name.rsplit('.').next().unwrap_or_default();
+    // Codes of quantised weights: any bits will do. Wider integers are mostly indices.
+    if matches!(t.dtype, DType::I8 | DType::U8) {
+        return Tensor::generate(t.dtype, t.shape.clone(), |_| {
+            Scalar::from_i64(t.dtype, (rng.bits() >> 58) as i64 - 32)
+        });
+    }
+    let fan_in = t.shape.iter().skip(1).product::<usize>().max(1) as f32;
+    let (mean, deviation) = match name {
+        _ if t.shape.len() >= 2 => (0.0, fan_in.recip().sqrt()),
+        "running_var" | "scale" | "scales" => (1.0, 0.05),
+        "weight" | "gamma" => (1.0, 0.02),
+        _ => (0.0, 0.02),
+    };
+    fill(t.dtype, t.shape.clone(), &mut rng, mean, deviation)
 }
 
 /// The first operator that reads an initializer, as which input, and whether a Gemm reads it transposed.

@@ -6,7 +6,7 @@ use crate::{Error, Options, Program};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use wgfc_compiler::Errors;
-use wgfc_compiler::import::{ExternalData, Imported, NoExternalData};
+use wgfc_compiler::import::{ExternalData, Imported, NoExternalData, fx};
 use wgfc_compiler::pipeline::{Amend, Fused, Observe};
 use wgfc_ir::tensor::ByteOwner;
 
@@ -20,10 +20,21 @@ pub struct ModelFile {
 
 impl ExternalData for ModelFile {
     fn open(&self, location: &str) -> Result<Arc<dyn ByteOwner>, String> {
-        self.external().open(location)
+        match (&self.random, &self.folder) {
+            // Of an archive, only what is missing is made up.
+            (Some(r), Some(folder)) if fx::is_archive(self.bytes()) => {
+                r.open(location).or_else(|_| folder.open(location))
+            }
+            (Some(r), _) => r.open(location),
+            (None, Some(folder)) => folder.open(location),
+            (None, None) => NoExternalData.open(location),
+        }
     }
     fn model(&self) -> Option<Arc<dyn ByteOwner>> {
         Some(self.bytes.clone())
+    }
+    fn made_up(&self, record: &str) -> Option<Arc<dyn ByteOwner>> {
+        self.random.as_ref()?.open(record).ok()
     }
 }
 
@@ -43,9 +54,10 @@ impl ModelFile {
         ModelFile { path: PathBuf::new(), bytes, folder: None, random: None }
     }
 
-    /// Makes up all external weights instead of reading them; see [`RandomWeights`].
+    /// Makes up all external weights of an ONNX model instead of reading them, and those that an archive of torch.export
+    /// does not have; see [`RandomWeights`].
     pub fn with_random_weights(mut self) -> Result<ModelFile, Error> {
-        self.random = Some(RandomWeights::of(self.bytes()).map_err(|e| self.located(e))?);
+        self.random = Some(RandomWeights::of(self.bytes(), &self).map_err(|e| self.located(e))?);
         Ok(self)
     }
 
@@ -61,8 +73,12 @@ impl ModelFile {
     pub fn path(&self) -> &Path {
         &self.path
     }
-    /// External files that were looked for and are not there.
+    /// External files that were looked for and are not there; of an archive of torch.export, the storages that it lacks.
     pub fn missing(&self) -> Vec<String> {
+        if fx::is_archive(self.bytes()) {
+            let storages = fx::missing_storages(self.bytes(), self).unwrap_or_default();
+            return storages.into_iter().map(|s| s.record).collect();
+        }
         self.folder.as_ref().map(ModelFolder::missing).unwrap_or_default()
     }
 
@@ -75,7 +91,7 @@ impl ModelFile {
     /// [`ModelFile::compile`] that shows `observe` the name (`1-import`) and the text of what each stage made.
     pub fn compile_observed(&self, options: &Options, observe: Observe<'_>) -> Result<Program, Error> {
         self.dumped(|dump| {
-            let (model, external) = (self.bytes(), self.external());
+            let (model, external): (_, &dyn ExternalData) = (self.bytes(), self);
             wgfc_compiler::pipeline::compile_observed(model, external, options, &mut |stage, text| {
                 dump(stage, text);
                 observe(stage, text);
@@ -119,14 +135,6 @@ impl ModelFile {
     /// Imports it only: the graph in core operators, for the reference evaluator.
     pub fn import(&self, options: &Options) -> Result<Imported, Error> {
         wgfc_compiler::import::import(self.bytes(), self, options).map_err(|e| self.located(e.into()))
-    }
-
-    fn external(&self) -> &dyn ExternalData {
-        match (&self.random, &self.folder) {
-            (Some(r), _) => r,
-            (None, Some(folder)) => folder,
-            (None, None) => &NoExternalData,
-        }
     }
 
     fn located(&self, e: Error) -> Error {

@@ -14,7 +14,7 @@ use wgfc::compiler::schedule::cost::Expected;
 use wgfc::{Error, Fusion, Options};
 use wgfc_compiler::options::States;
 
-/// Compiles ONNX models into a few fused WGSL kernels and runs them on any WebGPU device.
+/// Compiles ONNX models and programs of torch.export into a few fused WGSL kernels and runs them on any WebGPU device.
 #[derive(Parser, Debug)]
 #[command(name = "wgfc", version, propagate_version = true, after_long_help = AFTER_HELP)]
 pub struct Cli {
@@ -261,10 +261,11 @@ Examples:
   wgfc compile resnet50.onnx -o out/
   wgfc compile bert.onnx -o out/ --dim batch=1 --dim seq=128
   wgfc compile model.onnx -o out/ --tap /layer3/relu_output --fusion none
+  wgfc compile model.pt2 -o out/
 
 Dimensions that are not fixed stay symbolic: one compiled program serves every batch and length.")]
 pub struct CompileArgs {
-    /// The ONNX model
+    /// The model: ONNX, or an archive of torch.export (.pt2)
     pub model: PathBuf,
     /// The folder to write; an earlier program in it is replaced
     #[arg(short, long, value_name = "DIR")]
@@ -319,7 +320,8 @@ pub struct DataArgs {
     /// Convert inputs from files to the type that the model wants, and say what that changes
     #[arg(long)]
     pub cast: bool,
-    /// Use random numbers for the weights that the model keeps in other files, scaled so that activations stay finite
+    /// Use random numbers for the weights that the model keeps in other files, or that its archive lacks, scaled so that
+    /// activations stay finite
     #[arg(long)]
     pub random_weights: bool,
     /// How the pixels of pictures become numbers
@@ -354,7 +356,7 @@ Symbolic dimensions take their values from the inputs that are files; --dim give
 Without a GPU, and where the only adapter is a software one that was not named with --adapter or WGFC_ADAPTER, the
 model runs on the CPU with the reference evaluator, and says so.")]
 pub struct RunArgs {
-    /// An ONNX model, or a folder that `wgfc compile` wrote
+    /// A model (ONNX, or a .pt2 of torch.export), or a folder that `wgfc compile` wrote
     pub model: PathBuf,
     #[command(flatten)]
     pub data: DataArgs,
@@ -405,7 +407,7 @@ tokens and its sampling apply unless options say otherwise. The model takes toke
 values, as exported for text generation; the cache stays on the device.
 With --prompt text comes out, with --tokens token ids.")]
 pub struct GenerateArgs {
-    /// A folder with model.onnx and tokenizer.json, or an ONNX model
+    /// A folder with model.onnx and tokenizer.json, or a model's file
     #[arg(value_name = "MODEL|DIR")]
     pub model: PathBuf,
     /// The text to continue
@@ -469,7 +471,7 @@ Weights may be missing: their values do not matter. Kernels are known by what th
 model: equal ones of other models gain too. Dimensions that --dim fixes give other kernels than those
 left symbolic: tune as you run.")]
 pub struct TuneArgs {
-    /// An ONNX model; with --generate also a folder with model.onnx
+    /// A model (ONNX, or a .pt2 of torch.export); with --generate also a folder with model.onnx
     #[arg(value_name = "MODEL|DIR")]
     pub model: PathBuf,
     #[command(flatten)]
@@ -504,7 +506,7 @@ Examples:
 
 MB is 2^20 and GB 2^30 bytes. A model whose weights are missing is planned all the same.")]
 pub struct InspectArgs {
-    /// An ONNX model, or a folder that `wgfc compile` wrote
+    /// A model (ONNX, or a .pt2 of torch.export), or a folder that `wgfc compile` wrote
     pub model: PathBuf,
     #[command(flatten)]
     pub compile: CompileOptions,
@@ -550,11 +552,12 @@ Examples:
   wgfc check model.onnx
   wgfc check model.onnx --dim batch=1
   wgfc check model.onnx --like x.npy
+  wgfc check model.pt2
   wgfc check model.onnx --json | jq '.unsupported[].operator'
 
 Reads no weights. Exits with 1 when the model is wrong, 2 when something in it is not supported.")]
 pub struct CheckArgs {
-    /// The ONNX model
+    /// The model: ONNX, or an archive of torch.export (.pt2)
     pub model: PathBuf,
     /// Fix a symbolic dimension, as in `batch=8`; may be repeated
     #[arg(long = "dim", value_name = "NAME=VALUE", value_parser = parse_dim)]

@@ -32,7 +32,7 @@ fn model(path: &Path, a: &BenchArgs, t: &Terminal) -> Result<(), Error> {
     if a.check && is_program(path) {
         return Err(Error::usage(
             "--check has no effect on a compiled folder",
-            "give the ONNX model, which the evaluator can run",
+            "give the model it was compiled from, which the evaluator can run",
         ));
     }
     let place = Place::Device(adapter::choice(&a.adapter));

@@ -26,7 +26,7 @@ fn run(a: &CheckArgs, t: &Terminal) -> Result<u8, Error> {
         ..Options::default()
     };
     options.dims = super::like::dims(&a.model, &options, &a.like)?.into_iter().collect();
-    let report = check(file.bytes(), &wgfc::files::ModelFolder::of(&a.model)?, &options);
+    let report = check(file.bytes(), &file, &options);
     let error = (!report.errors.is_empty()).then(|| Error::Compile {
         path: Some(a.model.clone()),
         errors: wgfc::compiler::Errors(report.errors.clone()),
@@ -39,6 +39,7 @@ fn run(a: &CheckArgs, t: &Terminal) -> Result<u8, Error> {
         t.print_json(&serde_json::json!({
             "ok": error.is_none(),
             "ir_version": report.ir_version,
+            "schema_version": report.schema.map(|(major, minor)| format!("{major}.{minor}")),
             "opsets": report.opsets.iter().map(|(d, v)| (opset_name(d).to_owned(), serde_json::json!(v))).collect::<serde_json::Map<_, _>>(),
             "producer": report.producer,
             "operators": report.operators,
@@ -58,12 +59,11 @@ fn run(a: &CheckArgs, t: &Terminal) -> Result<u8, Error> {
     let by = if report.producer.is_empty() { String::new() } else { format!(", by {}", report.producer) };
     let nodes: usize = report.operators.values().sum();
     if report.ir_version > 0 || nodes > 0 {
-        s += &format!(
-            "{}: IR version {}, opset {}{by}\n",
-            shown(&a.model),
-            report.ir_version,
-            opsets.join(", ")
-        );
+        let format = match report.schema {
+            Some((major, minor)) => format!("program of torch.export, schema {major}.{minor}"),
+            None => format!("IR version {}, opset {}", report.ir_version, opsets.join(", ")),
+        };
+        s += &format!("{}: {format}{by}\n", shown(&a.model));
         s += &format!("  {nodes} nodes of {} operators", report.operators.len());
         let mut counts: Vec<(&String, &usize)> = report.operators.iter().collect();
         counts.sort_by(|a, b| b.1.cmp(a.1).then(a.0.cmp(b.0)));

@@ -18,7 +18,7 @@ pub fn check(
     if is_program(&a.model) {
         return Err(Error::usage(
             "--check-indices has no effect on a compiled folder",
-            "give the ONNX model, which the evaluator can run",
+            "give the model it was compiled from, which the evaluator can run",
         ));
     }
     let _progress = t.spinner(format!("evaluating {} on the CPU", shown(&a.model)));

@@ -116,7 +116,7 @@ fn plan(a: &InspectArgs, t: &Terminal) -> Result<Program, Error> {
         Err(_) if !file.missing().is_empty() => {
             t.note(&format!(
                 "{} is missing: the weights are absent, the plan is made from the graph alone",
-                file.missing().join(", ")
+                super::some_of(&file.missing())
             ));
             file.compile(&Options { graph_only: true, ..options })
         }

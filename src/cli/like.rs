@@ -12,7 +12,7 @@ use wgfc::{Error, ModelFile, Options, Tensor, npy, pb};
 
 /// What a model declares of its inputs.
 fn declared(file: &ModelFile, options: &Options) -> Result<Vec<PortType>, Error> {
-    let inputs = wgfc::compiler::import::declared_inputs(file.bytes(), options)?;
+    let inputs = wgfc::compiler::import::declared_inputs(file.bytes(), file, options)?;
     let port = |(name, ty): (String, TensorType)| PortType {
         name,
         dtype: ty.dtype,

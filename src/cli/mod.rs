@@ -79,6 +79,14 @@ fn is_program(path: &Path) -> bool {
     path.is_dir()
 }
 
+/// Names for a message, the first of many.
+fn some_of(names: &[String]) -> String {
+    match names {
+        [a, b, c, rest @ ..] if rest.len() > 1 => format!("{a}, {b}, {c} and {} more", rest.len()),
+        _ => names.join(", "),
+    }
+}
+
 /// A model's name for messages: the file's name.
 fn shown(path: &Path) -> String {
     path.file_name().map_or_else(|| path.display().to_string(), |n| n.to_string_lossy().into_owned())

@@ -10,6 +10,7 @@ use super::{indices, inputs, is_program, like, profile, shown};
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::Instant;
+use wgfc::compiler::import::fx::is_archive;
 use wgfc::generate::Setup;
 use wgfc::inspect::{table, time_text};
 use wgfc::model::{Opened, WhyCpu, device_profile};
@@ -150,7 +151,7 @@ pub fn load(
         if !unused.is_empty() {
             return Err(Error::usage(
                 format!("{} has no effect on a compiled folder", unused.join(" and ")),
-                "give it to `wgfc compile`, or give the ONNX model",
+                "give it to `wgfc compile`, or give the model itself",
             ));
         }
         let program = {
@@ -225,11 +226,18 @@ pub(super) fn compiling(gpu: &Gpu, path: &Path, t: &Terminal) -> Progress {
 /// Where weights are missing, says how to go without.
 pub(super) fn without_weights(e: Error, file: &ModelFile) -> Error {
     let Error::Compile { path, mut errors } = e else { return e };
-    if let (Some(first), false) = (errors.0.first_mut(), file.missing().is_empty()) {
-        first.help = Some(format!(
-            "put {} beside the model; to run it all the same with made-up weights, give --random-weights",
-            file.missing().join(", ")
-        ));
+    let missing = file.missing();
+    if let (Some(first), false) = (errors.0.first_mut(), missing.is_empty()) {
+        let missing = super::some_of(&missing);
+        first.help = Some(if is_archive(file.bytes()) {
+            format!(
+                "save it again with {missing}; to run it all the same with made-up weights, give --random-weights"
+            )
+        } else {
+            format!(
+                "put {missing} beside the model; to run it all the same with made-up weights, give --random-weights"
+            )
+        });
         errors.0.truncate(1);
     }
     Error::Compile { path, errors }

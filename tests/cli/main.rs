@@ -1,6 +1,7 @@
 //! The command line from outside: exit codes, what is printed where, and that bad input leaves nothing behind.
 
 mod adapter;
+mod archives;
 mod inside;
 mod measure;
 mod output;

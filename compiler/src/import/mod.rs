@@ -5,18 +5,17 @@
 
 pub mod fx;
 pub mod onnx;
+#[cfg(test)]
+mod supported;
 
-pub use onnx::{
-    CheckReport, Unsupported, check, declared_inputs, decode, import_model, shape_inputs,
-    wants_indices_inside,
-};
+pub use onnx::{CheckReport, Unsupported, decode, import_model, shape_inputs};
 
 pub use crate::error::close_names;
 use crate::{Errors, Options};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use wgfc_ir::tensor::ByteOwner;
-use wgfc_ir::{Dim, Graph};
+use wgfc_ir::{Dim, Graph, TensorType};
 
 /// Where the bytes of external tensors come from.
 pub trait ExternalData {
@@ -26,6 +25,11 @@ pub trait ExternalData {
 
     /// The bytes of the model itself, where tensors may share them: those of an archive are in it.
     fn model(&self) -> Option<Arc<dyn ByteOwner>> {
+        None
+    }
+
+    /// Bytes in place of a record that an archive does not have.
+    fn made_up(&self, _record: &str) -> Option<Arc<dyn ByteOwner>> {
         None
     }
 }
@@ -49,6 +53,36 @@ pub fn import(bytes: &[u8], external: &dyn ExternalData, options: &Options) -> R
     } else {
         onnx::import(bytes, external, options)
     }
+}
+
+/// Says what a model of any format uses and whether it can be compiled, without reading its weights.
+pub fn check(bytes: &[u8], external: &dyn ExternalData, options: &Options) -> CheckReport {
+    if fx::is_archive(bytes) {
+        fx::check(bytes, external, options)
+    } else {
+        onnx::check(bytes, external, options)
+    }
+}
+
+/// The inputs of a model of any format whose values must be given in each run, with their types as it declares them.
+///
+/// # Errors
+/// What is wrong with the model, as far as it concerns them.
+pub fn declared_inputs(
+    bytes: &[u8],
+    external: &dyn ExternalData,
+    options: &Options,
+) -> Result<Vec<(String, TensorType)>, Errors> {
+    if fx::is_archive(bytes) {
+        fx::declared_inputs(bytes, external, options)
+    } else {
+        onnx::declared_inputs(bytes, options)
+    }
+}
+
+/// Whether an operator wants its indices inside their axes. Those of other domains than `ai.onnx` have it before their name.
+pub fn wants_indices_inside(operator: &str) -> bool {
+    onnx::wants_indices_inside(operator) || fx::ops::wants_indices_inside(operator)
 }
 
 /// An imported model.

@@ -25,7 +25,7 @@ pub struct BenchArgs {
     /// What else to measure
     #[command(subcommand)]
     pub what: Option<BenchCommand>,
-    /// An ONNX model, or a folder that `wgfc compile` wrote
+    /// A model (ONNX, or a .pt2 of torch.export), or a folder that `wgfc compile` wrote
     #[arg(required = true)]
     pub model: Option<PathBuf>,
     #[command(flatten)]
@@ -138,7 +138,7 @@ Greedy, batch 1, one token a run: the cache, the choice and the token stay on th
 each token while the next is made. --prefix-recompute has no cache: after a prompt of 5 tokens each of 50
 takes a run on all before it, and the host waits for it. Times are medians with their 95% confidence intervals.")]
 pub struct BenchDecodeArgs {
-    /// A folder with model.onnx, or an ONNX model
+    /// A folder with model.onnx, or a model's file
     #[arg(value_name = "MODEL|DIR")]
     pub model: PathBuf,
     /// Positions in the cache before the tokens that count; may be repeated [default: 64]

@@ -27,8 +27,8 @@ pub struct Archive<'m> {
 }
 
 enum From<'m> {
-    /// By name, below the root.
-    Zip(Part, BTreeMap<String, Record>),
+    /// By name, below the root; others may be made up.
+    Zip(Part, BTreeMap<String, Record>, &'m dyn ExternalData),
     /// Beside the program.
     Folder(Part, &'m dyn ExternalData),
 }
@@ -110,7 +110,7 @@ impl<'m> Archive<'m> {
             records = records.into_iter().filter_map(below).collect();
             layout
         };
-        Ok(Archive { from: From::Zip(file, records), layout })
+        Ok(Archive { from: From::Zip(file, records, external), layout })
     }
 
     /// A record of this archive that is one itself: what `torch.save` writes.
@@ -123,7 +123,8 @@ impl<'m> Archive<'m> {
         let (root, _) = root(&records)?;
         let below = |(n, r): (String, Record)| Some((n.strip_prefix(&root)?.to_owned(), r));
         let records = records.into_iter().filter_map(below).collect();
-        Ok(Archive { from: From::Zip(part, records), layout: Layout::Pickle })
+        let external = &crate::import::NoExternalData;
+        Ok(Archive { from: From::Zip(part, records, external), layout: Layout::Pickle })
     }
 
     /// The program's JSON.
@@ -141,7 +142,7 @@ impl<'m> Archive<'m> {
     /// Whether there is such a record.
     pub fn has(&self, name: &str) -> bool {
         match &self.from {
-            From::Zip(_, records) => records.contains_key(name),
+            From::Zip(_, records, _) => records.contains_key(name),
             From::Folder(_, external) => external.open(name).is_ok(),
         }
     }
@@ -168,18 +169,21 @@ impl<'m> Archive<'m> {
 
     fn record(&self, name: &str, most_ratio: u64, most: u64) -> Result<Part, Diagnostic> {
         let (file, records) = match &self.from {
-            From::Zip(file, records) => (file, records),
+            From::Zip(file, records, external) => match external.made_up(name) {
+                Some(owner) if !records.contains_key(name) => return Ok(Part::whole(owner)),
+                _ => (file, records),
+            },
             From::Folder(_, external) => {
                 let missing = |e| {
                     Diagnostic::model(format!("cannot read `{name}`: {e}"))
-                        .help("put the folder `data` of the archive beside the model, or compile the graph alone with --graph-only")
+                        .help("put the folder `data` of the archive beside the model, or beside its folder `models`")
                 };
                 return external.open(name).map(Part::whole).map_err(missing);
             }
         };
         let r = records.get(name).ok_or_else(|| {
             Diagnostic::model(format!("the archive has no record `{name}`"))
-                .help("save it again, or compile the graph alone with --graph-only")
+                .help("save it again with its weights; --random-weights makes them up, and --graph-only compiles the graph alone")
         })?;
         let start = file.start + r.start as usize;
         if !r.deflated {

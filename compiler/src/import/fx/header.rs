@@ -7,6 +7,26 @@ use crate::{Diagnostic, Errors};
 /// The versions of the schema that are understood.
 const SCHEMAS: std::ops::RangeInclusive<i64> = 7..=8;
 
+/// What is said of a program before it is read: others may have another form.
+#[derive(serde::Deserialize)]
+pub struct About {
+    /// Its form.
+    pub schema_version: SchemaVersion,
+    /// What wrote it.
+    #[serde(default)]
+    pub torch_version: Option<String>,
+}
+
+fn not_read(e: serde_json::Error) -> Diagnostic {
+    Diagnostic::model(format!("the program of the archive is not understood: {e}"))
+        .help("it is what torch.export.save writes as models/model.json; save it again")
+}
+
+/// Reads what is said of the program of an archive.
+pub fn about(archive: &Archive<'_>) -> Result<About, Errors> {
+    Ok(serde_json::from_slice(archive.program()?.bytes()).map_err(not_read)?)
+}
+
 /// Reads the program of an archive.
 pub fn read(archive: &Archive<'_>) -> Result<ExportedProgram, Errors> {
     let mut errors = vec![];
@@ -24,16 +44,7 @@ pub fn read(archive: &Archive<'_>) -> Result<ExportedProgram, Errors> {
         }
     }
     let json = archive.program()?;
-    // The version first: programs of others may have another form.
-    #[derive(serde::Deserialize)]
-    struct Header {
-        schema_version: SchemaVersion,
-    }
-    let not_read = |e: serde_json::Error| {
-        Diagnostic::model(format!("the program of the archive is not understood: {e}"))
-            .help("it is what torch.export.save writes as models/model.json; save it again")
-    };
-    let header: Header = serde_json::from_slice(json.bytes()).map_err(not_read)?;
+    let header: About = serde_json::from_slice(json.bytes()).map_err(not_read)?;
     let major = header.schema_version.major;
     if !SCHEMAS.contains(&major) {
         let d = Diagnostic::unsupported(format!(

@@ -24,6 +24,9 @@ pub struct ExportedProgram {
 pub struct SchemaVersion {
     /// Versions that differ in it do not read each other's files.
     pub major: i64,
+    /// What was added since.
+    #[serde(default)]
+    pub minor: i64,
 }
 
 /// The values of a symbol, ends included.

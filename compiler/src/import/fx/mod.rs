@@ -18,6 +18,7 @@ mod pickle;
 pub mod promote;
 mod schema;
 mod scope;
+mod survey;
 mod symbols;
 mod tree;
 mod walk;
@@ -25,6 +26,8 @@ mod weights;
 
 pub use archive::is_archive;
 pub use cx::Cx;
+pub use survey::check;
+pub use weights::{Storage, StoredTensor};
 
 /// What every decoder uses.
 mod prelude {
@@ -46,13 +49,50 @@ use weights::Weights;
 /// # Errors
 /// What is wrong with it, or not supported.
 pub fn import(bytes: &[u8], external: &dyn ExternalData, options: &Options) -> Result<Imported, Errors> {
+    let archive = open(bytes, external)?;
+    let program = header::read(&archive)?;
+    let mut importer = importer(archive, &program, options)?;
+    model::import(&mut importer, &program, options)
+}
+
+/// The inputs of a program whose values must be given in each run, with their types as it declares them.
+///
+/// # Errors
+/// What of the archive or of the types is not understood.
+pub fn declared_inputs(
+    bytes: &[u8],
+    external: &dyn ExternalData,
+    options: &Options,
+) -> Result<Vec<(String, wgfc_ir::TensorType)>, Errors> {
+    let archive = open(bytes, external)?;
+    let program = header::read(&archive)?;
+    let options = Options { graph_only: true, ..options.clone() };
+    let mut importer = importer(archive, &program, &options)?;
+    model::declared_inputs(&mut importer, &program, &options)
+}
+
+/// The storages that an archive speaks of and does not have.
+///
+/// # Errors
+/// What is wrong with the archive, or its tables of tensors.
+pub fn missing_storages(bytes: &[u8], external: &dyn ExternalData) -> Result<Vec<Storage>, Errors> {
+    Ok(Weights::new(open(bytes, external)?, true)?.missing()?)
+}
+
+fn open<'m>(bytes: &[u8], external: &'m dyn ExternalData) -> Result<Archive<'m>, Errors> {
     let owner = external
         .model()
         .filter(|o| std::ptr::eq((**o).as_ref(), bytes))
         .unwrap_or_else(|| Arc::new(bytes.to_vec()));
-    let archive = Archive::open(Part::whole(owner), external)?;
-    let program = header::read(&archive)?;
-    let mut importer = Importer {
+    Archive::open(Part::whole(owner), external)
+}
+
+fn importer<'m>(
+    archive: Archive<'m>,
+    program: &'m messages::ExportedProgram,
+    options: &Options,
+) -> Result<Importer<'m>, Errors> {
+    Ok(Importer {
         weights: Weights::new(archive, options.graph_only)?,
         errors: vec![],
         symbols: Default::default(),
@@ -63,6 +103,5 @@ pub fn import(bytes: &[u8], external: &dyn ExternalData, options: &Options) -> R
         depth: 0,
         modules: vec![],
         graph: &program.graph_module.graph,
-    };
-    model::import(&mut importer, &program, options)
+    })
 }

@@ -4,11 +4,12 @@ use super::messages::{
     Argument, ExportedProgram, Graph as FxGraph, InputSpec, Node, OutputSpec, SymArgument, SymInt,
 };
 use super::names::Names;
-use super::op::{self, OpError, diagnostic, location};
+use super::op::{OpError, diagnostic};
 use super::scope::{Scope, Slot};
+use super::survey::survey;
 use super::walk::{Importer, tensors, written};
 use super::weights::Table;
-use super::{expr, ops, schema, symbols};
+use super::{expr, schema, symbols};
 use crate::import::{Imported, close_names};
 use crate::lower::inside::Names as InsideNames;
 use crate::lower::{Lowering, check_dims};
@@ -29,7 +30,7 @@ pub fn import<'m>(
 ) -> Result<Imported, Errors> {
     let names = Names::of(p);
     let graph = &p.graph_module.graph;
-    survey(im, graph);
+    im.errors.extend(survey(graph).errors);
     let (shapes, required) = symbols::settle(im, p, &names, options);
     let mut g = Graph::new();
     let mut to = Lowering::new(&mut g);
@@ -66,41 +67,48 @@ pub fn import<'m>(
     Ok(Imported { graph: g, model_nodes: schema::nodes(graph), bytes_unfused, warnings, operators })
 }
 
-/// Reports the operators that are not supported, each once with the first node that is one.
-fn survey(im: &mut Importer<'_>, graph: &FxGraph) {
-    let mut found: BTreeMap<&str, (usize, Location)> = BTreeMap::new();
-    let mut todo = vec![graph];
-    while let Some(g) = todo.pop() {
-        for (i, node) in g.nodes.iter().enumerate() {
-            let target = op::target(node);
-            todo.extend(node.inputs.iter().filter_map(|i| match &i.arg {
-                Argument::Graph(g) => Some(&*g.graph),
-                _ => None,
-            }));
-            if ops::find(target).is_none() && node.results().next().is_some() {
-                found.entry(target).or_insert_with(|| (0, location(node, i))).0 += 1;
-            }
-        }
-    }
-    for (target, (count, at)) in found {
-        let more = if count > 1 { format!(" ({count} nodes)") } else { String::new() };
-        let d = Diagnostic::unsupported(format!("operator {target} is not supported{more}"));
-        let known = |space: &str| target.starts_with(space);
-        let help = if known("aten.") || known("prims.") {
-            "call run_decompositions() on the exported program, which writes many operators in others, or cut this part out of the module"
-        } else {
-            "register a decomposition of it before run_decompositions(), or cut this part out of the module"
-        };
-        im.errors.push(d.at(at).help(help));
-    }
-}
-
 fn at_part(e: OpError, part: String) -> Diagnostic {
     diagnostic(e.at(part), Location::default())
 }
 
 /// States to be, by the graph's name of what they were.
 type States = Vec<(String, State)>;
+
+/// The inputs that the user gives, as the program declares them.
+///
+/// # Errors
+/// What of their types is not understood.
+pub fn declared_inputs(
+    im: &mut Importer<'_>,
+    p: &ExportedProgram,
+    options: &Options,
+) -> Result<Vec<(String, TensorType)>, Errors> {
+    let names = Names::of(p);
+    let (shapes, _) = symbols::settle(im, p, &names, options);
+    let mut g = Graph::new();
+    let mut to = Lowering::new(&mut g);
+    for spec in &p.graph_module.signature.input_specs {
+        let InputSpec::UserInput(Argument::Tensor(t)) = spec else { continue };
+        let user = names.input(&t.name);
+        if let Err(e) = given(im, &mut to, &mut Scope::default(), (&t.name, &user), &shapes, options) {
+            im.errors.push(at_part(e, format!("input \"{user}\"")));
+        }
+    }
+    match im.errors.is_empty() {
+        true => Ok(g.inputs.iter().map(|b| (b.name.to_string(), g.ty(b.value).clone())).collect()),
+        false => Err(Errors(std::mem::take(&mut im.errors))),
+    }
+}
+
+/// Inputs that are integers: sizes may depend on them, so that they must be known.
+pub fn integers(p: &ExportedProgram) -> Vec<String> {
+    let specs = p.graph_module.signature.input_specs.iter();
+    let name = |s: &InputSpec| match s {
+        InputSpec::UserInput(Argument::SymInt(SymArgument::Name(n))) => Some(n.clone()),
+        _ => None,
+    };
+    specs.filter_map(name).collect()
+}
 
 /// Adds weights, constants, inputs, and the values given for these. What is written becomes a state.
 fn inputs<'m>(

@@ -6,6 +6,8 @@ use std::rc::Rc;
 
 /// The most values on the stack and in the memo.
 const MOST: usize = 1 << 22;
+/// How deep tuples may be nested.
+const DEPTH: usize = 64;
 
 /// A tensor: a view of a storage.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -28,7 +30,8 @@ enum Item {
     Bool,
     Int(i64),
     Text(Rc<str>),
-    Tuple(Rc<Vec<Item>>),
+    /// With how deep tuples are nested in it.
+    Tuple(Rc<Vec<Item>>, usize),
     /// Names that end up in the result are in the order in which they came.
     Dict(Rc<std::cell::RefCell<Vec<(Item, Item)>>>),
     Global(Rc<str>),
@@ -144,7 +147,7 @@ impl Machine<'_> {
                 b'.' => return self.pop(),
                 b'(' => self.push(Item::Mark)?,
                 b'}' => self.push(Item::Dict(Rc::default()))?,
-                b')' => self.push(Item::Tuple(Rc::default()))?,
+                b')' => self.push(Item::Tuple(Rc::default(), 0))?,
                 b'N' => self.push(Item::None)?,
                 0x88 | 0x89 => self.push(Item::Bool)?,
                 b'K' => {
@@ -198,11 +201,11 @@ impl Machine<'_> {
                 }
                 b't' => {
                     let items = self.until_mark()?;
-                    self.push(Item::Tuple(Rc::new(items)))?;
+                    self.push(tuple(items)?)?;
                 }
                 n @ 0x85..=0x87 => {
                     let items = self.popped(usize::from(n - 0x84))?;
-                    self.push(Item::Tuple(Rc::new(items)))?;
+                    self.push(tuple(items)?)?;
                 }
                 b'c' => {
                     let name = format!("{}.{}", self.line()?, self.line()?);
@@ -220,7 +223,7 @@ impl Machine<'_> {
                     self.push(storage)?;
                 }
                 b'R' => match &self.popped(2)?[..] {
-                    [Item::Global(function), Item::Tuple(args)] => {
+                    [Item::Global(function), Item::Tuple(args, _)] => {
                         let made = call(function, args)?;
                         self.push(made)?;
                     }
@@ -249,18 +252,29 @@ impl Machine<'_> {
         };
         let mut items = items.into_iter();
         while let (Some(k), Some(v)) = (items.next(), items.next()) {
-            // A dictionary in itself would never be freed.
+            // What is no tensor is an error where the dictionary is the result, and else of no interest. A dictionary in itself
+            // would never be freed.
             if !matches!(v, Item::Dict(_) | Item::Mark) {
-                d.borrow_mut().push((k, v));
+                let v = if matches!(v, Item::Tensor(_)) { v } else { Item::None };
+                d.borrow_mut().push((if matches!(k, Item::Text(_)) { k } else { Item::None }, v));
             }
         }
         Ok(())
     }
 }
 
+fn tuple(items: Vec<Item>) -> Result<Item, String> {
+    let depth = |i: &Item| if let Item::Tuple(_, depth) = i { *depth } else { 0 };
+    let depth = 1 + items.iter().map(depth).max().unwrap_or(0);
+    if depth > DEPTH {
+        return Err(format!("tuples of the pickle are nested more than {DEPTH} deep"));
+    }
+    Ok(Item::Tuple(Rc::new(items), depth))
+}
+
 /// `('storage', torch.FloatStorage, '0', 'cpu', 15)`.
 fn storage(id: &Item) -> Result<Item, String> {
-    let Item::Tuple(id) = id else { return Err("a storage of the pickle is no tuple".into()) };
+    let Item::Tuple(id, _) = id else { return Err("a storage of the pickle is no tuple".into()) };
     match &id[..] {
         [Item::Text(kind), Item::Global(class), Item::Text(key), ..] if &**kind == "storage" => {
             let class = class.rsplit('.').next().unwrap_or(class).into();
@@ -281,8 +295,8 @@ fn call(function: &str, args: &[Item]) -> Result<Item, String> {
             [
                 Item::Storage { key, class },
                 Item::Int(offset),
-                Item::Tuple(sizes),
-                Item::Tuple(strides),
+                Item::Tuple(sizes, _),
+                Item::Tuple(strides, _),
                 ..,
             ] => {
                 let numbers = |items: &[Item]| {
@@ -330,6 +344,11 @@ mod tests {
     fn nothing_is_run_and_nothing_panics() {
         let evil = b"\x80\x02cos\nsystem\n(X\x02\x00\x00\x00lstR.";
         assert!(tensors(evil).unwrap_err().contains("`os.system`, which is not run"));
+        let mut deep = b"\x80\x02)".to_vec();
+        deep.extend(std::iter::repeat_n(0x85, 1 << 20));
+        assert!(tensors(&deep).unwrap_err().contains("nested more than"));
+        let itself = b"\x80\x02}q\x00X\x01\x00\x00\x00ah\x00\x85sh\x00.";
+        assert!(tensors(itself).unwrap_err().contains("is no tensor"));
         let good = sample();
         for end in 0..good.len() {
             assert!(tensors(&good[..end]).is_err(), "{end}");

@@ -14,7 +14,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use wgfc_ir::{Dim, Poly, TensorType, Value};
 
 /// How deep graphs may be inside of one another.
-const MAX_DEPTH: usize = 16;
+pub const MAX_DEPTH: usize = 16;
 
 /// What an import has found so far.
 pub struct Importer<'m> {

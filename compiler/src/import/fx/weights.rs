@@ -53,6 +53,28 @@ struct Stored {
     pickled: bool,
 }
 
+/// A storage that an archive speaks of.
+#[derive(Clone, Debug)]
+pub struct Storage {
+    /// The name of its record, below the archive's root.
+    pub record: String,
+    /// The tensors in it.
+    pub tensors: Vec<StoredTensor>,
+}
+
+/// A tensor in a storage.
+#[derive(Clone, Debug)]
+pub struct StoredTensor {
+    /// What the module calls it.
+    pub name: String,
+    /// Its element type.
+    pub dtype: DType,
+    /// Elements before the first one.
+    pub first: usize,
+    /// The extents of its elements in memory.
+    pub shape: Vec<usize>,
+}
+
 #[derive(Deserialize)]
 struct Config {
     config: BTreeMap<String, Entry>,
@@ -127,6 +149,31 @@ impl<'m> Weights<'m> {
         let tensor = self.read(&stored, &base)?;
         let Some((shape, index)) = index else { return Ok(tensor) };
         gathered(&tensor, &shape, &index)
+    }
+
+    /// The storages that are not there, where they are plain records.
+    ///
+    /// # Errors
+    /// A tensor whose type, sizes or strides are not possible.
+    pub fn missing(&self) -> Result<Vec<Storage>, Diagnostic> {
+        let mut found: BTreeMap<Rc<str>, Vec<StoredTensor>> = BTreeMap::new();
+        for (name, s) in self.tables.iter().flatten() {
+            if s.pickled
+                || s.inside.is_some()
+                || !found.contains_key(&s.record) && self.archive.has(&s.record)
+            {
+                continue;
+            }
+            let (base, _) = self.base(s).map_err(|e| {
+                let d = Diagnostic::model(format!("the tensor `{name}`: {}", e.message));
+                d.help(e.help.unwrap_or_else(|| "save the archive again".into()))
+            })?;
+            let Base { dtype, first, shape } = base;
+            let tensor = StoredTensor { name: name.clone(), dtype, first, shape };
+            found.entry(s.record.clone()).or_default().push(tensor);
+        }
+        let storage = |(record, tensors): (Rc<str>, _)| Storage { record: record.to_string(), tensors };
+        Ok(found.into_iter().map(storage).collect())
     }
 
     fn find(&self, table: Table, name: &str) -> Result<Stored, OpError> {

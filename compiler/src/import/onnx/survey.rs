@@ -46,8 +46,10 @@ impl Unsupported {
 /// What [`check`] finds.
 #[derive(Clone, Debug, Default)]
 pub struct CheckReport {
-    /// Version of the file format.
+    /// Version of the file format; of ONNX only.
     pub ir_version: i64,
+    /// Version of the schema that an archive of torch.export has.
+    pub schema: Option<(i64, i64)>,
     /// Operator sets: domain and version.
     pub opsets: Vec<(String, i64)>,
     /// Who exported it.

@@ -1,6 +1,12 @@
 //! What each operator means: a file for each family reads the arguments, and calls [`lower`](crate::lower).
 //! A file is one line in the list below.
 
+mod refused;
+#[cfg(test)]
+pub(in crate::import) mod supported;
+
+pub use refused::why;
+
 use super::op::OpDef;
 use std::collections::HashMap;
 use std::sync::OnceLock;
@@ -80,6 +86,31 @@ pub fn find(target: &str) -> Option<Found> {
         (None, Some(def)) => Some(Found { def, in_place: false }),
         _ => None,
     }
+}
+
+/// Operators whose indices torch wants inside their axes.
+const INDEXING: [&str; 15] = [
+    "embedding",
+    "gather",
+    "index",
+    "index_add",
+    "index_copy",
+    "index_fill",
+    "index_put",
+    "index_reduce",
+    "index_select",
+    "scatter",
+    "scatter_add",
+    "scatter_reduce",
+    "select",
+    "take",
+    "take_along_dim",
+];
+
+/// Whether torch wants an operator's indices inside their axes.
+pub fn wants_indices_inside(target: &str) -> bool {
+    let name = target.strip_prefix("aten.").and_then(|t| t.split('.').next()).unwrap_or_default();
+    INDEXING.contains(&name.strip_suffix('_').unwrap_or(name))
 }
 
 #[cfg(test)]

@@ -66,7 +66,7 @@ operators! {
 
 mod refused;
 #[cfg(test)]
-mod supported;
+pub(in crate::import) mod supported;
 mod window;
 
 pub use refused::{REFUSED, why};

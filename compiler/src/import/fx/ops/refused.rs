@@ -1,0 +1,41 @@
+//! Operators that are not supported, and why.
+
+/// Why, and the names of the operators.
+pub const REFUSED: &[(&str, &[&str])] = &[
+    (
+        "iterations whose number the values decide; compute it outside of the model",
+        &[
+            "aten._linalg_eigh",
+            "aten._linalg_eigvals",
+            "aten._linalg_svd",
+            "aten.linalg_eig",
+            "aten.linalg_eigvals",
+            "aten.linalg_lstsq",
+            "aten.linalg_matrix_sqrth",
+            "aten.linalg_pinv",
+            "aten.linalg_polar",
+        ],
+    ),
+    ("how many terms of its series count depends on the values", &["aten.linalg_matrix_exp"]),
+    (
+        "its pivots are of one row or of two; linalg.cholesky and linalg.lu are supported",
+        &["aten.linalg_ldl_factor_ex", "aten.linalg_ldl_solve"],
+    ),
+    (
+        "an effect on the host, such as an error that depends on values; the forms that return `info` \
+         (linalg.inv_ex for linalg.inv) are supported",
+        &["higher_order.with_effects"],
+    ),
+    (
+        "the values of a tensor decide how many results there are",
+        &["aten.tensor_split.tensor_indices_or_sections"],
+    ),
+    ("run_decompositions() writes it in others", &["aten.gradient"]),
+];
+
+/// Why an operator is not supported, where that is known.
+pub fn why(target: &str) -> Option<&'static str> {
+    let name = target.rsplit_once('.').map_or(target, |(name, _)| name);
+    let listed = |n: &&str| *n == name || *n == target;
+    REFUSED.iter().find(|(_, names)| names.iter().any(|n| listed(&n))).map(|(why, _)| *why)
+}
