@@ -283,6 +283,40 @@ def test_arguments_that_are_written():
         torch.testing.assert_close(a, b)
 
 
+def test_constants_in_a_graph():
+    empty = torch.tensor([])
+
+    def f(x):
+        return torch.cat([x, torch.tensor([1.0, 2.0]), empty]) * torch.tensor(3), torch.tensor([4])
+
+    x = torch.randn(3)
+    for got, want in zip(compiled(f, fullgraph=True)(x), f(x)):
+        torch.testing.assert_close(got, want)
+
+
+def test_sizes_that_only_the_run_knows():
+    def f(x):
+        return torch.relu(x[x > 0] * 2).cumsum(0).reshape(1, -1) + x.sum()
+
+    with warnings.catch_warnings(), torch._dynamo.config.patch(capture_dynamic_output_shape_ops=True):
+        warnings.simplefilter("ignore", backend.FallbackWarning)
+        run = compiled(f)
+        for _ in range(3):
+            x = torch.randn(9)
+            torch.testing.assert_close(run(x), f(x), rtol=1e-4, atol=1e-5)
+
+
+def test_control_flow():
+    def f(x):
+        return torch.cond(x.sum() > 0, lambda x: x.sin() + 1, lambda x: x * 3, (x,)).exp()
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", backend.FallbackWarning)
+        run = compiled(f)
+        for x in [torch.ones(4), -torch.ones(4)]:
+            torch.testing.assert_close(run(x), f(x), rtol=1e-4, atol=1e-5)
+
+
 def test_options_are_checked():
     with pytest.raises(Exception, match="no 'colour'"):
         compiled(mlp(), colour=1)(torch.randn(3, 7))

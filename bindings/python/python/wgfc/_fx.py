@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import io
-from typing import Any, Iterator, Optional, Sequence
+from typing import Any, Optional, Sequence
 
+import sympy
 import torch
 from torch.export import exported_program as ep
 from torch.export import graph_signature as sig
@@ -60,17 +61,34 @@ def in_order(tensor: torch.Tensor, order: Optional[Sequence[int]]) -> torch.Tens
     return tensor.permute(*order).contiguous().permute(*back)
 
 
-def constants(module: GraphModule) -> dict[str, torch.Tensor]:
-    """The tensors that nodes of a graph refer to."""
+def attributes(module: GraphModule) -> dict[str, Any]:
+    """What nodes of a graph refer to: tensors, and graphs of operators that take such."""
     found = {}
     for node in module.graph.nodes:
         if node.op == "get_attr":
             value: Any = module
             for part in node.target.split("."):
                 value = getattr(value, part)
-            if isinstance(value, torch.Tensor):
-                found[node.target] = value.detach()
+            found[node.target] = value.detach() if isinstance(value, torch.Tensor) else value
     return found
+
+
+def constants(module: GraphModule) -> dict[str, torch.Tensor]:
+    """The tensors that nodes of a graph refer to."""
+    return {name: value for name, value in attributes(module).items() if isinstance(value, torch.Tensor)}
+
+
+def places(nodes: Sequence[Node]) -> list[tuple[Any, Node, Optional[int]]]:
+    """Where the value of each symbol is found: an integer that a node makes, or an extent of a tensor."""
+    found: dict[Any, tuple[Node, Optional[int]]] = {}
+    for node in nodes:
+        value = node.meta.get("val")
+        extents = enumerate(value.shape) if isinstance(value, torch.Tensor) else [(None, value)]
+        for axis, extent in extents:
+            expr = expression(extent)
+            if getattr(expr, "is_symbol", False):
+                found.setdefault(expr, (node, axis))
+    return [(symbol, node, axis) for symbol, (node, axis) in found.items()]
 
 
 def digest(module: GraphModule, results: Sequence[Node], options: Any) -> str:
@@ -84,8 +102,6 @@ def digest(module: GraphModule, results: Sequence[Node], options: Any) -> str:
         if not hasattr(text, "free_symbols"):
             return repr(text)
         renamed = {s: f"s{sizes.setdefault(s.name, len(sizes))}" for s in sorted(text.free_symbols, key=lambda s: s.name)}
-        import sympy
-
         return sympy.srepr(text.xreplace({s: sympy.Symbol(n, integer=True) for s, n in renamed.items()}))
 
     def kind(value: Any) -> Any:
@@ -121,14 +137,14 @@ def digest(module: GraphModule, results: Sequence[Node], options: Any) -> str:
     return hash.hexdigest()
 
 
-def carriers(inputs: Sequence[Any]) -> Iterator[Any]:
+def carriers(inputs: Sequence[Any]) -> list[Any]:
     """The symbols that no tensor among ``inputs`` has as an extent of its own, in a fixed order."""
     alone, all_symbols = set(), set()
     for value in inputs:
         all_symbols |= free_symbols(value)
         if isinstance(value, torch.Tensor):
             alone |= {e for e in map(expression, value.shape) if getattr(e, "is_symbol", False)}
-    yield from sorted(all_symbols - alone, key=lambda s: s.name)
+    return sorted(all_symbols - alone, key=lambda s: s.name)
 
 
 def archive(module: GraphModule, results: Sequence[Node]) -> bytes:
@@ -158,8 +174,7 @@ def archive(module: GraphModule, results: Sequence[Node]) -> bytes:
             # Of a size the expression is all that is read.
             argument = sig.ConstantArgument(name=new.name, value=None)
         inputs.append(sig.InputSpec(sig.InputKind.USER_INPUT, argument, None))
-    extra = list(carriers([n.meta["val"] for n in given]))
-    for i, symbol in enumerate(extra):
+    for i, symbol in enumerate(carriers([n.meta["val"] for n in given])):
         new = graph.placeholder(f"size_{i}")
         new.meta["val"] = _carrier(module, symbol)
         inputs.append(sig.InputSpec(sig.InputKind.USER_INPUT, sig.TensorArgument(name=new.name), None))

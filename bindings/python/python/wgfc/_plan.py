@@ -6,6 +6,7 @@ import dataclasses
 import warnings
 from typing import Any, Optional
 
+import sympy
 import torch
 from torch.fx import Graph, GraphModule, Node
 
@@ -68,9 +69,9 @@ class Plan:
         self.arguments: list[Node] = [n for n in module.graph.nodes if n.op == "placeholder"]
         self.fixed = {n for i, n in enumerate(self.arguments) if i in fixed}
         self.sizes = _partition.sizes_as_inputs(module)
-        self.symbols = _places(self.arguments)
+        self.symbols = _fx.places(self.arguments)
         self.module = module
-        self.constants = _fx.constants(module)
+        self.attributes = _fx.attributes(module)
         self.outputs: list[Any] = list(module.graph.output_node().args[0])
         self.orders: dict[Node, Optional[list[int]]] = {}
         self.computed: dict[tuple[int, ...], dict[Node, int]] = {}
@@ -79,7 +80,9 @@ class Plan:
         STATISTICS.graphs += 1
         nodes = [o if isinstance(o, Node) else None for o in self.outputs]
         split = len(nodes) if returned is None else returned
-        self.held = set(nodes[split:]) - set(nodes[:split]) - set(self.arguments) - {None}
+        # What the backward graph reads, and what of it nobody else does.
+        self.saved = set(nodes[split:]) - {None}
+        self.held = self.saved - set(nodes[:split]) - set(self.arguments)
         self.last = self._last_uses()
 
     def _build(self) -> list[Any]:
@@ -87,7 +90,7 @@ class Plan:
         refused: dict[Node, Diagnostic] = {}
         for node in self.module.graph.nodes:
             if node.op == "call_function" and (why := _partition.stays(node)):
-                refused[node] = Diagnostic(f"{why}", "unsupported", _location(node))
+                refused[node] = Diagnostic(why, "unsupported", _location(node))
         while True:
             steps: list[Any] = []
             before = len(refused)
@@ -103,6 +106,8 @@ class Plan:
             if len(refused) == before:
                 break
         stay = [s.node for s in steps if isinstance(s, Operator) and s.node in refused]
+        # Of numbers nothing is computed on a device.
+        stay = [n for n in stay if isinstance(n.target, torch._ops.OperatorBase)]
         _tell([(n, refused[n]) for n in stay], self.settings.fullgraph)
         STATISTICS.operators += len(stay)
         STATISTICS.programs += sum(isinstance(s, Computed) for s in steps)
@@ -151,8 +156,6 @@ class Plan:
         return [values.output(o) if isinstance(o, Node) else o for o in self.outputs]
 
     def _evaluate(self, known: tuple[int, ...]) -> dict[Node, int]:
-        import sympy
-
         given = {s: sympy.Integer(v) for (s, _, _), v in zip(self.symbols, known)}
         return {n: int(sympy.sympify(e).xreplace(given)) for n, e in self.sizes.items()}
 
@@ -189,7 +192,7 @@ class Values:
         if copy is None:
             copy = resident.upload(given)
             STATISTICS.uploads += 1
-            if argument:
+            if node in plan.fixed or (argument and node in plan.saved):
                 resident.forget(plan.sent.pop(node, None))
                 plan.sent[node] = resident.keep(given, copy)
         self.device[node] = copy
@@ -204,7 +207,7 @@ class Values:
                 return value
             self.device[node] = held
         elif node.op == "get_attr":
-            return self.plan.constants[node.target]
+            return self.plan.attributes[node.target]
         kind = node.meta["val"]
         value = self.device[node].torch()
         STATISTICS.downloads += 1
@@ -219,7 +222,7 @@ class Values:
         device = self.device.get(node)
         if node not in self.plan.held or device is None:
             value = self.on_host(node)
-            if device is not None and isinstance(value, torch.Tensor) and node not in self.arguments:
+            if node in self.plan.saved and device is not None and node not in self.arguments:
                 self.plan.resident.keep(value, device)
             return value
         if node in self.host or torch._C._autograd._top_saved_tensors_default_hooks(True) is not None:
@@ -233,10 +236,14 @@ class Operator:
     def __init__(self, node: Node) -> None:
         self.node = node
         self.reads = node.all_input_nodes
+        # Sizes that only the run knows.
+        self.symbols = _fx.places([node])
 
     def run(self, values: Values) -> None:
         args, kwargs = torch.fx.map_arg((self.node.args, self.node.kwargs), values.on_host)
-        values.host[self.node] = self.node.target(*args, **kwargs)
+        made = values.host[self.node] = self.node.target(*args, **kwargs)
+        for symbol, _, axis in self.symbols:
+            values.symbols[symbol] = _size(made, axis)
 
 
 class Computed:
@@ -268,21 +275,6 @@ def _copy(graph: Graph) -> Graph:
     out = made.graph_copy(graph, copied)
     made.output(out)
     return made
-
-
-def _places(arguments: list[Node]) -> list[tuple[Any, Node, Optional[int]]]:
-    """Where the value of each symbol is found: an integer among the arguments, or an extent of a tensor."""
-    found: dict[Any, tuple[Node, Optional[int]]] = {}
-    for node in arguments:
-        value = node.meta.get("val")
-        if isinstance(value, torch.Tensor):
-            places = [(_fx.expression(n), axis) for axis, n in enumerate(value.shape)]
-        else:
-            places = [(_fx.expression(value), None)]
-        for expr, place in places:
-            if getattr(expr, "is_symbol", False):
-                found.setdefault(expr, (node, place))
-    return [(s, node, axis) for s, (node, axis) in found.items()]
 
 
 def _size(value: Any, axis: Optional[int]) -> int:

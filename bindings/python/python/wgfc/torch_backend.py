@@ -16,6 +16,7 @@ import torch
 from torch._dynamo.backends.common import aot_autograd
 from torch.fx import GraphModule
 from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils._python_dispatch import _disable_current_modes
 
 from wgfc._plan import STATISTICS, FallbackWarning, Plan, Settings, Statistics
 
@@ -78,7 +79,8 @@ def _compiled(settings: Settings, kind: str, module: GraphModule, inputs: Sequen
     metadata = None if context is None or kind == "backward" else context.fw_metadata
     returned = metadata.num_forward_returns if metadata is not None and kind == "forward" else None
     fixed = set(metadata.static_input_indices) if metadata is not None else set()
-    with _LOCK:
+    # Constants of the graph are tensors, where torch is about to compile with their types alone.
+    with _LOCK, _disable_current_modes():
         plan = Plan(settings, module, kind == "backward", returned, fixed)
 
     def run(arguments: list[Any]) -> list[Any]:
