@@ -144,9 +144,9 @@ functions! {
     /// Special functions of two floats.
     Special2(fn(f64, f64) -> f64), over (Range, Range) {
         /// √(x² + y²), which does not overflow on the way.
-        Hypot "hypot" elementary::hypot, 6e-7 0.0, [((-3.0, 3.0), (-3.0, 3.0)), ((1e-20, 1e30), (1e-20, 1e30))];
+        Hypot "hypot" elementary::hypot, 6e-7 0.0, [((-3.0, 3.0), (-3.0, 3.0)), ((1e-20, 1e30), (1e-20, 1e30)), ((1e37, 2e38), (1e37, 2e38))];
         /// The angle of the point (y, x): the first operand is upwards.
-        Atan2 "atan2" elementary::atan2, 6e-7 0.0, [((-3.0, 3.0), (-3.0, 3.0)), ((-1.0, 1.0), (1e-10, 1e10))];
+        Atan2 "atan2" elementary::atan2, 6e-7 0.0, [((-3.0, 3.0), (-3.0, 3.0)), ((-1.0, 1.0), (1e-10, 1e10)), ((1e37, 3e38), (1e37, 3e38))];
         /// The zeta function of Hurwitz, Σ (y + k)^−x from k = 0: ∞ where x is 1 or y a whole number not above 0, NaN
         /// where x is below 1, or y below 0 and x is not whole.
         Zeta "zeta" gamma::zeta, 3e-6 3e-6, [((1.1, 10.0), (0.5, 20.0)), ((2.0, 30.0), (1.0, 100.0)), ((2.0, 2.0), (-6.0, 0.0)), ((3.0, 3.0), (-6.0, 0.0))];

@@ -82,9 +82,16 @@ fn log10_f32(x: f32) -> f32 {
     return log_or(x, (p.y * 0.4342944819032518 + p.x * 4.6050389811952e-6) + p.x * 0.30102539062500);
 }
 
+// The smaller of two magnitudes over the larger. Quotients are exact up to divisors of 2^126 alone.
+fn ratio_of_magnitudes(a: f32, b: f32) -> f32 {
+    let most = max(a, b);
+    let scale = select(1.0, 0.0625, most > 4.2535296e37);
+    return min(a, b) * scale / (most * scale);
+}
+
 fn hypot_f32(x: f32, y: f32) -> f32 {
     let most = max(abs(x), abs(y));
-    let q = min(abs(x), abs(y)) / most;
+    let q = ratio_of_magnitudes(abs(x), abs(y));
     let length = select(most * sqrt(1.0 + q * q), 0.0, most == 0.0);
     let number = select(length, float_of_bits(0x7fc00000u), is_nan(x) || is_nan(y));
     return select(number, float_of_bits(0x7f800000u), is_inf(x) || is_inf(y));
@@ -95,7 +102,7 @@ fn atan2_f32(y: f32, x: f32) -> f32 {
     let b = abs(y);
     let most = max(a, b);
     let both = is_inf(a) && is_inf(b);
-    let t = select(select(min(a, b) / most, 0.0, most == 0.0), 1.0, both);
+    let t = select(select(ratio_of_magnitudes(a, b), 0.0, most == 0.0), 1.0, both);
     let eighth = atan_f32(t);
     let quarter = select(eighth, 1.5707963267948966 - eighth, b > a);
     let half = select(quarter, 3.1415926535897932 - quarter, (bitcast<u32>(x) >> 31u) != 0u);
