@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
-use wgfc_compiler::import::{NoExternalData, decode, import_model};
+use wgfc_compiler::import::{NoExternalData, decode, import};
 use wgfc_compiler::{Errors, Fusion, Kind, Options, compile};
 use wgfc_ir::eval::{Limits, evaluate_within};
 use wgfc_ir::testing::Rng;
@@ -21,7 +21,7 @@ use wgfc_ir::{Graph, Tensor};
 const PATIENCE: Duration = Duration::from_secs(20);
 const MEMORY: u64 = 2048;
 /// Models above this are not mutated.
-const MOST: u64 = 1 << 20;
+pub const MOST: u64 = 1 << 20;
 
 /// What makes a case a failure: a panic, or an error that says it is ours.
 fn ours(e: &Errors) -> Option<String> {
@@ -48,7 +48,7 @@ fn attempt(bytes: &[u8], fusion: Fusion) -> Result<bool, String> {
             Ok(_) => {}
             Err(e) => return Ok((ours(&e), false)),
         }
-        let Ok(imported) = decode(bytes).and_then(|m| import_model(&m, &NoExternalData, &options)) else {
+        let Ok(imported) = import(bytes, &NoExternalData, &options) else {
             return Ok((None, true));
         };
         let limits = Limits { bytes: 256 << 20, work: 1 << 24 };
@@ -131,9 +131,14 @@ fn peak() -> u64 {
     line.and_then(|l| l.trim().trim_end_matches(" kB").parse::<u64>().ok()).unwrap_or(0) / 1024
 }
 
-fn fuzz(test: &str, mutate: impl Fn(&[u8], &mut Rng) -> Option<Vec<u8>>) {
+/// Mutates models until time is up. `extension` is that of the files that failures are kept in.
+pub fn fuzz(
+    test: &str,
+    extension: &str,
+    models: &[(String, Vec<u8>)],
+    mutate: impl Fn(&[u8], &mut Rng) -> Option<Vec<u8>>,
+) {
     static STARTED: AtomicU64 = AtomicU64::new(0);
-    let models = models();
     if models.is_empty() {
         return crate::say(format!("{test}: WGFC_CASES is in the name of no model; none is tried"));
     }
@@ -156,7 +161,7 @@ fn fuzz(test: &str, mutate: impl Fn(&[u8], &mut Rng) -> Option<Vec<u8>>) {
         let fusion = *rng.pick(&[Fusion::None, Fusion::Elementwise, Fusion::Full]).unwrap_or(&Fusion::Full);
         let Some(bytes) = mutate(model, &mut rng) else { continue };
         // What a crash that cannot be caught leaves behind.
-        let file = scratch.join(format!("{test}.onnx"));
+        let file = scratch.join(format!("{test}.{extension}"));
         std::fs::write(&file, &bytes).expect("target/ is writable");
         if alone {
             std::fs::write(scratch.join("current.seed"), seed.to_string()).expect("target/ is writable");
@@ -179,7 +184,7 @@ fn fuzz(test: &str, mutate: impl Fn(&[u8], &mut Rng) -> Option<Vec<u8>>) {
             Ok(_) if had > MEMORY => format!("took {had} MB"),
             Ok(_) => continue,
         };
-        let kept = scratch.join(format!("{test}-{seed}.onnx"));
+        let kept = scratch.join(format!("{test}-{seed}.{extension}"));
         std::fs::rename(&file, &kept).expect("target/ is writable");
         failures.push(format!("seed {seed}, {name}, {fusion:?}: {trouble} ({})", kept.display()));
     }
@@ -196,12 +201,12 @@ fn fuzz(test: &str, mutate: impl Fn(&[u8], &mut Rng) -> Option<Vec<u8>>) {
 
 #[test]
 fn models_of_mutated_bytes_are_compiled_or_refused() {
-    fuzz("bytes", |model, rng| Some(wire::mutated(model, rng)));
+    fuzz("bytes", "onnx", &models(), |model, rng| Some(wire::mutated(model, rng)));
 }
 
 #[test]
 fn models_of_mutated_structure_are_compiled_or_refused() {
-    fuzz("structure", |model, rng| {
+    fuzz("structure", "onnx", &models(), |model, rng| {
         let model = decode(model).ok()?;
         Some(structure::mutated(&model, rng).encode_to_vec())
     });

@@ -104,6 +104,13 @@ impl Importer<'_> {
     }
 }
 
+/// That a result is not what the program says it is.
+fn contradiction(name: &str, have: &TensorType, want: &TensorType) -> OpError {
+    OpError::model(format!("`{name}` is a {have} by the types of its operands, and the program says {want}")).help(
+        "export the program again; if it says so unchanged, this is a bug in wgfc: please report it with the program",
+    )
+}
+
 /// The inputs of a graph that its nodes write, views of them counted.
 pub fn written<'m>(graph: &'m Graph) -> BTreeSet<&'m str> {
     let mut roots: HashMap<&'m str, &'m str> = HashMap::new();
@@ -365,17 +372,14 @@ impl<'m> Importer<'m> {
         }
         let want = self.tensor_type(meta)?;
         if have.rank() != want.rank() || have.dtype != want.dtype {
-            let what = format!("wgfc makes `{name}` a {have}, and the program says {want}");
-            return Err(OpError::internal(what));
+            return Err(contradiction(name, &have, &want));
         }
         let mut changed = false;
         for (h, w) in have.shape.iter().zip(&want.shape) {
             if let (Some(a), Some(b)) = (h.as_const(), w.as_const())
                 && a != b
             {
-                return Err(OpError::internal(format!(
-                    "wgfc makes `{name}` a {have}, and the program says {want}"
-                )));
+                return Err(contradiction(name, &have, &want));
             }
             changed |= h != w;
             to.require_equal(h, w);
