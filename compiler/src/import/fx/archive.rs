@@ -213,7 +213,7 @@ fn directory(file: &Part) -> Result<BTreeMap<String, Record>, Diagnostic> {
     if zip.len() > MOST_RECORDS {
         return Err(broken(format!("it has {} records", zip.len())));
     }
-    let mut records = BTreeMap::new();
+    let (mut records, mut places) = (BTreeMap::new(), vec![]);
     for i in 0..zip.len() {
         let r = zip.by_index_raw(i).map_err(broken)?;
         let name = r.name().map_err(broken)?.into_owned();
@@ -233,7 +233,14 @@ fn directory(file: &Part) -> Result<BTreeMap<String, Record>, Diagnostic> {
         if !inside || !deflated && size != packed {
             return Err(broken(format!("`{name}` is longer than the file")));
         }
+        places.push((start, packed));
         records.insert(name, Record { start, packed, size, deflated });
+    }
+    // The same bytes unpacked many times would be more than the file's length says.
+    places.retain(|(_, packed)| *packed > 0);
+    places.sort_unstable();
+    if places.windows(2).any(|w| w[0].0 + w[0].1 > w[1].0) {
+        return Err(broken("its records overlap"));
     }
     Ok(records)
 }
@@ -249,4 +256,45 @@ fn root(records: &BTreeMap<String, Record>) -> Result<(String, Layout), Diagnost
         }
     }
     Err(broken("it has no models/model.json"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::Write;
+    use zip::write::SimpleFileOptions;
+
+    fn zipped(records: &[(&str, &[u8])], method: CompressionMethod) -> Vec<u8> {
+        let mut zip = zip::ZipWriter::new(Cursor::new(vec![]));
+        for (name, data) in records {
+            zip.start_file(*name, SimpleFileOptions::default().compression_method(method)).unwrap();
+            zip.write_all(data).unwrap();
+        }
+        zip.finish().unwrap().into_inner()
+    }
+
+    fn refused(bytes: Vec<u8>) -> String {
+        let opened = Archive::open(Part::whole(Arc::new(bytes)), &crate::import::NoExternalData);
+        let read = opened.and_then(|a| Ok(a.program().map(|_| ())?));
+        read.err().map(|e| e.to_string()).unwrap_or_default()
+    }
+
+    #[test]
+    fn archives_stay_in_their_bytes() {
+        let model = ("m/models/model.json", &b"{}"[..]);
+        assert_eq!(refused(zipped(&[model, ("m/x", b"12")], CompressionMethod::Stored)), "");
+        for name in ["../x", "/x", "m/../../x", "c:x", "a\\x"] {
+            let e = refused(zipped(&[model, (name, b"12")], CompressionMethod::Stored));
+            assert!(e.contains("leaves the archive"), "{name}: {e}");
+        }
+        // Both entries of the directory are the first record.
+        let mut both = zipped(&[model, ("m/models/model2json", b"12")], CompressionMethod::Stored);
+        let entry = both.windows(4).rposition(|w| w == b"PK\x01\x02").unwrap();
+        both[entry + 42..entry + 46].copy_from_slice(&[0; 4]);
+        let e = refused(both);
+        assert!(e.contains("overlap"), "{e}");
+        let bomb = vec![b' '; 4 << 20];
+        let e = refused(zipped(&[("m/models/model.json", &bomb)], CompressionMethod::Deflated));
+        assert!(e.contains("would become"), "{e}");
+    }
 }

@@ -36,6 +36,6 @@ pub const REFUSED: &[(&str, &[&str])] = &[
 /// Why an operator is not supported, where that is known.
 pub fn why(target: &str) -> Option<&'static str> {
     let name = target.rsplit_once('.').map_or(target, |(name, _)| name);
-    let listed = |n: &&str| *n == name || *n == target;
-    REFUSED.iter().find(|(_, names)| names.iter().any(|n| listed(&n))).map(|(why, _)| *why)
+    let listed = |names: &[&str]| names.contains(&name) || names.contains(&target);
+    REFUSED.iter().find(|(_, names)| listed(names)).map(|(why, _)| *why)
 }

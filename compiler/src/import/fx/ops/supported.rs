@@ -5,10 +5,12 @@ use super::{all, find};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
 
+/// The overloads of a name, and their limits.
+type Said = (BTreeSet<&'static str>, BTreeSet<String>);
+
 /// The part's text; `passing` of `cases` of torch's own database of operators give torch's results.
 pub fn markdown(passing: usize, cases: usize) -> String {
-    // The overloads of a name and what is said of them.
-    let mut spaces: BTreeMap<&str, BTreeMap<&str, (BTreeSet<&str>, BTreeSet<String>)>> = BTreeMap::new();
+    let mut spaces: BTreeMap<&str, BTreeMap<&str, Said>> = BTreeMap::new();
     for d in all() {
         let (space, rest) = d.target.split_once('.').unwrap_or(("", d.target));
         let (name, overload) = rest.split_once('.').unwrap_or((rest, ""));
