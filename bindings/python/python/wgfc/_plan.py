@@ -12,7 +12,7 @@ from torch.fx import Graph, GraphModule, Node
 
 from wgfc import _fx, _partition
 from wgfc._compile import compile
-from wgfc._errors import Diagnostic, Error, Location, UnsupportedError
+from wgfc._errors import DeviceError, Diagnostic, Error, Location, UnsupportedError
 from wgfc._resident import Resident, resident
 from wgfc._wgfc import Session, Tensor
 
@@ -121,6 +121,8 @@ class Plan:
             try:
                 program = compile(_fx.archive(part.module, part.results), **options)
                 _SESSIONS[key] = Session(program, self.settings.adapter)
+            except DeviceError:
+                raise
             except Error as e:
                 return _refused(part, e.diagnostics)
             except torch._export.serde.serialize.SerializeError as e:
