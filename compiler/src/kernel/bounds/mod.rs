@@ -19,6 +19,8 @@
 
 mod counted;
 mod range;
+mod search;
+mod terms;
 #[cfg(test)]
 mod tests;
 mod world;
@@ -257,7 +259,7 @@ fn hidden(graph: &KernelGraph, kernel: &Kernel) -> Vec<Atom> {
     let stored = kernel.all_stores().map(|s| &s.offset);
     let exprs = kernel.body.iter().filter_map(|(_, e, _)| e.index());
     for p in tensors.flat_map(|t| &t.ty.shape).chain(extents).chain(stored).chain(exprs) {
-        world::of_symbols(p, &mut found);
+        terms::of_symbols(p, &mut found);
     }
     found.into_values().rev().flatten().collect()
 }
@@ -306,15 +308,15 @@ impl Access<'_> {
     /// Whether the variables' extents alone say it, or a comparison of the guard, nothing being divided by what could be 0.
     fn is_plainly_inside(&self) -> bool {
         let extents = self.extents;
-        if !world::divides_by_numbers(self.at) {
+        if !terms::divides_by_numbers(self.at) {
             return false;
         }
-        if world::ends_inside(self.at, self.elements, extents) || self.at.in_range(self.elements, extents) {
+        if terms::ends_inside(self.at, self.elements, extents) || self.at.in_range(self.elements, extents) {
             return true;
         }
         let guards: Vec<Poly> = self.compared().iter().map(|c| &c.large - &c.small).collect();
         let known = |p: &Poly| {
-            let above = |g: &Poly| world::divides_by_numbers(g) && (p - g).as_const().is_some_and(|d| d >= 0);
+            let above = |g: &Poly| terms::divides_by_numbers(g) && (p - g).as_const().is_some_and(|d| d >= 0);
             p.proves_nonneg(extents) || guards.iter().any(above)
         };
         known(self.at) && known(&(&(self.elements - self.at) - &Poly::ONE))
