@@ -8,8 +8,6 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 export RUST_BACKTRACE="${RUST_BACKTRACE:-0}"
-# Frames of a build that is not optimised are large, and test threads have 2 MB by default.
-export RUST_MIN_STACK="${RUST_MIN_STACK:-8388608}"
 
 source scripts/setup.sh
 need_drivers

@@ -146,7 +146,12 @@ pub struct Module<'a> {
     /// Whether it uses matrix units.
     pub(super) uses_cooperative: bool,
     deps: Dependence,
+    /// How many expressions are under way, each an operand of the one before.
+    depth: usize,
 }
+
+/// At this depth the operands of an expression are written one after another, not by recursion.
+const DEEP: usize = 32;
 
 impl<'a> Module<'a> {
     /// Assigns bindings. A store of a packed type whose offset is `%0` may be written a word at a
@@ -171,6 +176,7 @@ impl<'a> Module<'a> {
             vectors: vec![],
             uses_cooperative: false,
             deps: Dependence::of(kernel),
+            depth: 0,
         })
     }
 
@@ -213,6 +219,18 @@ impl<'a> Module<'a> {
     fn get(&mut self, s: &mut Scope, key: Key) -> Result<Handle, Diagnostic> {
         if let Some(n) = s.names.get(&key) {
             return Ok(n.clone());
+        }
+        self.depth += 1;
+        let made = self.make(s, key);
+        self.depth -= 1;
+        made
+    }
+
+    fn make(&mut self, s: &mut Scope, key: Key) -> Result<Handle, Diagnostic> {
+        if self.depth == DEEP {
+            for operand in self.demand(&[key]).into_iter().filter(|k| *k != key) {
+                self.get(s, operand)?;
+            }
         }
         let text = if key.1 { self.low_text(s, key.0)? } else { self.text(s, key.0)? };
         let name = match text {
@@ -355,7 +373,8 @@ impl<'a> Module<'a> {
     /// Writes into the scope whatever the roots need and `ready` suffices for.
     pub fn hoist(&mut self, s: &mut Scope, roots: &[ExprId], ready: Deps) -> Result<(), Diagnostic> {
         s.ready.push(ready);
-        for key in self.demand(roots) {
+        let roots: Vec<Key> = roots.iter().map(|r| (*r, false)).collect();
+        for key in self.demand(&roots) {
             let id = key.0;
             let expr = self.kernel.body.expr(id);
             if self.deps(id) & !ready == 0 {
@@ -373,9 +392,9 @@ impl<'a> Module<'a> {
     }
 
     /// What evaluating the roots will ask for, operands first.
-    fn demand(&self, roots: &[ExprId]) -> Vec<Key> {
+    fn demand(&self, roots: &[Key]) -> Vec<Key> {
         let mut seen: BTreeSet<Key> = BTreeSet::new();
-        let mut stack: Vec<Key> = roots.iter().map(|r| (*r, false)).collect();
+        let mut stack: Vec<Key> = roots.to_vec();
         let body = &self.kernel.body;
         while let Some(key) = stack.pop() {
             if !seen.insert(key) {
