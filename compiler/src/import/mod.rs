@@ -11,11 +11,13 @@ mod supported;
 pub use onnx::{CheckReport, Unsupported, decode, import_model, shape_inputs};
 
 pub use crate::error::close_names;
-use crate::{Errors, Options};
+use crate::lower::{OpError, Part};
+use crate::{Diagnostic, Errors, Kind, Location, Options};
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use wgfc_ir::computed::Bounds;
 use wgfc_ir::tensor::ByteOwner;
-use wgfc_ir::{Dim, Graph, TensorType};
+use wgfc_ir::{DType, Dim, Graph, TensorType};
 
 /// Where the bytes of external tensors come from.
 pub trait ExternalData {
@@ -98,4 +100,43 @@ pub struct Imported {
     pub warnings: Vec<String>,
     /// The operators of the nodes that were lowered, by the node's name; those of subgraphs and functions too.
     pub operators: BTreeMap<String, String>,
+}
+
+impl Imported {
+    /// A model whose graph is whole: what nothing reads goes, and the user is told what to know of the rest. `bytes` are those
+    /// moved without fusion, `nan` how many constants hold numbers that are none, and how many such.
+    fn of(
+        mut graph: Graph,
+        model_nodes: usize,
+        bytes: &Dim,
+        mut warnings: Vec<String>,
+        (tensors, nan): (usize, usize),
+        operators: BTreeMap<String, String>,
+    ) -> Imported {
+        let bytes_unfused = Bounds::of(&graph.computed).most(bytes);
+        let bytes_unfused = if bytes_unfused.is_too_large() { Dim::ZERO } else { bytes_unfused };
+        graph.remove_dead();
+        if nan > 0 {
+            warnings.push(format!("{nan} elements of {tensors} constants are not numbers (NaN)"));
+        }
+        if graph.node_ids().any(|n| graph.node(n).outputs.iter().any(|ty| ty.dtype == DType::F64)) {
+            warnings.push("f64 values are computed in f32".into());
+        }
+        Imported { graph, model_nodes, bytes_unfused, warnings, operators }
+    }
+}
+
+/// An error, of which the part is said in the words of the model, at a node; `advice` says what to do where the error does not.
+fn diagnostic(e: OpError, mut at: Location, advice: impl FnOnce(&Location) -> String) -> Diagnostic {
+    let d = match e.kind {
+        Kind::Model => Diagnostic::model(e.message),
+        Kind::Unsupported => Diagnostic::unsupported(e.message),
+        Kind::Internal => Diagnostic::internal(e.message),
+    };
+    at.part = match e.part {
+        Some(Part::Source(text)) => Some(text),
+        _ => None,
+    };
+    let help = e.help.or(d.help.clone()).unwrap_or_else(|| advice(&at));
+    d.at(at).help(help)
 }

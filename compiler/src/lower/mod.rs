@@ -62,6 +62,8 @@ pub mod special;
 pub mod spectral;
 pub mod split;
 #[cfg(test)]
+mod testing;
+#[cfg(test)]
 mod tests;
 pub mod transposed;
 pub mod unique;

@@ -77,12 +77,25 @@ pub fn uniform(
     (low, high): (f64, f64),
     seed: Seed,
 ) -> Result {
+    made_of_bits(cx, shape, dtype, seed, |f, bits| {
+        let u = uniform_unit(f, bits, precision(dtype));
+        let (span, low) = (f.f32(high - low), f.f32(low));
+        let y = f.binary(BinaryOp::Mul, u, span);
+        f.binary(BinaryOp::Add, y, low)
+    })
+}
+
+/// Of each element's random bits a number, stored in a type.
+fn made_of_bits(
+    cx: &mut Lowering,
+    shape: Vec<Dim>,
+    dtype: DType,
+    seed: Seed,
+    number: impl FnOnce(&mut Body, u32) -> u32,
+) -> Result {
     let mut f = Body::default();
     let [bits, _] = bits(&mut f, &shape, seed, cx.iteration.map(|_| 0));
-    let u = uniform_unit(&mut f, bits, precision(dtype));
-    let (span, low) = (f.f32(high - low), f.f32(low));
-    let y = f.binary(BinaryOp::Mul, u, span);
-    let y = f.binary(BinaryOp::Add, y, low);
+    let y = number(&mut f, bits);
     store(&mut f, y, dtype);
     drawn(cx, f, &[], shape)
 }
@@ -190,32 +203,30 @@ pub enum Distribution {
 
 /// Numbers of a distribution.
 pub fn of(cx: &mut Lowering, shape: Vec<Dim>, dtype: DType, d: Distribution, seed: Seed) -> Result {
-    let mut f = Body::default();
-    let [bits, _] = bits(&mut f, &shape, seed, cx.iteration.map(|_| 0));
-    let u = f.unit(bits);
-    let y = match d {
-        Distribution::Exponential(rate) => {
-            let (log, by) = (f.unary(UnaryOp::Log, u), f.f32(-1.0 / rate));
-            f.binary(BinaryOp::Mul, log, by)
+    made_of_bits(cx, shape, dtype, seed, |f, bits| {
+        let u = f.unit(bits);
+        match d {
+            Distribution::Exponential(rate) => {
+                let (log, by) = (f.unary(UnaryOp::Log, u), f.f32(-1.0 / rate));
+                f.binary(BinaryOp::Mul, log, by)
+            }
+            Distribution::Cauchy(median, scale) => {
+                let (half, circle) = (f.f32(0.5), f.f32(std::f64::consts::PI));
+                let centred = f.binary(BinaryOp::Sub, u, half);
+                let angle = f.binary(BinaryOp::Mul, centred, circle);
+                let tan = f.unary(UnaryOp::Tan, angle);
+                let (median, scale) = (f.f32(median), f.f32(scale));
+                let far = f.binary(BinaryOp::Mul, tan, scale);
+                f.binary(BinaryOp::Add, far, median)
+            }
+            Distribution::Geometric(p) => {
+                let (log, by, one) = (f.unary(UnaryOp::Log, u), f.f32(1.0 / (-p).ln_1p()), f.f32(1.0));
+                let tries = f.binary(BinaryOp::Mul, log, by);
+                let tries = f.unary(UnaryOp::Ceil, tries);
+                f.binary(BinaryOp::Max, tries, one)
+            }
         }
-        Distribution::Cauchy(median, scale) => {
-            let (half, circle) = (f.f32(0.5), f.f32(std::f64::consts::PI));
-            let centred = f.binary(BinaryOp::Sub, u, half);
-            let angle = f.binary(BinaryOp::Mul, centred, circle);
-            let tan = f.unary(UnaryOp::Tan, angle);
-            let (median, scale) = (f.f32(median), f.f32(scale));
-            let far = f.binary(BinaryOp::Mul, tan, scale);
-            f.binary(BinaryOp::Add, far, median)
-        }
-        Distribution::Geometric(p) => {
-            let (log, by, one) = (f.unary(UnaryOp::Log, u), f.f32(1.0 / (-p).ln_1p()), f.f32(1.0));
-            let tries = f.binary(BinaryOp::Mul, log, by);
-            let tries = f.unary(UnaryOp::Ceil, tries);
-            f.binary(BinaryOp::Max, tries, one)
-        }
-    };
-    store(&mut f, y, dtype);
-    drawn(cx, f, &[], shape)
+    })
 }
 
 /// Integers from `low` to below `high`, in any type.

@@ -16,7 +16,6 @@ use crate::lower::{Lowering, check_dims};
 use crate::{Diagnostic, Errors, Location, Options};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use wgfc_ir::computed::Bounds;
 use wgfc_ir::{Border, DType, Dim, Graph, Op, State, Tensor, TensorType, Value};
 
 /// Imports a program.
@@ -52,19 +51,9 @@ pub fn import<'m>(
         return Err(Errors(std::mem::take(&mut im.errors)));
     }
     g.states.extend(states.into_iter().map(|(_, s)| s));
-    let bytes_unfused = Bounds::of(&g.computed).most(&std::mem::take(&mut im.bytes_unfused));
-    let bytes_unfused = if bytes_unfused.is_too_large() { Dim::ZERO } else { bytes_unfused };
-    g.remove_dead();
-    let mut warnings = notes.warnings;
-    if im.weights.nan.0 > 0 {
-        let (tensors, n) = im.weights.nan;
-        warnings.push(format!("{n} elements of {tensors} constants are not numbers (NaN)"));
-    }
-    if g.node_ids().any(|n| g.node(n).outputs.iter().any(|ty| ty.dtype == DType::F64)) {
-        warnings.push("f64 values are computed in f32".into());
-    }
     let operators = std::mem::take(&mut im.operators);
-    Ok(Imported { graph: g, model_nodes: schema::nodes(graph), bytes_unfused, warnings, operators })
+    let (nodes, nan) = (schema::nodes(graph), im.weights.nan);
+    Ok(Imported::of(g, nodes, &im.bytes_unfused, notes.warnings, nan, operators))
 }
 
 fn at_part(e: OpError, part: String) -> Diagnostic {

@@ -2,9 +2,8 @@
 
 use super::cx::Cx;
 use super::messages::Node;
-use crate::lower::Part;
 pub use crate::lower::{Lowered, OpError};
-use crate::{Diagnostic, Kind, Location};
+use crate::{Diagnostic, Location};
 
 /// How one operator of torch becomes core operators.
 #[derive(Clone, Copy)]
@@ -96,22 +95,14 @@ pub fn module(node: &Node) -> Option<&str> {
 }
 
 /// An error, of which the part is said in the words of the model, at a node.
-pub fn diagnostic(e: OpError, mut at: Location) -> Diagnostic {
-    let d = match e.kind {
-        Kind::Model => Diagnostic::model(e.message),
-        Kind::Unsupported => Diagnostic::unsupported(e.message),
-        Kind::Internal => Diagnostic::internal(e.message),
-    };
-    at.part = match e.part {
-        Some(Part::Source(text)) => Some(text),
-        _ => None,
-    };
-    let help = e.help.or(d.help.clone()).unwrap_or_else(|| match at.operator.as_deref() {
+pub fn diagnostic(e: OpError, at: Location) -> Diagnostic {
+    crate::import::diagnostic(e, at, |at| match at.operator.as_deref() {
         Some(o) if o.starts_with("aten.") => {
             let name = o.split('.').nth(1).unwrap_or(o);
-            format!("correct the call in the module and export it again; torch's documentation of {name} says what it takes")
+            format!(
+                "correct the call in the module and export it again; torch's documentation of {name} says what it takes"
+            )
         }
         _ => "correct the module, and export it again".into(),
-    });
-    d.at(at).help(help)
+    })
 }

@@ -13,8 +13,7 @@ use crate::lower::inside::Names;
 use crate::lower::{Lowering, check_dims};
 use crate::{Diagnostic, Errors, Location, Options};
 use std::collections::BTreeSet;
-use wgfc_ir::computed::Bounds;
-use wgfc_ir::{Border, DType, Dim, Graph, TensorType};
+use wgfc_ir::{Border, DType, Graph, TensorType};
 
 /// Imports a model whose header has been checked; and which of its inputs sizes depend on.
 pub(super) fn import(
@@ -56,20 +55,12 @@ pub(super) fn import(
     if !im.errors.is_empty() {
         return (Err(Errors(std::mem::take(&mut im.errors))), data_inputs);
     }
-    let bytes_unfused = Bounds::of(&g.computed).most(&std::mem::take(&mut im.bytes_unfused));
-    let bytes_unfused = if bytes_unfused.is_too_large() { Dim::ZERO } else { bytes_unfused };
-    g.remove_dead();
-    let mut warnings = notes.warnings;
-    if im.weights.nan.0 > 0 {
-        let (tensors, n) = im.weights.nan;
-        warnings.push(format!("{n} elements of {tensors} constants are not numbers (NaN)"));
-    }
-    if g.node_ids().any(|n| g.node(n).outputs.iter().any(|ty| ty.dtype == DType::F64)) {
-        warnings.push("f64 values are computed in f32".into());
-    }
     let model_nodes = proto.node.iter().filter(|n| n.op_type != "Constant").count();
     let operators = std::mem::take(&mut im.operators);
-    (Ok(Imported { graph: g, model_nodes, bytes_unfused, warnings, operators }), data_inputs)
+    (
+        Ok(Imported::of(g, model_nodes, &im.bytes_unfused, notes.warnings, im.weights.nan, operators)),
+        data_inputs,
+    )
 }
 
 /// The graph, if the versions of the file format and of operators are known.

@@ -1,9 +1,8 @@
 //! The contract of an operator: what a file in [`ops`](super::ops) provides.
 
 use super::cx::Cx;
-use crate::lower::Part;
 pub use crate::lower::{Lowered, OpError};
-use crate::{Diagnostic, Kind, Location};
+use crate::{Diagnostic, Location};
 
 /// How one operator of ONNX becomes core operators.
 #[derive(Clone, Copy)]
@@ -60,18 +59,8 @@ impl AtAttribute for OpError {
 }
 
 /// An error, of which the part is said in the words of the model, at a node.
-pub fn diagnostic(e: OpError, mut at: Location) -> Diagnostic {
-    let d = match e.kind {
-        Kind::Model => Diagnostic::model(e.message),
-        Kind::Unsupported => Diagnostic::unsupported(e.message),
-        Kind::Internal => Diagnostic::internal(e.message),
-    };
-    at.part = match e.part {
-        Some(Part::Source(text)) => Some(text),
-        _ => None,
-    };
-    let help = e.help.or(d.help.clone()).unwrap_or_else(|| advice(&at));
-    d.at(at).help(help)
+pub fn diagnostic(e: OpError, at: Location) -> Diagnostic {
+    crate::import::diagnostic(e, at, advice)
 }
 
 /// What to do about a node that is wrong, where its operator says nothing better: by which part is meant.

@@ -1,28 +1,9 @@
 //! Order, what is combined up to each element, and runs, against plain loops.
 
-use super::super::{Lowered, scan, unique};
+use super::super::testing::{tensor, values};
+use super::super::{scan, unique};
 use super::*;
-use std::collections::BTreeMap;
-use wgfc_ir::eval::evaluate;
-use wgfc_ir::{Border, Graph, Tensor};
-
-fn tensor(dtype: DType, shape: &[usize], v: &[f64]) -> Tensor {
-    let v: Vec<Scalar> = v.iter().map(|v| Scalar::from_f64(dtype, *v)).collect();
-    Tensor::from_scalars(dtype, shape.to_vec(), &v)
-}
-
-/// What a graph makes of nothing but constants.
-fn values(f: impl FnOnce(&mut Lowering) -> Lowered) -> Vec<Vec<f64>> {
-    let mut g = Graph::new();
-    let mut cx = Lowering::new(&mut g);
-    let made = f(&mut cx).unwrap_or_else(|e| panic!("{e:?}"));
-    g.outputs.extend(
-        made.into_iter().enumerate().map(|(i, value)| Border { name: format!("y{i}").into(), value }),
-    );
-    wgfc_ir::verify::verify(&g).expect("it is sound");
-    let y = evaluate(&g, &BTreeMap::new()).unwrap_or_else(|e| panic!("{e}"));
-    y.iter().map(|t| t.scalars().expect("it is in memory").iter().map(|s| s.as_f64()).collect()).collect()
-}
+use wgfc_ir::Tensor;
 
 /// Numbers of which several are equal, and one is none.
 fn numbers() -> Vec<f64> {
