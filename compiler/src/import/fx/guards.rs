@@ -1,5 +1,6 @@
 //! Conditions on the inputs as Python text: `L['past'][0][0].size()[2] == L['x'].size()[1] + 4`.
 
+use super::expr::Expr;
 use wgfc_ir::{Dim, Poly};
 
 /// How deep expressions may be nested.
@@ -27,6 +28,47 @@ pub struct Guard {
     pub relation: Relation,
 }
 
+impl Guard {
+    /// What an operator of Python says of two sizes.
+    fn of(op: &str, a: Dim, b: Dim) -> Guard {
+        let one = Poly::ONE;
+        match op {
+            "==" => Guard { a, b, relation: Relation::Equal },
+            "!=" => Guard { a, b, relation: Relation::Different },
+            "<=" => Guard { a, b, relation: Relation::AtMost },
+            ">=" => Guard { a: b, b: a, relation: Relation::AtMost },
+            "<" => Guard { a: &a + &one, b, relation: Relation::AtMost },
+            _ => Guard { a: &b + &one, b: a, relation: Relation::AtMost },
+        }
+    }
+
+    /// The conditions that an expression of sympy is, all of which must hold.
+    ///
+    /// # Errors
+    /// What is not understood, in words.
+    pub fn all(e: &Expr, symbols: &dyn Fn(&str) -> Dim) -> Result<Vec<Guard>, String> {
+        let (head, args) = match e {
+            Expr::Bool(true) => return Ok(vec![]),
+            Expr::Call(head, args) => (head.as_str(), &args[..]),
+            _ => return Err("it is no condition".into()),
+        };
+        let op = match (head, args) {
+            ("And", _) => {
+                let parts = args.iter().map(|a| Guard::all(a, symbols)).collect::<Result<Vec<_>, _>>()?;
+                return Ok(parts.concat());
+            }
+            ("Equality", [_, _]) => "==",
+            ("Unequality", [_, _]) => "!=",
+            ("LessThan", [_, _]) => "<=",
+            ("GreaterThan", [_, _]) => ">=",
+            ("StrictLessThan", [_, _]) => "<",
+            ("StrictGreaterThan", [_, _]) => ">",
+            _ => return Err(format!("`{head}` is not understood")),
+        };
+        Ok(vec![Guard::of(op, args[0].size(symbols)?, args[1].size(symbols)?)])
+    }
+}
+
 /// A step from an argument to what is in it: a key or a position.
 pub type Path = Vec<String>;
 
@@ -47,15 +89,7 @@ pub fn parse(text: &str, size: &dyn Fn(&Path, usize) -> Option<Dim>) -> Result<G
     if p.at < text.len() {
         return Err(format!("`{}` is left over", &text[p.at..]));
     }
-    let one = Poly::ONE;
-    Ok(match op {
-        "==" => Guard { a, b, relation: Relation::Equal },
-        "!=" => Guard { a, b, relation: Relation::Different },
-        "<=" => Guard { a, b, relation: Relation::AtMost },
-        ">=" => Guard { a: b, b: a, relation: Relation::AtMost },
-        "<" => Guard { a: &a + &one, b, relation: Relation::AtMost },
-        _ => Guard { a: &b + &one, b: a, relation: Relation::AtMost },
-    })
+    Ok(Guard::of(op, a, b))
 }
 
 /// Reads an expression of plain names: `2*s39`.
@@ -235,6 +269,19 @@ mod tests {
             ("4".into(), "x_0".into(), Relation::AtMost)
         );
         assert_eq!(expression("2*s39").unwrap().to_string(), "2*s39");
+    }
+
+    #[test]
+    fn conditions_of_sympy_are_read() {
+        let e = super::super::expr::parse(
+            "And(StrictLessThan(Symbol('u0'), Integer(4)), Unequality(Symbol('s0'), Integer(1)))",
+        );
+        let guards = Guard::all(&e.unwrap(), &|s| Poly::sym(s)).unwrap();
+        let texts: Vec<_> = guards.iter().map(|g| (g.a.to_string(), g.b.to_string(), g.relation)).collect();
+        let wanted =
+            [("u0 + 1".into(), "4".into(), Relation::AtMost), ("s0".into(), "1".into(), Relation::Different)];
+        assert_eq!(texts, wanted);
+        assert!(Guard::all(&Expr::Call("Or".into(), vec![]), &|s| Poly::sym(s)).is_err());
     }
 
     #[test]

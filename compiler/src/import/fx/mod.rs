@@ -20,6 +20,8 @@ mod schema;
 mod scope;
 mod survey;
 mod symbols;
+#[cfg(test)]
+mod tests;
 mod tree;
 mod walk;
 mod weights;
@@ -96,6 +98,7 @@ fn importer<'m>(
         weights: Weights::new(archive, options.graph_only)?,
         errors: vec![],
         symbols: Default::default(),
+        decided: Default::default(),
         taken: Default::default(),
         ranges: Default::default(),
         bytes_unfused: wgfc_ir::Dim::ZERO,

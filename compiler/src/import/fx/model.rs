@@ -1,5 +1,6 @@
 //! A program around its nodes: inputs, outputs, states.
 
+use super::guards::{Guard, Relation};
 use super::messages::{
     Argument, ExportedProgram, Graph as FxGraph, InputSpec, Node, OutputSpec, SymArgument, SymInt,
 };
@@ -7,6 +8,7 @@ use super::names::Names;
 use super::op::{OpError, diagnostic};
 use super::scope::{Scope, Slot};
 use super::survey::survey;
+use super::symbols::{Required, require};
 use super::walk::{Importer, tensors, written};
 use super::weights::Table;
 use super::{expr, schema, symbols};
@@ -35,11 +37,11 @@ pub fn import<'m>(
     let mut to = Lowering::new(&mut g);
     to.look_inside(options);
     im.modules = modules(graph).into_iter().filter(|(m, _)| to.is_wanted(m)).map(|(m, r)| (r, m)).collect();
-    for (a, b) in &required.equal {
-        to.require_equal(a, b);
-    }
-    for (a, b) in &required.at_most {
-        to.require_at_most(a, b);
+    let Required { equal, at_most, different } = required;
+    for (pairs, relation) in
+        [(equal, Relation::Equal), (at_most, Relation::AtMost), (different, Relation::Different)]
+    {
+        pairs.into_iter().for_each(|(a, b)| require(&mut to, &Guard { a, b, relation }));
     }
     let mut scope = Scope::default();
     let mut states = inputs(im, &mut to, &mut scope, p, &names, &shapes, options);
@@ -247,7 +249,7 @@ fn integer(im: &mut Importer<'_>, graph: &FxGraph, name: &str, options: &Options
             format!("give its value when compiling: --fix {name}=VALUE"),
         ));
     };
-    im.symbols.insert(symbol, value[0].into());
+    im.define(&symbol, value[0].into());
     Ok(())
 }
 

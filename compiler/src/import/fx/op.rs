@@ -1,7 +1,7 @@
 //! The contract of an operator: what a file in [`ops`](super::ops) provides.
 
 use super::cx::Cx;
-use super::messages::Node;
+use super::messages::{Argument, Node};
 pub use crate::lower::{Lowered, OpError};
 use crate::{Diagnostic, Location};
 
@@ -50,6 +50,14 @@ impl OpDef {
 pub fn target(node: &Node) -> &str {
     let t = node.target.as_str();
     t.strip_prefix("torch.ops.").unwrap_or(t)
+}
+
+/// Whether all that a node makes are numbers of sizes, which stand in its graph's tables.
+pub fn makes_sizes(node: &Node) -> bool {
+    let size = |a: &Argument| {
+        matches!(a, Argument::SymInt(_) | Argument::SymInts(_) | Argument::SymFloat(_) | Argument::SymBool(_))
+    };
+    !node.outputs.is_empty() && node.outputs.iter().all(size)
 }
 
 /// What a node is called: its name, or that of its first result.

@@ -149,11 +149,6 @@ impl Declared {
     }
 }
 
-/// Whether a target of a graph is one of torch's own operators.
-pub fn is_declared(target: &str) -> bool {
-    target.starts_with("aten.") || target.starts_with("prims.")
-}
-
 /// The number of nodes of a graph, those of inner graphs included.
 pub fn nodes(g: &Graph) -> usize {
     let inner = |a: &Argument| if let Argument::Graph(g) = a { nodes(&g.graph) } else { 0 };

@@ -33,7 +33,7 @@ pub fn survey(graph: &Graph) -> Survey {
                 Argument::Graph(g) if depth < MAX_DEPTH => Some((&*g.graph, depth + 1)),
                 _ => None,
             }));
-            if ops::find(target).is_none() && node.results().next().is_some() {
+            if ops::find(target).is_none() && !op::makes_sizes(node) {
                 let here = found.entry(target).or_insert_with(|| (location(node, i), vec![]));
                 here.1.push(label(node, i));
             }

@@ -1,10 +1,11 @@
 //! Symbols of sizes: which the shapes of inputs decide, which are equal, which values they may have.
 
 use super::expr;
-use super::guards::{self, Relation};
+use super::guards::{self, Guard, Relation};
 use super::messages::{Argument, ExportedProgram, InputSpec, SymInt, TensorMeta};
 use super::names::Names;
 use super::walk::Importer;
+use crate::lower::Lowering;
 use crate::{Diagnostic, Options};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -15,8 +16,25 @@ use wgfc_ir::{Atom, Dim, Poly};
 pub struct Required {
     /// Equal.
     pub equal: Vec<(Dim, Dim)>,
+    /// Different, which a run does not check.
+    pub different: Vec<(Dim, Dim)>,
     /// The first at most the second.
     pub at_most: Vec<(Dim, Dim)>,
+}
+
+/// Requires that sizes are to each other as a condition says. A run does not check that two differ: the user is told.
+pub fn require(to: &mut Lowering, g: &Guard) {
+    let difference = &g.b - &g.a;
+    match g.relation {
+        Relation::Equal => to.require_equal(&g.a, &g.b),
+        Relation::AtMost if difference.proves_nonneg(&[]) => {}
+        Relation::AtMost => to.require_at_most(&g.a, &g.b),
+        Relation::Different if difference.as_const().is_some_and(|d| d != 0) => {}
+        Relation::Different => to.warn(format!(
+            "the program was exported for sizes where {} is not {}, which a run does not check",
+            g.a, g.b
+        )),
+    }
 }
 
 /// The shapes of the inputs that the user gives, by the graph's names; [`Importer::symbols`] says afterwards what symbols are.
@@ -91,14 +109,12 @@ pub fn settle(
         }
     }
     for s in order.iter().chain(&alone) {
-        im.symbols.insert(s.to_string(), with(&Dim::sym(s), &known));
+        im.define(s, with(&Dim::sym(s), &known));
     }
-    for (a, b) in required.equal.iter_mut().chain(&mut required.at_most) {
+    for (a, b) in required.equal.iter_mut().chain(&mut required.at_most).chain(&mut required.different) {
         (*a, *b) = (with(a, &known), with(b, &known));
     }
     ranges(im, p, &mut required);
-    required.equal.retain(|(a, b)| a != b);
-    required.at_most.retain(|(a, b)| !(b - a).proves_nonneg(&[]));
     (shapes, required)
 }
 
@@ -149,7 +165,7 @@ fn guards(
             Ok(g) => match g.relation {
                 Relation::Equal => required.equal.push((g.a, g.b)),
                 Relation::AtMost => required.at_most.push((g.a, g.b)),
-                Relation::Different => {}
+                Relation::Different => required.different.push((g.a, g.b)),
             },
             // What is no size is a condition on a value that the export has fixed.
             Err(_) if !text.contains(".size()") => {}

@@ -11,6 +11,7 @@ use super::{expr, op::OpDef};
 use crate::lower::{Lowering, Place, Result, check_dims, shape};
 use crate::{Diagnostic, Location};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::Arc;
 use wgfc_ir::{Dim, Poly, TensorType, Value};
 
 /// How deep graphs may be inside of one another.
@@ -26,6 +27,8 @@ pub struct Importer<'m> {
     pub(super) symbols: BTreeMap<String, Dim>,
     /// Numbers taken out of tensors that are no sizes, by symbol, with the depth of the graph that they are in.
     pub(super) taken: BTreeMap<String, (usize, Value)>,
+    /// The symbols in these: a run knows them.
+    pub(super) decided: BTreeSet<Arc<str>>,
     /// The values of symbols.
     pub(super) ranges: BTreeMap<String, messages::Range>,
     /// Bytes moved if every node were a kernel of its own.
@@ -46,11 +49,16 @@ impl Importer<'_> {
         self.symbols.get(name).cloned().unwrap_or_else(|| Dim::sym(name))
     }
 
+    /// Says what a symbol is.
+    pub(super) fn define(&mut self, name: &str, size: Dim) {
+        self.decided.extend(size.symbols());
+        self.symbols.insert(name.to_owned(), size);
+    }
+
     /// The size that a text is.
     pub fn size(&self, text: &str) -> Result<Dim> {
         let d = expr::size(text, &|s| self.symbol(s))?;
-        let known: BTreeSet<_> = self.symbols.values().flat_map(|d| d.symbols()).collect();
-        match d.symbols().iter().find(|s| !known.contains(*s)) {
+        match d.symbols().iter().find(|s| !self.decided.contains(*s)) {
             None => Ok(d),
             Some(s) if self.taken.contains_key(&**s) => Err(OpError::unsupported(
                 format!(
@@ -215,11 +223,7 @@ impl<'m> Importer<'m> {
         let at = location(node, index);
         let target = op::target(node);
         let found = ops::find(target);
-        // What is computed of sizes alone stands in the graph's table of symbols.
-        let of_sizes = node.results().next().is_none() && found.is_none();
-        if of_sizes && !schema::is_declared(target)
-            || target.starts_with("aten.sym_") && node.results().next().is_none()
-        {
+        if found.is_none() && op::makes_sizes(node) {
             return;
         }
         self.operators.insert(op::label(node, index), target.to_owned());
@@ -367,7 +371,7 @@ impl<'m> Importer<'m> {
                 && let Ok(expr::Expr::Symbol(symbol)) = expr::parse(text)
                 && !self.symbols.contains_key(&symbol)
             {
-                self.symbols.insert(symbol, d.clone());
+                self.define(&symbol, d.clone());
             }
         }
         let want = self.tensor_type(meta)?;
@@ -435,7 +439,7 @@ impl<'m> Importer<'m> {
                     to.computed_size(*v, most.into())
                 }
             };
-            self.symbols.insert(symbol, size);
+            self.define(&symbol, size);
         }
         Ok(())
     }

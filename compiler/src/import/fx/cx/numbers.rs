@@ -1,8 +1,9 @@
 //! Arguments that are numbers, texts, and lists of them.
 
 use super::{Cx, OpError, Result};
-use crate::import::fx::messages::{self, Argument, SymArgument, SymFloat, SymInt};
-use crate::import::fx::{expr, promote};
+use crate::import::fx::guards::Guard;
+use crate::import::fx::messages::{self, Argument, SymArgument, SymBool, SymFloat, SymInt};
+use crate::import::fx::{expr, promote, symbols};
 use crate::lower::{self, Lowering};
 use wgfc_ir::{DType, Dim, Value};
 
@@ -66,6 +67,40 @@ impl Cx<'_, '_, '_> {
             Some(v) => Ok(Some(lower::Size::Computed(v))),
             None => Ok(self.opt_size(name)?.map(lower::Size::Known)),
         }
+    }
+    /// Requires the condition on sizes that an argument is. What a run computes is left out.
+    pub fn require(&mut self, name: &str) -> Result<()> {
+        let of = match &*self.argument(name)? {
+            Argument::SymBool(of) => of.clone(),
+            Argument::Bool(true) => return Ok(()),
+            Argument::Bool(false) => return Err(OpError::model("the program asserts what does not hold")),
+            a => return self.wrong(name, "a condition on sizes", a),
+        };
+        let text = match self.graph.sym_bool_values.get(&of) {
+            Some(SymBool::Expr(text)) => text,
+            Some(SymBool::Bool(true)) => return Ok(()),
+            Some(SymBool::Bool(false)) => {
+                return Err(OpError::model("the program asserts what does not hold"));
+            }
+            None => return Err(OpError::model(format!("nothing makes the condition `{of}`"))),
+        };
+        let guards = Guard::all(&expr::parse(text)?, &|s| self.importer.symbol(s));
+        let guards = guards.map_err(|e| {
+            OpError::unsupported(
+                format!("the condition `{text}` is not understood: {e}"),
+                "take the check out of the module, or fix the dimensions it is about when exporting",
+            )
+        })?;
+        for g in guards {
+            let computed = |d: &Dim| {
+                let open = d.symbols().into_iter().any(|s| !self.importer.symbols.contains_key(&*s));
+                open || self.lowering.is_computed(d)
+            };
+            if !computed(&g.a) && !computed(&g.b) {
+                symbols::require(self.lowering, &g);
+            }
+        }
+        Ok(())
     }
     /// The number that an argument is.
     pub(super) fn number_of(&mut self, a: &Argument) -> Result<Option<Number>> {

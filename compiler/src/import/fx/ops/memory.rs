@@ -5,6 +5,7 @@ use crate::lower::{complex, shape};
 use wgfc_ir::Poly;
 
 pub const OPS: &[OpDef] = &[
+    OpDef::new("aten._assert_scalar.default", assert_sizes),
     OpDef::new("aten._assert_tensor_metadata.default", nothing),
     OpDef::new("aten._local_scalar_dense.default", number),
     OpDef::new("aten._to_copy.default", convert).complex(),
@@ -34,6 +35,8 @@ pub const OPS: &[OpDef] = &[
     OpDef::new("aten.ones.default", |cx| filled(cx, "size", 1.0)),
     OpDef::new("aten.ones_like.default", |cx| like(cx, 1.0)),
     OpDef::new("aten.scalar_tensor.default", scalar_tensor),
+    OpDef::new("aten.sym_constrain_range.default", nothing),
+    OpDef::new("aten.sym_constrain_range_for_size.default", nothing),
     OpDef::new("aten.to.device", convert),
     OpDef::new("aten.to.dtype", convert),
     OpDef::new("aten.to.dtype_layout", convert),
@@ -43,7 +46,13 @@ pub const OPS: &[OpDef] = &[
     OpDef::new("aten.zeros_like.default", |cx| like(cx, 0.0)),
 ];
 
-/// An assertion about what the program's own types say.
+/// A condition on sizes is a constraint; of sizes that a run computes the program's ranges say it, too.
+fn assert_sizes(cx: &mut Cx) -> Lowered {
+    cx.require("self")?;
+    Ok(vec![])
+}
+
+/// An assertion about what the program's own types and ranges say.
 fn nothing(_: &mut Cx) -> Lowered {
     Ok(vec![])
 }

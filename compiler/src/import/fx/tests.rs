@@ -1,0 +1,71 @@
+//! Programs written by hand.
+
+use super::super::NoExternalData;
+use super::*;
+use serde_json::{Value, json};
+
+/// A program of the input `x: f32[s0, 4]` with these nodes and the results of `y`.
+fn program(nodes: Value, conditions: Value) -> Vec<u8> {
+    let size = |e: &str| json!({"as_expr": {"expr_str": e}});
+    let meta = json!({"dtype": 7, "sizes": [size("Symbol('s0')"), {"as_int": 4}], "layout": 7});
+    let x = json!({"as_tensor": {"name": "x"}});
+    let y = json!({"as_tensor": {"name": "y"}});
+    let graph = json!({
+        "inputs": [x], "outputs": [y], "nodes": nodes,
+        "tensor_values": {"x": meta, "y": meta},
+        "sym_bool_values": conditions,
+    });
+    let signature =
+        json!({"input_specs": [{"user_input": {"arg": x}}], "output_specs": [{"user_output": {"arg": y}}]});
+    let whole = json!({
+        "graph_module": {"graph": graph, "signature": signature},
+        "schema_version": {"major": 8, "minor": 0},
+    });
+    whole.to_string().into_bytes()
+}
+
+fn node(target: &str, inputs: Value, outputs: Value) -> Value {
+    json!({"target": target, "inputs": inputs, "outputs": outputs, "metadata": {}})
+}
+
+fn relu() -> Value {
+    let arg = json!([{"name": "self", "arg": {"as_tensor": {"name": "x"}}}]);
+    node("torch.ops.aten.relu.default", arg, json!([{"as_tensor": {"name": "y"}}]))
+}
+
+fn run(nodes: Value, conditions: Value) -> Result<Imported, Errors> {
+    import(&program(nodes, conditions), &NoExternalData, &Options::default())
+}
+
+#[test]
+fn an_operator_without_results_is_not_passed_over() {
+    let arg = json!([{"name": "to", "arg": {"as_tensor": {"name": "x"}}}]);
+    let write = node("torch.ops.mine.write.default", arg, json!([]));
+    let e = run(json!([write, relu()]), json!({})).unwrap_err().to_string();
+    assert!(e.contains("operator mine.write.default is not supported"), "{e}");
+    assert!(run(json!([relu()]), json!({})).is_ok());
+}
+
+#[test]
+fn assertions_on_sizes_are_constraints() {
+    let assert = || {
+        let arg = json!([{"name": "self", "arg": {"as_sym_bool": {"as_name": "c"}}}, {"name": "assert_msg", "arg": {"as_string": "no"}}]);
+        node("torch.ops.aten._assert_scalar.default", arg, json!([]))
+    };
+    let of = |text: &str| {
+        let outputs = json!([{"as_sym_bool": {"as_name": "c"}}]);
+        let compared = node("_operator.ge", json!([]), outputs);
+        run(json!([compared, assert(), relu()]), json!({"c": {"as_expr": {"expr_str": text}}}))
+    };
+    let g = of("GreaterThan(Symbol('s0'), Integer(3))").unwrap().graph;
+    assert_eq!(g.constraints.len(), 1);
+    assert_eq!(
+        (g.constraints[0].a.to_string(), g.constraints[0].b.to_string()),
+        ("max(3, s0)".into(), "s0".into())
+    );
+    assert!(of("GreaterThan(Symbol('s0'), Integer(0))").unwrap().graph.constraints.is_empty());
+    let told = of("Unequality(Symbol('s0'), Integer(1))").unwrap().warnings;
+    assert!(told.iter().any(|w| w.contains("s0 is not 1")), "{told:?}");
+    let e = of("Or(GreaterThan(Symbol('s0'), Integer(3)), Equality(Symbol('s0'), Integer(1)))");
+    assert!(e.unwrap_err().to_string().contains("`Or` is not understood"));
+}
