@@ -325,6 +325,7 @@ pub fn device_profile(limits: &DeviceLimits, base: &DeviceProfile) -> DeviceProf
 pub fn device_error(e: RunError) -> Error {
     let message = e.to_string();
     match e {
+        RunError::Step { step, error } => at_step(step, device_error(*error)),
         RunError::Inputs(bad) => {
             let one = |b: &BadInput| {
                 Problem::with_help(b.to_string(), "`wgfc inspect` lists what the inputs must be")
@@ -372,5 +373,17 @@ pub fn device_error(e: RunError) -> Error {
             "drivers end what takes too long: try smaller inputs or another adapter, or run with --cpu",
         )),
         _ => Error::Device(Problem::with_help(message, "try another adapter, or run with --cpu")),
+    }
+}
+
+/// An error of a run that is one of many.
+fn at_step(step: u64, e: Error) -> Error {
+    let said = |message: String| format!("step {step}: {message}");
+    let problem = |p: Problem| Problem { message: said(p.message), ..p };
+    match e {
+        Error::Usage(all) => Error::Usage(all.into_iter().map(problem).collect()),
+        Error::Device(p) => Error::Device(problem(p)),
+        Error::Internal(message) => Error::Internal(said(message)),
+        e => e,
     }
 }

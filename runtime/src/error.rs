@@ -174,6 +174,14 @@ pub enum RunError {
         /// What the plan says of it.
         why: String,
     },
+    /// A run of a [`Stream`](crate::session::Stream) failed.
+    #[error("step {step}: {error}")]
+    Step {
+        /// The run's number.
+        step: u64,
+        /// What went wrong.
+        error: Box<RunError>,
+    },
     /// The request does not fit the state.
     #[error("state \"{state}\": {message}")]
     State {

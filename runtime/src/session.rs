@@ -7,6 +7,7 @@ mod longer;
 mod memory;
 mod prepared;
 mod rounds;
+mod stream;
 
 use crate::bind::Bound;
 use crate::check;
@@ -26,6 +27,7 @@ use wgfc_program::{DType, Program, Tensor};
 
 pub use memory::DeviceMemory;
 pub(crate) use prepared::{Dispatch, Prepared, Ready};
+pub use stream::{Finished, Staging, Stream, StreamOptions};
 
 /// An input: from the host, or already on the device.
 #[derive(Clone, Debug)]
@@ -132,9 +134,16 @@ pub struct Session {
 /// A run that was started: see [`Session::start`].
 #[derive(Debug)]
 pub struct Started {
-    gpu: Gpu,
     outputs: Vec<(String, DeviceTensor)>,
-    ranges: Vec<std::ops::Range<u64>>,
+    transfer: Transfer,
+}
+
+/// Outputs on their way to the host.
+#[derive(Debug)]
+struct Transfer {
+    gpu: Gpu,
+    /// Where the outputs are in the transfer buffer, and behind them what `late` reads.
+    packed: Vec<tensor::Packed>,
     staging: wgpu::Buffer,
     sent: wgpu::SubmissionIndex,
     /// What is read to know the shapes of the outputs, where that is not known before.
@@ -152,23 +161,31 @@ impl Started {
         Ok(self.collect().await?.0)
     }
 
+    async fn collect(self) -> Result<(Vec<(String, Tensor)>, wgpu::Buffer), RunError> {
+        let (values, staging) = self.transfer.collect().await?;
+        Ok((self.outputs.into_iter().map(|(n, _)| n).zip(values).collect(), staging))
+    }
+
     /// [`Started::read`] for callers without an executor.
     #[cfg(not(target_arch = "wasm32"))]
     pub fn read_blocking(self) -> Result<Vec<(String, Tensor)>, RunError> {
         pollster::block_on(self.read())
     }
+}
 
-    async fn collect(self) -> Result<(Vec<(String, Tensor)>, wgpu::Buffer), RunError> {
-        let mut read: Vec<DeviceTensor> = self.outputs.iter().map(|(_, t)| t.clone()).collect();
-        read.extend(self.late.iter().map(|l| l.dims.clone()));
-        let mut values = tensor::collect(&self.gpu, &read, &self.ranges, &self.staging, self.sent).await?;
-        if let (Some(late), Some(dims)) = (&self.late, values.get(self.outputs.len())) {
-            let shapes = late.shapes(dims)?;
+impl Transfer {
+    /// Waits for the run, and returns its outputs and the transfer buffer.
+    async fn collect(self) -> Result<(Vec<Tensor>, wgpu::Buffer), RunError> {
+        let mut values = tensor::collect(&self.gpu, &self.packed, &self.staging, self.sent).await?;
+        if let Some(late) = &self.late
+            && let Some(dims) = values.pop()
+        {
+            let shapes = late.shapes(&dims)?;
             for (v, i) in values.iter_mut().zip(&late.wanted) {
                 *v = tensor::cut(v, &shapes[*i])?;
             }
         }
-        Ok((self.outputs.into_iter().map(|(n, _)| n).zip(values).collect(), self.staging))
+        Ok((values, self.staging))
     }
 }
 
@@ -453,10 +470,13 @@ impl Session {
         outputs: Option<&[&str]>,
     ) -> Result<Started, RunError> {
         let (mut started, lengths) = self.start_once(inputs, outputs).await?;
-        if let Some(late) = started.late.take() {
+        if let Some(late) = started.transfer.late.take() {
+            started.transfer.packed.pop();
             let shapes = late.read().await?;
-            for ((_, t), i) in started.outputs.iter_mut().zip(&late.wanted) {
+            let packed = started.transfer.packed.iter_mut();
+            for (((_, t), p), i) in started.outputs.iter_mut().zip(packed).zip(&late.wanted) {
                 t.shape.clone_from(&shapes[*i]);
+                p.shape.clone_from(&shapes[*i]);
             }
         }
         self.advance(&lengths);
@@ -493,12 +513,13 @@ impl Session {
         let mut read: Vec<DeviceTensor> = outputs.iter().map(|(_, t)| t.clone()).collect();
         read.extend(late.iter().map(|l| l.dims.clone()));
         let mut encoder = self.play(&ready.prepared).await?;
-        let (ranges, staging) = tensor::copy_out(&gpu, &read, self.staging.take(), &mut encoder).await?;
+        let (packed, staging) = tensor::copy_out(&gpu, &read, self.staging.take(), &mut encoder).await?;
         let sent = gpu.scoped("running the plan", || gpu.queue().submit([encoder.finish()])).await?;
         if self.canaries {
             self.check_canaries(&ready.prepared).await?;
         }
-        Ok((Started { gpu, outputs, ranges, staging, sent, late }, ready.lengths))
+        let transfer = Transfer { gpu, packed, staging, sent, late };
+        Ok((Started { outputs, transfer }, ready.lengths))
     }
 
     /// Runs and leaves the outputs on the device. Nothing is waited for but the sizes of outputs that the run

@@ -103,28 +103,37 @@ pub(crate) async fn read_all(
     staging: &mut Option<wgpu::Buffer>,
 ) -> Result<Vec<Tensor>, RunError> {
     let mut encoder = gpu.device().create_command_encoder(&Default::default());
-    let (ranges, buffer) = copy_out(gpu, tensors, staging.take(), &mut encoder).await?;
+    let (packed, buffer) = copy_out(gpu, tensors, staging.take(), &mut encoder).await?;
     let sent = gpu.scoped("reading results", || gpu.queue().submit([encoder.finish()])).await?;
-    let out = collect(gpu, tensors, &ranges, &buffer, sent).await?;
+    let out = collect(gpu, &packed, &buffer, sent).await?;
     *staging = Some(buffer);
     Ok(out)
 }
 
+/// A tensor in a transfer buffer.
+#[derive(Clone, Debug)]
+pub(crate) struct Packed {
+    dtype: DType,
+    pub(crate) shape: Vec<usize>,
+    /// Of its bytes and those that fill the last word.
+    range: std::ops::Range<u64>,
+}
+
 /// Records the copies to a transfer buffer, which is taken over from the last call when large enough.
-/// Returns where each tensor's bytes will be.
+/// Returns where each tensor will be.
 pub(crate) async fn copy_out(
     gpu: &Gpu,
     tensors: &[DeviceTensor],
     staging: Option<wgpu::Buffer>,
     encoder: &mut wgpu::CommandEncoder,
-) -> Result<(Vec<std::ops::Range<u64>>, wgpu::Buffer), RunError> {
+) -> Result<(Vec<Packed>, wgpu::Buffer), RunError> {
     let mut end = 0u64;
-    let ranges: Vec<_> = tensors
+    let packed: Vec<Packed> = tensors
         .iter()
         .map(|t| {
             let start = end;
             end += t.bytes().next_multiple_of(16);
-            start..start + t.bytes()
+            Packed { dtype: t.dtype, shape: t.shape.clone(), range: start..start + t.bytes() }
         })
         .collect();
     let end = end.max(16);
@@ -135,10 +144,10 @@ pub(crate) async fn copy_out(
             gpu.buffer("transfer of the results", end, usage).await?
         }
     };
-    for (t, r) in tensors.iter().zip(&ranges) {
-        encoder.copy_buffer_to_buffer(t.buffer(), 0, &buffer, r.start, r.end - r.start);
+    for (t, p) in tensors.iter().zip(&packed) {
+        encoder.copy_buffer_to_buffer(t.buffer(), 0, &buffer, p.range.start, p.range.end - p.range.start);
     }
-    Ok((ranges, buffer))
+    Ok((packed, buffer))
 }
 
 /// The first elements of a tensor under a shape of no more of them.
@@ -153,20 +162,18 @@ pub(crate) fn cut(tensor: &Tensor, shape: &[usize]) -> Result<Tensor, RunError> 
 /// Waits for submission `sent`, which fills the transfer buffer, and takes the tensors out of it.
 pub(crate) async fn collect(
     gpu: &Gpu,
-    tensors: &[DeviceTensor],
-    ranges: &[std::ops::Range<u64>],
+    packed: &[Packed],
     buffer: &wgpu::Buffer,
     sent: wgpu::SubmissionIndex,
 ) -> Result<Vec<Tensor>, RunError> {
-    let end = ranges.last().map_or(16, |r| r.end.next_multiple_of(16));
+    let end = packed.last().map_or(16, |p| p.range.end.next_multiple_of(16));
     let bad = |message: String| RunError::Gpu { what: "reading results".to_owned(), message };
     gpu.map_read(buffer, end, Some(sent), |all| {
-        tensors
+        packed
             .iter()
-            .zip(ranges)
-            .map(|(t, r)| {
+            .map(|t| {
                 let n = t.dtype.bytes_for(t.shape.iter().product());
-                let start = r.start as usize;
+                let start = t.range.start as usize;
                 let bytes = all.get(start..start + n).ok_or_else(|| bad("too few bytes".to_owned()))?;
                 Tensor::new(t.dtype, t.shape.clone(), bytes.to_vec()).map_err(bad)
             })

@@ -7,7 +7,7 @@ use wgfc_program::program::{
 };
 use wgfc_program::{DType, Dim, Tensor};
 use wgfc_runtime::kernel::Checks;
-use wgfc_runtime::session::{SessionOptions, Value};
+use wgfc_runtime::session::{SessionOptions, StreamOptions, Value};
 use wgfc_runtime::{AdapterChoice, Estimate, Gpu, RunError, Session, measure, overhead, testing};
 
 fn dim(s: &str) -> Dim {
@@ -387,6 +387,68 @@ fn states_persist_until_they_are_reset() {
         pollster::block_on(s.reset_state("count")).unwrap();
         assert_eq!(run(&mut s, 1, 0), [1.0, 0.0]);
         assert!(pollster::block_on(s.reset_state("other")).is_err());
+    });
+}
+
+#[test]
+fn streams_run_in_order_with_a_bounded_number_under_way() {
+    on_each(|gpu| {
+        for in_flight in [0, 1, 2, 3, 7] {
+            let mut s = Session::new_blocking(gpu, &counter()).unwrap();
+            s.set_symbol("pos", 0).unwrap();
+            let options = StreamOptions { in_flight, first: 10, ..StreamOptions::default() };
+            let mut stream = s.stream(options).unwrap();
+            let mut seen: Vec<(u64, f32)> = vec![];
+            for n in 1..=20usize {
+                assert_eq!(stream.next_step(), 9 + n as u64);
+                let x = stream.upload_blocking("x", vec![n], |to| (0..n).for_each(|_| to.put(&[0; 4])));
+                stream.push_blocking(&[("x", x.unwrap().into())]).unwrap();
+                while let Some(run) = stream.ended() {
+                    seen.push((run.step, run.outputs[0].1.to_f32s().unwrap()[0]));
+                }
+                assert_eq!(seen.len(), n.saturating_sub(in_flight.max(1)), "of {n}, {in_flight} under way");
+            }
+            while let Some(run) = stream.next_blocking().unwrap() {
+                seen.push((run.step, run.outputs[0].1.to_f32s().unwrap()[0]));
+            }
+            let sums = (1..=20u64).map(|n| (9 + n, (n * (n + 1) / 2) as f32));
+            assert_eq!(seen, sums.collect::<Vec<_>>());
+        }
+    });
+}
+
+#[test]
+fn streams_say_which_run_failed_and_keep_the_others() {
+    on_each(|gpu| {
+        let mut s = Session::new_blocking(gpu, &rows()).unwrap();
+        let unknown = StreamOptions { outputs: Some(vec!["z".to_owned()]), ..StreamOptions::default() };
+        assert!(matches!(s.stream(unknown), Err(RunError::Unknown { what: "output", .. })));
+        let mut stream = s.stream(StreamOptions { in_flight: 4, ..StreamOptions::default() }).unwrap();
+        for n in 1..4 {
+            stream.push_blocking(&[("x", f32s(&[n, 13]).into())]).unwrap();
+        }
+        let e = stream.push_blocking(&[("x", Tensor::from_i64(vec![1, 13], &[0; 13]).into())]).unwrap_err();
+        assert!(
+            matches!(&e, RunError::Step { step: 3, error } if matches!(**error, RunError::Inputs(_))),
+            "{e}"
+        );
+        assert!(e.to_string().starts_with("step 3: the inputs do not fit"), "{e}");
+        for bytes in [0, 51, 56] {
+            let e = stream.upload_blocking("x", vec![1, 13], |to| to.put(&vec![0; bytes])).unwrap_err();
+            assert!(e.to_string().contains(&format!("{bytes} bytes were given")), "{e}");
+        }
+        let e = stream.upload_blocking("y", vec![1], |to| to.put(&[0; 4])).unwrap_err();
+        assert!(
+            matches!(&e, RunError::Step { error, .. } if matches!(**error, RunError::Unknown { .. })),
+            "{e}"
+        );
+        stream.push_blocking(&[("x", f32s(&[4, 13]).into())]).unwrap();
+        for n in 1..=4usize {
+            let run = stream.next_blocking().unwrap().unwrap();
+            assert_eq!((run.step, &run.outputs[0].1.shape), (n as u64 - 1, &vec![n]));
+            assert_eq!(run.outputs[0].1.to_f32s().unwrap(), rows_by_hand(n, 13));
+        }
+        assert!(stream.next_blocking().unwrap().is_none());
     });
 }
 

@@ -211,7 +211,7 @@ impl Session {
     }
 
     /// A buffer of at least `need` bytes that nobody else holds.
-    async fn take_buffer(&mut self, pool: usize, need: u64) -> Result<Arc<Memory>, RunError> {
+    pub(super) async fn take_buffer(&mut self, pool: usize, need: u64) -> Result<Arc<Memory>, RunError> {
         let fits = |m: &Arc<Memory>| m.capacity >= need && m.capacity / 2 <= need.max(4096);
         let free = |m: &Arc<Memory>| Arc::strong_count(m) == 1;
         if let Some(m) = self.pools[pool].iter().find(|m| free(m) && fits(m)) {
