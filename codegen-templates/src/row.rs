@@ -54,6 +54,8 @@ pub struct Pass {
     pub before: String,
     /// Statements for step `v1`, indented by 8; no loop where empty.
     pub body: String,
+    /// Statements behind the loop, before invocations combine, indented by 4.
+    pub settle: String,
     /// Variables that the invocations of a row combine afterwards.
     pub shared: Vec<Shared>,
     /// Combines the variables `a_…` with `b_…` into the `a_…`, indented by 12.

@@ -45,6 +45,7 @@ fn combine(kind: ReduceKind, d: DType, row: &[Scalar]) -> Scalar {
             match kind {
                 ReduceKind::Sum => v.sum(),
                 ReduceKind::Prod => v.product(),
+                _ if row.iter().any(|s| s.as_f64().is_nan()) => f64::NAN,
                 ReduceKind::Max => v.fold(f64::NEG_INFINITY, f64::max),
                 _ => v.fold(f64::INFINITY, f64::min),
             },
@@ -70,7 +71,12 @@ fn position(d: DType, row: &[Scalar], largest: bool, last: bool) -> i64 {
     let mut best = 0;
     for (i, s) in row.iter().enumerate() {
         let (x, b) = (key(s), key(&row[best]));
-        if (if largest { x > b } else { x < b }) || (last && x == b) {
+        let better = match (x.is_nan(), b.is_nan()) {
+            (true, none) => last || !none,
+            (false, true) => false,
+            _ => (if largest { x > b } else { x < b }) || (last && x == b),
+        };
+        if better {
             best = i;
         }
     }
@@ -128,12 +134,28 @@ fn all_lengths() -> impl Iterator<Item = (usize, Option<i64>)> {
     odd.chain(WHOLE)
 }
 
+/// Makes NaN of an element of most rows: the first, the last, one in between, or several.
+fn spoil(d: DType, values: &mut [Scalar], len: usize) {
+    for (i, row) in values.chunks_mut(len).enumerate() {
+        let nan = Scalar::from_f64(d, if i % 2 == 0 { f64::NAN } else { -f64::NAN });
+        match i % 7 {
+            0 => row[0] = nan,
+            1 => row[len - 1] = nan,
+            2 => row[i * 13 % len] = nan,
+            3 => (row[len / 3], row[2 * len / 3]) = (nan, Scalar::from_f64(d, f64::INFINITY)),
+            4 => row.fill(nan),
+            5 => (row[0], row[len / 2]) = (Scalar::from_f64(d, f64::NEG_INFINITY), nan),
+            _ => {}
+        }
+    }
+}
+
 fn compare(what: &str, d: DType, got: &[Scalar], want: &[Scalar], scale: f64) {
     for (i, (g, w)) in got.iter().zip(want).enumerate() {
         let (a, b) = (g.as_f64(), w.as_f64());
         let ok = if d.is_float() {
             let rel = if d == DType::F16 { 1e-3 } else { 1e-5 };
-            (a - b).abs() <= rel * (b.abs() + scale)
+            (a - b).abs() <= rel * (b.abs() + scale) || a == b || (a.is_nan() && b.is_nan())
         } else {
             g.bits == w.bits
         };
@@ -172,6 +194,22 @@ fn every_kind_by_vectors() {
     }
 }
 
+#[test]
+fn extremes_among_nan() {
+    let gpus = gpus();
+    for d in [DType::F32, DType::F16] {
+        for (n, (len, by)) in all_lengths().enumerate() {
+            if d == DType::F16 && n % 3 != 0 {
+                continue;
+            }
+            let (rows, kind) = ([37, 5][n % 2], [ReduceKind::Max, ReduceKind::Min][n / 2 % 2]);
+            let mut values = values(d, rows * len, Some(kind));
+            spoil(d, &mut values, len);
+            reduces(&gpus, setup_by(rows, len, by, n % 3 == 1, d, &values), kind, d, &values, rows);
+        }
+    }
+}
+
 /// Executes a reduction of every row.
 fn reduces(gpus: &[Gpu], mut t: Test, kind: ReduceKind, d: DType, values: &[Scalar], rows: usize) {
     let len = values.len() / rows;
@@ -201,7 +239,10 @@ fn positions_of_extremes() {
         let whole = WHOLE.into_iter().step_by(3).filter(|_| vectors).map(|(l, by)| (l, by, false));
         for (n, (len, by, across)) in odd.chain(whole).enumerate() {
             let rows = [37, 5, 130][n % 3];
-            let values = values(d, rows * len, None);
+            let mut values = values(d, rows * len, None);
+            if d.is_float() && n % 2 == 1 {
+                spoil(d, &mut values, len);
+            }
             let mut t = setup_by(rows, len, by, across, d, &values);
             let (mut reductions, mut row_stores) = (vec![], vec![]);
             for (i, (largest, last)) in ARGS.into_iter().enumerate() {
@@ -338,7 +379,10 @@ fn running_combinations() {
             (ReduceKind::Max, false, true),
         ] {
             let rows = 67;
-            let values = values(d, rows * len, Some(kind));
+            let mut values = values(d, rows * len, Some(kind));
+            if d.is_float() && kind == ReduceKind::Max {
+                spoil(d, &mut values, len);
+            }
             let mut t = setup(rows, len, n % 2 == 0, false, d, &values);
             let acc = t.body.push(Expr::Acc(0), d);
             let out = t.case.typed(d, &[t.rows.clone(), t.len.clone()], TensorKind::Output(0));

@@ -83,9 +83,7 @@ fn specials(name: &str, seed: u64) -> &'static [f64] {
         // Numbers that are drawn.
         MOVED if name.starts_with("Random") || ["Bernoulli", "Multinomial"].contains(&name) => &[],
         // A device may take two numbers for equal of which one is subnormal.
-        _ if COMPARING.contains(&name) => &SPECIAL[..4],
-        // The largest of numbers and NaN may be either.
-        _ if LARGEST.contains(&name) => &SPECIAL[1..4],
+        _ if COMPARING.contains(&name) || COMBINING.contains(&name) => &SPECIAL[..4],
         SINGLE => &SPECIAL[..4],
         MOVED => SPECIAL,
         _ => &[],
@@ -96,7 +94,7 @@ fn specials(name: &str, seed: u64) -> &'static [f64] {
 const COMPARING: &[&str] = &["NonMaxSuppression", "TopK"];
 
 /// Operators that combine numbers, some of them by looking for the largest.
-const LARGEST: &[&str] = &[
+const COMBINING: &[&str] = &[
     "ArgMax",
     "ArgMin",
     "CumProd",

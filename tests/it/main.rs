@@ -23,6 +23,7 @@ mod data;
 mod dispatches;
 mod exact;
 mod examples;
+mod extremes;
 mod folded;
 mod forbidden;
 mod fuzz;

@@ -380,8 +380,11 @@ pub(super) fn inverses(body: &Body, op: BinaryOp, a: ExprId, b: ExprId) -> (Bina
     }
 }
 
+/// The bits of infinity.
+pub(super) const INFINITY: &str = "0x7f800000u";
+
 /// Whether an f32 is NaN, by its bits and without a call: drivers take comparisons for those of numbers, and some take
 /// minutes over a kernel with hundreds of calls.
 pub(super) fn nan(x: &str) -> String {
-    format!("((bitcast<u32>({x}) & 0x7fffffffu) > 0x7f800000u)")
+    format!("((bitcast<u32>({x}) & 0x7fffffffu) > {INFINITY})")
 }

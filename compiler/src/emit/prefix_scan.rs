@@ -30,7 +30,7 @@ pub(super) fn emit(
     let first = identity(&mut m, reduction.kind, reduction.dtype)?;
     outer.line(&format!("var acc0 = {first};"));
     let mut body = outer.inner(8);
-    let acc = Accumulator::new(0, reduction, &[]);
+    let acc = Accumulator::new(0, reduction, &[]).running();
     let mut total = outer.inner(8);
     if shared {
         acc.update(&mut m, &mut total)?;

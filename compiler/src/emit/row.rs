@@ -4,7 +4,7 @@
 //! passes need of a position is read once and kept in a private array. A step takes several neighbouring positions
 //! ([`Unrolled`]) where its schedule says so.
 
-use super::accumulator::Accumulator;
+use super::accumulator::{Accumulator, sum_shows_nan};
 use super::handle::Handle;
 use super::wgsl::{Module, Scope, reg_type, stored_type};
 use super::{EmitContext, EmittedKernel, fold_workgroups, template_error};
@@ -45,9 +45,10 @@ pub(super) fn emit(
     let rows::Row { threads, lanes, width, steps, subgroup, .. } = *schedule;
     let unrolled = Unrolled::new(kernel, width)?;
     let Unrolled { kernel, len, vectors, .. } = &unrolled;
-    let Family::Row(Row { rows, reductions, row_stores, .. }) = &kernel.family else {
+    let Family::Row(row) = &kernel.family else {
         return Err(Diagnostic::internal("not a row kernel"));
     };
+    let Row { rows, reductions, row_stores, .. } = row;
     let mut m = Module::new(kernel, cx, false)?;
     if !vectors.iter().all(|t| m.bindings.declare_vectors(cx.graph, *t, width)) {
         return Err(Diagnostic::internal(format!("a row kernel does not go in vectors of {width}")));
@@ -55,7 +56,8 @@ pub(super) fn emit(
     let n = width as usize;
     let accumulator = |i: &usize| {
         let (first, others) = group(reductions, *i, n).split_first()?;
-        Some(Accumulator::new(*i, first, others))
+        let a = Accumulator::new(*i, first, others);
+        Some(if sum_shows_nan(kernel, row, m.dependence(), *i, n) { a.without_nan() } else { a })
     };
     let texts: Vec<PassText> = passes(m.dependence(), reductions, &kernel.stores, n)
         .iter()
@@ -122,6 +124,10 @@ pub(super) fn emit(
             }
         }
 
+        let mut settle = outer.inner(4);
+        for a in &text.accumulators {
+            a.settle(&mut settle);
+        }
         let mut combine = Scope::new(12);
         let mut shared = vec![];
         for (n, a) in text.accumulators.iter().enumerate() {
@@ -139,6 +145,7 @@ pub(super) fn emit(
         passes.push(Pass {
             before,
             body: body.text,
+            settle: settle.text,
             shared,
             combine: combine.text,
             after,

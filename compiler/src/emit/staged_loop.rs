@@ -183,6 +183,7 @@ impl Writer {
             acc.update(m, &mut each)?;
             inner.text.push_str(&each.text);
             inner.line("}");
+            acc.settle(&mut inner);
             acc.finish(m, &mut inner)?;
         }
         let mut values = vec![];

@@ -20,7 +20,8 @@ use crate::kernel::{Expr, Family, Map, ReduceKind, Reduction, Row, Store, combin
 use product::Parts;
 use wgfc_ir::build::{Builder, Built as Made};
 use wgfc_ir::{
-    Atom, BinaryOp as B, Body, Class, DType, Dim, GatherAxis, Graph, Op, Poly, ReduceOp, Scalar, Value,
+    Atom, BinaryOp as B, Body, Class, DType, Dim, GatherAxis, Graph, Op, Poly, ReduceOp, Scalar, UnaryOp,
+    Value,
 };
 
 /// Every element of the result looks through the updates for those that are its own.
@@ -229,7 +230,11 @@ impl Lowering<'_> {
         let mut key = Body::default();
         let x = key.arg(0);
         let bits = key.bitcast(DType::I32, x);
-        ordered(&mut key, bits);
+        let number = ordered(&mut key, bits);
+        // The last of all keys: the bits of NaN, and so is what they are of.
+        let last = if self.how == ReduceOp::Max { i32::MAX } else { i32::MIN };
+        let (none, last) = (key.unary(UnaryOp::IsNan, x), key.i32(i64::from(last)));
+        key.select(none, last, number);
         let key = key.0;
         let (data, updates) = (self.b.map(key.clone(), &[data])?, self.b.map(key, &[updates])?);
         let keys = self.scatter(self.how, data, updates)?;

@@ -7,8 +7,8 @@
 use super::canonical::topo;
 use crate::device::Speeds;
 use wgfc_ir::build::{Builder, Built};
-use wgfc_ir::scalar::ScalarNode::{self, Arg, Binary, Bitcast, Cast, Const, Index, Select};
-use wgfc_ir::{BinaryOp, DType, Dim, Graph, NodeId, Op, Poly, ReduceOp, Scalar, ScalarFn, Value};
+use wgfc_ir::scalar::ScalarNode::{self, Arg, Binary, Bitcast, Cast, Const, Index, Select, Unary};
+use wgfc_ir::{BinaryOp, DType, Dim, Graph, NodeId, Op, Poly, ReduceOp, Scalar, ScalarFn, UnaryOp, Value};
 
 /// Elements of a part: four for each invocation of a workgroup of 256.
 const PART: i64 = 1024;
@@ -88,6 +88,10 @@ fn key(axis: usize, largest: bool, last: bool) -> ScalarFn {
     let (up, down) = (flipped(&mut f, bits, 1 << 31), flipped(&mut f, bits, u32::MAX));
     let order = f.push(Select(positive, up, down));
     let order = if largest { order } else { flipped(&mut f, order, u32::MAX) };
+    // NaN comes before all numbers.
+    let not_number = f.push(Unary(UnaryOp::IsNan, x));
+    let most = f.push(Const(Scalar::from_i64(DType::U32, i64::from(u32::MAX))));
+    let order = f.push(Select(not_number, most, order));
     let high = f.push(Cast(DType::U64, order));
     let by = f.push(Const(Scalar::from_i64(DType::U64, 32)));
     let high = f.push(Binary(BinaryOp::Shl, high, by));
@@ -111,11 +115,12 @@ mod tests {
 
     #[test]
     fn positions_stay() {
-        let (rows, len) = (3usize, 20_011usize);
+        let (rows, len) = (4usize, 20_011usize);
         let mut v: Vec<f32> = (0..rows * len).map(|i| ((i * 7919) % 1009) as f32 - 504.0).collect();
         v[5] = -0.0;
         v[len + 17] = f32::INFINITY;
         v[2 * len + 20_000] = f32::NEG_INFINITY;
+        (v[3 * len + 9_000], v[3 * len + 19_000], v[3 * len + 7]) = (f32::NAN, -f32::NAN, f32::INFINITY);
         let x = Tensor::from_f32(vec![rows, len], &v);
         for (op, last) in
             [(ReduceOp::Max, false), (ReduceOp::Max, true), (ReduceOp::Min, false), (ReduceOp::Min, true)]

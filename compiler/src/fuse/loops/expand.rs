@@ -4,7 +4,9 @@
 use crate::fuse::build::{greatest, least};
 use crate::fuse::pulling::{Puller, Resolver};
 use crate::kernel::{Expr, ExprId};
-use wgfc_ir::{BinaryOp, Contract, DType, Dim, GatherAxis, Op, Poly, ReduceOp, Scalar, TensorType, Value};
+use wgfc_ir::{
+    BinaryOp, Contract, DType, Dim, GatherAxis, Op, Poly, ReduceOp, Scalar, TensorType, UnaryOp, Value,
+};
 
 /// Expressions that a lane's step may have: a bound on the text of a kernel.
 pub const MOST: usize = 1 << 12;
@@ -55,6 +57,7 @@ impl<R: Resolver> Puller<'_, R> {
                         None => (e, place),
                         Some((b, p)) => {
                             let wins = self.binary(better, e, b);
+                            let wins = self.before_numbers(wins, e, b, *last);
                             (self.select(wins, e, b), self.select(wins, place, p))
                         }
                     });
@@ -207,6 +210,21 @@ impl<R: Resolver> Puller<'_, R> {
             Some(r) => r,
             None => self.constant(identity(op, dtype)),
         }
+    }
+
+    /// Whether `e` is taken and not `best` before it, if it is by value where both are numbers: NaN comes before numbers.
+    fn before_numbers(&mut self, by_value: ExprId, e: ExprId, best: ExprId, last: bool) -> ExprId {
+        if !self.body().dtype(e).is_float() {
+            return by_value;
+        }
+        let [e, best] = [e, best].map(|x| self.push(Expr::Unary(UnaryOp::IsNan, x), DType::Bool));
+        let number = self.push(Expr::Unary(UnaryOp::Not, best), DType::Bool);
+        if last {
+            let wins = self.binary(BinaryOp::And, by_value, number);
+            return self.binary(BinaryOp::Or, wins, e);
+        }
+        let wins = self.binary(BinaryOp::Or, by_value, e);
+        self.binary(BinaryOp::And, wins, number)
     }
 
     fn combined(&mut self, op: ReduceOp, so_far: Option<ExprId>, e: ExprId) -> ExprId {
