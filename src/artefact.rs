@@ -3,17 +3,13 @@
 //! The schema is documented in `docs/plan-format.md`. The bytes depend on the program alone.
 
 use crate::Error;
-use crate::files::{in_words, map_file, read};
+use crate::files::{in_words, read};
 use crate::output::Beside;
-use safetensors::tensor::{Dtype, Metadata, SafeTensors, TensorInfo};
-use std::collections::{BTreeMap, HashMap};
+use crate::tensors::{self, TrueTypes, Unread};
 use std::fs;
-use std::io::Write;
 use std::path::Path;
-use std::sync::Arc;
 use wgfc_ir::program::BufferKind;
-use wgfc_ir::tensor::ByteOwner;
-use wgfc_ir::{DType, Program, Tensor};
+use wgfc_ir::{Program, Tensor};
 
 /// The plan's file name.
 pub const PLAN: &str = "plan.json";
@@ -21,9 +17,6 @@ pub const PLAN: &str = "plan.json";
 pub const KERNELS: &str = "kernels";
 /// The weights' file name.
 pub const WEIGHTS: &str = "weights.safetensors";
-/// The key of our metadata in the safetensors header.
-const METADATA_KEY: &str = "wgfc";
-
 /// Options of [`save`].
 #[derive(Default)]
 pub struct SaveOptions<'a> {
@@ -31,13 +24,6 @@ pub struct SaveOptions<'a> {
     pub force: bool,
     /// Called with (bytes written, bytes in all) while the weights are written.
     pub progress: Option<&'a dyn Fn(u64, u64)>,
-}
-
-/// What stands in the metadata for a tensor whose type or shape safetensors cannot express.
-#[derive(serde::Serialize, serde::Deserialize)]
-struct TrueType {
-    dtype: DType,
-    shape: Vec<usize>,
 }
 
 /// Writes `program` as the folder `dir`.
@@ -130,85 +116,18 @@ fn is_program_dir(dir: &Path) -> Result<bool, Error> {
     Ok(ours && made.is_some_and(|p| p.producer.starts_with("wgfc ")))
 }
 
-/// The safetensors type of `dtype`, where it has one whose elements fill whole bytes.
-fn stored_as(dtype: DType) -> Option<Dtype> {
-    Some(match dtype {
-        DType::F32 => Dtype::F32,
-        DType::F16 => Dtype::F16,
-        DType::BF16 => Dtype::BF16,
-        DType::F64 => Dtype::F64,
-        DType::F8E4M3 => Dtype::F8_E4M3,
-        DType::F8E4M3Uz => Dtype::F8_E4M3FNUZ,
-        DType::F8E5M2 => Dtype::F8_E5M2,
-        DType::F8E5M2Uz => Dtype::F8_E5M2FNUZ,
-        DType::F8E8M0 => Dtype::F8_E8M0,
-        DType::I64 => Dtype::I64,
-        DType::I32 => Dtype::I32,
-        DType::I16 => Dtype::I16,
-        DType::I8 => Dtype::I8,
-        DType::U64 => Dtype::U64,
-        DType::U32 => Dtype::U32,
-        DType::U16 => Dtype::U16,
-        DType::U8 => Dtype::U8,
-        DType::Bool => Dtype::BOOL,
-        DType::F4E2M1 | DType::I4 | DType::I2 | DType::U4 | DType::U2 => return None,
-    })
-}
-
 fn write_weights(
     program: &Program,
     path: &Path,
     shown: &Path,
     options: &SaveOptions<'_>,
 ) -> Result<(), Error> {
-    let mut tensors: Vec<(&String, &Tensor, &[u8])> =
-        program.weights.iter().filter_map(|(n, t)| Some((n, t, t.bytes()?))).collect();
-    // Widest elements first: every tensor then starts at a multiple of its element's size.
-    tensors.sort_by(|a, b| (b.1.dtype.bits(), a.0).cmp(&(a.1.dtype.bits(), b.0)));
-    let mut infos = Vec::with_capacity(tensors.len());
-    let mut true_types = BTreeMap::new();
-    let mut total = 0usize;
-    for (name, t, bytes) in &tensors {
-        let (dtype, shape) = match stored_as(t.dtype) {
-            Some(d) => (d, t.shape.clone()),
-            None => {
-                true_types.insert((*name).clone(), TrueType { dtype: t.dtype, shape: t.shape.clone() });
-                (Dtype::U8, vec![bytes.len()])
-            }
-        };
-        infos
-            .push(((*name).clone(), TensorInfo { dtype, shape, data_offsets: (total, total + bytes.len()) }));
-        total += bytes.len();
-    }
-    let internal = |e: String| Error::Internal(format!("the weights cannot be written: {e}"));
-    // One key only: the crate keeps metadata in a hash map, whose order is not fixed.
-    let metadata = if true_types.is_empty() {
-        None
-    } else {
-        let text = serde_json::to_string(&true_types).map_err(|e| internal(e.to_string()))?;
-        Some(HashMap::from([(METADATA_KEY.to_owned(), text)]))
+    // Tensors that are safetensors' own need no metadata.
+    let metadata = |types: &TrueTypes| match types.is_empty() {
+        true => Ok(None),
+        false => serde_json::to_string(types).map(Some),
     };
-    let header = Metadata::new(metadata, infos).map_err(|e| internal(e.to_string()))?;
-    let mut header = serde_json::to_vec(&header).map_err(|e| internal(e.to_string()))?;
-    header.resize(header.len().next_multiple_of(8), b' ');
-
-    let write = || -> std::io::Result<()> {
-        let mut file = std::io::BufWriter::with_capacity(1 << 20, fs::File::create(path)?);
-        file.write_all(&(header.len() as u64).to_le_bytes())?;
-        file.write_all(&header)?;
-        let mut done = 0u64;
-        for (_, _, bytes) in &tensors {
-            for chunk in bytes.chunks(8 << 20) {
-                file.write_all(chunk)?;
-                done += chunk.len() as u64;
-                if let Some(p) = options.progress {
-                    p(done, total as u64);
-                }
-            }
-        }
-        file.into_inner()?.sync_data()
-    };
-    write().map_err(|e| Error::unwritable(shown, &e))
+    tensors::write((path, shown), &program.weights, &metadata, options.progress)
 }
 
 /// Reads a folder written by [`save`], whoever edited it since, and checks it
@@ -297,41 +216,12 @@ fn damaged(path: &Path, problems: Vec<String>) -> Error {
 }
 
 fn read_weights(program: &mut Program, path: &Path) -> Result<(), Error> {
-    let owner: Arc<dyn ByteOwner> = map_file(path)?;
-    let bytes: &[u8] = (*owner).as_ref();
-    let bad = |m: String| damaged(path, vec![m]);
-    let (header, metadata) =
-        SafeTensors::read_metadata(bytes).map_err(|e| bad(format!("is not a safetensors file: {e}")))?;
-    let mut true_types: BTreeMap<String, TrueType> =
-        match metadata.metadata().as_ref().and_then(|m| m.get(METADATA_KEY)) {
-            Some(text) => {
-                serde_json::from_str(text).map_err(|e| bad(format!("metadata `{METADATA_KEY}`: {e}")))?
-            }
-            None => BTreeMap::new(),
-        };
-    let mut problems = Vec::new();
-    for (name, info) in metadata.tensors() {
-        let (begin, end) = info.data_offsets;
-        let ours = DType::ALL.iter().copied().find(|d| stored_as(*d) == Some(info.dtype));
-        let (dtype, shape) = match (true_types.remove(&name), ours) {
-            (Some(t), _) => (t.dtype, t.shape),
-            (None, Some(d)) => (d, info.shape.clone()),
-            (None, None) => {
-                problems.push(format!("tensor `{name}` has the unknown element type {}", info.dtype));
-                continue;
-            }
-        };
-        match Tensor::shared(dtype, shape, owner.clone(), 8 + header + begin, end - begin) {
-            Ok(t) => {
-                program.weights.insert(name, t);
-            }
-            Err(e) => problems.push(format!("tensor `{name}`: {e}")),
-        }
-    }
-    if !problems.is_empty() {
-        problems.sort();
-        return Err(damaged(path, problems));
-    }
+    let types = |text: &str| serde_json::from_str::<TrueTypes>(text).map_err(|e| e.to_string());
+    let read = tensors::read(path, &types).map_err(|e| match e {
+        Unread::File(e) => e,
+        Unread::Damaged(problems) => damaged(path, problems),
+    })?;
+    program.weights.extend(read.tensors);
     if program.stats.weights_absent {
         for b in &program.buffers {
             if let (BufferKind::Weight { name }, Some(n)) = (&b.kind, b.elements.as_const())

@@ -54,6 +54,8 @@ pub mod random;
 pub mod selftest;
 pub mod source;
 pub mod speeds;
+mod tensors;
+pub mod train;
 pub mod tune;
 
 pub use artefact::{SaveOptions, load, save};
@@ -62,6 +64,7 @@ pub use error::{Error, ErrorClass, Finding, Problem};
 pub use generate::{BatchGenerator, Decoder, Generator, GeneratorOptions, Request, Sampling};
 pub use model::{Model, Place};
 pub use source::ModelFile;
+pub use train::{Trainer, Training};
 pub use wgfc_compiler as compiler;
 pub use wgfc_compiler::{Fusion, Options, Tuning};
 pub use wgfc_ir as ir;

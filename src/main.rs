@@ -12,6 +12,10 @@ use wgfc::inspect::clean;
 fn main() {
     let code = command();
     let _ = std::io::stdout().flush();
+    #[cfg(unix)]
+    if let Some(signal) = cli::signals::asked() {
+        let _ = signal_hook::low_level::emulate_default_handler(signal);
+    }
     leave(code);
 }
 
@@ -81,9 +85,11 @@ fn end_cleanly() {
         use signal_hook::consts::{SIGINT, SIGTERM};
         let Ok(mut signals) = signal_hook::iterator::Signals::new([SIGINT, SIGTERM]) else { return };
         std::thread::spawn(move || {
-            if let Some(signal) = signals.forever().next() {
-                wgfc::output::remove_unfinished();
-                let _ = signal_hook::low_level::emulate_default_handler(signal);
+            for signal in signals.forever() {
+                if !cli::signals::put_off(signal) {
+                    wgfc::output::remove_unfinished();
+                    let _ = signal_hook::low_level::emulate_default_handler(signal);
+                }
             }
         });
     }

@@ -48,6 +48,20 @@ pub fn read(path: &Path) -> Result<Tensor, Error> {
     })
 }
 
+/// [`read`] that keeps the values in the file, mapped into memory ([`map_file`]), where they lie there as in a tensor: row by row, in the
+/// order of bytes of most machines. Of a file that is larger than the memory only what is looked at is read.
+pub fn map(path: &Path) -> Result<Tensor, Error> {
+    let bytes = map_file(path)?;
+    let mapped = layout((*bytes).as_ref()).and_then(|l| {
+        let as_it_is = !l.big && (!l.fortran || l.shape.len() < 2) && l.dtype != DType::Bool;
+        as_it_is.then(|| Tensor::shared(l.dtype, l.shape, bytes.clone(), l.start, l.len)).transpose()
+    });
+    match mapped {
+        Ok(Some(t)) => Ok(t),
+        _ => read(path),
+    }
+}
+
 /// What the header of a `.npy` file says: `{'descr': '<f4', 'fortran_order': False, 'shape': (3, 5), }`.
 #[derive(Default)]
 struct Header {
@@ -132,7 +146,19 @@ fn split(bytes: &[u8]) -> Result<(&str, &[u8]), String> {
     Ok((text, &rest[2 + width + len..]))
 }
 
-fn parse(bytes: &[u8]) -> Result<Tensor, String> {
+/// How a file's elements lie in it.
+struct Layout {
+    dtype: DType,
+    shape: Vec<usize>,
+    /// The highest byte of an element is its first.
+    big: bool,
+    fortran: bool,
+    /// The first byte of the first element, and how many bytes there are.
+    start: usize,
+    len: usize,
+}
+
+fn layout(bytes: &[u8]) -> Result<Layout, String> {
     let (text, data_bytes) = split(bytes)?;
     let header = Header::parse(text)?;
     let (Some(descr_text), Some(fortran), Some(shape)) = (header.descr, header.fortran, header.shape) else {
@@ -148,16 +174,22 @@ fn parse(bytes: &[u8]) -> Result<Tensor, String> {
         .copied()
         .find(|d| descr(*d).is_some_and(|want| want == little || want.replacen('|', "<", 1) == little))
         .ok_or_else(|| format!("its element type {text} is none that a model can have"))?;
+    let len = dtype.bytes_for(checked_numel(&shape).unwrap_or(0));
+    let have = data_bytes.len();
+    if have < len {
+        return Err(format!("is too short: {dtype}{shape:?} needs {len} bytes of data, it has {have}"));
+    }
+    Ok(Layout { dtype, shape, big: text.starts_with('>'), fortran, start: bytes.len() - have, len })
+}
+
+fn parse(bytes: &[u8]) -> Result<Tensor, String> {
+    let Layout { dtype, shape, big, fortran, start, len } = layout(bytes)?;
     let width = dtype.bits() / 8;
-    let need = dtype.bytes_for(checked_numel(&shape).unwrap_or(0));
-    let Some(stored) = data_bytes.get(..need) else {
-        let have = data_bytes.len();
-        return Err(format!("is too short: {dtype}{shape:?} needs {need} bytes of data, it has {have}"));
-    };
+    let stored = bytes.get(start..start + len).unwrap_or_default();
     let mut data = Vec::new();
-    data.try_reserve_exact(need).map_err(|_| format!("there is no memory for its {need} bytes"))?;
+    data.try_reserve_exact(len).map_err(|_| format!("there is no memory for its {len} bytes"))?;
     data.extend_from_slice(stored);
-    if text.starts_with('>') {
+    if big {
         data.chunks_exact_mut(width).for_each(<[u8]>::reverse);
     }
     if dtype == DType::Bool {

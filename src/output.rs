@@ -150,15 +150,32 @@ fn exchange(_: &Path, _: &Path) -> io::Result<()> {
 /// Writes a file that is either complete or not there.
 pub fn write_whole(path: &Path, bytes: &[u8]) -> Result<(), Error> {
     let failed = |e: io::Error| Error::unwritable(path, &e);
-    let parent = match path.parent() {
-        Some(p) if !p.as_os_str().is_empty() => p,
-        _ => Path::new("."),
-    };
-    let beside = Beside::new(parent).map_err(failed)?;
+    let beside = Beside::new(parent(path)).map_err(failed)?;
     let mut file = fs::File::create(beside.join("file")).map_err(failed)?;
     file.write_all(bytes).map_err(failed)?;
     drop(file);
     beside.put_file("file", path).map_err(failed)
+}
+
+/// Puts the file that `write` makes at `path` in one step, and both on the disk.
+pub(crate) fn write_through(
+    path: &Path,
+    write: impl FnOnce(&Path) -> Result<(), Error>,
+) -> Result<(), Error> {
+    let failed = |e: io::Error| Error::unwritable(path, &e);
+    let parent = parent(path);
+    let beside = Beside::new(parent).map_err(failed)?;
+    let new = beside.join("file");
+    write(&new)?;
+    beside.put_file("file", path).map_err(failed)?;
+    // What a folder holds is on the disk once the folder is.
+    #[cfg(unix)]
+    fs::File::open(parent).and_then(|f| f.sync_all()).map_err(failed)?;
+    Ok(())
+}
+
+fn parent(path: &Path) -> &Path {
+    path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 
 impl Error {

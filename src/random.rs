@@ -41,6 +41,23 @@ pub fn tensor(dtype: DType, shape: Vec<usize>, name: &str, seed: u64) -> Tensor 
     fill(dtype, shape, &mut Rng::new(seed, name), 0.0, 1.0)
 }
 
+/// Whether these are words for random numbers: `random`, or `random:SEED`.
+pub fn is_source(words: &str) -> bool {
+    words == "random" || words.starts_with("random:")
+}
+
+/// What a parameter of this name and shape may begin with: floats scaled as [`RandomWeights`] are; `source` is `random` or `random:SEED`.
+pub fn weight_like(name: &str, dtype: DType, shape: Vec<usize>, source: &str) -> Result<Tensor, Error> {
+    let seed = match source.strip_prefix("random:") {
+        None => 0,
+        Some(s) => s.parse().map_err(|_| {
+            Error::usage(format!("`{source}`: the seed `{s}` is not a whole number"), "write as in random:7")
+        })?,
+    };
+    affordable(usize::try_from(cost(dtype, &shape)).unwrap_or(usize::MAX))?;
+    Ok(parameter(&fx::StoredTensor { name: name.to_owned(), dtype, shape, first: 0 }, seed))
+}
+
 /// Memory that a tensor takes while and after it is made.
 pub fn cost(dtype: DType, shape: &[usize]) -> u64 {
     checked_numel(shape).map_or(u64::MAX, |n| 2 * dtype.bytes_for(n) as u64)
@@ -139,7 +156,7 @@ impl RandomWeights {
         for (s, end) in storages.into_iter().zip(ends) {
             let mut file = vec![0; end];
             for t in &s.tensors {
-                let values = parameter(t);
+                let values = parameter(t, 0);
                 let data = values.bytes().unwrap_or_default();
                 let start = t.dtype.bytes_for(t.first);
                 if let Some(place) = file.get_mut(start..).and_then(|f| f.get_mut(..data.len())) {
@@ -176,8 +193,8 @@ fn affordable(bytes: usize) -> Result<(), Error> {
 }
 
 /// Values for a parameter or buffer of a module, which its name and shape tell what it is for.
-fn parameter(t: &fx::StoredTensor) -> Tensor {
-    let mut rng = Rng::new(0, &t.name);
+fn parameter(t: &fx::StoredTensor, seed: u64) -> Tensor {
+    let mut rng = Rng::new(seed, &t.name);
     let name = t.name.rsplit('.').next().unwrap_or_default();
     // Codes of quantised weights: any bits will do. Wider integers are mostly indices.
     if matches!(t.dtype, DType::I8 | DType::U8) {

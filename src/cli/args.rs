@@ -2,9 +2,11 @@
 
 mod bench;
 mod selftest;
+mod train;
 
 pub use bench::{BenchArgs, BenchCommand, BenchDecodeArgs, BenchDispatchArgs, BenchLoopsArgs, LoopForm};
 pub use selftest::SelftestArgs;
+pub use train::TrainArgs;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use std::collections::BTreeMap;
@@ -31,6 +33,7 @@ Examples:
   wgfc run model.onnx --input x=photo.jpg --labels labels.txt
   wgfc compile model.onnx -o out/ && wgfc run out/ --input x=x.npy --output-dir results/
   wgfc generate qwen2.5-0.5b/ --prompt \"The sea is\"
+  wgfc train step.pt2 --data x.npy --batch 256 --steps 1000 --plot loss.svg
   wgfc inspect model.onnx --graph graph.svg
 
 Exit codes:
@@ -69,6 +72,8 @@ pub enum Command {
     Bench(BenchArgs),
     /// Generate text or tokens with a decoder model
     Generate(GenerateArgs),
+    /// Run a training step again and again on batches of rows, with its state on the device
+    Train(TrainArgs),
     /// Time several schedules of each kernel of a model on this machine's adapter, and keep the best
     Tune(TuneArgs),
     /// Show what a model compiles to: kernels, traffic, time bounds, memory

@@ -83,16 +83,31 @@ pub fn make(
     a: &DataArgs,
     t: &Terminal,
 ) -> Result<BTreeMap<String, Tensor>, Error> {
+    make_of(ports, given, a, true, t)
+}
+
+/// [`make`] of those inputs only that are given.
+pub fn make_given(
+    ports: &[PortType],
+    given: &[(String, i64)],
+    a: &DataArgs,
+    t: &Terminal,
+) -> Result<BTreeMap<String, Tensor>, Error> {
+    make_of(ports, given, a, false, t)
+}
+
+fn make_of(
+    ports: &[PortType],
+    given: &[(String, i64)],
+    a: &DataArgs,
+    all: bool,
+    t: &Terminal,
+) -> Result<BTreeMap<String, Tensor>, Error> {
     let mut problems = Vec::new();
     let mut sources: BTreeMap<&str, Source> = BTreeMap::new();
     let needed: Vec<&PortType> = ports.iter().filter(|p| p.broadcast.is_none()).collect();
     for text in &a.inputs {
-        // A model's input may have `=` in its name: the longest name that fits wins.
-        let named = ports
-            .iter()
-            .filter_map(|p| Some((p, text.strip_prefix(p.name.as_str())?.strip_prefix('=')?)))
-            .max_by_key(|(p, _)| p.name.len());
-        let (port, source) = match (named, text.split_once('='), needed.as_slice()) {
+        let (port, source) = match (named(ports, text), text.split_once('='), needed.as_slice()) {
             (Some((p, s)), _, _) => (p, s),
             (None, None, [only]) => (*only, text.as_str()),
             (None, Some((name, _)), _) => {
@@ -120,7 +135,7 @@ pub fn make(
             }
         }
     }
-    for port in ports {
+    for port in ports.iter().filter(|_| all) {
         if !sources.contains_key(port.name.as_str()) && port.broadcast.is_none() {
             if a.random_inputs {
                 sources.insert(&port.name, Source::Random(0));
@@ -136,6 +151,13 @@ pub fn make(
         return Err(Error::Usage(problems));
     }
     fill(ports, given, &sources, a, t)
+}
+
+/// The input that `NAME=…` names, and what stands behind it. A model's input may have `=` in its name: the longest name that fits
+/// wins.
+pub fn named<'p, 't>(ports: &'p [PortType], text: &'t str) -> Option<(&'p PortType, &'t str)> {
+    let fit = |p: &'p PortType| Some((p, text.strip_prefix(p.name.as_str())?.strip_prefix('=')?));
+    ports.iter().filter_map(fit).max_by_key(|(p, _)| p.name.len())
 }
 
 /// A source that fits the port's type.

@@ -5,6 +5,7 @@ pub mod args;
 mod bench;
 mod check;
 mod compile;
+mod curve;
 mod decode;
 mod device;
 mod drawing;
@@ -25,7 +26,9 @@ mod report;
 mod roofline;
 mod run;
 mod selftest;
+pub mod signals;
 pub mod terminal;
+mod train;
 mod tune;
 
 use args::{Cli, Command};
@@ -41,6 +44,7 @@ pub fn main(cli: Cli) -> u8 {
         Command::Run(a) => run::main(a, &terminal),
         Command::Bench(a) => bench::main(a, &terminal),
         Command::Generate(a) => generate::main(a, &terminal),
+        Command::Train(a) => train::main(a, &terminal),
         Command::Tune(a) => tune::main(a, &terminal),
         Command::Inspect(a) => inspect::main(a, &terminal),
         Command::Check(a) => return finish(check::main(a, &terminal), &terminal),

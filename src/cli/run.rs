@@ -141,19 +141,7 @@ pub fn load(
 ) -> Result<Loaded, Error> {
     let random_weights = data.random_weights;
     if is_program(path) {
-        let mut unused = Vec::new();
-        unused.extend(random_weights.then_some("--random-weights"));
-        unused.extend((!compile.taps.is_empty()).then_some("--tap"));
-        unused.extend((!compile.added.is_empty()).then_some("--add"));
-        unused.extend((!compile.replaced.is_empty()).then_some("--replace"));
-        unused.extend((!compile.fixed.is_empty()).then_some("--fix"));
-        unused.extend((!compile.expect.sizes.is_empty()).then_some("--expect"));
-        if !unused.is_empty() {
-            return Err(Error::usage(
-                format!("{} has no effect on a compiled folder", unused.join(" and ")),
-                "give it to `wgfc compile`, or give the model itself",
-            ));
-        }
+        refuse_compile_options(compile, random_weights)?;
         let program = {
             let _progress = t.spinner(format!("loading {}", shown(path)));
             wgfc::load(path)?
@@ -215,6 +203,24 @@ pub fn load(
     let model = made.map_err(|e| without_weights(e, &file))?;
     let sizes = options.dims.clone();
     Ok(Loaded { model, sizes, profile, source: Some(Box::new((file, options))) })
+}
+
+/// Refuses options of a compilation that a compiled folder comes too late for.
+pub(super) fn refuse_compile_options(compile: &CompileOptions, random_weights: bool) -> Result<(), Error> {
+    let mut unused = Vec::new();
+    unused.extend(random_weights.then_some("--random-weights"));
+    unused.extend((!compile.taps.is_empty()).then_some("--tap"));
+    unused.extend((!compile.added.is_empty()).then_some("--add"));
+    unused.extend((!compile.replaced.is_empty()).then_some("--replace"));
+    unused.extend((!compile.fixed.is_empty()).then_some("--fix"));
+    unused.extend((!compile.expect.sizes.is_empty()).then_some("--expect"));
+    if unused.is_empty() {
+        return Ok(());
+    }
+    Err(Error::usage(
+        format!("{} has no effect on a compiled folder", unused.join(" and ")),
+        "give it to `wgfc compile`, or give the model itself",
+    ))
 }
 
 /// Shows that a model is compiled, and its kernels on the device.

@@ -190,6 +190,22 @@ impl Terminal {
         Progress { bar, watcher: None }
     }
 
+    /// A bar of steps that are so many a second, of which the first have been done before.
+    pub fn steps(&self, what: String, done: u64, length: u64) -> Progress {
+        let bar = ProgressBar::with_draw_target(Some(length), self.target());
+        if let Ok(style) = ProgressStyle::with_template("{msg} [{bar:30}] {pos}/{len}, {per_sec}, {eta} left")
+        {
+            bar.set_style(style.progress_chars("=> "));
+        }
+        bar.set_message(clean(&what).into_owned());
+        bar.set_position(done);
+        bar.reset_eta();
+        if self.shows_progress() {
+            bar.enable_steady_tick(Duration::from_millis(100));
+        }
+        Progress { bar, watcher: None }
+    }
+
     fn target(&self) -> ProgressDrawTarget {
         if self.shows_progress() { ProgressDrawTarget::stderr() } else { ProgressDrawTarget::hidden() }
     }

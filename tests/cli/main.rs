@@ -8,6 +8,7 @@ mod output;
 mod profiles;
 mod report;
 mod sizes;
+mod train;
 
 use serde_json::Value;
 use std::path::{Path, PathBuf};
@@ -96,9 +97,18 @@ fn tree(dir: &Path) -> Vec<(PathBuf, Vec<u8>)> {
 fn help_has_examples_and_exit_codes() {
     let d = folder();
     wgfc(d.path(), "--help").exits(0).prints("Exit codes:").prints("wgfc run model.onnx");
-    for command in
-        ["compile", "run", "generate", "inspect", "check", "device", "tune", "selftest", "completions"]
-    {
+    for command in [
+        "compile",
+        "run",
+        "generate",
+        "train",
+        "inspect",
+        "check",
+        "device",
+        "tune",
+        "selftest",
+        "completions",
+    ] {
         wgfc(d.path(), &format!("{command}|--help")).exits(0).prints("Example");
     }
     wgfc(d.path(), "completions|bash").exits(0).prints("_wgfc");

@@ -15,6 +15,9 @@ pub mod engine;
 mod run;
 #[path = "../../examples/taps.rs"]
 mod taps;
+#[expect(dead_code, reason = "its `main` writes into the folder in which it is started")]
+#[path = "../../examples/train.rs"]
+mod train;
 
 #[test]
 fn examples_run() {
@@ -22,6 +25,10 @@ fn examples_run() {
     taps::main().unwrap();
     if !wgfc_runtime::testing::gpus().is_empty() {
         device_buffers::main().unwrap();
+        let folder = tempfile::tempdir().unwrap();
+        train::train(folder.path()).unwrap();
+        let names = ["trained.safetensors", "loss.svg"];
+        assert!(names.iter().all(|n| folder.path().join(n).exists()));
         engine::show(std::iter::empty()).unwrap();
     }
 }

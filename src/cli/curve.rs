@@ -1,0 +1,154 @@
+//! Losses over steps as a picture.
+
+use super::drawing::escape;
+use super::run::number;
+use std::fmt::Write as _;
+
+const WIDTH: f64 = 860.0;
+const HEIGHT: f64 = 460.0;
+const LEFT: f64 = 86.0;
+const RIGHT: f64 = 24.0;
+const TOP: f64 = 60.0;
+const BOTTOM: f64 = 58.0;
+/// Points of a line at most; of more, each stands for several.
+const POINTS: usize = 1000;
+/// Where losses are further apart than this, the axis is logarithmic.
+const FAR: f64 = 30.0;
+
+/// Draws it: each loss, and in front of them their mean over a hundredth of the steps. Losses that are not finite are left out.
+pub fn svg(name: &str, loss: &str, points: &[(u64, f64)]) -> String {
+    let finite: Vec<(f64, f64)> =
+        points.iter().filter(|p| p.1.is_finite()).map(|(s, l)| (*s as f64, *l)).collect();
+    let (x0, x1) = (finite.first().map_or(0.0, |p| p.0), finite.last().map_or(1.0, |p| p.0));
+    let x1 = x1.max(x0 + 1.0);
+    let (low, high) =
+        finite.iter().fold((f64::INFINITY, f64::NEG_INFINITY), |(a, b), p| (a.min(p.1), b.max(p.1)));
+    let (low, high) = if low <= high { (low, high) } else { (0.0, 1.0) };
+    let logarithmic = low > 0.0 && high / low > FAR;
+    let scaled = |l: f64| if logarithmic { l.log10() } else { l };
+    let ticks = if logarithmic { decades(low, high) } else { steps(low, high) };
+    let (y0, y1) = (
+        scaled(ticks.first().copied().unwrap_or(low).min(low)),
+        scaled(ticks.last().copied().unwrap_or(high).max(high)),
+    );
+    let px = |x: f64| LEFT + (x - x0) / (x1 - x0) * (WIDTH - LEFT - RIGHT);
+    let py = |l: f64| {
+        HEIGHT - BOTTOM - (scaled(l) - y0) / (y1 - y0).max(f64::MIN_POSITIVE) * (HEIGHT - TOP - BOTTOM)
+    };
+    let title = format!("{name}: {loss} over {} steps", finite.len());
+    let ends = match (finite.first(), finite.last()) {
+        (Some(a), Some(b)) => format!("{} at step {}, {} at step {}", number(a.1), a.0, number(b.1), b.0),
+        _ => "no step has a finite loss".to_owned(),
+    };
+    let mut s = format!(
+        "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{WIDTH}\" height=\"{HEIGHT}\" viewBox=\"0 0 {WIDTH} {HEIGHT}\" \
+         font-family=\"system-ui, 'DejaVu Sans', sans-serif\" font-size=\"12\" fill=\"#343a48\">\n\
+         <rect width=\"100%\" height=\"100%\" fill=\"#fff\"/>\n\
+         <text x=\"20\" y=\"28\" font-size=\"15\" font-weight=\"600\" fill=\"#1f2430\">{}</text>\n\
+         <text x=\"20\" y=\"46\" fill=\"#6b7385\">{}</text>\n",
+        escape(&title),
+        escape(&ends)
+    );
+    for tick in ticks {
+        let y = py(tick);
+        let _ = writeln!(
+            s,
+            "<line x1=\"{LEFT}\" y1=\"{y:.1}\" x2=\"{:.1}\" y2=\"{y:.1}\" stroke=\"#eceff3\"/>\
+             <text x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"end\" fill=\"#6b7385\">{}</text>",
+            WIDTH - RIGHT,
+            LEFT - 8.0,
+            y + 4.0,
+            number(tick)
+        );
+    }
+    for tick in steps(x0, x1).into_iter().filter(|t| t.fract() == 0.0 && (x0..=x1).contains(t)) {
+        let x = px(tick);
+        let _ = writeln!(
+            s,
+            "<line x1=\"{x:.1}\" y1=\"{TOP}\" x2=\"{x:.1}\" y2=\"{:.1}\" stroke=\"#eceff3\"/>\
+             <text x=\"{x:.1}\" y=\"{:.1}\" text-anchor=\"middle\" fill=\"#6b7385\">{tick}</text>",
+            HEIGHT - BOTTOM,
+            HEIGHT - BOTTOM + 18.0
+        );
+    }
+    let _ = writeln!(
+        s,
+        "<text x=\"{:.0}\" y=\"{:.0}\" text-anchor=\"middle\">step</text>",
+        (LEFT + WIDTH - RIGHT) / 2.0,
+        HEIGHT - 16.0
+    );
+    for (line, colour, width) in [(extremes(&finite), "#a9c3e2", 1.0), (means(&finite), "#2f6fb5", 1.8)] {
+        let path: Vec<String> = line.iter().map(|(x, l)| format!("{:.1},{:.1}", px(*x), py(*l))).collect();
+        let _ = writeln!(
+            s,
+            "<polyline points=\"{}\" fill=\"none\" stroke=\"{colour}\" stroke-width=\"{width}\" stroke-linejoin=\"round\"/>",
+            path.join(" ")
+        );
+    }
+    s + "</svg>\n"
+}
+
+/// Round numbers around two, four to ten of them.
+fn steps(low: f64, high: f64) -> Vec<f64> {
+    let span = (high - low).max(low.abs() * 1e-6).max(f64::MIN_POSITIVE);
+    let rough = 10f64.powf((span / 5.0).log10().floor());
+    let step = [1.0, 2.0, 5.0, 10.0].into_iter().map(|m| m * rough).find(|s| span / s <= 6.0);
+    let step = step.unwrap_or(span);
+    let (first, last) = ((low / step).floor() as i64, (high / step).ceil() as i64);
+    (first..=last.clamp(first + 1, first + 12)).map(|i| i as f64 * step).collect()
+}
+
+/// Powers of ten around two positive numbers.
+fn decades(low: f64, high: f64) -> Vec<f64> {
+    (low.log10().floor() as i32..=high.log10().ceil() as i32).map(|e| 10f64.powi(e)).collect()
+}
+
+/// All points, or the least and the greatest of each stretch of them.
+fn extremes(points: &[(f64, f64)]) -> Vec<(f64, f64)> {
+    if points.len() <= POINTS {
+        return points.to_vec();
+    }
+    let by_loss = |a: &&(f64, f64), b: &&(f64, f64)| a.1.total_cmp(&b.1);
+    let chunks = points.chunks(points.len().div_ceil(POINTS / 2));
+    chunks.flat_map(|c| [c.iter().min_by(by_loss), c.iter().max_by(by_loss)]).flatten().copied().collect()
+}
+
+/// The mean over a hundredth of the points around each, of some of them.
+fn means(points: &[(f64, f64)]) -> Vec<(f64, f64)> {
+    let around = points.len() / 200;
+    let mut sums = vec![0.0];
+    for p in points {
+        sums.push(sums.last().copied().unwrap_or(0.0) + p.1);
+    }
+    let every = points.len().div_ceil(POINTS).max(1);
+    let at = |i: usize| {
+        let (from, to) = (i.saturating_sub(around), (i + around + 1).min(points.len()));
+        (points[i].0, (sums[to] - sums[from]) / (to - from) as f64)
+    };
+    (0..points.len()).step_by(every).chain(points.len().checked_sub(1)).map(at).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn axes_have_round_numbers() {
+        assert_eq!(steps(0.13, 0.58), [0.1, 0.2, 0.30000000000000004, 0.4, 0.5, 0.6000000000000001]);
+        assert_eq!(steps(1.0, 50.0), [0.0, 10.0, 20.0, 30.0, 40.0, 50.0]);
+        assert_eq!(decades(0.02, 3.0), [0.01, 0.1, 1.0, 10.0]);
+        assert!((2..=13).contains(&steps(7.0, 7.0).len()));
+    }
+
+    #[test]
+    fn any_losses_make_a_picture() {
+        let many: Vec<(u64, f64)> = (0..100_000).map(|i| (i, 1.0 / (i as f64 + 1.0))).collect();
+        for points in
+            [&[][..], &[(3, f64::NAN)], &[(1, 0.0)], &[(5, -1.0), (6, f64::INFINITY), (7, 2.0)], &many]
+        {
+            let s = svg("m", "loss", points);
+            assert!(s.ends_with("</svg>\n") && !s.contains("NaN") && !s.contains("inf"), "{s}");
+            assert!(s.len() < 60_000, "{}", s.len());
+        }
+    }
+}

@@ -1,0 +1,319 @@
+//! `wgfc train`.
+
+mod log;
+mod report;
+
+use super::args::{DataArgs, ImageNorm, TrainArgs};
+use super::compile::say_random_weights;
+use super::kept::Kept;
+use super::terminal::Terminal;
+use super::{adapter, curve, inputs, is_program, shown, signals};
+use log::Log;
+use report::Report;
+use std::collections::BTreeMap;
+use std::ops::ControlFlow;
+use std::path::Path;
+use std::time::Instant;
+use wgfc::ports::{PortType, no_such_input};
+use wgfc::runtime::Gpu;
+use wgfc::train::{Ports, Roles, read_tensors};
+use wgfc::{Error, ModelFile, Options, Problem, Tensor, Trainer, Training, memory, npy, output, random};
+
+/// Trains until the last step, and says how it went.
+pub fn main(a: &TrainArgs, t: &Terminal) -> Result<(), Error> {
+    if let Some(path) = a.plot.as_deref().filter(|p| p.extension().is_none_or(|e| e != "svg")) {
+        let message = format!("{}: pictures of this kind are not made", path.display());
+        return Err(Error::usage(message, "give FILE.svg"));
+    }
+    let kind = a.log.as_deref().map(Log::kind).transpose()?;
+    let gpu = adapter::open(&a.adapter, t)?;
+    let mut kept = Kept::open(&a.kept, &gpu, t);
+    let mut trainer = ready(a, &gpu, &mut kept, t)?;
+    kept.save(t);
+    begin(a, &mut trainer, t)?;
+    let mut log = Log::open(a.log.as_deref().zip(kind), trainer.step())?;
+
+    let from = trainer.step();
+    if from >= a.steps {
+        t.note_always(&format!("{from} steps are done already, of {}: nothing was trained", a.steps));
+    }
+    let gently = signals::gently();
+    let started = Instant::now();
+    let mut report = Report::new(from);
+    let mut saved = None;
+    {
+        let bar = t.steps(shown(&a.model), from, a.steps);
+        while trainer.step() < a.steps && signals::asked().is_none() {
+            let next = a.every.map_or(a.steps, |k| (trainer.step() / k + 1).saturating_mul(k).min(a.steps));
+            let mut unwritten = None;
+            let ran = trainer.run(next - trainer.step(), |step| {
+                report.add(step, started.elapsed().as_secs_f64());
+                unwritten = log.add(step).err();
+                bar.says(format!("{} {}", shown(&a.model), super::run::number(step.loss)));
+                bar.at(step.number);
+                match unwritten.is_some() || signals::asked().is_some() {
+                    true => ControlFlow::Break(()),
+                    false => ControlFlow::Continue(()),
+                }
+            });
+            log.flush()?;
+            ran.and(unwritten.map_or(Ok(()), Err)).inspect_err(|_| {
+                if let Some(step) = saved {
+                    t.note(&format!("the last checkpoint is of step {step}"));
+                }
+            })?;
+            let whole = a.every.is_some_and(|k| trainer.step().is_multiple_of(k));
+            if let Some(path) = a.checkpoint.as_deref().filter(|_| whole) {
+                trainer.save(path)?;
+                saved = Some(trainer.step());
+            }
+        }
+    }
+    if let Some(path) = a.checkpoint.as_deref().filter(|_| saved != Some(trainer.step())) {
+        trainer.save(path)?;
+    }
+    drop(gently);
+    if let Some(path) = &a.plot {
+        let loss = &trainer.roles().loss;
+        output::write_whole(path, curve::svg(&shown(&a.model), loss, log.losses()).as_bytes())?;
+    }
+    let chosen_for = kept.source.to_string();
+    match t.json {
+        true => t.print_json(&report.json(a, &mut trainer, &gpu, &chosen_for)),
+        false => t.print(&report.text(a, &mut trainer, &gpu)),
+    }
+    Ok(())
+}
+
+/// The model on the device, with its data.
+fn ready(a: &TrainArgs, gpu: &Gpu, kept: &mut Kept, t: &Terminal) -> Result<Trainer, Error> {
+    if is_program(&a.model) {
+        super::run::refuse_compile_options(&a.compile, a.random_weights)?;
+        let program = {
+            let _progress = t.spinner(format!("loading {}", shown(&a.model)));
+            wgfc::load(&a.model)?
+        };
+        let ports = Ports::of_program(&program);
+        let training = training(a, &ports, t)?;
+        let roles = ports.roles(&training)?;
+        let _progress = super::run::compiling(gpu, &a.model, t);
+        return Trainer::new_as(gpu, &program, training, roles);
+    }
+    let mut file = ModelFile::open(&a.model)?;
+    if a.random_weights {
+        let _progress = t.spinner("making up weights".into());
+        file = file.with_random_weights()?;
+    }
+    say_random_weights(&file, t);
+    let mut options: Options = a.compile.options()?;
+    options.tuning = std::mem::take(&mut kept.tuning);
+    options.profile.speeds = kept.speeds;
+    let clear = |e| super::run::without_weights(e, &file);
+    let ports = Ports::of_file(&file, &options).map_err(clear)?;
+    let training = training(a, &ports, t)?;
+    let roles = ports.roles(&training)?;
+    say_order(&roles, t);
+    let _progress = super::run::compiling(gpu, &a.model, t);
+    Trainer::compile_as(gpu, &file, training, roles, &options).map_err(clear)
+}
+
+/// Says which inputs are continued because of their place alone.
+fn say_order(roles: &Roles, t: &Terminal) {
+    let named = roles.states.len() - roles.by_order;
+    if let Some(((i, o), others)) = roles.states.get(named..).and_then(<[_]>::split_first) {
+        let others = if others.is_empty() {
+            String::new()
+        } else {
+            format!(", and {} more in their order", others.len())
+        };
+        t.note(&format!(
+            "output `{o}` is input `{i}` of the next step{others}; the loss is `{}`",
+            roles.loss
+        ));
+    }
+}
+
+/// How `--input` and `--init` read what they are given.
+fn sources(a: &TrainArgs, inputs: Vec<String>) -> DataArgs {
+    let (random_weights, cast) = (a.random_weights, a.cast);
+    let image_norm = ImageNorm::default();
+    DataArgs { inputs, random_inputs: false, cast, random_weights, image_norm, trust: false }
+}
+
+/// What the options say of the training. Reads the files of inputs, and maps those of data.
+fn training(a: &TrainArgs, ports: &Ports, t: &Terminal) -> Result<Training, Error> {
+    let mut training = Training {
+        inputs: inputs::make_given(&ports.inputs, &a.compile.dims, &sources(a, a.inputs.clone()), t)?,
+        states: a.carry.iter().chain(&a.compile.states).cloned().collect(),
+        loss: a.loss.clone(),
+        batch: a.batch.map(|b| b as usize),
+        seed: (!a.no_shuffle).then(|| a.seed.unwrap_or(0)),
+        in_flight: a.in_flight as usize,
+        any_loss: a.any_loss,
+        ..Training::default()
+    };
+    let mut problems = vec![];
+    // Named ones first, so that they are not what one without a name could be for.
+    let (named, plain): (Vec<&String>, Vec<&String>) =
+        a.data.iter().partition(|text| inputs::named(&ports.inputs, text).is_some());
+    for text in named.into_iter().chain(plain) {
+        let (port, file) = match inputs::named(&ports.inputs, text) {
+            Some((port, file)) => (port, file),
+            None => match (ports.data_input(&training), text.split_once('=')) {
+                (Some(port), None) => (port, text.as_str()),
+                (_, Some((name, _))) => {
+                    problems.push(no_such_input(name, &ports.inputs));
+                    continue;
+                }
+                (None, None) => {
+                    problems.push(Problem::with_help(
+                        format!("`--data {text}` does not say which input it is for"),
+                        format!("write --data NAME={text}"),
+                    ));
+                    continue;
+                }
+            },
+        };
+        match rows(port, file.as_ref(), a.cast, t) {
+            Ok(_) if training.data.contains_key(&port.name) => {
+                problems.push(Problem::with_help(
+                    format!("input `{}` has data twice", port.name),
+                    "give them once",
+                ));
+            }
+            Ok(rows) => drop(training.data.insert(port.name.clone(), rows)),
+            Err(Error::Usage(more)) => problems.extend(more),
+            Err(e) => return Err(e),
+        }
+    }
+    if !problems.is_empty() {
+        return Err(Error::Usage(problems));
+    }
+    if let Some(rows) = a.random_data {
+        make_up(rows, ports, &mut training)?;
+        t.note_always("the data are made up");
+    }
+    Ok(training)
+}
+
+/// The rows of an input, of its type.
+fn rows(port: &PortType, file: &Path, cast: bool, t: &Terminal) -> Result<Tensor, Error> {
+    let wrong = |p: Problem| {
+        let message = format!("input `{}`: its file {}", port.name, p.message);
+        Error::Usage(vec![Problem { message, ..p }])
+    };
+    let (tensor, changed) = npy::fit(npy::map(file)?, port.dtype, cast).map_err(wrong)?;
+    if let Some(c) = changed {
+        t.note(&format!("input `{}`: {c}", port.name));
+    }
+    Ok(tensor)
+}
+
+/// Rows for the inputs that have a batch and no data; where that is not to be seen, for the one that data without a name would be for.
+fn make_up(rows: u64, ports: &Ports, training: &mut Training) -> Result<(), Error> {
+    let mut found: Vec<PortType> = vec![];
+    let mut probe = training.clone();
+    while let Some(port) = ports.data_input(&probe).cloned() {
+        probe.data.insert(port.name.clone(), Tensor::zeros(port.dtype, vec![0]));
+        found.push(port);
+    }
+    if found.is_empty() {
+        let open = |p: &&PortType| p.shape.first().is_some_and(|d| d.as_const().is_none());
+        let free = ports.inputs.iter().filter(open);
+        found.extend(free.filter(|p| !training.inputs.contains_key(&p.name)).cloned());
+    }
+    let given: Vec<_> = training.data.iter().chain(&training.inputs).collect();
+    let mut dims = BTreeMap::new();
+    let shapes: Vec<_> = ports
+        .inputs
+        .iter()
+        .filter_map(|p| Some((p, given.iter().find(|(n, _)| **n == p.name)?.1.shape.as_slice())))
+        .collect();
+    wgfc::ports::bind(&shapes, &mut dims);
+    for port in found {
+        let row = PortType { shape: port.shape.iter().skip(1).cloned().collect(), ..port.clone() };
+        let shape = row.shape_at(&dims).map_err(|names| {
+            let message =
+                format!("the data of input `{}` cannot be made up: {} is open", port.name, names.join(", "));
+            Error::usage(message, "fix it with --dim, or give the data")
+        })?;
+        let count = usize::try_from(rows).unwrap_or(usize::MAX);
+        let shape: Vec<usize> = std::iter::once(count).chain(shape).collect();
+        memory::afford(random::cost(port.dtype, &shape)).map_err(|e| {
+            let message =
+                format!("data of shape {shape:?} for input `{}` is too large to make up: it {e}", port.name);
+            Error::usage(message, "make up fewer rows")
+        })?;
+        let tensor = random::tensor(port.dtype, shape, &port.name, 0);
+        training.data.insert(port.name.clone(), tensor);
+    }
+    Ok(())
+}
+
+/// What the states are before the first step.
+fn begin(a: &TrainArgs, trainer: &mut Trainer, t: &Terminal) -> Result<(), Error> {
+    if let Some(path) = &a.resume {
+        let wanted = trainer.seed();
+        trainer.resume(path)?;
+        if (a.seed.is_some() || a.no_shuffle) && trainer.seed() != wanted {
+            let had = trainer.seed().map_or("in their order".to_owned(), |s| format!("with --seed {s}"));
+            return Err(Error::file_help(
+                path,
+                format!("was written by a training that took rows {had}"),
+                "leave out --seed and --no-shuffle, or begin anew with its states: --init instead of --resume",
+            ));
+        }
+        return Ok(());
+    }
+    let states: Vec<PortType> = trainer
+        .session()
+        .program()
+        .states
+        .iter()
+        .map(|s| PortType { name: s.name.clone(), dtype: s.dtype, shape: s.shape.clone(), broadcast: None })
+        .collect();
+    if a.init.is_empty() && !trainer.roles().states.is_empty() {
+        t.note("all states that are inputs of the model begin with zeros; --init gives them other values");
+    }
+    let (mut files, mut one, mut problems) = (vec![], vec![], vec![]);
+    for text in &a.init {
+        // `NAME*=SOURCE` is for all whose names begin so.
+        let many = text.split_once("*=").map(|(start, source)| {
+            let fit = states.iter().filter(|s| s.name.starts_with(start));
+            fit.map(|s| format!("{}={source}", s.name)).collect::<Vec<_>>()
+        });
+        match many {
+            Some(many) if !many.is_empty() => one.extend(many),
+            _ if inputs::named(&states, text).is_some() => one.push(text.clone()),
+            _ if text.ends_with(".safetensors") => files.push(text),
+            _ => {
+                let all: Vec<String> = states.iter().map(|s| s.name.clone()).collect();
+                problems.push(match text.split_once('=') {
+                    Some((name, _)) => Problem::with_help(
+                        format!("the model has no state `{name}`"),
+                        format!("its states are {}", super::some_of(&all)),
+                    ),
+                    None => Problem::with_help(
+                        format!("`--init {text}` is neither a file nor a state"),
+                        "write --init FILE.safetensors, or --init NAME=SOURCE",
+                    ),
+                });
+            }
+        }
+    }
+    if !problems.is_empty() {
+        return Err(Error::Usage(problems));
+    }
+    let mut tensors = BTreeMap::new();
+    for file in files {
+        tensors.extend(read_tensors(file.as_ref())?);
+    }
+    let is_random = |text: &String| inputs::named(&states, text).is_some_and(|(_, s)| random::is_source(s));
+    let (random, others): (Vec<String>, Vec<String>) = one.into_iter().partition(is_random);
+    tensors.extend(inputs::make_given(&states, &[], &sources(a, others), t)?);
+    for (state, source) in random.iter().filter_map(|text| inputs::named(&states, text)) {
+        let shape = state.shape_at(&BTreeMap::new()).unwrap_or_default();
+        tensors.insert(state.name.clone(), random::weight_like(&state.name, state.dtype, shape, source)?);
+    }
+    if tensors.is_empty() { Ok(()) } else { trainer.begin_with(&tensors) }
+}

@@ -1,0 +1,157 @@
+//! Tensors by name as a file of safetensors.
+
+use crate::Error;
+use crate::files::map_file;
+use safetensors::tensor::{Dtype, Metadata, SafeTensors, TensorInfo};
+use std::collections::{BTreeMap, HashMap};
+use std::fs;
+use std::io::Write;
+use std::path::Path;
+use std::sync::Arc;
+use wgfc_ir::tensor::ByteOwner;
+use wgfc_ir::{DType, Tensor};
+
+/// The key of our metadata in the header.
+const METADATA_KEY: &str = "wgfc";
+
+/// What stands in the metadata for a tensor whose type or shape safetensors cannot express.
+#[derive(serde::Serialize, serde::Deserialize)]
+pub(crate) struct TrueType {
+    dtype: DType,
+    shape: Vec<usize>,
+}
+
+/// The true types of those tensors that need it.
+pub(crate) type TrueTypes = BTreeMap<String, TrueType>;
+
+/// The safetensors type of `dtype`, where it has one whose elements fill whole bytes.
+fn stored_as(dtype: DType) -> Option<Dtype> {
+    Some(match dtype {
+        DType::F32 => Dtype::F32,
+        DType::F16 => Dtype::F16,
+        DType::BF16 => Dtype::BF16,
+        DType::F64 => Dtype::F64,
+        DType::F8E4M3 => Dtype::F8_E4M3,
+        DType::F8E4M3Uz => Dtype::F8_E4M3FNUZ,
+        DType::F8E5M2 => Dtype::F8_E5M2,
+        DType::F8E5M2Uz => Dtype::F8_E5M2FNUZ,
+        DType::F8E8M0 => Dtype::F8_E8M0,
+        DType::I64 => Dtype::I64,
+        DType::I32 => Dtype::I32,
+        DType::I16 => Dtype::I16,
+        DType::I8 => Dtype::I8,
+        DType::U64 => Dtype::U64,
+        DType::U32 => Dtype::U32,
+        DType::U16 => Dtype::U16,
+        DType::U8 => Dtype::U8,
+        DType::Bool => Dtype::BOOL,
+        DType::F4E2M1 | DType::I4 | DType::I2 | DType::U4 | DType::U2 => return None,
+    })
+}
+
+/// Writes a file, which is named `shown` in errors. Tensors without values are left out. `metadata` makes the text of our metadata.
+pub(crate) fn write(
+    (path, shown): (&Path, &Path),
+    tensors: &BTreeMap<String, Tensor>,
+    metadata: &dyn Fn(&TrueTypes) -> serde_json::Result<Option<String>>,
+    progress: Option<&dyn Fn(u64, u64)>,
+) -> Result<(), Error> {
+    let mut tensors: Vec<(&String, &Tensor, &[u8])> =
+        tensors.iter().filter_map(|(n, t)| Some((n, t, t.bytes()?))).collect();
+    // Widest elements first: every tensor then starts at a multiple of its element's size.
+    tensors.sort_by(|a, b| (b.1.dtype.bits(), a.0).cmp(&(a.1.dtype.bits(), b.0)));
+    let mut infos = Vec::with_capacity(tensors.len());
+    let mut true_types = TrueTypes::new();
+    let mut total = 0usize;
+    for (name, t, bytes) in &tensors {
+        let (dtype, shape) = match stored_as(t.dtype) {
+            Some(d) => (d, t.shape.clone()),
+            None => {
+                true_types.insert((*name).clone(), TrueType { dtype: t.dtype, shape: t.shape.clone() });
+                (Dtype::U8, vec![bytes.len()])
+            }
+        };
+        infos
+            .push(((*name).clone(), TensorInfo { dtype, shape, data_offsets: (total, total + bytes.len()) }));
+        total += bytes.len();
+    }
+    let internal = |e: String| Error::Internal(format!("the tensors cannot be written: {e}"));
+    // One key only: the crate keeps metadata in a hash map, whose order is not fixed.
+    let text = metadata(&true_types).map_err(|e| internal(e.to_string()))?;
+    let metadata = text.map(|t| HashMap::from([(METADATA_KEY.to_owned(), t)]));
+    let header = Metadata::new(metadata, infos).map_err(|e| internal(e.to_string()))?;
+    let mut header = serde_json::to_vec(&header).map_err(|e| internal(e.to_string()))?;
+    header.resize(header.len().next_multiple_of(8), b' ');
+
+    let write = || -> std::io::Result<()> {
+        let mut file = std::io::BufWriter::with_capacity(1 << 20, fs::File::create(path)?);
+        file.write_all(&(header.len() as u64).to_le_bytes())?;
+        file.write_all(&header)?;
+        let mut done = 0u64;
+        for (_, _, bytes) in &tensors {
+            for chunk in bytes.chunks(8 << 20) {
+                file.write_all(chunk)?;
+                done += chunk.len() as u64;
+                if let Some(p) = progress {
+                    p(done, total as u64);
+                }
+            }
+        }
+        file.into_inner()?.sync_data()
+    };
+    write().map_err(|e| Error::unwritable(shown, &e))
+}
+
+/// What was read.
+pub(crate) struct Read {
+    /// Mapped into memory, see [`map_file`].
+    pub tensors: BTreeMap<String, Tensor>,
+    /// Our metadata.
+    pub metadata: Option<String>,
+}
+
+/// Why a file was not read.
+pub(crate) enum Unread {
+    /// It cannot be.
+    File(Error),
+    /// What is wrong with what it holds; never empty.
+    Damaged(Vec<String>),
+}
+
+/// Reads a file. `types` finds the true types in our metadata.
+pub(crate) fn read(path: &Path, types: &dyn Fn(&str) -> Result<TrueTypes, String>) -> Result<Read, Unread> {
+    let owner: Arc<dyn ByteOwner> = map_file(path).map_err(Unread::File)?;
+    let bytes: &[u8] = (*owner).as_ref();
+    let bad = |m: String| Unread::Damaged(vec![m]);
+    let (header, metadata) =
+        SafeTensors::read_metadata(bytes).map_err(|e| bad(format!("is not a safetensors file: {e}")))?;
+    let text = metadata.metadata().as_ref().and_then(|m| m.get(METADATA_KEY)).cloned();
+    let mut true_types = match &text {
+        Some(text) => types(text).map_err(|e| bad(format!("metadata `{METADATA_KEY}`: {e}")))?,
+        None => TrueTypes::new(),
+    };
+    let (mut tensors, mut problems) = (BTreeMap::new(), Vec::new());
+    for (name, info) in metadata.tensors() {
+        let (begin, end) = info.data_offsets;
+        let ours = DType::ALL.iter().copied().find(|d| stored_as(*d) == Some(info.dtype));
+        let (dtype, shape) = match (true_types.remove(&name), ours) {
+            (Some(t), _) => (t.dtype, t.shape),
+            (None, Some(d)) => (d, info.shape.clone()),
+            (None, None) => {
+                problems.push(format!("tensor `{name}` has the unknown element type {}", info.dtype));
+                continue;
+            }
+        };
+        match Tensor::shared(dtype, shape, owner.clone(), 8 + header + begin, end - begin) {
+            Ok(t) => {
+                tensors.insert(name, t);
+            }
+            Err(e) => problems.push(format!("tensor `{name}`: {e}")),
+        }
+    }
+    if !problems.is_empty() {
+        problems.sort();
+        return Err(Unread::Damaged(problems));
+    }
+    Ok(Read { tensors, metadata: text })
+}

@@ -1,0 +1,276 @@
+//! Programs that are steps of training, run batch after batch.
+//!
+//! A step is a program like any other: it computes a loss, and what it changes (parameters, moments, a count of steps) are its states,
+//! which stay on the device. [`Trainer`] draws rows of the data into batches, uploads each while the device works on the one before,
+//! and reads losses as steps end. Where a program takes its state as inputs and returns it, these become states.
+
+mod checkpoint;
+mod order;
+mod roles;
+
+use crate::model::{device_error, device_profile};
+use crate::ports::{PortType, graph_ports, program_ports};
+use crate::{Error, ModelFile, Options, Program, Tensor};
+pub use checkpoint::read_tensors;
+use order::Order;
+pub use roles::Roles;
+use std::collections::BTreeMap;
+use std::ops::ControlFlow;
+use wgfc_compiler::States;
+use wgfc_runtime::session::{Finished, StreamOptions, Value};
+use wgfc_runtime::{DeviceTensor, Gpu, Session};
+
+/// What a program is trained on, and how.
+#[derive(Clone, Debug, Default)]
+pub struct Training {
+    /// Of inputs that change from step to step, all rows along their first axis; of each the same rows go into a step. See
+    /// [`npy::map`](crate::npy::map) for data that is larger than the memory.
+    pub data: BTreeMap<String, Tensor>,
+    /// Inputs that are the same in each step.
+    pub inputs: BTreeMap<String, Tensor>,
+    /// Inputs and the outputs that continue them, beside those that [`Ports::roles`] finds.
+    pub states: Vec<(String, String)>,
+    /// The output that is the loss. Without it the one called `loss`, else the first that is one float.
+    pub loss: Option<String>,
+    /// Rows of a step, where the program leaves that open.
+    pub batch: Option<usize>,
+    /// In each epoch rows are shuffled anew, as this seed says; without one they come as they lie. What is left of an epoch and
+    /// fills no batch begins the next one's first batch.
+    pub seed: Option<u64>,
+    /// Steps that are under way at a time; 0 stands for 2.
+    pub in_flight: usize,
+    /// Goes on after a loss that is infinite or not a number.
+    pub any_loss: bool,
+}
+
+/// A step that has ended.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Step {
+    /// Which, from 1 on.
+    pub number: u64,
+    /// The loss on its batch, with the parameters before it.
+    pub loss: f64,
+}
+
+/// A program in training.
+///
+/// ```no_run
+/// use wgfc::runtime::{AdapterChoice, Gpu};
+/// use wgfc::{ModelFile, Options, Trainer, Training, npy};
+/// # fn main() -> Result<(), wgfc::Error> {
+/// let training = Training {
+///     data: [("x".to_owned(), npy::map("x.npy".as_ref())?)].into(),
+///     batch: Some(64),
+///     seed: Some(0),
+///     ..Training::default()
+/// };
+/// let gpu = Gpu::request_blocking(&AdapterChoice::from_env()).map_err(wgfc::model::device_error)?;
+/// let file = ModelFile::open("step.pt2".as_ref())?;
+/// let mut trainer = Trainer::compile(&gpu, &file, training, &Options::default())?;
+/// trainer.run(1000, |step| {
+///     println!("{} {}", step.number, step.loss);
+///     std::ops::ControlFlow::Continue(())
+/// })?;
+/// trainer.save("trained.safetensors".as_ref())?;
+/// # Ok(()) }
+/// ```
+pub struct Trainer {
+    session: Session,
+    training: Training,
+    roles: Roles,
+    /// The inputs that are the same in each step.
+    fixed: Vec<(String, DeviceTensor)>,
+    order: Order,
+    /// Steps done, and rows that went into them.
+    step: u64,
+    samples: u64,
+}
+
+/// What goes into a step and comes out, besides its states.
+#[derive(Clone, Debug)]
+pub struct Ports {
+    /// Inputs, in the model's order.
+    pub inputs: Vec<PortType>,
+    /// Outputs, in the model's order.
+    pub outputs: Vec<PortType>,
+    /// States that it has by itself.
+    states: usize,
+    /// Whether inputs can become states.
+    open: bool,
+}
+
+impl Ports {
+    /// Of a model that is not compiled yet.
+    pub fn of_file(file: &ModelFile, options: &Options) -> Result<Ports, Error> {
+        let graph = file.import(options)?.graph;
+        let ports = |b: &[wgfc_ir::Border]| graph_ports(&graph, b);
+        let (inputs, outputs) = (ports(&graph.inputs), ports(&graph.outputs));
+        Ok(Ports { inputs, outputs, states: graph.states.len(), open: true })
+    }
+    /// Of a program.
+    pub fn of_program(program: &Program) -> Ports {
+        let (inputs, outputs) = (program_ports(&program.inputs), program_ports(&program.outputs));
+        Ports { inputs, outputs, states: program.states.len(), open: false }
+    }
+}
+
+impl Trainer {
+    /// Compiles a model for a device, with what it changes as states, and puts it there.
+    ///
+    /// # Errors
+    /// As [`Ports::roles`]; as a compilation; what the device refuses.
+    pub fn compile(
+        gpu: &Gpu,
+        file: &ModelFile,
+        training: Training,
+        options: &Options,
+    ) -> Result<Trainer, Error> {
+        let roles = Ports::of_file(file, options)?.roles(&training)?;
+        Trainer::compile_as(gpu, file, training, roles, options)
+    }
+
+    /// [`Trainer::compile`] whose inputs and outputs have these roles.
+    ///
+    /// # Errors
+    /// As a compilation; what the device refuses.
+    pub fn compile_as(
+        gpu: &Gpu,
+        file: &ModelFile,
+        training: Training,
+        roles: Roles,
+        options: &Options,
+    ) -> Result<Trainer, Error> {
+        let program = file.compile(&roles.options(gpu, options))?;
+        Trainer::new_as(gpu, &program, training, roles)
+    }
+
+    /// Puts a program on a device whose states are all that it changes.
+    ///
+    /// # Errors
+    /// As [`Ports::roles`]; what the device refuses.
+    pub fn new(gpu: &Gpu, program: &Program, training: Training) -> Result<Trainer, Error> {
+        let roles = Ports::of_program(program).roles(&training)?;
+        Trainer::new_as(gpu, program, training, roles)
+    }
+
+    /// [`Trainer::new`] whose inputs and outputs have these roles.
+    ///
+    /// # Errors
+    /// What the device refuses.
+    pub fn new_as(gpu: &Gpu, program: &Program, training: Training, roles: Roles) -> Result<Trainer, Error> {
+        let session = Session::new_blocking(gpu, program).map_err(device_error)?;
+        let upload =
+            |(n, t): (&String, &Tensor)| Ok((n.clone(), gpu.upload_blocking(t).map_err(device_error)?));
+        let fixed = training.inputs.iter().map(upload).collect::<Result<_, Error>>()?;
+        let order = Order::new(roles.rows, training.seed);
+        Ok(Trainer { session, training, roles, fixed, order, step: 0, samples: 0 })
+    }
+
+    /// What inputs and outputs are for.
+    pub fn roles(&self) -> &Roles {
+        &self.roles
+    }
+    /// The session, with the states as the last step has left them.
+    pub fn session(&mut self) -> &mut Session {
+        &mut self.session
+    }
+    /// Steps done.
+    pub fn step(&self) -> u64 {
+        self.step
+    }
+    /// The seed by which rows are shuffled; a checkpoint that was resumed has its own.
+    pub fn seed(&self) -> Option<u64> {
+        self.order.seed()
+    }
+
+    /// Does so many steps, or as many as there are until `each` breaks off, which learns of every step in order when its loss is there;
+    /// as many more as are under way then are still done.
+    ///
+    /// # Errors
+    /// What a step fails with, and its number; a loss that is not finite, unless [`Training::any_loss`] lets it be.
+    pub fn run(&mut self, steps: u64, mut each: impl FnMut(Step) -> ControlFlow<()>) -> Result<(), Error> {
+        let Trainer { session, training, roles, fixed, order, step, samples } = self;
+        let options = StreamOptions {
+            in_flight: if training.in_flight == 0 { 2 } else { training.in_flight },
+            outputs: Some(vec![roles.loss.clone()]),
+            first: *step + 1,
+        };
+        let mut inputs: Vec<(&str, Value)> =
+            fixed.iter().map(|(n, t)| (n.as_str(), Value::Device(t.clone()))).collect();
+        let same = inputs.len();
+        let mut stream = session.stream(options).map_err(device_error)?;
+        let mut wrong: Option<Step> = None;
+        let mut ended = |run: Finished| {
+            let loss = run.outputs.first().and_then(|(_, t)| t.scalars()?.first().map(|s| s.as_f64()));
+            let s = Step { number: run.step, loss: loss.unwrap_or(f64::NAN) };
+            if !s.loss.is_finite() && !training.any_loss {
+                wrong.get_or_insert(s);
+            }
+            // Of what was under way when a loss went wrong nothing more is told.
+            let told = wrong.is_none_or(|w| w.number >= s.number);
+            match told && each(s).is_continue() && wrong.is_none() {
+                true => ControlFlow::Continue(()),
+                false => ControlFlow::Break(()),
+            }
+        };
+        let (end, mut flow) = (step.saturating_add(steps), ControlFlow::Continue(()));
+        while *step < end && flow.is_continue() {
+            let rows: Vec<usize> = (0..roles.batch as u64).map(|i| order.row(*samples + i)).collect();
+            for (name, all) in &training.data {
+                let shape: Vec<usize> =
+                    std::iter::once(rows.len()).chain(all.shape[1..].iter().copied()).collect();
+                let bytes = all.bytes().unwrap_or_default();
+                let size = bytes.len() / roles.rows;
+                let filled = stream.upload_blocking(name, shape, |to| {
+                    rows.iter().for_each(|r| to.put(bytes.get(r * size..(r + 1) * size).unwrap_or_default()));
+                });
+                inputs.push((name.as_str(), Value::Device(filled.map_err(device_error)?)));
+            }
+            stream.push_blocking(&inputs).map_err(device_error)?;
+            inputs.truncate(same);
+            *step += 1;
+            *samples += rows.len() as u64;
+            while let (true, Some(run)) = (flow.is_continue(), stream.ended()) {
+                flow = ended(run);
+            }
+        }
+        while let Some(run) = stream.next_blocking().map_err(device_error)? {
+            // All that were done are told.
+            let _ = ended(run);
+        }
+        match wrong {
+            None => Ok(()),
+            Some(s) => Err(Error::usage(
+                format!(
+                    "the loss of step {} is {}",
+                    s.number,
+                    if s.loss.is_nan() { "not a number" } else { "infinite" }
+                ),
+                "try a smaller learning rate or other data; the states are useless now: resume from a checkpoint (--any-loss goes on all the same)",
+            )),
+        }
+    }
+}
+
+impl Roles {
+    /// The options of a compilation in which what is continued are states, and sizes are those of a step.
+    fn options(&self, gpu: &Gpu, options: &Options) -> Options {
+        let mut options =
+            Options { profile: device_profile(gpu.profile(), &options.profile), ..options.clone() };
+        let given = self.dims.iter().map(|(n, v)| (n.clone(), *v));
+        given.for_each(|(n, v)| _ = options.dims.entry(n).or_insert(v));
+        let capacity = match options.states {
+            States::Auto { capacity } | States::Named { capacity, .. } => capacity,
+            States::None => None,
+        };
+        if !self.states.is_empty() {
+            options.states = States::Named { pairs: self.states.clone(), capacity };
+        }
+        options
+    }
+}
+
+/// Whether a port is one float.
+fn is_loss(p: &PortType) -> bool {
+    p.dtype.is_float() && p.shape.iter().all(|d| d.as_const() == Some(1))
+}

@@ -1,0 +1,155 @@
+//! The states of a training in a file, with how far it is.
+
+use super::{Order, Trainer};
+use crate::model::device_error;
+use crate::tensors::{self, Read, TrueTypes, Unread};
+use crate::{Error, Problem, Tensor, output};
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::path::Path;
+use wgfc_ir::Program;
+use wgfc_ir::TensorType;
+use wgfc_ir::program::State;
+
+/// Our metadata of a checkpoint.
+#[derive(Serialize, Deserialize)]
+struct Note<T> {
+    /// Steps done.
+    step: u64,
+    /// Rows that went into them.
+    samples: u64,
+    /// The seed by which rows are shuffled, if they are.
+    seed: Option<u64>,
+    /// Rows there are.
+    rows: usize,
+    /// Of tensors whose types safetensors does not have.
+    #[serde(default = "Option::default")]
+    types: Option<T>,
+}
+
+fn damaged(path: &Path, problems: Vec<String>) -> Error {
+    let help = "give a file of safetensors that is complete".to_owned();
+    Error::File { path: path.to_owned(), problems, help: Some(help) }
+}
+
+fn read(path: &Path) -> Result<Read, Error> {
+    let types = |text: &str| {
+        let note = serde_json::from_str::<Note<TrueTypes>>(text);
+        let plain = |_| serde_json::from_str::<TrueTypes>(text).map_err(|e| e.to_string());
+        note.map(|n| n.types.unwrap_or_default()).or_else(plain)
+    };
+    tensors::read(path, &types).map_err(|e| match e {
+        Unread::File(e) => e,
+        Unread::Damaged(problems) => damaged(path, problems),
+    })
+}
+
+/// Reads tensors by name from a file of safetensors: a checkpoint, or what another program wrote. They are mapped into memory, see
+/// [`map_file`](crate::files::map_file).
+pub fn read_tensors(path: &Path) -> Result<BTreeMap<String, Tensor>, Error> {
+    Ok(read(path)?.tensors)
+}
+
+/// What keeps these tensors from being states of a program, and with `all` from being all of them.
+fn misfits(program: &Program, tensors: &BTreeMap<String, Tensor>, all: bool) -> Vec<String> {
+    let ty = |s: &State| TensorType::new(s.dtype, s.shape.clone());
+    let (mut problems, mut missing) = (vec![], vec![]);
+    for s in &program.states {
+        let Some(t) = tensors.get(&s.name) else {
+            missing.push(s.name.as_str());
+            continue;
+        };
+        let grows = s.growth.as_ref().map(|g| g.axis);
+        let fits = t.shape.len() == s.shape.len()
+            && t.shape.iter().zip(&s.shape).enumerate().all(|(axis, (n, d))| {
+                Some(axis) == grows || d.as_const().is_none_or(|c| usize::try_from(c) == Ok(*n))
+            });
+        if !fits || t.dtype != s.dtype {
+            problems.push(format!("`{}` is {}{:?}, and the model's {}", s.name, t.dtype, t.shape, ty(s)));
+        }
+    }
+    let known = |n: &String| program.states.iter().any(|s| s.name == *n);
+    let unknown: Vec<&str> = tensors.keys().filter(|n| !known(n)).map(String::as_str).collect();
+    if all && !missing.is_empty() {
+        problems.push(format!("it has no {}", some_of("state", &missing)));
+    }
+    if !unknown.is_empty() {
+        problems.push(format!("the model has no {}", some_of("state", &unknown)));
+    }
+    problems
+}
+
+/// Names of things of a kind, the first of many.
+pub(super) fn some_of(kind: &str, names: &[&str]) -> String {
+    let shown = |names: &[&str]| names.iter().map(|n| format!("`{n}`")).collect::<Vec<_>>().join(", ");
+    match names {
+        [one] => format!("{kind} `{one}`"),
+        [a @ .., _, _] if names.len() > 6 => {
+            format!("{kind}s {} and {} more", shown(&a[..4]), names.len() - 4)
+        }
+        _ => format!("{kind}s {}", shown(names)),
+    }
+}
+
+impl Trainer {
+    /// Writes all states, by their names, as safetensors, and how far the training is in the file's metadata. The file is complete or as
+    /// it was before, also when the machine stops.
+    ///
+    /// # Errors
+    /// A file that cannot be written; what the device refuses.
+    pub fn save(&self, path: &Path) -> Result<(), Error> {
+        let states = self.session.states_blocking().map_err(device_error)?;
+        let (step, samples, seed, rows) = (self.step, self.samples, self.seed(), self.roles.rows);
+        let metadata = |types: &TrueTypes| {
+            let types = Some(types).filter(|t| !t.is_empty());
+            serde_json::to_string(&Note { step, samples, seed, rows, types }).map(Some)
+        };
+        output::write_through(path, |new| tensors::write((new, path), &states, &metadata, None))
+    }
+
+    /// Goes on where a checkpoint was written: its states, its step, its place in the data and the order of that. The steps that
+    /// follow are those that would have followed there.
+    ///
+    /// # Errors
+    /// A file that is no checkpoint, or one of another model or of other data. Nothing has been changed then.
+    pub fn resume(&mut self, path: &Path) -> Result<(), Error> {
+        let Read { tensors, metadata } = read(path)?;
+        let note = metadata.and_then(|text| serde_json::from_str::<Note<TrueTypes>>(&text).ok());
+        let Some(note) = note else {
+            let message = "is no checkpoint: it does not say after which step it was written";
+            return Err(Error::file_help(path, message, "begin with its tensors: --init"));
+        };
+        let mut problems = misfits(self.session.program(), &tensors, true);
+        let of_another = !problems.is_empty();
+        if note.rows != self.roles.rows {
+            let (was, is) = (note.rows, self.roles.rows);
+            problems.push(format!("it was written when the data had {was} rows, and there are {is}"));
+        }
+        if !problems.is_empty() {
+            let help = match of_another {
+                true => "it is of another model: give one that this model's training wrote",
+                false => "give the same data, or begin anew with its states: --init instead of --resume",
+            };
+            return Err(Error::File { path: path.to_owned(), problems, help: Some(help.to_owned()) });
+        }
+        self.session.set_states_blocking(&tensors).map_err(device_error)?;
+        self.order = Order::new(self.roles.rows, note.seed);
+        (self.step, self.samples) = (note.step, note.samples);
+        Ok(())
+    }
+
+    /// Gives states the values with which they begin; the others begin as the model has them.
+    ///
+    /// # Errors
+    /// Every tensor that is no state of the model, or not of its type.
+    pub fn begin_with(&mut self, tensors: &BTreeMap<String, Tensor>) -> Result<(), Error> {
+        let problems = misfits(self.session.program(), tensors, false);
+        if !problems.is_empty() {
+            let names: Vec<&str> = self.session.program().states.iter().map(|s| s.name.as_str()).collect();
+            let help = format!("the model has the {}", some_of("state", &names));
+            let problem = |m| Problem::with_help(m, help.clone());
+            return Err(Error::Usage(problems.into_iter().map(problem).collect()));
+        }
+        self.session.update_states_blocking(tensors).map_err(device_error)
+    }
+}

@@ -1,0 +1,302 @@
+//! What the inputs and outputs of a step are for.
+
+use super::{Ports, Training, is_loss};
+use crate::ports::{PortType, bind, check_types, no_such_input};
+use crate::{Error, Problem};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// What the inputs and outputs of a step are for, and how large it is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Roles {
+    /// The output that is the loss.
+    pub loss: String,
+    /// Inputs, and the outputs that they are in the next step.
+    pub states: Vec<(String, String)>,
+    /// How many of `states`, the last ones, were found by their order alone.
+    pub by_order: usize,
+    /// Rows of a step, and of the data.
+    pub batch: usize,
+    /// Rows of the data.
+    pub rows: usize,
+    /// The symbols that the batch and the data give.
+    pub dims: BTreeMap<String, i64>,
+}
+
+fn listed<'a>(names: impl IntoIterator<Item = &'a PortType>) -> String {
+    let all: Vec<String> = names.into_iter().map(|p| format!("`{}`", p.name)).collect();
+    if all.is_empty() { "none".to_owned() } else { all.join(", ") }
+}
+
+impl Ports {
+    /// Finds what they are for. An input that is neither data nor the same in each step is continued by an output: by the one that
+    /// [`Training::states`] names, else by the one of its name; and if as many outputs are left as inputs, not counting the loss, and
+    /// of the same types, in the order that they have. Of a program that is compiled no input can be continued.
+    ///
+    /// # Errors
+    /// Everything that does not fit: names, types, shapes, numbers of rows, an output that is no loss, an input that nothing gives.
+    pub fn roles(&self, training: &Training) -> Result<Roles, Error> {
+        let Ports { inputs, outputs, states: own, open: may_continue } = self;
+        let may_continue = *may_continue;
+        let mut problems = vec![];
+        let given = |n: &str| training.data.contains_key(n) || training.inputs.contains_key(n);
+        for name in training.data.keys().chain(training.inputs.keys()) {
+            if !inputs.iter().any(|p| p.name == *name) {
+                problems.push(no_such_input(name, inputs));
+            }
+        }
+        for name in training.data.keys().filter(|n| training.inputs.contains_key(*n)) {
+            problems.push(Problem::with_help(
+                format!("input `{name}` is given twice: as data, and as the same in each step"),
+                "give it once",
+            ));
+        }
+        let mut states = named(inputs, outputs, training, &mut problems);
+        let continued = |states: &[(String, String)], n: &str| states.iter().any(|(i, _)| i == n);
+        let taken = |states: &[(String, String)], n: &str| states.iter().any(|(_, o)| o == n);
+        if may_continue {
+            for p in inputs.iter().filter(|p| !given(&p.name)) {
+                let same =
+                    outputs.iter().find(|o| o.name == p.name && o.dtype == p.dtype && o.shape == p.shape);
+                if same.is_some() && !continued(&states, &p.name) && !taken(&states, &p.name) {
+                    states.push((p.name.clone(), p.name.clone()));
+                }
+            }
+        }
+        let loss = loss(outputs, &states, training, &mut problems);
+        let left: Vec<&PortType> = inputs
+            .iter()
+            .filter(|p| p.broadcast.is_none() && !given(&p.name) && !continued(&states, &p.name))
+            .collect();
+        let free: Vec<&PortType> =
+            outputs.iter().filter(|o| Some(&o.name) != loss.as_ref() && !taken(&states, &o.name)).collect();
+        let alike = |(a, b): (&&PortType, &&PortType)| a.dtype == b.dtype && a.shape == b.shape;
+        let in_order = may_continue && left.len() == free.len() && left.iter().zip(&free).all(alike);
+        let mut by_order = 0;
+        if in_order {
+            by_order = left.len();
+            states.extend(left.iter().zip(&free).map(|(i, o)| (i.name.clone(), o.name.clone())));
+        } else {
+            let help = |p: &PortType| match may_continue {
+                true => format!(
+                    "--data {0}=FILE.npy for rows of each step, --input {0}=SOURCE for the same in each, or --carry {0}=OUTPUT for an output that is the input of the next",
+                    p.name
+                ),
+                false => format!(
+                    "--data {0}=FILE.npy, or --input {0}=SOURCE; an input becomes a state only when the model is compiled: give the model itself",
+                    p.name
+                ),
+            };
+            problems.extend(left.iter().map(|p| {
+                let message = format!("input `{}` is {} and was not given", p.name, p.type_text());
+                Problem::with_help(message, help(p))
+            }));
+        }
+        if *own == 0 && states.is_empty() && problems.is_empty() {
+            problems.push(Problem::with_help(
+                "the program has no states: no step changes what the next one computes",
+                "export the step with its optimizer, as fixtures/torch/train_step.py does, or name what is continued with --carry INPUT=OUTPUT",
+            ));
+        }
+        let sizes = sizes(inputs, training, &mut problems);
+        match (loss, sizes) {
+            (Some(loss), Some((batch, rows, dims))) if problems.is_empty() => {
+                Ok(Roles { loss, states, by_order, batch, rows, dims })
+            }
+            _ => Err(Error::Usage(problems)),
+        }
+    }
+
+    /// The input that data without a name is for: of those that are neither given nor continued by an output of their name, the only
+    /// one, or the only one whose number of rows is open.
+    pub fn data_input(&self, training: &Training) -> Option<&PortType> {
+        let free = |p: &&PortType| {
+            p.broadcast.is_none()
+                && !p.shape.is_empty()
+                && !training.data.contains_key(&p.name)
+                && !training.inputs.contains_key(&p.name)
+                && !training.states.iter().any(|(i, _)| *i == p.name)
+                && !self.outputs.iter().any(|o| o.name == p.name)
+        };
+        let all: Vec<&PortType> = self.inputs.iter().filter(free).collect();
+        let is_open = |p: &&&PortType| p.shape.first().is_some_and(|d| d.as_const().is_none());
+        let open: Vec<&PortType> = all.iter().filter(is_open).copied().collect();
+        match (all.as_slice(), open.as_slice()) {
+            ([one], _) | (_, [one]) => Some(one),
+            _ => None,
+        }
+    }
+}
+
+/// The states that are asked for.
+fn named(
+    inputs: &[PortType],
+    outputs: &[PortType],
+    training: &Training,
+    problems: &mut Vec<Problem>,
+) -> Vec<(String, String)> {
+    let mut seen = BTreeSet::new();
+    for (i, o) in &training.states {
+        let (input, output) = (inputs.iter().find(|p| p.name == *i), outputs.iter().find(|p| p.name == *o));
+        if !seen.insert(("in", i)) || !seen.insert(("out", o)) {
+            let message = format!("`--carry {i}={o}` names an input or output of another --carry");
+            problems.push(Problem::with_help(message, "give one for each input"));
+        }
+        match (input, output) {
+            (Some(input), _) if training.data.contains_key(i) || training.inputs.contains_key(i) => {
+                let message =
+                    format!("input `{}` is given, and cannot be continued by an output", input.name);
+                problems.push(Problem::with_help(message, "leave out one of the two"));
+            }
+            (Some(a), Some(b)) if a.dtype != b.dtype || a.shape != b.shape => {
+                problems.push(Problem::with_help(
+                    format!(
+                        "input `{i}` is {}, and output `{o}`, which is to continue it, {}",
+                        a.type_text(),
+                        b.type_text()
+                    ),
+                    "name an output of the input's type",
+                ));
+            }
+            (Some(_), Some(_)) => {}
+            (None, _) => problems.push(no_such_input(i, inputs)),
+            (_, None) => problems.push(no_such_output(o, outputs)),
+        }
+    }
+    training.states.clone()
+}
+
+fn no_such_output(name: &str, outputs: &[PortType]) -> Problem {
+    Problem::with_help(
+        format!("the model has no output `{name}`"),
+        format!("its outputs are {}", listed(outputs)),
+    )
+}
+
+fn loss(
+    outputs: &[PortType],
+    states: &[(String, String)],
+    training: &Training,
+    problems: &mut Vec<Problem>,
+) -> Option<String> {
+    let free = || outputs.iter().filter(|o| is_loss(o) && !states.iter().any(|(_, s)| *s == o.name));
+    let found = match &training.loss {
+        None => free().find(|o| o.name == "loss").or_else(|| free().next()),
+        Some(name) => match outputs.iter().find(|o| o.name == *name) {
+            Some(o) if is_loss(o) && free().any(|f| f.name == o.name) => Some(o),
+            Some(o) => {
+                let why = if is_loss(o) { "continues an input" } else { "is not one float" };
+                problems.push(Problem::with_help(
+                    format!("output `{name}` is {} and cannot be the loss: it {why}", o.type_text()),
+                    format!("name one that can: {}", listed(free())),
+                ));
+                return None;
+            }
+            None => {
+                problems.push(no_such_output(name, outputs));
+                return None;
+            }
+        },
+    };
+    if found.is_none() {
+        problems.push(Problem::with_help(
+            "no output is a loss: one float",
+            format!("export the step so that it returns its loss; its outputs are {}", listed(outputs)),
+        ));
+    }
+    found.map(|o| o.name.clone())
+}
+
+/// Rows of a step, rows there are, and what the shapes give.
+fn sizes(
+    inputs: &[PortType],
+    training: &Training,
+    problems: &mut Vec<Problem>,
+) -> Option<(usize, usize, BTreeMap<String, i64>)> {
+    let before = problems.len();
+    let data: Vec<(&PortType, &crate::Tensor)> =
+        inputs.iter().filter_map(|p| Some((p, training.data.get(&p.name)?))).collect();
+    if training.data.is_empty() {
+        problems.push(Problem::with_help(
+            "there is no data to train on",
+            "--data FILE.npy, or --data NAME=FILE.npy",
+        ));
+    }
+    let mut fixed: Option<(usize, &str)> = None;
+    let mut rows: Option<(usize, &str)> = None;
+    for (p, t) in &data {
+        if t.shape.is_empty() || p.shape.is_empty() || t.dtype.bits() % 8 != 0 || t.bytes().is_none() {
+            problems.push(Problem::with_help(
+                format!("input `{}` is {}, and its data {}{:?}: there are no rows", p.name, p.type_text(), t.dtype, t.shape),
+                "give an array of rows along the first axis; an input that is the same in each step is given with --input",
+            ));
+            continue;
+        }
+        match rows {
+            Some((n, other)) if n != t.shape[0] => problems.push(Problem::with_help(
+                format!("`{other}` has {n} rows, and `{}` has {}", p.name, t.shape[0]),
+                "give as many rows of each: those of one number go together",
+            )),
+            _ => rows = Some((t.shape[0], &p.name)),
+        }
+        let Some(extent) = p.shape[0].as_const().and_then(|n| usize::try_from(n).ok()) else { continue };
+        match fixed {
+            Some((n, other)) if n != extent => problems.push(Problem::with_help(
+                format!("a step takes {n} rows of `{other}`, and {extent} of `{}`", p.name),
+                "give one of them with --input, if it is the same in each step",
+            )),
+            _ => fixed = Some((extent, &p.name)),
+        }
+    }
+    let batch = match (training.batch, fixed) {
+        (Some(b), Some((n, name))) if b != n => {
+            problems.push(Problem::with_help(
+                format!("a step takes {n} rows of `{name}`, not {b}"),
+                format!("leave --batch out, or export the step with a dynamic batch (or one of {b})"),
+            ));
+            return None;
+        }
+        (Some(b), _) | (None, Some((b, _))) => b,
+        (None, None) => {
+            if let (Some((p, _)), true) = (data.first(), problems.len() == before) {
+                problems.push(Problem::with_help(
+                    format!("input `{}` is {}: how many rows a step takes is open", p.name, p.type_text()),
+                    "--batch 64",
+                ));
+            }
+            return None;
+        }
+    };
+    if let Some((n, name)) = rows.filter(|(n, _)| *n < batch.max(1)) {
+        problems.push(Problem::with_help(
+            format!("`{name}` has {n} rows, fewer than the {batch} of a step"),
+            "give more data, or a smaller --batch",
+        ));
+    }
+    if problems.len() > before {
+        return None;
+    }
+    // As they are in a step.
+    let shapes: Vec<(&PortType, Vec<usize>)> = data
+        .iter()
+        .map(|(p, t)| (*p, std::iter::once(batch).chain(t.shape[1..].iter().copied()).collect()))
+        .collect();
+    let mut types: BTreeMap<&str, _> =
+        shapes.iter().map(|(p, s)| (p.name.as_str(), (training.data[&p.name].dtype, s.as_slice()))).collect();
+    for (n, t) in training.inputs.iter().filter(|(n, _)| inputs.iter().any(|p| p.name == **n)) {
+        types.entry(n).or_insert((t.dtype, t.shape.as_slice()));
+    }
+    let ports: Vec<PortType> =
+        inputs.iter().filter(|p| types.contains_key(p.name.as_str())).cloned().collect();
+    match check_types(&ports, &types) {
+        Ok(dims) => Some((batch, rows?.0, dims)),
+        Err(Error::Usage(more)) => {
+            problems.extend(more);
+            None
+        }
+        Err(_) => {
+            let mut dims = BTreeMap::new();
+            bind(&shapes.iter().map(|(p, s)| (*p, s.as_slice())).collect::<Vec<_>>(), &mut dims);
+            Some((batch, rows?.0, dims))
+        }
+    }
+}
