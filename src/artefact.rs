@@ -131,7 +131,7 @@ fn write_weights(
 }
 
 /// Reads a folder written by [`save`], whoever edited it since, and checks it
-/// ([`check`](wgfc_runtime::check::check)). Weights are memory-mapped, see [`map_file`]. A folder that is replaced
+/// ([`check`](wgfc_runtime::check::check)). Weights are memory-mapped, see [`map_file`](crate::files::map_file). A folder that is replaced
 /// meanwhile is read again.
 pub fn load(dir: &Path) -> Result<Program, Error> {
     for _ in 0..REREADS {
