@@ -12,7 +12,7 @@
 //! ```
 //!
 //! Scores are clamped to the finite range, so a row all of whose scores are the least finite number
-//! averages `v`, as softmax does.
+//! averages `v`, as softmax does, or gives 0 where `empty_is_zero`.
 
 use crate::{Local, RenderError, Template, render};
 use serde::Serialize;
@@ -38,6 +38,8 @@ pub struct Problem {
     pub mask: bool,
     /// The factor of the scores, an `f32` literal.
     pub scale: String,
+    /// A key whose score is not above the least finite number has no weight.
+    pub empty_is_zero: bool,
 }
 
 /// Parameters of the tiled template.

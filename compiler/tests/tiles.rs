@@ -409,6 +409,7 @@ fn attention_kernel(case: &mut Case, dims: [Dim; 5], mask: bool) -> (Kernel, [Te
         v: val,
         mask: m,
         scale: 0.3,
+        empty_is_zero: false,
         parts: 1,
         part_stores: vec![],
     });
@@ -585,6 +586,7 @@ fn attention_too_wide_is_refused() {
         v: x,
         mask: None,
         scale: 1.0,
+        empty_is_zero: false,
         parts: 1,
         part_stores: vec![],
     });

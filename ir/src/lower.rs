@@ -8,7 +8,7 @@ use crate::dtype::DType;
 use crate::graph::{Graph, NodeId, Value};
 use crate::op::{Contract, NormKind, Op, ReduceOp};
 use crate::poly::Dim;
-use crate::scalar::{BinaryOp, UnaryOp};
+use crate::scalar::{BinaryOp, Scalar, ScalarFn, ScalarNode, UnaryOp};
 
 /// Replaces every raised operator of the graph and its subgraphs. A node whose operands do not fit
 /// it (the verifier reports such) stays.
@@ -39,7 +39,9 @@ fn lower_node(graph: &mut Graph, id: NodeId) -> Option<()> {
     let built = match op {
         Op::Softmax { axis, log } => softmax(&mut b, x, axis, log),
         Op::Norm { kind, axes, epsilon } => norm(&mut b, x, kind, &axes, f32::from_bits(epsilon)),
-        Op::Attention { scale } => attention(&mut b, &inputs, f32::from_bits(scale)),
+        Op::Attention { scale, empty_is_zero } => {
+            attention(&mut b, &inputs, f32::from_bits(scale), empty_is_zero)
+        }
         _ => return None,
     };
     let new = built.ok()?;
@@ -91,8 +93,27 @@ pub fn norm(b: &mut Builder<'_>, x: Value, kind: NormKind, axes: &[usize], epsil
     b.cast(y, dtype)
 }
 
+/// What an attention whose `empty_is_zero` is set adds to the score of a key that is not seen.
+pub fn unseen(dtype: DType) -> Scalar {
+    let least =
+        if matches!(dtype, DType::F32 | DType::F64) { f64::from(f32::MIN) } else { f64::NEG_INFINITY };
+    Scalar::from_f64(dtype, least)
+}
+
+/// `bias`, of type `dtype`, as an attention whose `empty_is_zero` is set has it: −∞ is [`unseen`], every finite number is not.
+pub fn finite_is_seen(f: &mut ScalarFn, bias: u32, dtype: DType) -> u32 {
+    if !matches!(dtype, DType::F32 | DType::F64) {
+        return bias;
+    }
+    let above = f.push(ScalarNode::Const(Scalar::from_f64(dtype, f64::from(f32::MIN.next_up()))));
+    let finite = f.push(ScalarNode::Binary(BinaryOp::Max, bias, above));
+    let infinite = f.push(ScalarNode::Unary(UnaryOp::IsInf, bias));
+    let unseen = f.push(ScalarNode::Const(unseen(dtype)));
+    f.push(ScalarNode::Select(infinite, unseen, finite))
+}
+
 /// `softmax(q·kᵀ·scale + mask)·v`; the operands as [`Op::Attention`] has them.
-pub fn attention(b: &mut Builder<'_>, inputs: &[Value], scale: f32) -> Built {
+pub fn attention(b: &mut Builder<'_>, inputs: &[Value], scale: f32, empty_is_zero: bool) -> Built {
     let [q, k, v, mask @ ..] = inputs else { return Err("needs q, k and v".into()) };
     let dtype = b.dtype(*q);
     let rank = b.rank(*q);
@@ -106,11 +127,19 @@ pub fn attention(b: &mut Builder<'_>, inputs: &[Value], scale: f32) -> Built {
     if let Some(m) = mask.first() {
         let m = b.cast(*m, wide(dtype))?;
         let shape: Vec<Dim> = b.shape(scores);
-        scores = b.map_to(crate::scalar::ScalarFn::binary(BinaryOp::Add), &[scores, m], shape)?;
+        scores = b.map_to(ScalarFn::binary(BinaryOp::Add), &[scores, m], shape)?;
     }
     // A row of −∞ only would otherwise divide 0 by 0.
     let scores = b.binary_scalar(BinaryOp::Max, scores, f64::from(f32::MIN))?;
-    let p = softmax(b, scores, rank - 1, false)?;
+    let mut p = softmax(b, scores, rank - 1, false)?;
+    if empty_is_zero {
+        let least = b.scalar(b.dtype(scores), f64::from(f32::MIN));
+        let seen = b.binary(BinaryOp::Gt, scores, least)?;
+        let any = b.reduce(ReduceOp::Max, seen, &[rank - 1], true)?;
+        let zero = b.scalar(b.dtype(p), 0.0);
+        let shape = b.shape(p);
+        p = b.map_to(ScalarFn::select(), &[any, p, zero], shape)?;
+    }
     let pv = Contract { a: with(s, t), b: with(t, e), out: with(s, e) };
     let y = b.push(Op::Contract(pv), &[p, v])?;
     b.cast(y, dtype)
@@ -175,9 +204,11 @@ mod tests {
 
     #[test]
     fn attention_agrees() {
-        let op = Op::Attention { scale: 0.37f32.to_bits() };
+        let op = Op::Attention { scale: 0.37f32.to_bits(), empty_is_zero: false };
         check(DType::F32, &[&[2, 3, 7, 5], &[2, 3, 13, 5], &[2, 3, 13, 11]], op.clone(), 1e-5);
         check(DType::F32, &[&[7, 5], &[13, 5], &[13, 3], &[1, 13]], op.clone(), 1e-5);
         check(DType::F16, &[&[3, 7, 5], &[3, 13, 5], &[3, 13, 4], &[3, 7, 13]], op, 2e-3);
+        let op = Op::Attention { scale: 0.37f32.to_bits(), empty_is_zero: true };
+        check(DType::F32, &[&[3, 7, 5], &[3, 13, 5], &[3, 13, 4], &[7, 13]], op, 1e-5);
     }
 }

@@ -236,10 +236,13 @@ pub enum Op {
     },
     /// `softmax(q·kᵀ·scale + mask)·v`. Inputs: q `[…, s, d]`, k `[…, t, d]`, v `[…, t, e]` and
     /// optionally mask, which broadcasts to `[…, s, t]`. A row whose scores are all at most the most
-    /// negative finite f32 gives the mean of v, as softmax does.
+    /// negative finite f32 gives the mean of v, as softmax does, or 0 where `empty_is_zero`.
     Attention {
         /// The factor of the scores, as the bits of an `f32`.
         scale: u32,
+        /// A key whose score is at most the most negative finite f32 is not seen: it has no weight, and a
+        /// row that sees no key is 0.
+        empty_is_zero: bool,
     },
     /// Input: a bool of one element; then the values both branches read, as their graph inputs.
     If {

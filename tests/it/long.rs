@@ -52,7 +52,7 @@ fn graph(n: &Dim, m: &Dim) -> Result<Graph, String> {
     let norm = Op::Norm { kind: NormKind::Layer, axes: vec![1], epsilon: 1e-5f32.to_bits() };
     outputs.push(("norm", b.push(norm, &[y])?));
     outputs.push(("product", b.matmul(y, x)?));
-    let scores = Op::Attention { scale: 0.5f32.to_bits() };
+    let scores = Op::Attention { scale: 0.5f32.to_bits(), empty_is_zero: false };
     outputs.push(("attention", b.push(scores, &[q, k, k])?));
     let axis = GatherAxis::Data { input: 2, at: vec![Poly::var(0)] };
     let updates = b.view(y, vec![n.clone()], vec![Poly::ZERO, Poly::var(0)])?;

@@ -25,7 +25,7 @@ pub(super) fn emit(
     let Family::Attention(k) = &kernel.family else {
         return Err(Diagnostic::internal("not an attention kernel"));
     };
-    let kernel::Attention { batch, s, t, d, e, q, k, v, mask, scale, parts, part_stores } = k;
+    let kernel::Attention { batch, s, t, d, e, q, k, v, mask, scale, empty_is_zero, parts, part_stores } = k;
     let width = match e.as_const() {
         Some(e) if (1..=MAX_WIDTH).contains(&e) => e as u32,
         _ => {
@@ -87,6 +87,7 @@ pub(super) fn emit(
         e: width,
         mask: mask.is_some(),
         scale: scale_text,
+        empty_is_zero: *empty_is_zero,
     };
 
     let (wgsl, threads, bytes, groups) = match *schedule {

@@ -30,7 +30,7 @@ pub fn unit_kernel<'a>(graph: &'a Graph, unit: &Unit, loops: &Loops, tensors: &m
             let mapping = loops.get(&unit.anchor).ok_or("a loop without lanes")?;
             looped(graph, unit, mapping, *carried, tensors)
         }
-        Op::Attention { scale } => attention(graph, unit, f32::from_bits(*scale), tensors),
+        Op::Attention { .. } => attention(graph, unit, tensors),
         Op::Softmax { axis, log } => row(graph, unit, &[*axis], tensors, |p, x, ty| softmax(p, x, ty, *log)),
         Op::Norm { kind, axes, epsilon } => {
             let n: Dim = axes.iter().map(|a| node.outputs[0].shape[*a].clone()).product();
@@ -273,8 +273,9 @@ fn integer_contract<'a>(graph: &'a Graph, unit: &Unit, c: &Contract, tensors: &m
     finish(graph, unit, p, Family::Row(Row { rows, len, reductions, row_stores }), vec![])
 }
 
-fn attention<'a>(graph: &'a Graph, unit: &Unit, scale: f32, tensors: &mut Tensors<'a>) -> Built {
+fn attention<'a>(graph: &'a Graph, unit: &Unit, tensors: &mut Tensors<'a>) -> Built {
     let node = graph.node(unit.anchor);
+    let Op::Attention { scale, empty_is_zero } = node.op else { return Err("not attention".into()) };
     let shape = |i: usize| graph.ty(node.inputs[i]).shape.clone();
     let (sq, sv) = (shape(0), shape(2));
     let r = sq.len();
@@ -320,7 +321,22 @@ fn attention<'a>(graph: &'a Graph, unit: &Unit, scale: f32, tensors: &mut Tensor
         return Err("attention has five extents".into());
     };
     let parts = unit.parts;
-    let family = Family::Attention(Attention { batch, s, t, d, e, q, k, v, mask, scale, parts, part_stores });
+    let scale = f32::from_bits(scale);
+    let family = Family::Attention(Attention {
+        batch,
+        s,
+        t,
+        d,
+        e,
+        q,
+        k,
+        v,
+        mask,
+        scale,
+        empty_is_zero,
+        parts,
+        part_stores,
+    });
     finish(graph, unit, p, family, stores)
 }
 

@@ -239,6 +239,8 @@ pub struct Attention {
     pub mask: Option<ExprId>,
     /// Scores are multiplied by it.
     pub scale: f32,
+    /// Keys whose score is the least finite number or less have no weight; a query without others gives 0.
+    pub empty_is_zero: bool,
     /// Equal parts of the keys (the last ones shorter). Of more than one, which needs few queries,
     /// each has results of its own: `Acc(0)` is then `Σₜ exp(score − Acc(1))·v`.
     pub parts: u32,

@@ -304,10 +304,23 @@ impl<'k> Structure<'k> {
                 self.list(b, |h, e| h.place(*e));
                 self.list(sums, |h, e| h.place(*e));
             }
-            Family::Attention(Attention { q, k, v, mask, scale, parts: _, part_stores, .. }) => {
+            Family::Attention(Attention {
+                q,
+                k,
+                v,
+                mask,
+                scale,
+                empty_is_zero,
+                parts: _,
+                part_stores,
+                ..
+            }) => {
                 [q, k, v].into_iter().for_each(|e| self.place(*e));
                 self.option(mask.as_ref(), |h, e| h.place(*e));
                 self.bytes(&scale.to_bits().to_le_bytes());
+                if *empty_is_zero {
+                    self.bytes(b"empty zero");
+                }
                 self.list(part_stores, Self::store);
             }
         }

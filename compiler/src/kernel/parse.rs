@@ -240,7 +240,22 @@ fn header(p: &mut Parser<'_>, name: &str) -> Parsed<Family> {
             p.expect_word("parts")?;
             let parts = number(p)?;
             let (q, k, v, mask, scale, part_stores) = (0, 0, 0, None, 1.0, vec![]);
-            Family::Attention(Attention { batch, s, t, d, e, q, k, v, mask, scale, parts, part_stores })
+            let empty_is_zero = false;
+            Family::Attention(Attention {
+                batch,
+                s,
+                t,
+                d,
+                e,
+                q,
+                k,
+                v,
+                mask,
+                scale,
+                empty_is_zero,
+                parts,
+                part_stores,
+            })
         }
         _ => return Err(format!("no family of kernels is called `{name}`")),
     })
@@ -380,6 +395,11 @@ impl Reader<'_, '_> {
                 }
                 self.p.expect_word("scale")?;
                 f.scale = self.p.f32()?;
+                f.empty_is_zero = self.p.eat(",");
+                if f.empty_is_zero {
+                    self.p.expect_word("empty")?;
+                    self.p.expect_word("zero")?;
+                }
                 self.p.expect(")")?;
             }
             Family::Map(_) | Family::StagedLoop(_) => {

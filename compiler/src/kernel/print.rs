@@ -240,13 +240,14 @@ impl Shown<'_> {
                     writeln!(f, "  acc{} = sum({})", b.len() + i, name(s))?;
                 }
             }
-            Family::Attention(Attention { q, k, v, mask, scale, part_stores, .. }) => {
+            Family::Attention(Attention { q, k, v, mask, scale, empty_is_zero, part_stores, .. }) => {
                 let [q, k, v] = [q, k, v].map(name);
                 write!(f, "  acc0 = attention(q {q}, k {k}, v {v}")?;
                 if let Some(mask) = mask {
                     write!(f, ", mask {}", name(mask))?;
                 }
-                writeln!(f, ", scale {scale:?})")?;
+                let empty = if *empty_is_zero { ", empty zero" } else { "" };
+                writeln!(f, ", scale {scale:?}{empty})")?;
                 for s in part_stores {
                     writeln!(f, "  part {}", self.store(s))?;
                 }

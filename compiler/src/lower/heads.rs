@@ -2,6 +2,8 @@
 
 use super::shape::with_extents;
 use super::{Lowering, OpError, Result};
+use crate::schedule::attention::MAX_WIDTH;
+use wgfc_ir::lower::{finite_is_seen, unseen};
 use wgfc_ir::{
     BinaryOp as B, Body, Contract, DType, Dim, Op, Poly, ReduceOp, Scalar, ScalarFn, ScalarNode as N,
     UnaryOp as U, Value,
@@ -142,18 +144,28 @@ impl Mask {
         Ok(())
     }
 
-    /// Everything as one number to add, of type `dtype`; `unseen` where a key is not seen.
-    fn additive(&self, cx: &mut Lowering, dtype: DType, unseen: f64) -> Result<Option<Value>> {
+    /// Everything as one number to add, of type `dtype`; `unseen` where a key is not seen. With `infinite`, biases
+    /// are as an attention whose `empty_is_zero` is set has them.
+    fn additive(
+        &self,
+        cx: &mut Lowering,
+        dtype: DType,
+        unseen: Scalar,
+        infinite: bool,
+    ) -> Result<Option<Value>> {
         let args: Vec<Value> = self.allowed.iter().chain(&self.bias).copied().collect();
         match (self.allowed.len(), self.bias.as_slice()) {
             (0, []) => return Ok(None),
-            (0, [one]) => return Ok(Some(cx.cast(*one, dtype)?)),
+            (0, [one]) if !infinite => return Ok(Some(cx.cast(*one, dtype)?)),
             _ => {}
         }
         let mut f = ScalarFn::default();
-        let (seen, sum) = self.combined(cx, &mut f, dtype);
+        let (seen, mut sum) = self.combined(cx, &mut f, dtype);
+        if infinite && !self.bias.is_empty() {
+            sum = finite_is_seen(&mut f, sum, dtype);
+        }
         if let Some(seen) = seen {
-            let unseen = f.push(N::Const(Scalar::from_f64(dtype, unseen)));
+            let unseen = f.push(N::Const(unseen));
             f.push(N::Select(seen, sum, unseen));
         }
         Ok(Some(cx.map(f, &args)?))
@@ -360,17 +372,20 @@ impl Attend {
         let k = with_extents(cx, k, &ks)?;
         let v = with_extents(cx, v, &[vs[0].clone(), vs[1].clone(), ks[2].clone(), vs[3].clone()])?;
         let dtype = cx.dtype(self.q);
-        let any = self.mask.any(cx)?;
-        if self.cap == 0.0 && self.sink.is_none() && self.show.is_none() {
+        let fits = vs[3].as_const().is_some_and(|e| e <= MAX_WIDTH);
+        if fits && self.cap == 0.0 && self.sink.is_none() && self.show.is_none() {
             let mut inputs = vec![self.q, k, v];
-            if let Some(m) = self.mask.additive(cx, dtype, least(dtype))? {
+            let empty_is_zero = self.mask.empty_is_zero;
+            let unseen = if empty_is_zero { unseen(dtype) } else { Scalar::from_f64(dtype, least(dtype)) };
+            if let Some(m) = self.mask.additive(cx, dtype, unseen, empty_is_zero)? {
                 let scores = [&qs[..3], &ks[2..3]].concat();
                 inputs.push(broadcasting(cx, m, &scores)?);
             }
             let scale = (self.scale as f32).to_bits();
-            let y = cx.push(Op::Attention { scale }, &inputs)?;
-            return Ok((or_zero(cx, any, y)?, None));
+            let y = cx.push(Op::Attention { scale, empty_is_zero }, &inputs)?;
+            return Ok((y, None));
         }
+        let any = self.mask.any(cx)?;
 
         let f = if dtype == DType::F64 { DType::F64 } else { DType::F32 };
         let (q, k, v) = (cx.cast(self.q, f)?, cx.cast(k, f)?, cx.cast(v, f)?);
@@ -387,7 +402,7 @@ impl Attend {
             shown = Some(x);
         }
         let unseen = if self.show == Some(Stage::Masked) { f64::NEG_INFINITY } else { least(f) };
-        if let Some(m) = self.mask.additive(cx, f, unseen)? {
+        if let Some(m) = self.mask.additive(cx, f, Scalar::from_f64(f, unseen), false)? {
             let shape = cx.shape(x);
             x = cx.map_to(ScalarFn::binary(B::Add), &[x, m], shape)?;
         }

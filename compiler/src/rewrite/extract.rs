@@ -3,12 +3,13 @@
 //! Greedy from the leaves up, with shared subterms counted once: the cost of a choice is the sum
 //! over the *set* of e-classes it needs. Every term but a leaf costs something, so that no class
 //! is ever chosen to need itself. What is shared between the choices of *different* classes is seen
-//! only afterwards: single choices are exchanged while that makes the whole region cheaper.
+//! only afterwards: single choices are exchanged while that makes the whole region cheaper, and those together that can
+//! share an expensive term none of them needs alone.
 
 use super::term::{Head, Term, Terms, decode};
 use super::views::elements;
 use egg::{Id, Language};
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHashSet};
 use std::collections::BTreeMap;
 use wgfc_ir::{BinaryOp, Dim, Op, ScalarNode, UnaryOp};
 
@@ -98,9 +99,81 @@ pub fn extract(g: &Terms, roots: &[Id]) -> FxHashMap<Id, Term> {
     }
     let mut chosen = best.into_iter().map(|(id, c)| (id, c.term)).collect();
     improve(g, roots, &mut chosen);
+    share(g, roots, &mut chosen);
     chosen
 }
 
+/// Exchanges choices that together become cheaper by an expensive term that none of them needs: two products of one operand
+/// with a constant that is scaled in two ways, where one product and two scales are less.
+fn share(g: &Terms, roots: &[Id], chosen: &mut FxHashMap<Id, Term>) {
+    let Some((mut total, mut needed)) = whole(g, roots, chosen) else { return };
+    let expensive = |id: Id, term: &Term| cost(g, id, term).is_some_and(|c| c >= total * EXPENSIVE);
+    let mut candidates: Vec<Id> =
+        chosen.iter().filter(|(id, term)| expensive(**id, term)).map(|(id, _)| *id).collect();
+    candidates.sort_unstable();
+    for shared in candidates {
+        if needed.binary_search(&shared).is_ok() {
+            continue;
+        }
+        let with: Vec<Id> = roots.iter().copied().chain([shared]).collect();
+        let Some((mut least, _)) = whole(g, &with, chosen) else { continue };
+        let through = needing(g, shared, chosen);
+        let mut before: Vec<(Id, Term)> = vec![];
+        for id in &needed {
+            for node in &g[*id].nodes {
+                let term = node.clone().map_children(|c| g.find(c));
+                let Some(old) = chosen.get(id).cloned() else { continue };
+                if term == old
+                    || !term.args.iter().any(|a| through.contains(a))
+                    || !term.args.iter().all(|a| chosen.contains_key(a))
+                {
+                    continue;
+                }
+                chosen.insert(*id, term);
+                match whole(g, &with, chosen) {
+                    Some((t, _)) if t < least * (1.0 - 1e-9) => {
+                        least = t;
+                        before.push((*id, old));
+                    }
+                    _ => {
+                        chosen.insert(*id, old);
+                    }
+                }
+            }
+        }
+        match whole(g, roots, chosen) {
+            Some((t, n)) if t < total * (1.0 - 1e-9) => (total, needed) = (t, n),
+            _ => {
+                for (id, old) in before.into_iter().rev() {
+                    chosen.insert(id, old);
+                }
+            }
+        }
+    }
+}
+
+/// The classes whose choices need `shared`, itself among them.
+fn needing(g: &Terms, shared: Id, chosen: &FxHashMap<Id, Term>) -> FxHashSet<Id> {
+    let mut readers: FxHashMap<Id, Vec<Id>> = FxHashMap::default();
+    for (id, term) in chosen {
+        for a in &term.args {
+            readers.entry(g.find(*a)).or_default().push(*id);
+        }
+    }
+    let mut all = FxHashSet::from_iter([shared]);
+    let mut stack = vec![shared];
+    while let Some(id) = stack.pop() {
+        for r in readers.get(&id).into_iter().flatten() {
+            if all.insert(*r) {
+                stack.push(*r);
+            }
+        }
+    }
+    all
+}
+
+/// A term is worth sharing if it is this part of the whole cost.
+const EXPENSIVE: f64 = 1e-2;
 /// Rounds of exchanges; each looks at every alternative once.
 const ROUNDS: usize = 3;
 

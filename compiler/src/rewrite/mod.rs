@@ -2,10 +2,11 @@
 //!
 //! 0. [`branches`] and [`unroll`] write out conditions and short scans.
 //! 1. [`canonical`] cleans up, so that equal computations look equal.
-//! 2. [`region`] saturates the graph with the [`rules`], a region at a time.
-//! 3. [`recognise`] finds the raised operators that a pattern cannot describe.
-//! 4. [`merge`] joins products that share an operand.
-//! 5. [`long_rows`] cuts long rows into parts.
+//! 2. [`recognise`] finds the raised operators that a pattern cannot describe.
+//! 3. [`flattened`] moves reshapes behind products.
+//! 4. [`region`] saturates the graph with the [`rules`], a region at a time; [`recognise`] comes again.
+//! 5. [`merge`] joins products that share an operand.
+//! 6. [`long_rows`] cuts long rows into parts.
 //!
 //! The rules are bounded by rounds and terms, never by time, and everything here visits nodes in
 //! an order that the graph determines: the same graph always gives the same result.
@@ -14,6 +15,7 @@ pub mod branches;
 pub mod canonical;
 pub mod empty;
 pub mod extract;
+pub mod flattened;
 pub mod fold;
 pub mod guards;
 pub mod long_rows;
@@ -89,6 +91,13 @@ fn stages(
     if options.fusion == Fusion::None {
         return Ok(());
     }
+    // Before scales move into weights, which then differ.
+    if approximate {
+        recognised(graph, report)?;
+    }
+    if flattened::unflatten(graph)? > 0 {
+        canonical::clean(graph)?;
+    }
     let mut rules = rules::exact();
     if approximate {
         rules.extend(rules::approx());
@@ -97,9 +106,7 @@ fn stages(
     report.rules = region::saturate(graph, &rules, &options.expect)?;
     canonical::clean(graph)?;
     if approximate {
-        report.nan_guards = recognise::nan_guard::remove(graph)?;
-        report.attentions = recognise::attention::recognise(graph)?;
-        canonical::clean(graph)?;
+        recognised(graph, report)?;
     }
     if options.fuses(Technique::Merge) {
         report.merged = merge::merge(graph, options.profile.max_binding_bytes)?;
@@ -109,6 +116,13 @@ fn stages(
         report.rows_cut = long_rows::cut(graph, &options.profile.speeds)?;
     }
     Ok(())
+}
+
+/// The raised operators that no rule finds.
+fn recognised(graph: &mut Graph, report: &mut RewriteReport) -> Result<(), String> {
+    report.nan_guards += recognise::nan_guard::remove(graph)?;
+    report.attentions += recognise::attention::recognise(graph)?;
+    canonical::clean(graph)
 }
 
 fn subgraphs(graph: &mut Graph, n: NodeId) -> Vec<&mut Graph> {

@@ -6,7 +6,7 @@
 use crate::run::inputs;
 use std::collections::BTreeMap;
 use std::path::Path;
-use wgfc_compiler::rewrite::{canonical, merge, recognise, region, rewrite, rules};
+use wgfc_compiler::rewrite::{canonical, flattened, merge, recognise, region, rewrite, rules};
 use wgfc_compiler::{Options, States, states};
 use wgfc_ir::tensor::Tensor;
 use wgfc_ir::{DType, Graph};
@@ -19,6 +19,7 @@ fn run(pass: &str, graph: &mut Graph) {
                 [rules::exact(), rules::approx(), rules::raise()].into_iter().flatten().collect();
             region::saturate(graph, &rules, &Default::default()).and_then(|_| canonical::clean(graph))
         }
+        "flattened" => flattened::unflatten(graph).map(|_| ()),
         "nan_guard" => recognise::nan_guard::remove(graph).map(|_| ()),
         "attention" => recognise::attention::recognise(graph).map(|_| ()),
         "merge" => merge::merge(graph, 1 << 20).map(|_| ()),

@@ -577,7 +577,9 @@ fn apply(op: &Op, args: &[&Array], env: &Env) -> Result<Vec<Array>, EvalError> {
         Op::TopK { axis, k, largest } => reduce::top_k(args[0], *axis, env.dim(k)?, *largest, env),
         Op::Softmax { axis, log } => one(raised::softmax(args[0], *axis, *log)),
         Op::Norm { kind, axes, epsilon } => one(raised::norm(args[0], *kind, axes, f32::from_bits(*epsilon))),
-        Op::Attention { scale } => one(raised::attention(args, f32::from_bits(*scale), env)?),
+        Op::Attention { scale, empty_is_zero } => {
+            one(raised::attention(args, f32::from_bits(*scale), *empty_is_zero, env)?)
+        }
         Op::If { then_branch, else_branch } => control::branch(args, then_branch, else_branch, env),
         Op::While { body, carried } => control::repeat(args, body, *carried, env),
         Op::Scan { body, carried, scanned, reverse_inputs, reverse_outputs } => {

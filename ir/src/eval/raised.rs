@@ -50,7 +50,12 @@ pub(super) fn norm(x: &Array, kind: NormKind, axes: &[usize], epsilon: f32) -> A
     permuted(&Array::from_f64s(x.dtype, rows.shape, v), &back)
 }
 
-pub(super) fn attention(inputs: &[&Array], scale: f32, env: &Env) -> Result<Array, EvalError> {
+pub(super) fn attention(
+    inputs: &[&Array],
+    scale: f32,
+    empty_is_zero: bool,
+    env: &Env,
+) -> Result<Array, EvalError> {
     let [q, k, v, rest @ ..] = inputs else { return Err(EvalError::at("needs q, k and v".into())) };
     let rank = q.shape.len();
     if rank < 2 {
@@ -82,7 +87,16 @@ pub(super) fn attention(inputs: &[&Array], scale: f32, env: &Env) -> Result<Arra
         for (j, x) in row.iter_mut().enumerate() {
             let m = mask.as_ref().map_or(0.0, |m| m[i * len + j]);
             let score = *x * f64::from(scale) + m;
-            *x = if score < f64::from(f32::MIN) { f64::from(f32::MIN) } else { score };
+            // In f32 nothing that is added to the least number changes it.
+            let least = (score as f32) <= f32::MIN;
+            *x = match least {
+                true if empty_is_zero => f64::NEG_INFINITY,
+                true => f64::from(f32::MIN),
+                false => score,
+            };
+        }
+        if empty_is_zero && row.iter().all(|x| *x == f64::NEG_INFINITY) {
+            return row.fill(0.0);
         }
         softmax_row(row, false);
     });

@@ -323,16 +323,20 @@ fn concat_and_the_raised_operators() {
 }
 
 #[test]
-fn a_fully_masked_row_of_attention_gives_the_mean() {
+fn a_fully_masked_row_of_attention_gives_the_mean_or_0() {
     let (q, k, v) = (ramp(&[1, 2, 3]), ramp(&[1, 4, 3]), ramp(&[1, 4, 2]));
     let mask = Tensor::from_f32(vec![2, 4], &[&[0.0; 4][..], &[f32::NEG_INFINITY; 4]].concat());
     let vv = v.to_f32s().unwrap();
     let y = run(&[("b,s,3", q), ("b,t,3", k), ("b,t,2", v), ("s,t", mask)], |g, v| {
-        Ok(vec![g.push(Op::Attention { scale: 0.5f32.to_bits() }, v)?])
+        let of = |empty_is_zero| Op::Attention { scale: 0.5f32.to_bits(), empty_is_zero };
+        Ok(vec![g.push(of(false), v)?, g.push(of(true), v)?])
     })
     .unwrap();
     let mean: Vec<f32> = (0..2).map(|e| (0..4).map(|t| vv[t * 2 + e]).sum::<f32>() / 4.0).collect();
-    close(&Tensor::from_f32(vec![2], &y[0].to_f32s().unwrap()[2..]), &mean);
+    let row = |y: &Tensor, i: usize| Tensor::from_f32(vec![2], &y.to_f32s().unwrap()[2 * i..2 * i + 2]);
+    close(&row(&y[0], 1), &mean);
+    close(&row(&y[1], 1), &[0.0; 2]);
+    close(&row(&y[1], 0), &row(&y[0], 0).to_f32s().unwrap());
 }
 
 fn body(build: impl FnOnce(&mut Graph) -> Vec<Value>) -> Box<Graph> {

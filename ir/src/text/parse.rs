@@ -369,7 +369,12 @@ impl Parser<'_> {
             }
             "attention" => {
                 self.expect_word("scale")?;
-                Op::Attention { scale: self.f32()?.to_bits() }
+                let scale = self.f32()?.to_bits();
+                let empty_is_zero = self.eat_word("empty");
+                if empty_is_zero {
+                    self.expect_word("zero")?;
+                }
+                Op::Attention { scale, empty_is_zero }
             }
             "if" => {
                 self.expect_word("then")?;

@@ -139,8 +139,11 @@ fn print_op(op: &Op, depth: usize, out: &mut String) {
             };
             put!(out, " {kind} axes {axes:?} epsilon {:?}", f32::from_bits(*epsilon));
         }
-        Op::Attention { scale } => {
+        Op::Attention { scale, empty_is_zero } => {
             put!(out, " scale {:?}", f32::from_bits(*scale));
+            if *empty_is_zero {
+                out.push_str(" empty zero");
+            }
         }
         Op::If { then_branch, else_branch } => {
             out.push_str(" then ");

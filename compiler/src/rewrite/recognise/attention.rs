@@ -2,18 +2,22 @@
 //!
 //! The match follows the data, not the shapes of terms: a [`Contract`] names its axes, so whatever
 //! order and grouping the exporter chose becomes a view of `q`, `k` or `v` that puts the axes in
-//! order, composed with the views that are there already. Scales may stand on the scores, on `q`,
-//! on `k`, or on several; heads that share keys and values (GQA) are views too.
+//! order, composed with the views that are there already. Views between the two products (batches and heads as one
+//! axis, and apart again) are followed from the probabilities back to the scores. Scales may stand on the scores, on `q`,
+//! on `k`, or on several; heads that share keys and values (GQA) are views too. Of a softmax that is guarded against
+//! rows that see nothing ([`unseen`]), such rows are 0.
 //!
 //! Not matched: a scale outside the mask's sum, dropout, a softmax whose result others read.
 
+use super::scores::{Mask, Scores, map, scores};
+use super::simple::{Simple, factor, simple};
+use super::unseen;
 use crate::rewrite::canonical::topo;
 use crate::rewrite::views::ViewMap;
+use crate::schedule::attention::MAX_WIDTH;
 use std::sync::Arc;
 use wgfc_ir::op::broadcasts_to;
-use wgfc_ir::{
-    BinaryOp, Contract, DType, Dim, Graph, NodeId, Op, Poly, Scalar, ScalarFn, ScalarNode, UnaryOp, Value,
-};
+use wgfc_ir::{BinaryOp, Contract, Dim, Graph, NodeId, Op, Poly, ScalarFn, Value};
 
 /// Replaces attentions; returns how many.
 pub fn recognise(graph: &mut Graph) -> Result<usize, String> {
@@ -35,6 +39,7 @@ struct Match {
     v: Operand,
     mask: Vec<Mask>,
     scale: f64,
+    empty_is_zero: bool,
     /// The view that puts `[batch…, s, e]` into the order of the contraction's result.
     out: ViewMap,
     absorbed: Vec<NodeId>,
@@ -44,148 +49,6 @@ struct Match {
 struct Operand {
     value: Value,
     view: ViewMap,
-}
-
-/// Something added to the scores.
-enum Mask {
-    /// A tensor that is added as it is.
-    Add(Value),
-    /// This scalar where the condition holds (or fails), 0 elsewhere.
-    Where { condition: Value, otherwise: bool, value: Scalar },
-}
-
-/// The parts of a map of one scalar operator.
-enum Simple {
-    Unary(UnaryOp, Value),
-    Cast(Value),
-    /// Of an operand and a constant.
-    Scalar(BinaryOp, Value, f64),
-    /// A scalar operator of two operands.
-    Binary(BinaryOp, Value, Value),
-    /// `if c { x } else { constant }`, or the other way round when `swapped`.
-    Choose {
-        condition: Value,
-        x: Value,
-        constant: Scalar,
-        swapped: bool,
-    },
-}
-
-fn simple(graph: &Graph, v: Value) -> Option<Simple> {
-    let node = graph.node(v.node);
-    let Op::Map { body, .. } = &node.op else { return None };
-    let (last, leaves) = body.nodes.split_last()?;
-    let arg = |i: u32| match leaves.get(i as usize)? {
-        ScalarNode::Arg(a) => node.inputs.get(*a as usize).copied(),
-        _ => None,
-    };
-    let number = |i: u32| match leaves.get(i as usize)? {
-        ScalarNode::Const(c) => Some(*c),
-        _ => None,
-    };
-    if !leaves.iter().all(|n| matches!(n, ScalarNode::Arg(_) | ScalarNode::Const(_))) {
-        return None;
-    }
-    match last {
-        ScalarNode::Unary(op, a) => Some(Simple::Unary(*op, arg(*a)?)),
-        ScalarNode::Cast(_, a) => Some(Simple::Cast(arg(*a)?)),
-        ScalarNode::Binary(op, a, b) => match (arg(*a), arg(*b), number(*a), number(*b)) {
-            (Some(a), Some(b), ..) => Some(Simple::Binary(*op, a, b)),
-            (Some(a), _, _, Some(c)) => Some(Simple::Scalar(*op, a, c.as_f64())),
-            (_, Some(b), Some(c), _) if op.is_commutative() => Some(Simple::Scalar(*op, b, c.as_f64())),
-            _ => None,
-        },
-        ScalarNode::Select(c, a, b) => match (arg(*a), arg(*b), number(*a), number(*b)) {
-            (Some(x), _, _, Some(constant)) => {
-                Some(Simple::Choose { condition: arg(*c)?, x, constant, swapped: false })
-            }
-            (_, Some(x), Some(constant), _) => {
-                Some(Simple::Choose { condition: arg(*c)?, x, constant, swapped: true })
-            }
-            _ => None,
-        },
-        _ => None,
-    }
-}
-
-/// The factor of a product or quotient with a constant.
-fn factor(s: &Simple) -> Option<(Value, f64)> {
-    match s {
-        Simple::Scalar(BinaryOp::Mul, x, c) => Some((*x, *c)),
-        Simple::Scalar(BinaryOp::Div, x, c) if *c != 0.0 => Some((*x, 1.0 / c)),
-        Simple::Unary(UnaryOp::Neg, x) => Some((*x, -1.0)),
-        _ => None,
-    }
-}
-
-/// Whether `v` is read only once, and is no output.
-fn private(graph: &Graph, v: Value) -> bool {
-    !graph.is_output(v) && graph.uses(v).len() == 1
-}
-
-/// The scores under their masks and scales.
-struct Scores {
-    contract: Contract,
-    inputs: (Value, Value),
-    mask: Vec<Mask>,
-    scale: f64,
-    absorbed: Vec<NodeId>,
-}
-
-/// Peels masks, then scales, off the scores.
-fn scores(graph: &Graph, v: Value, depth: usize) -> Option<Scores> {
-    if depth > 8 || !private(graph, v) {
-        return None;
-    }
-    let shape = &graph.ty(v).shape;
-    let deeper = |x: Value| {
-        // What broadcasts to the scores is not the scores.
-        (&graph.ty(x).shape == shape).then(|| scores(graph, x, depth + 1)).flatten()
-    };
-    if let Op::Contract(c) = &graph.node(v.node).op {
-        let i = &graph.node(v.node).inputs;
-        return Some(Scores {
-            contract: c.clone(),
-            inputs: (i[0], i[1]),
-            mask: vec![],
-            scale: 1.0,
-            absorbed: vec![v.node],
-        });
-    }
-    let s = simple(graph, v)?;
-    let mut found = match &s {
-        Simple::Binary(BinaryOp::Add, a, b) => {
-            let (mut f, m) = match (deeper(*a), deeper(*b)) {
-                (Some(f), _) => (f, *b),
-                (None, Some(f)) => (f, *a),
-                _ => return None,
-            };
-            f.mask.push(Mask::Add(m));
-            f
-        }
-        Simple::Choose { condition, x, constant, swapped } => {
-            // Only a constant that no score reaches means the same added as chosen.
-            if constant.as_f64() > -1e4 {
-                return None;
-            }
-            let mut f = deeper(*x)?;
-            f.mask.push(Mask::Where { condition: *condition, otherwise: !*swapped, value: *constant });
-            f
-        }
-        Simple::Cast(x) if graph.ty(*x).dtype.is_float() && graph.ty(v).dtype == DType::F32 => deeper(*x)?,
-        s => {
-            let (x, c) = factor(s)?;
-            let mut f = deeper(x)?;
-            // (scores + mask)·c is another thing.
-            if !f.mask.is_empty() {
-                return None;
-            }
-            f.scale *= c;
-            f
-        }
-    };
-    found.absorbed.push(v.node);
-    Some(found)
 }
 
 impl Operand {
@@ -223,11 +86,10 @@ impl Operand {
     }
 }
 
-/// Operand `x` with axes `labels`, as axes `want` of the extents `shape`; an axis it lacks is broadcast.
-fn arranged(x: Value, labels: &[u8], want: &[u8], shape: &[Dim]) -> Option<Operand> {
-    let index =
-        labels.iter().map(|l| want.iter().position(|w| w == l).map(Poly::var)).collect::<Option<Vec<_>>>()?;
-    Some(Operand { value: x, view: ViewMap { shape: shape.to_vec(), index, fill: None } })
+/// Operand `x` with axes `labels`, of which `place` says where they are read, as axes of the extents `shape`.
+fn arranged(x: Value, labels: &[u8], place: impl Fn(u8) -> Option<Poly>, shape: Vec<Dim>) -> Option<Operand> {
+    let index = labels.iter().map(|l| place(*l)).collect::<Option<Vec<_>>>()?;
+    Some(Operand { value: x, view: ViewMap { shape, index, fill: None } })
 }
 
 fn match_at(graph: &Graph, n: NodeId) -> Option<Match> {
@@ -236,67 +98,132 @@ fn match_at(graph: &Graph, n: NodeId) -> Option<Match> {
     (0..2).find_map(|which| {
         let (p, v) = (node.inputs[which], node.inputs[1 - which]);
         let (lp, lv) = if which == 0 { (&pv.a, &pv.b) } else { (&pv.b, &pv.a) };
-        match_with(graph, pv, p, lp, v, lv)
+        // The queries' axis is one that the values do not have; of several the others are batches.
+        let own: Vec<u8> = lp.iter().copied().filter(|l| !lv.contains(l)).collect();
+        own.iter().rev().find_map(|s| match_with(graph, n, pv, (p, lp), (v, lv), *s))
     })
 }
 
-fn match_with(graph: &Graph, pv: &Contract, p: Value, lp: &[u8], v: Value, lv: &[u8]) -> Option<Match> {
-    let mut absorbed = vec![];
-    let mut p = p;
-    // Probabilities narrowed to the type of v.
-    if let Some(Simple::Cast(x)) = simple(graph, p)
-        && private(graph, p)
-    {
-        absorbed.push(p.node);
-        p = x;
-    }
-    let node = graph.node(p.node);
-    let Op::Softmax { axis, log: false } = node.op else { return None };
-    let rank = lp.len();
-    if axis + 1 != rank || rank < 2 || !private(graph, p) {
-        return None;
-    }
-    absorbed.push(p.node);
-    let mut s = scores(graph, node.inputs[0], 0)?;
-    absorbed.append(&mut s.absorbed);
-    let out = &s.contract.out;
-    let (batch, s_axis) = (rank - 2, rank - 2);
+/// What stands between the scores and the second product.
+struct Probabilities {
+    scores: Value,
+    /// Where the scores are read.
+    place: ViewMap,
+    empty_is_zero: bool,
+    absorbed: Vec<NodeId>,
+}
 
-    // The scores' axes are batch…, s, t: which operand brings s, which t.
-    let (ls, lt) = (out[s_axis], out[rank - 1]);
-    let (a, b) = (&s.contract.a, &s.contract.b);
-    let (q, lq, k, lk) = if a.contains(&ls) && !b.contains(&ls) && b.contains(&lt) && !a.contains(&lt) {
-        (s.inputs.0, a, s.inputs.1, b)
-    } else if b.contains(&ls) && !a.contains(&ls) && a.contains(&lt) && !b.contains(&lt) {
-        (s.inputs.1, b, s.inputs.0, a)
-    } else {
+/// Peels views, casts and a guard off the probabilities `p` that `n` reads, and the softmax.
+fn probabilities(graph: &Graph, n: NodeId, p: Value, place: ViewMap) -> Option<Probabilities> {
+    let (mut p, mut place) = (p, place);
+    let mut absorbed = vec![];
+    let mut guard = None;
+    // Readers that are replaced.
+    let mut known = vec![n];
+    loop {
+        let node = graph.node(p.node);
+        if graph.is_output(p) || !graph.uses(p).iter().all(|(u, _)| known.contains(u)) {
+            return None;
+        }
+        absorbed.push(p.node);
+        known.push(p.node);
+        if let Op::Softmax { axis, log: false } = node.op {
+            let s = node.inputs[0];
+            let (t, at) = (place.shape.len() - 1, place.index.get(axis)?);
+            let rows = place.index.iter().enumerate().all(|(i, p)| i == axis || !p.vars().contains(&t));
+            let last = axis + 1 == place.index.len() && is_axis(at, t, &place.shape);
+            if !last || !rows || graph.ty(s).shape[axis] != place.shape[t] || graph.is_output(s) {
+                return None;
+            }
+            let guarded = guard.as_ref().is_none_or(|g: &unseen::Guard| match g.scores {
+                Some(tested) => tested == s && g.softmax == p,
+                None => g.softmax == p,
+            });
+            if !guarded || !graph.uses(s).iter().all(|(u, _)| known.contains(u)) {
+                return None;
+            }
+            return Some(Probabilities { scores: s, place, empty_is_zero: guard.is_some(), absorbed });
+        }
+        if let Some(view) = ViewMap::of(&node.op) {
+            p = node.inputs[0];
+            place = view.then(&place, &graph.ty(p).shape).filter(|v| v.fill.is_none())?;
+            continue;
+        }
+        // Probabilities narrowed to the type of v.
+        if let Some(Simple::Cast(x)) = simple(graph, p)
+            && graph.ty(x).dtype.is_float()
+        {
+            p = x;
+            continue;
+        }
+        if guard.is_some() {
+            return None;
+        }
+        let g = unseen::guard(graph, p)?;
+        if graph.ty(g.softmax).shape != graph.ty(p).shape {
+            return None;
+        }
+        p = g.softmax;
+        known.extend(&g.nodes);
+        guard = Some(g);
+    }
+}
+
+/// Whether `p` is the variable `i` of a domain.
+fn is_axis(p: &Poly, i: usize, domain: &[Dim]) -> bool {
+    p.as_var() == Some(i) || (p.is(0) && domain[i].is(1))
+}
+
+fn match_with(
+    graph: &Graph,
+    n: NodeId,
+    pv: &Contract,
+    (p, lp): (Value, &[u8]),
+    (v, lv): (Value, &[u8]),
+    s_label: u8,
+) -> Option<Match> {
+    let [t_label] = pv.k()[..] else { return None };
+    if !lp.contains(&t_label) || !pv.out.contains(&s_label) {
         return None;
-    };
-    let [ld] = s.contract.k()[..] else { return None };
-    let scores_shape = &graph.ty(p).shape;
+    }
+    // Positions of the probabilities in this order: batch…, s, t.
+    let batch: Vec<u8> = lp.iter().copied().filter(|l| ![s_label, t_label].contains(l)).collect();
+    let order: Vec<u8> = batch.iter().copied().chain([s_label, t_label]).collect();
     let extent = |x: Value, labels: &[u8], l: u8| {
         labels.iter().position(|m| *m == l).map(|i| graph.ty(x).shape[i].clone())
     };
-    let with = |last: [Dim; 2]| -> Vec<Dim> { scores_shape[..batch].iter().cloned().chain(last).collect() };
-    let d = extent(q, lq, ld)?;
-    let labels = |last: [u8; 2]| -> Vec<u8> { out[..batch].iter().copied().chain(last).collect() };
-    let q = arranged(q, lq, &labels([ls, ld]), &with([scores_shape[s_axis].clone(), d.clone()]))?;
-    let k = arranged(k, lk, &labels([lt, ld]), &with([scores_shape[rank - 1].clone(), d]))?;
+    let domain = order.iter().map(|l| extent(p, lp, *l)).collect::<Option<Vec<_>>>()?;
+    let var = |l: u8| order.iter().position(|o| *o == l).map(Poly::var);
+    let Operand { view, .. } = arranged(p, lp, var, domain.clone())?;
+    let found = probabilities(graph, n, p, view)?;
+    let mut absorbed = found.absorbed;
+    let mut s = scores(graph, found.scores, found.place, 0)?;
+    absorbed.append(&mut s.absorbed);
+    let mask = std::mem::take(&mut s.mask);
+
+    let (b, si, ti) = (batch.len(), batch.len(), batch.len() + 1);
+    let with = |last: [Dim; 2]| -> Vec<Dim> { domain[..b].iter().cloned().chain(last).collect() };
+    let (q, k, d) = queries_and_keys(graph, &s, (si, ti), &domain)?;
+    let q = arranged(q.0, q.1, q.2, with([domain[si].clone(), d.clone()]))?;
+    let k = arranged(k.0, k.1, k.2, with([domain[ti].clone(), d]))?;
 
     // The second product: t is summed over, s and the batch axes stay, e is new.
-    let [k2] = pv.k()[..] else { return None };
     let e: Vec<u8> = lv.iter().copied().filter(|l| !lp.contains(l)).collect();
     let [e] = e[..] else { return None };
-    if lp[rank - 1] != k2 || lv.contains(&lp[s_axis]) || pv.out.len() != rank {
+    let width = extent(v, lv, e)?;
+    if pv.out.len() != b + 2 || !width.as_const().is_some_and(|w| w <= MAX_WIDTH) {
         return None;
     }
-    let want: Vec<u8> = lp[..batch].iter().copied().chain([k2, e]).collect();
-    let e_extent = extent(v, lv, e)?;
-    let v = arranged(v, lv, &want, &with([scores_shape[rank - 1].clone(), e_extent.clone()]))?;
-    let made = with([scores_shape[s_axis].clone(), e_extent]);
-    let order: Vec<u8> = lp[..=s_axis].iter().copied().chain([e]).collect();
+    let place = |l: u8| match l {
+        l if l == t_label => Some(Poly::var(si)),
+        l if l == e => Some(Poly::var(ti)),
+        l => var(l),
+    };
+    let v = arranged(v, lv, place, with([domain[ti].clone(), width.clone()]))?;
+    let made = with([domain[si].clone(), width]);
+    let order: Vec<u8> = batch.iter().copied().chain([s_label, e]).collect();
     let perm = pv.out.iter().map(|l| order.iter().position(|o| o == l)).collect::<Option<Vec<_>>>()?;
-    let result = ViewMap::permutation(&made, &perm);
+    let out = ViewMap::permutation(&made, &perm);
 
     let mut scale = s.scale;
     let q = q.simplify(graph, Some(&mut scale), &mut absorbed);
@@ -304,13 +231,66 @@ fn match_with(graph: &Graph, pv: &Contract, p: Value, lp: &[u8], v: Value, lv: &
     let v = v.simplify(graph, None, &mut absorbed);
     let dtype = |o: &Operand| graph.ty(o.value).dtype;
     let fits = (scale as f32).is_finite() && dtype(&q) == dtype(&k) && dtype(&k) == dtype(&v);
-    let mask_fits = s.mask.iter().all(|m| {
-        let shape = match m {
-            Mask::Add(v) | Mask::Where { condition: v, .. } => &graph.ty(*v).shape,
-        };
-        broadcasts_to(shape, scores_shape)
+    let mask_fits = mask.iter().all(|m| broadcasts_to(m.shape(), &domain));
+    (fits && mask_fits).then_some(Match {
+        q,
+        k,
+        v,
+        mask,
+        scale,
+        empty_is_zero: found.empty_is_zero,
+        out,
+        absorbed,
+    })
+}
+
+/// An operand of the first product, its labels, and where each is read.
+type Placed<'a> = (Value, &'a [u8], Box<dyn Fn(u8) -> Option<Poly> + 'a>);
+
+/// Which operand of the scores brings the queries and which the keys, and the width of both. `at` is where queries
+/// and keys are among the positions.
+fn queries_and_keys<'a>(
+    graph: &Graph,
+    s: &'a Scores,
+    at: (usize, usize),
+    domain: &[Dim],
+) -> Option<(Placed<'a>, Placed<'a>, Dim)> {
+    let (a, b, out) = (&s.contract.a[..], &s.contract.b[..], &s.contract.out);
+    let [ld] = s.contract.k()[..] else { return None };
+    let made: Vec<Dim> = out.iter().map(|l| label_extent(graph, s, *l)).collect::<Option<_>>()?;
+    // The label that is read at this position, in one operand only.
+    let find = |i: usize, mine: &[u8], other: &[u8]| -> Option<u8> {
+        let is = |j: &usize| is_axis(&s.place.index[*j], i, domain) && made[*j] == domain[i];
+        let own = |j: &usize| mine.contains(&out[*j]) && !other.contains(&out[*j]);
+        (0..out.len()).rev().find(|j| is(j) && own(j)).map(|j| out[j])
+    };
+    let (ls, lt, swapped) = match (find(at.0, a, b), find(at.1, b, a)) {
+        (Some(ls), Some(lt)) => (ls, lt, false),
+        _ => (find(at.0, b, a)?, find(at.1, a, b)?, true),
+    };
+    // Where the other labels are read does not depend on the query or the key.
+    let apart = out.iter().zip(&s.place.index).all(|(l, p)| {
+        let vars = p.vars();
+        *l == ls || *l == lt || !(vars.contains(&at.0) || vars.contains(&at.1))
     });
-    (fits && mask_fits).then_some(Match { q, k, v, mask: s.mask, scale, out: result, absorbed })
+    apart.then_some(())?;
+    let placed = move |own: u8| {
+        Box::new(move |l: u8| match l {
+            l if l == own => Some(Poly::var(at.0)),
+            l if l == ld => Some(Poly::var(at.1)),
+            l => out.iter().position(|o| *o == l).map(|i| s.place.index[i].clone()),
+        })
+    };
+    let (q, k) =
+        if swapped { ((s.inputs.1, b), (s.inputs.0, a)) } else { ((s.inputs.0, a), (s.inputs.1, b)) };
+    let d = label_extent(graph, s, ld)?;
+    Some(((q.0, q.1, placed(ls)), (k.0, k.1, placed(lt)), d))
+}
+
+fn label_extent(graph: &Graph, s: &Scores, l: u8) -> Option<Dim> {
+    let of =
+        |x: Value, labels: &[u8]| labels.iter().position(|m| *m == l).map(|i| graph.ty(x).shape[i].clone());
+    of(s.inputs.0, &s.contract.a).or_else(|| of(s.inputs.1, &s.contract.b))
 }
 
 impl Match {
@@ -329,15 +309,15 @@ impl Match {
         let mut inputs = vec![q, k, v];
         let mut sum: Option<Value> = None;
         for m in &self.mask {
-            let m = m.build(graph, dtype, &origin)?;
+            let m = m.build(graph, dtype, self.empty_is_zero, &origin)?;
             sum = Some(match sum {
                 None => m,
                 Some(s) => map(graph, ScalarFn::binary(BinaryOp::Add), &[s, m], &origin)?,
             });
         }
         inputs.extend(sum);
-        let scale = (self.scale as f32).to_bits();
-        let made = graph.push(Op::Attention { scale }, &inputs, &origin)?;
+        let op = Op::Attention { scale: (self.scale as f32).to_bits(), empty_is_zero: self.empty_is_zero };
+        let made = graph.push(op, &inputs, &origin)?;
         let out: Value = if self.out.is_identity(&graph.ty(made.into()).shape) {
             made.into()
         } else {
@@ -350,43 +330,4 @@ impl Match {
         graph.replace_uses(n.into(), out);
         Ok(())
     }
-}
-
-impl Mask {
-    fn build(&self, graph: &mut Graph, dtype: DType, origin: &[Arc<str>]) -> Result<Value, String> {
-        let mut body = ScalarFn::default();
-        let x = match self {
-            Mask::Add(x) if graph.ty(*x).dtype == dtype => return Ok(*x),
-            Mask::Add(x) => {
-                let a = body.push(ScalarNode::Arg(0));
-                // The least finite number stays finite in a narrower type.
-                let least = body.push(ScalarNode::Const(least(graph.ty(*x).dtype, dtype)));
-                let m = body.push(ScalarNode::Binary(BinaryOp::Max, a, least));
-                body.push(ScalarNode::Cast(dtype, m));
-                *x
-            }
-            Mask::Where { condition, otherwise, value } => {
-                let c = body.push(ScalarNode::Arg(0));
-                let limited = value.as_f64().max(least(dtype, dtype).as_f64());
-                let out = body.push(ScalarNode::Const(Scalar::from_f64(dtype, limited)));
-                let zero = body.push(ScalarNode::Const(Scalar::from_f64(dtype, 0.0)));
-                let (a, b) = if *otherwise { (zero, out) } else { (out, zero) };
-                body.push(ScalarNode::Select(c, a, b));
-                *condition
-            }
-        };
-        map(graph, body, &[x], origin)
-    }
-}
-
-/// The least finite number of `of`, as a constant of type `dtype`.
-fn least(dtype: DType, of: DType) -> Scalar {
-    let v = if of == DType::F16 { -65504.0 } else { f64::from(f32::MIN) };
-    Scalar::from_f64(dtype, v)
-}
-
-fn map(graph: &mut Graph, body: ScalarFn, inputs: &[Value], origin: &[Arc<str>]) -> Result<Value, String> {
-    let shape = crate::rewrite::views::broadcast(inputs.iter().map(|v| graph.ty(*v).shape.as_slice()))
-        .ok_or("masks that do not broadcast")?;
-    Ok(graph.push(Op::Map { body, shape }, inputs, origin)?.into())
 }

@@ -2,3 +2,6 @@
 
 pub mod attention;
 pub mod nan_guard;
+mod scores;
+mod simple;
+mod unseen;

@@ -64,11 +64,11 @@ fn attended(cx: &mut Cx) -> Lowered {
         match cx.dtype(m) {
             DType::Bool => {
                 mask.allowed.push(m);
-                // A query that sees nothing gives 0.
-                mask.empty_is_zero = true;
             }
             _ => mask.bias.push(m),
         }
+        // A query that sees nothing gives 0.
+        mask.empty_is_zero = true;
     }
     if cx.flag("is_causal")? {
         mask.window(cx, (&s, &t), &Offset::Is(Dim::ZERO), None, Some(0))?;
