@@ -13,6 +13,7 @@ mod input;
 mod program;
 mod progress;
 mod session;
+mod stream;
 
 use pyo3::prelude::*;
 
@@ -27,6 +28,8 @@ mod _wgfc {
     use super::program::{Port, Program, State, compile};
     #[pymodule_export]
     use super::session::Session;
+    #[pymodule_export]
+    use super::stream::Stream;
 
     /// The version of wgfc.
     #[pymodule_export]

@@ -6,6 +6,7 @@ use crate::host::{Library, array};
 use crate::input;
 use crate::program::{Port, Program, State, dict, ports, states};
 use crate::progress::Progress;
+use crate::stream::Stream;
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyMapping};
@@ -43,7 +44,7 @@ pub struct Session {
 }
 
 /// What a run changes inside of the model.
-struct Change<'py> {
+pub(crate) struct Change<'py> {
     /// What was given, by the names of the model's tensors.
     given: Option<BTreeMap<String, Bound<'py, PyAny>>>,
     /// The input that takes it.
@@ -65,7 +66,7 @@ impl Session {
     }
 
     /// Calls `f` with the session while Python runs on.
-    fn with<T: Send>(
+    pub(crate) fn with<T: Send>(
         &self,
         py: Python<'_>,
         f: impl FnOnce(&mut wgfc::runtime::Session) -> Result<T, RunError> + Send,
@@ -78,7 +79,11 @@ impl Session {
     }
 
     /// The inputs of a run, converted and checked.
-    fn values(&self, inputs: &Bound<'_, PyAny>, changes: &[Change<'_>]) -> PyResult<Vec<(String, Value)>> {
+    pub(crate) fn values(
+        &self,
+        inputs: &Bound<'_, PyAny>,
+        changes: &[Change<'_>],
+    ) -> PyResult<Vec<(String, Value)>> {
         let py = inputs.py();
         let Ok(inputs) = inputs.cast::<PyMapping>() else {
             return Err(PyTypeError::new_err("inputs: give a dict of names and arrays"));
@@ -117,7 +122,7 @@ impl Session {
     }
 
     /// Tensors by name, as arrays.
-    fn arrays<'py>(
+    pub(crate) fn arrays<'py>(
         py: Python<'py>,
         tensors: impl IntoIterator<Item = (String, wgfc::Tensor)>,
         library: Library,
@@ -161,6 +166,14 @@ fn destination(to: &str) -> PyResult<To> {
         _ => Err(PyValueError::new_err(format!(
             "to: there is no \"{to}\"; there is \"numpy\", \"torch\", \"device\""
         ))),
+    }
+}
+
+/// The library whose arrays tensors become on the host; `wrong` says where else they cannot go.
+pub(crate) fn host(to: &str, wrong: &'static str) -> PyResult<Library> {
+    match destination(to)? {
+        To::Host(library) => Ok(library),
+        To::Device => Err(PyValueError::new_err(wrong)),
     }
 }
 
@@ -275,6 +288,24 @@ impl Session {
         dict(py, made.collect::<PyResult<Vec<_>>>()?)
     }
 
+    /// Runs the program once for each of `batches`, which are inputs as `run` takes them, and returns an iterator of the outputs, in order.
+    ///
+    /// Up to `in_flight` runs are under way at a time: while the device works on one, the next batch is made and uploaded, and outputs
+    /// are read as their runs end. For programs with states, as training steps have them, and for data sets. Batches are taken from
+    /// `batches` as they are needed, so that a generator may yield them without end. Other runs of the session come in between.
+    ///
+    /// `outputs` and `to`, `"numpy"` or `"torch"`, are as in `run`. An error names the number of its run, from 0 on.
+    #[pyo3(signature = (batches, *, outputs=None, to="numpy", in_flight=2))]
+    fn stream(
+        slf: &Bound<'_, Self>,
+        batches: &Bound<'_, PyAny>,
+        outputs: Option<Vec<String>>,
+        to: &str,
+        in_flight: usize,
+    ) -> PyResult<Stream> {
+        Stream::new(slf, batches, outputs, to, in_flight)
+    }
+
     /// What goes in, in the model's order.
     #[getter]
     fn inputs(&self, py: Python<'_>) -> Vec<Port> {
@@ -305,9 +336,7 @@ impl Session {
         names: Option<Vec<String>>,
         to: &str,
     ) -> PyResult<Bound<'py, PyDict>> {
-        let To::Host(library) = destination(to)? else {
-            return Err(PyValueError::new_err("to: states are read to \"numpy\" or \"torch\""));
-        };
+        let library = host(to, "to: states are read to \"numpy\" or \"torch\"")?;
         let read = self.with(py, |s| match &names {
             None => s.states_blocking(),
             Some(names) => s.states_named_blocking(&names.iter().map(String::as_str).collect::<Vec<_>>()),

@@ -156,6 +156,7 @@ def test_stubs_say_what_there_is():
             continue
         members = names(node.body)
         dunder = {"__dlpack__", "__dlpack_device__", "__array__", "__array_interface__", "__len__", "__new__"}
+        dunder |= {"__iter__", "__next__"}
         own = {n for n in vars(value) if not n.startswith("_") or n in dunder}
         assert set(members) | {"__new__"} == own | {"__new__"}, name
         for n, member in members.items():

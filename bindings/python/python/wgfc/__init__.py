@@ -24,7 +24,7 @@ from wgfc._errors import (
     ModelError,
     UnsupportedError,
 )
-from wgfc._wgfc import Adapter, Port, Program, Session, State, Tensor, __version__, adapters
+from wgfc._wgfc import Adapter, Port, Program, Session, State, Stream, Tensor, __version__, adapters
 
 __all__ = [
     "Adapter",
@@ -39,6 +39,7 @@ __all__ = [
     "Program",
     "Session",
     "State",
+    "Stream",
     "Tensor",
     "UnsupportedError",
     "__version__",

@@ -1,5 +1,5 @@
 import os
-from typing import Any, Callable, Literal, Mapping, Optional, Sequence, Union, final, overload
+from typing import Any, Callable, Iterable, Literal, Mapping, Optional, Sequence, Union, final, overload
 
 import numpy as np
 import torch as pytorch
@@ -166,6 +166,14 @@ class Session:
         replace: Optional[Mapping[str, Any]] = None,
         where: Optional[Mapping[str, Any]] = None,
     ) -> dict[str, Any]: ...
+    def stream(
+        self,
+        batches: Iterable[Mapping[str, Any]],
+        *,
+        outputs: Optional[Sequence[str]] = None,
+        to: Literal["numpy", "torch"] = "numpy",
+        in_flight: int = 2,
+    ) -> Stream: ...
     @property
     def inputs(self) -> list[Port]: ...
     @property
@@ -195,6 +203,11 @@ class Session:
     def wait(self) -> None: ...
     def trim(self) -> None: ...
     def memory(self) -> dict[str, int]: ...
+
+@final
+class Stream:
+    def __iter__(self) -> Stream: ...
+    def __next__(self) -> dict[str, Any]: ...
 
 @final
 class Tensor:

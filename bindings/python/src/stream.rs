@@ -1,0 +1,101 @@
+//! Runs of a session one after another.
+
+use crate::error::Raise;
+use crate::host::Library;
+use crate::session::{Session, host};
+use pyo3::exceptions::{PyTypeError, PyValueError};
+use pyo3::prelude::*;
+use pyo3::types::{PyDict, PyIterator};
+use std::collections::VecDeque;
+use std::sync::{Mutex, TryLockError};
+use wgfc::runtime::RunError;
+use wgfc::runtime::session::{Started, Value};
+
+/// The outputs of runs one after another: an iterator of dicts, which `Session.stream` makes.
+#[pyclass(frozen, module = "wgfc")]
+pub struct Stream {
+    session: Py<Session>,
+    outputs: Option<Vec<String>>,
+    library: Library,
+    in_flight: usize,
+    under_way: Mutex<UnderWay>,
+}
+
+struct UnderWay {
+    /// Nothing once it has ended.
+    batches: Option<Py<PyIterator>>,
+    runs: VecDeque<(u64, Started)>,
+    /// The number of the run that is started next.
+    next: u64,
+}
+
+impl Stream {
+    /// Of what a session is given and where its outputs go.
+    pub fn new(
+        session: &Bound<'_, Session>,
+        batches: &Bound<'_, PyAny>,
+        outputs: Option<Vec<String>>,
+        to: &str,
+        in_flight: usize,
+    ) -> PyResult<Stream> {
+        let batches = batches
+            .try_iter()
+            .map_err(|_| PyTypeError::new_err("batches: give an iterable of dicts of names and arrays"))?;
+        if in_flight == 0 {
+            return Err(PyValueError::new_err("in_flight: at least one run is under way at a time"));
+        }
+        let py = session.py();
+        let names: Option<Vec<&str>> = outputs.as_ref().map(|o| o.iter().map(String::as_str).collect());
+        session.get().with(py, |s| s.outputs_named(names.as_deref()).map(drop))?;
+        let library = host(to, "to: outputs of a stream go to \"numpy\" or \"torch\"")?;
+        let under_way =
+            Mutex::new(UnderWay { batches: Some(batches.unbind()), runs: VecDeque::new(), next: 0 });
+        Ok(Stream { session: session.clone().unbind(), outputs, library, in_flight, under_way })
+    }
+
+    /// Starts the next run; `false` when there is none.
+    fn start(&self, py: Python<'_>, to: &mut UnderWay) -> PyResult<bool> {
+        let Some(batches) = &to.batches else { return Ok(false) };
+        let Some(inputs) = batches.bind(py).clone().next().transpose()? else {
+            to.batches = None;
+            return Ok(false);
+        };
+        let (session, step) = (self.session.get(), to.next);
+        let values = session.values(&inputs, &[]).inspect_err(|e| {
+            // Notes are new in Python 3.11.
+            let _ = e.value(py).call_method1("add_note", (format!("in step {step} of the stream"),));
+        })?;
+        let values: Vec<(&str, Value)> = values.iter().map(|(n, v)| (n.as_str(), v.clone())).collect();
+        let names: Option<Vec<&str>> = self.outputs.as_ref().map(|o| o.iter().map(String::as_str).collect());
+        let started = session.with(py, |s| {
+            s.start_blocking(&values, names.as_deref())
+                .map_err(|e| RunError::Step { step, error: Box::new(e) })
+        })?;
+        to.runs.push_back((step, started));
+        to.next += 1;
+        Ok(true)
+    }
+}
+
+#[pymethods]
+impl Stream {
+    fn __iter__(slf: PyRef<'_, Self>) -> PyRef<'_, Self> {
+        slf
+    }
+
+    fn __next__<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyDict>>> {
+        let mut to = match self.under_way.try_lock() {
+            Ok(to) => to,
+            Err(TryLockError::Poisoned(p)) => p.into_inner(),
+            Err(TryLockError::WouldBlock) => {
+                return Err(PyValueError::new_err("the stream is being iterated over already"));
+            }
+        };
+        while to.runs.len() < self.in_flight && self.start(py, &mut to)? {}
+        let Some((step, started)) = to.runs.pop_front() else { return Ok(None) };
+        let read =
+            || started.read_blocking().map_err(|error| RunError::Step { step, error: Box::new(error) });
+        let read = py.detach(read).map_err(wgfc::model::device_error).or_raise(py)?;
+        Session::arrays(py, read, self.library).map(Some)
+    }
+}
