@@ -17,6 +17,7 @@ pub use roles::Roles;
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 use wgfc_compiler::States;
+use wgfc_compiler::lower::random::purpose;
 use wgfc_runtime::session::{Finished, StreamOptions, Value};
 use wgfc_runtime::{DeviceTensor, Gpu, Session};
 
@@ -80,6 +81,8 @@ pub struct Trainer {
     roles: Roles,
     /// The inputs that are the same in each step.
     fixed: Vec<(String, DeviceTensor)>,
+    /// The inputs that decide which random numbers a step draws, where it does and they are not given: the name, and what it is for.
+    draws: Vec<(String, &'static str)>,
     order: Order,
     /// Steps done, and rows that went into them.
     step: u64,
@@ -163,7 +166,12 @@ impl Trainer {
             |(n, t): (&String, &Tensor)| Ok((n.clone(), gpu.upload_blocking(t).map_err(device_error)?));
         let fixed = training.inputs.iter().map(upload).collect::<Result<_, Error>>()?;
         let order = Order::new(roles.rows, training.seed);
-        Ok(Trainer { session, training, roles, fixed, order, step: 0, samples: 0 })
+        let optional = program.inputs.iter().filter(|p| p.broadcast.is_some());
+        let draws = optional
+            .filter(|p| !training.inputs.contains_key(&p.name))
+            .filter_map(|p| Some((p.name.clone(), purpose(&p.name)?)))
+            .collect();
+        Ok(Trainer { session, training, roles, fixed, draws, order, step: 0, samples: 0 })
     }
 
     /// What inputs and outputs are for.
@@ -189,7 +197,7 @@ impl Trainer {
     /// # Errors
     /// What a step fails with, and its number; a loss that is not finite, unless [`Training::any_loss`] lets it be.
     pub fn run(&mut self, steps: u64, mut each: impl FnMut(Step) -> ControlFlow<()>) -> Result<(), Error> {
-        let Trainer { session, training, roles, fixed, order, step, samples } = self;
+        let Trainer { session, training, roles, fixed, draws, order, step, samples } = self;
         let options = StreamOptions {
             in_flight: if training.in_flight == 0 { 2 } else { training.in_flight },
             outputs: Some(vec![roles.loss.clone()]),
@@ -226,6 +234,10 @@ impl Trainer {
                 });
                 inputs.push((name.as_str(), Value::Device(filled.map_err(device_error)?)));
             }
+            inputs.extend(draws.iter().map(|(name, of)| {
+                let number = if *of == "seed" { order.seed().unwrap_or(0) } else { *step };
+                (name.as_str(), Value::Host(Tensor::from_i64(vec![], &[number.cast_signed()])))
+            }));
             stream.push_blocking(&inputs).map_err(device_error)?;
             inputs.truncate(same);
             *step += 1;

@@ -264,3 +264,29 @@ fn an_interrupt_ends_after_the_steps_under_way_and_keeps_them() {
     assert_eq!(v["step"], steps, "the checkpoint has all steps of the log");
     assert_eq!(v["steps"], 0);
 }
+
+#[test]
+fn each_step_draws_its_own_numbers_also_after_a_break() {
+    if is_skipped("each_step_draws_its_own_numbers") {
+        return;
+    }
+    let d = folder();
+    let model = format!("{}|--carry|total=next", fixture("repro/draws-in-training.onnx"));
+    let run = |more: &str, log: &str| {
+        let words = format!("{model}|--random-data|64|--batch|16|{more}|--log|{log}");
+        train(d.path(), &words).exits(0);
+        losses(&d.path().join(log)).into_iter().map(|(_, l)| l).collect::<Vec<_>>()
+    };
+    let whole = run("--seed|5|--steps|8", "whole.csv");
+    let mut different = whole.clone();
+    different.sort();
+    different.dedup();
+    assert_eq!(different.len(), 8, "{whole:?}");
+    run("--seed|5|--steps|3|--checkpoint|c.safetensors", "first.csv");
+    let rest = run("--steps|8|--resume|c.safetensors", "rest.csv");
+    assert_eq!(rest[rest.len() - 5..], whole[3..], "{rest:?}");
+    assert_ne!(run("--seed|6|--steps|8", "other.csv"), whole);
+    // What is given is the same in each step.
+    let same = run("--seed|5|--input|offset=4|--steps|3", "same.csv");
+    assert!(same[0] == whole[4] && same[1..] == [same[0].clone(), same[0].clone()], "{same:?}");
+}

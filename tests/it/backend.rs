@@ -119,7 +119,8 @@ fn prepared(
     if fx::is_archive(&bytes) {
         let graph = import(&bytes, &Beside(model), &options)?.graph;
         // Inputs that the program writes are states.
-        let inputs = graph.inputs.iter().map(|i| (i.value.node, &i.name));
+        let required = graph.inputs.iter().filter(|i| !graph.optional.contains_key(&i.name));
+        let inputs = required.map(|i| (i.value.node, &i.name));
         let mut given: Vec<_> = inputs.chain(graph.states.iter().map(|s| (s.before.node, &s.name))).collect();
         given.sort_unstable();
         let names = given.into_iter().map(|(_, name)| name.to_string()).collect();

@@ -21,6 +21,7 @@ mod caches;
 mod conformance;
 mod data;
 mod dispatches;
+mod draws;
 mod exact;
 mod examples;
 mod extremes;

@@ -288,3 +288,21 @@ def test_tensors_inside_are_added_to_and_replaced(small):
         assert f'{option}=["g"]' in e.value.diagnostics[0].help
     with pytest.raises(wgfc.ModelError):
         session.run(x, add={"h": direction[:3]})
+
+
+def test_random_numbers_follow_from_seed_and_offset():
+    node = onnx_files.node("RandomNormalLike", ["x"], ["y"])
+    model = onnx_files.model([node], [("x", "float32", [50, "n"])], [("y", "float32", [50, "n"])])
+    session = wgfc.Session(wgfc.compile(model))
+    assert [(p.name, p.dtype) for p in session.inputs[1:]] == [("seed", "int64"), ("offset", "int64")]
+    x = np.zeros((50, 70), np.float32)
+
+    def drawn(**given):
+        return session.run({"x": x, **given})["y"]
+
+    first = drawn()
+    assert abs(first.mean()) < 0.1 and abs(first.std() - 1) < 0.1
+    assert (first == drawn(seed=0, offset=np.int64(0))).all()
+    assert (drawn(seed=7, offset=3) == drawn(seed=[7], offset=3)).all()
+    for given in [{"seed": 7}, {"offset": 7}, {"seed": 7, "offset": 1}]:
+        assert abs(np.corrcoef(first.ravel(), drawn(**given).ravel())[0, 1]) < 0.1

@@ -17,7 +17,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use wgfc_ir::computed::Bounds;
 use wgfc_ir::tensor::ByteOwner;
-use wgfc_ir::{DType, Dim, Graph, TensorType};
+use wgfc_ir::{Border, DType, Dim, Graph, TensorType};
 
 /// Where the bytes of external tensors come from.
 pub trait ExternalData {
@@ -82,6 +82,19 @@ pub fn declared_inputs(
     }
 }
 
+/// A graph's inputs: name and type, of those that a run may leave out what they are broadcast to.
+fn shown_inputs(g: &Graph) -> Vec<(String, String)> {
+    let show = |b: &Border| {
+        let own = g.ty(b.value);
+        let ty = match g.optional.get(&b.name) {
+            Some(full) => format!("{}, broadcast, optional", TensorType::new(own.dtype, full.clone())),
+            None => own.to_string(),
+        };
+        (b.name.to_string(), ty)
+    };
+    g.inputs.iter().map(show).collect()
+}
+
 /// Whether an operator wants its indices inside their axes. Those of other domains than `ai.onnx` have it before their name.
 pub fn wants_indices_inside(operator: &str) -> bool {
     onnx::wants_indices_inside(operator) || fx::ops::wants_indices_inside(operator)
@@ -115,6 +128,15 @@ impl Imported {
     ) -> Imported {
         let bytes_unfused = Bounds::of(&graph.computed).most(bytes);
         let bytes_unfused = if bytes_unfused.is_too_large() { Dim::ZERO } else { bytes_unfused };
+        graph.remove_dead();
+        // What a run may leave out and nothing needs, such as the seed of numbers that nobody reads.
+        let (optional, all) = (std::mem::take(&mut graph.optional), std::mem::take(&mut graph.inputs));
+        let needed = |b: &Border| {
+            !optional.contains_key(&b.name) || !graph.uses(b.value).is_empty() || graph.is_output(b.value)
+        };
+        graph.inputs = all.into_iter().filter(needed).collect();
+        graph.optional =
+            optional.into_iter().filter(|(n, _)| graph.inputs.iter().any(|b| b.name == *n)).collect();
         graph.remove_dead();
         if nan > 0 {
             warnings.push(format!("{nan} elements of {tensors} constants are not numbers (NaN)"));

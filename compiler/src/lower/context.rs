@@ -25,6 +25,8 @@ pub struct Lowering<'g> {
     pub(super) inside: Inside,
     /// The number of the iteration (i64, rank 0), in the body of a loop.
     pub iteration: Option<Value>,
+    /// What random numbers of this run are made from ([`random::run_key`](super::random::run_key)), once it is needed.
+    pub run_key: Option<Value>,
     /// What the user should know, each once.
     pub warnings: Vec<String>,
     /// Inputs of the model with whose values known more could be lowered.
@@ -76,6 +78,7 @@ impl<'g> Lowering<'g> {
             inner: false,
             inside: Inside::default(),
             iteration: None,
+            run_key: None,
             warnings: vec![],
             data_inputs: BTreeSet::new(),
         }
@@ -84,6 +87,11 @@ impl<'g> Lowering<'g> {
     /// Into the graph of a branch or of the body of a loop.
     pub fn body(graph: &'g mut Graph) -> Lowering<'g> {
         Lowering { inner: true, ..Lowering::new(graph) }
+    }
+
+    /// Whether this is the graph of a branch or of the body of a loop.
+    pub(super) fn is_inner(&self) -> bool {
+        self.inner
     }
 
     /// Says on behalf of which operator nodes are made from here on; returns what held before.

@@ -1,40 +1,125 @@
-//! Random numbers: a hash of an element's place and of a seed, so that they need no state and no order.
+//! Random numbers: a hash of an element's place, of the operator that draws, and of the run, so that they need no state and no order.
 //!
-//! A program draws the same numbers whenever it runs. In the body of a loop the number of the iteration
-//! ([`Lowering::iteration`]) goes into the hash.
+//! A program that draws has two inputs that a run may leave out: the `seed`, and the `offset`, such as the number of a step.
+//! Philox4x32-10 ([`Body::philox`]) makes of them the [`run_key`] of 64 bits, once a run. Each operator flips those bits of it that
+//! its name decides, and pcg3d ([`Body::pcg3d`]) hashes what that gives and the place of each element. In the body of a loop
+//! the number of the iteration ([`Lowering::iteration`]) goes into the hash.
+//!
+//! An operator whose seed the model says draws the same numbers in every run.
 
 use super::{Lowering, OpError, Result};
-use wgfc_ir::{BinaryOp, Body, DType, Dim, Op, Poly, ReduceOp, UnaryOp, Value};
+use wgfc_ir::{BinaryOp, Body, DType, Dim, Op, Poly, ReduceOp, Scalar, UnaryOp, Value};
 
-/// 64 bits that decide which numbers are drawn.
-pub type Seed = [u32; 2];
+/// What decides which numbers an operator draws.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Seed {
+    /// These bits alone.
+    Given([u32; 2]),
+    /// The run, and these bits of the operator.
+    Run([u32; 2]),
+}
 
 /// The seed of an operator that has a name only: FNV-1a.
 pub fn named_seed(name: impl Iterator<Item = u8>) -> Seed {
     let h = name.fold(0xcbf2_9ce4_8422_2325u64, |h, b| (h ^ u64::from(b)).wrapping_mul(0x100_0000_01b3));
-    [h as u32, (h >> 32) as u32]
+    Seed::Run([h as u32, (h >> 32) as u32])
 }
 
-/// Two words of random bits for each element of `shape`. In the body of a loop `step`, an argument of the
-/// function, is the number of the iteration.
-fn bits(f: &mut Body, shape: &[Dim], seed: Seed, step: Option<u32>) -> [u32; 2] {
-    let place = shape.iter().enumerate().fold(Poly::ZERO, |at, (i, d)| &(&at * d) + &Poly::var(i));
-    let place = f.index(place);
-    let place = f.cast(DType::U32, place);
-    let [low, mut high] = seed.map(|s| f.u32(s.into()));
-    if let Some(arg) = step {
-        let step = f.arg(arg);
-        let step = f.cast(DType::U32, step);
-        high = f.binary(BinaryOp::Add, high, step);
+/// Inputs of a program that draws: left out, each is 0.
+const INPUTS: [&str; 2] = ["seed", "offset"];
+/// What goes before their names, as often as needed, where the model has such inputs itself.
+const PREFIX: &str = "random.";
+
+/// What an input that a run may leave out is for, if it is for random numbers: `seed` or `offset`.
+pub fn purpose(input: &str) -> Option<&'static str> {
+    INPUTS.into_iter().find(|n| *n == input.trim_start_matches(PREFIX))
+}
+
+/// What the numbers of a run are made from: two `u32`. The first call in a model's own graph adds the inputs; a body is given the
+/// value of the graph around it.
+pub fn run_key(cx: &mut Lowering) -> Result {
+    if let Some(key) = cx.run_key {
+        return Ok(key);
     }
-    let [a, b, _] = f.pcg3d([place, low, high]);
-    [a, b]
+    if cx.is_inner() {
+        return Err(OpError::unsupported(
+            "it draws random numbers in a branch or a loop that does not see the inputs of the program",
+            "give it a seed, or draw the numbers outside",
+        ));
+    }
+    let is_taken = |name: &str| cx.graph.inputs.iter().any(|b| &*b.name == name);
+    let mut prefix = String::new();
+    while INPUTS.iter().any(|n| is_taken(&format!("{prefix}{n}"))) {
+        prefix.insert_str(0, PREFIX);
+    }
+    let [seed, offset] = INPUTS.map(|name| {
+        let input = cx.graph.add_optional_input(&format!("{prefix}{name}"), DType::I64, &[Dim::ONE]);
+        let fill = Some(Scalar::from_i64(DType::I64, 0));
+        cx.push(Op::View { shape: vec![], index: vec![Poly::ZERO], fill }, &[input])
+    });
+    let mut f = Body::default();
+    let mut words = |arg| {
+        let (x, by) = (f.arg(arg), f.u64(32));
+        let bits = f.cast(DType::U64, x);
+        let high = f.binary(BinaryOp::Shr, bits, by);
+        [f.cast(DType::U32, bits), f.cast(DType::U32, high)]
+    };
+    let (key, [low, high]) = (words(0), words(1));
+    let (none, which) = (f.u32(0), f.index(Poly::var(0)));
+    let [first, second, ..] = f.philox([low, high, none, none], key);
+    let zero = f.i32(0);
+    let is_first = f.binary(BinaryOp::Eq, which, zero);
+    f.select(is_first, first, second);
+    let key = cx.map_to(f.0, &[seed?, offset?], vec![2i64.into()])?;
+    cx.run_key = Some(key);
+    Ok(key)
 }
 
-/// The map of a function that draws, over `args` and, in the body of a loop, the iteration behind them.
-fn drawn(cx: &mut Lowering, f: Body, args: &[Value], shape: Vec<Dim>) -> Result {
-    let args: Vec<Value> = args.iter().copied().chain(cx.iteration).collect();
-    Ok(cx.map_to(f.0, &args, shape)?)
+/// A function that draws for each element of a shape, and what it is given.
+struct Draw {
+    f: Body,
+    args: Vec<Value>,
+    shape: Vec<Dim>,
+    /// Two words of random bits.
+    bits: [u32; 2],
+}
+
+impl Draw {
+    /// With `operands` as the function's first arguments.
+    fn new(cx: &mut Lowering, shape: Vec<Dim>, seed: Seed, operands: &[Value]) -> Result<Draw> {
+        let (mut f, mut args) = (Body::default(), operands.to_vec());
+        let mut arg = |f: &mut Body, v| {
+            args.push(v);
+            f.arg(args.len() as u32 - 1)
+        };
+        let place = shape.iter().enumerate().fold(Poly::ZERO, |at, (i, d)| &(&at * d) + &Poly::var(i));
+        let place = f.index(place);
+        let place = f.cast(DType::U32, place);
+        let [low, mut high] = match seed {
+            Seed::Given(words) => words.map(|w| f.u32(w.into())),
+            Seed::Run(own) => {
+                let key = run_key(cx)?;
+                let mut word = |i: usize| -> Result<u32> {
+                    let word = cx.view(key, vec![], vec![Poly::from(i)])?;
+                    let (word, own) = (arg(&mut f, word), f.u32(own[i].into()));
+                    Ok(f.binary(BinaryOp::Xor, word, own))
+                };
+                [word(0)?, word(1)?]
+            }
+        };
+        if let Some(step) = cx.iteration {
+            let step = arg(&mut f, step);
+            let step = f.cast(DType::U32, step);
+            high = f.binary(BinaryOp::Add, high, step);
+        }
+        let [a, b, _] = f.pcg3d([place, low, high]);
+        Ok(Draw { f, args, shape, bits: [a, b] })
+    }
+
+    /// What the function's last node is.
+    fn finish(self, cx: &mut Lowering) -> Result {
+        Ok(cx.map_to(self.f.0, &self.args, self.shape)?)
+    }
 }
 
 /// Random bits as an f32 in `[0, 1)` that a type of `precision` bits represents.
@@ -93,11 +178,10 @@ fn made_of_bits(
     seed: Seed,
     number: impl FnOnce(&mut Body, u32) -> u32,
 ) -> Result {
-    let mut f = Body::default();
-    let [bits, _] = bits(&mut f, &shape, seed, cx.iteration.map(|_| 0));
-    let y = number(&mut f, bits);
-    store(&mut f, y, dtype);
-    drawn(cx, f, &[], shape)
+    let mut d = Draw::new(cx, shape, seed, &[])?;
+    let y = number(&mut d.f, d.bits[0]);
+    store(&mut d.f, y, dtype);
+    d.finish(cx)
 }
 
 /// `mean + scale·√(−2 ln u)·cos(2πv)`, of a float type: Box and Muller's.
@@ -108,14 +192,14 @@ pub fn normal(
     (mean, scale): (f64, f64),
     seed: Seed,
 ) -> Result {
-    let mut f = Body::default();
-    let [a, b] = bits(&mut f, &shape, seed, cx.iteration.map(|_| 0));
+    let mut d = Draw::new(cx, shape, seed, &[])?;
+    let (f, [a, b]) = (&mut d.f, d.bits);
     let u = f.unit(a);
     let log = f.unary(UnaryOp::Log, u);
     let factor = f.f32(-2.0);
     let square = f.binary(BinaryOp::Mul, log, factor);
     let radius = f.unary(UnaryOp::Sqrt, square);
-    let v = uniform_unit(&mut f, b, 24);
+    let v = uniform_unit(f, b, 24);
     let circle = f.f32(std::f64::consts::TAU);
     let angle = f.binary(BinaryOp::Mul, v, circle);
     let cos = f.unary(UnaryOp::Cos, angle);
@@ -123,8 +207,8 @@ pub fn normal(
     let y = f.binary(BinaryOp::Mul, radius, cos);
     let y = f.binary(BinaryOp::Mul, y, scale);
     let y = f.binary(BinaryOp::Add, y, mean);
-    store(&mut f, y, dtype);
-    drawn(cx, f, &[], shape)
+    store(f, y, dtype);
+    d.finish(cx)
 }
 
 /// 1 as often as the operand says, else 0.
@@ -132,17 +216,16 @@ pub fn bernoulli(cx: &mut Lowering, x: Value, dtype: DType, seed: Seed) -> Resul
     if !cx.dtype(x).is_float() {
         return Err(OpError::model(format!("probabilities of type {}", cx.ty(x))).operand(x));
     }
-    let shape = cx.shape(x);
-    let mut f = Body::default();
-    let [bits, _] = bits(&mut f, &shape, seed, cx.iteration.map(|_| 1));
-    let u = uniform_unit(&mut f, bits, 24);
+    let mut d = Draw::new(cx, cx.shape(x), seed, &[x])?;
+    let f = &mut d.f;
+    let u = uniform_unit(f, d.bits[0], 24);
     let p = f.arg(0);
     let p = f.cast(DType::F32, p);
     let one = f.binary(BinaryOp::Lt, u, p);
     if dtype != DType::Bool {
         f.cast(dtype, one);
     }
-    drawn(cx, f, &[x], shape)
+    d.finish(cx)
 }
 
 /// Classes, each as often as `softmax` of its row says: the largest of the logarithms and Gumbel variates.
@@ -152,33 +235,37 @@ pub fn multinomial(cx: &mut Lowering, x: Value, samples: i64, dtype: DType, seed
     cx.require_rank(x, 2)?;
     let mut shape = cx.shape(x);
     shape.insert(1, samples.into());
-    let mut f = Body::default();
-    let [bits, _] = bits(&mut f, &shape, seed, cx.iteration.map(|_| 1));
-    let u = f.unit(bits);
-    let noise = f.gumbel(u);
-    let logit = f.arg(0);
-    let logit = f.cast(DType::F32, logit);
-    f.binary(BinaryOp::Add, logit, noise);
     let rows = cx.unsqueeze(x, &[1])?;
-    let keys = drawn(cx, f, &[rows], shape)?;
+    let keys = perturbed(cx, rows, shape, seed)?;
     let at = cx.push(Op::ArgReduce { op: ReduceOp::Max, axis: 2, last: false }, &[keys])?;
     let at = cx.squeeze(at, &[2])?;
     Ok(cx.cast(at, dtype)?)
 }
 
+/// Logits and Gumbel variates.
+fn perturbed(cx: &mut Lowering, x: Value, shape: Vec<Dim>, seed: Seed) -> Result {
+    let mut d = Draw::new(cx, shape, seed, &[x])?;
+    let f = &mut d.f;
+    let u = f.unit(d.bits[0]);
+    let noise = f.gumbel(u);
+    let logit = f.arg(0);
+    let logit = f.cast(DType::F32, logit);
+    f.binary(BinaryOp::Add, logit, noise);
+    d.finish(cx)
+}
+
 /// `x` and which of its elements stay, where a share `ratio` (rank 0) is dropped and the others grow.
 pub fn drop(cx: &mut Lowering, x: Value, ratio: Value, seed: Seed) -> Result<(Value, Value)> {
     let (shape, dtype) = (cx.shape(x), cx.dtype(x));
-    let mut f = Body::default();
-    let [bits, _] = bits(&mut f, &shape, seed, cx.iteration.map(|_| 1));
-    let u = uniform_unit(&mut f, bits, 24);
     let ratio_of = |f: &mut Body, i| {
         let r = f.arg(i);
         f.cast(DType::F32, r)
     };
-    let r = ratio_of(&mut f, 0);
-    f.binary(BinaryOp::Ge, u, r);
-    let kept = drawn(cx, f, &[ratio], shape)?;
+    let mut d = Draw::new(cx, shape, seed, &[ratio])?;
+    let u = uniform_unit(&mut d.f, d.bits[0], 24);
+    let r = ratio_of(&mut d.f, 0);
+    d.f.binary(BinaryOp::Ge, u, r);
+    let kept = d.finish(cx)?;
     let mut f = Body::default();
     let (x_in, kept_in, one, zero) = (f.arg(0), f.arg(1), f.f32(1.0), f.number(dtype, 0.0));
     let r = ratio_of(&mut f, 2);
@@ -241,8 +328,8 @@ pub fn integers(
     if high <= low {
         return Err(OpError::model(format!("there is no integer from {low} to below {high}")));
     }
-    let mut f = Body::default();
-    let [a, b] = bits(&mut f, &shape, seed, cx.iteration.map(|_| 0));
+    let mut d = Draw::new(cx, shape, seed, &[])?;
+    let (f, [a, b]) = (&mut d.f, d.bits);
     let (wide, by) = (f.cast(DType::U64, a), f.u64(32));
     let span = f.u64(count as i64);
     let within = if count <= 1 << 32 {
@@ -259,33 +346,23 @@ pub fn integers(
     if dtype != DType::I64 {
         f.cast(dtype, y);
     }
-    drawn(cx, f, &[], shape)
+    d.finish(cx)
 }
 
 /// Classes as in [`multinomial`], each at most once in a row: those with the largest sums of logarithm and Gumbel variate.
 pub fn distinct(cx: &mut Lowering, x: Value, samples: &Dim, dtype: DType, seed: Seed) -> Result {
     cx.require_rank(x, 2)?;
-    let shape = cx.shape(x);
-    let mut f = Body::default();
-    let [bits, _] = bits(&mut f, &shape, seed, cx.iteration.map(|_| 1));
-    let u = f.unit(bits);
-    let noise = f.gumbel(u);
-    let logit = f.arg(0);
-    let logit = f.cast(DType::F32, logit);
-    f.binary(BinaryOp::Add, logit, noise);
-    let keys = drawn(cx, f, &[x], shape)?;
+    let keys = perturbed(cx, x, cx.shape(x), seed)?;
     let node = cx.push(Op::TopK { axis: 1, k: samples.clone(), largest: true }, &[keys])?.node;
     Ok(cx.cast(Value { node, port: 1 }, dtype)?)
 }
 
 /// The integers below `n` in any order.
 pub fn permutation(cx: &mut Lowering, n: Dim, dtype: DType, seed: Seed) -> Result {
-    let shape = vec![n.clone()];
-    let mut f = Body::default();
-    let [bits, _] = bits(&mut f, &shape, seed, cx.iteration.map(|_| 0));
-    let none = f.u32(0);
-    f.binary(BinaryOp::Add, bits, none);
-    let keys = drawn(cx, f, &[], shape)?;
+    let mut d = Draw::new(cx, vec![n.clone()], seed, &[])?;
+    let none = d.f.u32(0);
+    d.f.binary(BinaryOp::Add, d.bits[0], none);
+    let keys = d.finish(cx)?;
     let node = cx.push(Op::TopK { axis: 0, k: n, largest: true }, &[keys])?.node;
     Ok(cx.cast(Value { node, port: 1 }, dtype)?)
 }

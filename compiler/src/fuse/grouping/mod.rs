@@ -71,6 +71,9 @@ impl Reader {
 /// sizes symbols, is one dispatch with 4,000 and six with 1,000; what a chain of Concats of a value with itself doubles
 /// (`fixtures/repro/concat-relu-fixed.onnx`) is estimated at an eighth of the time with 400, in a fifth of the text.
 const MAX_OPERATIONS: usize = 4000;
+/// Beyond so many scalar operations an element is not computed again where it has [`MANY`] readers.
+const HEAVY: usize = 128;
+const MANY: i64 = 16;
 /// How often what is looked up is written out before this counts as depth: the taps of a cubic resampling in two
 /// dimensions are few.
 const MAX_COPIES: usize = 64;
@@ -344,6 +347,12 @@ impl Grouper<'_> {
             return false;
         }
         if readers.iter().any(|(u, r)| self.grows(*u, r, n) > MAX_OPERATIONS) {
+            return false;
+        }
+        // What is much and the same for many elements, such as what random numbers of a run are made from.
+        let elements = self.estimate(n.into()).max(1);
+        let repeated = |u: &UnitId| self.estimate(self.units[*u].anchor.into()) / elements >= MANY;
+        if weight > HEAVY && readers.keys().any(repeated) {
             return false;
         }
         let often = readers.values().any(|r| r.how == Read::Often);

@@ -7,10 +7,12 @@ pub use numbers::{Number, Operand};
 
 use super::messages::{self, Argument, Graph, Node, OptionalTensor, SymInt, TensorMeta};
 use super::op::OpError;
+use super::ops::draws;
 use super::schema::{Declared, Schema};
 use super::scope::Scope;
 use super::walk::{Importer, tensors};
 use crate::lower::control::{Body, Param};
+use crate::lower::random::run_key;
 use crate::lower::{Lowering, Part};
 use std::borrow::Cow;
 use std::ops::{Deref, DerefMut};
@@ -255,7 +257,16 @@ impl<'g, 'm> Cx<'_, 'g, 'm> {
         let formals: Vec<&str> = formals.iter().map(String::as_str).collect();
         self.importer.inline(self.lowering, &mut scope, graph, &formals)
     }
-    /// A graph of its own, whose inputs are `params` and then what it captures; `make` builds it and gives its results.
+    /// These values, and what random numbers in the graphs need besides.
+    pub fn captured(&mut self, graphs: &[&'m Graph], mut values: Vec<Value>) -> Result<Vec<Value>> {
+        if graphs.iter().any(|g| draws(g)) {
+            values.extend(self.lowering.iteration);
+            values.push(run_key(self.lowering)?);
+        }
+        Ok(values)
+    }
+    /// A graph of its own, whose inputs are `params` and then what it captures; `make` builds it and gives its results. What is
+    /// there for random numbers alone it is not given.
     pub fn body(
         &mut self,
         params: &[Param],
@@ -265,13 +276,18 @@ impl<'g, 'm> Cx<'_, 'g, 'm> {
         let mut g = wgfc_ir::Graph::new();
         let mut to = Lowering::body(&mut g);
         to.at(self.lowering.place());
-        let mut inputs = vec![];
+        let (mut inputs, mut number) = (vec![], None);
         for (i, p) in params.iter().enumerate() {
             let v = to.graph.add_input(&format!("parameter_{i}"), p.ty.clone());
             if let Some(d) = &p.known {
                 to.set_dims(v, d);
             }
-            inputs.push(v);
+            if p.iteration {
+                number = Some(v);
+            }
+            if !p.hidden {
+                inputs.push(v);
+            }
         }
         let mut outer = vec![];
         for (i, v) in captured.iter().enumerate() {
@@ -279,10 +295,21 @@ impl<'g, 'm> Cx<'_, 'g, 'm> {
             // What is known of it, the body may know, too.
             let node = self.lowering.graph.node(v.node).clone();
             let pure = node.inputs.is_empty() && !matches!(node.op, wgfc_ir::Op::Input);
+            if Some(*v) == self.lowering.run_key {
+                to.run_key = Some(inner);
+                continue;
+            }
+            if Some(*v) == self.lowering.iteration {
+                to.iteration = Some(inner);
+                continue;
+            }
             outer.push(match pure {
                 true => Value { node: to.graph.add_node(node), port: v.port },
                 false => inner,
             });
+        }
+        if let Some(own) = number {
+            to.number_iterations(own)?;
         }
         let mut scope = Scope::default();
         let mut cx = Cx::new(&mut to, self.importer, &mut scope, (self.graph, self.node), None);

@@ -4,7 +4,7 @@ use super::messages::{Argument, Graph};
 use super::op::{self, label, location};
 use super::walk::MAX_DEPTH;
 use super::{header, importer, model, open, ops};
-use crate::import::{CheckReport, ExternalData, Unsupported};
+use crate::import::{CheckReport, ExternalData, Unsupported, shown_inputs};
 use crate::{Diagnostic, Errors, Location, Options};
 use std::collections::BTreeMap;
 
@@ -85,7 +85,7 @@ fn fill(
     let imported = model::import(&mut im, &program, &options)?;
     let g = &imported.graph;
     let show = |b: &wgfc_ir::Border| (b.name.to_string(), g.ty(b.value).to_string());
-    report.inputs = g.inputs.iter().map(show).collect();
+    report.inputs = shown_inputs(g);
     report.outputs = g.outputs.iter().map(show).collect();
     report.warnings = imported.warnings;
     Ok(())

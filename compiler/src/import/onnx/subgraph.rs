@@ -2,11 +2,13 @@
 
 use super::cx::Cx;
 use super::messages::{GraphProto, NodeProto};
-use super::names::{Scope, Slot, free_names, operator, result};
+use super::names::{Scope, Slot, domain_key, free_names, operator, result};
 use super::op::{Lowered, OpError};
 use crate::lower::Lowering;
 use crate::lower::control::{Body, Param};
+use crate::lower::random::run_key;
 use crate::{Diagnostic, Location};
+use std::collections::HashSet;
 use wgfc_ir::{Graph, Op, Value};
 
 /// Branches and bodies of loops that may be inside of one another; programs repeat dispatches no deeper.
@@ -14,6 +16,8 @@ const MAX_BODIES: usize = 8;
 
 /// What a loop's iteration number is captured as, which no value of a model is called.
 const ITERATION: &str = "\0iteration";
+/// Likewise what random numbers of a run are made from.
+const RUN_KEY: &str = "\0run key";
 
 impl Cx<'_, '_, '_> {
     /// Lowers the nodes of a subgraph in place, as if they stood where this node does. `inputs` are its
@@ -87,13 +91,25 @@ impl Cx<'_, '_, '_> {
                 names.push(name.to_owned());
             }
         }
-        if self.lowering.iteration.is_some() && draws(graph) && !names.iter().any(|n| n == ITERATION) {
-            names.push(ITERATION.to_owned());
+        let draws = self.draws(graph);
+        if draws.unseeded {
+            run_key(self.lowering)?;
+        }
+        let hidden = [
+            (ITERATION, self.lowering.iteration.filter(|_| draws.any)),
+            (RUN_KEY, self.lowering.run_key.filter(|_| draws.unseeded)),
+        ];
+        for (name, _) in hidden.iter().filter(|(_, v)| v.is_some()) {
+            if !names.iter().any(|n| n == name) {
+                names.push((*name).to_owned());
+            }
         }
         for (i, name) in names.into_iter().enumerate() {
             let outer = match self.scope.values.get(&name) {
                 Some(Slot::Made(v)) => Some(*v),
-                _ => self.lowering.iteration.filter(|_| name == ITERATION),
+                _ => [(ITERATION, self.lowering.iteration), (RUN_KEY, self.lowering.run_key)]
+                    .into_iter()
+                    .find_map(|(n, v)| v.filter(|_| n == name)),
             };
             let Some(v) = outer else {
                 return Err(OpError::model(format!("nothing makes \"{name}\", which its subgraph reads")));
@@ -111,10 +127,12 @@ impl Cx<'_, '_, '_> {
             if let Some(d) = self.lowering.dims(v) {
                 to.set_dims(inner, &d);
             }
-            if name == ITERATION {
-                to.iteration = Some(inner);
-            } else {
-                scope.values.insert(name, Slot::Made(inner));
+            match name.as_str() {
+                ITERATION => to.iteration = Some(inner),
+                RUN_KEY => to.run_key = Some(inner),
+                _ => {
+                    scope.values.insert(name, Slot::Made(inner));
+                }
             }
         }
         if let Some(own) = iteration {
@@ -135,17 +153,46 @@ impl Cx<'_, '_, '_> {
     }
 }
 
-/// Whether a subgraph draws random numbers.
-pub(super) fn draws(g: &GraphProto) -> bool {
-    const GENERATORS: [&str; 7] = [
-        "Bernoulli",
-        "Dropout",
-        "Multinomial",
-        "RandomNormal",
-        "RandomNormalLike",
-        "RandomUniform",
-        "RandomUniformLike",
-    ];
-    let inner = |n: &NodeProto| n.attribute.iter().filter_map(|a| a.g.as_ref()).any(draws);
-    g.node.iter().any(|n| GENERATORS.contains(&n.op_type.as_str()) || inner(n))
+/// What nodes draw.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Draws {
+    /// Random numbers.
+    pub any: bool,
+    /// Such as the model gives no seed for.
+    pub unseeded: bool,
+}
+
+impl Cx<'_, '_, '_> {
+    /// What a subgraph draws, and the functions that it calls.
+    pub(super) fn draws(&self, graph: &GraphProto) -> Draws {
+        const GENERATORS: [&str; 7] = [
+            "Bernoulli",
+            "Dropout",
+            "Multinomial",
+            "RandomNormal",
+            "RandomNormalLike",
+            "RandomUniform",
+            "RandomUniformLike",
+        ];
+        let mut found = Draws::default();
+        let mut open: Vec<&[NodeProto]> = vec![&graph.node];
+        let mut called = HashSet::new();
+        while let Some(nodes) = open.pop() {
+            for n in nodes {
+                open.extend(n.attribute.iter().filter_map(|a| a.g.as_ref()).map(|g| &g.node[..]));
+                let key = (domain_key(&n.domain), n.op_type.as_str(), n.overload.as_str());
+                if let Some(f) = self.importer.functions.get(&key).filter(|f| called.insert(&raw const ***f))
+                {
+                    open.push(&f.node);
+                }
+                // Dropout only drops where it has a third input, whether it trains.
+                let trains = n.op_type != "Dropout" || n.input.get(2).is_some_and(|i| !i.is_empty());
+                if GENERATORS.contains(&n.op_type.as_str()) && trains {
+                    found.any = true;
+                    found.unseeded |= !n.attribute.iter().any(|a| a.name == "seed");
+                }
+            }
+        }
+        found
+    }
 }

@@ -4,6 +4,7 @@ use super::messages::{FunctionProto, GraphProto, ModelProto, NodeProto};
 use super::names::{Functions, Opsets, domain_key, label, operator, opsets};
 use super::walk::MAX_DEPTH;
 use super::{ExternalData, decode, ops, run};
+use crate::import::shown_inputs;
 use crate::{Diagnostic, Location, Options};
 use std::collections::{BTreeMap, HashSet};
 
@@ -92,7 +93,7 @@ pub fn check(bytes: &[u8], external: &dyn ExternalData, options: &Options) -> Ch
         Ok(imported) => {
             let g = &imported.graph;
             let show = |b: &wgfc_ir::Border| (b.name.to_string(), g.ty(b.value).to_string());
-            report.inputs = g.inputs.iter().map(show).collect();
+            report.inputs = shown_inputs(g);
             report.outputs = g.outputs.iter().map(show).collect();
             report.warnings = imported.warnings;
         }

@@ -2,6 +2,7 @@
 
 use super::super::messages::{Argument, Graph};
 use super::super::prelude::*;
+use super::random::draws;
 use super::super::walk::tensors;
 use crate::lower::control::{self, Along, Loop, Scan};
 use wgfc_ir::Poly;
@@ -66,6 +67,7 @@ fn cond(cx: &mut Cx) -> Lowered {
         return cx.inline(if c.is(0) { off } else { on }, &operands);
     }
     let captured = values(cx, &operands)?;
+    let captured = cx.captured(&[on, off], captured)?;
     let then_branch = cx.body(&[], &captured, |cx, _, inner| cx.nodes_of(on, inner))?;
     let else_branch = cx.body(&[], &captured, |cx, _, inner| cx.nodes_of(off, inner))?;
     control::branch(cx, condition, then_branch.graph, else_branch.graph, &captured)
@@ -80,6 +82,7 @@ fn while_loop(cx: &mut Cx) -> Lowered {
     let first = *first.first().ok_or_else(|| OpError::model("its condition returns nothing"))?;
     let first = control::condition(cx, first)?;
     let (initial, captured) = (values(cx, &carried)?, values(cx, &others)?);
+    let captured = cx.captured(&[test, body], captured)?;
     let run = Loop::new(cx, None, Some(first), &initial)?;
     let n = initial.len();
     let made = cx.body(&run.params(), &captured, |cx, params, captured| {
@@ -107,7 +110,8 @@ fn scan(cx: &mut Cx) -> Lowered {
 
 fn scanned<'m>(cx: &mut Cx<'_, '_, 'm>, combine: &'m Graph, initial: &[Value], over: &[Value], captured: &[Value]) -> Lowered {
     let slices: Vec<(Value, Along)> = over.iter().map(|v| (*v, FORWARD)).collect();
-    let run = Scan::new(cx, initial, &slices, false)?;
+    let run = Scan::new(cx, initial, &slices, draws(combine))?;
+    let captured = &cx.captured(&[combine], captured.to_vec())?;
     let made = cx.body(run.params(), captured, |cx, params, captured| {
         cx.nodes_of(combine, &[params, captured].concat())
     })?;
@@ -137,7 +141,8 @@ fn associative_scan(cx: &mut Cx) -> Lowered {
         rest.push(cx.slice(*x, 0, &Poly::ONE, 1, &(&extent - &Poly::ONE))?);
     }
     let slices: Vec<(Value, Along)> = rest.iter().map(|v| (*v, FORWARD)).collect();
-    let run = Scan::new(cx, &initial, &slices, false)?;
+    let run = Scan::new(cx, &initial, &slices, draws(combine))?;
+    let captured = cx.captured(&[combine], captured)?;
     let made = cx.body(run.params(), &captured, |cx, params, captured| {
         let after = cx.nodes_of(combine, &[params, captured].concat())?;
         Ok([after.clone(), after].concat())

@@ -5,6 +5,7 @@ mod refused;
 #[cfg(test)]
 pub(in crate::import) mod supported;
 
+pub use random::draws;
 pub use refused::why;
 
 use super::op::OpDef;

@@ -1,5 +1,7 @@
-//! Random numbers. What a node is called decides which they are.
+//! Random numbers: what a node is called, and the run's seed and offset, decide which they are.
 
+use super::super::messages::{Argument, Graph};
+use super::super::op::target;
 use super::super::prelude::*;
 use crate::lower::random::{self, Distribution, Seed};
 use wgfc_ir::{Body, Scalar};
@@ -76,6 +78,20 @@ pub const OPS: &[OpDef] = &[
         uniform(cx, range)
     }),
 ];
+
+/// Whether a graph, or one inside of it, draws random numbers.
+pub fn draws(graph: &Graph) -> bool {
+    graph.nodes.iter().any(|n| {
+        // Dropout and leaky units with random slopes draw in training only, where a flag of them is set.
+        let trains = n.inputs.iter().any(|i| matches!(i.arg, Argument::Bool(true)));
+        let inner = n.inputs.iter().any(|i| matches!(&i.arg, Argument::Graph(g) if draws(&g.graph)));
+        let drawn = super::find(target(n)).is_some_and(|f| {
+            let name = f.def.target;
+            OPS.iter().any(|d| d.target == name) && (trains || !(name.contains("dropout") || name.contains("rrelu")))
+        });
+        inner || drawn
+    })
+}
 
 /// The seed of a node: that of its first result's name.
 fn seed(cx: &Cx) -> Seed {

@@ -2,7 +2,6 @@
 
 use crate::import::onnx::GraphProto;
 use crate::import::onnx::prelude::*;
-use crate::import::onnx::subgraph::draws;
 use crate::lower::control::{self, Along, BatchedScan, Loop, Scan};
 use wgfc_ir::{DType, Scalar, Tensor, Value};
 
@@ -165,7 +164,8 @@ fn scan(cx: &mut Cx) -> Lowered {
     let inputs = along("scan_input_axes", "scan_input_directions", scanned)?;
     let stacked = along("scan_output_axes", "scan_output_directions", outputs)?;
     let slices: Vec<(Value, Along)> = all[n..].iter().copied().zip(inputs).collect();
-    let run = Scan::new(cx, &all[..n], &slices, draws(body))?;
+    let numbered = cx.draws(body).any;
+    let run = Scan::new(cx, &all[..n], &slices, numbered)?;
     let mut captures = vec![];
     let g = cx.subgraph(body, run.params(), &mut captures)?.graph;
     run.lower(cx, g, &values(captures), &stacked)
@@ -177,7 +177,7 @@ fn batched_scan(cx: &mut Cx) -> Lowered {
     if cx.opt(0).is_some() {
         return Err(cx.at_input(0, OpError::unsupported("sequences of different lengths", "export the model at opset 9 or newer, or with sequences that are padded")));
     }
-    if draws(body) {
+    if cx.draws(body).any {
         return Err(OpError::unsupported(
             "random numbers in the body of a scan before opset 9",
             "export the model at opset 9 or newer",

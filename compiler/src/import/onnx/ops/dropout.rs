@@ -2,7 +2,7 @@
 
 use super::random::from_name;
 use crate::import::onnx::prelude::*;
-use crate::lower::random;
+use crate::lower::random::{self, Seed};
 use wgfc_ir::{DType, Scalar};
 
 /// The identity, unless in training mode (from opset 12 on); the mask says what stays.
@@ -25,7 +25,8 @@ fn dropout(cx: &mut Cx) -> Lowered {
             }
         };
         // Its seed is an integer, all others' are floats.
-        let seed = cx.int_opt("seed")?.map_or_else(|| from_name(cx), |s| [s as u32, (s >> 32) as u32]);
+        let seed = cx.int_opt("seed")?;
+        let seed = seed.map_or_else(|| from_name(cx), |s| Seed::Given([s as u32, (s >> 32) as u32]));
         let (y, kept) = random::drop(cx, x, ratio, seed)?;
         return Ok(vec![y, kept]);
     }
@@ -41,4 +42,4 @@ fn dropout(cx: &mut Cx) -> Lowered {
 /// `Dropout`.
 pub const OPS: &[OpDef] = &[OpDef::new("Dropout", &[6, 7, 10, 12, 13, 22], dropout)
     .cases(&["test_dropout_", "test_training_dropout"])
-    .notes("the same elements at every run")];
+    .notes("in training, without attribute `seed`, those elements that the inputs `seed` and `offset` decide")];

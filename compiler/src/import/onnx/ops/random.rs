@@ -1,7 +1,7 @@
 //! Random numbers.
 //!
-//! A node without attribute `seed` takes its name for one: a program draws the same numbers whenever it runs.
-//! Where they must differ from run to run, the model takes them as an input.
+//! A node with attribute `seed` draws the same numbers whenever it runs. Without, those of its name, of the run's seed and of its
+//! offset.
 
 use crate::import::onnx::prelude::*;
 use crate::lower::random::{self, Seed};
@@ -9,7 +9,7 @@ use wgfc_ir::{DType, Dim};
 
 /// A given seed depends on nothing else.
 fn seed(cx: &Cx) -> Result<Seed> {
-    Ok(cx.float_opt("seed")?.map_or_else(|| from_name(cx), |s| [s.to_bits(), 0]))
+    Ok(cx.float_opt("seed")?.map_or_else(|| from_name(cx), |s| Seed::Given([s.to_bits(), 0])))
 }
 
 /// The seed of a node without one, of its name and its outputs'.
@@ -75,7 +75,7 @@ fn multinomial(cx: &mut Cx) -> Lowered {
     Ok(vec![random::multinomial(cx, x, samples, to, seed)?])
 }
 
-const NOTES: &str = "the same numbers at every run, others in each iteration of a loop";
+const NOTES: &str = "without attribute `seed`, of the inputs `seed` and `offset`; others in each iteration of a loop";
 
 /// Generators.
 pub const OPS: &[OpDef] = &[
