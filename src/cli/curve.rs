@@ -16,7 +16,7 @@ const POINTS: usize = 1000;
 const FAR: f64 = 30.0;
 
 /// Draws it: each loss, and in front of them their mean over a hundredth of the steps. Losses that are not finite are left out.
-pub fn svg(name: &str, loss: &str, points: &[(u64, f64)]) -> String {
+pub fn svg(name: &str, points: &[(u64, f64)]) -> String {
     let finite: Vec<(f64, f64)> =
         points.iter().filter(|p| p.1.is_finite()).map(|(s, l)| (*s as f64, *l)).collect();
     let (x0, x1) = (finite.first().map_or(0.0, |p| p.0), finite.last().map_or(1.0, |p| p.0));
@@ -35,7 +35,7 @@ pub fn svg(name: &str, loss: &str, points: &[(u64, f64)]) -> String {
     let py = |l: f64| {
         HEIGHT - BOTTOM - (scaled(l) - y0) / (y1 - y0).max(f64::MIN_POSITIVE) * (HEIGHT - TOP - BOTTOM)
     };
-    let title = format!("{name}: {loss} over {} steps", finite.len());
+    let title = format!("{name}: loss over {} steps", finite.len());
     let ends = match (finite.first(), finite.last()) {
         (Some(a), Some(b)) => format!("{} at step {}, {} at step {}", number(a.1), a.0, number(b.1), b.0),
         _ => "no step has a finite loss".to_owned(),
@@ -146,7 +146,7 @@ mod tests {
         for points in
             [&[][..], &[(3, f64::NAN)], &[(1, 0.0)], &[(5, -1.0), (6, f64::INFINITY), (7, 2.0)], &many]
         {
-            let s = svg("m", "loss", points);
+            let s = svg("m", points);
             assert!(s.ends_with("</svg>\n") && !s.contains("NaN") && !s.contains("inf"), "{s}");
             assert!(s.len() < 60_000, "{}", s.len());
         }

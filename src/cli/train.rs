@@ -34,7 +34,7 @@ pub fn main(a: &TrainArgs, t: &Terminal) -> Result<(), Error> {
     let mut log = Log::open(a.log.as_deref().zip(kind), trainer.step())?;
 
     let from = trainer.step();
-    if from >= a.steps {
+    if from >= a.steps && a.resume.is_some() {
         t.note_always(&format!("{from} steps are done already, of {}: nothing was trained", a.steps));
     }
     let gently = signals::gently();
@@ -74,8 +74,7 @@ pub fn main(a: &TrainArgs, t: &Terminal) -> Result<(), Error> {
     }
     drop(gently);
     if let Some(path) = &a.plot {
-        let loss = &trainer.roles().loss;
-        output::write_whole(path, curve::svg(&shown(&a.model), loss, log.losses()).as_bytes())?;
+        output::write_whole(path, curve::svg(&shown(&a.model), log.losses()).as_bytes())?;
     }
     let chosen_for = kept.source.to_string();
     match t.json {

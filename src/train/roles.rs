@@ -29,8 +29,8 @@ fn listed<'a>(names: impl IntoIterator<Item = &'a PortType>) -> String {
 
 impl Ports {
     /// Finds what they are for. An input that is neither data nor the same in each step is continued by an output: by the one that
-    /// [`Training::states`] names, else by the one of its name; and if as many outputs are left as inputs, not counting the loss, and
-    /// of the same types, in the order that they have. Of a program that is compiled no input can be continued.
+    /// [`Training::states`] names, else by the one of its name. If names continue none, and as many outputs are left as inputs, not
+    /// counting the loss, and of the same types, they do in the order that they have. Of a program that is compiled no input can be continued.
     ///
     /// # Errors
     /// Everything that does not fit: names, types, shapes, numbers of rows, an output that is no loss, an input that nothing gives.
@@ -70,7 +70,10 @@ impl Ports {
         let free: Vec<&PortType> =
             outputs.iter().filter(|o| Some(&o.name) != loss.as_ref() && !taken(&states, &o.name)).collect();
         let alike = |(a, b): (&&PortType, &&PortType)| a.dtype == b.dtype && a.shape == b.shape;
-        let in_order = may_continue && left.len() == free.len() && left.iter().zip(&free).all(alike);
+        // A forgotten input, such as a learning rate, is not continued by just any scalar.
+        let unnamed = states.len() == training.states.len();
+        let in_order =
+            may_continue && unnamed && left.len() == free.len() && left.iter().zip(&free).all(alike);
         let mut by_order = 0;
         if in_order {
             by_order = left.len();
@@ -298,5 +301,89 @@ fn sizes(
             bind(&shapes.iter().map(|(p, s)| (*p, s.as_slice())).collect::<Vec<_>>(), &mut dims);
             Some((batch, rows?.0, dims))
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Tensor;
+    use wgfc_ir::{DType, Dim};
+
+    fn port(text: &str) -> PortType {
+        let (name, shape) = text.split_once(':').unwrap();
+        let shape = shape.split(' ').filter(|d| !d.is_empty()).map(|d| Dim::parse(d).unwrap()).collect();
+        PortType { name: name.to_owned(), dtype: DType::F32, shape, broadcast: None }
+    }
+
+    fn ports(inputs: &[&str], outputs: &[&str], states: usize) -> Ports {
+        let all = |texts: &[&str]| texts.iter().map(|t| port(t)).collect();
+        Ports { inputs: all(inputs), outputs: all(outputs), states, open: states == 0 }
+    }
+
+    fn training(data: &[(&str, &[usize])]) -> Training {
+        let zeros = |(n, s): &(&str, &[usize])| ((*n).to_owned(), Tensor::zeros(DType::F32, s.to_vec()));
+        Training { data: data.iter().map(zeros).collect(), batch: Some(4), ..Training::default() }
+    }
+
+    fn pairs(roles: &Roles) -> Vec<String> {
+        roles.states.iter().map(|(i, o)| format!("{i}={o}")).collect()
+    }
+
+    fn refused(p: &Ports, t: &Training) -> String {
+        p.roles(t).unwrap_err().to_string()
+    }
+
+    #[test]
+    fn inputs_are_continued_by_name_by_request_or_in_order() {
+        let x: &[(&str, &[usize])] = &[("x", &[9, 3])];
+        let by_order = ports(&["a:3 5", "b:5", "n:", "x:rows 3"], &["o.0:", "o.1:3 5", "o.2:5", "o.3:"], 0);
+        let roles = by_order.roles(&training(x)).unwrap();
+        assert_eq!((roles.loss.as_str(), roles.by_order, roles.batch, roles.rows), ("o.0", 3, 4, 9));
+        assert_eq!(pairs(&roles), ["a=o.1", "b=o.2", "n=o.3"]);
+        assert_eq!(roles.dims, [("rows".to_owned(), 4)].into());
+        // The last scalar is the loss: the count has the first.
+        let t = Training { loss: Some("o.3".to_owned()), ..training(x) };
+        assert!(refused(&by_order, &t).contains("input `a` is f32[3, 5] and was not given"));
+        let t = Training { states: vec![("n".to_owned(), "o.0".to_owned())], ..t };
+        assert_eq!(pairs(&by_order.roles(&t).unwrap()), ["n=o.0", "a=o.1", "b=o.2"]);
+
+        let by_name = ports(&["x:rows 3", "w:3", "rate:"], &["w:3", "error:", "loss:"], 0);
+        assert!(refused(&by_name, &training(x)).contains("input `rate`"), "not by `error`");
+        let rate = [("rate".to_owned(), Tensor::from_f32(vec![], &[0.1]))];
+        let t = Training { inputs: rate.into(), ..training(x) };
+        let roles = by_name.roles(&t).unwrap();
+        assert_eq!((pairs(&roles), roles.by_order, roles.loss.as_str()), (vec!["w=w".to_owned()], 0, "loss"));
+        // A program that is compiled takes no more states.
+        assert!(refused(&Ports { open: false, ..by_name }, &t).contains("give the model itself"));
+    }
+
+    #[test]
+    fn data_without_a_name_is_for_the_input_with_an_open_batch() {
+        let t = Training::default();
+        let found = |p: &Ports| p.data_input(&t).map(|p| p.name.clone());
+        assert_eq!(found(&ports(&["a:3", "x:rows 3", "n:"], &["loss:"], 0)), Some("x".to_owned()));
+        assert_eq!(found(&ports(&["w:3", "x:8 3"], &["loss:", "w:3"], 0)), Some("x".to_owned()));
+        assert_eq!(found(&ports(&["x:rows 3", "y:rows"], &["loss:"], 1)), None);
+        assert_eq!(found(&ports(&["n:"], &["loss:"], 1)), None);
+    }
+
+    #[test]
+    fn rows_must_go_together() {
+        let two = ports(&["x:rows 3", "y:rows"], &["loss:"], 1);
+        assert!(two.roles(&training(&[("x", &[9, 3]), ("y", &[9])])).is_ok());
+        let said = refused(&two, &training(&[("x", &[9, 3]), ("y", &[8])]));
+        assert!(said.contains("`x` has 9 rows, and `y` has 8"), "{said}");
+        let fixed = ports(&["x:8 3"], &["loss:"], 1);
+        let t = Training { batch: None, ..training(&[("x", &[9, 3])]) };
+        assert_eq!(fixed.roles(&t).unwrap().batch, 8);
+        assert!(refused(&fixed, &training(&[("x", &[9, 3])])).contains("a step takes 8 rows of `x`, not 4"));
+        assert!(
+            refused(&ports(&["x:rows 3"], &["loss:"], 0), &training(&[("x", &[9, 3])])).contains("no states")
+        );
+        assert!(
+            refused(&ports(&["x:rows 3"], &["y:3"], 1), &training(&[("x", &[9, 3])]))
+                .contains("no output is a loss")
+        );
     }
 }

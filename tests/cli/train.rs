@@ -92,10 +92,7 @@ fn resumed_training_goes_on_to_the_last_bit() {
     assert_eq!(losses(&at("parts.csv")), losses(&at("whole.csv")));
     let bytes = |f: &str| std::fs::read(at(f)).unwrap();
     assert_eq!(bytes("parts.safetensors"), bytes("whole.safetensors"));
-    assert!(
-        String::from_utf8(bytes("l.svg")).unwrap().contains("loss over 40 steps")
-            || bytes("l.svg").len() > 1000
-    );
+    assert!(String::from_utf8(bytes("l.svg")).unwrap().contains("loss over 40 steps"));
     // Nothing else is left beside them.
     let names: Vec<_> =
         tree(d.path()).into_iter().map(|(p, _)| p).filter(|p| !p.starts_with(at("cache"))).collect();

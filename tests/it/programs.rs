@@ -6,9 +6,10 @@ use std::path::{Path, PathBuf};
 use wgfc::npy;
 use wgfc::selftest::{Tolerance, equal};
 use wgfc::source::ModelFile;
-use wgfc_compiler::{Fusion, Options};
-use wgfc_ir::Tensor;
+use wgfc::train::{Ports, Training};
+use wgfc_compiler::{Fusion, Options, States};
 use wgfc_ir::eval::{StateValues, evaluate_from};
+use wgfc_ir::{DType, Tensor};
 
 /// What is in them that is not supported, with what the error says.
 const REFUSED: &[(&str, &str)] =
@@ -153,4 +154,25 @@ fn programs_without_weights_compile_in_both_dialects() {
     }
     crate::say(table);
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+/// A sparse autoencoder of 768 × 12,288 with Adam, whose state comes in and goes out: all of it stays on the device, and moments are
+/// computed in the products that compute gradients.
+#[test]
+fn a_training_step_takes_few_dispatches() {
+    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/torch/sae_step.pt2");
+    let model = ModelFile::open(&file).unwrap();
+    let training = Training {
+        data: [("x".to_owned(), Tensor::zeros(DType::F32, vec![4096, 768]))].into(),
+        inputs: [("rate".to_owned(), Tensor::from_f32(vec![], &[1e-3]))].into(),
+        batch: Some(4096),
+        ..Training::default()
+    };
+    let roles = Ports::of_file(&model, &Options::default()).unwrap().roles(&training).unwrap();
+    assert_eq!((roles.loss.as_str(), roles.states.len(), roles.by_order), ("loss", 13, 0));
+    let states = States::Named { pairs: roles.states, capacity: None };
+    let program = model.compile(&Options { dims: roles.dims, states, ..Options::default() }).unwrap();
+    assert_eq!((program.inputs.len(), program.outputs.len(), program.states.len()), (2, 1, 13));
+    assert!(program.weights.is_empty());
+    assert!(program.dispatches.len() <= 20, "{} dispatches", program.dispatches.len());
 }

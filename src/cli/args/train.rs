@@ -16,8 +16,8 @@ Examples:
 
 The model is a step: it returns its loss and changes its states, as a program of torch.export whose buffers are the
 parameters and the optimizer's moments, or one that takes them and returns them (docs/torch.md). An input that is neither
-data nor given with --input is continued by the output that --carry names, else by the one of its name, else, where as many
-are left of each and of the same types, by the one at its place. All of these stay on the device.
+data nor given with --input is continued by the output that --carry names, else by the one of its name, else, where no names
+agree and as many of each are left, of the same types, by the one at its place. All of these stay on the device.
 
 Rows lie along the first axis of the data; files are mapped into memory, not read into it. In each epoch all rows are
 shuffled; those that are left over and fill no batch begin the first batch of the next epoch.
