@@ -5,7 +5,7 @@
 //! order, composed with the views that are there already. Views between the two products (batches and heads as one
 //! axis, and apart again) are followed from the probabilities back to the scores. Scales may stand on the scores, on `q`,
 //! on `k`, or on several; heads that share keys and values (GQA) are views too. Of a softmax that is guarded against
-//! rows that see nothing ([`unseen`]), such rows are 0.
+//! rows that see nothing (`unseen`), such rows are 0.
 //!
 //! Not matched: a scale outside the mask's sum, dropout, a softmax whose result others read.
 
@@ -211,7 +211,7 @@ fn match_with(
     let e: Vec<u8> = lv.iter().copied().filter(|l| !lp.contains(l)).collect();
     let [e] = e[..] else { return None };
     let width = extent(v, lv, e)?;
-    if pv.out.len() != b + 2 || !width.as_const().is_some_and(|w| w <= MAX_WIDTH) {
+    if pv.out.len() != b + 2 || width.as_const().is_none_or(|w| w > MAX_WIDTH) {
         return None;
     }
     let place = |l: u8| match l {
