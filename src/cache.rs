@@ -314,7 +314,15 @@ mod tests {
         assert_ne!(cache.tuning_file(&a), cache.tuning_file(&b));
         assert_eq!(cache.tuning(&a).unwrap(), Tuning::default());
         let row = |threads, lanes| {
-            Some(Schedule::Row(Row { threads, lanes, width: 1, steps: 0, kept: false, subgroup: 1 }))
+            Some(Schedule::Row(Row {
+                threads,
+                lanes,
+                rows_first: false,
+                width: 1,
+                steps: 0,
+                kept: false,
+                subgroup: 1,
+            }))
         };
         let of = |all: &[(&str, Option<Schedule>)]| all.iter().map(|(k, c)| (k.to_string(), *c)).collect();
         cache.add_tuning(&a, &of(&[("x", row(64, 8)), ("y", row(64, 4))])).unwrap();

@@ -14,6 +14,8 @@ pub struct Row {
     pub threads: u32,
     /// Invocations that share a row: a power of two that divides `threads`.
     pub lanes: u32,
+    /// Whether neighbouring invocations take neighbouring rows rather than the lanes of one.
+    pub rows_first: bool,
     /// Consecutive lanes that combine by shuffles within a subgroup: a power of two, at most `lanes`; 1 for none.
     pub joined: u32,
     /// Number of an invocation.

@@ -72,6 +72,7 @@ fn tables_are_obeyed_within_what_the_device_can_do() {
                 Schedule::Row(rows::Row {
                     threads: 64,
                     lanes: 1,
+                    rows_first: false,
                     width: 1,
                     steps: 0,
                     kept: false,

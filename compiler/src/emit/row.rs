@@ -42,7 +42,7 @@ pub(super) fn emit(
     schedule: &rows::Row,
     cx: &EmitContext,
 ) -> Result<EmittedKernel, Diagnostic> {
-    let rows::Row { threads, lanes, width, steps, subgroup, .. } = *schedule;
+    let rows::Row { threads, lanes, rows_first, width, steps, subgroup, .. } = *schedule;
     let unrolled = Unrolled::new(kernel, width)?;
     let Unrolled { kernel, len, vectors, .. } = &unrolled;
     let Family::Row(row) = &kernel.family else {
@@ -68,7 +68,7 @@ pub(super) fn emit(
         .collect();
     let (scratch, slots) = allocate(&texts, &kernel.body);
     let per_thread = thread_bytes(&scratch);
-    let joined = subgroup.min(lanes);
+    let joined = if rows_first { 1 } else { subgroup.min(lanes) };
     m.subgroup = (joined > 1).then_some(subgroup);
     let steps = i64::from(steps);
     let per_group = i64::from(threads / lanes);
@@ -167,6 +167,7 @@ pub(super) fn emit(
         extents,
         threads,
         lanes,
+        rows_first,
         joined,
         local: templates::Local::new(m.subgroup.unwrap_or(1)),
         rows: rows_text,

@@ -182,6 +182,7 @@ mod tests {
                     1 => Schedule::Row(rows::Row {
                         threads: a,
                         lanes: b,
+                        rows_first: q,
                         width: c,
                         steps: d,
                         kept: p,

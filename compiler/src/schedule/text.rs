@@ -1,7 +1,7 @@
 //! The text form of a [`Schedule`]: words that say which, then fields.
 //!
 //! ```text
-//! row threads=64 lanes=32 width=4 steps=0 kept=false subgroup=32
+//! row threads=64 lanes=32 rows_first=false width=4 steps=0 kept=false subgroup=32
 //! product tiled rows=64 cols=64 k=16 thread_rows=4 thread_cols=4 split=1 buffers=2 rows_first=false
 //! ```
 
@@ -64,7 +64,7 @@ macro_rules! fields {
 
 fields! {
     maps::Map { threads, elements }
-    rows::Row { threads, lanes, width, steps, kept, subgroup }
+    rows::Row { threads, lanes, rows_first, width, steps, kept, subgroup }
     prefix_scans::PrefixScan { threads, shared }
     loops::Loop { threads }
     TileShape { rows, cols, k, thread_rows, thread_cols, split }

@@ -1,7 +1,8 @@
 //! How rows are shared out.
 //!
-//! A power of two of invocations (*lanes*) shares a row: 1 for short rows and for reductions over an outer axis (then
-//! neighbouring invocations read neighbouring elements), more for long ones. Reductions that do not need one another
+//! A power of two of invocations (*lanes*) shares a row: 1 for short rows, more for long ones and where there are few.
+//! Neighbours in a workgroup are the lanes of a row, or of neighbouring rows where those lie side by side in memory, as in
+//! reductions over an outer axis. Reductions that do not need one another
 //! share a [pass](passes); a store joins the first pass before which all it needs is known.
 
 pub mod unroll;
@@ -16,8 +17,10 @@ use std::collections::BTreeSet;
 use unroll::Unrolled;
 use wgfc_ir::{Dim, Reg};
 
-/// This share of the invocations under way together are rows enough, an invocation each: 4096 on an H100, a fit.
-const MANY: f64 = 64.0;
+/// Neighbouring rows that a workgroup takes at least where they lie side by side: of 4 bytes, a sector of memory.
+const SIDE_BY_SIDE: u32 = 8;
+/// Rows that are taken for an unknown number.
+const MANY_ROWS: i64 = 1024;
 /// Rows of so many positions are not shared out: combining what lanes have takes as long.
 const SHORT: i64 = 16;
 /// Positions of a lane up to which they are kept in registers.
@@ -32,6 +35,8 @@ pub struct Row {
     pub threads: u32,
     /// Invocations that share a row, a power of two; divides `threads`.
     pub lanes: u32,
+    /// Whether neighbouring invocations take neighbouring rows rather than the lanes of one.
+    pub rows_first: bool,
     /// Neighbouring positions that a lane takes in a step: 1, 2 or 4.
     pub width: u32,
     /// Steps of a lane, where they are few and known; 0 for a loop of any length.
@@ -127,6 +132,14 @@ fn most_threads(device: &DeviceProfile) -> u32 {
     1u32 << device.max_invocations.clamp(1, 256).ilog2()
 }
 
+/// How rows are shared out.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct Shares {
+    threads: u32,
+    lanes: u32,
+    rows_first: bool,
+}
+
 /// A row kernel as it is seen by the choice.
 struct Problem<'a> {
     kernel: &'a Kernel,
@@ -156,25 +169,24 @@ impl<'a> Problem<'a> {
     }
 
     /// The schedule with rows shared out so.
-    fn schedule(&self, threads: u32, lanes: u32) -> Row {
-        let subgroup =
-            self.device.subgroup.filter(|s| lanes > 1 && threads.is_multiple_of(*s) && (*s).min(lanes) > 1);
+    fn schedule(&self, Shares { threads, lanes, rows_first }: Shares) -> Row {
+        let subgroup = self
+            .device
+            .subgroup
+            .filter(|s| !rows_first && lanes > 1 && threads.is_multiple_of(*s) && (*s).min(lanes) > 1);
         let steps = self.unrolled.len.as_const().map(|n| (n + i64::from(lanes) - 1) / i64::from(lanes));
         let steps = steps.filter(|s| self.loops > 1 && (1..=KEPT_STEPS).contains(s)).unwrap_or(0);
         let kept = (1..=KEPT_VALUES).contains(&(self.kept * steps));
         let (width, subgroup) = (self.unrolled.width, subgroup.unwrap_or(1));
-        Row { threads, lanes, width, steps: steps as u32, kept, subgroup }
+        Row { threads, lanes, rows_first, width, steps: steps as u32, kept, subgroup }
     }
 
     fn fits(&self, threads: u32, lanes: u32) -> bool {
         lanes == 1 || threads * self.thread_bytes <= self.device.max_workgroup_bytes
     }
 
-    /// The preferred numbers of threads and lanes.
-    fn choose(&self) -> (u32, u32) {
-        let Family::Row(crate::kernel::Row { rows, len, .. }) = &self.kernel.family else { return (1, 1) };
-        let most = most_threads(self.device);
-        let base = most.min(64);
+    /// Whether rows lie side by side in memory more than their positions do.
+    fn lies_across(&self) -> bool {
         let deps = Dependence::of(self.kernel);
         let (mut along, mut across) = (0, 0);
         for id in self.kernel.body.reachable(&self.kernel.roots()) {
@@ -183,12 +195,37 @@ impl<'a> Problem<'a> {
                 across += u32::from(deps.is_unit_stride(offset, 0));
             }
         }
+        across > along
+    }
+
+    /// The preferred way.
+    fn choose(&self) -> Shares {
+        let Family::Row(crate::kernel::Row { rows, len, .. }) = &self.kernel.family else {
+            return Shares { threads: 1, lanes: 1, rows_first: false };
+        };
+        let most = most_threads(self.device);
+        let base = most.min(64);
         let known = |d: &Dim| self.expect.known(d);
-        let many_rows = known(rows).is_none_or(|r| r >= self.device.speeds.share_of_resident(MANY));
+        let across = self.lies_across() && known(rows).is_none_or(|r| r >= i64::from(SIDE_BY_SIDE));
+        if across && known(len).is_none_or(|n| n > SHORT) {
+            // Lanes enough to keep the device busy, each with some positions; rows enough for whole sectors of memory.
+            let busy = self.device.speeds.share_of_resident(1.0) / known(rows).unwrap_or(MANY_ROWS).max(1);
+            let busy = 1u32 << busy.max(1).ilog2().min(8);
+            let positions = known(len).map_or(SIDE_BY_SIDE, |n| shared_by(n, 8));
+            let mut threads = most;
+            let mut lanes = busy.min(positions).min(most / SIDE_BY_SIDE).max(1);
+            while !self.fits(threads, lanes) {
+                threads /= 2;
+                lanes = lanes.min((threads / SIDE_BY_SIDE).max(1));
+            }
+            return if lanes == 1 {
+                Shares { threads: base, lanes, rows_first: false }
+            } else {
+                Shares { threads, lanes, rows_first: true }
+            };
+        }
         let lanes = match known(len) {
             Some(n) if n <= SHORT => 1,
-            Some(n) if across > along && (many_rows || n < 256) => 1,
-            _ if across > along && many_rows => 1,
             Some(n) => shared_by(n, 4).min(256),
             None => 64,
         };
@@ -207,7 +244,7 @@ impl<'a> Problem<'a> {
             threads /= 2;
             lanes = lanes.min(threads);
         }
-        (threads, lanes)
+        Shares { threads, lanes, rows_first: false }
     }
 }
 
@@ -222,8 +259,7 @@ fn shared_by(n: i64, each: i64) -> u32 {
 /// As [`choose`](super::choose).
 pub fn choose(kernel: &Kernel, cx: &Context) -> Result<Row, Diagnostic> {
     let p = Problem::new(kernel, cx)?;
-    let (threads, lanes) = p.choose();
-    Ok(p.schedule(threads, lanes))
+    Ok(p.schedule(p.choose()))
 }
 
 /// All schedules of a row kernel that a device can run, the preferred one first, then by how little they differ from it.
@@ -236,16 +272,24 @@ pub fn candidates(kernel: &Kernel, cx: &Context) -> Result<Vec<Row>, Diagnostic>
     let most = most_threads(cx.device);
     let longest = p.unrolled.len.as_const().map_or(most, |n| n.clamp(1, 256) as u32).next_power_of_two();
     let mut out = vec![first];
+    let orders: &[bool] = if p.lies_across() { &[false, true] } else { &[false] };
     for lanes in (0..9).map(|i| 1u32 << i).filter(|l| *l <= longest.min(most)) {
         for threads in [64, 128, 256].map(|t: u32| t.max(lanes).min(most)) {
-            if p.fits(threads, lanes) && !out.contains(&(threads, lanes)) {
-                out.push((threads, lanes));
+            for rows_first in orders.iter().copied().filter(|r| !r || (lanes > 1 && threads > lanes)) {
+                let s = Shares { threads, lanes, rows_first };
+                if p.fits(threads, lanes) && !out.contains(&s) {
+                    out.push(s);
+                }
             }
         }
     }
     let apart = |a: u32, b: u32| a.ilog2().abs_diff(b.ilog2());
-    out.sort_by_key(|(t, l)| (apart(*l, first.1) + apart(*t, first.0), *l, *t));
-    Ok(out.into_iter().map(|(threads, lanes)| p.schedule(threads, lanes)).collect())
+    let far = |s: &Shares| {
+        let order = u32::from(s.rows_first != first.rows_first);
+        order + apart(s.lanes, first.lanes) + apart(s.threads, first.threads)
+    };
+    out.sort_by_key(|s| (far(s), s.lanes, s.threads));
+    Ok(out.into_iter().map(|s| p.schedule(s)).collect())
 }
 
 /// The values of a position that several passes of an unrolled kernel need: each with the pass that computes it first.
