@@ -280,6 +280,52 @@ pub fn mul_into_operand(
     })
 }
 
+/// `(reduce.sum axes (contract l a b))` with sums taken as early as they can be: along what only one operand has, of that
+/// operand; along what both have, in the contraction.
+pub fn sum_of_product(
+    axes: &str,
+    l: &str,
+    a: &str,
+    b: &str,
+) -> Make<impl Fn(&mut Terms, Id, &Subst) -> Option<Id> + use<>> {
+    let (axes, l, a, b) = (var(axes), var(l), var(a), var(b));
+    Make(move |g: &mut Terms, root, s: &Subst| {
+        // A sum of f16 may be beyond the type where its products are not.
+        let dtype = ty(g, root)?.dtype;
+        if dtype.is_float() && dtype.bits() < 32 {
+            return None;
+        }
+        let (Attr::Labels(labels), Attr::Axes(over)) = (attr_of(g, s[l])?, attr_of(g, s[axes])?) else {
+            return None;
+        };
+        let out = labels.out.clone();
+        let over: Vec<u8> = over.iter().filter_map(|i| out.get(*i).copied()).collect();
+        let mut labels = labels.clone();
+        let both = |label: &u8| labels.a.contains(label) && labels.b.contains(label);
+        labels.out = out.iter().copied().filter(|label| !(over.contains(label) && both(label))).collect();
+        let mut sum = |own: &[u8], other: &[u8], operand: Id| {
+            let alone = |i: &usize| over.contains(&own[*i]) && !other.contains(&own[*i]);
+            let along: Vec<usize> = (0..own.len()).filter(alone).collect();
+            if along.is_empty() {
+                return operand;
+            }
+            let along = attr(g, Attr::Axes(along));
+            g.add(Term::new(Head::Reduce(wgfc_ir::ReduceOp::Sum), [along, operand]))
+        };
+        let (a, b) = (sum(&labels.a, &labels.b, s[a]), sum(&labels.b, &labels.a, s[b]));
+        let kept = labels.out.clone();
+        let labels = attr(g, Attr::Labels(labels));
+        let product = g.add(Term::new(Head::Contract, [labels, a, b]));
+        if kept.len() == out.len() {
+            return Some(product);
+        }
+        let index = kept.iter().filter_map(|l| out.iter().position(|o| o == l)).map(Poly::var).collect();
+        let shape = ty(g, root)?.shape.clone();
+        let map = attr(g, Attr::View(ViewMap { shape, index, fill: None }));
+        Some(g.add(Term::new(Head::View, [map, product])))
+    })
+}
+
 /// `(softmax axis x)` for the one axis of the reduction `axes`.
 pub fn softmax_over(
     axes: &str,

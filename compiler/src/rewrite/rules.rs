@@ -36,6 +36,8 @@ pub fn exact() -> Vec<Rule> {
         rewrite!("sub-neg";         "(sub ?x (neg ?y))" => "(add ?x ?y)"),
         // |−x| → |x|
         rewrite!("abs-neg";         "(abs (neg ?x))" => "(abs ?x)"),
+        // Σ −x → −Σ x
+        rewrite!("sum-of-neg";      "(reduce.sum ?a (neg ?x))" => "(neg (reduce.sum ?a ?x))"),
         // not not x → x
         rewrite!("not-not";         "(not (not ?x))" => "?x"),
         // max(max(x, y), y) → max(x, y): relu of relu
@@ -105,6 +107,8 @@ pub fn approx() -> Vec<Rule> {
         // Σ x · c → (Σ x) · c, for one value c
         rewrite!("sum-of-mul";      "(reduce.sum ?a (mul ?x ?c))" => "(mul (reduce.sum ?a ?x) ?c)"
             if scalar("?c") if finite("?c") if float()),
+        // Σ (a @ b) → (Σ a) @ b, a @ (Σ b) or, along what both have, one product
+        rewrite!("sum-of-product";  "(reduce.sum ?s (contract ?l ?a ?b))" => { sum_of_product("?s", "?l", "?a", "?b") }),
         // (a · c) @ b → (a @ b) · c, for one value c
         rewrite!("scale-left";      "(contract ?l (mul ?a ?c) ?b)" => "(mul (contract ?l ?a ?b) ?c)" if scalar("?c") if finite("?c")),
         rewrite!("scale-right";     "(contract ?l ?a (mul ?b ?c))" => "(mul (contract ?l ?a ?b) ?c)" if scalar("?c") if finite("?c")),
