@@ -12,6 +12,9 @@
 //! ```
 //!
 //! All arguments are always in range, except that with no `k` at all `x_step` may be asked for `k = 0`.
+//!
+//! An operand that the tiled template [reads in vectors](Access) has an `x_load` that gives four neighbours along its memory
+//! order as a `vec4<f32>`; `x_line` or `x_step` then counts fours of them, of which there are a whole number.
 
 use crate::{RenderError, Template, render};
 use serde::{Deserialize, Serialize};
@@ -55,6 +58,10 @@ impl TileShape {
     pub const fn threads(self) -> u32 {
         self.slice_threads() * self.split
     }
+    /// Whether a thread makes four rows or more, so that the rows' operand may be read in vectors.
+    pub const fn x_by_fours(self) -> bool {
+        self.thread_rows >= 4
+    }
     /// Bytes of workgroup memory that one buffer of tiles takes.
     const fn buffer_bytes(self) -> u32 {
         (self.rows + self.cols) * self.k * self.split * 4
@@ -80,6 +87,15 @@ pub enum Contiguous {
     Depth,
 }
 
+/// How an operand is read.
+#[derive(Clone, Copy, Debug)]
+pub struct Access {
+    /// Its memory order.
+    pub order: Contiguous,
+    /// Four neighbours along it at once.
+    pub vectors: bool,
+}
+
 /// Parameters of the tiled product.
 #[derive(Clone, Debug)]
 pub struct Tiled {
@@ -91,10 +107,10 @@ pub struct Tiled {
     pub extents: Extents,
     /// How it is cut up.
     pub shape: TileShape,
-    /// Memory order of `x`.
-    pub x: Contiguous,
-    /// Memory order of `y`.
-    pub y: Contiguous,
+    /// How `x` is read; in vectors only if the shape [allows it](TileShape::x_by_fours).
+    pub x: Access,
+    /// How `y` is read.
+    pub y: Access,
     /// The number of rows is known to be a multiple of the tile's.
     pub whole_rows: bool,
     /// The number of columns is known to be a multiple of the tile's.
@@ -105,6 +121,9 @@ pub struct Tiled {
     pub rows_first: bool,
     /// Buffers of tiles, 1 or 2.
     pub buffers: u32,
+    /// `store` takes a `vec4<f32>` of neighbouring columns, `col` counting fours: only where `y` is read in vectors and k
+    /// is not split.
+    pub store_vectors: bool,
 }
 
 #[derive(Serialize)]
@@ -116,15 +135,29 @@ struct Element {
 /// Four elements that one thread brings into the tile.
 #[derive(Serialize)]
 struct Vector {
+    /// Four, or one that is a vector.
     elements: Vec<Element>,
-    index: String,
+    /// Where it is written, and which lane of it: all, or one after another.
+    writes: Vec<TileWrite>,
     /// When there are more threads than vectors: which threads write.
     only_if: Option<String>,
 }
 
 #[derive(Serialize)]
+struct TileWrite {
+    index: String,
+    /// The lane of the place in the tile, and of the vector fetched; none for all.
+    lanes: Option<(String, &'static str)>,
+}
+
+#[derive(Serialize)]
 struct Operand {
     name: &'static str,
+    /// What is fetched where there is no more `k`.
+    zero: &'static str,
+    /// The first and the number of the `k` of a step, in what `<name>_step` counts.
+    first: &'static str,
+    depth: &'static str,
     lines: Vec<String>,
     steps: Vec<String>,
     vectors: Vec<Vector>,
@@ -163,6 +196,13 @@ struct Write {
     index: String,
     acc: String,
 }
+/// Four neighbouring columns of a row that a thread stores.
+#[derive(Serialize)]
+struct Quadruple {
+    row: String,
+    col: String,
+    acc: String,
+}
 /// Some of each thread's rows on their way through workgroup memory.
 #[derive(Serialize)]
 struct Round {
@@ -198,6 +238,10 @@ struct TiledSlots {
     operands: Vec<Operand>,
     accs: Vec<String>,
     quads: Vec<Quad>,
+    /// Stored from registers; else `rounds`.
+    quadruples: Vec<Quadruple>,
+    guard_rows: bool,
+    guard_cols: bool,
     rounds: Vec<Round>,
     round_elements: u32,
     round_slice: u32,
@@ -214,9 +258,12 @@ impl Template for TiledSlots {
 /// Vectors of four lie along `k` or along lines, whichever lets a thread fetch its four elements
 /// while its neighbours fetch the memory beside them:
 ///
-/// - along `k` (`KMajor == false`): vector `(k/4, line)` at `k/4 · lines + line`;
+/// - along `k`: vector `(k/4, line)` at `k/4 · lines + line`;
 /// - along lines (`along_lines`): vector `(k, line/4)` at `k · lines/4 + (line/4 xor k)`; the xor
 ///   spreads a fetch over the banks.
+///
+/// What is read in vectors lies along lines. Where memory lies along `k`, a thread then writes its four elements
+/// to four rows of `k`, and the xor is with `k/4`, spread over the eight vectors of a row of banks.
 struct Place {
     name: &'static str,
     lines: u32,
@@ -224,6 +271,8 @@ struct Place {
     along_lines: bool,
     /// Neighbouring threads fetch neighbouring `k`.
     depth_first: bool,
+    /// Memory is read in vectors.
+    vectors: bool,
     /// Whether a line may lie outside.
     guard: bool,
     origin: &'static str,
@@ -231,20 +280,52 @@ struct Place {
 }
 
 impl Place {
+    fn new(name: &'static str, lines: u32, base: u32, access: Access, along_lines: bool) -> Place {
+        let depth_first = access.order == Contiguous::Depth;
+        let [origin, end] = if name == "x" { ["row0", "rows"] } else { ["col0", "cols"] };
+        Place {
+            name,
+            lines,
+            base,
+            along_lines,
+            depth_first,
+            vectors: access.vectors,
+            guard: true,
+            origin,
+            end,
+        }
+    }
+
     fn swizzle(&self) -> u32 {
         (self.lines / 4 - 1).min(7)
+    }
+
+    /// What the vectors of row `k` of a tile of `depth` are moved by.
+    fn moved(&self, k: u32, depth: u32) -> u32 {
+        let by = if self.vectors && self.depth_first { k / 4 * (32 / depth).max(1) } else { k };
+        by & self.swizzle()
     }
 
     /// What each thread fetches: `threads` threads bring `lines · depth` elements in.
     fn operand(&self, depth: u32, threads: u32) -> Operand {
         // Vectors form a grid of a fast and a slow axis, the fast one across neighbouring threads.
+        let along_lines = if self.vectors { !self.depth_first } else { self.along_lines };
         let (line_vectors, k_vectors) =
-            if self.along_lines { (self.lines / 4, depth) } else { (self.lines, depth / 4) };
+            if along_lines { (self.lines / 4, depth) } else { (self.lines, depth / 4) };
         let (fast, slow) =
             if self.depth_first { (k_vectors, line_vectors) } else { (line_vectors, k_vectors) };
         let count = (fast * slow).div_ceil(threads);
         let only_if = (fast * slow < threads).then(|| format!("t < {}", fast * slow));
-        let mut o = Operand { name: self.name, lines: vec![], steps: vec![], vectors: vec![] };
+        let fours = self.vectors && self.depth_first;
+        let mut o = Operand {
+            name: self.name,
+            zero: if self.vectors { "vec4<f32>()" } else { "0.0" },
+            first: if fours { "k0 / 4" } else { "k0" },
+            depth: if fours { "depth / 4" } else { "depth" },
+            lines: vec![],
+            steps: vec![],
+            vectors: vec![],
+        };
         let find = |list: &mut Vec<String>, s: String| {
             list.iter().position(|x| *x == s).unwrap_or_else(|| {
                 list.push(s);
@@ -264,22 +345,43 @@ impl Place {
             let f = format!("({f})");
             let (k, line) = if self.depth_first { (f, s) } else { (s, f) };
             let mut elements = vec![];
-            for j in 0..4 {
-                let (line, k) = if self.along_lines {
-                    (format!("{line} * 4 + {j}"), k.clone())
-                } else {
-                    (line.clone(), format!("{k} * 4 + {j}"))
+            for j in 0..if self.vectors { 1 } else { 4 } {
+                let (line, k) = match (self.vectors, along_lines) {
+                    (true, _) => (line.clone(), k.clone()),
+                    (false, true) => (format!("{line} * 4 + {j}"), k.clone()),
+                    (false, false) => (line.clone(), format!("{k} * 4 + {j}")),
                 };
-                let line = format!("{} + {line}", self.origin);
-                let line = if self.guard { format!("min({line}, {} - 1)", self.end) } else { line };
+                let (origin, end) = if self.vectors && along_lines {
+                    (format!("{} / 4", self.origin), format!("{} / 4", self.end))
+                } else {
+                    (self.origin.to_owned(), self.end.to_owned())
+                };
+                let line = format!("{origin} + {line}");
+                let line = if self.guard { format!("min({line}, {end} - 1)") } else { line };
                 elements.push(Element { line: find(&mut o.lines, line), step: find(&mut o.steps, k) });
             }
-            let index = if self.along_lines {
-                format!("{} + {k} * {} + ({line} ^ ({k} & {}))", self.base, self.lines / 4, self.swizzle())
+            let writes = if fours {
+                let row = self.lines / 4;
+                let by = (32 / depth).max(1);
+                let at = |j: u32| TileWrite {
+                    index: format!(
+                        "{} + ({k} * 4 + {j}) * {row} + (({line} / 4) ^ (({k} * {by}) & {}))",
+                        self.base,
+                        self.swizzle()
+                    ),
+                    lanes: Some((format!("{line} % 4"), LANES[j as usize])),
+                };
+                (0..4).map(at).collect()
             } else {
-                format!("{} + {k} * {} + {line}", self.base, self.lines)
+                let index = if self.along_lines {
+                    let row = self.lines / 4;
+                    format!("{} + {k} * {row} + ({line} ^ ({k} & {}))", self.base, self.swizzle())
+                } else {
+                    format!("{} + {k} * {} + {line}", self.base, self.lines)
+                };
+                vec![TileWrite { index, lanes: None }]
             };
-            o.vectors.push(Vector { elements, index, only_if: only_if.clone() });
+            o.vectors.push(Vector { elements, writes, only_if: only_if.clone() });
         }
         o
     }
@@ -288,7 +390,14 @@ impl Place {
     ///
     /// Thread `t` of `across` owns, along `k`, lines `t + i·across`; along lines, whole vectors
     /// `t + i·across`.
-    fn reads(&self, q: u32, thread: &str, across: u32, count: u32) -> (Vec<TileLoad>, Vec<Vec<String>>) {
+    fn reads(
+        &self,
+        q: u32,
+        depth: u32,
+        thread: &str,
+        across: u32,
+        count: u32,
+    ) -> (Vec<TileLoad>, Vec<Vec<String>>) {
         let mut loads = vec![];
         let mut values = vec![vec![String::new(); count as usize]; 4];
         if self.along_lines {
@@ -300,7 +409,7 @@ impl Place {
                         "{} + (({}) ^ {})",
                         self.base + k * (self.lines / 4),
                         plus(thread, h * across),
-                        k & self.swizzle()
+                        self.moved(k, depth)
                     );
                     loads.push(TileLoad { name: name.clone(), index });
                     for (c, lane) in LANES.iter().enumerate() {
@@ -348,26 +457,11 @@ impl Tiled {
     pub fn render(&self) -> Result<String, RenderError> {
         let s = self.shape;
         let (across_y, across_x) = (s.rows / s.thread_rows, s.cols / s.thread_cols);
-        let x = Place {
-            name: "x",
-            lines: s.rows,
-            base: 0,
-            along_lines: self.x == Contiguous::Depth && s.thread_rows >= 4,
-            depth_first: self.x == Contiguous::Depth,
-            guard: !self.whole_rows,
-            origin: "row0",
-            end: "rows",
-        };
-        let y = Place {
-            name: "y",
-            lines: s.cols,
-            base: s.rows * s.k / 4,
-            along_lines: self.y == Contiguous::Depth,
-            depth_first: self.y == Contiguous::Depth,
-            guard: !self.whole_cols,
-            origin: "col0",
-            end: "cols",
-        };
+        let x_lines = self.x.vectors || (self.x.order == Contiguous::Depth && s.thread_rows >= 4);
+        let y_lines = self.y.vectors || self.y.order == Contiguous::Depth;
+        let mut x = Place::new("x", s.rows, 0, self.x, x_lines);
+        let mut y = Place::new("y", s.cols, s.rows * s.k / 4, self.y, y_lines);
+        (x.guard, y.guard) = (!self.whole_rows, !self.whole_cols);
         // A warp that covers 4 × 8 threads reads fewer distinct vectors than one of 2 × 16.
         let (tx, ty) = if across_x > 8 && across_y % 4 == 0 {
             let wide = across_x / 8;
@@ -379,8 +473,8 @@ impl Tiled {
         let col_vectors = s.thread_cols / 4;
         let mut quads = vec![];
         for q in 0..s.k / 4 {
-            let (mut loads, xs) = x.reads(q, "ty", across_y, s.thread_rows);
-            let (more, ys) = y.reads(q, "tx", across_x, s.thread_cols);
+            let (mut loads, xs) = x.reads(q, s.k, "ty", across_y, s.thread_rows);
+            let (more, ys) = y.reads(q, s.k, "tx", across_x, s.thread_cols);
             loads.extend(more);
             let mut ks = vec![];
             for j in 0..4 {
@@ -449,6 +543,22 @@ impl Tiled {
             s.slice_threads()
         );
 
+        let mut quadruples = vec![];
+        for i in 0..if self.store_vectors { s.thread_rows } else { 0 } {
+            let row = if x.along_lines {
+                format!("(ty + {}) * 4 + {}", i / 4 * across_y, i % 4)
+            } else {
+                format!("ty + {}", i * across_y)
+            };
+            for h in 0..col_vectors {
+                let (row, col) = (row.clone(), format!("tx + {}", h * across_x));
+                quadruples.push(Quadruple { row, col, acc: format!("{i}_{h}") });
+            }
+        }
+        if self.store_vectors {
+            rounds.clear();
+        }
+
         let slots = TiledSlots {
             preamble: self.preamble.clone(),
             setup: self.setup.clone(),
@@ -478,6 +588,9 @@ impl Tiled {
                 .flat_map(|i| (0..col_vectors).map(move |h| format!("{i}_{h}")))
                 .collect(),
             quads,
+            quadruples,
+            guard_rows: !self.whole_rows,
+            guard_cols: !self.whole_cols,
             rounds,
             round_elements: group * across_y * s.cols,
             round_slice,

@@ -129,6 +129,8 @@ fn all_layouts_of_a_tile() {
         for bits in 0..8 {
             let l = Layout { a: bits & 1 != 0, b: bits & 2 != 0, out: bits & 4 != 0 };
             check_product(&gpus, fixed([2, 37, 70, 29]), &[], l, Some(Shape::Tiled(t)));
+            let fours = if bits % 3 == 0 { [1, 44, 70, 36] } else { [2, 44, 68, 36] };
+            check_product(&gpus, fixed(fours), &[], l, Some(Shape::Tiled(t)));
         }
     }
 }
@@ -629,6 +631,7 @@ fn choices() {
             vector,
             staged: 0.0,
             half: false,
+            fours: [true, y == Depth || what != "first convolution"],
         };
         text += &format!("{what} {d:?}: {:?}\n", products::choose(&p, &profile, &Default::default()));
     }

@@ -42,9 +42,9 @@ pub(super) fn emit(
     let t_text = module.extent(&mut top, t)?;
     let d_text = module.extent(&mut top, d)?;
     let mut functions = String::new();
-    operand(&mut module, &mut functions, "q", *q, 1, 3)?;
-    operand(&mut module, &mut functions, "k", *k, 2, 3)?;
-    operand(&mut module, &mut functions, "v", *v, 2, 4)?;
+    operand(&mut module, &mut functions, "q", &[*q], 1, 3)?;
+    operand(&mut module, &mut functions, "k", &[*k], 2, 3)?;
+    operand(&mut module, &mut functions, "v", &[*v], 2, 4)?;
     if let Some(mask) = mask {
         if kernel.body.dtype(*mask).reg() != Reg::F32 {
             return Err(Diagnostic::internal("an attention mask is not a float"));

@@ -12,7 +12,7 @@ use crate::schedule::products;
 use crate::schedule::products::problem::{Side, suits};
 use std::fmt::Write;
 use wgfc_codegen_templates::cooperative::{Cooperative, FETCH};
-use wgfc_codegen_templates::matmul::{Contiguous, Extents};
+use wgfc_codegen_templates::matmul::Extents;
 use wgfc_ir::Poly;
 
 /// Writes the product as its schedule says.
@@ -33,7 +33,7 @@ pub(super) fn emit(
     let mut body = Body::default();
     let eight = i64::from(FETCH);
     let mut eights = |s: &Side<'_>| -> Vec<ExprId> {
-        let along = if s.order == Contiguous::Depth { K } else { s.var };
+        let along = s.along();
         let mut domain = domain.clone();
         domain[along] = domain[along].div(&eight.into(), &[]);
         (0..eight)

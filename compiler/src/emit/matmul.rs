@@ -10,14 +10,15 @@ use super::handle::Handle;
 use super::wgsl::{Module, Scope, reg_type};
 use super::{EmitContext, EmittedKernel, cooperative, fold_workgroups, template_error, thin};
 use crate::Diagnostic;
+use crate::kernel::bindings::Bindings;
 use crate::kernel::dependence::var_bit;
-use crate::kernel::substitute::{K, hoistable};
-use crate::kernel::{Expr, ExprId, Family, Kernel, Matmul};
-use crate::schedule::products::problem::{operands, sides};
+use crate::kernel::substitute::{K, hoistable, moved_stores, substitute};
+use crate::kernel::{Body, Expr, ExprId, Family, Kernel, Matmul, Store};
+use crate::schedule::products::problem::{self, Side, four, four_stores, operands, sides};
 use crate::schedule::products::{self, Product};
 use std::fmt::Write;
-use wgfc_codegen_templates::matmul::{Extents, Serial, Tiled};
-use wgfc_ir::{Dim, Reg};
+use wgfc_codegen_templates::matmul::{Access, Extents, Serial, Tiled};
+use wgfc_ir::{Dim, Poly, Reg};
 
 /// Writes a product as its schedule says.
 pub(super) fn emit(
@@ -42,13 +43,27 @@ pub(super) fn emit(
         Product::Cooperative(s) => return cooperative::emit(kernel, [x, y], cx, s),
         Product::Tiled(_) | Product::Serial(_) => {}
     }
-    let kernel = &hoistable(kernel, K);
-    let (Family::Matmul(Matmul { batch, k, .. }), Some((x, y))) = (&kernel.family, sides(kernel)) else {
+    let fours = match schedule {
+        Product::Tiled(t) => problem::fours(kernel, &x, &y, t.shape),
+        _ => [false, false],
+    };
+    let split = matches!(schedule, Product::Tiled(t) if t.shape.split > 1);
+    let (kernel, [xs, ys], wide_stores) = &operands_and_stores(kernel, [&x, &y], fours, split, cx)?;
+    let Family::Matmul(Matmul { batch, k, .. }) = &kernel.family else {
         return Err(Diagnostic::internal("not a matmul kernel"));
     };
     let (rows, cols) = (x.extent, y.extent);
 
     let mut module = Module::new(kernel, cx, false)?;
+    let wide: Vec<ExprId> = [xs, ys].into_iter().filter(|ids| ids.len() > 1).flatten().copied().collect();
+    module.vectorise(&wide);
+    if *wide_stores {
+        let reads: Vec<ExprId> = kernel.stores.iter().flat_map(Store::reads).collect();
+        module.vectorise(&reads);
+        for s in &kernel.stores {
+            module.bindings.declare_vectors(cx.graph, s.tensor, 4);
+        }
+    }
     let mut top = Scope::new(4);
     let extents = Extents {
         batch: module.extent(&mut top, batch)?,
@@ -57,15 +72,26 @@ pub(super) fn emit(
         depth: module.extent(&mut top, k)?,
     };
     let mut functions = String::new();
-    operand(&mut module, &mut functions, "x", x.root, x.var, K)?;
-    operand(&mut module, &mut functions, "y", y.root, y.var, K)?;
+    operand(&mut module, &mut functions, "x", xs, x.var, K)?;
+    operand(&mut module, &mut functions, "y", ys, y.var, K)?;
     let mut body = Scope::new(4);
-    for s in &kernel.stores {
-        module.store(&mut body, s)?;
-    }
+    let result = if *wide_stores {
+        for (i, lane) in ["x", "y", "z", "w"].iter().enumerate() {
+            body.bind_acc(i as u32, &format!("acc.{lane}"));
+        }
+        for four in kernel.stores.chunks(4) {
+            module.store_neighbours(&mut body, four)?;
+        }
+        "acc: vec4<f32>"
+    } else {
+        for s in &kernel.stores {
+            module.store(&mut body, s)?;
+        }
+        "acc0: f32"
+    };
     let _ = writeln!(
         functions,
-        "fn store(v0: i32, v{}: i32, v{}: i32, acc0: f32) {{\n{}}}",
+        "fn store(v0: i32, v{}: i32, v{}: i32, {result}) {{\n{}}}",
         x.var, y.var, body.text
     );
     let preamble = format!("{}\n{functions}", module.preamble());
@@ -80,13 +106,14 @@ pub(super) fn emit(
                 setup,
                 extents,
                 shape,
-                x: x.order,
-                y: y.order,
+                x: Access { order: x.order, vectors: fours[0] },
+                y: Access { order: y.order, vectors: fours[1] },
                 whole_rows: divides(rows, shape.rows),
                 whole_cols: divides(cols, shape.cols),
                 whole_depth: divides(k, shape.k * shape.split),
                 rows_first: *rows_first,
                 buffers,
+                store_vectors: *wide_stores,
             };
             let tiles = &rows.ceil_div(i64::from(shape.rows)) * &cols.ceil_div(i64::from(shape.cols));
             (t.render(), shape.threads(), shape.workgroup_bytes(buffers), &tiles * batch)
@@ -107,19 +134,70 @@ pub(super) fn emit(
     Ok(module.finish("matmul", wgsl, [threads, 1, 1], bytes, groups))
 }
 
-/// Writes `<name>_line`, `<name>_step` and `<name>_load` for the operand `root` over variables `line`
-/// and `step`: what depends only on one of them is made by the first two.
+/// The kernel with operands as they are read, one by one or by fours, their expressions, and whether its stores are
+/// fours of columns.
+fn operands_and_stores(
+    kernel: &Kernel,
+    sides: [&Side<'_>; 2],
+    fours: [bool; 2],
+    split: bool,
+    cx: &EmitContext,
+) -> Result<(Kernel, [Vec<ExprId>; 2], bool), Diagnostic> {
+    let plain = hoistable(kernel, K);
+    let Family::Matmul(Matmul { a, b, .. }) = &plain.family else {
+        return Err(Diagnostic::internal("not a matmul kernel"));
+    };
+    let mut body = Body::default();
+    let mut roots = [vec![], vec![]];
+    for ((side, by_fours), roots) in sides.into_iter().zip(fours).zip(&mut roots) {
+        if by_fours {
+            let four = four(kernel, side, &mut body);
+            roots.extend(four.ok_or_else(|| Diagnostic::internal("an operand cannot be read by fours"))?);
+        } else {
+            let root = if side.var == 1 { *a } else { b.first().copied().unwrap_or(0) };
+            let vars = [0, 1, 2, 3].map(Poly::var);
+            let ids = substitute(&plain.body, &mut body, &[root], &vars, &kernel.domain());
+            roots.push(ids.get(root as usize).copied().flatten().unwrap_or(0));
+        }
+    }
+    // An invocation has whole vectors of columns where those are read so; slices of k are added up one by one.
+    let stores = if fours[1] && !split { vector_stores(kernel, sides[1], &mut body, cx)? } else { None };
+    let mut moved = match &stores {
+        Some(stores) => Kernel { body, stores: stores.concat(), ..kernel.clone() },
+        None => moved_stores(kernel, body),
+    };
+    if let Family::Matmul(Matmul { a, b, .. }) = &mut moved.family {
+        *a = roots[0][0];
+        *b = roots.concat();
+    }
+    Ok((moved, roots, stores.is_some()))
+}
+
+/// The stores of four neighbouring columns together, where every tensor that is written can be declared so.
+fn vector_stores(
+    kernel: &Kernel,
+    cols: &Side<'_>,
+    body: &mut Body,
+    cx: &EmitContext,
+) -> Result<Option<Vec<[Store; 4]>>, Diagnostic> {
+    let mut bindings = Bindings::of(kernel, cx.graph, cx.target.f16, false)?;
+    let mut declared = |t| bindings.declare_vectors(cx.graph, t, 4);
+    Ok(four_stores(kernel, cols, body).filter(|s| s.iter().all(|four| declared(four[0].tensor))))
+}
+
+/// Writes `<name>_line`, `<name>_step` and `<name>_load` for an operand over variables `line` and `step`: what depends
+/// only on one of them is made by the first two. Of four roots the last gives a vector.
 pub(super) fn operand(
     m: &mut Module,
     out: &mut String,
     name: &str,
-    root: ExprId,
+    roots: &[ExprId],
     line: usize,
     step: usize,
 ) -> Result<(), Diagnostic> {
     let (on_line, on_step) = (var_bit(0) | var_bit(line), var_bit(step));
     let body = &m.kernel.body;
-    if body.dtype(root).reg() != Reg::F32 {
+    if roots.iter().any(|root| body.dtype(*root).reg() != Reg::F32) {
         return Err(Diagnostic::internal(format!("operand {name} of a product is not a float")));
     }
     let is_line = |m: &Module, id: ExprId| m.deps(id) & !on_line == 0;
@@ -135,8 +213,8 @@ pub(super) fn operand(
             steps.push(id);
         }
     };
-    keep(m, root);
-    for id in body.reachable(&[root]) {
+    roots.iter().for_each(|root| keep(m, *root));
+    for id in body.reachable(roots) {
         if !is_line(m, id) && !is_step(m, id) {
             for o in body.operands(id) {
                 keep(m, o);
@@ -168,10 +246,17 @@ pub(super) fn operand(
             writeln!(out, "struct {ty} {{\n{fields}}}\nfn {name}_{part}(v0: i32, v{var}: i32) -> {ty} {{");
         let _ = writeln!(out, "{}    return {ty}({});\n}}", s.text, values.join(", "));
     }
-    let v = m.value(&mut load, root)?;
+    let mut values = vec![];
+    for root in roots {
+        values.push(m.value(&mut load, *root)?.to_string());
+    }
+    let (ty, v) = match &values[..] {
+        [one] => ("f32", one.clone()),
+        several => ("vec4<f32>", format!("vec4<f32>({})", several.join(", "))),
+    };
     let _ = writeln!(
         out,
-        "fn {name}_load(batch: i32, line: {upper}Line, step: {upper}Step) -> f32 {{\n{}    return {v};\n}}\n",
+        "fn {name}_load(batch: i32, line: {upper}Line, step: {upper}Step) -> {ty} {{\n{}    return {v};\n}}\n",
         load.text
     );
     Ok(())

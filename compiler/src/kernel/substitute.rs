@@ -32,10 +32,25 @@ pub fn substitute(
     vars: &[Poly],
     domain: &[Poly],
 ) -> Vec<Option<ExprId>> {
+    substitute_results(from, to, roots, vars, domain, &|i| i)
+}
+
+/// [`substitute`] with result `i` replaced by result `acc(i)`.
+pub fn substitute_results(
+    from: &Body,
+    to: &mut Body,
+    roots: &[ExprId],
+    vars: &[Poly],
+    domain: &[Poly],
+    acc: &dyn Fn(u32) -> u32,
+) -> Vec<Option<ExprId>> {
     let mut ids = vec![None; from.len()];
     for id in from.reachable(roots) {
         let of = |id: ExprId| ids.get(id as usize).copied().flatten().unwrap_or(0);
-        let new = from.expr(id).mapped(of, |p| moved(p, &ids, vars, domain));
+        let new = match from.expr(id) {
+            Expr::Acc(i) => Expr::Acc(acc(*i)),
+            e => e.mapped(of, |p| moved(p, &ids, vars, domain)),
+        };
         ids[id as usize] = Some(to.push(new, from.dtype(id)));
     }
     ids

@@ -44,7 +44,8 @@ pub fn cycles(g: &Product, p: &Problem, device: &DeviceProfile, expect: &Expecte
             let steps = (depth / (tk * split)).ceil();
             let products = tr * tc * tk * split / 128.0;
             let reads = threads / 32.0 * tk * (mr + mc) / 4.0 * 1.5;
-            let loads = (tr + tc) * tk * split * 0.2;
+            let each = |fours: bool| if fours { 0.06 } else { 0.2 };
+            let loads = (tr * each(p.fours[0] && t.x_by_fours()) + tc * each(p.fours[1])) * tk * split;
             let step = products + reads + loads + 30.0;
             let end = tr * tc * split / 32.0;
             let alone = step * (WARPS * 32.0 / threads).max(1.0).powf(THIN_POWER);

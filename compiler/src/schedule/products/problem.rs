@@ -1,13 +1,17 @@
 //! What is looked at of a product of matrices before it is cut up.
 
-use crate::kernel::substitute::K;
-use crate::kernel::{Body, Expr, ExprId, Family, Kernel, Matmul};
+use crate::kernel::bindings::{component, neighbours};
+use crate::kernel::substitute::{K, moved, substitute, substitute_results};
+use crate::kernel::{Body, Expr, ExprId, Family, Kernel, Matmul, Store};
 use crate::schedule::cost::ASSUMED;
 use std::fmt;
 use wgfc_codegen_templates::cooperative::FETCH;
-use wgfc_codegen_templates::matmul::Contiguous;
+use wgfc_codegen_templates::matmul::{Contiguous, TileShape};
 use wgfc_codegen_templates::thin::Results;
 use wgfc_ir::{Atom, BinaryOp, DType, Dim, Poly};
+
+/// Expressions of a result up to which an invocation's results are written out one after another: a bound on the text.
+const MOST_STORED: usize = 64;
 
 /// What the choice depends on.
 #[derive(Clone, Debug)]
@@ -34,6 +38,8 @@ pub struct Problem {
     pub staged: f64,
     /// Both operands are f16 and can be read by eights.
     pub half: bool,
+    /// Whether the operands with the rows and with the columns can be read by fours along their memory order.
+    pub fours: [bool; 2],
 }
 
 impl fmt::Display for Problem {
@@ -43,6 +49,12 @@ impl fmt::Display for Problem {
         let Results { products, sums } = self.results;
         write!(f, ", {products} products {sums} sums")?;
         write!(f, ", {} bits in {}s, staged {}", self.bits, self.vector, self.staged)?;
+        f.write_str(match self.fours {
+            [false, false] => "",
+            [true, false] => ", x by fours",
+            [false, true] => ", y by fours",
+            [true, true] => ", both by fours",
+        })?;
         if self.half { f.write_str(", f16 by eights") } else { Ok(()) }
     }
 }
@@ -58,6 +70,13 @@ pub struct Side<'a> {
     pub extent: &'a Dim,
     /// Its memory order.
     pub order: Contiguous,
+}
+
+impl Side<'_> {
+    /// The variable of its memory order.
+    pub fn along(&self) -> usize {
+        if self.order == Contiguous::Depth { K } else { self.var }
+    }
 }
 
 /// The operands over rows and over columns. A side known to be at most 8 long is the rows, which the
@@ -126,7 +145,9 @@ pub fn problem(kernel: &Kernel) -> Option<Problem> {
     let results = Results { products: b.len() as u32, sums: sums.len() as u32 };
     let staged = staged_operations(kernel, &o);
     let half = suits(kernel, &x, &y);
-    Some(Problem { batch, rows, cols, depth, x: x.order, y: y.order, results, bits, vector, staged, half })
+    let fours = [by_fours(kernel, &x), by_fours(kernel, &y)];
+    let (x, y) = (x.order, y.order);
+    Some(Problem { batch, rows, cols, depth, x, y, results, bits, vector, staged, half, fours })
 }
 
 /// Whether the result lies along `m` rather than `n`.
@@ -215,6 +236,101 @@ pub fn streams(kernel: &Kernel, o: &Operands, var: usize) -> (f64, u32) {
     }
     (if bits == 0.0 { 32.0 } else { bits }, vector)
 }
+
+/// An operand's values at four neighbours along its memory order, whose variable then counts fours: in another arena.
+pub fn four(kernel: &Kernel, side: &Side<'_>, to: &mut Body) -> Option<[ExprId; 4]> {
+    let along = side.along();
+    let mut domain = kernel.domain();
+    let extent = domain.get_mut(along)?;
+    *extent = extent.div(&4_i64.into(), &[]);
+    let ids = |lane: i64, to: &mut Body| {
+        let mut vars = [0, 1, 2, 3].map(Poly::var);
+        vars[along] = &(&vars[along] * 4) + &lane.into();
+        substitute(&kernel.body, to, &[side.root], &vars, &domain)
+    };
+    let lanes = [0, 1, 2, 3].map(|lane| ids(lane, to));
+    let of = |id: ExprId| lanes.each_ref().map(|ids| ids.get(id as usize).copied().flatten().unwrap_or(0));
+    let mut vectors = false;
+    for id in kernel.body.reachable(&[side.root]) {
+        let Expr::Load { .. } = kernel.body.expr(id) else { continue };
+        let same = of(id);
+        if same.iter().all(|other| *other == same[0]) {
+            continue;
+        }
+        let mut offsets = vec![];
+        let mut guards = vec![];
+        for id in same {
+            let Expr::Load { offset, guard, .. } = to.expr(id) else { return None };
+            offsets.push(offset);
+            guards.push(guard);
+        }
+        if to.dtype(same[0]).bits() > 32
+            || guards.iter().any(|g| *g != guards[0])
+            || !neighbours(offsets.into_iter())
+        {
+            return None;
+        }
+        vectors = true;
+    }
+    vectors.then(|| of(side.root))
+}
+
+/// The stores for four neighbouring columns `%c`, which then counts fours; results 0 to 3 are theirs. What they need is
+/// added to the arena. `None` where they are no vectors of the tensors' own.
+pub fn four_stores(kernel: &Kernel, cols: &Side<'_>, to: &mut Body) -> Option<Vec<[Store; 4]>> {
+    let mut domain = kernel.domain();
+    let extent = domain.get_mut(cols.var)?;
+    if !extent.modulo(&4_i64.into(), &[]).is(0) {
+        return None;
+    }
+    *extent = extent.div(&4_i64.into(), &[]);
+    let roots: Vec<ExprId> = kernel.stores.iter().flat_map(Store::reads).collect();
+    if kernel.body.reachable(&roots).len() > MOST_STORED {
+        return None;
+    }
+    let lanes = [0_i64, 1, 2, 3].map(|lane| {
+        let mut vars = [0, 1, 2, 3].map(Poly::var);
+        vars[cols.var] = &(&vars[cols.var] * 4) + &lane.into();
+        let ids = substitute_results(&kernel.body, to, &roots, &vars, &domain, &|_| lane as u32);
+        (vars, ids)
+    });
+    let mut out = vec![];
+    for s in &kernel.stores {
+        let four = lanes.each_ref().map(|(vars, ids)| {
+            let of = |id: ExprId| ids.get(id as usize).copied().flatten().unwrap_or(0);
+            let offset = moved(&s.offset, ids, vars, &domain);
+            Store { tensor: s.tensor, offset, value: of(s.value), guard: s.guard.map(of), combine: s.combine }
+        });
+        let together = s.combine.is_none() && four.iter().all(|o| o.guard == four[0].guard);
+        if !together || !neighbours(four.iter().map(|o| &o.offset)) {
+            return None;
+        }
+        out.push(four);
+    }
+    // What is written in vectors is read in the same ones, if at all.
+    for id in to.reachable(&out.iter().flatten().flat_map(Store::reads).collect::<Vec<_>>()) {
+        if let Expr::Load { tensor, offset, .. } = to.expr(id)
+            && out.iter().any(|s| s[0].tensor == *tensor)
+            && (component(offset, 4).is_none() || to.dtype(id).bits() != 32)
+        {
+            return None;
+        }
+    }
+    Some(out)
+}
+
+/// Whether an operand can be read by fours: its extent has them, and so does every load that depends on it.
+fn by_fours(kernel: &Kernel, side: &Side<'_>) -> bool {
+    let Family::Matmul(Matmul { k, .. }) = &kernel.family else { return false };
+    let extent = if side.order == Contiguous::Depth { k } else { side.extent };
+    extent.modulo(&4_i64.into(), &[]).is(0) && four(kernel, side, &mut Body::default()).is_some()
+}
+
+/// Which operands tiles of a shape read by fours.
+pub fn fours(kernel: &Kernel, x: &Side<'_>, y: &Side<'_>, shape: TileShape) -> [bool; 2] {
+    [shape.x_by_fours() && by_fours(kernel, x), by_fours(kernel, y)]
+}
+
 /// How many expressions make an element of what is worth staging; 0 where `x` is a plain load.
 pub fn staged_operations(kernel: &Kernel, o: &Operands) -> f64 {
     let body = &kernel.body;
