@@ -149,8 +149,10 @@ fn operands_and_stores(
     };
     let mut body = Body::default();
     let mut roots = [vec![], vec![]];
-    for ((side, by_fours), roots) in sides.into_iter().zip(fours).zip(&mut roots) {
-        if by_fours {
+    // The first operand before the second, whichever is over the rows.
+    for i in if sides[0].var == 1 { [0, 1] } else { [1, 0] } {
+        let (side, roots) = (sides[i], &mut roots[i]);
+        if fours[i] {
             let four = four(kernel, side, &mut body);
             roots.extend(four.ok_or_else(|| Diagnostic::internal("an operand cannot be read by fours"))?);
         } else {
