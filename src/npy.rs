@@ -356,6 +356,35 @@ mod tests {
     }
 
     #[test]
+    fn mapped_files_have_the_values_of_read_ones() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("x.npy");
+        let of = |kind: &str, fortran: &str, data: &[u8]| {
+            let header = format!("{{'descr': '{kind}', 'fortran_order': {fortran}, 'shape': (3, 2), }}\n");
+            let mut file = b"\x93NUMPY\x01\x00".to_vec();
+            file.extend((header.len() as u16).to_le_bytes());
+            file.extend(header.as_bytes());
+            file.extend(data);
+            std::fs::write(&path, file).unwrap();
+            (map(&path).unwrap(), read(&path).unwrap())
+        };
+        let bytes: Vec<u8> = (0..24).collect();
+        for (kind, fortran) in
+            [("<f4", "False"), (">f4", "False"), ("<i4", "True"), ("|u1", "False"), ("|b1", "False")]
+        {
+            let (mapped, read) = of(kind, fortran, &bytes);
+            assert_eq!(
+                (mapped.dtype, &mapped.shape, mapped.bytes()),
+                (read.dtype, &read.shape, read.bytes()),
+                "{kind}"
+            );
+        }
+        of("<f4", "False", &bytes);
+        std::fs::write(&path, &std::fs::read(&path).unwrap()[..90]).unwrap();
+        assert!(map(&path).unwrap_err().to_string().contains("too short"));
+    }
+
+    #[test]
     fn conversions_say_what_they_change() {
         let said = |t: &Tensor, dtype| {
             assert!(fit(t.clone(), dtype, false).unwrap_err().help.is_some_and(|h| h.contains("--cast")));

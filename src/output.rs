@@ -234,6 +234,23 @@ mod tests {
     }
 
     #[test]
+    fn a_file_that_is_not_written_to_its_end_leaves_the_former_one() {
+        let dir = tempfile::tempdir().unwrap();
+        let place = dir.path().join("deep/file");
+        write_through(&place, |new| write_whole(new, b"before")).unwrap();
+        let half = |new: &Path| {
+            fs::write(new, b"aft").unwrap();
+            assert_eq!(fs::read(&place).unwrap(), b"before", "it is written beside the file");
+            Err(Error::file(new, "the disk is full"))
+        };
+        assert!(write_through(&place, half).is_err());
+        assert_eq!(fs::read(&place).unwrap(), b"before");
+        assert_eq!(names(place.parent().unwrap()), ["file"]);
+        write_through(&place, |new| write_whole(new, b"after")).unwrap();
+        assert_eq!(fs::read(&place).unwrap(), b"after");
+    }
+
+    #[test]
     fn what_fails_leaves_the_former_content() {
         let dir = tempfile::tempdir().unwrap();
         let place = dir.path().join("out");
