@@ -13,6 +13,13 @@ const MOST: usize = 4;
 const LONGER: &[&str] = &[
     // Steps, each of which reads the one before.
     "Det",
+    // A loop of rotations, lengths, an order, the columns in that order, reflections for what has no length; and products of these.
+    "aten._linalg_svd.default",
+    "aten.linalg_matrix_sqrth.default",
+    "aten.linalg_pinv.atol_rtol_tensor",
+    "aten.linalg_polar.default",
+    // The norm, the sum, the squares.
+    "aten.linalg_matrix_exp.default",
     // Each direction's products and loop, and the results put together.
     "GRU",
     "LSTM",

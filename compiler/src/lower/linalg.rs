@@ -4,6 +4,7 @@
 //! computed in f32.
 
 mod cholesky;
+mod jacobi;
 mod lu;
 mod qr;
 mod steps;
@@ -12,6 +13,7 @@ mod tests;
 mod triangular;
 
 pub use cholesky::{Cholesky, cholesky, cholesky_inverse, cholesky_solve};
+pub use jacobi::{Limits, Singular, eigen, exponential, polar, pseudo_inverse, singular, symmetric_root};
 pub use lu::{
     Equation, Factors, determinant, inverse, log_determinant, lu_factor, lu_parts, lu_solve, permutation,
     solve,

@@ -234,6 +234,8 @@ pub enum Argument {
     Device(String),
     /// A graph.
     Graph(GraphArgument),
+    /// An operator, by its name.
+    Operator(String),
     /// Anything else, by its key.
     Other(String),
 }
@@ -366,6 +368,7 @@ impl Argument {
             Argument::MemoryFormat(_) => "a memory format",
             Argument::Device(_) => "a device",
             Argument::Graph(_) => "a graph",
+            Argument::Operator(_) => "an operator",
             Argument::Other(key) => key,
         }
     }
@@ -586,6 +589,7 @@ union!(
         "as_memory_format" => Argument::MemoryFormat(map.next_value()?),
         "as_device" => Argument::Device(map.next_value::<Device>()?.r#type),
         "as_graph" => Argument::Graph(map.next_value()?),
+        "as_operator" => Argument::Operator(map.next_value()?),
         _ => Argument::Other(skipped(&mut map, key)?),
     }
 );

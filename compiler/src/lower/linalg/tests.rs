@@ -221,3 +221,113 @@ fn what_is_no_matrix_is_refused() {
     assert!(solve_triangular(&mut cx, s, b, Triangular::default()).is_err());
     assert!(solve(&mut cx, s, v, false).is_err());
 }
+
+/// The product of the columns of a matrix with one another, which is one where they are orthogonal.
+fn gram(cx: &mut Lowering, q: Value) -> (Value, Value) {
+    let t = steps::transposed(cx, q).unwrap();
+    let product = cx.matmul(t, q).unwrap();
+    let shape = cx.shape(product);
+    (product, steps::identity(cx, &shape, DType::F32).unwrap())
+}
+
+#[test]
+fn eigenvectors_diagonalise() {
+    for n in [1, 2, 5, 8, 13, 64] {
+        for upper in [false, true] {
+            pairs(|cx| {
+                // The other triangle does not count.
+                let a = positive(cx, n as u64, &[2, n, n]);
+                let four = cx.scalar(DType::F32, if n == 64 { 100.0 } else { 4.0 });
+                let a = cx.binary(BinaryOp::Div, a, four)?;
+                let (values, vectors) = eigen(cx, a, upper)?;
+                let flipped = steps::transposed(cx, vectors)?;
+                let again = jacobi::composed(cx, vectors, values, flipped)?;
+                Ok(vec![(again, a), gram(cx, vectors)])
+            });
+        }
+    }
+    let all = values(|cx| {
+        let a = random(cx, 3, &[9, 9]);
+        let (values, _) = eigen(cx, a, true)?;
+        Ok(vec![values])
+    });
+    let v = all[0].to_f32s().unwrap();
+    assert!(v.windows(2).all(|w| w[0] <= w[1]), "{v:?}");
+}
+
+#[test]
+fn singular_vectors_make_the_matrix() {
+    for (m, n) in [(1, 1), (5, 5), (7, 3), (3, 7), (2, 9), (33, 17)] {
+        for full in [false, true] {
+            pairs(|cx| {
+                let a = random(cx, (m * 100 + n) as u64, &[3, m, n]);
+                let d = singular(cx, a, full)?;
+                let k = m.min(n) as i64;
+                let u = cx.slice(d.u, 2, &Poly::ZERO, 1, &k.into())?;
+                let vt = cx.slice(d.vt, 1, &Poly::ZERO, 1, &k.into())?;
+                let again = jacobi::composed(cx, u, d.s, vt)?;
+                let v = steps::transposed(cx, d.vt)?;
+                Ok(vec![(again, a), gram(cx, d.u), gram(cx, v)])
+            });
+        }
+    }
+}
+
+/// Of a matrix of rank 2, and of zeros, vectors are orthogonal all the same.
+#[test]
+fn singular_vectors_of_matrices_that_lack_rank() {
+    for scale in [1.0, 0.0, 1e-30] {
+        pairs(|cx| {
+            let (a, b) = (random(cx, 1, &[6, 2]), random(cx, 2, &[2, 5]));
+            let a = cx.matmul(a, b)?;
+            let a = cx.binary_scalar(BinaryOp::Mul, a, scale)?;
+            let d = singular(cx, a, true)?;
+            let v = steps::transposed(cx, d.vt)?;
+            let u = cx.slice(d.u, 1, &Poly::ZERO, 1, &5i64.into())?;
+            let again = jacobi::composed(cx, u, d.s, d.vt)?;
+            Ok(vec![(again, a), gram(cx, d.u), gram(cx, v)])
+        });
+    }
+}
+
+#[test]
+fn pseudo_inverses_polar_factors_and_roots() {
+    pairs(|cx| {
+        let (a, b) = (random(cx, 1, &[2, 6, 2]), random(cx, 2, &[2, 2, 4]));
+        let a = cx.matmul(a, b)?;
+        let limits = Limits { absolute: cx.scalar(DType::F32, 0.0), relative: cx.scalar(DType::F32, 1e-5) };
+        let p = pseudo_inverse(cx, a, limits, false)?;
+        let ap = cx.matmul(a, p)?;
+        let apa = cx.matmul(ap, a)?;
+        let flipped = steps::transposed(cx, ap)?;
+        let s = positive(cx, 3, &[5, 5]);
+        let i = pseudo_inverse(cx, s, limits, true)?;
+        let one = cx.matmul(s, i)?;
+        let shape = cx.shape(one);
+        let identity = steps::identity(cx, &shape, DType::F32)?;
+        let (u, h) = polar(cx, a)?;
+        let uh = cx.matmul(u, h)?;
+        let root = symmetric_root(cx, s)?;
+        let square = cx.matmul(root, root)?;
+        Ok(vec![(apa, a), (ap, flipped), (one, identity), (uh, a), gram(cx, u), (square, s)])
+    });
+}
+
+#[test]
+fn exponentials_of_matrices() {
+    // Of a rotation by an angle, of a nilpotent matrix, and of numbers.
+    for angle in [0.0f32, 1e-3, 0.7, 3.0, 40.0] {
+        pairs(|cx| {
+            let a = cx.constant(Tensor::from_f32(vec![2, 2], &[0.0, -angle, angle, 0.0]));
+            let y = exponential(cx, a)?;
+            let (s, c) = angle.sin_cos();
+            Ok(vec![(y, cx.constant(Tensor::from_f32(vec![2, 2], &[c, -s, s, c])))])
+        });
+    }
+    pairs(|cx| {
+        let a = cx.constant(Tensor::from_f32(vec![3, 3], &[0.0, 2.0, 1.0, 0.0, 0.0, 3.0, 0.0, 0.0, 0.0]));
+        let y = exponential(cx, a)?;
+        let wanted = [1.0, 2.0, 4.0, 0.0, 1.0, 3.0, 0.0, 0.0, 1.0];
+        Ok(vec![(y, cx.constant(Tensor::from_f32(vec![3, 3], &wanted)))])
+    });
+}

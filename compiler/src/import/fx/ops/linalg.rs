@@ -1,12 +1,15 @@
 //! Linear algebra of batches of matrices.
 
+use super::super::messages::Argument;
 use super::super::prelude::*;
 use crate::lower::linalg::{self, Applied, Equation, Reflections, Triangular};
 
 pub const OPS: &[OpDef] = &[
     OpDef::new("aten._linalg_det.default", det).notes("its factors are those of A, not of its transpose"),
+    OpDef::new("aten._linalg_eigh.default", eigh).notes("signs of vectors are not those of LAPACK"),
     OpDef::new("aten._linalg_slogdet.default", slogdet).notes("its factors are those of A, not of its transpose"),
     OpDef::new("aten._linalg_solve_ex.default", solve_ex),
+    OpDef::new("aten._linalg_svd.default", svd).notes("signs of vectors are not those of LAPACK"),
     OpDef::new("aten.cholesky_inverse.default", cholesky_inverse),
     OpDef::new("aten.cholesky_solve.default", cholesky_solve),
     OpDef::new("aten.det.default", det),
@@ -15,6 +18,8 @@ pub const OPS: &[OpDef] = &[
     OpDef::new("aten.linalg_cholesky.default", cholesky),
     OpDef::new("aten.linalg_cholesky_ex.default", cholesky),
     OpDef::new("aten.linalg_det.default", det),
+    OpDef::new("aten.linalg_eigh.default", eigh).notes("signs of vectors are not those of LAPACK"),
+    OpDef::new("aten.linalg_eigvalsh.default", |cx| Ok(vec![eigh(cx)?[0]])),
     OpDef::new("aten.linalg_householder_product.default", householder),
     OpDef::new("aten.linalg_inv.default", inverse),
     OpDef::new("aten.linalg_inv_ex.default", inverse),
@@ -22,16 +27,116 @@ pub const OPS: &[OpDef] = &[
     OpDef::new("aten.linalg_lu_factor.default", lu_factor),
     OpDef::new("aten.linalg_lu_factor_ex.default", lu_factor),
     OpDef::new("aten.linalg_lu_solve.default", lu_solve),
+    OpDef::new("aten.linalg_matrix_exp.default", exponential),
+    OpDef::new("aten.linalg_matrix_sqrth.default", |cx| {
+        let a = matrix(cx)?;
+        Ok(vec![linalg::symmetric_root(cx, a)?])
+    }),
+    OpDef::new("aten.linalg_pinv.atol_rtol_float", pseudo_inverse),
+    OpDef::new("aten.linalg_pinv.atol_rtol_tensor", pseudo_inverse),
+    OpDef::new("aten.linalg_pinv.default", pseudo_inverse),
+    OpDef::new("aten.linalg_pinv.rcond_tensor", pseudo_inverse),
+    OpDef::new("aten.linalg_polar.default", |cx| {
+        let a = matrix(cx)?;
+        let (u, h) = linalg::polar(cx, a)?;
+        Ok(vec![u, h])
+    }),
     OpDef::new("aten.linalg_qr.default", qr),
     OpDef::new("aten.linalg_solve.default", solve_ex),
     OpDef::new("aten.linalg_solve_ex.default", solve_ex),
     OpDef::new("aten.linalg_solve_triangular.default", solve_triangular),
+    OpDef::new("aten.linalg_svd.default", svd).notes("signs of vectors are not those of LAPACK"),
+    OpDef::new("aten.linalg_svdvals.default", |cx| {
+        let a = matrix(cx)?;
+        Ok(vec![linalg::singular(cx, a, false)?.s])
+    }),
     OpDef::new("aten.logdet.default", logdet),
     OpDef::new("aten.lu_unpack.default", lu_unpack),
+    OpDef::new("aten.matrix_exp.default", exponential),
     OpDef::new("aten.ormqr.default", ormqr),
+    OpDef::new("aten.pinverse.default", pseudo_inverse),
     OpDef::new("aten.slogdet.default", slogdet),
     OpDef::new("aten.triangular_solve.default", triangular_solve),
+    OpDef::new("higher_order.with_effects", checked)
+        .notes("errors of linear algebra (`_linalg_check_errors`): they are not raised, results are not to be used then"),
 ];
+
+/// A check that raises an error in torch. Its first result, a token, puts checks in order.
+fn checked(cx: &mut Cx) -> Lowered {
+    let what = cx.positional().find_map(|a| match a {
+        Argument::Operator(name) => Some(name.strip_prefix("torch.ops.").unwrap_or(name)),
+        _ => None,
+    });
+    match what {
+        Some("aten._linalg_check_errors.default") => Ok(vec![cx.scalar(DType::F32, 0.0)]),
+        what => {
+            let what = what.unwrap_or("what it does");
+            Err(OpError::unsupported(
+                format!("{what} has an effect on the host"),
+                "take it out of the module",
+            ))
+        }
+    }
+}
+
+fn eigh(cx: &mut Cx) -> Lowered {
+    let a = matrix(cx)?;
+    let upper = if cx.declares("UPLO") { cx.text("UPLO")? } else { None };
+    let upper = upper.is_some_and(|t| t.eq_ignore_ascii_case("u"));
+    let (values, vectors) = linalg::eigen(cx, a, upper)?;
+    some(cx, vec![values, vectors])
+}
+
+fn svd(cx: &mut Cx) -> Lowered {
+    let (a, full) = (matrix(cx)?, cx.flag("full_matrices")?);
+    let d = linalg::singular(cx, a, full)?;
+    Ok(vec![d.u, d.s, d.vt])
+}
+
+fn exponential(cx: &mut Cx) -> Lowered {
+    let a = matrix(cx)?;
+    Ok(vec![linalg::exponential(cx, a)?])
+}
+
+/// What of singular values is 0: a share of the largest, by default the rounding of as many elements as the longer side has, and a number,
+/// by default none. A number alone leaves no share.
+fn pseudo_inverse(cx: &mut Cx) -> Lowered {
+    let a = cx.tensor("self")?;
+    let shape = cx.shape(a);
+    let limit = |cx: &mut Cx, names: &[&str]| -> Result<Option<Value>> {
+        let Some(name) = names.iter().find(|n| cx.declares(n)) else { return Ok(None) };
+        // A tensor, or a number.
+        if let Ok(v) = cx.opt_tensor(name) {
+            return Ok(v);
+        }
+        let number = cx.opt_float(name)?;
+        Ok(number.map(|v| cx.scalar(DType::F32, v)))
+    };
+    let (absolute, relative) = (limit(cx, &["atol"])?, limit(cx, &["rtol", "rcond"])?);
+    let zero = cx.scalar(DType::F32, 0.0);
+    let relative = match relative {
+        Some(v) => v,
+        None => {
+            let longest = match &shape[..] {
+                [.., m, n] => m.max_of(n, &[]),
+                _ => Dim::ONE,
+            };
+            let longest = cx.dim_scalar(&longest, DType::F32)?;
+            let share = cx.binary_scalar(BinaryOp::Mul, longest, f64::from(f32::EPSILON))?;
+            match absolute {
+                None => share,
+                Some(v) => {
+                    let v = cx.converted(v, DType::F32)?;
+                    let some = cx.binary_scalar(BinaryOp::Gt, v, 0.0)?;
+                    cx.select(some, zero, share)?
+                }
+            }
+        }
+    };
+    let limits = linalg::Limits { absolute: absolute.unwrap_or(zero), relative };
+    let symmetric = cx.declares("hermitian") && cx.flag("hermitian")?;
+    Ok(vec![linalg::pseudo_inverse(cx, a, limits, symmetric)?])
+}
 
 /// The operand, whatever it is called.
 fn matrix(cx: &mut Cx) -> Result {

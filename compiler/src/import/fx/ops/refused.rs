@@ -4,27 +4,11 @@
 pub const REFUSED: &[(&str, &[&str])] = &[
     (
         "iterations whose number the values decide; compute it outside of the model",
-        &[
-            "aten._linalg_eigh",
-            "aten._linalg_eigvals",
-            "aten._linalg_svd",
-            "aten.linalg_eig",
-            "aten.linalg_eigvals",
-            "aten.linalg_lstsq",
-            "aten.linalg_matrix_sqrth",
-            "aten.linalg_pinv",
-            "aten.linalg_polar",
-        ],
+        &["aten._linalg_eigvals", "aten.linalg_eig", "aten.linalg_eigvals", "aten.linalg_lstsq"],
     ),
-    ("how many terms of its series count depends on the values", &["aten.linalg_matrix_exp"]),
     (
         "its pivots are of one row or of two; linalg.cholesky and linalg.lu are supported",
         &["aten.linalg_ldl_factor_ex", "aten.linalg_ldl_solve"],
-    ),
-    (
-        "an effect on the host, such as an error that depends on values; the forms that return `info` \
-         (linalg.inv_ex for linalg.inv) are supported",
-        &["higher_order.with_effects"],
     ),
     (
         "the values of a tensor decide how many results there are",
