@@ -78,3 +78,22 @@ fn errors_say_what_they_are_about() {
     assert_eq!(part(chosen::non_zero(&mut cx, x)), Some(Part::Operand(x)));
     assert_eq!(Vec::from_iter(cx.finish().data_inputs), ["x"]);
 }
+
+/// The kernel of attention holds a value of at most 256 elements; wider ones are products and a softmax.
+#[test]
+fn attention_of_wide_values_is_products() {
+    for (width, raised) in [("256", 1), ("257", 0)] {
+        let mut g = Graph::new();
+        let [q, k] = ["q", "k"].map(|n| input(&mut g, n, DType::F32, &["n", "2", "t", "8"]));
+        let v = input(&mut g, "v", DType::F32, &["n", "2", "t", width]);
+        let mut cx = Lowering::new(&mut g);
+        cx.at(Place::new("attention", "y"));
+        let o = attention::Operands { qkv: [q, k, v], past: None, lengths: None, mask: None };
+        let p =
+            attention::Attention { heads: None, left: None, right: None, scale: None, cap: 0.0, show: None };
+        let y = attention::attention(&mut cx, &o, &p).unwrap().y;
+        assert_eq!(cx.ty(y).to_string(), format!("f32[n, 2, t, {width}]"));
+        let made = g.node_ids().filter(|n| matches!(g.node(*n).op, wgfc_ir::Op::Attention { .. })).count();
+        assert_eq!(made, raised);
+    }
+}

@@ -3,26 +3,70 @@
 //! `view(x)·w → view(x·w)`, where the view merges axes that w does not have, or drops one of extent 1: frameworks flatten
 //! batch and sequence before a product of matrices, which then could not see a norm behind the view. An operand that is the same
 //! along a batch axis is read without it: a weight that was expanded to a batch is one weight.
+//!
+//! `map(view(y), c) → view(map(y, c))` for these views, where c does not vary along the merged axes: so biases and activations
+//! follow the product, and the view meets the one that takes the axes apart again.
 
 use super::canonical::topo;
 use super::views::ViewMap;
 use wgfc_ir::build::reshape_index;
-use wgfc_ir::{Contract, Dim, Graph, NodeId, Op, Poly, Value};
+use wgfc_ir::{Contract, Dim, Graph, NodeId, Op, Poly, ScalarNode, Value};
 
 /// Rewrites the operands of products; returns how many.
 pub fn unflatten(graph: &mut Graph) -> Result<usize, String> {
     let mut found = 0;
     for n in topo(graph)? {
-        let mut n = n;
+        let (mut n, mut views) = (n, vec![]);
         for which in 0..2 {
             if let Some(apart) = Apart::of(graph, n, which) {
-                n = apart.replace(graph, n, which)?;
+                let view;
+                (n, view) = apart.replace(graph, n, which)?;
+                views.extend(view);
                 found += 1;
+            }
+        }
+        while let Some(view) = views.pop() {
+            for (reader, _) in graph.uses(view.into()).to_vec() {
+                views.extend(sink(graph, view, reader)?);
             }
         }
     }
     graph.remove_dead();
     Ok(found)
+}
+
+/// Makes `reader`, a map, read what the view `view` is of; returns the view of the map instead of the reader.
+fn sink(graph: &mut Graph, view: NodeId, reader: NodeId) -> Result<Option<NodeId>, String> {
+    let node = graph.node(reader).clone();
+    let (Op::Map { body, shape }, Some(map)) = (&node.op, ViewMap::of(&graph.node(view).op)) else {
+        return Ok(None);
+    };
+    let indexed = body.nodes.iter().any(|n| matches!(n, ScalarNode::Index(_)));
+    let of = graph.ty(graph.node(view).inputs[0]).shape.clone();
+    // Axes at the end that are the same before and behind the view.
+    let last = |i: usize| of[of.len() - i] == map.shape[map.shape.len() - i];
+    let passed = |i: usize| map.index[of.len() - i].as_var() == Some(map.shape.len() - i);
+    let same = (1..=of.len().min(map.shape.len())).take_while(|i| last(*i) && passed(*i)).count();
+    if indexed || map.fill.is_some() || *shape != map.shape {
+        return Ok(None);
+    }
+    let mut inputs = vec![];
+    for x in &node.inputs {
+        let made = graph.node(x.node);
+        if ViewMap::of(&made.op).as_ref() == Some(&map) && graph.ty(made.inputs[0]).shape == of {
+            inputs.push(made.inputs[0]);
+        } else if graph.ty(*x).rank() <= same {
+            inputs.push(*x);
+        } else {
+            return Ok(None);
+        }
+    }
+    let op = Op::Map { body: body.clone(), shape: of };
+    let made = graph.push(op, &inputs, &node.origin)?;
+    let result = graph.push(map.op(), &[made.into()], &node.origin)?;
+    graph.node_mut(result).names.clone_from(&node.names);
+    graph.replace_uses(reader.into(), result.into());
+    Ok(Some(result))
 }
 
 /// An operand with other axes.
@@ -106,9 +150,10 @@ impl Apart {
         Some(Apart { x, view, labels, split, units })
     }
 
-    fn replace(self, graph: &mut Graph, n: NodeId, which: usize) -> Result<NodeId, String> {
+    /// The new product, and the view that puts its axes together again.
+    fn replace(self, graph: &mut Graph, n: NodeId, which: usize) -> Result<(NodeId, Option<NodeId>), String> {
         let node = graph.node(n).clone();
-        let Op::Contract(c) = &node.op else { return Ok(n) };
+        let Op::Contract(c) = &node.op else { return Ok((n, None)) };
         let x = match self.view {
             Some(view) => graph.push(view.op(), &[self.x], &node.origin)?.into(),
             None => self.x,
@@ -149,7 +194,7 @@ impl Apart {
         }
         graph.node_mut(result).names.clone_from(&node.names);
         graph.replace_uses(n.into(), result.into());
-        Ok(made)
+        Ok((made, changed.then_some(result)))
     }
 }
 
