@@ -122,6 +122,7 @@ fn stages(
 fn recognised(graph: &mut Graph, report: &mut RewriteReport) -> Result<(), String> {
     report.nan_guards += recognise::nan_guard::remove(graph)?;
     report.attentions += recognise::attention::recognise(graph)?;
+    recognise::attention::scales(graph)?;
     canonical::clean(graph)
 }
 

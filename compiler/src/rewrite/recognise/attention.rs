@@ -32,6 +32,36 @@ pub fn recognise(graph: &mut Graph) -> Result<usize, String> {
     Ok(found)
 }
 
+/// Makes factors of the queries and keys of attentions that are there already factors of their scores; returns how many
+/// changed. In weights they would keep products apart that read the same.
+pub fn scales(graph: &mut Graph) -> Result<usize, String> {
+    let mut changed = 0;
+    for n in topo(graph)? {
+        let node = graph.node(n).clone();
+        let Op::Attention { scale, empty_is_zero } = node.op else { continue };
+        let before = f64::from(f32::from_bits(scale));
+        let mut after = before;
+        let mut inputs = node.inputs.clone();
+        for x in &mut inputs[..2] {
+            let (whole, own) = (ViewMap::identity(&graph.ty(*x).shape), after);
+            let simple = Operand { value: *x, view: whole }.simplify(graph, Some(&mut after), &mut vec![]);
+            if after != own {
+                *x = simple.build(graph, &node.origin)?;
+            }
+        }
+        if after == before || !(after as f32).is_finite() {
+            continue;
+        }
+        let op = Op::Attention { scale: (after as f32).to_bits(), empty_is_zero };
+        let made = graph.push(op, &inputs, &node.origin)?;
+        graph.node_mut(made).names.clone_from(&node.names);
+        graph.replace_uses(n.into(), made.into());
+        changed += 1;
+    }
+    graph.remove_dead();
+    Ok(changed)
+}
+
 /// An attention in the graph.
 struct Match {
     q: Operand,

@@ -41,6 +41,7 @@ pub const OPS: &[OpDef] = &[
     OpDef::new("aten.to.dtype", convert),
     OpDef::new("aten.to.dtype_layout", convert),
     OpDef::new("aten.to.other", convert),
+    OpDef::new("aten.type_as.default", convert),
     OpDef::new("aten.zero.default", |cx| like(cx, 0.0)),
     OpDef::new("aten.zeros.default", |cx| filled(cx, "size", 0.0)),
     OpDef::new("aten.zeros_like.default", |cx| like(cx, 0.0)),
