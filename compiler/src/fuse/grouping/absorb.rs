@@ -24,7 +24,8 @@ impl Grouper<'_> {
         }
         let mut best: Option<(i64, Split, Vec<NodeId>)> = None;
         for (split, partial) in ways {
-            let members = self.grow(u, split, partial);
+            // Columns that are no whole parts cannot be shared out, whatever would be stored.
+            let Some(members) = self.grow(u, split, partial) else { continue };
             let stored = self.stored(anchor, &members);
             for m in &members {
                 self.unit_of.remove(m);
@@ -63,11 +64,13 @@ impl Grouper<'_> {
         sum
     }
 
-    /// The members that unit `u` takes in with its columns shared out so. They are marked as its own.
-    fn grow(&mut self, u: UnitId, split: Split, partial: bool) -> Vec<NodeId> {
+    /// The members that unit `u` takes in with its columns shared out so, where they can be. They are marked as its own.
+    fn grow(&mut self, u: UnitId, split: Split, partial: bool) -> Option<Vec<NodeId>> {
         self.units[u].members.clear();
         let anchor = self.units[u].anchor;
-        let Some((domain, known)) = self.start(anchor, split) else { return vec![] };
+        let Some((domain, known)) = self.start(anchor, split) else {
+            return (split == Split::NONE).then(Vec::new);
+        };
         let mut known: FxHashMap<Value, Vec<Point>> = known.into_iter().collect();
         let first: Vec<Value> = self.results(anchor).filter(|v| known.contains_key(v)).collect();
         let mut frontier = first.clone();
@@ -99,7 +102,7 @@ impl Grouper<'_> {
             }
         }
         self.drop_trailing_views(u);
-        std::mem::take(&mut self.units[u].members)
+        Some(std::mem::take(&mut self.units[u].members))
     }
 
     /// The kernel's domain and the points of each of its anchor's results.
