@@ -7,7 +7,9 @@ fixtures/fx/whole.tar.gz (with weights, inputs and results) and graphs.tar.gz (w
 Each is a folder: `model.json`, the program of an exported module of one operator; `in_N.npy`, `out_N.npy`, what it is given
 and what torch 2.15 returns (nothing where that is random). They were made of torch's own database of operators
 (`torch.testing._internal.common_methods_invocations.op_db`), decomposed to the core ATen operators; those of `own.tar.gz`, called
-`own-...`, are in torch.export's own dialect, which keeps operators that are written in others. Constants are laid out as
+`own-...`, are in torch.export's own dialect, which keeps operators that are written in others, and so are those of
+`default.tar.gz`, called `default-...`: of what the database gives without decomposition, up to two of each operator that
+the others lack. Constants are laid out as
 in an archive of torch.export. `aten.tsv` lists all: name, relative and absolute tolerance, operators."""
 import json, pathlib, shutil, sys, tarfile
 import numpy as np

@@ -59,6 +59,18 @@ const ALGORITHMS: &[Algorithm] = &[
         let (q, r) = qr(cx, v[0], way & 1 > 0)?;
         Ok(vec![q, r])
     }),
+    // Vectors have any signs.
+    ("eigenvalues", Positive, |cx, v, way| Ok(vec![eigen(cx, v[0], way & 1 > 0)?.0])),
+    ("singular_values", Any, |cx, v, _| Ok(vec![singular(cx, v[0], false)?.s])),
+    ("root", Positive, |cx, v, _| Ok(vec![symmetric_root(cx, v[0])?])),
+    ("exponential", Any, |cx, v, _| {
+        let t = wgfc_compiler::lower::matmul::matmul;
+        let rank = cx.rank(v[0]);
+        let order: Vec<usize> = (0..rank - 2).chain([rank - 1, rank - 2]).collect();
+        let flipped = cx.transpose(v[0], &order)?;
+        let square = t(cx, v[0], flipped)?;
+        Ok(vec![exponential(cx, square)?])
+    }),
 ];
 
 /// What cases are called, without their seeds.

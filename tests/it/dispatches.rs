@@ -18,6 +18,9 @@ const LONGER: &[&str] = &[
     "aten.linalg_matrix_sqrth.default",
     "aten.linalg_pinv.atol_rtol_tensor",
     "aten.linalg_polar.default",
+    "aten.linalg_svd.default",
+    "aten.linalg_svdvals.default",
+    "aten.pinverse.default",
     // The norm, the sum, the squares.
     "aten.linalg_matrix_exp.default",
     // Each direction's products and loop, and the results put together.
@@ -35,6 +38,7 @@ const LONGER: &[&str] = &[
     "com.microsoft.GroupQueryAttention",
     // The place along each of several axes by its edges.
     "aten._histogramdd_from_bin_tensors.default",
+    "aten.histogramdd.TensorList_bins",
     "aten.histogramdd.default",
     // The range, the edges, the places, how many are there.
     "aten.histc.default",

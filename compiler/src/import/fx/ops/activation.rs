@@ -12,6 +12,8 @@ pub const OPS: &[OpDef] = &[
     OpDef::new("aten.clamp.Tensor", clamp),
     OpDef::new("aten.clamp.default", clamp),
     OpDef::new("aten.clamp_max.default", clamp),
+    OpDef::new("aten.clamp_max.Tensor", clamp),
+    OpDef::new("aten.clamp_min.Tensor", clamp),
     OpDef::new("aten.clamp_min.default", clamp),
     OpDef::new("aten.clip.default", clamp),
     OpDef::new("aten.elu.default", elu),

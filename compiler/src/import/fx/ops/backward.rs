@@ -146,6 +146,8 @@ fn gelu(cx: &mut Cx) -> Lowered {
 /// What was dropped has no gradient, the rest grew.
 fn dropout(cx: &mut Cx) -> Lowered {
     let (g, mask, scale) = (cx.tensor("grad_output")?, cx.tensor("mask")?, cx.float("scale")?);
+    let to = cx.result_dtype(0)?;
+    let g = cx.converted(g, to)?;
     let grown = cx.binary_scalar(BinaryOp::Mul, g, scale)?;
     let zero = cx.scalar(cx.dtype(g), 0.0);
     let mask = super::binary::truth(cx, mask)?;

@@ -35,6 +35,7 @@ pub const OPS: &[OpDef] = &[
     OpDef::new("aten.div.Scalar_mode", rounded),
     OpDef::new("aten.div.Tensor", divided).complex(),
     OpDef::new("aten.div.Tensor_mode", rounded),
+    OpDef::new("aten.divide.Tensor", divided).complex(),
     OpDef::new("aten.eq.Scalar", |cx| plain(cx, BinaryOp::Eq)),
     OpDef::new("aten.eq.Tensor", |cx| plain(cx, BinaryOp::Eq)),
     OpDef::new("aten.floor_divide.Scalar", floor_divided),

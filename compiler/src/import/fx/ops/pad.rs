@@ -26,6 +26,16 @@ fn padded(cx: &mut Cx, name: &str, padding: Padding) -> Lowered {
     for (i, pair) in pads.chunks_exact(2).enumerate() {
         (before[rank - 1 - i], after[rank - 1 - i]) = (pair[0].clone(), pair[1].clone());
     }
+    if matches!(padding, Padding::Wrap) {
+        // What is cut off is gone before the rest is repeated.
+        let less = |d: &Dim| if d.as_const().is_some_and(|n| n < 0) { d.clone() } else { Dim::ZERO };
+        let cut = [&before, &after].map(|all| all.iter().map(less).collect::<Vec<_>>());
+        let zero = Padding::Constant(Scalar::from_i64(cx.dtype(x), 0));
+        let x = split::pad(cx, x, &cut[0], &cut[1], zero)?;
+        let rest = |all: &[Dim], cut: &[Dim]| all.iter().zip(cut).map(|(d, c)| d - c).collect::<Vec<_>>();
+        let (before, after) = (rest(&before, &cut[0]), rest(&after, &cut[1]));
+        return Ok(vec![split::pad(cx, x, &before, &after, padding)?]);
+    }
     Ok(vec![split::pad(cx, x, &before, &after, padding)?])
 }
 

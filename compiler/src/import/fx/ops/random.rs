@@ -29,7 +29,7 @@ pub const OPS: &[OpDef] = &[
         distributed(cx, d)
     }),
     OpDef::new("aten.feature_alpha_dropout.default", kept).notes("Outside of training."),
-    OpDef::new("aten.feature_dropout.default", kept).notes("Outside of training."),
+    OpDef::new("aten.feature_dropout.default", whole_features),
     OpDef::new("aten.geometric.default", |cx| {
         let d = Distribution::Geometric(cx.float("p")?);
         distributed(cx, d)
@@ -218,6 +218,25 @@ fn dropped(cx: &mut Cx) -> Result<[Value; 2]> {
     let seed = seed(cx);
     let (y, kept) = random::drop(cx, x, ratio, seed)?;
     Ok([y, kept])
+}
+
+/// Each channel of each sample stays or goes as a whole.
+fn whole_features(cx: &mut Cx) -> Lowered {
+    let (x, p) = (cx.tensor("input")?, cx.float("p")?);
+    if !cx.flag("train")? || p == 0.0 {
+        return Ok(vec![x]);
+    }
+    let dtype = cx.dtype(x);
+    let mut dims = cx.shape(x);
+    dims.iter_mut().skip(2).for_each(|d| *d = Dim::ONE);
+    let factor = if p >= 1.0 {
+        cx.scalar(dtype, 0.0)
+    } else {
+        let (ones, ratio) = (cx.full(&dims, Scalar::from_f64(dtype, 1.0))?, cx.scalar(DType::F32, p));
+        let seed = seed(cx);
+        random::drop(cx, ones, ratio, seed)?.0
+    };
+    Ok(vec![cx.binary(BinaryOp::Mul, x, factor)?])
 }
 
 /// What is at most 0 times a random slope, and the slopes; without training times the mean of them.

@@ -36,7 +36,7 @@ pub const OPS: &[OpDef] = &[
     OpDef::new("aten.round.default", |cx| of_floats(cx, UnaryOp::Round)),
     OpDef::new("aten.round.decimals", rounded),
     OpDef::new("aten.rsqrt.default", |cx| float(cx, UnaryOp::Rsqrt)),
-    OpDef::new("aten.sgn.default", |cx| plain(cx, UnaryOp::Sign)),
+    OpDef::new("aten.sgn.default", direction),
     OpDef::new("aten.sigmoid.default", |cx| float(cx, UnaryOp::Sigmoid)),
     OpDef::new("aten.sign.default", sign),
     OpDef::new("aten.sin.default", |cx| float(cx, UnaryOp::Sin)),
@@ -74,6 +74,12 @@ fn exp(cx: &mut Cx) -> Lowered {
 fn plain(cx: &mut Cx, op: UnaryOp) -> Lowered {
     let x = cx.tensor("self")?;
     Ok(vec![cx.unary(op, x)?])
+}
+
+/// A bool is its own sign.
+fn direction(cx: &mut Cx) -> Lowered {
+    let x = cx.tensor("self")?;
+    if cx.dtype(x) == DType::Bool { Ok(vec![x]) } else { plain(cx, UnaryOp::Sign) }
 }
 
 /// Integers are converted first.
@@ -121,7 +127,8 @@ fn times(cx: &mut Cx, factor: f64) -> Lowered {
 }
 
 fn square(cx: &mut Cx) -> Lowered {
-    let x = cx.tensor("self")?;
+    let (x, to) = (cx.tensor("self")?, cx.result_dtype(0)?);
+    let x = cx.converted(x, to)?;
     Ok(vec![elementwise::binary(cx, BinaryOp::Mul, x, x)?])
 }
 
@@ -144,8 +151,11 @@ fn logit(cx: &mut Cx) -> Lowered {
     let x = cx.tensor("self")?;
     let mut x = cx.as_float(x)?;
     if let Some(eps) = cx.opt_float("eps")? {
-        x = cx.binary_scalar(BinaryOp::Max, x, eps)?;
-        x = cx.binary_scalar(BinaryOp::Min, x, 1.0 - eps)?;
+        // What is below is moved up even where that is above the other end.
+        let below = cx.binary_scalar(BinaryOp::Lt, x, eps)?;
+        let low = cx.scalar(cx.dtype(x), eps);
+        let most = cx.binary_scalar(BinaryOp::Min, x, 1.0 - eps)?;
+        x = cx.select(below, low, most)?;
     }
     let one = cx.scalar(cx.dtype(x), 1.0);
     let rest = cx.binary(BinaryOp::Sub, one, x)?;

@@ -7,16 +7,30 @@ use wgfc_ir::Poly;
 pub const OPS: &[OpDef] = &[
     OpDef::new("aten._reshape_alias.default", |cx| reshape(cx, "size")).by_parts(),
     OpDef::new("aten._unsafe_view.default", |cx| reshape(cx, "size")).by_parts(),
+    OpDef::new("aten.adjoint.default", turned),
+    OpDef::new("aten.atleast_1d.default", same_elements).by_parts(),
+    OpDef::new("aten.atleast_2d.default", same_elements).by_parts(),
+    OpDef::new("aten.atleast_3d.default", same_elements).by_parts(),
+    OpDef::new("aten.broadcast_tensors.default", broadcast),
     OpDef::new("aten.broadcast_to.default", |cx| expand(cx, "size")).by_parts(),
     OpDef::new("aten.cat.default", cat).by_parts(),
     OpDef::new("aten.chunk.default", pieces).by_parts(),
+    OpDef::new("aten.column_stack.default", |cx| stacked(cx, Stack::Columns)),
+    OpDef::new("aten.dstack.default", |cx| stacked(cx, Stack::Depth)),
     OpDef::new("aten.expand.default", |cx| expand(cx, "size")).by_parts(),
+    OpDef::new("aten.expand_as.default", expand_as).by_parts(),
     OpDef::new("aten.flatten.using_ints", flatten).by_parts(),
     OpDef::new("aten.flip.default", flip).by_parts(),
+    OpDef::new("aten.hstack.default", |cx| stacked(cx, Stack::Side)),
+    OpDef::new("aten.mH.default", turned),
+    OpDef::new("aten.mT.default", turned).by_parts(),
+    OpDef::new("aten.matrix_H.default", turned),
     OpDef::new("aten.numpy_T.default", |cx| transposed(cx, "self")).by_parts(),
     OpDef::new("aten.permute.default", permute).by_parts(),
+    OpDef::new("aten.ravel.default", same_elements).by_parts(),
     OpDef::new("aten.repeat.default", repeat).by_parts(),
     OpDef::new("aten.reshape.default", |cx| reshape(cx, "shape")).by_parts(),
+    OpDef::new("aten.reshape_as.default", same_elements).by_parts(),
     OpDef::new("aten.select.int", select).by_parts(),
     OpDef::new("aten.slice.Tensor", slice_one).by_parts(),
     OpDef::new("aten.split.Tensor", pieces).by_parts(),
@@ -27,13 +41,84 @@ pub const OPS: &[OpDef] = &[
     OpDef::new("aten.squeeze.dims", squeeze).by_parts(),
     OpDef::new("aten.stack.default", stack).by_parts(),
     OpDef::new("aten.t.default", |cx| transposed(cx, "self")).by_parts(),
+    OpDef::new("aten.tile.default", repeat).by_parts(),
     OpDef::new("aten.transpose.int", transpose).by_parts(),
     OpDef::new("aten.unbind.int", unbind).by_parts(),
     OpDef::new("aten.unflatten.int", same_elements).by_parts(),
+    OpDef::new("aten.unsafe_chunk.default", pieces).by_parts(),
+    OpDef::new("aten.unsafe_split.Tensor", pieces).by_parts(),
     OpDef::new("aten.unsqueeze.default", unsqueeze).by_parts(),
     OpDef::new("aten.view.default", |cx| reshape(cx, "size")).by_parts(),
     OpDef::new("aten.view_as.default", same_elements).by_parts(),
+    OpDef::new("aten.vstack.default", |cx| stacked(cx, Stack::Rows)),
 ];
+
+/// The last two axes exchanged.
+fn turned(cx: &mut Cx) -> Lowered {
+    let x = cx.tensor("self")?;
+    let rank = cx.rank(x);
+    let mut order: Vec<usize> = (0..rank).collect();
+    if rank > 1 {
+        order.swap(rank - 2, rank - 1);
+    }
+    Ok(vec![cx.transpose(x, &order)?])
+}
+
+fn expand_as(cx: &mut Cx) -> Lowered {
+    let x = cx.tensor("self")?;
+    let want = cx.result(0)?.shape;
+    Ok(vec![shape::expand(cx, x, &want)?])
+}
+
+fn broadcast(cx: &mut Cx) -> Lowered {
+    let all = cx.tensors("tensors")?;
+    let want = cx.broadcast_shape(&all)?;
+    all.into_iter().map(|x| Ok(shape::expand(cx, x, &want)?)).collect()
+}
+
+/// Along which axis tensors are joined that have fewer axes.
+#[derive(Clone, Copy, PartialEq)]
+enum Stack {
+    /// The first of at least two: `[n]` is a row.
+    Rows,
+    /// The second; the only one of `[n]`.
+    Side,
+    /// The third of at least three: `[n]` is `[1, n, 1]`.
+    Depth,
+    /// The second of at least two: `[n]` is a column.
+    Columns,
+}
+
+fn stacked(cx: &mut Cx, how: Stack) -> Lowered {
+    let mut all = cx.tensors("tensors")?;
+    let single = all.iter().all(|x| cx.rank(*x) < 2);
+    for x in &mut all {
+        let mut dims = cx.shape(*x);
+        if dims.is_empty() {
+            dims.push(Dim::ONE);
+        }
+        match (how, dims.len()) {
+            (Stack::Rows, 1) => dims.insert(0, Dim::ONE),
+            (Stack::Columns, 1) => dims.push(Dim::ONE),
+            (Stack::Depth, 1) => {
+                dims.insert(0, Dim::ONE);
+                dims.push(Dim::ONE);
+            }
+            (Stack::Depth, 2) => dims.push(Dim::ONE),
+            _ => {}
+        }
+        let to = cx.result_dtype(0)?;
+        *x = cx.converted(*x, to)?;
+        *x = shape::reshape(cx, *x, &dims)?;
+    }
+    let axis = match how {
+        Stack::Rows => 0,
+        Stack::Side => usize::from(!single),
+        Stack::Depth => 2,
+        Stack::Columns => 1,
+    };
+    Ok(vec![cx.concat(&all, axis)?])
+}
 
 /// The elements in order, under the shape that the program says.
 fn same_elements(cx: &mut Cx) -> Lowered {
@@ -236,7 +321,11 @@ fn flip(cx: &mut Cx) -> Lowered {
 
 fn repeat(cx: &mut Cx) -> Lowered {
     let x = cx.tensor("self")?;
-    let repeats = cx.sizes("repeats")?;
+    let mut repeats = cx.sizes(if cx.declares("dims") { "dims" } else { "repeats" })?;
+    // Leading axes that `tile` leaves out stay.
+    while repeats.len() < cx.rank(x) {
+        repeats.insert(0, Dim::ONE);
+    }
     let new: Vec<usize> = (0..repeats.len().saturating_sub(cx.rank(x))).collect();
     let x = cx.unsqueeze(x, &new)?;
     Ok(vec![split::tile(cx, x, &repeats)?])
