@@ -73,7 +73,7 @@ fn expand_as(cx: &mut Cx) -> Lowered {
 fn broadcast(cx: &mut Cx) -> Lowered {
     let all = cx.tensors("tensors")?;
     let want = cx.broadcast_shape(&all)?;
-    all.into_iter().map(|x| Ok(shape::expand(cx, x, &want)?)).collect()
+    all.into_iter().map(|x| shape::expand(cx, x, &want)).collect()
 }
 
 /// Along which axis tensors are joined that have fewer axes.
