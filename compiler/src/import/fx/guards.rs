@@ -72,24 +72,29 @@ impl Guard {
 /// A step from an argument to what is in it: a key or a position.
 pub type Path = Vec<String>;
 
-/// Reads a condition. `size` gives an axis of the input at a path.
+/// Reads a condition: conditions of which one must hold. `size` gives an axis of the input at a path.
 ///
 /// # Errors
 /// What is not understood, in words.
-pub fn parse(text: &str, size: &dyn Fn(&Path, usize) -> Option<Dim>) -> Result<Guard, String> {
+pub fn parse(text: &str, size: &dyn Fn(&Path, usize) -> Option<Dim>) -> Result<Vec<Guard>, String> {
     let mut p = Parser { text, at: 0, size };
-    let a = p.sum(0)?;
-    p.space();
-    let rest = &text[p.at..];
-    let operators = ["==", "!=", "<=", ">=", "<", ">"];
-    let op = operators.into_iter().find(|o| rest.starts_with(o)).ok_or("it compares nothing")?;
-    p.at += op.len();
-    let b = p.sum(0)?;
+    let mut either = vec![];
+    loop {
+        let a = p.sum(0)?;
+        p.space();
+        let operators = ["==", "!=", "<=", ">=", "<", ">"];
+        let op = operators.into_iter().find(|o| p.rest().starts_with(o)).ok_or("it compares nothing")?;
+        p.at += op.len();
+        either.push(Guard::of(op, a, p.sum(0)?));
+        if !p.eat("or ") {
+            break;
+        }
+    }
     p.space();
     if p.at < text.len() {
         return Err(format!("`{}` is left over", &text[p.at..]));
     }
-    Ok(Guard::of(op, a, b))
+    Ok(either)
 }
 
 /// Reads an expression of plain names: `2*s39`.
@@ -197,8 +202,9 @@ impl Parser<'_> {
         if self.rest().starts_with("L[") {
             return self.size();
         }
-        let name = self.word(|c| c.is_ascii_alphanumeric() || c == '_');
-        match name.as_str() {
+        let name = self.word(|c| c.is_ascii_alphanumeric() || matches!(c, '_' | '.'));
+        let name = name.strip_prefix("torch.sym_").unwrap_or(&name);
+        match name {
             "" => Err(format!("`{}` is not understood", self.rest().chars().take(24).collect::<String>())),
             "max" | "min" | "Max" | "Min" => {
                 self.expect("(")?;
@@ -215,7 +221,8 @@ impl Parser<'_> {
                 Ok(all)
             }
             _ if self.rest().starts_with('(') => Err(format!("`{name}` is not understood")),
-            _ => Ok(Poly::sym(&name)),
+            _ if name.contains('.') => Err(format!("`{name}` is not understood")),
+            _ => Ok(Poly::sym(name)),
         }
     }
 
@@ -250,8 +257,12 @@ impl Parser<'_> {
 mod tests {
     use super::*;
 
-    fn read(text: &str) -> Result<Guard, String> {
+    fn all(text: &str) -> Result<Vec<Guard>, String> {
         parse(text, &|path, axis| Some(Poly::sym(&format!("{}_{axis}", path.join("_")))))
+    }
+
+    fn read(text: &str) -> Result<Guard, String> {
+        all(text).map(|g| g.into_iter().next().unwrap())
     }
 
     #[test]
@@ -268,6 +279,9 @@ mod tests {
             (g.a.to_string(), g.b.to_string(), g.relation),
             ("4".into(), "x_0".into(), Relation::AtMost)
         );
+        let g = all("torch.sym_max(1, L['x'].size()[0]) == 4 or L['x'].size()[1] == 1").unwrap();
+        let texts: Vec<_> = g.iter().map(|g| format!("{} {}", g.a, g.b)).collect();
+        assert_eq!(texts, ["max(1, x_0) 4", "x_1 1"]);
         assert_eq!(expression("2*s39").unwrap().to_string(), "2*s39");
     }
 
@@ -290,6 +304,7 @@ mod tests {
         for end in 0..good.len() - 1 {
             _ = read(&good[..end]);
         }
+        assert!(read("math.pi == 3").is_err());
         assert!(read("__import__('os').system('ls') == 1").is_err());
         assert!(read(&format!("{}1 == 1", "(".repeat(100_000))).unwrap_err().contains("deep"));
         assert!(read(&format!("{}1 == 1", "-".repeat(100_000))).unwrap_err().contains("deep"));

@@ -8,7 +8,7 @@ use super::names::Names;
 use super::op::{OpError, diagnostic};
 use super::scope::{Scope, Slot};
 use super::survey::survey;
-use super::symbols::{Required, require};
+use super::symbols::{Required, require, require_either};
 use super::walk::{Importer, tensors, written};
 use super::weights::Table;
 use super::{expr, schema, symbols};
@@ -37,12 +37,13 @@ pub fn import<'m>(
     let mut to = Lowering::new(&mut g);
     to.look_inside(options);
     im.modules = modules(graph).into_iter().filter(|(m, _)| to.is_wanted(m)).map(|(m, r)| (r, m)).collect();
-    let Required { equal, at_most, different } = required;
+    let Required { equal, at_most, different, either } = required;
     for (pairs, relation) in
         [(equal, Relation::Equal), (at_most, Relation::AtMost), (different, Relation::Different)]
     {
         pairs.into_iter().for_each(|(a, b)| require(&mut to, &Guard { a, b, relation }));
     }
+    either.iter().for_each(|(text, either)| require_either(&mut to, text, either));
     let mut scope = Scope::default();
     let mut states = inputs(im, &mut to, &mut scope, p, &names, &shapes, options);
     im.nodes(&mut to, &mut scope, graph);

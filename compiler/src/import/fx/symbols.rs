@@ -20,21 +20,39 @@ pub struct Required {
     pub different: Vec<(Dim, Dim)>,
     /// The first at most the second.
     pub at_most: Vec<(Dim, Dim)>,
+    /// Conditions of which one must hold, which a run does not check, with their text.
+    pub either: Vec<(String, Vec<Guard>)>,
+}
+
+/// Whether a condition holds for all sizes.
+fn holds(g: &Guard) -> bool {
+    let difference = &g.b - &g.a;
+    match g.relation {
+        Relation::Equal => difference.is(0),
+        Relation::AtMost => difference.proves_nonneg(&[]),
+        Relation::Different => difference.as_const().is_some_and(|d| d != 0),
+    }
 }
 
 /// Requires that sizes are to each other as a condition says. A run does not check that two differ: the user is told.
 pub fn require(to: &mut Lowering, g: &Guard) {
-    let difference = &g.b - &g.a;
     match g.relation {
+        _ if holds(g) => {}
         Relation::Equal => to.require_equal(&g.a, &g.b),
-        Relation::AtMost if difference.proves_nonneg(&[]) => {}
         Relation::AtMost => to.require_at_most(&g.a, &g.b),
-        Relation::Different if difference.as_const().is_some_and(|d| d != 0) => {}
-        Relation::Different => to.warn(format!(
-            "the program was exported for sizes where {} is not {}, which a run does not check",
-            g.a, g.b
-        )),
+        Relation::Different => unchecked(to, &format!("{} is not {}", g.a, g.b)),
     }
+}
+
+/// Tells the user that one of several conditions must hold, unless one always does.
+pub fn require_either(to: &mut Lowering, text: &str, either: &[Guard]) {
+    if !either.iter().any(holds) {
+        unchecked(to, &format!("`{text}`"));
+    }
+}
+
+fn unchecked(to: &mut Lowering, what: &str) {
+    to.warn(format!("the program was exported for sizes where {what}, which a run does not check"));
 }
 
 /// The shapes of the inputs that the user gives, by the graph's names; [`Importer::symbols`] says afterwards what symbols are.
@@ -114,6 +132,9 @@ pub fn settle(
     for (a, b) in required.equal.iter_mut().chain(&mut required.at_most).chain(&mut required.different) {
         (*a, *b) = (with(a, &known), with(b, &known));
     }
+    for g in required.either.iter_mut().flat_map(|(_, either)| either) {
+        (g.a, g.b) = (with(&g.a, &known), with(&g.b, &known));
+    }
     ranges(im, p, &mut required);
     (shapes, required)
 }
@@ -162,10 +183,16 @@ fn guards(
     };
     for text in &p.guards_code {
         match guards::parse(text, &size) {
-            Ok(g) => match g.relation {
-                Relation::Equal => required.equal.push((g.a, g.b)),
-                Relation::AtMost => required.at_most.push((g.a, g.b)),
-                Relation::Different => required.different.push((g.a, g.b)),
+            Ok(mut either) => match either.pop() {
+                Some(g) if either.is_empty() => match g.relation {
+                    Relation::Equal => required.equal.push((g.a, g.b)),
+                    Relation::AtMost => required.at_most.push((g.a, g.b)),
+                    Relation::Different => required.different.push((g.a, g.b)),
+                },
+                last => {
+                    either.extend(last);
+                    required.either.push((text.clone(), either));
+                }
             },
             // What is no size is a condition on a value that the export has fixed.
             Err(_) if !text.contains(".size()") => {}
