@@ -15,12 +15,15 @@ const LONGER: &[&str] = &[
     "Det",
     // A loop of rotations, lengths, an order, the columns in that order, reflections for what has no length; and products of these.
     "aten._linalg_svd.default",
+    "aten.linalg_cond.default",
+    "aten.linalg_matrix_rank.atol_rtol_tensor",
     "aten.linalg_matrix_sqrth.default",
     "aten.linalg_pinv.atol_rtol_tensor",
     "aten.linalg_polar.default",
     "aten.linalg_svd.default",
     "aten.linalg_svdvals.default",
     "aten.pinverse.default",
+    "aten.svd.default",
     // The norm, the sum, the squares.
     "aten.linalg_matrix_exp.default",
     // Each direction's products and loop, and the results put together.
@@ -45,7 +48,10 @@ const LONGER: &[&str] = &[
     "aten.histogram.bin_ct",
     // A sort, where runs begin, how long they are, and the longest.
     "aten.mode.default",
-    // A case of five results, each of which is a copy.
+    // Cases of five results, each of which is a copy.
+    "aten.atleast_1d.Sequence",
+    "aten.atleast_2d.Sequence",
+    "aten.atleast_3d.Sequence",
     "aten.view.default",
     // The result, two statistics of the batch, two running ones.
     "aten._batch_norm_with_update_functional.default",

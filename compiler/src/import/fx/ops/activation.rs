@@ -15,6 +15,7 @@ pub const OPS: &[OpDef] = &[
     OpDef::new("aten.clamp_max.Tensor", clamp),
     OpDef::new("aten.clamp_min.Tensor", clamp),
     OpDef::new("aten.clamp_min.default", clamp),
+    OpDef::new("aten.clip.Tensor", clamp),
     OpDef::new("aten.clip.default", clamp),
     OpDef::new("aten.elu.default", elu),
     OpDef::new("aten.gelu.default", gelu),
@@ -45,6 +46,7 @@ pub const OPS: &[OpDef] = &[
     OpDef::new("aten.softshrink.default", |cx| {
         with(cx, &["lambd"], |cx, x, p| activation::shrink(cx, x, p[0], p[0]))
     }),
+    OpDef::new("aten.special_softmax.default", |cx| along(cx, false)),
     OpDef::new("aten.threshold.default", threshold),
 ];
 

@@ -35,7 +35,10 @@ pub const OPS: &[OpDef] = &[
     OpDef::new("aten.div.Scalar_mode", rounded),
     OpDef::new("aten.div.Tensor", divided).complex(),
     OpDef::new("aten.div.Tensor_mode", rounded),
+    OpDef::new("aten.divide.Scalar", divided).complex(),
+    OpDef::new("aten.divide.Scalar_mode", rounded),
     OpDef::new("aten.divide.Tensor", divided).complex(),
+    OpDef::new("aten.divide.Tensor_mode", rounded),
     OpDef::new("aten.eq.Scalar", |cx| plain(cx, BinaryOp::Eq)),
     OpDef::new("aten.eq.Tensor", |cx| plain(cx, BinaryOp::Eq)),
     OpDef::new("aten.floor_divide.Scalar", floor_divided),
@@ -46,14 +49,23 @@ pub const OPS: &[OpDef] = &[
     OpDef::new("aten.fmod.Tensor", |cx| plain(cx, BinaryOp::Rem)),
     OpDef::new("aten.ge.Scalar", |cx| plain(cx, BinaryOp::Ge)),
     OpDef::new("aten.ge.Tensor", |cx| plain(cx, BinaryOp::Ge)),
+    OpDef::new("aten.greater.Scalar", |cx| plain(cx, BinaryOp::Gt)),
+    OpDef::new("aten.greater.Tensor", |cx| plain(cx, BinaryOp::Gt)),
+    OpDef::new("aten.greater_equal.Scalar", |cx| plain(cx, BinaryOp::Ge)),
+    OpDef::new("aten.greater_equal.Tensor", |cx| plain(cx, BinaryOp::Ge)),
     OpDef::new("aten.gt.Scalar", |cx| plain(cx, BinaryOp::Gt)),
     OpDef::new("aten.gt.Tensor", |cx| plain(cx, BinaryOp::Gt)),
     OpDef::new("aten.heaviside.default", heaviside),
+    OpDef::new("aten.isclose.default", close),
     OpDef::new("aten.ldexp.Tensor", scaled_by_power),
     OpDef::new("aten.le.Scalar", |cx| plain(cx, BinaryOp::Le)),
     OpDef::new("aten.le.Tensor", |cx| plain(cx, BinaryOp::Le)),
     OpDef::new("aten.lerp.Scalar", between),
     OpDef::new("aten.lerp.Tensor", between),
+    OpDef::new("aten.less.Scalar", |cx| plain(cx, BinaryOp::Lt)),
+    OpDef::new("aten.less.Tensor", |cx| plain(cx, BinaryOp::Lt)),
+    OpDef::new("aten.less_equal.Scalar", |cx| plain(cx, BinaryOp::Le)),
+    OpDef::new("aten.less_equal.Tensor", |cx| plain(cx, BinaryOp::Le)),
     OpDef::new("aten.logical_and.default", |cx| logical(cx, BinaryOp::And)),
     OpDef::new("aten.logical_or.default", |cx| logical(cx, BinaryOp::Or)),
     OpDef::new("aten.logical_xor.default", |cx| logical(cx, BinaryOp::Xor)),
@@ -63,8 +75,12 @@ pub const OPS: &[OpDef] = &[
     OpDef::new("aten.minimum.default", |cx| plain(cx, BinaryOp::Min)),
     OpDef::new("aten.mul.Scalar", |cx| plain(cx, BinaryOp::Mul)).complex(),
     OpDef::new("aten.mul.Tensor", |cx| plain(cx, BinaryOp::Mul)).complex(),
+    OpDef::new("aten.multiply.Scalar", |cx| plain(cx, BinaryOp::Mul)).complex(),
+    OpDef::new("aten.multiply.Tensor", |cx| plain(cx, BinaryOp::Mul)).complex(),
     OpDef::new("aten.ne.Scalar", |cx| plain(cx, BinaryOp::Ne)),
     OpDef::new("aten.ne.Tensor", |cx| plain(cx, BinaryOp::Ne)),
+    OpDef::new("aten.not_equal.Scalar", |cx| plain(cx, BinaryOp::Ne)),
+    OpDef::new("aten.not_equal.Tensor", |cx| plain(cx, BinaryOp::Ne)),
     OpDef::new("aten.pow.Scalar", |cx| power(cx, ["self", "exponent"])),
     OpDef::new("aten.pow.Tensor_Scalar", |cx| power(cx, ["self", "exponent"])),
     OpDef::new("aten.pow.Tensor_Tensor", |cx| power(cx, ["self", "exponent"])),
@@ -75,6 +91,8 @@ pub const OPS: &[OpDef] = &[
     OpDef::new("aten.rsub.Tensor", reversed),
     OpDef::new("aten.sub.Scalar", |cx| scaled(cx, BinaryOp::Sub)).complex(),
     OpDef::new("aten.sub.Tensor", |cx| scaled(cx, BinaryOp::Sub)).complex(),
+    OpDef::new("aten.subtract.Scalar", |cx| scaled(cx, BinaryOp::Sub)).complex(),
+    OpDef::new("aten.subtract.Tensor", |cx| scaled(cx, BinaryOp::Sub)).complex(),
     OpDef::new("aten.true_divide.Scalar", divided),
     OpDef::new("aten.true_divide.Tensor", divided),
     OpDef::new("aten.where.Scalar", choose),
@@ -254,4 +272,29 @@ fn between(cx: &mut Cx) -> Lowered {
     let d = elementwise::binary(cx, BinaryOp::Sub, b, a)?;
     let d = elementwise::binary(cx, BinaryOp::Mul, d, w)?;
     Ok(vec![elementwise::binary(cx, BinaryOp::Add, a, d)?])
+}
+
+/// Whether finite elements differ by at most `atol + rtol * |other|`; what is equal is close.
+fn close(cx: &mut Cx) -> Lowered {
+    let (relative, absolute) = (cx.float("rtol")?, cx.float("atol")?);
+    let [a, b] = cx.promoted(["self", "other"])?;
+    let mut near = elementwise::binary(cx, BinaryOp::Eq, a, b)?;
+    if cx.flag("equal_nan")? && cx.dtype(a).is_float() {
+        let (x, y) = (cx.unary(UnaryOp::IsNan, a)?, cx.unary(UnaryOp::IsNan, b)?);
+        let both = cx.binary(BinaryOp::And, x, y)?;
+        near = cx.binary(BinaryOp::Or, near, both)?;
+    }
+    if relative == 0.0 && absolute == 0.0 {
+        return Ok(vec![near]);
+    }
+    let (a, b) = (cx.as_float(a)?, cx.as_float(b)?);
+    let allowed = cx.unary(UnaryOp::Abs, b)?;
+    let allowed = cx.binary_scalar(BinaryOp::Mul, allowed, relative)?;
+    let allowed = cx.binary_scalar(BinaryOp::Add, allowed, absolute)?;
+    let d = cx.binary(BinaryOp::Sub, a, b)?;
+    let d = cx.unary(UnaryOp::Abs, d)?;
+    let within = cx.binary(BinaryOp::Le, d, allowed)?;
+    let finite = cx.binary_scalar(BinaryOp::Lt, d, f64::INFINITY)?;
+    let within = cx.binary(BinaryOp::And, within, finite)?;
+    Ok(vec![cx.binary(BinaryOp::Or, near, within)?])
 }

@@ -24,16 +24,21 @@ pub const OPS: &[OpDef] = &[
         }
     }),
     OpDef::new("aten.diagflat.default", |cx| flat_diagonal(cx, "offset")),
+    OpDef::new("aten.dsplit.array", |cx| parts_at(cx, 2)),
+    OpDef::new("aten.dsplit.int", |cx| parts_at(cx, 2)),
+    OpDef::new("aten.hsplit.array", |cx| parts_at(cx, 1)),
+    OpDef::new("aten.hsplit.int", |cx| parts_at(cx, 1)),
     OpDef::new("aten.isin.Scalar_Tensor", |cx| is_in(cx, "element", "test_elements")),
     OpDef::new("aten.isin.Tensor_Scalar", |cx| is_in(cx, "elements", "test_element")),
     OpDef::new("aten.isin.Tensor_Tensor", |cx| is_in(cx, "elements", "test_elements")),
-    OpDef::new("aten.linspace.default", |cx| {
-        let ty = cx.result(0)?;
-        let wide = if ty.dtype.is_float() { ty.dtype } else { promote::DEFAULT };
-        let [start, end] = cx.all_in(["start", "end"], wide)?;
-        let y = histogram::spaced(cx, [start, end], steps(&ty.shape)?)?;
-        Ok(vec![cx.converted(y, ty.dtype)?])
-    }),
+    OpDef::new("aten.linspace.Scalar_Tensor", |cx| spaced(cx, false)),
+    OpDef::new("aten.linspace.Tensor_Scalar", |cx| spaced(cx, false)),
+    OpDef::new("aten.linspace.Tensor_Tensor", |cx| spaced(cx, false)),
+    OpDef::new("aten.linspace.default", |cx| spaced(cx, false)),
+    OpDef::new("aten.logspace.Scalar_Tensor", |cx| spaced(cx, true)).notes("powers as integers are refused"),
+    OpDef::new("aten.logspace.Tensor_Scalar", |cx| spaced(cx, true)).notes("powers as integers are refused"),
+    OpDef::new("aten.logspace.Tensor_Tensor", |cx| spaced(cx, true)).notes("powers as integers are refused"),
+    OpDef::new("aten.logspace.default", |cx| spaced(cx, true)).notes("powers as integers are refused"),
     OpDef::new("aten.meshgrid.default", |cx| meshes(cx, false)),
     OpDef::new("aten.meshgrid.indexing", |cx| {
         let columns = cx.text("indexing")?.as_deref() == Some("xy");
@@ -49,7 +54,31 @@ pub const OPS: &[OpDef] = &[
     OpDef::new("aten.trapezoid.x", |cx| areas(cx, false)),
     OpDef::new("aten.trapz.dx", |cx| areas(cx, false)),
     OpDef::new("aten.trapz.x", |cx| areas(cx, false)),
+    OpDef::new("aten.vsplit.array", |cx| parts_at(cx, 0)),
+    OpDef::new("aten.vsplit.int", |cx| parts_at(cx, 0)),
 ];
+
+/// Numbers at even distances, or powers of a base with such exponents.
+fn spaced(cx: &mut Cx, powers: bool) -> Lowered {
+    let ty = cx.result(0)?;
+    let wide = if ty.dtype.is_float() { ty.dtype } else { promote::DEFAULT };
+    let [start, end] = cx.all_in(["start", "end"], wide)?;
+    let (start, end) = (cx.reshape(start, vec![])?, cx.reshape(end, vec![])?);
+    let mut y = histogram::spaced(cx, [start, end], steps(&ty.shape)?)?;
+    if powers {
+        if !ty.dtype.is_float() {
+            return Err(OpError::unsupported(
+                "powers as integers, which their rounding decides",
+                "give it dtype=torch.float32, and round what it makes",
+            )
+            .param("dtype"));
+        }
+        let base = cx.float("base")?;
+        let base = cx.scalar(wide, base);
+        y = elementwise::pow(cx, base, y)?;
+    }
+    Ok(vec![cx.converted(y, ty.dtype)?])
+}
 
 fn steps(shape: &[Dim]) -> Result<i64> {
     let n = shape.first().and_then(|d| d.as_const());
@@ -186,10 +215,21 @@ fn areas(cx: &mut Cx, cumulative: bool) -> Lowered {
     }])
 }
 
-/// Parts along an axis, as long as the program says.
 fn parts(cx: &mut Cx) -> Lowered {
     let x = cx.tensor("self")?;
     let axis = cx.axis("dim", cx.rank(x))?;
+    parts_along(cx, x, axis)
+}
+
+/// Parts along an axis, or the last before it.
+fn parts_at(cx: &mut Cx, axis: usize) -> Lowered {
+    let x = cx.tensor("self")?;
+    let axis = axis.min(cx.rank(x).saturating_sub(1));
+    parts_along(cx, x, axis)
+}
+
+/// Parts along an axis, as long as the program says.
+fn parts_along(cx: &mut Cx, x: Value, axis: usize) -> Lowered {
     let mut sizes = vec![];
     for i in 0..cx.result_count() {
         sizes.push(cx.result(i)?.shape[axis].clone());

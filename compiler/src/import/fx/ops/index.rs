@@ -9,6 +9,8 @@ use wgfc_ir::{Op, Poly, ReduceOp};
 pub const OPS: &[OpDef] = &[
     OpDef::new("aten._unsafe_index.Tensor", read),
     OpDef::new("aten._unsafe_index_put.default", put),
+    OpDef::new("aten._unsafe_masked_index.default", masked_read),
+    OpDef::new("aten._unsafe_masked_index_put_accumulate.default", masked_put),
     OpDef::new("aten.embedding.default", embedding),
     OpDef::new("aten.gather.default", gathered),
     OpDef::new("aten.index.Tensor", read),
@@ -108,18 +110,52 @@ fn indexed(cx: &mut Cx, x: Value, places: &[Option<Value>], first: usize) -> Res
 fn read(cx: &mut Cx) -> Lowered {
     let x = cx.tensor("self")?;
     let places = places(cx, x)?;
+    Ok(vec![read_at(cx, x, &places)?])
+}
+
+fn read_at(cx: &mut Cx, x: Value, places: &[Option<Value>]) -> Result {
     if places.iter().all(Option::is_none) {
-        return Ok(vec![x]);
+        return Ok(x);
     }
     // One index along one axis may be known, and a view then.
     if let [axis] = (0..places.len()).filter(|d| places[*d].is_some()).collect::<Vec<_>>()[..]
         && let Some(at) = places[axis]
     {
-        return Ok(vec![gather::gather(cx, x, at, axis)?]);
+        return gather::gather(cx, x, at, axis);
     }
-    let i = indexed(cx, x, &places, 1)?;
+    let i = indexed(cx, x, places, 1)?;
     let inputs: Vec<Value> = std::iter::once(x).chain(i.operands).collect();
-    Ok(vec![cx.push(Op::Gather { shape: i.shape, index: i.index }, &inputs)?])
+    Ok(cx.push(Op::Gather { shape: i.shape, index: i.index }, &inputs)?)
+}
+
+/// [`places`], and the first of each axis where a mask is false.
+fn masked_places(cx: &mut Cx, x: Value, mask: Value) -> Result<Vec<Option<Value>>> {
+    let mut places = places(cx, x)?;
+    for p in places.iter_mut().flatten() {
+        let zero = cx.int_const(cx.dtype(*p), 0);
+        *p = elementwise::choose(cx, mask, *p, zero)?;
+    }
+    Ok(places)
+}
+
+/// Where a mask is false, a number.
+fn masked_read(cx: &mut Cx) -> Lowered {
+    let (x, mask) = (cx.tensor("self")?, cx.tensor("mask")?);
+    let (fill, dtype) = (cx.number("fill")?, cx.dtype(x));
+    let fill = cx.number_in(&fill, dtype)?;
+    let places = masked_places(cx, x, mask)?;
+    let y = read_at(cx, x, &places)?;
+    Ok(vec![elementwise::choose(cx, mask, y, fill)?])
+}
+
+/// Where a mask is false, nothing is added.
+fn masked_put(cx: &mut Cx) -> Lowered {
+    let (x, mask, values) = (cx.tensor("self")?, cx.tensor("mask")?, cx.tensor("values")?);
+    let zero = wgfc_ir::Scalar::from_i64(cx.dtype(values), 0);
+    let zero = cx.full(&[], zero)?;
+    let values = elementwise::choose(cx, mask, values, zero)?;
+    let places = masked_places(cx, x, mask)?;
+    put_at(cx, x, &places, values, true)
 }
 
 fn put(cx: &mut Cx) -> Lowered {
@@ -140,12 +176,17 @@ fn put(cx: &mut Cx) -> Lowered {
         return Ok(vec![elementwise::choose(cx, mask, value, x)?]);
     }
     let places = places(cx, x)?;
+    put_at(cx, x, &places, values, accumulate)
+}
+
+fn put_at(cx: &mut Cx, x: Value, places: &[Option<Value>], values: Value, accumulate: bool) -> Lowered {
+    let dtype = cx.dtype(x);
     if places.iter().all(Option::is_none) {
         let want = cx.shape(x);
         let values = shape::expand(cx, values, &want)?;
         return Ok(vec![if accumulate { elementwise::binary(cx, BinaryOp::Add, x, values)? } else { values }]);
     }
-    let i = indexed(cx, x, &places, 2)?;
+    let i = indexed(cx, x, places, 2)?;
     let values = shape::expand(cx, values, &i.shape)?;
     let reduce = accumulate.then_some(if dtype == DType::Bool { ReduceOp::Max } else { ReduceOp::Sum });
     let inputs: Vec<Value> = [x, values].into_iter().chain(i.operands).collect();

@@ -10,6 +10,7 @@ pub const OPS: &[OpDef] = &[
     OpDef::new("aten._linalg_slogdet.default", slogdet).notes("its factors are those of A, not of its transpose"),
     OpDef::new("aten._linalg_solve_ex.default", solve_ex),
     OpDef::new("aten._linalg_svd.default", svd).notes("signs of vectors are not those of LAPACK"),
+    OpDef::new("aten._lu_with_info.default", lu_factor),
     OpDef::new("aten.cholesky_inverse.default", cholesky_inverse),
     OpDef::new("aten.cholesky_solve.default", cholesky_solve),
     OpDef::new("aten.det.default", det),
@@ -28,6 +29,11 @@ pub const OPS: &[OpDef] = &[
     OpDef::new("aten.linalg_lu_factor_ex.default", lu_factor),
     OpDef::new("aten.linalg_lu_solve.default", lu_solve),
     OpDef::new("aten.linalg_matrix_exp.default", exponential),
+    OpDef::new("aten.linalg_matrix_power.default", power),
+    OpDef::new("aten.linalg_matrix_rank.atol_rtol_float", rank_of),
+    OpDef::new("aten.linalg_matrix_rank.atol_rtol_tensor", rank_of),
+    OpDef::new("aten.linalg_matrix_rank.default", rank_of),
+    OpDef::new("aten.linalg_matrix_rank.tol_tensor", rank_of),
     OpDef::new("aten.linalg_matrix_sqrth.default", |cx| {
         let a = matrix(cx)?;
         Ok(vec![linalg::symmetric_root(cx, a)?])
@@ -42,6 +48,7 @@ pub const OPS: &[OpDef] = &[
         Ok(vec![u, h])
     }),
     OpDef::new("aten.linalg_qr.default", qr),
+    OpDef::new("aten.linalg_slogdet.default", slogdet),
     OpDef::new("aten.linalg_solve.default", solve_ex),
     OpDef::new("aten.linalg_solve_ex.default", solve_ex),
     OpDef::new("aten.linalg_solve_triangular.default", solve_triangular),
@@ -50,12 +57,20 @@ pub const OPS: &[OpDef] = &[
         let a = matrix(cx)?;
         Ok(vec![linalg::singular(cx, a, false)?.s])
     }),
+    OpDef::new("aten.linalg_tensorinv.default", inverse_of_tensor),
+    OpDef::new("aten.linalg_tensorsolve.default", solve_of_tensor),
     OpDef::new("aten.logdet.default", logdet),
+    OpDef::new("aten.lu_solve.default", |cx| {
+        let (b, lu, pivots) = (cx.tensor("self")?, cx.tensor("LU_data")?, cx.tensor("LU_pivots")?);
+        Ok(vec![linalg::lu_solve(cx, lu, pivots, b, Equation { transposed: false, right: false })?])
+    }),
     OpDef::new("aten.lu_unpack.default", lu_unpack),
     OpDef::new("aten.matrix_exp.default", exponential),
+    OpDef::new("aten.orgqr.default", householder),
     OpDef::new("aten.ormqr.default", ormqr),
     OpDef::new("aten.pinverse.default", pseudo_inverse),
     OpDef::new("aten.slogdet.default", slogdet),
+    OpDef::new("aten.svd.default", old_svd).notes("signs of vectors are not those of LAPACK"),
     OpDef::new("aten.triangular_solve.default", triangular_solve),
     OpDef::new("higher_order.with_effects", checked)
         .notes("errors of linear algebra (`_linalg_check_errors`): they are not raised, results are not to be used then"),
@@ -100,8 +115,7 @@ fn exponential(cx: &mut Cx) -> Lowered {
 
 /// What of singular values is 0: a share of the largest, by default the rounding of as many elements as the longer side has, and a number,
 /// by default none. A number alone leaves no share.
-fn pseudo_inverse(cx: &mut Cx) -> Lowered {
-    let a = cx.tensor("self")?;
+fn limits(cx: &mut Cx, a: Value) -> Result<linalg::Limits> {
     let shape = cx.shape(a);
     let limit = |cx: &mut Cx, names: &[&str]| -> Result<Option<Value>> {
         let Some(name) = names.iter().find(|n| cx.declares(n)) else { return Ok(None) };
@@ -112,10 +126,11 @@ fn pseudo_inverse(cx: &mut Cx) -> Lowered {
         let number = cx.opt_float(name)?;
         Ok(number.map(|v| cx.scalar(DType::F32, v)))
     };
-    let (absolute, relative) = (limit(cx, &["atol"])?, limit(cx, &["rtol", "rcond"])?);
+    let (absolute, relative) = (limit(cx, &["atol", "tol"])?, limit(cx, &["rtol", "rcond"])?);
     let zero = cx.scalar(DType::F32, 0.0);
     let relative = match relative {
         Some(v) => v,
+        None if cx.declares("tol") => zero,
         None => {
             let longest = match &shape[..] {
                 [.., m, n] => m.max_of(n, &[]),
@@ -133,7 +148,12 @@ fn pseudo_inverse(cx: &mut Cx) -> Lowered {
             }
         }
     };
-    let limits = linalg::Limits { absolute: absolute.unwrap_or(zero), relative };
+    Ok(linalg::Limits { absolute: absolute.unwrap_or(zero), relative })
+}
+
+fn pseudo_inverse(cx: &mut Cx) -> Lowered {
+    let a = cx.tensor("self")?;
+    let limits = limits(cx, a)?;
     let symmetric = cx.declares("hermitian") && cx.flag("hermitian")?;
     Ok(vec![linalg::pseudo_inverse(cx, a, limits, symmetric)?])
 }
@@ -306,7 +326,8 @@ fn geqrf(cx: &mut Cx) -> Lowered {
 }
 
 fn householder(cx: &mut Cx) -> Lowered {
-    let (vectors, tau) = (cx.tensor("input")?, cx.tensor("tau")?);
+    let names = if cx.declares("tau") { ["input", "tau"] } else { ["self", "input2"] };
+    let (vectors, tau) = (cx.tensor(names[0])?, cx.tensor(names[1])?);
     let n = cx.shape(vectors).last().cloned().unwrap_or(Dim::ONE);
     Ok(vec![linalg::columns_of(cx, &Reflections { vectors, tau }, &n)?])
 }
@@ -315,4 +336,103 @@ fn ormqr(cx: &mut Cx) -> Lowered {
     let (vectors, tau, c) = (cx.tensor("self")?, cx.tensor("input2")?, cx.tensor("input3")?);
     let p = Applied { transposed: cx.flag("transpose")?, right: !cx.flag("left")? };
     Ok(vec![linalg::apply(cx, &Reflections { vectors, tau }, c, p)?])
+}
+
+/// V instead of its transpose; where they are not asked for, zeros for the vectors.
+fn old_svd(cx: &mut Cx) -> Lowered {
+    let (a, full) = (matrix(cx)?, !cx.flag("some")?);
+    let d = linalg::singular(cx, a, full)?;
+    if !cx.flag("compute_uv")? {
+        return Ok(vec![nothing(cx, 0)?, d.s, nothing(cx, 2)?]);
+    }
+    let rank = cx.rank(d.vt);
+    let mut order: Vec<usize> = (0..rank).collect();
+    order.swap(rank - 2, rank - 1);
+    Ok(vec![d.u, d.s, cx.transpose(d.vt, &order)?])
+}
+
+/// How many singular values count.
+fn rank_of(cx: &mut Cx) -> Lowered {
+    let a = cx.tensor(if cx.declares("input") { "input" } else { "self" })?;
+    let limits = limits(cx, a)?;
+    let ty = cx.result(0)?;
+    if cx.ty(a).numel().is(0) {
+        return Ok(vec![cx.full(&ty.shape, wgfc_ir::Scalar::from_i64(ty.dtype, 0))?]);
+    }
+    let sizes = match cx.flag("hermitian")? {
+        true => {
+            let (values, _) = linalg::eigen(cx, a, false)?;
+            cx.unary(UnaryOp::Abs, values)?
+        }
+        false => linalg::singular(cx, a, false)?.s,
+    };
+    let (axis, dtype) = (cx.rank(sizes) - 1, cx.dtype(sizes));
+    let mut each = [limits.absolute, limits.relative];
+    for v in &mut each {
+        let rank = cx.rank(*v);
+        *v = cx.unsqueeze(*v, &[rank])?;
+        *v = cx.converted(*v, dtype)?;
+    }
+    let most = cx.reduce(wgfc_ir::ReduceOp::Max, sizes, &[axis], true)?;
+    let share = cx.binary(BinaryOp::Mul, most, each[1])?;
+    let least = cx.binary(BinaryOp::Max, share, each[0])?;
+    let count = cx.binary(BinaryOp::Gt, sizes, least)?;
+    let count = cx.converted(count, ty.dtype)?;
+    let axis = cx.rank(count) - 1;
+    Ok(vec![cx.reduce(wgfc_ir::ReduceOp::Sum, count, &[axis], false)?])
+}
+
+/// A product of a matrix with itself, or of its inverse.
+fn power(cx: &mut Cx) -> Lowered {
+    let (mut a, n) = (cx.tensor("self")?, cx.int("n")?);
+    if n == 0 {
+        let ty = cx.result(0)?;
+        let [.., m, n] = &ty.shape[..] else {
+            return Err(OpError::model(format!("needs matrices, got {}", cx.ty(a))).operand(a));
+        };
+        let one = crate::lower::placed::eye(cx, &[m.clone(), n.clone()], 0, ty.dtype)?;
+        return Ok(vec![crate::lower::shape::expand(cx, one, &ty.shape)?]);
+    }
+    if n < 0 {
+        a = linalg::inverse(cx, a)?.0;
+    }
+    let (mut rest, mut y) = (n.unsigned_abs(), None);
+    loop {
+        if rest % 2 == 1 {
+            y = Some(match y {
+                Some(y) => cx.matmul(y, a)?,
+                None => a,
+            });
+        }
+        rest /= 2;
+        match y {
+            Some(y) if rest == 0 => return Ok(vec![y]),
+            _ => a = cx.matmul(a, a)?,
+        }
+    }
+}
+
+/// The inverse of a matrix whose rows and columns are several axes each.
+fn inverse_of_tensor(cx: &mut Cx) -> Lowered {
+    let (a, want) = (cx.tensor("self")?, cx.result(0)?.shape);
+    let first = usize::try_from(cx.int("ind")?).unwrap_or(0).min(cx.rank(a));
+    let n: Dim = cx.shape(a)[..first].iter().product();
+    let a = crate::lower::shape::reshape(cx, a, &[n.clone(), n])?;
+    let (x, _) = linalg::inverse(cx, a)?;
+    Ok(vec![crate::lower::shape::reshape(cx, x, &want)?])
+}
+
+/// An equation with a matrix whose rows and columns are several axes each. Some may be moved to its end before.
+fn solve_of_tensor(cx: &mut Cx) -> Lowered {
+    let (mut a, b, want) = (cx.tensor("self")?, cx.tensor("other")?, cx.result(0)?.shape);
+    let rank = cx.rank(a);
+    let moved = cx.ints("dims")?.iter().map(|d| crate::lower::axis(*d, rank)).collect::<Result<Vec<_>>>()?;
+    let mut order: Vec<usize> = (0..rank).filter(|d| !moved.contains(d)).collect();
+    order.extend(moved);
+    a = cx.transpose(a, &order)?;
+    let n = cx.ty(b).numel();
+    let a = crate::lower::shape::reshape(cx, a, &[n.clone(), n.clone()])?;
+    let b = crate::lower::shape::reshape(cx, b, &[n, Dim::ONE])?;
+    let (x, _) = linalg::solve(cx, a, b, false)?;
+    Ok(vec![crate::lower::shape::reshape(cx, x, &want)?])
 }

@@ -1,7 +1,7 @@
 //! Products of matrices.
 
 use super::super::prelude::*;
-use crate::lower::{einsum, matmul, shape};
+use crate::lower::{einsum, elementwise, matmul, shape};
 use wgfc_ir::{Contract, Op, Poly, ReduceOp};
 
 pub const OPS: &[OpDef] = &[
@@ -12,15 +12,25 @@ pub const OPS: &[OpDef] = &[
     OpDef::new("aten.addbmm.default", |cx| added(cx, ["self", "batch1", "batch2"], true)),
     OpDef::new("aten.addmm.default", |cx| added(cx, ["self", "mat1", "mat2"], false)),
     OpDef::new("aten.addmv.default", |cx| added(cx, ["self", "mat", "vec"], false)),
+    OpDef::new("aten.addr.default", plus_outer),
     OpDef::new("aten.baddbmm.default", |cx| added(cx, ["self", "batch1", "batch2"], false)),
+    OpDef::new("aten.bilinear.default", bilinear),
     OpDef::new("aten.bmm.default", |cx| product(cx, "self", "mat2")),
     OpDef::new("aten.dot.default", |cx| product(cx, "self", "tensor")),
     OpDef::new("aten.einsum.default", by_labels),
+    OpDef::new("aten.ger.default", outer),
+    OpDef::new("aten.inner.default", inner),
+    OpDef::new("aten.kron.default", kronecker),
+    OpDef::new("aten.linalg_matmul.default", |cx| product(cx, "self", "other")),
+    OpDef::new("aten.linalg_multi_dot.default", chain),
+    OpDef::new("aten.linalg_vecdot.default", along_axis),
     OpDef::new("aten.linear.default", linear),
     OpDef::new("aten.matmul.default", |cx| product(cx, "self", "other")),
     OpDef::new("aten.mm.default", |cx| product(cx, "self", "mat2")),
     OpDef::new("aten.mv.default", |cx| product(cx, "self", "vec")),
     OpDef::new("aten.outer.default", outer),
+    OpDef::new("aten.tensordot.default", contracted),
+    OpDef::new("aten.vdot.default", |cx| product(cx, "self", "other")),
     OpDef::new("transformers.grouped_mm_fallback.default", |cx| grouped(cx, ["input", "weight"])),
 ];
 
@@ -114,4 +124,151 @@ fn grouped(cx: &mut Cx, [x, w]: [&str; 2]) -> Lowered {
     let each = cx.take(w, group, 0)?;
     let contract = Contract { a: vec![0, 1], b: vec![0, 1, 2], out: vec![0, 2] };
     Ok(vec![cx.push(Op::Contract(contract), &[x, each])?])
+}
+
+/// `beta · self + alpha · vec1 · vec2ᵀ`.
+fn plus_outer(cx: &mut Cx) -> Lowered {
+    let ty = cx.result(0)?;
+    let [c, a, b] = cx.all_in(["self", "vec1", "vec2"], ty.dtype)?;
+    let (alpha, beta) = (cx.number("alpha")?, cx.number("beta")?);
+    let (times, plus) = match ty.dtype {
+        DType::Bool => (BinaryOp::And, BinaryOp::Or),
+        _ => (BinaryOp::Mul, BinaryOp::Add),
+    };
+    let a = cx.unsqueeze(a, &[1])?;
+    let mut y = elementwise::binary(cx, times, a, b)?;
+    if !alpha.is(1.0) {
+        let alpha = cx.number_in(&alpha, ty.dtype)?;
+        y = elementwise::binary(cx, times, y, alpha)?;
+    }
+    // Nothing of what is multiplied with 0 counts, not even what is not a number.
+    if beta.is(0.0) {
+        return Ok(vec![shape::expand(cx, y, &ty.shape)?]);
+    }
+    let mut c = c;
+    if !beta.is(1.0) {
+        let beta = cx.number_in(&beta, ty.dtype)?;
+        c = elementwise::binary(cx, times, c, beta)?;
+    }
+    Ok(vec![elementwise::binary(cx, plus, c, y)?])
+}
+
+/// `Σ x1ᵢ · wₒᵢⱼ · x2ⱼ + bias`.
+fn bilinear(cx: &mut Cx) -> Lowered {
+    let (a, b, w) = (cx.tensor("input1")?, cx.tensor("input2")?, cx.tensor("weight")?);
+    let (rank, dims) = (cx.rank(a), cx.shape(cx.require_rank(w, 3)?));
+    if rank == 0 || cx.rank(b) != rank {
+        return Err(OpError::model(format!("operands of type {} and {}", cx.ty(a), cx.ty(b))));
+    }
+    let (column, row) = (cx.unsqueeze(a, &[rank])?, cx.unsqueeze(b, &[rank - 1])?);
+    let pairs = cx.binary(BinaryOp::Mul, column, row)?;
+    let n = &dims[1] * &dims[2];
+    let mut flat = cx.shape(a);
+    flat[rank - 1] = n.clone();
+    let pairs = cx.reshape(pairs, flat)?;
+    let w = cx.reshape(w, vec![dims[0].clone(), n])?;
+    let w = cx.transpose(w, &[1, 0])?;
+    let pairs = if rank == 1 { cx.unsqueeze(pairs, &[0])? } else { pairs };
+    let mut y = matmul::matmul(cx, pairs, w)?;
+    if rank == 1 {
+        y = cx.squeeze(y, &[0])?;
+    }
+    Ok(vec![match cx.opt_tensor("bias")? {
+        Some(b) => cx.binary(BinaryOp::Add, y, b)?,
+        None => y,
+    }])
+}
+
+/// Axes of both operands summed together, the others in order.
+fn over(cx: &mut Cx, [a, b]: [Value; 2], [of_a, of_b]: [&[usize]; 2]) -> Result {
+    let ty = cx.result(0)?;
+    let (mut a, mut b) = (cx.converted(a, ty.dtype)?, cx.converted(b, ty.dtype)?);
+    // Along an axis where one has the extent 1, the other is summed.
+    for (i, j) in of_a.iter().zip(of_b) {
+        let (m, n) = (cx.shape(a)[*i].clone(), cx.shape(b)[*j].clone());
+        if n.is(1) && !m.is(1) {
+            a = cx.reduce(ReduceOp::Sum, a, &[*i], true)?;
+        } else if m.is(1) && !n.is(1) {
+            b = cx.reduce(ReduceOp::Sum, b, &[*j], true)?;
+        }
+    }
+    let rest = |cx: &Cx, v: Value, along: &[usize]| -> Vec<usize> { (0..cx.rank(v)).filter(|d| !along.contains(d)).collect() };
+    let extent = |cx: &Cx, v: Value, axes: &[usize]| -> Dim { axes.iter().map(|d| cx.shape(v)[*d].clone()).product() };
+    let (free_a, free_b) = (rest(cx, a, of_a), rest(cx, b, of_b));
+    let k = extent(cx, a, of_a);
+    let (m, n) = (extent(cx, a, &free_a), extent(cx, b, &free_b));
+    let a = cx.transpose(a, &[&free_a, of_a].concat())?;
+    let b = cx.transpose(b, &[of_b, &free_b].concat())?;
+    let a = shape::reshape(cx, a, &[m, k.clone()])?;
+    let b = shape::reshape(cx, b, &[k, n])?;
+    let y = matmul::matmul(cx, a, b)?;
+    shape::reshape(cx, y, &ty.shape)
+}
+
+fn contracted(cx: &mut Cx) -> Lowered {
+    let (a, b) = (cx.tensor("self")?, cx.tensor("other")?);
+    let axes = |cx: &Cx, name: &str, rank: usize| -> Result<Vec<usize>> {
+        cx.ints(name)?.iter().map(|d| crate::lower::axis(*d, rank)).collect()
+    };
+    let (of_a, of_b) = (axes(cx, "dims_self", cx.rank(a))?, axes(cx, "dims_other", cx.rank(b))?);
+    if of_a.len() != of_b.len() {
+        return Err(OpError::model(format!("{} axes and {}", of_a.len(), of_b.len())).param("dims_other"));
+    }
+    Ok(vec![over(cx, [a, b], [&of_a, &of_b])?])
+}
+
+/// Of the last axes; a scalar scales.
+fn inner(cx: &mut Cx) -> Lowered {
+    let (a, b) = (cx.tensor("self")?, cx.tensor("other")?);
+    let (rank_a, rank_b) = (cx.rank(a), cx.rank(b));
+    if rank_a == 0 || rank_b == 0 {
+        let [a, b] = cx.promoted(["self", "other"])?;
+        return Ok(vec![elementwise::binary(cx, BinaryOp::Mul, a, b)?]);
+    }
+    Ok(vec![over(cx, [a, b], [&[rank_a - 1], &[rank_b - 1]])?])
+}
+
+/// The sum of products along an axis.
+fn along_axis(cx: &mut Cx) -> Lowered {
+    let [a, b] = cx.promoted(["x", "y"])?;
+    let product = cx.binary(BinaryOp::Mul, a, b)?;
+    let axes: Vec<usize> = match cx.rank(product) {
+        0 => vec![],
+        rank => vec![cx.axis("dim", rank)?],
+    };
+    Ok(vec![cx.reduce(ReduceOp::Sum, product, &axes, false)?])
+}
+
+/// Each element of one times all of the other: axis by axis, those of fewer axes with ones in front.
+fn kronecker(cx: &mut Cx) -> Lowered {
+    let want = cx.result(0)?.shape;
+    let [a, b] = cx.promoted(["self", "other"])?;
+    let rank = cx.rank(a).max(cx.rank(b));
+    let interleaved = |cx: &mut Cx, v: Value, second: bool| -> Result {
+        let mut dims = vec![Dim::ONE; rank - cx.rank(v)];
+        dims.extend(cx.shape(v));
+        let pairs: Vec<Dim> =
+            dims.into_iter().flat_map(|d| if second { [Dim::ONE, d] } else { [d, Dim::ONE] }).collect();
+        shape::reshape(cx, v, &pairs)
+    };
+    let (a, b) = (interleaved(cx, a, false)?, interleaved(cx, b, true)?);
+    let y = elementwise::binary(cx, BinaryOp::Mul, a, b)?;
+    Ok(vec![shape::reshape(cx, y, &want)?])
+}
+
+/// A product of several matrices, of which the first or the last may be a vector.
+fn chain(cx: &mut Cx) -> Lowered {
+    let mut all = cx.tensors("tensors")?;
+    let from_end = all.last().is_some_and(|v| cx.rank(*v) == 1);
+    if from_end {
+        all.reverse();
+    }
+    let Some((first, others)) = all.split_first() else {
+        return Err(OpError::model("no matrices").param("tensors"));
+    };
+    let mut y = *first;
+    for x in others {
+        y = if from_end { matmul::matmul(cx, *x, y)? } else { matmul::matmul(cx, y, *x)? };
+    }
+    Ok(vec![y])
 }

@@ -29,7 +29,8 @@ fn total(cx: &Cx) -> Result<Total> {
     }
 }
 
-fn reduced(cx: &mut Cx, v: Value) -> Lowered {
+/// All losses, their mean or their sum.
+pub fn reduced(cx: &mut Cx, v: Value) -> Lowered {
     let axes: Vec<usize> = (0..cx.rank(v)).collect();
     Ok(vec![match total(cx)? {
         Total::Each => v,

@@ -25,6 +25,7 @@ pub const OPS: &[OpDef] = &[
     }),
     OpDef::new("aten.eye.default", eye),
     OpDef::new("aten.eye.m", eye),
+    OpDef::new("aten.linalg_diagonal.default", diagonal),
     OpDef::new("aten.trace.default", |cx| {
         let x = cx.tensor("self")?;
         let dims = cx.shape(cx.require_rank(x, 2)?);
@@ -78,7 +79,7 @@ fn which(cx: &Cx, rank: usize) -> Result<Diagonal> {
 }
 
 fn diagonal(cx: &mut Cx) -> Lowered {
-    let x = cx.tensor("self")?;
+    let x = cx.tensor(if cx.declares("A") { "A" } else { "self" })?;
     let rank = cx.rank(x);
     let Diagonal { rows, columns, offset } = which(cx, rank)?;
     let mut want: Vec<Dim> = vec![];

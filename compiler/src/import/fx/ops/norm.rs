@@ -6,8 +6,16 @@ use crate::lower::norm;
 use wgfc_ir::{NormKind, Op, Scalar};
 
 pub const OPS: &[OpDef] = &[
+    OpDef::new("aten._batch_norm_with_update.default", |cx| {
+        let mut out = batch_with_reserve(cx)?;
+        let running = out.split_off(4);
+        cx.write("running_mean", running[0])?;
+        cx.write("running_var", running[1])?;
+        Ok(out)
+    }),
     OpDef::new("aten._batch_norm_with_update_functional.default", batch_with_reserve),
     OpDef::new("aten._fused_rms_norm.default", rms),
+    OpDef::new("aten._native_batch_norm_legit.default", batch_written),
     OpDef::new("aten._native_batch_norm_legit.no_stats", |cx| batch(cx, true)),
     OpDef::new("aten._native_batch_norm_legit_functional.default", batch_functional),
     OpDef::new("aten._native_batch_norm_legit_no_training.default", |cx| batch(cx, false)),
@@ -15,6 +23,7 @@ pub const OPS: &[OpDef] = &[
     OpDef::new("aten.group_norm.default", group),
     OpDef::new("aten.instance_norm.default", instance),
     OpDef::new("aten.layer_norm.default", layer),
+    OpDef::new("aten.native_batch_norm.default", batch_written).writes(&["running_mean", "running_var"]),
     OpDef::new("aten.native_group_norm.default", group),
     OpDef::new("aten.native_layer_norm.default", layer),
     OpDef::new("aten.rms_norm.default", rms),
@@ -192,12 +201,19 @@ fn batch_with_reserve(cx: &mut Cx) -> Lowered {
 
 /// In training, running statistics are written.
 fn batch_in_place(cx: &mut Cx) -> Lowered {
+    let mut out = batch_written(cx)?;
+    out.truncate(1);
+    Ok(out)
+}
+
+/// [`batch_in_place`] with what it was normalised with.
+fn batch_written(cx: &mut Cx) -> Lowered {
     let training = cx.flag("training")?;
-    let y = normalised(cx, training)?.0;
+    let out = batch(cx, training)?;
     if training && cx.has("running_mean") {
         let [m, v] = updated(cx)?;
         cx.write("running_mean", m)?;
         cx.write("running_var", v)?;
     }
-    Ok(vec![y])
+    Ok(out)
 }

@@ -19,6 +19,7 @@ pub const OPS: &[OpDef] = &[
     OpDef::new("aten.argmin.default", |cx| position(cx, ReduceOp::Min)),
     OpDef::new("aten.count_nonzero.default", count),
     OpDef::new("aten.count_nonzero.dim_IntList", count),
+    OpDef::new("aten.frobenius_norm.dim", norm),
     OpDef::new("aten.linalg_vector_norm.default", norm),
     OpDef::new("aten.logsumexp.default", log_sum_exp),
     OpDef::new("aten.max.default", |cx| plain(cx, ReduceOp::Max)),
@@ -29,15 +30,21 @@ pub const OPS: &[OpDef] = &[
     OpDef::new("aten.min.default", |cx| plain(cx, ReduceOp::Min)),
     OpDef::new("aten.min.dim", |cx| with_position(cx, ReduceOp::Min)),
     OpDef::new("aten.min.other", |cx| pairwise(cx, BinaryOp::Min)),
+    OpDef::new("aten.nanmean.default", mean_of_numbers),
+    OpDef::new("aten.nansum.default", sum_of_numbers),
     OpDef::new("aten.norm.Scalar", norm),
     OpDef::new("aten.norm.ScalarOpt_dim", norm),
     OpDef::new("aten.norm.ScalarOpt_dim_dtype", norm),
+    OpDef::new("aten.norm.ScalarOpt_dtype", norm),
     OpDef::new("aten.prod.default", |cx| total(cx, ReduceOp::Prod)),
     OpDef::new("aten.prod.dim_int", |cx| total(cx, ReduceOp::Prod)),
+    OpDef::new("aten.special_logsumexp.default", log_sum_exp),
     OpDef::new("aten.std.correction", deviation),
     OpDef::new("aten.std.default", deviation),
     OpDef::new("aten.std.dim", deviation),
     OpDef::new("aten.std_mean.correction", |cx| with_mean(cx, true)),
+    OpDef::new("aten.std_mean.default", |cx| with_mean(cx, true)),
+    OpDef::new("aten.std_mean.dim", |cx| with_mean(cx, true)),
     OpDef::new("aten.sum.default", |cx| total(cx, ReduceOp::Sum)),
     OpDef::new("aten.sum.dim_IntList", |cx| total(cx, ReduceOp::Sum)),
     OpDef::new("aten.var.correction", variance),
@@ -155,32 +162,38 @@ fn log_sum_exp(cx: &mut Cx) -> Lowered {
 /// `(Σ |x|^p)^(1/p)`, and its limits.
 fn norm(cx: &mut Cx) -> Lowered {
     let x = cx.tensor("self")?;
-    let p = match cx.declares("ord") {
-        true => cx.float("ord")?,
-        false => cx.opt_float("p")?.unwrap_or(2.0),
+    let p = match (cx.declares("ord"), cx.declares("p")) {
+        (true, _) => cx.float("ord")?,
+        (_, true) => cx.opt_float("p")?.unwrap_or(2.0),
+        _ => 2.0,
     };
     let (axes, keep, dtype) = (axes(cx, x)?, keeps(cx)?, cx.result_dtype(0)?);
     let x = cx.converted(x, dtype)?;
+    Ok(vec![norm_along(cx, x, p, &axes, keep)?])
+}
+
+/// The norm of floats along axes.
+pub fn norm_along(cx: &mut Lowering, x: Value, p: f64, axes: &[usize], keep: bool) -> Result {
+    let dtype = cx.dtype(x);
     let x = cx.unary(UnaryOp::Abs, x)?;
-    let y = if p.is_infinite() {
+    Ok(if p.is_infinite() {
         let op = if p > 0.0 { ReduceOp::Max } else { ReduceOp::Min };
-        cx.reduce(op, x, &axes, keep)?
+        cx.reduce(op, x, axes, keep)?
     } else if p == 0.0 {
         let x = truth(cx, x)?;
-        let x = cx.converted(x, dtype)?;
-        cx.reduce(ReduceOp::Sum, x, &axes, keep)?
+        let x = cx.cast(x, dtype)?;
+        cx.reduce(ReduceOp::Sum, x, axes, keep)?
     } else if p == 1.0 {
-        cx.reduce(ReduceOp::Sum, x, &axes, keep)?
+        cx.reduce(ReduceOp::Sum, x, axes, keep)?
     } else if p == 2.0 {
         let x = cx.binary(BinaryOp::Mul, x, x)?;
-        let y = cx.reduce(ReduceOp::Sum, x, &axes, keep)?;
+        let y = cx.reduce(ReduceOp::Sum, x, axes, keep)?;
         cx.unary(UnaryOp::Sqrt, y)?
     } else {
         let x = cx.binary_scalar(BinaryOp::Pow, x, p)?;
-        let y = cx.reduce(ReduceOp::Sum, x, &axes, keep)?;
+        let y = cx.reduce(ReduceOp::Sum, x, axes, keep)?;
         cx.binary_scalar(BinaryOp::Pow, y, 1.0 / p)?
-    };
-    Ok(vec![y])
+    })
 }
 
 /// The sum of squared distances from the mean over `n - correction`, and the mean; both keep their axes.
@@ -227,4 +240,33 @@ fn with_mean(cx: &mut Cx, root: bool) -> Lowered {
         (v, m) = (cx.squeeze(v, &axes)?, cx.squeeze(m, &axes)?);
     }
     Ok(vec![v, m])
+}
+
+/// Elements in the result's type, 0 for what is no number.
+fn numbers(cx: &mut Cx) -> Result<(Value, Value)> {
+    let (x, dtype) = (cx.tensor("self")?, cx.result_dtype(0)?);
+    let x = cx.converted(x, dtype)?;
+    if !dtype.is_float() {
+        return Ok((x, x));
+    }
+    let (none, zero) = (cx.unary(UnaryOp::IsNan, x)?, cx.scalar(dtype, 0.0));
+    Ok((x, cx.select(none, zero, x)?))
+}
+
+fn sum_of_numbers(cx: &mut Cx) -> Lowered {
+    let (x, some) = numbers(cx)?;
+    let (axes, keep) = (axes(cx, x)?, keeps(cx)?);
+    Ok(vec![cx.reduce(ReduceOp::Sum, some, &axes, keep)?])
+}
+
+/// The sum of what are numbers over how many these are.
+fn mean_of_numbers(cx: &mut Cx) -> Lowered {
+    let (x, some) = numbers(cx)?;
+    let (axes, keep, dtype) = (axes(cx, x)?, keeps(cx)?, cx.dtype(x));
+    let sum = cx.reduce(ReduceOp::Sum, some, &axes, keep)?;
+    let is = cx.binary(BinaryOp::Eq, x, x)?;
+    let is = cx.converted(is, DType::I32)?;
+    let n = cx.reduce(ReduceOp::Sum, is, &axes, keep)?;
+    let n = cx.converted(n, dtype)?;
+    Ok(vec![cx.binary(BinaryOp::Div, sum, n)?])
 }

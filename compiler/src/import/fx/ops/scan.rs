@@ -10,6 +10,7 @@ pub const OPS: &[OpDef] = &[
     OpDef::new("aten.cummin.default", |cx| extreme(cx, ReduceOp::Min)),
     OpDef::new("aten.cumprod.default", |cx| running(cx, ReduceOp::Prod)),
     OpDef::new("aten.cumsum.default", |cx| running(cx, ReduceOp::Sum)),
+    OpDef::new("aten.linalg_vander.default", powers),
     OpDef::new("aten.logcumsumexp.default", log_sum_exp).notes("Along an axis whose extent is known."),
 ];
 
@@ -42,4 +43,25 @@ fn log_sum_exp(cx: &mut Cx) -> Lowered {
     let (x, axis, shape) = along(cx)?;
     let y = scan::log_sum_exp(cx, x, axis)?;
     Ok(vec![cx.reshape(y, shape)?])
+}
+
+/// The powers 0, 1, … of elements along a new last axis.
+fn powers(cx: &mut Cx) -> Lowered {
+    let (x, ty) = (cx.tensor("x")?, cx.result(0)?);
+    let x = cx.converted(x, ty.dtype)?;
+    let Some(last) = ty.shape.len().checked_sub(1) else {
+        return Err(OpError::model("its result is said to have no axes"));
+    };
+    let mut one = ty.shape.clone();
+    one[last] = Dim::ONE;
+    let x = crate::lower::shape::reshape(cx, x, &one)?;
+    let ones = cx.full(&one, wgfc_ir::Scalar::from_i64(ty.dtype, 1))?;
+    if ty.shape[last].is(1) {
+        return Ok(vec![ones]);
+    }
+    let mut rest = ty.shape;
+    rest[last] = &rest[last] - 1;
+    let x = cx.expand(x, &rest)?;
+    let x = scan::running(cx, x, last, wgfc_ir::ReduceOp::Prod)?;
+    Ok(vec![cx.concat(&[ones, x], last)?])
 }

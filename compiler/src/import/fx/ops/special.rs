@@ -5,6 +5,7 @@ use crate::lower::special::{self, Base, Logarithm};
 use wgfc_ir::{Special, Special2};
 
 pub const OPS: &[OpDef] = &[
+    OpDef::new("aten.arctan2.default", |cx| of_two(cx, Special2::Atan2)),
     OpDef::new("aten.atan2.default", |cx| of_two(cx, Special2::Atan2)),
     OpDef::new("aten.copysign.Scalar", |cx| pair(cx, special::copy_sign)),
     OpDef::new("aten.copysign.Tensor", |cx| pair(cx, special::copy_sign)),
@@ -26,6 +27,7 @@ pub const OPS: &[OpDef] = &[
     OpDef::new("aten.log2.default", |cx| of_one(cx, Special::Log2)),
     OpDef::new("aten.logaddexp.default", |cx| pair(cx, |cx, a, b| special::log_add_exp(cx, a, b, Base::E))),
     OpDef::new("aten.logaddexp2.default", |cx| pair(cx, |cx, a, b| special::log_add_exp(cx, a, b, Base::Two))),
+    OpDef::new("aten.mvlgamma.default", multivariate),
     OpDef::new("aten.nextafter.default", |cx| pair(cx, special::next_after)),
     OpDef::new("aten.polygamma.default", polygamma),
     OpDef::new("aten.signbit.default", sign_bit),
@@ -79,6 +81,7 @@ pub const OPS: &[OpDef] = &[
     OpDef::new("aten.special_modified_bessel_i1.default", |cx| of_one(cx, Special::BesselI1)),
     OpDef::new("aten.special_modified_bessel_k0.default", |cx| of_one(cx, Special::BesselK0)),
     OpDef::new("aten.special_modified_bessel_k1.default", |cx| of_one(cx, Special::BesselK1)),
+    OpDef::new("aten.special_multigammaln.default", multivariate),
     OpDef::new("aten.special_ndtr.default", |cx| formula(cx, special::ndtr)),
     OpDef::new("aten.special_ndtri.default", |cx| of_one(cx, Special::Ndtri)),
     OpDef::new("aten.special_polygamma.default", polygamma),
@@ -178,4 +181,20 @@ fn frexp(cx: &mut Cx) -> Lowered {
     let x = operand(cx)?;
     let (mantissa, exponent) = special::mantissa_and_exponent(cx, x)?;
     Ok(vec![mantissa, cx.converted(exponent, DType::I32)?])
+}
+
+/// `p (p - 1) / 4 · ln π + Σ lgamma(x - i / 2)` for `i` below `p`.
+fn multivariate(cx: &mut Cx) -> Lowered {
+    let (x, p) = (operand(cx)?, cx.int("p")?);
+    if !(1..=64).contains(&p) {
+        return Err(OpError::unsupported(format!("{p} dimensions"), "1 to 64 are supported").param("p"));
+    }
+    let mut sum = special::function(cx, Special::LogGamma, x)?;
+    for i in 1..p {
+        let x = cx.binary_scalar(BinaryOp::Sub, x, i as f64 / 2.0)?;
+        let part = special::function(cx, Special::LogGamma, x)?;
+        sum = cx.binary(BinaryOp::Add, sum, part)?;
+    }
+    let rest = (p * (p - 1)) as f64 / 4.0 * std::f64::consts::PI.ln();
+    Ok(vec![cx.binary_scalar(BinaryOp::Add, sum, rest)?])
 }

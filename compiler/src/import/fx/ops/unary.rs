@@ -7,8 +7,15 @@ use wgfc_ir::Body;
 
 pub const OPS: &[OpDef] = &[
     OpDef::new("aten.abs.default", absolute).complex(),
+    OpDef::new("aten.absolute.default", absolute).complex(),
     OpDef::new("aten.acos.default", |cx| float(cx, UnaryOp::Acos)),
     OpDef::new("aten.acosh.default", |cx| float(cx, UnaryOp::Acosh)),
+    OpDef::new("aten.arccos.default", |cx| float(cx, UnaryOp::Acos)),
+    OpDef::new("aten.arccosh.default", |cx| float(cx, UnaryOp::Acosh)),
+    OpDef::new("aten.arcsin.default", |cx| float(cx, UnaryOp::Asin)),
+    OpDef::new("aten.arcsinh.default", |cx| float(cx, UnaryOp::Asinh)),
+    OpDef::new("aten.arctan.default", |cx| float(cx, UnaryOp::Atan)),
+    OpDef::new("aten.arctanh.default", |cx| float(cx, UnaryOp::Atanh)),
     OpDef::new("aten.asin.default", |cx| float(cx, UnaryOp::Asin)),
     OpDef::new("aten.asinh.default", |cx| float(cx, UnaryOp::Asinh)),
     OpDef::new("aten.atan.default", |cx| float(cx, UnaryOp::Atan)),
@@ -19,17 +26,26 @@ pub const OPS: &[OpDef] = &[
     OpDef::new("aten.cosh.default", |cx| float(cx, UnaryOp::Cosh)),
     OpDef::new("aten.erf.default", |cx| float(cx, UnaryOp::Erf)),
     OpDef::new("aten.exp.default", exp).complex(),
+    OpDef::new("aten.fix.default", |cx| of_floats(cx, UnaryOp::Trunc)),
     OpDef::new("aten.floor.default", |cx| of_floats(cx, UnaryOp::Floor)),
     OpDef::new("aten.deg2rad.default", |cx| times(cx, std::f64::consts::PI / 180.0)),
     OpDef::new("aten.frac.default", fraction),
     OpDef::new("aten.isfinite.default", is_finite),
     OpDef::new("aten.isinf.default", |cx| test(cx, UnaryOp::IsInf)),
     OpDef::new("aten.isnan.default", |cx| test(cx, UnaryOp::IsNan)),
+    OpDef::new("aten.isneginf.default", |cx| infinite(cx, true)),
+    OpDef::new("aten.isposinf.default", |cx| infinite(cx, false)),
+    OpDef::new("aten.isreal.default", |cx| {
+        let x = cx.tensor("self")?;
+        let shape = cx.shape(x);
+        Ok(vec![cx.full(&shape, wgfc_ir::Scalar::bool(true))?])
+    }),
     OpDef::new("aten.log.default", |cx| float(cx, UnaryOp::Log)),
     OpDef::new("aten.logical_not.default", logical_not),
     OpDef::new("aten.neg.default", |cx| plain(cx, UnaryOp::Neg)).by_parts(),
     OpDef::new("aten.logit.default", logit),
     OpDef::new("aten.nan_to_num.default", without_nan),
+    OpDef::new("aten.negative.default", |cx| plain(cx, UnaryOp::Neg)).by_parts(),
     OpDef::new("aten.positive.default", |cx| Ok(vec![cx.tensor("self")?])),
     OpDef::new("aten.rad2deg.default", |cx| times(cx, 180.0 / std::f64::consts::PI)),
     OpDef::new("aten.reciprocal.default", |cx| float(cx, UnaryOp::Recip)),
@@ -41,6 +57,8 @@ pub const OPS: &[OpDef] = &[
     OpDef::new("aten.sign.default", sign),
     OpDef::new("aten.sin.default", |cx| float(cx, UnaryOp::Sin)),
     OpDef::new("aten.sinh.default", |cx| float(cx, UnaryOp::Sinh)),
+    OpDef::new("aten.special_erf.default", |cx| float(cx, UnaryOp::Erf)),
+    OpDef::new("aten.special_round.default", rounded),
     OpDef::new("aten.sqrt.default", |cx| float(cx, UnaryOp::Sqrt)),
     OpDef::new("aten.special_expit.default", |cx| float(cx, UnaryOp::Sigmoid)),
     OpDef::new("aten.special_logit.default", logit),
@@ -196,4 +214,14 @@ fn without_nan(cx: &mut Cx) -> Lowered {
     let finite = f.select(infinite, end, v);
     f.select(none, nan, finite);
     Ok(vec![cx.map(f.0, &[x])?])
+}
+
+/// Infinities of one sign; of other types than floats there are none.
+fn infinite(cx: &mut Cx, negative: bool) -> Lowered {
+    let x = cx.tensor("self")?;
+    if cx.dtype(x).is_float() {
+        return Ok(vec![elementwise::is_inf(cx, x, negative, !negative)?]);
+    }
+    let shape = cx.shape(x);
+    Ok(vec![cx.full(&shape, wgfc_ir::Scalar::bool(false))?])
 }

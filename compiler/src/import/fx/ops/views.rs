@@ -8,14 +8,19 @@ pub const OPS: &[OpDef] = &[
     OpDef::new("aten._reshape_alias.default", |cx| reshape(cx, "size")).by_parts(),
     OpDef::new("aten._unsafe_view.default", |cx| reshape(cx, "size")).by_parts(),
     OpDef::new("aten.adjoint.default", turned),
+    OpDef::new("aten.atleast_1d.Sequence", each_reshaped),
     OpDef::new("aten.atleast_1d.default", same_elements).by_parts(),
+    OpDef::new("aten.atleast_2d.Sequence", each_reshaped),
     OpDef::new("aten.atleast_2d.default", same_elements).by_parts(),
+    OpDef::new("aten.atleast_3d.Sequence", each_reshaped),
     OpDef::new("aten.atleast_3d.default", same_elements).by_parts(),
     OpDef::new("aten.broadcast_tensors.default", broadcast),
     OpDef::new("aten.broadcast_to.default", |cx| expand(cx, "size")).by_parts(),
     OpDef::new("aten.cat.default", cat).by_parts(),
     OpDef::new("aten.chunk.default", pieces).by_parts(),
     OpDef::new("aten.column_stack.default", |cx| stacked(cx, Stack::Columns)),
+    OpDef::new("aten.concat.default", cat).by_parts(),
+    OpDef::new("aten.concatenate.default", cat).by_parts(),
     OpDef::new("aten.dstack.default", |cx| stacked(cx, Stack::Depth)),
     OpDef::new("aten.expand.default", |cx| expand(cx, "size")).by_parts(),
     OpDef::new("aten.expand_as.default", expand_as).by_parts(),
@@ -31,6 +36,7 @@ pub const OPS: &[OpDef] = &[
     OpDef::new("aten.repeat.default", repeat).by_parts(),
     OpDef::new("aten.reshape.default", |cx| reshape(cx, "shape")).by_parts(),
     OpDef::new("aten.reshape_as.default", same_elements).by_parts(),
+    OpDef::new("aten.row_stack.default", |cx| stacked(cx, Stack::Rows)),
     OpDef::new("aten.select.int", select).by_parts(),
     OpDef::new("aten.slice.Tensor", slice_one).by_parts(),
     OpDef::new("aten.split.Tensor", pieces).by_parts(),
@@ -40,6 +46,7 @@ pub const OPS: &[OpDef] = &[
     OpDef::new("aten.squeeze.dim", squeeze).by_parts(),
     OpDef::new("aten.squeeze.dims", squeeze).by_parts(),
     OpDef::new("aten.stack.default", stack).by_parts(),
+    OpDef::new("aten.sum_to_size.default", summed_to),
     OpDef::new("aten.t.default", |cx| transposed(cx, "self")).by_parts(),
     OpDef::new("aten.tile.default", repeat).by_parts(),
     OpDef::new("aten.transpose.int", transpose).by_parts(),
@@ -329,4 +336,28 @@ fn repeat(cx: &mut Cx) -> Lowered {
     let new: Vec<usize> = (0..repeats.len().saturating_sub(cx.rank(x))).collect();
     let x = cx.unsqueeze(x, &new)?;
     Ok(vec![split::tile(cx, x, &repeats)?])
+}
+
+/// [`same_elements`] of each of a list.
+fn each_reshaped(cx: &mut Cx) -> Lowered {
+    let mut out = vec![];
+    for (i, x) in cx.tensors("tensors")?.into_iter().enumerate() {
+        let want = cx.result(i)?.shape;
+        out.push(shape::reshape(cx, x, &want)?);
+    }
+    Ok(out)
+}
+
+/// The opposite of a broadcast: the sum along axes in front, and along those that are to have the extent 1.
+fn summed_to(cx: &mut Cx) -> Lowered {
+    let (x, size, ty) = (cx.tensor("self")?, cx.sizes("size")?, cx.result(0)?);
+    let dims = cx.shape(x);
+    let Some(front) = dims.len().checked_sub(size.len()) else {
+        return Err(OpError::model(format!("its operand {} has fewer axes", cx.ty(x))).param("size"));
+    };
+    let narrow = |a: &usize| *a < front || size[a - front].is(1) && !dims[*a].is(1);
+    let axes: Vec<usize> = (0..dims.len()).filter(narrow).collect();
+    let x = cx.converted(x, ty.dtype)?;
+    let y = cx.reduce(wgfc_ir::ReduceOp::Sum, x, &axes, true)?;
+    Ok(vec![shape::reshape(cx, y, &ty.shape)?])
 }
