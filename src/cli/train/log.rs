@@ -93,7 +93,9 @@ fn read(path: &Path, kind: Kind) -> Result<Vec<(u64, f64)>, Error> {
         step: u64,
         loss: Option<f64>,
     }
-    let bytes = wgfc::files::read(path).map_err(|m| Error::file(path, m))?;
+    let bytes = wgfc::files::read(path).map_err(|m| {
+        Error::file_help(path, m, "name another file with --log, or leave --resume out to begin one")
+    })?;
     let text = String::from_utf8_lossy(&bytes);
     // A process that was killed leaves a last line that is cut short, of a step that is not done as far as the checkpoint knows.
     let whole = text.rfind('\n').map_or("", |end| &text[..end]);

@@ -8,7 +8,7 @@ pub const REFUSED: &[(&str, &[&str])] = &[
     ),
     (
         "its pivots are of one row or of two; linalg.cholesky and linalg.lu are supported",
-        &["aten.linalg_ldl_factor_ex", "aten.linalg_ldl_solve"],
+        &["aten.linalg_ldl_factor", "aten.linalg_ldl_factor_ex", "aten.linalg_ldl_solve"],
     ),
     (
         "the values of a tensor decide how many results there are",
