@@ -228,13 +228,13 @@ impl Module<'_> {
         let (x, sign) = match (op, known(left), known(right)) {
             (BinaryOp::Mul, _, Some(c)) if c == 0.0 => (a.to_owned(), c),
             (BinaryOp::Mul, Some(c), _) if c == 0.0 => (b.to_owned(), c),
-            (BinaryOp::Div, _, Some(c)) if c.is_infinite() => (a.to_owned(), c),
+            (BinaryOp::Div | BinaryOp::Quot, _, Some(c)) if c.is_infinite() => (a.to_owned(), c),
             // Some drivers make this NaN of infinities.
-            (BinaryOp::Div, _, Some(c)) if c == 0.0 => {
+            (BinaryOp::Div | BinaryOp::Quot, _, Some(c)) if c == 0.0 => {
                 let infinity = Scalar::from_f64(DType::F32, f64::INFINITY.copysign(c));
                 return Ok(Some(format!("{a} * {}", self.literal(infinity)?)));
             }
-            (BinaryOp::Div, Some(c), _) if c == 0.0 => (format!("1.0 / {b}"), c),
+            (BinaryOp::Div | BinaryOp::Quot, Some(c), _) if c == 0.0 => (format!("1.0 / {b}"), c),
             (BinaryOp::Sub, None, None) if a == b => {
                 return Ok(Some(format!("abs({})", self.call("times_zero", &[a])?)));
             }

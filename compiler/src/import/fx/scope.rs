@@ -106,8 +106,11 @@ impl Scope {
     pub fn alias(&mut self, g: &Graph, name: &str, of: &str, value: Value) {
         let Some(Slot::Made(base)) = self.names.get(of).cloned() else { return self.insert(name, value) };
         let storage = &mut self.storages[base.storage];
-        let view = match &base.view {
-            View::Unknown => View::Unknown,
+        let view = match (&base.view, follow(g, base.value, value)) {
+            (View::Unknown, _) => View::Unknown,
+            (view, View::Whole) => view.clone(),
+            // What was written last through the base is no view of the whole, but lies in it as the base does.
+            (View::Part(_, outer), View::Part(shape, inner)) => composed(outer, shape, &inner),
             _ => follow(g, storage.value, value),
         };
         if matches!(view, View::Unknown) {
@@ -197,6 +200,12 @@ fn follow(g: &Graph, whole: Value, value: Value) -> View {
         v = node.inputs[0];
     }
     View::Part(shape, index)
+}
+
+/// A view of a view.
+fn composed(outer: &[Poly], shape: Vec<Dim>, inner: &[Poly]) -> View {
+    let index: Vec<Poly> = outer.iter().map(|p| p.subst_vars(inner, &[])).collect();
+    if index.iter().any(Poly::is_too_large) { View::Unknown } else { View::Part(shape, index) }
 }
 
 /// `whole` with `part` at the places that the view `index` of it has.
