@@ -53,7 +53,8 @@ const LONGER: &[&str] = &[
     "aten.atleast_2d.Sequence",
     "aten.atleast_3d.Sequence",
     "aten.view.default",
-    // The result, two statistics of the batch, two running ones.
+    // The result, two running statistics, and of the other two statistics of the batch.
+    "aten.instance_norm.default",
     "aten._batch_norm_with_update_functional.default",
     // Places of what is true along two axes, then a scatter.
     "aten.index_put.default",

@@ -21,7 +21,7 @@ pub const OPS: &[OpDef] = &[
     OpDef::new("aten._native_batch_norm_legit_no_training.default", |cx| batch(cx, false)),
     OpDef::new("aten.batch_norm.default", batch_in_place).writes(&["running_mean", "running_var"]),
     OpDef::new("aten.group_norm.default", group),
-    OpDef::new("aten.instance_norm.default", instance),
+    OpDef::new("aten.instance_norm.default", instance).writes(&["running_mean", "running_var"]),
     OpDef::new("aten.layer_norm.default", layer),
     OpDef::new("aten.native_batch_norm.default", batch_written).writes(&["running_mean", "running_var"]),
     OpDef::new("aten.native_group_norm.default", group),
@@ -117,6 +117,11 @@ fn instance(cx: &mut Cx) -> Lowered {
     let n = norm::instance(cx, x, epsilon)?;
     let (scale, bias) = (cx.opt_tensor("weight")?, cx.opt_tensor("bias")?);
     let (scale, bias) = (along_channels(cx, scale, rank)?, along_channels(cx, bias, rank)?);
+    if cx.has("running_mean") {
+        let [m, v] = updated(cx, true)?;
+        cx.write("running_mean", m)?;
+        cx.write("running_var", v)?;
+    }
     Ok(vec![scaled(cx, n, scale, bias)?])
 }
 
@@ -166,17 +171,21 @@ fn normalised(cx: &mut Cx, training: bool) -> Result<(Value, Value, Value)> {
     Ok((y, mean, var))
 }
 
-/// What running statistics become: of the variance, that of a sample.
-fn updated(cx: &mut Cx) -> Result<[Value; 2]> {
+/// What running statistics become: of the variance, that of a sample. Of instances they are the mean of all.
+fn updated(cx: &mut Cx, instances: bool) -> Result<[Value; 2]> {
     let x = cx.tensor("input")?;
     let (running_mean, running_var, momentum) =
         (cx.tensor("running_mean")?, cx.tensor("running_var")?, cx.float("momentum")?);
-    let others: Vec<usize> = (0..cx.rank(x)).filter(|a| *a != 1).collect();
+    let others: Vec<usize> = (usize::from(instances)..cx.rank(x)).filter(|a| *a != 1).collect();
     let wide = cx.converted(x, cx.dtype(running_mean))?;
     let [var, mean] = moments(cx, wide, &others, 1.0)?;
     let mut out = [running_mean, running_var];
     for (slot, new) in out.iter_mut().zip([mean, var]) {
-        let new = cx.squeeze(new, &others)?;
+        let mut new = cx.squeeze(new, &others)?;
+        if instances {
+            new = cx.mean(new, &[0])?;
+            new = cx.squeeze(new, &[0])?;
+        }
         let old = cx.binary_scalar(BinaryOp::Mul, *slot, 1.0 - momentum)?;
         let new = cx.binary_scalar(BinaryOp::Mul, new, momentum)?;
         *slot = cx.binary(BinaryOp::Add, old, new)?;
@@ -187,7 +196,7 @@ fn updated(cx: &mut Cx) -> Result<[Value; 2]> {
 fn batch_functional(cx: &mut Cx) -> Lowered {
     let training = cx.flag("training")?;
     let mut out = batch(cx, training)?;
-    let running = if training { updated(cx)? } else { [cx.tensor("running_mean")?, cx.tensor("running_var")?] };
+    let running = if training { updated(cx, false)? } else { [cx.tensor("running_mean")?, cx.tensor("running_var")?] };
     out.extend(running);
     Ok(out)
 }
@@ -195,7 +204,7 @@ fn batch_functional(cx: &mut Cx) -> Lowered {
 fn batch_with_reserve(cx: &mut Cx) -> Lowered {
     let (y, mean, inverse) = normalised(cx, true)?;
     let reserve = cx.full(&[Dim::ZERO], Scalar::from_i64(DType::U8, 0))?;
-    let [m, v] = updated(cx)?;
+    let [m, v] = updated(cx, false)?;
     Ok(vec![y, mean, inverse, reserve, m, v])
 }
 
@@ -211,7 +220,7 @@ fn batch_written(cx: &mut Cx) -> Lowered {
     let training = cx.flag("training")?;
     let out = batch(cx, training)?;
     if training && cx.has("running_mean") {
-        let [m, v] = updated(cx)?;
+        let [m, v] = updated(cx, false)?;
         cx.write("running_mean", m)?;
         cx.write("running_var", v)?;
     }
