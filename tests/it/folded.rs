@@ -1,8 +1,13 @@
 //! What the compiler computes so that no run has to.
 
+use crate::backend::{Backend, run_session, session};
+use std::collections::BTreeMap;
+use wgfc::selftest::{Tolerance, equal};
 use wgfc_compiler::fuse::fuse;
 use wgfc_compiler::kernel::{Kernel, TensorKind};
-use wgfc_compiler::pipeline::fuse_amended;
+use wgfc_compiler::lower::Lowering;
+use wgfc_compiler::lower::sample::{GridSample, Mode, Padding, grid_sample};
+use wgfc_compiler::pipeline::{compile_graph, fuse_amended};
 use wgfc_compiler::{Fusion, Options};
 use wgfc_ir::{BinaryOp, Border, Builder, DType, Dim, Graph, Op, ReduceOp, Tensor, TensorType};
 
@@ -53,4 +58,37 @@ fn programs_do_not_grow_by_what_is_folded() {
     let all: usize = kernels.tensors.iter().map(|t| bytes(&t.kind)).sum();
     assert!(all < 1 << 18, "{all} bytes of constants");
     assert!(kernels.kernels.len() > 1, "{kernels}");
+}
+
+/// Samples at whole coordinates that are constants: a fraction from here and a floor of the device's would be of neighbouring ones.
+#[test]
+fn what_devices_round_is_not_folded_in_part() {
+    const N: usize = 8;
+    let mut g = Graph::new();
+    let x = g.add_input("x", TensorType::new(DType::F32, [N * N, 1, N, N].map(Dim::from).to_vec()));
+    let mut cx = Lowering::new(&mut g);
+    let numbers = |shape: Vec<usize>, f: &dyn Fn(usize) -> f32| {
+        let all: Vec<f32> = (0..shape.iter().product()).map(f).collect();
+        Tensor::from_f32(shape, &all)
+    };
+    let places = numbers(vec![N * N, 1, 1, 2], &|i| if i % 2 == 0 { i / 2 % N } else { i / 2 / N } as f32);
+    let offsets = numbers(vec![1, 7, 7, 2], &|i| if i % 2 == 0 { i / 14 } else { i / 2 % 7 } as f32 - 3.0);
+    let (places, offsets) = (cx.constant(places), cx.constant(offsets));
+    let at = cx.binary(BinaryOp::Add, places, offsets).unwrap();
+    let at = cx.binary_scalar(BinaryOp::Mul, at, 2.0).unwrap();
+    let at = cx.binary_scalar(BinaryOp::Quot, at, N as f64 - 1.0).unwrap();
+    let grid = cx.binary_scalar(BinaryOp::Sub, at, 1.0).unwrap();
+    let p = GridSample { mode: Mode::Linear, padding: Padding::Zeros, align_corners: true };
+    let y = grid_sample(&mut cx, x, grid, &p).unwrap();
+    g.outputs.push(Border { name: "y".into(), value: y });
+
+    let x = numbers(vec![N * N, 1, N, N], &|i| (i * 7919 % 1000) as f32 / 500.0 - 1.0);
+    let given = BTreeMap::from([("x".to_owned(), x)]);
+    let want = wgfc_ir::eval::evaluate(&g, &given).unwrap();
+    let options = Options::default();
+    let program = compile_graph(g, Default::default(), &options, &mut |_, _| {}).unwrap();
+    for gpu in &Backend::adapters() {
+        let got = run_session(&mut session(gpu, &program).unwrap(), &given).unwrap();
+        equal(&got[0], &want[0], Tolerance { rtol: 1e-5, atol: 1e-5 }).unwrap();
+    }
 }

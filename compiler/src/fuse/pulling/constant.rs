@@ -3,11 +3,16 @@
 //! What depends on constants only and is read in place costs nothing, and a constant it is read from may be smaller. So
 //! the [rewrites](crate::rewrite::fold) leave most of it. Here it is known what would be written to memory: weights that a
 //! loop wants in another order, tables. Programs hardly grow by it ([`GROWTH`]), and the work is bounded ([`MOST_WORK`]).
+//!
+//! A number that devices round as they like is computed here or there, never both: of a coordinate `x` the fraction
+//! `x - floor(x)` from here and the `floor(x)` of a device can be of neighbouring integers.
 
 use crate::fuse::unit::Grouping;
 use rustc_hash::{FxHashMap, FxHashSet};
 use std::sync::Arc;
-use wgfc_ir::{Border, Graph, Node, NodeId, Op, Poly, Tensor, TensorType, Value};
+use wgfc_ir::{
+    BinaryOp, Border, Graph, Node, NodeId, Op, Poly, ScalarNode, Tensor, TensorType, UnaryOp, Value,
+};
 
 /// Elements read and written, over all that is computed: a bound on the compiler's time.
 const MOST_WORK: f64 = (64 << 20) as f64;
@@ -45,6 +50,15 @@ pub(in crate::fuse) fn fold(
             left -= if fits { own.max(0.0) } else { 0.0 };
             fits
         });
+    }
+    loop {
+        let gone = gone(graph, &chosen);
+        let before = chosen.len();
+        let elsewhere = |n: &NodeId| !gone.contains(n) && rounds(graph, *n);
+        chosen.retain(|v| !ancestors(graph, v.node).iter().any(elsewhere));
+        if chosen.len() == before {
+            break;
+        }
     }
     let place: FxHashMap<NodeId, usize> = order.iter().enumerate().map(|(i, n)| (*n, i + 1)).collect();
     for v in &chosen {
@@ -116,6 +130,27 @@ fn bytes_of(graph: &Graph, n: NodeId) -> usize {
     }
 }
 
+/// Whether a node makes floats whose last bits may be others on a device.
+fn rounds(graph: &Graph, n: NodeId) -> bool {
+    let node = graph.node(n);
+    if !node.outputs.iter().any(|ty| ty.dtype.is_float()) {
+        return false;
+    }
+    let Op::Map { body, .. } = &node.op else {
+        return !matches!(node.op, Op::Const(_) | Op::View { .. } | Op::Concat { .. } | Op::Gather { .. });
+    };
+    body.nodes.iter().any(|n| match n {
+        ScalarNode::Unary(op, _) => {
+            use UnaryOp::*;
+            !matches!(op, Neg | Abs | Sign | Floor | Ceil | Round | Trunc | Not | IsNan | IsInf)
+        }
+        ScalarNode::Binary(op, ..) => {
+            !op.is_comparison() && !matches!(op, BinaryOp::Min | BinaryOp::Max | BinaryOp::And | BinaryOp::Or)
+        }
+        _ => false,
+    })
+}
+
 /// By how many bytes the constants grow if these values are constants.
 fn growth(graph: &Graph, values: &[Value]) -> f64 {
     let made: f64 = (values.iter().map(|v| graph.ty(*v)))
@@ -123,10 +158,13 @@ fn growth(graph: &Graph, values: &[Value]) -> f64 {
             ty.numel().as_const().map_or(f64::INFINITY, |n| ty.dtype.bytes_for(n.max(0) as usize) as f64)
         })
         .sum();
-    // What nothing else reads goes when the results come.
+    made - gone(graph, values).iter().map(|n| bytes_of(graph, *n) as f64).sum::<f64>()
+}
+
+/// The nodes that nothing reads any more if these values are constants.
+fn gone(graph: &Graph, values: &[Value]) -> FxHashSet<NodeId> {
     let mut gone: FxHashSet<NodeId> = FxHashSet::default();
     let mut stack: Vec<NodeId> = values.iter().map(|v| v.node).collect();
-    let mut freed = 0.0;
     while let Some(n) = stack.pop() {
         let ports = 0..graph.node(n).outputs.len() as u32;
         let needed = ports.map(|port| Value { node: n, port }).any(|v| {
@@ -134,11 +172,10 @@ fn growth(graph: &Graph, values: &[Value]) -> f64 {
                 && (graph.is_output(v) || graph.uses(v).iter().any(|(u, _)| !gone.contains(u)))
         });
         if !needed && gone.insert(n) {
-            freed += bytes_of(graph, n) as f64;
             stack.extend(graph.node(n).inputs.iter().map(|v| v.node));
         }
     }
-    made - freed
+    gone
 }
 
 /// What `v` is; absent where it depends on absent weights. `place` is in an order of the nodes, constants that were added
