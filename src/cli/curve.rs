@@ -1,15 +1,9 @@
 //! Losses over steps as a picture.
 
-use super::drawing::escape;
+use super::axes::{Area, line, picture};
 use super::run::number;
-use std::fmt::Write as _;
 
-const WIDTH: f64 = 860.0;
-const HEIGHT: f64 = 460.0;
-const LEFT: f64 = 86.0;
-const RIGHT: f64 = 24.0;
-const TOP: f64 = 60.0;
-const BOTTOM: f64 = 58.0;
+const AREA: Area = Area { width: 860.0, height: 460.0, left: 86.0, right: 24.0, top: 60.0, bottom: 58.0 };
 /// Points of a line at most; of more, each stands for several.
 const POINTS: usize = 1000;
 /// Where losses are further apart than this, the axis is logarithmic.
@@ -31,59 +25,23 @@ pub fn svg(name: &str, points: &[(u64, f64)]) -> String {
         scaled(ticks.first().copied().unwrap_or(low).min(low)),
         scaled(ticks.last().copied().unwrap_or(high).max(high)),
     );
-    let px = |x: f64| LEFT + (x - x0) / (x1 - x0) * (WIDTH - LEFT - RIGHT);
-    let py = |l: f64| {
-        HEIGHT - BOTTOM - (scaled(l) - y0) / (y1 - y0).max(f64::MIN_POSITIVE) * (HEIGHT - TOP - BOTTOM)
-    };
+    let px = |x: f64| AREA.x((x - x0) / (x1 - x0));
+    let py = |l: f64| AREA.y((scaled(l) - y0) / (y1 - y0).max(f64::MIN_POSITIVE));
     let title = format!("{name}: loss over {} steps", finite.len());
     let ends = match (finite.first(), finite.last()) {
         (Some(a), Some(b)) => format!("{} at step {}, {} at step {}", number(a.1), a.0, number(b.1), b.0),
         _ => "no step has a finite loss".to_owned(),
     };
-    let mut s = format!(
-        "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{WIDTH}\" height=\"{HEIGHT}\" viewBox=\"0 0 {WIDTH} {HEIGHT}\" \
-         font-family=\"system-ui, 'DejaVu Sans', sans-serif\" font-size=\"12\" fill=\"#343a48\">\n\
-         <rect width=\"100%\" height=\"100%\" fill=\"#fff\"/>\n\
-         <text x=\"20\" y=\"28\" font-size=\"15\" font-weight=\"600\" fill=\"#1f2430\">{}</text>\n\
-         <text x=\"20\" y=\"46\" fill=\"#6b7385\">{}</text>\n",
-        escape(&title),
-        escape(&ends)
-    );
+    let mut s = picture(AREA.width, AREA.height, &title, &ends);
     for tick in ticks {
-        let y = py(tick);
-        let _ = writeln!(
-            s,
-            "<line x1=\"{LEFT}\" y1=\"{y:.1}\" x2=\"{:.1}\" y2=\"{y:.1}\" stroke=\"#eceff3\"/>\
-             <text x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"end\" fill=\"#6b7385\">{}</text>",
-            WIDTH - RIGHT,
-            LEFT - 8.0,
-            y + 4.0,
-            number(tick)
-        );
+        AREA.mark_y(&mut s, py(tick), &number(tick));
     }
     for tick in steps(x0, x1).into_iter().filter(|t| t.fract() == 0.0 && (x0..=x1).contains(t)) {
-        let x = px(tick);
-        let _ = writeln!(
-            s,
-            "<line x1=\"{x:.1}\" y1=\"{TOP}\" x2=\"{x:.1}\" y2=\"{:.1}\" stroke=\"#eceff3\"/>\
-             <text x=\"{x:.1}\" y=\"{:.1}\" text-anchor=\"middle\" fill=\"#6b7385\">{tick}</text>",
-            HEIGHT - BOTTOM,
-            HEIGHT - BOTTOM + 18.0
-        );
+        AREA.mark_x(&mut s, px(tick), &tick.to_string());
     }
-    let _ = writeln!(
-        s,
-        "<text x=\"{:.0}\" y=\"{:.0}\" text-anchor=\"middle\">step</text>",
-        (LEFT + WIDTH - RIGHT) / 2.0,
-        HEIGHT - 16.0
-    );
-    for (line, colour, width) in [(extremes(&finite), "#a9c3e2", 1.0), (means(&finite), "#2f6fb5", 1.8)] {
-        let path: Vec<String> = line.iter().map(|(x, l)| format!("{:.1},{:.1}", px(*x), py(*l))).collect();
-        let _ = writeln!(
-            s,
-            "<polyline points=\"{}\" fill=\"none\" stroke=\"{colour}\" stroke-width=\"{width}\" stroke-linejoin=\"round\"/>",
-            path.join(" ")
-        );
+    AREA.name_x(&mut s, "step");
+    for (of, colour, width) in [(extremes(&finite), "#a9c3e2", 1.0), (means(&finite), "#2f6fb5", 1.8)] {
+        line(&mut s, of.iter().map(|(x, l)| (px(*x), py(*l))), colour, width);
     }
     s + "</svg>\n"
 }

@@ -2,6 +2,7 @@
 
 mod adapter;
 pub mod args;
+mod axes;
 mod bench;
 mod check;
 mod compile;

@@ -1,16 +1,12 @@
 //! The roofline picture: each dispatch's arithmetic intensity and the highest rate that the device allows it.
 
+use super::axes::{Area, picture};
 use super::drawing::{colours, escape};
 use std::fmt::Write as _;
 use wgfc::inspect::{Roof, Summary, bytes_text, family, flops_text, time_text};
 use wgfc::ir::Program;
 
-const WIDTH: f64 = 860.0;
-const HEIGHT: f64 = 520.0;
-const LEFT: f64 = 86.0;
-const RIGHT: f64 = 24.0;
-const TOP: f64 = 60.0;
-const BOTTOM: f64 = 62.0;
+const AREA: Area = Area { width: 860.0, height: 520.0, left: 86.0, right: 24.0, top: 60.0, bottom: 62.0 };
 
 /// Draws it: of a model's name, and of the name of the device profile that the roof is of. Areas of the dots are shares of
 /// the time bound; dispatches without arithmetic stand at the left edge. What matrix units compute has a roof of its own.
@@ -30,54 +26,25 @@ pub fn svg((name, profile): (&str, &str), program: &Program, summary: &Summary, 
     let under = |roof: Roof, x: f64| (x * roof.bandwidth).min(roof.peak);
     let rate = |x: f64| under(roof, x);
     let (bottom, top) = (rate(10f64.powf(low)).log10().floor(), (highest * 1.5).log10().ceil());
-    let px = |x: f64| LEFT + (x.log10().max(low) - low) / (high - low) * (WIDTH - LEFT - RIGHT);
-    let py = |y: f64| {
-        HEIGHT - BOTTOM - (y.log10().max(bottom) - bottom) / (top - bottom) * (HEIGHT - TOP - BOTTOM)
-    };
+    let px = |x: f64| AREA.x((x.log10().max(low) - low) / (high - low));
+    let py = |y: f64| AREA.y((y.log10().max(bottom) - bottom) / (top - bottom));
 
-    let mut s = format!(
-        "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{WIDTH}\" height=\"{HEIGHT}\" viewBox=\"0 0 {WIDTH} {HEIGHT}\" \
-         font-family=\"system-ui, 'DejaVu Sans', sans-serif\" font-size=\"12\" fill=\"#343a48\">\n\
-         <rect width=\"100%\" height=\"100%\" fill=\"#fff\"/>\n\
-         <text x=\"20\" y=\"28\" font-size=\"15\" font-weight=\"600\" fill=\"#1f2430\">{}</text>\n\
-         <text x=\"20\" y=\"46\" fill=\"#6b7385\">at least {} under {}/s and {}/s, by the device profile {}; the area of a dot is its share of that time</text>\n",
-        escape(&format!("{name}: {} dispatches under the roof", program.dispatches.len())),
+    let title = format!("{name}: {} dispatches under the roof", program.dispatches.len());
+    let below = format!(
+        "at least {} under {}/s and {}/s, by the device profile {profile}; the area of a dot is its share of that time",
         time_text(summary.seconds),
         bytes_text(roof.bandwidth as u64),
         flops_text(roof.peak as u64),
-        escape(profile),
     );
+    let mut s = picture(AREA.width, AREA.height, &title, &below);
     for e in low as i32..=high as i32 {
-        let x = px(10f64.powi(e));
-        let _ = writeln!(
-            s,
-            "<line x1=\"{x:.1}\" y1=\"{TOP}\" x2=\"{x:.1}\" y2=\"{:.1}\" stroke=\"#eceff3\"/>\
-             <text x=\"{x:.1}\" y=\"{:.1}\" text-anchor=\"middle\" fill=\"#6b7385\">{}</text>",
-            HEIGHT - BOTTOM,
-            HEIGHT - BOTTOM + 18.0,
-            plain(e)
-        );
+        AREA.mark_x(&mut s, px(10f64.powi(e)), &plain(e));
     }
     for e in bottom as i32..=top as i32 {
-        let y = py(10f64.powi(e));
-        let _ = writeln!(
-            s,
-            "<line x1=\"{LEFT}\" y1=\"{y:.1}\" x2=\"{:.1}\" y2=\"{y:.1}\" stroke=\"#eceff3\"/>\
-             <text x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"end\" fill=\"#6b7385\">{}</text>",
-            WIDTH - RIGHT,
-            LEFT - 8.0,
-            y + 4.0,
-            rate_text(e)
-        );
+        AREA.mark_y(&mut s, py(10f64.powi(e)), &rate_text(e));
     }
-    let _ = writeln!(
-        s,
-        "<text x=\"{:.0}\" y=\"{:.0}\" text-anchor=\"middle\">arithmetic intensity, FLOP per byte</text>\n\
-         <text transform=\"translate(20 {:.0}) rotate(-90)\" text-anchor=\"middle\">attainable FLOP/s</text>",
-        (LEFT + WIDTH - RIGHT) / 2.0,
-        HEIGHT - 18.0,
-        (TOP + HEIGHT - BOTTOM) / 2.0
-    );
+    AREA.name_x(&mut s, "arithmetic intensity, FLOP per byte");
+    AREA.name_y(&mut s, "attainable FLOP/s");
     let start = 10f64.powf(low);
     let _ = writeln!(
         s,
@@ -86,7 +53,7 @@ pub fn svg((name, profile): (&str, &str), program: &Program, summary: &Summary, 
         py(rate(start)),
         px(ridge),
         py(roof.peak),
-        WIDTH - RIGHT,
+        AREA.x(1.0),
         py(roof.peak)
     );
     if highest > roof.peak {
@@ -98,7 +65,7 @@ pub fn svg((name, profile): (&str, &str), program: &Program, summary: &Summary, 
             py(roof.peak),
             px(highest_ridge),
             py(highest),
-            WIDTH - RIGHT,
+            AREA.x(1.0),
             py(highest),
             flops_text(highest as u64)
         );
@@ -139,15 +106,15 @@ pub fn svg((name, profile): (&str, &str), program: &Program, summary: &Summary, 
     families.sort_unstable();
     families.dedup();
     for (n, f) in families.iter().enumerate() {
-        let y = HEIGHT - BOTTOM - 16.0 * (families.len() - n) as f64 + 4.0;
+        let y = AREA.y(0.0) - 16.0 * (families.len() - n) as f64 + 4.0;
         let (line, fill) = colours(Some(f));
         let _ = writeln!(
             s,
             "<rect x=\"{:.0}\" y=\"{:.1}\" width=\"11\" height=\"11\" rx=\"3\" fill=\"{fill}\" stroke=\"{line}\"/>\
              <text x=\"{:.0}\" y=\"{:.1}\">{}</text>",
-            WIDTH - RIGHT - 110.0,
+            AREA.x(1.0) - 110.0,
             y - 9.0,
-            WIDTH - RIGHT - 93.0,
+            AREA.x(1.0) - 93.0,
             y + 1.0,
             escape(f)
         );

@@ -1,6 +1,7 @@
 //! Generations a second over population, steps or dimensions: a panel for each workload, a line for each form.
 
 use super::super::args::LoopForm;
+use super::super::axes::{Area, line, picture};
 use super::super::drawing::escape;
 use super::form_name;
 use super::measure::Row;
@@ -8,12 +9,9 @@ use super::workloads::{Size, Steps};
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
-const WIDTH: f64 = 430.0;
-const HEIGHT: f64 = 300.0;
-const LEFT: f64 = 66.0;
-const RIGHT: f64 = 20.0;
-const TOP: f64 = 40.0;
-const BOTTOM: f64 = 46.0;
+/// A panel.
+const AREA: Area = Area { width: 430.0, height: 300.0, left: 66.0, right: 20.0, top: 40.0, bottom: 46.0 };
+/// What stands above the panels.
 const HEAD: f64 = 66.0;
 /// Panels in a row.
 const ACROSS: usize = 2;
@@ -73,14 +71,9 @@ pub fn svg(device: &str, rows: &[Row]) -> String {
         }
     }
     let across = panels.len().clamp(1, ACROSS);
-    let (width, height) = (WIDTH * across as f64, HEAD + HEIGHT * panels.len().div_ceil(across) as f64);
-    let mut s = format!(
-        "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{width}\" height=\"{height}\" viewBox=\"0 0 {width} {height}\" \
-         font-family=\"system-ui, 'DejaVu Sans', sans-serif\" font-size=\"12\" fill=\"#343a48\">\n\
-         <rect width=\"100%\" height=\"100%\" fill=\"#fff\"/>\n\
-         <text x=\"20\" y=\"26\" font-size=\"15\" font-weight=\"600\" fill=\"#1f2430\">generations a second on {}</text>\n",
-        escape(device)
-    );
+    let (width, height) =
+        (AREA.width * across as f64, HEAD + AREA.height * panels.len().div_ceil(across) as f64);
+    let mut s = picture(width, height, &format!("generations a second on {device}"), "");
     for (i, form) in [LoopForm::Fused, LoopForm::Split, LoopForm::ByHand].into_iter().enumerate() {
         let x = 20.0 + 90.0 * i as f64;
         let _ = writeln!(
@@ -92,7 +85,7 @@ pub fn svg(device: &str, rows: &[Row]) -> String {
         );
     }
     for (i, (name, rows)) in panels.iter().enumerate() {
-        let at = (WIDTH * (i % across) as f64, HEAD + HEIGHT * (i / across) as f64);
+        let at = (AREA.width * (i % across) as f64, HEAD + AREA.height * (i / across) as f64);
         let _ = writeln!(s, "<g transform=\"translate({} {})\">\n{}</g>", at.0, at.1, panel(name, rows));
     }
     s + "</svg>\n"
@@ -110,45 +103,27 @@ fn panel(name: &str, rows: &[&Row]) -> String {
     let points = || {
         rows.iter().filter_map(|r| Some((*r, axis.of(r.size) as f64, r.measured.as_ref().ok()?.per_second())))
     };
-    let mut s =
-        format!("<text x=\"{LEFT}\" y=\"26\" font-weight=\"600\" fill=\"#1f2430\">{}</text>\n", escape(name));
+    let mut s = format!(
+        "<text x=\"{}\" y=\"26\" font-weight=\"600\" fill=\"#1f2430\">{}</text>\n",
+        AREA.left,
+        escape(name)
+    );
     if points().next().is_none() {
         return s;
     }
     let (x0, x1) = decades(points().map(|p| p.1));
     let (y0, y1) = decades(points().map(|p| p.2));
-    let px = |x: f64| LEFT + (x.log10() - x0) / (x1 - x0) * (WIDTH - LEFT - RIGHT);
-    let py = |y: f64| HEIGHT - BOTTOM - (y.log10() - y0) / (y1 - y0) * (HEIGHT - TOP - BOTTOM);
+    let px = |x: f64| AREA.x((x.log10() - x0) / (x1 - x0));
+    let py = |y: f64| AREA.y((y.log10() - y0) / (y1 - y0));
     for e in x0 as i32..=x1 as i32 {
-        let x = px(10f64.powi(e));
-        let _ = writeln!(
-            s,
-            "<line x1=\"{x:.1}\" y1=\"{TOP}\" x2=\"{x:.1}\" y2=\"{:.1}\" stroke=\"#eceff3\"/>\
-             <text x=\"{x:.1}\" y=\"{:.1}\" text-anchor=\"middle\" fill=\"#6b7385\">{}</text>",
-            HEIGHT - BOTTOM,
-            HEIGHT - BOTTOM + 16.0,
-            10f64.powi(e)
-        );
+        let x = 10f64.powi(e);
+        AREA.mark_x(&mut s, px(x), &x.to_string());
     }
     for e in y0 as i32..=y1 as i32 {
-        let y = py(10f64.powi(e));
-        let _ = writeln!(
-            s,
-            "<line x1=\"{LEFT}\" y1=\"{y:.1}\" x2=\"{:.1}\" y2=\"{y:.1}\" stroke=\"#eceff3\"/>\
-             <text x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"end\" fill=\"#6b7385\">{}</text>",
-            WIDTH - RIGHT,
-            LEFT - 8.0,
-            y + 4.0,
-            10f64.powi(e)
-        );
+        let y = 10f64.powi(e);
+        AREA.mark_y(&mut s, py(y), &y.to_string());
     }
-    let _ = writeln!(
-        s,
-        "<text x=\"{:.0}\" y=\"{:.0}\" text-anchor=\"middle\">{}</text>",
-        (LEFT + WIDTH - RIGHT) / 2.0,
-        HEIGHT - 10.0,
-        axis.name()
-    );
+    AREA.name_x(&mut s, axis.name());
     // A line for each form and each value of what is not along the axis.
     let mut lines: BTreeMap<(LoopForm, [usize; 2]), Vec<_>> = BTreeMap::new();
     for (r, x, y) in points() {
@@ -167,16 +142,10 @@ fn panel(name: &str, rows: &[&Row]) -> String {
         );
         lines.entry((r.form, other)).or_default().push((px(x), py(y), tip));
     }
-    for ((form, _), mut line) in lines {
-        line.sort_by(|a, b| a.0.total_cmp(&b.0));
-        let path: Vec<String> = line.iter().map(|(x, y, _)| format!("{x:.1},{y:.1}")).collect();
-        let _ = writeln!(
-            s,
-            "<polyline points=\"{}\" fill=\"none\" stroke=\"{}\" stroke-width=\"1.6\"/>",
-            path.join(" "),
-            colour(form)
-        );
-        for (x, y, tip) in &line {
+    for ((form, _), mut points) in lines {
+        points.sort_by(|a, b| a.0.total_cmp(&b.0));
+        line(&mut s, points.iter().map(|(x, y, _)| (*x, *y)), colour(form), 1.6);
+        for (x, y, tip) in &points {
             let _ = writeln!(
                 s,
                 "<circle cx=\"{x:.1}\" cy=\"{y:.1}\" r=\"3.5\" fill=\"{}\"><title>{}</title></circle>",
