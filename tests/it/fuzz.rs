@@ -21,6 +21,33 @@ use wgfc_ir::testing::{Config, random_graph, random_loop};
 use wgfc_ir::{Graph, Tensor};
 use wgfc_runtime::Gpu;
 
+/// What numbers become: small ones, those around the ends of types, and what overflows when it is multiplied.
+const NUMBERS: [i64; 23] = [
+    0,
+    1,
+    -1,
+    2,
+    -2,
+    3,
+    5,
+    7,
+    16,
+    63,
+    64,
+    255,
+    1000,
+    65_535,
+    65_536,
+    i32::MAX as i64,
+    1 << 31,
+    1 << 32,
+    1 << 40,
+    1 << 62,
+    i64::MAX,
+    i64::MIN,
+    i64::MIN + 1,
+];
+
 /// How long each test runs.
 pub fn duration() -> Duration {
     let seconds = std::env::var("WGFC_FUZZ_SECONDS").ok().and_then(|s| s.parse().ok()).unwrap_or(10.0);

@@ -1,6 +1,7 @@
 //! Mutated archives of torch.export: the zip file's headers, its records, the program's JSON and the texts of expressions and
 //! conditions in it, and pickles.
 
+use super::NUMBERS;
 use super::models::{MOST, fuzz};
 use serde_json::Value;
 use std::io::{Cursor, Read, Write};
@@ -9,27 +10,6 @@ use wgfc_compiler::import::fx::ops;
 use wgfc_ir::testing::Rng;
 use zip::read::{ArchiveOffset, Config};
 use zip::write::SimpleFileOptions;
-
-const NUMBERS: [i64; 18] = [
-    0,
-    1,
-    -1,
-    2,
-    -2,
-    3,
-    7,
-    64,
-    255,
-    65_536,
-    i32::MAX as i64,
-    1 << 31,
-    1 << 32,
-    1 << 40,
-    1 << 62,
-    i64::MAX,
-    i64::MIN,
-    i64::MIN + 1,
-];
 
 const TEXTS: [&str; 26] = [
     "",

@@ -1,33 +1,10 @@
 //! Mutations of a decoded model, which the parser accepts: nodes, edges, attributes, constants, types, operator
 //! sets, subgraphs and functions.
 
+use super::NUMBERS;
 use wgfc_compiler::import::onnx::*;
 use wgfc_ir::testing::Rng;
 
-const NUMBERS: [i64; 22] = [
-    0,
-    1,
-    -1,
-    2,
-    -2,
-    3,
-    5,
-    7,
-    16,
-    63,
-    64,
-    255,
-    1000,
-    65_535,
-    65_536,
-    i32::MAX as i64,
-    1 << 31,
-    1 << 32,
-    1 << 40,
-    1 << 62,
-    i64::MAX,
-    i64::MIN,
-];
 const FLOATS: [f32; 10] =
     [0.0, -0.0, 1.0, -1.0, 0.5, 1e-38, 1e38, f32::NAN, f32::INFINITY, f32::NEG_INFINITY];
 const SYMBOLS: [&str; 8] = ["n", "m", "batch", "n + m", "n*2", "n - 1", "(n + 3)/2", "?"];

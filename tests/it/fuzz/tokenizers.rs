@@ -1,5 +1,6 @@
 //! Mutated `tokenizer.json` files are read and applied, or refused. `WGFC_FUZZ_TOKENIZERS` says how many (160).
 
+use super::NUMBERS;
 use super::first_seed;
 use crate::backend::caught;
 use serde_json::Value;
@@ -8,8 +9,6 @@ use std::time::Instant;
 use wgfc::generate::Decoder;
 use wgfc_ir::testing::Rng;
 
-const NUMBERS: [i64; 12] =
-    [0, 1, -1, 2, 7, 255, 65_536, i32::MAX as i64, 1 << 32, 1 << 40, i64::MAX, i64::MIN];
 const TEXTS: [&str; 12] =
     ["", "a", "▁", " ", "(a+)+$", "(?=(a*)*)b", "(((((((((a", "\\p{L}+", "AAAA", "[X]", "##", "\u{0}"];
 
