@@ -280,20 +280,17 @@ struct Place {
 }
 
 impl Place {
-    fn new(name: &'static str, lines: u32, base: u32, access: Access, along_lines: bool) -> Place {
+    fn new(
+        name: &'static str,
+        lines: u32,
+        base: u32,
+        access: Access,
+        along_lines: bool,
+        guard: bool,
+    ) -> Place {
         let depth_first = access.order == Contiguous::Depth;
         let [origin, end] = if name == "x" { ["row0", "rows"] } else { ["col0", "cols"] };
-        Place {
-            name,
-            lines,
-            base,
-            along_lines,
-            depth_first,
-            vectors: access.vectors,
-            guard: true,
-            origin,
-            end,
-        }
+        Place { name, lines, base, along_lines, depth_first, vectors: access.vectors, guard, origin, end }
     }
 
     fn swizzle(&self) -> u32 {
@@ -459,9 +456,8 @@ impl Tiled {
         let (across_y, across_x) = (s.rows / s.thread_rows, s.cols / s.thread_cols);
         let x_lines = self.x.vectors || (self.x.order == Contiguous::Depth && s.thread_rows >= 4);
         let y_lines = self.y.vectors || self.y.order == Contiguous::Depth;
-        let mut x = Place::new("x", s.rows, 0, self.x, x_lines);
-        let mut y = Place::new("y", s.cols, s.rows * s.k / 4, self.y, y_lines);
-        (x.guard, y.guard) = (!self.whole_rows, !self.whole_cols);
+        let x = Place::new("x", s.rows, 0, self.x, x_lines, !self.whole_rows);
+        let y = Place::new("y", s.cols, s.rows * s.k / 4, self.y, y_lines, !self.whole_cols);
         // A warp that covers 4 × 8 threads reads fewer distinct vectors than one of 2 × 16.
         let (tx, ty) = if across_x > 8 && across_y % 4 == 0 {
             let wide = across_x / 8;
@@ -509,7 +505,7 @@ impl Tiled {
         group = 1 << group.ilog2();
         let round_slice = group * row_len;
         let mut rounds = vec![];
-        for r in 0..s.thread_rows / group {
+        for r in 0..if self.store_vectors { 0 } else { s.thread_rows / group } {
             let mut writes = vec![];
             for g in 0..group {
                 for h in 0..col_vectors {
@@ -554,9 +550,6 @@ impl Tiled {
                 let (row, col) = (row.clone(), format!("tx + {}", h * across_x));
                 quadruples.push(Quadruple { row, col, acc: format!("{i}_{h}") });
             }
-        }
-        if self.store_vectors {
-            rounds.clear();
         }
 
         let slots = TiledSlots {
