@@ -22,10 +22,12 @@ pub struct Loss {
     pub ignored: Option<i64>,
     /// What becomes of the losses.
     pub total: Total,
+    /// The share of the target's class that all classes have instead, each as much; from 0 to 1.
+    pub smoothing: f64,
 }
 
 /// `−log_prob[n, target, …] · weight[target]`, 0 where the target is ignored. `log_prob` is `[N, C, …]`, the
-/// target `[N, …]`, weights `[C]`.
+/// target `[N, …]`, weights `[C]`. With smoothing `s` it is `1 - s` of that and `s` of the mean over all classes.
 pub fn likelihood(
     cx: &mut Lowering,
     log_prob: Value,
@@ -70,6 +72,21 @@ pub fn likelihood(
     };
     if let Some(w) = weight {
         loss = cx.binary(BinaryOp::Mul, loss, w)?;
+    }
+    if p.smoothing != 0.0 {
+        let all = match weights {
+            Some(w) => {
+                let trailing: Vec<usize> = (1..classes.len() - 1).collect();
+                let w = cx.unsqueeze(w, &trailing)?;
+                cx.binary(BinaryOp::Mul, log_prob, w)?
+            }
+            None => log_prob,
+        };
+        let all = cx.mean(all, &[1])?;
+        let all = cx.squeeze(all, &[1])?;
+        let all = cx.binary_scalar(BinaryOp::Mul, all, p.smoothing)?;
+        loss = cx.binary_scalar(BinaryOp::Mul, loss, 1.0 - p.smoothing)?;
+        loss = cx.binary(BinaryOp::Sub, loss, all)?;
     }
     if let Some(ignore) = p.ignored {
         let to = cx.dtype(target);

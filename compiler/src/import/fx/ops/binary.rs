@@ -41,6 +41,9 @@ pub const OPS: &[OpDef] = &[
     OpDef::new("aten.divide.Tensor_mode", rounded),
     OpDef::new("aten.eq.Scalar", |cx| plain(cx, BinaryOp::Eq)),
     OpDef::new("aten.eq.Tensor", |cx| plain(cx, BinaryOp::Eq)),
+    OpDef::new("aten.float_power.Scalar", float_power),
+    OpDef::new("aten.float_power.Tensor_Scalar", float_power),
+    OpDef::new("aten.float_power.Tensor_Tensor", float_power),
     OpDef::new("aten.floor_divide.Scalar", floor_divided),
     OpDef::new("aten.floor_divide.default", floor_divided),
     OpDef::new("aten.fmax.default", |cx| of_numbers(cx, BinaryOp::Max)),
@@ -297,4 +300,11 @@ fn close(cx: &mut Cx) -> Lowered {
     let finite = cx.binary_scalar(BinaryOp::Lt, d, f64::INFINITY)?;
     let within = cx.binary(BinaryOp::And, within, finite)?;
     Ok(vec![cx.binary(BinaryOp::Or, near, within)?])
+}
+
+/// In the widest type, whatever the operands are.
+fn float_power(cx: &mut Cx) -> Lowered {
+    let dtype = cx.result_dtype(0)?;
+    let [a, b] = cx.all_in(["self", "exponent"], dtype)?;
+    Ok(vec![elementwise::pow(cx, a, b)?])
 }

@@ -19,7 +19,7 @@ pub const OPS: &[OpDef] = &[
     OpDef::new("aten.index_fill.int_Scalar", filled),
     OpDef::new("aten.index_fill.int_Tensor", filled),
     OpDef::new("aten.index_put.default", put),
-    OpDef::new("aten.index_select.default", selected),
+    OpDef::new("aten.index_select.default", selected).by_parts(),
     OpDef::new("aten.masked_fill.Scalar", masked),
     OpDef::new("aten.masked_fill.Tensor", masked),
     OpDef::new("aten.scatter.reduce", scattered),

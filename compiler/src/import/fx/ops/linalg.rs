@@ -30,6 +30,7 @@ pub const OPS: &[OpDef] = &[
     OpDef::new("aten.linalg_lu_solve.default", lu_solve),
     OpDef::new("aten.linalg_matrix_exp.default", exponential),
     OpDef::new("aten.linalg_matrix_power.default", power),
+    OpDef::new("aten.matrix_power.default", power),
     OpDef::new("aten.linalg_matrix_rank.atol_rtol_float", rank_of),
     OpDef::new("aten.linalg_matrix_rank.atol_rtol_tensor", rank_of),
     OpDef::new("aten.linalg_matrix_rank.default", rank_of),

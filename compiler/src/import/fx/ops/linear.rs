@@ -16,13 +16,14 @@ pub const OPS: &[OpDef] = &[
     OpDef::new("aten.baddbmm.default", |cx| added(cx, ["self", "batch1", "batch2"], false)),
     OpDef::new("aten.bilinear.default", bilinear),
     OpDef::new("aten.bmm.default", |cx| product(cx, "self", "mat2")),
+    OpDef::new("aten.chain_matmul.default", |cx| chain(cx, "matrices")),
     OpDef::new("aten.dot.default", |cx| product(cx, "self", "tensor")),
     OpDef::new("aten.einsum.default", by_labels),
     OpDef::new("aten.ger.default", outer),
     OpDef::new("aten.inner.default", inner),
     OpDef::new("aten.kron.default", kronecker),
     OpDef::new("aten.linalg_matmul.default", |cx| product(cx, "self", "other")),
-    OpDef::new("aten.linalg_multi_dot.default", chain),
+    OpDef::new("aten.linalg_multi_dot.default", |cx| chain(cx, "tensors")),
     OpDef::new("aten.linalg_vecdot.default", along_axis),
     OpDef::new("aten.linear.default", linear),
     OpDef::new("aten.matmul.default", |cx| product(cx, "self", "other")),
@@ -257,14 +258,14 @@ fn kronecker(cx: &mut Cx) -> Lowered {
 }
 
 /// A product of several matrices, of which the first or the last may be a vector.
-fn chain(cx: &mut Cx) -> Lowered {
-    let mut all = cx.tensors("tensors")?;
+fn chain(cx: &mut Cx, name: &'static str) -> Lowered {
+    let mut all = cx.tensors(name)?;
     let from_end = all.last().is_some_and(|v| cx.rank(*v) == 1);
     if from_end {
         all.reverse();
     }
     let Some((first, others)) = all.split_first() else {
-        return Err(OpError::model("no matrices").param("tensors"));
+        return Err(OpError::model("no matrices").param(name));
     };
     let mut y = *first;
     for x in others {

@@ -3,7 +3,7 @@
 use super::super::prelude::*;
 use crate::lower::loss::{self, Loss, Total};
 use crate::lower::{activation, softmax};
-use wgfc_ir::ReduceOp;
+use wgfc_ir::{Poly, ReduceOp};
 
 pub const OPS: &[OpDef] = &[
     OpDef::new("aten.binary_cross_entropy.default", binary_cross_entropy),
@@ -15,6 +15,10 @@ pub const OPS: &[OpDef] = &[
     OpDef::new("aten.mse_loss.default", |cx| distance(cx, true)),
     OpDef::new("aten.nll_loss.default", likelihood),
     OpDef::new("aten.nll_loss2d.default", likelihood),
+    OpDef::new("aten.nll_loss2d_backward.default", likelihood_gradient),
+    OpDef::new("aten.nll_loss2d_forward.default", likelihood_with_weight),
+    OpDef::new("aten.nll_loss_backward.default", likelihood_gradient),
+    OpDef::new("aten.nll_loss_forward.default", likelihood_with_weight),
     OpDef::new("aten.nll_loss_nd.default", likelihood),
     OpDef::new("aten.smooth_l1_loss.default", smooth),
 ];
@@ -148,14 +152,15 @@ fn divergence(cx: &mut Cx) -> Lowered {
 /// The classes along axis 1; without a batch there is one of one.
 fn likelihood(cx: &mut Cx) -> Lowered {
     let x = cx.tensor("self")?;
-    picked(cx, x)
+    picked(cx, x, 0.0)
 }
 
-fn picked(cx: &mut Cx, x: Value) -> Lowered {
+/// With `smoothing` of the target spread over all classes.
+fn picked(cx: &mut Cx, x: Value, smoothing: f64) -> Lowered {
     let (target, weight) = (cx.tensor("target")?, cx.opt_tensor("weight")?);
     let alone = cx.rank(x) == 1;
     let (x, target) = if alone { (cx.unsqueeze(x, &[0])?, cx.unsqueeze(target, &[0])?) } else { (x, target) };
-    let p = Loss { ignored: Some(cx.int("ignore_index")?), total: total(cx)? };
+    let p = Loss { ignored: Some(cx.int("ignore_index")?), total: total(cx)?, smoothing };
     let y = loss::likelihood(cx, x, target, weight, &p)?;
     Ok(vec![if alone && p.total == Total::Each { cx.squeeze(y, &[0])? } else { y }])
 }
@@ -187,12 +192,63 @@ fn cross_entropy(cx: &mut Cx) -> Lowered {
         let y = cx.unary(UnaryOp::Neg, y)?;
         return reduced(cx, y);
     }
-    if smoothing != 0.0 {
-        return Err(OpError::unsupported(
-            "its labels are smoothed",
-            "call run_decompositions() on the program, or give probabilities as targets",
-        )
-        .param("label_smoothing"));
-    }
-    picked(cx, logs)
+    picked(cx, logs, smoothing)
+}
+
+/// The weight of each target's class, 0 where it is ignored: one for each score along the axis of classes, 0 for all others.
+fn target_weights(cx: &mut Cx, x: Value, axis: usize) -> Result {
+    let (target, weight, ignored) = (cx.tensor("target")?, cx.opt_tensor("weight")?, cx.int("ignore_index")?);
+    let (dtype, dims) = (cx.dtype(x), cx.shape(x));
+    let ignored = cx.int_const(cx.dtype(target), ignored);
+    let counts = cx.binary(BinaryOp::Ne, target, ignored)?;
+    let (target, counts) = (cx.unsqueeze(target, &[axis])?, cx.unsqueeze(counts, &[axis])?);
+    let kind = cx.dtype(target);
+    let class = cx.iota(&dims, Poly::var(axis), kind)?;
+    let same = cx.binary(BinaryOp::Eq, class, target)?;
+    let same = cx.binary(BinaryOp::And, same, counts)?;
+    let picked = cx.converted(same, dtype)?;
+    Ok(match weight {
+        Some(w) => {
+            let trailing: Vec<usize> = (1..dims.len() - axis).collect();
+            let w = cx.unsqueeze(w, &trailing)?;
+            cx.binary(BinaryOp::Mul, picked, w)?
+        }
+        None => picked,
+    })
+}
+
+/// The loss, and the sum of the weights that it was divided by.
+fn likelihood_with_weight(cx: &mut Cx) -> Lowered {
+    let x = cx.tensor("self")?;
+    let y = picked(cx, x, 0.0)?[0];
+    let axis = usize::from(cx.rank(x) > 1);
+    let weights = match total(cx)? {
+        Total::Each => cx.scalar(cx.dtype(x), 0.0),
+        _ => {
+            let w = target_weights(cx, x, axis)?;
+            let axes: Vec<usize> = (0..cx.rank(w)).collect();
+            cx.reduce(ReduceOp::Sum, w, &axes, false)?
+        }
+    };
+    Ok(vec![y, weights])
+}
+
+fn likelihood_gradient(cx: &mut Cx) -> Lowered {
+    let (g, x) = (cx.tensor("grad_output")?, cx.tensor("self")?);
+    let axis = usize::from(cx.rank(x) > 1);
+    let w = target_weights(cx, x, axis)?;
+    let g = match total(cx)? {
+        Total::Each => cx.unsqueeze(g, &[axis])?,
+        Total::Sum => g,
+        Total::Mean => {
+            let n = cx.tensor("total_weight")?;
+            cx.binary(BinaryOp::Div, g, n)?
+        }
+    };
+    let g = cx.unary(UnaryOp::Neg, g)?;
+    let y = cx.binary(BinaryOp::Mul, w, g)?;
+    // Where nothing counts, nothing is passed back, whatever the gradient is.
+    let none = cx.binary_scalar(BinaryOp::Eq, w, 0.0)?;
+    let zero = cx.scalar(cx.dtype(y), 0.0);
+    Ok(vec![cx.select(none, zero, y)?])
 }

@@ -15,25 +15,25 @@ pub const OPS: &[OpDef] = &[
     OpDef::new("aten.arange.start_step", arange),
     OpDef::new("aten.clone.default", same).complex(),
     OpDef::new("aten.contiguous.default", same).complex(),
-    OpDef::new("aten.copy.default", copy),
+    OpDef::new("aten.copy.default", copy).complex(),
     OpDef::new("aten.detach.default", same).complex(),
     OpDef::new("aten._assert_async.default", nothing),
     OpDef::new("aten._assert_async.msg", nothing),
-    OpDef::new("aten.empty.memory_format", |cx| filled(cx, "size", 0.0)),
-    OpDef::new("aten.empty_like.default", |cx| like(cx, 0.0)),
+    OpDef::new("aten.empty.memory_format", |cx| filled(cx, "size", 0.0)).complex(),
+    OpDef::new("aten.empty_like.default", |cx| like(cx, 0.0)).complex(),
     OpDef::new("aten.empty_permuted.default", |cx| filled(cx, "size", 0.0)),
-    OpDef::new("aten.fill.Scalar", fill),
-    OpDef::new("aten.fill.Tensor", fill),
-    OpDef::new("aten.full.default", full),
-    OpDef::new("aten.full_like.default", full_like),
+    OpDef::new("aten.fill.Scalar", fill).complex(),
+    OpDef::new("aten.fill.Tensor", fill).complex(),
+    OpDef::new("aten.full.default", full).complex(),
+    OpDef::new("aten.full_like.default", full_like).complex(),
     OpDef::new("aten.item.default", number),
     OpDef::new("aten.lift_fresh_copy.default", same),
-    OpDef::new("aten.new_empty.default", |cx| filled(cx, "size", 0.0)),
-    OpDef::new("aten.new_full.default", full),
-    OpDef::new("aten.new_ones.default", |cx| filled(cx, "size", 1.0)),
-    OpDef::new("aten.new_zeros.default", |cx| filled(cx, "size", 0.0)),
-    OpDef::new("aten.ones.default", |cx| filled(cx, "size", 1.0)),
-    OpDef::new("aten.ones_like.default", |cx| like(cx, 1.0)),
+    OpDef::new("aten.new_empty.default", |cx| filled(cx, "size", 0.0)).complex(),
+    OpDef::new("aten.new_full.default", full).complex(),
+    OpDef::new("aten.new_ones.default", |cx| filled(cx, "size", 1.0)).complex(),
+    OpDef::new("aten.new_zeros.default", |cx| filled(cx, "size", 0.0)).complex(),
+    OpDef::new("aten.ones.default", |cx| filled(cx, "size", 1.0)).complex(),
+    OpDef::new("aten.ones_like.default", |cx| like(cx, 1.0)).complex(),
     OpDef::new("aten.scalar_tensor.default", scalar_tensor),
     OpDef::new("aten.sym_constrain_range.default", nothing),
     OpDef::new("aten.sym_constrain_range_for_size.default", nothing),
@@ -43,8 +43,8 @@ pub const OPS: &[OpDef] = &[
     OpDef::new("aten.to.other", convert),
     OpDef::new("aten.type_as.default", convert),
     OpDef::new("aten.zero.default", |cx| like(cx, 0.0)),
-    OpDef::new("aten.zeros.default", |cx| filled(cx, "size", 0.0)),
-    OpDef::new("aten.zeros_like.default", |cx| like(cx, 0.0)),
+    OpDef::new("aten.zeros.default", |cx| filled(cx, "size", 0.0)).complex(),
+    OpDef::new("aten.zeros_like.default", |cx| like(cx, 0.0)).complex(),
 ];
 
 /// A condition on sizes is a constraint; of sizes that a run computes the program's ranges say it, too.
@@ -84,13 +84,29 @@ fn convert(cx: &mut Cx) -> Lowered {
 fn copy(cx: &mut Cx) -> Lowered {
     let (old, src) = (cx.tensor("self")?, cx.tensor("src")?);
     let (dtype, want) = (cx.dtype(old), cx.shape(old));
-    let v = cx.converted(src, dtype)?;
+    let mut v = cx.converted(src, dtype)?;
+    match (cx.is_complex("src"), cx.is_complex("self")) {
+        (false, true) => v = complex::from_real(cx, v)?,
+        (true, false) => v = complex::part(cx, v, 0)?,
+        _ => {}
+    }
     Ok(vec![shape::expand(cx, v, &want)?])
 }
 
+/// A real number everywhere, of complex numbers as well.
 fn spread(cx: &mut Cx, n: &Number, dtype: DType, want: &[Dim]) -> Result {
     let v = cx.number_in(n, dtype)?;
-    Ok(cx.expand(v, want)?)
+    let v = cx.expand(v, want)?;
+    if cx.makes_complex(0) { complex::from_real(cx, v) } else { Ok(v) }
+}
+
+/// The shape of `self`, of complex numbers as of one of their parts.
+fn shape_of(cx: &Cx, x: Value) -> Vec<Dim> {
+    let mut dims = cx.shape(x);
+    if cx.is_complex("self") {
+        dims.pop();
+    }
+    dims
 }
 
 fn filled(cx: &mut Cx, size: &str, v: f64) -> Lowered {
@@ -100,7 +116,7 @@ fn filled(cx: &mut Cx, size: &str, v: f64) -> Lowered {
 
 fn like(cx: &mut Cx, v: f64) -> Lowered {
     let x = cx.tensor("self")?;
-    let (dtype, want) = (cx.result_dtype(0)?, cx.shape(x));
+    let (dtype, want) = (cx.result_dtype(0)?, shape_of(cx, x));
     Ok(vec![spread(cx, &Number::Float(v), dtype, &want)?])
 }
 
@@ -111,14 +127,17 @@ fn full(cx: &mut Cx) -> Lowered {
 
 fn full_like(cx: &mut Cx) -> Lowered {
     let x = cx.tensor("self")?;
-    let (dtype, want, n) = (cx.result_dtype(0)?, cx.shape(x), cx.number("fill_value")?);
+    let (dtype, want, n) = (cx.result_dtype(0)?, shape_of(cx, x), cx.number("fill_value")?);
     Ok(vec![spread(cx, &n, dtype, &want)?])
 }
 
 fn fill(cx: &mut Cx) -> Lowered {
     let x = cx.tensor("self")?;
     let (dtype, want, value) = (cx.dtype(x), cx.shape(x), cx.operand("value")?);
-    let v = cx.in_type(&value, dtype)?;
+    let mut v = cx.in_type(&value, dtype)?;
+    if cx.is_complex("self") && !cx.is_complex("value") {
+        v = complex::from_real(cx, v)?;
+    }
     Ok(vec![cx.expand(v, &want)?])
 }
 

@@ -29,6 +29,7 @@ operators! {
     composed,
     control,
     conv,
+    filled,
     fourier,
     grouped,
     index,

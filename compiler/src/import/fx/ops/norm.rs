@@ -19,6 +19,7 @@ pub const OPS: &[OpDef] = &[
     OpDef::new("aten._native_batch_norm_legit.no_stats", |cx| batch(cx, true)),
     OpDef::new("aten._native_batch_norm_legit_functional.default", batch_functional),
     OpDef::new("aten._native_batch_norm_legit_no_training.default", |cx| batch(cx, false)),
+    OpDef::new("aten._weight_norm.default", by_length),
     OpDef::new("aten.batch_norm.default", batch_in_place).writes(&["running_mean", "running_var"]),
     OpDef::new("aten.group_norm.default", group),
     OpDef::new("aten.instance_norm.default", instance).writes(&["running_mean", "running_var"]),
@@ -225,4 +226,15 @@ fn batch_written(cx: &mut Cx) -> Lowered {
         cx.write("running_var", v)?;
     }
     Ok(out)
+}
+
+/// `g · v / |v|`, the norm along all axes but one.
+fn by_length(cx: &mut Cx) -> Lowered {
+    let (v, g, dim) = (cx.tensor("v")?, cx.tensor("g")?, cx.int("dim")?);
+    let rank = cx.rank(v);
+    let kept = if dim == -1 { None } else { Some(crate::lower::axis(dim, rank)?) };
+    let axes: Vec<usize> = (0..rank).filter(|d| Some(*d) != kept).collect();
+    let n = crate::lower::distance::norm(cx, v, 2.0, &axes)?;
+    let scale = cx.binary(BinaryOp::Div, g, n)?;
+    Ok(vec![cx.binary(BinaryOp::Mul, v, scale)?])
 }

@@ -5,14 +5,14 @@ use crate::lower::split::{self, Padding};
 use wgfc_ir::Scalar;
 
 pub const OPS: &[OpDef] = &[
-    OpDef::new("aten.constant_pad_nd.default", constant),
-    OpDef::new("aten.pad.default", by_mode),
-    OpDef::new("aten.reflection_pad1d.default", |cx| padded(cx, "padding", Padding::Reflect)),
-    OpDef::new("aten.reflection_pad2d.default", |cx| padded(cx, "padding", Padding::Reflect)),
-    OpDef::new("aten.reflection_pad3d.default", |cx| padded(cx, "padding", Padding::Reflect)),
-    OpDef::new("aten.replication_pad1d.default", |cx| padded(cx, "padding", Padding::Edge)),
-    OpDef::new("aten.replication_pad2d.default", |cx| padded(cx, "padding", Padding::Edge)),
-    OpDef::new("aten.replication_pad3d.default", |cx| padded(cx, "padding", Padding::Edge)),
+    OpDef::new("aten.constant_pad_nd.default", constant).by_parts(),
+    OpDef::new("aten.pad.default", by_mode).by_parts(),
+    OpDef::new("aten.reflection_pad1d.default", |cx| padded(cx, "padding", Padding::Reflect)).by_parts(),
+    OpDef::new("aten.reflection_pad2d.default", |cx| padded(cx, "padding", Padding::Reflect)).by_parts(),
+    OpDef::new("aten.reflection_pad3d.default", |cx| padded(cx, "padding", Padding::Reflect)).by_parts(),
+    OpDef::new("aten.replication_pad1d.default", |cx| padded(cx, "padding", Padding::Edge)).by_parts(),
+    OpDef::new("aten.replication_pad2d.default", |cx| padded(cx, "padding", Padding::Edge)).by_parts(),
+    OpDef::new("aten.replication_pad3d.default", |cx| padded(cx, "padding", Padding::Edge)).by_parts(),
 ];
 
 /// Pairs of before and after, the last axis first.
@@ -43,6 +43,8 @@ fn value(cx: &mut Cx, n: &Number) -> Result<Padding> {
     let x = cx.tensor("self")?;
     let dtype = cx.dtype(x);
     Ok(match n.known() {
+        // What fills complex numbers is real.
+        Some(_) if cx.part == Some(1) => Padding::Constant(Scalar::from_i64(dtype, 0)),
         Some(v) if dtype == DType::Bool => Padding::Constant(Scalar::bool(v != 0.0)),
         Some(v) if dtype.is_float() => Padding::Constant(Scalar::from_f64(dtype, v)),
         Some(v) => Padding::Constant(Scalar::from_i64(dtype, v as i64)),

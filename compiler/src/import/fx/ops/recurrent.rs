@@ -6,8 +6,12 @@ use crate::lower::recurrent::{self, Cell, Operands, Recurrent};
 use wgfc_ir::Poly;
 
 pub const OPS: &[OpDef] = &[
+    OpDef::new("aten.gru_cell.default", gru_cell),
     OpDef::new("aten.gru.input", |cx| network(cx, Cell::Gru, &["Sigmoid", "Tanh"])),
+    OpDef::new("aten.lstm_cell.default", lstm_cell),
     OpDef::new("aten.lstm.input", |cx| network(cx, Cell::Lstm, &["Sigmoid", "Tanh", "Tanh"])),
+    OpDef::new("aten.rnn_relu_cell.default", |cx| rnn_cell(cx, false)),
+    OpDef::new("aten.rnn_tanh_cell.default", |cx| rnn_cell(cx, true)),
     OpDef::new("aten.rnn_relu.input", |cx| network(cx, Cell::Rnn, &["Relu"])),
     OpDef::new("aten.rnn_tanh.input", |cx| network(cx, Cell::Rnn, &["Tanh"])),
 ];
@@ -134,4 +138,69 @@ fn network(cx: &mut Cx, cell: Cell, activations: &[&str]) -> Lowered {
         }
     }
     Ok(results)
+}
+
+/// `x · wᵀ + b`.
+fn weighed(cx: &mut Cx, x: Value, [w, b]: [&str; 2]) -> Result {
+    let w = cx.tensor(w)?;
+    let w = cx.transpose(w, &[1, 0])?;
+    let y = crate::lower::matmul::matmul(cx, x, w)?;
+    Ok(match cx.opt_tensor(b)? {
+        Some(b) => cx.binary(BinaryOp::Add, y, b)?,
+        None => y,
+    })
+}
+
+/// What the input and what the state before it weigh: a gate behind the other along the last axis, `n` of them.
+fn both_weighed(cx: &mut Cx, h: Value) -> Result<[Value; 2]> {
+    let x = cx.tensor("input")?;
+    Ok([weighed(cx, x, ["w_ih", "b_ih"])?, weighed(cx, h, ["w_hh", "b_hh"])?])
+}
+
+fn gate(cx: &mut Cx, v: Value, i: i64, of: i64) -> Result {
+    let last = cx.rank(v) - 1;
+    let hidden = cx.shape(v)[last].div(&of.into(), &[]);
+    Ok(cx.slice(v, last, &(&hidden * i), 1, &hidden)?)
+}
+
+fn rnn_cell(cx: &mut Cx, tanh: bool) -> Lowered {
+    let h = cx.tensor("hx")?;
+    let [x, h] = both_weighed(cx, h)?;
+    let y = cx.binary(BinaryOp::Add, x, h)?;
+    Ok(vec![if tanh { cx.unary(UnaryOp::Tanh, y)? } else { cx.binary_scalar(BinaryOp::Max, y, 0.0)? }])
+}
+
+fn lstm_cell(cx: &mut Cx) -> Lowered {
+    let hx = cx.tensors("hx")?;
+    let [h, c] = hx[..] else { return Err(OpError::model("is not two tensors").param("hx")) };
+    let [x, h] = both_weighed(cx, h)?;
+    let all = cx.binary(BinaryOp::Add, x, h)?;
+    let mut gates = vec![];
+    for (i, activation) in [UnaryOp::Sigmoid, UnaryOp::Sigmoid, UnaryOp::Tanh, UnaryOp::Sigmoid].into_iter().enumerate() {
+        let v = gate(cx, all, i as i64, 4)?;
+        gates.push(cx.unary(activation, v)?);
+    }
+    let kept = cx.binary(BinaryOp::Mul, gates[1], c)?;
+    let new = cx.binary(BinaryOp::Mul, gates[0], gates[2])?;
+    let c = cx.binary(BinaryOp::Add, kept, new)?;
+    let shown = cx.unary(UnaryOp::Tanh, c)?;
+    Ok(vec![cx.binary(BinaryOp::Mul, gates[3], shown)?, c])
+}
+
+fn gru_cell(cx: &mut Cx) -> Lowered {
+    let before = cx.tensor("hx")?;
+    let [x, h] = both_weighed(cx, before)?;
+    let mut gates = vec![];
+    for i in 0..2 {
+        let (a, b) = (gate(cx, x, i, 3)?, gate(cx, h, i, 3)?);
+        let v = cx.binary(BinaryOp::Add, a, b)?;
+        gates.push(cx.unary(UnaryOp::Sigmoid, v)?);
+    }
+    let (new, old) = (gate(cx, x, 2, 3)?, gate(cx, h, 2, 3)?);
+    let old = cx.binary(BinaryOp::Mul, gates[0], old)?;
+    let new = cx.binary(BinaryOp::Add, new, old)?;
+    let new = cx.unary(UnaryOp::Tanh, new)?;
+    let difference = cx.binary(BinaryOp::Sub, before, new)?;
+    let kept = cx.binary(BinaryOp::Mul, gates[1], difference)?;
+    Ok(vec![cx.binary(BinaryOp::Add, new, kept)?])
 }

@@ -16,7 +16,7 @@ fn likelihood(cx: &mut Cx, log_prob: Value) -> Result<Value> {
             return Err(OpError::model(e).attribute("reduction"));
         }
     };
-    let p = Loss { ignored: cx.int_opt("ignore_index")?, total };
+    let p = Loss { ignored: cx.int_opt("ignore_index")?, total, smoothing: 0.0 };
     loss::likelihood(cx, log_prob, target, weights, &p)
 }
 
