@@ -177,8 +177,7 @@ fn programs_without_weights_compile_in_both_dialects() {
 /// computed in the products that compute gradients.
 #[test]
 fn a_training_step_takes_few_dispatches() {
-    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/torch/sae_step.pt2");
-    let model = ModelFile::open(&file).unwrap();
+    let model = ModelFile::open(&torch("sae_step.pt2")).unwrap();
     let training = Training {
         data: [("x".to_owned(), Tensor::zeros(DType::F32, vec![4096, 768]))].into(),
         inputs: [("rate".to_owned(), Tensor::from_f32(vec![], &[1e-3]))].into(),
@@ -207,8 +206,19 @@ fn unlike(dispatches: &BTreeMap<String, usize>) -> Vec<String> {
     apart.map(|(name, own, core)| format!("{name}: {own} dispatches, in core ATen {core}")).collect()
 }
 
+fn torch(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/torch").join(name)
+}
+
 fn blocks() -> Vec<PathBuf> {
-    archives_in(&Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/torch/blocks"))
+    archives_in(&torch("blocks"))
+}
+
+/// All but SwiftShader, whose compiler takes a second a kernel.
+fn quick_adapters() -> Vec<Gpu> {
+    let mut gpus = Backend::adapters();
+    gpus.retain(|g| std::env::var_os("WGFC_THOROUGH").is_some() || !g.summary().name.contains("SwiftShader"));
+    gpus
 }
 
 /// A decoder, an encoder and a block of a U-Net (`fixtures/torch/blocks.py`). Of the last text nothing is seen.
@@ -216,10 +226,63 @@ fn blocks() -> Vec<PathBuf> {
 fn blocks_give_the_results_of_torch() {
     let files = blocks();
     assert!(files.len() == 6 || std::env::var_os("WGFC_CASES").is_some());
-    let mut gpus = Backend::adapters();
-    // Its compiler takes a second a kernel.
-    gpus.retain(|g| std::env::var_os("WGFC_THOROUGH").is_some() || !g.summary().name.contains("SwiftShader"));
-    give_the_results_of_torch(&files, &gpus);
+    give_the_results_of_torch(&files, &quick_adapters());
+}
+
+/// Kernels of torch's devices and their gradients (`fixtures/torch/kernels.py`).
+#[test]
+fn kernels_of_torch_give_its_results() {
+    let files = archives_in(&torch("kernels"));
+    assert!(!files.is_empty() || std::env::var_os("WGFC_CASES").is_some());
+    give_the_results_of_torch(&files, &quick_adapters());
+}
+
+/// Three steps of a small transformer (`fixtures/torch/attention_step.py`), each with the states of the one before.
+#[test]
+fn training_steps_with_attention_go_as_in_torch() {
+    let array = |name: &str| npy::read(&torch(&format!("attention_step.{name}.npy"))).unwrap();
+    let numbers = |t: &Tensor| -> Vec<f64> { t.scalars().unwrap().into_iter().map(|s| s.as_f64()).collect() };
+    let (x, losses, wanted) = (array("x"), array("losses"), array("states"));
+    let (tokens, shape) = (numbers(&x), x.shape[1..].to_vec());
+    let count = shape.iter().product();
+    let batches: Vec<BTreeMap<String, Tensor>> = tokens
+        .chunks(count)
+        .map(|b| {
+            let ids: Vec<i64> = b.iter().map(|t| *t as i64).collect();
+            let x = Tensor::from_i64(shape.clone(), &ids);
+            [("x".to_owned(), x), ("rate".to_owned(), Tensor::from_f32(vec![], &[1e-2]))].into()
+        })
+        .collect();
+    let close = Tolerance { rtol: 1e-4, atol: 1e-5 };
+    let check = |what: &str, found: &[f64], states: &BTreeMap<String, Tensor>| {
+        let found: Vec<f32> = found.iter().map(|l| *l as f32).collect();
+        let found = Tensor::from_f32(vec![batches.len()], &found);
+        equal(&found, &losses, close).unwrap_or_else(|e| panic!("{what}: losses: {e}"));
+        let all: Vec<f32> = states.values().flat_map(&numbers).map(|n| n as f32).collect();
+        let all = Tensor::from_f32(vec![all.len()], &all);
+        equal(&all, &wanted, close).unwrap_or_else(|e| panic!("{what}: states: {e}"));
+    };
+    for name in ["attention_step.pt2", "attention_step.core.pt2"] {
+        let model = ModelFile::open(&torch(name)).unwrap();
+        let graph = model.import(&Options::default()).unwrap().graph;
+        let (mut states, mut found) = (StateValues::default(), vec![]);
+        for inputs in &batches {
+            found.extend(numbers(&evaluate_from(&graph, inputs, &mut states).unwrap()[0]));
+        }
+        check(&format!("{name}, evaluated"), &found, &states.tensors);
+        let program = model.compile(&Options::default()).unwrap();
+        for gpu in quick_adapters() {
+            let (mut session, mut found) = (wgfc::selftest::session(&gpu, &program).unwrap(), vec![]);
+            for inputs in &batches {
+                let given: Vec<(&str, Tensor)> =
+                    inputs.iter().map(|(n, t)| (n.as_str(), t.clone())).collect();
+                let outputs = session.run_blocking(&given).unwrap();
+                found.extend(outputs.into_iter().next().iter().flat_map(|(_, t)| numbers(t)));
+            }
+            let states = session.states_blocking().unwrap();
+            check(&format!("{name} on {}", gpu.summary().name), &found, &states.into_iter().collect());
+        }
+    }
 }
 
 /// What is decomposed in core ATen ends in the same kernels.

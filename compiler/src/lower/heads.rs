@@ -32,7 +32,7 @@ pub fn join(cx: &mut Lowering, x: Value) -> Result {
 }
 
 /// `x` with extents other than 1 that must equal those of `shape`, aligned at the last, called the same.
-fn broadcasting(cx: &mut Lowering, x: Value, shape: &[Dim]) -> Result {
+pub fn broadcasting(cx: &mut Lowering, x: Value, shape: &[Dim]) -> Result {
     let have = cx.shape(x);
     let Some(skip) = shape.len().checked_sub(have.len()) else { return Ok(x) };
     let want = have.iter().zip(&shape[skip..]).map(|(h, w)| if h.is(1) { Dim::ONE } else { w.clone() });
@@ -55,7 +55,7 @@ pub fn append(cx: &mut Lowering, past: Value, new: Value) -> Result {
 }
 
 /// Each head of `x` as often as `heads` asks for: the one next to itself.
-fn repeat(cx: &mut Lowering, x: Value, heads: &Dim) -> Result {
+pub fn repeat(cx: &mut Lowering, x: Value, heads: &Dim) -> Result {
     let mut shape = cx.shape(x);
     if shape[1] == *heads {
         return Ok(x);
@@ -146,7 +146,7 @@ impl Mask {
 
     /// Everything as one number to add, of type `dtype`; `unseen` where a key is not seen. With `infinite`, biases
     /// are as an attention whose `empty_is_zero` is set has them.
-    fn additive(
+    pub fn additive(
         &self,
         cx: &mut Lowering,
         dtype: DType,

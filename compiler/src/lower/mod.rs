@@ -8,6 +8,7 @@
 pub mod activation;
 pub mod arg;
 pub mod attention;
+pub mod attention_gradient;
 pub mod blocks;
 pub mod cache;
 pub mod cast;

@@ -1,15 +1,27 @@
 //! Scaled products of queries and keys.
 
 use super::super::prelude::*;
-use crate::lower::heads::{Attend, Mask, Offset};
+use crate::lower::attention_gradient::{self, Scored};
+use crate::lower::heads::{Attend, Mask, Offset, Stage};
 use crate::lower::{attention, shape};
+use wgfc_ir::{Op, Poly, Scalar};
+
+const NOTES: &str = "without dropout";
 
 pub const OPS: &[OpDef] = &[
-    OpDef::new("aten.scaled_dot_product_attention.default", attended),
+    OpDef::new("aten._scaled_dot_product_attention_math.default", shown).notes(NOTES),
+    OpDef::new("aten._scaled_dot_product_cudnn_attention.default", |cx| forward(cx, "attn_bias")).notes(NOTES),
+    OpDef::new("aten._scaled_dot_product_cudnn_attention_backward.default", |cx| backward(cx, "attn_bias")).notes(NOTES),
+    OpDef::new("aten._scaled_dot_product_efficient_attention.default", |cx| forward(cx, "attn_bias")).notes(NOTES),
+    OpDef::new("aten._scaled_dot_product_efficient_attention_backward.default", |cx| backward(cx, "attn_bias")).notes(NOTES),
+    OpDef::new("aten._scaled_dot_product_flash_attention.default", |cx| forward(cx, "")).notes(NOTES),
+    OpDef::new("aten._scaled_dot_product_flash_attention_backward.default", |cx| backward(cx, "")).notes(NOTES),
+    OpDef::new("aten._scaled_dot_product_flash_attention_for_cpu.default", |cx| forward(cx, "attn_mask")).notes(NOTES),
+    OpDef::new("aten._scaled_dot_product_flash_attention_for_cpu_backward.default", |cx| backward(cx, "attn_mask")).notes(NOTES),
+    OpDef::new("aten.scaled_dot_product_attention.default", attended).notes(NOTES),
 ];
 
-/// `[…, heads, positions, d]`; the axes before the heads are one batch.
-fn attended(cx: &mut Cx) -> Lowered {
+fn require_no_dropout(cx: &mut Cx) -> Result<()> {
     if cx.float("dropout_p")? != 0.0 {
         return Err(OpError::unsupported(
             "it drops out probabilities",
@@ -17,6 +29,28 @@ fn attended(cx: &mut Cx) -> Lowered {
         )
         .param("dropout_p"));
     }
+    Ok(())
+}
+
+/// `[…, heads, positions, d]`; the axes before the heads are one batch.
+fn attended(cx: &mut Cx) -> Lowered {
+    Ok(vec![of_any_rank(cx, false)?.0])
+}
+
+/// The result and the probabilities.
+fn shown(cx: &mut Cx) -> Lowered {
+    if cx.opt_tensor("dropout_mask")?.is_some() {
+        return Err(OpError::unsupported("it drops out probabilities", "export the module after eval()").param("dropout_mask"));
+    }
+    let (y, p) = of_any_rank(cx, true)?;
+    let mut out = vec![y];
+    out.extend(p);
+    Ok(out)
+}
+
+/// The result, and the probabilities where they are wanted.
+fn of_any_rank(cx: &mut Cx, shown: bool) -> Result<(Value, Option<Value>)> {
+    require_no_dropout(cx)?;
     let given = cx.opt_tensor("attn_mask")?;
     let (q, k, v) = (cx.tensor("query")?, cx.tensor("key")?, cx.tensor("value")?);
     let want = cx.result(0)?.shape;
@@ -76,6 +110,86 @@ fn attended(cx: &mut Cx) -> Lowered {
     let given = cx.opt_float("scale")?;
     let scale = attention::scale(given, &cx.shape(q)[3])?;
     let a = Attend { q, k, v, scale, cap: 0.0, mask, sink: None, show: None };
+    let mut p = None;
+    if shown && cx.result_count() > 1 {
+        let want = cx.result(1)?.shape;
+        let all = Attend { show: Some(Stage::Softmax), ..a.clone() };
+        p = all.build(cx)?.1.map(|p| cx.reshape(p, want)).transpose()?;
+    }
     let (y, _) = a.build(cx)?;
-    Ok(vec![cx.reshape(y, want)?])
+    Ok((cx.reshape(y, want)?, p))
+}
+
+/// What the kernels of torch's devices are given: four axes each.
+fn scored(cx: &mut Cx, bias: &str) -> Result<Scored> {
+    require_no_dropout(cx)?;
+    let (q, k, v) = (cx.tensor("query")?, cx.tensor("key")?, cx.tensor("value")?);
+    for x in [q, k, v] {
+        cx.require_rank(x, 4)?;
+    }
+    let mut mask = Mask::default();
+    let given = if bias.is_empty() { None } else { cx.opt_tensor(bias)? };
+    if let Some(m) = given {
+        if cx.dtype(m) == DType::Bool { mask.allowed.push(m) } else { mask.bias.push(m) }
+        mask.empty_is_zero = true;
+    }
+    if cx.flag("is_causal")? {
+        let (s, t) = (cx.shape(q)[2].clone(), cx.shape(k)[2].clone());
+        mask.window(cx, (&s, &t), &Offset::Is(Dim::ZERO), None, Some(0))?;
+    }
+    let given = cx.opt_float("scale")?;
+    let scale = attention::scale(given, &cx.shape(q)[3])?;
+    Ok(Scored { q, k, v, scale, mask })
+}
+
+/// The result, the logarithms of sums that its gradient reads, and what only dropout and other kernels read.
+fn forward(cx: &mut Cx, bias: &str) -> Lowered {
+    let x = scored(cx, bias)?;
+    let Scored { q, k, v, scale, mask } = x.clone();
+    let a = Attend { q, k, v, scale, cap: 0.0, mask, sink: None, show: None };
+    let mut out = vec![a.build(cx)?.0];
+    for i in 1..cx.result_count() {
+        let want = cx.result(i)?;
+        out.push(if i == 1 && want.shape.len() >= 3 {
+            let logs = x.log_sums(cx)?;
+            let logs = cx.converted(logs, want.dtype)?;
+            // Some have a last axis of one element, or more rows than there are queries.
+            let index = (0..3).map(Poly::var).collect();
+            let fill = Some(Scalar::from_f64(want.dtype, 0.0));
+            cx.push(Op::View { shape: want.shape, index, fill }, &[logs])?
+        } else {
+            cx.full(&want.shape, Scalar::from_f64(want.dtype, 0.0))?
+        });
+    }
+    Ok(out)
+}
+
+fn backward(cx: &mut Cx, bias: &str) -> Lowered {
+    let x = scored(cx, bias)?;
+    let name = if cx.declares("grad_out_") { "grad_out_" } else { "grad_out" };
+    let (g, out, logs) = (cx.tensor(name)?, cx.tensor("out")?, cx.tensor("logsumexp")?);
+    let p = if cx.rank(logs) == 4 && bias == "attn_mask" {
+        // torch's own decomposition of the CPU's kernel returns probabilities in place of logarithms of sums.
+        let mut want = cx.shape(x.q);
+        want[3] = cx.shape(x.k)[2].clone();
+        shape::with_extents(cx, logs, &want)?
+    } else {
+        let rows = cx.shape(x.q)[..3].to_vec();
+        let mut index: Vec<Poly> = (0..3).map(Poly::var).collect();
+        index.resize(cx.rank(logs).max(3), Poly::ZERO);
+        let logs = cx.view(logs, rows, index)?;
+        x.probabilities(cx, logs)?
+    };
+    let g = x.gradients(cx, g, out, p)?;
+    let mut all = g.qkv.to_vec();
+    if cx.declares("grad_input_mask") {
+        if let Some(b) = x.mask.bias.first().copied() {
+            let (shape, dtype) = (cx.shape(b), cx.dtype(b));
+            all.push(attention_gradient::of_bias(cx, g.scores, &shape, dtype)?);
+        }
+        // A result that is not asked for has no name.
+        let asked = cx.flags("grad_input_mask")?;
+        all = all.into_iter().enumerate().filter(|(i, _)| asked.get(*i).copied().unwrap_or(true)).map(|(_, v)| v).collect();
+    }
+    Ok(all)
 }
