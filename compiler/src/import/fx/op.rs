@@ -15,6 +15,8 @@ pub struct OpDef {
     pub lower: fn(&mut Cx) -> Lowered,
     /// Arguments that it writes although its declaration does not say so.
     pub writes: &'static [&'static str],
+    /// The flag without which it writes no argument.
+    pub writes_if: Option<&'static str>,
     /// Whether it takes or makes complex numbers: pairs of numbers along a last axis.
     pub complex: bool,
     /// Whether it does to complex numbers what it does to their parts, each alone.
@@ -26,11 +28,15 @@ pub struct OpDef {
 impl OpDef {
     /// An operator.
     pub const fn new(target: &'static str, lower: fn(&mut Cx) -> Lowered) -> OpDef {
-        OpDef { target, lower, writes: &[], complex: false, by_parts: false, notes: "" }
+        OpDef { target, lower, writes: &[], writes_if: None, complex: false, by_parts: false, notes: "" }
     }
     /// Arguments that it writes although its declaration does not say so.
     pub const fn writes(self, writes: &'static [&'static str]) -> OpDef {
         OpDef { writes, ..self }
+    }
+    /// The flag without which it writes no argument.
+    pub const fn writes_if(self, flag: &'static str) -> OpDef {
+        OpDef { writes_if: Some(flag), ..self }
     }
     /// That it takes or makes complex numbers.
     pub const fn complex(self) -> OpDef {

@@ -131,8 +131,12 @@ pub fn written<'m>(graph: &'m Graph) -> BTreeSet<&'m str> {
     for node in &graph.nodes {
         let target = op::target(node);
         let schema = schema::find(target);
-        let implied = ops::find(target).map_or(&[][..], |f| f.def.writes);
-        for i in &node.inputs {
+        let found = ops::find(target);
+        let implied = found.map_or(&[][..], |f| f.def.writes);
+        let off =
+            |flag: &str| node.inputs.iter().any(|i| i.name == flag && matches!(i.arg, Argument::Bool(false)));
+        let writes = !found.and_then(|f| f.def.writes_if).is_some_and(off);
+        for i in node.inputs.iter().filter(|_| writes) {
             let declared = schema.as_ref().and_then(|s| s.argument(&i.name)).and_then(|d| d.alias);
             if declared.is_some_and(|a| a.written) || implied.contains(&i.name.as_str()) {
                 out.extend(tensors(&i.arg).filter_map(|t| roots.get(t)));
