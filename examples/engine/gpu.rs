@@ -171,9 +171,8 @@ impl Device {
             bind_group_layouts: &[Some(&layout)],
             immediate_size: 0,
         });
-        // Kernels come without `enable`; naga wants the one for f16 and knows none for subgroups.
-        let f16 = k.features.iter().any(|f| f == "shader-f16");
-        let text = format!("{}{}", if f16 { "enable f16;\n" } else { "" }, k.wgsl);
+        // naga has subgroups without knowing the directive that the standard wants.
+        let text = k.wgsl.replace("enable subgroups;", "");
         let module = self.device.create_shader_module(wgpu::ShaderModuleDescriptor {
             label: Some(&k.name),
             source: wgpu::ShaderSource::Wgsl(text.into()),

@@ -74,7 +74,6 @@ pub struct Kernel {
     /// `read` or `read_write` for each storage binding of group 0.
     pub bindings: Vec<String>,
     pub uses_dims: bool,
-    pub features: Vec<String>,
     /// The text, from its file.
     #[serde(skip)]
     pub wgsl: String,

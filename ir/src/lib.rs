@@ -35,5 +35,5 @@ pub use scalar::{BinaryOp, ScalarFn, ScalarNode, UnaryOp};
 pub use special::{Special, Special2};
 pub use wgfc_program::{
     Atom, Class, DType, Dim, Domain, Poly, Program, Reg, Scalar, Tensor, TensorType, dtype, joined, memory,
-    optional, poly, program, storage, suggest, symbols, tensor,
+    optional, poly, program, storage, suggest, symbols, tensor, wgsl,
 };

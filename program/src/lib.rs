@@ -27,6 +27,7 @@ pub mod suggest;
 pub mod symbols;
 pub mod tensor;
 pub mod types;
+pub mod wgsl;
 
 pub use dtype::{Class, DType, Reg};
 pub use poly::{Atom, Dim, Domain, Poly};

@@ -5,6 +5,7 @@ use crate::gpu::Gpu;
 use std::borrow::Cow;
 use std::collections::HashMap;
 use wgfc_program::program::{Access, Kernel};
+use wgfc_program::wgsl;
 
 /// A compiled kernel.
 #[derive(Clone, Debug)]
@@ -90,18 +91,10 @@ fn fits(gpu: &Gpu, k: &Kernel) -> Result<(), RunError> {
     Ok(())
 }
 
-/// The text as this platform wants it. `enable` lines depend on the implementation (browsers require the
-/// one for subgroups, naga does not know it), so kernels come without them.
+/// The text as this platform wants it.
 pub(crate) fn text(k: &Kernel) -> Cow<'_, str> {
-    let mut header = String::new();
-    let lacks = |name: &str| !k.wgsl.lines().any(|l| l.trim_start().starts_with(&format!("enable {name}")));
-    if k.features.iter().any(|f| f == "shader-f16") && lacks("f16") {
-        header.push_str("enable f16;\n");
-    }
-    if cfg!(target_arch = "wasm32") && k.features.iter().any(|f| f == "subgroups") && lacks("subgroups") {
-        header.push_str("enable subgroups;\n");
-    }
-    if header.is_empty() { Cow::Borrowed(&k.wgsl) } else { Cow::Owned(header + &k.wgsl) }
+    let text = wgsl::enabled(&k.wgsl, &k.features);
+    if cfg!(target_arch = "wasm32") { text } else { wgsl::for_naga(text) }
 }
 
 /// Compiles one kernel; binding `i` of group 0 is `k.bindings[i]`, the next the `Dims` uniform.

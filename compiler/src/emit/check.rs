@@ -14,7 +14,8 @@ pub fn check(k: &EmittedKernel) -> Result<(), Diagnostic> {
     let fail = |what: String| {
         Diagnostic::internal(format!("the {} kernel is not what it should be: {what}\n{}", k.family, k.wgsl))
     };
-    let module = naga::front::wgsl::parse_str(&k.wgsl).map_err(|e| fail(e.emit_to_string(&k.wgsl)))?;
+    let text = wgfc_ir::wgsl::for_naga(k.wgsl.as_str().into());
+    let module = naga::front::wgsl::parse_str(&text).map_err(|e| fail(e.emit_to_string(&k.wgsl)))?;
     // Part of WGSL without any feature: the packing functions of f16 in 32-bit words.
     let mut capabilities = Capabilities::SHADER_FLOAT16_IN_FLOAT32;
     for f in &k.features {

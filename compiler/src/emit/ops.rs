@@ -8,6 +8,16 @@ use wgfc_ir::{BinaryOp, Class, DType, Reg, Scalar, UnaryOp};
 
 type Result<T> = std::result::Result<T, Diagnostic>;
 
+/// A finite number, not below 0. The shortest decimals of the greatest ones are above them, which WGSL refuses: those are hexadecimal.
+fn f32_literal(v: f32) -> String {
+    let decimal = format!("{v:?}");
+    match decimal.parse::<f64>() {
+        Ok(exact) if exact <= f64::from(f32::MAX) => decimal + "f",
+        // 1.fffffe × 2^127: the significand's 23 bits and a zero make 6 digits.
+        _ => format!("0x1.{:06x}p+{}f", (v.to_bits() & 0x7f_ffff) << 1, (v.to_bits() >> 23) as i32 - 127),
+    }
+}
+
 impl Module<'_> {
     /// A constant.
     pub fn literal(&mut self, c: Scalar) -> Result<String> {
@@ -17,9 +27,9 @@ impl Module<'_> {
                 if !v.is_finite() {
                     self.call("float_of_bits", &[&format!("{:#x}u", v.to_bits())])?
                 } else if v.is_sign_negative() {
-                    format!("({v:?}f)")
+                    format!("(-{})", f32_literal(-v))
                 } else {
-                    format!("{v:?}f")
+                    f32_literal(v)
                 }
             }
             Reg::I32 => match c.bits as i64 as i32 {
@@ -387,4 +397,25 @@ pub(super) const INFINITY: &str = "0x7f800000u";
 /// minutes over a kernel with hundreds of calls.
 pub(super) fn nan(x: &str) -> String {
     format!("((bitcast<u32>({x}) & 0x7fffffffu) > {INFINITY})")
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn literals_are_in_range_and_give_their_value() {
+        for v in
+            [0.0, 1.5, 1e-45, f32::MIN_POSITIVE, 3.4e38, f32::from_bits(f32::MAX.to_bits() - 1), f32::MAX]
+        {
+            let text = super::f32_literal(v);
+            let module = naga::front::wgsl::parse_str(&format!("const C = {text};")).unwrap();
+            let (_, c) = module.constants.iter().next().unwrap();
+            let literal = naga::Expression::Literal(naga::Literal::F32(v));
+            assert!(
+                matches!(&module.global_expressions[c.init], e if format!("{e:?}") == format!("{literal:?}")),
+                "{text}"
+            );
+            let exact: Option<f64> = text.trim_end_matches('f').parse().ok();
+            assert!(exact.is_none_or(|exact| exact <= f64::from(f32::MAX)), "{text}");
+        }
+    }
 }

@@ -436,13 +436,9 @@ impl<'a> Module<'a> {
         Ok(format!("fn {name}({}) -> {ty} {{\n{}    return {v};\n}}\n", args.join(", "), s.text))
     }
 
-    /// The text before the entry point: extensions, bindings, the `Dims` uniform, library functions.
+    /// The text before the entry point: bindings, the `Dims` uniform, library functions.
     pub fn preamble(&self) -> String {
-        let mut out = String::new();
-        if self.uses_f16 || self.bindings.use_f16() {
-            out.push_str("enable f16;\n\n");
-        }
-        out.push_str(&self.declarations());
+        let mut out = self.declarations();
         out.push_str(&wgfc_codegen_templates::library::text(self.library.iter().copied()));
         out
     }
@@ -463,7 +459,8 @@ impl Module<'_> {
             ("subgroups", self.subgroup.is_some()),
             ("wgpu-cooperative-matrix", self.uses_cooperative),
         ];
-        let features = features.into_iter().filter(|f| f.1).map(|f| f.0);
+        let features: Vec<String> = features.into_iter().filter(|f| f.1).map(|f| f.0.to_owned()).collect();
+        let wgsl = wgfc_ir::wgsl::enabled(&wgsl, &features);
         EmittedKernel {
             family,
             wgsl: tidy(&wgsl),
@@ -471,7 +468,7 @@ impl Module<'_> {
             bindings: self.bindings.list.iter().map(|b| (b.tensor, b.access)).collect(),
             uses_dims: self.uses_dims,
             workgroup_bytes,
-            features: features.map(str::to_owned).collect(),
+            features,
             subgroup_size: self.subgroup,
             workgroups,
         }
