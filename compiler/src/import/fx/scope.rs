@@ -210,34 +210,109 @@ fn composed(outer: &[Poly], shape: Vec<Dim>, inner: &[Poly]) -> View {
 
 /// `whole` with `part` at the places that the view `index` of it has.
 pub fn placed(to: &mut Lowering, whole: Value, part: Value, index: &[Poly]) -> Result {
-    let (large, small) = (to.shape(whole), to.shape(part));
-    // Along one axis a range of neighbours, along the others everything: three parts, of which two may be empty.
-    let identical = |d: &usize| index[*d].as_var() == Some(*d) && large[*d] == small[*d];
+    let large = to.shape(whole);
     // Of memory that stays from run to run only what changes is written.
     let stays = matches!(to.graph.node(whole.node).op, Op::Input | Op::Scatter { .. });
-    if large.len() == small.len() && index.len() == large.len() {
+    if let Some((dropped, spread)) = spread(index, to.rank(part)) {
+        let mut small = to.shape(part);
+        dropped.iter().for_each(|d| small.insert(*d, Dim::ONE));
+        // Along one axis a range of neighbours, along the others everything: three parts, of which two may be empty.
+        let identical = |d: &usize| spread[*d].as_var() == Some(*d) && large[*d] == small[*d];
         let others: Vec<usize> = (0..large.len()).filter(|d| !identical(d)).collect();
         if let [axis] = others[..]
             && !stays
         {
-            let start = &index[axis] - &Poly::var(axis);
+            let start = &spread[axis] - &Poly::var(axis);
             if start.vars().is_empty() && start.data().is_empty() {
                 let end = &start + &small[axis];
-                let rest = &large[axis] - &end;
-                let before = to.slice(whole, axis, &Poly::ZERO, 1, &start)?;
-                let after = to.slice(whole, axis, &end, 1, &rest)?;
-                let parts: Vec<Value> = [(before, &start), (part, &small[axis]), (after, &rest)]
-                    .into_iter()
-                    .filter(|(_, extent)| !extent.is(0))
-                    .map(|(v, _)| v)
-                    .collect();
+                let part = to.unsqueeze(part, &dropped)?;
+                let mut parts = between(to, whole, axis, &Poly::ZERO, &start)?;
+                parts.push(part);
+                parts.extend(between(to, whole, axis, &end, &large[axis])?);
                 return Ok(to.concat(&parts, axis)?);
             }
         }
         if others.is_empty() {
-            return Ok(part);
+            return Ok(to.unsqueeze(part, &dropped)?);
         }
     }
     let index = index.iter().cloned().map(GatherAxis::Affine).collect();
     Ok(to.push(Op::Scatter { reduce: None, index }, &[whole, part])?)
+}
+
+/// For a view of `rank` axes that are axes of the whole in their order, and one place along each of the others: these others,
+/// and the view with an axis of one element for each of them.
+fn spread(index: &[Poly], rank: usize) -> Option<(Vec<usize>, Vec<Poly>)> {
+    let missing = index.len().checked_sub(rank)?;
+    let (mut dropped, mut out, mut next) = (vec![], vec![], 0);
+    for (d, at) in index.iter().enumerate() {
+        if at.vars().is_empty() && dropped.len() < missing {
+            dropped.push(d);
+            out.push(at + &Poly::var(d));
+            continue;
+        }
+        let offset = at - &Poly::var(next);
+        if !offset.vars().is_empty() {
+            return None;
+        }
+        out.push(&offset + &Poly::var(d));
+        next += 1;
+    }
+    (next == rank).then_some((dropped, out))
+}
+
+/// What lies from `start` to `end` along an axis; of a concatenation its parts.
+fn between(to: &mut Lowering, whole: Value, axis: usize, start: &Dim, end: &Dim) -> Result<Vec<Value>> {
+    if start == end {
+        return Ok(vec![]);
+    }
+    let node = to.graph.node(whole.node);
+    let parts = match node.op {
+        Op::Concat { axis: a } if a == axis => node.inputs.clone(),
+        _ => vec![],
+    };
+    let known = (start.as_const(), end.as_const());
+    let extents: Option<Vec<i64>> = parts.iter().map(|p| to.shape(*p)[axis].as_const()).collect();
+    let ((Some(start), Some(end)), Some(extents), false) = (known, extents, parts.is_empty()) else {
+        return Ok(vec![to.slice(whole, axis, start, 1, &(end - start))?]);
+    };
+    let (mut out, mut at) = (vec![], 0);
+    for (part, extent) in parts.into_iter().zip(extents) {
+        let (from, until) = ((start - at).max(0), (end - at).min(extent));
+        if from < until {
+            let all = (from, until) == (0, extent);
+            out.push(if all { part } else { to.slice(part, axis, &from.into(), 1, &(until - from).into())? });
+        }
+        at += extent;
+    }
+    Ok(out)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use wgfc_ir::{DType, Scalar};
+
+    /// Rows that are written one after another, and parts of them, are one concatenation.
+    #[test]
+    fn places_along_an_axis_are_joined() {
+        let mut graph = Graph::default();
+        let mut to = Lowering::new(&mut graph);
+        let dims = |d: &[i64]| -> Vec<Dim> { d.iter().map(|n| (*n).into()).collect() };
+        let row =
+            |to: &mut Lowering, v: f64| to.full(&dims(&[2, 4]), Scalar::from_f64(DType::F32, v)).unwrap();
+        let mut whole = to.full(&dims(&[2, 3, 4]), Scalar::from_f64(DType::F32, 0.0)).unwrap();
+        for (at, v) in [(0, 1.0), (2, 2.0), (1, 3.0), (0, 4.0)] {
+            let part = row(&mut to, v);
+            whole = placed(&mut to, whole, part, &[Poly::var(0), Poly::constant(at), Poly::var(1)]).unwrap();
+            assert_eq!(to.shape(whole), dims(&[2, 3, 4]));
+        }
+        let node = to.graph.node(whole.node);
+        assert!(matches!(node.op, Op::Concat { axis: 1 }) && node.inputs.len() == 3, "{:?}", node.op);
+        // One element of each row is not a range along one axis.
+        let part = to.full(&dims(&[2]), Scalar::from_f64(DType::F32, 5.0)).unwrap();
+        let index = [Poly::var(0), Poly::constant(1), Poly::constant(2)];
+        let y = placed(&mut to, whole, part, &index).unwrap();
+        assert!(matches!(to.graph.node(y.node).op, Op::Scatter { .. }));
+    }
 }
