@@ -1,15 +1,23 @@
-//! A [`Program`] as a folder: `plan.json`, `kernels/*.wgsl`, `weights.safetensors`.
+//! Programs as files: a folder with `plan.json`, `kernels/*.wgsl` and `weights.safetensors`, or all of that in one file.
 //!
-//! The schema is documented in `docs/plan-format.md`. The bytes depend on the program alone.
+//! `docs/plan-format.md` describes both. The bytes depend on the program and the options alone.
+
+mod read;
+mod recipe;
+mod write;
 
 use crate::Error;
 use crate::files::{in_words, read};
 use crate::output::Beside;
-use crate::tensors::{self, TrueTypes, Unread};
+use crate::source::ModelFile;
+use crate::tensors::{self, TrueTypes};
 use std::fs;
 use std::path::Path;
-use wgfc_ir::program::BufferKind;
-use wgfc_ir::{Program, Tensor};
+use wgfc_ir::Bundle;
+use wgfc_ir::program::{BUNDLE_VERSION, Program};
+
+pub use read::{ReadOptions, is_program, load, load_bundle, load_bundle_with};
+pub(crate) use recipe::Originals;
 
 /// The plan's file name.
 pub const PLAN: &str = "plan.json";
@@ -17,34 +25,113 @@ pub const PLAN: &str = "plan.json";
 pub const KERNELS: &str = "kernels";
 /// The weights' file name.
 pub const WEIGHTS: &str = "weights.safetensors";
-/// Options of [`save`].
-#[derive(Default)]
+/// How the name of a bundle in one file ends.
+pub const BUNDLE: &str = "wgfc";
+
+/// Options of [`save`] and [`save_bundle`].
+#[derive(Clone, Copy, Default)]
 pub struct SaveOptions<'a> {
     /// Replace a folder even when it holds more than an earlier program.
     pub force: bool,
     /// Called with (bytes written, bytes in all) while the weights are written.
     pub progress: Option<&'a dyn Fn(u64, u64)>,
+    /// In a folder, share the weights out to files of at most about this many bytes.
+    pub shard_size: Option<u64>,
+    /// The model that was compiled: weights whose bytes are in its files are not copied; the plan says where they are.
+    pub model: Option<&'a ModelFile>,
 }
 
-/// Writes `program` as the folder `dir`.
+/// Writes `program` as the folder `path`, or as one file where that ends in `.wgfc`.
 ///
-/// Everything goes to a temporary folder beside `dir`, which takes its place at the end in one step, so that `dir`
-/// is never half written, nor absent where a program was. An earlier program in `dir` is replaced; any other content
+/// Everything goes to a temporary folder beside `path`, from where it takes its place at the end in one step, so that `path`
+/// is never half written, nor absent where a program was. An earlier program in `path` is replaced; any other content
 /// is refused unless [`SaveOptions::force`]. Absent weights are left out; such a program can be inspected, not run.
-pub fn save(program: &Program, dir: &Path, options: &SaveOptions<'_>) -> Result<(), Error> {
-    let dir = &std::path::absolute(dir).map_err(|e| crate::files::unreadable(dir, in_words(&e)))?;
+///
+/// A folder gets the oldest version of the format that has what the program uses.
+pub fn save(program: &Program, path: &Path, options: &SaveOptions<'_>) -> Result<(), Error> {
+    if is_file_name(path) || options.shard_size.is_some() || options.model.is_some() {
+        let alone = vec![(String::new(), program.clone())];
+        return save_bundle(&Bundle::new(program.producer.clone(), alone), path, options);
+    }
+    let version = Program::version_for(&program.repeats, &program.states);
+    let older;
+    let program = match program.version {
+        BUNDLE_VERSION => {
+            older = Program { version, ..program.clone() };
+            &older
+        }
+        _ => program,
+    };
+    put_folder(path, options, &|new, dir| write_folder(program, new, dir, options))
+}
+
+/// Writes a bundle, as [`save`] does a program.
+pub fn save_bundle(bundle: &Bundle, path: &Path, options: &SaveOptions<'_>) -> Result<(), Error> {
+    if !is_file_name(path) {
+        return put_folder(path, options, &|new, dir| write::folder(bundle, new, dir, options));
+    }
+    if options.shard_size.is_some() {
+        return Err(Error::usage(
+            format!("{} is one file, whose weights cannot be shared out to several", path.display()),
+            "name a folder, or leave out the size of shards",
+        ));
+    }
+    let path = &absolute(path)?;
+    check_replaceable_file(path, options)?;
+    let parent = parent(path)?;
+    let beside = Beside::new(parent).map_err(|e| Error::unwritable(parent, &e))?;
+    write::file(bundle, &beside.join("file"), parent, path, options)?;
+    beside.put_file("file", path).map_err(|e| Error::unwritable(path, &e))
+}
+
+/// Whether a path is the name of a bundle in one file.
+fn is_file_name(path: &Path) -> bool {
+    !path.is_dir() && path.extension().is_some_and(|e| e == BUNDLE)
+}
+
+fn absolute(path: &Path) -> Result<std::path::PathBuf, Error> {
+    std::path::absolute(path).map_err(|e| crate::files::unreadable(path, in_words(&e)))
+}
+
+fn parent(path: &Path) -> Result<&Path, Error> {
+    path.parent()
+        .ok_or_else(|| Error::file_help(path, "is no place that can be written", "choose another output"))
+}
+
+/// Puts the folder that `write` fills at `dir`.
+fn put_folder(
+    dir: &Path,
+    options: &SaveOptions<'_>,
+    write: &dyn Fn(&Path, &Path) -> Result<(), Error>,
+) -> Result<(), Error> {
+    let dir = &absolute(dir)?;
     check_replaceable(dir, options.force)?;
-    let parent = dir.parent().ok_or_else(|| {
-        Error::file_help(dir, "is not a folder that can be written", "choose another output")
-    })?;
+    check_originals(dir, options)?;
     let failed = |path: &Path| {
         let path = path.to_owned();
         move |e: std::io::Error| Error::unwritable(&path, &e)
     };
+    let parent = parent(dir)?;
     let beside = Beside::new(parent).map_err(failed(parent))?;
     let new = beside.join("new");
     fs::create_dir(&new).map_err(failed(&new))?;
+    write(&new, dir)?;
+    beside.put_folder("new", dir).map_err(|e| match e.kept {
+        None => failed(dir)(e.cause),
+        Some(kept) => Error::file_help(
+            dir,
+            format!("cannot be replaced: {}", in_words(&e.cause)),
+            format!("its former content is in {}", kept.display()),
+        ),
+    })
+}
 
+/// Writes a program of a version before [`BUNDLE_VERSION`] into the empty folder `new`, which will be `dir`.
+fn write_folder(program: &Program, new: &Path, dir: &Path, options: &SaveOptions<'_>) -> Result<(), Error> {
+    let failed = |path: &Path| {
+        let path = path.to_owned();
+        move |e: std::io::Error| Error::unwritable(&path, &e)
+    };
     let mut plan = serde_json::to_vec_pretty(program)
         .map_err(|e| Error::Internal(format!("the plan cannot be written as JSON: {e}")))?;
     plan.push(b'\n');
@@ -59,16 +146,36 @@ pub fn save(program: &Program, dir: &Path, options: &SaveOptions<'_>) -> Result<
         let file = format!("{}.wgsl", k.name);
         fs::write(kernels.join(&file), &k.wgsl).map_err(failed(&dir.join(KERNELS).join(&file)))?;
     }
-    write_weights(program, &new.join(WEIGHTS), &dir.join(WEIGHTS), options)?;
+    write_weights(program, &new.join(WEIGHTS), &dir.join(WEIGHTS), options)
+}
 
-    beside.put_folder("new", dir).map_err(|e| match e.kept {
-        None => failed(dir)(e.cause),
-        Some(kept) => Error::file_help(
-            dir,
-            format!("cannot be replaced: {}", in_words(&e.cause)),
-            format!("its former content is in {}", kept.display()),
-        ),
-    })
+/// Refuses to replace files that the plan would refer to.
+fn check_originals(place: &Path, options: &SaveOptions<'_>) -> Result<(), Error> {
+    let Ok(place) = place.canonicalize() else { return Ok(()) };
+    let files = options.model.map(ModelFile::originals).unwrap_or(Originals(vec![]));
+    let inside = |p: &Path| p.canonicalize().is_ok_and(|p| p.starts_with(&place));
+    match files.0.iter().find(|(p, _)| inside(p)) {
+        Some((p, _)) => Err(Error::file_help(
+            &place,
+            format!("holds {}, which the plan would refer to", p.display()),
+            "choose another output",
+        )),
+        None => Ok(()),
+    }
+}
+
+/// Refuses to replace a file that is not ours.
+fn check_replaceable_file(path: &Path, options: &SaveOptions<'_>) -> Result<(), Error> {
+    check_originals(path, options)?;
+    let Ok(meta) = path.symlink_metadata() else { return Ok(()) };
+    if options.force && !meta.is_dir() || meta.is_file() && is_program(path) {
+        return Ok(());
+    }
+    Err(Error::file_help(
+        path,
+        "is there already and is no compiled program",
+        "choose another output, or replace it with --force",
+    ))
 }
 
 /// Refuses to replace what is not ours.
@@ -106,7 +213,7 @@ fn is_program_dir(dir: &Path) -> Result<bool, Error> {
     if names.is_empty() {
         return Ok(true);
     }
-    let ours = names.iter().all(|n| [PLAN, KERNELS, WEIGHTS].contains(&n.as_str()));
+    let ours = names.iter().all(|n| [PLAN, KERNELS, WEIGHTS].contains(&n.as_str()) || write::is_shard(n));
     #[derive(serde::Deserialize)]
     struct Producer {
         producer: String,
@@ -130,78 +237,6 @@ fn write_weights(
     tensors::write((path, shown), &program.weights, &metadata, options.progress)
 }
 
-/// Reads a folder written by [`save`], whoever edited it since, and checks it
-/// ([`check`](wgfc_runtime::check::check)). Weights are memory-mapped, see [`map_file`](crate::files::map_file). A folder that is replaced
-/// meanwhile is read again.
-pub fn load(dir: &Path) -> Result<Program, Error> {
-    for _ in 0..REREADS {
-        let before = identity(dir);
-        let read = read_program(dir);
-        if before.is_none() || identity(dir) == before {
-            return read;
-        }
-    }
-    read_program(dir)
-}
-
-/// How often a folder is read again that others keep replacing.
-const REREADS: usize = 100;
-
-/// What tells a folder from another one in its place.
-fn identity(dir: &Path) -> Option<(u64, u64, std::time::SystemTime)> {
-    let meta = fs::metadata(dir).ok()?;
-    #[cfg(unix)]
-    let (device, number) =
-        (std::os::unix::fs::MetadataExt::dev(&meta), std::os::unix::fs::MetadataExt::ino(&meta));
-    #[cfg(not(unix))]
-    let (device, number) = (0, 0);
-    Some((device, number, meta.modified().ok()?))
-}
-
-fn read_program(dir: &Path) -> Result<Program, Error> {
-    let path = dir.join(PLAN);
-    let text = read(&path).map_err(|m| {
-        Error::file_help(&path, m, "give the folder that `wgfc compile` wrote, or a model's file")
-    })?;
-    #[derive(serde::Deserialize)]
-    struct Version {
-        version: u64,
-    }
-    use wgfc_ir::program::{FORMAT_VERSION, OLDEST_VERSION};
-    if let Ok(Version { version }) = serde_json::from_slice(&text)
-        && !(u64::from(OLDEST_VERSION)..=u64::from(FORMAT_VERSION)).contains(&version)
-    {
-        return Err(Error::file_help(
-            &path,
-            format!(
-                "is of format version {version}; this wgfc reads versions {OLDEST_VERSION} to {FORMAT_VERSION}"
-            ),
-            "compile the model again with this wgfc",
-        ));
-    }
-    let mut program: Program =
-        serde_json::from_slice(&text).map_err(|e| damaged(&path, vec![format!("is not a plan: {e}")]))?;
-
-    let mut problems = Vec::new();
-    for (i, k) in program.kernels.iter_mut().enumerate() {
-        if !is_plain_name(&k.name) {
-            problems.push(format!("kernels[{i}]: `{}` cannot be a file's name", k.name.escape_debug()));
-            continue;
-        }
-        let file = dir.join(KERNELS).join(format!("{}.wgsl", k.name));
-        match read(&file).and_then(|b| String::from_utf8(b).map_err(|_| "is not text".to_owned())) {
-            Ok(s) => k.wgsl = s,
-            Err(m) => problems.push(format!("kernels[{i}]: {}: {m}", file.display())),
-        }
-    }
-    if !problems.is_empty() {
-        return Err(damaged(&path, problems));
-    }
-    read_weights(&mut program, &dir.join(WEIGHTS))?;
-    let problems = wgfc_runtime::check::check(&program);
-    if problems.is_empty() { Ok(program) } else { Err(damaged(&path, problems)) }
-}
-
 /// Whether `name` can be a file's name anywhere: ASCII letters, digits, `_`, `-`, `.`, not starting with a dot.
 fn is_plain_name(name: &str) -> bool {
     !name.is_empty()
@@ -213,32 +248,4 @@ fn is_plain_name(name: &str) -> bool {
 fn damaged(path: &Path, problems: Vec<String>) -> Error {
     let help = "it was edited or damaged after it was written; compile the model again";
     Error::File { path: path.to_owned(), problems, help: Some(help.into()) }
-}
-
-fn read_weights(program: &mut Program, path: &Path) -> Result<(), Error> {
-    let types = |text: &str| serde_json::from_str::<TrueTypes>(text).map_err(|e| e.to_string());
-    let read = tensors::read(path, &types).map_err(|e| match e {
-        Unread::File(e) => e,
-        Unread::Damaged(problems) => damaged(path, problems),
-    })?;
-    program.weights.extend(read.tensors);
-    if program.stats.weights_absent {
-        for b in &program.buffers {
-            if let (BufferKind::Weight { name }, Some(n)) = (&b.kind, b.elements.as_const())
-                && !program.weights.contains_key(name)
-            {
-                let absent = Tensor::absent(b.dtype, vec![usize::try_from(n).unwrap_or(0)]);
-                program.weights.insert(name.clone(), absent);
-            }
-        }
-        for s in &program.states {
-            let extents = s.shape.iter().map(|d| usize::try_from(d.as_const()?).ok());
-            if let (Some(name), Some(shape)) = (&s.initial, extents.collect())
-                && !program.weights.contains_key(name)
-            {
-                program.weights.insert(name.clone(), Tensor::absent(s.dtype, shape));
-            }
-        }
-    }
-    Ok(())
 }

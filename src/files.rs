@@ -148,6 +148,12 @@ impl ModelFolder {
         self.missing.lock().map(|m| m.clone()).unwrap_or_default()
     }
 
+    /// The files that have been opened, with their bytes.
+    pub(crate) fn opened(&self) -> Vec<(PathBuf, Arc<dyn ByteOwner>)> {
+        let open = self.open.lock().map(|o| o.clone()).unwrap_or_default();
+        open.into_iter().filter_map(|(location, b)| Some((self.resolve(&location).ok()?, b))).collect()
+    }
+
     fn resolve(&self, location: &str) -> Result<PathBuf, String> {
         let relative = Path::new(location);
         let plain = relative

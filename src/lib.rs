@@ -58,7 +58,7 @@ mod tensors;
 pub mod train;
 pub mod tune;
 
-pub use artefact::{SaveOptions, load, save};
+pub use artefact::{SaveOptions, load, load_bundle, save, save_bundle};
 pub use cache::Cache;
 pub use error::{Error, ErrorClass, Finding, Problem};
 pub use generate::{BatchGenerator, Decoder, Generator, GeneratorOptions, Request, Sampling};
@@ -68,7 +68,7 @@ pub use train::{Trainer, Training};
 pub use wgfc_compiler as compiler;
 pub use wgfc_compiler::{Fusion, Options, Tuning};
 pub use wgfc_ir as ir;
-pub use wgfc_ir::{DType, Program, Tensor};
+pub use wgfc_ir::{Bundle, DType, Program, Tensor};
 pub use wgfc_runtime as runtime;
 
 /// Compiles a model from its bytes. A model with external data needs [`compile_file`].

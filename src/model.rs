@@ -3,7 +3,7 @@
 use crate::generate::Setup;
 use crate::ports::{PortType, check_inputs, graph_ports, program_ports};
 use crate::source::ModelFile;
-use crate::{Error, Options, Problem, Program, Tensor, artefact, memory};
+use crate::{Bundle, Error, Options, Problem, Program, Tensor, artefact, memory};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -13,8 +13,8 @@ use wgfc_ir::eval::{Limits, StateValues, evaluate_from_within};
 use wgfc_ir::{Dim, Graph};
 use wgfc_runtime::error::BadInput;
 use wgfc_runtime::kernel::Checks;
-use wgfc_runtime::session::SessionOptions;
-use wgfc_runtime::{AdapterChoice, DeviceLimits, Gpu, RunError, Session};
+use wgfc_runtime::session::{SessionOptions, Value};
+use wgfc_runtime::{AdapterChoice, DeviceLimits, Gpu, Plans, RunError, Session};
 
 /// Where a model runs.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -115,24 +115,35 @@ pub struct Model {
     warnings: Vec<String>,
     engine: Engine,
     setup: Setup,
-    /// The compiled folder it was read from.
+    /// The compiled folder or file it was read from.
     folder: Option<PathBuf>,
 }
 
-/// What runs the model: a session on a device, or the evaluator.
+/// What runs the model: plans on a device, of which `current` is in use, or the evaluator.
 enum Engine {
-    Device { session: Box<Session> },
+    Device { plans: Box<Plans>, current: usize },
     Cpu { graph: Box<Graph>, states: StateValues },
 }
 
 impl Model {
-    /// Loads a model, or a folder written by [`save`](artefact::save), which needs an adapter.
+    /// Loads a model, or a folder or file written by [`save`](artefact::save), which needs an adapter.
     pub fn load(path: &Path, options: &Options, place: Place) -> Result<Model, Error> {
-        if !path.is_dir() {
+        if !artefact::is_program(path) {
             return Model::compile(&ModelFile::open(path)?, options, place);
         }
-        let program = artefact::load(path)?;
-        Model::of_folder(place.open_for_program(path)?, program, path)
+        let bundle = artefact::load_bundle(path)?;
+        Model::of_bundle(place.open_for_program(path)?, &bundle, path, Checks::default())
+    }
+
+    /// Puts the plans that were [loaded](artefact::load_bundle) from `path` on a device, those that it can run. Each run takes the
+    /// first that its inputs fit. Kernels are guarded as `checks` says, as in [`Model::of_folder_with`].
+    pub fn of_bundle(gpu: Gpu, bundle: &Bundle, path: &Path, checks: Checks) -> Result<Model, Error> {
+        let start = Instant::now();
+        let options = SessionOptions { checks, ..SessionOptions::default() };
+        let plans = Plans::new_blocking(&gpu, bundle, options);
+        let plans = plans.map_err(|e| edited(path, device_error(e)))?;
+        let model = Model::of_plans(plans, start)?;
+        Ok(Model { folder: Some(path.to_owned()), ..model })
     }
 
     /// Puts the program that was [loaded](artefact::load) from the folder `path` on a device. What the device
@@ -190,12 +201,28 @@ impl Model {
         let start = Instant::now();
         let options = SessionOptions { checks, ..SessionOptions::default() };
         let session = Session::with_options_blocking(&gpu, &program, options).map_err(device_error)?;
+        Model::of_plans(Plans::of(session), start)
+    }
+
+    fn of_plans(plans: Plans, start: Instant) -> Result<Model, Error> {
+        let programs: Vec<&Program> = plans.sessions().map(Session::program).collect();
+        // The plan that takes most: the one with most open extents.
+        let open =
+            |p: &&&Program| p.inputs.iter().flat_map(|i| &i.shape).filter(|d| d.as_const().is_none()).count();
+        let widest = programs.iter().rev().max_by_key(open);
+        let widest = *widest.ok_or_else(|| Error::Internal("a model without a plan".into()))?;
+        let mut warnings: Vec<String> = vec![];
+        for w in programs.iter().flat_map(|p| &p.stats.warnings) {
+            if !warnings.contains(w) {
+                warnings.push(w.clone());
+            }
+        }
         Ok(Model {
             setup: Setup { uploading: start.elapsed(), ..Setup::default() },
-            inputs: program_ports(&program.inputs),
-            outputs: program_ports(&program.outputs),
-            warnings: program.stats.warnings.clone(),
-            engine: Engine::Device { session: Box::new(session) },
+            inputs: program_ports(&widest.inputs),
+            outputs: program_ports(&widest.outputs),
+            warnings,
+            engine: Engine::Device { plans: Box::new(plans), current: 0 },
             folder: None,
         })
     }
@@ -216,19 +243,38 @@ impl Model {
     pub fn setup(&self) -> Setup {
         self.setup
     }
-    /// The session on the device, with its GPU and program; `None` on the CPU.
+    /// The session on the device, with its GPU and program; `None` on the CPU. Of several plans it is that of the one that ran
+    /// last, and of the first before any has.
     pub fn session(&self) -> Option<&Session> {
         match &self.engine {
-            Engine::Device { session } => Some(session),
+            Engine::Device { plans, current } => plans.session(*current),
             Engine::Cpu { .. } => None,
         }
     }
-    /// The session on the device, to run without copies to the host; `None` on the CPU.
+    /// The session on the device, to run without copies to the host; `None` on the CPU. Of several plans as
+    /// [`Model::session`].
     pub fn session_mut(&mut self) -> Option<&mut Session> {
         match &mut self.engine {
-            Engine::Device { session } => Some(session),
+            Engine::Device { plans, current } => plans.session_mut(*current),
             Engine::Cpu { .. } => None,
         }
+    }
+    /// The plans on the device; `None` on the CPU.
+    pub fn plans(&self) -> Option<&Plans> {
+        match &self.engine {
+            Engine::Device { plans, .. } => Some(plans),
+            Engine::Cpu { .. } => None,
+        }
+    }
+    /// The session of the plan that runs these inputs; `None` on the CPU.
+    ///
+    /// # Errors
+    /// Where no plan takes them.
+    pub fn session_for(&mut self, inputs: &BTreeMap<String, Tensor>) -> Result<Option<&mut Session>, Error> {
+        if let Engine::Device { plans, current } = &mut self.engine {
+            *current = select(plans, inputs)?;
+        }
+        Ok(self.session_mut())
     }
 
     /// Runs it. Shapes of the inputs bind the model's symbols. All outputs are returned, by name. What the model keeps as
@@ -237,9 +283,17 @@ impl Model {
     /// # Errors
     /// Every input that is missing, unknown, or of the wrong type or shape; what the device refuses.
     pub fn run(&mut self, inputs: &BTreeMap<String, Tensor>) -> Result<BTreeMap<String, Tensor>, Error> {
-        check_inputs(&self.inputs, inputs)?;
+        let several = matches!(&self.engine, Engine::Device { plans, .. } if plans.names().count() > 1);
+        if !several {
+            check_inputs(&self.inputs, inputs)?;
+        }
         match &mut self.engine {
-            Engine::Device { session } => {
+            Engine::Device { plans, current } => {
+                if several {
+                    *current = select(plans, inputs)?;
+                }
+                let no_plan = || Error::Internal("a model without a plan".into());
+                let session = plans.session_mut(*current).ok_or_else(no_plan)?;
                 let named: Vec<(&str, Tensor)> =
                     inputs.iter().map(|(n, t)| (n.as_str(), t.clone())).collect();
                 let outputs = session.run_blocking(&named);
@@ -258,6 +312,13 @@ impl Model {
             }
         }
     }
+}
+
+/// The plan that takes these inputs.
+fn select(plans: &Plans, inputs: &BTreeMap<String, Tensor>) -> Result<usize, Error> {
+    let values: Vec<(&str, Value)> =
+        inputs.iter().map(|(n, t)| (n.as_str(), Value::Host(t.clone()))).collect();
+    plans.select(&values).map_err(device_error)
 }
 
 /// Which extents the constraints of a graph would allow instead of those of the inputs, where they do not.
@@ -336,6 +397,9 @@ pub fn device_error(e: RunError) -> Error {
             let help = help.unwrap_or_else(|| "give inputs whose shapes agree".into());
             Error::usage(message, help)
         }
+        RunError::NoFit(_) => {
+            Error::usage(message, "`wgfc inspect` lists what the inputs of each plan must be")
+        }
         RunError::StateFull { .. } => Error::usage(
             message,
             "start anew, give a shorter input, let the states grow (Session::grow), or compile with room for more positions (--state-capacity; --capacity of generate)",
@@ -355,10 +419,12 @@ pub fn device_error(e: RunError) -> Error {
             message,
             "try a smaller batch or shorter sequence, or another adapter",
         )),
-        RunError::Limits { .. } | RunError::Feature { .. } => Error::Device(Problem::with_help(
-            message,
-            "compile for this device (`wgfc compile --for-device`, or run the model's file), or choose another adapter",
-        )),
+        RunError::NoPlan(_) | RunError::Limits { .. } | RunError::Feature { .. } => {
+            Error::Device(Problem::with_help(
+                message,
+                "compile for this device (`wgfc compile --for-device`, or run the model's file), or choose another adapter",
+            ))
+        }
         RunError::Loops { .. } => Error::Device(Problem::with_help(
             message,
             "compile for this device (--for-device; `wgfc run MODEL` does), give the sizes when compiling (`--dim`), which shares the work out more widely, or choose another adapter or --cpu",

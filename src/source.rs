@@ -82,6 +82,16 @@ impl ModelFile {
         self.folder.as_ref().map(ModelFolder::missing).unwrap_or_default()
     }
 
+    /// The files that it was read from so far, mapped into memory.
+    pub(crate) fn originals(&self) -> crate::artefact::Originals {
+        let mut all = vec![];
+        if self.path.is_file() {
+            all.push((self.path.clone(), self.bytes.clone()));
+        }
+        all.extend(self.folder.iter().flat_map(ModelFolder::opened));
+        crate::artefact::Originals(all)
+    }
+
     /// Compiles it. Where the environment variable `WGFC_DUMP` names a folder, what each stage made is
     /// written there as text.
     pub fn compile(&self, options: &Options) -> Result<Program, Error> {

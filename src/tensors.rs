@@ -12,20 +12,20 @@ use wgfc_ir::tensor::ByteOwner;
 use wgfc_ir::{DType, Tensor};
 
 /// The key of our metadata in the header.
-const METADATA_KEY: &str = "wgfc";
+pub(crate) const METADATA_KEY: &str = "wgfc";
 
 /// What stands in the metadata for a tensor whose type or shape safetensors cannot express.
 #[derive(serde::Serialize, serde::Deserialize)]
 pub(crate) struct TrueType {
-    dtype: DType,
-    shape: Vec<usize>,
+    pub dtype: DType,
+    pub shape: Vec<usize>,
 }
 
 /// The true types of those tensors that need it.
 pub(crate) type TrueTypes = BTreeMap<String, TrueType>;
 
 /// The safetensors type of `dtype`, where it has one whose elements fill whole bytes.
-fn stored_as(dtype: DType) -> Option<Dtype> {
+pub(crate) fn stored_as(dtype: DType) -> Option<Dtype> {
     Some(match dtype {
         DType::F32 => Dtype::F32,
         DType::F16 => Dtype::F16,
@@ -118,40 +118,64 @@ pub(crate) enum Unread {
     Damaged(Vec<String>),
 }
 
+/// A file that is mapped into memory, with its header.
+pub(crate) struct Opened {
+    pub owner: Arc<dyn ByteOwner>,
+    /// Where the bytes of tensors begin.
+    data: usize,
+    header: Metadata,
+}
+
+/// Opens a file.
+pub(crate) fn open(path: &Path) -> Result<Opened, Unread> {
+    let owner: Arc<dyn ByteOwner> = map_file(path).map_err(Unread::File)?;
+    let read = SafeTensors::read_metadata((*owner).as_ref());
+    let (header, metadata) =
+        read.map_err(|e| Unread::Damaged(vec![format!("is not a safetensors file: {e}")]))?;
+    Ok(Opened { owner, data: 8 + header, header: metadata })
+}
+
+impl Opened {
+    /// An entry of the metadata.
+    pub fn text(&self, key: &str) -> Option<&str> {
+        self.header.metadata().as_ref()?.get(key).map(String::as_str)
+    }
+
+    /// The tensors. `types` finds the true types in our metadata. Otherwise what is wrong, which is not empty.
+    pub fn tensors(
+        &self,
+        types: &dyn Fn(&str) -> Result<TrueTypes, String>,
+    ) -> Result<BTreeMap<String, Tensor>, Vec<String>> {
+        let true_types = self.text(METADATA_KEY).map(types).transpose();
+        let mut true_types =
+            true_types.map_err(|e| vec![format!("metadata `{METADATA_KEY}`: {e}")])?.unwrap_or_default();
+        let (mut tensors, mut problems) = (BTreeMap::new(), Vec::new());
+        for (name, info) in self.header.tensors() {
+            let (begin, end) = info.data_offsets;
+            let ours = DType::ALL.iter().copied().find(|d| stored_as(*d) == Some(info.dtype));
+            let (dtype, shape) = match (true_types.remove(&name), ours) {
+                (Some(t), _) => (t.dtype, t.shape),
+                (None, Some(d)) => (d, info.shape.clone()),
+                (None, None) => {
+                    problems.push(format!("tensor `{name}` has the unknown element type {}", info.dtype));
+                    continue;
+                }
+            };
+            match Tensor::shared(dtype, shape, self.owner.clone(), self.data + begin, end - begin) {
+                Ok(t) => {
+                    tensors.insert(name, t);
+                }
+                Err(e) => problems.push(format!("tensor `{name}`: {e}")),
+            }
+        }
+        problems.sort();
+        if problems.is_empty() { Ok(tensors) } else { Err(problems) }
+    }
+}
+
 /// Reads a file. `types` finds the true types in our metadata.
 pub(crate) fn read(path: &Path, types: &dyn Fn(&str) -> Result<TrueTypes, String>) -> Result<Read, Unread> {
-    let owner: Arc<dyn ByteOwner> = map_file(path).map_err(Unread::File)?;
-    let bytes: &[u8] = (*owner).as_ref();
-    let bad = |m: String| Unread::Damaged(vec![m]);
-    let (header, metadata) =
-        SafeTensors::read_metadata(bytes).map_err(|e| bad(format!("is not a safetensors file: {e}")))?;
-    let text = metadata.metadata().as_ref().and_then(|m| m.get(METADATA_KEY)).cloned();
-    let mut true_types = match &text {
-        Some(text) => types(text).map_err(|e| bad(format!("metadata `{METADATA_KEY}`: {e}")))?,
-        None => TrueTypes::new(),
-    };
-    let (mut tensors, mut problems) = (BTreeMap::new(), Vec::new());
-    for (name, info) in metadata.tensors() {
-        let (begin, end) = info.data_offsets;
-        let ours = DType::ALL.iter().copied().find(|d| stored_as(*d) == Some(info.dtype));
-        let (dtype, shape) = match (true_types.remove(&name), ours) {
-            (Some(t), _) => (t.dtype, t.shape),
-            (None, Some(d)) => (d, info.shape.clone()),
-            (None, None) => {
-                problems.push(format!("tensor `{name}` has the unknown element type {}", info.dtype));
-                continue;
-            }
-        };
-        match Tensor::shared(dtype, shape, owner.clone(), 8 + header + begin, end - begin) {
-            Ok(t) => {
-                tensors.insert(name, t);
-            }
-            Err(e) => problems.push(format!("tensor `{name}`: {e}")),
-        }
-    }
-    if !problems.is_empty() {
-        problems.sort();
-        return Err(Unread::Damaged(problems));
-    }
-    Ok(Read { tensors, metadata: text })
+    let file = open(path)?;
+    let tensors = file.tensors(types).map_err(Unread::Damaged)?;
+    Ok(Read { tensors, metadata: file.text(METADATA_KEY).map(str::to_owned) })
 }

@@ -358,7 +358,7 @@ fn place(
             }
             let item = *slot[*b].get_or_insert_with(|| {
                 let n = usize::try_from(expect.estimate(&buffer.elements)).unwrap_or(0);
-                items.push(Item { size: Buffer::byte_size(buffer.dtype, n) as u64, first: i, last: i });
+                items.push(Item { size: Buffer::byte_size(buffer.dtype, n), first: i, last: i });
                 items.len() - 1
             });
             items[item].last = i;

@@ -2,7 +2,6 @@
 
 use super::Tensors;
 use super::plan::{Kernel, Kind, Plan, Symbols};
-use safetensors::SafeTensors;
 use std::error::Error;
 use wgpu::BufferUsages as Usage;
 
@@ -27,11 +26,11 @@ impl Device {
         Ok(Device { device, queue })
     }
 
-    /// Runs a plan once. Every buffer has memory of its own here; those of an arena could share it.
+    /// Runs a plan once; `weight` gives the bytes of a weight. Every buffer has memory of its own here; those of an arena could share it.
     pub fn run(
         &self,
         plan: &Plan,
-        weights: &[u8],
+        weight: &dyn Fn(&str) -> Result<Vec<u8>, Box<dyn Error>>,
         symbols: &Symbols,
         inputs: &Tensors,
     ) -> Result<Tensors, Box<dyn Error>> {
@@ -40,14 +39,13 @@ impl Device {
                 return Err(format!("node `{}` does not take these sizes", c.node).into());
             }
         }
-        let weights = SafeTensors::deserialize(weights)?;
         let mut buffers = vec![];
         for (i, b) in plan.buffers.iter().enumerate() {
             let size = plan.bytes(i, symbols)?.next_multiple_of(4).max(16) as u64;
             // New buffers are zero, as outputs have to be, and states that begin with nothing else.
             let buffer = self.buffer(size, Usage::STORAGE | Usage::COPY_SRC | Usage::COPY_DST);
             match &b.kind {
-                Kind::Weight { name } => self.fill(&buffer, weights.tensor(name)?.data())?,
+                Kind::Weight { name } => self.fill(&buffer, &weight(name)?)?,
                 Kind::Input { index } => {
                     let port = &plan.inputs[*index];
                     match inputs.get(&port.name) {
@@ -58,8 +56,8 @@ impl Device {
                 }
                 Kind::State { name } => {
                     let state = plan.states.iter().find(|s| s.name == *name);
-                    if let Some(weight) = state.and_then(|s| s.initial.as_ref()) {
-                        self.fill(&buffer, weights.tensor(weight)?.data())?;
+                    if let Some(initial) = state.and_then(|s| s.initial.as_ref()) {
+                        self.fill(&buffer, &weight(initial)?)?;
                     }
                 }
                 Kind::Output {} | Kind::Arena {} => {}

@@ -1,14 +1,16 @@
-//! An engine of one's own: runs a compiled folder with plain wgpu, serde and the safetensors crate. No part of wgfc
+//! An engine of one's own: runs a compiled folder or file with plain wgpu, serde and the safetensors crate. No part of wgfc
 //! is used but to compile the folder where none is given, and `docs/plan-format.md` is all one needs to write it.
 //!
-//!     cargo run --example engine [FOLDER [SYMBOL=VALUE ...]]
+//!     cargo run --example engine [FOLDER|FILE.wgfc [SYMBOL=VALUE ...]]
 //!
 //! Inputs are zeros here, of the sizes given. Left out are computed symbols and repetitions that end by
-//! a condition, which few models have; a plan that needs them is refused.
+//! a condition, which few models have; a plan that needs them is refused. Of several plans it runs the first.
 
+mod files;
 mod gpu;
 mod plan;
 
+use files::Files;
 use plan::{Plan, Symbols};
 use std::collections::BTreeMap;
 use std::error::Error;
@@ -17,19 +19,19 @@ use std::path::{Path, PathBuf};
 /// Tensors by name, packed as in `docs/plan-format.md`.
 pub type Tensors = BTreeMap<String, Vec<u8>>;
 
-/// Reads a folder and runs it. Inputs have the sizes that `symbols` makes of their shapes.
-pub fn run(folder: &Path, symbols: &Symbols, inputs: &Tensors) -> Result<Tensors, Box<dyn Error>> {
-    let plan = Plan::read(folder)?;
-    let weights = std::fs::read(folder.join("weights.safetensors"))?;
+/// Reads a folder or file and runs it. Inputs have the sizes that `symbols` makes of their shapes.
+pub fn run(path: &Path, symbols: &Symbols, inputs: &Tensors) -> Result<Tensors, Box<dyn Error>> {
+    let files = Files::at(path);
+    let (plan, recipes) = Plan::read(&files)?;
     let device = pollster::block_on(gpu::Device::open())?;
-    device.run(&plan, &weights, symbols, inputs)
+    device.run(&plan, &|name| files.weight(&recipes, name), symbols, inputs)
 }
 
 fn main() -> Result<(), Box<dyn Error>> {
     show(std::env::args().skip(1))
 }
 
-/// Runs a folder on zeros and prints the outputs.
+/// Runs a folder or file on zeros and prints the outputs.
 pub fn show(mut arguments: impl Iterator<Item = String>) -> Result<(), Box<dyn Error>> {
     let (folder, _temporary) = match arguments.next() {
         Some(folder) => (PathBuf::from(folder), None),
@@ -42,7 +44,7 @@ pub fn show(mut arguments: impl Iterator<Item = String>) -> Result<(), Box<dyn E
             (folder, Some(temporary))
         }
     };
-    let plan = Plan::read(&folder)?;
+    let (plan, _) = Plan::read(&Files::at(&folder))?;
     let mut symbols: Symbols = plan.symbols.iter().map(|s| (s.clone(), 1)).collect();
     plan.leave_out(&mut symbols);
     for a in arguments {

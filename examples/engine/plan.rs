@@ -1,16 +1,28 @@
 //! `plan.json`, and the sizes in it.
 
+use super::files::{Files, Recipes};
 use serde::Deserialize;
 use std::collections::BTreeMap;
 use std::error::Error;
-use std::path::Path;
 
 /// The values of the plan's symbols.
 pub type Symbols = BTreeMap<String, i64>;
 
 #[derive(Deserialize)]
+struct Version {
+    version: u32,
+}
+
+/// Since version 5 there may be several plans, of which this example takes the first.
+#[derive(Deserialize)]
+struct Bundle {
+    plans: Vec<Plan>,
+    #[serde(default)]
+    weights: Recipes,
+}
+
+#[derive(Deserialize)]
 pub struct Plan {
-    pub version: u32,
     pub inputs: Vec<Port>,
     pub outputs: Vec<Port>,
     #[serde(default)]
@@ -113,19 +125,25 @@ impl Plan {
         }
     }
 
-    /// Reads the plan of a folder and its kernels.
-    pub fn read(folder: &Path) -> Result<Plan, Box<dyn Error>> {
-        let mut plan: Plan = serde_json::from_slice(&std::fs::read(folder.join("plan.json"))?)?;
-        if !(2..=4).contains(&plan.version) {
-            return Err(format!("version {} of the format is not known here", plan.version).into());
-        }
+    /// Reads a plan and its kernels, and where its weights are.
+    pub fn read(files: &Files) -> Result<(Plan, Recipes), Box<dyn Error>> {
+        let text = files.text("plan.json")?;
+        let Version { version } = serde_json::from_str(&text)?;
+        let (mut plan, recipes) = match version {
+            2..=4 => (serde_json::from_str::<Plan>(&text)?, Recipes::default()),
+            5 => {
+                let bundle: Bundle = serde_json::from_str(&text)?;
+                (bundle.plans.into_iter().next().ok_or("there is no plan")?, bundle.weights)
+            }
+            _ => return Err(format!("version {version} of the format is not known here").into()),
+        };
         if !plan.computed.is_empty() || plan.repeats.iter().any(|r| r.until.is_some()) {
             return Err("this example runs no plan whose sizes or repetitions are computed".into());
         }
         for k in &mut plan.kernels {
-            k.wgsl = std::fs::read_to_string(folder.join("kernels").join(format!("{}.wgsl", k.name)))?;
+            k.wgsl = files.text(&format!("kernels/{}.wgsl", k.name))?;
         }
-        Ok(plan)
+        Ok((plan, recipes))
     }
 
     /// Bytes of a buffer's elements.

@@ -34,6 +34,6 @@ pub use op::{Contract, GatherAxis, NormKind, Op, ReduceOp};
 pub use scalar::{BinaryOp, ScalarFn, ScalarNode, UnaryOp};
 pub use special::{Special, Special2};
 pub use wgfc_program::{
-    Atom, Class, DType, Dim, Domain, Poly, Program, Reg, Scalar, Tensor, TensorType, dtype, joined, memory,
-    optional, poly, program, storage, suggest, symbols, tensor, wgsl,
+    Atom, Bundle, Class, DType, Dim, Domain, Poly, Program, Reg, Scalar, Tensor, TensorType, bundle, dtype,
+    joined, memory, optional, poly, program, storage, suggest, symbols, tensor, wgsl,
 };

@@ -113,7 +113,13 @@ impl DType {
     }
     /// Bytes that `n` elements occupy when packed (4-bit types: two to a byte, low nibble first).
     pub fn bytes_for(self, n: usize) -> usize {
-        n.saturating_mul(self.bits()).div_ceil(8)
+        usize::try_from(self.bytes_of(n as u64)).unwrap_or(usize::MAX)
+    }
+    /// [`DType::bytes_for`] in 64 bits on every machine.
+    pub fn bytes_of(self, n: u64) -> u64 {
+        // The number of bits may be more than fits where that of bytes is not.
+        let bits = self.bits() as u64;
+        (n / 8).saturating_mul(bits).saturating_add((n % 8 * bits).div_ceil(8))
     }
 }
 

@@ -1,6 +1,7 @@
 //! Tensors joined along an axis without a copy.
 
-use crate::Tensor;
+use crate::tensor::{Data, checked_numel};
+use crate::{DType, Tensor};
 use std::ops::Range;
 use std::sync::{Arc, OnceLock};
 
@@ -71,6 +72,30 @@ impl AsRef<[u8]> for Joined {
 }
 
 impl Tensor {
+    /// A tensor whose packed bytes are those of `pieces`, one behind the other. Nothing is copied before the bytes are asked for.
+    ///
+    /// # Errors
+    /// Pieces that are absent or have other than the bytes that shape and type need.
+    pub fn of_pieces(dtype: DType, shape: Vec<usize>, mut pieces: Vec<Tensor>) -> Result<Tensor, String> {
+        let n = checked_numel(&shape).ok_or_else(|| format!("shape {shape:?} overflows"))?;
+        let need = dtype.bytes_for(n);
+        let lens = pieces.iter().map(Tensor::byte_len).collect::<Option<Vec<usize>>>();
+        let have = lens.and_then(|l| l.into_iter().try_fold(0usize, usize::checked_add));
+        if have != Some(need) {
+            let have = have.map_or("fewer known".to_owned(), |n| n.to_string());
+            return Err(format!("{dtype}{shape:?} needs {need} bytes, got {have}"));
+        }
+        let data = match pieces.len() {
+            0 => return Tensor::new(dtype, shape, vec![]),
+            1 => pieces.remove(0).data,
+            _ => {
+                let joined = Joined::new(pieces, 1).ok_or("pieces that are absent cannot be joined")?;
+                Data::Joined(Arc::new(joined))
+            }
+        };
+        Ok(Tensor { dtype, shape, data })
+    }
+
     /// Tensors of one type that differ along `axis` only, joined along it; absent when one of them is.
     /// Nothing is copied before the bytes are asked for.
     ///
@@ -98,14 +123,13 @@ impl Tensor {
         let all = Joined::new(parts.iter().map(|p| (*p).clone()).collect(), outer)
             .filter(|j| j.len() == first.dtype.bytes_for(shape.iter().product()))
             .ok_or_else(|| format!("{parts:?} cannot be joined along axis {axis} within a byte"))?;
-        Ok(Tensor { dtype: first.dtype, shape, data: crate::tensor::Data::Joined(Arc::new(all)) })
+        Ok(Tensor { dtype: first.dtype, shape, data: Data::Joined(Arc::new(all)) })
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::DType;
 
     #[test]
     fn joined_bytes_are_those_of_a_copy() {

@@ -15,6 +15,7 @@
 //! assert_eq!(Dim::parse("(past + 3)/4").unwrap().eval_syms(&value), Some(2));
 //! ```
 
+pub mod bundle;
 pub mod dtype;
 pub mod joined;
 pub mod memory;
@@ -29,6 +30,7 @@ pub mod tensor;
 pub mod types;
 pub mod wgsl;
 
+pub use bundle::Bundle;
 pub use dtype::{Class, DType, Reg};
 pub use poly::{Atom, Dim, Domain, Poly};
 pub use program::Program;

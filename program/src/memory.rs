@@ -375,7 +375,7 @@ pub fn plan(program: &Program, symbol: &dyn Fn(&str) -> Option<i64>) -> Result<M
         let n = b.elements.eval_syms(symbol);
         let n = n.ok_or_else(|| format!("buffer {i}: the size `{}` cannot be evaluated", b.elements))?;
         let n = usize::try_from(n).map_err(|_| format!("buffer {i}: the size `{}` is {n}", b.elements))?;
-        let size = Buffer::byte_size(b.dtype, n) as u64;
+        let size = Buffer::byte_size(b.dtype, n);
         out.elements.push(n);
         out.bytes.push(size);
         if let BufferKind::Arena { arena, first, last } = b.kind {

@@ -11,7 +11,9 @@ use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
 /// The newest version of the format.
-pub const FORMAT_VERSION: u32 = 4;
+pub const FORMAT_VERSION: u32 = BUNDLE_VERSION;
+/// The version of [bundles](crate::Bundle), whose plans say none of their own.
+pub const BUNDLE_VERSION: u32 = 5;
 /// The first version whose repeats may run in rounds: see [`Until`].
 pub const ROUNDS_VERSION: u32 = 3;
 /// The first version whose states may have [initial contents](State::initial).
@@ -23,8 +25,10 @@ pub const OLDEST_VERSION: u32 = 2;
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Program {
     /// From [`OLDEST_VERSION`] to [`FORMAT_VERSION`]: see [`Program::version_for`].
+    #[serde(default = "bundle_version", skip_serializing_if = "is_bundle_version")]
     pub version: u32,
     /// Who made it: `wgfc 0.1.0`.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
     pub producer: String,
     /// What the caller gives, in the model's order.
     pub inputs: Vec<Port>,
@@ -57,6 +61,13 @@ pub struct Program {
     /// What is known of the kernels. It is in no file: of what was read nothing is.
     #[serde(skip)]
     pub proof: Proof,
+}
+
+fn bundle_version() -> u32 {
+    BUNDLE_VERSION
+}
+fn is_bundle_version(version: &u32) -> bool {
+    *version == BUNDLE_VERSION
 }
 
 /// What the compiler has proven of a program's kernels. Who changes the program must take it away.
@@ -206,9 +217,10 @@ pub struct Buffer {
 }
 
 impl Buffer {
-    /// Bytes to allocate for `elements` elements: packed, in whole 32-bit words, at least 16.
-    pub fn byte_size(dtype: DType, elements: usize) -> usize {
-        dtype.bytes_for(elements).next_multiple_of(4).max(16)
+    /// Bytes to allocate for `elements` elements: packed, in whole 32-bit words, at least 16; at most a number that no memory has
+    /// and to which a little can be added.
+    pub fn byte_size(dtype: DType, elements: usize) -> u64 {
+        dtype.bytes_of(elements as u64).min(1 << 62).next_multiple_of(4).max(16)
     }
 }
 

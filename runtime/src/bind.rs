@@ -306,14 +306,19 @@ pub fn bind_symbols(
     if bad.is_empty() { Ok(values) } else { Err(RunError::Inputs(bad)) }
 }
 
+/// Checks of a program with its symbols' values what can be known before a run.
+pub fn check_sizes(program: &Program, values: &[i64]) -> Result<(), RunError> {
+    constraints(program, values, false)?;
+    sizes(program, values)
+}
+
 /// Evaluates a checked program with its symbols' values: constraints, sizes, offsets, workgroups,
 /// against the device's limits.
 pub fn bind(program: &Program, values: Vec<i64>, limits: &DeviceLimits) -> Result<Bound, RunError> {
     let env: BTreeMap<&str, i64> =
         program.symbols.iter().map(String::as_str).zip(values.iter().copied()).collect();
     let value = |s: &str| env.get(s).copied();
-    constraints(program, &values, false)?;
-    sizes(program, &values)?;
+    check_sizes(program, &values)?;
     let memory = memory::plan(program, &value).map_err(|e| RunError::Plan(vec![e]))?;
     for d in &program.dispatches {
         for b in &d.bindings {

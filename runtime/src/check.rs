@@ -127,6 +127,12 @@ impl Check<'_> {
         if distinct.len() != self.p.symbols.len() {
             self.fail("a symbol is listed twice".to_owned());
         }
+        for s in &self.p.symbols {
+            let named = Dim::parse(s).is_ok_and(|d| matches!(d.as_atom(), Some(Atom::Sym(n)) if **n == **s));
+            if !named {
+                self.fail(format!("`{}` cannot be a symbol's name", s.escape_debug()));
+            }
+        }
         for (i, c) in self.p.constraints.iter().enumerate() {
             self.dim(&format!("constraint {i}"), &c.a);
             self.dim(&format!("constraint {i}"), &c.b);

@@ -18,6 +18,22 @@ impl fmt::Display for BadInput {
     }
 }
 
+/// A plan that is not run, and why.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct NotTaken {
+    /// The plan's name.
+    pub plan: String,
+    /// Why it is not.
+    pub why: String,
+}
+
+impl fmt::Display for NotTaken {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "plan \"{}\": {}", self.plan, self.why.replace('\n', "\n  "))
+    }
+}
+
 fn lines<T: fmt::Display>(items: &[T]) -> String {
     items.iter().map(|i| format!("\n  {i}")).collect()
 }
@@ -92,6 +108,12 @@ pub enum RunError {
         /// The feature's name: `shader-f16`, `subgroups`, ….
         feature: String,
     },
+    /// The device can run none of several plans.
+    #[error("the device can run none of the plans:{}", lines(.0))]
+    NoPlan(Vec<NotTaken>),
+    /// The inputs fit none of several plans.
+    #[error("the inputs fit none of the plans:{}", lines(.0))]
+    NoFit(Vec<NotTaken>),
     /// The device's memory is exhausted.
     #[error("out of device memory: {what}")]
     OutOfMemory {

@@ -4,7 +4,8 @@
 //! weights uploaded. Running it binds the program's symbols to the shapes of the inputs, packs the
 //! arenas, and records the whole plan as one compute pass in one submission; what does not change
 //! from run to run is kept. Tensors come from and go to host memory ([`Session::run`]) or stay on the
-//! device ([`Session::run_on_device`]).
+//! device ([`Session::run_on_device`]). [`Plans`] are several programs of one model, of which each run takes the
+//! first that its inputs fit.
 //!
 //! This crate knows no operators: kernels, buffers and workgroup counts are all it sees. Everything
 //! that can fail returns a [`RunError`].
@@ -30,6 +31,7 @@ mod loops;
 pub mod measure;
 #[cfg(not(target_arch = "wasm32"))]
 pub mod overhead;
+pub mod plans;
 #[cfg(not(target_arch = "wasm32"))]
 pub mod primitives;
 pub mod profile;
@@ -45,8 +47,9 @@ pub mod trial;
 mod upload;
 mod wait;
 
-pub use error::{BadInput, Relation, RunError};
+pub use error::{BadInput, NotTaken, Relation, RunError};
 pub use gpu::{AdapterChoice, AdapterSummary, DeviceLimits, Gpu};
+pub use plans::Plans;
 pub use profile::{DispatchProfile, Profile};
 pub use session::Session;
 pub use stats::Estimate;

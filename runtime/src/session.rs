@@ -273,7 +273,7 @@ impl Session {
         let mut sessions: Vec<Session> = vec![];
         for program in programs {
             let mut session = Session::empty(gpu, program, options, vec![]).await?;
-            let states = match kin.or(sessions.first()) {
+            let states = match sessions.last().or(kin) {
                 Some(k) => {
                     session.weights = k.weights.clone();
                     k.states.clone()

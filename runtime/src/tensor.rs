@@ -36,7 +36,7 @@ impl DeviceTensor {
     }
     /// Bytes it occupies, a multiple of 4 and at least 16.
     pub fn bytes(&self) -> u64 {
-        Buffer::byte_size(self.dtype, self.shape.iter().product()) as u64
+        Buffer::byte_size(self.dtype, self.shape.iter().product())
     }
     /// The buffer that holds it from its first byte on.
     pub fn buffer(&self) -> &wgpu::Buffer {
@@ -62,7 +62,7 @@ impl Gpu {
     /// Copies a tensor to the device.
     pub async fn upload(&self, tensor: &Tensor) -> Result<DeviceTensor, RunError> {
         let bytes = tensor.bytes().ok_or_else(|| RunError::WeightAbsent { name: "uploaded".to_owned() })?;
-        let capacity = Buffer::byte_size(tensor.dtype, tensor.numel()) as u64;
+        let capacity = Buffer::byte_size(tensor.dtype, tensor.numel());
         let buffer = self.storage("uploaded tensor", capacity).await?;
         self.scoped("uploading a tensor", || self.write(&buffer, 0, bytes)).await?;
         Ok(DeviceTensor {

@@ -3,10 +3,12 @@
 mod bench;
 mod selftest;
 mod train;
+mod variant;
 
 pub use bench::{BenchArgs, BenchCommand, BenchDecodeArgs, BenchDispatchArgs, BenchLoopsArgs, LoopForm};
 pub use selftest::SelftestArgs;
 pub use train::TrainArgs;
+pub use variant::{FeatureArg, TargetArg, VariantArg, distinct};
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use std::collections::BTreeMap;
@@ -64,7 +66,7 @@ pub struct Global {
 /// The commands.
 #[derive(Subcommand, Debug)]
 pub enum Command {
-    /// Compile a model into a folder with plan.json, kernels/*.wgsl and weights.safetensors
+    /// Compile a model into a folder with plan.json, kernels/*.wgsl and weights.safetensors, or into one file
     Compile(CompileArgs),
     /// Run a model or a compiled folder
     Run(RunArgs),
@@ -267,16 +269,38 @@ Examples:
   wgfc compile bert.onnx -o out/ --dim batch=1 --dim seq=128
   wgfc compile model.onnx -o out/ --tap /layer3/relu_output --fusion none
   wgfc compile model.pt2 -o out/
+  wgfc compile model.onnx -o model.wgfc --target web
+  wgfc compile decoder.onnx -o out/ --state-capacity 2048 --variant decode:seq=1 --variant prefill
 
-Dimensions that are not fixed stay symbolic: one compiled program serves every batch and length.")]
+Dimensions that are not fixed stay symbolic: one compiled program serves every batch and length. With --variant the model
+is compiled several times over one store of weights, and on the same states; each run takes the first plan that the
+device can run and that the inputs fit.")]
 pub struct CompileArgs {
     /// The model: ONNX, or an archive of torch.export (.pt2)
     pub model: PathBuf,
-    /// The folder to write; an earlier program in it is replaced
-    #[arg(short, long, value_name = "DIR")]
+    /// The folder to write, or NAME.wgfc for all in one file; an earlier program there is replaced
+    #[arg(short, long, value_name = "DIR|FILE.wgfc")]
     pub output: PathBuf,
+    /// Share the weights in a folder out to files of at most this size, as in `100MB`
+    #[arg(long, value_name = "SIZE", value_parser = parse_bytes)]
+    pub shard_size: Option<u64>,
+    /// Do not copy weights that are in the model's files as they are needed; the plan says where they are, relative to itself,
+    /// and has their hashes
+    #[arg(long, conflicts_with_all = ["graph_only", "random_weights"])]
+    pub weights_from_model: bool,
     #[command(flatten)]
     pub compile: CompileOptions,
+    /// Compile a plan that fixes these dimensions or may use these features, as in `decode:seq=1` and `half:f16`, with the
+    /// weights of the others; may be repeated, the preferred ones first
+    #[arg(long = "variant", value_name = "NAME[:WHAT,...]", value_parser = variant::parse_variant)]
+    pub variants: Vec<VariantArg>,
+    /// Compile for such a device, with the speeds of --profile
+    #[arg(long, value_enum, value_name = "KIND", conflicts_with_all = ["for_device", "adapter"])]
+    pub target: Option<TargetArg>,
+    /// Let kernels use these features: f16, subgroups (of 32 invocations), subgroups=SIZE
+    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = variant::parse_feature,
+        conflicts_with_all = ["for_device", "adapter"])]
+    pub features: Vec<FeatureArg>,
     /// Compile for the limits of this machine's adapter instead of those every WebGPU device has, and for its speeds as
     /// `wgfc device --measure` found them, or as adapters of its kind have them
     #[arg(long)]
@@ -361,7 +385,7 @@ Symbolic dimensions take their values from the inputs that are files; --dim give
 Without a GPU, and where the only adapter is a software one that was not named with --adapter or WGFC_ADAPTER, the
 model runs on the CPU with the reference evaluator, and says so.")]
 pub struct RunArgs {
-    /// A model (ONNX, or a .pt2 of torch.export), or a folder that `wgfc compile` wrote
+    /// A model (ONNX, or a .pt2 of torch.export), or a folder or file that `wgfc compile` wrote
     pub model: PathBuf,
     #[command(flatten)]
     pub data: DataArgs,
@@ -511,8 +535,11 @@ Examples:
 
 MB is 2^20 and GB 2^30 bytes. A model whose weights are missing is planned all the same.")]
 pub struct InspectArgs {
-    /// A model (ONNX, or a .pt2 of torch.export), or a folder that `wgfc compile` wrote
+    /// A model (ONNX, or a .pt2 of torch.export), or what `wgfc compile` wrote
     pub model: PathBuf,
+    /// Of several plans that were compiled, the one of this name; without it the first
+    #[arg(long, value_name = "NAME")]
+    pub plan: Option<String>,
     #[command(flatten)]
     pub compile: CompileOptions,
     #[command(flatten)]
@@ -638,6 +665,24 @@ fn parse_expected(s: &str) -> Result<(String, i64), String> {
         (_, 0) => Err("`0` is not positive".into()),
         found => Ok(found),
     }
+}
+
+/// Bytes: a number with a unit, of which `MB` is 10^6 and `MiB` 2^20 bytes.
+fn parse_bytes(s: &str) -> Result<u64, String> {
+    let end = s.find(|c: char| !c.is_ascii_digit()).unwrap_or(s.len());
+    let (number, unit) = (&s[..end], s[end..].trim());
+    let scale: u64 = match unit {
+        "" | "B" => 1,
+        "kB" | "KB" => 1000,
+        "KiB" => 1 << 10,
+        "MB" => 1_000_000,
+        "MiB" => 1 << 20,
+        "GB" => 1_000_000_000,
+        "GiB" => 1 << 30,
+        _ => return Err(format!("`{unit}` is no unit of bytes: write kB, MB, GB, KiB, MiB or GiB")),
+    };
+    let bytes = number.parse::<u64>().ok().and_then(|n| n.checked_mul(scale)).filter(|n| *n > 0);
+    bytes.ok_or_else(|| "expected a size, as in 100MB".into())
 }
 
 fn parse_positive(s: &str) -> Result<f64, String> {

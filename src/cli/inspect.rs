@@ -6,12 +6,13 @@ use super::terminal::Terminal;
 use super::{is_program, like, roofline, shown};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
+use wgfc::artefact::{ReadOptions, load_bundle_with};
 use wgfc::compiler::schedule::table;
 use wgfc::inspect::{Report, Roof, Summary};
 use wgfc::ir::Program;
 use wgfc::output::write_whole;
 use wgfc::source::ModelFile;
-use wgfc::{Error, Options};
+use wgfc::{Bundle, Error, Options};
 
 /// Shows what a model compiles to.
 pub fn main(a: &InspectArgs, t: &Terminal) -> Result<(), Error> {
@@ -26,7 +27,7 @@ pub fn main(a: &InspectArgs, t: &Terminal) -> Result<(), Error> {
     if a.schedule {
         return schedule(a, t);
     }
-    let program = if is_program(&a.model) { wgfc::load(&a.model)? } else { plan(a, t)? };
+    let program = if is_program(&a.model) { chosen(a, t)? } else { plan(a, t)? };
     t.warnings(&program.stats.warnings);
     // What is given counts before what is expected.
     let sizes = || a.compile.expect.sizes.iter().chain(&a.compile.dims);
@@ -96,6 +97,24 @@ pub fn main(a: &InspectArgs, t: &Terminal) -> Result<(), Error> {
     Ok(())
 }
 
+/// The plan that is asked for of a compiled program.
+fn chosen(a: &InspectArgs, t: &Terminal) -> Result<Program, Error> {
+    let options = ReadOptions { verify: false };
+    let Bundle { plans, producer, .. } = load_bundle_with(&a.model, &options)?;
+    let names: Vec<String> = plans.iter().map(|p| format!("`{}`", p.name)).collect();
+    let names = names.join(", ");
+    if plans.len() > 1 && a.plan.is_none() {
+        t.note(&format!("the first of the plans {names}; --plan NAME shows another"));
+    }
+    let is_wanted = |name: &str| a.plan.as_ref().is_none_or(|n| n == name);
+    let found = plans.into_iter().find(|p| is_wanted(&p.name));
+    let found = found.ok_or_else(|| {
+        let name = a.plan.as_deref().unwrap_or_default();
+        Error::usage(format!("there is no plan `{name}`"), format!("its plans are {names}"))
+    })?;
+    Ok(Program { producer, ..found.program })
+}
+
 /// What the model is compiled with.
 fn options(a: &InspectArgs) -> Result<Options, Error> {
     Ok(Options { profile: wgfc::cache::read_profile(&a.profile)?, ..a.compile.options()? })
@@ -109,6 +128,9 @@ fn instead(a: &InspectArgs) -> Vec<&'static str> {
 
 /// Compiles the model; without its weights where they are missing.
 fn plan(a: &InspectArgs, t: &Terminal) -> Result<Program, Error> {
+    if a.plan.is_some() {
+        return Err(Error::usage("--plan has no effect on a model", "give what `wgfc compile` wrote"));
+    }
     let file = ModelFile::open(&a.model)?;
     let options = options(a)?;
     let _progress = t.spinner(format!("compiling {}", shown(&a.model)));

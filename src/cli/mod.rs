@@ -81,7 +81,7 @@ fn finish(code: u8, terminal: &Terminal) -> u8 {
 
 /// Whether `path` is to be read as a compiled program.
 fn is_program(path: &Path) -> bool {
-    path.is_dir()
+    wgfc::artefact::is_program(path)
 }
 
 /// Names for a message, the first of many.

@@ -21,7 +21,8 @@ pub fn take(
     t: &Terminal,
 ) -> Result<Profile, Error> {
     let named: Vec<(&str, Tensor)> = tensors.iter().map(|(n, t)| (n.as_str(), t.clone())).collect();
-    let session = model.session_mut().ok_or_else(|| Error::Internal("a profile without a device".into()))?;
+    let session =
+        model.session_for(tensors)?.ok_or_else(|| Error::Internal("a profile without a device".into()))?;
     let bar = t.bar("measuring".into(), 0, false);
     let started = Instant::now();
     let progress = |done: usize, most: usize| {

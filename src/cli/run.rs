@@ -142,16 +142,19 @@ pub fn load(
     let random_weights = data.random_weights;
     if is_program(path) {
         refuse_compile_options(compile, random_weights)?;
-        let program = {
+        let bundle = {
             let _progress = t.spinner(format!("loading {}", shown(path)));
-            wgfc::load(path)?
+            wgfc::load_bundle(path)?
         };
         let gpu = place.open_for_program(path)?;
         adapter::say_software(&gpu, adapter, t);
         let kept = Kept::open(kept, &gpu, t);
         let _progress = compiling(&gpu, path, t);
         let checks = if data.trust { Checks::Trusted } else { Checks::default() };
-        let model = Model::of_folder_with(gpu, program, path, checks)?;
+        let model = Model::of_bundle(gpu, &bundle, path, checks)?;
+        for p in model.plans().into_iter().flat_map(|p| p.left_out()) {
+            t.note(&format!("not run: {p}"));
+        }
         kept.save(t);
         return Ok(Loaded { model, sizes: BTreeMap::new(), profile: None, source: None });
     }

@@ -1,9 +1,11 @@
-//! Mutated models ([`models`]), archives of torch.export ([`archives`]) and tokenizers ([`tokenizers`]) are compiled or refused, and random graphs mean the
+//! Mutated models ([`models`]), archives of torch.export ([`archives`]) and tokenizers ([`tokenizers`]) are compiled or refused, mutated
+//! plans ([`plans`]) are read or refused, and random graphs mean the
 //! same before and after every stage. Everything follows from a seed, which a failure prints; `WGFC_FUZZ_SEED`
 //! repeats it.
 
 mod archives;
 mod models;
+mod plans;
 mod structure;
 mod tokenizers;
 mod wire;

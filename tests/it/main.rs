@@ -17,6 +17,7 @@ mod algebra;
 mod backend;
 mod batch;
 mod bounded;
+mod bundles;
 mod caches;
 mod conformance;
 mod data;

@@ -176,8 +176,10 @@ impl Program {
         let progress = Mutex::new(Progress::new(progress));
         let lock = || progress.lock().unwrap_or_else(PoisonError::into_inner);
         let tell = |done, all| lock().tell("weights", done, all);
-        let saved =
-            py.detach(|| wgfc::save(&self.program, &path, &SaveOptions { force, progress: Some(&tell) }));
+        let saved = py.detach(|| {
+            let options = SaveOptions { force, progress: Some(&tell), ..SaveOptions::default() };
+            wgfc::save(&self.program, &path, &options)
+        });
         saved.or_raise(py)?;
         progress.into_inner().unwrap_or_else(PoisonError::into_inner).end()
     }

@@ -92,19 +92,11 @@ impl Session {
     /// Binds the symbols, puts the inputs on the device, and finds or makes all that the run needs.
     pub(crate) async fn prepare(&mut self, inputs: &[(&str, Value)]) -> Result<Ready, RunError> {
         self.gpu.health()?;
-        let given: Vec<Given<'_>> =
-            inputs.iter().map(|(name, v)| Given { name, dtype: v.dtype(), shape: v.shape() }).collect();
-        let order = bind::match_inputs(&self.program, &given)?;
-        let shapes = bind::input_shapes(&self.program, &given, &order);
         if self.placed != self.states.version() {
             self.place_states(self.states.clone());
             self.forget_groups();
         }
-        let mut fixed = self.symbols.clone();
-        fixed.extend(self.states.symbols());
-        let extents: Vec<&[usize]> = shapes.iter().map(Vec::as_slice).collect();
-        let values = bind::bind_symbols(&self.program, &extents, &fixed)?;
-        bind::check_broadcasts(&self.program, &shapes, &values)?;
+        let (order, values) = self.matched(inputs)?;
         let lengths = state::lengths_after(&self.program, &values)?;
         let bound = self.bind(values)?;
         let arenas_changed = self.grow_arenas(&bound).await?;
@@ -117,7 +109,7 @@ impl Session {
                 Some(i) => self.place_input(port, &inputs[i].1).await?,
                 // No kernel reads an element of it.
                 None => {
-                    let size = Buffer::byte_size(self.program.inputs[port].dtype, 0) as u64;
+                    let size = Buffer::byte_size(self.program.inputs[port].dtype, 0);
                     self.take_buffer(port, size + self.slack()).await?
                 }
             });
@@ -141,6 +133,29 @@ impl Session {
         }
         let prepared = self.prepared(bound, &placed, &outputs).await?;
         Ok(Ready { prepared, outputs, lengths, _inputs: placed })
+    }
+
+    /// Which of the inputs is for each port, and the values of the symbols.
+    fn matched(&self, inputs: &[(&str, Value)]) -> Result<(Vec<Option<usize>>, Vec<i64>), RunError> {
+        let given: Vec<Given<'_>> =
+            inputs.iter().map(|(name, v)| Given { name, dtype: v.dtype(), shape: v.shape() }).collect();
+        let order = bind::match_inputs(&self.program, &given)?;
+        let shapes = bind::input_shapes(&self.program, &given, &order);
+        let mut fixed = self.symbols.clone();
+        fixed.extend(self.states.symbols());
+        let extents: Vec<&[usize]> = shapes.iter().map(Vec::as_slice).collect();
+        let values = bind::bind_symbols(&self.program, &extents, &fixed)?;
+        bind::check_broadcasts(&self.program, &shapes, &values)?;
+        Ok((order, values))
+    }
+
+    /// Whether the program takes inputs of these types and shapes. Nothing is run or allocated.
+    ///
+    /// # Errors
+    /// [`RunError::Inputs`] and [`RunError::Constraint`], which say why it does not.
+    pub fn fits(&self, inputs: &[(&str, Value)]) -> Result<(), RunError> {
+        let (_, values) = self.matched(inputs)?;
+        bind::check_sizes(&self.program, &values)
     }
 
     fn bind(&mut self, values: Vec<i64>) -> Result<Arc<Bound>, RunError> {
@@ -202,7 +217,7 @@ impl Session {
             Value::Host(t) => {
                 let bytes = t.bytes().ok_or_else(|| bad("its values are not known"))?;
                 let what = format!("writing input \"{name}\"");
-                let size = Buffer::byte_size(t.dtype, t.numel()) as u64 + self.slack();
+                let size = Buffer::byte_size(t.dtype, t.numel()) + self.slack();
                 let memory = self.take_buffer(port, size).await?;
                 self.gpu.scoped(&what, || self.gpu.write(&memory.buffer, 0, bytes)).await?;
                 Ok(memory)

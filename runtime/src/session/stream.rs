@@ -143,7 +143,7 @@ impl Session {
         let bad = |message: String| RunError::Inputs(vec![BadInput { name: name.to_owned(), message }]);
         let elements = checked_numel(&shape).ok_or_else(|| bad(format!("its shape {shape:?} overflows")))?;
         let len = dtype.bytes_for(elements);
-        let memory = self.take_buffer(port, Buffer::byte_size(dtype, elements) as u64 + self.slack()).await?;
+        let memory = self.take_buffer(port, Buffer::byte_size(dtype, elements) + self.slack()).await?;
         let gpu = self.gpu.clone();
         let padded = len.next_multiple_of(4);
         let what = format!("writing input \"{name}\"");

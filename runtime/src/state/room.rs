@@ -53,7 +53,7 @@ pub(super) fn shape(s: &State, capacities: &BTreeMap<String, i64>) -> Result<Vec
 pub(super) fn bytes(s: &State, capacities: &BTreeMap<String, i64>) -> Result<u64, RunError> {
     let n = s.shape.iter().product::<Dim>().eval_syms(&|c| capacities.get(c).copied());
     let n = n.and_then(|n| i32::try_from(n).ok()).and_then(|n| usize::try_from(n).ok());
-    Ok(Buffer::byte_size(s.dtype, n.ok_or_else(|| too_large(s))?) as u64)
+    Ok(Buffer::byte_size(s.dtype, n.ok_or_else(|| too_large(s))?))
 }
 
 fn rows(s: &State) -> Option<Rows> {

@@ -115,7 +115,7 @@ fn text(old: &str, rng: &mut Rng) -> String {
     }
 }
 
-fn change(root: &mut Value, rng: &mut Rng) {
+pub(super) fn change(root: &mut Value, rng: &mut Rng) {
     let other = place(root, rng).clone();
     let v = place(root, rng);
     match (rng.below(8), &mut *v) {
@@ -163,7 +163,7 @@ fn change_json(data: &mut Vec<u8>, rng: &mut Rng) -> Option<()> {
     Some(())
 }
 
-fn change_bytes(data: &mut Vec<u8>, alphabet: &[u8], rng: &mut Rng) {
+pub(super) fn change_bytes(data: &mut Vec<u8>, alphabet: &[u8], rng: &mut Rng) {
     for _ in 0..1 + rng.below(4) {
         if data.is_empty() {
             return;

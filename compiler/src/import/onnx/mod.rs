@@ -53,8 +53,11 @@ use crate::lower::Lowering;
 use crate::{Diagnostic, Errors, Kind, Options};
 use names::opsets;
 use prost::Message;
+use prost::bytes::Buf;
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 use walk::Importer;
+use wgfc_ir::tensor::ByteOwner;
 use wgfc_ir::{Graph, TensorType};
 
 /// The newest file format that is understood.
@@ -64,11 +67,32 @@ pub const OPSETS: std::ops::RangeInclusive<i64> = 1..=28;
 
 /// Imports an ONNX model. All errors are collected.
 pub fn import(bytes: &[u8], external: &dyn ExternalData, options: &Options) -> Result<Imported, Errors> {
-    import_model(&decode(bytes)?, external, options)
+    import_model(&decode_shared(bytes, external)?, external, options)
+}
+
+/// [`decode`], but for tensors that share the memory of the model where it can be kept.
+fn decode_shared(bytes: &[u8], external: &dyn ExternalData) -> Result<ModelProto, Errors> {
+    match external.model().filter(|m| std::ptr::eq((**m).as_ref(), bytes)) {
+        Some(owner) => read(Bytes::from_owner(Shared(owner))),
+        None => decode(bytes),
+    }
+}
+
+/// The memory of a model.
+struct Shared(Arc<dyn ByteOwner>);
+
+impl AsRef<[u8]> for Shared {
+    fn as_ref(&self) -> &[u8] {
+        (*self.0).as_ref()
+    }
 }
 
 /// Reads a model's messages.
 pub fn decode(bytes: &[u8]) -> Result<ModelProto, Errors> {
+    read(bytes)
+}
+
+fn read(bytes: impl Buf) -> Result<ModelProto, Errors> {
     ModelProto::decode(bytes).map_err(|e| {
         Diagnostic::model(format!("this is not an ONNX model: {e}"))
             .help("the file may be cut short, or be a Git LFS pointer")
@@ -88,7 +112,7 @@ pub fn import_model(
 /// The inputs of the model whose *data* shapes depend on, as far as an import can see: with their
 /// values given ([`Options::values`]) it gets further. Empty where there are none.
 pub fn shape_inputs(bytes: &[u8], external: &dyn ExternalData, options: &Options) -> Vec<String> {
-    let Ok(model) = decode(bytes) else { return vec![] };
+    let Ok(model) = decode_shared(bytes, external) else { return vec![] };
     run(&model, external, options).1.into_iter().collect()
 }
 

@@ -67,7 +67,7 @@ impl<'m> Weights<'m> {
             get(k)
                 .map(|v| {
                     v.trim()
-                        .parse::<usize>()
+                        .parse::<u64>()
                         .map_err(|_| format!("external data: `{k}` is `{v}`, not a number"))
                 })
                 .transpose()
@@ -77,7 +77,7 @@ impl<'m> Weights<'m> {
         let (offset, length) = (number("offset")?.unwrap_or(0), number("length")?);
         let need = dtype.bytes_for(checked_numel(&shape).unwrap_or(usize::MAX));
         if let Some(l) = length
-            && l != need
+            && l != need as u64
         {
             return Err(format!("{dtype}{shape:?} needs {need} bytes, its external data has {l}").into());
         }
@@ -96,13 +96,15 @@ impl<'m> Weights<'m> {
             None => return Err(OpError::internal("an opened file is gone")),
         };
         let have = (*file).as_ref().len();
-        if offset.checked_add(need).is_none_or(|end| end > have) {
+        let begin = usize::try_from(offset).ok();
+        let begin = begin.filter(|b| b.checked_add(need).is_some_and(|end| end <= have));
+        let Some(begin) = begin else {
             return Err(format!(
                 "external data `{location}`: {need} bytes from {offset} are outside the file ({have} bytes)"
             )
             .into());
-        }
-        Ok(Tensor::shared(dtype, shape, file, offset, need)?)
+        };
+        Ok(Tensor::shared(dtype, shape, file, begin, need)?)
     }
 }
 

@@ -1,0 +1,88 @@
+//! Where a plan, its kernels and the bytes of its weights are read from: a folder, or one file.
+
+use safetensors::SafeTensors;
+use serde::Deserialize;
+use std::collections::BTreeMap;
+use std::error::Error;
+use std::fs::File;
+use std::io::{Read, Seek, SeekFrom};
+use std::path::{Path, PathBuf};
+
+pub struct Files {
+    /// What names of files are relative to.
+    folder: PathBuf,
+    /// The file that everything is in, if it is one.
+    bundle: Option<PathBuf>,
+}
+
+/// Where weights are: what `plan.json` says in `weights`.
+#[derive(Default, Deserialize)]
+pub struct Recipes {
+    files: Vec<Source>,
+    tensors: BTreeMap<String, Recipe>,
+}
+
+#[derive(Deserialize)]
+struct Source {
+    name: String,
+}
+
+#[derive(Deserialize)]
+struct Recipe {
+    parts: Vec<Part>,
+}
+
+/// An engine that trusts its files less compares the hashes too.
+#[derive(Deserialize)]
+struct Part {
+    file: usize,
+    offset: u64,
+    bytes: u64,
+}
+
+impl Files {
+    pub fn at(path: &Path) -> Files {
+        match path.is_dir() {
+            true => Files { folder: path.to_owned(), bundle: None },
+            false => {
+                let folder = path.parent().map(Path::to_owned).unwrap_or_default();
+                Files { folder, bundle: Some(path.to_owned()) }
+            }
+        }
+    }
+
+    /// `plan.json` or a kernel. Of a bundle they are in the header.
+    pub fn text(&self, name: &str) -> Result<String, Box<dyn Error>> {
+        let Some(bundle) = &self.bundle else { return Ok(std::fs::read_to_string(self.folder.join(name))?) };
+        let bytes = std::fs::read(bundle)?;
+        let (_, header) = SafeTensors::read_metadata(&bytes)?;
+        let text = header.metadata().as_ref().and_then(|texts| texts.get(name));
+        Ok(text.ok_or_else(|| format!("{} has no {name}", bundle.display()))?.clone())
+    }
+
+    /// The bytes of a weight.
+    pub fn weight(&self, recipes: &Recipes, name: &str) -> Result<Vec<u8>, Box<dyn Error>> {
+        let Some(recipe) = recipes.tensors.get(name) else {
+            let beside = self.folder.join("weights.safetensors");
+            let bytes = std::fs::read(self.bundle.as_ref().unwrap_or(&beside))?;
+            return Ok(SafeTensors::deserialize(&bytes)?.tensor(name)?.data().to_vec());
+        };
+        let mut all = vec![];
+        for part in &recipe.parts {
+            let source = recipes.files.get(part.file).ok_or("there is no such file")?;
+            let path = match (&self.bundle, source.name.as_str()) {
+                (Some(bundle), "") => bundle.clone(),
+                // A relative URL; this example reads no escaped characters and nothing from the web.
+                (_, name) => self.folder.join(name),
+            };
+            let mut file = File::open(path)?;
+            file.seek(SeekFrom::Start(part.offset))?;
+            let before = all.len() as u64;
+            file.take(part.bytes).read_to_end(&mut all)?;
+            if all.len() as u64 - before != part.bytes {
+                return Err(format!("weight `{name}` is cut short").into());
+            }
+        }
+        Ok(all)
+    }
+}

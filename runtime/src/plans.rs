@@ -1,0 +1,195 @@
+//! Several plans of one model on a device: one store of weights, the same states.
+
+use crate::error::{NotTaken, RunError};
+use crate::gpu::{DeviceLimits, Gpu};
+use crate::session::{Session, SessionOptions, Value};
+use std::collections::BTreeMap;
+use wgfc_program::bundle::{INVOCATIONS, Needs, Plan, STORAGE_BUFFERS, WORKGROUP_BYTES, WORKGROUP_SIZE};
+use wgfc_program::program::Port;
+use wgfc_program::{Bundle, Program, Tensor};
+
+/// Sessions of the plans of a [`Bundle`] that a device can run, in their order. Each run takes the first whose inputs the
+/// given ones fit.
+#[derive(Debug)]
+pub struct Plans {
+    plans: Vec<(String, Session)>,
+    left_out: Vec<NotTaken>,
+}
+
+impl DeviceLimits {
+    /// What a plan needs and the device does not have, in words; nothing where it can run.
+    pub fn lacks(&self, needs: &Needs) -> Vec<String> {
+        let mut lacking = vec![];
+        for f in &needs.features {
+            let there = match f.as_str() {
+                "shader-f16" => self.f16,
+                "subgroups" => self.subgroup.is_some(),
+                "wgpu-cooperative-matrix" => self.cooperative_matrix,
+                _ => false,
+            };
+            if !there {
+                lacking.push(format!("the feature `{f}`"));
+            }
+        }
+        let [x, y, z] = WORKGROUP_SIZE;
+        let [wx, wy, wz] = self.workgroup_size;
+        let have: BTreeMap<&str, u32> = [
+            (STORAGE_BUFFERS, self.storage_buffers),
+            (WORKGROUP_BYTES, self.workgroup_bytes),
+            (INVOCATIONS, self.invocations),
+            (x, wx),
+            (y, wy),
+            (z, wz),
+        ]
+        .into();
+        for (name, need) in &needs.limits {
+            match have.get(name.as_str()) {
+                Some(have) if u64::from(*have) >= *need => {}
+                Some(have) => lacking.push(format!("`{name}` of {need}, which is {have}")),
+                None => lacking.push(format!("`{name}` of {need}, a limit that is not known here")),
+            }
+        }
+        if let Some(sizes) = &needs.subgroup_sizes
+            && !self.subgroup.is_some_and(|(least, most)| least == most && sizes.contains(&least))
+        {
+            let sizes: Vec<String> = sizes.iter().map(u32::to_string).collect();
+            lacking.push(match sizes.is_empty() {
+                true => "subgroups of several sizes at once".to_owned(),
+                false => format!("subgroups of {}", sizes.join(" or ")),
+            });
+        }
+        lacking
+    }
+}
+
+/// Why the plan `p` cannot take turns with `first`, if so.
+fn differs(p: &Program, first: &Program) -> Option<String> {
+    let ports = |ports: &[Port]| ports.iter().map(|p| (p.name.clone(), p.dtype)).collect::<Vec<_>>();
+    if ports(&p.inputs) != ports(&first.inputs) || ports(&p.outputs) != ports(&first.outputs) {
+        return Some("its inputs or outputs are not those of the first plan".to_owned());
+    }
+    let same = |a: &wgfc_program::program::State, b: &wgfc_program::program::State| {
+        let growth = |s: &wgfc_program::program::State| s.growth.as_ref().map(|g| (g.axis, g.length.clone()));
+        (&a.name, a.dtype, &a.shape, &a.initial) == (&b.name, b.dtype, &b.shape, &b.initial)
+            && growth(a) == growth(b)
+    };
+    let all = p.states.iter().all(|s| first.states.iter().any(|o| same(s, o)));
+    (p.states.len() != first.states.len() || !all)
+        .then(|| "its states are not those of the first plan".to_owned())
+}
+
+/// The plans that a device can run, with their places among all, and why it runs the others not.
+///
+/// # Errors
+/// [`RunError::NoPlan`] where there is none.
+pub fn choose<'b>(
+    bundle: &'b Bundle,
+    limits: &DeviceLimits,
+) -> Result<(Vec<&'b Plan>, Vec<NotTaken>), RunError> {
+    let (mut taken, mut left_out): (Vec<&Plan>, Vec<NotTaken>) = (vec![], vec![]);
+    // What a lone plan lacks is said of the kernel that needs it.
+    let alone = bundle.plans.len() == 1;
+    for plan in &bundle.plans {
+        let lacking = if alone { vec![] } else { limits.lacks(&plan.needs) };
+        let why = match taken.first() {
+            _ if !lacking.is_empty() => Some(format!("the device lacks {}", lacking.join(", "))),
+            Some(first) => differs(&plan.program, &first.program),
+            None => None,
+        };
+        match why {
+            Some(why) => left_out.push(NotTaken { plan: plan.name.clone(), why }),
+            None => taken.push(plan),
+        }
+    }
+    if taken.is_empty() { Err(RunError::NoPlan(left_out)) } else { Ok((taken, left_out)) }
+}
+
+impl Plans {
+    /// Puts the plans that the device can run on it. Weights that plans share are uploaded once, and equal kernels compiled
+    /// once.
+    ///
+    /// # Errors
+    /// [`RunError::NoPlan`] where it can run none, else as [`Session::family`].
+    pub async fn new(gpu: &Gpu, bundle: &Bundle, options: SessionOptions) -> Result<Plans, RunError> {
+        let (taken, left_out) = choose(bundle, gpu.profile())?;
+        let programs: Vec<&Program> = taken.iter().map(|p| &p.program).collect();
+        let sessions = Session::family(gpu, &programs, options).await?;
+        let names = taken.iter().map(|p| p.name.clone());
+        Ok(Plans { plans: names.zip(sessions).collect(), left_out })
+    }
+
+    /// A lone plan.
+    pub fn of(session: Session) -> Plans {
+        Plans { plans: vec![(String::new(), session)], left_out: vec![] }
+    }
+
+    /// The names of the plans, in their order.
+    pub fn names(&self) -> impl Iterator<Item = &str> {
+        self.plans.iter().map(|p| p.0.as_str())
+    }
+    /// The plans that the device does not run, and why.
+    pub fn left_out(&self) -> &[NotTaken] {
+        &self.left_out
+    }
+    /// The sessions of the plans, in their order. They share weights and states.
+    pub fn sessions(&self) -> impl Iterator<Item = &Session> {
+        self.plans.iter().map(|p| &p.1)
+    }
+    /// The session of one plan.
+    pub fn session(&self, plan: usize) -> Option<&Session> {
+        self.plans.get(plan).map(|p| &p.1)
+    }
+    /// The session of one plan.
+    pub fn session_mut(&mut self, plan: usize) -> Option<&mut Session> {
+        self.plans.get_mut(plan).map(|p| &mut p.1)
+    }
+
+    /// The first plan that these inputs fit.
+    ///
+    /// # Errors
+    /// Of a lone plan what is wrong with the inputs, of several [`RunError::NoFit`].
+    pub fn select(&self, inputs: &[(&str, Value)]) -> Result<usize, RunError> {
+        let mut refused = vec![];
+        for (i, (name, session)) in self.plans.iter().enumerate() {
+            match session.fits(inputs) {
+                Ok(()) => return Ok(i),
+                Err(e) if self.plans.len() == 1 => return Err(e),
+                Err(e) => refused.push(NotTaken { plan: name.clone(), why: e.to_string() }),
+            }
+        }
+        Err(RunError::NoFit(refused))
+    }
+
+    /// [`Session::run`] of the first plan that the inputs fit.
+    ///
+    /// # Errors
+    /// As [`Plans::select`] and [`Session::run`].
+    pub async fn run(&mut self, inputs: &[(&str, Tensor)]) -> Result<Vec<(String, Tensor)>, RunError> {
+        let values: Vec<(&str, Value)> = inputs.iter().map(|(n, t)| (*n, Value::Host(t.clone()))).collect();
+        self.run_values(&values, None).await
+    }
+
+    /// [`Session::run_values`] of the first plan that the inputs fit.
+    ///
+    /// # Errors
+    /// As [`Plans::select`] and [`Session::run_values`].
+    pub async fn run_values(
+        &mut self,
+        inputs: &[(&str, Value)],
+        outputs: Option<&[&str]>,
+    ) -> Result<Vec<(String, Tensor)>, RunError> {
+        let plan = self.select(inputs)?;
+        self.plans[plan].1.run_values(inputs, outputs).await
+    }
+
+    /// [`Plans::new`] for callers without an executor.
+    #[cfg(not(target_arch = "wasm32"))]
+    pub fn new_blocking(gpu: &Gpu, bundle: &Bundle, options: SessionOptions) -> Result<Plans, RunError> {
+        pollster::block_on(Plans::new(gpu, bundle, options))
+    }
+    /// [`Plans::run`] for callers without an executor.
+    #[cfg(not(target_arch = "wasm32"))]
+    pub fn run_blocking(&mut self, inputs: &[(&str, Tensor)]) -> Result<Vec<(String, Tensor)>, RunError> {
+        pollster::block_on(self.run(inputs))
+    }
+}

@@ -1,0 +1,465 @@
+//! Programs from files, whoever edited them since.
+
+use super::recipe::{on_all_cores, path_of, sha256};
+use super::{BUNDLE, KERNELS, PLAN, WEIGHTS, damaged, is_plain_name};
+use crate::Error;
+use crate::files::{map_file, read};
+use crate::tensors::{self, Opened, TrueTypes, Unread};
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::io::Read;
+use std::path::{Component, Path, PathBuf};
+use std::sync::Arc;
+use wgfc_ir::bundle::{Needs, PART_BYTES, Part, Plan, Recipe, Recipes, SourceFile, used};
+use wgfc_ir::program::{BUNDLE_VERSION, FORMAT_VERSION, OLDEST_VERSION, Program};
+use wgfc_ir::tensor::{ByteOwner, checked_numel};
+use wgfc_ir::{Bundle, DType, Tensor};
+
+/// Options of [`load_bundle_with`].
+#[derive(Clone, Copy, Debug)]
+pub struct ReadOptions {
+    /// Compare the weights with the hashes that the plan has of them. Those in files outside of the plan's folder always are.
+    pub verify: bool,
+}
+
+impl Default for ReadOptions {
+    /// All weights are compared.
+    fn default() -> ReadOptions {
+        ReadOptions { verify: true }
+    }
+}
+
+/// Whether `path` is to be read as a compiled program: a folder, or a file that begins as a bundle does or is called as one.
+pub fn is_program(path: &Path) -> bool {
+    if path.is_dir() || path.extension().is_some_and(|e| e == BUNDLE) {
+        return true;
+    }
+    let Ok(meta) = fs::metadata(path) else { return false };
+    let mut first = [0; 9];
+    let begins = meta.is_file() && fs::File::open(path).is_ok_and(|mut f| f.read_exact(&mut first).is_ok());
+    let [length @ .., brace] = first;
+    begins && brace == b'{' && u64::from_le_bytes(length) < meta.len()
+}
+
+/// Reads what [`save`](super::save) or [`save_bundle`](super::save_bundle) wrote, whoever edited it since, and checks it
+/// ([`check`](wgfc_runtime::check::check)). Weights are memory-mapped, see [`map_file`]. A folder that is replaced
+/// meanwhile is read again. Of several plans this is the first.
+pub fn load(path: &Path) -> Result<Program, Error> {
+    let Bundle { plans, producer, .. } = load_bundle(path)?;
+    let first = plans.into_iter().next();
+    let program = first.map(|p| p.program).ok_or_else(|| damaged(path, vec!["has no plan".to_owned()]))?;
+    Ok(Program { producer, ..program })
+}
+
+/// As [`load`], with all plans.
+pub fn load_bundle(path: &Path) -> Result<Bundle, Error> {
+    load_bundle_with(path, &ReadOptions::default())
+}
+
+/// [`load_bundle`] with options.
+pub fn load_bundle_with(path: &Path, options: &ReadOptions) -> Result<Bundle, Error> {
+    if !path.is_dir() && is_program(path) {
+        return Source::file(path)?.bundle(options);
+    }
+    for _ in 0..REREADS {
+        let before = identity(path);
+        let read = Source::folder(path).bundle(options);
+        if before.is_none() || identity(path) == before {
+            return read;
+        }
+    }
+    Source::folder(path).bundle(options)
+}
+
+/// How often a folder is read again that others keep replacing.
+const REREADS: usize = 100;
+
+/// What tells a folder from another one in its place.
+fn identity(dir: &Path) -> Option<(u64, u64, std::time::SystemTime)> {
+    let meta = fs::metadata(dir).ok()?;
+    #[cfg(unix)]
+    let (device, number) =
+        (std::os::unix::fs::MetadataExt::dev(&meta), std::os::unix::fs::MetadataExt::ino(&meta));
+    #[cfg(not(unix))]
+    let (device, number) = (0, 0);
+    Some((device, number, meta.modified().ok()?))
+}
+
+/// Where a plan and what belongs to it are read from.
+struct Source {
+    /// Where the plan is, for messages.
+    plan: PathBuf,
+    /// The folder that names of files are relative to.
+    folder: PathBuf,
+    /// The bundle, where it is one file.
+    file: Option<Opened>,
+}
+
+/// What the start of a plan says.
+#[derive(serde::Deserialize)]
+struct Version {
+    version: u64,
+}
+
+impl Source {
+    fn folder(dir: &Path) -> Source {
+        Source { plan: dir.join(PLAN), folder: dir.to_owned(), file: None }
+    }
+
+    fn file(path: &Path) -> Result<Source, Error> {
+        let file = tensors::open(path).map_err(|e| match e {
+            Unread::File(e) => e,
+            Unread::Damaged(problems) => Error::File {
+                path: path.to_owned(),
+                problems,
+                help: Some(
+                    "it is cut short or damaged; copy or download it again, or compile the model again"
+                        .into(),
+                ),
+            },
+        })?;
+        let parent = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        Ok(Source { plan: path.to_owned(), folder: parent.to_owned(), file: Some(file) })
+    }
+
+    /// The text of a file of the program.
+    fn text(&self, name: &str) -> Result<String, String> {
+        match &self.file {
+            Some(f) => f.text(name).map(str::to_owned).ok_or_else(|| format!("has no entry `{name}`")),
+            None => {
+                let path = self.folder.join(name);
+                let bytes = read(&path)?;
+                String::from_utf8(bytes).map_err(|_| "is not text".to_owned())
+            }
+        }
+    }
+
+    fn damaged(&self, problem: impl Into<String>) -> Error {
+        damaged(&self.plan, vec![problem.into()])
+    }
+
+    fn bundle(&self, options: &ReadOptions) -> Result<Bundle, Error> {
+        let text = self.text(PLAN).map_err(|m| match &self.file {
+            Some(_) => Error::file_help(
+                &self.plan,
+                format!("{m}, so that it is no compiled program"),
+                "give what `wgfc compile` wrote, or a model's file",
+            ),
+            None => Error::file_help(
+                &self.plan,
+                m,
+                "give the folder that `wgfc compile` wrote, or a model's file",
+            ),
+        })?;
+        let no_plan = |e: serde_json::Error| self.damaged(format!("is not a plan: {e}"));
+        let version = serde_json::from_str(&text).map(|Version { version }| version).map_err(no_plan)?;
+        if !(u64::from(OLDEST_VERSION)..=u64::from(FORMAT_VERSION)).contains(&version) {
+            return Err(Error::file_help(
+                &self.plan,
+                format!(
+                    "is of format version {version}; this wgfc reads versions {OLDEST_VERSION} to {FORMAT_VERSION}"
+                ),
+                "compile the model again with this wgfc",
+            ));
+        }
+        let mut bundle: Bundle = match version == u64::from(BUNDLE_VERSION) {
+            true => serde_json::from_str(&text).map_err(no_plan)?,
+            false => {
+                let program: Program = serde_json::from_str(&text).map_err(no_plan)?;
+                let (producer, needs) = (program.producer.clone(), Needs::of(&program));
+                let plan = Plan { name: String::new(), needs, program };
+                Bundle { version: BUNDLE_VERSION, producer, plans: vec![plan], weights: None }
+            }
+        };
+        if bundle.plans.is_empty() {
+            return Err(self.damaged("has no plan"));
+        }
+        self.kernels(&mut bundle)?;
+        self.weights(&mut bundle, options)?;
+        let mut problems = vec![];
+        for plan in &bundle.plans {
+            let of = if bundle.plans.len() > 1 { format!("plan \"{}\": ", plan.name) } else { String::new() };
+            problems.extend(wgfc_runtime::check::check(&plan.program).into_iter().map(|p| of.clone() + &p));
+        }
+        if problems.is_empty() { Ok(bundle) } else { Err(damaged(&self.plan, problems)) }
+    }
+
+    /// Reads the texts of the kernels; those of one name are the same.
+    fn kernels(&self, bundle: &mut Bundle) -> Result<(), Error> {
+        let mut texts: BTreeMap<String, String> = BTreeMap::new();
+        let mut problems = Vec::new();
+        for (p, plan) in bundle.plans.iter_mut().enumerate() {
+            for (i, k) in plan.program.kernels.iter_mut().enumerate() {
+                let at = if p == 0 { format!("kernels[{i}]") } else { format!("plans[{p}].kernels[{i}]") };
+                if !is_plain_name(&k.name) {
+                    problems.push(format!("{at}: `{}` cannot be a file's name", k.name.escape_debug()));
+                    continue;
+                }
+                if let Some(known) = texts.get(&k.name) {
+                    k.wgsl.clone_from(known);
+                    continue;
+                }
+                let name = format!("{KERNELS}/{}.wgsl", k.name);
+                match self.text(&name) {
+                    Ok(s) => {
+                        texts.insert(k.name.clone(), s.clone());
+                        k.wgsl = s;
+                    }
+                    Err(m) => problems.push(format!("{at}: {}: {m}", self.folder.join(&name).display())),
+                }
+            }
+        }
+        if problems.is_empty() { Ok(()) } else { Err(damaged(&self.plan, problems)) }
+    }
+
+    /// Gives each plan the weights that it uses.
+    fn weights(&self, bundle: &mut Bundle, options: &ReadOptions) -> Result<(), Error> {
+        let wanted: BTreeSet<String> =
+            bundle.plans.iter().flat_map(|p| used(&p.program)).map(str::to_owned).collect();
+        let recipes = bundle.weights.take().unwrap_or_default();
+        let mut store = self.cooked(&recipes, &wanted, options)?;
+        // Without a recipe, a weight is the tensor of its name beside the plan.
+        let path = self.folder.join(WEIGHTS);
+        let rest = wanted.iter().any(|n| !store.contains_key(n));
+        let beside = match &self.file {
+            Some(f) if rest => own_tensors(f).map_err(|p| damaged(&self.plan, p))?,
+            None if rest || recipes.tensors.is_empty() && wanted.is_empty() => {
+                let opened = tensors::open(&path).and_then(|f| own_tensors(&f).map_err(Unread::Damaged));
+                opened.map_err(|e| match e {
+                    Unread::File(e) => e,
+                    Unread::Damaged(problems) => damaged(&path, problems),
+                })?
+            }
+            _ => BTreeMap::new(),
+        };
+        for (name, tensor) in beside {
+            store.entry(name).or_insert(tensor);
+        }
+        let alone = bundle.plans.len() == 1;
+        for plan in &mut bundle.plans {
+            let p = &mut plan.program;
+            // A lone plan keeps what it does not use.
+            p.weights = match alone {
+                true => std::mem::take(&mut store),
+                false => {
+                    let own = used(p).into_iter().filter_map(|n| Some((n.to_owned(), store.get(n)?.clone())));
+                    own.collect()
+                }
+            };
+            if p.stats.weights_absent {
+                absent(p);
+            }
+        }
+        Ok(())
+    }
+
+    /// The weights that recipes say how to make.
+    fn cooked(
+        &self,
+        recipes: &Recipes,
+        wanted: &BTreeSet<String>,
+        options: &ReadOptions,
+    ) -> Result<BTreeMap<String, Tensor>, Error> {
+        let mut files: Vec<Option<Mapped>> = recipes.files.iter().map(|_| None).collect();
+        let mut made = BTreeMap::new();
+        let mut to_compare: Vec<(&str, &Part, Arc<dyn ByteOwner>)> = vec![];
+        let mut problems = vec![];
+        for (name, recipe) in recipes.tensors.iter().filter(|(n, _)| wanted.contains(*n)) {
+            let at = format!("weights: tensor `{}`", name.escape_debug());
+            if let Err(m) = sound(recipe, &recipes.files) {
+                problems.push(format!("{at}: {m}"));
+                continue;
+            }
+            let mut pieces = vec![];
+            for part in &recipe.parts {
+                let (Some(slot), Some(file)) = (files.get_mut(part.file), recipes.files.get(part.file))
+                else {
+                    continue;
+                };
+                let mapped = match slot {
+                    Some(m) => m,
+                    None => slot.insert(self.map(file)?),
+                };
+                if mapped.outside && part.sha256.is_none() {
+                    problems.push(format!(
+                        "{at}: a part in {} has no hash, which one of a file outside of the plan's folder must have",
+                        mapped.path.display()
+                    ));
+                }
+                if part.sha256.is_some() && (options.verify || mapped.outside) {
+                    to_compare.push((name, part, mapped.owner.clone()));
+                }
+                let (offset, len) = (part.offset as usize, part.bytes as usize);
+                match Tensor::shared(DType::U8, vec![len], mapped.owner.clone(), offset, len) {
+                    Ok(t) => pieces.push(t),
+                    Err(m) => problems.push(format!("{at}: {m}")),
+                }
+            }
+            match Tensor::of_pieces(recipe.dtype, recipe.shape.clone(), one_behind_the_other(pieces)) {
+                Ok(t) => {
+                    made.insert(name.clone(), t);
+                }
+                Err(m) => problems.push(format!("{at}: {m}")),
+            }
+        }
+        if !problems.is_empty() {
+            return Err(damaged(&self.plan, problems));
+        }
+        let same = on_all_cores(&to_compare, |(_, part, owner)| {
+            let end = part.offset + part.bytes;
+            let bytes = (**owner).as_ref().get(part.offset as usize..end as usize).unwrap_or_default();
+            part.sha256.as_deref().is_some_and(|h| h.eq_ignore_ascii_case(&sha256([bytes].into_iter())))
+        });
+        for ((name, part, _), _) in to_compare.iter().zip(&same).filter(|(_, same)| !**same) {
+            let file = files.get(part.file).and_then(Option::as_ref);
+            let path = file.map_or(&self.plan, |f| &f.path);
+            problems.push(format!(
+                "tensor `{}`: bytes {} to {} are not those that were compiled: their hash differs",
+                name.escape_debug(),
+                part.offset,
+                part.offset + part.bytes
+            ));
+            if problems.len() == MOST_SAID || problems.len() == same.iter().filter(|s| !**s).count() {
+                return Err(Error::File {
+                    path: path.clone(),
+                    problems,
+                    help: Some("it was changed or damaged after it was compiled; copy or download it again, or compile the model again".into()),
+                });
+            }
+        }
+        match same.len() == to_compare.len() {
+            true => Ok(made),
+            false => Err(Error::Internal("a thread that hashes weights panicked".into())),
+        }
+    }
+
+    /// Maps a file that parts of weights are in.
+    fn map(&self, file: &SourceFile) -> Result<Mapped, Error> {
+        if file.name.is_empty() {
+            let Some(own) = &self.file else {
+                return Err(self.damaged("weights: a file has no name, which only that of a bundle can be"));
+            };
+            let mapped = Mapped { path: self.plan.clone(), owner: own.owner.clone(), outside: false };
+            return mapped.of(file);
+        }
+        let bad = |m: String| self.damaged(format!("weights: file `{}` {m}", file.name.escape_debug()));
+        let relative = path_of(&file.name).map_err(bad)?;
+        let outside = !relative.components().all(|c| matches!(c, Component::Normal(_) | Component::CurDir));
+        let path = self.folder.join(relative);
+        let owner = map_file(&path).map_err(|e| match e {
+            Error::File { path, problems, .. } => Error::File {
+                path,
+                problems: problems
+                    .into_iter()
+                    .map(|p| format!("{p}; the plan's weights are in it"))
+                    .collect(),
+                help: Some("put the file there, or compile the model again".into()),
+            },
+            e => e,
+        })?;
+        Mapped { path, owner, outside }.of(file)
+    }
+}
+
+/// Problems of one kind that are listed at most.
+const MOST_SAID: usize = 8;
+
+/// A file that parts of weights are in.
+struct Mapped {
+    path: PathBuf,
+    owner: Arc<dyn ByteOwner>,
+    /// Whether it is outside of the plan's folder.
+    outside: bool,
+}
+
+impl Mapped {
+    /// Itself, where it has the size that the plan says.
+    fn of(self, file: &SourceFile) -> Result<Mapped, Error> {
+        let have = (*self.owner).as_ref().len() as u64;
+        if have == file.bytes {
+            return Ok(self);
+        }
+        Err(Error::file_help(
+            &self.path,
+            format!(
+                "has {have} bytes, and had {} when it was compiled; the plan's weights are in it",
+                file.bytes
+            ),
+            "copy or download it again, or compile the model again",
+        ))
+    }
+}
+
+/// What a recipe must be, files aside.
+fn sound(recipe: &Recipe, files: &[SourceFile]) -> Result<(), String> {
+    let n = checked_numel(&recipe.shape).ok_or_else(|| format!("shape {:?} overflows", recipe.shape))?;
+    let need = recipe.dtype.bytes_for(n) as u64;
+    let all = files.iter().fold(0u64, |n, f| n.saturating_add(f.bytes));
+    if need > all {
+        return Err(format!("it has {need} bytes, and all files together {all}"));
+    }
+    let mut sum = 0u64;
+    for (i, p) in recipe.parts.iter().enumerate() {
+        let file = files.get(p.file).ok_or_else(|| format!("parts[{i}]: there is no file {}", p.file))?;
+        if p.bytes == 0 || p.bytes > PART_BYTES {
+            return Err(format!("parts[{i}]: it has {} bytes, not between 1 and {PART_BYTES}", p.bytes));
+        }
+        if p.offset.checked_add(p.bytes).is_none_or(|end| end > file.bytes) {
+            let (at, n) = (p.offset, p.bytes);
+            return Err(format!(
+                "parts[{i}]: {n} bytes from {at} are outside of file {} ({} bytes)",
+                p.file, file.bytes
+            ));
+        }
+        sum = sum.saturating_add(p.bytes);
+    }
+    match sum == need {
+        true => Ok(()),
+        false => Err(format!("{}{:?} needs {need} bytes, its parts have {sum}", recipe.dtype, recipe.shape)),
+    }
+}
+
+/// The same pieces, with those joined that lie side by side in one file.
+fn one_behind_the_other(pieces: Vec<Tensor>) -> Vec<Tensor> {
+    use wgfc_ir::tensor::Data;
+    let mut all: Vec<Tensor> = vec![];
+    for p in pieces {
+        if let Some(Tensor { data: Data::Bytes { owner, offset, len }, shape, .. }) = all.last_mut()
+            && let Data::Bytes { owner: next, offset: begin, len: more } = &p.data
+            && Arc::ptr_eq(owner, next)
+            && *offset + *len == *begin
+        {
+            *len += more;
+            *shape = vec![*len];
+        } else {
+            all.push(p);
+        }
+    }
+    all
+}
+
+/// The tensors of a file beside the plan, or of the one that it is in.
+fn own_tensors(file: &Opened) -> Result<BTreeMap<String, Tensor>, Vec<String>> {
+    file.tensors(&|text| serde_json::from_str::<TrueTypes>(text).map_err(|e| e.to_string()))
+}
+
+/// Puts tensors without values in the place of weights that a plan was made without.
+fn absent(p: &mut Program) {
+    use wgfc_ir::program::BufferKind;
+    for b in &p.buffers {
+        if let (BufferKind::Weight { name }, Some(n)) = (&b.kind, b.elements.as_const())
+            && !p.weights.contains_key(name)
+        {
+            let absent = Tensor::absent(b.dtype, vec![usize::try_from(n).unwrap_or(0)]);
+            p.weights.insert(name.clone(), absent);
+        }
+    }
+    for s in &p.states {
+        let extents = s.shape.iter().map(|d| usize::try_from(d.as_const()?).ok());
+        if let (Some(name), Some(shape)) = (&s.initial, extents.collect())
+            && !p.weights.contains_key(name)
+        {
+            p.weights.insert(name.clone(), Tensor::absent(s.dtype, shape));
+        }
+    }
+}

@@ -1,0 +1,215 @@
+//! Where the bytes of weights go and come from: stretches of files, each with its hash.
+
+use crate::Error;
+use sha2::{Digest, Sha256};
+use std::ops::Range;
+use std::path::{Component, Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use wgfc_ir::Tensor;
+use wgfc_ir::bundle::PART_BYTES;
+use wgfc_ir::tensor::ByteOwner;
+
+/// The files that a model was read from, mapped into memory.
+pub(crate) struct Originals(pub Vec<(PathBuf, Arc<dyn ByteOwner>)>);
+
+/// Bytes of one of [`Originals`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Stretch {
+    pub file: usize,
+    pub offset: u64,
+    pub bytes: u64,
+}
+
+/// The least bytes that stretches of a tensor have on average.
+const LEAST_STRETCH: u64 = 16 << 10;
+/// A tensor of fewer bytes is copied: to say where it is would take as many.
+const LEAST_TENSOR: u64 = 512;
+
+impl Originals {
+    /// Where in the files the bytes of a tensor are, one behind the other; nothing where they are not or lie in too many pieces.
+    /// The tensor shares the memory of the files.
+    pub(super) fn find(&self, t: &Tensor) -> Option<Vec<Stretch>> {
+        let len = t.byte_len().filter(|n| *n as u64 >= LEAST_TENSOR)?;
+        let most = len as u64 / LEAST_STRETCH + 1;
+        let mut found: Vec<Stretch> = vec![];
+        for piece in t.pieces(0..len).filter(|p| !p.is_empty()) {
+            let s = self.stretch(piece)?;
+            match found.last_mut() {
+                Some(l) if l.file == s.file && l.offset + l.bytes == s.offset => l.bytes += s.bytes,
+                _ => found.push(s),
+            }
+            if found.len() as u64 > most {
+                return None;
+            }
+        }
+        (found.iter().map(|s| s.bytes).sum::<u64>() == len as u64).then_some(found)
+    }
+
+    fn stretch(&self, piece: &[u8]) -> Option<Stretch> {
+        let at = piece.as_ptr_range();
+        self.0.iter().enumerate().find_map(|(file, (_, owner))| {
+            let all = (**owner).as_ref().as_ptr_range();
+            let inside = all.start <= at.start && at.end <= all.end;
+            let offset = (at.start as usize).wrapping_sub(all.start as usize) as u64;
+            inside.then_some(Stretch { file, offset, bytes: piece.len() as u64 })
+        })
+    }
+}
+
+/// A range cut into pieces of at most [`PART_BYTES`].
+pub(super) fn parts(range: Range<u64>) -> impl Iterator<Item = Range<u64>> {
+    let end = range.end;
+    (range.start..end).step_by(PART_BYTES as usize).map(move |at| at..end.min(at + PART_BYTES))
+}
+
+/// The hash of pieces that follow one another, in hexadecimal digits.
+pub(super) fn sha256<'b>(pieces: impl Iterator<Item = &'b [u8]>) -> String {
+    use std::fmt::Write;
+    let mut hash = Sha256::new();
+    pieces.for_each(|p| hash.update(p));
+    hash.finalize().iter().fold(String::with_capacity(64), |mut s, b| {
+        // Writing to a string does not fail.
+        let _ = write!(s, "{b:02x}");
+        s
+    })
+}
+
+/// What `one` makes of each item, in their order, on all cores.
+pub(super) fn on_all_cores<T: Sync, R: Send>(items: &[T], one: impl Fn(&T) -> R + Sync) -> Vec<R> {
+    let threads = std::thread::available_parallelism().map_or(1, usize::from).min(items.len());
+    let next = AtomicUsize::new(0);
+    let work = || {
+        let mut done = vec![];
+        loop {
+            let i = next.fetch_add(1, Ordering::Relaxed);
+            match items.get(i) {
+                Some(item) => done.push((i, one(item))),
+                None => return done,
+            }
+        }
+    };
+    if threads <= 1 {
+        return work().into_iter().map(|(_, r)| r).collect();
+    }
+    let mut all: Vec<(usize, R)> = std::thread::scope(|s| {
+        let workers: Vec<_> = (1..threads).map(|_| s.spawn(work)).collect();
+        let mut all = work();
+        all.extend(workers.into_iter().filter_map(|w| w.join().ok()).flatten());
+        all
+    });
+    all.sort_by_key(|(i, _)| *i);
+    all.into_iter().map(|(_, r)| r).collect()
+}
+
+/// The relative URL of a file as seen from a folder. Both must be there.
+pub(super) fn relative(file: &Path, from: &Path) -> Result<String, Error> {
+    let real =
+        |p: &Path| p.canonicalize().map_err(|e| crate::files::unreadable(p, crate::files::in_words(&e)));
+    let (file, from) = (real(file)?, real(from)?);
+    let (to, base): (Vec<Component<'_>>, Vec<Component<'_>>) =
+        (file.components().collect(), from.components().collect());
+    let common = to.iter().zip(&base).take_while(|(a, b)| a == b).count();
+    let mut url = "../".repeat(base.len() - common);
+    for (i, c) in to[common..].iter().enumerate() {
+        let Component::Normal(name) = c else {
+            let help = "write the plan on the same drive, or without --weights-from-model";
+            return Err(Error::file_help(&file, "has no path relative to the plan", help));
+        };
+        let name = name.to_str().ok_or_else(|| {
+            Error::file_help(&file, "has a path that is no Unicode text", "give the model another place")
+        })?;
+        let plain = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'.' | b'_' | b'~');
+        url += if i > 0 { "/" } else { "" };
+        for b in name.bytes() {
+            if plain(b) { url.push(char::from(b)) } else { url += &format!("%{b:02X}") }
+        }
+    }
+    Ok(url)
+}
+
+/// The path below or beside a plan's folder that a relative URL names.
+///
+/// # Errors
+/// Why it is none.
+pub(super) fn path_of(url: &str) -> Result<PathBuf, String> {
+    if url.contains("://") {
+        return Err("is on the web; put the file beside the plan and its name in its place".into());
+    }
+    let mut bytes = vec![];
+    let mut rest = url.as_bytes();
+    while let Some((b, behind)) = rest.split_first() {
+        rest = behind;
+        if *b != b'%' {
+            bytes.push(*b);
+            continue;
+        }
+        let digit = |i: usize| behind.get(i).and_then(|d| char::from(*d).to_digit(16));
+        let (Some(high), Some(low)) = (digit(0), digit(1)) else {
+            return Err("is no URL: two hexadecimal digits must follow a `%`".into());
+        };
+        bytes.push((high * 16 + low) as u8);
+        rest = &behind[2..];
+    }
+    let text = String::from_utf8(bytes).map_err(|_| "is no Unicode text".to_owned())?;
+    let relative = Path::new(&text)
+        .components()
+        .all(|c| matches!(c, Component::Normal(_) | Component::CurDir | Component::ParentDir));
+    let bad = text.is_empty() || !relative || text.contains(['\\', '\0']) || url.contains([':', '?', '#']);
+    if bad { Err("is no path relative to the plan".into()) } else { Ok(PathBuf::from(text)) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_of_files_are_relative_urls() {
+        let dir = tempfile::tempdir().unwrap();
+        let at = |p: &str| dir.path().join(p);
+        std::fs::create_dir_all(at("a/out")).unwrap();
+        for (name, from, url) in [
+            ("a/m.onnx", "a/out", "../m.onnx"),
+            ("a/out/w.bin", "a/out", "w.bin"),
+            ("a/50% of #1?.onnx", "a", "50%25%20of%20%231%3F.onnx"),
+            ("größe.onnx", "a/out", "../../gr%C3%B6%C3%9Fe.onnx"),
+        ] {
+            std::fs::write(at(name), b"x").unwrap();
+            assert_eq!(relative(&at(name), &at(from)).unwrap(), url);
+            let back = at(from).join(path_of(url).unwrap());
+            assert_eq!(back.canonicalize().unwrap(), at(name).canonicalize().unwrap());
+        }
+        for bad in ["", "/etc/passwd", "https://a.example/m", "a%2", "a%zz", "%2Fetc", "C:%5Cm", "%FF"] {
+            assert!(path_of(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn parts_follow_one_another() {
+        let m = PART_BYTES;
+        let all: Vec<_> = parts(5..5 + 2 * m + 1).collect();
+        assert_eq!(all, [5..5 + m, 5 + m..5 + 2 * m, 5 + 2 * m..6 + 2 * m]);
+        assert_eq!(parts(3..3).count(), 0);
+        assert_eq!(
+            sha256([&b"ab"[..], b"c"].into_iter()),
+            "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"
+        );
+    }
+
+    #[test]
+    fn stretches_are_found_by_their_memory() {
+        let owner: Arc<dyn ByteOwner> = Arc::new(vec![7u8; 1 << 17]);
+        let all = Originals(vec![("m".into(), owner.clone())]);
+        let of = |at: usize, n: usize| {
+            Tensor::shared(wgfc_ir::DType::F32, vec![n / 4 / 8, 8], owner.clone(), at, n).unwrap()
+        };
+        let (a, b) = (of(64, 65536), of(64 + 65536, 32768));
+        assert_eq!(all.find(&a), Some(vec![Stretch { file: 0, offset: 64, bytes: 65536 }]));
+        assert_eq!(all.find(&Tensor::joined(&[&a, &b], 0).unwrap()).unwrap().len(), 1);
+        assert_eq!(all.find(&Tensor::joined(&[&b, &a], 0).unwrap()).unwrap().len(), 2);
+        // Row by row there would be thousands.
+        assert_eq!(all.find(&Tensor::joined(&[&a, &a], 1).unwrap()), None);
+        assert_eq!(all.find(&Tensor::zeros(wgfc_ir::DType::F32, vec![1024])), None);
+        assert_eq!(all.find(&of(0, 256)), None);
+    }
+}

@@ -1,0 +1,382 @@
+//! Bundles as files.
+
+use super::recipe::{Originals, Stretch, on_all_cores, parts, relative, sha256};
+use super::{KERNELS, PLAN, SaveOptions, WEIGHTS, is_plain_name};
+use crate::Error;
+use crate::tensors::{TrueType, TrueTypes, stored_as};
+use safetensors::tensor::{Dtype, TensorInfo};
+use serde::ser::{Serialize, SerializeMap, Serializer};
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::io::Write;
+use std::ops::Range;
+use std::path::Path;
+use wgfc_ir::bundle::{Part, Recipe, Recipes, SourceFile};
+use wgfc_ir::{Bundle, Tensor};
+
+/// The bytes of weights that lie in files of their own, and where all bytes of weights are.
+pub(super) struct Weights<'b> {
+    files: Vec<File<'b>>,
+    /// Names and sizes of the original files.
+    originals: Vec<SourceFile>,
+    sources: Vec<(&'b str, &'b Tensor, Source)>,
+    /// The hash of each part, of all sources in order.
+    hashes: Vec<String>,
+}
+
+/// Where the bytes of a weight are.
+enum Source {
+    /// In the original files.
+    Model(Vec<Stretch>),
+    /// In entries of own files: the file, the entry.
+    Own(Vec<(usize, usize)>),
+}
+
+/// A file of safetensors.
+#[derive(Default)]
+struct File<'b> {
+    entries: Vec<Entry<'b>>,
+    types: TrueTypes,
+    /// Bytes of all entries.
+    bytes: u64,
+}
+
+struct Entry<'b> {
+    name: String,
+    dtype: Dtype,
+    shape: Vec<usize>,
+    tensor: &'b Tensor,
+    range: Range<usize>,
+    /// Its first byte behind the header.
+    begin: u64,
+}
+
+/// A header; metadata comes first.
+struct Header<'a, 'b> {
+    metadata: &'a BTreeMap<&'a str, String>,
+    entries: &'a [Entry<'b>],
+}
+
+impl Serialize for Header<'_, '_> {
+    fn serialize<S: Serializer>(&self, s: S) -> Result<S::Ok, S::Error> {
+        let mut map = s.serialize_map(None)?;
+        if !self.metadata.is_empty() {
+            map.serialize_entry("__metadata__", self.metadata)?;
+        }
+        for e in self.entries {
+            let begin = e.begin as usize;
+            let data_offsets = (begin, begin + e.range.len());
+            map.serialize_entry(
+                &e.name,
+                &TensorInfo { dtype: e.dtype, shape: e.shape.clone(), data_offsets },
+            )?;
+        }
+        map.end()
+    }
+}
+
+impl<'b> File<'b> {
+    fn put(&mut self, name: String, tensor: &'b Tensor, range: Range<usize>) -> usize {
+        let whole = range.len() == tensor.byte_len().unwrap_or(0);
+        let (dtype, shape) = match stored_as(tensor.dtype).filter(|_| whole) {
+            Some(d) => (d, tensor.shape.clone()),
+            None => (Dtype::U8, vec![range.len()]),
+        };
+        if whole && dtype == Dtype::U8 && stored_as(tensor.dtype).is_none() {
+            let ty = TrueType { dtype: tensor.dtype, shape: tensor.shape.clone() };
+            self.types.insert(name.clone(), ty);
+        }
+        let begin = self.bytes;
+        self.bytes += range.len() as u64;
+        self.entries.push(Entry { name, dtype, shape, tensor, range, begin });
+        self.entries.len() - 1
+    }
+
+    /// The header of the file, with what else is in its metadata, a multiple of 8 bytes and at least `least`.
+    fn header(&self, mut metadata: BTreeMap<&str, String>, least: usize) -> Result<Vec<u8>, Error> {
+        let internal = |e: serde_json::Error| Error::Internal(format!("the tensors cannot be written: {e}"));
+        if !self.types.is_empty() {
+            metadata
+                .insert(crate::tensors::METADATA_KEY, serde_json::to_string(&self.types).map_err(internal)?);
+        }
+        let header = Header { metadata: &metadata, entries: &self.entries };
+        let mut text = serde_json::to_vec(&header).map_err(internal)?;
+        text.resize(text.len().max(least).next_multiple_of(8), b' ');
+        Ok(text)
+    }
+
+    fn write(&self, path: &Path, header: &[u8], wrote: &mut dyn FnMut(usize)) -> std::io::Result<()> {
+        let mut file = std::io::BufWriter::with_capacity(1 << 20, fs::File::create(path)?);
+        file.write_all(&(header.len() as u64).to_le_bytes())?;
+        file.write_all(header)?;
+        for e in &self.entries {
+            for part in parts(e.range.start as u64..e.range.end as u64) {
+                for piece in e.tensor.pieces(part.start as usize..part.end as usize) {
+                    file.write_all(piece)?;
+                }
+                wrote((part.end - part.start) as usize);
+            }
+        }
+        file.into_inner()?.sync_data()
+    }
+}
+
+impl<'b> Weights<'b> {
+    /// Decides where the weights of a bundle go, and hashes them. Absent ones are left out. `up` leads from the plan to the
+    /// folder `place`.
+    pub fn of(
+        bundle: &'b Bundle,
+        options: &SaveOptions<'_>,
+        shards: Option<u64>,
+        (up, place): (&str, &Path),
+    ) -> Result<Weights<'b>, Error> {
+        let from = options.model.map(|m| m.originals()).unwrap_or(Originals(vec![]));
+        let mut weights = Weights { files: vec![], originals: vec![], sources: vec![], hashes: vec![] };
+        let mut own = vec![];
+        let mut named: BTreeMap<usize, usize> = BTreeMap::new();
+        for (name, tensor) in bundle.store().into_iter().filter(|(_, t)| t.is_present()) {
+            let Some(mut found) = from.find(tensor) else {
+                own.push((name, tensor));
+                continue;
+            };
+            for s in &mut found {
+                let known = named.get(&s.file).copied();
+                s.file = match (known, &from.0[s.file]) {
+                    (Some(i), _) => i,
+                    (None, (path, owner)) => {
+                        let url = up.to_owned() + &relative(path, place)?;
+                        let bytes = (**owner).as_ref().len() as u64;
+                        weights.originals.push(SourceFile { name: url, bytes, sha256: None });
+                        named.insert(s.file, weights.originals.len() - 1);
+                        weights.originals.len() - 1
+                    }
+                };
+            }
+            weights.sources.push((name, tensor, Source::Model(found)));
+        }
+        // Those that would put the next ones off an even place come last.
+        own.sort_by_key(|(_, t)| !t.byte_len().unwrap_or(0).is_multiple_of(8));
+        for (name, tensor) in own {
+            weights.put(name, tensor, shards);
+        }
+        if weights.files.is_empty() {
+            weights.files.push(File::default());
+        }
+        let stretches: Vec<(&Tensor, Range<u64>)> =
+            weights.sources.iter().flat_map(|s| weights.stretches(s)).map(|(t, r, ..)| (t, r)).collect();
+        weights.hashes =
+            on_all_cores(&stretches, |(t, r)| sha256(t.pieces(r.start as usize..r.end as usize)));
+        if weights.hashes.len() != stretches.len() {
+            return Err(Error::Internal("a thread that hashes weights panicked".into()));
+        }
+        Ok(weights)
+    }
+
+    /// Puts a weight into own files of about `most` bytes each.
+    fn put(&mut self, name: &'b str, tensor: &'b Tensor, most: Option<u64>) {
+        let len = tensor.byte_len().unwrap_or(0);
+        let most = most.unwrap_or(u64::MAX);
+        let mut places = vec![];
+        let cut = len as u64 > most;
+        let mut at = 0;
+        loop {
+            let n = usize::try_from(most).map_or(len - at, |m| m.min(len - at));
+            let full = self.files.last().is_none_or(|f| f.bytes > 0 && f.bytes + n as u64 > most);
+            if full {
+                self.files.push(File::default());
+            }
+            let file = self.files.len() - 1;
+            let f = &mut self.files[file];
+            let mut own = if cut { format!("{name}#{}", places.len()) } else { name.to_owned() };
+            while own == "__metadata__" || own.contains('#') && f.entries.iter().any(|e| e.name == own) {
+                own.push('#');
+            }
+            places.push((file, f.put(own, tensor, at..at + n)));
+            at += n;
+            if at >= len {
+                break;
+            }
+        }
+        self.sources.push((name, tensor, Source::Own(places)));
+    }
+
+    /// The parts of a weight: which of its bytes, in which file from where. Original files come behind own ones.
+    fn stretches<'s>(
+        &'s self,
+        (_, tensor, source): &'s (&'b str, &'b Tensor, Source),
+    ) -> Vec<(&'b Tensor, Range<u64>, usize, u64)> {
+        let mut at = 0u64;
+        let mut all = vec![];
+        let mut add = |file: usize, begin: u64, bytes: u64| {
+            for r in parts(at..at + bytes) {
+                all.push((*tensor, r.clone(), file, begin + (r.start - at)));
+            }
+            at += bytes;
+        };
+        match source {
+            Source::Model(found) => {
+                for s in found {
+                    add(self.files.len() + s.file, s.offset, s.bytes);
+                }
+            }
+            Source::Own(places) => {
+                for (file, entry) in places {
+                    let e = &self.files[*file].entries[*entry];
+                    add(*file, e.begin, e.range.len() as u64);
+                }
+            }
+        }
+        all
+    }
+
+    /// The recipes, with the names of the own files and the bytes of their headers.
+    fn recipes(&self, own: &[(String, u64)]) -> Recipes {
+        let mut hashes = self.hashes.iter();
+        let headers = |file: usize| own.get(file).map_or(0, |(_, header)| *header);
+        let mut tensors = BTreeMap::new();
+        for source in &self.sources {
+            let part = |(_, r, file, begin): (&Tensor, Range<u64>, usize, u64)| Part {
+                file,
+                offset: headers(file) + begin,
+                bytes: r.end - r.start,
+                sha256: hashes.next().cloned(),
+            };
+            let parts = self.stretches(source).into_iter().map(part).collect();
+            let (name, tensor, _) = source;
+            let recipe = Recipe { dtype: tensor.dtype, shape: tensor.shape.clone(), parts };
+            tensors.insert((*name).to_owned(), recipe);
+        }
+        let files = own.iter().zip(&self.files).map(|((name, header), f)| SourceFile {
+            name: name.clone(),
+            bytes: header + f.bytes,
+            sha256: None,
+        });
+        let mut recipes = Recipes { files: files.chain(self.originals.iter().cloned()).collect(), tensors };
+        forget_unused(&mut recipes);
+        recipes
+    }
+
+    fn bytes(&self) -> u64 {
+        self.files.iter().map(|f| f.bytes).sum()
+    }
+}
+
+/// Leaves out files that nothing is in.
+fn forget_unused(r: &mut Recipes) {
+    let used: BTreeSet<usize> = r.tensors.values().flat_map(|t| &t.parts).map(|p| p.file).collect();
+    let places: BTreeMap<usize, usize> = used.iter().enumerate().map(|(new, old)| (*old, new)).collect();
+    let mut i = 0;
+    r.files.retain(|_| {
+        i += 1;
+        used.contains(&(i - 1))
+    });
+    for p in r.tensors.values_mut().flat_map(|t| &mut t.parts) {
+        p.file = places.get(&p.file).copied().unwrap_or(p.file);
+    }
+}
+
+/// The bundle's `plan.json`.
+fn plan_text(bundle: &Bundle, weights: Recipes, pretty: bool) -> Result<String, Error> {
+    let bundle = Bundle { weights: Some(weights), ..bundle.without_weights() };
+    let text = if pretty { serde_json::to_string_pretty(&bundle) } else { serde_json::to_string(&bundle) };
+    text.map(|t| t + "\n").map_err(|e| Error::Internal(format!("the plan cannot be written as JSON: {e}")))
+}
+
+/// The texts of the kernels by the names of their files.
+fn kernels(bundle: &Bundle) -> Result<Vec<(String, &str)>, Error> {
+    let file = |(name, k): (&str, &'_ wgfc_ir::program::Kernel)| match is_plain_name(name) {
+        true => Ok(format!("{name}.wgsl")),
+        false => Err(Error::Internal(format!(
+            "kernel name `{name}` cannot be a file's name, as that of {}",
+            k.family
+        ))),
+    };
+    let texts = bundle.kernels();
+    texts.into_iter().map(|(name, k)| Ok((file((name, k))?, k.wgsl.as_str()))).collect()
+}
+
+/// Says how far writing is.
+fn progress<'o>(options: &'o SaveOptions<'_>, total: u64) -> impl FnMut(usize) + use<'o> {
+    let mut done = 0;
+    let tell = options.progress;
+    move |n| {
+        done += n as u64;
+        if let Some(p) = tell {
+            p(done, total);
+        }
+    }
+}
+
+/// Writes a bundle into the empty folder `new`, which will be `dir`.
+pub(super) fn folder(
+    bundle: &Bundle,
+    new: &Path,
+    dir: &Path,
+    options: &SaveOptions<'_>,
+) -> Result<(), Error> {
+    let failed = |name: String| move |e: std::io::Error| Error::unwritable(&dir.join(name), &e);
+    // The folder need not be there yet; the one that it will be in is.
+    let parent = dir.parent().unwrap_or(dir);
+    let weights = Weights::of(bundle, options, options.shard_size, ("../", parent))?;
+    fs::create_dir(new.join(KERNELS)).map_err(failed(KERNELS.into()))?;
+    for (file, text) in kernels(bundle)? {
+        fs::write(new.join(KERNELS).join(&file), text).map_err(failed(format!("{KERNELS}/{file}")))?;
+    }
+    let mut own = vec![];
+    let mut wrote = progress(options, weights.bytes());
+    for (i, f) in weights.files.iter().enumerate() {
+        let name = match options.shard_size {
+            Some(_) => shard(i, weights.files.len()),
+            None => WEIGHTS.to_owned(),
+        };
+        let header = f.header(BTreeMap::new(), 0)?;
+        f.write(&new.join(&name), &header, &mut wrote).map_err(failed(name.clone()))?;
+        own.push((name, 8 + header.len() as u64));
+    }
+    let text = plan_text(bundle, weights.recipes(&own), true)?;
+    fs::write(new.join(PLAN), text).map_err(failed(PLAN.into()))
+}
+
+/// The name of one of `n` files.
+fn shard(i: usize, n: usize) -> String {
+    format!("weights-{:05}-of-{n:05}.safetensors", i + 1)
+}
+
+/// Whether a file's name is that of one of several.
+pub(super) fn is_shard(name: &str) -> bool {
+    let numbers = name.strip_prefix("weights-").and_then(|n| n.strip_suffix(".safetensors"));
+    numbers
+        .and_then(|n| n.split_once("-of-"))
+        .is_some_and(|(a, b)| [a, b].iter().all(|n| n.len() >= 5 && n.bytes().all(|c| c.is_ascii_digit())))
+}
+
+/// Writes a bundle as one file, which will be in the folder `place`.
+pub(super) fn file(
+    bundle: &Bundle,
+    new: &Path,
+    place: &Path,
+    shown: &Path,
+    options: &SaveOptions<'_>,
+) -> Result<(), Error> {
+    let weights = Weights::of(bundle, options, None, ("", place))?;
+    let [own] = &weights.files[..] else {
+        return Err(Error::Internal("the weights of a bundle are in several files".into()));
+    };
+    let kernels: Vec<(String, &str)> =
+        kernels(bundle)?.into_iter().map(|(f, text)| (format!("{KERNELS}/{f}"), text)).collect();
+    // Where tensors are stands in the header, whose length says where they are: it is made longer until that is right.
+    let mut least = 0;
+    let header = loop {
+        let text = plan_text(bundle, weights.recipes(&[(String::new(), 8 + least as u64)]), false)?;
+        let mut metadata: BTreeMap<&str, String> =
+            kernels.iter().map(|(f, text)| (f.as_str(), (*text).to_owned())).collect();
+        metadata.insert(PLAN, text);
+        let header = own.header(metadata, least)?;
+        if header.len() == least {
+            break header;
+        }
+        least = header.len();
+    };
+    let mut wrote = progress(options, weights.bytes());
+    own.write(new, &header, &mut wrote).map_err(|e| Error::unwritable(shown, &e))
+}

@@ -1,0 +1,641 @@
+//! Compiled programs as files: all versions of the format, one file and folders, weights in the model's file, several plans.
+
+use crate::examples::engine;
+use crate::states::{Reference, close, decoder_with, tokens};
+use serde_json::Value;
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use wgfc::artefact::{ReadOptions, load_bundle_with};
+use wgfc::{Bundle, ModelFile, Options, Program, SaveOptions, Tensor};
+use wgfc_compiler::{Fusion, pipeline::compile_graph};
+use wgfc_ir::bundle::{Needs, PART_BYTES};
+use wgfc_ir::program::Stats;
+use wgfc_runtime::kernel::Checks;
+use wgfc_runtime::session::{DeviceMemory, SessionOptions};
+use wgfc_runtime::testing::gpus;
+use wgfc_runtime::{Plans, RunError, Session};
+
+fn fixture(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures").join(name)
+}
+
+/// A program with weights of several types, one of which does not fill its last byte, and of several kilobytes.
+fn program() -> Program {
+    let numbers: Vec<String> = (0..900).map(|i| (i % 13).to_string()).collect();
+    let text = format!(
+        "graph (x: %0, w: %9, v: %10) -> (y: %6, z: %8) {{
+  %9 = input : f32[5]
+  %10 = input : f32[3]
+  %0 = input : f32[30, 30]
+  %1 = const [{}] : f32[30, 30]
+  %2 = const [1, 2, 3, 4, 5] : u4[5]
+  %3 = const [1, 2, 3] : i8[3]
+  %4 = contract [ab, bc -> ac] (%0, %1) : f32[30, 30]
+  %5 = map [5] {{ mul(cast(f32, a0), a1) }} (%2, %9) : f32[5]
+  %6 = map [30, 30] {{ add(a0, 1:f32) }} (%4) : f32[30, 30]
+  %7 = map [3] {{ mul(cast(f32, a0), a1) }} (%3, %10) : f32[3]
+  %8 = concat axis 0 (%5, %7) : f32[8]
+}}",
+        numbers.join(", ")
+    );
+    let graph = wgfc_ir::text::parse(&text).unwrap();
+    let options = Options { fusion: Fusion::None, ..Options::default() };
+    compile_graph(graph, Stats::default(), &options, &mut |_, _| {}).unwrap()
+}
+
+/// What a program says, and its weights.
+fn said(p: &Program) -> (Value, BTreeMap<String, (String, Vec<u8>)>) {
+    let mut v = serde_json::to_value(p).unwrap();
+    v.as_object_mut().unwrap().remove("version");
+    v.as_object_mut().unwrap().remove("producer");
+    let weight =
+        |(n, t): (&String, &Tensor)| (n.clone(), (format!("{t:?}"), t.bytes().unwrap_or_default().to_vec()));
+    (v, p.weights.iter().map(weight).collect())
+}
+
+/// Where a value breaks a schema, by the keywords that `docs/plan.schema.json` uses.
+fn breaks(schema: &Value, root: &Value, v: &Value, at: &str) -> Result<(), String> {
+    let fail = |what: String| Err(format!("{at}: {what}"));
+    for (key, rule) in schema.as_object().ok_or("a schema is an object")? {
+        let list = rule.as_array();
+        let number = rule.as_u64().unwrap_or(0);
+        match key.as_str() {
+            "$schema" | "title" | "$defs" => {}
+            "$ref" => {
+                let name =
+                    rule.as_str().and_then(|r| r.strip_prefix("#/$defs/")).ok_or("a local reference")?;
+                breaks(&root["$defs"][name], root, v, at)?;
+            }
+            "allOf" => list.into_iter().flatten().try_for_each(|s| breaks(s, root, v, at))?,
+            "oneOf" => {
+                let all = || list.into_iter().flatten().map(|s| breaks(s, root, v, at));
+                if all().filter(Result::is_ok).count() != 1 {
+                    let each: Vec<String> = all().filter_map(Result::err).collect();
+                    return fail(format!("not one of these: {}", each.join("; ")));
+                }
+            }
+            "type" => {
+                let is = match rule.as_str() {
+                    Some("object") => v.is_object(),
+                    Some("array") => v.is_array(),
+                    Some("string") => v.is_string(),
+                    Some("boolean") => v.is_boolean(),
+                    Some("null") => v.is_null(),
+                    Some("integer") => v.is_i64() || v.is_u64(),
+                    other => return fail(format!("the type {other:?} is not known here")),
+                };
+                if !is {
+                    return fail(format!("{v} is no {rule}"));
+                }
+            }
+            "const" if v != rule => return fail(format!("{v} is not {rule}")),
+            "enum" if !list.into_iter().flatten().any(|o| o == v) => {
+                return fail(format!("{v} is none of {rule}"));
+            }
+            "const" | "enum" => {}
+            "minimum" | "maximum" => {
+                let below = v.as_i64().map_or(v.as_u64().is_none(), |n| n < number as i64);
+                let above = v.as_u64().is_some_and(|n| n > number);
+                if key == "minimum" && below || key == "maximum" && above {
+                    return fail(format!("{v} breaks the {key} {rule}"));
+                }
+            }
+            "minItems" | "maxItems" => {
+                let n = v.as_array().map_or(number, |l| l.len() as u64);
+                if key == "minItems" && n < number || key == "maxItems" && n > number {
+                    return fail(format!("{n} items break {key} {rule}"));
+                }
+            }
+            "pattern" => {
+                let pattern = rule.as_str().unwrap_or_default();
+                let text = v.as_str().unwrap_or_default();
+                if !regex::Regex::new(pattern).unwrap().is_match(text) {
+                    return fail(format!("{v} does not match {pattern}"));
+                }
+            }
+            "items" => {
+                for (i, item) in v.as_array().into_iter().flatten().enumerate() {
+                    breaks(rule, root, item, &format!("{at}[{i}]"))?;
+                }
+            }
+            "required" => {
+                let lacking = list.into_iter().flatten().find(|n| v.get(n.as_str().unwrap_or("")).is_none());
+                if let (Some(name), true) = (lacking, v.is_object()) {
+                    return fail(format!("{name} is missing"));
+                }
+            }
+            "properties" => {
+                for (name, rule) in rule.as_object().into_iter().flatten() {
+                    if let Some(inner) = v.get(name) {
+                        breaks(rule, root, inner, &format!("{at}.{name}"))?;
+                    }
+                }
+            }
+            "additionalProperties" => {
+                for (name, inner) in v.as_object().into_iter().flatten() {
+                    breaks(rule, root, inner, &format!("{at}.{name}"))?;
+                }
+            }
+            other => return fail(format!("the keyword `{other}` is not known here")),
+        }
+    }
+    Ok(())
+}
+
+fn schema() -> Value {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/plan.schema.json");
+    serde_json::from_slice(&std::fs::read(path).unwrap()).unwrap()
+}
+
+/// Checks the text of a plan against the schema.
+#[track_caller]
+fn follows_the_schema(path: &Path) -> Value {
+    let text = match path.is_dir() {
+        true => std::fs::read_to_string(path.join("plan.json")).unwrap(),
+        false => {
+            let bytes = std::fs::read(path).unwrap();
+            let (_, header) = safetensors::SafeTensors::read_metadata(&bytes).unwrap();
+            header.metadata().as_ref().unwrap()["plan.json"].clone()
+        }
+    };
+    let (plan, schema) = (serde_json::from_str(&text).unwrap(), schema());
+    breaks(&schema, &schema, &plan, "plan").unwrap();
+    plan
+}
+
+#[test]
+fn the_schema_refuses_what_is_none() {
+    let good = follows_the_schema(&fixture("plans/v4"));
+    let schema = schema();
+    for edit in [
+        &(|v: &mut Value| v["version"] = 5.into()) as &dyn Fn(&mut Value),
+        &|v| v["version"] = 1.into(),
+        &|v| _ = v.as_object_mut().unwrap().remove("buffers"),
+        &|v| v["kernels"][0]["name"] = "../x".into(),
+        &|v| v["kernels"][0]["name"] = "".into(),
+        &|v| v["kernels"][0]["workgroup_size"] = vec![1, 2].into(),
+        &|v| v["buffers"][0]["elements"] = "a;b".into(),
+        &|v| v["buffers"][0]["dtype"] = "f8".into(),
+        &|v| v["buffers"][0]["kind"] = serde_json::json!({ "kind": "arena", "arena": 0 }),
+        &|v| v["dispatches"][0]["kernel"] = (-1).into(),
+        &|v| v["states"][0]["growth"] = 1.into(),
+        &|v| v["symbols"] = vec!["a b"].into(),
+    ] {
+        let mut v = good.clone();
+        edit(&mut v);
+        assert!(breaks(&schema, &schema, &v, "plan").is_err(), "{v}");
+    }
+    for ty in wgfc_ir::DType::ALL {
+        assert!(schema["$defs"]["dtype"]["enum"].as_array().unwrap().contains(&ty.name().into()));
+    }
+}
+
+fn run(session: &mut Session, inputs: &[(String, Tensor)]) -> Vec<(String, Tensor)> {
+    let named: Vec<(&str, Tensor)> = inputs.iter().map(|(n, t)| (n.as_str(), t.clone())).collect();
+    session.run_blocking(&named).unwrap()
+}
+
+#[test]
+fn old_versions_are_read() {
+    for (name, version) in [("v2", 2), ("v3", 3), ("v4", 4)] {
+        let folder = fixture("plans").join(name);
+        let bundle = wgfc::load_bundle(&folder).unwrap();
+        assert_eq!(bundle.plans.len(), 1);
+        let program = wgfc::load(&folder).unwrap();
+        assert_eq!((program.version, program.producer.as_str()), (version, "wgfc 0.1.0"));
+        assert_eq!(bundle.plans[0].needs, Needs::of(&program));
+        // Written again it is of the same version.
+        let out = tempfile::tempdir().unwrap();
+        let again = out.path().join("again");
+        wgfc::save(&program, &again, &SaveOptions::default()).unwrap();
+        follows_the_schema(&folder);
+        follows_the_schema(&again);
+        let text = |f: &Path| -> Value {
+            serde_json::from_slice(&std::fs::read(f.join("plan.json")).unwrap()).unwrap()
+        };
+        assert_eq!(text(&again)["version"], version);
+        for gpu in gpus().iter().take(1) {
+            let model = wgfc::Model::of_bundle(gpu.clone(), &bundle, &folder, Checks::default());
+            let mut model = model.unwrap_or_else(|e| panic!("{name}: {e}"));
+            if version == 4 {
+                let x = [("x".to_owned(), Tensor::from_f32(vec![5], &[1.0; 5]))].into();
+                model.run(&x).unwrap();
+                let y = model.run(&x).unwrap().remove("y").unwrap();
+                assert_eq!(y.to_f32s().unwrap(), [2.5, 3.0, 8.0, 12.0, 9.75]);
+            }
+            if version == 2 {
+                let x = [("x".to_owned(), Tensor::from_f32(vec![2, 13], &[1.0; 26]))].into();
+                let y = model.run(&x).unwrap().remove("probabilities").unwrap().to_f32s().unwrap();
+                assert!((y[..5].iter().sum::<f32>() - 1.0).abs() < 1e-5, "{y:?}");
+            }
+        }
+    }
+}
+
+#[test]
+fn folders_files_and_shards_hold_the_same() {
+    let program = program();
+    let want = said(&program);
+    assert!(want.1.values().any(|(ty, _)| ty.starts_with("u4")), "{:?}", want.1.keys());
+    let dir = tempfile::tempdir().unwrap();
+    let save = |name: &str, shard_size| {
+        let path = dir.path().join(name);
+        wgfc::save(&program, &path, &SaveOptions { shard_size, ..SaveOptions::default() }).unwrap();
+        path
+    };
+    for (name, size) in [("plain", None), ("one.wgfc", None), ("shards", Some(1000)), ("tiny", Some(3))] {
+        let path = save(name, size);
+        follows_the_schema(&path);
+        let read = wgfc::load(&path).unwrap();
+        assert_eq!(said(&read), want, "{name}");
+        assert_eq!(read.kernels[0].wgsl, program.kernels[0].wgsl);
+        assert_eq!(read.producer, program.producer);
+        let bytes =
+            |path: &Path| std::fs::read(if path.is_dir() { path.join("plan.json") } else { path.into() });
+        let first = bytes(&path).unwrap();
+        save(name, size);
+        assert_eq!(bytes(&path).unwrap(), first, "{name}: other bytes");
+        if let Some(size) = size {
+            let files = std::fs::read_dir(&path).unwrap().filter_map(|e| {
+                let e = e.unwrap();
+                e.file_name().to_string_lossy().starts_with("weights-").then(|| e.path())
+            });
+            let files: Vec<PathBuf> = files.collect();
+            assert!(files.len() > 1);
+            for f in &files {
+                let bytes = std::fs::read(f).unwrap();
+                let file = safetensors::SafeTensors::deserialize(&bytes).unwrap();
+                let sum: usize = file.tensors().iter().map(|(_, t)| t.data().len()).sum();
+                assert!(sum as u64 <= size && sum > 0, "{}: {sum} bytes", f.display());
+            }
+        }
+        for gpu in gpus().iter().take(1) {
+            let x = vec![
+                ("x".to_owned(), Tensor::from_f32(vec![30, 30], &[0.5; 900])),
+                ("w".to_owned(), Tensor::from_f32(vec![5], &[2.0; 5])),
+                ("v".to_owned(), Tensor::from_f32(vec![3], &[3.0; 3])),
+            ];
+            let mut session = Session::new_blocking(gpu, &read).unwrap();
+            let mut own = Session::new_blocking(gpu, &program).unwrap();
+            assert_eq!(run(&mut session, &x), run(&mut own, &x));
+            let want = run(&mut own, &x);
+            assert_eq!(want[1].1.to_f32s().unwrap(), [2.0, 4.0, 6.0, 8.0, 10.0, 3.0, 6.0, 9.0]);
+            let bytes = x.iter().map(|(n, t)| (n.clone(), t.bytes().unwrap().to_vec()));
+            let other = engine::run(&path, &BTreeMap::new(), &bytes.collect()).unwrap();
+            for (name, t) in &want {
+                assert_eq!(other[name], t.bytes().unwrap());
+            }
+        }
+    }
+    // The bundle is a file of safetensors whose header has everything else.
+    let bytes = std::fs::read(dir.path().join("one.wgfc")).unwrap();
+    let (_, header) = safetensors::SafeTensors::read_metadata(&bytes).unwrap();
+    let texts = header.metadata().as_ref().unwrap();
+    let plan: Value = serde_json::from_str(&texts["plan.json"]).unwrap();
+    assert_eq!(plan["version"], 5);
+    assert_eq!(plan["weights"]["files"][0]["bytes"], bytes.len());
+    let kernel = format!("kernels/{}.wgsl", program.kernels[0].name);
+    assert_eq!(texts[&kernel], program.kernels[0].wgsl);
+    let e = wgfc::save(
+        &program,
+        &dir.path().join("one.wgfc"),
+        &SaveOptions { shard_size: Some(1), ..SaveOptions::default() },
+    );
+    assert!(e.unwrap_err().to_string().contains("one file"));
+}
+
+/// A copy of a model with large constants in its messages.
+fn large_model(dir: &Path) -> PathBuf {
+    use prost::Message;
+    use wgfc_compiler::import::onnx::*;
+    let tensor = |name: &str, n: i64, seed: u32| TensorProto {
+        name: name.into(),
+        dims: vec![n, n],
+        data_type: 1,
+        raw_data: (0..(n * n) as u32)
+            .flat_map(|i| ((i.wrapping_mul(seed) % 1000) as f32 * 1e-3 - 0.5).to_le_bytes())
+            .collect::<Vec<u8>>()
+            .into(),
+        ..Default::default()
+    };
+    let node = |op: &str, input: &[&str], output: &str| NodeProto {
+        op_type: op.into(),
+        name: output.into(),
+        input: input.iter().map(|s| (*s).into()).collect(),
+        output: vec![output.into()],
+        ..Default::default()
+    };
+    let port = |name: &str| {
+        let dim = |v| DimensionProto { value: Some(v) };
+        let dims = vec![dim(DimensionValue::Param("rows".into())), dim(DimensionValue::Value(64))];
+        let ty = TensorTypeProto { elem_type: 1, shape: Some(TensorShapeProto { dim: dims }) };
+        let ty = TypeProto { value: Some(TypeValue::Tensor(ty)) };
+        ValueInfoProto { name: name.into(), r#type: Some(ty) }
+    };
+    let graph = GraphProto {
+        name: "g".into(),
+        node: vec![
+            node("MatMul", &["x", "a"], "h"),
+            node("Relu", &["h"], "r"),
+            node("MatMul", &["r", "b"], "y"),
+        ],
+        initializer: vec![tensor("a", 64, 7919), tensor("b", 64, 104_729)],
+        input: vec![port("x")],
+        output: vec![port("y")],
+        ..Default::default()
+    };
+    let model = ModelProto {
+        ir_version: 10,
+        graph: Some(graph),
+        opset_import: vec![OperatorSetIdProto { domain: String::new(), version: 21 }],
+        ..Default::default()
+    };
+    let path = dir.join("the model #1.onnx");
+    std::fs::write(&path, model.encode_to_vec()).unwrap();
+    path
+}
+
+#[test]
+fn weights_stay_in_the_models_file() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = large_model(dir.path());
+    let file = ModelFile::open(&path).unwrap();
+    let program = file.compile(&Options::default()).unwrap();
+    let options = SaveOptions { model: Some(&file), ..SaveOptions::default() };
+    for name in ["out", "out.wgfc"] {
+        let out = dir.path().join(name);
+        wgfc::save(&program, &out, &options).unwrap();
+        let size = |p: PathBuf| std::fs::metadata(p).unwrap().len();
+        let copied = size(if out.is_dir() { out.join("weights.safetensors") } else { out.clone() });
+        assert!(copied < 16_000, "{name}: {copied} bytes are copied");
+        let read = wgfc::load(&out).unwrap();
+        assert_eq!(said(&read), said(&program), "{name}");
+
+        // Another model, a shorter one and none are found out, also by who does not ask for it.
+        let good = std::fs::read(&path).unwrap();
+        let says = |what: &str| {
+            // Hashes of what is in the plan's folder are compared where that is asked for.
+            let hash = what.contains("hash") && !out.is_dir();
+            for verify in [true, hash] {
+                let e = load_bundle_with(&out, &ReadOptions { verify }).unwrap_err();
+                assert_eq!(e.class(), wgfc::ErrorClass::Model);
+                assert!(e.to_string().contains(what) && e.to_string().contains("the model #1.onnx"), "{e}");
+            }
+        };
+        let mut other = good.clone();
+        let middle = other.len() / 2;
+        other[middle] ^= 1;
+        std::fs::write(&path, &other).unwrap();
+        says("their hash differs");
+        std::fs::write(&path, &good[..good.len() - 1]).unwrap();
+        says("when it was compiled");
+        std::fs::remove_file(&path).unwrap();
+        says("no such file");
+        std::fs::write(&path, &good).unwrap();
+        wgfc::load(&out).unwrap();
+    }
+
+    // What would be replaced cannot be referred to.
+    let inside = dir.path().join("inside");
+    std::fs::create_dir(&inside).unwrap();
+    let moved = inside.join("m.onnx");
+    std::fs::copy(&path, &moved).unwrap();
+    let file = ModelFile::open(&moved).unwrap();
+    let program = file.compile(&Options::default()).unwrap();
+    let options = SaveOptions { model: Some(&file), force: true, ..SaveOptions::default() };
+    let e = wgfc::save(&program, &inside, &options).unwrap_err().to_string();
+    assert!(e.contains("the plan would refer to") && moved.exists(), "{e}");
+    let e = wgfc::save(&program, &moved.with_extension("wgfc"), &options);
+    e.unwrap();
+}
+
+#[test]
+fn damaged_weights_are_found_by_their_hashes() {
+    let dir = tempfile::tempdir().unwrap();
+    let program = program();
+    let options = SaveOptions { shard_size: Some(2000), ..SaveOptions::default() };
+    let (folder, file) = (dir.path().join("out"), dir.path().join("out.wgfc"));
+    wgfc::save(&program, &folder, &options).unwrap();
+    wgfc::save(&program, &file, &SaveOptions::default()).unwrap();
+    let first = std::fs::read_dir(&folder).unwrap().map(|e| e.unwrap().path());
+    let shard = first.filter(|p| p.extension().is_some_and(|e| e == "safetensors")).min().unwrap();
+    for (plan, at) in [(&folder, &shard), (&file, &file)] {
+        let good = std::fs::read(at).unwrap();
+        let mut bad = good.clone();
+        *bad.last_mut().unwrap() ^= 0x40;
+        std::fs::write(at, &bad).unwrap();
+        let e = wgfc::load_bundle(plan).unwrap_err().to_string();
+        assert!(e.contains("tensor `") && e.contains("their hash differs") && e.contains("again"), "{e}");
+        // Looking at a plan need not read its weights.
+        load_bundle_with(plan, &ReadOptions { verify: false }).unwrap();
+        for cut in [1, 9, good.len() / 2, good.len() - 20] {
+            std::fs::write(at, &good[..good.len() - cut]).unwrap();
+            let e = wgfc::load_bundle(plan).unwrap_err();
+            assert_eq!(e.class(), wgfc::ErrorClass::Model, "{e}");
+        }
+        std::fs::write(at, &good).unwrap();
+        wgfc::load_bundle(plan).unwrap();
+    }
+}
+
+/// Edits of the plan's JSON, with what each error says.
+#[test]
+fn recipes_that_cannot_be_are_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let out = dir.path().join("out");
+    let shards = SaveOptions { shard_size: Some(2000), ..SaveOptions::default() };
+    wgfc::save(&program(), &out, &shards).unwrap();
+    let secret = dir.path().join("secret");
+    std::fs::write(&secret, vec![7u8; 10_000]).unwrap();
+    let plan = out.join("plan.json");
+    let good: Value = serde_json::from_slice(&std::fs::read(&plan).unwrap()).unwrap();
+    let name = good["weights"]["tensors"].as_object().unwrap().keys().next().unwrap().clone();
+    type Edit<'e> = &'e dyn Fn(&mut Value);
+    let part = |v: &mut Value, key: &str, to: Value| v["tensors"][&name]["parts"][0][key] = to;
+    let cases: &[(&str, Edit<'_>)] = &[
+        ("not between 1 and", &|v| part(v, "bytes", 0.into())),
+        ("not between 1 and", &|v| part(v, "bytes", (PART_BYTES + 1).into())),
+        ("are outside of file", &|v| part(v, "offset", u64::MAX.into())),
+        ("there is no file 99", &|v| part(v, "file", 99.into())),
+        ("their hash differs", &|v| part(v, "offset", 0.into())),
+        ("is not a plan", &|v| part(v, "offset", (-1).into())),
+        ("bytes when", &|v| v["files"][0]["bytes"] = 1_000_000_000_000_u64.into()),
+        ("is no path relative", &|v| v["files"][0]["name"] = "/etc/passwd".into()),
+        ("is on the web", &|v| v["files"][0]["name"] = "https://a.example/w".into()),
+        ("only that of a bundle", &|v| v["files"][0]["name"] = "".into()),
+        ("its parts have", &|v| {
+            let parts = v["tensors"][&name]["parts"].as_array_mut().unwrap();
+            parts.push(parts[0].clone());
+        }),
+        ("and all files together", &|v| v["tensors"][&name]["shape"] = vec![1u64 << 40].into()),
+        ("overflows", &|v| v["tensors"][&name]["shape"] = vec![1u64 << 40; 4].into()),
+        // Nothing that is not known already can be read from elsewhere.
+        ("has no hash", &|v| {
+            v["files"][0] = serde_json::json!({ "name": "../secret", "bytes": 10_000 });
+            for t in v["tensors"].as_object_mut().unwrap().values_mut() {
+                for p in t["parts"].as_array_mut().unwrap() {
+                    p.as_object_mut().unwrap().remove("sha256");
+                }
+            }
+        }),
+    ];
+    for (says, edit) in cases {
+        let mut v = good.clone();
+        edit(&mut v["weights"]);
+        std::fs::write(&plan, v.to_string()).unwrap();
+        let e = wgfc::load_bundle(&out).unwrap_err();
+        assert_eq!(e.class(), wgfc::ErrorClass::Model, "{e}");
+        let text = e.to_string();
+        // The bytes of files are compared when they are opened.
+        let says = if *says == "bytes when" { "when it was compiled" } else { says };
+        assert!(text.contains(says), "`{says}` is not in: {text}");
+    }
+    for (says, edit) in [
+        ("has no plan", (&|v: &mut Value| v["plans"] = Value::Array(vec![])) as Edit<'_>),
+        ("is not a plan", &|v| v["plans"] = Value::Null),
+        ("is of format version 6", &|v| v["version"] = 6.into()),
+        ("is not a plan", &|v| _ = v.as_object_mut().unwrap().remove("version")),
+        ("is not a plan", &|v| v["plans"][0]["needs"] = 3.into()),
+    ] {
+        let mut v = good.clone();
+        edit(&mut v);
+        std::fs::write(&plan, v.to_string()).unwrap();
+        let e = wgfc::load_bundle(&out).unwrap_err().to_string();
+        assert!(e.contains(says) && e.contains("plan.json"), "`{says}` is not in: {e}");
+    }
+}
+
+fn two_plans() -> (Program, Program, Bundle) {
+    let plan = |seq| decoder_with(seq, Fusion::Full, Some(23));
+    let (one, any) = (plan(Some(1)), plan(None));
+    let named = vec![("decode".to_owned(), one.clone()), ("prefill".to_owned(), any.clone())];
+    (one, any, Bundle::new("wgfc".into(), named))
+}
+
+#[test]
+fn plans_share_weights_states_and_kernels() {
+    let (one, any, bundle) = two_plans();
+    let bytes = |p: &Program| p.weights.values().filter_map(Tensor::byte_len).sum::<usize>();
+    let store: usize = bundle.store().iter().filter_map(|(_, t)| t.byte_len()).sum();
+    assert!(store < bytes(&one) + bytes(&any) && store >= bytes(&one).max(bytes(&any)));
+    assert!(bundle.kernels().len() <= one.kernels.len() + any.kernels.len());
+    // Nothing is there twice, and what a plan reads is what it read before.
+    for (plan, before) in bundle.plans.iter().zip([&one, &any]) {
+        for (b, old) in plan.program.buffers.iter().zip(&before.buffers) {
+            use wgfc_ir::program::BufferKind::Weight;
+            if let (Weight { name }, Weight { name: old }) = (&b.kind, &old.kind) {
+                assert_eq!(plan.program.weights[name].bytes(), before.weights[old].bytes());
+            }
+        }
+        for (k, old) in plan.program.kernels.iter().zip(&before.kernels) {
+            assert_eq!(k.wgsl, old.wgsl);
+        }
+    }
+    let store = bundle.store();
+    for (i, (_, a)) in store.iter().enumerate() {
+        assert!(store[..i].iter().all(|(_, b)| a.dtype != b.dtype || a.bytes() != b.bytes()));
+    }
+
+    let dir = tempfile::tempdir().unwrap();
+    for name in ["out", "out.wgfc"] {
+        let out = dir.path().join(name);
+        wgfc::save_bundle(&bundle, &out, &SaveOptions::default()).unwrap();
+        follows_the_schema(&out);
+        let read = wgfc::load_bundle(&out).unwrap();
+        let names: Vec<&str> = read.plans.iter().map(|p| p.name.as_str()).collect();
+        assert_eq!(names, ["decode", "prefill"]);
+        for (a, b) in read.plans.iter().zip(&bundle.plans) {
+            assert_eq!((said(&a.program), &a.needs), (said(&b.program), &b.needs));
+        }
+        for gpu in gpus() {
+            let mut plans = Plans::new_blocking(gpu, &read, SessionOptions::default()).unwrap();
+            assert!(plans.left_out().is_empty());
+            let memory = DeviceMemory::of(plans.sessions());
+            let lone = DeviceMemory::of([&Session::new_blocking(gpu, &any).unwrap()]);
+            assert_eq!(memory.states, lone.states);
+            assert!(memory.weights < 2 * lone.weights, "{memory:?} {lone:?}");
+            let mut reference = Reference::new();
+            let mut past = 0;
+            for ids in [&[3, 1, 36, 0, 8][..], &[5], &[7], &[2, 9]] {
+                let given = tokens(ids, past);
+                let named: Vec<(&str, Tensor)> = given.iter().map(|(n, t)| (n.as_str(), t.clone())).collect();
+                let values: Vec<_> = named.iter().map(|(n, t)| (*n, t.clone().into())).collect();
+                assert_eq!(plans.select(&values).unwrap(), usize::from(ids.len() > 1));
+                let got = plans.run_blocking(&named).unwrap();
+                close(&got[0].1.to_f32s().unwrap(), &reference.run(ids));
+                past += ids.len();
+            }
+            // Inputs that no plan takes.
+            let wrong = [("input_ids", Tensor::from_i64(vec![2, 2], &[1; 4]))];
+            let e = plans.run_blocking(&wrong).unwrap_err();
+            assert!(matches!(&e, RunError::NoFit(plans) if plans.len() == 2), "{e}");
+            assert!(e.to_string().contains("plan \"prefill\": "), "{e}");
+        }
+    }
+}
+
+#[test]
+fn plans_that_a_device_cannot_run_are_left_out() {
+    let (_, _, mut bundle) = two_plans();
+    let Some(gpu) = gpus().first() else { return };
+    bundle.plans[0].needs.limits.insert("maxStorageBuffersPerShaderStage".into(), 100_000);
+    bundle.plans[0].needs.features.push("time-travel".into());
+    let plans = Plans::new_blocking(gpu, &bundle, SessionOptions::default()).unwrap();
+    assert_eq!(plans.names().collect::<Vec<_>>(), ["prefill"]);
+    let why = &plans.left_out()[0].why;
+    assert!(why.contains("`time-travel`") && why.contains("of 100000, which is"), "{why}");
+    bundle.plans[1].needs.limits.insert("maxHats".into(), 1);
+    bundle.plans[1].needs.subgroup_sizes = Some(vec![3]);
+    let e = Plans::new_blocking(gpu, &bundle, SessionOptions::default()).unwrap_err();
+    let text = e.to_string();
+    assert!(matches!(e, RunError::NoPlan(_)), "{text}");
+    for part in
+        ["plan \"decode\"", "plan \"prefill\"", "`maxHats` of 1, a limit that is not known", "subgroups of 3"]
+    {
+        assert!(text.contains(part), "`{part}` is not in: {text}");
+    }
+
+    // Another model's plan is none of this one's.
+    let other = decoder_with(Some(1), Fusion::Full, Some(24));
+    let (one, ..) = two_plans();
+    let both =
+        Bundle::new("wgfc".into(), vec![("a".into(), one), ("b".into(), other), ("c".into(), program())]);
+    let plans = Plans::new_blocking(gpu, &both, SessionOptions::default()).unwrap();
+    assert_eq!(plans.names().collect::<Vec<_>>(), ["a"]);
+    let why: Vec<&str> = plans.left_out().iter().map(|l| l.why.as_str()).collect();
+    assert_eq!(
+        why,
+        [
+            "its states are not those of the first plan",
+            "its inputs or outputs are not those of the first plan"
+        ]
+    );
+}
+
+#[test]
+fn weights_of_one_name_and_other_bytes_stay_apart() {
+    let weights = |v: [f32; 5]| {
+        let text = format!(
+            "graph (x: %0) -> (y: %2) {{
+  %0 = input : f32[5]
+  %1 = const [{}] : f32[5]
+  %2 = map [5] {{ mul(a0, a1) }} (%0, %1) : f32[5]
+}}",
+            v.map(|f| f.to_string()).join(", ")
+        );
+        let graph = wgfc_ir::text::parse(&text).unwrap();
+        compile_graph(graph, Stats::default(), &Options::default(), &mut |_, _| {}).unwrap()
+    };
+    let (a, b) = (weights([1.0, 2.0, 3.0, 4.0, 5.0]), weights([5.0, 4.0, 3.0, 2.0, 1.0]));
+    let names: Vec<&String> = a.weights.keys().chain(b.weights.keys()).collect();
+    assert_eq!(names[0], names[1]);
+    let bundle = Bundle::new("wgfc".into(), vec![("a".into(), a.clone()), ("b".into(), b), ("c".into(), a)]);
+    assert_eq!(bundle.store().len(), 2);
+    let dir = tempfile::tempdir().unwrap();
+    let out = dir.path().join("out");
+    wgfc::save_bundle(&bundle, &out, &SaveOptions::default()).unwrap();
+    let read = wgfc::load_bundle(&out).unwrap();
+    let first = |i: usize| read.plans[i].program.weights.values().next().unwrap().to_f32s().unwrap()[0];
+    assert_eq!([first(0), first(1), first(2)], [1.0, 5.0, 1.0]);
+    assert_eq!(std::fs::read_dir(out.join("kernels")).unwrap().count(), 1);
+}
