@@ -107,9 +107,12 @@ pub fn finite_is_seen(f: &mut ScalarFn, bias: u32, dtype: DType) -> u32 {
     }
     let above = f.push(ScalarNode::Const(Scalar::from_f64(dtype, f64::from(f32::MIN.next_up()))));
     let finite = f.push(ScalarNode::Binary(BinaryOp::Max, bias, above));
-    let infinite = f.push(ScalarNode::Unary(UnaryOp::IsInf, bias));
+    // Of bits, not by comparison: implementations of WGSL may take numbers to be finite.
+    let zero = f.push(ScalarNode::Const(Scalar::from_f64(dtype, 0.0)));
+    let negative = f.push(ScalarNode::Binary(BinaryOp::Min, bias, zero));
+    let hidden = f.push(ScalarNode::Unary(UnaryOp::IsInf, negative));
     let unseen = f.push(ScalarNode::Const(unseen(dtype)));
-    f.push(ScalarNode::Select(infinite, unseen, finite))
+    f.push(ScalarNode::Select(hidden, unseen, finite))
 }
 
 /// `softmax(q·kᵀ·scale + mask)·v`; the operands as [`Op::Attention`] has them.

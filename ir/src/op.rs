@@ -235,8 +235,9 @@ pub enum Op {
         epsilon: u32,
     },
     /// `softmax(q·kᵀ·scale + mask)·v`. Inputs: q `[…, s, d]`, k `[…, t, d]`, v `[…, t, e]` and
-    /// optionally mask, which broadcasts to `[…, s, t]`. A row whose scores are all at most the most
-    /// negative finite f32 gives the mean of v, as softmax does, or 0 where `empty_is_zero`.
+    /// optionally mask, of their type or f32, which broadcasts to `[…, s, t]`. A row whose scores are all at most the most
+    /// negative finite f32 gives the mean of v, as softmax does, or 0 where `empty_is_zero`. Scores are clamped to
+    /// finite numbers: of +∞ there is no NaN.
     Attention {
         /// The factor of the scores, as the bits of an `f32`.
         scale: u32,
@@ -532,7 +533,7 @@ impl Op {
                 let mut shape = q.shape.clone();
                 if let Some(m) = t.get(3) {
                     shape[r - 1] = k.shape[batch].clone();
-                    if !broadcasts_to(&m.shape, &shape) || m.dtype != q.dtype {
+                    if !broadcasts_to(&m.shape, &shape) || (m.dtype != q.dtype && m.dtype != DType::F32) {
                         return Err(format!("mask {m} does not broadcast to scores {}", show(&shape)));
                     }
                 }

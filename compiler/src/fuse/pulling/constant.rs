@@ -51,15 +51,7 @@ pub(in crate::fuse) fn fold(
             fits
         });
     }
-    loop {
-        let gone = gone(graph, &chosen);
-        let before = chosen.len();
-        let elsewhere = |n: &NodeId| !gone.contains(n) && rounds(graph, *n);
-        chosen.retain(|v| !ancestors(graph, v.node).iter().any(elsewhere));
-        if chosen.len() == before {
-            break;
-        }
-    }
+    keep_whole(graph, &mut chosen);
     let place: FxHashMap<NodeId, usize> = order.iter().enumerate().map(|(i, n)| (*n, i + 1)).collect();
     for v in &chosen {
         let Some(t) = value(graph, *v, &place) else { continue };
@@ -77,6 +69,40 @@ pub(in crate::fuse) fn fold(
     }
     graph.remove_dead();
     Ok(!chosen.is_empty())
+}
+
+/// Drops values of which a number that devices round would be computed here and there.
+fn keep_whole(graph: &Graph, chosen: &mut Vec<Value>) {
+    let rounded = |v: &Value| ancestors(graph, v.node).into_iter().filter(|n| rounds(graph, *n)).collect();
+    let needs: Vec<Vec<NodeId>> = chosen.iter().map(rounded).collect();
+    let mut readers: FxHashMap<NodeId, Vec<usize>> = FxHashMap::default();
+    for (i, all) in needs.iter().enumerate() {
+        all.iter().for_each(|n| readers.entry(*n).or_default().push(i));
+    }
+    let index: FxHashMap<Value, usize> = chosen.iter().enumerate().map(|(i, v)| (*v, i)).collect();
+    let mut gone = gone(graph, chosen);
+    let mut open: Vec<usize> =
+        (0..needs.len()).filter(|i| needs[*i].iter().any(|n| !gone.contains(n))).collect();
+    let mut kept = vec![true; chosen.len()];
+    open.iter().for_each(|i| kept[*i] = false);
+    while let Some(i) = open.pop() {
+        // What it is computed from stays with it.
+        let mut stay = vec![chosen[i].node];
+        while let Some(n) = stay.pop() {
+            if !gone.remove(&n) {
+                continue;
+            }
+            let constant = |v: &&Value| index.get(*v).is_some_and(|i| kept[*i]);
+            stay.extend(graph.node(n).inputs.iter().filter(|v| !constant(v)).map(|v| v.node));
+            for other in readers.get(&n).into_iter().flatten() {
+                if std::mem::replace(&mut kept[*other], false) {
+                    open.push(*other);
+                }
+            }
+        }
+    }
+    let mut kept = kept.into_iter();
+    chosen.retain(|_| kept.next().unwrap_or(false));
 }
 
 /// The nodes that depend on constants only, and not on symbols, with the work of each.
@@ -163,12 +189,13 @@ fn growth(graph: &Graph, values: &[Value]) -> f64 {
 
 /// The nodes that nothing reads any more if these values are constants.
 fn gone(graph: &Graph, values: &[Value]) -> FxHashSet<NodeId> {
+    let chosen: FxHashSet<Value> = values.iter().copied().collect();
     let mut gone: FxHashSet<NodeId> = FxHashSet::default();
     let mut stack: Vec<NodeId> = values.iter().map(|v| v.node).collect();
     while let Some(n) = stack.pop() {
         let ports = 0..graph.node(n).outputs.len() as u32;
         let needed = ports.map(|port| Value { node: n, port }).any(|v| {
-            !values.contains(&v)
+            !chosen.contains(&v)
                 && (graph.is_output(v) || graph.uses(v).iter().any(|(u, _)| !gone.contains(u)))
         });
         if !needed && gone.insert(n) {

@@ -9,7 +9,7 @@
 //!
 //! Not matched: a scale outside the mask's sum, dropout, a softmax whose result others read.
 
-use super::scores::{Mask, Scores, map, scores};
+use super::scores::{Mask, Scores, mask_type, scores};
 use super::simple::{Simple, factor, simple};
 use super::unseen;
 use crate::rewrite::canonical::topo;
@@ -17,7 +17,7 @@ use crate::rewrite::views::ViewMap;
 use crate::schedule::attention::MAX_WIDTH;
 use std::sync::Arc;
 use wgfc_ir::op::broadcasts_to;
-use wgfc_ir::{BinaryOp, Contract, Dim, Graph, NodeId, Op, Poly, ScalarFn, Value};
+use wgfc_ir::{Contract, Dim, Graph, NodeId, Op, Poly, Value};
 
 /// Replaces attentions; returns how many.
 pub fn recognise(graph: &mut Graph) -> Result<usize, String> {
@@ -82,12 +82,14 @@ struct Operand {
 }
 
 impl Operand {
-    /// Composes the views before the value and, where a `scale` is given, multiplies factors into it.
+    /// Composes the views before the value and, where a `scale` is given, multiplies factors into it, as long as views put nothing
+    /// but zeros beside the value.
     fn simplify(mut self, graph: &Graph, mut scale: Option<&mut f64>, absorbed: &mut Vec<NodeId>) -> Operand {
         loop {
             let v = self.value;
             let node = graph.node(v.node);
             if let Some(scale) = scale.as_deref_mut()
+                && self.view.fill.is_none_or(|f| f.as_f64() == 0.0)
                 && let Some((x, c)) = simple(graph, v).as_ref().and_then(factor)
                 && graph.ty(x) == graph.ty(v)
             {
@@ -337,13 +339,10 @@ impl Match {
             (self.q.build(graph, &origin)?, self.k.build(graph, &origin)?, self.v.build(graph, &origin)?);
         let dtype = graph.ty(q).dtype;
         let mut inputs = vec![q, k, v];
+        let dtype = mask_type(graph, &self.mask, dtype);
         let mut sum: Option<Value> = None;
         for m in &self.mask {
-            let m = m.build(graph, dtype, self.empty_is_zero, &origin)?;
-            sum = Some(match sum {
-                None => m,
-                Some(s) => map(graph, ScalarFn::binary(BinaryOp::Add), &[s, m], &origin)?,
-            });
+            sum = Some(m.build(graph, sum, dtype, self.empty_is_zero, &origin)?);
         }
         inputs.extend(sum);
         let op = Op::Attention { scale: (self.scale as f32).to_bits(), empty_is_zero: self.empty_is_zero };

@@ -2,12 +2,12 @@
 //!
 //! Exporters write the guard because a row of scores that are all −∞ gives 0/0. Whether a row can
 //! be −∞ is decided by where infinities come from: constants, and graph inputs on their way through
-//! elementwise and moving operators. Products, reductions and norms of the model's data are taken
+//! elementwise and moving operators and sums. Products and norms of the model's data are taken
 //! to be finite, as implementations of WGSL may take all arithmetic to be.
 
 use crate::rewrite::canonical::topo;
 use rustc_hash::FxHashMap;
-use wgfc_ir::{BinaryOp, Graph, NodeId, Op, ScalarNode, UnaryOp, Value};
+use wgfc_ir::{BinaryOp, Graph, NodeId, Op, ReduceOp, ScalarNode, UnaryOp, Value};
 
 /// A constant of more elements than this is not searched for infinities.
 const MAX_SEARCHED: usize = 1 << 24;
@@ -75,42 +75,70 @@ fn guarded(graph: &Graph, n: NodeId) -> Option<Value> {
     (asks == softmax).then_some(softmax)
 }
 
+/// How large the elements of `v` may be. Not recursive: graphs may be deep.
 fn size(graph: &Graph, v: Value, known: &mut FxHashMap<Value, Size>) -> Size {
-    if let Some(s) = known.get(&v) {
-        return *s;
+    let mut open = vec![v];
+    while let Some(v) = open.pop() {
+        if known.contains_key(&v) {
+            continue;
+        }
+        let node = graph.node(v.node);
+        let missing: Vec<Value> = match &node.op {
+            Op::View { .. } | Op::Gather { .. } | Op::Reduce { .. } | Op::PrefixScan { .. } => {
+                node.inputs[..1].to_vec()
+            }
+            Op::Concat { .. } | Op::Map { .. } => node.inputs.clone(),
+            _ => vec![],
+        };
+        let missing: Vec<Value> = missing.into_iter().filter(|i| !known.contains_key(i)).collect();
+        if missing.is_empty() || !graph.ty(v).dtype.is_float() {
+            let s = of_node(graph, v, known);
+            known.insert(v, s);
+        } else {
+            open.push(v);
+            open.extend(missing);
+        }
     }
-    let node = graph.node(v.node);
+    known.get(&v).copied().unwrap_or(Size::Unknown)
+}
+
+/// The same of a node of whose inputs it is known.
+fn of_node(graph: &Graph, v: Value, known: &FxHashMap<Value, Size>) -> Size {
     if !graph.ty(v).dtype.is_float() {
         return Size::Ordinary;
     }
-    let s = match &node.op {
-        Op::Contract(_)
-        | Op::Reduce { .. }
-        | Op::Softmax { log: false, .. }
-        | Op::Norm { .. }
-        | Op::Attention { .. }
-        | Op::PrefixScan { .. } => Size::Ordinary,
+    let node = graph.node(v.node);
+    let of = |i: &Value| known.get(i).copied().unwrap_or(Size::Unknown);
+    let first = || node.inputs.first().map_or(Size::Unknown, of);
+    match &node.op {
+        Op::Contract(_) | Op::Softmax { log: false, .. } | Op::Norm { .. } | Op::Attention { .. } => {
+            Size::Ordinary
+        }
+        Op::Reduce { op: ReduceOp::Max | ReduceOp::Min, .. } => first(),
+        // A sum of infinities is infinite, one of large numbers may be.
+        Op::Reduce { .. } | Op::PrefixScan { .. } => {
+            if first() == Size::Ordinary {
+                Size::Ordinary
+            } else {
+                Size::Unknown
+            }
+        }
         Op::Const(t) if !t.is_present() => Size::Ordinary,
         Op::Const(t) if t.numel() <= MAX_SEARCHED => {
             let worst = t.to_f32s().map(|v| v.iter().fold(0f64, |m, x| worse(m, f64::from(*x))));
             of_number(worst.unwrap_or(f64::INFINITY))
         }
         Op::View { fill, .. } => {
-            let outside = fill.map_or(Size::Ordinary, |f| of_number(worse(0.0, f.as_f64())));
-            outside.max(size(graph, node.inputs[0], known))
+            fill.map_or(Size::Ordinary, |f| of_number(worse(0.0, f.as_f64()))).max(first())
         }
-        Op::Gather { .. } => size(graph, node.inputs[0], known),
-        Op::Concat { .. } => {
-            node.inputs.iter().map(|i| size(graph, *i, known)).max().unwrap_or(Size::Ordinary)
-        }
+        Op::Gather { .. } => first(),
+        Op::Concat { .. } => node.inputs.iter().map(of).max().unwrap_or(Size::Ordinary),
         Op::Map { body, .. } => {
-            let args: Vec<Size> = node.inputs.iter().map(|i| size(graph, *i, known)).collect();
+            let args: Vec<Size> = node.inputs.iter().map(of).collect();
             of_body(&body.nodes, &args)
         }
         _ => Size::Unknown,
-    };
-    known.insert(v, s);
-    s
+    }
 }
 
 /// The larger magnitude; infinite for NaN.

@@ -15,7 +15,7 @@ pub struct Scores {
     pub inputs: (Value, Value),
     /// Where it is read.
     pub place: ViewMap,
-    /// What is added, the last one first.
+    /// What is done to them, in this order.
     pub mask: Vec<Mask>,
     /// The product of the factors.
     pub scale: f64,
@@ -23,7 +23,7 @@ pub struct Scores {
     pub absorbed: Vec<NodeId>,
 }
 
-/// Something added to the scores.
+/// Something added to the scores, or put in their place.
 pub struct Mask {
     kind: Kind,
     value: Value,
@@ -33,9 +33,12 @@ pub struct Mask {
 enum Kind {
     /// A tensor that is added as it is.
     Add,
-    /// This scalar where the condition holds (or fails), 0 elsewhere.
+    /// This scalar where the condition holds (or fails), the score elsewhere.
     Where { otherwise: bool, value: Scalar },
 }
+
+/// What is finite and below this stays what it is when ordinary numbers are added.
+const ABSORBS: f64 = -1e30;
 
 /// Whether `v` is read only once, and is no output.
 pub fn private(graph: &Graph, v: Value) -> bool {
@@ -82,15 +85,22 @@ pub fn scores(graph: &Graph, v: Value, place: ViewMap, depth: usize) -> Option<S
                 (None, Some(f)) => (f, *a),
                 _ => return None,
             };
+            // Of a row in which all are chosen the weights are those of what is added.
+            if f.mask.iter().filter_map(Mask::chosen).any(|c| c > ABSORBS) {
+                return None;
+            }
             f.mask.push(masked(m, Kind::Add)?);
             f
         }
         Simple::Choose { condition, x, constant, swapped } => {
-            // Only a constant that no score reaches means the same added as chosen.
+            // Only a constant that no score reaches leaves no weight, and of two the rows in which all are chosen know which is greater.
             if constant.as_f64() > -1e4 {
                 return None;
             }
             let mut f = deeper(*x)?;
+            if f.mask.iter().filter_map(Mask::chosen).any(|c| c != constant.as_f64()) {
+                return None;
+            }
             f.mask.push(masked(*condition, Kind::Where { otherwise: !*swapped, value: *constant })?);
             f
         }
@@ -129,10 +139,19 @@ impl Mask {
         &self.place.shape
     }
 
-    /// What is added, of type `dtype`. With `empty_is_zero` as such an attention has it.
+    /// The number that is put in the place of scores.
+    fn chosen(&self) -> Option<f64> {
+        match self.kind {
+            Kind::Add => None,
+            Kind::Where { value, .. } => Some(value.as_f64()),
+        }
+    }
+
+    /// What is added after `before`, of type `dtype`. With `empty_is_zero` as such an attention has it.
     pub fn build(
         &self,
         graph: &mut Graph,
+        before: Option<Value>,
         dtype: DType,
         empty_is_zero: bool,
         origin: &[Arc<str>],
@@ -145,51 +164,45 @@ impl Mask {
         let mut body = ScalarFn::default();
         let a = body.push(ScalarNode::Arg(0));
         match &self.kind {
-            Kind::Add if own.dtype == dtype && !empty_is_zero => return Ok(x),
-            Kind::Add if empty_is_zero => {
-                let wide = if own.dtype == DType::F64 { DType::F64 } else { DType::F32 };
-                let a = if own.dtype == wide { a } else { body.push(ScalarNode::Cast(wide, a)) };
-                let m = finite_is_seen(&mut body, a, wide);
-                if dtype != wide {
-                    body.push(ScalarNode::Cast(dtype, m));
+            Kind::Add => {
+                let added = if own.dtype == dtype { a } else { body.push(ScalarNode::Cast(dtype, a)) };
+                let added = if empty_is_zero { finite_is_seen(&mut body, added, dtype) } else { added };
+                if before.is_some() {
+                    let before = body.push(ScalarNode::Arg(1));
+                    body.push(ScalarNode::Binary(BinaryOp::Add, before, added));
+                } else if added == a {
+                    return Ok(x);
                 }
             }
-            Kind::Add => {
-                // The least finite number stays finite in a narrower type.
-                let least = body.push(ScalarNode::Const(least(own.dtype, dtype)));
-                let m = body.push(ScalarNode::Binary(BinaryOp::Max, a, least));
-                body.push(ScalarNode::Cast(dtype, m));
-            }
             Kind::Where { otherwise, value } => {
-                let number = value.as_f64();
                 let out = match empty_is_zero {
-                    true if number == f64::NEG_INFINITY => unseen(dtype),
-                    true => Scalar::from_f64(dtype, number.max(f64::from(f32::MIN.next_up()))),
-                    false => Scalar::from_f64(dtype, number.max(least(dtype, dtype).as_f64())),
+                    true if value.as_f64() == f64::NEG_INFINITY => unseen(dtype),
+                    true => Scalar::from_f64(dtype, f64::from(f32::MIN.next_up())),
+                    false => Scalar::from_f64(dtype, f64::from(f32::MIN)),
                 };
                 let out = body.push(ScalarNode::Const(out));
-                let zero = body.push(ScalarNode::Const(Scalar::from_f64(dtype, 0.0)));
-                let (yes, no) = if *otherwise { (zero, out) } else { (out, zero) };
+                let rest = match before {
+                    Some(_) => body.push(ScalarNode::Arg(1)),
+                    None => body.push(ScalarNode::Const(Scalar::from_f64(dtype, 0.0))),
+                };
+                let (yes, no) = if *otherwise { (rest, out) } else { (out, rest) };
                 body.push(ScalarNode::Select(a, yes, no));
             }
         }
-        map(graph, body, &[x], origin)
+        let operands: Vec<Value> = [Some(x), before].into_iter().flatten().collect();
+        map(graph, body, &operands, origin)
     }
 }
 
-/// The least finite number of `of`, as a constant of type `dtype`.
-fn least(dtype: DType, of: DType) -> Scalar {
-    let v = if of == DType::F16 { -65504.0 } else { f64::from(f32::MIN) };
-    Scalar::from_f64(dtype, v)
+/// The type in which masks are added to scores of queries of type `dtype`: f32 where the scores were, or where masks have numbers
+/// that absorb any score.
+pub fn mask_type(graph: &Graph, masks: &[Mask], dtype: DType) -> DType {
+    let exact = |m: &Mask| matches!(m.kind, Kind::Add) && graph.ty(m.value).dtype == dtype;
+    if matches!(dtype, DType::F32 | DType::F64) || masks.iter().all(exact) { dtype } else { DType::F32 }
 }
 
 /// A map of operands that broadcast.
-pub fn map(
-    graph: &mut Graph,
-    body: ScalarFn,
-    inputs: &[Value],
-    origin: &[Arc<str>],
-) -> Result<Value, String> {
+fn map(graph: &mut Graph, body: ScalarFn, inputs: &[Value], origin: &[Arc<str>]) -> Result<Value, String> {
     let shape = crate::rewrite::views::broadcast(inputs.iter().map(|v| graph.ty(*v).shape.as_slice()))
         .ok_or("masks that do not broadcast")?;
     Ok(graph.push(Op::Map { body, shape }, inputs, origin)?.into())
