@@ -168,7 +168,7 @@ fn check_originals(place: &Path, options: &SaveOptions<'_>) -> Result<(), Error>
 fn check_replaceable_file(path: &Path, options: &SaveOptions<'_>) -> Result<(), Error> {
     check_originals(path, options)?;
     let Ok(meta) = path.symlink_metadata() else { return Ok(()) };
-    if options.force && !meta.is_dir() || meta.is_file() && is_program(path) {
+    if options.force && !meta.is_dir() || meta.is_file() && read::begins_as_bundle(path) {
         return Ok(());
     }
     Err(Error::file_help(

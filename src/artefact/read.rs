@@ -31,9 +31,11 @@ impl Default for ReadOptions {
 
 /// Whether `path` is to be read as a compiled program: a folder, or a file that begins as a bundle does or is called as one.
 pub fn is_program(path: &Path) -> bool {
-    if path.is_dir() || path.extension().is_some_and(|e| e == BUNDLE) {
-        return true;
-    }
+    path.is_dir() || path.extension().is_some_and(|e| e == BUNDLE) || begins_as_bundle(path)
+}
+
+/// Whether a file begins as a bundle does: with a length and a header of that length.
+pub(super) fn begins_as_bundle(path: &Path) -> bool {
     let Ok(meta) = fs::metadata(path) else { return false };
     let mut first = [0; 9];
     let begins = meta.is_file() && fs::File::open(path).is_ok_and(|mut f| f.read_exact(&mut first).is_ok());

@@ -2,6 +2,7 @@
 
 mod adapter;
 mod archives;
+mod bundles;
 mod inside;
 mod measure;
 mod output;
