@@ -128,3 +128,21 @@ impl fmt::Display for DType {
         f.write_str(self.name())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bytes_are_counted_in_64_bits() {
+        assert_eq!(DType::F32.bytes_of((1 << 32) + 1), (1 << 34) + 4);
+        assert_eq!(DType::U4.bytes_of(5), 3);
+        assert_eq!(DType::U2.bytes_of(u64::MAX), 1 << 62);
+        assert_eq!(DType::F64.bytes_of(1 << 61), u64::MAX);
+        for n in 0..70 {
+            for d in DType::ALL {
+                assert_eq!(d.bytes_for(n), (n * d.bits()).div_ceil(8), "{n} x {d}");
+            }
+        }
+    }
+}

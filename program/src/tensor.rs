@@ -187,9 +187,11 @@ impl Tensor {
     }
 }
 
-/// The number of elements, or `None` on overflow.
+/// The number of elements, or `None` where it, or that of their bits, overflows.
 pub fn checked_numel(shape: &[usize]) -> Option<usize> {
-    shape.iter().try_fold(1usize, |n, d| n.checked_mul(*d)).filter(|n| *n <= isize::MAX as usize / 8)
+    // A machine of 32 bits can tell the size of more elements than it has room for.
+    const MOST: u64 = i64::MAX as u64 / 8;
+    shape.iter().try_fold(1usize, |n, d| n.checked_mul(*d)).filter(|n| *n as u64 <= MOST)
 }
 
 /// By type, shape and bytes; two absent tensors are equal.

@@ -75,9 +75,9 @@ impl<'m> Weights<'m> {
         let location = get("location").ok_or("external data without a location")?;
         check_location(location)?;
         let (offset, length) = (number("offset")?.unwrap_or(0), number("length")?);
-        let need = dtype.bytes_for(checked_numel(&shape).unwrap_or(usize::MAX));
+        let need = dtype.bytes_of(checked_numel(&shape).map_or(u64::MAX, |n| n as u64));
         if let Some(l) = length
-            && l != need as u64
+            && l != need
         {
             return Err(format!("{dtype}{shape:?} needs {need} bytes, its external data has {l}").into());
         }
@@ -96,9 +96,9 @@ impl<'m> Weights<'m> {
             None => return Err(OpError::internal("an opened file is gone")),
         };
         let have = (*file).as_ref().len();
-        let begin = usize::try_from(offset).ok();
-        let begin = begin.filter(|b| b.checked_add(need).is_some_and(|end| end <= have));
-        let Some(begin) = begin else {
+        let end = offset.checked_add(need).filter(|end| *end <= have as u64);
+        let range = end.and_then(|_| Some((usize::try_from(offset).ok()?, usize::try_from(need).ok()?)));
+        let Some((begin, need)) = range else {
             return Err(format!(
                 "external data `{location}`: {need} bytes from {offset} are outside the file ({have} bytes)"
             )
