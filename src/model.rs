@@ -334,7 +334,8 @@ fn fitting(graph: &Graph, inputs: &BTreeMap<String, Tensor>) -> Option<String> {
     }
     let values: Vec<(Arc<str>, i64)> = values.into_iter().collect();
     let pairs: Vec<_> = graph.constraints.iter().map(|c| (&c.a, &c.b)).collect();
-    wgfc_ir::suggest::suggest(&values, &pairs)
+    let inputs = || graph.inputs.iter().map(|b| (&*b.name, &graph.ty(b.value).shape[..]));
+    wgfc_ir::suggest::suggest(&values, &pairs, &|s| wgfc_ir::suggest::axis_of(inputs(), s))
 }
 
 fn cpu_needs_graph(path: &Path) -> Error {

@@ -5,7 +5,7 @@
 //! the program's symbols, which the shapes of the inputs bind at run time.
 
 use crate::dtype::DType;
-use crate::poly::{Atom, Dim, MAX_EXTENT};
+use crate::poly::{Dim, MAX_EXTENT};
 use crate::tensor::Tensor;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -192,17 +192,6 @@ pub struct DimConstraint {
     pub b: Dim,
     /// The node of the model that needs it.
     pub node: String,
-}
-
-impl DimConstraint {
-    /// What must be at most `b`, where the larger of both is what must equal it.
-    pub fn at_most(&self) -> Option<&Dim> {
-        match self.a.as_atom() {
-            Some(Atom::Max(x, y)) if *y == self.b => Some(x),
-            Some(Atom::Max(x, y)) if *x == self.b => Some(y),
-            _ => None,
-        }
-    }
 }
 
 /// A stretch of device memory.

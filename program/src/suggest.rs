@@ -1,7 +1,45 @@
-//! Which extents would satisfy constraints that others violate.
+//! What constraints require, and which extents would satisfy those that others violate.
 
-use crate::poly::Dim;
+use crate::poly::{Atom, Dim};
 use std::fmt::Write;
+
+/// What two dimensions must be to each other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Relation {
+    /// Equal.
+    Equal,
+    /// The first not greater than the second.
+    AtMost,
+    /// The first not less than the second, which is a number.
+    AtLeast,
+}
+
+/// What it means that two dimensions are equal: of `max(low, x)` and `x`, that `x` is at least `low`.
+pub fn relation<'d>(a: &'d Dim, b: &'d Dim) -> (Relation, &'d Dim, &'d Dim) {
+    let at_most = [(a, b), (b, a)].into_iter().find_map(|(extreme, other)| match extreme.as_atom()? {
+        Atom::Max(x, y) if y == other => Some((x, other)),
+        Atom::Max(x, y) if x == other => Some((y, other)),
+        Atom::Min(x, y) if y == other => Some((other, x)),
+        Atom::Min(x, y) if x == other => Some((other, y)),
+        _ => None,
+    });
+    match at_most {
+        Some((low, high)) if low.as_const().is_some() => (Relation::AtLeast, high, low),
+        Some((low, high)) => (Relation::AtMost, low, high),
+        None => (Relation::Equal, a, b),
+    }
+}
+
+/// What is needed, in words; each dimension as text, and its value.
+pub fn needed(relation: Relation, (a, x): (&str, i64), (b, y): (&str, i64)) -> String {
+    let here = |d: &str, v: i64| if d == v.to_string() { d.to_owned() } else { format!("{d} (here {v})") };
+    let (a, b) = (here(a, x), here(b, y));
+    match relation {
+        Relation::Equal => format!("needs {a} and {b} to be equal"),
+        Relation::AtMost => format!("needs {a} to be at most {b}"),
+        Relation::AtLeast => format!("needs {a} to be at least {b}"),
+    }
+}
 
 /// The largest number of which multiples are tried, and how many of each.
 const MOST: i64 = 256;
@@ -10,8 +48,12 @@ const MULTIPLES: i64 = 64;
 const NEAR: i64 = 1024;
 
 /// In words, values of symbols near the given ones for which the pairs are equal; `None` where no single symbol can be found to
-/// decide it. Pairs of which the value of a symbol is not known do not count.
-pub fn suggest<S: AsRef<str>>(values: &[(S, i64)], pairs: &[(&Dim, &Dim)]) -> Option<String> {
+/// decide it. Pairs of which the value of a symbol is not known do not count. `called` says what of the inputs a symbol is.
+pub fn suggest<S: AsRef<str>>(
+    values: &[(S, i64)],
+    pairs: &[(&Dim, &Dim)],
+    called: &dyn Fn(&str) -> Option<String>,
+) -> Option<String> {
     let place = |s: &str| values.iter().position(|v| v.0.as_ref() == s);
     let known = |d: &Dim| d.symbols().iter().all(|s| place(s).is_some());
     let pairs: Vec<_> = pairs.iter().filter(|(a, b)| known(a) && known(b)).collect();
@@ -31,26 +73,91 @@ pub fn suggest<S: AsRef<str>>(values: &[(S, i64)], pairs: &[(&Dim, &Dim)]) -> Op
         if holds(given) {
             continue;
         }
-        let start = if text.is_empty() { "" } else { "; " };
-        let every = (2..=MOST).find(|m| given % m != 0 && (1..=MULTIPLES).all(|k| holds(k * m)));
-        _ = match (every, (1..=NEAR).find(|d| holds(given + d) || given >= *d && holds(given - d))) {
-            (Some(m), _) if given > m => {
-                let below = given - given % m;
-                write!(
-                    text,
-                    "{start}{symbol} may be any multiple of {m}: {below} or {} instead of {given}",
-                    below + m
-                )
-            }
-            (Some(m), _) => {
-                write!(text, "{start}{symbol} may be any multiple of {m}: {m} instead of {given}")
-            }
-            (None, Some(d)) => {
-                let other = if given >= d && holds(given - d) { given - d } else { given + d };
-                write!(text, "{start}{symbol} may be {other} instead of {given}")
-            }
-            (None, None) => Ok(()),
+        let near = (1..=NEAR).find(|d| holds(given + d) || given >= *d && holds(given - d));
+        let near = near.map(|d| if given >= d && holds(given - d) { given - d } else { given + d });
+        // Neighbours that fit are no multiples.
+        let ends = near.map(|n| (n, (n..n + MULTIPLES).take_while(|x| holds(*x)).last().unwrap_or(n)));
+        let begins = near.map(|n| (0..=n).rev().take_while(|x| holds(*x)).last().unwrap_or(n));
+        let every = || (2..=MOST).find(|m| given % m != 0 && (1..=MULTIPLES).all(|k| holds(k * m)));
+        let may = match (near, begins, ends) {
+            (Some(n), _, Some((_, end))) if n > given && end > n => match end - n < MULTIPLES - 1 {
+                true => format!("{n} to {end}"),
+                false => format!("{n} or more"),
+            },
+            (Some(n), Some(begin), _) if n < given && begin < n => match begin > 1 {
+                true => format!("{begin} to {n}"),
+                false => format!("at most {n}"),
+            },
+            _ => match (every(), near) {
+                (Some(m), _) if given > m => {
+                    let below = given - given % m;
+                    format!("any multiple of {m}: {below} or {}", below + m)
+                }
+                (Some(m), _) => format!("any multiple of {m}: {m}"),
+                (None, Some(n)) => n.to_string(),
+                (None, None) => continue,
+            },
         };
+        let start = if text.is_empty() { "" } else { "; " };
+        let of = called(symbol).map(|c| format!(" ({c})")).unwrap_or_default();
+        _ = write!(text, "{start}{symbol}{of} may be {may} instead of {given}");
     }
     (!text.is_empty()).then_some(text)
+}
+
+/// Which axis of which input a symbol is.
+pub fn axis_of<'d>(inputs: impl IntoIterator<Item = (&'d str, &'d [Dim])>, symbol: &str) -> Option<String> {
+    let is = |d: &Dim| matches!(d.as_atom(), Some(Atom::Sym(s)) if **s == *symbol);
+    let axis = |(name, shape): (&str, &[Dim])| {
+        Some(format!("axis {} of input \"{name}\"", shape.iter().position(is)?))
+    };
+    inputs.into_iter().find_map(axis)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn dim(text: &str) -> Dim {
+        Dim::parse(text).unwrap()
+    }
+
+    fn said(given: i64, pairs: &[(&str, &str)]) -> String {
+        let pairs: Vec<(Dim, Dim)> = pairs.iter().map(|(a, b)| (dim(a), dim(b))).collect();
+        let pairs: Vec<(&Dim, &Dim)> = pairs.iter().map(|(a, b)| (a, b)).collect();
+        let shape = [dim("4"), dim("n")];
+        suggest(&[("n", given)], &pairs, &|s| axis_of([("x", &shape[..])], s)).unwrap_or_default()
+    }
+
+    #[test]
+    fn bounds_are_no_multiples() {
+        assert_eq!(said(3, &[("max(5, n)", "n")]), "n (axis 1 of input \"x\") may be 5 or more instead of 3");
+        let both = [("max(5, n)", "n"), ("max(8, n)", "8")];
+        assert_eq!(said(3, &both), "n (axis 1 of input \"x\") may be 5 to 8 instead of 3");
+        assert_eq!(said(9, &both), "n (axis 1 of input \"x\") may be 5 to 8 instead of 9");
+        assert_eq!(said(9, &[("min(8, n)", "n")]), "n (axis 1 of input \"x\") may be at most 8 instead of 9");
+        assert_eq!(said(9, &[("8", "n")]), "n (axis 1 of input \"x\") may be 8 instead of 9");
+        let halves = [("n", "2*(n/2)")];
+        let want = "n (axis 1 of input \"x\") may be any multiple of 2: 8 or 10 instead of 9";
+        assert_eq!(said(9, &halves), want);
+        let halves = [("n", "2*(n/2)"), ("max(6, n)", "n")];
+        assert_eq!(said(3, &halves), "n (axis 1 of input \"x\") may be any multiple of 6: 6 instead of 3");
+    }
+
+    #[test]
+    fn what_is_needed_is_said_as_it_was_meant() {
+        let needs = |a: &str, b: &str, n: i64| {
+            let (a, b) = (dim(a), dim(b));
+            let (relation, a, b) = relation(&a, &b);
+            let value = |d: &Dim| d.eval_syms(&|s| Some(if s == "n" { n } else { 7 })).unwrap();
+            needed(relation, (&a.to_string(), value(a)), (&b.to_string(), value(b)))
+        };
+        assert_eq!(needs("max(5, n)", "n", 3), "needs n (here 3) to be at least 5");
+        assert_eq!(needs("n", "max(5, n)", 3), "needs n (here 3) to be at least 5");
+        assert_eq!(needs("max(8, n)", "8", 9), "needs n (here 9) to be at most 8");
+        assert_eq!(needs("min(8, n)", "n", 9), "needs n (here 9) to be at most 8");
+        assert_eq!(needs("min(8, n)", "8", 3), "needs n (here 3) to be at least 8");
+        assert_eq!(needs("max(m, n)", "m", 9), "needs n (here 9) to be at most m (here 7)");
+        assert_eq!(needs("n", "m", 9), "needs n (here 9) and m (here 7) to be equal");
+    }
 }

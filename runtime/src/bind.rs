@@ -1,12 +1,12 @@
 //! From the shapes of the inputs to the numbers of one run: symbols, sizes, workgroup counts.
 
-use crate::error::{BadInput, Relation, RunError};
+use crate::error::{BadInput, RunError};
 use crate::gpu::DeviceLimits;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use wgfc_program::memory::{self, MemoryPlan};
 use wgfc_program::program::{Port, Proof};
-use wgfc_program::{DType, Dim, Program, optional, symbols};
+use wgfc_program::{DType, Dim, Program, optional, suggest, symbols};
 
 /// The sizes and dispatches of a program for one binding of its symbols.
 #[derive(Clone, Debug)]
@@ -69,6 +69,10 @@ fn shape(program: &Program, values: &[i64], port: &Port) -> Result<Vec<usize>, R
     })
 }
 
+fn number(v: Option<i64>) -> String {
+    v.map_or_else(|| "no number".to_owned(), |v| v.to_string())
+}
+
 /// The shapes of all outputs once a run has computed what it computes, `values` being those of all symbols;
 /// checks what could not be checked before.
 pub fn settle(program: &Program, values: &[i64]) -> Result<Vec<Vec<usize>>, RunError> {
@@ -78,7 +82,12 @@ pub fn settle(program: &Program, values: &[i64]) -> Result<Vec<Vec<usize>>, RunE
         if value.is_none_or(|v| v < 0 || most.is_none_or(|m| v > m)) {
             return Err(RunError::Gpu {
                 what: "running the plan".to_owned(),
-                message: format!("`{}` was computed to be {value:?}, outside 0..={most:?}", c.symbol),
+                message: format!(
+                    "`{}` was computed to be {}, and must be at least 0 and at most {}",
+                    c.symbol,
+                    number(value),
+                    number(most)
+                ),
             });
         }
     }
@@ -92,10 +101,7 @@ fn sizes(program: &Program, values: &[i64]) -> Result<(), RunError> {
     // A quotient by an extent of 0 is no number: what is counted so is of a tensor without elements, for which no kernel runs.
     let empty = values.contains(&0);
     let beyond = |d: &&Dim| evaluate(program, values, d).map_or(!empty, |v| v > Proof::MOST);
-    let written = |d: &Dim| {
-        let got = evaluate(program, values, d).map_or("no number".to_owned(), |v| v.to_string());
-        format!("`{d}` = {got}")
-    };
+    let written = |d: &Dim| format!("`{d}` = {}", number(evaluate(program, values, d)));
     let (d, message) = if let Some(d) = program.proof.sizes().iter().find(negative) {
         (d, format!("a tensor that is computed would have {} elements along an axis", written(d)))
     } else if let Some(d) = program.proof.counted().iter().find(beyond) {
@@ -120,19 +126,18 @@ fn constraints(program: &Program, values: &[i64], late: bool) -> Result<(), RunE
             let is_computed = |s: &String| program.computed.iter().any(|c| c.symbol == *s);
             let known: Vec<(&String, i64)> =
                 program.symbols.iter().zip(values.iter().copied()).filter(|s| !is_computed(s.0)).collect();
-            let help = wgfc_program::suggest::suggest(&known, if late { &[] } else { &early });
-            let (relation, left) = match c.at_most() {
-                Some(low) => (Relation::AtMost, low),
-                None => (Relation::Equal, &c.a),
-            };
+            let inputs = || program.inputs.iter().map(|p| (p.name.as_str(), &p.shape[..]));
+            let called = |s: &str| suggest::axis_of(inputs(), s);
+            let help = suggest::suggest(&known, if late { &[] } else { &early }, &called);
+            let (relation, left, right) = suggest::relation(&c.a, &c.b);
             return Err(RunError::Constraint {
                 help,
                 node: c.node.clone(),
                 relation,
                 a: left.to_string(),
                 a_value: evaluate(program, values, left).unwrap_or(-1),
-                b: c.b.to_string(),
-                b_value: b.unwrap_or(-1),
+                b: right.to_string(),
+                b_value: evaluate(program, values, right).unwrap_or(-1),
             });
         }
     }

@@ -1,6 +1,7 @@
 //! What can go wrong while running.
 
 use std::fmt;
+use wgfc_program::suggest::Relation;
 
 /// One input that does not fit the program.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -38,21 +39,10 @@ fn lines<T: fmt::Display>(items: &[T]) -> String {
     items.iter().map(|i| format!("\n  {i}")).collect()
 }
 
-/// What the model needs of two dimensions.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Relation {
-    /// That they are equal.
-    Equal,
-    /// That the first is not greater than the second.
-    AtMost,
-}
-
-/// What must be so of what is named before.
-fn needed(relation: Relation, b: &str, value: i64) -> String {
-    match relation {
-        Relation::Equal => format!("and {b} (here {value}) to be equal"),
-        Relation::AtMost => format!("to be at most {b} (here {value})"),
-    }
+/// What needs what it does not have: a node, or the model where none is named.
+fn needs(node: &str, relation: Relation, a: (&str, i64), b: (&str, i64)) -> String {
+    let who = if node.is_empty() { "the model".to_owned() } else { format!("node \"{node}\"") };
+    format!("{who} {}", wgfc_program::suggest::needed(relation, a, b))
 }
 
 /// Why a program could not be loaded or run. Nothing in this crate panics on a bad program or input.
@@ -144,11 +134,11 @@ pub enum RunError {
     #[error("the inputs do not fit the program:{}", lines(.0))]
     Inputs(Vec<BadInput>),
     /// Two dimensions do not stand to each other as the model needs them to for these inputs.
-    #[error("node \"{node}\" needs {a} (here {a_value}) {}", needed(*relation, b, *b_value))]
+    #[error("{}", needs(node, *relation, (a, *a_value), (b, *b_value)))]
     Constraint {
         /// Values of symbols for which they do, in words.
         help: Option<String>,
-        /// The node that needs it.
+        /// The node that needs it; empty where the model itself does.
         node: String,
         /// What they must be.
         relation: Relation,

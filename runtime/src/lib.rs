@@ -47,10 +47,11 @@ pub mod trial;
 mod upload;
 mod wait;
 
-pub use error::{BadInput, NotTaken, Relation, RunError};
+pub use error::{BadInput, NotTaken, RunError};
 pub use gpu::{AdapterChoice, AdapterSummary, DeviceLimits, Gpu};
 pub use plans::Plans;
 pub use profile::{DispatchProfile, Profile};
 pub use session::Session;
 pub use stats::Estimate;
 pub use tensor::DeviceTensor;
+pub use wgfc_program::suggest::Relation;

@@ -462,7 +462,12 @@ fn compute(c: &Computed, value: Option<&Array>, env: &mut Env) -> Result<(), Eva
     let value = value.ok_or_else(|| EvalError::at(format!("`{}` is not computed", c.symbol)))?;
     let bound = env.value(&c.bound);
     if value < 0 || bound.is_none_or(|b| value > b) {
-        let why = format!("`{}` is {value} and must be in 0..={bound:?} (`{}`)", c.symbol, c.bound);
+        let most = match (c.bound.as_const(), bound) {
+            (None, Some(most)) => format!("{} (here {most})", c.bound),
+            _ => c.bound.to_string(),
+        };
+        let why =
+            format!("`{}` is computed to be {value}, and must be at least 0 and at most {most}", c.symbol);
         return Err(EvalError::at(why));
     }
     env.set(&c.symbol, value);
@@ -473,9 +478,13 @@ fn check_constraint(c: &crate::graph::Constraint, env: &Env) -> Result<(), EvalE
     if let (Some(a), Some(b)) = (env.value(&c.a), env.value(&c.b))
         && a != b
     {
-        return Err(EvalError {
-            node: Some(c.origin.to_string()),
-            message: format!("needs `{}` and `{}` to be equal; they are {a} and {b}", c.a, c.b),
+        let (relation, left, right) = crate::suggest::relation(&c.a, &c.b);
+        let value = |d: &Dim| env.value(d).unwrap_or(-1);
+        let (a, b) = (left.to_string(), right.to_string());
+        let needs = crate::suggest::needed(relation, (&a, value(left)), (&b, value(right)));
+        return Err(match c.origin.is_empty() {
+            true => EvalError { node: None, message: format!("it {needs}") },
+            false => EvalError { node: Some(c.origin.to_string()), message: needs },
         });
     }
     Ok(())

@@ -144,7 +144,7 @@ fn with_fitting_extents(
     let Ok(imported) = import_model(model, external, &open) else { return errors };
     let values: Vec<(&String, i64)> = options.dims.iter().map(|(s, v)| (s, *v)).collect();
     let pairs: Vec<_> = imported.graph.constraints.iter().map(|c| (&c.a, &c.b)).collect();
-    if let Some(text) = wgfc_ir::suggest::suggest(&values, &pairs) {
+    if let Some(text) = wgfc_ir::suggest::suggest(&values, &pairs, &|_| None) {
         errors.0.iter_mut().filter(|d| d.kind == Kind::Model).for_each(|d| d.help = Some(text.clone()));
     }
     errors
