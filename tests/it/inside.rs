@@ -461,6 +461,27 @@ fn modules_of_pytorch_are_hooked() {
             assert_eq!(out[1].shape, [2, 3, 6]);
         }
     }
+    // Inputs and outputs by the names that the user has for them.
+    let names = ["x", "output"];
+    let options = Options {
+        added: strings(&names),
+        replaced: strings(&names),
+        taps: strings(&names),
+        ..Options::default()
+    };
+    let graph = import(&bytes, &NoExternalData, &options).unwrap().graph;
+    let plain: Tensors = [("x".to_owned(), x.clone())].into();
+    let unchanged = evaluate(&graph, &plain).unwrap();
+    close(&numbers(&unchanged[0])[..8], &cases[0].1);
+    assert_eq!(graph.outputs.iter().map(|o| &*o.name).collect::<Vec<_>>(), ["output", "x"]);
+    assert_eq!(numbers(&unchanged[1]), numbers(&x));
+    let with = |name: &str| {
+        let inputs = plain.clone().into_iter().chain([(name.to_owned(), Tensor::from_f32(vec![1], &[2.0]))]);
+        evaluate(&graph, &inputs.collect()).unwrap()
+    };
+    let moved: Vec<f32> = numbers(&unchanged[0]).iter().map(|v| v + 2.0).collect();
+    close(&numbers(&with("output.add")[0]), &moved);
+    assert!(numbers(&with("x.replace")[1]).iter().all(|v| *v == 2.0));
     let wrong = Options { added: strings(&["layers.3"]), taps: strings(&["tan"]), ..Options::default() };
     let e = import(&bytes, &NoExternalData, &wrong).unwrap_err().to_string();
     assert!(

@@ -14,6 +14,7 @@
 //! | `CI` | what is missing fails instead of being skipped |
 
 mod algebra;
+mod aliases;
 mod backend;
 mod batch;
 mod bounded;

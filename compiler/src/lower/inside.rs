@@ -105,8 +105,10 @@ impl Lowering<'_> {
     /// [`Lowering::named`] of a tensor with several names.
     pub fn named_all(&mut self, names: &[&str], v: Value) -> Value {
         let mut value = v;
-        for name in names {
-            value = self.named_once(name, value);
+        for (i, name) in names.iter().enumerate() {
+            if !names[..i].contains(name) {
+                value = self.named_once(name, value);
+            }
         }
         for name in names {
             if let Some(w) = self.inside.wanted.get_mut(*name) {

@@ -5,6 +5,7 @@ mod types;
 
 pub use numbers::{Number, Operand};
 
+use super::aliases;
 use super::messages::{self, Argument, Graph, Node, OptionalTensor, SymInt, TensorMeta};
 use super::op::OpError;
 use super::ops::draws;
@@ -222,6 +223,12 @@ impl<'m> Cx<'_, '_, 'm> {
         let Some(tensor) = self.tensor_name(name) else {
             return self.wrong(name, "a tensor", &Argument::None);
         };
+        if self.graph.tensor_values.get(tensor).is_some_and(aliases::overlaps) {
+            return Err(OpError::unsupported(
+                format!("it writes `{tensor}`, of which several elements may be at one place in memory"),
+                "write to a copy of it, which clone() makes",
+            ));
+        }
         self.scope.write(self.lowering, tensor, value)
     }
 }

@@ -1,9 +1,11 @@
 //! Programs of PyTorch: what `torch.export.save` writes.
 //!
 //! `archive` is the container, `messages` what the program in it holds, `weights` its tensors. `model` reads inputs and outputs,
-//! `symbols` their sizes, `walk` goes through the nodes, `scope` knows which names are the same memory. [`op`] is the contract of
+//! `symbols` their sizes, `walk` goes through the nodes, `scope` knows which names are the same memory,
+//! `aliases` which results are. [`op`] is the contract of
 //! an operator, [`ops`] decodes each of them, [`cx`] is what a decoder sees of its node.
 
+mod aliases;
 mod archive;
 pub mod cx;
 mod expr;
@@ -18,6 +20,7 @@ mod pickle;
 pub mod promote;
 mod schema;
 mod scope;
+mod shared;
 mod survey;
 mod symbols;
 #[cfg(test)]
@@ -101,10 +104,11 @@ fn importer<'m>(
         decided: Default::default(),
         taken: Default::default(),
         ranges: Default::default(),
+        least: Default::default(),
         bytes_unfused: wgfc_ir::Dim::ZERO,
         operators: Default::default(),
         depth: 0,
-        modules: vec![],
+        also: vec![],
         graph: &program.graph_module.graph,
     })
 }

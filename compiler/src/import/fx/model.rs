@@ -7,10 +7,10 @@ use super::messages::{
 use super::names::Names;
 use super::op::{OpError, diagnostic};
 use super::scope::{Scope, Slot};
+use super::shared::{self, Stored};
 use super::survey::survey;
 use super::symbols::{Required, require, require_either};
 use super::walk::{Importer, tensors, written};
-use super::weights::Table;
 use super::{expr, schema, symbols};
 use crate::import::{Imported, close_names};
 use crate::lower::inside::Names as InsideNames;
@@ -36,7 +36,8 @@ pub fn import<'m>(
     let mut g = Graph::new();
     let mut to = Lowering::new(&mut g);
     to.look_inside(options);
-    im.modules = modules(graph).into_iter().filter(|(m, _)| to.is_wanted(m)).map(|(m, r)| (r, m)).collect();
+    let others = modules(graph).into_iter().map(|(m, r)| (m.to_owned(), r)).chain(results(p, &names));
+    im.also = others.filter(|(m, _)| to.is_wanted(m)).map(|(m, r)| (r, m)).collect();
     let Required { equal, at_most, different, either } = required;
     for (pairs, relation) in
         [(equal, Relation::Equal), (at_most, Relation::AtMost), (different, Relation::Different)]
@@ -119,15 +120,13 @@ fn inputs<'m>(
             changed.insert(name);
         }
     }
+    let shared = shared::find(&im.weights, &module.signature, &changed);
+    changed.extend(shared.views.values().map(|whole| whole.arg));
+    im.errors.extend(shared.errors);
     let mut states = vec![];
     let mut used = BTreeSet::new();
     for (spec, input) in module.signature.input_specs.iter().zip(&module.graph.inputs) {
-        let (arg, name, table) = match spec {
-            InputSpec::Parameter { arg, name } => (arg, name, Table::State),
-            InputSpec::Buffer { arg, name, persistent: true } => (arg, name, Table::State),
-            InputSpec::Buffer { arg, name, .. } | InputSpec::Constant { arg, name } => {
-                (arg, name, Table::Constants)
-            }
+        let Stored { arg, name, table } = match spec {
             InputSpec::UserInput(Argument::Tensor(t)) => {
                 let user = names.input(&t.name);
                 used.insert(user.clone());
@@ -153,12 +152,19 @@ fn inputs<'m>(
                 tensors(input).for_each(|n| scope.poison(n));
                 continue;
             }
+            spec => match Stored::of(spec) {
+                Some(stored) => stored,
+                None => continue,
+            },
         };
-        let made = match changed.contains(name.as_str()) || changed.contains(arg.as_str()) {
+        if shared.views.contains_key(arg) {
+            continue;
+        }
+        let made = match changed.contains(name) || changed.contains(arg) {
             true => im.weights.tensor(table, name).map(|t| {
                 let s = state(to, name, t);
                 let before = s.before;
-                states.push((arg.clone(), s));
+                states.push((arg.to_owned(), s));
                 before
             }),
             false => im.weights.value(to, table, name).map(|v| to.named_all(&[name, arg], v)),
@@ -166,7 +172,7 @@ fn inputs<'m>(
         match made {
             Ok(v) => {
                 if let Some(slot @ None) = to.graph.node_mut(v.node).names.get_mut(v.port as usize) {
-                    *slot = Some(name.as_str().into());
+                    *slot = Some(name.into());
                 }
                 scope.insert(arg, v);
             }
@@ -174,6 +180,20 @@ fn inputs<'m>(
                 im.errors.push(at_part(e, format!("weight \"{name}\"")));
                 scope.poison(arg);
             }
+        }
+    }
+    for part in module.signature.input_specs.iter().filter_map(Stored::of) {
+        let Some(whole) = shared.views.get(part.arg).filter(|w| w.arg != part.arg) else { continue };
+        let made = scope.read(to, whole.arg).and_then(|v| {
+            let v = im.weights.part(to, (part.table, part.name), (whole.table, whole.name), v)?;
+            scope.alias(to.graph, part.arg, whole.arg, v, true);
+            Ok(())
+        });
+        if let Err(e) = made {
+            if !e.reported {
+                im.errors.push(at_part(e, format!("weight \"{}\"", part.name)));
+            }
+            scope.poison(part.arg);
         }
     }
     for name in options.values.keys().filter(|n| !used.contains(*n)) {
@@ -206,6 +226,7 @@ fn given(
         ty.shape.push(2i64.into());
     }
     check_dims(&ty).map_err(OpError::model)?;
+    let called: Vec<&str> = std::iter::once(user).chain(im.names_of(arg)).collect();
     if let Some(t) = options.values.get(user) {
         let fits = t.dtype == ty.dtype
             && t.shape.len() == ty.rank()
@@ -219,12 +240,12 @@ fn given(
         }
         let v = to.constant(t.clone());
         to.graph.node_mut(v.node).names = vec![Some(user.into())];
-        let v = to.named_all(&[user, arg], v);
+        let v = to.named_all(&called, v);
         scope.insert(arg, v);
         return Ok(());
     }
     let v = to.graph.add_input(user, ty);
-    let v = to.named_all(&[user, arg], v);
+    let v = to.named_all(&called, v);
     scope.insert(arg, v);
     Ok(())
 }
@@ -325,8 +346,14 @@ fn outputs<'m>(
             OutputSpec::BufferMutation { arg, name } => {
                 let of = buffers.get(name.as_str()).copied().unwrap_or(name);
                 let Some(v) = read(to, im, arg, &format!("buffer \"{name}\"")) else { continue };
-                if let Some((_, s)) = states.iter_mut().find(|(a, _)| a == of) {
-                    s.after = v;
+                match states.iter_mut().find(|(a, _)| a == of) {
+                    Some((_, s)) => s.after = v,
+                    None => {
+                        let d = Diagnostic::unsupported(format!(
+                            "buffer \"{name}\", which is written, is a view of another one"
+                        ));
+                        im.errors.push(d.help("register the whole alone, and take its parts in forward"));
+                    }
                 }
                 continue;
             }
@@ -397,10 +424,29 @@ fn modules(graph: &FxGraph) -> BTreeMap<&str, &str> {
     out
 }
 
+/// What the user takes, by its name, where no tensor of the graph has that name.
+fn results<'m>(p: &'m ExportedProgram, names: &Names) -> Vec<(String, &'m str)> {
+    let module = &p.graph_module;
+    let users = module.signature.output_specs.iter().filter_map(|s| match s {
+        OutputSpec::UserOutput(a) => Some(a),
+        _ => None,
+    });
+    let users: Vec<&Argument> = users.collect();
+    let of = |(i, a): (usize, &&'m Argument)| match a {
+        Argument::Tensor(t) => Some((names.output(i, users.len()), t.name.as_str())),
+        _ => None,
+    };
+    let named = users.iter().enumerate().filter_map(of);
+    named.filter(|(name, _)| !module.graph.tensor_values.contains_key(name)).collect()
+}
+
 /// Looks inside as the options say: at tensors that are asked for by their names or by the modules that return them.
 fn inside(im: &mut Importer<'_>, to: &mut Lowering, scope: &mut Scope, graph: &FxGraph, options: &Options) {
     // What stays and is written is tapped as it is in the end.
     for tap in &options.taps {
+        if let Some(v) = to.graph.outputs.iter().find(|o| *o.name == **tap).map(|o| o.value) {
+            to.named_to_tap(tap, v);
+        }
         if matches!(scope.get(tap), Some(Slot::Made(_))) && !to.graph.outputs.iter().any(|o| *o.name == **tap)
         {
             match scope.read(to, tap) {
@@ -411,7 +457,8 @@ fn inside(im: &mut Importer<'_>, to: &mut Lowering, scope: &mut Scope, graph: &F
     }
     let modules = modules(graph);
     let failed = |name: &str| {
-        let name = modules.get(name).copied().unwrap_or(name);
+        let output = im.also.iter().find(|(_, other)| other == name).map(|(result, _)| *result);
+        let name = modules.get(name).copied().or(output).unwrap_or(name);
         matches!(scope.get(name), Some(Slot::Poisoned))
     };
     let inner = |name: &str| {

@@ -17,6 +17,9 @@ pub struct OpDef {
     pub writes: &'static [&'static str],
     /// The flag without which it writes no argument.
     pub writes_if: Option<&'static str>,
+    /// The argument, or the list of arguments, of which its results are views where all that it does are views, although its
+    /// declaration does not say so.
+    pub views: Option<&'static str>,
     /// Whether it takes or makes complex numbers: pairs of numbers along a last axis.
     pub complex: bool,
     /// Whether it does to complex numbers what it does to their parts, each alone.
@@ -28,7 +31,16 @@ pub struct OpDef {
 impl OpDef {
     /// An operator.
     pub const fn new(target: &'static str, lower: fn(&mut Cx) -> Lowered) -> OpDef {
-        OpDef { target, lower, writes: &[], writes_if: None, complex: false, by_parts: false, notes: "" }
+        OpDef {
+            target,
+            lower,
+            writes: &[],
+            writes_if: None,
+            views: None,
+            complex: false,
+            by_parts: false,
+            notes: "",
+        }
     }
     /// Arguments that it writes although its declaration does not say so.
     pub const fn writes(self, writes: &'static [&'static str]) -> OpDef {
@@ -37,6 +49,10 @@ impl OpDef {
     /// The flag without which it writes no argument.
     pub const fn writes_if(self, flag: &'static str) -> OpDef {
         OpDef { writes_if: Some(flag), ..self }
+    }
+    /// The argument, or the list of arguments, of which its results may be views.
+    pub const fn views(self, of: &'static str) -> OpDef {
+        OpDef { views: Some(of), ..self }
     }
     /// That it takes or makes complex numbers.
     pub const fn complex(self) -> OpDef {

@@ -102,12 +102,22 @@ impl Scope {
         Ok(value)
     }
 
-    /// A name for what is the same memory as `of`, as `value`, which was made of what that holds now.
-    pub fn alias(&mut self, g: &Graph, name: &str, of: &str, value: Value) {
+    /// Whether a value is made of what a name holds now by views alone.
+    pub fn is_view(&self, g: &Graph, of: &str, value: Value) -> bool {
+        match self.names.get(of) {
+            Some(Slot::Made(base)) => !matches!(follow(g, base.value, value), View::Unknown),
+            _ => false,
+        }
+    }
+
+    /// A name for what is the same memory as `of`, as `value`, which was made of what that holds now. Where that is not certain,
+    /// neither must be written any more.
+    pub fn alias(&mut self, g: &Graph, name: &str, of: &str, value: Value, certain: bool) {
         let Some(Slot::Made(base)) = self.names.get(of).cloned() else { return self.insert(name, value) };
         let storage = &mut self.storages[base.storage];
         let view = match (&base.view, follow(g, base.value, value)) {
             (View::Unknown, _) => View::Unknown,
+            _ if !certain => View::Unknown,
             (view, View::Whole) => view.clone(),
             // What was written last through the base is no view of the whole, but lies in it as the base does.
             (View::Part(_, outer), View::Part(shape, inner)) => composed(outer, shape, &inner),
@@ -176,7 +186,7 @@ impl Scope {
     fn unfollowed(&self, storage: usize) -> OpError {
         let names = self.storages[storage].unknown.join(", ");
         OpError::unsupported(
-            format!("it writes memory of which {names} is a view that cannot be followed"),
+            format!("it writes memory of which {names} is a view that cannot be followed, or may be one"),
             "call run_decompositions() on the program: it has no writes then",
         )
     }
@@ -200,6 +210,11 @@ fn follow(g: &Graph, whole: Value, value: Value) -> View {
         v = node.inputs[0];
     }
     View::Part(shape, index)
+}
+
+/// The shape and the index map of a value that is a part of `whole`, made by views alone.
+pub fn part_of(g: &Graph, whole: Value, value: Value) -> Option<(Vec<Dim>, Vec<Poly>)> {
+    if let View::Part(shape, index) = follow(g, whole, value) { Some((shape, index)) } else { None }
 }
 
 /// A view of a view.

@@ -1,14 +1,15 @@
 //! From nodes to core operators.
 
+use super::aliases::{self, Shared};
 use super::cx::Cx;
 use super::messages::{self, Argument, Graph, Node, SymArgument, SymInt, TensorMeta};
 use super::op::{self, Lowered, OpError, diagnostic, location};
 use super::ops::{self, Found};
 use super::schema::{self, Schema};
-use super::scope::{Scope, Slot};
+use super::scope::{self, Scope, Slot};
 use super::weights::Weights;
 use super::{expr, op::OpDef};
-use crate::lower::{Lowering, Place, Result, check_dims, shape};
+use crate::lower::{Lowering, Place, Result, check_dims, complex as complex_numbers, shape};
 use crate::{Diagnostic, Location};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
@@ -29,15 +30,17 @@ pub struct Importer<'m> {
     pub(super) taken: BTreeMap<String, (usize, Value)>,
     /// The symbols in these: a run knows them.
     pub(super) decided: BTreeSet<Arc<str>>,
-    /// The values of symbols.
+    /// The values of symbols that no input's shape decides.
     pub(super) ranges: BTreeMap<String, messages::Range>,
+    /// What symbols that inputs' shapes decide are at least.
+    pub(super) least: BTreeMap<String, i64>,
     /// Bytes moved if every node were a kernel of its own.
     pub(super) bytes_unfused: Dim,
     /// The operators of nodes, by name.
     pub(super) operators: BTreeMap<String, String>,
     pub(super) depth: usize,
-    /// What is looked into by the modules that return it: the result's name, and the module's.
-    pub(super) modules: Vec<(&'m str, &'m str)>,
+    /// What is looked into by other names, those of modules that return it and of outputs: the result's name, and the other.
+    pub(super) also: Vec<(&'m str, String)>,
     /// The program's graph.
     pub(super) graph: &'m Graph,
 }
@@ -47,6 +50,12 @@ impl Importer<'_> {
     /// What a symbol is; one that is not known stands for itself.
     pub fn symbol(&self, name: &str) -> Dim {
         self.symbols.get(name).cloned().unwrap_or_else(|| Dim::sym(name))
+    }
+
+    /// What the value of a symbol is at least, where torch decides by it.
+    fn least(&self, name: &str) -> i64 {
+        let declared = self.ranges.get(name).map(|r| r.min_val.unwrap_or(0).max(0));
+        declared.unwrap_or_else(|| self.least.get(name).map_or(2, |n| *n.max(&2)))
     }
 
     /// Says what a symbol is.
@@ -135,7 +144,7 @@ pub fn written<'m>(graph: &'m Graph) -> BTreeSet<&'m str> {
         let implied = found.map_or(&[][..], |f| f.def.writes);
         let off =
             |flag: &str| node.inputs.iter().any(|i| i.name == flag && matches!(i.arg, Argument::Bool(false)));
-        let writes = !found.and_then(|f| f.def.writes_if).is_some_and(off);
+        let writes = !found.is_some_and(|f| f.turns || f.def.writes_if.is_some_and(off));
         for i in node.inputs.iter().filter(|_| writes) {
             let declared = schema.as_ref().and_then(|s| s.argument(&i.name)).and_then(|d| d.alias);
             if declared.is_some_and(|a| a.written) || implied.contains(&i.name.as_str()) {
@@ -143,9 +152,8 @@ pub fn written<'m>(graph: &'m Graph) -> BTreeSet<&'m str> {
             }
         }
         for (k, result) in node.results().enumerate() {
-            let Some((of, _)) = schema.as_ref().and_then(|s| s.aliased(k)) else { continue };
-            let given = node.inputs.iter().find(|i| i.name == of.name);
-            if let Some(root) = given.and_then(|i| tensors(&i.arg).next()).and_then(|t| roots.get(t)) {
+            let of = found.and_then(|f| aliases::operand(node, f.def, schema.as_ref(), k));
+            if let Some(root) = of.and_then(|t| roots.get(t)) {
                 roots.insert(result, root);
             }
         }
@@ -269,7 +277,7 @@ impl<'m> Importer<'m> {
         complex(graph, node, found.def)?;
         let mut cx = Cx::new(to, self, scope, (graph, node), schema.clone());
         let mut values = if found.def.by_parts && has_complex(graph, node).is_some() {
-            by_parts(&mut cx, found.def).map_err(|e| cx.placed(e))?
+            by_parts(&mut cx, found.def, schema.as_ref()).map_err(|e| cx.placed(e))?
         } else {
             (found.def.lower)(&mut cx).map_err(|e| cx.placed(e))?
         };
@@ -285,7 +293,7 @@ impl<'m> Importer<'m> {
             let written = *first;
             cx.write(name, written)?;
         }
-        self.bind(to, scope, graph, node, schema.as_ref(), values)
+        self.bind(to, scope, (graph, node), found, schema.as_ref(), values)
     }
 
     /// Names the results of a node, and compares them with what the program says of them.
@@ -293,12 +301,11 @@ impl<'m> Importer<'m> {
         &mut self,
         to: &mut Lowering,
         scope: &mut Scope,
-        graph: &'m Graph,
-        node: &'m Node,
+        (graph, node): (&'m Graph, &'m Node),
+        found: &Found,
         schema: Option<&Schema>,
         values: Vec<Value>,
     ) -> Result<()> {
-        let target = op::target(node);
         self.integers(to, graph, node, &values)?;
         for (i, name) in node.results().enumerate() {
             let Some(v) = values.get(i).copied() else {
@@ -310,13 +317,12 @@ impl<'m> Importer<'m> {
             let v = self.declared(to, graph, name, v)?;
             check_dims(to.ty(v))
                 .map_err(|e| OpError::model(format!("its result {i} has type {}: {e}", to.ty(v))))?;
-            let alias = schema.and_then(|s| s.aliased(i));
-            let of = alias.and_then(|(of, _)| {
-                let given = node.inputs.iter().find(|a| a.name == of.name)?;
-                tensors(&given.arg).next()
-            });
-            let v = match (alias, of) {
-                (Some((_, a)), Some(of)) if a.written => {
+            let of = aliases::operand(node, found.def, schema, i);
+            let writes = !found.turns && schema.and_then(|s| s.aliased(i)).is_some_and(|(_, a)| a.written);
+            let least = |s: &str| self.least(s);
+            let shared = of.map_or(Shared::No, |of| aliases::shared(graph, node, schema, (of, name), &least));
+            let v = match (of, shared) {
+                (Some(of), _) if writes => {
                     scope.rename(name, of);
                     let changed = self.called(to, name, v);
                     if changed != v {
@@ -325,9 +331,17 @@ impl<'m> Importer<'m> {
                     changed
                 }
                 // A view that was changed is one that cannot be followed.
-                (Some(_), Some(of)) if shares(graph, target, of, name) => {
+                (Some(of), Shared::Yes | Shared::Unknown) => {
                     let v = self.called(to, name, v);
-                    scope.alias(to.graph, name, of, v);
+                    scope.alias(to.graph, name, of, v, shared == Shared::Yes);
+                    if found.turns {
+                        scope.rename(of, name);
+                    }
+                    v
+                }
+                (Some(of), Shared::IfViews) if scope.is_view(to.graph, of, v) => {
+                    let v = self.called(to, name, v);
+                    scope.alias(to.graph, name, of, v, true);
                     v
                 }
                 _ => {
@@ -360,8 +374,13 @@ impl<'m> Importer<'m> {
         if self.depth > 1 {
             return v;
         }
-        let modules = self.modules.iter().filter(|m| m.0 == name).map(|m| m.1);
-        to.named_all(&std::iter::once(name).chain(modules).collect::<Vec<_>>(), v)
+        to.named_all(&self.names_of(name), v)
+    }
+
+    /// All that a name's tensor is called.
+    pub(super) fn names_of<'n>(&'n self, name: &'n str) -> Vec<&'n str> {
+        let also = self.also.iter().filter(|m| m.0 == name).map(|m| m.1.as_str());
+        std::iter::once(name).chain(also).collect()
     }
 
     /// A result under the type that the program declares.
@@ -470,41 +489,35 @@ fn has_complex<'m>(graph: &Graph, node: &'m Node) -> Option<&'m str> {
 }
 
 /// Lowers an operator for the real parts of complex numbers, and for the imaginary ones.
-fn by_parts(cx: &mut Cx, def: &OpDef) -> crate::lower::Lowered {
+fn by_parts(cx: &mut Cx, def: &OpDef, schema: Option<&Schema>) -> Lowered {
     cx.part = Some(0);
     let real = (def.lower)(cx)?;
     cx.part = Some(1);
     let imaginary = (def.lower)(cx)?;
     cx.part = None;
-    real.into_iter().zip(imaginary).map(|(r, i)| crate::lower::complex::of(cx, r, i)).collect()
+    let mut out = vec![];
+    for (i, (r, j)) in real.into_iter().zip(imaginary).enumerate() {
+        let whole = match aliases::operand(cx.node, def, schema, i) {
+            Some(of) => Some(cx.by_name(of)?),
+            None => None,
+        };
+        out.push(match whole.and_then(|v| pairs(cx, v, [r, j])) {
+            Some((whole, shape, index)) => cx.view(whole, shape, index)?,
+            None => complex_numbers::of(cx, r, j)?,
+        });
+    }
+    Ok(out)
 }
 
-/// Whether a result that is declared as a view of an argument is one: of elements that do not lie in order, some operators make a
-/// copy.
-fn shares(graph: &Graph, target: &str, of: &str, result: &str) -> bool {
-    let (Some(a), Some(b)) = (graph.tensor_values.get(of), graph.tensor_values.get(result)) else {
-        return true;
-    };
-    let reinterprets = target.contains("view_as") || target == "aten.view.dtype";
-    if a.dtype != b.dtype && !reinterprets {
-        return false;
+/// The view of complex numbers that these views of both of their parts are.
+fn pairs(cx: &Cx, whole: Value, parts: [Value; 2]) -> Option<(Value, Vec<Dim>, Vec<Poly>)> {
+    let (mut shape, mut index) = scope::part_of(cx.lowering.graph, whole, parts[0])?;
+    let (_, other) = scope::part_of(cx.lowering.graph, whole, parts[1])?;
+    let (last, other_last) = (index.pop()?, other.last()?);
+    if !last.is(0) || !other_last.is(1) || index != other[..other.len() - 1] {
+        return None;
     }
-    let may_copy = ["aten.contiguous.", "aten.reshape.", "aten.flatten.", "aten.to.", "aten.reshape_as."];
-    if !may_copy.iter().any(|t| target.starts_with(t)) {
-        return true;
-    }
-    // Neighbours stay neighbours, or the whole lies in order.
-    a.strides == b.strides && a.sizes == b.sizes || in_order(a)
-}
-
-/// Whether a tensor's elements lie in memory in their order.
-fn in_order(m: &TensorMeta) -> bool {
-    let number = |s: &SymInt| if let SymInt::Int(n) = s { Some(*n) } else { None };
-    let mut expected = Some(1);
-    m.sizes.iter().zip(&m.strides).rev().all(|(size, stride)| {
-        let fits = number(size) == Some(1) || number(stride).is_some() && number(stride) == expected;
-        expected = expected.zip(number(size)).map(|(e, n)| e * n);
-        // Of symbolic sizes the strides are expressions, which are in order where torch made them so.
-        fits || number(stride).is_none()
-    })
+    index.push(Poly::var(shape.len()));
+    shape.push(2i64.into());
+    Some((whole, shape, index))
 }

@@ -53,6 +53,19 @@ struct Stored {
     pickled: bool,
 }
 
+/// Where a tensor lies.
+#[derive(Clone, Debug)]
+pub struct Extent {
+    /// The storage's record.
+    pub record: Rc<str>,
+    /// Its element type.
+    pub dtype: DType,
+    /// Which bytes of the storage it spans.
+    pub bytes: std::ops::Range<usize>,
+    /// Whether its elements lie side by side in their order.
+    pub in_order: bool,
+}
+
 /// A storage that an archive speaks of.
 #[derive(Clone, Debug)]
 pub struct Storage {
@@ -149,6 +162,45 @@ impl<'m> Weights<'m> {
         let tensor = self.read(&stored, &base)?;
         let Some((shape, index)) = index else { return Ok(tensor) };
         gathered(&tensor, &shape, &index)
+    }
+
+    /// Where the tensor of a name lies.
+    ///
+    /// # Errors
+    /// Where it is not there, or is of a kind that is not supported.
+    pub fn extent(&self, table: Table, name: &str) -> Result<Extent, OpError> {
+        let stored = self.find(table, name)?;
+        let (base, index) = self.base(&stored)?;
+        let elements: usize = base.shape.iter().product();
+        let bytes =
+            base.dtype.bytes_for(base.first)..base.dtype.bytes_for(base.first.saturating_add(elements));
+        Ok(Extent { record: stored.record, dtype: base.dtype, bytes, in_order: index.is_none() })
+    }
+
+    /// The tensor of a name, as the view that it is of another one, `whole`, which holds all of it in order.
+    ///
+    /// # Errors
+    /// As [`Weights::value`].
+    pub fn part(
+        &self,
+        to: &mut crate::lower::Lowering,
+        (table, name): (Table, &str),
+        (whole_table, whole_name): (Table, &str),
+        whole: Value,
+    ) -> Result<Value, OpError> {
+        let (base, index) = self.base(&self.find(table, name)?)?;
+        let (outer, _) = self.base(&self.find(whole_table, whole_name)?)?;
+        let elements = |b: &Base| b.shape.iter().map(|n| Dim::from(*n)).product::<Dim>();
+        let before = base.first.checked_sub(outer.first);
+        let before =
+            before.ok_or_else(|| OpError::internal("a part of a storage begins before the whole"))?;
+        let flat = to.reshape(whole, vec![elements(&outer)])?;
+        let part = to.slice(flat, 0, &before.into(), 1, &elements(&base))?;
+        let part = to.reshape(part, base.shape.iter().map(|n| (*n).into()).collect())?;
+        match index {
+            None => Ok(part),
+            Some((shape, index)) => Ok(to.view(part, shape, index)?),
+        }
     }
 
     /// The storages that are not there, where they are plain records.

@@ -123,8 +123,62 @@ impl Cx<'_, '_, '_> {
                 },
                 None => return Err(OpError::model(format!("nothing makes the number `{name}`"))),
             },
+            Argument::SymBool(name) => match self.graph.sym_bool_values.get(name) {
+                Some(SymBool::Bool(b)) => Number::Bool(*b),
+                Some(SymBool::Expr(text)) => {
+                    let e = expr::parse(text)?;
+                    self.truth(&e)?
+                }
+                None => return Err(OpError::model(format!("nothing makes the condition `{name}`"))),
+            },
             _ => return Ok(None),
         }))
+    }
+    /// A truth value that sizes decide.
+    fn truth(&mut self, e: &expr::Expr) -> Result<Number> {
+        use wgfc_ir::{BinaryOp, UnaryOp};
+        let (head, args) = match e {
+            expr::Expr::Bool(b) => return Ok(Number::Bool(*b)),
+            expr::Expr::Call(head, args) => (head.as_str(), &args[..]),
+            _ => return Err(OpError::model("a condition on sizes is expected")),
+        };
+        let op = match head {
+            "Equality" => BinaryOp::Eq,
+            "Unequality" => BinaryOp::Ne,
+            "LessThan" => BinaryOp::Le,
+            "GreaterThan" => BinaryOp::Ge,
+            "StrictLessThan" => BinaryOp::Lt,
+            "StrictGreaterThan" => BinaryOp::Gt,
+            "And" => BinaryOp::And,
+            "Or" => BinaryOp::Or,
+            "Not" => {
+                let [a] = args else { return Err(OpError::model("`Not` takes one condition")) };
+                let n = self.truth(a)?;
+                let v = self.number_in(&n, DType::Bool)?;
+                return Ok(Number::Computed(self.lowering.unary(UnaryOp::Not, v)?));
+            }
+            _ => {
+                return Err(OpError::unsupported(
+                    format!("`{head}` of sizes as a truth value"),
+                    "give the dimensions it depends on with --dim, or compute it with tensors",
+                ));
+            }
+        };
+        let of_truths = matches!(op, BinaryOp::And | BinaryOp::Or);
+        let mut values = vec![];
+        for a in args {
+            let (n, dtype) = match of_truths {
+                true => (self.truth(a)?, DType::Bool),
+                false => (Number::Int(a.size(&|s| self.importer.symbol(s))?), DType::I64),
+            };
+            values.push(self.number_in(&n, dtype)?);
+        }
+        let mut rest = values.into_iter();
+        let mut v = rest.next().ok_or_else(|| OpError::model(format!("`{head}` of nothing")))?;
+        for next in rest {
+            v = self.lowering.binary(op, v, next)?;
+        }
+        Ok(Number::Computed(v))
     }
     /// A number that sizes decide.
     fn real(&mut self, e: &expr::Expr) -> Result<Number> {

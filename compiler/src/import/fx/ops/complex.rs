@@ -17,7 +17,7 @@ pub const OPS: &[OpDef] = &[
     })
     .complex(),
     OpDef::new("aten.conj.default", conjugate).complex(),
-    OpDef::new("aten.conj_physical.default", conjugate).complex(),
+    OpDef::new("aten.conj_physical.default", conjugate).complex().views("self"),
     OpDef::new("aten.imag.default", |cx| part(cx, 1)).complex(),
     OpDef::new("aten.is_complex.default", |_| Ok(vec![])).complex(),
     OpDef::new("aten.polar.default", |cx| {

@@ -8,7 +8,7 @@ use wgfc_ir::{Op, Poly, ReduceOp, Scalar};
 
 pub const OPS: &[OpDef] = &[
     OpDef::new("aten.block_diag.default", blocks),
-    OpDef::new("aten.cartesian_prod.default", products),
+    OpDef::new("aten.cartesian_prod.default", products).views("tensors"),
     OpDef::new("aten.combinations.default", combinations),
     OpDef::new("aten.cumulative_trapezoid.dx", |cx| areas(cx, true)),
     OpDef::new("aten.cumulative_trapezoid.x", |cx| areas(cx, true)),
@@ -39,11 +39,12 @@ pub const OPS: &[OpDef] = &[
     OpDef::new("aten.logspace.Tensor_Scalar", |cx| spaced(cx, true)).notes("powers as integers are refused"),
     OpDef::new("aten.logspace.Tensor_Tensor", |cx| spaced(cx, true)).notes("powers as integers are refused"),
     OpDef::new("aten.logspace.default", |cx| spaced(cx, true)).notes("powers as integers are refused"),
-    OpDef::new("aten.meshgrid.default", |cx| meshes(cx, false)),
+    OpDef::new("aten.meshgrid.default", |cx| meshes(cx, false)).views("tensors"),
     OpDef::new("aten.meshgrid.indexing", |cx| {
         let columns = cx.text("indexing")?.as_deref() == Some("xy");
         meshes(cx, columns)
-    }),
+    })
+    .views("tensors"),
     OpDef::new("aten.nanquantile.default", |cx| quantile(cx, true)),
     OpDef::new("aten.nanquantile.scalar", |cx| quantile(cx, true)),
     OpDef::new("aten.quantile.default", |cx| quantile(cx, false)),

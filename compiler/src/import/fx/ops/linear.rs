@@ -18,7 +18,7 @@ pub const OPS: &[OpDef] = &[
     OpDef::new("aten.bmm.default", |cx| product(cx, "self", "mat2")),
     OpDef::new("aten.chain_matmul.default", |cx| chain(cx, "matrices")),
     OpDef::new("aten.dot.default", |cx| product(cx, "self", "tensor")),
-    OpDef::new("aten.einsum.default", by_labels),
+    OpDef::new("aten.einsum.default", by_labels).views("tensors"),
     OpDef::new("aten.ger.default", outer),
     OpDef::new("aten.inner.default", inner),
     OpDef::new("aten.kron.default", kronecker),

@@ -1,7 +1,7 @@
 //! Copies, conversions, tensors of one number.
 
 use super::super::prelude::*;
-use crate::lower::{complex, shape};
+use crate::lower::{complex, elementwise, shape};
 use wgfc_ir::Poly;
 
 pub const OPS: &[OpDef] = &[
@@ -41,7 +41,18 @@ pub const OPS: &[OpDef] = &[
     OpDef::new("aten.to.dtype", convert),
     OpDef::new("aten.to.dtype_layout", convert),
     OpDef::new("aten.to.other", convert),
-    OpDef::new("aten.type_as.default", convert),
+    OpDef::new("aten.type_as.default", convert).views("self"),
+    OpDef::new("aten.view.dtype", |cx| {
+        let (x, to) = (cx.tensor("self")?, cx.result_dtype(0)?);
+        if cx.dtype(x).bits() != to.bits() {
+            return Err(OpError::unsupported(
+                format!("elements of {} as {to}, which are of another size", cx.dtype(x)),
+                "view them as a type of the same size",
+            ));
+        }
+        Ok(vec![elementwise::bit_cast(cx, x, to)?])
+    })
+    .notes("Of elements of the same size."),
     OpDef::new("aten.zero.default", |cx| like(cx, 0.0)),
     OpDef::new("aten.zeros.default", |cx| filled(cx, "size", 0.0)).complex(),
     OpDef::new("aten.zeros_like.default", |cx| like(cx, 0.0)).complex(),

@@ -9,6 +9,7 @@ pub use random::draws;
 pub use refused::why;
 
 use super::op::OpDef;
+use super::schema;
 use std::collections::HashMap;
 use std::sync::OnceLock;
 
@@ -69,27 +70,50 @@ pub struct Found {
     pub def: &'static OpDef,
     /// Whether its result is written over the argument that its declaration says.
     pub in_place: bool,
+    /// Whether its result takes the name of that argument, as another view of the same memory: `t_`.
+    pub turns: bool,
 }
 
-/// The operator of a target: `aten.add_.Tensor` is `aten.add.Tensor`, written in place, and `aten.view_copy.default` is
-/// `aten.view.default`.
+impl Found {
+    fn plain(def: &'static OpDef) -> Found {
+        Found { def, in_place: false, turns: false }
+    }
+
+    fn in_place(def: &'static OpDef) -> Found {
+        let views = schema::find(def.target).and_then(|s| s.aliased(0).map(|(_, a)| !a.written));
+        let turns = views.unwrap_or(false);
+        Found { def, in_place: !turns, turns }
+    }
+}
+
+/// The operator of a target: `aten.add_.Tensor` is `aten.add.Tensor`, written in place, so is `aten.__iadd__.Tensor` of
+/// `aten.__add__.Tensor`, and `aten.view_copy.default` is `aten.view.default`.
 pub fn find(target: &str) -> Option<Found> {
     static INDEX: OnceLock<HashMap<&str, &OpDef>> = OnceLock::new();
     let index = INDEX.get_or_init(|| all().map(|d| (d.target, d)).collect());
     if let Some(def) = index.get(target) {
-        return Some(Found { def, in_place: false });
+        return Some(Found::plain(def));
     }
     let mut parts = target.splitn(3, '.');
     let (space, name, overload) = (parts.next()?, parts.next()?, parts.next()?);
-    let base = |end: &str| {
-        let name = name.strip_suffix(end).filter(|n| !n.is_empty() && !n.ends_with('_'))?;
-        index.get(format!("{space}.{name}.{overload}").as_str()).copied()
-    };
-    match (base("_"), base("_copy")) {
-        (Some(def), _) => Some(Found { def, in_place: true }),
-        (None, Some(def)) => Some(Found { def, in_place: false }),
-        _ => None,
+    let of = |name: &str| index.get(format!("{space}.{name}.{overload}").as_str()).copied();
+    let base = |end: &str| name.strip_suffix(end).filter(|n| !n.is_empty() && !n.ends_with('_'));
+    if let Some(inner) = name.strip_prefix("__i").filter(|n| n.ends_with("__")) {
+        return of(&format!("__{inner}")).map(Found::in_place);
     }
+    if let Some(name) = base("_") {
+        return of(name).or_else(|| of_other_overload(space, name, target)).map(Found::in_place);
+    }
+    base("_copy").and_then(of).map(Found::plain)
+}
+
+/// The operator of a name that takes the same arguments as a target: `aten.transpose.int` for `aten.transpose_.default`.
+fn of_other_overload(space: &str, name: &str, target: &str) -> Option<&'static OpDef> {
+    let taken = |target: &str| -> Option<Vec<(&str, &str)>> {
+        Some(schema::find(target)?.arguments.iter().map(|a| (a.name, a.kind)).collect())
+    };
+    let (wanted, start) = (taken(target)?, format!("{space}.{name}."));
+    all().find(|d| d.target.starts_with(&start) && taken(d.target).as_ref() == Some(&wanted))
 }
 
 /// Operators whose indices torch wants inside their axes.
@@ -129,9 +153,25 @@ mod tests {
             // Some are declared in place alone: `normal_`.
             let (name, overload) = d.target.rsplit_once('.').unwrap_or_default();
             let in_place = format!("{name}_.{overload}");
-            let declared = [d.target, &in_place].iter().any(|t| super::super::schema::find(t).is_some());
+            let declared = [d.target, &in_place].iter().any(|t| schema::find(t).is_some());
             assert!(declared || !d.target.starts_with("aten."), "{} is not declared", d.target);
         }
         assert!(seen.len() > 700, "{}", seen.len());
+    }
+
+    #[test]
+    fn operators_in_place_are_found_by_what_they_write() {
+        let kind = |target: &str| find(target).map(|f| (f.def.target, f.in_place, f.turns));
+        assert_eq!(kind("aten.add_.Tensor"), Some(("aten.add.Tensor", true, false)));
+        assert_eq!(kind("aten.__iand__.Scalar"), Some(("aten.__and__.Scalar", true, false)));
+        assert_eq!(kind("aten.floor_divide_.Tensor"), Some(("aten.floor_divide.default", true, false)));
+        assert_eq!(kind("aten.floor_divide_.Scalar"), Some(("aten.floor_divide.Scalar", true, false)));
+        assert_eq!(kind("aten.t_.default"), Some(("aten.t.default", false, true)));
+        assert_eq!(kind("aten.transpose_.default"), Some(("aten.transpose.int", false, true)));
+        assert_eq!(kind("aten.squeeze_.dim"), Some(("aten.squeeze.dim", false, true)));
+        assert_eq!(kind("aten.dropout_.default"), Some(("aten.dropout.default", true, false)));
+        assert_eq!(kind("aten.t_copy.default"), Some(("aten.t.default", false, false)));
+        assert_eq!(kind("aten.__init__.default"), None);
+        assert_eq!(kind("aten._.default"), None);
     }
 }

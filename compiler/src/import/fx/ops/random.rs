@@ -7,7 +7,7 @@ use crate::lower::random::{self, Distribution, Seed};
 use wgfc_ir::{Body, Scalar};
 
 pub const OPS: &[OpDef] = &[
-    OpDef::new("aten.alpha_dropout.default", kept).notes("Outside of training."),
+    OpDef::new("aten.alpha_dropout.default", kept).views("input").notes("Outside of training."),
     OpDef::new("aten.bernoulli.Tensor", |cx| {
         let (ty, p) = (cx.result(0)?, cx.tensor("p")?);
         let p = cx.expand(p, &ty.shape)?;
@@ -23,13 +23,13 @@ pub const OPS: &[OpDef] = &[
         let d = Distribution::Cauchy(cx.float("median")?, cx.float("sigma")?);
         distributed(cx, d)
     }),
-    OpDef::new("aten.dropout.default", |cx| Ok(vec![dropped(cx)?[0]])),
+    OpDef::new("aten.dropout.default", |cx| Ok(vec![dropped(cx)?[0]])).views("input"),
     OpDef::new("aten.exponential.default", |cx| {
         let d = Distribution::Exponential(cx.float("lambd")?);
         distributed(cx, d)
     }),
-    OpDef::new("aten.feature_alpha_dropout.default", kept).notes("Outside of training."),
-    OpDef::new("aten.feature_dropout.default", whole_features),
+    OpDef::new("aten.feature_alpha_dropout.default", kept).views("input").notes("Outside of training."),
+    OpDef::new("aten.feature_dropout.default", whole_features).views("input"),
     OpDef::new("aten.geometric.default", |cx| {
         let d = Distribution::Geometric(cx.float("p")?);
         distributed(cx, d)
