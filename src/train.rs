@@ -21,6 +21,11 @@ use wgfc_compiler::lower::random::purpose;
 use wgfc_runtime::session::{Finished, StreamOptions, Value};
 use wgfc_runtime::{DeviceTensor, Gpu, Session};
 
+/// A number of things: `1 row`, `2 rows`.
+fn counted(n: usize, what: &str) -> String {
+    format!("{n} {what}{}", if n == 1 { "" } else { "s" })
+}
+
 /// What a program is trained on, and how.
 #[derive(Clone, Debug, Default)]
 pub struct Training {

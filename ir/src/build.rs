@@ -351,12 +351,20 @@ impl<'g> Builder<'g> {
         if keepdims { Ok(r) } else { self.squeeze(r, &axes) }
     }
 
+    /// Floats narrower than f32 as f32, in which sums and squares of them neither overflow nor are rounded; all else as it is.
+    pub fn widened(&mut self, x: Value) -> Built {
+        let dtype = self.dtype(x);
+        if dtype.is_float() && dtype.bits() < 32 { self.cast(x, DType::F32) } else { Ok(x) }
+    }
+
     /// The mean along axes, with `keepdims`. Integers divide towards zero.
     pub fn mean(&mut self, x: Value, axes: &[usize]) -> Built {
+        let (dtype, x) = (self.dtype(x), self.widened(x)?);
         let n: Dim = axes.iter().map(|a| self.shape(x)[*a].clone()).product();
         let sum = self.reduce(ReduceOp::Sum, x, axes, true)?;
         let n = self.dim_scalar(&n, self.dtype(x))?;
-        self.binary(BinaryOp::Div, sum, n)
+        let mean = self.binary(BinaryOp::Div, sum, n)?;
+        self.cast(mean, dtype)
     }
 
     /// A dimension as a rank-0 tensor of `dtype`.

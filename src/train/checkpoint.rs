@@ -1,6 +1,6 @@
 //! The states of a training in a file, with how far it is.
 
-use super::{Order, Trainer};
+use super::{Order, Trainer, counted};
 use crate::model::device_error;
 use crate::tensors::{self, Read, TrueTypes, Unread};
 use crate::{Error, Problem, Tensor, output};
@@ -33,13 +33,20 @@ fn damaged(path: &Path, problems: Vec<String>) -> Error {
 }
 
 fn read(path: &Path) -> Result<Read, Error> {
+    let changed = std::cell::Cell::new(false);
     let types = |text: &str| {
         let note = serde_json::from_str::<Note<TrueTypes>>(text);
         let plain = |_| serde_json::from_str::<TrueTypes>(text).map_err(|e| e.to_string());
-        note.map(|n| n.types.unwrap_or_default()).or_else(plain)
+        let types = note.map(|n| n.types.unwrap_or_default()).or_else(plain);
+        changed.set(types.is_err());
+        types
     };
     tensors::read(path, &types).map_err(|e| match e {
         Unread::File(e) => e,
+        Unread::Damaged(problems) if changed.get() => {
+            let help = "it was changed after it was written: give another checkpoint, or its tensors in a file without these metadata: --init";
+            Error::File { path: path.to_owned(), problems, help: Some(help.to_owned()) }
+        }
         Unread::Damaged(problems) => damaged(path, problems),
     })
 }
@@ -123,7 +130,11 @@ impl Trainer {
         let of_another = !problems.is_empty();
         if note.rows != self.roles.rows {
             let (was, is) = (note.rows, self.roles.rows);
-            problems.push(format!("it was written when the data had {was} rows, and there are {is}"));
+            problems.push(format!(
+                "it was written when the data had {}, and there {} {is}",
+                counted(was, "row"),
+                if is == 1 { "is" } else { "are" }
+            ));
         }
         if !problems.is_empty() {
             let help = match of_another {

@@ -1,6 +1,6 @@
 //! What the inputs and outputs of a step are for.
 
-use super::{Ports, Training, is_loss};
+use super::{Ports, Training, counted, is_loss};
 use crate::ports::{PortType, bind, check_types, no_such_input};
 use crate::{Error, Problem};
 use std::collections::{BTreeMap, BTreeSet};
@@ -236,7 +236,7 @@ fn sizes(
         }
         match rows {
             Some((n, other)) if n != t.shape[0] => problems.push(Problem::with_help(
-                format!("`{other}` has {n} rows, and `{}` has {}", p.name, t.shape[0]),
+                format!("`{other}` has {}, and `{}` has {}", counted(n, "row"), p.name, t.shape[0]),
                 "give as many rows of each: those of one number go together",
             )),
             _ => rows = Some((t.shape[0], &p.name)),
@@ -244,7 +244,7 @@ fn sizes(
         let Some(extent) = p.shape[0].as_const().and_then(|n| usize::try_from(n).ok()) else { continue };
         match fixed {
             Some((n, other)) if n != extent => problems.push(Problem::with_help(
-                format!("a step takes {n} rows of `{other}`, and {extent} of `{}`", p.name),
+                format!("a step takes {} of `{other}`, and {extent} of `{}`", counted(n, "row"), p.name),
                 "give one of them with --input, if it is the same in each step",
             )),
             _ => fixed = Some((extent, &p.name)),
@@ -253,7 +253,7 @@ fn sizes(
     let batch = match (training.batch, fixed) {
         (Some(b), Some((n, name))) if b != n => {
             problems.push(Problem::with_help(
-                format!("a step takes {n} rows of `{name}`, not {b}"),
+                format!("a step takes {} of `{name}`, not {b}", counted(n, "row")),
                 format!("leave --batch out, or export the step with a dynamic batch (or one of {b})"),
             ));
             return None;
@@ -269,12 +269,6 @@ fn sizes(
             return None;
         }
     };
-    if let Some((n, name)) = rows.filter(|(n, _)| *n < batch.max(1)) {
-        problems.push(Problem::with_help(
-            format!("`{name}` has {n} rows, fewer than the {batch} of a step"),
-            "give more data, or a smaller --batch",
-        ));
-    }
     if problems.len() > before {
         return None;
     }
@@ -290,18 +284,27 @@ fn sizes(
     }
     let ports: Vec<PortType> =
         inputs.iter().filter(|p| types.contains_key(p.name.as_str())).cloned().collect();
-    match check_types(&ports, &types) {
-        Ok(dims) => Some((batch, rows?.0, dims)),
+    let dims = match check_types(&ports, &types) {
+        Ok(dims) => dims,
         Err(Error::Usage(more)) => {
             problems.extend(more);
-            None
+            return None;
         }
         Err(_) => {
             let mut dims = BTreeMap::new();
             bind(&shapes.iter().map(|(p, s)| (*p, s.as_slice())).collect::<Vec<_>>(), &mut dims);
-            Some((batch, rows?.0, dims))
+            dims
         }
+    };
+    let (n, name) = rows?;
+    if n < batch.max(1) {
+        problems.push(Problem::with_help(
+            format!("`{name}` has {}, fewer than the {batch} of a step", counted(n, "row")),
+            "give more data, or a smaller --batch",
+        ));
+        return None;
     }
+    Some((batch, n, dims))
 }
 
 #[cfg(test)]

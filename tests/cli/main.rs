@@ -43,6 +43,11 @@ impl Ran {
         self
     }
     #[track_caller]
+    fn omits(self, text: &str) -> Ran {
+        assert!(!self.err.contains(text), "`{text}` is in stderr:\n{}", self.err);
+        self
+    }
+    #[track_caller]
     fn prints(self, text: &str) -> Ran {
         assert!(self.out.contains(text), "`{text}` is not in stdout:\n{}", self.out);
         self

@@ -116,7 +116,9 @@ fn what_does_not_fit_is_said_all_at_once() {
     }
     let d = folder();
     let f32s = |shape: &[usize]| Tensor::from_f32(shape.to_vec(), &vec![0.5; shape.iter().product()]);
-    for (name, t) in [("wide", f32s(&[9, 7])), ("few", f32s(&[3, 6])), ("one", f32s(&[]))] {
+    for (name, t) in
+        [("wide", f32s(&[9, 7])), ("few", f32s(&[1, 6])), ("flat", f32s(&[3])), ("one", f32s(&[]))]
+    {
         npy::write(&t, &d.path().join(format!("{name}.npy"))).unwrap();
     }
     npy::write(&Tensor::from_i64(vec![9, 6], &[1; 54]), &d.path().join("ints.npy")).unwrap();
@@ -130,8 +132,11 @@ fn what_does_not_fit_is_said_all_at_once() {
         .says("how many rows a step takes is open");
     bad(&format!("{step}|--data|wide.npy|--batch|4|--input|rate=1")).says("not of shape [4, 7]");
     bad(&format!("{step}|--data|few.npy|--batch|4|--input|rate=1|--loss|lost"))
-        .says("3 rows, fewer than the 4")
+        .says("has 1 row, fewer than the 4")
         .says("no output `lost`");
+    bad(&format!("{step}|--data|flat.npy|--batch|4|--input|rate=1"))
+        .says("not of shape [4]")
+        .omits("fewer than");
     bad(&format!("{step}|--data|one.npy|--batch|4|--input|rate=1")).says("there are no rows");
     bad(&format!("{step}|--data|ints.npy|--batch|4|--input|rate=1"))
         .says("is i64, the model wants f32")

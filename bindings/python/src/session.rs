@@ -294,14 +294,15 @@ impl Session {
     /// are read as their runs end. For programs with states, as training steps have them, and for data sets. Batches are taken from
     /// `batches` as they are needed, so that a generator may yield them without end. Other runs of the session come in between.
     ///
-    /// `outputs` and `to`, `"numpy"` or `"torch"`, are as in `run`. An error names the number of its run, from 0 on.
+    /// `outputs` and `to`, `"numpy"` or `"torch"`, are as in `run`. An error names the number of its run, from 0 on, and is raised
+    /// after the outputs of the runs before it.
     #[pyo3(signature = (batches, *, outputs=None, to="numpy", in_flight=2))]
     fn stream(
         slf: &Bound<'_, Self>,
         batches: &Bound<'_, PyAny>,
         outputs: Option<Vec<String>>,
         to: &str,
-        in_flight: usize,
+        in_flight: i64,
     ) -> PyResult<Stream> {
         Stream::new(slf, batches, outputs, to, in_flight)
     }

@@ -3,7 +3,7 @@
 use crate::error::Raise;
 use crate::host::Library;
 use crate::session::{Session, host};
-use pyo3::exceptions::{PyTypeError, PyValueError};
+use pyo3::exceptions::{PyException, PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyIterator};
 use std::collections::VecDeque;
@@ -25,6 +25,8 @@ struct UnderWay {
     /// Nothing once it has ended.
     batches: Option<Py<PyIterator>>,
     runs: VecDeque<(u64, Started)>,
+    /// Why the next run was not started: raised once the outputs of those before it have been given.
+    failed: Option<PyErr>,
     /// The number of the run that is started next.
     next: u64,
 }
@@ -36,20 +38,25 @@ impl Stream {
         batches: &Bound<'_, PyAny>,
         outputs: Option<Vec<String>>,
         to: &str,
-        in_flight: usize,
+        in_flight: i64,
     ) -> PyResult<Stream> {
         let batches = batches
             .try_iter()
             .map_err(|_| PyTypeError::new_err("batches: give an iterable of dicts of names and arrays"))?;
-        if in_flight == 0 {
-            return Err(PyValueError::new_err("in_flight: at least one run is under way at a time"));
-        }
+        let Some(in_flight) = usize::try_from(in_flight).ok().filter(|n| *n > 0) else {
+            let message = format!("in_flight: at least one run is under way at a time, not {in_flight}");
+            return Err(PyValueError::new_err(message));
+        };
         let py = session.py();
         let names: Option<Vec<&str>> = outputs.as_ref().map(|o| o.iter().map(String::as_str).collect());
         session.get().with(py, |s| s.outputs_named(names.as_deref()).map(drop))?;
         let library = host(to, "to: outputs of a stream go to \"numpy\" or \"torch\"")?;
-        let under_way =
-            Mutex::new(UnderWay { batches: Some(batches.unbind()), runs: VecDeque::new(), next: 0 });
+        let under_way = Mutex::new(UnderWay {
+            batches: Some(batches.unbind()),
+            runs: VecDeque::new(),
+            failed: None,
+            next: 0,
+        });
         Ok(Stream { session: session.clone().unbind(), outputs, library, in_flight, under_way })
     }
 
@@ -91,8 +98,18 @@ impl Stream {
                 return Err(PyValueError::new_err("the stream is being iterated over already"));
             }
         };
-        while to.runs.len() < self.in_flight && self.start(py, &mut to)? {}
-        let Some((step, started)) = to.runs.pop_front() else { return Ok(None) };
+        while to.failed.is_none() && to.runs.len() < self.in_flight {
+            match self.start(py, &mut to) {
+                Ok(true) => {}
+                Ok(false) => break,
+                // What asks the program to end does not wait.
+                Err(e) if to.runs.is_empty() || !e.is_instance_of::<PyException>(py) => return Err(e),
+                Err(e) => to.failed = Some(e),
+            }
+        }
+        let Some((step, started)) = to.runs.pop_front() else {
+            return to.failed.take().map_or(Ok(None), Err);
+        };
         let read =
             || started.read_blocking().map_err(|error| RunError::Step { step, error: Box::new(error) });
         let read = py.detach(read).map_err(wgfc::model::device_error).or_raise(py)?;

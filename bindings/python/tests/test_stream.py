@@ -50,8 +50,9 @@ def test_errors_of_streams(step):
     for bad, words in [(3, "iterable"), (None, "iterable")]:
         with pytest.raises(TypeError, match=words):
             session.stream(bad)
-    with pytest.raises(ValueError, match="in_flight"):
-        session.stream([], in_flight=0)
+    for none in [0, -1]:
+        with pytest.raises(ValueError, match=f"in_flight.*not {none}"):
+            session.stream([], in_flight=none)
     with pytest.raises(ValueError, match="numpy"):
         session.stream([], to="device")
     with pytest.raises(wgfc.ModelError, match="nowhere"):
@@ -68,10 +69,19 @@ def test_errors_of_streams(step):
         yield good[0]
         raise KeyError("data")
 
-    stream = session.stream(failing(), in_flight=1)
-    next(stream)
-    with pytest.raises(KeyError):
+    for in_flight in [1, 2, 3]:
+        stream = session.stream(failing(), in_flight=in_flight)
+        assert next(stream)["output"] > 0
+        with pytest.raises(KeyError):
+            next(stream)
+        assert list(stream) == []
+
+    # What was begun before a batch that is wrong is given out first.
+    stream = session.stream([good[0], {"x": good[0]["x"]}, good[1]], in_flight=3)
+    assert next(stream)["output"] > 0
+    with pytest.raises(wgfc.ModelError, match="rate"):
         next(stream)
+    assert next(stream)["output"] > 0
 
 
 def test_the_example_trains(tmp_path, monkeypatch, capsys):

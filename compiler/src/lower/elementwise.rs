@@ -29,8 +29,68 @@ pub fn fold(cx: &mut Lowering, op: BinaryOp, xs: &[Value]) -> Result {
 
 /// The mean of any number of operands, at least one.
 pub fn mean(cx: &mut Lowering, xs: &[Value]) -> Result {
-    let sum = fold(cx, BinaryOp::Add, xs)?;
-    Ok(if xs.len() == 1 { sum } else { cx.binary_scalar(BinaryOp::Div, sum, xs.len() as f64)? })
+    let (first, rest) = xs.split_first().ok_or("needs at least one input")?;
+    if rest.is_empty() {
+        return Ok(*first);
+    }
+    let dtype = cx.dtype(*first);
+    let mut wide = vec![];
+    for x in xs {
+        same_type(cx, *first, *x)?;
+        wide.push(cx.widened(*x)?);
+    }
+    let sum = fold(cx, BinaryOp::Add, &wide)?;
+    let mean = cx.binary_scalar(BinaryOp::Div, sum, xs.len() as f64)?;
+    Ok(cx.cast(mean, dtype)?)
+}
+
+/// The largest integer that is at most the quotient, of operands of one type: of integers exactly, of floats as the multiple of the
+/// divisor that the exact remainder leaves, so that `1.0` is 9 times `0.1`. An integer over 0 is 0.
+pub fn floor_div(cx: &mut Lowering, a: Value, b: Value) -> Result {
+    same_type(cx, a, b)?;
+    let dtype = cx.dtype(a);
+    let (a, b) = (cx.widened(a)?, cx.widened(b)?);
+    let mut f = Body::default();
+    let (x, y) = (f.arg(0), f.arg(1));
+    floored(&mut f, x, y, cx.dtype(a));
+    let q = cx.map(f.0, &[a, b])?;
+    Ok(cx.cast(q, dtype)?)
+}
+
+/// [`floor_div`] of two numbers of a type.
+pub fn floored(f: &mut Body, x: u32, y: u32, dtype: DType) -> u32 {
+    if !dtype.is_float() {
+        let q = f.binary(BinaryOp::Div, x, y);
+        if dtype.class() != Class::Int {
+            return q;
+        }
+        let rest = f.binary(BinaryOp::Rem, x, y);
+        let zero = f.int(dtype, 0);
+        let signs = f.binary(BinaryOp::Xor, x, y);
+        let (some, differ) = (f.binary(BinaryOp::Ne, rest, zero), f.binary(BinaryOp::Lt, signs, zero));
+        let below = f.binary(BinaryOp::And, some, differ);
+        let below = f.cast(dtype, below);
+        return f.binary(BinaryOp::Sub, q, below);
+    }
+    let (zero, half, one) = (f.number(dtype, 0.0), f.number(dtype, 0.5), f.number(dtype, 1.0));
+    let plain = f.binary(BinaryOp::Div, x, y);
+    let rest = f.binary(BinaryOp::Rem, x, y);
+    let whole = f.binary(BinaryOp::Sub, x, rest);
+    let q = f.binary(BinaryOp::Div, whole, y);
+    let (rest_below, y_below) = (f.binary(BinaryOp::Lt, rest, zero), f.binary(BinaryOp::Lt, y, zero));
+    let differ = f.binary(BinaryOp::Xor, rest_below, y_below);
+    let some = f.binary(BinaryOp::Ne, rest, zero);
+    let below = f.binary(BinaryOp::And, some, differ);
+    let less = f.binary(BinaryOp::Sub, q, one);
+    let q = f.select(below, less, q);
+    // The quotient is an integer but for its rounding.
+    let down = f.unary(UnaryOp::Floor, q);
+    let over = f.binary(BinaryOp::Sub, q, down);
+    let over = f.binary(BinaryOp::Gt, over, half);
+    let up = f.binary(BinaryOp::Add, down, one);
+    let q = f.select(over, up, down);
+    let by_zero = f.binary(BinaryOp::Eq, y, zero);
+    f.select(by_zero, plain, q)
 }
 
 /// `xʸ` of the type of `x`. The exponent may have another type than the base.

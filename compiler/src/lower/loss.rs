@@ -111,6 +111,7 @@ pub fn likelihood(
             }
             Some(w) => {
                 // Both sums at once.
+                let (loss, w) = (cx.widened(loss)?, cx.widened(w)?);
                 let mut f = Body::default();
                 let (loss_in, w_in, row, first) =
                     (f.arg(0), f.arg(1), f.index(Poly::var(0)), f.int(DType::I32, 0));
@@ -123,7 +124,8 @@ pub fn likelihood(
                 let sums = cx.reduce(ReduceOp::Sum, pair, &axes, false)?;
                 let loss = cx.view(sums, vec![], vec![Poly::ZERO])?;
                 let w = cx.view(sums, vec![], vec![Poly::ONE])?;
-                Ok(cx.binary(BinaryOp::Div, loss, w)?)
+                let mean = cx.binary(BinaryOp::Div, loss, w)?;
+                Ok(cx.cast(mean, dtype)?)
             }
         },
     }

@@ -24,27 +24,33 @@ fn root(cx: &mut Lowering, x: Value, p: i64) -> Result {
 
 /// The norm of order `p`, at least 1, along axes, which stay with extent 1.
 pub fn norm(cx: &mut Lowering, x: Value, p: i64, axes: &[usize]) -> Result {
+    let (dtype, x) = (cx.dtype(x), cx.widened(x)?);
     let x = power(cx, x, p)?;
     let sum = cx.reduce(ReduceOp::Sum, x, axes, true)?;
-    root(cx, sum, p)
+    let y = root(cx, sum, p)?;
+    Ok(cx.cast(y, dtype)?)
 }
 
 /// The norm of each window.
 pub fn pool(cx: &mut Lowering, x: Value, p: i64, w: &Windows) -> Result {
     let n = w.kernel.len();
+    let (dtype, x) = (cx.dtype(x), cx.widened(x)?);
     let x = power(cx, x, p)?;
     let zero = Scalar::from_f64(cx.dtype(x), 0.0);
     let windows = cx.unfold(x, &w.axes(), zero)?;
     let sum = cx.reduce(ReduceOp::Sum, windows, &(2 + n..2 + 2 * n).collect::<Vec<_>>(), false)?;
-    root(cx, sum, p)
+    let y = root(cx, sum, p)?;
+    Ok(cx.cast(y, dtype)?)
 }
 
 /// Divided by the norm along an axis; 0 where that is 0.
 pub fn normalised(cx: &mut Lowering, x: Value, p: i64, axis: usize) -> Result {
+    let (dtype, x) = (cx.dtype(x), cx.widened(x)?);
     let norm = norm(cx, x, p, &[axis])?;
     let none = cx.binary_scalar(BinaryOp::Eq, norm, 0.0)?;
     let y = cx.binary(BinaryOp::Div, x, norm)?;
-    let dtype = cx.dtype(x);
-    let zero = cx.scalar(dtype, 0.0);
-    Ok(cx.select(none, zero, y)?)
+    let wide = cx.dtype(x);
+    let zero = cx.scalar(wide, 0.0);
+    let y = cx.select(none, zero, y)?;
+    Ok(cx.cast(y, dtype)?)
 }

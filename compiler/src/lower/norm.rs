@@ -95,9 +95,11 @@ pub fn batch(cx: &mut Lowering, x: Value, [scale, bias, mean, var]: [Value; 4], 
     if p.momentum.is_some() {
         let axes: Vec<usize> = (0..rank).filter(|a| *a != 1).collect();
         let wide = cx.cast(x, stat)?;
+        let wide = cx.widened(wide)?;
         let full = cx.mean(wide, &axes)?;
-        v = variance(cx, wide, full, &axes)?;
-        v = cx.squeeze(v, &axes)?;
+        let squares = variance(cx, wide, full, &axes)?;
+        let (full, squares) = (cx.cast(full, stat)?, cx.cast(squares, stat)?);
+        v = cx.squeeze(squares, &axes)?;
         m = cx.squeeze(full, &axes)?;
     }
     let wide = if dtype.bits() >= stat.bits() { dtype } else { stat };
@@ -148,6 +150,7 @@ pub fn local_response(cx: &mut Lowering, x: Value, p: &LocalResponse) -> Result 
     if cx.rank(x) < 2 || p.size < 1 {
         return Err(OpError::model(format!("a window of {} channels of {}", p.size, cx.ty(x))));
     }
+    let (dtype, x) = (cx.dtype(x), cx.widened(x)?);
     let square = cx.binary(BinaryOp::Mul, x, x)?;
     let windows = super::window::along(cx, square, 1, p.size, (p.size - 1) / 2)?;
     let rank = cx.rank(x);
@@ -155,7 +158,8 @@ pub fn local_response(cx: &mut Lowering, x: Value, p: &LocalResponse) -> Result 
     let d = cx.binary_scalar(BinaryOp::Mul, sum, p.alpha / p.size as f64)?;
     let d = cx.binary_scalar(BinaryOp::Add, d, p.bias)?;
     let d = cx.binary_scalar(BinaryOp::Pow, d, p.beta)?;
-    Ok(cx.binary(BinaryOp::Div, x, d)?)
+    let y = cx.binary(BinaryOp::Div, x, d)?;
+    Ok(cx.cast(y, dtype)?)
 }
 
 /// Scale and bias, one value each per element of axis 1, applied.

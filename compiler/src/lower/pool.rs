@@ -86,6 +86,7 @@ pub fn max(
 pub fn average(cx: &mut Lowering, x: Value, w: &Windows, with_padding: bool) -> Result {
     let spatial = spatial(cx, x)?.to_vec();
     let n = spatial.len();
+    let (narrow, x) = (cx.dtype(x), cx.widened(x)?);
     let dtype = cx.dtype(x);
     let windows = cx.unfold(x, &w.axes(), Scalar::from_f64(dtype, 0.0))?;
     let sum = cx.reduce(ReduceOp::Sum, windows, &(2 + n..2 + 2 * n).collect::<Vec<_>>(), false)?;
@@ -105,12 +106,14 @@ pub fn average(cx: &mut Lowering, x: Value, w: &Windows, with_padding: bool) -> 
     if all_count {
         let count: Dim = w.kernel.iter().product();
         let count = cx.dim_scalar(&count, dtype)?;
-        return Ok(cx.binary(BinaryOp::Div, sum, count)?);
+        let mean = cx.binary(BinaryOp::Div, sum, count)?;
+        return Ok(cx.cast(mean, narrow)?);
     }
     let ones = cx.full(&extents, Scalar::from_f64(dtype, 1.0))?;
     let ones = cx.unfold(ones, &axes, Scalar::from_f64(dtype, 0.0))?;
     let count = cx.reduce(ReduceOp::Sum, ones, &(n..2 * n).collect::<Vec<_>>(), false)?;
-    Ok(cx.binary(BinaryOp::Div, sum, count)?)
+    let mean = cx.binary(BinaryOp::Div, sum, count)?;
+    Ok(cx.cast(mean, narrow)?)
 }
 
 /// What becomes of the windows of [`adaptive`].
@@ -145,6 +148,8 @@ pub fn adaptive(cx: &mut Lowering, x: Value, out: &[Dim], what: Adaptive) -> Res
         let m = cx.mean(x, &axes)?;
         return Ok((cx.squeeze(m, &axes)?, None));
     }
+    let narrow = cx.dtype(x);
+    let x = if what == Adaptive::Average { cx.widened(x)? } else { x };
     let full = cx.shape(x);
     // A part is at most this long.
     let longest = |d: &Dim, o: &Dim| match (d.as_const(), o.as_const()) {
@@ -189,7 +194,8 @@ pub fn adaptive(cx: &mut Lowering, x: Value, out: &[Dim], what: Adaptive) -> Res
         let count: Poly = counts.into_iter().product();
         let to = cx.shape(sum);
         let count = cx.iota(&to, count, dtype)?;
-        return Ok((cx.binary(BinaryOp::Div, sum, count)?, None));
+        let mean = cx.binary(BinaryOp::Div, sum, count)?;
+        return Ok((cx.cast(mean, narrow)?, None));
     }
     let y = cx.reduce(ReduceOp::Max, windows, &axes, false)?;
     let places = cx.iota(&shape, flat, DType::I64)?;

@@ -31,6 +31,7 @@ pub fn reduce(
     axes: Option<&[usize]>,
     keepdims: bool,
 ) -> Result {
+    let dtype = cx.dtype(x);
     let sum = |cx: &mut Lowering, x: Value| -> Result {
         Ok(match axes {
             Some(axes) => cx.reduce(ReduceOp::Sum, x, axes, keepdims)?,
@@ -51,13 +52,17 @@ pub fn reduce(
             sum(cx, x)
         }
         (Reduction::L2 | Reduction::SumSquare, _) => {
+            let x = cx.widened(x)?;
             let x = cx.binary(BinaryOp::Mul, x, x)?;
             let y = sum(cx, x)?;
-            if reduction == Reduction::L2 { of_floats(cx, y, UnaryOp::Sqrt) } else { Ok(y) }
+            let y = if reduction == Reduction::L2 { of_floats(cx, y, UnaryOp::Sqrt)? } else { y };
+            Ok(cx.cast(y, dtype)?)
         }
         (Reduction::LogSum, _) => {
+            let x = cx.widened(x)?;
             let y = sum(cx, x)?;
-            of_floats(cx, y, UnaryOp::Log)
+            let y = of_floats(cx, y, UnaryOp::Log)?;
+            Ok(cx.cast(y, dtype)?)
         }
     }
 }
@@ -73,7 +78,7 @@ fn of_floats(cx: &mut Lowering, x: Value, op: UnaryOp) -> Result {
 /// `m + ln Σ exp(x − m)` with the largest `m`, or 0 where that is infinite.
 fn log_sum_exp(cx: &mut Lowering, x: Value, axes: &[usize], keepdims: bool) -> Result {
     let dtype = cx.dtype(x);
-    let x = if dtype.is_float() { x } else { cx.cast(x, DType::F32)? };
+    let x = if dtype.is_float() { cx.widened(x)? } else { cx.cast(x, DType::F32)? };
     let largest = cx.reduce(ReduceOp::Max, x, axes, true)?;
     let mut f = Body::default();
     let m = f.arg(0);
@@ -88,3 +93,6 @@ fn log_sum_exp(cx: &mut Lowering, x: Value, axes: &[usize], keepdims: bool) -> R
     let y = if keepdims { y } else { cx.squeeze(y, axes)? };
     Ok(cx.cast(y, dtype)?)
 }
+
+#[cfg(test)]
+mod tests;

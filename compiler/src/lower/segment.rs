@@ -146,10 +146,7 @@ pub fn scatter(
     if dtype.is_float() {
         f.binary(B::Div, y0, n);
     } else {
-        // Rounded down.
-        let rest = f.binary(B::Mod, y0, n);
-        let whole = f.binary(B::Sub, y0, rest);
-        f.binary(B::Div, whole, n);
+        super::elementwise::floored(&mut f, y0, n, dtype);
     }
     Ok(cx.map(f.0, &[y, counts])?)
 }

@@ -35,6 +35,8 @@ pub struct Cx<'a, 'g, 'm> {
     given: Vec<(Value, String)>,
     /// Which part of complex numbers it is given, where it is not both.
     pub(super) part: Option<usize>,
+    /// Whether narrower floats are given as f32, and the results' types are those of what is computed so.
+    pub(super) in_f32: bool,
 }
 
 impl<'g> Deref for Cx<'_, 'g, '_> {
@@ -57,7 +59,7 @@ impl<'a, 'g, 'm> Cx<'a, 'g, 'm> {
         (graph, node): (&'m Graph, &'m Node),
         schema: Option<Schema>,
     ) -> Cx<'a, 'g, 'm> {
-        Cx { lowering, importer, scope, graph, node, schema, given: vec![], part: None }
+        Cx { lowering, importer, scope, graph, node, schema, given: vec![], part: None, in_f32: false }
     }
 
     /// An error with the argument it is about.
@@ -126,6 +128,9 @@ impl<'a, 'g, 'm> Cx<'a, 'g, 'm> {
             && self.graph.tensor_values.get(name).is_some_and(|m| messages::is_complex(m.dtype))
         {
             v = crate::lower::complex::part(self.lowering, v, part)?;
+        }
+        if self.in_f32 {
+            v = self.lowering.widened(v)?;
         }
         Ok(self.remember(v, format!("argument `{argument}` (`{name}`)")))
     }

@@ -24,6 +24,8 @@ pub struct OpDef {
     pub complex: bool,
     /// Whether it does to complex numbers what it does to their parts, each alone.
     pub by_parts: bool,
+    /// Whether it computes with narrower floats in f32, and rounds only its results.
+    pub in_f32: bool,
     /// What of it is not supported, for `SUPPORTED_OPS.md`; empty when all is.
     pub notes: &'static str,
 }
@@ -39,6 +41,7 @@ impl OpDef {
             views: None,
             complex: false,
             by_parts: false,
+            in_f32: false,
             notes: "",
         }
     }
@@ -61,6 +64,10 @@ impl OpDef {
     /// That it does to complex numbers what it does to their parts, each alone.
     pub const fn by_parts(self) -> OpDef {
         OpDef { complex: true, by_parts: true, ..self }
+    }
+    /// That it computes with narrower floats in f32, and rounds only its results.
+    pub const fn in_f32(self) -> OpDef {
+        OpDef { in_f32: true, ..self }
     }
     /// What of it is not supported.
     pub const fn notes(self, notes: &'static str) -> OpDef {

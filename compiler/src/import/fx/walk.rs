@@ -13,7 +13,7 @@ use crate::lower::{Lowering, Place, Result, check_dims, complex as complex_numbe
 use crate::{Diagnostic, Location};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
-use wgfc_ir::{Dim, Poly, TensorType, Value};
+use wgfc_ir::{DType, Dim, Poly, TensorType, Value};
 
 /// How deep graphs may be inside of one another.
 pub const MAX_DEPTH: usize = 16;
@@ -276,11 +276,22 @@ impl<'m> Importer<'m> {
         let schema = schema::find(target);
         complex(graph, node, found.def)?;
         let mut cx = Cx::new(to, self, scope, (graph, node), schema.clone());
+        cx.in_f32 = found.def.in_f32;
         let mut values = if found.def.by_parts && has_complex(graph, node).is_some() {
             by_parts(&mut cx, found.def, schema.as_ref()).map_err(|e| cx.placed(e))?
         } else {
             (found.def.lower)(&mut cx).map_err(|e| cx.placed(e))?
         };
+        if std::mem::take(&mut cx.in_f32) {
+            for (i, v) in values.iter_mut().enumerate().take(cx.result_count()) {
+                if cx.dtype(*v) == DType::F32
+                    && let Ok(dtype) = cx.result_dtype(i)
+                    && dtype.is_float()
+                {
+                    *v = cx.converted(*v, dtype)?;
+                }
+            }
+        }
         if found.in_place {
             let name =
                 schema.as_ref().and_then(|s| s.arguments.iter().find(|a| a.alias.is_some_and(|a| a.written)));

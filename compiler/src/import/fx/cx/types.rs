@@ -22,6 +22,7 @@ impl<'m> Cx<'_, '_, 'm> {
         if self.part.is_some() && messages::is_complex(meta.dtype) {
             ty.shape.pop();
         }
+        ty.dtype = self.computed_in(ty.dtype);
         Ok(ty)
     }
     /// What an extent of a result that data decides is at most.
@@ -49,7 +50,31 @@ impl<'m> Cx<'_, '_, 'm> {
         let meta = self.node.results().nth(i).and_then(|n| self.graph.tensor_values.get(n));
         let code = meta.map_or(0, |m| m.dtype);
         messages::dtype(code)
+            .map(|dtype| self.computed_in(dtype))
             .map_err(|e| OpError::unsupported(format!("a result of type {e}"), "convert to f32 first"))
+    }
+    /// The type in which results of a type are computed.
+    fn computed_in(&self, dtype: DType) -> DType {
+        if self.in_f32 && dtype.is_float() && dtype.bits() < 32 { DType::F32 } else { dtype }
+    }
+    /// Computes in f32 from here on if an argument is a number that the type of the first result, a narrower float, does not hold to its
+    /// usual precision: one that it makes infinite, 0 or subnormal.
+    pub fn keep_numbers(&mut self, names: &[&str]) -> Result<()> {
+        let Ok(dtype) = self.result_dtype(0) else { return Ok(()) };
+        if self.in_f32 || !dtype.is_float() || dtype.bits() >= 32 {
+            return Ok(());
+        }
+        for name in names {
+            let a = self.argument(name)?;
+            if let Some(v) = self.number_of(&a)?.and_then(|n| n.known()) {
+                let wide = Scalar::from_f64(DType::F32, v);
+                let held = wgfc_ir::eval::cast_scalar(dtype, wide).map_or(f64::INFINITY, |h| h.as_f64());
+                let (wide, precision) = (wide.as_f64(), if dtype == DType::F16 { 11 } else { 9 });
+                let off = (held - wide).abs();
+                self.in_f32 |= held != wide && (off.is_nan() || off > wide.abs() * 2f64.powi(-precision));
+            }
+        }
+        Ok(())
     }
     /// The kind of an operand for [`promote::common`].
     pub fn kind(&self, o: &Operand) -> Kind {

@@ -8,7 +8,7 @@ pub const OPS: &[OpDef] = &[
     OpDef::new("aten._log_softmax.default", |cx| along(cx, true)),
     OpDef::new("aten._safe_softmax.default", safe_softmax),
     OpDef::new("aten._softmax.default", |cx| along(cx, false)),
-    OpDef::new("aten.celu.default", |cx| with(cx, &["alpha"], |cx, x, p| activation::celu(cx, x, p[0]))),
+    OpDef::new("aten.celu.default", |cx| with(cx, &["alpha"], |cx, x, p| activation::celu(cx, x, p[0]))).in_f32(),
     OpDef::new("aten.clamp.Tensor", clamp),
     OpDef::new("aten.clamp.default", clamp),
     OpDef::new("aten.clamp_max.default", clamp),
@@ -17,35 +17,35 @@ pub const OPS: &[OpDef] = &[
     OpDef::new("aten.clamp_min.default", clamp),
     OpDef::new("aten.clip.Tensor", clamp),
     OpDef::new("aten.clip.default", clamp),
-    OpDef::new("aten.elu.default", elu),
-    OpDef::new("aten.gelu.default", gelu),
+    OpDef::new("aten.elu.default", elu).in_f32(),
+    OpDef::new("aten.gelu.default", gelu).in_f32(),
     OpDef::new("aten.glu.default", glu),
-    OpDef::new("aten.hardshrink.default", |cx| with(cx, &["lambd"], |cx, x, p| activation::shrink(cx, x, 0.0, p[0]))),
+    OpDef::new("aten.hardshrink.default", |cx| with(cx, &["lambd"], |cx, x, p| shrunk(cx, x, 0.0, p[0]))),
     OpDef::new("aten.hardsigmoid.default", |cx| {
         with(cx, &[], |cx, x, _| activation::hard_sigmoid(cx, x, 1.0 / 6.0, 0.5))
-    }),
+    }).in_f32(),
     OpDef::new("aten.hardswish.default", |cx| {
         with(cx, &[], |cx, x, _| activation::hard_swish(cx, x, 1.0 / 6.0, 0.5))
-    }),
+    }).in_f32(),
     OpDef::new("aten.hardtanh.default", hardtanh),
     OpDef::new("aten.leaky_relu.default", |cx| {
         with(cx, &["negative_slope"], |cx, x, p| activation::leaky_relu(cx, x, p[0]))
-    }),
-    OpDef::new("aten.log_sigmoid.default", log_sigmoid),
+    }).in_f32(),
+    OpDef::new("aten.log_sigmoid.default", log_sigmoid).in_f32(),
     OpDef::new("aten.log_softmax.int", |cx| along(cx, true)),
-    OpDef::new("aten.mish.default", |cx| with(cx, &[], |cx, x, _| activation::mish(cx, x))),
+    OpDef::new("aten.mish.default", |cx| with(cx, &[], |cx, x, _| activation::mish(cx, x))).in_f32(),
     OpDef::new("aten.prelu.default", prelu),
     OpDef::new("aten.relu.default", relu),
     OpDef::new("aten.relu6.default", relu6),
     OpDef::new("aten.selu.default", |cx| {
         with(cx, &[], |cx, x, _| activation::selu(cx, x, 1.673_263_242_354_377_2, 1.050_700_987_355_480_5))
-    }),
-    OpDef::new("aten.silu.default", |cx| with(cx, &[], |cx, x, _| activation::swish(cx, x, 1.0))),
+    }).in_f32(),
+    OpDef::new("aten.silu.default", |cx| with(cx, &[], |cx, x, _| activation::swish(cx, x, 1.0))).in_f32(),
     OpDef::new("aten.softmax.int", |cx| along(cx, false)),
-    OpDef::new("aten.softplus.default", softplus),
+    OpDef::new("aten.softplus.default", softplus).in_f32(),
     OpDef::new("aten.softshrink.default", |cx| {
-        with(cx, &["lambd"], |cx, x, p| activation::shrink(cx, x, p[0], p[0]))
-    }),
+        with(cx, &["lambd"], |cx, x, p| shrunk(cx, x, p[0], p[0]))
+    }).in_f32(),
     OpDef::new("aten.special_softmax.default", |cx| along(cx, false)),
     OpDef::new("aten.threshold.default", threshold),
 ];
@@ -59,6 +59,12 @@ fn with(cx: &mut Cx, names: &[&str], f: fn(&mut Lowering, Value, &[f64]) -> Resu
     }
     let x = if cx.result_dtype(0)?.is_float() { cx.as_float(x)? } else { x };
     Ok(vec![f(cx, x, &numbers)?])
+}
+
+/// [`activation::shrink`] that leaves NaN.
+fn shrunk(cx: &mut Lowering, x: Value, bias: f64, limit: f64) -> Result {
+    let (y, none) = (activation::shrink(cx, x, bias, limit)?, cx.unary(UnaryOp::IsNan, x)?);
+    Ok(cx.select(none, x, y)?)
 }
 
 fn along(cx: &mut Cx, log: bool) -> Lowered {

@@ -19,8 +19,8 @@ pub const OPS: &[OpDef] = &[
     OpDef::new("aten.__xor__.Tensor", |cx| plain(cx, BinaryOp::Xor)),
     OpDef::new("aten.add.Scalar", |cx| scaled(cx, BinaryOp::Add)).complex(),
     OpDef::new("aten.add.Tensor", |cx| scaled(cx, BinaryOp::Add)).complex(),
-    OpDef::new("aten.addcdiv.default", |cx| with_product(cx, BinaryOp::Div)),
-    OpDef::new("aten.addcmul.default", |cx| with_product(cx, BinaryOp::Mul)),
+    OpDef::new("aten.addcdiv.default", |cx| with_product(cx, BinaryOp::Div)).in_f32(),
+    OpDef::new("aten.addcmul.default", |cx| with_product(cx, BinaryOp::Mul)).in_f32(),
     OpDef::new("aten.bitwise_and.Scalar", |cx| plain(cx, BinaryOp::And)),
     OpDef::new("aten.bitwise_and.Tensor", |cx| plain(cx, BinaryOp::And)),
     OpDef::new("aten.bitwise_left_shift.Tensor", |cx| shifted(cx, Shift::Left)),
@@ -63,8 +63,8 @@ pub const OPS: &[OpDef] = &[
     OpDef::new("aten.ldexp.Tensor", scaled_by_power),
     OpDef::new("aten.le.Scalar", |cx| plain(cx, BinaryOp::Le)),
     OpDef::new("aten.le.Tensor", |cx| plain(cx, BinaryOp::Le)),
-    OpDef::new("aten.lerp.Scalar", between),
-    OpDef::new("aten.lerp.Tensor", between),
+    OpDef::new("aten.lerp.Scalar", between).in_f32(),
+    OpDef::new("aten.lerp.Tensor", between).in_f32(),
     OpDef::new("aten.less.Scalar", |cx| plain(cx, BinaryOp::Lt)),
     OpDef::new("aten.less.Tensor", |cx| plain(cx, BinaryOp::Lt)),
     OpDef::new("aten.less_equal.Scalar", |cx| plain(cx, BinaryOp::Le)),
@@ -108,6 +108,9 @@ fn plain(cx: &mut Cx, op: BinaryOp) -> Lowered {
     if let Some(y) = complex::combined(cx, op)? {
         return Ok(vec![y]);
     }
+    if op == BinaryOp::Mul {
+        cx.keep_numbers(&["self", "other"])?;
+    }
     let [a, b] = cx.promoted(["self", "other"])?;
     Ok(vec![elementwise::binary(cx, op, a, b)?])
 }
@@ -117,12 +120,14 @@ fn scaled(cx: &mut Cx, op: BinaryOp) -> Lowered {
     if let Some(y) = complex::combined(cx, op)? {
         return Ok(vec![y]);
     }
+    cx.keep_numbers(&["self", "other", "alpha"])?;
     let [a, b] = cx.promoted(["self", "other"])?;
     let b = times_alpha(cx, b)?;
     Ok(vec![combined(cx, op, a, b)?])
 }
 
 fn reversed(cx: &mut Cx) -> Lowered {
+    cx.keep_numbers(&["self", "other", "alpha"])?;
     let [a, b] = cx.promoted(["self", "other"])?;
     let a = times_alpha(cx, a)?;
     Ok(vec![combined(cx, BinaryOp::Sub, b, a)?])
@@ -149,12 +154,14 @@ fn divided(cx: &mut Cx) -> Lowered {
     if let Some(y) = complex::combined(cx, BinaryOp::Div)? {
         return Ok(vec![y]);
     }
+    cx.keep_numbers(&["self", "other"])?;
     let [a, b] = cx.promoted(["self", "other"])?;
     let (a, b) = (cx.as_float(a)?, cx.as_float(b)?);
     Ok(vec![elementwise::binary(cx, BinaryOp::Div, a, b)?])
 }
 
 fn rounded(cx: &mut Cx) -> Lowered {
+    cx.keep_numbers(&["self", "other"])?;
     let mode = cx.text("rounding_mode")?;
     let [a, b] = cx.promoted(["self", "other"])?;
     let float = cx.dtype(a).is_float();
@@ -167,21 +174,9 @@ fn rounded(cx: &mut Cx) -> Lowered {
             let q = elementwise::binary(cx, BinaryOp::Div, a, b)?;
             Ok(vec![if float { cx.unary(UnaryOp::Trunc, q)? } else { q }])
         }
-        Some("floor") => Ok(vec![floored(cx, a, b)?]),
+        Some("floor") => Ok(vec![elementwise::floor_div(cx, a, b)?]),
         Some(m) => Err(OpError::model(format!("there is no mode `{m}`")).param("rounding_mode")),
     }
-}
-
-/// The largest integer that is at most the quotient.
-pub fn floored(cx: &mut Lowering, a: Value, b: Value) -> Result {
-    if cx.dtype(a).is_float() {
-        let q = elementwise::binary(cx, BinaryOp::Div, a, b)?;
-        return Ok(cx.unary(UnaryOp::Floor, q)?);
-    }
-    // What is left over with the sign of the divisor; the rest divides.
-    let rest = elementwise::binary(cx, BinaryOp::Mod, a, b)?;
-    let whole = elementwise::binary(cx, BinaryOp::Sub, a, rest)?;
-    elementwise::binary(cx, BinaryOp::Div, whole, b)
 }
 
 fn logical(cx: &mut Cx, op: BinaryOp) -> Lowered {
@@ -219,7 +214,7 @@ fn shifted(cx: &mut Cx, direction: Shift) -> Lowered {
 
 fn floor_divided(cx: &mut Cx) -> Lowered {
     let [a, b] = cx.promoted(["self", "other"])?;
-    Ok(vec![floored(cx, a, b)?])
+    Ok(vec![elementwise::floor_div(cx, a, b)?])
 }
 
 /// The larger or smaller; of a number and what is none the number.
@@ -250,13 +245,13 @@ fn with_product(cx: &mut Cx, op: BinaryOp) -> Lowered {
     Ok(vec![elementwise::binary(cx, BinaryOp::Add, x, y)?])
 }
 
-/// 0 below 0, 1 above, at 0 what is given.
+/// 1 above 0, at 0 what is given, elsewhere 0.
 fn heaviside(cx: &mut Cx) -> Lowered {
     let [x, at] = cx.promoted(["self", "values"])?;
     let (zero, one) = (cx.scalar(cx.dtype(x), 0.0), cx.scalar(cx.dtype(x), 1.0));
-    let below = cx.binary(BinaryOp::Lt, x, zero)?;
+    let above = cx.binary(BinaryOp::Gt, x, zero)?;
     let there = cx.binary(BinaryOp::Eq, x, zero)?;
-    let step = cx.select(below, zero, one)?;
+    let step = cx.select(above, one, zero)?;
     Ok(vec![cx.select(there, at, step)?])
 }
 
@@ -268,13 +263,23 @@ fn scaled_by_power(cx: &mut Cx) -> Lowered {
     Ok(vec![cx.binary(BinaryOp::Mul, x, power)?])
 }
 
-/// `self + weight * (end - self)`.
+/// `self + weight * (end - self)`, from the nearer end: at 1 it is the end.
 fn between(cx: &mut Cx) -> Lowered {
     let dtype = cx.result_dtype(0)?;
     let [a, b, w] = cx.all_in(["self", "end", "weight"], dtype)?;
-    let d = elementwise::binary(cx, BinaryOp::Sub, b, a)?;
-    let d = elementwise::binary(cx, BinaryOp::Mul, d, w)?;
-    Ok(vec![elementwise::binary(cx, BinaryOp::Add, a, d)?])
+    let mut f = Body::default();
+    let (x, y, share) = (f.arg(0), f.arg(1), f.arg(2));
+    let (half, one) = (f.number(dtype, 0.5), f.number(dtype, 1.0));
+    let d = f.binary(BinaryOp::Sub, y, x);
+    let far = f.binary(BinaryOp::Mul, share, d);
+    let from_start = f.binary(BinaryOp::Add, x, far);
+    let rest = f.binary(BinaryOp::Sub, one, share);
+    let far = f.binary(BinaryOp::Mul, d, rest);
+    let from_end = f.binary(BinaryOp::Sub, y, far);
+    let size = f.unary(UnaryOp::Abs, share);
+    let near = f.binary(BinaryOp::Lt, size, half);
+    f.select(near, from_start, from_end);
+    Ok(vec![cx.map(f.0, &[a, b, w])?])
 }
 
 /// Whether finite elements differ by at most `atol + rtol * |other|`; what is equal is close.

@@ -134,16 +134,22 @@ fn bags(cx: &mut Cx) -> Lowered {
     let n = cx.shape(cx.require_rank(indices, 1)?)[0].clone();
     let count = &cx.shape(cx.require_rank(offsets, 1)?)[0] - i64::from(with_end);
     let dtype = cx.dtype(table);
-    // Bags end where the next begins; the last with the indices.
+    // Bags end where the next begins; the last with the indices, or where the last offset says.
     let begins = cx.slice(offsets, 0, &Poly::ZERO, 1, &count)?;
     let begins = cx.nearest_i32(begins)?;
     let (index, fill) = (vec![&Poly::var(0) + 1], Some(Scalar::from_i64(DType::I32, 0)));
-    let next = cx.push(Op::View { shape: vec![count.clone()], index, fill }, &[begins])?;
-    let mut f = Body::default();
-    let (next0, here, last, all) = (f.arg(0), f.index(Poly::var(0)), f.index(&count - 1), f.index(n.clone()));
-    let is_last = f.binary(BinaryOp::Eq, here, last);
-    f.select(is_last, all, next0);
-    let ends = cx.map(f.0, &[next])?;
+    let ends = if with_end {
+        let ends = cx.slice(offsets, 0, &Poly::ONE, 1, &count)?;
+        cx.nearest_i32(ends)?
+    } else {
+        let next = cx.push(Op::View { shape: vec![count.clone()], index, fill }, &[begins])?;
+        let mut f = Body::default();
+        let (next0, here, last, all) =
+            (f.arg(0), f.index(Poly::var(0)), f.index(&count - 1), f.index(n.clone()));
+        let is_last = f.binary(BinaryOp::Eq, here, last);
+        f.select(is_last, all, next0);
+        cx.map(f.0, &[next])?
+    };
     let bag = segment::numbers(cx, ends, &n)?;
     let mut counted = bag;
     let rows = cx.require_indices(indices)?;
@@ -161,8 +167,12 @@ fn bags(cx: &mut Cx) -> Lowered {
         let w = cx.unsqueeze(w, &[1])?;
         x = cx.binary(BinaryOp::Mul, x, w)?;
     }
-    let ones = cx.full(&[n], Scalar::from_i64(DType::I32, 1))?;
-    let sizes = segment::combine(cx, ones, counted, 0, &count, (ReduceOp::Sum, None))?;
+    let sizes = if counted == bag {
+        cx.binary(BinaryOp::Sub, ends, begins)?
+    } else {
+        let ones = cx.full(&[n], Scalar::from_i64(DType::I32, 1))?;
+        segment::combine(cx, ones, counted, 0, &count, (ReduceOp::Sum, None))?
+    };
     let op = if mode == 2 { ReduceOp::Max } else { ReduceOp::Sum };
     let y = segment::combine(cx, x, counted, 0, &count, (op, None))?;
     let mut f = Body::default();

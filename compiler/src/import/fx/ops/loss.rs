@@ -6,13 +6,13 @@ use crate::lower::{activation, softmax};
 use wgfc_ir::{Poly, ReduceOp};
 
 pub const OPS: &[OpDef] = &[
-    OpDef::new("aten.binary_cross_entropy.default", binary_cross_entropy),
-    OpDef::new("aten.binary_cross_entropy_with_logits.default", with_logits),
+    OpDef::new("aten.binary_cross_entropy.default", binary_cross_entropy).in_f32(),
+    OpDef::new("aten.binary_cross_entropy_with_logits.default", with_logits).in_f32(),
     OpDef::new("aten.cross_entropy_loss.default", cross_entropy),
-    OpDef::new("aten.huber_loss.default", huber),
-    OpDef::new("aten.kl_div.default", divergence),
-    OpDef::new("aten.l1_loss.default", |cx| distance(cx, false)),
-    OpDef::new("aten.mse_loss.default", |cx| distance(cx, true)),
+    OpDef::new("aten.huber_loss.default", huber).in_f32(),
+    OpDef::new("aten.kl_div.default", divergence).in_f32(),
+    OpDef::new("aten.l1_loss.default", |cx| distance(cx, false)).in_f32(),
+    OpDef::new("aten.mse_loss.default", |cx| distance(cx, true)).in_f32(),
     OpDef::new("aten.nll_loss.default", likelihood),
     OpDef::new("aten.nll_loss2d.default", likelihood),
     OpDef::new("aten.nll_loss2d_backward.default", likelihood_gradient),
@@ -20,7 +20,7 @@ pub const OPS: &[OpDef] = &[
     OpDef::new("aten.nll_loss_backward.default", likelihood_gradient),
     OpDef::new("aten.nll_loss_forward.default", likelihood_with_weight),
     OpDef::new("aten.nll_loss_nd.default", likelihood),
-    OpDef::new("aten.smooth_l1_loss.default", smooth),
+    OpDef::new("aten.smooth_l1_loss.default", smooth).in_f32(),
 ];
 
 /// What becomes of the losses of all elements.

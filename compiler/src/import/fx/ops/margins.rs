@@ -7,19 +7,19 @@ use crate::lower::{elementwise, scan, special};
 use wgfc_ir::{Poly, ReduceOp, Special};
 
 pub const OPS: &[OpDef] = &[
-    OpDef::new("aten.cosine_embedding_loss.default", cosine_embedding),
-    OpDef::new("aten.cosine_similarity.default", cosine),
-    OpDef::new("aten.hinge_embedding_loss.default", hinge_embedding),
-    OpDef::new("aten.margin_ranking_loss.default", ranking),
-    OpDef::new("aten.multi_margin_loss.default", one_class),
-    OpDef::new("aten.multilabel_margin_loss.default", several_classes),
+    OpDef::new("aten.cosine_embedding_loss.default", cosine_embedding).in_f32(),
+    OpDef::new("aten.cosine_similarity.default", cosine).in_f32(),
+    OpDef::new("aten.hinge_embedding_loss.default", hinge_embedding).in_f32(),
+    OpDef::new("aten.margin_ranking_loss.default", ranking).in_f32(),
+    OpDef::new("aten.multi_margin_loss.default", one_class).in_f32(),
+    OpDef::new("aten.multilabel_margin_loss.default", several_classes).in_f32(),
     OpDef::new("aten.pairwise_distance.default", |cx| {
         let (keep, [a, b]) = (cx.flag("keepdim")?, cx.promoted(["x1", "x2"])?);
         Ok(vec![distance(cx, a, b, keep)?])
-    }),
-    OpDef::new("aten.poisson_nll_loss.default", poisson),
-    OpDef::new("aten.soft_margin_loss.default", soft),
-    OpDef::new("aten.triplet_margin_loss.default", triplet),
+    }).in_f32(),
+    OpDef::new("aten.poisson_nll_loss.default", poisson).in_f32(),
+    OpDef::new("aten.soft_margin_loss.default", soft).in_f32(),
+    OpDef::new("aten.triplet_margin_loss.default", triplet).in_f32(),
 ];
 
 /// What is above 0.
@@ -202,8 +202,13 @@ fn over_classes(cx: &mut Cx, sum: Value, classes: &Dim, alone: bool) -> Lowered 
     let dtype = cx.dtype(sum);
     let n = cx.dim_scalar(classes, dtype)?;
     let y = cx.binary(BinaryOp::Div, sum, n)?;
-    let y = if alone { cx.squeeze(y, &[0])? } else { y };
-    reduced(cx, y)
+    let y = reduced(cx, y)?[0];
+    if !alone {
+        return Ok(vec![y]);
+    }
+    // Of one loss the target's shape decides whether it has an axis.
+    let want = cx.result(0)?.shape;
+    Ok(vec![cx.reshape(y, want)?])
 }
 
 /// `Σ max(0, margin - x[target] + x[i])^p` of the other classes over how many classes there are.

@@ -35,6 +35,7 @@ pub const OPS: &[OpDef] = &[
     OpDef::new("aten.ones.default", |cx| filled(cx, "size", 1.0)).complex(),
     OpDef::new("aten.ones_like.default", |cx| like(cx, 1.0)).complex(),
     OpDef::new("aten.scalar_tensor.default", scalar_tensor),
+    OpDef::new("prims.scalar_tensor.default", scalar_tensor),
     OpDef::new("aten.sym_constrain_range.default", nothing),
     OpDef::new("aten.sym_constrain_range_for_size.default", nothing),
     OpDef::new("aten.to.device", convert),

@@ -32,6 +32,7 @@ operators! {
     conv,
     filled,
     fourier,
+    gradient,
     grouped,
     index,
     linalg,

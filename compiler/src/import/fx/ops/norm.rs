@@ -69,7 +69,9 @@ fn rms(cx: &mut Cx) -> Lowered {
     let x = cx.tensor("input")?;
     let n = cx.sizes("normalized_shape")?.len();
     let dtype = cx.dtype(x);
-    let epsilon = cx.opt_float("eps")?.unwrap_or(if dtype == DType::F16 { 2f64.powi(-10) } else { f64::from(f32::EPSILON) });
+    // That of the type in which it is computed.
+    let smallest = if dtype == DType::F64 { f64::EPSILON } else { f64::from(f32::EPSILON) };
+    let epsilon = cx.opt_float("eps")?.unwrap_or(smallest);
     let axes: Vec<usize> = (cx.rank(x).saturating_sub(n)..cx.rank(x)).collect();
     let op = Op::Norm { kind: NormKind::Rms, axes: axes.clone(), epsilon: (epsilon as f32).to_bits() };
     let y = cx.push(op, &[x])?;
@@ -132,11 +134,11 @@ fn batch(cx: &mut Cx, training: bool) -> Lowered {
     if cx.result_count() < 2 {
         return Ok(vec![y]);
     }
+    let dtype = cx.result_dtype(1)?;
     if training {
-        return Ok(vec![y, mean, inverse]);
+        return Ok(vec![y, cx.converted(mean, dtype)?, cx.converted(inverse, dtype)?]);
     }
     // Nothing was computed.
-    let dtype = cx.result_dtype(1)?;
     let nothing = cx.full(&[Dim::ZERO], Scalar::from_f64(dtype, 0.0))?;
     Ok(vec![y, nothing, nothing])
 }
@@ -179,6 +181,7 @@ fn updated(cx: &mut Cx, instances: bool) -> Result<[Value; 2]> {
         (cx.tensor("running_mean")?, cx.tensor("running_var")?, cx.float("momentum")?);
     let others: Vec<usize> = (usize::from(instances)..cx.rank(x)).filter(|a| *a != 1).collect();
     let wide = cx.converted(x, cx.dtype(running_mean))?;
+    let wide = cx.widened(wide)?;
     let [var, mean] = moments(cx, wide, &others, 1.0)?;
     let mut out = [running_mean, running_var];
     for (slot, new) in out.iter_mut().zip([mean, var]) {
@@ -187,9 +190,11 @@ fn updated(cx: &mut Cx, instances: bool) -> Result<[Value; 2]> {
             new = cx.mean(new, &[0])?;
             new = cx.squeeze(new, &[0])?;
         }
-        let old = cx.binary_scalar(BinaryOp::Mul, *slot, 1.0 - momentum)?;
+        let (dtype, old) = (cx.dtype(*slot), cx.widened(*slot)?);
+        let old = cx.binary_scalar(BinaryOp::Mul, old, 1.0 - momentum)?;
         let new = cx.binary_scalar(BinaryOp::Mul, new, momentum)?;
-        *slot = cx.binary(BinaryOp::Add, old, new)?;
+        let next = cx.binary(BinaryOp::Add, old, new)?;
+        *slot = cx.converted(next, dtype)?;
     }
     Ok(out)
 }
@@ -204,6 +209,8 @@ fn batch_functional(cx: &mut Cx) -> Lowered {
 
 fn batch_with_reserve(cx: &mut Cx) -> Lowered {
     let (y, mean, inverse) = normalised(cx, true)?;
+    let dtype = cx.result_dtype(1)?;
+    let (mean, inverse) = (cx.converted(mean, dtype)?, cx.converted(inverse, dtype)?);
     let reserve = cx.full(&[Dim::ZERO], Scalar::from_i64(DType::U8, 0))?;
     let [m, v] = updated(cx, false)?;
     Ok(vec![y, mean, inverse, reserve, m, v])

@@ -56,11 +56,13 @@ fn average(cx: &mut Cx, n: usize) -> Lowered {
             pool::average(cx, x, &w, with_padding)?
         }
         Some(d) => {
+            let (dtype, x) = (cx.dtype(x), cx.widened(x)?);
             let zero = Scalar::from_f64(cx.dtype(x), 0.0);
             let windows = cx.unfold(x, &w.axes(), zero)?;
             let axes: Vec<usize> = (2 + n..2 + 2 * n).collect();
             let sum = cx.reduce(ReduceOp::Sum, windows, &axes, false)?;
-            cx.binary_scalar(BinaryOp::Div, sum, d as f64)?
+            let y = cx.binary_scalar(BinaryOp::Div, sum, d as f64)?;
+            cx.cast(y, dtype)?
         }
     };
     Ok(vec![unbatched(cx, y, alone)?])

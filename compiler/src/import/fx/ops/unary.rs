@@ -28,7 +28,7 @@ pub const OPS: &[OpDef] = &[
     OpDef::new("aten.exp.default", exp).complex(),
     OpDef::new("aten.fix.default", |cx| of_floats(cx, UnaryOp::Trunc)),
     OpDef::new("aten.floor.default", |cx| of_floats(cx, UnaryOp::Floor)),
-    OpDef::new("aten.deg2rad.default", |cx| times(cx, std::f64::consts::PI / 180.0)),
+    OpDef::new("aten.deg2rad.default", |cx| times(cx, std::f64::consts::PI / 180.0)).in_f32(),
     OpDef::new("aten.frac.default", fraction),
     OpDef::new("aten.isfinite.default", is_finite),
     OpDef::new("aten.isinf.default", |cx| test(cx, UnaryOp::IsInf)),
@@ -43,25 +43,25 @@ pub const OPS: &[OpDef] = &[
     OpDef::new("aten.log.default", |cx| float(cx, UnaryOp::Log)),
     OpDef::new("aten.logical_not.default", logical_not),
     OpDef::new("aten.neg.default", |cx| plain(cx, UnaryOp::Neg)).by_parts(),
-    OpDef::new("aten.logit.default", logit),
+    OpDef::new("aten.logit.default", logit).in_f32(),
     OpDef::new("aten.nan_to_num.default", without_nan),
     OpDef::new("aten.negative.default", |cx| plain(cx, UnaryOp::Neg)).by_parts(),
     OpDef::new("aten.positive.default", |cx| Ok(vec![cx.tensor("self")?])),
-    OpDef::new("aten.rad2deg.default", |cx| times(cx, 180.0 / std::f64::consts::PI)),
+    OpDef::new("aten.rad2deg.default", |cx| times(cx, 180.0 / std::f64::consts::PI)).in_f32(),
     OpDef::new("aten.reciprocal.default", |cx| float(cx, UnaryOp::Recip)),
     OpDef::new("aten.round.default", |cx| of_floats(cx, UnaryOp::Round)),
-    OpDef::new("aten.round.decimals", rounded),
+    OpDef::new("aten.round.decimals", rounded).in_f32(),
     OpDef::new("aten.rsqrt.default", |cx| float(cx, UnaryOp::Rsqrt)),
-    OpDef::new("aten.sgn.default", direction),
+    OpDef::new("aten.sgn.default", sign),
     OpDef::new("aten.sigmoid.default", |cx| float(cx, UnaryOp::Sigmoid)),
     OpDef::new("aten.sign.default", sign),
     OpDef::new("aten.sin.default", |cx| float(cx, UnaryOp::Sin)),
     OpDef::new("aten.sinh.default", |cx| float(cx, UnaryOp::Sinh)),
     OpDef::new("aten.special_erf.default", |cx| float(cx, UnaryOp::Erf)),
-    OpDef::new("aten.special_round.default", rounded),
+    OpDef::new("aten.special_round.default", rounded).in_f32(),
     OpDef::new("aten.sqrt.default", |cx| float(cx, UnaryOp::Sqrt)),
     OpDef::new("aten.special_expit.default", |cx| float(cx, UnaryOp::Sigmoid)),
-    OpDef::new("aten.special_logit.default", logit),
+    OpDef::new("aten.special_logit.default", logit).in_f32(),
     OpDef::new("aten.square.default", square),
     OpDef::new("aten.tan.default", |cx| float(cx, UnaryOp::Tan)),
     OpDef::new("aten.tanh.default", |cx| float(cx, UnaryOp::Tanh)),
@@ -94,12 +94,6 @@ fn plain(cx: &mut Cx, op: UnaryOp) -> Lowered {
     Ok(vec![cx.unary(op, x)?])
 }
 
-/// A bool is its own sign.
-fn direction(cx: &mut Cx) -> Lowered {
-    let x = cx.tensor("self")?;
-    if cx.dtype(x) == DType::Bool { Ok(vec![x]) } else { plain(cx, UnaryOp::Sign) }
-}
-
 /// Integers are converted first.
 fn float(cx: &mut Cx, op: UnaryOp) -> Lowered {
     let x = cx.tensor("self")?;
@@ -120,9 +114,19 @@ fn test(cx: &mut Cx, op: UnaryOp) -> Lowered {
     Ok(vec![cx.unary(op, x)?])
 }
 
+/// A bool is its own sign, and NaN has none: 0.
 fn sign(cx: &mut Cx) -> Lowered {
     let x = cx.tensor("self")?;
-    Ok(vec![if cx.dtype(x) == DType::Bool { x } else { cx.unary(UnaryOp::Sign, x)? }])
+    let dtype = cx.dtype(x);
+    if dtype == DType::Bool {
+        return Ok(vec![x]);
+    }
+    let y = cx.unary(UnaryOp::Sign, x)?;
+    if !dtype.is_float() {
+        return Ok(vec![y]);
+    }
+    let (none, zero) = (cx.unary(UnaryOp::IsNan, x)?, cx.scalar(dtype, 0.0));
+    Ok(vec![cx.select(none, zero, y)?])
 }
 
 fn logical_not(cx: &mut Cx) -> Lowered {
