@@ -142,6 +142,18 @@ fn prepared(
     Ok((bytes, inputs, options))
 }
 
+/// The program of the model in a file, compiled as [`Backend::compile`] does, for the limits that every WebGPU device has; the names of
+/// the model's inputs, in order, and which of them were fixed.
+pub fn program(
+    model: &Path,
+    fusion: Fusion,
+    example: &[Tensor],
+) -> Result<(Program, Vec<String>, BTreeSet<String>), Failure> {
+    let (bytes, inputs, options) = prepared(model, fusion, example)?;
+    let program = wgfc_compiler::compile(&bytes, &Beside(model), &options)?;
+    Ok((program, inputs, options.values.into_keys().collect()))
+}
+
 /// The kernels of the model in a file, compiled as [`Backend::compile`] does.
 pub fn fused(model: &Path, fusion: Fusion, example: &[Tensor]) -> Result<Fused, Failure> {
     let (bytes, _, options) = prepared(model, fusion, example)?;

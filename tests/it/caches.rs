@@ -46,7 +46,7 @@ fn a_cache_grows_on_the_device() {
 }
 
 /// Positions of three numbers of 16 bits do not begin on whole words.
-const NARROW: &str = r#"
+pub const NARROW: &str = r#"
 graph (x: %1) -> (y: %5) {
   state k: %0 -> %3 axis 1 from past by seq
   %0 = input : f16[2, capacity, 3] as "k"

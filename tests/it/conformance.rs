@@ -15,9 +15,9 @@ use wgfc_compiler::Fusion;
 use wgfc_ir::{DType, Tensor};
 
 /// One line of a suite's index.
-struct Case {
-    folder: Folder,
-    tolerance: Tolerance,
+pub struct Case {
+    pub folder: Folder,
+    pub tolerance: Tolerance,
     operators: String,
 }
 
@@ -36,7 +36,7 @@ const SIGNLESS: [&str; 5] = [
 
 impl Case {
     /// Whether the expected numbers are those of one generator among many: types and shapes must agree.
-    fn drawn(&self) -> bool {
+    pub fn drawn(&self) -> bool {
         let name = &self.folder.name;
         let dropout = name.starts_with("test_training_dropout") && !name.contains("zero_ratio");
         dropout || self.operators.split(',').any(|o| DRAWN.contains(&o))
@@ -289,9 +289,21 @@ fn expectations(suite: &Suite, cases: &[Case], outcomes: &[Outcome], may_grow: b
     lost
 }
 
+const NODE: Suite = Suite { name: "onnx_node", index: "node", script: "node_cases.py" };
+
+/// The cases of ONNX's nodes that pass on adapters.
+pub fn passing_node_cases() -> Result<Vec<Case>, String> {
+    let list = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/conformance/onnx_node_passing.txt");
+    let list = std::fs::read_to_string(list).map_err(|e| e.to_string())?;
+    let passing: BTreeSet<&str> = list.lines().collect();
+    let mut all = cases(&crate::folder("WGFC_CONFORMANCE", "target/conformance"), &NODE)?;
+    all.retain(|c| passing.contains(c.folder.name.as_str()));
+    Ok(all)
+}
+
 #[test]
 fn onnx_node_cases() {
-    run_suite(&Suite { name: "onnx_node", index: "node", script: "node_cases.py" });
+    run_suite(&NODE);
 }
 
 #[test]

@@ -45,6 +45,7 @@ mod scatters;
 mod selftest;
 mod sized;
 mod states;
+mod web;
 
 use std::io::Write;
 use std::path::{Path, PathBuf};

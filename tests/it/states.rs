@@ -34,7 +34,7 @@ graph (x: %2, at: %3) -> (y: %9, z: %14) {
 }
 "#;
 
-fn graph() -> Graph {
+pub fn graph() -> Graph {
     let g = wgfc_ir::text::parse(CACHES).unwrap();
     wgfc_ir::verify::verify(&g).unwrap();
     g

@@ -1,0 +1,27 @@
+#!/usr/bin/env bash
+# Builds the npm package in web/ and tests it: its modules in node, and programs in headless Chromium on SwiftShader. Installs what they
+# need when it is missing: nodejs, npm, chromium, and the Python package onnx for the cases' data.
+#
+#   scripts/web.sh
+#
+# WGFC_CASES=text runs only the cases whose name contains it. UPDATE_EXPECT=1 writes the lists in tests/conformance/.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+source scripts/setup.sh
+command -v node >/dev/null || install nodejs
+command -v npm >/dev/null || install npm
+[ -n "${CHROMIUM:-}" ] || command -v chromium >/dev/null || install chromium
+need_python onnx==1.23.2 numpy onnxruntime
+
+cd web
+npm ci --silent
+npm run --silent check
+npm run --silent build
+npm test
+cd ..
+
+"$python" -W ignore scripts/node_cases.py
+cargo test --workspace --locked --test it -- --ignored --exact web::web_cases
+cd web
+node --test --test-timeout 900000 test/browser.mjs

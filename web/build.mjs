@@ -1,0 +1,19 @@
+// Writes dist/, the package, and build/, its modules one by one, which the tests import.
+import { build } from "esbuild";
+import { readFileSync, readdirSync, rmSync, writeFileSync } from "node:fs";
+import { minify } from "terser";
+
+const here = new URL(".", import.meta.url).pathname;
+for (const folder of ["dist", "build"]) rmSync(here + folder, { recursive: true, force: true });
+const common = { absWorkingDir: here, format: "esm", target: "es2022", logLevel: "warning" };
+// What few pages use is beside index.js, which loads it when it is needed. These share no class with it.
+const later = ["image", "timestamps", "verify"];
+const external = later.map((name) => `./${name}.js`);
+for (const name of ["index", ...later]) {
+  const outfile = `dist/${name}.js`;
+  await build({ ...common, entryPoints: [`src/${name}.ts`], outfile, bundle: true, minify: true, external });
+  const { code } = await minify(readFileSync(here + outfile, "utf8"), { module: true, ecma: 2020, compress: { passes: 3, unsafe_arrows: true } });
+  writeFileSync(here + outfile, code);
+}
+const modules = readdirSync(here + "src").filter((f) => f.endsWith(".ts"));
+await build({ ...common, entryPoints: modules.map((f) => `src/${f}`), outdir: "build" });

@@ -1,0 +1,52 @@
+/** Which plans of a program a device can run, and which of those share weights and states. */
+
+import { WgfcError } from "./errors.js";
+import type { Plan, Port } from "./plan.js";
+
+/** What there is to run on. */
+export interface Capabilities {
+  readonly features: ReadonlySet<string>;
+  readonly limits: Readonly<Record<string, number | undefined>>;
+  /** The smallest and the largest subgroup; unknown to some browsers. */
+  readonly subgroups: readonly [number, number] | undefined;
+}
+
+/** What a device lacks of a plan's needs. */
+export function lacking(plan: Plan, of: Capabilities): { features: string[]; limits: string[] } {
+  const { needs } = plan;
+  const features = needs.features.filter((f) => !of.features.has(f)).map((f) => `the feature ${f}`);
+  const sizes = needs.subgroup_sizes;
+  if (sizes && features.length === 0) {
+    const [least, most] = of.subgroups ?? [];
+    if (least !== most || least === undefined || !sizes.includes(least))
+      features.push(`subgroups of ${sizes.join(" or ")} (it has ${least} to ${most})`);
+  }
+  const limits = Object.entries(needs.limits)
+    .filter(([limit, n]) => n > (of.limits[limit] ?? 0))
+    .map(([limit, n]) => `${limit} of ${n} (it has ${of.limits[limit] ?? "none"})`);
+  return { features, limits };
+}
+
+/** The plans that a device can run with one set of weights and states, in order. */
+export function choose(plans: readonly Plan[], of: Capabilities): Plan[] {
+  const lacks = plans.map((p) => lacking(p, of));
+  const fit = plans.filter((_, i) => lacks[i]!.features.length + lacks[i]!.limits.length === 0);
+  const [first] = fit;
+  if (first) return fit.filter((p) => signature(p) === signature(first));
+  const lines = plans.map((p, i) => `${label(p, i)} needs ${[...lacks[i]!.features, ...lacks[i]!.limits].join(", ")}`);
+  const kind = lacks.every((l) => l.features.length > 0) ? "feature" : "limits";
+  throw new WgfcError(kind, `this device cannot run the model: ${lines.join("; ")}. Compile a variant for such devices.`);
+}
+
+export function label(plan: Plan, i: number): string {
+  return plan.name ? `plan "${plan.name}"` : `plan ${i}`;
+}
+
+/** What plans that share states must agree in. */
+function signature(plan: Plan): string {
+  const ports = (all: readonly Port[]) => all.map((p) => [p.name, p.dtype]);
+  const states = plan.states.map((s) => [
+    s.name, s.dtype, s.shape.map((d) => d.text), s.growth && [s.growth.axis, s.growth.length], s.initial,
+  ]);
+  return JSON.stringify([ports(plan.inputs), ports(plan.outputs), states]);
+}

@@ -1,0 +1,114 @@
+/** The device that a model runs on. */
+
+import { type Capabilities, choose } from "./choose.js";
+import { type Origin, WgfcError, messageOf } from "./errors.js";
+import type { Plan } from "./plan.js";
+import { COPY_DST, COPY_SRC, STORAGE } from "./usage.js";
+
+/** Limits on sizes, which depend on a run's inputs: of these a device of our own has all that there is. */
+const SIZES = ["maxBufferSize", "maxStorageBufferBindingSize", "maxComputeWorkgroupsPerDimension"];
+
+export class Gpu {
+  readonly device: GPUDevice;
+  /** Whether we opened it, and so close it. */
+  readonly owned: boolean;
+  /** Why it can no longer be used. */
+  #gone: WgfcError | undefined;
+
+  constructor(device: GPUDevice, owned: boolean) {
+    this.device = device;
+    this.owned = owned;
+    void device.lost.then(({ reason, message }) => {
+      const how = reason === "destroyed" ? "it was destroyed" : message || "the browser does not say why";
+      this.#end(new WgfcError("device-lost", `the GPU device was lost: ${how}. Load the model again.`));
+    });
+  }
+
+  /** The caller's device, or one of our own with what the plans need of what there is; and the plans that it can run. */
+  static async open(plans: readonly Plan[], given?: GPUDevice): Promise<[Gpu, Plan[]]> {
+    if (given) return [new Gpu(given, false), choose(plans, capabilities(given, given.adapterInfo))];
+    const api = globalThis.navigator?.gpu;
+    if (!api)
+      throw new WgfcError("feature", "this browser has no WebGPU, or the page is neither https nor localhost");
+    const adapter = await api.requestAdapter({ powerPreference: "high-performance" });
+    if (!adapter) throw new WgfcError("feature", "WebGPU finds no adapter: the GPU or its driver may be blocked");
+    const fit = choose(plans, capabilities(adapter, adapter.info));
+    const limits = adapter.limits as unknown as Record<string, number>;
+    const requiredLimits: Record<string, number> = Object.fromEntries(SIZES.map((l) => [l, limits[l]!]));
+    for (const { needs } of fit)
+      for (const [limit, n] of Object.entries(needs.limits)) {
+        // Of the limits of a workgroup the adapter's own, which images and other models may want too.
+        if (n > 0) requiredLimits[limit] = limits[limit]!;
+      }
+    const features = new Set(fit.flatMap((p) => p.needs.features));
+    if (adapter.features.has("timestamp-query")) features.add("timestamp-query");
+    try {
+      const requiredFeatures = [...features] as GPUFeatureName[];
+      return [new Gpu(await adapter.requestDevice({ label: "wgfc", requiredFeatures, requiredLimits }), true), fit];
+    } catch (cause) {
+      throw new WgfcError("feature", `the adapter gives no device: ${messageOf(cause)}`, { cause });
+    }
+  }
+
+  #end(why: WgfcError): void {
+    this.#gone ??= why;
+  }
+
+  /** Throws where the device is gone. */
+  check(): void {
+    if (this.#gone) throw this.#gone;
+  }
+
+  dispose(): void {
+    this.#end(new WgfcError("disposed", "the model was disposed of"));
+    if (this.owned) this.device.destroy();
+  }
+
+  /** The promise's value; where it fails because the device is gone, that says so. WebGPU leaves no promise open when a device is lost. */
+  async watch<T>(promise: Promise<T>): Promise<T> {
+    try {
+      return await promise;
+    } catch (e) {
+      if (e instanceof WgfcError) throw e;
+      // Calls may fail a little before the device says that it is lost.
+      await Promise.race([this.device.lost, new Promise((resolve) => setTimeout(resolve, 100))]);
+      this.check();
+      throw e;
+    }
+  }
+
+  /** Calls to WebGPU, whose errors are thrown once they are known. `calls` is run at once. */
+  scoped<T>(what: string, calls: () => T, origin: Origin = {}): Promise<T> {
+    this.check();
+    const { device } = this;
+    for (const filter of ["internal", "out-of-memory", "validation"] as const) device.pushErrorScope(filter);
+    let value: T;
+    let errors: Promise<GPUError | null>[];
+    try {
+      value = calls();
+    } finally {
+      errors = [0, 1, 2].map(() => device.popErrorScope());
+    }
+    return this.watch(Promise.all(errors)).then(([validation, memory, internal]) => {
+      this.check();
+      if (memory) throw new WgfcError("out-of-memory", `${what}: the device is out of memory. ${memory.message}`, origin);
+      const error = validation ?? internal;
+      if (error) throw new WgfcError("validation", `${what}: ${error.message}`, origin);
+      return value;
+    });
+  }
+
+  /** A buffer that kernels read and write. */
+  storage(label: string, size: number, usage = 0): GPUBuffer {
+    return this.device.createBuffer({ label, size, usage: STORAGE | COPY_SRC | COPY_DST | usage });
+  }
+}
+
+function capabilities(of: { features: GPUSupportedFeatures; limits: GPUSupportedLimits }, info?: GPUAdapterInfo): Capabilities {
+  const { subgroupMinSize: least, subgroupMaxSize: most } = info ?? {};
+  return {
+    features: of.features as ReadonlySet<string>,
+    limits: of.limits as unknown as Record<string, number>,
+    subgroups: least && most ? [least, most] : undefined,
+  };
+}

@@ -1,0 +1,63 @@
+/** What went wrong, for programs; the message says it to people. */
+export type ErrorKind =
+  /** The plan has a version of the format that this package does not read. */
+  | "unsupported-version"
+  /** A file contradicts itself, is cut off, or is not the one whose hash the plan has. */
+  | "corrupt"
+  /** A file cannot be fetched. */
+  | "network"
+  /** The model needs more than the device, a state or a loop may have. */
+  | "limits"
+  /** There is no WebGPU, or the device lacks a feature that the model needs. */
+  | "feature"
+  /** Inputs are missing, unknown, or have another type or shape than the model takes. */
+  | "shape"
+  /** The device went away. `load` again opens another. */
+  | "device-lost"
+  | "out-of-memory"
+  /** WebGPU refused a call or a shader: the plan was edited, or this is a bug. */
+  | "validation"
+  | "aborted"
+  /** The model was disposed of. */
+  | "disposed";
+
+/** Where in a model something went wrong. */
+export interface Origin {
+  /** The node of the model. */
+  node?: string | undefined;
+  /** The kernel that computes it. */
+  kernel?: string | undefined;
+  cause?: unknown;
+}
+
+/** Every error that this package throws. Names from a model stand in its text as they are: show it as text, never as HTML. */
+export class WgfcError extends Error {
+  override readonly name = "WgfcError";
+  readonly kind: ErrorKind;
+  readonly node: string | undefined;
+  readonly kernel: string | undefined;
+
+  constructor(kind: ErrorKind, message: string, origin: Origin = {}) {
+    super(message, { cause: origin.cause });
+    this.kind = kind;
+    this.node = origin.node;
+    this.kernel = origin.kernel;
+  }
+}
+
+export function corrupt(where: string, what: string): WgfcError {
+  return new WgfcError("corrupt", `${where}: ${what}. Download it again, or compile the model again.`);
+}
+
+/** What a signal that is aborted makes of a promise. */
+export function aborted(signal: AbortSignal): WgfcError {
+  return new WgfcError("aborted", "aborted by the caller's signal", { cause: signal.reason });
+}
+
+export function throwIfAborted(signal: AbortSignal | undefined): void {
+  if (signal?.aborted) throw aborted(signal);
+}
+
+export function messageOf(e: unknown): string {
+  return e instanceof Error ? e.message : String(e);
+}

@@ -1,0 +1,13 @@
+/** Runs models that wgfc has compiled, on WebGPU. */
+
+export { type DType, type TypedArray } from "./dtypes.js";
+export { type ErrorKind, WgfcError } from "./errors.js";
+export type { ImageOptions, ImageSource } from "./image.js";
+export {
+  type Destination, type LoadOptions, Model, type PortInfo, type Progress, type RunOptions,
+  type StateInfo, load,
+} from "./model.js";
+export type { ModelSource } from "./source.js";
+export type { DispatchTime } from "./timestamps.js";
+export { Tensor, type TensorData, type TensorLike } from "./tensor.js";
+export type { Comparison, Tensors, Tolerance } from "./verify.js";

@@ -1,0 +1,68 @@
+import { corrupt } from "./errors.js";
+
+/** A value of a JSON file, which knows where it stands for the messages. */
+export class Json {
+  readonly value: unknown;
+  readonly where: string;
+
+  constructor(value: unknown, where: string) {
+    this.value = value;
+    this.where = where;
+  }
+
+  static parse(text: string, where: string): Json {
+    try {
+      return new Json(JSON.parse(text), where);
+    } catch {
+      throw corrupt(where, `it is not JSON: it begins with ${JSON.stringify(text.slice(0, 16))}`);
+    }
+  }
+
+  fail(what: string): never {
+    throw corrupt(this.where, what);
+  }
+  get missing(): boolean {
+    return this.value === undefined || this.value === null;
+  }
+  get(key: string): Json {
+    const object = this.value;
+    if (typeof object !== "object" || object === null || Array.isArray(object)) this.fail("it is not an object");
+    const own = Object.hasOwn(object, key) ? (object as Record<string, unknown>)[key] : undefined;
+    return new Json(own, `${this.where}: ${key}`);
+  }
+  /** An object by what reads each of its fields. */
+  object<T>(fields: { [K in keyof T]-?: (j: Json) => T[K] }): T {
+    const read = Object.keys(fields).map((key) => [key, fields[key as keyof T](this.get(key))]);
+    return Object.fromEntries(read) as T;
+  }
+  list<T>(read: (j: Json) => T): T[] {
+    if (!Array.isArray(this.value)) this.fail("it is not a list");
+    return this.value.map((v, i) => read(new Json(v, `${this.where}[${i}]`)));
+  }
+  /** The fields of an object, which may be missing. */
+  entries(): [string, Json][] {
+    return Object.keys(this.value ?? {}).map((k) => [k, this.get(k)]);
+  }
+  string(): string {
+    return typeof this.value === "string" ? this.value : this.fail("it is not a string");
+  }
+  count(): number {
+    return Number.isSafeInteger(this.value) && (this.value as number) >= 0
+      ? (this.value as number)
+      : this.fail("it is not a number that counts");
+  }
+  /** An index into a list of this length. */
+  index(length: number): number {
+    const i = this.count();
+    return i < length ? i : this.fail(`${i} is beyond the ${length} there are`);
+  }
+}
+
+export const string = (j: Json) => j.string();
+export const count = (j: Json) => j.count();
+/** A list. */
+export const list = <T>(read: (j: Json) => T) => (j: Json) => j.list(read);
+/** What may be missing. */
+export const optional = <T>(read: (j: Json) => T) => (j: Json) => (j.missing ? undefined : read(j));
+/** A list that may be missing. */
+export const listOrNone = <T>(read: (j: Json) => T) => (j: Json) => (j.missing ? [] : j.list(read));

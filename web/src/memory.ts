@@ -1,0 +1,95 @@
+/** Where a run's short-lived buffers lie. Those of one arena share memory where their lives do not overlap. */
+
+import { bufferBytes } from "./dtypes.js";
+import { WgfcError, corrupt } from "./errors.js";
+import type { Plan } from "./plan.js";
+import type { Values } from "./sizes.js";
+
+/** The largest alignment that WebGPU may ask of a binding's offset. */
+const ALIGNMENT = 256;
+
+export interface Slot {
+  /** Index into {@link Memory.arenas}. */
+  readonly arena: number;
+  readonly offset: number;
+}
+
+export interface Memory {
+  /** Elements and bytes of each buffer of the plan. */
+  readonly elements: readonly number[];
+  readonly bytes: readonly number[];
+  /** Where buffers of arenas lie. */
+  readonly slots: readonly (Slot | undefined)[];
+  /** Bytes of the buffers that hold them; an arena that is too large for one has several. */
+  readonly arenas: readonly number[];
+}
+
+interface Placed extends Slot {
+  readonly end: number;
+  readonly first: number;
+  readonly last: number;
+}
+
+/** Lays out memory for these values of the symbols, in buffers of at most `largest` bytes. */
+export function layOut(plan: Plan, values: Values, largest: number): Memory {
+  const elements = plan.buffers.map((b, i) => {
+    const n = b.elements.at(values);
+    if (!(n >= 0)) throw corrupt("plan.json", `buffer ${i}: its size ${b.elements.text} is ${n}`);
+    return n;
+  });
+  const bytes = plan.buffers.map((b, i) => bufferBytes(b.dtype, elements[i]!));
+  // Sizes with symbols are rounded up a little, so that a state that grows by a position does not move everything.
+  const room = plan.buffers.map((b, i) => aligned(b.elements.powers.size ? rounded(bytes[i]!) : bytes[i]!));
+  const slots: (Slot | undefined)[] = plan.buffers.map(() => undefined);
+  const arenas: number[] = [];
+  const byArena = new Map<number, number[]>();
+  plan.buffers.forEach(({ kind }, i) => {
+    if (kind.kind === "arena") byArena.set(kind.arena, [...(byArena.get(kind.arena) ?? []), i]);
+  });
+  for (const members of [...byArena].sort(([a], [b]) => a - b).map(([, m]) => m)) {
+    members.sort((a, b) => room[b]! - room[a]! || a - b);
+    const placed: Placed[] = [];
+    const base = arenas.length;
+    for (const i of members) {
+      const kind = plan.buffers[i]!.kind;
+      if (kind.kind !== "arena") continue;
+      const slot = place(placed, room[i]!, kind, base, largest);
+      placed.push({ ...slot, end: slot.offset + room[i]!, first: kind.first, last: kind.last });
+      arenas[slot.arena] = Math.max(arenas[slot.arena] ?? 0, slot.offset + room[i]!);
+      slots[i] = slot;
+    }
+  }
+  return { elements, bytes, slots, arenas };
+}
+
+/** The first gap among what lives at the same time. */
+function place(placed: readonly Placed[], size: number, life: { first: number; last: number }, base: number, largest: number): Slot {
+  for (let arena = base; ; arena++) {
+    const alive = placed.filter((p) => p.arena === arena && p.first <= life.last && life.first <= p.last);
+    alive.sort((a, b) => a.offset - b.offset);
+    let offset = 0;
+    for (const p of alive) {
+      if (p.offset - offset >= size) break;
+      offset = Math.max(offset, p.end);
+    }
+    // What fits into no buffer is refused where it is made, in words that name the limit.
+    if (offset === 0 || offset + size <= largest) return { arena, offset };
+  }
+}
+
+function aligned(bytes: number): number {
+  return Math.ceil(bytes / ALIGNMENT) * ALIGNMENT;
+}
+
+/** Up to the next number with four significant bits. */
+function rounded(bytes: number): number {
+  const unit = 2 ** Math.max(0, Math.floor(Math.log2(bytes)) - 3);
+  return Math.ceil(bytes / unit) * unit;
+}
+
+/** Refuses a size that the device cannot have in a buffer, or bind. */
+export function checkSize(what: string, bytes: number, limits: GPUSupportedLimits, node?: string): void {
+  const limit = bytes > limits.maxBufferSize ? "maxBufferSize" : "maxStorageBufferBindingSize";
+  if (bytes <= limits[limit]) return;
+  throw new WgfcError("limits", `${what} takes ${bytes} bytes, and this device's ${limit} is ${limits[limit]}. Use smaller inputs, or another device.`, { node });
+}

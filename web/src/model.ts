@@ -1,0 +1,388 @@
+/** A model on a device. */
+
+import { type Given, type Inputs, bind, checkInputs, shapeOf } from "./bind.js";
+import { label } from "./choose.js";
+import { Gpu } from "./device.js";
+import { type DType, type TypedArray, bufferBytes, bytesOf, packedBytes } from "./dtypes.js";
+import { WgfcError, throwIfAborted } from "./errors.js";
+import { checkSize } from "./memory.js";
+import { makePipelines } from "./pipelines.js";
+import { type Plan, type Port, capacitySymbol, isWindow } from "./plan.js";
+import { type Program, openProgram } from "./program.js";
+import type { Recorder } from "./recorder.js";
+import { Session, type Shared, type Sized } from "./session.js";
+import type { ModelSource } from "./source.js";
+import { CAPACITY, States } from "./states.js";
+import { Tensor, type TensorLike, elementsOf, isBuffer } from "./tensor.js";
+import type { DispatchTime, Timestamps } from "./timestamps.js";
+import { COPY_DST, MAP_FOR_READING, MAP_READ } from "./usage.js";
+import type { Comparison, Tensors, Tolerance } from "./verify.js";
+import { type WeightPart, upload } from "./weights.js";
+
+export interface Progress {
+  /** What is being loaded. Weights count in bytes. */
+  readonly stage: "kernels" | "weights";
+  readonly loaded: number;
+  readonly total: number;
+}
+
+export interface LoadOptions {
+  /** The device to run on. Without one the model opens its own and closes it when it is disposed of. */
+  readonly device?: GPUDevice;
+  readonly onProgress?: (progress: Progress) => void;
+  readonly signal?: AbortSignal;
+  /** The names of the plans to load, of a program with several; all without it. */
+  readonly plans?: readonly string[];
+  /** Positions that states have room for at first (256). They grow by themselves. */
+  readonly capacity?: number;
+}
+
+/** Where outputs go: to the host, to new buffers of the device, or into the caller's. */
+export type Destination = "cpu" | "gpu" | GPUBuffer;
+
+export interface RunOptions {
+  /** Where all outputs go (`"cpu"`), or which outputs are wanted and where each goes. */
+  readonly outputs?: "cpu" | "gpu" | Readonly<Record<string, Destination>>;
+  /** Values of symbols that the inputs' shapes do not determine. */
+  readonly symbols?: Readonly<Record<string, number>>;
+  /** Gives up a run that has not begun. */
+  readonly signal?: AbortSignal;
+}
+
+/** An input or output. Extents are numbers, or expressions over the model's symbols. */
+export interface PortInfo {
+  readonly name: string;
+  readonly dtype: DType;
+  readonly shape: readonly (number | string)[];
+  /** Whether it may be left out. */
+  readonly optional: boolean;
+}
+
+/** What a model keeps from run to run. It may be read and written where it is; a state that grows moves then. */
+export interface StateInfo extends TensorLike<GPUBuffer> {
+  readonly name: string;
+  /** Positions in use and room for them, of a state that grows. */
+  readonly length?: number;
+  readonly capacity?: number;
+}
+
+type Results<D> = Record<string, Tensor<D extends "gpu" | GPUBuffer ? GPUBuffer : TypedArray>>;
+type Read = () => Promise<Record<string, Tensor>>;
+
+/** Loads a program that `wgfc compile` wrote. */
+export async function load(source: ModelSource, options: LoadOptions = {}): Promise<Model> {
+  const { signal } = options;
+  throwIfAborted(signal);
+  const program = await openProgram(source, signal);
+  const wanted = program.plans.filter((p) => !options.plans || options.plans.includes(p.name));
+  if (wanted.length === 0)
+    throw new WgfcError("feature", `none of the plans ${program.plans.map(label).join(", ")} is among those asked for`);
+  if (wanted[0]!.stats.weights_absent)
+    throw new WgfcError("corrupt", "the model was compiled without its weights");
+  const [gpu, plans] = await Gpu.open(wanted, options.device);
+  const made = new Model(gpu, plans, program);
+  try {
+    await made.place(options);
+    throwIfAborted(signal);
+    return made;
+  } catch (e) {
+    made.dispose();
+    throw e;
+  }
+}
+
+/** A loaded model; {@link load} makes them. Runs come one after the other, in the order in which they are asked for. */
+export class Model {
+  readonly inputs: readonly PortInfo[];
+  readonly outputs: readonly PortInfo[];
+  readonly #gpu: Gpu;
+  readonly #plans: readonly Plan[];
+  readonly #program: Program;
+  readonly #weights = new Map<string, { buffer: GPUBuffer; bytes: number }>();
+  readonly #arenas: GPUBuffer[] = [];
+  readonly #own: GPUBuffer[] = [];
+  #parts: ReadonlyMap<string, readonly WeightPart[]> = new Map();
+  #states!: States;
+  #sessions: readonly Session[] = [];
+  #staging: GPUBuffer[] = [];
+  #tail: Promise<unknown> = Promise.resolve();
+
+  /** @internal */
+  constructor(gpu: Gpu, plans: readonly Plan[], program: Program) {
+    this.#gpu = gpu;
+    this.#plans = plans;
+    this.#program = program;
+    this.inputs = plans[0]!.inputs.map(portInfo);
+    this.outputs = plans[0]!.outputs.map(portInfo);
+  }
+
+  /** @internal Puts all on the device that stays there. */
+  async place({ signal, onProgress, capacity = CAPACITY }: LoadOptions): Promise<void> {
+    const gpu = this.#gpu;
+    this.#states = await States.create(gpu, this.#plans[0]!, capacity);
+    await gpu.scoped("making buffers for the weights", () => {
+      for (const plan of this.#plans)
+        for (const { kind, dtype, elements } of plan.buffers) {
+          if (kind.kind !== "weight" || this.#weights.has(kind.name)) continue;
+          const n = elements.at([]);
+          checkSize(`the weight "${kind.name}"`, bufferBytes(dtype, n), gpu.device.limits);
+          const buffer = gpu.storage(`weight ${kind.name}`, bufferBytes(dtype, n));
+          this.#weights.set(kind.name, { buffer, bytes: packedBytes(dtype, n) });
+        }
+    });
+    if (this.#weights.size > 0 || this.#states.all.some((s) => s.initial)) this.#parts = await this.#program.weightParts(signal);
+    const report = (stage: Progress["stage"]) => (loaded: number, total: number) => onProgress?.({ stage, loaded, total });
+    const pipelines = await makePipelines(gpu, this.#program, this.#plans, { signal, progress: report("kernels") });
+    await upload(gpu.device, this.#program.source, this.#parts, this.#weights, { signal, progress: report("weights") });
+    await this.#begin(signal);
+    const shared: Shared = { gpu, weights: this.#weights, states: this.#states, arenas: this.#arenas };
+    this.#sessions = await gpu.scoped("making buffers", () => this.#plans.map((p) => new Session(p, pipelines, shared)));
+  }
+
+  /** The device, for tensors and other models. */
+  get device(): GPUDevice {
+    return this.#gpu.device;
+  }
+  /** The names of the plans that this device runs, in the order in which a run looks for one that its shapes fit. */
+  get plans(): readonly string[] {
+    return this.#plans.map((p) => p.name);
+  }
+  get states(): readonly StateInfo[] {
+    const states = this.#states;
+    return states.all.map((s) => ({ name: s.name, dtype: s.dtype, shape: states.shape(s), data: states.buffer(s.name)!, ...states.positions(s) }));
+  }
+
+  /**
+   * Runs the model on tensors of the host or of its device; arrays must stay as they are until it is done. Outputs that go to the
+   * device are the caller's to destroy.
+   */
+  run(inputs: Inputs, options?: RunOptions & { outputs?: "cpu" }): Promise<Results<"cpu">>;
+  run(inputs: Inputs, options: RunOptions & { outputs: "gpu" | Readonly<Record<string, "gpu" | GPUBuffer>> }): Promise<Results<"gpu">>;
+  run(inputs: Inputs, options: RunOptions): Promise<Record<string, Tensor>>;
+  async run(inputs: Inputs, options: RunOptions = {}): Promise<Record<string, Tensor>> {
+    const read = await this.#queued(() => this.#start(inputs, options));
+    return read();
+  }
+
+  /** Runs the model and takes the time of each dispatch, the longest first. Browsers may round them to 100 µs. */
+  async profile(inputs: Inputs, options: Pick<RunOptions, "symbols"> = {}): Promise<DispatchTime[]> {
+    return this.#queued(async () => {
+      if (!this.device.features.has("timestamp-query"))
+        throw new WgfcError("feature", "this device has no timestamps (the feature timestamp-query)");
+      const { Timestamps } = await import("./timestamps.js");
+      const times = new Timestamps(this.device);
+      const [session, sized] = await this.#fit(new Map(Object.entries(inputs)), options.symbols);
+      await (await this.#start(inputs, options, times))();
+      return this.#gpu.watch(times.read(session.plan, sized));
+    });
+  }
+
+  /**
+   * Runs the model on these inputs and compares its outputs with those expected: whether this device computes what another did.
+   * Tensors are given by name or as safetensors files.
+   */
+  async verify(inputs: Tensors, expected: Tensors, tolerance?: Tolerance): Promise<Record<string, Comparison>> {
+    const { compare, readTensors } = await import("./verify.js");
+    const wanted = Object.entries(readTensors(expected));
+    const outputs = Object.fromEntries(wanted.map(([n]) => [n, "cpu" as const]));
+    const got = (await this.run(readTensors(inputs), { outputs })) as Record<string, Tensor<TypedArray>>;
+    return Object.fromEntries(wanted.map(([n, want]) => [n, compare(got[n]!, want, tolerance)]));
+  }
+
+  /** Gives all states what they held before the first run. Initial contents are read from the model's files again. */
+  async reset(): Promise<void> {
+    await this.#queued(async () => {
+      await this.#gpu.scoped("resetting the states", () => this.#states.clear());
+      await this.#begin();
+    });
+  }
+  /** Forgets all but the first positions of the states that grow; the next run continues there. */
+  async rewind(length: number): Promise<void> {
+    await this.#queued(async () => this.#states.rewind(length));
+  }
+  /** Gives the states that grow room for at least so many positions. */
+  async grow(capacity: number): Promise<void> {
+    await this.#queued(() => this.#states.grow(capacity));
+  }
+  /** Frees everything on the device, also of runs that are under way. */
+  dispose(): void {
+    this.#gpu.dispose();
+    const weights = [...this.#weights.values()].map((w) => w.buffer);
+    for (const b of [...weights, ...this.#arenas, ...this.#own, ...this.#staging]) b?.destroy();
+    for (const s of this.#sessions) s.dispose();
+    this.#states?.dispose();
+  }
+
+  /** Runs `f` when all that was asked for before has been done. */
+  async #queued<T>(f: () => Promise<T>): Promise<T> {
+    const mine = this.#tail.then(() => {
+      this.#gpu.check();
+      return f();
+    });
+    this.#tail = mine.catch(() => {});
+    return mine;
+  }
+
+  /** Uploads what states hold before the first run. */
+  async #begin(signal?: AbortSignal): Promise<void> {
+    // States of one initial tensor are rare, and a tensor has one target.
+    for (const s of this.#states.all) {
+      if (!s.initial) continue;
+      const target = { buffer: this.#states.buffer(s.name)!, bytes: packedBytes(s.dtype, elementsOf(this.#states.shape(s))) };
+      await upload(this.device, this.#program.source, this.#parts, new Map([[s.initial, target]]), { signal });
+    }
+  }
+
+  /** The first plan that the inputs fit, with its numbers, and how long the states are afterwards. */
+  async #fit(inputs: Given, symbols: Readonly<Record<string, number>> = {}): Promise<[Session, Sized, Map<string, number>]> {
+    const failed: WgfcError[] = [];
+    for (const session of this.#sessions) {
+      const { plan } = session;
+      const values = () => bind(plan, inputs, new Map([...Object.entries(symbols), ...this.#states.symbols()]));
+      try {
+        checkInputs(plan, inputs);
+        let lengths = this.#states.after(plan, values());
+        if (!(lengths instanceof Map)) {
+          const { state, needs } = lengths;
+          const { length, capacity } = this.#states.positions(state)!;
+          if (capacitySymbol(plan, state) === undefined || isWindow(plan, state))
+            throw new WgfcError("limits", `state "${state.name}" holds ${length} of at most ${capacity} positions: ${needs - length} more do not fit`);
+          await this.#states.grow(Math.max(needs, 2 * capacity));
+          lengths = this.#states.after(plan, values());
+        }
+        return [session, session.sized(values()), lengths as Map<string, number>];
+      } catch (e) {
+        if (!(e instanceof WgfcError) || e.kind !== "shape") throw e;
+        failed.push(e);
+      }
+    }
+    if (failed.length === 1) throw failed[0];
+    throw new WgfcError("shape", failed.map((e, i) => `${label(this.#plans[i]!, i)}: ${e.message}`).join("; "), { node: failed[0]?.node });
+  }
+
+  /** Submits a run, and returns what waits for its outputs. */
+  async #start(inputs: Inputs, options: RunOptions, times?: Timestamps): Promise<Read> {
+    throwIfAborted(options.signal);
+    const given: Given = new Map(Object.entries(inputs));
+    const [session, sized, lengths] = await this.#fit(given, options.symbols);
+    const { plan } = session;
+    const wanted = destinations(plan, options.outputs);
+    const ports = await this.#gpu.scoped("placing inputs and outputs", () => [
+      ...plan.inputs.map((p, i) => this.#placeInput(p, i, given.get(p.name))),
+      ...plan.outputs.map((p, i) => this.#placeOutput(p, plan.inputs.length + i, sized.memory.bytes[p.buffer]!, wanted.get(i))),
+    ]);
+    const output = (i: number) => ports[plan.inputs.length + i]!;
+    // What is read back lies one behind the other, and behind it the uniform.
+    const read = [...wanted].filter(([, to]) => to === "cpu").map(([i]) => i);
+    const sources = read.map((i) => ({ from: output(i), bytes: sized.memory.bytes[plan.outputs[i]!.buffer]! }));
+    if (session.late) sources.push({ from: session.dims, bytes: session.dims.size });
+    const total = sources.reduce((n, s) => n + s.bytes, 0);
+    const staging = total > 0 ? await this.#take(total) : undefined;
+    const copyOut = (recorder: Recorder) => {
+      let at = 0;
+      for (const { from, bytes } of sources) {
+        recorder.copy(from, 0, staging!, at, bytes);
+        at += bytes;
+      }
+    };
+    const { taken } = await session.run(sized, ports, copyOut, times);
+    const finish = async () => {
+      await taken;
+      const pieces = staging ? await this.#read(staging, sources.map((s) => s.bytes)) : [];
+      const late = session.late ? pieces.pop()! : undefined;
+      const values = late ? session.settle(sized, new Int32Array(late.buffer)) : sized.values;
+      const shapes = session.outputShapes(values);
+      return Object.fromEntries(
+        [...wanted].map(([i]) => {
+          const { name, dtype } = plan.outputs[i]!;
+          const bytes = read.includes(i) ? pieces[read.indexOf(i)]!.subarray(0, packedBytes(dtype, elementsOf(shapes[i]!))) : undefined;
+          return [name, bytes ? Tensor.fromBytes(dtype, shapes[i]!, bytes) : new Tensor(dtype, shapes[i]!, output(i))];
+        }),
+      );
+    };
+    if (!session.late) {
+      this.#states.setLengths(lengths);
+      return finish;
+    }
+    // Whether it is a run at all is known only when it is over.
+    const outputs = await finish();
+    this.#states.setLengths(lengths);
+    return async () => outputs;
+  }
+
+  #placeInput(port: Port, i: number, given: TensorLike | undefined): GPUBuffer {
+    // Of an input that is left out no element is read.
+    const elements = given ? elementsOf(shapeOf(port, given)) : 0;
+    if (!given || elements === 0) return this.#ownBuffer(i, 16);
+    const size = bufferBytes(port.dtype, elements);
+    // Its constructor looks whether the data are what they should be.
+    const { data } = new Tensor(given.dtype, given.shape, given.data);
+    if (isBuffer(data)) return data;
+    const buffer = this.#ownBuffer(i, size);
+    this.#fill(buffer, bytesOf(data));
+    return buffer;
+  }
+
+  #placeOutput(port: Port, i: number, size: number, to: Destination | undefined): GPUBuffer {
+    if (to === "gpu") return this.#gpu.storage(`output ${port.name}`, size);
+    if (to === undefined || to === "cpu") return this.#ownBuffer(i, size);
+    if (to.size < size) throw new WgfcError("shape", `"${port.name}": the GPUBuffer given has ${to.size} bytes, and it takes ${size}`);
+    return to;
+  }
+
+  /** A buffer of ours for an input or output. */
+  #ownBuffer(i: number, size: number): GPUBuffer {
+    const own = this.#own[i];
+    if (own && own.size >= size) return own;
+    own?.destroy();
+    return (this.#own[i] = this.#gpu.storage(`port ${i}`, size));
+  }
+
+  /** Writes whole words, the last one padded with zeros. */
+  #fill(buffer: GPUBuffer, bytes: Uint8Array<ArrayBuffer>): void {
+    const whole = bytes.length & ~3;
+    if (whole) this.device.queue.writeBuffer(buffer, 0, bytes, 0, whole);
+    if (bytes.length === whole) return;
+    const last = new Uint8Array(4);
+    last.set(bytes.subarray(whole));
+    this.device.queue.writeBuffer(buffer, whole, last);
+  }
+
+  /** A buffer through which outputs are read. */
+  async #take(size: number): Promise<GPUBuffer> {
+    const i = this.#staging.findIndex((b) => b.size >= size && b.size <= 4 * size + 65536);
+    if (i >= 0) return this.#staging.splice(i, 1)[0]!;
+    const usage = MAP_READ | COPY_DST;
+    return this.#gpu.scoped("making room for outputs", () => this.device.createBuffer({ label: "outputs", size, usage }));
+  }
+
+  /** Copies of what lies in a staging buffer, once it is there. */
+  async #read(staging: GPUBuffer, sizes: readonly number[]): Promise<Uint8Array[]> {
+    await this.#gpu.watch(staging.mapAsync(MAP_FOR_READING));
+    const mapped = staging.getMappedRange();
+    let at = 0;
+    const pieces = sizes.map((bytes) => new Uint8Array(mapped.slice(at, (at += bytes))));
+    staging.unmap();
+    this.#staging.push(staging);
+    if (this.#staging.length > 4) this.#staging.shift()?.destroy();
+    return pieces;
+  }
+}
+
+function portInfo({ name, dtype, shape, broadcast }: Port): PortInfo {
+  const extents = shape.map((d) => (d.powers.size ? d.text : d.at([])));
+  return { name, dtype, shape: extents, optional: broadcast !== undefined };
+}
+
+/** The outputs that are wanted, by their number, and where each goes. */
+function destinations(plan: Plan, wanted: RunOptions["outputs"] = "cpu"): Map<number, Destination> {
+  if (typeof wanted === "string") return new Map(plan.outputs.map((_, i) => [i, wanted]));
+  return new Map(
+    Object.entries(wanted).map(([name, to]) => {
+      const i = plan.outputs.findIndex((o) => o.name === name);
+      const known = plan.outputs.map((o) => `"${o.name}"`).join(", ");
+      if (i < 0) throw new WgfcError("shape", `the model has no output "${name}"; it has ${known}`);
+      return [i, to];
+    }),
+  );
+}

@@ -1,0 +1,292 @@
+/** `plan.json`, versions 2 to 5, in one form. */
+
+import { type DType, isDType } from "./dtypes.js";
+import { WgfcError } from "./errors.js";
+import { Json, count, list, listOrNone, optional, string } from "./json.js";
+import { type Size, loneSymbol, parseSize } from "./sizes.js";
+
+export const OLDEST_VERSION = 2;
+export const NEWEST_VERSION = 5;
+/** From this version on there may be several plans. */
+const PLANS_VERSION = 5;
+
+export interface Port {
+  readonly name: string;
+  readonly dtype: DType;
+  readonly shape: readonly Size[];
+  readonly buffer: number;
+  /** Of an input that may be left out, the shape that it is broadcast to. */
+  readonly broadcast: readonly Size[] | undefined;
+}
+
+export interface Growth {
+  readonly axis: number;
+  /** The name of the symbol that is the number of positions in use. */
+  readonly length: string;
+  readonly by: Size;
+}
+
+export interface State {
+  readonly name: string;
+  readonly dtype: DType;
+  readonly shape: readonly Size[];
+  readonly buffer: number;
+  readonly growth: Growth | undefined;
+  /** The weight that it holds before the first run; zeros without one. */
+  readonly initial: string | undefined;
+}
+
+export interface Computed {
+  /** Its place among the symbols. */
+  readonly symbol: number;
+  readonly bound: Size;
+  readonly buffer: number;
+  /** How many dispatches run before its value is known. */
+  readonly after: number;
+}
+
+export interface Constraint {
+  readonly a: Size;
+  readonly b: Size;
+  readonly node: string;
+}
+
+export type BufferKind =
+  | { readonly kind: "input" | "output"; readonly index: number }
+  | { readonly kind: "weight" | "state"; readonly name: string }
+  | { readonly kind: "arena"; readonly arena: number; readonly first: number; readonly last: number };
+
+export interface PlanBuffer {
+  readonly kind: BufferKind;
+  readonly dtype: DType;
+  readonly elements: Size;
+}
+
+export type Access = "read" | "read_write";
+
+export interface Kernel {
+  readonly name: string;
+  readonly bindings: readonly Access[];
+  readonly uses_dims: boolean;
+  readonly features: readonly string[];
+}
+
+export interface Dispatch {
+  readonly kernel: number;
+  readonly bindings: readonly number[];
+  readonly workgroups: readonly Size[];
+  readonly nodes: readonly string[];
+  readonly bytes: Size;
+  readonly flops: Size;
+}
+
+export interface Repeat {
+  readonly first: number;
+  readonly count: number;
+  readonly times: Size;
+  readonly why: string;
+  readonly until: { readonly buffer: number; readonly rounds: number } | undefined;
+}
+
+/** What all kernels of a plan need of a device, by WebGPU's names. */
+export interface Needs {
+  readonly features: readonly string[];
+  readonly limits: Readonly<Record<string, number>>;
+  /** The sizes that every subgroup may have; any without. */
+  readonly subgroup_sizes: readonly number[] | undefined;
+}
+
+export interface Plan {
+  readonly name: string;
+  readonly needs: Needs;
+  readonly inputs: readonly Port[];
+  readonly outputs: readonly Port[];
+  readonly states: readonly State[];
+  /** The symbols, of which the first `dims` are in the `Dims` uniform. */
+  readonly symbols: readonly string[];
+  readonly dims: number;
+  readonly computed: readonly Computed[];
+  readonly constraints: readonly Constraint[];
+  readonly buffers: readonly PlanBuffer[];
+  readonly kernels: readonly Kernel[];
+  readonly dispatches: readonly Dispatch[];
+  readonly repeats: readonly Repeat[];
+  readonly stats: {
+    /** Whether it was compiled without its weights. */
+    readonly weights_absent: boolean;
+  };
+}
+
+export interface Plans {
+  readonly plans: readonly Plan[];
+  /** Where weights are, if not in `weights.safetensors` or in the bundle. */
+  readonly weights: Json | undefined;
+}
+
+export function readPlans(text: string, where = "plan.json"): Plans {
+  const root = Json.parse(text, where);
+  const version = root.get("version").count();
+  if (version < OLDEST_VERSION || version > NEWEST_VERSION)
+    throw new WgfcError(
+      "unsupported-version",
+      `${where} has version ${version} of the format; this package reads ${OLDEST_VERSION} to ${NEWEST_VERSION}. ` +
+        (version > NEWEST_VERSION ? "Update the package wgfc." : "Compile the model again."),
+    );
+  if (version < PLANS_VERSION) return { plans: [readPlan(root)], weights: undefined };
+  const plans = root.get("plans").list(readPlan);
+  if (plans.length === 0) root.get("plans").fail("there is no plan");
+  const weights = root.get("weights");
+  return { plans, weights: weights.missing ? undefined : weights };
+}
+
+function readPlan(root: Json): Plan {
+  const symbols = root.get("symbols").list(string);
+  const dims = symbols.length;
+  const symbol = (name: string) => {
+    const known = symbols.indexOf(name);
+    // A symbol of an input that may be left out need not be in the uniform.
+    return known < 0 ? symbols.push(name) - 1 : known;
+  };
+  const size = (j: Json): Size => {
+    if (typeof j.value !== "number" && typeof j.value !== "string") return j.fail("it is not a size");
+    try {
+      return parseSize(j.value, symbol);
+    } catch (e) {
+      return j.fail(`the size ${JSON.stringify(j.value)}: ${(e as Error).message}`);
+    }
+  };
+  const sizes = list(size);
+  const length = (of: string) => root.get(of).list(() => 0).length;
+  const below = (n: number) => (j: Json) => j.index(n);
+  const [buffer, dispatches] = [below(length("buffers")), length("dispatches")];
+  const port = (j: Json) => j.object<Port>({ name: string, dtype, shape: sizes, buffer, broadcast: optional(sizes) });
+  const fileName = (j: Json) => (/^[\w-][\w.-]*$/.test(j.string()) ? j.string() : j.fail(`${JSON.stringify(j.value)} cannot be a file's name`));
+  const plan = root.object<Omit<Plan, "dims">>({
+    name: (j) => optional(string)(j) ?? "",
+    needs: (j) => optional(readNeeds)(j) ?? needsOfKernels(root),
+    symbols: () => symbols,
+    inputs: list(port),
+    outputs: list(port),
+    states: listOrNone((j) =>
+      j.object<State>({
+        name: string,
+        dtype,
+        shape: sizes,
+        buffer,
+        growth: optional((g) => g.object<Growth>({ axis: (a) => a.index(j.get("shape").list(size).length), length: string, by: size })),
+        initial: optional(string),
+      }),
+    ),
+    computed: listOrNone((j) =>
+      j.object<Computed>({
+        symbol: (s) => {
+          const known = symbols.indexOf(s.string());
+          return known >= 0 && known < dims ? known : s.fail("it is no symbol");
+        },
+        bound: size,
+        buffer,
+        after: below(dispatches + 1),
+      }),
+    ),
+    constraints: list((j) => j.object<Constraint>({ a: size, b: size, node: string })),
+    buffers: list((j) => j.object<PlanBuffer>({ kind: bufferKind(below(length("inputs")), below(length("outputs"))), dtype, elements: size })),
+    kernels: list((j) => j.object<Kernel>({ name: fileName, bindings: list(access), uses_dims: flag, features: list(string) })),
+    dispatches: list((j) =>
+      j.object<Dispatch>({ kernel: below(length("kernels")), bindings: list(buffer), workgroups: sizes, nodes: list(string), bytes: size, flops: size }),
+    ),
+    repeats: listOrNone((j) =>
+      j.object<Repeat>({
+        first: below(dispatches),
+        count,
+        times: size,
+        why: (w) => optional(string)(w) ?? "",
+        until: optional((u) => u.object({ buffer, rounds: count })),
+      }),
+    ),
+    stats: (j) => j.object({ weights_absent: flag }),
+  });
+  plan.dispatches.forEach((d, i) => {
+    if (d.workgroups.length !== 3 || d.bindings.length !== plan.kernels[d.kernel]!.bindings.length)
+      root.get("dispatches").fail(`number ${i} does not fit its kernel`);
+  });
+  plan.repeats.forEach((r, i) => {
+    if (r.count === 0 || r.first + r.count > dispatches) root.get("repeats").fail(`number ${i} is beyond the dispatches`);
+  });
+  return { ...plan, dims };
+}
+
+function dtype(j: Json): DType {
+  return isDType(j.value) ? j.value : j.fail(`${JSON.stringify(j.value)} is no element type`);
+}
+
+function flag(j: Json): boolean {
+  return j.value === true;
+}
+
+function access(j: Json): Access {
+  return j.value === "read" || j.value === "read_write" ? j.value : j.fail("it is neither `read` nor `read_write`");
+}
+
+function bufferKind(input: (j: Json) => number, output: (j: Json) => number) {
+  return (j: Json): BufferKind => {
+    const kind = j.get("kind").string();
+    switch (kind) {
+      case "input":
+      case "output":
+        return { kind, ...j.object({ index: kind === "input" ? input : output }) };
+      case "weight":
+      case "state":
+        return { kind, ...j.object({ name: string }) };
+      case "arena":
+        return { kind, ...j.object({ arena: count, first: count, last: count }) };
+      default:
+        return j.fail(`${JSON.stringify(kind)} is no kind of buffer`);
+    }
+  };
+}
+
+function readNeeds(j: Json): Needs {
+  return j.object<Needs>({
+    features: listOrNone(string),
+    limits: (l) => Object.fromEntries(l.entries().map(([k, v]) => [k, v.count()])),
+    subgroup_sizes: optional(list(count)),
+  });
+}
+
+/** The needs of a plan of a version that does not state them. */
+function needsOfKernels(root: Json): Needs {
+  const features = new Set<string>();
+  const limits: Record<string, number> = {};
+  const sizes = new Set<number>();
+  const need = (limit: string, n: number) => (limits[limit] = Math.max(limits[limit] ?? 0, n));
+  root.get("kernels").list((j) => {
+    const k = j.object({
+      features: list(string), subgroup_size: optional(count), workgroup_size: list(count), workgroup_bytes: count, bindings: list(access),
+    });
+    k.features.forEach((f) => features.add(f));
+    if (k.subgroup_size) sizes.add(k.subgroup_size);
+    ["X", "Y", "Z"].forEach((axis, i) => need(`maxComputeWorkgroupSize${axis}`, k.workgroup_size[i] ?? 1));
+    need("maxComputeInvocationsPerWorkgroup", k.workgroup_size.reduce((a, b) => a * b, 1));
+    need("maxComputeWorkgroupStorageSize", k.workgroup_bytes);
+    need("maxStorageBuffersPerShaderStage", k.bindings.length);
+  });
+  return { features: [...features], limits, subgroup_sizes: sizes.size ? [...sizes] : undefined };
+}
+
+/** The symbol that is a state's capacity, where that is not a number. */
+export function capacitySymbol(plan: Plan, state: State): string | undefined {
+  const symbol = state.growth && loneSymbol(state.shape[state.growth.axis]!);
+  return symbol === undefined ? undefined : plan.symbols[symbol];
+}
+
+/** Whether a state is a window of the latest positions. */
+export function isWindow(plan: Plan, state: State): boolean {
+  const growth = state.growth;
+  return growth !== undefined && growth.by.powers.has(plan.symbols.indexOf(growth.length));
+}
+
+export function nodesOf(nodes: readonly string[]): string {
+  const [first, ...rest] = nodes;
+  if (first === undefined) return "no node";
+  return `node "${first}"` + (rest.length ? ` and ${rest.length} others` : "");
+}

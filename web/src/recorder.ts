@@ -1,0 +1,67 @@
+/** Commands of one run on their way to the device. */
+
+import type { Gpu } from "./device.js";
+import { COPY_DST, MAP_FOR_READING, MAP_READ } from "./usage.js";
+import type { Timestamps } from "./timestamps.js";
+
+/** Dispatches after which what is recorded is submitted, so that long loops need no memory for all of their commands. */
+const SUBMITTED_TOGETHER = 4096;
+
+export class Recorder {
+  readonly #gpu: Gpu;
+  readonly #times: Timestamps | undefined;
+  #encoder: GPUCommandEncoder;
+  #pass: GPUComputePassEncoder | undefined;
+  #pipeline: GPUComputePipeline | undefined;
+  #dispatches = 0;
+
+  /** With `times` each dispatch has a pass of its own, and its time is taken. */
+  constructor(gpu: Gpu, times?: Timestamps) {
+    this.#gpu = gpu;
+    this.#times = times;
+    this.#encoder = gpu.device.createCommandEncoder();
+  }
+
+  dispatch(number: number, pipeline: GPUComputePipeline, group: GPUBindGroup, [x, y, z]: readonly number[]): void {
+    if (this.#dispatches++ === SUBMITTED_TOGETHER) this.submit();
+    if (this.#times) {
+      this.#endPass();
+      this.#pass = this.#encoder.beginComputePass({ timestampWrites: this.#times.next(number) });
+    }
+    this.#pass ??= this.#encoder.beginComputePass();
+    if (this.#pipeline !== pipeline) this.#pass.setPipeline((this.#pipeline = pipeline));
+    this.#pass.setBindGroup(0, group);
+    this.#pass.dispatchWorkgroups(x!, y, z);
+  }
+
+  copy(from: GPUBuffer, offset: number, to: GPUBuffer, at: number, bytes: number): void {
+    this.#endPass();
+    this.#encoder.copyBufferToBuffer(from, offset, to, at, bytes);
+  }
+
+  submit(): void {
+    this.#endPass();
+    this.#times?.resolve(this.#encoder);
+    this.#gpu.device.queue.submit([this.#encoder.finish()]);
+    this.#encoder = this.#gpu.device.createCommandEncoder();
+    this.#dispatches = 0;
+  }
+
+  /** Submits, and waits for the first word of a buffer. */
+  async word(from: GPUBuffer, offset: number): Promise<number> {
+    const word = this.#gpu.device.createBuffer({ size: 4, usage: MAP_READ | COPY_DST });
+    this.copy(from, offset, word, 0, 4);
+    this.submit();
+    try {
+      await this.#gpu.watch(word.mapAsync(MAP_FOR_READING));
+      return new Int32Array(word.getMappedRange())[0]!;
+    } finally {
+      word.destroy();
+    }
+  }
+
+  #endPass(): void {
+    this.#pass?.end();
+    this.#pass = this.#pipeline = undefined;
+  }
+}

@@ -1,0 +1,108 @@
+/** Where the files of a program come from. */
+
+import { WgfcError, aborted, messageOf, throwIfAborted } from "./errors.js";
+
+/** What a model is loaded from: the address of a folder or of a bundle (`.wgfc`), a bundle, or files by name. */
+export type ModelSource = string | URL | Blob | Readonly<Record<string, Uint8Array | string | Blob>>;
+
+export interface Source {
+  /** What it is called in messages. */
+  readonly name: string;
+  /** The bytes of a file from one position to another, or to its end, in pieces as they come. It ends early where the file does. */
+  stream(file: string, from: number, to: number, signal?: AbortSignal): AsyncIterable<Uint8Array>;
+}
+
+export async function readAll(source: Source, file: string, signal?: AbortSignal): Promise<Uint8Array> {
+  const pieces: Uint8Array[] = [];
+  for await (const piece of source.stream(file, 0, Infinity, signal)) pieces.push(piece);
+  return concat(pieces);
+}
+
+export async function readText(source: Source, file: string, signal?: AbortSignal): Promise<string> {
+  return new TextDecoder().decode(await readAll(source, file, signal));
+}
+
+export function concat(pieces: readonly Uint8Array[]): Uint8Array {
+  const all = new Uint8Array(pieces.reduce((n, p) => n + p.length, 0));
+  let at = 0;
+  for (const p of pieces) {
+    all.set(p, at);
+    at += p.length;
+  }
+  return all;
+}
+
+/** Files below an address, by range requests; a server that knows none is read from the beginning. */
+export class UrlSource implements Source {
+  readonly name: string;
+  readonly #base: URL;
+
+  constructor(base: URL) {
+    this.#base = base;
+    this.name = base.href;
+  }
+
+  async *stream(file: string, from: number, to: number, signal?: AbortSignal): AsyncGenerator<Uint8Array> {
+    const url = new URL(file, this.#base);
+    const part = from > 0 || to < Infinity;
+    const headers = part ? { range: `bytes=${from}-${to < Infinity ? to - 1 : ""}` } : {};
+    const response = await attempt(url, signal, () => fetch(url, { headers, signal: signal ?? null }));
+    if (!response.ok)
+      throw new WgfcError("network", `${url.href} cannot be fetched: the server says ${response.status} ${response.statusText}`);
+    if (!response.body) return;
+    const reader = response.body.getReader();
+    // Node's streams may leave a read open when they are aborted.
+    const stopped = new Promise<never>((_, reject) => signal?.addEventListener("abort", () => reject(aborted(signal)), { once: true }));
+    stopped.catch(() => {});
+    // 200 means that the server sends all of it.
+    let at = response.status === 206 ? from : 0;
+    try {
+      while (at < to) {
+        const { done, value } = await attempt(url, signal, () => Promise.race([reader.read(), stopped]));
+        if (done) return;
+        const [begin, end] = [Math.max(0, from - at), Math.min(value.length, to - at)];
+        at += value.length;
+        if (begin < end) yield value.subarray(begin, end);
+      }
+    } finally {
+      reader.cancel().catch(() => {});
+    }
+  }
+}
+
+async function attempt<T>(url: URL, signal: AbortSignal | undefined, f: () => Promise<T>): Promise<T> {
+  try {
+    return await f();
+  } catch (cause) {
+    if (signal?.aborted) throw aborted(signal);
+    throw new WgfcError("network", `${url.href} cannot be fetched: ${messageOf(cause)}`, { cause });
+  }
+}
+
+/** Files in memory or on the user's disk, by name. */
+export class FileSource implements Source {
+  readonly name = "the files given";
+  readonly #files: Readonly<Record<string, Uint8Array | string | Blob>>;
+
+  constructor(files: Readonly<Record<string, Uint8Array | string | Blob>>) {
+    this.#files = files;
+  }
+
+  async *stream(file: string, from: number, to: number, signal?: AbortSignal): AsyncGenerator<Uint8Array> {
+    throwIfAborted(signal);
+    const found = Object.hasOwn(this.#files, file) ? this.#files[file] : undefined;
+    if (found === undefined)
+      throw new WgfcError("network", `there is no file "${file}" among those given: ${Object.keys(this.#files).join(", ")}`);
+    const end = Math.min(to, Number.MAX_SAFE_INTEGER);
+    if (!(found instanceof Blob)) {
+      const bytes = typeof found === "string" ? new TextEncoder().encode(found) : found;
+      yield bytes.subarray(from, end);
+      return;
+    }
+    const STEP = 16 << 20;
+    for (let at = from; at < Math.min(end, found.size); at += STEP) {
+      throwIfAborted(signal);
+      yield new Uint8Array(await found.slice(at, Math.min(at + STEP, end)).arrayBuffer());
+    }
+  }
+}

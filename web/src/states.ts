@@ -1,0 +1,170 @@
+/** What stays on the device from run to run. */
+
+import type { Gpu } from "./device.js";
+import { bitsOf, bufferBytes } from "./dtypes.js";
+import { WgfcError } from "./errors.js";
+import { checkSize } from "./memory.js";
+import { type Plan, type State, capacitySymbol, isWindow } from "./plan.js";
+import type { Values } from "./sizes.js";
+
+/** Positions that states have room for at first, where the model leaves that open. */
+export const CAPACITY = 256;
+
+export class States {
+  readonly #gpu: Gpu;
+  readonly #plan: Plan;
+  readonly #buffers = new Map<string, GPUBuffer>();
+  /** Positions in use, by symbol. */
+  readonly #lengths = new Map<string, number>();
+  /** Positions there is room for, by symbol. */
+  #capacities = new Map<string, number>();
+  /** How often buffers have been replaced. */
+  version = 0;
+
+  /** The states of plans that agree in them. */
+  static async create(gpu: Gpu, plan: Plan, capacity: number): Promise<States> {
+    const states = new States(gpu, plan);
+    states.#capacities = states.#room(capacity);
+    await gpu.scoped("making the states", () => {
+      for (const s of plan.states) states.#buffers.set(s.name, states.#make(s, states.#capacities));
+    });
+    return states;
+  }
+
+  private constructor(gpu: Gpu, plan: Plan) {
+    this.#gpu = gpu;
+    this.#plan = plan;
+    for (const s of plan.states) if (s.growth) this.#lengths.set(s.growth.length, 0);
+  }
+
+  get all(): readonly State[] {
+    return this.#plan.states;
+  }
+  buffer(name: string): GPUBuffer | undefined {
+    return this.#buffers.get(name);
+  }
+  /** The values of symbols that states determine: lengths and capacities. */
+  symbols(): Map<string, number> {
+    return new Map([...this.#lengths, ...this.#capacities]);
+  }
+  shape(state: State): number[] {
+    return extents(this.#plan, state, this.#capacities);
+  }
+  /** Positions in use and room for them, of a state that grows. */
+  positions(state: State): { length: number; capacity: number } | undefined {
+    const growth = state.growth;
+    return growth && { length: this.#lengths.get(growth.length) ?? 0, capacity: this.shape(state)[growth.axis]! };
+  }
+
+  /** The lengths after a run of a plan with these values; or the state that has no room, and the positions it needs. */
+  after(plan: Plan, values: Values): Map<string, number> | { state: State; needs: number } {
+    const lengths = new Map<string, number>();
+    for (const state of plan.states) {
+      const growth = state.growth;
+      if (!growth) continue;
+      const needs = (this.#lengths.get(growth.length) ?? 0) + growth.by.at(values);
+      const capacity = state.shape[growth.axis]!.at(values);
+      if (!(needs <= capacity)) return { state, needs };
+      if (!lengths.has(growth.length)) lengths.set(growth.length, needs);
+    }
+    return lengths;
+  }
+  setLengths(lengths: ReadonlyMap<string, number>): void {
+    for (const [symbol, n] of lengths) this.#lengths.set(symbol, n);
+  }
+
+  /** Zeros all states; their lengths are 0. */
+  clear(): void {
+    const encoder = this.#gpu.device.createCommandEncoder();
+    for (const b of this.#buffers.values()) encoder.clearBuffer(b);
+    this.#gpu.device.queue.submit([encoder.finish()]);
+    for (const symbol of this.#lengths.keys()) this.#lengths.set(symbol, 0);
+  }
+
+  /** Forgets all but the first positions. */
+  rewind(length: number): void {
+    for (const s of this.#plan.states) {
+      const now = this.positions(s);
+      const refuse = (why: string): never => {
+        throw new WgfcError("limits", `state "${s.name}" cannot be rewound to ${length} positions: ${why}`);
+      };
+      if (!now) refuse("what it was before is lost");
+      else if (!(length >= 0 && length <= now.length)) refuse(`it holds ${now.length}`);
+      else if (isWindow(this.#plan, s) && length < now.length && now.length >= now.capacity) refuse("it is a window, and full");
+    }
+    for (const symbol of this.#lengths.keys()) this.#lengths.set(symbol, length);
+  }
+
+  /** Makes room for at least so many positions; what states hold stays. */
+  async grow(capacity: number): Promise<void> {
+    const { device } = this.#gpu;
+    const small = this.#plan.states.filter((s) => s.growth && !isWindow(this.#plan, s) && this.positions(s)!.capacity < capacity);
+    if (small.length === 0) return;
+    const fixed = small.find((s) => capacitySymbol(this.#plan, s) === undefined);
+    if (fixed)
+      throw new WgfcError(
+        "limits",
+        `state "${fixed.name}" has room for ${this.positions(fixed)!.capacity} positions, not for ${capacity}: that was fixed when the model was compiled`,
+      );
+    const to = this.#room(capacity);
+    for (const [symbol, n] of this.#capacities) to.set(symbol, Math.max(n, to.get(symbol) ?? 0));
+    const growing = this.#plan.states.filter((s) => capacitySymbol(this.#plan, s) !== undefined);
+    const made = await this.#gpu.scoped("growing the states", () => {
+      const encoder = device.createCommandEncoder();
+      const made = growing.map((s) => {
+        const [old, buffer] = [this.#buffers.get(s.name)!, this.#make(s, to)];
+        const { rows, bits } = rowsOf(this.#plan, s);
+        const bytes = (positions: number) => Math.ceil((positions * bits) / 8);
+        const [had, has] = [bytes(this.positions(s)!.capacity), bytes(extents(this.#plan, s, to)[s.growth!.axis]!)];
+        const used = Math.min(Math.ceil(bytes(this.positions(s)!.length) / 4) * 4, rows > 1 ? had : old.size);
+        if (used > 0) for (let r = 0; r < rows; r++) encoder.copyBufferToBuffer(old, r * had, buffer, r * has, used);
+        return buffer;
+      });
+      device.queue.submit([encoder.finish()]);
+      return made;
+    });
+    growing.forEach((s, i) => {
+      this.#buffers.get(s.name)!.destroy();
+      this.#buffers.set(s.name, made[i]!);
+    });
+    this.#capacities = to;
+    this.version++;
+  }
+
+  dispose(): void {
+    for (const b of this.#buffers.values()) b.destroy();
+  }
+
+  #make(state: State, capacities: ReadonlyMap<string, number>): GPUBuffer {
+    const elements = extents(this.#plan, state, capacities).reduce((a, b) => a * b, 1);
+    const bytes = bufferBytes(state.dtype, elements);
+    checkSize(`state "${state.name}"`, bytes, this.#gpu.device.limits);
+    return this.#gpu.storage(`state ${state.name}`, bytes);
+  }
+
+  /** The capacities that the plan leaves open: as asked for, or a little more so that rows begin on whole words. */
+  #room(capacity: number): Map<string, number> {
+    const out = new Map<string, number>();
+    for (const s of this.#plan.states) {
+      const symbol = capacitySymbol(this.#plan, s);
+      if (symbol === undefined) continue;
+      const { rows, bits } = rowsOf(this.#plan, s);
+      const step = rows > 1 ? 32 / Math.min(32, bits & -bits || 32) : 1;
+      out.set(symbol, Math.max(out.get(symbol) ?? 0, Math.ceil(capacity / step) * step));
+    }
+    return out;
+  }
+}
+
+function extents(plan: Plan, state: State, capacities: ReadonlyMap<string, number>): number[] {
+  const values = plan.symbols.map((s) => capacities.get(s) ?? NaN);
+  return state.shape.map((d) => d.at(values));
+}
+
+/** How often the positions of a state are listed, and the bits of one. */
+function rowsOf(plan: Plan, state: State): { rows: number; bits: number } {
+  const shape = extents(plan, state, new Map());
+  const axis = state.growth!.axis;
+  const product = (of: readonly number[]) => of.reduce((a, b) => a * b, 1);
+  return { rows: product(shape.slice(0, axis)), bits: product(shape.slice(axis + 1)) * bitsOf(state.dtype) };
+}

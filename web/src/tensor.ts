@@ -1,0 +1,98 @@
+import { type DType, type TypedArray, arrayName, arrayOver, bufferBytes, bytesOf, fromNumbers, holds, packedBytes, toNumbers } from "./dtypes.js";
+import { WgfcError } from "./errors.js";
+import type { ImageOptions, ImageSource } from "./image.js";
+import { COPY_DST, MAP_FOR_READING, MAP_READ } from "./usage.js";
+
+/** What a tensor's elements are in: memory of the host, or of the device. */
+export type TensorData = TypedArray | GPUBuffer;
+
+/** A tensor, row-major. Objects that are not of the class {@link Tensor} do as well. */
+export interface TensorLike<D extends TensorData = TensorData> {
+  readonly dtype: DType;
+  readonly shape: readonly number[];
+  readonly data: D;
+}
+
+export function isBuffer(data: TensorData): data is GPUBuffer {
+  return !ArrayBuffer.isView(data);
+}
+
+export function elementsOf(shape: readonly number[]): number {
+  return shape.reduce((n, d) => n * d, 1);
+}
+
+export class Tensor<D extends TensorData = TensorData> implements TensorLike<D> {
+  readonly dtype: DType;
+  readonly shape: readonly number[];
+  readonly data: D;
+
+  constructor(dtype: DType, shape: readonly number[], data: D) {
+    this.dtype = dtype;
+    this.shape = [...shape];
+    this.data = data;
+    const bytes = packedBytes(dtype, elementsOf(shape));
+    if (isBuffer(data)) {
+      if (data.size < bufferBytes(dtype, elementsOf(shape)))
+        throw new WgfcError("shape", `${this} takes ${bytes} bytes, and the GPUBuffer has ${data.size}`);
+    } else if (!holds(dtype, data) || data.byteLength !== bytes) {
+      throw new WgfcError("shape", `${this} takes ${bytes} bytes in a ${arrayName(dtype)}, not ${data.byteLength} in a ${data.constructor.name}`);
+    }
+  }
+
+  /** Packs numbers as elements of `dtype`. */
+  static from(dtype: DType, shape: readonly number[], numbers: ArrayLike<number | bigint | boolean>): Tensor<TypedArray> {
+    return new Tensor(dtype, shape, fromNumbers(dtype, numbers));
+  }
+  /** Over bytes as they lie in files. */
+  static fromBytes(dtype: DType, shape: readonly number[], bytes: Uint8Array): Tensor<TypedArray> {
+    return new Tensor(dtype, shape, arrayOver(dtype, bytes));
+  }
+
+  /** A picture, stretched to `shape`, on the device; the caller destroys the tensor. See {@link ImageOptions}. */
+  static async fromImage(device: GPUDevice, source: ImageSource, options: ImageOptions): Promise<Tensor<GPUBuffer>> {
+    const { imageBuffer } = await import("./image.js");
+    const buffer = imageBuffer(device, source, options, (why) => {
+      throw new WgfcError("shape", why);
+    });
+    return new Tensor(options.dtype ?? "f32", options.shape, buffer);
+  }
+
+  get elements(): number {
+    return elementsOf(this.shape);
+  }
+  /** Whether the elements are in a `GPUBuffer`. */
+  get onGpu(): boolean {
+    return isBuffer(this.data);
+  }
+  /** The elements as numbers. Those of `i64` and `u64` beyond 2^53 are rounded: `data` has them exactly. */
+  toNumbers(this: Tensor<TypedArray>): Float64Array {
+    return toNumbers(this.dtype, this.data, this.elements);
+  }
+  bytes(this: Tensor<TypedArray>): Uint8Array<ArrayBuffer> {
+    return bytesOf(this.data);
+  }
+  /** Copies the elements from the device, after what was submitted before. */
+  async read(this: Tensor<GPUBuffer>, device: GPUDevice): Promise<Tensor<TypedArray>> {
+    const size = bufferBytes(this.dtype, this.elements);
+    const staging = device.createBuffer({ size, usage: MAP_READ | COPY_DST });
+    const encoder = device.createCommandEncoder();
+    encoder.copyBufferToBuffer(this.data, 0, staging, 0, size);
+    device.queue.submit([encoder.finish()]);
+    try {
+      await staging.mapAsync(MAP_FOR_READING);
+      const bytes = new Uint8Array(staging.getMappedRange()).slice(0, packedBytes(this.dtype, this.elements));
+      return Tensor.fromBytes(this.dtype, this.shape, bytes);
+    } catch (cause) {
+      throw new WgfcError("device-lost", `${this} is gone: its device was lost, or its buffer destroyed`, { cause });
+    } finally {
+      staging.destroy();
+    }
+  }
+  /** Frees the memory of a tensor on the device. */
+  destroy(): void {
+    if (isBuffer(this.data)) this.data.destroy();
+  }
+  toString(): string {
+    return `${this.dtype}[${this.shape.join(", ")}]`;
+  }
+}

@@ -1,0 +1,195 @@
+/** The bytes of weights: where they are, and how they get to the device. */
+
+import { WgfcError, corrupt, throwIfAborted } from "./errors.js";
+import { type Json, count, optional, string } from "./json.js";
+import type { Header } from "./safetensors.js";
+import type { Source } from "./source.js";
+
+/** Bytes of a file that are bytes of a tensor. */
+export interface WeightPart {
+  readonly file: string;
+  readonly offset: number;
+  readonly bytes: number;
+  readonly sha256: string | undefined;
+}
+
+/** A part on its way: `at` is its place in the tensor's buffer. */
+interface Job extends WeightPart {
+  readonly name: string;
+  readonly buffer: GPUBuffer;
+  readonly at: number;
+}
+
+export type Progress = (loaded: number, total: number) => void;
+
+/** A part is fetched, checked, uploaded and forgotten; none is larger. */
+const LARGEST_PART = 16 << 20;
+/** Bytes between parts that are fetched with them rather than asked for anew. */
+const GAP = 64 << 10;
+/** Bytes that may be on their way from the host to the device. */
+const UNDER_WAY = 64 << 20;
+
+/** Tensors of a safetensors file, cut into parts. */
+export function partsOfHeader(file: string, header: Header): Map<string, WeightPart[]> {
+  const cut = (offset: number, bytes: number) => {
+    const parts: WeightPart[] = [];
+    for (let at = 0; at < bytes; at += LARGEST_PART)
+      parts.push({ file, offset: offset + at, bytes: Math.min(LARGEST_PART, bytes - at), sha256: undefined });
+    return parts;
+  };
+  return new Map([...header.tensors].map(([name, t]) => [name, cut(t.offset, t.bytes)]));
+}
+
+/** What a plan says of where its weights are. `named` gives the name under which the source knows a file. */
+export function partsOfRecipes(weights: Json, named = (name: string) => name): Map<string, WeightPart[]> {
+  const files = weights.get("files").list((f) => f.object({ name: (n) => named(n.string()), bytes: optional(count) }));
+  const part = (j: Json): WeightPart => {
+    const { file: i, ...part } = j.object({ file: (f) => f.index(files.length), offset: count, bytes: count, sha256: optional(string) });
+    const { name, bytes = Infinity } = files[i]!;
+    if (part.bytes > LARGEST_PART) j.fail(`a part of ${part.bytes} bytes is larger than ${LARGEST_PART}`);
+    if (part.offset + part.bytes > bytes) j.fail(`it is beyond the ${bytes} bytes of "${name}"`);
+    return { file: name, ...part };
+  };
+  return new Map(weights.get("tensors").entries().map(([name, t]) => [name, t.get("parts").list(part)]));
+}
+
+/** Copies weights into their buffers, whose sizes are whole words. */
+export async function upload(
+  device: GPUDevice,
+  source: Source,
+  parts: ReadonlyMap<string, readonly WeightPart[]>,
+  targets: ReadonlyMap<string, { buffer: GPUBuffer; bytes: number }>,
+  options: { signal?: AbortSignal | undefined; progress?: Progress | undefined } = {},
+): Promise<void> {
+  const jobs: Job[] = [];
+  for (const [name, { buffer, bytes }] of targets) {
+    const of = parts.get(name);
+    if (!of) throw corrupt(source.name, `the weight "${name}" is in none of the files`);
+    let at = 0;
+    for (const part of of) {
+      jobs.push({ ...part, name, buffer, at });
+      at += part.bytes;
+    }
+    if (at !== bytes) throw corrupt(source.name, `the weight "${name}" has ${at} bytes, and the plan needs ${bytes}`);
+  }
+  const total = jobs.reduce((n, j) => n + j.bytes, 0);
+  const writer = new Writer(device);
+  let loaded = 0;
+  options.progress?.(loaded, total);
+  for (const run of runs(jobs))
+    for await (const [job, bytes] of fetchRun(source, run, options.signal)) {
+      await writer.write(job, bytes);
+      loaded += job.bytes;
+      options.progress?.(loaded, total);
+    }
+}
+
+/** Stretches of files that are read from begin to end. */
+function runs(jobs: Job[]): Job[][] {
+  const sorted = jobs.filter((j) => j.bytes > 0);
+  sorted.sort((a, b) => (a.file === b.file ? a.offset - b.offset : a.file < b.file ? -1 : 1));
+  const out: Job[][] = [];
+  let last: Job | undefined;
+  for (const job of sorted) {
+    const gap = last && last.file === job.file ? job.offset - (last.offset + last.bytes) : -1;
+    if (gap >= 0 && gap <= GAP) out.at(-1)!.push(job);
+    else out.push([job]);
+    last = job;
+  }
+  return out;
+}
+
+/** The parts of a run with their bytes, checked. What breaks off or is not what it should be is asked for once more. */
+async function* fetchRun(source: Source, run: readonly Job[], signal?: AbortSignal): AsyncGenerator<[Job, Uint8Array<ArrayBuffer>]> {
+  const end = run.at(-1)!.offset + run.at(-1)!.bytes;
+  let next = 0;
+  for (let retried = -1; next < run.length; ) {
+    try {
+      for await (const [job, bytes] of cut(source.stream(run[0]!.file, run[next]!.offset, end, signal), run, next)) {
+        await check(job, bytes);
+        throwIfAborted(signal);
+        yield [job, bytes];
+        next++;
+      }
+    } catch (e) {
+      const again = e instanceof WgfcError && (e.kind === "network" || e.kind === "corrupt");
+      if (!again || retried === next) throw e;
+      retried = next;
+    }
+  }
+}
+
+/** Cuts a stream that begins where part number `next` does into the parts. */
+async function* cut(
+  stream: AsyncIterable<Uint8Array>,
+  run: readonly Job[],
+  next: number,
+): AsyncGenerator<[Job, Uint8Array<ArrayBuffer>]> {
+  let at = run[next]!.offset;
+  let filled = 0;
+  let bytes = new Uint8Array(run[next]!.bytes);
+  for await (let piece of stream) {
+    while (next < run.length) {
+      const job = run[next]!;
+      const skip = Math.min(Math.max(0, job.offset - at), piece.length);
+      const taken = piece.subarray(skip, skip + job.bytes - filled);
+      bytes.set(taken, filled);
+      filled += taken.length;
+      at += skip + taken.length;
+      piece = piece.subarray(skip + taken.length);
+      if (filled < job.bytes) break;
+      yield [job, bytes];
+      filled = 0;
+      bytes = new Uint8Array(run[++next]?.bytes ?? 0);
+    }
+  }
+  const job = run[next];
+  if (job) throw corrupt(job.file || "the bundle", `it ends at byte ${at}, inside of the weight "${job.name}"`);
+}
+
+async function check(job: Job, bytes: Uint8Array<ArrayBuffer>): Promise<void> {
+  if (job.sha256 === undefined) return;
+  const digest = new Uint8Array(await crypto.subtle.digest("SHA-256", bytes));
+  const hex = Array.from(digest, (b) => b.toString(16).padStart(2, "0")).join("");
+  if (hex !== job.sha256)
+    throw corrupt(
+      job.file || "the bundle",
+      `bytes ${job.offset} to ${job.offset + job.bytes}, of the weight "${job.name}", are not those of the plan (sha256 ${hex}, not ${job.sha256})`,
+    );
+}
+
+/** Writes parts to buffers. WebGPU writes whole words; words that parts share are put together. */
+class Writer {
+  readonly #device: GPUDevice;
+  readonly #edges = new Map<GPUBuffer, Map<number, Uint8Array<ArrayBuffer>>>();
+  #sent = 0;
+
+  constructor(device: GPUDevice) {
+    this.#device = device;
+  }
+
+  async write({ buffer, at }: Job, bytes: Uint8Array<ArrayBuffer>): Promise<void> {
+    const end = at + bytes.length;
+    const first = Math.min(Math.ceil(at / 4) * 4, end);
+    const last = Math.max(Math.floor(end / 4) * 4, first);
+    if (last > first) this.#device.queue.writeBuffer(buffer, first, bytes, first - at, last - first);
+    this.#edge(buffer, at, bytes.subarray(0, first - at));
+    this.#edge(buffer, last, bytes.subarray(last - at));
+    this.#sent += bytes.length;
+    if (this.#sent < UNDER_WAY) return;
+    this.#sent = 0;
+    await this.#device.queue.onSubmittedWorkDone();
+  }
+
+  /** Less than a word. */
+  #edge(buffer: GPUBuffer, at: number, bytes: Uint8Array): void {
+    if (bytes.length === 0) return;
+    const edges = this.#edges.get(buffer) ?? new Map<number, Uint8Array<ArrayBuffer>>();
+    this.#edges.set(buffer, edges);
+    const start = Math.floor(at / 4) * 4;
+    const word = edges.get(start) ?? new Uint8Array(4);
+    edges.set(start, word);
+    word.set(bytes, at - start);
+    this.#device.queue.writeBuffer(buffer, start, word);
+  }
+}

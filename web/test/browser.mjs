@@ -1,0 +1,72 @@
+// Runs the cases of target/web/cases, and the checks of checks.mjs, in one page of headless Chromium, and holds the results against
+// tests/conformance/browser_passing.txt. UPDATE_EXPECT=1 writes that list and browser_failing.tsv. WGFC_CASES=text runs only the
+// cases whose name contains it.
+import assert from "node:assert/strict";
+import { existsSync, readFileSync, writeFileSync } from "node:fs";
+import { after, before, test } from "node:test";
+import { openPage } from "./chromium.mjs";
+
+const root = new URL("../../", import.meta.url);
+const list = new URL("tests/conformance/browser_passing.txt", root);
+const failing = new URL("tests/conformance/browser_failing.tsv", root);
+const cases = new URL("target/web/cases/index.json", root);
+const selected = process.env.WGFC_CASES;
+const TOGETHER = 40;
+
+let opened;
+before(async () => {
+  opened = await openPage("/test/page.html");
+  await opened.page.waitForFunction(() => window.ready, undefined, { timeout: 20_000 });
+});
+after(() => opened?.close());
+
+test("checks", async (t) => {
+  for (const name of await opened.page.evaluate(() => window.checkNames)) {
+    if (selected && !name.includes(selected)) continue;
+    await t.test(name, async () => {
+      const problem = await opened.page.evaluate((name) => window.runCheck(name), name);
+      assert.equal(problem, undefined);
+    });
+  }
+});
+
+test("cases", async () => {
+  assert(existsSync(cases), "there are no cases: scripts/web.sh makes them");
+  const names = JSON.parse(readFileSync(cases, "utf8")).filter((n) => !selected || n.includes(selected));
+  const results = [];
+  for (let i = 0; i < names.length; i += TOGETHER)
+    results.push(...(await opened.page.evaluate((n) => window.runCases(n), names.slice(i, i + TOGETHER))));
+  report(results);
+  const passed = results.filter((r) => r.status === "pass").map((r) => r.name);
+  const known = existsSync(list) ? readFileSync(list, "utf8").split("\n").filter(Boolean) : [];
+  if (process.env.UPDATE_EXPECT) {
+    writeFileSync(list, [...new Set([...known, ...passed])].sort().map((n) => `${n}\n`).join(""));
+    if (!selected) writeFileSync(failing, results.filter((r) => r.status !== "pass").map(line).join(""));
+    return;
+  }
+  const lost = known.filter((n) => (!selected || n.includes(selected)) && !passed.includes(n));
+  const why = (n) => results.find((r) => r.name === n)?.reason ?? "there is no such case";
+  assert.deepEqual(lost.map((n) => `${n}: ${why(n)}`), [], "cases that passed before");
+  const fresh = passed.filter((n) => !known.includes(n));
+  if (fresh.length) console.log(`${fresh.length} cases pass that are not on the list; UPDATE_EXPECT=1 adds them: ${fresh.join(" ")}`);
+});
+
+function line({ name, status, reason }) {
+  return `${name}\t${status}\t${reason.split("\n")[0].replaceAll("\t", " ")}\n`;
+}
+
+function report(results) {
+  const seconds = results.reduce((s, r) => s + r.seconds, 0);
+  const groups = new Map();
+  for (const r of results) {
+    const group = r.name.split("/")[0];
+    const counts = groups.get(group) ?? {};
+    counts[r.status] = (counts[r.status] ?? 0) + 1;
+    groups.set(group, counts);
+  }
+  for (const [group, counts] of groups)
+    console.log(`${group}: ${Object.entries(counts).map(([s, n]) => `${n} ${s}`).join(", ")}`);
+  for (const r of results) if (r.status !== "pass") console.log(line(r).trimEnd().slice(0, 300));
+  const slow = results.filter((r) => r.seconds > 5).map((r) => `${r.name} ${r.seconds.toFixed(1)} s`);
+  console.log(`${results.length} cases in ${seconds.toFixed(0)} s${slow.length ? `; slow: ${slow.join(", ")}` : ""}`);
+}

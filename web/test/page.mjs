@@ -1,0 +1,82 @@
+// Runs cases and checks in a page. `browser.mjs` calls what is put on `window` here.
+import { Tensor, WgfcError, load } from "/dist/index.js";
+import { compare } from "/dist/verify.js";
+import * as checks from "./checks.mjs";
+
+/** Relative errors that outputs of whole models may have, by type; others must be equal. */
+const RELATIVE = { f32: 1e-4, f64: 1e-4, f16: 5e-3, bf16: 4e-2 };
+
+let device;
+async function deviceOf() {
+  if (device) return device;
+  const adapter = await navigator.gpu.requestAdapter();
+  const made = await adapter.requestDevice();
+  made.lost.then(() => (device = undefined));
+  return (device = made);
+}
+
+/** Reads a file that tests/it/web.rs has written. */
+async function readCase(name) {
+  const bytes = new Uint8Array(await (await fetch(`/cases/${name}.case`)).arrayBuffer());
+  const length = Number(new DataView(bytes.buffer).getBigUint64(0, true));
+  const header = JSON.parse(new TextDecoder().decode(bytes.subarray(8, 8 + length)));
+  const at = ([offset, size]) => bytes.subarray(8 + length + offset, 8 + length + offset + size);
+  const tensors = (all) =>
+    Object.fromEntries(Object.entries(all).map(([n, t]) => [n, Tensor.fromBytes(t.dtype, t.shape, at(t.at).slice())]));
+  return {
+    ...header,
+    files: Object.fromEntries(Object.entries(header.files).map(([n, f]) => [n, at(f)])),
+    runs: header.runs.map(({ inputs, outputs }) => ({ inputs: tensors(inputs), outputs: tensors(outputs) })),
+  };
+}
+
+/** What is wrong with an output, by the rules of the native tests. */
+function differs(got, want, rule) {
+  if (rule.kind === "drawn")
+    return `${got}` === `${want}` ? undefined : `${got} instead of ${want}`;
+  // numpy has no bf16.
+  if (got.dtype === "bf16" && want.dtype !== "bf16") got = Tensor.from(want.dtype, got.shape, got.toNumbers());
+  if (rule.kind === "equal") return compare(got, want, rule).problem;
+  const { problem, relative } = compare(got, want, { rtol: 0, atol: 0 });
+  if (!problem || relative <= (RELATIVE[want.dtype] ?? 0)) return undefined;
+  return Number.isNaN(relative) ? problem : `relative error ${relative}: ${problem}`;
+}
+
+async function runCase(name) {
+  const { files, rule, capacity, runs } = await readCase(name);
+  const model = await load(files, { device: await deviceOf(), ...(capacity ? { capacity } : {}) });
+  try {
+    for (const [i, { inputs, outputs }] of runs.entries()) {
+      const got = await model.run(inputs);
+      for (const [output, want] of Object.entries(outputs)) {
+        const problem = got[output] ? differs(got[output], want, rule) : "it is missing";
+        if (problem) return { status: "wrong", reason: `run ${i}, output "${output}": ${problem}` };
+      }
+    }
+  } finally {
+    model.dispose();
+  }
+  return { status: "pass", reason: "" };
+}
+
+window.runCases = async (names) => {
+  const results = [];
+  for (const name of names) {
+    const start = performance.now();
+    const result = await runCase(name).catch((e) => ({
+      status: e instanceof WgfcError ? e.kind : "error",
+      reason: `${e.message}`,
+    }));
+    results.push({ name, ...result, seconds: (performance.now() - start) / 1000 });
+  }
+  return results;
+};
+window.checkNames = Object.keys(checks);
+window.runCheck = async (name) => {
+  try {
+    await checks[name](readCase);
+  } catch (e) {
+    return `${e.name}: ${e.message}\n${e.stack}`;
+  }
+};
+window.ready = true;

@@ -1,0 +1,165 @@
+import assert from "node:assert/strict";
+import { createHash } from "node:crypto";
+import { createServer } from "node:http";
+import { after, before, test } from "node:test";
+import { readPlans } from "../build/plan.js";
+import { openProgram } from "../build/program.js";
+import { UrlSource, readAll } from "../build/source.js";
+import { partsOfRecipes, upload } from "../build/weights.js";
+import { Json } from "../build/json.js";
+import { buffer, kernel, plan } from "./plans.mjs";
+
+/** A device that keeps what is written to it. */
+const device = { queue: { writeBuffer: (to, at, data, from = 0, size = data.length - from) => {
+  assert.equal(at % 4, 0);
+  assert.equal(size % 4, 0);
+  to.bytes.set(data.subarray(from, from + size), at);
+}, onSubmittedWorkDone: async () => {} } };
+const target = (bytes) => ({ bytes, buffer: { bytes: new Uint8Array(Math.ceil(bytes / 4) * 4).fill(99) } });
+const random = (n) => Uint8Array.from({ length: n }, (_, i) => (i * 7919 + (i >> 8)) & 255);
+const sha256 = (bytes) => createHash("sha256").update(bytes).digest("hex");
+
+/** A file of tensors, with files in its metadata. */
+function safetensors(tensors, metadata) {
+  let at = 0;
+  const entries = Object.entries(tensors).map(([n, b]) => [n, { dtype: "U8", shape: [b.length], data_offsets: [at, (at += b.length)] }]);
+  const header = new TextEncoder().encode(JSON.stringify({ ...(metadata && { __metadata__: metadata }), ...Object.fromEntries(entries) }));
+  const length = new Uint8Array(8);
+  new DataView(length.buffer).setBigUint64(0, BigInt(header.length), true);
+  return Buffer.concat([length, header, ...Object.values(tensors)]);
+}
+
+const weights = { a: random(1001), b: random(70), c: random(40_000) };
+const file = safetensors(weights);
+const withWeights = plan({ buffers: [...plan().buffers, buffer(1001, { kind: "weight", name: "a" }, "u8")] });
+
+let server;
+let base;
+const asked = [];
+const files = { "/m/plan.json": JSON.stringify(withWeights), "/m/kernels/k.wgsl": "// k", "/m/weights.safetensors": file, "/data": random(100_000) };
+/** How the next requests are answered: with so many bytes only, or with other bytes. */
+let spoilt = [];
+let ranges = true;
+before(async () => {
+  server = createServer((request, response) => {
+    const bytes = files[request.url];
+    asked.push(`${request.url} ${request.headers.range ?? ""}`.trim());
+    if (!bytes) return void response.writeHead(404).end();
+    const range = ranges && /bytes=(\d+)-(\d*)/.exec(request.headers.range ?? "");
+    let body = Buffer.from(bytes).subarray(range ? +range[1] : 0, range ? +(range[2] || 1e9) + 1 : undefined);
+    const spoil = range || !ranges ? spoilt.shift() : undefined;
+    if (spoil === "other") body = Buffer.from(body.map((b) => b ^ 1));
+    response.writeHead(range ? 206 : 200, { "content-length": body.length });
+    if (typeof spoil !== "number") return void response.end(body);
+    response.write(body.subarray(0, spoil), () => response.destroy());
+  });
+  await new Promise((resolve) => server.listen(0, "127.0.0.1", resolve));
+  base = `http://127.0.0.1:${server.address().port}/`;
+});
+after(() => {
+  server.closeAllConnections();
+  server.close();
+});
+
+async function uploaded(program, sizes, options) {
+  const targets = new Map(Object.entries(sizes).map(([n, bytes]) => [n, target(bytes)]));
+  await upload(device, program.source, await program.weightParts(), targets, options);
+  return Object.fromEntries([...targets].map(([n, t]) => [n, t.buffer.bytes.subarray(0, t.bytes)]));
+}
+const sizes = { a: 1001, b: 70, c: 40_000 };
+const recipes = (tensors, of = [{ name: "../data" }]) => partsOfRecipes(new Json({ files: of, tensors }, "weights"));
+const slice = (offset, bytes, sha = sha256(files["/data"].subarray(offset, offset + bytes))) => ({ file: 0, offset, bytes, sha256: sha });
+const fetched = (parts, sizes, options) => uploaded({ source: new UrlSource(new URL("m/", base)), weightParts: async () => parts }, sizes, options);
+const kind = (kind, message) => (e) => {
+  assert.equal(e.kind, kind, e.message);
+  assert.match(e.message, message);
+  return true;
+};
+
+test("a folder is loaded from an address, its weights in one request", async () => {
+  for (const name of ["m", "m/", "m/plan.json"]) {
+    const program = await openProgram(base + name);
+    assert.equal(await program.text(program.plans[0].kernels[0]), "// k");
+    asked.length = 0;
+    const progress = [];
+    assert.deepEqual(await uploaded(program, sizes, { progress: (n, all) => progress.push([n, all]) }), weights);
+    assert.equal(asked.length, 2);
+    assert.deepEqual(progress, [[0, 41071], [1001, 41071], [1071, 41071], [41071, 41071]]);
+  }
+  await assert.rejects(openProgram(`${base}nowhere`), kind("network", /nowhere\/plan.json .* 404/));
+  await assert.rejects(openProgram("http://127.0.0.1:1/m"), kind("network", /cannot be fetched/));
+});
+
+test("a bundle is a file, a blob, or an address", async () => {
+  const more = { kernels: [kernel({ features: ["shader-f16", "subgroups"] })] };
+  const metadata = { "plan.json": JSON.stringify({ ...withWeights, ...more }), "kernels/k.wgsl": "enable subgroups;\n// k" };
+  const bundle = safetensors(weights, metadata);
+  files["/model.wgfc"] = bundle;
+  for (const source of [`${base}model.wgfc?v=1`.slice(0, -4), new Blob([bundle]), { "x.wgfc": bundle }]) {
+    const program = await openProgram(source);
+    assert.equal(await program.text(program.plans[0].kernels[0]), "enable f16;\nenable subgroups;\n// k");
+    assert.deepEqual(await uploaded(program, sizes), weights);
+  }
+  await assert.rejects(openProgram(new Blob([file])), kind("corrupt", /"plan.json" is not in its header/));
+  await assert.rejects(openProgram(new Blob([random(64)])), kind("corrupt", /no|not/));
+  await assert.rejects(openProgram(new Blob([bundle.subarray(0, 50)])), kind("corrupt", /ends after 50/));
+});
+
+test("files may be in memory", async () => {
+  const program = await openProgram({ "plan.json": files["/m/plan.json"], "kernels/k.wgsl": "// k", "weights.safetensors": new Blob([file]) });
+  assert.deepEqual(await uploaded(program, sizes), weights);
+  await assert.rejects(program.text({ name: "z", features: [] }), kind("network", /no file "kernels\/z.wgsl" among/));
+});
+
+test("recipes put tensors together from parts of files", async () => {
+  const parts = recipes({ t: { parts: [slice(501, 7), slice(90_000, 9_998), slice(3, 2), slice(508, 1)] }, u: { parts: [slice(600, 12)] }, e: { parts: [] } });
+  asked.length = 0;
+  const got = await fetched(parts, { t: 10_008, u: 12, e: 0 });
+  const d = files["/data"];
+  assert.deepEqual(got.t, Uint8Array.from([...d.slice(501, 508), ...d.slice(90_000, 99_998), ...d.slice(3, 5), d[508]]));
+  assert.deepEqual(got.u, d.slice(600, 612));
+  assert.deepEqual(asked, ["/data bytes=3-611", "/data bytes=90000-99997"]);
+});
+
+test("what breaks off goes on where it did, once", async () => {
+  const parts = recipes({ t: { parts: [slice(0, 40_000), slice(40_000, 30_000)] } });
+  const want = files["/data"].subarray(0, 70_000);
+  for (spoilt of [[50_000], [100, 41_000], ["other"]]) assert.deepEqual((await fetched(parts, { t: 70_000 })).t, want);
+  spoilt = [50_000, 5_000];
+  await assert.rejects(fetched(parts, { t: 70_000 }), kind("network", /data cannot be fetched/));
+  spoilt = ["other", "other"];
+  await assert.rejects(fetched(parts, { t: 70_000 }), kind("corrupt", /bytes 0 to 40000, of the weight "t", are not those of the plan/));
+  spoilt = [];
+});
+
+test("servers without ranges are read from the beginning", async () => {
+  ranges = false;
+  const parts = recipes({ t: { parts: [slice(40_000, 30_000)] } });
+  assert.deepEqual((await fetched(parts, { t: 30_000 })).t, files["/data"].subarray(40_000, 70_000));
+  assert.deepEqual(await uploaded(await openProgram(`${base}m`), sizes), weights);
+  ranges = true;
+});
+
+test("weights that are missing, cut off or of another size are errors", async () => {
+  const cut = { "plan.json": files["/m/plan.json"], "weights.safetensors": file.subarray(0, file.length - 1) };
+  await assert.rejects(uploaded(await openProgram(cut), sizes), kind("corrupt", /weights.safetensors: it ends at byte \d+, inside of the weight "c"/));
+  const whole = await openProgram({ ...cut, "weights.safetensors": file });
+  await assert.rejects(uploaded(whole, { d: 4 }), kind("corrupt", /weight "d" is in none/));
+  await assert.rejects(uploaded(whole, { a: 1000 }), kind("corrupt", /weight "a" has 1001 bytes, and the plan needs 1000/));
+  await assert.rejects(fetched(recipes({ t: { parts: [slice(99_999, 8, undefined)] } }), { t: 8 }), kind("corrupt", /ends at byte 100000/));
+  assert.throws(() => recipes({ t: { parts: [slice(10, 8)] } }, [{ name: "x", bytes: 16 }]), kind("corrupt", /beyond the 16 bytes of "x"/));
+  assert.throws(() => recipes({ t: { parts: [{ file: 1, offset: 0, bytes: 1 }] } }), kind("corrupt", /beyond/));
+});
+
+test("a signal ends it", async () => {
+  const stop = new AbortController();
+  const parts = recipes({ t: { parts: [slice(0, 40_000), slice(40_000, 30_000)] } });
+  const aborted = fetched(parts, { t: 70_000 }, { signal: stop.signal, progress: (n) => n > 0 && stop.abort() });
+  await assert.rejects(aborted, kind("aborted", /caller's signal/));
+  await assert.rejects(readAll(new UrlSource(new URL(base)), "data", AbortSignal.abort()), kind("aborted", /./));
+});
+
+test("plans of version 5 have their weights in recipes", () => {
+  const { weights } = readPlans(JSON.stringify({ version: 5, plans: [plan()], weights: { files: [{ name: "f" }], tensors: {} } }));
+  assert.equal(partsOfRecipes(weights).size, 0);
+});
