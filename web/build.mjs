@@ -5,13 +5,15 @@ import { minify } from "terser";
 
 const here = new URL(".", import.meta.url).pathname;
 for (const folder of ["dist", "build"]) rmSync(here + folder, { recursive: true, force: true });
+// Names of our own objects' members, which are in no file, no option and no call of WebGPU.
+const internal = /^(among|outputShapes|piece|positions|powers|scoped|setLengths|settle|sized|slots|storage|watch|weightParts|where)$/;
 const common = { absWorkingDir: here, format: "esm", target: "es2022", logLevel: "warning" };
 // What few pages use is beside index.js, which loads it when it is needed. These share no class with it.
 const later = ["image", "timestamps", "verify"];
 const external = later.map((name) => `./${name}.js`);
 for (const name of ["index", ...later]) {
   const outfile = `dist/${name}.js`;
-  await build({ ...common, entryPoints: [`src/${name}.ts`], outfile, bundle: true, minify: true, external });
+  await build({ ...common, entryPoints: [`src/${name}.ts`], outfile, bundle: true, minify: true, external, mangleProps: internal });
   const { code } = await minify(readFileSync(here + outfile, "utf8"), { module: true, ecma: 2020, compress: { passes: 3, unsafe_arrows: true } });
   writeFileSync(here + outfile, code);
 }

@@ -102,8 +102,6 @@ export function isLate(plan: Plan, sizes: readonly Size[]): boolean {
 /** `past + seq = 7 (past = 4, seq = 3)` */
 function explain(plan: Plan, size: Size, values: Values): string {
   const value = size.at(values);
-  const show = (v: number | undefined) => (Number.isNaN(v) ? "?" : String(v));
-  if (size.powers.size === 0) return show(value);
-  const parts = [...size.powers.keys()].map((s) => `${plan.symbols[s]} = ${show(values[s])}`);
-  return loneSymbol(size) === undefined ? `${size.text} = ${show(value)} (${parts.join(", ")})` : parts[0]!;
+  const parts = [...size.powers.keys()].map((s) => `${plan.symbols[s]} = ${values[s]}`);
+  return parts.length === 0 ? size.text : loneSymbol(size) === undefined ? `${size.text} = ${value} (${parts.join(", ")})` : parts[0]!;
 }

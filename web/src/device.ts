@@ -19,8 +19,7 @@ export class Gpu {
     this.device = device;
     this.owned = owned;
     void device.lost.then(({ reason, message }) => {
-      const how = reason === "destroyed" ? "it was destroyed" : message || "the browser does not say why";
-      this.#end(new WgfcError("device-lost", `the GPU device was lost: ${how}. Load the model again.`));
+      this.#gone ??= new WgfcError("device-lost", `the GPU device was lost (${reason || "unknown"}): ${message} Load the model again.`);
     });
   }
 
@@ -50,17 +49,13 @@ export class Gpu {
     }
   }
 
-  #end(why: WgfcError): void {
-    this.#gone ??= why;
-  }
-
   /** Throws where the device is gone. */
   check(): void {
     if (this.#gone) throw this.#gone;
   }
 
   dispose(): void {
-    this.#end(new WgfcError("disposed", "the model was disposed of"));
+    this.#gone ??= new WgfcError("disposed", "the model was disposed of");
     if (this.owned) this.device.destroy();
   }
 

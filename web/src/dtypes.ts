@@ -21,7 +21,7 @@ interface ArrayType {
 }
 
 /** Exponent's and mantissa's bits, the exponent's bias, and what the largest exponent means. */
-type SmallFloat = [exponent: number, mantissa: number, bias: number, special: "ieee" | "nan" | "unsigned-zero" | "none"];
+type SmallFloat = [exponent: number, mantissa: number, bias: number, special: "ieee" | "nan" | "zero" | "none"];
 
 interface Layout {
   readonly array: ArrayType;
@@ -40,9 +40,9 @@ const LAYOUTS: Record<DType, Layout> = {
   f16: { array: HALF, float: [5, 10, 15, "ieee"] },
   bf16: { array: Uint16Array, float: [8, 7, 127, "ieee"] },
   f8e4m3: { array: Uint8Array, float: [4, 3, 7, "nan"] },
-  f8e4m3uz: { array: Uint8Array, float: [4, 3, 8, "unsigned-zero"] },
+  f8e4m3uz: { array: Uint8Array, float: [4, 3, 8, "zero"] },
   f8e5m2: { array: Uint8Array, float: [5, 2, 15, "ieee"] },
-  f8e5m2uz: { array: Uint8Array, float: [5, 2, 16, "unsigned-zero"] },
+  f8e5m2uz: { array: Uint8Array, float: [5, 2, 16, "zero"] },
   f8e8m0: { array: Uint8Array },
   f4e2m1: { array: Uint8Array, bits: 4, float: [2, 1, 1, "none"] },
   i64: { array: BigInt64Array },
@@ -109,7 +109,7 @@ function smallFloat(bits: number, [e, m, bias, special]: SmallFloat): number {
   const top = exponent === (1 << e) - 1;
   if (special === "ieee" && top) return mantissa ? NaN : sign * Infinity;
   if (special === "nan" && top && mantissa === (1 << m) - 1) return NaN;
-  if (special === "unsigned-zero" && bits === 1 << (e + m)) return NaN;
+  if (special === "zero" && bits === 1 << (e + m)) return NaN;
   const scale = 2 ** (Math.max(exponent, 1) - bias - m);
   return sign * ((exponent ? 1 << m : 0) + mantissa) * scale;
 }

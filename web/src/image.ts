@@ -69,7 +69,12 @@ function pipelineOf(device: GPUDevice, dtype: DType, nchw: boolean): GPUComputeP
 }
 
 /** The elements of a picture as a tensor of the shape that a model takes. */
-export function imageBuffer(device: GPUDevice, source: ImageSource, options: ImageOptions, refuse: (why: string) => never): GPUBuffer {
+export async function imageBuffer(
+  device: GPUDevice,
+  source: ImageSource,
+  options: ImageOptions,
+  refuse: (why: string) => never,
+): Promise<GPUBuffer> {
   const { shape, layout = "NCHW", dtype = "f32" } = options;
   const nchw = layout === "NCHW";
   const [height, width, channels] = nchw ? [shape.at(-2), shape.at(-1), shape.at(-3)] : [shape.at(-3), shape.at(-2), shape.at(-1)];
@@ -77,7 +82,15 @@ export function imageBuffer(device: GPUDevice, source: ImageSource, options: Ima
     return refuse(`a picture is no ${dtype}[${shape.join(", ")}] of layout ${layout}: it has three channels, and is f32, f16 or u8`);
   const size = sizeOf(source);
   const texture = device.createTexture({ size, format: "rgba8unorm", usage: TEXTURE_COPY_DST | TEXTURE_BINDING | RENDER_ATTACHMENT });
-  device.queue.copyExternalImageToTexture({ source }, { texture }, size);
+  try {
+    device.queue.copyExternalImageToTexture({ source }, { texture }, size);
+  } catch (e) {
+    // Frames of videos that are in the CPU's memory are bitmaps first.
+    if (!("displayWidth" in source || "videoWidth" in source)) throw e;
+    const bitmap = await createImageBitmap(source);
+    device.queue.copyExternalImageToTexture({ source: bitmap }, { texture }, size);
+    bitmap.close();
+  }
 
   const elements = 3 * width * height;
   const words = Math.ceil(elements / PACKED[dtype][0]);

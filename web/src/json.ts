@@ -51,6 +51,11 @@ export class Json {
       ? (this.value as number)
       : this.fail("it is not a number that counts");
   }
+  /** The place of a string in a list. */
+  among(known: readonly string[]): number {
+    const i = known.indexOf(this.string());
+    return i < 0 ? this.fail(`${JSON.stringify(this.value)} is not one of ${known.join(", ") || "none"}`) : i;
+  }
   /** An index into a list of this length. */
   index(length: number): number {
     const i = this.count();

@@ -91,5 +91,5 @@ function rounded(bytes: number): number {
 export function checkSize(what: string, bytes: number, limits: GPUSupportedLimits, node?: string): void {
   const limit = bytes > limits.maxBufferSize ? "maxBufferSize" : "maxStorageBufferBindingSize";
   if (bytes <= limits[limit]) return;
-  throw new WgfcError("limits", `${what} takes ${bytes} bytes, and this device's ${limit} is ${limits[limit]}. Use smaller inputs, or another device.`, { node });
+  throw new WgfcError("limits", `${what} takes ${bytes} bytes, and this device's ${limit} is ${limits[limit]}`, { node });
 }

@@ -7,7 +7,7 @@ import { type DType, type TypedArray, bufferBytes, bytesOf, packedBytes } from "
 import { WgfcError, throwIfAborted } from "./errors.js";
 import { checkSize } from "./memory.js";
 import { makePipelines } from "./pipelines.js";
-import { type Plan, type Port, capacitySymbol, isWindow } from "./plan.js";
+import { type Plan, type PlanBuffer, type Port, capacitySymbol, isWindow } from "./plan.js";
 import { type Program, openProgram } from "./program.js";
 import type { Recorder } from "./recorder.js";
 import { Session, type Shared, type Sized } from "./session.js";
@@ -17,7 +17,7 @@ import { Tensor, type TensorLike, elementsOf, isBuffer } from "./tensor.js";
 import type { DispatchTime, Timestamps } from "./timestamps.js";
 import { COPY_DST, MAP_FOR_READING, MAP_READ } from "./usage.js";
 import type { Comparison, Tensors, Tolerance } from "./verify.js";
-import { type WeightPart, upload } from "./weights.js";
+import { type WeightParts, checkParts, upload } from "./weights.js";
 
 export interface Progress {
   /** What is being loaded. Weights count in bytes. */
@@ -76,7 +76,7 @@ export async function load(source: ModelSource, options: LoadOptions = {}): Prom
   const program = await openProgram(source, signal);
   const wanted = program.plans.filter((p) => !options.plans || options.plans.includes(p.name));
   if (wanted.length === 0)
-    throw new WgfcError("feature", `none of the plans ${program.plans.map(label).join(", ")} is among those asked for`);
+    throw new WgfcError("feature", `there is no such plan; there is ${program.plans.map(label).join(", ")}`);
   if (wanted[0]!.stats.weights_absent)
     throw new WgfcError("corrupt", "the model was compiled without its weights");
   const [gpu, plans] = await Gpu.open(wanted, options.device);
@@ -98,10 +98,10 @@ export class Model {
   readonly #gpu: Gpu;
   readonly #plans: readonly Plan[];
   readonly #program: Program;
-  readonly #weights = new Map<string, { buffer: GPUBuffer; bytes: number }>();
+  readonly #weights = new Map<string, GPUBuffer>();
   readonly #arenas: GPUBuffer[] = [];
   readonly #own: GPUBuffer[] = [];
-  #parts: ReadonlyMap<string, readonly WeightPart[]> = new Map();
+  #parts: WeightParts = new Map();
   #states!: States;
   #sessions: readonly Session[] = [];
   #staging: GPUBuffer[] = [];
@@ -119,21 +119,26 @@ export class Model {
   /** @internal Puts all on the device that stays there. */
   async place({ signal, onProgress, capacity = CAPACITY }: LoadOptions): Promise<void> {
     const gpu = this.#gpu;
-    this.#states = await States.create(gpu, this.#plans[0]!, capacity);
+    const plan = this.#plans[0]!;
+    const { source } = this.#program;
+    const weights = new Map<string, PlanBuffer>();
+    for (const { buffers } of this.#plans)
+      for (const b of buffers) if (b.kind.kind === "weight") weights.set(b.kind.name, b);
+    const initial = plan.states.flatMap((s) => s.initial ?? []);
+    if (weights.size + initial.length > 0) this.#parts = await this.#program.weightParts([...weights.keys(), ...initial], signal);
+    // Nothing is allocated for what is not there.
+    for (const [name, { dtype, elements }] of weights) checkParts(source, this.#parts, name, packedBytes(dtype, elements.at([])));
+    this.#states = await States.create(gpu, plan, capacity);
     await gpu.scoped("making buffers for the weights", () => {
-      for (const plan of this.#plans)
-        for (const { kind, dtype, elements } of plan.buffers) {
-          if (kind.kind !== "weight" || this.#weights.has(kind.name)) continue;
-          const n = elements.at([]);
-          checkSize(`the weight "${kind.name}"`, bufferBytes(dtype, n), gpu.device.limits);
-          const buffer = gpu.storage(`weight ${kind.name}`, bufferBytes(dtype, n));
-          this.#weights.set(kind.name, { buffer, bytes: packedBytes(dtype, n) });
-        }
+      for (const [name, { dtype, elements }] of weights) {
+        const bytes = bufferBytes(dtype, elements.at([]));
+        checkSize(`the weight "${name}"`, bytes, gpu.device.limits);
+        this.#weights.set(name, gpu.storage(`weight ${name}`, bytes));
+      }
     });
-    if (this.#weights.size > 0 || this.#states.all.some((s) => s.initial)) this.#parts = await this.#program.weightParts(signal);
     const report = (stage: Progress["stage"]) => (loaded: number, total: number) => onProgress?.({ stage, loaded, total });
     const pipelines = await makePipelines(gpu, this.#program, this.#plans, { signal, progress: report("kernels") });
-    await upload(gpu.device, this.#program.source, this.#parts, this.#weights, { signal, progress: report("weights") });
+    await upload(gpu.device, source, this.#parts, this.#weights, { signal, progress: report("weights") });
     await this.#begin(signal);
     const shared: Shared = { gpu, weights: this.#weights, states: this.#states, arenas: this.#arenas };
     this.#sessions = await gpu.scoped("making buffers", () => this.#plans.map((p) => new Session(p, pipelines, shared)));
@@ -168,7 +173,7 @@ export class Model {
   async profile(inputs: Inputs, options: Pick<RunOptions, "symbols"> = {}): Promise<DispatchTime[]> {
     return this.#queued(async () => {
       if (!this.device.features.has("timestamp-query"))
-        throw new WgfcError("feature", "this device has no timestamps (the feature timestamp-query)");
+        throw new WgfcError("feature", "this device has no timestamp-query");
       const { Timestamps } = await import("./timestamps.js");
       const times = new Timestamps(this.device);
       const [session, sized] = await this.#fit(new Map(Object.entries(inputs)), options.symbols);
@@ -207,8 +212,7 @@ export class Model {
   /** Frees everything on the device, also of runs that are under way. */
   dispose(): void {
     this.#gpu.dispose();
-    const weights = [...this.#weights.values()].map((w) => w.buffer);
-    for (const b of [...weights, ...this.#arenas, ...this.#own, ...this.#staging]) b?.destroy();
+    for (const b of [...this.#weights.values(), ...this.#arenas, ...this.#own, ...this.#staging]) b?.destroy();
     for (const s of this.#sessions) s.dispose();
     this.#states?.dispose();
   }
@@ -225,11 +229,11 @@ export class Model {
 
   /** Uploads what states hold before the first run. */
   async #begin(signal?: AbortSignal): Promise<void> {
-    // States of one initial tensor are rare, and a tensor has one target.
+    const { source } = this.#program;
     for (const s of this.#states.all) {
       if (!s.initial) continue;
-      const target = { buffer: this.#states.buffer(s.name)!, bytes: packedBytes(s.dtype, elementsOf(this.#states.shape(s))) };
-      await upload(this.device, this.#program.source, this.#parts, new Map([[s.initial, target]]), { signal });
+      checkParts(source, this.#parts, s.initial, packedBytes(s.dtype, elementsOf(this.#states.shape(s))));
+      await upload(this.device, source, this.#parts, new Map([[s.initial, this.#states.buffer(s.name)!]]), { signal });
     }
   }
 
@@ -267,28 +271,29 @@ export class Model {
     const [session, sized, lengths] = await this.#fit(given, options.symbols);
     const { plan } = session;
     const wanted = destinations(plan, options.outputs);
-    const ports = await this.#gpu.scoped("placing inputs and outputs", () => [
-      ...plan.inputs.map((p, i) => this.#placeInput(p, i, given.get(p.name))),
-      ...plan.outputs.map((p, i) => this.#placeOutput(p, plan.inputs.length + i, sized.memory.bytes[p.buffer]!, wanted.get(i))),
-    ]);
-    const output = (i: number) => ports[plan.inputs.length + i]!;
+    const bytes = (i: number) => sized.memory.bytes[plan.outputs[i]!.buffer]!;
+    let outputs: GPUBuffer[] = [];
+    const place = () => {
+      const inputs = plan.inputs.map((p, i) => this.#placeInput(p, i, given.get(p.name)));
+      outputs = plan.outputs.map((p, i) => this.#placeOutput(p, inputs.length + i, bytes(i), wanted.get(i)));
+      return [...inputs, ...outputs];
+    };
     // What is read back lies one behind the other, and behind it the uniform.
     const read = [...wanted].filter(([, to]) => to === "cpu").map(([i]) => i);
-    const sources = read.map((i) => ({ from: output(i), bytes: sized.memory.bytes[plan.outputs[i]!.buffer]! }));
-    if (session.late) sources.push({ from: session.dims, bytes: session.dims.size });
-    const total = sources.reduce((n, s) => n + s.bytes, 0);
-    const staging = total > 0 ? await this.#take(total) : undefined;
+    const sizes = [...read.map(bytes), ...(session.late ? [session.dims.size] : [])];
+    let staging: GPUBuffer | undefined;
     const copyOut = (recorder: Recorder) => {
       let at = 0;
-      for (const { from, bytes } of sources) {
-        recorder.copy(from, 0, staging!, at, bytes);
-        at += bytes;
-      }
+      sizes.forEach((size, i) => {
+        staging ??= this.#take(sizes.reduce((a, b) => a + b));
+        recorder.copy(i < read.length ? outputs[read[i]!]! : session.dims, 0, staging, at, size);
+        at += size;
+      });
     };
-    const { taken } = await session.run(sized, ports, copyOut, times);
+    const { taken } = await session.run(sized, place, copyOut, times);
     const finish = async () => {
       await taken;
-      const pieces = staging ? await this.#read(staging, sources.map((s) => s.bytes)) : [];
+      const pieces = staging ? await this.#read(staging, sizes) : [];
       const late = session.late ? pieces.pop()! : undefined;
       const values = late ? session.settle(sized, new Int32Array(late.buffer)) : sized.values;
       const shapes = session.outputShapes(values);
@@ -296,7 +301,7 @@ export class Model {
         [...wanted].map(([i]) => {
           const { name, dtype } = plan.outputs[i]!;
           const bytes = read.includes(i) ? pieces[read.indexOf(i)]!.subarray(0, packedBytes(dtype, elementsOf(shapes[i]!))) : undefined;
-          return [name, bytes ? Tensor.fromBytes(dtype, shapes[i]!, bytes) : new Tensor(dtype, shapes[i]!, output(i))];
+          return [name, bytes ? Tensor.fromBytes(dtype, shapes[i]!, bytes) : new Tensor(dtype, shapes[i]!, outputs[i]!)];
         }),
       );
     };
@@ -305,9 +310,9 @@ export class Model {
       return finish;
     }
     // Whether it is a run at all is known only when it is over.
-    const outputs = await finish();
+    const results = await finish();
     this.#states.setLengths(lengths);
-    return async () => outputs;
+    return async () => results;
   }
 
   #placeInput(port: Port, i: number, given: TensorLike | undefined): GPUBuffer {
@@ -349,11 +354,10 @@ export class Model {
   }
 
   /** A buffer through which outputs are read. */
-  async #take(size: number): Promise<GPUBuffer> {
+  #take(size: number): GPUBuffer {
     const i = this.#staging.findIndex((b) => b.size >= size && b.size <= 4 * size + 65536);
     if (i >= 0) return this.#staging.splice(i, 1)[0]!;
-    const usage = MAP_READ | COPY_DST;
-    return this.#gpu.scoped("making room for outputs", () => this.device.createBuffer({ label: "outputs", size, usage }));
+    return this.device.createBuffer({ label: "outputs", size, usage: MAP_READ | COPY_DST });
   }
 
   /** Copies of what lies in a staging buffer, once it is there. */

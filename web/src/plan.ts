@@ -102,9 +102,8 @@ export interface Plan {
   readonly inputs: readonly Port[];
   readonly outputs: readonly Port[];
   readonly states: readonly State[];
-  /** The symbols, of which the first `dims` are in the `Dims` uniform. */
+  /** In the order of the `Dims` uniform. */
   readonly symbols: readonly string[];
-  readonly dims: number;
   readonly computed: readonly Computed[];
   readonly constraints: readonly Constraint[];
   readonly buffers: readonly PlanBuffer[];
@@ -141,11 +140,10 @@ export function readPlans(text: string, where = "plan.json"): Plans {
 
 function readPlan(root: Json): Plan {
   const symbols = root.get("symbols").list(string);
-  const dims = symbols.length;
   const symbol = (name: string) => {
     const known = symbols.indexOf(name);
-    // A symbol of an input that may be left out need not be in the uniform.
-    return known < 0 ? symbols.push(name) - 1 : known;
+    if (known < 0) throw new Error(`\`${name}\` is no symbol`);
+    return known;
   };
   const size = (j: Json): Size => {
     if (typeof j.value !== "number" && typeof j.value !== "string") return j.fail("it is not a size");
@@ -161,7 +159,7 @@ function readPlan(root: Json): Plan {
   const [buffer, dispatches] = [below(length("buffers")), length("dispatches")];
   const port = (j: Json) => j.object<Port>({ name: string, dtype, shape: sizes, buffer, broadcast: optional(sizes) });
   const fileName = (j: Json) => (/^[\w-][\w.-]*$/.test(j.string()) ? j.string() : j.fail(`${JSON.stringify(j.value)} cannot be a file's name`));
-  const plan = root.object<Omit<Plan, "dims">>({
+  const plan = root.object<Plan>({
     name: (j) => optional(string)(j) ?? "",
     needs: (j) => optional(readNeeds)(j) ?? needsOfKernels(root),
     symbols: () => symbols,
@@ -179,10 +177,7 @@ function readPlan(root: Json): Plan {
     ),
     computed: listOrNone((j) =>
       j.object<Computed>({
-        symbol: (s) => {
-          const known = symbols.indexOf(s.string());
-          return known >= 0 && known < dims ? known : s.fail("it is no symbol");
-        },
+        symbol: (s) => s.among(symbols),
         bound: size,
         buffer,
         after: below(dispatches + 1),
@@ -205,6 +200,12 @@ function readPlan(root: Json): Plan {
     ),
     stats: (j) => j.object({ weights_absent: flag }),
   });
+  // States that have nothing more to them than their size need not be listed.
+  const bare = plan.buffers.flatMap(({ kind, dtype, elements }, buffer) =>
+    kind.kind === "state" && !plan.states.some((s) => s.name === kind.name)
+      ? [{ name: kind.name, dtype, shape: [elements], buffer, growth: undefined, initial: undefined }]
+      : [],
+  );
   plan.dispatches.forEach((d, i) => {
     if (d.workgroups.length !== 3 || d.bindings.length !== plan.kernels[d.kernel]!.bindings.length)
       root.get("dispatches").fail(`number ${i} does not fit its kernel`);
@@ -212,7 +213,7 @@ function readPlan(root: Json): Plan {
   plan.repeats.forEach((r, i) => {
     if (r.count === 0 || r.first + r.count > dispatches) root.get("repeats").fail(`number ${i} is beyond the dispatches`);
   });
-  return { ...plan, dims };
+  return { ...plan, states: [...plan.states, ...bare] };
 }
 
 function dtype(j: Json): DType {
@@ -224,7 +225,8 @@ function flag(j: Json): boolean {
 }
 
 function access(j: Json): Access {
-  return j.value === "read" || j.value === "read_write" ? j.value : j.fail("it is neither `read` nor `read_write`");
+  const all: readonly Access[] = ["read", "read_write"];
+  return all[j.among(all)]!;
 }
 
 function bufferKind(input: (j: Json) => number, output: (j: Json) => number) {
@@ -245,9 +247,12 @@ function bufferKind(input: (j: Json) => number, output: (j: Json) => number) {
   };
 }
 
+const NEEDS = ["features", "limits", "subgroup_sizes"];
+
 function readNeeds(j: Json): Needs {
   return j.object<Needs>({
-    features: listOrNone(string),
+    // What is not known is lacking.
+    features: (f) => [...listOrNone(string)(f), ...j.entries().flatMap(([k]) => (NEEDS.includes(k) ? [] : [k]))],
     limits: (l) => Object.fromEntries(l.entries().map(([k, v]) => [k, v.count()])),
     subgroup_sizes: optional(list(count)),
   });

@@ -4,13 +4,13 @@ import { corrupt } from "./errors.js";
 import { type Kernel, type Plans, readPlans } from "./plan.js";
 import { readHeader } from "./safetensors.js";
 import { FileSource, type ModelSource, type Source, UrlSource, readText } from "./source.js";
-import { type WeightPart, partsOfHeader, partsOfRecipes } from "./weights.js";
+import { type WeightParts, partsOfHeader, partsOfRecipes } from "./weights.js";
 
 export interface Program extends Plans {
   readonly source: Source;
   text(kernel: Kernel, signal?: AbortSignal): Promise<string>;
-  /** Where the bytes of each weight are. */
-  weightParts(signal?: AbortSignal): Promise<ReadonlyMap<string, readonly WeightPart[]>>;
+  /** Where the bytes of these weights are, and of others. */
+  weightParts(names: Iterable<string>, signal?: AbortSignal): Promise<WeightParts>;
 }
 
 const WEIGHTS = "weights.safetensors";
@@ -35,8 +35,11 @@ async function openFolder(source: Source, signal?: AbortSignal): Promise<Program
     ...plans,
     source,
     text: async (k, signal) => withDirectives(k, await readText(source, `kernels/${k.name}.wgsl`, signal)),
-    weightParts: async (signal) =>
-      plans.weights ? partsOfRecipes(plans.weights) : partsOfHeader(WEIGHTS, await readHeader(source, WEIGHTS, signal)),
+    weightParts: async (names, signal) => {
+      const recipes = partsOfRecipes(plans.weights);
+      if ([...names].every((n) => recipes.has(n))) return recipes;
+      return new Map([...partsOfHeader(WEIGHTS, await readHeader(source, WEIGHTS, signal)), ...recipes]);
+    },
   };
 }
 
@@ -53,11 +56,8 @@ async function openBundle(source: Source, file: string, signal?: AbortSignal): P
     ...plans,
     source,
     text: async (k) => withDirectives(k, entry(`kernels/${k.name}.wgsl`)),
-    weightParts: async () => {
-      if (!plans.weights) return partsOfHeader(file, header);
-      // In recipes the bundle itself has no name.
-      return partsOfRecipes(plans.weights, (name) => name || file);
-    },
+    // In recipes the bundle itself has no name.
+    weightParts: async () => new Map([...partsOfHeader(file, header), ...partsOfRecipes(plans.weights, (name) => name || file)]),
   };
 }
 

@@ -20,7 +20,7 @@ const KEPT_GROUPS = 8;
 /** Memory that all plans of a model share. Runs are one behind the other, and so arenas are. */
 export interface Shared {
   readonly gpu: Gpu;
-  readonly weights: ReadonlyMap<string, { buffer: GPUBuffer }>;
+  readonly weights: ReadonlyMap<string, GPUBuffer>;
   readonly states: States;
   readonly arenas: GPUBuffer[];
 }
@@ -66,7 +66,7 @@ export class Session {
     this.#pipelines = plan.kernels.map((k) => pipelines.get(k.name)!);
     this.#groups = plan.dispatches.map(() => new Map());
     this.late = isLate(plan, [...plan.outputs.flatMap((o) => o.shape), ...plan.constraints.flatMap((c) => [c.a, c.b])]);
-    const size = Math.max(16, Math.ceil(plan.dims / 4) * 16);
+    const size = Math.max(1, Math.ceil(plan.symbols.length / 4)) * 16;
     this.dims = shared.gpu.device.createBuffer({ label: "dimensions", size, usage: UNIFORM | COPY_DST | COPY_SRC });
   }
 
@@ -109,7 +109,7 @@ export class Session {
     const used = sized.memory.arenas.map((_, i) => idOf(arenas[i]!));
     const key = [sized.values, ports.map(idOf), used, states.version].join(";");
     if (this.#last?.key !== key) this.#last = { key, groups: this.#bindAll(sized, ports) };
-    const words = sized.values.slice(0, this.plan.dims);
+    const words = sized.values;
     // What a run computes it writes over.
     if (this.plan.computed.length || this.#written !== words.join()) gpu.device.queue.writeBuffer(this.dims, 0, Int32Array.from(words));
     this.#written = words.join();
@@ -150,7 +150,7 @@ export class Session {
       case "output":
         return at(ports[this.plan.inputs.length + kind.index]);
       case "weight":
-        return at(this.#shared.weights.get(kind.name)?.buffer);
+        return at(this.#shared.weights.get(kind.name));
       case "state":
         return at(this.#shared.states.buffer(kind.name));
       case "arena": {
@@ -161,16 +161,17 @@ export class Session {
   }
 
   /**
-   * Runs the plan; `ports` are the buffers of the inputs and then of the outputs. What `finish` records comes last. Only what runs
-   * in rounds is waited for: the promise in the result says whether WebGPU took the commands.
+   * Runs the plan; `place` fills the buffers of the inputs and gives them and then those of the outputs. What `finish` records comes
+   * last. Only what runs in rounds is waited for: the promise in the result says whether WebGPU took the commands.
    */
   async run(
     sized: Sized,
-    ports: readonly GPUBuffer[],
+    place: () => readonly GPUBuffer[],
     finish: (recorder: Recorder) => void,
     times?: Timestamps,
   ): Promise<{ taken: Promise<void> }> {
     const { gpu } = this.#shared;
+    let ports: readonly GPUBuffer[] = [];
     const recorder = new Recorder(gpu, times);
     const steps = play(this.plan, sized.values, {
       dispatch: (i) => {
@@ -186,7 +187,7 @@ export class Session {
     for (let goesOn: boolean | undefined; ; ) {
       let repeat = undefined as Repeat | void;
       const taken = gpu.scoped("running the model", () => {
-        if (goesOn === undefined) this.#prepare(sized, ports);
+        if (goesOn === undefined) this.#prepare(sized, (ports = place()));
         repeat = steps.next(goesOn ?? false).value;
         if (!repeat) finish(recorder);
         recorder.submit();

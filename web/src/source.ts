@@ -48,17 +48,14 @@ export class UrlSource implements Source {
     const headers = part ? { range: `bytes=${from}-${to < Infinity ? to - 1 : ""}` } : {};
     const response = await attempt(url, signal, () => fetch(url, { headers, signal: signal ?? null }));
     if (!response.ok)
-      throw new WgfcError("network", `${url.href} cannot be fetched: the server says ${response.status} ${response.statusText}`);
+      throw new WgfcError("network", `${url.href} cannot be fetched: the server says ${response.status}`);
     if (!response.body) return;
     const reader = response.body.getReader();
-    // Node's streams may leave a read open when they are aborted.
-    const stopped = new Promise<never>((_, reject) => signal?.addEventListener("abort", () => reject(aborted(signal)), { once: true }));
-    stopped.catch(() => {});
     // 200 means that the server sends all of it.
     let at = response.status === 206 ? from : 0;
     try {
       while (at < to) {
-        const { done, value } = await attempt(url, signal, () => Promise.race([reader.read(), stopped]));
+        const { done, value } = await attempt(url, signal, () => reader.read());
         if (done) return;
         const [begin, end] = [Math.max(0, from - at), Math.min(value.length, to - at)];
         at += value.length;
@@ -90,8 +87,10 @@ export class FileSource implements Source {
 
   async *stream(file: string, from: number, to: number, signal?: AbortSignal): AsyncGenerator<Uint8Array> {
     throwIfAborted(signal);
-    const found = Object.hasOwn(this.#files, file) ? this.#files[file] : undefined;
-    if (found === undefined)
+    // Recipes name files as addresses do.
+    const name = [file, decodeURIComponent(file)].find((n) => Object.hasOwn(this.#files, n));
+    const found = this.#files[name ?? ""];
+    if (name === undefined || found === undefined)
       throw new WgfcError("network", `there is no file "${file}" among those given: ${Object.keys(this.#files).join(", ")}`);
     const end = Math.min(to, Number.MAX_SAFE_INTEGER);
     if (!(found instanceof Blob)) {

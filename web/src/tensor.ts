@@ -30,13 +30,12 @@ export class Tensor<D extends TensorData = TensorData> implements TensorLike<D> 
     this.dtype = dtype;
     this.shape = [...shape];
     this.data = data;
-    const bytes = packedBytes(dtype, elementsOf(shape));
-    if (isBuffer(data)) {
-      if (data.size < bufferBytes(dtype, elementsOf(shape)))
-        throw new WgfcError("shape", `${this} takes ${bytes} bytes, and the GPUBuffer has ${data.size}`);
-    } else if (!holds(dtype, data) || data.byteLength !== bytes) {
-      throw new WgfcError("shape", `${this} takes ${bytes} bytes in a ${arrayName(dtype)}, not ${data.byteLength} in a ${data.constructor.name}`);
-    }
+    const elements = elementsOf(shape);
+    const bytes = packedBytes(dtype, elements);
+    const [fits, have] = isBuffer(data)
+      ? [data.size >= bufferBytes(dtype, elements), `a GPUBuffer of ${data.size}`]
+      : [holds(dtype, data) && data.byteLength === bytes, `${data.byteLength} in a ${data.constructor.name}`];
+    if (!fits) throw new WgfcError("shape", `${this} takes ${bytes} bytes in a ${arrayName(dtype)}, not ${have}`);
   }
 
   /** Packs numbers as elements of `dtype`. */
@@ -51,7 +50,7 @@ export class Tensor<D extends TensorData = TensorData> implements TensorLike<D> 
   /** A picture, stretched to `shape`, on the device; the caller destroys the tensor. See {@link ImageOptions}. */
   static async fromImage(device: GPUDevice, source: ImageSource, options: ImageOptions): Promise<Tensor<GPUBuffer>> {
     const { imageBuffer } = await import("./image.js");
-    const buffer = imageBuffer(device, source, options, (why) => {
+    const buffer = await imageBuffer(device, source, options, (why) => {
       throw new WgfcError("shape", why);
     });
     return new Tensor(options.dtype ?? "f32", options.shape, buffer);

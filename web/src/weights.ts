@@ -13,6 +13,9 @@ export interface WeightPart {
   readonly sha256: string | undefined;
 }
 
+/** The parts of each weight, by name. */
+export type WeightParts = ReadonlyMap<string, readonly WeightPart[]>;
+
 /** A part on its way: `at` is its place in the tensor's buffer. */
 interface Job extends WeightPart {
   readonly name: string;
@@ -41,7 +44,8 @@ export function partsOfHeader(file: string, header: Header): Map<string, WeightP
 }
 
 /** What a plan says of where its weights are. `named` gives the name under which the source knows a file. */
-export function partsOfRecipes(weights: Json, named = (name: string) => name): Map<string, WeightPart[]> {
+export function partsOfRecipes(weights: Json | undefined, named = (name: string) => name): Map<string, WeightPart[]> {
+  if (!weights) return new Map();
   const files = weights.get("files").list((f) => f.object({ name: (n) => named(n.string()), bytes: optional(count) }));
   const part = (j: Json): WeightPart => {
     const { file: i, ...part } = j.object({ file: (f) => f.index(files.length), offset: count, bytes: count, sha256: optional(string) });
@@ -53,24 +57,28 @@ export function partsOfRecipes(weights: Json, named = (name: string) => name): M
   return new Map(weights.get("tensors").entries().map(([name, t]) => [name, t.get("parts").list(part)]));
 }
 
-/** Copies weights into their buffers, whose sizes are whole words. */
+/** Refuses a weight that is not there, or of another size than the plan has. */
+export function checkParts(source: Source, parts: WeightParts, name: string, bytes: number): void {
+  const have = parts.get(name)?.reduce((n, p) => n + p.bytes, 0);
+  if (have === undefined) throw corrupt(source.name, `the weight "${name}" is in none of the files`);
+  if (have !== bytes) throw corrupt(source.name, `the weight "${name}" has ${have} bytes, and the plan needs ${bytes}`);
+}
+
+/** Copies weights, which were [checked](checkParts), into their buffers, whose sizes are whole words. */
 export async function upload(
   device: GPUDevice,
   source: Source,
-  parts: ReadonlyMap<string, readonly WeightPart[]>,
-  targets: ReadonlyMap<string, { buffer: GPUBuffer; bytes: number }>,
+  parts: WeightParts,
+  targets: ReadonlyMap<string, GPUBuffer>,
   options: { signal?: AbortSignal | undefined; progress?: Progress | undefined } = {},
 ): Promise<void> {
   const jobs: Job[] = [];
-  for (const [name, { buffer, bytes }] of targets) {
-    const of = parts.get(name);
-    if (!of) throw corrupt(source.name, `the weight "${name}" is in none of the files`);
+  for (const [name, buffer] of targets) {
     let at = 0;
-    for (const part of of) {
+    for (const part of parts.get(name)!) {
       jobs.push({ ...part, name, buffer, at });
       at += part.bytes;
     }
-    if (at !== bytes) throw corrupt(source.name, `the weight "${name}" has ${at} bytes, and the plan needs ${bytes}`);
   }
   const total = jobs.reduce((n, j) => n + j.bytes, 0);
   const writer = new Writer(device);
@@ -154,7 +162,7 @@ async function check(job: Job, bytes: Uint8Array<ArrayBuffer>): Promise<void> {
   if (hex !== job.sha256)
     throw corrupt(
       job.file || "the bundle",
-      `bytes ${job.offset} to ${job.offset + job.bytes}, of the weight "${job.name}", are not those of the plan (sha256 ${hex}, not ${job.sha256})`,
+      `bytes ${job.offset} to ${job.offset + job.bytes}, of the weight "${job.name}", do not have the hash that the plan says`,
     );
 }
 

@@ -1,1 +1,270 @@
-export async function nothing() {}
+// What the package promises, in a browser. Each check gets what reads a case of tests/it/web.rs.
+import { Tensor, WgfcError, load } from "/dist/index.js";
+import { compare } from "/dist/verify.js";
+
+function equal(got, want, what) {
+  if (JSON.stringify(got) !== JSON.stringify(want)) throw new Error(`${what}: ${JSON.stringify(got)} instead of ${JSON.stringify(want)}`);
+}
+function close(got, want) {
+  for (const [name, tensor] of Object.entries(want)) {
+    const { problem } = compare(got[name], tensor, { rtol: 1e-4, atol: 1e-5 });
+    if (problem) throw new Error(`${name}: ${problem}`);
+  }
+}
+async function refused(promise, kind, message) {
+  const e = await promise.then(() => undefined, (e) => e);
+  if (!(e instanceof WgfcError) || e.kind !== kind || !message.test(e.message)) throw new Error(`${e?.kind} ${e} instead of ${kind} ${message}`);
+  return e;
+}
+
+/** Loads a program, gives it to `f`, and disposes of it. */
+async function using(source, options, f) {
+  const model = await load(source, options);
+  try {
+    return await f(model);
+  } finally {
+    model.dispose();
+  }
+}
+
+export async function a_folder_is_loaded_from_its_address(readCase) {
+  const { runs } = await readCase("small/mlp");
+  const progress = [];
+  await using("/program/small/mlp", { onProgress: (p) => progress.push(p) }, async (model) => {
+    equal(model.inputs.map((p) => [p.name, p.dtype, p.optional]), [["x", "f32", false]], "inputs");
+    for (const { inputs, outputs } of runs) close(await model.run(inputs), outputs);
+  });
+  const last = (stage) => progress.filter((p) => p.stage === stage).at(-1);
+  for (const stage of ["kernels", "weights"]) equal(last(stage).loaded, last(stage).total, stage);
+  if (last("weights").total < 100) throw new Error("no bytes are counted");
+}
+
+export async function runs_at_the_same_time_are_done_in_order(readCase) {
+  const { files, runs } = await readCase("states/decoder-grows");
+  await using(files, { capacity: 6 }, async (model) => {
+    const all = await Promise.all(runs.map(({ inputs }) => model.run(inputs)));
+    runs.forEach(({ outputs }, i) => close(all[i], outputs));
+    const [{ length, capacity }] = model.states;
+    equal([length, capacity >= length, capacity > 6], [15, true, true], "the cache");
+    await model.rewind(5);
+    close(await model.run(runs[1].inputs), runs[1].outputs);
+    await refused(model.rewind(99), "limits", /cannot be rewound to 99 positions: it holds 6/);
+    await model.reset();
+    close(await model.run(runs[0].inputs), runs[0].outputs);
+  });
+}
+
+export async function tensors_stay_on_the_device(readCase) {
+  const { files, runs } = await readCase("small/mlp");
+  const [{ inputs, outputs }] = runs;
+  const [name] = Object.keys(outputs);
+  await using(files, {}, async (model) => {
+    const { device } = model;
+    const data = device.createBuffer({ size: Math.max(16, inputs.x.data.byteLength), usage: GPUBufferUsage.STORAGE | GPUBufferUsage.COPY_DST });
+    device.queue.writeBuffer(data, 0, inputs.x.data);
+    const x = new Tensor("f32", inputs.x.shape, data);
+    const got = await model.run({ x }, { outputs: "gpu" });
+    equal(got[name].onGpu, true, "on the device");
+    close({ [name]: await got[name].read(device) }, outputs);
+    const into = device.createBuffer({ size: got[name].data.size, usage: GPUBufferUsage.STORAGE | GPUBufferUsage.COPY_SRC });
+    const second = await model.run({ x }, { outputs: { [name]: into } });
+    equal(second[name].data === into, true, "the caller's buffer");
+    close({ [name]: await second[name].read(device) }, outputs);
+    got[name].destroy();
+    await refused(model.run({ x }, { outputs: { z: "cpu" } }), "shape", /no output "z"/);
+    const small = device.createBuffer({ size: 4, usage: GPUBufferUsage.STORAGE });
+    await refused(model.run({ x: { ...x, data: small } }), "shape", /takes \d+ bytes .* not a GPUBuffer of 4/);
+    data.destroy();
+    await refused(model.run({ x }), "validation", /destroyed|submit/i);
+    close(await model.run(inputs), outputs);
+  });
+}
+
+export async function a_device_is_shared_and_outlives_its_models(readCase) {
+  const { files, runs } = await readCase("small/mlp");
+  const device = await (await navigator.gpu.requestAdapter()).requestDevice();
+  const [a, b] = [await load(files, { device }), await load(files, { device })];
+  const on = await a.run(runs[0].inputs, { outputs: "gpu" });
+  a.dispose();
+  await refused(a.run(runs[0].inputs), "disposed", /disposed of/);
+  close(await b.run(runs[0].inputs), runs[0].outputs);
+  const [name] = Object.keys(on);
+  close({ [name]: await on[name].read(device) }, runs[0].outputs);
+  b.dispose();
+  device.destroy();
+}
+
+/** Asks for many runs, ends them after the first, and finds that the last was ended by `kind`. */
+async function ended(model, inputs, end, kind) {
+  const running = Array.from({ length: 40 }, () => model.run(inputs));
+  running[0].then(end);
+  const all = await Promise.allSettled(running);
+  for (const { status, reason } of all) if (status === "rejected") equal(reason.kind, kind, "a run");
+  equal([all[0].status, all.at(-1).status], ["fulfilled", "rejected"], "the first and the last");
+  await refused(model.run(inputs), kind, /./);
+}
+
+export async function a_lost_device_is_an_error_and_load_works_again(readCase) {
+  const { files, runs } = await readCase("simulations/cartpole");
+  const model = await load(files);
+  await ended(model, runs[0].inputs, () => model.device.destroy(), "device-lost");
+  model.dispose();
+  await using(files, {}, async (again) => close(await again.run(runs[0].inputs), runs[0].outputs));
+}
+
+export async function disposing_ends_runs(readCase) {
+  const { files, runs } = await readCase("simulations/cartpole");
+  const model = await load(files);
+  await ended(model, runs[0].inputs, () => model.dispose(), "disposed");
+  model.dispose();
+}
+
+export async function what_breaks_off_or_is_spoilt_is_refused(readCase) {
+  const { files, runs } = await readCase("small/mlp");
+  const weights = files["weights.safetensors"];
+  await refused(load("/broken/400/program/small/mlp"), "network", /cannot be fetched|weights/);
+  await refused(load({ ...files, "weights.safetensors": weights.subarray(0, weights.length - 3) }), "corrupt", /inside of the weight/);
+  await refused(load("/program/small/nothing"), "network", /404/);
+  await refused(load({ ...files, "plan.json": "{" }), "corrupt", /not JSON/);
+  const plan = JSON.parse(new TextDecoder().decode(files["plan.json"]));
+  const changed = (p) => ({ ...files, "plan.json": JSON.stringify({ ...plan, ...p }) });
+  await refused(load(changed({ version: 77 })), "unsupported-version", /version 77 of the format; .* 2 to 5\. Update/);
+  const [kernel] = plan.kernels;
+  const text = `kernels/${kernel.name}.wgsl`;
+  const e = await refused(load({ ...files, [text]: `${new TextDecoder().decode(files[text])}\nfn broken( {` }), "validation", /does not compile: line \d+/);
+  equal([e.kernel, typeof e.node], [kernel.name, "string"], "where");
+  const more = (m) => changed({ kernels: plan.kernels.map((k) => ({ ...k, ...m })) });
+  await refused(load(more({ features: ["wgpu-cooperative-matrix"] })), "feature", /needs the feature wgpu-cooperative-matrix/);
+  await refused(load(more({ workgroup_bytes: 1 << 30 })), "limits", /maxComputeWorkgroupStorageSize of 1073741824/);
+  await refused(load(changed({ stats: { ...plan.stats, weights_absent: true } })), "corrupt", /without its weights/);
+  await using("/whole/program/small/mlp/plan.json", {}, async (model) => close(await model.run(runs[0].inputs), runs[0].outputs));
+}
+
+/** A program of version 5 whose weights are recipes with hashes. */
+async function withRecipes({ files }, change = (parts) => parts) {
+  const bytes = files["weights.safetensors"];
+  const start = 8 + Number(new DataView(bytes.buffer, bytes.byteOffset).getBigUint64(0, true));
+  const header = JSON.parse(new TextDecoder().decode(bytes.subarray(8, start)));
+  const tensors = {};
+  for (const [name, { data_offsets: [from, to] }] of Object.entries(header)) {
+    const parts = [];
+    for (let at = from; at < to; at += 1000) {
+      const part = bytes.slice(start + at, start + Math.min(to, at + 1000));
+      const hash = new Uint8Array(await crypto.subtle.digest("SHA-256", part));
+      parts.push({ file: 0, offset: start + at, bytes: part.length, sha256: [...hash].map((b) => b.toString(16).padStart(2, "0")).join("") });
+    }
+    tensors[name] = { dtype: "f32", shape: [(to - from) / 4], parts: change(parts) };
+  }
+  const { version, producer, ...plan } = JSON.parse(new TextDecoder().decode(files["plan.json"]));
+  const needs = { features: [], limits: {} };
+  const f16 = { ...plan, name: "never", needs: { ...needs, features: ["not-there"] } };
+  const weights = { files: [{ name: "weights.safetensors", bytes: bytes.length }], tensors };
+  return { ...files, "plan.json": JSON.stringify({ version: 5, producer, plans: [f16, { ...plan, name: "any", needs }], weights }) };
+}
+
+export async function recipes_are_checked_by_their_hashes(readCase) {
+  const read = await readCase("small/mlp");
+  const [{ inputs, outputs }] = read.runs;
+  await using(await withRecipes(read), {}, async (model) => {
+    equal(model.plans, ["any"], "plans");
+    close(await model.run(inputs), outputs);
+  });
+  const other = (parts) => parts.map((p) => ({ ...p, sha256: p.sha256.replace(/^./, (c) => (c === "0" ? "1" : "0")) }));
+  await refused(withRecipes(read, other).then((f) => load(f)), "corrupt", /do not have the hash that the plan says/);
+  await refused(withRecipes(read).then((f) => load(f, { plans: ["never"] })), "feature", /plan "never" needs the feature not-there/);
+  await refused(withRecipes(read).then((f) => load(f, { plans: ["?"] })), "feature", /there is plan "never", plan "any"/);
+}
+
+export async function the_plan_that_fits_runs(readCase) {
+  const { files, runs } = await readCase("states/decoder-grows");
+  const { version, producer, ...plan } = JSON.parse(new TextDecoder().decode(files["plan.json"]));
+  // One plan takes one token only, by a constraint; both fill one cache.
+  const one = { ...plan, name: "one", constraints: [...plan.constraints, { a: "seq", b: 1, node: "one" }] };
+  const two = { ...files, "plan.json": JSON.stringify({ version: 5, producer, plans: [one, { ...plan, name: "any" }] }) };
+  await using(two, {}, async (model) => {
+    equal(model.plans, ["one", "any"], "plans");
+    for (const { inputs, outputs } of runs) close(await model.run(inputs), outputs);
+  });
+}
+
+export async function a_signal_ends_loading_and_runs(readCase) {
+  const { files, runs } = await readCase("small/mlp");
+  await refused(load(files, { signal: AbortSignal.abort() }), "aborted", /caller/);
+  for (const stage of ["kernels", "weights"]) {
+    const stop = new AbortController();
+    const onProgress = (p) => p.stage === stage && p.loaded > 0 && stop.abort();
+    await refused(load("/program/small/mlp", { signal: stop.signal, onProgress }), "aborted", /caller/);
+  }
+  await using(files, {}, async (model) => {
+    await refused(model.run(runs[0].inputs, { signal: AbortSignal.abort() }), "aborted", /caller/);
+    close(await model.run(runs[0].inputs), runs[0].outputs);
+  });
+}
+
+export async function inputs_that_do_not_fit_are_refused(readCase) {
+  const { files, runs } = await readCase("small/mlp");
+  const { x } = runs[0].inputs;
+  await using(files, {}, async (model) => {
+    await refused(model.run({}), "shape", /"x": it is missing; it is f32\[/);
+    await refused(model.run({ x, constructor: x }), "shape", /"constructor": the model has no such input/);
+    await refused(model.run({ x: Tensor.from("f64", [1], [1]) }), "shape", /must be f32, not f64/);
+    await refused(model.run({ x: { ...x, data: x.data.subarray(1) } }), "shape", /takes \d+ bytes in a Float32Array/);
+    await refused(model.run({ x: { ...x, shape: [x.shape[0], x.shape[1] + 1] } }), "shape", /axis 1 must have/);
+    close(await model.run({ x }), runs[0].outputs);
+  });
+}
+
+export async function a_device_is_verified(readCase) {
+  const { files, runs } = await readCase("small/mlp");
+  const [name] = Object.keys(runs[0].outputs);
+  await using(files, {}, async (model) => {
+    const good = await model.verify(runs[0].inputs, runs[0].outputs);
+    equal([good[name].problem, good[name].wrong], [undefined, 0], "the same");
+    const want = runs[0].outputs[name];
+    const other = Tensor.from("f32", want.shape, want.toNumbers().map((v, i) => (i === 2 ? v + 1 : v)));
+    const bad = await model.verify(runs[0].inputs, { [name]: other });
+    equal(bad[name].wrong, 1, "what differs");
+  });
+}
+
+export async function dispatches_are_timed(readCase) {
+  const { files, runs } = await readCase("small/conv");
+  await using(files, {}, async (model) => {
+    if (!model.device.features.has("timestamp-query")) return refused(model.profile(runs[0].inputs), "feature", /timestamp-query/);
+    const rows = await model.profile(runs[0].inputs);
+    const plan = JSON.parse(new TextDecoder().decode(files["plan.json"]));
+    equal(rows.length, plan.dispatches.length, "rows");
+    for (const r of rows) if (!(r.microseconds >= 0 && r.times === 1 && r.bytes > 0 && r.nodes.length > 0)) throw new Error(JSON.stringify(r));
+  });
+}
+
+export async function pictures_become_tensors() {
+  const device = await (await navigator.gpu.requestAdapter()).requestDevice();
+  const canvas = new OffscreenCanvas(6, 4);
+  const draw = canvas.getContext("2d");
+  draw.fillStyle = "rgb(255, 0, 0)";
+  draw.fillRect(0, 0, 6, 2);
+  draw.fillStyle = "rgb(0, 51, 255)";
+  draw.fillRect(0, 2, 6, 2);
+  const numbers = async (source, options) => {
+    const tensor = await Tensor.fromImage(device, source, options);
+    const read = await tensor.read(device);
+    tensor.destroy();
+    return [...read.toNumbers()].map((v) => Math.round(v * 100) / 100);
+  };
+  const bitmap = await createImageBitmap(canvas);
+  const top = [1, 1, 0, 0], green = [0, 0, 0.2, 0.2], blue = [0, 0, 1, 1];
+  for (const source of [canvas, bitmap, new VideoFrame(canvas, { timestamp: 0 })]) {
+    const got = await numbers(source, { shape: [1, 3, 2, 2] });
+    // Video may lose a little.
+    [...top, ...green, ...blue].forEach((want, i) => {
+      if (Math.abs(got[i] - want) > 0.03) throw new Error(`${source.constructor.name}: ${got}`);
+    });
+    source.close?.();
+  }
+  equal(await numbers(canvas, { shape: [2, 1, 3], layout: "NHWC", dtype: "f16" }), [1, 0, 0, 0, 0.2, 1], "NHWC");
+  equal(await numbers(canvas, { shape: [1, 2, 1, 3], layout: "NHWC", dtype: "u8" }), [255, 0, 0, 0, 51, 255], "bytes");
+  equal(await numbers(canvas, { shape: [3, 2, 1], mean: [0.5, 0, 0], std: [0.5, 1, 0.1] }), [1, -1, 0, 0.2, 0, 10], "mean and std");
+  await refused(Tensor.fromImage(device, canvas, { shape: [1, 4, 2, 2] }), "shape", /three channels/);
+  device.destroy();
+}

@@ -1,7 +1,6 @@
 // A page of headless Chromium with WebGPU on SwiftShader, and a server for it on this machine.
-import { createReadStream, statSync } from "node:fs";
+import { existsSync, readFileSync } from "node:fs";
 import { createServer } from "node:http";
-import { existsSync } from "node:fs";
 import { extname, join, normalize } from "node:path";
 import { chromium } from "playwright-core";
 
@@ -27,28 +26,34 @@ const FLAGS = [
   "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1",
 ];
 
-/** Serves files, also parts of them. `/broken/N/…` ends after N bytes, `/whole/…` knows no ranges. */
-function answer(request, response) {
-  let path = decodeURIComponent(new URL(request.url, "http://127.0.0.1").pathname);
-  const broken = /^\/broken\/(\d+)(\/.*)$/.exec(path);
-  const whole = /^\/whole(\/.*)$/.exec(path);
-  path = normalize(broken?.[2] ?? whole?.[1] ?? path);
+/** A file of ours, or of the program in a case: `/program/small/mlp/plan.json`. */
+function bytesOf(path) {
+  const read = (file) => (existsSync(file) ? readFileSync(file) : undefined);
   const folder = Object.keys(FOLDERS).find((f) => path.startsWith(f));
-  const file = folder && join(FOLDERS[folder], path.slice(folder.length));
-  if (!file || !existsSync(file)) return void response.writeHead(404).end();
-  const size = statSync(file).size;
+  if (folder) return read(join(FOLDERS[folder], path.slice(folder.length)));
+  const [, name, file] = /^\/program\/([^/]+\/[^/]+)\/(.*)$/.exec(path) ?? [];
+  const bytes = name && read(join(FOLDERS["/cases/"], `${name}.case`));
+  if (!bytes) return undefined;
+  const start = 8 + Number(bytes.readBigUInt64LE());
+  const [offset, size] = JSON.parse(bytes.subarray(8, start)).files[file] ?? [];
+  return size === undefined ? undefined : bytes.subarray(start + offset, start + offset + size);
+}
+
+/** Serves files, also parts of them. `/broken/N/…` ends weights after N bytes, `/whole/…` knows no ranges. */
+function answer(request, response) {
+  const [, broken, whole, rest] = /^(\/broken\/\d+)?(\/whole)?(\/.*)$/.exec(new URL(request.url, "http://127.0.0.1").pathname);
+  const bytes = bytesOf(normalize(decodeURIComponent(rest)));
+  if (!bytes) return void response.writeHead(404).end();
   const range = !whole && /^bytes=(\d+)-(\d*)$/.exec(request.headers.range ?? "");
-  const [from, to] = range ? [Number(range[1]), Math.min(size, Number(range[2] || size - 1) + 1)] : [0, size];
+  const [from, to] = range ? [Number(range[1]), Math.min(bytes.length, Number(range[2] || bytes.length - 1) + 1)] : [0, bytes.length];
   response.writeHead(range ? 206 : 200, {
-    "content-type": TYPES[extname(file)] ?? "application/octet-stream",
+    "content-type": TYPES[extname(rest)] ?? "application/octet-stream",
     "content-length": to - from,
-    ...(range ? { "content-range": `bytes ${from}-${to - 1}/${size}` } : {}),
+    ...(range ? { "content-range": `bytes ${from}-${to - 1}/${bytes.length}` } : {}),
   });
-  const end = broken ? Math.min(to, Number(broken[1])) : to;
-  if (from >= end) return void response.destroy();
-  const stream = createReadStream(file, { start: from, end: end - 1 });
-  stream.pipe(response, { end: end === to });
-  if (end < to) stream.on("end", () => response.destroy());
+  if (!broken || !rest.endsWith(".safetensors")) return void response.end(bytes.subarray(from, to));
+  const end = Math.max(from, Math.min(to, Number(broken.split("/")[2])));
+  response.write(bytes.subarray(from, end), () => response.destroy());
 }
 
 export async function openPage(path) {

@@ -43,15 +43,22 @@ test("other versions and broken plans are refused", () => {
     [{ inputs: [port("x", ["n"], 7)] }, /inputs\[0\]: buffer: 7 is beyond the 2/],
     [{ outputs: [port("y", ["n)"])] }, /the size "n\)": unexpected/],
     [{ kernels: [kernel({ name: "../k" })] }, /cannot be a file's name/],
-    [{ kernels: [kernel({ bindings: ["read", "write"] })] }, /neither `read` nor/],
+    [{ kernels: [kernel({ bindings: ["read", "write"] })] }, /"write" is not one of read, read_write/],
     [{ dispatches: [dispatch({ bindings: [0] })] }, /number 0 does not fit its kernel/],
     [{ dispatches: [dispatch({ kernel: 1 })] }, /kernel: 1 is beyond/],
     [{ buffers: [buffer(1, { kind: "gone" }), buffer(1, { kind: "weight", name: "w" })] }, /"gone" is no kind/],
     [{ repeats: [{ first: 0, count: 2, times: 1 }] }, /beyond/],
-    [{ computed: [{ symbol: "k", bound: 1, buffer: 0, after: 1 }] }, /no symbol/],
+    [{ computed: [{ symbol: "k", bound: 1, buffer: 0, after: 1 }] }, /"k" is not one of n/],
     [{ buffers: [buffer(1, { kind: "input", index: 0 }, "f31"), buffer(1, { kind: "output", index: 0 })] }, /"f31" is no element type/],
   ];
   for (const [more, message] of broken) fails(() => one(more), "corrupt", message);
+});
+
+test("needs that are not known are lacking, and states need not be listed", () => {
+  const [p] = read({ version: 5, plans: [{ ...plan(), needs: { features: ["f"], limits: { maxNothing: 1 }, colours: 3 } }] });
+  fails(() => choose([p], { features: new Set(["f"]), limits: {} }), "feature", /the feature colours, maxNothing of 1 \(it has none\)/);
+  const states = one({ buffers: [...plan().buffers, buffer(6, { kind: "state", name: "s" }, "i8")] }).states;
+  assert.deepEqual(states.map((s) => [s.name, s.dtype, s.shape[0].at([]), s.buffer]), [["s", "i8", 6, 2]]);
 });
 
 test("a device runs the plans that it has all for, and that share states", () => {

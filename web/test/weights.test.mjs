@@ -4,8 +4,8 @@ import { createServer } from "node:http";
 import { after, before, test } from "node:test";
 import { readPlans } from "../build/plan.js";
 import { openProgram } from "../build/program.js";
-import { UrlSource, readAll } from "../build/source.js";
-import { partsOfRecipes, upload } from "../build/weights.js";
+import { FileSource, UrlSource, readAll } from "../build/source.js";
+import { checkParts, partsOfRecipes, upload } from "../build/weights.js";
 import { Json } from "../build/json.js";
 import { buffer, kernel, plan } from "./plans.mjs";
 
@@ -29,8 +29,8 @@ function safetensors(tensors, metadata) {
   return Buffer.concat([length, header, ...Object.values(tensors)]);
 }
 
-const weights = { a: random(1001), b: random(70), c: random(40_000) };
-const file = safetensors(weights);
+const tensors = { a: random(1001), b: random(70), c: random(40_000) };
+const file = safetensors(tensors);
 const withWeights = plan({ buffers: [...plan().buffers, buffer(1001, { kind: "weight", name: "a" }, "u8")] });
 
 let server;
@@ -63,7 +63,9 @@ after(() => {
 
 async function uploaded(program, sizes, options) {
   const targets = new Map(Object.entries(sizes).map(([n, bytes]) => [n, target(bytes)]));
-  await upload(device, program.source, await program.weightParts(), targets, options);
+  const parts = await program.weightParts(targets.keys());
+  for (const [n, t] of targets) checkParts(program.source, parts, n, t.bytes);
+  await upload(device, program.source, parts, new Map([...targets].map(([n, t]) => [n, t.buffer])), options);
   return Object.fromEntries([...targets].map(([n, t]) => [n, t.buffer.bytes.subarray(0, t.bytes)]));
 }
 const sizes = { a: 1001, b: 70, c: 40_000 };
@@ -82,7 +84,7 @@ test("a folder is loaded from an address, its weights in one request", async () 
     assert.equal(await program.text(program.plans[0].kernels[0]), "// k");
     asked.length = 0;
     const progress = [];
-    assert.deepEqual(await uploaded(program, sizes, { progress: (n, all) => progress.push([n, all]) }), weights);
+    assert.deepEqual(await uploaded(program, sizes, { progress: (n, all) => progress.push([n, all]) }), tensors);
     assert.equal(asked.length, 2);
     assert.deepEqual(progress, [[0, 41071], [1001, 41071], [1071, 41071], [41071, 41071]]);
   }
@@ -93,12 +95,12 @@ test("a folder is loaded from an address, its weights in one request", async () 
 test("a bundle is a file, a blob, or an address", async () => {
   const more = { kernels: [kernel({ features: ["shader-f16", "subgroups"] })] };
   const metadata = { "plan.json": JSON.stringify({ ...withWeights, ...more }), "kernels/k.wgsl": "enable subgroups;\n// k" };
-  const bundle = safetensors(weights, metadata);
+  const bundle = safetensors(tensors, metadata);
   files["/model.wgfc"] = bundle;
   for (const source of [`${base}model.wgfc?v=1`.slice(0, -4), new Blob([bundle]), { "x.wgfc": bundle }]) {
     const program = await openProgram(source);
     assert.equal(await program.text(program.plans[0].kernels[0]), "enable f16;\nenable subgroups;\n// k");
-    assert.deepEqual(await uploaded(program, sizes), weights);
+    assert.deepEqual(await uploaded(program, sizes), tensors);
   }
   await assert.rejects(openProgram(new Blob([file])), kind("corrupt", /"plan.json" is not in its header/));
   await assert.rejects(openProgram(new Blob([random(64)])), kind("corrupt", /no|not/));
@@ -107,7 +109,7 @@ test("a bundle is a file, a blob, or an address", async () => {
 
 test("files may be in memory", async () => {
   const program = await openProgram({ "plan.json": files["/m/plan.json"], "kernels/k.wgsl": "// k", "weights.safetensors": new Blob([file]) });
-  assert.deepEqual(await uploaded(program, sizes), weights);
+  assert.deepEqual(await uploaded(program, sizes), tensors);
   await assert.rejects(program.text({ name: "z", features: [] }), kind("network", /no file "kernels\/z.wgsl" among/));
 });
 
@@ -128,7 +130,7 @@ test("what breaks off goes on where it did, once", async () => {
   spoilt = [50_000, 5_000];
   await assert.rejects(fetched(parts, { t: 70_000 }), kind("network", /data cannot be fetched/));
   spoilt = ["other", "other"];
-  await assert.rejects(fetched(parts, { t: 70_000 }), kind("corrupt", /bytes 0 to 40000, of the weight "t", are not those of the plan/));
+  await assert.rejects(fetched(parts, { t: 70_000 }), kind("corrupt", /bytes 0 to 40000, of the weight "t", do not have the hash/));
   spoilt = [];
 });
 
@@ -136,7 +138,7 @@ test("servers without ranges are read from the beginning", async () => {
   ranges = false;
   const parts = recipes({ t: { parts: [slice(40_000, 30_000)] } });
   assert.deepEqual((await fetched(parts, { t: 30_000 })).t, files["/data"].subarray(40_000, 70_000));
-  assert.deepEqual(await uploaded(await openProgram(`${base}m`), sizes), weights);
+  assert.deepEqual(await uploaded(await openProgram(`${base}m`), sizes), tensors);
   ranges = true;
 });
 
@@ -154,9 +156,21 @@ test("weights that are missing, cut off or of another size are errors", async ()
 test("a signal ends it", async () => {
   const stop = new AbortController();
   const parts = recipes({ t: { parts: [slice(0, 40_000), slice(40_000, 30_000)] } });
-  const aborted = fetched(parts, { t: 70_000 }, { signal: stop.signal, progress: (n) => n > 0 && stop.abort() });
+  const program = { source: new FileSource({ "../data": new Blob([files["/data"]]) }), weightParts: async () => parts };
+  const aborted = uploaded(program, { t: 70_000 }, { signal: stop.signal, progress: (n) => n > 0 && stop.abort() });
   await assert.rejects(aborted, kind("aborted", /caller's signal/));
   await assert.rejects(readAll(new UrlSource(new URL(base)), "data", AbortSignal.abort()), kind("aborted", /./));
+});
+
+test("weights without a recipe are in the file of weights, or in the bundle", async () => {
+  const weights = { files: [{ name: "of%20others" }], tensors: { x: { parts: [{ ...slice(7, 9) }] } } };
+  const files5 = { "plan.json": JSON.stringify({ version: 5, plans: [withWeights], weights }), "of others": files["/data"], "weights.safetensors": file };
+  const program = await openProgram(files5);
+  const got = await uploaded(program, { x: 9, a: 1001 });
+  assert.deepEqual(got, { x: files["/data"].slice(7, 16), a: tensors.a });
+  const own = { files: [{ name: "" }], tensors: { z: { parts: [{ file: 0, offset: 0, bytes: 8 }] } } };
+  const bundle = safetensors(tensors, { "plan.json": JSON.stringify({ version: 5, plans: [plan()], weights: own }), "kernels/k.wgsl": "" });
+  assert.deepEqual(await uploaded(await openProgram(new Blob([bundle])), { z: 8, b: 70 }), { z: Uint8Array.from(bundle.subarray(0, 8)), b: tensors.b });
 });
 
 test("plans of version 5 have their weights in recipes", () => {
