@@ -150,7 +150,8 @@ fn caches() -> Result<Job, Failure> {
 fn narrow() -> Result<Job, Failure> {
     let graph = wgfc_ir::text::parse(NARROW).map_err(|e| Failure::error(e.to_string()))?;
     let program = states::fused(&graph, &Options::default());
-    let mut values = StateValues { capacities: [("capacity".to_owned(), 64)].into(), ..StateValues::default() };
+    let mut values =
+        StateValues { capacities: [("capacity".to_owned(), 64)].into(), ..StateValues::default() };
     let mut runs = vec![];
     for (step, seq) in [5, 1, 2, 5, 1].into_iter().enumerate() {
         let mut given = states::inputs(step, seq);
@@ -174,7 +175,8 @@ fn replaced(name: &str, seqs: &[usize]) -> Result<Job, Failure> {
     let mut past = Named::new();
     for s in &program.states {
         let extents = s.shape.iter().map(|d| d.as_const().and_then(|n| usize::try_from(n).ok()));
-        let shape: Vec<usize> = extents.collect::<Option<_>>().ok_or_else(|| Failure::error("no fixed size"))?;
+        let shape: Vec<usize> =
+            extents.collect::<Option<_>>().ok_or_else(|| Failure::error("no fixed size"))?;
         past.insert(s.name.clone(), Tensor::from_f32(shape.clone(), &vec![0.0; shape.iter().product()]));
     }
     let (mut runs, mut at) = (vec![], 0);
