@@ -305,7 +305,7 @@ fn folders_files_and_shards_hold_the_same() {
 }
 
 /// A copy of a model with large constants in its messages.
-fn large_model(dir: &Path) -> PathBuf {
+pub fn large_model(dir: &Path) -> PathBuf {
     use prost::Message;
     use wgfc_compiler::import::onnx::*;
     let tensor = |name: &str, n: i64, seed: u32| TensorProto {
@@ -505,7 +505,7 @@ fn recipes_that_cannot_be_are_refused() {
     }
 }
 
-fn two_plans() -> (Program, Program, Bundle) {
+pub fn two_plans() -> (Program, Program, Bundle) {
     let plan = |seq| decoder_with(seq, Fusion::Full, Some(23));
     let (one, any) = (plan(Some(1)), plan(None));
     let named = vec![("decode".to_owned(), one.clone()), ("prefill".to_owned(), any.clone())];

@@ -4,6 +4,7 @@
 //! refer.
 
 use crate::backend::{self, Failure, caught};
+use crate::bundles::{large_model, two_plans};
 use crate::caches::NARROW;
 use crate::conformance::{Case, passing_node_cases};
 use crate::data::Folder;
@@ -13,6 +14,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use wgfc::{ModelFile, SaveOptions};
 use wgfc_compiler::import::{NoExternalData, import};
 use wgfc_compiler::{Fusion, Options, States};
 use wgfc_ir::eval::{StateValues, evaluate, evaluate_from};
@@ -22,13 +24,21 @@ type Named = BTreeMap<String, Tensor>;
 
 /// A program and what it must compute, run after run.
 struct Job {
-    program: Program,
+    saved: Saved,
     /// How outputs are compared.
     rule: Value,
     /// Positions that states have room for at first.
     capacity: Option<usize>,
     /// Inputs and outputs.
     runs: Vec<(Named, Named)>,
+}
+
+/// How a program is written.
+enum Saved {
+    /// As `wgfc compile` does without further options.
+    Plainly(Box<Program>),
+    /// Under the name in a folder, in which there may be more files.
+    As(&'static str, tempfile::TempDir),
 }
 
 /// A name and what makes the case.
@@ -82,7 +92,15 @@ fn makers() -> Result<Vec<Maker>, String> {
     for (name, seqs) in [("static", &[3, 1, 1, 4]), ("window", &[3, 1, 1, 1]), ("where", &[1, 1, 1, 1])] {
         out.push((format!("states/cache-{name}"), Box::new(move || replaced(name, seqs))));
     }
+    out.push(("plans/folder".into(), Box::new(|| bundled("program", None))));
+    out.push(("plans/file".into(), Box::new(|| bundled("program.wgfc", None))));
+    out.push(("weights/shards".into(), Box::new(|| bundled("program", Some(2000)))));
+    out.push(("weights/from-model".into(), Box::new(from_model)));
     Ok(out)
+}
+
+fn plainly(program: Program) -> Saved {
+    Saved::Plainly(Box::new(program))
 }
 
 fn relative() -> Value {
@@ -103,7 +121,7 @@ fn node(case: &Case) -> Result<Job, Failure> {
         false => json!({ "kind": "equal", "rtol": case.tolerance.rtol, "atol": case.tolerance.atol }),
     };
     let outputs = named(&program, data.outputs);
-    Ok(Job { program, rule, capacity: None, runs: vec![(inputs, outputs)] })
+    Ok(Job { saved: plainly(program), rule, capacity: None, runs: vec![(inputs, outputs)] })
 }
 
 fn model(folder: &Folder) -> Result<Job, Failure> {
@@ -114,12 +132,17 @@ fn model(folder: &Folder) -> Result<Job, Failure> {
         let inputs = names.iter().cloned().zip(data.inputs).collect();
         runs.push((inputs, named(&program, data.outputs)));
     }
-    Ok(Job { program, rule: relative(), capacity: None, runs })
+    Ok(Job { saved: plainly(program), rule: relative(), capacity: None, runs })
 }
 
 /// Tokens after tokens, with a cache of one size or one that grows.
 fn decoding(fixed: Option<usize>, capacity: Option<usize>) -> Result<Job, Failure> {
     let program = decoder_with(None, Fusion::Full, fixed);
+    Ok(Job { saved: plainly(program), rule: relative(), capacity, runs: decoded() })
+}
+
+/// Tokens and their logits.
+fn decoded() -> Vec<(Named, Named)> {
     let mut reference = Reference::new();
     let (mut runs, mut past) = (vec![], 0);
     for ids in [&[3, 1, 36, 0, 8][..], &[5], &[1], &[30, 30, 2, 9, 4, 11, 2], &[7]] {
@@ -129,7 +152,41 @@ fn decoding(fixed: Option<usize>, capacity: Option<usize>) -> Result<Job, Failur
         let logits = Tensor::from_f32(vec![1, ids.len(), 37], &logits);
         runs.push((inputs, Named::from([("logits".to_owned(), logits)])));
     }
-    Ok(Job { program, rule: relative(), capacity, runs })
+    runs
+}
+
+/// Two plans over one store of weights and the same states, or one whose weights are in several files.
+fn bundled(name: &'static str, shard_size: Option<u64>) -> Result<Job, Failure> {
+    let (_, any, bundle) = two_plans();
+    let folder = temporary()?;
+    let options = SaveOptions { shard_size, ..SaveOptions::default() };
+    let path = folder.path().join(name);
+    let saved = match shard_size {
+        Some(_) => wgfc::save(&any, &path, &options),
+        None => wgfc::save_bundle(&bundle, &path, &options),
+    };
+    saved.map_err(|e| Failure::error(e.to_string()))?;
+    Ok(Job { saved: Saved::As(name, folder), rule: relative(), capacity: None, runs: decoded() })
+}
+
+/// A program whose weights are in the model's own file.
+fn from_model() -> Result<Job, Failure> {
+    let failed = |e: wgfc::Error| Failure::error(e.to_string());
+    let folder = temporary()?;
+    let file = ModelFile::open(&large_model(folder.path())).map_err(failed)?;
+    let options = SaveOptions { model: Some(&file), ..SaveOptions::default() };
+    let program = file.compile(&Options::default()).map_err(failed)?;
+    let graph = file.import(&Options::default()).map_err(failed)?.graph;
+    wgfc::save(&program, &folder.path().join("program"), &options).map_err(failed)?;
+    let x: Vec<f32> = (0..3 * 64).map(|i| ((i * 7) % 13) as f32 * 0.25 - 1.0).collect();
+    let given = Named::from([("x".to_owned(), Tensor::from_f32(vec![3, 64], &x))]);
+    let want = evaluate(&graph, &given).map_err(|e| Failure::error(e.to_string()))?;
+    let runs = vec![(given, named(&program, want))];
+    Ok(Job { saved: Saved::As("program", folder), rule: relative(), capacity: None, runs })
+}
+
+fn temporary() -> Result<tempfile::TempDir, Failure> {
+    tempfile::tempdir().map_err(|e| Failure::error(e.to_string()))
 }
 
 /// States that grow, that are replaced in places, and that are replaced whole.
@@ -143,7 +200,7 @@ fn caches() -> Result<Job, Failure> {
         let want = evaluate_from(&graph, &given, &mut values).map_err(|e| Failure::error(e.to_string()))?;
         runs.push((given, named(&program, want)));
     }
-    Ok(Job { program, rule: relative(), capacity: None, runs })
+    Ok(Job { saved: plainly(program), rule: relative(), capacity: None, runs })
 }
 
 /// Positions that do not begin on whole words.
@@ -159,7 +216,7 @@ fn narrow() -> Result<Job, Failure> {
         let want = evaluate_from(&graph, &given, &mut values).map_err(|e| Failure::error(e.to_string()))?;
         runs.push((given, named(&program, want)));
     }
-    Ok(Job { program, rule: relative(), capacity: Some(5), runs })
+    Ok(Job { saved: plainly(program), rule: relative(), capacity: Some(5), runs })
 }
 
 /// Caches of one size, of which each run replaces some positions.
@@ -198,7 +255,7 @@ fn replaced(name: &str, seqs: &[usize]) -> Result<Job, Failure> {
         }
         runs.push((inputs, outputs));
     }
-    Ok(Job { program, rule: relative(), capacity: None, runs })
+    Ok(Job { saved: plainly(program), rule: relative(), capacity: None, runs })
 }
 
 /// Appends bytes, and says where.
@@ -217,24 +274,44 @@ fn put_tensors(payload: &mut Vec<u8>, tensors: &Named) -> Value {
     tensors.iter().map(|(name, t)| (name.clone(), one(t))).collect::<serde_json::Map<_, _>>().into()
 }
 
-fn write(root: &Path, name: &str, job: &Job) -> Result<(), String> {
-    let failed = |e: &dyn std::fmt::Display| e.to_string();
-    let folder = tempfile::tempdir().map_err(|e| failed(&e))?;
-    let saved = folder.path().join("program");
-    wgfc::save(&job.program, &saved, &wgfc::SaveOptions::default()).map_err(|e| failed(&e))?;
-    let mut payload = vec![];
-    let mut files = serde_json::Map::new();
-    for at in ["", "kernels/"] {
-        let mut entries: Vec<_> = std::fs::read_dir(saved.join(at))
-            .map_err(|e| failed(&e))?
-            .collect::<Result<_, _>>()
-            .map_err(|e| failed(&e))?;
-        entries.sort_by_key(std::fs::DirEntry::file_name);
-        for file in entries.into_iter().filter(|e| e.path().is_file()) {
-            let bytes = std::fs::read(file.path()).map_err(|e| failed(&e))?;
-            files.insert(format!("{at}{}", file.file_name().to_string_lossy()), put(&mut payload, &bytes));
+/// The files of a saved program by their names relative to its plan.
+fn files(saved: &Saved) -> Result<BTreeMap<String, Vec<u8>>, String> {
+    let failed = |e: std::io::Error| e.to_string();
+    let own = tempfile::tempdir().map_err(failed)?;
+    let (name, folder) = match saved {
+        Saved::Plainly(program) => {
+            let path = own.path().join("program");
+            wgfc::save(program, &path, &SaveOptions::default()).map_err(|e| e.to_string())?;
+            ("program", own.path())
+        }
+        Saved::As(name, folder) => (*name, folder.path()),
+    };
+    let mut files = BTreeMap::new();
+    let places = match folder.join(name).is_dir() {
+        true => vec![
+            ("", folder.join(name)),
+            ("kernels/", folder.join(name).join("kernels")),
+            ("../", folder.to_owned()),
+        ],
+        false => vec![("", folder.to_owned())],
+    };
+    for (at, place) in places {
+        for entry in std::fs::read_dir(place).map_err(failed)? {
+            let path = entry.map_err(failed)?.path();
+            let file = path.file_name().and_then(|n| n.to_str()).ok_or("a file has no name")?;
+            if path.is_file() {
+                files.insert(format!("{at}{file}"), std::fs::read(&path).map_err(failed)?);
+            }
         }
     }
+    Ok(files)
+}
+
+fn write(root: &Path, name: &str, job: &Job) -> Result<(), String> {
+    let failed = |e: &dyn std::fmt::Display| e.to_string();
+    let mut payload = vec![];
+    let files: serde_json::Map<_, _> =
+        files(&job.saved)?.into_iter().map(|(name, bytes)| (name, put(&mut payload, &bytes))).collect();
     let runs: Vec<Value> = job
         .runs
         .iter()

@@ -39,6 +39,16 @@ export async function a_folder_is_loaded_from_its_address(readCase) {
   if (last("weights").total < 100) throw new Error("no bytes are counted");
 }
 
+export async function programs_of_several_plans_and_files_are_loaded_from_addresses(readCase) {
+  for (const address of ["plans/folder", "plans/file/program.wgfc", "weights/shards"]) {
+    const { runs } = await readCase(address.replace(/\/program.*/, ""));
+    await using(`/program/${address}`, {}, async (model) => {
+      equal(model.plans, address.startsWith("plans") ? ["decode", "prefill"] : [""], "plans");
+      for (const { inputs, outputs } of runs) close(await model.run(inputs), outputs);
+    });
+  }
+}
+
 export async function runs_at_the_same_time_are_done_in_order(readCase) {
   const { files, runs } = await readCase("states/decoder-grows");
   await using(files, { capacity: 6 }, async (model) => {
@@ -136,6 +146,12 @@ export async function what_breaks_off_or_is_spoilt_is_refused(readCase) {
   const more = (m) => changed({ kernels: plan.kernels.map((k) => ({ ...k, ...m })) });
   await refused(load(more({ features: ["wgpu-cooperative-matrix"] })), "feature", /needs the feature wgpu-cooperative-matrix/);
   await refused(load(more({ workgroup_bytes: 1 << 30 })), "limits", /maxComputeWorkgroupStorageSize of 1073741824/);
+  const huge = (kind) => changed({ buffers: plan.buffers.map((b) => (b.kind.kind === kind ? { ...b, elements: 2 ** 40 } : b)) });
+  await refused(load(huge("weight")), "corrupt", /the plan needs 4398046511104/);
+  const large = await load(huge("output"));
+  const limit = await refused(large.run(runs[0].inputs), "limits", /a tensor of node ".*" and 1 others takes 4398046511104 bytes, and this device's maxBufferSize is \d+/);
+  equal(typeof limit.node, "string", "where");
+  large.dispose();
   await refused(load(changed({ stats: { ...plan.stats, weights_absent: true } })), "corrupt", /without its weights/);
   await using("/whole/program/small/mlp/plan.json", {}, async (model) => close(await model.run(runs[0].inputs), runs[0].outputs));
 }

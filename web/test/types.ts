@@ -1,0 +1,31 @@
+// What the types promise; `npm run check` reads this and nothing runs it.
+import { type DispatchTime, type ErrorKind, type Model, Tensor, type TypedArray, WgfcError, load } from "../src/index.js";
+
+export async function types(device: GPUDevice, canvas: HTMLCanvasElement, file: File): Promise<void> {
+  const model: Model = await load("model/", { device, onProgress: ({ stage, loaded, total }) => console.log(stage, loaded / total) });
+  await load(file, { signal: AbortSignal.timeout(1000), plans: ["decode"], capacity: 64 });
+  await load({ "plan.json": "{}", "weights.safetensors": new Uint8Array(8) });
+
+  const plain = { dtype: "f32", shape: [1, 4], data: new Float32Array(4) } as const;
+  const host = await model.run({ x: plain, n: Tensor.from("i64", [1], [3n]) });
+  const numbers: TypedArray = host["y"]!.data;
+  const onDevice = await model.run({ x: host["y"]! }, { outputs: "gpu" });
+  const buffer: GPUBuffer = onDevice["y"]!.data;
+  const chosen = await model.run({ x: onDevice["y"]! }, { outputs: { y: buffer } });
+  const read: Tensor<TypedArray> = await chosen["y"]!.read(device);
+  // @ts-expect-error: what is on the device has no numbers here
+  onDevice["y"]!.toNumbers();
+  // @ts-expect-error: no such type
+  Tensor.from("f33", [1], [1]);
+
+  const image = await Tensor.fromImage(device, canvas, { shape: [1, 3, 224, 224], mean: [0.5, 0.5, 0.5] });
+  const times: DispatchTime[] = await model.profile({ x: image });
+  const { problem } = (await model.verify({ x: read }, { y: host["y"]! }, { rtol: 1e-3 }))["y"]!;
+  try {
+    await model.reset();
+  } catch (e) {
+    const kind: ErrorKind | undefined = e instanceof WgfcError ? e.kind : undefined;
+    console.log(kind, numbers.length, times.length, problem, model.states[0]?.data.size);
+  }
+  model.dispose();
+}
