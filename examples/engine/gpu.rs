@@ -5,6 +5,9 @@ use super::plan::{Kernel, Kind, Plan, Symbols};
 use std::error::Error;
 use wgpu::BufferUsages as Usage;
 
+/// Gives the bytes of a weight.
+type Weights<'a> = &'a dyn Fn(&str) -> Result<Vec<u8>, Box<dyn Error>>;
+
 pub struct Device {
     device: wgpu::Device,
     queue: wgpu::Queue,
@@ -30,7 +33,7 @@ impl Device {
     pub fn run(
         &self,
         plan: &Plan,
-        weight: &dyn Fn(&str) -> Result<Vec<u8>, Box<dyn Error>>,
+        weight: Weights,
         symbols: &Symbols,
         inputs: &Tensors,
     ) -> Result<Tensors, Box<dyn Error>> {
