@@ -39,7 +39,12 @@ pub struct SaveOptions<'a> {
     pub shard_size: Option<u64>,
     /// The model that was compiled: weights whose bytes are in its files are not copied; the plan says where they are.
     pub model: Option<&'a ModelFile>,
+    /// Files that a folder holds too, by their names: those of [`BESIDE`].
+    pub beside: &'a [(String, Vec<u8>)],
 }
+
+/// What belongs to a decoder, and may lie in the folder of its plan.
+pub const BESIDE: [&str; 2] = [crate::generate::TOKENIZER, crate::generate::CONFIG];
 
 /// Writes `program` as the folder `path`, or as one file where that ends in `.wgfc`.
 ///
@@ -53,6 +58,11 @@ pub fn save(program: &Program, path: &Path, options: &SaveOptions<'_>) -> Result
         let alone = vec![(String::new(), program.clone())];
         return save_bundle(&Bundle::new(program.producer.clone(), alone), path, options);
     }
+    save_alone(program, path, options)
+}
+
+/// Writes a program as a folder of a version before [`BUNDLE_VERSION`].
+fn save_alone(program: &Program, path: &Path, options: &SaveOptions<'_>) -> Result<(), Error> {
     let version = Program::version_for(&program.repeats, &program.states);
     let older;
     let program = match program.version {
@@ -65,10 +75,16 @@ pub fn save(program: &Program, path: &Path, options: &SaveOptions<'_>) -> Result
     put_folder(path, options, &|new, dir| write_folder(program, new, dir, options))
 }
 
-/// Writes a bundle, as [`save`] does a program.
+/// Writes a bundle, as [`save`] does a program: one of a single plan without a name is written as that.
 pub fn save_bundle(bundle: &Bundle, path: &Path, options: &SaveOptions<'_>) -> Result<(), Error> {
     if !is_file_name(path) {
-        return put_folder(path, options, &|new, dir| write::folder(bundle, new, dir, options));
+        return match &bundle.plans[..] {
+            [one] if one.name.is_empty() && options.shard_size.is_none() && options.model.is_none() => {
+                let producer = bundle.producer.clone();
+                save_alone(&Program { producer, ..one.program.clone() }, path, options)
+            }
+            _ => put_folder(path, options, &|new, dir| write::folder(bundle, new, dir, options)),
+        };
     }
     if options.shard_size.is_some() {
         return Err(Error::usage(
@@ -116,6 +132,9 @@ fn put_folder(
     let new = beside.join("new");
     fs::create_dir(&new).map_err(failed(&new))?;
     write(&new, dir)?;
+    for (name, bytes) in options.beside.iter().filter(|(n, _)| BESIDE.contains(&n.as_str())) {
+        fs::write(new.join(name), bytes).map_err(failed(&dir.join(name)))?;
+    }
     beside.put_folder("new", dir).map_err(|e| match e.kept {
         None => failed(dir)(e.cause),
         Some(kept) => Error::file_help(
@@ -213,7 +232,10 @@ fn is_program_dir(dir: &Path) -> Result<bool, Error> {
     if names.is_empty() {
         return Ok(true);
     }
-    let ours = names.iter().all(|n| [PLAN, KERNELS, WEIGHTS].contains(&n.as_str()) || write::is_shard(n));
+    let ours = names
+        .iter()
+        .map(String::as_str)
+        .all(|n| [PLAN, KERNELS, WEIGHTS].contains(&n) || BESIDE.contains(&n) || write::is_shard(n));
     #[derive(serde::Deserialize)]
     struct Producer {
         producer: String,

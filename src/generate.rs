@@ -30,12 +30,12 @@ mod text;
 mod tokens;
 
 pub use batch::{BatchGenerator, BatchTokens};
-pub use programs::fused;
+pub use programs::{compile_decoder, fused};
 pub use sample::Sampling;
-pub use text::{Decoder, Defaults, TextStream};
+pub use text::{CONFIG, Decoder, Defaults, TOKENIZER, TextStream};
 pub use tokens::Tokens;
 
-use crate::model::device_error;
+use crate::model::{device_error, device_profile};
 use crate::ports::{PortType, program_ports};
 use crate::{Error, Fusion, Options, Problem, Program, Tensor, Tuning};
 use choose::{Choice, Limits};
@@ -44,6 +44,7 @@ use roles::Input;
 use std::collections::{BTreeSet, HashMap};
 use std::time::{Duration, Instant};
 use tokens::{Ids, given};
+use wgfc_compiler::DeviceProfile;
 use wgfc_compiler::device::Speeds;
 use wgfc_compiler::schedule::cost::Expected;
 use wgfc_compiler::{Errors, Technique};
@@ -163,6 +164,18 @@ impl Generator {
         batch: usize,
     ) -> Result<(Generator, bool), Error> {
         let start = Instant::now();
+        if let Some(bundle) = decoder.compiled() {
+            if batch != 1 {
+                let message = format!("the decoder was compiled for one sequence at a time, not {batch}");
+                return Err(Error::usage(message, "give the model itself"));
+            }
+            let (long, short) = programs::compiled(&gpu, decoder, bundle, options)?;
+            let long = long.filter(|_| options.prompt_chunk > 1);
+            let profile = device_profile(gpu.profile(), &Default::default());
+            // Whoever wrote it may not be trusted.
+            let made = Generator::of(&gpu, long, short, options, profile, Checks::default(), start);
+            return Ok((made.map_err(|e| crate::model::edited(decoder.path(), e))?, false));
+        }
         let file = decoder.model();
         let (common, single) = compilations(&gpu, decoder, options, batch)?;
         let (long, short) = std::thread::scope(|scope| {
@@ -180,18 +193,29 @@ impl Generator {
             (long.transpose(), short)
         });
         let (long, (mut short, own_ends)) = (long?.map(|l| l.0), short?);
-        let compiled = Instant::now();
         if let Some(long) = &long {
             share_weights(long, &mut short);
         }
         // Compiled just now, here.
-        let how = SessionOptions {
-            checks: Checks::Trusted,
-            capacity: options.capacity.min(ROOM),
-            ..SessionOptions::default()
-        };
+        let made = Generator::of(&gpu, long, short, options, single.profile, Checks::Trusted, start)?;
+        Ok((made, own_ends))
+    }
+
+    /// Of its programs, which have been compiled since `start`.
+    fn of(
+        gpu: &Gpu,
+        long: Option<Program>,
+        short: Program,
+        options: &GeneratorOptions,
+        profile: DeviceProfile,
+        checks: Checks,
+        start: Instant,
+    ) -> Result<Generator, Error> {
+        let compiled = Instant::now();
+        let how =
+            SessionOptions { checks, capacity: options.capacity.min(ROOM), ..SessionOptions::default() };
         let programs: Vec<&Program> = long.iter().chain([&short]).collect();
-        let mut sessions = Session::family_blocking(&gpu, &programs, how).map_err(device_error)?.into_iter();
+        let mut sessions = Session::family_blocking(gpu, &programs, how).map_err(device_error)?.into_iter();
         let prefill = long.as_ref().and_then(|_| sessions.next());
         let decode =
             sessions.next().ok_or_else(|| Error::Internal("a program without its session".into()))?;
@@ -199,10 +223,10 @@ impl Generator {
         ports.retain(|p| p.name != head::CHOICE);
         let vocabulary = vocabulary(&short)?;
         let setup = Setup { compiling: compiled - start, uploading: compiled.elapsed() };
-        let generator = Generator {
+        Ok(Generator {
             setup,
             limited: HashMap::new(),
-            options: Options { fusion: options.fusion, profile: single.profile, ..Options::default() },
+            options: Options { fusion: options.fusion, profile, ..Options::default() },
             inputs: roles::inputs(&ports, None).map_err(|problems| Error::from(Errors(problems)))?,
             vocabulary,
             capacity: options.capacity,
@@ -212,8 +236,7 @@ impl Generator {
             warnings: short.stats.warnings.clone(),
             prefill,
             decode,
-        };
-        Ok((generator, own_ends))
+        })
     }
 
     /// How many tokens there are: ids are below.

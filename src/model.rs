@@ -356,7 +356,7 @@ pub fn folder_error(folder: Option<&Path>, e: RunError) -> Error {
 }
 
 /// An error that would be a bug of wgfc in a program it just compiled, said of a folder that was read.
-fn edited(folder: &Path, e: Error) -> Error {
+pub(crate) fn edited(folder: &Path, e: Error) -> Error {
     match e {
         Error::Internal(message) => Error::file_help(
             folder,

@@ -271,12 +271,13 @@ Examples:
   wgfc compile model.pt2 -o out/
   wgfc compile model.onnx -o model.wgfc --target web
   wgfc compile decoder.onnx -o out/ --state-capacity 2048 --variant decode:seq=1 --variant prefill
+  wgfc compile qwen2.5-0.5b/ -o out/ --generate && wgfc generate out/ --prompt \"The sea is\"
 
 Dimensions that are not fixed stay symbolic: one compiled program serves every batch and length. With --variant the model
 is compiled several times over one store of weights, and on the same states; each run takes the first plan that the
 device can run and that the inputs fit.")]
 pub struct CompileArgs {
-    /// The model: ONNX, or an archive of torch.export (.pt2)
+    /// The model: ONNX, or an archive of torch.export (.pt2); with --generate also a folder with model.onnx
     pub model: PathBuf,
     /// The folder to write, or NAME.wgfc for all in one file; an earlier program there is replaced
     #[arg(short, long, value_name = "DIR|FILE.wgfc")]
@@ -294,6 +295,10 @@ pub struct CompileArgs {
     /// weights of the others; may be repeated, the preferred ones first
     #[arg(long = "variant", value_name = "NAME[:WHAT,...]", value_parser = variant::parse_variant)]
     pub variants: Vec<VariantArg>,
+    /// Compile a decoder for `wgfc generate`: plans for prompts of any length and for a single token, which share a cache; a
+    /// tokenizer beside the model is copied to the folder
+    #[arg(long, conflicts_with_all = ["variants", "dims", "fixed", "taps", "added", "replaced", "state_capacity", "states", "graph_only"])]
+    pub generate: bool,
     /// Compile for such a device, with the speeds of --profile
     #[arg(long, value_enum, value_name = "KIND", conflicts_with_all = ["for_device", "adapter"])]
     pub target: Option<TargetArg>,
@@ -436,7 +441,7 @@ tokens and its sampling apply unless options say otherwise. The model takes toke
 values, as exported for text generation; the cache stays on the device.
 With --prompt text comes out, with --tokens token ids.")]
 pub struct GenerateArgs {
-    /// A folder with model.onnx and tokenizer.json, or a model's file
+    /// A folder with model.onnx and tokenizer.json, a model's file, or what `wgfc compile --generate` wrote
     #[arg(value_name = "MODEL|DIR")]
     pub model: PathBuf,
     /// The text to continue

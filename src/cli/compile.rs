@@ -1,27 +1,31 @@
 //! `wgfc compile`.
 
 use super::adapter::choice;
-use super::args::{CompileArgs, TargetArg, VariantArg, distinct};
+use super::args::{CompileArgs, TargetArg, distinct};
 use super::terminal::Terminal;
 use super::{inside, shown};
-use std::collections::BTreeSet;
+use std::path::Path;
 use wgfc::compiler::DeviceProfile;
 use wgfc::inspect::bytes_text;
 use wgfc::ir::bundle::Plan;
 use wgfc::model::{device_error, device_profile};
 use wgfc::runtime::Gpu;
 use wgfc::source::ModelFile;
-use wgfc::{Bundle, Cache, Error, Options, Program, SaveOptions};
+use wgfc::{Bundle, Cache, Decoder, Error, Options, SaveOptions};
 
 /// Compiles a model into a folder.
 pub fn main(a: &CompileArgs, t: &Terminal) -> Result<(), Error> {
     let started = std::time::Instant::now();
-    let mut file = ModelFile::open(&a.model)?;
-    if a.random_weights {
-        let _progress = t.spinner("making up weights".into());
-        file = file.with_random_weights()?;
-    }
-    say_random_weights(&file, t);
+    let decoder = if a.generate { Some(opened_decoder(a, t)?) } else { None };
+    let opened;
+    let file = match &decoder {
+        Some(d) => d.source()?,
+        None => {
+            opened = opened_file(a, t)?;
+            &opened
+        }
+    };
+    say_random_weights(file, t);
     let mut profile = "portable".to_owned();
     let mut options = Options { graph_only: a.graph_only, ..a.compile.options()? };
     if a.for_device || a.adapter.adapter.is_some() {
@@ -42,29 +46,35 @@ pub fn main(a: &CompileArgs, t: &Terminal) -> Result<(), Error> {
     }
     a.features.iter().for_each(|f| f.add(&mut options.profile));
     distinct(&a.variants)?;
-    let programs = {
+    let bundle = {
         let _progress = t.spinner(format!("compiling {}", shown(&a.model)));
-        compiled(a, &file, &options)?
+        match &decoder {
+            Some(d) => wgfc::generate::compile_decoder(d, &options)?,
+            None => compiled(a, file, &options)?,
+        }
     };
-    let Some((_, program)) = programs.first() else {
+    let Some(Plan { program, .. }) = bundle.plans.first() else {
         return Err(Error::Internal("nothing was compiled".into()));
     };
-    let (program, cost) = (program.clone(), inside::cost(&file, &options, program, &a.compile.dims, t));
-    let bundle = Bundle::new(program.producer.clone(), programs);
-    let warnings: BTreeSet<&String> = bundle.plans.iter().flat_map(|p| &p.program.stats.warnings).collect();
-    t.warnings(&warnings.into_iter().cloned().collect::<Vec<_>>());
+    let cost = inside::cost(file, &options, program, &a.compile.dims, t);
+    let mut warnings: Vec<String> = vec![];
+    for w in bundle.plans.iter().flat_map(|p| &p.program.stats.warnings) {
+        if !warnings.contains(w) {
+            warnings.push(w.clone());
+        }
+    }
+    t.warnings(&warnings);
+    let beside = if a.generate { beside(&a.model)? } else { vec![] };
     {
         let bar = t.bar("writing weights".into(), 0, true);
         let save = SaveOptions {
             force: a.force,
             progress: Some(&|done, all| bar.at_of(done, all)),
             shard_size: a.shard_size,
-            model: a.weights_from_model.then_some(&file),
+            model: a.weights_from_model.then_some(file),
+            beside: &beside,
         };
-        match a.variants.is_empty() {
-            true => wgfc::save(&program, &a.output, &save)?,
-            false => wgfc::save_bundle(&bundle, &a.output, &save)?,
-        }
+        wgfc::save_bundle(&bundle, &a.output, &save)?;
     }
     let weights: usize = bundle.store().into_iter().filter_map(|(_, w)| w.byte_len()).sum();
     let kernels = bundle.kernels().len();
@@ -90,7 +100,7 @@ pub fn main(a: &CompileArgs, t: &Terminal) -> Result<(), Error> {
             "weight_bytes": weights,
             "weights_absent": program.stats.weights_absent,
             "random_weights": a.random_weights,
-            "warnings": program.stats.warnings,
+            "warnings": warnings,
             "seconds": seconds,
             "looking_inside": cost.as_ref().map(inside::Cost::json),
         }));
@@ -122,18 +132,52 @@ pub fn main(a: &CompileArgs, t: &Terminal) -> Result<(), Error> {
     Ok(())
 }
 
-/// The model compiled once for each variant, or once.
-fn compiled(a: &CompileArgs, file: &ModelFile, options: &Options) -> Result<Vec<(String, Program)>, Error> {
-    if a.variants.is_empty() {
-        return Ok(vec![(String::new(), file.compile(options)?)]);
+/// The model's file.
+fn opened_file(a: &CompileArgs, t: &Terminal) -> Result<ModelFile, Error> {
+    let file = ModelFile::open(&a.model)?;
+    if !a.random_weights {
+        return Ok(file);
     }
-    let one = |v: &VariantArg| {
+    let _progress = t.spinner("making up weights".into());
+    file.with_random_weights()
+}
+
+/// The decoder's files.
+fn opened_decoder(a: &CompileArgs, t: &Terminal) -> Result<Decoder, Error> {
+    let decoder = Decoder::open(&a.model)?;
+    if !a.random_weights {
+        return Ok(decoder);
+    }
+    let _progress = t.spinner("making up weights".into());
+    decoder.with_random_weights()
+}
+
+/// What lies beside a decoder's model and is needed to generate text.
+fn beside(model: &Path) -> Result<Vec<(String, Vec<u8>)>, Error> {
+    let there = |name: &&str| model.is_dir() && model.join(name).is_file();
+    let one = |name: &str| {
+        let path = model.join(name);
+        let read = wgfc::files::read(&path);
+        let read = read.map_err(|m| Error::file_help(&path, m, "make it readable, or move it away"));
+        Ok((name.to_owned(), read?))
+    };
+    wgfc::artefact::BESIDE.into_iter().filter(there).map(one).collect()
+}
+
+/// The model compiled once for each variant, or once.
+fn compiled(a: &CompileArgs, file: &ModelFile, options: &Options) -> Result<Bundle, Error> {
+    let mut plans = vec![];
+    for v in &a.variants {
         let mut options = options.clone();
         options.dims.extend(v.dims.iter().cloned());
         v.features.iter().for_each(|f| f.add(&mut options.profile));
-        Ok((v.name.clone(), file.compile(&options)?))
-    };
-    a.variants.iter().map(one).collect()
+        plans.push((v.name.clone(), file.compile(&options)?));
+    }
+    if plans.is_empty() {
+        plans.push((String::new(), file.compile(options)?));
+    }
+    let producer = plans.first().map(|p| p.1.producer.clone()).unwrap_or_default();
+    Ok(Bundle::new(producer, plans))
 }
 
 /// Warns that weights are random.

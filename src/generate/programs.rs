@@ -3,14 +3,14 @@
 use super::choose::Limits;
 use super::roles::{self, Input};
 use super::{Decoder, GeneratorOptions, head};
-use crate::model::device_profile;
-use crate::ports::graph_ports;
-use crate::{Error, ModelFile, Options, Program, Tensor};
+use crate::model::{device_error, device_profile};
+use crate::ports::{graph_ports, program_ports};
+use crate::{Bundle, Error, ModelFile, Options, Program, Tensor};
 use wgfc_compiler::pipeline::{Fused, compile_graph};
 use wgfc_compiler::{DeviceProfile, Diagnostic, Errors, States};
 use wgfc_ir::graph::State;
 use wgfc_ir::program::Stats;
-use wgfc_ir::{DType, GatherAxis, Graph, Growth, Op, TensorType};
+use wgfc_ir::{DType, Dim, GatherAxis, Graph, Growth, Op, TensorType};
 use wgfc_runtime::Gpu;
 
 /// How the program for prompts is compiled, which a model that takes one token at a time lacks, and how
@@ -21,11 +21,83 @@ pub(super) fn compilations(
     options: &GeneratorOptions,
     batch: usize,
 ) -> Result<(Option<Options>, Options), Error> {
+    check_capacity(options)?;
+    let common = Options {
+        fusion: options.fusion,
+        without: options.without.clone(),
+        profile: device_profile(
+            gpu.profile(),
+            &DeviceProfile { speeds: options.speeds, ..DeviceProfile::default() },
+        ),
+        tuning: options.tuning.clone(),
+        expect: options.expect.clone(),
+        ..Options::default()
+    };
+    let (long, short) = both(decoder.source()?, common, batch)?;
+    Ok((long.filter(|_| options.prompt_chunk > 1), short))
+}
+
+fn check_capacity(options: &GeneratorOptions) -> Result<(), Error> {
     if options.capacity == 0 || i32::try_from(options.capacity).is_err() {
         let message = format!("the cache cannot have room for {} positions", options.capacity);
         return Err(Error::usage(message, "give a capacity between 1 and 2147483647"));
     }
-    let symbols = roles::symbols(decoder.model())?;
+    Ok(())
+}
+
+/// What a decoder is compiled to that is kept: a plan `decode` for a single token, and `prefill` for prompts, which a model that
+/// takes one token at a time lacks. The cache is theirs, with room for as many positions as each session gives it. Dimensions of
+/// `options` that are the decoder's own are not looked at.
+///
+/// # Errors
+/// As [`Generator::new`](super::Generator::new).
+pub fn compile_decoder(decoder: &Decoder, options: &Options) -> Result<Bundle, Error> {
+    let file = decoder.source()?;
+    let (long, short) = both(file, options.clone(), 1)?;
+    let named = [Some(("decode", short)), long.map(|l| ("prefill", l))];
+    let one = |(name, options): (&str, Options)| Ok((name.to_owned(), compile(file, &options)?.0));
+    let programs = named.into_iter().flatten().map(one).collect::<Result<Vec<_>, Error>>()?;
+    let producer = programs.first().map(|p| p.1.producer.clone()).unwrap_or_default();
+    Ok(Bundle::new(producer, programs))
+}
+
+/// The plans of a compiled decoder that a device runs: for prompts, and for a single token.
+pub(super) fn compiled(
+    gpu: &Gpu,
+    decoder: &Decoder,
+    bundle: &Bundle,
+    options: &GeneratorOptions,
+) -> Result<(Option<Program>, Program), Error> {
+    check_capacity(options)?;
+    let (plans, _) = wgfc_runtime::plans::choose(bundle, gpu.profile()).map_err(device_error)?;
+    let program = |single| {
+        let tokens = |p: &Program| {
+            let ports = program_ports(&p.inputs);
+            let ids = roles::ids(&ports)?;
+            let one = ids.shape.last().and_then(Dim::as_const) == Some(1);
+            let open = ids.shape.last().is_some_and(|d| d.as_const().is_none());
+            Some(if single { one } else { open })
+        };
+        let found = plans.iter().find(|p| tokens(&p.program) == Some(true))?;
+        Some(Program { producer: bundle.producer.clone(), ..found.program.clone() })
+    };
+    let short = program(true).filter(|p| {
+        let outputs = [head::LOGITS, head::TOKEN].iter().all(|n| p.outputs.iter().any(|o| o.name == **n));
+        outputs && p.inputs.iter().any(|i| i.name == head::CHOICE)
+    });
+    let short = short.ok_or_else(|| {
+        Error::file_help(
+            decoder.path(),
+            "holds no plan that generates tokens",
+            "compile the model with `wgfc compile --generate`, or give the model itself",
+        )
+    })?;
+    Ok((program(false), short))
+}
+
+/// How the programs for prompts, if the model takes any, and for a single token are compiled.
+fn both(file: &ModelFile, common: Options, batch: usize) -> Result<(Option<Options>, Options), Error> {
+    let symbols = roles::symbols(file)?;
     let rows = i64::try_from(batch).ok().filter(|b| (1..=i64::from(u16::MAX)).contains(b));
     let rows = rows.ok_or_else(|| {
         let message = format!("{batch} sequences at a time cannot be generated");
@@ -37,21 +109,10 @@ pub(super) fn compilations(
             "export it with a symbolic batch size",
         ));
     }
-    let common = Options {
-        fusion: options.fusion,
-        without: options.without.clone(),
-        dims: symbols.batch.iter().map(|b| (b.clone(), rows)).collect(),
-        profile: device_profile(
-            gpu.profile(),
-            &DeviceProfile { speeds: options.speeds, ..DeviceProfile::default() },
-        ),
-        tuning: options.tuning.clone(),
-        expect: options.expect.clone(),
-        ..Options::default()
-    };
+    let common = Options { dims: symbols.batch.iter().map(|b| (b.clone(), rows)).collect(), ..common };
     let one = symbols.seq.iter().map(|s| (s.clone(), 1));
     let single = Options { dims: common.dims.clone().into_iter().chain(one).collect(), ..common.clone() };
-    Ok((symbols.seq.filter(|_| options.prompt_chunk > 1).map(|_| common), single))
+    Ok((symbols.seq.map(|_| common), single))
 }
 
 /// The programs of a [`Generator`](super::Generator) before their kernels are written, each with the options it was fused
@@ -66,7 +127,7 @@ pub fn fused(
 ) -> Result<Vec<(Fused, Options)>, Error> {
     let (long, short) = compilations(gpu, decoder, options, 1)?;
     let fuse = |o: Options| {
-        let fused = decoder.model().fuse_amended(&o, &mut |g| decoder_graph(g).map(|_| ()))?;
+        let fused = decoder.source()?.fuse_amended(&o, &mut |g| decoder_graph(g).map(|_| ()))?;
         Ok((fused, o))
     };
     [Some(short), long].into_iter().flatten().map(fuse).collect()

@@ -38,7 +38,7 @@ impl Recompute {
     /// # Errors
     /// As [`Recompute::new`].
     pub fn on_device(gpu: Gpu, decoder: &Decoder, options: &GeneratorOptions) -> Result<Recompute, Error> {
-        let file = decoder.model();
+        let file = decoder.source()?;
         let symbols = roles::symbols(file)?;
         let mut dims: BTreeMap<String, i64> = symbols.batch.iter().map(|b| (b.clone(), 1)).collect();
         let seq = symbols.seq.ok_or_else(|| {

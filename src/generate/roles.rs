@@ -142,6 +142,11 @@ pub fn inputs(ports: &[PortType], states: Option<&str>) -> Result<Vec<Input>, Ve
     if problems.is_empty() { Ok(found) } else { Err(problems) }
 }
 
+/// The input that holds the token ids, if one does.
+pub fn ids(ports: &[PortType]) -> Option<&PortType> {
+    ports.iter().find(|p| p.broadcast.is_none() && role(p) == Some(Role::Ids))
+}
+
 /// The symbols of a decoder's shapes, where they are no numbers.
 pub struct Symbols {
     /// Sequences at a time.

@@ -5,14 +5,17 @@ mod bounds;
 #[cfg_attr(not(feature = "tokenizers"), path = "text/without.rs")]
 mod guarded;
 
+use crate::artefact::{PLAN, is_program};
 use crate::files::in_words;
-use crate::{Error, ModelFile};
+use crate::{Bundle, Error, ModelFile};
 use guarded::{Guarded, Stream};
 use std::path::{Path, PathBuf};
 
 /// A decoder's files.
 pub struct Decoder {
     model: ModelFile,
+    /// What it was compiled to, where that is what was opened.
+    compiled: Option<Box<Bundle>>,
     tokenizer: Option<Guarded>,
     defaults: Defaults,
     path: PathBuf,
@@ -35,22 +38,30 @@ pub struct Defaults {
 
 impl Decoder {
     /// Opens a folder with `model.onnx` (or one `.onnx` file of another name) and, where they are,
-    /// `tokenizer.json` and `generation_config.json`; or a model's file alone, which takes token ids.
+    /// `tokenizer.json` and `generation_config.json`; or a model's file alone, which takes token ids. Instead of the model it may
+    /// be what [`compile_decoder`](super::compile_decoder) made of it, as a folder that holds these files too, or as one file, beside which they
+    /// are.
     ///
     /// # Errors
     /// No model or several in the folder; files that cannot be read or are not what they should be.
     pub fn open(path: &Path) -> Result<Decoder, Error> {
-        if !path.is_dir() {
-            let model = ModelFile::open(path)?;
-            return Ok(Decoder {
-                model,
-                tokenizer: None,
-                defaults: Defaults::default(),
-                path: path.to_owned(),
-            });
-        }
-        let model = ModelFile::open(&model_in(path)?)?;
-        let beside = path.join("tokenizer.json");
+        let (model, compiled, folder) = match (path.is_dir(), is_program(path)) {
+            (true, _) if !path.join(PLAN).is_file() => {
+                (ModelFile::open(&model_in(path)?)?, None, Some(path.to_owned()))
+            }
+            (folder, true) => {
+                let beside = if folder { Some(path) } else { path.parent() };
+                let compiled = crate::load_bundle(path)?;
+                let none = ModelFile::of_bytes(std::sync::Arc::new(vec![]));
+                (none, Some(Box::new(compiled)), beside.map(Path::to_owned))
+            }
+            _ => (ModelFile::open(path)?, None, None),
+        };
+        let Some(folder) = folder else {
+            let defaults = Defaults::default();
+            return Ok(Decoder { model, compiled, tokenizer: None, defaults, path: path.to_owned() });
+        };
+        let beside = folder.join(TOKENIZER);
         let tokenizer = match read(&beside)? {
             None => None,
             // Token ids need none.
@@ -59,22 +70,45 @@ impl Decoder {
                 Error::file_help(&beside, format!("is no tokenizer that can be used: {e}"), NOT_TEXT)
             })?),
         };
-        let beside = path.join("generation_config.json");
+        let beside = folder.join(CONFIG);
         let defaults = match read(&beside)? {
             None => Defaults::default(),
             Some(bytes) => Defaults::parse(&bytes).map_err(|e| Error::file_help(&beside, e, NOT_CONFIG))?,
         };
-        Ok(Decoder { model, tokenizer, defaults, path: path.to_owned() })
+        Ok(Decoder { model, compiled, tokenizer, defaults, path: path.to_owned() })
     }
 
     /// Makes up all external weights; see [`ModelFile::with_random_weights`].
     pub fn with_random_weights(self) -> Result<Decoder, Error> {
+        self.source()?;
         Ok(Decoder { model: self.model.with_random_weights()?, ..self })
     }
 
-    /// The model's file.
+    /// The model's file; empty where the decoder was compiled before.
     pub fn model(&self) -> &ModelFile {
         &self.model
+    }
+    /// Its plans, where it was compiled before.
+    pub fn compiled(&self) -> Option<&Bundle> {
+        self.compiled.as_deref()
+    }
+    /// The model's file, to be compiled.
+    ///
+    /// # Errors
+    /// Where there is none, as the decoder was compiled before.
+    pub fn source(&self) -> Result<&ModelFile, Error> {
+        match self.compiled {
+            None => Ok(&self.model),
+            Some(_) => Err(Error::file_help(
+                &self.path,
+                "is compiled already, and this compiles the model",
+                "give the model, or the folder that holds model.onnx",
+            )),
+        }
+    }
+    /// The path that was opened.
+    pub(super) fn path(&self) -> &Path {
+        &self.path
     }
     /// What its publisher recommends.
     pub fn defaults(&self) -> &Defaults {
@@ -194,6 +228,11 @@ impl Defaults {
     }
 }
 
+/// The tokenizer beside a model.
+pub const TOKENIZER: &str = "tokenizer.json";
+/// What the publisher recommends, beside a model.
+pub const CONFIG: &str = "generation_config.json";
+
 const NOT_TEXT: &str = "fetch the model's tokenizer.json again, or give token ids with --tokens";
 const NOT_CONFIG: &str = "correct or remove the file: options can say what it says";
 
@@ -219,11 +258,6 @@ fn model_in(folder: &Path) -> Result<PathBuf, Error> {
     models.sort();
     match models.as_slice() {
         [one] => Ok(one.clone()),
-        [] if folder.join("plan.json").is_file() => Err(Error::file_help(
-            folder,
-            "is a compiled program",
-            "generation compiles the model itself: give the folder that holds model.onnx",
-        )),
         [] => Err(Error::file_help(
             folder,
             "holds no model.onnx",

@@ -62,13 +62,13 @@ fn features_and_targets_need_no_such_device() {
     };
     let none = Value::Array(vec![]);
     let f16: Value = vec!["shader-f16"].into();
-    assert_eq!(needs("|--target|web"), [none.clone()]);
-    assert_eq!(needs("|--target|web|--features|f16"), [f16.clone()]);
+    assert_eq!(needs("|--target|web"), vec![none.clone()]);
+    assert_eq!(needs("|--target|web|--features|f16"), vec![f16.clone()]);
     assert_eq!(needs("|--variant|half:f16|--variant|any"), [f16, none.clone()]);
     // A profile's limits are not those of every browser.
     let profile = r#"{"version": 1, "limits": {"f16": true, "max_storage_buffers": 20}, "speeds": {}}"#;
     std::fs::write(d.path().join("p.json"), profile).unwrap();
-    assert_ne!(needs("|--profile|p.json"), [none.clone()]);
+    assert_ne!(needs("|--profile|p.json"), vec![none.clone()]);
     assert_eq!(needs("|--profile|p.json|--target|web"), [none]);
     let refused = format!("compile|{half}|-o|x|--features|f16,warp");
     wgfc(d.path(), &refused).exits(1).says("`warp` is no feature");

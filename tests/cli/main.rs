@@ -443,11 +443,18 @@ fn generate_continues_tokens_and_text() {
     let spoken: Vec<String> = ids[..=stop].iter().map(|t| format!("w{t}")).collect();
     let text = wgfc(d.path(), "generate|.|--prompt|w3 w1 w36|--max-new-tokens|6|--stats|--quiet").exits(0);
     assert_eq!(text.out.trim(), spoken.join(" "));
-    text.says("dispatches a token")
-        .says("tokens/s at the")
-        .says("share of the bound")
-        .says("pipelines and upload")
-        .says("host memory");
+    for part in
+        ["dispatches a token", "tokens/s at the", "share of the bound", "pipelines and upload", "host memory"]
+    {
+        assert!(text.err.contains(part), "{part}: {}", text.err);
+    }
+
+    wgfc(d.path(), "compile|.|-o|out|--generate|--target|web").exits(0).prints("decode ");
+    let compiled = "generate|out|--prompt|w3 w1 w36|--max-new-tokens|6|--quiet";
+    assert_eq!(wgfc(d.path(), compiled).exits(0).out, text.out);
+    let again = "compile|out|-o|x|--generate";
+    wgfc(d.path(), again).exits(1).says("is compiled already");
+    wgfc(d.path(), "compile|.|-o|x|--generate|--dim|a=1").exits(1).says("cannot be used with");
 
     let nothing = folder();
     generate("--tokens|37").exits(1).says("token 37 is outside the model's vocabulary, which is 0 to 36");

@@ -345,3 +345,55 @@ fn text_comes_in_and_goes_out_with_a_tokenizer() {
         std::fs::write(dir.path().join(file), whole).unwrap();
     }
 }
+
+#[test]
+fn a_compiled_decoder_generates_what_the_model_does() {
+    let dir = edited(|_| {});
+    let config = r#"{"eos_token_id": 36}"#;
+    std::fs::write(dir.path().join("generation_config.json"), config).unwrap();
+    let decoder = Decoder::open(dir.path()).unwrap();
+    let bundle = wgfc::generate::compile_decoder(&decoder, &Options::default()).unwrap();
+    let names: Vec<&str> = bundle.plans.iter().map(|p| p.name.as_str()).collect();
+    assert_eq!(names, ["decode", "prefill"]);
+    let out = tempfile::tempdir().unwrap();
+    let (folder, file) = (out.path().join("out"), out.path().join("out.wgfc"));
+    let beside = [("generation_config.json".to_owned(), config.as_bytes().to_vec())];
+    let save = wgfc::SaveOptions { beside: &beside, ..Default::default() };
+    wgfc::save_bundle(&bundle, &folder, &save).unwrap();
+    // Once more: what lies beside the plan is ours too.
+    wgfc::save_bundle(&bundle, &folder, &save).unwrap();
+    wgfc::save_bundle(&bundle, &file, &save).unwrap();
+
+    let prompt = [3, 1, 36, 0, 8];
+    let want = greedy(&prompt, 6);
+    for path in [&folder, &file] {
+        let compiled = Decoder::open(path).unwrap();
+        assert_eq!(compiled.defaults().stop, if path == &folder { vec![36] } else { vec![] });
+        assert!(compiled.source().is_err() && compiled.compiled().is_some());
+        for gpu in gpus().iter().take(1) {
+            let options = options(Fusion::Full, &gpu.summary().name);
+            let mut g = Generator::on_device(gpu.clone(), &compiled, &options).unwrap();
+            let request = Request { max_new_tokens: 6, ..Default::default() };
+            let tokens: Vec<i64> = g.generate(&prompt, &request).unwrap().collect::<Result<_, _>>().unwrap();
+            assert_eq!(tokens, want);
+            // Drawn ones too: what draws within limits is compiled here.
+            let sampling = Some(Sampling { top_k: Some(1), ..Sampling::default() });
+            g.reset().unwrap();
+            let request = Request { sampling, ..request };
+            let tokens: Vec<i64> = g.generate(&prompt, &request).unwrap().collect::<Result<_, _>>().unwrap();
+            assert_eq!(tokens, want);
+            let none = GeneratorOptions { capacity: 0, ..options.clone() };
+            let e = Generator::on_device(gpu.clone(), &compiled, &none).err().unwrap().to_string();
+            assert!(e.contains("room for 0 positions"), "{e}");
+            let e = wgfc::BatchGenerator::new(&compiled, 2, &options).err().unwrap().to_string();
+            assert!(e.contains("one sequence at a time"), "{e}");
+        }
+    }
+    // Plans of something else are none of a decoder.
+    let mlp = Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/plans/v2");
+    if let Some(gpu) = gpus().first() {
+        let other = Decoder::open(&mlp).unwrap();
+        let e = Generator::on_device(gpu.clone(), &other, &GeneratorOptions::default()).err().unwrap();
+        assert!(e.to_string().contains("no plan that generates tokens"), "{e}");
+    }
+}
