@@ -30,11 +30,11 @@ export function lacking(plan: Plan, of: Capabilities): { features: string[]; lim
 /** The plans that a device can run with one set of weights and states, in order. */
 export function choose(plans: readonly Plan[], of: Capabilities): Plan[] {
   const lacks = plans.map((p) => lacking(p, of));
-  const fit = plans.filter((_, i) => lacks[i]!.features.length + lacks[i]!.limits.length === 0);
+  const fit = plans.filter((_, i) => !(lacks[i]!.features.length + lacks[i]!.limits.length));
   const [first] = fit;
   if (first) return fit.filter((p) => signature(p) === signature(first));
   const lines = plans.map((p, i) => `${label(p, i)} needs ${[...lacks[i]!.features, ...lacks[i]!.limits].join(", ")}`);
-  const kind = lacks.every((l) => l.features.length > 0) ? "feature" : "limits";
+  const kind = lacks.every((l) => l.features.length) ? "feature" : "limits";
   throw new WgfcError(kind, `this device cannot run the model: ${lines.join("; ")}. Compile a variant for such devices.`);
 }
 

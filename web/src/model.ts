@@ -137,8 +137,15 @@ export class Model {
       }
     });
     const report = (stage: Progress["stage"]) => (loaded: number, total: number) => onProgress?.({ stage, loaded, total });
-    const pipelines = await makePipelines(gpu, this.#program, this.#plans, { signal, progress: report("kernels") });
-    await upload(gpu.device, source, this.#parts, this.#weights, { signal, progress: report("weights") });
+    // Both at once; where one fails the other is given up, and over before anything is freed.
+    const stop = new AbortController();
+    const either = AbortSignal.any(signal ? [signal, stop.signal] : [stop.signal]);
+    const kernels = makePipelines(gpu, this.#program, this.#plans, { signal: either, progress: report("kernels") });
+    const uploads = upload(gpu.device, source, this.#parts, this.#weights, { signal: either, progress: report("weights") });
+    const all = Promise.all([kernels, uploads]);
+    all.catch(() => stop.abort());
+    await Promise.allSettled([kernels, uploads]);
+    const [pipelines] = await all;
     await this.#begin(signal);
     const shared: Shared = { gpu, weights: this.#weights, states: this.#states, arenas: this.#arenas };
     this.#sessions = await gpu.scoped("making buffers", () => this.#plans.map((p) => new Session(p, pipelines, shared)));
@@ -331,7 +338,7 @@ export class Model {
   #placeOutput(port: Port, i: number, size: number, to: Destination | undefined): GPUBuffer {
     if (to === "gpu") return this.#gpu.storage(`output ${port.name}`, size);
     if (to === undefined || to === "cpu") return this.#ownBuffer(i, size);
-    if (to.size < size) throw new WgfcError("shape", `"${port.name}": the GPUBuffer given has ${to.size} bytes, and it takes ${size}`);
+    if (to.size < size) throw new WgfcError("shape", `"${port.name}" takes ${size} bytes, not ${to.size}`);
     return to;
   }
 
@@ -357,7 +364,7 @@ export class Model {
   #take(size: number): GPUBuffer {
     const i = this.#staging.findIndex((b) => b.size >= size && b.size <= 4 * size + 65536);
     if (i >= 0) return this.#staging.splice(i, 1)[0]!;
-    return this.device.createBuffer({ label: "outputs", size, usage: MAP_READ | COPY_DST });
+    return this.device.createBuffer({ size, usage: MAP_READ | COPY_DST });
   }
 
   /** Copies of what lies in a staging buffer, once it is there. */

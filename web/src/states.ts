@@ -104,7 +104,7 @@ export class States {
     if (fixed)
       throw new WgfcError(
         "limits",
-        `state "${fixed.name}" has room for ${this.positions(fixed)!.capacity} positions, not for ${capacity}: that was fixed when the model was compiled`,
+        `state "${fixed.name}" was compiled with room for ${this.positions(fixed)!.capacity} positions, not for ${capacity}`,
       );
     const to = this.#room(capacity);
     for (const [symbol, n] of this.#capacities) to.set(symbol, Math.max(n, to.get(symbol) ?? 0));
