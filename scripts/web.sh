@@ -11,7 +11,7 @@ cd "$(dirname "$0")/.."
 source scripts/setup.sh
 command -v node >/dev/null || install nodejs
 command -v npm >/dev/null || install npm
-if ! node -e 'process.exit(parseInt(process.versions.node) < 20)'; then
+if ! node -e 'process.exit(parseInt(process.versions.node) < 20 ? 1 : 0)'; then
     echo "error: node $(node --version) is too old; version 20 or later is needed" >&2
     exit 1
 fi
