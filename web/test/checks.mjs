@@ -64,6 +64,50 @@ export async function runs_at_the_same_time_are_done_in_order(readCase) {
   });
 }
 
+/** A program whose state begins with numbers and adds up its inputs. */
+function counter() {
+  const header = new TextEncoder().encode(JSON.stringify({ begin: { dtype: "F32", shape: [4], data_offsets: [0, 16] } }));
+  const weights = new Uint8Array(8 + header.length + 16);
+  new DataView(weights.buffer).setUint32(0, header.length, true);
+  weights.set(header, 8);
+  weights.set(new Uint8Array(Float32Array.of(1, 2, 3, 4).buffer), 8 + header.length);
+  const port = (name, buffer) => ({ name, dtype: "f32", shape: [4], buffer });
+  const buffer = (kind) => ({ kind, dtype: "f32", elements: 4 });
+  const plan = {
+    version: 4, producer: "a test", inputs: [port("x", 0)], outputs: [port("y", 2)], symbols: [], constraints: [],
+    states: [{ ...port("sum", 1), growth: null, initial: "begin" }],
+    buffers: [buffer({ kind: "input", index: 0 }), buffer({ kind: "state", name: "sum" }), buffer({ kind: "output", index: 0 })],
+    kernels: [{ name: "add", family: "map", workgroup_size: [4, 1, 1], bindings: ["read", "read_write", "read_write"], uses_dims: false, workgroup_bytes: 0, features: [] }],
+    dispatches: [{ kernel: 0, bindings: [0, 1, 2], workgroups: [1, 1, 1], nodes: ["Add_0"], bytes: 48, flops: 4 }],
+    stats: { model_nodes: 1, bytes_unfused: 48, weights_absent: false, warnings: [] },
+  };
+  const text = `@group(0) @binding(0) var<storage, read> x: array<f32>;
+@group(0) @binding(1) var<storage, read_write> sum: array<f32>;
+@group(0) @binding(2) var<storage, read_write> y: array<f32>;
+@compute @workgroup_size(4) fn main(@builtin(global_invocation_id) id: vec3<u32>) {
+  sum[id.x] += x[id.x];
+  y[id.x] = sum[id.x];
+}`;
+  return { "plan.json": JSON.stringify(plan), "kernels/add.wgsl": text, "weights.safetensors": weights };
+}
+
+export async function states_begin_with_what_the_model_has() {
+  await using(counter(), {}, async (model) => {
+    const x = Tensor.from("f32", [4], [10, 20, 30, 40]);
+    const run = async () => [...(await model.run({ x })).y.data];
+    equal(await run(), [11, 22, 33, 44], "the first run");
+    equal(await run(), [21, 42, 63, 84], "the second");
+    const [{ name, dtype, shape, data, length }] = model.states;
+    equal([name, length], ["sum", undefined], "the state");
+    equal([...(await new Tensor(dtype, shape, data).read(model.device)).data], [21, 42, 63, 84], "what it holds");
+    model.device.queue.writeBuffer(data, 0, Float32Array.of(0, 0, 0, 1));
+    equal(await run(), [10, 20, 30, 41], "after it was written");
+    await model.reset();
+    equal(await run(), [11, 22, 33, 44], "after it began anew");
+    await refused(model.rewind(0), "limits", /state "sum" cannot be rewound/);
+  });
+}
+
 export async function tensors_stay_on_the_device(readCase) {
   const { files, runs } = await readCase("small/mlp");
   const [{ inputs, outputs }] = runs;

@@ -10,8 +10,15 @@ test("the package is small", () => {
   assert.ok(bytes <= LARGEST, `dist/index.js has ${bytes} bytes gzipped, and may have ${LARGEST}`);
 });
 
+const read = (name) => readFileSync(new URL(`../${name}`, import.meta.url), "utf8");
+
+test("what builds it has licences that we may use", () => {
+  const allowed = ["0BSD", "Apache-2.0", "BSD-2-Clause", "BSD-3-Clause", "ISC", "MIT", "MIT OR Apache-2.0"];
+  const packages = Object.entries(JSON.parse(read("package-lock.json")).packages);
+  assert.deepEqual(packages.filter(([, p]) => !allowed.includes(p.license)).map(([name, p]) => `${name}: ${p.license}`), []);
+});
+
 test("the package has no dependency, and its lock file names no host", () => {
-  const read = (name) => readFileSync(new URL(`../${name}`, import.meta.url), "utf8");
   assert.equal(JSON.parse(read("package.json")).dependencies, undefined);
   assert.doesNotMatch(read("package-lock.json"), /"resolved"|https?:/);
 });
