@@ -639,3 +639,64 @@ fn weights_of_one_name_and_other_bytes_stay_apart() {
     assert_eq!([first(0), first(1), first(2)], [1.0, 5.0, 1.0]);
     assert_eq!(std::fs::read_dir(out.join("kernels")).unwrap().count(), 1);
 }
+
+/// An archive whose records are stored as they are, as torch writes them; those of fixtures are packed.
+fn unpacked(from: &Path, to: PathBuf) -> PathBuf {
+    use std::io::{Read, Write};
+    let mut zip = zip::ZipArchive::new(std::fs::File::open(from).unwrap()).unwrap();
+    let mut out = zip::ZipWriter::new(std::fs::File::create(&to).unwrap());
+    let stored = zip::write::SimpleFileOptions::default().compression_method(zip::CompressionMethod::Stored);
+    for i in 0..zip.len() {
+        let mut record = zip.by_index(i).unwrap();
+        let mut data = vec![];
+        record.read_to_end(&mut data).unwrap();
+        out.start_file(record.name().unwrap(), stored).unwrap();
+        out.write_all(&data).unwrap();
+    }
+    out.finish().unwrap();
+    to
+}
+
+#[test]
+fn weights_stay_in_archives_and_in_external_data() {
+    use prost::Message;
+    use wgfc_compiler::import::onnx::*;
+    let dir = tempfile::tempdir().unwrap();
+    let archive = unpacked(&fixture("torch/blocks/encoder.pt2"), dir.path().join("encoder.pt2"));
+    // The large model, with its constants in a file beside it.
+    let inline = large_model(dir.path());
+    let mut model = ModelProto::decode(&std::fs::read(&inline).unwrap()[..]).unwrap();
+    let mut data = vec![0u8; 4096];
+    for t in &mut model.graph.as_mut().unwrap().initializer {
+        let entry = |key: &str, value: String| StringStringEntryProto { key: key.into(), value };
+        t.external_data = vec![
+            entry("location", "weights.bin".into()),
+            entry("offset", data.len().to_string()),
+            entry("length", t.raw_data.len().to_string()),
+        ];
+        t.data_location = 1;
+        data.extend_from_slice(&std::mem::take(&mut t.raw_data));
+    }
+    let external = dir.path().join("external.onnx");
+    std::fs::write(&external, model.encode_to_vec()).unwrap();
+    std::fs::write(dir.path().join("weights.bin"), data).unwrap();
+    for (path, holds) in [(archive, "../encoder.pt2"), (external, "../weights.bin")] {
+        let file = ModelFile::open(&path).unwrap();
+        let program = file.compile(&Options::default()).unwrap();
+        let out = dir.path().join("out");
+        let options = SaveOptions { model: Some(&file), ..SaveOptions::default() };
+        wgfc::save(&program, &out, &options).unwrap();
+        let plan = follows_the_schema(&out);
+        let files = plan["weights"]["files"].as_array().unwrap();
+        let number = files.iter().position(|f| f["name"] == holds);
+        let number = number.unwrap_or_else(|| panic!("{holds} is not among {files:?}"));
+        let parts = plan["weights"]["tensors"].as_object().unwrap().values();
+        let parts = parts.flat_map(|t| t["parts"].as_array().unwrap());
+        let bytes: u64 = parts.filter(|p| p["file"] == number).map(|p| p["bytes"].as_u64().unwrap()).sum();
+        assert!(bytes > 1000, "{holds}: {bytes} bytes");
+        let copied = std::fs::metadata(out.join("weights.safetensors")).unwrap().len();
+        let all: usize = program.weights.values().filter_map(Tensor::byte_len).sum();
+        assert!(copied < all as u64, "{copied} of {all} bytes are copied");
+        assert_eq!(said(&wgfc::load(&out).unwrap()), said(&program));
+    }
+}

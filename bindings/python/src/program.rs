@@ -158,8 +158,8 @@ impl Program {
 
 #[pymethods]
 impl Program {
-    /// Reads a program from a folder that `save`, or the command `wgfc compile`, has written. Its weights stay in the file
-    /// until they are used.
+    /// Reads a program from a folder or a file `NAME.wgfc` that `save`, or the command `wgfc compile`, has written; of several plans
+    /// the first. Its weights stay in the file until they are used.
     #[staticmethod]
     fn load(py: Python<'_>, path: PathBuf) -> PyResult<Program> {
         let program = py.detach(|| wgfc::load(&path)).or_raise(py)?;
@@ -167,7 +167,7 @@ impl Program {
         Ok(Program { program, name, folder: Some(path), profile: None })
     }
 
-    /// Writes the program as a folder: `plan.json`, `kernels/*.wgsl`, `weights.safetensors`.
+    /// Writes the program as a folder: `plan.json`, `kernels/*.wgsl`, `weights.safetensors`; as one file where `path` ends in `.wgfc`.
     ///
     /// An earlier program in `path` is replaced in one step; anything else there is an error unless `force`. `progress` is called
     /// with `("weights", bytes written, bytes in all)`.
