@@ -66,7 +66,7 @@ export class Gpu {
     } catch (e) {
       if (e instanceof WgfcError) throw e;
       // Calls may fail a little before the device says that it is lost.
-      await Promise.race([this.device.lost, new Promise((resolve) => setTimeout(resolve, 100))]);
+      await Promise.race([this.device.lost, new Promise((resolve) => setTimeout(resolve, 1000))]);
       this.check();
       throw e;
     }

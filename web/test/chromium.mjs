@@ -60,7 +60,7 @@ export async function openPage(path) {
   const server = createServer(answer);
   await new Promise((resolve) => server.listen(0, "127.0.0.1", resolve));
   const executablePath = process.env.CHROMIUM ?? "/usr/bin/chromium";
-  const browser = await chromium.launch({ executablePath, headless: true, args: FLAGS });
+  const browser = await chromium.launch({ executablePath, headless: true, args: FLAGS, timeout: 120_000 });
   const page = await browser.newPage();
   page.on("pageerror", (e) => console.log(`page: ${e.message}`));
   page.on("console", (m) => m.type() === "error" && console.log(`page: ${m.text()}`));
