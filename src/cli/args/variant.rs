@@ -63,9 +63,10 @@ pub fn parse_variant(s: &str) -> Result<VariantArg, String> {
     }
     let mut v = VariantArg { name: name.to_owned(), dims: vec![], features: vec![] };
     for item in rest.split(',').filter(|i| !i.is_empty()) {
-        match item.contains('=') && !item.starts_with("subgroups=") {
-            true => v.dims.push(parse_dim(item)?),
-            false => v.features.push(parse_feature(item)?),
+        // A dimension of a feature's name is fixed by --dim.
+        match item.split_once('=') {
+            Some((name, _)) if parse_feature(name).is_err() => v.dims.push(parse_dim(item)?),
+            _ => v.features.push(parse_feature(item)?),
         }
     }
     Ok(v)
