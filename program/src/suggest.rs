@@ -75,28 +75,27 @@ pub fn suggest<S: AsRef<str>>(
         }
         let near = (1..=NEAR).find(|d| holds(given + d) || given >= *d && holds(given - d));
         let near = near.map(|d| if given >= d && holds(given - d) { given - d } else { given + d });
-        // Neighbours that fit are no multiples.
         let ends = near.map(|n| (n, (n..n + MULTIPLES).take_while(|x| holds(*x)).last().unwrap_or(n)));
         let begins = near.map(|n| (0..=n).rev().take_while(|x| holds(*x)).last().unwrap_or(n));
-        let every = || (2..=MOST).find(|m| given % m != 0 && (1..=MULTIPLES).all(|k| holds(k * m)));
-        let may = match (near, begins, ends) {
-            (Some(n), _, Some((_, end))) if n > given && end > n => match end - n < MULTIPLES - 1 {
+        // Where all above the first fit, too, it is a bound.
+        let every = (2..=MOST)
+            .find(|m| given % m != 0 && (1..=MULTIPLES).all(|k| holds(k * m)))
+            .filter(|m| (*m..m * MULTIPLES).any(|x| !holds(x)));
+        let may = match (every, near, begins, ends) {
+            (Some(m), ..) => match given - given % m {
+                below if below > 0 => format!("any multiple of {m}: {below} or {}", below + m),
+                _ => format!("any multiple of {m}: {m}"),
+            },
+            (None, Some(n), _, Some((_, end))) if n > given && end > n => match end - n < MULTIPLES - 1 {
                 true => format!("{n} to {end}"),
                 false => format!("{n} or more"),
             },
-            (Some(n), Some(begin), _) if n < given && begin < n => match begin > 1 {
+            (None, Some(n), Some(begin), _) if n < given && begin < n => match begin > 1 {
                 true => format!("{begin} to {n}"),
                 false => format!("at most {n}"),
             },
-            _ => match (every(), near) {
-                (Some(m), _) if given > m => {
-                    let below = given - given % m;
-                    format!("any multiple of {m}: {below} or {}", below + m)
-                }
-                (Some(m), _) => format!("any multiple of {m}: {m}"),
-                (None, Some(n)) => n.to_string(),
-                (None, None) => continue,
-            },
+            (None, Some(n), ..) => n.to_string(),
+            (None, None, ..) => continue,
         };
         let start = if text.is_empty() { "" } else { "; " };
         let of = called(symbol).map(|c| format!(" ({c})")).unwrap_or_default();
