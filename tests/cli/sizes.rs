@@ -34,10 +34,10 @@ fn extents_that_do_not_fit_come_with_those_that_do() {
         let x = Tensor::from_f32(vec![1, 1, h, w], &vec![1.0; h * w]);
         npy::write(&x, &dir.path().join(format!("x{h}.npy"))).unwrap();
     }
-    let fits = "height may be any multiple of 32: 64 or 96 instead of 75";
+    let fits = "may be any multiple of 32: 64 or 96 instead of 75";
     wgfc(dir.path(), &format!("run|{model}|--cpu|--input|x64.npy")).exits(0);
     let ran = wgfc(dir.path(), &format!("run|{model}|--cpu|--input|x75.npy")).exits(1).says(fits);
-    ran.says("lateral4").says("5 and 6");
+    ran.says("lateral4").says("height (axis 2 of input \"x\")").says("(here 5)").says("(here 6)");
     for command in ["check", "inspect", "compile|-o|program"] {
         let (name, rest) =
             command.split_once('|').map_or((command, String::new()), |(n, r)| (n, format!("|{r}")));
@@ -46,7 +46,7 @@ fn extents_that_do_not_fit_come_with_those_that_do() {
         wgfc(dir.path(), &format!("{name}|{model}|--dim|height=75|--dim|width=100{rest}"))
             .exits(1)
             .says(fits)
-            .says("width may be any multiple of 32: 96 or 128 instead of 100");
+            .says("may be any multiple of 32: 96 or 128 instead of 100");
     }
     if !Gpu::adapters_blocking().iter().any(|a| a.is_software) {
         return;
