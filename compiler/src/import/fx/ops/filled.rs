@@ -1,9 +1,9 @@
 //! Arrays of one value with others at some places.
 
 use super::super::prelude::*;
-use super::super::scope;
+use super::strided::over_slice;
 use super::views::from_end;
-use crate::lower::{placed, shape};
+use crate::lower::shape;
 use wgfc_ir::{Body, Poly, Scalar};
 
 pub const OPS: &[OpDef] = &[
@@ -30,19 +30,10 @@ pub const OPS: &[OpDef] = &[
 fn among_zeros(cx: &mut Cx, x: Value, dims: &[Dim], axis: usize, start: &Dim, step: i64) -> Lowered {
     let zero = Scalar::from_i64(cx.dtype(x), 0);
     let zeros = cx.full(dims, zero)?;
-    let mut index: Vec<Poly> = (0..dims.len()).map(Poly::var).collect();
-    if step == 1 {
-        index[axis] = &index[axis] + start;
-        return Ok(vec![scope::placed(cx, zeros, x, &index)?]);
-    }
-    let far = &index[axis] - start;
-    index[axis] = far.div(&step.into(), dims);
-    index.push(far.modulo(&step.into(), dims));
-    let x = cx.unsqueeze(x, &[dims.len()])?;
-    Ok(vec![placed::over(cx, zeros, x, index)?])
+    Ok(vec![over_slice(cx, zeros, x, axis, start, step)?])
 }
 
-/// Where all positions are the same, a number.
+/// A number where the indices along all axes are equal.
 fn fill_diagonal(cx: &mut Cx) -> Lowered {
     let x = cx.tensor("self")?;
     if cx.flag("wrap")? {

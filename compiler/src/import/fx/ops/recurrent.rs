@@ -151,7 +151,7 @@ fn weighed(cx: &mut Cx, x: Value, [w, b]: [&str; 2]) -> Result {
     })
 }
 
-/// What the input and what the state before it weigh: a gate behind the other along the last axis, `n` of them.
+/// The affine maps of the input and of the state before it, with the gates one behind the other along the last axis.
 fn both_weighed(cx: &mut Cx, h: Value) -> Result<[Value; 2]> {
     let x = cx.tensor("input")?;
     Ok([weighed(cx, x, ["w_ih", "b_ih"])?, weighed(cx, h, ["w_hh", "b_hh"])?])

@@ -122,16 +122,22 @@ fn slice_scatter(cx: &mut Cx) -> Lowered {
     want[axis] = cx.shape(source)[axis].clone();
     let source = cx.converted(source, cx.dtype(x))?;
     let source = shape::expand(cx, source, &want)?;
-    let mut index: Vec<Poly> = (0..rank).map(Poly::var).collect();
+    Ok(vec![over_slice(cx, x, source, axis, &start, step)?])
+}
+
+/// `x` with a slice replaced: the elements along an axis from `start`, every `step`.
+pub fn over_slice(cx: &mut Cx, x: Value, source: Value, axis: usize, start: &Dim, step: i64) -> Result {
+    let dims = cx.shape(x);
+    let mut index: Vec<Poly> = (0..dims.len()).map(Poly::var).collect();
     if step == 1 {
-        index[axis] = &index[axis] + &start;
-        return Ok(vec![scope::placed(cx, x, source, &index)?]);
+        index[axis] = &index[axis] + start;
+        return scope::placed(cx, x, source, &index);
     }
-    let far = &index[axis] - &start;
+    let far = &index[axis] - start;
     index[axis] = far.div(&step.into(), &dims);
     index.push(far.modulo(&step.into(), &dims));
-    let source = cx.unsqueeze(source, &[rank])?;
-    Ok(vec![placed::over(cx, x, source, index)?])
+    let source = cx.unsqueeze(source, &[dims.len()])?;
+    placed::over(cx, x, source, index)
 }
 
 fn select_scatter(cx: &mut Cx) -> Lowered {
@@ -145,9 +151,7 @@ fn select_scatter(cx: &mut Cx) -> Lowered {
     want.remove(axis);
     let source = shape::expand(cx, source, &want)?;
     let source = cx.unsqueeze(source, &[axis])?;
-    let mut index: Vec<Poly> = (0..rank).map(Poly::var).collect();
-    index[axis] = &index[axis] + &at;
-    Ok(vec![scope::placed(cx, x, source, &index)?])
+    Ok(vec![over_slice(cx, x, source, axis, &at, 1)?])
 }
 
 fn narrow(cx: &mut Cx) -> Lowered {
