@@ -28,4 +28,5 @@ cd ..
 "$python" -W ignore scripts/node_cases.py
 cargo test --workspace --locked --test it -- --ignored --exact web::web_cases
 cd web
+node --test --test-timeout 60000 test/cache.mjs
 node --test --test-timeout 900000 test/browser.mjs

@@ -8,12 +8,22 @@ for (const folder of ["dist", "build"]) rmSync(here + folder, { recursive: true,
 // Names of our own objects' members, which are in no file, no option and no call of WebGPU.
 const internal = /^(among|outputShapes|piece|positions|powers|scoped|setLengths|settle|sized|slots|storage|watch|weightParts|where)$/;
 const common = { absWorkingDir: here, format: "esm", target: "es2022", logLevel: "warning" };
-// What few pages use is beside index.js, which loads it when it is needed. These share no class with it.
-const later = ["image", "timestamps", "verify"];
-const external = later.map((name) => `./${name}.js`);
+// What few pages use is beside index.js, and loaded when it is needed. These have the errors' class from there.
+const later = ["cache", "files", "image", "states", "timestamps", "verify"];
+const beside = {
+  name: "beside",
+  setup: ({ initialOptions, onResolve }) =>
+    onResolve({ filter: /^\./ }, ({ path, kind }) => {
+      if (kind === "dynamic-import") return { path, external: true };
+      const other = !initialOptions.entryPoints[0].endsWith("/index.ts");
+      if (other && path === "./errors.js") return { path: "./index.js", external: true };
+    }),
+};
+let mangleCache = {};
 for (const name of ["index", ...later]) {
   const outfile = `dist/${name}.js`;
-  await build({ ...common, entryPoints: [`src/${name}.ts`], outfile, bundle: true, minify: true, external, mangleProps: internal });
+  const options = { entryPoints: [`src/${name}.ts`], outfile, bundle: true, minify: true, mangleProps: internal, mangleCache, plugins: [beside] };
+  ({ mangleCache } = await build({ ...common, ...options }));
   const { code } = await minify(readFileSync(here + outfile, "utf8"), { module: true, ecma: 2020, compress: { passes: 3, unsafe_arrows: true } });
   writeFileSync(here + outfile, code);
 }

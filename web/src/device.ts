@@ -1,7 +1,8 @@
 /** The device that a model runs on. */
 
 import { type Capabilities, choose } from "./choose.js";
-import { type Origin, WgfcError, messageOf } from "./errors.js";
+import { type Origin, WgfcError } from "./errors.js";
+import { messageOf } from "./fail.js";
 import type { Plan } from "./plan.js";
 import { COPY_DST, COPY_SRC, STORAGE } from "./usage.js";
 

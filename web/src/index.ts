@@ -7,7 +7,8 @@ export {
   type Destination, type LoadOptions, Model, type PortInfo, type Progress, type RunOptions,
   type StateInfo, load,
 } from "./model.js";
-export type { ModelSource } from "./source.js";
+export { clearCache } from "./program.js";
+export type { Files, ModelSource } from "./source.js";
 export type { DispatchTime } from "./timestamps.js";
 export { Tensor, type TensorData, type TensorLike } from "./tensor.js";
 export type { Comparison, Tensors, Tolerance } from "./verify.js";

@@ -1,4 +1,4 @@
-import { corrupt } from "./errors.js";
+import { corrupt } from "./fail.js";
 
 /** A value of a JSON file, which knows where it stands for the messages. */
 export class Json {

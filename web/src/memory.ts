@@ -1,7 +1,8 @@
 /** Where a run's short-lived buffers lie. Those of one arena share memory where their lives do not overlap. */
 
 import { bufferBytes } from "./dtypes.js";
-import { WgfcError, corrupt } from "./errors.js";
+import { WgfcError } from "./errors.js";
+import { corrupt } from "./fail.js";
 import type { Plan } from "./plan.js";
 import type { Values } from "./sizes.js";
 

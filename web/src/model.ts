@@ -4,15 +4,16 @@ import { type Given, type Inputs, bind, checkInputs, shapeOf } from "./bind.js";
 import { label } from "./choose.js";
 import { Gpu } from "./device.js";
 import { type DType, type TypedArray, bufferBytes, bytesOf, packedBytes } from "./dtypes.js";
-import { WgfcError, throwIfAborted } from "./errors.js";
+import { WgfcError } from "./errors.js";
+import { throwIfAborted } from "./fail.js";
 import { checkSize } from "./memory.js";
 import { makePipelines } from "./pipelines.js";
-import { type Plan, type PlanBuffer, type Port, capacitySymbol, isWindow } from "./plan.js";
+import type { Plan, PlanBuffer, Port } from "./plan.js";
 import { type Program, openProgram } from "./program.js";
 import type { Recorder } from "./recorder.js";
 import { Session, type Shared, type Sized } from "./session.js";
 import type { ModelSource } from "./source.js";
-import { CAPACITY, States } from "./states.js";
+import type { States } from "./states.js";
 import { Tensor, type TensorLike, elementsOf, isBuffer } from "./tensor.js";
 import type { DispatchTime, Timestamps } from "./timestamps.js";
 import { COPY_DST, MAP_FOR_READING, MAP_READ } from "./usage.js";
@@ -33,6 +34,11 @@ export interface LoadOptions {
   readonly signal?: AbortSignal;
   /** The names of the plans to load, of a program with several; all without it. */
   readonly plans?: readonly string[];
+  /**
+   * Whether what is fetched of weights is kept in the browser's Cache API for the next time (it is), or in a cache of which name (`"wgfc"`).
+   * {@link clearCache} empties it.
+   */
+  readonly cache?: boolean | string;
   /** Positions that states have room for at first (256). They grow by themselves. */
   readonly capacity?: number;
 }
@@ -73,7 +79,7 @@ type Read = () => Promise<Record<string, Tensor>>;
 export async function load(source: ModelSource, options: LoadOptions = {}): Promise<Model> {
   const { signal } = options;
   throwIfAborted(signal);
-  const program = await openProgram(source, signal);
+  const program = await openProgram(source, options);
   const wanted = program.plans.filter((p) => !options.plans || options.plans.includes(p.name));
   if (wanted.length === 0)
     throw new WgfcError("feature", `there is no such plan; there is ${program.plans.map(label).join(", ")}`);
@@ -102,7 +108,8 @@ export class Model {
   readonly #arenas: GPUBuffer[] = [];
   readonly #own: GPUBuffer[] = [];
   #parts: WeightParts = new Map();
-  #states!: States;
+  /** What stays from run to run, of models that have such. */
+  #states: States | undefined;
   #sessions: readonly Session[] = [];
   #staging: GPUBuffer[] = [];
   #tail: Promise<unknown> = Promise.resolve();
@@ -117,7 +124,7 @@ export class Model {
   }
 
   /** @internal Puts all on the device that stays there. */
-  async place({ signal, onProgress, capacity = CAPACITY }: LoadOptions): Promise<void> {
+  async place({ signal, onProgress, capacity }: LoadOptions): Promise<void> {
     const gpu = this.#gpu;
     const plan = this.#plans[0]!;
     const { source } = this.#program;
@@ -128,7 +135,7 @@ export class Model {
     if (weights.size + initial.length > 0) this.#parts = await this.#program.weightParts([...weights.keys(), ...initial], signal);
     // Nothing is allocated for what is not there.
     for (const [name, { dtype, elements }] of weights) checkParts(source, this.#parts, name, packedBytes(dtype, elements.at([])));
-    this.#states = await States.create(gpu, plan, capacity);
+    if (plan.states.length) this.#states = await (await import("./states.js")).States.create(gpu, plan, capacity);
     await gpu.scoped("making buffers for the weights", () => {
       for (const [name, { dtype, elements }] of weights) {
         const bytes = bufferBytes(dtype, elements.at([]));
@@ -161,6 +168,7 @@ export class Model {
   }
   get states(): readonly StateInfo[] {
     const states = this.#states;
+    if (!states) return [];
     return states.all.map((s) => ({ name: s.name, dtype: s.dtype, shape: states.shape(s), data: states.buffer(s.name)!, ...states.positions(s) }));
   }
 
@@ -204,17 +212,17 @@ export class Model {
   /** Gives all states what they held before the first run. Initial contents are read from the model's files again. */
   async reset(): Promise<void> {
     await this.#queued(async () => {
-      await this.#gpu.scoped("resetting the states", () => this.#states.clear());
+      await this.#gpu.scoped("resetting the states", () => this.#states?.clear());
       await this.#begin();
     });
   }
   /** Forgets all but the first positions of the states that grow; the next run continues there. */
   async rewind(length: number): Promise<void> {
-    await this.#queued(async () => this.#states.rewind(length));
+    await this.#queued(async () => this.#states?.rewind(length));
   }
   /** Gives the states that grow room for at least so many positions. */
   async grow(capacity: number): Promise<void> {
-    await this.#queued(() => this.#states.grow(capacity));
+    await this.#queued(async () => this.#states?.grow(capacity));
   }
   /** Frees everything on the device, also of runs that are under way. */
   dispose(): void {
@@ -237,10 +245,11 @@ export class Model {
   /** Uploads what states hold before the first run. */
   async #begin(signal?: AbortSignal): Promise<void> {
     const { source } = this.#program;
-    for (const s of this.#states.all) {
+    const states = this.#states;
+    for (const s of states?.all ?? []) {
       if (!s.initial) continue;
-      checkParts(source, this.#parts, s.initial, packedBytes(s.dtype, elementsOf(this.#states.shape(s))));
-      await upload(this.device, source, this.#parts, new Map([[s.initial, this.#states.buffer(s.name)!]]), { signal });
+      checkParts(source, this.#parts, s.initial, packedBytes(s.dtype, elementsOf(states!.shape(s))));
+      await upload(this.device, source, this.#parts, new Map([[s.initial, states!.buffer(s.name)!]]), { signal });
     }
   }
 
@@ -249,19 +258,11 @@ export class Model {
     const failed: WgfcError[] = [];
     for (const session of this.#sessions) {
       const { plan } = session;
-      const values = () => bind(plan, inputs, new Map([...Object.entries(symbols), ...this.#states.symbols()]));
+      const values = () => bind(plan, inputs, new Map([...Object.entries(symbols), ...(this.#states?.symbols() ?? [])]));
       try {
         checkInputs(plan, inputs);
-        let lengths = this.#states.after(plan, values());
-        if (!(lengths instanceof Map)) {
-          const { state, needs } = lengths;
-          const { length, capacity } = this.#states.positions(state)!;
-          if (capacitySymbol(plan, state) === undefined || isWindow(plan, state))
-            throw new WgfcError("limits", `state "${state.name}" holds ${length} of at most ${capacity} positions: ${needs - length} more do not fit`);
-          await this.#states.grow(Math.max(needs, 2 * capacity));
-          lengths = this.#states.after(plan, values());
-        }
-        return [session, session.sized(values()), lengths as Map<string, number>];
+        const lengths = (await this.#states?.after(plan, values)) ?? new Map<string, number>();
+        return [session, session.sized(values()), lengths];
       } catch (e) {
         if (!(e instanceof WgfcError) || e.kind !== "shape") throw e;
         failed.push(e);
@@ -313,12 +314,12 @@ export class Model {
       );
     };
     if (!session.late) {
-      this.#states.setLengths(lengths);
+      this.#states?.setLengths(lengths);
       return finish;
     }
     // Whether it is a run at all is known only when it is over.
     const results = await finish();
-    this.#states.setLengths(lengths);
+    this.#states?.setLengths(lengths);
     return async () => results;
   }
 

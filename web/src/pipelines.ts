@@ -1,7 +1,8 @@
 /** Kernels as pipelines, made a few at a time so that the page goes on. */
 
 import type { Gpu } from "./device.js";
-import { WgfcError, messageOf, throwIfAborted } from "./errors.js";
+import { WgfcError } from "./errors.js";
+import { messageOf, throwIfAborted } from "./fail.js";
 import { type Kernel, type Plan, nodesOf } from "./plan.js";
 import type { Program } from "./program.js";
 import { COMPUTE_STAGE } from "./usage.js";

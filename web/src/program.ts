@@ -1,9 +1,10 @@
 /** A program's files: the plans, the kernels' texts, and where weights are. */
 
-import { corrupt } from "./errors.js";
+import { corrupt } from "./fail.js";
+import type { Json } from "./json.js";
 import { type Kernel, type Plans, readPlans } from "./plan.js";
 import { readHeader } from "./safetensors.js";
-import { FileSource, type ModelSource, type Source, UrlSource, readText } from "./source.js";
+import { type Files, type ModelSource, type Source, UrlSource, readText } from "./source.js";
 import { type WeightParts, partsOfHeader, partsOfRecipes } from "./weights.js";
 
 export interface Program extends Plans {
@@ -16,25 +17,44 @@ export interface Program extends Plans {
 const WEIGHTS = "weights.safetensors";
 const BUNDLE = /\.wgfc$/i;
 
-export async function openProgram(from: ModelSource, signal?: AbortSignal): Promise<Program> {
+/** Forgets all that was kept. */
+export async function clearCache(name = "wgfc"): Promise<void> {
+  await globalThis.caches?.delete(name);
+}
+
+export interface OpenOptions {
+  readonly signal?: AbortSignal | undefined;
+  readonly cache?: boolean | string | undefined;
+}
+
+/** Makes a source keep what it fetches; it is asked once it is known where weights are. */
+type Keep = (weights?: Json) => Source | Promise<Source>;
+
+export async function openProgram(from: ModelSource, { signal, cache }: OpenOptions = {}): Promise<Program> {
   if (typeof from === "string" || from instanceof URL) {
     const url = new URL(from, globalThis.location?.href);
     const name = url.pathname.split("/").pop()!;
-    if (BUNDLE.test(name)) return openBundle(new UrlSource(url), url.href, signal);
-    if (name !== "plan.json" && !url.pathname.endsWith("/")) url.pathname += "/";
-    return openFolder(new UrlSource(url), signal);
+    const bundle = BUNDLE.test(name);
+    if (!bundle && name !== "plan.json" && !url.pathname.endsWith("/")) url.pathname += "/";
+    const source = new UrlSource(url);
+    const later = cache === false ? undefined : import("./cache.js");
+    const keep: Keep = async (weights) => (later ? (await later).keep(source, weights, cache) : source);
+    return bundle ? openBundle(source, url.href, keep, signal) : openFolder(source, keep, signal);
   }
-  if (from instanceof Blob) return openBundle(new FileSource({ "": from }), "", signal);
-  const bundle = Object.hasOwn(from, "plan.json") ? undefined : Object.keys(from).find((n) => BUNDLE.test(n));
-  return bundle === undefined ? openFolder(new FileSource(from), signal) : openBundle(new FileSource(from), bundle, signal);
+  const { FileSource } = await import("./files.js");
+  const given: Files = from instanceof Blob ? { "": from } : from;
+  const source = new FileSource(given, cache);
+  const bundle = from instanceof Blob ? "" : Object.hasOwn(from, "plan.json") ? undefined : Object.keys(from).find((n) => BUNDLE.test(n));
+  return bundle === undefined ? openFolder(source, () => source, signal) : openBundle(source, bundle, () => source, signal);
 }
 
-async function openFolder(source: Source, signal?: AbortSignal): Promise<Program> {
-  const plans = readPlans(await readText(source, "plan.json", signal));
+async function openFolder(files: Source, keep: Keep, signal?: AbortSignal): Promise<Program> {
+  const plans = readPlans(await readText(files, "plan.json", signal));
+  const source = await keep(plans.weights);
   return {
     ...plans,
     source,
-    text: async (k, signal) => withDirectives(k, await readText(source, `kernels/${k.name}.wgsl`, signal)),
+    text: async (k, signal) => withDirectives(k, await readText(files, `kernels/${k.name}.wgsl`, signal)),
     weightParts: async (names, signal) => {
       const recipes = partsOfRecipes(plans.weights);
       if ([...names].every((n) => recipes.has(n))) return recipes;
@@ -44,17 +64,17 @@ async function openFolder(source: Source, signal?: AbortSignal): Promise<Program
 }
 
 /** One file, which has plan and kernels in its header. `file` is its name in `source`. */
-async function openBundle(source: Source, file: string, signal?: AbortSignal): Promise<Program> {
-  const header = await readHeader(source, file, signal);
+async function openBundle(files: Source, file: string, keep: Keep, signal?: AbortSignal): Promise<Program> {
+  const header = await readHeader(files, file, signal);
   const entry = (name: string) => {
     const text = header.metadata.get(name);
-    if (text === undefined) throw corrupt(file || source.name, `"${name}" is not in its header, as it is in bundles that \`wgfc compile\` writes`);
+    if (text === undefined) throw corrupt(file || files.name, `"${name}" is not in its header, as it is in bundles that \`wgfc compile\` writes`);
     return text;
   };
   const plans = readPlans(entry("plan.json"));
   return {
     ...plans,
-    source,
+    source: await keep(plans.weights),
     text: async (k) => withDirectives(k, entry(`kernels/${k.name}.wgsl`)),
     // In recipes the bundle itself has no name.
     weightParts: async () => new Map([...partsOfHeader(file, header), ...partsOfRecipes(plans.weights, (name) => name || file)]),

@@ -1,7 +1,7 @@
 /** The safetensors format: a header in JSON, and bytes behind it. */
 
 import { type DType, isDType, packedBytes } from "./dtypes.js";
-import { corrupt } from "./errors.js";
+import { corrupt } from "./fail.js";
 import { Json } from "./json.js";
 import { type Source, concat } from "./source.js";
 import { elementsOf } from "./tensor.js";

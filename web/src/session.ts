@@ -2,7 +2,8 @@
 
 import { checkConstraints, isLate } from "./bind.js";
 import type { Gpu } from "./device.js";
-import { WgfcError, corrupt } from "./errors.js";
+import { WgfcError } from "./errors.js";
+import { corrupt } from "./fail.js";
 import { type Memory, checkSize, layOut } from "./memory.js";
 import type { Pipeline } from "./pipelines.js";
 import { type Plan, type Repeat, nodesOf } from "./plan.js";
@@ -21,7 +22,7 @@ const KEPT_GROUPS = 8;
 export interface Shared {
   readonly gpu: Gpu;
   readonly weights: ReadonlyMap<string, GPUBuffer>;
-  readonly states: States;
+  readonly states: States | undefined;
   readonly arenas: GPUBuffer[];
 }
 
@@ -107,7 +108,7 @@ export class Session {
       arenas[i] = gpu.storage(`arena ${i}`, bytes);
     });
     const used = sized.memory.arenas.map((_, i) => idOf(arenas[i]!));
-    const key = [sized.values, ports.map(idOf), used, states.version].join(";");
+    const key = [sized.values, ports.map(idOf), used, states?.version].join(";");
     if (this.#last?.key !== key) this.#last = { key, groups: this.#bindAll(sized, ports) };
     const words = sized.values;
     // What a run computes it writes over.
@@ -152,7 +153,7 @@ export class Session {
       case "weight":
         return at(this.#shared.weights.get(kind.name));
       case "state":
-        return at(this.#shared.states.buffer(kind.name));
+        return at(this.#shared.states?.buffer(kind.name));
       case "arena": {
         const slot = memory.slots[b]!;
         return at(this.#shared.arenas[slot.arena], slot.offset);

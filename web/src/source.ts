@@ -1,15 +1,20 @@
 /** Where the files of a program come from. */
 
-import { WgfcError, aborted, messageOf, throwIfAborted } from "./errors.js";
+import { WgfcError } from "./errors.js";
+import { aborted, messageOf } from "./fail.js";
 
-/** What a model is loaded from: the address of a folder or of a bundle (`.wgfc`), a bundle, or files by name. */
-export type ModelSource = string | URL | Blob | Readonly<Record<string, Uint8Array | string | Blob>>;
+/** What a model is loaded from: the address of a folder or of a bundle (`.wgfc`), a bundle, or files by name; a file may be an address too. */
+export type ModelSource = string | URL | Blob | Files;
+
+export type Files = Readonly<Record<string, Uint8Array | string | Blob | URL>>;
 
 export interface Source {
   /** What it is called in messages. */
   readonly name: string;
   /** The bytes of a file from one position to another, or to its end, in pieces as they come. It ends early where the file does. */
   stream(file: string, from: number, to: number, signal?: AbortSignal): AsyncIterable<Uint8Array>;
+  /** Fetches these bytes anew when they are asked for again, as they are not what they should be. */
+  forget?(file: string, from: number, to: number): Promise<void>;
 }
 
 export async function readAll(source: Source, file: string, signal?: AbortSignal): Promise<Uint8Array> {
@@ -42,7 +47,8 @@ export class UrlSource implements Source {
     this.name = base.href;
   }
 
-  async *stream(file: string, from: number, to: number, signal?: AbortSignal): AsyncGenerator<Uint8Array> {
+  /** `seen` is told of the response. */
+  async *stream(file: string, from: number, to: number, signal?: AbortSignal, seen?: (response: Response) => void): AsyncGenerator<Uint8Array> {
     const url = new URL(file, this.#base);
     const part = from > 0 || to < Infinity;
     const headers = part ? { range: `bytes=${from}-${to < Infinity ? to - 1 : ""}` } : {};
@@ -50,6 +56,7 @@ export class UrlSource implements Source {
     if (!response.ok)
       throw new WgfcError("network", `${url.href} cannot be fetched: the server says ${response.status}`);
     if (!response.body) return;
+    seen?.(response);
     const reader = response.body.getReader();
     // 200 means that the server sends all of it.
     let at = response.status === 206 ? from : 0;
@@ -73,35 +80,5 @@ async function attempt<T>(url: URL, signal: AbortSignal | undefined, f: () => Pr
   } catch (cause) {
     if (signal?.aborted) throw aborted(signal);
     throw new WgfcError("network", `${url.href} cannot be fetched: ${messageOf(cause)}`, { cause });
-  }
-}
-
-/** Files in memory or on the user's disk, by name. */
-export class FileSource implements Source {
-  readonly name = "the files given";
-  readonly #files: Readonly<Record<string, Uint8Array | string | Blob>>;
-
-  constructor(files: Readonly<Record<string, Uint8Array | string | Blob>>) {
-    this.#files = files;
-  }
-
-  async *stream(file: string, from: number, to: number, signal?: AbortSignal): AsyncGenerator<Uint8Array> {
-    throwIfAborted(signal);
-    // Recipes name files as addresses do.
-    const name = [file, decodeURIComponent(file)].find((n) => Object.hasOwn(this.#files, n));
-    const found = this.#files[name ?? ""];
-    if (name === undefined || found === undefined)
-      throw new WgfcError("network", `there is no file "${file}" among those given: ${Object.keys(this.#files).join(", ")}`);
-    const end = Math.min(to, Number.MAX_SAFE_INTEGER);
-    if (!(found instanceof Blob)) {
-      const bytes = typeof found === "string" ? new TextEncoder().encode(found) : found;
-      yield bytes.subarray(from, end);
-      return;
-    }
-    const STEP = 16 << 20;
-    for (let at = from; at < Math.min(end, found.size); at += STEP) {
-      throwIfAborted(signal);
-      yield new Uint8Array(await found.slice(at, Math.min(at + STEP, end)).arrayBuffer());
-    }
   }
 }

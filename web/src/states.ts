@@ -1,4 +1,4 @@
-/** What stays on the device from run to run. */
+/** What stays on the device from run to run. This is a file of its own, loaded by the first model with states. */
 
 import type { Gpu } from "./device.js";
 import { bitsOf, bufferBytes } from "./dtypes.js";
@@ -8,7 +8,7 @@ import { type Plan, type State, capacitySymbol, isWindow } from "./plan.js";
 import type { Values } from "./sizes.js";
 
 /** Positions that states have room for at first, where the model leaves that open. */
-export const CAPACITY = 256;
+const CAPACITY = 256;
 
 export class States {
   readonly #gpu: Gpu;
@@ -22,7 +22,7 @@ export class States {
   version = 0;
 
   /** The states of plans that agree in them. */
-  static async create(gpu: Gpu, plan: Plan, capacity: number): Promise<States> {
+  static async create(gpu: Gpu, plan: Plan, capacity = CAPACITY): Promise<States> {
     const states = new States(gpu, plan);
     states.#capacities = states.#room(capacity);
     await gpu.scoped("making the states", () => {
@@ -56,8 +56,19 @@ export class States {
     return growth && { length: this.#lengths.get(growth.length) ?? 0, capacity: this.shape(state)[growth.axis]! };
   }
 
-  /** The lengths after a run of a plan with these values; or the state that has no room, and the positions it needs. */
-  after(plan: Plan, values: Values): Map<string, number> | { state: State; needs: number } {
+  /** The lengths after a run of a plan; states in which it does not fit grow before. `values` are those of its symbols. */
+  async after(plan: Plan, values: () => Values): Promise<Map<string, number>> {
+    const lengths = this.#lengthsAfter(plan, values());
+    if (lengths instanceof Map) return lengths;
+    const { state, needs } = lengths;
+    const { length, capacity } = this.positions(state)!;
+    if (capacitySymbol(plan, state) === undefined || isWindow(plan, state))
+      throw new WgfcError("limits", `state "${state.name}" holds ${length} of at most ${capacity} positions: ${needs - length} more do not fit`);
+    await this.grow(Math.max(needs, 2 * capacity));
+    return this.#lengthsAfter(plan, values()) as Map<string, number>;
+  }
+  /** The same, or the state that has no room, and the positions it needs. */
+  #lengthsAfter(plan: Plan, values: Values): Map<string, number> | { state: State; needs: number } {
     const lengths = new Map<string, number>();
     for (const state of plan.states) {
       const growth = state.growth;

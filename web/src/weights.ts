@@ -1,6 +1,7 @@
 /** The bytes of weights: where they are, and how they get to the device. */
 
-import { WgfcError, corrupt, throwIfAborted } from "./errors.js";
+import { WgfcError } from "./errors.js";
+import { corrupt, throwIfAborted } from "./fail.js";
 import { type Json, count, optional, string } from "./json.js";
 import type { Header } from "./safetensors.js";
 import type { Source } from "./source.js";
@@ -123,6 +124,8 @@ async function* fetchRun(source: Source, run: readonly Job[], signal?: AbortSign
       const again = e instanceof WgfcError && (e.kind === "network" || e.kind === "corrupt");
       if (!again || retried === next) throw e;
       retried = next;
+      const { file, offset, bytes } = run[next]!;
+      if (e.kind === "corrupt") await source.forget?.(file, offset, offset + bytes);
     }
   }
 }

@@ -40,7 +40,7 @@ function bytesOf(path) {
 }
 
 /** Serves files, also parts of them. `/broken/N/…` ends weights after N bytes, `/whole/…` knows no ranges. */
-function answer(request, response) {
+function answerFiles(request, response) {
   const [, broken, whole, rest] = /^(\/broken\/\d+)?(\/whole)?(\/.*)$/.exec(new URL(request.url, "http://127.0.0.1").pathname);
   const bytes = bytesOf(normalize(decodeURIComponent(rest)));
   if (!bytes) return void response.writeHead(404).end();
@@ -56,19 +56,27 @@ function answer(request, response) {
   response.write(bytes.subarray(from, end), () => response.destroy());
 }
 
-export async function openPage(path) {
-  const server = createServer(answer);
+/** Opens a page. `answer` is asked first about every request, and says whether it has answered it. */
+export async function openPage(path, answer = () => false) {
+  const server = createServer((request, response) => answer(request, response) || answerFiles(request, response));
   await new Promise((resolve) => server.listen(0, "127.0.0.1", resolve));
   const executablePath = process.env.CHROMIUM ?? "/usr/bin/chromium";
   const browser = await chromium.launch({ executablePath, headless: true, args: FLAGS, timeout: 120_000 });
-  const page = await browser.newPage();
-  page.on("pageerror", (e) => console.log(`page: ${e.message}`));
-  page.on("console", (m) => m.type() === "error" && console.log(`page: ${m.text()}`));
-  await page.goto(`http://127.0.0.1:${server.address().port}${path}`);
+  // Pages of one context share what is kept.
+  const context = await browser.newContext();
+  const newPage = async () => {
+    const page = await context.newPage();
+    page.on("pageerror", (e) => console.log(`page: ${e.message}`));
+    page.on("console", (m) => m.type() === "error" && console.log(`page: ${m.text()}`));
+    await page.goto(`http://127.0.0.1:${server.address().port}${path}`);
+    return page;
+  };
   return {
-    page,
+    page: await newPage(),
+    newPage,
     close: async () => {
       await browser.close();
+      server.closeAllConnections();
       server.close();
     },
   };

@@ -1,9 +1,11 @@
 // What the types promise; `npm run check` reads this and nothing runs it.
-import { type DispatchTime, type ErrorKind, type Model, Tensor, type TypedArray, WgfcError, load } from "../src/index.js";
+import { type DispatchTime, type ErrorKind, type Model, Tensor, type TypedArray, WgfcError, clearCache, load } from "../src/index.js";
 
 export async function types(device: GPUDevice, canvas: HTMLCanvasElement, file: File): Promise<void> {
   const model: Model = await load("model/", { device, onProgress: ({ stage, loaded, total }) => console.log(stage, loaded / total) });
   await load(file, { signal: AbortSignal.timeout(1000), plans: ["decode"], capacity: 64 });
+  await load("model/", { cache: "mine" });
+  await clearCache("mine");
   await load({ "plan.json": "{}", "weights.safetensors": new Uint8Array(8) });
 
   const plain = { dtype: "f32", shape: [1, 4], data: new Float32Array(4) } as const;

@@ -1,0 +1,64 @@
+/** Files that are at hand. This is a file of its own, loaded by the first model that is not fetched whole. */
+
+import { WgfcError } from "./errors.js";
+import { throwIfAborted } from "./fail.js";
+import { type Files, type Source, UrlSource } from "./source.js";
+
+/** Files in memory or on the user's disk, by name. */
+export class FileSource implements Source {
+  readonly name = "the files given";
+  readonly #files: Files;
+  readonly #cache: boolean | string | undefined;
+  /** Files that are addresses, as sources. */
+  readonly #addresses = new Map<string, Promise<Source>>();
+
+  constructor(files: Files, cache?: boolean | string) {
+    this.#files = files;
+    this.#cache = cache;
+  }
+
+  async *stream(file: string, from: number, to: number, signal?: AbortSignal): AsyncGenerator<Uint8Array> {
+    throwIfAborted(signal);
+    const found = this.#files[this.#named(file)]!;
+    if (found instanceof URL) return yield* (await this.#at(found)).stream("", from, to, signal);
+    const end = Math.min(to, Number.MAX_SAFE_INTEGER);
+    if (!(found instanceof Blob)) {
+      const bytes = typeof found === "string" ? new TextEncoder().encode(found) : found;
+      yield bytes.subarray(from, end);
+      return;
+    }
+    const STEP = 16 << 20;
+    for (let at = from; at < Math.min(end, found.size); at += STEP) {
+      throwIfAborted(signal);
+      yield new Uint8Array(await found.slice(at, Math.min(at + STEP, end)).arrayBuffer());
+    }
+  }
+  async forget(file: string, from: number, to: number): Promise<void> {
+    const found = this.#files[this.#named(file)]!;
+    if (found instanceof URL) await (await this.#at(found)).forget?.("", from, to);
+  }
+
+  /** Recipes name files as addresses do. */
+  #named(file: string): string {
+    const has = (name: string) => Object.hasOwn(this.#files, name);
+    const name = has(file) ? file : decoded(file);
+    if (!has(name)) throw new WgfcError("network", `there is no file "${file}" among those given: ${Object.keys(this.#files).join(", ")}`);
+    return name;
+  }
+
+  #at(url: URL): Promise<Source> {
+    const source = new UrlSource(url);
+    const known = this.#addresses.get(url.href) ??
+      (this.#cache === false ? Promise.resolve(source) : import("./cache.js").then((c) => c.keep(source, undefined, this.#cache)));
+    this.#addresses.set(url.href, known);
+    return known;
+  }
+}
+
+function decoded(name: string): string {
+  try {
+    return decodeURIComponent(name);
+  } catch {
+    return name;
+  }
+}
