@@ -27,5 +27,10 @@ for (const name of ["index", ...later]) {
   const { code } = await minify(readFileSync(here + outfile, "utf8"), { module: true, ecma: 2020, compress: { passes: 3, unsafe_arrows: true } });
   writeFileSync(here + outfile, code);
 }
+// An entry of its own, which shares index.js with the page.
+await build({
+  ...common, entryPoints: ["src/generate.ts"], outfile: "dist/generate.js", bundle: true, minify: true,
+  external: ["./index.js", "@huggingface/tokenizers"],
+});
 const modules = readdirSync(here + "src").filter((f) => f.endsWith(".ts"));
 await build({ ...common, entryPoints: modules.map((f) => `src/${f}`), outdir: "build" });

@@ -17,10 +17,11 @@ fn options(fusion: Fusion, adapter: &str) -> GeneratorOptions {
     GeneratorOptions { capacity: 40, prompt_chunk: 4, fusion, adapter, ..Default::default() }
 }
 
-/// A generator on each adapter there is.
-fn generators(fusion: Fusion) -> Vec<Generator> {
+/// A generator with room for so many tokens on each adapter there is.
+pub fn generators(fusion: Fusion, capacity: usize) -> Vec<Generator> {
     let names: Vec<String> = gpus().iter().map(|g| g.summary().name.clone()).collect();
-    names.iter().map(|n| Generator::new(&decoder(), &options(fusion, n)).unwrap()).collect()
+    let options = |n: &String| GeneratorOptions { capacity, ..options(fusion, n) };
+    names.iter().map(|n| Generator::new(&decoder(), &options(n)).unwrap()).collect()
 }
 
 /// The logits of the last position, without any cache.
@@ -63,14 +64,14 @@ fn ask(n: usize) -> Request {
 }
 
 #[track_caller]
-fn tokens(g: &mut Generator, prompt: &[i64], request: &Request) -> Vec<i64> {
+pub fn tokens(g: &mut Generator, prompt: &[i64], request: &Request) -> Vec<i64> {
     g.generate(prompt, request).unwrap().collect::<Result<_, _>>().unwrap()
 }
 
 #[test]
 fn greedy_tokens_are_those_of_a_full_recompute() {
     for fusion in [Fusion::None, Fusion::Full] {
-        for mut g in generators(fusion) {
+        for mut g in generators(fusion, 40) {
             for prompt in [&[3, 1, 36, 0, 8][..], &[5], &[30, 30, 2]] {
                 g.reset().unwrap();
                 assert_eq!(tokens(&mut g, prompt, &ask(11)), greedy(prompt, 11), "{fusion:?}");
@@ -98,7 +99,7 @@ fn the_cache_grows_as_it_is_needed() {
 
 #[test]
 fn a_prompt_continues_what_was_generated() {
-    for mut g in generators(Fusion::Full) {
+    for mut g in generators(Fusion::Full, 40) {
         let first = tokens(&mut g, &[3, 1, 36], &ask(4));
         let mut so_far = vec![3, 1, 36];
         so_far.extend(&first);
@@ -131,7 +132,7 @@ fn a_prompt_continues_what_was_generated() {
 fn sampling_follows_its_seed_and_its_limits() {
     let prompt = [3, 1, 36, 0, 8];
     let want = greedy(&prompt, 8);
-    for mut g in generators(Fusion::Full) {
+    for mut g in generators(Fusion::Full, 40) {
         let mut draw = |sampling: Sampling| {
             g.reset().unwrap();
             tokens(&mut g, &prompt, &Request { sampling: Some(sampling), ..ask(8) })
@@ -155,7 +156,7 @@ fn logits_come_without_a_choice_and_prefixes_can_be_computed_again() {
     let file = ModelFile::open(decoder().model().path()).unwrap();
     let graph = file.import(&Options::default()).unwrap().graph;
     let mut ids = vec![3, 1, 36, 0, 8];
-    for mut g in generators(Fusion::Full) {
+    for mut g in generators(Fusion::Full, 40) {
         ids.truncate(5);
         let options = options(Fusion::Full, &g.session().gpu().summary().name);
         let mut again = Recompute::new(&decoder(), &options).unwrap();
@@ -180,7 +181,7 @@ fn logits_come_without_a_choice_and_prefixes_can_be_computed_again() {
 
 #[test]
 fn what_cannot_be_generated_is_refused_and_changes_nothing() {
-    for mut g in generators(Fusion::Full) {
+    for mut g in generators(Fusion::Full, 40) {
         assert_eq!((g.vocabulary(), g.capacity()), (37, 40));
         let first = tokens(&mut g, &[3, 1, 36], &ask(4));
         let bad = Sampling { temperature: 0.0, top_k: Some(0), top_p: Some(0.0), seed: 0 };

@@ -31,6 +31,7 @@ mod folded;
 mod forbidden;
 mod fuzz;
 mod generate;
+mod generate_web;
 mod hostile;
 mod inside;
 mod kernels;

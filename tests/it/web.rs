@@ -96,6 +96,7 @@ fn makers() -> Result<Vec<Maker>, String> {
     out.push(("plans/file".into(), Box::new(|| bundled("program.wgfc", None))));
     out.push(("weights/shards".into(), Box::new(|| bundled("program", Some(2000)))));
     out.push(("weights/from-model".into(), Box::new(from_model)));
+    out.push(("generate/decoder".into(), Box::new(generating)));
     Ok(out)
 }
 
@@ -183,6 +184,20 @@ fn from_model() -> Result<Job, Failure> {
     let want = evaluate(&graph, &given).map_err(|e| Failure::error(e.to_string()))?;
     let runs = vec![(given, named(&program, want))];
     Ok(Job { saved: Saved::As("program", folder), rule: relative(), capacity: None, runs })
+}
+
+/// A decoder that chooses tokens, and a tokenizer. `web/test/generate.json` says what it generates.
+fn generating() -> Result<Job, Failure> {
+    let failed = |e: wgfc::Error| Failure::error(e.to_string());
+    let fixtures = Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures");
+    let decoder = wgfc::Decoder::open(&fixtures.join("small/decoder/model.onnx")).map_err(failed)?;
+    let bundle = wgfc::generate::compile_decoder(&decoder, &Options::default()).map_err(failed)?;
+    let folder = temporary()?;
+    let program = folder.path().join("program");
+    wgfc::save_bundle(&bundle, &program, &SaveOptions::default()).map_err(failed)?;
+    let copied = std::fs::copy(fixtures.join("tokenizers/bpe.json"), program.join("tokenizer.json"));
+    copied.map_err(|e| Failure::error(e.to_string()))?;
+    Ok(Job { saved: Saved::As("program", folder), rule: relative(), capacity: None, runs: vec![] })
 }
 
 fn temporary() -> Result<tempfile::TempDir, Failure> {

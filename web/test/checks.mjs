@@ -329,3 +329,45 @@ export async function pictures_become_tensors() {
   await refused(Tensor.fromImage(device, canvas, { shape: [1, 4, 2, 2] }), "shape", /three channels/);
   device.destroy();
 }
+
+export async function texts_are_generated() {
+  const { Generator } = await import("/dist/generate.js");
+  const { requests } = await (await fetch("/test/generate.json")).json();
+  const tokenizer = {
+    encode: (text) => [...text].map((c) => c.charCodeAt(0) % 37),
+    decode: (ids) => ids.map((id) => `<${id}>`).join(""),
+  };
+  const generator = await Generator.load("/program/generate/decoder", { tokenizer, capacity: 8 });
+  const collect = async (all) => {
+    const out = [];
+    for await (const x of all) out.push(x);
+    return out;
+  };
+  try {
+    for (const { prompt, tokens, ...options } of requests) {
+      equal(await collect(generator.tokens(prompt, options)), tokens, JSON.stringify(options));
+      equal(generator.length, prompt.length + tokens.length, "tokens so far");
+      await generator.reset();
+    }
+    const [{ prompt, tokens, ...options }] = requests;
+    // What is left early, or ended, goes on as if it had not been.
+    const some = [];
+    for await (const t of generator.tokens(prompt, options)) if (some.push(t) === 2) break;
+    equal(await collect(generator.tokens([], { ...options, maxTokens: 2 })), tokens.slice(2, 4), "what goes on");
+    equal(await collect(generator.tokens([], { ...options, maxTokens: 5, stop: [tokens[5]] })), tokens.slice(4, 6), "a token that ends it");
+    await generator.reset();
+    const word = `${tokens[2]}><${tokens[3]}`;
+    const text = (await collect(generator.generate(String.fromCharCode(...prompt.map((id) => id + 37)), { ...options, stop: [word] }))).join("");
+    equal(text, `<${tokens[0]}><${tokens[1]}><`, "a text that ends it");
+    await refused(collect(generator.tokens([37])), "shape", /token 37 is outside/);
+    await refused(collect(generator.tokens([1], { topP: 0 })), "shape", /topP is 0/);
+    await refused(collect(generator.tokens([1], { signal: AbortSignal.abort() })), "aborted", /signal/);
+    const running = generator.tokens([1]);
+    await running.next();
+    await refused(collect(generator.tokens([1])), "shape", /at work/);
+    await running.return();
+  } finally {
+    generator.dispose();
+  }
+  await using("/program/small/mlp", {}, async (model) => refused((async () => new Generator(model))(), "shape", /--generate/));
+}

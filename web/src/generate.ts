@@ -1,0 +1,253 @@
+/**
+ * Text from decoders that `wgfc compile --generate` has compiled.
+ *
+ *     const generator = await Generator.load("models/qwen/");
+ *     for await (const piece of generator.generate("The sea is")) output.append(piece);
+ */
+
+import { type LoadOptions, Model, type ModelSource, type PortInfo, Tensor, type TensorLike, WgfcError, load } from "./index.js";
+import { Choice, type Sampling } from "./sampling.js";
+import { type Defaults, StopWords, TextStream, type Tokenizer, beside, openTokenizer, readDefaults } from "./text.js";
+
+export type { Tokenizer } from "./text.js";
+
+export interface GenerateOptions {
+  /** At most this many new tokens (256). */
+  readonly maxTokens?: number;
+  /** 0 takes the most likely token each time. Without it, what the model's publisher recommends. */
+  readonly temperature?: number;
+  /** Draws from so many of the most likely tokens. */
+  readonly topK?: number;
+  /** Draws from the most likely tokens that make up this share of the probability. */
+  readonly topP?: number;
+  /** The same seed draws the same tokens. */
+  readonly seed?: number | bigint;
+  /** Tokens after which, and texts before which it ends, besides the model's own end. */
+  readonly stop?: readonly (string | number)[];
+  readonly signal?: AbortSignal;
+}
+
+export interface GeneratorOptions extends LoadOptions {
+  /** A tokenizer, or the text of a `tokenizer.json`. Without it, the one beside the model is used. */
+  readonly tokenizer?: Tokenizer | string;
+}
+
+/** What an input of a decoder is for. */
+type Role = "ids" | "positions" | "mask" | "segments";
+
+const CHOICE = "choice of the token";
+/** Tokens of a prompt that go through the model at once. */
+const CHUNK = 512;
+
+/** A run under way: the tensor with its token, and the host's copy of it when it is there. */
+interface Step {
+  readonly token: Tensor<GPUBuffer> | undefined;
+  readonly id: Promise<number>;
+  /** Positions that the cache holds after it. */
+  readonly after: number;
+}
+
+/** A decoder on a device. What was generated stays in its cache: the next prompt goes on from there, until {@link reset}. */
+export class Generator {
+  readonly model: Model;
+  readonly tokenizer: Tokenizer | undefined;
+  readonly #defaults: Defaults;
+  readonly #roles: readonly (readonly [PortInfo, Role])[];
+  readonly #ids: PortInfo;
+  readonly #vocabulary: number;
+  readonly #tokens: readonly [GPUBuffer, GPUBuffer];
+  /** Positions of the cache that count. */
+  #kept = 0;
+  /** The last token, which the model has not seen yet. */
+  #pending: number | undefined;
+  #busy = false;
+
+  /** Loads a folder or file that `wgfc compile --generate` wrote, and the tokenizer and `generation_config.json` beside it. */
+  static async load(source: ModelSource, options: GeneratorOptions = {}): Promise<Generator> {
+    const { tokenizer, signal } = options;
+    const files = Promise.all([
+      tokenizer ?? beside(source, "tokenizer.json", signal),
+      beside(source, "generation_config.json", signal),
+    ]).then(async ([t, config]) => [typeof t === "string" ? await openTokenizer(t) : t, readDefaults(config)] as const);
+    files.catch(() => {});
+    const model = await load(source, options);
+    try {
+      return new Generator(model, ...(await files));
+    } catch (e) {
+      model.dispose();
+      throw e;
+    }
+  }
+
+  constructor(model: Model, tokenizer?: Tokenizer, defaults: Defaults = readDefaults(undefined)) {
+    this.model = model;
+    this.tokenizer = tokenizer;
+    this.#defaults = defaults;
+    const logits = model.outputs.find((o) => o.name === "logits")?.shape.at(-1);
+    const given = model.inputs.filter((i) => i.name !== CHOICE && !i.optional);
+    if (typeof logits !== "number" || given.length === model.inputs.length || !model.outputs.some((o) => o.name === "token"))
+      throw new WgfcError("shape", "the model was not compiled to generate tokens: `wgfc compile --generate` does that");
+    this.#vocabulary = logits;
+    this.#roles = given.map((i) => [i, roleOf(i)] as const);
+    this.#ids = this.#roles.find(([, role]) => role === "ids")?.[0] ?? given[0]!;
+    const usage = 0x80 | 0x4 | 0x8;
+    this.#tokens = [0, 1].map((i) => model.device.createBuffer({ label: `token ${i}`, size: 16, usage })) as [GPUBuffer, GPUBuffer];
+  }
+
+  /** How many tokens there are so far, prompts and generated ones. */
+  get length(): number {
+    return this.#kept + (this.#pending === undefined ? 0 : 1);
+  }
+
+  /** The text that follows a prompt, in pieces as they come. */
+  async *generate(prompt: string, options: GenerateOptions = {}): AsyncGenerator<string, void, undefined> {
+    const { tokenizer } = this;
+    if (!tokenizer) throw new WgfcError("shape", "text needs a tokenizer, and there is no tokenizer.json beside the model: give one, or use `tokens`");
+    const stream = new TextStream(tokenizer);
+    const words = new StopWords((options.stop ?? []).filter((s) => typeof s === "string"));
+    for await (const id of this.tokens(tokenizer.encode(prompt), options)) {
+      const piece = words.push(stream.push(id));
+      if (piece) yield piece;
+      if (words.found) return;
+    }
+    const rest = words.push(stream.end()) + (words.found ? "" : words.end());
+    if (rest) yield rest;
+  }
+
+  /** The tokens that follow a prompt. One that ends the text is the last. */
+  async *tokens(prompt: readonly number[], options: GenerateOptions = {}): AsyncGenerator<number, void, undefined> {
+    const { signal, maxTokens = 256 } = options;
+    const choice = new Choice(this.#sampling(options), this.#vocabulary);
+    const stop = [...this.#defaults.stop, ...(options.stop ?? [])];
+    this.#check(prompt);
+    if (this.#busy) throw new WgfcError("shape", "the generator is at work: a text begins when the one before it has ended");
+    this.#busy = true;
+    let next: Promise<Step> | undefined;
+    try {
+      let feed = [...(this.#pending === undefined ? [] : [this.#pending]), ...prompt];
+      for (let left = maxTokens; left > 0; left--) {
+        if (signal?.aborted) throw new WgfcError("aborted", "aborted by the caller's signal", { cause: signal.reason });
+        const step: Step = await (next ?? this.#start(feed, choice));
+        // While this token is read the model works on the one after it, which is undone where none is wanted.
+        next = left > 1 && step.token && this.#room() ? this.#run(step.token, 1, choice) : undefined;
+        next?.catch(() => {});
+        const id = await step.id;
+        if (!(id >= 0 && id < this.#vocabulary))
+          throw new WgfcError("validation", "the logits are not numbers: the model overflows, or its weights are damaged");
+        [this.#kept, this.#pending] = [step.after, id];
+        feed = [id];
+        yield id;
+        if (stop.includes(id)) return;
+      }
+    } finally {
+      const undone = await next?.catch(() => undefined);
+      await undone?.id.catch(() => {});
+      try {
+        if (this.#held() > this.#kept) await this.model.rewind(this.#kept);
+      } finally {
+        this.#busy = false;
+      }
+    }
+  }
+
+  /** Forgets all tokens. */
+  async reset(): Promise<void> {
+    await this.model.reset();
+    [this.#kept, this.#pending] = [0, undefined];
+  }
+
+  dispose(): void {
+    for (const b of this.#tokens) b.destroy();
+    this.model.dispose();
+  }
+
+  #sampling(o: GenerateOptions): Sampling {
+    const d = this.#defaults;
+    const drawn = o.temperature !== undefined ? o.temperature !== 0 : d.sample || o.topK !== undefined || o.topP !== undefined;
+    const sampling: Sampling = {
+      temperature: drawn ? (o.temperature ?? d.temperature ?? 1) : 0,
+      topK: o.topK ?? d.topK,
+      topP: o.topP ?? d.topP,
+      seed: o.seed ?? BigInt(crypto.getRandomValues(new Uint32Array(1))[0]!),
+    };
+    const { temperature, topK = 1, topP = 1 } = sampling;
+    const refuse = (what: string): never => {
+      throw new WgfcError("shape", what);
+    };
+    if (!(temperature >= 0 && temperature < Infinity)) refuse(`the temperature is ${temperature}: it is a number from 0 on`);
+    if (!(Number.isInteger(topK) && topK > 0)) refuse(`topK is ${topK}: it is a whole number from 1 on`);
+    if (!(topP > 0 && topP <= 1)) refuse(`topP is ${topP}: it is a share, above 0 and at most 1`);
+    return sampling;
+  }
+
+  #check(prompt: readonly number[]): void {
+    if (prompt.length === 0 && this.#pending === undefined) throw new WgfcError("shape", "the prompt has no tokens: give at least one");
+    const strange = prompt.find((id) => !(Number.isInteger(id) && id >= 0 && id < this.#vocabulary));
+    if (strange !== undefined)
+      throw new WgfcError("shape", `token ${strange} is outside the model's vocabulary, which is 0 to ${this.#vocabulary - 1}`);
+  }
+
+  /** Positions that the cache holds. */
+  #held(): number {
+    return this.model.states.find((s) => s.length !== undefined)?.length ?? this.#kept;
+  }
+  /** Whether a run can be undone, and needs no larger cache. */
+  #room(): boolean {
+    const { states } = this.model;
+    return states.length > 0 && states.every((s) => s.length !== undefined && s.length + 1 < s.capacity!);
+  }
+
+  /** Begins the runs that take in a prompt. */
+  async #start(ids: readonly number[], choice: Choice): Promise<Step> {
+    const chunk = this.model.plans.length > 1 || typeof this.#ids.shape.at(-1) === "string" ? CHUNK : 1;
+    let at = 0;
+    for (; ids.length - at > chunk; at += chunk) {
+      const inputs = this.#inputs(ids.slice(at, at + chunk), this.#held());
+      await this.model.run({ ...inputs, [CHOICE]: tensorOfWords(new Uint32Array(5)) }, { outputs: {} });
+    }
+    return this.#run(ids.slice(at), ids.length - at, choice);
+  }
+
+  /** Begins the run that takes in these ids, or the one on the device, and chooses the next token. */
+  async #run(ids: readonly number[] | Tensor<GPUBuffer>, count: number, choice: Choice): Promise<Step> {
+    const { model } = this;
+    const past = this.#held();
+    const inputs = this.#inputs(ids instanceof Tensor ? [0] : ids, past);
+    if (ids instanceof Tensor) inputs[this.#ids.name] = ids;
+    if (choice.limited) {
+      const { logits } = await model.run({ ...inputs, [CHOICE]: tensorOfWords(new Uint32Array(5)) }, { outputs: { logits: "cpu" } });
+      return { token: undefined, id: Promise.resolve(choice.draw((logits as Tensor<Float32Array>).toNumbers())), after: past + count };
+    }
+    const into = ids instanceof Tensor && ids.data === this.#tokens[0] ? this.#tokens[1] : this.#tokens[0];
+    const { token } = await model.run({ ...inputs, [CHOICE]: tensorOfWords(choice.words()) }, { outputs: { token: into } });
+    const made = token as Tensor<GPUBuffer>;
+    // It is copied before the next run, which need not end before the token is here.
+    const id = made.read(model.device).then((t) => t.toNumbers()[0]!);
+    id.catch(() => {});
+    return { token: made, id, after: past + count };
+  }
+
+  #inputs(ids: readonly number[], past: number): Record<string, TensorLike> {
+    const all = { ids, positions: ids.map((_, i) => past + i), segments: ids.map(() => 0), mask: Array<number>(past + ids.length).fill(1) };
+    return Object.fromEntries(
+      this.#roles.map(([{ name, dtype, shape }, role]) => {
+        const values = all[role];
+        return [name, Tensor.from(dtype, shape.length > 1 ? [1, values.length] : [values.length], values)];
+      }),
+    );
+  }
+}
+
+function tensorOfWords(words: Uint32Array<ArrayBuffer>): TensorLike {
+  return { dtype: "u32", shape: [words.length], data: words };
+}
+
+function roleOf({ name, dtype, shape }: PortInfo): Role {
+  const n = name.toLowerCase();
+  const [rank, integer] = [shape.length, dtype === "i64" || dtype === "i32"];
+  if (n.includes("mask") && rank === 2) return "mask";
+  if (n.includes("position") && integer && rank <= 2) return "positions";
+  if (/token_type|segment/.test(n) && integer && rank <= 2) return "segments";
+  if (/input_id|token|^ids$|^input$/.test(n) && integer && rank === 2) return "ids";
+  throw new WgfcError("shape", `what the input "${name}" is for is not known: a decoder has token ids, and may have position ids and an attention mask`);
+}

@@ -1,0 +1,134 @@
+/** How the next token is chosen: as `wgfc generate` does, so that the same seed gives the same tokens. */
+
+export interface Sampling {
+  /** 0 takes the most likely token each time; 1 leaves the probabilities as they are. */
+  readonly temperature: number;
+  /** How many tokens to draw from; of equals all. */
+  readonly topK?: number | undefined;
+  /** Draws from the most likely tokens that make up this share of the probability. */
+  readonly topP?: number | undefined;
+  readonly seed: number | bigint;
+}
+
+const WORDS = 5;
+const MASK = (1n << 64n) - 1n;
+
+/** The tokens of one request, one after the other. */
+export class Choice {
+  readonly #how: Sampling | undefined;
+  readonly #topK: number | undefined;
+  readonly #topP: number | undefined;
+  #state: bigint;
+
+  constructor(how: Sampling, vocabulary: number) {
+    const { temperature, topK, topP, seed } = how;
+    this.#how = temperature === 0 || topK === 1 ? undefined : how;
+    this.#topK = topK !== undefined && topK < vocabulary ? topK : undefined;
+    this.#topP = topP !== undefined && topP < 1 ? topP : undefined;
+    let hash = 0xcbf29ce484222325n;
+    for (const byte of new TextEncoder().encode("tokens")) hash = ((hash ^ BigInt(byte)) * 0x100000001b3n) & MASK;
+    this.#state = hash ^ ((BigInt(seed) * 0x9e3779b97f4a7c15n) & MASK);
+  }
+
+  /** Whether only some of the tokens may be drawn, which {@link draw} does: programs know nothing of it. */
+  get limited(): boolean {
+    return this.#how !== undefined && (this.#topK !== undefined || this.#topP !== undefined);
+  }
+
+  /** What a program takes as `choice of the token`, for the next one. */
+  words(): Uint32Array<ArrayBuffer> {
+    const words = new Uint32Array(WORDS);
+    if (!this.#how) return words;
+    const random = this.#bits();
+    const floats = new Float32Array(words.buffer);
+    floats[0] = Math.min(Math.max(1 / this.#how.temperature, 1e-30), 1e30);
+    words[1] = Number(random & 0xffffffffn);
+    words[2] = Number(random >> 32n);
+    return words;
+  }
+
+  /** Draws from logits; -1 where they are not numbers. */
+  draw(logits: ArrayLike<number>): number {
+    const words = this.words();
+    const scale = new Float32Array(words.buffer)[0]!;
+    const [low, high] = [words[1]!, words[2]!];
+    let top = -Infinity;
+    for (let i = 0; i < logits.length; i++) {
+      if (Number.isNaN(logits[i]) || logits[i] === Infinity) return -1;
+      top = Math.max(top, logits[i]!);
+    }
+    if (top === -Infinity) return -1;
+    const distances = Uint32Array.from(logits, (x) => distance(top, x, scale));
+    const most = this.#most(distances);
+    let [best, value] = [-1, -Infinity];
+    for (let i = 0; i < logits.length; i++) {
+      if (distances[i]! > most || logits[i] === -Infinity) continue;
+      const y = f32(f32(logits[i]! * scale) + gumbel(i, low, high));
+      if (best < 0 || y > value) [best, value] = [i, y];
+    }
+    return best;
+  }
+
+  /** The largest distance of a token that may be drawn. */
+  #most(distances: Uint32Array): number {
+    const sorted = distances.slice().sort();
+    let count = sorted.length;
+    if (this.#topK !== undefined) count = countTo(sorted, sorted[this.#topK - 1]!);
+    if (this.#topP === undefined) return sorted[count - 1]!;
+    const share = (d: number) => Math.exp(-d / STEPS);
+    let all = 0;
+    for (let i = 0; i < count; i++) all += share(sorted[i]!);
+    let sum = 0;
+    for (let i = 0; i < count; i++) {
+      sum += share(sorted[i]!);
+      if (sum >= this.#topP * all) return sorted[i]!;
+    }
+    return sorted[count - 1]!;
+  }
+
+  /** SplitMix64. */
+  #bits(): bigint {
+    this.#state = (this.#state + 0x9e3779b97f4a7c15n) & MASK;
+    let z = this.#state;
+    z = ((z ^ (z >> 30n)) * 0xbf58476d1ce4e5b9n) & MASK;
+    z = ((z ^ (z >> 27n)) * 0x94d049bb133111ebn) & MASK;
+    return z ^ (z >> 31n);
+  }
+}
+
+const f32 = Math.fround;
+/** Distances from the largest logit are counted in these steps: tokens that are about as likely are equal. */
+const STEPS = 2 ** 18;
+const FAR = 2 ** 24 - 1;
+
+function distance(top: number, x: number, scale: number): number {
+  if (x === -Infinity) return FAR;
+  const d = f32(f32(f32(top - x) * scale) * STEPS);
+  return Math.min(Math.max(d, 0), FAR);
+}
+
+/** How many of these are at most `limit`. */
+function countTo(sorted: Uint32Array, limit: number): number {
+  const behind = sorted.findIndex((d) => d > limit);
+  return behind < 0 ? sorted.length : behind;
+}
+
+/** −ln(−ln(1 − u)) of a uniform number that position and random bits decide. */
+function gumbel(at: number, low: number, high: number): number {
+  const u = Math.min(f32(f32(pcg3d(at, low, high)) + 0.5) * 2 ** -32, 1 - 2 ** -24);
+  return f32(-Math.log(-Math.log1p(-u)));
+}
+
+/** The first of three words: Jarzynski and Olano, *Hash Functions for GPU Rendering*, JCGT 9(3), 2020. */
+function pcg3d(...words: [number, number, number]): number {
+  let [x, y, z] = words.map((w) => (Math.imul(w, 1664525) + 1013904223) | 0) as [number, number, number];
+  const stir = () => {
+    x = (x + Math.imul(y, z)) | 0;
+    y = (y + Math.imul(z, x)) | 0;
+    z = (z + Math.imul(x, y)) | 0;
+  };
+  stir();
+  [x, y, z] = [x ^ (x >>> 16), y ^ (y >>> 16), z ^ (z >>> 16)];
+  stir();
+  return x >>> 0;
+}

@@ -1,0 +1,138 @@
+/** Text of tokens, and tokens of text. */
+
+import { type ModelSource, WgfcError } from "./index.js";
+
+export interface Tokenizer {
+  /** The tokens of a text, with those that belong around it. */
+  encode(text: string): readonly number[];
+  /** The text of tokens, without special ones. */
+  decode(ids: readonly number[]): string;
+}
+
+/** What the publisher of a model recommends. */
+export interface Defaults {
+  readonly stop: readonly number[];
+  readonly sample: boolean;
+  readonly temperature: number | undefined;
+  readonly topK: number | undefined;
+  readonly topP: number | undefined;
+}
+
+/** Text as its tokens arrive. A character may take several. */
+export class TextStream {
+  readonly #tokenizer: Tokenizer;
+  #ids: number[] = [];
+  /** What the first of `#ids` are as text, and how many these are. */
+  #known = { text: "", ids: 0 };
+
+  constructor(tokenizer: Tokenizer) {
+    this.#tokenizer = tokenizer;
+  }
+
+  /** What this token adds: nothing as long as a character is not complete. */
+  push(id: number): string {
+    this.#ids.push(id);
+    return this.#take((text) => !text.endsWith("\ufffd"));
+  }
+
+  /** What is left of characters that never became complete. */
+  end(): string {
+    return this.#take(() => true);
+  }
+
+  #take(whole: (text: string) => boolean): string {
+    const text = this.#tokenizer.decode(this.#ids);
+    const known = this.#known;
+    if (text.length <= known.text.length || !whole(text)) return "";
+    const added = text.slice(known.text.length);
+    // Decoding depends on what is in front, of which the tokens of the last piece are enough.
+    this.#ids = this.#ids.slice(known.ids);
+    this.#known = { text: this.#tokenizer.decode(this.#ids), ids: this.#ids.length };
+    return added;
+  }
+}
+
+/** Withholds text that may be the beginning of a word at which the text ends. */
+export class StopWords {
+  readonly #words: readonly string[];
+  #held = "";
+  /** Whether one of the words has come. */
+  found = false;
+
+  constructor(words: readonly string[]) {
+    this.#words = words.filter((w) => w !== "");
+  }
+
+  push(text: string): string {
+    this.#held += text;
+    const places = this.#words.map((w) => this.#held.indexOf(w)).filter((p) => p >= 0);
+    this.found = places.length > 0;
+    const end = this.found ? Math.min(...places) : this.#held.length - this.#begun();
+    const out = this.#held.slice(0, end);
+    this.#held = this.found ? "" : this.#held.slice(end);
+    return out;
+  }
+
+  end(): string {
+    return this.#held;
+  }
+
+  /** How much of a word the text ends with. */
+  #begun(): number {
+    const longest = (w: string) => {
+      for (let n = Math.min(w.length - 1, this.#held.length); n > 0; n--) if (this.#held.endsWith(w.slice(0, n))) return n;
+      return 0;
+    };
+    return Math.max(0, ...this.#words.map(longest));
+  }
+}
+
+/** A tokenizer of `tokenizer.json`, by the package `@huggingface/tokenizers`. */
+export async function openTokenizer(json: string): Promise<Tokenizer> {
+  let made: typeof import("@huggingface/tokenizers");
+  try {
+    made = await import("@huggingface/tokenizers");
+  } catch (cause) {
+    const words = "tokenizer.json is read by the package @huggingface/tokenizers: install it, or give a tokenizer of your own";
+    throw new WgfcError("feature", words, { cause });
+  }
+  try {
+    const parsed = JSON.parse(json) as { model?: { unk_token?: string } };
+    const tokenizer = new made.Tokenizer(parsed, {});
+    const unknown = tokenizer.token_to_id(parsed.model?.unk_token ?? "");
+    return {
+      // What it does not know comes as undefined, or not at all.
+      encode: (text) => tokenizer.encode(text).ids.map((id: number | undefined) => id ?? unknown).filter((id) => id !== undefined),
+      decode: (ids) => tokenizer.decode([...ids], { skip_special_tokens: true, clean_up_tokenization_spaces: false }),
+    };
+  } catch (cause) {
+    throw new WgfcError("corrupt", `tokenizer.json is no tokenizer that can be used: ${cause instanceof Error ? cause.message : cause}`, { cause });
+  }
+}
+
+export function readDefaults(json: string | undefined): Defaults {
+  const config = (json === undefined ? {} : JSON.parse(json)) as Record<string, unknown>;
+  const number = (key: string) => (typeof config[key] === "number" ? config[key] : undefined);
+  const stop = [config.eos_token_id ?? []].flat().filter((id) => typeof id === "number");
+  if (config.do_sample !== true) return { stop, sample: false, temperature: undefined, topK: undefined, topP: undefined };
+  return { stop, sample: true, temperature: number("temperature"), topK: number("top_k") || undefined, topP: number("top_p") };
+}
+
+/** A file beside the model, if there is one. */
+export async function beside(source: ModelSource, name: string, signal?: AbortSignal): Promise<string | undefined> {
+  if (typeof source === "string" || source instanceof URL) {
+    const url = new URL(source, globalThis.location?.href);
+    const last = url.pathname.split("/").pop()!;
+    if (last !== "" && !last.includes(".")) url.pathname += "/";
+    const response = await fetch(new URL(name, url), { signal: signal ?? null }).catch((cause: unknown) => {
+      if (signal?.aborted) throw new WgfcError("aborted", "aborted by the caller's signal", { cause });
+      throw new WgfcError("network", `${name} cannot be fetched`, { cause });
+    });
+    if (response.status === 404) return undefined;
+    if (!response.ok) throw new WgfcError("network", `${name} cannot be fetched: the server says ${response.status}`);
+    return response.text();
+  }
+  if (source instanceof Blob || !Object.hasOwn(source, name)) return undefined;
+  const file = source[name]!;
+  return typeof file === "string" ? file : new Response(file as BlobPart as BodyInit).text();
+}
