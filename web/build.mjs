@@ -1,22 +1,28 @@
 // Writes dist/, the package, and build/, its modules one by one, which the tests import.
 import { build } from "esbuild";
-import { readFileSync, readdirSync, rmSync, writeFileSync } from "node:fs";
+import { createHash } from "node:crypto";
+import { copyFileSync, existsSync, readFileSync, readdirSync, rmSync, writeFileSync } from "node:fs";
 import { minify } from "terser";
 
 const here = new URL(".", import.meta.url).pathname;
 for (const folder of ["dist", "build"]) rmSync(here + folder, { recursive: true, force: true });
 // Names of our own objects' members, which are in no file, no option and no call of WebGPU.
 const internal = /^(among|outputShapes|piece|positions|powers|scoped|setLengths|settle|sized|slots|storage|watch|weightParts|where)$/;
-const common = { absWorkingDir: here, format: "esm", target: "es2022", logLevel: "warning" };
+// The compiler's module, which `scripts/wasm.sh` makes. Without it there is all but what compiles in the page.
+const wasm = process.env.WGFC_COMPILER ?? `${here}../target/wasm/compiler.wasm`;
+const COMPILER = existsSync(wasm) ? createHash("sha256").update(readFileSync(wasm)).digest("hex") : "none";
+const define = { COMPILER: JSON.stringify(COMPILER) };
+const common = { absWorkingDir: here, format: "esm", target: "es2022", define, logLevel: "warning" };
 // What few pages use is beside index.js, and loaded when it is needed. These have the errors' class from there.
-const later = ["cache", "files", "image", "states", "timestamps", "verify"];
+const later = ["cache", "compiler/index", "compiler/worker", "files", "image", "inspect", "states", "timestamps", "verify"];
 const beside = {
   name: "beside",
   setup: ({ initialOptions, onResolve }) =>
     onResolve({ filter: /^\./ }, ({ path, kind }) => {
       if (kind === "dynamic-import") return { path, external: true };
-      const other = !initialOptions.entryPoints[0].endsWith("/index.ts");
-      if (other && path === "./errors.js") return { path: "./index.js", external: true };
+      // Those in a folder are beside it, too: `../errors.js`.
+      if (initialOptions.entryPoints[0] !== "src/index.ts" && /^\.\.?\/errors\.js$/.test(path))
+        return { path: `${initialOptions.entryPoints[0].includes("/compiler/") ? ".." : "."}/index.js`, external: true };
     }),
 };
 let mangleCache = {};
@@ -32,5 +38,7 @@ await build({
   ...common, entryPoints: ["src/generate.ts"], outfile: "dist/generate.js", bundle: true, minify: true,
   external: ["./index.js", "@huggingface/tokenizers"],
 });
-const modules = readdirSync(here + "src").filter((f) => f.endsWith(".ts"));
-await build({ ...common, entryPoints: modules.map((f) => `src/${f}`), outdir: "build" });
+if (existsSync(wasm)) copyFileSync(wasm, `${here}dist/compiler/compiler.wasm`);
+else console.warn(`there is no ${wasm}: the package cannot compile models`);
+const modules = readdirSync(here + "src", { recursive: true }).filter((f) => f.endsWith(".ts"));
+await build({ ...common, entryPoints: modules.map((f) => `src/${f}`), outbase: "src", outdir: "build" });

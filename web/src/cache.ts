@@ -80,6 +80,10 @@ class CachedSource implements Source {
     }
   }
 
+  async size(file: string, signal?: AbortSignal): Promise<number | undefined> {
+    return (await this.#file(file, signal))?.bytes;
+  }
+
   async forget(file: string, from: number, to: number): Promise<void> {
     const kept = await this.#files.get(file);
     for (let n = Math.floor(from / CHUNK); kept && n * CHUNK < to; n++) {

@@ -9,6 +9,14 @@ import { COPY_DST, COPY_SRC, STORAGE } from "./usage.js";
 /** Limits on sizes, which depend on a run's inputs: of these a device of our own has all that there is. */
 const SIZES = ["maxBufferSize", "maxStorageBufferBindingSize", "maxComputeWorkgroupsPerDimension"];
 
+export async function requestAdapter(): Promise<GPUAdapter> {
+  const api = globalThis.navigator?.gpu;
+  if (!api) throw new WgfcError("feature", "this browser has no WebGPU, or the page is neither https nor localhost");
+  const adapter = await api.requestAdapter({ powerPreference: "high-performance" });
+  if (!adapter) throw new WgfcError("feature", "WebGPU finds no adapter: the GPU or its driver may be blocked");
+  return adapter;
+}
+
 export class Gpu {
   readonly device: GPUDevice;
   /** Whether we opened it, and so close it. */
@@ -24,14 +32,10 @@ export class Gpu {
     });
   }
 
-  /** The caller's device, or one of our own with what the plans need of what there is; and the plans that it can run. */
-  static async open(plans: readonly Plan[], given?: GPUDevice): Promise<[Gpu, Plan[]]> {
-    if (given) return [new Gpu(given, false), choose(plans, capabilities(given, given.adapterInfo))];
-    const api = globalThis.navigator?.gpu;
-    if (!api)
-      throw new WgfcError("feature", "this browser has no WebGPU, or the page is neither https nor localhost");
-    const adapter = await api.requestAdapter({ powerPreference: "high-performance" });
-    if (!adapter) throw new WgfcError("feature", "WebGPU finds no adapter: the GPU or its driver may be blocked");
+  /** The caller's device, or one of our own with what the plans need of what an adapter has; and the plans that it can run. */
+  static async open(plans: readonly Plan[], on: GPUDevice | GPUAdapter): Promise<[Gpu, Plan[]]> {
+    if ("queue" in on) return [new Gpu(on, false), choose(plans, capabilities(on, on.adapterInfo))];
+    const adapter = on;
     const fit = choose(plans, capabilities(adapter, adapter.info));
     const limits = adapter.limits as unknown as Record<string, number>;
     const requiredLimits: Record<string, number> = Object.fromEntries(SIZES.map((l) => [l, limits[l]!]));

@@ -17,6 +17,12 @@ export type ErrorKind =
   | "out-of-memory"
   /** WebGPU refused a call or a shader: the plan was edited, or this is a bug. */
   | "validation"
+  /** The model that is to be compiled contradicts itself, or ONNX. */
+  | "model"
+  /** The compiler does not know what the model has. */
+  | "unsupported"
+  /** A bug of the compiler. */
+  | "internal"
   | "aborted"
   /** The model was disposed of. */
   | "disposed";
@@ -28,6 +34,23 @@ export interface Origin {
   /** The kernel that computes it. */
   kernel?: string | undefined;
   cause?: unknown;
+  diagnostics?: readonly Diagnostic[] | undefined;
+}
+
+/** One of the things that are wrong with a model. */
+export interface Diagnostic {
+  readonly kind: "model" | "unsupported" | "internal";
+  readonly message: string;
+  /** Where it is. */
+  readonly node?: string | null;
+  readonly operator?: string | null;
+  readonly opset?: number | null;
+  /** Which part of the node, as `input B`. */
+  readonly part?: string | null;
+  /** The line of the program in PyTorch. */
+  readonly source?: string | null;
+  /** What to do. */
+  readonly help?: string | null;
 }
 
 /** Every error that this package throws. Names from a model stand in its text as they are: show it as text, never as HTML. */
@@ -36,11 +59,14 @@ export class WgfcError extends Error {
   readonly kind: ErrorKind;
   readonly node: string | undefined;
   readonly kernel: string | undefined;
+  /** Of a model that the compiler refuses, all that is wrong with it. */
+  readonly diagnostics: readonly Diagnostic[];
 
   constructor(kind: ErrorKind, message: string, origin: Origin = {}) {
     super(message, { cause: origin.cause });
     this.kind = kind;
     this.node = origin.node;
     this.kernel = origin.kernel;
+    this.diagnostics = origin.diagnostics ?? [];
   }
 }

@@ -2,14 +2,16 @@
 
 import { type Given, type Inputs, bind, checkInputs, shapeOf } from "./bind.js";
 import { label } from "./choose.js";
-import { Gpu } from "./device.js";
+import type { Compiled, CompileProgress, CompileSettings, PlanOptions } from "./compiler/index.js";
+import { Gpu, requestAdapter } from "./device.js";
 import { type DType, type TypedArray, bufferBytes, bytesOf, packedBytes } from "./dtypes.js";
 import { WgfcError } from "./errors.js";
 import { throwIfAborted } from "./fail.js";
 import { checkSize } from "./memory.js";
 import { makePipelines } from "./pipelines.js";
 import type { Plan, PlanBuffer, Port } from "./plan.js";
-import { type Program, openProgram } from "./program.js";
+import { type Program, isModel, openProgram } from "./program.js";
+import type { Inspection } from "./inspect.js";
 import type { Recorder } from "./recorder.js";
 import { Session, type Shared, type Sized } from "./session.js";
 import type { ModelSource } from "./source.js";
@@ -22,18 +24,19 @@ import { type WeightParts, checkParts, upload } from "./weights.js";
 
 export interface Progress {
   /** What is being loaded. Weights count in bytes. */
-  readonly stage: "kernels" | "weights";
+  readonly stage: "kernels" | "weights" | CompileProgress["stage"];
   readonly loaded: number;
   readonly total: number;
 }
 
-export interface LoadOptions {
+/** What concerns compiling is for models that are not compiled yet. */
+export interface LoadOptions extends CompileSettings {
   /** The device to run on. Without one the model opens its own and closes it when it is disposed of. */
   readonly device?: GPUDevice;
   readonly onProgress?: (progress: Progress) => void;
   readonly signal?: AbortSignal;
-  /** The names of the plans to load, of a program with several; all without it. */
-  readonly plans?: readonly string[];
+  /** The names of the plans to load, of a program with several, all without it; of a model, the plans to compile. */
+  readonly plans?: readonly string[] | readonly PlanOptions[];
   /**
    * Whether what is fetched of weights is kept in the browser's Cache API for the next time (it is), or in a cache of which name (`"wgfc"`).
    * {@link clearCache} empties it.
@@ -75,18 +78,30 @@ export interface StateInfo extends TensorLike<GPUBuffer> {
 type Results<D> = Record<string, Tensor<D extends "gpu" | GPUBuffer ? GPUBuffer : TypedArray>>;
 type Read = () => Promise<Record<string, Tensor>>;
 
-/** Loads a program that `wgfc compile` wrote. */
+/** Loads a program that `wgfc compile` wrote, or compiles a model (`.onnx`, `.pt2`) for the device and loads that. */
 export async function load(source: ModelSource, options: LoadOptions = {}): Promise<Model> {
   const { signal } = options;
   throwIfAborted(signal);
-  const program = await openProgram(source, options);
-  const wanted = program.plans.filter((p) => !options.plans || options.plans.includes(p.name));
+  let on: GPUDevice | GPUAdapter | undefined = options.device;
+  let compiled: Compiled | undefined;
+  if (await isModel(source)) {
+    on ??= await requestAdapter();
+    const { compile } = await import("./compiler/index.js");
+    const plans = options.plans?.filter((p) => typeof p === "object") ?? [];
+    compiled = await compile(source, { ...options, device: on, plans });
+  }
+  const program = await openProgram(compiled?.source ?? source, options);
+  const names = options.plans?.map((p) => (typeof p === "string" ? p : p.name));
+  const precision = compiled ? undefined : options.precision;
+  const wanted = program.plans.filter(
+    (p) => names?.includes(p.name) !== false && (!precision || p.needs.features.includes("shader-f16") === (precision === "f16")),
+  );
   if (wanted.length === 0)
     throw new WgfcError("feature", `there is no such plan; there is ${program.plans.map(label).join(", ")}`);
   if (wanted[0]!.stats.weights_absent)
     throw new WgfcError("corrupt", "the model was compiled without its weights");
-  const [gpu, plans] = await Gpu.open(wanted, options.device);
-  const made = new Model(gpu, plans, program);
+  const [gpu, plans] = await Gpu.open(wanted, on ?? (await requestAdapter()));
+  const made = new Model(gpu, plans, program, compiled);
   try {
     await made.place(options);
     throwIfAborted(signal);
@@ -104,6 +119,7 @@ export class Model {
   readonly #gpu: Gpu;
   readonly #plans: readonly Plan[];
   readonly #program: Program;
+  readonly #compiled: Compiled | undefined;
   readonly #weights = new Map<string, GPUBuffer>();
   readonly #arenas: GPUBuffer[] = [];
   readonly #own: GPUBuffer[] = [];
@@ -115,7 +131,8 @@ export class Model {
   #tail: Promise<unknown> = Promise.resolve();
 
   /** @internal */
-  constructor(gpu: Gpu, plans: readonly Plan[], program: Program) {
+  constructor(gpu: Gpu, plans: readonly Plan[], program: Program, compiled?: Compiled) {
+    this.#compiled = compiled;
     this.#gpu = gpu;
     this.#plans = plans;
     this.#program = program;
@@ -207,6 +224,13 @@ export class Model {
     const outputs = Object.fromEntries(wanted.map(([n]) => [n, "cpu" as const]));
     const got = (await this.run(readTensors(inputs), { outputs })) as Record<string, Tensor<TypedArray>>;
     return Object.fromEntries(wanted.map(([n, want]) => [n, compare(got[n]!, want, tolerance)]));
+  }
+
+  /** What the model is, and where it runs: plans and kernels, the adapter, and what they take. */
+  async inspect(): Promise<Inspection> {
+    const { inspect } = await import("./inspect.js");
+    const memory = { weights: [...this.#weights.values()], states: this.states.map((s) => s.data), other: [...this.#arenas, ...this.#own, ...this.#staging] };
+    return inspect(this.device, this.#plans, this.#program, memory, this.#compiled);
   }
 
   /** Gives all states what they held before the first run. Initial contents are read from the model's files again. */

@@ -120,6 +120,8 @@ export interface Plans {
   readonly plans: readonly Plan[];
   /** Where weights are, if not in `weights.safetensors` or in the bundle. */
   readonly weights: Json | undefined;
+  /** All of `plan.json`. */
+  readonly root: Json;
 }
 
 export function readPlans(text: string, where = "plan.json"): Plans {
@@ -131,11 +133,11 @@ export function readPlans(text: string, where = "plan.json"): Plans {
       `${where} has version ${version} of the format; this package reads ${OLDEST_VERSION} to ${NEWEST_VERSION}. ` +
         (version > NEWEST_VERSION ? "Update the package wgfc." : "Compile the model again."),
     );
-  if (version < PLANS_VERSION) return { plans: [readPlan(root)], weights: undefined };
+  if (version < PLANS_VERSION) return { plans: [readPlan(root)], weights: undefined, root };
   const plans = root.get("plans").list(readPlan);
   if (plans.length === 0) root.get("plans").fail("there is no plan");
   const weights = root.get("weights");
-  return { plans, weights: weights.missing ? undefined : weights };
+  return { plans, weights: weights.missing ? undefined : weights, root };
 }
 
 function readPlan(root: Json): Plan {

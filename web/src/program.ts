@@ -16,6 +16,15 @@ export interface Program extends Plans {
 
 const WEIGHTS = "weights.safetensors";
 const BUNDLE = /\.wgfc$/i;
+const MODEL = /\.(onnx|pt2)$/i;
+
+/** Whether it is to be compiled first. */
+export async function isModel(from: ModelSource): Promise<boolean> {
+  if (typeof from === "string" || from instanceof URL) return MODEL.test(new URL(from, globalThis.location?.href).pathname);
+  // The header of a bundle begins with a brace.
+  if (from instanceof Blob) return (await from.slice(8, 9).text()) !== "{";
+  return !Object.keys(from).some((n) => n === "plan.json" || BUNDLE.test(n));
+}
 
 /** Forgets all that was kept. */
 export async function clearCache(name = "wgfc"): Promise<void> {

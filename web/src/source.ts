@@ -11,8 +11,12 @@ export type Files = Readonly<Record<string, Uint8Array | string | Blob | URL>>;
 export interface Source {
   /** What it is called in messages. */
   readonly name: string;
+  /** Bytes that were kept and not fetched. */
+  readonly cached?: number;
   /** The bytes of a file from one position to another, or to its end, in pieces as they come. It ends early where the file does. */
   stream(file: string, from: number, to: number, signal?: AbortSignal): AsyncIterable<Uint8Array>;
+  /** How many bytes a file has, where that is known. */
+  size?(file: string, signal?: AbortSignal): Promise<number | undefined>;
   /** Fetches these bytes anew when they are asked for again, as they are not what they should be. */
   forget?(file: string, from: number, to: number): Promise<void>;
 }

@@ -1,0 +1,225 @@
+/** Compiles models in the page. The compiler is a module of WebAssembly in a worker; both are loaded by the first model. */
+
+import { WgfcError } from "../errors.js";
+import type { Diagnostic } from "../errors.js";
+import { aborted, throwIfAborted } from "../fail.js";
+import type { Files, ModelSource } from "../source.js";
+import { graphOf } from "./onnx.js";
+import { BlobBytes, Download, type Origin, type Place, originOf, sizeOf, sourceAt } from "./origin.js";
+import { keptPlan, keepPlan } from "./kept.js";
+import { type DeviceLike, type DeviceProfile, profileOf, profileOfLimits } from "./profile.js";
+import type { Job, Reply, WorkerFile } from "./worker.js";
+
+export type { DeviceLike, DeviceProfile } from "./profile.js";
+
+/** One of several plans over the same weights. */
+export interface PlanOptions {
+  /** What it is called; no two have the same. */
+  readonly name: string;
+  /** Symbolic dimensions that it fixes. */
+  readonly dims?: Readonly<Record<string, number>>;
+  /** Another device than that of the other plans. */
+  readonly profile?: DeviceProfile;
+}
+
+/** What a model is compiled for, and how. */
+export interface CompileSettings {
+  /** Symbolic dimensions to fix. */
+  readonly dims?: Readonly<Record<string, number>>;
+  /** What symbolic dimensions that stay are expected to be; choices are made for that. */
+  readonly expect?: Readonly<Record<string, number>>;
+  /** `"f32"` does not use `shader-f16`; `"f16"` asks for it, and is refused without. Otherwise models of f16 use it where it is there. */
+  readonly precision?: "f16" | "f32";
+  /** Every operator as a kernel of its own. */
+  readonly unfused?: boolean;
+  /** Tensors of the model to return as extra outputs. */
+  readonly taps?: readonly string[];
+  /** Schedules for kernels: an edited copy of what `wgfc inspect --schedule --json` prints. */
+  readonly schedules?: string;
+}
+
+export interface CompileProgress {
+  /** The model's download, in bytes, of which the total is 0 where it is not known; then the compiler, which is done or not. */
+  readonly stage: "model" | "compile";
+  readonly loaded: number;
+  readonly total: number;
+}
+
+export interface CompileOptions extends CompileSettings {
+  /** Several plans, the preferred ones first. One without a name otherwise. */
+  readonly plans?: readonly PlanOptions[];
+  /** The device or adapter to compile for. */
+  readonly device?: DeviceLike;
+  /** Or its limits and features, by WebGPU's names. Without any of these it is what every WebGPU device has. */
+  readonly limits?: Readonly<Record<string, number>>;
+  readonly features?: Iterable<string>;
+  /** Or a profile, as `wgfc compile --profile` takes. */
+  readonly profile?: DeviceProfile;
+  readonly signal?: AbortSignal;
+  readonly onProgress?: (progress: CompileProgress) => void;
+  /** Whether downloads and plans are kept in the browser's Cache API (they are), or in a cache of which name. */
+  readonly cache?: boolean | string;
+}
+
+/** A compiled model. */
+export interface Compiled {
+  /** What `load` takes: the plan, the kernels, and the model's files, in which weights stay. */
+  readonly source: Files;
+  /** `plan.json`, parsed. */
+  readonly plan: { readonly plans: readonly Readonly<Record<string, unknown>>[] } & Readonly<Record<string, unknown>>;
+  /** The kernels' texts, by name. */
+  readonly kernels: Readonly<Record<string, string>>;
+  /** Bytes of the model's weights that the compiler read. */
+  readonly read: number;
+  /** How long it took, without downloads. */
+  readonly ms: number;
+  /** Whether it was compiled before, and kept. */
+  readonly cached: boolean;
+}
+
+/**
+ * Compiles a model: an `.onnx` file with its external data, or an archive of torch.export (`.pt2`), at an address, as a `File`, or files by name.
+ * What the model has is refused with a {@link WgfcError} of kind `model` or `unsupported`, which has `diagnostics`.
+ */
+export async function compile(source: ModelSource, options: CompileOptions = {}): Promise<Compiled> {
+  const { signal, onProgress, cache } = options;
+  throwIfAborted(signal);
+  const request = requestOf(options);
+  const model = await read(originOf(source), options);
+  throwIfAborted(signal);
+  const files = [...model.files].map(([name, { bytes }]) => ({ name, bytes }));
+  const text = JSON.stringify({ ...request, files });
+  const versions = [...model.files.values()].map((f) => f.version);
+  const key = model.whole || versions.every((v) => v !== undefined) ? [model.bytes, text, ...(model.whole ? [] : (versions as string[]))] : undefined;
+  const before = key && (await keptPlan(key, cache));
+  onProgress?.({ stage: "compile", loaded: before ? 1 : 0, total: 1 });
+  const places = [...model.files.values()].map((f): WorkerFile => (f.place instanceof URL ? f.place.href : f.place));
+  const reply = before ?? (await inWorker({ model: model.bytes, request: text, files: places }, signal));
+  if (!("json" in reply)) throw new WgfcError(reply.kind, reply.message);
+  const answer = JSON.parse(reply.json) as Answer;
+  if ("errors" in answer) throw refused(answer);
+  if (key && !before) await keepPlan(key, reply, cache);
+  onProgress?.({ stage: "compile", loaded: 1, total: 1 });
+  return { ...compiled(answer, reply.data, model.files), ms: reply.ms, cached: before !== undefined };
+}
+
+/** What the compiler answers. */
+type Answer = { plan: Compiled["plan"]; kernels: Record<string, string>; read: number } | Refusal;
+interface Refusal {
+  readonly errors: readonly Diagnostic[];
+  readonly text: string;
+}
+
+function refused({ errors, text }: Refusal): WgfcError {
+  const [first] = errors;
+  return new WgfcError(first?.kind ?? "internal", text.trimEnd(), { node: first?.node ?? undefined, diagnostics: errors });
+}
+
+/** A file that the plan's weights are in. */
+interface Located {
+  readonly place: Place;
+  readonly bytes: number;
+  /** What tells it from others of its name. */
+  readonly version: string | undefined;
+}
+
+interface Model {
+  /** The model, or its graph. */
+  readonly bytes: Uint8Array<ArrayBuffer>;
+  /** Whether all of it is in these bytes. */
+  readonly whole: boolean;
+  readonly files: ReadonlyMap<string, Located>;
+}
+
+/** Of a file that is no ONNX model, the compiler gets no more to say what is wrong. */
+const LARGEST_UNKNOWN = 1 << 30;
+
+async function read(origin: Origin, { signal, onProgress, cache }: CompileOptions): Promise<Model> {
+  const { name, place } = origin;
+  let download: Download | undefined;
+  if (place instanceof URL) {
+    const source = await sourceAt(place, cache);
+    const total = (await source.size?.("", signal)) ?? 0;
+    download = new Download(source, "", signal, (loaded) => onProgress?.({ stage: "model", loaded, total }));
+  }
+  const graph = await graphOf(download ?? new BlobBytes(place as Blob, signal), name);
+  const { blob, version } = download ? await download.whole() : { blob: place as Blob, version: (await sizeOf(place)).version };
+  if (!graph) {
+    if (blob.size > LARGEST_UNKNOWN) throw new WgfcError("model", `${name} is no ONNX model, or cut off, and too large for an archive: it has ${blob.size} bytes`);
+    return { bytes: new Uint8Array(await blob.arrayBuffer()), whole: true, files: new Map() };
+  }
+  const files = new Map<string, Located>();
+  if (graph.moved) files.set(name, { place: blob, bytes: blob.size, version });
+  for (const [location, least] of graph.external) {
+    if (files.has(location)) continue;
+    const at = origin.beside(location);
+    const { bytes, version, missing } = at ? await sizeOf(at, signal) : { missing: true };
+    // What is missing the compiler says, with the tensors that are in it.
+    if (!at || missing) continue;
+    files.set(location, { place: at, bytes: bytes ?? least, version });
+  }
+  return { bytes: graph.bytes, whole: files.size === 0, files };
+}
+
+function requestOf(o: CompileOptions): object {
+  const profile = o.profile ?? (o.device ? profileOf(o.device) : profileOfLimits(o.limits ?? {}, o.features ?? []));
+  if (o.precision === "f16" && !profile.limits?.["f16"])
+    throw new WgfcError("feature", "the precision f16 needs a device with the feature shader-f16");
+  const precise = (p: DeviceProfile): DeviceProfile => (o.precision === "f32" ? { ...p, limits: { ...p.limits, f16: false } } : p);
+  const plans = o.plans?.map(({ name, dims, profile }) => ({ name, dims, profile: profile && precise(profile) }));
+  const { dims, expect, unfused, taps, schedules } = o;
+  // JSON leaves out what is undefined.
+  return { profile: precise(profile), dims, expect, unfused, taps, schedules, plans };
+}
+
+function compiled(
+  { plan, kernels, read }: Exclude<Answer, Refusal>,
+  data: Uint8Array<ArrayBuffer>,
+  files: Model["files"],
+): Pick<Compiled, "source" | "plan" | "kernels" | "read"> {
+  // In plans, files are addresses.
+  const weights = plan["weights"] as { files: { name: string }[] };
+  const escape = (name: string) => name.split("/").map(encodeURIComponent).join("/");
+  const named = { ...plan, weights: { ...weights, files: weights.files.map((f) => ({ ...f, name: escape(f.name) })) } };
+  const texts = Object.entries(kernels).map(([name, text]) => [`kernels/${name}.wgsl`, text]);
+  const places = [...files].map(([name, { place }]) => [escape(name), place]);
+  const source = Object.fromEntries([...places, ...texts, ["plan.json", JSON.stringify(named)], ["", data]]) as Files;
+  return { source, plan: named, kernels, read };
+}
+
+/** A worker without work, for the next model. */
+let idle: Worker | undefined;
+let ending: ReturnType<typeof setTimeout> | undefined;
+const IDLE_MS = 10_000;
+
+async function inWorker(job: Job, signal?: AbortSignal): Promise<Reply> {
+  const worker = idle ?? new Worker(new URL("./worker.js", import.meta.url), { type: "module" });
+  idle = undefined;
+  clearTimeout(ending);
+  let end = () => {};
+  try {
+    const reply = await new Promise<Reply>((resolve, reject) => {
+      const stop = () => reject(aborted(signal!));
+      signal?.addEventListener("abort", stop);
+      end = () => signal?.removeEventListener("abort", stop);
+      worker.onmessage = ({ data }: MessageEvent<Reply>) => resolve(data);
+      worker.onerror = (e) => reject(new WgfcError("network", `the compiler's worker cannot be loaded: ${e.message || "its file is not there, or is no module"}`));
+      worker.postMessage(job);
+    });
+    if (!("json" in reply) || idle) worker.terminate();
+    else {
+      idle = worker;
+      ending = setTimeout(() => {
+        worker.terminate();
+        if (idle === worker) idle = undefined;
+      }, IDLE_MS);
+    }
+    return reply;
+  } catch (e) {
+    // Nothing else ends what it computes.
+    worker.terminate();
+    throw e;
+  } finally {
+    end();
+  }
+}

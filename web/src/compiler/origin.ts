@@ -1,0 +1,150 @@
+/** A model's files: where they are, and their bytes. */
+
+import { WgfcError } from "../errors.js";
+import { throwIfAborted } from "../fail.js";
+import { type Files, type ModelSource, type Source, UrlSource } from "../source.js";
+import type { Bytes } from "./onnx.js";
+
+/** A file that is at hand, or at an address. */
+export type Place = Blob | URL;
+
+export interface Origin {
+  /** The model's file, without folders. */
+  readonly name: string;
+  readonly place: Place;
+  /** A file beside it. */
+  beside(location: string): Place | undefined;
+}
+
+const MODEL = /\.(onnx|pt2)$/i;
+
+/** The files that a page gives. */
+export function originOf(source: ModelSource): Origin {
+  if (typeof source === "string" || source instanceof URL) {
+    const url = new URL(source, globalThis.location?.href);
+    const folder = new URL(".", url);
+    return {
+      name: decodeURIComponent(url.pathname.split("/").pop() || "model"),
+      place: url,
+      beside: (location) => {
+        const at = new URL(location.split("/").map(encodeURIComponent).join("/"), folder);
+        return at.href.startsWith(folder.href) ? at : undefined;
+      },
+    };
+  }
+  if (source instanceof Blob) return { name: (source as Partial<File>).name || "model", place: source, beside: () => undefined };
+  const names = Object.keys(source);
+  const models = names.filter((n) => MODEL.test(n));
+  const name = models.length === 1 ? models[0]! : models.find((n) => /(^|\/)model\.onnx$/i.test(n));
+  if (name === undefined) {
+    const what = models.length ? `several models, of which none is called model.onnx: ${models.join(", ")}` : `no .onnx or .pt2 file, but ${names.join(", ") || "none"}`;
+    throw new WgfcError("model", `among the files given there is ${what}`);
+  }
+  const folder = name.slice(0, name.lastIndexOf("/") + 1);
+  return { name: name.slice(folder.length), place: place(source, name)!, beside: (location) => place(source, folder + location) ?? place(source, location) };
+}
+
+function place(files: Files, name: string): Place | undefined {
+  const file = Object.hasOwn(files, name) ? files[name] : undefined;
+  return file === undefined || file instanceof Blob || file instanceof URL ? file : new Blob([file as Uint8Array<ArrayBuffer> | string]);
+}
+
+export interface Found {
+  readonly bytes?: number | undefined;
+  /** What tells it from others of its name. */
+  readonly version?: string | undefined;
+  readonly missing?: boolean | undefined;
+}
+
+/** The size of a file; what a server does not say is left out. */
+export async function sizeOf(at: Place, signal?: AbortSignal): Promise<Found> {
+  if (at instanceof Blob) {
+    const date = (at as Partial<File>).lastModified;
+    return { bytes: at.size, version: date === undefined ? undefined : `${at.size} ${date}` };
+  }
+  const response = await fetch(at, { method: "HEAD", signal: signal ?? null }).catch(() => undefined);
+  throwIfAborted(signal);
+  if (!response?.ok) return { missing: response?.status === 404 };
+  const { headers } = response;
+  const bytes = headers.has("content-encoding") ? 0 : Number(headers.get("content-length"));
+  const version = headers.get("etag") ?? headers.get("last-modified") ?? undefined;
+  return { bytes: bytes || undefined, version: version && `${at.href} ${version} ${bytes}` };
+}
+
+const STEP = 1 << 20;
+
+/** Bytes of a file at hand; those that are skipped are not read. */
+export class BlobBytes implements Bytes {
+  readonly #blob: Blob;
+  readonly #signal: AbortSignal | undefined;
+  #at = 0;
+
+  constructor(blob: Blob, signal?: AbortSignal) {
+    this.#blob = blob;
+    this.#signal = signal;
+  }
+
+  async next(): Promise<Uint8Array | undefined> {
+    throwIfAborted(this.#signal);
+    if (this.#at >= this.#blob.size) return undefined;
+    const piece = this.#blob.slice(this.#at, (this.#at += STEP));
+    return new Uint8Array(await piece.arrayBuffer());
+  }
+
+  skip(bytes: number): boolean {
+    this.#at += bytes;
+    return this.#at <= this.#blob.size;
+  }
+}
+
+/** So much is put to the rest at a time. */
+const BATCH = 16 << 20;
+
+/** A file on its way. What has come is kept as a `Blob`, which browsers need not hold in memory, and its hash is computed. */
+export class Download implements Bytes {
+  readonly #pieces: AsyncIterator<Uint8Array>;
+  readonly #progress: (loaded: number) => void;
+  #blob = new Blob([]);
+  #batch: Uint8Array<ArrayBuffer>[] = [];
+  #waiting = 0;
+  #loaded = 0;
+  readonly #hashes: Promise<ArrayBuffer>[] = [];
+
+  constructor(source: Source, file: string, signal: AbortSignal | undefined, progress: (loaded: number) => void) {
+    this.#pieces = source.stream(file, 0, Infinity, signal)[Symbol.asyncIterator]();
+    this.#progress = progress;
+  }
+
+  async next(): Promise<Uint8Array | undefined> {
+    const { done, value } = await this.#pieces.next();
+    if (done) return undefined;
+    this.#batch.push(value as Uint8Array<ArrayBuffer>);
+    this.#waiting += value.length;
+    this.#loaded += value.length;
+    if (this.#waiting >= BATCH) this.#put();
+    this.#progress(this.#loaded);
+    return value;
+  }
+
+  /** All of the file, once the rest is there, and what tells it from others. */
+  async whole(): Promise<{ blob: Blob; version: string }> {
+    while (await this.next());
+    this.#put();
+    const hashes = (await Promise.all(this.#hashes)).map((h) => new Uint8Array(h).join());
+    return { blob: this.#blob, version: `${this.#loaded} ${hashes.join(" ")}` };
+  }
+
+  #put(): void {
+    const batch = new Blob(this.#batch);
+    this.#hashes.push(batch.arrayBuffer().then((b) => crypto.subtle.digest("SHA-256", b)));
+    this.#blob = new Blob([this.#blob, batch]);
+    this.#batch = [];
+    this.#waiting = 0;
+  }
+}
+
+/** The source of a file at an address, which keeps what it fetches. */
+export async function sourceAt(url: URL, cache: boolean | string | undefined): Promise<Source> {
+  const source = new UrlSource(url);
+  return cache === false ? source : (await import("../cache.js")).keep(source, undefined, cache);
+}

@@ -1,0 +1,67 @@
+/** What the compiler is told of a device: the JSON of `wgfc compile --profile FILE`. */
+
+/** Limits and speeds of a device. What is left out is that of every WebGPU device. */
+export interface DeviceProfile {
+  readonly version: 1;
+  /** For people. */
+  readonly device?: string;
+  readonly limits?: Readonly<Record<string, number | boolean | null>>;
+  readonly speeds?: Readonly<Record<string, number>>;
+}
+
+/** A `GPUDevice` or a `GPUAdapter`. */
+export type DeviceLike = GPUDevice | GPUAdapter;
+
+const DISCRETE = {
+  bandwidth: 2.8e12, flops_f32: 57.344e12, flops_f16: 114.688e12, flops_matrix: 448e12, dispatch_cost: 4e-6, cores: 128, resident: 262144,
+  memory_latency: 600, operation: 1.5e-9, barrier: 40e-9, workgroup_bandwidth: 60e9, cache_bandwidth: 11.2e12,
+};
+const INTEGRATED = {
+  bandwidth: 70e9, flops_f32: 2.4e12, flops_f16: 4.8e12, flops_matrix: 4.8e12, dispatch_cost: 8e-6, cores: 8, resident: 16384,
+  memory_latency: 400, operation: 3e-9, barrier: 80e-9, workgroup_bandwidth: 30e9, cache_bandwidth: 280e9,
+};
+const SOFTWARE = {
+  bandwidth: 1.1e9, flops_f32: 66e9, flops_f16: 13e9, flops_matrix: 13e9, dispatch_cost: 17e-6, cores: 1, resident: 64,
+  memory_latency: 30, operation: 9e-9, barrier: 1.6e-6, workgroup_bandwidth: 6.1e9, cache_bandwidth: 6.2e9,
+};
+/** The speeds of kinds of devices, as `compiler/src/device.rs` has them. */
+export const SPEEDS = { discrete: DISCRETE, integrated: INTEGRATED, software: SOFTWARE };
+
+/** Whose adapters share their memory with the CPU, all but few. */
+const INTEGRATED_VENDORS = ["apple", "arm", "broadcom", "img-tec", "imagination", "intel", "qualcomm", "samsung"];
+
+/** The kind of an adapter; browsers say little, and of many nothing. */
+function kindOf(info: GPUAdapterInfo | undefined): keyof typeof SPEEDS | undefined {
+  const { vendor = "", architecture = "", description = "" } = info ?? {};
+  if (info?.isFallbackAdapter || /swiftshader|llvmpipe|lavapipe|basic render/i.test(`${architecture} ${description}`)) return "software";
+  if (vendor === "nvidia") return "discrete";
+  return INTEGRATED_VENDORS.includes(vendor) ? "integrated" : undefined;
+}
+
+/** The profile of a device: its limits, its features, and the speeds of its kind. */
+export function profileOf(device: DeviceLike): DeviceProfile {
+  const info = "adapterInfo" in device ? device.adapterInfo : device.info;
+  const kind = kindOf(info);
+  const { subgroupMinSize: least, subgroupMaxSize: most } = info ?? {};
+  return {
+    ...profileOfLimits(device.limits as unknown as Record<string, number>, device.features as ReadonlySet<string>, least === most ? least : undefined),
+    ...(kind ? { speeds: SPEEDS[kind] } : {}),
+  };
+}
+
+/** The profile of any device with these limits and features, by WebGPU's names; limits that are left out are WebGPU's defaults. */
+export function profileOfLimits(of: Readonly<Record<string, number>>, features: Iterable<string>, subgroup?: number): DeviceProfile {
+  const has = new Set(features);
+  const limits: Record<string, number | boolean> = { f16: has.has("shader-f16") };
+  const take = (name: string, ...from: (number | undefined)[]) => {
+    const known = from.filter((n) => n !== undefined);
+    if (known.length) limits[name] = Math.min(...known);
+  };
+  take("max_storage_buffers", of["maxStorageBuffersPerShaderStage"]);
+  take("max_invocations", of["maxComputeInvocationsPerWorkgroup"]);
+  take("max_workgroup_bytes", of["maxComputeWorkgroupStorageSize"]);
+  take("max_binding_bytes", of["maxStorageBufferBindingSize"], of["maxBufferSize"]);
+  take("max_workgroups", of["maxComputeWorkgroupsPerDimension"]);
+  if (subgroup && has.has("subgroups")) limits["subgroup"] = subgroup;
+  return { version: 1, limits };
+}

@@ -1,0 +1,106 @@
+/** Compiles in a worker, which reads the model's files as the compiler asks for bytes of them. */
+
+/** A file of a model: its bytes, or its address. */
+export type WorkerFile = Blob | string;
+
+export interface Job {
+  /** The model, or its graph. */
+  readonly model: Uint8Array<ArrayBuffer>;
+  /** The request, in JSON. */
+  readonly request: string;
+  /** Those of the request, in order. */
+  readonly files: readonly WorkerFile[];
+}
+
+export type Reply =
+  | { readonly json: string; readonly data: Uint8Array<ArrayBuffer>; readonly ms: number }
+  | { readonly kind: "network" | "internal"; readonly message: string };
+
+/** What the module has, as `bindings/wasm` says. */
+interface Compiler {
+  readonly memory: WebAssembly.Memory;
+  allocate(bytes: number): number;
+  compile(model: number, modelBytes: number, request: number, requestBytes: number): number;
+  release(answer: number): void;
+}
+
+// The types of workers contradict those of pages.
+declare const FileReaderSync: new () => { readAsArrayBuffer(blob: Blob): ArrayBuffer };
+declare function postMessage(reply: Reply, transfer: Transferable[]): void;
+const address = new URL("./compiler.wasm", import.meta.url);
+
+let module: Promise<WebAssembly.Module> | undefined;
+
+async function load(): Promise<WebAssembly.Module> {
+  const response = await fetch(address);
+  if (!response.ok) throw new Error(`the server says ${response.status}`);
+  if (response.headers.get("content-type")?.startsWith("application/wasm")) return WebAssembly.compileStreaming(response);
+  return WebAssembly.compile(await response.arrayBuffer());
+}
+
+/** Bytes of a file, at once. */
+function read(file: WorkerFile, offset: number, length: number): Uint8Array {
+  if (typeof file !== "string") return new Uint8Array(new FileReaderSync().readAsArrayBuffer(file.slice(offset, offset + length)));
+  const request = new XMLHttpRequest();
+  request.open("GET", file, false);
+  request.responseType = "arraybuffer";
+  request.setRequestHeader("range", `bytes=${offset}-${offset + length - 1}`);
+  request.send();
+  const bytes = new Uint8Array(request.response as ArrayBuffer);
+  // 200 means that the server sends all of it.
+  if (request.status === 200) return bytes.subarray(offset, offset + length);
+  return request.status === 206 ? bytes : new Uint8Array();
+}
+
+function compile(compiler: Compiler, { model, request }: Job): Reply {
+  const { memory } = compiler;
+  const start = performance.now();
+  const put = (bytes: Uint8Array): [number, number] => {
+    const at = compiler.allocate(bytes.length) >>> 0;
+    new Uint8Array(memory.buffer, at, bytes.length).set(bytes);
+    return [at, bytes.length];
+  };
+  const answer = compiler.compile(...put(model), ...put(new TextEncoder().encode(request))) >>> 0;
+  const [json, jsonBytes, data, dataBytes] = new Uint32Array(memory.buffer, answer, 4) as unknown as [number, number, number, number];
+  const reply = {
+    json: new TextDecoder().decode(new Uint8Array(memory.buffer, json, jsonBytes)),
+    data: new Uint8Array(memory.buffer, data, dataBytes).slice(),
+    ms: performance.now() - start,
+  };
+  compiler.release(answer);
+  return reply;
+}
+
+async function answer(job: Job): Promise<Reply> {
+  let instance: WebAssembly.Instance;
+  const memory = () => instance.exports["memory"] as WebAssembly.Memory;
+  try {
+    module ??= load();
+    const files = {
+      read: (file: number, offset: bigint, into: number, length: number) => {
+        try {
+          const bytes = read(job.files[file]!, Number(offset), length);
+          if (bytes.length !== length) return 0;
+          new Uint8Array(memory().buffer, into >>> 0, length).set(bytes);
+          return 1;
+        } catch {
+          return 0;
+        }
+      },
+    };
+    // Each model has a memory of its own, which is freed with it.
+    instance = await WebAssembly.instantiate(await module, { wgfc: files });
+  } catch (e) {
+    module = undefined;
+    return { kind: "network", message: `the compiler cannot be loaded from ${address.href}: ${e instanceof Error ? e.message : String(e)}` };
+  }
+  try {
+    return compile(instance.exports as unknown as Compiler, job);
+  } catch (e) {
+    return { kind: "internal", message: `the compiler broke off, as it does where the page has no more memory, or by a bug in it: ${e instanceof Error ? e.message : String(e)}` };
+  }
+}
+
+addEventListener("message", ({ data }: MessageEvent<Job>) => {
+  void answer(data).then((reply) => postMessage(reply, "data" in reply ? [reply.data.buffer] : []));
+});

@@ -1,0 +1,94 @@
+/** What a model is, in words and numbers. This is a file of its own, loaded when somebody asks. */
+
+import type { Compiled } from "./compiler/index.js";
+import { count, string } from "./json.js";
+import type { Plan } from "./plan.js";
+import type { Program } from "./program.js";
+
+export interface KernelInfo {
+  readonly name: string;
+  /** Which generator of the compiler made it. */
+  readonly family: string;
+  /** The model's nodes that it computes, of all its dispatches. */
+  readonly nodes: readonly string[];
+  readonly dispatches: number;
+  readonly features: readonly string[];
+  /** Its WGSL. */
+  readonly text: string;
+}
+
+export interface PlanInfo {
+  readonly name: string;
+  /** The dimensions that are free. */
+  readonly symbols: readonly string[];
+  /** Nodes of the model, of which the dispatches are made. */
+  readonly nodes: number;
+  readonly dispatches: number;
+  readonly kernels: readonly KernelInfo[];
+  readonly warnings: readonly string[];
+}
+
+export interface Inspection {
+  /** What compiled it. */
+  readonly producer: string;
+  /** The plans that this device runs, in the order in which runs look for one that fits. */
+  readonly plans: readonly PlanInfo[];
+  /** Where it runs: what the browser says of the adapter. There is nothing else that it could run on. */
+  readonly adapter: {
+    readonly vendor: string;
+    readonly architecture: string;
+    readonly device: string;
+    readonly description: string;
+    /** Whether the browser says that it is computed on the CPU. */
+    readonly software: boolean;
+  };
+  readonly features: readonly string[];
+  readonly limits: Readonly<Record<string, number>>;
+  /** On the device: weights, states, and what else there is by now. `cached` are those of the weights that were not fetched. */
+  readonly bytes: { readonly weights: number; readonly states: number; readonly other: number; readonly cached: number };
+  /** Of a model that the page compiled. */
+  readonly compiled: Pick<Compiled, "ms" | "read" | "cached"> | undefined;
+}
+
+type Memory = Readonly<Record<"weights" | "states" | "other", readonly (GPUBuffer | undefined)[]>>;
+
+export async function inspect(
+  device: GPUDevice,
+  plans: readonly Plan[],
+  program: Program,
+  memory: Memory,
+  compiled: Compiled | undefined,
+): Promise<Inspection> {
+  const { root } = program;
+  const { vendor = "", architecture = "", device: name = "", description = "", isFallbackAdapter = false } = device.adapterInfo ?? {};
+  const software = isFallbackAdapter || /swiftshader|llvmpipe|lavapipe/i.test(`${architecture} ${description}`);
+  const sum = (buffers: readonly (GPUBuffer | undefined)[]) => buffers.reduce((n, b) => n + (b?.size ?? 0), 0);
+  const limits: Record<string, number> = {};
+  for (const limit in device.limits) {
+    const n = device.limits[limit as keyof GPUSupportedLimits];
+    if (typeof n === "number") limits[limit] = n;
+  }
+  // Up to version 4, the file is the plan.
+  const all = root.get("plans").missing ? [root] : root.get("plans").list((p) => p);
+  const infos = plans.map(async (plan): Promise<PlanInfo> => {
+    const json = all[program.plans.indexOf(plan)]!;
+    const families = json.get("kernels").list((k) => k.get("family").string());
+    const kernels = plan.kernels.map(async (k, i): Promise<KernelInfo> => {
+      const dispatches = plan.dispatches.filter((d) => d.kernel === i);
+      const nodes = [...new Set(dispatches.flatMap((d) => d.nodes))];
+      return { name: k.name, family: families[i]!, nodes, dispatches: dispatches.length, features: k.features, text: await program.text(k) };
+    });
+    const stats = json.get("stats").object({ model_nodes: count, warnings: (w) => w.list(string) });
+    const { symbols, dispatches } = plan;
+    return { name: plan.name, symbols, nodes: stats.model_nodes, dispatches: dispatches.length, kernels: await Promise.all(kernels), warnings: stats.warnings };
+  });
+  return {
+    producer: root.get("producer").string(),
+    plans: await Promise.all(infos),
+    adapter: { vendor, architecture, device: name, description, software },
+    features: [...(device.features as ReadonlySet<string>)],
+    limits,
+    bytes: { weights: sum(memory.weights), states: sum(memory.states), other: sum(memory.other), cached: program.source.cached ?? 0 },
+    compiled: compiled && { ms: compiled.ms, read: compiled.read, cached: compiled.cached },
+  };
+}
