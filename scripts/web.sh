@@ -29,4 +29,10 @@ cd ..
 cargo test --workspace --locked --test it -- --ignored --exact web::web_cases
 cd web
 node --test --test-timeout 60000 test/cache.mjs
+if [ -f ../target/wasm/compiler.wasm ]; then
+    cargo build --workspace --locked --bin wgfc
+    node --test --test-timeout 120000 test/compile.mjs
+else
+    echo "skipped: compiling in the page, as there is no target/wasm/compiler.wasm" >&2
+fi
 node --test --test-timeout 900000 test/browser.mjs

@@ -1,31 +1,6 @@
 // What the package promises, in a browser. Each check gets what reads a case of tests/it/web.rs.
-import { Tensor, WgfcError, load } from "/dist/index.js";
-import { compare } from "/dist/verify.js";
-
-function equal(got, want, what) {
-  if (JSON.stringify(got) !== JSON.stringify(want)) throw new Error(`${what}: ${JSON.stringify(got)} instead of ${JSON.stringify(want)}`);
-}
-function close(got, want) {
-  for (const [name, tensor] of Object.entries(want)) {
-    const { problem } = compare(got[name], tensor, { rtol: 1e-4, atol: 1e-5 });
-    if (problem) throw new Error(`${name}: ${problem}`);
-  }
-}
-async function refused(promise, kind, message) {
-  const e = await promise.then(() => undefined, (e) => e);
-  if (!(e instanceof WgfcError) || e.kind !== kind || !message.test(e.message)) throw new Error(`${e?.kind} ${e} instead of ${kind} ${message}`);
-  return e;
-}
-
-/** Loads a program, gives it to `f`, and disposes of it. */
-async function using(source, options, f) {
-  const model = await load(source, options);
-  try {
-    return await f(model);
-  } finally {
-    model.dispose();
-  }
-}
+import { Tensor, load } from "/dist/index.js";
+import { close, equal, refused, using } from "./expect.mjs";
 
 export async function a_folder_is_loaded_from_its_address(readCase) {
   const { runs } = await readCase("small/mlp");
@@ -165,6 +140,17 @@ export async function a_lost_device_is_an_error_and_load_works_again(readCase) {
   await ended(model, runs[0].inputs, () => model.device.destroy(), "device-lost");
   model.dispose();
   await using(files, {}, async (again) => close(await again.run(runs[0].inputs), runs[0].outputs));
+}
+
+export async function a_device_that_is_lost_while_loading_is_an_error(readCase) {
+  const { files, runs } = await readCase("small/mlp");
+  for (const stage of ["kernels", "weights"]) {
+    const device = await (await navigator.gpu.requestAdapter()).requestDevice();
+    const onProgress = (p) => p.stage === stage && device.destroy();
+    await refused(load(files, { device, onProgress }), "device-lost", /lost/);
+    await refused(load(files, { device }), "device-lost", /lost/);
+  }
+  await using(files, {}, async (model) => close(await model.run(runs[0].inputs), runs[0].outputs));
 }
 
 export async function disposing_ends_runs(readCase) {

@@ -5,8 +5,8 @@ import { extname, join, normalize } from "node:path";
 import { chromium } from "playwright-core";
 
 const web = new URL("..", import.meta.url).pathname;
-const FOLDERS = { "/dist/": join(web, "dist/"), "/test/": join(web, "test/"), "/cases/": join(web, "../target/web/cases/") };
-const TYPES = { ".html": "text/html", ".js": "text/javascript", ".mjs": "text/javascript", ".json": "application/json" };
+const FOLDERS = { "/dist/": join(web, "dist/"), "/build/": join(web, "build/"), "/test/": join(web, "test/"), "/cases/": join(web, "../target/web/cases/"), "/fixtures/": join(web, "../fixtures/") };
+const TYPES = { ".html": "text/html", ".js": "text/javascript", ".mjs": "text/javascript", ".json": "application/json", ".wasm": "application/wasm" };
 
 const FLAGS = [
   "--no-sandbox",

@@ -5,14 +5,7 @@ import { graphOf } from "../build/compiler/onnx.js";
 import { BlobBytes, Download, originOf } from "../build/compiler/origin.js";
 import { SPEEDS, profileOf, profileOfLimits } from "../build/compiler/profile.js";
 import { FileSource } from "../build/files.js";
-
-const varint = (n) => (n < 128 ? [n] : [(n % 128) | 128, ...varint(Math.floor(n / 128))]);
-const field = (number, content) => Buffer.concat([Buffer.from(varint(8 * number + 2)), Buffer.from(varint(content.length)), Buffer.from(content)]);
-const number = (field, n) => Buffer.from([...varint(8 * field), ...varint(n)]);
-const message = (...fields) => Buffer.concat(fields);
-const tensor = (name, ...more) => message(number(1, 7), number(2, 1), field(8, name), ...more);
-const pair = (key, value) => field(13, message(field(1, key), field(2, value)));
-const external = (location, offset, length) => [pair("location", location), pair("offset", `${offset}`), pair("length", `${length}`), number(14, 1)];
+import { external, field, message, number, pair, tensor } from "./protobuf.mjs";
 
 const random = (n, seed) => Uint8Array.from({ length: n }, (_, i) => (i * 7919 + (i >> 8) * seed) & 255);
 /** A 64-bit -1, as attributes have it. */
@@ -42,7 +35,7 @@ const graphs = async (bytes) => {
 };
 
 test("large tensors become external data of the model's file, everything else stays", async () => {
-  const bytes = model(here);
+  const bytes = Buffer.from(model(here));
   for (const g of await graphs(bytes)) {
     assert.deepEqual([...g.external], []);
     // One constant stands in each of the two branches and in the function.
@@ -83,7 +76,7 @@ test("external data are found, with how far they reach", async () => {
 });
 
 test("models that are cut off, and what is no model, are told", async () => {
-  const bytes = model(here);
+  const bytes = Buffer.from(model(here));
   for (let i = 1; i < 60; i++)
     for (const g of await graphs(bytes.subarray(0, bytes.length - 1 - Math.floor((i * (bytes.length - 300)) / 60)))) assert.equal(g, undefined);
   for (const what of [Buffer.from("PK\x03\x04 an archive"), Buffer.from("{}"), Buffer.alloc(30, 255), Buffer.from([0x3a, 0x80])])

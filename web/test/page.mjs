@@ -1,7 +1,10 @@
 // Runs cases and checks in a page. `browser.mjs` calls what is put on `window` here.
 import { Tensor, WgfcError, load } from "/dist/index.js";
 import { compare } from "/dist/verify.js";
+import { profileOf } from "/build/compiler/profile.js";
+import { compile } from "/dist/compiler/index.js";
 import * as checks from "./checks.mjs";
+import * as compiling from "./compiling.mjs";
 
 /** Relative errors that outputs of whole models may have, by type; others must be equal. */
 const RELATIVE = { f32: 1e-4, f64: 1e-4, f16: 5e-3, bf16: 4e-2 };
@@ -71,10 +74,36 @@ window.runCases = async (names) => {
   }
   return results;
 };
+/** Compiles a fixture for this device and runs it on a case's inputs. */
+window.compileCase = async (name) => {
+  const { rule, runs } = await readCase(name);
+  const address = `/fixtures/${name}/model.onnx`;
+  const profile = profileOf(await deviceOf());
+  const { plan, kernels } = await compile(address, { device: await deviceOf() });
+  const model = await load(address, { device: await deviceOf() });
+  let problem;
+  try {
+    for (const [i, { inputs, outputs }] of runs.entries()) {
+      const got = await model.run(inputs);
+      for (const [output, want] of Object.entries(outputs)) {
+        const wrong = differs(got[output], want, rule);
+        if (wrong) problem ??= `run ${i}, output "${output}": ${wrong}`;
+      }
+    }
+  } finally {
+    model.dispose();
+  }
+  return { profile, producer: plan.producer, plan: plan.plans[0], kernels, problem };
+};
+window.refuse = async (bytes) => {
+  const e = await compile(new Blob([Uint8Array.from(bytes)])).catch((e) => e);
+  return { kind: e.kind, message: e.message, diagnostics: e.diagnostics };
+};
 window.checkNames = Object.keys(checks);
+window.compileCheckNames = Object.keys(compiling);
 window.runCheck = async (name) => {
   try {
-    await checks[name](readCase);
+    await { ...checks, ...compiling }[name](readCase);
   } catch (e) {
     return `${e.name}: ${e.message}\n${e.stack}`;
   }

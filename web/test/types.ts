@@ -1,5 +1,17 @@
 // What the types promise; `npm run check` reads this and nothing runs it.
-import { type DispatchTime, type ErrorKind, type Model, Tensor, type TypedArray, WgfcError, clearCache, load } from "../src/index.js";
+import { type Compiled, compile } from "../src/compiler/index.js";
+import { clearCache, type DispatchTime, type ErrorKind, type Inspection, load, type Model, Tensor, type TypedArray, WgfcError } from "../src/index.js";
+
+export async function compiling(file: File, device: GPUDevice): Promise<void> {
+  const { source, plan, kernels, ms }: Compiled = await compile(file, { device, dims: { batch: 1 }, plans: [{ name: "a", dims: { seq: 1 } }] });
+  const model = await load(source, { device });
+  await load("model.onnx", { dims: { batch: 1 }, expect: { seq: 128 }, precision: "f32", plans: [{ name: "a" }], onProgress: ({ stage }) => stage === "compile" });
+  const { plans, adapter }: Inspection = await model.inspect();
+  console.log(plan.plans.length, kernels["k"], ms, plans[0]?.kernels[0]?.text, adapter.vendor);
+  await compile({ "m.onnx": file, "m.onnx.data": new URL("https://example.com/data") }, { limits: device.limits as unknown as Record<string, number>, features: [] }).catch(
+    (e) => e instanceof WgfcError && e.diagnostics.map((d) => d.help),
+  );
+}
 
 export async function types(device: GPUDevice, canvas: HTMLCanvasElement, file: File): Promise<void> {
   const model: Model = await load("model/", { device, onProgress: ({ stage, loaded, total }) => console.log(stage, loaded / total) });

@@ -93,6 +93,7 @@ export async function compile(source: ModelSource, options: CompileOptions = {})
   const key = model.whole || versions.every((v) => v !== undefined) ? [model.bytes, text, ...(model.whole ? [] : (versions as string[]))] : undefined;
   const before = key && (await keptPlan(key, cache));
   onProgress?.({ stage: "compile", loaded: before ? 1 : 0, total: 1 });
+  throwIfAborted(signal);
   const places = [...model.files.values()].map((f): WorkerFile => (f.place instanceof URL ? f.place.href : f.place));
   const reply = before ?? (await inWorker({ model: model.bytes, request: text, files: places }, signal));
   if (!("json" in reply)) throw new WgfcError(reply.kind, reply.message);
@@ -144,6 +145,7 @@ async function read(origin: Origin, { signal, onProgress, cache }: CompileOption
   }
   const graph = await graphOf(download ?? new BlobBytes(place as Blob, signal), name);
   const { blob, version } = download ? await download.whole() : { blob: place as Blob, version: (await sizeOf(place)).version };
+  if (blob.size === 0) throw new WgfcError("model", `${name} is empty`);
   if (!graph) {
     if (blob.size > LARGEST_UNKNOWN) throw new WgfcError("model", `${name} is no ONNX model, or cut off, and too large for an archive: it has ${blob.size} bytes`);
     return { bytes: new Uint8Array(await blob.arrayBuffer()), whole: true, files: new Map() };

@@ -1,0 +1,85 @@
+// Compiles models in a page of headless Chromium, and holds plans and kernels against those of the command line.
+//
+// WGFC names the command line's program (target/debug/wgfc); WGFC_CASES=text takes only models whose name contains it.
+import assert from "node:assert/strict";
+import { execFileSync } from "node:child_process";
+import { existsSync, mkdtempSync, readFileSync, readdirSync, rmSync, writeFileSync } from "node:fs";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
+import { after, before, test } from "node:test";
+import { openPage } from "./chromium.mjs";
+
+const root = new URL("../../", import.meta.url).pathname;
+const wgfc = process.env.WGFC ?? join(root, "target/debug/wgfc");
+const selected = process.env.WGFC_CASES ?? "";
+const folder = mkdtempSync(join(tmpdir(), "wgfc-web-"));
+
+let opened;
+let page;
+before(async () => {
+  assert(existsSync(wgfc), `${wgfc} is missing: cargo build makes it`);
+  assert(existsSync(new URL("../dist/compiler/compiler.wasm", import.meta.url)), "the package was built without the compiler's module");
+  opened = await openPage("/test/page.html");
+  page = opened.page;
+  await page.waitForFunction(() => window.ready, undefined, { timeout: 120_000 });
+});
+after(async () => {
+  rmSync(folder, { recursive: true });
+  await opened?.close();
+});
+
+/** What the command line makes of a model for a profile: the plan, and its kernels by name; or what it says. */
+function native(model, profile, more = []) {
+  const [out, file] = [join(folder, "out"), join(folder, "profile.json")];
+  writeFileSync(file, JSON.stringify(profile));
+  try {
+    execFileSync(wgfc, ["compile", model, "-o", out, "--quiet", "--force", "--profile", file, ...more], { stdio: "pipe" });
+  } catch (e) {
+    return { error: e.stderr.toString() };
+  }
+  const { version, producer, weights, plans: [plan] = [], ...old } = JSON.parse(readFileSync(join(out, "plan.json"), "utf8"));
+  const kernels = readdirSync(join(out, "kernels")).map((f) => [f.replace(/\.wgsl$/, ""), readFileSync(join(out, "kernels", f), "utf8")]);
+  return { producer, plan: plan ?? old, kernels: Object.fromEntries(kernels) };
+}
+
+test("models are compiled to what the command line makes, and run", async (t) => {
+  for (const name of readdirSync(join(root, "fixtures/small")).filter((n) => n.includes(selected)))
+    await t.test(name, async () => {
+      const { profile, producer, plan, kernels, problem } = await page.evaluate((n) => window.compileCase(n), `small/${name}`);
+      const want = native(join(root, "fixtures/small", name, "model.onnx"), profile);
+      assert.deepEqual(Object.keys(kernels).sort(), Object.keys(want.kernels).sort());
+      assert.deepEqual(kernels, want.kernels);
+      const { name: called, needs, ...rest } = plan;
+      assert.deepEqual(rest, want.plan);
+      assert.deepEqual([producer, called], [want.producer, ""]);
+      assert.equal(problem, undefined);
+    });
+});
+
+test("a model that is refused has the command line's diagnostics", async () => {
+  for (const [name, bytes] of Object.entries(spoilt())) {
+    const file = join(folder, `${name}.onnx`);
+    writeFileSync(file, bytes);
+    const { kind, message, diagnostics } = await page.evaluate((b) => window.refuse(b), [...bytes]);
+    const { error } = native(file, { version: 1 });
+    for (const d of diagnostics) assert.ok(error.includes(d.message), `${name}: ${d.message}\n${error}`);
+    assert.ok(diagnostics.length > 0 && ["model", "unsupported"].includes(kind), `${name}: ${kind} ${message}`);
+    assert.equal(error.match(/^error/gm).length, message.match(/^error/gm).length, `${message}\n${error}`);
+  }
+});
+
+/** Models that are wrong, cut off, or have what is not known. */
+function spoilt() {
+  const mlp = readFileSync(join(root, "fixtures/small/mlp/model.onnx"));
+  const renamed = Buffer.from(mlp.toString("latin1").replaceAll("MatMul", "MatMuk").replaceAll("Gemm", "Gemn"), "latin1");
+  return { cut: mlp.subarray(0, mlp.length - 40), renamed, text: Buffer.from("this is no model") };
+}
+
+test("checks", async (t) => {
+  for (const name of await page.evaluate(() => window.compileCheckNames)) {
+    if (!name.includes(selected)) continue;
+    await t.test(name, async () => {
+      assert.equal(await page.evaluate((n) => window.runCheck(n), name), undefined);
+    });
+  }
+});

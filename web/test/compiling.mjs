@@ -1,0 +1,135 @@
+// What the package promises of models that it compiles, in a browser.
+import { Tensor, clearCache, load } from "/dist/index.js";
+import { compile } from "/dist/compiler/index.js";
+import { close, equal, refused, using } from "./expect.mjs";
+import { external, field, product } from "./protobuf.mjs";
+
+const mlp = "/fixtures/small/mlp/model.onnx";
+
+export async function models_are_loaded_from_addresses_files_and_folders(readCase) {
+  const { runs: [{ inputs, outputs }] } = await readCase("small/mlp");
+  const bytes = await (await fetch(mlp)).blob();
+  for (const source of [mlp, new URL(mlp, location.href), new File([bytes], "mlp.onnx"), bytes, { "some/model.onnx": bytes }]) {
+    const progress = [];
+    await using(source, { onProgress: (p) => progress.push(p.stage) }, async (model) => close(await model.run(inputs), outputs));
+    equal([...new Set(progress)].filter((s) => s !== "model").sort(), ["compile", "kernels", "weights"], "stages");
+  }
+}
+
+const [K, N] = [96, 128];
+const w = Float32Array.from({ length: K * N }, (_, i) => ((i * 37) % 101) / 50 - 1);
+const x = Tensor.from("f32", [2, K], Array.from({ length: 2 * K }, (_, i) => ((i * 7) % 13) / 6 - 1));
+const y = () => {
+  const sums = Array.from({ length: 2 * N }, (_, i) => x.data.subarray(Math.floor(i / N) * K).subarray(0, K).reduce((s, v, k) => s + v * w[k * N + (i % N)], 0));
+  return { y: Tensor.from("f32", [2, N], sums) };
+};
+const bytes = new Uint8Array(w.buffer);
+/** The weight in the model's file, and in one beside it behind 100 bytes. */
+const inside = () => new Blob([product(K, N, [field(9, bytes)])]);
+const beside = (offset = 100) => product(K, N, external("data/w%20 #.bin", offset, bytes.length));
+const data = new Blob([new Uint8Array(100), bytes]);
+
+export async function weights_stay_where_they_are() {
+  for (const source of [inside(), { "m.onnx": beside(), "data/w%20 #.bin": data }]) {
+    const made = await compile(source);
+    // Nothing of them goes through the compiler.
+    equal([made.read, made.source[""].length, made.plan.weights.files.length], [0, 0, 2], "weights");
+    await using(made.source, {}, async (model) => close(await model.run({ x }), y()));
+    await using(source, { dims: { batch: 2 } }, async (model) => {
+      equal(model.inputs[0].shape, [2, K], "the shape of x");
+      close(await model.run({ x }), y());
+    });
+  }
+}
+
+export async function files_that_are_missing_or_cut_off_are_refused() {
+  await refused(load({ "m.onnx": beside() }), "model", /data\/w%20 #\.bin/);
+  await refused(load({ "m.onnx": beside(), "data/w%20 #.bin": data.slice(0, 5000) }), "model", /outside the file \(5000 bytes\)/);
+  await refused(load("/fixtures/nothing.onnx"), "network", /404/);
+  await refused(load(new Blob([])), "model", /is empty/);
+  await refused(load({ "read me": "hello" }), "model", /no .onnx or .pt2 file/);
+  const whole = inside();
+  for (const end of [5, 100, 30_000, whole.size - 1]) {
+    const e = await refused(load(new File([whole.slice(0, end)], "m.onnx")), "model", /^error: /);
+    equal([e.diagnostics.length > 0, e.diagnostics[0].kind], [true, "model"], "diagnostics");
+  }
+}
+
+export async function diagnostics_say_where() {
+  const wrong = product(K, N, [field(9, bytes)]).map((b, i, all) => (b === 77 && all[i + 1] === 97 && all[i + 2] === 116 ? 78 : b));
+  const e = await refused(load(new Blob([wrong])), "unsupported", /NatMul/);
+  equal([e.node, e.diagnostics[0].node, e.diagnostics[0].operator], ["product", "product", "NatMul"], "where");
+}
+
+export async function plans_are_kept() {
+  const name = "plans";
+  const [a, b] = [new File([inside()], "a.onnx", { lastModified: 1 }), new File([inside()], "a.onnx", { lastModified: 2 })];
+  const cached = async (source, options = {}) => (await compile(source, { cache: name, ...options })).cached;
+  try {
+    equal([await cached(a), await cached(a), await cached(b), await cached(a, { dims: { batch: 3 } })], [false, true, false, false], "by file and request");
+    equal([await cached(a, { cache: false }), await cached(inside()), await cached(inside())], [false, false, false], "where nothing tells files apart");
+    const made = await compile(a, { cache: name });
+    await using(made.source, {}, async (model) => close(await model.run({ x }), y()));
+    equal([await cached(mlp), await cached(mlp)], [false, true], "by address");
+    await clearCache(name);
+    equal(await cached(a), false, "cleared");
+  } finally {
+    await clearCache(name);
+  }
+}
+
+export async function several_plans_are_compiled() {
+  const plans = [{ name: "one", dims: { batch: 1 } }, { name: "any" }];
+  await using(inside(), { plans }, async (model) => {
+    equal(model.plans, ["one", "any"], "plans");
+    close(await model.run({ x }), y());
+    close(await model.run({ x: Tensor.from("f32", [1, K], x.data.subarray(0, K)) }), { y: Tensor.from("f32", [1, N], y().y.data.subarray(0, N)) });
+  });
+  const { plan } = await compile(inside(), { plans, unfused: true, expect: { batch: 8 } });
+  equal(plan.plans.map((p) => p.name), ["one", "any"], "names");
+}
+
+export async function compiling_is_aborted() {
+  await refused(compile(mlp, { signal: AbortSignal.abort() }), "aborted", /caller/);
+  for (const stage of ["model", "compile"]) {
+    const stop = new AbortController();
+    const onProgress = (p) => p.stage === stage && stop.abort();
+    await refused(compile(mlp, { signal: stop.signal, cache: false, onProgress }), "aborted", /caller/);
+  }
+  // Some at the same time, of which one ends.
+  const stop = new AbortController();
+  const all = [1, 2, 3].map((i) => compile(inside(), i === 2 ? { signal: stop.signal } : {}));
+  stop.abort();
+  equal((await Promise.allSettled(all)).map((r) => r.status), ["fulfilled", "rejected", "fulfilled"], "of three");
+}
+
+export async function a_model_says_what_it_is_and_where_it_runs() {
+  await using(inside(), {}, async (model) => {
+    const { producer, plans, adapter, limits, features, bytes, compiled } = await model.inspect();
+    equal([producer.startsWith("wgfc "), plans.length, plans[0].symbols, plans[0].nodes], [true, 1, ["batch"], 1], "the plan");
+    const [kernel] = plans[0].kernels;
+    equal([kernel.nodes, kernel.dispatches, kernel.text.includes("@compute")], [["product"], 1, true], "the kernel");
+    equal([adapter.software, limits.maxBufferSize, Array.isArray(features)], [true, model.device.limits.maxBufferSize, true], "the adapter");
+    equal([bytes.weights, compiled.read, compiled.cached], [4 * K * N, 0, false], "bytes");
+  });
+}
+
+export async function precision_and_devices_are_held() {
+  const limits = { maxComputeInvocationsPerWorkgroup: 128, maxComputeWorkgroupStorageSize: 8192 };
+  const { plan } = await compile(inside(), { limits });
+  equal(plan.plans[0].needs.limits.maxComputeInvocationsPerWorkgroup <= 128, true, "invocations");
+  await refused(compile(inside(), { precision: "f16" }), "feature", /shader-f16/);
+  await refused(compile(inside(), { profile: { version: 9 } }), "model", /device profile/);
+  await refused(compile(inside(), { expect: { nobody: 3 } }), "model", /nobody/);
+}
+
+export async function without_an_adapter_it_says_why() {
+  const { requestAdapter } = GPU.prototype;
+  GPU.prototype.requestAdapter = async () => null;
+  try {
+    await refused(load(mlp), "feature", /no adapter/);
+    await refused(load("/program/small/mlp"), "feature", /no adapter/);
+  } finally {
+    GPU.prototype.requestAdapter = requestAdapter;
+  }
+}

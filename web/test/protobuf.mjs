@@ -1,0 +1,32 @@
+// ONNX models for tests, in bytes, of few words.
+const bytes = (content) => (typeof content === "string" ? new TextEncoder().encode(content) : Uint8Array.from(content));
+const varint = (n) => (n < 128 ? [n] : [(n % 128) | 128, ...varint(Math.floor(n / 128))]);
+
+export function message(...fields) {
+  const all = new Uint8Array(fields.reduce((n, f) => n + f.length, 0));
+  let at = 0;
+  for (const f of fields) {
+    all.set(f, at);
+    at += f.length;
+  }
+  return all;
+}
+export const field = (number, content) => message(bytes(varint(8 * number + 2)), bytes(varint(content.length)), bytes(content));
+export const number = (field, n) => bytes([...varint(8 * field), ...varint(n)]);
+
+/** A tensor of type f32, without its data. */
+export const tensor = (name, ...more) => message(number(2, 1), field(8, name), ...more);
+export const pair = (key, value) => field(13, message(field(1, key), field(2, value)));
+/** Where the data of a tensor are. */
+export const external = (location, offset, length) => [pair("location", location), pair("offset", `${offset}`), pair("length", `${length}`), number(14, 1)];
+
+/** x · w, of a weight of these extents whose data are as `data` says. */
+export function product(k, n, data) {
+  const extent = (e) => field(1, typeof e === "number" ? number(1, e) : field(2, e));
+  const type = (extents) => field(1, message(number(1, 1), field(2, message(...extents.map(extent)))));
+  const port = (name, ...extents) => message(field(1, name), field(2, type(extents)));
+  const node = message(field(1, "x"), field(1, "w"), field(2, "y"), field(3, "product"), field(4, "MatMul"));
+  const weight = tensor("w", number(1, k), number(1, n), ...data);
+  const graph = message(field(1, node), field(2, "g"), field(5, weight), field(11, port("x", "batch", k)), field(12, port("y", "batch", n)));
+  return message(number(1, 8), field(7, graph), field(8, message(field(1, ""), number(2, 17))));
+}
