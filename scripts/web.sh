@@ -31,7 +31,7 @@ cd web
 node --test --test-timeout 60000 test/cache.mjs
 if [ -f ../target/wasm/compiler.wasm ]; then
     cargo build --workspace --locked --bin wgfc
-    node --test --test-timeout 120000 test/compile.mjs
+    node --test --test-timeout 120000 --test-concurrency 1 test/compile.mjs test/install.mjs
 else
     echo "skipped: compiling in the page, as there is no target/wasm/compiler.wasm" >&2
 fi

@@ -203,7 +203,7 @@ class CachedSource implements Source {
     const all = this.#weights!.get("tensors").entries().flatMap(([, t]) => t.get("parts").list((p) => p.value as Record<string, unknown>));
     const parts = all.filter((p) => p["file"] === i);
     if (!parts.length || parts.some((p) => typeof p["sha256"] !== "string")) return undefined;
-    return [bytes, `${bytes} ${parts.map((p) => `${p["offset"]} ${p["sha256"]}`).sort().join()}`];
+    return [bytes, `${bytes} ${parts.map((p) => JSON.stringify([p["offset"], p["bytes"], p["sha256"]])).sort().join()}`];
   }
 
   /** The same of what the server says. */

@@ -1,0 +1,20 @@
+import { Tensor, WgfcError, load } from "wgfc";
+import { compile } from "wgfc/compiler";
+
+async function run(source) {
+  const model = await load(source);
+  const { shape } = model.inputs[0];
+  const { y } = await model.run({ x: Tensor.from("f32", [1, shape[1]], Array.from({ length: shape[1] }, (_, i) => i % 5)) });
+  model.dispose();
+  return [...y.data.subarray(0, 4)];
+}
+
+async function all() {
+  const { source } = await compile("model.onnx");
+  const refused = await load(new Blob(["no model"])).catch((e) => e instanceof WgfcError && e.kind);
+  return [await run("model.onnx"), await run(source), refused];
+}
+all().then(
+  (results) => (window.results = results),
+  (e) => (window.results = String(e)),
+);
