@@ -11,10 +11,15 @@ export class FileSource implements Source {
   readonly #cache: boolean | string | undefined;
   /** Files that are addresses, as sources. */
   readonly #addresses = new Map<string, Promise<Source>>();
+  readonly #fetched: Source[] = [];
 
   constructor(files: Files, cache?: boolean | string) {
     this.#files = files;
     this.#cache = cache;
+  }
+
+  get cached(): number {
+    return this.#fetched.reduce((n, s) => n + (s.cached ?? 0), 0);
   }
 
   async *stream(file: string, from: number, to: number, signal?: AbortSignal): AsyncGenerator<Uint8Array> {
@@ -48,8 +53,12 @@ export class FileSource implements Source {
 
   #at(url: URL): Promise<Source> {
     const source = new UrlSource(url);
-    const known = this.#addresses.get(url.href) ??
-      (this.#cache === false ? Promise.resolve(source) : import("./cache.js").then((c) => c.keep(source, undefined, this.#cache)));
+    const open = async () => {
+      const kept = this.#cache === false ? source : await (await import("./cache.js")).keep(source, undefined, this.#cache);
+      this.#fetched.push(kept);
+      return kept;
+    };
+    const known = this.#addresses.get(url.href) ?? open();
     this.#addresses.set(url.href, known);
     return known;
   }

@@ -8,6 +8,7 @@ import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { after, before, test } from "node:test";
 import { openPage } from "./chromium.mjs";
+import { external, product } from "./protobuf.mjs";
 
 const root = new URL("../../", import.meta.url).pathname;
 const wgfc = process.env.WGFC ?? join(root, "target/debug/wgfc");
@@ -19,7 +20,7 @@ let page;
 before(async () => {
   assert(existsSync(wgfc), `${wgfc} is missing: cargo build makes it`);
   assert(existsSync(new URL("../dist/compiler/compiler.wasm", import.meta.url)), "the package was built without the compiler's module");
-  opened = await openPage("/test/page.html");
+  opened = await openPage("/test/page.html", answer);
   page = opened.page;
   await page.waitForFunction(() => window.ready, undefined, { timeout: 120_000 });
 });
@@ -27,6 +28,22 @@ after(async () => {
   rmSync(folder, { recursive: true });
   await opened?.close();
 });
+
+const [K, N] = [96, 128];
+const w = Float32Array.from({ length: K * N }, (_, i) => (i % 11) - 5);
+/** A model at an address, with a weight in a file beside it. */
+const made = { "/made/twice.onnx": Buffer.from(product(K, N, external("data.bin", 8, 4 * K * N), true)), "/made/data.bin": Buffer.concat([Buffer.alloc(8), Buffer.from(w.buffer)]) };
+const asked = [];
+
+function answer(request, response) {
+  const bytes = made[request.url];
+  if (!bytes) return false;
+  const range = /^bytes=(\d+)-(\d*)$/.exec(request.headers.range ?? "");
+  asked.push(`${request.method} ${request.url} ${range?.[0] ?? ""}`.trim());
+  const part = range ? bytes.subarray(+range[1], +(range[2] || 1e9) + 1) : bytes;
+  response.writeHead(range ? 206 : 200, { "content-length": part.length, ...(range ? { "content-range": `bytes ${range[1]}-${+range[1] + part.length - 1}/${bytes.length}` } : {}) });
+  return response.end(request.method === "HEAD" ? undefined : part);
+}
 
 /** What the command line makes of a model for a profile: the plan, and its kernels by name; or what it says. */
 function native(model, profile, more = []) {
@@ -54,6 +71,29 @@ test("models are compiled to what the command line makes, and run", async (t) =>
       assert.deepEqual([producer, called], [want.producer, ""]);
       assert.equal(problem, undefined);
     });
+});
+
+test("archives of torch.export are compiled to what the command line makes", async () => {
+  for (const name of ["torch/blocks/decoder.pt2", "torch/blocks/branches.pt2"]) {
+    const want = native(join(root, "fixtures", name), { version: 1 });
+    const { plan, kernels } = await page.evaluate((address) => window.compile(address), `/fixtures/${name}`);
+    assert.deepEqual(kernels, want.kernels);
+    const { name: called, needs, ...rest } = plan.plans[0];
+    assert.deepEqual(rest, want.plan);
+  }
+});
+
+test("what the compiler computes with it reads from external data at an address", async () => {
+  const got = await page.evaluate(async ([k, n]) => {
+    const { read, plan, source } = await window.compile("/made/twice.onnx", { cache: false });
+    const model = await window.load(source, { cache: false });
+    const { y } = await model.run({ x: { dtype: "f32", shape: [1, k], data: Float32Array.from({ length: k }, (_, i) => i % 3) } });
+    model.dispose();
+    return { read, own: source[""].length, files: plan.weights.files.map((f) => f.name), y: [...y.data] };
+  }, [K, N]);
+  const y = Array.from({ length: N }, (_, n) => Array.from({ length: K }, (_, k) => 2 * (k % 3) * w[k * N + n]).reduce((a, b) => a + b));
+  assert.deepEqual(got, { read: 4 * K * N, own: 4 * K * N, files: ["data.bin", ""], y });
+  assert.deepEqual(asked, ["GET /made/twice.onnx", "HEAD /made/data.bin", `GET /made/data.bin bytes=8-${8 + (256 << 10) - 1}`]);
 });
 
 test("a model that is refused has the command line's diagnostics", async () => {

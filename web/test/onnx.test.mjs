@@ -4,6 +4,7 @@ import { test } from "node:test";
 import { graphOf } from "../build/compiler/onnx.js";
 import { BlobBytes, Download, originOf } from "../build/compiler/origin.js";
 import { SPEEDS, profileOf, profileOfLimits } from "../build/compiler/profile.js";
+import { WgfcError } from "../build/errors.js";
 import { FileSource } from "../build/files.js";
 import { external, field, message, number, pair, tensor } from "./protobuf.mjs";
 
@@ -84,6 +85,24 @@ test("models that are cut off, and what is no model, are told", async () => {
   let deep = Buffer.alloc(0);
   for (let i = 0; i < 300; i++) deep = field(7, field(1, field(5, field(6, deep)))).subarray(0);
   for (const g of await graphs(field(7, deep))) assert.ok(g === undefined || g.bytes.length > 0);
+});
+
+test("a download that breaks off goes on there, once", async () => {
+  const bytes = random(90_000, 3);
+  const asked = [];
+  const source = (...ends) => ({
+    async *stream(file, from) {
+      asked.push(from);
+      const end = ends.shift() ?? bytes.length;
+      for (let at = from; at < end; at += 1000) yield bytes.subarray(at, Math.min(at + 1000, end));
+      if (end < bytes.length) throw new WgfcError("network", "it broke off");
+    },
+  });
+  const { blob } = await new Download(source(30_000, 70_500), "", undefined, () => {}).whole();
+  assert.deepEqual(new Uint8Array(await blob.arrayBuffer()), bytes);
+  assert.deepEqual(asked, [0, 30_000, 70_500]);
+  await assert.rejects(new Download(source(500, 500), "", undefined, () => {}).whole(), { kind: "network" });
+  await assert.rejects(new Download(source(0), "", undefined, () => {}).whole(), { kind: "network" });
 });
 
 test("a model is found among files", () => {

@@ -95,6 +95,8 @@ window.compileCase = async (name) => {
   }
   return { profile, producer: plan.producer, plan: plan.plans[0], kernels, problem };
 };
+window.load = load;
+window.compile = compile;
 window.refuse = async (bytes) => {
   const e = await compile(new Blob([Uint8Array.from(bytes)])).catch((e) => e);
   return { kind: e.kind, message: e.message, diagnostics: e.diagnostics };

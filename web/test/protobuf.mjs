@@ -20,13 +20,14 @@ export const pair = (key, value) => field(13, message(field(1, key), field(2, va
 /** Where the data of a tensor are. */
 export const external = (location, offset, length) => [pair("location", location), pair("offset", `${offset}`), pair("length", `${length}`), number(14, 1)];
 
-/** x · w, of a weight of these extents whose data are as `data` says. */
-export function product(k, n, data) {
+/** x · w, of a weight of these extents whose data are as `data` says; or x · (w + w), of which the sum is computed by the compiler. */
+export function product(k, n, data, twice = false) {
   const extent = (e) => field(1, typeof e === "number" ? number(1, e) : field(2, e));
   const type = (extents) => field(1, message(number(1, 1), field(2, message(...extents.map(extent)))));
   const port = (name, ...extents) => message(field(1, name), field(2, type(extents)));
-  const node = message(field(1, "x"), field(1, "w"), field(2, "y"), field(3, "product"), field(4, "MatMul"));
+  const node = (name, operator, a, b, to) => field(1, message(field(1, a), field(1, b), field(2, to), field(3, name), field(4, operator)));
+  const nodes = twice ? [node("sum", "Add", "w", "w", "ww"), node("product", "MatMul", "x", "ww", "y")] : [node("product", "MatMul", "x", "w", "y")];
   const weight = tensor("w", number(1, k), number(1, n), ...data);
-  const graph = message(field(1, node), field(2, "g"), field(5, weight), field(11, port("x", "batch", k)), field(12, port("y", "batch", n)));
+  const graph = message(...nodes, field(2, "g"), field(5, weight), field(11, port("x", "batch", k)), field(12, port("y", "batch", n)));
   return message(number(1, 8), field(7, graph), field(8, message(field(1, ""), number(2, 17))));
 }

@@ -102,21 +102,30 @@ const BATCH = 16 << 20;
 
 /** A file on its way. What has come is kept as a `Blob`, which browsers need not hold in memory, and its hash is computed. */
 export class Download implements Bytes {
-  readonly #pieces: AsyncIterator<Uint8Array>;
+  readonly #open: () => AsyncIterator<Uint8Array>;
   readonly #progress: (loaded: number) => void;
+  #pieces: AsyncIterator<Uint8Array>;
   #blob = new Blob([]);
   #batch: Uint8Array<ArrayBuffer>[] = [];
   #waiting = 0;
   #loaded = 0;
+  /** Where it broke off. */
+  #broken = -1;
   readonly #hashes: Promise<ArrayBuffer>[] = [];
 
   constructor(source: Source, file: string, signal: AbortSignal | undefined, progress: (loaded: number) => void) {
-    this.#pieces = source.stream(file, 0, Infinity, signal)[Symbol.asyncIterator]();
+    this.#open = () => source.stream(file, this.#loaded, Infinity, signal)[Symbol.asyncIterator]();
+    this.#pieces = this.#open();
     this.#progress = progress;
   }
 
   async next(): Promise<Uint8Array | undefined> {
-    const { done, value } = await this.#pieces.next();
+    const { done, value } = await this.#pieces.next().catch((e: unknown) => {
+      // It goes on where it broke off, once.
+      if (!(e instanceof WgfcError) || e.kind !== "network" || this.#loaded <= Math.max(0, this.#broken)) throw e;
+      this.#broken = this.#loaded;
+      return (this.#pieces = this.#open()).next();
+    });
     if (done) return undefined;
     this.#batch.push(value as Uint8Array<ArrayBuffer>);
     this.#waiting += value.length;

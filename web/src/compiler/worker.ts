@@ -38,9 +38,20 @@ async function load(): Promise<WebAssembly.Module> {
   return WebAssembly.compile(await response.arrayBuffer());
 }
 
-/** Bytes of a file, at once. */
+/** What is read at a time from an address: the compiler asks for tensors one behind the other. */
+const WINDOW = 256 << 10;
+/** The last bytes that were fetched. */
+let fetched: { file: string; offset: number; bytes: Uint8Array } | undefined;
+
+/** Bytes of a file, at once; fewer where it ends. */
 function read(file: WorkerFile, offset: number, length: number): Uint8Array {
   if (typeof file !== "string") return new Uint8Array(new FileReaderSync().readAsArrayBuffer(file.slice(offset, offset + length)));
+  const from = fetched?.file === file ? offset - fetched.offset : -1;
+  if (from < 0 || from + length > fetched!.bytes.length) fetched = { file, offset, bytes: fetchNow(file, offset, Math.max(length, WINDOW)) };
+  return fetched!.bytes.subarray(offset - fetched!.offset, offset - fetched!.offset + length);
+}
+
+function fetchNow(file: string, offset: number, length: number): Uint8Array {
   const request = new XMLHttpRequest();
   request.open("GET", file, false);
   request.responseType = "arraybuffer";
@@ -73,6 +84,7 @@ function compile(compiler: Compiler, { model, request }: Job): Reply {
 
 async function answer(job: Job): Promise<Reply> {
   let instance: WebAssembly.Instance;
+  fetched = undefined;
   const memory = () => instance.exports["memory"] as WebAssembly.Memory;
   try {
     module ??= load();
