@@ -64,7 +64,8 @@ export class FileSource implements Source {
   }
 }
 
-function decoded(name: string): string {
+/** A name out of an address. */
+export function decoded(name: string): string {
   try {
     return decodeURIComponent(name);
   } catch {

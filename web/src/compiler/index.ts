@@ -4,9 +4,9 @@ import { WgfcError } from "../errors.js";
 import type { Diagnostic } from "../errors.js";
 import { aborted, throwIfAborted } from "../fail.js";
 import type { Files, ModelSource } from "../source.js";
+import { placeOf } from "./kept.js";
 import { graphOf } from "./onnx.js";
 import { BlobBytes, Download, type Origin, type Place, originOf, sizeOf, sourceAt } from "./origin.js";
-import { keptPlan, keepPlan } from "./kept.js";
 import { type DeviceLike, type DeviceProfile, profileOf, profileOfLimits } from "./profile.js";
 import type { Job, Reply, WorkerFile } from "./worker.js";
 
@@ -90,8 +90,10 @@ export async function compile(source: ModelSource, options: CompileOptions = {})
   const files = [...model.files].map(([name, { bytes }]) => ({ name, bytes }));
   const text = JSON.stringify({ ...request, files });
   const versions = [...model.files.values()].map((f) => f.version);
-  const key = model.whole || versions.every((v) => v !== undefined) ? [model.bytes, text, ...(model.whole ? [] : (versions as string[]))] : undefined;
-  const before = key && (await keptPlan(key, cache));
+  const own = model.whole ? [] : versions;
+  // What cannot be told from others is not kept.
+  const place = own.every((v) => v !== undefined) ? await placeOf([model.bytes, text, ...own], cache) : undefined;
+  const before = await place?.get();
   onProgress?.({ stage: "compile", loaded: before ? 1 : 0, total: 1 });
   throwIfAborted(signal);
   const places = [...model.files.values()].map((f): WorkerFile => (f.place instanceof URL ? f.place.href : f.place));
@@ -99,7 +101,7 @@ export async function compile(source: ModelSource, options: CompileOptions = {})
   if (!("json" in reply)) throw new WgfcError(reply.kind, reply.message);
   const answer = JSON.parse(reply.json) as Answer;
   if ("errors" in answer) throw refused(answer);
-  if (key && !before) await keepPlan(key, reply, cache);
+  if (!before) await place?.put(reply);
   onProgress?.({ stage: "compile", loaded: 1, total: 1 });
   return { ...compiled(answer, reply.data, model.files), ms: reply.ms, cached: before !== undefined };
 }
@@ -206,7 +208,7 @@ async function inWorker(job: Job, signal?: AbortSignal): Promise<Reply> {
       end = () => signal?.removeEventListener("abort", stop);
       worker.onmessage = ({ data }: MessageEvent<Reply>) => resolve(data);
       worker.onerror = (e) => reject(new WgfcError("network", `the compiler's worker cannot be loaded: ${e.message || "its file is not there, or is no module"}`));
-      worker.postMessage(job);
+      worker.postMessage(job, [job.model.buffer]);
     });
     if (!("json" in reply) || idle) worker.terminate();
     else {

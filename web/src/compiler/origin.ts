@@ -2,6 +2,7 @@
 
 import { WgfcError } from "../errors.js";
 import { throwIfAborted } from "../fail.js";
+import { decoded } from "../files.js";
 import { type Files, type ModelSource, type Source, UrlSource } from "../source.js";
 import type { Bytes } from "./onnx.js";
 
@@ -24,7 +25,7 @@ export function originOf(source: ModelSource): Origin {
     const url = new URL(source, globalThis.location?.href);
     const folder = new URL(".", url);
     return {
-      name: decodeURIComponent(url.pathname.split("/").pop() || "model"),
+      name: decoded(url.pathname.split("/").pop() || "model"),
       place: url,
       beside: (location) => {
         const at = new URL(location.split("/").map(encodeURIComponent).join("/"), folder);
