@@ -8,7 +8,7 @@ import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { after, before, test } from "node:test";
 import { openPage } from "./chromium.mjs";
-import { external, product } from "./protobuf.mjs";
+import { external, field, product } from "./protobuf.mjs";
 
 const root = new URL("../../", import.meta.url).pathname;
 const wgfc = process.env.WGFC ?? join(root, "target/debug/wgfc");
@@ -32,8 +32,11 @@ after(async () => {
 const [K, N] = [96, 128];
 const w = Float32Array.from({ length: K * N }, (_, i) => (i % 11) - 5);
 /** A model at an address, with a weight in a file beside it. */
-const made = { "/made/twice.onnx": Buffer.from(product(K, N, external("data.bin", 8, 4 * K * N), true)), "/made/data.bin": Buffer.concat([Buffer.alloc(8), Buffer.from(w.buffer)]) };
-const asked = [];
+const made = {
+  "/made/inside.onnx": Buffer.from(product(K, N, [field(9, new Uint8Array(w.buffer))])),
+  "/made/twice.onnx": Buffer.from(product(K, N, external("data.bin", 8, 4 * K * N), true)), "/made/data.bin": Buffer.concat([Buffer.alloc(8), Buffer.from(w.buffer)]),
+};
+let asked = [];
 
 function answer(request, response) {
   const bytes = made[request.url];
@@ -41,7 +44,7 @@ function answer(request, response) {
   const range = /^bytes=(\d+)-(\d*)$/.exec(request.headers.range ?? "");
   asked.push(`${request.method} ${request.url} ${range?.[0] ?? ""}`.trim());
   const part = range ? bytes.subarray(+range[1], +(range[2] || 1e9) + 1) : bytes;
-  response.writeHead(range ? 206 : 200, { "content-length": part.length, ...(range ? { "content-range": `bytes ${range[1]}-${+range[1] + part.length - 1}/${bytes.length}` } : {}) });
+  response.writeHead(range ? 206 : 200, { "content-length": part.length, etag: `"${bytes.length}"`, ...(range ? { "content-range": `bytes ${range[1]}-${+range[1] + part.length - 1}/${bytes.length}` } : {}) });
   return response.end(request.method === "HEAD" ? undefined : part);
 }
 
@@ -94,6 +97,22 @@ test("what the compiler computes with it reads from external data at an address"
   const y = Array.from({ length: N }, (_, n) => Array.from({ length: K }, (_, k) => 2 * (k % 3) * w[k * N + n]).reduce((a, b) => a + b));
   assert.deepEqual(got, { read: 4 * K * N, own: 4 * K * N, files: ["data.bin", ""], y });
   assert.deepEqual(asked, ["GET /made/twice.onnx", "HEAD /made/data.bin", `GET /made/data.bin bytes=8-${8 + (256 << 10) - 1}`]);
+});
+
+test("a model is fetched once", async () => {
+  asked = [];
+  const load = () => page.evaluate(async () => {
+    const stages = [];
+    const model = await window.load("/made/inside.onnx", { cache: "models", onProgress: ({ stage, loaded, total }) => stages.push([stage, loaded / total]) });
+    const { compiled } = await model.inspect();
+    model.dispose();
+    return [compiled.cached, stages.filter(([s]) => s === "model").at(-1)];
+  });
+  assert.deepEqual(await load(), [false, ["model", 1]]);
+  assert.deepEqual(asked, ["HEAD /made/inside.onnx", `GET /made/inside.onnx bytes=0-${made["/made/inside.onnx"].length - 1}`]);
+  asked = [];
+  assert.deepEqual(await load(), [true, ["model", 1]]);
+  assert.deepEqual(asked, ["HEAD /made/inside.onnx"]);
 });
 
 test("a model that is refused has the command line's diagnostics", async () => {

@@ -25,9 +25,8 @@ export async function placeOf(key: Key, name: boolean | string = true): Promise<
   const at = `https://wgfc.invalid/plan?${Array.from(hash, (b) => b.toString(16).padStart(2, "0")).join("")}`;
   return {
     get: async () => {
-      const found = await cache.match(at).catch(() => undefined);
-      if (!found) return undefined;
-      const bytes = new Uint8Array(await found.arrayBuffer());
+      const bytes = new Uint8Array((await cache.match(at).then((r) => r?.arrayBuffer()).catch(() => undefined)) ?? new ArrayBuffer());
+      if (bytes.length < 8) return undefined;
       const length = new DataView(bytes.buffer).getUint32(0, true);
       return { json: new TextDecoder().decode(bytes.subarray(8, 8 + length)), data: bytes.slice(8 + length), ms: 0 };
     },
