@@ -8,12 +8,12 @@ const web = new URL("..", import.meta.url).pathname;
 const FOLDERS = { "/dist/": join(web, "dist/"), "/build/": join(web, "build/"), "/test/": join(web, "test/"), "/cases/": join(web, "../target/web/cases/"), "/fixtures/": join(web, "../fixtures/") };
 const TYPES = { ".html": "text/html", ".js": "text/javascript", ".mjs": "text/javascript", ".json": "application/json", ".wasm": "application/wasm" };
 
+/** It makes pipelines ten times as fast; no kernel reads workgroup memory that it has not written. */
+const QUICKLY = "--enable-dawn-features=disable_workgroup_init";
 const FLAGS = [
   "--no-sandbox",
   "--enable-unsafe-webgpu",
   "--use-webgpu-adapter=swiftshader",
-  // It makes pipelines ten times as fast; no kernel reads workgroup memory that it has not written.
-  "--enable-dawn-features=disable_workgroup_init",
   // Nothing is looked for beyond this machine.
   "--disable-background-networking",
   "--disable-component-update",
@@ -56,21 +56,35 @@ function answerFiles(request, response) {
   response.write(bytes.subarray(from, end), () => response.destroy());
 }
 
+/** A server on this machine, and the beginning of its addresses. */
+export async function serve(answer) {
+  const server = createServer(answer);
+  await new Promise((resolve) => server.listen(0, "127.0.0.1", resolve));
+  return { server, address: `http://127.0.0.1:${server.address().port}` };
+}
+
+/** A browser of its own, with nothing kept from others. */
+export function launch(flags = [QUICKLY]) {
+  const executablePath = process.env.CHROMIUM ?? "/usr/bin/chromium";
+  return chromium.launch({ executablePath, headless: true, args: [...FLAGS, ...flags], timeout: 120_000 });
+}
+
+/** A page whose errors are printed, of a browser or of one of its contexts. */
+export async function visit(of, address) {
+  const page = await of.newPage();
+  page.on("pageerror", (e) => console.log(`page: ${e.message}`));
+  page.on("console", (m) => m.type() === "error" && console.log(`page: ${m.text()}`));
+  await page.goto(address);
+  return page;
+}
+
 /** Opens a page. `answer` is asked first about every request, and says whether it has answered it. */
 export async function openPage(path, answer = () => false) {
-  const server = createServer((request, response) => answer(request, response) || answerFiles(request, response));
-  await new Promise((resolve) => server.listen(0, "127.0.0.1", resolve));
-  const executablePath = process.env.CHROMIUM ?? "/usr/bin/chromium";
-  const browser = await chromium.launch({ executablePath, headless: true, args: FLAGS, timeout: 120_000 });
+  const { server, address } = await serve((request, response) => answer(request, response) || answerFiles(request, response));
+  const browser = await launch();
   // Pages of one context share what is kept.
   const context = await browser.newContext();
-  const newPage = async () => {
-    const page = await context.newPage();
-    page.on("pageerror", (e) => console.log(`page: ${e.message}`));
-    page.on("console", (m) => m.type() === "error" && console.log(`page: ${m.text()}`));
-    await page.goto(`http://127.0.0.1:${server.address().port}${path}`);
-    return page;
-  };
+  const newPage = () => visit(context, `${address}${path}`);
   return {
     page: await newPage(),
     newPage,
