@@ -27,6 +27,8 @@ cd ..
 
 "$python" -W ignore scripts/node_cases.py
 cargo test --workspace --locked --test it -- --ignored --exact web::web_cases
+need_drivers
+cargo test --workspace --locked --test it -- --ignored --exact parity::parity_cases
 cd web
 node --test --test-timeout 60000 test/cache.mjs
 if [ -f ../target/wasm/compiler.wasm ]; then
@@ -36,3 +38,5 @@ else
     echo "skipped: compiling in the page, as there is no target/wasm/compiler.wasm" >&2
 fi
 node --test --test-timeout 900000 test/browser.mjs
+node --test --test-timeout 60000 test/example.mjs
+[ -n "${WGFC_CASES:-}" ] || node --test test/parity.mjs

@@ -10,6 +10,7 @@
 //! | `WGFC_FUZZ_MODELS` | a folder of more models to mutate |
 //! | `WGFC_FUZZ_TOKENIZERS` | how many mutated tokenizers are tried (160) |
 //! | `WGFC_FUZZ_CASE='NAME SEED'` | that case of `operators_mean_the_same` alone |
+//! | `WGFC_PARITY_EVERY` | of ONNX's node cases one in so many is run on every engine to compare them (8) |
 //! | `UPDATE_EXPECT=1` | write the expectations in `tests/conformance/` |
 //! | `CI` | what is missing fails instead of being skipped |
 
@@ -41,6 +42,7 @@ mod loops;
 mod models;
 mod mutations;
 mod operators;
+mod parity;
 mod programs;
 mod scatters;
 mod selftest;

@@ -3,7 +3,7 @@
 //! A case is a file: its header's length in eight bytes, the header in JSON, and bytes to which `[offset, length]` in the header
 //! refer.
 
-use crate::backend::{self, Failure, caught};
+use crate::backend::{self, Backend, Failure, caught};
 use crate::bundles::{large_model, two_plans};
 use crate::caches::NARROW;
 use crate::conformance::{Case, passing_node_cases};
@@ -31,6 +31,8 @@ struct Job {
     capacity: Option<usize>,
     /// Inputs and outputs.
     runs: Vec<(Named, Named)>,
+    /// What the evaluator makes of each run; empty where the outputs are its own.
+    evaluated: Vec<Named>,
 }
 
 /// How a program is written.
@@ -115,31 +117,36 @@ fn named(program: &Program, outputs: Vec<Tensor>) -> Named {
 
 fn node(case: &Case) -> Result<Job, Failure> {
     let data = case.folder.data_set(0).map_err(Failure::error)?;
-    let (program, names, fixed) = backend::program(&case.folder.model_path(), Fusion::Full, &data.inputs)?;
+    let path = case.folder.model_path();
+    let (program, names, fixed) = backend::program(&path, Fusion::Full, &data.inputs)?;
+    let made = Backend::Evaluator.compile(&path, Fusion::Full, &data.inputs)?.run(&data.inputs)?;
+    let evaluated = vec![named(&program, made)];
     let inputs = names.into_iter().zip(data.inputs).filter(|(n, _)| !fixed.contains(n)).collect();
     let rule = match case.drawn() {
         true => json!({ "kind": "drawn" }),
         false => json!({ "kind": "equal", "rtol": case.tolerance.rtol, "atol": case.tolerance.atol }),
     };
     let outputs = named(&program, data.outputs);
-    Ok(Job { saved: plainly(program), rule, capacity: None, runs: vec![(inputs, outputs)] })
+    Ok(Job { saved: plainly(program), rule, capacity: None, runs: vec![(inputs, outputs)], evaluated })
 }
 
 fn model(folder: &Folder) -> Result<Job, Failure> {
     let (program, names, _) = backend::program(&folder.model_path(), Fusion::Full, &[])?;
-    let mut runs = vec![];
+    let mut evaluator = Backend::Evaluator.compile(&folder.model_path(), Fusion::Full, &[])?;
+    let (mut runs, mut evaluated) = (vec![], vec![]);
     for n in 0..folder.data_sets() {
         let data = folder.data_set(n).map_err(Failure::error)?;
+        evaluated.push(named(&program, evaluator.run(&data.inputs)?));
         let inputs = names.iter().cloned().zip(data.inputs).collect();
         runs.push((inputs, named(&program, data.outputs)));
     }
-    Ok(Job { saved: plainly(program), rule: relative(), capacity: None, runs })
+    Ok(Job { saved: plainly(program), rule: relative(), capacity: None, runs, evaluated })
 }
 
 /// Tokens after tokens, with a cache of one size or one that grows.
 fn decoding(fixed: Option<usize>, capacity: Option<usize>) -> Result<Job, Failure> {
     let program = decoder_with(None, Fusion::Full, fixed);
-    Ok(Job { saved: plainly(program), rule: relative(), capacity, runs: decoded() })
+    Ok(Job { saved: plainly(program), rule: relative(), capacity, runs: decoded(), evaluated: vec![] })
 }
 
 /// Tokens and their logits.
@@ -167,7 +174,13 @@ fn bundled(name: &'static str, shard_size: Option<u64>) -> Result<Job, Failure> 
         None => wgfc::save_bundle(&bundle, &path, &options),
     };
     saved.map_err(|e| Failure::error(e.to_string()))?;
-    Ok(Job { saved: Saved::As(name, folder), rule: relative(), capacity: None, runs: decoded() })
+    Ok(Job {
+        saved: Saved::As(name, folder),
+        rule: relative(),
+        capacity: None,
+        runs: decoded(),
+        evaluated: vec![],
+    })
 }
 
 /// A program whose weights are in the model's own file.
@@ -183,7 +196,7 @@ fn from_model() -> Result<Job, Failure> {
     let given = Named::from([("x".to_owned(), Tensor::from_f32(vec![3, 64], &x))]);
     let want = evaluate(&graph, &given).map_err(|e| Failure::error(e.to_string()))?;
     let runs = vec![(given, named(&program, want))];
-    Ok(Job { saved: Saved::As("program", folder), rule: relative(), capacity: None, runs })
+    Ok(Job { saved: Saved::As("program", folder), rule: relative(), capacity: None, runs, evaluated: vec![] })
 }
 
 /// A decoder that chooses tokens, and a tokenizer. `web/test/generate.json` says what it generates.
@@ -215,7 +228,7 @@ fn caches() -> Result<Job, Failure> {
         let want = evaluate_from(&graph, &given, &mut values).map_err(|e| Failure::error(e.to_string()))?;
         runs.push((given, named(&program, want)));
     }
-    Ok(Job { saved: plainly(program), rule: relative(), capacity: None, runs })
+    Ok(Job { saved: plainly(program), rule: relative(), capacity: None, runs, evaluated: vec![] })
 }
 
 /// Positions that do not begin on whole words.
@@ -231,7 +244,7 @@ fn narrow() -> Result<Job, Failure> {
         let want = evaluate_from(&graph, &given, &mut values).map_err(|e| Failure::error(e.to_string()))?;
         runs.push((given, named(&program, want)));
     }
-    Ok(Job { saved: plainly(program), rule: relative(), capacity: Some(5), runs })
+    Ok(Job { saved: plainly(program), rule: relative(), capacity: Some(5), runs, evaluated: vec![] })
 }
 
 /// Caches of one size, of which each run replaces some positions.
@@ -270,7 +283,7 @@ fn replaced(name: &str, seqs: &[usize]) -> Result<Job, Failure> {
         }
         runs.push((inputs, outputs));
     }
-    Ok(Job { saved: plainly(program), rule: relative(), capacity: None, runs })
+    Ok(Job { saved: plainly(program), rule: relative(), capacity: None, runs, evaluated: vec![] })
 }
 
 /// Appends bytes, and says where.
@@ -281,7 +294,44 @@ fn put(payload: &mut Vec<u8>, bytes: &[u8]) -> Value {
     json!([at, bytes.len()])
 }
 
-fn put_tensors(payload: &mut Vec<u8>, tensors: &Named) -> Value {
+/// The bytes at `[offset, length]`.
+pub fn piece<'p>(at: &Value, payload: &'p [u8]) -> Option<&'p [u8]> {
+    let [offset, length] = [0, 1].map(|i| at[i].as_u64().and_then(|n| usize::try_from(n).ok()));
+    payload.get(offset?..)?.get(..length?)
+}
+
+pub fn read_tensors(tensors: &Value, payload: &[u8]) -> Result<Named, String> {
+    let one = |(name, t): (&String, &Value)| {
+        let dtype =
+            t["dtype"].as_str().unwrap_or_default().parse().map_err(|_| format!("{name} has no type"))?;
+        let shape = serde_json::from_value(t["shape"].clone()).map_err(|e| e.to_string())?;
+        let bytes = piece(&t["at"], payload).ok_or("a tensor is cut off")?;
+        Ok((name.clone(), Tensor::new(dtype, shape, bytes.to_vec())?))
+    };
+    tensors.as_object().ok_or("there are no tensors")?.iter().map(one).collect()
+}
+
+/// A file's header and the bytes behind it.
+pub fn sections(file: &[u8]) -> Result<(Value, Vec<u8>), String> {
+    let (length, rest) = file.split_first_chunk().ok_or("it is empty")?;
+    let (header, payload) =
+        rest.split_at_checked(u64::from_le_bytes(*length) as usize).ok_or("its header is cut off")?;
+    Ok((serde_json::from_slice(header).map_err(|e| e.to_string())?, payload.to_vec()))
+}
+
+pub fn write_sections(path: &Path, header: &Value, mut payload: Vec<u8>) -> Result<(), String> {
+    let failed = |e: &dyn std::fmt::Display| e.to_string();
+    let mut header = serde_json::to_vec(header).map_err(|e| failed(&e))?;
+    header.resize(header.len().next_multiple_of(8), b' ');
+    let mut file = (header.len() as u64).to_le_bytes().to_vec();
+    file.append(&mut header);
+    file.append(&mut payload);
+    let beside = path.parent().ok_or("a case has no folder")?;
+    std::fs::create_dir_all(beside).map_err(|e| failed(&e))?;
+    std::fs::write(path, file).map_err(|e| failed(&e))
+}
+
+pub fn put_tensors(payload: &mut Vec<u8>, tensors: &Named) -> Value {
     let mut one = |t: &Tensor| {
         let at = put(payload, t.bytes().unwrap_or_default());
         json!({ "dtype": t.dtype.name(), "shape": t.shape, "at": at })
@@ -323,25 +373,17 @@ fn files(saved: &Saved) -> Result<BTreeMap<String, Vec<u8>>, String> {
 }
 
 fn write(root: &Path, name: &str, job: &Job) -> Result<(), String> {
-    let failed = |e: &dyn std::fmt::Display| e.to_string();
     let mut payload = vec![];
     let files: serde_json::Map<_, _> =
         files(&job.saved)?.into_iter().map(|(name, bytes)| (name, put(&mut payload, &bytes))).collect();
-    let runs: Vec<Value> = job
-        .runs
-        .iter()
-        .map(|(inputs, outputs)| {
-            json!({ "inputs": put_tensors(&mut payload, inputs), "outputs": put_tensors(&mut payload, outputs) })
-        })
-        .collect();
+    let mut runs: Vec<Value> = vec![];
+    for (i, (inputs, outputs)) in job.runs.iter().enumerate() {
+        runs.push(json!({
+            "inputs": put_tensors(&mut payload, inputs),
+            "outputs": put_tensors(&mut payload, outputs),
+            "evaluated": job.evaluated.get(i).map(|e| put_tensors(&mut payload, e)),
+        }));
+    }
     let header = json!({ "files": files, "rule": job.rule, "capacity": job.capacity, "runs": runs });
-    let mut header = serde_json::to_vec(&header).map_err(|e| failed(&e))?;
-    header.resize(header.len().next_multiple_of(8), b' ');
-    let mut file = (header.len() as u64).to_le_bytes().to_vec();
-    file.append(&mut header);
-    file.append(&mut payload);
-    let path = root.join(format!("{name}.case"));
-    let beside = path.parent().ok_or("a case has no folder")?;
-    std::fs::create_dir_all(beside).map_err(|e| failed(&e))?;
-    std::fs::write(path, file).map_err(|e| failed(&e))
+    write_sections(&root.join(format!("{name}.case")), &header, payload)
 }

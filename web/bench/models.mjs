@@ -35,7 +35,7 @@ export const MODELS = [
     name: "silero_vad",
     title: "voice activity, v5",
     file: modules + "@ricky0123/vad-web/dist/silero_vad_v5.onnx",
-    compile: ["--fix", "sr=16000"],
+    compile: ["--fix", "sr=16000", "--dim", "input_0=1", "--dim", "input_1=576", "--dim", "state_1=1"],
     inputs: { input: { dtype: "f32", shape: [1, 576] }, state: { dtype: "f32", shape: [2, 1, 128] }, sr: { dtype: "i64", shape: [], value: 16000, fixed: true } },
   },
 ];

@@ -1,11 +1,11 @@
 // Compares wgfc with onnxruntime-web on WebGPU in one Chromium: what is downloaded, when the first result is there, and what a run takes.
 // Each engine has browsers of its own; they take turns.
 //
-//   npm run bench -- [--only NAME,…] [--cold N] [--rounds N] [--seconds S] [--speeds portable|software] [--ort webgpu|jspi] [--quickly] [--times]
+//   npm run bench -- [--only NAME,…] [--cold N] [--rounds N] [--seconds S] [--speeds portable|software] [--ort webgpu|jspi] [--clear] [--times]
 //     [--json FILE] [--svg FILE]
 //
-// --speeds names the device profile that plans are compiled with, always for the limits that every browser has; --quickly leaves workgroup memory as it is;
-// --times prints what each kernel of wgfc takes.
+// --speeds names the device profile that plans are compiled with, always for the limits that every browser has; --clear lets Chromium clear workgroup
+// memory, as it does where it is not told otherwise, for which SwiftShader writes out a store for each word; --times prints what each kernel of wgfc takes.
 import { execFileSync } from "node:child_process";
 import { copyFileSync, existsSync, mkdirSync, readdirSync, rmSync, statSync, writeFileSync } from "node:fs";
 import { basename, join } from "node:path";
@@ -23,8 +23,8 @@ const { values: flags } = parseArgs({
     rounds: { type: "string", default: "5" },
     seconds: { type: "string", default: "2" },
     ort: { type: "string", default: "webgpu" },
-    quickly: { type: "boolean", default: false },
-    speeds: { type: "string", default: "portable" },
+    clear: { type: "boolean", default: false },
+    speeds: { type: "string", default: "software" },
     times: { type: "boolean", default: false },
     json: { type: "string" },
     svg: { type: "string" },
@@ -52,7 +52,7 @@ function place({ name, fixture, file, dims = {}, compile = [] }) {
 
 /** Opens a page of an engine in a browser of its own. */
 async function open(engine, address) {
-  const browser = await launch(flags.quickly ? undefined : []);
+  const browser = await launch(flags.clear ? [] : undefined);
   const processes = await browser.newBrowserCDPSession();
   /** Processor time in ms, of the process that runs the GPU's work and of all. */
   const cpu = async () => {
@@ -189,5 +189,5 @@ server.close();
 const mean = (of) => Math.exp(rows.reduce((s, r) => s + Math.log(of(r)), 0) / rows.length);
 const summary = { steady_cpu: mean((r) => r.ratio.cpu), steady_wall: mean((r) => r.ratio.wall), first: mean((r) => r.ratio.first) };
 console.log(`geometric means, onnxruntime-web over wgfc: a run ${summary.steady_cpu.toFixed(2)} (processor time), ${summary.steady_wall.toFixed(2)} (wall); first result ${summary.first.toFixed(2)}`);
-if (flags.json) writeFileSync(flags.json, `${JSON.stringify({ ort: flags.ort, speeds: flags.speeds, summary, rows }, null, 1)}\n`);
+if (flags.json) writeFileSync(flags.json, `${JSON.stringify({ ort: flags.ort, speeds: flags.speeds, clear: flags.clear, summary, rows }, null, 1)}\n`);
 if (flags.svg) writeFileSync(flags.svg, chart(rows));

@@ -1,8 +1,8 @@
 // Runs the cases of target/web/cases, and the checks of checks.mjs, in one page of headless Chromium, and holds the results against
 // tests/conformance/browser_passing.txt. UPDATE_EXPECT=1 writes that list and browser_failing.tsv. WGFC_CASES=text runs only the
-// cases whose name contains it.
+// cases whose name contains it, WGFC_PARITY=only those that other engines have run.
 import assert from "node:assert/strict";
-import { existsSync, readFileSync, writeFileSync } from "node:fs";
+import { existsSync, mkdirSync, readFileSync, writeFileSync } from "node:fs";
 import { after, before, test } from "node:test";
 import { openPage } from "./chromium.mjs";
 
@@ -10,6 +10,8 @@ const root = new URL("../../", import.meta.url);
 const list = new URL("tests/conformance/browser_passing.txt", root);
 const failing = new URL("tests/conformance/browser_failing.tsv", root);
 const cases = new URL("target/web/cases/index.json", root);
+/** What tests/it/parity.rs has run on other engines; outputs of these cases are kept for parity.mjs. */
+const parity = new URL("target/parity/cases.json", root);
 const selected = process.env.WGFC_CASES;
 const TOGETHER = 40;
 
@@ -22,7 +24,7 @@ after(() => opened?.close());
 
 test("checks", async (t) => {
   for (const name of await opened.page.evaluate(() => window.checkNames)) {
-    if (selected && !name.includes(selected)) continue;
+    if (process.env.WGFC_PARITY === "only" || (selected && !name.includes(selected))) continue;
     await t.test(name, async () => {
       const problem = await opened.page.evaluate((name) => window.runCheck(name), name);
       assert.equal(problem, undefined);
@@ -32,10 +34,21 @@ test("checks", async (t) => {
 
 test("cases", async () => {
   assert(existsSync(cases), "there are no cases: scripts/web.sh makes them");
-  const names = JSON.parse(readFileSync(cases, "utf8")).filter((n) => !selected || n.includes(selected));
+  const compared = existsSync(parity) ? JSON.parse(readFileSync(parity, "utf8")).cases : [];
+  const chosen = (n) => (process.env.WGFC_PARITY === "only" ? compared.includes(n) : !selected || n.includes(selected));
+  const names = JSON.parse(readFileSync(cases, "utf8")).filter(chosen);
   const results = [];
-  for (let i = 0; i < names.length; i += TOGETHER)
-    results.push(...(await opened.page.evaluate((n) => window.runCases(n), names.slice(i, i + TOGETHER))));
+  for (let i = 0; i < names.length; i += TOGETHER) {
+    const some = names.slice(i, i + TOGETHER);
+    const kept = some.filter((n) => compared.includes(n));
+    for (const { outputs, ...result } of await opened.page.evaluate(([n, kept]) => window.runCases(n, kept), [some, kept])) {
+      results.push(result);
+      if (outputs === undefined) continue;
+      const file = new URL(`chromium/${result.name}.out`, parity);
+      mkdirSync(new URL(".", file), { recursive: true });
+      writeFileSync(file, Buffer.from(outputs, "base64"));
+    }
+  }
   report(results);
   const passed = results.filter((r) => r.status === "pass").map((r) => r.name);
   const known = existsSync(list) ? readFileSync(list, "utf8").split("\n").filter(Boolean) : [];
@@ -44,7 +57,7 @@ test("cases", async () => {
     if (!selected) writeFileSync(failing, results.filter((r) => r.status !== "pass").map(line).join(""));
     return;
   }
-  const lost = known.filter((n) => (!selected || n.includes(selected)) && !passed.includes(n));
+  const lost = known.filter((n) => chosen(n) && !passed.includes(n));
   const why = (n) => results.find((r) => r.name === n)?.reason ?? "there is no such case";
   assert.deepEqual(lost.map((n) => `${n}: ${why(n)}`), [], "cases that passed before");
   const excused = readFileSync(failing, "utf8").split("\n").map((l) => l.split("\t")[0]);

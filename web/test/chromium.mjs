@@ -5,7 +5,7 @@ import { extname, join, normalize } from "node:path";
 import { chromium } from "playwright-core";
 
 const web = new URL("..", import.meta.url).pathname;
-const FOLDERS = { "/dist/": join(web, "dist/"), "/build/": join(web, "build/"), "/test/": join(web, "test/"), "/cases/": join(web, "../target/web/cases/"), "/fixtures/": join(web, "../fixtures/") };
+const FOLDERS = { "/dist/": join(web, "dist/"), "/build/": join(web, "build/"), "/test/": join(web, "test/"), "/cases/": join(web, "../target/web/cases/"), "/fixtures/": join(web, "../fixtures/"), "/examples/": join(web, "../examples/") };
 const TYPES = { ".html": "text/html", ".js": "text/javascript", ".mjs": "text/javascript", ".json": "application/json", ".wasm": "application/wasm" };
 
 /** It makes pipelines ten times as fast; no kernel reads workgroup memory that it has not written. */
@@ -86,6 +86,7 @@ export async function openPage(path, answer = () => false) {
   const context = await browser.newContext();
   const newPage = () => visit(context, `${address}${path}`);
   return {
+    address: `${address}${path}`,
     page: await newPage(),
     newPage,
     close: async () => {

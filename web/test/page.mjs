@@ -45,28 +45,56 @@ function differs(got, want, rule) {
   return Number.isNaN(relative) ? problem : `relative error ${relative}: ${problem}`;
 }
 
-async function runCase(name) {
+/** The outputs of runs as `tests/it/parity.rs` writes them, in base64. */
+function packed(runs) {
+  const pieces = [];
+  let at = 0;
+  const put = ({ dtype, shape, data }) => {
+    const bytes = new Uint8Array(data.buffer, data.byteOffset, data.byteLength);
+    const space = -at & 7;
+    pieces.push(new Uint8Array(space), bytes);
+    at += space + bytes.length;
+    return { dtype, shape, at: [at - bytes.length, bytes.length] };
+  };
+  const header = runs.map((outputs) => Object.fromEntries(Object.entries(outputs).map(([n, t]) => [n, put(t)])));
+  let text = JSON.stringify({ runs: header });
+  text += " ".repeat(-new TextEncoder().encode(text).length & 7);
+  const head = new TextEncoder().encode(text);
+  const length = new Uint8Array(BigUint64Array.of(BigInt(head.length)).buffer);
+  const text64 = [length, head, ...pieces].map((bytes) => {
+    const parts = [];
+    for (let i = 0; i < bytes.length; i += 0x8000) parts.push(String.fromCharCode(...bytes.subarray(i, i + 0x8000)));
+    return parts.join("");
+  });
+  return btoa(text64.join(""));
+}
+
+async function runCase(name, keep) {
   const { files, rule, capacity, runs } = await readCase(name);
   const model = await load(files, { device: await deviceOf(), ...(capacity ? { capacity } : {}) });
+  const all = [];
+  let problems = "";
   try {
     for (const [i, { inputs, outputs }] of runs.entries()) {
       const got = await model.run(inputs);
+      if (keep) all.push(got);
       for (const [output, want] of Object.entries(outputs)) {
         const problem = got[output] ? differs(got[output], want, rule) : "it is missing";
-        if (problem) return { status: "wrong", reason: `run ${i}, output "${output}": ${problem}` };
+        if (problem) problems ||= `run ${i}, output "${output}": ${problem}`;
       }
     }
   } finally {
     model.dispose();
   }
-  return { status: "pass", reason: "" };
+  return { status: problems ? "wrong" : "pass", reason: problems, ...(keep ? { outputs: packed(all) } : {}) };
 }
 
-window.runCases = async (names) => {
+/** Runs cases; of those in `kept` the outputs are returned, too. */
+window.runCases = async (names, kept = []) => {
   const results = [];
   for (const name of names) {
     const start = performance.now();
-    const result = await runCase(name).catch((e) => ({
+    const result = await runCase(name, kept.includes(name)).catch((e) => ({
       status: e instanceof WgfcError ? e.kind : "error",
       reason: `${e.message}`,
     }));
