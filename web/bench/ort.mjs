@@ -1,7 +1,9 @@
-// onnxruntime-web in the page, with its WebGPU execution provider.
+// onnxruntime-web in the page, with its WebGPU execution provider, or on the CPU.
 import { tensors, tokens } from "./inputs.mjs";
 
-const flavour = new URLSearchParams(location.search).get("ort") || "webgpu";
+const query = new URLSearchParams(location.search);
+const flavour = query.get("ort") || "webgpu";
+const provider = query.get("provider") || "webgpu";
 const ort = await import(`/ort/ort.${flavour}.min.mjs`);
 ort.env.wasm.wasmPaths = "/ort/";
 ort.env.wasm.numThreads = 1;
@@ -11,10 +13,10 @@ const made = ({ dtype, shape, data }) => new ort.Tensor(TYPES[dtype], data, shap
 const ids = (numbers) => new ort.Tensor("int64", BigInt64Array.from(numbers, BigInt), [1, numbers.length]);
 
 export async function open(spec) {
-  const options = { executionProviders: ["webgpu"], freeDimensionOverrides: spec.dims ?? {} };
+  const options = { executionProviders: [provider], freeDimensionOverrides: spec.dims ?? {} };
   if (spec.fixture) options.externalData = [{ path: `${spec.name}.onnx.data`, data: `/models/${spec.name}/${spec.name}.onnx.data` }];
   // Caches stay on the device.
-  if (spec.decode) options.preferredOutputLocation = Object.fromEntries(spec.decode.caches.map(([, present]) => [present, "gpu-buffer"]));
+  if (spec.decode && provider === "webgpu") options.preferredOutputLocation = Object.fromEntries(spec.decode.caches.map(([, present]) => [present, "gpu-buffer"]));
   const session = await ort.InferenceSession.create(`/models/${spec.name}/${spec.name}.onnx`, options);
   if (!spec.decode) {
     const feeds = () => Object.fromEntries(Object.entries(tensors(spec.inputs, true)).map(([n, t]) => [n, made(t)]));

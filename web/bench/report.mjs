@@ -10,10 +10,10 @@ export function table(rows, heading) {
   const lines = heading
     ? ["| model | download without weights | first result | a run: processor time | a run: wall | steady, ÷ | difference |", "|---|--:|--:|--:|--:|--:|--:|"]
     : [];
-  for (const { title, engines: { wgfc, ort }, ratio, difference } of rows) {
+  for (const { title, engines: { wgfc, ort }, ratio, errors } of rows) {
     const both = (f) => `${f(wgfc)} / ${f(ort)}`;
     const cells = [title, both((e) => KB(download(e))), both((e) => ms(e.first_ms)), both((e) => ms(e.run_cpu_ms)), both((e) => ms(e.run_ms))];
-    lines.push(`| ${[...cells, ratio.cpu.toFixed(2), difference.toExponential(0)].join(" | ")} |`);
+    lines.push(`| ${[...cells, ratio.cpu.toFixed(2), `${errors.wgfc.toExponential(0)} / ${errors.ort.toExponential(0)}`].join(" | ")} |`);
   }
   return lines.join("\n");
 }

@@ -51,7 +51,7 @@ function place({ name, fixture, file, dims = {}, compile = [] }) {
 }
 
 /** Opens a page of an engine in a browser of its own. */
-async function open(engine, address) {
+async function open(engine, address, more = "") {
   const browser = await launch(flags.clear ? [] : undefined);
   const processes = await browser.newBrowserCDPSession();
   /** Processor time in ms, of the process that runs the GPU's work and of all. */
@@ -60,7 +60,7 @@ async function open(engine, address) {
     const sum = (of) => 1000 * of.reduce((s, p) => s + p.cpuTime, 0);
     return { gpu: sum(processInfo.filter((p) => p.type === "GPU")), all: sum(processInfo) };
   };
-  const page = await visit(browser, `${address}/bench/page.html?engine=${engine}&ort=${flags.ort}`);
+  const page = await visit(browser, `${address}/bench/page.html?engine=${engine}&ort=${flags.ort}${more}`);
   await page.waitForFunction(() => window.ready);
   return { browser, page, cpu };
 }
@@ -108,6 +108,14 @@ function difference(a, b) {
   return largest;
 }
 
+/** The first result of onnxruntime-web on the CPU. */
+async function reference(spec, address) {
+  const { browser, page } = await open("ort", address, "&provider=wasm");
+  const { outputs } = await page.evaluate((spec) => window.first(spec), spec);
+  await browser.close();
+  return outputs;
+}
+
 const median = (all) => {
   const sorted = [...all].sort((a, b) => a - b);
   const half = sorted.length >> 1;
@@ -126,20 +134,18 @@ async function compare(spec, address) {
       if (round === Number(flags.cold) - 1) kept[engine] = at;
       else await at.browser.close();
     }
-  const differences = [difference(starts.wgfc[0].outputs, starts.ort[0].outputs)];
+  const right = await reference(spec, address);
+  const errors = Object.fromEntries(ENGINES.map((e) => [e, difference(starts[e][0].outputs, right)]));
   // As many runs as take about --seconds, the same number for both.
   const samples = Object.fromEntries(ENGINES.map((e) => [e, []]));
   let runs = 1;
   for (let round = -1; round < Number(flags.rounds); round++) {
-    const outputs = {};
     for (const engine of round % 2 ? [...ENGINES].reverse() : ENGINES) {
       const before = await kept[engine].cpu();
       const sample = await kept[engine].page.evaluate((runs) => window.steady(runs), runs);
       const after = await kept[engine].cpu();
-      outputs[engine] = sample.outputs;
       samples[engine].push({ ms: sample.ms, gpu: (after.gpu - before.gpu) / runs, all: (after.all - before.all) / runs });
     }
-    differences.push(difference(outputs.wgfc, outputs.ort));
     if (round >= 0) continue;
     // The first round warms up, and says how long a run is.
     const longest = Math.max(...ENGINES.map((e) => samples[e][0].ms));
@@ -163,7 +169,7 @@ async function compare(spec, address) {
     };
   }
   const { wgfc: ours, ort } = row.engines;
-  return { ...row, runs, difference: Math.max(...differences), ratio: { cpu: ort.run_cpu_ms / ours.run_cpu_ms, wall: ort.run_ms / ours.run_ms, first: ort.first_ms / ours.first_ms } };
+  return { ...row, runs, errors, ratio: { cpu: ort.run_cpu_ms / ours.run_cpu_ms, wall: ort.run_ms / ours.run_ms, first: ort.first_ms / ours.first_ms } };
 }
 
 const wanted = MODELS.filter((m) => !flags.only || flags.only.split(",").some((n) => m.name.includes(n)));
