@@ -1,0 +1,48 @@
+"""Makes cartpole.onnx: a population of carts with poles, each with a policy of its own, for some steps.
+
+    pip install onnx onnxruntime numpy
+    python cartpole.py
+
+The physics is that of Gymnasium's CartPole (Barto, Sutton and Anderson, 1983), as in scripts/simulations.py. A policy is linear: five numbers, by which
+position, speed, angle and spin are weighted. States go in and come out, so that a page can let a generation live as long as it likes."""
+
+import sys
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+sys.path.insert(0, str(HERE.parents[2] / "scripts"))
+
+import numpy as np
+import onnx
+from onnx_expressions import Graph, loop, op
+from onnx_models import FLOAT, INT64
+from simulations import column, columns, stacked
+
+
+def cartpole():
+    gravity, cart, pole, half_length, push, tau = 9.8, 1.0, 0.1, 0.5, 10.0, 0.02
+    mass, moment = cart + pole, pole * half_length
+    inputs = [("policy", FLOAT, ["population", 5]), ("state", FLOAT, ["population", 4]), ("age", FLOAT, ["population"])]
+    with Graph("cartpole", [*inputs, ("steps", INT64, [])]) as g:
+        policy, first, age, steps = g.values
+
+        def step(_, state, age):
+            x, v, angle, spin = columns(state, 4)
+            weights = columns(policy, 5)
+            drive = x * weights[0] + v * weights[1] + angle * weights[2] + spin * weights[3] + weights[4]
+            force = op("Where", op("Greater", drive, 0.0), push, -push)
+            sin, cos = op("Sin", angle), op("Cos", angle)
+            common = (force + moment * spin * spin * sin) / mass
+            spin_rate = (gravity * sin - cos * common) / (half_length * (4 / 3 - pole * cos * cos / mass))
+            rate = common - moment * spin_rate * cos / mass
+            upright = (op("Abs", x) <= 2.4) & (op("Abs", angle) <= 12 * 2 * float(np.pi) / 360)
+            after = stacked([x + tau * v, v + tau * rate, angle + tau * spin, spin + tau * spin_rate])
+            return op("Where", column(upright), after, state), age + op("Cast", upright, to=FLOAT)
+
+        carried = [("cart", FLOAT, ["population", 4], first), ("lived", FLOAT, ["population"], age)]
+        state, lived = loop(steps, carried, step)
+        return g.model([("after", FLOAT, ["population", 4], state), ("lived_after", FLOAT, ["population"], lived)], [("steps", np.int64(2))])
+
+
+if __name__ == "__main__":
+    onnx.save(cartpole(), HERE / "cartpole.onnx")

@@ -1,0 +1,195 @@
+/** Runs of a program on this device, and how long its kernels take. */
+
+import { type Model, Tensor, type TensorLike, WgfcError, load } from "wgfc";
+import type { Measured, Speeds } from "./charts.js";
+import { type Opened, type Plan, Sizes, edited, repeated } from "./program.js";
+
+/** What can be told of a dispatch in a few words. */
+export function titleOf(plan: Plan, dispatch: number): string {
+  const { kernel, nodes } = plan.dispatches[dispatch]!;
+  const { name } = plan.kernels[kernel]!;
+  return nodes.length ? `${name.replace(/^\d+_/, "")} (${nodes[0]}${nodes.length > 1 ? ` and ${nodes.length - 1} more` : ""})` : name;
+}
+
+/** A generator of numbers that are the same everywhere (mulberry32). */
+export function random(seed: number): () => number {
+  let a = seed >>> 0;
+  return () => {
+    a = (a + 0x6d2b79f5) | 0;
+    let t = Math.imul(a ^ (a >>> 15), 1 | a);
+    t = (t + Math.imul(t ^ (t >>> 7), 61 | t)) ^ t;
+    return ((t ^ (t >>> 14)) >>> 0) / 2 ** 32;
+  };
+}
+
+/** Made-up inputs: floats around 0, and integers that are valid as ids, indices and masks. */
+export function inputsFor(plan: Plan, sizes: Sizes): Record<string, TensorLike> {
+  return Object.fromEntries(
+    plan.inputs.map((p, i) => {
+      const next = random(i + 1);
+      const shape = p.shape.map((d) => sizes.at(d));
+      const count = shape.reduce((a, b) => a * b, 1);
+      const float = /^b?f\d/.test(p.dtype);
+      const values = Float64Array.from({ length: count }, () => (float ? (next() + next() + next() - 1.5) * 2 : next() < 0.5 ? 0 : 1));
+      return [p.name, Tensor.from(p.dtype as Tensor["dtype"], shape, shape.length === 0 && !float ? [1] : values)];
+    }),
+  );
+}
+
+let shared: Promise<GPUDevice> | undefined;
+
+/** One device for all that the playground runs, with what the adapter has. */
+export function deviceOf(): Promise<GPUDevice> {
+  shared ??= (async () => {
+    const adapter = await navigator.gpu?.requestAdapter({ powerPreference: "high-performance" });
+    if (!adapter) throw new WgfcError("feature", "this browser has no WebGPU, or finds no adapter: models can be looked at, and not run");
+    const limits = ["maxBufferSize", "maxStorageBufferBindingSize", "maxComputeWorkgroupsPerDimension", "maxComputeWorkgroupStorageSize", "maxComputeInvocationsPerWorkgroup", "maxComputeWorkgroupSizeX", "maxComputeWorkgroupSizeY", "maxComputeWorkgroupSizeZ", "maxStorageBuffersPerShaderStage"] as const;
+    const requiredLimits = Object.fromEntries(limits.map((l) => [l, adapter.limits[l]]));
+    const wanted: GPUFeatureName[] = ["timestamp-query", "shader-f16", "subgroups"];
+    const device = await adapter.requestDevice({ requiredLimits, requiredFeatures: wanted.filter((f) => adapter.features.has(f)) });
+    void device.lost.then(() => (shared = undefined));
+    return device;
+  })();
+  shared.catch(() => (shared = undefined));
+  return shared;
+}
+
+export function adapterName(device: GPUDevice): string {
+  const { description, device: name, vendor, architecture } = device.adapterInfo;
+  return description || name || [vendor, architecture].filter(Boolean).join(" ") || "GPU";
+}
+
+export interface Result {
+  readonly outputs: Readonly<Record<string, Tensor>>;
+  /** The least of some runs, from the call until outputs are here. */
+  readonly microseconds: number;
+}
+
+/** Runs a model some times. States begin anew each time, so that all runs are the same. */
+export async function runModel(model: Model, inputs: Record<string, TensorLike>, times = 3): Promise<Result> {
+  let [least, outputs] = [Infinity, {} as Record<string, Tensor>];
+  for (let i = 0; i < times; i++) {
+    if (i > 0 && model.states.length) await model.reset();
+    const start = performance.now();
+    outputs = await model.run(inputs);
+    least = Math.min(least, performance.now() - start);
+    if (least > 1000) break;
+  }
+  if (model.states.length) await model.reset();
+  return { outputs, microseconds: least * 1000 };
+}
+
+/** The time of each dispatch: by timestamps, else by how much longer a run takes in which it is repeated. */
+export async function timeDispatches(
+  opened: Opened, plan: Plan, edits: Readonly<Record<string, string>>, inputs: Record<string, TensorLike>, sizes: Sizes,
+  progress: (done: number, all: number) => void,
+): Promise<Measured[]> {
+  const device = await deviceOf();
+  const figures = (i: number, microseconds: number): Measured => {
+    const { bytes, flops } = plan.dispatches[i]!;
+    return { dispatch: i, title: titleOf(plan, i), microseconds, bytes: sizes.at(bytes), flops: sizes.at(flops) };
+  };
+  if (device.features.has("timestamp-query")) {
+    const model = await load(edited(opened, edits), { device });
+    try {
+      const rows = [];
+      for (let i = 0; i < 3; i++) {
+        rows.push(await model.profile(inputs));
+        if (model.states.length) await model.reset();
+        progress(i + 1, 3);
+      }
+      const taken = new Map<string, number[]>();
+      for (const all of rows) {
+        const seen = new Map<string, number>();
+        for (const r of all) {
+          const key = `${r.kernel} ${r.nodes.join()}`;
+          seen.set(key, (seen.get(key) ?? 0) + r.microseconds);
+        }
+        for (const [k, v] of seen) taken.set(k, [...(taken.get(k) ?? []), v]);
+      }
+      return plan.dispatches.map((d, i) => figures(i, Math.min(...(taken.get(`${plan.kernels[d.kernel]!.name} ${d.nodes.join()}`) ?? [NaN]))));
+    } finally {
+      model.dispose();
+    }
+  }
+  const out: Measured[] = [];
+  const took = async (dispatch: number, times: number) => {
+    const model = await load(edited(opened, edits, (p) => (p === plan ? repeated(p, dispatch, times) : p)), { device });
+    try {
+      return (await runModel(model, inputs, 4)).microseconds;
+    } finally {
+      model.dispose();
+    }
+  };
+  for (let i = 0; i < plan.dispatches.length; i++) {
+    const once = await took(i, 1);
+    out.push(figures(i, Math.max(0, (await took(i, 17)) - once) / 16));
+    progress(i + 1, plan.dispatches.length);
+  }
+  return out;
+}
+
+let speeds: Promise<Speeds> | undefined;
+
+/** How fast this device copies and multiplies. */
+export function measureDevice(): Promise<Speeds> {
+  return (speeds ??= measure().catch((e: unknown) => {
+    speeds = undefined;
+    throw e;
+  }));
+}
+
+async function measure(): Promise<Speeds> {
+  const device = await deviceOf();
+  const copied = async (bytes: number) => {
+    const [from, to] = [0, 1].map(() => device.createBuffer({ size: bytes, usage: 0x4 | 0x8 })) as [GPUBuffer, GPUBuffer];
+    const seconds = await least(device, (encoder) => encoder.copyBufferToBuffer(from, 0, to, 0, bytes));
+    from.destroy();
+    to.destroy();
+    return (2 * bytes) / seconds;
+  };
+  const module = device.createShaderModule({ code: MULTIPLY });
+  const pipeline = await device.createComputePipelineAsync({ layout: "auto", compute: { module, entryPoint: "main" } });
+  const buffer = device.createBuffer({ size: 4 * 65536, usage: 0x80 });
+  const group = device.createBindGroup({ layout: pipeline.getBindGroupLayout(0), entries: [{ binding: 0, resource: { buffer } }] });
+  const multiplied = async (groups: number) => {
+    const seconds = await least(device, (encoder) => {
+      const pass = encoder.beginComputePass();
+      pass.setPipeline(pipeline);
+      pass.setBindGroup(0, group);
+      pass.dispatchWorkgroups(groups);
+      pass.end();
+    });
+    return { rate: (groups * 64 * 256 * 8 * 2) / seconds, seconds };
+  };
+  let best = 0;
+  // Larger and larger, until a dispatch takes long enough to tell.
+  for (let groups = 16; groups <= 16384; groups *= 4) {
+    const { rate, seconds } = await multiplied(groups);
+    best = Math.max(best, rate);
+    if (seconds > 0.02) break;
+  }
+  buffer.destroy();
+  return { bandwidth: await copied(Math.min(64 << 20, device.limits.maxBufferSize)), arithmetic: best };
+}
+
+const MULTIPLY = `@group(0) @binding(0) var<storage, read_write> out: array<f32>;
+@compute @workgroup_size(64) fn main(@builtin(global_invocation_id) id: vec3<u32>) {
+  var a = vec4<f32>(f32(id.x), 1.0, 2.0, 3.0);
+  var b = a + 0.5;
+  for (var i = 0; i < 256; i++) { a = fma(a, vec4<f32>(0.999), b); b = fma(b, vec4<f32>(0.998), a); }
+  out[id.x % arrayLength(&out)] = dot(a, b);
+}`;
+
+async function least(device: GPUDevice, record: (encoder: GPUCommandEncoder) => void): Promise<number> {
+  let best = Infinity;
+  for (let i = 0; i < 4; i++) {
+    const encoder = device.createCommandEncoder();
+    record(encoder);
+    const start = performance.now();
+    device.queue.submit([encoder.finish()]);
+    await device.queue.onSubmittedWorkDone();
+    if (i > 0) best = Math.min(best, (performance.now() - start) / 1000);
+  }
+  return Math.max(best, 1e-6);
+}
