@@ -5,8 +5,13 @@ import { extname, join, normalize } from "node:path";
 import { chromium } from "playwright-core";
 
 const web = new URL("..", import.meta.url).pathname;
-const FOLDERS = { "/dist/": join(web, "dist/"), "/build/": join(web, "build/"), "/test/": join(web, "test/"), "/cases/": join(web, "../target/web/cases/"), "/fixtures/": join(web, "../fixtures/"), "/examples/": join(web, "../examples/") };
-const TYPES = { ".html": "text/html", ".js": "text/javascript", ".mjs": "text/javascript", ".json": "application/json", ".wasm": "application/wasm" };
+const FOLDERS = {
+  "/dist/": join(web, "dist/"), "/build/": join(web, "build/"), "/test/": join(web, "test/"), "/playground/": join(web, "playground/dist/"),
+  "/cases/": join(web, "../target/web/cases/"), "/fixtures/": join(web, "../fixtures/"), "/examples/": join(web, "../examples/"),
+};
+const TYPES = {
+  ".html": "text/html", ".css": "text/css", ".js": "text/javascript", ".mjs": "text/javascript", ".json": "application/json", ".wasm": "application/wasm",
+};
 
 /** It makes pipelines ten times as fast; no kernel reads workgroup memory that it has not written. */
 const QUICKLY = "--enable-dawn-features=disable_workgroup_init";

@@ -4,7 +4,8 @@
     python cartpole.py
 
 The physics is that of Gymnasium's CartPole (Barto, Sutton and Anderson, 1983), as in scripts/simulations.py. A policy is linear: five numbers, by which
-position, speed, angle and spin are weighted. States go in and come out, so that a page can let a generation live as long as it likes."""
+position, speed, angle and spin are weighted. States go in and come out, so that a page can let a generation live as long as it
+likes. Two steps are taken, or as many as `wgfc compile --fix steps=N` says."""
 
 import sys
 from pathlib import Path
@@ -22,15 +23,15 @@ from simulations import column, columns, stacked
 def cartpole():
     gravity, cart, pole, half_length, push, tau = 9.8, 1.0, 0.1, 0.5, 10.0, 0.02
     mass, moment = cart + pole, pole * half_length
-    inputs = [("policy", FLOAT, ["population", 5]), ("state", FLOAT, ["population", 4]), ("age", FLOAT, ["population"])]
-    with Graph("cartpole", [*inputs, ("steps", INT64, [])]) as g:
-        policy, first, age, steps = g.values
+    inputs = [("policy", FLOAT, ["population", 5]), ("state", FLOAT, ["population", 4]), ("age", FLOAT, ["population"]), ("wind", FLOAT, []), ("steps", INT64, [])]
+    with Graph("cartpole", inputs) as g:
+        policy, first, age, wind, steps = g.values
 
         def step(_, state, age):
             x, v, angle, spin = columns(state, 4)
             weights = columns(policy, 5)
             drive = x * weights[0] + v * weights[1] + angle * weights[2] + spin * weights[3] + weights[4]
-            force = op("Where", op("Greater", drive, 0.0), push, -push)
+            force = op("Where", op("Greater", drive, 0.0), push, -push) + wind
             sin, cos = op("Sin", angle), op("Cos", angle)
             common = (force + moment * spin * spin * sin) / mass
             spin_rate = (gravity * sin - cos * common) / (half_length * (4 / 3 - pole * cos * cos / mass))

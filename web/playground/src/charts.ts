@@ -106,7 +106,7 @@ export function histogram(title: string, values: ArrayLike<number>): HTMLElement
   ];
   return h(
     "figure", { class: "histogram" }, h("b", { class: "mono" }, title),
-    svg("svg", { viewBox: `0 0 ${W} 104`, class: "chart", role: "img", "aria-label": `Histogram of ${title}` }, svg("line", { class: "base", x1: 0, x2: W, y1: 100.5, y2: 100.5 }), ...bars),
+    svg("svg", { viewBox: `0 0 ${W} 104`, preserveAspectRatio: "none", class: "chart", role: "img", "aria-label": `Histogram of ${title}` }, svg("line", { class: "base", x1: 0, x2: W, y1: 100.5, y2: 100.5 }), ...bars),
     h("div", { class: "range mono" }, h("span", {}, number(s.least)), h("span", {}, number(s.most))),
     h("dl", { class: "facts" }, ...facts.map(([k, v]) => h("div", {}, h("dt", {}, k), h("dd", {}, v)))),
   );

@@ -20,6 +20,8 @@ interface Box {
   readonly detail: string;
   /** The dispatch that computes it; none of inputs, outputs, and what needs no kernel. */
   readonly dispatch: number | undefined;
+  /** All dispatches that compute it. */
+  readonly also?: readonly number[] | undefined;
   readonly kind: "port" | "node";
 }
 
@@ -58,7 +60,9 @@ export function dispatchPicture(plan: Plan): Picture {
 
 /** The model's nodes, coloured by their kernels. */
 export function modelPicture(plan: Plan, graph: readonly GraphNode[]): Picture {
-  const of = new Map(plan.dispatches.flatMap((d, i) => d.nodes.map((n) => [n, i] as const)));
+  // What several kernels compute is the first one's.
+  const of = new Map<string, number[]>();
+  plan.dispatches.forEach((d, i) => d.nodes.forEach((n) => of.set(n, [...(of.get(n) ?? []), i])));
   const writers = new Map<string, string>();
   const boxes: Box[] = plan.inputs.map((p, i) => {
     writers.set(p.name, `in${i}`);
@@ -68,7 +72,7 @@ export function modelPicture(plan: Plan, graph: readonly GraphNode[]): Picture {
   graph.forEach((n, i) => n.outputs.forEach((o) => writers.set(o, `n${i}`)));
   graph.forEach((n, i) => {
     if (n.operator === "Constant") return;
-    boxes.push({ id: `n${i}`, title: n.operator, detail: n.name, dispatch: of.get(n.name), kind: "node" });
+    boxes.push({ id: `n${i}`, title: n.operator, detail: n.name, dispatch: of.get(n.name)?.[0], also: of.get(n.name), kind: "node" });
     for (const input of n.inputs) {
       const from = writers.get(input);
       const constant = from?.startsWith("n") && graph[Number(from.slice(1))]!.operator === "Constant";
@@ -115,7 +119,7 @@ export function draw({ boxes, edges }: Picture, label: string, chosen: (dispatch
       "g",
       {
         class: `box ${b.kind}${known ? "" : " free"}`, transform: `translate(${x - bw / 2} ${y - HEIGHT / 2})`,
-        ...(known ? { "data-dispatch": b.dispatch, tabindex: 0, role: "button", "aria-label": `${b.title} ${b.detail}, kernel ${b.dispatch}`, style: `--hue:${hue(b.dispatch!)}` } : {}),
+        ...(known ? { "data-dispatch": b.dispatch, "data-also": b.also?.join(" "), tabindex: 0, role: "button", "aria-label": `${b.title} ${b.detail}, kernel ${b.dispatch}`, style: `--hue:${hue(b.dispatch!)}` } : {}),
       },
       svg("title", {}, `${b.title}\n${b.detail}`),
       svg("rect", { width: bw, height: HEIGHT, rx: b.kind === "port" ? 20 : 7 }),
@@ -157,7 +161,8 @@ function interactive(element: HTMLElement, chosen: (dispatch: number) => void): 
     element,
     select(dispatch) {
       const boxes = all();
-      for (const b of boxes) b.classList.toggle("selected", Number(b.dataset.dispatch) === dispatch);
+      const has = (b: SVGElement | HTMLElement) => (b.dataset.also ?? b.dataset.dispatch ?? "").split(" ").includes(String(dispatch));
+      for (const b of boxes) b.classList.toggle("selected", has(b));
       boxes.find((b) => Number(b.dataset.dispatch) === dispatch)?.scrollIntoView({ block: "nearest", inline: "nearest" });
     },
   };

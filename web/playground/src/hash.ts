@@ -40,6 +40,9 @@ export async function encode(shared: Shared): Promise<string> {
 /** What a link says; a spoilt one says nothing. */
 export async function decode(hash: string): Promise<Shared | undefined> {
   const plain = /^#(\w+)$/.exec(hash);
+  // As `wgfc serve` has it.
+  const address = /^#model=(.+)$/.exec(hash);
+  if (address) return { view: "model", model: decodeURIComponent(address[1]!), dims: {}, edits: {} };
   if (!hash.startsWith("#1")) return plain ? { view: plain[1]!, dims: {}, edits: {} } : undefined;
   try {
     const text = new TextDecoder().decode(await through(fromText(hash.slice(2)), new DecompressionStream("deflate-raw")));

@@ -49,7 +49,8 @@ export interface Plan {
   readonly stats: { readonly model_nodes: number; readonly bytes_unfused: number | string; readonly operators?: Readonly<Record<string, string>>; readonly warnings: readonly string[] };
 }
 
-export type Files = Readonly<Record<string, Uint8Array | string | Blob>>;
+/** Files by name; of a URL nothing is read here. */
+export type Files = Readonly<Record<string, Uint8Array | string | Blob | URL>>;
 
 export interface Opened {
   readonly name: string;
@@ -74,12 +75,12 @@ export async function openFiles(name: string, files: Files, graph?: readonly Gra
     if (!(length < 1 << 28)) throw new Error(`${bundle} is no program of wgfc`);
     const header = JSON.parse(await whole.slice(8, 8 + length).text()) as { __metadata__?: Record<string, string> };
     const texts = Object.entries(header.__metadata__ ?? {}).filter(([n]) => n === "plan.json" || n.startsWith("kernels/"));
-    all = { ...files, ...Object.fromEntries(texts), "weights.safetensors": whole };
+    all = { ...files, ...Object.fromEntries(texts), "weights.safetensors": whole, "": whole };
   }
   const text = async (n: string) => {
     const file = all[n];
     if (file === undefined) throw new Error(`${name} has no ${n}: it is neither a model nor a program of wgfc`);
-    return typeof file === "string" ? file : new Response(file as BodyInit).text();
+    return typeof file === "string" ? file : file instanceof URL ? (await fetch(file)).text() : new Response(file as BodyInit).text();
   };
   const root = JSON.parse(await text("plan.json")) as Record<string, unknown>;
   const plans = (root.plans ?? [root]) as Plan[];

@@ -1,0 +1,21 @@
+/** What every demo is. */
+
+import { h } from "../dom.js";
+
+export interface Demo {
+  readonly element: HTMLElement;
+  /** Ends what runs by itself. */
+  stop(): void;
+}
+
+/** A demo's frame: a title, words, what it shows, and a way to see its kernels. */
+export function frame(title: string, words: string, body: readonly HTMLElement[], lookInside: () => void): HTMLElement {
+  return h("div", { class: "demo" },
+    h("div", { class: "demo-head" }, h("h1", {}, title), h("p", {}, words), h("button", { type: "button", "data-action": "inside", onclick: lookInside }, "Look inside")),
+    ...body,
+  );
+}
+
+export function css(name: string): string {
+  return getComputedStyle(document.documentElement).getPropertyValue(name).trim();
+}
