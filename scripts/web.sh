@@ -31,8 +31,10 @@ need_drivers
 cargo test --workspace --locked --test it -- --ignored --exact parity::parity_cases
 cd web
 node --test --test-timeout 60000 test/cache.mjs
+cargo build --workspace --locked --bin wgfc
+WGFC=../target/debug/wgfc node playground/build.mjs
+node --test --test-timeout 120000 test/playground.mjs
 if [ -f ../target/wasm/compiler.wasm ]; then
-    cargo build --workspace --locked --bin wgfc
     node --test --test-timeout 120000 --test-concurrency 1 test/compile.mjs test/install.mjs
 else
     echo "skipped: compiling in the page, as there is no target/wasm/compiler.wasm" >&2

@@ -222,19 +222,17 @@ export class Workbench {
   /** Does something, and says how it goes. */
   async #guard(what: string, f: () => Promise<void>, quiet = false): Promise<void> {
     const { status } = this.#parts;
-    const buttons = [...this.element.querySelectorAll<HTMLButtonElement>(".actions button")];
+    const buttons = quiet ? [] : [...this.element.querySelectorAll<HTMLButtonElement>(".actions button")];
     for (const b of buttons) b.disabled = true;
     if (!quiet) this.#say("");
-    this.element.dataset.busy = what;
     try {
       await f();
-      this.element.dataset.done = what;
+      if (!quiet) this.element.dataset.done = what;
     } catch (e) {
       status.className = "status error";
       status.textContent = messageOf(e);
       this.element.dataset.done = `${what} failed`;
     } finally {
-      delete this.element.dataset.busy;
       for (const b of buttons) b.disabled = false;
     }
   }

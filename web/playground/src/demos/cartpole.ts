@@ -30,7 +30,8 @@ export class Population {
   }
 
   #begin(): void {
-    this.states = Float32Array.from({ length: this.size * 4 }, () => (this.#next() - 0.5) * 0.1);
+    // All along the track, and nearly at rest.
+    this.states = Float32Array.from({ length: this.size * 4 }, (_, i) => (this.#next() - 0.5) * (i % 4 === 0 ? 2.4 : 0.1));
     this.ages = new Float32Array(this.size);
   }
 
@@ -111,6 +112,7 @@ export async function cartpole(lookInside: () => void): Promise<Demo> {
     c.globalAlpha = 1;
   };
   const drawHistory = () => {
+    if (!chart.isConnected) return;
     const c = chart.getContext("2d")!;
     c.clearRect(0, 0, chart.width, chart.height);
     const n = history.length / 2;
@@ -183,7 +185,7 @@ export async function cartpole(lookInside: () => void): Promise<Demo> {
     h("figure", {}, chart, h("figcaption", {}, "Steps that each generation lived, of 1,000: the median, and the best behind it.")), status,
   );
   void loop();
-  const words = "Each cart has a policy of five numbers. The loop of the simulation, with its sines and conditions, is a graph of 40 ONNX nodes; wgfc makes one kernel of it, in which each invocation is a cart. Policies evolve from generation to generation.";
+  const words = "Each cart has a policy of five numbers. The loop of the simulation, with its sines and conditions, is a graph of 71 ONNX nodes; wgfc makes one kernel of it, in which each invocation is a cart. Policies evolve from generation to generation.";
   return {
     element: frame("A population of CartPoles", words, [body], lookInside),
     stop() {

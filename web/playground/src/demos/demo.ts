@@ -16,6 +16,10 @@ export function frame(title: string, words: string, body: readonly HTMLElement[]
   );
 }
 
+/** A colour of the style sheet as a canvas takes it: the one of the scheme that is shown. */
 export function css(name: string): string {
-  return getComputedStyle(document.documentElement).getPropertyValue(name).trim();
+  probe ??= document.body.appendChild(h("span", { hidden: true }));
+  probe.style.color = `var(${name})`;
+  return getComputedStyle(probe).color;
 }
+let probe: HTMLElement | undefined;

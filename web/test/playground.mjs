@@ -1,0 +1,161 @@
+// Drives the playground as a person would: opens models, reads the numbers, edits kernels, follows a link, plays with the demos. Pictures of it are
+// written to the folder that SHOTS names.
+import assert from "node:assert/strict";
+import { existsSync, mkdirSync, readFileSync } from "node:fs";
+import { after, afterEach, before, test } from "node:test";
+import { openPage } from "./chromium.mjs";
+
+const dist = new URL("../playground/dist/", import.meta.url).pathname;
+const shots = process.env.SHOTS;
+if (shots) mkdirSync(shots, { recursive: true });
+
+let opened;
+let page;
+const errors = [];
+before(async () => {
+  assert(existsSync(`${dist}main.js`), "build it first: node playground/build.mjs");
+  opened = await openPage("/playground/index.html");
+  page = opened.page;
+  page.on("pageerror", (e) => errors.push(e.message));
+  await page.setViewportSize({ width: 1360, height: 900 });
+  page.setDefaultTimeout(40_000);
+});
+after(() => opened?.close());
+afterEach(() => assert.deepEqual(errors.splice(0), []));
+
+const shot = (name) => shots && page.screenshot({ path: `${shots}/${name}.png` });
+const text = (selector) => page.locator(selector).first().textContent();
+const open = async (hash) => {
+  await page.goto("about:blank");
+  await page.goto(opened.address + hash);
+};
+/** What is shown is as wide as a phone. */
+async function fitsAPhone(name) {
+  await page.setViewportSize({ width: 390, height: 844 });
+  const [wide, screen] = await page.evaluate(() => [document.querySelector("main").scrollWidth, document.documentElement.clientWidth]);
+  assert.ok(wide <= screen, `${name}: ${wide} pixels`);
+  await shot(`${name}-phone`);
+  await page.setViewportSize({ width: 1360, height: 900 });
+}
+
+/** Presses a button of the workbench, and waits until that is done. */
+async function does(action) {
+  await page.evaluate(() => delete document.querySelector(".workbench").dataset.done);
+  await page.click(`[data-action="${action}"]`);
+  await page.waitForFunction(() => document.querySelector(".workbench").dataset.done !== undefined);
+  return page.evaluate(() => document.querySelector(".workbench").dataset.done);
+}
+
+/** A program's files, of a bundle. */
+function unpacked(name) {
+  const whole = readFileSync(`${dist}models/${name}.wgfc`);
+  const length = Number(whole.readBigUInt64LE());
+  const { __metadata__: texts } = JSON.parse(whole.subarray(8, 8 + length).toString());
+  const files = Object.entries(texts).filter(([n]) => n === "plan.json" || n.startsWith("kernels/"));
+  const named = files.map(([n, t]) => ({ name: n.replace("kernels/", ""), mimeType: "text/plain", buffer: Buffer.from(t) }));
+  return [...named, { name: "weights.safetensors", mimeType: "application/octet-stream", buffer: whole }];
+}
+
+test("an example: from a node to its kernel, a run, its numbers", async () => {
+  await shot("welcome");
+  await fitsAPhone("welcome");
+  await page.click('[data-example="digits"]');
+  await page.waitForSelector(".kernels button");
+  assert.match(await text('[data-figure="dispatches"]'), /5of 8 nodes unfused/);
+  assert.match(await text('[data-figure="bytes moved"]'), /48\.2 kBof 66\.7 kB unfused/);
+  // A node of the model leads to its kernel, and a kernel to its nodes; by keys, too.
+  await page.locator('.box[aria-label^="Softmax softmax"]').press("Enter");
+  assert.match(await text(".detail h2"), /row_softmax\.wgsl/);
+  assert.match(await text(".cm-content"), /fn main\(/);
+  await page.click(".kernels button >> nth=0");
+  assert.deepEqual(await page.locator(".box.selected title").allTextContents(), ["Conv\nconv1", "Relu\nrelu1"]);
+  assert.equal(await does("run"), "run");
+  assert.match(await text('[data-figure="run"]'), /\d m?µ?s/);
+  assert.match(await text(".histogram"), /f32\[batch, 12, 8, 8\].*elements768/);
+  assert.equal(await does("time"), "time");
+  assert.equal(await page.locator(".dot").count(), 5);
+  await shot("model-light");
+  await page.emulateMedia({ colorScheme: "dark" });
+  await shot("model-dark");
+  await fitsAPhone("model");
+  await page.emulateMedia({ colorScheme: "light" });
+});
+
+test("a kernel is edited and compared, and a link has it", async () => {
+  await page.click(".kernels button >> nth=4");
+  const end = async (words) => {
+    await page.click(".cm-content");
+    await page.keyboard.press("Control+End");
+    await page.keyboard.insertText(words);
+  };
+  await end("\n// a comment\n");
+  assert.equal(await does("run"), "run");
+  assert.match(await text(".comparison"), /probabilitiesthe same bits/);
+  const link = await page.evaluate(() => location.hash);
+  await end("fn broken(");
+  assert.equal(await does("run"), "run failed");
+  assert.match(await text(".status.error"), /kernel|WGSL|error|expected/i);
+  await page.click('[data-action="revert"]');
+  assert.equal(await does("run"), "run");
+  assert.equal(await text(".comparison"), "");
+  await open(link);
+  await page.waitForSelector(".kernels button");
+  assert.equal(await page.locator(".kernels em").count(), 1);
+  assert.match(await text(".detail h2"), /row_softmax/);
+  await page.fill('.dims input[name="batch"]', "3");
+  await page.keyboard.press("Enter");
+  await page.waitForFunction(() => document.querySelector('[data-figure="bytes moved"]').textContent.includes("145 kB") || document.querySelector(".figures").textContent.includes("kB"));
+});
+
+test("a program is dropped; names in it are text", async () => {
+  const name = '<img src="x" onerror="window.hacked = 1">';
+  const files = unpacked("digits");
+  const plan = files.find((f) => f.name === "plan.json");
+  const root = JSON.parse(plan.buffer);
+  for (const file of root.weights?.files ?? []) file.name ||= "weights.safetensors";
+  plan.buffer = Buffer.from(JSON.stringify(root).replaceAll('"conv1"', JSON.stringify(name)).replaceAll('"image"', JSON.stringify(`${name} image`)));
+  await open("");
+  await page.waitForSelector(".welcome");
+  await page.setInputFiles('input[type="file"]', files);
+  await page.waitForSelector(".kernels button");
+  assert.ok((await page.textContent(".workbench")).includes(name));
+  assert.equal(await does("run"), "run");
+  assert.deepEqual(await page.evaluate(() => [window.hacked, document.querySelectorAll("img").length]), [undefined, 0]);
+  await page.click('[data-action="another"]');
+  await page.setInputFiles('input[type="file"]', [{ name: "notes.txt", mimeType: "text/plain", buffer: Buffer.from("?") }]);
+  await page.waitForSelector(".failed");
+  assert.match(await text(".failed pre"), /notes\.txt is no \.onnx/);
+});
+
+test("a model is compiled in the page", { skip: !existsSync(`${dist}wgfc/compiler/compiler.wasm`) && "there is no compiler.wasm" }, async () => {
+  await open("");
+  await page.waitForSelector(".welcome");
+  await page.setInputFiles('input[type="file"]', `${dist}models/digits.onnx`);
+  await page.waitForSelector(".kernels button");
+  assert.match(await text('[data-figure="device"]'), /compiled here/);
+  assert.equal(await does("unfused"), "unfused");
+  assert.match(await text(".status"), /Unfused: [78] dispatches/);
+});
+
+test("digits, carts and stories", async () => {
+  await open("#digits");
+  for (const digit of ["3", "7"]) {
+    await page.locator(".pad").press(digit);
+    await page.waitForSelector(`.digits .status[data-digit="${digit}"]`);
+  }
+  await page.locator(".pad").press("3");
+  await page.waitForSelector('.digits .status[data-digit="3"]');
+  await shot("digits");
+  await fitsAPhone("digits");
+  await page.click('a[data-view="cartpole"]');
+  await page.selectOption(".cartpole select >> nth=0", "50");
+  await page.waitForSelector('.cartpole .status[data-generation="3"]', { state: "attached" });
+  await shot("cartpole");
+  await fitsAPhone("cartpole");
+  await page.click('a[data-view="stories"]');
+  await page.waitForFunction(() => /[1-9]\d tokens/.test(document.querySelector(".stories .status")?.textContent ?? ""));
+  assert.match(await text(".story"), /^Once upon a time \w/);
+  await shot("stories");
+  await fitsAPhone("stories");
+  await page.click(".stories .primary");
+});
