@@ -20,7 +20,9 @@ const BASE = "https://wgfc.invalid/";
 /** A source whose files are kept; the same source where there is no Cache API. `weights` is where the plan says its weights are. */
 export async function keep(source: UrlSource, weights?: Json, name: boolean | string = true): Promise<Source> {
   if (name === false) return source;
-  const cache = await globalThis.caches?.open(name === true ? CACHE : name).catch(() => undefined);
+  // In some frames and modes there is one that may not be used.
+  const open = async () => globalThis.caches?.open(name === true ? CACHE : name);
+  const cache = await open().catch(() => undefined);
   return cache ? new CachedSource(source, cache, weights) : source;
 }
 

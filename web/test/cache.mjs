@@ -218,7 +218,12 @@ test("without room and without a Cache API it loads", async () => {
     Cache.prototype.put = () => Promise.reject(new DOMException("full", "QuotaExceededError"));
   });
   assert.deepEqual(await run({}, other), results(9));
-  await other.evaluate(() => Object.defineProperty(globalThis, "caches", { value: undefined }));
+  await other.evaluate(() => Object.defineProperty(globalThis, "caches", { value: undefined, configurable: true }));
+  assert.deepEqual(await run({}, other), results(9));
+  const forbidden = () => {
+    throw new DOMException("this frame has none", "SecurityError");
+  };
+  await other.evaluate(`Object.defineProperty(globalThis, "caches", { get: ${forbidden} })`);
   assert.deepEqual(await run({}, other), results(9));
   assert.equal(await kept(), 0);
   await other.close();

@@ -18,7 +18,8 @@ export interface Place {
 
 /** The place of what is made of these; none where nothing is kept. */
 export async function placeOf(key: Key, name: boolean | string = true): Promise<Place | undefined> {
-  const cache = name === false ? undefined : await globalThis.caches?.open(name === true ? "wgfc" : name).catch(() => undefined);
+  const open = async () => (name === false ? undefined : globalThis.caches?.open(name === true ? "wgfc" : name));
+  const cache = await open().catch(() => undefined);
   if (!cache) return undefined;
   const bytes = await new Blob([COMPILER, ...key.flatMap((k) => ["\n", String(k.length), "\n", k])]).arrayBuffer();
   const hash = new Uint8Array(await crypto.subtle.digest("SHA-256", bytes));
