@@ -210,7 +210,13 @@ fn generating() -> Result<Job, Failure> {
     wgfc::save_bundle(&bundle, &program, &SaveOptions::default()).map_err(failed)?;
     let copied = std::fs::copy(fixtures.join("tokenizers/bpe.json"), program.join("tokenizer.json"));
     copied.map_err(|e| Failure::error(e.to_string()))?;
-    Ok(Job { saved: Saved::As("program", folder), rule: relative(), capacity: None, runs: vec![] })
+    Ok(Job {
+        saved: Saved::As("program", folder),
+        rule: relative(),
+        capacity: None,
+        runs: vec![],
+        evaluated: vec![],
+    })
 }
 
 fn temporary() -> Result<tempfile::TempDir, Failure> {
