@@ -9,7 +9,7 @@
 
 import { corrupt, throwIfAborted } from "./fail.js";
 import type { Json } from "./json.js";
-import { type Source, UrlSource, concat } from "./source.js";
+import { type KeptFile, type Source, UrlSource, concat } from "./source.js";
 
 /** What `cache: true` means. */
 const CACHE = "wgfc";
@@ -82,8 +82,10 @@ class CachedSource implements Source {
     }
   }
 
-  async size(file: string, signal?: AbortSignal): Promise<number | undefined> {
-    return (await this.#file(file, signal))?.bytes;
+  async kept(file: string, signal?: AbortSignal): Promise<KeptFile | undefined> {
+    const kept = await this.#file(file, signal);
+    if (!kept || kept.changed) return undefined;
+    return { id: kept.id, bytes: kept.bytes, whole: kept.chunks.size === Math.ceil(kept.bytes / CHUNK) };
   }
 
   async forget(file: string, from: number, to: number): Promise<void> {

@@ -15,13 +15,21 @@ export interface Source {
   readonly cached?: number;
   /** The bytes of a file from one position to another, or to its end, in pieces as they come. It ends early where the file does. */
   stream(file: string, from: number, to: number, signal?: AbortSignal): AsyncIterable<Uint8Array>;
-  /** How many bytes a file has, where that is known. */
-  size?(file: string, signal?: AbortSignal): Promise<number | undefined>;
+  /** What is known of a file of which bytes may be kept. */
+  kept?(file: string, signal?: AbortSignal): Promise<KeptFile | undefined>;
   /** Fetches these bytes anew when they are asked for again, as they are not what they should be. */
   forget?(file: string, from: number, to: number): Promise<void>;
 }
 
-export async function readAll(source: Source, file: string, signal?: AbortSignal): Promise<Uint8Array> {
+export interface KeptFile {
+  /** What tells it from others, also of its name. */
+  readonly id: string;
+  readonly bytes: number;
+  /** Whether nothing of it need be fetched. */
+  readonly whole: boolean;
+}
+
+export async function readAll(source: Source, file: string, signal?: AbortSignal): Promise<Uint8Array<ArrayBuffer>> {
   const pieces: Uint8Array[] = [];
   for await (const piece of source.stream(file, 0, Infinity, signal)) pieces.push(piece);
   return concat(pieces);
@@ -31,7 +39,7 @@ export async function readText(source: Source, file: string, signal?: AbortSigna
   return new TextDecoder().decode(await readAll(source, file, signal));
 }
 
-export function concat(pieces: readonly Uint8Array[]): Uint8Array {
+export function concat(pieces: readonly Uint8Array[]): Uint8Array<ArrayBuffer> {
   const all = new Uint8Array(pieces.reduce((n, p) => n + p.length, 0));
   let at = 0;
   for (const p of pieces) {

@@ -2,7 +2,7 @@ import assert from "node:assert/strict";
 import { readFileSync, readdirSync } from "node:fs";
 import { test } from "node:test";
 import { graphOf } from "../build/compiler/onnx.js";
-import { BlobBytes, Download, originOf } from "../build/compiler/origin.js";
+import { Download, RandomBytes, originOf } from "../build/compiler/origin.js";
 import { SPEEDS, profileOf, profileOfLimits } from "../build/compiler/profile.js";
 import { WgfcError } from "../build/errors.js";
 import { FileSource } from "../build/files.js";
@@ -29,7 +29,8 @@ const here = (size, seed) => [field(9, random(size, seed))];
 const graphs = async (bytes) => {
   const blob = new Blob([bytes]);
   const download = new Download(new FileSource({ m: bytes }), "m", undefined, () => {});
-  const all = [await graphOf(new BlobBytes(blob), "it.onnx"), await graphOf(download, "it.onnx")];
+  const kept = RandomBytes.kept(new FileSource({ m: bytes }), "m", bytes.length);
+  const all = [await graphOf(RandomBytes.of(blob), "it.onnx"), await graphOf(download, "it.onnx"), await graphOf(kept, "it.onnx")];
   const { blob: whole } = await download.whole();
   assert.deepEqual(new Uint8Array(await whole.arrayBuffer()), new Uint8Array(bytes));
   return all;

@@ -3,10 +3,10 @@
 import { WgfcError } from "../errors.js";
 import type { Diagnostic } from "../errors.js";
 import { aborted, throwIfAborted } from "../fail.js";
-import type { Files, ModelSource } from "../source.js";
+import { type Files, type ModelSource, readAll } from "../source.js";
 import { placeOf } from "./kept.js";
-import { graphOf } from "./onnx.js";
-import { BlobBytes, Download, type Origin, type Place, originOf, sizeOf, sourceAt } from "./origin.js";
+import { type Graph, graphOf } from "./onnx.js";
+import { Download, type Origin, type Place, RandomBytes, originOf, sizeOf, sourceAt } from "./origin.js";
 import { type DeviceLike, type DeviceProfile, profileOf, profileOfLimits } from "./profile.js";
 import type { Job, Reply, WorkerFile } from "./worker.js";
 
@@ -137,32 +137,55 @@ interface Model {
 /** Of a file that is no ONNX model, the compiler gets no more to say what is wrong. */
 const LARGEST_UNKNOWN = 1 << 30;
 
-async function read(origin: Origin, { signal, onProgress, cache }: CompileOptions): Promise<Model> {
-  const { name, place } = origin;
-  let download: Download | undefined;
-  if (place instanceof URL) {
-    const source = await sourceAt(place, cache);
-    const total = (await source.size?.("", signal)) ?? 0;
-    download = new Download(source, "", signal, (loaded) => onProgress?.({ stage: "model", loaded, total }));
-  }
-  const graph = await graphOf(download ?? new BlobBytes(place as Blob, signal), name);
-  const { blob, version } = download ? await download.whole() : { blob: place as Blob, version: (await sizeOf(place)).version };
-  if (blob.size === 0) throw new WgfcError("model", `${name} is empty`);
+async function read(origin: Origin, options: CompileOptions): Promise<Model> {
+  const { name } = origin;
+  const { graph, at, bytes, version, all } = await open(origin, options);
+  if (bytes === 0) throw new WgfcError("model", `${name} is empty`);
   if (!graph) {
-    if (blob.size > LARGEST_UNKNOWN) throw new WgfcError("model", `${name} is no ONNX model, or cut off, and too large for an archive: it has ${blob.size} bytes`);
-    return { bytes: new Uint8Array(await blob.arrayBuffer()), whole: true, files: new Map() };
+    if (bytes > LARGEST_UNKNOWN) throw new WgfcError("model", `${name} is no ONNX model, or cut off, and too large for an archive: it has ${bytes} bytes`);
+    return { bytes: await all(), whole: true, files: new Map() };
   }
   const files = new Map<string, Located>();
-  if (graph.moved) files.set(name, { place: blob, bytes: blob.size, version });
+  if (graph.moved) files.set(name, { place: at, bytes, version });
   for (const [location, least] of graph.external) {
     if (files.has(location)) continue;
-    const at = origin.beside(location);
-    const { bytes, version, missing } = at ? await sizeOf(at, signal) : { missing: true };
+    const place = origin.beside(location);
+    const found = place ? await sizeOf(place, options.signal) : { missing: true };
     // What is missing the compiler says, with the tensors that are in it.
-    if (!at || missing) continue;
-    files.set(location, { place: at, bytes: bytes ?? least, version });
+    if (!place || found.missing) continue;
+    files.set(location, { place, bytes: found.bytes ?? least, version: found.version });
   }
   return { bytes: graph.bytes, whole: files.size === 0, files };
+}
+
+interface Opened {
+  readonly graph: Graph | undefined;
+  readonly at: Place;
+  readonly bytes: number;
+  readonly version: string | undefined;
+  readonly all: () => Promise<Uint8Array<ArrayBuffer>>;
+}
+
+/** Goes through the model's file, which is fetched unless it is kept; then, and on the user's disk, nothing but the graph is read. */
+async function open({ name, place }: Origin, { signal, onProgress, cache }: CompileOptions): Promise<Opened> {
+  const ofBlob = (blob: Blob) => ({ at: blob, bytes: blob.size, all: async () => new Uint8Array(await blob.arrayBuffer()) });
+  if (place instanceof Blob) {
+    const graph = await graphOf(RandomBytes.of(place, signal), name);
+    return { graph, ...ofBlob(place), version: (await sizeOf(place)).version };
+  }
+  const source = await sourceAt(place, cache);
+  const kept = await source.kept?.("", signal);
+  const total = kept?.bytes ?? 0;
+  const progress = (loaded: number) => onProgress?.({ stage: "model", loaded, total });
+  if (kept?.whole) {
+    const graph = await graphOf(RandomBytes.kept(source, "", total, signal), name);
+    progress(total);
+    return { graph, at: place, bytes: total, version: kept.id, all: () => readAll(source, "", signal) };
+  }
+  const download = new Download(source, "", signal, progress);
+  const graph = await graphOf(download, name);
+  const { blob, version } = await download.whole();
+  return { graph, ...ofBlob(blob), version: (await source.kept?.("", signal))?.id ?? version };
 }
 
 function requestOf(o: CompileOptions): object {

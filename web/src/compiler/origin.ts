@@ -3,7 +3,7 @@
 import { WgfcError } from "../errors.js";
 import { throwIfAborted } from "../fail.js";
 import { decoded } from "../files.js";
-import { type Files, type ModelSource, type Source, UrlSource } from "../source.js";
+import { type Files, type ModelSource, type Source, UrlSource, concat } from "../source.js";
 import type { Bytes } from "./onnx.js";
 
 /** A file that is at hand, or at an address. */
@@ -74,27 +74,42 @@ export async function sizeOf(at: Place, signal?: AbortSignal): Promise<Found> {
 
 const STEP = 1 << 20;
 
-/** Bytes of a file at hand; those that are skipped are not read. */
-export class BlobBytes implements Bytes {
-  readonly #blob: Blob;
-  readonly #signal: AbortSignal | undefined;
+/** Bytes of a file that is at hand; those that are skipped are not read. */
+export class RandomBytes implements Bytes {
+  readonly #size: number;
+  readonly #read: (from: number, to: number) => Promise<Uint8Array>;
   #at = 0;
 
-  constructor(blob: Blob, signal?: AbortSignal) {
-    this.#blob = blob;
-    this.#signal = signal;
+  constructor(size: number, read: (from: number, to: number) => Promise<Uint8Array>) {
+    this.#size = size;
+    this.#read = read;
+  }
+
+  static of(blob: Blob, signal?: AbortSignal): RandomBytes {
+    return new RandomBytes(blob.size, async (from, to) => {
+      throwIfAborted(signal);
+      return new Uint8Array(await blob.slice(from, to).arrayBuffer());
+    });
+  }
+
+  /** Of a file that was kept. */
+  static kept(source: Source, file: string, size: number, signal?: AbortSignal): RandomBytes {
+    return new RandomBytes(size, async (from, to) => {
+      const pieces: Uint8Array[] = [];
+      for await (const piece of source.stream(file, from, to, signal)) pieces.push(piece);
+      return concat(pieces);
+    });
   }
 
   async next(): Promise<Uint8Array | undefined> {
-    throwIfAborted(this.#signal);
-    if (this.#at >= this.#blob.size) return undefined;
-    const piece = this.#blob.slice(this.#at, (this.#at += STEP));
-    return new Uint8Array(await piece.arrayBuffer());
+    const from = this.#at;
+    this.#at = Math.min(this.#size, from + STEP);
+    return from < this.#size ? this.#read(from, this.#at) : undefined;
   }
 
   skip(bytes: number): boolean {
     this.#at += bytes;
-    return this.#at <= this.#blob.size;
+    return this.#at <= this.#size;
   }
 }
 
