@@ -34,6 +34,10 @@ pub struct DeviceProfile {
     /// Iterations of a loop in a kernel, where the driver ends it after so many.
     #[serde(default)]
     pub loop_iterations: Option<u32>,
+    /// Seconds that a dispatch of a loop may take, as far as that can be estimated, after which it continues in another one.
+    /// Some drivers end dispatches of more than two seconds, and browsers stand still meanwhile.
+    #[serde(default = "DeviceProfile::longest_dispatch")]
+    pub longest_dispatch: f64,
     /// How fast it is.
     pub speeds: Speeds,
 }
@@ -51,15 +55,25 @@ impl Default for DeviceProfile {
             subgroup: None,
             cooperative_matrix: false,
             loop_iterations: None,
+            longest_dispatch: DeviceProfile::longest_dispatch(),
             speeds: Speeds::PORTABLE,
         }
     }
 }
 
 impl DeviceProfile {
+    fn longest_dispatch() -> f64 {
+        2.0
+    }
+
     /// Whether its limits are those that every device has, so that it is not known which device takes what is compiled.
     pub fn is_of_any_device(&self) -> bool {
-        *self == DeviceProfile { speeds: self.speeds, ..DeviceProfile::default() }
+        let own = DeviceProfile {
+            speeds: self.speeds,
+            longest_dispatch: self.longest_dispatch,
+            ..DeviceProfile::default()
+        };
+        *self == own
     }
 
     /// The names of the profiles that [`DeviceProfile::named`] knows.
@@ -217,10 +231,9 @@ impl Speeds {
         (self.flops_f32 / 2.0 * (8.0 / self.bandwidth) / 5.0).clamp(4.0, 32.0) as i64
     }
 
-    /// Operations one after another that a dispatch may take: those of two seconds, after which some drivers end it,
-    /// rounded down to a power of two.
-    pub fn longest_chain(&self) -> u32 {
-        1 << ((2.0 / self.operation).clamp(1.0, f64::from(1u32 << 31)) as u32).ilog2()
+    /// Operations one after another that a dispatch of so many seconds may take, rounded down to a power of two.
+    pub fn longest_chain(&self, seconds: f64) -> u32 {
+        1 << ((seconds / self.operation).clamp(1.0, f64::from(1u32 << 31)) as u32).ilog2()
     }
 
     /// This share of the invocations that are under way together, at least 1.
@@ -240,7 +253,7 @@ mod tests {
             assert!((s.dispatch() - 10e-6).abs() < 1e-12);
             assert_eq!((s.little_bytes(), s.pass_operations()), (64 << 10, 16));
             assert_eq!(s.bytes_per_cycle(), 1600.0);
-            assert_eq!(s.longest_chain(), 1 << 30);
+            assert_eq!(s.longest_chain(2.0), 1 << 30);
             assert_eq!([1.0, 8.0, 128.0].map(|p| s.share_of_resident(p)), [1 << 18, 1 << 15, 2048]);
         }
         assert!((Speeds::DISCRETE.cycle() - 1.0 / 1.75e9).abs() < 1e-15);
@@ -256,7 +269,7 @@ mod tests {
                 ..Speeds::PORTABLE
             };
             assert!(s.little_bytes() > 0 && s.pass_operations() > 0 && s.share_of_resident(64.0) > 0);
-            assert!(s.longest_chain() > 0);
+            assert!(s.longest_chain(2.0) > 0);
         }
     }
 }

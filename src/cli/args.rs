@@ -306,6 +306,10 @@ pub struct CompileArgs {
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = variant::parse_feature,
         conflicts_with_all = ["for_device", "adapter"])]
     pub features: Vec<FeatureArg>,
+    /// Let no dispatch of a loop take longer than this, as far as that can be estimated for the device profile and --expect: it
+    /// continues in another dispatch [default: 2]
+    #[arg(long, value_name = "SECONDS", value_parser = parse_seconds)]
+    pub longest_dispatch: Option<f64>,
     /// Compile for the limits of this machine's adapter instead of those every WebGPU device has, and for its speeds as
     /// `wgfc device --measure` found them, or as adapters of its kind have them
     #[arg(long)]
@@ -651,6 +655,11 @@ fn parse_capacity(s: &str) -> Result<CapacityArg, String> {
     }
     let n = s.parse().ok().filter(|n| (1..=i32::MAX as usize).contains(n));
     n.map(|n| CapacityArg(Some(n))).ok_or_else(|| "expected a number between 1 and 2147483647, or any".into())
+}
+
+fn parse_seconds(s: &str) -> Result<f64, String> {
+    let n = s.parse().ok().filter(|n| (1e-6..=1e6).contains(n));
+    n.ok_or_else(|| "expected seconds between 0.000001 and 1000000".into())
 }
 
 fn parse_dim(s: &str) -> Result<(String, i64), String> {

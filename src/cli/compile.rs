@@ -42,9 +42,13 @@ pub fn main(a: &CompileArgs, t: &Terminal) -> Result<(), Error> {
         options.tuning = wgfc::cache::read_tuning(file)?;
     }
     if let Some(TargetArg::Web) = a.target {
-        options.profile = DeviceProfile { speeds: options.profile.speeds, ..DeviceProfile::default() };
+        let DeviceProfile { speeds, longest_dispatch, .. } = options.profile;
+        options.profile = DeviceProfile { speeds, longest_dispatch, ..DeviceProfile::default() };
     }
     a.features.iter().for_each(|f| f.add(&mut options.profile));
+    if let Some(seconds) = a.longest_dispatch {
+        options.profile.longest_dispatch = seconds;
+    }
     distinct(&a.variants)?;
     let bundle = {
         let _progress = t.spinner(format!("compiling {}", shown(&a.model)));

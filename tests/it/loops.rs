@@ -171,6 +171,53 @@ fn a_long_loop_continues_in_another_dispatch() {
     }
 }
 
+/// A dispatch takes as long as it may, by the work of a lane and by that of all lanes.
+#[test]
+fn what_a_dispatch_may_take_is_stated() {
+    let parts = |seconds: f64, expect: i64| {
+        let mut options = Options::default();
+        options.profile.longest_dispatch = seconds;
+        options.expect.0.insert("n".to_owned(), expect);
+        let x = TensorType::new(DType::F32, vec![Dim::sym("n")]);
+        let mut body = Graph::new();
+        let before = body.add_input("x", x.clone());
+        body.add_input("each", TensorType::new(DType::F32, vec![]));
+        let mut b = Builder::new(&mut body, "step");
+        let half = b.binary_scalar(BinaryOp::Mul, before, 0.5).unwrap();
+        let next = b.binary_scalar(BinaryOp::Add, half, 1.0).unwrap();
+        body.outputs.push(Border { name: "y".into(), value: next });
+        let mut g = Graph::new();
+        let (x, trips) = (g.add_input("x", x), TensorType::new(DType::F32, vec![Dim::from(1000i64)]));
+        let each = g.add_input("each", trips);
+        let reverse = vec![false];
+        let op = Op::Scan {
+            body: Box::new(body),
+            carried: 1,
+            scanned: 1,
+            reverse_inputs: reverse,
+            reverse_outputs: vec![],
+        };
+        let node = g.push(op, &[x, each], &["the loop".into()]).unwrap();
+        g.outputs.push(Border { name: "y".into(), value: node.into() });
+        compile_graph(g, Stats::default(), &options, &mut |_, _| {}).unwrap()
+    };
+    let times = |p: &Program| p.repeats.first().map_or(1, |r| r.times.as_const().unwrap());
+    assert_eq!(times(&parts(2.0, 64)), 1);
+    let (few, many) = (parts(1e-6, 64), parts(1e-6, 1 << 24));
+    assert!(1 < times(&few) && times(&few) < times(&many), "{} {}", times(&few), times(&many));
+    let inputs = BTreeMap::from([
+        ("x".to_owned(), Tensor::from_f32(vec![3], &[100.0, -7.0, 2.0])),
+        ("each".to_owned(), Tensor::from_f32(vec![1000], &[0.0; 1000])),
+    ]);
+    for gpu in Backend::adapters() {
+        let run = |p: &Program| run_session(&mut session(&gpu, p).unwrap(), &inputs).unwrap();
+        let whole = run(&parts(2.0, 64));
+        for p in [&few, &many] {
+            assert_eq!(run(p)[0].to_f32s(), whole[0].to_f32s());
+        }
+    }
+}
+
 /// Neither the text nor the time to make it grows with the number of iterations.
 #[test]
 fn kernels_do_not_grow_with_the_iterations() {

@@ -1,10 +1,11 @@
 // Compares wgfc with onnxruntime-web on WebGPU in one Chromium: what is downloaded, when the first result is there, and what a run takes.
 // Each engine has browsers of its own; they take turns.
 //
-//   npm run bench -- [--only NAME,…] [--cold N] [--rounds N] [--seconds S] [--speeds portable|software] [--ort webgpu|jspi] [--clear] [--times]
+//   npm run bench -- [--only NAME,…] [--cold N] [--rounds N] [--seconds S] [--speeds portable|software] [--ort webgpu|jspi] [--limits default] [--clear] [--times]
 //     [--json FILE] [--svg FILE]
 //
-// --speeds names the device profile that plans are compiled with, always for the limits that every browser has; --clear lets Chromium clear workgroup
+// --speeds names the device profile that plans are compiled with, always for the limits that every browser has; --limits default gives wgfc a device with no more than
+// every device has; --clear lets Chromium clear workgroup
 // memory, as it does where it is not told otherwise, for which SwiftShader writes out a store for each word; --times prints what each kernel of wgfc takes.
 import { execFileSync } from "node:child_process";
 import { copyFileSync, existsSync, mkdirSync, readdirSync, rmSync, statSync, writeFileSync } from "node:fs";
@@ -25,6 +26,7 @@ const { values: flags } = parseArgs({
     ort: { type: "string", default: "webgpu" },
     clear: { type: "boolean", default: false },
     speeds: { type: "string", default: "software" },
+    limits: { type: "string", default: "" },
     times: { type: "boolean", default: false },
     json: { type: "string" },
     svg: { type: "string" },
@@ -60,7 +62,7 @@ async function open(engine, address, more = "") {
     const sum = (of) => 1000 * of.reduce((s, p) => s + p.cpuTime, 0);
     return { gpu: sum(processInfo.filter((p) => p.type === "GPU")), all: sum(processInfo) };
   };
-  const page = await visit(browser, `${address}/bench/page.html?engine=${engine}&ort=${flags.ort}${more}`);
+  const page = await visit(browser, `${address}/bench/page.html?engine=${engine}&ort=${flags.ort}&limits=${flags.limits}${more}`);
   await page.waitForFunction(() => window.ready);
   return { browser, page, cpu };
 }

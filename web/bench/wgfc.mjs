@@ -5,7 +5,10 @@ import { tensors, tokens } from "./inputs.mjs";
 const ids = (numbers) => new Tensor("i64", [1, numbers.length], BigInt64Array.from(numbers, BigInt));
 
 export async function open(spec) {
-  const model = await load(`/plans/${spec.name}/`);
+  // With the limits that every device has, where that is asked for.
+  const least = new URLSearchParams(location.search).get("limits") === "default";
+  const device = least ? await (await navigator.gpu.requestAdapter()).requestDevice() : undefined;
+  const model = await load(`/plans/${spec.name}/`, device ? { device } : {});
   if (!spec.decode) {
     const inputs = tensors(spec.inputs, false);
     return { model, inputs, run: () => model.run(inputs) };

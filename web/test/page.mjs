@@ -9,11 +9,19 @@ import * as compiling from "./compiling.mjs";
 /** Relative errors that outputs of whole models may have, by type; others must be equal. */
 const RELATIVE = { f32: 1e-4, f64: 1e-4, f16: 5e-3, bf16: 4e-2 };
 
+/** What every device has, as a phone. */
+const LEAST = {
+  maxStorageBuffersPerShaderStage: 8, maxComputeWorkgroupStorageSize: 16384, maxComputeInvocationsPerWorkgroup: 256,
+  maxStorageBufferBindingSize: 128 << 20, maxBufferSize: 256 << 20,
+};
 let device;
 async function deviceOf() {
   if (device) return device;
   const adapter = await navigator.gpu.requestAdapter();
   const made = await adapter.requestDevice();
+  for (const [limit, least] of Object.entries(LEAST))
+    if (made.limits[limit] !== least) throw new Error(`${limit} is ${made.limits[limit]}, not ${least}: cases must run on a device that has only what every device has`);
+  for (const feature of ["shader-f16", "subgroups", "timestamp-query"]) if (made.features.has(feature)) throw new Error(`cases must run without ${feature}`);
   made.lost.then(() => (device = undefined));
   return (device = made);
 }

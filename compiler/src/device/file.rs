@@ -21,11 +21,12 @@ enum Kind {
     /// As a count, or null.
     OptionalCount,
     Speed,
+    Seconds,
 }
 
 const U32: u64 = u32::MAX as u64;
 
-const LIMITS: [(&str, Kind); 10] = [
+const LIMITS: [(&str, Kind); 11] = [
     ("max_storage_buffers", Kind::Count(U32)),
     ("max_invocations", Kind::Count(U32)),
     ("max_workgroup_bytes", Kind::Count(U32)),
@@ -36,6 +37,7 @@ const LIMITS: [(&str, Kind); 10] = [
     ("subgroup", Kind::OptionalPower),
     ("cooperative_matrix", Kind::Flag),
     ("loop_iterations", Kind::OptionalCount),
+    ("longest_dispatch", Kind::Seconds),
 ];
 
 const SPEEDS: [&str; 12] = [
@@ -61,6 +63,7 @@ impl Kind {
             Kind::OptionalPower => format!("a power of two from 1 to {}, or null", 1u32 << 31),
             Kind::OptionalCount => format!("a whole number from 1 to {U32}, or null"),
             Kind::Speed => "a positive number from 1e-30 to 1e30".into(),
+            Kind::Seconds => "a number of seconds from 1e-6 to 1e6".into(),
         }
     }
 
@@ -72,6 +75,7 @@ impl Kind {
             Kind::OptionalPower => v.is_null() || count(U32) && v.as_u64().is_some_and(u64::is_power_of_two),
             Kind::OptionalCount => v.is_null() || count(U32),
             Kind::Speed => v.as_f64().is_some_and(|x| (1e-30..=1e30).contains(&x)),
+            Kind::Seconds => v.as_f64().is_some_and(|x| (1e-6..=1e6).contains(&x)),
         }
     }
 }
@@ -187,6 +191,7 @@ mod tests {
             subgroup: r.1,
             cooperative_matrix: r.2,
             loop_iterations: r.3,
+            longest_dispatch: format!("{}e-3", l.0 % 10_000 + 1).parse().unwrap(),
             speeds,
         })
     }

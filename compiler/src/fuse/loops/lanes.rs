@@ -89,8 +89,9 @@ pub fn map(graph: &Graph, node: NodeId, options: &Options) -> Result<Mapping, Ve
                 Mapping { body, lanes, steps, part: None, axes, executor, why: none, profile, expect };
             match mapping.work(graph, node) {
                 Ok(work) => {
-                    mapping.part = part(graph, &mapping.steps, &work, &mapping.profile);
-                    found.push((price::fused(&work, &mapping), mapping));
+                    let seconds = price::fused(&work, &mapping);
+                    mapping.part = part(graph, &mapping.steps, &work, seconds, &mapping.profile);
+                    found.push((seconds, mapping));
                     break;
                 }
                 Err(e) if executor == Executor::Invocation => {
@@ -107,8 +108,8 @@ pub fn map(graph: &Graph, node: NodeId, options: &Options) -> Result<Mapping, Ve
 /// Iterations of a loop that every known driver allows.
 const PORTABLE_ITERATIONS: u32 = 65_535;
 
-/// Steps that a dispatch may take without the driver ending it, where there may be more.
-fn part(graph: &Graph, steps: &Dim, work: &Work, profile: &DeviceProfile) -> Option<u32> {
+/// Steps of so many seconds that a dispatch may take without the driver ending it, where there may be more.
+fn part(graph: &Graph, steps: &Dim, work: &Work, seconds: f64, profile: &DeviceProfile) -> Option<u32> {
     // So that the number of the last step of a part is one.
     const STEPS: u32 = 1 << 28;
     let within = |most: u32, each: f64| (f64::from(most) / each.max(1.0)) as u32;
@@ -118,7 +119,9 @@ fn part(graph: &Graph, steps: &Dim, work: &Work, profile: &DeviceProfile) -> Opt
     // Where the device is not known, what is certainly long or may be endless keeps to what all drivers allow.
     let portable = (profile.is_of_any_device() && longest == known).then_some(PORTABLE_ITERATIONS);
     let allowed = profile.loop_iterations.or(portable).map_or(u32::MAX, |n| within(n, work.iterations));
-    let most = within(profile.speeds.longest_chain(), work.chain).min(STEPS).min(allowed).max(1);
+    let chain = profile.speeds.longest_chain(profile.longest_dispatch);
+    let together = (profile.longest_dispatch / seconds.max(f64::MIN_POSITIVE)) as u32;
+    let most = within(chain, work.chain).min(together).min(STEPS).min(allowed).max(1);
     longest.is_none_or(|s| s > i64::from(most)).then_some(most)
 }
 
