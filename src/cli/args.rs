@@ -86,6 +86,8 @@ pub enum Command {
     Device(DeviceArgs),
     /// Compare random operators, graphs and loops on this machine's adapter with the reference evaluator
     Selftest(SelftestArgs),
+    /// Open the playground in a browser: a model's graph, its kernels and their WGSL, times, changes
+    Serve(ServeArgs),
     /// Print a completion script for a shell
     Completions(CompletionsArgs),
 }
@@ -625,6 +627,30 @@ pub struct DeviceArgs {
     /// --for-device` choose for it
     #[arg(long)]
     pub measure: bool,
+}
+
+/// `wgfc serve`.
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Examples:
+  wgfc serve
+  wgfc serve model.onnx
+  wgfc serve out/ --port 8000 --no-open
+
+The page compiles the model and runs it on this machine's GPU, by the browser's WebGPU. It and the model's folder are
+served to this machine only, until Ctrl-C.")]
+pub struct ServeArgs {
+    /// A model to look at (.onnx, .pt2), or what `wgfc compile` wrote
+    pub model: Option<PathBuf>,
+    /// The port to listen to; without it one that is free
+    #[arg(long, value_name = "N", default_value_t = 0, hide_default_value = true)]
+    pub port: u16,
+    /// Start no browser
+    #[arg(long)]
+    pub no_open: bool,
+    /// The playground's files, instead of those that are built in
+    #[arg(long, value_name = "DIR")]
+    pub playground: Option<PathBuf>,
 }
 
 /// `wgfc completions`.

@@ -27,6 +27,7 @@ mod report;
 mod roofline;
 mod run;
 mod selftest;
+mod serve;
 pub mod signals;
 pub mod terminal;
 mod train;
@@ -51,6 +52,7 @@ pub fn main(cli: Cli) -> u8 {
         Command::Check(a) => return finish(check::main(a, &terminal), &terminal),
         Command::Device(a) => device::main(a, &terminal),
         Command::Selftest(a) => return finish(selftest::main(a, &terminal), &terminal),
+        Command::Serve(a) => serve::main(a, &terminal),
         Command::Completions(a) => {
             let mut script = Vec::new();
             clap_complete::generate(a.shell, &mut Cli::command(), "wgfc", &mut script);

@@ -8,6 +8,7 @@ mod measure;
 mod output;
 mod profiles;
 mod report;
+mod serve;
 mod sizes;
 mod train;
 

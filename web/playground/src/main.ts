@@ -5,7 +5,7 @@ import type { Demo } from "./demos/demo.js";
 import { digits } from "./demos/digits.js";
 import { stories } from "./demos/stories.js";
 import { h, messageOf } from "./dom.js";
-import { LARGEST_FILE, type Shared, decode, encode } from "./hash.js";
+import { type Shared, decode, encode } from "./hash.js";
 import { filesOf, openAddress, openDropped } from "./open.js";
 import type { Opened } from "./program.js";
 import { Workbench } from "./workbench.js";
@@ -125,7 +125,7 @@ function welcome(): void {
 /** What a link to this would say. */
 function current(): Shared {
   const { dims = {}, dispatch, edits = {} } = bench?.state ?? {};
-  const file = !address && opened?.model && opened.model.bytes.length <= LARGEST_FILE ? { file: opened.model } : {};
+  const file = !address && opened?.file ? { file: opened.file } : {};
   return { view, dims, edits, ...(dispatch === undefined ? {} : { dispatch }), ...(address ? { model: address } : file) };
 }
 

@@ -1,5 +1,6 @@
 /** From what is dropped, fetched or linked to a program. */
 
+import { LARGEST_FILE } from "./hash.js";
 import { type Opened, graphOf, openFiles } from "./program.js";
 import { deviceOf } from "./runs.js";
 
@@ -12,20 +13,24 @@ export interface HowToCompile {
 
 const isModel = (name: string) => /\.(onnx|pt2)$/i.test(name);
 
+/** A model to compile: its files, or its address, below which its external data is. */
+export type Source = readonly File[] | URL;
+
 /** Compiles a model in the page. */
-export async function compiled(files: readonly File[], how: HowToCompile, say: (text: string) => void): Promise<Opened> {
-  const model = files.find((f) => isModel(f.name));
-  if (!model) throw new Error("there is no .onnx or .pt2 file among these");
+export async function compiled(from: Source, how: HowToCompile, say: (text: string) => void): Promise<Opened> {
+  const file = from instanceof URL ? undefined : from.find((f) => isModel(f.name));
+  const name = from instanceof URL ? decodeURIComponent(from.pathname.split("/").pop()!) : file?.name;
+  if (name === undefined) throw new Error("there is no .onnx or .pt2 file among these");
   say("Loading the compiler");
   const { compile } = await import("wgfc/compiler");
   const device = await deviceOf().catch(() => undefined);
-  say(`Compiling ${model.name}`);
-  const source = files.length > 1 ? Object.fromEntries(files.map((f) => [f.name, f])) : model;
+  say(`Compiling ${name}`);
+  const source = from instanceof URL ? from : from.length > 1 ? Object.fromEntries(from.map((f) => [f.name, f])) : from[0]!;
   const made = await compile(source, { ...how, ...(device ? { device } : {}) });
-  const graph = /\.onnx$/i.test(model.name) ? await graphOf(model) : undefined;
-  const opened = await openFiles(model.name, made.source, graph);
-  const bytes = new Uint8Array(await model.arrayBuffer());
-  return { ...opened, model: { name: model.name, bytes }, compiled: made.ms };
+  const graph = /\.onnx$/i.test(name) ? await graphOf(file ?? (await fetched(from as URL))) : undefined;
+  const opened = await openFiles(name, made.source, graph);
+  const small = file && file.size <= LARGEST_FILE ? { file: { name, bytes: new Uint8Array(await file.arrayBuffer()) } } : {};
+  return { ...opened, model: from, compiled: made.ms, ...small };
 }
 
 /** Opens dropped files: a model, a program's bundle, or the files of a program's folder. */
@@ -54,18 +59,28 @@ export async function filesOf(data: DataTransfer): Promise<File[]> {
   return (await Promise.all(entries.map(read))).flat();
 }
 
-async function fetched(address: string): Promise<File> {
-  const url = new URL(address, location.href);
+async function fetched(url: URL): Promise<File> {
   const response = await fetch(url);
   if (!response.ok) throw new Error(`${url.href} cannot be fetched: the server says ${response.status}`);
   return new File([await response.blob()], decodeURIComponent(url.pathname.split("/").pop()!));
 }
 
-/** Opens an address, beside which there may be a program that was compiled before: `digits.onnx` and `digits.wgfc`. */
+/** A program's folder at an address: its files stay there. */
+async function openFolder(url: URL): Promise<Opened> {
+  const plan = await (await fetched(new URL("plan.json", url))).text();
+  const root = JSON.parse(plan) as { plans?: { kernels: { name: string }[] }[]; kernels?: { name: string }[]; weights?: { files: { name: string }[] } };
+  const kernels = (root.plans ?? [root]).flatMap((p) => p.kernels ?? []).map((k) => `kernels/${k.name}.wgsl`);
+  const names = [...new Set([...kernels, "weights.safetensors", ...(root.weights?.files ?? []).map((f) => f.name)])];
+  const name = decodeURIComponent(url.pathname.split("/").at(-2) || "program");
+  return openFiles(name, { "plan.json": plan, ...Object.fromEntries(names.map((n) => [n, new URL(n, url)])) });
+}
+
+/** Opens an address; beside a demo's model there is the program that it was compiled to. */
 export async function openAddress(address: string, say: (text: string) => void): Promise<Opened> {
-  say(`Fetching ${address.split("/").pop()}`);
-  if (!address.startsWith("./models/")) return openDropped([await fetched(address)], say);
-  const [model, bundle] = await Promise.all([fetched(address), fetched(address.replace(/\.onnx$/, ".wgfc"))]);
-  const opened = await openFiles(model.name, { [bundle.name]: bundle }, await graphOf(model));
-  return { ...opened, model: { name: model.name, bytes: new Uint8Array(await model.arrayBuffer()) } };
+  const url = new URL(address, location.href);
+  say(`Fetching ${decodeURIComponent(url.pathname.split("/").pop()!)}`);
+  if (url.pathname.endsWith("/")) return openFolder(url);
+  if (!address.startsWith("./models/")) return isModel(url.pathname) ? compiled(url, {}, say) : openDropped([await fetched(url)], say);
+  const [model, bundle] = await Promise.all([url, new URL(address.replace(/\.onnx$/, ".wgfc"), location.href)].map(fetched)) as [File, File];
+  return { ...(await openFiles(model.name, { [bundle.name]: bundle }, await graphOf(model))), model: [model] };
 }

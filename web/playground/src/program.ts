@@ -59,8 +59,10 @@ export interface Opened {
   readonly plans: readonly Plan[];
   readonly kernels: Readonly<Record<string, string>>;
   readonly graph: readonly GraphNode[] | undefined;
-  /** The model's own file, where it was compiled here. */
-  readonly model?: { readonly name: string; readonly bytes: Uint8Array };
+  /** The model, to be compiled again. */
+  readonly model?: readonly File[] | URL;
+  /** Its file, where it is small enough for a link. */
+  readonly file?: { readonly name: string; readonly bytes: Uint8Array };
   /** Milliseconds of compiling it here. */
   readonly compiled?: number;
 }

@@ -327,14 +327,9 @@ export class Workbench {
     this.#say("");
   }
 
-  #file(): File {
-    const { name, bytes } = this.#opened.model!;
-    return new File([bytes as BlobPart], name);
-  }
-
   /** Compiles once more with every operator as a kernel of its own, and runs both. */
   async #unfused(): Promise<void> {
-    const other = await compiled([this.#file()], { unfused: true }, (t) => this.#say(t));
+    const other = await compiled(this.#opened.model!, { unfused: true }, (t) => this.#say(t));
     const inputs = this.#inputs();
     const fused = await this.#loaded({}, (m) => runModel(m, inputs));
     const model = await load(other.files, { device: await deviceOf() });
@@ -366,7 +361,7 @@ export class Workbench {
   async #recompile(how: HowToCompile): Promise<void> {
     const inputs = this.#inputs();
     const before = await this.#loaded({}, (m) => runModel(m, inputs));
-    this.#opened = await compiled([this.#file()], how, (t) => this.#say(t));
+    this.#opened = await compiled(this.#opened.model!, how, (t) => this.#say(t));
     this.#plan = this.#opened.plans[0]!;
     this.state.edits = {};
     this.#measured = [];

@@ -1,0 +1,129 @@
+//! `wgfc serve` over its port.
+
+use crate::{command, folder, mlp, wgfc};
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
+use std::path::Path;
+use std::process::{Child, Stdio};
+
+/// A server that ends with the test.
+struct Server {
+    child: Child,
+    /// What follows the host in the address that it prints.
+    view: String,
+    port: u16,
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// A playground of one page, and a server of it.
+fn serve(dir: &Path, words: &str) -> Server {
+    std::fs::create_dir_all(dir.join("page/sub")).unwrap();
+    std::fs::write(dir.join("page/index.html"), "<p>the page</p>").unwrap();
+    std::fs::write(dir.join("page/sub/main.js"), "0123456789").unwrap();
+    let words = format!("serve|--playground|page|--no-open{words}");
+    let mut child = command(dir, &words).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
+    let mut line = String::new();
+    BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+    let rest = line.trim().strip_prefix("http://127.0.0.1:").unwrap_or_else(|| panic!("{line}"));
+    let (port, view) = rest.split_once('/').unwrap();
+    Server { child, view: view.to_owned(), port: port.parse().unwrap() }
+}
+
+impl Server {
+    fn raw(&self, request: &str) -> (String, Vec<u8>) {
+        let mut stream = TcpStream::connect(("127.0.0.1", self.port)).unwrap();
+        stream.write_all(request.as_bytes()).unwrap();
+        let mut all = vec![];
+        stream.read_to_end(&mut all).unwrap();
+        let end = all.windows(4).position(|w| w == b"\r\n\r\n").unwrap();
+        (String::from_utf8(all[..end].to_vec()).unwrap(), all[end + 4..].to_vec())
+    }
+    fn get(&self, path: &str, headers: &str) -> (String, Vec<u8>) {
+        self.raw(&format!("GET {path} HTTP/1.1\r\nHost: 127.0.0.1:{}\r\n{headers}\r\n", self.port))
+    }
+    #[track_caller]
+    fn status(&self, path: &str, headers: &str, status: u16) -> Vec<u8> {
+        let (head, body) = self.get(path, headers);
+        assert!(head.starts_with(&format!("HTTP/1.1 {status} ")), "{path}: {head}");
+        body
+    }
+}
+
+#[test]
+fn files_are_served_whole_and_in_parts() {
+    let d = folder();
+    let s = serve(d.path(), "");
+    assert_eq!(s.view, "");
+    assert_eq!(s.status("/", "", 200), b"<p>the page</p>");
+    let (head, body) = s.get("/sub/main.js?x=1", "Range: bytes=2-4\r\n");
+    assert!(head.starts_with("HTTP/1.1 206 ") && head.contains("content-range: bytes 2-4/10"), "{head}");
+    assert!(head.contains("content-type: text/javascript"), "{head}");
+    assert_eq!(body, b"234");
+    s.status("/sub/main.js", "Range: bytes=10-\r\n", 416);
+    let (head, body) = s.raw(&format!("HEAD /sub/main.js HTTP/1.1\r\nHost: localhost:{}\r\n\r\n", s.port));
+    assert!(head.contains("content-length: 10") && body.is_empty(), "{head}");
+}
+
+#[test]
+fn what_is_not_to_be_served_is_refused() {
+    let d = folder();
+    std::fs::write(d.path().join("secret"), "secret").unwrap();
+    let s = serve(d.path(), "");
+    for path in
+        ["/missing", "/../secret", "/%2e%2e/secret", "/sub/../../secret", "/served/secret", "//etc/passwd"]
+    {
+        s.status(path, "", 404);
+    }
+    s.status("/%zz", "", 400);
+    for (request, status) in [
+        ("GET / HTTP/1.1\r\nHost: example.org\r\n\r\n", 403),
+        ("GET / HTTP/1.1\r\n\r\n", 403),
+        ("POST / HTTP/1.1\r\nHost: localhost\r\n\r\n", 405),
+        ("nonsense\r\n\r\n", 400),
+    ] {
+        let (head, _) = s.raw(request);
+        assert!(head.starts_with(&format!("HTTP/1.1 {status} ")), "{request}: {head}");
+    }
+    let long = format!("GET /{} HTTP/1.1\r\n", "x".repeat(20_000));
+    assert!(s.raw(&long).0.starts_with("HTTP/1.1 400 "));
+}
+
+#[test]
+fn a_model_is_served_with_what_is_beside_it() {
+    let d = folder();
+    let model = d.path().join("models/my model.onnx");
+    std::fs::create_dir_all(model.parent().unwrap()).unwrap();
+    std::fs::copy(mlp(), &model).unwrap();
+    std::fs::write(d.path().join("models/weights.data"), "w").unwrap();
+    let s = serve(d.path(), "|models/my model.onnx");
+    assert_eq!(s.view, "#model=./served/my%20model.onnx");
+    assert_eq!(s.status("/served/my%20model.onnx", "", 200), std::fs::read(model).unwrap());
+    assert_eq!(s.status("/served/weights.data", "", 200), b"w");
+    s.status("/served/../page/index.html", "", 404);
+    drop(s);
+    wgfc(d.path(), &format!("compile|{}|-o|out", mlp())).exits(0);
+    let s = serve(d.path(), "|out");
+    assert_eq!(s.view, "#model=./served/");
+    assert!(s.status("/served/plan.json", "", 200).starts_with(b"{"));
+}
+
+#[test]
+fn what_cannot_be_served_is_explained() {
+    let d = folder();
+    wgfc(d.path(), "serve|--no-open|--playground|.").exits(1).says("it has no index.html");
+    std::fs::write(d.path().join("index.html"), "").unwrap();
+    let words = |model: &str| format!("serve|--no-open|--playground|.|{model}");
+    wgfc(d.path(), &words("missing.onnx")).exits(1).says("missing.onnx");
+    wgfc(d.path(), &words(".")).exits(1).says("without plan.json");
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = taken.local_addr().unwrap().port();
+    wgfc(d.path(), &format!("serve|--no-open|--playground|.|--port|{port}"))
+        .exits(1)
+        .says("cannot be listened to");
+}
