@@ -2,7 +2,7 @@
 
 use std::fs::File;
 use std::io::{Read, Seek, SeekFrom, Write};
-use std::net::{TcpListener, TcpStream};
+use std::net::{Shutdown, TcpListener, TcpStream};
 use std::ops::Range;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -199,7 +199,12 @@ fn connection(stream: &mut TcpStream, answer: &dyn Fn(&Request) -> Response) -> 
             Err(refused) => break refused,
         }
     };
-    response.send(stream)
+    response.send(stream)?;
+    // What is still on its way must be read, or the answer is lost with it.
+    stream.shutdown(Shutdown::Write)?;
+    stream.set_read_timeout(Some(Duration::from_secs(1)))?;
+    std::io::copy(&mut stream.take(4 * HEAD as u64), &mut std::io::sink())?;
+    Ok(())
 }
 
 /// The request, once its head is complete.
