@@ -75,12 +75,24 @@ export class Workbench {
         h("section", { class: "pane code-pane", "aria-label": "WGSL" }, p.detail, h("div", { class: "editor" }, this.#editor.element), p.comparison),
       ),
       h("div", { class: "below" },
-        h("section", { class: "pane", "aria-label": "Tensor" }, h("header", {}, h("h2", {}, "Tensor")), p.tensor),
+        h("section", { class: "pane", "aria-label": "Tensor" }, h("header", {}, h("h2", {}, "Tensor"), this.#tapChoice()), p.tensor),
         h("section", { class: "pane", "aria-label": "Roofline" }, h("header", {}, h("h2", {}, "Roofline of this device")), p.roofline),
       ),
     );
     p.tensor.replaceChildren(h("p", { class: "empty" }, "Run the model: then the numbers that the chosen kernel writes are here."));
     p.roofline.replaceChildren(h("p", { class: "empty" }, "Time the kernels: then their distance from what this device can do is here."));
+  }
+
+  /** Any tensor of the model, where it can be compiled again. */
+  #tapChoice(): HTMLElement | false {
+    const { graph, model } = this.#opened;
+    const names = [...new Set((graph ?? []).flatMap((n) => n.outputs))].filter((n) => n !== "");
+    if (!model || names.length === 0) return false;
+    const choose = (e: Event) => {
+      const name = (e.target as HTMLInputElement).value;
+      if (names.includes(name)) void this.#guard("tap", () => this.#tap(name));
+    };
+    return h("span", { class: "tap" }, h("input", { type: "text", list: "tensors", placeholder: "any tensor of the model", "aria-label": "Tensor of the model", onchange: choose }), h("datalist", { id: "tensors" }, ...names.map((n) => h("option", { value: n }))));
   }
 
   #planChoice(): HTMLElement | false {
@@ -325,6 +337,20 @@ export class Workbench {
     this.#showFigures();
     this.#showKernels();
     this.#say("");
+  }
+
+  /** A tensor that no kernel may write: the model is compiled so that one does. */
+  async #tap(name: string): Promise<void> {
+    const other = await compiled(this.#opened.model!, { taps: [name] }, (t) => this.#say(t));
+    const model = await load(other.files, { device: await deviceOf() });
+    try {
+      const plan = other.plans[0]!;
+      const values = (await model.run(inputsFor(plan, new Sizes(plan, this.state.dims))))[name]!;
+      this.#parts.tensor.replaceChildren(histogram(`${name}  ${values.dtype}[${values.shape.join(", ")}]`, values.toNumbers()));
+      this.#say("");
+    } finally {
+      model.dispose();
+    }
   }
 
   /** Compiles once more with every operator as a kernel of its own, and runs both. */
