@@ -70,7 +70,9 @@ pub fn main(a: &ServeArgs, t: &Terminal) -> Result<(), Error> {
 
 /// The folder of a model, and its address in it: a compiled folder ends in `/`.
 fn served(model: &Path) -> Result<(PathBuf, String), Error> {
-    let missing = |e: std::io::Error| Error::file(model, e.to_string());
+    let missing = |e: std::io::Error| {
+        Error::file_help(model, format!("cannot be opened: {e}"), "check the path, and that it may be read")
+    };
     let whole = model.canonicalize().map_err(missing)?;
     if whole.is_dir() {
         if !whole.join(wgfc::artefact::PLAN).is_file() {
@@ -82,7 +84,10 @@ fn served(model: &Path) -> Result<(PathBuf, String), Error> {
     let name = whole.file_name().and_then(|n| n.to_str()).map(str::to_owned);
     match (whole.parent(), name) {
         (Some(folder), Some(name)) => Ok((folder.to_owned(), name)),
-        _ => Err(Error::file(model, "has a name that no address can have")),
+        _ => {
+            let help = "rename it: names of files that are served are UTF-8";
+            Err(Error::file_help(model, "has a name that no address can have", help))
+        }
     }
 }
 
