@@ -127,6 +127,23 @@ test("a program is dropped; names in it are text", async () => {
   assert.match(await text(".failed pre"), /notes\.txt is no \.onnx/);
 });
 
+test("without timestamps kernels are timed by repeating them", async () => {
+  await page.addInitScript(() => {
+    const prototype = globalThis.GPUSupportedFeatures?.prototype ?? {};
+    const { has } = prototype;
+    prototype.has = function (name) {
+      return name !== "timestamp-query" && has.call(this, name);
+    };
+  });
+  await open("#model=./models/cartpole.onnx");
+  await page.waitForSelector(".kernels button");
+  await page.fill('.dims input[name="population"]', "4096");
+  await page.keyboard.press("Enter");
+  assert.equal(await does("time"), "time");
+  assert.match(await text(".kernels .value"), /\d [mµ]s/);
+  assert.equal(await page.locator(".dot").count(), 1);
+});
+
 test("a model is compiled in the page", { skip: !existsSync(`${dist}wgfc/compiler/compiler.wasm`) && "there is no compiler.wasm" }, async (t) => {
   await open("");
   await page.waitForSelector(".welcome");
