@@ -3,15 +3,13 @@
 //! Plans of a bundle are the same model compiled in several ways: for one token and for many, with `f16` and without.
 //! Whoever runs it takes for each run the first plan that its device can run and that the inputs fit.
 
-use crate::dtype::DType;
 use crate::program::{BUNDLE_VERSION, Buffer, BufferKind, Kernel, Program};
+use crate::recipe::Recipes;
+use crate::remote::Stretch;
 use crate::tensor::Tensor;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher};
-
-/// The most bytes of a [`Part`].
-pub const PART_BYTES: u64 = 16 << 20;
 
 /// Plans over one store of weights, and on the same states.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
@@ -89,52 +87,6 @@ impl Needs {
         }
         Needs { features: features.into_iter().collect(), limits, subgroup_sizes: sizes }
     }
-}
-
-/// Where the bytes of the weights are.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Recipes {
-    /// The files that parts are of.
-    pub files: Vec<SourceFile>,
-    /// Each weight, by name.
-    pub tensors: BTreeMap<String, Recipe>,
-}
-
-/// A file that holds bytes of weights.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct SourceFile {
-    /// A path or URL relative to the plan; empty for the file that the plan is in.
-    pub name: String,
-    /// How many bytes it has.
-    pub bytes: u64,
-    /// The SHA-256 of all of them, in hexadecimal digits.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub sha256: Option<String>,
-}
-
-/// What a weight is put together from.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Recipe {
-    /// Element type.
-    pub dtype: DType,
-    /// Extents, outermost first.
-    pub shape: Vec<usize>,
-    /// One behind the other these are the tensor's packed bytes.
-    pub parts: Vec<Part>,
-}
-
-/// A stretch of a file.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Part {
-    /// Index into [`Recipes::files`].
-    pub file: usize,
-    /// Its first byte.
-    pub offset: u64,
-    /// How many bytes it has: from 1 to [`PART_BYTES`].
-    pub bytes: u64,
-    /// Their SHA-256, in hexadecimal digits.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub sha256: Option<String>,
 }
 
 impl Bundle {
@@ -250,21 +202,26 @@ impl Store {
     }
 }
 
-/// What tells most tensors apart without reading all of them.
+/// What tells most tensors apart without reading all of them, and nothing of those in files.
 fn glance(t: &Tensor) -> u64 {
     const BYTES: usize = 4096;
     let len = t.byte_len();
+    let build: BuildHasherDefault<DefaultHasher> = BuildHasherDefault::default();
+    if t.is_remote() {
+        let stretches: Vec<Stretch<'_>> = t.stretches(0..len.unwrap_or(0).min(BYTES)).collect();
+        return build.hash_one((t.dtype, t.numel(), len, stretches));
+    }
     let ends = len.map(|n| [0..n.min(BYTES), n - n.min(BYTES)..n]);
     let pieces = ends.into_iter().flatten().map(|r| t.pieces(r).flatten().copied().collect::<Vec<u8>>());
     let shape = (!t.is_present()).then_some(&t.shape);
-    let build: BuildHasherDefault<DefaultHasher> = BuildHasherDefault::default();
     build.hash_one((t.dtype, t.numel(), len, shape, pieces.collect::<Vec<_>>()))
 }
 
 fn same_bytes(a: &Tensor, b: &Tensor) -> bool {
     a.dtype == b.dtype
         && a.numel() == b.numel()
-        && (a.shares_bytes(b) || a.is_present() && b.is_present() && a.bytes() == b.bytes())
+        && (a.shares_bytes(b)
+            || a.is_present() && b.is_present() && !a.is_remote() && !b.is_remote() && a.bytes() == b.bytes())
 }
 
 /// Texts of kernels by name.

@@ -1,5 +1,6 @@
 //! Tensors joined along an axis without a copy.
 
+use crate::remote::Stretch;
 use crate::tensor::{Data, checked_numel};
 use crate::{DType, Tensor};
 use std::ops::Range;
@@ -35,20 +36,34 @@ impl Joined {
 
     /// Some of the bytes, in order.
     pub fn pieces(&self, range: Range<usize>) -> impl Iterator<Item = &[u8]> {
+        self.parts_of(range).flat_map(|(t, r)| t.pieces(r))
+    }
+
+    /// Where some of the bytes are, in order.
+    pub fn stretches(&self, range: Range<usize>) -> impl Iterator<Item = Stretch<'_>> {
+        self.parts_of(range).flat_map(|(t, r)| t.stretches(r))
+    }
+
+    /// Whether any of the bytes would have to be read from a file.
+    pub(crate) fn is_remote(&self) -> bool {
+        self.parts.iter().any(Tensor::is_remote)
+    }
+
+    /// Which bytes of which part some of the bytes are, in order.
+    fn parts_of(&self, range: Range<usize>) -> impl Iterator<Item = (&Tensor, Range<usize>)> {
         let row = (self.len / self.outer).max(1);
         let rows = range.start / row..range.end.min(self.len).div_ceil(row);
         rows.flat_map(move |i| {
             let mut at = i * row;
             let range = range.clone();
-            self.parts.iter().map(move |p| {
-                let bytes = p.bytes().unwrap_or_default();
-                let len = bytes.len() / self.outer;
-                // Where the piece lies in the whole, and where in its part.
+            self.parts.iter().filter_map(move |p| {
+                let len = p.byte_len().unwrap_or(0) / self.outer;
+                // Where it lies in the whole, and where in its part.
                 let (here, there) = (at..at + len, i * len);
                 at += len;
-                let (from, to) = (here.start.max(range.start), here.end.min(range.end));
-                let piece = from.saturating_sub(here.start)..to.saturating_sub(here.start);
-                bytes.get(there + piece.start..there + piece.end).unwrap_or_default()
+                let from = here.start.max(range.start) - here.start;
+                let to = here.end.min(range.end).saturating_sub(here.start);
+                (from < to).then(|| (p, there + from..there + to))
             })
         })
     }
@@ -72,6 +87,31 @@ impl AsRef<[u8]> for Joined {
 }
 
 impl Tensor {
+    /// The tensors that lie side by side in this one, and how many rows each of them has.
+    pub fn columns(&self) -> (usize, Vec<&Tensor>) {
+        match &self.data {
+            Data::Joined(j) if j.outer > 1 => (j.outer, j.parts.iter().collect()),
+            _ => (1, vec![self]),
+        }
+    }
+
+    /// Tensors of one type side by side, of which each has `rows` rows, as [`Tensor::columns`] gives them. Nothing is copied before
+    /// the bytes are asked for.
+    ///
+    /// # Errors
+    /// Columns that are absent or have other than the bytes that shape and type need.
+    pub fn of_columns(
+        dtype: DType,
+        shape: Vec<usize>,
+        rows: usize,
+        columns: Vec<Tensor>,
+    ) -> Result<Tensor, String> {
+        let n = checked_numel(&shape).ok_or_else(|| format!("shape {shape:?} overflows"))?;
+        let joined = Joined::new(columns, rows).filter(|j| j.len == dtype.bytes_for(n));
+        let joined = joined.ok_or_else(|| format!("the columns are not {rows} rows of {dtype}{shape:?}"))?;
+        Ok(Tensor { dtype, shape, data: Data::Joined(Arc::new(joined)) })
+    }
+
     /// A tensor whose packed bytes are those of `pieces`, one behind the other. Nothing is copied before the bytes are asked for.
     ///
     /// # Errors

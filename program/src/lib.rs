@@ -22,6 +22,8 @@ pub mod memory;
 pub mod optional;
 pub mod poly;
 pub mod program;
+pub mod recipe;
+pub mod remote;
 pub mod scalar;
 pub mod storage;
 pub mod suggest;

@@ -2,6 +2,7 @@
 
 use crate::dtype::{Class, DType};
 use crate::joined::Joined;
+use crate::remote::{Remote, Stretch};
 use crate::scalar::Scalar;
 use std::fmt;
 use std::hash::{Hash, Hasher};
@@ -26,6 +27,15 @@ pub enum Data {
     },
     /// The elements of other tensors, joined along an axis when they are read.
     Joined(Arc<Joined>),
+    /// Bytes of a file that are read when they are asked for: `len` of a stretch's from `offset`.
+    Remote {
+        /// The stretch.
+        stretch: Arc<Remote>,
+        /// The first byte of the tensor in it.
+        offset: usize,
+        /// Number of bytes.
+        len: usize,
+    },
     /// Absent, as the model was read without its weights. Such a program can be planned and inspected, not run.
     Absent,
 }
@@ -67,6 +77,15 @@ impl Tensor {
             ));
         }
         Ok(Tensor { dtype, shape, data: Data::Bytes { owner, offset, len } })
+    }
+    /// A tensor of bytes that are read when they are asked for; `Err` as for [`Tensor::new`].
+    pub fn remote(dtype: DType, shape: Vec<usize>, stretch: Arc<Remote>) -> Result<Tensor, String> {
+        let n = checked_numel(&shape).ok_or_else(|| format!("shape {shape:?} overflows"))?;
+        let (need, len) = (dtype.bytes_for(n), stretch.len());
+        if len != need {
+            return Err(format!("{dtype}{shape:?} needs {need} bytes, got {len}"));
+        }
+        Ok(Tensor { dtype, shape, data: Data::Remote { stretch, offset: 0, len } })
     }
     /// A tensor whose values are not known.
     pub fn absent(dtype: DType, shape: Vec<usize>) -> Tensor {
@@ -118,14 +137,15 @@ impl Tensor {
     pub fn bytes(&self) -> Option<&[u8]> {
         match &self.data {
             Data::Bytes { owner, offset, len } => (**owner).as_ref().get(*offset..*offset + *len),
-            Data::Joined(j) => Some((**j).as_ref()),
+            Data::Joined(j) => Some((**j).as_ref()).filter(|b| b.len() == j.len()),
+            Data::Remote { stretch, offset, len } => stretch.bytes()?.get(*offset..*offset + *len),
             Data::Absent => None,
         }
     }
     /// How many there are; `None` when absent. Copies nothing.
     pub fn byte_len(&self) -> Option<usize> {
         match &self.data {
-            Data::Bytes { len, .. } => Some(*len),
+            Data::Bytes { len, .. } | Data::Remote { len, .. } => Some(*len),
             Data::Joined(j) => Some(j.len()),
             Data::Absent => None,
         }
@@ -137,12 +157,40 @@ impl Tensor {
             _ => Box::new(self.bytes().and_then(|b| b.get(range)).into_iter()),
         }
     }
+    /// Where some of the packed bytes are, in order; nothing when absent. Reads nothing.
+    pub fn stretches(&self, range: Range<usize>) -> Box<dyn Iterator<Item = Stretch<'_>> + '_> {
+        match &self.data {
+            Data::Joined(j) => Box::new(j.stretches(range)),
+            Data::Remote { stretch, offset, len } => {
+                let (from, to) = (range.start.min(*len), range.end.min(*len));
+                let (file, first) = (stretch.file(), stretch.offset() + (offset + from) as u64);
+                let there = Stretch::There { file, offset: first, len: to.saturating_sub(from) };
+                Box::new(Some(there).filter(|s| !s.is_empty()).into_iter())
+            }
+            _ => Box::new(self.pieces(range).map(Stretch::Here)),
+        }
+    }
+    /// Whether any of the bytes would have to be read from a file.
+    pub fn is_remote(&self) -> bool {
+        match &self.data {
+            Data::Remote { .. } => true,
+            Data::Joined(j) => j.is_remote(),
+            _ => false,
+        }
+    }
     /// Whether both are the same memory, which is known without looking at it.
     pub fn shares_bytes(&self, o: &Tensor) -> bool {
         match (&self.data, &o.data) {
             (Data::Joined(a), Data::Joined(b)) => Arc::ptr_eq(a, b) || a.is_same(b),
             (Data::Bytes { owner: a, offset: i, len: n }, Data::Bytes { owner: b, offset: j, len: m }) => {
                 Arc::as_ptr(a).cast::<()>() == Arc::as_ptr(b).cast::<()>() && (i, n) == (j, m)
+            }
+            (
+                Data::Remote { stretch: a, offset: i, len: n },
+                Data::Remote { stretch: b, offset: j, len: m },
+            ) => {
+                let first = |r: &Remote, at: &usize| r.offset() + *at as u64;
+                a.file() == b.file() && (first(a, i), n) == (first(b, j), m)
             }
             _ => false,
         }
@@ -176,6 +224,9 @@ impl Tensor {
                 Data::Bytes { owner: owner.clone(), offset: offset + skip, len: bytes }
             }
             Data::Joined(j) => Data::Bytes { owner: j.clone(), offset: skip, len: bytes },
+            Data::Remote { stretch, offset, .. } => {
+                Data::Remote { stretch: stretch.clone(), offset: offset + skip, len: bytes }
+            }
             Data::Absent => Data::Absent,
         };
         Tensor { dtype: self.dtype, shape: vec![len], data }
@@ -194,12 +245,16 @@ pub fn checked_numel(shape: &[usize]) -> Option<usize> {
     shape.iter().try_fold(1usize, |n, d| n.checked_mul(*d)).filter(|n| *n as u64 <= MOST)
 }
 
-/// By type, shape and bytes; two absent tensors are equal.
+/// By type, shape and bytes; two absent tensors are equal. Bytes in files are not read for it: two stretches are equal if they are one.
 impl PartialEq for Tensor {
     fn eq(&self, o: &Tensor) -> bool {
         self.dtype == o.dtype
             && self.shape == o.shape
-            && (self.shares_bytes(o) || self.byte_len() == o.byte_len() && self.bytes() == o.bytes())
+            && (self.shares_bytes(o)
+                || !self.is_remote()
+                    && !o.is_remote()
+                    && self.byte_len() == o.byte_len()
+                    && self.bytes() == o.bytes())
     }
 }
 

@@ -8,11 +8,13 @@ use crate::tensors::{self, Opened, TrueTypes, Unread};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::io::Read;
+use std::ops::Range;
 use std::path::{Component, Path, PathBuf};
 use std::sync::Arc;
-use wgfc_ir::bundle::{Needs, PART_BYTES, Part, Plan, Recipe, Recipes, SourceFile, used};
+use wgfc_ir::bundle::{Needs, Plan, used};
 use wgfc_ir::program::{BUNDLE_VERSION, FORMAT_VERSION, OLDEST_VERSION, Program};
-use wgfc_ir::tensor::{ByteOwner, checked_numel};
+use wgfc_ir::recipe::{Part, Recipe, Recipes, SourceFile};
+use wgfc_ir::tensor::ByteOwner;
 use wgfc_ir::{Bundle, DType, Tensor};
 
 /// Options of [`load_bundle_with`].
@@ -268,10 +270,13 @@ impl Source {
         let mut problems = vec![];
         for (name, recipe) in recipes.tensors.iter().filter(|(n, _)| wanted.contains(*n)) {
             let at = format!("weights: tensor `{}`", name.escape_debug());
-            if let Err(m) = sound(recipe, &recipes.files) {
-                problems.push(format!("{at}: {m}"));
-                continue;
-            }
+            let columns = match recipe.columns(&recipes.files) {
+                Ok(c) => c,
+                Err(m) => {
+                    problems.push(format!("{at}: {m}"));
+                    continue;
+                }
+            };
             let mut pieces = vec![];
             for part in &recipe.parts {
                 let (Some(slot), Some(file)) = (files.get_mut(part.file), recipes.files.get(part.file))
@@ -297,7 +302,10 @@ impl Source {
                     Err(m) => problems.push(format!("{at}: {m}")),
                 }
             }
-            match Tensor::of_pieces(recipe.dtype, recipe.shape.clone(), one_behind_the_other(pieces)) {
+            if pieces.len() < recipe.parts.len() {
+                continue;
+            }
+            match put_together(recipe, &columns, &pieces) {
                 Ok(t) => {
                     made.insert(name.clone(), t);
                 }
@@ -392,37 +400,23 @@ impl Mapped {
     }
 }
 
-/// What a recipe must be, files aside.
-fn sound(recipe: &Recipe, files: &[SourceFile]) -> Result<(), String> {
-    let n = checked_numel(&recipe.shape).ok_or_else(|| format!("shape {:?} overflows", recipe.shape))?;
-    let need = recipe.dtype.bytes_for(n) as u64;
-    let all = files.iter().fold(0u64, |n, f| n.saturating_add(f.bytes));
-    if need > all {
-        return Err(format!("it has {need} bytes, and all files together {all}"));
+/// The tensor of a recipe, which has these parts, in columns.
+fn put_together(recipe: &Recipe, columns: &[Range<usize>], parts: &[Tensor]) -> Result<Tensor, String> {
+    let pieces = |r: &Range<usize>| one_behind_the_other(parts.get(r.clone()).unwrap_or_default());
+    if columns.len() <= 1 {
+        return Tensor::of_pieces(recipe.dtype, recipe.shape.clone(), pieces(&(0..parts.len())));
     }
-    let mut sum = 0u64;
-    for (i, p) in recipe.parts.iter().enumerate() {
-        let file = files.get(p.file).ok_or_else(|| format!("parts[{i}]: there is no file {}", p.file))?;
-        if p.bytes == 0 || p.bytes > PART_BYTES {
-            return Err(format!("parts[{i}]: it has {} bytes, not between 1 and {PART_BYTES}", p.bytes));
-        }
-        if p.offset.checked_add(p.bytes).is_none_or(|end| end > file.bytes) {
-            let (at, n) = (p.offset, p.bytes);
-            return Err(format!(
-                "parts[{i}]: {n} bytes from {at} are outside of file {} ({} bytes)",
-                p.file, file.bytes
-            ));
-        }
-        sum = sum.saturating_add(p.bytes);
-    }
-    match sum == need {
-        true => Ok(()),
-        false => Err(format!("{}{:?} needs {need} bytes, its parts have {sum}", recipe.dtype, recipe.shape)),
-    }
+    let column = |r: &Range<usize>| {
+        let pieces = pieces(r);
+        let bytes = pieces.iter().filter_map(Tensor::byte_len).sum();
+        Tensor::of_pieces(DType::U8, vec![bytes], pieces)
+    };
+    let all = columns.iter().map(column).collect::<Result<Vec<Tensor>, String>>()?;
+    Tensor::of_columns(recipe.dtype, recipe.shape.clone(), recipe.rows as usize, all)
 }
 
 /// The same pieces, with those joined that lie side by side in one file.
-fn one_behind_the_other(pieces: Vec<Tensor>) -> Vec<Tensor> {
+fn one_behind_the_other(pieces: &[Tensor]) -> Vec<Tensor> {
     use wgfc_ir::tensor::Data;
     let mut all: Vec<Tensor> = vec![];
     for p in pieces {
@@ -434,7 +428,7 @@ fn one_behind_the_other(pieces: Vec<Tensor>) -> Vec<Tensor> {
             *len += more;
             *shape = vec![*len];
         } else {
-            all.push(p);
+            all.push(p.clone());
         }
     }
     all

@@ -2,65 +2,47 @@
 
 use crate::Error;
 use sha2::{Digest, Sha256};
-use std::ops::Range;
 use std::path::{Component, Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use wgfc_ir::Tensor;
-use wgfc_ir::bundle::PART_BYTES;
+use wgfc_ir::recipe::{Part, Recipe};
+use wgfc_ir::remote::Stretch;
 use wgfc_ir::tensor::ByteOwner;
 
 /// The files that a model was read from, mapped into memory.
 pub(crate) struct Originals(pub Vec<(PathBuf, Arc<dyn ByteOwner>)>);
 
-/// Bytes of one of [`Originals`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Stretch {
-    pub file: usize,
-    pub offset: u64,
-    pub bytes: u64,
-}
-
 /// The least bytes that stretches of a tensor have on average.
-const LEAST_STRETCH: u64 = 16 << 10;
+const LEAST_STRETCH: usize = 16 << 10;
 /// A tensor of fewer bytes is copied: to say where it is would take as many.
-const LEAST_TENSOR: u64 = 512;
+const LEAST_TENSOR: usize = 512;
 
 impl Originals {
-    /// Where in the files the bytes of a tensor are, one behind the other; nothing where they are not or lie in too many pieces.
-    /// The tensor shares the memory of the files.
-    pub(super) fn find(&self, t: &Tensor) -> Option<Vec<Stretch>> {
-        let len = t.byte_len().filter(|n| *n as u64 >= LEAST_TENSOR)?;
-        let most = len as u64 / LEAST_STRETCH + 1;
-        let mut found: Vec<Stretch> = vec![];
-        for piece in t.pieces(0..len).filter(|p| !p.is_empty()) {
-            let s = self.stretch(piece)?;
-            match found.last_mut() {
-                Some(l) if l.file == s.file && l.offset + l.bytes == s.offset => l.bytes += s.bytes,
-                _ => found.push(s),
-            }
-            if found.len() as u64 > most {
-                return None;
-            }
-        }
-        (found.iter().map(|s| s.bytes).sum::<u64>() == len as u64).then_some(found)
+    /// How a tensor, which shares the memory of the files, is put together from stretches of them; nothing where it is not, or from
+    /// too many. Files are counted as here.
+    pub(super) fn find(&self, t: &Tensor) -> Option<Recipe> {
+        t.byte_len().filter(|n| *n >= LEAST_TENSOR)?;
+        Recipe::find(t, LEAST_STRETCH, |s| match s {
+            Stretch::Here(bytes) => self.place(bytes),
+            Stretch::There { .. } => None,
+        })
     }
 
-    fn stretch(&self, piece: &[u8]) -> Option<Stretch> {
+    fn place(&self, piece: &[u8]) -> Option<(usize, u64)> {
         let at = piece.as_ptr_range();
         self.0.iter().enumerate().find_map(|(file, (_, owner))| {
             let all = (**owner).as_ref().as_ptr_range();
             let inside = all.start <= at.start && at.end <= all.end;
-            let offset = (at.start as usize).wrapping_sub(all.start as usize) as u64;
-            inside.then_some(Stretch { file, offset, bytes: piece.len() as u64 })
+            inside.then_some((file, (at.start as usize).wrapping_sub(all.start as usize) as u64))
         })
     }
-}
 
-/// A range cut into pieces of at most [`PART_BYTES`].
-pub(super) fn parts(range: Range<u64>) -> impl Iterator<Item = Range<u64>> {
-    let end = range.end;
-    (range.start..end).step_by(PART_BYTES as usize).map(move |at| at..end.min(at + PART_BYTES))
+    /// The bytes of a part.
+    pub(super) fn bytes(&self, p: &Part) -> &[u8] {
+        let all = self.0.get(p.file).map(|(_, owner)| (**owner).as_ref());
+        all.and_then(|b| b.get(p.offset as usize..(p.offset + p.bytes) as usize)).unwrap_or_default()
+    }
 }
 
 /// The hash of pieces that follow one another, in hexadecimal digits.
@@ -185,11 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn parts_follow_one_another() {
-        let m = PART_BYTES;
-        let all: Vec<_> = parts(5..5 + 2 * m + 1).collect();
-        assert_eq!(all, [5..5 + m, 5 + m..5 + 2 * m, 5 + 2 * m..6 + 2 * m]);
-        assert_eq!(parts(3..3).count(), 0);
+    fn hashes_are_of_all_pieces() {
         assert_eq!(
             sha256([&b"ab"[..], b"c"].into_iter()),
             "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"
@@ -197,19 +175,21 @@ mod tests {
     }
 
     #[test]
-    fn stretches_are_found_by_their_memory() {
+    fn weights_are_found_by_their_memory() {
         let owner: Arc<dyn ByteOwner> = Arc::new(vec![7u8; 1 << 17]);
         let all = Originals(vec![("m".into(), owner.clone())]);
         let of = |at: usize, n: usize| {
-            Tensor::shared(wgfc_ir::DType::F32, vec![n / 4 / 8, 8], owner.clone(), at, n).unwrap()
+            Tensor::shared(wgfc_ir::DType::F32, vec![n / 4 / 256, 256], owner.clone(), at, n).unwrap()
         };
         let (a, b) = (of(64, 65536), of(64 + 65536, 32768));
-        assert_eq!(all.find(&a), Some(vec![Stretch { file: 0, offset: 64, bytes: 65536 }]));
-        assert_eq!(all.find(&Tensor::joined(&[&a, &b], 0).unwrap()).unwrap().len(), 1);
-        assert_eq!(all.find(&Tensor::joined(&[&b, &a], 0).unwrap()).unwrap().len(), 2);
-        // Row by row there would be thousands.
-        assert_eq!(all.find(&Tensor::joined(&[&a, &a], 1).unwrap()), None);
-        assert_eq!(all.find(&Tensor::zeros(wgfc_ir::DType::F32, vec![1024])), None);
-        assert_eq!(all.find(&of(0, 256)), None);
+        let parts = |t: &Tensor| all.find(t).map(|r| r.parts.len());
+        assert_eq!(all.find(&a), Some(Recipe::whole(&a, 0, 64)));
+        assert_eq!(parts(&Tensor::joined(&[&a, &b], 0).unwrap()), Some(1));
+        assert_eq!(parts(&Tensor::joined(&[&b, &a], 0).unwrap()), Some(2));
+        assert_eq!(parts(&Tensor::joined(&[&a, &a], 1).unwrap()), Some(2));
+        assert_eq!(parts(&Tensor::zeros(wgfc_ir::DType::F32, vec![1024])), None);
+        assert_eq!(all.bytes(&all.find(&b).unwrap().parts[0]), b.bytes().unwrap());
+        let small = Tensor::shared(wgfc_ir::DType::F32, vec![64], owner.clone(), 0, 256).unwrap();
+        assert_eq!(parts(&small), None);
     }
 }

@@ -1,6 +1,6 @@
 //! Bundles as files.
 
-use super::recipe::{Originals, Stretch, on_all_cores, parts, relative, sha256};
+use super::recipe::{Originals, on_all_cores, relative, sha256};
 use super::{KERNELS, PLAN, SaveOptions, WEIGHTS, is_plain_name};
 use crate::Error;
 use crate::tensors::{TrueType, TrueTypes, stored_as};
@@ -11,7 +11,7 @@ use std::fs;
 use std::io::Write;
 use std::ops::Range;
 use std::path::Path;
-use wgfc_ir::bundle::{Part, Recipe, Recipes, SourceFile};
+use wgfc_ir::recipe::{PART_BYTES, Part, Recipe, Recipes, SourceFile};
 use wgfc_ir::{Bundle, Tensor};
 
 /// The bytes of weights that lie in files of their own, and where all bytes of weights are.
@@ -20,14 +20,14 @@ pub(super) struct Weights<'b> {
     /// Names and sizes of the original files.
     originals: Vec<SourceFile>,
     sources: Vec<(&'b str, &'b Tensor, Source)>,
-    /// The hash of each part, of all sources in order.
+    /// The hash of each part in own files, of all sources in order.
     hashes: Vec<String>,
 }
 
 /// Where the bytes of a weight are.
 enum Source {
-    /// In the original files.
-    Model(Vec<Stretch>),
+    /// In the original files, as the recipe says, whose files are theirs.
+    Model(Recipe),
     /// In entries of own files: the file, the entry.
     Own(Vec<(usize, usize)>),
 }
@@ -110,11 +110,12 @@ impl<'b> File<'b> {
         file.write_all(&(header.len() as u64).to_le_bytes())?;
         file.write_all(header)?;
         for e in &self.entries {
-            for part in parts(e.range.start as u64..e.range.end as u64) {
-                for piece in e.tensor.pieces(part.start as usize..part.end as usize) {
+            for begin in e.range.clone().step_by(PART_BYTES as usize) {
+                let end = e.range.end.min(begin + PART_BYTES as usize);
+                for piece in e.tensor.pieces(begin..end) {
                     file.write_all(piece)?;
                 }
-                wrote((part.end - part.start) as usize);
+                wrote(end - begin);
             }
         }
         file.into_inner()?.sync_data()
@@ -132,27 +133,32 @@ impl<'b> Weights<'b> {
     ) -> Result<Weights<'b>, Error> {
         let from = options.model.map(|m| m.originals()).unwrap_or(Originals(vec![]));
         let mut weights = Weights { files: vec![], originals: vec![], sources: vec![], hashes: vec![] };
-        let mut own = vec![];
-        let mut named: BTreeMap<usize, usize> = BTreeMap::new();
+        let (mut own, mut found) = (vec![], vec![]);
         for (name, tensor) in bundle.store().into_iter().filter(|(_, t)| t.is_present()) {
-            let Some(mut found) = from.find(tensor) else {
-                own.push((name, tensor));
-                continue;
-            };
-            for s in &mut found {
-                let known = named.get(&s.file).copied();
-                s.file = match (known, &from.0[s.file]) {
+            match from.find(tensor) {
+                Some(recipe) => found.push((name, tensor, recipe)),
+                None => own.push((name, tensor)),
+            }
+        }
+        let parts: Vec<&Part> = found.iter().flat_map(|(_, _, r)| &r.parts).collect();
+        let mut hashes = hashed(&parts, |p| sha256([from.bytes(p)].into_iter()))?.into_iter();
+        let mut named: BTreeMap<usize, usize> = BTreeMap::new();
+        for (name, tensor, mut recipe) in found {
+            for p in &mut recipe.parts {
+                p.sha256 = hashes.next();
+                let known = named.get(&p.file).copied();
+                p.file = match (known, &from.0[p.file]) {
                     (Some(i), _) => i,
                     (None, (path, owner)) => {
                         let url = up.to_owned() + &relative(path, place)?;
                         let bytes = (**owner).as_ref().len() as u64;
                         weights.originals.push(SourceFile { name: url, bytes, sha256: None });
-                        named.insert(s.file, weights.originals.len() - 1);
+                        named.insert(p.file, weights.originals.len() - 1);
                         weights.originals.len() - 1
                     }
                 };
             }
-            weights.sources.push((name, tensor, Source::Model(found)));
+            weights.sources.push((name, tensor, Source::Model(recipe)));
         }
         // Those that would put the next ones off an even place come last.
         own.sort_by_key(|(_, t)| !t.byte_len().unwrap_or(0).is_multiple_of(8));
@@ -162,13 +168,9 @@ impl<'b> Weights<'b> {
         if weights.files.is_empty() {
             weights.files.push(File::default());
         }
-        let stretches: Vec<(&Tensor, Range<u64>)> =
-            weights.sources.iter().flat_map(|s| weights.stretches(s)).map(|(t, r, ..)| (t, r)).collect();
-        weights.hashes =
-            on_all_cores(&stretches, |(t, r)| sha256(t.pieces(r.start as usize..r.end as usize)));
-        if weights.hashes.len() != stretches.len() {
-            return Err(Error::Internal("a thread that hashes weights panicked".into()));
-        }
+        let ranges: Vec<(&Tensor, Range<usize>)> =
+            weights.sources.iter().flat_map(|s| weights.own_parts(s)).map(|(t, r, _)| (t, r)).collect();
+        weights.hashes = hashed(&ranges, |(t, r)| sha256(t.pieces(r.clone())))?;
         Ok(weights)
     }
 
@@ -200,50 +202,44 @@ impl<'b> Weights<'b> {
         self.sources.push((name, tensor, Source::Own(places)));
     }
 
-    /// The parts of a weight: which of its bytes, in which file from where. Original files come behind own ones.
-    fn stretches<'s>(
-        &'s self,
-        (_, tensor, source): &'s (&'b str, &'b Tensor, Source),
-    ) -> Vec<(&'b Tensor, Range<u64>, usize, u64)> {
-        let mut at = 0u64;
-        let mut all = vec![];
-        let mut add = |file: usize, begin: u64, bytes: u64| {
-            for r in parts(at..at + bytes) {
-                all.push((*tensor, r.clone(), file, begin + (r.start - at)));
-            }
-            at += bytes;
-        };
-        match source {
-            Source::Model(found) => {
-                for s in found {
-                    add(self.files.len() + s.file, s.offset, s.bytes);
-                }
-            }
-            Source::Own(places) => {
-                for (file, entry) in places {
-                    let e = &self.files[*file].entries[*entry];
-                    add(*file, e.begin, e.range.len() as u64);
-                }
-            }
-        }
-        all
+    /// The parts of a weight in own files, which are counted without the bytes of their headers: which of its bytes each is.
+    fn own_parts(&self, source: &(&'b str, &'b Tensor, Source)) -> Vec<(&'b Tensor, Range<usize>, Part)> {
+        let (_, tensor, Source::Own(places)) = source else { return vec![] };
+        let entries = places.iter().map(|(file, entry)| (*file, &self.files[*file].entries[*entry]));
+        let parts = entries.flat_map(|(file, e)| {
+            let starts = e.range.clone().step_by(PART_BYTES as usize);
+            starts.map(move |at| {
+                let range = at..e.range.end.min(at + PART_BYTES as usize);
+                let (offset, bytes) = (e.begin + (at - e.range.start) as u64, range.len() as u64);
+                (*tensor, range, Part { column: 0, file, offset, bytes, sha256: None })
+            })
+        });
+        parts.collect()
     }
 
-    /// The recipes, with the names of the own files and the bytes of their headers.
+    /// The recipes, with the names of the own files and the bytes of their headers. Original files come behind own ones.
     fn recipes(&self, own: &[(String, u64)]) -> Recipes {
         let mut hashes = self.hashes.iter();
         let headers = |file: usize| own.get(file).map_or(0, |(_, header)| *header);
         let mut tensors = BTreeMap::new();
         for source in &self.sources {
-            let part = |(_, r, file, begin): (&Tensor, Range<u64>, usize, u64)| Part {
-                file,
-                offset: headers(file) + begin,
-                bytes: r.end - r.start,
-                sha256: hashes.next().cloned(),
+            let (name, tensor, place) = source;
+            let recipe = match place {
+                Source::Model(r) => {
+                    let mut r = r.clone();
+                    r.parts.iter_mut().for_each(|p| p.file += self.files.len());
+                    r
+                }
+                Source::Own(_) => {
+                    let part = |(_, _, p): (&Tensor, Range<usize>, Part)| Part {
+                        offset: headers(p.file) + p.offset,
+                        sha256: hashes.next().cloned(),
+                        ..p
+                    };
+                    let parts = self.own_parts(source).into_iter().map(part).collect();
+                    Recipe { dtype: tensor.dtype, shape: tensor.shape.clone(), rows: 1, parts }
+                }
             };
-            let parts = self.stretches(source).into_iter().map(part).collect();
-            let (name, tensor, _) = source;
-            let recipe = Recipe { dtype: tensor.dtype, shape: tensor.shape.clone(), parts };
             tensors.insert((*name).to_owned(), recipe);
         }
         let files = own.iter().zip(&self.files).map(|((name, header), f)| SourceFile {
@@ -258,6 +254,15 @@ impl<'b> Weights<'b> {
 
     fn bytes(&self) -> u64 {
         self.files.iter().map(|f| f.bytes).sum()
+    }
+}
+
+/// The hash of each, computed on all cores.
+fn hashed<T: Sync>(items: &[T], one: impl Fn(&T) -> String + Sync) -> Result<Vec<String>, Error> {
+    let hashes = on_all_cores(items, one);
+    match hashes.len() == items.len() {
+        true => Ok(hashes),
+        false => Err(Error::Internal("a thread that hashes weights panicked".into())),
     }
 }
 

@@ -12,16 +12,19 @@ export interface WeightPart {
   readonly offset: number;
   readonly bytes: number;
   readonly sha256: string | undefined;
+  /** Bytes of a row of it, and where its rows go in the tensor: the first, and how far apart. */
+  readonly row: number;
+  readonly at: number;
+  readonly pitch: number;
 }
 
 /** The parts of each weight, by name. */
 export type WeightParts = ReadonlyMap<string, readonly WeightPart[]>;
 
-/** A part on its way: `at` is its place in the tensor's buffer. */
+/** A part on its way. */
 interface Job extends WeightPart {
   readonly name: string;
   readonly buffer: GPUBuffer;
-  readonly at: number;
 }
 
 export type Progress = (loaded: number, total: number) => void;
@@ -37,8 +40,10 @@ const UNDER_WAY = 64 << 20;
 export function partsOfHeader(file: string, header: Header): Map<string, WeightPart[]> {
   const cut = (offset: number, bytes: number) => {
     const parts: WeightPart[] = [];
-    for (let at = 0; at < bytes; at += LARGEST_PART)
-      parts.push({ file, offset: offset + at, bytes: Math.min(LARGEST_PART, bytes - at), sha256: undefined });
+    for (let at = 0; at < bytes; at += LARGEST_PART) {
+      const row = Math.min(LARGEST_PART, bytes - at);
+      parts.push({ file, offset: offset + at, bytes: row, sha256: undefined, row, at, pitch: 0 });
+    }
     return parts;
   };
   return new Map([...header.tensors].map(([name, t]) => [name, cut(t.offset, t.bytes)]));
@@ -48,14 +53,35 @@ export function partsOfHeader(file: string, header: Header): Map<string, WeightP
 export function partsOfRecipes(weights: Json | undefined, named = (name: string) => name): Map<string, WeightPart[]> {
   if (!weights) return new Map();
   const files = weights.get("files").list((f) => f.object({ name: (n) => named(n.string()), bytes: optional(count) }));
-  const part = (j: Json): WeightPart => {
-    const { file: i, ...part } = j.object({ file: (f) => f.index(files.length), offset: count, bytes: count, sha256: optional(string) });
+  const part = (j: Json) => {
+    const { file: i, column = 0, ...part } = j.object({
+      column: optional(count), file: (f) => f.index(files.length), offset: count, bytes: count, sha256: optional(string),
+    });
     const { name, bytes = Infinity } = files[i]!;
     if (part.bytes > LARGEST_PART) j.fail(`a part of ${part.bytes} bytes is larger than ${LARGEST_PART}`);
     if (part.offset + part.bytes > bytes) j.fail(`it is beyond the ${bytes} bytes of "${name}"`);
-    return { file: name, ...part };
+    return { file: name, column, ...part };
   };
-  return new Map(weights.get("tensors").entries().map(([name, t]) => [name, t.get("parts").list(part)]));
+  const tensor = (t: Json): WeightPart[] => {
+    const { rows = 1, parts } = t.object({ rows: optional(count), parts: (p) => p.list(part) });
+    const columns: number[] = [];
+    for (const { column, bytes } of parts) {
+      if (column > columns.length) t.fail(`column ${column} cannot follow column ${columns.length - 1}`);
+      columns[column] = (columns[column] ?? 0) + bytes;
+    }
+    const sum = (numbers: number[]) => numbers.reduce((a, b) => a + b, 0);
+    const pitch = sum(columns) / rows;
+    const done = columns.map(() => 0);
+    return parts.map(({ column, ...part }) => {
+      const row = rows > 1 ? columns[column]! / rows : part.bytes;
+      if (row % 1 || part.bytes % row) t.fail(`column ${column} has ${columns[column]} bytes, and parts that are not whole ones of ${rows} rows`);
+      const before = sum(columns.slice(0, column)) / rows;
+      const at = before + (rows > 1 ? (done[column]! / row) * pitch : done[column]!);
+      done[column]! += part.bytes;
+      return { ...part, row, at, pitch };
+    });
+  };
+  return new Map(weights.get("tensors").entries().map(([name, t]) => [name, tensor(t)]));
 }
 
 /** Refuses a weight that is not there, or of another size than the plan has. */
@@ -74,13 +100,7 @@ export async function upload(
   options: { signal?: AbortSignal | undefined; progress?: Progress | undefined } = {},
 ): Promise<void> {
   const jobs: Job[] = [];
-  for (const [name, buffer] of targets) {
-    let at = 0;
-    for (const part of parts.get(name)!) {
-      jobs.push({ ...part, name, buffer, at });
-      at += part.bytes;
-    }
-  }
+  for (const [name, buffer] of targets) for (const part of parts.get(name)!) jobs.push({ ...part, name, buffer });
   const total = jobs.reduce((n, j) => n + j.bytes, 0);
   const writer = new Writer(device);
   let loaded = 0;
@@ -179,13 +199,16 @@ class Writer {
     this.#device = device;
   }
 
-  async write({ buffer, at }: Job, bytes: Uint8Array<ArrayBuffer>): Promise<void> {
-    const end = at + bytes.length;
-    const first = Math.min(Math.ceil(at / 4) * 4, end);
-    const last = Math.max(Math.floor(end / 4) * 4, first);
-    if (last > first) this.#device.queue.writeBuffer(buffer, first, bytes, first - at, last - first);
-    this.#edge(buffer, at, bytes.subarray(0, first - at));
-    this.#edge(buffer, last, bytes.subarray(last - at));
+  async write({ buffer, at, row, pitch }: Job, bytes: Uint8Array<ArrayBuffer>): Promise<void> {
+    for (let from = 0; from < bytes.length; from += row, at += pitch) {
+      const end = at + row;
+      const first = Math.min(Math.ceil(at / 4) * 4, end);
+      const last = Math.max(Math.floor(end / 4) * 4, first);
+      const begin = from - at;
+      if (last > first) this.#device.queue.writeBuffer(buffer, first, bytes, begin + first, last - first);
+      this.#edge(buffer, at, bytes.subarray(from, begin + first));
+      this.#edge(buffer, last, bytes.subarray(begin + last, from + row));
+    }
     this.#sent += bytes.length;
     if (this.#sent < UNDER_WAY) return;
     this.#sent = 0;

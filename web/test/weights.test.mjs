@@ -124,6 +124,23 @@ test("recipes put tensors together from parts of files", async () => {
   assert.deepEqual(asked, ["/data bytes=3-611", "/data bytes=90000-99997"]);
 });
 
+test("columns are put side by side", async () => {
+  const data = files["/data"];
+  // Three columns of 4 rows: of 8 bytes in two parts, of 6, and of 3, whose words are shared.
+  const at = (column, offset, bytes) => ({ column, ...slice(offset, bytes) });
+  const parts = [at(0, 1000, 16), at(0, 5000, 16), at(1, 70, 24), at(2, 3, 12)];
+  const want = [0, 1, 2, 3].flatMap((i) => {
+    const row = (from, n) => [...data.subarray(from + i * n, from + (i + 1) * n)];
+    return [...row(i < 2 ? 1000 : 5000 - 16, 8), ...row(70, 6), ...row(3, 3)];
+  });
+  const recipe = { dtype: "u8", shape: [4, 17], rows: 4, parts };
+  const { w } = await fetched(recipes({ w: recipe }), { w: 68 });
+  assert.deepEqual([...w], want);
+  const bad = { ...recipe, parts: [at(0, 0, 34), at(1, 0, 34)] };
+  assert.throws(() => recipes({ w: bad }), kind("corrupt", /column 0 has 34 bytes/));
+  assert.throws(() => recipes({ w: { ...recipe, parts: [at(2, 0, 68)] } }), kind("corrupt", /column 2/));
+});
+
 test("what breaks off goes on where it did, once", async () => {
   const parts = recipes({ t: { parts: [slice(0, 40_000), slice(40_000, 30_000)] } });
   const want = files["/data"].subarray(0, 70_000);

@@ -6,6 +6,7 @@
 
 mod accumulator;
 pub mod attention;
+#[cfg(feature = "validate")]
 pub mod check;
 pub mod cooperative;
 mod handle;
@@ -200,7 +201,9 @@ pub fn emit(kernel: &Kernel, schedule: &Schedule, cx: &EmitContext) -> Result<Em
         (Family::Attention(_), Schedule::Attention(s)) => attention::emit(kernel, s, cx),
         (f, s) => Err(Diagnostic::internal(format!("`{s}` is no schedule of {f}"))),
     };
-    emitted.and_then(|k| check::check(&k).map(|()| k)).map_err(|d| locate(d, kernel))
+    #[cfg(feature = "validate")]
+    let emitted = emitted.and_then(|k| check::check(&k).map(|()| k));
+    emitted.map_err(|d| locate(d, kernel))
 }
 
 /// Workgroups that cover `groups` in the x-then-y order in which templates number them.

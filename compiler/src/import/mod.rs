@@ -16,6 +16,7 @@ use crate::{Diagnostic, Errors, Kind, Location, Options};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use wgfc_ir::computed::Bounds;
+use wgfc_ir::remote::Remote;
 use wgfc_ir::tensor::ByteOwner;
 use wgfc_ir::{Border, DType, Dim, Graph, TensorType};
 
@@ -24,6 +25,11 @@ pub trait ExternalData {
     /// The whole file at `location`, a path relative to the model that the importer has already
     /// checked not to leave the model's folder.
     fn open(&self, location: &str) -> Result<Arc<dyn ByteOwner>, String>;
+
+    /// Bytes of such a file that are read when they are asked for, by who does not hold whole files; `None` by who does.
+    fn remote(&self, _location: &str, _offset: u64, _bytes: u64) -> Option<Result<Remote, String>> {
+        None
+    }
 
     /// The bytes of the model itself, where tensors may share them: those of an archive are in it.
     fn model(&self) -> Option<Arc<dyn ByteOwner>> {

@@ -49,7 +49,9 @@ impl<'m> Weights<'m> {
         } else {
             typed(dtype, shape, n, t)?
         };
-        let nan = tensor.bytes().map_or(0, |b| wgfc_ir::nan::count_nan(dtype, b));
+        // What is elsewhere is not read for a count.
+        let bytes = if tensor.is_remote() { None } else { tensor.bytes() };
+        let nan = bytes.map_or(0, |b| wgfc_ir::nan::count_nan(dtype, b));
         if nan > 0 {
             self.nan = (self.nan.0 + 1, self.nan.1 + nan);
         }
@@ -84,15 +86,19 @@ impl<'m> Weights<'m> {
         if self.graph_only {
             return Ok(Tensor::absent(dtype, shape));
         }
+        let unreadable = |e: &str| {
+            OpError::model(format!("cannot read external data `{location}`: {e}"))
+                .help("put the file beside the model, or compile the graph alone with --graph-only")
+        };
+        if let Some(remote) = self.external.remote(location, offset, need) {
+            return Ok(Tensor::remote(dtype, shape, Arc::new(remote.map_err(|e| unreadable(&e))?))?);
+        }
         if !self.files.contains_key(location) {
             self.files.insert(location.to_owned(), self.external.open(location));
         }
         let file = match self.files.get(location) {
             Some(Ok(f)) => f.clone(),
-            Some(Err(e)) => {
-                return Err(OpError::model(format!("cannot read external data `{location}`: {e}"))
-                    .help("put the file beside the model, or compile the graph alone with --graph-only"));
-            }
+            Some(Err(e)) => return Err(unreadable(e)),
             None => return Err(OpError::internal("an opened file is gone")),
         };
         let have = (*file).as_ref().len();

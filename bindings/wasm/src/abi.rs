@@ -1,0 +1,90 @@
+//! The module's exports. Pages write into memory that [`allocate`] gave, call [`compile`], and read what the pointer it returns points
+//! to: four numbers of 32 bits, the address and length of the answer's JSON and of its data. [`release`] frees it.
+
+use crate::Answer;
+use wgfc_ir::remote::Files;
+
+#[cfg(target_arch = "wasm32")]
+#[link(wasm_import_module = "wgfc")]
+unsafe extern "C" {
+    /// Fills `len` bytes at `into` with those of a file from `offset`; returns 1 if it could.
+    fn read(file: u32, offset: u64, into: *mut u8, len: u32) -> u32;
+}
+
+/// The page's files.
+struct Page;
+
+impl Files for Page {
+    #[cfg(target_arch = "wasm32")]
+    fn read(&self, file: usize, offset: u64, into: &mut [u8]) -> bool {
+        // SAFETY: the page writes as many bytes as it is told, into memory of this module.
+        unsafe { read(file as u32, offset, into.as_mut_ptr(), into.len() as u32) == 1 }
+    }
+
+    #[cfg(not(target_arch = "wasm32"))]
+    fn read(&self, _: usize, _: u64, _: &mut [u8]) -> bool {
+        false
+    }
+}
+
+/// Memory for `len` bytes, which [`free`] or [`compile`] takes back.
+#[cfg_attr(target_arch = "wasm32", unsafe(no_mangle))]
+pub extern "C" fn allocate(len: usize) -> *mut u8 {
+    Box::into_raw(vec![0u8; len].into_boxed_slice()).cast()
+}
+
+/// Frees what [`allocate`] gave.
+///
+/// # Safety
+/// `at` came from [`allocate`] with this `len`, and nothing uses it any more.
+#[cfg_attr(target_arch = "wasm32", unsafe(no_mangle))]
+pub unsafe extern "C" fn free(at: *mut u8, len: usize) {
+    // SAFETY: as the caller promises.
+    drop(unsafe { taken(at, len) });
+}
+
+/// Bytes that [`allocate`] gave.
+///
+/// # Safety
+/// As for [`free`].
+unsafe fn taken(at: *mut u8, len: usize) -> Box<[u8]> {
+    // SAFETY: as the caller promises.
+    unsafe { Box::from_raw(std::ptr::slice_from_raw_parts_mut(at, len)) }
+}
+
+/// An answer in the module's memory: the first field is what [`compile`] points to.
+#[repr(C)]
+pub struct Given {
+    places: [usize; 4],
+    answer: Answer,
+}
+
+/// Compiles a model as a request asks, both given as bytes that [`allocate`] gave, which are freed.
+///
+/// # Safety
+/// As for [`free`], for both.
+#[cfg_attr(target_arch = "wasm32", unsafe(no_mangle))]
+pub unsafe extern "C" fn compile(
+    model: *mut u8,
+    model_len: usize,
+    request: *mut u8,
+    request_len: usize,
+) -> *mut Given {
+    // SAFETY: as the caller promises.
+    let (model, request) = unsafe { (taken(model, model_len), taken(request, request_len)) };
+    let answer = crate::compile(&model, &String::from_utf8_lossy(&request), Box::new(Page));
+    let places =
+        [answer.json.as_ptr() as usize, answer.json.len(), answer.data.as_ptr() as usize, answer.data.len()];
+    Box::into_raw(Box::new(Given { places, answer }))
+}
+
+/// Frees an answer.
+///
+/// # Safety
+/// `given` came from [`compile`], and nothing uses it any more.
+#[cfg_attr(target_arch = "wasm32", unsafe(no_mangle))]
+pub unsafe extern "C" fn release(given: *mut Given) {
+    // SAFETY: as the caller promises.
+    let given = unsafe { Box::from_raw(given) };
+    drop(given.answer);
+}

@@ -1,0 +1,99 @@
+//! What a page gets.
+
+use crate::Request;
+use crate::request::Elsewhere;
+use serde_json::{Value, json};
+use std::collections::BTreeMap;
+use wgfc_compiler::{Diagnostic, Errors, Kind};
+use wgfc_ir::Bundle;
+use wgfc_ir::recipe::{Recipe, Recipes, SourceFile};
+use wgfc_ir::remote::{Files, Source, Stretch};
+
+/// The least bytes that stretches of a tensor have on average; one in more pieces is put together here.
+const LEAST_STRETCH: usize = 4 << 10;
+
+/// The answer to a [`Request`].
+#[derive(Clone, Debug, Default)]
+pub struct Answer {
+    /// `{"plan", "kernels", "read"}`: the bundle as `docs/plan-format.md` has it, the texts of its kernels by name, and how many
+    /// bytes of the files were read; or `{"errors", "text"}`.
+    pub json: String,
+    /// The file without a name, which parts of weights are in that were computed here.
+    pub data: Vec<u8>,
+}
+
+/// Compiles a model whose large tensors are in `files`.
+pub fn compile(model: &[u8], request: &str, files: Box<dyn Files>) -> Answer {
+    let made = serde_json::from_str::<Request>(request)
+        .map_err(|e| Errors(vec![Diagnostic::internal(format!("the request is not what it should be: {e}"))]))
+        .and_then(|r| answer(model, r, files));
+    made.unwrap_or_else(|e| Answer { json: failed(&e).to_string(), data: vec![] })
+}
+
+fn answer(model: &[u8], request: Request, files: Box<dyn Files>) -> Result<Answer, Errors> {
+    let options = request.options()?;
+    let source = Source::new(files);
+    let elsewhere = Elsewhere { files: request.files, source: source.clone() };
+    let mut programs = vec![];
+    for (name, options) in options {
+        programs.push((name, wgfc_compiler::compile(model, &elsewhere, &options)?));
+    }
+    let producer = concat!("wgfc ", env!("CARGO_PKG_VERSION"));
+    let bundle = Bundle::new(producer.into(), programs);
+    let (recipes, data) = recipes(&bundle, &elsewhere);
+    if let Some((file, offset)) = source.failed() {
+        let name = elsewhere.files.get(file).map_or("", |f| &f.name);
+        let e = Diagnostic::model(format!("cannot read the bytes of `{name}` from {offset}"));
+        return Err(Errors(vec![e.help("the file was cut short, or its download ended: load it again")]));
+    }
+    let kernels: BTreeMap<&str, &str> = bundle.kernels().iter().map(|(n, k)| (*n, k.wgsl.as_str())).collect();
+    let plan = Bundle { weights: Some(recipes), ..bundle.without_weights() };
+    let json = json!({ "plan": plan, "kernels": kernels, "read": source.bytes_read() });
+    Ok(Answer { json: json.to_string(), data })
+}
+
+/// Where the bytes of all weights are, and those that were computed here.
+fn recipes(bundle: &Bundle, elsewhere: &Elsewhere) -> (Recipes, Vec<u8>) {
+    let here = elsewhere.files.len();
+    let mut data = vec![];
+    let mut tensors = BTreeMap::new();
+    for (name, tensor) in bundle.store() {
+        let recipe = Recipe::find(tensor, LEAST_STRETCH, |s| match s {
+            Stretch::There { file, offset, .. } => Some((file, offset)),
+            Stretch::Here(_) => None,
+        });
+        let recipe = recipe.unwrap_or_else(|| {
+            let offset = data.len() as u64;
+            data.extend_from_slice(tensor.bytes().unwrap_or_default());
+            Recipe::whole(tensor, here, offset)
+        });
+        tensors.insert(name.to_owned(), recipe);
+    }
+    let named =
+        elsewhere.files.iter().map(|f| SourceFile { name: f.name.clone(), bytes: f.bytes, sha256: None });
+    let own = SourceFile { bytes: data.len() as u64, ..SourceFile::default() };
+    (Recipes { files: named.chain([own]).collect(), tensors }, data)
+}
+
+/// Diagnostics as data and as text.
+fn failed(e: &Errors) -> Value {
+    let one = |d: &Diagnostic| {
+        let l = &d.location;
+        let kind = match d.kind {
+            Kind::Model => "model",
+            Kind::Unsupported => "unsupported",
+            Kind::Internal => "internal",
+        };
+        json!({
+            "kind": kind,
+            "message": d.message,
+            "node": l.node.as_deref(),
+            "operator": l.operator.as_deref(),
+            "opset": l.opset,
+            "part": l.part,
+            "source": l.source,
+            "help": d.help,
+        })
+    };
+    json!({ "errors": e.0.iter().map(one).collect::<Vec<_>>(), "text": e.to_string() })
+}

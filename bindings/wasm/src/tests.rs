@@ -1,0 +1,113 @@
+use crate::compile;
+use prost::Message;
+use serde_json::{Value, json};
+use std::path::PathBuf;
+use wgfc_compiler::import::NoExternalData;
+use wgfc_compiler::import::onnx::{ModelProto, StringStringEntryProto};
+use wgfc_compiler::{Options, compile as native};
+use wgfc_ir::Bundle;
+use wgfc_ir::recipe::Recipes;
+use wgfc_ir::remote::Files;
+
+/// One file.
+#[derive(Clone)]
+struct Bytes(Vec<u8>);
+
+impl Files for Bytes {
+    fn read(&self, file: usize, offset: u64, into: &mut [u8]) -> bool {
+        let from = offset as usize;
+        match self.0.get(from..from + into.len()) {
+            Some(bytes) if file == 0 => into.copy_from_slice(bytes),
+            _ => return false,
+        }
+        true
+    }
+}
+
+/// A fixture, as it is and with its tensors of more than 64 bytes in a file.
+fn fixture(name: &str) -> (Vec<u8>, Vec<u8>, Bytes) {
+    let path =
+        PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../fixtures/small").join(name).join("model.onnx");
+    let whole = std::fs::read(path).unwrap();
+    let mut model = ModelProto::decode(&whole[..]).unwrap();
+    let mut file = vec![];
+    for t in &mut model.graph.as_mut().unwrap().initializer {
+        if t.raw_data.len() <= 64 {
+            continue;
+        }
+        let entry = |key: &str, value: String| StringStringEntryProto { key: key.into(), value };
+        t.external_data = vec![
+            entry("location", "weights".into()),
+            entry("offset", file.len().to_string()),
+            entry("length", t.raw_data.len().to_string()),
+        ];
+        t.data_location = 1;
+        file.extend_from_slice(&std::mem::take(&mut t.raw_data));
+    }
+    (whole, model.encode_to_vec(), Bytes(file))
+}
+
+fn asked(model: &[u8], files: &Bytes, more: Value) -> (Value, Vec<u8>) {
+    let mut request = json!({ "files": [{ "name": "weights", "bytes": files.0.len() }] });
+    request.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+    let answer = compile(model, &request.to_string(), Box::new(files.clone()));
+    (serde_json::from_str(&answer.json).unwrap(), answer.data)
+}
+
+#[test]
+fn what_is_elsewhere_is_compiled_as_what_is_here() {
+    for name in ["mlp", "conv", "decoder", "attention", "recurrent", "half", "integers"] {
+        let (whole, model, files) = fixture(name);
+        let (answer, data) = asked(&model, &files, json!({}));
+        assert!(answer["errors"].is_null(), "{name}: {}", answer["text"]);
+        let want = Bundle::new(
+            String::new(),
+            vec![(String::new(), native(&whole, &NoExternalData, &Options::default()).unwrap())],
+        );
+
+        for (kernel, k) in want.kernels() {
+            assert_eq!(answer["kernels"][kernel], *k.wgsl, "{name}");
+        }
+        let recipes: Recipes = serde_json::from_value(answer["plan"]["weights"].clone()).unwrap();
+        for (weight, tensor) in want.store() {
+            let mut bytes = vec![];
+            for p in &recipes.tensors[weight].parts {
+                let of = if p.file == 0 { &files.0 } else { &data };
+                bytes.extend_from_slice(&of[p.offset as usize..(p.offset + p.bytes) as usize]);
+            }
+            assert_eq!(bytes, tensor.bytes().unwrap(), "{name}: {weight}");
+        }
+        assert_eq!(recipes.tensors.len(), want.store().len(), "{name}");
+    }
+}
+
+#[test]
+fn plans_share_weights() {
+    let (_, model, files) = fixture("decoder");
+    let plans = json!({ "plans": [{ "name": "decode", "dims": { "seq": 1 } }, { "name": "prefill" }] });
+    let (answer, _) = asked(&model, &files, plans);
+    let names: Vec<&str> =
+        answer["plan"]["plans"].as_array().unwrap().iter().map(|p| p["name"].as_str().unwrap()).collect();
+    assert_eq!(names, ["decode", "prefill"], "{}", answer["text"]);
+}
+
+#[test]
+fn errors_are_data_and_text() {
+    let (_, model, files) = fixture("mlp");
+    let first = |answer: &Value| answer["errors"][0]["message"].as_str().unwrap().to_owned();
+    let (answer, data) = asked(&model, &Bytes(files.0[..10].to_vec()), json!({}));
+    assert!(first(&answer).contains("outside the file (10 bytes)") && data.is_empty(), "{answer}");
+    assert!(answer["text"].as_str().unwrap().starts_with("error"), "{answer}");
+    for (more, said) in [
+        (json!({ "profile": { "version": 7 } }), "the device profile"),
+        (json!({ "colour": 1 }), "unknown field `colour`"),
+        (json!({ "dims": { "batch": 0 } }), ""),
+        (json!({ "expect": { "nobody": 3 } }), "nobody is expected to be 3"),
+    ] {
+        let (answer, _) = asked(&model, &files, more);
+        assert!(answer["errors"].is_null() || first(&answer).contains(said), "{answer}");
+        assert!(said.is_empty() || !answer["errors"].is_null(), "{said}");
+    }
+    let answer = compile(&model[..20], "{}", Box::new(files));
+    assert!(answer.json.contains("\"errors\""), "{}", answer.json);
+}

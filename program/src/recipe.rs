@@ -1,0 +1,312 @@
+//! What weights are put together from: stretches of files.
+
+use crate::DType;
+use crate::remote::Stretch;
+use crate::tensor::{Tensor, checked_numel};
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::ops::Range;
+
+/// The most bytes of a [`Part`].
+pub const PART_BYTES: u64 = 16 << 20;
+/// The least bytes of a row of a column: each row is a write to the device.
+const LEAST_ROW: usize = 512;
+
+/// Where the bytes of the weights are.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Recipes {
+    /// The files that parts are of.
+    pub files: Vec<SourceFile>,
+    /// Each weight, by name.
+    pub tensors: BTreeMap<String, Recipe>,
+}
+
+/// A file that holds bytes of weights.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SourceFile {
+    /// A path or URL relative to the plan; empty for the file that the plan is in.
+    pub name: String,
+    /// How many bytes it has.
+    pub bytes: u64,
+    /// The SHA-256 of all of them, in hexadecimal digits.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sha256: Option<String>,
+}
+
+/// What a weight is put together from.
+///
+/// The parts of a column, one behind the other, are `rows` rows of equal size. A row of the tensor is that row of each column in
+/// turn. With one row, this is one part behind the other.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Recipe {
+    /// Element type.
+    pub dtype: DType,
+    /// Extents, outermost first.
+    pub shape: Vec<usize>,
+    /// How many rows each column has.
+    #[serde(default = "one", skip_serializing_if = "is_one")]
+    pub rows: u64,
+    /// The parts, column by column.
+    pub parts: Vec<Part>,
+}
+
+/// A stretch of a file: whole rows of a column.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Part {
+    /// The column, counted from 0.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub column: usize,
+    /// Index into [`Recipes::files`].
+    pub file: usize,
+    /// Its first byte.
+    pub offset: u64,
+    /// How many bytes it has: from 1 to [`PART_BYTES`].
+    pub bytes: u64,
+    /// Their SHA-256, in hexadecimal digits.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sha256: Option<String>,
+}
+
+fn one() -> u64 {
+    1
+}
+
+fn is_one(n: &u64) -> bool {
+    *n == 1
+}
+
+fn is_zero(n: &usize) -> bool {
+    *n == 0
+}
+
+impl Recipe {
+    /// One stretch of a file that has all bytes of a tensor.
+    pub fn whole(t: &Tensor, file: usize, offset: u64) -> Recipe {
+        let bytes = t.byte_len().unwrap_or(0) as u64;
+        let part = Part { column: 0, file, offset, bytes, sha256: None };
+        Recipe { dtype: t.dtype, shape: t.shape.clone(), rows: 1, parts: part.cut(1).collect() }
+    }
+
+    /// How a tensor is put together from stretches of which `place` knows the file and the first byte in it; nothing where it does
+    /// not know one, or where they have fewer than `least` bytes on average.
+    pub fn find<'t>(
+        t: &'t Tensor,
+        least: usize,
+        place: impl Fn(Stretch<'t>) -> Option<(usize, u64)>,
+    ) -> Option<Recipe> {
+        let (rows, columns) = t.columns();
+        let mut all = vec![];
+        for (column, c) in columns.iter().enumerate() {
+            let len = c.byte_len()?;
+            let row = len / rows;
+            if rows > 1 && (row < LEAST_ROW || !row.is_multiple_of(4) || row as u64 > PART_BYTES) {
+                return None;
+            }
+            let mut parts: Vec<Part> = vec![];
+            for s in c.stretches(0..len).filter(|s| !s.is_empty()) {
+                let bytes = s.len() as u64;
+                let (file, offset) = place(s)?;
+                match parts.last_mut() {
+                    Some(p) if p.file == file && p.offset + p.bytes == offset => p.bytes += bytes,
+                    _ => parts.push(Part { column, file, offset, bytes, sha256: None }),
+                }
+                if parts.len() > len / least + 1 {
+                    return None;
+                }
+            }
+            // Parts have whole rows.
+            if parts.iter().map(|p| p.bytes).sum::<u64>() != len as u64
+                || rows > 1 && parts.iter().any(|p| !p.bytes.is_multiple_of(row as u64))
+            {
+                return None;
+            }
+            let unit = if rows > 1 { row as u64 } else { 1 };
+            all.extend(parts.into_iter().flat_map(|p| p.cut(unit)));
+        }
+        Some(Recipe { dtype: t.dtype, shape: t.shape.clone(), rows: rows as u64, parts: all })
+    }
+
+    /// Which of its parts each column has.
+    ///
+    /// # Errors
+    /// What is wrong with it: a shape that overflows, parts that are outside of their files, in no order, not of whole rows, or not
+    /// of the bytes that shape and type need.
+    pub fn columns(&self, files: &[SourceFile]) -> Result<Vec<Range<usize>>, String> {
+        let n = checked_numel(&self.shape).ok_or_else(|| format!("shape {:?} overflows", self.shape))?;
+        let need = self.dtype.bytes_for(n) as u64;
+        let all = files.iter().fold(0u64, |n, f| n.saturating_add(f.bytes));
+        if need > all {
+            return Err(format!("it has {need} bytes, and all files together {all}"));
+        }
+        let mut columns: Vec<Range<usize>> = vec![];
+        for (i, p) in self.parts.iter().enumerate() {
+            p.check(files).map_err(|e| format!("parts[{i}]: {e}"))?;
+            match columns.len() {
+                n if p.column == n => columns.push(i..i + 1),
+                n if p.column + 1 == n => columns[p.column].end = i + 1,
+                n => {
+                    return Err(format!(
+                        "parts[{i}]: column {} cannot follow column {}",
+                        p.column,
+                        n as i64 - 1
+                    ));
+                }
+            }
+        }
+        let sum = |parts: &[Part]| parts.iter().fold(0u64, |n, p| n.saturating_add(p.bytes));
+        let have = sum(&self.parts);
+        if have != need {
+            return Err(format!("{}{:?} needs {need} bytes, its parts have {have}", self.dtype, self.shape));
+        }
+        for (i, c) in columns.iter().enumerate() {
+            let bytes = sum(&self.parts[c.clone()]);
+            let row = bytes.checked_div(self.rows).filter(|r| r.saturating_mul(self.rows) == bytes);
+            let Some(row) = row else {
+                return Err(format!("column {i} has {bytes} bytes, which are not {} equal rows", self.rows));
+            };
+            let odd = self.parts[c.clone()].iter().find(|p| self.rows > 1 && !p.bytes.is_multiple_of(row));
+            if let Some(p) = odd {
+                return Err(format!("column {i} has a part of {} bytes, and rows of {row}", p.bytes));
+            }
+        }
+        Ok(columns)
+    }
+}
+
+impl Part {
+    /// The same bytes in parts of at most [`PART_BYTES`], each a multiple of `unit`, which is at most as many.
+    fn cut(self, unit: u64) -> impl Iterator<Item = Part> {
+        let most = PART_BYTES / unit * unit;
+        let end = self.offset + self.bytes;
+        let starts = (self.offset..end).step_by(most as usize);
+        starts.map(move |offset| Part { offset, bytes: most.min(end - offset), ..self.clone() })
+    }
+
+    fn check(&self, files: &[SourceFile]) -> Result<(), String> {
+        let file = files.get(self.file).ok_or_else(|| format!("there is no file {}", self.file))?;
+        if self.bytes == 0 || self.bytes > PART_BYTES {
+            return Err(format!("it has {} bytes, not between 1 and {PART_BYTES}", self.bytes));
+        }
+        if self.offset.checked_add(self.bytes).is_none_or(|end| end > file.bytes) {
+            let (at, n) = (self.offset, self.bytes);
+            return Err(format!(
+                "{n} bytes from {at} are outside of file {} ({} bytes)",
+                self.file, file.bytes
+            ));
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::Arc;
+
+    fn files(bytes: u64) -> Vec<SourceFile> {
+        vec![SourceFile { name: "w".into(), bytes, sha256: None }]
+    }
+
+    /// A file of `n` bytes, and the tensors of rows of `width` bytes in it.
+    fn file(n: usize) -> (Arc<Vec<u8>>, impl Fn(usize, usize, usize) -> Tensor) {
+        let all = Arc::new((0..n).map(|i| (i * 7 + i / 256) as u8).collect::<Vec<u8>>());
+        let owner = all.clone();
+        let of = move |at: usize, rows: usize, width: usize| {
+            Tensor::shared(DType::U8, vec![rows, width], owner.clone(), at, rows * width).unwrap()
+        };
+        (all, of)
+    }
+
+    fn found(t: &Tensor, all: &[u8]) -> Option<Recipe> {
+        Recipe::find(t, 1 << 10, |s| match s {
+            Stretch::Here(b) => {
+                let at = (b.as_ptr() as usize).wrapping_sub(all.as_ptr() as usize);
+                (at < all.len()).then_some((0, at as u64))
+            }
+            Stretch::There { .. } => None,
+        })
+    }
+
+    /// The bytes that a recipe says.
+    fn cooked(r: &Recipe, all: &[u8]) -> Vec<u8> {
+        let columns = r.columns(&files(all.len() as u64)).unwrap();
+        let mut columns: Vec<(Vec<u8>, usize)> = columns
+            .into_iter()
+            .map(|c| {
+                let parts = r.parts[c].iter();
+                let bytes = parts.flat_map(|p| &all[p.offset as usize..(p.offset + p.bytes) as usize]);
+                let bytes: Vec<u8> = bytes.copied().collect();
+                let row = bytes.len() / r.rows as usize;
+                (bytes, row)
+            })
+            .collect();
+        let mut out = vec![];
+        for _ in 0..r.rows {
+            for (bytes, row) in &mut columns {
+                out.extend(bytes.drain(..*row));
+            }
+        }
+        out
+    }
+
+    #[test]
+    fn tensors_side_by_side_are_columns() {
+        let (all, of) = file(1 << 16);
+        let (a, b, c) = (of(64, 8, 1024), of(20000, 8, 512), of(40000, 3, 1024));
+        let joined = Tensor::joined(&[&a, &b, &a], 1).unwrap();
+        let r = found(&joined, &all).unwrap();
+        assert_eq!((r.rows, r.parts.len(), r.parts[1].column), (8, 3, 1));
+        assert_eq!(cooked(&r, &all), joined.bytes().unwrap());
+        // A column of two stretches.
+        let tall = Tensor::joined(&[&a, &c], 0).unwrap();
+        let wide = Tensor::joined(&[&tall, &of(50000, 11, 512)], 1).unwrap();
+        let r = found(&wide, &all).unwrap();
+        assert_eq!(r.parts.iter().map(|p| p.column).collect::<Vec<_>>(), [0, 0, 1]);
+        assert_eq!(cooked(&r, &all), wide.bytes().unwrap());
+        let r = found(&tall, &all).unwrap();
+        assert_eq!((r.rows, r.parts.len()), (1, 2));
+        assert_eq!(cooked(&r, &all), tall.bytes().unwrap());
+        assert_eq!(found(&a, &all), Some(Recipe::whole(&a, 0, 64)));
+    }
+
+    #[test]
+    fn many_small_rows_and_other_memory_are_copied() {
+        let (all, of) = file(1 << 16);
+        let (a, b) = (of(0, 16, 1024), of(30000, 16, 256));
+        assert_eq!(found(&Tensor::joined(&[&a, &b], 1).unwrap(), &all), None);
+        assert_eq!(found(&Tensor::zeros(DType::U8, vec![4096]), &all), None);
+    }
+
+    #[test]
+    fn parts_are_cut_between_rows() {
+        let t = Tensor::absent(DType::U8, vec![1]);
+        assert_eq!(Recipe::whole(&t, 0, 0).parts, []);
+        let part = Part { column: 0, file: 0, offset: 5, bytes: 2 * PART_BYTES + 1, sha256: None };
+        let ends: Vec<(u64, u64)> = part.clone().cut(1).map(|p| (p.offset, p.bytes)).collect();
+        assert_eq!(ends, [(5, PART_BYTES), (5 + PART_BYTES, PART_BYTES), (5 + 2 * PART_BYTES, 1)]);
+        let rows = Part { bytes: 9000 * 4000, ..part };
+        assert!(rows.cut(9000).all(|p| p.bytes.is_multiple_of(9000) && p.bytes <= PART_BYTES));
+    }
+
+    #[test]
+    fn bad_recipes_are_refused() {
+        let part = |column, bytes| Part { column, file: 0, offset: 0, bytes, sha256: None };
+        let recipe = |rows, parts| Recipe { dtype: DType::U8, shape: vec![4, 6], rows, parts };
+        for (rows, parts, said) in [
+            (4, vec![part(0, 16), part(1, 8)], ""),
+            (1, vec![part(0, 16), part(0, 8)], ""),
+            (4, vec![part(1, 24)], "cannot follow"),
+            (4, vec![part(0, 8), part(1, 8), part(0, 8)], "cannot follow"),
+            (4, vec![part(0, 10), part(1, 14)], "equal rows"),
+            (4, vec![part(0, 6), part(0, 10), part(1, 8)], "rows of 4"),
+            (0, vec![part(0, 24)], "equal rows"),
+            (u64::MAX, vec![part(0, 24)], "equal rows"),
+            (1, vec![part(0, 23)], "its parts have 23"),
+            (1, vec![part(0, 24), part(usize::MAX, 1)], "cannot follow"),
+        ] {
+            let columns = recipe(rows, parts).columns(&files(100));
+            assert_eq!(columns.as_ref().err().is_none(), said.is_empty(), "{columns:?}");
+            assert!(columns.as_ref().err().is_none_or(|e| e.contains(said)), "{columns:?}");
+        }
+    }
+}
