@@ -15,9 +15,11 @@ pub mod row;
 pub mod staged_loop;
 pub mod thin;
 
+use minijinja::syntax::SyntaxConfig;
+use minijinja::value::Serde;
+use minijinja::{Environment, UndefinedBehavior};
 use serde::Serialize;
 use std::sync::LazyLock;
-use tera::{Context, Tera};
 
 /// The parameters of one template.
 pub trait Template: Serialize {
@@ -27,24 +29,29 @@ pub trait Template: Serialize {
 
 /// Every template by name.
 pub const SOURCES: &[(&str, &str)] = &[
-    ("attention.wgsl", include_str!("../templates/attention.wgsl.tera")),
-    ("attention_decode.wgsl", include_str!("../templates/attention_decode.wgsl.tera")),
-    ("map.wgsl", include_str!("../templates/map.wgsl.tera")),
-    ("matmul.wgsl", include_str!("../templates/matmul.wgsl.tera")),
-    ("matmul_cooperative.wgsl", include_str!("../templates/matmul_cooperative.wgsl.tera")),
-    ("matmul_serial.wgsl", include_str!("../templates/matmul_serial.wgsl.tera")),
-    ("matmul_thin.wgsl", include_str!("../templates/matmul_thin.wgsl.tera")),
-    ("row.wgsl", include_str!("../templates/row.wgsl.tera")),
-    ("loop.wgsl", include_str!("../templates/loop.wgsl.tera")),
-    ("prefix_scan.wgsl", include_str!("../templates/prefix_scan.wgsl.tera")),
-    ("prefix_scan_shared.wgsl", include_str!("../templates/prefix_scan_shared.wgsl.tera")),
-    ("staged_loop.wgsl", include_str!("../templates/staged_loop.wgsl.tera")),
+    ("attention.wgsl", include_str!("../templates/attention.wgsl.jinja")),
+    ("attention_decode.wgsl", include_str!("../templates/attention_decode.wgsl.jinja")),
+    ("map.wgsl", include_str!("../templates/map.wgsl.jinja")),
+    ("matmul.wgsl", include_str!("../templates/matmul.wgsl.jinja")),
+    ("matmul_cooperative.wgsl", include_str!("../templates/matmul_cooperative.wgsl.jinja")),
+    ("matmul_serial.wgsl", include_str!("../templates/matmul_serial.wgsl.jinja")),
+    ("matmul_thin.wgsl", include_str!("../templates/matmul_thin.wgsl.jinja")),
+    ("row.wgsl", include_str!("../templates/row.wgsl.jinja")),
+    ("loop.wgsl", include_str!("../templates/loop.wgsl.jinja")),
+    ("prefix_scan.wgsl", include_str!("../templates/prefix_scan.wgsl.jinja")),
+    ("prefix_scan_shared.wgsl", include_str!("../templates/prefix_scan_shared.wgsl.jinja")),
+    ("staged_loop.wgsl", include_str!("../templates/staged_loop.wgsl.jinja")),
 ];
 
-static ENGINE: LazyLock<Result<Tera, String>> = LazyLock::new(|| {
-    let mut tera = Tera::default();
-    tera.add_raw_templates(SOURCES.iter().copied()).map_err(describe)?;
-    Ok(tera)
+static ENGINE: LazyLock<Result<Environment<'static>, String>> = LazyLock::new(|| {
+    let mut engine = Environment::new();
+    engine.set_undefined_behavior(UndefinedBehavior::Strict);
+    engine.set_syntax(SyntaxConfig::builder().keep_trailing_newline(true).build().map_err(describe)?);
+    engine.add_filter("trim_end", |text: &str| text.trim_end().to_owned());
+    for (name, source) in SOURCES {
+        engine.add_template(name, source).map_err(describe)?;
+    }
+    Ok(engine)
 });
 
 /// Why a template could not be rendered.
@@ -60,13 +67,13 @@ pub struct RenderError {
 /// Fills a template.
 pub fn render<T: Template>(parameters: &T) -> Result<String, RenderError> {
     let fail = |reason| RenderError { name: T::NAME, reason };
-    let tera = ENGINE.as_ref().map_err(|e| fail(e.clone()))?;
-    let context = Context::from_serialize(parameters).map_err(|e| fail(describe(e)))?;
-    tera.render(T::NAME, &context).map_err(|e| fail(describe(e)))
+    let engine = ENGINE.as_ref().map_err(|e| fail(e.clone()))?;
+    let template = engine.get_template(T::NAME).map_err(|e| fail(describe(e)))?;
+    template.render(Serde(parameters)).map_err(|e| fail(describe(e)))
 }
 
 /// An error with its causes.
-fn describe(e: tera::Error) -> String {
+fn describe(e: minijinja::Error) -> String {
     let mut text = e.to_string();
     let mut cause = std::error::Error::source(&e);
     while let Some(c) = cause {

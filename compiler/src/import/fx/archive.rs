@@ -5,12 +5,11 @@
 
 use crate::import::ExternalData;
 use crate::{Diagnostic, Errors};
+use rawzip::{CompressionMethod, ZipArchive};
 use std::collections::BTreeMap;
-use std::io::{Cursor, Read};
+use std::io::Read;
 use std::sync::Arc;
 use wgfc_ir::tensor::ByteOwner;
-use zip::read::{ArchiveOffset, Config};
-use zip::{CompressionMethod, ZipArchive};
 
 /// The most bytes of a record that is a text.
 const MOST_TEXT: u64 = 256 << 20;
@@ -206,29 +205,31 @@ impl<'m> Archive<'m> {
 /// The records of a zip file, by their full names.
 fn directory(file: &Part) -> Result<BTreeMap<String, Record>, Diagnostic> {
     let len = file.len as u64;
-    // Nothing comes before an archive. What the crate finds out about that is wrong where the first entry of the directory is as
-    // long as the records behind it are (76 bytes).
-    let config = Config { archive_offset: ArchiveOffset::Known(0) };
-    let mut zip = ZipArchive::with_config(config, Cursor::new(file.bytes())).map_err(broken)?;
-    if zip.len() > MOST_RECORDS {
-        return Err(broken(format!("it has {} records", zip.len())));
-    }
+    let zip = ZipArchive::from_slice(file.bytes()).map_err(broken)?;
     let (mut records, mut places) = (BTreeMap::new(), vec![]);
-    for i in 0..zip.len() {
-        let r = zip.by_index_raw(i).map_err(broken)?;
-        let name = r.name().map_err(broken)?.into_owned();
+    for r in zip.entries() {
+        let r = r.map_err(broken)?;
+        if places.len() >= MOST_RECORDS {
+            return Err(broken(format!("it has more than {MOST_RECORDS} records")));
+        }
+        let path = r.file_path();
+        let name = str::from_utf8(path.as_bytes()).map_err(|_| broken("a name in it is no text"))?.to_owned();
         let leaves =
             name.starts_with('/') || name.split('/').any(|p| p == "..") || name.contains(['\\', '\0', ':']);
         if leaves {
             return Err(broken(format!("`{}` leaves the archive", name.escape_default())));
         }
-        let deflated = match r.compression() {
-            CompressionMethod::Stored => false,
-            CompressionMethod::Deflated => true,
+        let deflated = match r.compression_method() {
+            CompressionMethod::STORE => false,
+            CompressionMethod::DEFLATE => true,
             other => return Err(broken(format!("`{name}` is packed by {other}"))),
         };
-        let (size, packed) = (r.size(), r.compressed_size());
-        let start = r.data_start().ok_or_else(|| broken(format!("`{name}` has no data")))?;
+        if r.flags().is_encrypted() {
+            return Err(broken(format!("`{name}` is encrypted")));
+        }
+        let (size, packed) = (r.uncompressed_size_hint(), r.compressed_size_hint());
+        let entry = zip.get_entry(r.wayfinder()).map_err(|e| broken(format!("`{name}`: {e}")))?;
+        let (start, _) = entry.compressed_data_range();
         let inside = start.checked_add(packed).is_some_and(|end| end <= len);
         if !inside || !deflated && size != packed {
             return Err(broken(format!("`{name}` is longer than the file")));
@@ -261,7 +262,8 @@ fn root(records: &BTreeMap<String, Record>) -> Result<(String, Layout), Diagnost
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::io::Write;
+    use std::io::{Cursor, Write};
+    use zip::CompressionMethod;
     use zip::write::SimpleFileOptions;
 
     fn zipped(records: &[(&str, &[u8])], method: CompressionMethod) -> Vec<u8> {
