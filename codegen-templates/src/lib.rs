@@ -17,7 +17,7 @@ pub mod thin;
 
 use minijinja::syntax::SyntaxConfig;
 use minijinja::value::Serde;
-use minijinja::{Environment, UndefinedBehavior};
+use minijinja::{Environment, UndefinedBehavior, Value};
 use serde::Serialize;
 use std::sync::LazyLock;
 
@@ -48,6 +48,9 @@ static ENGINE: LazyLock<Result<Environment<'static>, String>> = LazyLock::new(||
     engine.set_undefined_behavior(UndefinedBehavior::Strict);
     engine.set_syntax(SyntaxConfig::builder().keep_trailing_newline(true).build().map_err(describe)?);
     engine.add_filter("trim_end", |text: &str| text.trim_end().to_owned());
+    engine.add_filter("length", |items: Vec<Value>| items.len());
+    engine.add_filter("join", |items: Vec<String>, between: &str| items.join(between));
+    engine.add_function("range", |end: u32| (0..end).map(Value::from).collect::<Vec<Value>>());
     for (name, source) in SOURCES {
         engine.add_template(name, source).map_err(describe)?;
     }

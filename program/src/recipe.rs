@@ -143,13 +143,9 @@ impl Recipe {
             p.check(files).map_err(|e| format!("parts[{i}]: {e}"))?;
             match columns.len() {
                 n if p.column == n => columns.push(i..i + 1),
-                n if p.column + 1 == n => columns[p.column].end = i + 1,
+                n if n > 0 && p.column == n - 1 => columns[p.column].end = i + 1,
                 n => {
-                    return Err(format!(
-                        "parts[{i}]: column {} cannot follow column {}",
-                        p.column,
-                        n as i64 - 1
-                    ));
+                    return Err(format!("parts[{i}]: column {} where column {n} is the next", p.column));
                 }
             }
         }
@@ -295,14 +291,14 @@ mod tests {
         for (rows, parts, said) in [
             (4, vec![part(0, 16), part(1, 8)], ""),
             (1, vec![part(0, 16), part(0, 8)], ""),
-            (4, vec![part(1, 24)], "cannot follow"),
-            (4, vec![part(0, 8), part(1, 8), part(0, 8)], "cannot follow"),
+            (4, vec![part(1, 24)], "is the next"),
+            (4, vec![part(0, 8), part(1, 8), part(0, 8)], "is the next"),
             (4, vec![part(0, 10), part(1, 14)], "equal rows"),
             (4, vec![part(0, 6), part(0, 10), part(1, 8)], "rows of 4"),
             (0, vec![part(0, 24)], "equal rows"),
             (u64::MAX, vec![part(0, 24)], "equal rows"),
             (1, vec![part(0, 23)], "its parts have 23"),
-            (1, vec![part(0, 24), part(usize::MAX, 1)], "cannot follow"),
+            (1, vec![part(0, 24), part(usize::MAX, 1)], "is the next"),
         ] {
             let columns = recipe(rows, parts).columns(&files(100));
             assert_eq!(columns.as_ref().err().is_none(), said.is_empty(), "{columns:?}");

@@ -66,7 +66,7 @@ export function partsOfRecipes(weights: Json | undefined, named = (name: string)
     const { rows = 1, parts } = t.object({ rows: optional(count), parts: (p) => p.list(part) });
     const columns: number[] = [];
     for (const { column, bytes } of parts) {
-      if (column > columns.length) t.fail(`column ${column} cannot follow column ${columns.length - 1}`);
+      if (column > columns.length) t.fail(`column ${column} where column ${columns.length} is the next`);
       columns[column] = (columns[column] ?? 0) + bytes;
     }
     const sum = (numbers: number[]) => numbers.reduce((a, b) => a + b, 0);

@@ -4,7 +4,8 @@ use crate::Request;
 use crate::request::Elsewhere;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
-use wgfc_compiler::{Diagnostic, Errors, Kind};
+use wgfc_compiler::schedule::table::{self, Tuning};
+use wgfc_compiler::{Diagnostic, Errors, Kind, pipeline};
 use wgfc_ir::Bundle;
 use wgfc_ir::recipe::{Recipe, Recipes, SourceFile};
 use wgfc_ir::remote::{Files, Source, Stretch};
@@ -16,7 +17,7 @@ const LEAST_STRETCH: usize = 4 << 10;
 #[derive(Clone, Debug, Default)]
 pub struct Answer {
     /// `{"plan", "kernels", "read"}`: the bundle as `docs/plan-format.md` has it, the texts of its kernels by name, and how many
-    /// bytes of the files were read; or `{"errors", "text"}`.
+    /// bytes of the files were read, with `"schedules"` where they were asked for; or `{"errors", "text"}`.
     pub json: String,
     /// The file without a name, which parts of weights are in that were computed here.
     pub data: Vec<u8>,
@@ -35,7 +36,12 @@ fn answer(model: &[u8], request: Request, files: Box<dyn Files>) -> Result<Answe
     let source = Source::new(files);
     let elsewhere = Elsewhere { files: request.files, source: source.clone() };
     let mut programs = vec![];
+    let mut schedules = Tuning::default();
     for (name, options) in options {
+        if request.list_schedules {
+            let fused = pipeline::fuse_amended(model, &elsewhere, &options, &mut |_| Ok(()), &mut |_, _| {})?;
+            schedules.choices.extend(table::of(&pipeline::schedule(fused.kernels, &options)?).choices);
+        }
         programs.push((name, wgfc_compiler::compile(model, &elsewhere, &options)?));
     }
     let producer = concat!("wgfc ", env!("CARGO_PKG_VERSION"));
@@ -48,7 +54,11 @@ fn answer(model: &[u8], request: Request, files: Box<dyn Files>) -> Result<Answe
     }
     let kernels: BTreeMap<&str, &str> = bundle.kernels().iter().map(|(n, k)| (*n, k.wgsl.as_str())).collect();
     let plan = Bundle { weights: Some(recipes), ..bundle.without_weights() };
-    let json = json!({ "plan": plan, "kernels": kernels, "read": source.bytes_read() });
+    let mut json = json!({ "plan": plan, "kernels": kernels, "read": source.bytes_read() });
+    if request.list_schedules {
+        let text = schedules.to_json(None).map_err(|e| Errors(vec![Diagnostic::internal(e)]))?;
+        json["schedules"] = text.into();
+    }
     Ok(Answer { json: json.to_string(), data })
 }
 

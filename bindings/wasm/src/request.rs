@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use wgfc_compiler::DeviceProfile;
 use wgfc_compiler::import::ExternalData;
+use wgfc_compiler::schedule::table::Tuning;
 use wgfc_compiler::{Diagnostic, Errors, Fusion, Options};
 use wgfc_ir::remote::{Remote, Source};
 use wgfc_ir::tensor::ByteOwner;
@@ -23,6 +24,12 @@ pub struct Request {
     pub expect: BTreeMap<String, i64>,
     /// No fusion, as a baseline.
     pub unfused: bool,
+    /// Tensors of the model to return as extra outputs.
+    pub taps: Vec<String>,
+    /// How kernels are computed: the text of what `wgfc inspect --schedule --json` prints, edited.
+    pub schedules: Option<String>,
+    /// Whether the answer has such a text.
+    pub list_schedules: bool,
     /// The plans, those that are preferred first. None is one without a name.
     pub plans: Vec<PlanRequest>,
 }
@@ -53,7 +60,7 @@ impl Request {
     /// The options of each plan, with its name.
     ///
     /// # Errors
-    /// A profile that is none.
+    /// A profile or schedules that are none.
     pub(crate) fn options(&self) -> Result<Vec<(String, Options)>, Errors> {
         let one = [PlanRequest::default()];
         let plans = if self.plans.is_empty() { &one[..] } else { &self.plans };
@@ -61,8 +68,13 @@ impl Request {
             let mut options = Options {
                 dims: self.dims.iter().chain(&p.dims).map(|(n, v)| (n.clone(), *v)).collect(),
                 fusion: if self.unfused { Fusion::None } else { Fusion::Full },
+                taps: self.taps.clone(),
                 ..Options::default()
             };
+            if let Some(text) = &self.schedules {
+                let wrong = |e: String| Errors(vec![Diagnostic::model(format!("the schedules: {e}"))]);
+                options.schedules = Tuning::from_json(text.as_bytes()).map_err(wrong)?;
+            }
             options.expect.0.extend(self.expect.iter().map(|(n, v)| (n.clone(), *v)));
             if let Some(profile) = p.profile.as_ref().or(self.profile.as_ref()) {
                 let wrong = |e: String| Errors(vec![Diagnostic::model(format!("the device profile {e}"))]);

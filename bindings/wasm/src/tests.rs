@@ -111,3 +111,28 @@ fn errors_are_data_and_text() {
     let answer = compile(&model[..20], "{}", Box::new(files));
     assert!(answer.json.contains("\"errors\""), "{}", answer.json);
 }
+
+#[test]
+fn schedules_and_taps_are_as_asked() {
+    let (_, model, files) = fixture("mlp");
+    let (answer, _) = asked(&model, &files, json!({ "list_schedules": true }));
+    let text = answer["schedules"].as_str().unwrap();
+    let (again, _) = asked(&model, &files, json!({ "schedules": text }));
+    assert_eq!(again["kernels"], answer["kernels"], "{}", again["text"]);
+    assert!(again["schedules"].is_null());
+    let (bad, _) = asked(&model, &files, json!({ "schedules": "[]" }));
+    assert!(bad["errors"][0]["message"].as_str().unwrap().starts_with("the schedules: "), "{bad}");
+
+    let graph = ModelProto::decode(&model[..]).unwrap().graph.unwrap();
+    let inner = graph.node[0].output[0].as_str();
+    let (tapped, _) = asked(&model, &files, json!({ "taps": [inner] }));
+    let outputs: Vec<&str> = tapped["plan"]["plans"][0]["outputs"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|o| o["name"].as_str().unwrap())
+        .collect();
+    assert!(outputs.contains(&inner), "{outputs:?}");
+    let (bad, _) = asked(&model, &files, json!({ "taps": ["nothing of this name"] }));
+    assert!(!bad["errors"].is_null());
+}

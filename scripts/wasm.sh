@@ -1,0 +1,31 @@
+#!/usr/bin/env bash
+# Builds the compiler as a WebAssembly module: target/wasm/compiler.wasm, which the npm package takes along.
+#
+#   scripts/wasm.sh            as it is shipped, for size: some minutes
+#   scripts/wasm.sh --quick    sooner built, larger and slower: for tests
+#
+# With rustup it takes the target wasm32-unknown-unknown where that is installed. Else the standard library is built too, from Debian's
+# packages rustc-web, cargo-web, rust-web-src and lld, which are installed when they are missing.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+source scripts/setup.sh
+
+profile=web
+[ "${1:-}" = --quick ] && profile=web-quick
+target=wasm32-unknown-unknown
+build=(build --locked --profile "$profile" --target "$target" -p wgfc-wasm)
+if [ -d "$(rustc --print sysroot)/lib/rustlib/$target/lib" ]; then
+    cargo "${build[@]}"
+else
+    [ -x /usr/bin/cargo ] || install cargo-web rustc-web
+    [ -d /usr/lib/rustlib/src/rust/library ] || install rust-web-src
+    command -v wasm-ld >/dev/null || install lld
+    RUSTC=/usr/bin/rustc RUSTDOC=/usr/bin/rustdoc RUSTC_BOOTSTRAP=1 CARGO_INCREMENTAL=0 CARGO_TARGET_DIR=target/wasm \
+        CARGO_TARGET_WASM32_UNKNOWN_UNKNOWN_LINKER=wasm-ld \
+        /usr/bin/cargo "${build[@]}" -Zbuild-std=std,panic_abort
+fi
+built=target/wasm/$target/$profile/wgfc_wasm.wasm
+[ -f "$built" ] || built=target/$target/$profile/wgfc_wasm.wasm
+mkdir -p target/wasm
+cp "$built" target/wasm/compiler.wasm
+echo "target/wasm/compiler.wasm: $(stat -c %s target/wasm/compiler.wasm) bytes, $(gzip -9 -c target/wasm/compiler.wasm | wc -c) gzipped"
