@@ -9,6 +9,7 @@ export interface HowToCompile {
   readonly unfused?: boolean;
   readonly taps?: readonly string[];
   readonly schedules?: string;
+  readonly listSchedules?: boolean;
 }
 
 const isModel = (name: string) => /\.(onnx|pt2)$/i.test(name);
@@ -30,7 +31,8 @@ export async function compiled(from: Source, how: HowToCompile, say: (text: stri
   const graph = /\.onnx$/i.test(name) ? await graphOf(file ?? (await fetched(from as URL))) : undefined;
   const opened = await openFiles(name, made.source, graph);
   const small = file && file.size <= LARGEST_FILE ? { file: { name, bytes: new Uint8Array(await file.arrayBuffer()) } } : {};
-  return { ...opened, model: from, compiled: made.ms, ...small };
+  const { schedules } = made;
+  return { ...opened, model: from, compiled: made.ms, ...small, ...(schedules === undefined ? {} : { schedules }) };
 }
 
 /** Opens dropped files: a model, a program's bundle, or the files of a program's folder. */

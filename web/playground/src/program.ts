@@ -65,6 +65,8 @@ export interface Opened {
   readonly file?: { readonly name: string; readonly bytes: Uint8Array };
   /** Milliseconds of compiling it here. */
   readonly compiled?: number;
+  /** How its kernels are computed, where that was asked for. */
+  readonly schedules?: string;
 }
 
 /** A program of files. A bundle is a file of safetensors whose header has the other files; so it does as the weights of a folder. */

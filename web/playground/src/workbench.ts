@@ -61,7 +61,7 @@ export class Workbench {
     const button = (text: string, title: string, what: string, f: () => Promise<void>, primary = false) =>
       h("button", { type: "button", class: primary ? "primary" : "", title, "data-action": what, onclick: () => void this.#guard(what, f) }, text);
     const recompile = this.#opened.model !== undefined;
-    const schedules = h("button", { type: "button", "data-action": "schedule", onclick: () => this.#schedules() }, "Schedules…");
+    const schedules = h("button", { type: "button", "data-action": "schedule", onclick: () => void this.#guard("schedule", () => this.#schedules()) }, "Schedules…");
     this.element.replaceChildren(
       h("div", { class: "head" },
         h("div", { class: "name" }, h("h1", {}, this.#opened.name), this.#planChoice()),
@@ -371,9 +371,12 @@ export class Workbench {
     }
   }
 
-  /** Schedules are JSON as `wgfc inspect --schedule --json` prints it. */
-  #schedules(): void {
-    const area = h("textarea", { rows: 16, spellcheck: "false", "aria-label": "Schedules", placeholder: "An edited copy of what `wgfc inspect --schedule --json MODEL` prints" });
+  /** Shows how the kernels are computed, as JSON, and compiles with what it is changed to. */
+  async #schedules(): Promise<void> {
+    const { schedules = "" } = await compiled(this.#opened.model!, { listSchedules: true }, (t) => this.#say(t));
+    this.#say("");
+    const area = h("textarea", { rows: 16, spellcheck: "false", "aria-label": "Schedules" });
+    area.value = schedules;
     const close = () => dialog.close();
     const apply = () => {
       close();

@@ -36,6 +36,8 @@ export interface CompileSettings {
   readonly taps?: readonly string[];
   /** Schedules for kernels: an edited copy of what `wgfc inspect --schedule --json` prints. */
   readonly schedules?: string;
+  /** Whether {@link Compiled.schedules} is wanted, which takes half as long again. */
+  readonly listSchedules?: boolean;
 }
 
 export interface CompileProgress {
@@ -71,6 +73,8 @@ export interface Compiled {
   readonly kernels: Readonly<Record<string, string>>;
   /** Bytes of the model's weights that the compiler read. */
   readonly read: number;
+  /** How each kernel is computed, where that was asked for: JSON that may be edited, and given as `schedules`. */
+  readonly schedules: string | undefined;
   /** How long it took, without downloads. */
   readonly ms: number;
   /** Whether it was compiled before, and kept. */
@@ -107,7 +111,7 @@ export async function compile(source: ModelSource, options: CompileOptions = {})
 }
 
 /** What the compiler answers. */
-type Answer = { plan: Compiled["plan"]; kernels: Record<string, string>; read: number } | Refusal;
+type Answer = { plan: Compiled["plan"]; kernels: Record<string, string>; read: number; schedules?: string } | Refusal;
 interface Refusal {
   readonly errors: readonly Diagnostic[];
   readonly text: string;
@@ -194,16 +198,16 @@ function requestOf(o: CompileOptions): object {
     throw new WgfcError("feature", "the precision f16 needs a device with the feature shader-f16");
   const precise = (p: DeviceProfile): DeviceProfile => (o.precision === "f32" ? { ...p, limits: { ...p.limits, f16: false } } : p);
   const plans = o.plans?.map(({ name, dims, profile }) => ({ name, dims, profile: profile && precise(profile) }));
-  const { dims, expect, unfused, taps, schedules } = o;
+  const { dims, expect, unfused, taps, schedules, listSchedules: list_schedules } = o;
   // JSON leaves out what is undefined.
-  return { profile: precise(profile), dims, expect, unfused, taps, schedules, plans };
+  return { profile: precise(profile), dims, expect, unfused, taps, schedules, list_schedules, plans };
 }
 
 function compiled(
-  { plan, kernels, read }: Exclude<Answer, Refusal>,
+  { plan, kernels, read, schedules }: Exclude<Answer, Refusal>,
   data: Uint8Array<ArrayBuffer>,
   files: Model["files"],
-): Pick<Compiled, "source" | "plan" | "kernels" | "read"> {
+): Pick<Compiled, "source" | "plan" | "kernels" | "read" | "schedules"> {
   // In plans, files are addresses.
   const weights = plan["weights"] as { files: { name: string }[] };
   const escape = (name: string) => name.split("/").map(encodeURIComponent).join("/");
@@ -211,7 +215,7 @@ function compiled(
   const texts = Object.entries(kernels).map(([name, text]) => [`kernels/${name}.wgsl`, text]);
   const places = [...files].map(([name, { place }]) => [escape(name), place]);
   const source = Object.fromEntries([...places, ...texts, ["plan.json", JSON.stringify(named)], ["", data]]) as Files;
-  return { source, plan: named, kernels, read };
+  return { source, plan: named, kernels, read, schedules };
 }
 
 /** A worker without work, for the next model. */
