@@ -50,6 +50,19 @@ need_drivers() {
     export VK_DRIVER_FILES VK_ICD_FILENAMES="$VK_DRIVER_FILES"
 }
 
+# Whether rustup has the standard library for web pages.
+has_wasm_target() {
+    [ -d "$(rustc --print sysroot)/lib/rustlib/wasm32-unknown-unknown/lib" ]
+}
+
+# What builds modules for web pages.
+need_wasm() {
+    has_wasm_target && return
+    [ -x /usr/bin/cargo ] || install cargo-web rustc-web
+    [ -d /usr/lib/rustlib/src/rust/library ] || install rust-web-src
+    command -v wasm-ld >/dev/null || install lld
+}
+
 # need_python REQUIREMENT ...: sets $python to an interpreter that has these packages.
 need_python() {
     local check='

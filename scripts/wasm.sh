@@ -14,12 +14,10 @@ profile=web
 [ "${1:-}" = --quick ] && profile=web-quick
 target=wasm32-unknown-unknown
 build=(build --locked --profile "$profile" --target "$target" -p wgfc-wasm)
-if [ -d "$(rustc --print sysroot)/lib/rustlib/$target/lib" ]; then
+need_wasm
+if has_wasm_target; then
     cargo "${build[@]}"
 else
-    [ -x /usr/bin/cargo ] || install cargo-web rustc-web
-    [ -d /usr/lib/rustlib/src/rust/library ] || install rust-web-src
-    command -v wasm-ld >/dev/null || install lld
     RUSTC=/usr/bin/rustc RUSTDOC=/usr/bin/rustdoc RUSTC_BOOTSTRAP=1 CARGO_INCREMENTAL=0 CARGO_TARGET_DIR=target/wasm \
         CARGO_TARGET_WASM32_UNKNOWN_UNKNOWN_LINKER=wasm-ld \
         /usr/bin/cargo "${build[@]}" -Zbuild-std=std,panic_abort
