@@ -2,7 +2,7 @@
 # Builds the compiler as a WebAssembly module: target/wasm/compiler.wasm, which the npm package takes along.
 #
 #   scripts/wasm.sh            as it is shipped, for size: some minutes
-#   scripts/wasm.sh --quick    sooner built, larger and slower: for tests
+#   scripts/wasm.sh --quick    sooner built, larger and slower: for tests; and the Rust runtime, which must stay able to run in pages
 #
 # With rustup it takes the target wasm32-unknown-unknown where that is installed. Else the standard library is built too, from Debian's
 # packages rustc-web, cargo-web, rust-web-src and lld, which are installed when they are missing.
@@ -14,6 +14,7 @@ profile=web
 [ "${1:-}" = --quick ] && profile=web-quick
 target=wasm32-unknown-unknown
 build=(build --locked --profile "$profile" --target "$target" -p wgfc-wasm)
+[ "$profile" = web ] || build+=(-p wgfc-runtime)
 need_wasm
 if has_wasm_target; then
     cargo "${build[@]}"
