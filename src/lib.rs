@@ -57,6 +57,7 @@ pub mod speeds;
 mod tensors;
 pub mod train;
 pub mod tune;
+pub mod urls;
 
 pub use artefact::{SaveOptions, load, load_bundle, save, save_bundle};
 pub use cache::Cache;

@@ -101,11 +101,8 @@ pub(super) fn relative(file: &Path, from: &Path) -> Result<String, Error> {
         let name = name.to_str().ok_or_else(|| {
             Error::file_help(&file, "has a path that is no Unicode text", "give the model another place")
         })?;
-        let plain = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'.' | b'_' | b'~');
         url += if i > 0 { "/" } else { "" };
-        for b in name.bytes() {
-            if plain(b) { url.push(char::from(b)) } else { url += &format!("%{b:02X}") }
-        }
+        url += &crate::urls::escaped(name);
     }
     Ok(url)
 }
@@ -118,22 +115,8 @@ pub(super) fn path_of(url: &str) -> Result<PathBuf, String> {
     if url.contains("://") {
         return Err("is on the web; put the file beside the plan and its name in its place".into());
     }
-    let mut bytes = vec![];
-    let mut rest = url.as_bytes();
-    while let Some((b, behind)) = rest.split_first() {
-        rest = behind;
-        if *b != b'%' {
-            bytes.push(*b);
-            continue;
-        }
-        let digit = |i: usize| behind.get(i).and_then(|d| char::from(*d).to_digit(16));
-        let (Some(high), Some(low)) = (digit(0), digit(1)) else {
-            return Err("is no URL: two hexadecimal digits must follow a `%`".into());
-        };
-        bytes.push((high * 16 + low) as u8);
-        rest = &behind[2..];
-    }
-    let text = String::from_utf8(bytes).map_err(|_| "is no Unicode text".to_owned())?;
+    let text = crate::urls::unescaped(url)
+        .ok_or("is no URL: two hexadecimal digits must follow a `%`, and stand for text")?;
     let relative = Path::new(&text)
         .components()
         .all(|c| matches!(c, Component::Normal(_) | Component::CurDir | Component::ParentDir));

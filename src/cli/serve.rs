@@ -55,7 +55,7 @@ pub fn main(a: &ServeArgs, t: &Terminal) -> Result<(), Error> {
         folder,
         hosts: [format!("127.0.0.1:{port}"), format!("localhost:{port}")],
     });
-    let view = name.map(|n| format!("#model=./{SERVED}{}", http::escaped(&n))).unwrap_or_default();
+    let view = name.map(|n| format!("#model=./{SERVED}{}", wgfc::urls::escaped(&n))).unwrap_or_default();
     let address = format!("http://127.0.0.1:{port}/{view}");
     match t.json {
         true => t.print_json(&serde_json::json!({ "address": address })),

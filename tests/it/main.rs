@@ -45,6 +45,7 @@ mod operators;
 mod parity;
 mod programs;
 mod scatters;
+mod schema;
 mod selftest;
 mod sized;
 mod states;

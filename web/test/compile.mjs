@@ -143,3 +143,28 @@ test("checks", async (t) => {
     });
   }
 });
+
+test("kernels of whole models are WGSL to the browser", async (t) => {
+  const out = join(folder, "whole");
+  for (const name of ["bert-base", "mobilenetv2", "phi3-shaped", "qwen2-2l", "qwen2.5-0.5b-q4f32", "resnet50"]) {
+    if (!name.includes(selected)) continue;
+    await t.test(name, async () => {
+      execFileSync(wgfc, ["compile", join(root, `fixtures/${name}.onnx`), "--graph-only", "--quiet", "--force", "-o", out], { stdio: "pipe" });
+      const kernels = join(out, "kernels");
+      const texts = readdirSync(kernels).map((file) => [file, readFileSync(join(kernels, file), "utf8")]);
+      assert(texts.length > 5);
+      const errors = await page.evaluate(async (texts) => {
+        const device = await (await navigator.gpu.requestAdapter()).requestDevice();
+        device.onuncapturederror = (e) => e.preventDefault();
+        const checked = texts.map(async ([file, code]) => {
+          const { messages } = await device.createShaderModule({ code }).getCompilationInfo();
+          return messages.filter((m) => m.type === "error").map((m) => `${file}:${m.lineNum}: ${m.message}`);
+        });
+        const errors = (await Promise.all(checked)).flat();
+        device.destroy();
+        return errors;
+      }, texts);
+      assert.deepEqual(errors, []);
+    });
+  }
+});

@@ -110,7 +110,11 @@ pub(crate) struct Env {
     /// Where indices outside their axes are noted, if they are to be.
     found: Option<Arc<Mutex<Found>>>,
     limits: Limits,
-    /// Whether products are summed in order.
+    /// Whether products are summed in order, as they always are without threads and vector units.
+    #[cfg_attr(
+        not(all(feature = "fast", not(target_arch = "wasm32"))),
+        expect(dead_code, reason = "as said")
+    )]
     in_order: bool,
     /// Bytes of the tensors that are alive.
     held: u64,

@@ -221,7 +221,8 @@ fn parsed(head: &[u8]) -> Result<Option<Request>, Response> {
         Some("HEAD") => true,
         _ => return Err(Response::refused(405, "files can be read only")),
     };
-    let path = request.path.and_then(|p| unescaped(p.split(['?', '#']).next()?));
+    let path = request.path.and_then(|p| wgfc::urls::unescaped(p.split(['?', '#']).next()?));
+    let path = path.filter(|p| !p.contains('\0'));
     let Some(path) = path else { return Err(Response::refused(400, "the path cannot be understood")) };
     let header = |name: &str| {
         let found = request.headers.iter().find(|h| h.name.eq_ignore_ascii_case(name));
@@ -229,30 +230,6 @@ fn parsed(head: &[u8]) -> Result<Option<Request>, Response> {
     };
     let host = header("host").unwrap_or_default();
     Ok(Some(Request { head_only, path, host, range: header("range") }))
-}
-
-fn unescaped(path: &str) -> Option<String> {
-    let mut bytes = vec![];
-    let mut rest = path.bytes();
-    while let Some(b) = rest.next() {
-        if b != b'%' {
-            bytes.push(b);
-            continue;
-        }
-        let digits = [rest.next()?, rest.next()?];
-        bytes.push(u8::from_str_radix(std::str::from_utf8(&digits).ok()?, 16).ok()?);
-    }
-    String::from_utf8(bytes).ok().filter(|p| !p.contains('\0'))
-}
-
-/// A name as a part of an address.
-pub fn escaped(name: &str) -> String {
-    name.bytes()
-        .map(|b| match b {
-            b'A'..=b'Z' | b'a'..=b'z' | b'0'..=b'9' | b'-' | b'_' | b'.' | b'~' => char::from(b).to_string(),
-            b => format!("%{b:02X}"),
-        })
-        .collect()
 }
 
 #[cfg(test)]
@@ -271,16 +248,6 @@ mod tests {
         }
         for all in ["bytes=5-2", "bytes=1-2,4-5", "lines=1-2", "bytes=", "bytes=-", "bytes=a-b"] {
             assert_eq!(range(all, 10), Asked::All, "{all}");
-        }
-    }
-
-    #[test]
-    fn names_go_through_addresses_and_back() {
-        for name in ["model.onnx", "my model #1 (ü).onnx", "100%"] {
-            assert_eq!(unescaped(&escaped(name)).as_deref(), Some(name));
-        }
-        for wrong in ["%", "%4", "%zz", "%ff", "%00"] {
-            assert_eq!(unescaped(wrong), None, "{wrong}");
         }
     }
 }

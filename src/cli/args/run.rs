@@ -1,0 +1,164 @@
+//! What `wgfc run` and `wgfc generate` take.
+
+use super::{AdapterArgs, CompileOptions, ExpectArgs, FusionArg, KeptArgs};
+use clap::{Args, ValueEnum};
+use std::path::PathBuf;
+
+/// How the pixels of a picture become numbers.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub enum ImageNorm {
+    /// To 0..1, minus the mean and over the deviation of ImageNet (what torchvision's classifiers want)
+    #[default]
+    Imagenet,
+    /// To 0..1
+    Unit,
+    /// Left as 0..255
+    None,
+}
+
+/// Where the numbers of a run come from.
+#[derive(Args, Clone, Debug)]
+pub struct DataArgs {
+    /// An input; may be repeated
+    #[arg(short, long = "input", value_name = "[NAME=]SOURCE")]
+    pub inputs: Vec<String>,
+    /// Fill every input that is not given with random numbers
+    #[arg(long)]
+    pub random_inputs: bool,
+    /// Convert inputs from files to the type that the model wants, and say what that changes
+    #[arg(long)]
+    pub cast: bool,
+    /// Use random numbers for the weights that the model keeps in other files, or that its archive lacks, scaled so that
+    /// activations stay finite
+    #[arg(long)]
+    pub random_weights: bool,
+    /// How the pixels of pictures become numbers
+    #[arg(long, value_enum, default_value_t)]
+    pub image_norm: ImageNorm,
+    /// Run the kernels of a compiled folder without checks of bounds, as those that are compiled from a model and proven
+    /// to need none; only for folders that nobody else can have changed
+    #[arg(long)]
+    pub trust: bool,
+}
+
+/// `wgfc run`.
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Inputs, as --input NAME=SOURCE:
+  x.npy                 a NumPy array
+  x.pb                  an ONNX TensorProto, as in ONNX's own test data
+  x.png, x.jpg          a picture: scaled to cover the input's height and width, cut to its centre,
+                        RGB, channels first or last as the input has them, normalised by --image-norm
+  random, random:SEED   floats with mean 0 and variance 1; integers and booleans 0 or 1
+  zeros, ones, NUMBER   every element the same
+  iota                  0, 1, 2, ... (position ids)
+A model with one input takes --input SOURCE alone.
+
+Examples:
+  wgfc run mobilenetv2.onnx --random-weights --random-inputs --dim batch=1
+  wgfc run resnet50.onnx --input photo.jpg --labels imagenet.txt
+  wgfc run bert.onnx --input input_ids=ids.npy --random-inputs --output-dir results/
+  wgfc run out/ --input x=random:7 --dim batch=32 --repeat 20 --profile
+
+Symbolic dimensions take their values from the inputs that are files; --dim gives the others.
+Without a GPU, and where the only adapter is a software one that was not named with --adapter or WGFC_ADAPTER, the
+model runs on the CPU with the reference evaluator, and says so.")]
+pub struct RunArgs {
+    /// A model (ONNX, or a .pt2 of torch.export), or a folder or file that `wgfc compile` wrote
+    pub model: PathBuf,
+    #[command(flatten)]
+    pub data: DataArgs,
+    #[command(flatten)]
+    pub compile: CompileOptions,
+    /// Write each output as NAME.npy in this folder
+    #[arg(short, long, value_name = "DIR")]
+    pub output_dir: Option<PathBuf>,
+    /// The classes' names, one a line, for an output [N, classes]
+    #[arg(long, value_name = "FILE")]
+    pub labels: Option<PathBuf>,
+    /// How many of the best classes to print
+    #[arg(long, value_name = "K", default_value_t = 5)]
+    pub top: usize,
+    #[command(flatten)]
+    pub adapter: AdapterArgs,
+    #[command(flatten)]
+    pub kept: KeptArgs,
+    /// Run on the CPU with the reference evaluator
+    #[arg(long, conflicts_with_all = ["adapter", "profile", "no_cpu"])]
+    pub cpu: bool,
+    /// Evaluate the model on the CPU first, and fail where an index of a gather or scatter is outside its axis
+    #[arg(long)]
+    pub check_indices: bool,
+    /// Fail instead of running on the CPU when there is no adapter
+    #[arg(long)]
+    pub no_cpu: bool,
+    /// Print the time of each kernel, measured on the device
+    #[arg(long)]
+    pub profile: bool,
+    /// Run this often and print the times
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    pub repeat: u32,
+}
+
+/// `wgfc generate`.
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Examples:
+  wgfc generate qwen2.5-0.5b/ --prompt \"The sea is\" --max-new-tokens 100
+  wgfc generate qwen2.5-0.5b/ --prompt \"The sea is\" --temperature 0.8 --top-p 0.9 --seed 7
+  wgfc generate model.onnx --tokens 785,9396,374 --stats
+  wgfc generate qwen2.5-0.5b/ --prompt \"The sea is\" --expect past_sequence_length=2000
+  wgfc generate decoder.onnx --random-weights --tokens 1 --max-new-tokens 200 --stats --quiet
+
+A folder holds model.onnx and, for text, tokenizer.json; where it has a generation_config.json, its end
+tokens and its sampling apply unless options say otherwise. The model takes token ids and past keys and
+values, as exported for text generation; the cache stays on the device.
+With --prompt text comes out, with --tokens token ids.")]
+pub struct GenerateArgs {
+    /// A folder with model.onnx and tokenizer.json, a model's file, or what `wgfc compile --generate` wrote
+    #[arg(value_name = "MODEL|DIR")]
+    pub model: PathBuf,
+    /// The text to continue
+    #[arg(long, value_name = "TEXT", required_unless_present = "tokens", conflicts_with = "tokens")]
+    pub prompt: Option<String>,
+    /// The token ids to continue, as in `1,2,3`
+    #[arg(long, value_name = "IDS", value_delimiter = ',', allow_negative_numbers = true)]
+    pub tokens: Option<Vec<i64>>,
+    /// Generate at most this many tokens
+    #[arg(long, value_name = "N", default_value_t = 64)]
+    pub max_new_tokens: usize,
+    /// How many positions the cache may grow to; without it the prompt and the new tokens fit
+    #[arg(long, value_name = "N")]
+    pub capacity: Option<usize>,
+    /// Draw tokens at this temperature; 0 takes the most likely one each time
+    #[arg(long, value_name = "T")]
+    pub temperature: Option<f32>,
+    /// Draw from the K most likely tokens
+    #[arg(long, value_name = "K")]
+    pub top_k: Option<usize>,
+    /// Draw from the most likely tokens that make up this share of the probability
+    #[arg(long, value_name = "P")]
+    pub top_p: Option<f32>,
+    /// Where the random numbers begin: the same seed draws the same tokens
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    pub seed: u64,
+    /// Do not end at the end token
+    #[arg(long)]
+    pub ignore_end: bool,
+    /// Use random numbers for the weights that the model keeps in other files (see `wgfc run --help`)
+    #[arg(long)]
+    pub random_weights: bool,
+    /// How much to fuse
+    #[arg(long, value_enum, default_value_t, value_name = "LEVEL")]
+    pub fusion: FusionArg,
+    #[command(flatten)]
+    pub expect: ExpectArgs,
+    #[command(flatten)]
+    pub adapter: AdapterArgs,
+    #[command(flatten)]
+    pub kept: KeptArgs,
+    /// Print speed, set-up times, memory, dispatches and traffic a token, and the bound that the device's measured
+    /// bandwidth sets
+    #[arg(long)]
+    pub stats: bool,
+}
