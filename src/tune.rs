@@ -45,6 +45,8 @@ impl Default for TuneOptions {
 const FACTOR: f64 = 1.15;
 /// A choice counts where it takes at most this part of the time of the compiler's own.
 const CLEARLY: f64 = 0.97;
+/// Seconds that a device is busy before its times count.
+const WARM_UP: f64 = 0.3;
 /// Rounds in which all choices are timed, then those of the fastest against the compiler's own.
 const ROUNDS: usize = 3;
 const FINAL_ROUNDS: usize = 7;
@@ -201,6 +203,9 @@ fn measure(
     }
     // One pass takes long enough for the clock, and not so long that a screen freezes.
     let pass_ns = if gpu.summary().is_software { 3e6 } else { 4e6 };
+    if !gpu.summary().is_software {
+        runners[0].trial.warm_up_blocking(WARM_UP).map_err(device_error)?;
+    }
     let once = runners[0].trial.time_blocking(2).map_err(device_error)?;
     let runs = (pass_ns / once.max(1.0)).clamp(2.0, 400.0) as u32;
     let mut tried: HashMap<Schedule, f64> = HashMap::new();

@@ -65,6 +65,18 @@ impl Trial {
         Ok(if ticks > 0.0 { ticks } else { wall } / f64::from(runs))
     }
 
+    /// Keeps the device busy for so long: the clock of one that waits goes down, and takes some tenths of a second to go up again.
+    pub async fn warm_up(&self, seconds: f64) -> Result<(), RunError> {
+        let start = Instant::now();
+        let mut runs = 1;
+        while start.elapsed().as_secs_f64() < seconds {
+            let once = self.time(runs).await?;
+            // About a hundredth of a second each.
+            runs = (1e7 / once.max(1.0)).clamp(1.0, 10_000.0) as u32;
+        }
+        Ok(())
+    }
+
     /// Whether times are by the device's clock.
     pub fn has_clock(&self) -> bool {
         self.timestamps.is_some()
@@ -100,6 +112,10 @@ impl Trial {
     /// [`Trial::outputs`] for callers without an executor.
     pub fn outputs_blocking(&self) -> Result<Vec<Tensor>, RunError> {
         pollster::block_on(self.outputs())
+    }
+    /// [`Trial::warm_up`] for callers without an executor.
+    pub fn warm_up_blocking(&self, seconds: f64) -> Result<(), RunError> {
+        pollster::block_on(self.warm_up(seconds))
     }
     /// [`Trial::time`] for callers without an executor.
     pub fn time_blocking(&self, runs: u32) -> Result<f64, RunError> {

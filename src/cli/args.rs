@@ -6,7 +6,9 @@ mod selftest;
 mod train;
 mod variant;
 
-pub use bench::{BenchArgs, BenchCommand, BenchDecodeArgs, BenchDispatchArgs, BenchLoopsArgs, LoopForm};
+pub use bench::{
+    BenchArgs, BenchCommand, BenchDecodeArgs, BenchDispatchArgs, BenchKernelsArgs, BenchLoopsArgs, LoopForm,
+};
 pub use run::{DataArgs, GenerateArgs, ImageNorm, RunArgs};
 pub use selftest::SelftestArgs;
 pub use train::TrainArgs;

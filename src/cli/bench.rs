@@ -20,11 +20,13 @@ pub fn main(a: &BenchArgs, t: &Terminal) -> Result<(), Error> {
     match (&a.what, &a.model) {
         (Some(BenchCommand::Dispatch(d)), _) => dispatch(d, t),
         (Some(BenchCommand::Decode(d)), _) => super::decode::main(d, t),
+        (Some(BenchCommand::Kernels(k)), _) => super::kernels::main(k, t),
         (Some(BenchCommand::Loops(l)), _) => super::loops::main(l, t),
         (None, Some(path)) => model(path, a, t),
-        (None, None) => {
-            Err(Error::usage("nothing to measure", "give a model, `decode` with one, `loops`, or `dispatch`"))
-        }
+        (None, None) => Err(Error::usage(
+            "nothing to measure",
+            "give a model, `decode` with one, `kernels`, `loops`, or `dispatch`",
+        )),
     }
 }
 

@@ -18,6 +18,7 @@ mod inputs;
 mod inside;
 mod inspect;
 mod kept;
+mod kernels;
 mod layout;
 mod like;
 mod loops;

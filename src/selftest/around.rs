@@ -100,13 +100,7 @@ impl Around {
     }
     fn constant(&mut self, t: &Tensor) -> String {
         let name = self.name("c");
-        self.constants.push(TensorProto {
-            name: name.clone(),
-            dims: t.shape.iter().map(|d| *d as i64).collect(),
-            data_type: data_type::code(t.dtype),
-            raw_data: t.bytes().unwrap_or(&[]).to_vec().into(),
-            ..Default::default()
-        });
+        self.constants.push(TensorProto::of(&name, t));
         name
     }
     fn ints(&mut self, v: &[i64]) -> String {
@@ -114,10 +108,7 @@ impl Around {
     }
     fn input(&mut self, t: Tensor) -> String {
         let name = self.name("e");
-        let dim = t.shape.iter().map(|d| DimensionProto { value: Some(DimensionValue::Value(*d as i64)) });
-        let shape = TensorShapeProto { dim: dim.collect() };
-        let ty = TensorTypeProto { elem_type: data_type::code(t.dtype), shape: Some(shape) };
-        let ty = TypeProto { value: Some(TypeValue::Tensor(ty)) };
+        let ty = TypeProto::of(t.dtype, &t.shape);
         self.ports.push(ValueInfoProto { name: name.clone(), r#type: Some(ty) });
         self.inputs.push((name.clone(), t));
         name

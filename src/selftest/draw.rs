@@ -302,13 +302,7 @@ impl Draw {
             let mut name = format!("x{i}");
             self.node.input.push(name.clone());
             if constant {
-                constants.push(TensorProto {
-                    name,
-                    dims: t.shape.iter().map(|d| *d as i64).collect(),
-                    data_type: data_type::code(t.dtype),
-                    raw_data: t.bytes().unwrap_or(&[]).to_vec().into(),
-                    ..Default::default()
-                });
+                constants.push(TensorProto::of(&name, &t));
                 continue;
             }
             if t.shape.len() > 1 && self.one_in(5) && turned {
@@ -319,16 +313,13 @@ impl Draw {
             }
             let dim = t.shape.iter().enumerate().map(|(axis, d)| {
                 let symbol = self.rng.one_in(2) && (*d > 1 || self.hollow && *d == 0) && naming > 0;
-                let value = match (symbol, naming) {
+                match (symbol, naming) {
                     (false, _) => DimensionValue::Value(*d as i64),
                     (_, 1) => DimensionValue::Param(format!("n{d}")),
                     _ => DimensionValue::Param(format!("x{i}_{axis}")),
-                };
-                DimensionProto { value: Some(value) }
+                }
             });
-            let shape = TensorShapeProto { dim: dim.collect() };
-            let ty = TensorTypeProto { elem_type: data_type::code(t.dtype), shape: Some(shape) };
-            let ty = TypeProto { value: Some(TypeValue::Tensor(ty)) };
+            let ty = TypeProto::tensor(t.dtype, dim);
             ports.push(ValueInfoProto { name: name.clone(), r#type: Some(ty) });
             inputs.push((name, t));
         }

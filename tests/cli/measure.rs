@@ -98,6 +98,42 @@ fn simulations_are_measured() {
 }
 
 #[test]
+fn single_operators_are_measured() {
+    let d = folder();
+    let bench = |rest: &str| wgfc(d.path(), &format!("bench|kernels|{rest}"));
+    bench("--list|erf").exits(0).prints("map/erf t=f32 n=67108864: y = Erf(x)");
+    bench("nonsense").exits(1).says("no problem has nonsense").says("--list");
+    if wgfc(d.path(), "device").code != 0 {
+        return;
+    }
+    // Another seed, other problems: each pattern comes once before any comes again.
+    let run = "--small|--random|24|--seed|3|--sample|1";
+    let v = bench(&format!("{run}|--json|--csv|k.csv|--html|k.html")).exits(0).json();
+    let rows = v["rows"].as_array().unwrap();
+    assert_eq!(rows.len(), 24);
+    for r in rows {
+        assert!(r["time_ns"]["median"].as_f64().unwrap() > 0.0, "{r}");
+        assert!(r["share"].as_f64().unwrap() > 0.0, "{r}");
+        assert!(r["error"].as_f64().unwrap() < 0.01, "{r}");
+        assert_eq!(r["kernels"].as_array().unwrap().len() as u64, r["dispatches"].as_u64().unwrap(), "{r}");
+    }
+    let read = |name: &str| std::fs::read_to_string(d.path().join(name)).unwrap();
+    assert_eq!(read("k.csv").lines().count(), 25);
+    assert!(read("k.html").matches("<circle").count() >= 24);
+    let peer = serde_json::json!({ "rows": rows.iter().map(|r| serde_json::json!({ "key": r["key"], "ns": 1e6 })).collect::<Vec<_>>() });
+    std::fs::write(d.path().join("peer.json"), peer.to_string()).unwrap();
+    bench(&format!("{run}|map/|--peer|peer.json|--tune|2|--no-check"))
+        .exits(0)
+        .prints("peer / wgfc")
+        .prints("tuned gains")
+        .prints("map: geometric mean");
+    bench(&format!("{run}|map/|--models|models")).exits(0);
+    assert!(d.path().join("models").read_dir().unwrap().count() > 0);
+    std::fs::write(d.path().join("peer.json"), "[]").unwrap();
+    bench(&format!("{run}|--peer|peer.json")).exits(1).says("torch_kernels.py");
+}
+
+#[test]
 fn decoding_is_measured() {
     let d = folder();
     if wgfc(d.path(), "device").code != 0 {

@@ -15,11 +15,12 @@ Examples:
   wgfc bench out/ --input x=random:7 --dim batch=32 --runs 100 --csv dispatches.csv
   wgfc bench decode qwen2.5-0.5b.onnx --random-weights --past 64 --past 2048
   wgfc bench loops portfolio --steps 500,1500,5000
+  wgfc bench kernels transpose softmax --html kernels.html
   wgfc bench dispatch --adapter llvmpipe --json
 
 Inputs are as in `wgfc run --help`. Times are medians with their 95% confidence intervals, of wall-clock
-time; on the GPU, of timestamps. A model called `dispatch`, `decode` or `loops` is
-./dispatch, ./decode or ./loops."
+time; on the GPU, of timestamps. A model called `dispatch`, `decode`, `kernels` or
+`loops` is ./dispatch, ./decode, ./kernels or ./loops."
 )]
 pub struct BenchArgs {
     /// What else to measure
@@ -60,6 +61,8 @@ pub enum BenchCommand {
     Dispatch(BenchDispatchArgs),
     /// How fast a decoder generates tokens
     Decode(BenchDecodeArgs),
+    /// How near the device's limits kernels are: one operator at a time, many shapes and types
+    Kernels(BenchKernelsArgs),
     /// How fast simulations run with their loop in a kernel, and with a dispatch for each step
     Loops(BenchLoopsArgs),
 }
@@ -174,6 +177,67 @@ pub struct BenchDecodeArgs {
     /// Write a row for each dispatch
     #[arg(long, value_name = "FILE")]
     pub csv: Option<PathBuf>,
+}
+
+/// `wgfc bench kernels`.
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Examples:
+  wgfc bench kernels --html kernels.html
+  wgfc bench kernels transpose softmax --tune 20
+  wgfc bench kernels --list --json --seed 7 > problems.json
+  python3 benches/peers/torch_kernels.py problems.json --out torch.json
+  wgfc bench kernels --seed 7 --peer torch.json
+
+The problems are those of benches/kernels.json, and ten whose sizes are drawn from the seed. Each is compared
+with the reference evaluator, then timed by the device's clock with its inputs on the device, the same in each
+run: what the caches hold is read from them. The bound is the time that the bytes of inputs and outputs take
+at the speed of a copy, or the arithmetic at the peak, whichever is more. Both are those of the adapter's
+profile (`wgfc device --measure`); of a GPU that has none they are measured first.")]
+pub struct BenchKernelsArgs {
+    /// Only problems with one of these in their name, such as `softmax`, `move/` or `t=f16`
+    #[arg(value_name = "WORD")]
+    pub problems: Vec<String>,
+    /// Problems with sizes drawn at random, beside those listed
+    #[arg(long, value_name = "N", default_value_t = 10, value_parser = clap::value_parser!(u32).range(0..=10_000))]
+    pub random: u32,
+    /// Only problems drawn at random, with small sizes: for software adapters
+    #[arg(long)]
+    pub small: bool,
+    /// Seed of the sizes that are drawn
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pub seed: u64,
+    /// Do not compare with the reference evaluator
+    #[arg(long)]
+    pub no_check: bool,
+    /// Also time other schedules of each kernel, this many at least
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(2..=10_000))]
+    pub tune: Option<u32>,
+    /// Length of a sample, of which there are seven
+    #[arg(long, value_name = "MS", default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    pub sample: u32,
+    /// Begin no problem after this time
+    #[arg(long, value_name = "SECONDS", default_value_t = 1800.0, value_parser = super::parse_positive)]
+    pub budget: f64,
+    /// Times of a peer on the same problems, to compare with
+    #[arg(long, value_name = "FILE")]
+    pub peer: Option<PathBuf>,
+    /// List the problems and measure nothing; with --json as a peer reads them
+    #[arg(long)]
+    pub list: bool,
+    /// Write the problems as ONNX models into this folder and measure nothing
+    #[arg(long, value_name = "DIR", conflicts_with = "list")]
+    pub models: Option<PathBuf>,
+    #[command(flatten)]
+    pub adapter: AdapterArgs,
+    #[command(flatten)]
+    pub kept: KeptArgs,
+    /// Write a row for each problem
+    #[arg(long, value_name = "FILE")]
+    pub csv: Option<PathBuf>,
+    /// Write a page with a roofline and a table
+    #[arg(long, value_name = "FILE")]
+    pub html: Option<PathBuf>,
 }
 
 /// `wgfc bench dispatch`.

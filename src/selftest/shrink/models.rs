@@ -48,7 +48,7 @@ impl Parts {
                 fit(p, t);
             }
         }
-        self.graph.initializer = self.constants.iter().map(|(n, t)| from_tensor(n, t)).collect();
+        self.graph.initializer = self.constants.iter().map(|(n, t)| TensorProto::of(n, t)).collect();
         self.model.graph = Some(self.graph);
         Subject { source: Source::Model(Box::new(self.model)), inputs: self.inputs, rule: s.rule }
     }
@@ -323,21 +323,8 @@ fn to_tensor(t: &TensorProto) -> Option<Tensor> {
     Tensor::new(data_type::dtype(t.data_type)?, shape, t.raw_data.to_vec()).ok()
 }
 
-fn from_tensor(name: &str, t: &Tensor) -> TensorProto {
-    TensorProto {
-        name: name.into(),
-        dims: t.shape.iter().map(|d| *d as i64).collect(),
-        data_type: data_type::code(t.dtype),
-        raw_data: t.bytes().unwrap_or(&[]).to_vec().into(),
-        ..Default::default()
-    }
-}
-
 fn port(name: &str, t: &Tensor) -> ValueInfoProto {
-    let dim = t.shape.iter().map(|d| DimensionProto { value: Some(DimensionValue::Value(*d as i64)) });
-    let shape = TensorShapeProto { dim: dim.collect() };
-    let ty = TensorTypeProto { elem_type: data_type::code(t.dtype), shape: Some(shape) };
-    ValueInfoProto { name: name.into(), r#type: Some(TypeProto { value: Some(TypeValue::Tensor(ty)) }) }
+    ValueInfoProto { name: name.into(), r#type: Some(TypeProto::of(t.dtype, &t.shape)) }
 }
 
 fn dims(p: &mut ValueInfoProto) -> impl Iterator<Item = &mut DimensionProto> {

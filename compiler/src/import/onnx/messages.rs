@@ -219,6 +219,19 @@ pub struct TensorProto {
     pub data_location: i32,
 }
 
+impl TensorProto {
+    /// A tensor under a name, its elements packed.
+    pub fn of(name: &str, t: &wgfc_ir::Tensor) -> TensorProto {
+        TensorProto {
+            name: name.into(),
+            dims: t.shape.iter().map(|d| *d as i64).collect(),
+            data_type: data_type::code(t.dtype),
+            raw_data: t.bytes().unwrap_or(&[]).to_vec().into(),
+            ..TensorProto::default()
+        }
+    }
+}
+
 /// The element types of [`TensorProto`], by number.
 pub mod data_type {
     use wgfc_ir::DType;
@@ -346,6 +359,21 @@ pub struct TensorTypeProto {
     /// Absent: even the rank is unknown.
     #[prost(message, optional, tag = "2")]
     pub shape: Option<TensorShapeProto>,
+}
+
+impl TypeProto {
+    /// A dense tensor's.
+    pub fn tensor(dtype: wgfc_ir::DType, dims: impl IntoIterator<Item = DimensionValue>) -> TypeProto {
+        let dim = dims.into_iter().map(|d| DimensionProto { value: Some(d) }).collect();
+        let shape = Some(TensorShapeProto { dim });
+        TypeProto {
+            value: Some(TypeValue::Tensor(TensorTypeProto { elem_type: data_type::code(dtype), shape })),
+        }
+    }
+    /// A dense tensor's of known extents.
+    pub fn of(dtype: wgfc_ir::DType, shape: &[usize]) -> TypeProto {
+        TypeProto::tensor(dtype, shape.iter().map(|d| DimensionValue::Value(*d as i64)))
+    }
 }
 
 /// The element of a sequence or optional.

@@ -1,0 +1,288 @@
+//! The problems of `wgfc bench kernels`: patterns with sizes from `benches/kernels.json`, and some drawn at random.
+
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use wgfc::random::Rng;
+use wgfc::{DType, Error};
+
+const LIST: &str = include_str!("../../../benches/kernels.json");
+
+/// What is computed, over names of sizes: one entry of the list.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Pattern {
+    family: String,
+    name: String,
+    /// `NAME TYPE[SIZE,…]`, and of integers `< LIMIT`.
+    inputs: Vec<String>,
+    /// The same, of constants of the model.
+    #[serde(default)]
+    weights: Vec<String>,
+    /// Nodes as in [`super::onnx`].
+    onnx: String,
+    /// The same as an expression of Python over the inputs, with `torch` and its functions as `F`.
+    #[serde(default)]
+    torch: Option<String>,
+    /// Whether torch can record it as a CUDA graph.
+    #[serde(default = "yes")]
+    graph: bool,
+    /// Floating-point operations; none without it.
+    #[serde(default)]
+    flops: Option<String>,
+    /// Bytes that must be moved; without it those of inputs, weights and outputs.
+    #[serde(default)]
+    bytes: Option<String>,
+    /// How far results may be off, as ‖a − b‖ / ‖b‖, instead of what is usual for the type.
+    #[serde(default)]
+    tolerance: Option<f64>,
+    /// Sizes: `t=f32 n=1024`.
+    cases: Vec<String>,
+    /// What sizes are drawn from: `t=f32|f16 n=1..1000`. Without it none are.
+    #[serde(default)]
+    draw: Option<String>,
+}
+
+fn yes() -> bool {
+    true
+}
+
+/// An input or a weight.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Operand {
+    pub name: String,
+    #[serde(serialize_with = "as_text")]
+    pub dtype: DType,
+    pub shape: Vec<usize>,
+    /// Integers are less than this, without it 0 or 1.
+    pub below: Option<u64>,
+}
+
+fn as_text<S: serde::Serializer>(t: &DType, s: S) -> Result<S::Ok, S::Error> {
+    s.collect_str(t)
+}
+
+/// A problem with its sizes.
+#[derive(Clone, Debug, Serialize)]
+pub struct Problem {
+    pub family: String,
+    pub name: String,
+    /// Its sizes, as in `t=f32 n=1024`.
+    pub sizes: String,
+    /// Whether the sizes were drawn.
+    pub drawn: bool,
+    pub inputs: Vec<Operand>,
+    pub weights: Vec<Operand>,
+    pub onnx: String,
+    pub torch: Option<String>,
+    pub graph: bool,
+    pub flops: u64,
+    pub bytes: Option<u64>,
+    pub tolerance: Option<f64>,
+}
+
+impl Problem {
+    /// What it is called in reports.
+    pub fn title(&self) -> String {
+        format!("{} {}", self.name, self.sizes)
+    }
+    /// The type that decides what it is compared with: that of its first floating-point operand.
+    pub fn dtype(&self) -> DType {
+        let mut all = self.inputs.iter().chain(&self.weights).map(|o| o.dtype);
+        all.clone().find(|t| t.is_float()).or_else(|| all.next()).unwrap_or(DType::F32)
+    }
+}
+
+/// How sizes are drawn.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Draw {
+    /// From the whole range.
+    Whole,
+    /// From the lower end of it.
+    Small,
+}
+
+/// All problems with the sizes that the list gives.
+pub fn listed() -> Result<Vec<Problem>, Error> {
+    let mut all = vec![];
+    for p in patterns()? {
+        for case in &p.cases {
+            all.push(p.problem(case, false)?);
+        }
+    }
+    Ok(all)
+}
+
+/// So many problems with sizes drawn from a seed.
+pub fn drawn(count: usize, seed: u64, how: Draw) -> Result<Vec<Problem>, Error> {
+    let patterns: Vec<Pattern> = patterns()?.into_iter().filter(|p| p.draw.is_some()).collect();
+    let mut rng = Rng::new(seed, "problems");
+    // Each pattern once before any comes again.
+    let mut order: Vec<usize> = vec![];
+    let mut all = vec![];
+    while all.len() < count && !patterns.is_empty() {
+        if order.is_empty() {
+            order = (0..patterns.len()).collect();
+        }
+        let p = &patterns[order.swap_remove((rng.bits() % order.len() as u64) as usize)];
+        let sizes = sizes(p.draw.as_deref().unwrap_or_default(), &mut rng, how).map_err(|e| p.wrong(&e))?;
+        all.push(p.problem(&sizes, true)?);
+    }
+    Ok(all)
+}
+
+/// The families in the order of the list.
+pub fn families() -> Result<Vec<String>, Error> {
+    let mut all: Vec<String> = patterns()?.into_iter().map(|p| p.family).collect();
+    all.dedup();
+    Ok(all)
+}
+
+fn patterns() -> Result<Vec<Pattern>, Error> {
+    serde_json::from_str(LIST).map_err(|e| Error::Internal(format!("the list of kernels: {e}")))
+}
+
+/// Sizes from a description of ranges.
+fn sizes(draw: &str, rng: &mut Rng, how: Draw) -> Result<String, String> {
+    let mut out = vec![];
+    for word in draw.split_whitespace() {
+        let (name, from) = word.split_once('=').ok_or_else(|| format!("`{word}` is no name=range"))?;
+        let value = match from.split_once("..") {
+            None => {
+                let choices: Vec<&str> = from.split('|').collect();
+                choices[(rng.bits() % choices.len() as u64) as usize].to_owned()
+            }
+            Some((low, high)) => {
+                let number = |s: &str| s.parse::<u64>().map_err(|_| format!("`{word}` has no numbers"));
+                let (low, mut high) = (number(low)?.max(1), number(high)?);
+                if how == Draw::Small {
+                    high = high.min(low.max(16) * 4);
+                }
+                // As many of each order of magnitude.
+                let share = (rng.bits() >> 11) as f64 / (1u64 << 53) as f64;
+                let ratio = high.max(low) as f64 / low as f64;
+                ((low as f64 * ratio.powf(share)).round() as u64).to_string()
+            }
+        };
+        out.push(format!("{name}={value}"));
+    }
+    Ok(out.join(" "))
+}
+
+impl Pattern {
+    fn wrong(&self, why: &str) -> Error {
+        Error::Internal(format!("the list of kernels, {} {}: {why}", self.family, self.name))
+    }
+
+    fn problem(&self, sizes: &str, drawn: bool) -> Result<Problem, Error> {
+        self.with(sizes, drawn).map_err(|e| self.wrong(&e))
+    }
+
+    fn with(&self, sizes: &str, drawn: bool) -> Result<Problem, String> {
+        let mut names: BTreeMap<&str, &str> = BTreeMap::new();
+        for word in sizes.split_whitespace() {
+            let (name, value) = word.split_once('=').ok_or_else(|| format!("`{word}` is no name=value"))?;
+            names.insert(name, value);
+        }
+        let operands = |list: &[String]| list.iter().map(|o| operand(&filled(o, &names)?)).collect();
+        let inputs: Vec<Operand> = Result::from_iter::<Vec<Result<Operand, String>>>(operands(&self.inputs))?;
+        let weights: Vec<Operand> =
+            Result::from_iter::<Vec<Result<Operand, String>>>(operands(&self.weights))?;
+        let size = inputs.first().map_or(4, |o| o.dtype.bits() / 8).to_string();
+        names.insert("size", &size);
+        let number = |s: &Option<String>| s.as_deref().map(|s| value(s, &names)).transpose();
+        Ok(Problem {
+            family: self.family.clone(),
+            name: self.name.clone(),
+            sizes: sizes.to_owned(),
+            drawn,
+            onnx: filled(&self.onnx, &names)?,
+            torch: self.torch.as_deref().map(|t| filled(t, &names)).transpose()?,
+            graph: self.graph,
+            flops: number(&self.flops)?.unwrap_or(0),
+            bytes: number(&self.bytes)?,
+            tolerance: self.tolerance,
+            inputs,
+            weights,
+        })
+    }
+}
+
+/// `NAME TYPE[SIZE,…]`, perhaps `< LIMIT`.
+fn operand(text: &str) -> Result<Operand, String> {
+    let wrong = || format!("`{text}` is no operand");
+    let (what, below) = match text.split_once('<') {
+        Some((what, limit)) => (what.trim(), Some(limit.trim().parse().map_err(|_| wrong())?)),
+        None => (text, None),
+    };
+    let (name, ty) = what.split_once(' ').ok_or_else(wrong)?;
+    let (dtype, shape) = ty.trim_end_matches(']').split_once('[').ok_or_else(wrong)?;
+    let shape = shape.split(',').map(|d| d.parse().map_err(|_| wrong())).collect::<Result<_, _>>()?;
+    let dtype = DType::ALL.iter().find(|t| t.to_string() == dtype).ok_or_else(wrong)?;
+    Ok(Operand { name: name.to_owned(), dtype: *dtype, shape, below })
+}
+
+/// Text with what stands in braces computed.
+fn filled(text: &str, names: &BTreeMap<&str, &str>) -> Result<String, String> {
+    let mut out = String::new();
+    let mut rest = text;
+    while let Some((before, after)) = rest.split_once('{') {
+        let (inside, after) = after.split_once('}').ok_or_else(|| format!("a brace of `{text}` is open"))?;
+        out += before;
+        match names.get(inside) {
+            Some(word) => out += word,
+            None => out += &value(inside, names)?.to_string(),
+        }
+        rest = after;
+    }
+    Ok(out + rest)
+}
+
+/// The value of sums of products of names and numbers.
+fn value(text: &str, names: &BTreeMap<&str, &str>) -> Result<u64, String> {
+    let factor = |f: &str| -> Result<u64, String> {
+        let f = f.trim();
+        let number = names.get(f).copied().unwrap_or(f);
+        number.parse().map_err(|_| format!("`{f}` in `{text}` is no number"))
+    };
+    let mut sum = 0u64;
+    for term in text.split('+') {
+        let mut product = 1u64;
+        for f in term.split('*') {
+            product = product.saturating_mul(factor(f)?);
+        }
+        sum = sum.saturating_add(product);
+    }
+    Ok(sum)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_list_is_whole() {
+        let all = listed().unwrap();
+        assert!(all.len() >= 80, "{}", all.len());
+        let titles: std::collections::BTreeSet<String> = all.iter().map(Problem::title).collect();
+        assert_eq!(titles.len(), all.len());
+    }
+
+    #[test]
+    fn sizes_are_drawn_from_the_seed() {
+        let titles = |seed| -> Vec<String> {
+            drawn(100, seed, Draw::Whole).unwrap().iter().map(Problem::title).collect()
+        };
+        assert_eq!(titles(1), titles(1));
+        assert_ne!(titles(1), titles(2));
+    }
+
+    #[test]
+    fn names_are_filled_in() {
+        let names = BTreeMap::from([("n", "6"), ("t", "f16")]);
+        assert_eq!(filled("x {t}[{n},{2*n+1}]", &names).unwrap(), "x f16[6,13]");
+        assert!(filled("{m}", &names).is_err());
+        assert!(filled("{n", &names).is_err());
+        let o = operand("i i64[2,3] < 5").unwrap();
+        assert_eq!((o.dtype, o.shape, o.below), (DType::I64, vec![2, 3], Some(5)));
+    }
+}

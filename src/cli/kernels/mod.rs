@@ -1,0 +1,194 @@
+//! `wgfc bench kernels`: one operator at a time over many shapes and types, against what the device can do.
+
+mod list;
+mod measure;
+mod onnx;
+mod picture;
+mod report;
+
+use super::adapter;
+use super::args::BenchKernelsArgs;
+use super::kept::Kept;
+use super::terminal::Terminal;
+use list::{Draw, Problem};
+use measure::{How, Measured, Model};
+use report::{Row, Run};
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::mpsc;
+use std::time::Instant;
+use wgfc::compiler::DeviceProfile;
+use wgfc::model::device_profile;
+use wgfc::runtime::Gpu;
+use wgfc::speeds::{self, Source};
+use wgfc::{DType, Error, Options, output};
+
+/// Measures the problems that are asked for.
+pub fn main(a: &BenchKernelsArgs, t: &Terminal) -> Result<(), Error> {
+    let problems = chosen(a)?;
+    if let Some(folder) = &a.models {
+        return models(&problems, folder, t);
+    }
+    if a.list {
+        return listed(&problems, t);
+    }
+    let peer = a.peer.as_deref().map(peer).transpose()?;
+    let gpu = adapter::open(&a.adapter, t)?;
+    let kept = Kept::open(&a.kept, &gpu, t);
+    let speeds = match kept.source {
+        Source::Named(_) if !gpu.summary().is_software => {
+            let progress = t.spinner(format!("measuring {}", gpu.summary().name));
+            speeds::measure(&gpu, &|what| progress.says(format!("measuring {what}")))?.0
+        }
+        _ => kept.speeds,
+    };
+    let base = DeviceProfile { speeds: kept.speeds, ..DeviceProfile::default() };
+    let options = Options {
+        profile: device_profile(gpu.profile(), &base),
+        tuning: kept.tuning.clone(),
+        ..Options::default()
+    };
+    let mut run = Run { device: gpu.summary().name.clone(), speeds, seed: a.seed, rows: vec![] };
+    let began = Instant::now();
+    rows(&problems, &gpu, &options, a, t, &mut |p, measured| {
+        let peer_ns = peer.as_ref().and_then(|p2| p2.get(&p.key()).copied());
+        run.rows.push(Row { problem: p.clone(), measured, peer_ns });
+        began.elapsed().as_secs_f64() < a.budget
+    })?;
+    if let Some(file) = &a.csv {
+        output::write_whole(file, report::csv(&run).as_bytes())?;
+    }
+    if let Some(file) = &a.html {
+        output::write_whole(file, report::html(&run).as_bytes())?;
+    }
+    if t.json {
+        t.print_json(&report::json(&run));
+    } else {
+        let left = problems.len() - run.rows.len();
+        t.print(&report::text(&run, a.tune.is_some(), left));
+    }
+    let failed: Vec<String> = run.failures().map(|(p, e)| format!("{}: {e}", p.key())).collect();
+    match failed.first() {
+        None => Ok(()),
+        Some(first) => Err(Error::Internal(format!(
+            "{} of {} problems failed or computed something else: {first}",
+            failed.len(),
+            run.rows.len()
+        ))),
+    }
+}
+
+fn chosen(a: &BenchKernelsArgs) -> Result<Vec<Problem>, Error> {
+    let how = if a.small { Draw::Small } else { Draw::Whole };
+    let mut all = if a.small { vec![] } else { list::listed()? };
+    all.extend(list::drawn(a.random as usize, a.seed, how)?);
+    all.retain(|p| a.problems.is_empty() || a.problems.iter().any(|w| p.key().contains(w.as_str())));
+    // Families stay together.
+    let families = list::families()?;
+    all.sort_by_key(|p| families.iter().position(|f| *f == p.family));
+    match all.is_empty() {
+        true => Err(Error::usage(
+            format!("no problem has {} in its name", a.problems.join(" or ")),
+            "`wgfc bench kernels --list` prints them",
+        )),
+        false => Ok(all),
+    }
+}
+
+/// Measures one after another, and evaluates the next ones meanwhile. Ends where `each` says so.
+fn rows(
+    problems: &[Problem],
+    gpu: &Gpu,
+    options: &Options,
+    a: &BenchKernelsArgs,
+    t: &Terminal,
+    each: &mut dyn FnMut(&Problem, Result<Measured, Error>) -> bool,
+) -> Result<(), Error> {
+    let sample = f64::from(a.sample) * 1e6;
+    let how = How { gpu, options, sample, tune: a.tune.map(|n| n as usize) };
+    let bar = t.bar("measuring kernels".into(), problems.len() as u64, false);
+    std::thread::scope(|s| {
+        // Two are ready at a time at the most: they take memory.
+        let (send, ready) = mpsc::sync_channel(1);
+        s.spawn(move || {
+            for p in problems {
+                let made = Model::of(p);
+                let expected = made.as_ref().ok().filter(|_| !a.no_check).map(Model::evaluate);
+                if send.send((made, expected)).is_err() {
+                    return;
+                }
+            }
+        });
+        for (i, p) in problems.iter().enumerate() {
+            bar.at(i as u64);
+            let Ok((made, mut expected)) = ready.recv() else {
+                return Err(Error::Internal("the thread of the evaluator ended".into()));
+            };
+            let measured = made.and_then(|m| measure::measure(p, &m, &how, &mut || expected.take()));
+            if let Err(e @ Error::Device(_)) = measured {
+                return Err(e);
+            }
+            if !each(p, measured) {
+                break;
+            }
+        }
+        Ok(())
+    })
+}
+
+fn listed(problems: &[Problem], t: &Terminal) -> Result<(), Error> {
+    if t.json {
+        t.print_json(&serde_json::json!({ "rows": problems.iter().map(Problem::json).collect::<Vec<_>>() }));
+    } else {
+        t.print(&problems.iter().map(|p| format!("{}: {}\n", p.key(), p.onnx)).collect::<String>());
+    }
+    Ok(())
+}
+
+/// Writes each problem as an ONNX model.
+fn models(problems: &[Problem], folder: &Path, t: &Terminal) -> Result<(), Error> {
+    std::fs::create_dir_all(folder).map_err(|e| Error::file(folder, e.to_string()))?;
+    for p in problems {
+        let file = folder.join(format!("{}.onnx", p.key().replace([' ', '/'], "_")));
+        output::write_whole(&file, &Model::of(p)?.bytes)?;
+    }
+    t.note(&format!("{} models in {}", problems.len(), folder.display()));
+    Ok(())
+}
+
+/// Nanoseconds of a peer by problem, from `{"rows": [{"key": …, "ns": …}]}`.
+fn peer(file: &Path) -> Result<BTreeMap<String, f64>, Error> {
+    #[derive(serde::Deserialize)]
+    struct PeerRow {
+        key: String,
+        ns: Option<f64>,
+    }
+    #[derive(serde::Deserialize)]
+    struct Peer {
+        rows: Vec<PeerRow>,
+    }
+    let text = std::fs::read(file).map_err(|e| Error::file(file, e.to_string()))?;
+    let read: Peer = serde_json::from_slice(&text).map_err(|e| {
+        Error::file_help(file, e.to_string(), "give what benches/peers/torch_kernels.py wrote")
+    })?;
+    Ok(read.rows.into_iter().filter_map(|r| Some((r.key, r.ns?))).collect())
+}
+
+impl Problem {
+    /// What a command line and a peer's file call it.
+    fn key(&self) -> String {
+        format!("{}/{}", self.family, self.title())
+    }
+    fn json(&self) -> serde_json::Value {
+        let mut v = serde_json::to_value(self).unwrap_or_default();
+        if let Some(o) = v.as_object_mut() {
+            o.insert("key".into(), self.key().into());
+        }
+        v
+    }
+    /// Whether its arithmetic may be that of matrix units.
+    fn on_matrix_units(&self) -> bool {
+        let product = ["product", "conv", "attention"].contains(&self.family.as_str());
+        product && self.dtype() == DType::F16
+    }
+}
