@@ -344,7 +344,7 @@ fn schedules_are_printed_changed_and_refused() {
     };
     write("product serial threads=7 unrolled=8", &kernel);
     refused(&["`threads` is 7", "128", kernel.split(" #").next().unwrap()]);
-    write("map threads=64 elements=1", &kernel);
+    write("map threads=64 elements=1 unroll=1", &kernel);
     refused(&["`map` does not fit", "product tiled"]);
     write("row lanes=2", &kernel);
     refused(&["`threads` is missing", "kernel `"]);

@@ -3,28 +3,38 @@
 use super::wgsl::{Module, Scope};
 use super::{EmitContext, EmittedKernel, fold_workgroups, template_error};
 use crate::Diagnostic;
-use crate::kernel::{Kernel, Map};
-use crate::schedule::maps;
+use crate::kernel::dependence::Deps;
+use crate::kernel::{Expr, ExprId, Kernel, Map, Store};
+use crate::schedule::maps::{Flat, Neighbours};
 use wgfc_codegen_templates as templates;
+use wgfc_ir::Poly;
 
 pub(super) fn emit(
     kernel: &Kernel,
-    Map { elements }: &Map,
-    schedule: &maps::Map,
+    map: &Map,
+    schedule: &Flat,
     cx: &EmitContext,
 ) -> Result<EmittedKernel, Diagnostic> {
-    let maps::Map { threads, elements: per_thread } = *schedule;
+    match Neighbours::new(kernel, schedule.elements, cx.graph, cx.target.f16) {
+        None if schedule.elements > 1 => words(kernel, map, schedule, cx),
+        None => groups(kernel, None, schedule, cx),
+        Some(n) => groups(&n.kernel, Some(&n), schedule, cx),
+    }
+}
+
+/// Neighbours of whom only what is packed into a word is known to exist, one after another.
+fn words(kernel: &Kernel, map: &Map, schedule: &Flat, cx: &EmitContext) -> Result<EmittedKernel, Diagnostic> {
+    let Flat { threads, elements: per_thread, unroll } = *schedule;
     let mut m = Module::new(kernel, cx, true)?;
     let packed = m.packed_stores();
-    if packed.iter().any(|p| p.1 > per_thread) {
-        return Err(Diagnostic::internal("an invocation writes less than a word"));
+    if packed.iter().any(|p| p.1 > per_thread) || unroll != 1 {
+        return Err(Diagnostic::internal("an invocation writes other than a word"));
     }
-
     let mut outer = Scope::new(4);
-    let count = m.extent(&mut outer, elements)?;
+    let count = m.extent(&mut outer, &map.elements)?;
     let extents = std::mem::take(&mut outer.text);
     m.hoist(&mut outer, &kernel.roots(), 0)?;
-    let mut body = outer.inner(if per_thread > 1 { 8 } else { 4 });
+    let mut body = outer.inner(8);
     for store in &kernel.stores {
         m.store(&mut body, store)?;
     }
@@ -36,11 +46,134 @@ pub(super) fn emit(
         extents,
         threads,
         per_thread,
+        group: 1,
         count,
         setup: outer.text,
         body: body.text,
     })
     .map_err(template_error)?;
-    let groups = elements.ceil_div(i64::from(threads * per_thread));
+    let groups = map.elements.ceil_div(i64::from(threads * per_thread));
     Ok(m.finish("map", wgsl, [threads, 1, 1], 0, fold_workgroups(&groups, cx.target.max_workgroups)))
+}
+
+/// Groups of elements: one, or neighbours.
+fn groups(
+    kernel: &Kernel,
+    neighbours: Option<&Neighbours>,
+    schedule: &Flat,
+    cx: &EmitContext,
+) -> Result<EmittedKernel, Diagnostic> {
+    let Flat { threads, unroll, .. } = *schedule;
+    let width = neighbours.map_or(1, |n| n.width);
+    let mut m = Module::new(kernel, cx, true)?;
+    if !neighbours.is_none_or(|n| n.declare(cx.graph, &mut m.bindings)) || !m.packed_stores().is_empty() {
+        return Err(Diagnostic::internal(format!("a map kernel does not go in groups of {width}")));
+    }
+    let per_group = i64::from(threads * unroll);
+    let [count] = &kernel.domain()[..] else { return Err(Diagnostic::internal("not a map kernel")) };
+    let workgroups = fold_workgroups(&count.ceil_div(per_group), cx.target.max_workgroups);
+    let covered = workgroups.iter().fold(Poly::from(per_group), |n, d| &n * d);
+    let whole = covered == *count;
+
+    let mut outer = Scope::new(4);
+    let count = m.extent(&mut outer, count)?;
+    let extents = std::mem::take(&mut outer.text);
+    m.hoist(&mut outer, &kernel.roots(), 0)?;
+    let stores: Vec<&[Store]> = kernel.stores.chunks(width as usize).collect();
+    let parts = |m: &Module, s: &[Store]| {
+        let (_, b) = m.binding(s[0].tensor)?;
+        Ok::<_, Diagnostic>(b.vector().unwrap_or(1) as usize)
+    };
+    let setup = std::mem::take(&mut outer.text);
+    let body = if unroll == 1 {
+        let mut body = outer.inner(4);
+        for s in stores {
+            for v in s.chunks(parts(&m, s)?) {
+                m.store_neighbours(&mut body, v)?;
+            }
+        }
+        body.text
+    } else {
+        let mut scopes = vec![];
+        let mut text = String::new();
+        let waves = waves(&m, &kernel.roots());
+        for j in 0..unroll {
+            let mut s = outer.inner(4);
+            if !whole {
+                s.line(&format!("let v{j} = min(at{j}, count - 1);"));
+            }
+            s.bind_var(0, &format!("v{j}"));
+            scopes.push(s);
+        }
+        for wave in waves {
+            for j in 0..scopes.len() {
+                let mut s = std::mem::take(&mut scopes[j]);
+                scopes.iter().for_each(|o| s.number_after(o));
+                for id in &wave {
+                    m.fetch(&mut s, *id)?;
+                }
+                text.push_str(&std::mem::take(&mut s.text));
+                scopes[j] = s;
+            }
+        }
+        for j in 0..scopes.len() {
+            let mut s = scopes[j].inner(if whole { 4 } else { 8 });
+            s.text = std::mem::take(&mut scopes[j].text);
+            scopes.iter().for_each(|o| s.number_after(o));
+            for all in &stores {
+                for v in all.chunks(parts(&m, all)?) {
+                    m.store_neighbours(&mut s, v)?;
+                }
+            }
+            if whole {
+                text.push_str(&s.text);
+            } else {
+                text.push_str(&format!("    if (at{j} < count) {{\n{}    }}\n", s.text));
+            }
+            scopes[j].number_after(&s);
+        }
+        text
+    };
+    let wgsl = if unroll == 1 {
+        templates::render(&templates::map::Map {
+            preamble: m.preamble(),
+            extents,
+            threads,
+            per_thread: 1,
+            group: width,
+            count,
+            setup,
+            body,
+        })
+    } else {
+        templates::render(&templates::map::Unrolled {
+            preamble: m.preamble(),
+            extents,
+            threads,
+            positions: (0..unroll).map(|j| format!("{}{j}", if whole { "v" } else { "at" })).collect(),
+            group: width,
+            count,
+            setup,
+            body,
+        })
+    };
+    Ok(m.finish("map", wgsl.map_err(template_error)?, [threads, 1, 1], 0, workgroups))
+}
+
+/// The loads that depend on the position, in waves: what the address of one depends on is read in an earlier one.
+pub(super) fn waves(m: &Module, roots: &[ExprId]) -> Vec<Vec<ExprId>> {
+    let body = &m.kernel.body;
+    let mut level = vec![0usize; body.len()];
+    let mut out: Vec<Vec<ExprId>> = vec![];
+    for id in body.reachable(roots) {
+        let before = body.operands(id).into_iter().map(|o| level[o as usize]).max().unwrap_or(0);
+        level[id as usize] = before;
+        let anywhere: Deps = 0;
+        if matches!(body.expr(id), Expr::Load { .. }) && m.deps(id) != anywhere {
+            out.resize_with(out.len().max(before + 1), Vec::new);
+            out[before].push(id);
+            level[id as usize] = before + 1;
+        }
+    }
+    out
 }

@@ -20,6 +20,7 @@ impl Module<'_> {
                 Encoding::Word if b.dtype == DType::I32 => "i32",
                 Encoding::Word | Encoding::Packed => "u32",
                 Encoding::Pair => "vec2<u32>",
+                Encoding::Pairs => "vec4<u32>",
                 Encoding::Half => "f16",
                 Encoding::Combined if b.dtype == DType::I32 => "atomic<i32>",
                 Encoding::Atomic | Encoding::Combined => "atomic<u32>",
@@ -97,8 +98,8 @@ impl Module<'_> {
     /// Reads what load `id` reads without unpacking a vector.
     pub(super) fn fetch(&mut self, s: &mut Scope, id: ExprId) -> Result<(), Diagnostic> {
         if let Expr::Load { tensor, offset, guard } = self.kernel.body.expr(id)
-            && let (i, Binding { encoding: Encoding::Vector(words), dtype, .. }) = self.binding(*tensor)?
-            && let Some((at, _)) = component(offset, words * per_word(dtype))
+            && let (i, b @ Binding { encoding: Encoding::Vector(_) | Encoding::Pairs, .. }) = self.binding(*tensor)?
+            && let Some((at, _)) = b.vector().and_then(|elements| component(offset, elements))
         {
             return self.vector(s, i, &at, *guard).map(|_| ());
         }
@@ -140,6 +141,15 @@ impl Module<'_> {
             };
             return self.unpacked(s, dtype, &word, lane % per);
         }
+        if b.encoding == Encoding::Pairs
+            && let Some((at, lane)) = component(offset, 2)
+        {
+            let pair = self.vector(s, i, &at, guard)?.component(if lane == 0 { "xy" } else { "zw" });
+            return Ok(match dtype {
+                DType::F64 => Text::Compound(self.call("decode_f64", &[&pair])?),
+                _ => Text::Handle(pair),
+            });
+        }
         let mut at = self.index(s, offset)?;
         if let Some(g) = guard {
             let g = self.value(s, g)?;
@@ -153,6 +163,7 @@ impl Module<'_> {
                 return Ok(Text::Compound(self.call("decode_f64", &[&format!("{name}[{at}]")])?));
             }
             Encoding::Pair => return Ok(Text::Compound(format!("{name}[{at}]"))),
+            Encoding::Pairs => return Err(Diagnostic::internal("half of a vector of pairs is read")),
             Encoding::Packed => format!("{name}[{at} >> {}u]", per.trailing_zeros()),
             Encoding::Atomic => format!("atomicLoad(&{name}[{at} >> {}u])", per.trailing_zeros()),
             Encoding::Halves(_) => return Err(Diagnostic::internal("a vector that is written is read")),
@@ -222,7 +233,7 @@ impl Module<'_> {
                 vec![format!("{name}[{at}] = {};", self.call("encode_f64", &[&v])?)]
             }
             Encoding::Pair => vec![format!("{name}[{at}] = {v};")],
-            Encoding::Vector(_) | Encoding::Halves(_) => {
+            Encoding::Vector(_) | Encoding::Halves(_) | Encoding::Pairs => {
                 return Err(Diagnostic::internal("an element of a vector is stored"));
             }
             Encoding::Packed | Encoding::Atomic => {
@@ -278,6 +289,16 @@ impl Module<'_> {
         let at = self.index(s, &at)?;
         let vector = match b.encoding {
             Encoding::Halves(n) => format!("vec{n}<f16>(vec{n}<f32>({}))", values.join(", ")),
+            Encoding::Pairs => {
+                let mut pairs = vec![];
+                for v in &values {
+                    pairs.push(match b.dtype {
+                        DType::F64 => self.call("encode_f64", &[v])?,
+                        _ => v.to_string(),
+                    });
+                }
+                format!("vec4<u32>({})", pairs.join(", "))
+            }
             Encoding::Vector(words) => {
                 let mut whole = vec![];
                 for word in values.chunks(per as usize) {

@@ -28,7 +28,7 @@ use crate::Diagnostic;
 use crate::device::DeviceProfile;
 use crate::kernel::bindings::Bindings;
 use crate::kernel::{Expr, ExprId, Family, Kernel, KernelGraph, Store, TensorId};
-use crate::schedule::{Schedule, locate};
+use crate::schedule::{Schedule, locate, maps};
 use rustc_hash::FxHashMap;
 use std::sync::Arc;
 use wgfc_ir::program::Access;
@@ -192,7 +192,7 @@ pub fn emit(kernel: &Kernel, schedule: &Schedule, cx: &EmitContext) -> Result<Em
     let legend = Legend::of(kernel, cx.graph);
     let cx = &EmitContext { legend: Some(&legend), ..*cx };
     let emitted = match (&kernel.family, schedule) {
-        (Family::Map(k), Schedule::Map(s)) => map::emit(kernel, k, s, cx),
+        (Family::Map(k), Schedule::Map(maps::Map::Flat(s))) => map::emit(kernel, k, s, cx),
         (Family::Row(_), Schedule::Row(s)) => row::emit(kernel, s, cx),
         (Family::PrefixScan(k), Schedule::PrefixScan(s)) => prefix_scan::emit(kernel, k, s, cx),
         (Family::Loop(k), Schedule::Loop(s)) => looped::emit(kernel, k, s, cx),

@@ -1,6 +1,6 @@
 //! How a kernel's tensors are declared: one binding each, in an encoding that its element type and its accesses allow.
 
-use super::{Kernel, KernelGraph, Store, TensorId};
+use super::{Kernel, KernelGraph, KernelTensor, Store, TensorId};
 use crate::Diagnostic;
 use wgfc_ir::program::Access;
 use wgfc_ir::{DType, Poly};
@@ -12,6 +12,8 @@ pub enum Encoding {
     Word,
     /// `array<vec2<u32>>`: 64-bit types.
     Pair,
+    /// `array<vec4<u32>>`: two elements of 64 bits each; loads and stores are whole vectors.
+    Pairs,
     /// `array<f16>`.
     Half,
     /// `array<u32>` of which each word packs several elements.
@@ -45,6 +47,7 @@ impl Binding {
         match self.encoding {
             Encoding::Vector(words) => Some(words * per_word(self.dtype)),
             Encoding::Halves(n) => Some(n),
+            Encoding::Pairs => Some(2),
             _ => None,
         }
     }
@@ -127,12 +130,23 @@ impl Bindings {
         b.encoding = match b.encoding {
             Encoding::Pair => return false,
             Encoding::Half if b.access == Access::ReadWrite => Encoding::Halves(elements),
-            Encoding::Vector(_) | Encoding::Halves(_) => b.encoding,
+            Encoding::Vector(_) | Encoding::Halves(_) | Encoding::Pairs => b.encoding,
             _ => Encoding::Vector(bits / 32),
         };
         let whole =
             bits.is_multiple_of(32) && component(&t.ty.numel(), elements).is_some_and(|(_, rest)| rest == 0);
         whole && b.vector() == Some(elements)
+    }
+
+    /// Declares a tensor of 64 bits an element that is only read, or only written, as vectors of two. False where that is not
+    /// possible.
+    pub fn declare_pairs(&mut self, graph: &KernelGraph, tensor: TensorId) -> bool {
+        let Some(b) = self.list.iter_mut().find(|b| b.tensor == tensor) else { return false };
+        let whole = |t: &KernelTensor| component(&t.ty.numel(), 2).is_some_and(|(_, rest)| rest == 0);
+        if b.encoding == Encoding::Pair && graph.tensors.get(tensor).is_some_and(whole) {
+            b.encoding = Encoding::Pairs;
+        }
+        b.encoding == Encoding::Pairs
     }
 
     /// Whether kernels with these bindings declare `f16`.

@@ -121,7 +121,7 @@ impl Schedule {
     /// Threads of a workgroup, where it is a schedule for kernels of this family.
     fn threads(&self, kernel: &Kernel) -> Option<u32> {
         Some(match (self, &kernel.family) {
-            (Schedule::Map(s), Family::Map(_)) => s.threads,
+            (Schedule::Map(maps::Map::Flat(s)), Family::Map(_)) => s.threads,
             (Schedule::Row(s), Family::Row(_)) => s.threads,
             (Schedule::PrefixScan(s), Family::PrefixScan(_)) => s.threads,
             (Schedule::Loop(s), Family::Loop(_)) => s.threads,
@@ -162,6 +162,7 @@ pub fn choose(kernel: &Kernel, cx: &Context, tuning: &Tuning) -> Result<Schedule
         // Without listing all the others.
         Family::Matmul(_) => Schedule::Product(products::choose(&problem(kernel)?, cx.device, cx.expect)),
         Family::Row(_) => Schedule::Row(rows::choose(kernel, cx)?),
+        Family::Map(_) => Schedule::Map(maps::choose(kernel, cx)?),
         _ => {
             let first = candidates(kernel, cx)?.into_iter().next();
             first.ok_or_else(|| Diagnostic::internal("a kernel without a schedule"))?

@@ -178,7 +178,7 @@ mod tests {
                 let few =
                     ThinShape { rows: a, k: b, cols: c, across: d, lanes: e, unroll: f, depth_first: p };
                 match which {
-                    0 => Schedule::Map(maps::Map { threads: a, elements: b }),
+                    0 => Schedule::Map(maps::Map::Flat(maps::Flat { threads: a, elements: b, unroll: c })),
                     1 => Schedule::Row(rows::Row {
                         threads: a,
                         lanes: b,

@@ -63,7 +63,7 @@ macro_rules! fields {
 }
 
 fields! {
-    maps::Map { threads, elements }
+    maps::Flat { threads, elements, unroll }
     rows::Row { threads, lanes, rows_first, width, steps, kept, subgroup }
     prefix_scans::PrefixScan { threads, shared }
     loops::Loop { threads }
@@ -97,7 +97,7 @@ impl Schedule {
         use {attention::Attention, products::Product};
         let mut out = vec![];
         let words = match self {
-            Schedule::Map(s) => (s.write("", &mut out), "map"),
+            Schedule::Map(maps::Map::Flat(s)) => (s.write("", &mut out), "map"),
             Schedule::Row(s) => (s.write("", &mut out), "row"),
             Schedule::PrefixScan(s) => (s.write("", &mut out), "prefix_scan"),
             Schedule::Loop(s) => (s.write("", &mut out), "loop"),
@@ -139,7 +139,7 @@ impl FromStr for Schedule {
         }
         let g = &mut given;
         let s = match &words[..] {
-            ["map"] => Schedule::Map(Part::read("", g)?),
+            ["map"] => Schedule::Map(maps::Map::Flat(Part::read("", g)?)),
             ["row"] => Schedule::Row(Part::read("", g)?),
             ["prefix_scan"] => Schedule::PrefixScan(Part::read("", g)?),
             ["loop"] => Schedule::Loop(Part::read("", g)?),
