@@ -3,9 +3,8 @@
 use super::wgsl::{Module, Scope};
 use super::{EmitContext, EmittedKernel, fold_workgroups, template_error};
 use crate::Diagnostic;
-use crate::kernel::dependence::Deps;
 use crate::kernel::{Expr, ExprId, Kernel, Map, Store};
-use crate::schedule::maps::{Flat, Neighbours};
+use crate::schedule::maps::{Flat, Neighbours, declare};
 use wgfc_codegen_templates as templates;
 use wgfc_ir::Poly;
 
@@ -65,8 +64,9 @@ fn groups(
 ) -> Result<EmittedKernel, Diagnostic> {
     let Flat { threads, unroll, .. } = *schedule;
     let width = neighbours.map_or(1, |n| n.width);
+    let vectors = neighbours.map_or(&[][..], |n| &n.vectors);
     let mut m = Module::new(kernel, cx, true)?;
-    if !neighbours.is_none_or(|n| n.declare(cx.graph, &mut m.bindings)) || !m.packed_stores().is_empty() {
+    if !vectors.iter().all(|(t, n)| declare(&mut m.bindings, cx.graph, *t, *n)) || !m.packed_stores().is_empty() {
         return Err(Diagnostic::internal(format!("a map kernel does not go in groups of {width}")));
     }
     let per_group = i64::from(threads * unroll);
@@ -80,23 +80,17 @@ fn groups(
     let extents = std::mem::take(&mut outer.text);
     m.hoist(&mut outer, &kernel.roots(), 0)?;
     let stores: Vec<&[Store]> = kernel.stores.chunks(width as usize).collect();
-    let parts = |m: &Module, s: &[Store]| {
-        let (_, b) = m.binding(s[0].tensor)?;
-        Ok::<_, Diagnostic>(b.vector().unwrap_or(1) as usize)
-    };
     let setup = std::mem::take(&mut outer.text);
     let body = if unroll == 1 {
         let mut body = outer.inner(4);
         for s in stores {
-            for v in s.chunks(parts(&m, s)?) {
-                m.store_neighbours(&mut body, v)?;
-            }
+            store_group(&mut m, &mut body, s)?;
         }
         body.text
     } else {
         let mut scopes = vec![];
         let mut text = String::new();
-        let waves = waves(&m, &kernel.roots());
+        let waves = waves(&m, &kernel.body.reachable(&kernel.roots()));
         for j in 0..unroll {
             let mut s = outer.inner(4);
             if !whole {
@@ -121,9 +115,7 @@ fn groups(
             s.text = std::mem::take(&mut scopes[j].text);
             scopes.iter().for_each(|o| s.number_after(o));
             for all in &stores {
-                for v in all.chunks(parts(&m, all)?) {
-                    m.store_neighbours(&mut s, v)?;
-                }
+                store_group(&mut m, &mut s, all)?;
             }
             if whole {
                 text.push_str(&s.text);
@@ -160,16 +152,22 @@ fn groups(
     Ok(m.finish("map", wgsl.map_err(template_error)?, [threads, 1, 1], 0, workgroups))
 }
 
-/// The loads that depend on the position, in waves: what the address of one depends on is read in an earlier one.
-pub(super) fn waves(m: &Module, roots: &[ExprId]) -> Vec<Vec<ExprId>> {
+/// Stores neighbours, as the vectors as which their tensor is declared.
+pub(super) fn store_group(m: &mut Module, s: &mut Scope, stores: &[Store]) -> Result<(), Diagnostic> {
+    let Some(first) = stores.first() else { return Ok(()) };
+    let elements = m.binding(first.tensor)?.1.vector().unwrap_or(1) as usize;
+    stores.chunks(elements).try_for_each(|v| m.store_neighbours(s, v))
+}
+
+/// Of expressions in order, the loads that depend on the position, in waves: what the address of one depends on is read in an earlier one.
+pub(super) fn waves(m: &Module, exprs: &[ExprId]) -> Vec<Vec<ExprId>> {
     let body = &m.kernel.body;
     let mut level = vec![0usize; body.len()];
     let mut out: Vec<Vec<ExprId>> = vec![];
-    for id in body.reachable(roots) {
+    for id in exprs.iter().copied() {
         let before = body.operands(id).into_iter().map(|o| level[o as usize]).max().unwrap_or(0);
         level[id as usize] = before;
-        let anywhere: Deps = 0;
-        if matches!(body.expr(id), Expr::Load { .. }) && m.deps(id) != anywhere {
+        if matches!(body.expr(id), Expr::Load { .. }) && m.deps(id) != 0 {
             out.resize_with(out.len().max(before + 1), Vec::new);
             out[before].push(id);
             level[id as usize] = before + 1;

@@ -14,6 +14,7 @@ pub mod index;
 mod lanes;
 pub mod looped;
 pub mod map;
+pub mod map_tiled;
 pub mod matmul;
 pub mod memory;
 pub mod ops;
@@ -193,6 +194,7 @@ pub fn emit(kernel: &Kernel, schedule: &Schedule, cx: &EmitContext) -> Result<Em
     let cx = &EmitContext { legend: Some(&legend), ..*cx };
     let emitted = match (&kernel.family, schedule) {
         (Family::Map(k), Schedule::Map(maps::Map::Flat(s))) => map::emit(kernel, k, s, cx),
+        (Family::Map(_), Schedule::Map(maps::Map::Tiled(s))) => map_tiled::emit(kernel, s, cx),
         (Family::Row(_), Schedule::Row(s)) => row::emit(kernel, s, cx),
         (Family::PrefixScan(k), Schedule::PrefixScan(s)) => prefix_scan::emit(kernel, k, s, cx),
         (Family::Loop(k), Schedule::Loop(s)) => looped::emit(kernel, k, s, cx),

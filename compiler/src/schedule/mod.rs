@@ -122,6 +122,7 @@ impl Schedule {
     fn threads(&self, kernel: &Kernel) -> Option<u32> {
         Some(match (self, &kernel.family) {
             (Schedule::Map(maps::Map::Flat(s)), Family::Map(_)) => s.threads,
+            (Schedule::Map(maps::Map::Tiled(s)), Family::Map(_)) => s.threads,
             (Schedule::Row(s), Family::Row(_)) => s.threads,
             (Schedule::PrefixScan(s), Family::PrefixScan(_)) => s.threads,
             (Schedule::Loop(s), Family::Loop(_)) => s.threads,

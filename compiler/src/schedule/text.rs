@@ -64,6 +64,7 @@ macro_rules! fields {
 
 fields! {
     maps::Flat { threads, elements, unroll }
+    maps::Tiled { threads, axis, rows, cols, elements, lines, pitch }
     rows::Row { threads, lanes, rows_first, width, steps, kept, subgroup }
     prefix_scans::PrefixScan { threads, shared }
     loops::Loop { threads }
@@ -98,6 +99,7 @@ impl Schedule {
         let mut out = vec![];
         let words = match self {
             Schedule::Map(maps::Map::Flat(s)) => (s.write("", &mut out), "map"),
+            Schedule::Map(maps::Map::Tiled(s)) => (s.write("", &mut out), "map tiled"),
             Schedule::Row(s) => (s.write("", &mut out), "row"),
             Schedule::PrefixScan(s) => (s.write("", &mut out), "prefix_scan"),
             Schedule::Loop(s) => (s.write("", &mut out), "loop"),
@@ -140,6 +142,7 @@ impl FromStr for Schedule {
         let g = &mut given;
         let s = match &words[..] {
             ["map"] => Schedule::Map(maps::Map::Flat(Part::read("", g)?)),
+            ["map", "tiled"] => Schedule::Map(maps::Map::Tiled(Part::read("", g)?)),
             ["row"] => Schedule::Row(Part::read("", g)?),
             ["prefix_scan"] => Schedule::PrefixScan(Part::read("", g)?),
             ["loop"] => Schedule::Loop(Part::read("", g)?),
@@ -154,7 +157,7 @@ impl FromStr for Schedule {
             ["attention", "decode"] => Schedule::Attention(attention::Attention::Decode(Part::read("", g)?)),
             _ => {
                 return Err(format!(
-                    "`{}` is no schedule: there are map, row, prefix_scan, loop, staged_loop, product (tiled, cooperative, \
+                    "`{}` is no schedule: there are map, map tiled, row, prefix_scan, loop, staged_loop, product (tiled, cooperative, \
                      thin, serial) and attention (tiled, decode)",
                     words.join(" ")
                 ));

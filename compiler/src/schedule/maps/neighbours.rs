@@ -64,19 +64,18 @@ impl Neighbours {
         let over = Kernel { family: from.family.clone(), body, stores, nodes: from.nodes.clone() };
         let kernel = flattened(&over, &vars, groups)?;
         let bindings = Bindings::of(from, graph, f16, true).ok()?;
-        let vectors = vectors(&kernel, width, graph, &bindings)?;
+        let reads = kernel.reads();
+        let mut vectors = written(&kernel.stores, &reads, width, graph, &bindings)?;
+        for t in reads {
+            vectors.extend(read(t, &loads(&kernel, t), width, graph, &bindings).map(|n| (t, n)));
+        }
         let scattered = scattered(&kernel, from, &vectors, width);
         Some(Neighbours { kernel, width, vectors, scattered })
     }
-
-    /// Declares what is read and written as vectors.
-    pub fn declare(&self, graph: &KernelGraph, bindings: &mut Bindings) -> bool {
-        self.vectors.iter().all(|(t, n)| declare(bindings, graph, *t, *n))
-    }
 }
 
-/// Declares a tensor as vectors of `n`. False where that is not possible.
-fn declare(bindings: &mut Bindings, graph: &KernelGraph, tensor: TensorId, n: u32) -> bool {
+/// Declares a tensor as vectors of `n` elements. False where that is not possible.
+pub fn declare(bindings: &mut Bindings, graph: &KernelGraph, tensor: TensorId, n: u32) -> bool {
     let pairs = bindings.find(tensor).is_ok_and(|(_, b)| b.dtype.bits() == 64);
     if pairs { n == 2 && bindings.declare_pairs(graph, tensor) } else { bindings.declare_vectors(graph, tensor, n) }
 }
@@ -149,16 +148,16 @@ fn aligned(to: &mut Body, a: ExprId, b: ExprId, width: u32) -> (ExprId, ExprId) 
     }
 }
 
-/// What is read and written as vectors. `None` where a store is not.
-fn vectors(
-    kernel: &Kernel,
+/// What is written as vectors, in groups of `width` stores of neighbours. `None` where some are no vectors.
+pub(super) fn written(
+    stores: &[Store],
+    reads: &[TensorId],
     width: u32,
     graph: &KernelGraph,
     bindings: &Bindings,
 ) -> Option<Vec<(TensorId, u32)>> {
     let mut out: Vec<(TensorId, u32)> = vec![];
-    let reads = kernel.reads();
-    for s in kernel.stores.chunks(width as usize) {
+    for s in stores.chunks(width as usize) {
         let (_, b) = bindings.find(s.first()?.tensor).ok()?;
         // f16 has vectors of four.
         let most = if b.encoding == Encoding::Half { 4 } else { 8 * WIDEST / b.dtype.bits() as u32 };
@@ -178,29 +177,37 @@ fn vectors(
             out.push((b.tensor, n));
         }
     }
-    for tensor in reads {
-        let (_, b) = bindings.find(tensor).ok()?;
-        if b.access != Access::Read {
-            continue;
-        }
-        let offsets = loads(kernel, tensor);
-        let most = width.min(8 * WIDEST / b.dtype.bits() as u32);
-        let least = per_word(b.dtype).max(2);
-        let fits = |n: &u32| {
-            let mut used: Vec<(Poly, u32)> = vec![];
-            for o in &offsets {
-                let Some((at, _)) = component(o, *n) else { return false };
-                match used.iter_mut().find(|u| u.0 == at) {
-                    Some(u) => u.1 += 1,
-                    None => used.push((at, 1)),
-                }
-            }
-            used.iter().any(|u| 2 * u.1 >= *n) && declare(&mut bindings.clone(), graph, tensor, *n)
-        };
-        let sizes = (0..5).map(|i| most >> i).filter(|n| *n >= least && n.is_power_of_two());
-        out.extend(sizes.into_iter().find(fits).map(|n| (tensor, n)));
-    }
     Some(out)
+}
+
+/// The elements of the vectors as which a tensor can be read at all of these offsets, where at least half of some vector
+/// of at most `width` is read.
+pub(super) fn read(
+    tensor: TensorId,
+    offsets: &[Poly],
+    width: u32,
+    graph: &KernelGraph,
+    bindings: &Bindings,
+) -> Option<u32> {
+    let (_, b) = bindings.find(tensor).ok()?;
+    if b.access != Access::Read {
+        return None;
+    }
+    let most = width.min(8 * WIDEST / b.dtype.bits() as u32);
+    let least = per_word(b.dtype).max(2);
+    let fits = |n: &u32| {
+        let mut used: Vec<(Poly, u32)> = vec![];
+        for o in offsets {
+            let Some((at, _)) = component(o, *n) else { return false };
+            match used.iter_mut().find(|u| u.0 == at) {
+                Some(u) => u.1 += 1,
+                None => used.push((at, 1)),
+            }
+        }
+        used.iter().any(|u| 2 * u.1 >= *n) && declare(&mut bindings.clone(), graph, tensor, *n)
+    };
+    let sizes = (0..5).map(|i| most >> i).filter(|n| *n >= least && n.is_power_of_two());
+    sizes.into_iter().find(fits)
 }
 
 /// The distinct offsets at which a kernel reads a tensor.
