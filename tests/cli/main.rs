@@ -351,7 +351,7 @@ fn schedules_are_printed_changed_and_refused() {
     write(&chosen, "nobody");
     refused(&["`nobody`", "no kernel of this model"]);
     std::fs::write(&file, r#"{"version": 1, "choices": {}}"#).unwrap();
-    refused(&["version 1", "version 2"]);
+    refused(&["version 1", "version 3"]);
     wgfc(d.path(), "inspect|out|--schedule").exits(1).says("give the model");
 }
 

@@ -66,7 +66,9 @@ fn groups(
     let width = neighbours.map_or(1, |n| n.width);
     let vectors = neighbours.map_or(&[][..], |n| &n.vectors);
     let mut m = Module::new(kernel, cx, true)?;
-    if !vectors.iter().all(|(t, n)| declare(&mut m.bindings, cx.graph, *t, *n)) || !m.packed_stores().is_empty() {
+    if !vectors.iter().all(|(t, n)| declare(&mut m.bindings, cx.graph, *t, *n))
+        || !m.packed_stores().is_empty()
+    {
         return Err(Diagnostic::internal(format!("a map kernel does not go in groups of {width}")));
     }
     let per_group = i64::from(threads * unroll);

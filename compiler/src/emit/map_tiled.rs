@@ -34,7 +34,13 @@ pub(super) fn emit(kernel: &Kernel, schedule: &Tiled, cx: &EmitContext) -> Resul
     let refused = || Diagnostic::internal(format!("a map kernel does not go in tiles as `{schedule:?}`"));
     let tiles = Tiles::new(kernel, axis as usize, (elements, lines), cx.graph, cx.target.f16);
     let tiles = tiles.ok_or_else(refused)?;
-    if threads == 0 || elements == 0 || lines == 0 || cols % elements != 0 || rows % lines != 0 || pitch < cols {
+    if threads == 0
+        || elements == 0
+        || lines == 0
+        || cols % elements != 0
+        || rows % lines != 0
+        || pitch < cols
+    {
         return Err(refused());
     }
     let mut m = Module::new(&tiles.kernel, cx, true)?;
@@ -115,11 +121,16 @@ pub(super) fn emit(kernel: &Kernel, schedule: &Tiled, cx: &EmitContext) -> Resul
         for (n, staged) in tiles.staged.iter().enumerate() {
             for (i, id) in staged.loads.iter().enumerate() {
                 let v = m.value(&mut inner, *id)?;
-                let v = if body.dtype(*id).reg() == Reg::Bool { format!("select(0u, 1u, {v})") } else { v.to_string() };
+                let v = if body.dtype(*id).reg() == Reg::Bool {
+                    format!("select(0u, 1u, {v})")
+                } else {
+                    v.to_string()
+                };
                 inner.line(&format!("tile{n}[(line{j} * {lines} + {i}) * {pitch} + col{j}] = {v};"));
             }
         }
-        let when = (!turns.whole(j as u32)).then(|| format!("i32(local) + {} < {}", j as u32 * threads, turns.units));
+        let when = (!turns.whole(j as u32))
+            .then(|| format!("i32(local) + {} < {}", j as u32 * threads, turns.units));
         steps.push(Step { when, body: inner.text });
     }
     let all: Vec<&[Store]> = tiles.kernel.stores.chunks(elements as usize).collect();
@@ -181,7 +192,12 @@ fn unit(turns: &Turns, j: u32) -> String {
 }
 
 /// Writes what the loads among some expressions read, of all scopes, and what the scopes have beside.
-fn fetched(m: &mut Module, scopes: &mut [Scope], exprs: &[ExprId], out: &mut String) -> Result<(), Diagnostic> {
+fn fetched(
+    m: &mut Module,
+    scopes: &mut [Scope],
+    exprs: &[ExprId],
+    out: &mut String,
+) -> Result<(), Diagnostic> {
     for wave in waves(m, exprs) {
         for j in 0..scopes.len() {
             let mut s = std::mem::take(&mut scopes[j]);

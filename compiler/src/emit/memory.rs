@@ -98,7 +98,8 @@ impl Module<'_> {
     /// Reads what load `id` reads without unpacking a vector.
     pub(super) fn fetch(&mut self, s: &mut Scope, id: ExprId) -> Result<(), Diagnostic> {
         if let Expr::Load { tensor, offset, guard } = self.kernel.body.expr(id)
-            && let (i, b @ Binding { encoding: Encoding::Vector(_) | Encoding::Pairs, .. }) = self.binding(*tensor)?
+            && let (i, b @ Binding { encoding: Encoding::Vector(_) | Encoding::Pairs, .. }) =
+                self.binding(*tensor)?
             && let Some((at, _)) = b.vector().and_then(|elements| component(offset, elements))
         {
             return self.vector(s, i, &at, *guard).map(|_| ());

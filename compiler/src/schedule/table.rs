@@ -20,7 +20,7 @@ use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
 /// The version of the JSON form written and the only one read.
-pub const VERSION: u32 = 2;
+pub const VERSION: u32 = 3;
 
 /// Schedules by [`key`].
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -170,7 +170,7 @@ mod tests {
     use wgfc_codegen_templates::thin::ThinShape;
 
     fn any_schedule() -> impl Strategy<Value = Schedule> {
-        (any::<[u32; 8]>(), any::<[bool; 3]>(), 0..11usize).prop_map(
+        (any::<[u32; 8]>(), any::<[bool; 3]>(), 0..12usize).prop_map(
             |([a, b, c, d, e, f, g, h], [p, q, r], which)| {
                 use {attention::Attention, products::Product};
                 let tile = TileShape { rows: a, cols: b, k: c, thread_rows: d, thread_cols: e, split: f };
@@ -211,6 +211,15 @@ mod tests {
                         let tiled = attention::Tiled { queries: a, thread_queries: b, depth: c };
                         Schedule::Attention(Attention::Tiled(tiled))
                     }
+                    10 => Schedule::Map(maps::Map::Tiled(maps::Tiled {
+                        threads: a,
+                        axis: b,
+                        rows: c,
+                        cols: d,
+                        elements: e,
+                        lines: f,
+                        pitch: g,
+                    })),
                     _ => {
                         Schedule::Attention(Attention::Decode(attention::Decode { threads: a, subgroup: b }))
                     }

@@ -67,7 +67,9 @@ const TILES: [(u32, u32, u32); 6] =
     [(32, 32, 128), (32, 32, 64), (32, 32, 256), (32, 64, 256), (64, 32, 256), (64, 64, 256)];
 /// An axis shorter than this is not worth a tile: what is read along it is in the cache when it is needed.
 const SHORT: i64 = 16;
-/// Fewer elements are read in no time.
+/// Fewer elements are not worth the text of vectors.
+const LITTLE: i64 = 1 << 12;
+/// Fewer elements are not worth a tile.
 const FEW: i64 = 1 << 14;
 /// Bytes that an invocation has under way at once where there are invocations enough.
 const UNDER_WAY: u32 = 16;
@@ -137,7 +139,7 @@ impl<'a> Problem<'a> {
         let busy = self.cx.device.speeds.share_of_resident(1.0);
         let (work, least) = (self.elements(), self.least());
         let small = Flat { threads: self.most_threads().min(64), elements: least, unroll: 1 };
-        if work < busy / 2 {
+        if work < (busy / 2).max(LITTLE) {
             return small;
         }
         let found = self.widths().into_iter().find_map(|w| {
@@ -178,12 +180,15 @@ impl<'a> Problem<'a> {
                     continue;
                 }
                 let size = (elements, lines);
-                let Some(t) = Tiles::of(along, axis, size, self.cx.graph, self.cx.device.f16) else { continue };
+                let Some(t) = Tiles::of(along, axis, size, self.cx.graph, self.cx.device.f16) else {
+                    continue;
+                };
                 if lines > 1 && !t.lined {
                     continue;
                 }
                 for (rows, cols, threads) in TILES {
-                    let s = Tiled { threads, axis: axis as u32, rows, cols, elements, lines, pitch: cols + 1 };
+                    let s =
+                        Tiled { threads, axis: axis as u32, rows, cols, elements, lines, pitch: cols + 1 };
                     let bytes = t.bytes * rows * s.pitch;
                     let fits = threads <= self.most_threads() && bytes <= self.cx.device.max_workgroup_bytes;
                     let each = (rows * cols).div_ceil(threads) as usize;

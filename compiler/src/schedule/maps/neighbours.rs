@@ -57,10 +57,15 @@ impl Neighbours {
             if k == 0 { v } else { v.modulo(&axes[k], &[groups.clone()]) }
         };
         let mut vars: Vec<Poly> = (0..last).map(flat).collect();
-        vars.push(if last == 0 { Poly::var(0) } else { Poly::var(0).modulo(&along[last], &[groups.clone()]) });
+        vars.push(if last == 0 {
+            Poly::var(0)
+        } else {
+            Poly::var(0).modulo(&along[last], &[groups.clone()])
+        });
 
         let stores = from.stores.iter().flat_map(|s| copies.iter().map(move |(at, ids)| (s, at, ids)));
-        let stores: Vec<Store> = stores.map(|(s, at, ids)| stored(s, ids, at, &along)).collect::<Option<_>>()?;
+        let stores: Vec<Store> =
+            stores.map(|(s, at, ids)| stored(s, ids, at, &along)).collect::<Option<_>>()?;
         let over = Kernel { family: from.family.clone(), body, stores, nodes: from.nodes.clone() };
         let kernel = flattened(&over, &vars, groups)?;
         let bindings = Bindings::of(from, graph, f16, true).ok()?;
@@ -77,7 +82,11 @@ impl Neighbours {
 /// Declares a tensor as vectors of `n` elements. False where that is not possible.
 pub fn declare(bindings: &mut Bindings, graph: &KernelGraph, tensor: TensorId, n: u32) -> bool {
     let pairs = bindings.find(tensor).is_ok_and(|(_, b)| b.dtype.bits() == 64);
-    if pairs { n == 2 && bindings.declare_pairs(graph, tensor) } else { bindings.declare_vectors(graph, tensor, n) }
+    if pairs {
+        n == 2 && bindings.declare_pairs(graph, tensor)
+    } else {
+        bindings.declare_vectors(graph, tensor, n)
+    }
 }
 
 /// A store over what its expressions have become.

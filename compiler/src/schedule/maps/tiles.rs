@@ -127,8 +127,7 @@ impl Tiles {
             (0..axes.len()).map(|k| if k == changed { to.clone() } else { Poly::var(k) }).collect::<Vec<_>>()
         };
         let mut body = Body::default();
-        let mut staged: Vec<Staged> =
-            loads.iter().map(|_| Staged { loads: vec![], uses: vec![] }).collect();
+        let mut staged: Vec<Staged> = loads.iter().map(|_| Staged { loads: vec![], uses: vec![] }).collect();
         for i in 0..i64::from(line.max(1)) {
             let vars = vars(axis, &(&(&Poly::var(lines) * &high) + i));
             let ids = copied(kernel, &mut body, loads, &vars, &domain, line);
@@ -149,7 +148,8 @@ impl Tiles {
         let stores = kernel.stores.iter().flat_map(|s| copies.iter().map(move |(vars, ids)| (s, vars, ids)));
         let stores: Vec<Store> =
             stores.map(|(s, vars, ids)| stored(s, ids, vars, &domain)).collect::<Option<_>>()?;
-        let kernel = Kernel { family: from.kernel.family.clone(), body, stores, nodes: from.kernel.nodes.clone() };
+        let kernel =
+            Kernel { family: from.kernel.family.clone(), body, stores, nodes: from.kernel.nodes.clone() };
         let bindings = Bindings::of(&kernel, graph, f16, true).ok()?;
         let reads = kernel.reads();
         let mut vectors = vec![];
