@@ -42,46 +42,183 @@ pub struct Problem {
     pub empty_is_zero: bool,
 }
 
+/// How the tiled template is cut up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Tiles {
+    /// Queries of a workgroup: a multiple of eight times those of a thread.
+    pub queries: u32,
+    /// Queries of a thread.
+    pub thread_queries: u32,
+    /// Keys that are in workgroup memory at once: a multiple of four times `lanes`, at least 32.
+    pub keys: u32,
+    /// Threads that share a query: 8, 16 or 32.
+    pub lanes: u32,
+    /// Elements along the width of keys, and along that of values, that are in workgroup memory at once: a multiple of
+    /// four times `lanes`.
+    pub depth: u32,
+    /// Whether the queries stay in workgroup memory, all of their width.
+    pub kept: bool,
+}
+
+/// Quads from one line of a tile to the next.
+const fn pitch(quads: u32) -> u32 {
+    if quads <= 4 { 4 } else { quads.next_multiple_of(8) }
+}
+
+/// What the quads of a line lie apart, that neighbouring lines are in other banks.
+fn swizzle(pitch: u32, line: &str) -> String {
+    if pitch == 4 { format!("(({line} / 2) & 3)") } else { format!("({line} & 7)") }
+}
+
+impl Tiles {
+    /// Invocations of a workgroup.
+    pub const fn threads(self) -> u32 {
+        self.queries / self.thread_queries * self.lanes
+    }
+    /// Whether its numbers fit together.
+    pub const fn is_sound(self) -> bool {
+        let Tiles { queries, thread_queries, keys, lanes, depth, kept: _ } = self;
+        matches!(lanes, 8 | 16 | 32)
+            && matches!(thread_queries, 1..=8)
+            && queries > 0
+            && queries.is_multiple_of(8 * thread_queries)
+            && keys >= 32
+            && keys.is_multiple_of(4 * lanes)
+            && depth > 0
+            && depth.is_multiple_of(4 * lanes)
+    }
+    /// Quads of a line of queries.
+    const fn query_pitch(self, d: Option<u32>) -> u32 {
+        match d {
+            Some(d) if self.kept => pitch(d.div_ceil(4)),
+            _ => self.key_pitch(d),
+        }
+    }
+    /// Quads of a line of keys.
+    const fn key_pitch(self, d: Option<u32>) -> u32 {
+        match d {
+            Some(d) if d < self.depth => pitch(d.div_ceil(4)),
+            _ => pitch(self.depth / 4),
+        }
+    }
+    /// Quads of columns of values that a thread has of those in workgroup memory, from quad `first` on.
+    fn value_columns(self, e: u32, first: u32) -> u32 {
+        (e.div_ceil(4) - first).min(self.depth / 4).div_ceil(self.lanes)
+    }
+    /// Quads in the tile of keys or values.
+    fn tile_len(self, d: Option<u32>, e: u32) -> u32 {
+        self.keys * self.key_pitch(d).max(self.value_columns(e, 0) * self.lanes)
+    }
+    /// Bytes of workgroup memory for queries and keys of width `d`, where it is known, and values of width `e`.
+    pub fn workgroup_bytes(self, d: Option<u32>, e: u32, subgroup: u32, again: bool) -> u32 {
+        let shares = if subgroup > 1 { 0 } else { self.queries * self.lanes * 4 };
+        let quads = self.queries * (self.query_pitch(d) + self.keys / 4) + self.tile_len(d, e);
+        quads * 16 + shares + if again { 8 } else { 0 }
+    }
+}
+
 /// Parameters of the tiled template.
 #[derive(Clone, Debug)]
 pub struct Attention {
     /// Extents, mask and scale of the attention.
     pub problem: Problem,
-    /// Queries of a workgroup, a power of two.
-    pub queries: u32,
-    /// Queries of a thread, 1 or 2.
-    pub thread_queries: u32,
-    /// How much of `d` is in workgroup memory at once: 16 or 32.
-    pub depth: u32,
-    /// `d` is known to be a multiple of it.
-    pub whole_depth: bool,
+    /// How it is cut up.
+    pub tiles: Tiles,
+    /// Invocations of a subgroup, at least `lanes`; 1 where there are none.
+    pub subgroup: u32,
+    /// The width of queries and keys, where it is known; queries can only be kept where it is.
+    pub depth: Option<u32>,
+    /// Which of queries, keys and values are loaded by fours: their steps count fours then.
+    pub fours: [bool; 3],
+    /// Which keys a block of queries may see.
+    pub window: Window,
 }
 
-/// Keys that are in workgroup memory at once.
-const KEYS: u32 = 32;
+/// Which keys the queries from `first` to `last` may see: statements over those, `batch` and `keys`.
+#[derive(Clone, Debug, Default)]
+pub struct Window {
+    /// Statements, indented by 4, that the others need.
+    pub setup: String,
+    /// The first key that is seen, where the mask says it.
+    pub from: Vec<String>,
+    /// The last keys that are seen, likewise: none is seen behind one of them.
+    pub to: Vec<String>,
+    /// The first key from which on, and the last up to which, the mask is 0, where that is known.
+    pub free: Option<(Vec<String>, Vec<String>)>,
+}
+
+impl Window {
+    fn is_bounded(&self) -> bool {
+        !self.from.is_empty() || !self.to.is_empty()
+    }
+    fn text(&self, again: bool) -> String {
+        let extreme = |of: &str, all: &[String], start: &str| {
+            all.iter().fold(start.to_owned(), |r, next| format!("{of}({r}, {next})"))
+        };
+        let after = |all: &[String]| all.iter().map(|k| format!("{k} + 1")).collect::<Vec<_>>();
+        let var = if again { "var" } else { "let" };
+        let mut out = self.setup.clone();
+        out += &format!("    {var} from_key = {};\n", extreme("max", &self.from, "0"));
+        out += &format!("    {var} to_key = {};\n", extreme("min", &after(&self.to), "keys"));
+        if let Some((from, to)) = &self.free {
+            out += &format!("    let free_from = {};\n", extreme("max", from, "0"));
+            out += &format!("    let free_to = {};\n", extreme("min", &after(to), "keys"));
+        }
+        out
+    }
+}
 
 #[derive(Serialize)]
 struct Chunk {
+    /// Its first quad of columns, and how many it has.
     first: u32,
+    quads: u32,
+    /// Those of a thread, by their numbers in all of them.
     columns: Vec<u32>,
+}
+
+#[derive(Serialize)]
+struct Side {
+    name: &'static str,
+    upper: &'static str,
+    fours: bool,
+    /// No quad is read beyond the last element.
+    inside: bool,
 }
 
 #[derive(Serialize)]
 struct Slots<'a> {
     #[serde(flatten)]
     problem: &'a Problem,
+    operands: [Side; 3],
     queries: u32,
     keys: u32,
+    lanes: u32,
+    kept: bool,
+    chunked: bool,
+    chunk_quads: u32,
+    depth_quads: u32,
+    query_pitch: u32,
+    key_pitch: u32,
+    query_swizzle: String,
+    query_swizzle_y: String,
+    key_swizzle: String,
+    key_swizzle_x: String,
     rows: Vec<u32>,
     row_step: u32,
+    key_columns: Vec<u32>,
+    key_groups: Vec<u32>,
     threads: u32,
     tile_len: u32,
-    depth_quads: u32,
-    swizzle_lines: u32,
-    whole_depth: bool,
-    value_quads: u32,
     columns: Vec<u32>,
     chunks: Vec<Chunk>,
+    subgroup: u32,
+    shuffles: Vec<u32>,
+    local: Local,
+    bounded: bool,
+    free: bool,
+    again: bool,
+    window: String,
 }
 
 impl Template for Slots<'_> {
@@ -89,49 +226,68 @@ impl Template for Slots<'_> {
 }
 
 impl Attention {
-    /// Invocations of a workgroup.
-    pub fn threads(&self) -> u32 {
-        self.queries / self.thread_queries * 8
-    }
-    fn value_quads(&self) -> u32 {
-        if self.problem.e <= 32 { 8 } else { 16 }
-    }
-    fn tile_len(&self) -> u32 {
-        let scores = (self.queries + KEYS) * self.depth / 4;
-        scores.max(KEYS * self.value_quads()).max(self.queries * 8)
+    /// Whether it may go through the keys a second time, for queries that see none of those that the mask leaves.
+    fn again(&self) -> bool {
+        self.window.is_bounded() && !self.problem.empty_is_zero
     }
     /// Bytes of workgroup memory.
     pub fn workgroup_bytes(&self) -> u32 {
-        (self.tile_len() + self.queries * 8) * 16
+        self.tiles.workgroup_bytes(self.depth, self.problem.e, self.subgroup, self.again())
     }
     /// The module's text.
     ///
     /// # Errors
     /// A defect of the template.
     pub fn render(&self) -> Result<String, RenderError> {
-        let quads = self.value_quads();
-        let count = self.problem.e.div_ceil(32);
-        let per_chunk = quads / 8;
-        let chunks = (0..count.div_ceil(per_chunk))
-            .map(|c| Chunk {
-                first: c * quads * 4,
-                columns: (c * per_chunk..((c + 1) * per_chunk).min(count)).collect(),
-            })
-            .collect();
+        let Attention { problem, tiles, subgroup, depth, fours, window } = self;
+        let Tiles { queries, thread_queries, keys, lanes, depth: chunk, kept } = *tiles;
+        let e = problem.e;
+        let (mut chunks, mut count, mut first) = (vec![], 0, 0);
+        while first < e.div_ceil(4) {
+            let columns = tiles.value_columns(e, first);
+            chunks.push(Chunk { first, quads: columns * lanes, columns: (count..count + columns).collect() });
+            count += columns;
+            first += chunk / 4;
+        }
+        let chunked = depth.is_none_or(|d| d > chunk);
+        let whole_depth = depth.is_some_and(|d| d % 4 == 0);
+        let side = |i: usize, name, upper, inside| Side { name, upper, fours: fours[i], inside };
+        let (query_pitch, key_pitch) = (tiles.query_pitch(*depth), tiles.key_pitch(*depth));
         render(&Slots {
-            problem: &self.problem,
-            queries: self.queries,
-            keys: KEYS,
-            rows: (0..self.thread_queries).collect(),
-            row_step: self.queries / self.thread_queries,
-            threads: self.threads(),
-            tile_len: self.tile_len(),
-            depth_quads: self.depth / 4,
-            swizzle_lines: 32 / self.depth,
-            whole_depth: self.whole_depth,
-            value_quads: quads,
+            problem,
+            operands: [
+                side(0, "q", "Q", whole_depth),
+                side(1, "k", "K", whole_depth),
+                side(2, "v", "V", e.is_multiple_of(4 * lanes)),
+            ],
+            queries,
+            keys,
+            lanes,
+            kept,
+            chunked,
+            chunk_quads: chunk / 4,
+            depth_quads: depth.map_or(0, |d| d.div_ceil(4)),
+            query_pitch,
+            key_pitch,
+            query_swizzle: swizzle(query_pitch, "line"),
+            query_swizzle_y: swizzle(query_pitch, "y"),
+            key_swizzle: swizzle(key_pitch, "line"),
+            key_swizzle_x: swizzle(key_pitch, "x"),
+            rows: (0..thread_queries).collect(),
+            row_step: queries / thread_queries,
+            key_columns: (0..keys / lanes).collect(),
+            key_groups: (0..keys / lanes / 4).collect(),
+            threads: tiles.threads(),
+            tile_len: tiles.tile_len(*depth, e),
             columns: (0..count).collect(),
             chunks,
+            subgroup: *subgroup,
+            shuffles: (0..lanes.trailing_zeros()).map(|i| 1 << i).collect(),
+            local: Local::new(*subgroup),
+            bounded: window.is_bounded(),
+            free: window.free.is_some(),
+            again: self.again(),
+            window: window.text(self.again()),
         })
     }
 }

@@ -5,13 +5,13 @@ mod gpu;
 use gpu::gemv::*;
 use gpu::*;
 use std::collections::BTreeMap;
+use wgfc_codegen_templates::attention::Tiles;
 use wgfc_compiler::DeviceProfile;
 use wgfc_compiler::emit::EmittedKernel;
 use wgfc_compiler::kernel::*;
-use wgfc_compiler::schedule::attention;
 use wgfc_compiler::schedule::products::problem::{Problem, problem};
 use wgfc_compiler::schedule::products::{self, COOPERATIVE, Product, SINGLE, TILES};
-use wgfc_ir::{DType, Dim, Poly};
+use wgfc_ir::{BinaryOp, DType, Dim, Poly, Scalar};
 
 fn close(what: &str, got: &[f32], want: &[f64]) {
     assert_eq!(got.len(), want.len(), "{what}");
@@ -383,8 +383,17 @@ fn convolutions() {
     }
 }
 
+/// What the mask of an attention kernel is.
+#[derive(Clone, Copy)]
+enum MaskOf {
+    Nothing,
+    Tensor,
+    /// Query `i` sees keys up to `i + past`, and of those the last and so many before it.
+    Positions(i64, i64),
+}
+
 /// Attention with its tensors `[q, k, v, mask, out]`.
-fn attention_kernel(case: &mut Case, dims: [Dim; 5], mask: bool) -> (Kernel, [TensorId; 5]) {
+fn attention_kernel(case: &mut Case, dims: [Dim; 5], mask: MaskOf) -> (Kernel, [TensorId; 5]) {
     let [batch, s, t, d, e] = dims;
     let tq = case.tensor(&[batch.clone(), s.clone(), d.clone()], TensorKind::Input(0));
     let tk = case.tensor(&[batch.clone(), t.clone(), d.clone()], TensorKind::Input(1));
@@ -396,8 +405,23 @@ fn attention_kernel(case: &mut Case, dims: [Dim; 5], mask: bool) -> (Kernel, [Te
     let q = body.push(Expr::Load { tensor: tq, offset: row(1, &s, 3, &d), guard: None }, DType::F32);
     let k = body.push(Expr::Load { tensor: tk, offset: row(2, &t, 3, &d), guard: None }, DType::F32);
     let val = body.push(Expr::Load { tensor: tv, offset: row(2, &t, 4, &e), guard: None }, DType::F32);
-    let m =
-        mask.then(|| body.push(Expr::Load { tensor: tm, offset: v(1) * &t + v(2), guard: None }, DType::F32));
+    let m = match mask {
+        MaskOf::Nothing => None,
+        MaskOf::Tensor => {
+            Some(body.push(Expr::Load { tensor: tm, offset: v(1) * &t + v(2), guard: None }, DType::F32))
+        }
+        MaskOf::Positions(past, near) => {
+            let key = body.push(Expr::Index(v(2)), DType::I32);
+            let last = body.push(Expr::Index(v(1) + c(past)), DType::I32);
+            let first = body.push(Expr::Index(v(1) + c(past - near)), DType::I32);
+            let to = body.push(Expr::Binary(BinaryOp::Le, key, last), DType::Bool);
+            let from = body.push(Expr::Binary(BinaryOp::Ge, key, first), DType::Bool);
+            let both = body.push(Expr::Binary(BinaryOp::And, from, to), DType::Bool);
+            let [zero, low] = [0.0, f32::MIN]
+                .map(|x| body.push(Expr::Const(Scalar::from_f64(DType::F32, f64::from(x))), DType::F32));
+            Some(body.push(Expr::Select(both, zero, low), DType::F32))
+        }
+    };
     let value = body.push(Expr::Acc(0), DType::F32);
     let stores = vec![Store { tensor: to, offset: row(1, &s, 4, &e), value, guard: None, combine: None }];
     let family = Family::Attention(Attention {
@@ -427,13 +451,25 @@ fn check_attention(
     mask: Option<fn(usize, usize) -> f32>,
     forced: Option<Shape>,
 ) {
+    let of = if mask.is_some() { MaskOf::Tensor } else { MaskOf::Nothing };
+    check_masked(gpus, dims, symbols, of, &|i, j| mask.map_or(0.0, |f| f(i, j)), forced);
+}
+
+/// With a mask and its numbers.
+fn check_masked(
+    gpus: &[Gpu],
+    dims: [Dim; 5],
+    symbols: &[(&str, i64)],
+    mask: MaskOf,
+    mask_at: &dyn Fn(usize, usize) -> f32,
+    forced: Option<Shape>,
+) {
     let mut case = Case::new(symbols);
-    let (kernel, [tq, tk, tv, tm, to]) = attention_kernel(&mut case, dims.clone(), mask.is_some());
+    let (kernel, [tq, tk, tv, tm, to]) = attention_kernel(&mut case, dims.clone(), mask);
 
     let [batch, s, t, d, e] = dims.map(|x| case.eval(&x));
     let mut data: BTreeMap<_, _> =
         [tq, tk, tv].into_iter().map(|t| (t, noise(case.numel(t), 3 + t as u32))).collect();
-    let mask_at = |i: usize, j: usize| mask.map_or(0.0, |f| f(i, j));
     data.insert(tm, (0..s * t).map(|i| mask_at(i / t, i % t)).collect());
     let mut want = vec![];
     for b in 0..batch {
@@ -480,12 +516,45 @@ fn hidden(i: usize, j: usize) -> f32 {
 #[test]
 fn attention_geometries() {
     let gpus = gpus();
-    let blocks = attention::TILED.iter().map(|t| Shape::Queries(*t));
-    for g in blocks.chain([Shape::Decode]) {
+    let tiles = |queries, thread_queries, keys, lanes, depth, kept| {
+        Shape::Queries(Tiles { queries, thread_queries, keys, lanes, depth, kept })
+    };
+    for g in [
+        tiles(8, 1, 32, 8, 32, false),
+        tiles(16, 2, 64, 16, 64, true),
+        tiles(32, 4, 32, 8, 32, false),
+        tiles(24, 3, 32, 8, 64, true),
+        tiles(8, 1, 128, 32, 128, true),
+        Shape::Decode,
+    ] {
         check_attention(&gpus, [2, 3, 7, 5, 3].map(c), &[], None, Some(g));
         check_attention(&gpus, [3, 37, 45, 33, 70].map(c), &[], Some(causal), Some(g));
         check_attention(&gpus, [1, 5, 300, 64, 32].map(c), &[], Some(hidden), Some(g));
         check_attention(&gpus, [2, 65, 33, 40, 256].map(c), &[], None, Some(g));
+    }
+}
+
+/// Blocks of keys that no query of a block sees are left out; a query that sees none averages all of them.
+#[test]
+fn attention_over_the_keys_that_are_seen() {
+    let gpus = gpus();
+    let check = |dims: [i64; 5], past: i64, near: i64, g| {
+        let at = move |i: usize, j: usize| {
+            let (last, j) = (i as i64 + past, j as i64);
+            if (last - near..=last).contains(&j) { 0.0 } else { f32::MIN }
+        };
+        check_masked(&gpus, dims.map(c), &[], MaskOf::Positions(past, near), &at, g);
+    };
+    let tiles = |queries, thread_queries, keys, lanes, depth| {
+        Some(Shape::Queries(Tiles { queries, thread_queries, keys, lanes, depth, kept: true }))
+    };
+    for g in [None, tiles(16, 2, 64, 16, 64), tiles(32, 4, 32, 8, 32)] {
+        check([2, 70, 70, 8, 20], 0, 1000, g);
+        check([1, 50, 131, 12, 8], 81, 1000, g);
+        check([1, 200, 200, 8, 8], 0, 7, g);
+        // Some queries see nothing: those before the first key, and those behind the last.
+        check([1, 40, 100, 8, 8], -3, 1000, g);
+        check([1, 90, 40, 8, 8], 0, 2, g);
     }
 }
 
@@ -513,7 +582,7 @@ fn attention_in_parts() {
         let (batch, d, e) = (3, 20, 24);
         let mut case = Case::new(&[]);
         let dims = [batch, 1, t, d, e].map(|x| c(x as i64));
-        let (mut kernel, [tq, tk, tv, tm, to]) = attention_kernel(&mut case, dims, true);
+        let (mut kernel, [tq, tk, tv, tm, to]) = attention_kernel(&mut case, dims, MaskOf::Tensor);
         let count = c(parts as i64);
         let sums = case.tensor(&[c(batch as i64), c(e as i64), count.clone()], TensorKind::Output(1));
         let tops = case.tensor(&[c(batch as i64), count.clone()], TensorKind::Output(2));

@@ -4,12 +4,14 @@ use super::matmul::operand;
 use super::wgsl::{Module, Scope};
 use super::{EmitContext, EmittedKernel, fold_workgroups, template_error};
 use crate::Diagnostic;
-use crate::kernel::substitute::hoistable;
-use crate::kernel::{self, Family, Kernel};
+use crate::kernel::substitute::{hoistable, moved, substitute};
+use crate::kernel::window::Window;
+use crate::kernel::{self, Body, ExprId, Family, Kernel, Store};
 use crate::schedule::attention::{self, MAX_WIDTH};
+use crate::schedule::products::problem::four_along;
 use std::fmt::Write;
-use wgfc_codegen_templates::attention::{Attention, Decode, Problem};
-use wgfc_ir::{DType, Reg, Scalar};
+use wgfc_codegen_templates::attention::{Attention, Decode, Problem, Window as Seen};
+use wgfc_ir::{Atom, DType, Poly, Reg, Scalar};
 
 /// Writes attention as its schedule says.
 ///
@@ -21,11 +23,13 @@ pub(super) fn emit(
     schedule: &attention::Attention,
     cx: &EmitContext,
 ) -> Result<EmittedKernel, Diagnostic> {
-    let kernel = &hoistable(&hoistable(kernel, 3), 4);
+    let window = Window::of(kernel);
+    let decode = matches!(schedule, attention::Attention::Decode(_));
+    let (kernel, roots) = &operands(kernel, !decode)?;
     let Family::Attention(k) = &kernel.family else {
         return Err(Diagnostic::internal("not an attention kernel"));
     };
-    let kernel::Attention { batch, s, t, d, e, q, k, v, mask, scale, empty_is_zero, parts, part_stores } = k;
+    let kernel::Attention { batch, s, t, d, e, mask, scale, empty_is_zero, parts, part_stores, .. } = k;
     let width = match e.as_const() {
         Some(e) if (1..=MAX_WIDTH).contains(&e) => e as u32,
         _ => {
@@ -36,15 +40,18 @@ pub(super) fn emit(
         }
     };
     let mut module = Module::new(kernel, cx, false)?;
+    let wide: Vec<ExprId> = roots.iter().filter(|ids| ids.len() > 1).flatten().copied().collect();
+    module.vectorise(&wide);
     let mut top = Scope::new(4);
     let batch_text = module.extent(&mut top, batch)?;
     let s_text = module.extent(&mut top, s)?;
     let t_text = module.extent(&mut top, t)?;
     let d_text = module.extent(&mut top, d)?;
     let mut functions = String::new();
-    operand(&mut module, &mut functions, "q", &[*q], 1, 3)?;
-    operand(&mut module, &mut functions, "k", &[*k], 2, 3)?;
-    operand(&mut module, &mut functions, "v", &[*v], 2, 4)?;
+    let [qs, ks, vs] = roots;
+    operand(&mut module, &mut functions, "q", qs, 1, 3)?;
+    operand(&mut module, &mut functions, "k", ks, 2, 3)?;
+    operand(&mut module, &mut functions, "v", vs, 2, 4)?;
     if let Some(mask) = mask {
         if kernel.body.dtype(*mask).reg() != Reg::F32 {
             return Err(Diagnostic::internal("an attention mask is not a float"));
@@ -60,7 +67,6 @@ pub(super) fn emit(
         true => format!("{scale:?}"),
         false => module.literal(Scalar::from_f64(DType::F32, f64::from(*scale)))?,
     };
-    let decode = matches!(schedule, attention::Attention::Decode(_));
     if *parts > 1 && !decode {
         return Err(Diagnostic::internal("attention in parts takes a workgroup for each query"));
     }
@@ -77,34 +83,93 @@ pub(super) fn emit(
             body.text
         );
     }
-    let problem = Problem {
+    let problem = |module: &Module| Problem {
         preamble: format!("{}\n{functions}", module.preamble()),
-        setup: top.text,
-        batch: batch_text,
-        s: s_text,
-        t: t_text,
-        d: d_text,
+        setup: top.text.clone(),
+        batch: batch_text.clone(),
+        s: s_text.clone(),
+        t: t_text.clone(),
+        d: d_text.clone(),
         e: width,
         mask: mask.is_some(),
-        scale: scale_text,
+        scale: scale_text.clone(),
         empty_is_zero: *empty_is_zero,
     };
 
     let (wgsl, threads, bytes, groups) = match *schedule {
-        attention::Attention::Tiled(attention::Tiled { queries, thread_queries, depth }) => {
-            let whole_depth = d.as_const().is_some_and(|d| d % i64::from(depth) == 0);
-            let a = Attention { problem, queries, thread_queries, depth, whole_depth };
-            let groups = &s.ceil_div(i64::from(queries)) * batch;
-            (a.render(), a.threads(), a.workgroup_bytes(), groups)
+        attention::Attention::Tiled(attention::Tiled { tiles, subgroup }) => {
+            if !tiles.is_sound() {
+                return Err(Diagnostic::internal(format!("{tiles:?} is no way to cut up attention")));
+            }
+            let depth = d.as_const().and_then(|d| u32::try_from(d).ok());
+            if tiles.kept && depth.is_none() {
+                return Err(Diagnostic::internal("queries of an unknown width are not kept"));
+            }
+            let window = seen(&mut module, &top, &window)?;
+            module.subgroup = (subgroup > 1).then_some(subgroup);
+            let fours = roots.each_ref().map(|ids| ids.len() > 1);
+            let a = Attention { problem: problem(&module), tiles, subgroup, depth, fours, window };
+            let groups = &s.ceil_div(i64::from(tiles.queries)) * batch;
+            (a.render(), tiles.threads(), a.workgroup_bytes(), groups)
         }
         attention::Attention::Decode(attention::Decode { threads, subgroup }) => {
             let depth_max = d.as_const().unwrap_or(MAX_WIDTH).max(1) as u32;
             module.subgroup = (subgroup > 1).then_some(subgroup);
-            let a = Decode { problem, threads, depth_max, parts: *parts, subgroup };
+            let a = Decode { problem: problem(&module), threads, depth_max, parts: *parts, subgroup };
             (a.render(), threads, a.workgroup_bytes(), &(s * batch) * i64::from(*parts))
         }
     };
     let wgsl = wgsl.map_err(template_error)?;
     let groups = fold_workgroups(&groups, cx.target.max_workgroups);
     Ok(module.finish("attention", wgsl, [threads, 1, 1], bytes, groups))
+}
+
+/// The kernel with queries, keys and values as they are read, by fours where that `may` be, and their expressions.
+fn operands(kernel: &Kernel, may: bool) -> Result<(Kernel, [Vec<ExprId>; 3]), Diagnostic> {
+    let plain = hoistable(&hoistable(kernel, 3), 4);
+    let (Family::Attention(k), Family::Attention(p)) = (&kernel.family, &plain.family) else {
+        return Err(Diagnostic::internal("not an attention kernel"));
+    };
+    let domain = kernel.domain();
+    let vars: Vec<Poly> = (0..domain.len()).map(Poly::var).collect();
+    let mut body = Body::default();
+    let mut side = |root: ExprId, own: ExprId, width: &Poly, along: usize| {
+        let whole = may && width.modulo(&4_i64.into(), &[]).is(0);
+        if let Some(four) = whole.then(|| four_along(kernel, root, along, &mut body)).flatten() {
+            return four.to_vec();
+        }
+        let ids = substitute(&plain.body, &mut body, &[own], &vars, &domain);
+        vec![ids.get(own as usize).copied().flatten().unwrap_or(0)]
+    };
+    let roots = [side(k.q, p.q, &k.d, 3), side(k.k, p.k, &k.d, 3), side(k.v, p.v, &k.e, 4)];
+    let stored = plain.all_stores().flat_map(Store::reads);
+    let rest: Vec<ExprId> = p.mask.iter().copied().chain(stored).collect();
+    let ids = substitute(&plain.body, &mut body, &rest, &vars, &domain);
+    let of = |id: ExprId| ids.get(id as usize).copied().flatten().unwrap_or(0);
+    let mut new = plain.over(body, &of, &mut |p| moved(p, &ids, &vars, &domain));
+    if let Family::Attention(a) = &mut new.family {
+        [a.q, a.k, a.v] = roots.each_ref().map(|ids| ids.first().copied().unwrap_or(0));
+    }
+    Ok((new, roots))
+}
+
+/// Which keys a block of queries may see.
+fn seen(module: &mut Module, top: &Scope, window: &Window) -> Result<Seen, Diagnostic> {
+    let mut s = top.inner(4);
+    s.bind_var(0, "batch");
+    s.bind_var(1, "first");
+    s.bind_var(2, "last");
+    let last = |a: &Atom| matches!(a, Atom::Var(1)).then(|| Poly::var(2));
+    // The least, or the greatest, of the block: bounds are linear.
+    let mut ends = |all: &[Poly], of: &str| {
+        let one = |p: &Poly| {
+            let first = module.index(&mut s, p)?;
+            let end = p.subst(&last, &[]);
+            Ok(if end == *p { first } else { format!("{of}({first}, {})", module.index(&mut s, &end)?) })
+        };
+        all.iter().map(one).collect::<Result<Vec<_>, Diagnostic>>()
+    };
+    let (from, to) = (ends(&window.from, "min")?, ends(&window.to, "max")?);
+    let free = if window.exact { Some((ends(&window.from, "max")?, ends(&window.to, "min")?)) } else { None };
+    Ok(Seen { setup: s.text, from, to, free })
 }

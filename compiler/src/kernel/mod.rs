@@ -85,6 +85,7 @@ pub mod substitute;
 #[cfg(test)]
 mod tests;
 mod verify;
+pub mod window;
 
 pub use body::{Body, Expr, ExprId, renumbered};
 pub use family::{

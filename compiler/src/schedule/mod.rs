@@ -134,7 +134,7 @@ impl Schedule {
             (Schedule::Product(products::Product::Thin(s)), Family::Matmul(_)) => s.shape.threads(),
             (Schedule::Product(products::Product::Serial(s)), Family::Matmul(_)) => s.threads,
             (Schedule::Attention(attention::Attention::Tiled(s)), Family::Attention(_)) => {
-                s.queries / s.thread_queries.max(1) * 8
+                s.tiles.is_sound().then(|| s.tiles.threads())?
             }
             (Schedule::Attention(attention::Attention::Decode(s)), Family::Attention(_)) => s.threads,
             _ => return None,
@@ -197,7 +197,9 @@ pub fn candidates(kernel: &Kernel, cx: &Context) -> Result<Vec<Schedule>, Diagno
             all.sort_by(|a, b| cycles(a).total_cmp(&cycles(b)));
             all.into_iter().map(Schedule::Product).collect()
         }
-        Family::Attention(k) => attention::candidates(k, cx).into_iter().map(Schedule::Attention).collect(),
+        Family::Attention(k) => {
+            attention::candidates(kernel, k, cx).into_iter().map(Schedule::Attention).collect()
+        }
     })
 }
 

@@ -165,6 +165,7 @@ mod tests {
     use super::*;
     use crate::schedule::{attention, loops, maps, prefix_scans, products, rows};
     use proptest::prelude::*;
+    use wgfc_codegen_templates::attention::Tiles;
     use wgfc_codegen_templates::cooperative::CooperativeShape;
     use wgfc_codegen_templates::matmul::TileShape;
     use wgfc_codegen_templates::thin::ThinShape;
@@ -208,8 +209,9 @@ mod tests {
                     })),
                     8 => Schedule::Product(Product::Serial(products::Serial { threads: a, unrolled: b })),
                     9 => {
-                        let tiled = attention::Tiled { queries: a, thread_queries: b, depth: c };
-                        Schedule::Attention(Attention::Tiled(tiled))
+                        let tiles =
+                            Tiles { queries: a, thread_queries: b, keys: c, lanes: d, depth: e, kept: p };
+                        Schedule::Attention(Attention::Tiled(attention::Tiled { tiles, subgroup: f }))
                     }
                     10 => Schedule::Map(maps::Map::Tiled(maps::Tiled {
                         threads: a,

@@ -11,6 +11,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use std::collections::BTreeMap;
 use std::fmt;
 use std::str::FromStr;
+use wgfc_codegen_templates::attention::Tiles;
 use wgfc_codegen_templates::cooperative::CooperativeShape;
 use wgfc_codegen_templates::matmul::TileShape;
 use wgfc_codegen_templates::thin::ThinShape;
@@ -75,7 +76,8 @@ fields! {
     products::Cooperative { shape, subgroup }
     products::Thin { shape, staged, bytes, subgroup }
     products::Serial { threads, unrolled }
-    attention::Tiled { queries, thread_queries, depth }
+    Tiles { queries, thread_queries, keys, lanes, depth, kept }
+    attention::Tiled { tiles, subgroup }
     attention::Decode { threads, subgroup }
 }
 

@@ -6,6 +6,7 @@ pub mod gemv;
 use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use wgfc_codegen_templates::attention::Tiles;
 use wgfc_codegen_templates::cooperative::CooperativeShape;
 use wgfc_codegen_templates::matmul::TileShape;
 use wgfc_codegen_templates::thin::ThinShape;
@@ -142,7 +143,7 @@ pub enum Shape {
     Cooperative(CooperativeShape),
     Thin(ThinShape),
     Serial,
-    Queries(attention::Tiled),
+    Queries(Tiles),
     Decode,
 }
 
@@ -162,7 +163,12 @@ impl Shape {
             }
             Shape::Thin(shape) => Schedule::Product(Product::Thin(products::thin(shape, &p(), device))),
             Shape::Serial => Schedule::Product(Product::Serial(products::serial(&p(), device))),
-            Shape::Queries(t) => Schedule::Attention(attention::Attention::Tiled(t)),
+            Shape::Queries(tiles) => {
+                let subgroup =
+                    device.subgroup.filter(|s| *s >= tiles.lanes && tiles.threads().is_multiple_of(*s));
+                let subgroup = subgroup.unwrap_or(1);
+                Schedule::Attention(attention::Attention::Tiled(attention::Tiled { tiles, subgroup }))
+            }
             Shape::Decode => Schedule::Attention(attention::decode(device)),
         }
     }

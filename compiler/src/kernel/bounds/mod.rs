@@ -26,7 +26,7 @@ mod tests;
 mod world;
 
 use super::places::Place;
-use super::{Capacity, Expr, ExprId, Family, Kernel, KernelGraph, TensorId};
+use super::{Body, Capacity, Expr, ExprId, Family, Kernel, KernelGraph, TensorId};
 use rustc_hash::FxHashMap;
 use std::cell::{Cell, LazyCell};
 use std::collections::{BTreeMap, BTreeSet};
@@ -200,6 +200,12 @@ pub fn prove(graph: &KernelGraph, kernel: &Kernel, facts: &Facts, steps: usize) 
     count.steps = steps - left.get();
     let proof = if unproven.is_empty() { Proof::InBounds } else { Proof::Unproven(unproven) };
     (proof, count)
+}
+
+/// Comparisons of index expressions, as the smaller and the larger, that hold where `e` is `truth`.
+pub fn compared(body: &Body, e: ExprId, truth: bool) -> Vec<(Poly, Poly)> {
+    let all = range::conditions(body, e, truth).into_iter();
+    all.map(|c| (range::expanded(body, &c.small), range::expanded(body, &c.large))).collect()
 }
 
 fn numel(graph: &KernelGraph, t: TensorId) -> Dim {

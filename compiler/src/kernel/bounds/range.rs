@@ -26,8 +26,23 @@ fn as_index(body: &Body, e: ExprId) -> Poly {
             Expr::Cast(DType::I64, b) if body.dtype(*b) == DType::I32 => as_index(body, *b),
             _ => Poly::atom(Atom::Data(e)),
         },
+        // In 64 bits sums of positions do not wrap.
+        Expr::Binary(op @ (BinaryOp::Add | BinaryOp::Sub), a, b) if body.dtype(e) == DType::I64 => {
+            match (position(body, *a), position(body, *b)) {
+                (Some(x), Some(y)) if *op == BinaryOp::Add => &x + &y,
+                (Some(x), Some(y)) => &x - &y,
+                _ => Poly::atom(Atom::Data(e)),
+            }
+        }
         _ => Poly::atom(Atom::Data(e)),
     }
+}
+
+/// An integer of 64 bits that is an index expression, or a small number.
+fn position(body: &Body, e: ExprId) -> Option<Poly> {
+    let p = as_index(body, e);
+    let small = p.as_const().is_none_or(|c| c.abs() < 1 << 40);
+    (p.data().is_empty() && small).then_some(p)
 }
 
 /// An index expression in which data that are index expressions themselves are written out.

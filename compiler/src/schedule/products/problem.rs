@@ -239,19 +239,25 @@ pub fn streams(kernel: &Kernel, o: &Operands, var: usize) -> (f64, u32) {
 
 /// An operand's values at four neighbours along its memory order, whose variable then counts fours: in another arena.
 pub fn four(kernel: &Kernel, side: &Side<'_>, to: &mut Body) -> Option<[ExprId; 4]> {
-    let along = side.along();
+    four_along(kernel, side.root, side.along(), to)
+}
+
+/// An expression's values at four neighbours along a variable, which then counts fours: in another arena. `None` where it
+/// reads nothing that four neighbours are a vector of, or what is none.
+pub fn four_along(kernel: &Kernel, root: ExprId, along: usize, to: &mut Body) -> Option<[ExprId; 4]> {
     let mut domain = kernel.domain();
+    let count = domain.len();
     let extent = domain.get_mut(along)?;
     *extent = extent.div(&4_i64.into(), &[]);
     let ids = |lane: i64, to: &mut Body| {
-        let mut vars = [0, 1, 2, 3].map(Poly::var);
+        let mut vars: Vec<Poly> = (0..count).map(Poly::var).collect();
         vars[along] = &(&vars[along] * 4) + &lane.into();
-        substitute(&kernel.body, to, &[side.root], &vars, &domain)
+        substitute(&kernel.body, to, &[root], &vars, &domain)
     };
     let lanes = [0, 1, 2, 3].map(|lane| ids(lane, to));
     let of = |id: ExprId| lanes.each_ref().map(|ids| ids.get(id as usize).copied().flatten().unwrap_or(0));
     let mut vectors = false;
-    for id in kernel.body.reachable(&[side.root]) {
+    for id in kernel.body.reachable(&[root]) {
         let Expr::Load { .. } = kernel.body.expr(id) else { continue };
         let same = of(id);
         if same.iter().all(|other| *other == same[0]) {
@@ -272,7 +278,7 @@ pub fn four(kernel: &Kernel, side: &Side<'_>, to: &mut Body) -> Option<[ExprId; 
         }
         vectors = true;
     }
-    vectors.then(|| of(side.root))
+    vectors.then(|| of(root))
 }
 
 /// The stores for four neighbouring columns `%c`, which then counts fours; results 0 to 3 are theirs. What they need is

@@ -1,0 +1,203 @@
+//! Which keys a mask of attention leaves, as far as it compares positions.
+
+use super::bounds::compared;
+use super::{Attention, Body, Expr, ExprId, Family, Kernel};
+use wgfc_ir::{Atom, BinaryOp, DType, Poly, UnaryOp};
+
+/// Of query `%1` of problem `%0` all keys before `from` and behind `to` have the least finite score or less. Each bound
+/// is linear in `%1`, and reads nothing.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Window {
+    /// The first key that may be seen: the last of these.
+    pub from: Vec<Poly>,
+    /// The last key that may be seen: the first of these.
+    pub to: Vec<Poly>,
+    /// The mask of the keys between is 0.
+    pub exact: bool,
+}
+
+impl Window {
+    /// Of an attention kernel.
+    pub fn of(kernel: &Kernel) -> Window {
+        let Family::Attention(Attention { mask: Some(mask), .. }) = &kernel.family else {
+            return Window::default();
+        };
+        let (conditions, zero) = seen(&kernel.body, *mask, 0);
+        let mut window = Window { exact: zero, ..Window::default() };
+        for (e, truth) in conditions {
+            window.exact &= holds_only_if(&kernel.body, e, truth, &mut window);
+        }
+        let Window { from, to, .. } = &mut window;
+        for all in [from, to] {
+            all.sort();
+            all.dedup();
+        }
+        window
+    }
+
+    /// Whether it leaves keys out.
+    pub fn is_bounded(&self) -> bool {
+        !self.from.is_empty() || !self.to.is_empty()
+    }
+}
+
+/// How deep masks are looked into.
+const DEPTH: usize = 16;
+
+/// What is true (or false) wherever a mask is above the least finite number, and whether it is 0 there.
+fn seen(body: &Body, mask: ExprId, depth: usize) -> (Vec<(ExprId, bool)>, bool) {
+    let low = |e: ExprId| constant(body, e).is_some_and(|c| c <= f64::from(f32::MIN));
+    if depth == DEPTH {
+        return (vec![], false);
+    }
+    match body.expr(mask) {
+        Expr::Const(_) => (vec![], constant(body, mask) == Some(0.0)),
+        Expr::Cast(to, a) if to.is_float() && body.dtype(*a).is_float() => seen(body, *a, depth + 1),
+        Expr::Select(c, a, b) if low(*b) => {
+            let (mut all, zero) = seen(body, *a, depth + 1);
+            all.push((*c, true));
+            (all, zero)
+        }
+        Expr::Select(c, a, b) if low(*a) => {
+            let (mut all, zero) = seen(body, *b, depth + 1);
+            all.push((*c, false));
+            (all, zero)
+        }
+        Expr::Binary(BinaryOp::Add, a, b) => {
+            let ((mut all, zero), (more, also)) = (seen(body, *a, depth + 1), seen(body, *b, depth + 1));
+            all.extend(more);
+            (all, zero && also)
+        }
+        _ => (vec![], false),
+    }
+}
+
+/// A constant, through conversions of floats.
+fn constant(body: &Body, e: ExprId) -> Option<f64> {
+    match body.expr(e) {
+        Expr::Const(s) => Some(s.as_f64()),
+        Expr::Cast(to, a) if to.is_float() && body.dtype(*a).is_float() => constant(body, *a),
+        _ => None,
+    }
+}
+
+/// Adds the bounds that follow where `e` is `truth`. Whether it is so wherever they hold.
+fn holds_only_if(body: &Body, e: ExprId, truth: bool, window: &mut Window) -> bool {
+    match body.expr(e) {
+        Expr::Const(s) => (s.bits != 0) == truth,
+        Expr::Unary(UnaryOp::Not, a) => holds_only_if(body, *a, !truth, window),
+        Expr::Binary(BinaryOp::And, a, b) if truth && body.dtype(e) == DType::Bool => {
+            holds_only_if(body, *a, true, window) & holds_only_if(body, *b, true, window)
+        }
+        Expr::Binary(BinaryOp::Or, a, b) if !truth && body.dtype(e) == DType::Bool => {
+            holds_only_if(body, *a, false, window) & holds_only_if(body, *b, false, window)
+        }
+        _ => {
+            let known = compared(body, e, truth);
+            let whole = known.iter().all(|(small, large)| window.add(&(large - small)));
+            whole && !known.is_empty()
+        }
+    }
+}
+
+impl Window {
+    /// Adds the bound that `p`, of the query and the key, is not negative. False where that is none.
+    fn add(&mut self, p: &Poly) -> bool {
+        let (mut rest, mut factor) = (Poly::ZERO, 0);
+        for (m, c) in p.terms() {
+            match m.as_slice() {
+                [Atom::Var(2)] => factor = c,
+                atoms => {
+                    rest = &rest + &atoms.iter().fold(Poly::constant(c), |t, a| &t * &Poly::atom(a.clone()))
+                }
+            }
+        }
+        if !rest.data().is_empty() || rest.vars().iter().any(|v| *v > 1) || !linear(&rest) {
+            return false;
+        }
+        match factor {
+            1 => self.from.push(-&rest),
+            -1 => self.to.push(rest),
+            _ => return false,
+        }
+        true
+    }
+}
+
+/// Whether `%1` occurs in no power but the first, and in no quotient or extreme.
+fn linear(p: &Poly) -> bool {
+    p.terms().iter().all(|(m, _)| {
+        let inside = |a: &Atom| !matches!(a, Atom::Var(1)) && Poly::atom(a.clone()).vars().contains(&1);
+        m.iter().filter(|a| **a == Atom::Var(1)).count() <= 1 && !m.iter().any(inside)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::kernel::parse;
+
+    /// The window of a mask: lines of expressions from `e5` on, the last of which is the mask.
+    fn window(lines: &[&str]) -> String {
+        let mut text = "t0: f32[4, s, 8] input 0\nt1: f32[4, t, 8] input 1\nt2: f32[t] input 2\nt3: f32[4, s, 8] output 0\n\n\
+             kernel 0 attention [4, s, t, 8, 8] parts 1\n  \
+             e0: f32 = t0[8*s*%0 + 8*%1 + %3]\n  e1: f32 = t1[8*t*%0 + 8*%2 + %3]\n  e2: f32 = t1[8*t*%0 + 8*%2 + %4]\n  \
+             e3: f32 = 0.0:f32\n  e4: f32 = -3.4028235e38:f32\n"
+            .to_owned();
+        for line in lines {
+            text += &format!("  {line}\n");
+        }
+        let (mask, result) = (4 + lines.len(), 5 + lines.len());
+        text += &format!(
+            "  e{result}: f32 = acc0\n  acc0 = attention(q e0, k e1, v e2, mask e{mask}, scale 0.25)\n  \
+             t3[8*s*%0 + 8*%1 + %4] = e{result}\n"
+        );
+        let graph = parse(&text).unwrap_or_else(|e| panic!("{e:?}\n{text}"));
+        let w = Window::of(&graph.kernels[0]);
+        let list = |all: &[Poly]| all.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
+        format!("from [{}] to [{}]{}", list(&w.from), list(&w.to), if w.exact { " exact" } else { "" })
+    }
+
+    const CAUSAL: [&str; 3] = ["e5: i32 = index(%2)", "e6: i32 = index(past + %1)", "e7: bool = le(e5, e6)"];
+
+    #[test]
+    fn comparisons_of_positions_are_bounds() {
+        let causal = |rest: &[&'static str]| window(&[&CAUSAL[..], rest].concat());
+        let found = causal(&["e8: f32 = select(e7, e3, e4)"]);
+        assert_eq!(found, "from [] to [past + %1] exact");
+        // The same negated, with the keys close to the query alone, and a bias.
+        let found = causal(&[
+            "e8: i32 = index(past + %1 - 15)",
+            "e9: bool = lt(e5, e8)",
+            "e10: bool = not(e7)",
+            "e11: bool = or(e9, e10)",
+            "e12: f32 = t2[%2]",
+            "e13: f32 = select(e11, e4, e3)",
+            "e14: f32 = add(e13, e12)",
+        ]);
+        assert_eq!(found, "from [past + %1 - 15] to [past + %1]");
+        // What is read says nothing of positions, what is beside it does.
+        let found = causal(&[
+            "e8: f32 = t2[%2]",
+            "e9: bool = gt(e8, e3)",
+            "e10: bool = and(e7, e9)",
+            "e11: f32 = select(e10, e3, e4)",
+        ]);
+        assert_eq!(found, "from [] to [past + %1]");
+        // A mask that is not low enough hides nothing.
+        let found = causal(&["e8: f32 = -10000.0:f32", "e9: f32 = select(e7, e3, e8)"]);
+        assert_eq!(found, "from [] to []");
+        let found = window(&[
+            "e5: i32 = index(%2)",
+            "e6: i64 = cast(i64, e5)",
+            "e7: i32 = index(%1)",
+            "e8: i64 = cast(i64, e7)",
+            "e9: i32 = index(past)",
+            "e10: i64 = cast(i64, e9)",
+            "e11: i64 = add(e8, e10)",
+            "e12: bool = lt(e11, e6)",
+            "e13: f32 = select(e12, e4, e3)",
+        ]);
+        assert_eq!(found, "from [] to [past + %1] exact");
+    }
+}
