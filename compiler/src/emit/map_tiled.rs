@@ -116,8 +116,12 @@ pub(super) fn emit(kernel: &Kernel, schedule: &Tiled, cx: &EmitContext) -> Resul
         arrays.push(Tile { name: format!("tile{n}"), ty: stored_type(body.dtype(first).reg()).into() });
     }
     let mut steps = vec![];
+    // Names that are given in the function's own block.
+    let mut given = Scope::new(4);
+    scopes.iter().chain(&users).for_each(|s| given.number_after(s));
     for (j, s) in scopes.iter_mut().enumerate() {
         let mut inner = s.inner(if turns.whole(j as u32) { 4 } else { 8 });
+        inner.number_after(&given);
         for (n, staged) in tiles.staged.iter().enumerate() {
             for (i, id) in staged.loads.iter().enumerate() {
                 let v = m.value(&mut inner, *id)?;
@@ -131,6 +135,7 @@ pub(super) fn emit(kernel: &Kernel, schedule: &Tiled, cx: &EmitContext) -> Resul
         }
         let when = (!turns.whole(j as u32))
             .then(|| format!("i32(local) + {} < {}", j as u32 * threads, turns.units));
+        given.number_after(&inner);
         steps.push(Step { when, body: inner.text });
     }
     let all: Vec<&[Store]> = tiles.kernel.stores.chunks(elements as usize).collect();
@@ -147,6 +152,7 @@ pub(super) fn emit(kernel: &Kernel, schedule: &Tiled, cx: &EmitContext) -> Resul
             when.push(format!("left / {elements} + group{j} < {groups}"));
         }
         let mut inner = s.inner(if when.is_empty() { 4 } else { 8 });
+        inner.number_after(&given);
         for (n, staged) in tiles.staged.iter().enumerate() {
             for (i, id) in staged.uses.iter().enumerate() {
                 let element = format!("tile{n}[row{j} * {pitch} + group{j} * {elements} + {i}]");
@@ -160,6 +166,7 @@ pub(super) fn emit(kernel: &Kernel, schedule: &Tiled, cx: &EmitContext) -> Resul
             store_group(&mut m, &mut inner, group)?;
         }
         let when = (!when.is_empty()).then(|| when.join(" && "));
+        given.number_after(&inner);
         results.push(Step { when, body: inner.text });
     }
     let bytes = arrays.iter().map(|a| if a.ty == "vec2<u32>" { 8 } else { 4 }).sum::<u32>() * rows * pitch;

@@ -35,11 +35,15 @@ impl Neighbours {
         }
         let groups = elements.div(&by, &[]);
         let (mut axes, roots) = (axes(from), from.roots());
-        match axes.last() {
-            Some(inner) if inner.modulo(&by, &[]).is(0) => {}
-            _ => axes = vec![elements.clone()],
+        // Axes inside of a group count as one with the axis around them.
+        while let [.., _, inner] = &axes[..]
+            && !inner.modulo(&by, &[]).is(0)
+        {
+            let inner = axes.pop()?;
+            let around = axes.pop()?;
+            axes.push(&around * &inner);
         }
-        let last = axes.len() - 1;
+        let last = axes.len().checked_sub(1)?;
         // Over the axes, where quotients and remainders of neighbours are told to be equal, then over the group.
         let strides = strides_of(&axes);
         let mut along = axes.clone();
