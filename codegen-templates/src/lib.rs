@@ -12,6 +12,7 @@ pub mod map;
 pub mod matmul;
 pub mod prefix_scan;
 pub mod row;
+pub mod sort;
 pub mod staged_loop;
 pub mod thin;
 
@@ -42,6 +43,8 @@ pub const SOURCES: &[(&str, &str)] = &[
     ("loop.wgsl", include_str!("../templates/loop.wgsl.jinja")),
     ("prefix_scan.wgsl", include_str!("../templates/prefix_scan.wgsl.jinja")),
     ("prefix_scan_shared.wgsl", include_str!("../templates/prefix_scan_shared.wgsl.jinja")),
+    ("sort_block.wgsl", include_str!("../templates/sort_block.wgsl.jinja")),
+    ("sort_merge.wgsl", include_str!("../templates/sort_merge.wgsl.jinja")),
     ("staged_loop.wgsl", include_str!("../templates/staged_loop.wgsl.jinja")),
 ];
 

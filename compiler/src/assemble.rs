@@ -5,7 +5,7 @@ use crate::error::{Diagnostic, Errors, Location};
 use crate::fuse::grouping::TILE;
 use crate::kernel::bounds::{Facts, Proof, prove_all};
 use crate::kernel::{
-    Attention, Capacity, Expr, Family, Kernel, KernelGraph, Loop, Map, Matmul, PrefixScan, Row, Stage,
+    Attention, Capacity, Expr, Family, Kernel, KernelGraph, Loop, Map, Matmul, PrefixScan, Row, Sort, Stage,
     StagedLoop, TensorId, TensorKind,
 };
 use crate::options::Options;
@@ -463,6 +463,7 @@ pub fn flops(k: &Kernel) -> Dim {
             &(&(rows * len) * &per) + &(rows * &ops(&once))
         }
         Family::PrefixScan(PrefixScan { rows, len, .. }) => rows * len,
+        Family::Sort(Sort { rows, places, .. }) => &(rows * places) * &ops(&stores),
         Family::Loop(Loop { lanes, steps, part, carries, step_stores, .. }) => {
             let lanes: Dim = lanes.iter().product();
             let here = part.as_ref().map(|p| steps.min_of(&Dim::from(i64::from(p.most)), &[]));

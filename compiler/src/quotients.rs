@@ -103,6 +103,7 @@ fn reproducible(graph: &Graph, node: &Node, same: &FxHashMap<Value, bool>) -> Re
         | Op::Concat { .. }
         | Op::Place { .. }
         | Op::TopK { .. }
+        | Op::Sort { .. }
         | Op::ArgReduce { .. }
         | Op::Reduce { op: ReduceOp::Max | ReduceOp::Min, .. }
         | Op::Scatter { reduce: None | Some(ReduceOp::Max | ReduceOp::Min), .. } => inputs,

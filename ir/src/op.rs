@@ -14,6 +14,7 @@
 //! | `Place` | `out[index(i)] = updates[i]`: the inverse of a `Gather` that takes every element once |
 //! | `Concat` | operands joined along an axis |
 //! | `TopK` | sorted prefix along an axis: values, i64 positions |
+//! | `Sort` | parts of an axis, of each the least elements in order |
 //! | `Softmax`, `Norm`, `Attention` | *raised*: each equals a composition of the above ([`crate::lower`]) |
 //! | `If`, `While`, `Scan` | subgraphs |
 //!
@@ -218,6 +219,19 @@ pub enum Op {
         /// Whether the largest elements are kept, not the smallest.
         largest: bool,
     },
+    /// Cuts an axis into parts and puts the elements of each in ascending order: what a [`Op::TopK`] over a long axis is
+    /// made of.
+    Sort {
+        /// The axis to work along.
+        axis: usize,
+        /// So many neighbours of a part are in order already, the last of them fewer; 1 where that is not known.
+        sorted: i64,
+        /// Elements of a part; the last may have fewer.
+        part: i64,
+        /// So many of a part are kept, the least ones. If that is not all, what the last part lacks is the type's greatest
+        /// value.
+        keep: i64,
+    },
     /// `exp(x − max) / Σ exp(x − max)` along an axis, or its logarithm.
     Softmax {
         /// The axis to work along.
@@ -297,6 +311,7 @@ impl Op {
             Op::Place { .. } => "place",
             Op::Concat { .. } => "concat",
             Op::TopK { .. } => "top_k",
+            Op::Sort { .. } => "sort",
             Op::Softmax { .. } => "softmax",
             Op::Norm { .. } => "norm",
             Op::Attention { .. } => "attention",
@@ -495,6 +510,21 @@ impl Op {
                 ty.shape[*axis] = k.clone();
                 let index = TensorType::new(DType::I64, ty.shape.clone());
                 Ok(vec![ty, index])
+            }
+            Op::Sort { axis, sorted, part, keep } => {
+                arity(1)?;
+                axis_in(*axis, t[0].rank())?;
+                if !t[0].dtype.is_int() {
+                    return Err(format!("sorts integers, not {}", t[0]));
+                }
+                if !(1..=*part).contains(sorted) || !(1..=*part).contains(keep) {
+                    return Err(format!("parts of {part} with {sorted} in order, of which {keep} are kept"));
+                }
+                let mut ty = t[0].clone();
+                if keep < part {
+                    ty.shape[*axis] = &ty.shape[*axis].ceil_div(*part) * *keep;
+                }
+                Ok(vec![ty])
             }
             Op::Softmax { axis, .. } => {
                 arity(1)?;

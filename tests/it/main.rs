@@ -48,6 +48,7 @@ mod scatters;
 mod schema;
 mod selftest;
 mod sized;
+mod sorts;
 mod states;
 mod web;
 

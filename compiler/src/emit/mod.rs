@@ -20,6 +20,7 @@ pub mod memory;
 pub mod ops;
 pub mod prefix_scan;
 pub mod row;
+pub mod sort;
 pub mod staged_loop;
 pub mod thin;
 mod tidy;
@@ -197,6 +198,7 @@ pub fn emit(kernel: &Kernel, schedule: &Schedule, cx: &EmitContext) -> Result<Em
         (Family::Map(_), Schedule::Map(maps::Map::Tiled(s))) => map_tiled::emit(kernel, s, cx),
         (Family::Row(_), Schedule::Row(s)) => row::emit(kernel, s, cx),
         (Family::PrefixScan(k), Schedule::PrefixScan(s)) => prefix_scan::emit(kernel, k, s, cx),
+        (Family::Sort(k), Schedule::Sort(s)) => sort::emit(kernel, k, s, cx),
         (Family::Loop(k), Schedule::Loop(s)) => looped::emit(kernel, k, s, cx),
         (Family::StagedLoop(k), Schedule::StagedLoop(s)) => staged_loop::emit(kernel, k, s, cx),
         (Family::Matmul(_), Schedule::Product(s)) => matmul::emit(kernel, s, cx),

@@ -116,6 +116,7 @@ pub(super) fn follow_up(
                     }
                     p.scalar_fn(body, &args, &point.at)?
                 }
+                Op::Gather { index, .. } => p.gather(&node.inputs, index, &point.at, None, &inside)?,
                 _ => (0..node.inputs.len()).find_map(inside).ok_or("a point from nowhere")?,
             });
         }

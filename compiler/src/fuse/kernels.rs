@@ -10,7 +10,7 @@ use crate::fuse::tensors::{InMemory, Tensors};
 use crate::fuse::unit::Split;
 use crate::fuse::unit::{Unit, is_linear, is_small};
 use crate::kernel::{
-    Attention, Expr, ExprId, Family, Map, Matmul, PrefixScan, ReduceKind, Reduction, Row, Store,
+    Attention, Expr, ExprId, Family, Map, Matmul, PrefixScan, ReduceKind, Reduction, Row, Sort, Store,
 };
 use wgfc_ir::{
     Atom, BinaryOp, Contract, DType, Dim, Graph, NormKind, Op, Poly, ReduceOp, Reg, Scalar, UnaryOp, Value,
@@ -53,6 +53,7 @@ pub fn unit_kernel<'a>(graph: &'a Graph, unit: &Unit, loops: &Loops, tensors: &m
             prefix_scan(graph, unit, *op, *axis, (*exclusive, *reverse), tensors)
         }
         Op::TopK { axis, k, largest } => top_k(graph, unit, *axis, k, *largest, tensors),
+        Op::Sort { axis, sorted, part, keep } => sort(graph, unit, *axis, (*sorted, *part, *keep), tensors),
         Op::Scatter { index, .. } if graph.written_in_place(unit.anchor).is_some() => {
             scatter::place(graph, unit, node.inputs[1], None, index, tensors)
         }
@@ -338,6 +339,26 @@ fn attention<'a>(graph: &'a Graph, unit: &Unit, tensors: &mut Tensors<'a>) -> Bu
         part_stores,
     });
     finish(graph, unit, p, family, stores)
+}
+
+fn sort<'a>(
+    graph: &'a Graph,
+    unit: &Unit,
+    axis: usize,
+    (sorted, part, keep): (i64, i64, i64),
+    tensors: &mut Tensors<'a>,
+) -> Built {
+    let x = graph.node(unit.anchor).inputs[0];
+    let (_, _, index) = points::rows_of(&graph.ty(x).shape, &[axis]);
+    let (domain, at) = points::places_of(graph, unit.anchor, axis);
+    let mut p = Puller::new(graph, InMemory::new(tensors), domain.clone());
+    let key = p.pull(x, &index, None)?;
+    let result = acc(&mut p, 0, DType::U64);
+    let stores = epilogue(graph, unit, &mut p, &[result], &[at])?;
+    let Ok([rows, len, places]) = <[Dim; 3]>::try_from(domain) else {
+        return Err("an order has three extents".into());
+    };
+    finish(graph, unit, p, Family::Sort(Sort { rows, len, places, sorted, part, keep, key }), stores)
 }
 
 /// Every element counts the elements that come before it in order; that is its place. NaN is the greatest: without an

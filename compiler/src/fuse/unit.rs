@@ -73,6 +73,7 @@ pub fn is_anchor(graph: &Graph, n: NodeId) -> bool {
             | Op::Scatter { .. }
             | Op::Place { .. }
             | Op::TopK { .. }
+            | Op::Sort { .. }
             | Op::Softmax { .. }
             | Op::Norm { .. }
             | Op::Attention { .. }

@@ -155,6 +155,25 @@ pub struct PrefixScan {
     pub reverse: bool,
 }
 
+/// Parts of rows, each in order.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Sort {
+    /// Number of rows.
+    pub rows: Dim,
+    /// Positions of a row.
+    pub len: Dim,
+    /// Places of a row: `len`, or `keep` for each part.
+    pub places: Dim,
+    /// So many neighbours of a part are in order already.
+    pub sorted: i64,
+    /// Positions of a part; the last of a row may have fewer.
+    pub part: i64,
+    /// So many of a part are kept.
+    pub keep: i64,
+    /// The key (u64) at `%0` and `%1`: the least comes first. `Acc(0)` is the key at place `%2`.
+    pub key: ExprId,
+}
+
 /// Steps that every lane repeats on its own.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Loop {
@@ -258,6 +277,8 @@ pub enum Family {
     Row(Row),
     /// A running combination along a row: `Acc(0)` at `%1` combines positions up to it.
     PrefixScan(PrefixScan),
+    /// Parts of rows, each in order.
+    Sort(Sort),
     /// Steps that every lane repeats on its own.
     Loop(Loop),
     /// Steps that a workgroup repeats for each lane, what the lane carries in workgroup memory.
@@ -296,6 +317,7 @@ macro_rules! parts {
                     exprs.extend([when, init]);
                 }
             }
+            Family::Sort(Sort { key, .. }) => exprs.push(key),
             Family::Loop(Loop { carries, alive, part, step_stores, .. }) => {
                 for Carry { init, next } in carries.$iter() {
                     exprs.extend([init, next]);
@@ -346,6 +368,7 @@ impl Family {
             Family::Map(_) => "map",
             Family::Row(_) => "row",
             Family::PrefixScan(_) => "prefix_scan",
+            Family::Sort(_) => "sort",
             Family::Loop(_) => "loop",
             Family::StagedLoop(_) => "staged_loop",
             Family::Matmul(_) => "matmul",
@@ -371,6 +394,7 @@ impl Family {
             Family::Map(_) => vec![],
             Family::Row(k) => k.reductions.iter().flat_map(|r| named("reduced", &r.roots())).collect(),
             Family::PrefixScan(k) => named("combined", &k.reduction.roots()),
+            Family::Sort(k) => named("key", &[k.key]),
             Family::Loop(k) => {
                 let carries = k.carries.iter().flat_map(|c| [("initial", c.init), ("each step", c.next)]);
                 carries.chain(k.part.iter().map(|p| ("first step", p.first))).collect()
@@ -400,6 +424,7 @@ impl Family {
             Family::Row(Row { rows, len, .. }) | Family::PrefixScan(PrefixScan { rows, len, .. }) => {
                 vec![rows.clone(), len.clone()]
             }
+            Family::Sort(Sort { rows, len, places, .. }) => [rows, len, places].map(Dim::clone).into(),
             Family::Loop(Loop { lanes, steps, .. }) => lanes.iter().chain([steps]).cloned().collect(),
             Family::StagedLoop(l) => {
                 let elements = l.stages().map(|s| s.elements).max().unwrap_or(1);

@@ -2,7 +2,7 @@
 
 use super::{
     Attention, Carry, Expr, ExprId, Family, Kernel, KernelTensor, Loop, Map, Matmul, Part, PrefixScan,
-    ReduceKind, Reduction, Row, Stage, StagedLoop, Store, TensorId, TensorKind,
+    ReduceKind, Reduction, Row, Sort, Stage, StagedLoop, Store, TensorId, TensorKind,
 };
 use rustc_hash::FxHashMap;
 use wgfc_ir::{Atom, DType, Dim, Poly, Scalar};
@@ -279,6 +279,10 @@ impl<'k> Structure<'k> {
                 self.reduction(reduction);
                 self.flag(*exclusive);
                 self.flag(*reverse);
+            }
+            Family::Sort(Sort { rows: _, len: _, places: _, sorted, part, keep, key }) => {
+                [sorted, part, keep].into_iter().for_each(|n| self.number(*n as usize));
+                self.place(*key);
             }
             Family::Loop(Loop { lanes: _, steps: _, part, carries, alive, step_stores }) => {
                 self.option(part.as_ref(), Self::part);

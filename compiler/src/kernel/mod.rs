@@ -18,6 +18,7 @@
 //! | [`Map`] | `map [elements]` | element | its stores, for each element |
 //! | [`Row`] | `row [rows, len]` | row, position | its reductions over the positions of a row, one after another: `acc0`, `acc1`, … Each may read those before it. Then `row` stores, once a row, and stores, for each position |
 //! | [`PrefixScan`] | `prefix_scan [rows, len]` | row, position | stores for each position, where `acc0` combines the positions up to this one; `exclusive`: without it; `reverse`: from this one to the end |
+//! | [`Sort`] | `sort [rows, len, places] sorted s part p keep k` | row, position, place | cuts each row into parts of `p` positions, of which each `s` neighbours are in order already, and of each keeps the `k` least keys in order: `acc0` is the key (u64) at a place; stores for each row and place. Of parts that are kept whole places are positions; what others lack is the greatest key |
 //! | [`Loop`] | `loop [lanes…] steps [n]` | one an axis of lanes, step | for each lane: `acc i` is what `init` gives; then for each step in order `step` stores, and all `acc` become what `next` gives of the old ones; stores after the last. `while`: a lane may stop before a step in which this is false, as no step changes anything from then on |
 //! | [`StagedLoop`] | `staged_loop [lanes…] steps [n]` | as `Loop`, then element, term | the same by a workgroup for each lane, through arrays `s0, s1, …` in its memory: the stages `first` once, the stages `each` in every step, the stages `last` once. A stage computes all its elements before it writes: `acc` combines its terms, arrays and tensors are written at its element |
 //! | [`Matmul`] | `matmul [batch, m, n, k]` | batch, m, n, k | `acc i` is the sum over k of the first operand and the i-th second one, in f32; results behind those are sums of an expression over batch, m, k; then stores, for each batch, m, n |
@@ -90,7 +91,7 @@ pub mod window;
 pub use body::{Body, Expr, ExprId, renumbered};
 pub use family::{
     Array, Attention, Carry, Combined, Family, Loop, Map, Matmul, Part, PrefixScan, ReduceKind, Reduction,
-    Row, Stage, StagedLoop, Write, thin,
+    Row, Sort, Stage, StagedLoop, Write, thin,
 };
 pub use hash::Capacity;
 pub use parse::parse;

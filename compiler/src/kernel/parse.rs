@@ -2,8 +2,8 @@
 
 use super::{
     Array, Attention, Body, Carry, Combined, Expr, ExprId, Family, Kernel, KernelGraph, KernelTensor, Loop,
-    Map, Matmul, Part, PrefixScan, ReduceKind, Reduction, Repeat, Row, Stage, StagedLoop, Store, TensorId,
-    TensorKind, Until, Write, renumbered,
+    Map, Matmul, Part, PrefixScan, ReduceKind, Reduction, Repeat, Row, Sort, Stage, StagedLoop, Store,
+    TensorId, TensorKind, Until, Write, renumbered,
 };
 use rustc_hash::FxHashMap;
 use std::sync::Arc;
@@ -214,6 +214,17 @@ fn header(p: &mut Parser<'_>, name: &str) -> Parsed<Family> {
                 Family::PrefixScan(PrefixScan { rows, len, reduction, exclusive, reverse })
             }
         }
+        "sort" => {
+            let Ok([rows, len, places]) = <[Dim; 3]>::try_from(extents.clone()) else {
+                return Err(wrong("rows, positions, places"));
+            };
+            p.expect_word("sorted")?;
+            let sorted = p.count()?;
+            p.expect_word("part")?;
+            let part = p.count()?;
+            p.expect_word("keep")?;
+            Family::Sort(Sort { rows, len, places, sorted, part, keep: p.count()?, key: 0 })
+        }
         "loop" => {
             p.expect_word("steps")?;
             let (steps, lanes) = (bracketed(p)?, extents);
@@ -272,6 +283,7 @@ impl Parts {
     fn complete(&self, f: &Family) -> Parsed<()> {
         let needs = match f {
             Family::PrefixScan(_) => "acc0 = running …",
+            Family::Sort(_) => "acc0 = sorted …",
             Family::Matmul(_) => "acc0 = sum(e0 * e1)",
             Family::Attention(_) => "acc0 = attention(…)",
             _ => return Ok(()),
@@ -348,6 +360,10 @@ impl Reader<'_, '_> {
             Family::PrefixScan(f) => {
                 self.p.expect_word("running")?;
                 f.reduction = self.reduction()?;
+            }
+            Family::Sort(f) => {
+                self.p.expect_word("sorted")?;
+                f.key = self.operand()?;
             }
             Family::Loop(f) => {
                 let init = self.operand()?;

@@ -2,7 +2,7 @@
 
 use super::{
     Attention, Carry, ExprId, Family, Kernel, Loop, Map, Matmul, PrefixScan, ReduceKind, Reduction, Row,
-    Stage, StagedLoop, Store,
+    Sort, Stage, StagedLoop, Store,
 };
 use wgfc_ir::{DType, Dim};
 
@@ -110,6 +110,13 @@ impl Kernel {
                 Place::new("a position", &d, &[0, 1], &[0]).reduces(reduction),
                 Place::new("a position", &d, &[0, 1], &[0]).with(&[result(0, reduction)]).stores(stores),
             ],
+            Family::Sort(Sort { key, .. }) => {
+                let sorted = Result { acc: 0, dtype: DType::U64, reduction: None };
+                vec![
+                    Place::new("a position", &d, &[0, 1], &[0]).evaluates([(*key, Some(DType::U64))]),
+                    Place::new("a place", &d, &[0, 2], &[0]).with(&[sorted]).stores(stores),
+                ]
+            }
             Family::Loop(Loop { lanes, carries, alive, part, step_stores, .. }) => {
                 let lanes: Vec<usize> = (0..lanes.len()).collect();
                 let step: Vec<usize> = (0..=lanes.len()).collect();

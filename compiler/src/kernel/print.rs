@@ -2,7 +2,7 @@
 
 use super::{
     Attention, Body, Expr, ExprId, Family, Kernel, KernelGraph, Loop, Map, Matmul, Part, PrefixScan,
-    ReduceKind, Reduction, Row, Stage, StagedLoop, Store, TensorId, TensorKind,
+    ReduceKind, Reduction, Row, Sort, Stage, StagedLoop, Store, TensorId, TensorKind,
 };
 use rustc_hash::FxHashMap;
 use std::fmt;
@@ -87,6 +87,9 @@ impl fmt::Display for Family {
             Family::PrefixScan(PrefixScan { rows, len, exclusive, reverse, .. }) => {
                 write!(f, "prefix_scan [{rows}, {len}]")?;
                 write!(f, "{}{}", flag(" exclusive", *exclusive), flag(" reverse", *reverse))
+            }
+            Family::Sort(Sort { rows, len, places, sorted, part, keep, .. }) => {
+                write!(f, "sort [{rows}, {len}, {places}] sorted {sorted} part {part} keep {keep}")
             }
             Family::Loop(Loop { lanes, steps, .. }) => {
                 write!(f, "loop [{}] steps [{steps}]", list(lanes))
@@ -208,6 +211,7 @@ impl Shown<'_> {
             Family::PrefixScan(PrefixScan { reduction, .. }) => {
                 writeln!(f, "  acc0 = running {}", self.reduction(reduction))?
             }
+            Family::Sort(Sort { key, .. }) => writeln!(f, "  acc0 = sorted {}", name(key))?,
             Family::Loop(Loop { carries, alive, step_stores, part, .. }) => {
                 self.part(f, part)?;
                 for (i, c) in carries.iter().enumerate() {

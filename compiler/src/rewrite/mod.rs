@@ -23,6 +23,7 @@ pub mod merge;
 pub mod recognise;
 pub mod region;
 pub mod rules;
+pub mod sorts;
 pub mod term;
 pub mod unroll;
 pub mod views;
@@ -52,6 +53,8 @@ pub struct RewriteReport {
     pub merged: Vec<usize>,
     /// Reductions whose rows were cut into parts.
     pub rows_cut: usize,
+    /// Orders that are made by sorting.
+    pub sorted: usize,
 }
 
 /// Rewrites `graph` in place; its inputs and outputs keep their names, order and types.
@@ -114,6 +117,8 @@ fn stages(
     }
     if options.fusion == Fusion::Full {
         report.rows_cut = long_rows::cut(graph, &options.profile.speeds)?;
+        report.sorted = sorts::expand(graph, &options.profile)?;
+        canonical::clean(graph)?;
     }
     Ok(())
 }

@@ -12,6 +12,7 @@ pub mod maps;
 pub mod prefix_scans;
 pub mod products;
 pub mod rows;
+pub mod sorts;
 pub mod table;
 pub mod text;
 
@@ -31,6 +32,8 @@ pub enum Schedule {
     Row(rows::Row),
     /// Prefix scans of rows.
     PrefixScan(prefix_scans::PrefixScan),
+    /// Parts of rows in order.
+    Sort(sorts::Sort),
     /// Loops of invocations.
     Loop(loops::Loop),
     /// Loops of workgroups.
@@ -125,6 +128,8 @@ impl Schedule {
             (Schedule::Map(maps::Map::Tiled(s)), Family::Map(_)) => s.threads,
             (Schedule::Row(s), Family::Row(_)) => s.threads,
             (Schedule::PrefixScan(s), Family::PrefixScan(_)) => s.threads,
+            (Schedule::Sort(sorts::Sort::Block(s)), Family::Sort(k)) if k.sorted == 1 => s.threads,
+            (Schedule::Sort(sorts::Sort::Merge(s)), Family::Sort(k)) if k.sorted > 1 => s.threads,
             (Schedule::Loop(s), Family::Loop(_)) => s.threads,
             (Schedule::StagedLoop(s), Family::StagedLoop(_)) => s.threads,
             (Schedule::Product(products::Product::Tiled(s)), Family::Matmul(_)) => s.shape.threads(),
@@ -186,6 +191,7 @@ pub fn candidates(kernel: &Kernel, cx: &Context) -> Result<Vec<Schedule>, Diagno
         Family::PrefixScan(k) => {
             prefix_scans::candidates(k, cx).into_iter().map(Schedule::PrefixScan).collect()
         }
+        Family::Sort(k) => sorts::candidates(k, cx).into_iter().map(Schedule::Sort).collect(),
         Family::Loop(k) => loops::candidates(k, cx).into_iter().map(Schedule::Loop).collect(),
         Family::StagedLoop(k) => {
             loops::staged_candidates(k, cx.device).into_iter().map(Schedule::StagedLoop).collect()

@@ -163,7 +163,7 @@ pub fn title(kernel: &Kernel) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::schedule::{attention, loops, maps, prefix_scans, products, rows};
+    use crate::schedule::{attention, loops, maps, prefix_scans, products, rows, sorts};
     use proptest::prelude::*;
     use wgfc_codegen_templates::attention::Tiles;
     use wgfc_codegen_templates::cooperative::CooperativeShape;
@@ -171,7 +171,7 @@ mod tests {
     use wgfc_codegen_templates::thin::ThinShape;
 
     fn any_schedule() -> impl Strategy<Value = Schedule> {
-        (any::<[u32; 8]>(), any::<[bool; 3]>(), 0..12usize).prop_map(
+        (any::<[u32; 8]>(), any::<[bool; 3]>(), 0..14usize).prop_map(
             |([a, b, c, d, e, f, g, h], [p, q, r], which)| {
                 use {attention::Attention, products::Product};
                 let tile = TileShape { rows: a, cols: b, k: c, thread_rows: d, thread_cols: e, split: f };
@@ -190,6 +190,8 @@ mod tests {
                         subgroup: e,
                     }),
                     2 => Schedule::PrefixScan(prefix_scans::PrefixScan { threads: a, shared: p }),
+                    12 => Schedule::Sort(sorts::Sort::Block(sorts::Block { threads: a, each: b })),
+                    13 => Schedule::Sort(sorts::Sort::Merge(sorts::Merge { threads: a })),
                     3 => Schedule::Loop(loops::Loop { threads: a }),
                     4 => Schedule::StagedLoop(loops::Loop { threads: a }),
                     5 => Schedule::Product(Product::Tiled(products::Tiled {

@@ -5,7 +5,7 @@
 //! product tiled rows=64 cols=64 k=16 thread_rows=4 thread_cols=4 split=1 buffers=2 rows_first=false
 //! ```
 
-use super::{Schedule, attention, loops, maps, prefix_scans, products, rows};
+use super::{Schedule, attention, loops, maps, prefix_scans, products, rows, sorts};
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use std::collections::BTreeMap;
@@ -68,6 +68,8 @@ fields! {
     maps::Tiled { threads, axis, rows, cols, elements, lines, pitch }
     rows::Row { threads, lanes, rows_first, width, steps, kept, subgroup }
     prefix_scans::PrefixScan { threads, shared }
+    sorts::Block { threads, each }
+    sorts::Merge { threads }
     loops::Loop { threads }
     TileShape { rows, cols, k, thread_rows, thread_cols, split }
     CooperativeShape { rows, cols, k, sub_rows, sub_cols }
@@ -88,6 +90,7 @@ impl Schedule {
             Schedule::Map(_) => "map",
             Schedule::Row(_) => "row",
             Schedule::PrefixScan(_) => "prefix_scan",
+            Schedule::Sort(_) => "sort",
             Schedule::Loop(_) => "loop",
             Schedule::StagedLoop(_) => "staged_loop",
             Schedule::Product(_) => "product",
@@ -104,6 +107,8 @@ impl Schedule {
             Schedule::Map(maps::Map::Tiled(s)) => (s.write("", &mut out), "map tiled"),
             Schedule::Row(s) => (s.write("", &mut out), "row"),
             Schedule::PrefixScan(s) => (s.write("", &mut out), "prefix_scan"),
+            Schedule::Sort(sorts::Sort::Block(s)) => (s.write("", &mut out), "sort block"),
+            Schedule::Sort(sorts::Sort::Merge(s)) => (s.write("", &mut out), "sort merge"),
             Schedule::Loop(s) => (s.write("", &mut out), "loop"),
             Schedule::StagedLoop(s) => (s.write("", &mut out), "staged_loop"),
             Schedule::Product(Product::Tiled(s)) => (s.write("", &mut out), "product tiled"),
@@ -153,13 +158,15 @@ impl FromStr for Schedule {
             ["product", "cooperative"] => {
                 Schedule::Product(products::Product::Cooperative(Part::read("", g)?))
             }
+            ["sort", "block"] => Schedule::Sort(sorts::Sort::Block(Part::read("", g)?)),
+            ["sort", "merge"] => Schedule::Sort(sorts::Sort::Merge(Part::read("", g)?)),
             ["product", "thin"] => Schedule::Product(products::Product::Thin(Part::read("", g)?)),
             ["product", "serial"] => Schedule::Product(products::Product::Serial(Part::read("", g)?)),
             ["attention", "tiled"] => Schedule::Attention(attention::Attention::Tiled(Part::read("", g)?)),
             ["attention", "decode"] => Schedule::Attention(attention::Attention::Decode(Part::read("", g)?)),
             _ => {
                 return Err(format!(
-                    "`{}` is no schedule: there are map, map tiled, row, prefix_scan, loop, staged_loop, product (tiled, cooperative, \
+                    "`{}` is no schedule: there are map, map tiled, row, prefix_scan, sort (block, merge), loop, staged_loop, product (tiled, cooperative, \
                      thin, serial) and attention (tiled, decode)",
                     words.join(" ")
                 ));

@@ -588,6 +588,7 @@ fn apply(op: &Op, args: &[&Array], env: &Env) -> Result<Vec<Array>, EvalError> {
         Op::Place { shape, index } => one(view::place(args, env.shape(shape)?, index, env)?),
         Op::Concat { axis } => one(view::concat(args, *axis, env)?),
         Op::TopK { axis, k, largest } => reduce::top_k(args[0], *axis, env.dim(k)?, *largest, env),
+        Op::Sort { axis, part, keep, .. } => one(reduce::sort(args[0], *axis, (*part, *keep), env)?),
         Op::Softmax { axis, log } => one(raised::softmax(args[0], *axis, *log)),
         Op::Norm { kind, axes, epsilon } => one(raised::norm(args[0], *kind, axes, f32::from_bits(*epsilon))),
         Op::Attention { scale, empty_is_zero } => {

@@ -1,4 +1,4 @@
-//! Reduce, ArgReduce, PrefixScan, TopK.
+//! Reduce, ArgReduce, PrefixScan, TopK, Sort.
 
 use super::array::{Array, Buf, Elem, around, each, narrow};
 use super::contract::permuted;
@@ -187,5 +187,43 @@ fn top_rows<T: Elem>(
                 places[to] = *i as i64;
             }
         }
+    }
+}
+
+pub(super) fn sort(x: &Array, axis: usize, (part, keep): (i64, i64), env: &Env) -> Result<Array, EvalError> {
+    let (before, extent, after) = around(&x.shape, axis);
+    let least = |n: i64| usize::try_from(n).unwrap_or(usize::MAX);
+    let (part, keep) = (least(part).max(1), least(keep));
+    let whole = keep >= part;
+    let mut shape = x.shape.clone();
+    shape[axis] = if whole { extent } else { extent.div_ceil(part).saturating_mul(keep) };
+    let (places, n) = (shape[axis], env.numel(&shape)?);
+    let mut out = Buf::full(ReduceOp::Min.identity(x.dtype), n);
+    each!(&mut out, out => {
+        if let Some(src) = Elem::slice(&x.data) {
+            for b in 0..before {
+                for a in 0..after {
+                    let row = |i: usize| src[(b * extent + i) * after + a];
+                    let put = |place: usize, v| out[(b * places + place) * after + a] = v;
+                    sort_row(row, extent, (part, keep), put);
+                }
+            }
+        }
+    });
+    narrow(x.dtype, &mut out);
+    Ok(Array::new(x.dtype, shape, out))
+}
+
+fn sort_row<T: Elem>(
+    row: impl Fn(usize) -> T,
+    extent: usize,
+    (part, keep): (usize, usize),
+    mut put: impl FnMut(usize, T),
+) {
+    for (p, begin) in (0..extent).step_by(part).enumerate() {
+        let mut all: Vec<T> = (begin..extent.min(begin.saturating_add(part))).map(&row).collect();
+        all.sort_by(|x, y| x.partial_cmp(y).unwrap_or(Ordering::Equal));
+        let to = if keep >= part { begin } else { p * keep };
+        all.into_iter().take(keep).enumerate().for_each(|(slot, v)| put(to + slot, v));
     }
 }

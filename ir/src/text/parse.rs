@@ -355,6 +355,15 @@ impl Parser<'_> {
                 }
                 Op::TopK { axis, k, largest }
             }
+            "sort" => {
+                let axis = self.axis()?;
+                self.expect_word("sorted")?;
+                let sorted = self.count()?;
+                self.expect_word("part")?;
+                let part = self.count()?;
+                self.expect_word("keep")?;
+                Op::Sort { axis, sorted, part, keep: self.count()? }
+            }
             "softmax" => Op::Softmax { axis: self.axis()?, log: self.eat_word("log") },
             "norm" => {
                 let kind = if self.eat_word("layer") {

@@ -114,6 +114,10 @@ impl<'a> Parser<'a> {
         self.at += w.len();
         Ok(n)
     }
+    /// A number of elements.
+    pub fn count(&mut self) -> Parsed<i64> {
+        Ok(i64::try_from(self.integer()?).unwrap_or(i64::MAX))
+    }
     /// A string in quotes; `\` escapes.
     pub fn string(&mut self) -> Parsed<Arc<str>> {
         if !self.eat("\"") {

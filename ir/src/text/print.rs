@@ -129,6 +129,9 @@ fn print_op(op: &Op, depth: usize, out: &mut String) {
         Op::TopK { axis, k, largest } => {
             put!(out, " axis {axis} k [{k}] {}", if *largest { "largest" } else { "smallest" });
         }
+        Op::Sort { axis, sorted, part, keep } => {
+            put!(out, " axis {axis} sorted {sorted} part {part} keep {keep}");
+        }
         Op::Softmax { axis, log } => {
             put!(out, " axis {axis}{}", if *log { " log" } else { "" });
         }

@@ -208,6 +208,8 @@ impl Grouper<'_> {
                 Op::Scatter { .. } if in_place => Read::Once,
                 Op::Scan { carried, .. } if i >= *carried => Read::Often,
                 Op::Contract(_) | Op::Scatter { .. } | Op::TopK { .. } => Read::Often,
+                // Runs are searched.
+                Op::Sort { sorted, .. } if *sorted > 1 => Read::Often,
                 Op::Attention { .. } if i > 0 => Read::Often,
                 Op::Attention { .. } | Op::Softmax { .. } | Op::Norm { .. } => Read::Passes,
                 _ => Read::Once,

@@ -111,6 +111,14 @@ pub fn rows_of(shape: &[Dim], axes: &[usize]) -> (Dim, Dim, Vec<Poly>) {
     (rows, len, index)
 }
 
+/// The extents of a [`Op::Sort`], rows, positions and places, and the position of row `%0`, place `%2` in its result.
+pub fn places_of(graph: &Graph, anchor: NodeId, axis: usize) -> (Vec<Dim>, Vec<Poly>) {
+    let node = graph.node(anchor);
+    let (rows, len, mut at) = rows_of(&graph.ty(node.inputs[0]).shape, &[axis]);
+    at[axis] = Poly::var(2);
+    (vec![rows, len, node.outputs[0].shape[axis].clone()], at)
+}
+
 /// The kernel's domain and the points of its anchor's result.
 pub fn start(graph: &Graph, anchor: NodeId, split: Split) -> Option<(Vec<Dim>, Vec<Point>)> {
     let node = graph.node(anchor);
@@ -147,6 +155,10 @@ pub fn start(graph: &Graph, anchor: NodeId, split: Split) -> Option<(Vec<Dim>, V
         Op::Norm { axes, .. } => rows(axes, false),
         Op::Reduce { axes, .. } => rows(axes, true),
         Op::ArgReduce { axis, .. } => rows(&[*axis], true),
+        Op::Sort { axis, .. } => {
+            let (domain, at) = places_of(graph, anchor, *axis);
+            Some((domain, vec![point(at)]))
+        }
         _ => None,
     }
 }
@@ -238,6 +250,27 @@ pub fn follow<'p>(
                 out.push(Point { at, when: p.when.clone(), from });
             }
             Some(out)
+        }
+        // What stands where the unit says.
+        Op::Gather { shape, index } => {
+            let inside: Vec<usize> =
+                (0..node.inputs.len()).filter(|i| of(node.inputs[*i]).is_some()).collect();
+            let [operand] = inside[..] else { return None };
+            let here = |at: &[Poly]| at.iter().enumerate().all(|(i, p)| p.as_var() == Some(i));
+            let reads = |ax: &GatherAxis| match ax {
+                GatherAxis::Data { input, at } if *input == operand => here(at),
+                _ => true,
+            };
+            let whole = graph.ty(node.inputs[operand]).shape == *shape;
+            if operand == 0 || !whole || !index.iter().all(reads) {
+                return None;
+            }
+            let point = |(i, p): (usize, &Point)| {
+                let mut from = vec![None; node.inputs.len()];
+                from[operand] = Some(i);
+                Point { at: p.at.clone(), when: p.when.clone(), from }
+            };
+            Some(of(node.inputs[operand])?.iter().enumerate().map(point).collect())
         }
         Op::Concat { axis } if partial => {
             let mut out = vec![];

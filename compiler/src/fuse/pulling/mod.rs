@@ -316,26 +316,7 @@ impl<'a, R: Resolver> Puller<'a, R> {
                 let fill = self.constant(*fill);
                 Ok(self.push(Expr::Select(cond, inner, fill), from.dtype))
             }
-            Op::Gather { index: axes, .. } => {
-                let data = graph.ty(node.inputs[0]).shape.clone();
-                let (mut at, mut guard) = (vec![], guard);
-                for (ax, d) in axes.iter().zip(&data) {
-                    at.push(match ax {
-                        GatherAxis::Affine(p) => p.subst_vars(index, &self.domain),
-                        GatherAxis::Data { input, at } => {
-                            let e = self.index_element(node.inputs[*input], at, index, guard)?;
-                            let inside = self.wrap_and_clamp(e, d);
-                            if inside != e {
-                                // Of no elements there is no nearest.
-                                let any = self.less(&Poly::ZERO, d);
-                                guard = self.and(guard, any);
-                            }
-                            Poly::atom(Atom::Data(inside))
-                        }
-                    });
-                }
-                self.pull(node.inputs[0], &at, guard)
-            }
+            Op::Gather { index: axes, .. } => self.gather(&node.inputs, axes, index, guard, &|_| None),
             Op::Concat { axis } => {
                 let mut start = Poly::ZERO;
                 let mut parts = vec![];
@@ -383,6 +364,38 @@ impl<'a, R: Resolver> Puller<'a, R> {
             _ if self.unroll || is_small(graph, v.node) => self.expand(v, index, guard),
             op => Err(format!("`{}` cannot be computed in place", op.name())),
         }
+    }
+
+    /// The element of a Gather at `index`, of whose operands `given` are values at hand already.
+    pub fn gather(
+        &mut self,
+        inputs: &[Value],
+        axes: &[GatherAxis],
+        index: &[Poly],
+        mut guard: Option<ExprId>,
+        given: &dyn Fn(usize) -> Option<ExprId>,
+    ) -> Result<ExprId, String> {
+        let data = self.graph.ty(inputs[0]).shape.clone();
+        let mut place = vec![];
+        for (ax, d) in axes.iter().zip(&data) {
+            place.push(match ax {
+                GatherAxis::Affine(p) => p.subst_vars(index, &self.domain),
+                GatherAxis::Data { input, at } => {
+                    let e = match given(*input) {
+                        Some(e) => self.saturated(e),
+                        None => self.index_element(inputs[*input], at, index, guard)?,
+                    };
+                    let inside = self.wrap_and_clamp(e, d);
+                    if inside != e {
+                        // Of no elements there is no nearest.
+                        let any = self.less(&Poly::ZERO, d);
+                        guard = self.and(guard, any);
+                    }
+                    Poly::atom(Atom::Data(inside))
+                }
+            });
+        }
+        self.pull(inputs[0], &place, guard)
     }
 
     /// The body of a Map with its operands at `args`.
