@@ -39,6 +39,7 @@ pub const SOURCES: &[(&str, &str)] = &[
     ("matmul_cooperative.wgsl", include_str!("../templates/matmul_cooperative.wgsl.jinja")),
     ("matmul_serial.wgsl", include_str!("../templates/matmul_serial.wgsl.jinja")),
     ("matmul_thin.wgsl", include_str!("../templates/matmul_thin.wgsl.jinja")),
+    ("matmul_window.wgsl", include_str!("../templates/matmul_window.wgsl.jinja")),
     ("row.wgsl", include_str!("../templates/row.wgsl.jinja")),
     ("loop.wgsl", include_str!("../templates/loop.wgsl.jinja")),
     ("prefix_scan.wgsl", include_str!("../templates/prefix_scan.wgsl.jinja")),

@@ -121,8 +121,9 @@ pub struct Tiled {
     pub rows_first: bool,
     /// Buffers of tiles, 1 or 2.
     pub buffers: u32,
-    /// `store` takes a `vec4<f32>` of neighbouring columns, `col` counting fours: only where `y` is read in vectors and k
-    /// is not split.
+    /// Fours of k that a turn of the loop over a tile's depth spells out; a divisor of their number.
+    pub unroll: u32,
+    /// `store` takes a `vec4<f32>` of neighbouring columns, `col` counting fours: only where `y` is read in vectors.
     pub store_vectors: bool,
 }
 
@@ -209,6 +210,17 @@ struct Round {
     writes: Vec<Write>,
     row: String,
 }
+/// A turn of the loop over a tile's depth.
+#[derive(Serialize)]
+struct Turn {
+    /// How many there are; 1 for no loop.
+    count: u32,
+    /// Vectors of each operand's tile from one turn to the next.
+    strides: Vec<Named>,
+    /// What addresses are changed by in this turn.
+    moves: Vec<Named>,
+    quads: Vec<Quad>,
+}
 
 #[derive(Serialize)]
 struct TiledSlots {
@@ -237,20 +249,35 @@ struct TiledSlots {
     ty: String,
     operands: Vec<Operand>,
     accs: Vec<String>,
-    quads: Vec<Quad>,
+    unroll: u32,
+    turn: Turn,
     /// Stored from registers; else `rounds`.
     quadruples: Vec<Quadruple>,
     guard_rows: bool,
     guard_cols: bool,
     rounds: Vec<Round>,
+    /// Rounds store vectors.
+    round_vectors: bool,
+    round_cols: u32,
     round_elements: u32,
     round_slice: u32,
     read_at: String,
     read_lane: String,
+    read_col: String,
 }
 
 impl Template for TiledSlots {
     const NAME: &'static str = "matmul.wgsl";
+}
+
+/// How the vectors of a tile's row of `k` are moved, so that a fetch is spread over the banks.
+#[derive(Clone, Copy, PartialEq)]
+enum Moved {
+    Not,
+    /// By `k`.
+    Each,
+    /// By `k / 4` times this.
+    Quads(u32),
 }
 
 /// One operand's place in a slice's tile.
@@ -262,8 +289,9 @@ impl Template for TiledSlots {
 /// - along lines (`along_lines`): vector `(k, line/4)` at `k · lines/4 + (line/4 xor k)`; the xor
 ///   spreads a fetch over the banks.
 ///
-/// What is read in vectors lies along lines. Where memory lies along `k`, a thread then writes its four elements
-/// to four rows of `k`, and the xor is with `k/4`, spread over the eight vectors of a row of banks.
+/// What is read in vectors lies along lines. Where memory does too, nothing is moved. Where memory lies along `k`, a thread
+/// writes its four elements to four rows of `k`, and the xor is with `k/4`, spread over the eight vectors of a row of
+/// banks.
 struct Place {
     name: &'static str,
     lines: u32,
@@ -297,10 +325,13 @@ impl Place {
         (self.lines / 4 - 1).min(7)
     }
 
-    /// What the vectors of row `k` of a tile of `depth` are moved by.
-    fn moved(&self, k: u32, depth: u32) -> u32 {
-        let by = if self.vectors && self.depth_first { k / 4 * (32 / depth).max(1) } else { k };
-        by & self.swizzle()
+    /// How the vectors of its rows of `k` are moved, in a tile of `depth`.
+    fn moved_by(&self, depth: u32) -> Moved {
+        match (self.along_lines, self.vectors, self.depth_first) {
+            (true, true, true) => Moved::Quads((32 / depth).max(1)),
+            (true, false, _) => Moved::Each,
+            _ => Moved::Not,
+        }
     }
 
     /// What each thread fetches: `threads` threads bring `lines · depth` elements in.
@@ -357,75 +388,88 @@ impl Place {
                 let line = if self.guard { format!("min({line}, {end} - 1)") } else { line };
                 elements.push(Element { line: find(&mut o.lines, line), step: find(&mut o.steps, k) });
             }
-            let writes = if fours {
-                let row = self.lines / 4;
-                let by = (32 / depth).max(1);
-                let at = |j: u32| TileWrite {
-                    index: format!(
-                        "{} + ({k} * 4 + {j}) * {row} + (({line} / 4) ^ (({k} * {by}) & {}))",
-                        self.base,
-                        self.swizzle()
-                    ),
-                    lanes: Some((format!("{line} % 4"), LANES[j as usize])),
-                };
-                (0..4).map(at).collect()
-            } else {
-                let index = if self.along_lines {
-                    let row = self.lines / 4;
-                    format!("{} + {k} * {row} + ({line} ^ ({k} & {}))", self.base, self.swizzle())
-                } else {
-                    format!("{} + {k} * {} + {line}", self.base, self.lines)
-                };
-                vec![TileWrite { index, lanes: None }]
+            let (base, row, swizzle) = (self.base, self.lines / 4, self.swizzle());
+            let whole = |index: String| vec![TileWrite { index, lanes: None }];
+            let writes = match self.moved_by(depth) {
+                Moved::Quads(by) => (0..4)
+                    .map(|j: u32| TileWrite {
+                        index: format!(
+                            "{base} + ({k} * 4 + {j}) * {row} + (({line} / 4) ^ (({k} * {by}) & {swizzle}))"
+                        ),
+                        lanes: Some((format!("{line} % 4"), LANES[j as usize])),
+                    })
+                    .collect(),
+                Moved::Each => whole(format!("{base} + {k} * {row} + ({line} ^ ({k} & {swizzle}))")),
+                Moved::Not if self.along_lines => whole(format!("{base} + {k} * {row} + {line}")),
+                Moved::Not => whole(format!("{base} + {k} * {} + {line}", self.lines)),
             };
             o.vectors.push(Vector { elements, writes, only_if: only_if.clone() });
         }
         o
     }
 
-    /// Reads of a thread's `count` lines at `k = 4q..4q+4`, and the name of each line's value at each.
+    /// Reads of a thread's `count` lines at four `k`, the `q`th four of a turn, and the name of each line's value at each.
+    /// Without a loop all turns are one.
     ///
     /// Thread `t` of `across` owns, along `k`, lines `t + i·across`; along lines, whole vectors
     /// `t + i·across`.
-    fn reads(
-        &self,
-        q: u32,
-        depth: u32,
-        thread: &str,
-        across: u32,
-        count: u32,
-    ) -> (Vec<TileLoad>, Vec<Vec<String>>) {
-        let mut loads = vec![];
-        let mut values = vec![vec![String::new(); count as usize]; 4];
-        if self.along_lines {
-            for j in 0..4u32 {
-                let k = q * 4 + j;
-                for h in 0..count / 4 {
-                    let name = format!("{}{h}_{j}", self.name);
-                    let index = format!(
-                        "{} + (({}) ^ {})",
-                        self.base + k * (self.lines / 4),
-                        plus(thread, h * across),
-                        self.moved(k, depth)
-                    );
-                    loads.push(TileLoad { name: name.clone(), index });
-                    for (c, lane) in LANES.iter().enumerate() {
-                        values[j as usize][h as usize * 4 + c] = format!("{name}.{lane}");
-                    }
-                }
+    fn reads(&self, q: u32, turns: u32, depth: u32, thread: &str, across: u32, count: u32) -> Reads {
+        let mut reads =
+            Reads { loads: vec![], moves: vec![], values: vec![vec![String::new(); count as usize]; 4] };
+        let base = if turns == 1 { "base".to_owned() } else { format!("{}_at", self.name) };
+        // What `k = 4q + j` moves a vector by: a number, or in a loop a variable.
+        let mut moved = |j: u32| {
+            let (by, rest) = match self.moved_by(depth) {
+                Moved::Not => return None,
+                Moved::Each => (4, j),
+                Moved::Quads(by) => (by, 0),
+            };
+            if turns == 1 {
+                let by = (q * by + rest) & self.swizzle();
+                return (by != 0).then(|| by.to_string());
             }
-        } else {
-            for i in 0..count {
-                let name = format!("{}{i}", self.name);
-                let index = format!("{} + {thread}", self.base + q * self.lines + i * across);
-                loads.push(TileLoad { name: name.clone(), index });
-                for (j, lane) in LANES.iter().enumerate() {
-                    values[j][i as usize] = format!("{name}.{lane}");
+            let name = format!("{}_move{q}_{rest}", self.name);
+            let value =
+                format!("({}) & {}", plus(&format!("({}) * {by}", plus("q", q)), rest), self.swizzle());
+            if reads.moves.last().is_none_or(|m: &Named| m.name != name) {
+                reads.moves.push(Named { name: name.clone(), value });
+            }
+            Some(name)
+        };
+        for j in 0..if self.along_lines { 4 } else { 0 } {
+            let by = moved(j);
+            for h in 0..count / 4 {
+                let name = format!("{}{h}_{j}", self.name);
+                let at = self.base + q * self.lines + j * (self.lines / 4);
+                let vector = plus(thread, h * across);
+                let index = match &by {
+                    Some(by) => format!("{} + (({vector}) ^ {by})", plus(&base, at)),
+                    None => format!("{} + {vector}", plus(&base, at)),
+                };
+                reads.loads.push(TileLoad { name: name.clone(), index });
+                for (c, lane) in LANES.iter().enumerate() {
+                    reads.values[j as usize][h as usize * 4 + c] = format!("{name}.{lane}");
                 }
             }
         }
-        (loads, values)
+        for i in 0..if self.along_lines { 0 } else { count } {
+            let name = format!("{}{i}", self.name);
+            let index = format!("{} + {thread}", plus(&base, self.base + q * self.lines + i * across));
+            reads.loads.push(TileLoad { name: name.clone(), index });
+            for (j, lane) in LANES.iter().enumerate() {
+                reads.values[j][i as usize] = format!("{name}.{lane}");
+            }
+        }
+        reads
     }
+}
+
+/// What a thread reads of an operand's tile for four `k`.
+struct Reads {
+    loads: Vec<TileLoad>,
+    moves: Vec<Named>,
+    /// The name of each line's value at each `k`.
+    values: Vec<Vec<String>>,
 }
 
 const LANES: [&str; 4] = ["x", "y", "z", "w"];
@@ -467,11 +511,14 @@ impl Tiled {
         };
 
         let col_vectors = s.thread_cols / 4;
-        let mut quads = vec![];
-        for q in 0..s.k / 4 {
-            let (mut loads, xs) = x.reads(q, s.k, "ty", across_y, s.thread_rows);
-            let (more, ys) = y.reads(q, s.k, "tx", across_x, s.thread_cols);
-            loads.extend(more);
+        let turns = s.k / 4 / self.unroll;
+        let (mut quads, mut moves) = (vec![], vec![]);
+        for q in 0..self.unroll {
+            let of_x = x.reads(q, turns, s.k, "ty", across_y, s.thread_rows);
+            let of_y = y.reads(q, turns, s.k, "tx", across_x, s.thread_cols);
+            let (xs, ys) = (of_x.values, of_y.values);
+            let loads = of_x.loads.into_iter().chain(of_y.loads).collect();
+            moves.extend(of_x.moves.into_iter().chain(of_y.moves));
             let mut ks = vec![];
             for j in 0..4 {
                 let mut columns = vec![];
@@ -497,6 +544,9 @@ impl Tiled {
             quads.push(Quad { loads, ks });
         }
 
+        let stride = |p: &Place| Named { name: p.name.to_owned(), value: p.lines.to_string() };
+        let turn = Turn { count: turns, strides: vec![stride(&x), stride(&y)], moves, quads };
+
         // As many rows of each thread a round as the tile has room for.
         let buffers = self.buffers;
         let tile_len = s.workgroup_bytes(buffers) / 16;
@@ -505,7 +555,8 @@ impl Tiled {
         group = 1 << group.ilog2();
         let round_slice = group * row_len;
         let mut rounds = vec![];
-        for r in 0..if self.store_vectors { 0 } else { s.thread_rows / group } {
+        let from_registers = self.store_vectors && s.split == 1;
+        for r in 0..if from_registers { 0 } else { s.thread_rows / group } {
             let mut writes = vec![];
             for g in 0..group {
                 for h in 0..col_vectors {
@@ -528,8 +579,11 @@ impl Tiled {
             };
             rounds.push(Round { writes, row });
         }
-        // Column c of the tile is lane `lane` of vector `h` of thread column `tx`.
-        let (h, thread, lane) = if y.along_lines {
+        // A vector `c` of a row is vector `h` of thread column `tx`; else
+        // column c of the tile is lane `lane` of vector `h` of thread column `tx`.
+        let (h, thread, lane) = if self.store_vectors {
+            (format!("c / {across_x}"), format!("c % {across_x}"), String::new())
+        } else if y.along_lines {
             (format!("c / {}", 4 * across_x), format!("c / 4 % {across_x}"), "c % 4".to_owned())
         } else {
             (format!("c / {}", 4 * across_x), format!("c % {across_x}"), format!("c / {across_x} % 4"))
@@ -540,7 +594,7 @@ impl Tiled {
         );
 
         let mut quadruples = vec![];
-        for i in 0..if self.store_vectors { s.thread_rows } else { 0 } {
+        for i in 0..if from_registers { s.thread_rows } else { 0 } {
             let row = if x.along_lines {
                 format!("(ty + {}) * 4 + {}", i / 4 * across_y, i % 4)
             } else {
@@ -580,15 +634,19 @@ impl Tiled {
             accs: (0..s.thread_rows)
                 .flat_map(|i| (0..col_vectors).map(move |h| format!("{i}_{h}")))
                 .collect(),
-            quads,
+            unroll: self.unroll,
+            turn,
             quadruples,
             guard_rows: !self.whole_rows,
             guard_cols: !self.whole_cols,
             rounds,
-            round_elements: group * across_y * s.cols,
+            round_vectors: self.store_vectors,
+            round_cols: if self.store_vectors { s.cols / 4 } else { s.cols },
+            round_elements: group * across_y * if self.store_vectors { s.cols / 4 } else { s.cols },
             round_slice,
             read_at,
             read_lane: lane,
+            read_col: if self.store_vectors { "col0 / 4".into() } else { "col0".into() },
         };
         render(&slots)
     }
@@ -646,6 +704,69 @@ impl Serial {
             threads: self.threads,
             unrolled: (0..self.unrolled).collect(),
             rest: self.rest,
+        };
+        render(&slots)
+    }
+}
+
+/// Parameters of the product whose sums are written out.
+#[derive(Clone, Debug)]
+pub struct Window {
+    /// Text before the entry point: declarations of the bindings, and functions.
+    pub preamble: String,
+    /// Statements that the extents need, indented by 4.
+    pub setup: String,
+    /// The extents of the product; the depth is in the body.
+    pub extents: Extents,
+    /// Invocations of a workgroup.
+    pub threads: u32,
+    /// Rows and columns that an invocation makes.
+    pub block: [u32; 2],
+    /// The numbers of the variables that count blocks of rows and of columns.
+    pub vars: [usize; 2],
+    /// Statements over the variables that store a block, indented by 4.
+    pub body: String,
+}
+
+#[derive(Serialize)]
+struct WindowSlots {
+    preamble: String,
+    setup: String,
+    batch: String,
+    batch_index: String,
+    rows: String,
+    cols: String,
+    threads: u32,
+    block_rows: u32,
+    block_cols: u32,
+    row_var: usize,
+    col_var: usize,
+    body: String,
+}
+
+impl Template for WindowSlots {
+    const NAME: &'static str = "matmul_window.wgsl";
+}
+
+impl Window {
+    /// The module's text.
+    ///
+    /// # Errors
+    /// A defect of the template.
+    pub fn render(&self) -> Result<String, RenderError> {
+        let slots = WindowSlots {
+            preamble: self.preamble.clone(),
+            setup: self.setup.clone(),
+            batch: self.extents.batch.clone(),
+            batch_index: self.extents.batch_index("index", "rows * cols"),
+            rows: self.extents.rows.clone(),
+            cols: self.extents.cols.clone(),
+            threads: self.threads,
+            block_rows: self.block[0],
+            block_cols: self.block[1],
+            row_var: self.vars[0],
+            col_var: self.vars[1],
+            body: self.body.clone(),
         };
         render(&slots)
     }

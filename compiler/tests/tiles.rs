@@ -102,6 +102,36 @@ fn every_tile_shape() {
     }
 }
 
+/// Loops over a tile's depth of any length, one buffer or two, and any order of the workgroups.
+#[test]
+fn every_form_of_a_tile() {
+    let gpus = gpus();
+    for (i, shape) in [TILES[1], TILES[6], TILES[12]].into_iter().enumerate() {
+        let fours = shape.k / 4;
+        for (j, unroll) in [1, fours / 2, fours].into_iter().enumerate() {
+            let buffers = 1 + (i as u32 + j as u32) % 2;
+            let tiled = products::Tiled { shape, buffers, unroll, rows_first: i % 2 == 0 };
+            let g = Some(Shape::Exactly(Product::Tiled(tiled)));
+            check_product(&gpus, fixed([2, 260, 132, 72]), &[], LAYOUTS[(i + j) % 4], g);
+            check_product(&gpus, fixed([1, 257, 70, 37]), &[], LAYOUTS[(i + j + 1) % 4], g);
+        }
+    }
+}
+
+/// Blocks of results whose sums are written out.
+#[test]
+fn every_window() {
+    let gpus = gpus();
+    for (i, l) in LAYOUTS.iter().enumerate() {
+        for (d, rows, cols) in
+            [([3, 1, 36, 9], 1, 4), ([2, 4, 18, 5], 4, 2), ([5, 2, 12, 1], 1, 4), ([1, 8, 20, 7], 2, 4)]
+        {
+            let window = products::window::Window { threads: [32, 128][i % 2], rows, cols };
+            check_product(&gpus, fixed(d), &[], *l, Some(Shape::Exactly(Product::Window(window))));
+        }
+    }
+}
+
 /// Every shape is written and validated for a device with matrix units, and runs on those there are.
 #[test]
 fn products_on_matrix_units() {
@@ -700,6 +730,7 @@ fn choices() {
             vector,
             staged: 0.0,
             half: false,
+            windows: vec![],
             fours: [true, y == Depth || what != "first convolution"],
         };
         text += &format!("{what} {d:?}: {:?}\n", products::choose(&p, &profile, &Default::default()));

@@ -632,6 +632,22 @@ mod tests {
     }
 
     #[test]
+    fn remainders_are_parted_and_joined() {
+        let p = |s: &str| Poly::parse(s).unwrap();
+        let d = |s: &str, m: i64| p(s).modulo(&m.into(), &[]).to_string();
+        assert_eq!(d("4*%0 + 3", 56), "4*(%0%14) + 3");
+        assert_eq!(d("6*%0 + 9*%1 + 2", 12), "3*((2*%0 + 3*%1)%4) + 2");
+        assert_eq!(d("6*%0 + %1", 12), "(6*%0 + %1)%12");
+        for (parts, whole) in [
+            ("%0%56 + 56*((%0/56)%56)", "%0%3136"),
+            ("3*s*(%0%7) + 21*s*((%0/7)%2)", "3*s*(%0%14)"),
+            ("%0%56 + 57*((%0/56)%56)", "%0%56 + 57*((%0/56)%56)"),
+        ] {
+            assert_eq!(p(parts).recombine(), p(whole), "{parts}");
+        }
+    }
+
+    #[test]
     fn constant_divisors_cancel_common_factors() {
         let dom = [p("5"), p("4")];
         assert_eq!(p("8*%0 + 2*%1").div(&p("4"), &dom).to_string(), "2*%0 + %1/2");

@@ -8,7 +8,7 @@
 
 use super::handle::Handle;
 use super::wgsl::{Module, Scope, reg_type};
-use super::{EmitContext, EmittedKernel, cooperative, fold_workgroups, template_error, thin};
+use super::{EmitContext, EmittedKernel, cooperative, fold_workgroups, template_error, thin, window};
 use crate::Diagnostic;
 use crate::kernel::bindings::Bindings;
 use crate::kernel::dependence::var_bit;
@@ -41,14 +41,14 @@ pub(super) fn emit(
             ));
         }
         Product::Cooperative(s) => return cooperative::emit(kernel, [x, y], cx, s),
+        Product::Window(s) => return window::emit(kernel, [x, y], cx, s),
         Product::Tiled(_) | Product::Serial(_) => {}
     }
     let fours = match schedule {
         Product::Tiled(t) => problem::fours(kernel, &x, &y, t.shape),
         _ => [false, false],
     };
-    let split = matches!(schedule, Product::Tiled(t) if t.shape.split > 1);
-    let (kernel, [xs, ys], wide_stores) = &operands_and_stores(kernel, [&x, &y], fours, split, cx)?;
+    let (kernel, [xs, ys], wide_stores) = &operands_and_stores(kernel, [&x, &y], fours, cx)?;
     let Family::Matmul(Matmul { batch, k, .. }) = &kernel.family else {
         return Err(Diagnostic::internal("not a matmul kernel"));
     };
@@ -99,8 +99,8 @@ pub(super) fn emit(
 
     let divides = |d: &Dim, by: u32| d.as_const().is_some_and(|d| d > 0 && d % i64::from(by) == 0);
     let (wgsl, threads, bytes, groups) = match schedule {
-        Product::Tiled(products::Tiled { shape, buffers, rows_first }) => {
-            let (shape, buffers) = (*shape, *buffers);
+        Product::Tiled(s) => {
+            let products::Tiled { shape, buffers, unroll, rows_first } = *s;
             let t = Tiled {
                 preamble,
                 setup,
@@ -111,8 +111,9 @@ pub(super) fn emit(
                 whole_rows: divides(rows, shape.rows),
                 whole_cols: divides(cols, shape.cols),
                 whole_depth: divides(k, shape.k * shape.split),
-                rows_first: *rows_first,
+                rows_first,
                 buffers,
+                unroll,
                 store_vectors: *wide_stores,
             };
             let tiles = &rows.ceil_div(i64::from(shape.rows)) * &cols.ceil_div(i64::from(shape.cols));
@@ -125,7 +126,7 @@ pub(super) fn emit(
             let all = &(rows * cols) * batch;
             (t.render(), threads, 0, all.ceil_div(i64::from(threads)))
         }
-        Product::Thin(_) | Product::Cooperative(_) => {
+        Product::Thin(_) | Product::Cooperative(_) | Product::Window(_) => {
             return Err(Diagnostic::internal("a schedule of another template"));
         }
     };
@@ -140,7 +141,6 @@ fn operands_and_stores(
     kernel: &Kernel,
     sides: [&Side<'_>; 2],
     fours: [bool; 2],
-    split: bool,
     cx: &EmitContext,
 ) -> Result<(Kernel, [Vec<ExprId>; 2], bool), Diagnostic> {
     let plain = hoistable(kernel, K);
@@ -162,8 +162,8 @@ fn operands_and_stores(
             roots.push(ids.get(root as usize).copied().flatten().unwrap_or(0));
         }
     }
-    // An invocation has whole vectors of columns where those are read so; slices of k are added up one by one.
-    let stores = if fours[1] && !split { vector_stores(kernel, sides[1], &mut body, cx)? } else { None };
+    // An invocation has whole vectors of columns where those are read so.
+    let stores = if fours[1] { vector_stores(kernel, sides[1], &mut body, cx)? } else { None };
     let mut moved = match &stores {
         Some(stores) => Kernel { body, stores: stores.concat(), ..kernel.clone() },
         None => moved_stores(kernel, body),

@@ -25,6 +25,7 @@ pub mod staged_loop;
 pub mod thin;
 mod tidy;
 pub mod wgsl;
+pub mod window;
 
 use crate::Diagnostic;
 use crate::device::DeviceProfile;

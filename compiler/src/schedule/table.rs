@@ -197,6 +197,7 @@ mod tests {
                     5 => Schedule::Product(Product::Tiled(products::Tiled {
                         shape: tile,
                         buffers: g,
+                        unroll: h,
                         rows_first: q,
                     })),
                     6 => Schedule::Product(Product::Cooperative(products::Cooperative {

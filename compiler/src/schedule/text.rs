@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! row threads=64 lanes=32 rows_first=false width=4 steps=0 kept=false subgroup=32
-//! product tiled rows=64 cols=64 k=16 thread_rows=4 thread_cols=4 split=1 buffers=2 rows_first=false
+//! product tiled rows=64 cols=64 k=16 thread_rows=4 thread_cols=4 split=1 buffers=2 unroll=1 rows_first=false
 //! ```
 
 use super::{Schedule, attention, loops, maps, prefix_scans, products, rows, sorts};
@@ -74,9 +74,10 @@ fields! {
     TileShape { rows, cols, k, thread_rows, thread_cols, split }
     CooperativeShape { rows, cols, k, sub_rows, sub_cols }
     ThinShape { rows, k, cols, across, lanes, unroll, depth_first }
-    products::Tiled { shape, buffers, rows_first }
+    products::Tiled { shape, buffers, unroll, rows_first }
     products::Cooperative { shape, subgroup }
     products::Thin { shape, staged, bytes, subgroup }
+    products::window::Window { threads, rows, cols }
     products::Serial { threads, unrolled }
     Tiles { queries, thread_queries, keys, lanes, depth, kept }
     attention::Tiled { tiles, subgroup }
@@ -114,6 +115,7 @@ impl Schedule {
             Schedule::Product(Product::Tiled(s)) => (s.write("", &mut out), "product tiled"),
             Schedule::Product(Product::Cooperative(s)) => (s.write("", &mut out), "product cooperative"),
             Schedule::Product(Product::Thin(s)) => (s.write("", &mut out), "product thin"),
+            Schedule::Product(Product::Window(s)) => (s.write("", &mut out), "product window"),
             Schedule::Product(Product::Serial(s)) => (s.write("", &mut out), "product serial"),
             Schedule::Attention(Attention::Tiled(s)) => (s.write("", &mut out), "attention tiled"),
             Schedule::Attention(Attention::Decode(s)) => (s.write("", &mut out), "attention decode"),
@@ -161,13 +163,14 @@ impl FromStr for Schedule {
             ["sort", "block"] => Schedule::Sort(sorts::Sort::Block(Part::read("", g)?)),
             ["sort", "merge"] => Schedule::Sort(sorts::Sort::Merge(Part::read("", g)?)),
             ["product", "thin"] => Schedule::Product(products::Product::Thin(Part::read("", g)?)),
+            ["product", "window"] => Schedule::Product(products::Product::Window(Part::read("", g)?)),
             ["product", "serial"] => Schedule::Product(products::Product::Serial(Part::read("", g)?)),
             ["attention", "tiled"] => Schedule::Attention(attention::Attention::Tiled(Part::read("", g)?)),
             ["attention", "decode"] => Schedule::Attention(attention::Attention::Decode(Part::read("", g)?)),
             _ => {
                 return Err(format!(
                     "`{}` is no schedule: there are map, map tiled, row, prefix_scan, sort (block, merge), loop, staged_loop, product (tiled, cooperative, \
-                     thin, serial) and attention (tiled, decode)",
+                     thin, window, serial) and attention (tiled, decode)",
                     words.join(" ")
                 ));
             }

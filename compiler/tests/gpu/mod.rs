@@ -140,6 +140,8 @@ pub struct Cx<'a> {
 #[derive(Clone, Copy, Debug)]
 pub enum Shape {
     Tiled(TileShape),
+    /// As it is.
+    Exactly(Product),
     Cooperative(CooperativeShape),
     Thin(ThinShape),
     Serial,
@@ -156,8 +158,11 @@ impl Shape {
                 let buffers = shape.buffers(device.max_workgroup_bytes);
                 let expect = Expected::default();
                 let (cols, rows) = (expect.extent(&p().cols), expect.extent(&p().rows));
-                Schedule::Product(Product::Tiled(products::Tiled { shape, buffers, rows_first: cols > rows }))
+                let rows_first = cols > rows;
+                let tiled = products::Tiled { shape, buffers, unroll: 1, rows_first };
+                Schedule::Product(Product::Tiled(tiled))
             }
+            Shape::Exactly(p) => Schedule::Product(p),
             Shape::Cooperative(shape) => {
                 Schedule::Product(Product::Cooperative(products::Cooperative { shape, subgroup }))
             }

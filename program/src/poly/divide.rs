@@ -103,6 +103,9 @@ impl Poly {
         {
             return x.modulo(d, domain);
         }
+        if let Some(parts) = r.parted_modulo(d, domain) {
+            return parts;
+        }
         let q = r.div(d, domain);
         if q.term_count() == 1 || q.is(0) {
             // A simplified quotient gives the remainder as x - q·d.
@@ -111,6 +114,25 @@ impl Poly {
             }
         }
         Poly::atom(Atom::Mod(r, d.clone()))
+    }
+
+    /// `(g·x + r) % (g·d) = g·(x % d) + r` for `0 <= r < g`.
+    fn parted_modulo(&self, d: &Poly, domain: &Domain) -> Option<Poly> {
+        let c = d.as_const().filter(|c| *c > 0)?;
+        for (_, k) in self.terms() {
+            let g = gcd(c, k);
+            if g <= 1 {
+                continue;
+            }
+            let (mult, rest): (Vec<_>, Vec<_>) = self.terms().into_iter().partition(|(_, k)| k % g == 0);
+            let rest = Poly::from_terms(rest.into_iter().collect());
+            if mult.is_empty() || !(rest.is(0) || rest.in_range(&Poly::constant(g), domain)) {
+                continue;
+            }
+            let x = Poly::from_terms(mult.into_iter().collect()).scale_down(g);
+            return Some(&(&x.modulo(&Poly::constant(c / g), domain) * g) + &rest);
+        }
+        None
     }
 
     fn has_div(&self) -> bool {
@@ -128,7 +150,7 @@ impl Poly {
         Poly::from_terms(self.terms().into_iter().map(|(m, c)| (m, c / g)).collect())
     }
 
-    /// `d·(x/d) + x%d = x`, wherever both parts are present.
+    /// `d·(x/d) + x%d = x` and `d·((x/d) % e) + x%d = x % (d·e)`, wherever both parts are present.
     pub(super) fn recombine(self) -> Poly {
         let Repr::Sum(t) = &self.0 else { return self };
         for (m, c) in t.iter() {
@@ -137,6 +159,9 @@ impl Poly {
                 let mut rest = m.clone();
                 rest.remove(i);
                 let scale = Poly::from_terms([(rest, *c)].into_iter().collect());
+                if let Some(joined) = self.joined_modulo(&scale, x, d) {
+                    return joined.recombine();
+                }
                 let whole = &(&scale * d) * &x.div(d, &[]);
                 let without = &self - &whole;
                 if without.term_count() < self.term_count() {
@@ -146,6 +171,29 @@ impl Poly {
             }
         }
         self
+    }
+
+    /// The sum with `scale · (x % d)` and `scale · d · ((x/d) % e)` as one remainder.
+    fn joined_modulo(&self, scale: &Poly, x: &Poly, d: &Poly) -> Option<Poly> {
+        let c = d.as_const()?;
+        let quotient = x.div(d, &[]);
+        let of = scale * c;
+        let [(rest, k)] = &of.terms()[..] else { return None };
+        for (m, l) in self.terms() {
+            for a in &m {
+                let Atom::Mod(y, e) = a else { continue };
+                if *y != quotient || l != *k || e.as_const().is_none() || m.len() != rest.len() + 1 {
+                    continue;
+                }
+                let high = &of * &Poly::atom(a.clone());
+                let low = scale * &Poly::atom(Atom::Mod(x.clone(), d.clone()));
+                if high.terms() == [(m.clone(), l)] {
+                    let whole = scale * &x.modulo(&(d * e), &[]);
+                    return Some(&(&(self - &high) - &low) + &whole);
+                }
+            }
+        }
+        None
     }
 }
 

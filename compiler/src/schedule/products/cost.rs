@@ -13,6 +13,7 @@
 //! work (small tiles and slices of k win). The shares and factors below are fits to times measured on an H100.
 
 use super::problem::Problem;
+use super::window::{Window, Work};
 use super::{Cooperative, Product, Thin, Tiled};
 use crate::device::{DeviceProfile, Speeds};
 use crate::schedule::cost::Expected;
@@ -21,10 +22,10 @@ use wgfc_codegen_templates::thin::ThinShape;
 
 /// Latencies of memory that a workgroup takes to start and to store.
 const OVERHEAD: f64 = 5.0 / 3.0;
-/// Warps that keep a core's four schedulers busy; with fewer each step takes longer, by [`THIN_POWER`].
-const WARPS: f64 = 10.0;
-/// How much longer: the missing warps' ratio to this power.
-const THIN_POWER: f64 = 0.75;
+/// Warps of invocations with a single result each that would keep a core's four schedulers busy. With many results the
+/// instructions of an invocation are independent of each other, and the root of their number fewer will do; with too few warps
+/// each step takes that much longer.
+const WARPS: f64 = 32.0;
 
 /// Latencies of memory that a step of matrix units takes at least: a load, two barriers, and products one after another.
 const MATRIX_LATENCY: f64 = 7.0 / 3.0;
@@ -48,7 +49,7 @@ pub fn cycles(g: &Product, p: &Problem, device: &DeviceProfile, expect: &Expecte
             let loads = (tr * each(p.fours[0] && t.x_by_fours()) + tc * each(p.fours[1])) * tk * split;
             let step = products + reads + loads + 30.0;
             let end = tr * tc * split / 32.0;
-            let alone = step * (WARPS * 32.0 / threads).max(1.0).powf(THIN_POWER);
+            let alone = step * (WARPS / (mr * mc).sqrt() * 32.0 / threads).max(1.0);
             (workgroups, threads, steps * step + end, steps * alone.max(memory_latency) + end)
         }
         Product::Cooperative(Cooperative { shape: s, .. }) => {
@@ -61,6 +62,15 @@ pub fn cycles(g: &Product, p: &Problem, device: &DeviceProfile, expect: &Expecte
             (workgroups, threads, steps * step + end, steps * step.max(MATRIX_LATENCY * memory_latency) + end)
         }
         Product::Thin(Thin { shape: t, .. }) => return thin_cycles(t, p, speeds, expect),
+        Product::Window(Window { threads, rows: block_rows, cols: block_cols }) => {
+            let threads = f64::from(threads);
+            let of = |w: &&Work| w.rows == block_rows && w.cols == block_cols;
+            let Some(work) = p.windows.iter().find(of) else { return f64::INFINITY };
+            let blocks = batch * (rows / f64::from(block_rows)) * (cols / f64::from(block_cols));
+            let busy = threads / 128.0 * (3.0 * work.loads + work.operations + 20.0);
+            let latency = (1.0 + work.loads / 32.0) * memory_latency;
+            ((blocks / threads).ceil(), threads, busy, latency.max(busy))
+        }
         Product::Serial(_) => {
             let threads = 128.0;
             let scatter = if p.y == Contiguous::Depth && cols > 1.0 { depth.min(8.0) } else { 1.0 };

@@ -5,6 +5,7 @@
 
 pub mod cost;
 pub mod problem;
+pub mod window;
 
 use crate::device::DeviceProfile;
 use crate::schedule::cost::Expected;
@@ -13,6 +14,7 @@ use wgfc_codegen_templates::cooperative::CooperativeShape;
 use wgfc_codegen_templates::matmul::{Contiguous, TileShape};
 use wgfc_codegen_templates::thin::{Results, Room, ThinShape};
 use wgfc_ir::Dim;
+use window::Window;
 
 /// Loads of 16 bytes that a thread of a thin product has under way.
 const UNDER_WAY: [f64; 3] = [4.0, 8.0, 16.0];
@@ -32,6 +34,8 @@ pub enum Product {
     Cooperative(Cooperative),
     /// All of a few rows in every thread, k shared out.
     Thin(Thin),
+    /// A block of results a thread, their sums written out.
+    Window(Window),
     /// One thread a result.
     Serial(Serial),
 }
@@ -43,6 +47,8 @@ pub struct Tiled {
     pub shape: TileShape,
     /// Buffers of tiles: two save a barrier.
     pub buffers: u32,
+    /// Fours of k that a turn of the loop over a tile's depth spells out.
+    pub unroll: u32,
     /// Whether neighbouring workgroups take neighbouring rows rather than columns.
     pub rows_first: bool,
 }
@@ -93,6 +99,18 @@ const fn tile(rows: u32, cols: u32, k: u32, thread_rows: u32, thread_cols: u32, 
 pub const TILES: &[TileShape] = &[
     tile(128, 128, 8, 8, 8, 1),
     tile(128, 128, 16, 8, 8, 1),
+    tile(128, 128, 32, 8, 8, 1),
+    tile(256, 128, 16, 8, 8, 1),
+    tile(128, 256, 16, 8, 8, 1),
+    tile(64, 128, 16, 8, 8, 1),
+    tile(128, 64, 16, 8, 8, 1),
+    tile(64, 128, 16, 8, 8, 2),
+    tile(128, 64, 16, 8, 8, 2),
+    tile(64, 128, 32, 8, 8, 1),
+    tile(64, 64, 16, 8, 8, 1),
+    tile(64, 64, 16, 8, 8, 2),
+    tile(64, 64, 16, 8, 8, 4),
+    tile(32, 64, 16, 8, 4, 4),
     tile(64, 128, 8, 8, 4, 1),
     tile(128, 64, 8, 8, 4, 1),
     tile(64, 64, 8, 8, 8, 1),
@@ -141,11 +159,18 @@ pub fn candidates(p: &Problem, device: &DeviceProfile, expect: &Expected) -> Vec
     let fits = |threads: u32, bytes: u32| threads <= device.max_invocations && bytes <= limit;
     let single = p.results == SINGLE;
     let rows_first = expect.extent(&p.cols) > expect.extent(&p.rows);
-    let mut out: Vec<Product> = TILES
-        .iter()
-        .filter(|t| single && fits(t.threads(), t.workgroup_bytes(t.buffers(limit))))
-        .map(|t| Product::Tiled(Tiled { shape: *t, buffers: t.buffers(limit), rows_first }))
-        .collect();
+    let mut out: Vec<Product> = vec![];
+    for shape in TILES.iter().filter(|_| single).copied() {
+        for buffers in [2, 1].into_iter().filter(|b| fits(shape.threads(), shape.workgroup_bytes(*b))) {
+            let mut last = 0;
+            for unroll in [1, 2, shape.k / 4].into_iter().filter(|u| *u <= shape.k / 4) {
+                if unroll != last {
+                    out.push(Product::Tiled(Tiled { shape, buffers, unroll, rows_first }));
+                }
+                last = unroll;
+            }
+        }
+    }
     // With fewer rows than that, reading the columns' operand is all there is to do.
     let rows = p.rows.as_const().is_none_or(|r| r > 8);
     if let Some(subgroup) = device.subgroup.filter(|_| single && rows && p.half) {
@@ -153,6 +178,10 @@ pub fn candidates(p: &Problem, device: &DeviceProfile, expect: &Expected) -> Vec
         out.extend(matrices.map(|s| Product::Cooperative(Cooperative { shape: *s, subgroup })));
     }
     out.extend(thin_shapes(p, device).into_iter().map(|shape| Product::Thin(thin(shape, p, device))));
+    for w in p.windows.iter().filter(|_| single) {
+        let threads = device.max_invocations.clamp(1, 128);
+        out.push(Product::Window(Window { threads, rows: w.rows, cols: w.cols }));
+    }
     if single {
         out.push(Product::Serial(serial(p, device)));
     }

@@ -1,5 +1,7 @@
 //! What is looked at of a product of matrices before it is cut up.
 
+use super::SINGLE;
+use super::window::{self, Work};
 use crate::kernel::bindings::{component, neighbours};
 use crate::kernel::substitute::{K, moved, substitute, substitute_results};
 use crate::kernel::{Body, Expr, ExprId, Family, Kernel, Matmul, Store};
@@ -40,6 +42,8 @@ pub struct Problem {
     pub half: bool,
     /// Whether the operands with the rows and with the columns can be read by fours along their memory order.
     pub fours: [bool; 2],
+    /// The blocks in which it can be written out.
+    pub windows: Vec<Work>,
 }
 
 impl fmt::Display for Problem {
@@ -146,8 +150,9 @@ pub fn problem(kernel: &Kernel) -> Option<Problem> {
     let staged = staged_operations(kernel, &o);
     let half = suits(kernel, &x, &y);
     let fours = [by_fours(kernel, &x), by_fours(kernel, &y)];
+    let windows = if results == SINGLE { window::blocks(kernel, &x, &y) } else { vec![] };
     let (x, y) = (x.order, y.order);
-    Some(Problem { batch, rows, cols, depth, x, y, results, bits, vector, staged, half, fours })
+    Some(Problem { batch, rows, cols, depth, x, y, results, bits, vector, staged, half, fours, windows })
 }
 
 /// Whether the result lies along `m` rather than `n`.
