@@ -236,6 +236,9 @@ struct Inner {
     pipelines: OnceLock<wgpu::PipelineCache>,
     /// Kernels compiled, and those begun.
     compiled: [AtomicUsize; 2],
+    /// What uploads go through.
+    #[cfg(not(target_arch = "wasm32"))]
+    staging: crate::upload::Pool,
 }
 
 /// An open device. Clones are the same device.
@@ -318,6 +321,8 @@ impl Gpu {
             pipeline_key: key,
             pipelines,
             compiled: Default::default(),
+            #[cfg(not(target_arch = "wasm32"))]
+            staging: Default::default(),
         })))
     }
 
@@ -468,6 +473,11 @@ impl Gpu {
     pub(crate) async fn storage(&self, what: &str, bytes: u64) -> Result<wgpu::Buffer, RunError> {
         let usage = wgpu::BufferUsages::STORAGE | wgpu::BufferUsages::COPY_SRC | wgpu::BufferUsages::COPY_DST;
         self.buffer(what, bytes, usage).await
+    }
+
+    #[cfg(not(target_arch = "wasm32"))]
+    pub(crate) fn staging(&self) -> crate::upload::Pool {
+        self.0.staging.clone()
     }
 
     /// Queues a write of any length; the last word is padded with zeros.

@@ -356,7 +356,7 @@ impl Session {
             self.resident[i] = Some(buffer.clone());
             new.push((name.as_str(), tensor, buffer));
         }
-        upload::upload(&self.gpu, &new).await
+        upload::tensors(&self.gpu, &new).await
     }
 
     /// Points the buffers of states at `states`.

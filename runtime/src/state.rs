@@ -78,7 +78,7 @@ impl StateSet {
         let wanted = self.initial.iter().filter(|(name, _)| only.is_none_or(|o| o == *name));
         let writes: Vec<(&str, &Tensor, wgpu::Buffer)> =
             wanted.filter_map(|(name, t)| Some((name.as_str(), t, self.buffer(name)?))).collect();
-        if writes.is_empty() { Ok(()) } else { upload::upload(gpu, &writes).await }
+        if writes.is_empty() { Ok(()) } else { upload::tensors(gpu, &writes).await }
     }
 
     /// A copy of everything, made on the device.

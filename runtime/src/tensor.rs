@@ -2,6 +2,7 @@
 
 use crate::error::RunError;
 use crate::gpu::Gpu;
+use crate::upload;
 use std::sync::Arc;
 use wgfc_program::program::Buffer;
 use wgfc_program::{DType, Tensor};
@@ -64,7 +65,7 @@ impl Gpu {
         let bytes = tensor.bytes().ok_or_else(|| RunError::WeightAbsent { name: "uploaded".to_owned() })?;
         let capacity = Buffer::byte_size(tensor.dtype, tensor.numel());
         let buffer = self.storage("uploaded tensor", capacity).await?;
-        self.scoped("uploading a tensor", || self.write(&buffer, 0, bytes)).await?;
+        upload::bytes(self, "tensor", bytes, &buffer).await?;
         Ok(DeviceTensor {
             dtype: tensor.dtype,
             shape: tensor.shape.clone(),
@@ -175,7 +176,7 @@ pub(crate) async fn collect(
                 let n = t.dtype.bytes_for(t.shape.iter().product());
                 let start = t.range.start as usize;
                 let bytes = all.get(start..start + n).ok_or_else(|| bad("too few bytes".to_owned()))?;
-                Tensor::new(t.dtype, t.shape.clone(), bytes.to_vec()).map_err(bad)
+                Tensor::new(t.dtype, t.shape.clone(), upload::copied(bytes)).map_err(bad)
             })
             .collect()
     })

@@ -1,117 +1,341 @@
-//! Weights, and what states hold, on their way to the device.
+//! Weights, inputs and what states hold, on their way to the device.
+//!
+//! Natively, what is large is copied by several threads into buffers that stay mapped from one upload to the next, and from there by
+//! the device: memory that is touched for the first time takes five times as long. In a browser the queue does it.
 
 use crate::error::RunError;
 use crate::gpu::Gpu;
+#[cfg(not(target_arch = "wasm32"))]
+pub(crate) use staging::Pool;
 use std::ops::Range;
 use wgfc_program::Tensor;
 
-/// Weights go up in pieces of this many bytes, a multiple of 4.
-const CHUNK: usize = 16 << 20;
-/// So many of them are sent together; no more than twice as many are under way.
-const BATCH: usize = 8;
-/// Threads that copy them, which is a matter of memory.
+/// What lies together in memory goes up in pieces of this many bytes, a multiple of 4.
+const PIECE: usize = 8 << 20;
+/// What is smaller the queue copies.
 #[cfg(not(target_arch = "wasm32"))]
-const THREADS: usize = 4;
+const SMALL: usize = 256 << 10;
 
-/// A stretch of a weight.
-struct Chunk<'w> {
-    name: &'w str,
-    tensor: &'w Tensor,
-    buffer: &'w wgpu::Buffer,
+/// Copies tensors, of which all bytes are there, into buffers. What is submitted afterwards finds them there.
+pub(crate) async fn tensors(gpu: &Gpu, all: &[(&str, &Tensor, wgpu::Buffer)]) -> Result<(), RunError> {
+    let sources: Vec<Source<'_>> =
+        all.iter().map(|(name, t, buffer)| Source { name, bytes: Bytes::Tensor(t), buffer }).collect();
+    upload(gpu, &sources).await
+}
+
+/// Copies bytes into a buffer, likewise.
+pub(crate) async fn bytes(
+    gpu: &Gpu,
+    name: &str,
+    bytes: &[u8],
+    buffer: &wgpu::Buffer,
+) -> Result<(), RunError> {
+    upload(gpu, &[Source { name, bytes: Bytes::Slice(bytes), buffer }]).await
+}
+
+/// Bytes for a buffer, from its beginning on.
+struct Source<'s> {
+    /// What they are, for messages.
+    name: &'s str,
+    bytes: Bytes<'s>,
+    buffer: &'s wgpu::Buffer,
+}
+
+#[derive(Clone, Copy)]
+enum Bytes<'s> {
+    Tensor(&'s Tensor),
+    Slice(&'s [u8]),
+}
+
+impl Bytes<'_> {
+    fn len(self) -> usize {
+        match self {
+            Bytes::Tensor(t) => t.byte_len().unwrap_or(0),
+            Bytes::Slice(b) => b.len(),
+        }
+    }
+
+    /// Gives `put` a stretch bit by bit, each with its place in the stretch. Returns how many bytes there were.
+    fn each(self, range: Range<usize>, put: &mut dyn FnMut(usize, &[u8])) -> usize {
+        match self {
+            Bytes::Slice(b) => {
+                let b = b.get(range).unwrap_or_default();
+                put(0, b);
+                b.len()
+            }
+            Bytes::Tensor(t) => {
+                let mut at = 0;
+                for piece in t.pieces(range) {
+                    put(at, piece);
+                    at += piece.len();
+                }
+                at
+            }
+        }
+    }
+}
+
+/// A stretch of a source.
+struct Piece<'s> {
+    source: &'s Source<'s>,
     range: Range<usize>,
 }
 
-impl Chunk<'_> {
-    /// Copies it to where the driver fetches it from.
-    async fn write(&self, gpu: &Gpu) -> Result<(), RunError> {
-        let Range { start, end } = self.range;
-        let what = format!("uploading \"{}\"", self.name);
-        // The last word is padded with zeros.
-        let padded = (end - start).next_multiple_of(4) as u64;
-        let Some(size) = wgpu::BufferSize::new(padded) else { return Ok(()) };
+impl Piece<'_> {
+    /// The last word is padded with zeros.
+    fn padded(&self) -> usize {
+        self.range.len().next_multiple_of(4)
+    }
+    fn absent(&self) -> RunError {
+        RunError::WeightAbsent { name: self.source.name.to_owned() }
+    }
+
+    /// Through memory of the queue's own.
+    async fn queue(&self, gpu: &Gpu) -> Result<(), RunError> {
+        let what = format!("uploading \"{}\"", self.source.name);
+        let (len, padded) = (self.range.len(), self.padded());
+        let Some(size) = wgpu::BufferSize::new(padded as u64) else { return Ok(()) };
         let copied = gpu.scoped(&what, || {
+            let start = self.range.start as u64;
             // Without a view an error was raised.
-            let Some(mut view) = gpu.queue().write_buffer_with(self.buffer, start as u64, size) else {
-                return end - start;
+            let Some(mut view) = gpu.queue().write_buffer_with(self.source.buffer, start, size) else {
+                return len;
             };
-            let mut at = 0;
-            for piece in self.tensor.pieces(self.range.clone()) {
-                view.slice(at..at + piece.len()).copy_from_slice(piece);
-                at += piece.len();
+            let n = self.source.bytes.each(self.range.clone(), &mut |at, b| {
+                view.slice(at..at + b.len()).copy_from_slice(b);
+            });
+            if let Some(rest) = [0; 3].get(..padded - n.min(padded)) {
+                view.slice(n..).copy_from_slice(rest);
             }
-            if let Some(rest) = [0; 3].get(..padded as usize - at) {
-                view.slice(at..).copy_from_slice(rest);
-            }
-            at
+            n
         });
-        match copied.await? {
-            n if n == end - start => Ok(()),
-            _ => Err(RunError::WeightAbsent { name: self.name.to_owned() }),
-        }
+        if copied.await? == len { Ok(()) } else { Err(self.absent()) }
     }
 }
 
-/// Copies weights, of which all bytes are there, into their buffers.
-pub(crate) async fn upload(gpu: &Gpu, weights: &[(&str, &Tensor, wgpu::Buffer)]) -> Result<(), RunError> {
-    let chunks: Vec<Chunk<'_>> = weights
-        .iter()
-        .flat_map(|(name, tensor, buffer)| {
-            let len = tensor.byte_len().unwrap_or(0);
-            let starts = (0..len).step_by(CHUNK);
-            starts.map(move |start| Chunk { name, tensor, buffer, range: start..(start + CHUNK).min(len) })
-        })
-        .collect();
-    let mut sent = None;
-    // Small weights make small chunks: what counts is the bytes.
-    let mut rest = chunks.as_slice();
-    while !rest.is_empty() {
-        let mut bytes = 0;
-        let full = rest.iter().position(|c| {
-            bytes += c.range.len();
-            bytes > BATCH * CHUNK
-        });
-        let (batch, others) = rest.split_at(full.unwrap_or(rest.len()));
-        rest = others;
-        write_all(gpu, batch).await?;
-        let index = gpu.scoped("uploading the weights", || gpu.queue().submit([])).await?;
-        if let Some(before) = sent.replace(index) {
-            gpu.drive(Some(before))?;
-        }
-    }
-    gpu.health()
+fn pieces<'s>(sources: &'s [Source<'s>]) -> Vec<Piece<'s>> {
+    let of = |source: &'s Source<'s>| {
+        let len = source.bytes.len();
+        (0..len).step_by(PIECE).map(move |start| Piece { source, range: start..(start + PIECE).min(len) })
+    };
+    sources.iter().flat_map(of).collect()
 }
 
-async fn write_all(gpu: &Gpu, chunks: &[Chunk<'_>]) -> Result<(), RunError> {
+async fn upload(gpu: &Gpu, sources: &[Source<'_>]) -> Result<(), RunError> {
+    let pieces = pieces(sources);
     #[cfg(not(target_arch = "wasm32"))]
-    {
-        let threads = std::thread::available_parallelism().map_or(1, usize::from).min(THREADS);
-        if threads > 1 && chunks.len() > 1 {
-            return in_parallel(gpu, chunks, threads);
-        }
+    if pieces.iter().map(|p| p.range.len()).sum::<usize>() >= SMALL {
+        return staging::upload(gpu, pieces).await;
     }
-    for c in chunks {
-        c.write(gpu).await?;
+    for p in &pieces {
+        p.queue(gpu).await?;
     }
     Ok(())
 }
 
+/// A copy of what the device wrote, made by several threads where it is large.
+pub(crate) fn copied(bytes: &[u8]) -> Vec<u8> {
+    #[cfg(not(target_arch = "wasm32"))]
+    if let threads @ 2.. = staging::threads(bytes.len()) {
+        let mut out = vec![0; bytes.len()];
+        let part = bytes.len().div_ceil(threads);
+        std::thread::scope(|s| {
+            for (to, from) in out.chunks_mut(part).zip(bytes.chunks(part)) {
+                s.spawn(move || to.copy_from_slice(from));
+            }
+        });
+        return out;
+    }
+    bytes.to_vec()
+}
+
 #[cfg(not(target_arch = "wasm32"))]
-fn in_parallel(gpu: &Gpu, chunks: &[Chunk<'_>], threads: usize) -> Result<(), RunError> {
+mod staging {
+    use super::{PIECE, Piece};
+    use crate::error::RunError;
+    use crate::gpu::Gpu;
+    use std::collections::VecDeque;
     use std::sync::atomic::{AtomicUsize, Ordering};
-    let next = AtomicUsize::new(0);
-    let worker = || {
-        while let Some(c) = chunks.get(next.fetch_add(1, Ordering::Relaxed)) {
-            pollster::block_on(c.write(gpu))?;
+    use std::sync::{Arc, Mutex, PoisonError};
+
+    /// So many loads are sent together; no more than twice as many are under way.
+    const BATCH: usize = 4;
+    /// Threads that copy, which is a matter of memory, and what is worth one.
+    const THREADS: usize = 8;
+    const WORTH_A_THREAD: usize = 2 << 20;
+
+    /// Buffers of [`PIECE`] bytes that are mapped for writing.
+    #[derive(Clone, Default)]
+    pub(crate) struct Pool(Arc<Mutex<Vec<wgpu::Buffer>>>);
+
+    impl Pool {
+        fn take(&self, gpu: &Gpu) -> wgpu::Buffer {
+            let kept = self.0.lock().unwrap_or_else(PoisonError::into_inner).pop();
+            kept.unwrap_or_else(|| {
+                gpu.device().create_buffer(&wgpu::BufferDescriptor {
+                    label: Some("upload"),
+                    size: PIECE as u64,
+                    usage: wgpu::BufferUsages::MAP_WRITE | wgpu::BufferUsages::COPY_SRC,
+                    mapped_at_creation: true,
+                })
+            })
+        }
+
+        /// Has the buffer mapped again once the device has read it.
+        fn give(&self, buffer: wgpu::Buffer) {
+            let (pool, kept) = (self.clone(), buffer.clone());
+            buffer.map_async(wgpu::MapMode::Write, .., move |mapped| {
+                let mut all = pool.0.lock().unwrap_or_else(PoisonError::into_inner);
+                if mapped.is_ok() && all.len() < 2 * BATCH {
+                    all.push(kept);
+                }
+            });
+        }
+    }
+
+    /// Pieces that share a buffer, each with its place in it.
+    type Load<'p> = Vec<(Piece<'p>, usize)>;
+
+    /// How many threads copy so many bytes.
+    pub(super) fn threads(bytes: usize) -> usize {
+        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        cores.min(THREADS).min(bytes / WORTH_A_THREAD).max(1)
+    }
+
+    fn loads(pieces: Vec<Piece<'_>>) -> Vec<Load<'_>> {
+        let (mut loads, mut end): (Vec<Load<'_>>, usize) = (vec![], PIECE);
+        for p in pieces {
+            let len = p.padded();
+            if end + len > PIECE {
+                loads.push(vec![]);
+                end = 0;
+            }
+            if let Some(load) = loads.last_mut() {
+                load.push((p, end));
+            }
+            // Mapped ranges and copies begin at multiples of eight.
+            end += len.next_multiple_of(8);
+        }
+        loads
+    }
+
+    pub(super) async fn upload(gpu: &Gpu, pieces: Vec<Piece<'_>>) -> Result<(), RunError> {
+        let loads = loads(pieces);
+        let mut sent = VecDeque::new();
+        for batch in loads.chunks(BATCH) {
+            if sent.len() > 1 {
+                gpu.drive(sent.pop_front())?;
+            }
+            let pool = gpu.staging();
+            let filled = gpu.scoped("uploading", || fill_all(gpu, &pool, batch)).await??;
+            let index = gpu
+                .scoped("uploading", || {
+                    let mut encoder = gpu.device().create_command_encoder(&Default::default());
+                    for (load, from) in batch.iter().zip(&filled) {
+                        from.unmap();
+                        for (p, at) in load {
+                            let (to, start) = (p.source.buffer, p.range.start as u64);
+                            encoder.copy_buffer_to_buffer(from, *at as u64, to, start, p.padded() as u64);
+                        }
+                    }
+                    gpu.queue().submit([encoder.finish()])
+                })
+                .await?;
+            filled.into_iter().for_each(|b| pool.give(b));
+            sent.push_back(index);
+        }
+        gpu.health()
+    }
+
+    fn fill_all(gpu: &Gpu, pool: &Pool, batch: &[Load<'_>]) -> Result<Vec<wgpu::Buffer>, RunError> {
+        let buffers: Vec<wgpu::Buffer> = batch.iter().map(|_| pool.take(gpu)).collect();
+        let bytes = batch.iter().flatten().map(|(p, _)| p.range.len()).sum();
+        let next = AtomicUsize::new(0);
+        let worker = || {
+            while let Some((load, buffer)) =
+                Some(next.fetch_add(1, Ordering::Relaxed)).and_then(|i| batch.get(i).zip(buffers.get(i)))
+            {
+                fill(load, buffer)?;
+            }
+            Ok(())
+        };
+        let threads = threads(bytes).min(batch.len());
+        if threads < 2 {
+            worker()?;
+            return Ok(buffers);
+        }
+        let panicked = || Err(failed("a thread that copies panicked".to_owned()));
+        let done: Vec<Result<(), RunError>> = std::thread::scope(|s| {
+            let handles: Vec<_> = (0..threads).map(|_| s.spawn(worker)).collect();
+            handles.into_iter().map(|h| h.join().unwrap_or_else(|_| panicked())).collect()
+        });
+        done.into_iter().collect::<Result<(), _>>()?;
+        Ok(buffers)
+    }
+
+    fn failed(message: String) -> RunError {
+        RunError::Gpu { what: "uploading".to_owned(), message }
+    }
+
+    fn fill(load: &Load<'_>, buffer: &wgpu::Buffer) -> Result<(), RunError> {
+        for (p, at) in load {
+            let (at, padded) = (*at as u64, p.padded());
+            let mut view =
+                buffer.get_mapped_range_mut(at..at + padded as u64).map_err(|e| failed(e.to_string()))?;
+            let n = p.source.bytes.each(p.range.clone(), &mut |at, b| {
+                view.slice(at..at + b.len()).copy_from_slice(b);
+            });
+            if n != p.range.len() {
+                return Err(p.absent());
+            }
+            if let Some(rest) = [0; 3].get(..padded - n) {
+                view.slice(n..).copy_from_slice(rest);
+            }
         }
         Ok(())
-    };
-    let panicked = || {
-        let message = "a thread that copies weights panicked".to_owned();
-        Err(RunError::Gpu { what: "uploading the weights".to_owned(), message })
-    };
-    std::thread::scope(|s| {
-        let handles: Vec<_> = (0..threads).map(|_| s.spawn(worker)).collect();
-        let done: Vec<_> = handles.into_iter().map(|h| h.join().unwrap_or_else(|_| panicked())).collect();
-        done.into_iter().collect()
-    })
+    }
+
+    #[cfg(test)]
+    mod tests {
+        use super::super::{Bytes, SMALL, Source, upload as upload_all};
+        use super::*;
+        use crate::testing::gpus;
+
+        #[test]
+        fn sources_of_all_lengths_arrive() {
+            for gpu in gpus() {
+                // Twice: buffers are used again.
+                for round in 0..2u8 {
+                    let lens = [0, 1, 4, 7, 4093, SMALL, PIECE - 1, PIECE + 3, 5 * PIECE + 6];
+                    let all: Vec<Vec<u8>> = lens
+                        .iter()
+                        .map(|n| (0..*n).map(|i| (i * 7 + i / 251) as u8 ^ round).collect())
+                        .collect();
+                    pollster::block_on(async {
+                        let mut buffers = vec![];
+                        for b in &all {
+                            let size = b.len().next_multiple_of(4).max(16) as u64;
+                            buffers.push(gpu.storage("test", size).await.unwrap());
+                        }
+                        let sources: Vec<Source<'_>> = all
+                            .iter()
+                            .zip(&buffers)
+                            .map(|(b, buffer)| Source { name: "x", bytes: Bytes::Slice(b), buffer })
+                            .collect();
+                        upload_all(gpu, &sources).await.unwrap();
+                        for (b, buffer) in all.iter().zip(&buffers) {
+                            use wgpu::BufferUsages as U;
+                            let size = buffer.size();
+                            let mapped = gpu.buffer("back", size, U::MAP_READ | U::COPY_DST).await.unwrap();
+                            let mut e = gpu.device().create_command_encoder(&Default::default());
+                            e.copy_buffer_to_buffer(buffer, 0, &mapped, 0, size);
+                            let sent = gpu.queue().submit([e.finish()]);
+                            let got = gpu.map_read(&mapped, size, Some(sent), super::super::copied);
+                            assert!(got.await.unwrap()[..b.len()] == b[..], "{} bytes", b.len());
+                        }
+                    });
+                }
+            }
+        }
+    }
 }

@@ -7,7 +7,8 @@ mod train;
 mod variant;
 
 pub use bench::{
-    BenchArgs, BenchCommand, BenchDecodeArgs, BenchDispatchArgs, BenchKernelsArgs, BenchLoopsArgs, LoopForm,
+    BenchArgs, BenchCommand, BenchDecodeArgs, BenchDispatchArgs, BenchKernelsArgs, BenchLoopsArgs,
+    BenchTransfersArgs, LoopForm,
 };
 pub use run::{DataArgs, GenerateArgs, ImageNorm, RunArgs};
 pub use selftest::SelftestArgs;

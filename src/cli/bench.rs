@@ -1,7 +1,7 @@
 //! `wgfc bench`.
 
 use super::adapter;
-use super::args::{BenchArgs, BenchCommand, BenchDispatchArgs};
+use super::args::{BenchArgs, BenchCommand, BenchDispatchArgs, BenchTransfersArgs};
 use super::inside::Cost;
 use super::profile::{self, estimate_json, estimate_text, ns_text};
 use super::run::{Loaded, load};
@@ -13,12 +13,14 @@ use std::time::Instant;
 use wgfc::inspect::table;
 use wgfc::model::device_error;
 use wgfc::runtime::overhead::{self, DISPATCHES, DispatchCost, Overhead, WARM_UPS};
+use wgfc::runtime::transfers::{self, Transfer};
 use wgfc::{Error, ModelFile, Place, Tensor, output};
 
 /// Measures a model, or what a dispatch costs.
 pub fn main(a: &BenchArgs, t: &Terminal) -> Result<(), Error> {
     match (&a.what, &a.model) {
         (Some(BenchCommand::Dispatch(d)), _) => dispatch(d, t),
+        (Some(BenchCommand::Transfers(a)), _) => transfers(a, t),
         (Some(BenchCommand::Decode(d)), _) => super::decode::main(d, t),
         (Some(BenchCommand::Kernels(k)), _) => super::kernels::main(k, t),
         (Some(BenchCommand::Loops(l)), _) => super::loops::main(l, t),
@@ -193,6 +195,45 @@ fn dispatch(a: &BenchDispatchArgs, t: &Terminal) -> Result<(), Error> {
         );
     }
     t.print(&s);
+    Ok(())
+}
+
+fn transfers(a: &BenchTransfersArgs, t: &Terminal) -> Result<(), Error> {
+    let gpu = adapter::open(&a.adapter, t)?;
+    let name = &gpu.summary().name;
+    let all = {
+        let _progress = t.spinner(format!("measuring {name}"));
+        transfers::measure_blocking(&gpu, a.samples as usize).map_err(device_error)?
+    };
+    if t.json {
+        let one = |m: &Transfer| {
+            serde_json::json!({
+                "bytes": m.bytes,
+                "host_ns": estimate_json(m.host_ns),
+                "upload_ns": estimate_json(m.upload_ns),
+                "read_ns": estimate_json(m.read_ns),
+            })
+        };
+        t.print_json(
+            &serde_json::json!({ "ran_on": name, "sizes": all.iter().map(one).collect::<Vec<_>>() }),
+        );
+        return Ok(());
+    }
+    let heading = ["tensor", "host busy", "uploaded in", "", "read back in", ""];
+    let mut rows = vec![heading.map(String::from).to_vec()];
+    for m in &all {
+        let rate = |ns: f64| format!("{:.2} GB/s", m.bytes as f64 / ns);
+        rows.push(vec![
+            wgfc::inspect::bytes_text(m.bytes),
+            ns_text(m.host_ns.median),
+            ns_text(m.upload_ns.median),
+            rate(m.upload_ns.median),
+            ns_text(m.read_ns.median),
+            rate(m.read_ns.median),
+        ]);
+    }
+    let table = table(&rows, &[true; 6]);
+    t.print(&format!("{name}: medians of {} samples\n\n{table}", a.samples));
     Ok(())
 }
 

@@ -98,6 +98,18 @@ fn simulations_are_measured() {
 }
 
 #[test]
+fn transfers_are_measured() {
+    let d = folder();
+    if wgfc(d.path(), "device").code != 0 {
+        return;
+    }
+    let v = wgfc(d.path(), "bench|transfers|--samples|1|--json").exits(0).json();
+    let sizes = v["sizes"].as_array().unwrap();
+    assert!(sizes.len() >= 4 && sizes.iter().all(|s| s["upload_ns"]["median"].as_f64().unwrap() > 0.0));
+    wgfc(d.path(), "bench|transfers|--samples|1").exits(0).prints("read back in");
+}
+
+#[test]
 fn single_operators_are_measured() {
     let d = folder();
     let bench = |rest: &str| wgfc(d.path(), &format!("bench|kernels|{rest}"));

@@ -6,6 +6,7 @@ use crate::error::{BadInput, RunError};
 use crate::kernel::Pipeline;
 use crate::state;
 use crate::tensor::{DeviceTensor, Memory};
+use crate::upload;
 use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;
 use std::sync::Arc;
@@ -216,10 +217,10 @@ impl Session {
             Value::Device(_) => Err(bad("it is on another device")),
             Value::Host(t) => {
                 let bytes = t.bytes().ok_or_else(|| bad("its values are not known"))?;
-                let what = format!("writing input \"{name}\"");
+                let name = name.clone();
                 let size = Buffer::byte_size(t.dtype, t.numel()) + self.slack();
                 let memory = self.take_buffer(port, size).await?;
-                self.gpu.scoped(&what, || self.gpu.write(&memory.buffer, 0, bytes)).await?;
+                upload::bytes(&self.gpu, &name, bytes, &memory.buffer).await?;
                 Ok(memory)
             }
         }

@@ -194,7 +194,7 @@ impl Session {
         }
         let writes: Vec<(&str, &Tensor, wgpu::Buffer)> =
             writes.iter().map(|(name, t, buffer)| (*name, t, buffer.clone())).collect();
-        upload::upload(&self.gpu, &writes).await?;
+        upload::tensors(&self.gpu, &writes).await?;
         self.states.set_lengths(&lengths);
         Ok(())
     }

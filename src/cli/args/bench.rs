@@ -19,8 +19,8 @@ Examples:
   wgfc bench dispatch --adapter llvmpipe --json
 
 Inputs are as in `wgfc run --help`. Times are medians with their 95% confidence intervals, of wall-clock
-time; on the GPU, of timestamps. A model called `dispatch`, `decode`, `kernels` or
-`loops` is ./dispatch, ./decode, ./kernels or ./loops."
+time; on the GPU, of timestamps. A model called `dispatch`, `decode`, `kernels`, `loops` or
+`transfers` is ./dispatch, and so on."
 )]
 pub struct BenchArgs {
     /// What else to measure
@@ -59,6 +59,8 @@ pub struct BenchArgs {
 pub enum BenchCommand {
     /// What a dispatch costs beside its kernel, by how it is recorded and submitted
     Dispatch(BenchDispatchArgs),
+    /// How fast tensors go to the device and back, and what that takes of the CPU
+    Transfers(BenchTransfersArgs),
     /// How fast a decoder generates tokens
     Decode(BenchDecodeArgs),
     /// How near the device's limits kernels are: one operator at a time, many shapes and types
@@ -238,6 +240,16 @@ pub struct BenchKernelsArgs {
     /// Write a page with a roofline and a table
     #[arg(long, value_name = "FILE")]
     pub html: Option<PathBuf>,
+}
+
+/// `wgfc bench transfers`.
+#[derive(Args, Debug)]
+pub struct BenchTransfersArgs {
+    #[command(flatten)]
+    pub adapter: AdapterArgs,
+    /// Samples of each size
+    #[arg(long, value_name = "N", default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    pub samples: u32,
 }
 
 /// `wgfc bench dispatch`.

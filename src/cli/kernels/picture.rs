@@ -1,12 +1,12 @@
 //! The roofline of all problems: what each reaches under what the device allows.
 
-use super::report::Run;
+use super::report::{Run, speed};
 use crate::cli::axes::{Area, line, picture};
 use crate::cli::drawing::escape;
 use std::fmt::Write as _;
-use wgfc::inspect::{bytes_text, flops_text};
+use wgfc::inspect::flops_text;
 
-const AREA: Area = Area { width: 1100.0, height: 560.0, left: 86.0, right: 130.0, top: 60.0, bottom: 62.0 };
+const AREA: Area = Area { width: 1100.0, height: 560.0, left: 120.0, right: 130.0, top: 60.0, bottom: 62.0 };
 const COLOURS: [&str; 10] = [
     "#4269d0", "#efb118", "#ff725c", "#6cc5b0", "#3ca951", "#a463f2", "#97bbf5", "#9c6b4e", "#9498a0",
     "#e3116c",
@@ -28,11 +28,7 @@ pub fn svg(run: &Run) -> String {
     let (bottom, top) = ((bandwidth * 10f64.powf(low)).log10().floor() - 2.0, (highest * 1.5).log10().ceil());
     let px = |x: f64| AREA.x((x.log10().clamp(low, high) - low) / (high - low));
     let py = |y: f64| AREA.y((y.max(1.0).log10().max(bottom) - bottom) / (top - bottom));
-    let below = format!(
-        "lines: {}/s, {}/s in f32",
-        bytes_text(bandwidth as u64),
-        flops_text(run.speeds.flops_f32 as u64)
-    );
+    let below = format!("lines: {}, {}/s in f32", speed(bandwidth), flops_text(run.speeds.flops_f32 as u64));
     let mut s = picture(AREA.width, AREA.height, "What problems reach under the roof", &below);
     for e in low as i32..=high as i32 {
         AREA.mark_x(&mut s, px(10f64.powi(e)), &format!("1e{e}"));

@@ -8,7 +8,7 @@ use crate::cli::profile::{estimate_json, ns_text};
 use std::fmt::Write as _;
 use wgfc::Error;
 use wgfc::compiler::device::Speeds;
-use wgfc::inspect::{bytes_text, flops_text, table};
+use wgfc::inspect::{flops_text, table};
 
 /// A problem and what became of it.
 pub struct Row {
@@ -67,11 +67,20 @@ fn best(m: &Measured) -> f64 {
     (m.time.median - gain).max(0.0)
 }
 
+/// Bytes a second, in powers of ten as memory is sold.
+pub fn speed(bytes_per_second: f64) -> String {
+    match bytes_per_second {
+        b if b >= 1e12 => format!("{:.2} TB/s", b * 1e-12),
+        b if b >= 1e9 => format!("{:.1} GB/s", b * 1e-9),
+        b => format!("{:.1} MB/s", b * 1e-6),
+    }
+}
+
 /// The rate that counts: of arithmetic where there is any, else of memory.
 fn rate(p: &Problem, m: &Measured) -> String {
     let per_second = |n: u64| (n as f64 / (m.time.median * 1e-9)) as u64;
     match p.flops {
-        0 => format!("{}/s", bytes_text(per_second(m.bytes))),
+        0 => speed(m.bytes as f64 / (m.time.median * 1e-9)),
         n => format!("{}/s", flops_text(per_second(n))),
     }
 }
@@ -138,10 +147,10 @@ pub fn text(run: &Run, tuned: bool, left: usize) -> String {
     let right: Vec<bool> =
         heading.iter().map(|h| !["problem", "schedules", "tuned gains"].contains(h)).collect();
     let mut s = format!(
-        "{}: {} problems; copying {}/s, arithmetic in f32 {}/s; seed {}\n\n{}\n",
+        "{}: {} problems; copying {}, arithmetic in f32 {}/s; seed {}\n\n{}\n",
         run.device,
         run.rows.len(),
-        bytes_text(run.speeds.bandwidth as u64),
+        speed(run.speeds.bandwidth),
         flops_text(run.speeds.flops_f32 as u64),
         run.seed,
         table(&lines, &right)
@@ -276,11 +285,11 @@ pub fn html(run: &Run) -> String {
          th {{ color: #6b7385 }} td.n {{ text-align: right; font-variant-numeric: tabular-nums; white-space: nowrap }}\n\
          td.s {{ color: #6b7385; font-size: 12px }} .bar {{ background: #eceff3; width: 120px; height: 10px; display: inline-block }}\n\
          .bar i {{ display: block; height: 10px }} tr.f td {{ padding-top: 18px; font-weight: 600 }}\n\
-         </style></head><body>\n<h1>Kernels on {0}</h1>\n<p>{1} problems; copying {2}/s, arithmetic in f32 {3}/s; seed {4}. The bound is the time that \
+         </style></head><body>\n<h1>Kernels on {0}</h1>\n<p>{1} problems; copying {2}, arithmetic in f32 {3}/s; seed {4}. The bound is the time that \
          memory or arithmetic takes at least; what the caches hold can be faster.</p>\n",
         escape(&run.device),
         run.rows.len(),
-        bytes_text(run.speeds.bandwidth as u64),
+        speed(run.speeds.bandwidth),
         flops_text(run.speeds.flops_f32 as u64),
         run.seed,
     );

@@ -1,0 +1,70 @@
+//! How fast bytes go to the device and back.
+
+use crate::error::RunError;
+use crate::gpu::Gpu;
+use crate::stats::Estimate;
+use crate::tensor::read_all;
+use crate::upload;
+use std::time::Instant;
+use wgfc_program::Tensor;
+
+/// What moving a tensor of some size takes, in nanoseconds.
+#[derive(Clone, Copy, Debug, PartialEq)]
+#[non_exhaustive]
+pub struct Transfer {
+    /// Its size.
+    pub bytes: u64,
+    /// Of an upload, until the call returns and the caller may go on.
+    pub host_ns: Estimate,
+    /// Of an upload, until the device has the bytes.
+    pub upload_ns: Estimate,
+    /// Of a readback, until the host has them.
+    pub read_ns: Estimate,
+}
+
+/// Bytes of the tensors that are moved, as far as the device has buffers of the size.
+pub const SIZES: [u64; 5] = [256, 64 << 10, 1 << 20, 16 << 20, 256 << 20];
+
+/// Moves tensors of all [`SIZES`] up and back, into memory that is there already, `samples` times each after two that do not count.
+///
+/// # Errors
+/// What the device refuses; [`RunError::Gpu`] where other bytes come back.
+pub async fn measure(gpu: &Gpu, samples: usize) -> Result<Vec<Transfer>, RunError> {
+    let mut all = vec![];
+    for bytes in SIZES.into_iter().filter(|b| *b <= gpu.profile().binding_bytes) {
+        all.push(one(gpu, bytes, samples.max(1)).await?);
+    }
+    Ok(all)
+}
+
+async fn one(gpu: &Gpu, bytes: u64, samples: usize) -> Result<Transfer, RunError> {
+    let broken =
+        |message: &str| RunError::Gpu { what: "measuring transfers".to_owned(), message: message.to_owned() };
+    let words: Vec<f32> = (0..bytes / 4).map(|i| i as f32).collect();
+    let tensor = Tensor::from_f32(vec![words.len()], &words);
+    let content = tensor.bytes().ok_or_else(|| broken("the tensor has no bytes"))?;
+    let device = gpu.upload(&tensor).await?;
+    let (mut host, mut up, mut down, mut staging) = (vec![], vec![], vec![], None);
+    for _ in 0..samples + 2 {
+        gpu.wait().await?;
+        let begin = Instant::now();
+        upload::bytes(gpu, "sample", content, device.buffer()).await?;
+        host.push(begin.elapsed().as_nanos() as f64);
+        gpu.queue().submit([]);
+        gpu.wait().await?;
+        up.push(begin.elapsed().as_nanos() as f64);
+        let begin = Instant::now();
+        let back = read_all(gpu, std::slice::from_ref(&device), &mut staging).await?;
+        down.push(begin.elapsed().as_nanos() as f64);
+        if back.first().and_then(Tensor::bytes) != Some(content) {
+            return Err(broken("other bytes came back"));
+        }
+    }
+    let of = |all: Vec<f64>| Estimate::of(all[2..].to_vec()).ok_or_else(|| broken("nothing was measured"));
+    Ok(Transfer { bytes, host_ns: of(host)?, upload_ns: of(up)?, read_ns: of(down)? })
+}
+
+/// [`measure`] for callers without an executor.
+pub fn measure_blocking(gpu: &Gpu, samples: usize) -> Result<Vec<Transfer>, RunError> {
+    pollster::block_on(measure(gpu, samples))
+}
