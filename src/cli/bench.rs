@@ -16,20 +16,27 @@ use wgfc::runtime::overhead::{self, DISPATCHES, DispatchCost, Overhead, WARM_UPS
 use wgfc::runtime::transfers::{self, Transfer};
 use wgfc::{Error, ModelFile, Place, Tensor, output};
 
-/// Measures a model, or what a dispatch costs.
-pub fn main(a: &BenchArgs, t: &Terminal) -> Result<(), Error> {
-    match (&a.what, &a.model) {
+/// Measures a model, or what else is asked for. Returns the exit code.
+pub fn main(a: &BenchArgs, t: &Terminal) -> u8 {
+    let done = match (&a.what, &a.model) {
+        (Some(BenchCommand::Kernels(k)), _) => return super::kernels::main(k, t),
         (Some(BenchCommand::Dispatch(d)), _) => dispatch(d, t),
         (Some(BenchCommand::Transfers(a)), _) => transfers(a, t),
         (Some(BenchCommand::Decode(d)), _) => super::decode::main(d, t),
-        (Some(BenchCommand::Kernels(k)), _) => super::kernels::main(k, t),
         (Some(BenchCommand::Loops(l)), _) => super::loops::main(l, t),
         (None, Some(path)) => model(path, a, t),
         (None, None) => Err(Error::usage(
             "nothing to measure",
-            "give a model, `decode` with one, `kernels`, `loops`, or `dispatch`",
+            "give a model, `decode` with one, `kernels`, `loops`, `transfers` or `dispatch`",
         )),
-    }
+    };
+    done.map_or_else(
+        |e| {
+            t.error(&e);
+            e.class().exit_code()
+        },
+        |()| 0,
+    )
 }
 
 fn model(path: &Path, a: &BenchArgs, t: &Terminal) -> Result<(), Error> {

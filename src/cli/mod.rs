@@ -45,7 +45,7 @@ pub fn main(cli: Cli) -> u8 {
     let done = match &cli.command {
         Command::Compile(a) => compile::main(a, &terminal),
         Command::Run(a) => run::main(a, &terminal),
-        Command::Bench(a) => bench::main(a, &terminal),
+        Command::Bench(a) => return finish(bench::main(a, &terminal), &terminal),
         Command::Generate(a) => generate::main(a, &terminal),
         Command::Train(a) => train::main(a, &terminal),
         Command::Tune(a) => tune::main(a, &terminal),

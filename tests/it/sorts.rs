@@ -17,7 +17,7 @@ fn elements(dtype: DType, n: usize) -> Vec<Scalar> {
             let v = special.get(v as usize).copied().unwrap_or(v as f64 / 8.0 - 50.0);
             return Scalar::from_f64(dtype, v);
         }
-        let wide = dtype.bits() == 64 && i % 3 == 0;
+        let wide = dtype.bits() == 64 && i.is_multiple_of(3);
         let signed = dtype.class() == wgfc_ir::Class::Int;
         let v = if dtype.bits() == 8 { v % 100 } else { v } - if signed { 50 } else { 0 };
         Scalar::from_i64(dtype, if wide { v << 33 } else { v })

@@ -23,14 +23,27 @@ use wgfc::runtime::Gpu;
 use wgfc::speeds::{self, Source};
 use wgfc::{DType, Error, Options, output};
 
-/// Measures the problems that are asked for.
-pub fn main(a: &BenchKernelsArgs, t: &Terminal) -> Result<(), Error> {
+/// Measures the problems that are asked for. Returns the exit code: with --json, what failed stands in its row.
+pub fn main(a: &BenchKernelsArgs, t: &Terminal) -> u8 {
+    match run(a, t) {
+        Ok(None) => 0,
+        Ok(Some(failed)) if t.json => failed.class().exit_code(),
+        Ok(Some(e)) | Err(e) => {
+            t.error(&e);
+            e.class().exit_code()
+        }
+    }
+}
+
+/// Gives an error where a problem failed.
+fn run(a: &BenchKernelsArgs, t: &Terminal) -> Result<Option<Error>, Error> {
     let problems = chosen(a)?;
     if let Some(folder) = &a.models {
-        return models(&problems, folder, t);
+        return models(&problems, folder, t).map(|()| None);
     }
     if a.list {
-        return listed(&problems, t);
+        listed(&problems, t);
+        return Ok(None);
     }
     let peer = a.peer.as_deref().map(peer).transpose()?;
     let gpu = adapter::open(&a.adapter, t)?;
@@ -68,14 +81,10 @@ pub fn main(a: &BenchKernelsArgs, t: &Terminal) -> Result<(), Error> {
         t.print(&report::text(&run, a.tune.is_some(), left));
     }
     let failed: Vec<String> = run.failures().map(|(p, e)| format!("{}: {e}", p.key())).collect();
-    match failed.first() {
-        None => Ok(()),
-        Some(first) => Err(Error::Internal(format!(
-            "{} of {} problems failed or computed something else: {first}",
-            failed.len(),
-            run.rows.len()
-        ))),
-    }
+    Ok(failed.first().map(|first| {
+        let (failed, all) = (failed.len(), run.rows.len());
+        Error::Internal(format!("{failed} of {all} problems failed or computed something else: {first}"))
+    }))
 }
 
 fn chosen(a: &BenchKernelsArgs) -> Result<Vec<Problem>, Error> {
@@ -136,13 +145,12 @@ fn rows(
     })
 }
 
-fn listed(problems: &[Problem], t: &Terminal) -> Result<(), Error> {
+fn listed(problems: &[Problem], t: &Terminal) {
     if t.json {
         t.print_json(&serde_json::json!({ "rows": problems.iter().map(Problem::json).collect::<Vec<_>>() }));
     } else {
         t.print(&problems.iter().map(|p| format!("{}: {}\n", p.key(), p.onnx)).collect::<String>());
     }
-    Ok(())
 }
 
 /// Writes each problem as an ONNX model.

@@ -53,18 +53,18 @@ impl Neighbours {
         let mut copies = vec![];
         for i in 0..i64::from(width) {
             let at = &(&outer + &(&Poly::var(last) * &by)) + i;
-            let ids = copied(from, &mut body, &roots, &[at.clone()], &along, width);
+            let ids = copied(from, &mut body, &roots, std::slice::from_ref(&at), &along, width);
             copies.push(([at], ids));
         }
         let flat = |k: usize| {
-            let v = Poly::var(0).div(&strides[k].div(&by, &[]), &[groups.clone()]);
-            if k == 0 { v } else { v.modulo(&axes[k], &[groups.clone()]) }
+            let v = Poly::var(0).div(&strides[k].div(&by, &[]), std::slice::from_ref(&groups));
+            if k == 0 { v } else { v.modulo(&axes[k], std::slice::from_ref(&groups)) }
         };
         let mut vars: Vec<Poly> = (0..last).map(flat).collect();
         vars.push(if last == 0 {
             Poly::var(0)
         } else {
-            Poly::var(0).modulo(&along[last], &[groups.clone()])
+            Poly::var(0).modulo(&along[last], std::slice::from_ref(&groups))
         });
 
         let stores = from.stores.iter().flat_map(|s| copies.iter().map(move |(at, ids)| (s, at, ids)));
