@@ -108,7 +108,7 @@ pub(super) fn emit(kernel: &Kernel, schedule: &Tiled, cx: &EmitContext) -> Resul
         s.bind_var(tiles.groups, &format!("g{j}"));
         users.push(s);
     }
-    fetched(&mut m, &mut users, &tiles.computed, &mut staging)?;
+    fetched(&mut m, &mut users, &tiles.direct, &mut staging)?;
 
     let mut arrays = vec![];
     for (n, staged) in tiles.staged.iter().enumerate() {

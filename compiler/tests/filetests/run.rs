@@ -5,8 +5,8 @@ use wgfc_compiler::DeviceProfile;
 use wgfc_ir::program::Program;
 use wgfc_ir::tensor::Tensor;
 use wgfc_ir::{Class, DType, Graph, Scalar};
-use wgfc_runtime::Session;
 use wgfc_runtime::testing::gpus;
+use wgfc_runtime::{Gpu, Session};
 
 /// What became of a run.
 pub enum Outcome {
@@ -54,7 +54,16 @@ pub fn run(
     profile: &DeviceProfile,
     inputs: &BTreeMap<String, Tensor>,
 ) -> Result<Outcome, String> {
-    let Some(gpu) = gpus().first() else { return Ok(Outcome::NoAdapter) };
+    gpus().first().map_or(Ok(Outcome::NoAdapter), |gpu| run_on(gpu, program, profile, inputs))
+}
+
+/// Runs a program that was compiled for `profile` on an adapter.
+pub fn run_on(
+    gpu: &Gpu,
+    program: &Program,
+    profile: &DeviceProfile,
+    inputs: &BTreeMap<String, Tensor>,
+) -> Result<Outcome, String> {
     let has = gpu.profile();
     let uses = |feature: &str| program.kernels.iter().any(|k| k.features.iter().any(|f| f == feature));
     let size = profile.subgroup.filter(|n| uses("subgroups") && has.subgroup != Some((*n, *n)));

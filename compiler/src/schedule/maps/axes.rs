@@ -12,13 +12,12 @@ const MOST: usize = 6;
 /// them. A single one where they tell none apart.
 pub fn axes(kernel: &Kernel) -> Vec<Dim> {
     let Family::Map(Map { elements }) = &kernel.family else { return vec![] };
+    let body = &kernel.body;
+    let read = body.reachable(&kernel.roots());
+    let mut all: Vec<&Poly> = read.into_iter().filter_map(|id| body.expr(id).index()).collect();
+    all.extend(kernel.all_stores().map(|s| &s.offset));
     let mut found = vec![];
-    for id in kernel.body.reachable(&kernel.roots()) {
-        if let Some(p) = kernel.body.expr(id).index() {
-            strides(p, &mut found);
-        }
-    }
-    kernel.all_stores().for_each(|s| strides(&s.offset, &mut found));
+    all.iter().for_each(|p| strides(p, &mut found));
     let size = |p: &Poly| p.eval_syms(&|_| Some(ORDER));
     let mut found: Vec<(i64, Poly)> = found.into_iter().filter_map(|p| Some((size(&p)?, p))).collect();
     found.sort();
@@ -34,7 +33,36 @@ pub fn axes(kernel: &Kernel) -> Vec<Dim> {
     let ends = chain.iter().skip(1).chain([elements]);
     let mut out: Vec<Dim> = chain.iter().zip(ends).map(|(s, end)| end.div(s, &[])).collect();
     out.reverse();
-    out
+    joined(out, &all)
+}
+
+/// The axes where neighbouring ones that all index expressions go through as if they were one are one.
+fn joined(mut axes: Vec<Dim>, all: &[&Poly]) -> Vec<Dim> {
+    if axes.len() < 2 {
+        return axes;
+    }
+    let flat: Poly = strides_of(&axes).iter().enumerate().map(|(k, s)| &Poly::var(k) * s).sum();
+    let mut over: Vec<Poly> = all.iter().map(|p| p.subst_vars(std::slice::from_ref(&flat), &axes)).collect();
+    let mut k = 0;
+    while k + 1 < axes.len() {
+        let through = |i: usize| match i {
+            _ if i == k => Poly::ZERO,
+            _ if i == k + 1 => &(&Poly::var(k) * &axes[k + 1]) + &Poly::var(k + 1),
+            _ => Poly::var(i),
+        };
+        let vars: Vec<Poly> = (0..axes.len()).map(through).collect();
+        if over.iter().any(|p| p.subst_vars(&vars, &[]) != *p) {
+            k += 1;
+            continue;
+        }
+        // The one variable of both is that of the inner axis.
+        let moved = |i: usize| if i <= k { Poly::ZERO } else { Poly::var(i - 1) };
+        let vars: Vec<Poly> = (0..axes.len()).map(|i| if i < k { Poly::var(i) } else { moved(i) }).collect();
+        let inner = axes.remove(k + 1);
+        axes[k] = &axes[k] * &inner;
+        over = over.iter().map(|p| p.subst_vars(&vars, &[])).collect();
+    }
+    axes
 }
 
 /// The strides of the axes in the flat variable, outermost first.
@@ -92,6 +120,7 @@ mod tests {
             ("2*a*b", "(%0/b)%a + a*(%0%b) + a*b*(%0/(a*b))", "2, a, b"),
             ("24", "%0%6 + %0/4", "6, 4"),
             ("24", "(%0 + 1)%6", "24"),
+            ("120", "6*(%0%5) + 3*((%0/15)%2) + 30*(%0/30) + (%0/5)%3", "4, 6, 5"),
         ] {
             let mut body = Body::default();
             let offset = Poly::parse(at).unwrap();

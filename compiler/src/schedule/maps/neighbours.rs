@@ -256,7 +256,9 @@ pub(super) fn widths(kernel: &Kernel, graph: &KernelGraph, bindings: &Bindings) 
     let written = |b: &&Binding| b.access == Access::ReadWrite;
     let least = bindings.list.iter().filter(written).map(|b| per_word(b.dtype)).max().unwrap_or(1);
     let widest = bindings.list.iter().filter(|b| written(b) || each(b)).map(|b| b.dtype.bits() as u32).max();
-    let first = (8 * WIDEST / widest.unwrap_or(32).max(8)).max(least).max(2);
+    // f16 is written four at a time: two such stores a group leave gaps between neighbouring invocations.
+    let halves = bindings.list.iter().any(|b| written(&b) && b.encoding == Encoding::Half);
+    let first = (8 * WIDEST / widest.unwrap_or(32).max(8)).max(least).max(2).min(if halves { 4 } else { 32 });
     let mut out = vec![first];
     out.extend([2, 4, 8, 16].into_iter().filter(|w| *w != first && *w >= least && *w <= 2 * first));
     out

@@ -39,8 +39,8 @@ pub struct Tiles {
     pub staged: Vec<Staged>,
     /// What is read or written as vectors, with the elements of one.
     pub vectors: Vec<(TensorId, u32)>,
-    /// Expressions that are evaluated for a group, what is staged aside.
-    pub computed: Vec<ExprId>,
+    /// Expressions that are evaluated for a group and need nothing that is staged.
+    pub direct: Vec<ExprId>,
     /// Whether all that is staged is read as vectors.
     pub lined: bool,
     /// Bytes of workgroup memory that an element takes.
@@ -77,9 +77,8 @@ impl Along {
         let along = (0..axes.len()).max_by_key(written)?;
         let mut across: Vec<(usize, Vec<ExprId>)> = vec![];
         for id in kernel.body.reachable(&kernel.roots()) {
-            let Expr::Load { offset, guard, .. } = kernel.body.expr(id) else { continue };
-            let own = guard.map_or(0, |g| deps.expr(g)) | deps.poly(offset);
-            if own & var_bit(along) == 0 || deps.is_unit_stride(offset, along) {
+            let Expr::Load { offset, .. } = kernel.body.expr(id) else { continue };
+            if deps.poly(offset) & var_bit(along) == 0 || deps.is_unit_stride(offset, along) {
                 continue;
             }
             let unit = (0..axes.len()).rev().find(|k| *k != along && deps.is_unit_stride(offset, *k));
@@ -184,8 +183,15 @@ impl Tiles {
         let lined = stages.iter().all(vector);
         let wide = |s: &Staged| s.uses.first().is_some_and(|id| kernel.body.dtype(*id).bits() == 64);
         let bytes = staged.iter().map(|s| if wide(s) { 8 } else { 4 }).sum();
+        let mut behind = vec![false; kernel.body.len()];
+        staged.iter().flat_map(|s| &s.uses).for_each(|id| behind[*id as usize] = true);
+        let mut direct = computed;
+        direct.retain(|id| {
+            behind[*id as usize] |= kernel.body.operands(*id).iter().any(|o| behind[*o as usize]);
+            !behind[*id as usize]
+        });
         let (along, across) = (*along, axis);
-        Some(Tiles { kernel, domain, along, across, groups, lines, staged, vectors, computed, lined, bytes })
+        Some(Tiles { kernel, domain, along, across, groups, lines, staged, vectors, direct, lined, bytes })
     }
 }
 
