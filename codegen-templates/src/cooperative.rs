@@ -7,7 +7,7 @@
 //! ```wgsl
 //! struct Eight { low: vec4<f16>, high: vec4<f16> }
 //! fn x_fetch(batch: i32, row: i32, k: i32) -> Eight    // and y_fetch(batch, col, k)
-//! fn store(batch: i32, row: i32, col: i32, acc0: f32)
+//! fn store(batch: i32, row: i32, col: i32, acc0: f32)  // or of four neighbouring columns, which `col` counts by
 //! ```
 //!
 //! where of `row` and `k` (`col` and `k`) the one along which neighbours lie in memory counts eights.
@@ -22,6 +22,8 @@ const EDGE: u32 = 16;
 pub const FETCH: u32 = 8;
 /// Elements between the lines of a tile, which keep them in different banks.
 const PAD: u32 = 8;
+/// Columns that a subgroup stores at once, at most.
+const STRIP: u32 = 32;
 
 /// How a product is cut up. All numbers are powers of two.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -43,9 +45,13 @@ impl CooperativeShape {
     pub const fn subgroups(self) -> u32 {
         (self.rows / self.sub_rows) * (self.cols / self.sub_cols)
     }
+    /// Columns that each subgroup stores at once, of 16 rows.
+    const fn strip_cols(self) -> u32 {
+        if self.sub_cols < STRIP { self.sub_cols } else { STRIP }
+    }
     /// f32 elements that each subgroup stores at once.
     const fn patch(self) -> u32 {
-        EDGE * self.sub_cols
+        EDGE * self.strip_cols()
     }
     /// Elements of an operand's tile.
     const fn tile(self, lines: u32, order: Contiguous) -> u32 {
@@ -82,6 +88,10 @@ pub struct Cooperative {
     pub y: Contiguous,
     /// `depth` is known to be a multiple of the shape's `k`.
     pub whole_depth: bool,
+    /// Rows and columns are known to be multiples of the tile's.
+    pub whole_tiles: bool,
+    /// `store` takes a `vec4<f32>` of neighbouring columns, `col` counting fours.
+    pub store_vectors: bool,
     /// Invocations of a subgroup.
     pub subgroup: u32,
 }
@@ -125,6 +135,8 @@ struct Matrix {
 #[derive(Serialize)]
 struct Strip {
     row: u32,
+    /// Its first column.
+    col: u32,
     matrices: Vec<Matrix>,
 }
 
@@ -148,6 +160,9 @@ struct Slots {
     threads: u32,
     local: Local,
     guard_k: bool,
+    guard_tiles: bool,
+    store_vectors: bool,
+    strip_cols: u32,
     patch_len: u32,
     operands: Vec<Operand>,
     matrices: Vec<Matrix>,
@@ -261,11 +276,14 @@ impl Cooperative {
             x: x.loads(s, k, "coopLoadT", "coopLoad"),
             y: y.loads(s, k, "coopLoad", "coopLoadT"),
         };
-        let strip = |row: u32| Strip {
-            row: row * EDGE,
-            matrices: (0..s.sub_cols / EDGE).map(|col| Matrix { row, col }).collect(),
+        let wide = s.strip_cols() / EDGE;
+        let across = s.sub_cols / s.strip_cols();
+        let strip = |i: u32| Strip {
+            row: i / across * EDGE,
+            col: i % across * s.strip_cols(),
+            matrices: (0..wide).map(|c| Matrix { row: i / across, col: i % across * wide + c }).collect(),
         };
-        let strips: Vec<Strip> = (0..s.sub_rows / EDGE).map(strip).collect();
+        let strips: Vec<Strip> = (0..s.sub_rows / EDGE * across).map(strip).collect();
         render(&Slots {
             preamble: self.preamble.clone(),
             setup: self.setup.clone(),
@@ -285,6 +303,9 @@ impl Cooperative {
             threads,
             local: Local::new(self.subgroup),
             guard_k: !self.whole_depth,
+            guard_tiles: !self.whole_tiles,
+            store_vectors: self.store_vectors,
+            strip_cols: s.strip_cols(),
             patch_len: s.patch(),
             operands: vec![x.operand(s, threads), y.operand(s, threads)],
             matrices: strips.iter().flat_map(|s| s.matrices.clone()).collect(),

@@ -3,17 +3,18 @@
 //! Both factors are f16 in the graph (of quantised weights: their scales are), sums are f32. Operands
 //! are written out for eight neighbours in memory, whose loads become one.
 
+use super::matmul::{store_results, vector_stores};
 use super::wgsl::{Module, Scope};
 use super::{EmitContext, EmittedKernel, fold_workgroups, template_error};
 use crate::Diagnostic;
 use crate::kernel::substitute::{K, moved_stores, substitute};
-use crate::kernel::{Body, ExprId, Family, Kernel, Matmul};
+use crate::kernel::{Body, ExprId, Family, Kernel, Matmul, Store};
 use crate::schedule::products;
 use crate::schedule::products::problem::{Side, suits};
 use std::fmt::Write;
 use wgfc_codegen_templates::cooperative::{Cooperative, FETCH};
 use wgfc_codegen_templates::matmul::Extents;
-use wgfc_ir::Poly;
+use wgfc_ir::{Dim, Poly};
 
 /// Writes the product as its schedule says.
 pub(super) fn emit(
@@ -46,7 +47,11 @@ pub(super) fn emit(
             .collect()
     };
     let (xs, ys) = (eights(&x), eights(&y));
-    let mut kernel = moved_stores(kernel, body);
+    let stores = vector_stores(kernel, &y, &mut body, cx)?;
+    let mut kernel = match &stores {
+        Some(stores) => Kernel { body, stores: stores.concat(), ..kernel.clone() },
+        None => moved_stores(kernel, body),
+    };
     let roots: Vec<ExprId> = xs.iter().chain(&ys).copied().collect();
     if let Family::Matmul(Matmul { a, b, .. }) = &mut kernel.family {
         *a = roots.first().copied().unwrap_or(0);
@@ -54,6 +59,13 @@ pub(super) fn emit(
     }
     let mut module = Module::new(&kernel, cx, false)?;
     module.vectorise(&roots);
+    if stores.is_some() {
+        let reads: Vec<ExprId> = kernel.stores.iter().flat_map(Store::reads).collect();
+        module.vectorise(&reads);
+        for s in &kernel.stores {
+            module.bindings.declare_vectors(cx.graph, s.tensor, 4);
+        }
+    }
     module.uses_f16 = true;
     module.subgroup = Some(subgroup);
     module.uses_cooperative = true;
@@ -80,14 +92,13 @@ pub(super) fn emit(
         );
     }
     let mut store = Scope::new(4);
-    for s in &kernel.stores {
-        module.store(&mut store, s)?;
-    }
+    let result = store_results(&mut module, &mut store, stores.is_some())?;
     let _ = writeln!(
         functions,
-        "fn store(v0: i32, v{}: i32, v{}: i32, acc0: f32) {{\n{}}}",
+        "fn store(v0: i32, v{}: i32, v{}: i32, {result}) {{\n{}}}",
         x.var, y.var, store.text
     );
+    let divides = |d: &Dim, by: u32| d.as_const().is_some_and(|d| d > 0 && d % i64::from(by) == 0);
     let text = Cooperative {
         preamble: format!("{}\n{functions}", module.preamble()),
         setup: top.text,
@@ -96,6 +107,8 @@ pub(super) fn emit(
         x: x.order,
         y: y.order,
         whole_depth: k.as_const().is_some_and(|k| k % i64::from(shape.k) == 0),
+        whole_tiles: divides(x.extent, shape.rows) && divides(y.extent, shape.cols),
+        store_vectors: stores.is_some(),
         subgroup,
     };
     let wgsl = text.render().map_err(template_error)?;

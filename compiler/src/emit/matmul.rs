@@ -75,20 +75,7 @@ pub(super) fn emit(
     operand(&mut module, &mut functions, "x", xs, x.var, K)?;
     operand(&mut module, &mut functions, "y", ys, y.var, K)?;
     let mut body = Scope::new(4);
-    let result = if *wide_stores {
-        for (i, lane) in ["x", "y", "z", "w"].iter().enumerate() {
-            body.bind_acc(i as u32, &format!("acc.{lane}"));
-        }
-        for four in kernel.stores.chunks(4) {
-            module.store_neighbours(&mut body, four)?;
-        }
-        "acc: vec4<f32>"
-    } else {
-        for s in &kernel.stores {
-            module.store(&mut body, s)?;
-        }
-        "acc0: f32"
-    };
+    let result = store_results(&mut module, &mut body, *wide_stores)?;
     let _ = writeln!(
         functions,
         "fn store(v0: i32, v{}: i32, v{}: i32, {result}) {{\n{}}}",
@@ -175,8 +162,30 @@ fn operands_and_stores(
     Ok((moved, roots, stores.is_some()))
 }
 
+/// Writes the kernel's stores, of an element or of the four columns of a vector; gives the parameter that is stored.
+pub(super) fn store_results(
+    m: &mut Module,
+    s: &mut Scope,
+    vectors: bool,
+) -> Result<&'static str, Diagnostic> {
+    let stores = &m.kernel.stores;
+    if !vectors {
+        for store in stores {
+            m.store(s, store)?;
+        }
+        return Ok("acc0: f32");
+    }
+    for (i, lane) in ["x", "y", "z", "w"].iter().enumerate() {
+        s.bind_acc(i as u32, &format!("acc.{lane}"));
+    }
+    for four in stores.chunks(4) {
+        m.store_neighbours(s, four)?;
+    }
+    Ok("acc: vec4<f32>")
+}
+
 /// The stores of four neighbouring columns together, where every tensor that is written can be declared so.
-fn vector_stores(
+pub(super) fn vector_stores(
     kernel: &Kernel,
     cols: &Side<'_>,
     body: &mut Body,

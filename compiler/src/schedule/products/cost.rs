@@ -27,8 +27,16 @@ const OVERHEAD: f64 = 5.0 / 3.0;
 /// each step takes that much longer.
 const WARPS: f64 = 32.0;
 
-/// Latencies of memory that a step of matrix units takes at least: a load, two barriers, and products one after another.
-const MATRIX_LATENCY: f64 = 7.0 / 3.0;
+/// How much longer a step takes whose depth is a loop, where latencies are as long as this or longer.
+const ROLLED: f64 = 0.12;
+const LONG_LATENCY: f64 = 600.0;
+
+/// Latencies of memory that a step of matrix units takes beside its work where nothing else is resident.
+const MATRIX_LATENCY: f64 = 0.3;
+/// Cycles of the units' own that a product takes.
+const MATRIX_SHARE: f64 = 0.76;
+/// Bytes that subgroups read from workgroup memory in a cycle.
+const MATRIX_READS: f64 = 52.0;
 
 /// Estimated time in cycles.
 pub fn cycles(g: &Product, p: &Problem, device: &DeviceProfile, expect: &Expected) -> f64 {
@@ -37,7 +45,7 @@ pub fn cycles(g: &Product, p: &Problem, device: &DeviceProfile, expect: &Expecte
     let matrix_products = 128.0 * speeds.flops_matrix / speeds.flops_f32;
     let [batch, rows, cols, depth] = [&p.batch, &p.rows, &p.cols, &p.depth].map(|d| expect.extent(d));
     let (workgroups, threads, busy, latency) = match *g {
-        Product::Tiled(Tiled { shape: t, .. }) => {
+        Product::Tiled(Tiled { shape: t, buffers, unroll, .. }) => {
             let [tr, tc, tk, mr, mc, split] =
                 [t.rows, t.cols, t.k, t.thread_rows, t.thread_cols, t.split].map(f64::from);
             let threads = f64::from(t.threads());
@@ -47,8 +55,17 @@ pub fn cycles(g: &Product, p: &Problem, device: &DeviceProfile, expect: &Expecte
             let reads = threads / 32.0 * tk * (mr + mc) / 4.0 * 1.5;
             let each = |fours: bool| if fours { 0.06 } else { 0.2 };
             let loads = (tr * each(p.fours[0] && t.x_by_fours()) + tc * each(p.fours[1])) * tk * split;
-            let step = products + reads + loads + 30.0;
-            let end = tr * tc * split / 32.0;
+            let barriers = if buffers == 2 { 30.0 } else { 60.0 };
+            // Turns of a loop keep the instructions of one from those of the next.
+            let rolled = if unroll * 4 < t.k {
+                ROLLED * (memory_latency / LONG_LATENCY).min(1.0).powi(2)
+            } else {
+                0.0
+            };
+            let step = (products + reads + loads) * (1.0 + rolled) + barriers;
+            // Slices are added up in workgroup memory, some rows at a time.
+            let added = if split > 1.0 { tr * tc * split / 8.0 } else { 0.0 };
+            let end = tr * tc / 32.0 + added + mr * mc * f64::from(unroll);
             let alone = step * (WARPS / (mr * mc).sqrt() * 32.0 / threads).max(1.0);
             (workgroups, threads, steps * step + end, steps * alone.max(memory_latency) + end)
         }
@@ -57,9 +74,12 @@ pub fn cycles(g: &Product, p: &Problem, device: &DeviceProfile, expect: &Expecte
             let threads = f64::from(s.subgroups() * 32);
             let workgroups = batch * (rows / tr).ceil() * (cols / tc).ceil();
             let steps = (depth / tk).ceil();
-            let step = tr * tc * tk / matrix_products + (tr + tc) * tk * 0.05 + 60.0;
+            let [sr, sc] = [s.sub_rows, s.sub_cols].map(f64::from);
+            let read = f64::from(s.subgroups()) * (sr + sc) * tk * 2.0;
+            let step = MATRIX_SHARE * tr * tc * tk / matrix_products + read / MATRIX_READS;
             let end = tr * tc / 16.0;
-            (workgroups, threads, steps * step + end, steps * step.max(MATRIX_LATENCY * memory_latency) + end)
+            let alone = step * (4.0 / f64::from(s.subgroups())).max(1.0) + MATRIX_LATENCY * memory_latency;
+            (workgroups, threads, steps * step + end, steps * alone + end)
         }
         Product::Thin(Thin { shape: t, .. }) => return thin_cycles(t, p, speeds, expect),
         Product::Window(Window { threads, rows: block_rows, cols: block_cols }) => {
@@ -84,6 +104,9 @@ pub fn cycles(g: &Product, p: &Problem, device: &DeviceProfile, expect: &Expecte
     let resident = match *g {
         Product::Tiled(Tiled { shape: t, .. }) if t.thread_rows * t.thread_cols >= 32 => {
             (512.0 / threads).max(1.0)
+        }
+        Product::Cooperative(Cooperative { shape: s, .. }) if s.sub_rows * s.sub_cols >= 4096 => {
+            (256.0 / threads).max(1.0)
         }
         _ => (1024.0 / threads).max(1.0),
     };

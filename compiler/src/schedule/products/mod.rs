@@ -100,8 +100,6 @@ pub const TILES: &[TileShape] = &[
     tile(128, 128, 8, 8, 8, 1),
     tile(128, 128, 16, 8, 8, 1),
     tile(128, 128, 32, 8, 8, 1),
-    tile(256, 128, 16, 8, 8, 1),
-    tile(128, 256, 16, 8, 8, 1),
     tile(64, 128, 16, 8, 8, 1),
     tile(128, 64, 16, 8, 8, 1),
     tile(64, 128, 16, 8, 8, 2),
@@ -139,18 +137,23 @@ const fn blocks(rows: u32, cols: u32, k: u32, sub_rows: u32, sub_cols: u32) -> C
 
 /// Tiles for matrix units in order of preference.
 pub const COOPERATIVE: &[CooperativeShape] = &[
+    blocks(128, 256, 32, 64, 64),
     blocks(128, 128, 32, 64, 32),
-    blocks(64, 128, 32, 32, 32),
-    blocks(128, 64, 32, 32, 32),
+    blocks(64, 128, 64, 32, 64),
+    blocks(128, 64, 64, 64, 32),
+    blocks(64, 128, 32, 32, 64),
+    blocks(64, 128, 64, 32, 32),
     blocks(64, 64, 32, 32, 32),
     blocks(64, 64, 64, 32, 32),
     blocks(64, 64, 128, 32, 32),
     blocks(64, 32, 64, 32, 16),
     blocks(64, 32, 128, 32, 16),
+    blocks(32, 128, 64, 32, 32),
     blocks(32, 64, 64, 16, 32),
     blocks(32, 32, 64, 16, 16),
     blocks(32, 32, 128, 16, 16),
     blocks(16, 64, 64, 16, 16),
+    blocks(16, 128, 128, 16, 32),
 ];
 
 /// All ways that a device can run on a problem, tiled ones first.
@@ -162,12 +165,8 @@ pub fn candidates(p: &Problem, device: &DeviceProfile, expect: &Expected) -> Vec
     let mut out: Vec<Product> = vec![];
     for shape in TILES.iter().filter(|_| single).copied() {
         for buffers in [2, 1].into_iter().filter(|b| fits(shape.threads(), shape.workgroup_bytes(*b))) {
-            let mut last = 0;
-            for unroll in [1, 2, shape.k / 4].into_iter().filter(|u| *u <= shape.k / 4) {
-                if unroll != last {
-                    out.push(Product::Tiled(Tiled { shape, buffers, unroll, rows_first }));
-                }
-                last = unroll;
+            for unroll in [shape.k / 4, 1] {
+                out.push(Product::Tiled(Tiled { shape, buffers, unroll, rows_first }));
             }
         }
     }
