@@ -43,6 +43,7 @@ mod models;
 mod mutations;
 mod operators;
 mod parity;
+mod parts;
 mod programs;
 mod scatters;
 mod schema;

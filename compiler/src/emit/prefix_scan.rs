@@ -1,4 +1,4 @@
-//! The `PrefixScan` family: running combinations along rows, an invocation or a workgroup for each row.
+//! The `PrefixScan` family: running combinations along rows, an invocation or several for each row.
 
 use super::accumulator::{Accumulator, identity};
 use super::wgsl::{Module, Scope, reg_type};
@@ -8,7 +8,6 @@ use crate::kernel::dependence::var_bit;
 use crate::kernel::{Kernel, PrefixScan, ReduceKind};
 use crate::schedule::prefix_scans;
 use wgfc_codegen_templates as templates;
-use wgfc_ir::Reg;
 
 pub(super) fn emit(
     kernel: &Kernel,
@@ -16,35 +15,34 @@ pub(super) fn emit(
     schedule: &prefix_scans::PrefixScan,
     cx: &EmitContext,
 ) -> Result<EmittedKernel, Diagnostic> {
-    let PrefixScan { rows, len, reduction, exclusive, reverse } = k;
-    let prefix_scans::PrefixScan { threads, shared } = *schedule;
-    if matches!(reduction.kind, ReduceKind::Arg { .. } | ReduceKind::Last { .. }) {
+    if matches!(k.reduction.kind, ReduceKind::Arg { .. } | ReduceKind::Last { .. }) {
         return Err(Diagnostic::internal("a scan of this kind of reduction"));
     }
-    let mut m = Module::new(kernel, cx, false)?;
+    let m = Module::new(kernel, cx, false)?;
+    if schedule.lanes > 1 { shared(m, k, schedule) } else { alone(m, k, schedule.threads) }
+}
+
+/// An invocation for each row.
+fn alone(mut m: Module, k: &PrefixScan, threads: u32) -> Result<EmittedKernel, Diagnostic> {
+    let PrefixScan { rows, len, reduction, exclusive, reverse } = k;
     let mut outer = Scope::new(4);
     let rows_text = m.extent(&mut outer, rows)?;
     let len_text = m.extent(&mut outer, len)?;
     let extents = std::mem::take(&mut outer.text);
-    m.hoist(&mut outer, &kernel.roots(), var_bit(0))?;
+    m.hoist(&mut outer, &m.kernel.roots(), var_bit(0))?;
     let first = identity(&mut m, reduction.kind, reduction.dtype)?;
     outer.line(&format!("var acc0 = {first};"));
     let mut body = outer.inner(8);
     let acc = Accumulator::new(0, reduction, &[]).running();
-    let mut total = outer.inner(8);
-    if shared {
-        acc.update(&mut m, &mut total)?;
-    }
     if !exclusive {
         acc.update(&mut m, &mut body)?;
     }
-    for store in &kernel.stores {
+    for store in &m.kernel.stores {
         m.store(&mut body, store)?;
     }
     if *exclusive {
         acc.update(&mut m, &mut body)?;
     }
-    let combine = acc.combine(&mut m, "acc0", "next")?;
     let scan = templates::prefix_scan::PrefixScan {
         preamble: m.preamble(),
         extents,
@@ -55,16 +53,55 @@ pub(super) fn emit(
         setup: outer.text,
         body: body.text,
     };
-    if !shared {
-        let wgsl = templates::render(&scan).map_err(template_error)?;
-        let groups = fold_workgroups(&rows.ceil_div(i64::from(threads)), cx.target.max_workgroups);
-        return Ok(m.finish("prefix_scan", wgsl, [threads, 1, 1], 0, groups));
-    }
-    let reg = reduction.dtype.reg();
-    let ty = reg_type(reg).to_owned();
-    let bytes = threads * if matches!(reg, Reg::I64 | Reg::U64) { 8 } else { 4 };
-    let scan = templates::prefix_scan::PrefixScanShared { scan, ty, first, combine, total: total.text };
     let wgsl = templates::render(&scan).map_err(template_error)?;
-    let groups = fold_workgroups(rows, cx.target.max_workgroups);
+    let groups = fold_workgroups(&rows.ceil_div(i64::from(threads)), m.cx.target.max_workgroups);
+    Ok(m.finish("prefix_scan", wgsl, [threads, 1, 1], 0, groups))
+}
+
+/// Several invocations for each row.
+fn shared(mut m: Module, k: &PrefixScan, s: &prefix_scans::PrefixScan) -> Result<EmittedKernel, Diagnostic> {
+    let PrefixScan { rows, len, reduction, exclusive, reverse } = k;
+    let prefix_scans::PrefixScan { threads, lanes, each } = *s;
+    if !lanes.is_power_of_two() || threads % lanes != 0 || !each.is_power_of_two() {
+        return Err(Diagnostic::internal(format!("{lanes} lanes of {threads} invocations with {each} each")));
+    }
+    let mut outer = Scope::new(4);
+    let rows_text = m.extent(&mut outer, rows)?;
+    let len_text = m.extent(&mut outer, len)?;
+    let extents = std::mem::take(&mut outer.text);
+    let first = identity(&mut m, reduction.kind, reduction.dtype)?;
+    let acc = Accumulator::new(0, reduction, &[]).running();
+    let combine = acc.combine(&mut m, "acc0", "next")?;
+    let mut value = outer.inner(16);
+    let next = m.value(&mut value, reduction.value)?;
+    value.line(&format!("next = {next};"));
+    let mut body = outer.inner(16);
+    for store in &m.kernel.stores {
+        m.store(&mut body, store)?;
+    }
+    let (span, beside) = (lanes * each, threads / lanes);
+    let scan = templates::prefix_scan::PrefixScanShared {
+        preamble: m.preamble(),
+        extents,
+        threads,
+        lanes,
+        doublings: (0..lanes.ilog2()).map(|i| 1 << i).collect(),
+        beside,
+        each,
+        span,
+        spread: (span * beside).min(32) - 1,
+        rows: rows_text,
+        len: len_text,
+        reverse: *reverse,
+        exclusive: *exclusive,
+        ty: reg_type(reduction.dtype.reg()).to_owned(),
+        first,
+        combine,
+        value: value.text,
+        body: body.text,
+    };
+    let wgsl = templates::render(&scan).map_err(template_error)?;
+    let groups = fold_workgroups(&rows.ceil_div(i64::from(beside)), m.cx.target.max_workgroups);
+    let bytes = prefix_scans::workgroup_bytes(k, s);
     Ok(m.finish("prefix_scan", wgsl, [threads, 1, 1], bytes, groups))
 }

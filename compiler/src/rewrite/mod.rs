@@ -6,7 +6,7 @@
 //! 3. [`flattened`] moves reshapes behind products.
 //! 4. [`region`] saturates the graph with the [`rules`], a region at a time; [`recognise`] comes again.
 //! 5. [`merge`] joins products that share an operand.
-//! 6. [`long_rows`] cuts long rows into parts.
+//! 6. [`long_rows`] and [`parts`] cut long rows into parts, [`sorts`] puts them in order.
 //!
 //! The rules are bounded by rounds and terms, never by time, and everything here visits nodes in
 //! an order that the graph determines: the same graph always gives the same result.
@@ -20,6 +20,7 @@ pub mod fold;
 pub mod guards;
 pub mod long_rows;
 pub mod merge;
+pub mod parts;
 pub mod recognise;
 pub mod region;
 pub mod rules;
@@ -117,6 +118,7 @@ fn stages(
     }
     if options.fusion == Fusion::Full {
         report.rows_cut = long_rows::cut(graph, &options.profile.speeds)?;
+        report.rows_cut += parts::cut(graph, &options.profile.speeds)?;
         report.sorted = sorts::expand(graph, &options.profile)?;
         canonical::clean(graph)?;
     }

@@ -18,7 +18,7 @@ use wgfc_ir::{
 };
 
 /// Up to this length elements count those before them.
-const SHORT: i64 = 128;
+const SHORT: i64 = 32;
 /// Runs that one pass merges, of rows whose length is known and of others: more are searched one after another, fewer take
 /// more passes.
 const RUNS: i64 = 4;

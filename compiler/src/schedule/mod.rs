@@ -190,7 +190,7 @@ pub fn candidates(kernel: &Kernel, cx: &Context) -> Result<Vec<Schedule>, Diagno
         Family::Map(_) => maps::candidates(kernel, cx)?.into_iter().map(Schedule::Map).collect(),
         Family::Row(_) => rows::candidates(kernel, cx)?.into_iter().map(Schedule::Row).collect(),
         Family::PrefixScan(k) => {
-            prefix_scans::candidates(k, cx).into_iter().map(Schedule::PrefixScan).collect()
+            prefix_scans::candidates(kernel, k, cx).into_iter().map(Schedule::PrefixScan).collect()
         }
         Family::Sort(k) => sorts::candidates(k, cx).into_iter().map(Schedule::Sort).collect(),
         Family::Loop(k) => loops::candidates(k, cx).into_iter().map(Schedule::Loop).collect(),

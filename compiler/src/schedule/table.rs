@@ -189,7 +189,7 @@ mod tests {
                         kept: p,
                         subgroup: e,
                     }),
-                    2 => Schedule::PrefixScan(prefix_scans::PrefixScan { threads: a, shared: p }),
+                    2 => Schedule::PrefixScan(prefix_scans::PrefixScan { threads: a, lanes: b, each: c }),
                     12 => Schedule::Sort(sorts::Sort::Block(sorts::Block { threads: a, each: b })),
                     13 => Schedule::Sort(sorts::Sort::Merge(sorts::Merge { threads: a })),
                     3 => Schedule::Loop(loops::Loop { threads: a }),

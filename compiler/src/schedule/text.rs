@@ -67,7 +67,7 @@ fields! {
     maps::Flat { threads, elements, unroll }
     maps::Tiled { threads, axis, rows, cols, elements, lines, pitch }
     rows::Row { threads, lanes, rows_first, width, steps, kept, subgroup }
-    prefix_scans::PrefixScan { threads, shared }
+    prefix_scans::PrefixScan { threads, lanes, each }
     sorts::Block { threads, each }
     sorts::Merge { threads }
     loops::Loop { threads }

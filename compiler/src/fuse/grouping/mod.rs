@@ -91,7 +91,7 @@ fn is_thin(graph: &Graph, anchor: NodeId) -> bool {
 }
 
 fn takes_epilogue(op: &Op) -> bool {
-    !matches!(op, Op::TopK { .. } | Op::Scatter { .. } | Op::Place { .. } | Op::PrefixScan { .. })
+    !matches!(op, Op::TopK { .. } | Op::Scatter { .. } | Op::Place { .. })
 }
 
 /// Decides for a whole graph. `order` is its topological order.

@@ -153,6 +153,7 @@ pub fn start(graph: &Graph, anchor: NodeId, split: Split) -> Option<(Vec<Dim>, V
         }
         Op::Softmax { axis, .. } => rows(&[*axis], false),
         Op::Norm { axes, .. } => rows(axes, false),
+        Op::PrefixScan { axis, .. } => rows(&[*axis], false),
         Op::Reduce { axes, .. } => rows(axes, true),
         Op::ArgReduce { axis, .. } => rows(&[*axis], true),
         Op::Sort { axis, .. } => {
