@@ -33,6 +33,7 @@ pub const SOURCES: &[(&str, &str)] = &[
     ("attention.wgsl", include_str!("../templates/attention.wgsl.jinja")),
     ("attention_decode.wgsl", include_str!("../templates/attention_decode.wgsl.jinja")),
     ("map.wgsl", include_str!("../templates/map.wgsl.jinja")),
+    ("map_words.wgsl", include_str!("../templates/map_words.wgsl.jinja")),
     ("map_unrolled.wgsl", include_str!("../templates/map_unrolled.wgsl.jinja")),
     ("map_tiled.wgsl", include_str!("../templates/map_tiled.wgsl.jinja")),
     ("matmul.wgsl", include_str!("../templates/matmul.wgsl.jinja")),

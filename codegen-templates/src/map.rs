@@ -1,4 +1,4 @@
-//! Parameters of `map.wgsl`, `map_unrolled.wgsl` and `map_tiled.wgsl`.
+//! Parameters of `map.wgsl`, `map_unrolled.wgsl`, `map_words.wgsl` and `map_tiled.wgsl`.
 
 use crate::Template;
 use serde::Serialize;
@@ -51,6 +51,33 @@ pub struct Unrolled {
 
 impl Template for Unrolled {
     const NAME: &'static str = "map_unrolled.wgsl";
+}
+
+/// A kernel in which every invocation computes the elements of a word.
+#[derive(Clone, Debug, Serialize)]
+pub struct Words {
+    /// Text before the entry point: declarations of the bindings, and functions.
+    pub preamble: String,
+    /// Statements that the extents need, indented by 4.
+    pub extents: String,
+    /// Invocations of a workgroup.
+    pub threads: u32,
+    /// Elements of a word.
+    pub elements: u32,
+    /// Number of elements, an `i32` expression.
+    pub count: String,
+    /// Statements before any element, indented by 4.
+    pub setup: String,
+    /// Statements for word `v0`, indented by 8.
+    pub body: String,
+    /// The words that are not whole, indented by 8.
+    pub variables: String,
+    /// Statements for element `v1` of such a word, indented by 12.
+    pub rest: String,
+}
+
+impl Template for Words {
+    const NAME: &'static str = "map_words.wgsl";
 }
 
 /// An axis beside those of a tile.

@@ -3,8 +3,9 @@
 use super::wgsl::{Module, Scope};
 use super::{EmitContext, EmittedKernel, fold_workgroups, template_error};
 use crate::Diagnostic;
+use crate::kernel::bindings::{Encoding, per_word};
 use crate::kernel::{Expr, ExprId, Kernel, Map, Store};
-use crate::schedule::maps::{Flat, Neighbours, declare};
+use crate::schedule::maps::{Flat, Neighbours, Words, declare};
 use wgfc_codegen_templates as templates;
 use wgfc_ir::Poly;
 
@@ -15,10 +16,65 @@ pub(super) fn emit(
     cx: &EmitContext,
 ) -> Result<EmittedKernel, Diagnostic> {
     match Neighbours::new(kernel, schedule.elements, cx.graph, cx.target.f16) {
-        None if schedule.elements > 1 => words(kernel, map, schedule, cx),
+        None if schedule.elements > 1 => {
+            match Words::new(kernel, schedule.elements, cx.graph, cx.target.f16) {
+                Some(words) => whole_words(&words, map, schedule, cx),
+                None => words(kernel, map, schedule, cx),
+            }
+        }
         None => groups(kernel, None, schedule, cx),
         Some(n) => groups(&n.kernel, Some(&n), schedule, cx),
     }
+}
+
+/// Words of packed results, and the elements of the last one, which is not whole.
+fn whole_words(
+    words: &Words,
+    map: &Map,
+    schedule: &Flat,
+    cx: &EmitContext,
+) -> Result<EmittedKernel, Diagnostic> {
+    let Flat { threads, elements, unroll } = *schedule;
+    let mut m = Module::new(&words.kernel, cx, true)?;
+    m.domain = vec![map.elements.div(&Poly::from(i64::from(elements)), &[]), map.elements.clone()];
+    let declared = words.vectors.iter().all(|(t, n)| declare(&mut m.bindings, cx.graph, *t, *n));
+    if unroll != 1 || !declared {
+        return Err(Diagnostic::internal("an invocation writes other than a word"));
+    }
+    let packed = |m: &Module, s: &Store| {
+        let (i, b) = m.binding(s.tensor)?;
+        Ok::<_, Diagnostic>((b.encoding == Encoding::Vector(1) && per_word(b.dtype) > 1).then_some(i))
+    };
+    let (whole, single) = words.kernel.stores.split_at(words.whole);
+    let mut outer = Scope::new(4);
+    let count = m.extent(&mut outer, &map.elements)?;
+    let extents = std::mem::take(&mut outer.text);
+    m.hoist(&mut outer, &words.kernel.roots(), 0)?;
+    let mut body = outer.inner(8);
+    for s in whole.chunks(elements as usize) {
+        store_group(&mut m, &mut body, s)?;
+    }
+    let (mut rest, mut variables) = (outer.inner(12), Scope::new(8));
+    for s in single {
+        if let Some(i) = packed(&m, s)? {
+            variables.line(&format!("var w{i} = 0u;"));
+        }
+        m.store(&mut rest, s)?;
+    }
+    let wgsl = templates::render(&templates::map::Words {
+        preamble: m.preamble(),
+        extents,
+        threads,
+        elements,
+        count,
+        setup: outer.text,
+        body: body.text,
+        variables: variables.text,
+        rest: rest.text,
+    })
+    .map_err(template_error)?;
+    let groups = map.elements.ceil_div(i64::from(threads * elements));
+    Ok(m.finish("map", wgsl, [threads, 1, 1], 0, fold_workgroups(&groups, cx.target.max_workgroups)))
 }
 
 /// Neighbours of whom only what is packed into a word is known to exist, one after another.

@@ -234,15 +234,12 @@ impl Module<'_> {
                 vec![format!("{name}[{at}] = {};", self.call("encode_f64", &[&v])?)]
             }
             Encoding::Pair => vec![format!("{name}[{at}] = {v};")],
-            Encoding::Vector(_) | Encoding::Halves(_) | Encoding::Pairs => {
-                return Err(Diagnostic::internal("an element of a vector is stored"));
-            }
-            Encoding::Packed | Encoding::Atomic => {
+            Encoding::Packed | Encoding::Atomic | Encoding::Vector(1) if per > 1 => {
                 let raw = self.encode(dtype, &v)?;
                 let bits = dtype.bits();
                 let shift = format!("(u32({at}) & {}u) * {bits}u", per - 1);
                 let word = format!("{at} >> {}u", per.trailing_zeros());
-                if b.encoding == Encoding::Packed {
+                if b.encoding != Encoding::Atomic {
                     vec![
                         format!("w{i} |= ({raw}) << ({shift});"),
                         format!("if (({at} & {}) == {} || {at} + 1 == end) {{", per - 1, per - 1),
@@ -258,6 +255,7 @@ impl Module<'_> {
                     ]
                 }
             }
+            _ => return Err(Diagnostic::internal("an element of a vector is stored")),
         };
         self.guarded(s, store.guard, &lines)
     }

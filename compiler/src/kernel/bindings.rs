@@ -133,9 +133,10 @@ impl Bindings {
             Encoding::Vector(_) | Encoding::Halves(_) | Encoding::Pairs => b.encoding,
             _ => Encoding::Vector(bits / 32),
         };
-        let whole =
-            bits.is_multiple_of(32) && component(&t.ty.numel(), elements).is_some_and(|(_, rest)| rest == 0);
-        whole && b.vector() == Some(elements)
+        // The last word of packed elements is there whole.
+        let word = bits == 32 && elements > 1;
+        let whole = word || component(&t.ty.numel(), elements).is_some_and(|(_, rest)| rest == 0);
+        bits.is_multiple_of(32) && whole && b.vector() == Some(elements)
     }
 
     /// Declares a tensor of 64 bits an element that is only read, or only written, as vectors of two. False where that is not

@@ -8,13 +8,14 @@ mod axes;
 mod neighbours;
 mod tiles;
 
-pub use neighbours::{Neighbours, declare};
+pub use neighbours::{Neighbours, Words, declare};
 pub use tiles::{Staged, Tiles};
 
 use super::Context;
 use crate::Diagnostic;
 use crate::kernel::bindings::{Binding, Bindings, Encoding, per_word};
 use crate::kernel::{Family, Kernel};
+use neighbours::MOST_EXPRESSIONS;
 use tiles::Along;
 use wgfc_ir::program::Access;
 
@@ -57,8 +58,6 @@ pub struct Tiled {
     pub pitch: u32,
 }
 
-/// Expressions of an invocation, over all its elements, beyond which text and registers are scarce.
-const MOST_EXPRESSIONS: usize = 512;
 /// Groups of an invocation.
 const UNROLLS: [u32; 4] = [1, 2, 4, 8];
 /// Rows and columns of a tile, the invocations that make it, and how long it takes. Timed on an H100, transposing
@@ -115,8 +114,7 @@ impl<'a> Problem<'a> {
 
     /// The groups of so many elements, if there are any.
     fn neighbours(&self, elements: u32) -> Option<Neighbours> {
-        let fits = self.fits(elements, 1) || elements == self.least();
-        if fits { Neighbours::new(self.kernel, elements, self.cx.graph, self.cx.device.f16) } else { None }
+        Neighbours::new(self.kernel, elements, self.cx.graph, self.cx.device.f16)
     }
 
     fn widths(&self) -> Vec<u32> {

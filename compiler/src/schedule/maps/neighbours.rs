@@ -12,6 +12,8 @@ use wgfc_ir::{BinaryOp, DType, Dim, Poly, Scalar};
 
 /// Bytes that one access reads or writes at most.
 const WIDEST: u32 = 16;
+/// Expressions of an invocation, over all its elements, beyond which text and registers are scarce.
+pub(super) const MOST_EXPRESSIONS: usize = 512;
 
 /// A map kernel of groups of neighbours.
 pub struct Neighbours {
@@ -30,11 +32,12 @@ impl Neighbours {
     pub fn new(from: &Kernel, width: u32, graph: &KernelGraph, f16: bool) -> Option<Neighbours> {
         let Family::Map(Map { elements }) = &from.family else { return None };
         let by = Poly::from(i64::from(width));
-        if width < 2 || !elements.modulo(&by, &[]).is(0) {
+        let roots = from.roots();
+        if width < 2 || !elements.modulo(&by, &[]).is(0) || is_long(from, width) {
             return None;
         }
         let groups = elements.div(&by, &[]);
-        let (mut axes, roots) = (axes(from), from.roots());
+        let mut axes = axes(from);
         // Axes inside of a group count as one with the axis around them.
         while let [.., _, inner] = &axes[..]
             && !inner.modulo(&by, &[]).is(0)
@@ -81,6 +84,70 @@ impl Neighbours {
         let scattered = scattered(&kernel, from, &vectors, width);
         Some(Neighbours { kernel, width, vectors, scattered })
     }
+}
+
+/// A map kernel whose packed results are written a word at a time, where its elements are no whole number of words.
+pub struct Words {
+    /// `%0` is the word. The stores of whole words are those of the first store's elements in order, of the second one's, …;
+    /// behind them come those of a single element `%1`.
+    pub kernel: Kernel,
+    /// The stores of whole words.
+    pub whole: usize,
+    /// What is read or written as vectors, with the elements of one.
+    pub vectors: Vec<(TensorId, u32)>,
+}
+
+impl Words {
+    /// The kernel in words of `width` elements.
+    pub fn new(from: &Kernel, width: u32, graph: &KernelGraph, f16: bool) -> Option<Words> {
+        let Family::Map(Map { elements }) = &from.family else { return None };
+        if is_long(from, width) {
+            return None;
+        }
+        let (by, roots) = (Poly::from(i64::from(width)), from.roots());
+        let domain = [elements.div(&by, &[]), elements.clone()];
+        let mut body = Body::default();
+        let mut copies = vec![];
+        for i in 0..i64::from(width) {
+            let at = [&(&Poly::var(0) * &by) + i];
+            let ids = copied(from, &mut body, &roots, &at, &domain, width);
+            copies.push((at, ids));
+        }
+        let each = from.stores.iter().flat_map(|s| copies.iter().map(move |(at, ids)| (s, at, ids)));
+        let mut stores: Vec<Store> =
+            each.map(|(s, at, ids)| stored(s, ids, at, &domain)).collect::<Option<_>>()?;
+        let whole = stores.len();
+        let at = [Poly::var(1)];
+        let ids = substitute(&from.body, &mut body, &roots, &at, &domain);
+        for s in &from.stores {
+            stores.push(stored(s, &ids, &at, &domain)?);
+        }
+        let kernel = Kernel { family: from.family.clone(), body, stores, nodes: from.nodes.clone() };
+        let bindings = Bindings::of(from, graph, f16, true).ok()?;
+        let reads = kernel.reads();
+        let mut vectors = vec![];
+        for s in kernel.stores[..whole].chunks(width as usize) {
+            match written(s, &reads, width, graph, &bindings) {
+                Some(own) => vectors.extend(own),
+                None if bindings.find(s[0].tensor).ok()?.1.encoding == Encoding::Packed => return None,
+                None => {}
+            }
+        }
+        vectors.dedup();
+        let words = Kernel { stores: kernel.stores[..whole].to_vec(), ..kernel.clone() };
+        for t in reads {
+            // Single elements are read from any word, but of no wider vector.
+            let n = read(t, &loads(&words, t), width, graph, &bindings)
+                .filter(|n| bindings.find(t).is_ok_and(|(_, b)| *n == per_word(b.dtype)));
+            vectors.extend(n.map(|n| (t, n)));
+        }
+        Some(Words { kernel, whole, vectors })
+    }
+}
+
+/// Whether the expressions of `width` elements are too many to be written out.
+fn is_long(kernel: &Kernel, width: u32) -> bool {
+    kernel.body.reachable(&kernel.roots()).len() * width as usize > MOST_EXPRESSIONS
 }
 
 /// Declares a tensor as vectors of `n` elements. False where that is not possible.
