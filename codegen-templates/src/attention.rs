@@ -1,13 +1,13 @@
-//! Attention: the tiled template and the one for few queries.
+//! Attention: the tiled template and two for few queries.
 //!
-//! Both compute `out[batch, s, e] = Σₜ softmaxₜ(scale · Σ_d q·k + mask) · v` in f32 with a running
+//! All compute `out[batch, s, e] = Σₜ softmaxₜ(scale · Σ_d q·k + mask) · v` in f32 with a running
 //! maximum and sum, so no score ever leaves the workgroup. They expect in the preamble, for each of
 //! `q` (over `s` and `d`), `k` (over `t` and `d`) and `v` (over `t` and `e`), the functions that
 //! [`matmul`](crate::matmul) describes for `x`, and
 //!
 //! ```wgsl
 //! fn load_mask(batch: i32, s: i32, t: i32) -> f32        // where there is a mask
-//! fn store(batch: i32, s: i32, e: i32, acc0: f32)        // the one for few queries: (batch, s, e, part, acc0)
+//! fn store(batch: i32, s: i32, e: i32, acc0: f32)        // those for few queries: (batch, s, e, part, acc0)
 //! fn store_part(batch: i32, s: i32, part: i32, acc1: f32, acc2: f32) // where the keys are in parts
 //! ```
 //!
@@ -383,6 +383,352 @@ impl Decode {
                 },
                 Fold { name: "sum_of", subgroup: "subgroupAdd", of: "r + shares[i]", all: "r + folded[i]" },
             ],
+        })
+    }
+}
+
+/// How the template that streams keys is cut up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Stream {
+    /// Invocations of a workgroup, a multiple of `subgroup`.
+    pub threads: u32,
+    /// Threads that share a key, a power of two, at most `subgroup`.
+    pub lanes: u32,
+    /// Keys that they take at a time.
+    pub unroll: u32,
+    /// Heads of a workgroup, which share keys and values.
+    pub heads: u32,
+    /// Elements of a load of keys and values: 4, or 8 of f16.
+    pub run: u32,
+    /// Invocations of a subgroup.
+    pub subgroup: u32,
+}
+
+impl Stream {
+    /// Whether its numbers fit together, and those of keys and values.
+    pub const fn fits(self, d: u32, e: u32) -> bool {
+        let Stream { threads, lanes, unroll, heads, run, subgroup } = self;
+        let line = run * lanes;
+        lanes.is_power_of_two()
+            && subgroup.is_power_of_two()
+            && lanes <= subgroup
+            && threads > 0
+            && threads.is_multiple_of(subgroup)
+            && matches!(unroll, 1..=8)
+            && matches!(heads, 1..=16)
+            && matches!(run, 4 | 8)
+            && d > 0
+            && e > 0
+            && d.is_multiple_of(line)
+            && e.is_multiple_of(line)
+    }
+    /// Bytes of workgroup memory.
+    pub const fn workgroup_bytes(self, e: u32) -> u32 {
+        self.threads / self.subgroup * self.heads * (e + 2) * 4
+    }
+    /// Registers of a thread that hold queries, sums, keys and values.
+    pub const fn registers(self, d: u32, e: u32) -> u32 {
+        (self.heads + self.unroll) * (d + e) / self.lanes
+    }
+}
+
+/// Parameters of the template that streams keys.
+#[derive(Clone, Debug)]
+pub struct Streamed {
+    /// Extents, mask and scale of the attention.
+    pub problem: Problem,
+    /// How it is cut up.
+    pub stream: Stream,
+    /// The width of queries and keys.
+    pub depth: u32,
+    /// Whether queries are loaded by fours; keys and values are loaded by runs.
+    pub query_fours: bool,
+    /// Parts of the keys, as in [`Decode::parts`].
+    pub parts: u32,
+}
+
+/// Four elements of a line that a thread has.
+#[derive(Serialize)]
+struct Quad {
+    number: u32,
+    /// The load that brings it, and which of its quads it is.
+    run: u32,
+    quad: u32,
+    half: &'static str,
+}
+
+#[derive(Serialize)]
+struct StreamedSlots<'a> {
+    #[serde(flatten)]
+    problem: &'a Problem,
+    threads: u32,
+    lanes: u32,
+    slots: u32,
+    step: u32,
+    heads: Vec<u32>,
+    unroll: Vec<u32>,
+    key_runs: Vec<u32>,
+    value_runs: Vec<u32>,
+    key_quads: Vec<Quad>,
+    own_quads: Vec<Quad>,
+    run_quads: u32,
+    value_quads: u32,
+    query_fours: bool,
+    parts: u32,
+    subgroups: u32,
+    lane_shuffles: Vec<u32>,
+    slot_shuffles: Vec<u32>,
+    local: Local,
+}
+
+impl Template for StreamedSlots<'_> {
+    const NAME: &'static str = "attention_streamed.wgsl";
+}
+
+impl Streamed {
+    /// The module's text.
+    ///
+    /// # Errors
+    /// A defect of the template.
+    pub fn render(&self) -> Result<String, RenderError> {
+        let Stream { threads, lanes, unroll, heads, run, subgroup } = self.stream;
+        let runs = |width: u32| width / run / lanes;
+        let quads = |width: u32| -> Vec<Quad> {
+            let per = run / 4;
+            let half = |i: u32| match (per, i % per) {
+                (1, _) => "",
+                (_, 0) => ".low",
+                _ => ".high",
+            };
+            (0..runs(width) * per)
+                .map(|i| Quad { number: i, run: i / per, quad: i % per, half: half(i) })
+                .collect()
+        };
+        let masks =
+            |from: u32, to: u32| (from.trailing_zeros()..to.trailing_zeros()).map(|i| 1 << i).collect();
+        let slots = threads / lanes;
+        render(&StreamedSlots {
+            problem: &self.problem,
+            threads,
+            lanes,
+            slots,
+            step: slots * unroll,
+            heads: (0..heads).collect(),
+            unroll: (0..unroll).collect(),
+            key_runs: (0..runs(self.depth)).collect(),
+            value_runs: (0..runs(self.problem.e)).collect(),
+            key_quads: quads(self.depth),
+            own_quads: quads(self.problem.e),
+            run_quads: run / 4,
+            value_quads: self.problem.e / 4,
+            query_fours: self.query_fours,
+            parts: self.parts,
+            subgroups: threads / subgroup,
+            lane_shuffles: masks(1, lanes),
+            slot_shuffles: masks(lanes, subgroup),
+            local: Local::new(subgroup),
+        })
+    }
+}
+
+/// Edge of a matrix.
+const EDGE: u32 = 16;
+/// Columns of values of which the results of a step are in workgroup memory at once.
+const COLUMNS: u32 = 64;
+/// Elements between the lines of a tile, which keep them in different banks: of f16, and of f32.
+const PAD: u32 = 8;
+const STRIP_PAD: u32 = 4;
+
+/// How the template for matrix units is cut up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Matrices {
+    /// Queries of a workgroup: a multiple of those of a subgroup.
+    pub queries: u32,
+    /// Queries of a subgroup, a multiple of 16.
+    pub sub_queries: u32,
+    /// Keys of a step, a multiple of 16.
+    pub keys: u32,
+    /// Whether keys and values of the next step are loaded during one.
+    pub ahead: bool,
+    /// Invocations of a subgroup: 32.
+    pub subgroup: u32,
+}
+
+impl Matrices {
+    /// Invocations of a workgroup.
+    pub const fn threads(self) -> u32 {
+        self.queries / self.sub_queries * self.subgroup
+    }
+    /// Whether its numbers fit together, and to keys and values of these widths.
+    pub const fn fits(self, d: u32, e: u32) -> bool {
+        let Matrices { queries, sub_queries, keys, ahead: _, subgroup } = self;
+        subgroup == 2 * EDGE
+            && sub_queries > 0
+            && queries > 0
+            && queries.is_multiple_of(sub_queries)
+            && sub_queries.is_multiple_of(EDGE)
+            && keys > 0
+            && keys.is_multiple_of(2 * EDGE)
+            && d > 0
+            && e > 0
+            && d.is_multiple_of(EDGE)
+            && e.is_multiple_of(EDGE)
+            && (keys * d / 8).is_multiple_of(self.threads())
+            && (keys * e / 8).is_multiple_of(self.threads())
+    }
+    /// Loads of keys and values of an invocation in a step.
+    pub const fn loads(self, d: u32, e: u32) -> u32 {
+        self.keys * (d + e) / 8 / self.threads()
+    }
+    /// Quads of f16 in the tile.
+    const fn tile_len(self, d: u32, e: u32) -> u32 {
+        let (queries, both) = (self.queries * (d + PAD), self.keys * (d + e + 2 * PAD));
+        if queries > both { queries / 4 } else { both / 4 }
+    }
+    /// Quads of f32 from one row of the strip to the next.
+    const fn strip_pitch(self, e: u32) -> u32 {
+        let columns = if e < COLUMNS { e } else { COLUMNS };
+        (if self.keys > columns { self.keys } else { columns } + STRIP_PAD) / 4
+    }
+    /// Bytes of workgroup memory.
+    pub const fn workgroup_bytes(self, d: u32, e: u32, again: bool) -> u32 {
+        self.tile_len(d, e) * 8
+            + self.queries * (self.strip_pitch(e) * 16 + (self.keys + PAD) * 2)
+            + if again { 8 } else { 0 }
+    }
+}
+
+/// Parameters of the template for matrix units. `q`, `k` and `v` are loaded by eights.
+#[derive(Clone, Debug)]
+pub struct Cooperative {
+    /// Extents, mask and scale of the attention.
+    pub problem: Problem,
+    /// How it is cut up.
+    pub matrices: Matrices,
+    /// The width of queries and keys.
+    pub depth: u32,
+    /// Which keys a block of queries may see.
+    pub window: Window,
+}
+
+/// A load of eight elements of keys or values.
+#[derive(Serialize)]
+struct Eight {
+    name: String,
+    operand: &'static str,
+    line: String,
+    eight: String,
+    at: String,
+}
+
+/// Columns whose results are in workgroup memory at once.
+#[derive(Serialize)]
+struct Columns {
+    first: u32,
+    /// Blocks of 16.
+    columns: Vec<u32>,
+    /// Quads that an invocation has of them.
+    quads: Vec<u32>,
+}
+
+#[derive(Serialize)]
+struct CooperativeSlots<'a> {
+    #[serde(flatten)]
+    problem: &'a Problem,
+    queries: u32,
+    keys: u32,
+    depth: u32,
+    threads: u32,
+    ahead: bool,
+    blocks: Vec<u32>,
+    depth_blocks: Vec<u32>,
+    key_blocks: Vec<u32>,
+    score_quads: Vec<u32>,
+    own_quads: Vec<u32>,
+    chunks: Vec<Columns>,
+    loads: Vec<Eight>,
+    tile_len: u32,
+    values_at: u32,
+    key_pitch: u32,
+    value_pitch: u32,
+    strip_pitch: u32,
+    probability_pitch: u32,
+    local: Local,
+    bounded: bool,
+    free: bool,
+    again: bool,
+    window: String,
+}
+
+impl Template for CooperativeSlots<'_> {
+    const NAME: &'static str = "attention_cooperative.wgsl";
+}
+
+impl Cooperative {
+    fn again(&self) -> bool {
+        self.window.is_bounded() && !self.problem.empty_is_zero
+    }
+    /// Bytes of workgroup memory.
+    pub fn workgroup_bytes(&self) -> u32 {
+        self.matrices.workgroup_bytes(self.depth, self.problem.e, self.again())
+    }
+    /// The module's text.
+    ///
+    /// # Errors
+    /// A defect of the template.
+    pub fn render(&self) -> Result<String, RenderError> {
+        let Cooperative { problem, matrices, depth, window } = self;
+        let Matrices { queries, sub_queries, keys, ahead, subgroup } = *matrices;
+        let (d, e, threads) = (*depth, problem.e, matrices.threads());
+        let (key_pitch, value_pitch) = ((d + PAD) / 4, (e + PAD) / 4);
+        let values_at = keys * key_pitch;
+        let mut loads = vec![];
+        for (operand, width, start, pitch) in [("k", d, 0, key_pitch), ("v", e, values_at, value_pitch)] {
+            for i in 0..keys * width / 8 / threads {
+                let element = format!("(thread + {})", i * threads);
+                let (line, eight) =
+                    (format!("{element} / {}", width / 8), format!("{element} % {}", width / 8));
+                let at = format!("{start} + {line} * {pitch} + {eight} * 2");
+                loads.push(Eight { name: format!("{operand}{i}"), operand, line, eight, at });
+            }
+        }
+        let (mut chunks, mut first, mut count) = (vec![], 0, 0);
+        while first < e {
+            let columns = COLUMNS.min(e - first);
+            let quads = (count..count + columns / 8).collect();
+            count += columns / 8;
+            chunks.push(Columns {
+                first,
+                columns: (first / EDGE..(first + columns) / EDGE).collect(),
+                quads,
+            });
+            first += columns;
+        }
+        render(&CooperativeSlots {
+            problem,
+            queries,
+            keys,
+            depth: d,
+            threads,
+            ahead,
+            blocks: (0..sub_queries / EDGE).collect(),
+            depth_blocks: (0..d / EDGE).collect(),
+            key_blocks: (0..keys / EDGE).collect(),
+            score_quads: (0..keys / 8).collect(),
+            own_quads: (0..count).collect(),
+            chunks,
+            loads,
+            tile_len: matrices.tile_len(d, e),
+            values_at,
+            key_pitch,
+            value_pitch,
+            strip_pitch: matrices.strip_pitch(e),
+            probability_pitch: (keys + PAD) / 4,
+            local: Local::new(subgroup),
+            bounded: window.is_bounded(),
+            free: window.free.is_some(),
+            again: self.again(),
+            window: window.text(self.again()),
         })
     }
 }

@@ -31,7 +31,9 @@ pub trait Template: Serialize {
 /// Every template by name.
 pub const SOURCES: &[(&str, &str)] = &[
     ("attention.wgsl", include_str!("../templates/attention.wgsl.jinja")),
+    ("attention_cooperative.wgsl", include_str!("../templates/attention_cooperative.wgsl.jinja")),
     ("attention_decode.wgsl", include_str!("../templates/attention_decode.wgsl.jinja")),
+    ("attention_streamed.wgsl", include_str!("../templates/attention_streamed.wgsl.jinja")),
     ("map.wgsl", include_str!("../templates/map.wgsl.jinja")),
     ("map_words.wgsl", include_str!("../templates/map_words.wgsl.jinja")),
     ("map_unrolled.wgsl", include_str!("../templates/map_unrolled.wgsl.jinja")),

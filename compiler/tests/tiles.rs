@@ -5,7 +5,7 @@ mod gpu;
 use gpu::gemv::*;
 use gpu::*;
 use std::collections::BTreeMap;
-use wgfc_codegen_templates::attention::Tiles;
+use wgfc_codegen_templates::attention::{Stream, Tiles};
 use wgfc_compiler::DeviceProfile;
 use wgfc_compiler::emit::EmittedKernel;
 use wgfc_compiler::kernel::*;
@@ -651,7 +651,10 @@ fn attention_in_parts() {
                 want.push((0..t).map(|j| p[j] * at(&data[&tv], (b * t + j) * e + x)).sum::<f64>() / sum);
             }
         }
-        let emit = |cx: &Cx| emit_as(&kernel, cx, None).unwrap();
+        let emit = |cx: &Cx| {
+            let stream = |subgroup| Stream { threads: 64, lanes: 1, unroll: 2, heads: 1, run: 4, subgroup };
+            emit_as(&kernel, cx, cx.schedule.device.subgroup.map(|s| Shape::Streamed(stream(s)))).unwrap()
+        };
         for (g, emitted) in variants(&gpus, &mut case, emit).into_iter().filter(|(g, _)| g.takes_case()) {
             let [s, h, n] = [sums, tops, totals].map(|x| run(g, &case, &emitted, &data, x));
             let mut got = vec![];

@@ -8,9 +8,8 @@ use crate::kernel::substitute::{hoistable, moved, substitute};
 use crate::kernel::window::Window;
 use crate::kernel::{self, Body, ExprId, Family, Kernel, Store};
 use crate::schedule::attention::{self, MAX_WIDTH};
-use crate::schedule::products::problem::four_along;
 use std::fmt::Write;
-use wgfc_codegen_templates::attention::{Attention, Decode, Problem, Window as Seen};
+use wgfc_codegen_templates::attention::{Attention, Cooperative, Decode, Problem, Streamed, Window as Seen};
 use wgfc_ir::{Atom, DType, Poly, Reg, Scalar};
 
 /// Writes attention as its schedule says.
@@ -24,8 +23,15 @@ pub(super) fn emit(
     cx: &EmitContext,
 ) -> Result<EmittedKernel, Diagnostic> {
     let window = Window::of(kernel);
-    let decode = matches!(schedule, attention::Attention::Decode(_));
-    let (kernel, roots) = &operands(kernel, !decode)?;
+    let decode = matches!(schedule, attention::Attention::Streamed(_) | attention::Attention::Decode(_));
+    // So many neighbours are read at a time, where that is possible.
+    let runs = match schedule {
+        attention::Attention::Tiled(_) => [4; 3],
+        attention::Attention::Streamed(s) => [4, s.run, s.run],
+        attention::Attention::Decode(_) => [1; 3],
+        attention::Attention::Cooperative(_) => [8; 3],
+    };
+    let (kernel, roots) = &operands(kernel, runs)?;
     let Family::Attention(k) = &kernel.family else {
         return Err(Diagnostic::internal("not an attention kernel"));
     };
@@ -48,6 +54,9 @@ pub(super) fn emit(
     let t_text = module.extent(&mut top, t)?;
     let d_text = module.extent(&mut top, d)?;
     let mut functions = String::new();
+    if roots.iter().any(|r| r.len() == 8) {
+        functions.push_str("struct Eight { low: vec4<f32>, high: vec4<f32> }\n");
+    }
     let [qs, ks, vs] = roots;
     operand(&mut module, &mut functions, "q", qs, 1, 3)?;
     operand(&mut module, &mut functions, "k", ks, 2, 3)?;
@@ -68,7 +77,7 @@ pub(super) fn emit(
         false => module.literal(Scalar::from_f64(DType::F32, f64::from(*scale)))?,
     };
     if *parts > 1 && !decode {
-        return Err(Diagnostic::internal("attention in parts takes a workgroup for each query"));
+        return Err(Diagnostic::internal("attention in parts takes workgroups for each query"));
     }
     let part = if decode { ", v5: i32" } else { "" };
     let _ = writeln!(functions, "fn store(v0: i32, v1: i32, v4: i32{part}, acc0: f32) {{\n{}}}", body.text);
@@ -112,6 +121,37 @@ pub(super) fn emit(
             let groups = &s.ceil_div(i64::from(tiles.queries)) * batch;
             (a.render(), tiles.threads(), a.workgroup_bytes(), groups)
         }
+        attention::Attention::Cooperative(matrices) => {
+            let depth = d.as_const().and_then(|d| u32::try_from(d).ok()).unwrap_or(0);
+            if !matrices.fits(depth, width) || roots.iter().any(|r| r.len() != 8) {
+                return Err(Diagnostic::internal(format!("{matrices:?} does not fit the queries and keys")));
+            }
+            let window = seen(&mut module, &top, &window)?;
+            module.uses_f16 = true;
+            module.subgroup = Some(matrices.subgroup);
+            module.uses_cooperative = true;
+            let a = Cooperative { problem: problem(&module), matrices, depth, window };
+            let groups = &s.ceil_div(i64::from(matrices.queries)) * batch;
+            (a.render(), matrices.threads(), a.workgroup_bytes(), groups)
+        }
+        attention::Attention::Streamed(stream) => {
+            let [Some(depth), Some(_)] = [d, e]
+                .map(|w| w.as_const().and_then(|w| u32::try_from(w).ok()).filter(|w| stream.fits(*w, *w)))
+            else {
+                return Err(Diagnostic::internal(format!("{stream:?} does not fit the widths {d} and {e}")));
+            };
+            if [ks, vs].iter().any(|r| r.len() != stream.run as usize)
+                || attention::shared_heads(kernel) % stream.heads != 0
+            {
+                return Err(Diagnostic::internal(format!("{stream:?} does not fit the keys and values")));
+            }
+            module.subgroup = Some(stream.subgroup);
+            let query_fours = qs.len() == 4;
+            let a = Streamed { problem: problem(&module), stream, depth, query_fours, parts: *parts };
+            let problems = batch.div(&i64::from(stream.heads).into(), &[]);
+            let groups = &(s * &problems) * i64::from(*parts);
+            (a.render(), stream.threads, stream.workgroup_bytes(width), groups)
+        }
         attention::Attention::Decode(attention::Decode { threads, subgroup }) => {
             let depth_max = d.as_const().unwrap_or(MAX_WIDTH).max(1) as u32;
             module.subgroup = (subgroup > 1).then_some(subgroup);
@@ -124,8 +164,9 @@ pub(super) fn emit(
     Ok(module.finish("attention", wgsl, [threads, 1, 1], bytes, groups))
 }
 
-/// The kernel with queries, keys and values as they are read, by fours where that `may` be, and their expressions.
-fn operands(kernel: &Kernel, may: bool) -> Result<(Kernel, [Vec<ExprId>; 3]), Diagnostic> {
+/// The kernel with queries, keys and values as they are read, several neighbours at a time where they can be and that is asked
+/// for, and their expressions.
+fn operands(kernel: &Kernel, runs: [u32; 3]) -> Result<(Kernel, [Vec<ExprId>; 3]), Diagnostic> {
     let plain = hoistable(&hoistable(kernel, 3), 4);
     let (Family::Attention(k), Family::Attention(p)) = (&kernel.family, &plain.family) else {
         return Err(Diagnostic::internal("not an attention kernel"));
@@ -133,15 +174,14 @@ fn operands(kernel: &Kernel, may: bool) -> Result<(Kernel, [Vec<ExprId>; 3]), Di
     let domain = kernel.domain();
     let vars: Vec<Poly> = (0..domain.len()).map(Poly::var).collect();
     let mut body = Body::default();
-    let mut side = |root: ExprId, own: ExprId, width: &Poly, along: usize| {
-        let whole = may && width.modulo(&4_i64.into(), &[]).is(0);
-        if let Some(four) = whole.then(|| four_along(kernel, root, along, &mut body)).flatten() {
-            return four.to_vec();
+    let mut side = |root: ExprId, own: ExprId, along: usize, run: u32| {
+        if let Some(several) = attention::run_of(kernel, root, along, run, &mut body) {
+            return several;
         }
         let ids = substitute(&plain.body, &mut body, &[own], &vars, &domain);
         vec![ids.get(own as usize).copied().flatten().unwrap_or(0)]
     };
-    let roots = [side(k.q, p.q, &k.d, 3), side(k.k, p.k, &k.d, 3), side(k.v, p.v, &k.e, 4)];
+    let roots = [side(k.q, p.q, 3, runs[0]), side(k.k, p.k, 3, runs[1]), side(k.v, p.v, 4, runs[2])];
     let stored = plain.all_stores().flat_map(Store::reads);
     let rest: Vec<ExprId> = p.mask.iter().copied().chain(stored).collect();
     let ids = substitute(&plain.body, &mut body, &rest, &vars, &domain);

@@ -197,7 +197,7 @@ pub(super) fn vector_stores(
 }
 
 /// Writes `<name>_line`, `<name>_step` and `<name>_load` for an operand over variables `line` and `step`: what depends
-/// only on one of them is made by the first two. Of four roots the last gives a vector.
+/// only on one of them is made by the first two. Of four roots the last gives a vector, of eight two in an `Eight`.
 pub(super) fn operand(
     m: &mut Module,
     out: &mut String,
@@ -263,6 +263,10 @@ pub(super) fn operand(
     }
     let (ty, v) = match &values[..] {
         [one] => ("f32", one.clone()),
+        eight if eight.len() == 8 => {
+            let (low, high) = eight.split_at(4);
+            ("Eight", format!("Eight(vec4<f32>({}), vec4<f32>({}))", low.join(", "), high.join(", ")))
+        }
         several => ("vec4<f32>", format!("vec4<f32>({})", several.join(", "))),
     };
     let _ = writeln!(

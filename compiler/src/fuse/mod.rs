@@ -11,6 +11,7 @@ mod in_place;
 mod join;
 mod kept;
 mod kernels;
+mod key_parts;
 pub mod loops;
 mod pack;
 pub mod points;
@@ -61,6 +62,10 @@ fn fuse_at(graph: &Graph, options: &Options, nested: bool) -> Result<KernelGraph
         look_through(&mut graph);
     }
     let mut bans = Bans::default();
+    if options.fusion == Fusion::Full && !nested {
+        let copies = key_parts::add_copies(&mut graph, options).map_err(Diagnostic::internal)?;
+        bans.materialise.extend(copies);
+    }
     let (mut loops, mut split) = map_loops(&graph, options);
     let of_workgroups: Vec<NodeId> = graph
         .node_ids()

@@ -2,10 +2,12 @@
 
 use super::Context;
 use crate::device::DeviceProfile;
+use crate::kernel::substitute::substitute;
 use crate::kernel::window::Window;
-use crate::kernel::{self, Kernel};
-use wgfc_codegen_templates::attention::Tiles;
-use wgfc_ir::Dim;
+use crate::kernel::{self, Body, ExprId, Family, Kernel};
+use crate::schedule::products::problem::{half, neighbours_along};
+use wgfc_codegen_templates::attention::{Matrices, Stream, Tiles};
+use wgfc_ir::{Atom, Dim, Poly};
 
 /// The widest values a thread can hold the sums of, in the registers of any GPU.
 pub const MAX_WIDTH: i64 = 256;
@@ -19,6 +21,10 @@ pub enum Attention {
     Tiled(Tiled),
     /// A workgroup a query, for few queries.
     Decode(Decode),
+    /// Workgroups of subgroups that go through keys on their own, for few queries, several heads at a time.
+    Streamed(Stream),
+    /// Blocks of queries on matrix units.
+    Cooperative(Matrices),
 }
 
 /// Blocks of queries.
@@ -110,18 +116,24 @@ impl Problem {
     }
 }
 
-/// Warps that keep a core's four schedulers busy; with fewer each step takes longer, by [`THIN_POWER`].
-const WARPS: f64 = 10.0;
+/// Warps on a core that hide each other's latencies; with fewer each step takes longer, by [`FEW_POWER`].
+const WARPS: f64 = 16.0;
 /// How much longer: the missing warps' ratio to this power.
-const THIN_POWER: f64 = 0.75;
+const FEW_POWER: f64 = 0.45;
+/// Bytes of workgroup memory that those workgroups have which are on a core together.
+const RESIDENT_BYTES: f64 = 100.0 * 1024.0;
 /// Cycles in which 32 threads read 16 bytes each from workgroup memory.
-const READ: f64 = 1.5;
+const READ: f64 = 2.0;
 /// Operations that make a probability of a score.
 const SOFTMAX: f64 = 14.0;
+/// Operations of a thread beside the products of each quad.
+const QUAD: f64 = 12.0;
+/// Cycles of a step for its barriers.
+const BARRIERS: f64 = 600.0;
 /// Latencies of memory that a workgroup takes to start and to store.
 const OVERHEAD: f64 = 5.0 / 3.0;
 
-/// Estimated time in cycles, as for [products](super::products::cost).
+/// Estimated time in cycles, as for [products](super::products::cost): a fit to times measured on an H100.
 fn cycles(g: &Tiled, k: &kernel::Attention, p: &Problem, cx: &Context) -> f64 {
     let Tiles { queries, thread_queries, keys, lanes, depth, kept } = g.tiles;
     let speeds = &cx.device.speeds;
@@ -141,15 +153,19 @@ fn cycles(g: &Tiled, k: &kernel::Attention, p: &Problem, cx: &Context) -> f64 {
     let reads = quads * (rows + each) + keys / 4.0 * (rows + 4.0 * columns);
     let folding = if g.subgroup > 1 { 2.0 * lanes.log2() } else { lanes + 16.0 } * rows * threads / 128.0;
     let softmax = queries * keys * SOFTMAX / 128.0 + folding;
+    let around = (quads + keys / 4.0) * QUAD * threads / 128.0;
     let loads = keys * (d + e) * 0.06 + if kept { 0.0 } else { queries * d * 0.06 };
-    let step = products + reads * READ * threads / 32.0 + softmax + loads + 30.0 * chunks;
-    let alone = step * (WARPS * 32.0 / threads).max(1.0).powf(THIN_POWER);
+    let step = products + reads * READ * threads / 32.0 + softmax + around + loads + BARRIERS * chunks / 2.0;
     let end = queries * (d + e) / 32.0;
-    let (busy, latency) = (steps * step + end, steps * alone.max(chunks * speeds.memory_latency) + end);
     let per_core = (workgroups / speeds.cores).ceil();
     let registers = 40.0 + rows * (4.0 * columns + each) + 4.0 * (rows + each);
-    let resident = (65536.0 / registers / threads).floor().max(1.0);
-    (per_core * busy).max((per_core / resident).ceil() * (latency + OVERHEAD * speeds.memory_latency))
+    let bytes = g.tiles.workgroup_bytes(p.d, p.e, g.subgroup, p.again);
+    let resident =
+        (f64::from(REGISTERS) / registers / threads).min(RESIDENT_BYTES / f64::from(bytes)).floor().max(1.0);
+    let warps = per_core.min(resident) * threads / 32.0;
+    let busy = steps * step * (WARPS / warps).max(1.0).powf(FEW_POWER) + end;
+    let latency = steps * chunks * speeds.memory_latency + end;
+    (per_core * busy).max((per_core / resident).ceil() * latency) + OVERHEAD * speeds.memory_latency
 }
 
 /// A workgroup for each query, as the device has them.
@@ -159,23 +175,221 @@ pub fn decode(device: &DeviceProfile) -> Attention {
     Attention::Decode(Decode { threads, subgroup })
 }
 
+/// An operand at `run` neighbours of its width `%along`, which are one load and which the variable then counts: in another arena.
+pub fn run_of(kernel: &Kernel, root: ExprId, along: usize, run: u32, to: &mut Body) -> Option<Vec<ExprId>> {
+    let width = kernel.domain().into_iter().nth(along)?;
+    let whole = run > 1 && width.modulo(&i64::from(run).into(), &[]).is(0);
+    whole.then(|| neighbours_along(kernel, root, along, run, to)).flatten()
+}
+
+/// How many neighbouring problems have the same keys and values: heads of queries that share one.
+pub fn shared_heads(kernel: &Kernel) -> u32 {
+    let Family::Attention(k) = &kernel.family else { return 1 };
+    let mut divisors = vec![];
+    for id in kernel.body.reachable(&[k.k, k.v]) {
+        if let Some(p) = kernel.body.expr(id).index() {
+            for a in p.terms().into_iter().flat_map(|(m, _)| m) {
+                if let Atom::Div(x, d) = &a
+                    && x.vars().contains(&0)
+                {
+                    divisors.extend(d.as_const().and_then(|d| u32::try_from(d).ok()));
+                }
+            }
+        }
+    }
+    divisors.sort_unstable();
+    divisors.into_iter().rev().find(|heads| are_shared(kernel, k, *heads)).unwrap_or(1)
+}
+
+/// Whether each `heads` neighbouring problems have the same keys and values.
+fn are_shared(kernel: &Kernel, k: &kernel::Attention, heads: u32) -> bool {
+    const MOST: u32 = 256;
+    let count = i64::from(heads);
+    if !(2..=MOST).contains(&heads) || !k.batch.modulo(&count.into(), &[]).is(0) {
+        return false;
+    }
+    let mut domain = kernel.domain();
+    domain[0] = domain[0].div(&count.into(), &[]);
+    let mut body = Body::default();
+    let mut of = |head: i64| {
+        let mut vars: Vec<Poly> = (0..domain.len()).map(Poly::var).collect();
+        vars[0] = &(&vars[0] * count) + &head.into();
+        let ids = substitute(&kernel.body, &mut body, &[k.k, k.v], &vars, &domain);
+        [k.k, k.v].map(|e| ids.get(e as usize).copied().flatten())
+    };
+    let first = of(0);
+    (1..count).all(|head| of(head) == first)
+}
+
+/// Heads of a workgroup at most.
+const MOST_HEADS: u32 = 8;
+/// Registers that hold what a thread reads and adds up.
+const MOST_STREAMED: u32 = 208;
+/// Registers of all threads of a workgroup.
+const REGISTERS: u32 = 65536;
+
+/// All ways to stream the keys, the preferred one first.
+fn streamed(kernel: &Kernel, k: &kernel::Attention, p: &Problem, cx: &Context) -> Vec<Stream> {
+    let device = cx.device;
+    let (Some(subgroup), Some(d), e) = (device.subgroup, p.d, p.e) else { return vec![] };
+    let fits = |run: &u32| {
+        let mut body = Body::default();
+        [(k.k, 3), (k.v, 4)]
+            .into_iter()
+            .all(|(root, along)| run_of(kernel, root, along, *run, &mut body).is_some())
+    };
+    let Some(run) = [8, 4].into_iter().find(fits) else { return vec![] };
+    let shared = shared_heads(kernel);
+    let most = (1..=MOST_HEADS.min(shared)).rev().find(|h| shared.is_multiple_of(*h)).unwrap_or(1);
+    let mut out = vec![];
+    for heads in if most > 1 { vec![most, 1] } else { vec![1] } {
+        for threads in [256, 128, 512] {
+            for lanes in [2, 4, 8, 16, 32] {
+                for unroll in [2, 4, 8] {
+                    let s = Stream { threads, lanes, unroll, heads, run, subgroup };
+                    let fits = s.fits(d, e)
+                        && threads <= device.max_invocations
+                        && s.workgroup_bytes(e) <= device.max_workgroup_bytes
+                        && s.registers(d, e) <= MOST_STREAMED
+                        && (s.registers(d, e) + 40) * threads <= REGISTERS;
+                    out.extend(fits.then_some(s));
+                }
+            }
+        }
+    }
+    let time = |s: &Stream| streaming(s, k, p, shared, cx);
+    out.sort_by(|a, b| time(a).total_cmp(&time(b)));
+    out
+}
+
+/// Latencies of memory that a load takes while many others wait for theirs.
+const BUSY_LATENCY: f64 = 1.5;
+
+/// Estimated time in cycles.
+fn streaming(g: &Stream, k: &kernel::Attention, p: &Problem, shared: u32, cx: &Context) -> f64 {
+    let speeds = &cx.device.speeds;
+    let [batch, s, t] = [&k.batch, &k.s, &k.t].map(|d| cx.expect.extent(d));
+    let [threads, lanes, unroll, heads, run, subgroup] =
+        [g.threads, g.lanes, g.unroll, g.heads, g.run, g.subgroup].map(f64::from);
+    let (d, e, parts) = (p.d.map_or(64.0, f64::from), f64::from(p.e), f64::from(k.parts));
+    let own = (d + e) / lanes;
+    let steps = (t / parts / (threads / lanes * unroll)).ceil();
+    let scores = heads * unroll * (2.0 * lanes.log2() + 12.0);
+    let unpacked = if run > 4.0 { unroll * own } else { 0.0 };
+    let step = heads * unroll * own + scores + heads * e / lanes + unpacked + 4.0 * unroll * own / run + 20.0;
+    let end = heads * e / lanes * 2.0 * (1.0 + (subgroup / lanes).log2()) + 100.0;
+    let busy = (steps * step + end) * threads / 128.0;
+    let latency = BUSY_LATENCY * speeds.memory_latency;
+    let workgroups = batch / heads * s * parts;
+    let per_core = (workgroups / speeds.cores).ceil();
+    let registers = 40.0 + heads * own + unroll * own;
+    let resident =
+        (f64::from(REGISTERS) / registers / threads).floor().clamp(1.0, (2048.0 / threads).max(1.0));
+    let bytes = batch / f64::from(shared) * s * t * (d + e) * 16.0 / run;
+    // Heads of other workgroups find in caches what the first one read.
+    let again = 1.0 + (f64::from(shared) / heads - 1.0) / 4.0;
+    let reading = bytes * again / speeds.bytes_per_cycle();
+    let warps = per_core.min(resident) * threads / 32.0;
+    let few = (WARPS / warps).max(1.0).powf(FEW_POWER);
+    let alone =
+        (per_core / resident).ceil() * (steps * (step * few * threads / 128.0).max(latency) + 2.0 * end);
+    OVERHEAD * speeds.memory_latency + (per_core * busy).max(reading).max(alone) + 0.2 * reading
+}
+
+/// Queries of a workgroup and of a subgroup, and keys of a step, on matrix units.
+const MATRICES: &[(u32, u32, u32)] =
+    &[(64, 16, 64), (64, 32, 64), (64, 16, 32), (64, 32, 32), (128, 16, 32), (32, 16, 64), (32, 16, 32)];
+/// Loads that an invocation may have under way for the next step.
+const MOST_AHEAD: u32 = 16;
+
+/// All ways to use matrix units, the preferred one first.
+fn cooperative(kernel: &Kernel, k: &kernel::Attention, p: &Problem, cx: &Context) -> Vec<Matrices> {
+    let device = cx.device;
+    let (Some(d), e, Some(subgroup)) = (p.d, p.e, device.subgroup) else { return vec![] };
+    let eights = [(k.q, 3), (k.k, 3), (k.v, 4)].into_iter().all(|(root, along)| {
+        half(&kernel.body, root) && run_of(kernel, root, along, 8, &mut Body::default()).is_some()
+    });
+    if !device.cooperative_matrix || !device.f16 || !eights || i64::from(e.max(d)) > MAX_WIDTH {
+        return vec![];
+    }
+    let mut out = vec![];
+    for (queries, sub_queries, keys) in MATRICES {
+        for ahead in [true, false] {
+            let m = Matrices { queries: *queries, sub_queries: *sub_queries, keys: *keys, ahead, subgroup };
+            let fits = m.fits(d, e)
+                && m.threads() <= device.max_invocations
+                && m.workgroup_bytes(d, e, p.again) <= device.max_workgroup_bytes
+                && !(ahead && m.loads(d, e) > MOST_AHEAD);
+            out.extend(fits.then_some(m));
+        }
+    }
+    let time = |m: &Matrices| on_matrix_units(m, k, p, cx);
+    out.sort_by(|a, b| time(a).total_cmp(&time(b)));
+    out
+}
+
+/// Estimated time in cycles: a fit to times measured on an H100.
+fn on_matrix_units(g: &Matrices, k: &kernel::Attention, p: &Problem, cx: &Context) -> f64 {
+    let speeds = &cx.device.speeds;
+    let [batch, s, t] = [&k.batch, &k.s, &k.t].map(|d| cx.expect.extent(d));
+    let (d, e) = (p.d.map_or(64.0, f64::from), f64::from(p.e));
+    let [queries, sub_queries, keys, threads] =
+        [g.queries, g.sub_queries, g.keys, g.threads()].map(f64::from);
+    let seen = if p.bounded { (t / 2.0 + queries / 2.0).min(t) } else { t };
+    let steps = (seen / keys).ceil();
+    let workgroups = batch * (s / queries).ceil();
+    let matrix_products = 128.0 * speeds.flops_matrix / speeds.flops_f32;
+    let products = queries * keys * (d + e) / matrix_products;
+    // Each subgroup reads all keys and values; scores and results go to workgroup memory and back.
+    let reads =
+        queries / sub_queries * keys * (d + e) * 2.0 / 128.0 + queries * (2.0 * keys + 2.0 * e) * 4.0 / 128.0;
+    let softmax = queries * keys * SOFTMAX / 128.0;
+    let loads = keys * (d + e) * if g.ahead { 0.05 } else { 0.1 };
+    let step = products + reads + softmax + loads + BARRIERS;
+    let per_core = (workgroups / speeds.cores).ceil();
+    let bytes = g.workgroup_bytes(p.d.unwrap_or(0), p.e, p.again);
+    let resident = (RESIDENT_BYTES / f64::from(bytes)).floor().max(1.0);
+    let warps = per_core.min(resident) * threads / 32.0;
+    let busy = steps * step * (WARPS / 2.0 / warps).max(1.0).powf(FEW_POWER) + queries * (d + e) / 16.0;
+    let latency = steps * speeds.memory_latency * if g.ahead { 1.0 } else { 2.0 };
+    (per_core * busy).max((per_core / resident).ceil() * latency) + 2.0 * OVERHEAD * speeds.memory_latency
+}
+
 /// All ways that a device can run on an attention kernel, the preferred one first.
 pub fn candidates(kernel: &Kernel, k: &kernel::Attention, cx: &Context) -> Vec<Attention> {
     let device = cx.device;
-    if k.parts > 1 {
-        return vec![decode(device)];
-    }
     let p = Problem::of(kernel, k);
+    let some = k.s.as_const().is_some_and(|s| s <= MOST_QUERIES);
+    let streams = if some { streamed(kernel, k, &p, cx) } else { vec![] };
+    let streams = streams.into_iter().map(Attention::Streamed);
+    // Small subgroups, of processors without many of them, have no use for it.
+    let preferred = device.subgroup.is_some_and(|s| s >= 16);
+    let can = some && takes_decode(&k.d, device);
+    let plain = (can || k.parts > 1).then(|| decode(device));
+    let mut few: Vec<Attention> = streams.collect();
+    if preferred {
+        few.extend(plain);
+    } else {
+        few.splice(0..0, plain);
+    }
+    if k.parts > 1 {
+        return few;
+    }
     let mut all = p.tiled(device);
     let time = |g: &Tiled| cycles(g, k, &p, cx);
     all.sort_by(|a, b| time(a).total_cmp(&time(b)));
-    let tiled = all.into_iter().map(Attention::Tiled);
-    let can = takes_decode(&k.d, device);
+    let least = all.first().map_or(f64::INFINITY, time);
+    let (sooner, later): (Vec<_>, Vec<_>) =
+        cooperative(kernel, k, &p, cx).into_iter().partition(|m| on_matrix_units(m, k, &p, cx) < least);
+    let tiled = sooner.into_iter().map(Attention::Cooperative);
+    let tiled = tiled.chain(all.into_iter().map(Attention::Tiled));
+    let tiled = tiled.chain(later.into_iter().map(Attention::Cooperative));
     let size = |d: &Dim| cx.expect.estimate(d).max(1);
-    let few = k.s.as_const().is_some_and(|s| s <= 4) && size(&k.t) >= size(&k.s).saturating_mul(16);
-    let some = k.s.as_const().is_some_and(|s| s <= MOST_QUERIES);
-    let one = |there: bool| there.then(|| decode(device));
-    one(can && few).into_iter().chain(tiled).chain(one(can && some && !few)).collect()
+    if k.s.as_const().is_some_and(|s| s <= 4) && size(&k.t) >= size(&k.s).saturating_mul(16) {
+        few.into_iter().chain(tiled).collect()
+    } else {
+        tiled.chain(few).collect()
+    }
 }
 
 /// Whether a workgroup for each query can be had.

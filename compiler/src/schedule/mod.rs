@@ -143,6 +143,10 @@ impl Schedule {
                 s.tiles.is_sound().then(|| s.tiles.threads())?
             }
             (Schedule::Attention(attention::Attention::Decode(s)), Family::Attention(_)) => s.threads,
+            (Schedule::Attention(attention::Attention::Streamed(s)), Family::Attention(_)) => s.threads,
+            (Schedule::Attention(attention::Attention::Cooperative(s)), Family::Attention(_)) => {
+                s.queries.checked_div(s.sub_queries)?.checked_mul(s.subgroup)?
+            }
             _ => return None,
         })
     }

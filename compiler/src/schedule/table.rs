@@ -165,13 +165,13 @@ mod tests {
     use super::*;
     use crate::schedule::{attention, loops, maps, prefix_scans, products, rows, sorts};
     use proptest::prelude::*;
-    use wgfc_codegen_templates::attention::Tiles;
+    use wgfc_codegen_templates::attention::{Matrices, Stream, Tiles};
     use wgfc_codegen_templates::cooperative::CooperativeShape;
     use wgfc_codegen_templates::matmul::TileShape;
     use wgfc_codegen_templates::thin::ThinShape;
 
     fn any_schedule() -> impl Strategy<Value = Schedule> {
-        (any::<[u32; 8]>(), any::<[bool; 3]>(), 0..14usize).prop_map(
+        (any::<[u32; 8]>(), any::<[bool; 3]>(), 0..16usize).prop_map(
             |([a, b, c, d, e, f, g, h], [p, q, r], which)| {
                 use {attention::Attention, products::Product};
                 let tile = TileShape { rows: a, cols: b, k: c, thread_rows: d, thread_cols: e, split: f };
@@ -224,6 +224,21 @@ mod tests {
                         elements: e,
                         lines: f,
                         pitch: g,
+                    })),
+                    14 => Schedule::Attention(Attention::Cooperative(Matrices {
+                        queries: a,
+                        sub_queries: b,
+                        keys: c,
+                        ahead: p,
+                        subgroup: d,
+                    })),
+                    11 => Schedule::Attention(Attention::Streamed(Stream {
+                        threads: a,
+                        lanes: b,
+                        unroll: c,
+                        heads: d,
+                        run: e,
+                        subgroup: f,
                     })),
                     _ => {
                         Schedule::Attention(Attention::Decode(attention::Decode { threads: a, subgroup: b }))

@@ -11,7 +11,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use std::collections::BTreeMap;
 use std::fmt;
 use std::str::FromStr;
-use wgfc_codegen_templates::attention::Tiles;
+use wgfc_codegen_templates::attention::{Matrices, Stream, Tiles};
 use wgfc_codegen_templates::cooperative::CooperativeShape;
 use wgfc_codegen_templates::matmul::TileShape;
 use wgfc_codegen_templates::thin::ThinShape;
@@ -82,6 +82,8 @@ fields! {
     Tiles { queries, thread_queries, keys, lanes, depth, kept }
     attention::Tiled { tiles, subgroup }
     attention::Decode { threads, subgroup }
+    Stream { threads, lanes, unroll, heads, run, subgroup }
+    Matrices { queries, sub_queries, keys, ahead, subgroup }
 }
 
 impl Schedule {
@@ -119,6 +121,10 @@ impl Schedule {
             Schedule::Product(Product::Serial(s)) => (s.write("", &mut out), "product serial"),
             Schedule::Attention(Attention::Tiled(s)) => (s.write("", &mut out), "attention tiled"),
             Schedule::Attention(Attention::Decode(s)) => (s.write("", &mut out), "attention decode"),
+            Schedule::Attention(Attention::Streamed(s)) => (s.write("", &mut out), "attention streamed"),
+            Schedule::Attention(Attention::Cooperative(s)) => {
+                (s.write("", &mut out), "attention cooperative")
+            }
         };
         (words.1, out)
     }
@@ -167,10 +173,16 @@ impl FromStr for Schedule {
             ["product", "serial"] => Schedule::Product(products::Product::Serial(Part::read("", g)?)),
             ["attention", "tiled"] => Schedule::Attention(attention::Attention::Tiled(Part::read("", g)?)),
             ["attention", "decode"] => Schedule::Attention(attention::Attention::Decode(Part::read("", g)?)),
+            ["attention", "cooperative"] => {
+                Schedule::Attention(attention::Attention::Cooperative(Part::read("", g)?))
+            }
+            ["attention", "streamed"] => {
+                Schedule::Attention(attention::Attention::Streamed(Part::read("", g)?))
+            }
             _ => {
                 return Err(format!(
                     "`{}` is no schedule: there are map, map tiled, row, prefix_scan, sort (block, merge), loop, staged_loop, product (tiled, cooperative, \
-                     thin, window, serial) and attention (tiled, decode)",
+                     thin, window, serial) and attention (tiled, decode, streamed, cooperative)",
                     words.join(" ")
                 ));
             }

@@ -6,7 +6,7 @@ pub mod gemv;
 use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use wgfc_codegen_templates::attention::Tiles;
+use wgfc_codegen_templates::attention::{Stream, Tiles};
 use wgfc_codegen_templates::cooperative::CooperativeShape;
 use wgfc_codegen_templates::matmul::TileShape;
 use wgfc_codegen_templates::thin::ThinShape;
@@ -146,6 +146,7 @@ pub enum Shape {
     Thin(ThinShape),
     Serial,
     Queries(Tiles),
+    Streamed(Stream),
     Decode,
 }
 
@@ -174,6 +175,7 @@ impl Shape {
                 let subgroup = subgroup.unwrap_or(1);
                 Schedule::Attention(attention::Attention::Tiled(attention::Tiled { tiles, subgroup }))
             }
+            Shape::Streamed(s) => Schedule::Attention(attention::Attention::Streamed(s)),
             Shape::Decode => Schedule::Attention(attention::decode(device)),
         }
     }

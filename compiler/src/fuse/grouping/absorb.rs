@@ -1,7 +1,7 @@
-//! What joins a unit behind its anchor, what waits for a product's results, and attention whose keys are shared out.
+//! What joins a unit behind its anchor, and what waits for a product's results.
 
-use super::{Grouper, is_thin};
-use crate::fuse::points::{self, Point};
+use super::Grouper;
+use crate::fuse::points::{self, Point, is_thin};
 use crate::fuse::unit::{Split, UnitId};
 use rustc_hash::{FxHashMap, FxHashSet};
 use wgfc_ir::{BinaryOp, Dim, NodeId, NormKind, Op, ScalarNode, Value};
@@ -117,50 +117,6 @@ impl Grouper<'_> {
 
     fn results(&self, n: NodeId) -> impl Iterator<Item = Value> {
         (0..self.graph.node(n).outputs.len() as u32).map(move |port| Value { node: n, port })
-    }
-
-    /// One query leaves a device idle unless its keys are shared out over several workgroups. How many
-    /// keys there are is known where they come from a state, or that they may become many; only products
-    /// then put the parts together.
-    pub(super) fn key_parts(&self, anchor: NodeId) -> u32 {
-        // Keys and values of 64 f32: as many as it takes a while to read, 128 on an H100.
-        const KEY_BYTES: i64 = 2 * 64 * 4;
-        // The readers put so many parts together, in each of their invocations.
-        const MOST: i64 = 16;
-        let speeds = &self.options.profile.speeds;
-        let keys_of_part = (speeds.little_bytes() / KEY_BYTES).max(1);
-        // Heads, mostly eight or more, take parts of the device already.
-        let most = ((speeds.cores / 8.0) as i64).clamp(1, MOST);
-        let node = self.graph.node(anchor);
-        let Op::Attention { .. } = node.op else { return 1 };
-        let v = Value::from(anchor);
-        let shape = &self.graph.ty(v).shape;
-        let one = shape.len().checked_sub(2).and_then(|i| shape.get(i)).is_some_and(|s| s.is(1));
-        let mut keys = node.inputs[1];
-        while let Op::View { .. } = self.graph.node(keys.node).op {
-            keys = self.graph.node(keys.node).inputs[0];
-        }
-        let shape = &self.graph.ty(keys).shape;
-        let mut states = self.graph.states.iter().filter(|s| s.after == keys || s.before == keys);
-        let open = states.any(|s| s.growth.as_ref().is_some_and(|g| shape[g.axis].as_const().is_none()));
-        let known = shape.iter().filter_map(wgfc_ir::Dim::as_const).max().unwrap_or(0);
-        let room = if open { keys_of_part * most } else { known };
-        // Each part makes as many results, which are read in no time.
-        let few = self.graph.ty(v).numel().as_const().is_some_and(|n| n <= speeds.little_bytes() / 4);
-        let products = self.readers_are_thin(v);
-        let banned = self.bans.materialise.contains(&v) || self.graph.is_output(v);
-        if one && few && products && !banned { (room / keys_of_part).clamp(1, most) as u32 } else { 1 }
-    }
-
-    /// Whether only products with few rows read a value, through views at most.
-    fn readers_are_thin(&self, v: Value) -> bool {
-        let uses = self.graph.uses(v);
-        !uses.is_empty()
-            && uses.iter().all(|(c, _)| match &self.graph.node(*c).op {
-                Op::View { .. } => !self.graph.is_output((*c).into()) && self.readers_are_thin((*c).into()),
-                Op::Contract(_) => is_thin(self.graph, *c),
-                _ => false,
-            })
     }
 
     /// Whether `n` normalises rows by their root mean square and is read, scaled by constants at most,

@@ -6,8 +6,9 @@
 
 mod absorb;
 
+use crate::fuse::key_parts;
 use crate::fuse::loops::lanes::Loops;
-use crate::fuse::points::ProductDomain;
+use crate::fuse::points::{ProductDomain, is_thin};
 use crate::fuse::pulling::splat;
 use crate::fuse::unit::Split;
 use crate::fuse::unit::{Bans, Grouping, Unit, UnitId, is_anchor, is_linear, is_pointwise};
@@ -83,13 +84,6 @@ const MAX_DEPTH: u32 = 64;
 /// have, whatever the device.
 pub const TILE: i64 = 64;
 
-/// Whether the anchor is a product with [few rows](crate::kernel::thin).
-fn is_thin(graph: &Graph, anchor: NodeId) -> bool {
-    graph.node(anchor).outputs[0].dtype.reg() == wgfc_ir::Reg::F32
-        && ProductDomain::of(graph, anchor, Split::NONE)
-            .is_some_and(|p| crate::kernel::thin(&p.domain[0], &p.domain[1]))
-}
-
 fn takes_epilogue(op: &Op) -> bool {
     !matches!(op, Op::TopK { .. } | Op::Scatter { .. } | Op::Place { .. })
 }
@@ -131,7 +125,8 @@ pub fn group(graph: &Graph, order: &[NodeId], loops: &Loops, options: &Options, 
     if options.fusion == Fusion::Full {
         for u in 0..g.units.len() {
             if options.fuses(Technique::KeyParts) {
-                g.units[u].parts = g.key_parts(g.units[u].anchor);
+                let banned = |v: Value| g.bans.materialise.contains(&v);
+                g.units[u].parts = key_parts::count(graph, g.units[u].anchor, options, &banned);
             }
             let whole = g.loops.get(&g.units[u].anchor).is_none_or(|l| l.part.is_none());
             let epilogue = options.fuses(Technique::Epilogues) && g.units[u].parts == 1 && whole;

@@ -27,6 +27,13 @@ pub struct Point {
     pub from: Vec<Option<usize>>,
 }
 
+/// Whether the anchor is a product with [few rows](crate::kernel::thin).
+pub fn is_thin(graph: &Graph, anchor: NodeId) -> bool {
+    graph.node(anchor).outputs[0].dtype.reg() == Reg::F32
+        && ProductDomain::of(graph, anchor, Split::NONE)
+            .is_some_and(|p| crate::kernel::thin(&p.domain[0], &p.domain[1]))
+}
+
 /// The extents of a product, and where its operands and result are read and written.
 #[derive(Clone, Debug)]
 pub struct ProductDomain {

@@ -250,17 +250,30 @@ pub fn four(kernel: &Kernel, side: &Side<'_>, to: &mut Body) -> Option<[ExprId; 
 /// An expression's values at four neighbours along a variable, which then counts fours: in another arena. `None` where it
 /// reads nothing that four neighbours are a vector of, or what is none.
 pub fn four_along(kernel: &Kernel, root: ExprId, along: usize, to: &mut Body) -> Option<[ExprId; 4]> {
+    neighbours_along(kernel, root, along, 4, to)?.try_into().ok()
+}
+
+/// [`four_along`] of `count` neighbours, all of which 16 bytes hold.
+pub fn neighbours_along(
+    kernel: &Kernel,
+    root: ExprId,
+    along: usize,
+    count: u32,
+    to: &mut Body,
+) -> Option<Vec<ExprId>> {
     let mut domain = kernel.domain();
-    let count = domain.len();
+    let variables = domain.len();
     let extent = domain.get_mut(along)?;
-    *extent = extent.div(&4_i64.into(), &[]);
+    *extent = extent.div(&i64::from(count).into(), &[]);
     let ids = |lane: i64, to: &mut Body| {
-        let mut vars: Vec<Poly> = (0..count).map(Poly::var).collect();
-        vars[along] = &(&vars[along] * 4) + &lane.into();
+        let mut vars: Vec<Poly> = (0..variables).map(Poly::var).collect();
+        vars[along] = &(&vars[along] * i64::from(count)) + &lane.into();
         substitute(&kernel.body, to, &[root], &vars, &domain)
     };
-    let lanes = [0, 1, 2, 3].map(|lane| ids(lane, to));
-    let of = |id: ExprId| lanes.each_ref().map(|ids| ids.get(id as usize).copied().flatten().unwrap_or(0));
+    let lanes: Vec<Vec<Option<ExprId>>> = (0..i64::from(count)).map(|lane| ids(lane, to)).collect();
+    let of = |id: ExprId| -> Vec<ExprId> {
+        lanes.iter().map(|ids| ids.get(id as usize).copied().flatten().unwrap_or(0)).collect()
+    };
     let mut vectors = false;
     for id in kernel.body.reachable(&[root]) {
         let Expr::Load { .. } = kernel.body.expr(id) else { continue };
@@ -270,12 +283,12 @@ pub fn four_along(kernel: &Kernel, root: ExprId, along: usize, to: &mut Body) ->
         }
         let mut offsets = vec![];
         let mut guards = vec![];
-        for id in same {
-            let Expr::Load { offset, guard, .. } = to.expr(id) else { return None };
+        for id in &same {
+            let Expr::Load { offset, guard, .. } = to.expr(*id) else { return None };
             offsets.push(offset);
             guards.push(guard);
         }
-        if to.dtype(same[0]).bits() > 32
+        if to.dtype(same[0]).bits() as u32 * count > 128
             || guards.iter().any(|g| *g != guards[0])
             || !neighbours(offsets.into_iter())
         {
@@ -363,7 +376,7 @@ pub fn suits(kernel: &Kernel, x: &Side<'_>, y: &Side<'_>) -> bool {
 }
 
 /// Whether an operand is f16 in the graph: as it is, or as a weight of few bits with a scale in f16.
-fn half(body: &Body, root: ExprId) -> bool {
+pub fn half(body: &Body, root: ExprId) -> bool {
     if let Expr::Cast(DType::F32, e) = body.expr(root) {
         return body.dtype(*e) == DType::F16;
     }

@@ -1,0 +1,130 @@
+//! Attention whose keys are shared out: into how many parts, and who puts their results together.
+//!
+//! One query leaves a device idle unless its keys are shared out over several workgroups. Products with few rows put a few parts
+//! together as they read them; for many parts, and for other readers, that is a kernel of its own.
+
+use crate::fuse::points::is_thin;
+use crate::options::{Options, Technique};
+use wgfc_ir::build::Builder;
+use wgfc_ir::{Dim, Graph, NodeId, Op, ScalarFn, ScalarNode, Value};
+
+/// Bytes of keys and values of 64 f32.
+const KEY_BYTES: i64 = 2 * 64 * 4;
+/// Products put so many parts together at most, in each of their invocations.
+const MOST_OF_PRODUCTS: i64 = 32;
+/// And so many even where heads, mostly eight or more, take parts of the device already.
+const FEW_OF_PRODUCTS: i64 = 16;
+/// Kernels of their own do so with so many.
+const MOST: i64 = 64;
+/// How many times as long as a dispatch the reading of the keys of one head must take that another kernel is worth it.
+const WORTH: f64 = 4.0;
+
+/// What is looked at of attention over parts of its keys.
+struct Shared {
+    /// Workgroups that read the same keys.
+    groups: i64,
+    /// How many keys there may be; `None` where only a run knows.
+    room: Option<i64>,
+}
+
+impl Shared {
+    /// Of attention with one query.
+    fn of(graph: &Graph, anchor: NodeId, options: &Options) -> Option<Shared> {
+        let node = graph.node(anchor);
+        let Op::Attention { .. } = node.op else { return None };
+        let shape = &graph.ty(anchor.into()).shape;
+        shape.len().checked_sub(2).and_then(|i| shape.get(i)).filter(|s| s.is(1))?;
+        let speeds = &options.profile.speeds;
+        // Each part makes as many results, which are read in no time.
+        shape.iter().cloned().product::<Dim>().as_const().filter(|n| *n <= speeds.little_bytes() / 4)?;
+        let mut keys = node.inputs[1];
+        let expected = graph.ty(keys).shape.iter().rev().nth(1).and_then(|t| options.expect.known(t));
+        while let Op::View { .. } = graph.node(keys.node).op {
+            keys = graph.node(keys.node).inputs[0];
+        }
+        let shape = &graph.ty(keys).shape;
+        let mut states = graph.states.iter().filter(|s| s.after == keys || s.before == keys);
+        let open = states.any(|s| s.growth.as_ref().is_some_and(|g| shape[g.axis].as_const().is_none()));
+        let known = shape.iter().filter_map(Dim::as_const).max().unwrap_or(0);
+        let room = known.max(expected.unwrap_or(0));
+        // All axes but the keys themselves and their elements.
+        let mut numbers: Vec<i64> = shape.iter().filter_map(Dim::as_const).collect();
+        numbers.pop();
+        if known == room && !open {
+            let longest = numbers.iter().position(|n| *n == known);
+            longest.map(|i| numbers.remove(i));
+        }
+        let groups = numbers.iter().product::<i64>().max(1);
+        Some(Shared { groups, room: (!open || expected.is_some()).then_some(room) })
+    }
+
+    /// How many parts there are where readers take `most`.
+    fn parts(&self, options: &Options, most: i64) -> u32 {
+        let keys = (options.profile.speeds.little_bytes() / KEY_BYTES).max(1);
+        self.room.map_or(most, |room| (room / keys).clamp(1, most)) as u32
+    }
+}
+
+/// Into how many parts the keys are shared out, where `banned` has a value that must be in memory as it is.
+pub(super) fn count(graph: &Graph, anchor: NodeId, options: &Options, banned: &dyn Fn(Value) -> bool) -> u32 {
+    let Some(shared) = Shared::of(graph, anchor, options) else { return 1 };
+    let v = Value::from(anchor);
+    if banned(v) || graph.is_output(v) {
+        return 1;
+    }
+    let cores = options.profile.speeds.cores as i64;
+    if joined(graph, v, banned).is_some() {
+        return shared.parts(options, (cores / shared.groups).clamp(1, MOST));
+    }
+    let few = (cores / 8).clamp(1, FEW_OF_PRODUCTS);
+    let most = (cores / shared.groups).clamp(few, MOST_OF_PRODUCTS.max(few));
+    if readers_are_thin(graph, v) { shared.parts(options, most) } else { 1 }
+}
+
+/// Gives attention whose readers cannot put parts together a copy of its results that does. Returns the copies, which must be in memory.
+pub(super) fn add_copies(graph: &mut Graph, options: &Options) -> Result<Vec<Value>, String> {
+    let mut copies = vec![];
+    if !options.fuses(Technique::KeyParts) {
+        return Ok(copies);
+    }
+    let all: Vec<NodeId> = graph.node_ids().filter(|n| wants_copy(graph, *n, options)).collect();
+    for n in all {
+        let v = Value::from(n);
+        let mut body = ScalarFn::default();
+        body.push(ScalarNode::Arg(0));
+        let origin = graph.node(n).origin.clone();
+        let copy = Builder { graph: &mut *graph, origin }.map(body, &[v])?;
+        graph.replace_uses(v, copy);
+        graph.set_input(copy.node, 0, v);
+        copies.push(copy);
+    }
+    Ok(copies)
+}
+
+fn wants_copy(graph: &Graph, n: NodeId, options: &Options) -> bool {
+    let Some(shared) = Shared::of(graph, n, options) else { return false };
+    let v = Value::from(n);
+    let speeds = &options.profile.speeds;
+    let bytes = shared.room.unwrap_or(0) as f64 * KEY_BYTES as f64;
+    let slow = bytes / speeds.workgroup_bandwidth > WORTH * speeds.dispatch();
+    let parts = shared.parts(options, (speeds.cores as i64 / shared.groups).clamp(1, MOST));
+    slow && parts > 1 && !(readers_are_thin(graph, v) && !graph.is_output(v))
+}
+
+/// The copy that puts the parts of `v` together.
+fn joined(graph: &Graph, v: Value, banned: &dyn Fn(Value) -> bool) -> Option<Value> {
+    let [(n, 0)] = graph.uses(v)[..] else { return None };
+    let Op::Map { body, .. } = &graph.node(n).op else { return None };
+    (body.nodes == [ScalarNode::Arg(0)] && banned(n.into())).then(|| n.into())
+}
+
+/// Whether only products with few rows read a value, through views at most.
+fn readers_are_thin(graph: &Graph, v: Value) -> bool {
+    let uses = graph.uses(v);
+    !uses.is_empty()
+        && uses.iter().all(|(c, _)| match &graph.node(*c).op {
+            Op::View { .. } => !graph.is_output((*c).into()) && readers_are_thin(graph, (*c).into()),
+            Op::Contract(_) => is_thin(graph, *c),
+            _ => false,
+        })
+}
