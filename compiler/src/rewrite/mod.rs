@@ -6,7 +6,7 @@
 //! 3. [`flattened`] moves reshapes behind products.
 //! 4. [`region`] saturates the graph with the [`rules`], a region at a time; [`recognise`] comes again.
 //! 5. [`merge`] joins products that share an operand.
-//! 6. [`long_rows`] and [`parts`] cut long rows into parts, [`sorts`] puts them in order.
+//! 6. [`long_rows`] and [`parts`] cut long rows into parts, [`long_sums`] the sums of products, [`sorts`] puts rows in order.
 //!
 //! The rules are bounded by rounds and terms, never by time, and everything here visits nodes in
 //! an order that the graph determines: the same graph always gives the same result.
@@ -19,6 +19,7 @@ pub mod flattened;
 pub mod fold;
 pub mod guards;
 pub mod long_rows;
+pub mod long_sums;
 pub mod merge;
 pub mod parts;
 pub mod recognise;
@@ -54,6 +55,8 @@ pub struct RewriteReport {
     pub merged: Vec<usize>,
     /// Reductions whose rows were cut into parts.
     pub rows_cut: usize,
+    /// Products whose sums were cut into slices.
+    pub sums_cut: usize,
     /// Orders that are made by sorting.
     pub sorted: usize,
 }
@@ -66,6 +69,10 @@ pub struct RewriteReport {
 pub fn rewrite(graph: &mut Graph, options: &Options) -> Result<RewriteReport, Errors> {
     let mut report = RewriteReport { nodes_before: graph.len(), ..RewriteReport::default() };
     stages(graph, options, 1, &mut report).map_err(Diagnostic::internal)?;
+    if options.fusion == Fusion::Full {
+        let cut = long_sums::cut(graph, &options.profile, &options.expect);
+        report.sums_cut = cut.map_err(Diagnostic::internal)?;
+    }
     subgraphs_of(graph, options)?;
     report.nodes_after = graph.len();
     Ok(report)

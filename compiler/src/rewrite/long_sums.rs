@@ -1,0 +1,158 @@
+//! Few long sums: the results of a product whose tiles would leave a device idle are added up of slices.
+//!
+//! ```text
+//! sum over k of a[m, k] · b[k, n]   →   sum over s of (sum over k of a[m, s·K + k] · b[s·K + k, n])
+//! ```
+//!
+//! The inner sums are one product with the slices as a batch, in f32; what follows the product follows the outer sum. The order
+//! in which terms are added changes.
+
+use super::canonical::topo;
+use crate::device::DeviceProfile;
+use crate::schedule::cost::Expected;
+use crate::schedule::products::{self, SINGLE, cost, problem::Problem};
+use wgfc_codegen_templates::matmul::Contiguous;
+use wgfc_ir::build::{Builder, Built};
+use wgfc_ir::{Contract, DType, Dim, Graph, NodeId, Op, ReduceOp, Reg, Value};
+
+/// Terms of a slice at least.
+const LEAST: i64 = 128;
+/// Slices at most.
+const MOST: i64 = 256;
+
+/// Cuts the sums of products; returns of how many.
+pub fn cut(graph: &mut Graph, device: &DeviceProfile, expect: &Expected) -> Result<usize, String> {
+    let mut count = 0;
+    for n in topo(graph)? {
+        let Some((label, slices)) = slices(graph, n, device, expect) else { continue };
+        let node = graph.node(n).clone();
+        let Op::Contract(c) = &node.op else { continue };
+        let mut b = Builder { graph: &mut *graph, origin: node.origin.clone() };
+        let new = build(&mut b, c, [node.inputs[0], node.inputs[1]], label, slices, node.outputs[0].dtype)?;
+        graph.node_mut(new.node).names = node.names.clone();
+        graph.replace_uses(n.into(), new);
+        count += 1;
+    }
+    graph.remove_dead();
+    Ok(count)
+}
+
+/// The label that is cut, and into how many slices, where that is estimated to take less time.
+fn slices(graph: &Graph, n: NodeId, device: &DeviceProfile, expect: &Expected) -> Option<(u8, i64)> {
+    let node = graph.node(n);
+    let Op::Contract(c) = &node.op else { return None };
+    if node.outputs[0].dtype.reg() != Reg::F32 {
+        return None;
+    }
+    let shapes = [&graph.ty(node.inputs[0]).shape, &graph.ty(node.inputs[1]).shape];
+    let extent = |l: u8| {
+        let of =
+            |labels: &[u8], shape: &[Dim]| Some(shape.get(labels.iter().position(|x| *x == l)?)?.clone());
+        of(&c.a, shapes[0]).or_else(|| of(&c.b, shapes[1])).unwrap_or(Dim::ONE)
+    };
+    let product = |labels: &[u8]| labels.iter().map(|l| extent(*l)).product::<Dim>();
+    let [batch, m, n, k] = [c.batch(), c.m(), c.n(), c.k()].map(|l| product(&l));
+    let depth = k.as_const().filter(|k| *k >= 2 * LEAST)?;
+    // Products with few rows or columns share out their sums in a workgroup.
+    let [rows, cols, all] = [&m, &n, &batch].map(|d| expect.extent(d));
+    if rows <= 8.0 || cols <= 8.0 || all * (rows / 64.0).ceil() * (cols / 64.0).ceil() >= device.speeds.cores
+    {
+        return None;
+    }
+    let half = [0, 1].iter().all(|i| graph.ty(node.inputs[*i]).dtype == DType::F16);
+    let time = |slices: i64| {
+        let terms = depth / slices;
+        let fours = [terms % 4 == 0, n.modulo(&4_i64.into(), &[]).is(0)];
+        let eights = half && terms % 8 == 0 && n.modulo(&8_i64.into(), &[]).is(0);
+        let p = Problem {
+            batch: &batch * slices,
+            rows: m.clone(),
+            cols: n.clone(),
+            depth: terms.into(),
+            x: Contiguous::Depth,
+            y: Contiguous::Line,
+            results: SINGLE,
+            bits: if half { 16.0 } else { 32.0 },
+            vector: 4,
+            staged: 0.0,
+            half: eights,
+            fours,
+            windows: vec![],
+        };
+        let tiled = products::candidates(&p, device, expect).into_iter();
+        tiled.map(|g| cost::cycles(&g, &p, device, expect)).min_by(f64::total_cmp)
+    };
+    // The slices are written, and read by another dispatch.
+    let speeds = &device.speeds;
+    let results = all * rows * cols * 8.0;
+    let added = |slices: i64| {
+        speeds.dispatch() / speeds.cycle()
+            + results * slices as f64 / speeds.bytes_per_cycle()
+            + speeds.memory_latency
+    };
+    let label = c.k().into_iter().max_by_key(|l| extent(*l).as_const().unwrap_or(0))?;
+    let whole = extent(label).as_const()?;
+    let possible =
+        (1..).map(|i| 1_i64 << i).take_while(|s| *s <= MOST && depth / s >= LEAST && whole % s == 0);
+    let timed = possible.filter_map(|s| Some((time(s)? + added(s), s)));
+    let (least, best) = timed.min_by(|a, b| a.0.total_cmp(&b.0))?;
+    // What is only estimated to be a little sooner may be later.
+    (least * 1.25 < time(1)?).then_some((label, best))
+}
+
+fn build(b: &mut Builder, c: &Contract, inputs: [Value; 2], label: u8, slices: i64, out: DType) -> Built {
+    let slice = c.a.iter().chain(&c.b).chain(&c.out).max().map_or(0, |l| l + 1);
+    let operand = |b: &mut Builder, x: Value, labels: &[u8]| -> Built<(Value, Vec<u8>)> {
+        let x = b.cast(x, DType::F32)?;
+        let at =
+            labels.iter().position(|l| *l == label).ok_or("a label that is summed is in both operands")?;
+        let (mut shape, mut labels) = (b.shape(x), labels.to_vec());
+        let terms = shape[at].div(&slices.into(), &[]);
+        shape.splice(at..=at, [slices.into(), terms]);
+        labels.insert(at, slice);
+        Ok((b.reshape(x, shape)?, labels))
+    };
+    let (x, a) = operand(b, inputs[0], &c.a)?;
+    let (y, labels) = operand(b, inputs[1], &c.b)?;
+    let contract = Contract { a, b: labels, out: [&[slice], &c.out[..]].concat() };
+    let parts = b.push(Op::Contract(contract), &[x, y])?;
+    let sum = b.reduce(ReduceOp::Sum, parts, &[0], false)?;
+    b.cast(sum, out)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::device::Speeds;
+    use wgfc_ir::{Border, Tensor, TensorType, eval};
+
+    #[test]
+    fn sums_of_slices_are_the_sum() {
+        for dtype in [DType::F32, DType::F16] {
+            let mut g = Graph::new();
+            let mut input = |name: &str, shape: [usize; 2]| {
+                let x = g.add_input(name, TensorType::new(DType::F32, shape.map(Dim::from)));
+                Builder::new(&mut g, "x").cast(x, dtype).unwrap()
+            };
+            let (x, y) = (input("x", [9, 4096]), input("y", [4096, 12]));
+            let c = Contract { a: vec![0, 2], b: vec![2, 1], out: vec![0, 1] };
+            let z = g.push(Op::Contract(c), &[x, y], &[]).unwrap();
+            g.outputs.push(Border { name: "z".into(), value: z.into() });
+            // Whose sums are exact.
+            let tensor = |shape: [usize; 2], f: usize| {
+                let n = shape[0] * shape[1];
+                let values: Vec<f32> = (0..n).map(|i| ((i * f) % 13) as f32 / 8.0 - 0.75).collect();
+                Tensor::from_f32(shape.to_vec(), &values)
+            };
+            let inputs =
+                [("x".to_owned(), tensor([9, 4096], 7)), ("y".to_owned(), tensor([4096, 12], 5))].into();
+            let want = eval::evaluate(&g, &inputs).unwrap();
+            let device = |speeds| DeviceProfile { speeds, ..DeviceProfile::default() };
+            let one_core = device(Speeds { cores: 1.0, ..Speeds::DISCRETE });
+            assert_eq!(cut(&mut g, &one_core, &Expected::default()).unwrap(), 0);
+            assert_eq!(cut(&mut g, &device(Speeds::DISCRETE), &Expected::default()).unwrap(), 1);
+            wgfc_ir::verify::verify(&g).unwrap();
+            assert_eq!(eval::evaluate(&g, &inputs).unwrap(), want, "{dtype}");
+        }
+    }
+}
