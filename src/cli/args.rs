@@ -349,6 +349,7 @@ Examples:
   wgfc tune bert.onnx --at batch=1 --at seq=128
   wgfc tune qwen2.5-0.5b/ --generate --at sequence_length=128
   wgfc tune model.onnx --dry-run --json
+  wgfc tune --kernels 40 --seed 3 --dry-run
 
 Each kernel that can be cut up in several ways is timed with the most promising of them; one that is
 clearly faster than the compiler's own choice, and computes the same, is stored for the adapter. `wgfc
@@ -358,8 +359,14 @@ model: equal ones of other models gain too. Dimensions that --dim fixes give oth
 left symbolic: tune as you run.")]
 pub struct TuneArgs {
     /// A model (ONNX, or a .pt2 of torch.export); with --generate also a folder with model.onnx
-    #[arg(value_name = "MODEL|DIR")]
-    pub model: PathBuf,
+    #[arg(value_name = "MODEL|DIR", required_unless_present = "kernels")]
+    pub model: Option<PathBuf>,
+    /// Instead of a model's, tune the kernels of N problems of `wgfc bench kernels` with sizes drawn at random, to see what the compiler's choice misses
+    #[arg(long, value_name = "N", conflicts_with_all = ["model", "generate"], value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    pub kernels: Option<u32>,
+    /// Seed of the sizes that are drawn for --kernels
+    #[arg(long, value_name = "N", default_value_t = 1, requires = "kernels")]
+    pub seed: u64,
     #[command(flatten)]
     pub compile: CompileOptions,
     /// Take the model as a decoder, as `wgfc generate` does: prompts of any length, and single tokens

@@ -34,7 +34,7 @@ pub fn main(a: &TuneArgs, t: &Terminal) -> Result<(), Error> {
     };
     let (_, speeds) = speeds(Cache::of_user().as_ref(), &gpu, t);
     let programs = {
-        let _progress = t.spinner(format!("compiling {}", shown(&a.model)));
+        let _progress = t.spinner(format!("compiling {}", title(a)));
         programs(a, &gpu, speeds)?
     };
     let bandwidth = match gpu.summary().is_software {
@@ -51,7 +51,7 @@ pub fn main(a: &TuneArgs, t: &Terminal) -> Result<(), Error> {
             most: a.most as usize,
             values: a.at.iter().cloned().collect(),
         };
-        let bar = t.bar(format!("measuring {}", shown(&a.model)), 0, false);
+        let bar = t.bar(format!("measuring {}", title(a)), 0, false);
         let progress = |done: usize, of: usize| bar.at_of(done as u64, of as u64);
         let found = tune(&gpu, fused, options, &how, &|key| seen.contains(key), &progress)?;
         seen.extend(found.measured.iter().map(|m| m.tunable.key.clone()));
@@ -75,12 +75,26 @@ pub fn main(a: &TuneArgs, t: &Terminal) -> Result<(), Error> {
     Ok(())
 }
 
+/// What is tuned, for messages.
+fn title(a: &TuneArgs) -> String {
+    a.model.as_deref().map_or_else(|| "single operators".to_owned(), shown)
+}
+
 fn programs(a: &TuneArgs, gpu: &Gpu, speeds: Speeds) -> Result<Vec<(Fused, Options)>, Error> {
+    if let Some(n) = a.kernels {
+        let options = a.compile.options()?;
+        let base = DeviceProfile { speeds, ..options.profile.clone() };
+        let options = Options { profile: device_profile(gpu.profile(), &base), ..options };
+        let fused = super::kernels::fused(n as usize, a.seed, gpu, &options)?;
+        return Ok(fused.into_iter().map(|f| (f, options.clone())).collect());
+    }
+    let model =
+        a.model.as_deref().ok_or_else(|| Error::usage("nothing to tune", "give a model, or --kernels"))?;
     if a.generate {
         let common = a.compile.options()?;
         let (fusion, without, expect) = (common.fusion, common.without, common.expect);
         let options = GeneratorOptions { fusion, without, expect, speeds, ..GeneratorOptions::default() };
-        let decoder = Decoder::open(&a.model)?;
+        let decoder = Decoder::open(model)?;
         let made = wgfc::generate::fused(gpu, &decoder, &options);
         if made.is_err() && !decoder.model().missing().is_empty() {
             return wgfc::generate::fused(gpu, &decoder.with_random_weights()?, &options);
@@ -90,7 +104,7 @@ fn programs(a: &TuneArgs, gpu: &Gpu, speeds: Speeds) -> Result<Vec<(Fused, Optio
     let options = a.compile.options()?;
     let base = DeviceProfile { speeds, ..options.profile.clone() };
     let options = Options { profile: device_profile(gpu.profile(), &base), ..options };
-    let file = ModelFile::open(&a.model)?;
+    let file = ModelFile::open(model)?;
     let fuse = |f: &ModelFile| f.fuse_amended(&options, &mut |_| Ok(()));
     let made = match fuse(&file) {
         Err(_) if !file.missing().is_empty() => fuse(&file.with_random_weights()?),
@@ -105,6 +119,12 @@ fn sums(all: &Tuned) -> [f64; 2] {
         all.measured.iter().map(|m| m.tunable.dispatches as f64 * f(m)).sum::<f64>()
     };
     [sum(|m| m.own.ns), sum(|m| m.best.ns)]
+}
+
+/// The geometric mean of the times with the compiler's own choices over those with the best.
+fn missed(all: &Tuned) -> Option<f64> {
+    let logs: Vec<f64> = all.measured.iter().map(|m| (m.own.ns / m.best.ns).ln()).collect();
+    (!logs.is_empty()).then(|| (logs.iter().sum::<f64>() / logs.len() as f64).exp())
 }
 
 fn text(gpu: &Gpu, all: &Tuned, bandwidth: Option<f64>, stored: Option<&PathBuf>) -> String {
@@ -137,6 +157,11 @@ fn text(gpu: &Gpu, all: &Tuned, bandwidth: Option<f64>, stored: Option<&PathBuf>
         s += &table(&rows, &right);
         s +=
             &format!("\n  {gains} of them gain: their dispatches take {} instead of {}\n", us(best), us(own));
+    }
+    if let Some(mean) = missed(all) {
+        s += &format!(
+            "  the compiler's choices take {mean:.3} times as long as the best, in the geometric mean\n"
+        );
     }
     let refused: usize = all.measured.iter().map(|m| m.refused.len()).sum();
     if refused > 0 {
@@ -204,6 +229,7 @@ fn json(gpu: &Gpu, all: &Tuned, bandwidth: Option<f64>, stored: Option<&PathBuf>
         "left_out": all.left_out.iter().map(|t| &t.key).collect::<Vec<_>>(),
         "own_ns": own,
         "best_ns": best,
+        "own_over_best": missed(all),
         "stored": stored.map(|p| p.display().to_string()),
     })
 }

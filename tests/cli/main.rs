@@ -308,7 +308,7 @@ fn inspect_prints_the_bandwidth_exercise() {
 #[test]
 fn schedules_are_printed_changed_and_refused() {
     let d = folder();
-    let model = mlp();
+    let model = fixture("small/attention/model.onnx");
     wgfc(d.path(), &format!("inspect|{model}|--schedule")).exits(0).prints("product ");
     let file = d.path().join("schedule.json");
     let all = wgfc(d.path(), &format!("inspect|{model}|--schedule|--json")).exits(0).json();
@@ -332,7 +332,7 @@ fn schedules_are_printed_changed_and_refused() {
     let own = text("");
     write(&chosen, &kernel);
     assert!(text(&with) == own);
-    write("product serial threads=128 unrolled=13", &kernel);
+    write("product serial threads=128 unrolled=12", &kernel);
     assert!(text(&with) != own);
 
     let refused = |what: &[&str]| {

@@ -181,6 +181,9 @@ fn tuning_is_stored_for_the_adapter_and_used() {
         return;
     }
     let d = folder();
+    wgfc(d.path(), "tune").exits(1).says("MODEL");
+    let v = wgfc(d.path(), "tune|--kernels|2|--seed|5|--most|2|--budget|5|--dry-run|--json").exits(0).json();
+    assert!(v["own_over_best"].as_f64().is_none_or(|x| x >= 0.9) && v["stored"].is_null(), "{v}");
     let tune = format!("tune|{}|--dim|batch=1|--most|3|--budget|20|--quiet", mlp());
     let dry = wgfc(d.path(), &format!("{tune}|--dry-run|--json")).exits(0).json();
     assert!(dry["stored"].is_null() && !d.path().join("cache").exists());
@@ -230,7 +233,8 @@ fn tuning_is_stored_for_the_adapter_and_used() {
     assert_eq!(compile("c", ""), plain);
 
     // A damaged table is named and ignored; one that was asked for is an error.
-    std::fs::write(&file, "{\"version\": 2, \"choices\": 3}").unwrap();
+    let version = wgfc::compiler::schedule::table::VERSION;
+    std::fs::write(&file, format!("{{\"version\": {version}, \"choices\": 3}}")).unwrap();
     let run = format!("run|{}|--dim|batch=1|--no-cpu|--random-inputs", mlp());
     wgfc(d.path(), &run).exits(0).says("warning: ").says("is no table of schedules").says("ignored");
     wgfc(d.path(), &format!("{run}|--no-tuning")).exits(0);

@@ -232,7 +232,8 @@ fn weights_stay_in_the_models_file() {
         wgfc::save(&program, &out, &options).unwrap();
         let size = |p: PathBuf| std::fs::metadata(p).unwrap().len();
         let copied = size(if out.is_dir() { out.join("weights.safetensors") } else { out.clone() });
-        assert!(copied < 16_000, "{name}: {copied} bytes are copied");
+        // The plan and its kernels; each weight has 16,384 bytes more.
+        assert!(copied < 20_000, "{name}: {copied} bytes are copied");
         let read = wgfc::load(&out).unwrap();
         assert_eq!(said(&read), said(&program), "{name}");
 

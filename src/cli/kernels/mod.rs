@@ -18,6 +18,8 @@ use std::path::Path;
 use std::sync::mpsc;
 use std::time::Instant;
 use wgfc::compiler::DeviceProfile;
+use wgfc::compiler::pipeline::Fused;
+use wgfc::files::map_file;
 use wgfc::model::device_profile;
 use wgfc::runtime::Gpu;
 use wgfc::speeds::{self, Source};
@@ -33,6 +35,13 @@ pub fn main(a: &BenchKernelsArgs, t: &Terminal) -> u8 {
             e.class().exit_code()
         }
     }
+}
+
+/// So many problems with sizes drawn from a seed, small ones for a software adapter, up to their kernels.
+pub fn fused(count: usize, seed: u64, gpu: &Gpu, options: &Options) -> Result<Vec<Fused>, Error> {
+    let how = if gpu.summary().is_software { Draw::Small } else { Draw::Whole };
+    let problems = list::drawn(count, seed, how)?;
+    problems.iter().map(|p| Model::of(p)?.file.fuse_amended(options, &mut |_| Ok(()))).collect()
 }
 
 /// Gives an error where a problem failed.
@@ -155,7 +164,9 @@ fn listed(problems: &[Problem], t: &Terminal) {
 
 /// Writes each problem as an ONNX model.
 fn models(problems: &[Problem], folder: &Path, t: &Terminal) -> Result<(), Error> {
-    std::fs::create_dir_all(folder).map_err(|e| Error::file(folder, e.to_string()))?;
+    std::fs::create_dir_all(folder).map_err(|e| {
+        Error::file_help(folder, format!("cannot be made: {e}"), "give a folder that you may write in")
+    })?;
     for p in problems {
         let file = folder.join(format!("{}.onnx", p.key().replace([' ', '/'], "_")));
         output::write_whole(&file, &Model::of(p)?.bytes)?;
@@ -175,8 +186,8 @@ fn peer(file: &Path) -> Result<BTreeMap<String, f64>, Error> {
     struct Peer {
         rows: Vec<PeerRow>,
     }
-    let text = std::fs::read(file).map_err(|e| Error::file(file, e.to_string()))?;
-    let read: Peer = serde_json::from_slice(&text).map_err(|e| {
+    let text = map_file(file)?;
+    let read: Peer = serde_json::from_slice((*text).as_ref()).map_err(|e| {
         Error::file_help(file, e.to_string(), "give what benches/peers/torch_kernels.py wrote")
     })?;
     Ok(read.rows.into_iter().filter_map(|r| Some((r.key, r.ns?))).collect())
