@@ -47,7 +47,7 @@ use tokens::{Ids, given};
 use wgfc_compiler::DeviceProfile;
 use wgfc_compiler::device::Speeds;
 use wgfc_compiler::schedule::cost::Expected;
-use wgfc_compiler::{Errors, Technique};
+use wgfc_compiler::{Errors, Precision, Technique, WeightBits};
 use wgfc_ir::TensorType;
 use wgfc_runtime::kernel::Checks;
 use wgfc_runtime::session::{DeviceMemory, SessionOptions, Value};
@@ -79,6 +79,12 @@ pub struct GeneratorOptions {
     pub speeds: Speeds,
     /// What symbolic dimensions are expected to be, such as the positions in the cache; see [`Options::expect`](crate::Options).
     pub expect: Expected,
+    /// In which type values of f32 are kept in memory, the cache among them.
+    pub precision: Precision,
+    /// Nodes of the model whose values stay f32 in memory.
+    pub keep_f32: Vec<String>,
+    /// How weights of products are kept.
+    pub weights: WeightBits,
 }
 
 impl Default for GeneratorOptions {
@@ -93,6 +99,9 @@ impl Default for GeneratorOptions {
             tuning: Tuning::default(),
             speeds: Speeds::PORTABLE,
             expect: Expected::default(),
+            precision: Precision::F32,
+            keep_f32: vec![],
+            weights: WeightBits::Own,
         }
     }
 }

@@ -21,7 +21,7 @@ pub use words::{bytes_text, clean, flops_text, is_control, known_bytes_text, nod
 
 use crate::Program;
 use std::collections::{BTreeMap, BTreeSet};
-use wgfc_ir::program::State;
+use wgfc_ir::program::{Kept, Quantised, State};
 use wgfc_ir::{Dim, TensorType};
 
 /// What is told of a program.
@@ -168,6 +168,8 @@ impl<'a> Report<'a> {
         let absent =
             if program.stats.weights_absent { ", absent: this can be inspected, not run" } else { "" };
         out += &format!("  weights: {}{absent}\n", bytes_text(s.weights));
+        out += &halved(program);
+        out += &program.stats.quantised.map(|q| format!("  {}\n", quantised_text(&q))).unwrap_or_default();
         out += &states(program);
         out += "  (MB is 2^20, GB 2^30 bytes; every operand of a dispatch counts once)\n";
         out
@@ -232,6 +234,8 @@ impl<'a> Report<'a> {
             "states": program.states,
             "computed": program.computed.iter().map(|c| (c.symbol.clone(), c.bound.to_string())).collect::<BTreeMap<_, _>>(),
             "warnings": program.stats.warnings,
+            "f16_in_memory": program.stats.halved,
+            "quantised_weights": program.stats.quantised,
             "families": families,
             "dispatch_list": dispatches,
         })
@@ -292,6 +296,48 @@ fn bound_text(f: &Family) -> String {
 
 fn ratio(a: f64, b: f64) -> String {
     if b > 0.0 { format!("{:.2}", a / b) } else { "1.00".into() }
+}
+
+/// What quantising weights brought and cost, in words.
+pub fn quantised_text(q: &Quantised) -> String {
+    format!(
+        "{} weights in {} bits: {} instead of {}, relative error {:.1e} ({:.1e} of the worst)",
+        q.weights,
+        q.bits,
+        bytes_text(q.bytes),
+        bytes_text(q.bytes_before),
+        q.relative_error,
+        q.worst
+    )
+}
+
+/// So many tensors that stay f32 are listed for each reason.
+const KEPT: usize = 4;
+
+/// What is f16 in memory, and what is not and why.
+fn halved(program: &Program) -> String {
+    let Some(h) = &program.stats.halved else { return String::new() };
+    let mut out = format!(
+        "  f16 in memory: {} weights, {} tensors between kernels, {} caches; f32: {} small ones",
+        h.weights, h.between, h.states, h.small
+    );
+    let mut reasons: Vec<(&str, Vec<&Kept>)> = vec![];
+    for k in &h.kept {
+        match reasons.iter_mut().find(|(why, _)| *why == k.why) {
+            Some((_, all)) => all.push(k),
+            None => reasons.push((&k.why, vec![k])),
+        }
+    }
+    out += if reasons.is_empty() { "\n" } else { ", and\n" };
+    for (why, all) in reasons {
+        let one = |k: &&Kept| format!("{} of {}", k.tensor, nodes_of(&k.nodes, 2));
+        let mut names: Vec<String> = all.iter().take(KEPT).map(one).collect();
+        if let Some(more) = all.len().checked_sub(KEPT).filter(|n| *n > 0) {
+            names.push(format!("and {more} more"));
+        }
+        out += &format!("    {why}: {}\n", names.join("; "));
+    }
+    out
 }
 
 /// So many states are listed one by one.

@@ -139,7 +139,9 @@ pub fn assemble(
             });
             let shape = ty.shape.clone();
             let buffer = state_buffer(&buffers, &s.name).unwrap_or_default();
-            program::State { name: s.name.to_string(), dtype: ty.dtype, shape, buffer, growth, initial }
+            // In memory a cache may have another type than in the graph.
+            let dtype = buffers.get(buffer).map_or(ty.dtype, |b| b.dtype);
+            program::State { name: s.name.to_string(), dtype, shape, buffer, growth, initial }
         })
         .collect();
 

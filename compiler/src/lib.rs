@@ -13,15 +13,17 @@ pub mod kernel;
 pub mod lower;
 pub mod options;
 pub mod pipeline;
+pub mod precision;
 pub mod quotients;
 pub mod rewrite;
 pub mod schedule;
 pub mod shape_eval;
 pub mod states;
 pub mod tuning;
+pub mod weights;
 
 pub use device::DeviceProfile;
 pub use error::{Diagnostic, Errors, Kind, Location};
-pub use options::{Fusion, Options, States, Technique};
+pub use options::{Fusion, Options, Precision, States, Technique, WeightBits};
 pub use pipeline::compile;
 pub use schedule::table::Tuning;

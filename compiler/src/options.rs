@@ -43,6 +43,41 @@ pub enum Technique {
     LoopsInWorkgroups,
 }
 
+/// In which type values of f32 are kept in memory. What kernels compute is f32 in any case.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Precision {
+    /// As the model says.
+    #[default]
+    F32,
+    /// In f16, but for what must not be: see [`precision`](crate::precision).
+    F16,
+}
+
+/// How weights of products are kept.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum WeightBits {
+    /// As the model has them, or as [`Options::precision`] says.
+    #[default]
+    Own,
+    /// In 8 bits, with a scale for each block: see [`weights`](crate::weights).
+    Q8,
+    /// In 4 bits, likewise.
+    Q4,
+}
+
+impl WeightBits {
+    /// Bits of an element; 0 where they stay as they are.
+    pub fn bits(self) -> u32 {
+        match self {
+            WeightBits::Own => 0,
+            WeightBits::Q8 => 8,
+            WeightBits::Q4 => 4,
+        }
+    }
+}
+
 /// Which inputs and outputs become tensors that stay on the device from run to run.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -95,6 +130,13 @@ pub struct Options {
     pub replaced: Vec<String>,
     /// Tensors of the model that a run may add to.
     pub added: Vec<String>,
+    /// In which type values of f32 are kept in memory.
+    pub precision: Precision,
+    /// How weights of products are kept.
+    pub weights: WeightBits,
+    /// Nodes of the model whose values stay f32 in memory, and whose weights are not quantised. A name that the model does not
+    /// have is an error.
+    pub keep_f32: Vec<String>,
     /// Do not read weights: plan only.
     pub graph_only: bool,
 }

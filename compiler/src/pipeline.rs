@@ -3,7 +3,7 @@
 use crate::error::{Diagnostic, Errors};
 use crate::import::ExternalData;
 use crate::kernel::KernelGraph;
-use crate::options::Options;
+use crate::options::{Options, Precision, WeightBits};
 use crate::schedule::ScheduledGraph;
 use std::borrow::Cow;
 use std::collections::BTreeSet;
@@ -127,12 +127,20 @@ pub fn compile_graph(
 /// [`compile_graph`] up to the kernels.
 pub fn fuse_graph(
     mut graph: Graph,
-    stats: Stats,
+    mut stats: Stats,
     options: &Options,
     observe: Observe<'_>,
 ) -> Result<Fused, Errors> {
     let options = &*expecting(options, &graph);
     crate::quotients::mark(&mut graph).map_err(Diagnostic::internal)?;
+    if options.weights != WeightBits::Own {
+        let stage = Stage::new("weights");
+        let quantised = crate::weights::quantise(&mut graph, options, &stats.operators)?;
+        let (weights, bytes) = (quantised.weights, quantised.bytes);
+        tracing::debug!(stage = stage.name, weights, bytes, ms = stage.ms(), "done");
+        stats.quantised = Some(quantised);
+        verify(&graph, "weights")?;
+    }
     let stage = Stage::new("rewrite");
     let before = graph.node_ids().count();
     crate::rewrite::rewrite(&mut graph, options)?;
@@ -141,7 +149,7 @@ pub fn fuse_graph(
     observe("2-rewrite", &|| wgfc_ir::text::print(&graph));
 
     let stage = Stage::new("fuse");
-    let kernels = crate::fuse::fuse(&graph, options)?;
+    let mut kernels = crate::fuse::fuse(&graph, options)?;
     tracing::debug!(
         stage = stage.name,
         nodes = graph.node_ids().count(),
@@ -151,9 +159,26 @@ pub fn fuse_graph(
         "done"
     );
     observe("3-fuse", &|| kernels.to_string());
-    crate::kernel::verify(&kernels).map_err(|problems| {
-        Errors(problems.into_iter().map(|p| Diagnostic::internal(format!("after fuse: {p}"))).collect())
-    })?;
+    verify_kernels(&kernels, "fuse")?;
+    if options.precision == Precision::F16 {
+        let stage = Stage::new("precision");
+        // Taps come behind the model's own outputs.
+        let shown = graph.outputs.iter().rev().take_while(|o| options.taps.iter().any(|t| **t == *o.name));
+        let taps = graph.outputs.len() - shown.count();
+        let halved = crate::precision::halve(&mut kernels, options, &stats.operators, taps)?;
+        let (weights, between) = (halved.weights, halved.between);
+        tracing::debug!(
+            stage = stage.name,
+            weights,
+            between,
+            kept = halved.kept.len(),
+            ms = stage.ms(),
+            "done"
+        );
+        stats.halved = Some(halved);
+        observe("3-precision", &|| kernels.to_string());
+        verify_kernels(&kernels, "precision")?;
+    }
     Ok(Fused { graph, kernels, stats })
 }
 
@@ -226,6 +251,12 @@ impl Stage {
         let (ms, nodes) = (self.ms(), to.node_ids().count());
         tracing::debug!(stage = self.name, from, nodes, ms, "done");
     }
+}
+
+fn verify_kernels(kernels: &KernelGraph, stage: &str) -> Result<(), Errors> {
+    crate::kernel::verify(kernels).map_err(|problems| {
+        Errors(problems.into_iter().map(|p| Diagnostic::internal(format!("after {stage}: {p}"))).collect())
+    })
 }
 
 fn verify(graph: &Graph, stage: &str) -> Result<(), Errors> {

@@ -35,5 +35,5 @@ pub use scalar::{BinaryOp, ScalarFn, ScalarNode, UnaryOp};
 pub use special::{Special, Special2};
 pub use wgfc_program::{
     Atom, Bundle, Class, DType, Dim, Domain, Poly, Program, Reg, Scalar, Tensor, TensorType, bundle, dtype,
-    joined, memory, optional, poly, program, recipe, remote, storage, suggest, symbols, tensor, wgsl,
+    halved, joined, memory, optional, poly, program, recipe, remote, storage, suggest, symbols, tensor, wgsl,
 };

@@ -17,6 +17,7 @@
 
 pub mod bundle;
 pub mod dtype;
+pub mod halved;
 pub mod joined;
 pub mod memory;
 pub mod optional;

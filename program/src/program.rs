@@ -363,6 +363,59 @@ pub struct Stats {
     /// The operators of the nodes that dispatches compute, by the node's name.
     #[serde(default, skip_serializing_if = "std::collections::BTreeMap::is_empty")]
     pub operators: std::collections::BTreeMap<String, String>,
+    /// Of a model of f32 that is computed with f16 in memory: what is, and what is not.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub halved: Option<Halved>,
+    /// What quantising weights brought and cost.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub quantised: Option<Quantised>,
+}
+
+/// What quantising weights brought and cost.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Quantised {
+    /// Bits of an element.
+    pub bits: u32,
+    /// How many weights.
+    pub weights: usize,
+    /// Their bytes in the model.
+    pub bytes_before: u64,
+    /// Their bytes now, with the scales.
+    pub bytes: u64,
+    /// The norm of what was lost of all of them, relative to their own.
+    pub relative_error: f64,
+    /// The same of the weight that lost most.
+    pub worst: f64,
+}
+
+/// What of a model of f32 is f16 in memory.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Halved {
+    /// How many weights.
+    pub weights: usize,
+    /// How many tensors between kernels.
+    pub between: usize,
+    /// How many states.
+    pub states: usize,
+    /// How many tensors stay f32 since they are small.
+    pub small: usize,
+    /// Which others stay f32.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub kept: Vec<Kept>,
+}
+
+/// A tensor that stays f32.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Kept {
+    /// Type and shape.
+    pub tensor: String,
+    /// The model's name for it, if it has one.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub name: String,
+    /// The nodes of the kernel that writes it, or that reads it where none does.
+    pub nodes: Vec<String>,
+    /// Why.
+    pub why: String,
 }
 
 impl Default for Dim {

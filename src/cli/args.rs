@@ -1,6 +1,8 @@
 //! The command line, declared.
 
 mod bench;
+mod compare;
+mod precision;
 mod run;
 mod selftest;
 mod train;
@@ -10,6 +12,8 @@ pub use bench::{
     BenchArgs, BenchCommand, BenchDecodeArgs, BenchDispatchArgs, BenchKernelsArgs, BenchLoopsArgs,
     BenchTransfersArgs, LoopForm,
 };
+pub use compare::{CompareArgs, ReferenceArg};
+pub use precision::{PrecisionArg, PrecisionArgs};
 pub use run::{DataArgs, GenerateArgs, ImageNorm, RunArgs};
 pub use selftest::SelftestArgs;
 pub use train::TrainArgs;
@@ -77,6 +81,8 @@ pub enum Command {
     Run(RunArgs),
     /// Measure a model, kernel by kernel, or what a dispatch costs
     Bench(BenchArgs),
+    /// Compare a model's tensors with those of another precision, of no fusion, or of the reference evaluator
+    Compare(CompareArgs),
     /// Generate text or tokens with a decoder model
     Generate(GenerateArgs),
     /// Run a training step again and again on batches of rows, with its state on the device
@@ -210,6 +216,8 @@ pub struct CompileOptions {
     /// structure; may be repeated
     #[arg(long = "state", value_name = "INPUT=OUTPUT", requires = "state_capacity", value_parser = parse_pair)]
     pub states: Vec<(String, String)>,
+    #[command(flatten)]
+    pub precision: PrecisionArgs,
     /// Compute kernels as this file says: an edited copy of what `wgfc inspect --schedule --json` prints
     #[arg(long, value_name = "FILE")]
     pub schedule_from: Option<PathBuf>,
@@ -228,6 +236,7 @@ impl CompileOptions {
             Some(file) => wgfc::cache::read_schedules(file)?,
             None => wgfc::Tuning::default(),
         };
+        self.precision.check()?;
         Ok(Options {
             states,
             schedules,
@@ -239,6 +248,9 @@ impl CompileOptions {
             added: self.added.clone(),
             replaced: self.replaced.clone(),
             values,
+            precision: self.precision.precision.of_compiler(),
+            keep_f32: self.precision.keep_f32.clone(),
+            weights: self.precision.weight_bits(),
             ..Options::default()
         })
     }

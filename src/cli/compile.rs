@@ -68,6 +68,9 @@ pub fn main(a: &CompileArgs, t: &Terminal) -> Result<(), Error> {
         }
     }
     t.warnings(&warnings);
+    if let Some(q) = bundle.plans.iter().find_map(|p| p.program.stats.quantised) {
+        t.note(&wgfc::inspect::quantised_text(&q));
+    }
     let beside = if a.generate { beside(&a.model)? } else { vec![] };
     {
         let bar = t.bar("writing weights".into(), 0, true);

@@ -47,6 +47,7 @@ struct Check {
 
 /// Measures decoding.
 pub fn main(a: &BenchDecodeArgs, t: &Terminal) -> Result<(), Error> {
+    a.precision.check()?;
     let mut decoder = Decoder::open(&a.model)?;
     if a.random_weights {
         let _progress = t.spinner("making up weights".into());
@@ -182,6 +183,9 @@ fn options(a: &BenchDecodeArgs, kept: &Kept) -> GeneratorOptions {
         tuning: kept.tuning.clone(),
         speeds: kept.speeds,
         expect: a.expect.expected(),
+        precision: a.precision.precision.of_compiler(),
+        keep_f32: a.precision.keep_f32.clone(),
+        weights: a.precision.weight_bits(),
         ..GeneratorOptions::default()
     }
 }

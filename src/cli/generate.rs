@@ -19,6 +19,7 @@ const STEP: usize = 256;
 
 /// Generates text or tokens.
 pub fn main(a: &GenerateArgs, t: &Terminal) -> Result<(), Error> {
+    a.precision.check()?;
     let started = Instant::now();
     let mut decoder = Decoder::open(&a.model)?;
     let text = a.prompt.is_some();
@@ -38,6 +39,9 @@ pub fn main(a: &GenerateArgs, t: &Terminal) -> Result<(), Error> {
         capacity: a.capacity.unwrap_or_else(|| need.checked_next_multiple_of(STEP).unwrap_or(need)),
         fusion: a.fusion.level(),
         expect: a.expect.expected(),
+        precision: a.precision.precision.of_compiler(),
+        keep_f32: a.precision.keep_f32.clone(),
+        weights: a.precision.weight_bits(),
         ..GeneratorOptions::default()
     };
     let gpu = adapter::open(&a.adapter, t)?;

@@ -5,6 +5,7 @@ pub mod args;
 mod axes;
 mod bench;
 mod check;
+mod compare;
 mod compile;
 mod curve;
 mod decode;
@@ -46,6 +47,7 @@ pub fn main(cli: Cli) -> u8 {
         Command::Compile(a) => compile::main(a, &terminal),
         Command::Run(a) => run::main(a, &terminal),
         Command::Bench(a) => return finish(bench::main(a, &terminal), &terminal),
+        Command::Compare(a) => compare::main(a, &terminal),
         Command::Generate(a) => generate::main(a, &terminal),
         Command::Train(a) => train::main(a, &terminal),
         Command::Tune(a) => tune::main(a, &terminal),

@@ -1,7 +1,7 @@
 //! `wgfc run`.
 
 use super::adapter;
-use super::args::{AdapterArgs, CompileOptions, DataArgs, KeptArgs, RunArgs};
+use super::args::{AdapterArgs, CompileOptions, DataArgs, KeptArgs, PrecisionArg, RunArgs};
 use super::compile::say_random_weights;
 use super::inside::{Cost, cost};
 use super::kept::Kept;
@@ -61,6 +61,10 @@ pub fn main(a: &RunArgs, t: &Terminal) -> Result<(), Error> {
     };
     let setup = model.setup();
 
+    let halved = model.session().is_some_and(|s| s.program().stats.halved.is_some());
+    if let Some(words) = overflow(halved, &outputs) {
+        t.note_always(&words);
+    }
     let files = write_outputs(a.output_dir.as_deref(), model.outputs(), &outputs)?;
     if t.json {
         t.print_json(&json(
@@ -217,6 +221,9 @@ pub(super) fn refuse_compile_options(compile: &CompileOptions, random_weights: b
     unused.extend((!compile.replaced.is_empty()).then_some("--replace"));
     unused.extend((!compile.fixed.is_empty()).then_some("--fix"));
     unused.extend((!compile.expect.sizes.is_empty()).then_some("--expect"));
+    unused.extend((compile.precision.precision != PrecisionArg::F32).then_some("--precision"));
+    unused.extend(compile.precision.weights.is_some().then_some("--weights"));
+    unused.extend((!compile.precision.keep_f32.is_empty()).then_some("--keep-f32"));
     if unused.is_empty() {
         return Ok(());
     }
@@ -323,6 +330,20 @@ fn digest(t: &Tensor) -> Option<Digest> {
         mean: finite().sum::<f64>() / n.max(1) as f64,
         max: finite().fold(f64::NEG_INFINITY, f64::max),
         not_finite: values.len() - n,
+    })
+}
+
+/// What is said of outputs that are not finite where values were kept in f16.
+fn overflow(halved: bool, outputs: &BTreeMap<String, Tensor>) -> Option<String> {
+    let bad = |t: &Tensor| t.dtype.is_float() && digest(t).is_some_and(|d| d.not_finite > 0);
+    let names: Vec<&str> =
+        outputs.iter().filter(|(_, t)| halved && bad(t)).map(|(n, _)| n.as_str()).collect();
+    (!names.is_empty()).then(|| {
+        format!(
+            "{} is not finite everywhere, and values were kept in f16, whose largest is 65504: run it with --precision f32 to see whether \
+             that is why; `wgfc compare MODEL --precision f16` shows where, and --keep-f32 NODE keeps a node in f32",
+            names.join(", ")
+        )
     })
 }
 

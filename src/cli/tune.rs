@@ -92,8 +92,17 @@ fn programs(a: &TuneArgs, gpu: &Gpu, speeds: Speeds) -> Result<Vec<(Fused, Optio
         a.model.as_deref().ok_or_else(|| Error::usage("nothing to tune", "give a model, or --kernels"))?;
     if a.generate {
         let common = a.compile.options()?;
-        let (fusion, without, expect) = (common.fusion, common.without, common.expect);
-        let options = GeneratorOptions { fusion, without, expect, speeds, ..GeneratorOptions::default() };
+        let Options { fusion, without, expect, precision, keep_f32, weights, .. } = common;
+        let options = GeneratorOptions {
+            fusion,
+            without,
+            expect,
+            precision,
+            keep_f32,
+            weights,
+            speeds,
+            ..GeneratorOptions::default()
+        };
         let decoder = Decoder::open(model)?;
         let made = wgfc::generate::fused(gpu, &decoder, &options);
         if made.is_err() && !decoder.model().missing().is_empty() {

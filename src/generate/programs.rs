@@ -31,6 +31,9 @@ pub(super) fn compilations(
         ),
         tuning: options.tuning.clone(),
         expect: options.expect.clone(),
+        precision: options.precision,
+        keep_f32: options.keep_f32.clone(),
+        weights: options.weights,
         ..Options::default()
     };
     let (long, short) = both(decoder.source()?, common, batch)?;

@@ -6,6 +6,7 @@ mod bundles;
 mod inside;
 mod measure;
 mod output;
+mod precision;
 mod profiles;
 mod report;
 mod serve;

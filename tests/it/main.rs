@@ -44,6 +44,7 @@ mod mutations;
 mod operators;
 mod parity;
 mod parts;
+mod precision;
 mod programs;
 mod scatters;
 mod schema;

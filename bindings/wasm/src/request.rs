@@ -6,7 +6,7 @@ use std::sync::Arc;
 use wgfc_compiler::DeviceProfile;
 use wgfc_compiler::import::ExternalData;
 use wgfc_compiler::schedule::table::Tuning;
-use wgfc_compiler::{Diagnostic, Errors, Fusion, Options};
+use wgfc_compiler::{Diagnostic, Errors, Fusion, Options, Precision, WeightBits};
 use wgfc_ir::remote::{Remote, Source};
 use wgfc_ir::tensor::ByteOwner;
 
@@ -24,6 +24,12 @@ pub struct Request {
     pub expect: BTreeMap<String, i64>,
     /// No fusion, as a baseline.
     pub unfused: bool,
+    /// In which type values of f32 are kept in memory.
+    pub precision: Precision,
+    /// Nodes of the model whose values stay f32 in memory.
+    pub keep_f32: Vec<String>,
+    /// How weights of products are kept.
+    pub weights: WeightBits,
     /// Tensors of the model to return as extra outputs.
     pub taps: Vec<String>,
     /// How kernels are computed: the text of what `wgfc inspect --schedule --json` prints, edited.
@@ -69,6 +75,9 @@ impl Request {
                 dims: self.dims.iter().chain(&p.dims).map(|(n, v)| (n.clone(), *v)).collect(),
                 fusion: if self.unfused { Fusion::None } else { Fusion::Full },
                 taps: self.taps.clone(),
+                precision: self.precision,
+                keep_f32: self.keep_f32.clone(),
+                weights: self.weights,
                 ..Options::default()
             };
             if let Some(text) = &self.schedules {

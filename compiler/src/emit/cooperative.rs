@@ -8,13 +8,13 @@ use super::wgsl::{Module, Scope};
 use super::{EmitContext, EmittedKernel, fold_workgroups, template_error};
 use crate::Diagnostic;
 use crate::kernel::substitute::{K, moved_stores, substitute};
-use crate::kernel::{Body, ExprId, Family, Kernel, Matmul, Store};
+use crate::kernel::{Body, Expr, ExprId, Family, Kernel, Matmul, Store};
 use crate::schedule::products;
 use crate::schedule::products::problem::{Side, suits};
 use std::fmt::Write;
 use wgfc_codegen_templates::cooperative::{Cooperative, FETCH};
 use wgfc_codegen_templates::matmul::Extents;
-use wgfc_ir::{Dim, Poly};
+use wgfc_ir::{DType, Dim, Poly};
 
 /// Writes the product as its schedule says.
 pub(super) fn emit(
@@ -80,7 +80,10 @@ pub(super) fn emit(
     let mut functions = "struct Eight { low: vec4<f16>, high: vec4<f16> }\n".to_owned();
     for (name, side, ids) in [("x", &x, &xs), ("y", &y, &ys)] {
         let mut s = Scope::new(4);
-        let values = ids.iter().map(|id| module.value(&mut s, *id)).collect::<Result<Vec<_>, _>>()?;
+        let values = ids
+            .iter()
+            .map(|id| module.value(&mut s, unrounded(&kernel.body, *id)))
+            .collect::<Result<Vec<_>, _>>()?;
         let (low, high) = values.split_at(4);
         let _ = writeln!(
             functions,
@@ -116,4 +119,15 @@ pub(super) fn emit(
     let groups = fold_workgroups(&(&tiles * batch), cx.target.max_workgroups);
     let bytes = shape.workgroup_bytes(x.order, y.order);
     Ok(module.finish("matmul", wgsl, [shape.subgroups() * subgroup, 1, 1], bytes, groups))
+}
+
+/// What is rounded to f16, where that comes last: the conversion that follows does it, too.
+fn unrounded(body: &Body, id: ExprId) -> ExprId {
+    match *body.expr(id) {
+        Expr::Cast(DType::F32, half) if body.dtype(half) == DType::F16 => match *body.expr(half) {
+            Expr::Cast(DType::F16, own) if body.dtype(own) == DType::F32 => own,
+            _ => id,
+        },
+        _ => id,
+    }
 }

@@ -215,12 +215,9 @@ impl Module<'_> {
     /// variable `w<binding>` that the family declares.
     pub fn store(&mut self, s: &mut Scope, store: &Store) -> Result<(), Diagnostic> {
         let (i, b) = self.binding(store.tensor)?;
-        let dtype = self.kernel.body.dtype(store.value);
-        if dtype != b.dtype {
-            return Err(Diagnostic::internal(format!(
-                "a value of {dtype} is stored to a tensor of {}",
-                b.dtype
-            )));
+        let (dtype, own) = (b.dtype, self.kernel.body.dtype(store.value));
+        if own != dtype && (own, dtype) != (DType::F32, DType::F16) {
+            return Err(Diagnostic::internal(format!("a value of {own} is stored to a tensor of {dtype}")));
         }
         let v = self.value(s, store.value)?;
         let at = self.index(s, &store.offset)?;

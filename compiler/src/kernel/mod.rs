@@ -48,7 +48,8 @@
 //! # Stores
 //! `t3[offset] = e4 if e5` writes where its guard is true. No two points of a kernel write the same element, except that
 //! stores of indices that come from data (`@`) may meet, of which one stands. `= sum e4` combines with what is there in any
-//! order ([`combines`]), and of what it writes the kernel reads nothing.
+//! order ([`combines`]), and of what it writes the kernel reads nothing. The value has the tensor's type; one of f32 that is
+//! stored as f16 is rounded as the device does that, to one of its two neighbours.
 //!
 //! # Text
 //! ```text
@@ -112,7 +113,7 @@ pub struct Store {
     pub tensor: TensorId,
     /// Flat element offset.
     pub offset: Poly,
-    /// What is written, of the tensor's element type.
+    /// What is written, of the tensor's element type, or f32 that is rounded to f16.
     pub value: ExprId,
     /// When it is written; always if absent.
     pub guard: Option<ExprId>,

@@ -1,12 +1,14 @@
 //! The back half on text: what fusion makes of a graph, which schedules kernels get, which WGSL is written.
 
-use crate::run::{Outcome, close, inputs, run};
+use crate::run::{Outcome, close, inputs, run, similar};
 use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::path::Path;
 use wgfc_compiler::assemble::assemble;
 use wgfc_compiler::fuse::fuse;
 use wgfc_compiler::kernel::{self, KernelGraph};
+use wgfc_compiler::options::Precision;
+use wgfc_compiler::precision::halve;
 use wgfc_compiler::schedule::products::{cost::cycles, problem::problem};
 use wgfc_compiler::schedule::text::misfit;
 use wgfc_compiler::schedule::{Context, Schedule, ScheduledGraph, candidates, schedule};
@@ -21,7 +23,7 @@ struct Section {
     text: String,
 }
 
-const NAMES: [&str; 3] = ["kernels", "schedule", "wgsl"];
+const NAMES: [&str; 4] = ["kernels", "schedule", "wgsl", "kept"];
 
 fn sections(text: &str) -> (String, Vec<Section>) {
     let (mut head, mut out) = (String::new(), Vec::<Section>::new());
@@ -65,6 +67,7 @@ impl Setup {
                 None if name == "without" => {
                     _ = out.options.without.insert(serde_json::from_value(value.into()).map_err(known)?);
                 }
+                None if name == "keep" => out.options.keep_f32.push(value.into()),
                 None if name == "device" => {
                     let named =
                         DeviceProfile::named(value).ok_or_else(|| format!("`{word}`: no such device"))?;
@@ -112,7 +115,11 @@ fn execute(graph: &Graph, program: &Program, setup: &Setup, head: &str) -> Resul
         Outcome::Cannot(_) => Ok(()),
         Outcome::Ran(got) => {
             for ((border, want), got) in graph.outputs.iter().zip(&want).zip(&got) {
-                close(want, got).map_err(|e| format!("output {}: {e}", border.name))?;
+                let near = match setup.options.precision {
+                    Precision::F32 => close(want, got),
+                    Precision::F16 => similar(want, got),
+                };
+                near.map_err(|e| format!("output {}: {e}", border.name))?;
             }
             Ok(())
         }
@@ -174,15 +181,20 @@ pub fn check(stage: &str, file: &Path, update: bool) -> Result<Option<String>, S
     let (head, mut parts) = sections(&whole);
     let graph = text::parse(&head).map_err(words)?;
     verify::verify(&graph).map_err(|e| e.join("\n"))?;
-    let setup = Setup::default().with(line(&head, "// options:").unwrap_or_default())?;
+    let mut setup = Setup::default().with(line(&head, "// options:").unwrap_or_default())?;
+    if stage == "precision" {
+        setup.options.precision = Precision::F16;
+    }
     let mut find = |name: &'static str, at: usize| {
         if !parts.iter().any(|s| s.name == name) {
             parts.insert(at, Section { name, options: String::new(), text: String::new() });
         }
     };
     find("kernels", 0);
-    if stage != "fuse" {
-        find("schedule", 1);
+    match stage {
+        "fuse" => {}
+        "precision" => find("kept", 1),
+        _ => find("schedule", 1),
     }
     if stage == "emit" {
         find("wgsl", 2);
@@ -190,8 +202,16 @@ pub fn check(stage: &str, file: &Path, update: bool) -> Result<Option<String>, S
 
     let fused = || fuse(&graph, &setup.options).map_err(words);
     let (first, rest) = parts.split_first_mut().ok_or("empty")?;
-    if stage == "fuse" {
-        let kernels = fused()?;
+    if stage == "fuse" || stage == "precision" {
+        let mut kernels = fused()?;
+        if let Some(kept) = rest.first_mut() {
+            let halved = halve(&mut kernels, &setup.options, &BTreeMap::new(), usize::MAX).map_err(words)?;
+            kernel::verify(&kernels).map_err(|e| format!("{}\n{kernels}", e.join("\n")))?;
+            kept.text = halved.kept.iter().fold(String::new(), |mut out, k| {
+                let _ = writeln!(out, "{} of {}: {}", k.tensor, k.nodes.join(", "), k.why);
+                out
+            });
+        }
         let all = scheduled(&kernels, &setup)?;
         execute(&graph, &compiled(&graph, &all, &setup)?, &setup, &head)?;
         first.text = kernels.to_string();
@@ -206,7 +226,7 @@ pub fn check(stage: &str, file: &Path, update: bool) -> Result<Option<String>, S
         first.text = kernels.to_string();
     }
     match (stage, rest) {
-        ("fuse", []) => {}
+        ("fuse", []) | ("precision", [_]) => {}
         ("schedule", rest) => {
             let thorough = std::env::var_os("WGFC_THOROUGH").is_some();
             let mut ran: Vec<Vec<Schedule>> = vec![];

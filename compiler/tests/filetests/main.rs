@@ -23,7 +23,7 @@ fn update() -> bool {
 /// Checks one file, or writes what it should be.
 fn check(stage: &str, file: &Path) -> Result<(), String> {
     let differs = match stage {
-        "fuse" | "schedule" | "emit" => kernels::check(stage, file, update())?,
+        "fuse" | "precision" | "schedule" | "emit" => kernels::check(stage, file, update())?,
         pass => passes::check(pass, file)?,
     };
     let Some(new) = differs else { return Ok(()) };

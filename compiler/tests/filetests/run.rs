@@ -102,3 +102,16 @@ pub fn close(want: &Tensor, got: &Tensor) -> Result<(), String> {
     }
     Ok(())
 }
+
+/// Whether a result differs by no more than 2 % of the evaluator's norm, as sums of values in f16 may.
+pub fn similar(want: &Tensor, got: &Tensor) -> Result<(), String> {
+    if want.shape != got.shape || want.dtype != got.dtype {
+        return Err(format!("{}{:?}, not {}{:?}", got.dtype, got.shape, want.dtype, want.shape));
+    }
+    let (w, g) = (want.scalars().unwrap_or_default(), got.scalars().unwrap_or_default());
+    let norm = |v: &mut dyn Iterator<Item = f64>| v.map(|x| x * x).sum::<f64>().sqrt();
+    let all = norm(&mut w.iter().map(|w| w.as_f64()));
+    let error =
+        norm(&mut w.iter().zip(&g).filter(|(w, g)| w.bits != g.bits).map(|(w, g)| w.as_f64() - g.as_f64()));
+    if error <= 2e-2 * all { Ok(()) } else { Err(format!("differs by {error:e} of {all:e}")) }
+}

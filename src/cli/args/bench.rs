@@ -1,6 +1,8 @@
 //! What `wgfc bench` takes.
 
-use super::{AdapterArgs, CompileOptions, DataArgs, ExpectArgs, FusionArg, KeptArgs, TechniqueArg};
+use super::{
+    AdapterArgs, CompileOptions, DataArgs, ExpectArgs, FusionArg, KeptArgs, PrecisionArgs, TechniqueArg,
+};
 use clap::{Args, Subcommand, ValueEnum};
 use std::path::PathBuf;
 
@@ -170,6 +172,8 @@ pub struct BenchDecodeArgs {
     /// Leave a part out of full fusion; may be repeated
     #[arg(long, value_enum, value_name = "PART")]
     pub without: Vec<TechniqueArg>,
+    #[command(flatten)]
+    pub precision: PrecisionArgs,
     #[command(flatten)]
     pub expect: ExpectArgs,
     #[command(flatten)]

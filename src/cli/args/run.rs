@@ -1,6 +1,6 @@
 //! What `wgfc run` and `wgfc generate` take.
 
-use super::{AdapterArgs, CompileOptions, ExpectArgs, FusionArg, KeptArgs};
+use super::{AdapterArgs, CompileOptions, ExpectArgs, FusionArg, KeptArgs, PrecisionArgs};
 use clap::{Args, ValueEnum};
 use std::path::PathBuf;
 
@@ -151,6 +151,8 @@ pub struct GenerateArgs {
     /// How much to fuse
     #[arg(long, value_enum, default_value_t, value_name = "LEVEL")]
     pub fusion: FusionArg,
+    #[command(flatten)]
+    pub precision: PrecisionArgs,
     #[command(flatten)]
     pub expect: ExpectArgs,
     #[command(flatten)]

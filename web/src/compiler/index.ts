@@ -28,8 +28,15 @@ export interface CompileSettings {
   readonly dims?: Readonly<Record<string, number>>;
   /** What symbolic dimensions that stay are expected to be; choices are made for that. */
   readonly expect?: Readonly<Record<string, number>>;
-  /** `"f32"` does not use `shader-f16`; `"f16"` asks for it, and is refused without. Otherwise models of f16 use it where it is there. */
+  /**
+   * `"f16"` keeps weights, caches and tensors between kernels of a model of f32 in f16, and is refused without `shader-f16`; `"f32"` does not use
+   * `shader-f16`. Otherwise values are kept as the model says, and models of f16 use it where it is there.
+   */
   readonly precision?: "f16" | "f32";
+  /** With the precision f16 or with `weights`: nodes of the model whose values and weights stay as they are. */
+  readonly keepF32?: readonly string[];
+  /** Weights of products in 8 or 4 bits, rounded to the nearest in blocks of 32 with a scale. */
+  readonly weights?: "q8" | "q4";
   /** Every operator as a kernel of its own. */
   readonly unfused?: boolean;
   /** Tensors of the model to return as extra outputs. */
@@ -198,9 +205,9 @@ function requestOf(o: CompileOptions): object {
     throw new WgfcError("feature", "the precision f16 needs a device with the feature shader-f16");
   const precise = (p: DeviceProfile): DeviceProfile => (o.precision === "f32" ? { ...p, limits: { ...p.limits, f16: false } } : p);
   const plans = o.plans?.map(({ name, dims, profile }) => ({ name, dims, profile: profile && precise(profile) }));
-  const { dims, expect, unfused, taps, schedules, listSchedules: list_schedules } = o;
+  const { dims, expect, unfused, taps, schedules, listSchedules: list_schedules, precision, keepF32: keep_f32, weights } = o;
   // JSON leaves out what is undefined.
-  return { profile: precise(profile), dims, expect, unfused, taps, schedules, list_schedules, plans };
+  return { profile: precise(profile), dims, expect, unfused, taps, schedules, list_schedules, plans, precision, keep_f32, weights };
 }
 
 function compiled(

@@ -1,0 +1,437 @@
+//! Values of f32 kept as f16 in memory ([`Precision::F16`](crate::options::Precision)).
+//!
+//! A pass over fused kernels. Tensors of f32 between kernels, weights and caches become f16: kernels widen what they load
+//! and round what they store. What they compute stays f32, and so do sums, norms, softmax and whatever else one kernel does.
+//! What is given and returned keeps its type. Of the rest stay f32
+//!
+//! - tensors of fewer than [`LITTLE`] elements;
+//! - what a row stores once where rows are long: statistics, means, splits of sums, of which there is little; parts of attention, prefix sums,
+//!   what kernels that repeat leave for the next time, and states that are no caches;
+//! - what integers, angles beyond a few turns, or tests for equality are computed from;
+//! - bits that are no number, whole numbers beyond [`MOST_WHOLE`], which f16 does not have, squares and exponentials of values that
+//!   are not bounded, and what leaves the range of f16 for certain or as soon as what it is computed from reaches [`TYPICAL`] ([`values`]): masks of
+//!   -3.4e38 or infinity among them; and what is smaller than [`LEAST`] likewise;
+//! - weights that f16 does not hold: of which a value is outside of its range or none, of which whole numbers change, or whose norm
+//!   changes by more than [`MOST_LOST`] of it, as that of values below 6e-5 does;
+//! - what the user [names](crate::Options::keep_f32).
+//!
+//! Where the device has no f16, only weights and caches are: stores of 16 bits would have to be combined by atomics.
+//! Where it has matrix units, operands of products that these can take are rounded to f16 as they are loaded.
+
+pub mod values;
+
+use crate::error::{Diagnostic, Errors, close_names};
+use crate::kernel::{
+    Attention, Body, Expr, ExprId, Family, Kernel, KernelGraph, Matmul, PrefixScan, Row, TensorId,
+    TensorKind, renumbered, thin,
+};
+use crate::options::Options;
+use crate::schedule::products::problem::{sides, suits};
+use rustc_hash::{FxHashMap, FxHashSet};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use values::{Value, Values};
+use wgfc_ir::program::{Halved, Kept};
+use wgfc_ir::{BinaryOp, DType, Scalar, Tensor, UnaryOp};
+
+/// Elements of the smallest tensor worth it.
+pub const LITTLE: i64 = 4096;
+/// The whole numbers up to this one have an f16 each.
+pub const MOST_WHOLE: f64 = 2048.0;
+/// The greatest f16.
+pub const MOST: f64 = 65504.0;
+/// The greatest value of what may get lost below the least normal f16, 6e-5.
+pub const LEAST: f64 = 1.0 / 1024.0;
+/// What values of which nothing is known are taken to reach, where it is asked what is computed from them.
+pub const TYPICAL: f64 = 16.0;
+/// What may be lost of a weight's norm: twice what rounding costs where no value is too small.
+pub const MOST_LOST: f64 = 1.0 / 1024.0;
+/// Positions of a row that is long: the share of what it stores once is small.
+const LONG_ROW: i64 = 32;
+/// Angles whose error in f16 is not small: 0.03 here.
+const MOST_ANGLE: f64 = 64.0;
+
+/// Makes of kernels of f32 those with f16 in memory. `operators` are the model's nodes. Outputs from `taps` on were added to look
+/// inside: they keep their type, but are rounded as what they show is without them.
+///
+/// # Errors
+/// A node to keep that there is not.
+pub fn halve(
+    graph: &mut KernelGraph,
+    options: &Options,
+    operators: &BTreeMap<String, String>,
+    taps: usize,
+) -> Result<Halved, Errors> {
+    let named = named(graph, options, operators)?;
+    let (mut decided, computed) = decide(graph, options, &named, taps);
+    decided.share(graph);
+    let mut out = Halved::default();
+    let own = computing(graph);
+    let mut halved: Vec<bool> = decided.why.iter().map(|w| matches!(w, Choice::Half)).collect();
+    for (i, choice) in decided.why.iter().enumerate() {
+        let t = &graph.tensors[i];
+        match choice {
+            Choice::Other => {}
+            Choice::Small => out.small += 1,
+            Choice::Keep(why) => out.kept.push(Kept {
+                tensor: t.ty.to_string(),
+                name: t.name.as_deref().unwrap_or_default().to_owned(),
+                nodes: nodes_of(graph, &own, i),
+                why: why.clone(),
+            }),
+            Choice::Half => match t.kind {
+                TensorKind::Const(_) => out.weights += 1,
+                TensorKind::State { after, .. } => out.states += usize::from(!after),
+                TensorKind::Under(_) => {}
+                _ => out.between += 1,
+            },
+        }
+    }
+    let is_output = |t: TensorId| matches!(graph.tensors[t].kind, TensorKind::Output(_));
+    let shown: Vec<bool> = halved.iter().enumerate().map(|(t, h)| *h && is_output(t)).collect();
+    halved.iter_mut().zip(&shown).for_each(|(h, s)| *h &= !s);
+    let mut converted: FxHashMap<usize, Arc<Tensor>> = FxHashMap::default();
+    for (t, _) in graph.tensors.iter_mut().zip(&halved).filter(|(_, h)| **h) {
+        t.ty.dtype = DType::F16;
+        if let TensorKind::Const(data) = &mut t.kind {
+            let own = converted.entry(Arc::as_ptr(data) as usize).or_insert_with(|| Arc::new(data.in_half()));
+            *data = own.clone();
+        }
+    }
+    let units = options.profile.cooperative_matrix && options.profile.f16;
+    for (k, values) in graph.kernels.iter_mut().zip(&computed) {
+        let units = units && operands_fit(k, values);
+        *k = widened(k, &halved);
+        let mut body = std::mem::take(&mut k.body);
+        for s in k.all_stores_mut().filter(|s| shown.get(s.tensor) == Some(&true)) {
+            s.value = rounded(&mut body, s.value);
+        }
+        k.body = body;
+        if units {
+            *k = for_units(k);
+        }
+    }
+    Ok(out)
+}
+
+/// The nodes to keep, each of which the model must have.
+fn named(
+    graph: &KernelGraph,
+    options: &Options,
+    operators: &BTreeMap<String, String>,
+) -> Result<FxHashSet<Arc<str>>, Errors> {
+    let known: FxHashSet<&str> = graph.kernels.iter().flat_map(|k| &k.nodes).map(|n| &**n).collect();
+    let mut errors = vec![];
+    for node in options.keep_f32.iter().filter(|n| !known.contains(n.as_str())) {
+        let d = match operators.contains_key(node) {
+            true => Diagnostic::model(format!("node \"{node}\" has no kernel (--keep-f32 {node})"))
+                .help("it only moves elements, or was folded into others; `wgfc inspect` lists the nodes of each kernel"),
+            false => unknown(node, known.iter().copied().chain(operators.keys().map(String::as_str))),
+        };
+        errors.push(d);
+    }
+    if errors.is_empty() {
+        return Ok(options.keep_f32.iter().map(|n| Arc::from(n.as_str())).collect());
+    }
+    Err(Errors(errors))
+}
+
+/// The nodes of the kernels that write a tensor, or else of those that read it. `own` are those that each kernel computes.
+fn nodes_of(graph: &KernelGraph, own: &[Vec<&Arc<str>>], t: TensorId) -> Vec<String> {
+    let of = |uses: &dyn Fn(&Kernel) -> bool| {
+        let mut all: Vec<String> = vec![];
+        for n in graph.kernels.iter().zip(own).filter(|(k, _)| uses(k)).flat_map(|(_, own)| own) {
+            if !all.iter().any(|a| **a == ***n) {
+                all.push(n.to_string());
+            }
+        }
+        all
+    };
+    let writers = of(&|k| k.writes().contains(&t));
+    if writers.is_empty() { of(&|k| k.reads().contains(&t)) } else { writers }
+}
+
+/// What becomes of a tensor.
+#[derive(Clone, Debug, PartialEq)]
+enum Choice {
+    /// It is no f32, or is given or returned.
+    Other,
+    /// It is f32 and small.
+    Small,
+    /// It stays f32 for this reason.
+    Keep(String),
+    /// It becomes f16.
+    Half,
+}
+
+struct Decided {
+    why: Vec<Choice>,
+}
+
+impl Decided {
+    fn keep(&mut self, t: TensorId, why: impl FnOnce() -> String) {
+        if let Some(c) = self.why.get_mut(t).filter(|c| **c == Choice::Half) {
+            *c = Choice::Keep(why());
+        }
+    }
+
+    /// Tensors that share memory share the choice.
+    fn share(&mut self, graph: &KernelGraph) {
+        let key = |t: TensorId| match graph.tensors[t].kind {
+            TensorKind::State { state, .. } => (1, state),
+            TensorKind::Under(over) => match graph.tensors.get(over).map(|o| &o.kind) {
+                Some(TensorKind::State { state, .. }) => (1, *state),
+                _ => (0, over),
+            },
+            _ => (0, t),
+        };
+        let mut worst: FxHashMap<(usize, usize), Choice> = FxHashMap::default();
+        for (t, c) in self.why.iter().enumerate().filter(|(_, c)| **c != Choice::Half) {
+            worst.entry(key(t)).or_insert_with(|| c.clone());
+        }
+        for (t, c) in self.why.iter_mut().enumerate() {
+            if let Some(w) = worst.get(&key(t)).filter(|_| *c == Choice::Half) {
+                *c = w.clone();
+            }
+        }
+    }
+}
+
+/// What becomes of each tensor, and the values of each kernel's expressions.
+fn decide(
+    graph: &KernelGraph,
+    options: &Options,
+    named: &FxHashSet<Arc<str>>,
+    taps: usize,
+) -> (Decided, Vec<Vec<Value>>) {
+    let little = |t: TensorId| graph.tensors[t].ty.numel().as_const().is_some_and(|n| n < LITTLE);
+    let own = |t: TensorId| match &graph.tensors[t].kind {
+        _ if graph.tensors[t].ty.dtype != DType::F32 => Choice::Other,
+        TensorKind::Output(i) if *i >= taps && options.profile.f16 && !little(t) => Choice::Half,
+        TensorKind::Input(_) | TensorKind::Output(_) | TensorKind::Withheld(_) => Choice::Other,
+        TensorKind::State { grows: true, .. } => Choice::Half,
+        TensorKind::State { .. } => Choice::Keep("a state that is no cache".into()),
+        TensorKind::Intermediate | TensorKind::Under(_) if !options.profile.f16 => {
+            Choice::Keep("the device has no f16".into())
+        }
+        TensorKind::Const(_) | TensorKind::Intermediate | TensorKind::Under(_) if little(t) => Choice::Small,
+        TensorKind::Const(_) | TensorKind::Intermediate | TensorKind::Under(_) => Choice::Half,
+    };
+    let mut d = Decided { why: (0..graph.tensors.len()).map(own).collect() };
+    let mut of = Values::new(graph);
+    for (t, loss) in of.losses() {
+        let (low, high) = loss.range;
+        if !loss.finite {
+            d.keep(t, || format!("its values reach from {low:.3e} to {high:.3e}"));
+        } else if loss.whole && loss.rounded {
+            d.keep(t, || format!("whole numbers beyond {MOST_WHOLE}"));
+        } else if loss.relative > MOST_LOST {
+            d.keep(t, || format!("its values are too small: f16 changes them by {:.1e}", loss.relative));
+        }
+    }
+    for r in &graph.repeats {
+        for t in r.keeps.iter().copied().chain(r.until.iter().map(|u| u.word)) {
+            d.keep(t, || "kept from one repetition to the next".into());
+        }
+    }
+    let mut computed = vec![];
+    for k in &graph.kernels {
+        let values = of.kernel(k);
+        structure(k, &mut d);
+        for s in k.all_stores() {
+            if let Some(why) = values.get(s.value as usize).and_then(unfit) {
+                d.keep(s.tensor, || why);
+            }
+        }
+        for (root, why) in delicate(k, &values) {
+            for e in k.body.reachable(&[root]) {
+                if let Expr::Load { tensor, .. } = k.body.expr(e) {
+                    d.keep(*tensor, || why.to_owned());
+                }
+            }
+        }
+        computed.push(values);
+    }
+    // Nodes that are named keep what their kernels write, and the weights that only these read.
+    let mut kept: Vec<(&Kernel, &Arc<str>)> = vec![];
+    let mut elsewhere: FxHashSet<TensorId> = FxHashSet::default();
+    for (k, own) in graph.kernels.iter().zip(computing(graph)) {
+        match own.into_iter().find(|n| named.contains(*n)) {
+            Some(node) => kept.push((k, node)),
+            None => elsewhere.extend(k.reads()),
+        }
+    }
+    for (k, node) in kept {
+        let weights = k
+            .reads()
+            .into_iter()
+            .filter(|t| matches!(graph.tensors[*t].kind, TensorKind::Const(_)) && !elsewhere.contains(t));
+        for t in k.writes().into_iter().chain(weights) {
+            d.keep(t, || format!("--keep-f32 {node}"));
+        }
+    }
+    (d, computed)
+}
+
+/// A node to keep that there is not.
+pub(crate) fn unknown<'a>(node: &str, all: impl Iterator<Item = &'a str>) -> Diagnostic {
+    let mut close = close_names(node, all);
+    close.dedup();
+    let help = match close.is_empty() {
+        false => format!("close names: {}", close.join(", ")),
+        true => "`wgfc inspect --dispatches` lists the nodes of each kernel".into(),
+    };
+    Diagnostic::model(format!("the model has no node \"{node}\" (--keep-f32 {node})")).help(help)
+}
+
+/// The nodes that each kernel computes: those it has, without those of which it only reads what another kernel wrote.
+fn computing(graph: &KernelGraph) -> Vec<Vec<&Arc<str>>> {
+    let mut out: Vec<Vec<&Arc<str>>> = vec![];
+    let mut writers: FxHashMap<TensorId, Vec<usize>> = FxHashMap::default();
+    for (i, k) in graph.kernels.iter().enumerate() {
+        let read: Vec<usize> = k.reads().iter().filter_map(|t| writers.get(t)).flatten().copied().collect();
+        let own = k.nodes.iter().filter(|n| !read.iter().any(|w| out[*w].contains(n))).collect();
+        out.push(own);
+        k.writes().into_iter().for_each(|t| writers.entry(t).or_default().push(i));
+    }
+    out
+}
+
+/// What a kernel's family leaves that is no activation.
+fn structure(k: &Kernel, d: &mut Decided) {
+    let long = |d: &wgfc_ir::Dim| d.as_const().is_none_or(|n| n >= LONG_ROW);
+    match &k.family {
+        Family::Row(Row { len, row_stores, .. }) if long(len) => {
+            row_stores.iter().for_each(|s| d.keep(s.tensor, || "one value of each row".into()));
+        }
+        Family::PrefixScan(PrefixScan { .. }) => {
+            k.stores.iter().for_each(|s| d.keep(s.tensor, || "sums of what comes before".into()));
+        }
+        Family::Attention(Attention { parts, .. }) if *parts > 1 => {
+            k.all_stores().for_each(|s| d.keep(s.tensor, || "a part of attention".into()));
+        }
+        _ => {}
+    }
+}
+
+/// Why a value cannot be stored in f16.
+fn unfit(v: &Value) -> Option<String> {
+    let most = |(low, high): (f64, f64)| low.abs().max(high.abs());
+    let (proven, typical) = (most(v.proven), most(v.typical));
+    if v.bits {
+        Some("bits that are no number".into())
+    } else if v.whole && typical > MOST_WHOLE && (typical <= MOST || typical.is_infinite()) {
+        Some(format!("whole numbers beyond {MOST_WHOLE}"))
+    } else if typical > MOST {
+        let range = format!("its values may reach {typical:.3e}");
+        let where_ = format!(" where those that it is computed from reach {TYPICAL}");
+        Some(if proven == typical { range } else { range + &where_ })
+    } else if v.square && proven > MOST {
+        Some("a square".into())
+    } else if typical > 0.0 && typical < LEAST {
+        Some(format!("its values are too small: at most {typical:.3e}"))
+    } else {
+        None
+    }
+}
+
+/// The expressions whose error must stay small, and why.
+fn delicate(k: &Kernel, values: &[Value]) -> Vec<(ExprId, &'static str)> {
+    let b = &k.body;
+    let float = |e: ExprId| b.dtype(e) == DType::F32;
+    let constant = |e: ExprId| matches!(b.expr(e), Expr::Const(_));
+    let mut out = vec![];
+    for id in b.reachable(&k.roots()) {
+        match *b.expr(id) {
+            Expr::Cast(to, a) if to.is_int() && to.bits() > 8 && float(a) => {
+                out.push((a, "an integer is computed from it"));
+            }
+            Expr::Bitcast(_, a) if float(a) => out.push((a, "its bits are looked at")),
+            Expr::Binary(BinaryOp::Eq | BinaryOp::Ne, x, y) if float(x) && !constant(x) && !constant(y) => {
+                out.extend([x, y].map(|e| (e, "it is tested for equality")));
+            }
+            Expr::Binary(BinaryOp::Rem | BinaryOp::Mod, x, y) if float(x) => {
+                out.extend([x, y].map(|e| (e, "a remainder is computed from it")));
+            }
+            Expr::Unary(UnaryOp::Sin | UnaryOp::Cos | UnaryOp::Tan, a) => {
+                let angle = values.get(a as usize).map_or((0.0, 0.0), |v| v.typical);
+                if angle.0.abs().max(angle.1.abs()) > MOST_ANGLE {
+                    out.push((a, "an angle is computed from it"));
+                }
+            }
+            _ => {}
+        }
+    }
+    out
+}
+
+/// The kernel with loads of tensors that became f16 widened.
+fn widened(k: &Kernel, halved: &[bool]) -> Kernel {
+    let domain = k.domain();
+    let mut body = Body::default();
+    let mut ids: Vec<ExprId> = vec![];
+    for (_, e, dtype) in k.body.iter() {
+        let of = |id: ExprId| ids.get(id as usize).copied().unwrap_or(0);
+        let new = e.mapped(of, |p| renumbered(p, of, &domain));
+        let half = matches!(e, Expr::Load { tensor, .. } if halved.get(*tensor) == Some(&true));
+        ids.push(match half {
+            true => {
+                let load = body.push(new, DType::F16);
+                body.push(Expr::Cast(DType::F32, load), DType::F32)
+            }
+            false => body.push(new, dtype),
+        });
+    }
+    let of = |id: ExprId| ids.get(id as usize).copied().unwrap_or(0);
+    let mut new = k.over(body, &of, &mut |p| renumbered(p, of, &domain));
+    let mut body = std::mem::take(&mut new.body);
+    for s in new.all_stores_mut().filter(|s| halved.get(s.tensor) == Some(&true)) {
+        s.value = exact(&mut body, s.value).unwrap_or(s.value);
+    }
+    new.body = body;
+    new
+}
+
+/// An f32 as the f16 that it is, where it is one.
+fn exact(body: &mut Body, e: ExprId) -> Option<ExprId> {
+    match *body.expr(e) {
+        Expr::Cast(DType::F32, a) if body.dtype(a) == DType::F16 => Some(a),
+        Expr::Select(c, a, b) => {
+            let (a, b) = (exact(body, a)?, exact(body, b)?);
+            Some(body.push(Expr::Select(c, a, b), DType::F16))
+        }
+        Expr::Const(s) if s.dtype == DType::F32 => {
+            let v = s.as_f64();
+            let same = half::f16::from_f64(v).to_f64().to_bits() == v.to_bits();
+            same.then(|| body.push(Expr::Const(Scalar::from_f64(DType::F16, v)), DType::F16))
+        }
+        _ => None,
+    }
+}
+
+/// An f32 rounded to f16.
+fn rounded(body: &mut Body, e: ExprId) -> ExprId {
+    let half = match exact(body, e) {
+        Some(half) => half,
+        None => body.push(Expr::Cast(DType::F16, e), DType::F16),
+    };
+    body.push(Expr::Cast(DType::F32, half), DType::F32)
+}
+
+/// Whether a kernel is a product of two operands that fit f16.
+fn operands_fit(k: &Kernel, values: &[Value]) -> bool {
+    let Family::Matmul(Matmul { batch, m, a, b, sums, .. }) = &k.family else { return false };
+    let fits = |e: &ExprId| values.get(*e as usize).is_some_and(|v| unfit(v).is_none());
+    b.len() == 1 && sums.is_empty() && !thin(batch, m) && fits(a) && b.iter().all(fits)
+}
+
+/// A product whose operands are rounded, if matrix units take it then.
+fn for_units(k: &Kernel) -> Kernel {
+    let mut new = k.clone();
+    if let Family::Matmul(m) = &mut new.family {
+        m.a = rounded(&mut new.body, m.a);
+        m.b.iter_mut().for_each(|b| *b = rounded(&mut new.body, *b));
+    }
+    let taken = sides(&new).is_some_and(|(x, y)| suits(&new, &x, &y));
+    if taken { new } else { k.clone() }
+}

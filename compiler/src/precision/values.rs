@@ -1,0 +1,365 @@
+//! Between which numbers the values of kernels lie.
+//!
+//! Of each expression two ranges are known. One is proven: it follows from constants, positions, types and functions that are
+//! bounded. The other is typical: what it is where nothing is proven and what comes from memory or from sums lies
+//! within [`TYPICAL`]. So `x · 1e5` is typically up to 1.6e6, though it may be 0.
+
+use super::TYPICAL;
+use crate::kernel::{Expr, ExprId, Family, Kernel, KernelGraph, ReduceKind, Reduction, TensorId, TensorKind};
+use rustc_hash::FxHashMap;
+use wgfc_ir::halved::Loss;
+use wgfc_ir::{BinaryOp, Class, DType, Dim, Scalar, UnaryOp};
+
+/// The least and the greatest number.
+type Range = (f64, f64);
+
+const ALL: Range = (f64::NEG_INFINITY, f64::INFINITY);
+/// Elements of the largest constant of integers that is looked at.
+const MOST_INTEGERS: usize = 1 << 16;
+
+/// What is known of a value.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Value {
+    /// It lies in this range, or is no number.
+    pub proven: Range,
+    /// It lies in this one if what is read and summed is of usual size.
+    pub typical: Range,
+    /// It is a whole number.
+    pub whole: bool,
+    /// It grows as a square or an exponential of something.
+    pub square: bool,
+    /// It is the bits of something else.
+    pub bits: bool,
+}
+
+impl Value {
+    /// Of this range for certain.
+    fn within(low: f64, high: f64) -> Value {
+        Value { proven: (low, high), typical: (low, high), whole: false, square: false, bits: false }
+    }
+    /// Anything, of usual size.
+    fn unknown() -> Value {
+        Value { typical: (-TYPICAL, TYPICAL), ..Value::within(ALL.0, ALL.1) }
+    }
+    /// A whole number of this range for certain.
+    fn whole(low: f64, high: f64) -> Value {
+        Value { whole: true, ..Value::within(low, high) }
+    }
+    /// Whatever a type holds.
+    fn of_type(t: DType) -> Value {
+        match t.class() {
+            Class::Float => Value::unknown(),
+            Class::Bool => Value::whole(0.0, 1.0),
+            Class::Int => Value::whole(-(2f64.powi(t.bits() as i32 - 1)), 2f64.powi(t.bits() as i32 - 1)),
+            Class::Uint => Value::whole(0.0, 2f64.powi(t.bits() as i32)),
+        }
+    }
+    /// As it is read again: usual where nothing is proven.
+    fn stored(self) -> Value {
+        let proven = self.proven;
+        if proven.0.is_finite() && proven.1.is_finite() {
+            return Value { typical: proven, ..self };
+        }
+        let typical = (proven.0.max(-TYPICAL).min(proven.1), proven.1.min(TYPICAL).max(proven.0));
+        Value { typical, ..self }
+    }
+    /// One of both.
+    fn or(self, o: Value) -> Value {
+        Value {
+            proven: hull(self.proven, o.proven),
+            typical: hull(self.typical, o.typical),
+            whole: self.whole && o.whole,
+            square: self.square || o.square,
+            bits: self.bits || o.bits,
+        }
+    }
+    /// Both ranges through a function of them.
+    fn map(self, f: impl Fn(Range) -> Range) -> Value {
+        let proven = ordered(f(self.proven), ALL);
+        let typical = ordered(f(self.typical), (-TYPICAL, TYPICAL));
+        Value { proven, typical: clip(typical, proven), bits: false, ..self }
+    }
+    /// Both ranges of two values.
+    fn with(self, o: Value, f: impl Fn(Range, Range) -> Range) -> Value {
+        let proven = ordered(f(self.proven, o.proven), ALL);
+        let typical = ordered(f(self.typical, o.typical), (-TYPICAL, TYPICAL));
+        let (whole, square) = (self.whole && o.whole, self.square || o.square);
+        Value { proven, typical: clip(typical, proven), whole, square, bits: false }
+    }
+}
+
+fn hull(a: Range, b: Range) -> Range {
+    (a.0.min(b.0), a.1.max(b.1))
+}
+
+/// `otherwise` where an end is no number.
+fn ordered(r: Range, otherwise: Range) -> Range {
+    if r.0 <= r.1 { r } else { otherwise }
+}
+
+/// The part of `r` inside of `of`, or the end that is nearest.
+fn clip(r: Range, of: Range) -> Range {
+    (r.0.clamp(of.0, of.1), r.1.clamp(of.0, of.1))
+}
+
+/// The hull of a function's values at the corners, for those that are monotonic in each operand.
+fn corners(a: Range, b: Range, f: impl Fn(f64, f64) -> f64) -> Range {
+    let all = [f(a.0, b.0), f(a.0, b.1), f(a.1, b.0), f(a.1, b.1)];
+    if all.iter().any(|v| v.is_nan()) {
+        return (f64::NAN, f64::NAN);
+    }
+    all.into_iter().fold((f64::INFINITY, f64::NEG_INFINITY), |r, v| (r.0.min(v), r.1.max(v)))
+}
+
+/// A product, where 0 times what has no bound is 0.
+fn times(x: f64, y: f64) -> f64 {
+    if x == 0.0 || y == 0.0 { 0.0 } else { x * y }
+}
+
+/// What is known of tensors, from kernel to kernel.
+pub struct Values<'g> {
+    graph: &'g KernelGraph,
+    losses: FxHashMap<TensorId, Loss>,
+    known: FxHashMap<TensorId, Value>,
+}
+
+impl<'g> Values<'g> {
+    /// Of constants.
+    pub fn new(graph: &'g KernelGraph) -> Values<'g> {
+        let (mut losses, mut known) = (FxHashMap::default(), FxHashMap::default());
+        let mut looked_at: FxHashMap<usize, Option<Loss>> = FxHashMap::default();
+        for (i, t) in graph.tensors.iter().enumerate() {
+            let TensorKind::Const(data) = &t.kind else { continue };
+            let address = std::sync::Arc::as_ptr(data) as usize;
+            if let Some(loss) = *looked_at.entry(address).or_insert_with(|| data.loss_in_half()) {
+                let v = Value::within(loss.range.0, loss.range.1);
+                known.insert(i, Value { whole: loss.whole, ..v });
+                losses.insert(i, loss);
+            } else if data.numel() <= MOST_INTEGERS
+                && let Some(all) = data.to_i64s().filter(|all| !all.is_empty())
+            {
+                let ends = all.iter().fold((i64::MAX, i64::MIN), |r, v| (r.0.min(*v), r.1.max(*v)));
+                known.insert(i, Value::whole(ends.0 as f64, ends.1 as f64));
+            }
+        }
+        Values { graph, losses, known }
+    }
+
+    /// What f16 would lose of each constant of f32 whose values are known.
+    pub fn losses(&self) -> Vec<(TensorId, Loss)> {
+        let mut all: Vec<(TensorId, Loss)> = self.losses.iter().map(|(t, l)| (*t, *l)).collect();
+        all.sort_by_key(|(t, _)| *t);
+        all
+    }
+
+    /// Of all expressions of the next kernel. What it stores is known from then on.
+    pub fn kernel(&mut self, k: &Kernel) -> Vec<Value> {
+        let domain = k.domain();
+        let mut all: Vec<Value> = vec![];
+        for (_, e, dtype) in k.body.iter() {
+            let v = self.of(k, e, dtype, &domain, &all);
+            all.push(v);
+        }
+        for s in k.all_stores() {
+            let Some(v) = all.get(s.value as usize).copied() else { continue };
+            let v = if s.combine.is_some() { Value::of_type(k.body.dtype(s.value)) } else { v };
+            self.known.entry(s.tensor).and_modify(|old| *old = old.or(v)).or_insert(v);
+        }
+        all
+    }
+
+    fn of(&self, k: &Kernel, e: &Expr, dtype: DType, domain: &[Dim], all: &[Value]) -> Value {
+        let at = |e: ExprId| all.get(e as usize).copied().unwrap_or_else(Value::unknown);
+        match e {
+            Expr::Const(s) if dtype.is_float() => {
+                let v = s.as_f64();
+                Value { whole: v.fract() == 0.0, ..Value::within(v, v) }
+            }
+            Expr::Const(s) => Value::whole(s.as_f64(), s.as_f64()),
+            Expr::Index(p) => {
+                let ends = [p.lower_bound(domain), p.upper_bound(domain)].map(|d| d?.as_const());
+                let [low, high] = ends.map(|d| d.map(|d| d as f64));
+                Value::whole(low.unwrap_or(ALL.0), high.unwrap_or(ALL.1))
+            }
+            Expr::Load { tensor, .. } => match self.known.get(tensor) {
+                Some(v) => v.stored(),
+                None => {
+                    let t = self.graph.tensors.get(*tensor).map_or(dtype, |t| t.ty.dtype);
+                    Value::of_type(t)
+                }
+            },
+            Expr::Acc(i) => self.result(k, *i, dtype, domain, all),
+            Expr::Shared { .. } => Value::of_type(dtype),
+            Expr::Unary(op, a) => unary(*op, at(*a), dtype),
+            Expr::Binary(op, a, b) => {
+                let same = a == b;
+                let power = match k.body.expr(*b) {
+                    Expr::Const(s) => Some(*s),
+                    _ => None,
+                };
+                binary(*op, at(*a), at(*b), same, power, dtype)
+            }
+            Expr::Select(_, a, b) => at(*a).or(at(*b)),
+            Expr::Cast(to, a) if to.is_float() => at(*a),
+            Expr::Cast(to, a) => {
+                let (own, v) = (Value::of_type(*to), at(*a));
+                let fits = own.proven.0 <= v.proven.0 && v.proven.1 <= own.proven.1;
+                if fits { Value::whole(v.proven.0, v.proven.1) } else { own }
+            }
+            Expr::Bitcast(to, a) if *to == k.body.dtype(*a) => at(*a),
+            Expr::Bitcast(to, _) => Value { bits: to.is_float(), ..Value::of_type(*to) },
+        }
+    }
+
+    /// A result of the family.
+    fn result(&self, k: &Kernel, i: u32, dtype: DType, domain: &[Dim], all: &[Value]) -> Value {
+        let reduction: Option<(&Reduction, &Dim)> = match &k.family {
+            Family::Row(r) => r.reductions.get(i as usize).map(|x| (x, &r.len)),
+            Family::PrefixScan(p) => Some((&p.reduction, &p.len)),
+            _ => None,
+        };
+        let Some((r, len)) = reduction.filter(|(r, _)| (r.value as usize) < all.len()) else {
+            return Value::of_type(dtype);
+        };
+        let v = all[r.value as usize];
+        let n = len.upper_bound(domain).and_then(|d| d.as_const());
+        match r.kind {
+            ReduceKind::Max | ReduceKind::Min | ReduceKind::Last { .. } if r.dtype.is_float() => v.stored(),
+            ReduceKind::Sum if r.dtype.is_float() => {
+                let n = n.map_or(f64::INFINITY, |n| n as f64);
+                let sum = Value { whole: v.whole, square: v.square, ..Value::unknown() };
+                let proven = (times(v.proven.0.min(0.0), n), times(v.proven.1.max(0.0), n));
+                Value { proven: ordered(proven, ALL), ..sum }.stored()
+            }
+            ReduceKind::Arg { .. } => Value::whole(0.0, n.map_or(f64::INFINITY, |n| n as f64)),
+            _ => Value { square: v.square, ..Value::of_type(dtype) },
+        }
+    }
+}
+
+fn unary(op: UnaryOp, a: Value, dtype: DType) -> Value {
+    use UnaryOp::*;
+    if !dtype.is_float() {
+        return match op {
+            Neg => a.map(|(l, h)| (-h, -l)),
+            Abs => a.map(|(l, h)| (0.0, h.max(-l))),
+            IsNan | IsInf => Value::whole(0.0, 1.0),
+            _ => Value::of_type(dtype),
+        };
+    }
+    let bounded = |low, high| Value::within(low, high);
+    match op {
+        Neg => a.map(|(l, h)| (-h, -l)),
+        Abs => a.map(|(l, h)| {
+            (if l <= 0.0 && h >= 0.0 { 0.0 } else { l.abs().min(h.abs()) }, h.abs().max(l.abs()))
+        }),
+        Sign => Value::whole(-1.0, 1.0),
+        Floor | Ceil | Round | Trunc => Value { whole: true, ..a.map(|(l, h)| (l.floor(), h.ceil())) },
+        Sqrt => {
+            let root = a.map(|(l, h)| (l.max(0.0).sqrt(), h.max(0.0).sqrt()));
+            Value { whole: false, square: false, ..root }
+        }
+        Exp => {
+            let e = a.map(|(l, h)| (l.exp(), h.exp()));
+            Value { whole: false, square: true, ..e }
+        }
+        Sinh | Cosh => {
+            let e = a.map(|(l, h)| (-l.abs().max(h.abs()).exp(), l.abs().max(h.abs()).exp()));
+            Value { whole: false, square: true, ..e }
+        }
+        Sin | Cos | Tanh | Erf => bounded(-1.0, 1.0),
+        Sigmoid => bounded(0.0, 1.0),
+        Atan | Asin => bounded(-1.6, 1.6),
+        Acos => bounded(0.0, 3.2),
+        Recip => Value { square: false, ..quotient(Value::within(1.0, 1.0), a) },
+        _ => Value::unknown(),
+    }
+}
+
+/// Of a divisor that may be 0 nothing is known.
+fn quotient(a: Value, b: Value) -> Value {
+    let over = |x: Range, y: Range| {
+        let apart = y.0 > 0.0 || y.1 < 0.0;
+        let over = |x: f64, y: f64| if y.is_infinite() { 0.0 } else { x / y };
+        if apart { corners(x, y, over) } else { (f64::NAN, f64::NAN) }
+    };
+    Value { whole: false, ..a.with(b, over) }
+}
+
+fn binary(op: BinaryOp, a: Value, b: Value, same: bool, power: Option<Scalar>, dtype: DType) -> Value {
+    use BinaryOp::*;
+    if op.is_comparison() {
+        return Value::whole(0.0, 1.0);
+    }
+    match op {
+        Add => a.with(b, |x, y| (x.0 + y.0, x.1 + y.1)),
+        Sub => a.with(b, |x, y| (x.0 - y.1, x.1 - y.0)),
+        Mul if same => {
+            let square = a.map(|(l, h)| {
+                let most = l.abs().max(h.abs());
+                (0.0, times(most, most))
+            });
+            Value { square: dtype.is_float(), ..square }
+        }
+        Mul => a.with(b, |x, y| corners(x, y, times)),
+        Min => a.with(b, |x, y| (x.0.min(y.0), x.1.min(y.1))),
+        Max => a.with(b, |x, y| (x.0.max(y.0), x.1.max(y.1))),
+        Div | Quot if dtype.is_float() => Value { square: a.square, ..quotient(a, b) },
+        Pow if dtype.is_float() => match power.map(Scalar::as_f64) {
+            Some(y) if y > 1.0 => {
+                let raised = a.map(|(l, h)| {
+                    let most = l.abs().max(h.abs()).powf(y);
+                    (-most, most)
+                });
+                Value { whole: false, square: true, ..raised }
+            }
+            Some(y) if y > 0.0 => Value { whole: false, square: false, ..a },
+            _ => Value::unknown(),
+        },
+        _ if dtype.is_float() => Value::unknown(),
+        _ => Value::of_type(dtype),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::kernel::parse;
+    use crate::precision::MOST;
+
+    /// The value stored last by the last kernel of a text.
+    fn last(text: &str) -> Value {
+        let graph = parse(text).unwrap();
+        let mut values = Values::new(&graph);
+        let all: Vec<Vec<Value>> = graph.kernels.iter().map(|k| values.kernel(k)).collect();
+        let store = graph.kernels.last().unwrap().stores.last().unwrap();
+        all.last().unwrap()[store.value as usize]
+    }
+
+    fn map(body: &str) -> Value {
+        let tensors = "t0: f32[9000] input 0 as \"x\"\nt1: f32[9000] output 0 as \"y\"\n\n";
+        let body = body.lines().map(|l| format!("  {}\n", l.trim())).collect::<String>();
+        last(&format!("{tensors}kernel 0 map [9000] @ \"n\"\n{body}"))
+    }
+
+    #[test]
+    fn values_have_ranges() {
+        let v = map(
+            "e0: f32 = t0[%0]\ne1: f32 = sigmoid(e0)\ne2: f32 = 3.0:f32\ne3: f32 = mul(e1, e2)\nt1[%0] = e3",
+        );
+        assert_eq!((v.proven, v.square), ((0.0, 3.0), false));
+        let v = map("e0: i32 = index(2*%0 + 1)\ne1: f32 = cast(f32, e0)\nt1[%0] = e1");
+        assert_eq!((v.proven, v.whole), ((1.0, 17999.0), true));
+        let v = map("e0: f32 = t0[%0]\ne1: f32 = 1e5:f32\ne2: f32 = mul(e0, e1)\nt1[%0] = e2");
+        assert_eq!(v.typical, (-1.6e6, 1.6e6));
+        assert!(v.typical.1 > MOST && v.proven == ALL);
+        let v = map("e0: f32 = t0[%0]\ne1: f32 = mul(e0, e0)\nt1[%0] = e1");
+        assert!(v.square && v.proven == (0.0, f64::INFINITY));
+        let v = map("e0: u32 = 1065353216:u32\ne1: f32 = bitcast(f32, e0)\nt1[%0] = e1");
+        assert!(v.bits);
+        let v = map(
+            "e0: f32 = t0[%0]\ne1: f32 = -3.4e38:f32\ne2: f32 = 0.0:f32\ne3: bool = gt(e0, e2)\ne4: f32 = select(e3, e2, e1)\nt1[%0] = e4",
+        );
+        assert!(v.typical.0 < -3e38 && v.typical.1 == 0.0);
+    }
+}

@@ -1,0 +1,251 @@
+//! Weights of products rounded to 8 or 4 bits ([`Options::weights`]).
+//!
+//! ```text
+//! contract (a, w[K, N])  →  contract (a, transpose(map { (q - zero) · scale } (q[N, K], scale[N, K/32])))
+//! ```
+//!
+//! Along the summed axis, [`BLOCK`] elements have a scale in f16 in common; each is rounded to the nearest multiple of it. Of 8
+//! bits the scale is the greatest magnitude over 127; of 4 bits, -8 of it is the value of greatest magnitude. What is quantised is an expression
+//! that products compute where they read it: only integers and scales are in memory. A table that also is looked up in, as an embedding that shares
+//! its weights with the last product, is quantised for both.
+
+use crate::lower::Lowering;
+use crate::lower::dequantize::{Zero, dequantized, per_element};
+use crate::options::{Options, WeightBits};
+use crate::precision::unknown;
+use crate::{Diagnostic, Errors};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use wgfc_ir::program::Quantised;
+use wgfc_ir::{Builder, DType, Graph, NodeId, Op, Poly, Tensor, Value};
+
+/// Elements along the summed axis that have a scale in common.
+pub const BLOCK: usize = 32;
+/// Rows and columns of the smallest weight worth it.
+const LEAST: usize = 64;
+
+/// Quantises the weights of a graph that has not been rewritten. `operators` are the model's nodes.
+///
+/// # Errors
+/// A node to keep that there is not.
+pub fn quantise(
+    graph: &mut Graph,
+    options: &Options,
+    operators: &BTreeMap<String, String>,
+) -> Result<Quantised, Errors> {
+    let origins = graph.node_ids().flat_map(|n| &graph.node(n).origin).map(|o| &**o);
+    let known: BTreeSet<&str> = origins.chain(operators.keys().map(String::as_str)).collect();
+    let missing = options.keep_f32.iter().filter(|n| !known.contains(n.as_str()));
+    let missing: Vec<Diagnostic> = missing.map(|n| unknown(n, known.iter().copied())).collect();
+    if !missing.is_empty() {
+        return Err(Errors(missing));
+    }
+    let mut out = Quantised { bits: options.weights.bits(), ..Quantised::default() };
+    let (mut error, mut norm) = (0.0, 0.0);
+    for n in graph.node_ids().collect::<Vec<_>>() {
+        let Some((t, k)) = weight(graph, n, options) else { continue };
+        let q = Blocks::of(&t, k, options.weights);
+        let all = q.norm.sqrt();
+        let relative = if q.error == 0.0 { 0.0 } else { q.error.sqrt() / all };
+        out.weights += 1;
+        out.bytes_before += t.dtype.bytes_of(t.numel() as u64);
+        out.bytes += q.bytes();
+        out.worst = out.worst.max(relative);
+        error += q.error;
+        norm += q.norm;
+        replace(graph, n, q, t.dtype, k).map_err(Diagnostic::internal)?;
+    }
+    out.relative_error = if error == 0.0 { 0.0 } else { (error / norm).sqrt() };
+    graph.remove_dead();
+    Ok(out)
+}
+
+/// The constant of a node, and its axis that all products sum over that read it.
+fn weight(graph: &Graph, n: NodeId, options: &Options) -> Option<(Arc<Tensor>, usize)> {
+    let Op::Const(t) = &graph.node(n).op else { return None };
+    let large = matches!(t.shape[..], [a, b] if a >= LEAST && b >= LEAST);
+    let value = Value { node: n, port: 0 };
+    if !large || !matches!(t.dtype, DType::F32 | DType::F16 | DType::BF16) || graph.is_output(value) {
+        return None;
+    }
+    let mut axis = None;
+    summed(graph, value, false, options, &mut axis)?;
+    Some((t.clone(), axis?))
+}
+
+/// Finds the axis that products sum over of what `v` is, or of its transpose. `None` where something else reads it than products
+/// and lookups of rows, or products sum over different axes.
+fn summed(
+    graph: &Graph,
+    v: Value,
+    transposed: bool,
+    options: &Options,
+    axis: &mut Option<usize>,
+) -> Option<()> {
+    for (user, i) in graph.uses(v) {
+        let node = graph.node(user);
+        if options.keep_f32.iter().any(|n| node.origin.iter().any(|o| **o == **n)) {
+            return None;
+        }
+        match &node.op {
+            Op::Contract(c) if node.inputs[0] != node.inputs[1] => {
+                let own = if i == 0 { &c.a } else { &c.b };
+                let k = c.k();
+                let at = own.iter().position(|l| k.contains(l)).filter(|_| k.len() == 1)?;
+                let at = if transposed { 1 - at } else { at };
+                if axis.is_some_and(|a| a != at) {
+                    return None;
+                }
+                *axis = Some(at);
+            }
+            Op::Gather { .. } if i == 0 && !transposed => {}
+            Op::View { index, fill: None, .. } if *index == [Poly::var(1), Poly::var(0)] => {
+                let to = Value { node: user, port: 0 };
+                if graph.is_output(to) {
+                    return None;
+                }
+                summed(graph, to, !transposed, options, axis)?;
+            }
+            _ => return None,
+        }
+    }
+    Some(())
+}
+
+/// Rows of the other axis, each of blocks along the summed one.
+struct Blocks {
+    rows: usize,
+    len: usize,
+    bits: WeightBits,
+    /// Packed integers; none where the weight is absent.
+    packed: Option<Vec<u8>>,
+    scales: Vec<u8>,
+    /// Squares of what is lost, and of all.
+    error: f64,
+    norm: f64,
+}
+
+impl Blocks {
+    fn of(t: &Tensor, k: usize, bits: WeightBits) -> Blocks {
+        let (rows, len) = (t.shape[1 - k], t.shape[k]);
+        let mut out = Blocks { rows, len, bits, packed: None, scales: vec![], error: 0.0, norm: 0.0 };
+        let Some(values) = t.to_f32s() else { return out };
+        let mut packed = vec![0u8; out.dtype().bytes_for(rows * len)];
+        let mut row = vec![0.0f32; len];
+        for r in 0..rows {
+            for (i, v) in row.iter_mut().enumerate() {
+                *v = if k == 1 { values[r * len + i] } else { values[i * rows + r] };
+            }
+            for (b, block) in row.chunks(BLOCK).enumerate() {
+                let scale = out.scale(block);
+                out.scales.extend(scale.to_bits().to_le_bytes());
+                let first = r * len + b * BLOCK;
+                for (i, v) in block.iter().enumerate() {
+                    let (near, code) = out.nearest(*v, scale.to_f32());
+                    let at = first + i;
+                    match bits {
+                        WeightBits::Q4 => packed[at / 2] |= code << (4 * (at % 2)),
+                        _ => packed[at] = code,
+                    }
+                    out.error += f64::from(v - near) * f64::from(v - near);
+                    out.norm += f64::from(*v) * f64::from(*v);
+                }
+            }
+        }
+        out.packed = Some(packed);
+        out
+    }
+
+    /// The scale of a block.
+    fn scale(&self, block: &[f32]) -> half::f16 {
+        let extreme = block.iter().fold(0.0f32, |m, v| if v.abs() > m.abs() { *v } else { m });
+        let scale = match self.bits {
+            WeightBits::Q4 => extreme / -8.0,
+            _ => extreme.abs() / 127.0,
+        };
+        half::f16::from_f32(scale.clamp(-65504.0, 65504.0))
+    }
+
+    /// The nearest value that there is, and its integer.
+    fn nearest(&self, v: f32, scale: f32) -> (f32, u8) {
+        let steps = if scale == 0.0 { 0.0 } else { (v / scale).round_ties_even() };
+        match self.bits {
+            WeightBits::Q4 => {
+                let steps = steps.clamp(-8.0, 7.0);
+                (steps * scale, (steps + 8.0) as u8)
+            }
+            _ => {
+                let steps = steps.clamp(-127.0, 127.0);
+                (steps * scale, steps as i8 as u8)
+            }
+        }
+    }
+
+    fn dtype(&self) -> DType {
+        if self.bits == WeightBits::Q4 { DType::U4 } else { DType::I8 }
+    }
+
+    fn bytes(&self) -> u64 {
+        let scales = self.rows * self.len.div_ceil(BLOCK);
+        self.dtype().bytes_of((self.rows * self.len) as u64) + 2 * scales as u64
+    }
+}
+
+/// Puts the integers in the place of a weight.
+fn replace(graph: &mut Graph, n: NodeId, q: Blocks, dtype: DType, k: usize) -> Result<(), String> {
+    let old = Value { node: n, port: 0 };
+    let (name, readers) = (graph.node(n).names.clone(), graph.uses(old));
+    let (packed_type, zero) = (q.dtype(), if q.bits == WeightBits::Q4 { Zero::Is(8) } else { Zero::Is(0) });
+    let (rows, len) = (q.rows, q.len);
+    let blocks = len.div_ceil(BLOCK);
+    let [packed, scales] = match q.packed {
+        Some(packed) => [
+            Tensor::new(packed_type, vec![rows, len], packed)?,
+            Tensor::new(DType::F16, vec![rows, blocks], q.scales)?,
+        ],
+        None => {
+            [Tensor::absent(packed_type, vec![rows, len]), Tensor::absent(DType::F16, vec![rows, blocks])]
+        }
+    };
+    let origin = graph.node(n).origin.clone();
+    let mut cx = Lowering::new(graph);
+    cx.origin = origin;
+    let packed = cx.constant(packed);
+    cx.graph.node_mut(packed.node).names = name;
+    let scales = cx.constant(scales);
+    let shape = [rows, len].map(Into::into);
+    let words = |e: crate::lower::OpError| e.message;
+    let scale = per_element(&mut cx, scales, 1, BLOCK as i64, &shape).map_err(words)?;
+    let mut new = dequantized(&mut cx, packed, scale, &zero, dtype).map_err(words)?;
+    if k == 0 {
+        new = Builder::transpose(&mut cx, new, &[1, 0])?;
+    }
+    for (user, i) in readers {
+        graph.set_input(user, i, new);
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn blocks_are_near() {
+        let values: Vec<f32> = (0..64 * 70).map(|i| ((i * 7919) % 1001) as f32 / 500.0 - 1.0).collect();
+        let t = Tensor::from_f32(vec![64, 70], &values);
+        for (bits, most) in [(WeightBits::Q8, 5e-3), (WeightBits::Q4, 9e-2)] {
+            for k in [0, 1] {
+                let q = Blocks::of(&t, k, bits);
+                let relative = (q.error / q.norm).sqrt();
+                assert!(relative > 1e-4 && relative < most, "{relative}");
+                assert_eq!((q.rows, q.len), if k == 1 { (64, 70) } else { (70, 64) });
+                let bytes = q.packed.as_ref().unwrap().len() + q.scales.len();
+                assert_eq!(bytes as u64, q.bytes());
+            }
+        }
+        let zeros = Blocks::of(&Tensor::zeros(DType::F32, vec![64, 64]), 1, WeightBits::Q4);
+        assert!(zeros.error == 0.0 && zeros.packed.unwrap().iter().all(|b| *b == 0x88));
+        assert!(Blocks::of(&Tensor::absent(DType::F32, vec![64, 64]), 1, WeightBits::Q4).packed.is_none());
+    }
+}

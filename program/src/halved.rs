@@ -1,0 +1,137 @@
+//! Tensors of f32 in f16, converted when their bytes are asked for.
+
+use crate::tensor::Data;
+use crate::{DType, Tensor};
+use half::f16;
+use half::slice::HalfFloatSliceExt;
+use std::sync::{Arc, OnceLock};
+
+/// Elements that are converted together.
+const BLOCK: usize = 4096;
+
+/// The elements of a tensor of f32, rounded to the nearest f16.
+struct Halved {
+    of: Tensor,
+    bytes: OnceLock<Vec<u8>>,
+}
+
+impl AsRef<[u8]> for Halved {
+    fn as_ref(&self) -> &[u8] {
+        self.bytes.get_or_init(|| {
+            let mut out = Vec::with_capacity(2 * self.of.numel());
+            blocks(&self.of, |_, halves| out.extend_from_slice(bytemuck::cast_slice(halves)));
+            // What could not be read is reported by who reads.
+            out.resize(2 * self.of.numel(), 0);
+            out
+        })
+    }
+}
+
+/// Calls `f` with some of the elements at a time, as they are and rounded.
+fn blocks(t: &Tensor, mut f: impl FnMut(&[f32], &[f16])) {
+    let (mut whole, mut halves) = ([0.0; BLOCK], [f16::ZERO; BLOCK]);
+    for block in t.bytes().unwrap_or_default().chunks(4 * BLOCK) {
+        let n = block.len() / 4;
+        for (to, from) in whole.iter_mut().zip(block.chunks_exact(4)) {
+            *to = f32::from_le_bytes([from[0], from[1], from[2], from[3]]);
+        }
+        halves[..n].convert_from_f32_slice(&whole[..n]);
+        f(&whole[..n], &halves[..n]);
+    }
+}
+
+/// What rounding a tensor of f32 to f16 loses.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Loss {
+    /// The least and the greatest value.
+    pub range: (f64, f64),
+    /// Whether all values are whole numbers.
+    pub whole: bool,
+    /// Whether all values that are finite stay so, and no other is there.
+    pub finite: bool,
+    /// Whether some value changes.
+    pub rounded: bool,
+    /// The norm of what changes, relative to that of all values.
+    pub relative: f64,
+}
+
+impl Tensor {
+    /// What rounding to f16 loses; `None` where it is no f32 or its values are not known.
+    pub fn loss_in_half(&self) -> Option<Loss> {
+        self.bytes().filter(|_| self.dtype == DType::F32)?;
+        let (mut low, mut high, mut whole, mut finite) = (f32::INFINITY, f32::NEG_INFINITY, true, true);
+        let (mut error, mut norm) = (0.0f64, 0.0f64);
+        let mut back = [0.0f32; BLOCK];
+        blocks(self, |values, halves| {
+            let back = &mut back[..values.len()];
+            halves.convert_to_f32_slice(back);
+            let (mut e, mut n) = (0.0f32, 0.0f32);
+            for (v, b) in values.iter().zip(back) {
+                low = low.min(*v);
+                high = high.max(*v);
+                whole &= v.fract() == 0.0;
+                finite &= b.is_finite();
+                let d = v - *b;
+                // Scaled so that squares of the smallest weights that matter do not vanish.
+                let (d, v) = (d * 1e6, v * 1e6);
+                e += d * d;
+                n += v * v;
+            }
+            error += f64::from(e);
+            norm += f64::from(n);
+        });
+        let relative = if error == 0.0 { 0.0 } else { (error / norm).sqrt() };
+        let range = (f64::from(low), f64::from(high));
+        Some(Loss { range, whole, finite, rounded: error != 0.0, relative })
+    }
+
+    /// The same values in f16, rounded to the nearest when they are asked for. Tensors of other types stay as they are.
+    pub fn in_half(&self) -> Tensor {
+        if self.dtype != DType::F32 {
+            return self.clone();
+        }
+        let data = match self.is_present() {
+            true => {
+                let halved = Halved { of: self.clone(), bytes: OnceLock::new() };
+                Data::Bytes { owner: Arc::new(halved), offset: 0, len: 2 * self.numel() }
+            }
+            false => Data::Absent,
+        };
+        Tensor { dtype: DType::F16, shape: self.shape.clone(), data }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn values_are_rounded_when_they_are_read() {
+        let v: Vec<f32> = (0..9001).map(|i| i as f32 * 0.37 - 900.0).collect();
+        let t = Tensor::from_f32(vec![9001], &v);
+        let h = t.in_half();
+        assert_eq!((h.dtype, h.byte_len()), (DType::F16, Some(18002)));
+        let want: Vec<f32> = v.iter().map(|v| f16::from_f32(*v).to_f32()).collect();
+        assert_eq!(h.to_f32s().unwrap(), want);
+        assert!(!Tensor::absent(DType::F32, vec![3]).in_half().is_present());
+        assert_eq!(Tensor::from_i64(vec![1], &[1]).in_half().dtype, DType::I64);
+    }
+
+    #[test]
+    fn what_is_lost() {
+        let loss = |v: &[f32]| Tensor::from_f32(vec![v.len()], v).loss_in_half().unwrap();
+        let exact = loss(&[1.0, -2048.0, 0.0]);
+        assert_eq!((exact.relative, exact.whole, exact.rounded, exact.finite), (0.0, true, false, true));
+        assert_eq!(exact.range, (-2048.0, 1.0));
+        let whole = loss(&[2049.0, 7.0]);
+        assert!(whole.whole && whole.rounded && whole.relative < 1e-3);
+        let usual = loss(&[0.1, 0.7, -0.3]);
+        assert!(!usual.whole && usual.finite && usual.relative < 2f64.powi(-11));
+        assert!(!loss(&[1.0, 65520.0]).finite && !loss(&[f32::NEG_INFINITY]).finite);
+        // Below the smallest normal numbers of f16 few bits are left.
+        assert!(loss(&[1e-7, 3e-7]).relative > 1e-2 && loss(&[1e-9]).relative == 1.0);
+        // Next to a value of usual size they do not matter.
+        assert!(loss(&[1e-9, 0.1]).relative < 2f64.powi(-11));
+        assert_eq!(Tensor::zeros(DType::F16, vec![2]).loss_in_half(), None);
+    }
+}

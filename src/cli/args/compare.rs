@@ -1,0 +1,45 @@
+//! What `wgfc compare` takes.
+
+use super::{AdapterArgs, CompileOptions, DataArgs, KeptArgs};
+use clap::{Args, ValueEnum};
+use std::path::PathBuf;
+
+/// What a model is compared with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum ReferenceArg {
+    /// The same program with everything in the model's own types
+    F32,
+    /// Kernels of one operator each, in the model's own types
+    Unfused,
+    /// The reference evaluator on the CPU
+    Evaluator,
+}
+
+/// `wgfc compare`.
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Examples:
+  wgfc compare model.onnx --precision f16
+  wgfc compare model.onnx --precision f16 --keep-f32 /layer3/Mul --input x=x.npy
+  wgfc compare model.onnx --reference evaluator --dim batch=1
+
+Both run on the same inputs; those that are not given are random. The tensors between the kernels and the outputs are compared in
+the order in which they are computed. The relative error is that of norms: |a - b| / |b|.")]
+pub struct CompareArgs {
+    /// A model (ONNX, or a .pt2 of torch.export)
+    pub model: PathBuf,
+    #[command(flatten)]
+    pub data: DataArgs,
+    #[command(flatten)]
+    pub compile: CompileOptions,
+    /// What to compare with; without it f32 where --precision says otherwise, else the evaluator
+    #[arg(long, value_enum, value_name = "WHAT")]
+    pub reference: Option<ReferenceArg>,
+    /// Look at so many tensors in a run; more of them take more memory
+    #[arg(long, value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    pub at_once: u32,
+    #[command(flatten)]
+    pub adapter: AdapterArgs,
+    #[command(flatten)]
+    pub kept: KeptArgs,
+}

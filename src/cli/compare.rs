@@ -1,0 +1,288 @@
+//! `wgfc compare`.
+
+use super::args::{CompareArgs, ReferenceArg};
+use super::compile::say_random_weights;
+use super::kept::Kept;
+use super::run::{number, without_weights};
+use super::terminal::Terminal;
+use super::{adapter, inputs, is_program, shown};
+use std::collections::BTreeMap;
+use wgfc::compiler::kernel::{Kernel, TensorKind};
+use wgfc::compiler::{Precision, WeightBits};
+use wgfc::inspect::{nodes_of, table};
+use wgfc::model::device_profile;
+use wgfc::runtime::Gpu;
+use wgfc::{DType, Error, Fusion, Model, ModelFile, Options, Tensor};
+
+/// A tensor that both programs have.
+struct Looked {
+    name: String,
+    /// What it is in memory between kernels; outputs are what they are.
+    memory: DType,
+    nodes: Vec<String>,
+}
+
+/// How a tensor differs from the reference.
+struct Difference {
+    name: String,
+    memory: DType,
+    shape: Vec<usize>,
+    nodes: Vec<String>,
+    /// The greatest finite value of the reference.
+    largest: f64,
+    /// |a - b| / |b|, of norms over what is finite in both.
+    relative: f64,
+    /// The greatest |a - b|.
+    most: f64,
+    /// How many values are not finite here, and in the reference.
+    not_finite: [usize; 2],
+}
+
+/// Runs a model twice and compares its tensors.
+pub fn main(a: &CompareArgs, t: &Terminal) -> Result<(), Error> {
+    if is_program(&a.model) {
+        return Err(Error::usage(
+            "a compiled program has no names of its tensors",
+            "give the model that it was compiled from, with the same options",
+        ));
+    }
+    let mut file = ModelFile::open(&a.model)?;
+    if a.data.random_weights {
+        let _progress = t.spinner("making up weights".into());
+        file = file.with_random_weights()?;
+    }
+    say_random_weights(&file, t);
+    let gpu = adapter::open(&a.adapter, t)?;
+    let mut kept = Kept::open(&a.kept, &gpu, t);
+    let mut options = a.compile.options()?;
+    options.tuning = std::mem::take(&mut kept.tuning);
+    options.profile.speeds = kept.speeds;
+    options.profile = device_profile(gpu.profile(), &options.profile);
+    let changed = options.precision != Precision::F32 || options.weights != WeightBits::Own;
+    let what = a.reference.unwrap_or(if changed { ReferenceArg::F32 } else { ReferenceArg::Evaluator });
+    let clear = |e| without_weights(e, &file);
+
+    let all = tensors(&file, &options).map_err(clear)?;
+    let model = Model::compile_for(gpu.clone(), &file, &options).map_err(clear)?;
+    t.warnings(model.warnings());
+    let data = super::args::DataArgs { random_inputs: true, ..a.data.clone() };
+    let given = inputs::make(model.inputs(), &a.compile.dims, &data, t)?;
+    drop(model);
+    let mut found: Vec<Difference> = vec![];
+    let mut lost = vec![];
+    // Without a tensor between kernels there are outputs all the same.
+    let each = a.at_once as usize;
+    let runs = all.len().div_ceil(each).max(1);
+    for i in 0..runs {
+        let _progress = t.spinner(format!("comparing {}, {} of {}", shown(&a.model), i + 1, runs));
+        let looked = &all[all.len().min(i * each)..all.len().min((i + 1) * each)];
+        let (own, left_out) = with_taps(&gpu, &file, &options, looked).map_err(clear)?;
+        lost.extend(left_out.iter().cloned());
+        let kept: Vec<&Looked> = looked.iter().filter(|l| !left_out.contains(&l.name)).collect();
+        let reference = reference(&gpu, &file, &options, what, &kept).map_err(clear)?;
+        let [mut own, mut reference] = [own, reference];
+        let outputs: Vec<String> = own.outputs().iter().map(|p| p.name.clone()).collect();
+        let (a, b) = (own.run(&given)?, reference.run(&given)?);
+        let differ = |name: &str, memory: DType, nodes: &[String]| {
+            difference(name, memory, nodes, a.get(name)?, b.get(name)?)
+        };
+        found.extend(kept.iter().filter_map(|l| differ(&l.name, l.memory, &l.nodes)));
+        if i + 1 == runs {
+            let own = outputs.iter().filter(|o| !kept.iter().any(|l| l.name == **o));
+            found.extend(own.filter_map(|o| differ(o, a.get(o)?.dtype, &["output".to_owned()])));
+        }
+    }
+    if !lost.is_empty() {
+        t.note(&format!("{} tensors inside of branches, loops or functions are left out", lost.len()));
+    }
+    let against = match what {
+        ReferenceArg::F32 => "the program in f32",
+        ReferenceArg::Unfused => "kernels of one operator each, in f32",
+        ReferenceArg::Evaluator => "the reference evaluator",
+    };
+    if t.json {
+        t.print_json(&json(against, &found));
+        return Ok(());
+    }
+    t.print(&text(&shown(&a.model), against, &found));
+    Ok(())
+}
+
+/// The tensors between the kernels, in the order in which they are written, that have a name in the model.
+fn tensors(file: &ModelFile, options: &Options) -> Result<Vec<Looked>, Error> {
+    let fused = file.fuse_amended(options, &mut |_| Ok(()))?;
+    let kernels = &fused.kernels;
+    let mut out: Vec<Looked> = vec![];
+    for (k, id) in kernels.kernels.iter().flat_map(|k| k.writes().into_iter().map(move |id| (k, id))) {
+        let tensor = &kernels.tensors[id];
+        let Some(name) = tensor.name.as_deref().filter(|_| matches!(tensor.kind, TensorKind::Intermediate))
+        else {
+            continue;
+        };
+        if !out.iter().any(|l| l.name == name) {
+            let nodes = |k: &Kernel| k.nodes.iter().map(|n| n.to_string()).collect();
+            out.push(Looked { name: name.to_owned(), memory: tensor.ty.dtype, nodes: nodes(k) });
+        }
+    }
+    Ok(out)
+}
+
+/// The model with tensors as extra outputs, and the names of those that cannot be had.
+fn with_taps(
+    gpu: &Gpu,
+    file: &ModelFile,
+    options: &Options,
+    looked: &[Looked],
+) -> Result<(Model, Vec<String>), Error> {
+    let compile =
+        |taps: Vec<String>| Model::compile_for(gpu.clone(), file, &Options { taps, ..options.clone() });
+    let names: Vec<String> = looked.iter().map(|l| l.name.clone()).collect();
+    let e = match compile(names.clone()) {
+        Ok(model) => return Ok((model, vec![])),
+        Err(e) => e,
+    };
+    let Error::Compile { errors, .. } = &e else { return Err(e) };
+    let named = |n: &String| errors.0.iter().any(|d| d.message.contains(&format!("\"{n}\"")));
+    let (without, rest): (Vec<String>, Vec<String>) = names.into_iter().partition(named);
+    if without.is_empty() {
+        return Err(e);
+    }
+    Ok((compile(rest)?, without))
+}
+
+/// What the model is compared with.
+fn reference(
+    gpu: &Gpu,
+    file: &ModelFile,
+    options: &Options,
+    what: ReferenceArg,
+    looked: &[&Looked],
+) -> Result<Model, Error> {
+    let taps = looked.iter().map(|l| l.name.clone()).collect();
+    let plain = Options {
+        taps,
+        precision: Precision::F32,
+        weights: WeightBits::Own,
+        keep_f32: vec![],
+        ..options.clone()
+    };
+    match what {
+        ReferenceArg::F32 => Model::compile_for(gpu.clone(), file, &plain),
+        ReferenceArg::Unfused => {
+            Model::compile_for(gpu.clone(), file, &Options { fusion: Fusion::None, ..plain })
+        }
+        ReferenceArg::Evaluator => Model::on_cpu(file, &plain),
+    }
+}
+
+/// `None` where there is nothing to compare.
+fn difference(name: &str, memory: DType, nodes: &[String], a: &Tensor, b: &Tensor) -> Option<Difference> {
+    let values = |t: &Tensor| match t.dtype {
+        DType::F32 => Some(t.to_f32s()?.into_iter().map(f64::from).collect::<Vec<f64>>()),
+        _ => Some(t.scalars()?.into_iter().map(wgfc::ir::Scalar::as_f64).collect()),
+    };
+    let (x, y) = (values(a)?, values(b)?);
+    let (mut error, mut norm, mut most, mut largest) = (0.0, 0.0, 0.0f64, 0.0f64);
+    let mut not_finite = [0, 0];
+    for (x, y) in x.iter().zip(&y) {
+        not_finite[0] += usize::from(!x.is_finite());
+        not_finite[1] += usize::from(!y.is_finite());
+        if x.is_finite() && y.is_finite() {
+            error += (x - y) * (x - y);
+            norm += y * y;
+            most = most.max((x - y).abs());
+        }
+        if y.is_finite() {
+            largest = largest.max(y.abs());
+        }
+    }
+    let relative = if error == 0.0 { 0.0 } else { (error / norm).sqrt() };
+    let (name, nodes, shape) = (name.to_owned(), nodes.to_vec(), b.shape.clone());
+    Some(Difference { name, memory, shape, nodes, largest, relative, most, not_finite })
+}
+
+/// So many steps at which the error grows are named.
+const STEPS: usize = 3;
+
+/// The tensors whose error is the most times that of all before them, the first ones and exact ones left out.
+fn growth(all: &[Difference]) -> Vec<(&Difference, f64)> {
+    let mut before = 0.0f64;
+    let mut out = vec![];
+    for d in all {
+        if before > 0.0 && d.relative > 1.5 * before && d.relative > 1e-6 {
+            out.push((d, d.relative / before));
+        }
+        before = before.max(d.relative);
+    }
+    out.sort_by(|a, b| b.1.total_cmp(&a.1));
+    out.truncate(STEPS);
+    out
+}
+
+/// Not finite here where the reference is.
+fn overflows(d: &Difference) -> bool {
+    d.not_finite[0] > d.not_finite[1]
+}
+
+fn text(name: &str, against: &str, all: &[Difference]) -> String {
+    let heading =
+        ["tensor", "shape", "memory", "largest", "relative error", "max error", "not finite", "nodes"];
+    let mut rows = vec![heading.map(String::from).to_vec()];
+    for d in all {
+        let shape: Vec<String> = d.shape.iter().map(ToString::to_string).collect();
+        let not_finite = match d.not_finite {
+            [0, 0] => String::new(),
+            [a, b] if a == b => a.to_string(),
+            [a, b] => format!("{a}, not {b}"),
+        };
+        rows.push(vec![
+            d.name.clone(),
+            format!("[{}]", shape.join(", ")),
+            d.memory.to_string(),
+            number(d.largest),
+            format!("{:.1e}", d.relative),
+            format!("{:.1e}", d.most),
+            not_finite,
+            nodes_of(&d.nodes, 2),
+        ]);
+    }
+    let mut out = format!("{name}, compared with {against}\n\n");
+    out += &table(&rows, &[false, false, false, true, true, true, false, false]);
+    out.push('\n');
+    if let Some(d) = all.iter().find(|d| overflows(d)) {
+        out += &format!(
+            "  not finite first in \"{}\", which {} computes; --keep-f32 keeps it in f32\n",
+            d.name,
+            nodes_of(&d.nodes, 2)
+        );
+    }
+    for (d, times) in growth(all) {
+        let times = number((times * 10.0).round() / 10.0);
+        out += &format!("  the error grows {times} times at \"{}\" ({})\n", d.name, nodes_of(&d.nodes, 2));
+    }
+    out
+}
+
+fn json(against: &str, all: &[Difference]) -> serde_json::Value {
+    let one = |d: &Difference| {
+        serde_json::json!({
+            "name": d.name,
+            "shape": d.shape,
+            "memory": d.memory.name(),
+            "nodes": d.nodes,
+            "largest": d.largest,
+            "relative_error": if d.relative.is_finite() { Some(d.relative) } else { None },
+            "max_error": d.most,
+            "not_finite": d.not_finite[0],
+            "reference_not_finite": d.not_finite[1],
+        })
+    };
+    let grows: Vec<&str> = growth(all).into_iter().map(|(d, _)| d.name.as_str()).collect();
+    let tensors: BTreeMap<&str, serde_json::Value> = BTreeMap::from([
+        ("reference", against.into()),
+        ("tensors", all.iter().map(one).collect()),
+        ("error_grows_at", grows.into()),
+        ("not_finite_first", all.iter().find(|d| overflows(d)).map(|d| d.name.clone()).into()),
+    ]);
+    serde_json::json!(tensors)
+}
