@@ -48,6 +48,8 @@ pub const SOURCES: &[(&str, &str)] = &[
     ("prefix_scan.wgsl", include_str!("../templates/prefix_scan.wgsl.jinja")),
     ("prefix_scan_shared.wgsl", include_str!("../templates/prefix_scan_shared.wgsl.jinja")),
     ("sort_block.wgsl", include_str!("../templates/sort_block.wgsl.jinja")),
+    ("sort_path.wgsl", include_str!("../templates/sort_path.wgsl.jinja")),
+    ("sort_select.wgsl", include_str!("../templates/sort_select.wgsl.jinja")),
     ("sort_merge.wgsl", include_str!("../templates/sort_merge.wgsl.jinja")),
     ("staged_loop.wgsl", include_str!("../templates/staged_loop.wgsl.jinja")),
 ];

@@ -228,8 +228,8 @@ pub enum Op {
         sorted: i64,
         /// Elements of a part; the last may have fewer.
         part: i64,
-        /// So many of a part are kept, the least ones. If that is not all, what the last part lacks is the type's greatest
-        /// value.
+        /// So many of a part are kept, the least ones: all where some are in order already. If that is not all, what the last
+        /// part lacks is the type's greatest value.
         keep: i64,
     },
     /// `exp(x − max) / Σ exp(x − max)` along an axis, or its logarithm.
@@ -517,7 +517,8 @@ impl Op {
                 if !t[0].dtype.is_int() {
                     return Err(format!("sorts integers, not {}", t[0]));
                 }
-                if !(1..=*part).contains(sorted) || !(1..=*part).contains(keep) {
+                let leaves = keep < part && *sorted > 1;
+                if !(1..=*part).contains(sorted) || !(1..=*part).contains(keep) || leaves {
                     return Err(format!("parts of {part} with {sorted} in order, of which {keep} are kept"));
                 }
                 let mut ty = t[0].clone();

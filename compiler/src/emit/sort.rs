@@ -6,7 +6,7 @@ use crate::Diagnostic;
 use crate::kernel::{Kernel, Sort};
 use crate::schedule::sorts::{self, Block, Merge};
 use wgfc_codegen_templates as templates;
-use wgfc_codegen_templates::sort::{Keys, SortBlock, SortMerge};
+use wgfc_codegen_templates::sort::{Keys, SortBlock, SortMerge, SortPath, SortSelect};
 
 pub(super) fn emit(
     kernel: &Kernel,
@@ -16,11 +16,13 @@ pub(super) fn emit(
 ) -> Result<EmittedKernel, Diagnostic> {
     match *schedule {
         sorts::Sort::Block(s) => block(kernel, k, s, cx),
+        sorts::Sort::Select(s) => select(kernel, k, s, cx),
+        sorts::Sort::Path(s) => path(kernel, k, s, cx),
         sorts::Sort::Merge(s) => merge(kernel, k, s, cx),
     }
 }
 
-/// What both templates take, with the statements that store a key indented by `indent`.
+/// What all of the templates take, with the statements that store a key indented by `indent`.
 fn keys(m: &mut Module, k: &Sort, threads: u32, indent: usize) -> Result<Keys, Diagnostic> {
     let number = |n: i64| i32::try_from(n).unwrap_or(i32::MAX);
     let key = m.function("key", &[0, 1], k.key)?;
@@ -63,6 +65,45 @@ fn block(kernel: &Kernel, k: &Sort, s: Block, cx: &EmitContext) -> Result<Emitte
     let units = &k.rows * &k.len.ceil_div(k.part);
     let groups = fold_workgroups(&units.ceil_div(i64::from(count / span)), cx.target.max_workgroups);
     Ok(m.finish("sort", wgsl, [threads, 1, 1], count * 8, groups))
+}
+
+fn select(kernel: &Kernel, k: &Sort, s: Block, cx: &EmitContext) -> Result<EmittedKernel, Diagnostic> {
+    let Block { threads, each } = s;
+    let count = threads * each;
+    if !count.is_power_of_two() || !each.is_power_of_two() || each < 2 || k.keep * 2 > i64::from(count) {
+        return Err(Diagnostic::internal(format!("{} keys kept by {threads} × {each}", k.keep)));
+    }
+    let mut m = Module::new(kernel, cx, false)?;
+    let keys = keys(&mut m, k, threads, 12)?;
+    let (bits, count_bits) = (each.ilog2(), count.ilog2());
+    let first = network(each);
+    let text = SortSelect { keys, each, count, bits, count_bits, first };
+    let wgsl = templates::render(&text).map_err(template_error)?;
+    let units = &k.rows * &k.len.ceil_div(k.part);
+    let groups = fold_workgroups(&units, cx.target.max_workgroups);
+    Ok(m.finish("sort", wgsl, [threads, 1, 1], count * 8 + 8, groups))
+}
+
+fn path(kernel: &Kernel, k: &Sort, s: Block, cx: &EmitContext) -> Result<EmittedKernel, Diagnostic> {
+    let Block { threads, each } = s;
+    let count = threads * each;
+    let sorted = i32::try_from(k.sorted).unwrap_or(i32::MAX);
+    if threads < 2 || k.sorted % i64::from(count) != 0 || k.part != 2 * k.sorted {
+        return Err(Diagnostic::internal(format!("runs of {sorted} by {threads} × {each}")));
+    }
+    let mut m = Module::new(kernel, cx, false)?;
+    let keys = keys(&mut m, k, threads, 12)?;
+    // Each round leaves what one of half the invocations looked at.
+    let (mut rounds, mut left) = (0, k.sorted);
+    while left > 0 {
+        left = (left as u64).div_ceil(u64::from(threads / 2)) as i64 - 1;
+        rounds += 1;
+    }
+    let text = SortPath { keys, sorted, each, count, rounds, steps: count.ilog2() + 1 };
+    let wgsl = templates::render(&text).map_err(template_error)?;
+    let tiles = &k.rows * &k.len.ceil_div(i64::from(count));
+    let groups = fold_workgroups(&tiles, cx.target.max_workgroups);
+    Ok(m.finish("sort", wgsl, [threads, 1, 1], count * 8 + 16 + threads * 4, groups))
 }
 
 /// Batcher's network: pairs whose lesser key goes to the first, one after another, until `n` keys are in order.

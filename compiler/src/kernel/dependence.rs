@@ -1,7 +1,7 @@
 //! What expressions depend on.
 
 use super::{Expr, ExprId, Kernel};
-use wgfc_ir::Poly;
+use wgfc_ir::{Dim, Poly};
 
 /// A set of iteration variables (bits 0 to 7), results of reductions (bits 8 to 62) and [`SHARED`].
 pub type Deps = u64;
@@ -57,4 +57,16 @@ impl Dependence {
         let rest = p - &Poly::var(i);
         self.poly(&rest) & var_bit(i) == 0
     }
+}
+
+/// Whether an index expression has the values of `n` neighbours where variable `i` has its first `n`: so it is with that of
+/// the innermost of several axes that the variable counts through.
+pub fn lie_side_by_side(p: &Poly, i: usize, n: i64, domain: &[Dim]) -> bool {
+    let at = |v: i64| {
+        let vars: Vec<Poly> =
+            (0..domain.len()).map(|j| if j == i { Poly::constant(v) } else { Poly::var(j) }).collect();
+        p.subst_vars(&vars, domain)
+    };
+    let first = at(0);
+    [1, n - 1].into_iter().all(|v| (&at(v) - &first).as_const() == Some(v))
 }

@@ -21,10 +21,13 @@ use wgfc_ir::{
 const SHORT: i64 = 32;
 /// Runs that one pass merges, of rows whose length is known and of others: more are searched one after another, fewer take
 /// more passes.
-const RUNS: i64 = 4;
+const RUNS: i64 = 2;
 const RUNS_OF_ANY: i64 = 128;
-/// Of a part so many keys or more are kept, or none are left behind.
+/// Keys are left behind where this share of what a workgroup sorts is kept, or less.
 const FEW: i64 = 4;
+/// A workgroup goes through so many times what it sorts at most, and there are so many workgroups for each core otherwise.
+const THROUGH: i64 = 16;
+const BUSY: f64 = 4.0;
 
 /// Replaces the orders of long rows; returns how many.
 pub fn expand(graph: &mut Graph, device: &DeviceProfile) -> Result<usize, String> {
@@ -59,6 +62,8 @@ struct Sorter<'g> {
     block: i64,
     /// Elements of a row at most.
     most: i64,
+    /// Keys of all rows that a workgroup goes through, where it leaves most behind.
+    share: i64,
 }
 
 fn sorted(
@@ -74,7 +79,11 @@ fn sorted(
     let len = graph.ty(x).shape[axis].clone();
     let most = Bounds::of(&graph.computed).most(&len).as_const().unwrap_or(i64::from(i32::MAX));
     let b = Builder::new(graph, &origin);
-    let mut s = Sorter { b, axis, block: most_keys(device), most };
+    let rows: Dim =
+        b.shape(x).iter().enumerate().filter(|(d, _)| *d != axis).map(|(_, d)| d.clone()).product();
+    let all = rows.as_const().unwrap_or(1).max(1) as f64 * len.as_const().unwrap_or(1) as f64;
+    let share = (all / (BUSY * device.speeds.cores)) as i64;
+    let mut s = Sorter { b, axis, block: most_keys(device), most, share };
     let positions = match s.b.dtype(x).reg() {
         Reg::I64 | Reg::U64 => {
             let low = s.keys(x, Word::Low, largest)?;
@@ -147,10 +156,15 @@ impl Sorter<'_> {
             s.b.push(Op::Sort { axis, sorted, part, keep }, &[keys])
         };
         let open = len.as_const().is_none();
-        if let (Some(k), false) = (few, open) {
+        // Numbers of parts of parts are to fit 31 bits.
+        let few = few.filter(|_| !open || most < 1 << 26);
+        if let Some(k) = few {
+            let k = k.max(1);
             while most > block {
-                keys = push(self, keys, 1, block, k)?;
-                most = (most as u64).div_ceil(block as u64) as i64 * k;
+                let through = if open { THROUGH * block } else { self.share.clamp(block, THROUGH * block) };
+                let part = span(through.min(most));
+                keys = push(self, keys, 1, part, k)?;
+                most = (most as u64).div_ceil(part as u64) as i64 * k;
             }
             let part = span(most);
             keys = push(self, keys, 1, part, k.clamp(1, part))?;

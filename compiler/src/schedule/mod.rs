@@ -128,7 +128,12 @@ impl Schedule {
             (Schedule::Map(maps::Map::Tiled(s)), Family::Map(_)) => s.threads,
             (Schedule::Row(s), Family::Row(_)) => s.threads,
             (Schedule::PrefixScan(s), Family::PrefixScan(_)) => s.threads,
-            (Schedule::Sort(sorts::Sort::Block(s)), Family::Sort(k)) if k.sorted == 1 => s.threads,
+            (Schedule::Sort(sorts::Sort::Block(s) | sorts::Sort::Select(s)), Family::Sort(k))
+                if k.sorted == 1 =>
+            {
+                s.threads
+            }
+            (Schedule::Sort(sorts::Sort::Path(s)), Family::Sort(k)) if k.sorted > 1 => s.threads,
             (Schedule::Sort(sorts::Sort::Merge(s)), Family::Sort(k)) if k.sorted > 1 => s.threads,
             (Schedule::Loop(s), Family::Loop(_)) => s.threads,
             (Schedule::StagedLoop(s), Family::StagedLoop(_)) => s.threads,

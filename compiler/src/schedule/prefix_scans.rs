@@ -2,7 +2,7 @@
 
 use super::Context;
 use crate::kernel;
-use crate::kernel::dependence::Dependence;
+use crate::kernel::dependence::{Dependence, lie_side_by_side};
 use wgfc_ir::Reg;
 
 /// This share of the invocations under way together are rows enough, an invocation each, where they lie side by side: 2048 on
@@ -10,6 +10,8 @@ use wgfc_ir::Reg;
 const FEW: f64 = 128.0;
 /// Up to this length an invocation has a row of its own.
 const SHORT: i64 = 16;
+/// Rows that are neighbours in memory at least, where rows lie side by side.
+const SIDE_BY_SIDE: i64 = 8;
 /// Neighbouring positions of an invocation.
 const EACH: [u32; 3] = [8, 4, 16];
 
@@ -33,11 +35,12 @@ pub fn workgroup_bytes(k: &kernel::PrefixScan, s: &PrefixScan) -> u32 {
 /// Whether what a row reads lies beside what its neighbours do.
 fn lies_across(kernel: &kernel::Kernel) -> bool {
     let deps = Dependence::of(kernel);
+    let domain = kernel.domain();
     let stored = kernel.stores.iter().map(|s| &s.offset);
     let (mut along, mut across) = (0, 0);
     for offset in stored {
         along += u32::from(deps.is_unit_stride(offset, 1));
-        across += u32::from(deps.is_unit_stride(offset, 0));
+        across += u32::from(lie_side_by_side(offset, 0, SIDE_BY_SIDE, &domain));
     }
     across > along
 }

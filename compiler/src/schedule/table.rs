@@ -171,7 +171,7 @@ mod tests {
     use wgfc_codegen_templates::thin::ThinShape;
 
     fn any_schedule() -> impl Strategy<Value = Schedule> {
-        (any::<[u32; 8]>(), any::<[bool; 3]>(), 0..16usize).prop_map(
+        (any::<[u32; 8]>(), any::<[bool; 3]>(), 0..18usize).prop_map(
             |([a, b, c, d, e, f, g, h], [p, q, r], which)| {
                 use {attention::Attention, products::Product};
                 let tile = TileShape { rows: a, cols: b, k: c, thread_rows: d, thread_cols: e, split: f };
@@ -192,6 +192,8 @@ mod tests {
                     2 => Schedule::PrefixScan(prefix_scans::PrefixScan { threads: a, lanes: b, each: c }),
                     12 => Schedule::Sort(sorts::Sort::Block(sorts::Block { threads: a, each: b })),
                     13 => Schedule::Sort(sorts::Sort::Merge(sorts::Merge { threads: a })),
+                    14 => Schedule::Sort(sorts::Sort::Select(sorts::Block { threads: a, each: b })),
+                    15 => Schedule::Sort(sorts::Sort::Path(sorts::Block { threads: a, each: b })),
                     3 => Schedule::Loop(loops::Loop { threads: a }),
                     4 => Schedule::StagedLoop(loops::Loop { threads: a }),
                     5 => Schedule::Product(Product::Tiled(products::Tiled {
@@ -225,7 +227,7 @@ mod tests {
                         lines: f,
                         pitch: g,
                     })),
-                    14 => Schedule::Attention(Attention::Cooperative(Matrices {
+                    16 => Schedule::Attention(Attention::Cooperative(Matrices {
                         queries: a,
                         sub_queries: b,
                         keys: c,

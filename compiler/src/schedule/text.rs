@@ -111,6 +111,8 @@ impl Schedule {
             Schedule::Row(s) => (s.write("", &mut out), "row"),
             Schedule::PrefixScan(s) => (s.write("", &mut out), "prefix_scan"),
             Schedule::Sort(sorts::Sort::Block(s)) => (s.write("", &mut out), "sort block"),
+            Schedule::Sort(sorts::Sort::Select(s)) => (s.write("", &mut out), "sort select"),
+            Schedule::Sort(sorts::Sort::Path(s)) => (s.write("", &mut out), "sort path"),
             Schedule::Sort(sorts::Sort::Merge(s)) => (s.write("", &mut out), "sort merge"),
             Schedule::Loop(s) => (s.write("", &mut out), "loop"),
             Schedule::StagedLoop(s) => (s.write("", &mut out), "staged_loop"),
@@ -167,6 +169,8 @@ impl FromStr for Schedule {
                 Schedule::Product(products::Product::Cooperative(Part::read("", g)?))
             }
             ["sort", "block"] => Schedule::Sort(sorts::Sort::Block(Part::read("", g)?)),
+            ["sort", "select"] => Schedule::Sort(sorts::Sort::Select(Part::read("", g)?)),
+            ["sort", "path"] => Schedule::Sort(sorts::Sort::Path(Part::read("", g)?)),
             ["sort", "merge"] => Schedule::Sort(sorts::Sort::Merge(Part::read("", g)?)),
             ["product", "thin"] => Schedule::Product(products::Product::Thin(Part::read("", g)?)),
             ["product", "window"] => Schedule::Product(products::Product::Window(Part::read("", g)?)),
@@ -181,7 +185,7 @@ impl FromStr for Schedule {
             }
             _ => {
                 return Err(format!(
-                    "`{}` is no schedule: there are map, map tiled, row, prefix_scan, sort (block, merge), loop, staged_loop, product (tiled, cooperative, \
+                    "`{}` is no schedule: there are map, map tiled, row, prefix_scan, sort (block, select, path, merge), loop, staged_loop, product (tiled, cooperative, \
                      thin, window, serial) and attention (tiled, decode, streamed, cooperative)",
                     words.join(" ")
                 ));

@@ -10,7 +10,7 @@ pub mod unroll;
 use super::Context;
 use crate::Diagnostic;
 use crate::device::DeviceProfile;
-use crate::kernel::dependence::{Dependence, Deps, acc_bit, var_bit};
+use crate::kernel::dependence::{Dependence, Deps, acc_bit, lie_side_by_side, var_bit};
 use crate::kernel::{Body, Expr, ExprId, Family, Kernel, ReduceKind, Reduction, Store};
 use crate::schedule::cost::Expected;
 use std::collections::BTreeSet;
@@ -188,11 +188,12 @@ impl<'a> Problem<'a> {
     /// Whether rows lie side by side in memory more than their positions do.
     fn lies_across(&self) -> bool {
         let deps = Dependence::of(self.kernel);
+        let domain = self.kernel.domain();
         let (mut along, mut across) = (0, 0);
         for id in self.kernel.body.reachable(&self.kernel.roots()) {
             if let Expr::Load { offset, .. } = self.kernel.body.expr(id) {
                 along += u32::from(deps.is_unit_stride(offset, 1));
-                across += u32::from(deps.is_unit_stride(offset, 0));
+                across += u32::from(lie_side_by_side(offset, 0, SIDE_BY_SIDE.into(), &domain));
             }
         }
         across > along
