@@ -13,6 +13,14 @@
 //!
 //! All arguments are always in range, except that with no `k` at all `x_step` may be asked for `k = 0`.
 //!
+//! Of an operand that is [read in blocks](Access), of which one has a tile's depth, the tiled template expects instead
+//!
+//! ```wgsl
+//! fn x_step(batch: i32, block: i32) -> XStep
+//! fn x_block(batch: i32, line: XLine, step: XStep) -> XBlock
+//! fn x_load(block: XBlock, k: i32) -> f32      // term k of the block
+//! ```
+//!
 //! An operand that the tiled template [reads in vectors](Access) has an `x_load` that gives four neighbours along its memory
 //! order as a `vec4<f32>`; `x_line` or `x_step` then counts fours of them, of which there are a whole number.
 
@@ -94,6 +102,8 @@ pub struct Access {
     pub order: Contiguous,
     /// Four neighbours along it at once.
     pub vectors: bool,
+    /// In blocks of a tile's depth; only where the depth is a multiple of that, and not in vectors.
+    pub blocks: bool,
 }
 
 /// Parameters of the tiled product.
@@ -159,6 +169,7 @@ struct Operand {
     /// The first and the number of the `k` of a step, in what `<name>_step` counts.
     first: &'static str,
     depth: &'static str,
+    blocks: bool,
     lines: Vec<String>,
     steps: Vec<String>,
     vectors: Vec<Vector>,
@@ -301,6 +312,8 @@ struct Place {
     depth_first: bool,
     /// Memory is read in vectors.
     vectors: bool,
+    /// Memory is read in blocks of the tile's depth.
+    blocks: bool,
     /// Whether a line may lie outside.
     guard: bool,
     origin: &'static str,
@@ -318,7 +331,8 @@ impl Place {
     ) -> Place {
         let depth_first = access.order == Contiguous::Depth;
         let [origin, end] = if name == "x" { ["row0", "rows"] } else { ["col0", "cols"] };
-        Place { name, lines, base, along_lines, depth_first, vectors: access.vectors, guard, origin, end }
+        let Access { vectors, blocks, .. } = access;
+        Place { name, lines, base, along_lines, depth_first, vectors, blocks, guard, origin, end }
     }
 
     fn swizzle(&self) -> u32 {
@@ -350,6 +364,7 @@ impl Place {
             zero: if self.vectors { "vec4<f32>()" } else { "0.0" },
             first: if fours { "k0 / 4" } else { "k0" },
             depth: if fours { "depth / 4" } else { "depth" },
+            blocks: self.blocks,
             lines: vec![],
             steps: vec![],
             vectors: vec![],

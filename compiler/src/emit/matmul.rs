@@ -44,11 +44,22 @@ pub(super) fn emit(
         Product::Window(s) => return window::emit(kernel, [x, y], cx, s),
         Product::Tiled(_) | Product::Serial(_) => {}
     }
+    let divides = |d: &Dim, by: u32| d.as_const().is_some_and(|d| d > 0 && d % i64::from(by) == 0);
     let fours = match schedule {
         Product::Tiled(t) => problem::fours(kernel, &x, &y, t.shape),
         _ => [false, false],
     };
-    let (kernel, [xs, ys], wide_stores) = &operands_and_stores(kernel, [&x, &y], fours, cx)?;
+    // Where a tile's depth divides all of it.
+    let blocks = |i: usize, side: &Side<'_>| match (schedule, &kernel.family) {
+        (Product::Tiled(t), Family::Matmul(Matmul { k, .. })) if !fours[i] => {
+            let whole = divides(k, t.shape.k);
+            whole.then(|| problem::blocked(kernel, side, t.shape.k)).flatten()
+        }
+        _ => None,
+    };
+    let blocks = [blocks(0, &x), blocks(1, &y)];
+    let blocked = blocks.each_ref().map(Option::is_some);
+    let (kernel, [xs, ys], wide_stores) = &operands_and_stores(kernel, [&x, &y], fours, blocks, cx)?;
     let Family::Matmul(Matmul { batch, k, .. }) = &kernel.family else {
         return Err(Diagnostic::internal("not a matmul kernel"));
     };
@@ -72,8 +83,14 @@ pub(super) fn emit(
         depth: module.extent(&mut top, k)?,
     };
     let mut functions = String::new();
-    operand(&mut module, &mut functions, "x", xs, x.var, K)?;
-    operand(&mut module, &mut functions, "y", ys, y.var, K)?;
+    for (name, ids, side, blocked) in [("x", xs, &x, blocked[0]), ("y", ys, &y, blocked[1])] {
+        if blocked {
+            let root = ids.first().copied().unwrap_or(0);
+            blocked_operand(&mut module, &mut functions, name, root, side.var)?;
+        } else {
+            operand(&mut module, &mut functions, name, ids, side.var, K)?;
+        }
+    }
     let mut body = Scope::new(4);
     let result = store_results(&mut module, &mut body, *wide_stores)?;
     let _ = writeln!(
@@ -84,7 +101,6 @@ pub(super) fn emit(
     let preamble = format!("{}\n{functions}", module.preamble());
     let setup = top.text;
 
-    let divides = |d: &Dim, by: u32| d.as_const().is_some_and(|d| d > 0 && d % i64::from(by) == 0);
     let (wgsl, threads, bytes, groups) = match schedule {
         Product::Tiled(s) => {
             let products::Tiled { shape, buffers, unroll, rows_first } = *s;
@@ -93,8 +109,8 @@ pub(super) fn emit(
                 setup,
                 extents,
                 shape,
-                x: Access { order: x.order, vectors: fours[0] },
-                y: Access { order: y.order, vectors: fours[1] },
+                x: Access { order: x.order, vectors: fours[0], blocks: blocked[0] },
+                y: Access { order: y.order, vectors: fours[1], blocks: blocked[1] },
                 whole_rows: divides(rows, shape.rows),
                 whole_cols: divides(cols, shape.cols),
                 whole_depth: divides(k, shape.k * shape.split),
@@ -128,6 +144,7 @@ fn operands_and_stores(
     kernel: &Kernel,
     sides: [&Side<'_>; 2],
     fours: [bool; 2],
+    blocks: [Option<(Body, ExprId)>; 2],
     cx: &EmitContext,
 ) -> Result<(Kernel, [Vec<ExprId>; 2], bool), Diagnostic> {
     let plain = hoistable(kernel, K);
@@ -139,7 +156,11 @@ fn operands_and_stores(
     // The first operand before the second, whichever is over the rows.
     for i in if sides[0].var == 1 { [0, 1] } else { [1, 0] } {
         let (side, roots) = (sides[i], &mut roots[i]);
-        if fours[i] {
+        if let Some((of_block, root)) = &blocks[i] {
+            let vars = [0, 1, 2, 3, 4].map(Poly::var);
+            let ids = substitute(of_block, &mut body, &[*root], &vars, &kernel.domain());
+            roots.push(ids.get(*root as usize).copied().flatten().unwrap_or(0));
+        } else if fours[i] {
             let four = four(kernel, side, &mut body);
             roots.extend(four.ok_or_else(|| Diagnostic::internal("an operand cannot be read by fours"))?);
         } else {
@@ -194,6 +215,79 @@ pub(super) fn vector_stores(
     let mut bindings = Bindings::of(kernel, cx.graph, cx.target.f16, false)?;
     let mut declared = |t| bindings.declare_vectors(cx.graph, t, 4);
     Ok(four_stores(kernel, cols, body).filter(|s| s.iter().all(|four| declared(four[0].tensor))))
+}
+
+/// Writes `<name>_line`, `<name>_step`, `<name>_block` and `<name>_load` for an operand whose terms are `%4` of block `%3`.
+fn blocked_operand(
+    m: &mut Module,
+    out: &mut String,
+    name: &str,
+    root: ExprId,
+    line: usize,
+) -> Result<(), Diagnostic> {
+    let (on_line, on_step, on_term) = (var_bit(0) | var_bit(line), var_bit(K), var_bit(4));
+    let body = &m.kernel.body;
+    let deps = |m: &Module, id: ExprId| m.deps(id);
+    let is_line = |m: &Module, id: ExprId| deps(m, id) & !on_line == 0;
+    let is_step = |m: &Module, id: ExprId| deps(m, id) & !(on_step | var_bit(0)) == 0;
+    let plain = |id: ExprId| matches!(body.expr(id), Expr::Const(_));
+    // What is made before and used behind: of lines, of steps, of both.
+    let (mut lines, mut steps, mut both) = (vec![], vec![], vec![]);
+    let reachable = body.reachable(&[root]);
+    for id in reachable.iter().copied().filter(|id| deps(m, *id) & on_term != 0) {
+        both.extend(body.operands(id).into_iter().filter(|o| !plain(*o) && deps(m, *o) & on_term == 0));
+    }
+    let mixed = |m: &Module, id: ExprId| deps(m, id) & on_term == 0 && !is_line(m, id) && !is_step(m, id);
+    let of_both = reachable.iter().copied().filter(|id| mixed(m, *id)).flat_map(|id| body.operands(id));
+    for id in of_both.chain(both.iter().copied()).filter(|id| !plain(*id)) {
+        if is_line(m, id) {
+            lines.push(id);
+        } else if is_step(m, id) {
+            steps.push(id);
+        }
+    }
+    for list in [&mut lines, &mut steps, &mut both] {
+        list.sort_unstable();
+        list.dedup();
+    }
+    let upper = name.to_uppercase();
+    let mut block = Scope::new(4);
+    block.bind_var(0, "batch");
+    block.bind_var(line, &format!("line.v{line}"));
+    block.bind_var(K, &format!("step.v{K}"));
+    for (part, var, ids) in [("line", line, &lines), ("step", K, &steps)] {
+        let mut s = Scope::new(4);
+        let (mut fields, mut values) = (format!("    v{var}: i32,\n"), vec![format!("v{var}")]);
+        for (i, id) in ids.iter().enumerate() {
+            let _ = writeln!(fields, "    p{i}: {},", reg_type(m.kernel.body.dtype(*id).reg()));
+            values.push(m.value(&mut s, *id)?.to_string());
+            block.bind(*id, Handle::inline(format!("{part}.p{i}")));
+        }
+        let ty = if part == "line" { format!("{upper}Line") } else { format!("{upper}Step") };
+        let _ =
+            writeln!(out, "struct {ty} {{\n{fields}}}\nfn {name}_{part}(v0: i32, v{var}: i32) -> {ty} {{");
+        let _ = writeln!(out, "{}    return {ty}({});\n}}", s.text, values.join(", "));
+    }
+    let mut load = Scope::new(4);
+    let (mut fields, mut values) = (String::new(), vec![]);
+    for (i, id) in both.iter().enumerate() {
+        let _ = writeln!(fields, "    p{i}: {},", reg_type(m.kernel.body.dtype(*id).reg()));
+        values.push(m.value(&mut block, *id)?.to_string());
+        load.bind(*id, Handle::inline(format!("block.p{i}")));
+    }
+    if both.is_empty() {
+        fields += "    v3: i32,\n";
+        values.push("step.v3".into());
+    }
+    let value = m.value(&mut load, root)?;
+    let _ = writeln!(
+        out,
+        "struct {upper}Block {{\n{fields}}}\nfn {name}_block(batch: i32, line: {upper}Line, step: {upper}Step) -> {upper}Block {{\n{}    return {upper}Block({});\n}}\nfn {name}_load(block: {upper}Block, v4: i32) -> f32 {{\n{}    return {value};\n}}\n",
+        block.text,
+        values.join(", "),
+        load.text
+    );
+    Ok(())
 }
 
 /// Writes `<name>_line`, `<name>_step` and `<name>_load` for an operand over variables `line` and `step`: what depends

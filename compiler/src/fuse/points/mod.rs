@@ -14,7 +14,7 @@ pub mod invert;
 use crate::fuse::points::invert::{invert, locate};
 use crate::fuse::pulling::{outside, unflatten};
 use crate::fuse::unit::Split;
-use wgfc_ir::{Atom, Dim, GatherAxis, Graph, NodeId, Op, Poly, Reg, Value};
+use wgfc_ir::{Atom, Contract, Dim, GatherAxis, Graph, NodeId, Op, Poly, Reg, Value};
 
 /// An element of a value, made at each position of a kernel's domain.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -55,8 +55,12 @@ impl ProductDomain {
             };
             find(&c.a, &ta.shape).or_else(|| find(&c.b, &tb.shape)).unwrap_or(Dim::ONE)
         };
-        let groups = [c.batch(), c.m(), c.n(), c.k()];
-        let dims = groups.each_ref().map(|g| g.iter().map(|l| extent(*l)).collect::<Vec<Dim>>());
+        let mut groups = [c.batch(), c.m(), c.n(), c.k()];
+        let mut dims = groups.each_ref().map(|g| g.iter().map(|l| extent(*l)).collect::<Vec<Dim>>());
+        if let Some(k) = windows_first(graph, node.inputs[0], c, &dims) {
+            groups[3] = k;
+            dims[3] = groups[3].iter().map(|l| extent(*l)).collect();
+        }
         let [batch, m, n, k] = dims.each_ref().map(|d| d.iter().product::<Dim>());
         let columns = if split.parts == 1 {
             n
@@ -88,6 +92,28 @@ impl ProductDomain {
     pub fn parts(&self) -> usize {
         self.positions.len()
     }
+}
+
+/// The labels that are summed over, those along which an operand's windows lie first, where there are others: for channels
+/// side by side the place in the window is the same, so that where it lies is found out once for all of them.
+fn windows_first(graph: &Graph, a: Value, c: &Contract, dims: &[Vec<Dim>; 4]) -> Option<Vec<u8>> {
+    let Op::View { index, fill: Some(_), .. } = &graph.node(a.node).op else { return None };
+    let few = |d: &[Dim]| d.iter().product::<Dim>().as_const().is_some_and(|d| d <= 8);
+    if few(&dims[1]) || few(&dims[2]) {
+        return None;
+    }
+    let k = c.k();
+    let window = |l: &u8| {
+        let axis = c.a.iter().position(|x| x == l);
+        axis.is_some_and(|axis| {
+            let with = |p: &&Poly| p.vars().contains(&axis);
+            index.iter().filter(with).any(|p| *p != Poly::var(axis))
+        })
+    };
+    let (windows, others): (Vec<u8>, Vec<u8>) = k.iter().partition(|l| window(l));
+    let count: Option<i64> =
+        k.iter().zip(&dims[3]).filter(|(l, _)| others.contains(l)).map(|(_, d)| d.as_const()).product();
+    (!windows.is_empty() && count.is_some_and(|c| c % 8 == 0)).then(|| [windows, others].concat())
 }
 
 impl Split {

@@ -3,7 +3,7 @@
 use super::SINGLE;
 use super::window::{self, Work};
 use crate::kernel::bindings::{component, neighbours};
-use crate::kernel::substitute::{K, moved, substitute, substitute_results};
+use crate::kernel::substitute::{K, hoistable, moved, substitute, substitute_results};
 use crate::kernel::{Body, Expr, ExprId, Family, Kernel, Matmul, Store};
 use crate::schedule::cost::ASSUMED;
 use std::fmt;
@@ -174,7 +174,7 @@ fn adjacency(body: &Body, offset: &Poly, var: usize) -> f64 {
     for i in 0..STEPS {
         if let (Some(p), Some(q)) = (at(i), at(i + 1)) {
             let step = (q - p).abs().max(1);
-            if step < 8 {
+            if step < 32 {
                 sum += 1.0 / step as f64;
             }
         }
@@ -297,6 +297,76 @@ pub fn neighbours_along(
         vectors = true;
     }
     vectors.then(|| of(root))
+}
+
+/// An operand's value at term `%4` of block `%3` of `terms` terms, in an arena of its own, where all but the place of an element
+/// within what a block reads is the same for the whole block.
+pub fn blocked(kernel: &Kernel, side: &Side<'_>, terms: u32) -> Option<(Body, ExprId)> {
+    const TERM: usize = 4;
+    let terms = Poly::constant(i64::from(terms));
+    let mut domain = kernel.domain();
+    let depth = domain.get_mut(K)?;
+    if depth.as_const().is_none() || !depth.modulo(&terms, &[]).is(0) {
+        return None;
+    }
+    *depth = depth.div(&terms, &[]);
+    domain.push(terms.clone());
+    let mut vars = [0, 1, 2, 3].map(Poly::var);
+    vars[K] = &(&vars[K] * &terms) + &Poly::var(TERM);
+    let mut body = Body::default();
+    let root = substitute(&kernel.body, &mut body, &[side.root], &vars, &domain)
+        .get(side.root as usize)
+        .copied()
+        .flatten()?;
+    // What depends on the term: elements that are read, and what is computed of them.
+    let (mut on_term, mut found) = (vec![false; body.len()], false);
+    for id in body.reachable(&[root]) {
+        let e = body.expr(id);
+        let index = e.index().is_some_and(|p| p.vars().contains(&TERM));
+        on_term[id as usize] = index || body.operands(id).iter().any(|o| on_term[*o as usize]);
+        if !on_term[id as usize] {
+            continue;
+        }
+        let operand = |o: &ExprId| on_term[*o as usize];
+        let same = match e {
+            Expr::Load { offset, guard, .. } => {
+                found |= guard.is_some();
+                let linear = |m: &Vec<Atom>| m.is_empty() || m[..] == [Atom::Var(TERM as u32)];
+                let with = |m: &Vec<Atom>| m.iter().any(|a| Poly::atom(a.clone()).vars().contains(&TERM));
+                !guard.is_some_and(|g| on_term[g as usize])
+                    && !offset.data().iter().any(operand)
+                    && offset.terms().iter().all(|(m, _)| !with(m) || linear(m))
+            }
+            Expr::Select(c, ..) => !operand(c),
+            Expr::Unary(..) | Expr::Binary(..) | Expr::Cast(..) => body.dtype(id).is_float(),
+            _ => false,
+        };
+        if !same {
+            return None;
+        }
+    }
+    let windows = kernel.body.reachable(&[side.root]).into_iter().any(|id| {
+        let quotient = |p: &Poly| {
+            p.terms().iter().any(|(m, _)| {
+                m.iter().any(|a| {
+                    matches!(a, Atom::Div(..) | Atom::Mod(..)) && Poly::atom(a.clone()).vars().contains(&K)
+                })
+            })
+        };
+        kernel.body.expr(id).index().is_some_and(quotient)
+    });
+    if !found && !windows {
+        return None;
+    }
+    let family = match &kernel.family {
+        Family::Matmul(m) => Family::Matmul(Matmul { a: root, b: vec![root], sums: vec![], ..m.clone() }),
+        _ => return None,
+    };
+    let parted = hoistable(&hoistable(&Kernel { family, body, stores: vec![], nodes: vec![] }, TERM), K);
+    match &parted.family {
+        Family::Matmul(Matmul { a, .. }) => Some((parted.body.clone(), *a)),
+        _ => None,
+    }
 }
 
 /// The stores for four neighbouring columns `%c`, which then counts fours; results 0 to 3 are theirs. What they need is
