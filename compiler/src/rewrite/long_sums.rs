@@ -86,7 +86,7 @@ fn slices(graph: &Graph, n: NodeId, device: &DeviceProfile, expect: &Expected) -
     let speeds = &device.speeds;
     let results = all * rows * cols * 8.0;
     let added = |slices: i64| {
-        speeds.dispatch() / speeds.cycle()
+        speeds.dispatch_cost / speeds.cycle()
             + results * slices as f64 / speeds.bytes_per_cycle()
             + speeds.memory_latency
     };
@@ -97,7 +97,7 @@ fn slices(graph: &Graph, n: NodeId, device: &DeviceProfile, expect: &Expected) -
     let timed = possible.filter_map(|s| Some((time(s)? + added(s), s)));
     let (least, best) = timed.min_by(|a, b| a.0.total_cmp(&b.0))?;
     // What is only estimated to be a little sooner may be later.
-    (least * 1.25 < time(1)?).then_some((label, best))
+    (least * 1.1 < time(1)?).then_some((label, best))
 }
 
 fn build(b: &mut Builder, c: &Contract, inputs: [Value; 2], label: u8, slices: i64, out: DType) -> Built {

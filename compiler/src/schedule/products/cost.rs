@@ -31,6 +31,9 @@ const WARPS: f64 = 32.0;
 const ROLLED: f64 = 0.12;
 const LONG_LATENCY: f64 = 600.0;
 
+/// Latencies of memory that a step takes at least whose operand is read by one workgroup only.
+const STREAM_LATENCY: f64 = 2.3;
+
 /// Latencies of memory that a step of matrix units takes beside its work where nothing else is resident.
 const MATRIX_LATENCY: f64 = 0.3;
 /// Cycles of the units' own that a product takes.
@@ -67,7 +70,10 @@ pub fn cycles(g: &Product, p: &Problem, device: &DeviceProfile, expect: &Expecte
             let added = if split > 1.0 { tr * tc * split / 8.0 } else { 0.0 };
             let end = tr * tc / 32.0 + added + mr * mc * f64::from(unroll);
             let alone = step * (WARPS / (mr * mc).sqrt() * 32.0 / threads).max(1.0);
-            (workgroups, threads, steps * step + end, steps * alone.max(memory_latency) + end)
+            // What no other workgroup reads comes from memory, with all the others waiting for theirs.
+            let once = rows <= tr || cols <= tc;
+            let latency = if once { STREAM_LATENCY * memory_latency } else { memory_latency };
+            (workgroups, threads, steps * step + end, steps * alone.max(latency) + end)
         }
         Product::Cooperative(Cooperative { shape: s, .. }) => {
             let [tr, tc, tk] = [s.rows, s.cols, s.k].map(f64::from);
