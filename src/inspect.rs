@@ -300,15 +300,13 @@ fn ratio(a: f64, b: f64) -> String {
 
 /// What quantising weights brought and cost, in words.
 pub fn quantised_text(q: &Quantised) -> String {
-    format!(
-        "{} weights in {} bits: {} instead of {}, relative error {:.1e} ({:.1e} of the worst)",
-        q.weights,
-        q.bits,
-        bytes_text(q.bytes),
-        bytes_text(q.bytes_before),
-        q.relative_error,
-        q.worst
-    )
+    let (before, now) = (bytes_text(q.bytes_before), bytes_text(q.bytes));
+    let error = match q.worst {
+        // Absent weights lose nothing.
+        0.0 => String::new(),
+        worst => format!(", relative error {:.1e} ({worst:.1e} of the worst)", q.relative_error),
+    };
+    format!("{} weights in {} bits: {now} instead of {before}{error}", q.weights, q.bits)
 }
 
 /// So many tensors that stay f32 are listed for each reason.

@@ -156,8 +156,15 @@ fn schedule(a: &InspectArgs, t: &Terminal) -> Result<(), Error> {
     }
     let file = ModelFile::open(&a.model)?;
     let mut options = options(a)?;
-    options.graph_only |= !file.missing().is_empty();
-    let fused = file.fuse_amended(&options, &mut |_| Ok(()))?;
+    let mut fuse = || match file.fuse_amended(&options, &mut |_| Ok(())) {
+        // What is missing is known once it was looked for.
+        Err(_) if !file.missing().is_empty() && !options.graph_only => {
+            options.graph_only = true;
+            file.fuse_amended(&options, &mut |_| Ok(()))
+        }
+        other => other,
+    };
+    let fused = fuse()?;
     let scheduled = wgfc::compiler::pipeline::schedule(fused.kernels, &options)?;
     let all = table::of(&scheduled);
     if t.json {

@@ -199,7 +199,9 @@ fn small_models_are_near_those_of_f32() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/small");
     for folder in Folder::all(&root) {
         let file = wgfc::source::ModelFile::open(&folder.model_path()).unwrap();
-        for gpu in &Backend::adapters() {
+        // Without f16 on the device only weights are, of which a few models say enough.
+        let told = |gpu: &&Gpu| gpu.profile().f16 || ["conv", "mlp"].contains(&folder.name.as_str());
+        for gpu in Backend::adapters().iter().filter(told) {
             let program = file.compile(&options(Some(gpu), &[])).unwrap();
             let mut session = session(gpu, &program).unwrap();
             for n in 0..folder.data_sets() {
