@@ -58,6 +58,8 @@ pub struct Tiles {
     pub depth: u32,
     /// Whether the queries stay in workgroup memory, all of their width.
     pub kept: bool,
+    /// Whether the first values of a step are loaded while its scores are computed.
+    pub ahead: bool,
 }
 
 /// Quads from one line of a tile to the next.
@@ -77,7 +79,7 @@ impl Tiles {
     }
     /// Whether its numbers fit together.
     pub const fn is_sound(self) -> bool {
-        let Tiles { queries, thread_queries, keys, lanes, depth, kept: _ } = self;
+        let Tiles { queries, thread_queries, keys, lanes, depth, kept: _, ahead: _ } = self;
         matches!(lanes, 8 | 16 | 32)
             && matches!(thread_queries, 1..=8)
             && queries > 0
@@ -105,15 +107,22 @@ impl Tiles {
     fn value_columns(self, e: u32, first: u32) -> u32 {
         (e.div_ceil(4) - first).min(self.depth / 4).div_ceil(self.lanes)
     }
+    /// Quads of values that a thread loads ahead, where that can be: all threads as many, while all of a key is there.
+    pub fn loads_ahead(self, d: Option<u32>, e: u32) -> Option<u32> {
+        let quads = self.keys * self.value_columns(e, 0) * self.lanes;
+        let can = d.is_some_and(|d| d <= self.depth) && quads.is_multiple_of(self.threads());
+        can.then(|| quads / self.threads())
+    }
     /// Quads in the tile of keys or values.
     fn tile_len(self, d: Option<u32>, e: u32) -> u32 {
-        self.keys * self.key_pitch(d).max(self.value_columns(e, 0) * self.lanes)
+        let lines = self.keys * self.key_pitch(d).max(self.value_columns(e, 0) * self.lanes);
+        lines.max(self.queries + 1)
     }
     /// Bytes of workgroup memory for queries and keys of width `d`, where it is known, and values of width `e`.
-    pub fn workgroup_bytes(self, d: Option<u32>, e: u32, subgroup: u32, again: bool) -> u32 {
+    pub fn workgroup_bytes(self, d: Option<u32>, e: u32, subgroup: u32) -> u32 {
         let shares = if subgroup > 1 { 0 } else { self.queries * self.lanes * 4 };
         let quads = self.queries * (self.query_pitch(d) + self.keys / 4) + self.tile_len(d, e);
-        quads * 16 + shares + if again { 8 } else { 0 }
+        quads * 16 + shares
     }
 }
 
@@ -145,11 +154,21 @@ pub struct Window {
     pub to: Vec<String>,
     /// The first key from which on, and the last up to which, the mask is 0, where that is known.
     pub free: Option<(Vec<String>, Vec<String>)>,
+    /// Keys are hidden by the least finite number of f16.
+    pub half: bool,
 }
 
 impl Window {
     fn is_bounded(&self) -> bool {
         !self.from.is_empty() || !self.to.is_empty()
+    }
+    /// Whether a query without keys must go through all of them.
+    fn again(&self, empty_is_zero: bool) -> bool {
+        self.is_bounded() && (self.half || !empty_is_zero)
+    }
+    /// What the highest score of a query is not above that has seen no key.
+    fn unseen(&self) -> &'static str {
+        if self.half { "-32752.0" } else { "LOWEST" }
     }
     fn text(&self, again: bool) -> String {
         let extreme = |of: &str, all: &[String], start: &str| {
@@ -195,6 +214,7 @@ struct Slots<'a> {
     keys: u32,
     lanes: u32,
     kept: bool,
+    loads: Vec<u32>,
     chunked: bool,
     chunk_quads: u32,
     depth_quads: u32,
@@ -218,6 +238,7 @@ struct Slots<'a> {
     bounded: bool,
     free: bool,
     again: bool,
+    unseen: &'static str,
     window: String,
 }
 
@@ -228,11 +249,11 @@ impl Template for Slots<'_> {
 impl Attention {
     /// Whether it may go through the keys a second time, for queries that see none of those that the mask leaves.
     fn again(&self) -> bool {
-        self.window.is_bounded() && !self.problem.empty_is_zero
+        self.window.again(self.problem.empty_is_zero)
     }
     /// Bytes of workgroup memory.
     pub fn workgroup_bytes(&self) -> u32 {
-        self.tiles.workgroup_bytes(self.depth, self.problem.e, self.subgroup, self.again())
+        self.tiles.workgroup_bytes(self.depth, self.problem.e, self.subgroup)
     }
     /// The module's text.
     ///
@@ -240,7 +261,8 @@ impl Attention {
     /// A defect of the template.
     pub fn render(&self) -> Result<String, RenderError> {
         let Attention { problem, tiles, subgroup, depth, fours, window } = self;
-        let Tiles { queries, thread_queries, keys, lanes, depth: chunk, kept } = *tiles;
+        let Tiles { queries, thread_queries, keys, lanes, depth: chunk, kept, ahead } = *tiles;
+        let loads = tiles.loads_ahead(*depth, problem.e).filter(|_| ahead).unwrap_or(0);
         let e = problem.e;
         let (mut chunks, mut count, mut first) = (vec![], 0, 0);
         while first < e.div_ceil(4) {
@@ -264,6 +286,7 @@ impl Attention {
             keys,
             lanes,
             kept,
+            loads: (0..loads).collect(),
             chunked,
             chunk_quads: chunk / 4,
             depth_quads: depth.map_or(0, |d| d.div_ceil(4)),
@@ -287,6 +310,7 @@ impl Attention {
             bounded: window.is_bounded(),
             free: window.free.is_some(),
             again: self.again(),
+            unseen: window.unseen(),
             window: window.text(self.again()),
         })
     }
@@ -657,6 +681,7 @@ struct CooperativeSlots<'a> {
     bounded: bool,
     free: bool,
     again: bool,
+    unseen: &'static str,
     window: String,
 }
 
@@ -666,7 +691,7 @@ impl Template for CooperativeSlots<'_> {
 
 impl Cooperative {
     fn again(&self) -> bool {
-        self.window.is_bounded() && !self.problem.empty_is_zero
+        self.window.again(self.problem.empty_is_zero)
     }
     /// Bytes of workgroup memory.
     pub fn workgroup_bytes(&self) -> u32 {
@@ -728,6 +753,7 @@ impl Cooperative {
             bounded: window.is_bounded(),
             free: window.free.is_some(),
             again: self.again(),
+            unseen: window.unseen(),
             window: window.text(self.again()),
         })
     }

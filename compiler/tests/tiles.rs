@@ -547,7 +547,7 @@ fn hidden(i: usize, j: usize) -> f32 {
 fn attention_geometries() {
     let gpus = gpus();
     let tiles = |queries, thread_queries, keys, lanes, depth, kept| {
-        Shape::Queries(Tiles { queries, thread_queries, keys, lanes, depth, kept })
+        Shape::Queries(Tiles { queries, thread_queries, keys, lanes, depth, kept, ahead: kept })
     };
     for g in [
         tiles(8, 1, 32, 8, 32, false),
@@ -576,7 +576,7 @@ fn attention_over_the_keys_that_are_seen() {
         check_masked(&gpus, dims.map(c), &[], MaskOf::Positions(past, near), &at, g);
     };
     let tiles = |queries, thread_queries, keys, lanes, depth| {
-        Some(Shape::Queries(Tiles { queries, thread_queries, keys, lanes, depth, kept: true }))
+        Some(Shape::Queries(Tiles { queries, thread_queries, keys, lanes, depth, kept: true, ahead: false }))
     };
     for g in [None, tiles(16, 2, 64, 16, 64), tiles(32, 4, 32, 8, 32)] {
         check([2, 70, 70, 8, 20], 0, 1000, g);

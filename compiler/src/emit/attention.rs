@@ -48,6 +48,7 @@ pub(super) fn emit(
     let mut module = Module::new(kernel, cx, false)?;
     let wide: Vec<ExprId> = roots.iter().filter(|ids| ids.len() > 1).flatten().copied().collect();
     module.vectorise(&wide);
+    module.uses_cooperative = matches!(schedule, attention::Attention::Cooperative(_));
     let mut top = Scope::new(4);
     let batch_text = module.extent(&mut top, batch)?;
     let s_text = module.extent(&mut top, s)?;
@@ -55,7 +56,8 @@ pub(super) fn emit(
     let d_text = module.extent(&mut top, d)?;
     let mut functions = String::new();
     if roots.iter().any(|r| r.len() == 8) {
-        functions.push_str("struct Eight { low: vec4<f32>, high: vec4<f32> }\n");
+        let of = if module.uses_cooperative { "f16" } else { "f32" };
+        let _ = writeln!(functions, "struct Eight {{ low: vec4<{of}>, high: vec4<{of}> }}");
     }
     let [qs, ks, vs] = roots;
     operand(&mut module, &mut functions, "q", qs, 1, 3)?;
@@ -129,7 +131,6 @@ pub(super) fn emit(
             let window = seen(&mut module, &top, &window)?;
             module.uses_f16 = true;
             module.subgroup = Some(matrices.subgroup);
-            module.uses_cooperative = true;
             let a = Cooperative { problem: problem(&module), matrices, depth, window };
             let groups = &s.ceil_div(i64::from(matrices.queries)) * batch;
             (a.render(), matrices.threads(), a.workgroup_bytes(), groups)
@@ -141,7 +142,7 @@ pub(super) fn emit(
                 return Err(Diagnostic::internal(format!("{stream:?} does not fit the widths {d} and {e}")));
             };
             if [ks, vs].iter().any(|r| r.len() != stream.run as usize)
-                || attention::shared_heads(kernel) % stream.heads != 0
+                || !attention::shared_heads(kernel).is_multiple_of(stream.heads)
             {
                 return Err(Diagnostic::internal(format!("{stream:?} does not fit the keys and values")));
             }
@@ -211,5 +212,5 @@ fn seen(module: &mut Module, top: &Scope, window: &Window) -> Result<Seen, Diagn
     };
     let (from, to) = (ends(&window.from, "min")?, ends(&window.to, "max")?);
     let free = if window.exact { Some((ends(&window.from, "max")?, ends(&window.to, "min")?)) } else { None };
-    Ok(Seen { setup: s.text, from, to, free })
+    Ok(Seen { setup: s.text, from, to, free, half: window.half })
 }

@@ -291,7 +291,8 @@ fn blocked_operand(
 }
 
 /// Writes `<name>_line`, `<name>_step` and `<name>_load` for an operand over variables `line` and `step`: what depends
-/// only on one of them is made by the first two. Of four roots the last gives a vector, of eight two in an `Eight`.
+/// only on one of them is made by the first two. Of four roots the last gives a vector, of eight two in an `Eight`, of f16 for
+/// matrix units.
 pub(super) fn operand(
     m: &mut Module,
     out: &mut String,
@@ -359,7 +360,11 @@ pub(super) fn operand(
         [one] => ("f32", one.clone()),
         eight if eight.len() == 8 => {
             let (low, high) = eight.split_at(4);
-            ("Eight", format!("Eight(vec4<f32>({}), vec4<f32>({}))", low.join(", "), high.join(", ")))
+            let quad = |q: &[String]| match m.uses_cooperative {
+                true => format!("vec4<f16>(vec4<f32>({}))", q.join(", ")),
+                false => format!("vec4<f32>({})", q.join(", ")),
+            };
+            ("Eight", format!("Eight({}, {})", quad(low), quad(high)))
         }
         several => ("vec4<f32>", format!("vec4<f32>({})", several.join(", "))),
     };

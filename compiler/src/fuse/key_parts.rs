@@ -58,10 +58,10 @@ impl Shared {
         Some(Shared { groups, room: (!open || expected.is_some()).then_some(room) })
     }
 
-    /// How many parts there are where readers take `most`.
-    fn parts(&self, options: &Options, most: i64) -> u32 {
+    /// How many parts there are where readers take `most`, and where only a run knows how many keys there are, `few`.
+    fn parts(&self, options: &Options, most: i64, few: i64) -> u32 {
         let keys = (options.profile.speeds.little_bytes() / KEY_BYTES).max(1);
-        self.room.map_or(most, |room| (room / keys).clamp(1, most)) as u32
+        self.room.map_or(few, |room| (room / keys).clamp(1, most)) as u32
     }
 }
 
@@ -74,11 +74,11 @@ pub(super) fn count(graph: &Graph, anchor: NodeId, options: &Options, banned: &d
     }
     let cores = options.profile.speeds.cores as i64;
     if joined(graph, v, banned).is_some() {
-        return shared.parts(options, (cores / shared.groups).clamp(1, MOST));
+        return shared.parts(options, (cores / shared.groups).clamp(1, MOST), 1);
     }
     let few = (cores / 8).clamp(1, FEW_OF_PRODUCTS);
     let most = (cores / shared.groups).clamp(few, MOST_OF_PRODUCTS.max(few));
-    if readers_are_thin(graph, v) { shared.parts(options, most) } else { 1 }
+    if readers_are_thin(graph, v) { shared.parts(options, most, few) } else { 1 }
 }
 
 /// Gives attention whose readers cannot put parts together a copy of its results that does. Returns the copies, which must be in memory.
@@ -107,8 +107,8 @@ fn wants_copy(graph: &Graph, n: NodeId, options: &Options) -> bool {
     let speeds = &options.profile.speeds;
     let bytes = shared.room.unwrap_or(0) as f64 * KEY_BYTES as f64;
     let slow = bytes / speeds.workgroup_bandwidth > WORTH * speeds.dispatch();
-    let parts = shared.parts(options, (speeds.cores as i64 / shared.groups).clamp(1, MOST));
-    slow && parts > 1 && !(readers_are_thin(graph, v) && !graph.is_output(v))
+    let parts = shared.parts(options, (speeds.cores as i64 / shared.groups).clamp(1, MOST), 1);
+    slow && parts > 1 && (graph.is_output(v) || !readers_are_thin(graph, v))
 }
 
 /// The copy that puts the parts of `v` together.

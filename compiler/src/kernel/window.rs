@@ -1,11 +1,14 @@
 //! Which keys a mask of attention leaves, as far as it compares positions.
+//!
+//! A key is hidden by the least finite number of f32, to which every score is added in vain, or by that of f16, which is beyond all
+//! scores of a query that sees a key.
 
 use super::bounds::compared;
 use super::{Attention, Body, Expr, ExprId, Family, Kernel};
 use wgfc_ir::{Atom, BinaryOp, DType, Poly, UnaryOp};
 
-/// Of query `%1` of problem `%0` all keys before `from` and behind `to` have the least finite score or less. Each bound
-/// is linear in `%1`, and reads nothing.
+/// Of query `%1` of problem `%0` all keys before `from` and behind `to` are hidden. Each bound is linear in `%1`, and reads
+/// nothing.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Window {
     /// The first key that may be seen: the last of these.
@@ -14,7 +17,12 @@ pub struct Window {
     pub to: Vec<Poly>,
     /// The mask of the keys between is 0.
     pub exact: bool,
+    /// Some are hidden by the least finite number of f16: of a query that sees none the scores still differ.
+    pub half: bool,
 }
+
+/// The least finite number of f16.
+const LEAST_HALF: f64 = -65504.0;
 
 impl Window {
     /// Of an attention kernel.
@@ -22,8 +30,9 @@ impl Window {
         let Family::Attention(Attention { mask: Some(mask), .. }) = &kernel.family else {
             return Window::default();
         };
-        let (conditions, zero) = seen(&kernel.body, *mask, 0);
-        let mut window = Window { exact: zero, ..Window::default() };
+        let mut window = Window::default();
+        let (conditions, zero) = seen(&kernel.body, *mask, 0, &mut window.half);
+        window.exact = zero;
         for (e, truth) in conditions {
             window.exact &= holds_only_if(&kernel.body, e, truth, &mut window);
         }
@@ -44,27 +53,34 @@ impl Window {
 /// How deep masks are looked into.
 const DEPTH: usize = 16;
 
-/// What is true (or false) wherever a mask is above the least finite number, and whether it is 0 there.
-fn seen(body: &Body, mask: ExprId, depth: usize) -> (Vec<(ExprId, bool)>, bool) {
-    let low = |e: ExprId| constant(body, e).is_some_and(|c| c <= f64::from(f32::MIN));
+/// What is true (or false) wherever a mask hides nothing, and whether it is 0 there. Sets `half` where it hides by f16's least.
+fn seen(body: &Body, mask: ExprId, depth: usize, half: &mut bool) -> (Vec<(ExprId, bool)>, bool) {
+    let low = |e: ExprId, half: &mut bool| match constant(body, e) {
+        Some(c) if c == LEAST_HALF => {
+            *half = true;
+            true
+        }
+        c => c.is_some_and(|c| c <= f64::from(f32::MIN)),
+    };
     if depth == DEPTH {
         return (vec![], false);
     }
     match body.expr(mask) {
         Expr::Const(_) => (vec![], constant(body, mask) == Some(0.0)),
-        Expr::Cast(to, a) if to.is_float() && body.dtype(*a).is_float() => seen(body, *a, depth + 1),
-        Expr::Select(c, a, b) if low(*b) => {
-            let (mut all, zero) = seen(body, *a, depth + 1);
+        Expr::Cast(to, a) if to.is_float() && body.dtype(*a).is_float() => seen(body, *a, depth + 1, half),
+        Expr::Select(c, a, b) if low(*b, half) => {
+            let (mut all, zero) = seen(body, *a, depth + 1, half);
             all.push((*c, true));
             (all, zero)
         }
-        Expr::Select(c, a, b) if low(*a) => {
-            let (mut all, zero) = seen(body, *b, depth + 1);
+        Expr::Select(c, a, b) if low(*a, half) => {
+            let (mut all, zero) = seen(body, *b, depth + 1, half);
             all.push((*c, false));
             (all, zero)
         }
         Expr::Binary(BinaryOp::Add, a, b) => {
-            let ((mut all, zero), (more, also)) = (seen(body, *a, depth + 1), seen(body, *b, depth + 1));
+            let ((mut all, zero), (more, also)) =
+                (seen(body, *a, depth + 1, half), seen(body, *b, depth + 1, half));
             all.extend(more);
             (all, zero && also)
         }
@@ -155,7 +171,8 @@ mod tests {
         let graph = parse(&text).unwrap_or_else(|e| panic!("{e:?}\n{text}"));
         let w = Window::of(&graph.kernels[0]);
         let list = |all: &[Poly]| all.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
-        format!("from [{}] to [{}]{}", list(&w.from), list(&w.to), if w.exact { " exact" } else { "" })
+        let (exact, half) = (if w.exact { " exact" } else { "" }, if w.half { " half" } else { "" });
+        format!("from [{}] to [{}]{exact}{half}", list(&w.from), list(&w.to))
     }
 
     const CAUSAL: [&str; 3] = ["e5: i32 = index(%2)", "e6: i32 = index(past + %1)", "e7: bool = le(e5, e6)"];
@@ -199,5 +216,13 @@ mod tests {
             "e13: f32 = select(e12, e4, e3)",
         ]);
         assert_eq!(found, "from [] to [past + %1] exact");
+        // Of 16 bits.
+        let found = causal(&[
+            "e8: f16 = -65504.0:f16",
+            "e9: f16 = 0.0:f16",
+            "e10: f16 = select(e7, e9, e8)",
+            "e11: f32 = cast(f32, e10)",
+        ]);
+        assert_eq!(found, "from [] to [past + %1] exact half");
     }
 }

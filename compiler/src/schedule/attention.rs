@@ -46,7 +46,7 @@ pub struct Decode {
 }
 
 const fn tiles(queries: u32, thread_queries: u32, keys: u32, lanes: u32) -> Tiles {
-    Tiles { queries, thread_queries, keys, lanes, depth: 0, kept: true }
+    Tiles { queries, thread_queries, keys, lanes, depth: 0, kept: true, ahead: false }
 }
 
 /// Blocks of queries by blocks of keys, in order of preference; how much of the width is in memory comes on top.
@@ -70,6 +70,8 @@ const BLOCKS: &[Tiles] = &[
 
 /// Sums and scores that a thread may keep in registers.
 const MOST_REGISTERS: u32 = 160;
+/// Loads that a thread may have under way while scores are computed.
+const MOST_LOADS: u32 = 8;
 
 /// What the choice depends on.
 struct Problem {
@@ -81,9 +83,15 @@ struct Problem {
 
 impl Problem {
     fn of(kernel: &Kernel, k: &kernel::Attention) -> Problem {
-        let bounded = Window::of(kernel).is_bounded();
+        let window = Window::of(kernel);
+        let bounded = window.is_bounded();
         let width = |d: &Dim| d.as_const().and_then(|d| u32::try_from(d).ok()).filter(|d| *d > 0);
-        Problem { d: width(&k.d), e: width(&k.e).unwrap_or(1), bounded, again: bounded && !k.empty_is_zero }
+        Problem {
+            d: width(&k.d),
+            e: width(&k.e).unwrap_or(1),
+            bounded,
+            again: bounded && (window.half || !k.empty_is_zero),
+        }
     }
     /// All blocks of queries that a device can run.
     fn tiled(&self, device: &DeviceProfile) -> Vec<Tiled> {
@@ -97,7 +105,7 @@ impl Problem {
                 let open = self.d.is_none_or(|d| d > depth);
                 for kept in [true, false] {
                     let tiles = Tiles { depth, kept, ..*block };
-                    let bytes = tiles.workgroup_bytes(self.d, self.e, subgroup, self.again);
+                    let bytes = tiles.workgroup_bytes(self.d, self.e, subgroup);
                     let columns = self.e.div_ceil(4 * tiles.lanes) * 4;
                     let registers = tiles.thread_queries * (columns + tiles.keys / tiles.lanes);
                     let fits = tiles.is_sound()
@@ -106,8 +114,12 @@ impl Problem {
                         && registers <= MOST_REGISTERS;
                     // Queries can be kept where their width is known; where all of it is there at once they are.
                     let sensible = if open { !kept || self.d.is_some() } else { kept };
-                    if fits && sensible {
-                        out.push(Tiled { tiles, subgroup });
+                    if !fits || !sensible {
+                        continue;
+                    }
+                    out.push(Tiled { tiles, subgroup });
+                    if tiles.loads_ahead(self.d, self.e).is_some_and(|loads| loads <= MOST_LOADS) {
+                        out.push(Tiled { tiles: Tiles { ahead: true, ..tiles }, subgroup });
                     }
                 }
             }
@@ -119,7 +131,7 @@ impl Problem {
 /// Warps on a core that hide each other's latencies; with fewer each step takes longer, by [`FEW_POWER`].
 const WARPS: f64 = 16.0;
 /// How much longer: the missing warps' ratio to this power.
-const FEW_POWER: f64 = 0.45;
+const FEW_POWER: f64 = 0.4;
 /// Bytes of workgroup memory that those workgroups have which are on a core together.
 const RESIDENT_BYTES: f64 = 100.0 * 1024.0;
 /// Cycles in which 32 threads read 16 bytes each from workgroup memory.
@@ -135,7 +147,7 @@ const OVERHEAD: f64 = 5.0 / 3.0;
 
 /// Estimated time in cycles, as for [products](super::products::cost): a fit to times measured on an H100.
 fn cycles(g: &Tiled, k: &kernel::Attention, p: &Problem, cx: &Context) -> f64 {
-    let Tiles { queries, thread_queries, keys, lanes, depth, kept } = g.tiles;
+    let Tiles { queries, thread_queries, keys, lanes, depth, kept, ahead } = g.tiles;
     let speeds = &cx.device.speeds;
     let [batch, s, t] = [&k.batch, &k.s, &k.t].map(|d| cx.expect.extent(d));
     let (d, e) = (p.d.map_or(64.0, f64::from), f64::from(p.e));
@@ -155,11 +167,17 @@ fn cycles(g: &Tiled, k: &kernel::Attention, p: &Problem, cx: &Context) -> f64 {
     let softmax = queries * keys * SOFTMAX / 128.0 + folding;
     let around = (quads + keys / 4.0) * QUAD * threads / 128.0;
     let loads = keys * (d + e) * 0.06 + if kept { 0.0 } else { queries * d * 0.06 };
-    let step = products + reads * READ * threads / 32.0 + softmax + around + loads + BARRIERS * chunks / 2.0;
+    // A part of the latency of loads is seen, or registers hold what comes.
+    let waiting = match g.tiles.loads_ahead(p.d, p.e).filter(|_| ahead) {
+        Some(loads) => f64::from(loads) * threads / 32.0,
+        None => 0.5 * speeds.memory_latency,
+    };
+    let step = products + reads * READ * threads / 32.0 + softmax + around + loads + waiting;
+    let step = step + BARRIERS * chunks / 2.0;
     let end = queries * (d + e) / 32.0;
     let per_core = (workgroups / speeds.cores).ceil();
     let registers = 40.0 + rows * (4.0 * columns + each) + 4.0 * (rows + each);
-    let bytes = g.tiles.workgroup_bytes(p.d, p.e, g.subgroup, p.again);
+    let bytes = g.tiles.workgroup_bytes(p.d, p.e, g.subgroup);
     let resident =
         (f64::from(REGISTERS) / registers / threads).min(RESIDENT_BYTES / f64::from(bytes)).floor().max(1.0);
     let warps = per_core.min(resident) * threads / 32.0;

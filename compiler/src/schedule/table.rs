@@ -214,8 +214,15 @@ mod tests {
                     })),
                     8 => Schedule::Product(Product::Serial(products::Serial { threads: a, unrolled: b })),
                     9 => {
-                        let tiles =
-                            Tiles { queries: a, thread_queries: b, keys: c, lanes: d, depth: e, kept: p };
+                        let tiles = Tiles {
+                            queries: a,
+                            thread_queries: b,
+                            keys: c,
+                            lanes: d,
+                            depth: e,
+                            kept: p,
+                            ahead: q,
+                        };
                         Schedule::Attention(Attention::Tiled(attention::Tiled { tiles, subgroup: f }))
                     }
                     10 => Schedule::Map(maps::Map::Tiled(maps::Tiled {

@@ -79,7 +79,7 @@ fields! {
     products::Thin { shape, staged, bytes, subgroup }
     products::window::Window { threads, rows, cols }
     products::Serial { threads, unrolled }
-    Tiles { queries, thread_queries, keys, lanes, depth, kept }
+    Tiles { queries, thread_queries, keys, lanes, depth, kept, ahead }
     attention::Tiled { tiles, subgroup }
     attention::Decode { threads, subgroup }
     Stream { threads, lanes, unroll, heads, run, subgroup }
