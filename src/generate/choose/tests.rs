@@ -154,5 +154,5 @@ fn a_choice_takes_few_dispatches() {
                 .unwrap();
         counts.push(program.dispatches.len());
     }
-    assert_eq!(counts, [2, 8, 8, 12]);
+    assert_eq!(counts, [2, 9, 9, 13]);
 }
