@@ -4,7 +4,7 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-cargo package --workspace --exclude wgfc-python --no-verify --offline --locked --allow-dirty --quiet 2>&1 |
+cargo package --workspace --exclude wgfc-python --no-verify --locked --allow-dirty --quiet 2>&1 |
     { grep -v -e '^warning: ignoring \(test\|benchmark\) ' || true; } >&2
 version=$(sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml | head -1)
 for manifest in Cargo.toml */Cargo.toml; do

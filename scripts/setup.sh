@@ -15,6 +15,13 @@ install() {
             DEBIAN_FRONTEND=noninteractive "${root[@]}" apt-get install -y -q --no-install-recommends "$@" </dev/null >&2; }
 }
 
+# refresh: brings the lists of packages up to date.
+refresh() {
+    local root=()
+    [ "$(id -u)" = 0 ] || root=(sudo)
+    "${root[@]}" apt-get update -q </dev/null >&2 || true
+}
+
 # first FILE ...: the first that exists.
 first() {
     local f
@@ -55,10 +62,23 @@ has_wasm_target() {
     [ -d "$(rustc --print sysroot)/lib/rustlib/wasm32-unknown-unknown/lib" ]
 }
 
+# Whether Debian's compiler is there and not older than the workspace asks for.
+debian_rust_is_new() {
+    [ -x /usr/bin/cargo ] && [ -x /usr/bin/rustc ] || return 1
+    local want have
+    want=$(sed -n 's/^rust-version = "\(.*\)"/\1/p' Cargo.toml)
+    have=$(/usr/bin/rustc --version | cut -d' ' -f2)
+    [ "$(printf '%s\n' "$want" "$have" | sort -V | head -1)" = "$want" ]
+}
+
 # What builds modules for web pages.
 need_wasm() {
     has_wasm_target && return
-    [ -x /usr/bin/cargo ] || install cargo-web rustc-web
+    if ! debian_rust_is_new; then
+        # The release has an older one than its security updates, which only fresh lists of packages name.
+        refresh
+        install cargo-web rustc-web rust-web-src
+    fi
     [ -d /usr/lib/rustlib/src/rust/library ] || install rust-web-src
     command -v wasm-ld >/dev/null || install lld
 }

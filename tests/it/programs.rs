@@ -190,7 +190,8 @@ fn a_training_step_takes_few_dispatches() {
     let program = model.compile(&Options { dims: roles.dims, states, ..Options::default() }).unwrap();
     assert_eq!((program.inputs.len(), program.outputs.len(), program.states.len()), (2, 1, 13));
     assert!(program.weights.is_empty());
-    assert!(program.dispatches.len() <= 20, "{} dispatches", program.dispatches.len());
+    // Two of them add up the parts of long sums.
+    assert!(program.dispatches.len() <= 22, "{} dispatches", program.dispatches.len());
 }
 
 /// Models whose dispatches differ by more than one in twenty between the dialects, of those compiled in both.
