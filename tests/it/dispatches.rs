@@ -46,6 +46,11 @@ const LONGER: &[&str] = &[
     // The range, the edges, the places, how many are there.
     "aten.histc.default",
     "aten.histogram.bin_ct",
+    // Two sorts where elements have 64 bits, each of keys and in parts of unknown number.
+    "aten.kthvalue.default",
+    "aten.median.dim",
+    "aten.quantile.scalar",
+    "aten.topk.default",
     // A sort, where runs begin, how long they are, and the longest.
     "aten.mode.default",
     // Cases of five results, each of which is a copy.
