@@ -62,7 +62,7 @@ test("an example: from a node to its kernel, a run, its numbers", async () => {
   await page.click('[data-example="digits"]');
   await page.waitForSelector(".kernels button");
   assert.match(await text('[data-figure="dispatches"]'), /5of 8 nodes unfused/);
-  assert.match(await text('[data-figure="bytes moved"]'), /48\.2 kBof 66\.7 kB unfused/);
+  assert.match(await text('[data-figure="bytes moved"]'), /48\.3 kBof 66\.7 kB unfused/);
   // A node of the model leads to its kernel, and a kernel to its nodes; by keys, too.
   await page.locator('.box[aria-label^="Softmax softmax"]').press("Enter");
   assert.match(await text(".detail h2"), /row_softmax\.wgsl/);
@@ -163,8 +163,8 @@ test("a model is compiled in the page", async () => {
   const area = page.locator("dialog textarea");
   await area.waitFor();
   const before = await area.inputValue();
-  assert.ok(before.includes("map threads=64"), before);
-  await area.fill(before.replaceAll("map threads=64", "map threads=32"));
+  assert.ok(before.includes("map threads=256"), before);
+  await area.fill(before.replaceAll("map threads=256", "map threads=32"));
   await page.evaluate(() => delete document.querySelector(".workbench").dataset.done);
   await page.click("dialog .primary");
   await page.waitForFunction(() => document.querySelector(".workbench").dataset.done !== undefined);
