@@ -1,7 +1,8 @@
 # Functions for the scripts beside this one: finding, or on Debian installing, what they need.
 # shellcheck shell=bash
 
-# install PACKAGE ...: by apt-get, as root or through sudo.
+# install PACKAGE ...: by apt-get, as root or through sudo. The lists of packages are brought up to date first: security updates of
+# Chromium and of compilers are years ahead of the release.
 install() {
     if ! command -v apt-get >/dev/null; then
         echo "error: $* must be installed, and there is no apt-get to do it" >&2
@@ -10,16 +11,8 @@ install() {
     local root=()
     [ "$(id -u)" = 0 ] || root=(sudo)
     echo "installing $*" >&2
-    DEBIAN_FRONTEND=noninteractive "${root[@]}" apt-get install -y -q --no-install-recommends "$@" </dev/null >&2 ||
-        { "${root[@]}" apt-get update -q </dev/null >&2 &&
-            DEBIAN_FRONTEND=noninteractive "${root[@]}" apt-get install -y -q --no-install-recommends "$@" </dev/null >&2; }
-}
-
-# refresh: brings the lists of packages up to date.
-refresh() {
-    local root=()
-    [ "$(id -u)" = 0 ] || root=(sudo)
     "${root[@]}" apt-get update -q </dev/null >&2 || true
+    DEBIAN_FRONTEND=noninteractive "${root[@]}" apt-get install -y -q --no-install-recommends "$@" </dev/null >&2
 }
 
 # first FILE ...: the first that exists.
@@ -74,11 +67,7 @@ debian_rust_is_new() {
 # What builds modules for web pages.
 need_wasm() {
     has_wasm_target && return
-    if ! debian_rust_is_new; then
-        # The release has an older one than its security updates, which only fresh lists of packages name.
-        refresh
-        install cargo-web rustc-web rust-web-src
-    fi
+    debian_rust_is_new || install cargo-web rustc-web rust-web-src
     [ -d /usr/lib/rustlib/src/rust/library ] || install rust-web-src
     command -v wasm-ld >/dev/null || install lld
 }
