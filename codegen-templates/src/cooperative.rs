@@ -12,7 +12,7 @@
 //!
 //! where of `row` and `k` (`col` and `k`) the one along which neighbours lie in memory counts eights.
 
-use crate::matmul::{Contiguous, Extents};
+use crate::matmul::{Common, Contiguous, Extents};
 use crate::{Local, RenderError, Template, render};
 use serde::{Deserialize, Serialize};
 
@@ -141,14 +141,9 @@ struct Strip {
 }
 
 #[derive(Serialize)]
-struct Slots {
-    preamble: String,
-    setup: String,
-    batch: String,
-    batch_index: String,
-    rows: String,
-    cols: String,
-    depth: String,
+struct Slots<'a> {
+    #[serde(flatten)]
+    common: Common<'a>,
     tile_rows: u32,
     tile_cols: u32,
     tile_k: u32,
@@ -170,7 +165,7 @@ struct Slots {
     strips: Vec<Strip>,
 }
 
-impl Template for Slots {
+impl Template for Slots<'_> {
     const NAME: &'static str = "matmul_cooperative.wgsl";
 }
 
@@ -285,13 +280,7 @@ impl Cooperative {
         };
         let strips: Vec<Strip> = (0..s.sub_rows / EDGE * across).map(strip).collect();
         render(&Slots {
-            preamble: self.preamble.clone(),
-            setup: self.setup.clone(),
-            batch: self.extents.batch.clone(),
-            batch_index: self.extents.batch_index("block", "row_tiles * col_tiles"),
-            rows: self.extents.rows.clone(),
-            cols: self.extents.cols.clone(),
-            depth: self.extents.depth.clone(),
+            common: self.extents.common(&self.preamble, &self.setup, "block", "row_tiles * col_tiles"),
             tile_rows: s.rows,
             tile_cols: s.cols,
             tile_k: s.k,

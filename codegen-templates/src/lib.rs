@@ -15,6 +15,7 @@ pub mod row;
 pub mod sort;
 pub mod staged_loop;
 pub mod thin;
+pub mod untiled;
 
 use minijinja::syntax::SyntaxConfig;
 use minijinja::value::Serde;

@@ -1,7 +1,7 @@
-//! Products of matrices: the tiled and the serial template.
+//! Products of matrices: the tiled template.
 //!
-//! Both compute `out[batch, row, col] = Σₖ x(batch, row, k) · y(batch, k, col)` in f32 and end in
-//! `store(batch, row, col, sum)`. They expect these functions in the module (`x` shown, `y` likewise
+//! It computes `out[batch, row, col] = Σₖ x(batch, row, k) · y(batch, k, col)` in f32 and ends in
+//! `store(batch, row, col, sum)`. It expects these functions in the module (`x` shown, `y` likewise
 //! over columns); the two structs carry whatever is worth computing once a row, or once a `k`:
 //!
 //! ```wgsl
@@ -234,14 +234,9 @@ struct Turn {
 }
 
 #[derive(Serialize)]
-struct TiledSlots {
-    preamble: String,
-    setup: String,
-    batch: String,
-    batch_index: String,
-    rows: String,
-    cols: String,
-    depth: String,
+struct TiledSlots<'a> {
+    #[serde(flatten)]
+    common: Common<'a>,
     tile_rows: u32,
     tile_cols: u32,
     tile_k: u32,
@@ -277,7 +272,7 @@ struct TiledSlots {
     read_col: String,
 }
 
-impl Template for TiledSlots {
+impl Template for TiledSlots<'_> {
     const NAME: &'static str = "matmul.wgsl";
 }
 
@@ -493,10 +488,33 @@ fn plus(s: &str, n: u32) -> String {
     if n == 0 { s.to_owned() } else { format!("{s} + {n}") }
 }
 
+/// The slots that templates of products share.
+#[derive(Serialize)]
+pub(crate) struct Common<'a> {
+    preamble: &'a str,
+    setup: &'a str,
+    batch: &'a str,
+    batch_index: String,
+    rows: &'a str,
+    cols: &'a str,
+    depth: &'a str,
+}
+
 impl Extents {
     /// The batch a `block` of `per` blocks a batch lies in.
     pub(crate) fn batch_index(&self, block: &str, per: &str) -> String {
         if self.batch == "1" { "0".into() } else { format!("{block} / ({per})") }
+    }
+    /// The slots of a template that numbers its blocks so.
+    pub(crate) fn common<'a>(
+        &'a self,
+        preamble: &'a str,
+        setup: &'a str,
+        block: &str,
+        per: &str,
+    ) -> Common<'a> {
+        let Extents { batch, rows, cols, depth } = self;
+        Common { preamble, setup, batch, batch_index: self.batch_index(block, per), rows, cols, depth }
     }
 }
 
@@ -622,13 +640,7 @@ impl Tiled {
         }
 
         let slots = TiledSlots {
-            preamble: self.preamble.clone(),
-            setup: self.setup.clone(),
-            batch: self.extents.batch.clone(),
-            batch_index: self.extents.batch_index("block", "row_tiles * col_tiles"),
-            rows: self.extents.rows.clone(),
-            cols: self.extents.cols.clone(),
-            depth: self.extents.depth.clone(),
+            common: self.extents.common(&self.preamble, &self.setup, "block", "row_tiles * col_tiles"),
             tile_rows: s.rows,
             tile_cols: s.cols,
             tile_k: s.k,
@@ -662,126 +674,6 @@ impl Tiled {
             read_at,
             read_lane: lane,
             read_col: if self.store_vectors { "col0 / 4".into() } else { "col0".into() },
-        };
-        render(&slots)
-    }
-}
-
-/// Parameters of the product with one thread a result.
-#[derive(Clone, Debug)]
-pub struct Serial {
-    /// Text before the entry point: declarations of the bindings, and functions.
-    pub preamble: String,
-    /// Statements that the extents need, indented by 4.
-    pub setup: String,
-    /// The extents of the product.
-    pub extents: Extents,
-    /// Invocations of a workgroup.
-    pub threads: u32,
-    /// The first so many `k` are written out one by one; no more than there are.
-    pub unrolled: u32,
-    /// There may be more than `unrolled`.
-    pub rest: bool,
-}
-
-#[derive(Serialize)]
-struct SerialSlots {
-    preamble: String,
-    setup: String,
-    batch: String,
-    batch_index: String,
-    rows: String,
-    cols: String,
-    depth: String,
-    threads: u32,
-    unrolled: Vec<u32>,
-    rest: bool,
-}
-
-impl Template for SerialSlots {
-    const NAME: &'static str = "matmul_serial.wgsl";
-}
-
-impl Serial {
-    /// The module's text.
-    ///
-    /// # Errors
-    /// A defect of the template.
-    pub fn render(&self) -> Result<String, RenderError> {
-        let slots = SerialSlots {
-            preamble: self.preamble.clone(),
-            setup: self.setup.clone(),
-            batch: self.extents.batch.clone(),
-            batch_index: self.extents.batch_index("index", "rows * cols"),
-            rows: self.extents.rows.clone(),
-            cols: self.extents.cols.clone(),
-            depth: self.extents.depth.clone(),
-            threads: self.threads,
-            unrolled: (0..self.unrolled).collect(),
-            rest: self.rest,
-        };
-        render(&slots)
-    }
-}
-
-/// Parameters of the product whose sums are written out.
-#[derive(Clone, Debug)]
-pub struct Window {
-    /// Text before the entry point: declarations of the bindings, and functions.
-    pub preamble: String,
-    /// Statements that the extents need, indented by 4.
-    pub setup: String,
-    /// The extents of the product; the depth is in the body.
-    pub extents: Extents,
-    /// Invocations of a workgroup.
-    pub threads: u32,
-    /// Rows and columns that an invocation makes.
-    pub block: [u32; 2],
-    /// The numbers of the variables that count blocks of rows and of columns.
-    pub vars: [usize; 2],
-    /// Statements over the variables that store a block, indented by 4.
-    pub body: String,
-}
-
-#[derive(Serialize)]
-struct WindowSlots {
-    preamble: String,
-    setup: String,
-    batch: String,
-    batch_index: String,
-    rows: String,
-    cols: String,
-    threads: u32,
-    block_rows: u32,
-    block_cols: u32,
-    row_var: usize,
-    col_var: usize,
-    body: String,
-}
-
-impl Template for WindowSlots {
-    const NAME: &'static str = "matmul_window.wgsl";
-}
-
-impl Window {
-    /// The module's text.
-    ///
-    /// # Errors
-    /// A defect of the template.
-    pub fn render(&self) -> Result<String, RenderError> {
-        let slots = WindowSlots {
-            preamble: self.preamble.clone(),
-            setup: self.setup.clone(),
-            batch: self.extents.batch.clone(),
-            batch_index: self.extents.batch_index("index", "rows * cols"),
-            rows: self.extents.rows.clone(),
-            cols: self.extents.cols.clone(),
-            threads: self.threads,
-            block_rows: self.block[0],
-            block_cols: self.block[1],
-            row_var: self.vars[0],
-            col_var: self.vars[1],
-            body: self.body.clone(),
         };
         render(&slots)
     }

@@ -17,7 +17,8 @@ use crate::kernel::{Body, Expr, ExprId, Family, Kernel, Matmul, Store};
 use crate::schedule::products::problem::{self, Side, four, four_stores, operands, sides};
 use crate::schedule::products::{self, Product};
 use std::fmt::Write;
-use wgfc_codegen_templates::matmul::{Access, Extents, Serial, Tiled};
+use wgfc_codegen_templates::matmul::{Access, Extents, Tiled};
+use wgfc_codegen_templates::untiled::Serial;
 use wgfc_ir::{Dim, Poly, Reg};
 
 /// Writes a product as its schedule says.

@@ -7,7 +7,8 @@ use crate::kernel::bindings::Bindings;
 use crate::kernel::{ExprId, Family, Kernel, Matmul, Store};
 use crate::schedule::products::problem::Side;
 use crate::schedule::products::window::{self, Written};
-use wgfc_codegen_templates::matmul::{Extents, Window};
+use wgfc_codegen_templates::matmul::Extents;
+use wgfc_codegen_templates::untiled::Window;
 
 /// Writes the product as its schedule says.
 pub(super) fn emit(

@@ -358,6 +358,15 @@ pub fn read(gpu: &Gpu, r: &Ready, out: TensorId) -> Vec<u8> {
     read.get_mapped_range(..).unwrap().to_vec()
 }
 
+/// Fails where results are far from those of plain loops, measured by the largest.
+pub fn close(what: &str, got: &[f32], want: &[f64]) {
+    assert_eq!(got.len(), want.len(), "{what}");
+    let scale = want.iter().fold(1e-3, |s: f64, w| s.max(w.abs()));
+    for (i, (g, w)) in got.iter().zip(want).enumerate() {
+        assert!((f64::from(*g) - w).abs() <= 1e-5 * scale, "{what}: element {i} is {g}, not {w}");
+    }
+}
+
 /// Numbers in -1..1, the same each time.
 pub fn noise(n: usize, seed: u32) -> Vec<f32> {
     let mut s = seed.wrapping_mul(2_654_435_761).wrapping_add(12345);

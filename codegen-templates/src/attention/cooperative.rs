@@ -1,0 +1,200 @@
+//! Attention on matrix units (WGSL's `coop_mat`, an extension of wgpu's).
+
+use super::{Problem, Window, WindowSlots};
+use crate::{Local, RenderError, Template, render};
+use serde::Serialize;
+
+/// Edge of a matrix.
+const EDGE: u32 = 16;
+/// Columns of values of which the results of a step are in workgroup memory at once.
+const COLUMNS: u32 = 64;
+/// Elements between the lines of a tile, which keep them in different banks: of f16, and of f32.
+const PAD: u32 = 8;
+const STRIP_PAD: u32 = 4;
+
+/// How the template for matrix units is cut up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Matrices {
+    /// Queries of a workgroup: a multiple of those of a subgroup.
+    pub queries: u32,
+    /// Queries of a subgroup, a multiple of 16.
+    pub sub_queries: u32,
+    /// Keys of a step, a multiple of 16.
+    pub keys: u32,
+    /// Whether keys and values of the next step are loaded during one.
+    pub ahead: bool,
+    /// Invocations of a subgroup: 32.
+    pub subgroup: u32,
+}
+
+impl Matrices {
+    /// Invocations of a workgroup.
+    pub const fn threads(self) -> u32 {
+        self.queries / self.sub_queries * self.subgroup
+    }
+    /// Whether its numbers fit together, and to keys and values of these widths.
+    pub const fn fits(self, d: u32, e: u32) -> bool {
+        let Matrices { queries, sub_queries, keys, ahead: _, subgroup } = self;
+        subgroup == 2 * EDGE
+            && sub_queries > 0
+            && queries > 0
+            && queries.is_multiple_of(sub_queries)
+            && sub_queries.is_multiple_of(EDGE)
+            && keys > 0
+            && keys.is_multiple_of(2 * EDGE)
+            && d > 0
+            && e > 0
+            && d.is_multiple_of(EDGE)
+            && e.is_multiple_of(EDGE)
+            && (keys * d / 8).is_multiple_of(self.threads())
+            && (keys * e / 8).is_multiple_of(self.threads())
+    }
+    /// Loads of keys and values of an invocation in a step.
+    pub const fn loads(self, d: u32, e: u32) -> u32 {
+        self.keys * (d + e) / 8 / self.threads()
+    }
+    /// Quads of f16 in the tile.
+    const fn tile_len(self, d: u32, e: u32) -> u32 {
+        let (queries, both) = (self.queries * (d + PAD), self.keys * (d + e + 2 * PAD));
+        if queries > both { queries / 4 } else { both / 4 }
+    }
+    /// Quads of f32 from one row of the strip to the next.
+    const fn strip_pitch(self, e: u32) -> u32 {
+        let columns = if e < COLUMNS { e } else { COLUMNS };
+        (if self.keys > columns { self.keys } else { columns } + STRIP_PAD) / 4
+    }
+    /// Bytes of workgroup memory.
+    pub const fn workgroup_bytes(self, d: u32, e: u32, again: bool) -> u32 {
+        self.tile_len(d, e) * 8
+            + self.queries * (self.strip_pitch(e) * 16 + (self.keys + PAD) * 2)
+            + if again { 8 } else { 0 }
+    }
+}
+
+/// Parameters of the template for matrix units. `q`, `k` and `v` are loaded by eights.
+#[derive(Clone, Debug)]
+pub struct Cooperative {
+    /// Extents, mask and scale of the attention.
+    pub problem: Problem,
+    /// How it is cut up.
+    pub matrices: Matrices,
+    /// The width of queries and keys.
+    pub depth: u32,
+    /// Which keys a block of queries may see.
+    pub window: Window,
+}
+
+/// A load of eight elements of keys or values.
+#[derive(Serialize)]
+struct Eight {
+    name: String,
+    operand: &'static str,
+    line: String,
+    eight: String,
+    at: String,
+}
+
+/// Columns whose results are in workgroup memory at once.
+#[derive(Serialize)]
+struct Columns {
+    first: u32,
+    /// Blocks of 16.
+    columns: Vec<u32>,
+    /// Quads that an invocation has of them.
+    quads: Vec<u32>,
+}
+
+#[derive(Serialize)]
+struct CooperativeSlots<'a> {
+    #[serde(flatten)]
+    problem: &'a Problem,
+    #[serde(flatten)]
+    window: WindowSlots,
+    queries: u32,
+    keys: u32,
+    depth: u32,
+    threads: u32,
+    ahead: bool,
+    blocks: Vec<u32>,
+    depth_blocks: Vec<u32>,
+    key_blocks: Vec<u32>,
+    score_quads: Vec<u32>,
+    own_quads: Vec<u32>,
+    chunks: Vec<Columns>,
+    loads: Vec<Eight>,
+    tile_len: u32,
+    values_at: u32,
+    key_pitch: u32,
+    value_pitch: u32,
+    strip_pitch: u32,
+    probability_pitch: u32,
+    local: Local,
+}
+
+impl Template for CooperativeSlots<'_> {
+    const NAME: &'static str = "attention_cooperative.wgsl";
+}
+
+impl Cooperative {
+    /// Bytes of workgroup memory.
+    pub fn workgroup_bytes(&self) -> u32 {
+        let again = self.window.again(self.problem.empty_is_zero);
+        self.matrices.workgroup_bytes(self.depth, self.problem.e, again)
+    }
+    /// The module's text.
+    ///
+    /// # Errors
+    /// A defect of the template.
+    pub fn render(&self) -> Result<String, RenderError> {
+        let Cooperative { problem, matrices, depth, window } = self;
+        let Matrices { queries, sub_queries, keys, ahead, subgroup } = *matrices;
+        let (d, e, threads) = (*depth, problem.e, matrices.threads());
+        let (key_pitch, value_pitch) = ((d + PAD) / 4, (e + PAD) / 4);
+        let values_at = keys * key_pitch;
+        let mut loads = vec![];
+        for (operand, width, start, pitch) in [("k", d, 0, key_pitch), ("v", e, values_at, value_pitch)] {
+            for i in 0..keys * width / 8 / threads {
+                let element = format!("(thread + {})", i * threads);
+                let (line, eight) =
+                    (format!("{element} / {}", width / 8), format!("{element} % {}", width / 8));
+                let at = format!("{start} + {line} * {pitch} + {eight} * 2");
+                loads.push(Eight { name: format!("{operand}{i}"), operand, line, eight, at });
+            }
+        }
+        let (mut chunks, mut first, mut count) = (vec![], 0, 0);
+        while first < e {
+            let columns = COLUMNS.min(e - first);
+            let quads = (count..count + columns / 8).collect();
+            count += columns / 8;
+            chunks.push(Columns {
+                first,
+                columns: (first / EDGE..(first + columns) / EDGE).collect(),
+                quads,
+            });
+            first += columns;
+        }
+        render(&CooperativeSlots {
+            problem,
+            window: window.slots(problem.empty_is_zero),
+            queries,
+            keys,
+            depth: d,
+            threads,
+            ahead,
+            blocks: (0..sub_queries / EDGE).collect(),
+            depth_blocks: (0..d / EDGE).collect(),
+            key_blocks: (0..keys / EDGE).collect(),
+            score_quads: (0..keys / 8).collect(),
+            own_quads: (0..count).collect(),
+            chunks,
+            loads,
+            tile_len: matrices.tile_len(d, e),
+            values_at,
+            key_pitch,
+            value_pitch,
+            strip_pitch: matrices.strip_pitch(e),
+            probability_pitch: (keys + PAD) / 4,
+            local: Local::new(subgroup),
+        })
+    }
+}

@@ -1,0 +1,149 @@
+//! Attention of few queries: keys and values are streamed through registers.
+
+use super::Problem;
+use crate::{Local, RenderError, Template, render};
+use serde::Serialize;
+
+/// How the template that streams keys is cut up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Stream {
+    /// Invocations of a workgroup, a multiple of `subgroup`.
+    pub threads: u32,
+    /// Threads that share a key, a power of two, at most `subgroup`.
+    pub lanes: u32,
+    /// Keys that they take at a time.
+    pub unroll: u32,
+    /// Heads of a workgroup, which share keys and values.
+    pub heads: u32,
+    /// Elements of a load of keys and values: 4, or 8 of f16.
+    pub run: u32,
+    /// Invocations of a subgroup.
+    pub subgroup: u32,
+}
+
+impl Stream {
+    /// Whether its numbers fit together, and those of keys and values.
+    pub const fn fits(self, d: u32, e: u32) -> bool {
+        let Stream { threads, lanes, unroll, heads, run, subgroup } = self;
+        let line = run * lanes;
+        lanes.is_power_of_two()
+            && subgroup.is_power_of_two()
+            && lanes <= subgroup
+            && threads > 0
+            && threads.is_multiple_of(subgroup)
+            && matches!(unroll, 1..=8)
+            && matches!(heads, 1..=16)
+            && matches!(run, 4 | 8)
+            && d > 0
+            && e > 0
+            && d.is_multiple_of(line)
+            && e.is_multiple_of(line)
+    }
+    /// Bytes of workgroup memory.
+    pub const fn workgroup_bytes(self, e: u32) -> u32 {
+        self.threads / self.subgroup * self.heads * (e + 2) * 4
+    }
+    /// Registers of a thread that hold queries, sums, keys and values.
+    pub const fn registers(self, d: u32, e: u32) -> u32 {
+        (self.heads + self.unroll) * (d + e) / self.lanes
+    }
+}
+
+/// Parameters of the template that streams keys.
+#[derive(Clone, Debug)]
+pub struct Streamed {
+    /// Extents, mask and scale of the attention.
+    pub problem: Problem,
+    /// How it is cut up.
+    pub stream: Stream,
+    /// The width of queries and keys.
+    pub depth: u32,
+    /// Whether queries are loaded by fours; keys and values are loaded by runs.
+    pub query_fours: bool,
+    /// Parts of the keys, as in [`Decode::parts`].
+    pub parts: u32,
+}
+
+/// Four elements of a line that a thread has.
+#[derive(Serialize)]
+struct Quad {
+    number: u32,
+    /// The load that brings it, and which of its quads it is.
+    run: u32,
+    quad: u32,
+    half: &'static str,
+}
+
+#[derive(Serialize)]
+struct StreamedSlots<'a> {
+    #[serde(flatten)]
+    problem: &'a Problem,
+    threads: u32,
+    lanes: u32,
+    slots: u32,
+    step: u32,
+    heads: Vec<u32>,
+    unroll: Vec<u32>,
+    key_runs: Vec<u32>,
+    value_runs: Vec<u32>,
+    key_quads: Vec<Quad>,
+    own_quads: Vec<Quad>,
+    run_quads: u32,
+    value_quads: u32,
+    query_fours: bool,
+    parts: u32,
+    subgroups: u32,
+    lane_shuffles: Vec<u32>,
+    slot_shuffles: Vec<u32>,
+    local: Local,
+}
+
+impl Template for StreamedSlots<'_> {
+    const NAME: &'static str = "attention_streamed.wgsl";
+}
+
+impl Streamed {
+    /// The module's text.
+    ///
+    /// # Errors
+    /// A defect of the template.
+    pub fn render(&self) -> Result<String, RenderError> {
+        let Stream { threads, lanes, unroll, heads, run, subgroup } = self.stream;
+        let runs = |width: u32| width / run / lanes;
+        let quads = |width: u32| -> Vec<Quad> {
+            let per = run / 4;
+            let half = |i: u32| match (per, i % per) {
+                (1, _) => "",
+                (_, 0) => ".low",
+                _ => ".high",
+            };
+            (0..runs(width) * per)
+                .map(|i| Quad { number: i, run: i / per, quad: i % per, half: half(i) })
+                .collect()
+        };
+        let masks =
+            |from: u32, to: u32| (from.trailing_zeros()..to.trailing_zeros()).map(|i| 1 << i).collect();
+        let slots = threads / lanes;
+        render(&StreamedSlots {
+            problem: &self.problem,
+            threads,
+            lanes,
+            slots,
+            step: slots * unroll,
+            heads: (0..heads).collect(),
+            unroll: (0..unroll).collect(),
+            key_runs: (0..runs(self.depth)).collect(),
+            value_runs: (0..runs(self.problem.e)).collect(),
+            key_quads: quads(self.depth),
+            own_quads: quads(self.problem.e),
+            run_quads: run / 4,
+            value_quads: self.problem.e / 4,
+            query_fours: self.query_fours,
+            parts: self.parts,
+            subgroups: threads / subgroup,
+            lane_shuffles: masks(1, lanes),
+            slot_shuffles: masks(lanes, subgroup),
+            local: Local::new(subgroup),
+        })
+    }
+}

@@ -1,0 +1,224 @@
+//! Attention of many queries: a workgroup takes tiles of queries, keys and values.
+
+use super::{Problem, Window, WindowSlots};
+use crate::{Local, RenderError, Template, render};
+use serde::Serialize;
+
+/// How the tiled template is cut up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Tiles {
+    /// Queries of a workgroup: a multiple of eight times those of a thread.
+    pub queries: u32,
+    /// Queries of a thread.
+    pub thread_queries: u32,
+    /// Keys that are in workgroup memory at once: a multiple of four times `lanes`, at least 32.
+    pub keys: u32,
+    /// Threads that share a query: 8, 16 or 32.
+    pub lanes: u32,
+    /// Elements along the width of keys, and along that of values, that are in workgroup memory at once: a multiple of
+    /// four times `lanes`.
+    pub depth: u32,
+    /// Whether the queries stay in workgroup memory, all of their width.
+    pub kept: bool,
+    /// Whether the first values of a step are loaded while its scores are computed.
+    pub ahead: bool,
+}
+
+/// Quads from one line of a tile to the next.
+const fn pitch(quads: u32) -> u32 {
+    if quads <= 4 { 4 } else { quads.next_multiple_of(8) }
+}
+
+/// What the quads of a line lie apart, that neighbouring lines are in other banks.
+fn swizzle(pitch: u32, line: &str) -> String {
+    if pitch == 4 { format!("(({line} / 2) & 3)") } else { format!("({line} & 7)") }
+}
+
+impl Tiles {
+    /// Invocations of a workgroup.
+    pub const fn threads(self) -> u32 {
+        self.queries / self.thread_queries * self.lanes
+    }
+    /// Whether its numbers fit together.
+    pub const fn is_sound(self) -> bool {
+        let Tiles { queries, thread_queries, keys, lanes, depth, kept: _, ahead: _ } = self;
+        matches!(lanes, 8 | 16 | 32)
+            && matches!(thread_queries, 1..=8)
+            && queries > 0
+            && queries.is_multiple_of(8 * thread_queries)
+            && keys >= 32
+            && keys.is_multiple_of(4 * lanes)
+            && depth > 0
+            && depth.is_multiple_of(4 * lanes)
+    }
+    /// Quads of a line of queries.
+    const fn query_pitch(self, d: Option<u32>) -> u32 {
+        match d {
+            Some(d) if self.kept => pitch(d.div_ceil(4)),
+            _ => self.key_pitch(d),
+        }
+    }
+    /// Quads of a line of keys.
+    const fn key_pitch(self, d: Option<u32>) -> u32 {
+        match d {
+            Some(d) if d < self.depth => pitch(d.div_ceil(4)),
+            _ => pitch(self.depth / 4),
+        }
+    }
+    /// Quads of columns of values that a thread has of those in workgroup memory, from quad `first` on.
+    fn value_columns(self, e: u32, first: u32) -> u32 {
+        (e.div_ceil(4) - first).min(self.depth / 4).div_ceil(self.lanes)
+    }
+    /// Quads of values that a thread loads ahead, where that can be: all threads as many, while all of a key is there.
+    pub fn loads_ahead(self, d: Option<u32>, e: u32) -> Option<u32> {
+        let quads = self.keys * self.value_columns(e, 0) * self.lanes;
+        let can = d.is_some_and(|d| d <= self.depth) && quads.is_multiple_of(self.threads());
+        can.then(|| quads / self.threads())
+    }
+    /// Quads in the tile of keys or values.
+    fn tile_len(self, d: Option<u32>, e: u32) -> u32 {
+        let lines = self.keys * self.key_pitch(d).max(self.value_columns(e, 0) * self.lanes);
+        lines.max(self.queries + 1)
+    }
+    /// Bytes of workgroup memory for queries and keys of width `d`, where it is known, and values of width `e`.
+    pub fn workgroup_bytes(self, d: Option<u32>, e: u32, subgroup: u32) -> u32 {
+        let shares = if subgroup > 1 { 0 } else { self.queries * self.lanes * 4 };
+        let quads = self.queries * (self.query_pitch(d) + self.keys / 4) + self.tile_len(d, e);
+        quads * 16 + shares
+    }
+}
+
+/// Parameters of the tiled template.
+#[derive(Clone, Debug)]
+pub struct Attention {
+    /// Extents, mask and scale of the attention.
+    pub problem: Problem,
+    /// How it is cut up.
+    pub tiles: Tiles,
+    /// Invocations of a subgroup, at least `lanes`; 1 where there are none.
+    pub subgroup: u32,
+    /// The width of queries and keys, where it is known; queries can only be kept where it is.
+    pub depth: Option<u32>,
+    /// Which of queries, keys and values are loaded by fours: their steps count fours then.
+    pub fours: [bool; 3],
+    /// Which keys a block of queries may see.
+    pub window: Window,
+}
+
+#[derive(Serialize)]
+struct Chunk {
+    /// Its first quad of columns, and how many it has.
+    first: u32,
+    quads: u32,
+    /// Those of a thread, by their numbers in all of them.
+    columns: Vec<u32>,
+}
+
+#[derive(Serialize)]
+struct Side {
+    name: &'static str,
+    upper: &'static str,
+    fours: bool,
+    /// No quad is read beyond the last element.
+    inside: bool,
+}
+
+#[derive(Serialize)]
+struct Slots<'a> {
+    #[serde(flatten)]
+    problem: &'a Problem,
+    #[serde(flatten)]
+    window: WindowSlots,
+    operands: [Side; 3],
+    queries: u32,
+    keys: u32,
+    lanes: u32,
+    kept: bool,
+    loads: Vec<u32>,
+    chunked: bool,
+    chunk_quads: u32,
+    depth_quads: u32,
+    query_pitch: u32,
+    key_pitch: u32,
+    query_swizzle: String,
+    query_swizzle_y: String,
+    key_swizzle: String,
+    key_swizzle_x: String,
+    rows: Vec<u32>,
+    row_step: u32,
+    key_columns: Vec<u32>,
+    key_groups: Vec<u32>,
+    threads: u32,
+    tile_len: u32,
+    columns: Vec<u32>,
+    chunks: Vec<Chunk>,
+    subgroup: u32,
+    shuffles: Vec<u32>,
+    local: Local,
+}
+
+impl Template for Slots<'_> {
+    const NAME: &'static str = "attention.wgsl";
+}
+
+impl Attention {
+    /// Bytes of workgroup memory.
+    pub fn workgroup_bytes(&self) -> u32 {
+        self.tiles.workgroup_bytes(self.depth, self.problem.e, self.subgroup)
+    }
+    /// The module's text.
+    ///
+    /// # Errors
+    /// A defect of the template.
+    pub fn render(&self) -> Result<String, RenderError> {
+        let Attention { problem, tiles, subgroup, depth, fours, window } = self;
+        let Tiles { queries, thread_queries, keys, lanes, depth: chunk, kept, ahead } = *tiles;
+        let loads = tiles.loads_ahead(*depth, problem.e).filter(|_| ahead).unwrap_or(0);
+        let e = problem.e;
+        let (mut chunks, mut count, mut first) = (vec![], 0, 0);
+        while first < e.div_ceil(4) {
+            let columns = tiles.value_columns(e, first);
+            chunks.push(Chunk { first, quads: columns * lanes, columns: (count..count + columns).collect() });
+            count += columns;
+            first += chunk / 4;
+        }
+        let chunked = depth.is_none_or(|d| d > chunk);
+        let whole_depth = depth.is_some_and(|d| d % 4 == 0);
+        let side = |i: usize, name, upper, inside| Side { name, upper, fours: fours[i], inside };
+        let (query_pitch, key_pitch) = (tiles.query_pitch(*depth), tiles.key_pitch(*depth));
+        render(&Slots {
+            problem,
+            window: window.slots(problem.empty_is_zero),
+            operands: [
+                side(0, "q", "Q", whole_depth),
+                side(1, "k", "K", whole_depth),
+                side(2, "v", "V", e.is_multiple_of(4 * lanes)),
+            ],
+            queries,
+            keys,
+            lanes,
+            kept,
+            loads: (0..loads).collect(),
+            chunked,
+            chunk_quads: chunk / 4,
+            depth_quads: depth.map_or(0, |d| d.div_ceil(4)),
+            query_pitch,
+            key_pitch,
+            query_swizzle: swizzle(query_pitch, "line"),
+            query_swizzle_y: swizzle(query_pitch, "y"),
+            key_swizzle: swizzle(key_pitch, "line"),
+            key_swizzle_x: swizzle(key_pitch, "x"),
+            rows: (0..thread_queries).collect(),
+            row_step: queries / thread_queries,
+            key_columns: (0..keys / lanes).collect(),
+            key_groups: (0..keys / lanes / 4).collect(),
+            threads: tiles.threads(),
+            tile_len: tiles.tile_len(*depth, e),
+            columns: (0..count).collect(),
+            chunks,
+            subgroup: *subgroup,
+            shuffles: (0..lanes.trailing_zeros()).map(|i| 1 << i).collect(),
+            local: Local::new(*subgroup),
+        })
+    }
+}

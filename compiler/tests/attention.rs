@@ -1,0 +1,295 @@
+//! Attention, executed on every adapter and compared with plain loops.
+
+mod gpu;
+
+use gpu::*;
+use std::collections::BTreeMap;
+use wgfc_codegen_templates::attention::{Stream, Tiles};
+use wgfc_compiler::kernel::*;
+use wgfc_ir::{BinaryOp, DType, Dim, Poly, Scalar};
+
+/// What the mask of an attention kernel is.
+#[derive(Clone, Copy)]
+enum MaskOf {
+    Nothing,
+    Tensor,
+    /// Query `i` sees keys up to `i + past`, and of those the last and so many before it.
+    Positions(i64, i64),
+}
+
+/// Attention with its tensors `[q, k, v, mask, out]`.
+fn attention_kernel(case: &mut Case, dims: [Dim; 5], mask: MaskOf) -> (Kernel, [TensorId; 5]) {
+    let [batch, s, t, d, e] = dims;
+    let tq = case.tensor(&[batch.clone(), s.clone(), d.clone()], TensorKind::Input(0));
+    let tk = case.tensor(&[batch.clone(), t.clone(), d.clone()], TensorKind::Input(1));
+    let tv = case.tensor(&[batch.clone(), t.clone(), e.clone()], TensorKind::Input(2));
+    let tm = case.tensor(&[s.clone(), t.clone()], TensorKind::Input(3));
+    let to = case.tensor(&[batch.clone(), s.clone(), e.clone()], TensorKind::Output(0));
+    let mut body = Body::default();
+    let row = |i: usize, ie: &Dim, j: usize, je: &Dim| (v(0) * ie + v(i)) * je + v(j);
+    let q = body.push(Expr::Load { tensor: tq, offset: row(1, &s, 3, &d), guard: None }, DType::F32);
+    let k = body.push(Expr::Load { tensor: tk, offset: row(2, &t, 3, &d), guard: None }, DType::F32);
+    let val = body.push(Expr::Load { tensor: tv, offset: row(2, &t, 4, &e), guard: None }, DType::F32);
+    let m = match mask {
+        MaskOf::Nothing => None,
+        MaskOf::Tensor => {
+            Some(body.push(Expr::Load { tensor: tm, offset: v(1) * &t + v(2), guard: None }, DType::F32))
+        }
+        MaskOf::Positions(past, near) => {
+            let key = body.push(Expr::Index(v(2)), DType::I32);
+            let last = body.push(Expr::Index(v(1) + c(past)), DType::I32);
+            let first = body.push(Expr::Index(v(1) + c(past - near)), DType::I32);
+            let to = body.push(Expr::Binary(BinaryOp::Le, key, last), DType::Bool);
+            let from = body.push(Expr::Binary(BinaryOp::Ge, key, first), DType::Bool);
+            let both = body.push(Expr::Binary(BinaryOp::And, from, to), DType::Bool);
+            let [zero, low] = [0.0, f32::MIN]
+                .map(|x| body.push(Expr::Const(Scalar::from_f64(DType::F32, f64::from(x))), DType::F32));
+            Some(body.push(Expr::Select(both, zero, low), DType::F32))
+        }
+    };
+    let value = body.push(Expr::Acc(0), DType::F32);
+    let stores = vec![Store { tensor: to, offset: row(1, &s, 4, &e), value, guard: None, combine: None }];
+    let family = Family::Attention(Attention {
+        batch,
+        s,
+        t,
+        d,
+        e,
+        q,
+        k,
+        v: val,
+        mask: m,
+        scale: 0.3,
+        empty_is_zero: false,
+        parts: 1,
+        part_stores: vec![],
+    });
+    let kernel = Kernel { family, body, stores, nodes: vec![] };
+    (kernel, [tq, tk, tv, tm, to])
+}
+
+/// Extents, whether there is a mask, and its numbers.
+fn check_attention(
+    gpus: &[Gpu],
+    dims: [Dim; 5],
+    symbols: &[(&str, i64)],
+    mask: Option<fn(usize, usize) -> f32>,
+    forced: Option<Shape>,
+) {
+    let of = if mask.is_some() { MaskOf::Tensor } else { MaskOf::Nothing };
+    check_masked(gpus, dims, symbols, of, &|i, j| mask.map_or(0.0, |f| f(i, j)), forced);
+}
+
+/// With a mask and its numbers.
+fn check_masked(
+    gpus: &[Gpu],
+    dims: [Dim; 5],
+    symbols: &[(&str, i64)],
+    mask: MaskOf,
+    mask_at: &dyn Fn(usize, usize) -> f32,
+    forced: Option<Shape>,
+) {
+    let mut case = Case::new(symbols);
+    let (kernel, [tq, tk, tv, tm, to]) = attention_kernel(&mut case, dims.clone(), mask);
+
+    let [batch, s, t, d, e] = dims.map(|x| case.eval(&x));
+    let mut data: BTreeMap<_, _> =
+        [tq, tk, tv].into_iter().map(|t| (t, noise(case.numel(t), 3 + t as u32))).collect();
+    data.insert(tm, (0..s * t).map(|i| mask_at(i / t, i % t)).collect());
+    let mut want = vec![];
+    for b in 0..batch {
+        for i in 0..s {
+            let scores: Vec<f64> = (0..t)
+                .map(|j| {
+                    let dot: f64 = (0..d)
+                        .map(|x| {
+                            f64::from(data[&tq][(b * s + i) * d + x])
+                                * f64::from(data[&tk][(b * t + j) * d + x])
+                        })
+                        .sum();
+                    let m = f64::from(mask_at(i, j));
+                    if m < -1e37 { f64::from(f32::MIN) } else { dot * 0.3 + m }
+                })
+                .collect();
+            let top = scores.iter().fold(f64::NEG_INFINITY, |a, b| a.max(*b));
+            let p: Vec<f64> = scores.iter().map(|x| (x - top).exp()).collect();
+            let sum: f64 = p.iter().sum();
+            for x in 0..e {
+                let dot: f64 = (0..t).map(|j| p[j] * f64::from(data[&tv][(b * t + j) * e + x])).sum();
+                want.push(dot / sum);
+            }
+        }
+    }
+    let emit = |cx: &Cx| {
+        let e = emit_as(&kernel, cx, forced).unwrap();
+        wgfc_compiler::emit::check::check(&e).unwrap();
+        e
+    };
+    for (g, emitted) in variants(gpus, &mut case, emit).into_iter().filter(|(g, _)| g.takes_case()) {
+        let what = format!("{batch}×{s}×{t}×{d}×{e} {forced:?} on {}", g.name);
+        close(&what, &run(g, &case, &emitted, &data, to), &want);
+    }
+}
+
+fn causal(i: usize, j: usize) -> f32 {
+    if j > i + 20 { f32::MIN } else { (j % 3) as f32 }
+}
+fn hidden(i: usize, j: usize) -> f32 {
+    if i == 1 || j < 33 { f32::MIN } else { 0.0 }
+}
+
+#[test]
+fn attention_geometries() {
+    let gpus = gpus();
+    let tiles = |queries, thread_queries, keys, lanes, depth, kept| {
+        Shape::Queries(Tiles { queries, thread_queries, keys, lanes, depth, kept, ahead: kept })
+    };
+    for g in [
+        tiles(8, 1, 32, 8, 32, false),
+        tiles(16, 2, 64, 16, 64, true),
+        tiles(32, 4, 32, 8, 32, false),
+        tiles(24, 3, 32, 8, 64, true),
+        tiles(8, 1, 128, 32, 128, true),
+        Shape::Decode,
+    ] {
+        check_attention(&gpus, [2, 3, 7, 5, 3].map(c), &[], None, Some(g));
+        check_attention(&gpus, [3, 37, 45, 33, 70].map(c), &[], Some(causal), Some(g));
+        check_attention(&gpus, [1, 5, 300, 64, 32].map(c), &[], Some(hidden), Some(g));
+        check_attention(&gpus, [2, 65, 33, 40, 256].map(c), &[], None, Some(g));
+    }
+}
+
+/// Blocks of keys that no query of a block sees are left out; a query that sees none averages all of them.
+#[test]
+fn attention_over_the_keys_that_are_seen() {
+    let gpus = gpus();
+    let check = |dims: [i64; 5], past: i64, near: i64, g| {
+        let at = move |i: usize, j: usize| {
+            let (last, j) = (i as i64 + past, j as i64);
+            if (last - near..=last).contains(&j) { 0.0 } else { f32::MIN }
+        };
+        check_masked(&gpus, dims.map(c), &[], MaskOf::Positions(past, near), &at, g);
+    };
+    let tiles = |queries, thread_queries, keys, lanes, depth| {
+        Some(Shape::Queries(Tiles { queries, thread_queries, keys, lanes, depth, kept: true, ahead: false }))
+    };
+    for g in [None, tiles(16, 2, 64, 16, 64), tiles(32, 4, 32, 8, 32)] {
+        check([2, 70, 70, 8, 20], 0, 1000, g);
+        check([1, 50, 131, 12, 8], 81, 1000, g);
+        check([1, 200, 200, 8, 8], 0, 7, g);
+        // Some queries see nothing: those before the first key, and those behind the last.
+        check([1, 40, 100, 8, 8], -3, 1000, g);
+        check([1, 90, 40, 8, 8], 0, 2, g);
+    }
+}
+
+#[test]
+fn attention_chosen() {
+    let gpus = gpus();
+    check_attention(&gpus, [14, 1, 517, 64, 64].map(c), &[], None, None);
+    check_attention(&gpus, [12, 128, 128, 64, 64].map(c), &[], Some(causal), None);
+    let s = Poly::sym;
+    let symbols = [("b", 2), ("past", 30), ("seq", 7)];
+    check_attention(
+        &gpus,
+        [s("b") * 3, s("seq"), s("past") + s("seq"), c(48), c(20)],
+        &symbols,
+        Some(causal),
+        None,
+    );
+}
+
+/// Keys in parts: the parts' sums and scales, put together, are the whole's result.
+#[test]
+fn attention_in_parts() {
+    let gpus = gpus();
+    for (t, parts) in [(1usize, 3usize), (7, 8), (300, 2), (1000, 3)] {
+        let (batch, d, e) = (3, 20, 24);
+        let mut case = Case::new(&[]);
+        let dims = [batch, 1, t, d, e].map(|x| c(x as i64));
+        let (mut kernel, [tq, tk, tv, tm, to]) = attention_kernel(&mut case, dims, MaskOf::Tensor);
+        let count = c(parts as i64);
+        let sums = case.tensor(&[c(batch as i64), c(e as i64), count.clone()], TensorKind::Output(1));
+        let tops = case.tensor(&[c(batch as i64), count.clone()], TensorKind::Output(2));
+        let totals = case.tensor(&[c(batch as i64), count.clone()], TensorKind::Output(3));
+        kernel.stores[0].tensor = sums;
+        kernel.stores[0].offset = (v(0) * &c(e as i64) + v(4)) * &count + v(5);
+        let stores = [(1, tops), (2, totals)].map(|(i, tensor)| Store {
+            tensor,
+            offset: v(0) * &count + v(5),
+            value: kernel.body.push(Expr::Acc(i), DType::F32),
+            guard: None,
+            combine: None,
+        });
+        if let Family::Attention(Attention { parts: p, part_stores, .. }) = &mut kernel.family {
+            *p = parts as u32;
+            part_stores.extend(stores);
+        }
+        let mut data: BTreeMap<_, _> =
+            [tq, tk, tv].into_iter().map(|x| (x, noise(case.numel(x), 3 + x as u32))).collect();
+        let mask: Vec<f32> = (0..t).map(|j| if j % 3 == 1 { f32::MIN } else { j as f32 * 0.01 }).collect();
+        data.insert(tm, mask.clone());
+        let _ = to;
+        let mut want = vec![];
+        for b in 0..batch {
+            let at = |x: &[f32], i: usize| f64::from(x[i]);
+            let score = |j: usize| {
+                let dot: f64 =
+                    (0..d).map(|x| at(&data[&tq], b * d + x) * at(&data[&tk], (b * t + j) * d + x)).sum();
+                if mask[j] < -1e37 { f64::from(f32::MIN) } else { dot * 0.3 + f64::from(mask[j]) }
+            };
+            let scores: Vec<f64> = (0..t).map(score).collect();
+            let top = scores.iter().fold(f64::NEG_INFINITY, |a, b| a.max(*b));
+            let p: Vec<f64> = scores.iter().map(|x| (x - top).exp()).collect();
+            let sum: f64 = p.iter().sum();
+            for x in 0..e {
+                want.push((0..t).map(|j| p[j] * at(&data[&tv], (b * t + j) * e + x)).sum::<f64>() / sum);
+            }
+        }
+        let emit = |cx: &Cx| {
+            let stream = |subgroup| Stream { threads: 64, lanes: 1, unroll: 2, heads: 1, run: 4, subgroup };
+            emit_as(&kernel, cx, cx.schedule.device.subgroup.map(|s| Shape::Streamed(stream(s)))).unwrap()
+        };
+        for (g, emitted) in variants(&gpus, &mut case, emit).into_iter().filter(|(g, _)| g.takes_case()) {
+            let [s, h, n] = [sums, tops, totals].map(|x| run(g, &case, &emitted, &data, x));
+            let mut got = vec![];
+            for b in 0..batch {
+                let top = (0..parts).map(|i| h[b * parts + i]).fold(f32::MIN, f32::max);
+                let weight = |i: usize| (h[b * parts + i] - top).max(-200.0).exp();
+                let total: f32 = (0..parts).map(|i| weight(i) * n[b * parts + i]).sum();
+                for x in 0..e {
+                    let sum: f32 = (0..parts).map(|i| weight(i) * s[(b * e + x) * parts + i]).sum();
+                    got.push(sum / total);
+                }
+            }
+            close(&format!("{t} keys in {parts} parts on {}", g.name), &got, &want);
+        }
+    }
+}
+
+#[test]
+fn attention_too_wide_is_refused() {
+    let mut case = Case::new(&[]);
+    let t = case.tensor(&[c(1)], TensorKind::Input(0));
+    let mut body = Body::default();
+    let x = body.push(Expr::Load { tensor: t, offset: Poly::ZERO, guard: None }, DType::F32);
+    let one = Poly::ONE;
+    let family = Family::Attention(Attention {
+        batch: one.clone(),
+        s: one.clone(),
+        t: one.clone(),
+        d: one.clone(),
+        e: c(257),
+        q: x,
+        k: x,
+        v: x,
+        mask: None,
+        scale: 1.0,
+        empty_is_zero: false,
+        parts: 1,
+        part_stores: vec![],
+    });
+    let kernel = Kernel { family, body, stores: vec![], nodes: vec![] };
+    let e = case.with_context(|cx| emit_as(&kernel, cx, None).unwrap_err());
+    assert!(e.message.contains("width 257"), "{e}");
+}
