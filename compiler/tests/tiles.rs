@@ -405,25 +405,25 @@ fn convolutions() {
     }
 }
 
+/// Which template is chosen where nothing is known of the device.
 #[test]
 fn choices() {
     use wgfc_codegen_templates::matmul::Contiguous::{Depth, Line};
     let profile = wgfc_compiler::DeviceProfile::default();
-    let mut text = String::new();
-    for (what, d, x, y) in [
-        ("large", [1, 4096, 4096, 4096], Depth, Line),
-        ("bert projection", [1, 128, 768, 768], Depth, Line),
-        ("bert feed-forward", [1, 128, 3072, 768], Depth, Line),
-        ("bert scores", [12, 128, 128, 64], Depth, Depth),
-        ("classifier", [1, 1, 1000, 2048], Depth, Depth),
-        ("vector times matrix", [1, 1, 896, 4864], Depth, Line),
-        ("first convolution", [1, 64, 12544, 147], Depth, Line),
-        ("56×56, 1×1", [1, 256, 3136, 64], Depth, Line),
-        ("56×56, 3×3", [1, 64, 3136, 576], Depth, Line),
-        ("14×14, 3×3", [1, 256, 196, 2304], Depth, Line),
-        ("7×7, 3×3", [1, 512, 49, 4608], Depth, Line),
-        ("7×7, 1×1", [1, 2048, 49, 512], Depth, Line),
-        ("depthwise", [144, 1, 3136, 9], Depth, Line),
+    for (what, d, x, y, want) in [
+        ("large", [1, 4096, 4096, 4096], Depth, Line, "tiled"),
+        ("bert projection", [1, 128, 768, 768], Depth, Line, "tiled"),
+        ("bert feed-forward", [1, 128, 3072, 768], Depth, Line, "tiled"),
+        ("bert scores", [12, 128, 128, 64], Depth, Depth, "tiled"),
+        ("classifier", [1, 1, 1000, 2048], Depth, Depth, "thin"),
+        ("vector times matrix", [1, 1, 896, 4864], Depth, Line, "thin"),
+        ("first convolution", [1, 64, 12544, 147], Depth, Line, "tiled"),
+        ("56×56, 1×1", [1, 256, 3136, 64], Depth, Line, "tiled"),
+        ("56×56, 3×3", [1, 64, 3136, 576], Depth, Line, "tiled"),
+        ("14×14, 3×3", [1, 256, 196, 2304], Depth, Line, "tiled"),
+        ("7×7, 3×3", [1, 512, 49, 4608], Depth, Line, "tiled"),
+        ("7×7, 1×1", [1, 2048, 49, 512], Depth, Line, "tiled"),
+        ("depthwise", [144, 1, 3136, 9], Depth, Line, "serial"),
     ] {
         let [batch, rows, cols, depth] = d.map(c);
         let vector = if y == Depth { 4 } else { 1 };
@@ -442,7 +442,13 @@ fn choices() {
             windows: vec![],
             fours: [true, y == Depth || what != "first convolution"],
         };
-        text += &format!("{what} {d:?}: {:?}\n", products::choose(&p, &profile, &Default::default()));
+        let chosen = products::choose(&p, &profile, &Default::default());
+        let template = match chosen {
+            Product::Tiled(_) => "tiled",
+            Product::Thin(_) => "thin",
+            Product::Serial(_) => "serial",
+            Product::Cooperative(_) | Product::Window(_) => "another",
+        };
+        assert_eq!(template, want, "{what} {d:?}: {chosen:?}");
     }
-    println!("{text}");
 }
