@@ -8,6 +8,7 @@ use super::problem::Side;
 use crate::kernel::bindings::{component, neighbours};
 use crate::kernel::substitute::{K, moved};
 use crate::kernel::{Body, Expr, ExprId, Family, Kernel, Matmul, Store};
+use rustc_hash::FxHashSet;
 use wgfc_ir::{BinaryOp, DType, Dim, Poly, Scalar};
 
 /// Terms of a sum that are written out at most.
@@ -71,15 +72,12 @@ pub fn blocks(kernel: &Kernel, x: &Side<'_>, y: &Side<'_>) -> Vec<Work> {
 fn work(kernel: &Kernel, x: &Side<'_>, y: &Side<'_>, [rows, cols]: [u32; 2]) -> Option<Work> {
     let w = write(kernel, x, y, [rows, cols])?;
     let roots: Vec<ExprId> = w.stores.iter().flatten().flat_map(Store::reads).collect();
-    let (mut loads, mut operations) = (vec![], 0.0);
+    let (mut loads, mut operations) = (FxHashSet::default(), 0.0);
     for id in w.body.reachable(&roots) {
         match w.body.expr(id) {
             Expr::Load { tensor, offset, guard } => {
                 let at = component(offset, cols).map_or_else(|| offset.clone(), |(at, _)| at);
-                let load = (*tensor, at, *guard);
-                if !loads.contains(&load) {
-                    loads.push(load);
-                }
+                loads.insert((*tensor, at, *guard));
             }
             Expr::Const(_) => {}
             _ => operations += 1.0,
