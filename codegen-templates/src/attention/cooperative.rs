@@ -138,8 +138,7 @@ impl Template for CooperativeSlots<'_> {
 impl Cooperative {
     /// Bytes of workgroup memory.
     pub fn workgroup_bytes(&self) -> u32 {
-        let again = self.window.again(self.problem.empty_is_zero);
-        self.matrices.workgroup_bytes(self.depth, self.problem.e, again)
+        self.matrices.workgroup_bytes(self.depth, self.problem.e, self.window.again)
     }
     /// The module's text.
     ///
@@ -175,7 +174,7 @@ impl Cooperative {
         }
         render(&CooperativeSlots {
             problem,
-            window: window.slots(problem.empty_is_zero),
+            window: window.slots(),
             queries,
             keys,
             depth: d,

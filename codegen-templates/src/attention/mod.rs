@@ -64,6 +64,8 @@ pub struct Window {
     pub free: Option<(Vec<String>, Vec<String>)>,
     /// Keys are hidden by the least finite number of f16.
     pub half: bool,
+    /// Queries that see none of the keys that the mask leaves must go through all of them.
+    pub again: bool,
 }
 
 /// The slots that a [`Window`] fills.
@@ -77,30 +79,22 @@ struct WindowSlots {
 }
 
 impl Window {
-    fn is_bounded(&self) -> bool {
-        !self.from.is_empty() || !self.to.is_empty()
-    }
-    /// Whether queries that see none of the keys that the mask leaves must go through all of them.
-    fn again(&self, empty_is_zero: bool) -> bool {
-        self.is_bounded() && (self.half || !empty_is_zero)
-    }
-    fn slots(&self, empty_is_zero: bool) -> WindowSlots {
-        let again = self.again(empty_is_zero);
+    fn slots(&self) -> WindowSlots {
         WindowSlots {
-            bounded: self.is_bounded(),
+            bounded: !self.from.is_empty() || !self.to.is_empty(),
             free: self.free.is_some(),
-            again,
+            again: self.again,
             // What the highest score of a query is not above that has seen no key.
             unseen: if self.half { "-32752.0" } else { "LOWEST" },
-            window: self.text(again),
+            window: self.text(),
         }
     }
-    fn text(&self, again: bool) -> String {
+    fn text(&self) -> String {
         let extreme = |of: &str, all: &[String], start: &str| {
             all.iter().fold(start.to_owned(), |r, next| format!("{of}({r}, {next})"))
         };
         let after = |all: &[String]| all.iter().map(|k| format!("{k} + 1")).collect::<Vec<_>>();
-        let var = if again { "var" } else { "let" };
+        let var = if self.again { "var" } else { "let" };
         let mut out = self.setup.clone();
         out += &format!("    {var} from_key = {};\n", extreme("max", &self.from, "0"));
         out += &format!("    {var} to_key = {};\n", extreme("min", &after(&self.to), "keys"));

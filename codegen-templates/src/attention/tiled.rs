@@ -188,7 +188,7 @@ impl Attention {
         let (query_pitch, key_pitch) = (tiles.query_pitch(*depth), tiles.key_pitch(*depth));
         render(&Slots {
             problem,
-            window: window.slots(problem.empty_is_zero),
+            window: window.slots(),
             operands: [
                 side(0, "q", "Q", whole_depth),
                 side(1, "k", "K", whole_depth),

@@ -116,7 +116,7 @@ pub(super) fn emit(
             if tiles.kept && depth.is_none() {
                 return Err(Diagnostic::internal("queries of an unknown width are not kept"));
             }
-            let window = seen(&mut module, &top, &window)?;
+            let window = seen(&mut module, &top, &window, *empty_is_zero)?;
             module.subgroup = (subgroup > 1).then_some(subgroup);
             let fours = roots.each_ref().map(|ids| ids.len() > 1);
             let a = Attention { problem: problem(&module), tiles, subgroup, depth, fours, window };
@@ -128,7 +128,7 @@ pub(super) fn emit(
             if !matrices.fits(depth, width) || roots.iter().any(|r| r.len() != 8) {
                 return Err(Diagnostic::internal(format!("{matrices:?} does not fit the queries and keys")));
             }
-            let window = seen(&mut module, &top, &window)?;
+            let window = seen(&mut module, &top, &window, *empty_is_zero)?;
             module.uses_f16 = true;
             module.subgroup = Some(matrices.subgroup);
             let a = Cooperative { problem: problem(&module), matrices, depth, window };
@@ -195,7 +195,7 @@ fn operands(kernel: &Kernel, runs: [u32; 3]) -> Result<(Kernel, [Vec<ExprId>; 3]
 }
 
 /// Which keys a block of queries may see.
-fn seen(module: &mut Module, top: &Scope, window: &Window) -> Result<Seen, Diagnostic> {
+fn seen(module: &mut Module, top: &Scope, window: &Window, empty_is_zero: bool) -> Result<Seen, Diagnostic> {
     let mut s = top.inner(4);
     s.bind_var(0, "batch");
     s.bind_var(1, "first");
@@ -212,5 +212,5 @@ fn seen(module: &mut Module, top: &Scope, window: &Window) -> Result<Seen, Diagn
     };
     let (from, to) = (ends(&window.from, "min")?, ends(&window.to, "max")?);
     let free = if window.exact { Some((ends(&window.from, "max")?, ends(&window.to, "min")?)) } else { None };
-    Ok(Seen { setup: s.text, from, to, free, half: window.half })
+    Ok(Seen { setup: s.text, from, to, free, half: window.half, again: window.again(empty_is_zero) })
 }

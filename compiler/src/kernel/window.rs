@@ -48,6 +48,11 @@ impl Window {
     pub fn is_bounded(&self) -> bool {
         !self.from.is_empty() || !self.to.is_empty()
     }
+
+    /// Whether queries that see none of the keys that it leaves must go through all of them.
+    pub fn again(&self, empty_is_zero: bool) -> bool {
+        self.is_bounded() && (self.half || !empty_is_zero)
+    }
 }
 
 /// How deep masks are looked into.

@@ -84,13 +84,12 @@ struct Problem {
 impl Problem {
     fn of(kernel: &Kernel, k: &kernel::Attention) -> Problem {
         let window = Window::of(kernel);
-        let bounded = window.is_bounded();
         let width = |d: &Dim| d.as_const().and_then(|d| u32::try_from(d).ok()).filter(|d| *d > 0);
         Problem {
             d: width(&k.d),
             e: width(&k.e).unwrap_or(1),
-            bounded,
-            again: bounded && (window.half || !k.empty_is_zero),
+            bounded: window.is_bounded(),
+            again: window.again(k.empty_is_zero),
         }
     }
     /// All blocks of queries that a device can run.
@@ -126,6 +125,13 @@ impl Problem {
         }
         out
     }
+}
+
+/// Each with its estimated time, the least first.
+fn timed<T>(all: Vec<T>, time: impl Fn(&T) -> f64) -> Vec<(f64, T)> {
+    let mut timed: Vec<(f64, T)> = all.into_iter().map(|x| (time(&x), x)).collect();
+    timed.sort_by(|a, b| a.0.total_cmp(&b.0));
+    timed
 }
 
 /// Warps on a core that hide each other's latencies; with fewer each step takes longer, by [`FEW_POWER`].
@@ -275,9 +281,8 @@ fn streamed(kernel: &Kernel, k: &kernel::Attention, p: &Problem, cx: &Context) -
             }
         }
     }
-    let time = |s: &Stream| streaming(s, k, p, shared, cx);
-    out.sort_by(|a, b| time(a).total_cmp(&time(b)));
-    out
+    let timed = timed(out, |s| streaming(s, k, p, shared, cx));
+    timed.into_iter().map(|(_, s)| s).collect()
 }
 
 /// Latencies of memory that a load takes while many others wait for theirs.
@@ -320,8 +325,8 @@ const MATRICES: &[(u32, u32, u32)] =
 /// Loads that an invocation may have under way for the next step.
 const MOST_AHEAD: u32 = 16;
 
-/// All ways to use matrix units, the preferred one first.
-fn cooperative(kernel: &Kernel, k: &kernel::Attention, p: &Problem, cx: &Context) -> Vec<Matrices> {
+/// All ways to use matrix units with their times, the preferred one first.
+fn cooperative(kernel: &Kernel, k: &kernel::Attention, p: &Problem, cx: &Context) -> Vec<(f64, Matrices)> {
     let device = cx.device;
     let (Some(d), e, Some(subgroup)) = (p.d, p.e, device.subgroup) else { return vec![] };
     let eights = [(k.q, 3), (k.k, 3), (k.v, 4)].into_iter().all(|(root, along)| {
@@ -341,9 +346,7 @@ fn cooperative(kernel: &Kernel, k: &kernel::Attention, p: &Problem, cx: &Context
             out.extend(fits.then_some(m));
         }
     }
-    let time = |m: &Matrices| on_matrix_units(m, k, p, cx);
-    out.sort_by(|a, b| time(a).total_cmp(&time(b)));
-    out
+    timed(out, |m| on_matrix_units(m, k, p, cx))
 }
 
 /// Estimated time in cycles: a fit to times measured on an H100.
@@ -393,15 +396,13 @@ pub fn candidates(kernel: &Kernel, k: &kernel::Attention, cx: &Context) -> Vec<A
     if k.parts > 1 {
         return few;
     }
-    let mut all = p.tiled(device);
-    let time = |g: &Tiled| cycles(g, k, &p, cx);
-    all.sort_by(|a, b| time(a).total_cmp(&time(b)));
-    let least = all.first().map_or(f64::INFINITY, time);
+    let all = timed(p.tiled(device), |g| cycles(g, k, &p, cx));
+    let least = all.first().map_or(f64::INFINITY, |(time, _)| *time);
     let (sooner, later): (Vec<_>, Vec<_>) =
-        cooperative(kernel, k, &p, cx).into_iter().partition(|m| on_matrix_units(m, k, &p, cx) < least);
-    let tiled = sooner.into_iter().map(Attention::Cooperative);
-    let tiled = tiled.chain(all.into_iter().map(Attention::Tiled));
-    let tiled = tiled.chain(later.into_iter().map(Attention::Cooperative));
+        cooperative(kernel, k, &p, cx).into_iter().partition(|(time, _)| *time < least);
+    let tiled = sooner.into_iter().map(|(_, m)| Attention::Cooperative(m));
+    let tiled = tiled.chain(all.into_iter().map(|(_, g)| Attention::Tiled(g)));
+    let tiled = tiled.chain(later.into_iter().map(|(_, m)| Attention::Cooperative(m)));
     let size = |d: &Dim| cx.expect.estimate(d).max(1);
     if k.s.as_const().is_some_and(|s| s <= 4) && size(&k.t) >= size(&k.s).saturating_mul(16) {
         few.into_iter().chain(tiled).collect()
