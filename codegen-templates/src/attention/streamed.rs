@@ -60,7 +60,7 @@ pub struct Streamed {
     pub depth: u32,
     /// Whether queries are loaded by fours; keys and values are loaded by runs.
     pub query_fours: bool,
-    /// Parts of the keys, as in [`Decode::parts`].
+    /// Parts of the keys, as in [`Decode::parts`](super::Decode::parts).
     pub parts: u32,
 }
 

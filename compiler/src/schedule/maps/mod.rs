@@ -14,7 +14,7 @@ pub use tiles::{Staged, Tiles};
 use super::Context;
 use crate::Diagnostic;
 use crate::kernel::bindings::{Binding, Bindings, Encoding, per_word};
-use crate::kernel::{Family, Kernel};
+use crate::kernel::{Expr, Family, Kernel};
 use neighbours::MOST_EXPRESSIONS;
 use tiles::Along;
 use wgfc_ir::program::Access;
@@ -86,6 +86,9 @@ const LITTLE: i64 = 1 << 12;
 const FEW: i64 = 1 << 14;
 /// Bytes that an invocation has under way at once where there are invocations enough.
 const UNDER_WAY: u32 = 16;
+/// Loads of an invocation beyond which it takes no further group: enough are under way. A kernel of 44 loads, several of them at
+/// positions that others load, gave wrong results on an H100 (driver 580.159), with run-time checks too; one of 22 gave right ones.
+const MOST_LOADS: usize = 16;
 
 /// A map kernel as it is seen by the choice.
 struct Problem<'a> {
@@ -94,13 +97,16 @@ struct Problem<'a> {
     bindings: Bindings,
     /// Expressions of an element.
     expressions: usize,
+    /// Loads among them.
+    loads: usize,
 }
 
 impl<'a> Problem<'a> {
     fn new(kernel: &'a Kernel, cx: &'a Context<'a>) -> Result<Problem<'a>, Diagnostic> {
         let bindings = Bindings::of(kernel, cx.graph, cx.device.f16, true)?;
-        let expressions = kernel.body.reachable(&kernel.roots()).len();
-        Ok(Problem { kernel, cx, bindings, expressions })
+        let reached = kernel.body.reachable(&kernel.roots());
+        let loads = reached.iter().filter(|id| matches!(kernel.body.expr(**id), Expr::Load { .. })).count();
+        Ok(Problem { kernel, cx, bindings, expressions: reached.len(), loads })
     }
 
     /// Elements of a word where results are packed, else 1.
@@ -111,6 +117,7 @@ impl<'a> Problem<'a> {
 
     fn fits(&self, elements: u32, unroll: u32) -> bool {
         self.expressions * (elements * unroll) as usize <= MOST_EXPRESSIONS
+            && (unroll == 1 || self.loads * unroll as usize <= MOST_LOADS)
     }
 
     /// The groups of so many elements, if there are any.
