@@ -3,7 +3,7 @@
 //! A function is a line of a table below, its evaluation in double precision in one of the modules here, and what kernels
 //! call, a function of its name and `_f32` in a file of `codegen-templates/templates/lib/special`. The line says how far
 //! kernels may be from the evaluator, and where: operands are drawn from these ranges by the test that compares them
-//! (`compiler/tests/special.rs`) and by the self-test. Operands of narrower types are computed in f32; NaN gives NaN unless
+//! (`compiler/tests/it/special.rs`) and by the self-test. Operands of narrower types are computed in f32; NaN gives NaN unless
 //! said otherwise.
 //!
 //! Sources: Abramowitz and Stegun, *Handbook of Mathematical Functions*; the Digital Library of Mathematical Functions (DLMF).

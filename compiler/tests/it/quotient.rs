@@ -1,8 +1,6 @@
 //! Quotients that must be right to the last bit, on every adapter and with divisions that are not.
 
-mod gpu;
-
-use gpu::*;
+use crate::gpu::*;
 use std::collections::BTreeMap;
 use wgfc_compiler::kernel::*;
 use wgfc_ir::testing::Rng;

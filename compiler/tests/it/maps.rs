@@ -1,6 +1,6 @@
 //! Maps of views, drawn at random, in schedules drawn at random, on every adapter and compared with the evaluator.
 
-#[path = "filetests/run.rs"]
+#[path = "../filetests/run.rs"]
 #[expect(dead_code, reason = "what runs on the first adapter only is for file tests")]
 mod run;
 

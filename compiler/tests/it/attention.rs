@@ -1,8 +1,6 @@
 //! Attention, executed on every adapter and compared with plain loops.
 
-mod gpu;
-
-use gpu::*;
+use crate::gpu::*;
 use std::collections::BTreeMap;
 use wgfc_codegen_templates::attention::{Stream, Tiles};
 use wgfc_compiler::kernel::*;

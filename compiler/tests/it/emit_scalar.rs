@@ -1,9 +1,7 @@
 //! Scalar operators and conversions of every element type, executed on every adapter and compared
 //! with the reference evaluator.
 
-mod gpu;
-
-use gpu::*;
+use crate::gpu::*;
 use std::collections::BTreeMap;
 use wgfc_compiler::kernel::*;
 use wgfc_ir::eval::evaluate;

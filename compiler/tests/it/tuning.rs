@@ -1,8 +1,6 @@
 //! Tables of measured choices: obeyed where the device can run them, else ignored.
 
-mod gpu;
-
-use gpu::*;
+use crate::gpu::*;
 use std::path::Path;
 use wgfc_compiler::kernel::Kernel;
 use wgfc_compiler::pipeline::{Fused, compile, fuse_amended};

@@ -1,9 +1,7 @@
 //! Products of matrices, executed on every adapter and compared with plain loops.
 
-mod gpu;
-
-use gpu::gemv::*;
-use gpu::*;
+use crate::gpu::gemv::*;
+use crate::gpu::*;
 use std::collections::BTreeMap;
 use wgfc_compiler::DeviceProfile;
 use wgfc_compiler::emit::EmittedKernel;

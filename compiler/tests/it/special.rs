@@ -1,8 +1,6 @@
 //! Special functions on every adapter, compared with the evaluator over the ranges for which an error is stated.
 
-mod gpu;
-
-use gpu::*;
+use crate::gpu::*;
 use std::collections::BTreeMap;
 use wgfc_compiler::kernel::*;
 use wgfc_ir::special::{Error, Range, within};
