@@ -99,8 +99,8 @@ pub fn halve(
         }
     }
     let units = options.profile.cooperative_matrix && options.profile.f16;
-    for (k, values) in graph.kernels.iter_mut().zip(&computed) {
-        let units = units && operands_fit(k, values);
+    for (i, (k, values)) in graph.kernels.iter_mut().zip(&computed).enumerate() {
+        let units = units && !decided.named.contains(&i) && operands_fit(k, values, &decided.exact);
         *k = widened(k, &halved);
         let mut body = std::mem::take(&mut k.body);
         for s in k.all_stores_mut().filter(|s| shown.get(s.tensor) == Some(&true)) {
@@ -166,6 +166,10 @@ enum Choice {
 
 struct Decided {
     why: Vec<Choice>,
+    /// Those that f16 does not hold as it is, or that are named: a product does not round them either.
+    exact: FxHashSet<TensorId>,
+    /// Kernels of nodes that are named.
+    named: FxHashSet<usize>,
 }
 
 impl Decided {
@@ -217,10 +221,17 @@ fn decide(
         TensorKind::Const(_) | TensorKind::Intermediate | TensorKind::Under(_) if little(t) => Choice::Small,
         TensorKind::Const(_) | TensorKind::Intermediate | TensorKind::Under(_) => Choice::Half,
     };
-    let mut d = Decided { why: (0..graph.tensors.len()).map(own).collect() };
+    let mut d = Decided {
+        why: (0..graph.tensors.len()).map(own).collect(),
+        exact: FxHashSet::default(),
+        named: FxHashSet::default(),
+    };
     let mut of = Values::new(graph);
     for (t, loss) in of.losses() {
         let (low, high) = loss.range;
+        if !loss.finite || (loss.whole && loss.rounded) || loss.relative > MOST_LOST {
+            d.exact.insert(t);
+        }
         if !loss.finite {
             d.keep(t, || format!("its values reach from {low:.3e} to {high:.3e}"));
         } else if loss.whole && loss.rounded {
@@ -255,9 +266,12 @@ fn decide(
     // Nodes that are named keep what their kernels write, and the weights that only these read.
     let mut kept: Vec<(&Kernel, &Arc<str>)> = vec![];
     let mut elsewhere: FxHashSet<TensorId> = FxHashSet::default();
-    for (k, own) in graph.kernels.iter().zip(computing(graph)) {
+    for (i, (k, own)) in graph.kernels.iter().zip(computing(graph)).enumerate() {
         match own.into_iter().find(|n| named.contains(*n)) {
-            Some(node) => kept.push((k, node)),
+            Some(node) => {
+                d.named.insert(i);
+                kept.push((k, node));
+            }
             None => elsewhere.extend(k.reads()),
         }
     }
@@ -267,6 +281,7 @@ fn decide(
             .into_iter()
             .filter(|t| matches!(graph.tensors[*t].kind, TensorKind::Const(_)) && !elsewhere.contains(t));
         for t in k.writes().into_iter().chain(weights) {
+            d.exact.insert(t);
             d.keep(t, || format!("--keep-f32 {node}"));
         }
     }
@@ -418,10 +433,15 @@ fn rounded(body: &mut Body, e: ExprId) -> ExprId {
     body.push(Expr::Cast(DType::F32, half), DType::F32)
 }
 
-/// Whether a kernel is a product of two operands that fit f16.
-fn operands_fit(k: &Kernel, values: &[Value]) -> bool {
+/// Whether a kernel is a product of two operands that fit f16. What reads one of `exact` does not.
+fn operands_fit(k: &Kernel, values: &[Value], exact: &FxHashSet<TensorId>) -> bool {
     let Family::Matmul(Matmul { batch, m, a, b, sums, .. }) = &k.family else { return false };
-    let fits = |e: &ExprId| values.get(*e as usize).is_some_and(|v| unfit(v).is_none());
+    let fits = |e: &ExprId| {
+        let reads_exact =
+            |e: &ExprId| matches!(k.body.expr(*e), Expr::Load { tensor, .. } if exact.contains(tensor));
+        let unfit = values.get(*e as usize).is_none_or(|v| unfit(v).is_some());
+        !unfit && !k.body.reachable(&[*e]).iter().any(reads_exact)
+    };
     b.len() == 1 && sums.is_empty() && !thin(batch, m) && fits(a) && b.iter().all(fits)
 }
 

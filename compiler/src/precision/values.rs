@@ -1,10 +1,11 @@
 //! Between which numbers the values of kernels lie.
 //!
-//! Of each expression two ranges are known. One is proven: it follows from constants, positions, types and functions that are
-//! bounded. The other is typical: what it is where nothing is proven and what comes from memory or from sums lies
-//! within [`TYPICAL`]. So `x · 1e5` is typically up to 1.6e6, though it may be 0.
+//! Of each expression three ranges are known. One is proven: it follows from constants, positions, types and functions that are
+//! bounded. Another is typical: what it is where nothing is proven and what comes from memory or from sums lies
+//! within [`TYPICAL`]. So `x · 1e5` is typically up to 1.6e6, though it may be 0. The third is what it is where such values lie within 1: if
+//! that is large, constants make it so, and not the product of many bounds.
 
-use super::TYPICAL;
+use super::{MOST, TYPICAL};
 use crate::kernel::{Expr, ExprId, Family, Kernel, KernelGraph, ReduceKind, Reduction, TensorId, TensorKind};
 use rustc_hash::FxHashMap;
 use wgfc_ir::halved::Loss;
@@ -14,6 +15,8 @@ use wgfc_ir::{BinaryOp, Class, DType, Dim, Scalar, UnaryOp};
 type Range = (f64, f64);
 
 const ALL: Range = (f64::NEG_INFINITY, f64::INFINITY);
+const USUAL: Range = (-TYPICAL, TYPICAL);
+const UNIT: Range = (-1.0, 1.0);
 /// Elements of the largest constant of integers that is looked at.
 const MOST_INTEGERS: usize = 1 << 16;
 
@@ -24,6 +27,8 @@ pub struct Value {
     pub proven: Range,
     /// It lies in this one if what is read and summed is of usual size.
     pub typical: Range,
+    /// And in this one if that is at most 1.
+    pub unit: Range,
     /// It is a whole number.
     pub whole: bool,
     /// It grows as a square or an exponential of something.
@@ -35,11 +40,12 @@ pub struct Value {
 impl Value {
     /// Of this range for certain.
     fn within(low: f64, high: f64) -> Value {
-        Value { proven: (low, high), typical: (low, high), whole: false, square: false, bits: false }
+        let range = (low, high);
+        Value { proven: range, typical: range, unit: range, whole: false, square: false, bits: false }
     }
     /// Anything, of usual size.
     fn unknown() -> Value {
-        Value { typical: (-TYPICAL, TYPICAL), ..Value::within(ALL.0, ALL.1) }
+        Value { typical: USUAL, unit: UNIT, ..Value::within(ALL.0, ALL.1) }
     }
     /// A whole number of this range for certain.
     fn whole(low: f64, high: f64) -> Value {
@@ -54,37 +60,43 @@ impl Value {
             Class::Uint => Value::whole(0.0, 2f64.powi(t.bits() as i32)),
         }
     }
-    /// As it is read again: usual where nothing is proven.
+    /// As it is read again: usual where nothing is proven, unless constants make it large. Infinities are in f16 too.
     fn stored(self) -> Value {
         let proven = self.proven;
         if proven.0.is_finite() && proven.1.is_finite() {
-            return Value { typical: proven, ..self };
+            return Value { typical: proven, unit: proven, ..self };
         }
-        let typical = (proven.0.max(-TYPICAL).min(proven.1), proven.1.min(TYPICAL).max(proven.0));
-        Value { typical, ..self }
+        let large = |v: f64| v.abs() > MOST && v.abs() <= f64::from(f32::MAX);
+        let again = |v: f64, unit: f64, usual: f64| if large(unit) && large(v) { v } else { usual };
+        let (low, high) = (self.unit.0, self.unit.1);
+        let within = |r: Range, usual: Range| {
+            let r = (again(r.0, low, usual.0).min(usual.0), again(r.1, high, usual.1).max(usual.1));
+            (proven.0.max(r.0).min(proven.1), proven.1.min(r.1).max(proven.0))
+        };
+        Value { typical: within(self.typical, USUAL), unit: within(self.unit, UNIT), ..self }
     }
     /// One of both.
     fn or(self, o: Value) -> Value {
         Value {
             proven: hull(self.proven, o.proven),
             typical: hull(self.typical, o.typical),
+            unit: hull(self.unit, o.unit),
             whole: self.whole && o.whole,
             square: self.square || o.square,
             bits: self.bits || o.bits,
         }
     }
-    /// Both ranges through a function of them.
+    /// All ranges through a function of them.
     fn map(self, f: impl Fn(Range) -> Range) -> Value {
-        let proven = ordered(f(self.proven), ALL);
-        let typical = ordered(f(self.typical), (-TYPICAL, TYPICAL));
-        Value { proven, typical: clip(typical, proven), bits: false, ..self }
+        self.with(self, |r, _| f(r))
     }
-    /// Both ranges of two values.
+    /// All ranges of two values through a function of them.
     fn with(self, o: Value, f: impl Fn(Range, Range) -> Range) -> Value {
         let proven = ordered(f(self.proven, o.proven), ALL);
-        let typical = ordered(f(self.typical, o.typical), (-TYPICAL, TYPICAL));
+        let typical = clip(ordered(f(self.typical, o.typical), USUAL), proven);
+        let unit = clip(ordered(f(self.unit, o.unit), UNIT), proven);
         let (whole, square) = (self.whole && o.whole, self.square || o.square);
-        Value { proven, typical: clip(typical, proven), whole, square, bits: false }
+        Value { proven, typical, unit, whole, square, bits: false }
     }
 }
 
@@ -213,6 +225,13 @@ impl<'g> Values<'g> {
 
     /// A result of the family.
     fn result(&self, k: &Kernel, i: u32, dtype: DType, domain: &[Dim], all: &[Value]) -> Value {
+        if let Family::Matmul(m) = &k.family
+            && let Some(b) = m.b.get(i as usize)
+            && dtype.is_float()
+        {
+            let at = |e: ExprId| all.get(e as usize).copied().unwrap_or_else(Value::unknown);
+            return sum_of_products(at(m.a), at(*b));
+        }
         let reduction: Option<(&Reduction, &Dim)> = match &k.family {
             Family::Row(r) => r.reductions.get(i as usize).map(|x| (x, &r.len)),
             Family::PrefixScan(p) => Some((&p.reduction, &p.len)),
@@ -235,6 +254,14 @@ impl<'g> Values<'g> {
             _ => Value { square: v.square, ..Value::of_type(dtype) },
         }
     }
+}
+
+/// Of usual size, but where what is usual times a constant is larger.
+fn sum_of_products(a: Value, b: Value) -> Value {
+    let one = a.stored().with(b.stored(), |x, y| corners(x, y, times));
+    let larger =
+        |r: Range, usual: Range| if r.0.is_finite() && r.1.is_finite() { hull(r, usual) } else { usual };
+    Value { typical: larger(one.typical, USUAL), unit: larger(one.unit, UNIT), ..Value::unknown() }
 }
 
 fn unary(op: UnaryOp, a: Value, dtype: DType) -> Value {
@@ -276,14 +303,21 @@ fn unary(op: UnaryOp, a: Value, dtype: DType) -> Value {
     }
 }
 
-/// Of a divisor that may be 0 nothing is known.
+/// Of a divisor that may be 0 nothing is known. One of usual size is as large as it may be: the root of a variance is seldom that of the least
+/// number added to it.
 fn quotient(a: Value, b: Value) -> Value {
+    let apart = |y: Range| y.0 > 0.0 || y.1 < 0.0;
     let over = |x: Range, y: Range| {
-        let apart = y.0 > 0.0 || y.1 < 0.0;
         let over = |x: f64, y: f64| if y.is_infinite() { 0.0 } else { x / y };
-        if apart { corners(x, y, over) } else { (f64::NAN, f64::NAN) }
+        if apart(y) { corners(x, y, over) } else { (f64::NAN, f64::NAN) }
     };
-    Value { whole: false, ..a.with(b, over) }
+    let most = |y: Range| match apart(y) {
+        true if y.0 > 0.0 => (y.1, y.1),
+        true => (y.0, y.0),
+        false => y,
+    };
+    let usual = Value { typical: most(b.typical), unit: most(b.unit), ..b };
+    Value { whole: false, ..a.with(usual, over) }
 }
 
 fn binary(op: BinaryOp, a: Value, b: Value, same: bool, power: Option<Scalar>, dtype: DType) -> Value {
@@ -325,7 +359,6 @@ fn binary(op: BinaryOp, a: Value, b: Value, same: bool, power: Option<Scalar>, d
 mod tests {
     use super::*;
     use crate::kernel::parse;
-    use crate::precision::MOST;
 
     /// The value stored last by the last kernel of a text.
     fn last(text: &str) -> Value {
@@ -353,6 +386,16 @@ mod tests {
         let v = map("e0: f32 = t0[%0]\ne1: f32 = 1e5:f32\ne2: f32 = mul(e0, e1)\nt1[%0] = e2");
         assert_eq!(v.typical, (-1.6e6, 1.6e6));
         assert!(v.typical.1 > MOST && v.proven == ALL);
+        let v = map("e0: f32 = t0[%0]\ne1: f32 = 1e-6:f32\ne2: f32 = div(e0, e1)\nt1[%0] = e2");
+        assert!(v.typical.1 > MOST && v.stored().typical == v.typical);
+        // A norm with a small number added, and a product of many bounds.
+        let norm = "e0: f32 = t0[%0]\ne1: f32 = mul(e0, e0)\ne2: f32 = 1e-12:f32\ne3: f32 = add(e1, e2)";
+        let v = map(&format!("{norm}\ne4: f32 = sqrt(e3)\ne5: f32 = div(e0, e4)\nt1[%0] = e5"));
+        assert!(v.typical.1 < MOST);
+        let v = map(
+            "e0: f32 = t0[%0]\ne1: f32 = mul(e0, e0)\ne2: f32 = mul(e1, e1)\ne3: f32 = mul(e2, e0)\nt1[%0] = e3",
+        );
+        assert!(v.typical.1 > MOST && v.stored().typical.1 == TYPICAL);
         let v = map("e0: f32 = t0[%0]\ne1: f32 = mul(e0, e0)\nt1[%0] = e1");
         assert!(v.square && v.proven == (0.0, f64::INFINITY));
         let v = map("e0: u32 = 1065353216:u32\ne1: f32 = bitcast(f32, e0)\nt1[%0] = e1");
