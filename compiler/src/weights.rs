@@ -23,6 +23,8 @@ use wgfc_ir::{Builder, DType, Graph, NodeId, Op, Poly, Tensor, Value};
 pub const BLOCK: usize = 32;
 /// Rows and columns of the smallest weight worth it.
 const LEAST: usize = 64;
+/// The most that a weight may lose of its norm: it is more where scales are too small for f16, and a third of this is usual of 4 bits.
+const MOST_LOST: f64 = 0.25;
 
 /// Quantises the weights of a graph that has not been rewritten. `operators` are the model's nodes.
 ///
@@ -44,9 +46,8 @@ pub fn quantise(
     let (mut error, mut norm) = (0.0, 0.0);
     for n in graph.node_ids().collect::<Vec<_>>() {
         let Some((t, k)) = weight(graph, n, options) else { continue };
-        let q = Blocks::of(&t, k, options.weights);
-        let all = q.norm.sqrt();
-        let relative = if q.error == 0.0 { 0.0 } else { q.error.sqrt() / all };
+        let Some(q) = Blocks::of(&t, k, options.weights) else { continue };
+        let relative = q.relative();
         out.weights += 1;
         out.bytes_before += t.dtype.bytes_of(t.numel() as u64);
         out.bytes += q.bytes();
@@ -126,10 +127,14 @@ struct Blocks {
 }
 
 impl Blocks {
-    fn of(t: &Tensor, k: usize, bits: WeightBits) -> Blocks {
+    /// `None` where a value or a scale is not finite, or too much is lost.
+    fn of(t: &Tensor, k: usize, bits: WeightBits) -> Option<Blocks> {
         let (rows, len) = (t.shape[1 - k], t.shape[k]);
         let mut out = Blocks { rows, len, bits, packed: None, scales: vec![], error: 0.0, norm: 0.0 };
-        let Some(values) = t.to_f32s() else { return out };
+        let Some(values) = t.to_f32s() else { return Some(out) };
+        if values.iter().any(|v| !v.is_finite()) {
+            return None;
+        }
         let mut packed = vec![0u8; out.dtype().bytes_for(rows * len)];
         let mut row = vec![0.0f32; len];
         for r in 0..rows {
@@ -138,6 +143,9 @@ impl Blocks {
             }
             for (b, block) in row.chunks(BLOCK).enumerate() {
                 let scale = out.scale(block);
+                if !scale.is_finite() {
+                    return None;
+                }
                 out.scales.extend(scale.to_bits().to_le_bytes());
                 let first = r * len + b * BLOCK;
                 for (i, v) in block.iter().enumerate() {
@@ -153,7 +161,12 @@ impl Blocks {
             }
         }
         out.packed = Some(packed);
-        out
+        (out.relative() <= MOST_LOST).then_some(out)
+    }
+
+    /// The norm of what is lost, relative to that of all.
+    fn relative(&self) -> f64 {
+        if self.error == 0.0 { 0.0 } else { (self.error / self.norm).sqrt() }
     }
 
     /// The scale of a block.
@@ -163,7 +176,7 @@ impl Blocks {
             WeightBits::Q4 => extreme / -8.0,
             _ => extreme.abs() / 127.0,
         };
-        half::f16::from_f32(scale.clamp(-65504.0, 65504.0))
+        half::f16::from_f32(scale)
     }
 
     /// The nearest value that there is, and its integer.
@@ -236,16 +249,35 @@ mod tests {
         let t = Tensor::from_f32(vec![64, 70], &values);
         for (bits, most) in [(WeightBits::Q8, 5e-3), (WeightBits::Q4, 9e-2)] {
             for k in [0, 1] {
-                let q = Blocks::of(&t, k, bits);
-                let relative = (q.error / q.norm).sqrt();
+                let q = Blocks::of(&t, k, bits).unwrap();
+                let relative = q.relative();
                 assert!(relative > 1e-4 && relative < most, "{relative}");
                 assert_eq!((q.rows, q.len), if k == 1 { (64, 70) } else { (70, 64) });
                 let bytes = q.packed.as_ref().unwrap().len() + q.scales.len();
                 assert_eq!(bytes as u64, q.bytes());
             }
         }
-        let zeros = Blocks::of(&Tensor::zeros(DType::F32, vec![64, 64]), 1, WeightBits::Q4);
+        let of = |t: &Tensor| Blocks::of(t, 1, WeightBits::Q4);
+        let zeros = of(&Tensor::zeros(DType::F32, vec![64, 64])).unwrap();
         assert!(zeros.error == 0.0 && zeros.packed.unwrap().iter().all(|b| *b == 0x88));
-        assert!(Blocks::of(&Tensor::absent(DType::F32, vec![64, 64]), 1, WeightBits::Q4).packed.is_none());
+        assert!(of(&Tensor::absent(DType::F32, vec![64, 64])).unwrap().packed.is_none());
+    }
+
+    #[test]
+    fn weights_that_scales_do_not_hold_stay() {
+        for bits in [WeightBits::Q8, WeightBits::Q4] {
+            let with = |scale: f32, value: f32| {
+                let mut all: Vec<f32> =
+                    (0..64 * 64).map(|i| scale * (((i * 7919) % 1001) as f32 - 500.0)).collect();
+                all[77] = value;
+                Blocks::of(&Tensor::from_f32(vec![64, 64], &all), 1, bits)
+            };
+            assert!(with(1.0, 3.0).is_some());
+            for value in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY, 1e9] {
+                assert!(with(1.0, value).is_none(), "{value}");
+            }
+            // Smaller than the least scale.
+            assert!(with(1e-12, 0.0).is_none());
+        }
     }
 }
