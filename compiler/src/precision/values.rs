@@ -6,7 +6,9 @@
 //! that is large, constants make it so, and not the product of many bounds.
 
 use super::{MOST, TYPICAL};
-use crate::kernel::{Expr, ExprId, Family, Kernel, KernelGraph, ReduceKind, Reduction, TensorId, TensorKind};
+use crate::kernel::{
+    Body, Expr, ExprId, Family, Kernel, KernelGraph, ReduceKind, Reduction, TensorId, TensorKind,
+};
 use rustc_hash::FxHashMap;
 use wgfc_ir::halved::Loss;
 use wgfc_ir::{BinaryOp, Class, DType, Dim, Scalar, UnaryOp};
@@ -243,7 +245,11 @@ impl<'g> Values<'g> {
         let v = all[r.value as usize];
         let n = len.upper_bound(domain).and_then(|d| d.as_const());
         match r.kind {
-            ReduceKind::Max | ReduceKind::Min | ReduceKind::Last { .. } if r.dtype.is_float() => v.stored(),
+            ReduceKind::Max | ReduceKind::Min if r.dtype.is_float() => {
+                let inside = padded(&k.body, r.value).and_then(|e| all.get(e as usize));
+                inside.unwrap_or(&v).stored()
+            }
+            ReduceKind::Last { .. } if r.dtype.is_float() => v.stored(),
             ReduceKind::Sum if r.dtype.is_float() => {
                 let n = n.map_or(f64::INFINITY, |n| n as f64);
                 let sum = Value { whole: v.whole, square: v.square, ..Value::unknown() };
@@ -253,6 +259,22 @@ impl<'g> Values<'g> {
             ReduceKind::Arg { .. } => Value::whole(0.0, n.map_or(f64::INFINITY, |n| n as f64)),
             _ => Value { square: v.square, ..Value::of_type(dtype) },
         }
+    }
+}
+
+/// What is padded by a constant: a window of a maximum has more than padding.
+fn padded(body: &Body, e: ExprId) -> Option<ExprId> {
+    let Expr::Select(c, a, b) = *body.expr(e) else { return None };
+    let constant = |e: ExprId| matches!(body.expr(e), Expr::Const(_));
+    let placed =
+        |e: &ExprId| !matches!(body.expr(*e), Expr::Load { .. } | Expr::Acc(_) | Expr::Shared { .. });
+    if !body.reachable(&[c]).iter().all(placed) {
+        return None;
+    }
+    match (constant(a), constant(b)) {
+        (false, true) => Some(a),
+        (true, false) => Some(b),
+        _ => None,
     }
 }
 
