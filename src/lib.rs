@@ -48,6 +48,7 @@ pub mod memory;
 pub mod model;
 pub mod npy;
 pub mod output;
+pub mod overflow;
 pub mod pb;
 pub mod ports;
 pub mod random;

@@ -14,6 +14,7 @@ use wgfc::compiler::import::fx::is_archive;
 use wgfc::generate::Setup;
 use wgfc::inspect::{table, time_text};
 use wgfc::model::{Opened, WhyCpu, device_profile};
+use wgfc::overflow::overflow;
 use wgfc::ports::PortType;
 use wgfc::runtime::kernel::Checks;
 use wgfc::runtime::{Gpu, Profile};
@@ -61,8 +62,9 @@ pub fn main(a: &RunArgs, t: &Terminal) -> Result<(), Error> {
     };
     let setup = model.setup();
 
-    let halved = model.session().is_some_and(|s| s.program().stats.halved.is_some());
-    if let Some(words) = overflow(halved, &outputs) {
+    if let Some(s) = model.session()
+        && let Some(words) = overflow(s.program(), outputs.iter().map(|(n, o)| (n.as_str(), o)))
+    {
         t.note_always(&words);
     }
     let files = write_outputs(a.output_dir.as_deref(), model.outputs(), &outputs)?;
@@ -330,20 +332,6 @@ fn digest(t: &Tensor) -> Option<Digest> {
         mean: finite().sum::<f64>() / n.max(1) as f64,
         max: finite().fold(f64::NEG_INFINITY, f64::max),
         not_finite: values.len() - n,
-    })
-}
-
-/// What is said of outputs that are not finite where values were kept in f16.
-fn overflow(halved: bool, outputs: &BTreeMap<String, Tensor>) -> Option<String> {
-    let bad = |t: &Tensor| t.dtype.is_float() && digest(t).is_some_and(|d| d.not_finite > 0);
-    let names: Vec<&str> =
-        outputs.iter().filter(|(_, t)| halved && bad(t)).map(|(n, _)| n.as_str()).collect();
-    (!names.is_empty()).then(|| {
-        format!(
-            "{} is not finite everywhere, and values were kept in f16, whose largest is 65504: run it with --precision f32 to see whether \
-             that is why; `wgfc compare MODEL --precision f16` shows where, and --keep-f32 NODE keeps a node in f32",
-            names.join(", ")
-        )
     })
 }
 

@@ -107,7 +107,8 @@ fn tensor(words: &[u32]) -> Tensor {
 pub fn nothing_to_choose() -> Error {
     Error::usage(
         "the logits are not numbers (NaN), or the largest of them is infinite: there is no next token",
-        "the model overflows or its weights are damaged: `wgfc run` shows its outputs; nothing of this step was kept",
+        "the model overflows or its weights are damaged: `wgfc run` shows its outputs. What is kept in f16 (--precision f16) overflows beyond \
+         65504: --keep-f32 NODE keeps a node in f32. Nothing of this step was kept",
     )
 }
 

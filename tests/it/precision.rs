@@ -242,14 +242,44 @@ fn caches_of_decoders_are_f16() {
     }
 }
 
+/// A sum that f16 does not hold is told of.
+#[test]
+fn outputs_that_overflow_are_told() {
+    let mut g = Graph::new();
+    let x = g.add_input("x", TensorType::new(DType::F32, vec![64usize.into(), 500usize.into()]));
+    let y = node(&mut g, "sum", |b| {
+        let w = b.constant(Tensor::from_f32(vec![500, 70], &[1.0; 35000]));
+        b.matmul(x, w).unwrap()
+    });
+    let z = node(&mut g, "after", |b| b.binary_scalar(BinaryOp::Mul, y, 0.5).unwrap());
+    g.outputs.push(Border { name: "z".into(), value: z });
+    for gpu in Backend::adapters().iter().filter(|gpu| gpu.profile().f16) {
+        for (precision, keep, value, told) in [
+            (Precision::F16, &[][..], 200.0, true),
+            (Precision::F16, &[], 100.0, false),
+            (Precision::F16, &["sum"], 200.0, false),
+            (Precision::F32, &[], 200.0, false),
+        ] {
+            let options = Options { fusion: wgfc::Fusion::None, precision, ..options(Some(gpu), keep) };
+            let program = compiled(&g, &options);
+            let x = Tensor::from_f32(vec![64, 500], &[value; 32000]);
+            let given = BTreeMap::from([("x".to_owned(), x)]);
+            let got = run_session(&mut session(gpu, &program).unwrap(), &given).unwrap();
+            let said = wgfc::overflow::overflow(&program, [("z", &got[0])]);
+            assert_eq!(said.is_some(), told, "{precision:?} {keep:?} {value}: {said:?}");
+            assert_eq!(got[0].to_f32s().unwrap()[0].is_finite(), !told);
+        }
+    }
+}
+
 /// A table that is looked up in and multiplied with, and a weight as it is and transposed.
-fn tied(rows: usize) -> Graph {
+fn tied(rows: usize, columns: usize) -> Graph {
     let mut g = Graph::new();
     let i = g.add_input("i", TensorType::new(DType::I64, vec![Dim::sym("n")]));
     let mut b = Builder::new(&mut g, "all");
-    let table = b.constant(numbers(&[rows, 96], 1.0));
+    let table = b.constant(numbers(&[rows, columns], 1.0));
     let x = b.take(table, i, 0).unwrap();
-    let w = b.constant(numbers(&[96, 96], 0.1));
+    let w = b.constant(numbers(&[columns, columns], 0.1));
     let x = b.matmul(x, w).unwrap();
     let columns = b.transpose(table, &[1, 0]).unwrap();
     let y = b.matmul(x, columns).unwrap();
@@ -259,16 +289,18 @@ fn tied(rows: usize) -> Graph {
 
 #[test]
 fn weights_of_few_bits_are_near() {
-    let g = tied(130);
-    for n in [1usize, 5, 70] {
+    let g = tied(130, 96);
+    // Rows that begin within a byte, and whose last block is short.
+    let odd = tied(131, 97);
+    for (n, g) in [(1usize, &g), (5, &g), (70, &g), (5, &odd), (70, &odd)] {
         let rows: Vec<i64> = (0..n as i64).map(|i| i * 37 % 130).collect();
         let given = BTreeMap::from([("i".to_owned(), Tensor::from_i64(vec![n], &rows))]);
-        let want = wgfc_ir::eval::evaluate(&g, &given).unwrap();
+        let want = wgfc_ir::eval::evaluate(g, &given).unwrap();
         for (weights, most) in [(WeightBits::Q8, 2e-2), (WeightBits::Q4, 0.25)] {
             for gpu in &Backend::adapters() {
                 for precision in [Precision::F32, Precision::F16] {
                     let options = Options { weights, precision, ..options(Some(gpu), &[]) };
-                    let program = compiled(&g, &options);
+                    let program = compiled(g, &options);
                     let q = program.stats.quantised.unwrap();
                     assert_eq!((q.weights, q.bits), (2, weights.bits()));
                     assert!(

@@ -12,9 +12,9 @@ use pyo3::types::{PyBytes, PyDict, PyTuple};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
-use wgfc::compiler::DeviceProfile;
 use wgfc::compiler::options::States;
 use wgfc::compiler::schedule::cost::Expected;
+use wgfc::compiler::{DeviceProfile, Precision, WeightBits};
 use wgfc::inspect::{Report, Roof, Summary};
 use wgfc::ir::Dim;
 use wgfc::model::device_profile;
@@ -316,7 +316,7 @@ fn source(py: Python<'_>, model: &Bound<'_, PyAny>) -> PyResult<(ModelFile, Stri
 
 /// Compiles a model from a path or from `bytes`. See `wgfc.compile`.
 #[pyfunction]
-#[pyo3(signature = (model, *, dims, expect, values, taps, added, replaced, states, state_capacity, fusion, without, adapter, profile, tuning, schedules, graph_only, progress))]
+#[pyo3(signature = (model, *, dims, expect, values, taps, added, replaced, states, state_capacity, precision, keep_f32, weights, fusion, without, adapter, profile, tuning, schedules, graph_only, progress))]
 #[expect(clippy::too_many_arguments, reason = "Python gives each by its name")]
 pub fn compile(
     py: Python<'_>,
@@ -329,6 +329,9 @@ pub fn compile(
     replaced: Vec<String>,
     states: Option<&Bound<'_, PyAny>>,
     state_capacity: Option<usize>,
+    precision: &str,
+    keep_f32: Vec<String>,
+    weights: Option<&str>,
     fusion: &str,
     without: Vec<String>,
     adapter: Option<&Bound<'_, PyAny>>,
@@ -340,8 +343,22 @@ pub fn compile(
 ) -> PyResult<Program> {
     let levels = "\"none\", \"elementwise\", \"full\"";
     let parts = "\"approximate\", \"merge\", \"epilogues\", \"waiting-scales\", \"key-parts\", \"loops\", \"loops-in-invocations\", \"loops-in-workgroups\"";
+    let weights = weights.map_or(Ok(WeightBits::Own), |w| match w {
+        "q8" => Ok(WeightBits::Q8),
+        "q4" => Ok(WeightBits::Q4),
+        _ => Err(PyValueError::new_err(format!("weights: there is no \"{w}\"; there is \"q8\", \"q4\""))),
+    })?;
+    let precision = word("precision", precision, "\"f32\", \"f16\"")?;
+    if !keep_f32.is_empty() && precision == Precision::F32 && weights == WeightBits::Own {
+        return Err(PyValueError::new_err(
+            "keep_f32 has no effect where everything is f32: give it with precision=\"f16\" or weights",
+        ));
+    }
     let mut options = Options {
         fusion: word("fusion", fusion, levels)?,
+        precision,
+        keep_f32,
+        weights,
         dims,
         states: wanted_states(states, state_capacity)?,
         without: without.iter().map(|w| word("without", w, parts)).collect::<PyResult<_>>()?,

@@ -7,10 +7,11 @@ use crate::input;
 use crate::program::{Port, Program, State, dict, ports, states};
 use crate::progress::Progress;
 use crate::stream::Stream;
-use pyo3::exceptions::{PyTypeError, PyValueError};
+use pyo3::exceptions::{PyRuntimeWarning, PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyMapping};
 use std::collections::BTreeMap;
+use std::ffi::CString;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -18,6 +19,7 @@ use std::time::Duration;
 use wgfc::Error;
 use wgfc::compiler::lower::inside::{add_input, replace_input, where_input};
 use wgfc::model::device_error;
+use wgfc::overflow::overflow;
 use wgfc::ports::{PortType, check_types, no_such_input, program_ports};
 use wgfc::runtime::kernel::Checks;
 use wgfc::runtime::session::{DeviceMemory, SessionOptions, Value};
@@ -157,6 +159,12 @@ impl Destinations {
     }
 }
 
+/// A `RuntimeWarning` of what is said of a run's outputs, if anything is.
+pub(crate) fn warn(py: Python<'_>, said: Option<String>) -> PyResult<()> {
+    let Some(said) = said.and_then(|s| CString::new(s).ok()) else { return Ok(()) };
+    PyErr::warn(py, &py.get_type::<PyRuntimeWarning>(), &said, 1)
+}
+
 /// Where outputs shall go, by its word.
 fn destination(to: &str) -> PyResult<To> {
     match to {
@@ -230,6 +238,7 @@ impl Session {
     /// Returns a dict of the outputs named in `outputs` (all without), in that order, each of the shape that the program says:
     /// with `to="numpy"` as `numpy.ndarray`, with `"torch"` as `torch.Tensor`, with `"device"` as `wgfc.Tensor`, in which case nothing
     /// is copied and the run is not waited for. A dict says it of each output: those that it does not name stay on the device.
+    /// Of a program compiled with `precision="f16"`, outputs on the host that are not finite everywhere are a `RuntimeWarning`.
     /// bfloat16 and the like are of ml_dtypes' types in NumPy, or unsigned integers of the same bits where that is not installed.
     ///
     /// `add` and `replace` have arrays for tensors of the model that were named as `added` and `replaced` when it was compiled; each is
@@ -259,10 +268,15 @@ impl Session {
         let values: Vec<(&str, Value)> = values.iter().map(|(n, v)| (n.as_str(), v.clone())).collect();
         let names: Option<Vec<&str>> = outputs.as_ref().map(|all| all.iter().map(String::as_str).collect());
         if let Destinations::One(To::Host(library)) = to {
-            let run = |s: &mut wgfc::runtime::Session| s.run_values_blocking(&values, names.as_deref());
-            return Session::arrays(py, self.with(py, run)?, library);
+            let (read, said) = self.with(py, |s| {
+                let read = s.run_values_blocking(&values, names.as_deref())?;
+                let said = overflow(s.program(), read.iter().map(|(n, t)| (n.as_str(), t)));
+                Ok((read, said))
+            })?;
+            warn(py, said)?;
+            return Session::arrays(py, read, library);
         }
-        let (on_device, read) = self.with(py, |s| {
+        let (on_device, read, said) = self.with(py, |s| {
             if let Destinations::Each(each) = &to {
                 s.outputs_named(Some(&each.keys().map(String::as_str).collect::<Vec<_>>()))?;
             }
@@ -270,10 +284,12 @@ impl Session {
             let all = s.run_on_device_blocking(&values)?;
             let on_device: Vec<_> = wanted.into_iter().filter_map(|i| all.get(i).cloned()).collect();
             let leaving = on_device.iter().filter(|(n, _)| matches!(to.of_output(n), To::Host(_)));
-            let leaving: Vec<_> = leaving.map(|(_, t)| t.clone()).collect();
+            let (names, leaving): (Vec<&str>, Vec<_>) = leaving.map(|(n, t)| (n.as_str(), t.clone())).unzip();
             let read = if leaving.is_empty() { vec![] } else { s.gpu().read_blocking(&leaving)? };
-            Ok((on_device, read))
+            let said = overflow(s.program(), names.into_iter().zip(&read));
+            Ok((on_device, read, said))
         })?;
+        warn(py, said)?;
         let mut read = read.into_iter();
         let made = on_device.into_iter().map(|(n, t)| {
             let made = match (to.of_output(&n), &mut read) {

@@ -2,12 +2,13 @@
 
 use crate::error::Raise;
 use crate::host::Library;
-use crate::session::{Session, host};
+use crate::session::{Session, host, warn};
 use pyo3::exceptions::{PyException, PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyIterator};
 use std::collections::VecDeque;
 use std::sync::{Mutex, TryLockError};
+use wgfc::overflow::overflow;
 use wgfc::runtime::RunError;
 use wgfc::runtime::session::{Started, Value};
 
@@ -113,6 +114,11 @@ impl Stream {
         let read =
             || started.read_blocking().map_err(|error| RunError::Step { step, error: Box::new(error) });
         let read = py.detach(read).map_err(wgfc::model::device_error).or_raise(py)?;
+        let said = self
+            .session
+            .get()
+            .with(py, |s| Ok(overflow(s.program(), read.iter().map(|(n, t)| (n.as_str(), t)))))?;
+        warn(py, said)?;
         Session::arrays(py, read, self.library).map(Some)
     }
 }

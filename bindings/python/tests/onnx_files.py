@@ -79,6 +79,12 @@ def node(operator, inputs, outputs, name="", **attributes):
     return out
 
 
+def constant(name, array):
+    """An initializer."""
+    shape = b"".join(field(1, n) for n in array.shape)
+    return shape + field(2, TYPES[array.dtype.name]) + field(8, name) + field(9, array.tobytes())
+
+
 def external(name, dtype, shape, file):
     """An initializer whose values are a whole file beside the model."""
     at = field(13, field(1, "location") + field(2, file))

@@ -1,6 +1,7 @@
 import ast
 import inspect
 import pathlib
+import warnings
 
 import numpy as np
 import onnx_files
@@ -93,8 +94,44 @@ def test_how_much_is_fused(small):
             wgfc.compile(small("mlp"), **wrong)
     with pytest.raises(TypeError, match="states"):
         wgfc.compile(small("mlp"), states=3)
-    with pytest.raises(wgfc.UnsupportedError, match="precision"):
-        wgfc.compile(small("mlp"), precision="f16")
+    for wrong in [dict(precision="f8"), dict(weights="q2"), dict(keep_f32=["Gemm"])]:
+        with pytest.raises(ValueError, match=next(iter(wrong))):
+            wgfc.compile(small("mlp"), **wrong)
+
+
+def test_f16_in_memory_and_weights_of_few_bits():
+    ports = [("x", "float32", [64, 500])], [("y", "float32", [64, 70])]
+    w = onnx_files.constant("w", np.linspace(0.5, 1.5, 35000, dtype=np.float32).reshape(500, 70))
+    nodes = [onnx_files.node("MatMul", ["x", "w"], ["p"], "product"), onnx_files.node("Sin", ["p"], ["y"], "after")]
+    model = onnx_files.model(nodes, *ports, initializers=[w])
+    own = wgfc.compile(model, fusion="none")
+    adapter = next((a for a in wgfc.adapters() if a.is_software and a.limits["f16"]), None)
+    if adapter is None:
+        pytest.skip("no software adapter has f16")
+    compile = lambda **options: wgfc.compile(model, fusion="none", adapter=adapter, **options)
+    small_x, large_x = (np.full((64, 500), v, np.float32) for v in [1e-3, 200])
+    want = wgfc.Session(own, adapter).run({"x": small_x})["y"]
+    for options, size in [(dict(precision="f16"), 2), (dict(weights="q8"), 1.1), (dict(weights="q4"), 0.6)]:
+        program = compile(**options)
+        assert program.weight_bytes < size * 35000 + 100
+        np.testing.assert_allclose(wgfc.Session(program, adapter).run({"x": small_x})["y"], want, atol=2e-2)
+    halved = compile(precision="f16").inspect(json=True)["f16_in_memory"]
+    assert (halved["weights"], halved["between"]) == (1, 1)
+    session = wgfc.Session(compile(precision="f16"), adapter)
+    with pytest.warns(RuntimeWarning, match="y is not finite everywhere.*f16"):
+        session.run({"x": large_x})
+    with pytest.warns(RuntimeWarning, match="y is not finite everywhere.*f16"):
+        session.run({"x": large_x}, to={"y": "numpy"})
+    with pytest.warns(RuntimeWarning, match="y is not finite everywhere.*f16"):
+        next(session.stream([{"x": large_x}]))
+    kept = compile(precision="f16", keep_f32=["product"])
+    assert "--keep-f32 product" in kept.inspect()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        session.run({"x": small_x})
+        wgfc.Session(kept, adapter).run({"x": large_x})
+    with pytest.raises(wgfc.ModelError, match='no node "prodct"'):
+        compile(precision="f16", keep_f32=["prodct"])
 
 
 def test_compiling_for_an_adapter_or_a_profile(small):

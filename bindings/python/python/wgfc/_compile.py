@@ -8,7 +8,6 @@ import warnings
 from typing import TYPE_CHECKING, Any, Callable, Collection, Literal, Mapping, Optional, Union
 
 from wgfc import _arrays, _wgfc
-from wgfc._errors import Diagnostic, UnsupportedError
 from wgfc._wgfc import Adapter, Program
 
 if TYPE_CHECKING:
@@ -33,7 +32,9 @@ def compile(
     replaced: Collection[str] = (),
     states: Union[None, Literal["auto"], Mapping[str, str]] = None,
     state_capacity: Optional[int] = None,
-    precision: Literal["f32"] = "f32",
+    precision: Literal["f32", "f16"] = "f32",
+    keep_f32: Collection[str] = (),
+    weights: Optional[Literal["q8", "q4"]] = None,
     fusion: Literal["none", "elementwise", "full"] = "full",
     without: Collection[str] = (),
     adapter: Union[None, str, int, Adapter] = None,
@@ -64,7 +65,13 @@ def compile(
         inputs and the outputs that continue them. ``state_capacity`` is the number of positions there is room for along the axis that
         states are filled along; without it each ``Session`` sets it. With ``state_capacity`` alone ``states`` is ``"auto"``.
     ``precision``
-        ``"f32"``: everything is computed in the types that the model has, with sums of f16 in f32.
+        ``"f32"``: values are kept in the types that the model has. ``"f16"``: weights, caches and, where the device has f16, tensors between
+        kernels of a model of f32 are f16 in memory; inputs, outputs and all arithmetic stay f32. What f16 could not hold stays f32:
+        ``Program.inspect`` lists it. A run whose outputs are not finite then gives a ``RuntimeWarning``.
+    ``weights``
+        ``"q8"`` or ``"q4"`` rounds the weights of products to 8 or 4 bits, in blocks of 32 with a scale.
+    ``keep_f32``
+        Nodes of the model whose values and weights both leave in f32.
     ``fusion``, ``without``
         How much is fused; names of parts of full fusion to leave out: ``"approximate"``, ``"merge"``, ….
     ``adapter``
@@ -81,10 +88,6 @@ def compile(
     Raises ``ModelError`` or ``UnsupportedError`` with everything that is wrong or not supported. What the user should know of the program
     is a ``CompileWarning`` each.
     """
-    if precision != "f32":
-        message = f'precision "{precision}" is not supported'
-        help = 'compile with "f32", or export the model in the type that it shall compute in, as with model.half()'
-        raise UnsupportedError([Diagnostic(message, "unsupported", help=help)])
     if _arrays.exported(model):
         model = _archive(model)
     elif isinstance(model, (bytearray, memoryview)):
@@ -99,6 +102,9 @@ def compile(
         replaced=list(replaced),
         states=dict(states) if isinstance(states, Mapping) else states,
         state_capacity=state_capacity,
+        precision=precision,
+        keep_f32=list(keep_f32),
+        weights=weights,
         fusion=fusion,
         without=list(without),
         adapter=adapter,
