@@ -31,6 +31,8 @@ struct Source {
 struct Recipe {
     #[serde(default = "one_row")]
     rows: usize,
+    /// The type of the elements in the files, where it is not the weight's.
+    from: Option<String>,
     parts: Vec<Part>,
 }
 
@@ -92,6 +94,9 @@ impl Files {
             if file.take(part.bytes).read_to_end(column)? as u64 != part.bytes {
                 return Err(format!("weight `{name}` is cut short").into());
             }
+        }
+        if recipe.from.is_some() {
+            return Err(format!("this example does not round weights, as `{name}` needs it").into());
         }
         // Row by row, one row of each column.
         let row = |c: &Vec<u8>, i: usize| i * c.len() / recipe.rows..(i + 1) * c.len() / recipe.rows;

@@ -131,7 +131,7 @@ impl Plan {
         let Version { version } = serde_json::from_str(&text)?;
         let (mut plan, recipes) = match version {
             2..=4 => (serde_json::from_str::<Plan>(&text)?, Recipes::default()),
-            5 => {
+            5 | 6 => {
                 let bundle: Bundle = serde_json::from_str(&text)?;
                 (bundle.plans.into_iter().next().ok_or("there is no plan")?, bundle.weights)
             }

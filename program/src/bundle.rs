@@ -6,7 +6,7 @@
 use crate::program::{BUNDLE_VERSION, Buffer, BufferKind, Kernel, Program};
 use crate::recipe::Recipes;
 use crate::remote::Stretch;
-use crate::tensor::Tensor;
+use crate::tensor::{Data, Tensor};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher};
@@ -207,6 +207,9 @@ fn glance(t: &Tensor) -> u64 {
     const BYTES: usize = 4096;
     let len = t.byte_len();
     let build: BuildHasherDefault<DefaultHasher> = BuildHasherDefault::default();
+    if let Data::Halved(h) = &t.data {
+        return build.hash_one((t.dtype, glance(h.of())));
+    }
     if t.is_remote() {
         let stretches: Vec<Stretch<'_>> = t.stretches(0..len.unwrap_or(0).min(BYTES)).collect();
         return build.hash_one((t.dtype, t.numel(), len, stretches));

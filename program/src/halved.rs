@@ -10,20 +10,43 @@ use std::sync::{Arc, OnceLock};
 const BLOCK: usize = 4096;
 
 /// The elements of a tensor of f32, rounded to the nearest f16.
-struct Halved {
+pub struct Halved {
     of: Tensor,
-    bytes: OnceLock<Vec<u8>>,
+    bytes: OnceLock<Option<Vec<u8>>>,
 }
 
+impl Halved {
+    /// What is rounded.
+    pub fn of(&self) -> &Tensor {
+        &self.of
+    }
+
+    /// How many bytes the elements of f16 have.
+    pub fn len(&self) -> usize {
+        2 * self.of.numel()
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// The elements of f16, which are made the first time; `None` where those of f32 cannot be read.
+    pub fn bytes(&self) -> Option<&[u8]> {
+        let halve = || {
+            self.of.bytes()?;
+            let mut out = Vec::with_capacity(self.len());
+            blocks(&self.of, |_, halves| out.extend_from_slice(bytemuck::cast_slice(halves)));
+            Some(out)
+        };
+        self.bytes.get_or_init(halve).as_deref()
+    }
+}
+
+/// No bytes where they cannot be read.
 impl AsRef<[u8]> for Halved {
     fn as_ref(&self) -> &[u8] {
-        self.bytes.get_or_init(|| {
-            let mut out = Vec::with_capacity(2 * self.of.numel());
-            blocks(&self.of, |_, halves| out.extend_from_slice(bytemuck::cast_slice(halves)));
-            // What could not be read is reported by who reads.
-            out.resize(2 * self.of.numel(), 0);
-            out
-        })
+        self.bytes().unwrap_or_default()
     }
 }
 
@@ -85,16 +108,22 @@ impl Tensor {
         Some(Loss { range, whole, finite, rounded: error != 0.0, relative })
     }
 
+    /// Whether f16 makes an infinity of a finite value.
+    pub fn overflows_in_half(&self) -> bool {
+        let mut overflows = false;
+        blocks(self, |values, halves| {
+            overflows |= values.iter().zip(halves).any(|(v, h)| v.is_finite() && h.is_infinite());
+        });
+        overflows
+    }
+
     /// The same values in f16, rounded to the nearest when they are asked for. Tensors of other types stay as they are.
     pub fn in_half(&self) -> Tensor {
         if self.dtype != DType::F32 {
             return self.clone();
         }
         let data = match self.is_present() {
-            true => {
-                let halved = Halved { of: self.clone(), bytes: OnceLock::new() };
-                Data::Bytes { owner: Arc::new(halved), offset: 0, len: 2 * self.numel() }
-            }
+            true => Data::Halved(Arc::new(Halved { of: self.clone(), bytes: OnceLock::new() })),
             false => Data::Absent,
         };
         Tensor { dtype: DType::F16, shape: self.shape.clone(), data }
@@ -113,6 +142,9 @@ mod tests {
         assert_eq!((h.dtype, h.byte_len()), (DType::F16, Some(18002)));
         let want: Vec<f32> = v.iter().map(|v| f16::from_f32(*v).to_f32()).collect();
         assert_eq!(h.to_f32s().unwrap(), want);
+        assert_eq!(h.flat_slice(3, 2).to_f32s().unwrap(), want[3..5]);
+        assert_eq!(h.pieces(2..6).flatten().copied().collect::<Vec<u8>>(), h.bytes().unwrap()[2..6]);
+        assert!(h.shares_bytes(&t.in_half()) && !h.shares_bytes(&t) && h == t.in_half());
         assert!(!Tensor::absent(DType::F32, vec![3]).in_half().is_present());
         assert_eq!(Tensor::from_i64(vec![1], &[1]).in_half().dtype, DType::I64);
     }
@@ -127,6 +159,8 @@ mod tests {
         assert!(whole.whole && whole.rounded && whole.relative < 1e-3);
         let usual = loss(&[0.1, 0.7, -0.3]);
         assert!(!usual.whole && usual.finite && usual.relative < 2f64.powi(-11));
+        let overflows = |v: f32| Tensor::from_f32(vec![1], &[v]).overflows_in_half();
+        assert!(overflows(-65520.0) && !overflows(65519.0) && !overflows(f32::INFINITY));
         assert!(!loss(&[1.0, 65520.0]).finite && !loss(&[f32::NEG_INFINITY]).finite);
         // Below the smallest normal numbers of f16 few bits are left.
         assert!(loss(&[1e-7, 3e-7]).relative > 1e-2 && loss(&[1e-9]).relative == 1.0);

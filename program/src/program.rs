@@ -11,9 +11,11 @@ use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
 /// The newest version of the format.
-pub const FORMAT_VERSION: u32 = BUNDLE_VERSION;
+pub const FORMAT_VERSION: u32 = CAST_VERSION;
 /// The version of [bundles](crate::Bundle), whose plans say none of their own.
 pub const BUNDLE_VERSION: u32 = 5;
+/// The version that has recipes whose elements are of another type in the files; plans are as in [`BUNDLE_VERSION`].
+pub const CAST_VERSION: u32 = 6;
 /// The first version whose repeats may run in rounds: see [`Until`].
 pub const ROUNDS_VERSION: u32 = 3;
 /// The first version whose states may have [initial contents](State::initial).

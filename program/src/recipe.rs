@@ -1,8 +1,9 @@
 //! What weights are put together from: stretches of files.
 
 use crate::DType;
+use crate::program::{BUNDLE_VERSION, CAST_VERSION};
 use crate::remote::Stretch;
-use crate::tensor::{Tensor, checked_numel};
+use crate::tensor::{Data, Tensor, checked_numel};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -43,6 +44,9 @@ pub struct Recipe {
     pub dtype: DType,
     /// Extents, outermost first.
     pub shape: Vec<usize>,
+    /// The type of the elements in the files where it is another: f32, rounded to the nearest f16, of two the even one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub from: Option<DType>,
     /// How many rows each column has.
     #[serde(default = "one", skip_serializing_if = "is_one")]
     pub rows: u64,
@@ -79,12 +83,24 @@ fn is_zero(n: &usize) -> bool {
     *n == 0
 }
 
+impl Recipes {
+    /// The version of the format that has all of them.
+    pub fn version(&self) -> u32 {
+        if self.tensors.values().any(|r| r.from.is_some()) { CAST_VERSION } else { BUNDLE_VERSION }
+    }
+}
+
 impl Recipe {
+    /// The type of the elements in the files.
+    pub fn stored(&self) -> DType {
+        self.from.unwrap_or(self.dtype)
+    }
+
     /// One stretch of a file that has all bytes of a tensor.
     pub fn whole(t: &Tensor, file: usize, offset: u64) -> Recipe {
         let bytes = t.byte_len().unwrap_or(0) as u64;
         let part = Part { column: 0, file, offset, bytes, sha256: None };
-        Recipe { dtype: t.dtype, shape: t.shape.clone(), rows: 1, parts: part.cut(1).collect() }
+        Recipe { dtype: t.dtype, shape: t.shape.clone(), from: None, rows: 1, parts: part.cut(1).collect() }
     }
 
     /// How a tensor is put together from stretches of which `place` knows the file and the first byte in it; nothing where it does
@@ -94,6 +110,17 @@ impl Recipe {
         least: usize,
         place: impl Fn(Stretch<'t>) -> Option<(usize, u64)>,
     ) -> Option<Recipe> {
+        if let Data::Halved(h) = &t.data {
+            let of = Recipe::find(h.of(), least, place)?;
+            // Each part has whole elements.
+            let whole = of.parts.iter().all(|p| p.bytes.is_multiple_of(4));
+            return whole.then(|| Recipe {
+                dtype: t.dtype,
+                shape: t.shape.clone(),
+                from: Some(of.dtype),
+                ..of
+            });
+        }
         let (rows, columns) = t.columns();
         let mut all = vec![];
         for (column, c) in columns.iter().enumerate() {
@@ -123,7 +150,7 @@ impl Recipe {
             let unit = if rows > 1 { row as u64 } else { 1 };
             all.extend(parts.into_iter().flat_map(|p| p.cut(unit)));
         }
-        Some(Recipe { dtype: t.dtype, shape: t.shape.clone(), rows: rows as u64, parts: all })
+        Some(Recipe { dtype: t.dtype, shape: t.shape.clone(), from: None, rows: rows as u64, parts: all })
     }
 
     /// Which of its parts each column has.
@@ -133,7 +160,11 @@ impl Recipe {
     /// of the bytes that shape and type need.
     pub fn columns(&self, files: &[SourceFile]) -> Result<Vec<Range<usize>>, String> {
         let n = checked_numel(&self.shape).ok_or_else(|| format!("shape {:?} overflows", self.shape))?;
-        let need = self.dtype.bytes_for(n) as u64;
+        if let Some(from) = self.from.filter(|from| (*from, self.dtype) != (DType::F32, DType::F16)) {
+            return Err(format!("elements of {from} are not made into {}, only f32 into f16", self.dtype));
+        }
+        let stored = self.stored();
+        let need = stored.bytes_for(n) as u64;
         let all = files.iter().fold(0u64, |n, f| n.saturating_add(f.bytes));
         if need > all {
             return Err(format!("it has {need} bytes, and all files together {all}"));
@@ -152,7 +183,10 @@ impl Recipe {
         let sum = |parts: &[Part]| parts.iter().fold(0u64, |n, p| n.saturating_add(p.bytes));
         let have = sum(&self.parts);
         if have != need {
-            return Err(format!("{}{:?} needs {need} bytes, its parts have {have}", self.dtype, self.shape));
+            return Err(format!("{stored}{:?} needs {need} bytes, its parts have {have}", self.shape));
+        }
+        if let Some(p) = self.parts.iter().find(|p| self.from.is_some() && !p.bytes.is_multiple_of(4)) {
+            return Err(format!("a part of {} bytes has no whole number of elements of {stored}", p.bytes));
         }
         for (i, c) in columns.iter().enumerate() {
             let bytes = sum(&self.parts[c.clone()]);
@@ -266,6 +300,21 @@ mod tests {
     }
 
     #[test]
+    fn what_is_rounded_refers_to_what_it_is_of() {
+        let owner = Arc::new(vec![0u8; 1 << 16]);
+        let of = |at: usize, columns: usize| {
+            Tensor::shared(DType::F32, vec![8, columns], owner.clone(), at, 32 * columns).unwrap()
+        };
+        let joined = Tensor::joined(&[&of(64, 256), &of(20000, 128)], 1).unwrap();
+        for t in [of(4, 300), joined] {
+            let (own, half) = (found(&t, &owner).unwrap(), found(&t.in_half(), &owner).unwrap());
+            assert_eq!(half, Recipe { dtype: DType::F16, from: Some(DType::F32), ..own });
+            let recipes = |r| Recipes { files: vec![], tensors: BTreeMap::from([("w".into(), r)]) };
+            assert_eq!((recipes(half.clone()).version(), half.columns(&files(1 << 16)).is_ok()), (6, true));
+        }
+    }
+
+    #[test]
     fn many_small_rows_and_other_memory_are_copied() {
         let (all, of) = file(1 << 16);
         let (a, b) = (of(0, 16, 1024), of(30000, 16, 256));
@@ -287,7 +336,7 @@ mod tests {
     #[test]
     fn bad_recipes_are_refused() {
         let part = |column, bytes| Part { column, file: 0, offset: 0, bytes, sha256: None };
-        let recipe = |rows, parts| Recipe { dtype: DType::U8, shape: vec![4, 6], rows, parts };
+        let recipe = |rows, parts| Recipe { dtype: DType::U8, shape: vec![4, 6], from: None, rows, parts };
         for (rows, parts, said) in [
             (4, vec![part(0, 16), part(1, 8)], ""),
             (1, vec![part(0, 16), part(0, 8)], ""),
@@ -303,6 +352,18 @@ mod tests {
             let columns = recipe(rows, parts).columns(&files(100));
             assert_eq!(columns.as_ref().err().is_none(), said.is_empty(), "{columns:?}");
             assert!(columns.as_ref().err().is_none_or(|e| e.contains(said)), "{columns:?}");
+        }
+        let cast = |dtype, from, parts| Recipe { dtype, shape: vec![2, 3], from: Some(from), rows: 1, parts };
+        use DType::{F16, F32, I32};
+        for (recipe, said) in [
+            (cast(F16, F32, vec![part(0, 8), part(0, 16)]), ""),
+            (cast(F16, F32, vec![part(0, 12)]), "f32[2, 3] needs 24 bytes, its parts have 12"),
+            (cast(F16, F32, vec![part(0, 10), part(0, 14)]), "no whole number of elements"),
+            (cast(F16, I32, vec![part(0, 24)]), "elements of i32 are not made into f16"),
+            (cast(F32, F16, vec![part(0, 12)]), "elements of f16 are not made into f32"),
+        ] {
+            let e = recipe.columns(&files(100)).err().unwrap_or_default();
+            assert!(e.is_empty() == said.is_empty() && e.contains(said), "{e}");
         }
     }
 }

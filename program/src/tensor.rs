@@ -1,6 +1,7 @@
 //! Constant and host tensors.
 
 use crate::dtype::{Class, DType};
+use crate::halved::Halved;
 use crate::joined::Joined;
 use crate::remote::{Remote, Stretch};
 use crate::scalar::Scalar;
@@ -36,6 +37,8 @@ pub enum Data {
         /// Number of bytes.
         len: usize,
     },
+    /// The elements of a tensor of f32, rounded to f16 when they are asked for.
+    Halved(Arc<Halved>),
     /// Absent, as the model was read without its weights. Such a program can be planned and inspected, not run.
     Absent,
 }
@@ -139,6 +142,7 @@ impl Tensor {
             Data::Bytes { owner, offset, len } => (**owner).as_ref().get(*offset..*offset + *len),
             Data::Joined(j) => Some((**j).as_ref()).filter(|b| b.len() == j.len()),
             Data::Remote { stretch, offset, len } => stretch.bytes()?.get(*offset..*offset + *len),
+            Data::Halved(h) => h.bytes(),
             Data::Absent => None,
         }
     }
@@ -147,6 +151,7 @@ impl Tensor {
         match &self.data {
             Data::Bytes { len, .. } | Data::Remote { len, .. } => Some(*len),
             Data::Joined(j) => Some(j.len()),
+            Data::Halved(h) => Some(h.len()),
             Data::Absent => None,
         }
     }
@@ -175,6 +180,7 @@ impl Tensor {
         match &self.data {
             Data::Remote { .. } => true,
             Data::Joined(j) => j.is_remote(),
+            Data::Halved(h) => h.of().is_remote(),
             _ => false,
         }
     }
@@ -182,6 +188,7 @@ impl Tensor {
     pub fn shares_bytes(&self, o: &Tensor) -> bool {
         match (&self.data, &o.data) {
             (Data::Joined(a), Data::Joined(b)) => Arc::ptr_eq(a, b) || a.is_same(b),
+            (Data::Halved(a), Data::Halved(b)) => Arc::ptr_eq(a, b) || a.of().shares_bytes(b.of()),
             (Data::Bytes { owner: a, offset: i, len: n }, Data::Bytes { owner: b, offset: j, len: m }) => {
                 Arc::as_ptr(a).cast::<()>() == Arc::as_ptr(b).cast::<()>() && (i, n) == (j, m)
             }
@@ -224,6 +231,7 @@ impl Tensor {
                 Data::Bytes { owner: owner.clone(), offset: offset + skip, len: bytes }
             }
             Data::Joined(j) => Data::Bytes { owner: j.clone(), offset: skip, len: bytes },
+            Data::Halved(h) => Data::Bytes { owner: h.clone(), offset: skip, len: bytes },
             Data::Remote { stretch, offset, .. } => {
                 Data::Remote { stretch: stretch.clone(), offset: offset + skip, len: bytes }
             }

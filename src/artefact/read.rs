@@ -166,7 +166,7 @@ impl Source {
                 "compile the model again with this wgfc",
             ));
         }
-        let mut bundle: Bundle = match version == u64::from(BUNDLE_VERSION) {
+        let mut bundle: Bundle = match version >= u64::from(BUNDLE_VERSION) {
             true => serde_json::from_str(&text).map_err(no_plan)?,
             false => {
                 let program: Program = serde_json::from_str(&text).map_err(no_plan)?;
@@ -306,7 +306,16 @@ impl Source {
                 continue;
             }
             match put_together(recipe, &columns, &pieces) {
+                // What has its hash is what was compiled, and was looked at then.
+                Ok(t)
+                    if recipe.from.is_some()
+                        && recipe.parts.iter().any(|p| p.sha256.is_none())
+                        && t.overflows_in_half() =>
+                {
+                    problems.push(format!("{at}: a value is beyond f16, which it is to be rounded to"));
+                }
                 Ok(t) => {
+                    let t = if recipe.from.is_some() { t.in_half() } else { t };
                     made.insert(name.clone(), t);
                 }
                 Err(m) => problems.push(format!("{at}: {m}")),
@@ -400,11 +409,11 @@ impl Mapped {
     }
 }
 
-/// The tensor of a recipe, which has these parts, in columns.
+/// The tensor of a recipe, which has these parts, in columns, of the type that it has in the files.
 fn put_together(recipe: &Recipe, columns: &[Range<usize>], parts: &[Tensor]) -> Result<Tensor, String> {
     let pieces = |r: &Range<usize>| one_behind_the_other(parts.get(r.clone()).unwrap_or_default());
     if columns.len() <= 1 {
-        return Tensor::of_pieces(recipe.dtype, recipe.shape.clone(), pieces(&(0..parts.len())));
+        return Tensor::of_pieces(recipe.stored(), recipe.shape.clone(), pieces(&(0..parts.len())));
     }
     let column = |r: &Range<usize>| {
         let pieces = pieces(r);
@@ -412,7 +421,7 @@ fn put_together(recipe: &Recipe, columns: &[Range<usize>], parts: &[Tensor]) -> 
         Tensor::of_pieces(DType::U8, vec![bytes], pieces)
     };
     let all = columns.iter().map(column).collect::<Result<Vec<Tensor>, String>>()?;
-    Tensor::of_columns(recipe.dtype, recipe.shape.clone(), recipe.rows as usize, all)
+    Tensor::of_columns(recipe.stored(), recipe.shape.clone(), recipe.rows as usize, all)
 }
 
 /// The same pieces, with those joined that lie side by side in one file.

@@ -237,7 +237,7 @@ impl<'b> Weights<'b> {
                         ..p
                     };
                     let parts = self.own_parts(source).into_iter().map(part).collect();
-                    Recipe { dtype: tensor.dtype, shape: tensor.shape.clone(), rows: 1, parts }
+                    Recipe { dtype: tensor.dtype, shape: tensor.shape.clone(), from: None, rows: 1, parts }
                 }
             };
             tensors.insert((*name).to_owned(), recipe);
@@ -282,7 +282,7 @@ fn forget_unused(r: &mut Recipes) {
 
 /// The bundle's `plan.json`.
 fn plan_text(bundle: &Bundle, weights: Recipes, pretty: bool) -> Result<String, Error> {
-    let bundle = Bundle { weights: Some(weights), ..bundle.without_weights() };
+    let bundle = Bundle { version: weights.version(), weights: Some(weights), ..bundle.without_weights() };
     let text = if pretty { serde_json::to_string_pretty(&bundle) } else { serde_json::to_string(&bundle) };
     text.map(|t| t + "\n").map_err(|e| Error::Internal(format!("the plan cannot be written as JSON: {e}")))
 }

@@ -275,6 +275,50 @@ fn weights_stay_in_the_models_file() {
     e.unwrap();
 }
 
+/// Weights of the model's file that are f16 on the device are rounded when they are read.
+#[test]
+fn weights_in_the_models_file_are_rounded() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = large_model(dir.path());
+    let file = ModelFile::open(&path).unwrap();
+    let half = Options { precision: wgfc::compiler::Precision::F16, ..Options::default() };
+    let program = file.compile(&half).unwrap();
+    let options = SaveOptions { model: Some(&file), ..SaveOptions::default() };
+    let out = dir.path().join("out");
+    wgfc::save(&program, &out, &options).unwrap();
+    let plan: Value = serde_json::from_slice(&std::fs::read(out.join("plan.json")).unwrap()).unwrap();
+    assert_eq!(plan["version"], 6);
+    let rounded = plan["weights"]["tensors"].as_object().unwrap().values();
+    assert_eq!(rounded.filter(|r| r["from"] == "f32" && r["dtype"] == "f16").count(), 2, "{plan}");
+    assert!(std::fs::metadata(out.join("weights.safetensors")).unwrap().len() < 1000);
+    for (name, tensor) in &wgfc::load(&out).unwrap().weights {
+        assert_eq!(tensor, &program.weights[name], "{name}");
+        assert_eq!(tensor.bytes(), program.weights[name].bytes(), "{name}");
+    }
+    // Saved again they are of the program itself.
+    wgfc::save(&wgfc::load(&out).unwrap(), &dir.path().join("again"), &SaveOptions::default()).unwrap();
+    assert_eq!(said(&wgfc::load(&dir.path().join("again")).unwrap()), said(&program));
+    // A value beyond f16 in a file whose hash is not known is found.
+    let beside = out.join("w.bin");
+    let mut bytes = std::fs::read(&path).unwrap();
+    let mut plan = plan;
+    let files = plan["weights"]["files"].as_array_mut().unwrap();
+    let at = files.iter().position(|f| f["name"].as_str().unwrap().contains("model")).unwrap();
+    files[at]["name"] = "w.bin".into();
+    let recipes = plan["weights"]["tensors"].as_object_mut().unwrap();
+    for part in recipes.values_mut().flat_map(|r| r["parts"].as_array_mut().unwrap()) {
+        part.as_object_mut().unwrap().remove("sha256");
+        if part["file"] == at {
+            let offset = part["offset"].as_u64().unwrap() as usize;
+            bytes[offset..offset + 4].copy_from_slice(&1e6f32.to_le_bytes());
+        }
+    }
+    std::fs::write(&beside, bytes).unwrap();
+    std::fs::write(out.join("plan.json"), plan.to_string()).unwrap();
+    let e = wgfc::load(&out).unwrap_err().to_string();
+    assert!(e.contains("a value is beyond f16"), "{e}");
+}
+
 #[test]
 fn damaged_weights_are_found_by_their_hashes() {
     let dir = tempfile::tempdir().unwrap();
@@ -359,7 +403,7 @@ fn recipes_that_cannot_be_are_refused() {
     for (says, edit) in [
         ("has no plan", (&|v: &mut Value| v["plans"] = Value::Array(vec![])) as Edit<'_>),
         ("is not a plan", &|v| v["plans"] = Value::Null),
-        ("is of format version 6", &|v| v["version"] = 6.into()),
+        ("is of format version 7", &|v| v["version"] = 7.into()),
         ("is not a plan", &|v| _ = v.as_object_mut().unwrap().remove("version")),
         ("is not a plan", &|v| v["plans"][0]["needs"] = 3.into()),
     ] {

@@ -1,4 +1,4 @@
-/** `plan.json`, versions 2 to 5, in one form. */
+/** `plan.json`, versions 2 to 6, in one form. */
 
 import { type DType, isDType } from "./dtypes.js";
 import { WgfcError } from "./errors.js";
@@ -6,7 +6,7 @@ import { Json, count, list, listOrNone, optional, string } from "./json.js";
 import { type Size, loneSymbol, parseSize } from "./sizes.js";
 
 export const OLDEST_VERSION = 2;
-export const NEWEST_VERSION = 5;
+export const NEWEST_VERSION = 6;
 /** From this version on there may be several plans. */
 const PLANS_VERSION = 5;
 

@@ -16,6 +16,8 @@ export interface WeightPart {
   readonly row: number;
   readonly at: number;
   readonly pitch: number;
+  /** Whether its elements are f32 in the file, and f16 in the tensor. */
+  readonly halved: boolean;
 }
 
 /** The parts of each weight, by name. */
@@ -42,7 +44,7 @@ export function partsOfHeader(file: string, header: Header): Map<string, WeightP
     const parts: WeightPart[] = [];
     for (let at = 0; at < bytes; at += LARGEST_PART) {
       const row = Math.min(LARGEST_PART, bytes - at);
-      parts.push({ file, offset: offset + at, bytes: row, sha256: undefined, row, at, pitch: 0 });
+      parts.push({ file, offset: offset + at, bytes: row, sha256: undefined, row, at, pitch: 0, halved: false });
     }
     return parts;
   };
@@ -63,7 +65,11 @@ export function partsOfRecipes(weights: Json | undefined, named = (name: string)
     return { file: name, column, ...part };
   };
   const tensor = (t: Json): WeightPart[] => {
-    const { rows = 1, parts } = t.object({ rows: optional(count), parts: (p) => p.list(part) });
+    const { rows = 1, parts, dtype, from } = t.object({
+      rows: optional(count), parts: (p) => p.list(part), dtype: optional(string), from: optional(string),
+    });
+    const halved = from !== undefined;
+    if (halved && (from !== "f32" || dtype !== "f16")) t.fail(`elements of ${from} are not made into ${dtype}, only f32 into f16`);
     const columns: number[] = [];
     for (const { column, bytes } of parts) {
       if (column > columns.length) t.fail(`column ${column} where column ${columns.length} is the next`);
@@ -78,7 +84,9 @@ export function partsOfRecipes(weights: Json | undefined, named = (name: string)
       const before = sum(columns.slice(0, column)) / rows;
       const at = before + (rows > 1 ? (done[column]! / row) * pitch : done[column]!);
       done[column]! += part.bytes;
-      return { ...part, row, at, pitch };
+      if (!halved) return { ...part, row, at, pitch, halved };
+      if (row % 4 || at % 4 || part.bytes % 4) t.fail(`column ${column} has parts that are no whole elements of f32`);
+      return { ...part, row: row / 2, at: at / 2, pitch: pitch / 2, halved };
     });
   };
   return new Map(weights.get("tensors").entries().map(([name, t]) => [name, tensor(t)]));
@@ -86,7 +94,7 @@ export function partsOfRecipes(weights: Json | undefined, named = (name: string)
 
 /** Refuses a weight that is not there, or of another size than the plan has. */
 export function checkParts(source: Source, parts: WeightParts, name: string, bytes: number): void {
-  const have = parts.get(name)?.reduce((n, p) => n + p.bytes, 0);
+  const have = parts.get(name)?.reduce((n, p) => n + (p.halved ? p.bytes / 2 : p.bytes), 0);
   if (have === undefined) throw corrupt(source.name, `the weight "${name}" is in none of the files`);
   if (have !== bytes) throw corrupt(source.name, `the weight "${name}" has ${have} bytes, and the plan needs ${bytes}`);
 }
@@ -107,7 +115,7 @@ export async function upload(
   options.progress?.(loaded, total);
   for (const run of runs(jobs))
     for await (const [job, bytes] of fetchRun(source, run, options.signal)) {
-      await writer.write(job, bytes);
+      await writer.write(job, job.halved ? halves(job, bytes) : bytes);
       loaded += job.bytes;
       options.progress?.(loaded, total);
     }
@@ -187,6 +195,34 @@ async function check(job: Job, bytes: Uint8Array<ArrayBuffer>): Promise<void> {
       job.file || "the bundle",
       `bytes ${job.offset} to ${job.offset + job.bytes}, of the weight "${job.name}", do not have the hash that the plan says`,
     );
+}
+
+/** Elements of f32 rounded to the nearest f16, of two the even one. */
+function halves(job: Job, bytes: Uint8Array<ArrayBuffer>): Uint8Array<ArrayBuffer> {
+  const words = new DataView(bytes.buffer, bytes.byteOffset, bytes.byteLength);
+  const out = new DataView(new ArrayBuffer(bytes.length / 2));
+  for (let i = 0; i < bytes.length; i += 4) {
+    const word = words.getUint32(i, true);
+    const half = halfOf(word);
+    if ((half & 0x7fff) === 0x7c00 && (word & 0x7fffffff) !== 0x7f800000)
+      throw new WgfcError("unsupported", `the weight "${job.name}" has ${words.getFloat32(i, true)}, which is beyond f16: compile the model with its node in keepF32`);
+    out.setUint16(i / 2, half, true);
+  }
+  return new Uint8Array(out.buffer);
+}
+
+/** The bits of an f16, of those of an f32. */
+export function halfOf(word: number): number {
+  const sign = (word >>> 16) & 0x8000;
+  const rest = word & 0x7fffffff;
+  if (rest > 0x7f800000) return sign | 0x7e00;
+  // Half of the last step is added, less one bit where that leaves the even one.
+  const rounded = (bits: number, shift: number) => (bits + (1 << (shift - 1)) - 1 + ((bits >>> shift) & 1)) >>> shift;
+  if (rest >= 0x38800000) return sign | Math.min(rounded(rest - 0x38000000, 13), 0x7c00);
+  // Below the least normal number the exponent is how far the digits move.
+  const exponent = rest >>> 23;
+  if (exponent < 102) return sign;
+  return sign | rounded((rest & 0x7fffff) | 0x800000, 126 - exponent);
 }
 
 /** Writes parts to buffers. WebGPU writes whole words; words that parts share are put together. */

@@ -169,7 +169,7 @@ export async function what_breaks_off_or_is_spoilt_is_refused(readCase) {
   await refused(load({ ...files, "plan.json": "{" }), "corrupt", /not JSON/);
   const plan = JSON.parse(new TextDecoder().decode(files["plan.json"]));
   const changed = (p) => ({ ...files, "plan.json": JSON.stringify({ ...plan, ...p }) });
-  await refused(load(changed({ version: 77 })), "unsupported-version", /version 77 of the format; .* 2 to 5\. Update/);
+  await refused(load(changed({ version: 77 })), "unsupported-version", /version 77 of the format; .* 2 to 6\. Update/);
   const [kernel] = plan.kernels;
   const text = `kernels/${kernel.name}.wgsl`;
   const e = await refused(load({ ...files, [text]: `${new TextDecoder().decode(files[text])}\nfn broken( {` }), "validation", /does not compile: line \d+/);

@@ -6,7 +6,7 @@ import { readPlans } from "../build/plan.js";
 import { openProgram } from "../build/program.js";
 import { FileSource } from "../build/files.js";
 import { UrlSource, readAll } from "../build/source.js";
-import { checkParts, partsOfRecipes, upload } from "../build/weights.js";
+import { checkParts, halfOf, partsOfRecipes, upload } from "../build/weights.js";
 import { Json } from "../build/json.js";
 import { buffer, kernel, plan } from "./plans.mjs";
 
@@ -139,6 +139,38 @@ test("columns are put side by side", async () => {
   const bad = { ...recipe, parts: [at(0, 0, 34), at(1, 0, 34)] };
   assert.throws(() => recipes({ w: bad }), kind("corrupt", /column 0 has 34 bytes/));
   assert.throws(() => recipes({ w: { ...recipe, parts: [at(2, 0, 68)] } }), kind("corrupt", /column 2/));
+});
+
+test("elements of f32 are rounded to f16", async () => {
+  const bits = new DataView(new ArrayBuffer(4));
+  const word = (value) => (bits.setFloat32(0, value), bits.getUint32(0));
+  const value = (half) => {
+    const [exponent, digits] = [(half >> 10) & 31, half & 1023];
+    return exponent === 0 ? digits * 2 ** -24 : (1024 + digits) * 2 ** (exponent - 25);
+  };
+  for (let half = 0; half < 0x7c00; half++) {
+    const [here, next] = [value(half), value(half + 1)];
+    const even = half + (half & 1);
+    const between = word((here + next) / 2);
+    for (const [of, to] of [[word(here), half], [between, even], [between - 1, half], [between + 1, half + 1]]) {
+      assert.equal(halfOf(of), to);
+      assert.equal(halfOf((of | 0x80000000) >>> 0), to | 0x8000);
+    }
+  }
+  for (const [of, to] of [[1e6, 0x7c00], [-Infinity, 0xfc00], [NaN, 0x7e00], [1e-9, 0]]) assert.equal(halfOf(word(of)), to);
+
+  // Two columns of 3 rows of 2 and of 1 elements, whose halves share words.
+  const numbers = Float32Array.from({ length: 9 }, (_, i) => 2 ** i);
+  files["/numbers"] = Buffer.from(numbers.buffer);
+  const at = (column, offset, bytes) => ({ column, file: 0, offset, bytes });
+  const recipe = { dtype: "f16", shape: [3, 3], from: "f32", rows: 3, parts: [at(0, 0, 8), at(0, 8, 16), at(1, 24, 12)] };
+  const of = (recipe) => recipes({ w: recipe }, [{ name: "../numbers" }]);
+  const { w } = await fetched(of(recipe), { w: 18 });
+  assert.deepEqual([...new Uint16Array(w.slice().buffer)], [0, 1, 6, 2, 3, 7, 4, 5, 8].map((i) => halfOf(word(2 ** i))));
+  numbers[4] = 1e5;
+  await assert.rejects(fetched(of(recipe), { w: 18 }), kind("unsupported", /the weight "w" has 100000, which is beyond f16/));
+  assert.throws(() => of({ ...recipe, from: "i32" }), kind("corrupt", /elements of i32 are not made into f16/));
+  assert.throws(() => of({ ...recipe, parts: [at(0, 0, 18)], rows: 1 }), kind("corrupt", /no whole elements/));
 });
 
 test("what breaks off goes on where it did, once", async () => {

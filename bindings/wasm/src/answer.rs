@@ -53,7 +53,7 @@ fn answer(model: &[u8], request: Request, files: Box<dyn Files>) -> Result<Answe
         return Err(Errors(vec![e.help("the file was cut short, or its download ended: load it again")]));
     }
     let kernels: BTreeMap<&str, &str> = bundle.kernels().iter().map(|(n, k)| (*n, k.wgsl.as_str())).collect();
-    let plan = Bundle { weights: Some(recipes), ..bundle.without_weights() };
+    let plan = Bundle { version: recipes.version(), weights: Some(recipes), ..bundle.without_weights() };
     let mut json = json!({ "plan": plan, "kernels": kernels, "read": source.bytes_read() });
     if request.list_schedules {
         let text = schedules.to_json(None).map_err(|e| Errors(vec![Diagnostic::internal(e)]))?;

@@ -3,7 +3,7 @@ use prost::Message;
 use serde_json::{Value, json};
 use std::path::PathBuf;
 use wgfc_compiler::import::NoExternalData;
-use wgfc_compiler::import::onnx::{ModelProto, StringStringEntryProto};
+use wgfc_compiler::import::onnx::*;
 use wgfc_compiler::{Options, compile as native};
 use wgfc_ir::Bundle;
 use wgfc_ir::recipe::Recipes;
@@ -78,6 +78,84 @@ fn what_is_elsewhere_is_compiled_as_what_is_here() {
             assert_eq!(bytes, tensor.bytes().unwrap(), "{name}: {weight}");
         }
         assert_eq!(recipes.tensors.len(), want.store().len(), "{name}");
+    }
+}
+
+/// A product with a weight in a file, and what follows it.
+fn product(k: i64, n: i64) -> (Vec<u8>, Bytes) {
+    let entry = |key: &str, value: String| StringStringEntryProto { key: key.into(), value };
+    let weight = TensorProto {
+        name: "w".into(),
+        dims: vec![k, n],
+        data_type: 1,
+        external_data: vec![
+            entry("location", "weights".into()),
+            entry("offset", "8".into()),
+            entry("length", (4 * k * n).to_string()),
+        ],
+        data_location: 1,
+        ..Default::default()
+    };
+    let node = |op: &str, inputs: &[&str], output: &str| NodeProto {
+        name: op.to_lowercase(),
+        op_type: op.into(),
+        input: inputs.iter().map(|i| (*i).to_owned()).collect(),
+        output: vec![output.into()],
+        ..Default::default()
+    };
+    let port = |name: &str, n: i64| {
+        let dim = |v| DimensionProto { value: Some(v) };
+        let dims = vec![dim(DimensionValue::Param("rows".into())), dim(DimensionValue::Value(n))];
+        let ty = TensorTypeProto { elem_type: 1, shape: Some(TensorShapeProto { dim: dims }) };
+        let ty = TypeProto { value: Some(TypeValue::Tensor(ty)) };
+        ValueInfoProto { name: name.into(), r#type: Some(ty) }
+    };
+    let graph = GraphProto {
+        name: "g".into(),
+        node: vec![node("MatMul", &["x", "w"], "p"), node("Sin", &["p"], "y")],
+        initializer: vec![weight],
+        input: vec![port("x", k)],
+        output: vec![port("y", n)],
+        ..Default::default()
+    };
+    let model = ModelProto {
+        ir_version: 10,
+        graph: Some(graph),
+        opset_import: vec![OperatorSetIdProto { domain: String::new(), version: 21 }],
+        ..Default::default()
+    };
+    let values = (0..2 + k * n).flat_map(|i| (i as f32 / 9000.0).to_le_bytes()).collect();
+    (model.encode_to_vec(), Bytes(values))
+}
+
+#[test]
+fn weights_in_half_are_not_read() {
+    let (model, files) = product(13, 700);
+    let half = json!({ "precision": "f16" });
+    let (answer, data) = asked(&model, &files, half);
+    assert!(answer["errors"].is_null(), "{}", answer["text"]);
+    assert_eq!((&answer["read"], data.len(), &answer["plan"]["version"]), (&json!(0), 0, &json!(6)));
+    let recipes: Recipes = serde_json::from_value(answer["plan"]["weights"].clone()).unwrap();
+    let recipe = recipes.tensors.values().next().unwrap();
+    assert_eq!((recipe.dtype, recipe.from), (wgfc_ir::DType::F16, Some(wgfc_ir::DType::F32)));
+    assert_eq!((recipe.parts[0].offset, recipe.parts[0].bytes), (8, 36400));
+    recipe.columns(&recipes.files).unwrap();
+
+    let (kept, _) = asked(&model, &files, json!({ "precision": "f16", "keep_f32": ["matmul"] }));
+    assert_eq!(kept["plan"]["version"], 5, "{}", kept["text"]);
+    let (unknown, _) = asked(&model, &files, json!({ "precision": "f16", "keep_f32": ["mat"] }));
+    assert!(unknown["text"].as_str().unwrap().contains("no node \"mat\""), "{unknown}");
+    let (bad, _) = asked(&model, &files, json!({ "precision": "f8" }));
+    assert!(bad["text"].as_str().unwrap().contains("unknown variant `f8`"), "{bad}");
+}
+
+#[test]
+fn weights_of_few_bits_are_data() {
+    let (model, files) = product(70, 131);
+    for (bits, bytes) in [("q8", 70 * 131 + 131 * 3 * 2), ("q4", 70 * 131 / 2 + 131 * 3 * 2)] {
+        let (answer, data) = asked(&model, &files, json!({ "weights": bits }));
+        assert!(answer["errors"].is_null(), "{}", answer["text"]);
+        assert_eq!(data.len(), bytes, "{bits}");
     }
 }
 

@@ -5,7 +5,7 @@
 //! within [`TYPICAL`]. So `x · 1e5` is typically up to 1.6e6, though it may be 0. The third is what it is where such values lie within 1: if
 //! that is large, constants make it so, and not the product of many bounds.
 
-use super::{MOST, TYPICAL};
+use super::{LITTLE, MOST, TYPICAL};
 use crate::kernel::{
     Body, Expr, ExprId, Family, Kernel, KernelGraph, ReduceKind, Reduction, TensorId, TensorKind,
 };
@@ -138,12 +138,15 @@ pub struct Values<'g> {
 }
 
 impl<'g> Values<'g> {
-    /// Of constants.
+    /// Of constants. Those in files that are elsewhere are not read, unless they are small.
     pub fn new(graph: &'g KernelGraph) -> Values<'g> {
         let (mut losses, mut known) = (FxHashMap::default(), FxHashMap::default());
         let mut looked_at: FxHashMap<usize, Option<Loss>> = FxHashMap::default();
         for (i, t) in graph.tensors.iter().enumerate() {
             let TensorKind::Const(data) = &t.kind else { continue };
+            if data.is_remote() && data.numel() as i64 >= LITTLE {
+                continue;
+            }
             let address = std::sync::Arc::as_ptr(data) as usize;
             if let Some(loss) = *looked_at.entry(address).or_insert_with(|| data.loss_in_half()) {
                 let v = Value::within(loss.range.0, loss.range.1);

@@ -53,6 +53,7 @@ fn hash(node: &Node) -> Option<u64> {
                 (Arc::as_ptr(owner).cast::<()>().addr(), offset, len).hash(&mut state)
             }
             Data::Joined(j) => Arc::as_ptr(j).addr().hash(&mut state),
+            Data::Halved(h) => Arc::as_ptr(h).addr().hash(&mut state),
             Data::Remote { stretch, offset, len } => {
                 (stretch.file(), stretch.offset() + *offset as u64, len).hash(&mut state)
             }
