@@ -480,20 +480,6 @@ impl Gpu {
         self.0.staging.clone()
     }
 
-    /// Queues a write of any length; the last word is padded with zeros.
-    pub(crate) fn write(&self, buffer: &wgpu::Buffer, offset: u64, bytes: &[u8]) {
-        let whole = bytes.len() & !3;
-        let (head, tail) = bytes.split_at(whole);
-        if !head.is_empty() {
-            self.0.queue.write_buffer(buffer, offset, head);
-        }
-        if !tail.is_empty() {
-            let mut word = [0u8; 4];
-            word[..tail.len()].copy_from_slice(tail);
-            self.0.queue.write_buffer(buffer, offset + whole as u64, &word);
-        }
-    }
-
     /// Waits until all work submitted so far is done. In a browser this only yields to its event loop.
     pub async fn wait(&self) -> Result<(), RunError> {
         let (tx, rx) = wait::channel();

@@ -164,7 +164,7 @@ mod staging {
     const THREADS: usize = 8;
     const WORTH_A_THREAD: usize = 2 << 20;
 
-    /// Buffers of [`PIECE`] bytes that are mapped for writing.
+    /// Buffers of [`PIECE`] bytes that are mapped for writing: at most twice [`BATCH`] of them, 64 MiB, until they are cleared.
     #[derive(Clone, Default)]
     pub(crate) struct Pool(Arc<Mutex<Vec<wgpu::Buffer>>>);
 
@@ -179,6 +179,11 @@ mod staging {
                     mapped_at_creation: true,
                 })
             })
+        }
+
+        /// Frees those that no upload is using.
+        pub(crate) fn clear(&self) {
+            self.0.lock().unwrap_or_else(PoisonError::into_inner).clear();
         }
 
         /// Has the buffer mapped again once the device has read it.
@@ -335,6 +340,10 @@ mod staging {
                         }
                     });
                 }
+                let kept = |pool: &Pool| pool.0.lock().unwrap().len();
+                assert!((1..=2 * BATCH).contains(&kept(&gpu.staging())));
+                gpu.staging().clear();
+                assert_eq!(kept(&gpu.staging()), 0);
             }
         }
     }

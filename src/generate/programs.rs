@@ -7,7 +7,7 @@ use crate::model::{device_error, device_profile};
 use crate::ports::{graph_ports, program_ports};
 use crate::{Bundle, Error, ModelFile, Options, Program, Tensor};
 use wgfc_compiler::pipeline::{Fused, compile_graph};
-use wgfc_compiler::{DeviceProfile, Diagnostic, Errors, States};
+use wgfc_compiler::{DeviceProfile, Diagnostic, Errors, Precision, States, WeightBits};
 use wgfc_ir::graph::State;
 use wgfc_ir::program::Stats;
 use wgfc_ir::{DType, Dim, GatherAxis, Graph, Growth, Op, TensorType};
@@ -72,6 +72,15 @@ pub(super) fn compiled(
     options: &GeneratorOptions,
 ) -> Result<(Option<Program>, Program), Error> {
     check_capacity(options)?;
+    if options.precision != Precision::F32
+        || options.weights != WeightBits::Own
+        || !options.keep_f32.is_empty()
+    {
+        return Err(Error::usage(
+            "the decoder is compiled: its precision and the bits of its weights are what they were compiled to",
+            "give --precision, --weights and --keep-f32 to `wgfc compile --generate`, or give the model itself",
+        ));
+    }
     let (plans, _) = wgfc_runtime::plans::choose(bundle, gpu.profile()).map_err(device_error)?;
     let program = |single| {
         let tokens = |p: &Program| {

@@ -388,6 +388,9 @@ fn a_compiled_decoder_generates_what_the_model_does() {
             assert!(e.contains("room for 0 positions"), "{e}");
             let e = wgfc::BatchGenerator::new(&compiled, 2, &options).err().unwrap().to_string();
             assert!(e.contains("one sequence at a time"), "{e}");
+            let half = GeneratorOptions { precision: wgfc::compiler::Precision::F16, ..options };
+            let e = Generator::on_device(gpu.clone(), &compiled, &half).err().unwrap().to_string();
+            assert!(e.contains("the decoder is compiled: its precision"), "{e}");
         }
     }
     // Plans of something else are none of a decoder.

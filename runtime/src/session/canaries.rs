@@ -34,8 +34,9 @@ impl Session {
 
     /// Writes the words, also to all that no kernel has written yet.
     pub(super) async fn lay_canaries(&self, prepared: &Prepared) -> Result<(), RunError> {
-        let fill =
-            |buffer: &wgpu::Buffer, from: u64, to: u64| self.gpu.write(buffer, from, &words(to - from));
+        let fill = |buffer: &wgpu::Buffer, from: u64, to: u64| {
+            self.gpu.queue().write_buffer(buffer, from, &words(to - from))
+        };
         self.gpu
             .scoped("writing canaries", || {
                 for arena in &self.arenas {

@@ -127,7 +127,7 @@ impl Session {
             let words: Vec<i32> = bound.values.iter().map(|v| *v as i32).collect();
             let gpu = &self.gpu;
             gpu.scoped("writing the dimensions", || {
-                gpu.write(&self.dims.buffer, 0, bytemuck::cast_slice(&words))
+                gpu.queue().write_buffer(&self.dims.buffer, 0, bytemuck::cast_slice(&words));
             })
             .await?;
             self.dims_written = Some(bound.values.clone());
