@@ -71,6 +71,21 @@ impl Body {
         let mask = self.u32(i64::from(mask));
         self.binary(BinaryOp::Xor, x, mask)
     }
+    /// A `u32` that compares as an `f32` does: its bits, the sign flipped, and of negative numbers all. Both zeros are one, and
+    /// NaN is the greatest.
+    pub fn float_order(&mut self, x: u32) -> u32 {
+        let zero = self.f32(0.0);
+        let is_zero = self.binary(BinaryOp::Eq, x, zero);
+        let x = self.select(is_zero, zero, x);
+        let bits = self.bitcast(DType::U32, x);
+        let (none, sign, top) = (self.u32(0), self.u32(1 << 31), self.u32(i64::from(u32::MAX)));
+        let masked = self.binary(BinaryOp::And, bits, sign);
+        let positive = self.binary(BinaryOp::Eq, masked, none);
+        let (up, down) = (self.flipped(bits, 1 << 31), self.flipped(bits, u32::MAX));
+        let order = self.select(positive, up, down);
+        let nan = self.unary(UnaryOp::IsNan, x);
+        self.select(nan, top, order)
+    }
 
     /// Three `u32` of random bits, a hash of three: pcg3d of Jarzynski and Olano, *Hash Functions
     /// for GPU Rendering*, JCGT 9(3), 2020.

@@ -124,8 +124,7 @@ fn found(cx: &mut Lowering, x: Value, axis: usize, of: [Value; 3]) -> Result<Uni
     Ok(Unique { values, first: first?, inverse: inverse?, counts: counts? })
 }
 
-/// Integers that compare as the elements do. Floats are sorted by their bits, the negative ones flipped;
-/// both zeros are one, and all that are no numbers are equal and the greatest.
+/// Integers that compare as the elements do.
 fn keys(cx: &mut Lowering, x: Value) -> Built {
     let t = cx.dtype(x);
     let mut f = Body::default();
@@ -137,17 +136,7 @@ fn keys(cx: &mut Lowering, x: Value) -> Built {
         }
         _ => {
             let x0 = if t == DType::F32 { x0 } else { f.cast(DType::F32, x0) };
-            let zero = f.f32(0.0);
-            let is_zero = f.binary(BinaryOp::Eq, x0, zero);
-            let x0 = f.select(is_zero, zero, x0);
-            let bits = f.bitcast(DType::U32, x0);
-            let (none, sign, top) = (f.u32(0), f.u32(1 << 31), f.u32(i64::from(u32::MAX)));
-            let masked = f.binary(BinaryOp::And, bits, sign);
-            let positive = f.binary(BinaryOp::Eq, masked, none);
-            let (up, down) = (f.flipped(bits, 1 << 31), f.flipped(bits, u32::MAX));
-            let order = f.select(positive, up, down);
-            let nan = f.unary(UnaryOp::IsNan, x0);
-            f.select(nan, top, order);
+            f.float_order(x0);
         }
     }
     cx.map(f.0, &[x])
@@ -155,22 +144,92 @@ fn keys(cx: &mut Lowering, x: Value) -> Built {
 
 fn sort(cx: &mut Lowering, keys: Value) -> Built<Sorted> {
     let n = cx.shape(keys)[0].clone();
-    let node = cx.push(Op::TopK { axis: 0, k: n.clone(), largest: false }, &[keys])?.node;
+    let node = cx.push(Op::TopK { axis: 0, k: n, largest: false }, &[keys])?.node;
     let sorted = Value { node, port: 0 };
     let order = cx.cast(Value { node, port: 1 }, DType::I32)?;
-    let (index, fill) = (vec![&Poly::var(0) - 1], Some(Scalar::from_i64(cx.dtype(keys), 0)));
-    let before = cx.push(Op::View { shape: vec![n], index, fill }, &[sorted])?;
+    Ok(Sorted { order, differs: differs(cx, sorted)? })
+}
+
+/// Slices compare as their elements do where they first differ.
+fn sort_slices(cx: &mut Lowering, keys: Value, axis: usize) -> Built<Sorted> {
+    let shape = cx.shape(keys);
+    let n = shape[axis].clone();
+    let mut perm: Vec<usize> = (0..shape.len()).filter(|d| *d != axis).collect();
+    let len: Dim = perm.iter().map(|d| shape[*d].clone()).product();
+    let Some(columns) = len.as_const() else { return compared_slices(cx, keys, axis) };
+    perm.push(axis);
+    let columns_of = cx.transpose(keys, &perm)?;
+    let keys = cx.reshape(columns_of, vec![columns.into(), n.clone()])?;
+    let key = joined_columns(cx, keys, columns)?;
+    sort(cx, key)
+}
+
+/// A key for each slice, of which `keys [columns, n]` has the elements: two columns become one whose keys are those of their
+/// pairs, until one is left.
+fn joined_columns(cx: &mut Lowering, mut keys: Value, mut columns: i64) -> Built {
+    let n = cx.shape(keys)[1].clone();
+    if columns == 0 {
+        return cx.iota(&[n], Poly::ZERO, DType::I32);
+    }
+    while columns > 1 {
+        let halves = if cx.dtype(keys).bits() == 64 { numbered(cx, keys)? } else { keys };
+        let signed = cx.dtype(halves) == DType::I32;
+        columns = (columns as u64).div_ceil(2) as i64;
+        let shape = vec![columns.into(), n.clone()];
+        let mut column = |which: i64| {
+            let index = vec![&(&Poly::var(0) * 2) + which, Poly::var(1)];
+            let fill = Some(Scalar::from_i64(cx.dtype(halves), 0));
+            cx.push(Op::View { shape: shape.clone(), index, fill }, &[halves])
+        };
+        let pair = [column(0)?, column(1)?];
+        let mut f = Body::default();
+        let words = [0, 1].map(|i| {
+            let x = f.arg(i);
+            let x = if signed { f.bitcast(DType::U32, x) } else { x };
+            let x = if signed { f.flipped(x, 1 << 31) } else { x };
+            f.cast(DType::U64, x)
+        });
+        let by = f.u64(32);
+        let high = f.binary(BinaryOp::Shl, words[0], by);
+        f.binary(BinaryOp::Or, high, words[1]);
+        keys = cx.map(f.0, &pair)?;
+    }
+    cx.reshape(keys, vec![n])
+}
+
+/// Instead of each key of a row, how many different keys (i32) there are up to it in order.
+fn numbered(cx: &mut Lowering, keys: Value) -> Built {
+    let shape = cx.shape(keys);
+    let node = cx.push(Op::TopK { axis: 1, k: shape[1].clone(), largest: false }, &[keys])?.node;
+    let sorted = Value { node, port: 0 };
+    let order = cx.cast(Value { node, port: 1 }, DType::I32)?;
+    let differs = differs(cx, sorted)?;
+    let ones = cx.cast(differs, DType::I32)?;
+    let number =
+        cx.push(Op::PrefixScan { op: ReduceOp::Sum, axis: 1, exclusive: false, reverse: false }, &[ones])?;
+    let at = vec![Poly::var(0), Poly::var(1)];
+    let index = vec![GatherAxis::Affine(Poly::var(0)), GatherAxis::Data { input: 1, at }];
+    cx.push(Op::Place { shape, index }, &[number, order])
+}
+
+/// Whether an element is another than the one before it along the last axis; the first is.
+fn differs(cx: &mut Lowering, sorted: Value) -> Built {
+    let shape = cx.shape(sorted);
+    let last = shape.len() - 1;
+    let mut index: Vec<Poly> = (0..=last).map(Poly::var).collect();
+    index[last] = &index[last] - 1;
+    let fill = Some(Scalar::from_i64(cx.dtype(sorted), 0));
+    let before = cx.push(Op::View { shape, index, fill }, &[sorted])?;
     let mut f = Body::default();
-    let (mine, before_me, i) = (f.arg(0), f.arg(1), f.index(Poly::var(0)));
-    let zero = f.i32(0);
+    let (mine, before_me, i, zero) = (f.arg(0), f.arg(1), f.index(Poly::var(last)), f.i32(0));
     let is_first = f.binary(BinaryOp::Eq, i, zero);
     let other = f.binary(BinaryOp::Ne, mine, before_me);
     f.binary(BinaryOp::Or, is_first, other);
-    Ok(Sorted { order, differs: cx.map(f.0, &[sorted, before])? })
+    cx.map(f.0, &[sorted, before])
 }
 
-/// Slices compare as their elements do where they first differ. Each is compared with each.
-fn sort_slices(cx: &mut Lowering, keys: Value, axis: usize) -> Built<Sorted> {
+/// [`sort_slices`] of which nobody knows how long they are: each is compared with each.
+fn compared_slices(cx: &mut Lowering, keys: Value, axis: usize) -> Built<Sorted> {
     let shape = cx.shape(keys);
     let n = shape[axis].clone();
     let mut perm: Vec<usize> = (0..shape.len()).filter(|d| *d != axis).collect();
@@ -209,4 +268,89 @@ fn sort_slices(cx: &mut Lowering, keys: Value, axis: usize) -> Built<Sorted> {
     let (is_first, other) = (f.binary(BinaryOp::Eq, i, zero), f.binary(BinaryOp::Lt, pair, none));
     f.binary(BinaryOp::Or, is_first, other);
     Ok(Sorted { order, differs: cx.map(f.0, &[code])? })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::cmp::Ordering;
+    use std::collections::BTreeMap;
+    use wgfc_ir::{Border, Graph, Tensor, TensorType, eval};
+
+    /// The slices of an axis in order, each once, with where it is first, which each slice is, and how often each is there.
+    fn distinct(x: &Tensor, n: usize, slice: impl Fn(usize) -> Vec<usize>) -> [Vec<i64>; 3] {
+        let all = x.scalars().unwrap();
+        let one = |a: &Scalar, b: &Scalar| match a.dtype {
+            DType::U64 => a.bits.cmp(&b.bits),
+            t if t.is_float() => {
+                let (a, b) = (a.as_f64(), b.as_f64());
+                a.partial_cmp(&b).unwrap_or_else(|| a.is_nan().cmp(&b.is_nan()))
+            }
+            _ => a.as_i64().cmp(&b.as_i64()),
+        };
+        let compare = |i: &usize, j: &usize| {
+            let pairs = slice(*i).into_iter().zip(slice(*j));
+            pairs.map(|(a, b)| one(&all[a], &all[b])).find(|o| o.is_ne()).unwrap_or(Ordering::Equal)
+        };
+        let mut order: Vec<usize> = (0..n).collect();
+        order.sort_by(compare);
+        let (mut first, mut inverse, mut counts) = (vec![], vec![0; n], vec![]);
+        for (at, i) in order.iter().enumerate() {
+            if at == 0 || compare(&order[at - 1], i).is_ne() {
+                first.push(*i as i64);
+                counts.push(0);
+            }
+            inverse[*i] = first.len() as i64 - 1;
+            counts[first.len() - 1] += 1;
+        }
+        [first, inverse, counts]
+    }
+
+    #[test]
+    fn slices_stand_there_once() {
+        let (n, mut seed) = (90usize, 1u64);
+        for dtype in [DType::F32, DType::I64, DType::U64, DType::I8, DType::Bool] {
+            for columns in [0usize, 1, 2, 3, 7, 8] {
+                for named in 0..3 {
+                    let mut g = Graph::new();
+                    let dims = [(n, "n"), (columns, "c")].into_iter().enumerate();
+                    let dims = dims.map(|(i, (n, s))| if i < named { Dim::sym(s) } else { n.into() });
+                    let shape: Vec<Dim> = std::iter::once(Dim::from(2usize)).chain(dims).collect();
+                    let x = g.add_input("x", TensorType::new(dtype, shape));
+                    let mut cx = Lowering::new(&mut g);
+                    let y = unique(&mut cx, x, Some(1), true).unwrap();
+                    cx.finish();
+                    for (name, value) in [("first", y.first), ("inverse", y.inverse), ("counts", y.counts)] {
+                        g.outputs.push(Border { name: name.into(), value });
+                    }
+                    let values: Vec<Scalar> = (0..2 * n * columns)
+                        .map(|_| {
+                            seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+                            // Columns in which most slices agree, so that later ones decide.
+                            let v = ((seed >> 33) % 7) as i64;
+                            match v {
+                                _ if dtype.is_float() => Scalar::from_f64(
+                                    dtype,
+                                    [0.0, -0.0, 0.0, 1.0, -1.0, f64::NAN, 0.0][v as usize],
+                                ),
+                                5 if dtype.bits() == 64 => Scalar::from_i64(dtype, 1 << 40),
+                                6 if dtype.bits() == 64 => Scalar::from_i64(dtype, -1),
+                                v => Scalar::from_i64(dtype, (v / 4).min(1)),
+                            }
+                        })
+                        .collect();
+                    let x = Tensor::from_scalars(dtype, vec![2, n, columns], &values);
+                    let slice = |i: usize| {
+                        (0..2 * columns).map(|e| (e / columns * n + i) * columns + e % columns).collect()
+                    };
+                    let want = distinct(&x, n, slice);
+                    let got = eval::evaluate(&g, &BTreeMap::from([("x".to_owned(), x)])).unwrap();
+                    for (want, got) in want.iter().zip(&got) {
+                        let got: Vec<i64> = got.scalars().unwrap().iter().map(|s| s.as_i64()).collect();
+                        assert_eq!(&got, want, "{dtype}, {columns} columns, {named} axes named");
+                    }
+                }
+            }
+        }
+    }
 }

@@ -7,8 +7,9 @@
 use super::canonical::topo;
 use crate::device::Speeds;
 use wgfc_ir::build::{Builder, Built};
-use wgfc_ir::scalar::ScalarNode::{self, Arg, Binary, Bitcast, Cast, Const, Index, Select, Unary};
-use wgfc_ir::{BinaryOp, DType, Dim, Graph, NodeId, Op, Poly, ReduceOp, Scalar, ScalarFn, UnaryOp, Value};
+use wgfc_ir::{
+    BinaryOp, Body, DType, Dim, Graph, NodeId, Op, Poly, ReduceOp, Scalar, ScalarFn, UnaryOp, Value,
+};
 
 /// Elements of a part: four for each invocation of a workgroup of 256.
 const PART: i64 = 1024;
@@ -64,48 +65,34 @@ fn build(b: &mut Builder, x: Value, shape: &[Dim], axis: usize, largest: bool, l
     let keys = b.push(Op::View { shape: cut, index, fill }, &[keys])?;
     let tops = b.reduce(ReduceOp::Max, keys, &[axis + 1], false)?;
     let top = b.reduce(ReduceOp::Max, tops, &[axis], true)?;
-    let mut f = ScalarFn::default();
-    let key = f.push(Arg(0));
-    let low = f.push(Cast(DType::U32, key));
-    let low = if last { low } else { flipped(&mut f, low, u32::MAX) };
-    f.push(Cast(DType::I64, low));
-    b.map(f, &[top])
+    let mut f = Body::default();
+    let key = f.arg(0);
+    let low = f.cast(DType::U32, key);
+    let low = if last { low } else { f.flipped(low, u32::MAX) };
+    f.cast(DType::I64, low);
+    b.map(f.0, &[top])
 }
 
-/// The key of element `x` of a row along `axis`.
+/// The key of an element of a row along `axis`.
 fn key(axis: usize, largest: bool, last: bool) -> ScalarFn {
-    let mut f = ScalarFn::default();
-    let x = f.push(Arg(0));
-    let zero = f.push(Const(Scalar::from_f64(DType::F32, 0.0)));
-    // Both zeros are one.
-    let is_zero = f.push(Binary(BinaryOp::Eq, x, zero));
-    let x = f.push(Select(is_zero, zero, x));
-    let bits = f.push(Bitcast(DType::U32, x));
-    let none = f.push(Const(Scalar::from_i64(DType::U32, 0)));
-    let sign = f.push(Const(Scalar::from_i64(DType::U32, 1 << 31)));
-    let masked = f.push(Binary(BinaryOp::And, bits, sign));
-    let positive = f.push(Binary(BinaryOp::Eq, masked, none));
-    let (up, down) = (flipped(&mut f, bits, 1 << 31), flipped(&mut f, bits, u32::MAX));
-    let order = f.push(Select(positive, up, down));
-    let order = if largest { order } else { flipped(&mut f, order, u32::MAX) };
-    // NaN comes before all numbers.
-    let not_number = f.push(Unary(UnaryOp::IsNan, x));
-    let most = f.push(Const(Scalar::from_i64(DType::U32, i64::from(u32::MAX))));
-    let order = f.push(Select(not_number, most, order));
-    let high = f.push(Cast(DType::U64, order));
-    let by = f.push(Const(Scalar::from_i64(DType::U64, 32)));
-    let high = f.push(Binary(BinaryOp::Shl, high, by));
-    let at = f.push(Index(Poly::var(axis)));
-    let at = f.push(Cast(DType::U32, at));
-    let at = if last { at } else { flipped(&mut f, at, u32::MAX) };
-    let low = f.push(Cast(DType::U64, at));
-    f.push(Binary(BinaryOp::Or, high, low));
-    f
-}
-
-fn flipped(f: &mut ScalarFn, x: u32, mask: u32) -> u32 {
-    let mask = f.push(ScalarNode::Const(Scalar::from_i64(DType::U32, i64::from(mask))));
-    f.push(Binary(BinaryOp::Xor, x, mask))
+    let mut f = Body::default();
+    let x = f.arg(0);
+    let mut order = f.float_order(x);
+    if !largest {
+        // NaN comes before all numbers, here too.
+        let (nan, top) = (f.unary(UnaryOp::IsNan, x), f.u32(i64::from(u32::MAX)));
+        let least = f.flipped(order, u32::MAX);
+        order = f.select(nan, top, least);
+    }
+    let high = f.cast(DType::U64, order);
+    let by = f.u64(32);
+    let high = f.binary(BinaryOp::Shl, high, by);
+    let at = f.index(Poly::var(axis));
+    let at = f.cast(DType::U32, at);
+    let at = if last { at } else { f.flipped(at, u32::MAX) };
+    let low = f.cast(DType::U64, at);
+    f.binary(BinaryOp::Or, high, low);
+    f.0
 }
 
 #[cfg(test)]

@@ -13,9 +13,7 @@ use crate::device::DeviceProfile;
 use crate::schedule::sorts::most_keys;
 use wgfc_ir::build::{Builder, Built};
 use wgfc_ir::computed::Bounds;
-use wgfc_ir::{
-    BinaryOp as B, Body, DType, Dim, GatherAxis, Graph, NodeId, Op, Poly, Reg, UnaryOp as U, Value,
-};
+use wgfc_ir::{BinaryOp as B, Body, DType, Dim, GatherAxis, Graph, NodeId, Op, Poly, Reg, Value};
 
 /// Up to this length elements count those before them.
 const SHORT: i64 = 32;
@@ -119,7 +117,7 @@ impl Sorter<'_> {
         let order = match t.reg() {
             Reg::F32 => {
                 let x0 = if t == DType::F32 { x0 } else { f.cast(DType::F32, x0) };
-                float_order(&mut f, x0)
+                f.float_order(x0)
             }
             Reg::U32 | Reg::Bool => f.cast(DType::U32, x0),
             Reg::I32 => {
@@ -205,22 +203,6 @@ impl Sorter<'_> {
 /// A part that holds `n` keys.
 fn span(n: i64) -> i64 {
     (n.max(16) as u64).next_power_of_two() as i64
-}
-
-/// The bits of a float, the sign flipped and of negative ones all: as unsigned integers they compare as the floats do. Both
-/// zeros are one, and NaN is the greatest.
-fn float_order(f: &mut Body, x: u32) -> u32 {
-    let zero = f.f32(0.0);
-    let is_zero = f.binary(B::Eq, x, zero);
-    let x = f.select(is_zero, zero, x);
-    let bits = f.bitcast(DType::U32, x);
-    let (none, sign, top) = (f.u32(0), f.u32(1 << 31), f.u32(i64::from(u32::MAX)));
-    let masked = f.binary(B::And, bits, sign);
-    let positive = f.binary(B::Eq, masked, none);
-    let (up, down) = (f.flipped(bits, 1 << 31), f.flipped(bits, u32::MAX));
-    let order = f.select(positive, up, down);
-    let nan = f.unary(U::IsNan, x);
-    f.select(nan, top, order)
 }
 
 #[cfg(test)]
