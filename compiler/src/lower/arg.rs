@@ -16,9 +16,9 @@ pub fn extreme(cx: &mut Lowering, op: ReduceOp, x: Value, axis: usize, last: boo
 }
 
 /// The largest, or smallest, `k` elements along an axis in order, and their positions (i64).
-pub fn top_k(cx: &mut Lowering, x: Value, axis: usize, k: &Size, largest: bool) -> Result<[Value; 2]> {
+pub fn top_k(cx: &mut Lowering, x: Value, axis: usize, size: &Size, largest: bool) -> Result<[Value; 2]> {
     let extent = cx.shape(x)[axis].clone();
-    let k = match k {
+    let k = match size {
         Size::Known(k) => k.clone(),
         Size::Computed(count) => {
             cx.require_open_sizes(*count)?;
@@ -33,6 +33,9 @@ pub fn top_k(cx: &mut Lowering, x: Value, axis: usize, k: &Size, largest: bool) 
         && !(0..=n).contains(&k)
     {
         return Err(OpError::model(format!("k is {k}, the axis has {n} elements")));
+    }
+    if matches!(size, Size::Known(_)) {
+        cx.require_at_most(&k, &extent);
     }
     let node = cx.push(Op::TopK { axis, k, largest }, &[x])?.node;
     Ok([0, 1].map(|port| Value { node, port }))

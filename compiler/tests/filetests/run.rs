@@ -95,7 +95,8 @@ pub fn close(want: &Tensor, got: &Tensor) -> Result<(), String> {
     let (w, g) = (want.scalars().unwrap_or_default(), got.scalars().unwrap_or_default());
     for (i, (w, g)) in w.iter().zip(&g).enumerate() {
         let (a, b) = (w.as_f64(), g.as_f64());
-        let near = w.bits == g.bits || (a - b).abs() <= absolute + relative * a.abs();
+        let near =
+            w.bits == g.bits || a.is_nan() && b.is_nan() || (a - b).abs() <= absolute + relative * a.abs();
         if !near {
             return Err(format!("element {i} is {g}, not {w}"));
         }

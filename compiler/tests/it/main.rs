@@ -2,6 +2,7 @@
 
 mod attention;
 mod dispatches;
+mod draw;
 mod emit_row;
 mod emit_scalar;
 mod fuse;
@@ -10,6 +11,10 @@ mod layers;
 mod maps;
 mod quotient;
 mod rewrite;
+mod rows;
+#[path = "../filetests/run.rs"]
+#[expect(dead_code, reason = "what runs on the first adapter only is for file tests")]
+mod run;
 mod special;
 mod states;
 mod tiles;

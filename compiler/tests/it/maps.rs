@@ -1,10 +1,7 @@
 //! Maps of views, drawn at random, in schedules drawn at random, on every adapter and compared with the evaluator.
 
-#[path = "../filetests/run.rs"]
-#[expect(dead_code, reason = "what runs on the first adapter only is for file tests")]
-mod run;
-
-use run::{Outcome, close, inputs, run_on};
+use crate::draw::Draw;
+use crate::run::{Outcome, close, inputs, run_on};
 use std::collections::BTreeMap;
 use wgfc_compiler::assemble::assemble;
 use wgfc_compiler::fuse::fuse;
@@ -14,23 +11,6 @@ use wgfc_compiler::{DeviceProfile, Options, Tuning};
 use wgfc_ir::program::Stats;
 use wgfc_ir::{eval, text, verify};
 use wgfc_runtime::testing::gpus;
-
-struct Draw(u64);
-
-impl Draw {
-    fn below(&mut self, n: usize) -> usize {
-        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        (self.0 >> 33) as usize % n.max(1)
-    }
-    fn one<T: Copy>(&mut self, of: &[T]) -> T {
-        of[self.below(of.len())]
-    }
-    fn order(&mut self, n: usize) -> Vec<usize> {
-        let mut all: Vec<usize> = (0..n).collect();
-        (1..n).rev().for_each(|i| all.swap(i, self.below(i + 1)));
-        all
-    }
-}
 
 const EXTENTS: [usize; 16] = [1, 2, 3, 4, 5, 7, 8, 12, 13, 16, 17, 24, 31, 32, 33, 48];
 
