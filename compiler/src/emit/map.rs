@@ -48,7 +48,7 @@ fn whole_words(
     let (whole, single) = words.kernel.stores.split_at(words.whole);
     let mut outer = Scope::new(4);
     let count = m.extent(&mut outer, &map.elements)?;
-    let extents = std::mem::take(&mut outer.text);
+    let extents = extents(&m, &mut outer, &map.elements, &count);
     m.hoist(&mut outer, &words.kernel.roots(), 0)?;
     let mut body = outer.inner(8);
     for s in whole.chunks(elements as usize) {
@@ -87,7 +87,7 @@ fn words(kernel: &Kernel, map: &Map, schedule: &Flat, cx: &EmitContext) -> Resul
     }
     let mut outer = Scope::new(4);
     let count = m.extent(&mut outer, &map.elements)?;
-    let extents = std::mem::take(&mut outer.text);
+    let extents = extents(&m, &mut outer, &map.elements, &count);
     m.hoist(&mut outer, &kernel.roots(), 0)?;
     let mut body = outer.inner(8);
     for store in &kernel.stores {
@@ -128,14 +128,18 @@ fn groups(
         return Err(Diagnostic::internal(format!("a map kernel does not go in groups of {width}")));
     }
     let per_group = i64::from(threads * unroll);
-    let [count] = &kernel.domain()[..] else { return Err(Diagnostic::internal("not a map kernel")) };
-    let workgroups = fold_workgroups(&count.ceil_div(per_group), cx.target.max_workgroups);
+    let [size] = &kernel.domain()[..] else { return Err(Diagnostic::internal("not a map kernel")) };
+    let workgroups = fold_workgroups(&size.ceil_div(per_group), cx.target.max_workgroups);
     let covered = workgroups.iter().fold(Poly::from(per_group), |n, d| &n * d);
-    let whole = covered == *count;
+    // Of a size that a run computes, workgroups are for the most it can be.
+    let whole = covered == *size && !cx.graph.bounds.concern(size);
 
     let mut outer = Scope::new(4);
-    let count = m.extent(&mut outer, count)?;
-    let extents = std::mem::take(&mut outer.text);
+    let count = m.extent(&mut outer, size)?;
+    let extents = match unroll {
+        1 => std::mem::take(&mut outer.text),
+        _ => extents(&m, &mut outer, size, &count),
+    };
     m.hoist(&mut outer, &kernel.roots(), 0)?;
     let stores: Vec<&[Store]> = kernel.stores.chunks(width as usize).collect();
     let setup = std::mem::take(&mut outer.text);
@@ -208,6 +212,17 @@ fn groups(
         })
     };
     Ok(m.finish("map", wgsl.map_err(template_error)?, [threads, 1, 1], 0, workgroups))
+}
+
+/// The statements that extents need. There may be no elements at all where a run computes how many there are, since workgroups are
+/// dispatched for the most there can be.
+fn extents(m: &Module, s: &mut Scope, size: &Poly, count: &str) -> String {
+    if m.cx.graph.bounds.concern(size) {
+        s.line(&format!("if ({count} < 1) {{"));
+        s.line("    return;");
+        s.line("}");
+    }
+    std::mem::take(&mut s.text)
 }
 
 /// Stores neighbours, as the vectors as which their tensor is declared.

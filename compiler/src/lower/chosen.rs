@@ -22,6 +22,12 @@ pub fn chosen(cx: &mut Lowering, condition: Value, bound: Dim) -> Built<Chosen> 
     // Of an empty axis there is no last element.
     let (last, fill) = (vec![&n - 1], Some(Scalar::from_i64(DType::I32, 0)));
     let count = cx.push(Op::View { shape: vec![], index: last, fill }, &[running])?;
+    // It is no more anyway: this says so to whoever looks at the kernel that computes it.
+    let mut f = Body::default();
+    let (up_to, most, none) = (f.arg(0), f.index(bound.clone()), f.i32(0));
+    let at_most = f.binary(BinaryOp::Min, up_to, most);
+    f.binary(BinaryOp::Max, at_most, none);
+    let count = cx.map(f.0, &[count])?;
     let count = cx.computed_size(count, bound);
     let mut to = Body::default();
     let (holds, up_to) = (to.arg(0), to.arg(1));

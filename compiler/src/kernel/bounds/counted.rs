@@ -11,7 +11,7 @@ use wgfc_ir::program::Proof;
 use wgfc_ir::{Atom, Dim, Poly};
 
 /// The expressions over symbols that must fit: extents, elements of tensors, and the ends of what is divided, compared or the
-/// larger or smaller of two. `None` where such an end is not known.
+/// larger or smaller of two; of those that a run computes what they are at most. `None` where such an end is not known.
 pub(super) fn counted(graph: &KernelGraph, kernel: &Kernel) -> Option<BTreeSet<Dim>> {
     let mut out: BTreeSet<Dim> = kernel.domain().into_iter().collect();
     out.extend(kernel.tensors().into_iter().map(|t| super::numel(graph, t)));
@@ -40,8 +40,19 @@ pub(super) fn counted(graph: &KernelGraph, kernel: &Kernel) -> Option<BTreeSet<D
             out.extend([-&least, most]);
         }
     }
+    let mut out = out.into_iter().map(|d| most(graph, d)).collect::<Option<BTreeSet<Dim>>>()?;
     out.retain(|d| d.as_const().is_none_or(|c| c > Proof::MOST));
     Some(out)
+}
+
+/// What a size is at most, over symbols that are known before a run.
+fn most(graph: &KernelGraph, d: Dim) -> Option<Dim> {
+    if !graph.bounds.concern(&d) {
+        return Some(d);
+    }
+    // What products are at most is known of factors that are not negative.
+    let symbols = |m: &[Atom]| m.len() < 2 || m.iter().all(|a| matches!(a, Atom::Sym(_)));
+    d.terms().iter().all(|(m, _)| symbols(m)).then(|| graph.bounds.most(&d))
 }
 
 /// What an expression is at least and at most, over symbols.

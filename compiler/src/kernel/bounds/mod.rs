@@ -11,12 +11,14 @@
 //! - [`Facts`] about symbols: constraints of the model, rooms of states, and that no extent of a tensor is
 //!   negative. A run checks them before it starts: [`Facts::checked`] are those that it would not otherwise.
 //!
-//! Of sizes that a run computes it can check nothing before; kernels that use one count as unproven.
+//! Of sizes that a run computes it can check nothing before. Kernels that use one are proven where the kernel that computes it
+//! keeps it between 0 and its bound, whatever it reads ([`Facts::computed`]).
 //!
 //! How: a fact or a guard becomes a substitution (`total = past + seq`, `w = 3 + s`, `2*%1 + %3 - 1 = v` with a new
 //! variable `v`), and then the atoms of what must not be negative are replaced, one after another, by the bound that makes it smallest,
 //! until only non-negative terms are left (`world`).
 
+mod computed;
 mod counted;
 mod range;
 mod search;
@@ -31,6 +33,7 @@ use rustc_hash::FxHashMap;
 use std::cell::{Cell, LazyCell};
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
+use std::sync::Arc;
 use wgfc_ir::{Atom, Dim, Graph, Poly};
 use world::World;
 
@@ -57,6 +60,8 @@ pub struct Facts {
     pub nonneg: Vec<Poly>,
     /// Equal.
     pub equal: Vec<(Poly, Poly)>,
+    /// Computed symbols that are between 0 and their bounds.
+    pub computed: BTreeSet<Arc<str>>,
 }
 
 impl Facts {
@@ -79,6 +84,12 @@ impl Facts {
         }
         f.nonneg.retain(known);
         f.nonneg.extend(Facts::checked(kernels));
+        f.computed =
+            kernels.computed.iter().filter(|c| computed::is_kept(kernels, c)).map(|c| c.0.clone()).collect();
+        for s in &f.computed {
+            let (size, bound) = (Dim::sym(s), kernels.bounds.get(s).cloned().unwrap_or_default());
+            f.nonneg.extend([&bound - &size, size]);
+        }
         f
     }
 
@@ -133,12 +144,7 @@ pub fn prove(graph: &KernelGraph, kernel: &Kernel, facts: &Facts, steps: usize) 
     let mut known: FxHashMap<Question, bool> = FxHashMap::default();
     // Most kernels need none of them.
     let hidden = LazyCell::new(|| hidden(graph, kernel));
-    let mut symbols = kernel.symbols();
-    let types = kernel.tensors().into_iter().filter_map(|t| graph.tensors.get(t)).map(|t| &t.ty.shape);
-    symbols.extend(types.flatten().flat_map(Poly::symbols));
-    if let Some(s) = symbols.iter().find(|s| graph.bounds.get(s).is_some()) {
-        unproven.push(format!("its sizes depend on `{s}`, which a run computes"));
-    }
+    unproven.extend(computed::unknown(graph, kernel, facts));
     if counted::counted(graph, kernel).is_none_or(|all| all.iter().any(|d| d.as_const().is_some())) {
         unproven.push("its indices are not known to fit 32 bits".to_owned());
     }

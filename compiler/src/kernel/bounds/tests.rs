@@ -211,3 +211,44 @@ fn extents_guards_and_clamps_prove() {
     assert!(!holds("row [3, n]\n  e0: f32 = t0[0]\n  e1: f32 = acc0\n  acc0 = sum(e0): f32\n"));
     assert!(holds("row [n, 0]\n  e0: f32 = t0[7*%0 + 6]\n  e1: f32 = acc0\n  acc0 = sum(e0): f32\n"));
 }
+
+#[test]
+fn computed_sizes_are_known_where_they_are_kept() {
+    // The kernel that computes `c`, and one that reads and writes `c` elements.
+    let holds = |size: &str, user: &str| {
+        let text = format!(
+            "t0: i32[m] input 0\nt1: i32[] intermediate\nt2: i32[c] output 0\ncompute c = t1\nbound c = m\n\n\
+             kernel 0 map [1]\n  e0: i32 = t0[0]\n  e1: i32 = index(m)\n  e2: i32 = 0:i32\n  {size}\n\n\
+             kernel 1 {user}\n"
+        );
+        let g = parse(&text).unwrap_or_else(|e| panic!("{e}\n{text}"));
+        super::super::verify(&g).unwrap_or_else(|e| panic!("{}", e.join("\n")));
+        prove(&g, &g.kernels[1], &Facts::of(&Graph::new(), &g), STEPS).0.is_in_bounds()
+    };
+    let kept = "e3: i32 = min(e0, e1)\n  e4: i32 = max(e3, e2)\n  t1[0] = e4";
+    let copy = "map [c]\n  e0: i32 = t0[%0]\n  t2[%0] = e0";
+    assert!(holds(kept, copy));
+    // Too large, negative, not always written, written twice.
+    for size in [
+        "e3: i32 = max(e0, e2)\n  t1[0] = e3",
+        "e3: i32 = min(e0, e1)\n  t1[0] = e3",
+        "e3: i32 = index(m + 1)\n  e4: i32 = min(e0, e3)\n  e5: i32 = max(e4, e2)\n  t1[0] = e5",
+        "e3: i32 = min(e0, e1)\n  e4: i32 = max(e3, e2)\n  e5: bool = lt(e2, e0)\n  t1[0] = e4 if e5",
+    ] {
+        assert!(!holds(size, copy), "{size}");
+    }
+    let again = format!("{copy}\n\nkernel 2 map [1]\n  e0: i32 = t0[0]\n  t1[0] = e0");
+    assert!(!holds(kept, &again));
+    // An extent of the other kernel that may be negative or 0, and what is beyond the size.
+    for user in [
+        "map [c]\n  e0: i32 = t0[%0 + 1]\n  t2[%0] = e0",
+        "map [m]\n  e0: i32 = t0[%0]\n  t2[%0] = e0",
+        "row [1, c]\n  e0: i32 = t0[%1]\n  e1: i32 = acc0\n  acc0 = sum(e0): i32\n  t2[%1] = e1",
+    ] {
+        assert!(!holds(kept, user), "{user}");
+    }
+    assert!(holds(
+        kept,
+        "map [m]\n  e0: i32 = index(%0)\n  e1: i32 = index(c)\n  e2: bool = lt(e0, e1)\n  e3: i32 = t0[%0]\n  t2[%0] = e3 if e2"
+    ));
+}

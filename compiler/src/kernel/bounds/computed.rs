@@ -1,0 +1,46 @@
+//! Sizes that a run computes.
+
+use super::{Facts, range};
+use crate::kernel::{Family, Kernel, KernelGraph, Map, TensorId};
+use std::sync::Arc;
+use wgfc_ir::{DType, Dim, Poly};
+
+/// Whether the one kernel that computes a symbol always writes it, and writes nothing below 0 or above its bound.
+pub(super) fn is_kept(graph: &KernelGraph, (symbol, tensor): &(Arc<str>, TensorId)) -> bool {
+    let Some(bound) = graph.bounds.get(symbol) else { return false };
+    let mut writers = graph.kernels.iter().filter(|k| k.all_stores().any(|s| s.tensor == *tensor));
+    let (Some(kernel), None) = (writers.next(), writers.next()) else { return false };
+    let [store] = &kernel.stores[..] else { return false };
+    let one = matches!(&kernel.family, Family::Map(Map { elements }) if elements.is(1));
+    let always = store.guard.is_none() && store.combine.is_none() && store.offset.as_const() == Some(0);
+    if !one || !always || !matches!(kernel.body.dtype(store.value), DType::I32 | DType::I64) {
+        return false;
+    }
+    kernel.places().iter().filter(|p| !p.stores.is_empty()).all(|place| {
+        let (low, high) = range::range(&kernel.body, place, store.value, &range::Known::default());
+        low.iter().any(|l| l.proves_nonneg(&[])) && high.iter().any(|h| (bound - h).proves_nonneg(&[]))
+    })
+}
+
+/// Why a kernel's sizes are not known well enough, where they depend on what a run computes.
+///
+/// Such a kernel is dispatched for the bound, and runs where a size is 0: a map then returns before it reads.
+pub(super) fn unknown(graph: &KernelGraph, kernel: &Kernel, facts: &Facts) -> Option<String> {
+    let tensors = kernel.tensors().into_iter().filter_map(|t| graph.tensors.get(t));
+    let mut sizes: Vec<Dim> = tensors.flat_map(|t| t.ty.shape.iter().cloned()).collect();
+    let mut symbols = kernel.symbols();
+    symbols.extend(sizes.iter().flat_map(Poly::symbols));
+    let of_run = |s: &&Arc<str>| graph.bounds.get(s).is_some();
+    if let Some(s) = symbols.iter().find(|s| of_run(s) && !facts.computed.contains(*s)) {
+        return Some(format!("its sizes depend on `{s}`, which a run computes"));
+    }
+    let domain = kernel.domain();
+    let runs_without = domain.iter().any(|d| graph.bounds.concern(d));
+    if runs_without && !matches!(kernel.family, Family::Map(_)) {
+        let family = kernel.family.name();
+        return Some(format!("a {family} kernel has an extent that a run computes, which may be 0"));
+    }
+    sizes.extend(domain);
+    let negative = |d: &&Dim| graph.bounds.concern(d) && !d.proves_nonneg(&[]);
+    sizes.iter().find(negative).map(|d| format!("the extent {d}, which a run computes, may be negative"))
+}
