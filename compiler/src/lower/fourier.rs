@@ -1,12 +1,18 @@
-//! Fourier transforms, as products with a matrix of cosines and sines.
+//! Fourier transforms, as products with matrices of cosines and sines.
 //!
-//! The matrix is read from a table of one turn at `k·n mod length`: complex numbers are their last axis.
+//! A matrix is read from a table of one turn at `k·n mod length`: complex numbers are their last axis. A long transform whose
+//! length has small factors is made of as many products, of which each sums over one factor (Cooley and Tukey).
 
 use super::{Lowering, OpError, Result};
 use wgfc_ir::op::{GatherAxis, show};
 use wgfc_ir::{
     BinaryOp as B, Contract, DType, Dim, Op, Poly, Scalar, ScalarFn, ScalarNode, Tensor, UnaryOp as U, Value,
 };
+
+/// Up to this length a transform is one product.
+const WHOLE: i64 = 512;
+/// The largest factor that is split off a longer one.
+const FACTOR: i64 = 64;
 
 /// A transform of `[…, n, c]` along the axis before the last.
 struct Transform {
@@ -59,34 +65,89 @@ fn turn(cx: &mut Lowering, t: &Transform) -> Result {
 }
 
 impl Transform {
-    /// `x [lead…, n, from]` becomes `[lead…, bins, to]`, in f32.
+    /// `x [lead…, n, from]` becomes `[lead…, bins, to]`, in f32. What `x` lacks of the length is 0.
     fn apply(&self, cx: &mut Lowering, x: Value, bins: &Dim) -> Result {
-        let rank = cx.rank(x);
-        let n = cx.shape(x)[rank - 2].clone();
-        let table = turn(cx, self)?;
-        let grid = [bins.clone(), n.clone()];
-        let phase = (&Poly::var(0) * &Poly::var(1)).modulo(&self.length, &grid);
-        let phase = cx.iota(&grid, phase, DType::I32)?;
-        let shape = vec![bins.clone(), n, self.from.into(), self.to.into()];
-        let index = vec![
-            GatherAxis::Data { input: 1, at: vec![Poly::var(0), Poly::var(1)] },
-            GatherAxis::Affine(Poly::var(2)),
-            GatherAxis::Affine(Poly::var(3)),
-        ];
-        let matrix = cx.push(Op::Gather { shape, index }, &[table, phase])?;
-        let lead: Vec<u8> = (0..rank as u8 - 2).collect();
-        let (k, n, c, o) = (rank as u8, rank as u8 + 1, rank as u8 + 2, rank as u8 + 3);
-        let contract = Contract {
-            a: [lead.clone(), vec![n, c]].concat(),
-            b: vec![k, n, c, o],
-            out: [lead, vec![k, o]].concat(),
+        let y = match self.length.as_const().filter(|n| *n > WHOLE) {
+            Some(n) => {
+                let x = fitted(cx, x, &self.length)?;
+                self.in_factors(cx, x, n, bins)?
+            }
+            None => self.product(cx, x, bins)?,
         };
-        let y = cx.push(Op::Contract(contract), &[x, matrix])?;
         if !self.inverse || !self.divided {
             return Ok(y);
         }
         let length = cx.dim_scalar(&self.length, DType::F32)?;
         Ok(cx.binary(B::Div, y, length)?)
+    }
+
+    /// With `length = factor·rest`, bin `k + rest·l` is the sum over `m` of `e^(∓2πi·m·(k + rest·l)/length)` times bin `k` of
+    /// the transform of the elements `m, m + factor, m + 2·factor, …`.
+    fn in_factors(&self, cx: &mut Lowering, x: Value, length: i64, bins: &Dim) -> Result {
+        let Transform { inverse, from, to, .. } = *self;
+        let own = |length: i64, from: i64, to: i64| Transform {
+            length: length.into(),
+            inverse,
+            divided: false,
+            from,
+            to,
+        };
+        let factor = (2..=FACTOR).rev().find(|d| length > FACTOR && length % d == 0);
+        let Some(factor) = factor else { return own(length, from, to).product(cx, x, bins) };
+        let (rest, lead) = (length / factor, cx.rank(x) - 2);
+        let mut shape = cx.shape(x);
+        shape.splice(lead..=lead, [rest.into(), factor.into()]);
+        let x = cx.reshape(x, shape)?;
+        let mut perm: Vec<usize> = (0..lead + 3).collect();
+        perm.swap(lead, lead + 1);
+        let x = cx.transpose(x, &perm)?;
+        let inner = own(rest, from, 2).in_factors(cx, x, rest, &rest.into())?;
+        let grid = [rest.into(), bins.ceil_div(rest), factor.into()];
+        let bin = &Poly::var(0) + &(&Poly::var(1) * rest);
+        let phase = (&Poly::var(2) * &bin).modulo(&length.into(), &grid);
+        let matrix = own(length, 2, to).matrix(cx, &grid, phase)?;
+        let labels: Vec<u8> = (0..lead as u8).collect();
+        let [k, l, m, c, o] = std::array::from_fn(|i| (lead + i) as u8);
+        let contract = Contract {
+            a: [&labels[..], &[m, k, c]].concat(),
+            b: vec![k, l, m, c, o],
+            out: [&labels[..], &[l, k, o]].concat(),
+        };
+        let y = cx.push(Op::Contract(contract), &[inner, matrix])?;
+        let mut shape = cx.shape(y);
+        shape.splice(lead..lead + 2, [&grid[1] * rest]);
+        let y = cx.reshape(y, shape)?;
+        Ok(cx.slice(y, lead, &Poly::ZERO, 1, bins)?)
+    }
+
+    /// The sum over all elements for each bin.
+    fn product(&self, cx: &mut Lowering, x: Value, bins: &Dim) -> Result {
+        let lead = cx.rank(x) - 2;
+        let n = cx.shape(x)[lead].clone();
+        let grid = [bins.clone(), n];
+        let phase = (&Poly::var(0) * &Poly::var(1)).modulo(&self.length, &grid);
+        let matrix = self.matrix(cx, &grid, phase)?;
+        let labels: Vec<u8> = (0..lead as u8).collect();
+        let [k, n, c, o] = std::array::from_fn(|i| (lead + i) as u8);
+        let contract = Contract {
+            a: [&labels[..], &[n, c]].concat(),
+            b: vec![k, n, c, o],
+            out: [&labels[..], &[k, o]].concat(),
+        };
+        Ok(cx.push(Op::Contract(contract), &[x, matrix])?)
+    }
+
+    /// The matrices `[grid…, from, to]` that multiply by the turns `phase`.
+    fn matrix(&self, cx: &mut Lowering, grid: &[Dim], phase: Poly) -> Result {
+        let table = turn(cx, self)?;
+        let phase = cx.iota(grid, phase, DType::I32)?;
+        let shape = grid.iter().cloned().chain([self.from.into(), self.to.into()]).collect();
+        let index = vec![
+            GatherAxis::Data { input: 1, at: (0..grid.len()).map(Poly::var).collect() },
+            GatherAxis::Affine(Poly::var(grid.len())),
+            GatherAxis::Affine(Poly::var(grid.len() + 1)),
+        ];
+        Ok(cx.push(Op::Gather { shape, index }, &[table, phase])?)
     }
 }
 
@@ -246,4 +307,83 @@ pub fn stft(cx: &mut Lowering, x: Value, window: Option<Value>, p: &Stft) -> Res
     let bins = if onesided { half(&length) } else { length.clone() };
     let y = Transform { length, inverse: false, divided: false, from, to: 2 }.apply(cx, x, &bins)?;
     Ok(cx.cast(y, dtype)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeMap;
+    use wgfc_ir::{Border, Graph, TensorType, eval};
+
+    /// The transform by its definition.
+    fn transformed(x: &[[f64; 2]], bins: usize, sign: f64) -> Vec<[f64; 2]> {
+        let n = x.len();
+        let bin = |k: usize| {
+            let term = |(i, [re, im]): (usize, &[f64; 2])| {
+                let (sin, cos) = (sign * std::f64::consts::TAU * ((i * k) % n) as f64 / n as f64).sin_cos();
+                [re * cos - im * sin, re * sin + im * cos]
+            };
+            x.iter().enumerate().map(term).fold([0.0; 2], |a, b| [a[0] + b[0], a[1] + b[1]])
+        };
+        (0..bins).map(bin).collect()
+    }
+
+    fn check(n: usize, parts: usize, inverse: bool, onesided: bool) {
+        let half = n / 2 + 1;
+        let have = if inverse && onesided { half } else { n };
+        let values: Vec<f32> =
+            (0..2 * have * parts).map(|i| ((i * 7919) % 101) as f32 / 50.0 - 1.0).collect();
+        let mut g = Graph::new();
+        let shape = vec![2, have, parts];
+        let x = g.add_input(
+            "x",
+            TensorType::new(DType::F32, shape.iter().map(|d| Dim::from(*d)).collect::<Vec<_>>()),
+        );
+        let mut cx = Lowering::new(&mut g);
+        let p = Dft { axis: 1, length: Some(n.into()), inverse, divided: true, onesided };
+        let value = dft(&mut cx, x, &p).unwrap();
+        cx.finish();
+        g.outputs.push(Border { name: "y".into(), value });
+        let given = BTreeMap::from([("x".to_owned(), Tensor::from_f32(shape, &values))]);
+        let got: Vec<f64> =
+            eval::evaluate(&g, &given).unwrap()[0].scalars().unwrap().iter().map(|s| s.as_f64()).collect();
+        let mut want = vec![];
+        for row in values.chunks(have * parts) {
+            let mut x: Vec<[f64; 2]> =
+                row.chunks(parts).map(|v| [v[0].into(), v.get(1).map_or(0.0, |v| f64::from(*v))]).collect();
+            if inverse && onesided {
+                // Of a real signal the other bins are conjugated.
+                x[0][1] = 0.0;
+                if n.is_multiple_of(2) {
+                    x[half - 1][1] = 0.0;
+                }
+                x.extend((half..n).map(|k| [x[n - k][0], -x[n - k][1]]).collect::<Vec<_>>());
+            }
+            let bins = if onesided && !inverse { half } else { n };
+            let scale = if inverse { 1.0 / n as f64 } else { 1.0 };
+            for y in transformed(&x, bins, if inverse { 1.0 } else { -1.0 }) {
+                let parts = if inverse && onesided { 1 } else { 2 };
+                want.extend(y[..parts].iter().map(|v| v * scale));
+            }
+        }
+        assert_eq!(got.len(), want.len());
+        let scale = if inverse { 1.0 } else { n as f64 };
+        for (i, (g, w)) in got.iter().zip(&want).enumerate() {
+            assert!(
+                (g - w).abs() < 1e-6 * scale,
+                "length {n}, {parts}, {inverse}, {onesided}: {i} is {g}, not {w}"
+            );
+        }
+    }
+
+    #[test]
+    fn factors_make_the_whole() {
+        // One product; factors; a prime; a prime factor that is large; odd ones.
+        for n in [60, 1024, 521, 2 * 521, 729, 4095] {
+            check(n, 2, false, false);
+            check(n, 2, true, false);
+            check(n, 1, false, true);
+            check(n, 2, true, true);
+        }
+    }
 }
