@@ -175,7 +175,7 @@ fn reference(
     }
 }
 
-/// `None` where there is nothing to compare.
+/// `None` where there is nothing to compare. Of other shapes all differs.
 fn difference(name: &str, memory: DType, nodes: &[String], a: &Tensor, b: &Tensor) -> Option<Difference> {
     let values = |t: &Tensor| match t.dtype {
         DType::F32 => Some(t.to_f32s()?.into_iter().map(f64::from).collect::<Vec<f64>>()),
@@ -183,6 +183,10 @@ fn difference(name: &str, memory: DType, nodes: &[String], a: &Tensor, b: &Tenso
     };
     let (x, y) = (values(a)?, values(b)?);
     let (mut error, mut norm, mut most, mut largest) = (0.0, 0.0, 0.0f64, 0.0f64);
+    if a.shape != b.shape {
+        // An extent that values decide: no element has its counterpart.
+        (error, most) = (f64::INFINITY, f64::INFINITY);
+    }
     let mut not_finite = [0, 0];
     for (x, y) in x.iter().zip(&y) {
         not_finite[0] += usize::from(!x.is_finite());
@@ -196,6 +200,7 @@ fn difference(name: &str, memory: DType, nodes: &[String], a: &Tensor, b: &Tenso
             largest = largest.max(y.abs());
         }
     }
+    // Infinite where all of the reference is 0.
     let relative = if error == 0.0 { 0.0 } else { (error / norm).sqrt() };
     let (name, nodes, shape) = (name.to_owned(), nodes.to_vec(), b.shape.clone());
     Some(Difference { name, memory, shape, nodes, largest, relative, most, not_finite })
@@ -285,4 +290,22 @@ fn json(against: &str, all: &[Difference]) -> serde_json::Value {
         ("not_finite_first", all.iter().find(|d| overflows(d)).map(|d| d.name.clone()).into()),
     ]);
     serde_json::json!(tensors)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tensors_differ_by_value_and_by_shape() {
+        let of = |values: &[f32]| Tensor::from_f32(vec![values.len()], values);
+        let compared = |a: &[f32], b: &[f32]| difference("t", DType::F16, &[], &of(a), &of(b)).unwrap();
+        let d = compared(&[3.0, 4.5, f32::INFINITY], &[3.0, 4.0, 7.0]);
+        assert_eq!((d.relative, d.most, d.largest, d.not_finite), (0.1, 0.5, 7.0, [1, 0]));
+        assert!(overflows(&d));
+        let d = compared(&[1.0, 2.0], &[1.0, 2.0, 3.0]);
+        assert!(d.relative.is_infinite() && d.most.is_infinite() && d.shape == [3]);
+        assert_eq!(compared(&[1.0], &[0.0]).relative, f64::INFINITY);
+        assert_eq!(compared(&[], &[]).relative, 0.0);
+    }
 }
