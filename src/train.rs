@@ -16,8 +16,8 @@ use order::Order;
 pub use roles::Roles;
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
-use wgfc_compiler::States;
 use wgfc_compiler::lower::random::purpose;
+use wgfc_compiler::{Precision, States};
 use wgfc_runtime::session::{Finished, StreamOptions, Value};
 use wgfc_runtime::{DeviceTensor, Gpu, Session};
 
@@ -122,11 +122,18 @@ impl Ports {
     }
 }
 
+fn in_half() -> Error {
+    Error::usage(
+        "a training step has no precision f16: gradients are smaller than f16 can hold",
+        "compile it without --precision f16, and run what was trained with it",
+    )
+}
+
 impl Trainer {
     /// Compiles a model for a device, with what it changes as states, and puts it there.
     ///
     /// # Errors
-    /// As [`Ports::roles`]; as a compilation; what the device refuses.
+    /// As [`Ports::roles`]; as a compilation; what the device refuses; [`Precision::F16`].
     pub fn compile(
         gpu: &Gpu,
         file: &ModelFile,
@@ -148,6 +155,9 @@ impl Trainer {
         roles: Roles,
         options: &Options,
     ) -> Result<Trainer, Error> {
+        if options.precision == Precision::F16 {
+            return Err(in_half());
+        }
         let program = file.compile(&roles.options(gpu, options))?;
         Trainer::new_as(gpu, &program, training, roles)
     }
@@ -166,6 +176,9 @@ impl Trainer {
     /// # Errors
     /// What the device refuses.
     pub fn new_as(gpu: &Gpu, program: &Program, training: Training, roles: Roles) -> Result<Trainer, Error> {
+        if program.stats.halved.is_some() {
+            return Err(in_half());
+        }
         let session = Session::new_blocking(gpu, program).map_err(device_error)?;
         let upload =
             |(n, t): (&String, &Tensor)| Ok((n.clone(), gpu.upload_blocking(t).map_err(device_error)?));

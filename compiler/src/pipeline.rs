@@ -2,7 +2,7 @@
 
 use crate::error::{Diagnostic, Errors};
 use crate::import::ExternalData;
-use crate::kernel::KernelGraph;
+use crate::kernel::{KernelGraph, KernelTensor, TensorKind};
 use crate::options::{Options, Precision, WeightBits};
 use crate::schedule::ScheduledGraph;
 use std::borrow::Cow;
@@ -175,6 +175,14 @@ pub fn fuse_graph(
             ms = stage.ms(),
             "done"
         );
+        let state = |t: &KernelTensor| matches!(t.kind, TensorKind::State { grows: false, .. });
+        if halved.weights + halved.between > 0 && kernels.tensors.iter().any(state) {
+            stats.warnings.push(
+                "the model changes states, and some of what these are computed from is kept in f16: if it is a training step, \
+                 gradients are smaller than f16 can hold"
+                    .into(),
+            );
+        }
         stats.halved = Some(halved);
         observe("3-precision", &|| kernels.to_string());
         verify_kernels(&kernels, "precision")?;

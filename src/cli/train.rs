@@ -14,7 +14,6 @@ use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 use std::path::Path;
 use std::time::Instant;
-use wgfc::compiler::Precision;
 use wgfc::ports::{PortType, no_such_input};
 use wgfc::runtime::Gpu;
 use wgfc::train::{Ports, Roles, read_tensors};
@@ -106,12 +105,6 @@ fn ready(a: &TrainArgs, gpu: &Gpu, kept: &mut Kept, t: &Terminal) -> Result<Trai
     }
     say_random_weights(&file, t);
     let mut options: Options = a.compile.options()?;
-    if options.precision == Precision::F16 {
-        return Err(Error::usage(
-            "--precision f16 is not for training: gradients are smaller than f16 can hold",
-            "train in f32, and run what was trained with --precision f16",
-        ));
-    }
     options.tuning = std::mem::take(&mut kept.tuning);
     options.profile.speeds = kept.speeds;
     let clear = |e| super::run::without_weights(e, &file);

@@ -159,6 +159,11 @@ fn what_does_not_fit_is_said_all_at_once() {
     bad(&format!("out|--data|{}|--batch|4|--input|rate=1", rows()))
         .says("state.encoder")
         .says("give the model itself");
+    // Gradients are smaller than f16 can hold.
+    bad(&format!("{known}|--precision|f16")).says("a training step has no precision f16");
+    wgfc(d.path(), &format!("compile|{step}|-o|half|--precision|f16")).exits(0);
+    bad(&format!("half|--data|{}|--batch|4|--input|rate=1", rows()))
+        .says("a training step has no precision f16");
     // A program that changes nothing.
     bad(&format!("{}|--random-data|8|--batch|4|--dim|s27=3", fixture("torch/residual.pt2")))
         .says("no output is a loss");

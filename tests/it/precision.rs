@@ -272,6 +272,24 @@ fn outputs_that_overflow_are_told() {
     }
 }
 
+/// Who trains in f16 is told that gradients vanish.
+#[test]
+fn states_that_change_are_told() {
+    for (n, told) in [(5000, true), (50, false)] {
+        let text = "graph (x: %0) -> (y: %3) {
+            state s: %1 -> %3
+            %0 = input : f32[N] as \"x\"
+            %1 = input : f32[N] as \"s\"
+            %2 = map [N] { tanh(a0) } (%0) : f32[N]
+            %3 = map [N] { add(a0, a1) } (%1, %2) : f32[N]
+        }";
+        let g = wgfc_ir::text::parse(&text.replace('N', &n.to_string())).unwrap();
+        let options = Options { fusion: wgfc::Fusion::None, ..options(None, &[]) };
+        let warnings = compiled(&g, &options).stats.warnings;
+        assert_eq!(warnings.iter().any(|w| w.contains("gradients are smaller")), told, "{warnings:?}");
+    }
+}
+
 /// A table that is looked up in and multiplied with, and a weight as it is and transposed.
 fn tied(rows: usize, columns: usize) -> Graph {
     let mut g = Graph::new();
