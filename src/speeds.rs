@@ -17,6 +17,7 @@ use wgfc_runtime::measure::{Measured, measure_blocking};
 use wgfc_runtime::primitives::primitives_blocking;
 use wgfc_runtime::session::{SessionOptions, Value};
 use wgfc_runtime::stats::Estimate;
+use wgfc_runtime::together::together_blocking;
 use wgfc_runtime::trial::Trial;
 use wgfc_runtime::{AdapterSummary, Gpu, Session};
 
@@ -78,6 +79,8 @@ pub fn measure(gpu: &Gpu, progress: &dyn Fn(&str)) -> Result<(Speeds, Measured),
     let m = measure_blocking(gpu).map_err(device_error)?;
     progress("arithmetic, latencies, caches");
     let p = primitives_blocking(gpu).map_err(device_error)?;
+    progress("workgroups that wait for each other");
+    let t = together_blocking(gpu).map_err(device_error)?;
     let f16 = p.flops_f16.unwrap_or(p.flops_f32);
     let limits = gpu.profile();
     let matrix = match limits.f16 && limits.cooperative_matrix {
@@ -103,6 +106,8 @@ pub fn measure(gpu: &Gpu, progress: &dyn Fn(&str)) -> Result<(Speeds, Measured),
             .cache_bytes_per_second
             .max(p.workgroup_bytes_per_second)
             .max(m.copy_bytes_per_second),
+        resident_workgroups: f64::from(t.workgroups.max(1)),
+        exchange: t.exchange_ns * 1e-9,
     };
     speeds.memory_latency = p.latency_ns * 1e-9 / speeds.cycle();
     for (_, _, v) in fields(&mut speeds) {
@@ -113,7 +118,7 @@ pub fn measure(gpu: &Gpu, progress: &dyn Fn(&str)) -> Result<(Speeds, Measured),
 }
 
 /// The fields of speeds: a name, a unit and the value.
-pub fn fields(s: &mut Speeds) -> [(&'static str, &'static str, &mut f64); 12] {
+pub fn fields(s: &mut Speeds) -> [(&'static str, &'static str, &mut f64); 14] {
     let Speeds {
         bandwidth,
         flops_f32,
@@ -127,6 +132,8 @@ pub fn fields(s: &mut Speeds) -> [(&'static str, &'static str, &mut f64); 12] {
         barrier,
         workgroup_bandwidth,
         cache_bandwidth,
+        resident_workgroups,
+        exchange,
     } = s;
     [
         ("bandwidth", "B/s", bandwidth),
@@ -141,6 +148,8 @@ pub fn fields(s: &mut Speeds) -> [(&'static str, &'static str, &mut f64); 12] {
         ("barrier", "s", barrier),
         ("workgroup_bandwidth", "B/s", workgroup_bandwidth),
         ("cache_bandwidth", "B/s", cache_bandwidth),
+        ("resident_workgroups", "", resident_workgroups),
+        ("exchange", "s", exchange),
     ]
 }
 

@@ -13,6 +13,7 @@ pub mod matmul;
 pub mod prefix_scan;
 pub mod row;
 pub mod sort;
+pub mod spread_loop;
 pub mod staged_loop;
 pub mod thin;
 pub mod untiled;
@@ -52,6 +53,7 @@ pub const SOURCES: &[(&str, &str)] = &[
     ("sort_path.wgsl", include_str!("../templates/sort_path.wgsl.jinja")),
     ("sort_select.wgsl", include_str!("../templates/sort_select.wgsl.jinja")),
     ("sort_merge.wgsl", include_str!("../templates/sort_merge.wgsl.jinja")),
+    ("spread_loop.wgsl", include_str!("../templates/spread_loop.wgsl.jinja")),
     ("staged_loop.wgsl", include_str!("../templates/staged_loop.wgsl.jinja")),
 ];
 

@@ -10,7 +10,7 @@ use crate::kernel::{
 };
 use crate::options::Options;
 use crate::schedule::cost::Expected;
-use crate::schedule::{Schedule, ScheduledGraph};
+use crate::schedule::{Schedule, ScheduledGraph, spread};
 use rustc_hash::FxHashMap;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -27,6 +27,7 @@ pub fn assemble(
     options: &Options,
     stats: Stats,
 ) -> Result<Program, Errors> {
+    let scheduled = &*spread::expand(scheduled)?;
     let kernels = &scheduled.graph;
     let symbols = symbols(graph, kernels);
     let bounds = &kernels.bounds;

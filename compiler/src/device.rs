@@ -120,6 +120,10 @@ pub struct Speeds {
     pub workgroup_bandwidth: f64,
     /// Bytes a second that all workgroups together read from caches.
     pub cache_bandwidth: f64,
+    /// Workgroups that run together whatever they do, so that they can wait for each other; 1 where that is not known.
+    pub resident_workgroups: f64,
+    /// Seconds until all of such workgroups have what each of them hands on.
+    pub exchange: f64,
 }
 
 impl Speeds {
@@ -147,6 +151,10 @@ impl Speeds {
         workgroup_bandwidth: 60e9,
         // A fit: four times its memory.
         cache_bandwidth: 11.2e12,
+        // Other discrete GPUs have fewer.
+        resident_workgroups: 1.0,
+        // Measured: a barrier across 32 to 132 workgroups by way of atomics.
+        exchange: 1.5e-6,
     };
 
     /// No device: the balance of [`Speeds::DISCRETE`], scaled to the memory of a small GPU. Choices that compare
@@ -175,6 +183,8 @@ impl Speeds {
         barrier: 80e-9,
         workgroup_bandwidth: 30e9,
         cache_bandwidth: 280e9,
+        resident_workgroups: 1.0,
+        exchange: 3e-6,
     };
 
     /// A software adapter: measured by `wgfc device --measure` on llvmpipe (Mesa 22.3, LLVM 15) with two hardware threads
@@ -195,6 +205,9 @@ impl Speeds {
         barrier: 1.6e-6,
         workgroup_bandwidth: 6.1e9,
         cache_bandwidth: 6.2e9,
+        // Which of them run is up to the system.
+        resident_workgroups: 1.0,
+        exchange: 5e-6,
     };
 
     /// How much longer a dispatch takes that does something: beside its work it ramps up and drains. On an H100 that

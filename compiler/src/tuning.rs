@@ -4,15 +4,15 @@
 //! them. What is measured best goes into a [table](crate::schedule::table).
 
 use crate::assemble::{self, program_kernel, symbols};
-use crate::emit::{EmitContext, Target, emit};
-use crate::kernel::{Kernel, TensorId, TensorKind};
+use crate::emit::{EmitContext, EmittedKernel, Target, emit};
+use crate::kernel::{Kernel, KernelGraph, TensorId, TensorKind};
 use crate::options::Options;
 use crate::pipeline::Fused;
 use crate::schedule::cost::{ASSUMED, Expected};
 use crate::schedule::products::cost::cycles;
 use crate::schedule::products::problem::{Problem, problem};
 use crate::schedule::table::{Tuning, key, title};
-use crate::schedule::{Context, Schedule, candidates, choose};
+use crate::schedule::{Context, Schedule, ScheduledGraph, candidates, choose, spread};
 use crate::{Diagnostic, Errors};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -213,10 +213,17 @@ impl Single {
         values: &Values,
     ) -> Result<Single, Errors> {
         let symbols = symbols(&fused.graph, &fused.kernels);
-        let graph = &fused.kernels;
+        let missing = || Diagnostic::internal("there is no such kernel");
+        let k = fused.kernels.kernels.get(kernel).ok_or_else(missing)?;
+        let KernelGraph { tensors, bounds, .. } = fused.kernels.clone();
+        let own = tensors.len();
+        let graph = KernelGraph { tensors, kernels: vec![k.clone()], bounds, ..KernelGraph::default() };
+        let all = ScheduledGraph { graph, schedules: vec![choice] };
+        let all = spread::expand(&all)?;
+        let graph = &all.graph;
         let cx = EmitContext::new(graph, &symbols, Target::from(&options.profile));
-        let k = graph.kernels.get(kernel).ok_or_else(|| Diagnostic::internal("there is no such kernel"))?;
-        let emitted = emit(k, &choice, &cx)?;
+        let pairs = graph.kernels.iter().zip(&all.schedules);
+        let emitted = pairs.map(|(k, s)| emit(k, s, &cx)).collect::<Result<Vec<_>, _>>()?;
         // In an order that does not depend on the choice.
         let (reads, writes) = (k.reads(), k.writes());
         let mut buffers = vec![];
@@ -234,21 +241,29 @@ impl Single {
         let outputs = (writes.iter().enumerate())
             .map(|(index, t)| port(*t, format!("out{index}"), BufferKind::Output { index }))
             .collect();
-        let tensors: Vec<TensorId> = reads.iter().chain(&writes).copied().collect();
+        // Where workgroups meet.
+        let inside: Vec<TensorId> = (own..graph.tensors.len()).collect();
+        let fixed = |d: &Dim| Poly::constant(count(d, values) as i64);
+        for t in &inside {
+            let ty = &graph.tensors[*t].ty;
+            let kind = BufferKind::Arena { arena: 0, first: 0, last: graph.kernels.len() - 1 };
+            buffers.push(Buffer { kind, dtype: ty.dtype, elements: fixed(&ty.numel()) });
+        }
+        let tensors: Vec<TensorId> = reads.iter().chain(&writes).chain(&inside).copied().collect();
         let place = |t: &TensorId| tensors.iter().position(|x| x == t);
         let is_cold =
             |t: &TensorId| matches!(graph.tensors[*t].kind, TensorKind::Const(_) | TensorKind::State { .. });
         let cold = reads.iter().map(is_cold).collect();
-        let fixed = |d: &Dim| Poly::constant(count(d, values) as i64);
-        let dispatch = Dispatch {
+        let dispatch = |(kernel, (k, e)): (usize, (&Kernel, &EmittedKernel))| Dispatch {
             writes: vec![],
-            kernel: 0,
-            bindings: emitted.bindings.iter().filter_map(|(t, _)| place(t)).collect(),
-            workgroups: emitted.workgroups.each_ref().map(fixed),
+            kernel,
+            bindings: e.bindings.iter().filter_map(|(t, _)| place(t)).collect(),
+            workgroups: e.workgroups.each_ref().map(fixed),
             nodes: k.nodes.iter().map(|n| n.to_string()).collect(),
             bytes: fixed(&assemble::bytes(graph, k, &options.expect)),
             flops: fixed(&assemble::flops(k)),
         };
+        let pairs = || graph.kernels.iter().zip(&emitted).enumerate();
         let value = |s: &str| values.get(s).copied().unwrap_or(ASSUMED);
         let program = Program {
             version: FORMAT_VERSION,
@@ -260,8 +275,8 @@ impl Single {
             computed: vec![],
             constraints: vec![],
             buffers,
-            kernels: vec![program_kernel(0, k, &emitted)],
-            dispatches: vec![dispatch],
+            kernels: pairs().map(|(i, (k, e))| program_kernel(i, k, e)).collect(),
+            dispatches: pairs().map(dispatch).collect(),
             repeats: vec![],
             stats: Stats::default(),
             weights: BTreeMap::new(),

@@ -43,6 +43,8 @@ pub mod tensor;
 pub mod testing;
 mod timestamps;
 #[cfg(not(target_arch = "wasm32"))]
+pub mod together;
+#[cfg(not(target_arch = "wasm32"))]
 pub mod transfers;
 #[cfg(not(target_arch = "wasm32"))]
 pub mod trial;

@@ -100,7 +100,7 @@ fn measure(gpu: &Gpu, cache: Option<&Cache>, before: (Source, Speeds), t: &Termi
 }
 
 /// What each figure of the model is, for people.
-const MEANINGS: [&str; 12] = [
+const MEANINGS: [&str; 14] = [
     "memory bandwidth",
     "f32 arithmetic",
     "f16 arithmetic",
@@ -113,6 +113,8 @@ const MEANINGS: [&str; 12] = [
     "a barrier in a workgroup",
     "cache bandwidth of a workgroup",
     "cache bandwidth of all",
+    "workgroups that certainly run together",
+    "what one hands on, until all have it",
 ];
 
 fn speeds_text(m: &Found) -> String {

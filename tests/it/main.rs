@@ -51,6 +51,7 @@ mod schema;
 mod selftest;
 mod sized;
 mod sorts;
+mod spread;
 mod states;
 mod web;
 

@@ -40,7 +40,7 @@ const LIMITS: [(&str, Kind); 11] = [
     ("longest_dispatch", Kind::Seconds),
 ];
 
-const SPEEDS: [&str; 12] = [
+const SPEEDS: [&str; 14] = [
     "bandwidth",
     "flops_f32",
     "flops_f16",
@@ -53,6 +53,8 @@ const SPEEDS: [&str; 12] = [
     "barrier",
     "workgroup_bandwidth",
     "cache_bandwidth",
+    "resident_workgroups",
+    "exchange",
 ];
 
 impl Kind {

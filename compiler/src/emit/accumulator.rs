@@ -100,6 +100,10 @@ impl<'a> Accumulator<'a> {
     pub(super) fn over(self, i: usize) -> Accumulator<'a> {
         Accumulator { position: format!("v{i}"), ..self }
     }
+    /// The same over positions of this name.
+    pub(super) fn named(self, position: String) -> Accumulator<'a> {
+        Accumulator { position, ..self }
+    }
     fn parts(&self) -> impl Iterator<Item = &'a Reduction> + use<'a> {
         std::iter::once(self.reduction).chain(self.others)
     }

@@ -21,6 +21,7 @@ pub mod ops;
 pub mod prefix_scan;
 pub mod row;
 pub mod sort;
+pub mod spread_loop;
 pub mod staged_loop;
 pub mod thin;
 mod tidy;
@@ -201,6 +202,7 @@ pub fn emit(kernel: &Kernel, schedule: &Schedule, cx: &EmitContext) -> Result<Em
         (Family::PrefixScan(k), Schedule::PrefixScan(s)) => prefix_scan::emit(kernel, k, s, cx),
         (Family::Sort(k), Schedule::Sort(s)) => sort::emit(kernel, k, s, cx),
         (Family::Loop(k), Schedule::Loop(s)) => looped::emit(kernel, k, s, cx),
+        (Family::StagedLoop(k), Schedule::SpreadLoop(s)) => spread_loop::emit(kernel, k, s, cx),
         (Family::StagedLoop(k), Schedule::StagedLoop(s)) => staged_loop::emit(kernel, k, s, cx),
         (Family::Matmul(_), Schedule::Product(s)) => matmul::emit(kernel, s, cx),
         (Family::Attention(_), Schedule::Attention(s)) => attention::emit(kernel, s, cx),

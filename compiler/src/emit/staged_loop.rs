@@ -20,7 +20,7 @@ pub(super) fn emit(
     schedule: &loops::Loop,
     cx: &EmitContext,
 ) -> Result<EmittedKernel, Diagnostic> {
-    let StagedLoop { lanes, steps, part, arrays, first, each, last, alive, why } = k;
+    let StagedLoop { lanes, steps, part, arrays, first, each, last, alive, why, .. } = k;
     let mut m = Module::new(kernel, cx, false)?;
     m.vectors = vectors(kernel, arrays);
     let threads = schedule.threads;
@@ -82,12 +82,7 @@ pub(super) fn emit(
         w.stage(&mut m, &mut scope, stage)?;
         end_scope.text.push_str(&scope.text);
     }
-    let mut declared = String::new();
-    for (i, (a, vector)) in arrays.iter().zip(&m.vectors).enumerate() {
-        let (t, len) = (stored_type(a.dtype.reg()), a.len);
-        let t = if *vector { format!("vec4<{t}>, {}", len / 4) } else { format!("{t}, {len}") };
-        let _ = writeln!(declared, "var<workgroup> s{i}: array<{t}>;");
-    }
+    let declared = declared(arrays, &m.vectors);
     let steps = templates::looped::Steps {
         preamble: m.preamble(),
         extents: head.extents,
@@ -108,8 +103,19 @@ pub(super) fn emit(
     Ok(m.finish("staged_loop", wgsl, [threads, 1, 1], bytes, workgroups))
 }
 
+/// Declarations of the arrays.
+pub(super) fn declared(arrays: &[Array], vectors: &[bool]) -> String {
+    let mut declared = String::new();
+    for (i, (a, vector)) in arrays.iter().zip(vectors).enumerate() {
+        let (t, len) = (stored_type(a.dtype.reg()), a.len);
+        let t = if *vector { format!("vec4<{t}>, {}", len / 4) } else { format!("{t}, {len}") };
+        let _ = writeln!(declared, "var<workgroup> s{i}: array<{t}>;");
+    }
+    declared
+}
+
 /// Which arrays are read by vectors: those of which several elements of a vector are read at once.
-fn vectors(kernel: &Kernel, arrays: &[Array]) -> Vec<bool> {
+pub(super) fn vectors(kernel: &Kernel, arrays: &[Array]) -> Vec<bool> {
     let mut read: FxHashMap<(u32, Poly), u32> = FxHashMap::default();
     for e in kernel.body.reachable(&kernel.roots()) {
         if let Expr::Shared { array, at, guard: None } = kernel.body.expr(e)
@@ -153,17 +159,17 @@ impl Module<'_> {
 }
 
 /// Writes stages.
-struct Writer {
-    threads: u32,
+pub(super) struct Writer {
+    pub(super) threads: u32,
     /// The variables behind those of the lanes.
-    step: usize,
-    element: usize,
-    term: usize,
+    pub(super) step: usize,
+    pub(super) element: usize,
+    pub(super) term: usize,
 }
 
 impl Writer {
     /// One stage, at the end of which all wait for each other.
-    fn stage(&self, m: &mut Module, s: &mut Scope, stage: &Stage) -> Result<(), Diagnostic> {
+    pub(super) fn stage(&self, m: &mut Module, s: &mut Scope, stage: &Stage) -> Result<(), Diagnostic> {
         let Stage { elements, combined, writes, stores } = stage;
         let var = format!("v{}", self.element);
         match elements {

@@ -72,7 +72,7 @@ fn fuse_at(graph: &Graph, options: &Options, nested: bool) -> Result<KernelGraph
         .filter(|n| loops.get(n).is_some_and(|p| p.executor == Executor::Workgroup))
         .collect();
     for n in of_workgroups {
-        let moved = layout::lay_out(&mut graph, n, options.profile.max_invocations);
+        let moved = layout::lay_out(&mut graph, n, &options.profile);
         if let Some((new, values)) = moved.map_err(|e| internal(&graph, n, &e))? {
             loops.remove(&n);
             match lanes::map(&graph, new, options) {

@@ -212,6 +212,8 @@ pub struct StagedLoop {
     pub last: Vec<Stage>,
     /// An array of one bool: before a step in which it is false the lane may stop, nothing changes any more.
     pub alive: Option<u32>,
+    /// Where the workgroups that share a lane meet, if several do: its first word there. Nothing is stored.
+    pub meet: Option<Store>,
     /// Why a lane takes a workgroup.
     pub why: String,
 }
@@ -328,7 +330,8 @@ macro_rules! parts {
                 }
                 stores.extend(step_stores.$iter());
             }
-            Family::StagedLoop(StagedLoop { part, first, each, last, .. }) => {
+            Family::StagedLoop(StagedLoop { part, first, each, last, meet, .. }) => {
+                stores.extend(meet.$iter());
                 for Part { first, .. } in part.$iter() {
                     exprs.push(first);
                 }

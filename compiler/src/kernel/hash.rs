@@ -294,7 +294,8 @@ impl<'k> Structure<'k> {
                 self.list(step_stores, Self::store);
             }
             Family::StagedLoop(l) => {
-                let StagedLoop { lanes: _, steps: _, part, arrays, first, each, last, alive, why: _ } = l;
+                let StagedLoop { lanes: _, steps: _, part, arrays, first, each, last, alive, meet, why: _ } =
+                    l;
                 self.option(part.as_ref(), Self::part);
                 self.list(arrays, |h, a| {
                     h.dtype(a.dtype);
@@ -302,6 +303,10 @@ impl<'k> Structure<'k> {
                 });
                 [first, each, last].into_iter().for_each(|stages| self.list(stages, Self::stage));
                 self.option(alive.as_ref(), |h, a| h.number(*a as usize));
+                if let Some(meet) = meet {
+                    self.bytes(b"meet");
+                    self.store(meet);
+                }
             }
             Family::Matmul(Matmul { batch: _, m: _, n: _, k: _, a, b, sums }) => {
                 self.place(*a);

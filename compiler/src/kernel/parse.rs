@@ -237,8 +237,8 @@ fn header(p: &mut Parser<'_>, name: &str) -> Parsed<Family> {
             p.expect_word("as")?;
             let why = p.string()?.to_string();
             let (arrays, first, each, last) = (vec![], vec![], vec![], vec![]);
-            let part = None;
-            Family::StagedLoop(StagedLoop { lanes, steps, part, arrays, first, each, last, alive: None, why })
+            let (part, alive, meet) = (None, None, None);
+            Family::StagedLoop(StagedLoop { lanes, steps, part, arrays, first, each, last, alive, meet, why })
         }
         "matmul" => match <[Dim; 4]>::try_from(extents.clone()) {
             Ok([batch, m, n, k]) => Family::Matmul(Matmul { batch, m, n, k, a: 0, b: vec![], sums: vec![] }),
@@ -325,6 +325,7 @@ impl Reader<'_, '_> {
             ("part", Family::Attention(f)) => f.part_stores.push(self.store()?),
             ("from", Family::Loop(f)) => f.part = Some(self.part()?),
             ("from", Family::StagedLoop(f)) => f.part = Some(self.part()?),
+            ("meet", Family::StagedLoop(f)) => f.meet = Some(self.store()?),
             ("while", Family::Loop(f)) => f.alive = Some(self.operand()?),
             ("while", Family::StagedLoop(f)) => f.alive = Some(self.array()?),
             ("first", Family::StagedLoop(f)) => f.first.push(self.stage()?),

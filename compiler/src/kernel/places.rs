@@ -173,12 +173,15 @@ impl Kernel {
     }
 
     fn staged<'k>(&'k self, f: &'k StagedLoop, d: &[Dim]) -> Vec<Place<'k>> {
-        let StagedLoop { lanes, part, first, each, last, .. } = f;
+        let StagedLoop { lanes, part, first, each, last, meet, .. } = f;
         let n = lanes.len();
         let outer: Vec<usize> = (0..n).collect();
         let mut out = vec![
             Place::new("before all", d, &[], &[]).evaluates(part.iter().map(|p| (p.first, Some(DType::I32)))),
         ];
+        out.extend(
+            meet.iter().map(|s| Place::new("a lane", d, &outer, &outer).stores(std::slice::from_ref(s))),
+        );
         let stages = first.iter().map(|s| (s, false)).chain(each.iter().map(|s| (s, true)));
         for (stage, step) in stages.chain(last.iter().map(|s| (s, false))) {
             let Stage { elements, combined, writes, stores } = stage;

@@ -224,8 +224,11 @@ impl Shown<'_> {
                     writeln!(f, "  step {}", self.store(s))?;
                 }
             }
-            Family::StagedLoop(StagedLoop { arrays, first, each, last, alive, part, .. }) => {
+            Family::StagedLoop(StagedLoop { arrays, first, each, last, alive, part, meet, .. }) => {
                 self.part(f, part)?;
+                if let Some(meet) = meet {
+                    writeln!(f, "  meet {}", self.store(meet))?;
+                }
                 for (i, a) in arrays.iter().enumerate() {
                     writeln!(f, "  s{i}: {}[{}]", a.dtype, a.len)?;
                 }

@@ -13,6 +13,7 @@ pub mod prefix_scans;
 pub mod products;
 pub mod rows;
 pub mod sorts;
+pub mod spread;
 pub mod table;
 pub mod text;
 
@@ -38,6 +39,8 @@ pub enum Schedule {
     Loop(loops::Loop),
     /// Loops of workgroups.
     StagedLoop(loops::Loop),
+    /// Loops of several workgroups a lane.
+    SpreadLoop(loops::Spread),
     /// Products of matrices.
     Product(products::Product),
     /// Attention.
@@ -137,6 +140,7 @@ impl Schedule {
             (Schedule::Sort(sorts::Sort::Merge(s)), Family::Sort(k)) if k.sorted > 1 => s.threads,
             (Schedule::Loop(s), Family::Loop(_)) => s.threads,
             (Schedule::StagedLoop(s), Family::StagedLoop(_)) => s.threads,
+            (Schedule::SpreadLoop(s), Family::StagedLoop(_)) => s.threads,
             (Schedule::Product(products::Product::Tiled(s)), Family::Matmul(_)) => s.shape.threads(),
             (Schedule::Product(products::Product::Cooperative(s)), Family::Matmul(_)) => {
                 s.shape.subgroups() * s.subgroup
@@ -203,9 +207,7 @@ pub fn candidates(kernel: &Kernel, cx: &Context) -> Result<Vec<Schedule>, Diagno
         }
         Family::Sort(k) => sorts::candidates(k, cx).into_iter().map(Schedule::Sort).collect(),
         Family::Loop(k) => loops::candidates(k, cx).into_iter().map(Schedule::Loop).collect(),
-        Family::StagedLoop(k) => {
-            loops::staged_candidates(k, cx.device).into_iter().map(Schedule::StagedLoop).collect()
-        }
+        Family::StagedLoop(k) => loops::staged_candidates(kernel, k, cx),
         Family::Matmul(_) => {
             let p = problem(kernel)?;
             let cycles = |g: &products::Product| products::cost::cycles(g, &p, cx.device, cx.expect);

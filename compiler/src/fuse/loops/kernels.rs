@@ -151,5 +151,6 @@ pub(in crate::fuse) fn workgroup_loop(
     let alive = if writes_steps { None } else { alive };
     let (lanes, steps) = (mapping.lanes.clone(), mapping.steps.clone());
     let why = mapping.why.clone();
-    Ok(Family::StagedLoop(StagedLoop { lanes, steps, part, arrays, first, each, last, alive, why }))
+    let meet = None;
+    Ok(Family::StagedLoop(StagedLoop { lanes, steps, part, arrays, first, each, last, alive, meet, why }))
 }

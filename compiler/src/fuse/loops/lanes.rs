@@ -198,6 +198,12 @@ impl Mapping {
         }
     }
 
+    /// Workgroups that run together for each lane.
+    pub(in crate::fuse) fn room(&self) -> f64 {
+        let lanes = self.expect.extent(&self.lanes.iter().product());
+        self.profile.speeds.resident_workgroups / lanes
+    }
+
     /// The body, of primitive operators.
     pub(in crate::fuse) fn body(&self) -> &Graph {
         &self.body

@@ -4,8 +4,9 @@
 //! neighbouring elements of an operand that no step changes. Weights often lie the other way: they are put into that
 //! order before the loop.
 
+use crate::device::DeviceProfile;
 use crate::fuse::loops::prepare::replace;
-use crate::fuse::loops::stages::is_written_out;
+use crate::fuse::loops::stages::{is_written_out, reads_much};
 use crate::fuse::pulling::flat_offset;
 use wgfc_ir::build::Builder;
 use wgfc_ir::{Contract, Dim, Graph, NodeId, Op, Poly, Value};
@@ -15,18 +16,19 @@ use wgfc_ir::{Contract, Dim, Graph, NodeId, Op, Poly, Value};
 pub(in crate::fuse) fn lay_out(
     graph: &mut Graph,
     n: NodeId,
-    invocations: u32,
+    device: &DeviceProfile,
 ) -> Result<Option<(NodeId, Vec<Value>)>, String> {
     let node = graph.node(n).clone();
     let Op::Scan { body, carried, scanned, .. } = &node.op else { return Ok(None) };
     let mut body = body.as_ref().clone();
     let mut inputs = node.inputs.clone();
     let mut moved = vec![];
+    let shared = device.speeds.resident_workgroups >= 2.0 && reads_much(&body);
     let products: Vec<NodeId> =
         body.node_ids().filter(|n| matches!(body.node(*n).op, Op::Contract(_))).collect();
     for product in products {
         let Op::Contract(c) = body.node(product).op.clone() else { continue };
-        if is_written_out(&body, product, i64::from(invocations)) {
+        if !shared && is_written_out(&body, product, i64::from(device.max_invocations)) {
             continue;
         }
         for side in 0..2 {

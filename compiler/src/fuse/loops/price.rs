@@ -11,7 +11,7 @@ use crate::fuse::loops::stages::Staged;
 use crate::fuse::unit::is_anchor;
 use crate::kernel::{Body, Expr, ExprId};
 use crate::options::Options;
-use crate::schedule::loops::stage_threads as threads;
+use crate::schedule::loops::{RESIDENT, stage_threads as threads};
 use wgfc_ir::{Contract, Dim, Graph, Op, Poly};
 
 /// Registers of an invocation; what exceeds them goes through memory. GPUs have 128 to 256, some for other things;
@@ -19,6 +19,8 @@ use wgfc_ir::{Contract, Dim, Graph, Op, Poly};
 const REGISTERS: f64 = 160.0;
 /// Another executor must be better by this factor to be chosen over the simpler one: estimates are no better than that.
 const BETTER: f64 = 0.75;
+/// Workgroups beyond which a step is hardly shorter.
+const MOST_GROUPS: f64 = 32.0;
 
 /// What a step of a lane takes.
 #[derive(Clone, Copy, Debug, Default)]
@@ -92,7 +94,16 @@ pub(in crate::fuse) fn fused(w: &Work, mapping: &Mapping) -> f64 {
     let one = w.chain * speeds.operation * (1.0 + 4.0 * spilled);
     let one = match mapping.executor {
         Executor::Invocation => one,
-        Executor::Workgroup => (one + w.stages * speeds.barrier).max(w.bytes / speeds.workgroup_bandwidth),
+        Executor::Workgroup => {
+            let alone = (one + w.stages * speeds.barrier).max(w.bytes / speeds.workgroup_bandwidth);
+            // Several of them keep what they read in registers, if they are many enough, and hand on what they make of it.
+            let groups = mapping.room().clamp(1.0, MOST_GROUPS);
+            let again = (w.bytes - groups * RESIDENT as f64 * 4.0).max(0.0) / groups;
+            let shared = (one / groups).max(again / speeds.workgroup_bandwidth)
+                + w.stages * 2.0 * speeds.barrier
+                + speeds.exchange;
+            if groups < 2.0 { alone } else { alone.min(shared) }
+        }
     };
     one.max(lanes * w.all / speeds.flops_f32).max(lanes * w.bytes / speeds.cache_bandwidth)
 }

@@ -2,7 +2,7 @@
 //! which are made when they are first read.
 
 use super::own;
-use super::terms::{reduced, term_of, terms, written_out};
+use super::terms::{reads_much, reduced, term_of, terms, written_out};
 use crate::fuse::loops::lanes::{Mapping, Outside};
 use crate::fuse::pulling::{Puller, Resolver, Source, flat_offset, splat};
 use crate::fuse::unit::is_small;
@@ -91,6 +91,8 @@ pub(super) struct Frame<'f, 'a, R: Resolver> {
     kept: FxHashSet<Value>,
     /// Invocations of a workgroup.
     most: i64,
+    /// Whether several workgroups may share a lane, and then write terms out.
+    shared: bool,
     arrays: Vec<Array>,
     made: FxHashMap<Value, Made>,
     stages: Vec<Stage>,
@@ -111,6 +113,7 @@ impl<'f, 'a, R: Resolver> Frame<'f, 'a, R> {
             outside: Outside::of(node),
             kept: kept(mapping.body()),
             most: i64::from(mapping.profile.max_invocations),
+            shared: mapping.room() >= 2.0 && reads_much(mapping.body()),
             arrays,
             made: FxHashMap::default(),
             stages: vec![],
@@ -235,13 +238,14 @@ impl<R: Resolver> Frame<'_, '_, R> {
             let value = self.pull(mapping.inside(n, 1), |p| p.compute(v, &at, None))?;
             return Ok(self.push(n, ty.dtype, None, value));
         };
-        if written_out(n, terms, self.most) == terms {
+        if !self.shared && written_out(n, terms, self.most) == terms {
             let value = self.pull(mapping.inside(n, 1), |p| p.expand(v, &at, None))?;
             return Ok(self.push(n, ty.dtype, None, value));
         }
         // Few elements of many terms leave most invocations idle: each combines some terms, another stage the rest.
         let parts = match &graph.node(v.node).op {
             Op::ArgReduce { .. } => 1,
+            _ if self.shared => 1,
             _ => (2..=self.most / n).rev().find(|p| terms % p == 0 && terms / p >= 2).unwrap_or(1),
         };
         if parts == 1 {
@@ -282,7 +286,7 @@ impl<R: Resolver> Frame<'_, '_, R> {
             let (combined, acc) = self.combine(terms, kind, value)?;
             return Ok((Some(combined), acc));
         };
-        let written = written_out(n, terms, self.most);
+        let written = if self.shared { 0 } else { written_out(n, terms, self.most) };
         let rest = terms - written;
         let group = AT_ONCE.into_iter().find(|g| *g <= rest).unwrap_or(1);
         let written = written + rest % group;

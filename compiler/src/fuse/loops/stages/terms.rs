@@ -4,17 +4,15 @@ use crate::fuse::loops::expand::{accumulator, extent};
 use crate::fuse::loops::price::summed;
 use crate::fuse::pulling::{Puller, Resolver, unflatten};
 use crate::kernel::{ExprId, ReduceKind};
+use crate::schedule::loops::RESIDENT;
 use wgfc_ir::{BinaryOp, Dim, Graph, NodeId, Op, Poly, ReduceOp, Value};
 
 /// Terms of one element: a bound on the time of a step, beyond which a split loop is no slower.
 const MOST: i64 = 1 << 16;
 /// Terms that are written out: what they read from memory then stays in registers from step to step.
 const TERMS: i64 = 64;
-/// Words that a workgroup keeps in registers so: three eighths of the 64 Ki that a core of today's GPUs has, as the rest
-/// is needed for other values. Nothing that is measured tells it.
-const RESIDENT: i64 = 24 << 10;
 
-/// How many terms a stage of `n` elements writes out.
+/// How many terms a stage of `n` elements writes out, as far as a workgroup has the registers.
 pub(super) fn written_out(n: i64, terms: i64, invocations: i64) -> i64 {
     if n > invocations { 0 } else { (RESIDENT / n.max(1)).min(TERMS).min(terms) }
 }
@@ -28,6 +26,20 @@ pub(in crate::fuse) fn is_written_out(graph: &Graph, n: NodeId, invocations: i64
     let elements = c.n().iter().try_fold(1i64, |n, l| Some(n.saturating_mul(extent(l)?)));
     let terms = c.k().iter().try_fold(1i64, |n, l| Some(n.saturating_mul(extent(l)?)));
     elements.zip(terms).is_some_and(|(n, k)| written_out(n, k, invocations) == k)
+}
+
+/// Whether a step's products read so much that one workgroup cannot keep the most of it: where several can share a lane, each for
+/// some elements, how many terms are written out is their schedule's choice.
+pub(in crate::fuse) fn reads_much(body: &Graph) -> bool {
+    let operands = |n: NodeId| match &body.node(n).op {
+        Op::Contract(_) => body.node(n).inputs.clone(),
+        _ => vec![],
+    };
+    let words = |n: NodeId| {
+        let size = |v: &Value| body.ty(*v).numel().as_const().unwrap_or(0);
+        operands(n).iter().map(size).max().unwrap_or(0)
+    };
+    body.node_ids().map(words).fold(0, i64::saturating_add) > RESIDENT * 3 / 2
 }
 
 /// How a value combines terms, if their order is of no matter.

@@ -1,0 +1,163 @@
+//! How many workgroups run together, so that they can wait for each other, and how soon one hears of another.
+
+use crate::error::RunError;
+use crate::gpu::Gpu;
+use crate::kernel::{Checks, Pipeline, compile_all};
+use crate::measure::{group, kernel};
+use std::time::Instant;
+use wgfc_program::program::Access;
+
+/// What was measured.
+#[derive(Clone, Copy, Debug, PartialEq)]
+#[non_exhaustive]
+pub struct Together {
+    /// Workgroups that run together, each with as many invocations as there can be and all the memory of a workgroup;
+    /// half of those that did, as others may need more registers. 1 where none do.
+    pub workgroups: u32,
+    /// Nanoseconds from a word that each of some workgroups writes until each has seen those of all others.
+    pub exchange_ns: f64,
+}
+
+/// In each turn every workgroup writes the turn's number into a word of its own, and looks into those of all others until
+/// it is there, or so often that it gives up.
+const MEET: &str = "
+@group(0) @binding(0) var<storage, read> turns: array<u32>;
+@group(0) @binding(1) var<storage, read_write> words: array<atomic<u32>>;
+var<workgroup> room: array<u32, ROOM>;
+@compute @workgroup_size(SIZE)
+fn main(
+    @builtin(local_invocation_index) id: u32,
+    @builtin(workgroup_id) group: vec3<u32>,
+    @builtin(num_workgroups) groups: vec3<u32>,
+) {
+    let n = turns[0];
+    var patience = turns[1];
+    let first = turns[2];
+    room[id] = id;
+    for (var i = 1u; i <= n; i++) {
+        workgroupBarrier();
+        if (id == 0u) {
+            atomicStore(&words[1u + group.x], first + i);
+        }
+        workgroupBarrier();
+        for (var j = id; j < groups.x; j += SIZEu) {
+            var left = patience;
+            while (atomicLoad(&words[1u + j]) < first + i && left > 0u) {
+                left -= 1u;
+            }
+            if (left == 0u) {
+                patience = 0u;
+            }
+        }
+    }
+    workgroupBarrier();
+    if (patience == 0u || room[id ^ 1u] == 0xffffffffu) {
+        atomicStore(&words[0], first + n);
+    }
+}
+";
+
+/// Workgroups that are tried at most.
+const MOST: u32 = 1 << 10;
+/// How often a word is looked for.
+const LOOKS: u32 = 1 << 14;
+/// Turns that are timed.
+const TURNS: u32 = 256;
+
+struct Meeting<'g> {
+    gpu: &'g Gpu,
+    pipeline: &'g Pipeline,
+    group: wgpu::BindGroup,
+    turns: wgpu::Buffer,
+    words: wgpu::Buffer,
+    read: wgpu::Buffer,
+    /// Turns so far.
+    first: u32,
+}
+
+impl Meeting<'_> {
+    /// Nanoseconds of `n` turns of so many workgroups, if they met in all of them.
+    async fn time(&mut self, n: u32, workgroups: u32) -> Result<Option<f64>, RunError> {
+        let values = [n, LOOKS, self.first, 0].map(u32::to_le_bytes).concat();
+        self.gpu.queue().write_buffer(&self.turns, 0, &values);
+        self.first += n;
+        let start = Instant::now();
+        self.gpu
+            .scoped("measuring", || {
+                let mut encoder = self.gpu.device().create_command_encoder(&Default::default());
+                let mut pass = encoder.begin_compute_pass(&Default::default());
+                pass.set_pipeline(&self.pipeline.pipeline);
+                pass.set_bind_group(0, &self.group, &[]);
+                pass.dispatch_workgroups(workgroups, 1, 1);
+                drop(pass);
+                encoder.copy_buffer_to_buffer(&self.words, 0, &self.read, 0, 4);
+                self.gpu.queue().submit([encoder.finish()]);
+            })
+            .await?;
+        self.gpu.wait().await?;
+        let ns = start.elapsed().as_nanos() as f64;
+        let word = |b: &[u8]| b.first_chunk().map_or(u32::MAX, |b| u32::from_le_bytes(*b));
+        let missed = self.gpu.map_read(&self.read, 4, None, word).await?;
+        Ok((missed < self.first).then_some(ns))
+    }
+}
+
+/// Measures the device, in some milliseconds.
+///
+/// # Errors
+/// What the device refuses.
+pub async fn together(gpu: &Gpu) -> Result<Together, RunError> {
+    let limits = gpu.profile();
+    let size = 1 << limits.invocations.clamp(2, 1024).ilog2();
+    let text = MEET
+        .replace("SIZE", &size.to_string())
+        .replace("ROOM", &(limits.workgroup_bytes / 4).max(size).to_string());
+    let kernels = [kernel("meet", &text, size, vec![Access::Read, Access::ReadWrite])];
+    let pipelines =
+        compile_all(gpu, kernels.iter().map(|k| (k, false)), Checks::Trusted, [].into_iter()).await?;
+    let [pipeline] = pipelines.as_slice() else {
+        let message = "the kernel is missing".to_owned();
+        return Err(RunError::Gpu { what: "measuring".to_owned(), message });
+    };
+    let turns = gpu.storage("number of turns", 256).await?;
+    let words = gpu.storage("words of workgroups", u64::from(MOST + 1) * 4).await?;
+    let read = gpu
+        .buffer("whether they met", 4, wgpu::BufferUsages::MAP_READ | wgpu::BufferUsages::COPY_DST)
+        .await?;
+    let group = gpu.scoped("measuring", || group(gpu, pipeline, &[&turns, &words])).await?;
+    let mut all = Meeting { gpu, pipeline, group, turns, words, read, first: 0 };
+    let mut most = 1;
+    while most < MOST {
+        // Once could be luck.
+        let mut met = true;
+        for _ in 0..3 {
+            met = met && all.time(8, most * 2).await?.is_some();
+        }
+        if !met {
+            break;
+        }
+        most *= 2;
+    }
+    let mut exchange_ns = f64::INFINITY;
+    let few = most.min(32);
+    for _ in 0..4 {
+        let (long, short) = (all.time(TURNS, few).await?, all.time(TURNS / 4, few).await?);
+        if let (Some(long), Some(short)) = (long, short)
+            && long > short
+        {
+            exchange_ns = exchange_ns.min((long - short) / f64::from(TURNS - TURNS / 4));
+        }
+    }
+    if exchange_ns.is_infinite() {
+        return Ok(Together { workgroups: 1, exchange_ns: 1e4 });
+    }
+    Ok(Together { workgroups: (most / 2).max(1), exchange_ns })
+}
+
+/// [`together`] for callers without an executor.
+///
+/// # Errors
+/// As [`together`].
+pub fn together_blocking(gpu: &Gpu) -> Result<Together, RunError> {
+    pollster::block_on(together(gpu))
+}
