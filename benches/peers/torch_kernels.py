@@ -8,14 +8,10 @@
 Takes the list, or what `wgfc bench kernels --json` wrote, and then says how the times compare. Inputs stay on the device and
 are the same in each run; runs are recorded as a CUDA graph, so that the CPU is not measured. TF32 is off.
 """
-import argparse
-import json
-import math
 import statistics
-import sys
 import time
-from pathlib import Path
 
+import kernels
 import torch
 import torch.nn.functional as F
 
@@ -49,6 +45,16 @@ def timed(start, runs):
 
 
 def measure(problem):
+    if problem["torch"] is None:
+        return None
+    try:
+        return measured(problem)
+    finally:
+        torch.cuda.synchronize()
+        torch.cuda.empty_cache()
+
+
+def measured(problem):
     tensors = {o["name"]: operand(o) for o in problem["inputs"] + problem["weights"]}
     code = compile(problem["torch"], problem["name"], "eval")
     names = {"torch": torch, "F": F, **tensors}
@@ -79,52 +85,17 @@ def measure(problem):
     return statistics.median(times)
 
 
-def geometric_mean(ratios):
-    return math.exp(sum(map(math.log, ratios)) / len(ratios))
+def prepare(_):
+    def begin(_):
+        torch.backends.cuda.matmul.allow_tf32 = False
+        torch.backends.cudnn.allow_tf32 = False
+        torch.backends.cudnn.benchmark = True
+        torch.manual_seed(1)
+        return {"torch": torch.__version__, "device": torch.cuda.get_device_name()}, measure
 
-
-def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("problems", type=Path, metavar="FILE")
-    parser.add_argument("--out", type=Path, help="write the JSON there")
-    a = parser.parse_args()
-    torch.backends.cuda.matmul.allow_tf32 = False
-    torch.backends.cudnn.allow_tf32 = False
-    torch.backends.cudnn.benchmark = True
-    torch.manual_seed(1)
-    rows = []
-    with torch.inference_mode():
-        for problem in json.loads(a.problems.read_text())["rows"]:
-            row = {"key": problem["key"], "ns": None}
-            if problem["torch"] is not None:
-                try:
-                    row["ns"] = 1e9 * measure(problem)
-                except Exception as e:  # whatever an operator says of sizes or types
-                    row["failed"] = str(e).splitlines()[0]
-                    torch.cuda.synchronize()
-                torch.cuda.empty_cache()
-            ours = problem.get("time_ns")
-            if row["ns"] and ours:
-                row["ratio"] = row["ns"] / ours["median"]
-            ratio = f"  torch / wgfc {row['ratio']:.2f}" if "ratio" in row else ""
-            took = f"{row['ns'] / 1e3:.1f} µs" if row["ns"] else row.get("failed", "-")
-            print(f"{problem['key']}: {took}{ratio}", file=sys.stderr)
-            rows.append(row)
-    ratios = {}
-    for r in rows:
-        if "ratio" in r:
-            ratios.setdefault(r["key"].split("/")[0], []).append(r["ratio"])
-    for family, each in ratios.items():
-        print(f"{family}: torch / wgfc {geometric_mean(each):.2f}, least {min(each):.2f}", file=sys.stderr)
-    if ratios:
-        each = [r for all_of in ratios.values() for r in all_of]
-        print(f"all: torch / wgfc {geometric_mean(each):.2f}, least {min(each):.2f}", file=sys.stderr)
-    text = json.dumps({"torch": torch.__version__, "device": torch.cuda.get_device_name(), "rows": rows}, indent=1)
-    if a.out:
-        a.out.write_text(text + "\n")
-    else:
-        print(text)
+    return begin
 
 
 if __name__ == "__main__":
-    main()
+    with torch.inference_mode():
+        kernels.main(__doc__, "torch", prepare)

@@ -194,6 +194,7 @@ Examples:
   wgfc bench kernels --list --json --seed 7 > problems.json
   python3 benches/peers/torch_kernels.py problems.json --out torch.json
   wgfc bench kernels --seed 7 --peer torch.json
+  wgfc bench kernels --adapter SwiftShader --work 50
 
 The problems are those of benches/kernels.json, and ten whose sizes are drawn from the seed. Each is compared
 with the reference evaluator, then timed by the device's clock with its inputs on the device, the same in each
@@ -207,9 +208,12 @@ pub struct BenchKernelsArgs {
     /// Problems with sizes drawn at random, beside those listed
     #[arg(long, value_name = "N", default_value_t = 10, value_parser = clap::value_parser!(u32).range(0..=10_000))]
     pub random: u32,
-    /// Only problems drawn at random, with small sizes: for software adapters
+    /// Only problems drawn at random
     #[arg(long)]
-    pub small: bool,
+    pub drawn: bool,
+    /// Halve sizes until a problem takes at most so many million operations and bytes: for slow devices
+    #[arg(long, value_name = "MILLIONS", value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
+    pub work: Option<u64>,
     /// Seed of the sizes that are drawn
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub seed: u64,

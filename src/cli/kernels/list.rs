@@ -85,6 +85,12 @@ impl Problem {
     pub fn title(&self) -> String {
         format!("{} {}", self.name, self.sizes)
     }
+    /// Operations, and bytes of its operands, or that are moved.
+    fn work(&self) -> u64 {
+        let operands = self.inputs.iter().chain(&self.weights);
+        let bytes = operands.map(|o| o.dtype.bytes_for(o.shape.iter().product()) as u64).sum::<u64>();
+        self.flops.saturating_add(self.bytes.unwrap_or(0).max(bytes))
+    }
     /// The type that decides what it is compared with: that of its first floating-point operand.
     pub fn dtype(&self) -> DType {
         let mut all = self.inputs.iter().chain(&self.weights).map(|o| o.dtype);
@@ -92,28 +98,23 @@ impl Problem {
     }
 }
 
-/// How sizes are drawn.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Draw {
-    /// From the whole range.
-    Whole,
-    /// From the lower end of it.
-    Small,
-}
-
-/// All problems with the sizes that the list gives.
-pub fn listed() -> Result<Vec<Problem>, Error> {
-    let mut all = vec![];
+/// All problems with the sizes that the list gives, halved until none takes more work than this in bytes moved and operations;
+/// those that become the same once.
+pub fn listed(most: u64) -> Result<Vec<Problem>, Error> {
+    let mut all: Vec<Problem> = vec![];
     for p in patterns()? {
         for case in &p.cases {
-            all.push(p.problem(case, false)?);
+            let one = p.problem(case, false, most)?;
+            if !all.iter().any(|other| other.name == one.name && other.sizes == one.sizes) {
+                all.push(one);
+            }
         }
     }
     Ok(all)
 }
 
-/// So many problems with sizes drawn from a seed.
-pub fn drawn(count: usize, seed: u64, how: Draw) -> Result<Vec<Problem>, Error> {
+/// So many problems with sizes drawn from a seed, and halved likewise.
+pub fn drawn(count: usize, seed: u64, most: u64) -> Result<Vec<Problem>, Error> {
     let patterns: Vec<Pattern> = patterns()?.into_iter().filter(|p| p.draw.is_some()).collect();
     let mut rng = Rng::new(seed, "problems");
     // Each pattern once before any comes again.
@@ -124,8 +125,8 @@ pub fn drawn(count: usize, seed: u64, how: Draw) -> Result<Vec<Problem>, Error> 
             order = (0..patterns.len()).collect();
         }
         let p = &patterns[order.swap_remove((rng.bits() % order.len() as u64) as usize)];
-        let sizes = sizes(p.draw.as_deref().unwrap_or_default(), &mut rng, how).map_err(|e| p.wrong(&e))?;
-        all.push(p.problem(&sizes, true)?);
+        let sizes = sizes(p.draw.as_deref().unwrap_or_default(), &mut rng).map_err(|e| p.wrong(&e))?;
+        all.push(p.problem(&sizes, true, most)?);
     }
     Ok(all)
 }
@@ -142,7 +143,7 @@ fn patterns() -> Result<Vec<Pattern>, Error> {
 }
 
 /// Sizes from a description of ranges.
-fn sizes(draw: &str, rng: &mut Rng, how: Draw) -> Result<String, String> {
+fn sizes(draw: &str, rng: &mut Rng) -> Result<String, String> {
     let mut out = vec![];
     for word in draw.split_whitespace() {
         let (name, from) = word.split_once('=').ok_or_else(|| format!("`{word}` is no name=range"))?;
@@ -153,10 +154,7 @@ fn sizes(draw: &str, rng: &mut Rng, how: Draw) -> Result<String, String> {
             }
             Some((low, high)) => {
                 let number = |s: &str| s.parse::<u64>().map_err(|_| format!("`{word}` has no numbers"));
-                let (low, mut high) = (number(low)?.max(1), number(high)?);
-                if how == Draw::Small {
-                    high = high.min(low.max(16) * 4);
-                }
+                let (low, high) = (number(low)?.max(1), number(high)?);
                 // As many of each order of magnitude.
                 let share = (rng.bits() >> 11) as f64 / (1u64 << 53) as f64;
                 let ratio = high.max(low) as f64 / low as f64;
@@ -173,8 +171,38 @@ impl Pattern {
         Error::Internal(format!("the list of kernels, {} {}: {why}", self.family, self.name))
     }
 
-    fn problem(&self, sizes: &str, drawn: bool) -> Result<Problem, Error> {
-        self.with(sizes, drawn).map_err(|e| self.wrong(&e))
+    /// The problem whose largest sizes are halved until it takes at most this work, or no size can be less.
+    fn problem(&self, sizes: &str, drawn: bool, most: u64) -> Result<Problem, Error> {
+        let mut sizes = sizes.to_owned();
+        loop {
+            let p = self.with(&sizes, drawn).map_err(|e| self.wrong(&e))?;
+            match self.halved(&sizes) {
+                Some(less) if p.work() > most => sizes = less,
+                _ => return Ok(p),
+            }
+        }
+    }
+
+    /// Sizes of which the largest that is drawn from a range is half of what it was.
+    fn halved(&self, sizes: &str) -> Option<String> {
+        let low = |name: &str| match &self.draw {
+            None => Some(1),
+            Some(draw) => {
+                let range = draw.split_whitespace().find_map(|w| w.strip_prefix(name)?.strip_prefix('='))?;
+                range.split_once("..")?.0.parse::<u64>().ok()
+            }
+        };
+        let words: Vec<(&str, &str)> = sizes.split_whitespace().filter_map(|w| w.split_once('=')).collect();
+        let can = |(name, value): (&str, &str)| -> Option<u64> {
+            let half = value.parse::<u64>().ok()? / 2;
+            (half >= low(name)?.max(1)).then_some(half)
+        };
+        let (at, half) =
+            words.iter().enumerate().filter_map(|(i, w)| Some((i, can(*w)?))).max_by_key(|(_, h)| *h)?;
+        let half = half.to_string();
+        let all =
+            words.iter().enumerate().map(|(i, (n, v))| format!("{n}={}", if i == at { &half } else { *v }));
+        Some(all.collect::<Vec<_>>().join(" "))
     }
 
     fn with(&self, sizes: &str, drawn: bool) -> Result<Problem, String> {
@@ -261,16 +289,28 @@ mod tests {
 
     #[test]
     fn the_list_is_whole() {
-        let all = listed().unwrap();
+        let all = listed(u64::MAX).unwrap();
         assert!(all.len() >= 80, "{}", all.len());
         let titles: std::collections::BTreeSet<String> = all.iter().map(Problem::title).collect();
         assert_eq!(titles.len(), all.len());
     }
 
     #[test]
+    fn sizes_are_halved() {
+        const MOST: u64 = 100_000_000;
+        let all = listed(MOST).unwrap();
+        assert!(all.len() >= 80, "{}", all.len());
+        for p in &all {
+            assert!(p.work() <= MOST, "{} takes {}", p.title(), p.work());
+        }
+        let product = all.iter().find(|p| p.name == "matmul" && p.dtype() == DType::F32).unwrap();
+        assert_eq!(product.sizes, "t=f32 m=512 k=256 n=256");
+    }
+
+    #[test]
     fn sizes_are_drawn_from_the_seed() {
         let titles = |seed| -> Vec<String> {
-            drawn(100, seed, Draw::Whole).unwrap().iter().map(Problem::title).collect()
+            drawn(100, seed, u64::MAX).unwrap().iter().map(Problem::title).collect()
         };
         assert_eq!(titles(1), titles(1));
         assert_ne!(titles(1), titles(2));

@@ -10,7 +10,7 @@ use super::adapter;
 use super::args::BenchKernelsArgs;
 use super::kept::Kept;
 use super::terminal::Terminal;
-use list::{Draw, Problem};
+use list::Problem;
 use measure::{How, Measured, Model};
 use report::{Row, Run};
 use std::collections::BTreeMap;
@@ -39,8 +39,8 @@ pub fn main(a: &BenchKernelsArgs, t: &Terminal) -> u8 {
 
 /// So many problems with sizes drawn from a seed, small ones for a software adapter, up to their kernels.
 pub fn fused(count: usize, seed: u64, gpu: &Gpu, options: &Options) -> Result<Vec<Fused>, Error> {
-    let how = if gpu.summary().is_software { Draw::Small } else { Draw::Whole };
-    let problems = list::drawn(count, seed, how)?;
+    let most = if gpu.summary().is_software { 1_000_000 } else { u64::MAX };
+    let problems = list::drawn(count, seed, most)?;
     problems.iter().map(|p| Model::of(p)?.file.fuse_amended(options, &mut |_| Ok(()))).collect()
 }
 
@@ -97,9 +97,9 @@ fn run(a: &BenchKernelsArgs, t: &Terminal) -> Result<Option<Error>, Error> {
 }
 
 fn chosen(a: &BenchKernelsArgs) -> Result<Vec<Problem>, Error> {
-    let how = if a.small { Draw::Small } else { Draw::Whole };
-    let mut all = if a.small { vec![] } else { list::listed()? };
-    all.extend(list::drawn(a.random as usize, a.seed, how)?);
+    let most = a.work.map_or(u64::MAX, |millions| millions * 1_000_000);
+    let mut all = if a.drawn { vec![] } else { list::listed(most)? };
+    all.extend(list::drawn(a.random as usize, a.seed, most)?);
     all.retain(|p| a.problems.is_empty() || a.problems.iter().any(|w| p.key().contains(w.as_str())));
     // Families stay together.
     let families = list::families()?;
@@ -187,9 +187,8 @@ fn peer(file: &Path) -> Result<BTreeMap<String, f64>, Error> {
         rows: Vec<PeerRow>,
     }
     let text = map_file(file)?;
-    let read: Peer = serde_json::from_slice((*text).as_ref()).map_err(|e| {
-        Error::file_help(file, e.to_string(), "give what benches/peers/torch_kernels.py wrote")
-    })?;
+    let read: Peer = serde_json::from_slice((*text).as_ref())
+        .map_err(|e| Error::file_help(file, e.to_string(), "give what a script of benches/peers wrote"))?;
     Ok(read.rows.into_iter().filter_map(|r| Some((r.key, r.ns?))).collect())
 }
 

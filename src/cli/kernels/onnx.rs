@@ -86,10 +86,11 @@ fn node(text: &str, constants: &mut Vec<TensorProto>) -> Option<NodeProto> {
             None => o.to_owned(),
         });
     }
+    let output = names(outputs);
     Some(NodeProto {
+        name: format!("{}_{}", op_type.to_lowercase(), output.first()?),
         input,
-        output: names(outputs),
-        name: op_type.to_lowercase(),
+        output,
         op_type: op_type.into(),
         domain: domain.into(),
         attribute: attributes.into_iter().map(attribute).collect::<Option<_>>()?,
