@@ -199,6 +199,24 @@ impl<'a> Problem<'a> {
         across > along
     }
 
+    /// Fewer lanes, where a core waits longer at their barriers than it reads their rows, and there are rows enough to keep the device
+    /// busy: subgroups combine without barriers, and a single lane has nothing to combine. While a workgroup waits, the core's other
+    /// workgroups go on.
+    fn without_barriers(&self, mut lanes: u32, threads: u32, rows: i64, len: i64) -> u32 {
+        let speeds = &self.device.speeds;
+        let alone = self.device.subgroup.unwrap_or(1);
+        let others = (speeds.resident / speeds.cores / f64::from(threads.max(lanes))).max(1.0);
+        let row = (len * 4) as f64 / speeds.workgroup_bandwidth;
+        while lanes > alone && rows.saturating_mul(i64::from(lanes / 2)) >= speeds.share_of_resident(1.0) {
+            let barriers = f64::from(1 + (lanes / alone).ilog2()) * speeds.barrier / others;
+            if barriers < row * f64::from(threads.max(lanes) / lanes) {
+                break;
+            }
+            lanes /= 2;
+        }
+        lanes
+    }
+
     /// The preferred way.
     fn choose(&self) -> Shares {
         let Family::Row(crate::kernel::Row { rows, len, .. }) = &self.kernel.family else {
@@ -239,7 +257,11 @@ impl<'a> Problem<'a> {
             }
             _ => lanes,
         };
-        let mut lanes = lanes.clamp(1, most);
+        let lanes = lanes.clamp(1, most);
+        let mut lanes = match (known(rows), known(len)) {
+            (Some(rows), Some(n)) => self.without_barriers(lanes, base, rows, n),
+            _ => lanes,
+        };
         let mut threads = lanes.max(base);
         while !self.fits(threads, lanes) {
             threads /= 2;
