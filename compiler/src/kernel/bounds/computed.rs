@@ -12,7 +12,8 @@ pub(super) fn is_kept(graph: &KernelGraph, (symbol, tensor): &(Arc<str>, TensorI
     let (Some(kernel), None) = (writers.next(), writers.next()) else { return false };
     let [store] = &kernel.stores[..] else { return false };
     let one = matches!(&kernel.family, Family::Map(Map { elements }) if elements.is(1));
-    let always = store.guard.is_none() && store.combine.is_none() && store.offset.as_const() == Some(0);
+    let first = store.offset.is(0) || store.offset.as_var() == Some(0);
+    let always = first && store.guard.is_none() && store.combine.is_none();
     if !one || !always || !matches!(kernel.body.dtype(store.value), DType::I32 | DType::I64) {
         return false;
     }
@@ -20,6 +21,14 @@ pub(super) fn is_kept(graph: &KernelGraph, (symbol, tensor): &(Arc<str>, TensorI
         let (low, high) = range::range(&kernel.body, place, store.value, &range::Known::default());
         low.iter().any(|l| l.proves_nonneg(&[])) && high.iter().any(|h| (bound - h).proves_nonneg(&[]))
     })
+}
+
+/// A computed symbol that a kernel's sizes depend on.
+pub(super) fn symbol(graph: &KernelGraph, kernel: &Kernel) -> Option<Arc<str>> {
+    let tensors = kernel.tensors().into_iter().filter_map(|t| graph.tensors.get(t));
+    let mut symbols = kernel.symbols();
+    symbols.extend(tensors.flat_map(|t| &t.ty.shape).flat_map(Poly::symbols));
+    symbols.into_iter().find(|s| graph.bounds.get(s).is_some())
 }
 
 /// Why a kernel's sizes are not known well enough, where they depend on what a run computes.
@@ -38,7 +47,7 @@ pub(super) fn unknown(graph: &KernelGraph, kernel: &Kernel, facts: &Facts) -> Op
     let runs_without = domain.iter().any(|d| graph.bounds.concern(d));
     if runs_without && !matches!(kernel.family, Family::Map(_)) {
         let family = kernel.family.name();
-        return Some(format!("a {family} kernel has an extent that a run computes, which may be 0"));
+        return Some(format!("an extent of a {family} kernel may be 0, which a run computes"));
     }
     sizes.extend(domain);
     let negative = |d: &&Dim| graph.bounds.concern(d) && !d.proves_nonneg(&[]);

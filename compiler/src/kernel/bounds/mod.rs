@@ -204,6 +204,12 @@ pub fn prove(graph: &KernelGraph, kernel: &Kernel, facts: &Facts, steps: usize) 
         }
     }
     count.steps = steps - left.get();
+    // What two computed sizes have to do with each other is not known.
+    if !unproven.is_empty()
+        && let Some(s) = computed::symbol(graph, kernel).filter(|s| facts.computed.contains(s))
+    {
+        unproven.push(format!("its sizes depend on `{s}`, which a run computes"));
+    }
     let proof = if unproven.is_empty() { Proof::InBounds } else { Proof::Unproven(unproven) };
     (proof, count)
 }

@@ -225,7 +225,7 @@ fn computed_sizes_are_known_where_they_are_kept() {
         super::super::verify(&g).unwrap_or_else(|e| panic!("{}", e.join("\n")));
         prove(&g, &g.kernels[1], &Facts::of(&Graph::new(), &g), STEPS).0.is_in_bounds()
     };
-    let kept = "e3: i32 = min(e0, e1)\n  e4: i32 = max(e3, e2)\n  t1[0] = e4";
+    let kept = "e3: i32 = min(e0, e1)\n  e4: i32 = max(e3, e2)\n  t1[%0] = e4";
     let copy = "map [c]\n  e0: i32 = t0[%0]\n  t2[%0] = e0";
     assert!(holds(kept, copy));
     // Too large, negative, not always written, written twice.
