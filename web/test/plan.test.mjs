@@ -35,7 +35,7 @@ test("versions 2 to 5 have one form", () => {
 });
 
 test("other versions and broken plans are refused", () => {
-  for (const version of [0, 1, 6, 99]) fails(() => read({ version }), "unsupported-version", new RegExp(`version ${version} .* 2 to 5`));
+  for (const version of [0, 1, 7, 99]) fails(() => read({ version }), "unsupported-version", new RegExp(`version ${version} .* 2 to 6`));
   fails(() => readPlans("<!doctype html>"), "corrupt", /not JSON: it begins with "<!doctype/);
   const broken = [
     [{ version: "4" }, /version: it is not a number/],
