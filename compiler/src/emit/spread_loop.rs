@@ -2,7 +2,7 @@
 
 use super::accumulator::Accumulator;
 use super::lanes::Lanes;
-use super::staged_loop::{Writer, declared, vectors};
+use super::staged_loop::{Writer, declared, leave_unless, vectors};
 use super::wgsl::{Module, Scope, reg_type};
 use super::{EmitContext, EmittedKernel, fold_workgroups, template_error};
 use crate::Diagnostic;
@@ -53,11 +53,7 @@ pub(super) fn emit(
     let (first_step, end) = Lanes::ends(&mut m, &mut outer, part.as_ref())?;
 
     let mut body = outer.inner(8);
-    if let Some(alive) = alive {
-        body.line(&format!("if (workgroupUniformLoad(&s{alive}[0]) == 0u) {{"));
-        body.line("    break;");
-        body.line("}");
-    }
+    leave_unless(&mut body, *alive);
     body.line(&format!("let tag = 0x8000u | (u32(v{step}) & 0x7fffu);"));
     body.line(&format!("let place = base + (v{step} & 1) * {};", plan.place));
     // Memory is read long before the stage that needs it.

@@ -56,11 +56,7 @@ pub(super) fn emit(
     let (first_step, end) = Lanes::ends(&mut m, &mut outer, part.as_ref())?;
 
     let mut body = outer.inner(8);
-    if let Some(alive) = alive {
-        body.line(&format!("if (workgroupUniformLoad(&s{alive}[0]) == 0u) {{"));
-        body.line("    break;");
-        body.line("}");
-    }
+    leave_unless(&mut body, *alive);
     // Memory is read long before the stage that needs it.
     let mut ready_scopes = vec![];
     for (stage, (scope, ready)) in each.iter().zip(&scopes) {
@@ -101,6 +97,15 @@ pub(super) fn emit(
     let workgroups = fold_workgroups(&head.count, cx.target.max_workgroups);
     let bytes = arrays.iter().map(array_bytes).sum();
     Ok(m.finish("staged_loop", wgsl, [threads, 1, 1], bytes, workgroups))
+}
+
+/// Ends the loop where the array that says whether another step is needed holds 0.
+pub(super) fn leave_unless(body: &mut Scope, alive: Option<u32>) {
+    if let Some(alive) = alive {
+        body.line(&format!("if (workgroupUniformLoad(&s{alive}[0]) == 0u) {{"));
+        body.line("    break;");
+        body.line("}");
+    }
 }
 
 /// Declarations of the arrays.

@@ -26,22 +26,27 @@ fn output(g: &mut Graph, v: Value) {
     g.outputs.push(Border { name: format!("y{}", g.outputs.len()).into(), value: v });
 }
 
+/// A 3×3 convolution of pictures `size` with a border of zeros.
+fn conv(b: &mut Builder, x: Value, w: Value, size: [i64; 2]) -> Value {
+    let windows = size.map(|n| wgfc_ir::build::WindowAxis {
+        kernel: 3usize.into(),
+        stride: 1,
+        dilation: 1,
+        pad: Dim::ONE,
+        out: n.into(),
+    });
+    let u = b.unfold(x, &windows, Scalar::from_f64(DType::F32, 0.0)).unwrap();
+    let c = wgfc_ir::Contract { a: vec![0, 1, 2, 3, 4, 5], b: vec![6, 1, 4, 5], out: vec![0, 6, 2, 3] };
+    b.push(Op::Contract(c), &[u, w]).unwrap()
+}
+
 /// relu(conv(x, w) + b) + x with a 3×3 convolution: one product with everything in its epilogue.
 fn residual_conv(g: &mut Graph) {
     let x = g.add_input("x", f32s(&["n", "6", "9", "7"]));
     let w = g.add_input("w", f32s(&["6", "6", "3", "3"]));
     let bias = g.add_input("b", f32s(&["6"]));
     let mut b = Builder::new(g, "conv");
-    let window = |n: i64| wgfc_ir::build::WindowAxis {
-        kernel: 3usize.into(),
-        stride: 1,
-        dilation: 1,
-        pad: Dim::ONE,
-        out: n.into(),
-    };
-    let u = b.unfold(x, &[window(9), window(7)], Scalar::from_f64(DType::F32, 0.0)).unwrap();
-    let c = wgfc_ir::Contract { a: vec![0, 1, 2, 3, 4, 5], b: vec![6, 1, 4, 5], out: vec![0, 6, 2, 3] };
-    let y = b.push(Op::Contract(c), &[u, w]).unwrap();
+    let y = conv(&mut b, x, w, [9, 7]);
     let bias = b.unsqueeze(bias, &[1, 2]).unwrap();
     let y = b.binary(BinaryOp::Add, y, bias).unwrap();
     let zero = b.scalar(DType::F32, 0.0);
@@ -80,16 +85,7 @@ fn conv_of_pieces(parts: i64) -> Graph {
         })
         .collect();
     let joined = b.concat(&pieces, 2).unwrap();
-    let window = |n: i64| wgfc_ir::build::WindowAxis {
-        kernel: 3usize.into(),
-        stride: 1,
-        dilation: 1,
-        pad: Dim::ONE,
-        out: n.into(),
-    };
-    let u = b.unfold(joined, &[window(48), window(40)], Scalar::from_f64(DType::F32, 0.0)).unwrap();
-    let c = wgfc_ir::Contract { a: vec![0, 1, 2, 3, 4, 5], b: vec![6, 1, 4, 5], out: vec![0, 6, 2, 3] };
-    let y = b.push(Op::Contract(c), &[u, w]).unwrap();
+    let y = conv(&mut b, joined, w, [48, 40]);
     output(&mut g, y);
     g
 }

@@ -15,6 +15,7 @@ mod rows;
 #[path = "../filetests/run.rs"]
 #[expect(dead_code, reason = "what runs on the first adapter only is for file tests")]
 mod run;
+mod schedules;
 mod special;
 mod states;
 mod tiles;

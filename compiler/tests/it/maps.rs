@@ -1,16 +1,14 @@
 //! Maps of views, drawn at random, in schedules drawn at random, on every adapter and compared with the evaluator.
 
 use crate::draw::Draw;
-use crate::run::{Outcome, close, inputs, run_on};
+use crate::run::inputs;
+use crate::schedules::{Case, run, seeds};
 use std::collections::BTreeMap;
-use wgfc_compiler::assemble::assemble;
 use wgfc_compiler::fuse::fuse;
 use wgfc_compiler::kernel::bounds::prove_all;
-use wgfc_compiler::schedule::{Context, Schedule, candidates, schedule};
-use wgfc_compiler::{DeviceProfile, Options, Tuning};
-use wgfc_ir::program::Stats;
+use wgfc_compiler::schedule::Schedule;
+use wgfc_compiler::{DeviceProfile, Options};
 use wgfc_ir::{eval, text, verify};
-use wgfc_runtime::testing::gpus;
 
 const EXTENTS: [usize; 16] = [1, 2, 3, 4, 5, 7, 8, 12, 13, 16, 17, 24, 31, 32, 33, 48];
 
@@ -150,10 +148,8 @@ fn graph(d: &mut Draw) -> String {
 
 #[test]
 fn views_in_any_schedule() {
-    let count = if std::env::var_os("WGFC_THOROUGH").is_some() { 2000 } else { 20 };
-    let first = std::env::var("WGFC_SEED").ok().and_then(|s| s.parse().ok()).unwrap_or(1);
     let (mut kinds, mut unproven) = (BTreeMap::<String, usize>::new(), 0);
-    for seed in first..first + count {
+    for seed in seeds() {
         let mut d = Draw(seed * 7919);
         let source = graph(&mut d);
         let fail = |what: String| -> ! { panic!("seed {seed}: {what}\n{source}") };
@@ -167,32 +163,15 @@ fn views_in_any_schedule() {
         let options = Options { profile, ..Options::default() };
         let kernels = fuse(&graph, &options).unwrap_or_else(|e| fail(format!("{e:?}")));
         unproven += prove_all(&graph, &kernels).0.iter().filter(|p| !p.is_in_bounds()).count();
-        let none = Tuning::default();
-        let mut all = schedule(kernels, &options.profile, &options.expect, &none, &none)
-            .unwrap_or_else(|e| fail(format!("{e:?}")));
-        for round in 0..3 {
-            for (k, s) in all.graph.kernels.iter().zip(&mut all.schedules) {
-                let cx = Context { graph: &all.graph, device: &options.profile, expect: &options.expect };
-                let list = candidates(k, &cx).unwrap_or_else(|e| fail(e.message));
-                let tiles: Vec<Schedule> =
-                    list.iter().copied().filter(|s| s.to_string().starts_with("map tiled")).collect();
-                *s = if round > 0 && !tiles.is_empty() { d.one(&tiles) } else { d.one(&list) };
-                *kinds.entry(s.fields().0.into()).or_default() += 1;
-            }
-            let chosen: Vec<String> = all.schedules.iter().map(Schedule::to_string).collect();
-            let program = assemble(&graph, &all, &options, Stats::default())
-                .unwrap_or_else(|e| fail(format!("{chosen:?}: {e:?}")));
-            for gpu in gpus() {
-                let ran = run_on(gpu, &program, &options.profile, &given);
-                if let Outcome::Ran(got) = ran.unwrap_or_else(|e| fail(format!("{chosen:?}: {e}"))) {
-                    for (want, got) in want.iter().zip(&got) {
-                        close(want, got).unwrap_or_else(|e| fail(format!("{chosen:?}: {e}")));
-                    }
-                }
-            }
-        }
+        let case = Case { graph: &graph, options: &options, given, want };
+        let pick = |round, list: &[Schedule]| {
+            let tiled = |s: &Schedule| s.to_string().starts_with("map tiled");
+            let tiles: Vec<Schedule> = list.iter().copied().filter(tiled).collect();
+            if round > 0 && !tiles.is_empty() { d.one(&tiles) } else { d.one(list) }
+        };
+        run(&case, kernels, 3, pick, &mut kinds).unwrap_or_else(|e| fail(e));
     }
     assert_eq!(unproven, 0);
     assert!(kinds.len() > 1, "{kinds:?}");
-    eprintln!("{count} graphs from seed {first}: {kinds:?}");
+    eprintln!("seeds {:?}: {kinds:?}", seeds());
 }

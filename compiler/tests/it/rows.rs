@@ -2,18 +2,14 @@
 //! random, on every adapter and compared with the evaluator.
 
 use crate::draw::Draw;
-use crate::run::{Outcome, close, run_on};
+use crate::schedules::{Case, run, seeds};
 use std::collections::BTreeMap;
-use wgfc_compiler::assemble::assemble;
 use wgfc_compiler::device::Speeds;
 use wgfc_compiler::fuse::fuse;
 use wgfc_compiler::kernel::bounds::prove_all;
 use wgfc_compiler::rewrite::rewrite;
-use wgfc_compiler::schedule::{Context, Schedule, candidates, schedule};
-use wgfc_compiler::{DeviceProfile, Options, Tuning};
-use wgfc_ir::program::Stats;
+use wgfc_compiler::{DeviceProfile, Options};
 use wgfc_ir::{Class, DType, Scalar, Tensor, eval, text, verify};
-use wgfc_runtime::testing::gpus;
 
 const LENGTHS: [usize; 22] =
     [0, 1, 2, 5, 17, 31, 32, 33, 40, 63, 64, 65, 127, 129, 200, 255, 256, 257, 300, 513, 1025, 2500];
@@ -188,10 +184,8 @@ fn device(d: &mut Draw) -> DeviceProfile {
 
 #[test]
 fn rows_in_any_schedule() {
-    let count = if std::env::var_os("WGFC_THOROUGH").is_some() { 2000 } else { 20 };
-    let first = std::env::var("WGFC_SEED").ok().and_then(|s| s.parse().ok()).unwrap_or(1);
     let mut kinds = BTreeMap::<String, usize>::new();
-    for seed in first..first + count {
+    for seed in seeds() {
         let mut d = Draw(seed * 7919);
         let p = problem(&mut d);
         let fail = |what: String| -> ! { panic!("seed {seed}: {what}\n{}", p.text) };
@@ -207,28 +201,9 @@ fn rows_in_any_schedule() {
                 fail(format!("not proven: {p:?}"));
             }
         }
-        let none = Tuning::default();
-        let mut all = schedule(kernels, &options.profile, &options.expect, &none, &none)
-            .unwrap_or_else(|e| fail(format!("{e:?}")));
-        for _ in 0..2 {
-            for (k, s) in all.graph.kernels.iter().zip(&mut all.schedules) {
-                let cx = Context { graph: &all.graph, device: &options.profile, expect: &options.expect };
-                *s = d.one(&candidates(k, &cx).unwrap_or_else(|e| fail(e.message)));
-                *kinds.entry(s.fields().0.into()).or_default() += 1;
-            }
-            let chosen: Vec<String> = all.schedules.iter().map(Schedule::to_string).collect();
-            let program = assemble(&graph, &all, &options, Stats::default())
-                .unwrap_or_else(|e| fail(format!("{chosen:?}: {e:?}")));
-            for gpu in gpus() {
-                let ran = run_on(gpu, &program, &options.profile, &given);
-                if let Outcome::Ran(got) = ran.unwrap_or_else(|e| fail(format!("{chosen:?}: {e}"))) {
-                    for (want, got) in want.iter().zip(&got) {
-                        close(want, got).unwrap_or_else(|e| fail(format!("{chosen:?}: {e}")));
-                    }
-                }
-            }
-        }
+        let case = Case { graph: &graph, options: &options, given, want };
+        run(&case, kernels, 2, |_, list| d.one(list), &mut kinds).unwrap_or_else(|e| fail(e));
     }
     assert!(kinds.len() > 3, "{kinds:?}");
-    eprintln!("{count} graphs from seed {first}: {kinds:?}");
+    eprintln!("seeds {:?}: {kinds:?}", seeds());
 }

@@ -1,0 +1,59 @@
+//! Kernels in schedules drawn at random, on every adapter and compared with the evaluator.
+
+use crate::run::{Outcome, close, run_on};
+use std::collections::BTreeMap;
+use wgfc_compiler::assemble::assemble;
+use wgfc_compiler::kernel::KernelGraph;
+use wgfc_compiler::schedule::{Context, Schedule, candidates, schedule};
+use wgfc_compiler::{Options, Tuning};
+use wgfc_ir::program::Stats;
+use wgfc_ir::{Graph, Tensor};
+use wgfc_runtime::testing::gpus;
+
+/// What kernels compute.
+pub struct Case<'a> {
+    pub graph: &'a Graph,
+    pub options: &'a Options,
+    pub given: BTreeMap<String, Tensor>,
+    pub want: Vec<Tensor>,
+}
+
+/// How many tests run, and the first seed: many with `WGFC_THOROUGH`, and from `WGFC_SEED`.
+pub fn seeds() -> std::ops::Range<u64> {
+    let count = if std::env::var_os("WGFC_THOROUGH").is_some() { 2000 } else { 20 };
+    let first = std::env::var("WGFC_SEED").ok().and_then(|s| s.parse().ok()).unwrap_or(1);
+    first..first + count
+}
+
+/// Runs them so many times, each kernel in what `pick` chooses of its candidates in that round; counts the kinds of schedules.
+pub fn run(
+    case: &Case,
+    kernels: KernelGraph,
+    rounds: usize,
+    mut pick: impl FnMut(usize, &[Schedule]) -> Schedule,
+    kinds: &mut BTreeMap<String, usize>,
+) -> Result<(), String> {
+    let Case { graph, options, given, want } = case;
+    let none = Tuning::default();
+    let scheduled = schedule(kernels, &options.profile, &options.expect, &none, &none);
+    let mut all = scheduled.map_err(|e| format!("{e:?}"))?;
+    for round in 0..rounds {
+        for (k, s) in all.graph.kernels.iter().zip(&mut all.schedules) {
+            let cx = Context { graph: &all.graph, device: &options.profile, expect: &options.expect };
+            *s = pick(round, &candidates(k, &cx).map_err(|e| e.message)?);
+            *kinds.entry(s.fields().0.into()).or_default() += 1;
+        }
+        let chosen: Vec<String> = all.schedules.iter().map(Schedule::to_string).collect();
+        let program = assemble(graph, &all, options, Stats::default());
+        let program = program.map_err(|e| format!("{chosen:?}: {e:?}"))?;
+        for gpu in gpus() {
+            let ran = run_on(gpu, &program, &options.profile, given);
+            if let Outcome::Ran(got) = ran.map_err(|e| format!("{chosen:?}: {e}"))? {
+                for (want, got) in want.iter().zip(&got) {
+                    close(want, got).map_err(|e| format!("{chosen:?}: {e}"))?;
+                }
+            }
+        }
+    }
+    Ok(())
+}
