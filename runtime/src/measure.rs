@@ -61,8 +61,33 @@ pub(crate) fn group(gpu: &Gpu, p: &Pipeline, buffers: &[&wgpu::Buffer]) -> wgpu:
     gpu.device().create_bind_group(&wgpu::BindGroupDescriptor { label: None, layout, entries: &entries })
 }
 
-/// Nanoseconds to submit `count` dispatches in one pass, and wait for them: the least of some, as other work only makes
-/// it longer.
+/// Nanoseconds to submit `count` dispatches in one pass, and what `then` records behind them, and wait for them.
+pub(crate) async fn once(
+    gpu: &Gpu,
+    (p, group): (&Pipeline, &wgpu::BindGroup),
+    workgroups: u32,
+    count: usize,
+    then: impl FnOnce(&mut wgpu::CommandEncoder),
+) -> Result<f64, RunError> {
+    let start = Instant::now();
+    gpu.scoped("measuring", || {
+        let mut encoder = gpu.device().create_command_encoder(&Default::default());
+        let mut pass = encoder.begin_compute_pass(&Default::default());
+        pass.set_pipeline(&p.pipeline);
+        pass.set_bind_group(0, group, &[]);
+        for _ in 0..count {
+            pass.dispatch_workgroups(workgroups, 1, 1);
+        }
+        drop(pass);
+        then(&mut encoder);
+        gpu.queue().submit([encoder.finish()]);
+    })
+    .await?;
+    gpu.wait().await?;
+    Ok(start.elapsed().as_nanos() as f64)
+}
+
+/// The least of some such times, as other work only makes it longer.
 async fn time(
     gpu: &Gpu,
     p: &Pipeline,
@@ -72,21 +97,7 @@ async fn time(
 ) -> Result<f64, RunError> {
     let mut least = f64::INFINITY;
     for _ in 0..8 {
-        let start = Instant::now();
-        gpu.scoped("measuring", || {
-            let mut encoder = gpu.device().create_command_encoder(&Default::default());
-            let mut pass = encoder.begin_compute_pass(&Default::default());
-            pass.set_pipeline(&p.pipeline);
-            pass.set_bind_group(0, group, &[]);
-            for _ in 0..count {
-                pass.dispatch_workgroups(workgroups, 1, 1);
-            }
-            drop(pass);
-            gpu.queue().submit([encoder.finish()]);
-        })
-        .await?;
-        gpu.wait().await?;
-        least = least.min(start.elapsed().as_nanos() as f64);
+        least = least.min(once(gpu, (p, group), workgroups, count, |_| ()).await?);
     }
     Ok(least)
 }

@@ -6,8 +6,7 @@
 use crate::error::RunError;
 use crate::gpu::Gpu;
 use crate::kernel::{Checks, Pipeline, compile_all};
-use crate::measure::{group, kernel};
-use std::time::Instant;
+use crate::measure::{group, kernel, once};
 use wgfc_program::program::{Access, Kernel};
 
 /// What was measured. Times are in nanoseconds.
@@ -161,20 +160,7 @@ impl Loop<'_> {
         self.gpu.queue().write_buffer(self.turns, 0, &n.to_le_bytes());
         let mut least = f64::INFINITY;
         for _ in 0..RUNS {
-            let start = Instant::now();
-            self.gpu
-                .scoped("measuring", || {
-                    let mut encoder = self.gpu.device().create_command_encoder(&Default::default());
-                    let mut pass = encoder.begin_compute_pass(&Default::default());
-                    pass.set_pipeline(&self.pipeline.pipeline);
-                    pass.set_bind_group(0, &self.group, &[]);
-                    pass.dispatch_workgroups(workgroups, 1, 1);
-                    drop(pass);
-                    self.gpu.queue().submit([encoder.finish()]);
-                })
-                .await?;
-            self.gpu.wait().await?;
-            least = least.min(start.elapsed().as_nanos() as f64);
+            least = least.min(once(self.gpu, (self.pipeline, &self.group), workgroups, 1, |_| ()).await?);
         }
         Ok(least)
     }

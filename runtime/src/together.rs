@@ -3,8 +3,7 @@
 use crate::error::RunError;
 use crate::gpu::Gpu;
 use crate::kernel::{Checks, Pipeline, compile_all};
-use crate::measure::{group, kernel};
-use std::time::Instant;
+use crate::measure::{group, kernel, once};
 use wgfc_program::program::Access;
 
 /// What was measured.
@@ -81,21 +80,8 @@ impl Meeting<'_> {
         let values = [n, LOOKS, self.first, 0].map(u32::to_le_bytes).concat();
         self.gpu.queue().write_buffer(&self.turns, 0, &values);
         self.first += n;
-        let start = Instant::now();
-        self.gpu
-            .scoped("measuring", || {
-                let mut encoder = self.gpu.device().create_command_encoder(&Default::default());
-                let mut pass = encoder.begin_compute_pass(&Default::default());
-                pass.set_pipeline(&self.pipeline.pipeline);
-                pass.set_bind_group(0, &self.group, &[]);
-                pass.dispatch_workgroups(workgroups, 1, 1);
-                drop(pass);
-                encoder.copy_buffer_to_buffer(&self.words, 0, &self.read, 0, 4);
-                self.gpu.queue().submit([encoder.finish()]);
-            })
-            .await?;
-        self.gpu.wait().await?;
-        let ns = start.elapsed().as_nanos() as f64;
+        let fetch = |e: &mut wgpu::CommandEncoder| e.copy_buffer_to_buffer(&self.words, 0, &self.read, 0, 4);
+        let ns = once(self.gpu, (self.pipeline, &self.group), workgroups, 1, fetch).await?;
         let word = |b: &[u8]| b.first_chunk().map_or(u32::MAX, |b| u32::from_le_bytes(*b));
         let missed = self.gpu.map_read(&self.read, 4, None, word).await?;
         Ok((missed < self.first).then_some(ns))
