@@ -15,7 +15,7 @@ use wgfc::model::device_error;
 use wgfc::runtime::measure::measure_blocking;
 use wgfc::runtime::session::DeviceMemory;
 use wgfc::runtime::{Estimate, Gpu, Profile};
-use wgfc::{Decoder, Error, Fusion, Generator, GeneratorOptions, Request, output};
+use wgfc::{BatchGenerator, Decoder, Error, Fusion, GeneratorOptions, Request, output};
 
 /// Tokens before those that count, after half a second of them: clocks rise under load.
 const WARM_UP: usize = 8;
@@ -32,10 +32,12 @@ const RECOMPUTED: u32 = 50;
 struct Row {
     past: usize,
     dispatches: usize,
-    /// Bytes that a token reads and writes.
+    /// Bytes that a step reads and writes: a token of each sequence.
     bytes: u64,
-    /// Time of a token, in nanoseconds.
-    token: Estimate,
+    /// Time of a step, in nanoseconds.
+    step: Estimate,
+    /// Sequences at once.
+    batch: usize,
     profile: Profile,
 }
 
@@ -75,23 +77,28 @@ pub fn main(a: &BenchDecodeArgs, t: &Terminal) -> Result<(), Error> {
             "ran_on": name,
             "device_profile": chosen_for,
             "mode": mode,
+            "batch": a.batch,
             "random_weights": a.random_weights,
             "bandwidth_bytes_per_second": bandwidth,
             "device_memory_bytes": memory.total(),
             "peak_host_memory_bytes": wgfc::memory::peak(),
             "fused_against_unfused": check.as_ref().map(|c| serde_json::json!({
-                "relative_error": c.relative_error, "same_tokens": c.same_tokens, "steps": COMPARED,
+                "relative_error": c.relative_error, "same_tokens": c.same_tokens, "steps": COMPARED, "tokens": COMPARED * a.batch as usize,
             })),
             "past": rows.iter().map(|r| r.json(bandwidth)).collect::<Vec<_>>(),
         }));
         return Ok(());
     }
-    let mut s = format!("{} on {name}, {mode}, bound at {:.1} GB/s\n", shown(&a.model), bandwidth / 1e9);
+    let batch = if a.batch > 1 { format!(", {} sequences at once", a.batch) } else { String::new() };
+    let mut s =
+        format!("{} on {name}, {mode}{batch}, bound at {:.1} GB/s\n", shown(&a.model), bandwidth / 1e9);
     s += &format!("  compiled for the device profile: {chosen_for}\n");
     if let Some(c) = &check {
         s += &format!(
-            "  fused and unfused differ by {:.1e} over {COMPARED} steps, {} of {COMPARED} tokens are the same\n",
-            c.relative_error, c.same_tokens
+            "  fused and unfused differ by {:.1e} over {COMPARED} steps, {} of {} tokens are the same\n",
+            c.relative_error,
+            c.same_tokens,
+            COMPARED * a.batch as usize
         );
     }
     s += &format!(
@@ -130,7 +137,9 @@ fn cached(
     };
     let make = |options: &GeneratorOptions| {
         let _progress = t.spinner(format!("compiling {}", shown(&a.model)));
-        Generator::on_device(gpu.clone(), decoder, options).map_err(|e| without_weights(e, decoder.model()))
+        let batch = a.batch as usize;
+        BatchGenerator::on_device(gpu.clone(), decoder, batch, options)
+            .map_err(|e| without_weights(e, decoder.model()))
     };
     let mut generator = make(&options)?;
     kept.save(t);
@@ -142,6 +151,8 @@ fn cached(
     } else {
         None
     };
+    let batch = generator.batch();
+    let prompts = vec![[0].as_slice(); batch];
     let mut rows = vec![];
     for past in pasts {
         let _progress = t.spinner(format!("measuring {} with {past} past", shown(&a.model)));
@@ -149,14 +160,14 @@ fn cached(
         let warm = Instant::now();
         while warm.elapsed() < WARM {
             generator.pretend(past)?;
-            for token in generator.generate(&[0], &request(WARM_UP))? {
+            for token in generator.generate(&prompts, &request(WARM_UP))? {
                 token?;
             }
         }
         generator.pretend(past)?;
         let mut times = vec![];
         let mut before = Instant::now();
-        for token in generator.generate(&[0], &request(WARM_UP + tokens))? {
+        for token in generator.generate(&prompts, &request(WARM_UP + tokens))? {
             token?;
             let now = Instant::now();
             times.push((now - before).as_nanos() as f64);
@@ -168,7 +179,8 @@ fn cached(
             past,
             dispatches,
             bytes,
-            token: estimate(times.split_off(WARM_UP))?,
+            step: estimate(times.split_off(WARM_UP))?,
+            batch,
             profile: generator.profile(PROFILED)?,
         });
     }
@@ -190,19 +202,26 @@ fn options(a: &BenchDecodeArgs, kept: &Kept) -> GeneratorOptions {
     }
 }
 
-/// Runs both on the tokens of the first.
-fn compare(fused: &mut Generator, unfused: &mut Generator) -> Result<Check, Error> {
+/// Runs both on the tokens of the first; sequences of a model that tells them apart differ in length.
+fn compare(fused: &mut BatchGenerator, unfused: &mut BatchGenerator) -> Result<Check, Error> {
     let mut check = Check { relative_error: 0.0, same_tokens: 0 };
-    let mut token = 0;
+    let vocabulary = fused.vocabulary().max(1);
+    let length = |i: usize| if fused.ragged() { 1 + i % 3 } else { 1 };
+    let prompt = |i: usize| (i..i + length(i)).map(|t| (t % vocabulary) as i64).collect();
+    let mut feeds: Vec<Vec<i64>> = (0..fused.batch()).map(prompt).collect();
     for _ in 0..COMPARED {
-        let ((a, next), (b, other)) = (fused.logits(&[token])?, unfused.logits(&[token])?);
+        let given: Vec<&[i64]> = feeds.iter().map(Vec::as_slice).collect();
+        let ((a, next), (b, other)) = (fused.logits(&given)?, unfused.logits(&given)?);
         let (a, b) = (a.to_f32s().unwrap_or_default(), b.to_f32s().unwrap_or_default());
         let square = |v: f32| f64::from(v).powi(2);
-        let difference: f64 = a.iter().zip(&b).map(|(x, y)| square(x - y)).sum();
-        let size: f64 = b.iter().copied().map(square).sum();
-        check.relative_error = check.relative_error.max((difference / size.max(f64::MIN_POSITIVE)).sqrt());
-        check.same_tokens += usize::from(next == other);
-        token = next;
+        for (a, b) in a.chunks(vocabulary).zip(b.chunks(vocabulary)) {
+            let difference: f64 = a.iter().zip(b).map(|(x, y)| square(x - y)).sum();
+            let size: f64 = b.iter().copied().map(square).sum();
+            let error = (difference / size.max(f64::MIN_POSITIVE)).sqrt();
+            check.relative_error = check.relative_error.max(error);
+        }
+        check.same_tokens += next.iter().zip(&other).filter(|(a, b)| a == b).count();
+        feeds = next.into_iter().map(|t| vec![t]).collect();
     }
     Ok(check)
 }
@@ -236,7 +255,8 @@ fn recompute(
                 past: PROMPT.len(),
                 dispatches: model.session().program().dispatches.len(),
                 bytes: model.bytes(middle),
-                token: estimate(times)?,
+                step: estimate(times)?,
+                batch: 1,
                 profile: model.profile(&ids[..middle], PROFILED)?,
             };
             let memory = DeviceMemory::of([model.session()]);
@@ -251,43 +271,47 @@ fn estimate(times: Vec<f64>) -> Result<Estimate, Error> {
 }
 
 impl Row {
-    /// Seconds a token at this bandwidth.
+    /// Tokens a second, of all sequences together.
+    fn tokens(&self, step_ns: f64) -> f64 {
+        self.batch as f64 * 1e9 / step_ns
+    }
+    /// Seconds a step at this bandwidth.
     fn bound(&self, bandwidth: f64) -> f64 {
         self.bytes as f64 / bandwidth
     }
     fn json(&self, bandwidth: f64) -> serde_json::Value {
         serde_json::json!({
             "past": self.past,
-            "dispatches_per_token": self.dispatches,
-            "token_ns": estimate_json(self.token),
-            "tokens_per_second": 1e9 / self.token.median,
-            "bytes_per_token": self.bytes,
-            "bound_tokens_per_second": 1.0 / self.bound(bandwidth),
-            "share_of_bound": self.bound(bandwidth) * 1e9 / self.token.median,
+            "dispatches_per_step": self.dispatches,
+            "step_ns": estimate_json(self.step),
+            "tokens_per_second": self.tokens(self.step.median),
+            "tokens_per_second_of_a_sequence": 1e9 / self.step.median,
+            "bytes_per_step": self.bytes,
+            "bound_tokens_per_second": self.tokens(self.bound(bandwidth) * 1e9),
+            "share_of_bound": self.bound(bandwidth) * 1e9 / self.step.median,
             "profile": profile::json(&self.profile),
         })
     }
 }
 
 fn text(rows: &[Row], bandwidth: f64) -> String {
-    let heading =
-        ["past", "dispatches", "a token", "95% confidence", "tokens/s", "traffic", "bound", "share of it"];
-    let mut lines = vec![heading.map(String::from).to_vec()];
+    let several = rows.iter().any(|r| r.batch > 1);
+    let time = if several { "a step" } else { "a token" };
+    let mut heading = vec!["past", "dispatches", time, "95% confidence", "tokens/s"];
+    heading.extend(several.then_some("of a sequence"));
+    heading.extend(["traffic", "bound", "share of it"]);
+    let mut lines = vec![heading.iter().map(|h| (*h).to_owned()).collect::<Vec<String>>()];
     for r in rows {
-        let [median, interval] = estimate_text(Some(r.token));
+        let [median, interval] = estimate_text(Some(r.step));
         let bound = r.bound(bandwidth);
-        lines.push(vec![
-            r.past.to_string(),
-            r.dispatches.to_string(),
-            median,
-            interval,
-            format!("{:.1}", 1e9 / r.token.median),
-            bytes_text(r.bytes),
-            time_text(bound),
-            format!("{:.1}%", 100.0 * bound * 1e9 / r.token.median),
-        ]);
+        let mut line = vec![r.past.to_string(), r.dispatches.to_string(), median, interval];
+        line.push(format!("{:.1}", r.tokens(r.step.median)));
+        line.extend(several.then(|| format!("{:.1}", 1e9 / r.step.median)));
+        line.extend([bytes_text(r.bytes), time_text(bound)]);
+        line.push(format!("{:.1}%", 100.0 * bound * 1e9 / r.step.median));
+        lines.push(line);
     }
-    table(&lines, &[true; 8])
+    table(&lines, &vec![true; heading.len()])
 }
 
 /// A row for each dispatch, after the length of the past.

@@ -7,11 +7,11 @@
 
 use super::choose::{self, Choice};
 use super::roles::Step;
-use super::{Decoder, Generator, GeneratorOptions, Request, head, tokens};
+use super::{Decoder, Generator, GeneratorOptions, Request, head, no_output, tokens};
 use crate::model::device_error;
 use crate::{Error, Problem, Tensor};
-use wgfc_runtime::session::Value;
-use wgfc_runtime::{Gpu, Session};
+use wgfc_runtime::session::{DeviceMemory, Started, Value};
+use wgfc_runtime::{DeviceTensor, Gpu, Profile, Session};
 
 /// A decoder on a device for several sequences at once.
 ///
@@ -38,7 +38,8 @@ pub struct BatchGenerator {
 /// One sequence of the batch.
 #[derive(Clone, Debug, Default)]
 struct Row {
-    /// For each position of the cache, whether it holds a token of this sequence.
+    /// For each position of the cache, whether it holds a token of this sequence. A run that was begun too early
+    /// may have added one.
     real: Vec<bool>,
     /// The token that was generated last: the model has not seen it yet.
     pending: Option<i64>,
@@ -58,6 +59,16 @@ impl BatchGenerator {
     /// As [`Generator::new`]; a model for one sequence at a time.
     pub fn new(decoder: &Decoder, batch: usize, options: &GeneratorOptions) -> Result<BatchGenerator, Error> {
         let gpu = Gpu::request_blocking(&options.adapter).map_err(device_error)?;
+        BatchGenerator::on_device(gpu, decoder, batch, options)
+    }
+
+    /// [`BatchGenerator::new`] on a device that is open already, whatever `options.adapter` says.
+    pub fn on_device(
+        gpu: Gpu,
+        decoder: &Decoder,
+        batch: usize,
+        options: &GeneratorOptions,
+    ) -> Result<BatchGenerator, Error> {
         let (generator, own_ends) = Generator::build(gpu, decoder, options, batch)?;
         let ragged = generator.inputs.iter().any(|i| i.hides())
             && (own_ends || generator.inputs.iter().any(|i| i.places_each()));
@@ -89,6 +100,66 @@ impl BatchGenerator {
         self.generator.session()
     }
 
+    /// Whether sequences may differ in length.
+    pub fn ragged(&self) -> bool {
+        self.ragged
+    }
+    /// What it holds on the device now.
+    pub fn device_memory(&self) -> DeviceMemory {
+        self.generator.device_memory()
+    }
+    /// What one more token of each sequence costs behind `past` others, as [`Generator::cost`].
+    pub fn cost(&self, past: usize) -> (usize, u64) {
+        self.generator.cost(past)
+    }
+
+    /// As if each sequence had so many tokens, of which the cache knows nothing: to measure what one more takes.
+    ///
+    /// # Errors
+    /// More than the cache has room for.
+    pub fn pretend(&mut self, tokens: usize) -> Result<(), Error> {
+        self.generator.pretend(tokens)?;
+        self.rows.fill(Row { real: vec![true; tokens], pending: None });
+        Ok(())
+    }
+
+    /// The times of runs that take in one token of each sequence after those so far, which change nothing that
+    /// counts. The tokens are chosen greedily.
+    pub fn profile(&mut self, runs: usize) -> Result<Profile, Error> {
+        self.settle()?;
+        self.generator.reserve(self.generator.kept + 1)?;
+        let step = self.step(&vec![[0].as_slice(); self.rows.len()], 1);
+        let inputs = self.generator.inputs.iter();
+        let mut given: Vec<(&str, Tensor)> = inputs.map(|i| (i.name.as_str(), i.of(&step))).collect();
+        given.push((head::CHOICE, choose::greedy()));
+        self.generator.decode.profile_blocking(&given, runs).map_err(device_error)
+    }
+
+    /// Takes in tokens of each sequence, behind all that was there before, and returns the logits of those that
+    /// follow, `[batch, …, vocabulary]`, and the most likely tokens, which are not taken in.
+    ///
+    /// # Errors
+    /// As [`BatchGenerator::generate`] and its iterator.
+    pub fn logits(&mut self, tokens: &[&[i64]]) -> Result<(Tensor, Vec<i64>), Error> {
+        let mut all = self.generate(tokens, &Request::default())?;
+        let feeds = std::mem::take(&mut all.feeds);
+        drop(all);
+        let done = self.start(&feeds, &mut Choice::new(None, 0), &[head::LOGITS, head::TOKEN]);
+        let read = done.and_then(|started| started.read_blocking().map_err(device_error));
+        let read = read.and_then(|read| Ok((self.tokens_of(&read, &vec![false; feeds.len()])?, read)));
+        let (tokens, read) = match read {
+            Ok(read) => read,
+            Err(e) => {
+                self.settle()?;
+                return Err(e);
+            }
+        };
+        self.generator.kept = self.generator.decode.state_len();
+        self.rows.iter_mut().for_each(|r| r.pending = None);
+        let logits = read.into_iter().find(|(n, _)| n == head::LOGITS).ok_or_else(no_output)?;
+        Ok((logits.1, tokens.into_iter().flatten().collect()))
+    }
+
     /// Forgets all tokens of all sequences.
     pub fn reset(&mut self) -> Result<(), Error> {
         self.rows = vec![Row::default(); self.rows.len()];
@@ -104,6 +175,7 @@ impl BatchGenerator {
     /// As [`Generator::generate`], for all prompts at once; another number of prompts than of sequences;
     /// sequences of different lengths where the model has nothing that tells them apart.
     pub fn generate(&mut self, prompts: &[&[i64]], request: &Request) -> Result<BatchTokens<'_>, Error> {
+        self.settle()?;
         let mut problems = vec![];
         if prompts.len() != self.rows.len() {
             problems.push(Problem::with_help(
@@ -154,49 +226,26 @@ impl BatchGenerator {
             stop: request.stop.clone(),
             done: vec![false; feeds.len()],
             feeds,
+            next: None,
             batch: self,
         })
     }
 
-    /// Runs the feeds and chooses the tokens after them. An error leaves all as it was.
-    fn advance(
-        &mut self,
-        feeds: &[Vec<i64>],
-        done: &[bool],
-        choice: &mut Choice,
-    ) -> Result<Vec<Option<i64>>, Error> {
-        let before = self.generator.decode.state_len();
-        let next = self.next_tokens(feeds, done, choice);
-        match &next {
-            Ok(tokens) => {
-                for (row, t) in self.rows.iter_mut().zip(tokens) {
-                    row.pending = t.or(row.pending);
-                }
-            }
-            Err(_) => {
-                for row in &mut self.rows {
-                    row.real.truncate(before);
-                }
-                if self.generator.decode.state_len() != before {
-                    self.generator.decode.rewind(before).map_err(device_error)?;
-                }
-            }
-        }
-        next
+    /// Undoes runs beyond the positions that count.
+    fn settle(&mut self) -> Result<(), Error> {
+        let kept = self.generator.kept;
+        self.rows.iter_mut().for_each(|r| r.real.truncate(kept));
+        self.generator.settle()
     }
 
-    fn next_tokens(
-        &mut self,
-        feeds: &[Vec<i64>],
-        done: &[bool],
-        choice: &mut Choice,
-    ) -> Result<Vec<Option<i64>>, Error> {
+    /// Begins the runs that take in the feeds, and choose the tokens after them.
+    fn start(&mut self, feeds: &[Vec<i64>], choice: &mut Choice, outputs: &[&str]) -> Result<Started, Error> {
         let longest = feeds.iter().map(Vec::len).max().unwrap_or(0);
         let even = feeds.iter().all(|f| f.len() == longest);
         // The last token of each goes alone where they are not below each other, so that one run ends with all.
-        let together = if even { longest } else { longest.saturating_sub(1) };
         let body = |f: &'_ Vec<i64>| if even { f.len() } else { f.len().saturating_sub(1) };
-        let mut out = None;
+        let together = if even { longest } else { longest.saturating_sub(1) };
+        let mut started = None;
         let mut at = 0;
         while at < together {
             let n = self.generator.chunk.min(together - at);
@@ -204,36 +253,23 @@ impl BatchGenerator {
                 feeds.iter().map(|f| &f[at.min(body(f))..(at + n).min(body(f))]).collect();
             at += n;
             let last = even && at == together;
-            out = self.run(&columns, n, last.then_some((&mut *choice, head::TOKEN)))?;
+            started = self.run(&Feed::Host(&columns, n), last.then_some((&mut *choice, outputs)))?;
         }
         if !even {
             let columns: Vec<&[i64]> = feeds.iter().map(|f| &f[body(f)..]).collect();
-            out = self.run(&columns, 1, Some((choice, head::TOKEN)))?;
+            started = self.run(&Feed::Host(&columns, 1), Some((choice, outputs)))?;
         }
-        let out = out.and_then(|t| t.scalars()).unwrap_or_default();
-        let mut tokens = vec![];
-        for (i, done) in done.iter().enumerate() {
-            let token = out.get(i).map(|t| t.as_i64()).ok_or_else(super::no_output)?;
-            tokens.push(match token {
-                _ if *done => None,
-                choose::NONE => return Err(choose::nothing_to_choose()),
-                t if (0..self.vocabulary() as i64).contains(&t) => Some(t),
-                t => return Err(Error::Internal(format!("the device chose token {t}"))),
-            });
-        }
-        Ok(tokens)
+        started.ok_or_else(no_output)
     }
 
-    /// Runs `n` tokens of each sequence, those that have fewer filled up behind; chooses the next ones and
-    /// reads an output back, if that is asked for.
-    fn run(
-        &mut self,
-        columns: &[&[i64]],
-        n: usize,
-        output: Option<(&mut Choice, &str)>,
-    ) -> Result<Option<Tensor>, Error> {
-        let g = &mut self.generator;
-        let past = g.decode.state_len();
+    /// Begins the run that takes in the tokens that `run` chooses, of those that are not done.
+    fn follow(&mut self, run: &Started, done: &[bool], choice: &mut Choice) -> Result<Started, Error> {
+        let token = run.output(head::TOKEN).ok_or_else(no_output)?.clone();
+        self.run(&Feed::Device(token, done), Some((choice, &[head::TOKEN])))?.ok_or_else(no_output)
+    }
+
+    /// What a run of `n` tokens of each sequence takes, those that have fewer filled up behind.
+    fn step(&self, columns: &[&[i64]], n: usize) -> Step {
         let mut step = Step { rows: columns.len(), ..Step::default() };
         for (tokens, row) in columns.iter().zip(&self.rows) {
             let seen = row.seen();
@@ -242,13 +278,32 @@ impl BatchGenerator {
             step.mask.extend(row.real.iter().map(|r| i64::from(*r)));
             step.mask.extend(std::iter::repeat_n(1, n));
         }
-        g.reserve(past + n)?;
+        step
+    }
+
+    /// Begins a run; with a choice one that chooses the next tokens, whose outputs are read later.
+    fn run(
+        &mut self,
+        feed: &Feed<'_>,
+        output: Option<(&mut Choice, &[&str])>,
+    ) -> Result<Option<Started>, Error> {
+        let empty = vec![[].as_slice(); self.rows.len()];
+        let (columns, n) = match feed {
+            Feed::Host(columns, n) => (*columns, *n),
+            Feed::Device(..) => (&empty[..], 1),
+        };
+        let step = self.step(columns, n);
+        let g = &mut self.generator;
+        g.reserve(g.decode.state_len() + n)?;
         let (words, limits, wanted) = match output {
             None => (choose::greedy(), Default::default(), None),
-            Some((choice, name)) => (choice.words(), choice.limits(), Some(name)),
+            Some((choice, outputs)) => (choice.words(), choice.limits(), Some(outputs)),
         };
-        let mut given: Vec<(&str, Value)> =
-            g.inputs.iter().map(|i| (i.name.as_str(), i.of(&step).into())).collect();
+        let value = |i: &super::roles::Input| match feed {
+            Feed::Device(token, _) if i.is_ids() => token.clone().into(),
+            _ => i.of(&step).into(),
+        };
+        let mut given: Vec<(&str, Value)> = g.inputs.iter().map(|i| (i.name.as_str(), value(i))).collect();
         given.push((head::CHOICE, words.clone().into()));
         let session = tokens::session(&mut g.prefill, &mut g.decode, n);
         let started = match (wanted, g.limited.get_mut(&limits)) {
@@ -256,17 +311,43 @@ impl BatchGenerator {
                 session.run_on_device_blocking(&given).map_err(device_error)?;
                 None
             }
-            (Some(name), Some(limited)) if name == head::TOKEN => {
-                Some(tokens::chosen(session, limited, &given, words, &[name])?)
+            (Some(outputs), Some(limited)) => Some(tokens::chosen(session, limited, &given, words, outputs)?),
+            (Some(outputs), None) => {
+                Some(session.start_blocking(&given, Some(outputs)).map_err(device_error)?)
             }
-            (Some(name), _) => Some(session.start_blocking(&given, Some(&[name])).map_err(device_error)?),
         };
-        let read = started.map(|s| s.read_blocking()).transpose().map_err(device_error)?;
-        for (tokens, row) in columns.iter().zip(&mut self.rows) {
-            row.real.extend((0..n).map(|j| j < tokens.len()));
+        for (i, row) in self.rows.iter_mut().enumerate() {
+            match feed {
+                Feed::Host(columns, n) => row.real.extend((0..*n).map(|j| j < columns[i].len())),
+                Feed::Device(_, done) => row.real.push(!done[i]),
+            }
         }
-        Ok(read.and_then(|r| r.into_iter().next()).map(|(_, t)| t))
+        Ok(started)
     }
+
+    /// The tokens among outputs that were read, of the sequences that are not done.
+    fn tokens_of(&self, outputs: &[(String, Tensor)], done: &[bool]) -> Result<Vec<Option<i64>>, Error> {
+        let out = outputs.iter().find(|(n, _)| n == head::TOKEN);
+        let out = out.and_then(|(_, t)| t.scalars()).unwrap_or_default();
+        let token = |(i, done): (usize, &bool)| {
+            let token = out.get(i).map(|t| t.as_i64()).ok_or_else(no_output)?;
+            match token {
+                _ if *done => Ok(None),
+                choose::NONE => Err(choose::nothing_to_choose()),
+                t if (0..self.vocabulary() as i64).contains(&t) => Ok(Some(t)),
+                t => Err(Error::Internal(format!("the device chose token {t}"))),
+            }
+        };
+        done.iter().enumerate().map(token).collect()
+    }
+}
+
+/// What a run takes in.
+enum Feed<'a> {
+    /// Tokens of each sequence, at most so many.
+    Host(&'a [&'a [i64]], usize),
+    /// A token of each sequence, on the device; those that are done take in nothing.
+    Device(DeviceTensor, &'a [bool]),
 }
 
 /// The tokens of several sequences as they are generated. See [`BatchGenerator::generate`].
@@ -279,32 +360,56 @@ pub struct BatchTokens<'g> {
     left: usize,
     stop: Vec<i64>,
     choice: Choice,
+    /// The run for the next tokens, begun already.
+    next: Option<Result<Started, Error>>,
+}
+
+impl BatchTokens<'_> {
+    fn advance(&mut self) -> Result<Vec<Option<i64>>, Error> {
+        let run = match self.next.take() {
+            Some(run) => run?,
+            None => self.batch.start(&self.feeds, &mut self.choice, &[head::TOKEN])?,
+        };
+        let after = self.batch.generator.decode.state_len();
+        if self.left > 0 {
+            self.next = Some(self.batch.follow(&run, &self.done, &mut self.choice));
+        }
+        let read = run.read_blocking().map_err(device_error)?;
+        let tokens = self.batch.tokens_of(&read, &self.done)?;
+        self.batch.generator.kept = after;
+        for ((row, done), token) in self.batch.rows.iter_mut().zip(&mut self.done).zip(&tokens) {
+            row.pending = token.or(row.pending);
+            if !*done && token.is_some_and(|t| self.stop.contains(&t)) {
+                *done = true;
+                // The model need not see it before the sequence is continued; the run that was begun did.
+                row.real.iter_mut().skip(after).for_each(|r| *r = false);
+            }
+        }
+        Ok(tokens)
+    }
 }
 
 impl Iterator for BatchTokens<'_> {
     type Item = Result<Vec<Option<i64>>, Error>;
 
     fn next(&mut self) -> Option<Result<Vec<Option<i64>>, Error>> {
-        if self.done.iter().all(|d| *d) {
-            return None;
-        }
         self.left = self.left.checked_sub(1)?;
-        let tokens = self.batch.advance(&self.feeds, &self.done, &mut self.choice);
-        match &tokens {
-            Ok(tokens) => {
-                for ((feed, done), t) in self.feeds.iter_mut().zip(&mut self.done).zip(tokens) {
-                    feed.clear();
-                    feed.extend(t);
-                    *done |= t.is_none_or(|t| self.stop.contains(&t));
-                    if *done {
-                        // The model need not see it before the sequence is continued.
-                        feed.clear();
-                    }
-                }
+        let tokens = self.advance();
+        if tokens.is_err() || self.done.iter().all(|d| *d) {
+            self.left = 0;
+            self.next = None;
+            if let Err(e) = self.batch.settle() {
+                return Some(tokens.and(Err(e)));
             }
-            Err(_) => self.left = 0,
         }
         Some(tokens)
+    }
+}
+
+impl Drop for BatchTokens<'_> {
+    fn drop(&mut self) {
+        // Whatever goes wrong here, the next use says.
+        let _ = self.batch.settle();
     }
 }
 
@@ -331,12 +436,13 @@ mod tests {
             for at in [0, 4] {
                 let columns: Vec<&[i64]> =
                     bodies.iter().map(|b| &b[at.min(b.len())..(at + 4).min(b.len())]).collect();
-                all.run(&columns, if at == 0 { 4 } else { 2 }, None).unwrap();
+                all.run(&Feed::Host(&columns, if at == 0 { 4 } else { 2 }), None).unwrap();
             }
             let last: Vec<&[i64]> = feeds.iter().map(|f| &f[f.len() - 1..]).collect();
             for next in [last, vec![&[1], &[2], &[3], &[4]], vec![&[5], &[5], &[5], &[5]]] {
                 let mut greedy = Choice::new(None, 37);
-                let got = all.run(&next, 1, Some((&mut greedy, head::LOGITS))).unwrap().unwrap();
+                let run = all.run(&Feed::Host(&next, 1), Some((&mut greedy, &[head::LOGITS])));
+                let got = run.unwrap().unwrap().read_blocking().unwrap().remove(0).1;
                 assert_eq!(got.shape, [4, 1, 37]);
                 let got = got.to_f32s().unwrap();
                 for (i, feed) in feeds.iter().enumerate() {

@@ -161,10 +161,10 @@ fn decoding_is_measured() {
     let v = decode("--past|3|--past|20|--tokens|5|--without|key-parts|--json").exits(0).json();
     let rows = v["past"].as_array().unwrap();
     let csv = std::fs::read_to_string(d.path().join("d.csv")).unwrap();
-    let all = rows.iter().map(|r| r["dispatches_per_token"].as_u64().unwrap()).sum::<u64>();
+    let all = rows.iter().map(|r| r["dispatches_per_step"].as_u64().unwrap()).sum::<u64>();
     assert_eq!((rows.len(), csv.lines().count() as u64), (2, all + 1), "{csv}");
     assert!(csv.starts_with("past,dispatch,kernel,family,"), "{csv}");
-    for key in ["tokens_per_second", "share_of_bound", "bytes_per_token"] {
+    for key in ["tokens_per_second", "share_of_bound", "bytes_per_step"] {
         assert!(rows[1][key].as_f64().is_some_and(|x| x > 0.0), "{key}: {v}");
     }
     let v = decode("--prefix-recompute|--tokens|4|--json").exits(0).json();
@@ -172,6 +172,17 @@ fn decoding_is_measured() {
     decode("--past|30|--capacity|32").exits(1).says("may grow to 32");
     decode("--past|33|--capacity|32").exits(1).says("32");
     decode("--prefix-recompute|--check").exits(1).says("cannot be used with");
+    decode("--batch|2").exits(1).says("export it with a symbolic batch size");
+    let several =
+        format!("bench|decode|{}|--batch|3|--past|5|--tokens|3", fixture("small/decoder-ragged/model.onnx"));
+    wgfc(d.path(), &format!("{several}|--check"))
+        .exits(0)
+        .prints("24 of 24 tokens are the same")
+        .prints("of a sequence");
+    let v = wgfc(d.path(), &format!("{several}|--json")).exits(0).json();
+    let rate = |key: &str| v["past"][0][key].as_f64().unwrap();
+    let share = rate("tokens_per_second") / rate("tokens_per_second_of_a_sequence");
+    assert!((share - 3.0).abs() < 1e-9, "{v}");
     wgfc(d.path(), &format!("bench|decode|{}", mlp())).exits(2).says("token ids");
 }
 

@@ -139,6 +139,7 @@ pub struct BenchLoopsArgs {
 Examples:
   wgfc bench decode qwen2.5-0.5b.onnx --random-weights --past 64 --past 2048 --check
   wgfc bench decode qwen2.5-0.5b/ --tokens 200 --csv dispatches.csv
+  wgfc bench decode qwen2.5-0.5b/ --batch 32 --precision f16
   wgfc bench decode qwen2.5-0.5b/ --prefix-recompute
 
 Greedy, batch 1, one token a run: the cache, the choice and the token stay on the device, and the host reads
@@ -151,7 +152,10 @@ pub struct BenchDecodeArgs {
     /// Positions in the cache before the tokens that count; may be repeated [default: 64]
     #[arg(long, value_name = "N", conflicts_with = "prefix_recompute")]
     pub past: Vec<usize>,
-    /// Tokens that count [default: 64; with --prefix-recompute 50]
+    /// Sequences at once, each with a cache of its own
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=65535), conflicts_with = "prefix_recompute")]
+    pub batch: u32,
+    /// Tokens of each sequence that count [default: 64; with --prefix-recompute 50]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     pub tokens: Option<u32>,
     /// Room in the cache, in positions; without it the longest past and the tokens fit
