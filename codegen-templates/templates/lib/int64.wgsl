@@ -162,29 +162,19 @@ fn gcd_i64(a: vec2<u32>, b: vec2<u32>) -> vec2<u32> {
 
 // Shifts; by 64 or more gives 0.
 fn shl_64(a: vec2<u32>, b: vec2<u32>) -> vec2<u32> {
-    if (b.y != 0u || b.x >= 64u) {
-        return vec2<u32>(0u, 0u);
-    }
-    if (b.x >= 32u) {
-        return vec2<u32>(0u, a.x << (b.x - 32u));
-    }
-    if (b.x == 0u) {
-        return a;
-    }
-    return vec2<u32>(a.x << b.x, (a.y << b.x) | (a.x >> (32u - b.x)));
+    let by = b.x & 31u;
+    let low = a.x << by;
+    let high = (a.y << by) | ((a.x >> 1u) >> (31u - by));
+    let shifted = select(vec2<u32>(low, high), vec2<u32>(0u, low), b.x >= 32u);
+    return select(shifted, vec2<u32>(0u, 0u), b.y != 0u || b.x >= 64u);
 }
 
 fn shr_u64(a: vec2<u32>, b: vec2<u32>) -> vec2<u32> {
-    if (b.y != 0u || b.x >= 64u) {
-        return vec2<u32>(0u, 0u);
-    }
-    if (b.x >= 32u) {
-        return vec2<u32>(a.y >> (b.x - 32u), 0u);
-    }
-    if (b.x == 0u) {
-        return a;
-    }
-    return vec2<u32>((a.x >> b.x) | (a.y << (32u - b.x)), a.y >> b.x);
+    let by = b.x & 31u;
+    let high = a.y >> by;
+    let low = (a.x >> by) | ((a.y << 1u) << (31u - by));
+    let shifted = select(vec2<u32>(low, high), vec2<u32>(high, 0u), b.x >= 32u);
+    return select(shifted, vec2<u32>(0u, 0u), b.y != 0u || b.x >= 64u);
 }
 
 fn shr_i64(a: vec2<u32>, b: vec2<u32>) -> vec2<u32> {
@@ -202,9 +192,6 @@ fn i64_from_i32(a: i32) -> vec2<u32> {
 
 // To the nearest, ties to even.
 fn f32_from_u64(a: vec2<u32>) -> f32 {
-    if (a.y == 0u) {
-        return f32_from_u32(a.x);
-    }
     let shift = countLeadingZeros(a.y);
     let s = shl_64(a, vec2<u32>(shift, 0u));
     return f32_from_u32(s.y | select(0u, 1u, s.x != 0u)) * bitcast<f32>((159u - shift) << 23u);

@@ -384,6 +384,19 @@ fn combining(
     let Some(function) = function else {
         return Err(Diagnostic::internal(format!("stores of {dtype} that combine: {how:?}")));
     };
+    // A look costs less than an atomic that changes nothing.
+    let changes = match how {
+        Some(ReduceOp::Max) => Some("<"),
+        Some(ReduceOp::Min) => Some(">"),
+        _ => None,
+    };
+    if let (32, Some(than)) = (dtype.bits(), changes) {
+        return Ok(vec![
+            format!("if (atomicLoad(&{name}[{at}]) {than} {v}) {{"),
+            format!("    {function}(&{name}[{at}], {v});"),
+            "}".into(),
+        ]);
+    }
     if dtype.bits() == 32 {
         return Ok(vec![format!("{function}(&{name}[{at}], {v});")]);
     }

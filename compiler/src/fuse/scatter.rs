@@ -349,7 +349,6 @@ fn places(f: &mut Body, most: &Dim) -> u32 {
 /// A float as a number of `2^(greatest exponent − places)`, rounded to the nearest; operands: it and the greatest exponent
 /// that its element meets. Where that is of infinities or NaN it is 1 for +∞, 2³² for −∞, both for NaN and 0 for numbers.
 fn fixed_point(most: &Dim) -> wgfc_ir::ScalarFn {
-    let wide = DType::U64;
     let mut f = Body::default();
     let own = exponent(&mut f);
     let (x, greatest) = (f.arg(0), f.arg(1));
@@ -364,35 +363,41 @@ fn fixed_point(most: &Dim) -> wgfc_ir::ScalarFn {
     let subnormal = f.binary(B::Eq, biased, zero);
     let first = f.select(subnormal, zero, hidden);
     let significand = f.binary(B::Or, fraction, first);
-    let significand = f.cast(wide, significand);
+    // Bits to the left, or, of a number that is too small for that, to the right and rounded: 31 leave nothing of it.
     let by = f.i32(FRACTION);
     let up = f.binary(B::Sub, places, by);
-    let up = f.cast(wide, up);
-    let number = f.binary(B::Shl, significand, up);
     let down = f.binary(B::Sub, greatest, own);
-    let down = f.cast(wide, down);
-    let one = f.u64(1);
-    let half = f.binary(B::Shl, one, down);
+    let (left, right) = (f.binary(B::Sub, up, down), f.binary(B::Sub, down, up));
+    let (none, most) = (f.i32(0), f.i32(31));
+    let (left, right) = (f.binary(B::Max, left, none), f.binary(B::Max, right, none));
+    let right = f.binary(B::Min, right, most);
+    let (left, right) = (f.cast(DType::U32, left), f.cast(DType::U32, right));
+    let one = f.u32(1);
+    let half = f.binary(B::Shl, one, right);
     let half = f.binary(B::Shr, half, one);
-    let number = f.binary(B::Add, number, half);
-    let number = f.binary(B::Shr, number, down);
+    let number = f.binary(B::Add, significand, half);
+    let number = f.binary(B::Shr, number, right);
+    let number = f.cast(DType::I32, number);
     let sign = f.u32(1 << 31);
     let sign = f.binary(B::And, bits, sign);
     let positive = f.binary(B::Eq, sign, zero);
-    let none = f.u64(0);
+    let none = f.i32(0);
     let negated = f.binary(B::Sub, none, number);
     let number = f.select(positive, number, negated);
+    let (number, left) = (f.cast(DType::I64, number), f.cast(DType::I64, left));
+    let number = f.binary(B::Shl, number, left);
     // Those that are no numbers.
     let is_number = f.binary(B::Ne, biased, all_ones);
     let infinite = f.binary(B::Eq, fraction, zero);
-    let (plus, minus, both) = (f.u64(1), f.u64(1 << 32), f.u64((1 << 32) + 1));
+    let wide = |f: &mut Body, v| f.int(DType::I64, v);
+    let (none, plus, minus, both) =
+        (wide(&mut f, 0), wide(&mut f, 1), wide(&mut f, 1 << 32), wide(&mut f, (1 << 32) + 1));
     let sided = f.select(positive, plus, minus);
     let flag = f.select(infinite, sided, both);
     let flag = f.select(is_number, none, flag);
     let special = f.i32(SPECIAL);
     let flags = f.binary(B::Eq, greatest, special);
-    let number = f.select(flags, flag, number);
-    f.cast(DType::I64, number);
+    f.select(flags, flag, number);
     f.0
 }
 
