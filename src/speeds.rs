@@ -43,6 +43,9 @@ impl fmt::Display for Source {
 /// The speeds of devices of an adapter's kind.
 pub fn named(adapter: &AdapterSummary) -> (Source, Speeds) {
     let (name, speeds) = match adapter.kind.as_str() {
+        _ if adapter.is_software && adapter.name.contains("SwiftShader") => {
+            ("swiftshader", Speeds::SWIFTSHADER)
+        }
         _ if adapter.is_software => ("software", Speeds::SOFTWARE),
         "discrete" => ("discrete", Speeds::DISCRETE),
         "integrated" => ("integrated", Speeds::INTEGRATED),

@@ -77,7 +77,7 @@ impl DeviceProfile {
     }
 
     /// The names of the profiles that [`DeviceProfile::named`] knows.
-    pub const NAMES: [&'static str; 4] = ["portable", "discrete", "integrated", "software"];
+    pub const NAMES: [&'static str; 5] = ["portable", "discrete", "integrated", "software", "swiftshader"];
 
     /// The limits that every WebGPU device has, with the speeds of a kind of devices.
     pub fn named(name: &str) -> Option<DeviceProfile> {
@@ -86,6 +86,7 @@ impl DeviceProfile {
             "discrete" => Speeds::DISCRETE,
             "integrated" => Speeds::INTEGRATED,
             "software" => Speeds::SOFTWARE,
+            "swiftshader" => Speeds::SWIFTSHADER,
             _ => return None,
         };
         Some(DeviceProfile { speeds, ..DeviceProfile::default() })
@@ -187,7 +188,7 @@ impl Speeds {
         exchange: 3e-6,
     };
 
-    /// A software adapter: measured by `wgfc device --measure` on llvmpipe (Mesa 22.3, LLVM 15) with two hardware threads
+    /// A software adapter of Mesa's kind: measured by `wgfc device --measure` on llvmpipe (Mesa 22.3, LLVM 15) with two hardware threads
     /// of one core of an EPYC, the best of six times.
     pub const SOFTWARE: Speeds = Speeds {
         bandwidth: 1.1e9,
@@ -208,6 +209,26 @@ impl Speeds {
         // Which of them run is up to the system.
         resident_workgroups: 1.0,
         exchange: 5e-6,
+    };
+
+    /// SwiftShader, the software adapter of Chromium: measured likewise on the same cores. What waits for others changes places with
+    /// them four invocations at a time, so that barriers are dear.
+    pub const SWIFTSHADER: Speeds = Speeds {
+        bandwidth: 2.1e9,
+        flops_f32: 12.5e9,
+        // It has no f16.
+        flops_f16: 12.5e9,
+        flops_matrix: 12.5e9,
+        dispatch_cost: 17e-6,
+        cores: 1.0,
+        resident: 64.0,
+        memory_latency: 17.0,
+        operation: 21e-9,
+        barrier: 10.3e-6,
+        workgroup_bandwidth: 1.8e9,
+        cache_bandwidth: 2.1e9,
+        resident_workgroups: 1.0,
+        exchange: 20e-6,
     };
 
     /// How much longer a dispatch takes that does something: beside its work it ramps up and drains. On an H100 that

@@ -333,7 +333,7 @@ pub struct CompileArgs {
     /// `wgfc device --measure` found them, or as adapters of its kind have them
     #[arg(long)]
     pub for_device: bool,
-    /// Compile for this device profile: portable, discrete, integrated, software, or a file like those that
+    /// Compile for this device profile: portable, discrete, integrated, software, swiftshader, or a file like those that
     /// `wgfc device --measure` stores [default: portable]
     #[arg(long, value_name = "NAME|FILE", conflicts_with_all = ["for_device", "adapter"])]
     pub profile: Option<String>,
@@ -420,7 +420,7 @@ pub struct InspectArgs {
     pub compile: CompileOptions,
     #[command(flatten)]
     pub like: LikeArgs,
-    /// Plan for this device profile, whose speeds time bounds are for: portable, discrete, integrated, software, or a
+    /// Plan for this device profile, whose speeds time bounds are for: portable, discrete, integrated, software, swiftshader, or a
     /// file like those that `wgfc device --measure` stores
     #[arg(long, value_name = "NAME|FILE", default_value = "portable")]
     pub profile: String,

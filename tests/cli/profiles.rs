@@ -8,7 +8,7 @@ fn profiles_are_named_or_files() {
     let model = mlp();
     let compile = |rest: &str| wgfc(d.path(), &format!("compile|{model}|-o|out|--force{rest}"));
     assert_eq!(compile("|--json").exits(0).json()["device_profile"], "portable");
-    for name in ["portable", "discrete", "integrated", "software"] {
+    for name in ["portable", "discrete", "integrated", "software", "swiftshader"] {
         assert_eq!(compile(&format!("|--json|--profile|{name}")).exits(0).json()["device_profile"], name);
     }
     std::fs::write(d.path().join("p.json"), r#"{"version":1,"speeds":{"cores":7}}"#).unwrap();

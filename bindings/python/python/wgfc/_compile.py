@@ -78,7 +78,7 @@ def compile(
         Compile for the limits and speeds of an adapter, a part of its name, its number or one of ``wgfc.adapters()``, with what
         ``wgfc tune`` and ``wgfc device --measure`` found on it. Without it the program runs on every WebGPU device.
     ``profile``, ``tuning``, ``schedules``
-        A device profile, by name (``"portable"``, ``"discrete"``, ``"integrated"``, ``"software"``) or from a file; files of measured
+        A device profile, by name (``"portable"``, ``"discrete"``, ``"integrated"``, ``"software"``, ``"swiftshader"``) or from a file; files of measured
         and of hand-written schedules.
     ``graph_only``
         Read no weights: the program can be inspected, not run.
