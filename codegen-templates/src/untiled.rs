@@ -1,6 +1,6 @@
-//! Products of matrices without tiles: of short sums, each made by one thread.
+//! Products of matrices without tiles: a thread makes its results alone.
 //!
-//! [`Serial`] expects in the module what [`matmul`](crate::matmul) describes, of operands that are read one by one;
+//! [`Serial`] and [`Block`] expect in the module what [`matmul`](crate::matmul) describes, of operands that are read one by one;
 //! [`Window`] is given its sums as text.
 
 use crate::matmul::{Common, Extents};
@@ -48,6 +48,56 @@ impl Serial {
             threads: self.threads,
             unrolled: (0..self.unrolled).collect(),
             rest: self.rest,
+        };
+        render(&slots)
+    }
+}
+
+/// Parameters of the product with a block of results a thread.
+#[derive(Clone, Debug)]
+pub struct Block {
+    /// Text before the entry point: declarations of the bindings, and functions.
+    pub preamble: String,
+    /// Statements that the extents need, indented by 4.
+    pub setup: String,
+    /// The extents of the product.
+    pub extents: Extents,
+    /// Invocations of a workgroup.
+    pub threads: u32,
+    /// Rows and columns that an invocation makes.
+    pub block: [u32; 2],
+    /// Whether rows and columns are multiples of the block's.
+    pub whole: [bool; 2],
+}
+
+#[derive(Serialize)]
+struct BlockSlots<'a> {
+    #[serde(flatten)]
+    common: Common<'a>,
+    threads: u32,
+    block_rows: u32,
+    block_cols: u32,
+    whole_rows: bool,
+    whole_cols: bool,
+}
+
+impl Template for BlockSlots<'_> {
+    const NAME: &'static str = "matmul_block.wgsl";
+}
+
+impl Block {
+    /// The module's text.
+    ///
+    /// # Errors
+    /// A defect of the template.
+    pub fn render(&self) -> Result<String, RenderError> {
+        let slots = BlockSlots {
+            common: self.extents.common(&self.preamble, &self.setup, "index", "row_blocks * col_blocks"),
+            threads: self.threads,
+            block_rows: self.block[0],
+            block_cols: self.block[1],
+            whole_rows: self.whole[0],
+            whole_cols: self.whole[1],
         };
         render(&slots)
     }

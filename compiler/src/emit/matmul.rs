@@ -18,7 +18,7 @@ use crate::schedule::products::problem::{self, Side, four, four_stores, operands
 use crate::schedule::products::{self, Product};
 use std::fmt::Write;
 use wgfc_codegen_templates::matmul::{Access, Extents, Tiled};
-use wgfc_codegen_templates::untiled::Serial;
+use wgfc_codegen_templates::untiled::{Block, Serial};
 use wgfc_ir::{Dim, Poly, Reg};
 
 /// Writes a product as its schedule says.
@@ -43,7 +43,7 @@ pub(super) fn emit(
         }
         Product::Cooperative(s) => return cooperative::emit(kernel, [x, y], cx, s),
         Product::Window(s) => return window::emit(kernel, [x, y], cx, s),
-        Product::Tiled(_) | Product::Serial(_) => {}
+        Product::Tiled(_) | Product::Block(_) | Product::Serial(_) => {}
     }
     let divides = |d: &Dim, by: u32| d.as_const().is_some_and(|d| d > 0 && d % i64::from(by) == 0);
     let fours = match schedule {
@@ -122,6 +122,16 @@ pub(super) fn emit(
             };
             let tiles = &rows.ceil_div(i64::from(shape.rows)) * &cols.ceil_div(i64::from(shape.cols));
             (t.render(), shape.threads(), shape.workgroup_bytes(buffers), &tiles * batch)
+        }
+        Product::Block(products::Block { threads, rows: block_rows, cols: block_cols }) => {
+            let (threads, block) = (*threads, [*block_rows, *block_cols]);
+            if block.contains(&0) || threads == 0 {
+                return Err(Diagnostic::internal(format!("{schedule:?} has no results")));
+            }
+            let whole = [divides(rows, block[0]), divides(cols, block[1])];
+            let t = Block { preamble, setup, extents, threads, block, whole };
+            let blocks = &rows.ceil_div(i64::from(block[0])) * &cols.ceil_div(i64::from(block[1]));
+            (t.render(), threads, 0, (&blocks * batch).ceil_div(i64::from(threads)))
         }
         Product::Serial(products::Serial { threads, unrolled }) => {
             let (threads, unrolled) = (*threads, *unrolled);

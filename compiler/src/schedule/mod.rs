@@ -147,6 +147,7 @@ impl Schedule {
             }
             (Schedule::Product(products::Product::Thin(s)), Family::Matmul(_)) => s.shape.threads(),
             (Schedule::Product(products::Product::Window(s)), Family::Matmul(_)) => s.threads,
+            (Schedule::Product(products::Product::Block(s)), Family::Matmul(_)) => s.threads,
             (Schedule::Product(products::Product::Serial(s)), Family::Matmul(_)) => s.threads,
             (Schedule::Attention(attention::Attention::Tiled(s)), Family::Attention(_)) => {
                 s.tiles.is_sound().then(|| s.tiles.threads())?

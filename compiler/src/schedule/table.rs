@@ -171,7 +171,7 @@ mod tests {
     use wgfc_codegen_templates::thin::ThinShape;
 
     fn any_schedule() -> impl Strategy<Value = Schedule> {
-        (any::<[u32; 8]>(), any::<[bool; 3]>(), 0..19usize).prop_map(
+        (any::<[u32; 8]>(), any::<[bool; 3]>(), 0..20usize).prop_map(
             |([a, b, c, d, e, f, g, h], [p, q, r], which)| {
                 use {attention::Attention, products::Product};
                 let tile = TileShape { rows: a, cols: b, k: c, thread_rows: d, thread_cols: e, split: f };
@@ -219,6 +219,7 @@ mod tests {
                         bytes: g,
                         subgroup: h,
                     })),
+                    19 => Schedule::Product(Product::Block(products::Block { threads: a, rows: b, cols: c })),
                     8 => Schedule::Product(Product::Serial(products::Serial { threads: a, unrolled: b })),
                     9 => {
                         let tiles = Tiles {

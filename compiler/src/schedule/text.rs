@@ -79,6 +79,7 @@ fields! {
     products::Cooperative { shape, subgroup }
     products::Thin { shape, staged, bytes, subgroup }
     products::window::Window { threads, rows, cols }
+    products::Block { threads, rows, cols }
     products::Serial { threads, unrolled }
     Tiles { queries, thread_queries, keys, lanes, depth, kept, ahead }
     attention::Tiled { tiles, subgroup }
@@ -122,6 +123,7 @@ impl Schedule {
             Schedule::Product(Product::Cooperative(s)) => (s.write("", &mut out), "product cooperative"),
             Schedule::Product(Product::Thin(s)) => (s.write("", &mut out), "product thin"),
             Schedule::Product(Product::Window(s)) => (s.write("", &mut out), "product window"),
+            Schedule::Product(Product::Block(s)) => (s.write("", &mut out), "product block"),
             Schedule::Product(Product::Serial(s)) => (s.write("", &mut out), "product serial"),
             Schedule::Attention(Attention::Tiled(s)) => (s.write("", &mut out), "attention tiled"),
             Schedule::Attention(Attention::Decode(s)) => (s.write("", &mut out), "attention decode"),
@@ -177,6 +179,7 @@ impl FromStr for Schedule {
             ["sort", "merge"] => Schedule::Sort(sorts::Sort::Merge(Part::read("", g)?)),
             ["product", "thin"] => Schedule::Product(products::Product::Thin(Part::read("", g)?)),
             ["product", "window"] => Schedule::Product(products::Product::Window(Part::read("", g)?)),
+            ["product", "block"] => Schedule::Product(products::Product::Block(Part::read("", g)?)),
             ["product", "serial"] => Schedule::Product(products::Product::Serial(Part::read("", g)?)),
             ["attention", "tiled"] => Schedule::Attention(attention::Attention::Tiled(Part::read("", g)?)),
             ["attention", "decode"] => Schedule::Attention(attention::Attention::Decode(Part::read("", g)?)),
@@ -189,7 +192,7 @@ impl FromStr for Schedule {
             _ => {
                 return Err(format!(
                     "`{}` is no schedule: there are map, map tiled, row, prefix_scan, sort (block, select, path, merge), loop, staged_loop, staged_loop spread, product (tiled, cooperative, \
-                     thin, window, serial) and attention (tiled, decode, streamed, cooperative)",
+                     thin, window, block, serial) and attention (tiled, decode, streamed, cooperative)",
                     words.join(" ")
                 ));
             }

@@ -7,7 +7,7 @@ use wgfc_compiler::DeviceProfile;
 use wgfc_compiler::emit::EmittedKernel;
 use wgfc_compiler::kernel::*;
 use wgfc_compiler::schedule::products::problem::{Problem, problem};
-use wgfc_compiler::schedule::products::{self, COOPERATIVE, Product, SINGLE, TILES};
+use wgfc_compiler::schedule::products::{self, BLOCKS, COOPERATIVE, Product, SINGLE, TILES};
 use wgfc_ir::{DType, Dim, Poly};
 
 /// Runs `out = a · b + bias` with a geometry on all adapters.
@@ -185,6 +185,26 @@ fn thin_and_serial_products() {
         check_product(&gpus, fixed([3, 7, 13, 5]), &[], *l, Some(Shape::Serial));
         check_product(&gpus, fixed([3, 1, 65, 50]), &[], *l, Some(Shape::Serial));
     }
+}
+
+#[test]
+fn blocks_of_results() {
+    let gpus = gpus();
+    let symbols = [("b", 2), ("m", 9), ("n", 19), ("k", 5)];
+    for (i, l) in LAYOUTS.iter().enumerate() {
+        for (j, (rows, cols)) in BLOCKS.iter().copied().enumerate() {
+            if (i + j) % 3 != 0 {
+                continue;
+            }
+            let block = Shape::Exactly(Product::Block(products::Block { threads: 128, rows, cols }));
+            check_product(&gpus, fixed([3, 13, 70, 5 + i as i64]), &[], *l, Some(block));
+            check_product(&gpus, fixed([1, 16, 8, 9]), &[], *l, Some(block));
+        }
+        let block = Shape::Exactly(Product::Block(products::Block { threads: 64, rows: 4, cols: 2 }));
+        check_product(&gpus, ["b", "m", "n", "k"].map(Poly::sym), &symbols, *l, Some(block));
+    }
+    let block = Shape::Exactly(Product::Block(products::Block { threads: 128, rows: 8, cols: 4 }));
+    check_product(&gpus, fixed([2, 5, 6, 0]), &[], PLAIN, Some(block));
 }
 
 /// Runs a product as decoding makes them with the chosen geometry and some others.
@@ -445,7 +465,7 @@ fn choices() {
             Product::Tiled(_) => "tiled",
             Product::Thin(_) => "thin",
             Product::Serial(_) => "serial",
-            Product::Cooperative(_) | Product::Window(_) => "another",
+            Product::Cooperative(_) | Product::Window(_) | Product::Block(_) => "another",
         };
         assert_eq!(template, want, "{what} {d:?}: {chosen:?}");
     }

@@ -14,7 +14,7 @@
 
 use super::problem::Problem;
 use super::window::{Window, Work};
-use super::{Cooperative, Product, Thin, Tiled};
+use super::{Block, Cooperative, Product, Thin, Tiled};
 use crate::device::{DeviceProfile, Speeds};
 use crate::schedule::cost::Expected;
 use wgfc_codegen_templates::matmul::Contiguous;
@@ -26,6 +26,13 @@ const OVERHEAD: f64 = 5.0 / 3.0;
 /// instructions of an invocation are independent of each other, and the root of their number fewer will do; with too few warps
 /// each step takes that much longer.
 const WARPS: f64 = 32.0;
+
+/// Invocations of the workgroup whose barrier and reads a profile has.
+const MEASURED: f64 = 256.0;
+/// How much longer than estimated a block of a thread may take where loads count rather than bytes: it was timed on CPUs only.
+const DOUBT: f64 = 4.0;
+/// Cycles of a load of 128 invocations, of up to 16 bytes each.
+const LOAD: f64 = 4.0;
 
 /// How much longer a step takes whose depth is a loop, where latencies are as long as this or longer.
 const ROLLED: f64 = 0.12;
@@ -55,10 +62,12 @@ pub fn cycles(g: &Product, p: &Problem, device: &DeviceProfile, expect: &Expecte
             let workgroups = batch * (rows / tr).ceil() * (cols / tc).ceil();
             let steps = (depth / (tk * split)).ceil();
             let products = tr * tc * tk * split / 128.0;
-            let reads = threads / 32.0 * tk * (mr + mc) / 4.0 * 1.5;
+            let element = element_cycles(speeds).map_or(1.5, |e| e.max(1.5));
+            let reads = threads / 128.0 * tk * (mr + mc) * element;
             let each = |fours: bool| if fours { 0.06 } else { 0.2 };
             let loads = (tr * each(p.fours[0] && t.x_by_fours()) + tc * each(p.fours[1])) * tk * split;
-            let barriers = if buffers == 2 { 30.0 } else { 60.0 };
+            let barrier = barrier_cycles(threads, speeds);
+            let barriers = if buffers == 2 { barrier.max(30.0) } else { (2.0 * barrier).max(60.0) };
             // Turns of a loop keep the instructions of one from those of the next.
             let rolled = if unroll * 4 < t.k {
                 ROLLED * (memory_latency / LONG_LATENCY).min(1.0).powi(2)
@@ -68,7 +77,8 @@ pub fn cycles(g: &Product, p: &Problem, device: &DeviceProfile, expect: &Expecte
             let step = (products + reads + loads) * (1.0 + rolled) + barriers;
             // Slices are added up in workgroup memory, some rows at a time.
             let added = if split > 1.0 { tr * tc * split / 8.0 } else { 0.0 };
-            let end = tr * tc / 32.0 + added + mr * mc * f64::from(unroll);
+            let sums = if split > 1.0 { 2.0 * barrier } else { 0.0 };
+            let end = tr * tc / 32.0 + added.max(sums) + mr * mc * f64::from(unroll);
             let alone = step * (WARPS / (mr * mc).sqrt() * 32.0 / threads).max(1.0);
             // What no other workgroup reads comes from memory, with all the others waiting for theirs.
             let once = rows <= tr || cols <= tc;
@@ -97,10 +107,21 @@ pub fn cycles(g: &Product, p: &Problem, device: &DeviceProfile, expect: &Expecte
             let latency = (1.0 + work.loads / 32.0) * memory_latency;
             ((blocks / threads).ceil(), threads, busy, latency.max(busy))
         }
+        Product::Block(Block { threads, rows: block_rows, cols: block_cols }) => {
+            let [threads, r, c] = [threads, block_rows, block_cols].map(f64::from);
+            let scatter = if p.y == Contiguous::Depth && cols > 1.0 { depth.min(8.0) } else { 1.0 };
+            let (element, doubt) = element_cycles(speeds).map_or((0.0, DOUBT), |e| (e, 1.0));
+            let loads = element.max(5.0) * r + element.max(6.0 + 8.0 * scatter) * c;
+            let busy = doubt * threads / 128.0 * (depth * (r * c + loads) + 20.0);
+            let latency = doubt * (depth * (r + c) / 16.0).ceil() * memory_latency * 0.8;
+            let blocks = batch * (rows / r).ceil() * (cols / c).ceil();
+            ((blocks / threads).ceil(), threads, busy, latency.max(busy))
+        }
         Product::Serial(_) => {
             let threads = 128.0;
             let scatter = if p.y == Contiguous::Depth && cols > 1.0 { depth.min(8.0) } else { 1.0 };
-            let busy = threads / 32.0 * depth * (12.0 + 8.0 * scatter) / 4.0;
+            let element = element_cycles(speeds).unwrap_or(0.0);
+            let busy = threads / 128.0 * depth * (12.0 + 8.0 * scatter).max(2.0 * element + 1.0);
             let latency = (depth / 8.0).ceil() * memory_latency * 0.8;
             ((batch * rows * cols / threads).ceil(), threads, busy, latency.max(busy))
         }
@@ -117,6 +138,18 @@ pub fn cycles(g: &Product, p: &Problem, device: &DeviceProfile, expect: &Expecte
         _ => (1024.0 / threads).max(1.0),
     };
     (per_core * busy).max((per_core / resident).ceil() * (latency + OVERHEAD * memory_latency))
+}
+
+/// Cycles of a core that a barrier takes: while a workgroup waits, others go on that are under way on it.
+fn barrier_cycles(threads: f64, speeds: &Speeds) -> f64 {
+    speeds.barrier * threads / (speeds.resident / speeds.cores).max(MEASURED) / speeds.cycle()
+}
+
+/// Cycles of a core in which 128 invocations read an element each, where it reads so little at a time that bytes count rather than loads.
+fn element_cycles(speeds: &Speeds) -> Option<f64> {
+    let others = (speeds.resident / speeds.cores / MEASURED).max(1.0);
+    let cycles = 512.0 / (speeds.workgroup_bandwidth * others * speeds.cycle());
+    (cycles > LOAD).then_some(cycles)
 }
 
 /// Shares of the memory's bandwidth that one core takes in.
@@ -148,7 +181,9 @@ fn thin_cycles(t: ThinShape, p: &Problem, speeds: &Speeds, expect: &Expected) ->
     let sums = f64::from(t.accumulators(p.results));
     let registers = 32.0 + sums + unroll * k * (block_cols * p.bits / 32.0 + rows);
     let resident = ((65536.0 / registers).min(2048.0) / threads).floor().max(1.0);
-    let folding = 300.0 + 60.0 * lanes.log2() / 2.0 + sums * threads / 32.0;
+    let barriers = if lanes > 1.0 { 2.0 } else { 0.0 };
+    let waiting = barriers * barrier_cycles(threads, speeds);
+    let folding = (300.0 + 60.0 * lanes.log2() / 2.0).max(waiting) + sums * threads / 32.0;
     let alone = rounds * latency + folding;
 
     let unpack = if one >= 32.0 {
@@ -162,7 +197,9 @@ fn thin_cycles(t: ThinShape, p: &Problem, speeds: &Speeds, expect: &Expected) ->
     // A load brings 16 bytes at most: of neighbouring weights, or of `x`.
     let width = (if t.depth_first { k } else { block_cols } * one / 8.0).min(16.0);
     let loads = k * block_cols * p.bits / 8.0 / width + rows * (k / 4.0).ceil();
-    let block = k * block_cols * products * (unpack + rows) + 4.0 * loads + narrow;
+    let elements = k * block_cols * p.bits / 32.0 + rows * k;
+    let loads = element_cycles(speeds).map_or(LOAD * loads, |e| e * elements);
+    let block = k * block_cols * products * (unpack + rows) + loads + narrow;
     let instructions = rounds * unroll * block * threads / 128.0 + folding / 4.0;
 
     let parts = [reading, (per_core / resident).ceil() * alone, per_core * instructions];

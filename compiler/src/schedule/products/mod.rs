@@ -36,6 +36,8 @@ pub enum Product {
     Thin(Thin),
     /// A block of results a thread, their sums written out.
     Window(Window),
+    /// A block of results a thread, in registers.
+    Block(Block),
     /// One thread a result.
     Serial(Serial),
 }
@@ -73,6 +75,17 @@ pub struct Thin {
     pub bytes: u32,
     /// Invocations of the subgroups in which sums are added up first; 1 for none.
     pub subgroup: u32,
+}
+
+/// A block of results for each thread, which shares nothing with others and so waits for none.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Block {
+    /// Invocations of a workgroup.
+    pub threads: u32,
+    /// Rows of the block.
+    pub rows: u32,
+    /// Columns of the block.
+    pub cols: u32,
 }
 
 /// A thread for each result.
@@ -130,6 +143,10 @@ pub const TILES: &[TileShape] = &[
     tile(8, 32, 8, 2, 4, 8),
 ];
 
+/// Rows and columns of a thread's block in order of preference.
+pub const BLOCKS: &[(u32, u32)] =
+    &[(8, 4), (4, 4), (8, 2), (4, 2), (2, 4), (8, 1), (1, 8), (4, 1), (1, 4), (2, 2), (2, 1), (1, 2)];
+
 const fn blocks(rows: u32, cols: u32, k: u32, sub_rows: u32, sub_cols: u32) -> CooperativeShape {
     CooperativeShape { rows, cols, k, sub_rows, sub_cols }
 }
@@ -182,8 +199,18 @@ pub fn candidates(p: &Problem, device: &DeviceProfile, expect: &Expected) -> Vec
     }
     if single {
         out.push(Product::Serial(serial(p, device)));
+        out.extend(blocks_of_threads(p, device).map(Product::Block));
     }
     out
+}
+
+/// The blocks of a thread that a problem has rows and columns for.
+fn blocks_of_threads(p: &Problem, device: &DeviceProfile) -> impl Iterator<Item = Block> {
+    let threads = device.max_invocations.clamp(1, 128);
+    let (rows, cols) = (p.rows.as_const(), p.cols.as_const());
+    let has = |extent: Option<i64>, n: u32| n == 1 || extent.is_none_or(|e| e > i64::from(n / 2));
+    let block = move |(rows, cols): &(u32, u32)| Block { threads, rows: *rows, cols: *cols };
+    BLOCKS.iter().filter(move |(r, c)| has(rows, *r) && has(cols, *c)).map(block)
 }
 
 /// A thread for each result, as the device has them.
