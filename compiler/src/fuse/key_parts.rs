@@ -23,6 +23,9 @@ const WORTH: f64 = 4.0;
 struct Shared {
     /// Workgroups that read the same keys.
     groups: i64,
+    /// Sequences, and heads of all of them.
+    sequences: i64,
+    heads: i64,
     /// How many keys there may be; `None` where only a run knows.
     room: Option<i64>,
 }
@@ -36,7 +39,10 @@ impl Shared {
         shape.len().checked_sub(2).and_then(|i| shape.get(i)).filter(|s| s.is(1))?;
         let speeds = &options.profile.speeds;
         // Each part makes as many results, which are read in no time.
-        shape.iter().cloned().product::<Dim>().as_const().filter(|n| *n <= speeds.little_bytes() / 4)?;
+        let results = shape.iter().cloned().product::<Dim>();
+        let results = results.as_const().filter(|n| *n <= speeds.little_bytes() / 4)?;
+        let heads = results / shape.last().and_then(Dim::as_const)?.max(1);
+        let sequences = shape.iter().rev().skip(3).filter_map(Dim::as_const).product::<i64>().max(1);
         let mut keys = node.inputs[1];
         let expected = graph.ty(keys).shape.iter().rev().nth(1).and_then(|t| options.expect.known(t));
         while let Op::View { .. } = graph.node(keys.node).op {
@@ -55,7 +61,7 @@ impl Shared {
             longest.map(|i| numbers.remove(i));
         }
         let groups = numbers.iter().product::<i64>().max(1);
-        Some(Shared { groups, room: (!open || expected.is_some()).then_some(room) })
+        Some(Shared { groups, sequences, heads, room: (!open || expected.is_some()).then_some(room) })
     }
 
     /// How many parts there are where readers take `most`, and where only a run knows how many keys there are, `few`.
@@ -75,6 +81,12 @@ pub(super) fn count(graph: &Graph, anchor: NodeId, options: &Options, banned: &d
     let cores = options.profile.speeds.cores as i64;
     if joined(graph, v, banned).is_some() {
         return shared.parts(options, (cores / shared.groups).clamp(1, MOST), 1);
+    }
+    if shared.sequences > 1 {
+        // Each of a product's workgroups puts together all rows: a few parts take longer there than they save here.
+        let most = (FEW_OF_PRODUCTS / shared.sequences.pow(2)).max(1);
+        let parts = (cores / shared.heads.max(1)).clamp(1, most);
+        return if readers_are_thin(graph, v) { shared.parts(options, parts, parts) } else { 1 };
     }
     let few = (cores / 8).clamp(1, FEW_OF_PRODUCTS);
     let most = (cores / shared.groups).clamp(few, MOST_OF_PRODUCTS.max(few));
@@ -108,7 +120,7 @@ fn wants_copy(graph: &Graph, n: NodeId, options: &Options) -> bool {
     let bytes = shared.room.unwrap_or(0) as f64 * KEY_BYTES as f64;
     let slow = bytes / speeds.workgroup_bandwidth > WORTH * speeds.dispatch();
     let parts = shared.parts(options, (speeds.cores as i64 / shared.groups).clamp(1, MOST), 1);
-    slow && parts > 1 && (graph.is_output(v) || !readers_are_thin(graph, v))
+    slow && parts > 1 && (shared.sequences > 1 || graph.is_output(v) || !readers_are_thin(graph, v))
 }
 
 /// The copy that puts the parts of `v` together.
