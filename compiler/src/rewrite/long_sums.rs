@@ -134,7 +134,7 @@ mod tests {
                 let x = g.add_input(name, TensorType::new(DType::F32, shape.map(Dim::from)));
                 Builder::new(&mut g, "x").cast(x, dtype).unwrap()
             };
-            let (x, y) = (input("x", [9, 4096]), input("y", [4096, 12]));
+            let (x, y) = (input("x", [17, 4096]), input("y", [4096, 12]));
             let c = Contract { a: vec![0, 2], b: vec![2, 1], out: vec![0, 1] };
             let z = g.push(Op::Contract(c), &[x, y], &[]).unwrap();
             g.outputs.push(Border { name: "z".into(), value: z.into() });
@@ -145,7 +145,7 @@ mod tests {
                 Tensor::from_f32(shape.to_vec(), &values)
             };
             let inputs =
-                [("x".to_owned(), tensor([9, 4096], 7)), ("y".to_owned(), tensor([4096, 12], 5))].into();
+                [("x".to_owned(), tensor([17, 4096], 7)), ("y".to_owned(), tensor([4096, 12], 5))].into();
             let want = eval::evaluate(&g, &inputs).unwrap();
             let device = |speeds| DeviceProfile { speeds, ..DeviceProfile::default() };
             let one_core = device(Speeds { cores: 1.0, ..Speeds::DISCRETE });

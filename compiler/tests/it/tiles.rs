@@ -57,7 +57,8 @@ fn check_typed_product(
             }
         }
     }
-    for g in gpus.iter().filter(|g| g.takes_case()) {
+    let fits = |g: &&Gpu| emitted.workgroup_bytes <= g.device.limits().max_compute_workgroup_storage_size;
+    for g in gpus.iter().filter(fits).filter(|g| g.takes_case()) {
         let what = format!("{batch}×{m}×{n}×{k} {dtype} {l:?} {forced:?} on {}", g.name);
         let got = execute(g, &prepare_bytes(g, &case, &emitted, &bytes), to);
         let got = got.chunks_exact(4).map(|c| f32::from_le_bytes([c[0], c[1], c[2], c[3]]));
@@ -182,6 +183,14 @@ fn thin_and_serial_products() {
                 }
             }
         }
+        if !l.b {
+            let d = fixed([2, 13 + i as i64, 36, 70]);
+            let mut case = Case::new(&[]);
+            let (kernel, _) = product(&mut case, d.clone(), *l);
+            for g in thin_candidates(&case, &kernel, 1) {
+                check_product(&gpus, d.clone(), &[], *l, Some(g));
+            }
+        }
         check_product(&gpus, fixed([3, 7, 13, 5]), &[], *l, Some(Shape::Serial));
         check_product(&gpus, fixed([3, 1, 65, 50]), &[], *l, Some(Shape::Serial));
     }
@@ -300,6 +309,9 @@ fn thin_products_of_narrow_types() {
             check_gemv(&gpus, Gemv { rows: 3, products: 2, norm: true, split: Some(5), ..g(96, 34) }, 1);
             check_gemv(&gpus, Gemv { split: Some(5), ..g(33, 7) }, 1);
         }
+        // As many sums as registers hold, so that loads are narrower than 16 bytes.
+        let g = Gemv { weights: F16, rows: 8, products: 3, norm: true, ..Gemv::plain(64, 32, by_column) };
+        check_gemv(&gpus, g, 1);
     }
 }
 

@@ -6,8 +6,10 @@
 //! busy(workgroup)    = issue cycles of its multiply-adds, workgroup-memory reads and global loads
 //! latency(workgroup) = steps · max(a step with only this workgroup's warps, a global load and its barrier) + start and end
 //! per_core           = ⌈workgroups / cores⌉
-//! time               = max(per_core · busy, ⌈per_core / resident⌉ · latency)
+//! time               = sum over rounds of max(workgroups of the round · busy, latency)
 //! ```
+//!
+//! where each round but the last has as many workgroups as are resident on a core,
 //!
 //! so large problems are decided by `busy` (large tiles win) and small ones by `latency` and by how many cores get any
 //! work (small tiles and slices of k win). The shares and factors below are fits to times measured on an H100.
@@ -25,7 +27,9 @@ const OVERHEAD: f64 = 5.0 / 3.0;
 /// Warps of invocations with a single result each that would keep a core's four schedulers busy. With many results the
 /// instructions of an invocation are independent of each other, and the root of their number fewer will do; with too few warps
 /// each step takes that much longer.
-const WARPS: f64 = 32.0;
+const WARPS: f64 = 36.0;
+/// Bytes of workgroup memory that those of a tiled product which are resident on a core share.
+const RESIDENT_BYTES: f64 = 65536.0;
 
 /// Invocations of the workgroup whose barrier and reads a profile has.
 const MEASURED: f64 = 256.0;
@@ -67,7 +71,7 @@ pub fn cycles(g: &Product, p: &Problem, device: &DeviceProfile, expect: &Expecte
             let each = |fours: bool| if fours { 0.06 } else { 0.2 };
             let loads = (tr * each(p.fours[0] && t.x_by_fours()) + tc * each(p.fours[1])) * tk * split;
             let barrier = barrier_cycles(threads, speeds);
-            let barriers = if buffers == 2 { barrier.max(30.0) } else { (2.0 * barrier).max(60.0) };
+            let barriers = if buffers == 2 { barrier.max(60.0) } else { (2.0 * barrier).max(120.0) };
             // Turns of a loop keep the instructions of one from those of the next.
             let rolled = if unroll * 4 < t.k {
                 ROLLED * (memory_latency / LONG_LATENCY).min(1.0).powi(2)
@@ -129,15 +133,21 @@ pub fn cycles(g: &Product, p: &Problem, device: &DeviceProfile, expect: &Expecte
     let per_core = (workgroups / speeds.cores).ceil();
     // Registers bound how many are resident: about 512 threads of large micro-tiles, else 1024.
     let resident = match *g {
-        Product::Tiled(Tiled { shape: t, .. }) if t.thread_rows * t.thread_cols >= 32 => {
-            (512.0 / threads).max(1.0)
+        Product::Tiled(Tiled { shape: t, buffers, .. }) => {
+            let most = if t.thread_rows * t.thread_cols >= 32 { 512.0 } else { 1024.0 };
+            (most / threads).min(RESIDENT_BYTES / f64::from(t.workgroup_bytes(buffers))).floor().max(1.0)
         }
         Product::Cooperative(Cooperative { shape: s, .. }) if s.sub_rows * s.sub_cols >= 4096 => {
             (256.0 / threads).max(1.0)
         }
-        _ => (1024.0 / threads).max(1.0),
+        _ => (1024.0 / threads).floor().max(1.0),
     };
-    (per_core * busy).max((per_core / resident).ceil() * (latency + OVERHEAD * memory_latency))
+    let round = |workgroups: f64| match workgroups {
+        0.0 => 0.0,
+        n => (n * busy).max(latency + OVERHEAD * memory_latency),
+    };
+    let rounds = (per_core / resident).floor();
+    rounds * round(resident) + round(per_core - rounds * resident)
 }
 
 /// Cycles of a core that a barrier takes: while a workgroup waits, others go on that are under way on it.
@@ -157,8 +167,23 @@ const CORE_READS: f64 = 3.2;
 /// Latencies of memory that a load takes while many others wait for theirs.
 const BUSY_LATENCY: f64 = 1.5;
 
-/// Estimated time of a thin product in cycles: the longest of reading all weights, of the loads that
-/// one workgroup waits for one after another, and of its instructions; a part of the others.
+/// Registers of a core.
+const REGISTERS: u32 = 65536;
+/// Registers of a thread of a thin product beside its sums and what they are made of.
+const OTHER_REGISTERS: u32 = 24;
+/// Sums that a workgroup of a thin product adds up in a cycle at its end.
+const FOLDED: f64 = 8.0;
+
+/// Whether the sums of all threads of a workgroup, and an element of each operand, fit the registers of a core: what does not
+/// goes through memory, which takes ten times as long.
+pub fn in_registers(t: ThinShape, p: &Problem) -> bool {
+    let least = t.accumulators(p.results) + t.rows + t.cols * p.results.products + OTHER_REGISTERS;
+    least * t.threads() <= REGISTERS
+}
+
+/// Estimated time of a thin product in cycles: the longest of reading all weights from memory, of reading
+/// them and each workgroup's rows through the cache, of the loads that one workgroup waits for one after another, and of its
+/// instructions; a part of the others; and the sums at the end.
 fn thin_cycles(t: ThinShape, p: &Problem, speeds: &Speeds, expect: &Expected) -> f64 {
     let (memory, latency) = (speeds.bytes_per_cycle(), BUSY_LATENCY * speeds.memory_latency);
     let core_reads = CORE_READS * memory / speeds.cores;
@@ -180,7 +205,7 @@ fn thin_cycles(t: ThinShape, p: &Problem, speeds: &Speeds, expect: &Expected) ->
 
     let sums = f64::from(t.accumulators(p.results));
     let registers = 32.0 + sums + unroll * k * (block_cols * p.bits / 32.0 + rows);
-    let resident = ((65536.0 / registers).min(2048.0) / threads).floor().max(1.0);
+    let resident = ((f64::from(REGISTERS) / registers).min(2048.0) / threads).floor().max(1.0);
     let barriers = if lanes > 1.0 { 2.0 } else { 0.0 };
     let waiting = barriers * barrier_cycles(threads, speeds);
     let folding = (300.0 + 60.0 * lanes.log2() / 2.0).max(waiting) + sums * threads / 32.0;
@@ -202,12 +227,16 @@ fn thin_cycles(t: ThinShape, p: &Problem, speeds: &Speeds, expect: &Expected) ->
     let block = k * block_cols * products * (unpack + rows) + loads + narrow;
     let instructions = rounds * unroll * block * threads / 128.0 + folding / 4.0;
 
-    let parts = [reading, (per_core / resident).ceil() * alone, per_core * instructions];
+    let cached = (batch * cols * depth * p.bits / 8.0 * spread + workgroups * rows * depth * 4.0)
+        / (memory * speeds.cache_bandwidth / speeds.bandwidth);
+
+    let parts = [reading, cached, (per_core / resident).ceil() * alone, per_core * instructions];
     let longest = parts.iter().fold(0.0, |a: f64, b| a.max(*b));
     // A few threads stage for long.
     let stage = match p.staged {
         0.0 => 0.0,
         ops => latency + 2.0 * ops * rows * depth / threads,
     };
-    OVERHEAD * speeds.memory_latency + stage + longest + 0.2 * (parts.iter().sum::<f64>() - longest)
+    let end = OVERHEAD * speeds.memory_latency + sums * threads / FOLDED;
+    end + stage + longest + 0.2 * (parts.iter().sum::<f64>() - longest)
 }

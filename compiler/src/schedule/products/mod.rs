@@ -18,7 +18,9 @@ use window::Window;
 
 /// Loads of 16 bytes that a thread of a thin product has under way.
 const UNDER_WAY: [f64; 3] = [4.0, 8.0, 16.0];
-/// Sums that a thread of a thin product keeps in registers.
+/// Rows of a thin product at most; where weights are read one by one, half as many.
+const MOST_ROWS: i64 = 16;
+/// Sums of products that a thread of a thin product keeps in registers.
 const MOST_SUMS: u32 = 64;
 /// Multiply-adds that the loop of a thin product spells out: a bound on the text of a kernel.
 const MOST_PRODUCTS: u32 = 256;
@@ -137,6 +139,15 @@ pub const TILES: &[TileShape] = &[
     tile(16, 64, 8, 4, 4, 4),
     tile(16, 32, 8, 4, 4, 8),
     tile(32, 16, 8, 4, 4, 8),
+    tile(16, 64, 16, 8, 4, 8),
+    tile(16, 32, 16, 4, 4, 8),
+    tile(16, 32, 32, 4, 4, 8),
+    tile(32, 64, 16, 8, 8, 8),
+    tile(32, 64, 8, 8, 4, 4),
+    tile(32, 32, 16, 8, 4, 8),
+    tile(64, 32, 16, 8, 4, 4),
+    tile(64, 32, 16, 8, 8, 8),
+    tile(32, 128, 16, 8, 8, 4),
     tile(16, 16, 8, 2, 4, 8),
     tile(16, 16, 16, 2, 4, 8),
     tile(8, 64, 8, 2, 4, 4),
@@ -187,7 +198,7 @@ pub fn candidates(p: &Problem, device: &DeviceProfile, expect: &Expected) -> Vec
         }
     }
     // With fewer rows than that, reading the columns' operand is all there is to do.
-    let rows = p.rows.as_const().is_none_or(|r| r > 8);
+    let rows = p.rows.as_const().is_none_or(|r| r > 4);
     if let Some(subgroup) = device.subgroup.filter(|_| single && rows && p.half) {
         let matrices = COOPERATIVE.iter().filter(|s| fits_matrix_units(**s, p, device));
         out.extend(matrices.map(|s| Product::Cooperative(Cooperative { shape: *s, subgroup })));
@@ -248,13 +259,26 @@ fn fits_matrix_units(shape: CooperativeShape, p: &Problem, device: &DeviceProfil
 
 /// The shapes for few rows that a device can run.
 fn thin_shapes(p: &Problem, profile: &DeviceProfile) -> Vec<ThinShape> {
-    let Some(rows) = p.rows.as_const().filter(|r| (1..=8).contains(r)).map(|r| r as u32) else {
+    let most = if p.vector > 1 { MOST_ROWS } else { MOST_ROWS / 2 };
+    let Some(rows) = p.rows.as_const().filter(|r| (1..=most).contains(r)).map(|r| r as u32) else {
         return vec![];
     };
+    // The widest loads, those of half the width, and narrower ones only where sums of all columns of these do not fit.
+    let mut wide = thin_shapes_of(p, profile, rows, &[p.vector, p.vector / 2]);
+    let mut v = p.vector / 4;
+    while wide.is_empty() && v > 0 {
+        wide = thin_shapes_of(p, profile, rows, &[v]);
+        v /= 2;
+    }
+    wide
+}
+
+/// Those that read vectors of so many elements.
+fn thin_shapes_of(p: &Problem, profile: &DeviceProfile, rows: u32, vectors: &[u32]) -> Vec<ThinShape> {
     let divides = |d: &Dim, by: u32| d.modulo(&Dim::constant(i64::from(by)), &[]).is(0);
     let depth_first = p.y == Contiguous::Depth;
     let mut blocks = vec![];
-    for v in [p.vector, p.vector / 2].into_iter().filter(|v| *v > 1 || *v == p.vector) {
+    for v in vectors.iter().copied().filter(|v| *v > 1 || vectors == [1] || *v == p.vector) {
         for other in [1, 2, 4, 8] {
             let (k, cols) = if depth_first { (v, other) } else { (other, v) };
             if divides(&p.depth, k) && divides(&p.cols, cols) {
@@ -277,7 +301,8 @@ fn thin_shapes(p: &Problem, profile: &DeviceProfile) -> Vec<ThinShape> {
                     let shape = ThinShape { rows, k, cols, across, lanes, unroll, depth_first };
                     let products = k * cols * unroll * rows * p.results.products;
                     if unroll != last
-                        && shape.accumulators(p.results) <= MOST_SUMS
+                        && rows * cols * p.results.products <= MOST_SUMS
+                        && cost::in_registers(shape, p)
                         && (products <= MOST_PRODUCTS || (unroll == 1 && cols * rows <= 8))
                         && shape.round(
                             p.results,
