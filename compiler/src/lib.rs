@@ -10,6 +10,7 @@ pub mod error;
 pub mod fuse;
 pub mod import;
 pub mod kernel;
+pub mod layout;
 pub mod lower;
 pub mod options;
 pub mod pipeline;

@@ -41,6 +41,8 @@ pub enum Technique {
     LoopsInInvocations,
     /// And loops in which a workgroup does.
     LoopsInWorkgroups,
+    /// Other orders of the axes of tensors between kernels, and of weights, where the kernels take less time so.
+    Layouts,
 }
 
 /// In which type values of f32 are kept in memory. What kernels compute is f32 in any case.

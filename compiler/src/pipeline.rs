@@ -2,8 +2,8 @@
 
 use crate::error::{Diagnostic, Errors};
 use crate::import::ExternalData;
-use crate::kernel::{KernelGraph, KernelTensor, TensorKind};
-use crate::options::{Options, Precision, WeightBits};
+use crate::kernel::{Kernel, KernelGraph, KernelTensor, TensorKind};
+use crate::options::{Options, Precision, Technique, WeightBits};
 use crate::schedule::ScheduledGraph;
 use std::borrow::Cow;
 use std::collections::BTreeSet;
@@ -160,12 +160,14 @@ pub fn fuse_graph(
     );
     observe("3-fuse", &|| kernels.to_string());
     verify_kernels(&kernels, "fuse")?;
+    let mut rounds = vec![];
     if options.precision == Precision::F16 {
         let stage = Stage::new("precision");
         // Taps come behind the model's own outputs.
         let shown = graph.outputs.iter().rev().take_while(|o| options.taps.iter().any(|t| **t == *o.name));
         let taps = graph.outputs.len() - shown.count();
-        let halved = crate::precision::halve(&mut kernels, options, &stats.operators, taps)?;
+        let (halved, may_round) = crate::precision::halve(&mut kernels, options, &stats.operators, taps)?;
+        rounds = may_round;
         let (weights, between) = (halved.weights, halved.between);
         tracing::debug!(
             stage = stage.name,
@@ -187,6 +189,21 @@ pub fn fuse_graph(
         observe("3-precision", &|| kernels.to_string());
         verify_kernels(&kernels, "precision")?;
     }
+    let fitted = |i: usize, k: Kernel| match rounds.get(i) {
+        Some(true) => crate::precision::for_units(k),
+        _ => k,
+    };
+    if options.fuses(Technique::Layouts) {
+        let stage = Stage::new("layout");
+        let moved = crate::layout::arrange(&mut kernels, &options.profile, &options.expect, &fitted);
+        tracing::debug!(stage = stage.name, moved, ms = stage.ms(), "done");
+        if moved > 0 {
+            observe("3-layout", &|| kernels.to_string());
+            verify_kernels(&kernels, "layout")?;
+        }
+    }
+    let all = std::mem::take(&mut kernels.kernels);
+    kernels.kernels = all.into_iter().enumerate().map(|(i, k)| fitted(i, k)).collect();
     Ok(Fused { graph, kernels, stats })
 }
 

@@ -53,6 +53,7 @@ const MOST_ANGLE: f64 = 64.0;
 
 /// Makes of kernels of f32 those with f16 in memory. `operators` are the model's nodes. Outputs from `taps` on were added to look
 /// inside: they keep their type, but are rounded as what they show is without them.
+/// Gives with it the kernels that may be made [`for_units`].
 ///
 /// # Errors
 /// A node to keep that there is not.
@@ -61,7 +62,7 @@ pub fn halve(
     options: &Options,
     operators: &BTreeMap<String, String>,
     taps: usize,
-) -> Result<Halved, Errors> {
+) -> Result<(Halved, Vec<bool>), Errors> {
     let named = named(graph, options, operators)?;
     let (mut decided, computed) = decide(graph, options, &named, taps);
     decided.share(graph);
@@ -99,19 +100,17 @@ pub fn halve(
         }
     }
     let units = options.profile.cooperative_matrix && options.profile.f16;
+    let mut rounds = vec![];
     for (i, (k, values)) in graph.kernels.iter_mut().zip(&computed).enumerate() {
-        let units = units && !decided.named.contains(&i) && operands_fit(k, values, &decided.exact);
+        rounds.push(units && !decided.named.contains(&i) && operands_fit(k, values, &decided.exact));
         *k = widened(k, &halved);
         let mut body = std::mem::take(&mut k.body);
         for s in k.all_stores_mut().filter(|s| shown.get(s.tensor) == Some(&true)) {
             s.value = rounded(&mut body, s.value);
         }
         k.body = body;
-        if units {
-            *k = for_units(k);
-        }
     }
-    Ok(out)
+    Ok((out, rounds))
 }
 
 /// The nodes to keep, each of which the model must have.
@@ -446,12 +445,12 @@ fn operands_fit(k: &Kernel, values: &[Value], exact: &FxHashSet<TensorId>) -> bo
 }
 
 /// A product whose operands are rounded, if matrix units take it then.
-fn for_units(k: &Kernel) -> Kernel {
+pub fn for_units(k: Kernel) -> Kernel {
     let mut new = k.clone();
     if let Family::Matmul(m) = &mut new.family {
         m.a = rounded(&mut new.body, m.a);
         m.b.iter_mut().for_each(|b| *b = rounded(&mut new.body, *b));
     }
     let taken = sides(&new).is_some_and(|(x, y)| suits(&new, &x, &y));
-    if taken { new } else { k.clone() }
+    if taken { new } else { k }
 }

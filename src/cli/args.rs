@@ -145,6 +145,8 @@ pub enum TechniqueArg {
     LoopsInInvocations,
     /// And loops in which a workgroup does
     LoopsInWorkgroups,
+    /// Other orders of the axes of tensors between kernels, and of weights, where the kernels take less time so
+    Layouts,
 }
 
 impl TechniqueArg {
@@ -159,6 +161,7 @@ impl TechniqueArg {
             TechniqueArg::Loops => Technique::Loops,
             TechniqueArg::LoopsInInvocations => Technique::LoopsInInvocations,
             TechniqueArg::LoopsInWorkgroups => Technique::LoopsInWorkgroups,
+            TechniqueArg::Layouts => Technique::Layouts,
         }
     }
 }

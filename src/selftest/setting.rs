@@ -8,7 +8,7 @@ use wgfc_compiler::{DeviceProfile, Fusion, Options, Technique};
 use wgfc_ir::testing::Rng;
 use wgfc_runtime::DeviceLimits;
 
-const TECHNIQUES: [Technique; 8] = [
+const TECHNIQUES: [Technique; 9] = [
     Technique::Approximate,
     Technique::Merge,
     Technique::Epilogues,
@@ -17,6 +17,7 @@ const TECHNIQUES: [Technique; 8] = [
     Technique::Loops,
     Technique::LoopsInInvocations,
     Technique::LoopsInWorkgroups,
+    Technique::Layouts,
 ];
 
 /// In what a profile differs from the device at hand.

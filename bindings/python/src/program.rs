@@ -342,7 +342,7 @@ pub fn compile(
     progress: Option<Py<PyAny>>,
 ) -> PyResult<Program> {
     let levels = "\"none\", \"elementwise\", \"full\"";
-    let parts = "\"approximate\", \"merge\", \"epilogues\", \"waiting-scales\", \"key-parts\", \"loops\", \"loops-in-invocations\", \"loops-in-workgroups\"";
+    let parts = "\"approximate\", \"merge\", \"epilogues\", \"waiting-scales\", \"key-parts\", \"loops\", \"loops-in-invocations\", \"loops-in-workgroups\", \"layouts\"";
     let weights = weights.map_or(Ok(WeightBits::Own), |w| match w {
         "q8" => Ok(WeightBits::Q8),
         "q4" => Ok(WeightBits::Q4),

@@ -7,8 +7,9 @@ use std::path::Path;
 use wgfc_compiler::assemble::assemble;
 use wgfc_compiler::fuse::fuse;
 use wgfc_compiler::kernel::{self, KernelGraph};
+use wgfc_compiler::layout;
 use wgfc_compiler::options::Precision;
-use wgfc_compiler::precision::halve;
+use wgfc_compiler::precision::{for_units, halve};
 use wgfc_compiler::schedule::products::{cost::cycles, problem::problem};
 use wgfc_compiler::schedule::text::misfit;
 use wgfc_compiler::schedule::{Context, Schedule, ScheduledGraph, candidates, schedule};
@@ -205,7 +206,10 @@ pub fn check(stage: &str, file: &Path, update: bool) -> Result<Option<String>, S
     if stage == "fuse" || stage == "precision" {
         let mut kernels = fused()?;
         if let Some(kept) = rest.first_mut() {
-            let halved = halve(&mut kernels, &setup.options, &BTreeMap::new(), usize::MAX).map_err(words)?;
+            let (halved, rounds) =
+                halve(&mut kernels, &setup.options, &BTreeMap::new(), usize::MAX).map_err(words)?;
+            let all = kernels.kernels.into_iter().zip(rounds);
+            kernels.kernels = all.map(|(k, rounds)| if rounds { for_units(k) } else { k }).collect();
             kernel::verify(&kernels).map_err(|e| format!("{}\n{kernels}", e.join("\n")))?;
             kept.text = halved.kept.iter().fold(String::new(), |mut out, k| {
                 let _ = writeln!(out, "{} of {}: {}", k.tensor, k.nodes.join(", "), k.why);
@@ -214,6 +218,16 @@ pub fn check(stage: &str, file: &Path, update: bool) -> Result<Option<String>, S
         }
         let all = scheduled(&kernels, &setup)?;
         execute(&graph, &compiled(&graph, &all, &setup)?, &setup, &head)?;
+        // Tensors between kernels may have any order of their axes.
+        for axis in 0..3 {
+            let mut other = kernels.clone();
+            if layout::apply(&mut other, &vec![Some(axis); kernels.tensors.len()]) > 0 {
+                kernel::verify(&other).map_err(|e| format!("{}\n{other}", e.join("\n")))?;
+                let all = scheduled(&other, &setup)?;
+                execute(&graph, &compiled(&graph, &all, &setup)?, &setup, &head)
+                    .map_err(|e| format!("axis {axis} innermost: {e}\n{other}"))?;
+            }
+        }
         first.text = kernels.to_string();
     } else if first.text.trim().is_empty() {
         if !update {

@@ -49,6 +49,8 @@ const STREAM_LATENCY: f64 = 2.3;
 const MATRIX_LATENCY: f64 = 0.3;
 /// Cycles of the units' own that a product takes.
 const MATRIX_SHARE: f64 = 0.76;
+/// Cycles that an element of an operand takes which is read by itself.
+const MATRIX_GATHER: f64 = 0.8;
 /// Bytes that subgroups read from workgroup memory in a cycle.
 const MATRIX_READS: f64 = 52.0;
 
@@ -96,7 +98,9 @@ pub fn cycles(g: &Product, p: &Problem, device: &DeviceProfile, expect: &Expecte
             let steps = (depth / tk).ceil();
             let [sr, sc] = [s.sub_rows, s.sub_cols].map(f64::from);
             let read = f64::from(s.subgroups()) * (sr + sc) * tk * 2.0;
-            let step = MATRIX_SHARE * tr * tc * tk / matrix_products + read / MATRIX_READS;
+            let each = |vectors: bool| if vectors { 0.0 } else { MATRIX_GATHER };
+            let gathered = (tr * each(p.fours[0]) + tc * each(p.fours[1])) * tk;
+            let step = MATRIX_SHARE * tr * tc * tk / matrix_products + read / MATRIX_READS + gathered;
             let end = tr * tc / 16.0;
             let alone = step * (4.0 / f64::from(s.subgroups())).max(1.0) + MATRIX_LATENCY * memory_latency;
             (workgroups, threads, steps * step + end, steps * alone + end)

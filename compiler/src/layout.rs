@@ -1,0 +1,627 @@
+//! The order in memory of the axes of tensors between kernels, and of weights, chosen for the whole graph.
+//!
+//! Kernels read and write through index expressions, so that the order of a tensor's axes is free where nobody outside sees
+//! the tensor. An [order](Order) is the usual one but for one axis, which lies innermost. [`arrange`] writes the index of each access as one
+//! [index an axis](Axes::indices), with a proof that each is inside of its axis wherever the access happens, and moves the access.
+//! A map, or a reduction with one result a row, whose results are moved goes over them in their new order.
+//!
+//! Orders are chosen by the estimated time of all kernels that read or write the tensors: first one axis for all tensors together, then
+//! tensor by tensor. A convolution's operand over positions is read in vectors along the channels where these are innermost.
+
+use crate::device::DeviceProfile;
+use crate::kernel::bounds::compared;
+use crate::kernel::substitute::{moved, substitute};
+use crate::kernel::{Body, Capacity, Expr, ExprId, Family, Kernel, KernelGraph, Store, TensorId, TensorKind};
+use crate::schedule::products::{self, problem};
+use crate::schedule::{Context, cost::Expected};
+use rustc_hash::{FxHashMap, FxHashSet};
+use std::collections::BTreeMap;
+use std::sync::{Arc, OnceLock};
+use wgfc_ir::{Atom, Dim, Poly, Tensor};
+
+/// The part of the estimated time that a change of orders must save at least: estimates are no better.
+const LEAST_GAIN: f64 = 0.15;
+/// Times that every tensor's order is looked at again.
+const ROUNDS: usize = 3;
+/// Bytes of memory that are read or written together.
+const SECTOR: f64 = 32.0;
+
+/// The axis that lies innermost, of [`Axes`]; `None` for the usual order.
+pub type Order = Option<usize>;
+
+/// A tensor's axes of more than one element.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Axes {
+    extents: Vec<Dim>,
+    /// Elements from one index to the next in the usual order.
+    strides: Vec<i64>,
+}
+
+impl Axes {
+    /// Those of a shape of which all but the first extent are numbers.
+    fn of(shape: &[Dim]) -> Option<Axes> {
+        let extents: Vec<Dim> = shape.iter().filter(|d| !d.is(1)).cloned().collect();
+        let mut strides = vec![1i64; extents.len()];
+        for i in (1..extents.len()).rev() {
+            strides[i - 1] = strides[i].checked_mul(extents[i].as_const().filter(|n| *n > 0)?)?;
+        }
+        Some(Axes { extents, strides })
+    }
+
+    /// Elements from one index to the next where axis `last` lies innermost.
+    fn moved_strides(&self, last: usize) -> Vec<i64> {
+        let mut strides = vec![1i64; self.extents.len()];
+        let mut each = self.extents[last].as_const().unwrap_or(1);
+        for i in (0..self.extents.len()).rev().filter(|i| *i != last) {
+            strides[i] = each;
+            each = each.saturating_mul(self.extents[i].as_const().unwrap_or(1));
+        }
+        strides
+    }
+
+    /// The shape with axis `last` innermost, of as many axes as before.
+    fn moved_shape(&self, shape: &[Dim], last: usize) -> Vec<Dim> {
+        let ones = vec![Dim::ONE; shape.len() - self.extents.len()];
+        let others = (0..self.extents.len()).filter(|i| *i != last);
+        let mut new: Vec<Dim> = others.map(|i| self.extents[i].clone()).collect();
+        new.extend(ones);
+        new.push(self.extents[last].clone());
+        new
+    }
+
+    /// The index along each axis of an offset, each certain to be inside of its axis where the guard holds; but for the first
+    /// one where its extent is no number: it stays the outermost.
+    fn indices(
+        &self,
+        offset: &Poly,
+        body: &Body,
+        guard: Option<ExprId>,
+        domain: &[Dim],
+    ) -> Option<Vec<Poly>> {
+        let mut indices = vec![Poly::ZERO; self.extents.len()];
+        for (m, c) in offset.terms() {
+            if m.is_empty() {
+                let mut left = c;
+                for (index, stride) in indices.iter_mut().zip(&self.strides) {
+                    *index = &*index + left / stride;
+                    left %= stride;
+                }
+                continue;
+            }
+            let axis = self.strides.iter().position(|s| c % s == 0)?;
+            let each =
+                m.iter().fold(Poly::constant(c / self.strides[axis]), |t, a| &t * &Poly::atom(a.clone()));
+            self.place(&mut indices, axis, &each, domain);
+        }
+        let inside = |i: usize| inside(&indices[i], &self.extents[i], body, guard, domain);
+        let first = self.extents.first().is_some_and(|d| d.as_const().is_none());
+        (usize::from(first)..indices.len()).all(inside).then_some(indices)
+    }
+
+    /// Adds an index along an axis, what is beyond its end along those before it.
+    fn place(&self, indices: &mut [Poly], axis: usize, index: &Poly, domain: &[Dim]) {
+        let extent = &self.extents[axis];
+        if axis == 0 || index.in_range(extent, domain) {
+            indices[axis] = &indices[axis] + index;
+            return;
+        }
+        // What a remainder is taken of gives simpler parts.
+        let (high, low) = match index.as_atom() {
+            Some(Atom::Mod(x, d)) if d.modulo(extent, &[]).is(0) => {
+                (x.div(extent, domain).modulo(&d.div(extent, &[]), domain), x.modulo(extent, domain))
+            }
+            _ => (index.div(extent, domain), index.modulo(extent, domain)),
+        };
+        indices[axis] = &indices[axis] + &low;
+        self.place(indices, axis - 1, &high, domain);
+    }
+
+    /// The offset of an element in the order with axis `last` innermost.
+    fn offset(&self, indices: &[Poly], last: usize, domain: &[Dim]) -> Poly {
+        let strides = self.moved_strides(last);
+        let sum = indices.iter().zip(strides).fold(Poly::ZERO, |sum, (i, s)| &sum + &(i * s));
+        // Quotients and remainders that came apart join again.
+        sum.subst(&|_| None, domain)
+    }
+
+    /// The usual offset of the element at a place in the order with axis `last` innermost.
+    fn usual(&self, place: &Poly, last: usize, domain: &[Dim]) -> Poly {
+        let strides = self.moved_strides(last);
+        let mut sum = Poly::ZERO;
+        for (i, (extent, stride)) in self.extents.iter().zip(&strides).enumerate() {
+            let whole = place.div(&Poly::constant(*stride), domain);
+            let outermost = if last == 0 { 1 } else { 0 };
+            let index = if i == outermost { whole } else { whole.modulo(extent, domain) };
+            sum = &sum + &(&index * self.strides[i]);
+        }
+        sum
+    }
+
+    /// The axes that may lie innermost instead of the last one.
+    fn candidates(&self) -> std::ops::Range<usize> {
+        let first = self.extents.first().is_some_and(|d| d.as_const().is_none());
+        usize::from(first)..self.extents.len().saturating_sub(1)
+    }
+}
+
+/// Whether an index is certain to be at least 0 and below an extent where a guard holds.
+fn inside(index: &Poly, extent: &Dim, body: &Body, guard: Option<ExprId>, domain: &[Dim]) -> bool {
+    let compared = guard.map_or_else(Vec::new, |g| compared(body, g, true));
+    let least = index.proves_nonneg(domain) || compared.iter().any(|(small, large)| large - small == *index);
+    let below = &(extent - index) - 1;
+    let most = below.proves_nonneg(domain) || compared.iter().any(|(small, large)| large - small == below);
+    least && most
+}
+
+/// A kernel's accesses: the indices of each offset of a tensor.
+type Indices = BTreeMap<(TensorId, Poly), Vec<Poly>>;
+
+/// What is looked at.
+struct Search<'a> {
+    cx: Context<'a>,
+    fitted: Fitted<'a>,
+    /// Of tensors that may be moved.
+    axes: Vec<Option<Axes>>,
+    /// Of each kernel.
+    indices: Vec<Indices>,
+    hashes: Vec<u128>,
+    known: FxHashMap<(u128, Vec<Order>), f64>,
+}
+
+/// What becomes of a kernel of this number once its tensors are in their orders.
+pub type Fitted<'a> = &'a dyn Fn(usize, Kernel) -> Kernel;
+
+/// Gives tensors between kernels, and weights, the orders in which the kernels take the least estimated time. How many have another
+/// than before.
+pub fn arrange(
+    graph: &mut KernelGraph,
+    device: &DeviceProfile,
+    expect: &Expected,
+    fitted: Fitted<'_>,
+) -> usize {
+    let orders = Search::new(Context { graph, device, expect }, fitted).choose();
+    apply(graph, &orders)
+}
+
+/// Moves tensors to these orders; those that cannot have theirs stay. How many were moved.
+pub fn apply(graph: &mut KernelGraph, orders: &[Order]) -> usize {
+    let (axes, indices) = movable(graph);
+    let orders: Vec<Order> = axes
+        .iter()
+        .zip(orders)
+        .map(|(a, o)| o.filter(|o| a.as_ref().is_some_and(|a| a.candidates().contains(o))))
+        .collect();
+    if orders.iter().all(Option::is_none) {
+        return 0;
+    }
+    let kernels: Vec<Kernel> =
+        graph.kernels.iter().zip(&indices).map(|(k, i)| moved_kernel(k, &axes, i, &orders)).collect();
+    graph.kernels = kernels;
+    let mut data: FxHashMap<(usize, usize), Arc<Tensor>> = FxHashMap::default();
+    let mut count = 0;
+    for (t, (axes, order)) in axes.iter().zip(&orders).enumerate() {
+        let (Some(axes), Some(last)) = (axes, order) else { continue };
+        count += 1;
+        graph.tensors[t].ty.shape = axes.moved_shape(&graph.tensors[t].ty.shape, *last);
+        if let TensorKind::Const(own) = &mut graph.tensors[t].kind {
+            let key = (Arc::as_ptr(own) as usize, *last);
+            *own = data.entry(key).or_insert_with(|| Arc::new(permuted(own, axes, *last))).clone();
+        }
+    }
+    count
+}
+
+/// The axes of tensors that may have another order, and how kernels access them.
+fn movable(graph: &KernelGraph) -> (Vec<Option<Axes>>, Vec<Indices>) {
+    let mut axes: Vec<Option<Axes>> = graph
+        .tensors
+        .iter()
+        .map(|t| {
+            let free = match &t.kind {
+                TensorKind::Intermediate => true,
+                // What is not here cannot be moved.
+                TensorKind::Const(data) => !data.is_remote(),
+                _ => false,
+            };
+            let whole = t.ty.dtype.bits() >= 8;
+            Axes::of(&t.ty.shape).filter(|a| free && whole && !a.candidates().is_empty())
+        })
+        .collect();
+    let mut fixed: FxHashSet<TensorId> = graph.computed.iter().map(|c| c.1).collect();
+    fixed.extend(graph.repeats.iter().flat_map(|r| r.keeps.iter().copied().chain(r.until.map(|u| u.word))));
+    fixed.extend(graph.tensors.iter().enumerate().flat_map(|(i, t)| match t.kind {
+        TensorKind::Under(over) => vec![i, over],
+        _ => vec![],
+    }));
+    let mut all: Vec<Indices> = vec![];
+    for (i, k) in graph.kernels.iter().enumerate() {
+        let repeated = graph.repeats.iter().any(|r| r.kernels.contains(&i));
+        let taken = matches!(k.family, Family::Map(_) | Family::Row(_) | Family::Matmul(_)) && !repeated;
+        let mut indices = Indices::default();
+        let domain = k.domain();
+        let loads = k.body.reachable(&k.roots()).into_iter().filter_map(|e| match k.body.expr(e) {
+            Expr::Load { tensor, offset, guard } => Some((*tensor, offset, *guard, true)),
+            _ => None,
+        });
+        let stores = k.all_stores().map(|s| (s.tensor, &s.offset, s.guard, s.combine.is_none()));
+        for (t, offset, guard, free) in loads.chain(stores) {
+            let Some(Some(own)) = axes.get(t) else { continue };
+            match own.indices(offset, &k.body, guard, &domain).filter(|_| taken && free) {
+                Some(found) => _ = indices.insert((t, offset.clone()), found),
+                None => _ = fixed.insert(t),
+            }
+        }
+        all.push(indices);
+    }
+    for t in fixed {
+        if let Some(own) = axes.get_mut(t) {
+            *own = None;
+        }
+    }
+    (axes, all)
+}
+
+/// The kernel with tensors in other orders.
+fn moved_kernel(k: &Kernel, axes: &[Option<Axes>], indices: &Indices, orders: &[Order]) -> Kernel {
+    let of = |t: TensorId| axes.get(t)?.as_ref().zip(*orders.get(t)?);
+    if k.tensors().into_iter().all(|t| of(t).is_none()) {
+        return k.clone();
+    }
+    let domain = k.domain();
+    let mut new = k.moved(&|t, offset| {
+        let place = of(t).zip(indices.get(&(t, offset.clone())));
+        (t, place.map_or_else(|| offset.clone(), |((axes, last), i)| axes.offset(i, last, &domain)))
+    });
+    // One result for each of the first variable's values, in the results' order.
+    let Some(result) = k.all_stores().position(|s| s.offset == Poly::var(0) && of(s.tensor).is_some()) else {
+        return new;
+    };
+    let order = k.all_stores().nth(result).and_then(|s| of(s.tensor));
+    let Some((axes, last)) = order.filter(|_| matches!(k.family, Family::Map(_) | Family::Row(_))) else {
+        return new;
+    };
+    let elements = axes.extents.iter().fold(Poly::ONE, |n, d| &n * d);
+    if domain.first() != Some(&elements) {
+        return new;
+    }
+    let mut vars: Vec<Poly> = (0..domain.len()).map(Poly::var).collect();
+    vars[0] = axes.usual(&vars[0], last, &domain);
+    let same = |s: &Store| s.offset == Poly::var(0) && of(s.tensor) == Some((axes, last));
+    let first: Vec<bool> = k.all_stores().map(same).collect();
+    new = over_variables(&new, &vars);
+    for (s, _) in new.all_stores_mut().zip(first).filter(|(_, first)| *first) {
+        s.offset = Poly::var(0);
+    }
+    new
+}
+
+/// The kernel with its variables replaced.
+fn over_variables(k: &Kernel, vars: &[Poly]) -> Kernel {
+    let domain = k.domain();
+    let mut body = Body::default();
+    let ids = substitute(&k.body, &mut body, &k.roots(), vars, &domain);
+    let of = |id: ExprId| ids.get(id as usize).copied().flatten().unwrap_or(0);
+    k.over(body, &of, &mut |p| moved(p, &ids, vars, &domain))
+}
+
+/// A constant in another order, put there when its bytes are asked for.
+fn permuted(t: &Tensor, axes: &Axes, last: usize) -> Tensor {
+    let extents: Vec<usize> = axes.extents.iter().map(|d| d.as_const().unwrap_or(0) as usize).collect();
+    // Axes from the outermost, in the new order.
+    let order: Vec<usize> = (0..extents.len()).filter(|i| *i != last).chain([last]).collect();
+    let whole: Vec<Dim> = t.shape.iter().map(|n| Dim::constant(*n as i64)).collect();
+    let shape = axes.moved_shape(&whole, last).iter().map(|d| d.as_const().unwrap_or(0) as usize).collect();
+    let from: Vec<usize> = order.iter().map(|i| axes.strides[*i] as usize).collect();
+    let counts: Vec<usize> = order.iter().map(|i| extents[*i]).collect();
+    let data = match t.byte_len().filter(|_| t.is_present()) {
+        None => wgfc_ir::tensor::Data::Absent,
+        Some(len) => {
+            let owner = Permuted { of: t.clone(), counts, from, bytes: OnceLock::new() };
+            wgfc_ir::tensor::Data::Bytes { owner: Arc::new(owner), offset: 0, len }
+        }
+    };
+    Tensor { dtype: t.dtype, shape, data }
+}
+
+/// The elements of a tensor in another order.
+struct Permuted {
+    of: Tensor,
+    /// Elements along each axis, and between neighbours there in the tensor.
+    counts: Vec<usize>,
+    from: Vec<usize>,
+    bytes: OnceLock<Vec<u8>>,
+}
+
+impl AsRef<[u8]> for Permuted {
+    fn as_ref(&self) -> &[u8] {
+        self.bytes.get_or_init(|| {
+            let own = self.of.bytes().unwrap_or_default();
+            let size = self.of.dtype.bits() / 8;
+            let mut out = Vec::with_capacity(own.len());
+            let mut index = vec![0usize; self.counts.len()];
+            let Some((inner, outer)) = self.counts.split_last() else { return own.to_vec() };
+            let step = self.from.last().copied().unwrap_or(1);
+            for _ in 0..outer.iter().product() {
+                let first: usize = index.iter().zip(&self.from).map(|(i, s)| i * s).sum();
+                for i in 0..*inner {
+                    let at = (first + i * step) * size;
+                    out.extend_from_slice(own.get(at..at + size).unwrap_or_default());
+                }
+                for axis in (0..outer.len()).rev() {
+                    index[axis] += 1;
+                    if index[axis] < outer[axis] {
+                        break;
+                    }
+                    index[axis] = 0;
+                }
+            }
+            out
+        })
+    }
+}
+
+impl<'a> Search<'a> {
+    fn new(cx: Context<'a>, fitted: Fitted<'a>) -> Search<'a> {
+        let (axes, indices) = movable(cx.graph);
+        let hash = |k: &Kernel| k.structural_hash(&cx.graph.tensors, Capacity::Counts);
+        let all = cx.graph.kernels.iter().enumerate();
+        let hashes = all.map(|(i, k)| hash(&fitted(i, k.clone())).wrapping_mul(3) ^ hash(k)).collect();
+        Search { cx, fitted, axes, indices, hashes, known: FxHashMap::default() }
+    }
+
+    fn choose(&mut self) -> Vec<Order> {
+        let none = vec![None; self.axes.len()];
+        if self.axes.iter().all(Option::is_none) {
+            return none;
+        }
+        let usual = self.total(&none);
+        // Nothing else gains enough.
+        let gathered = (0..self.indices.len()).filter(|k| gathers(&self.cx.graph.kernels[*k]));
+        let gathered: f64 = gathered.collect::<Vec<_>>().into_iter().map(|k| self.cycles(k, &none)).sum();
+        if gathered < usual * LEAST_GAIN {
+            return none;
+        }
+        let mut best = (usual * (1.0 - LEAST_GAIN), none.clone());
+        for var in [1, 2] {
+            let mut orders = self.along(var);
+            self.without_impossible(&mut orders);
+            self.improve(&mut orders);
+            let total = self.total(&orders);
+            tracing::debug!(var, usual, total, "order of axes");
+            if total < best.0 {
+                best = (total, orders);
+            }
+        }
+        best.1
+    }
+
+    /// The results of all products with the axis innermost that a variable counts, its rows or columns.
+    fn along(&self, var: usize) -> Vec<Order> {
+        let mut orders = vec![None; self.axes.len()];
+        for (k, indices) in self.cx.graph.kernels.iter().zip(&self.indices) {
+            let product = matches!(k.family, Family::Matmul(_));
+            for s in k.stores.iter().filter(|_| product) {
+                let found = self.axes[s.tensor].as_ref().zip(indices.get(&(s.tensor, s.offset.clone())));
+                let Some((axes, indices)) = found else { continue };
+                let counts = |i: &usize| (&indices[*i] - &Poly::var(var)).as_const().is_some();
+                orders[s.tensor] = axes.candidates().find(counts);
+            }
+        }
+        self.follow(&mut orders);
+        orders
+    }
+
+    /// Gives tensors that kernels go over together with one whose order is another than usual the axis innermost that the same
+    /// index counts.
+    fn follow(&self, orders: &mut [Order]) {
+        for indices in &self.indices {
+            let moved = indices.iter().filter_map(|((t, _), i)| orders[*t].map(|axis| &i[axis]));
+            let inner: Vec<Poly> = moved.filter(|p| p.as_const().is_none()).cloned().collect();
+            for ((t, _), i) in indices.iter().filter(|_| !inner.is_empty()) {
+                let Some(axes) = self.axes[*t].as_ref().filter(|_| orders[*t].is_none()) else { continue };
+                let same = |axis: &usize| inner.iter().any(|p| (&i[*axis] - p).as_const().is_some());
+                orders[*t] = axes.candidates().find(same);
+            }
+        }
+    }
+
+    /// Leaves tensors in their usual order that a kernel could not have otherwise.
+    fn without_impossible(&mut self, orders: &mut [Order]) {
+        for k in 0..self.indices.len() {
+            if self.cycles(k, orders).is_infinite() {
+                self.cx.graph.kernels[k].tensors().into_iter().for_each(|t| orders[t] = None);
+            }
+        }
+        // A kernel may have become impossible by what another one wanted.
+        if (0..self.indices.len()).any(|k| self.cycles(k, orders).is_infinite()) {
+            orders.fill(None);
+        }
+    }
+
+    /// Changes the order of single tensors as long as that saves time.
+    fn improve(&mut self, orders: &mut [Order]) {
+        let mut users: Vec<Vec<usize>> = vec![vec![]; orders.len()];
+        for (i, k) in self.cx.graph.kernels.iter().enumerate() {
+            k.tensors().into_iter().for_each(|t| users[t].push(i));
+        }
+        for _ in 0..ROUNDS {
+            let mut changed = false;
+            for t in 0..orders.len() {
+                let Some(axes) = &self.axes[t] else { continue };
+                for order in [None].into_iter().chain(axes.candidates().map(Some)) {
+                    let old = orders[t];
+                    if order == old {
+                        continue;
+                    }
+                    let before: f64 = users[t].iter().map(|k| self.cycles(*k, orders)).sum();
+                    orders[t] = order;
+                    let after: f64 = users[t].iter().map(|k| self.cycles(*k, orders)).sum();
+                    match after < before {
+                        true => changed = true,
+                        false => orders[t] = old,
+                    }
+                }
+            }
+            if !changed {
+                break;
+            }
+        }
+    }
+
+    fn total(&mut self, orders: &[Order]) -> f64 {
+        (0..self.indices.len()).map(|k| self.cycles(k, orders)).sum()
+    }
+
+    /// The estimated time of a kernel; infinite where its families have no good way.
+    fn cycles(&mut self, k: usize, orders: &[Order]) -> f64 {
+        let kernel = &self.cx.graph.kernels[k];
+        let own: Vec<Order> = kernel.tensors().into_iter().map(|t| orders[t]).collect();
+        let usual = own.iter().all(Option::is_none);
+        let key = (self.hashes[k], own);
+        if let Some(known) = self.known.get(&key) {
+            return *known;
+        }
+        let new = moved_kernel(kernel, &self.axes, &self.indices[k], orders);
+        let new = (self.fitted)(k, new);
+        let cycles = if usual || !along_batch(&new) { estimate(&new, &self.cx) } else { f64::INFINITY };
+        self.known.insert(key, cycles);
+        cycles
+    }
+}
+
+/// Whether it is a product that reads an operand's elements one by one.
+fn gathers(k: &Kernel) -> bool {
+    problem::problem(k).is_some_and(|p| !p.fours.iter().all(|f| *f))
+}
+
+/// Whether neighbours in memory are of different products, which no schedule reads as vectors.
+fn along_batch(k: &Kernel) -> bool {
+    let Family::Matmul(m) = &k.family else { return false };
+    let along = |p: &Poly| step(p, 0) == Some(1) && step(p, 1) != Some(1) && step(p, 2) != Some(1);
+    !m.batch.is(1) && accesses(k).iter().any(|(_, p)| along(p))
+}
+
+/// How far the first two values of a variable are apart in an offset.
+fn step(p: &Poly, var: usize) -> Option<i64> {
+    let at = |i: i64| {
+        p.eval(&|a| match a {
+            Atom::Var(v) => Some(if *v as usize == var { i } else { 0 }),
+            Atom::Sym(_) => Some(crate::schedule::cost::ASSUMED),
+            Atom::Data(_) => Some(0),
+            _ => None,
+        })
+    };
+    Some((at(1)? - at(0)?).abs())
+}
+
+/// What a kernel reads and writes: the tensor and the offset.
+fn accesses(k: &Kernel) -> Vec<(TensorId, &Poly)> {
+    let loads = k.body.reachable(&k.roots()).into_iter().filter_map(|e| match k.body.expr(e) {
+        Expr::Load { tensor, offset, .. } => Some((*tensor, offset)),
+        _ => None,
+    });
+    loads.chain(k.all_stores().map(|s| (s.tensor, &s.offset))).collect()
+}
+
+/// Estimated cycles of a kernel whose family may be moved; of others 0.
+fn estimate(k: &Kernel, cx: &Context) -> f64 {
+    let memory = cx.device.speeds.bytes_per_cycle();
+    let extent = |d: &Dim| cx.expect.extent(d);
+    // Elements that are read one by one, of a sector each.
+    let scattered = |(t, p): &(TensorId, &Poly), along: &[usize]| {
+        let bytes = cx.graph.tensors.get(*t).map_or(4.0, |t| t.ty.dtype.bits() as f64 / 8.0);
+        let near = along.iter().filter_map(|v| step(p, *v)).any(|s| (s as f64) * bytes < SECTOR && s > 0);
+        let same = along.iter().all(|v| step(p, *v).is_none_or(|s| s == 0));
+        if near || same { bytes } else { SECTOR }
+    };
+    match &k.family {
+        Family::Matmul(_) => {
+            let Some((p, (_, cols))) = problem::problem(k).zip(problem::sides(k)) else { return 0.0 };
+            let chosen = products::choose(&p, cx.device, cx.expect);
+            let [batch, m, n] = [&p.batch, &p.rows, &p.cols].map(extent);
+            let roots: Vec<ExprId> = k.stores.iter().map(|s| s.value).collect();
+            let beside = k.body.reachable(&roots).into_iter().filter_map(|e| match k.body.expr(e) {
+                Expr::Load { tensor, offset, .. } => Some((*tensor, offset)),
+                _ => None,
+            });
+            let stored = k.stores.iter().map(|s| (s.tensor, &s.offset));
+            let bytes: f64 = beside.chain(stored).map(|a| scattered(&a, &[cols.var])).sum();
+            products::cost::cycles(&chosen, &p, cx.device, cx.expect).max(batch * m * n * bytes / memory)
+        }
+        Family::Map(_) | Family::Row(_) => {
+            let domain = k.domain();
+            let points: f64 = domain.iter().map(extent).product();
+            let along: Vec<usize> = (0..domain.len()).collect();
+            let bytes: f64 = accesses(k).iter().map(|a| scattered(a, &along)).sum();
+            points * bytes / memory
+        }
+        _ => 0.0,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::kernel::parse;
+
+    /// A map, and a convolution with padding of what it writes.
+    const TEXT: &str = "t0: f32[n, 4, 5, 6] input 0
+t1: f32[n, 4, 5, 6] intermediate
+t2: f32[2, 4, 1, 3] const [1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0, 9.0, 10.0, 11.0, 12.0, 13.0, 14.0, 15.0, 16.0, 17.0, 18.0, 19.0, 20.0, 21.0, 22.0, 23.0, 24.0]
+t3: f32[n, 2, 5, 6] output 0
+
+kernel 0 map [120*n]
+  e0: f32 = t0[%0]
+  e1: f32 = exp(e0)
+  t1[%0] = e1
+
+kernel 1 matmul [1, 30*n, 2, 12]
+  e0: i32 = index(%1%6 + %3/4 - 1)
+  e1: i32 = 0:i32
+  e2: bool = ge(e0, e1)
+  e3: i32 = index(6)
+  e4: bool = lt(e0, e3)
+  e5: bool = and(e2, e4)
+  e6: f32 = t1[120*(%1/30) + 30*(%3%4) + %1%30 + %3/4 - 1] if e5
+  e7: f32 = 0.0:f32
+  e8: f32 = select(e5, e6, e7)
+  e9: f32 = t2[12*%2 + 3*(%3%4) + %3/4]
+  e10: f32 = acc0
+  acc0 = sum(e8 * e9)
+  t3[30*%2 + 60*(%1/30) + %1%30] = e10
+";
+
+    #[test]
+    fn channels_become_innermost() {
+        let mut graph = parse(TEXT).unwrap();
+        assert_eq!(apply(&mut graph, &[Some(1), Some(1), Some(1), Some(1)]), 2);
+        crate::kernel::verify(&graph).unwrap();
+        let text = graph.to_string();
+        // Neighbours along the sum are neighbours in memory, in both operands.
+        for line in ["t1[4*%1 + %3 - 4] if e5", "t2[12*%2 + %3]", "t1: f32[n, 5, 6, 4]", "  t1[%0] = e"] {
+            assert!(text.contains(line), "{line} in\n{text}");
+        }
+        let TensorKind::Const(weights) = &graph.tensors[2].kind else { panic!() };
+        let want = [1.0, 4.0, 7.0, 10.0, 2.0, 5.0, 8.0, 11.0, 3.0, 6.0, 9.0, 12.0];
+        assert_eq!(weights.to_f32s().unwrap()[..12], want);
+        assert_eq!(weights.shape, [2, 3, 1, 4]);
+    }
+
+    #[test]
+    fn what_is_not_certain_to_be_inside_of_an_axis_stays() {
+        // Without the guard, elements beyond a row are those of the next.
+        let mut graph = parse(&TEXT.replace(" if e5", "")).unwrap();
+        assert_eq!(apply(&mut graph, &[None, Some(1), None, None]), 0);
+        // Inputs and outputs are as they are given and returned.
+        let mut graph = parse(TEXT).unwrap();
+        assert_eq!(apply(&mut graph, &[Some(1), None, None, Some(1)]), 0);
+    }
+
+    #[test]
+    fn orders_stay_where_others_do_not_pay() {
+        let graph = parse(TEXT).unwrap();
+        let (mut none, device) = (graph.clone(), DeviceProfile::default());
+        assert_eq!(arrange(&mut none, &device, &Expected::default(), &|_, k| k), 0);
+        assert_eq!(none.to_string(), graph.to_string());
+    }
+}
