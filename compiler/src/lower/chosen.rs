@@ -2,7 +2,7 @@
 
 use super::{Lowering, OpError, Result};
 use wgfc_ir::build::Built;
-use wgfc_ir::{BinaryOp, Body, DType, Dim, GatherAxis, Op, Poly, ReduceOp, Scalar, Tensor, Value};
+use wgfc_ir::{BinaryOp, Body, DType, Dim, GatherAxis, Op, Poly, ReduceOp, Tensor, Value};
 
 /// Where a condition holds.
 #[derive(Clone, Copy, Debug)]
@@ -13,19 +13,27 @@ pub struct Chosen {
     pub running: Value,
 }
 
-/// The positions where a condition of one axis holds. There are at most `bound`.
-pub fn chosen(cx: &mut Lowering, condition: Value, bound: Dim) -> Built<Chosen> {
-    let n = cx.shape(condition)[0].clone();
+/// Where elements go that are chosen.
+struct Order {
+    /// Of each element its place among those chosen, or `i32::MAX`.
+    to: Value,
+    /// How many are chosen up to each, itself included.
+    running: Value,
+    /// How many are chosen.
+    count: Dim,
+}
+
+/// The order of the elements of one axis for which a condition holds. There are at most `bound`.
+fn order(cx: &mut Lowering, condition: Value, bound: Dim) -> Built<Order> {
     let ones = cx.cast(condition, DType::I32)?;
     let running =
         cx.push(Op::PrefixScan { op: ReduceOp::Sum, axis: 0, exclusive: false, reverse: false }, &[ones])?;
-    // Of an empty axis there is no last element.
-    let (last, fill) = (vec![&n - 1], Some(Scalar::from_i64(DType::I32, 0)));
-    let count = cx.push(Op::View { shape: vec![], index: last, fill }, &[running])?;
+    // Summed apart: who wants no more of `running` than `to` need not store it.
+    let count = cx.reduce(ReduceOp::Sum, ones, &[0], false)?;
     // It is no more anyway: this says so to whoever looks at the kernel that computes it.
     let mut f = Body::default();
-    let (up_to, most, none) = (f.arg(0), f.index(bound.clone()), f.i32(0));
-    let at_most = f.binary(BinaryOp::Min, up_to, most);
+    let (all, most, none) = (f.arg(0), f.index(bound.clone()), f.i32(0));
+    let at_most = f.binary(BinaryOp::Min, all, most);
     f.binary(BinaryOp::Max, at_most, none);
     let count = cx.map(f.0, &[count])?;
     let count = cx.computed_size(count, bound);
@@ -35,6 +43,13 @@ pub fn chosen(cx: &mut Lowering, condition: Value, bound: Dim) -> Built<Chosen> 
     let place = to.binary(BinaryOp::Sub, up_to, one);
     to.select(holds, place, nowhere);
     let to = cx.map(to.0, &[condition, running])?;
+    Ok(Order { to, running, count })
+}
+
+/// The positions where a condition of one axis holds. There are at most `bound`.
+pub fn chosen(cx: &mut Lowering, condition: Value, bound: Dim) -> Built<Chosen> {
+    let n = cx.shape(condition)[0].clone();
+    let Order { to, running, count } = order(cx, condition, bound)?;
     let all = cx.iota(&[n], Poly::var(0), DType::I32)?;
     Ok(Chosen { places: placed(cx, all, to, count)?, running })
 }
@@ -98,6 +113,16 @@ pub fn non_zero(cx: &mut Lowering, x: Value) -> Result {
                 DType::Bool => flat,
                 _ => cx.binary_scalar(BinaryOp::Ne, flat, 0.0)?,
             };
+            if let [_] = shape[..] {
+                // An element's place in the result has its own position.
+                let Order { to, count, .. } = order(cx, condition, all.clone())?;
+                let positions = cx.iota(&[Dim::ONE, all], Poly::var(1), DType::I64)?;
+                let index = vec![
+                    GatherAxis::Affine(Poly::var(0)),
+                    GatherAxis::Data { input: 1, at: vec![Poly::var(1)] },
+                ];
+                return Ok(cx.push(Op::Place { shape: vec![Dim::ONE, count], index }, &[positions, to])?);
+            }
             chosen(cx, condition, all)?.places
         }
     };
