@@ -91,7 +91,8 @@ impl Rows {
         let whole = all / speeds.bandwidth;
         let few = all / groups / (speeds.bandwidth / speeds.cores);
         let cut = whole + dispatches * speeds.dispatch();
-        let long = self.len * self.bytes >= speeds.little_bytes() / 4;
+        let beside = if self.across { self.count.min(BESIDE) } else { 1 };
+        let long = self.len * self.bytes * beside >= speeds.little_bytes() / 4;
         let parts = (BUSY * speeds.cores / groups) as i64;
         (long && parts > 1 && whole.max(few) > 1.3 * cut).then_some(parts)
     }

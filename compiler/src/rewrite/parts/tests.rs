@@ -29,6 +29,18 @@ fn same(dtype: DType, shape: &[usize], op: Op, v: &dyn Fn(usize) -> f64) {
     }
 }
 
+#[test]
+fn columns_count_together() {
+    // A column has few bytes; what lies beside it is read by the same workgroup.
+    let fast = Speeds { workgroup_bandwidth: 2.0 * Speeds::DISCRETE.workgroup_bandwidth, ..Speeds::DISCRETE };
+    let mut g = Graph::new();
+    let x = g.add_input("x", TensorType::new(DType::F32, [4096usize, 4096].map(Dim::from).to_vec()));
+    let scan = Op::PrefixScan { op: ReduceOp::Sum, axis: 0, exclusive: false, reverse: false };
+    let y = g.push(scan, &[x], &[]).unwrap();
+    g.outputs.push(Border { name: "y".into(), value: y.into() });
+    assert_eq!(cut(&mut g, &fast), Ok(1));
+}
+
 const ALL: [ReduceOp; 4] = [ReduceOp::Sum, ReduceOp::Prod, ReduceOp::Max, ReduceOp::Min];
 
 #[test]
