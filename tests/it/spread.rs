@@ -221,7 +221,7 @@ fn schedules() {
     for (lanes, kept) in [(1, true), (1, false), (2, true), (2, false)] {
         let fits = |s: &Spread| s.lanes == lanes && s.kept == kept;
         let what = format!("{lanes} lanes, kept {kept}");
-        check(&graph, &options(), (2, Many(3), 1), &fits, &[layer.inputs(3)], &what);
+        check(&graph, &options(), (4, Many(3), 1), &fits, &[layer.inputs(3)], &what);
     }
     // More elements than invocations.
     let mut few = options();

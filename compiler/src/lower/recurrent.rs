@@ -135,24 +135,25 @@ impl Network<'_> {
                 Ok(vec![self.activate(b, d, 0, y)?])
             }
             Cell::Gru => {
-                let r = self.gate(b, s.r, 0, 0, 2)?;
-                let (x, y) = (self.gate(b, s.x, 1, 0, 2)?, self.recurrent(b, h, r)?);
+                let early = if s.bias.is_some() { s.r } else { self.gate(b, s.r, 0, 0, 2)? };
+                let all = self.recurrent(b, h, early)?;
+                let (x, y) = (self.gate(b, s.x, 1, 0, 2)?, self.gate(b, all, 1, 0, 2)?);
                 let zr = b.binary(B::Add, x, y)?;
                 let zr = self.activate(b, d, 0, zr)?;
                 let (z, reset) = (self.gate(b, zr, 1, 0, 1)?, self.gate(b, zr, 1, 1, 1)?);
-                let r = self.gate(b, s.r, 0, 2, 1)?;
-                let x = self.gate(b, s.x, 1, 2, 1)?;
                 let y = match s.bias {
                     Some(bias) => {
-                        let y = self.recurrent(b, h, r)?;
+                        let y = self.gate(b, all, 1, 2, 1)?;
                         let y = b.binary(B::Add, y, bias)?;
                         b.binary(B::Mul, reset, y)?
                     }
                     None => {
                         let h = b.binary(B::Mul, reset, h)?;
-                        self.recurrent(b, h, r)?
+                        let late = self.gate(b, s.r, 0, 2, 1)?;
+                        self.recurrent(b, h, late)?
                     }
                 };
+                let x = self.gate(b, s.x, 1, 2, 1)?;
                 let new = b.binary(B::Add, x, y)?;
                 let new = self.activate(b, d, 1, new)?;
                 // (1 − z)·new + z·h
