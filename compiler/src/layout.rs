@@ -2,7 +2,7 @@
 //!
 //! Kernels read and write through index expressions, so that the order of a tensor's axes is free where nobody outside sees
 //! the tensor. An [order](Order) is the usual one but for one axis, which lies innermost. [`arrange`] writes the index of each access as one
-//! [index an axis](Axes::indices), with a proof that each is inside of its axis wherever the access happens, and moves the access.
+//! index an axis, with a proof that each is inside of its axis wherever the access happens, and moves the access.
 //! A map, or a reduction with one result a row, whose results are moved goes over them in their new order.
 //!
 //! Orders are chosen by the estimated time of all kernels that read or write the tensors: first one axis for all tensors together, then
@@ -26,7 +26,7 @@ const ROUNDS: usize = 3;
 /// Bytes of memory that are read or written together.
 const SECTOR: f64 = 32.0;
 
-/// The axis that lies innermost, of [`Axes`]; `None` for the usual order.
+/// The axis that lies innermost, of `Axes`; `None` for the usual order.
 pub type Order = Option<usize>;
 
 /// A tensor's axes of more than one element.
