@@ -3,6 +3,10 @@
 //! Along each axis element `k` of window `i` lies at `i·stride + k·dilation − before`. Read the other way, each
 //! place meets element `k` of window `q / stride`, where `q = place + before − k·dilation` is a multiple of the
 //! stride: an axis of extent 1, read at `q mod stride`, is outside where it is none.
+//!
+//! A transposed convolution without dilation meets only elements of one phase: with `place + before = stride·q + p` those
+//! are `k = stride·j + p`, of windows `q − j`. So it is a convolution of stride 1 with a result for each phase, and
+//! windows of `⌈kernel / stride⌉`: no term is multiplied by a zero between elements.
 
 use super::conv::{channel_bias, share};
 use super::window::{Padding, require_list};
@@ -110,6 +114,67 @@ fn placed(spatial: &[Dim], kernel: &[Dim], p: &ConvTranspose) -> Result<Vec<Axis
     Ok(axes)
 }
 
+/// Labels: batch 0, group 1, input channel 2, output channel 3, then `n` each for places, kernel and phases.
+fn labels(n: usize, which: usize) -> Vec<u8> {
+    (0..n).map(|i| 4 + (which * n + i) as u8).collect()
+}
+
+/// `x [N, (G,) C, spatial…]` and `w [(G,) C, M, kernel…]` give `[N, (G,) M, out…]`, by all elements of a window for each place.
+fn all_windows(cx: &mut Lowering, x: Value, w: Value, lead: usize, axes: &[Axis]) -> Result {
+    let met = met(cx, x, lead, axes, false)?;
+    let (places, kernel) = (labels(axes.len(), 0), labels(axes.len(), 1));
+    let g: &[u8] = if lead > 2 { &[1] } else { &[] };
+    let contract = Contract {
+        a: [&[0], g, &[2], &places, &kernel].concat(),
+        b: [g, &[2, 3], &kernel].concat(),
+        out: [&[0], g, &[3], &places].concat(),
+    };
+    Ok(cx.push(Op::Contract(contract), &[met, w])?)
+}
+
+/// The same by phases of the stride, without dilation.
+fn phases(cx: &mut Lowering, x: Value, w: Value, lead: usize, axes: &[Axis]) -> Result {
+    let n = axes.len();
+    let (sx, sw) = (cx.shape(x), cx.shape(w));
+    let fill = Some(Scalar::from_f64(cx.dtype(x), 0.0));
+    // The first `q`, how many there are, and elements of a window of a phase.
+    let first: Vec<Dim> = axes.iter().map(|a| a.before.div(&a.stride.into(), &[])).collect();
+    let last = |a: &Axis| (&(&a.before + &a.out) - 1).div(&a.stride.into(), &[]);
+    let count: Vec<Dim> = axes.iter().zip(&first).map(|(a, q)| &(&last(a) - q) + 1).collect();
+    let taps: Vec<Dim> = axes.iter().map(|a| a.kernel.ceil_div(a.stride)).collect();
+
+    let shape: Vec<Dim> = sx[..lead].iter().chain(&count).chain(&taps).cloned().collect();
+    let mut index: Vec<Poly> = (0..lead).map(Poly::var).collect();
+    index.extend((0..n).map(|i| &(&Poly::var(lead + i) + &first[i]) - &Poly::var(lead + n + i)));
+    let x = cx.push(Op::View { shape, index, fill }, &[x])?;
+
+    let mut shape: Vec<Dim> = sw[..lead].to_vec();
+    shape.extend(taps.iter().cloned());
+    shape.extend(axes.iter().map(|a| Dim::from(a.stride)));
+    let mut index: Vec<Poly> = (0..lead).map(Poly::var).collect();
+    index.extend((0..n).map(|i| &(&Poly::var(lead + i) * axes[i].stride) + &Poly::var(lead + n + i)));
+    let whole = axes.iter().all(|a| a.kernel.modulo(&a.stride.into(), &[]).is(0));
+    let w = cx.push(Op::View { shape, index, fill: fill.filter(|_| !whole) }, &[w])?;
+
+    let (places, kernel, phase) = (labels(n, 0), labels(n, 1), labels(n, 2));
+    let g: &[u8] = if lead > 2 { &[1] } else { &[] };
+    let apart: Vec<u8> = places.iter().zip(&phase).flat_map(|(q, p)| [*q, *p]).collect();
+    let contract = Contract {
+        a: [&[0], g, &[2], &places, &kernel].concat(),
+        b: [g, &[2, 3], &kernel, &phase].concat(),
+        out: [&[0], g, &[3], &apart].concat(),
+    };
+    let mut y = cx.push(Op::Contract(contract), &[x, w])?;
+    let mut shape = cx.shape(y)[..lead].to_vec();
+    shape.extend(axes.iter().zip(&count).map(|(a, q)| q * a.stride));
+    y = cx.reshape(y, shape)?;
+    for (i, (a, q)) in axes.iter().zip(&first).enumerate() {
+        let skipped = &a.before - &(q * a.stride);
+        y = cx.slice(y, lead + i, &skipped, 1, &a.out)?;
+    }
+    Ok(y)
+}
+
 /// `x [N, G·C, spatial…]` and `w [G·C, M, kernel…]` give `[N, G·M, out…]`.
 pub fn conv_transpose(
     cx: &mut Lowering,
@@ -129,7 +194,6 @@ pub fn conv_transpose(
     }
     let groups = Dim::from(group);
     let channels = share(&sx[1], &groups, "channels")?;
-    let n = sx.len() - 2;
     let axes = placed(&sx[2..], &sw[2..], p)?;
     let (mut split_x, mut split_w) = (sx.clone(), sw.clone());
     if group > 1 {
@@ -139,17 +203,8 @@ pub fn conv_transpose(
     let x = cx.reshape(x, split_x)?;
     let w = cx.reshape(w, split_w)?;
     let lead = if group > 1 { 3 } else { 2 };
-    let met = met(cx, x, lead, &axes, false)?;
-    // Labels: batch 0, group 1, input channel 2, output channel 3, then places, then kernel.
-    let places: Vec<u8> = (0..n).map(|i| 4 + i as u8).collect();
-    let kernel: Vec<u8> = (0..n).map(|i| 4 + (n + i) as u8).collect();
-    let g: &[u8] = if group > 1 { &[1] } else { &[] };
-    let contract = Contract {
-        a: [&[0], g, &[2], &places, &kernel].concat(),
-        b: [g, &[2, 3], &kernel].concat(),
-        out: [&[0], g, &[3], &places].concat(),
-    };
-    let y = cx.push(Op::Contract(contract), &[met, w])?;
+    let in_phases = axes.iter().any(|a| a.stride > 1) && axes.iter().all(|a| a.dilation == 1);
+    let y = if in_phases { phases(cx, x, w, lead, &axes)? } else { all_windows(cx, x, w, lead, &axes)? };
     let mut out = vec![sx[0].clone(), &sw[1] * &groups];
     out.extend(axes.into_iter().map(|a| a.out));
     let y = cx.reshape(y, out)?;

@@ -6,10 +6,11 @@
 
 use wgfc_ir::{Atom, Dim, Poly};
 
-/// `v / div % ext` for variable `v`, or the leading digit `v / div`.
+/// `(v + shift) / div % ext` for variable `v`, or the leading digit `(v + shift) / div`.
 #[derive(Clone, Debug)]
 struct Digit {
     var: usize,
+    shift: i64,
     div: Dim,
     /// How many values it takes.
     ext: Dim,
@@ -28,7 +29,8 @@ pub fn invert(from: &[Dim], to: &[Dim], index: &[Poly]) -> Option<Vec<Poly>> {
     for (d, p) in index.iter().enumerate() {
         split_axis(p, d, &from[d], to, from, &mut digits)?;
     }
-    assemble(to, &digits)
+    let (at, beyond) = assemble(to, &digits)?;
+    beyond.is_empty().then_some(at)
 }
 
 /// Each polynomial lies in `0..extent`.
@@ -50,7 +52,7 @@ pub fn locate(to: &[Dim], index: &[Poly], at: &[Poly], domain: &[Dim]) -> Option
                 continue;
             }
             let [a] = &mono[..] else { return None };
-            terms.push((c, digit_of(a, to)?));
+            terms.push((c, digit_of(a, to).or_else(|| shifted_digit(a, to))?));
         }
         let rest = at - &offset;
         terms.sort_by_key(|(w, _)| *w);
@@ -83,25 +85,39 @@ pub fn locate(to: &[Dim], index: &[Poly], at: &[Poly], domain: &[Dim]) -> Option
         }
         digits.extend(terms.into_iter().map(|t| t.1));
     }
-    Some((assemble(to, &digits)?, conditions))
+    let (at, beyond) = assemble(to, &digits)?;
+    conditions.extend(beyond);
+    Some((at, conditions))
 }
 
-/// Puts the digits of each of the result's variables together.
-fn assemble(to: &[Dim], digits: &[Digit]) -> Option<Vec<Poly>> {
-    (0..to.len())
-        .map(|v| {
-            let mut mine: Vec<&Digit> = digits.iter().filter(|g| g.var == v && !g.ext.is(1)).collect();
-            let mut covered = Poly::ONE;
-            let mut value = Poly::ZERO;
-            while covered != to[v] {
-                let i = mine.iter().position(|g| g.div == covered)?;
-                let g = mine.swap_remove(i);
-                value = &value + &(&g.value * &g.div);
-                covered = &covered * &g.ext;
+/// Puts the digits of each of the result's variables together. Digits that take more values than the variable say by a condition
+/// which of them it takes.
+fn assemble(to: &[Dim], digits: &[Digit]) -> Option<(Vec<Poly>, Conditions)> {
+    let (mut all, mut conditions) = (vec![], vec![]);
+    for (v, extent) in to.iter().enumerate() {
+        let own = || digits.iter().filter(|g| g.var == v);
+        let shift = own().next().map_or(0, |g| g.shift);
+        if own().any(|g| g.shift != shift) {
+            return None;
+        }
+        let mut mine: Vec<&Digit> = own().filter(|g| !g.ext.is(1)).collect();
+        let mut covered = Poly::ONE;
+        let mut value = Poly::constant(-shift);
+        while !mine.is_empty() {
+            let i = mine.iter().position(|g| g.div == covered)?;
+            let g = mine.swap_remove(i);
+            value = &value + &(&g.value * &g.div);
+            covered = &covered * &g.ext;
+        }
+        if shift != 0 || covered != *extent {
+            if !(&(&covered - extent) - shift).proves_nonneg(&[]) {
+                return None;
             }
-            mine.is_empty().then_some(value)
-        })
-        .collect()
+            conditions.push((value.clone(), extent.clone()));
+        }
+        all.push(value);
+    }
+    Some((all, conditions))
 }
 
 /// Reads `p = Σ digit·weight` for axis `axis` of the operand, weights being the products of the extents of the digits below.
@@ -146,7 +162,7 @@ fn split_axis(
 }
 
 fn digit_of(a: &Atom, to: &[Dim]) -> Option<Digit> {
-    let of = |var: usize, div: Dim, ext: Dim| Some(Digit { var, div, ext, value: Poly::ZERO });
+    let of = |var: usize, div: Dim, ext: Dim| Some(Digit { var, shift: 0, div, ext, value: Poly::ZERO });
     match a {
         Atom::Var(v) => of(*v as usize, Poly::ONE, to.get(*v as usize)?.clone()),
         Atom::Div(x, d) => {
@@ -168,6 +184,19 @@ fn digit_of(a: &Atom, to: &[Dim]) -> Option<Digit> {
         },
         _ => None,
     }
+}
+
+/// A digit of a variable and a number, or of a variable that digits do not divide evenly.
+fn shifted_digit(a: &Atom, to: &[Dim]) -> Option<Digit> {
+    let (Atom::Div(x, d) | Atom::Mod(x, d)) = a else { return None };
+    let var = x.vars().into_iter().next()?;
+    let shift = (x - &Poly::var(var)).as_const().filter(|c| *c >= 0)?;
+    let d_const = d.as_const().filter(|d| *d > 0)?;
+    let (div, ext) = match a {
+        Atom::Div(..) => (d.clone(), (to.get(var)? + shift).ceil_div(d_const)),
+        _ => (Poly::ONE, d.clone()),
+    };
+    Some(Digit { var, shift, div, ext, value: Poly::ZERO })
 }
 
 /// `a / d` where it leaves no remainder.
@@ -218,6 +247,27 @@ mod tests {
         assert_eq!(show(&conditions)[1..], ["%1 < s", "%2%32 < 32", "%2/32 < 14"]);
         let (_, conditions) = locate(&to, &index, &at("0"), &domain).unwrap();
         assert!((&conditions[2].0 - &conditions[2].1).proves_nonneg(&domain), "{:?}", show(&conditions));
+    }
+
+    #[test]
+    fn what_is_cut_from_joined_axes_is_located() {
+        let v = |t: &str| Poly::parse(t).unwrap();
+        // [5, 2] as one axis of 10, of which 1 to 9 are left.
+        let (to, index) = (dims(&["8"]), [v("(%0 + 1)/2"), v("(%0 + 1)%2")]);
+        let (found, conditions) = locate(&to, &index, &[v("%0"), v("%1")], &dims(&["5", "2"])).unwrap();
+        assert_eq!(found[0].to_string(), "2*%0 + %1 - 1");
+        assert_eq!(
+            conditions.last().map(|c| (c.0.to_string(), c.1.to_string())),
+            Some(("2*%0 + %1 - 1".into(), "8".into()))
+        );
+        // Of 10 the first 9.
+        let (to, index) = (dims(&["9"]), [v("%0/2"), v("%0%2")]);
+        let (found, conditions) = locate(&to, &index, &[v("%0"), v("%1")], &dims(&["5", "2"])).unwrap();
+        assert_eq!((found[0].to_string(), conditions.len()), ("2*%0 + %1".into(), 3));
+        // Digits of different numbers.
+        assert!(
+            locate(&to, &[v("(%0 + 1)/2"), v("%0%2")], &[v("%0"), v("%1")], &dims(&["5", "2"])).is_none()
+        );
     }
 
     #[test]
