@@ -82,13 +82,12 @@ fn check(what: &(impl Fn(&Fused) -> Result<(), String> + Sync)) -> Vec<String> {
 const NOT_PROVEN: &str = "not proven: ";
 
 /// Models of which accesses are not proven, and why.
-const UNPROVEN: [(&str, &str); 10] = [
+const UNPROVEN: [(&str, &str); 9] = [
     ("test_nonmaxsuppression_", "positions that the steps of a loop choose"),
     ("repro/reshape-sym.onnx", "quotients by symbols inside of quotients by others"),
     ("test_reflect_pad/", "a remainder of a negative position, reflected"),
     ("test_operator_pad/", "a remainder of a negative position, reflected"),
     ("test_ReflectionPad2d/", "a remainder of a negative position, reflected"),
-    ("test_convtranspose_", "remainders of two variables, one from the other"),
     ("test_maxpool_3d_dilations_use_ref_impl_large/", "six variables under one guard"),
     ("test_averagepool_3d_dilations_large_", "six variables under one guard"),
     ("gather_block_quantized_int4_zero_other_axis/", "a position of data beside a quotient by a symbol"),
