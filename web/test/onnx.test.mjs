@@ -128,7 +128,7 @@ test("a profile has the limits of a device and the speeds of its kind", () => {
   const sized = { vendor: "nvidia", subgroupMinSize: 32, subgroupMaxSize: 32 };
   assert.deepEqual(device(["shader-f16", "subgroups"], sized), { version: 1, limits: { f16: true, ...want, subgroup: 32 }, speeds: SPEEDS.discrete });
   assert.equal(device(["subgroups"], { ...sized, subgroupMaxSize: 64 }).limits.subgroup, undefined);
-  assert.deepEqual(device([], { vendor: "google", architecture: "swiftshader" }).speeds, SPEEDS.software);
+  assert.deepEqual(device([], { vendor: "google", architecture: "swiftshader" }).speeds, SPEEDS.swiftshader);
   assert.deepEqual(profileOfLimits({}, []), { version: 1, limits: { f16: false } });
 });
 

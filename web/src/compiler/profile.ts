@@ -27,8 +27,13 @@ const SOFTWARE = {
   memory_latency: 30, operation: 9e-9, barrier: 1.6e-6, workgroup_bandwidth: 6.1e9, cache_bandwidth: 6.2e9,
   resident_workgroups: 1, exchange: 5e-6,
 };
+const SWIFTSHADER = {
+  bandwidth: 2.1e9, flops_f32: 12.5e9, flops_f16: 12.5e9, flops_matrix: 12.5e9, dispatch_cost: 17e-6, cores: 1, resident: 64,
+  memory_latency: 17, operation: 21e-9, barrier: 10.3e-6, workgroup_bandwidth: 1.8e9, cache_bandwidth: 2.1e9,
+  resident_workgroups: 1, exchange: 20e-6,
+};
 /** The speeds of kinds of devices, as `compiler/src/device.rs` has them. */
-export const SPEEDS = { discrete: DISCRETE, integrated: INTEGRATED, software: SOFTWARE };
+export const SPEEDS = { discrete: DISCRETE, integrated: INTEGRATED, software: SOFTWARE, swiftshader: SWIFTSHADER };
 
 /** Whose adapters share their memory with the CPU, all but few. */
 const INTEGRATED_VENDORS = ["apple", "arm", "broadcom", "img-tec", "imagination", "intel", "qualcomm", "samsung"];
@@ -36,7 +41,8 @@ const INTEGRATED_VENDORS = ["apple", "arm", "broadcom", "img-tec", "imagination"
 /** The kind of an adapter; browsers say little, and of many nothing. */
 function kindOf(info: GPUAdapterInfo | undefined): keyof typeof SPEEDS | undefined {
   const { vendor = "", architecture = "", description = "" } = info ?? {};
-  if (info?.isFallbackAdapter || /swiftshader|llvmpipe|lavapipe|basic render/i.test(`${architecture} ${description}`)) return "software";
+  if (/swiftshader/i.test(`${architecture} ${description}`)) return "swiftshader";
+  if (info?.isFallbackAdapter || /llvmpipe|lavapipe|basic render/i.test(`${architecture} ${description}`)) return "software";
   if (vendor === "nvidia") return "discrete";
   return INTEGRATED_VENDORS.includes(vendor) ? "integrated" : undefined;
 }
