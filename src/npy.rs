@@ -8,7 +8,7 @@ use crate::files::map_file;
 use crate::output::write_whole;
 use crate::{Error, Problem};
 use std::path::Path;
-use wgfc_ir::tensor::checked_numel;
+use wgfc_ir::tensor::{checked_numel, gathered};
 use wgfc_ir::{DType, Tensor};
 
 /// The NumPy type that stores `dtype` bit for bit.
@@ -207,20 +207,7 @@ fn row_major(data: &[u8], shape: &[usize], width: usize) -> Vec<u8> {
     for i in 1..shape.len() {
         strides[i] = strides[i - 1] * shape[i - 1];
     }
-    let mut out = Vec::with_capacity(data.len());
-    let mut index = vec![0usize; shape.len()];
-    for _ in 0..data.len() / width {
-        let at: usize = index.iter().zip(&strides).map(|(i, s)| i * s).sum();
-        out.extend_from_slice(&data[at * width..(at + 1) * width]);
-        for axis in (0..shape.len()).rev() {
-            index[axis] += 1;
-            if index[axis] < shape[axis] {
-                break;
-            }
-            index[axis] = 0;
-        }
-    }
-    out
+    gathered(data, width, shape, &strides)
 }
 
 /// The bytes of a `.npy` file with `tensor`.

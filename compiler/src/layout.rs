@@ -17,12 +17,16 @@ use crate::schedule::{Context, cost::Expected};
 use rustc_hash::{FxHashMap, FxHashSet};
 use std::collections::BTreeMap;
 use std::sync::{Arc, OnceLock};
+use wgfc_ir::tensor::gathered;
 use wgfc_ir::{Atom, Dim, Poly, Tensor};
 
 /// The part of the estimated time that a change of orders must save at least: estimates are no better.
 const LEAST_GAIN: f64 = 0.15;
 /// Times that every tensor's order is looked at again.
 const ROUNDS: usize = 3;
+/// Bytes of a weight that may be moved. Whoever compiles holds it twice then, in a page too, which otherwise leaves weights in their
+/// files.
+const MOST_BYTES: usize = 64 << 20;
 /// Bytes of memory that are read or written together.
 const SECTOR: f64 = 32.0;
 
@@ -219,8 +223,7 @@ fn movable(graph: &KernelGraph) -> (Vec<Option<Axes>>, Vec<Indices>) {
         .map(|t| {
             let free = match &t.kind {
                 TensorKind::Intermediate => true,
-                // What is not here cannot be moved.
-                TensorKind::Const(data) => !data.is_remote(),
+                TensorKind::Const(data) => data.numel().saturating_mul(data.dtype.bits() / 8) <= MOST_BYTES,
                 _ => false,
             };
             let whole = t.ty.dtype.bits() >= 8;
@@ -336,26 +339,7 @@ impl AsRef<[u8]> for Permuted {
     fn as_ref(&self) -> &[u8] {
         self.bytes.get_or_init(|| {
             let own = self.of.bytes().unwrap_or_default();
-            let size = self.of.dtype.bits() / 8;
-            let mut out = Vec::with_capacity(own.len());
-            let mut index = vec![0usize; self.counts.len()];
-            let Some((inner, outer)) = self.counts.split_last() else { return own.to_vec() };
-            let step = self.from.last().copied().unwrap_or(1);
-            for _ in 0..outer.iter().product() {
-                let first: usize = index.iter().zip(&self.from).map(|(i, s)| i * s).sum();
-                for i in 0..*inner {
-                    let at = (first + i * step) * size;
-                    out.extend_from_slice(own.get(at..at + size).unwrap_or_default());
-                }
-                for axis in (0..outer.len()).rev() {
-                    index[axis] += 1;
-                    if index[axis] < outer[axis] {
-                        break;
-                    }
-                    index[axis] = 0;
-                }
-            }
-            out
+            gathered(own, self.of.dtype.bits() / 8, &self.counts, &self.from)
         })
     }
 }

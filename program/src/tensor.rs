@@ -278,3 +278,26 @@ impl fmt::Debug for Tensor {
         write!(f, "{}{:?}{}", self.dtype, self.shape, if self.is_present() { "" } else { " (absent)" })
     }
 }
+/// Elements of `width` bytes in row-major order, so many along each axis, whose neighbours along it lie `strides` elements apart in
+/// `data`. Elements beyond its end are left out.
+pub fn gathered(data: &[u8], width: usize, counts: &[usize], strides: &[usize]) -> Vec<u8> {
+    let mut out = Vec::with_capacity(data.len());
+    let Some((inner, outer)) = counts.split_last() else { return data.to_vec() };
+    let step = strides.last().copied().unwrap_or(1);
+    let mut index = vec![0usize; outer.len()];
+    for _ in 0..outer.iter().product() {
+        let first: usize = index.iter().zip(strides).map(|(i, s)| i * s).sum();
+        for i in 0..*inner {
+            let at = (first + i * step) * width;
+            out.extend_from_slice(data.get(at..at + width).unwrap_or_default());
+        }
+        for (i, n) in index.iter_mut().zip(outer).rev() {
+            *i += 1;
+            if *i < *n {
+                break;
+            }
+            *i = 0;
+        }
+    }
+    out
+}

@@ -104,10 +104,12 @@ impl BatchGenerator {
     pub fn ragged(&self) -> bool {
         self.ragged
     }
+
     /// What it holds on the device now.
     pub fn device_memory(&self) -> DeviceMemory {
         self.generator.device_memory()
     }
+
     /// What one more token of each sequence costs behind `past` others, as [`Generator::cost`].
     pub fn cost(&self, past: usize) -> (usize, u64) {
         self.generator.cost(past)

@@ -23,8 +23,9 @@ const WORTH: f64 = 4.0;
 struct Shared {
     /// Workgroups that read the same keys.
     groups: i64,
-    /// Sequences, and heads of all of them.
+    /// Sequences at once: all axes before the heads.
     sequences: i64,
+    /// Heads of all sequences.
     heads: i64,
     /// How many keys there may be; `None` where only a run knows.
     room: Option<i64>,

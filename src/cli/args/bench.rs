@@ -142,8 +142,8 @@ Examples:
   wgfc bench decode qwen2.5-0.5b/ --batch 32 --precision f16
   wgfc bench decode qwen2.5-0.5b/ --prefix-recompute
 
-Greedy, batch 1, one token a run: the cache, the choice and the token stay on the device, and the host reads
-each token while the next is made. --prefix-recompute has no cache: after a prompt of 5 tokens each of 50
+Greedy, one token of each sequence a run: the cache, the choice and the token stay on the device, and the host reads
+it while the next is made. --prefix-recompute has no cache: after a prompt of 5 tokens each of 50
 takes a run on all before it, and the host waits for it. Times are medians with their 95% confidence intervals.")]
 pub struct BenchDecodeArgs {
     /// A folder with model.onnx, or a model's file

@@ -9,9 +9,7 @@
 //! time               = sum over rounds of max(workgroups of the round · busy, latency)
 //! ```
 //!
-//! where each round but the last has as many workgroups as are resident on a core,
-//!
-//! so large problems are decided by `busy` (large tiles win) and small ones by `latency` and by how many cores get any
+//! A round is as many workgroups as are resident on a core; the last one has the rest. So large problems are decided by `busy` (large tiles win) and small ones by `latency` and by how many cores get any
 //! work (small tiles and slices of k win). The shares and factors below are fits to times measured on an H100.
 
 use super::problem::Problem;
