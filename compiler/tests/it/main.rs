@@ -9,6 +9,7 @@ mod fuse;
 mod gpu;
 mod layers;
 mod maps;
+mod products;
 mod quotient;
 mod rewrite;
 mod rows;

@@ -2,7 +2,7 @@
 
 use crate::draw::Draw;
 use crate::run::inputs;
-use crate::schedules::{Case, run, seeds};
+use crate::schedules::{Case, every, run, seeds};
 use std::collections::BTreeMap;
 use wgfc_compiler::fuse::fuse;
 use wgfc_compiler::kernel::bounds::prove_all;
@@ -163,7 +163,7 @@ fn views_in_any_schedule() {
         let options = Options { profile, ..Options::default() };
         let kernels = fuse(&graph, &options).unwrap_or_else(|e| fail(format!("{e:?}")));
         unproven += prove_all(&graph, &kernels).0.iter().filter(|p| !p.is_in_bounds()).count();
-        let case = Case { graph: &graph, options: &options, given, want };
+        let case = Case { graph: &graph, options: &options, given, want, on: every };
         let pick = |round, list: &[Schedule]| {
             let tiled = |s: &Schedule| s.to_string().starts_with("map tiled");
             let tiles: Vec<Schedule> = list.iter().copied().filter(tiled).collect();

@@ -2,7 +2,7 @@
 //! random, on every adapter and compared with the evaluator.
 
 use crate::draw::Draw;
-use crate::schedules::{Case, run, seeds};
+use crate::schedules::{Case, every, run, seeds};
 use std::collections::BTreeMap;
 use wgfc_compiler::device::Speeds;
 use wgfc_compiler::fuse::fuse;
@@ -201,7 +201,7 @@ fn rows_in_any_schedule() {
                 fail(format!("not proven: {p:?}"));
             }
         }
-        let case = Case { graph: &graph, options: &options, given, want };
+        let case = Case { graph: &graph, options: &options, given, want, on: every };
         run(&case, kernels, 2, |_, list| d.one(list), &mut kinds).unwrap_or_else(|e| fail(e));
     }
     assert!(kinds.len() > 3, "{kinds:?}");

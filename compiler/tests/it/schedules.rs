@@ -8,6 +8,7 @@ use wgfc_compiler::schedule::{Context, Schedule, candidates, schedule};
 use wgfc_compiler::{Options, Tuning};
 use wgfc_ir::program::Stats;
 use wgfc_ir::{Graph, Tensor};
+use wgfc_runtime::Gpu;
 use wgfc_runtime::testing::gpus;
 
 /// What kernels compute.
@@ -16,6 +17,8 @@ pub struct Case<'a> {
     pub options: &'a Options,
     pub given: BTreeMap<String, Tensor>,
     pub want: Vec<Tensor>,
+    /// The adapters it runs on.
+    pub on: fn(&Gpu) -> bool,
 }
 
 /// How many tests run, and the first seed: many with `WGFC_THOROUGH`, and from `WGFC_SEED`.
@@ -23,6 +26,18 @@ pub fn seeds() -> std::ops::Range<u64> {
     let count = if std::env::var_os("WGFC_THOROUGH").is_some() { 2000 } else { 20 };
     let first = std::env::var("WGFC_SEED").ok().and_then(|s| s.parse().ok()).unwrap_or(1);
     first..first + count
+}
+
+/// Every adapter.
+pub fn every(_: &Gpu) -> bool {
+    true
+}
+
+/// Every adapter, but SwiftShader, which takes seconds to compile a product, for one seed in seven only and for all with
+/// `WGFC_THOROUGH`.
+pub fn slow(seed: u64) -> fn(&Gpu) -> bool {
+    let all = seed.is_multiple_of(7) || std::env::var_os("WGFC_THOROUGH").is_some();
+    if all { every } else { |g| !g.summary().name.contains("SwiftShader") }
 }
 
 /// Runs them so many times, each kernel in what `pick` chooses of its candidates in that round; counts the kinds of schedules.
@@ -33,7 +48,7 @@ pub fn run(
     mut pick: impl FnMut(usize, &[Schedule]) -> Schedule,
     kinds: &mut BTreeMap<String, usize>,
 ) -> Result<(), String> {
-    let Case { graph, options, given, want } = case;
+    let Case { graph, options, given, want, on } = case;
     let none = Tuning::default();
     let scheduled = schedule(kernels, &options.profile, &options.expect, &none, &none);
     let mut all = scheduled.map_err(|e| format!("{e:?}"))?;
@@ -46,7 +61,7 @@ pub fn run(
         let chosen: Vec<String> = all.schedules.iter().map(Schedule::to_string).collect();
         let program = assemble(graph, &all, options, Stats::default());
         let program = program.map_err(|e| format!("{chosen:?}: {e:?}"))?;
-        for gpu in gpus() {
+        for gpu in gpus().iter().filter(|g| on(g)) {
             let ran = run_on(gpu, &program, &options.profile, given);
             if let Outcome::Ran(got) = ran.map_err(|e| format!("{chosen:?}: {e}"))? {
                 for (want, got) in want.iter().zip(&got) {
