@@ -2,12 +2,14 @@
 
 use super::handle::Handle;
 use super::lanes::Lanes;
+use super::map::store_group;
 use super::wgsl::{Module, Scope, reg_type};
 use super::{EmitContext, EmittedKernel, fold_workgroups, template_error};
 use crate::Diagnostic;
 use crate::kernel::dependence::{Deps, var_bit};
 use crate::kernel::{Kernel, Loop, Store};
 use crate::schedule::loops;
+use crate::schedule::maps::{declare, written};
 use wgfc_codegen_templates as templates;
 
 pub(super) fn emit(
@@ -19,6 +21,8 @@ pub(super) fn emit(
     let Loop { lanes, steps, part, carries, alive, step_stores } = k;
     let threads = schedule.threads;
     let mut m = Module::new(kernel, cx, false)?;
+    m.vectorise(&kernel.roots());
+    let wide = wide(kernel, &mut m, cx);
     let mut outer = Scope::new(4);
     let head = Lanes::begin(&mut m, &mut outer, lanes, steps)?;
     let fixed: Deps = (0..lanes.len()).map(var_bit).fold(0, |a, b| a | b);
@@ -61,8 +65,9 @@ pub(super) fn emit(
 
     let mut last = outer.inner(4);
     m.hoist(&mut last, &needs(&kernel.stores).collect::<Vec<u32>>(), Deps::MAX)?;
-    for store in &kernel.stores {
-        m.store(&mut last, store)?;
+    match wide {
+        Some(n) => kernel.stores.chunks(n).try_for_each(|v| store_group(&mut m, &mut last, v))?,
+        None => kernel.stores.iter().try_for_each(|s| m.store(&mut last, s))?,
     }
     let steps = templates::looped::Steps {
         preamble: m.preamble(),
@@ -80,6 +85,20 @@ pub(super) fn emit(
     let wgsl = templates::render(&templates::looped::Loop { steps }).map_err(template_error)?;
     let groups = head.count.ceil_div(i64::from(threads));
     Ok(m.finish("loop", wgsl, [threads, 1, 1], 0, fold_workgroups(&groups, cx.target.max_workgroups)))
+}
+
+/// The elements of the vectors as which everything that is stored after the last step is declared, if that is possible: where a
+/// lane has neighbours.
+fn wide(kernel: &Kernel, m: &mut Module, cx: &EmitContext) -> Option<usize> {
+    const WIDTH: u32 = 4;
+    if kernel.stores.is_empty() || !kernel.stores.len().is_multiple_of(WIDTH as usize) {
+        return None;
+    }
+    let vectors = written(&kernel.stores, &kernel.reads(), WIDTH, cx.graph, &m.bindings)?;
+    let mut bindings = m.bindings.clone();
+    let declared = vectors.iter().all(|(t, n)| declare(&mut bindings, cx.graph, *t, *n));
+    declared.then(|| m.bindings = bindings)?;
+    Some(WIDTH as usize)
 }
 
 /// The expressions that stores read.

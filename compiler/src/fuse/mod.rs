@@ -55,6 +55,9 @@ fn fuse_at(graph: &Graph, options: &Options, nested: bool) -> Result<KernelGraph
             refused(&graph, &prepare::Refused { node, why: "its body computes a size".into() }).into()
         );
     }
+    if options.fusion == Fusion::Full && !nested {
+        scatter::ordered::lower(&mut graph, options).map_err(Diagnostic::internal)?;
+    }
     prepare::prepare(&mut graph, options, nested).map_err(|r| refused(&graph, &r))?;
     scatter::lower(&mut graph).map_err(Diagnostic::internal)?;
     let outputs: Vec<TensorType> = graph.outputs.iter().map(|o| graph.ty(o.value).clone()).collect();

@@ -9,7 +9,10 @@
 //! - A sum of floats is one of multiples of a power of two that is as small as 64 bits allow for the greatest exponent
 //!   that an element meets: the result is rounded once, and more exact than adding floats one after another.
 //! - A product is one of sums: of logarithms ([`product`]).
+//!
+//! Where indices choose whole rows it may take less time to put the updates in order first: [`ordered`].
 
+pub mod ordered;
 mod product;
 
 use crate::fuse::build::{Built, acc, epilogue, finish, greatest, least, tensor_of};

@@ -20,6 +20,10 @@ use wgfc_ir::{DType, Dim, Graph, Node, NodeId, Op, Poly, Scalar, TensorType, Val
 /// Values that a lane may carry: more would not fit the registers of any GPU.
 const CARRIED: usize = 256;
 
+/// Elements of a vector, and how many of them a lane may have instead of lanes of their own.
+const VECTOR: i64 = 4;
+const MOST_VECTORS: i64 = 4;
+
 /// The loops of a graph that become kernels.
 pub type Loops = FxHashMap<NodeId, Mapping>;
 
@@ -80,7 +84,7 @@ pub fn map(graph: &Graph, node: NodeId, options: &Options) -> Result<Mapping, Ve
     let mut why = vec![];
     let mut found: Vec<(f64, Mapping)> = vec![];
     for executor in executors {
-        for lanes in candidates(&shapes, &options.expect) {
+        for lanes in candidates(&shapes, options) {
             let axes = shapes.iter().map(|s| matched(s, &lanes)).collect();
             let (body, steps) = (body.clone(), steps.clone());
             let (profile, expect) = (options.profile.clone(), options.expect.clone());
@@ -146,8 +150,8 @@ fn named(lanes: &[Dim]) -> String {
 }
 
 /// Sets of extents to try as lanes: the axes of the largest output, then fewer.
-fn candidates(shapes: &[Vec<Dim>], expect: &Expected) -> Vec<Vec<Dim>> {
-    let size = |s: &Vec<Dim>| expect.estimate(&s.iter().product());
+fn candidates(shapes: &[Vec<Dim>], options: &Options) -> Vec<Vec<Dim>> {
+    let size = |s: &[Dim]| options.expect.estimate(&s.iter().product());
     let Some(largest) = shapes.iter().max_by_key(|s| (size(s), s.len())) else { return vec![] };
     let axes: Vec<Dim> = largest.iter().filter(|d| !d.is(1)).cloned().collect();
     // A kernel numbers at most eight variables apart.
@@ -155,6 +159,14 @@ fn candidates(shapes: &[Vec<Dim>], expect: &Expected) -> Vec<Vec<Dim>> {
     for d in axes.iter().skip(1) {
         let at = out.len() - 1;
         out.insert(at, vec![d.clone()]);
+    }
+    // Elements of a few vectors are one lane's, where there are enough lanes without.
+    if let Some([all, others]) = out.first_chunk()
+        && all.last().and_then(Dim::as_const).is_some_and(|d| d % VECTOR == 0 && d <= MOST_VECTORS * VECTOR)
+        && others.len() + 1 == all.len()
+        && size(others) >= options.profile.speeds.share_of_resident(1.0)
+    {
+        out.swap(0, 1);
     }
     let mut seen: Vec<Vec<Dim>> = vec![];
     out.retain(|c| {

@@ -12,7 +12,7 @@ use crate::fuse::unit::is_anchor;
 use crate::kernel::{Body, Expr, ExprId};
 use crate::options::Options;
 use crate::schedule::loops::{RESIDENT, stage_threads as threads};
-use wgfc_ir::{Contract, Dim, Graph, Op, Poly};
+use wgfc_ir::{Contract, Dim, Graph, Op, Poly, TensorType};
 
 /// Registers of an invocation; what exceeds them goes through memory. GPUs have 128 to 256, some for other things;
 /// nothing that is measured tells how many.
@@ -128,7 +128,14 @@ pub(in crate::fuse) fn split(body: &Graph, options: &Options) -> (f64, usize) {
             _ => out,
         };
     }
-    (dispatches as f64 * speeds.dispatch() + work / speeds.flops_f32, dispatches)
+    // What is carried goes through memory.
+    let moved: f64 = body.outputs.iter().map(|o| bytes(body.ty(o.value), options)).sum();
+    let busy = (work / speeds.flops_f32).max(2.0 * moved / speeds.bandwidth);
+    (dispatches as f64 * speeds.dispatch() + busy, dispatches)
+}
+
+fn bytes(ty: &TensorType, options: &Options) -> f64 {
+    ty.dtype.bits() as f64 / 8.0 * options.expect.estimate(&ty.numel()) as f64
 }
 
 /// The axes of a product's first operand that it sums over.

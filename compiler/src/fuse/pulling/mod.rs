@@ -517,11 +517,21 @@ impl<'a, R: Resolver> Puller<'a, R> {
         {
             return e;
         }
+        if self.is_masked(e) {
+            let last = self.push(Expr::Index(d - &Poly::ONE), i32);
+            return self.push(Expr::Binary(BinaryOp::Min, e, last), i32);
+        }
         let wrapped = self.wrap(e, d);
         let zero = self.constant(Scalar::from_i64(i32, 0));
         let last = self.push(Expr::Index(d - &Poly::ONE), i32);
         let low = self.push(Expr::Binary(BinaryOp::Min, wrapped, last), i32);
         self.push(Expr::Binary(BinaryOp::Max, low, zero), i32)
+    }
+
+    /// Whether the sign bit of `e` is masked.
+    fn is_masked(&self, e: ExprId) -> bool {
+        let Expr::Binary(BinaryOp::And, _, mask) = self.body().expr(e) else { return false };
+        matches!(self.body().expr(*mask), Expr::Const(s) if s.dtype == DType::I32 && s.as_i64() >= 0)
     }
 
     /// `e` counted from the end where negative.

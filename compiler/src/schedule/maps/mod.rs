@@ -8,7 +8,7 @@ mod axes;
 mod neighbours;
 mod tiles;
 
-pub use neighbours::{Neighbours, Words, declare};
+pub use neighbours::{Neighbours, Words, declare, written};
 pub use tiles::{Staged, Tiles};
 
 use super::Context;

@@ -229,7 +229,7 @@ fn aligned(to: &mut Body, a: ExprId, b: ExprId, width: u32) -> (ExprId, ExprId) 
 }
 
 /// What is written as vectors, in groups of `width` stores of neighbours. `None` where some are no vectors.
-pub(super) fn written(
+pub fn written(
     stores: &[Store],
     reads: &[TensorId],
     width: u32,
