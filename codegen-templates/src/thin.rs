@@ -7,8 +7,9 @@
 //! The template expects `fn store(batch: i32, row: i32, col: i32, acc0: f32, …)` in the module and two
 //! texts that are written for the kernel: `before`, which may use `batch` and `col` (the number of the
 //! thread's group of `cols` columns), and `body`, which may also use `step`, its first block of the
-//! round, and adds to the variables `sum0, sum1, …` in the order of [`ThinShape::sum_of`]. A [`Stage`]
-//! is brought into workgroup memory first.
+//! round, and adds to the variables `sum0, sum1, …` in the order of [`ThinShape::sum_of`]. Where a [`Stage`]
+//! is brought into workgroup memory first, `before` has the loads of the first round, for which `lane` is the first block,
+//! and `first` adds its blocks.
 
 use crate::matmul::Extents;
 use crate::{Local, RenderError, Template, render};
@@ -106,7 +107,8 @@ impl ThinShape {
     }
 }
 
-/// Staging: parts of the rows that all threads of a workgroup share, computed once in workgroup memory.
+/// Staging: parts of the rows that all threads of a workgroup share, computed once in workgroup memory. Its text adds to the variables
+/// of the sums beside the products, too: each thread what it stages.
 #[derive(Clone, Debug)]
 pub struct Stage {
     /// Floats of one element of `staged`: 1, 2 or 4.
@@ -139,9 +141,11 @@ pub struct Thin {
     pub results: Results,
     /// What is in workgroup memory before the loop.
     pub stage: Option<Stage>,
-    /// Statements before the loop, indented by 4.
+    /// Statements before the stage and the loop, indented by 4.
     pub before: String,
-    /// Statements of the loop, indented by 8.
+    /// Statements between the stage and the loop, indented by 4.
+    pub first: String,
+    /// Statements of the loop, indented by 8; none where what is before it does all.
     pub body: String,
     /// What may be used beside the stage.
     pub room: Room,
@@ -175,7 +179,9 @@ struct ThinSlots {
     stage_type: String,
     stage_len: u32,
     before: String,
+    first: String,
     body: String,
+    start: String,
     batch: String,
     batch_index: String,
     cols: String,
@@ -195,6 +201,8 @@ struct ThinSlots {
     sums: Vec<u32>,
     parts_len: u32,
     totals_len: u32,
+    /// Neighbouring totals that are parts of one; 0 if none are.
+    spread: u32,
     rounds: Vec<Round>,
     results: Vec<String>,
 }
@@ -224,8 +232,12 @@ impl Thin {
             let group = format!("({} + row) * {} + at % {}", i * s.rows, s.cols, s.cols);
             format!("totals[({group}) * {across} + at / {}]", s.cols)
         };
-        let sum =
-            |i: u32| format!("totals[({} + row) * {across}]", r.products * s.rows * s.cols + i * s.rows);
+        // Of a stage all threads have a part.
+        let spread = self.stage.is_some() && r.sums > 0 && across > 1;
+        let sum = |i: u32| {
+            let first = format!("({} + row) * {across}", r.products * s.rows * s.cols + i * s.rows);
+            if spread { format!("total_of({first})") } else { format!("totals[{first}]") }
+        };
         let slots = ThinSlots {
             preamble: self.preamble.clone(),
             setup: self.setup.clone(),
@@ -233,7 +245,13 @@ impl Thin {
             stage_type: self.stage.as_ref().map(Stage::element).unwrap_or_default(),
             stage_len: self.stage.as_ref().map_or(0, |s| s.len),
             before: self.before.clone(),
+            first: self.first.clone(),
             body: self.body.clone(),
+            start: if self.stage.is_some() {
+                format!("lane + {}", lanes * s.unroll)
+            } else {
+                "lane".to_owned()
+            },
             batch: self.extents.batch.clone(),
             batch_index: self.extents.batch_index("block", "col_tiles"),
             cols: self.extents.cols.clone(),
@@ -253,6 +271,7 @@ impl Thin {
             sums: (0..sums).collect(),
             parts_len: if apart_lanes == 1 { 0 } else { each * apart_lanes * s.pitch() },
             totals_len: sums * across,
+            spread: if spread { across } else { 0 },
             rounds: rounds.collect(),
             results: (0..r.products).map(product).chain((0..r.sums).map(sum)).collect(),
         };

@@ -6,8 +6,8 @@
 //! expression, and loads that are neighbours in memory become one load of a vector
 //! ([`Module::vectorise`]).
 //!
-//! An `x` that is more than a load, and what is summed beside the products, is computed once for the
-//! workgroup and [staged](Stage) in its memory where that has room.
+//! An `x` that is more than a load is computed once for the workgroup and [staged](Stage) in its memory where that has room.
+//! What is summed beside the products is then added up by the threads that stage it.
 
 use super::wgsl::{Module, Scope};
 use super::{EmitContext, EmittedKernel, fold_workgroups, template_error};
@@ -38,7 +38,7 @@ pub(super) fn emit(
     let depth = k.as_const().and_then(|k| u32::try_from(k).ok());
     let staged = match (schedule.staged, depth) {
         (false, _) => None,
-        (true, depth) => depth.and_then(|d| d.checked_mul(shape.rows * (1 + results.sums) * 4)),
+        (true, depth) => depth.and_then(|d| d.checked_mul(shape.rows * 4)),
     };
     if !o.rows.is(i64::from(shape.rows))
         || !divides(k, shape.k)
@@ -61,17 +61,31 @@ pub(super) fn emit(
         cols: module.extent(&mut top, o.cols)?,
         depth: module.extent(&mut top, &steps)?,
     };
-    let mut staging = top.inner(4);
-    let stage = match staged {
-        Some(bytes) => Some(blocks.stage(&mut module, &mut staging, shape, bytes)?),
+    let mut before = top.inner(4);
+    let staging = match staged {
+        Some(bytes) => Some(blocks.staging(&mut module, &mut before, shape, bytes)?),
         None => None,
     };
-    let mut before = top.inner(4);
-    before.resume(&mut staging);
     before.bind_var(0, "batch");
     before.bind_var(o.col_var, "col");
     module.hoist(&mut before, &roots, var_bit(0) | var_bit(o.col_var))?;
-    let body = blocks.body(&mut module, &before, shape, results, &steps)?;
+    // What is staged is waited for with the loads of the first round under way.
+    let (mut stage, mut first) = (None, before.inner(4));
+    if let Some(staging) = &staging {
+        let round = blocks.round(&mut module, &mut before, shape, &steps, true)?;
+        let mut text = before.inner(4);
+        text.number_after(&before);
+        stage = Some(blocks.stage(&mut module, &mut text, shape, results, staging)?);
+        first.number_after(&text);
+        blocks.adds(&mut module, &mut first, shape, results, (&steps, round))?;
+    }
+    let mut body = before.inner(8);
+    body.number_after(&first);
+    let once = steps.as_const().is_some_and(|s| s <= i64::from(shape.lanes * shape.unroll));
+    if stage.is_none() || !once {
+        let round = blocks.round(&mut module, &mut body, shape, &steps, false)?;
+        blocks.adds(&mut module, &mut body, shape, results, (&steps, round))?;
+    }
 
     let mut store = Scope::new(4);
     for s in &blocks.kernel.stores {
@@ -89,7 +103,8 @@ pub(super) fn emit(
         results,
         stage,
         before: before.text,
-        body,
+        first: first.text,
+        body: body.text,
         room,
     };
     let wgsl = text.render().map_err(template_error)?;
@@ -113,9 +128,10 @@ struct Blocks {
     x: Vec<Vec<ExprId>>,
     /// By product, column and k.
     y: Vec<Vec<Vec<ExprId>>>,
-    /// By sum, row and k.
+    /// By sum, row and k; none where they are added up as rows are staged.
     sums: Vec<Vec<Vec<ExprId>>>,
-    /// What is staged of each line (the rows of `x`, then of each sum), by neighbouring k.
+    /// What is computed for the stage of each line, by neighbouring k: the rows of `x`, which are kept there, then those of
+    /// each sum.
     staged: Vec<Vec<ExprId>>,
 }
 
@@ -160,11 +176,10 @@ impl Blocks {
         let lines: Vec<ExprId> = std::iter::once(o.x).chain(o.sums.iter().copied()).collect();
         let mut made: Vec<Vec<Vec<ExprId>>> = vec![];
         let mut staged = vec![];
-        for (l, root) in lines.iter().enumerate() {
+        for root in if stage { &lines[..1] } else { &lines[..] } {
             let rows = (0..shape.rows).map(|r| {
-                let line = l as u32 * shape.rows + r;
                 let make = |i: u32| match stage {
-                    true => body.push(Expr::Acc(STAGED + line * shape.k + i), DType::F32),
+                    true => body.push(Expr::Acc(STAGED + r * shape.k + i), DType::F32),
                     false => at(&mut body, *root, r, i, 0),
                 };
                 (0..shape.k).map(make).collect::<Vec<ExprId>>()
@@ -215,31 +230,23 @@ impl Blocks {
         y.chain(self.x.iter().flatten()).copied().collect()
     }
 
-    /// Fills the stage: the loads of all of a thread's elements, then what is made of them.
-    fn stage(
+    /// The loads of all that a thread stages, written into `s`.
+    fn staging(
         &self,
         m: &mut Module,
         s: &mut Scope,
         shape: ThinShape,
         bytes: u32,
-    ) -> Result<Stage, Diagnostic> {
+    ) -> Result<Staging, Diagnostic> {
         let width = stage_width(shape);
-        let lines = self.staged.len() as u32;
         let len = bytes / 4 / width;
-        let per_line = len / lines.max(1);
+        let per_line = len / shape.rows;
         let roots: Vec<ExprId> = self.staged.iter().flatten().copied().collect();
-        let loads: Vec<ExprId> = self
-            .kernel
-            .body
-            .reachable(&roots)
-            .into_iter()
-            .filter(|id| matches!(self.kernel.body.expr(*id), Expr::Load { .. }))
-            .collect();
+        let loads = self.loads(&roots);
         let threads = shape.threads();
-        let turns = per_line.div_ceil(threads);
         let start = s.inner(4);
-        let mut scopes = vec![];
-        for u in 0..turns {
+        let mut turns = vec![];
+        for u in 0..per_line.div_ceil(threads) {
             let mut turn = start.inner(4);
             turn.resume(s);
             let at = format!("t + {}", u * threads);
@@ -250,41 +257,72 @@ impl Blocks {
                 m.fetch(&mut turn, *id)?;
             }
             s.resume(&mut turn);
-            scopes.push(turn);
+            turns.push(turn);
         }
-        for (u, scope) in scopes.iter().enumerate() {
-            let partly = (u as u32 + 1) * threads > per_line;
+        Ok(Staging { turns, width, len, per_line })
+    }
+
+    /// Fills the stage with what is made of those loads, and adds up what is summed beside the products.
+    fn stage(
+        &self,
+        m: &mut Module,
+        s: &mut Scope,
+        shape: ThinShape,
+        r: Results,
+        staging: &Staging,
+    ) -> Result<Stage, Diagnostic> {
+        let Staging { turns, width, len, per_line } = staging;
+        let threads = shape.threads();
+        for (u, scope) in turns.iter().enumerate() {
+            let partly = (u as u32 + 1) * threads > *per_line;
             if partly {
-                s.line(&format!("if (t < {}) {{", per_line - (u as u32 * threads).min(per_line)));
+                s.line(&format!("if (t < {}) {{", per_line - (u as u32 * threads).min(*per_line)));
             }
             let mut turn = scope.inner(if partly { 8 } else { 4 });
             turn.resume(s);
             for (line, ids) in self.staged.iter().enumerate() {
                 let values = ids.iter().map(|id| m.value(&mut turn, *id)).collect::<Result<Vec<_>, _>>()?;
+                let (of, row) = (line as u32 / shape.rows, line as u32 % shape.rows);
+                if of > 0 {
+                    let sum = shape.sum_of(r, r.products + of - 1, row, 0);
+                    turn.line(&format!("sum{sum} += {};", values.join(" + ")));
+                    continue;
+                }
                 let value = match &values[..] {
                     [one] => one.to_string(),
                     many => format!("vec{width}<f32>({})", many.join(", ")),
                 };
-                turn.line(&format!("staged[{} + stage{u}] = {value};", line as u32 * per_line));
+                // Blocks that neighbouring threads read lie side by side.
+                let place = match shape.k / width {
+                    1 => format!("stage{u}"),
+                    n => format!("stage{u} % {n} * {} + stage{u} / {n}", per_line / n),
+                };
+                turn.line(&format!("staged[{} + {place}] = {value};", row * per_line));
             }
             s.resume(&mut turn);
             if partly {
                 s.line("}");
             }
         }
-        Ok(Stage { width, len, text: std::mem::take(&mut s.text) })
+        Ok(Stage { width: *width, len: *len, text: std::mem::take(&mut s.text) })
+    }
+
+    /// The loads that some expressions need.
+    fn loads(&self, roots: &[ExprId]) -> Vec<ExprId> {
+        let body = &self.kernel.body;
+        let all = body.reachable(roots).into_iter();
+        all.filter(|id| matches!(body.expr(*id), Expr::Load { .. })).collect()
     }
 
     /// Reads the staged elements of the block at `step`.
     fn bind_staged(&self, s: &mut Scope, shape: ThinShape, depth: u32, step: &str, u: u32) {
         let width = stage_width(shape);
         let per_block = shape.k / width;
-        for line in 0..self.staged.len() as u32 {
+        for line in 0..shape.rows {
             for q in 0..per_block {
                 let name = format!("x{u}_{line}_{q}");
-                let first = line * (depth / width) + q;
-                let at = if per_block == 1 { step.to_owned() } else { format!("{step} * {per_block}") };
-                s.line(&format!("let {name} = staged[{first} + {at}];"));
+                let first = line * (depth / width) + q * (depth / shape.k);
+                s.line(&format!("let {name} = staged[{first} + {step}];"));
                 for i in 0..width {
                     let acc = STAGED + line * shape.k + q * width + i;
                     let lane = ["x", "y", "z", "w"][i as usize & 3];
@@ -294,63 +332,81 @@ impl Blocks {
         }
     }
 
-    /// The statements of the loop: the loads of all blocks, then what is done with them.
-    fn body(
+    /// The loads of a round's blocks, written into `text`: of the loop's, whose blocks begin at `step`, or of the first one.
+    fn round(
         &self,
         m: &mut Module,
-        before: &Scope,
+        text: &mut Scope,
         shape: ThinShape,
-        results: Results,
         steps: &Poly,
-    ) -> Result<String, Diagnostic> {
-        let each = i64::from(shape.lanes * shape.unroll);
-        let guard = steps.as_const().is_none_or(|s| s % each != 0);
-        let loads: Vec<ExprId> = self
-            .kernel
-            .body
-            .reachable(&self.block_roots())
-            .into_iter()
-            .filter(|id| matches!(self.kernel.body.expr(*id), Expr::Load { .. }))
-            .filter(|id| m.deps(*id) & var_bit(K) != 0)
-            .collect();
-        let mut text = before.inner(8);
+        first: bool,
+    ) -> Result<Vec<Block>, Diagnostic> {
+        let steps = steps.as_const();
+        let lanes = i64::from(shape.lanes);
+        let whole = steps.is_some_and(|s| s % (lanes * i64::from(shape.unroll)) == 0);
+        let all = self.loads(&self.block_roots());
+        let loads: Vec<ExprId> = all.into_iter().filter(|id| m.deps(*id) & var_bit(K) != 0).collect();
         let mut blocks = vec![];
-        for u in 0..shape.unroll {
-            let mut s = before.inner(8);
-            s.resume(&mut text);
-            if u == 0 {
-                s.bind_var(K, "step");
-            } else {
-                let at = format!("step + {}", u * shape.lanes);
-                let at = if guard { format!("min({at}, steps - 1)") } else { at };
-                s.line(&format!("let step{u} = {at};"));
-                s.bind_var(K, &format!("step{u}"));
+        for u in 0..i64::from(shape.unroll) {
+            let (mut name, mut at, certain) = match first {
+                true => (format!("first{u}"), "lane".to_owned(), steps.is_some_and(|s| (u + 1) * lanes <= s)),
+                false => (format!("step{u}"), "step".to_owned(), whole || u == 0),
+            };
+            if u > 0 {
+                at = format!("{at} + {}", u * lanes);
             }
+            let mut s = text.inner(text.indent());
+            s.resume(text);
+            match (certain, u) {
+                (true, 0) => name.clone_from(&at),
+                (true, _) => s.line(&format!("let {name} = {at};")),
+                (false, _) => s.line(&format!("let {name} = min({at}, steps - 1);")),
+            }
+            s.bind_var(K, &name);
             for id in &loads {
                 m.fetch(&mut s, *id)?;
             }
-            if !self.staged.is_empty() {
-                let depth = steps.as_const().and_then(|n| u32::try_from(n).ok()).unwrap_or(0) * shape.k;
-                let step = if u == 0 { "step".to_owned() } else { format!("step{u}") };
-                self.bind_staged(&mut s, shape, depth, &step, u);
-            }
             text.resume(&mut s);
-            blocks.push(s);
+            blocks.push(Block {
+                scope: s,
+                step: name,
+                condition: (!certain).then(|| format!("{at} < steps")),
+            });
         }
-        for (u, block) in blocks.iter().enumerate() {
-            let conditional = guard && u > 0;
-            if conditional {
-                text.line(&format!("if (step + {} < steps) {{", u as u32 * shape.lanes));
+        Ok(blocks)
+    }
+
+    /// What is done with a round's blocks.
+    fn adds(
+        &self,
+        m: &mut Module,
+        text: &mut Scope,
+        shape: ThinShape,
+        results: Results,
+        (steps, blocks): (&Poly, Vec<Block>),
+    ) -> Result<(), Diagnostic> {
+        let mut blocks = blocks;
+        if !self.staged.is_empty() {
+            let depth = steps.as_const().and_then(|n| u32::try_from(n).ok()).unwrap_or(0) * shape.k;
+            for (u, block) in blocks.iter_mut().enumerate() {
+                block.scope.resume(text);
+                self.bind_staged(&mut block.scope, shape, depth, &block.step, u as u32);
+                text.resume(&mut block.scope);
             }
-            let mut s = block.inner(if conditional { 12 } else { 8 });
-            s.resume(&mut text);
+        }
+        for block in &blocks {
+            if let Some(condition) = &block.condition {
+                text.line(&format!("if ({condition}) {{"));
+            }
+            let mut s = block.scope.inner(text.indent() + if block.condition.is_some() { 4 } else { 0 });
+            s.resume(text);
             self.add(m, &mut s, shape, results)?;
             text.resume(&mut s);
-            if conditional {
+            if block.condition.is_some() {
                 text.line("}");
             }
         }
-        Ok(text.text)
+        Ok(())
     }
 
     /// Adds a block to the sums.
@@ -391,6 +447,27 @@ impl Blocks {
 /// Floats that are staged at once.
 fn stage_width(shape: ThinShape) -> u32 {
     shape.k.min(4)
+}
+
+/// What a thread stages, of which the loads are written.
+struct Staging {
+    /// With the names of the loads.
+    turns: Vec<Scope>,
+    /// Floats that are staged at once.
+    width: u32,
+    /// How many of these there are, and how many of a line.
+    len: u32,
+    per_line: u32,
+}
+
+/// A block whose loads are written.
+struct Block {
+    /// With their names.
+    scope: Scope,
+    /// Its number.
+    step: String,
+    /// Where it need not be one of the product's: that it is.
+    condition: Option<String>,
 }
 
 /// Neighbouring k whose weights have a factor in common.

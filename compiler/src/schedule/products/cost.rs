@@ -169,6 +169,12 @@ const CORE_READS: f64 = 3.2;
 /// Latencies of memory that a load takes while many others wait for theirs.
 const BUSY_LATENCY: f64 = 1.5;
 
+/// Invocations under way on a core that keep it issuing instructions.
+const ISSUING: f64 = 256.0;
+/// Invocations under way on a core that hide each other's waits between rounds, and the part of a latency that is seen all the same.
+const HIDING: f64 = 1024.0;
+const BETWEEN_ROUNDS: f64 = 0.5;
+
 /// Registers of a core.
 const REGISTERS: u32 = 65536;
 /// Registers of a thread of a thin product beside its sums and what they are made of.
@@ -232,13 +238,16 @@ fn thin_cycles(t: ThinShape, p: &Problem, speeds: &Speeds, expect: &Expected) ->
     let cached = (batch * cols * depth * p.bits / 8.0 * spread + workgroups * rows * depth * 4.0)
         / (memory * speeds.cache_bandwidth / speeds.bandwidth);
 
-    let parts = [reading, cached, (per_core / resident).ceil() * alone, per_core * instructions];
+    // What is under way on a core together, and how much longer it takes with too few of it.
+    let together = threads * per_core.min(resident);
+    let few = |most: f64| (most / together).max(1.0);
+    let instructions = per_core * instructions * few(ISSUING);
+    let parts = [reading, cached, (per_core / resident).ceil() * alone, instructions];
     let longest = parts.iter().fold(0.0, |a: f64, b| a.max(*b));
-    // A few threads stage for long.
-    let stage = match p.staged {
-        0.0 => 0.0,
-        ops => latency + 2.0 * ops * rows * depth / threads,
-    };
-    let end = OVERHEAD * speeds.memory_latency + sums * threads / FOLDED;
-    end + stage + longest + 0.2 * (parts.iter().sum::<f64>() - longest)
+    // A few threads stage for long. What they stage is on its way with the first round.
+    let stage = 2.0 * p.staged * rows * depth / threads;
+    // Where one workgroup waits between rounds, others hardly fill the time.
+    let between = BETWEEN_ROUNDS * (rounds - 1.0) * latency * few(HIDING);
+    let end = OVERHEAD * speeds.memory_latency + per_core * sums * threads / FOLDED;
+    end + stage + between + longest + 0.2 * (parts.iter().sum::<f64>() - longest)
 }
