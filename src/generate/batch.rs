@@ -38,17 +38,39 @@ pub struct BatchGenerator {
 /// One sequence of the batch.
 #[derive(Clone, Debug, Default)]
 struct Row {
-    /// For each position of the cache, whether it holds a token of this sequence. A run that was begun too early
-    /// may have added one.
-    real: Vec<bool>,
+    /// For each position of the cache, 1 if it holds a token of this sequence, else 0, as attention masks have it. A run that
+    /// was begun too early may have added one.
+    real: Vec<i64>,
+    /// How many of them are 1: the tokens that the model has seen.
+    seen: usize,
     /// The token that was generated last: the model has not seen it yet.
     pending: Option<i64>,
 }
 
 impl Row {
-    /// Tokens that the model has seen.
-    fn seen(&self) -> usize {
-        self.real.iter().filter(|r| **r).count()
+    /// With as many tokens, one in each position.
+    fn full(tokens: usize) -> Row {
+        Row { real: vec![1; tokens], seen: tokens, pending: None }
+    }
+
+    /// Positions behind the last one, of which the first `tokens` hold one each.
+    fn extend(&mut self, tokens: usize, positions: usize) {
+        self.real.extend((0..positions).map(|i| i64::from(i < tokens)));
+        self.seen += tokens.min(positions);
+    }
+
+    /// Forgets the positions from `len` on.
+    fn truncate(&mut self, len: usize) {
+        let dropped = self.real.iter().skip(len);
+        self.seen -= dropped.filter(|r| **r == 1).count();
+        self.real.truncate(len);
+    }
+
+    /// Says that the positions from `from` on hold none of its tokens.
+    fn hide(&mut self, from: usize) {
+        let positions = self.real.len();
+        self.truncate(from);
+        self.real.resize(positions, 0);
     }
 }
 
@@ -81,7 +103,7 @@ impl BatchGenerator {
     }
     /// Tokens of each sequence so far, prompts and generated ones.
     pub fn lengths(&self) -> Vec<usize> {
-        self.rows.iter().map(|r| r.seen() + usize::from(r.pending.is_some())).collect()
+        self.rows.iter().map(|r| r.seen + usize::from(r.pending.is_some())).collect()
     }
     /// How many tokens there are: ids are below.
     pub fn vocabulary(&self) -> usize {
@@ -121,7 +143,7 @@ impl BatchGenerator {
     /// More than the cache has room for.
     pub fn pretend(&mut self, tokens: usize) -> Result<(), Error> {
         self.generator.pretend(tokens)?;
-        self.rows.fill(Row { real: vec![true; tokens], pending: None });
+        self.rows.fill(Row::full(tokens));
         Ok(())
     }
 
@@ -207,7 +229,7 @@ impl BatchGenerator {
                 format!("ask for fewer, or give the cache a capacity of {total}"),
             ));
         }
-        let even = self.rows.iter().zip(&feeds).all(|(r, f)| r.seen() == past && f.len() == longest);
+        let even = self.rows.iter().zip(&feeds).all(|(r, f)| r.seen == past && f.len() == longest);
         if !even && !self.ragged {
             problems.push(Problem::with_help(
                 "the sequences differ in length, and the model does not take what would tell it: an attention mask, and position ids for each sequence",
@@ -236,7 +258,7 @@ impl BatchGenerator {
     /// Undoes runs beyond the positions that count.
     fn settle(&mut self) -> Result<(), Error> {
         let kept = self.generator.kept;
-        self.rows.iter_mut().for_each(|r| r.real.truncate(kept));
+        self.rows.iter_mut().for_each(|r| r.truncate(kept));
         self.generator.settle()
     }
 
@@ -273,11 +295,11 @@ impl BatchGenerator {
     /// What a run of `n` tokens of each sequence takes, those that have fewer filled up behind.
     fn step(&self, columns: &[&[i64]], n: usize) -> Step {
         let mut step = Step { rows: columns.len(), ..Step::default() };
+        step.mask.reserve(self.rows.iter().map(|r| r.real.len() + n).sum());
         for (tokens, row) in columns.iter().zip(&self.rows) {
-            let seen = row.seen();
             step.ids.extend(tokens.iter().copied().chain(std::iter::repeat(0)).take(n));
-            step.positions.extend((seen..seen + n).map(|p| p as i64));
-            step.mask.extend(row.real.iter().map(|r| i64::from(*r)));
+            step.positions.extend((row.seen..row.seen + n).map(|p| p as i64));
+            step.mask.extend(&row.real);
             step.mask.extend(std::iter::repeat_n(1, n));
         }
         step
@@ -320,8 +342,8 @@ impl BatchGenerator {
         };
         for (i, row) in self.rows.iter_mut().enumerate() {
             match feed {
-                Feed::Host(columns, n) => row.real.extend((0..*n).map(|j| j < columns[i].len())),
-                Feed::Device(_, done) => row.real.push(!done[i]),
+                Feed::Host(columns, n) => row.extend(columns[i].len(), *n),
+                Feed::Device(_, done) => row.extend(usize::from(!done[i]), 1),
             }
         }
         Ok(started)
@@ -384,7 +406,7 @@ impl BatchTokens<'_> {
             if !*done && token.is_some_and(|t| self.stop.contains(&t)) {
                 *done = true;
                 // The model need not see it before the sequence is continued; the run that was begun did.
-                row.real.iter_mut().skip(after).for_each(|r| *r = false);
+                row.hide(after);
             }
         }
         Ok(tokens)
@@ -449,7 +471,7 @@ mod tests {
                 let got = got.to_f32s().unwrap();
                 for (i, feed) in feeds.iter().enumerate() {
                     one.reset().unwrap();
-                    let seen = all.rows[i].seen();
+                    let seen = all.rows[i].seen;
                     let ids: Vec<i64> = feed.iter().copied().chain([i as i64 + 1, 5]).take(seen).collect();
                     let want = one.logits(&ids).unwrap().0.to_f32s().unwrap();
                     for (g, w) in got[i * 37..].iter().zip(&want) {

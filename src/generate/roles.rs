@@ -70,11 +70,15 @@ impl Input {
 
     /// Its value in a run.
     pub fn of(&self, step: &Step) -> Tensor {
-        let mut values: Vec<i64> = match self.role {
-            Role::Ids => step.ids.clone(),
-            Role::Positions => step.positions.clone(),
-            Role::Mask => step.mask.clone(),
-            Role::Segments => vec![0; step.ids.len()],
+        let zeros;
+        let mut values: &[i64] = match self.role {
+            Role::Ids => &step.ids,
+            Role::Positions => &step.positions,
+            Role::Mask => &step.mask,
+            Role::Segments => {
+                zeros = vec![0; step.ids.len()];
+                &zeros
+            }
         };
         let each = values.len() / step.rows.max(1);
         let mut shape = vec![each];
@@ -82,12 +86,12 @@ impl Input {
             shape.insert(0, step.rows);
         } else {
             // The same for all.
-            values.truncate(each);
+            values = &values[..each];
         }
         if self.dtype == DType::I64 {
-            return Tensor::from_i64(shape, &values);
+            return Tensor::from_i64(shape, values);
         }
-        let values: Vec<Scalar> = values.into_iter().map(|v| Scalar::from_i64(self.dtype, v)).collect();
+        let values: Vec<Scalar> = values.iter().map(|v| Scalar::from_i64(self.dtype, *v)).collect();
         Tensor::from_scalars(self.dtype, shape, &values)
     }
 }
