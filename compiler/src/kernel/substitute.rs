@@ -1,7 +1,7 @@
 //! Kernels over other variables.
 
 use super::{Body, Expr, ExprId, Kernel, renumbered};
-use wgfc_ir::{Atom, DType, Poly};
+use wgfc_ir::{Atom, BinaryOp, DType, Poly};
 
 /// The variable of a product that is summed over.
 pub const K: usize = 3;
@@ -51,9 +51,34 @@ pub fn substitute_results(
             Expr::Acc(i) => Expr::Acc(acc(*i)),
             e => e.mapped(of, |p| moved(p, &ids, vars, domain)),
         };
+        let new = without_remainder(new, to);
         ids[id as usize] = Some(to.push(new, from.dtype(id)));
     }
     ids
+}
+
+/// A comparison `n·p + r < c` or `n·p + r ≥ c` of an index and a number as one of `n·p`, so that it is the same expression for all
+/// neighbours of a vector that it says the same of.
+fn without_remainder(e: Expr, to: &mut Body) -> Expr {
+    let Expr::Binary(op @ (BinaryOp::Lt | BinaryOp::Ge), a, b) = e else { return e };
+    let (Expr::Index(p), Some(c)) = (to.expr(a), number(to.expr(b))) else { return e };
+    let (n, r) = p.divisor_and_remainder();
+    if r == 0 {
+        return e;
+    }
+    let least = -(r - c).div_euclid(n) * n;
+    let p = p - &Poly::constant(r);
+    let a = to.push(Expr::Index(p), DType::I32);
+    let b = if least == c { b } else { to.push(Expr::Index(Poly::constant(least)), DType::I32) };
+    Expr::Binary(op, a, b)
+}
+
+fn number(e: &Expr) -> Option<i64> {
+    match e {
+        Expr::Index(p) => p.as_const(),
+        Expr::Const(c) if c.dtype == DType::I32 => Some(c.as_i64()),
+        _ => None,
+    }
 }
 
 /// An index expression with its variables replaced and its data renumbered.

@@ -4,6 +4,14 @@ use super::{Atom, Domain, Monomial, Poly, Repr};
 use std::cmp::Ordering;
 
 impl Poly {
+    /// The greatest common divisor `n` of all coefficients but the constant, and the constant's remainder in `0..n`; 0 and 0 of a constant.
+    pub fn divisor_and_remainder(&self) -> (i64, i64) {
+        let terms = self.terms();
+        let constant = terms.iter().find(|(m, _)| m.is_empty()).map_or(0, |(_, c)| *c);
+        let n = terms.iter().filter(|(m, _)| !m.is_empty()).fold(0, |n, (_, c)| gcd(n, *c));
+        (n, if n == 0 { 0 } else { constant.rem_euclid(n) })
+    }
+
     /// Multivariate division: `self = q·d + r` where no term of `r` is divisible by `d`'s leading term.
     fn div_rem(&self, d: &Poly) -> (Poly, Poly) {
         let d_terms = d.terms();
