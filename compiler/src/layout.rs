@@ -275,6 +275,9 @@ fn moved_kernel(k: &Kernel, axes: &[Option<Axes>], indices: &Indices, orders: &[
         let place = of(t).zip(indices.get(&(t, offset.clone())));
         (t, place.map_or_else(|| offset.clone(), |((axes, last), i)| axes.offset(i, last, &domain)))
     });
+    if let Some(vars) = counted_innermost(k, indices, &of) {
+        return over_variables(&new, &vars);
+    }
     // One result for each of the first variable's values, in the results' order.
     let Some(result) = k.all_stores().position(|s| s.offset == Poly::var(0) && of(s.tensor).is_some()) else {
         return new;
@@ -296,6 +299,27 @@ fn moved_kernel(k: &Kernel, axes: &[Option<Axes>], indices: &Indices, orders: &[
         s.offset = Poly::var(0);
     }
     new
+}
+
+/// New variables of a product whose columns or rows count the axis that now lies innermost in their high digits: neighbours are
+/// then neighbours in memory.
+fn counted_innermost<'a>(
+    k: &Kernel,
+    indices: &Indices,
+    of: &dyn Fn(TensorId) -> Option<(&'a Axes, usize)>,
+) -> Option<Vec<Poly>> {
+    let store = k.stores.iter().find(|s| of(s.tensor).is_some());
+    let (domain, s) = (k.domain(), store.filter(|_| matches!(k.family, Family::Matmul(_)))?);
+    let index = &indices.get(&(s.tensor, s.offset.clone()))?[of(s.tensor)?.1];
+    let Some(Atom::Div(variable, stride)) = index.as_atom() else { return None };
+    let Some(Atom::Var(var)) = variable.as_atom() else { return None };
+    let (var, stride) = (*var as usize, stride.as_const()?);
+    let total = domain.get(var)?.as_const()?;
+    let extent = total.checked_div(stride).filter(|e| e * stride == total)?;
+    let mut vars: Vec<Poly> = (0..domain.len()).map(Poly::var).collect();
+    let (old, extent) = (vars[var].clone(), Poly::constant(extent));
+    vars[var] = &(&old.modulo(&extent, &domain) * stride) + &old.div(&extent, &domain);
+    Some(vars)
 }
 
 /// The kernel with its variables replaced.
@@ -589,6 +613,34 @@ kernel 1 matmul [1, 30*n, 2, 12]
         let want = [1.0, 4.0, 7.0, 10.0, 2.0, 5.0, 8.0, 11.0, 3.0, 6.0, 9.0, 12.0];
         assert_eq!(weights.to_f32s().unwrap()[..12], want);
         assert_eq!(weights.shape, [2, 3, 1, 4]);
+    }
+
+    #[test]
+    fn columns_count_the_innermost_axis_first() {
+        // Two neighbouring places of each of four channels.
+        let text = "t0: f32[15, 3] input 0
+t1: f32[3, 8] const [1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0, 9.0, 10.0, 11.0, 12.0, 13.0, 14.0, 15.0, 16.0, 17.0, 18.0, 19.0, 20.0, 21.0, 22.0, 23.0, 24.0]
+t2: f32[4, 5, 6] intermediate
+t3: f32[120] output 0
+
+kernel 0 matmul [1, 15, 8, 3]
+  e0: f32 = t0[3*%1 + %3]
+  e1: f32 = t1[8*%3 + %2]
+  e2: f32 = acc0
+  acc0 = sum(e0 * e1)
+  t2[2*%1 + 30*(%2/2) + %2%2] = e2
+
+kernel 1 map [120]
+  e0: f32 = t2[%0]
+  t3[%0] = e0
+";
+        let mut graph = parse(text).unwrap();
+        assert_eq!(apply(&mut graph, &[None, None, Some(0), None]), 1);
+        crate::kernel::verify(&graph).unwrap();
+        let text = graph.to_string();
+        for line in ["t1[8*%3 + %2/4 + 2*(%2%4)]", "t2[8*%1 + %2] = e2"] {
+            assert!(text.contains(line), "{line} in\n{text}");
+        }
     }
 
     #[test]
