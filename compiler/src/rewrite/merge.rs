@@ -1,6 +1,6 @@
 //! Parallel products of one operand as one product: Q, K and V; gate and up.
 //!
-//! `x @ w₁ + b₁`, `x @ w₂ + b₂` → `y = x @ [w₁ w₂] + [b₁ b₂]`, and views that slice `y`.
+//! `x @ w₁ + b₁`, `x @ w₂ + b₂` → `y = x @ [w₁ w₂] + [b₁ b₂]`, and views that slice `y`. Products without a bias have one that changes nothing where others have one.
 //!
 //! It pays where nothing is copied that stays needed: each weight is a constant that only its
 //! product reads, or made from such constants alike (dequantised, transposed). Then the products read `x` once, in one dispatch, and the slices become part of the
@@ -12,7 +12,7 @@ use rustc_hash::FxHashMap;
 use std::fmt::Write;
 use std::sync::Arc;
 use wgfc_ir::tensor::Tensor;
-use wgfc_ir::{BinaryOp, Contract, Dim, Graph, NodeId, Op, Poly, ScalarFn, ScalarNode, Value};
+use wgfc_ir::{BinaryOp, Contract, Dim, Graph, NodeId, Op, Poly, Scalar, ScalarFn, ScalarNode, Value};
 
 /// A product that can be merged with others of one [`Key`].
 struct Product {
@@ -251,27 +251,27 @@ fn join(graph: &mut Graph, key: &Key, group: &[Product]) -> Result<(), String> {
 
     let shared = if key.first { &key.contract.a } else { &key.contract.b }.len() as u8;
     let own = key.contract.out.iter().position(|l| *l == shared).ok_or("a product without its own axis")?;
-    let biases: Option<Vec<&Bias>> = group.iter().map(|p| p.bias.as_ref()).collect();
-    if let Some(biases) = &biases {
+    if let Some(dtype) = group.iter().find_map(|p| Some(p.bias.as_ref()?.tensor.dtype)) {
         let rank = graph.ty(y).rank();
-        let rows: Vec<Tensor> = biases
-            .iter()
-            .map(|b| {
-                let mut shape = vec![1; rank - own];
-                shape[0] = b.tensor.numel();
-                b.tensor.reshaped(shape)
-            })
-            .collect();
+        let mut rows: Vec<Tensor> = vec![];
+        for p in group {
+            let extent = graph.ty(p.weight).shape[p.axis].as_const().ok_or("a weight of unknown extent")?;
+            let mut shape = vec![1; rank - own];
+            shape[0] = extent as usize;
+            // The identity of the addition: 0 would make -0 a 0.
+            let none = Scalar::from_f64(dtype, -0.0);
+            rows.push(match &p.bias {
+                Some(b) => b.tensor.reshaped(shape),
+                None => Tensor::generate(dtype, shape, |_| none),
+            });
+        }
         let b = constant(graph, Tensor::joined(&rows.iter().collect::<Vec<_>>(), 0)?, &origin);
         let shape = graph.ty(y).shape.clone();
         y = graph.push(Op::Map { body: ScalarFn::binary(BinaryOp::Add), shape }, &[y, b], &origin)?.into();
     }
     let mut start = Poly::ZERO;
     for p in group {
-        let old: Value = match (&biases, &p.bias) {
-            (Some(_), Some(b)) => b.node.into(),
-            _ => p.node.into(),
-        };
+        let old: Value = p.bias.as_ref().map_or(p.node, |b| b.node).into();
         let mut map = ViewMap::identity(&graph.ty(old).shape.clone());
         map.index[own] = &map.index[own] + &start;
         start = &start + &graph.ty(p.weight).shape[p.axis];
