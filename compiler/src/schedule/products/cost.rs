@@ -227,15 +227,19 @@ fn thin_cycles(t: ThinShape, p: &Problem, speeds: &Speeds, expect: &Expected) ->
         4.0
     };
     let narrow = if t.k * t.cols == 1 { 6.0 } else { 0.0 };
+    // Elements of `x` with no neighbour beside them in memory take a load, and a sector of the cache, each.
+    let strided = p.x == Contiguous::Line && !p.fours[0];
+    let element = if strided { 32.0 } else { 4.0 };
     // A load brings 16 bytes at most: of neighbouring weights, or of `x`.
     let width = (if t.depth_first { k } else { block_cols } * one / 8.0).min(16.0);
-    let loads = k * block_cols * p.bits / 8.0 / width + rows * (k / 4.0).ceil();
+    let loads =
+        k * block_cols * p.bits / 8.0 / width + if strided { rows * k } else { rows * (k / 4.0).ceil() };
     let elements = k * block_cols * p.bits / 32.0 + rows * k;
     let loads = element_cycles(speeds).map_or(LOAD * loads, |e| e * elements);
     let block = k * block_cols * products * (unpack + rows) + loads + narrow;
     let instructions = rounds * unroll * block * threads / 128.0 + folding / 4.0;
 
-    let cached = (batch * cols * depth * p.bits / 8.0 * spread + workgroups * rows * depth * 4.0)
+    let cached = (batch * cols * depth * p.bits / 8.0 * spread + workgroups * rows * depth * element)
         / (memory * speeds.cache_bandwidth / speeds.bandwidth);
 
     // What is under way on a core together, and how much longer it takes with too few of it.
