@@ -39,7 +39,7 @@ pub struct BenchArgs {
     pub adapter: AdapterArgs,
     #[command(flatten)]
     pub kept: KeptArgs,
-    /// Runs before those that count
+    /// Runs before those that count; on a GPU at least so many as take 0.3 s, unless it is 0 or 1
     #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     pub warm_up: u32,
     /// Runs that count
