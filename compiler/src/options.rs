@@ -43,6 +43,8 @@ pub enum Technique {
     LoopsInWorkgroups,
     /// Other orders of the axes of tensors between kernels, and of weights, where the kernels take less time so.
     Layouts,
+    /// Convolutions of 3 × 3 by fewer multiplications, where that takes less time.
+    Winograd,
 }
 
 /// In which type values of f32 are kept in memory. What kernels compute is f32 in any case.

@@ -147,6 +147,8 @@ pub enum TechniqueArg {
     LoopsInWorkgroups,
     /// Other orders of the axes of tensors between kernels, and of weights, where the kernels take less time so
     Layouts,
+    /// Convolutions of 3 × 3 by fewer multiplications, where that takes less time
+    Winograd,
 }
 
 impl TechniqueArg {
@@ -162,6 +164,7 @@ impl TechniqueArg {
             TechniqueArg::LoopsInInvocations => Technique::LoopsInInvocations,
             TechniqueArg::LoopsInWorkgroups => Technique::LoopsInWorkgroups,
             TechniqueArg::Layouts => Technique::Layouts,
+            TechniqueArg::Winograd => Technique::Winograd,
         }
     }
 }

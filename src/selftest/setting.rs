@@ -8,7 +8,7 @@ use wgfc_compiler::{DeviceProfile, Fusion, Options, Technique};
 use wgfc_ir::testing::Rng;
 use wgfc_runtime::DeviceLimits;
 
-const TECHNIQUES: [Technique; 9] = [
+const TECHNIQUES: [Technique; 10] = [
     Technique::Approximate,
     Technique::Merge,
     Technique::Epilogues,
@@ -18,6 +18,7 @@ const TECHNIQUES: [Technique; 9] = [
     Technique::LoopsInInvocations,
     Technique::LoopsInWorkgroups,
     Technique::Layouts,
+    Technique::Winograd,
 ];
 
 /// In what a profile differs from the device at hand.

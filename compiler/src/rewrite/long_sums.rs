@@ -82,22 +82,37 @@ fn slices(graph: &Graph, n: NodeId, device: &DeviceProfile, expect: &Expected) -
         let tiled = products::candidates(&p, device, expect).into_iter();
         tiled.map(|g| cost::cycles(&g, &p, device, expect)).min_by(f64::total_cmp)
     };
-    // The slices are written, and read by another dispatch.
-    let speeds = &device.speeds;
-    let results = all * rows * cols * 8.0;
-    let added = |slices: i64| {
-        speeds.dispatch_cost / speeds.cycle()
-            + results * slices as f64 / speeds.bytes_per_cycle()
-            + speeds.memory_latency
-    };
     let label = c.k().into_iter().max_by_key(|l| extent(*l).as_const().unwrap_or(0))?;
     let whole = extent(label).as_const()?;
     let possible =
         (1..).map(|i| 1_i64 << i).take_while(|s| *s <= MOST && depth / s >= LEAST && whole % s == 0);
-    let timed = possible.filter_map(|s| Some((time(s)? + added(s), s)));
+    let results = all * rows * cols;
+    let timed = possible.filter_map(|s| Some((time(s)? + added(results, s, device), s)));
     let (least, best) = timed.min_by(|a, b| a.0.total_cmp(&b.0))?;
     // What is only estimated to be a little sooner may be later.
     (least * 1.1 < time(1)?).then_some((label, best))
+}
+
+/// Cycles for writing the slices of so many results, and reading them in another dispatch.
+fn added(results: f64, slices: i64, device: &DeviceProfile) -> f64 {
+    let speeds = &device.speeds;
+    speeds.dispatch_cost / speeds.cycle()
+        + results * 8.0 * slices as f64 / speeds.bytes_per_cycle()
+        + speeds.memory_latency
+}
+
+/// The estimated cycles of a product, with its sums in slices where that takes less.
+pub(super) fn least(p: &Problem, device: &DeviceProfile, expect: &Expected) -> f64 {
+    let time = |p: &Problem| {
+        let all = products::candidates(p, device, expect).into_iter();
+        all.map(|g| cost::cycles(&g, p, device, expect)).fold(f64::INFINITY, f64::min)
+    };
+    let depth = p.depth.as_const().unwrap_or(0);
+    let results = [&p.batch, &p.rows, &p.cols].iter().map(|d| expect.extent(d)).product::<f64>();
+    let possible =
+        (1..).map(|i| 1_i64 << i).take_while(|s| *s <= MOST && depth / s >= LEAST && depth % s == 0);
+    let cut = |s: i64| Problem { batch: &p.batch * s, depth: (depth / s).into(), ..p.clone() };
+    possible.map(|s| time(&cut(s)) + added(results, s, device)).fold(time(p), f64::min)
 }
 
 fn build(b: &mut Builder, c: &Contract, inputs: [Value; 2], label: u8, slices: i64, out: DType) -> Built {

@@ -6,7 +6,8 @@
 //! 3. [`flattened`] moves reshapes behind products.
 //! 4. [`region`] saturates the graph with the [`rules`], a region at a time; [`recognise`] comes again.
 //! 5. [`merge`] joins products that share an operand.
-//! 6. [`long_rows`] and [`parts`] cut long rows into parts, [`long_sums`] the sums of products, [`sorts`] puts rows in order.
+//! 6. [`long_rows`] and [`parts`] cut long rows into parts, [`sorts`] puts rows in order.
+//! 7. [`winograd`] makes products of fewer multiplications of convolutions, [`long_sums`] cuts the sums of products.
 //!
 //! The rules are bounded by rounds and terms, never by time, and everything here visits nodes in
 //! an order that the graph determines: the same graph always gives the same result.
@@ -29,8 +30,9 @@ pub mod sorts;
 pub mod term;
 pub mod unroll;
 pub mod views;
+pub mod winograd;
 
-use crate::options::{Fusion, Technique};
+use crate::options::{Fusion, Precision, Technique};
 use crate::{Diagnostic, Errors, Options};
 use wgfc_ir::{Graph, NodeId, Op};
 
@@ -55,6 +57,8 @@ pub struct RewriteReport {
     pub merged: Vec<usize>,
     /// Reductions whose rows were cut into parts.
     pub rows_cut: usize,
+    /// Convolutions by fewer multiplications.
+    pub transformed: usize,
     /// Products whose sums were cut into slices.
     pub sums_cut: usize,
     /// Orders that are made by sorting.
@@ -70,6 +74,10 @@ pub fn rewrite(graph: &mut Graph, options: &Options) -> Result<RewriteReport, Er
     let mut report = RewriteReport { nodes_before: graph.len(), ..RewriteReport::default() };
     stages(graph, options, 1, &mut report).map_err(Diagnostic::internal)?;
     if options.fusion == Fusion::Full {
+        if options.fuses(Technique::Winograd) && options.precision == Precision::F32 {
+            let transformed = winograd::transform(graph, &options.profile, &options.expect);
+            report.transformed = transformed.map_err(Diagnostic::internal)?;
+        }
         let cut = long_sums::cut(graph, &options.profile, &options.expect);
         report.sums_cut = cut.map_err(Diagnostic::internal)?;
     }

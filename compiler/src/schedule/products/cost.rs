@@ -34,7 +34,7 @@ const MEASURED: f64 = 256.0;
 /// How much longer than estimated a block of a thread may take where loads count rather than bytes: it was timed on CPUs only.
 const DOUBT: f64 = 4.0;
 /// Cycles of a load of 128 invocations, of up to 16 bytes each.
-const LOAD: f64 = 4.0;
+pub(crate) const LOAD: f64 = 4.0;
 
 /// How much longer a step takes whose depth is a loop, where latencies are as long as this or longer.
 const ROLLED: f64 = 0.12;
@@ -158,7 +158,7 @@ fn barrier_cycles(threads: f64, speeds: &Speeds) -> f64 {
 }
 
 /// Cycles of a core in which 128 invocations read an element each, where it reads so little at a time that bytes count rather than loads.
-fn element_cycles(speeds: &Speeds) -> Option<f64> {
+pub(crate) fn element_cycles(speeds: &Speeds) -> Option<f64> {
     let others = (speeds.resident / speeds.cores / MEASURED).max(1.0);
     let cycles = 512.0 / (speeds.workgroup_bandwidth * others * speeds.cycle());
     (cycles > LOAD).then_some(cycles)
