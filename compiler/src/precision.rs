@@ -5,7 +5,7 @@
 //! What is given and returned keeps its type. Of the rest stay f32
 //!
 //! - tensors of fewer than [`LITTLE`] elements;
-//! - what a row stores once where rows are long: statistics, means, splits of sums, of which there is little; parts of attention, prefix sums,
+//! - slices of sums that a product leaves; what a row stores once where rows are long: statistics, means, of which there is little; parts of attention, prefix sums,
 //!   what kernels that repeat leave for the next time, and states that are no caches;
 //! - what integers, angles beyond a few turns, or tests for equality are computed from;
 //! - bits that are no number, whole numbers beyond [`MOST_WHOLE`], which f16 does not have, squares and exponentials of values that
@@ -22,8 +22,8 @@ pub mod values;
 
 use crate::error::{Diagnostic, Errors, close_names};
 use crate::kernel::{
-    Attention, Body, Expr, ExprId, Family, Kernel, KernelGraph, Matmul, PrefixScan, Row, TensorId,
-    TensorKind, renumbered, thin,
+    Attention, Body, Expr, ExprId, Family, Kernel, KernelGraph, Matmul, PrefixScan, ReduceKind, Row,
+    TensorId, TensorKind, renumbered, thin,
 };
 use crate::options::Options;
 use crate::schedule::products::problem::{sides, suits};
@@ -32,7 +32,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use values::{Value, Values};
 use wgfc_ir::program::{Halved, Kept};
-use wgfc_ir::{BinaryOp, DType, Scalar, Tensor, UnaryOp};
+use wgfc_ir::{BinaryOp, DType, Poly, Scalar, Tensor, UnaryOp};
 
 /// Elements of the smallest tensor worth it.
 pub const LITTLE: i64 = 4096;
@@ -247,7 +247,7 @@ fn decide(
     let mut computed = vec![];
     for k in &graph.kernels {
         let values = of.kernel(k);
-        structure(k, &mut d);
+        structure(graph, k, &mut d);
         for s in k.all_stores() {
             if let Some(why) = values.get(s.value as usize).and_then(unfit) {
                 d.keep(s.tensor, || why);
@@ -312,8 +312,23 @@ fn computing(graph: &KernelGraph) -> Vec<Vec<&Arc<str>>> {
 }
 
 /// What a kernel's family leaves that is no activation.
-fn structure(k: &Kernel, d: &mut Decided) {
+fn structure(graph: &KernelGraph, k: &Kernel, d: &mut Decided) {
     let long = |d: &wgfc_ir::Dim| d.as_const().is_none_or(|n| n >= LONG_ROW);
+    match &k.family {
+        Family::Row(Row { len, reductions, .. }) => {
+            // What a product leaves of each slice of its sums, the slices one behind the other.
+            for r in reductions.iter().filter(|r| r.kind == ReduceKind::Sum) {
+                let Expr::Load { tensor, offset, .. } = k.body.expr(r.value) else { continue };
+                let slice = graph.tensors[*tensor].ty.numel().div(len, &[]);
+                let product = graph.kernels.iter().find(|k| k.writes().contains(tensor));
+                let product = product.is_some_and(|k| matches!(k.family, Family::Matmul(_)));
+                if product && (offset - &(&Poly::var(1) * &slice)).vars().iter().all(|v| *v != 1) {
+                    d.keep(*tensor, || "a slice of a sum".into());
+                }
+            }
+        }
+        _ => {}
+    }
     match &k.family {
         Family::Row(Row { len, row_stores, .. }) if long(len) => {
             row_stores.iter().for_each(|s| d.keep(s.tensor, || "one value of each row".into()));
