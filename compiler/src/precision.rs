@@ -5,8 +5,8 @@
 //! What is given and returned keeps its type. Of the rest stay f32
 //!
 //! - tensors of fewer than [`LITTLE`] elements;
-//! - slices of sums that a product leaves; what a row stores once where rows are long: statistics, means, of which there is little; parts of attention, prefix sums,
-//!   what kernels that repeat leave for the next time, and states that are no caches;
+//! - slices of sums that a product leaves; what a row stores once where rows are long: statistics, means, parts of sums, of which there is
+//!   little; parts of attention, prefix sums, what kernels that repeat leave for the next time, and states that are no caches;
 //! - what integers, angles beyond a few turns, or tests for equality are computed from;
 //! - bits that are no number, whole numbers beyond [`MOST_WHOLE`], which f16 does not have, squares and exponentials of values that
 //!   are not bounded, and what leaves the range of f16 for certain or as soon as what it is computed from reaches [`TYPICAL`] ([`values`]): masks of
@@ -314,20 +314,17 @@ fn computing(graph: &KernelGraph) -> Vec<Vec<&Arc<str>>> {
 /// What a kernel's family leaves that is no activation.
 fn structure(graph: &KernelGraph, k: &Kernel, d: &mut Decided) {
     let long = |d: &wgfc_ir::Dim| d.as_const().is_none_or(|n| n >= LONG_ROW);
-    match &k.family {
-        Family::Row(Row { len, reductions, .. }) => {
-            // What a product leaves of each slice of its sums, the slices one behind the other.
-            for r in reductions.iter().filter(|r| r.kind == ReduceKind::Sum) {
-                let Expr::Load { tensor, offset, .. } = k.body.expr(r.value) else { continue };
-                let slice = graph.tensors[*tensor].ty.numel().div(len, &[]);
-                let product = graph.kernels.iter().find(|k| k.writes().contains(tensor));
-                let product = product.is_some_and(|k| matches!(k.family, Family::Matmul(_)));
-                if product && (offset - &(&Poly::var(1) * &slice)).vars().iter().all(|v| *v != 1) {
-                    d.keep(*tensor, || "a slice of a sum".into());
-                }
+    if let Family::Row(Row { len, reductions, .. }) = &k.family {
+        // What a product leaves of each slice of its sums, the slices one behind the other.
+        for r in reductions.iter().filter(|r| r.kind == ReduceKind::Sum) {
+            let Expr::Load { tensor, offset, .. } = k.body.expr(r.value) else { continue };
+            let slice = graph.tensors[*tensor].ty.numel().div(len, &[]);
+            let writer = graph.kernels.iter().find(|k| k.writes().contains(tensor));
+            let product = writer.is_some_and(|k| matches!(k.family, Family::Matmul(_)));
+            if product && !(offset - &(&Poly::var(1) * &slice)).vars().contains(&1) {
+                d.keep(*tensor, || "a slice of a sum".into());
             }
         }
-        _ => {}
     }
     match &k.family {
         Family::Row(Row { len, row_stores, .. }) if long(len) => {
