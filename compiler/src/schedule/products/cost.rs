@@ -172,8 +172,8 @@ const BUSY_LATENCY: f64 = 1.5;
 /// Invocations under way on a core that keep it issuing instructions.
 const ISSUING: f64 = 256.0;
 /// Invocations under way on a core that hide each other's waits between rounds, and the part of a latency that is seen all the same.
-const HIDING: f64 = 1024.0;
-const BETWEEN_ROUNDS: f64 = 0.5;
+const HIDING: f64 = 512.0;
+const BETWEEN_ROUNDS: f64 = 0.45;
 
 /// Registers of a core.
 const REGISTERS: u32 = 65536;
@@ -252,6 +252,6 @@ fn thin_cycles(t: ThinShape, p: &Problem, speeds: &Speeds, expect: &Expected) ->
     let stage = 2.0 * p.staged * rows * depth / threads;
     // Where one workgroup waits between rounds, others hardly fill the time.
     let between = BETWEEN_ROUNDS * (rounds - 1.0) * latency * few(HIDING);
-    let end = OVERHEAD * speeds.memory_latency + per_core * sums * threads / FOLDED;
+    let end = OVERHEAD * speeds.memory_latency + sums * threads / FOLDED;
     end + stage + between + longest + 0.2 * (parts.iter().sum::<f64>() - longest)
 }
