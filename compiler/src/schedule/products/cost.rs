@@ -33,6 +33,9 @@ const RESIDENT_BYTES: f64 = 65536.0;
 const MEASURED: f64 = 256.0;
 /// How much longer than estimated a block of a thread may take where loads count rather than bytes: it was timed on CPUs only.
 const DOUBT: f64 = 4.0;
+/// What an element of a tile takes that is read by itself, of what 128 invocations take to read one each, where bytes count: a fit to
+/// convolutions timed on SwiftShader.
+const TILE_GATHER: f64 = 1.0 / 20.0;
 /// Cycles of a load of 128 invocations, of up to 16 bytes each.
 pub(crate) const LOAD: f64 = 4.0;
 
@@ -68,7 +71,8 @@ pub fn cycles(g: &Product, p: &Problem, device: &DeviceProfile, expect: &Expecte
             let products = tr * tc * tk * split / 128.0;
             let element = element_cycles(speeds).map_or(1.5, |e| e.max(1.5));
             let reads = threads / 128.0 * tk * (mr + mc) * element;
-            let each = |fours: bool| if fours { 0.06 } else { 0.2 };
+            let single = element_cycles(speeds).map_or(0.2, |e| e * TILE_GATHER);
+            let each = |fours: bool| if fours { 0.06 } else { single };
             let loads = (tr * each(p.fours[0] && t.x_by_fours()) + tc * each(p.fours[1])) * tk * split;
             let barrier = barrier_cycles(threads, speeds);
             let barriers = if buffers == 2 { barrier.max(60.0) } else { (2.0 * barrier).max(120.0) };
