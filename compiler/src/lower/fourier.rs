@@ -1,18 +1,23 @@
 //! Fourier transforms, as products with matrices of cosines and sines.
 //!
 //! A matrix is read from a table of one turn at `k·n mod length`: complex numbers are their last axis. A long transform whose
-//! length has small factors is made of as many products, of which each sums over one factor (Cooley and Tukey).
+//! length has small factors is made of as many products, of which each sums over one factor (Cooley and Tukey). What is left of
+//! a length without such factors is a convolution with a chirp, by transforms whose length is a power of two (Bluestein).
 
 use super::{Lowering, OpError, Result};
 use wgfc_ir::op::{GatherAxis, show};
 use wgfc_ir::{
-    BinaryOp as B, Contract, DType, Dim, Op, Poly, Scalar, ScalarFn, ScalarNode, Tensor, UnaryOp as U, Value,
+    BinaryOp as B, Body, Contract, DType, Dim, Op, Poly, Scalar, ScalarFn, ScalarNode, Tensor, UnaryOp as U,
+    Value,
 };
 
 /// Up to this length a transform is one product.
 const WHOLE: i64 = 512;
 /// The largest factor that is split off a longer one.
 const FACTOR: i64 = 64;
+
+/// Up to this length one without small factors is a product.
+const PRIME: i64 = 1024;
 
 /// A transform of `[…, n, c]` along the axis before the last.
 struct Transform {
@@ -93,7 +98,10 @@ impl Transform {
             to,
         };
         let factor = (2..=FACTOR).rev().find(|d| length > FACTOR && length % d == 0);
-        let Some(factor) = factor else { return own(length, from, to).product(cx, x, bins) };
+        let Some(factor) = factor else {
+            let own = own(length, from, to);
+            return if length > PRIME { own.chirped(cx, x, length, bins) } else { own.product(cx, x, bins) };
+        };
         let (rest, lead) = (length / factor, cx.rank(x) - 2);
         let mut shape = cx.shape(x);
         shape.splice(lead..=lead, [rest.into(), factor.into()]);
@@ -118,6 +126,36 @@ impl Transform {
         shape.splice(lead..lead + 2, [&grid[1] * rest]);
         let y = cx.reshape(y, shape)?;
         Ok(cx.slice(y, lead, &Poly::ZERO, 1, bins)?)
+    }
+
+    /// With `w(k) = e^(∓πi·k²/length)`, bin `k` is `w(k)` times the sum over `n` of `x(n)·w(n)/w(k − n)`: a convolution, which is
+    /// the product of transforms of any greater length.
+    fn chirped(&self, cx: &mut Lowering, x: Value, length: i64, bins: &Dim) -> Result {
+        let n = usize::try_from(length).map_err(|e| e.to_string())?;
+        let around = (2 * n - 1).next_power_of_two();
+        let sign = if self.inverse { 1.0 } else { -1.0 };
+        let turn = |k: usize| {
+            // Angles repeat after two lengths.
+            let part = (k as u64 * k as u64 % (2 * n as u64)) as f64;
+            let (sin, cos) = (sign * std::f64::consts::PI * part / n as f64).sin_cos();
+            [cos, sin]
+        };
+        let chirp: Vec<[f64; 2]> = (0..n).map(turn).collect();
+        let mut other = vec![[0.0; 2]; around];
+        for (k, [re, im]) in chirp.iter().enumerate() {
+            let divided = [re / around as f64, -im / around as f64];
+            (other[k], other[(around - k) % around]) = (divided, divided);
+        }
+        spectrum(&mut other);
+        let of = |inverse| Transform { length: around.into(), inverse, divided: false, from: 2, to: 2 };
+        let x = times(cx, x, &chirp, 2)?;
+        let x = fitted(cx, x, &around.into())?;
+        let y = of(false).in_factors(cx, x, around as i64, &around.into())?;
+        let y = times(cx, y, &other, 2)?;
+        let y = of(true).in_factors(cx, y, around as i64, &length.into())?;
+        let y = times(cx, y, &chirp, self.to)?;
+        let axis = cx.rank(y) - 2;
+        Ok(cx.slice(y, axis, &Poly::ZERO, 1, bins)?)
     }
 
     /// The sum over all elements for each bin.
@@ -148,6 +186,66 @@ impl Transform {
             GatherAxis::Affine(Poly::var(grid.len() + 1)),
         ];
         Ok(cx.push(Op::Gather { shape, index }, &[table, phase])?)
+    }
+}
+
+/// `x [lead…, n, 1 or 2]` times as many complex numbers; of the result both parts or the real one.
+fn times(cx: &mut Lowering, x: Value, by: &[[f64; 2]], to: i64) -> Result {
+    let mut shape = cx.shape(x);
+    let last = shape.len() - 1;
+    let from = shape[last].as_const();
+    let mut args = vec![cx.slice(x, last, &Poly::ZERO, 1, &Dim::ONE)?];
+    if from == Some(2) {
+        args.push(cx.slice(x, last, &Poly::ONE, 1, &Dim::ONE)?);
+    }
+    for part in 0..2 {
+        let v: Vec<f32> = by.iter().map(|w| w[part] as f32).collect();
+        args.push(cx.constant(Tensor::from_f32(vec![v.len(), 1], &v)));
+    }
+    let mut f = Body::default();
+    let at = args.len() as u32;
+    let (x_re, w_re, w_im) = (f.arg(0), f.arg(at - 2), f.arg(at - 1));
+    let x_im = (from == Some(2)).then(|| f.arg(1));
+    let mut sum = |a: u32, op: B, b: u32| {
+        let first = f.binary(B::Mul, x_re, a);
+        let Some(x_im) = x_im else { return first };
+        let second = f.binary(B::Mul, x_im, b);
+        f.binary(op, first, second)
+    };
+    if to == 2 {
+        let im = sum(w_im, B::Add, w_re);
+        let re = sum(w_re, B::Sub, w_im);
+        let (part, zero) = (f.index(Poly::var(last)), f.i32(0));
+        let first = f.binary(B::Eq, part, zero);
+        f.select(first, re, im);
+    } else {
+        sum(w_re, B::Sub, w_im);
+    }
+    shape[last] = to.into();
+    Ok(cx.map_to(f.0, &args, shape)?)
+}
+
+/// The transform of as many numbers as a power of two, in place.
+fn spectrum(x: &mut [[f64; 2]]) {
+    let n = x.len();
+    let unused = usize::BITS - n.trailing_zeros();
+    for i in 0..n {
+        let j = i.reverse_bits().checked_shr(unused).unwrap_or(0);
+        if i < j {
+            x.swap(i, j);
+        }
+    }
+    let mut half = 1;
+    while half < n {
+        for block in x.chunks_mut(2 * half) {
+            let (low, high) = block.split_at_mut(half);
+            for (k, (a, b)) in low.iter_mut().zip(high).enumerate() {
+                let (sin, cos) = (-std::f64::consts::PI * k as f64 / half as f64).sin_cos();
+                let [re, im] = [b[0] * cos - b[1] * sin, b[0] * sin + b[1] * cos];
+                (*a, *b) = ([a[0] + re, a[1] + im], [a[0] - re, a[1] - im]);
+            }
+        }
+        half *= 2;
     }
 }
 
@@ -367,6 +465,9 @@ mod tests {
             }
         }
         assert_eq!(got.len(), want.len());
+        let norm = |v: &mut dyn Iterator<Item = f64>| v.map(|x| x * x).sum::<f64>().sqrt();
+        let off = norm(&mut got.iter().zip(&want).map(|(g, w)| g - w)) / norm(&mut want.iter().copied());
+        assert!(off < 1e-6, "length {n}, {parts}, {inverse}, {onesided}: off by {off:.1e} of all");
         let scale = if inverse { 1.0 } else { n as f64 };
         for (i, (g, w)) in got.iter().zip(&want).enumerate() {
             assert!(
@@ -378,8 +479,8 @@ mod tests {
 
     #[test]
     fn factors_make_the_whole() {
-        // One product; factors; a prime; a prime factor that is large; odd ones.
-        for n in [60, 1024, 521, 2 * 521, 729, 4095] {
+        // One product; factors; a prime; a prime factor that is large; odd ones; chirps, of all and inside.
+        for n in [60, 1024, 521, 2 * 521, 729, 4095, 1033, 2 * 1031] {
             check(n, 2, false, false);
             check(n, 2, true, false);
             check(n, 1, false, true);
