@@ -5,8 +5,11 @@
 
 use super::chosen::{Chosen, chosen, placed};
 use super::{Lowering, Result};
-use wgfc_ir::build::Built;
-use wgfc_ir::{BinaryOp, Body, DType, Dim, GatherAxis, Op, Poly, ReduceOp, Scalar, UnaryOp, Value};
+use wgfc_ir::build::{Builder, Built};
+use wgfc_ir::{
+    BinaryOp, Body, Border, DType, Dim, GatherAxis, Graph, Op, Poly, ReduceOp, Scalar, TensorType, UnaryOp,
+    Value,
+};
 
 /// An order of things that may be equal.
 struct Sorted {
@@ -156,7 +159,7 @@ fn sort_slices(cx: &mut Lowering, keys: Value, axis: usize) -> Built<Sorted> {
     let n = shape[axis].clone();
     let mut perm: Vec<usize> = (0..shape.len()).filter(|d| *d != axis).collect();
     let len: Dim = perm.iter().map(|d| shape[*d].clone()).product();
-    let Some(columns) = len.as_const() else { return compared_slices(cx, keys, axis) };
+    let Some(columns) = len.as_const() else { return slices_by_elements(cx, keys, axis) };
     perm.push(axis);
     let columns_of = cx.transpose(keys, &perm)?;
     let keys = cx.reshape(columns_of, vec![columns.into(), n.clone()])?;
@@ -228,46 +231,47 @@ fn differs(cx: &mut Lowering, sorted: Value) -> Built {
     cx.map(f.0, &[sorted, before])
 }
 
-/// [`sort_slices`] of which nobody knows how long they are: each is compared with each.
-fn compared_slices(cx: &mut Lowering, keys: Value, axis: usize) -> Built<Sorted> {
+/// [`sort_slices`] of which nobody knows how long they are: they are put in the order of one element after another, from the last
+/// to the first.
+fn slices_by_elements(cx: &mut Lowering, keys: Value, axis: usize) -> Built<Sorted> {
     let shape = cx.shape(keys);
     let n = shape[axis].clone();
     let mut perm: Vec<usize> = (0..shape.len()).filter(|d| *d != axis).collect();
-    perm.insert(0, axis);
-    let slices = cx.transpose(keys, &perm)?;
-    let len: Dim = perm[1..].iter().map(|d| shape[*d].clone()).product();
-    let slices = cx.reshape(slices, vec![n.clone(), len.clone()])?;
-    let (mine, other) = (cx.unsqueeze(slices, &[1])?, cx.unsqueeze(slices, &[0])?);
-    // Of a pair (i, j): 2l where element l is the first that differs, odd where that of j is less; 2·len for none.
-    let mut f = Body::default();
-    let (a, b, l) = (f.arg(0), f.arg(1), f.index(&Poly::var(2) * 2));
-    let (differs, less) = (f.binary(BinaryOp::Ne, a, b), f.binary(BinaryOp::Lt, b, a));
-    let less = f.cast(DType::I32, less);
-    let (code, none) = (f.binary(BinaryOp::Add, l, less), f.index(&len * 2));
-    f.select(differs, code, none);
-    let pairs = cx.map_to(f.0, &[mine, other], vec![n.clone(), n.clone(), len.clone()])?;
-    let code = cx.reduce(ReduceOp::Min, pairs, &[2], false)?;
-    let mut f = Body::default();
-    let (code_0, none, one) = (f.arg(0), f.index(&len * 2), f.i32(1));
-    let equal = f.binary(BinaryOp::Ge, code_0, none);
-    let (i, j) = (f.index(Poly::var(0)), f.index(Poly::var(1)));
-    let earlier = f.binary(BinaryOp::Lt, j, i);
-    let (earlier, less) = (f.cast(DType::I32, earlier), f.binary(BinaryOp::And, code_0, one));
-    f.select(equal, earlier, less);
-    let before = cx.map(f.0, &[code])?;
-    let rank = cx.reduce(ReduceOp::Sum, before, &[1], false)?;
+    let len: Dim = perm.iter().map(|d| shape[*d].clone()).product();
+    perm.push(axis);
+    let columns = cx.transpose(keys, &perm)?;
+    let columns = cx.reshape(columns, vec![len, n.clone()])?;
     let all = cx.iota(std::slice::from_ref(&n), Poly::var(0), DType::I32)?;
-    let order = placed(cx, all, rank, n.clone())?;
-    let (index, fill) = (vec![&Poly::var(0) - 1], Some(Scalar::from_i64(DType::I32, 0)));
-    let before = cx.push(Op::View { shape: vec![n.clone()], index, fill }, &[order])?;
-    let at = |input| GatherAxis::Data { input, at: vec![Poly::var(0)] };
-    let op = Op::Gather { shape: vec![n], index: vec![at(1), at(2)] };
-    let code = cx.push(op, &[code, order, before])?;
+
+    let mut body = Graph::new();
+    let of = |dtype| TensorType::new(dtype, vec![n.clone()]);
+    let before = body.add_input("order", of(DType::I32));
+    let column = body.add_input("column", of(cx.dtype(keys)));
+    let mut b = Builder { graph: &mut body, origin: cx.origin.clone() };
+    let column = b.take(column, before, 0)?;
+    let node = b.push(Op::TopK { axis: 0, k: n.clone(), largest: false }, &[column])?.node;
+    let after = b.take(before, Value { node, port: 1 }, 0)?;
+    body.outputs.push(Border { name: "order".into(), value: after });
+    let op = Op::Scan {
+        body: Box::new(body),
+        carried: 1,
+        scanned: 1,
+        reverse_inputs: vec![true],
+        reverse_outputs: vec![],
+    };
+    let order = cx.push(op, &[all, columns])?;
+
+    let fill = Some(Scalar::from_i64(DType::I32, 0));
+    let before = cx.push(Op::View { shape: vec![n], index: vec![&Poly::var(0) - 1], fill }, &[order])?;
+    let (mine, before) = (cx.take(columns, order, 1)?, cx.take(columns, before, 1)?);
+    let differs = cx.binary(BinaryOp::Ne, mine, before)?;
+    let differs = cx.cast(differs, DType::I32)?;
+    let differs = cx.reduce(ReduceOp::Max, differs, &[0], false)?;
     let mut f = Body::default();
-    let (pair, none, i, zero) = (f.arg(0), f.index(&len * 2), f.index(Poly::var(0)), f.i32(0));
-    let (is_first, other) = (f.binary(BinaryOp::Eq, i, zero), f.binary(BinaryOp::Lt, pair, none));
+    let (most, i, zero) = (f.arg(0), f.index(Poly::var(0)), f.i32(0));
+    let (is_first, other) = (f.binary(BinaryOp::Eq, i, zero), f.binary(BinaryOp::Gt, most, zero));
     f.binary(BinaryOp::Or, is_first, other);
-    Ok(Sorted { order, differs: cx.map(f.0, &[code])? })
+    Ok(Sorted { order, differs: cx.map(f.0, &[differs])? })
 }
 
 #[cfg(test)]
@@ -275,7 +279,7 @@ mod tests {
     use super::*;
     use std::cmp::Ordering;
     use std::collections::BTreeMap;
-    use wgfc_ir::{Border, Graph, Tensor, TensorType, eval};
+    use wgfc_ir::{Tensor, eval};
 
     /// The slices of an axis in order, each once, with where it is first, which each slice is, and how often each is there.
     fn distinct(x: &Tensor, n: usize, slice: impl Fn(usize) -> Vec<usize>) -> [Vec<i64>; 3] {
