@@ -5,8 +5,7 @@
 //! fetch, while the step before is multiplied. The template expects in the module
 //!
 //! ```wgsl
-//! struct Eight { low: vec4<f16>, high: vec4<f16> }
-//! fn x_fetch(batch: i32, row: i32, k: i32) -> Eight    // and y_fetch(batch, col, k)
+//! fn x_fetch(batch: i32, row: i32, k: i32) -> Eight    // or of the vec4<u32> that they are in memory; and y_fetch(batch, col, k)
 //! fn store(batch: i32, row: i32, col: i32, acc0: f32)  // or of four neighbouring columns, which `col` counts by
 //! ```
 //!
@@ -22,8 +21,8 @@ const EDGE: u32 = 16;
 pub const FETCH: u32 = 8;
 /// Elements between the lines of a tile, which keep them in different banks.
 const PAD: u32 = 8;
-/// Columns that a subgroup stores at once, at most.
-const STRIP: u32 = 32;
+/// Columns that a subgroup stores at once, at most: workgroup memory decides how many workgroups a core runs together.
+const STRIP: u32 = 16;
 
 /// How a product is cut up. All numbers are powers of two.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -64,6 +63,10 @@ impl CooperativeShape {
     pub const fn workgroup_bytes(self, x: Contiguous, y: Contiguous) -> u32 {
         (self.tile(self.rows, x) + self.tile(self.cols, y)) * 2 + self.patch() * self.subgroups() * 4
     }
+    /// Whether every invocation of a subgroup stores equally many vectors of each strip, all in one column.
+    pub const fn shares_strips(self, subgroup: u32) -> bool {
+        (self.patch() / 4).is_multiple_of(subgroup) && subgroup.is_multiple_of(self.strip_cols() / 4)
+    }
     /// Whether every invocation fetches equally many vectors.
     pub fn divides(self, subgroup: u32) -> bool {
         let threads = self.subgroups() * subgroup;
@@ -90,10 +93,26 @@ pub struct Cooperative {
     pub whole_depth: bool,
     /// Rows and columns are known to be multiples of the tile's.
     pub whole_tiles: bool,
+    /// `x_fetch` and `y_fetch` give the words of eight neighbours.
+    pub words: [bool; 2],
+    /// The elements of `x` and `y` along their memory order are whole eights.
+    pub eights: [bool; 2],
     /// `store` takes a `vec4<f32>` of neighbouring columns, `col` counting fours.
     pub store_vectors: bool,
+    /// What stores of vectors read is read before any of them, if they read anything.
+    pub beside: Beside,
     /// Invocations of a subgroup.
     pub subgroup: u32,
+}
+
+/// What stores read beside their result: `beside(batch, row, col) -> Beside` and `across(batch, col) -> Across`, both of which `store`
+/// takes behind the result. Only where a shape [shares strips](CooperativeShape::shares_strips).
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Beside {
+    /// There is a `beside`.
+    pub rows: bool,
+    /// There is an `across`.
+    pub cols: bool,
 }
 
 /// One fetch of a thread.
@@ -110,6 +129,7 @@ struct Vector {
 #[derive(Serialize)]
 struct Operand {
     name: &'static str,
+    words: bool,
     tile_len: u32,
     vectors: Vec<Vector>,
 }
@@ -138,6 +158,21 @@ struct Strip {
     /// Its first column.
     col: u32,
     matrices: Vec<Matrix>,
+    elements: Vec<Element>,
+}
+/// A vector of four results that an invocation stores.
+#[derive(Clone, Serialize)]
+struct Element {
+    name: String,
+    /// Where it is in the subgroup's part of `strip`.
+    at: String,
+    row: String,
+    col: String,
+    /// What names its column's `across`, and whether it is the first in that column.
+    across: String,
+    first: bool,
+    /// The arguments of `store` behind the result.
+    beside: String,
 }
 
 #[derive(Serialize)]
@@ -157,8 +192,14 @@ struct Slots<'a> {
     guard_k: bool,
     guard_tiles: bool,
     store_vectors: bool,
+    /// Elements are written out.
+    spelled: bool,
+    beside_rows: bool,
+    beside_cols: bool,
     strip_cols: u32,
     patch_len: u32,
+    /// Of one of them.
+    words: bool,
     operands: Vec<Operand>,
     matrices: Vec<Matrix>,
     quarters: Vec<Quarter>,
@@ -172,6 +213,8 @@ impl Template for Slots<'_> {
 /// One operand's tile.
 struct Side {
     name: &'static str,
+    words: bool,
+    eights: bool,
     lines: u32,
     order: Contiguous,
     origin: &'static str,
@@ -195,7 +238,12 @@ impl Side {
         let count = self.lines * shape.k / FETCH / threads;
         let vectors = (0..count).map(|i| {
             let e = if i == 0 { "t".to_owned() } else { format!("(t + {})", i * threads) };
-            let (f, s) = (format!("{e} % {fast}"), format!("{e} / {fast}"));
+            let (f, s) = if i > 0 && threads.is_multiple_of(fast) {
+                // So that a thread's vectors share what depends on the first.
+                (format!("t % {fast}"), format!("(t / {fast} + {})", i * threads / fast))
+            } else {
+                (format!("{e} % {fast}"), format!("{e} / {fast}"))
+            };
             let at = format!("{s} * {} + {f} * 2", self.pitch(shape.k));
             let Side { origin, end, .. } = self;
             if self.by_depth() {
@@ -208,12 +256,17 @@ impl Side {
                     at,
                 }
             } else {
-                let line = format!("min({origin} / {FETCH} + {f}, {end} / {FETCH} - 1)");
+                let eights = match self.eights {
+                    true => format!("{end} / {FETCH}"),
+                    false => format!("({end} + {}) / {FETCH}", FETCH - 1),
+                };
+                let line = format!("min({origin} / {FETCH} + {f}, {eights} - 1)");
                 Vector { line, step: format!("k0 + {s}"), first: s.clone(), k: s, at }
             }
         });
         Operand {
             name: self.name,
+            words: self.words,
             tile_len: shape.tile(self.lines, self.order) / 4,
             vectors: vectors.collect(),
         }
@@ -250,6 +303,8 @@ impl Cooperative {
         let threads = s.subgroups() * self.subgroup;
         let x = Side {
             name: "x",
+            words: self.words[0],
+            eights: self.eights[0],
             lines: s.rows,
             order: self.x,
             origin: "row0",
@@ -259,6 +314,8 @@ impl Cooperative {
         };
         let y = Side {
             name: "y",
+            words: self.words[1],
+            eights: self.eights[1],
             lines: s.cols,
             order: self.y,
             origin: "col0",
@@ -273,10 +330,33 @@ impl Cooperative {
         };
         let wide = s.strip_cols() / EDGE;
         let across = s.sub_cols / s.strip_cols();
+        let quads = s.strip_cols() / 4;
+        let spelled = s.shares_strips(self.subgroup);
+        let each = s.patch() / 4 / self.subgroup;
+        let element = |i: u32, e: u32| {
+            let row = format!(
+                "row0 + sub_row + {} + i32(invocation) / {quads}",
+                i / across * EDGE + e * (self.subgroup / quads)
+            );
+            let col =
+                format!("(col0 + sub_col + {}) / 4 + i32(invocation) % {quads}", i % across * s.strip_cols());
+            let by_row = if self.beside.rows { format!(", beside{i}_{e}") } else { String::new() };
+            let by_col = if self.beside.cols { format!(", across{}", i % across) } else { String::new() };
+            Element {
+                name: format!("{i}_{e}"),
+                beside: by_row + &by_col,
+                at: format!("i32(invocation) + {}", e * self.subgroup),
+                row,
+                col,
+                across: format!("{}", i % across),
+                first: i < across && e == 0,
+            }
+        };
         let strip = |i: u32| Strip {
             row: i / across * EDGE,
             col: i % across * s.strip_cols(),
             matrices: (0..wide).map(|c| Matrix { row: i / across, col: i % across * wide + c }).collect(),
+            elements: (0..if spelled { each } else { 0 }).map(|e| element(i, e)).collect(),
         };
         let strips: Vec<Strip> = (0..s.sub_rows / EDGE * across).map(strip).collect();
         render(&Slots {
@@ -294,8 +374,12 @@ impl Cooperative {
             guard_k: !self.whole_depth,
             guard_tiles: !self.whole_tiles,
             store_vectors: self.store_vectors,
+            spelled,
+            beside_rows: self.beside.rows,
+            beside_cols: self.beside.cols,
             strip_cols: s.strip_cols(),
             patch_len: s.patch(),
+            words: self.words.contains(&true),
             operands: vec![x.operand(s, threads), y.operand(s, threads)],
             matrices: strips.iter().flat_map(|s| s.matrices.clone()).collect(),
             quarters: (0..s.k / EDGE).map(|q| quarter(q * EDGE)).collect(),

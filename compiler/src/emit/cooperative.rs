@@ -3,16 +3,18 @@
 //! Both factors are f16 in the graph (of quantised weights: their scales are), sums are f32. Operands
 //! are written out for eight neighbours in memory, whose loads become one.
 
+use super::handle::Handle;
 use super::matmul::{store_results, vector_stores};
-use super::wgsl::{Module, Scope};
+use super::wgsl::{Module, Scope, reg_type};
 use super::{EmitContext, EmittedKernel, fold_workgroups, template_error};
 use crate::Diagnostic;
+use crate::kernel::dependence::var_bit;
 use crate::kernel::substitute::{K, moved_stores, substitute};
 use crate::kernel::{Body, Expr, ExprId, Family, Kernel, Matmul, Store};
 use crate::schedule::products;
-use crate::schedule::products::problem::{Side, suits};
+use crate::schedule::products::problem::{Side, along, by_eights, suits};
 use std::fmt::Write;
-use wgfc_codegen_templates::cooperative::{Cooperative, FETCH};
+use wgfc_codegen_templates::cooperative::{Beside, Cooperative, FETCH};
 use wgfc_codegen_templates::matmul::Extents;
 use wgfc_ir::{DType, Dim, Poly};
 
@@ -35,6 +37,11 @@ pub(super) fn emit(
     let eight = i64::from(FETCH);
     let mut eights = |s: &Side<'_>| -> Vec<ExprId> {
         let along = s.along();
+        if !by_eights(kernel, s) {
+            let vars = [0, 1, 2, 3].map(Poly::var);
+            let ids = substitute(&kernel.body, &mut body, &[s.root], &vars, &domain);
+            return vec![ids.get(s.root as usize).copied().flatten().unwrap_or(0)];
+        }
         let mut domain = domain.clone();
         domain[along] = domain[along].div(&eight.into(), &[]);
         (0..eight)
@@ -77,28 +84,41 @@ pub(super) fn emit(
         cols: module.extent(&mut top, y.extent)?,
         depth: module.extent(&mut top, k)?,
     };
-    let mut functions = "struct Eight { low: vec4<f16>, high: vec4<f16> }\n".to_owned();
-    for (name, side, ids) in [("x", &x, &xs), ("y", &y, &ys)] {
+    let mut functions = String::new();
+    let mut words = [false; 2];
+    for (i, (name, side, ids)) in [("x", &x, &xs), ("y", &y, &ys)].into_iter().enumerate() {
+        if let [one] = ids[..] {
+            one_by_one(&mut module, &mut functions, name, side, one)?;
+            continue;
+        }
         let mut s = Scope::new(4);
-        let values = ids
-            .iter()
-            .map(|id| module.value(&mut s, unrounded(&kernel.body, *id)))
-            .collect::<Result<Vec<_>, _>>()?;
-        let (low, high) = values.split_at(4);
-        let _ = writeln!(
-            functions,
-            "fn {name}_fetch(v0: i32, v{}: i32, v{K}: i32) -> Eight {{\n{}    return Eight(vec4<f16>(vec4<f32>({})), vec4<f16>(vec4<f32>({})));\n}}",
-            side.var,
-            s.text,
-            low.join(", "),
-            high.join(", ")
-        );
+        let plain = module.plain_eight(ids);
+        words[i] = plain.is_some();
+        let ty = if words[i] { "vec4<u32>" } else { "Eight" };
+        match plain {
+            Some(eight) => module.return_words(&mut s, &eight)?,
+            None => {
+                let values = ids
+                    .iter()
+                    .map(|id| module.value(&mut s, unrounded(&kernel.body, *id)))
+                    .collect::<Result<Vec<_>, _>>()?;
+                let (low, high) = values.split_at(4);
+                let quad = |q: &[Handle]| format!("vec4<f16>(vec4<f32>({}))", q.join(", "));
+                s.line(&format!("return Eight({}, {});", quad(low), quad(high)));
+            }
+        }
+        let (line, text) = (side.var, &s.text);
+        let _ = writeln!(functions, "fn {name}_fetch(v0: i32, v{line}: i32, v{K}: i32) -> {ty} {{\n{text}}}");
     }
     let mut store = Scope::new(4);
+    let (mut beside, mut more) = (Beside::default(), String::new());
+    if stores.is_some() && shape.shares_strips(subgroup) {
+        (beside, more) = read_beside(&mut module, &mut functions, &mut store, [x.var, y.var])?;
+    }
     let result = store_results(&mut module, &mut store, stores.is_some())?;
     let _ = writeln!(
         functions,
-        "fn store(v0: i32, v{}: i32, v{}: i32, {result}) {{\n{}}}",
+        "fn store(v0: i32, v{}: i32, v{}: i32, {result}{more}) {{\n{}}}",
         x.var, y.var, store.text
     );
     let divides = |d: &Dim, by: u32| d.as_const().is_some_and(|d| d > 0 && d % i64::from(by) == 0);
@@ -111,7 +131,10 @@ pub(super) fn emit(
         y: y.order,
         whole_depth: k.as_const().is_some_and(|k| k % i64::from(shape.k) == 0),
         whole_tiles: divides(x.extent, shape.rows) && divides(y.extent, shape.cols),
+        words,
+        eights: [&x, &y].map(|s| by_eights(&kernel, s)),
         store_vectors: stores.is_some(),
+        beside,
         subgroup,
     };
     let wgsl = text.render().map_err(template_error)?;
@@ -119,6 +142,83 @@ pub(super) fn emit(
     let groups = fold_workgroups(&(&tiles * batch), cx.target.max_workgroups);
     let bytes = shape.workgroup_bytes(x.order, y.order);
     Ok(module.finish("matmul", wgsl, [shape.subgroups() * subgroup, 1, 1], bytes, groups))
+}
+
+/// Writes `<name>_fetch` of an operand whose elements along its memory order are no whole eights: each is read by itself, those beyond the
+/// depth are zero, and of lines beyond the end is read the last.
+fn one_by_one(
+    m: &mut Module,
+    out: &mut String,
+    name: &str,
+    side: &Side<'_>,
+    id: ExprId,
+) -> Result<(), Diagnostic> {
+    let Some(count) = along(m.kernel, side) else {
+        return Err(Diagnostic::internal("an operand of matrix units has an unknown number of elements"));
+    };
+    let line = side.var;
+    let function = m.function(&format!("{name}_element"), &[0, line, K], unrounded(&m.kernel.body, id))?;
+    let deep = side.along() == K;
+    let element = |i: u32| {
+        let at = format!("min(first + {i}, {})", count - 1);
+        let (line, k) = if deep { (format!("v{line}"), at) } else { (at, format!("v{K}")) };
+        let value = format!("{name}_element(v0, {line}, {k})");
+        if deep { format!("select(0.0, {value}, first + {i} < {count})") } else { value }
+    };
+    let quad = |from: u32| (from..from + 4).map(element).collect::<Vec<_>>().join(", ");
+    let _ = writeln!(
+        out,
+        "{function}fn {name}_fetch(v0: i32, v{line}: i32, v{K}: i32) -> Eight {{\n    let first = v{} * {FETCH};\n    return Eight(vec4<f16>(vec4<f32>({})), vec4<f16>(vec4<f32>({})));\n}}",
+        side.along(),
+        quad(0),
+        quad(4)
+    );
+    Ok(())
+}
+
+/// Writes the functions that read what stores of vectors need, once for a result and once for all results of a column, and binds the
+/// values in the scope of the stores, whose further parameters it gives.
+fn read_beside(
+    m: &mut Module,
+    out: &mut String,
+    store: &mut Scope,
+    [row, col]: [usize; 2],
+) -> Result<(Beside, String), Diagnostic> {
+    let (body, mut more) = (&m.kernel.body, String::new());
+    let roots: Vec<ExprId> = m.kernel.stores.iter().flat_map(Store::reads).collect();
+    let loads: Vec<ExprId> =
+        body.reachable(&roots).into_iter().filter(|id| matches!(body.expr(*id), Expr::Load { .. })).collect();
+    let (by_row, by_col): (Vec<_>, Vec<_>) =
+        loads.into_iter().partition(|id| m.deps(*id) & var_bit(row) != 0);
+    for (name, ids, params) in [
+        ("beside", &by_row, format!("v0: i32, v{row}: i32, v{col}: i32")),
+        ("across", &by_col, format!("v0: i32, v{col}: i32")),
+    ] {
+        let (mut s, mut fields, mut known) = (Scope::new(4), String::new(), Vec::<String>::new());
+        for id in ids {
+            // Vectors as they are; their elements are taken out where they are used.
+            let element = m.vector_of(&mut s, *id)?;
+            let (text, ty) = match &element {
+                Some(e) => (e.vector.to_string(), e.ty),
+                None => (m.value(&mut s, *id)?.to_string(), reg_type(m.kernel.body.dtype(*id).reg())),
+            };
+            let field = known.iter().position(|k| *k == text).unwrap_or_else(|| {
+                let _ = writeln!(fields, "    p{}: {ty},", known.len());
+                known.push(text);
+                known.len() - 1
+            });
+            let own = format!("{name}.p{field}");
+            store.bind(*id, Handle::inline(element.map_or_else(|| own.clone(), |e| e.of(&own))));
+        }
+        if ids.is_empty() {
+            continue;
+        }
+        let ty = if name == "beside" { "Beside" } else { "Across" };
+        let _ = writeln!(out, "struct {ty} {{\n{fields}}}\nfn {name}({params}) -> {ty} {{");
+        let _ = writeln!(out, "{}    return {ty}({});\n}}", s.text, known.join(", "));
+        let _ = write!(more, ", {name}: {ty}");
+    }
+    Ok((Beside { rows: !by_row.is_empty(), cols: !by_col.is_empty() }, more))
 }
 
 /// What is rounded to f16, where that comes last: the conversion that follows does it, too.

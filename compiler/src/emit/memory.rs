@@ -10,6 +10,27 @@ use std::fmt::Write;
 use wgfc_ir::program::Access;
 use wgfc_ir::{Class, DType, Poly, ReduceOp};
 
+/// An element of a vector.
+pub(super) struct Element {
+    pub vector: Handle,
+    /// The vector's type.
+    pub ty: &'static str,
+    lane: u32,
+    /// Two to a word.
+    half: bool,
+}
+
+impl Element {
+    /// The element where the vector is called so.
+    pub fn of(&self, vector: &str) -> String {
+        let part = |i: u32| ["x", "y", "z", "w"][i as usize & 3];
+        match self.half {
+            true => format!("unpack2x16float({vector}.{}).{}", part(self.lane / 2), part(self.lane % 2)),
+            false => format!("{vector}.{}", part(self.lane)),
+        }
+    }
+}
+
 impl Module<'_> {
     pub(super) fn declarations(&self) -> String {
         let mut out = String::new();
@@ -107,8 +128,26 @@ impl Module<'_> {
         self.value(s, id).map(|_| ())
     }
 
+    /// The vector that a load reads one element of, where its binding is one of vectors.
+    pub(super) fn vector_of(&mut self, s: &mut Scope, id: ExprId) -> Result<Option<Element>, Diagnostic> {
+        let Expr::Load { tensor, offset, guard } = self.kernel.body.expr(id) else { return Ok(None) };
+        let (i, b) = self.binding(*tensor)?;
+        let ty = match (b.encoding, b.dtype) {
+            (Encoding::Vector(4), DType::F32) => "vec4<f32>",
+            (Encoding::Vector(2), DType::F32) => "vec2<f32>",
+            (Encoding::Vector(4), DType::F16) => "vec4<u32>",
+            (Encoding::Vector(2), DType::F16) => "vec2<u32>",
+            _ => return Ok(None),
+        };
+        let Some((at, lane)) = b.vector().and_then(|elements| component(offset, elements)) else {
+            return Ok(None);
+        };
+        let vector = self.vector(s, i, &at, *guard)?;
+        Ok(Some(Element { vector, ty, lane, half: b.dtype == DType::F16 }))
+    }
+
     /// The name of vector `at` of binding `i`.
-    fn vector(
+    pub(super) fn vector(
         &mut self,
         s: &mut Scope,
         i: usize,

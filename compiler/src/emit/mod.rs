@@ -9,6 +9,7 @@ pub mod attention;
 #[cfg(feature = "validate")]
 pub mod check;
 pub mod cooperative;
+mod halves;
 mod handle;
 pub mod index;
 mod lanes;

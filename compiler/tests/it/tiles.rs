@@ -26,11 +26,14 @@ fn check_typed_product(
     forced: Option<Shape>,
 ) {
     let (kernel, [ta, tb, tbias, to]) = typed_product(&mut case, dtype, dims.clone(), l);
-    let emitted = case.with_context(|cx| {
+    let mut emitted = case.with_context(|cx| {
         let e = emit_as(&kernel, cx, forced).unwrap();
         wgfc_compiler::emit::check::check(&e).unwrap();
         e
     });
+    if gpus.iter().any(|g| !g.multiplies_matrices) && matches!(forced, Some(Shape::Cooperative(_))) {
+        emitted.wgsl = units::written_out(&emitted.wgsl);
+    }
     if gpus.is_empty() {
         return;
     }
@@ -139,6 +142,26 @@ fn products_on_matrix_units() {
             let l = LAYOUTS[(i + j) % 4];
             check_typed_product(&gpus, case, DType::F16, fixed(d), l, Some(Shape::Cooperative(*shape)));
         }
+    }
+}
+
+/// The same on adapters without them, their operations written out, also where lines are no whole vectors.
+#[test]
+fn products_on_units_written_out() {
+    let half = |g: &Gpu| !g.multiplies_matrices && g.device.features().contains(wgpu::Features::SHADER_F16);
+    let gpus: Vec<Gpu> = gpus().into_iter().filter(half).collect();
+    let dims = [[1, 64, 128, 32], [2, 40, 72, 40], [1, 37, 50, 27]];
+    for (i, shape) in COOPERATIVE.iter().enumerate().filter(|(i, _)| i % 3 == 1) {
+        let mut case = Case::new(&[]);
+        case.profile = DeviceProfile {
+            max_workgroup_bytes: 48 << 10,
+            f16: true,
+            subgroup: Some(32),
+            cooperative_matrix: true,
+            ..DeviceProfile::default()
+        };
+        let d = fixed(dims[i / 3 % 3]);
+        check_typed_product(&gpus, case, DType::F16, d, LAYOUTS[i % 4], Some(Shape::Cooperative(*shape)));
     }
 }
 

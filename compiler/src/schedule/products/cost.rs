@@ -47,13 +47,26 @@ const LONG_LATENCY: f64 = 600.0;
 const STREAM_LATENCY: f64 = 2.3;
 
 /// Latencies of memory that a step of matrix units takes beside its work where nothing else is resident.
-const MATRIX_LATENCY: f64 = 0.3;
+const MATRIX_LATENCY: f64 = 0.1;
 /// Cycles of the units' own that a product takes.
-const MATRIX_SHARE: f64 = 0.76;
+const MATRIX_SHARE: f64 = 0.755;
+/// Cycles of a step's barriers, with what is written between them.
+const MATRIX_BARRIERS: f64 = 105.0;
+/// Subgroups of a workgroup that would keep a core busy without another.
+const MATRIX_SUBGROUPS: f64 = 4.7;
+/// Results of matrix units that a core stores in a cycle.
+const MATRIX_STORES: f64 = 2.0;
 /// Cycles that an element of an operand takes which is read by itself.
-const MATRIX_GATHER: f64 = 0.8;
+const MATRIX_GATHER: f64 = 0.4;
 /// Bytes that subgroups read from workgroup memory in a cycle.
-const MATRIX_READS: f64 = 52.0;
+const MATRIX_READS: f64 = 116.0;
+/// Latencies of memory that workgroups on matrix units take to start and to store.
+const MATRIX_OVERHEAD: f64 = 2.65;
+/// Bytes of workgroup memory that those which are resident on a core share.
+const MATRIX_BYTES: f64 = 49152.0;
+/// Registers of an invocation beside its sums, operands and what it fetches; and the most that it can have.
+const MATRIX_REGISTERS: f64 = 50.0;
+const MOST_REGISTERS: f64 = 255.0;
 
 /// Estimated time in cycles.
 pub fn cycles(g: &Product, p: &Problem, device: &DeviceProfile, expect: &Expected) -> f64 {
@@ -102,9 +115,15 @@ pub fn cycles(g: &Product, p: &Problem, device: &DeviceProfile, expect: &Expecte
             let read = f64::from(s.subgroups()) * (sr + sc) * tk * 2.0;
             let each = |vectors: bool| if vectors { 0.0 } else { MATRIX_GATHER };
             let gathered = (tr * each(p.fours[0]) + tc * each(p.fours[1])) * tk;
-            let step = MATRIX_SHARE * tr * tc * tk / matrix_products + read / MATRIX_READS + gathered;
-            let end = tr * tc / 16.0;
-            let alone = step * (4.0 / f64::from(s.subgroups())).max(1.0) + MATRIX_LATENCY * memory_latency;
+            let step = MATRIX_SHARE * tr * tc * tk / matrix_products
+                + read / MATRIX_READS
+                + gathered
+                + MATRIX_BARRIERS;
+            let end = tr * tc / MATRIX_STORES;
+            // The next step's operands are loaded during one.
+            let alone = step * (MATRIX_SUBGROUPS / f64::from(s.subgroups())).max(1.0)
+                + MATRIX_LATENCY * memory_latency;
+            let alone = alone.max(memory_latency);
             (workgroups, threads, steps * step + end, steps * alone + end)
         }
         Product::Thin(Thin { shape: t, .. }) => return thin_cycles(t, p, speeds, expect),
@@ -137,23 +156,35 @@ pub fn cycles(g: &Product, p: &Problem, device: &DeviceProfile, expect: &Expecte
         }
     };
     let per_core = (workgroups / speeds.cores).ceil();
+    // What no other workgroup reads comes from memory, of which a core takes in no more than its share.
+    let least = match *g {
+        Product::Cooperative(Cooperative { shape: s, .. }) if rows <= f64::from(s.rows) => {
+            let core_reads = CORE_READS * speeds.bytes_per_cycle() / speeds.cores;
+            per_core * f64::from(s.cols) * depth * p.bits / 8.0 / core_reads
+        }
+        _ => 0.0,
+    };
     // Registers bound how many are resident: about 512 threads of large micro-tiles, else 1024.
     let resident = match *g {
         Product::Tiled(Tiled { shape: t, buffers, .. }) => {
             let most = if t.thread_rows * t.thread_cols >= 32 { 512.0 } else { 1024.0 };
             (most / threads).min(RESIDENT_BYTES / f64::from(t.workgroup_bytes(buffers))).floor().max(1.0)
         }
-        Product::Cooperative(Cooperative { shape: s, .. }) if s.sub_rows * s.sub_cols >= 4096 => {
-            (256.0 / threads).max(1.0)
+        Product::Cooperative(Cooperative { shape: s, .. }) => {
+            let [r, c, k, sr, sc] = [s.rows, s.cols, s.k, s.sub_rows, s.sub_cols].map(f64::from);
+            let registers = MATRIX_REGISTERS + sr * sc / 32.0 + (r + c) * k / 2.0 / threads + (sr + sc) / 4.0;
+            let most = f64::from(REGISTERS) / (threads * registers.min(MOST_REGISTERS));
+            most.min(MATRIX_BYTES / f64::from(s.workgroup_bytes(p.x, p.y))).floor().max(1.0)
         }
         _ => (1024.0 / threads).floor().max(1.0),
     };
+    let overhead = if matches!(g, Product::Cooperative(_)) { MATRIX_OVERHEAD } else { OVERHEAD };
     let round = |workgroups: f64| match workgroups {
         0.0 => 0.0,
-        n => (n * busy).max(latency + OVERHEAD * memory_latency),
+        n => (n * busy).max(latency + overhead * memory_latency),
     };
     let rounds = (per_core / resident).floor();
-    rounds * round(resident) + round(per_core - rounds * resident)
+    (rounds * round(resident) + round(per_core - rounds * resident)).max(least)
 }
 
 /// Cycles of a core that a barrier takes: while a workgroup waits, others go on that are under way on it.

@@ -164,17 +164,21 @@ const fn blocks(rows: u32, cols: u32, k: u32, sub_rows: u32, sub_cols: u32) -> C
 
 /// Tiles for matrix units in order of preference.
 pub const COOPERATIVE: &[CooperativeShape] = &[
+    blocks(128, 128, 32, 64, 64),
     blocks(128, 256, 32, 64, 64),
+    blocks(128, 128, 64, 64, 32),
     blocks(128, 128, 32, 64, 32),
+    blocks(64, 128, 32, 32, 64),
+    blocks(128, 64, 32, 64, 32),
     blocks(64, 128, 64, 32, 64),
     blocks(128, 64, 64, 64, 32),
-    blocks(64, 128, 32, 32, 64),
     blocks(64, 128, 64, 32, 32),
     blocks(64, 64, 32, 32, 32),
     blocks(64, 64, 64, 32, 32),
     blocks(64, 64, 128, 32, 32),
     blocks(64, 32, 64, 32, 16),
     blocks(64, 32, 128, 32, 16),
+    blocks(32, 128, 32, 32, 32),
     blocks(32, 128, 64, 32, 32),
     blocks(32, 64, 64, 16, 32),
     blocks(32, 32, 64, 16, 16),
@@ -198,7 +202,7 @@ pub fn candidates(p: &Problem, device: &DeviceProfile, expect: &Expected) -> Vec
         }
     }
     // With fewer rows than that, reading the columns' operand is all there is to do.
-    let rows = p.rows.as_const().is_none_or(|r| r > 4);
+    let rows = p.rows.as_const().is_none_or(|r| r > 8);
     if let Some(subgroup) = device.subgroup.filter(|_| single && rows && p.half) {
         let matrices = COOPERATIVE.iter().filter(|s| fits_matrix_units(**s, p, device));
         out.extend(matrices.map(|s| Product::Cooperative(Cooperative { shape: *s, subgroup })));

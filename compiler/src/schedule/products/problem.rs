@@ -435,14 +435,26 @@ pub fn staged_operations(kernel: &Kernel, o: &Operands) -> f64 {
     if plain { 0.0 } else { body.reachable(&roots).len() as f64 }
 }
 
-/// Whether the units take both operands as they are, and they can be read by eights.
+/// Whether the units take both operands as they are, and they can be read by eights or it is known how many they are.
 pub fn suits(kernel: &Kernel, x: &Side<'_>, y: &Side<'_>) -> bool {
     let Family::Matmul(Matmul { k, .. }) = &kernel.family else { return false };
-    let eights = |d: &Poly| d.modulo(&i64::from(FETCH).into(), &[]).is(0);
-    let fits = |s: &Side<'_>| {
-        half(&kernel.body, s.root) && eights(if s.order == Contiguous::Depth { k } else { s.extent })
-    };
+    let many = x.extent.as_const().is_none_or(|r| r > 8);
+    let counted = |s: &Side<'_>| many && along(kernel, s).is_some();
+    let fits = |s: &Side<'_>| half(&kernel.body, s.root) && (by_eights(kernel, s) || counted(s));
     k.as_const().is_some() && fits(x) && fits(y)
+}
+
+/// Whether an operand's elements along its memory order are whole eights.
+pub fn by_eights(kernel: &Kernel, side: &Side<'_>) -> bool {
+    let Family::Matmul(Matmul { k, .. }) = &kernel.family else { return false };
+    let extent = if side.order == Contiguous::Depth { k } else { side.extent };
+    extent.modulo(&i64::from(FETCH).into(), &[]).is(0)
+}
+
+/// How many elements an operand has along its memory order.
+pub fn along(kernel: &Kernel, side: &Side<'_>) -> Option<i64> {
+    let Family::Matmul(Matmul { k, .. }) = &kernel.family else { return None };
+    if side.order == Contiguous::Depth { k } else { side.extent }.as_const().filter(|n| *n > 0)
 }
 
 /// Whether an operand is f16 in the graph: as it is, or as a weight of few bits with a scale in f16.

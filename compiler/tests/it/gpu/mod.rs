@@ -2,6 +2,7 @@
 #![expect(dead_code, reason = "each user needs a part of it")]
 
 pub mod gemv;
+pub mod units;
 
 use std::cell::Cell;
 use std::collections::BTreeMap;
