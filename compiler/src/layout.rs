@@ -11,9 +11,11 @@
 use crate::device::DeviceProfile;
 use crate::kernel::bounds::compared;
 use crate::kernel::substitute::{moved, substitute};
-use crate::kernel::{Body, Capacity, Expr, ExprId, Family, Kernel, KernelGraph, Store, TensorId, TensorKind};
+use crate::kernel::{
+    Body, Capacity, Expr, ExprId, Family, Kernel, KernelGraph, KernelTensor, Map, Store, TensorId, TensorKind,
+};
 use crate::schedule::products::{self, problem};
-use crate::schedule::{Context, cost::Expected};
+use crate::schedule::{Context, cost::Expected, maps};
 use rustc_hash::{FxHashMap, FxHashSet};
 use std::collections::BTreeMap;
 use std::sync::{Arc, OnceLock};
@@ -27,6 +29,8 @@ const ROUNDS: usize = 3;
 /// Bytes of a weight that may be moved. Whoever compiles holds it twice then, in a page too, which otherwise leaves weights in their
 /// files.
 const MOST_BYTES: usize = 64 << 20;
+/// Loads and stores of a map that reads most of what it reads several times.
+const MANY_READS: usize = 8;
 /// Bytes of memory that are read or written together.
 const SECTOR: f64 = 32.0;
 
@@ -175,16 +179,113 @@ struct Search<'a> {
 /// What becomes of a kernel of this number once its tensors are in their orders.
 pub type Fitted<'a> = &'a dyn Fn(usize, Kernel) -> Kernel;
 
-/// Gives tensors between kernels, and weights, the orders in which the kernels take the least estimated time. How many have another
-/// than before.
+/// What [`arrange`] did.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Arranged {
+    /// Tensors in another order than before.
+    pub moved: usize,
+    /// Kernels that copy inputs into another order, before all others.
+    pub copies: usize,
+}
+
+/// Gives tensors between kernels, and weights, the orders in which the kernels take the least estimated time. Inputs that products read
+/// one element at a time are copied first where the products gain more than that takes.
 pub fn arrange(
     graph: &mut KernelGraph,
     device: &DeviceProfile,
     expect: &Expected,
     fitted: Fitted<'_>,
-) -> usize {
+) -> Arranged {
+    let inputs = worth_copying(graph, device, expect, fitted);
+    if !inputs.is_empty() {
+        let mut with = with_copies(graph, &inputs);
+        let copies = inputs.len();
+        let own = |i: usize, k: Kernel| match i.checked_sub(copies) {
+            Some(i) => fitted(i, k),
+            None => k,
+        };
+        let orders = Search::new(Context { graph: &with, device, expect }, &own).choose();
+        if orders.iter().skip(graph.tensors.len()).all(Option::is_some) {
+            let moved = apply(&mut with, &orders);
+            *graph = with;
+            return Arranged { moved, copies };
+        }
+    }
     let orders = Search::new(Context { graph, device, expect }, fitted).choose();
-    apply(graph, &orders)
+    Arranged { moved: apply(graph, &orders), copies: 0 }
+}
+
+/// An input, and the products that read it one element at a time.
+type Read = (TensorId, Vec<usize>);
+
+/// The inputs whose copies in another order save more time than they take.
+fn worth_copying(
+    graph: &KernelGraph,
+    device: &DeviceProfile,
+    expect: &Expected,
+    fitted: Fitted<'_>,
+) -> Vec<Read> {
+    let mut reads: Vec<Read> = vec![];
+    let gathering = graph.kernels.iter().enumerate().filter(|(_, k)| graph.repeats.is_empty() && gathers(k));
+    for (i, k) in gathering {
+        for t in k.reads() {
+            let shape = &graph.tensors[t].ty.shape;
+            let axes = Axes::of(shape).filter(|a| !a.candidates().is_empty());
+            if !matches!(graph.tensors[t].kind, TensorKind::Input(_)) || axes.is_none() {
+                continue;
+            }
+            match reads.iter_mut().find(|r| r.0 == t) {
+                Some((_, kernels)) => kernels.push(i),
+                None => reads.push((t, vec![i])),
+            }
+        }
+    }
+    reads.retain(|(t, kernels)| {
+        let alone = KernelGraph {
+            kernels: kernels.iter().map(|k| graph.kernels[*k].clone()).collect(),
+            ..KernelGraph { kernels: vec![], ..graph.clone() }
+        };
+        let with = with_copies(&alone, &[(*t, (0..kernels.len()).collect())]);
+        let total = |graph: &KernelGraph, copies: usize| {
+            let own = |i: usize, k: Kernel| match i.checked_sub(copies) {
+                Some(i) => fitted(kernels[i], k),
+                None => k,
+            };
+            let mut search = Search::new(Context { graph, device, expect }, &own);
+            let orders = search.choose();
+            (search.total(&orders), orders.last().is_some_and(Option::is_some))
+        };
+        let (usual, _) = total(&alone, 0);
+        let (copied, moved) = total(&with, 1);
+        let copied = copied + device.speeds.dispatch() / device.speeds.cycle();
+        tracing::debug!(usual, copied, moved, "copy of an input in another order");
+        moved && copied < usual * (1.0 - LEAST_GAIN)
+    });
+    reads
+}
+
+/// The graph with copies of inputs that these kernels read instead: kernels and tensors of their own, the former before all others.
+fn with_copies(graph: &KernelGraph, inputs: &[Read]) -> KernelGraph {
+    let mut new = graph.clone();
+    let mut copies = vec![];
+    for (t, readers) in inputs {
+        let own = new.tensors.len();
+        let ty = graph.tensors[*t].ty.clone();
+        let mut body = Body::default();
+        let value = body.push(Expr::Load { tensor: *t, offset: Poly::var(0), guard: None }, ty.dtype);
+        let store = Store { tensor: own, offset: Poly::var(0), value, guard: None, combine: None };
+        let family = Family::Map(Map { elements: ty.numel() });
+        let nodes = readers.first().map(|k| graph.kernels[*k].nodes.clone()).unwrap_or_default();
+        copies.push(Kernel { family, body, stores: vec![store], nodes });
+        new.tensors.push(KernelTensor { ty, kind: TensorKind::Intermediate, name: None });
+        for k in readers {
+            let moved = |u: TensorId, offset: &Poly| (if u == *t { own } else { u }, offset.clone());
+            new.kernels[*k] = new.kernels[*k].moved(&moved);
+        }
+    }
+    copies.append(&mut new.kernels);
+    new.kernels = copies;
+    new
 }
 
 /// Moves tensors to these orders; those that cannot have theirs stay. How many were moved.
@@ -509,6 +610,17 @@ fn along_batch(k: &Kernel) -> bool {
     !m.batch.is(1) && accesses(k).iter().any(|(_, p)| along(p))
 }
 
+/// A kernel as it is computed where its tensors are in their orders: of products that lie beside each other in memory, as those of a depthwise
+/// convolution with channels innermost, the sums are written out, and neighbouring results are of a map. So are those of windows.
+pub fn flattened(k: Kernel) -> Kernel {
+    let map = match &k.family {
+        Family::Matmul(_) if along_batch(&k) => products::window::flattened(&k),
+        Family::Row(_) => products::window::flattened_rows(&k),
+        _ => None,
+    };
+    map.unwrap_or(k)
+}
+
 /// How far the first two values of a variable are apart in an offset.
 fn step(p: &Poly, var: usize) -> Option<i64> {
     let at = |i: i64| {
@@ -556,10 +668,29 @@ fn estimate(k: &Kernel, cx: &Context) -> f64 {
             let bytes: f64 = beside.chain(stored).map(|a| scattered(&a, &[cols.var])).sum();
             products::cost::cycles(&chosen, &p, cx.device, cx.expect).max(batch * m * n * bytes / memory)
         }
+        Family::Map(_) if accesses(k).len() > MANY_READS => {
+            // What is read again and again comes from a cache.
+            let points: f64 = k.domain().iter().map(extent).product();
+            let bits = |t: TensorId| cx.graph.tensors.get(t).map_or(32, |t| t.ty.dtype.bits()) as f64;
+            let all = accesses(k);
+            let tensors: FxHashSet<TensorId> = all.iter().map(|a| a.0).collect();
+            let once: f64 = tensors.into_iter().map(bits).sum();
+            let cached: f64 = all.iter().map(|a| bits(a.0)).sum::<f64>() * cx.device.speeds.bandwidth
+                / cx.device.speeds.cache_bandwidth;
+            let operations = k.body.reachable(&k.roots()).len() as f64 / 2.0;
+            points * (once.max(cached) / 8.0 / memory).max(operations / (128.0 * cx.device.speeds.cores))
+        }
         Family::Map(_) | Family::Row(_) => {
             let domain = k.domain();
             let points: f64 = domain.iter().map(extent).product();
             let along: Vec<usize> = (0..domain.len()).collect();
+            // What is read across goes through workgroup memory.
+            let map = matches!(k.family, Family::Map(_)).then(|| maps::choose(k, cx));
+            if let Some(Ok(maps::Map::Tiled(_))) = map {
+                let bits = |t: TensorId| cx.graph.tensors.get(t).map_or(32, |t| t.ty.dtype.bits());
+                let all: usize = accesses(k).iter().map(|a| bits(a.0)).sum();
+                return points * all as f64 / 8.0 / memory;
+            }
             let bytes: f64 = accesses(k).iter().map(|a| scattered(a, &along)).sum();
             points * bytes / memory
         }
@@ -654,10 +785,32 @@ kernel 1 map [120]
     }
 
     #[test]
+    fn copies_come_before_their_readers() {
+        let (tensors, kernels) = TEXT.split_once("kernel 0").unwrap();
+        let (_, convolution) = kernels.split_once("kernel 1").unwrap();
+        let tensors = tensors.replace("t1: f32[n, 4, 5, 6] intermediate", "t1: f32[n, 4, 5, 6] input 1");
+        let graph = parse(&format!("{tensors}kernel 0{convolution}")).unwrap();
+        let mut with = with_copies(&graph, &[(1, vec![0])]);
+        let mut orders = vec![None; with.tensors.len()];
+        orders[4] = Some(1);
+        assert_eq!(apply(&mut with, &orders), 1);
+        crate::kernel::verify(&with).unwrap();
+        let text = with.to_string();
+        for line in [
+            "kernel 0 map [120*n]",
+            "t4: f32[n, 5, 6, 4] intermediate",
+            "t4[%0] = e0",
+            "t4[4*%1 + %3 - 4] if e5",
+        ] {
+            assert!(text.contains(line), "{line} in\n{text}");
+        }
+    }
+
+    #[test]
     fn orders_stay_where_others_do_not_pay() {
         let graph = parse(TEXT).unwrap();
         let (mut none, device) = (graph.clone(), DeviceProfile::default());
-        assert_eq!(arrange(&mut none, &device, &Expected::default(), &|_, k| k), 0);
+        assert_eq!(arrange(&mut none, &device, &Expected::default(), &|_, k| k).moved, 0);
         assert_eq!(none.to_string(), graph.to_string());
     }
 }

@@ -190,20 +190,26 @@ pub fn fuse_graph(
         verify_kernels(&kernels, "precision")?;
     }
     let fitted = |i: usize, k: Kernel| match rounds.get(i) {
-        Some(true) => crate::precision::for_units(k),
-        _ => k,
+        Some(true) => crate::layout::flattened(crate::precision::for_units(k)),
+        _ => crate::layout::flattened(k),
     };
+    let mut copies = 0;
     if options.fuses(Technique::Layouts) {
         let stage = Stage::new("layout");
-        let moved = crate::layout::arrange(&mut kernels, &options.profile, &options.expect, &fitted);
-        tracing::debug!(stage = stage.name, moved, ms = stage.ms(), "done");
-        if moved > 0 {
+        let done = crate::layout::arrange(&mut kernels, &options.profile, &options.expect, &fitted);
+        copies = done.copies;
+        tracing::debug!(stage = stage.name, moved = done.moved, copies, ms = stage.ms(), "done");
+        if done.moved > 0 {
             observe("3-layout", &|| kernels.to_string());
             verify_kernels(&kernels, "layout")?;
         }
     }
     let all = std::mem::take(&mut kernels.kernels);
-    kernels.kernels = all.into_iter().enumerate().map(|(i, k)| fitted(i, k)).collect();
+    let own = |(i, k): (usize, Kernel)| match i.checked_sub(copies) {
+        Some(i) => fitted(i, k),
+        None => k,
+    };
+    kernels.kernels = all.into_iter().enumerate().map(own).collect();
     Ok(Fused { graph, kernels, stats })
 }
 

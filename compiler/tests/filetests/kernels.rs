@@ -222,6 +222,7 @@ pub fn check(stage: &str, file: &Path, update: bool) -> Result<Option<String>, S
         for axis in 0..3 {
             let mut other = kernels.clone();
             if layout::apply(&mut other, &vec![Some(axis); kernels.tensors.len()]) > 0 {
+                other.kernels = other.kernels.into_iter().map(layout::flattened).collect();
                 kernel::verify(&other).map_err(|e| format!("{}\n{other}", e.join("\n")))?;
                 let all = scheduled(&other, &setup)?;
                 execute(&graph, &compiled(&graph, &all, &setup)?, &setup, &head)

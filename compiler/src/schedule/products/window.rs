@@ -7,12 +7,14 @@
 use super::problem::Side;
 use crate::kernel::bindings::{component, neighbours};
 use crate::kernel::substitute::{K, moved};
-use crate::kernel::{Body, Expr, ExprId, Family, Kernel, Matmul, Store};
+use crate::kernel::{Body, Expr, ExprId, Family, Kernel, Map, Matmul, ReduceKind, Reduction, Row, Store};
 use rustc_hash::FxHashSet;
-use wgfc_ir::{BinaryOp, DType, Dim, Poly, Scalar};
+use wgfc_ir::{Atom, BinaryOp, DType, Dim, Poly, Scalar};
 
 /// Terms of a sum that are written out at most.
 const MOST_TERMS: i64 = 64;
+/// Positions of a row that are written out in a map at most.
+const MOST_WINDOW: i64 = 25;
 /// Products that an invocation's text has at most.
 const MOST_PRODUCTS: i64 = 640;
 
@@ -173,6 +175,112 @@ pub fn write(kernel: &Kernel, x: &Side<'_>, y: &Side<'_>, block: [u32; 2]) -> Op
     };
     let vectors = stores.iter().map(vector).collect();
     Some(Written { body, stores, vectors })
+}
+
+/// A product with short sums, all written out, as a map over its results in the order in which they lie in memory. `None` where they do not
+/// lie side by side in the order of its variables.
+pub fn flattened(kernel: &Kernel) -> Option<Kernel> {
+    let Family::Matmul(Matmul { a, b, k, sums, .. }) = &kernel.family else { return None };
+    let depth = k.as_const().filter(|k| (1..=MOST_TERMS).contains(k))?;
+    let first = kernel.stores.first()?;
+    let extents = kernel.domain();
+    let single = b.len() == 1 && sums.is_empty() && extents[1..3].iter().any(|d| d.is(1));
+    if !single || kernel.stores.iter().any(|s| s.combine.is_some()) {
+        return None;
+    }
+    // The variables from the one along which results are neighbours.
+    let (mut left, mut each) = (vec![0, 1, 2], Poly::ONE);
+    left.retain(|v| !extents[*v].is(1));
+    let (place, mut offset) = (Poly::var(0), Poly::ZERO);
+    let elements = &(&extents[0] * &extents[1]) * &extents[2];
+    let domain = [elements.clone()];
+    let mut vars = [0, 1, 2, 3].map(|_| Poly::ZERO);
+    while !left.is_empty() {
+        let next = left.iter().position(|v| {
+            first.offset.terms().iter().any(|(m, c)| m[..] == [Atom::Var(*v as u32)] && each.is(*c))
+        })?;
+        let v = left.remove(next);
+        offset = &offset + &(&Poly::var(v) * &each);
+        let whole = place.div(&each, &domain);
+        vars[v] = if left.is_empty() { whole } else { whole.modulo(&extents[v], &domain) };
+        each = &each * &extents[v];
+    }
+    if first.offset != offset {
+        return None;
+    }
+    let mut body = Body::default();
+    let mut sum = None;
+    for term in 0..depth {
+        vars[K] = Poly::constant(term);
+        let ids = written(&kernel.body, &mut body, &[*a, b[0]], &vars, &domain, None);
+        let of = |id: ExprId| ids.get(id as usize).copied().flatten();
+        let product = body.push(Expr::Binary(BinaryOp::Mul, of(*a)?, of(b[0])?), DType::F32);
+        sum = Some(match sum {
+            None => product,
+            Some(sum) => body.push(Expr::Binary(BinaryOp::Add, sum, product), DType::F32),
+        });
+    }
+    let roots: Vec<ExprId> = kernel.stores.iter().flat_map(Store::reads).collect();
+    let ids = written(&kernel.body, &mut body, &roots, &vars, &domain, sum);
+    let of = |id: ExprId| ids.get(id as usize).copied().flatten().unwrap_or(0);
+    let stores = kernel.stores.iter().map(|s| Store {
+        tensor: s.tensor,
+        offset: if s.offset == offset { place.clone() } else { moved(&s.offset, &ids, &vars, &domain) },
+        value: of(s.value),
+        guard: s.guard.map(of),
+        combine: None,
+    });
+    let stores = stores.collect();
+    Some(Kernel { family: Family::Map(Map { elements }), body, stores, nodes: kernel.nodes.clone() })
+}
+
+/// A reduction of short rows, all written out, as a map over its results, where neighbours among these read neighbours. `None` for others.
+pub fn flattened_rows(kernel: &Kernel) -> Option<Kernel> {
+    let Family::Row(Row { rows, len, reductions, row_stores }) = &kernel.family else { return None };
+    let [Reduction { kind, value, dtype: DType::F32 }] = reductions[..] else { return None };
+    let op = match kind {
+        ReduceKind::Sum => BinaryOp::Add,
+        ReduceKind::Max => BinaryOp::Max,
+        ReduceKind::Min => BinaryOp::Min,
+        _ => return None,
+    };
+    let count = len.as_const().filter(|n| (2..=MOST_WINDOW).contains(n))?;
+    let single = kernel.stores.is_empty() && row_stores.iter().all(|s| s.combine.is_none());
+    let beside = kernel.body.reachable(&[value]).into_iter().any(|id| match kernel.body.expr(id) {
+        Expr::Load { offset, .. } => offset.terms().iter().any(|(m, c)| *c == 1 && along_first(m)),
+        _ => false,
+    });
+    if !single || !beside || kernel.body.dtype(value) != DType::F32 || rows.is(1) {
+        return None;
+    }
+    let domain = [rows.clone()];
+    let mut vars = [Poly::var(0), Poly::ZERO];
+    let mut body = Body::default();
+    let mut all = None;
+    for i in 0..count {
+        vars[1] = Poly::constant(i);
+        let ids = written(&kernel.body, &mut body, &[value], &vars, &domain, None);
+        let next = ids.get(value as usize).copied().flatten()?;
+        all = Some(match all {
+            None => next,
+            Some(all) => body.push(Expr::Binary(op, all, next), DType::F32),
+        });
+    }
+    let roots: Vec<ExprId> = row_stores.iter().flat_map(Store::reads).collect();
+    let ids = written(&kernel.body, &mut body, &roots, &vars, &domain, all);
+    let of = |id: ExprId| ids.get(id as usize).copied().flatten().unwrap_or(0);
+    let stores = row_stores.iter().map(|s| s.mapped(of, |p| moved(p, &ids, &vars, &domain))).collect();
+    let family = Family::Map(Map { elements: rows.clone() });
+    Some(Kernel { family, body, stores, nodes: kernel.nodes.clone() })
+}
+
+/// Whether a term is the first variable, or a remainder of it: one further for the next of most of its values.
+fn along_first(term: &[Atom]) -> bool {
+    match term {
+        [Atom::Var(0)] => true,
+        [Atom::Mod(x, _)] => x.as_atom() == Some(&Atom::Var(0)),
+        _ => false,
+    }
 }
 
 /// Copies what the roots need into another arena, as `substitute` does, with what comparisons come to.
