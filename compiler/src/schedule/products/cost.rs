@@ -5,7 +5,7 @@
 //! ```text
 //! busy(workgroup)    = issue cycles of its multiply-adds, workgroup-memory reads and global loads
 //! latency(workgroup) = steps · max(a step with only this workgroup's warps, a global load and its barrier) + start and end
-//! per_core           = ⌈workgroups / cores⌉
+//! per_core           = ⌈workgroups / (1.05 · cores)⌉
 //! time               = sum over rounds of max(workgroups of the round · busy, latency)
 //! ```
 //!
@@ -28,6 +28,11 @@ const OVERHEAD: f64 = 5.0 / 3.0;
 const WARPS: f64 = 36.0;
 /// Bytes of workgroup memory that those of a tiled product which are resident on a core share.
 const RESIDENT_BYTES: f64 = 65536.0;
+
+/// Cycles that a step of a tiled product takes at least for its barrier; two take half as much again.
+const BARRIER: f64 = 60.0;
+/// How many times the measured number of cores there may be: one too few counts a round of workgroups too many.
+const CORES: f64 = 1.05;
 
 /// Invocations of the workgroup whose barrier and reads a profile has.
 const MEASURED: f64 = 256.0;
@@ -88,7 +93,8 @@ pub fn cycles(g: &Product, p: &Problem, device: &DeviceProfile, expect: &Expecte
             let each = |fours: bool| if fours { 0.06 } else { single };
             let loads = (tr * each(p.fours[0] && t.x_by_fours()) + tc * each(p.fours[1])) * tk * split;
             let barrier = barrier_cycles(threads, speeds);
-            let barriers = if buffers == 2 { barrier.max(60.0) } else { (2.0 * barrier).max(120.0) };
+            let barriers =
+                if buffers == 2 { barrier.max(BARRIER) } else { (2.0 * barrier).max(1.5 * BARRIER) };
             // Turns of a loop keep the instructions of one from those of the next.
             let rolled = if unroll * 4 < t.k {
                 ROLLED * (memory_latency / LONG_LATENCY).min(1.0).powi(2)
@@ -155,7 +161,7 @@ pub fn cycles(g: &Product, p: &Problem, device: &DeviceProfile, expect: &Expecte
             ((batch * rows * cols / threads).ceil(), threads, busy, latency.max(busy))
         }
     };
-    let per_core = (workgroups / speeds.cores).ceil();
+    let per_core = (workgroups / (speeds.cores * CORES)).ceil();
     // What no other workgroup reads comes from memory, of which a core takes in no more than its share.
     let least = match *g {
         Product::Cooperative(Cooperative { shape: s, .. }) if rows <= f64::from(s.rows) => {
