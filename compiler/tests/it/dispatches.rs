@@ -23,7 +23,8 @@ fn kernels_with(model: &str, options: Options) -> KernelGraph {
 /// Every convolution with bias, activation and residual is one dispatch.
 #[test]
 fn resnet50() {
-    let k = kernels("resnet50", Fusion::Full);
+    // By fewer multiplications one takes three.
+    let k = kernels_with("resnet50", Options { without: [Technique::Winograd].into(), ..Options::default() });
     assert!(k.kernels.len() <= 56, "{}\n{k}", k.kernels.len());
 }
 
