@@ -205,11 +205,8 @@ pub fn fuse_graph(
         }
     }
     let all = std::mem::take(&mut kernels.kernels);
-    let own = |(i, k): (usize, Kernel)| match i.checked_sub(copies) {
-        Some(i) => fitted(i, k),
-        None => k,
-    };
-    kernels.kernels = all.into_iter().enumerate().map(own).collect();
+    let own = crate::layout::behind(copies, fitted);
+    kernels.kernels = all.into_iter().enumerate().map(|(i, k)| own(i, k)).collect();
     Ok(Fused { graph, kernels, stats })
 }
 

@@ -1,0 +1,81 @@
+//! Copies of inputs, which cannot be moved themselves, for products that read them one element at a time.
+
+use super::axes::Axes;
+use super::search::{LEAST_GAIN, Search, gathers};
+use super::{Fitted, behind};
+use crate::device::DeviceProfile;
+use crate::kernel::{
+    Body, Expr, Family, Kernel, KernelGraph, KernelTensor, Map, Store, TensorId, TensorKind,
+};
+use crate::schedule::{Context, cost::Expected};
+use wgfc_ir::Poly;
+
+/// An input, and the products that read it one element at a time.
+pub(super) type Read = (TensorId, Vec<usize>);
+
+/// The inputs whose copies in another order save more time than they take.
+pub(super) fn worth_copying(
+    graph: &KernelGraph,
+    device: &DeviceProfile,
+    expect: &Expected,
+    fitted: Fitted<'_>,
+) -> Vec<Read> {
+    let mut reads: Vec<Read> = vec![];
+    let gathering = graph.kernels.iter().enumerate().filter(|(_, k)| graph.repeats.is_empty() && gathers(k));
+    for (i, k) in gathering {
+        for t in k.reads() {
+            let shape = &graph.tensors[t].ty.shape;
+            let axes = Axes::of(shape).filter(|a| !a.candidates().is_empty());
+            if !matches!(graph.tensors[t].kind, TensorKind::Input(_)) || axes.is_none() {
+                continue;
+            }
+            match reads.iter_mut().find(|r| r.0 == t) {
+                Some((_, kernels)) => kernels.push(i),
+                None => reads.push((t, vec![i])),
+            }
+        }
+    }
+    reads.retain(|(t, kernels)| {
+        let alone = KernelGraph {
+            kernels: kernels.iter().map(|k| graph.kernels[*k].clone()).collect(),
+            ..KernelGraph { kernels: vec![], ..graph.clone() }
+        };
+        let with = with_copies(&alone, &[(*t, (0..kernels.len()).collect())]);
+        let total = |graph: &KernelGraph, copies: usize| {
+            let own = behind(copies, |i, k| fitted(kernels[i], k));
+            let mut search = Search::new(Context { graph, device, expect }, &own);
+            let orders = search.choose();
+            (search.total(&orders), orders.last().is_some_and(Option::is_some))
+        };
+        let (usual, _) = total(&alone, 0);
+        let (copied, moved) = total(&with, 1);
+        let copied = copied + device.speeds.dispatch() / device.speeds.cycle();
+        tracing::debug!(usual, copied, moved, "copy of an input in another order");
+        moved && copied < usual * (1.0 - LEAST_GAIN)
+    });
+    reads
+}
+
+/// The graph with copies of inputs that these kernels read instead: kernels and tensors of their own, the former before all others.
+pub(super) fn with_copies(graph: &KernelGraph, inputs: &[Read]) -> KernelGraph {
+    let mut new = graph.clone();
+    let mut copies = vec![];
+    for (t, readers) in inputs {
+        let own = new.tensors.len();
+        let ty = graph.tensors[*t].ty.clone();
+        let mut body = Body::default();
+        let value = body.push(Expr::Load { tensor: *t, offset: Poly::var(0), guard: None }, ty.dtype);
+        let store = Store { tensor: own, offset: Poly::var(0), value, guard: None, combine: None };
+        let family = Family::Map(Map { elements: ty.numel() });
+        let nodes = readers.first().map(|k| graph.kernels[*k].nodes.clone()).unwrap_or_default();
+        copies.push(Kernel { family, body, stores: vec![store], nodes });
+        new.tensors.push(KernelTensor { ty, kind: TensorKind::Intermediate, name: None });
+        for k in readers {
+            let moved = |u: TensorId, offset: &Poly| (if u == *t { own } else { u }, offset.clone());
+            new.kernels[*k] = new.kernels[*k].moved(&moved);
+        }
+    }
+    copies.append(&mut new.kernels);
+    new.kernels = copies;
+    new
+}

@@ -1,0 +1,248 @@
+//! Which orders the kernels take the least estimated time in.
+
+use super::axes::Axes;
+use super::{Fitted, Indices, Order, movable, moved_kernel};
+use crate::kernel::{Capacity, Expr, ExprId, Family, Kernel, TensorId};
+use crate::schedule::products::{self, problem};
+use crate::schedule::{Context, maps};
+use rustc_hash::{FxHashMap, FxHashSet};
+use wgfc_ir::{Atom, Dim, Poly};
+
+/// The part of the estimated time that a change of orders must save at least: estimates are no better.
+pub(super) const LEAST_GAIN: f64 = 0.15;
+/// Times that every tensor's order is looked at again.
+const ROUNDS: usize = 3;
+/// Loads and stores of a map that reads most of what it reads several times.
+const MANY_READS: usize = 8;
+/// Bytes of memory that are read or written together.
+const SECTOR: f64 = 32.0;
+
+/// What is looked at.
+pub(super) struct Search<'a> {
+    cx: Context<'a>,
+    fitted: Fitted<'a>,
+    /// Of tensors that may be moved.
+    axes: Vec<Option<Axes>>,
+    /// Of each kernel.
+    indices: Vec<Indices>,
+    hashes: Vec<u128>,
+    known: FxHashMap<(u128, Vec<Order>), f64>,
+}
+
+impl<'a> Search<'a> {
+    pub fn new(cx: Context<'a>, fitted: Fitted<'a>) -> Search<'a> {
+        let (axes, indices) = movable(cx.graph);
+        let hash = |k: &Kernel| k.structural_hash(&cx.graph.tensors, Capacity::Counts);
+        let all = cx.graph.kernels.iter().enumerate();
+        let hashes = all.map(|(i, k)| hash(&fitted(i, k.clone())).wrapping_mul(3) ^ hash(k)).collect();
+        Search { cx, fitted, axes, indices, hashes, known: FxHashMap::default() }
+    }
+
+    pub fn choose(&mut self) -> Vec<Order> {
+        let none = vec![None; self.axes.len()];
+        if self.axes.iter().all(Option::is_none) {
+            return none;
+        }
+        let usual = self.total(&none);
+        // Nothing else gains enough.
+        let gathered = (0..self.indices.len()).filter(|k| gathers(&self.cx.graph.kernels[*k]));
+        let gathered: f64 = gathered.collect::<Vec<_>>().into_iter().map(|k| self.cycles(k, &none)).sum();
+        if gathered < usual * LEAST_GAIN {
+            return none;
+        }
+        let mut best = (usual * (1.0 - LEAST_GAIN), none.clone());
+        for var in [1, 2] {
+            let mut orders = self.along(var);
+            self.without_impossible(&mut orders);
+            self.improve(&mut orders);
+            let total = self.total(&orders);
+            tracing::debug!(var, usual, total, "order of axes");
+            if total < best.0 {
+                best = (total, orders);
+            }
+        }
+        best.1
+    }
+
+    /// The results of all products with the axis innermost that a variable counts, its rows or columns.
+    fn along(&self, var: usize) -> Vec<Order> {
+        let mut orders = vec![None; self.axes.len()];
+        for (k, indices) in self.cx.graph.kernels.iter().zip(&self.indices) {
+            let product = matches!(k.family, Family::Matmul(_));
+            for s in k.stores.iter().filter(|_| product) {
+                let found = self.axes[s.tensor].as_ref().zip(indices.get(&(s.tensor, s.offset.clone())));
+                let Some((axes, indices)) = found else { continue };
+                let counts = |i: &usize| (&indices[*i] - &Poly::var(var)).as_const().is_some();
+                orders[s.tensor] = axes.candidates().find(counts);
+            }
+        }
+        self.follow(&mut orders);
+        orders
+    }
+
+    /// Gives tensors that kernels go over together with one whose order is another than usual the axis innermost that the same
+    /// index counts.
+    fn follow(&self, orders: &mut [Order]) {
+        for indices in &self.indices {
+            let moved = indices.iter().filter_map(|((t, _), i)| orders[*t].map(|axis| &i[axis]));
+            let inner: Vec<Poly> = moved.filter(|p| p.as_const().is_none()).cloned().collect();
+            for ((t, _), i) in indices.iter().filter(|_| !inner.is_empty()) {
+                let Some(axes) = self.axes[*t].as_ref().filter(|_| orders[*t].is_none()) else { continue };
+                let same = |axis: &usize| inner.iter().any(|p| (&i[*axis] - p).as_const().is_some());
+                orders[*t] = axes.candidates().find(same);
+            }
+        }
+    }
+
+    /// Leaves tensors in their usual order that a kernel could not have otherwise.
+    fn without_impossible(&mut self, orders: &mut [Order]) {
+        for k in 0..self.indices.len() {
+            if self.cycles(k, orders).is_infinite() {
+                self.cx.graph.kernels[k].tensors().into_iter().for_each(|t| orders[t] = None);
+            }
+        }
+        // A kernel may have become impossible by what another one wanted.
+        if (0..self.indices.len()).any(|k| self.cycles(k, orders).is_infinite()) {
+            orders.fill(None);
+        }
+    }
+
+    /// Changes the order of single tensors as long as that saves time.
+    fn improve(&mut self, orders: &mut [Order]) {
+        let mut users: Vec<Vec<usize>> = vec![vec![]; orders.len()];
+        for (i, k) in self.cx.graph.kernels.iter().enumerate() {
+            k.tensors().into_iter().for_each(|t| users[t].push(i));
+        }
+        for _ in 0..ROUNDS {
+            let mut changed = false;
+            for t in 0..orders.len() {
+                let Some(axes) = &self.axes[t] else { continue };
+                for order in [None].into_iter().chain(axes.candidates().map(Some)) {
+                    let old = orders[t];
+                    if order == old {
+                        continue;
+                    }
+                    let before: f64 = users[t].iter().map(|k| self.cycles(*k, orders)).sum();
+                    orders[t] = order;
+                    let after: f64 = users[t].iter().map(|k| self.cycles(*k, orders)).sum();
+                    match after < before {
+                        true => changed = true,
+                        false => orders[t] = old,
+                    }
+                }
+            }
+            if !changed {
+                break;
+            }
+        }
+    }
+
+    pub fn total(&mut self, orders: &[Order]) -> f64 {
+        (0..self.indices.len()).map(|k| self.cycles(k, orders)).sum()
+    }
+
+    /// The estimated time of a kernel; infinite where its families have no good way.
+    fn cycles(&mut self, k: usize, orders: &[Order]) -> f64 {
+        let kernel = &self.cx.graph.kernels[k];
+        let own: Vec<Order> = kernel.tensors().into_iter().map(|t| orders[t]).collect();
+        let usual = own.iter().all(Option::is_none);
+        let key = (self.hashes[k], own);
+        if let Some(known) = self.known.get(&key) {
+            return *known;
+        }
+        let new = moved_kernel(kernel, &self.axes, &self.indices[k], orders);
+        let new = (self.fitted)(k, new);
+        let cycles = if usual || !along_batch(&new) { estimate(&new, &self.cx) } else { f64::INFINITY };
+        self.known.insert(key, cycles);
+        cycles
+    }
+}
+
+/// Whether it is a product that reads an operand's elements one by one.
+pub(super) fn gathers(k: &Kernel) -> bool {
+    problem::problem(k).is_some_and(|p| !p.fours.iter().all(|f| *f))
+}
+
+/// Whether neighbours in memory are of different products, which no schedule reads as vectors.
+pub(super) fn along_batch(k: &Kernel) -> bool {
+    let Family::Matmul(m) = &k.family else { return false };
+    let along = |p: &Poly| step(p, 0) == Some(1) && step(p, 1) != Some(1) && step(p, 2) != Some(1);
+    !m.batch.is(1) && accesses(k).iter().any(|(_, p)| along(p))
+}
+
+/// How far the first two values of a variable are apart in an offset.
+fn step(p: &Poly, var: usize) -> Option<i64> {
+    let at = |i: i64| {
+        p.eval(&|a| match a {
+            Atom::Var(v) => Some(if *v as usize == var { i } else { 0 }),
+            Atom::Sym(_) => Some(crate::schedule::cost::ASSUMED),
+            Atom::Data(_) => Some(0),
+            _ => None,
+        })
+    };
+    Some((at(1)? - at(0)?).abs())
+}
+
+/// What a kernel reads and writes: the tensor and the offset.
+fn accesses(k: &Kernel) -> Vec<(TensorId, &Poly)> {
+    let loads = k.body.reachable(&k.roots()).into_iter().filter_map(|e| match k.body.expr(e) {
+        Expr::Load { tensor, offset, .. } => Some((*tensor, offset)),
+        _ => None,
+    });
+    loads.chain(k.all_stores().map(|s| (s.tensor, &s.offset))).collect()
+}
+
+/// Estimated cycles of a kernel whose family may be moved; of others 0.
+fn estimate(k: &Kernel, cx: &Context) -> f64 {
+    let memory = cx.device.speeds.bytes_per_cycle();
+    let extent = |d: &Dim| cx.expect.extent(d);
+    // Elements that are read one by one, of a sector each.
+    let scattered = |(t, p): &(TensorId, &Poly), along: &[usize]| {
+        let bytes = cx.graph.tensors.get(*t).map_or(4.0, |t| t.ty.dtype.bits() as f64 / 8.0);
+        let near = along.iter().filter_map(|v| step(p, *v)).any(|s| (s as f64) * bytes < SECTOR && s > 0);
+        let same = along.iter().all(|v| step(p, *v).is_none_or(|s| s == 0));
+        if near || same { bytes } else { SECTOR }
+    };
+    match &k.family {
+        Family::Matmul(_) => {
+            let Some((p, (_, cols))) = problem::problem(k).zip(problem::sides(k)) else { return 0.0 };
+            let chosen = products::choose(&p, cx.device, cx.expect);
+            let [batch, m, n] = [&p.batch, &p.rows, &p.cols].map(extent);
+            let roots: Vec<ExprId> = k.stores.iter().map(|s| s.value).collect();
+            let beside = k.body.reachable(&roots).into_iter().filter_map(|e| match k.body.expr(e) {
+                Expr::Load { tensor, offset, .. } => Some((*tensor, offset)),
+                _ => None,
+            });
+            let stored = k.stores.iter().map(|s| (s.tensor, &s.offset));
+            let bytes: f64 = beside.chain(stored).map(|a| scattered(&a, &[cols.var])).sum();
+            products::cost::cycles(&chosen, &p, cx.device, cx.expect).max(batch * m * n * bytes / memory)
+        }
+        Family::Map(_) if accesses(k).len() > MANY_READS => {
+            // What is read again and again comes from a cache.
+            let points: f64 = k.domain().iter().map(extent).product();
+            let bits = |t: TensorId| cx.graph.tensors.get(t).map_or(32, |t| t.ty.dtype.bits()) as f64;
+            let all = accesses(k);
+            let tensors: FxHashSet<TensorId> = all.iter().map(|a| a.0).collect();
+            let once: f64 = tensors.into_iter().map(bits).sum();
+            let cached: f64 = all.iter().map(|a| bits(a.0)).sum::<f64>() * cx.device.speeds.bandwidth
+                / cx.device.speeds.cache_bandwidth;
+            let operations = k.body.reachable(&k.roots()).len() as f64 / 2.0;
+            points * (once.max(cached) / 8.0 / memory).max(operations / (128.0 * cx.device.speeds.cores))
+        }
+        Family::Map(_) | Family::Row(_) => {
+            let domain = k.domain();
+            let points: f64 = domain.iter().map(extent).product();
+            let along: Vec<usize> = (0..domain.len()).collect();
+            // What is read across goes through workgroup memory.
+            let map = matches!(k.family, Family::Map(_)).then(|| maps::choose(k, cx));
+            if let Some(Ok(maps::Map::Tiled(_))) = map {
+                let bits = |t: TensorId| cx.graph.tensors.get(t).map_or(32, |t| t.ty.dtype.bits());
+                let all: usize = accesses(k).iter().map(|a| bits(a.0)).sum();
+                return points * all as f64 / 8.0 / memory;
+            }
+            let bytes: f64 = accesses(k).iter().map(|a| scattered(a, &along)).sum();
+            points * bytes / memory
+        }
+        _ => 0.0,
+    }
+}
