@@ -125,22 +125,27 @@ fn every_window() {
     }
 }
 
+/// A case for a device with matrix units.
+fn on_units() -> Case {
+    let mut case = Case::new(&[]);
+    case.profile = DeviceProfile {
+        max_workgroup_bytes: 48 << 10,
+        f16: true,
+        subgroup: Some(32),
+        cooperative_matrix: true,
+        ..DeviceProfile::default()
+    };
+    case
+}
+
 /// Every shape is written and validated for a device with matrix units, and runs on those there are.
 #[test]
 fn products_on_matrix_units() {
     let gpus: Vec<Gpu> = gpus().into_iter().filter(|g| g.multiplies_matrices).collect();
     for (i, shape) in COOPERATIVE.iter().enumerate() {
         for (j, d) in [[1, 64, 128, 64], [2, 40, 72, 200], [1, 136, 264, 896]].into_iter().enumerate() {
-            let mut case = Case::new(&[]);
-            case.profile = DeviceProfile {
-                max_workgroup_bytes: 48 << 10,
-                f16: true,
-                subgroup: Some(32),
-                cooperative_matrix: true,
-                ..DeviceProfile::default()
-            };
             let l = LAYOUTS[(i + j) % 4];
-            check_typed_product(&gpus, case, DType::F16, fixed(d), l, Some(Shape::Cooperative(*shape)));
+            check_typed_product(&gpus, on_units(), DType::F16, fixed(d), l, Some(Shape::Cooperative(*shape)));
         }
     }
 }
@@ -152,16 +157,15 @@ fn products_on_units_written_out() {
     let gpus: Vec<Gpu> = gpus().into_iter().filter(half).collect();
     let dims = [[1, 64, 128, 32], [2, 40, 72, 40], [1, 37, 50, 27]];
     for (i, shape) in COOPERATIVE.iter().enumerate().filter(|(i, _)| i % 3 == 1) {
-        let mut case = Case::new(&[]);
-        case.profile = DeviceProfile {
-            max_workgroup_bytes: 48 << 10,
-            f16: true,
-            subgroup: Some(32),
-            cooperative_matrix: true,
-            ..DeviceProfile::default()
-        };
         let d = fixed(dims[i / 3 % 3]);
-        check_typed_product(&gpus, case, DType::F16, d, LAYOUTS[i % 4], Some(Shape::Cooperative(*shape)));
+        check_typed_product(
+            &gpus,
+            on_units(),
+            DType::F16,
+            d,
+            LAYOUTS[i % 4],
+            Some(Shape::Cooperative(*shape)),
+        );
     }
 }
 

@@ -162,6 +162,9 @@ const fn blocks(rows: u32, cols: u32, k: u32, sub_rows: u32, sub_cols: u32) -> C
     CooperativeShape { rows, cols, k, sub_rows, sub_cols }
 }
 
+/// Rows of a product up to which reading the columns' operand is all there is to do: matrix units gain nothing.
+pub const FEW_ROWS: i64 = 8;
+
 /// Tiles for matrix units in order of preference.
 pub const COOPERATIVE: &[CooperativeShape] = &[
     blocks(128, 128, 32, 64, 64),
@@ -201,8 +204,7 @@ pub fn candidates(p: &Problem, device: &DeviceProfile, expect: &Expected) -> Vec
             }
         }
     }
-    // With fewer rows than that, reading the columns' operand is all there is to do.
-    let rows = p.rows.as_const().is_none_or(|r| r > 8);
+    let rows = p.rows.as_const().is_none_or(|r| r > FEW_ROWS);
     if let Some(subgroup) = device.subgroup.filter(|_| single && rows && p.half) {
         let matrices = COOPERATIVE.iter().filter(|s| fits_matrix_units(**s, p, device));
         out.extend(matrices.map(|s| Product::Cooperative(Cooperative { shape: *s, subgroup })));

@@ -1,7 +1,7 @@
 //! What is looked at of a product of matrices before it is cut up.
 
-use super::SINGLE;
 use super::window::{self, Work};
+use super::{FEW_ROWS, SINGLE};
 use crate::kernel::bindings::{component, neighbours};
 use crate::kernel::substitute::{K, hoistable, moved, substitute, substitute_results};
 use crate::kernel::{Body, Expr, ExprId, Family, Kernel, Matmul, Store};
@@ -438,7 +438,7 @@ pub fn staged_operations(kernel: &Kernel, o: &Operands) -> f64 {
 /// Whether the units take both operands as they are, and they can be read by eights or it is known how many they are.
 pub fn suits(kernel: &Kernel, x: &Side<'_>, y: &Side<'_>) -> bool {
     let Family::Matmul(Matmul { k, .. }) = &kernel.family else { return false };
-    let many = x.extent.as_const().is_none_or(|r| r > 8);
+    let many = x.extent.as_const().is_none_or(|r| r > FEW_ROWS);
     let counted = |s: &Side<'_>| many && along(kernel, s).is_some();
     let fits = |s: &Side<'_>| half(&kernel.body, s.root) && (by_eights(kernel, s) || counted(s));
     k.as_const().is_some() && fits(x) && fits(y)
