@@ -17,7 +17,7 @@ use wgfc::runtime::transfers::{self, Transfer};
 use wgfc::{Error, Model, ModelFile, Place, Tensor, output};
 
 /// Seconds that a device is busy before its times count.
-const WARM_UP: f64 = 0.3;
+pub const WARM_UP: f64 = 0.3;
 
 /// Measures a model, or what else is asked for. Returns the exit code.
 pub fn main(a: &BenchArgs, t: &Terminal) -> u8 {

@@ -2,6 +2,7 @@
 
 use super::list::{Operand, Problem};
 use super::onnx;
+use crate::cli::bench::WARM_UP;
 use prost::Message;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -20,8 +21,6 @@ use wgfc::{DType, Error, ModelFile, Options, Program, Tensor};
 const PERIOD: usize = 1_000_003;
 /// Samples of a time.
 const SAMPLES: usize = 7;
-/// Seconds that a device is busy before its times count.
-const WARM_UP: f64 = 0.3;
 /// What the evaluator may take of memory.
 const EVALUATOR_BYTES: u64 = 24 << 30;
 
