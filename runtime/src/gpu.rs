@@ -239,6 +239,8 @@ struct Inner {
     /// What uploads go through.
     #[cfg(not(target_arch = "wasm32"))]
     staging: crate::upload::Pool,
+    /// What tensors are read through that no session's runs read.
+    transfer: Mutex<Option<wgpu::Buffer>>,
 }
 
 /// An open device. Clones are the same device.
@@ -323,6 +325,7 @@ impl Gpu {
             compiled: Default::default(),
             #[cfg(not(target_arch = "wasm32"))]
             staging: Default::default(),
+            transfer: Mutex::default(),
         })))
     }
 
@@ -478,6 +481,17 @@ impl Gpu {
     #[cfg(not(target_arch = "wasm32"))]
     pub(crate) fn staging(&self) -> crate::upload::Pool {
         self.0.staging.clone()
+    }
+
+    /// The transfer buffer of the last reads, where nobody else is reading.
+    pub(crate) fn take_transfer(&self) -> Option<wgpu::Buffer> {
+        self.0.transfer.lock().unwrap_or_else(PoisonError::into_inner).take()
+    }
+
+    /// Keeps a transfer buffer for the next reads: a new one takes longer than what goes through it. Larger ones are freed.
+    pub(crate) fn keep_transfer(&self, buffer: Option<wgpu::Buffer>) {
+        const MOST: u64 = 64 << 20;
+        *self.0.transfer.lock().unwrap_or_else(PoisonError::into_inner) = buffer.filter(|b| b.size() <= MOST);
     }
 
     /// Waits until all work submitted so far is done. In a browser this only yields to its event loop.

@@ -35,6 +35,7 @@ pub mod plans;
 #[cfg(not(target_arch = "wasm32"))]
 pub mod primitives;
 pub mod profile;
+mod readback;
 pub mod session;
 pub mod state;
 pub mod stats;

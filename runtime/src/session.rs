@@ -420,10 +420,11 @@ impl Session {
         RunError::Unknown { what, name: name.to_owned(), known: known.join(", ") }
     }
 
-    /// Frees what is kept from run to run, except weights and states, and what uploads to the device go through.
+    /// Frees what is kept from run to run, except weights and states, and what uploads to the device and reads from it go through.
     pub fn trim(&mut self) {
         #[cfg(not(target_arch = "wasm32"))]
         self.gpu.staging().clear();
+        self.gpu.keep_transfer(None);
         self.forget_groups();
         self.pools.iter_mut().for_each(Vec::clear);
         self.arenas.clear();

@@ -2,6 +2,7 @@
 
 use crate::error::RunError;
 use crate::gpu::Gpu;
+use crate::readback;
 use crate::upload;
 use std::sync::Arc;
 use wgfc_program::program::Buffer;
@@ -50,7 +51,7 @@ impl DeviceTensor {
     }
     /// Copies it to the host.
     pub async fn read(&self) -> Result<Tensor, RunError> {
-        Ok(read_all(&self.gpu, std::slice::from_ref(self), &mut None).await?.swap_remove(0))
+        Ok(read_apart(&self.gpu, std::slice::from_ref(self)).await?.swap_remove(0))
     }
     /// [`DeviceTensor::read`] for callers without an executor.
     #[cfg(not(target_arch = "wasm32"))]
@@ -82,7 +83,7 @@ impl Gpu {
             let message = "a tensor is on another device".to_owned();
             return Err(RunError::Gpu { what: "reading tensors".to_owned(), message });
         }
-        read_all(self, tensors, &mut None).await
+        read_apart(self, tensors).await
     }
     /// [`Gpu::read`] for callers without an executor.
     #[cfg(not(target_arch = "wasm32"))]
@@ -94,6 +95,14 @@ impl Gpu {
     pub fn upload_blocking(&self, tensor: &Tensor) -> Result<DeviceTensor, RunError> {
         pollster::block_on(self.upload(tensor))
     }
+}
+
+/// [`read_all`] through the device's own transfer buffer.
+async fn read_apart(gpu: &Gpu, tensors: &[DeviceTensor]) -> Result<Vec<Tensor>, RunError> {
+    let mut transfer = gpu.take_transfer();
+    let read = read_all(gpu, tensors, &mut transfer).await;
+    gpu.keep_transfer(transfer);
+    read
 }
 
 /// Reads several tensors with one submission and one wait. `staging` keeps the transfer buffer for the
@@ -176,7 +185,7 @@ pub(crate) async fn collect(
                 let n = t.dtype.bytes_for(t.shape.iter().product());
                 let start = t.range.start as usize;
                 let bytes = all.get(start..start + n).ok_or_else(|| bad("too few bytes".to_owned()))?;
-                Tensor::new(t.dtype, t.shape.clone(), upload::copied(bytes)).map_err(bad)
+                Tensor::shared(t.dtype, t.shape.clone(), readback::copied(bytes), 0, n).map_err(bad)
             })
             .collect()
     })

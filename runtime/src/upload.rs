@@ -133,25 +133,16 @@ async fn upload(gpu: &Gpu, sources: &[Source<'_>]) -> Result<(), RunError> {
     Ok(())
 }
 
-/// A copy of what the device wrote, made by several threads where it is large.
-pub(crate) fn copied(bytes: &[u8]) -> Vec<u8> {
-    #[cfg(not(target_arch = "wasm32"))]
-    if let threads @ 2.. = staging::threads(bytes.len()) {
-        let mut out = vec![0; bytes.len()];
-        let part = bytes.len().div_ceil(threads);
-        std::thread::scope(|s| {
-            for (to, from) in out.chunks_mut(part).zip(bytes.chunks(part)) {
-                s.spawn(move || to.copy_from_slice(from));
-            }
-        });
-        return out;
-    }
-    bytes.to_vec()
+/// How many threads, of `most`, copy so many bytes: a thread is worth 2 MiB.
+#[cfg(not(target_arch = "wasm32"))]
+pub(crate) fn threads(bytes: usize, most: usize) -> usize {
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    cores.min(most).min(bytes / (2 << 20)).max(1)
 }
 
 #[cfg(not(target_arch = "wasm32"))]
 mod staging {
-    use super::{PIECE, Piece};
+    use super::{PIECE, Piece, threads};
     use crate::error::RunError;
     use crate::gpu::Gpu;
     use std::collections::VecDeque;
@@ -160,9 +151,8 @@ mod staging {
 
     /// So many loads are sent together; no more than twice as many are under way.
     const BATCH: usize = 4;
-    /// Threads that copy, which is a matter of memory, and what is worth one.
+    /// Threads that copy, which is a matter of memory.
     const THREADS: usize = 8;
-    const WORTH_A_THREAD: usize = 2 << 20;
 
     /// Buffers of [`PIECE`] bytes that are mapped for writing: at most twice [`BATCH`] of them, 64 MiB, until they are cleared.
     #[derive(Clone, Default)]
@@ -200,12 +190,6 @@ mod staging {
 
     /// Pieces that share a buffer, each with its place in it.
     type Load<'p> = Vec<(Piece<'p>, usize)>;
-
-    /// How many threads copy so many bytes.
-    pub(super) fn threads(bytes: usize) -> usize {
-        let cores = std::thread::available_parallelism().map_or(1, usize::from);
-        cores.min(THREADS).min(bytes / WORTH_A_THREAD).max(1)
-    }
 
     fn loads(pieces: Vec<Piece<'_>>) -> Vec<Load<'_>> {
         let (mut loads, mut end): (Vec<Load<'_>>, usize) = (vec![], PIECE);
@@ -264,7 +248,7 @@ mod staging {
             }
             Ok(())
         };
-        let threads = threads(bytes).min(batch.len());
+        let threads = threads(bytes, THREADS).min(batch.len());
         if threads < 2 {
             worker()?;
             return Ok(buffers);
@@ -304,6 +288,7 @@ mod staging {
     mod tests {
         use super::super::{Bytes, SMALL, Source, upload as upload_all};
         use super::*;
+        use crate::readback;
         use crate::testing::gpus;
 
         #[test]
@@ -335,8 +320,9 @@ mod staging {
                             let mut e = gpu.device().create_command_encoder(&Default::default());
                             e.copy_buffer_to_buffer(buffer, 0, &mapped, 0, size);
                             let sent = gpu.queue().submit([e.finish()]);
-                            let got = gpu.map_read(&mapped, size, Some(sent), super::super::copied);
-                            assert!(got.await.unwrap()[..b.len()] == b[..], "{} bytes", b.len());
+                            let got = gpu.map_read(&mapped, size, Some(sent), readback::copied);
+                            let got = got.await.unwrap();
+                            assert!((*got).as_ref()[..b.len()] == b[..], "{} bytes", b.len());
                         }
                     });
                 }
