@@ -91,9 +91,26 @@ pub(super) fn follow_up(
     type Here = (Vec<Point>, Vec<ExprId>);
     let mut here: FxHashMap<Value, Here> =
         results.into_iter().map(|(v, points, values)| (v, (points, values))).collect();
+    let mut placed: FxHashMap<Value, Vec<Store>> = FxHashMap::default();
     for m in &unit.members {
         let node = graph.node(*m);
         let of = |v: Value| here.get(&v).map(|(points, _)| points.as_slice());
+        if let (Op::Place { index, shape }, Some((operand, all))) = (&node.op, points::placed(graph, *m, &of))
+        {
+            let tensor = tensor_of(p.resolver.tensors, (*m).into())?;
+            let (found, values) = here.get(&node.inputs[operand]).ok_or("indices from nowhere")?;
+            let mut stores = vec![];
+            for ((from, point), at) in all.iter().zip(found).zip(values) {
+                let given = |i: usize| (i == operand).then_some(*at);
+                let (offset, inside) = p.target(&node.inputs, index, shape, from, &given)?;
+                let exists = existence(p, point);
+                let value = p.pull(node.inputs[0], from, exists)?;
+                let guard = p.and(exists, inside);
+                stores.push(Store { tensor, offset, value, guard, combine: None });
+            }
+            placed.insert(Value::from(*m), stores);
+            continue;
+        }
         let found = points::follow(graph, *m, &of, &p.domain, true)
             .ok_or_else(|| format!("`{}` does not follow its unit", node.op.name()))?;
         let mut values = vec![];
@@ -124,6 +141,10 @@ pub(super) fn follow_up(
     }
     let mut stores = vec![];
     for v in &unit.outputs {
+        if let Some(all) = placed.remove(v) {
+            stores.extend(all);
+            continue;
+        }
         // What a loop stores in every step is no result of its last one.
         let Some((found, values)) = here.get(v) else {
             if v.node == unit.anchor {
@@ -133,16 +154,22 @@ pub(super) fn follow_up(
         };
         let tensor = tensor_of(p.resolver.tensors, *v)?;
         for (point, value) in found.iter().zip(values) {
-            let mut guard = None;
-            for (i, d) in &point.when {
-                let inside = p.inside(i, d);
-                guard = p.and(guard, inside);
-            }
+            let guard = existence(p, point);
             let offset = flat_offset(&graph.ty(*v).shape, &point.at, &p.domain);
             stores.push(Store { tensor, offset, value: *value, guard, combine: None });
         }
     }
     Ok(stores)
+}
+
+/// Whether a point exists; nothing where it always does.
+fn existence(p: &mut P, point: &Point) -> Option<ExprId> {
+    let mut guard = None;
+    for (i, d) in &point.when {
+        let inside = p.inside(i, d);
+        guard = p.and(guard, inside);
+    }
+    guard
 }
 
 pub(super) fn acc(p: &mut P, i: u32, dtype: DType) -> ExprId {

@@ -16,15 +16,14 @@ pub mod ordered;
 mod product;
 
 use crate::fuse::build::{Built, acc, epilogue, finish, greatest, least, tensor_of};
-use crate::fuse::pulling::{Puller, flat_offset, unflatten};
+use crate::fuse::pulling::{Puller, unflatten};
 use crate::fuse::tensors::{InMemory, Tensors};
 use crate::fuse::unit::{Unit, fixed, is_large, searched};
 use crate::kernel::{Expr, Family, Map, ReduceKind, Reduction, Row, Store, combines};
 use product::Parts;
 use wgfc_ir::build::{Builder, Built as Made};
 use wgfc_ir::{
-    Atom, BinaryOp as B, Body, Class, DType, Dim, GatherAxis, Graph, Op, Poly, ReduceOp, Scalar, UnaryOp,
-    Value,
+    BinaryOp as B, Body, Class, DType, Dim, GatherAxis, Graph, Op, Poly, ReduceOp, Scalar, UnaryOp, Value,
 };
 
 /// Every element of the result looks through the updates for those that are its own.
@@ -122,23 +121,8 @@ pub fn place<'a>(
     let tensor = tensor_of(tensors, unit.anchor.into())?;
     let mut p = Puller::new(graph, InMemory::new(tensors), vec![elements.clone()]);
     let from = unflatten(&Poly::var(0), &updates.shape, &p.domain);
-    let (mut to, mut guard) = (vec![], None);
-    for (ax, d) in index.iter().zip(shape) {
-        to.push(match ax {
-            GatherAxis::Affine(q) => q.subst_vars(&from, &p.domain),
-            GatherAxis::Data { input, at } => {
-                let e = p.index_element(node.inputs[*input], at, &from, None)?;
-                let e = p.wrap(e, d);
-                let (zero, end) = (p.index(Poly::ZERO), p.index(d.clone()));
-                let (low, high) = (p.binary(B::Ge, e, zero), p.binary(B::Lt, e, end));
-                let inside = p.and(Some(low), Some(high));
-                guard = p.and(guard, inside);
-                Poly::atom(Atom::Data(e))
-            }
-        });
-    }
+    let (offset, guard) = p.target(&node.inputs, index, shape, &from, &|_| None)?;
     let value = p.pull(operand, &from, None)?;
-    let offset = flat_offset(shape, &to, &p.domain);
     finish(
         graph,
         unit,

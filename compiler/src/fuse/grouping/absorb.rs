@@ -68,6 +68,7 @@ impl Grouper<'_> {
     fn grow(&mut self, u: UnitId, split: Split, partial: bool) -> Option<Vec<NodeId>> {
         self.units[u].members.clear();
         let anchor = self.units[u].anchor;
+        let scans = matches!(self.graph.node(anchor).op, Op::PrefixScan { .. });
         let Some((domain, known)) = self.start(anchor, split) else {
             return (split == Split::NONE).then(Vec::new);
         };
@@ -90,6 +91,12 @@ impl Grouper<'_> {
                     continue;
                 }
                 let of = |x: Value| known.get(&x).map(Vec::as_slice);
+                // Where its elements lie only a run knows: nothing follows it.
+                if scans && points::placed(self.graph, c, &of).is_some() {
+                    self.unit_of.insert(c, u);
+                    self.units[u].members.push(c);
+                    continue;
+                }
                 if let Some(found) = points::follow(self.graph, c, &of, &domain, partial) {
                     known.insert(c.into(), found);
                     self.unit_of.insert(c, u);

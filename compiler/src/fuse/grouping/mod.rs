@@ -114,11 +114,11 @@ pub fn group(graph: &Graph, order: &[NodeId], loops: &Loops, options: &Options, 
             }
         }
     }
-    // What only writes to a state may follow what it writes.
-    let (updates, anchors): (Vec<NodeId>, Vec<NodeId>) = order
-        .iter()
-        .filter(|n| is_anchor(graph, **n) && !g.deferred.contains(n))
-        .partition(|n| graph.written_in_place(**n).is_some());
+    // What only writes to a state may follow what it writes, and what puts elements in places may follow what computes these.
+    let (updates, anchors): (Vec<NodeId>, Vec<NodeId>) =
+        order.iter().filter(|n| is_anchor(graph, **n) && !g.deferred.contains(n)).partition(|n| {
+            graph.written_in_place(**n).is_some() || matches!(graph.node(**n).op, Op::Place { .. })
+        });
     for n in anchors {
         g.new_unit(n);
     }

@@ -345,6 +345,40 @@ pub fn follow<'p>(
     }
 }
 
+/// Where the elements lie in the operand of a [`Op::Place`], of whose indices those of one operand are known at points: that
+/// operand, and the element's position for each of the points. Each element is met once.
+pub fn placed<'p>(
+    graph: &Graph,
+    node: NodeId,
+    of: &dyn Fn(Value) -> Option<&'p [Point]>,
+) -> Option<(usize, Vec<Vec<Poly>>)> {
+    let node = graph.node(node);
+    let Op::Place { index, .. } = &node.op else { return None };
+    let known: Vec<usize> = (0..node.inputs.len()).filter(|i| of(node.inputs[*i]).is_some()).collect();
+    let [operand] = known[..] else { return None };
+    if operand == 0 {
+        return None;
+    }
+    let mut all = index.iter().filter_map(|ax| match ax {
+        GatherAxis::Data { input, at } if *input == operand => Some(at),
+        _ => None,
+    });
+    let (Some(at), None) = (all.next(), all.next()) else { return None };
+    let (elements, indices) = (&graph.ty(node.inputs[0]).shape, &graph.ty(node.inputs[operand]).shape);
+    // The axis of the indices along which each of the elements' lies.
+    let axes: Vec<Option<usize>> =
+        (0..elements.len()).map(|d| at.iter().position(|p| p.as_var() == Some(d))).collect();
+    let whole = elements.iter().zip(&axes).all(|(d, axis)| match axis {
+        Some(axis) => indices[*axis] == *d,
+        None => d.is(1),
+    });
+    if !whole || axes.iter().flatten().count() != at.len() {
+        return None;
+    }
+    let position = |p: &Point| axes.iter().map(|a| a.map_or(Poly::ZERO, |a| p.at[a].clone())).collect();
+    Some((operand, of(node.inputs[operand])?.iter().map(position).collect()))
+}
+
 /// Whether broadcasting to `shape` leaves a value of shape `x` as it is.
 fn same_extents(x: &[Dim], shape: &[Dim]) -> bool {
     let skip = shape.len().saturating_sub(x.len());

@@ -1,6 +1,7 @@
 //! Pulling: a value of the graph at a position, as an expression of a kernel's body.
 
 pub(super) mod constant;
+mod target;
 
 use crate::fuse::unit::is_small;
 use crate::kernel::{Body, Expr, ExprId, TensorId};

@@ -1,7 +1,7 @@
 //! Sizes that a run computes.
 
 use super::{Facts, range};
-use crate::kernel::{Family, Kernel, KernelGraph, Map, TensorId};
+use crate::kernel::{Family, Kernel, KernelGraph, Map, Store, TensorId};
 use std::sync::Arc;
 use wgfc_ir::{DType, Dim, Poly};
 
@@ -10,8 +10,13 @@ pub(super) fn is_kept(graph: &KernelGraph, (symbol, tensor): &(Arc<str>, TensorI
     let Some(bound) = graph.bounds.get(symbol) else { return false };
     let mut writers = graph.kernels.iter().filter(|k| k.all_stores().any(|s| s.tensor == *tensor));
     let (Some(kernel), None) = (writers.next(), writers.next()) else { return false };
-    let [store] = &kernel.stores[..] else { return false };
-    let one = matches!(&kernel.family, Family::Map(Map { elements }) if elements.is(1));
+    let all: Vec<&Store> = kernel.all_stores().collect();
+    let [store] = all[..] else { return false };
+    let one = match &kernel.family {
+        Family::Map(Map { elements }) => elements.is(1),
+        Family::Row(row) => row.rows.is(1) && row.row_stores.len() == 1,
+        _ => false,
+    };
     let first = store.offset.is(0) || store.offset.as_var() == Some(0);
     let always = first && store.guard.is_none() && store.combine.is_none();
     if !one || !always || !matches!(kernel.body.dtype(store.value), DType::I32 | DType::I64) {
