@@ -17,6 +17,8 @@ use wgfc_ir::{BinaryOp as B, Body, Border, Class, DType, Dim, NodeId, TensorType
 /// Updates of a chunk: about as many as there are chunks, within these bounds; where their number is not known, so many.
 const CHUNKS: [i64; 2] = [32, 1024];
 const CHUNK: i64 = 256;
+/// The lanes of a row keep a device busy that has no more than so many times as many invocations under way.
+const BUSY: f64 = 4.0;
 /// Up to this number rows combine their updates alone.
 const FEW: i64 = 64;
 /// Columns that a lane takes, where there are so many lanes for each invocation under way: what it takes to find the updates
@@ -158,7 +160,10 @@ impl Rows {
         let order = b.cast(Value { node: sorted, port: 1 }, DType::I32)?;
         let sorted = Value { node: sorted, port: 0 };
 
-        let chunk = if n.as_const().is_some_and(|n| n <= FEW) { None } else { Some(chunk(&n)) };
+        // Where the lanes of one row keep the device busy it may take them long.
+        let lanes = columns[0].as_const().unwrap_or(1) as f64;
+        let few = n.as_const().is_some_and(|n| n <= FEW) || lanes * BUSY >= options.profile.speeds.resident;
+        let chunk = if few { None } else { Some(chunk(&n)) };
         let l = Listed { n: n.clone(), rows: rows.clone(), chunk, sorted, order };
         let begins = l.begins(b)?;
         let sources = l.sources(b)?;
