@@ -7,7 +7,7 @@
 //!
 //! An operator whose seed the model says draws the same numbers in every run.
 
-use super::{Lowering, OpError, Result};
+use super::{Lowering, OpError, Result, search};
 use wgfc_ir::{BinaryOp, Body, DType, Dim, Op, Poly, ReduceOp, Scalar, UnaryOp, Value};
 
 /// What decides which numbers an operator draws.
@@ -228,18 +228,49 @@ pub fn bernoulli(cx: &mut Lowering, x: Value, dtype: DType, seed: Seed) -> Resul
     d.finish(cx)
 }
 
-/// Classes, each as often as `softmax` of its row says: the largest of the logarithms and Gumbel variates.
+/// Classes, each as often as `softmax` of its row says: the largest of the logarithms and Gumbel variates, or, where many are
+/// drawn of many classes, what a search among the sums of their probabilities finds.
 ///
 /// `x` is `[rows, classes]`; the result, of an integer type, `[rows, samples]`.
 pub fn multinomial(cx: &mut Lowering, x: Value, samples: i64, dtype: DType, seed: Seed) -> Result {
     cx.require_rank(x, 2)?;
     let mut shape = cx.shape(x);
+    if samples > FEW_SAMPLES && shape[1].as_const().is_none_or(|n| n > FEW_CLASSES) {
+        return searched(cx, x, samples, dtype, seed);
+    }
     shape.insert(1, samples.into());
     let rows = cx.unsqueeze(x, &[1])?;
     let keys = perturbed(cx, rows, shape, seed)?;
     let at = cx.push(Op::ArgReduce { op: ReduceOp::Max, axis: 2, last: false }, &[keys])?;
     let at = cx.squeeze(at, &[2])?;
     Ok(cx.cast(at, dtype)?)
+}
+
+/// Up to so many samples, or classes, each sample looks at each class.
+const FEW_SAMPLES: i64 = 16;
+const FEW_CLASSES: i64 = 512;
+
+/// [`multinomial`] of many samples: the class up to which probabilities come to an evenly distributed number.
+fn searched(cx: &mut Lowering, x: Value, samples: i64, dtype: DType, seed: Seed) -> Result {
+    let shape = cx.shape(x);
+    let x = cx.cast(x, DType::F32)?;
+    let likely = cx.push(Op::Softmax { axis: 1, log: false }, &[x])?;
+    let sum = Op::PrefixScan { op: ReduceOp::Sum, axis: 1, exclusive: false, reverse: false };
+    let up_to = cx.push(sum, &[likely])?;
+    let all = cx.slice(up_to, 1, &(&shape[1] - 1), 1, &Dim::ONE)?;
+    let mut d = Draw::new(cx, vec![shape[0].clone(), samples.into()], seed, &[all])?;
+    let f = &mut d.f;
+    let u = f.unit(d.bits[0]);
+    let all = f.arg(0);
+    f.binary(BinaryOp::Mul, u, all);
+    let values = d.finish(cx)?;
+    // No class of probability 0 is the first that reaches more than 0.
+    let at = search::place(cx, up_to, values, false)?;
+    let mut f = Body::default();
+    let (at_0, last) = (f.arg(0), f.index(&shape[1] - 1));
+    let at_0 = f.binary(BinaryOp::Min, at_0, last);
+    f.cast(dtype, at_0);
+    Ok(cx.map(f.0, &[at])?)
 }
 
 /// Logits and Gumbel variates.

@@ -115,6 +115,25 @@ fn classes_come_as_often_as_they_are_likely() {
     }
 }
 
+/// They are searched then.
+#[test]
+fn many_classes_come_as_often_as_they_are_likely() {
+    let likely = |class: usize| match class {
+        3 => 0.5,
+        4..=599 => 0.0,
+        _ => 0.5 / 103.0,
+    };
+    let rows: Vec<f64> = (0..1400).map(|i| if i < 700 { f64::ln(likely(i)) } else { 7.0 }).collect();
+    let draw = node("Multinomial", &["x"], &["y"]).int("sample_size", 20_000).int("dtype", 7);
+    let v = &run(draw, &[floats_of(&rows, &[2, 700])])[0];
+    for (row, p) in v.chunks(20_000).zip([&likely as &dyn Fn(usize) -> f64, &|_| 1.0 / 700.0]) {
+        for class in 0..700 {
+            let share = row.iter().filter(|c| **c == class as f64).count() as f64 / 20_000.0;
+            assert!((share - p(class)).abs() < if p(class) > 0.0 { 0.015 } else { 1e-9 }, "{class}: {share}");
+        }
+    }
+}
+
 #[test]
 fn bernoulli_takes_its_probabilities() {
     let p: Vec<f64> = (0..=4).flat_map(|i| vec![f64::from(i) / 4.0; 10_000]).collect();
