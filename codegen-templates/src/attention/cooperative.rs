@@ -6,8 +6,6 @@ use serde::Serialize;
 
 /// Edge of a matrix.
 const EDGE: u32 = 16;
-/// Columns of values of which the results of a step are in workgroup memory at once.
-const COLUMNS: u32 = 64;
 /// Elements between the lines of a tile, which keep them in different banks: of f16, and of f32.
 const PAD: u32 = 8;
 const STRIP_PAD: u32 = 4;
@@ -58,15 +56,14 @@ impl Matrices {
         let (queries, both) = (self.queries * (d + PAD), self.keys * (d + e + 2 * PAD));
         if queries > both { queries / 4 } else { both / 4 }
     }
-    /// Quads of f32 from one row of the strip to the next.
-    const fn strip_pitch(self, e: u32) -> u32 {
-        let columns = if e < COLUMNS { e } else { COLUMNS };
-        (if self.keys > columns { self.keys } else { columns } + STRIP_PAD) / 4
+    /// Quads of f32 from one row of the strip to the next. Results of as many columns of values as keys pass through it at once.
+    const fn strip_pitch(self) -> u32 {
+        (self.keys + STRIP_PAD) / 4
     }
     /// Bytes of workgroup memory.
     pub const fn workgroup_bytes(self, d: u32, e: u32, again: bool) -> u32 {
         self.tile_len(d, e) * 8
-            + self.queries * (self.strip_pitch(e) * 16 + (self.keys + PAD) * 2)
+            + self.queries * (self.strip_pitch() * 16 + (self.keys + PAD) * 2)
             + if again { 8 } else { 0 }
     }
 }
@@ -82,6 +79,8 @@ pub struct Cooperative {
     pub depth: u32,
     /// Which keys a block of queries may see.
     pub window: Window,
+    /// `store` takes a `vec4<f32>` of neighbouring columns, which `e` counts by.
+    pub store_vectors: bool,
 }
 
 /// A load of eight elements of keys or values.
@@ -128,6 +127,7 @@ struct CooperativeSlots<'a> {
     value_pitch: u32,
     strip_pitch: u32,
     probability_pitch: u32,
+    store_vectors: bool,
     local: Local,
 }
 
@@ -145,7 +145,7 @@ impl Cooperative {
     /// # Errors
     /// A defect of the template.
     pub fn render(&self) -> Result<String, RenderError> {
-        let Cooperative { problem, matrices, depth, window } = self;
+        let Cooperative { problem, matrices, depth, window, store_vectors } = self;
         let Matrices { queries, sub_queries, keys, ahead, subgroup } = *matrices;
         let (d, e, threads) = (*depth, problem.e, matrices.threads());
         let (key_pitch, value_pitch) = ((d + PAD) / 4, (e + PAD) / 4);
@@ -162,7 +162,7 @@ impl Cooperative {
         }
         let (mut chunks, mut first, mut count) = (vec![], 0, 0);
         while first < e {
-            let columns = COLUMNS.min(e - first);
+            let columns = keys.min(e - first);
             let quads = (count..count + columns / 8).collect();
             count += columns / 8;
             chunks.push(Columns {
@@ -191,8 +191,9 @@ impl Cooperative {
             values_at,
             key_pitch,
             value_pitch,
-            strip_pitch: matrices.strip_pitch(e),
+            strip_pitch: matrices.strip_pitch(),
             probability_pitch: (keys + PAD) / 4,
+            store_vectors: *store_vectors,
             local: Local::new(subgroup),
         })
     }

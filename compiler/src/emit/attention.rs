@@ -1,6 +1,6 @@
 //! The `Attention` family.
 
-use super::matmul::operand;
+use super::matmul::{operand, store_results, vector_stores};
 use super::wgsl::{Module, Scope};
 use super::{EmitContext, EmittedKernel, fold_workgroups, template_error};
 use crate::Diagnostic;
@@ -8,8 +8,10 @@ use crate::kernel::substitute::{hoistable, moved, substitute};
 use crate::kernel::window::Window;
 use crate::kernel::{self, Body, ExprId, Family, Kernel, Store};
 use crate::schedule::attention::{self, MAX_WIDTH};
+use crate::schedule::products::problem::Side;
 use std::fmt::Write;
 use wgfc_codegen_templates::attention::{Attention, Cooperative, Decode, Problem, Streamed, Window as Seen};
+use wgfc_codegen_templates::matmul::Contiguous;
 use wgfc_ir::{Atom, DType, Poly, Reg, Scalar};
 
 /// Writes attention as its schedule says.
@@ -31,7 +33,10 @@ pub(super) fn emit(
         attention::Attention::Decode(_) => [1; 3],
         attention::Attention::Cooperative(_) => [8; 3],
     };
-    let (kernel, roots) = &operands(kernel, runs)?;
+    let (mut kernel, roots) = operands(kernel, runs)?;
+    let vectors =
+        matches!(schedule, attention::Attention::Cooperative(_)) && stores_in_vectors(&mut kernel, cx)?;
+    let (kernel, roots) = (&kernel, &roots);
     let Family::Attention(k) = &kernel.family else {
         return Err(Diagnostic::internal("not an attention kernel"));
     };
@@ -48,6 +53,13 @@ pub(super) fn emit(
     let mut module = Module::new(kernel, cx, false)?;
     let wide: Vec<ExprId> = roots.iter().filter(|ids| ids.len() > 1).flatten().copied().collect();
     module.vectorise(&wide);
+    if vectors {
+        let reads: Vec<ExprId> = kernel.stores.iter().flat_map(Store::reads).collect();
+        module.vectorise(&reads);
+        for s in &kernel.stores {
+            module.bindings.declare_vectors(cx.graph, s.tensor, 4);
+        }
+    }
     module.uses_cooperative = matches!(schedule, attention::Attention::Cooperative(_));
     let mut top = Scope::new(4);
     let batch_text = module.extent(&mut top, batch)?;
@@ -71,9 +83,7 @@ pub(super) fn emit(
         functions.push('\n');
     }
     let mut body = Scope::new(4);
-    for s in &kernel.stores {
-        module.store(&mut body, s)?;
-    }
+    let result = store_results(&mut module, &mut body, vectors)?;
     let scale_text = match scale.is_finite() {
         true => format!("{scale:?}"),
         false => module.literal(Scalar::from_f64(DType::F32, f64::from(*scale)))?,
@@ -82,7 +92,7 @@ pub(super) fn emit(
         return Err(Diagnostic::internal("attention in parts takes workgroups for each query"));
     }
     let part = if decode { ", v5: i32" } else { "" };
-    let _ = writeln!(functions, "fn store(v0: i32, v1: i32, v4: i32{part}, acc0: f32) {{\n{}}}", body.text);
+    let _ = writeln!(functions, "fn store(v0: i32, v1: i32, v4: i32{part}, {result}) {{\n{}}}", body.text);
     if *parts > 1 {
         let mut body = Scope::new(4);
         for s in part_stores {
@@ -131,7 +141,8 @@ pub(super) fn emit(
             let window = seen(&mut module, &top, &window, *empty_is_zero)?;
             module.uses_f16 = true;
             module.subgroup = Some(matrices.subgroup);
-            let a = Cooperative { problem: problem(&module), matrices, depth, window };
+            let a =
+                Cooperative { problem: problem(&module), matrices, depth, window, store_vectors: vectors };
             let groups = &s.ceil_div(i64::from(matrices.queries)) * batch;
             (a.render(), matrices.threads(), a.workgroup_bytes(), groups)
         }
@@ -163,6 +174,16 @@ pub(super) fn emit(
     let wgsl = wgsl.map_err(template_error)?;
     let groups = fold_workgroups(&groups, cx.target.max_workgroups);
     Ok(module.finish("attention", wgsl, [threads, 1, 1], bytes, groups))
+}
+
+/// Writes the results of four neighbouring columns together, where that can be; `%4` of what is stored then counts fours.
+fn stores_in_vectors(kernel: &mut Kernel, cx: &EmitContext) -> Result<bool, Diagnostic> {
+    let Family::Attention(k) = &kernel.family else { return Ok(false) };
+    let columns = Side { root: k.v, var: 4, extent: &k.e, order: Contiguous::Line };
+    let mut body = kernel.body.clone();
+    let Some(stores) = vector_stores(kernel, &columns, &mut body, cx)? else { return Ok(false) };
+    (kernel.body, kernel.stores) = (body, stores.concat());
+    Ok(true)
 }
 
 /// The kernel with queries, keys and values as they are read, several neighbours at a time where they can be and that is asked

@@ -6,6 +6,7 @@
 //! giving one of its inner values memory and deciding again.
 
 mod build;
+mod few_channels;
 pub mod grouping;
 mod in_place;
 mod join;
@@ -68,6 +69,9 @@ fn fuse_at(graph: &Graph, options: &Options, nested: bool) -> Result<KernelGraph
     if options.fusion == Fusion::Full && !nested {
         let copies = key_parts::add_copies(&mut graph, options).map_err(Diagnostic::internal)?;
         bans.materialise.extend(copies);
+        if options.fuses(Technique::Layouts) {
+            bans.materialise.extend(few_channels::copy(&mut graph, options).map_err(Diagnostic::internal)?);
+        }
     }
     let (mut loops, mut split) = map_loops(&graph, options);
     let of_workgroups: Vec<NodeId> = graph

@@ -77,6 +77,7 @@ fn slices(graph: &Graph, n: NodeId, device: &DeviceProfile, expect: &Expected) -
             staged: 0.0,
             half: eights,
             fours,
+            eights: [eights; 2],
             windows: vec![],
         };
         let tiled = products::candidates(&p, device, expect).into_iter();

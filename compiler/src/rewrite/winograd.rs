@@ -164,6 +164,7 @@ impl Conv {
             staged: 0.0,
             half: false,
             fours: [&depth, cols].map(|d| d.modulo(&4_i64.into(), &[]).is(0)),
+            eights: [false; 2],
             windows: vec![],
             depth,
         };

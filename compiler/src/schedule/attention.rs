@@ -5,6 +5,7 @@ use crate::device::DeviceProfile;
 use crate::kernel::substitute::substitute;
 use crate::kernel::window::Window;
 use crate::kernel::{self, Body, ExprId, Family, Kernel};
+use crate::schedule::products::cost::MATRIX_BYTES;
 use crate::schedule::products::problem::{half, neighbours_along};
 use wgfc_codegen_templates::attention::{Matrices, Stream, Tiles};
 use wgfc_ir::{Atom, Dim, Poly};
@@ -369,7 +370,7 @@ fn on_matrix_units(g: &Matrices, k: &kernel::Attention, p: &Problem, cx: &Contex
     let step = products + reads + softmax + loads + BARRIERS;
     let per_core = (workgroups / speeds.cores).ceil();
     let bytes = g.workgroup_bytes(p.d.unwrap_or(0), p.e, p.again);
-    let resident = (RESIDENT_BYTES / f64::from(bytes)).floor().max(1.0);
+    let resident = (MATRIX_BYTES / f64::from(bytes)).floor().max(1.0);
     let warps = per_core.min(resident) * threads / 32.0;
     let busy = steps * step * (WARPS / 2.0 / warps).max(1.0).powf(FEW_POWER) + queries * (d + e) / 16.0;
     let latency = steps * speeds.memory_latency * if g.ahead { 1.0 } else { 2.0 };

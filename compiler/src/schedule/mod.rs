@@ -181,7 +181,14 @@ pub fn choose(kernel: &Kernel, cx: &Context, tuning: &Tuning) -> Result<Schedule
     }
     Ok(match &kernel.family {
         // Without listing all the others.
-        Family::Matmul(_) => Schedule::Product(products::choose(&problem(kernel)?, cx.device, cx.expect)),
+        Family::Matmul(_) => {
+            let p = problem(kernel)?;
+            let chosen = products::choose(&p, cx.device, cx.expect);
+            let cycles = || products::cost::cycles(&chosen, &p, cx.device, cx.expect);
+            let nodes = kernel.nodes.first().map_or("", |n| n);
+            tracing::debug!(nodes, problem = %p, cycles = cycles(), "product");
+            Schedule::Product(chosen)
+        }
         Family::Row(_) => Schedule::Row(rows::choose(kernel, cx)?),
         Family::Map(_) => Schedule::Map(maps::choose(kernel, cx)?),
         _ => {

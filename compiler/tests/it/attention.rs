@@ -1,8 +1,10 @@
 //! Attention, executed on every adapter and compared with plain loops.
 
+use crate::gpu::gemv::elements;
 use crate::gpu::*;
 use std::collections::BTreeMap;
-use wgfc_codegen_templates::attention::{Stream, Tiles};
+use wgfc_codegen_templates::attention::{Matrices, Stream, Tiles};
+use wgfc_compiler::DeviceProfile;
 use wgfc_compiler::kernel::*;
 use wgfc_ir::{BinaryOp, DType, Dim, Poly, Scalar};
 
@@ -15,19 +17,23 @@ enum MaskOf {
     Positions(i64, i64),
 }
 
-/// Attention with its tensors `[q, k, v, mask, out]`.
-fn attention_kernel(case: &mut Case, dims: [Dim; 5], mask: MaskOf) -> (Kernel, [TensorId; 5]) {
+/// Attention with its tensors `[q, k, v, mask, out]`, the first three of a type.
+fn attention_kernel(case: &mut Case, dtype: DType, dims: [Dim; 5], mask: MaskOf) -> (Kernel, [TensorId; 5]) {
     let [batch, s, t, d, e] = dims;
-    let tq = case.tensor(&[batch.clone(), s.clone(), d.clone()], TensorKind::Input(0));
-    let tk = case.tensor(&[batch.clone(), t.clone(), d.clone()], TensorKind::Input(1));
-    let tv = case.tensor(&[batch.clone(), t.clone(), e.clone()], TensorKind::Input(2));
+    let tq = case.typed(dtype, &[batch.clone(), s.clone(), d.clone()], TensorKind::Input(0));
+    let tk = case.typed(dtype, &[batch.clone(), t.clone(), d.clone()], TensorKind::Input(1));
+    let tv = case.typed(dtype, &[batch.clone(), t.clone(), e.clone()], TensorKind::Input(2));
     let tm = case.tensor(&[s.clone(), t.clone()], TensorKind::Input(3));
     let to = case.tensor(&[batch.clone(), s.clone(), e.clone()], TensorKind::Output(0));
     let mut body = Body::default();
     let row = |i: usize, ie: &Dim, j: usize, je: &Dim| (v(0) * ie + v(i)) * je + v(j);
-    let q = body.push(Expr::Load { tensor: tq, offset: row(1, &s, 3, &d), guard: None }, DType::F32);
-    let k = body.push(Expr::Load { tensor: tk, offset: row(2, &t, 3, &d), guard: None }, DType::F32);
-    let val = body.push(Expr::Load { tensor: tv, offset: row(2, &t, 4, &e), guard: None }, DType::F32);
+    let mut load = |tensor, offset| {
+        let own = body.push(Expr::Load { tensor, offset, guard: None }, dtype);
+        if dtype == DType::F32 { own } else { body.push(Expr::Cast(DType::F32, own), DType::F32) }
+    };
+    let q = load(tq, row(1, &s, 3, &d));
+    let k = load(tk, row(2, &t, 3, &d));
+    let val = load(tv, row(2, &t, 4, &e));
     let m = match mask {
         MaskOf::Nothing => None,
         MaskOf::Tensor => {
@@ -88,12 +94,32 @@ fn check_masked(
     forced: Option<Shape>,
 ) {
     let mut case = Case::new(symbols);
-    let (kernel, [tq, tk, tv, tm, to]) = attention_kernel(&mut case, dims.clone(), mask);
+    let (kernel, tensors) = attention_kernel(&mut case, DType::F32, dims.clone(), mask);
+    let [tq, tk, tv, tm, to] = tensors;
 
     let [batch, s, t, d, e] = dims.map(|x| case.eval(&x));
     let mut data: BTreeMap<_, _> =
         [tq, tk, tv].into_iter().map(|t| (t, noise(case.numel(t), 3 + t as u32))).collect();
     data.insert(tm, (0..s * t).map(|i| mask_at(i / t, i % t)).collect());
+    let want = expected([batch, s, t, d, e], &data, tensors, mask_at);
+    let emit = |cx: &Cx| {
+        let e = emit_as(&kernel, cx, forced).unwrap();
+        wgfc_compiler::emit::check::check(&e).unwrap();
+        e
+    };
+    for (g, emitted) in variants(gpus, &mut case, emit).into_iter().filter(|(g, _)| g.takes_case()) {
+        let what = format!("{batch}×{s}×{t}×{d}×{e} {forced:?} on {}", g.name);
+        close(&what, &run(g, &case, &emitted, &data, to), &want);
+    }
+}
+
+/// What attention of these tensors is.
+fn expected(
+    [batch, s, t, d, e]: [usize; 5],
+    data: &BTreeMap<TensorId, Vec<f32>>,
+    [tq, tk, tv, ..]: [TensorId; 5],
+    mask_at: &dyn Fn(usize, usize) -> f32,
+) -> Vec<f64> {
     let mut want = vec![];
     for b in 0..batch {
         for i in 0..s {
@@ -118,14 +144,64 @@ fn check_masked(
             }
         }
     }
-    let emit = |cx: &Cx| {
-        let e = emit_as(&kernel, cx, forced).unwrap();
-        wgfc_compiler::emit::check::check(&e).unwrap();
-        e
-    };
-    for (g, emitted) in variants(gpus, &mut case, emit).into_iter().filter(|(g, _)| g.takes_case()) {
-        let what = format!("{batch}×{s}×{t}×{d}×{e} {forced:?} on {}", g.name);
-        close(&what, &run(g, &case, &emitted, &data, to), &want);
+    want
+}
+
+/// On matrix units, and on adapters without them with their operations written out.
+#[test]
+fn attention_on_matrix_units() {
+    let f16 = |g: &Gpu| g.device.features().contains(wgpu::Features::SHADER_F16);
+    let gpus: Vec<Gpu> = gpus().into_iter().filter(f16).collect();
+    let causal = |i: usize, j: usize| if j <= i + 3 && i <= j + 40 { 0.0 } else { f32::MIN };
+    for ((queries, sub_queries, keys), [s, t, d, e], mask, ahead) in [
+        ((64, 16, 32), [70, 50, 32, 32], MaskOf::Positions(3, 43), true),
+        ((32, 16, 32), [40, 37, 16, 48], MaskOf::Tensor, false),
+    ] {
+        let matrices = Matrices { queries, sub_queries, keys, ahead, subgroup: 32 };
+        let dims: [i64; 5] = [2, s, t, d, e];
+        let mut case = Case::new(&[]);
+        case.profile = DeviceProfile {
+            max_workgroup_bytes: 48 << 10,
+            f16: true,
+            subgroup: Some(32),
+            cooperative_matrix: true,
+            ..DeviceProfile::default()
+        };
+        let (kernel, tensors) = attention_kernel(&mut case, DType::F16, dims.map(Dim::from), mask);
+        let [tq, tk, tv, tm, to] = tensors;
+        let at = |i: usize, j: usize| match mask {
+            MaskOf::Nothing => 0.0,
+            MaskOf::Tensor => ((i * 7 + j * 3) % 5) as f32 / 4.0,
+            MaskOf::Positions(..) => causal(i, j),
+        };
+        let (mut data, mut bytes) = (BTreeMap::new(), BTreeMap::new());
+        for tensor in [tq, tk, tv] {
+            let (values, packed) = elements(DType::F16, case.numel(tensor), 3 + tensor as u32);
+            data.insert(tensor, values.into_iter().map(|x| x as f32).collect());
+            bytes.insert(tensor, packed);
+        }
+        let numbers = (0..(s * t) as usize).map(|i| at(i / t as usize, i % t as usize));
+        bytes.insert(tm, numbers.flat_map(f32::to_le_bytes).collect());
+        let want = expected(dims.map(|n| n as usize), &data, tensors, &at);
+        let emitted = case.with_context(|cx| {
+            let e = emit_as(&kernel, cx, Some(Shape::Matrices(matrices))).unwrap();
+            wgfc_compiler::emit::check::check(&e).unwrap();
+            assert!(e.wgsl.contains("array<vec4<f32>>"), "results are stored in vectors");
+            e
+        });
+        for g in &gpus {
+            let mut emitted = emitted.clone();
+            if !g.multiplies_matrices {
+                emitted.wgsl = units::attention_written_out(&emitted.wgsl, matrices.threads());
+            }
+            let got = execute(g, &prepare_bytes(g, &case, &emitted, &bytes), to);
+            let got = got.chunks_exact(4).map(|c| f32::from_le_bytes([c[0], c[1], c[2], c[3]]));
+            for (got, want) in got.take(want.len()).zip(&want) {
+                // Probabilities are f16.
+                let near = (f64::from(got) - want).abs() <= 2e-3;
+                assert!(near, "{matrices:?} {dims:?} on {}: {got} {want}", g.name);
+            }
+        }
     }
 }
 
@@ -205,7 +281,8 @@ fn attention_in_parts() {
         let (batch, d, e) = (3, 20, 24);
         let mut case = Case::new(&[]);
         let dims = [batch, 1, t, d, e].map(|x| c(x as i64));
-        let (mut kernel, [tq, tk, tv, tm, to]) = attention_kernel(&mut case, dims, MaskOf::Tensor);
+        let (mut kernel, [tq, tk, tv, tm, to]) =
+            attention_kernel(&mut case, DType::F32, dims, MaskOf::Tensor);
         let count = c(parts as i64);
         let sums = case.tensor(&[c(batch as i64), c(e as i64), count.clone()], TensorKind::Output(1));
         let tops = case.tensor(&[c(batch as i64), count.clone()], TensorKind::Output(2));

@@ -498,6 +498,7 @@ fn choices() {
             half: false,
             windows: vec![],
             fours: [true, y == Depth || what != "first convolution"],
+            eights: [false; 2],
         };
         let chosen = products::choose(&p, &profile, &Default::default());
         let template = match chosen {

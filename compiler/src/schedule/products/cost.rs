@@ -68,7 +68,7 @@ const MATRIX_READS: f64 = 116.0;
 /// Latencies of memory that workgroups on matrix units take to start and to store.
 const MATRIX_OVERHEAD: f64 = 2.65;
 /// Bytes of workgroup memory that those which are resident on a core share.
-const MATRIX_BYTES: f64 = 49152.0;
+pub(crate) const MATRIX_BYTES: f64 = 49152.0;
 /// Registers of an invocation beside its sums, operands and what it fetches; and the most that it can have.
 const MATRIX_REGISTERS: f64 = 50.0;
 const MOST_REGISTERS: f64 = 255.0;
@@ -120,7 +120,7 @@ pub fn cycles(g: &Product, p: &Problem, device: &DeviceProfile, expect: &Expecte
             let [sr, sc] = [s.sub_rows, s.sub_cols].map(f64::from);
             let read = f64::from(s.subgroups()) * (sr + sc) * tk * 2.0;
             let each = |vectors: bool| if vectors { 0.0 } else { MATRIX_GATHER };
-            let gathered = (tr * each(p.fours[0]) + tc * each(p.fours[1])) * tk;
+            let gathered = (tr * each(p.eights[0]) + tc * each(p.eights[1])) * tk;
             let step = MATRIX_SHARE * tr * tc * tk / matrix_products
                 + read / MATRIX_READS
                 + gathered

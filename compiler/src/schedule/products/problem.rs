@@ -42,6 +42,8 @@ pub struct Problem {
     pub half: bool,
     /// Whether the operands with the rows and with the columns can be read by fours along their memory order.
     pub fours: [bool; 2],
+    /// Whether they can be read by eights.
+    pub eights: [bool; 2],
     /// The blocks in which it can be written out.
     pub windows: Vec<Work>,
 }
@@ -150,9 +152,25 @@ pub fn problem(kernel: &Kernel) -> Option<Problem> {
     let staged = staged_operations(kernel, &o);
     let half = suits(kernel, &x, &y);
     let fours = [by_fours(kernel, &x), by_fours(kernel, &y)];
+    let eights = [0, 1].map(|i| fours[i] && by_eights(kernel, [&x, &y][i]));
     let windows = if results == SINGLE { window::blocks(kernel, &x, &y) } else { vec![] };
     let (x, y) = (x.order, y.order);
-    Some(Problem { batch, rows, cols, depth, x, y, results, bits, vector, staged, half, fours, windows })
+    Some(Problem {
+        batch,
+        rows,
+        cols,
+        depth,
+        x,
+        y,
+        results,
+        bits,
+        vector,
+        staged,
+        half,
+        fours,
+        eights,
+        windows,
+    })
 }
 
 /// Whether the result lies along `m` rather than `n`.
@@ -383,7 +401,7 @@ pub fn four_stores(kernel: &Kernel, cols: &Side<'_>, to: &mut Body) -> Option<Ve
         return None;
     }
     let lanes = [0_i64, 1, 2, 3].map(|lane| {
-        let mut vars = [0, 1, 2, 3].map(Poly::var);
+        let mut vars: Vec<Poly> = (0..domain.len()).map(Poly::var).collect();
         vars[cols.var] = &(&vars[cols.var] * 4) + &lane.into();
         let ids = substitute_results(&kernel.body, to, &roots, &vars, &domain, &|_| lane as u32);
         (vars, ids)

@@ -7,7 +7,7 @@ pub mod units;
 use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use wgfc_codegen_templates::attention::{Stream, Tiles};
+use wgfc_codegen_templates::attention::{Matrices, Stream, Tiles};
 use wgfc_codegen_templates::cooperative::CooperativeShape;
 use wgfc_codegen_templates::matmul::TileShape;
 use wgfc_codegen_templates::thin::ThinShape;
@@ -147,6 +147,7 @@ pub enum Shape {
     Thin(ThinShape),
     Serial,
     Queries(Tiles),
+    Matrices(Matrices),
     Streamed(Stream),
     Decode,
 }
@@ -176,6 +177,7 @@ impl Shape {
                 let subgroup = subgroup.unwrap_or(1);
                 Schedule::Attention(attention::Attention::Tiled(attention::Tiled { tiles, subgroup }))
             }
+            Shape::Matrices(m) => Schedule::Attention(attention::Attention::Cooperative(m)),
             Shape::Streamed(s) => Schedule::Attention(attention::Attention::Streamed(s)),
             Shape::Decode => Schedule::Attention(attention::decode(device)),
         }

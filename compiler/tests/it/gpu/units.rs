@@ -1,4 +1,4 @@
-//! Products on matrix units for adapters without them.
+//! Products and attention on matrix units for adapters without them.
 
 /// The text of a product on matrix units of subgroups of 32, with the units' operations written out: of a block of 16 × 16
 /// sums each invocation has eight neighbours of a row, and a factor is where in workgroup memory it was read.
@@ -65,4 +65,94 @@ fn keep(lane: i32, sums: Sums, at: i32, pitch: i32) {
     strip[at + lane / 2 * pitch + lane % 2 * 2 + 1] = sums.high;
 }
 "
+}
+
+/// The text of attention on matrix units of subgroups of 32 in workgroups of so many invocations, likewise. Queries and probabilities are
+/// copied when they are loaded, as others take their place; what invocations of a subgroup exchange goes through workgroup memory.
+pub fn attention_written_out(wgsl: &str, threads: u32) -> String {
+    let mut out = format!("var<workgroup> exchanged: array<f32, {threads}>;\n");
+    for line in wgsl.lines().filter(|l| !l.starts_with("enable wgpu") && !l.starts_with("enable subgroups")) {
+        let between = |from: &str, to: &str| {
+            let (_, rest) = line.split_once(from).unwrap();
+            rest.split_once(to).unwrap().0
+        };
+        let new = if line.contains("coop_mat16x16<f32, C>()") {
+            line.replace("coop_mat16x16<f32, C>()", "Sums()")
+        } else if line.contains("coopLoad") {
+            let (array, rest) = line.split_once("(&").unwrap().1.split_once('[').unwrap();
+            let (at, pitch) = rest.split_once("], ").unwrap();
+            let (name, pitch, rows) = (between("let ", " ="), between_end(pitch), line.contains("coopLoadT"));
+            if line.contains("<f16, A>") {
+                assert!(rows, "{line}");
+                format!("let {name} = row_of_{array}(i32(invocation), {at}, {pitch});")
+            } else {
+                assert_eq!(array, "tile");
+                format!("let {name} = Part({at}, {pitch}, {rows});")
+            }
+        } else if line.contains("coopMultiplyAdd") {
+            line.replace("coopMultiplyAdd(", "multiply_add(i32(invocation), ")
+        } else if line.contains("coopStoreT") {
+            let sums = between("coopStoreT(", ",");
+            format!("keep(i32(invocation), {sums}, {}, {});", between("strip[", "], "), between("], ", "u);"))
+        } else if line.contains("subgroupShuffleXor") {
+            let value = between("subgroupShuffleXor(", ", 16u)");
+            let read = line.replace(&format!("subgroupShuffleXor({value}, 16u)"), "exchanged[local ^ 16u]");
+            format!("exchanged[local] = {value};\nworkgroupBarrier();\n{read}\nworkgroupBarrier();")
+        } else if line.contains("@builtin(subgroup_id)") {
+            "@builtin(local_invocation_index) flat: u32,".into()
+        } else if line.contains("@builtin(subgroup_invocation_id)") {
+            continue;
+        } else if line.contains("let local = subgroup") {
+            "let local = flat; let subgroup = flat / 32u; let invocation = flat % 32u;".into()
+        } else {
+            line.into()
+        };
+        // What is enabled stands before all else.
+        if new.starts_with("enable") { out.insert_str(0, &(new + "\n")) } else { out += &(new + "\n") }
+    }
+    out + "
+struct Sums { low: vec4<f32>, high: vec4<f32> }
+struct Row { values: array<f32, 16> }
+struct Part { at: i32, pitch: i32, rows: bool }
+fn row_of_tile(lane: i32, at: i32, pitch: i32) -> Row {
+    var row: Row;
+    for (var k = 0; k < 16; k++) {
+        row.values[k] = f32(tile[at + lane / 2 * pitch + k / 4][k % 4]);
+    }
+    return row;
+}
+fn row_of_probabilities(lane: i32, at: i32, pitch: i32) -> Row {
+    var row: Row;
+    for (var k = 0; k < 16; k++) {
+        row.values[k] = f32(probabilities[at + lane / 2 * pitch + k / 4][k % 4]);
+    }
+    return row;
+}
+fn four(p: Part, k: i32, col: i32) -> vec4<f32> {
+    var all = vec4<f32>();
+    for (var i = 0; i < 4; i++) {
+        let at = p.at * 4 + select((col + i) * p.pitch * 4 + k, k * p.pitch * 4 + col + i, p.rows);
+        all[i] = f32(tile[at / 4][at % 4]);
+    }
+    return all;
+}
+fn multiply_add(lane: i32, x: Row, y: Part, sums: Sums) -> Sums {
+    var all = sums;
+    var row = x;
+    for (var k = 0; k < 16; k++) {
+        all.low += row.values[k] * four(y, k, lane % 2 * 8);
+        all.high += row.values[k] * four(y, k, lane % 2 * 8 + 4);
+    }
+    return all;
+}
+fn keep(lane: i32, sums: Sums, at: i32, pitch: i32) {
+    strip[at + lane / 2 * pitch + lane % 2 * 2] = sums.low;
+    strip[at + lane / 2 * pitch + lane % 2 * 2 + 1] = sums.high;
+}
+"
+}
+
+/// A pitch without what follows it.
+fn between_end(text: &str) -> &str {
+    text.split_once("u);").unwrap().0
 }
