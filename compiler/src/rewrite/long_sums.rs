@@ -13,18 +13,26 @@ use crate::schedule::cost::Expected;
 use crate::schedule::products::{self, SINGLE, cost, problem::Problem};
 use wgfc_codegen_templates::matmul::Contiguous;
 use wgfc_ir::build::{Builder, Built};
-use wgfc_ir::{Contract, DType, Dim, Graph, NodeId, Op, ReduceOp, Reg, Value};
+use wgfc_ir::{Contract, DType, Dim, Graph, NodeId, Op, Poly, ReduceOp, Reg, Value};
 
 /// Terms of a slice at least.
 const LEAST: i64 = 128;
 /// Slices at most.
 const MOST: i64 = 256;
+/// Of what adding up slices is estimated to take, the part that it takes behind matrix units: what they leave is in caches, and kernels
+/// follow each other. A fit to models timed on an H100.
+const CACHED: f64 = 0.4;
 
-/// Cuts the sums of products; returns of how many.
-pub fn cut(graph: &mut Graph, device: &DeviceProfile, expect: &Expected) -> Result<usize, String> {
+/// Cuts the sums of products; returns of how many. `rounded`: operands of f32 are rounded for matrix units.
+pub fn cut(
+    graph: &mut Graph,
+    device: &DeviceProfile,
+    expect: &Expected,
+    rounded: bool,
+) -> Result<usize, String> {
     let mut count = 0;
     for n in topo(graph)? {
-        let Some((label, slices)) = slices(graph, n, device, expect) else { continue };
+        let Some((label, slices)) = slices(graph, n, device, expect, rounded) else { continue };
         let node = graph.node(n).clone();
         let Op::Contract(c) = &node.op else { continue };
         let mut b = Builder { graph: &mut *graph, origin: node.origin.clone() };
@@ -38,7 +46,13 @@ pub fn cut(graph: &mut Graph, device: &DeviceProfile, expect: &Expected) -> Resu
 }
 
 /// The label that is cut, and into how many slices, where that is estimated to take less time.
-fn slices(graph: &Graph, n: NodeId, device: &DeviceProfile, expect: &Expected) -> Option<(u8, i64)> {
+fn slices(
+    graph: &Graph,
+    n: NodeId,
+    device: &DeviceProfile,
+    expect: &Expected,
+    rounded: bool,
+) -> Option<(u8, i64)> {
     let node = graph.node(n);
     let Op::Contract(c) = &node.op else { return None };
     if node.outputs[0].dtype.reg() != Reg::F32 {
@@ -55,15 +69,21 @@ fn slices(graph: &Graph, n: NodeId, device: &DeviceProfile, expect: &Expected) -
     let depth = k.as_const().filter(|k| *k >= 2 * LEAST)?;
     // Products with few rows or columns share out their sums in a workgroup.
     let [rows, cols, all] = [&m, &n, &batch].map(|d| expect.extent(d));
-    if rows <= 8.0 || cols <= 8.0 || all * (rows / 64.0).ceil() * (cols / 64.0).ceil() >= device.speeds.cores
-    {
+    let half = [0, 1].iter().all(|i| graph.ty(node.inputs[*i]).dtype == DType::F16 || rounded);
+    // Tiles of which there are enough: those for matrix units are larger, and two are under way on a core.
+    let tiles = |edge: f64| all * (rows / edge).ceil() * (cols / edge).ceil();
+    let enough = if half { tiles(128.0) / 2.0 } else { tiles(64.0) };
+    if rows <= 8.0 || cols <= 8.0 || enough >= device.speeds.cores {
         return None;
     }
-    let half = [0, 1].iter().all(|i| graph.ty(node.inputs[*i]).dtype == DType::F16);
+    let label = c.k().into_iter().max_by_key(|l| extent(*l).as_const().unwrap_or(0))?;
+    let whole = extent(label).as_const()?;
     let time = |slices: i64| {
         let terms = depth / slices;
         let fours = [terms % 4 == 0, n.modulo(&4_i64.into(), &[]).is(0)];
-        let eights = half && terms % 8 == 0 && n.modulo(&8_i64.into(), &[]).is(0);
+        // Of convolutions the slices are of channels, which are innermost for matrix units.
+        let own = whole / slices;
+        let eights = half && own % 8 == 0 && n.modulo(&8_i64.into(), &[]).is(0);
         let p = Problem {
             batch: &batch * slices,
             rows: m.clone(),
@@ -83,12 +103,11 @@ fn slices(graph: &Graph, n: NodeId, device: &DeviceProfile, expect: &Expected) -
         let tiled = products::candidates(&p, device, expect).into_iter();
         tiled.map(|g| cost::cycles(&g, &p, device, expect)).min_by(f64::total_cmp)
     };
-    let label = c.k().into_iter().max_by_key(|l| extent(*l).as_const().unwrap_or(0))?;
-    let whole = extent(label).as_const()?;
     let possible =
         (1..).map(|i| 1_i64 << i).take_while(|s| *s <= MOST && depth / s >= LEAST && whole % s == 0);
     let results = all * rows * cols;
-    let timed = possible.filter_map(|s| Some((time(s)? + added(results, s, device), s)));
+    let part = if half { CACHED } else { 1.0 };
+    let timed = possible.filter_map(|s| Some((time(s)? + part * added(results, s, device), s)));
     let (least, best) = timed.min_by(|a, b| a.0.total_cmp(&b.0))?;
     // What is only estimated to be a little sooner may be later.
     (least * 1.1 < time(1)?).then_some((label, best))
@@ -124,9 +143,19 @@ fn build(b: &mut Builder, c: &Contract, inputs: [Value; 2], label: u8, slices: i
             labels.iter().position(|l| *l == label).ok_or("a label that is summed is in both operands")?;
         let (mut shape, mut labels) = (b.shape(x), labels.to_vec());
         let terms = shape[at].div(&slices.into(), &[]);
+        let place = &(Poly::var(at) * &terms) + &Poly::var(at + 1);
         shape.splice(at..=at, [slices.into(), terms]);
         labels.insert(at, slice);
-        Ok((b.reshape(x, shape)?, labels))
+        // Windows stay one view, whose index tells them from channels.
+        let Op::View { index, fill, .. } = &b.graph.node(x.node).op else {
+            return Ok((b.reshape(x, shape)?, labels));
+        };
+        let var = |i: usize| if i < at { Poly::var(i) } else { Poly::var(i + 1) };
+        let vars: Vec<Poly> =
+            (0..shape.len() - 1).map(|i| if i == at { place.clone() } else { var(i) }).collect();
+        let index = index.iter().map(|p| p.subst_vars(&vars, &shape)).collect();
+        let (op, from) = (Op::View { shape, index, fill: *fill }, b.graph.node(x.node).inputs[0]);
+        Ok((b.push(op, &[from])?, labels))
     };
     let (x, a) = operand(b, inputs[0], &c.a)?;
     let (y, labels) = operand(b, inputs[1], &c.b)?;
@@ -165,10 +194,40 @@ mod tests {
             let want = eval::evaluate(&g, &inputs).unwrap();
             let device = |speeds| DeviceProfile { speeds, ..DeviceProfile::default() };
             let one_core = device(Speeds { cores: 1.0, ..Speeds::DISCRETE });
-            assert_eq!(cut(&mut g, &one_core, &Expected::default()).unwrap(), 0);
-            assert_eq!(cut(&mut g, &device(Speeds::DISCRETE), &Expected::default()).unwrap(), 1);
+            assert_eq!(cut(&mut g, &one_core, &Expected::default(), false).unwrap(), 0);
+            assert_eq!(cut(&mut g, &device(Speeds::DISCRETE), &Expected::default(), false).unwrap(), 1);
             wgfc_ir::verify::verify(&g).unwrap();
             assert_eq!(eval::evaluate(&g, &inputs).unwrap(), want, "{dtype}");
         }
+    }
+
+    #[test]
+    fn slices_of_a_convolution_are_of_channels() {
+        let text = "graph (x: %0, w: %1) -> (y: %3) {
+  %0 = input : f32[1, 256, 5, 6] as \"x\"
+  %1 = input : f32[12, 256, 3, 3] as \"w\"
+  %2 = view [1, 256, 5, 6, 3, 3] reads [%0, %1, %2 + %4 - 1, %3 + %5 - 1] else 0.0:f32 (%0) : f32[1, 256, 5, 6, 3, 3]
+  %3 = contract [acdefg, bcfg -> abde] (%2, %1) : f32[1, 12, 5, 6]
+}
+";
+        let mut g = wgfc_ir::text::parse(text).unwrap();
+        // Whose sums are exact.
+        let tensor = |shape: &[usize], f: usize| {
+            let n = shape.iter().product::<usize>();
+            let values: Vec<f32> = (0..n).map(|i| ((i * f) % 13) as f32 / 8.0 - 0.75).collect();
+            Tensor::from_f32(shape.to_vec(), &values)
+        };
+        let inputs =
+            [("x".to_owned(), tensor(&[1, 256, 5, 6], 7)), ("w".to_owned(), tensor(&[12, 256, 3, 3], 5))];
+        let inputs = inputs.into();
+        let want = eval::evaluate(&g, &inputs).unwrap();
+        let device = DeviceProfile { speeds: Speeds::DISCRETE, ..DeviceProfile::default() };
+        assert_eq!(cut(&mut g, &device, &Expected::default(), false).unwrap(), 1);
+        wgfc_ir::verify::verify(&g).unwrap();
+        assert_eq!(eval::evaluate(&g, &inputs).unwrap(), want);
+        // The windows stay one view of the input, behind the slices of its channels.
+        let views: Vec<&Op> = g.node_ids().map(|n| &g.node(n).op).collect();
+        let unfolds = |op: &&&Op| matches!(op, Op::View { shape, fill: Some(_), .. } if shape.len() == 7);
+        assert_eq!(views.iter().filter(unfolds).count(), 1);
     }
 }

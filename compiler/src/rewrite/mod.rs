@@ -78,7 +78,9 @@ pub fn rewrite(graph: &mut Graph, options: &Options) -> Result<RewriteReport, Er
             let transformed = winograd::transform(graph, &options.profile, &options.expect);
             report.transformed = transformed.map_err(Diagnostic::internal)?;
         }
-        let cut = long_sums::cut(graph, &options.profile, &options.expect);
+        let units = options.profile.cooperative_matrix && options.profile.f16;
+        let rounded = units && options.precision == Precision::F16;
+        let cut = long_sums::cut(graph, &options.profile, &options.expect, rounded);
         report.sums_cut = cut.map_err(Diagnostic::internal)?;
     }
     subgraphs_of(graph, options)?;

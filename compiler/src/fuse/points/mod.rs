@@ -102,12 +102,17 @@ fn windows_first(graph: &Graph, a: Value, c: &Contract, dims: &[Vec<Dim>; 4]) ->
     if few(&dims[1]) || few(&dims[2]) {
         return None;
     }
-    let k = c.k();
+    let (k, batch) = (c.k(), c.batch());
+    // Channels of a slice lie behind those of the slices before.
+    let first = |a: &Atom| match a {
+        Atom::Var(v) if c.a.get(*v as usize).is_some_and(|l| batch.contains(l)) => Some(Poly::ZERO),
+        _ => None,
+    };
     let window = |l: &u8| {
         let axis = c.a.iter().position(|x| x == l);
         axis.is_some_and(|axis| {
             let with = |p: &&Poly| p.vars().contains(&axis);
-            index.iter().filter(with).any(|p| *p != Poly::var(axis))
+            index.iter().filter(with).any(|p| p.subst(&first, &[]) != Poly::var(axis))
         })
     };
     let (windows, others): (Vec<u8>, Vec<u8>) = k.iter().partition(|l| window(l));

@@ -52,13 +52,14 @@ const LONG_LATENCY: f64 = 600.0;
 const STREAM_LATENCY: f64 = 2.3;
 
 /// Latencies of memory that a step of matrix units takes beside its work where nothing else is resident.
-const MATRIX_LATENCY: f64 = 0.1;
+const MATRIX_LATENCY: f64 = 0.9;
 /// Cycles of the units' own that a product takes.
 const MATRIX_SHARE: f64 = 0.755;
 /// Cycles of a step's barriers, with what is written between them.
 const MATRIX_BARRIERS: f64 = 105.0;
-/// Subgroups of a workgroup that would keep a core busy without another.
-const MATRIX_SUBGROUPS: f64 = 4.7;
+/// Subgroups of a workgroup that would keep a core busy without another; with fewer a step takes longer, by this power.
+const MATRIX_SUBGROUPS: f64 = 13.0;
+const MATRIX_FEW: f64 = 0.41;
 /// Results of matrix units that a core stores in a cycle.
 const MATRIX_STORES: f64 = 2.0;
 /// Cycles that an element of an operand takes which is read by itself.
@@ -127,8 +128,8 @@ pub fn cycles(g: &Product, p: &Problem, device: &DeviceProfile, expect: &Expecte
                 + MATRIX_BARRIERS;
             let end = tr * tc / MATRIX_STORES;
             // The next step's operands are loaded during one.
-            let alone = step * (MATRIX_SUBGROUPS / f64::from(s.subgroups())).max(1.0)
-                + MATRIX_LATENCY * memory_latency;
+            let few = (MATRIX_SUBGROUPS / f64::from(s.subgroups())).max(1.0).powf(MATRIX_FEW);
+            let alone = step * few + MATRIX_LATENCY * memory_latency;
             let alone = alone.max(memory_latency);
             (workgroups, threads, steps * step + end, steps * alone + end)
         }
