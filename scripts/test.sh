@@ -18,6 +18,8 @@ need_python onnx==1.23.2 numpy onnxruntime
 "$python" -W ignore scripts/contrib_cases.py
 "$python" -W ignore scripts/reference.py light
 
+# The example of an engine opens one adapter: lavapipe, which compiles kernels sooner.
+export WGPU_ADAPTER_NAME=${WGPU_ADAPTER_NAME:-llvmpipe}
 # Drivers on the CPU take a second to compile a tuned kernel: whole models run once here.
 # scripts/accuracy.sh runs them at every fusion level on every adapter.
 cargo test --workspace --locked "$@" -- --skip real_models

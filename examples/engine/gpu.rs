@@ -14,10 +14,10 @@ pub struct Device {
 }
 
 impl Device {
-    /// Opens the first adapter, with all that it has.
+    /// Opens the adapter whose name contains `WGPU_ADAPTER_NAME`, or else the first, with all that it has.
     pub async fn open() -> Result<Device, Box<dyn Error>> {
         let instance = wgpu::Instance::default();
-        let adapter = instance.request_adapter(&wgpu::RequestAdapterOptions::default()).await?;
+        let adapter = wgpu::util::initialize_adapter_from_env_or_default(&instance, None).await?;
         let wanted = wgpu::Features::SHADER_F16 | wgpu::Features::SUBGROUP;
         let (device, queue) = adapter
             .request_device(&wgpu::DeviceDescriptor {
