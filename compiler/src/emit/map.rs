@@ -127,6 +127,10 @@ fn groups(
     {
         return Err(Diagnostic::internal(format!("a map kernel does not go in groups of {width}")));
     }
+    if neighbours.is_none() {
+        // Elements that each invocation reads side by side, such as the parts of attention.
+        m.vectorise(&kernel.roots());
+    }
     let per_group = i64::from(threads * unroll);
     let [size] = &kernel.domain()[..] else { return Err(Diagnostic::internal("not a map kernel")) };
     let workgroups = fold_workgroups(&size.ceil_div(per_group), cx.target.max_workgroups);

@@ -2,10 +2,11 @@
 
 use super::scatter;
 use crate::fuse::build::{Built, P, acc, epilogue, finish, tensor_of};
+use crate::fuse::key_parts::is_copy;
 use crate::fuse::loops::kernels::looped;
 use crate::fuse::loops::lanes::Loops;
 use crate::fuse::points::{self, ProductDomain, rows_of};
-use crate::fuse::pulling::{Puller, Source, broadcast_index, flat_offset, unflatten};
+use crate::fuse::pulling::{Parts, Puller, Source, broadcast_index, flat_offset, unflatten};
 use crate::fuse::tensors::{InMemory, Tensors};
 use crate::fuse::unit::Split;
 use crate::fuse::unit::{Unit, is_linear, is_small};
@@ -16,12 +17,19 @@ use wgfc_ir::{
     Atom, BinaryOp, Contract, DType, Dim, Graph, NormKind, Op, Poly, ReduceOp, Reg, Scalar, UnaryOp, Value,
 };
 
+/// So many parts of attention are put together by one invocation.
+const FEW_PARTS: u32 = 16;
+
 /// The kernel of a unit, and the values inlined into it with their expressions.
 pub fn unit_kernel<'a>(graph: &'a Graph, unit: &Unit, loops: &Loops, tensors: &mut Tensors<'a>) -> Built {
     let node = graph.node(unit.anchor);
     let x = node.inputs.first().copied();
     match &node.op {
         _ if is_small(graph, unit.anchor) => elementwise(graph, unit, tensors),
+        Op::Map { body, .. } if is_copy(body) => match x.map(|x| tensors.source(x)) {
+            Some(Source::Parts(parts)) if parts.count > FEW_PARTS => join(graph, unit, &parts, tensors),
+            _ => elementwise(graph, unit, tensors),
+        },
         Op::Map { .. } | Op::View { .. } | Op::Gather { .. } | Op::Concat { .. } => {
             elementwise(graph, unit, tensors)
         }
@@ -76,6 +84,30 @@ fn elementwise<'a>(graph: &'a Graph, unit: &Unit, tensors: &mut Tensors<'a>) -> 
     let value = p.compute(v, &index, None)?;
     let stores = vec![Store { tensor, offset: Poly::var(0), value, guard: None, combine: None }];
     finish(graph, unit, p, Family::Map(Map { elements }), stores)
+}
+
+/// Attention's results from those of its parts, a row for each: `Σ wᵢ·sumᵢ / Σ wᵢ·totalᵢ` with `wᵢ = exp(highestᵢ − the highest of all)`.
+fn join<'a>(graph: &'a Graph, unit: &Unit, parts: &Parts, tensors: &mut Tensors<'a>) -> Built {
+    let v = Value::from(unit.anchor);
+    let ty = graph.ty(v).clone();
+    let (rows, len) = (ty.numel(), Dim::from(i64::from(parts.count)));
+    let tensor = tensor_of(tensors, v)?;
+    let mut p = Puller::new(graph, InMemory::new(tensors), vec![rows.clone(), len.clone()]);
+    let index = unflatten(&Poly::var(0), &ty.shape, &p.domain);
+    let [sum, highest, total] = p.part(parts, &ty, &index, &Poly::var(1), None);
+    let f = DType::F32;
+    let top = acc(&mut p, 0, f);
+    let [sum, total] = p.weighted(highest, top, [sum, total]);
+    let reduction = |kind, value| Reduction { kind, value, dtype: f };
+    let reductions = vec![
+        reduction(ReduceKind::Max, highest),
+        reduction(ReduceKind::Sum, sum),
+        reduction(ReduceKind::Sum, total),
+    ];
+    let [sum, total] = [1, 2].map(|i| acc(&mut p, i, f));
+    let value = p.over_total(sum, total, ty.dtype);
+    let row_stores = vec![Store { tensor, offset: Poly::var(0), value, guard: None, combine: None }];
+    finish(graph, unit, p, Family::Row(Row { rows, len, reductions, row_stores }), vec![])
 }
 
 /// A row program whose result has the shape of its operand.

@@ -16,6 +16,8 @@ const MOST_OF_PRODUCTS: i64 = 32;
 const FEW_OF_PRODUCTS: i64 = 16;
 /// Kernels of their own do so with so many.
 const MOST: i64 = 64;
+/// From so many on their number is a multiple of four.
+const FOURS: i64 = 8;
 /// How many times as long as a dispatch the reading of the keys of one head must take that another kernel is worth it.
 const WORTH: f64 = 4.0;
 
@@ -65,6 +67,14 @@ impl Shared {
         Some(Shared { groups, sequences, heads, room: (!open || expected.is_some()).then_some(room) })
     }
 
+    /// How many parts a kernel of its own puts together at most: one for each core, in fours, which are read as vectors.
+    fn most(&self, cores: i64) -> i64 {
+        match cores / self.groups {
+            few if few < FOURS => few.max(1),
+            n => ((n + 2) / 4 * 4).min(MOST),
+        }
+    }
+
     /// How many parts there are where readers take `most`, and where only a run knows how many keys there are, `few`.
     fn parts(&self, options: &Options, most: i64, few: i64) -> u32 {
         let keys = (options.profile.speeds.little_bytes() / KEY_BYTES).max(1);
@@ -81,7 +91,7 @@ pub(super) fn count(graph: &Graph, anchor: NodeId, options: &Options, banned: &d
     }
     let cores = options.profile.speeds.cores as i64;
     if joined(graph, v, banned).is_some() {
-        return shared.parts(options, (cores / shared.groups).clamp(1, MOST), 1);
+        return shared.parts(options, shared.most(cores), 1);
     }
     if shared.sequences > 1 {
         // Each of a product's workgroups puts together all rows: a few parts take longer there than they save here.
@@ -120,7 +130,7 @@ fn wants_copy(graph: &Graph, n: NodeId, options: &Options) -> bool {
     let speeds = &options.profile.speeds;
     let bytes = shared.room.unwrap_or(0) as f64 * KEY_BYTES as f64;
     let slow = bytes / speeds.workgroup_bandwidth > WORTH * speeds.dispatch();
-    let parts = shared.parts(options, (speeds.cores as i64 / shared.groups).clamp(1, MOST), 1);
+    let parts = shared.parts(options, shared.most(speeds.cores as i64), 1);
     slow && parts > 1 && (shared.sequences > 1 || graph.is_output(v) || !readers_are_thin(graph, v))
 }
 
@@ -128,7 +138,12 @@ fn wants_copy(graph: &Graph, n: NodeId, options: &Options) -> bool {
 fn joined(graph: &Graph, v: Value, banned: &dyn Fn(Value) -> bool) -> Option<Value> {
     let [(n, 0)] = graph.uses(v)[..] else { return None };
     let Op::Map { body, .. } = &graph.node(n).op else { return None };
-    (body.nodes == [ScalarNode::Arg(0)] && banned(n.into())).then(|| n.into())
+    (is_copy(body) && banned(n.into())).then(|| n.into())
+}
+
+/// Whether a function gives its argument back.
+pub(super) fn is_copy(body: &ScalarFn) -> bool {
+    body.nodes == [ScalarNode::Arg(0)]
 }
 
 /// Whether only products with few rows read a value, through views at most.
