@@ -13,7 +13,7 @@ pub struct Stream {
     pub lanes: u32,
     /// Keys that they take at a time.
     pub unroll: u32,
-    /// Heads of a workgroup, which share keys and values.
+    /// Heads of a workgroup, which share keys and values; no more than `lanes`, as each thread has the scores of one.
     pub heads: u32,
     /// Elements of a load of keys and values: 4, or 8 of f16.
     pub run: u32,
@@ -33,6 +33,7 @@ impl Stream {
             && threads.is_multiple_of(subgroup)
             && matches!(unroll, 1..=8)
             && matches!(heads, 1..=16)
+            && heads.next_power_of_two() <= lanes
             && matches!(run, 4 | 8)
             && d > 0
             && e > 0
@@ -46,6 +47,10 @@ impl Stream {
     /// Registers of a thread that hold queries, sums, keys and values.
     pub const fn registers(self, d: u32, e: u32) -> u32 {
         (self.heads + self.unroll) * (d + e) / self.lanes
+    }
+    /// The same, with keys and values as they are loaded: two of f16 in a register.
+    pub const fn loaded(self, d: u32, e: u32) -> u32 {
+        (self.heads * self.run + self.unroll * 4) * (d + e) / (self.lanes * self.run)
     }
 }
 
@@ -93,9 +98,55 @@ struct StreamedSlots<'a> {
     query_fours: bool,
     parts: u32,
     subgroups: u32,
+    /// The heads, up to a power of two.
+    turned: u32,
+    turns: Vec<Turn>,
+    /// What a thread has of its head's score of each key behind the turns, to be added up over `lane_shuffles`.
+    whole: Vec<String>,
     lane_shuffles: Vec<u32>,
     slot_shuffles: Vec<u32>,
     local: Local,
+}
+
+/// Threads exchange parts of scores, so that each has half of the heads as before, of twice as many threads.
+#[derive(Serialize)]
+struct Turn {
+    /// The bit in which the numbers of those threads differ.
+    mask: u32,
+    parts: Vec<Part>,
+}
+
+/// What a thread keeps: `low` where its bit is 0, else `high`.
+#[derive(Serialize)]
+struct Part {
+    name: String,
+    low: String,
+    high: String,
+}
+
+/// All exchanges between `lanes` threads, and what each has then of its head's scores, for each key.
+fn turns(heads: u32, lanes: u32, unroll: u32) -> (Vec<Turn>, Vec<String>) {
+    let score = |u: u32, h: u32| if h < heads { format!("score{h}_{u}") } else { "0.0".into() };
+    let padded = heads.next_power_of_two();
+    let mut of_keys: Vec<Vec<String>> =
+        (0..unroll).map(|u| (0..padded).map(|h| score(u, h)).collect()).collect();
+    let mut turns = vec![];
+    for level in 1..=padded.trailing_zeros() {
+        let mut parts = vec![];
+        for (u, own) in of_keys.iter_mut().enumerate() {
+            let (low, high) = own.split_at(own.len() / 2);
+            let part = |(i, (low, high)): (usize, (&String, &String))| Part {
+                name: format!("turned{level}_{i}_{u}"),
+                low: low.clone(),
+                high: high.clone(),
+            };
+            let new: Vec<Part> = low.iter().zip(high).enumerate().map(part).collect();
+            *own = new.iter().map(|p| p.name.clone()).collect();
+            parts.extend(new);
+        }
+        turns.push(Turn { mask: lanes >> level, parts });
+    }
+    (turns, of_keys.into_iter().flatten().collect())
 }
 
 impl Template for StreamedSlots<'_> {
@@ -124,6 +175,8 @@ impl Streamed {
         let masks =
             |from: u32, to: u32| (from.trailing_zeros()..to.trailing_zeros()).map(|i| 1 << i).collect();
         let slots = threads / lanes;
+        let turned = heads.next_power_of_two();
+        let (turns, whole) = turns(heads, lanes, unroll);
         render(&StreamedSlots {
             problem: &self.problem,
             threads,
@@ -141,7 +194,10 @@ impl Streamed {
             query_fours: self.query_fours,
             parts: self.parts,
             subgroups: threads / subgroup,
-            lane_shuffles: masks(1, lanes),
+            turned,
+            turns,
+            whole,
+            lane_shuffles: masks(1, lanes / turned),
             slot_shuffles: masks(lanes, subgroup),
             local: Local::new(subgroup),
         })

@@ -342,6 +342,70 @@ fn attention_in_parts() {
     }
 }
 
+/// Threads that share a key have the scores of one head each, under masks that differ from head to head.
+#[test]
+fn heads_that_share_keys() {
+    let gpus = gpus();
+    for (heads, groups, t, width, unroll) in [
+        (2usize, 3usize, 37usize, 32usize, 2u32),
+        (3, 1, 1, 64, 4),
+        (4, 2, 150, 32, 1),
+        (7, 2, 300, 64, 4),
+        (8, 1, 65, 32, 3),
+    ] {
+        let mut case = Case::new(&[]);
+        let dims = [heads * groups, 1, t, width, width].map(|x| c(x as i64));
+        let (mut kernel, [tq, _, _, _, to]) =
+            attention_kernel(&mut case, DType::F32, dims.clone(), MaskOf::Nothing);
+        let [tk, tv] = [0, 1].map(|i| {
+            case.tensor(&[c(groups as i64), dims[2].clone(), dims[3].clone()], TensorKind::Input(4 + i))
+        });
+        let tm = case.tensor(&[dims[0].clone(), dims[2].clone()], TensorKind::Input(6));
+        let mut load =
+            |tensor, offset| kernel.body.push(Expr::Load { tensor, offset, guard: None }, DType::F32);
+        let group = v(0).div(&c(heads as i64), &dims);
+        let row = |j: usize| (&group * &dims[2] + v(2)) * &dims[3] + v(j);
+        let (key, value, bias) = (load(tk, row(3)), load(tv, row(4)), load(tm, v(0) * &dims[2] + v(2)));
+        if let Family::Attention(Attention { k, v, mask, .. }) = &mut kernel.family {
+            (*k, *v, *mask) = (key, value, Some(bias));
+        }
+        let mut data: BTreeMap<_, _> =
+            [tq, tk, tv].into_iter().map(|x| (x, noise(case.numel(x), 3 + x as u32))).collect();
+        let mask =
+            |h: usize, j: usize| if (h + j) % 5 == 1 { f32::MIN } else { (h % 3) as f32 - (j % 4) as f32 };
+        data.insert(tm, (0..heads * groups * t).map(|i| mask(i / t, i % t)).collect());
+        let mut want = vec![];
+        for h in 0..heads * groups {
+            let at = |x: TensorId, i: usize| f64::from(data[&x][i]);
+            let score = |j: usize| {
+                let key = h / heads * t + j;
+                let dot: f64 = (0..width).map(|x| at(tq, h * width + x) * at(tk, key * width + x)).sum();
+                if mask(h, j) < -1e37 { f64::from(f32::MIN) } else { dot * 0.3 + f64::from(mask(h, j)) }
+            };
+            let scores: Vec<f64> = (0..t).map(score).collect();
+            let top = scores.iter().fold(f64::NEG_INFINITY, |a, b| a.max(*b));
+            let p: Vec<f64> = scores.iter().map(|x| (x - top).exp()).collect();
+            let sum: f64 = p.iter().sum();
+            for x in 0..width {
+                want.push((0..t).map(|j| p[j] * at(tv, (h / heads * t + j) * width + x)).sum::<f64>() / sum);
+            }
+        }
+        for lanes in [1u32, 2, 4, 8] {
+            let stream =
+                |subgroup| Stream { threads: 64, lanes, unroll, heads: heads as u32, run: 4, subgroup };
+            let emit = |cx: &Cx| {
+                let width = width as u32;
+                let fits = cx.schedule.device.subgroup.map(stream).filter(|s| s.fits(width, width));
+                emit_as(&kernel, cx, fits.map(Shape::Streamed)).unwrap()
+            };
+            for (g, emitted) in variants(&gpus, &mut case, emit).into_iter().filter(|(g, _)| g.takes_case()) {
+                let what = format!("{heads} heads, {t} keys, {lanes} lanes on {}", g.name);
+                close(&what, &run(g, &case, &emitted, &data, to), &want);
+            }
+        }
+    }
+}
+
 #[test]
 fn attention_too_wide_is_refused() {
     let mut case = Case::new(&[]);
