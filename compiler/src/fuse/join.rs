@@ -1,7 +1,8 @@
 //! Joining elementwise kernels of one domain that read the same memory into one dispatch.
 //!
 //! Neither can depend on the other: what one writes it would have to read itself, and what computes a symbol
-//! that the other uses comes before both.
+//! that the other uses comes before both. Small kernels of which one reads more than the other are joined too, where what it reads beyond
+//! that does not come from the other: they take as long as a dispatch does.
 
 use crate::kernel::{ExprId, Family, Kernel, KernelTensor, Map, TensorId, TensorKind, renumbered};
 use rustc_hash::{FxHashMap, FxHashSet};
@@ -9,7 +10,12 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use wgfc_ir::Dim;
 
-/// Joins what binds no more than `max_buffers` storage buffers. What writes one of the states of which what they were is
+/// Kernels that are looked at for whether one depends on another; what is not known by then may be so.
+const MOST_LOOKED_AT: usize = 64;
+/// Small kernels before one that it may be joined with.
+const MOST_CANDIDATES: usize = 8;
+
+/// Joins what binds no more than `max_buffers` storage buffers; a kernel is small with `little` elements. What writes one of the states of which what they were is
 /// `read` runs late and alone: what it would be joined with may have to run early.
 pub fn join(
     kernels: Vec<Kernel>,
@@ -17,6 +23,7 @@ pub fn join(
     read: &FxHashSet<usize>,
     computed: &[(Arc<str>, TensorId)],
     max_buffers: usize,
+    little: i64,
 ) -> Vec<Kernel> {
     // A copy and what writes over it depend on each other by the memory they share.
     let shared: FxHashSet<TensorId> = (tensors.iter().enumerate())
@@ -26,38 +33,127 @@ pub fn join(
         })
         .flatten()
         .collect();
+    let overwrites =
+        |w: TensorId| matches!(&tensors[w].kind, TensorKind::State { state, .. } if read.contains(state));
+    let apart = |k: &Kernel| k.writes().iter().any(|w| shared.contains(w) || overwrites(*w));
+    let mut order = Order::of(&kernels, tensors, &apart);
     let mut out: Vec<Kernel> = vec![];
     let mut known: FxHashMap<(Dim, Vec<TensorId>, Vec<usize>), usize> = FxHashMap::default();
-    for k in kernels {
+    let mut small: FxHashMap<(Dim, Vec<usize>), Vec<usize>> = FxHashMap::default();
+    for (number, k) in kernels.into_iter().enumerate() {
+        order.place.push(out.len());
         let Family::Map(Map { elements }) = &k.family else {
             out.push(k);
             continue;
         };
         let mut reads = k.reads();
         reads.sort_unstable();
+        reads.dedup();
         let writes = k.writes();
-        let overwrites =
-            |w: TensorId| matches!(&tensors[w].kind, TensorKind::State { state, .. } if read.contains(state));
-        if reads.is_empty()
-            || writes.iter().any(|w| reads.contains(w) || shared.contains(w) || overwrites(*w))
-        {
+        if reads.is_empty() || apart(&k) || writes.iter().any(|w| reads.contains(w)) {
             out.push(k);
             continue;
         }
         let symbols = if computed.is_empty() { BTreeSet::new() } else { k.symbols() };
         let symbols = (0..computed.len()).filter(|i| symbols.contains(&computed[*i].0)).collect();
         let key = (elements.clone(), reads, symbols);
-        match known.get(&key) {
-            Some(i) if key.1.len() + out[*i].writes().len() + writes.len() <= max_buffers => {
-                absorb(&mut out[*i], &k);
+        let fits = |i: usize, reads: usize| reads + out[i].writes().len() + writes.len() <= max_buffers;
+        let same = known.get(&key).copied().filter(|i| fits(*i, key.1.len()));
+        let is_small = elements.as_const().is_some_and(|n| n <= little);
+        let candidates = is_small.then(|| small.entry((key.0.clone(), key.2.clone())).or_default());
+        let joined = same.or_else(|| {
+            let mut all = candidates.iter().flat_map(|c| c.iter().rev().take(MOST_CANDIDATES)).copied();
+            all.find(|i| {
+                let (own, other) = (&key.1, &order.reads_at(*i));
+                let (more, less, from) = match own.len() > other.len() {
+                    true => (own, other, *i),
+                    false => (other, own, order.place[number]),
+                };
+                let beyond: Vec<TensorId> = more.iter().copied().filter(|t| !less.contains(t)).collect();
+                beyond.len() + less.len() == more.len()
+                    && fits(*i, more.len())
+                    && !order.may_depend(&beyond, from)
+            })
+        });
+        match joined {
+            Some(i) => {
+                absorb(&mut out[i], &k);
+                order.place[number] = i;
             }
-            _ => {
+            None => {
+                candidates.into_iter().for_each(|c| c.push(out.len()));
                 known.insert(key, out.len());
                 out.push(k);
             }
         }
     }
     out
+}
+
+/// What comes before what.
+struct Order<'a> {
+    tensors: &'a [KernelTensor],
+    /// What each kernel reads, in order, and whether others come before it for more than that.
+    kernels: Vec<(Vec<TensorId>, bool)>,
+    writers: FxHashMap<TensorId, Vec<usize>>,
+    /// Of each kernel that was looked at, where it is now: with those that it was joined with.
+    place: Vec<usize>,
+}
+
+impl<'a> Order<'a> {
+    fn of(kernels: &[Kernel], tensors: &'a [KernelTensor], apart: &dyn Fn(&Kernel) -> bool) -> Order<'a> {
+        let mut writers: FxHashMap<TensorId, Vec<usize>> = FxHashMap::default();
+        let mut all = vec![];
+        for (i, k) in kernels.iter().enumerate() {
+            k.writes().into_iter().for_each(|t| writers.entry(t).or_default().push(i));
+            let mut reads = k.reads();
+            reads.sort_unstable();
+            reads.dedup();
+            all.push((reads, apart(k)));
+        }
+        Order { tensors, kernels: all, writers, place: vec![] }
+    }
+
+    /// What the kernels in one place read.
+    fn reads_at(&self, place: usize) -> Vec<TensorId> {
+        let all = self.place.iter().zip(&self.kernels).filter(|(p, _)| **p == place);
+        let mut reads: Vec<TensorId> = all.flat_map(|(_, k)| &k.0).copied().collect();
+        reads.sort_unstable();
+        reads.dedup();
+        reads
+    }
+
+    /// Whether one of these tensors may come from the kernels in a place.
+    fn may_depend(&self, on: &[TensorId], place: usize) -> bool {
+        let mut seen: FxHashSet<usize> = FxHashSet::default();
+        let mut left = on.to_vec();
+        while let Some(t) = left.pop() {
+            let Some(writers) = self.writers.get(&t) else {
+                match self.tensors[t].kind {
+                    TensorKind::Input(_) | TensorKind::Const(_) | TensorKind::Withheld(_) => continue,
+                    TensorKind::State { after: false, .. } => continue,
+                    // What a loop of several kernels makes.
+                    _ => return true,
+                }
+            };
+            for w in writers {
+                // Kernels that were joined come after what each of them reads.
+                let at = self.place.get(*w);
+                let together = (0..self.place.len()).filter(|k| at == Some(&self.place[*k]));
+                for k in together.chain(at.is_none().then_some(*w)) {
+                    if !seen.insert(k) {
+                        continue;
+                    }
+                    let (reads, more) = &self.kernels[k];
+                    if at == Some(&place) || *more || seen.len() > MOST_LOOKED_AT {
+                        return true;
+                    }
+                    left.extend(reads);
+                }
+            }
+        }
+        false
+    }
 }
 
 /// Adds the stores of `other`, whose domain is the same.

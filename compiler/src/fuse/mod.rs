@@ -385,7 +385,14 @@ fn build(
     if options.fusion == Fusion::Full {
         let read = in_place::read_before(&kernels, &blocks, &tensors.list);
         let most = options.profile.max_storage_buffers as usize;
-        kernels = join::join(kernels, &tensors.list, &read, &computed, most);
+        kernels = join::join(
+            kernels,
+            &tensors.list,
+            &read,
+            &computed,
+            most,
+            options.profile.speeds.little_bytes() / 4,
+        );
     }
     let tensors = tensors.list;
     let parts = kernels.into_iter().map(|k| split::Block { kernels: vec![k], repeats: vec![] });
