@@ -13,6 +13,10 @@ use wgfc_ir::program::Stats;
 use wgfc_ir::{DType, Dim, GatherAxis, Graph, Growth, Op, TensorType};
 use wgfc_runtime::Gpu;
 
+/// Positions in the caches of several sequences that their attention is chosen for where nobody says what to expect: there
+/// is little else to do for few, and with many the caches are most of what a step reads.
+const PAST_OF_SEVERAL: i64 = 1024;
+
 /// How the program for prompts is compiled, which a model that takes one token at a time lacks, and how
 /// that for a single token, both for `batch` sequences.
 pub(super) fn compilations(
@@ -123,7 +127,14 @@ fn both(file: &ModelFile, common: Options, batch: usize) -> Result<(Option<Optio
     }
     let common = Options { dims: symbols.batch.iter().map(|b| (b.clone(), rows)).collect(), ..common };
     let one = symbols.seq.iter().map(|s| (s.clone(), 1));
-    let single = Options { dims: common.dims.clone().into_iter().chain(one).collect(), ..common.clone() };
+    let mut single = Options { dims: common.dims.clone().into_iter().chain(one).collect(), ..common.clone() };
+    if let (2.., Some(seq)) = (batch, &symbols.seq) {
+        for past in roles::past_symbols(file, seq)? {
+            if !single.dims.contains_key(&past) {
+                single.expect.0.entry(past).or_insert(PAST_OF_SEVERAL);
+            }
+        }
+    }
     Ok((symbols.seq.map(|_| common), single))
 }
 
