@@ -376,7 +376,7 @@ impl Place {
             // The last vectors are fewer than the threads, of which the others fetch some again and do not write.
             let last = i + 1 == count && all % threads != 0;
             let only_if = last.then(|| format!("t < {}", all - i * threads));
-            let (f, s) = if threads % fast == 0 {
+            let (f, s) = if threads.is_multiple_of(fast) {
                 let s = plus(&format!("t / {fast}"), i * (threads / fast));
                 let s = match last {
                     true if few => format!("({s}) % {slow}"),
