@@ -42,6 +42,7 @@ pub const SOURCES: &[(&str, &str)] = &[
     ("map_tiled.wgsl", include_str!("../templates/map_tiled.wgsl.jinja")),
     ("matmul.wgsl", include_str!("../templates/matmul.wgsl.jinja")),
     ("matmul_block.wgsl", include_str!("../templates/matmul_block.wgsl.jinja")),
+    ("matmul_block_vectors.wgsl", include_str!("../templates/matmul_block_vectors.wgsl.jinja")),
     ("matmul_cooperative.wgsl", include_str!("../templates/matmul_cooperative.wgsl.jinja")),
     ("matmul_serial.wgsl", include_str!("../templates/matmul_serial.wgsl.jinja")),
     ("matmul_thin.wgsl", include_str!("../templates/matmul_thin.wgsl.jinja")),

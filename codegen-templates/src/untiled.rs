@@ -1,9 +1,9 @@
 //! Products of matrices without tiles: a thread makes its results alone.
 //!
 //! [`Serial`] and [`Block`] expect in the module what [`matmul`](crate::matmul) describes, of operands that are read one by one;
-//! [`Window`] is given its sums as text.
+//! [`BlockOfVectors`] reads `y` by fours; [`Window`] is given its sums as text.
 
-use crate::matmul::{Common, Extents};
+use crate::matmul::{Access, Common, Contiguous, Extents};
 use crate::{RenderError, Template, render};
 use serde::Serialize;
 
@@ -98,6 +98,101 @@ impl Block {
             block_cols: self.block[1],
             whole_rows: self.whole[0],
             whole_cols: self.whole[1],
+        };
+        render(&slots)
+    }
+}
+
+/// Parameters of the product with a block of vectors of results a thread.
+#[derive(Clone, Debug)]
+pub struct BlockOfVectors {
+    /// Text before the entry point: declarations of the bindings, and functions.
+    pub preamble: String,
+    /// Statements that the extents need, indented by 4.
+    pub setup: String,
+    /// The extents of the product; there are whole fours of columns.
+    pub extents: Extents,
+    /// Invocations of a workgroup.
+    pub threads: u32,
+    /// Rows that an invocation makes, whole fours where `x` has vectors of rows, and columns, whole fours.
+    pub block: [u32; 2],
+    /// Whether rows and columns are multiples of the block's.
+    pub whole: [bool; 2],
+    /// How `x` is read; `y` is read in vectors of columns.
+    pub x: Access,
+    /// `store` takes vectors of columns.
+    pub store_vectors: bool,
+}
+
+/// A term of the sums in a turn of the loop: the number of its k, and the elements of `x` of each row.
+#[derive(Serialize)]
+struct Term {
+    k: String,
+    xs: Vec<String>,
+}
+
+#[derive(Serialize)]
+struct BlockOfVectorsSlots<'a> {
+    #[serde(flatten)]
+    common: Common<'a>,
+    threads: u32,
+    block_rows: u32,
+    block_vectors: u32,
+    whole_rows: bool,
+    whole_cols: bool,
+    x_vectors: bool,
+    x_depth: bool,
+    x_lines: Vec<String>,
+    terms: Vec<Term>,
+    store_vectors: bool,
+}
+
+impl Template for BlockOfVectorsSlots<'_> {
+    const NAME: &'static str = "matmul_block_vectors.wgsl";
+}
+
+impl BlockOfVectors {
+    /// The module's text.
+    ///
+    /// # Errors
+    /// A defect of the template.
+    pub fn render(&self) -> Result<String, RenderError> {
+        let rows = self.block[0];
+        let (along_depth, vectors) = (self.x.order == Contiguous::Depth, self.x.vectors);
+        // Rows of `x` that a load brings.
+        let each = if vectors && !along_depth { 4 } else { 1 };
+        let line = |i: u32| {
+            let first = if each == 1 { "row0".to_owned() } else { format!("row0 / {each}") };
+            let at = if i == 0 { first } else { format!("{first} + {i}") };
+            let last = if each == 1 { "rows - 1".to_owned() } else { format!("rows / {each} - 1") };
+            if self.whole[0] || i == 0 { at } else { format!("min({at}, {last})") }
+        };
+        let term = |(q, lane): (usize, &str)| {
+            let x = |r: u32| match (vectors, along_depth) {
+                (false, _) => format!("x{r}"),
+                (true, true) => format!("x{r}.{lane}"),
+                (true, false) => format!("x{}[{}]", r / 4, r % 4),
+            };
+            let k = match (vectors && along_depth, q) {
+                (false, _) => "k".to_owned(),
+                (true, 0) => "k * 4".to_owned(),
+                (true, q) => format!("k * 4 + {q}"),
+            };
+            Term { k, xs: (0..rows).map(x).collect() }
+        };
+        let terms = if vectors && along_depth { 4 } else { 1 };
+        let slots = BlockOfVectorsSlots {
+            common: self.extents.common(&self.preamble, &self.setup, "index", "row_blocks * col_blocks"),
+            threads: self.threads,
+            block_rows: rows,
+            block_vectors: self.block[1] / 4,
+            whole_rows: self.whole[0],
+            whole_cols: self.whole[1],
+            x_vectors: vectors,
+            x_depth: along_depth,
+            x_lines: (0..rows / each).map(line).collect(),
+            terms: ["x", "y", "z", "w"].into_iter().enumerate().take(terms).map(term).collect(),
+            store_vectors: self.store_vectors,
         };
         render(&slots)
     }

@@ -245,6 +245,12 @@ impl Speeds {
         256.0 * self.cores / self.flops_f32
     }
 
+    /// Workgroups of so many that the core has which has most of them. There may be a twentieth more cores than were measured: one too few
+    /// counts a round of workgroups too many.
+    pub fn per_core(&self, workgroups: f64) -> f64 {
+        (workgroups / (1.05 * self.cores)).ceil()
+    }
+
     /// Bytes that all cores together read from memory in a [cycle](Speeds::cycle).
     pub fn bytes_per_cycle(&self) -> f64 {
         self.bandwidth * 256.0 * self.cores / self.flops_f32

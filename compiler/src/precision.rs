@@ -208,6 +208,7 @@ fn decide(
     taps: usize,
 ) -> (Decided, Vec<Vec<Value>>) {
     let little = |t: TensorId| graph.tensors[t].ty.numel().as_const().is_some_and(|n| n < LITTLE);
+    let factors = factors(graph);
     let own = |t: TensorId| match &graph.tensors[t].kind {
         _ if graph.tensors[t].ty.dtype != DType::F32 => Choice::Other,
         TensorKind::Output(i) if *i >= taps && options.profile.f16 && !little(t) => Choice::Half,
@@ -217,7 +218,9 @@ fn decide(
         TensorKind::Intermediate | TensorKind::Under(_) if !options.profile.f16 => {
             Choice::Keep("the device has no f16".into())
         }
-        TensorKind::Const(_) | TensorKind::Intermediate | TensorKind::Under(_) if little(t) => Choice::Small,
+        // Products round what they multiply for matrix units: small weights are rounded before.
+        TensorKind::Const(_) if little(t) && !(options.profile.f16 && factors.contains(&t)) => Choice::Small,
+        TensorKind::Intermediate | TensorKind::Under(_) if little(t) => Choice::Small,
         TensorKind::Const(_) | TensorKind::Intermediate | TensorKind::Under(_) => Choice::Half,
     };
     let mut d = Decided {
@@ -285,6 +288,22 @@ fn decide(
         }
     }
     (d, computed)
+}
+
+/// What products of several rows and columns multiply as it is.
+fn factors(graph: &KernelGraph) -> FxHashSet<TensorId> {
+    let of = |k: &Kernel| -> Vec<TensorId> {
+        let Family::Matmul(Matmul { m, n, a, b, .. }) = &k.family else { return vec![] };
+        if m.is(1) || n.is(1) {
+            return vec![];
+        }
+        let load = |e: &ExprId| match k.body.expr(*e) {
+            Expr::Load { tensor, .. } => Some(*tensor),
+            _ => None,
+        };
+        [a].into_iter().chain(b).filter_map(load).collect()
+    };
+    graph.kernels.iter().flat_map(of).collect()
 }
 
 /// A node to keep that there is not.

@@ -18,7 +18,7 @@ use crate::schedule::products::problem::{self, Side, four, four_stores, operands
 use crate::schedule::products::{self, Product};
 use std::fmt::Write;
 use wgfc_codegen_templates::matmul::{Access, Extents, Tiled};
-use wgfc_codegen_templates::untiled::{Block, Serial};
+use wgfc_codegen_templates::untiled::{Block, BlockOfVectors, Serial};
 use wgfc_ir::{Dim, Poly, Reg};
 
 /// Writes a product as its schedule says.
@@ -48,6 +48,8 @@ pub(super) fn emit(
     let divides = |d: &Dim, by: u32| d.as_const().is_some_and(|d| d > 0 && d % i64::from(by) == 0);
     let fours = match schedule {
         Product::Tiled(t) => problem::fours(kernel, &x, &y, t.shape),
+        Product::Block(products::Block { width: 4, .. }) => problem::block_fours(kernel, &x, &y)
+            .ok_or_else(|| Diagnostic::internal(format!("{schedule:?} of what is no vectors")))?,
         _ => [false, false],
     };
     // Where a tile's depth divides all of it.
@@ -123,15 +125,22 @@ pub(super) fn emit(
             let tiles = &rows.ceil_div(i64::from(shape.rows)) * &cols.ceil_div(i64::from(shape.cols));
             (t.render(), shape.threads(), shape.workgroup_bytes(buffers), &tiles * batch)
         }
-        Product::Block(products::Block { threads, rows: block_rows, cols: block_cols }) => {
+        Product::Block(products::Block { threads, rows: block_rows, cols: block_cols, width }) => {
             let (threads, block) = (*threads, [*block_rows, *block_cols]);
-            if block.contains(&0) || threads == 0 {
+            let fits = *width == 1 || (*width == 4 && block.iter().all(|n| n.is_multiple_of(4)));
+            if block.contains(&0) || threads == 0 || !fits {
                 return Err(Diagnostic::internal(format!("{schedule:?} has no results")));
             }
             let whole = [divides(rows, block[0]), divides(cols, block[1])];
-            let t = Block { preamble, setup, extents, threads, block, whole };
+            let wgsl = if *width == 1 {
+                Block { preamble, setup, extents, threads, block, whole }.render()
+            } else {
+                let x = Access { order: x.order, vectors: fours[0], blocks: false };
+                let store_vectors = *wide_stores;
+                BlockOfVectors { preamble, setup, extents, threads, block, whole, x, store_vectors }.render()
+            };
             let blocks = &rows.ceil_div(i64::from(block[0])) * &cols.ceil_div(i64::from(block[1]));
-            (t.render(), threads, 0, (&blocks * batch).ceil_div(i64::from(threads)))
+            (wgsl, threads, 0, (&blocks * batch).ceil_div(i64::from(threads)))
         }
         Product::Serial(products::Serial { threads, unrolled }) => {
             let (threads, unrolled) = (*threads, *unrolled);

@@ -182,7 +182,7 @@ fn cycles(g: &Tiled, k: &kernel::Attention, p: &Problem, cx: &Context) -> f64 {
     let step = products + reads * READ * threads / 32.0 + softmax + around + loads + waiting;
     let step = step + BARRIERS * chunks / 2.0;
     let end = queries * (d + e) / 32.0;
-    let per_core = (workgroups / speeds.cores).ceil();
+    let per_core = speeds.per_core(workgroups);
     let registers = 40.0 + rows * (4.0 * columns + each) + 4.0 * (rows + each);
     let bytes = g.tiles.workgroup_bytes(p.d, p.e, g.subgroup);
     let resident =
@@ -313,7 +313,7 @@ fn streaming(g: &Stream, k: &kernel::Attention, p: &Problem, shared: u32, cx: &C
     let busy = (steps * step + end) * threads / 128.0;
     let latency = BUSY_LATENCY * speeds.memory_latency;
     let workgroups = batch / heads * s * parts;
-    let per_core = (workgroups / speeds.cores).ceil();
+    let per_core = speeds.per_core(workgroups);
     let registers = 40.0 + heads * own + unroll * own;
     let resident =
         (f64::from(REGISTERS) / registers / threads).floor().clamp(1.0, (2048.0 / threads).max(1.0));
@@ -381,7 +381,7 @@ fn on_matrix_units(g: &Matrices, k: &kernel::Attention, p: &Problem, cx: &Contex
     let softmax = queries * keys * SOFTMAX / 128.0;
     let loads = keys * (d + e) * if g.ahead { 0.05 } else { 0.1 };
     let step = products + reads + softmax + loads + BARRIERS;
-    let per_core = (workgroups / speeds.cores).ceil();
+    let per_core = speeds.per_core(workgroups);
     let bytes = g.workgroup_bytes(p.d.unwrap_or(0), p.e, p.again);
     let resident = (MATRIX_BYTES / f64::from(bytes)).floor().max(1.0);
     let warps = per_core.min(resident) * threads / 32.0;

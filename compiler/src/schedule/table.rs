@@ -219,7 +219,12 @@ mod tests {
                         bytes: g,
                         subgroup: h,
                     })),
-                    19 => Schedule::Product(Product::Block(products::Block { threads: a, rows: b, cols: c })),
+                    19 => Schedule::Product(Product::Block(products::Block {
+                        threads: a,
+                        rows: b,
+                        cols: c,
+                        width: d,
+                    })),
                     8 => Schedule::Product(Product::Serial(products::Serial { threads: a, unrolled: b })),
                     9 => {
                         let tiles = Tiles {

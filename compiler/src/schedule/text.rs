@@ -79,7 +79,7 @@ fields! {
     products::Cooperative { shape, subgroup }
     products::Thin { shape, staged, bytes, subgroup }
     products::window::Window { threads, rows, cols }
-    products::Block { threads, rows, cols }
+    products::Block { threads, rows, cols, width }
     products::Serial { threads, unrolled }
     Tiles { queries, thread_queries, keys, lanes, depth, kept, ahead }
     attention::Tiled { tiles, subgroup }

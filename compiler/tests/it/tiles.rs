@@ -7,7 +7,7 @@ use wgfc_compiler::DeviceProfile;
 use wgfc_compiler::emit::EmittedKernel;
 use wgfc_compiler::kernel::*;
 use wgfc_compiler::schedule::products::problem::{Problem, problem};
-use wgfc_compiler::schedule::products::{self, BLOCKS, COOPERATIVE, Product, SINGLE, TILES};
+use wgfc_compiler::schedule::products::{self, BLOCKS, COOPERATIVE, Product, SINGLE, TILES, VECTOR_BLOCKS};
 use wgfc_ir::{DType, Dim, Poly};
 
 /// Runs `out = a · b + bias` with a geometry on all adapters.
@@ -232,15 +232,43 @@ fn blocks_of_results() {
             if (i + j) % 3 != 0 {
                 continue;
             }
-            let block = Shape::Exactly(Product::Block(products::Block { threads: 128, rows, cols }));
+            let block =
+                Shape::Exactly(Product::Block(products::Block { threads: 128, rows, cols, width: 1 }));
             check_product(&gpus, fixed([3, 13, 70, 5 + i as i64]), &[], *l, Some(block));
             check_product(&gpus, fixed([1, 16, 8, 9]), &[], *l, Some(block));
         }
-        let block = Shape::Exactly(Product::Block(products::Block { threads: 64, rows: 4, cols: 2 }));
+        let block =
+            Shape::Exactly(Product::Block(products::Block { threads: 64, rows: 4, cols: 2, width: 1 }));
         check_product(&gpus, ["b", "m", "n", "k"].map(Poly::sym), &symbols, *l, Some(block));
     }
-    let block = Shape::Exactly(Product::Block(products::Block { threads: 128, rows: 8, cols: 4 }));
+    let block = Shape::Exactly(Product::Block(products::Block { threads: 128, rows: 8, cols: 4, width: 1 }));
     check_product(&gpus, fixed([2, 5, 6, 0]), &[], PLAIN, Some(block));
+}
+
+#[test]
+fn blocks_of_vectors() {
+    let gpus = gpus();
+    let mut seen = vec![];
+    for (i, l) in LAYOUTS.iter().enumerate() {
+        for d in [[3, 13, 72, 5], [1, 16, 8, 12], [2, 40, 36, 8]] {
+            let mut case = Case::new(&[]);
+            let p = problem(&product(&mut case, fixed(d), *l).0).unwrap();
+            let all = products::candidates(&p, &case.profile, &case.expect).into_iter();
+            let wide = all.filter(|g| matches!(g, Product::Block(b) if b.width == 4));
+            for block in wide.skip(i % 2).step_by(2) {
+                check_product(&gpus, fixed(d), &[], *l, Some(Shape::Exactly(block)));
+                seen.push(block);
+            }
+        }
+    }
+    for (rows, cols) in VECTOR_BLOCKS.iter().copied() {
+        let block = Product::Block(products::Block { threads: 128, rows, cols, width: 4 });
+        assert!(seen.contains(&block), "{block:?}");
+    }
+    let block = Shape::Exactly(Product::Block(products::Block { threads: 128, rows: 8, cols: 4, width: 4 }));
+    check_product(&gpus, fixed([2, 5, 8, 0]), &[], PLAIN, Some(block));
+    let [b, m, n, k] = ["b", "m", "n", "k"].map(Poly::sym);
+    check_product(&gpus, [b, m, n * 4, k], &[("b", 2), ("m", 9), ("n", 5), ("k", 6)], PLAIN, Some(block));
 }
 
 /// Runs a product as decoding makes them with the chosen geometry and some others.

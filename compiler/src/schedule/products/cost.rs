@@ -31,13 +31,15 @@ const RESIDENT_BYTES: f64 = 65536.0;
 
 /// Cycles that a step of a tiled product takes at least for its barrier; two take half as much again.
 const BARRIER: f64 = 60.0;
-/// How many times the measured number of cores there may be: one too few counts a round of workgroups too many.
-const CORES: f64 = 1.05;
-
 /// Invocations of the workgroup whose barrier and reads a profile has.
 const MEASURED: f64 = 256.0;
 /// How much longer than estimated a block of a thread may take where loads count rather than bytes: it was timed on CPUs only.
 const DOUBT: f64 = 4.0;
+/// Loads that an invocation has under way which makes a block of vectors.
+const BLOCK_LOADS: f64 = 8.0;
+/// How long it takes such blocks to read their columns, of the time that a copy takes to: the first time and again.
+const BLOCK_STREAM: f64 = 1.5;
+const BLOCK_AGAIN: f64 = 0.75;
 /// What an element of a tile takes that is read by itself, of what 128 invocations take to read one each, where bytes count: a fit to
 /// convolutions timed on SwiftShader.
 const TILE_GATHER: f64 = 1.0 / 20.0;
@@ -133,7 +135,7 @@ pub fn cycles(g: &Product, p: &Problem, device: &DeviceProfile, expect: &Expecte
             let alone = alone.max(memory_latency);
             (workgroups, threads, steps * step + end, steps * alone + end)
         }
-        Product::Thin(Thin { shape: t, .. }) => return thin_cycles(t, p, speeds, expect),
+        Product::Thin(t) => return thin_cycles(t, p, speeds, expect),
         Product::Window(Window { threads, rows: block_rows, cols: block_cols }) => {
             let threads = f64::from(threads);
             let of = |w: &&Work| w.rows == block_rows && w.cols == block_cols;
@@ -143,7 +145,21 @@ pub fn cycles(g: &Product, p: &Problem, device: &DeviceProfile, expect: &Expecte
             let latency = (1.0 + work.loads / 32.0) * memory_latency;
             ((blocks / threads).ceil(), threads, busy, latency.max(busy))
         }
-        Product::Block(Block { threads, rows: block_rows, cols: block_cols }) => {
+        Product::Block(Block { threads, rows: block_rows, cols: block_cols, width: 4 }) => {
+            let [threads, r, c] = [threads, block_rows, block_cols].map(f64::from);
+            let x = if p.fours[0] { r / 4.0 } else { r };
+            // Neighbours read the same element of `x`, and 16 bytes each of `y`.
+            let bytes = p.bits / 8.0 * c / 4.0;
+            let loads = element_cycles(speeds).map_or(LOAD * x + bytes, |e| e * (r + c));
+            let loads = if p.bits < 32.0 { loads + r + c } else { loads };
+            // Each invocation computes what it reads of `x`.
+            let step = r * c + loads + p.staged * r + 2.0;
+            let busy = threads / 128.0 * (depth * step + 2.0 * r * c + 20.0);
+            let latency = (depth * (x + c / 4.0) / BLOCK_LOADS).ceil() * memory_latency * 0.8;
+            let blocks = batch * (rows / r).ceil() * (cols / c).ceil();
+            ((blocks / threads).ceil(), threads, busy, latency.max(busy))
+        }
+        Product::Block(Block { threads, rows: block_rows, cols: block_cols, .. }) => {
             let [threads, r, c] = [threads, block_rows, block_cols].map(f64::from);
             let scatter = if p.y == Contiguous::Depth && cols > 1.0 { depth.min(8.0) } else { 1.0 };
             let (element, doubt) = element_cycles(speeds).map_or((0.0, DOUBT), |e| (e, 1.0));
@@ -162,12 +178,17 @@ pub fn cycles(g: &Product, p: &Problem, device: &DeviceProfile, expect: &Expecte
             ((batch * rows * cols / threads).ceil(), threads, busy, latency.max(busy))
         }
     };
-    let per_core = (workgroups / (speeds.cores * CORES)).ceil();
+    let per_core = speeds.per_core(workgroups);
     // What no other workgroup reads comes from memory, of which a core takes in no more than its share.
     let least = match *g {
         Product::Cooperative(Cooperative { shape: s, .. }) if rows <= f64::from(s.rows) => {
             let core_reads = CORE_READS * speeds.bytes_per_cycle() / speeds.cores;
             per_core * f64::from(s.cols) * depth * p.bits / 8.0 / core_reads
+        }
+        // Each block of rows reads all columns, the first one from memory.
+        Product::Block(Block { rows: r, width: 4, .. }) => {
+            let again = BLOCK_AGAIN * ((rows / f64::from(r)).ceil() - 1.0);
+            (BLOCK_STREAM + again) * batch * cols * depth * p.bits / 8.0 / speeds.bytes_per_cycle()
         }
         _ => 0.0,
     };
@@ -182,6 +203,11 @@ pub fn cycles(g: &Product, p: &Problem, device: &DeviceProfile, expect: &Expecte
             let registers = MATRIX_REGISTERS + sr * sc / 32.0 + (r + c) * k / 2.0 / threads + (sr + sc) / 4.0;
             let most = f64::from(REGISTERS) / (threads * registers.min(MOST_REGISTERS));
             most.min(MATRIX_BYTES / f64::from(s.workgroup_bytes(p.x, p.y))).floor().max(1.0)
+        }
+        Product::Block(Block { rows, cols, width: 4, .. }) => {
+            let registers =
+                f64::from(rows * cols) + 2.0 * f64::from(rows + cols) + f64::from(OTHER_REGISTERS);
+            ((f64::from(REGISTERS) / registers.min(MOST_REGISTERS)).min(2048.0) / threads).floor().max(1.0)
         }
         _ => (1024.0 / threads).floor().max(1.0),
     };
@@ -221,6 +247,9 @@ const BETWEEN_ROUNDS: f64 = 0.45;
 const REGISTERS: u32 = 65536;
 /// Registers of a thread of a thin product beside its sums and what they are made of.
 const OTHER_REGISTERS: u32 = 24;
+/// Turns in which workgroups of a thin product follow each other on a core, from which on nothing hides what is around their loops: fewer
+/// were timed in decoders.
+const MANY_TURNS: f64 = 12.0;
 /// Sums that a workgroup of a thin product adds up in a cycle at its end.
 const FOLDED: f64 = 8.0;
 
@@ -234,7 +263,8 @@ pub fn in_registers(t: ThinShape, p: &Problem) -> bool {
 /// Estimated time of a thin product in cycles: the longest of reading all weights from memory, of reading
 /// them and each workgroup's rows through the cache, of the loads that one workgroup waits for one after another, and of its
 /// instructions; a part of the others; and the sums at the end.
-fn thin_cycles(t: ThinShape, p: &Problem, speeds: &Speeds, expect: &Expected) -> f64 {
+fn thin_cycles(g: Thin, p: &Problem, speeds: &Speeds, expect: &Expected) -> f64 {
+    let t = g.shape;
     let (memory, latency) = (speeds.bytes_per_cycle(), BUSY_LATENCY * speeds.memory_latency);
     let core_reads = CORE_READS * memory / speeds.cores;
     let [batch, cols, depth] = [&p.batch, &p.cols, &p.depth].map(|d| expect.extent(d));
@@ -259,7 +289,15 @@ fn thin_cycles(t: ThinShape, p: &Problem, speeds: &Speeds, expect: &Expected) ->
     let barriers = if lanes > 1.0 { 2.0 } else { 0.0 };
     let waiting = barriers * barrier_cycles(threads, speeds);
     let folding = (300.0 + 60.0 * lanes.log2() / 2.0).max(waiting) + sums * threads / 32.0;
+    // Many that fill the workgroup memory stage and add up their sums one after another.
+    let bytes = f64::from(t.workgroup_bytes(p.results, g.room()));
+    let staged = if g.staged { 4.0 * rows * depth } else { 0.0 };
+    let beside = resident.min(MATRIX_BYTES / (bytes + staged)).floor().max(1.0);
+    let stage = 2.0 * p.staged * rows * depth / threads;
+    let end = sums * threads / FOLDED;
     let alone = rounds * latency + folding;
+    let turns = (per_core / beside).ceil();
+    let one_by_one = if turns >= MANY_TURNS { (turns - 1.0) * (stage + end) } else { 0.0 };
 
     let unpack = if one >= 32.0 {
         0.0
@@ -290,10 +328,9 @@ fn thin_cycles(t: ThinShape, p: &Problem, speeds: &Speeds, expect: &Expected) ->
     let instructions = per_core * instructions * few(ISSUING);
     let parts = [reading, cached, (per_core / resident).ceil() * alone, instructions];
     let longest = parts.iter().fold(0.0, |a: f64, b| a.max(*b));
-    // A few threads stage for long. What they stage is on its way with the first round.
-    let stage = 2.0 * p.staged * rows * depth / threads;
     // Where one workgroup waits between rounds, others hardly fill the time.
     let between = BETWEEN_ROUNDS * (rounds - 1.0) * latency * few(HIDING);
-    let end = OVERHEAD * speeds.memory_latency + sums * threads / FOLDED;
-    end + stage + between + longest + 0.2 * (parts.iter().sum::<f64>() - longest)
+    // A few threads stage for long. What they stage is on its way with the first round.
+    let overlapped = end + stage + between + longest + 0.2 * (parts.iter().sum::<f64>() - longest);
+    OVERHEAD * speeds.memory_latency + overlapped + one_by_one
 }

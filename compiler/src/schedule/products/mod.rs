@@ -88,6 +88,8 @@ pub struct Block {
     pub rows: u32,
     /// Columns of the block.
     pub cols: u32,
+    /// Neighbouring columns that are read and stored together: 1 or 4.
+    pub width: u32,
 }
 
 /// A thread for each result.
@@ -173,6 +175,9 @@ pub const TILES: &[TileShape] = &[
 pub const BLOCKS: &[(u32, u32)] =
     &[(8, 4), (4, 4), (8, 2), (4, 2), (2, 4), (8, 1), (1, 8), (4, 1), (1, 4), (2, 2), (2, 1), (1, 2)];
 
+/// Rows and columns of a thread's block of vectors in order of preference.
+pub const VECTOR_BLOCKS: &[(u32, u32)] = &[(16, 4), (8, 8), (8, 4), (12, 4), (4, 8), (4, 4), (16, 8)];
+
 const fn blocks(rows: u32, cols: u32, k: u32, sub_rows: u32, sub_cols: u32) -> CooperativeShape {
     CooperativeShape { rows, cols, k, sub_rows, sub_cols }
 }
@@ -241,8 +246,11 @@ fn blocks_of_threads(p: &Problem, device: &DeviceProfile) -> impl Iterator<Item 
     let threads = device.max_invocations.clamp(1, 128);
     let (rows, cols) = (p.rows.as_const(), p.cols.as_const());
     let has = |extent: Option<i64>, n: u32| n == 1 || extent.is_none_or(|e| e > i64::from(n / 2));
-    let block = move |(rows, cols): &(u32, u32)| Block { threads, rows: *rows, cols: *cols };
-    BLOCKS.iter().filter(move |(r, c)| has(rows, *r) && has(cols, *c)).map(block)
+    let vectors = p.y == Contiguous::Line && p.fours[1];
+    let wide = VECTOR_BLOCKS.iter().filter(move |_| vectors).map(|b| (b, 4));
+    let all = BLOCKS.iter().map(|b| (b, 1)).chain(wide);
+    let fits = move |((r, c), _): &(&(u32, u32), u32)| has(rows, *r) && has(cols, *c);
+    all.filter(fits).map(move |((rows, cols), width)| Block { threads, rows: *rows, cols: *cols, width })
 }
 
 /// A thread for each result, as the device has them.

@@ -443,6 +443,12 @@ pub fn fours(kernel: &Kernel, x: &Side<'_>, y: &Side<'_>, shape: TileShape) -> [
     [shape.x_by_fours() && by_fours(kernel, x), by_fours(kernel, y)]
 }
 
+/// Which operands are read by fours where an invocation makes blocks of vectors; `None` where the columns' is not, along the columns.
+pub fn block_fours(kernel: &Kernel, x: &Side<'_>, y: &Side<'_>) -> Option<[bool; 2]> {
+    let vectors = y.order == Contiguous::Line && by_fours(kernel, y);
+    vectors.then(|| [by_fours(kernel, x), true])
+}
+
 /// How many expressions make an element of what is worth staging; 0 where `x` is a plain load.
 pub fn staged_operations(kernel: &Kernel, o: &Operands) -> f64 {
     let body = &kernel.body;
