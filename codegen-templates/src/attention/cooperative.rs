@@ -64,7 +64,7 @@ impl Matrices {
     pub const fn workgroup_bytes(self, d: u32, e: u32, again: bool) -> u32 {
         self.tile_len(d, e) * 8
             + self.queries * (self.strip_pitch() * 16 + (self.keys + PAD) * 2)
-            + if again { 8 } else { 0 }
+            + if again { 4 } else { 0 }
     }
 }
 

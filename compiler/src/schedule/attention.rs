@@ -333,8 +333,6 @@ const MATRICES: &[(u32, u32, u32)] =
     &[(64, 16, 64), (64, 32, 64), (64, 16, 32), (64, 32, 32), (128, 16, 32), (32, 16, 64), (32, 16, 32)];
 /// Loads that an invocation may have under way for the next step.
 const MOST_AHEAD: u32 = 16;
-/// Keys of a step where keys may be gone through twice: with 32 a comparison on an H100 found NaN that is not explained.
-const TWICE: u32 = 64;
 
 /// All ways to use matrix units with their times, the preferred one first.
 fn cooperative(kernel: &Kernel, k: &kernel::Attention, p: &Problem, cx: &Context) -> Vec<(f64, Matrices)> {
@@ -362,9 +360,6 @@ fn cooperative(kernel: &Kernel, k: &kernel::Attention, p: &Problem, cx: &Context
 
 /// Estimated time in cycles: a fit to times measured on an H100.
 fn on_matrix_units(g: &Matrices, k: &kernel::Attention, p: &Problem, cx: &Context) -> f64 {
-    if p.again && g.keys < TWICE {
-        return f64::INFINITY;
-    }
     let speeds = &cx.device.speeds;
     let [batch, s, t] = [&k.batch, &k.s, &k.t].map(|d| cx.expect.extent(d));
     let (d, e) = (p.d.map_or(64.0, f64::from), f64::from(p.e));
