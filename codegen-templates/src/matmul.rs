@@ -40,7 +40,7 @@ pub struct Extents {
     pub depth: String,
 }
 
-/// How a tiled product is cut up. All numbers are powers of two, those of rows and columns of a workgroup also three times one.
+/// How a tiled product is cut up. All numbers are powers of two.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct TileShape {
     /// Rows a workgroup makes.
@@ -330,9 +330,8 @@ impl Place {
         Place { name, lines, base, along_lines, depth_first, vectors, blocks, guard, origin, end }
     }
 
-    /// What vectors of a row are moved within: as many of them as the largest power of two that divides their number, at most eight.
     fn swizzle(&self) -> u32 {
-        (1 << (self.lines / 4).trailing_zeros().min(3)) - 1
+        (self.lines / 4 - 1).min(7)
     }
 
     /// How the vectors of its rows of `k` are moved, in a tile of `depth`.
@@ -352,9 +351,8 @@ impl Place {
             if along_lines { (self.lines / 4, depth) } else { (self.lines, depth / 4) };
         let (fast, slow) =
             if self.depth_first { (k_vectors, line_vectors) } else { (line_vectors, k_vectors) };
-        let all = fast * slow;
-        let count = all.div_ceil(threads);
-        let few = all < threads;
+        let count = (fast * slow).div_ceil(threads);
+        let only_if = (fast * slow < threads).then(|| format!("t < {}", fast * slow));
         let fours = self.vectors && self.depth_first;
         let mut o = Operand {
             name: self.name,
@@ -373,26 +371,16 @@ impl Place {
             })
         };
         for i in 0..count {
-            // The last vectors are fewer than the threads, of which the others fetch some again and do not write.
-            let last = i + 1 == count && all % threads != 0;
-            let only_if = last.then(|| format!("t < {}", all - i * threads));
-            let (f, s) = if threads.is_multiple_of(fast) {
-                let s = plus(&format!("t / {fast}"), i * (threads / fast));
-                let s = match last {
-                    true if few => format!("({s}) % {slow}"),
-                    true => format!("min({s}, {})", slow - 1),
-                    false => s,
-                };
-                (format!("t % {fast}"), s)
-            } else if fast % threads == 0 {
+            let (f, s) = if fast <= threads {
+                let step = i * (threads / fast);
+                (format!("t % {fast}"), plus(&format!("t / {fast}"), step))
+            } else {
                 let per = fast / threads;
                 (plus("t", i % per * threads), (i / per).to_string())
-            } else {
-                let v = plus("t", i * threads);
-                let v = if last { format!("min({v}, {})", all - 1) } else { format!("({v})") };
-                (format!("{v} % {fast}"), format!("{v} / {fast}"))
             };
-            let (f, s) = (format!("({f})"), format!("({s})"));
+            // More threads than vectors: the others fetch the same again and do not write.
+            let s = if only_if.is_some() { format!("(({s}) % {slow})") } else { format!("({s})") };
+            let f = format!("({f})");
             let (k, line) = if self.depth_first { (f, s) } else { (s, f) };
             let mut elements = vec![];
             for j in 0..if self.vectors { 1 } else { 4 } {
@@ -425,7 +413,7 @@ impl Place {
                 Moved::Not if self.along_lines => whole(format!("{base} + {k} * {row} + {line}")),
                 Moved::Not => whole(format!("{base} + {k} * {} + {line}", self.lines)),
             };
-            o.vectors.push(Vector { elements, writes, only_if });
+            o.vectors.push(Vector { elements, writes, only_if: only_if.clone() });
         }
         o
     }
@@ -547,16 +535,12 @@ impl Tiled {
         let y_lines = self.y.vectors || self.y.order == Contiguous::Depth;
         let x = Place::new("x", s.rows, 0, self.x, x_lines, !self.whole_rows);
         let y = Place::new("y", s.cols, s.rows * s.k / 4, self.y, y_lines, !self.whole_cols);
-        // A warp that covers 4 × 8 or 8 × 4 threads reads fewer distinct vectors than one of 2 × 16.
-        let patch =
-            [(4, 8), (8, 4)].into_iter().find(|(down, wide)| across_y % down == 0 && across_x % wide == 0);
-        let (tx, ty) = match patch {
-            Some((down, wide)) if across_x > 8 => {
-                let patches = across_x / wide;
-                let tx = format!("t % {wide} + t / 32 % {patches} * {wide}");
-                (tx, format!("t / {wide} % {down} + t / {} * {down}", 32 * patches))
-            }
-            _ => (format!("t % {across_x}"), format!("t / {across_x}")),
+        // A warp that covers 4 × 8 threads reads fewer distinct vectors than one of 2 × 16.
+        let (tx, ty) = if across_x > 8 && across_y % 4 == 0 {
+            let wide = across_x / 8;
+            (format!("t % 8 + t / 32 % {wide} * 8"), format!("t / 8 % 4 + t / {} * 4", 32 * wide))
+        } else {
+            (format!("t % {across_x}"), format!("t / {across_x}"))
         };
 
         let col_vectors = s.thread_cols / 4;

@@ -154,21 +154,6 @@ pub const TILES: &[TileShape] = &[
     tile(16, 16, 16, 2, 4, 8),
     tile(8, 64, 8, 2, 4, 4),
     tile(8, 32, 8, 2, 4, 8),
-    // Of three times a power of two, where the others leave cores without work.
-    tile(96, 128, 16, 8, 8, 1),
-    tile(128, 96, 16, 8, 8, 1),
-    tile(64, 96, 16, 8, 8, 1),
-    tile(96, 64, 16, 8, 8, 1),
-    tile(64, 96, 16, 8, 8, 2),
-    tile(96, 64, 16, 8, 8, 2),
-    tile(32, 96, 16, 8, 8, 4),
-    tile(96, 32, 16, 8, 8, 4),
-    tile(64, 48, 16, 8, 4, 2),
-    tile(48, 64, 16, 8, 4, 2),
-    tile(32, 48, 16, 4, 4, 2),
-    tile(48, 32, 16, 4, 4, 2),
-    tile(32, 48, 16, 4, 4, 4),
-    tile(48, 32, 16, 4, 4, 4),
 ];
 
 /// Rows and columns of a thread's block in order of preference.
