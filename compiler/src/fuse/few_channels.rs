@@ -215,7 +215,7 @@ impl Conv {
         };
         let (speeds, images) = (&device.speeds, expect.extent(&images));
         let read: f64 = self.from.iter().map(|d| expect.extent(d)).product();
-        let written = images * self.extents(l).iter().product::<i64>() as f64;
+        let written = images * self.extents(l).into_iter().map(|n| n as f64).product::<f64>();
         // Weights that are no constants are copied, too.
         let copies = if matches!(graph.node(self.weights.node).op, Op::Const(_)) { 1.0 } else { 2.0 };
         let copied = (4.0 * read + 2.0 * written) / speeds.bytes_per_cycle()
