@@ -46,6 +46,8 @@ need_drivers() {
     [ -n "$(swiftshader)" ] || install chromium || echo "warning: tests run without SwiftShader" >&2
     VK_DRIVER_FILES="$(lavapipe)"
     [ -z "$(swiftshader)" ] || VK_DRIVER_FILES="$VK_DRIVER_FILES:$(swiftshader)"
+    # LLVM without its optimisations: what lavapipe compiles for tests hardly runs.
+    export GALLIVM_PERF="${GALLIVM_PERF:-nopt}"
     # Loaders before 1.3.207 know the second name only.
     export VK_DRIVER_FILES VK_ICD_FILENAMES="$VK_DRIVER_FILES"
 }
