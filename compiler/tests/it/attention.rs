@@ -156,6 +156,7 @@ fn attention_on_matrix_units() {
     for ((queries, sub_queries, keys), [s, t, d, e], mask, ahead) in [
         ((64, 16, 32), [70, 50, 32, 32], MaskOf::Positions(3, 43), true),
         ((32, 16, 32), [40, 37, 16, 48], MaskOf::Tensor, false),
+        ((64, 16, 64), [130, 200, 64, 64], MaskOf::Positions(3, 43), true),
     ] {
         let matrices = Matrices { queries, sub_queries, keys, ahead, subgroup: 32 };
         let dims: [i64; 5] = [2, s, t, d, e];
