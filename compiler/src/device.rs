@@ -245,8 +245,8 @@ impl Speeds {
         256.0 * self.cores / self.flops_f32
     }
 
-    /// Workgroups of so many that the core has which has most of them. There may be a twentieth more cores than were measured: one too few
-    /// counts a round of workgroups too many.
+    /// The most workgroups that a core gets where so many are shared out. A twentieth more cores are assumed than were measured: one core
+    /// too few counts a round of workgroups too many.
     pub fn per_core(&self, workgroups: f64) -> f64 {
         (workgroups / (1.05 * self.cores)).ceil()
     }

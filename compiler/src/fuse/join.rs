@@ -41,7 +41,7 @@ pub fn join(
     let mut known: FxHashMap<(Dim, Vec<TensorId>, Vec<usize>), usize> = FxHashMap::default();
     let mut small: FxHashMap<(Dim, Vec<usize>), Vec<usize>> = FxHashMap::default();
     for (number, k) in kernels.into_iter().enumerate() {
-        order.place.push(out.len());
+        order.begin(number, out.len());
         let Family::Map(Map { elements }) = &k.family else {
             out.push(k);
             continue;
@@ -78,7 +78,7 @@ pub fn join(
         match joined {
             Some(i) => {
                 absorb(&mut out[i], &k);
-                order.place[number] = i;
+                order.put(number, i);
             }
             None => {
                 candidates.into_iter().for_each(|c| c.push(out.len()));
@@ -96,8 +96,9 @@ struct Order<'a> {
     /// What each kernel reads, in order, and whether others come before it for more than that.
     kernels: Vec<(Vec<TensorId>, bool)>,
     writers: FxHashMap<TensorId, Vec<usize>>,
-    /// Of each kernel that was looked at, where it is now: with those that it was joined with.
+    /// Of each kernel that was looked at, where it is now, and of each place the kernels that were joined there.
     place: Vec<usize>,
+    together: Vec<Vec<usize>>,
 }
 
 impl<'a> Order<'a> {
@@ -111,13 +112,26 @@ impl<'a> Order<'a> {
             reads.dedup();
             all.push((reads, apart(k)));
         }
-        Order { tensors, kernels: all, writers, place: vec![] }
+        Order { tensors, kernels: all, writers, place: vec![], together: vec![] }
+    }
+
+    /// Looks at the next kernel, alone in the last place.
+    fn begin(&mut self, kernel: usize, place: usize) {
+        self.place.push(place);
+        self.together.truncate(place);
+        self.together.push(vec![kernel]);
+    }
+
+    /// Puts the kernel that is looked at into an earlier place.
+    fn put(&mut self, kernel: usize, place: usize) {
+        self.place[kernel] = place;
+        self.together[place].push(kernel);
     }
 
     /// What the kernels in one place read.
     fn reads_at(&self, place: usize) -> Vec<TensorId> {
-        let all = self.place.iter().zip(&self.kernels).filter(|(p, _)| **p == place);
-        let mut reads: Vec<TensorId> = all.flat_map(|(_, k)| &k.0).copied().collect();
+        let mut reads: Vec<TensorId> =
+            self.together[place].iter().flat_map(|k| &self.kernels[*k].0).copied().collect();
         reads.sort_unstable();
         reads.dedup();
         reads
@@ -138,14 +152,14 @@ impl<'a> Order<'a> {
             };
             for w in writers {
                 // Kernels that were joined come after what each of them reads.
-                let at = self.place.get(*w);
-                let together = (0..self.place.len()).filter(|k| at == Some(&self.place[*k]));
-                for k in together.chain(at.is_none().then_some(*w)) {
-                    if !seen.insert(k) {
+                let at = self.place.get(*w).copied();
+                let together = at.map_or(std::slice::from_ref(w), |at| &self.together[at]);
+                for k in together {
+                    if !seen.insert(*k) {
                         continue;
                     }
-                    let (reads, more) = &self.kernels[k];
-                    if at == Some(&place) || *more || seen.len() > MOST_LOOKED_AT {
+                    let (reads, more) = &self.kernels[*k];
+                    if at == Some(place) || *more || seen.len() > MOST_LOOKED_AT {
                         return true;
                     }
                     left.extend(reads);

@@ -4,7 +4,6 @@ use crate::gpu::gemv::elements;
 use crate::gpu::*;
 use std::collections::BTreeMap;
 use wgfc_codegen_templates::attention::{Matrices, Stream, Tiles};
-use wgfc_compiler::DeviceProfile;
 use wgfc_compiler::kernel::*;
 use wgfc_ir::{BinaryOp, DType, Dim, Poly, Scalar};
 
@@ -160,14 +159,7 @@ fn attention_on_matrix_units() {
     ] {
         let matrices = Matrices { queries, sub_queries, keys, ahead, subgroup: 32 };
         let dims: [i64; 5] = [2, s, t, d, e];
-        let mut case = Case::new(&[]);
-        case.profile = DeviceProfile {
-            max_workgroup_bytes: 48 << 10,
-            f16: true,
-            subgroup: Some(32),
-            cooperative_matrix: true,
-            ..DeviceProfile::default()
-        };
+        let mut case = Case::on_matrix_units();
         let (kernel, tensors) = attention_kernel(&mut case, DType::F16, dims.map(Dim::from), mask);
         let [tq, tk, tv, tm, to] = tensors;
         let at = |i: usize, j: usize| match mask {

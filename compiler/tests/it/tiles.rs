@@ -3,7 +3,6 @@
 use crate::gpu::gemv::*;
 use crate::gpu::*;
 use std::collections::BTreeMap;
-use wgfc_compiler::DeviceProfile;
 use wgfc_compiler::emit::EmittedKernel;
 use wgfc_compiler::kernel::*;
 use wgfc_compiler::schedule::products::problem::{Problem, problem};
@@ -125,19 +124,6 @@ fn every_window() {
     }
 }
 
-/// A case for a device with matrix units.
-fn on_units() -> Case {
-    let mut case = Case::new(&[]);
-    case.profile = DeviceProfile {
-        max_workgroup_bytes: 48 << 10,
-        f16: true,
-        subgroup: Some(32),
-        cooperative_matrix: true,
-        ..DeviceProfile::default()
-    };
-    case
-}
-
 /// Every shape is written and validated for a device with matrix units, and runs on those there are.
 #[test]
 fn products_on_matrix_units() {
@@ -145,7 +131,14 @@ fn products_on_matrix_units() {
     for (i, shape) in COOPERATIVE.iter().enumerate() {
         for (j, d) in [[1, 64, 128, 64], [2, 40, 72, 200], [1, 136, 264, 896]].into_iter().enumerate() {
             let l = LAYOUTS[(i + j) % 4];
-            check_typed_product(&gpus, on_units(), DType::F16, fixed(d), l, Some(Shape::Cooperative(*shape)));
+            check_typed_product(
+                &gpus,
+                Case::on_matrix_units(),
+                DType::F16,
+                fixed(d),
+                l,
+                Some(Shape::Cooperative(*shape)),
+            );
         }
     }
 }
@@ -160,7 +153,7 @@ fn products_on_units_written_out() {
         let d = fixed(dims[i / 3 % 3]);
         check_typed_product(
             &gpus,
-            on_units(),
+            Case::on_matrix_units(),
             DType::F16,
             d,
             LAYOUTS[i % 4],

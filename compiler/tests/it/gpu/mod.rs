@@ -102,6 +102,17 @@ impl Case {
             expect: Expected::default(),
         }
     }
+    /// For a device with matrix units.
+    pub fn on_matrix_units() -> Case {
+        let profile = DeviceProfile {
+            max_workgroup_bytes: 48 << 10,
+            f16: true,
+            subgroup: Some(32),
+            cooperative_matrix: true,
+            ..DeviceProfile::default()
+        };
+        Case { profile, ..Case::new(&[]) }
+    }
     pub fn tensor(&mut self, shape: &[Dim], kind: TensorKind) -> TensorId {
         self.typed(DType::F32, shape, kind)
     }

@@ -1,29 +1,35 @@
 //! Products and attention on matrix units for adapters without them.
 
-/// The text of a product on matrix units of subgroups of 32, with the units' operations written out: of a block of 16 × 16
-/// sums each invocation has eight neighbours of a row, and a factor is where in workgroup memory it was read.
-pub fn written_out(wgsl: &str) -> String {
-    let mut out = String::new();
+/// What all kernels on matrix units need in place of them: of a block of 16 × 16 sums each invocation has eight neighbours of a row.
+const SUMS: &str = "
+struct Sums { low: vec4<f32>, high: vec4<f32> }
+struct Part { at: i32, pitch: i32, rows: bool }
+fn keep(lane: i32, sums: Sums, at: i32, pitch: i32) {
+    strip[at + lane / 2 * pitch + lane % 2 * 2] = sums.low;
+    strip[at + lane / 2 * pitch + lane % 2 * 2 + 1] = sums.high;
+}
+";
+
+/// What stands in a line between two texts.
+fn between<'l>(line: &'l str, from: &str, to: &str) -> &'l str {
+    let (_, rest) = line.split_once(from).unwrap();
+    rest.split_once(to).unwrap().0
+}
+
+/// The text with matrix units of subgroups of 32 written out; `own` gives what stands in place of a line of one kind of kernel.
+fn lines_written_out(wgsl: &str, own: &dyn Fn(&str) -> Option<String>) -> String {
+    let (mut enabled, mut out) = (String::new(), String::new());
     for line in wgsl.lines().filter(|l| !l.starts_with("enable wgpu") && !l.starts_with("enable subgroups")) {
-        let between = |from: &str, to: &str| {
-            let (_, rest) = line.split_once(from).unwrap();
-            rest.split_once(to).unwrap().0
-        };
-        let new = if line.contains("coop_mat16x16<f32, C>()") {
+        let new = if let Some(new) = own(line) {
+            new
+        } else if line.contains("coop_mat16x16<f32, C>()") {
             line.replace("coop_mat16x16<f32, C>()", "Sums()")
-        } else if line.contains("coopLoad") {
-            let rows = line.contains("coopLoadT");
-            format!(
-                "let {} = Part({}, {}, {rows});",
-                between("let ", " ="),
-                between("_tile[", "], "),
-                between("], ", "u);")
-            )
         } else if line.contains("coopMultiplyAdd") {
             line.replace("coopMultiplyAdd(", "multiply_add(i32(invocation), ")
         } else if line.contains("coopStoreT") {
-            let sums = between("coopStoreT(", ",");
-            format!("keep(i32(invocation), {sums}, {}, {});", between("strip[", "], "), between("], ", "u);"))
+            let sums = between(line, "coopStoreT(", ",");
+            let (at, pitch) = (between(line, "strip[", "], "), between(line, "], ", "u);"));
+            format!("keep(i32(invocation), {sums}, {at}, {pitch});")
         } else if line.contains("@builtin(subgroup_id)") {
             "@builtin(local_invocation_index) flat: u32,".into()
         } else if line.contains("@builtin(subgroup_invocation_id)") {
@@ -33,12 +39,23 @@ pub fn written_out(wgsl: &str) -> String {
         } else {
             line.into()
         };
-        out.push_str(&new);
-        out.push('\n');
+        // What is enabled stands before all else.
+        let to = if new.starts_with("enable") { &mut enabled } else { &mut out };
+        to.push_str(&new);
+        to.push('\n');
     }
-    out + "
-struct Sums { low: vec4<f32>, high: vec4<f32> }
-struct Part { at: i32, pitch: i32, rows: bool }
+    enabled + &out + SUMS
+}
+
+/// The text of a product on matrix units, with the units' operations written out: a factor is where in workgroup memory it was read.
+pub fn written_out(wgsl: &str) -> String {
+    let load = |line: &str| {
+        let rows = line.contains("coopLoadT");
+        let (name, at) = (between(line, "let ", " ="), between(line, "_tile[", "], "));
+        format!("let {name} = Part({at}, {}, {rows});", between(line, "], ", "u);"))
+    };
+    lines_written_out(wgsl, &|line| line.contains("coopLoad").then(|| load(line)))
+        + "
 fn place(p: Part, row: i32, col: i32) -> i32 {
     return p.at * 4 + select(col * p.pitch * 4 + row, row * p.pitch * 4 + col, p.rows);
 }
@@ -60,60 +77,38 @@ fn multiply_add(lane: i32, x: Part, y: Part, sums: Sums) -> Sums {
     }
     return all;
 }
-fn keep(lane: i32, sums: Sums, at: i32, pitch: i32) {
-    strip[at + lane / 2 * pitch + lane % 2 * 2] = sums.low;
-    strip[at + lane / 2 * pitch + lane % 2 * 2 + 1] = sums.high;
-}
 "
 }
 
-/// The text of attention on matrix units of subgroups of 32 in workgroups of so many invocations, likewise. Queries and probabilities are
-/// copied when they are loaded, as others take their place; what invocations of a subgroup exchange goes through workgroup memory.
+/// The text of attention on matrix units in workgroups of so many invocations, likewise. Queries and probabilities are copied when they are
+/// loaded, as others take their place; what invocations of a subgroup exchange goes through workgroup memory.
 pub fn attention_written_out(wgsl: &str, threads: u32) -> String {
-    let mut out = format!("var<workgroup> exchanged: array<f32, {threads}>;\n");
-    for line in wgsl.lines().filter(|l| !l.starts_with("enable wgpu") && !l.starts_with("enable subgroups")) {
-        let between = |from: &str, to: &str| {
-            let (_, rest) = line.split_once(from).unwrap();
-            rest.split_once(to).unwrap().0
-        };
-        let new = if line.contains("coop_mat16x16<f32, C>()") {
-            line.replace("coop_mat16x16<f32, C>()", "Sums()")
-        } else if line.contains("coopLoad") {
-            let (array, rest) = line.split_once("(&").unwrap().1.split_once('[').unwrap();
-            let (at, pitch) = rest.split_once("], ").unwrap();
-            let (name, pitch, rows) = (between("let ", " ="), between_end(pitch), line.contains("coopLoadT"));
-            if line.contains("<f16, A>") {
-                assert!(rows, "{line}");
-                format!("let {name} = row_of_{array}(i32(invocation), {at}, {pitch});")
-            } else {
-                assert_eq!(array, "tile");
-                format!("let {name} = Part({at}, {pitch}, {rows});")
-            }
-        } else if line.contains("coopMultiplyAdd") {
-            line.replace("coopMultiplyAdd(", "multiply_add(i32(invocation), ")
-        } else if line.contains("coopStoreT") {
-            let sums = between("coopStoreT(", ",");
-            format!("keep(i32(invocation), {sums}, {}, {});", between("strip[", "], "), between("], ", "u);"))
-        } else if line.contains("subgroupShuffleXor") {
-            let value = between("subgroupShuffleXor(", ", 16u)");
-            let read = line.replace(&format!("subgroupShuffleXor({value}, 16u)"), "exchanged[local ^ 16u]");
-            format!("exchanged[local] = {value};\nworkgroupBarrier();\n{read}\nworkgroupBarrier();")
-        } else if line.contains("@builtin(subgroup_id)") {
-            "@builtin(local_invocation_index) flat: u32,".into()
-        } else if line.contains("@builtin(subgroup_invocation_id)") {
-            continue;
-        } else if line.contains("let local = subgroup") {
-            "let local = flat; let subgroup = flat / 32u; let invocation = flat % 32u;".into()
-        } else {
-            line.into()
-        };
-        // What is enabled stands before all else.
-        if new.starts_with("enable") { out.insert_str(0, &(new + "\n")) } else { out += &(new + "\n") }
-    }
-    out + "
-struct Sums { low: vec4<f32>, high: vec4<f32> }
+    let load = |line: &str| {
+        let (array, rest) = line.split_once("(&").unwrap().1.split_once('[').unwrap();
+        let (at, pitch) = rest.split_once("], ").unwrap();
+        let (name, pitch, rows) =
+            (between(line, "let ", " ="), between_end(pitch), line.contains("coopLoadT"));
+        if line.contains("<f16, A>") {
+            assert!(rows, "{line}");
+            return format!("let {name} = row_of_{array}(i32(invocation), {at}, {pitch});");
+        }
+        assert_eq!(array, "tile");
+        format!("let {name} = Part({at}, {pitch}, {rows});")
+    };
+    let shuffle = |line: &str| {
+        let value = between(line, "subgroupShuffleXor(", ", 16u)");
+        let read = line.replace(&format!("subgroupShuffleXor({value}, 16u)"), "exchanged[local ^ 16u]");
+        format!("exchanged[local] = {value};\nworkgroupBarrier();\n{read}\nworkgroupBarrier();")
+    };
+    let own = |line: &str| match () {
+        () if line.contains("coopLoad") => Some(load(line)),
+        () if line.contains("subgroupShuffleXor") => Some(shuffle(line)),
+        () => None,
+    };
+    lines_written_out(wgsl, &own)
+        + &format!("var<workgroup> exchanged: array<f32, {threads}>;\n")
+        + "
 struct Row { values: array<f32, 16> }
-struct Part { at: i32, pitch: i32, rows: bool }
 fn row_of_tile(lane: i32, at: i32, pitch: i32) -> Row {
     var row: Row;
     for (var k = 0; k < 16; k++) {
@@ -144,10 +139,6 @@ fn multiply_add(lane: i32, x: Row, y: Part, sums: Sums) -> Sums {
         all.high += row.values[k] * four(y, k, lane % 2 * 8 + 4);
     }
     return all;
-}
-fn keep(lane: i32, sums: Sums, at: i32, pitch: i32) {
-    strip[at + lane / 2 * pitch + lane % 2 * 2] = sums.low;
-    strip[at + lane / 2 * pitch + lane % 2 * 2 + 1] = sums.high;
 }
 "
 }
