@@ -115,7 +115,7 @@ fn classes_come_as_often_as_they_are_likely() {
     }
 }
 
-/// They are searched then.
+/// With many samples of many classes, for which the sums of probabilities are searched.
 #[test]
 fn many_classes_come_as_often_as_they_are_likely() {
     let likely = |class: usize| match class {

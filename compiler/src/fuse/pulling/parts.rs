@@ -1,0 +1,79 @@
+//! The parts of attention's keys, put together.
+
+use super::{Puller, Resolver, flat_offset};
+use crate::kernel::{Expr, ExprId, TensorId};
+use wgfc_ir::{BinaryOp, DType, Poly, TensorType, UnaryOp};
+
+/// What attention leaves of each part of its keys.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Parts {
+    /// How many parts.
+    pub count: u32,
+    /// `Σₜ exp(score − highest)·v`, the parts along a new last axis.
+    pub sums: TensorId,
+    /// The highest score and `Σₜ exp(score − highest)`, shape `[…, s, parts, 2]`.
+    pub scales: TensorId,
+}
+
+impl<R: Resolver> Puller<'_, R> {
+    /// `Σ wᵢ·sumᵢ / Σ wᵢ·totalᵢ` with `wᵢ = exp(highestᵢ − the highest of all)`.
+    pub(super) fn join_parts(
+        &mut self,
+        parts: &Parts,
+        ty: &TensorType,
+        index: &[Poly],
+        guard: Option<ExprId>,
+    ) -> ExprId {
+        let count = i64::from(parts.count);
+        let all: Vec<[ExprId; 3]> =
+            (0..count).map(|i| self.part(parts, ty, index, &Poly::constant(i), guard)).collect();
+        let mut top = all[0][1];
+        for part in &all[1..] {
+            top = self.binary(BinaryOp::Max, top, part[1]);
+        }
+        let (mut sum, mut total) = (self.f32(0.0), self.f32(0.0));
+        for [s, highest, t] in all {
+            let [s, t] = self.weighted(highest, top, [s, t]);
+            sum = self.binary(BinaryOp::Add, sum, s);
+            total = self.binary(BinaryOp::Add, total, t);
+        }
+        self.over_total(sum, total, ty.dtype)
+    }
+
+    /// Of part `part` the sum, the highest score and the total.
+    pub fn part(
+        &mut self,
+        parts: &Parts,
+        ty: &TensorType,
+        index: &[Poly],
+        part: &Poly,
+        guard: Option<ExprId>,
+    ) -> [ExprId; 3] {
+        let count = i64::from(parts.count);
+        let element = &(&self.offset(ty, index) * count) + part;
+        let outer = index.len().saturating_sub(1);
+        let row = &flat_offset(&ty.shape[..outer], &index[..outer], &self.domain) * (2 * count);
+        let row = &row + &(part * 2);
+        let mut load = |tensor, offset| self.push(Expr::Load { tensor, offset, guard }, DType::F32);
+        let sum = load(parts.sums, element);
+        let highest = load(parts.scales, row.clone());
+        [sum, highest, load(parts.scales, &row + &Poly::constant(1))]
+    }
+
+    /// What a part adds where the highest score of all is `top`: values times `exp(highest − top)`.
+    pub fn weighted(&mut self, highest: ExprId, top: ExprId, values: [ExprId; 2]) -> [ExprId; 2] {
+        let least = self.f32(-200.0);
+        let below = self.binary(BinaryOp::Sub, highest, top);
+        let below = self.binary(BinaryOp::Max, below, least);
+        let weight = self.unary(UnaryOp::Exp, below);
+        values.map(|v| self.binary(BinaryOp::Mul, weight, v))
+    }
+
+    /// The result of sums over all parts.
+    pub fn over_total(&mut self, sum: ExprId, total: ExprId, to: DType) -> ExprId {
+        let tiny = self.f32(1e-30);
+        let total = self.binary(BinaryOp::Max, total, tiny);
+        let r = self.binary(BinaryOp::Div, sum, total);
+        self.cast(r, to)
+    }
+}
