@@ -21,6 +21,8 @@ use wgfc_ir::{Atom, Contract, DType, Dim, Graph, NodeId, Op, Poly, Scalar, Value
 const EIGHT: i64 = FETCH as i64;
 /// The part of the estimated time that must be saved at least: estimates are no better.
 const LEAST_GAIN: f64 = 0.15;
+/// Strides, dilations and extents of windows are looked at up to this: what they are multiplied to fits 64 bits.
+const MOST: i64 = 1 << 20;
 
 /// An axis along which windows lie.
 #[derive(Clone, Copy, Debug)]
@@ -127,17 +129,19 @@ impl Conv {
                 [(v, 1)] if first == 0 && shape[v] == from[axis] => {
                     channels.push((axis, v, shape[v].as_const()?));
                 }
-                [(a, s), (b, d)] if s > 0 && d > 0 && summed(a) != summed(b) => {
+                [(a, s), (b, d)]
+                    if (1..=MOST).contains(&s) && (1..=MOST).contains(&d) && summed(a) != summed(b) =>
+                {
                     let ((place, stride), (within, dilation)) =
                         if summed(b) { ((a, s), (b, d)) } else { ((b, d), (a, s)) };
                     windows.push(Window {
                         axis,
                         place,
                         stride,
-                        places: shape[place].as_const().filter(|n| *n > 0)?,
+                        places: shape[place].as_const().filter(|n| (1..=MOST).contains(n))?,
                         within,
                         dilation,
-                        elements: shape[within].as_const().filter(|n| *n > 0)?,
+                        elements: shape[within].as_const().filter(|n| (1..=MOST).contains(n))?,
                         first,
                     });
                 }
