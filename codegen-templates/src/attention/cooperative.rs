@@ -1,6 +1,6 @@
 //! Attention on matrix units (WGSL's `coop_mat`, an extension of wgpu's).
 
-use super::Problem;
+use super::{Problem, Window, WindowSlots};
 use crate::{Local, RenderError, Template, render};
 use serde::Serialize;
 
@@ -61,8 +61,10 @@ impl Matrices {
         (self.keys + STRIP_PAD) / 4
     }
     /// Bytes of workgroup memory.
-    pub const fn workgroup_bytes(self, d: u32, e: u32) -> u32 {
-        self.tile_len(d, e) * 8 + self.queries * (self.strip_pitch() * 16 + (self.keys + PAD) * 2)
+    pub const fn workgroup_bytes(self, d: u32, e: u32, again: bool) -> u32 {
+        self.tile_len(d, e) * 8
+            + self.queries * (self.strip_pitch() * 16 + (self.keys + PAD) * 2)
+            + if again { 16 } else { 0 }
     }
 }
 
@@ -75,6 +77,8 @@ pub struct Cooperative {
     pub matrices: Matrices,
     /// The width of queries and keys.
     pub depth: u32,
+    /// Which keys a block of queries may see.
+    pub window: Window,
     /// `store` takes a `vec4<f32>` of neighbouring columns, which `e` counts by.
     pub store_vectors: bool,
 }
@@ -103,6 +107,8 @@ struct Columns {
 struct CooperativeSlots<'a> {
     #[serde(flatten)]
     problem: &'a Problem,
+    #[serde(flatten)]
+    window: WindowSlots,
     queries: u32,
     keys: u32,
     depth: u32,
@@ -132,14 +138,14 @@ impl Template for CooperativeSlots<'_> {
 impl Cooperative {
     /// Bytes of workgroup memory.
     pub fn workgroup_bytes(&self) -> u32 {
-        self.matrices.workgroup_bytes(self.depth, self.problem.e)
+        self.matrices.workgroup_bytes(self.depth, self.problem.e, self.window.again)
     }
     /// The module's text.
     ///
     /// # Errors
     /// A defect of the template.
     pub fn render(&self) -> Result<String, RenderError> {
-        let Cooperative { problem, matrices, depth, store_vectors } = self;
+        let Cooperative { problem, matrices, depth, window, store_vectors } = self;
         let Matrices { queries, sub_queries, keys, ahead, subgroup } = *matrices;
         let (d, e, threads) = (*depth, problem.e, matrices.threads());
         let (key_pitch, value_pitch) = ((d + PAD) / 4, (e + PAD) / 4);
@@ -168,6 +174,7 @@ impl Cooperative {
         }
         render(&CooperativeSlots {
             problem,
+            window: window.slots(),
             queries,
             keys,
             depth: d,

@@ -138,9 +138,11 @@ pub(super) fn emit(
             if !matrices.fits(depth, width) || roots.iter().any(|r| r.len() != 8) {
                 return Err(Diagnostic::internal(format!("{matrices:?} does not fit the queries and keys")));
             }
+            let window = seen(&mut module, &top, &window, *empty_is_zero)?;
             module.uses_f16 = true;
             module.subgroup = Some(matrices.subgroup);
-            let a = Cooperative { problem: problem(&module), matrices, depth, store_vectors: vectors };
+            let a =
+                Cooperative { problem: problem(&module), matrices, depth, window, store_vectors: vectors };
             let groups = &s.ceil_div(i64::from(matrices.queries)) * batch;
             (a.render(), matrices.threads(), a.workgroup_bytes(), groups)
         }

@@ -6,6 +6,10 @@ use naga::valid::{Capabilities, ValidationFlags, Validator};
 use naga::{AddressSpace, Handle, Module, ScalarKind, StorageAccess, Type, TypeInner};
 use wgfc_ir::program::Access;
 
+const MATRIX_UNITS: &str = "wgpu-cooperative-matrix";
+/// Bytes of which the address of a matrix that is loaded or stored is a multiple, as Vulkan asks of `OpCooperativeMatrixLoadKHR`.
+const MATRIX_ALIGNMENT: u32 = 16;
+
 /// Parses and validates a kernel with the least capabilities it claims.
 ///
 /// # Errors
@@ -22,7 +26,7 @@ pub fn check(k: &EmittedKernel) -> Result<(), Diagnostic> {
         capabilities |= match f.as_str() {
             "shader-f16" => Capabilities::SHADER_FLOAT16,
             "subgroups" => Capabilities::SUBGROUP,
-            "wgpu-cooperative-matrix" => Capabilities::COOPERATIVE_MATRIX,
+            MATRIX_UNITS => Capabilities::COOPERATIVE_MATRIX,
             f => return Err(fail(format!("unknown feature `{f}`"))),
         };
     }
@@ -57,7 +61,15 @@ pub fn check(k: &EmittedKernel) -> Result<(), Diagnostic> {
             (AddressSpace::WorkGroup, None) if has_bool(&module, v.ty) => {
                 return Err(fail(format!("variable {:?} keeps bools in workgroup memory", v.name)));
             }
-            (AddressSpace::WorkGroup, None) => workgroup += module.types[v.ty].inner.size(module.to_ctx()),
+            (AddressSpace::WorkGroup, None) => {
+                let size = module.types[v.ty].inner.size(module.to_ctx());
+                // Matrices are loaded from multiples of 16 bytes, and drivers put variables one behind the other.
+                if !size.is_multiple_of(MATRIX_ALIGNMENT) && k.features.iter().any(|f| f == MATRIX_UNITS) {
+                    let what = format!("variable {:?} has {size} bytes of workgroup memory", v.name);
+                    return Err(fail(format!("{what}, no multiple of {MATRIX_ALIGNMENT}, beside matrices")));
+                }
+                workgroup += size;
+            }
             (AddressSpace::Private, None) => {}
             _ => return Err(fail(format!("variable {:?} is unexpected", v.name))),
         }
@@ -87,6 +99,38 @@ fn has_bool(module: &Module, ty: Handle<Type>) -> bool {
 mod tests {
     use super::*;
 
+    /// What is said of a kernel with one variable in workgroup memory.
+    fn said(ty: &str, features: &[&str]) -> String {
+        let wgsl = format!(
+            "struct Pair {{ at: i32, found: bool }}
+            var<workgroup> kept: {ty};
+            var<private> own: array<bool, 2>;
+            @compute @workgroup_size(1) fn main() {{}}"
+        );
+        let kernel = EmittedKernel {
+            family: "row",
+            wgsl,
+            workgroup_size: [1; 3],
+            bindings: vec![],
+            uses_dims: false,
+            workgroup_bytes: 64,
+            features: features.iter().map(|f| (*f).into()).collect(),
+            subgroup_size: None,
+            workgroups: std::array::from_fn(|_| wgfc_ir::Dim::ONE),
+        };
+        check(&kernel).err().map(|e| e.to_string()).unwrap_or_default()
+    }
+
+    #[test]
+    fn variables_beside_matrices_are_multiples_of_what_these_are_aligned_to() {
+        for (ty, refused) in
+            [("atomic<u32>", true), ("array<vec2<f32>, 3>", true), ("array<atomic<u32>, 4>", false)]
+        {
+            assert_eq!(said(ty, &[MATRIX_UNITS]).contains("no multiple of 16"), refused, "{ty}");
+            assert_eq!(said(ty, &[]), "", "{ty}");
+        }
+    }
+
     #[test]
     fn bools_are_kept_out_of_workgroup_memory() {
         for (ty, refused) in [
@@ -97,25 +141,8 @@ mod tests {
             ("array<u32, 4>", false),
             ("vec4<f32>", false),
         ] {
-            let wgsl = format!(
-                "struct Pair {{ at: i32, found: bool }}
-                var<workgroup> kept: {ty};
-                var<private> own: array<bool, 2>;
-                @compute @workgroup_size(1) fn main() {{}}"
-            );
-            let kernel = EmittedKernel {
-                family: "row",
-                wgsl,
-                workgroup_size: [1; 3],
-                bindings: vec![],
-                uses_dims: false,
-                workgroup_bytes: 64,
-                features: vec![],
-                subgroup_size: None,
-                workgroups: std::array::from_fn(|_| wgfc_ir::Dim::ONE),
-            };
-            let said = check(&kernel).err().map(|e| e.to_string());
-            assert_eq!(said.as_ref().is_some_and(|s| s.contains("keeps bools")), refused, "{ty}: {said:?}");
+            let said = said(ty, &[]);
+            assert_eq!(said.contains("keeps bools"), refused, "{ty}: {said}");
         }
     }
 }

@@ -79,12 +79,19 @@ struct Problem {
     d: Option<u32>,
     e: u32,
     bounded: bool,
+    again: bool,
 }
 
 impl Problem {
     fn of(kernel: &Kernel, k: &kernel::Attention) -> Problem {
+        let window = Window::of(kernel);
         let width = |d: &Dim| d.as_const().and_then(|d| u32::try_from(d).ok()).filter(|d| *d > 0);
-        Problem { d: width(&k.d), e: width(&k.e).unwrap_or(1), bounded: Window::of(kernel).is_bounded() }
+        Problem {
+            d: width(&k.d),
+            e: width(&k.e).unwrap_or(1),
+            bounded: window.is_bounded(),
+            again: window.again(k.empty_is_zero),
+        }
     }
     /// All blocks of queries that a device can run.
     fn tiled(&self, device: &DeviceProfile) -> Vec<Tiled> {
@@ -343,7 +350,7 @@ fn cooperative(kernel: &Kernel, k: &kernel::Attention, p: &Problem, cx: &Context
             let m = Matrices { queries: *queries, sub_queries: *sub_queries, keys: *keys, ahead, subgroup };
             let fits = m.fits(d, e)
                 && m.threads() <= device.max_invocations
-                && m.workgroup_bytes(d, e) <= device.max_workgroup_bytes
+                && m.workgroup_bytes(d, e, p.again) <= device.max_workgroup_bytes
                 && !(ahead && m.loads(d, e) > MOST_AHEAD);
             out.extend(fits.then_some(m));
         }
@@ -358,7 +365,8 @@ fn on_matrix_units(g: &Matrices, k: &kernel::Attention, p: &Problem, cx: &Contex
     let (d, e) = (p.d.map_or(64.0, f64::from), f64::from(p.e));
     let [queries, sub_queries, keys, threads] =
         [g.queries, g.sub_queries, g.keys, g.threads()].map(f64::from);
-    let steps = (t / keys).ceil();
+    let seen = if p.bounded { (t / 2.0 + queries / 2.0).min(t) } else { t };
+    let steps = (seen / keys).ceil();
     let workgroups = batch * (s / queries).ceil();
     let matrix_products = 128.0 * speeds.flops_matrix / speeds.flops_f32;
     let products = queries * keys * (d + e) / matrix_products;
@@ -369,7 +377,7 @@ fn on_matrix_units(g: &Matrices, k: &kernel::Attention, p: &Problem, cx: &Contex
     let loads = keys * (d + e) * if g.ahead { 0.05 } else { 0.1 };
     let step = products + reads + softmax + loads + BARRIERS;
     let per_core = speeds.per_core(workgroups);
-    let bytes = g.workgroup_bytes(p.d.unwrap_or(0), p.e);
+    let bytes = g.workgroup_bytes(p.d.unwrap_or(0), p.e, p.again);
     let resident = (MATRIX_BYTES / f64::from(bytes)).floor().max(1.0);
     let warps = per_core.min(resident) * threads / 32.0;
     let busy = steps * step * (WARPS / 2.0 / warps).max(1.0).powf(FEW_POWER) + queries * (d + e) / 16.0;
