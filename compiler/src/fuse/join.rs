@@ -36,7 +36,7 @@ pub fn join(
     let overwrites =
         |w: TensorId| matches!(&tensors[w].kind, TensorKind::State { state, .. } if read.contains(state));
     let apart = |k: &Kernel| k.writes().iter().any(|w| shared.contains(w) || overwrites(*w));
-    let mut order = Order::of(&kernels, tensors, &apart);
+    let mut order = Order::of(&kernels, tensors, computed, &apart);
     let mut out: Vec<Kernel> = vec![];
     let mut known: FxHashMap<(Dim, Vec<TensorId>, Vec<usize>), usize> = FxHashMap::default();
     let mut small: FxHashMap<(Dim, Vec<usize>), Vec<usize>> = FxHashMap::default();
@@ -58,7 +58,9 @@ pub fn join(
         let symbols = (0..computed.len()).filter(|i| symbols.contains(&computed[*i].0)).collect();
         let key = (elements.clone(), reads, symbols);
         let fits = |i: usize, reads: usize| reads + out[i].writes().len() + writes.len() <= max_buffers;
-        let same = known.get(&key).copied().filter(|i| fits(*i, key.1.len()));
+        // What was joined since may read more.
+        let same = known.get(&key).copied();
+        let same = same.filter(|i| fits(*i, key.1.len()) && order.reads_at(*i).len() == key.1.len());
         let is_small = elements.as_const().is_some_and(|n| n <= little);
         let candidates = is_small.then(|| small.entry((key.0.clone(), key.2.clone())).or_default());
         let joined = same.or_else(|| {
@@ -90,11 +92,20 @@ pub fn join(
     out
 }
 
+/// Why others come before a kernel.
+struct Before {
+    /// What it reads, in order.
+    reads: Vec<TensorId>,
+    /// What the symbols that it uses are computed to.
+    symbols: Vec<TensorId>,
+    /// For more than that.
+    more: bool,
+}
+
 /// What comes before what.
 struct Order<'a> {
     tensors: &'a [KernelTensor],
-    /// What each kernel reads, in order, and whether others come before it for more than that.
-    kernels: Vec<(Vec<TensorId>, bool)>,
+    kernels: Vec<Before>,
     writers: FxHashMap<TensorId, Vec<usize>>,
     /// Of each kernel that was looked at, where it is now, and of each place the kernels that were joined there.
     place: Vec<usize>,
@@ -102,7 +113,12 @@ struct Order<'a> {
 }
 
 impl<'a> Order<'a> {
-    fn of(kernels: &[Kernel], tensors: &'a [KernelTensor], apart: &dyn Fn(&Kernel) -> bool) -> Order<'a> {
+    fn of(
+        kernels: &[Kernel],
+        tensors: &'a [KernelTensor],
+        computed: &[(Arc<str>, TensorId)],
+        apart: &dyn Fn(&Kernel) -> bool,
+    ) -> Order<'a> {
         let mut writers: FxHashMap<TensorId, Vec<usize>> = FxHashMap::default();
         let mut all = vec![];
         for (i, k) in kernels.iter().enumerate() {
@@ -110,7 +126,9 @@ impl<'a> Order<'a> {
             let mut reads = k.reads();
             reads.sort_unstable();
             reads.dedup();
-            all.push((reads, apart(k)));
+            let used = if computed.is_empty() { BTreeSet::new() } else { k.symbols() };
+            let symbols = computed.iter().filter(|(s, _)| used.contains(s)).map(|(_, t)| *t).collect();
+            all.push(Before { reads, symbols, more: apart(k) });
         }
         Order { tensors, kernels: all, writers, place: vec![], together: vec![] }
     }
@@ -131,7 +149,7 @@ impl<'a> Order<'a> {
     /// What the kernels in one place read.
     fn reads_at(&self, place: usize) -> Vec<TensorId> {
         let mut reads: Vec<TensorId> =
-            self.together[place].iter().flat_map(|k| &self.kernels[*k].0).copied().collect();
+            self.together[place].iter().flat_map(|k| &self.kernels[*k].reads).copied().collect();
         reads.sort_unstable();
         reads.dedup();
         reads
@@ -158,11 +176,11 @@ impl<'a> Order<'a> {
                     if !seen.insert(*k) {
                         continue;
                     }
-                    let (reads, more) = &self.kernels[*k];
+                    let Before { reads, symbols, more } = &self.kernels[*k];
                     if at == Some(place) || *more || seen.len() > MOST_LOOKED_AT {
                         return true;
                     }
-                    left.extend(reads);
+                    left.extend(reads.iter().chain(symbols));
                 }
             }
         }
