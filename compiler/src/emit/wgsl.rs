@@ -281,7 +281,9 @@ impl<'a> Module<'a> {
                     Reg::F32 => super::ops::inverses(body, *op, *a, *b),
                     _ => (*op, *a, *b),
                 };
-                if let Some((small, offset)) = small_difference(body, op, a, b) {
+                if let Some((small, offset)) = small_difference(body, op, a, b)
+                    && !self.scaled_by_constant(id)
+                {
                     let small = self.value(s, small)?;
                     return Ok(Text::Compound(format!("bitcast<f32>({small} | 0x4b000000u) - {offset}.0f")));
                 }
@@ -342,6 +344,16 @@ impl<'a> Module<'a> {
         body.dtype(id).reg() == Reg::F32
             && !self.is_const(id)
             && [UnaryOp::Sin, UnaryOp::Cos].iter().all(|op| body.find(&Expr::Unary(*op, id)).is_some())
+    }
+
+    /// Whether something is multiplied or divided by a constant: drivers may make `(x - a) * c` the sum `x * c - a * c`, which a large `a` makes inexact.
+    fn scaled_by_constant(&self, id: ExprId) -> bool {
+        let constant = |other: ExprId| self.is_const(other);
+        self.kernel.body.iter().any(|(_, e, _)| match e {
+            Expr::Binary(BinaryOp::Mul, a, b) => *a == id && constant(*b) || *b == id && constant(*a),
+            Expr::Binary(BinaryOp::Div, a, b) => *a == id && constant(*b),
+            _ => false,
+        })
     }
 
     fn is_const(&self, id: ExprId) -> bool {
