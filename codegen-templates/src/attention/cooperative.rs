@@ -79,6 +79,8 @@ pub struct Cooperative {
     pub depth: u32,
     /// Which keys a block of queries may see.
     pub window: Window,
+    /// Neighbouring keys whose mask `load_masks` gives; 0 where `load_mask` gives that of one.
+    pub mask_run: u32,
     /// `store` takes a `vec4<f32>` of neighbouring columns, which `e` counts by.
     pub store_vectors: bool,
 }
@@ -127,6 +129,7 @@ struct CooperativeSlots<'a> {
     value_pitch: u32,
     strip_pitch: u32,
     probability_pitch: u32,
+    mask_run: u32,
     store_vectors: bool,
     local: Local,
 }
@@ -145,7 +148,7 @@ impl Cooperative {
     /// # Errors
     /// A defect of the template.
     pub fn render(&self) -> Result<String, RenderError> {
-        let Cooperative { problem, matrices, depth, window, store_vectors } = self;
+        let Cooperative { problem, matrices, depth, window, mask_run, store_vectors } = self;
         let Matrices { queries, sub_queries, keys, ahead, subgroup } = *matrices;
         let (d, e, threads) = (*depth, problem.e, matrices.threads());
         let (key_pitch, value_pitch) = ((d + PAD) / 4, (e + PAD) / 4);
@@ -193,6 +196,7 @@ impl Cooperative {
             value_pitch,
             strip_pitch: matrices.strip_pitch(),
             probability_pitch: (keys + PAD) / 4,
+            mask_run: *mask_run,
             store_vectors: *store_vectors,
             local: Local::new(subgroup),
         })

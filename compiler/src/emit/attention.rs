@@ -14,6 +14,9 @@ use wgfc_codegen_templates::attention::{Attention, Cooperative, Decode, Problem,
 use wgfc_codegen_templates::matmul::Contiguous;
 use wgfc_ir::{Atom, DType, Poly, Reg, Scalar};
 
+/// Neighbouring keys whose mask is read at a time, those that are preferred first: 16 bytes of it.
+const MASKS: [u32; 3] = [16, 8, 4];
+
 /// Writes attention as its schedule says.
 ///
 /// # Errors
@@ -33,9 +36,9 @@ pub(super) fn emit(
         attention::Attention::Decode(_) => [1; 3],
         attention::Attention::Cooperative(_) => [8; 3],
     };
-    let (mut kernel, roots) = operands(kernel, runs)?;
-    let vectors =
-        matches!(schedule, attention::Attention::Cooperative(_)) && stores_in_vectors(&mut kernel, cx)?;
+    let on_units = matches!(schedule, attention::Attention::Cooperative(_));
+    let (mut kernel, roots, masks) = operands(kernel, runs, on_units)?;
+    let vectors = on_units && stores_in_vectors(&mut kernel, cx)?;
     let (kernel, roots) = (&kernel, &roots);
     let Family::Attention(k) = &kernel.family else {
         return Err(Diagnostic::internal("not an attention kernel"));
@@ -51,7 +54,8 @@ pub(super) fn emit(
         }
     };
     let mut module = Module::new(kernel, cx, false)?;
-    let wide: Vec<ExprId> = roots.iter().filter(|ids| ids.len() > 1).flatten().copied().collect();
+    let wide = roots.iter().filter(|ids| ids.len() > 1).flatten().chain(&masks);
+    let wide: Vec<ExprId> = wide.copied().collect();
     module.vectorise(&wide);
     if vectors {
         let reads: Vec<ExprId> = kernel.stores.iter().flat_map(Store::reads).collect();
@@ -60,7 +64,7 @@ pub(super) fn emit(
             module.bindings.declare_vectors(cx.graph, s.tensor, 4);
         }
     }
-    module.uses_cooperative = matches!(schedule, attention::Attention::Cooperative(_));
+    module.uses_cooperative = on_units;
     let mut top = Scope::new(4);
     let batch_text = module.extent(&mut top, batch)?;
     let s_text = module.extent(&mut top, s)?;
@@ -79,7 +83,10 @@ pub(super) fn emit(
         if kernel.body.dtype(*mask).reg() != Reg::F32 {
             return Err(Diagnostic::internal("an attention mask is not a float"));
         }
-        functions.push_str(&module.function("load_mask", &[0, 1, 2], *mask)?);
+        functions.push_str(&match masks.is_empty() {
+            true => module.function("load_mask", &[0, 1, 2], *mask)?,
+            false => load_masks(&mut module, &masks)?,
+        });
         functions.push('\n');
     }
     let mut body = Scope::new(4);
@@ -141,8 +148,8 @@ pub(super) fn emit(
             let window = seen(&mut module, &top, &window, *empty_is_zero)?;
             module.uses_f16 = true;
             module.subgroup = Some(matrices.subgroup);
-            let a =
-                Cooperative { problem: problem(&module), matrices, depth, window, store_vectors: vectors };
+            let (problem, mask_run) = (problem(&module), masks.len() as u32);
+            let a = Cooperative { problem, matrices, depth, window, mask_run, store_vectors: vectors };
             let groups = &s.ceil_div(i64::from(matrices.queries)) * batch;
             (a.render(), matrices.threads(), a.workgroup_bytes(), groups)
         }
@@ -186,9 +193,30 @@ fn stores_in_vectors(kernel: &mut Kernel, cx: &EmitContext) -> Result<bool, Diag
     Ok(true)
 }
 
+/// The mask of so many neighbouring keys, of which `%2` counts.
+fn load_masks(m: &mut Module, masks: &[ExprId]) -> Result<String, Diagnostic> {
+    let mut s = Scope::new(4);
+    let values = masks.iter().map(|id| Ok(m.value(&mut s, *id)?.to_string()));
+    let values = values.collect::<Result<Vec<_>, Diagnostic>>()?;
+    let fours = values.chunks(4).map(|four| format!("vec4<f32>({})", four.join(", ")));
+    let fours = fours.collect::<Vec<_>>().join(", ");
+    let fields: String = (0..masks.len() / 4).map(|i| format!(" m{i}: vec4<f32>,")).collect();
+    Ok(format!(
+        "struct Masks {{{fields} }}\nfn load_masks(v0: i32, v1: i32, v2: i32) -> Masks {{\n{}    return Masks({fours});\n}}\n",
+        s.text
+    ))
+}
+
+/// What is read: queries, keys and values.
+type Roots = [Vec<ExprId>; 3];
+
 /// The kernel with queries, keys and values as they are read, several neighbours at a time where they can be and that is asked
-/// for, and their expressions.
-fn operands(kernel: &Kernel, runs: [u32; 3]) -> Result<(Kernel, [Vec<ExprId>; 3]), Diagnostic> {
+/// for, and their expressions; and with `masks` those of the mask of several keys, where one load reads what it does.
+fn operands(
+    kernel: &Kernel,
+    runs: [u32; 3],
+    masks: bool,
+) -> Result<(Kernel, Roots, Vec<ExprId>), Diagnostic> {
     let plain = hoistable(&hoistable(kernel, 3), 4);
     let (Family::Attention(k), Family::Attention(p)) = (&kernel.family, &plain.family) else {
         return Err(Diagnostic::internal("not an attention kernel"));
@@ -204,6 +232,8 @@ fn operands(kernel: &Kernel, runs: [u32; 3]) -> Result<(Kernel, [Vec<ExprId>; 3]
         vec![ids.get(own as usize).copied().flatten().unwrap_or(0)]
     };
     let roots = [side(k.q, p.q, 3, runs[0]), side(k.k, p.k, 3, runs[1]), side(k.v, p.v, 4, runs[2])];
+    let mut mask_of = |run: &u32| attention::run_of(kernel, k.mask.filter(|_| masks)?, 2, *run, &mut body);
+    let masks = MASKS.iter().find_map(&mut mask_of).unwrap_or_default();
     let stored = plain.all_stores().flat_map(Store::reads);
     let rest: Vec<ExprId> = p.mask.iter().copied().chain(stored).collect();
     let ids = substitute(&plain.body, &mut body, &rest, &vars, &domain);
@@ -212,7 +242,7 @@ fn operands(kernel: &Kernel, runs: [u32; 3]) -> Result<(Kernel, [Vec<ExprId>; 3]
     if let Family::Attention(a) = &mut new.family {
         [a.q, a.k, a.v] = roots.each_ref().map(|ids| ids.first().copied().unwrap_or(0));
     }
-    Ok((new, roots))
+    Ok((new, roots, masks))
 }
 
 /// Which keys a block of queries may see.

@@ -8,7 +8,7 @@ use wgfc_compiler::kernel::*;
 use wgfc_ir::{BinaryOp, DType, Dim, Poly, Scalar};
 
 /// What the mask of an attention kernel is.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, PartialEq)]
 enum MaskOf {
     Nothing,
     Tensor,
@@ -155,6 +155,7 @@ fn attention_on_matrix_units() {
     for ((queries, sub_queries, keys), [s, t, d, e], mask, ahead) in [
         ((64, 16, 32), [70, 50, 32, 32], MaskOf::Positions(3, 43), true),
         ((32, 16, 32), [40, 37, 16, 48], MaskOf::Tensor, false),
+        ((32, 16, 64), [40, 84, 32, 32], MaskOf::Tensor, true),
         ((64, 16, 64), [130, 200, 64, 64], MaskOf::Positions(3, 43), true),
     ] {
         let matrices = Matrices { queries, sub_queries, keys, ahead, subgroup: 32 };
@@ -180,6 +181,8 @@ fn attention_on_matrix_units() {
             let e = emit_as(&kernel, cx, Some(Shape::Matrices(matrices))).unwrap();
             wgfc_compiler::emit::check::check(&e).unwrap();
             assert!(e.wgsl.contains("array<vec4<f32>>"), "results are stored in vectors");
+            let fours = mask == MaskOf::Tensor && t % 4 == 0;
+            assert_eq!(e.wgsl.contains("load_masks"), fours, "the mask is read in vectors");
             e
         });
         for g in &gpus {
