@@ -33,7 +33,8 @@ need_drivers
 cargo test --workspace --locked --test it -- --ignored --exact parity::parity_cases
 cd web
 node --test --test-timeout 60000 test/cache.mjs
-cargo build --workspace --locked --bin wgfc
+# With the features of tests, as which it was built before.
+cargo test --workspace --locked --test cli --no-run
 WGFC=../target/debug/wgfc node playground/build.mjs
 node --test --test-timeout 120000 test/playground.mjs
 node --test --test-timeout 120000 --test-concurrency 1 test/compile.mjs test/install.mjs
