@@ -52,6 +52,18 @@ fn decode_f16(raw: u32) -> f32 {
     return select(decode_small(raw, 10u, 15u, 0x8000u), special, m >= 0x7c00u);
 }
 
+// The nearest value that f16 has, of two that are as near the one whose last bit is 0.
+fn round_f16(x: f32) -> f32 {
+    let bits = bitcast<u32>(x);
+    let a = bits & 0x7fffffffu;
+    let normal = bitcast<f32>((bits + 0xfffu + ((bits >> 13u) & 1u)) & 0xffffe000u);
+    // Multiples of the least subnormal number.
+    let small = round(x * 0x1p+24f) * 0x1p-24f;
+    let infinity = bitcast<f32>((bits & 0x80000000u) | 0x7f800000u);
+    let value = select(select(normal, small, a < 0x38800000u), infinity, a >= 0x477ff000u);
+    return select(value, x, a > 0x7f800000u);
+}
+
 fn encode_bf16(x: f32) -> u32 {
     let bits = bitcast<u32>(x);
     let rounded = (bits + 0x7fffu + ((bits >> 16u) & 1u)) >> 16u;

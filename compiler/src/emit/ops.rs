@@ -326,6 +326,9 @@ impl Module<'_> {
         if matches!(to, DType::F32 | DType::F64) || from == to {
             return Ok(Text::Handle(a.clone()));
         }
+        if to == DType::F16 {
+            return self.call("round_f16", &[a]).map(Text::Compound);
+        }
         let raw = self.encode(to, a)?;
         self.decode(to, &raw).map(Text::Compound)
     }
