@@ -1,7 +1,7 @@
 //! Parameters of `staged_loop.wgsl`.
 
-use crate::Template;
 use crate::looped::Steps;
+use crate::{Local, Template};
 use serde::Serialize;
 
 /// A kernel each of whose workgroups runs a whole loop.
@@ -9,6 +9,8 @@ use serde::Serialize;
 pub struct StagedLoop {
     /// Why a lane takes a workgroup, in one line.
     pub why: String,
+    /// How invocations are numbered.
+    pub local: Local,
     /// Declarations of the arrays in workgroup memory.
     pub arrays: String,
     /// The loop.

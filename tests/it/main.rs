@@ -18,6 +18,7 @@ mod algebra;
 mod aliases;
 mod backend;
 mod batch;
+mod blocks;
 mod bounded;
 mod bundles;
 mod caches;

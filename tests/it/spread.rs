@@ -52,22 +52,22 @@ fn tensor(shape: &[usize], seed: usize, scale: f32) -> Tensor {
 
 /// A recurrent layer.
 #[derive(Clone, Copy)]
-struct Layer {
-    cell: Cell,
-    backwards: &'static [bool],
-    hidden: usize,
-    batch: usize,
+pub struct Layer {
+    pub cell: Cell,
+    pub backwards: &'static [bool],
+    pub hidden: usize,
+    pub batch: usize,
     /// Any number of positions without it.
-    steps: Option<usize>,
+    pub steps: Option<usize>,
     /// Whether initial states are inputs.
-    initial: bool,
-    before_reset: bool,
+    pub initial: bool,
+    pub before_reset: bool,
 }
 
 const INPUT: usize = 5;
 
 impl Layer {
-    fn new(cell: Cell, hidden: usize, batch: usize, steps: Option<usize>) -> Layer {
+    pub fn new(cell: Cell, hidden: usize, batch: usize, steps: Option<usize>) -> Layer {
         Layer { cell, backwards: &[false], hidden, batch, steps, initial: false, before_reset: true }
     }
 
@@ -75,7 +75,7 @@ impl Layer {
         if self.cell == Cell::Lstm { 2 } else { 1 }
     }
 
-    fn graph(&self) -> Graph {
+    pub fn graph(&self) -> Graph {
         let mut g = Graph::new();
         let [ways, all, h] =
             [self.backwards.len(), self.cell.gates() as usize * self.hidden, self.hidden].map(Dim::from);
@@ -109,7 +109,7 @@ impl Layer {
         g
     }
 
-    fn inputs(&self, steps: usize) -> BTreeMap<String, Tensor> {
+    pub fn inputs(&self, steps: usize) -> BTreeMap<String, Tensor> {
         let (ways, all) = (self.backwards.len(), self.cell.gates() as usize * self.hidden);
         let mut out: BTreeMap<String, Tensor> = [
             ("x".to_owned(), tensor(&[steps, self.batch, INPUT], 1, 1.0)),
@@ -182,7 +182,7 @@ fn check(
     }
 }
 
-fn close(got: &Tensor, want: &Tensor, what: &str) {
+pub fn close(got: &Tensor, want: &Tensor, what: &str) {
     let (got, want) = (got.scalars().unwrap(), want.scalars().unwrap());
     for (at, (g, w)) in got.iter().zip(&want).enumerate() {
         let (g, w) = (g.as_f64(), w.as_f64());

@@ -6,6 +6,7 @@
 
 mod accumulator;
 pub mod attention;
+mod blocks;
 #[cfg(feature = "validate")]
 pub mod check;
 pub mod cooperative;
@@ -204,7 +205,10 @@ pub fn emit(kernel: &Kernel, schedule: &Schedule, cx: &EmitContext) -> Result<Em
         (Family::Sort(k), Schedule::Sort(s)) => sort::emit(kernel, k, s, cx),
         (Family::Loop(k), Schedule::Loop(s)) => looped::emit(kernel, k, s, cx),
         (Family::StagedLoop(k), Schedule::SpreadLoop(s)) => spread_loop::emit(kernel, k, s, cx),
-        (Family::StagedLoop(k), Schedule::StagedLoop(s)) => staged_loop::emit(kernel, k, s, cx),
+        (Family::StagedLoop(k), Schedule::StagedLoop(s)) => staged_loop::emit(kernel, k, s.threads, None, cx),
+        (Family::StagedLoop(k), Schedule::BlockedLoop(s)) => {
+            staged_loop::emit(kernel, k, s.threads, Some(s), cx)
+        }
         (Family::Matmul(_), Schedule::Product(s)) => matmul::emit(kernel, s, cx),
         (Family::Attention(_), Schedule::Attention(s)) => attention::emit(kernel, s, cx),
         (f, s) => Err(Diagnostic::internal(format!("`{s}` is no schedule of {f}"))),

@@ -1,6 +1,7 @@
 //! The `StagedLoop` family: every workgroup repeats the steps of a lane, what it carries in workgroup memory.
 
 use super::accumulator::Accumulator;
+use super::blocks::Block;
 use super::lanes::Lanes;
 use super::wgsl::{Module, Scope, Text, stored_type};
 use super::{EmitContext, EmittedKernel, fold_workgroups, template_error};
@@ -8,7 +9,7 @@ use crate::Diagnostic;
 use crate::kernel::bindings::component;
 use crate::kernel::dependence::{Deps, var_bit};
 use crate::kernel::{Array, Expr, ExprId, Kernel, Stage, StagedLoop};
-use crate::schedule::loops::{self, array_bytes};
+use crate::schedule::loops::{Blocked, array_bytes};
 use rustc_hash::FxHashMap;
 use std::fmt::Write;
 use wgfc_codegen_templates as templates;
@@ -17,13 +18,13 @@ use wgfc_ir::{DType, Poly};
 pub(super) fn emit(
     kernel: &Kernel,
     k: &StagedLoop,
-    schedule: &loops::Loop,
+    threads: u32,
+    blocked: Option<&Blocked>,
     cx: &EmitContext,
 ) -> Result<EmittedKernel, Diagnostic> {
     let StagedLoop { lanes, steps, part, arrays, first, each, last, alive, why, .. } = k;
     let mut m = Module::new(kernel, cx, false)?;
     m.vectors = vectors(kernel, arrays);
-    let threads = schedule.threads;
     let step = lanes.len();
     let w = Writer { threads, step, element: step + 1, term: step + 2 };
 
@@ -48,9 +49,15 @@ pub(super) fn emit(
             scope.line(&format!("let {own} = min(v{}, {});", w.element, stage.elements.saturating_sub(1)));
             scope.bind_var(w.element, &own);
         }
-        m.hoist(&mut scope, &stage.roots(), ready)?;
+        let mut block = None;
+        if let Some(schedule) = blocked {
+            block = Block::prepare(&mut m, &mut outer, &w, (scopes.len(), stage), schedule, fixed)?;
+            scope.number_after(&outer);
+        }
+        let roots = block.as_ref().map_or_else(|| stage.roots(), |b| b.others(stage));
+        m.hoist(&mut scope, &roots, ready)?;
         outer.follow(&scope);
-        scopes.push((scope, ready));
+        scopes.push((scope, ready, block, roots));
     }
 
     let (first_step, end) = Lanes::ends(&mut m, &mut outer, part.as_ref())?;
@@ -59,17 +66,20 @@ pub(super) fn emit(
     leave_unless(&mut body, *alive);
     // Memory is read long before the stage that needs it.
     let mut ready_scopes = vec![];
-    for (stage, (scope, ready)) in each.iter().zip(&scopes) {
+    for (scope, ready, _, roots) in &scopes {
         let mut scope = scope.inner(8);
         scope.number_after(&body);
-        m.hoist(&mut scope, &stage.roots(), ready | var_bit(w.step))?;
+        m.hoist(&mut scope, roots, ready | var_bit(w.step))?;
         body.follow(&scope);
         ready_scopes.push(scope);
     }
-    for (stage, scope) in each.iter().zip(&ready_scopes) {
+    for ((stage, (_, _, block, _)), scope) in each.iter().zip(&scopes).zip(&ready_scopes) {
+        if let Some(block) = block {
+            block.sum(&mut m, &mut body, &w)?;
+        }
         let mut scope = scope.inner(8);
         scope.number_after(&body);
-        w.stage(&mut m, &mut scope, stage)?;
+        w.write(&mut m, &mut scope, stage, block.is_none())?;
         body.text.push_str(&scope.text);
     }
     let mut end_scope = outer.inner(4);
@@ -92,7 +102,8 @@ pub(super) fn emit(
         body: body.text,
         last: end_scope.text,
     };
-    let text = templates::staged_loop::StagedLoop { why: why.clone(), arrays: declared, steps };
+    let local = templates::Local::new(m.subgroup.unwrap_or(1));
+    let text = templates::staged_loop::StagedLoop { why: why.clone(), local, arrays: declared, steps };
     let wgsl = templates::render(&text).map_err(template_error)?;
     let workgroups = fold_workgroups(&head.count, cx.target.max_workgroups);
     let bytes = arrays.iter().map(array_bytes).sum();
@@ -175,6 +186,11 @@ pub(super) struct Writer {
 impl Writer {
     /// One stage, at the end of which all wait for each other.
     pub(super) fn stage(&self, m: &mut Module, s: &mut Scope, stage: &Stage) -> Result<(), Diagnostic> {
+        self.write(m, s, stage, true)
+    }
+
+    /// The same; `combines` if what it combines is not known yet.
+    fn write(&self, m: &mut Module, s: &mut Scope, stage: &Stage, combines: bool) -> Result<(), Diagnostic> {
         let Stage { elements, combined, writes, stores } = stage;
         let var = format!("v{}", self.element);
         match elements {
@@ -184,7 +200,7 @@ impl Writer {
         }
         let mut inner = s.inner(s.indent() + 4);
         inner.bind_var(self.element, &var);
-        if let Some(c) = combined {
+        if let Some(c) = combined.as_ref().filter(|_| combines) {
             let acc = Accumulator::new(c.acc as usize, &c.reduction, &[]).over(self.term);
             acc.declare(m, &mut inner)?;
             m.hoist(&mut inner, &[c.reduction.value], !var_bit(self.term))?;

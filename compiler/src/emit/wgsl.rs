@@ -81,6 +81,12 @@ impl Scope {
         self.next_expr = self.next_expr.max(other.next_expr);
         self.next_index = self.next_index.max(other.next_index);
     }
+    /// Takes over the names of values that `other`, of the same block, has beside its own.
+    pub(super) fn learn(&mut self, other: &Scope) {
+        for (key, name) in &other.names {
+            self.names.entry(*key).or_insert_with(|| name.clone());
+        }
+    }
     /// Makes `text` a named index.
     pub(super) fn let_index(&mut self, text: &str) -> String {
         let name = format!("i{}", self.next_index);

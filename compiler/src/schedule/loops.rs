@@ -3,8 +3,8 @@
 use super::spread::{self, Plan};
 use super::{Context, Schedule};
 use crate::device::{DeviceProfile, Speeds};
-use crate::kernel::{self, Array, Body, Expr, ExprId, Kernel, Stage, StagedLoop};
-use wgfc_ir::{Dim, Poly};
+use crate::kernel::{self, Array, Body, Expr, ExprId, Kernel, ReduceKind, Stage, StagedLoop};
+use wgfc_ir::{DType, Dim, Poly};
 
 /// This share of the invocations under way together keeps a device busy with workgroups of [`THREADS`]: 32768 on an
 /// H100, a fit.
@@ -16,6 +16,18 @@ const THREADS: u32 = 64;
 pub struct Loop {
     /// Invocations of a workgroup.
     pub threads: u32,
+}
+
+/// How a staged loop is computed by workgroups whose invocations keep in registers what no step changes of the stages' sums:
+/// neighbours share the terms of all their elements, so that each reads only its terms of what steps change.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Blocked {
+    /// Invocations of a workgroup.
+    pub threads: u32,
+    /// Neighbours that share the terms of so many elements, one for each in the end.
+    pub block: u32,
+    /// Invocations of the subgroups in which they add up; their numbers follow each other.
+    pub subgroup: u32,
 }
 
 /// How a staged loop is computed by several workgroups a lane, which wait for each other.
@@ -51,19 +63,23 @@ pub fn candidates(k: &kernel::Loop, cx: &Context) -> Vec<Loop> {
 
 /// All schedules of a staged loop that a device can run, the preferred one first.
 pub fn staged_candidates(kernel: &Kernel, k: &StagedLoop, cx: &Context) -> Vec<Schedule> {
-    let ordinary = ordinary_candidates(k, cx.device).into_iter().map(Schedule::StagedLoop);
-    let mut all: Vec<Schedule> = ordinary.collect();
-    let spread = spread_candidates(kernel, k, cx);
     let speeds = &cx.device.speeds;
-    let one = step_alone(kernel, k, all.first(), cx);
-    // Words are filled before a loop, and its ordinary form looked into behind.
-    let steps = cx.expect.extent(&k.steps);
-    let better = spread.first().is_some_and(|(s, _)| s + 2.0 * speeds.dispatch_cost / steps < one);
-    let at = usize::from(!better).min(all.len());
-    let mut spread = spread.into_iter().map(|(_, s)| Schedule::SpreadLoop(s));
-    all.splice(at..at, spread.next());
-    all.extend(spread);
-    all
+    // Words are filled before a loop that workgroups share, and its ordinary form looked into behind.
+    let more = 2.0 * speeds.dispatch_cost / cx.expect.extent(&k.steps);
+    let alone = |s: Loop| (step_alone(kernel, k, s, speeds), Schedule::StagedLoop(s));
+    let ordinary = ordinary_candidates(k, cx.device).into_iter().map(alone);
+    let blocked =
+        blocked_candidates(kernel, k, cx.device).into_iter().map(|(t, s)| (t, Schedule::BlockedLoop(s)));
+    let spread =
+        spread_candidates(kernel, k, cx).into_iter().map(|(t, s)| (t + more, Schedule::SpreadLoop(s)));
+    let (mut best, mut rest) = (vec![], vec![]);
+    for form in [ordinary.collect::<Vec<_>>(), blocked.collect(), spread.collect()] {
+        let mut form = form.into_iter();
+        best.extend(form.next());
+        rest.extend(form);
+    }
+    best.sort_by(|a, b| a.0.total_cmp(&b.0));
+    best.into_iter().chain(rest).map(|s| s.1).collect()
 }
 
 fn ordinary_candidates(k: &StagedLoop, device: &DeviceProfile) -> Vec<Loop> {
@@ -78,6 +94,12 @@ const KEPT: u32 = 128;
 /// Words that a workgroup keeps in registers: three eighths of the 64 Ki that a core of today's GPUs has, as the rest
 /// is needed for other values. Nothing that is measured tells it.
 pub const RESIDENT: i64 = 24 << 10;
+/// Registers of a core of today's GPUs, how many of them an invocation can have for what it keeps, and what it needs beside that.
+const REGISTERS: u32 = 64 << 10;
+const MOST_KEPT: u32 = 192;
+const BESIDE: u32 = 40;
+/// Multiply-adds of a workgroup in a [cycle](Speeds::cycle), and bytes that its invocations read of its memory.
+const CYCLE: f64 = 128.0;
 /// Seconds after which a value is given up: much longer than it takes, and not longer than a user waits.
 const GIVEN_UP: f64 = 0.05;
 
@@ -85,6 +107,42 @@ const GIVEN_UP: f64 = 0.05;
 fn polls(speeds: &Speeds) -> u32 {
     let looks = 3.0 * GIVEN_UP / speeds.exchange;
     1 << (looks.clamp(1024.0, f64::from(1u32 << 20)) as u32).ilog2()
+}
+
+/// Whether a workgroup of so many invocations can keep so many words in each.
+pub fn keeps_blocks(threads: u32, words: u32, device: &DeviceProfile) -> bool {
+    let room = threads.saturating_mul(words.saturating_add(BESIDE)) <= REGISTERS;
+    threads <= device.max_invocations && words <= MOST_KEPT && room
+}
+
+/// Whether a stage's sum is computed in blocks.
+pub fn is_in_blocks(stage: &Stage, s: &Blocked) -> bool {
+    let fits = |c: &kernel::Combined| {
+        c.reduction.kind == ReduceKind::Sum && c.reduction.dtype == DType::F32 && c.terms >= s.block
+    };
+    stage.elements <= s.threads && stage.combined.as_ref().is_some_and(fits)
+}
+
+/// Schedules of a loop whose workgroups keep all that they sum up in registers, with their seconds a step, best first.
+fn blocked_candidates(kernel: &Kernel, k: &StagedLoop, device: &DeviceProfile) -> Vec<(f64, Blocked)> {
+    let Some(subgroup) = device.subgroup else { return vec![] };
+    let widest = k.stages().map(|s| s.elements).max().unwrap_or(1);
+    let threads = stage_threads(widest, u32::MAX).next_multiple_of(subgroup);
+    let mut out = vec![];
+    for block in [4, 8, 2].into_iter().filter(|b| *b <= subgroup) {
+        let s = Blocked { threads, block, subgroup };
+        let words = |stage: &Stage| {
+            let c = stage.combined.as_ref().filter(|_| is_in_blocks(stage, &s))?;
+            let (fixed, _) = loads(&kernel.body, &[c.reduction.value], k.lanes.len());
+            Some(fixed.saturating_mul(c.terms.next_multiple_of(block)))
+        };
+        let words: Vec<u32> = k.each.iter().filter_map(words).collect();
+        if !words.is_empty() && keeps_blocks(threads, words.iter().sum(), device) {
+            out.push((step_blocked(kernel, k, &s, &device.speeds), s));
+        }
+    }
+    out.sort_by(|a, b| a.0.total_cmp(&b.0));
+    out
 }
 
 /// Schedules of a loop whose lanes several workgroups share, with their seconds a step, best first: all of them run together.
@@ -175,20 +233,28 @@ fn operations(body: &Body, roots: &[ExprId]) -> f64 {
 }
 
 /// Estimated seconds of a step that a workgroup does alone.
-fn step_alone(kernel: &Kernel, k: &StagedLoop, s: Option<&Schedule>, cx: &Context) -> f64 {
-    let Some(Schedule::StagedLoop(s)) = s else { return f64::INFINITY };
-    let own = k.each.iter().map(|s| (s.elements, 1));
-    step(kernel, k, own.collect(), (s.threads, false), &cx.device.speeds)
+fn step_alone(kernel: &Kernel, k: &StagedLoop, s: Loop, speeds: &Speeds) -> f64 {
+    let own = k.each.iter().map(|s| Own { elements: s.elements, lanes: 1, block: 1 });
+    step(kernel, k, own.collect(), (s.threads, false), speeds)
+}
+
+/// Estimated seconds of a step whose sums are computed in blocks.
+fn step_blocked(kernel: &Kernel, k: &StagedLoop, s: &Blocked, speeds: &Speeds) -> f64 {
+    let own = k.each.iter().map(|stage| {
+        let block = if is_in_blocks(stage, s) { s.block } else { 1 };
+        Own { elements: stage.elements, lanes: 1, block }
+    });
+    step(kernel, k, own.collect(), (s.threads, true), speeds)
 }
 
 /// Estimated seconds of a step that workgroups share.
 fn step_spread(kernel: &Kernel, k: &StagedLoop, plan: &Plan, s: &Spread, speeds: &Speeds) -> f64 {
     let own = k.each.iter().zip(&plan.each).map(|(stage, share)| {
-        let own = share.most(stage.elements);
-        (own, spread::lanes(stage, own, s))
+        let elements = share.most(stage.elements);
+        Own { elements, lanes: spread::lanes(stage, elements, s), block: 1 }
     });
-    let own: Vec<(u32, u32)> = own.collect();
-    let more = own.iter().filter(|o| o.1 > 1).count() as f64;
+    let own: Vec<Own> = own.collect();
+    let more = own.iter().filter(|o| o.lanes > 1).count() as f64;
     let mut handing = vec![];
     for (array, h) in plan.handed.iter().enumerate().filter(|h| h.1.is_some()) {
         let stage = k.each.iter().position(|s| s.writes.iter().any(|w| w.array as usize == array));
@@ -200,16 +266,35 @@ fn step_spread(kernel: &Kernel, k: &StagedLoop, plan: &Plan, s: &Spread, speeds:
     step(kernel, k, own, (s.threads, s.kept), speeds) + rest
 }
 
-/// Estimated seconds of a step of which a workgroup computes so many elements of each stage, by so many invocations each.
+/// Elements of a stage that a workgroup computes, each by so many invocations, in blocks of so many.
+struct Own {
+    elements: u32,
+    lanes: u32,
+    block: u32,
+}
+
+/// Reads from workgroup memory.
+fn shared_reads(body: &Body, roots: &[ExprId]) -> f64 {
+    let reads = |e: &ExprId| matches!(body.expr(*e), Expr::Shared { .. });
+    body.reachable(roots).iter().filter(|e| reads(e)).count() as f64
+}
+
+/// Multiply-adds that a term of a sum takes.
+fn arithmetic(body: &Body, r: &kernel::Reduction) -> f64 {
+    let computes = |e: &ExprId| matches!(body.expr(*e), Expr::Binary(..));
+    (body.reachable(&[r.value]).iter().filter(|e| computes(e)).count() + 1) as f64 / 2.0
+}
+
+/// Estimated seconds of a step of whose stages a workgroup computes so much.
 fn step(
     kernel: &Kernel,
     k: &StagedLoop,
-    own: Vec<(u32, u32)>,
+    own: Vec<Own>,
     (threads, kept): (u32, bool),
     speeds: &Speeds,
 ) -> f64 {
-    let (mut chain, mut bytes) = (0.0, 0.0);
-    for (stage, (own, lanes)) in k.each.iter().zip(own) {
+    let (mut chain, mut bytes, mut shared, mut work) = (0.0, 0.0, 0.0, 0.0);
+    for (stage, Own { elements: own, lanes, block }) in k.each.iter().zip(own) {
         let rounds = f64::from((own * lanes).div_ceil(threads));
         let once: Vec<ExprId> =
             stage.writes.iter().map(|w| w.value).chain(stage.stores.iter().map(|s| s.value)).collect();
@@ -217,8 +302,12 @@ fn step(
         let (fixed, others) = loads(&kernel.body, &once, k.lanes.len());
         let single = own <= threads;
         bytes += f64::from(own) * 4.0 * f64::from(others + if single { 0 } else { fixed });
+        shared += f64::from(own) * 4.0 * shared_reads(&kernel.body, &once);
         if let Some(c) = &stage.combined {
-            let each = f64::from(c.terms.div_ceil(lanes));
+            let each = f64::from(c.terms.div_ceil(lanes * block));
+            work += f64::from(own) * f64::from(c.terms) * arithmetic(&kernel.body, &c.reduction);
+            let reads = shared_reads(&kernel.body, &[c.reduction.value]) / f64::from(block);
+            shared += f64::from(own) * f64::from(c.terms) * 4.0 * reads;
             chain += rounds * each * (operations(&kernel.body, &[c.reduction.value]) + 1.0);
             let (fixed, others) = loads(&kernel.body, &[c.reduction.value], k.lanes.len());
             let again = f64::from(others + if kept && single { 0 } else { fixed });
@@ -226,7 +315,9 @@ fn step(
         }
     }
     let stages = k.each.len() as f64;
-    (chain * speeds.operation + stages * speeds.barrier).max(bytes / speeds.workgroup_bandwidth)
+    let read = (bytes / speeds.workgroup_bandwidth).max(shared / CYCLE * speeds.cycle());
+    let work = work / CYCLE * speeds.cycle();
+    (chain * speeds.operation + stages * speeds.barrier + work).max(read)
 }
 
 /// Invocations of a workgroup whose largest stage has so many elements.

@@ -39,6 +39,8 @@ pub enum Schedule {
     Loop(loops::Loop),
     /// Loops of workgroups.
     StagedLoop(loops::Loop),
+    /// The same, whose invocations keep blocks of what is combined.
+    BlockedLoop(loops::Blocked),
     /// Loops of several workgroups a lane.
     SpreadLoop(loops::Spread),
     /// Products of matrices.
@@ -140,6 +142,7 @@ impl Schedule {
             (Schedule::Sort(sorts::Sort::Merge(s)), Family::Sort(k)) if k.sorted > 1 => s.threads,
             (Schedule::Loop(s), Family::Loop(_)) => s.threads,
             (Schedule::StagedLoop(s), Family::StagedLoop(_)) => s.threads,
+            (Schedule::BlockedLoop(s), Family::StagedLoop(_)) => s.threads,
             (Schedule::SpreadLoop(s), Family::StagedLoop(_)) => s.threads,
             (Schedule::Product(products::Product::Tiled(s)), Family::Matmul(_)) => s.shape.threads(),
             (Schedule::Product(products::Product::Cooperative(s)), Family::Matmul(_)) => {

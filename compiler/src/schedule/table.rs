@@ -171,7 +171,7 @@ mod tests {
     use wgfc_codegen_templates::thin::ThinShape;
 
     fn any_schedule() -> impl Strategy<Value = Schedule> {
-        (any::<[u32; 8]>(), any::<[bool; 3]>(), 0..20usize).prop_map(
+        (any::<[u32; 8]>(), any::<[bool; 3]>(), 0..21usize).prop_map(
             |([a, b, c, d, e, f, g, h], [p, q, r], which)| {
                 use {attention::Attention, products::Product};
                 let tile = TileShape { rows: a, cols: b, k: c, thread_rows: d, thread_cols: e, split: f };
@@ -196,6 +196,7 @@ mod tests {
                     15 => Schedule::Sort(sorts::Sort::Path(sorts::Block { threads: a, each: b })),
                     3 => Schedule::Loop(loops::Loop { threads: a }),
                     4 => Schedule::StagedLoop(loops::Loop { threads: a }),
+                    20 => Schedule::BlockedLoop(loops::Blocked { threads: a, block: b, subgroup: c }),
                     17 => Schedule::SpreadLoop(loops::Spread {
                         threads: a,
                         groups: b,

@@ -71,6 +71,7 @@ fields! {
     sorts::Block { threads, each }
     sorts::Merge { threads }
     loops::Loop { threads }
+    loops::Blocked { threads, block, subgroup }
     loops::Spread { threads, groups, lanes, kept, polls }
     TileShape { rows, cols, k, thread_rows, thread_cols, split }
     CooperativeShape { rows, cols, k, sub_rows, sub_cols }
@@ -97,7 +98,7 @@ impl Schedule {
             Schedule::PrefixScan(_) => "prefix_scan",
             Schedule::Sort(_) => "sort",
             Schedule::Loop(_) => "loop",
-            Schedule::StagedLoop(_) | Schedule::SpreadLoop(_) => "staged_loop",
+            Schedule::StagedLoop(_) | Schedule::BlockedLoop(_) | Schedule::SpreadLoop(_) => "staged_loop",
             Schedule::Product(_) => "product",
             Schedule::Attention(_) => "attention",
         }
@@ -118,6 +119,7 @@ impl Schedule {
             Schedule::Sort(sorts::Sort::Merge(s)) => (s.write("", &mut out), "sort merge"),
             Schedule::Loop(s) => (s.write("", &mut out), "loop"),
             Schedule::StagedLoop(s) => (s.write("", &mut out), "staged_loop"),
+            Schedule::BlockedLoop(s) => (s.write("", &mut out), "staged_loop blocked"),
             Schedule::SpreadLoop(s) => (s.write("", &mut out), "staged_loop spread"),
             Schedule::Product(Product::Tiled(s)) => (s.write("", &mut out), "product tiled"),
             Schedule::Product(Product::Cooperative(s)) => (s.write("", &mut out), "product cooperative"),
@@ -168,6 +170,7 @@ impl FromStr for Schedule {
             ["prefix_scan"] => Schedule::PrefixScan(Part::read("", g)?),
             ["loop"] => Schedule::Loop(Part::read("", g)?),
             ["staged_loop"] => Schedule::StagedLoop(Part::read("", g)?),
+            ["staged_loop", "blocked"] => Schedule::BlockedLoop(Part::read("", g)?),
             ["staged_loop", "spread"] => Schedule::SpreadLoop(Part::read("", g)?),
             ["product", "tiled"] => Schedule::Product(products::Product::Tiled(Part::read("", g)?)),
             ["product", "cooperative"] => {
@@ -191,7 +194,7 @@ impl FromStr for Schedule {
             }
             _ => {
                 return Err(format!(
-                    "`{}` is no schedule: there are map, map tiled, row, prefix_scan, sort (block, select, path, merge), loop, staged_loop, staged_loop spread, product (tiled, cooperative, \
+                    "`{}` is no schedule: there are map, map tiled, row, prefix_scan, sort (block, select, path, merge), loop, staged_loop, staged_loop blocked, staged_loop spread, product (tiled, cooperative, \
                      thin, window, block, serial) and attention (tiled, decode, streamed, cooperative)",
                     words.join(" ")
                 ));

@@ -6,7 +6,7 @@
 
 use crate::device::DeviceProfile;
 use crate::fuse::loops::prepare::replace;
-use crate::fuse::loops::stages::{is_written_out, reads_much};
+use crate::fuse::loops::stages::{in_blocks, is_written_out, reads_much};
 use crate::fuse::pulling::flat_offset;
 use wgfc_ir::build::Builder;
 use wgfc_ir::{Contract, Dim, Graph, NodeId, Op, Poly, Value};
@@ -24,6 +24,10 @@ pub(in crate::fuse) fn lay_out(
     let mut inputs = node.inputs.clone();
     let mut moved = vec![];
     let shared = device.speeds.resident_workgroups >= 2.0 && reads_much(&body);
+    // What is kept is read once, before the steps.
+    if in_blocks(&body, device) {
+        return Ok(None);
+    }
     let products: Vec<NodeId> =
         body.node_ids().filter(|n| matches!(body.node(*n).op, Op::Contract(_))).collect();
     for product in products {

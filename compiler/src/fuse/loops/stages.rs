@@ -13,7 +13,7 @@ use crate::kernel::{Array, Body, Expr, ExprId, Stage, Store, TensorId, Write};
 use crate::schedule::loops::array_bytes;
 use body::Frame;
 use rustc_hash::{FxHashMap, FxHashSet};
-pub(in crate::fuse) use terms::{is_written_out, reads_much};
+pub(in crate::fuse) use terms::{in_blocks, is_written_out, reads_much};
 use wgfc_ir::{DType, Dim, Graph, NodeId, Op, Poly};
 
 /// Elements of a stage: a bound on the time of a step, beyond which a split loop is no slower.

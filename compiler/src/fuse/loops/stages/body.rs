@@ -2,7 +2,7 @@
 //! which are made when they are first read.
 
 use super::own;
-use super::terms::{reads_much, reduced, term_of, terms, written_out};
+use super::terms::{in_blocks, reads_much, reduced, term_of, terms, written_out};
 use crate::fuse::loops::lanes::{Mapping, Outside};
 use crate::fuse::pulling::{Puller, Resolver, Source, flat_offset, splat};
 use crate::fuse::unit::is_small;
@@ -15,6 +15,10 @@ const COMBINED: u32 = 50;
 /// Of the other terms so many are read at once, for none of them to be waited for. More would take more registers than
 /// GPUs have for it.
 const AT_ONCE: [i64; 4] = [16, 8, 4, 2];
+/// Of those that invocations share: of neighbours that read side by side.
+const SIDE_BY_SIDE: [i64; 1] = [4];
+/// Elements from which on invocations share blocks of them.
+const BLOCKS: i64 = 32;
 
 /// What products would compute again for each of their elements, unless it is cheap or the same in every step.
 fn kept(body: &Graph) -> FxHashSet<Value> {
@@ -93,6 +97,8 @@ pub(super) struct Frame<'f, 'a, R: Resolver> {
     most: i64,
     /// Whether several workgroups may share a lane, and then write terms out.
     shared: bool,
+    /// Whether invocations share blocks of what products read.
+    blocks: bool,
     arrays: Vec<Array>,
     made: FxHashMap<Value, Made>,
     stages: Vec<Stage>,
@@ -114,6 +120,7 @@ impl<'f, 'a, R: Resolver> Frame<'f, 'a, R> {
             kept: kept(mapping.body()),
             most: i64::from(mapping.profile.max_invocations),
             shared: mapping.room() >= 2.0 && reads_much(mapping.body()),
+            blocks: in_blocks(mapping.body(), &mapping.profile),
             arrays,
             made: FxHashMap::default(),
             stages: vec![],
@@ -227,6 +234,12 @@ impl<R: Resolver> Frame<'_, '_, R> {
         self.element(v, &made, index, guard)
     }
 
+    /// Whether invocations share blocks of what is summed up for `n` elements of a value.
+    fn in_blocks(&self, v: Value, n: i64) -> bool {
+        let product = matches!(self.mapping.body().node(v.node).op, Op::Contract(_));
+        self.blocks && product && (BLOCKS..=self.most).contains(&n)
+    }
+
     /// Adds the stage of a value, or two.
     fn make(&mut self, v: Value, axes: &[Option<usize>]) -> Result<u32, String> {
         let mapping = self.mapping;
@@ -238,14 +251,15 @@ impl<R: Resolver> Frame<'_, '_, R> {
             let value = self.pull(mapping.inside(n, 1), |p| p.compute(v, &at, None))?;
             return Ok(self.push(n, ty.dtype, None, value));
         };
-        if !self.shared && written_out(n, terms, self.most) == terms {
+        let blocks = self.in_blocks(v, n);
+        if !self.shared && !blocks && written_out(n, terms, self.most) == terms {
             let value = self.pull(mapping.inside(n, 1), |p| p.expand(v, &at, None))?;
             return Ok(self.push(n, ty.dtype, None, value));
         }
         // Few elements of many terms leave most invocations idle: each combines some terms, another stage the rest.
         let parts = match &graph.node(v.node).op {
             Op::ArgReduce { .. } => 1,
-            _ if self.shared => 1,
+            _ if self.shared || blocks => 1,
             _ => (2..=self.most / n).rev().find(|p| terms % p == 0 && terms / p >= 2).unwrap_or(1),
         };
         if parts == 1 {
@@ -286,9 +300,11 @@ impl<R: Resolver> Frame<'_, '_, R> {
             let (combined, acc) = self.combine(terms, kind, value)?;
             return Ok((Some(combined), acc));
         };
-        let written = if self.shared { 0 } else { written_out(n, terms, self.most) };
+        let blocks = self.in_blocks(v, n);
+        let written = if self.shared || blocks { 0 } else { written_out(n, terms, self.most) };
         let rest = terms - written;
-        let group = AT_ONCE.into_iter().find(|g| *g <= rest).unwrap_or(1);
+        let groups = if blocks { &SIDE_BY_SIDE[..] } else { &AT_ONCE };
+        let group = groups.iter().copied().find(|g| *g <= rest).unwrap_or(1);
         let written = written + rest % group;
         let times = rest / group;
         let mut first = vec![];

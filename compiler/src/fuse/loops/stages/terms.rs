@@ -1,11 +1,12 @@
 //! What a value combines for each of its elements: how many terms, which, and how.
 
+use crate::device::DeviceProfile;
 use crate::fuse::loops::expand::{accumulator, extent};
 use crate::fuse::loops::price::summed;
 use crate::fuse::pulling::{Puller, Resolver, unflatten};
 use crate::kernel::{ExprId, ReduceKind};
-use crate::schedule::loops::RESIDENT;
-use wgfc_ir::{BinaryOp, Dim, Graph, NodeId, Op, Poly, ReduceOp, Value};
+use crate::schedule::loops::{RESIDENT, keeps_blocks, stage_threads};
+use wgfc_ir::{BinaryOp, Contract, Dim, Graph, NodeId, Op, Poly, ReduceOp, Value};
 
 /// Terms of one element: a bound on the time of a step, beyond which a split loop is no slower.
 const MOST: i64 = 1 << 16;
@@ -21,11 +22,7 @@ pub(super) fn written_out(n: i64, terms: i64, invocations: i64) -> i64 {
 /// a product has fewer elements.
 pub(in crate::fuse) fn is_written_out(graph: &Graph, n: NodeId, invocations: i64) -> bool {
     let Op::Contract(c) = &graph.node(n).op else { return false };
-    let operand = graph.ty(graph.node(n).inputs[1]);
-    let extent = |l: &u8| c.b.iter().position(|x| x == l).and_then(|i| operand.shape[i].as_const());
-    let elements = c.n().iter().try_fold(1i64, |n, l| Some(n.saturating_mul(extent(l)?)));
-    let terms = c.k().iter().try_fold(1i64, |n, l| Some(n.saturating_mul(extent(l)?)));
-    elements.zip(terms).is_some_and(|(n, k)| written_out(n, k, invocations) == k)
+    matrix(graph, n, c).is_some_and(|(n, k)| written_out(n, k, invocations) == k)
 }
 
 /// Whether a step's products read so much that one workgroup cannot keep the most of it: where several can share a lane, each for
@@ -40,6 +37,37 @@ pub(in crate::fuse) fn reads_much(body: &Graph) -> bool {
         operands(n).iter().map(size).max().unwrap_or(0)
     };
     body.node_ids().map(words).fold(0, i64::saturating_add) > RESIDENT * 3 / 2
+}
+
+/// Words of products from which on a workgroup's invocations share blocks of them: of fewer, one of its own reads what it needs as fast.
+const IN_BLOCKS: i64 = 8 << 10;
+
+/// Whether a workgroup can keep all that a step's products read, in blocks that invocations share: how they are cut is their
+/// schedule's choice, which wants the terms of a product one by one.
+pub(in crate::fuse) fn in_blocks(body: &Graph, device: &DeviceProfile) -> bool {
+    let sizes = |n: NodeId| match &body.node(n).op {
+        Op::Contract(c) => Some(matrix(body, n, c)),
+        _ => None,
+    };
+    let all: Option<Vec<(i64, i64)>> = body.node_ids().filter_map(sizes).collect();
+    let Some(all) = all.filter(|all| !all.is_empty() && device.subgroup.is_some_and(|s| s >= 4)) else {
+        return false;
+    };
+    let widest = all.iter().map(|p| p.0).max().unwrap_or(0);
+    let words = all.iter().fold(0i64, |sum, p| sum.saturating_add(p.1));
+    let (Ok(widest), Ok(terms)) = (u32::try_from(widest), u32::try_from(words)) else { return false };
+    let total = all.iter().fold(0i64, |sum, p| sum.saturating_add(p.0.saturating_mul(p.1)));
+    // Of the blocks that there may be, the smallest has so many terms.
+    let terms = terms.next_multiple_of(8);
+    total >= IN_BLOCKS && keeps_blocks(stage_threads(widest, u32::MAX), terms, device)
+}
+
+/// How many elements a product makes of a vector, and of how many terms each, if that is known.
+fn matrix(graph: &Graph, n: NodeId, c: &Contract) -> Option<(i64, i64)> {
+    let operand = graph.ty(graph.node(n).inputs[1]);
+    let extent = |l: &u8| c.b.iter().position(|x| x == l).and_then(|i| operand.shape[i].as_const());
+    let size = |all: Vec<u8>| all.iter().try_fold(1i64, |n, l| Some(n.saturating_mul(extent(l)?)));
+    Some((size(c.n())?, size(c.k())?))
 }
 
 /// How a value combines terms, if their order is of no matter.
