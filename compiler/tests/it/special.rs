@@ -1,6 +1,7 @@
 //! Special functions on every adapter, compared with the evaluator over the ranges for which an error is stated.
 
 use crate::gpu::*;
+use half::f16;
 use std::collections::BTreeMap;
 use wgfc_compiler::kernel::*;
 use wgfc_ir::special::{Error, Range, within};
@@ -145,4 +146,28 @@ fn functions_of_two_operands() {
         }
     }
     report(all);
+}
+
+/// Each value that f16 has, halfway between neighbours and next to that, and what is not finite.
+#[test]
+fn rounding_to_f16() {
+    let finite: Vec<f32> = (0..=0x7bff_u16).map(|bits| f16::from_bits(bits).to_f32()).collect();
+    let halfway = |w: &[f32]| f32::midpoint(w[0], w[1]);
+    let mut x: Vec<f32> =
+        finite.windows(2).map(halfway).flat_map(|m| [m.next_down(), m, m.next_up()]).collect();
+    x.extend(finite);
+    x.extend([65519.99, 65520.0, 1e30, f32::INFINITY, f32::NAN, 1e-40]);
+    let negative: Vec<f32> = x.iter().map(|x| -x).collect();
+    x.extend(negative);
+    for gpu in gpus() {
+        let got = computed(&gpu, std::slice::from_ref(&x), |b, a| {
+            let half = b.push(Expr::Cast(DType::F16, a[0]), DType::F16);
+            b.push(Expr::Cast(DType::F32, half), DType::F32)
+        });
+        for (x, got) in x.iter().zip(got) {
+            let want = f16::from_f32(*x).to_f32();
+            let same = got.to_bits() == want.to_bits() || got.is_nan() && want.is_nan();
+            assert!(same, "{x:e} on {}: {got:e}, not {want:e}", gpu.name);
+        }
+    }
 }
