@@ -137,7 +137,8 @@ fn blocked_candidates(kernel: &Kernel, k: &StagedLoop, device: &DeviceProfile) -
             Some(fixed.saturating_mul(c.terms.next_multiple_of(block)))
         };
         let words: Vec<u32> = k.each.iter().filter_map(words).collect();
-        if !words.is_empty() && keeps_blocks(threads, words.iter().sum(), device) {
+        let any = !words.is_empty() && words.iter().all(|w| *w > 0);
+        if any && keeps_blocks(threads, words.iter().sum(), device) {
             out.push((step_blocked(kernel, k, &s, &device.speeds), s));
         }
     }

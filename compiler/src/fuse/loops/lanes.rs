@@ -412,6 +412,10 @@ pub struct Outside<'f> {
 }
 
 impl<'f> Outside<'f> {
+    /// How many of the body's inputs are others in each step, the first ones.
+    pub fn changing(&self) -> usize {
+        self.carried + self.scanned
+    }
     /// Of an [`Op::Scan`].
     pub fn of(node: &'f Node) -> Outside<'f> {
         let (carried, scanned, reverse): (usize, usize, &[bool]) = match &node.op {

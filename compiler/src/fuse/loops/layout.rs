@@ -25,7 +25,7 @@ pub(in crate::fuse) fn lay_out(
     let mut moved = vec![];
     let shared = device.speeds.resident_workgroups >= 2.0 && reads_much(&body);
     // What is kept is read once, before the steps.
-    if in_blocks(&body, device) {
+    if in_blocks(&body, carried + scanned, device) {
         return Ok(None);
     }
     let products: Vec<NodeId> =

@@ -120,7 +120,7 @@ impl<'f, 'a, R: Resolver> Frame<'f, 'a, R> {
             kept: kept(mapping.body()),
             most: i64::from(mapping.profile.max_invocations),
             shared: mapping.room() >= 2.0 && reads_much(mapping.body()),
-            blocks: in_blocks(mapping.body(), &mapping.profile),
+            blocks: in_blocks(mapping.body(), Outside::of(node).changing(), &mapping.profile),
             arrays,
             made: FxHashMap::default(),
             stages: vec![],

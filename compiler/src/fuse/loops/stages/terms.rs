@@ -6,6 +6,7 @@ use crate::fuse::loops::price::summed;
 use crate::fuse::pulling::{Puller, Resolver, unflatten};
 use crate::kernel::{ExprId, ReduceKind};
 use crate::schedule::loops::{RESIDENT, keeps_blocks, stage_threads};
+use rustc_hash::FxHashSet;
 use wgfc_ir::{BinaryOp, Contract, Dim, Graph, NodeId, Op, Poly, ReduceOp, Value};
 
 /// Terms of one element: a bound on the time of a step, beyond which a split loop is no slower.
@@ -42,11 +43,13 @@ pub(in crate::fuse) fn reads_much(body: &Graph) -> bool {
 /// Words of products from which on a workgroup's invocations share blocks of them: of fewer, one of its own reads what it needs as fast.
 const IN_BLOCKS: i64 = 8 << 10;
 
-/// Whether a workgroup can keep all that a step's products read, in blocks that invocations share: how they are cut is their
-/// schedule's choice, which wants the terms of a product one by one.
-pub(in crate::fuse) fn in_blocks(body: &Graph, device: &DeviceProfile) -> bool {
+/// Whether a workgroup can keep all that a step's products read beside what changes, the first inputs of the body, in blocks
+/// that invocations share: how they are cut is their schedule's choice, which wants few terms of a product at a time.
+pub(in crate::fuse) fn in_blocks(body: &Graph, changing: usize, device: &DeviceProfile) -> bool {
     let sizes = |n: NodeId| match &body.node(n).op {
-        Op::Contract(c) => Some(matrix(body, n, c)),
+        Op::Contract(c) => {
+            Some(matrix(body, n, c).filter(|_| is_fixed(body, changing, body.node(n).inputs[1])))
+        }
         _ => None,
     };
     let all: Option<Vec<(i64, i64)>> = body.node_ids().filter_map(sizes).collect();
@@ -60,6 +63,20 @@ pub(in crate::fuse) fn in_blocks(body: &Graph, device: &DeviceProfile) -> bool {
     // Of the blocks that there may be, the smallest has so many terms.
     let terms = terms.next_multiple_of(8);
     total >= IN_BLOCKS && keeps_blocks(stage_threads(widest, u32::MAX), terms, device)
+}
+
+/// Whether a value is the same in each step.
+fn is_fixed(body: &Graph, changing: usize, v: Value) -> bool {
+    let (mut stack, mut seen) = (vec![v], FxHashSet::default());
+    while let Some(v) = stack.pop() {
+        if body.inputs.iter().take(changing).any(|b| b.value == v) {
+            return false;
+        }
+        if seen.insert(v.node) {
+            stack.extend(&body.node(v.node).inputs);
+        }
+    }
+    true
 }
 
 /// How many elements a product makes of a vector, and of how many terms each, if that is known.
