@@ -51,7 +51,7 @@ const ROLLED: f64 = 0.12;
 const LONG_LATENCY: f64 = 600.0;
 
 /// Latencies of memory that a step takes at least whose operand is read by one workgroup only.
-const STREAM_LATENCY: f64 = 2.6;
+const STREAM_LATENCY: f64 = 2.3;
 
 /// Latencies of memory that a step of matrix units takes beside its work where nothing else is resident.
 const MATRIX_LATENCY: f64 = 0.9;
