@@ -58,7 +58,8 @@ pub(in crate::fuse) fn in_blocks(body: &Graph, changing: usize, device: &DeviceP
     };
     let widest = all.iter().map(|p| p.0).max().unwrap_or(0);
     let words = all.iter().fold(0i64, |sum, p| sum.saturating_add(p.1));
-    let (Ok(widest), Ok(terms)) = (u32::try_from(widest), u32::try_from(words)) else { return false };
+    let bounded = |n: i64| u32::try_from(n).ok().filter(|n| *n <= 1 << 16);
+    let (Some(widest), Some(terms)) = (bounded(widest), bounded(words)) else { return false };
     let total = all.iter().fold(0i64, |sum, p| sum.saturating_add(p.0.saturating_mul(p.1)));
     // Of the blocks that there may be, the smallest has so many terms.
     let terms = terms.next_multiple_of(8);
