@@ -247,6 +247,9 @@ const BETWEEN_ROUNDS: f64 = 0.45;
 const REGISTERS: u32 = 65536;
 /// Registers of a thread of a thin product beside its sums and what they are made of.
 const OTHER_REGISTERS: u32 = 24;
+/// How many times the registers of a core the invocations of a thin product may want: what is more goes through memory. 8 × 4096 × 4096 in f16 takes 24.3 µs on
+/// an H100 where they want 3 times as many and 26.2 with 4.9; 1 × 4096 × 4096 in f32 wants twice as many and is at nine tenths of the bound.
+const SPILLED: f64 = 2.0;
 /// Turns in which workgroups of a thin product follow each other on a core, from which on nothing hides what is around their loops: fewer
 /// were timed in decoders.
 const MANY_TURNS: f64 = 12.0;
@@ -326,6 +329,7 @@ fn thin_cycles(g: Thin, p: &Problem, speeds: &Speeds, expect: &Expected) -> f64 
     let together = threads * per_core.min(resident);
     let few = |most: f64| (most / together).max(1.0);
     let instructions = per_core * instructions * few(ISSUING);
+    let instructions = instructions * (registers * threads / f64::from(REGISTERS) / SPILLED).max(1.0);
     let parts = [reading, cached, (per_core / resident).ceil() * alone, instructions];
     let longest = parts.iter().fold(0.0, |a: f64, b| a.max(*b));
     // Where one workgroup waits between rounds, others hardly fill the time.
