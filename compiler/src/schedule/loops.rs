@@ -138,7 +138,7 @@ fn blocked_candidates(kernel: &Kernel, k: &StagedLoop, device: &DeviceProfile) -
         };
         let words: Vec<u32> = k.each.iter().filter_map(words).collect();
         let any = !words.is_empty() && words.iter().all(|w| *w > 0);
-        if any && keeps_blocks(threads, words.iter().sum(), device) {
+        if any && keeps_blocks(threads, words.iter().fold(0, |sum, w| sum.saturating_add(*w)), device) {
             out.push((step_blocked(kernel, k, &s, &device.speeds), s));
         }
     }

@@ -15,9 +15,9 @@ const COMBINED: u32 = 50;
 /// Of the other terms so many are read at once, for none of them to be waited for. More would take more registers than
 /// GPUs have for it.
 const AT_ONCE: [i64; 4] = [16, 8, 4, 2];
-/// Of those that invocations share: of neighbours that read side by side.
+/// The same for sums in blocks: four neighbouring terms, which are read as a vector.
 const SIDE_BY_SIDE: [i64; 1] = [4];
-/// Elements from which on invocations share blocks of them.
+/// Elements of a product from which on its sums are computed in blocks.
 const BLOCKS: i64 = 32;
 
 /// What products would compute again for each of their elements, unless it is cheap or the same in every step.
