@@ -13,6 +13,9 @@ use wgfc_program::{Atom, DType, Dim, Program};
 /// Bytes of variables that an invocation may have for itself: far more than any kernel that is emitted takes.
 #[cfg(not(target_arch = "wasm32"))]
 const PRIVATE_BYTES: u64 = 64 << 10;
+/// Bytes of which the address of a matrix in workgroup memory is a multiple.
+#[cfg(not(target_arch = "wasm32"))]
+const MATRIX_ALIGNMENT: u64 = 16;
 /// Repeats inside of one another.
 const NESTED: usize = 8;
 
@@ -306,7 +309,7 @@ impl Check<'_> {
     /// What a kernel's text says of itself; in a browser that is the browser's to check.
     #[cfg(not(target_arch = "wasm32"))]
     fn text(&mut self, at: &str, k: &Kernel) {
-        use naga::AddressSpace;
+        use naga::{AddressSpace, TypeInner};
         let text = crate::kernel::text(k);
         let module = match naga::front::wgsl::parse_str(&text) {
             Ok(m) => m,
@@ -333,6 +336,17 @@ impl Check<'_> {
             self.fail(format!(
                 "{at}: its text takes {shared} bytes of workgroup memory, the plan says {}",
                 k.workgroup_bytes
+            ));
+        }
+        // Matrices are loaded from multiples of 16 bytes, and drivers put variables one behind the other.
+        let matrices =
+            module.types.iter().any(|(_, t)| matches!(t.inner, TypeInner::CooperativeMatrix { .. }));
+        let variables = module.global_variables.iter().filter(|(_, v)| v.space == AddressSpace::WorkGroup);
+        for bytes in
+            variables.map(|(_, v)| bytes(v.ty)).filter(|b| matrices && !b.is_multiple_of(MATRIX_ALIGNMENT))
+        {
+            self.fail(format!(
+                "{at}: a variable in workgroup memory has {bytes} bytes, beside matrices they must be multiples of {MATRIX_ALIGNMENT}"
             ));
         }
         let functions = module.functions.iter().map(|(_, f)| f).chain([&entry.function]);
@@ -478,6 +492,8 @@ mod tests {
     #[test]
     fn texts_say_of_themselves_what_the_plan_does() {
         let main = "@compute @workgroup_size(8) fn main() {}";
+        let matrix = "enable wgpu_cooperative_matrix; \
+                      @compute @workgroup_size(8) fn main() { let m = coop_mat16x16<f32, C>(); }";
         for (text, wrong) in [
             (main.to_owned(), ""),
             ("const N = 4u * 2u; @workgroup_size(N, 1) @compute fn main() {}".to_owned(), ""),
@@ -496,6 +512,8 @@ mod tests {
                 "workgroup size [9, 1, 1]",
             ),
             (format!("var<workgroup> w: array<u32, 17>; {main}"), "68 bytes of workgroup memory"),
+            (format!("{matrix} var<workgroup> w: array<u32, 4>;"), ""),
+            (format!("{matrix} var<workgroup> w: u32;"), "has 4 bytes, beside matrices"),
             (format!("var<private> p: array<u32, 10000000>; {main}"), "40000000 bytes of memory of its own"),
             (
                 "@compute @workgroup_size(8) fn main() { var p: array<vec4<f32>, 100000>; }".to_owned(),
