@@ -4,9 +4,15 @@
 //! size and all operators are continuous (no rounding, no comparison of computed floats), so that two correct ways
 //! of computing differ by rounding alone.
 
+mod bounded;
+mod chains;
 mod loops;
+mod widened;
 
+pub use bounded::{Bounded, bounded};
+pub use chains::random_chain;
 pub use loops::random_loop;
+pub use widened::{Wide, towards};
 
 use crate::build::Builder;
 use crate::dtype::DType;

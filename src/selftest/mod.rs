@@ -27,7 +27,6 @@ mod setting;
 mod shrink;
 mod special;
 mod subject;
-mod widened;
 
 pub use compare::{Tolerance, equal, relative_error};
 pub use failure::{Failure, caught, run_session, session};

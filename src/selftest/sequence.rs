@@ -7,19 +7,22 @@ use super::operators::{self, family};
 use super::setting::Setting;
 use super::special;
 use super::subject::{Rule, Source, Subject};
-use wgfc_ir::testing::{Config, Rng, random_graph, random_loop};
+use wgfc_ir::testing::{Config, Rng, random_chain, random_graph, random_loop};
 
 /// The name of cases that are random graphs.
 pub(crate) const GRAPH: &str = "graph";
 /// The name of cases that are random loops.
 pub(crate) const LOOP: &str = "loop";
+/// The name of cases that are random chains.
+pub(crate) const CHAIN: &str = "chain";
 
 /// Before the names of operators among others.
 const FUSED: &str = "fused ";
 
-/// Cases of graphs and of loops for every one of each operator.
+/// Cases of graphs, of loops and of chains for every one of each operator.
 const GRAPHS: usize = 40;
 const LOOPS: usize = 20;
+const CHAINS: usize = 40;
 
 /// One case: of what, and its seed.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -47,6 +50,7 @@ impl CaseId {
         match self.name.as_str() {
             GRAPH => "random graphs",
             LOOP => "random loops",
+            CHAIN => "random chains",
             name if name.starts_with(FUSED) => "operators among others",
             name if special::is(name) => "special functions",
             name if algebra::is(name) => "linear algebra",
@@ -61,7 +65,9 @@ impl CaseId {
 
     /// The case, and the same without names for extents, where it has any.
     pub fn subjects(&self) -> Option<(Subject, Option<Subject>)> {
+        let bounded = self.name == CHAIN;
         let (graph, inputs) = match self.name.as_str() {
+            CHAIN => random_chain(self.seed),
             GRAPH => random_graph(self.seed, &size(self.seed)),
             LOOP => random_loop(self.seed, &loop_size(self.seed)).ok()?,
             name if algebra::is(name) => return Some((algebra::drawn(name, self.seed)?, None)),
@@ -69,7 +75,7 @@ impl CaseId {
             name => {
                 let moved = operators::all_bits(name, self.seed);
                 let subject = |c: Case| Subject {
-                    rule: Rule { loose: c.loose, moved, tiny: name.ends_with(":long"), error: None },
+                    rule: Rule { loose: c.loose, moved, tiny: name.ends_with(":long"), ..Rule::default() },
                     inputs: c.inputs.into_iter().collect(),
                     source: Source::Model(Box::new(c.model)),
                 };
@@ -85,7 +91,8 @@ impl CaseId {
                 return Some((subject(case), plain.map(subject)));
             }
         };
-        Some((Subject { source: Source::Graph(Box::new(graph)), inputs, rule: Rule::default() }, None))
+        let rule = Rule { bounded, ..Rule::default() };
+        Some((Subject { source: Source::Graph(Box::new(graph)), inputs, rule }, None))
     }
 
     /// The same with the fewest operators first, where the number of operators is drawn.
@@ -113,7 +120,8 @@ fn loop_size(seed: u64) -> Config {
 
 /// What cases are called, without their seeds.
 fn names() -> impl Iterator<Item = String> {
-    let alone = operators::operators().chain(operators::hard()).chain([GRAPH, LOOP]).map(str::to_owned);
+    let alone =
+        operators::operators().chain(operators::hard()).chain([GRAPH, LOOP, CHAIN]).map(str::to_owned);
     alone
         .chain(operators::operators().map(|n| format!("{FUSED}{n}")))
         .chain(special::names())
@@ -135,6 +143,7 @@ impl Sequence {
             let times = match name.as_str() {
                 GRAPH => GRAPHS,
                 LOOP => LOOPS,
+                CHAIN => CHAINS,
                 _ => 1,
             } as u64;
             entries.extend((0..times).map(|i| (name.clone(), times, i)));

@@ -19,7 +19,7 @@ use wgfc_compiler::rewrite::rewrite;
 use wgfc_compiler::{Fusion, Options, Technique};
 use wgfc_ir::eval::evaluate;
 use wgfc_ir::program::Stats;
-use wgfc_ir::testing::{Config, random_graph, random_loop};
+use wgfc_ir::testing::{Bounded, Config, bounded, random_chain, random_graph, random_loop};
 use wgfc_ir::{Graph, Tensor};
 use wgfc_runtime::Gpu;
 
@@ -69,14 +69,19 @@ fn on_random_graphs(
     test: &str,
     check: impl Fn(&Graph, &BTreeMap<String, Tensor>, &[Tensor]) -> Result<(), Failure>,
 ) {
-    on_random(test, |seed| random_graph(seed, &size(seed)), check);
+    on_random(test, |seed| random_graph(seed, &size(seed)), evaluated, check);
+}
+
+fn evaluated(graph: &Graph, inputs: &BTreeMap<String, Tensor>) -> Result<Vec<Tensor>, String> {
+    evaluate(graph, inputs).map_err(|e| e.to_string())
 }
 
 /// Runs `check` on random graphs until time is up; what fails is printed with its seed and its text.
-fn on_random(
+fn on_random<T>(
     test: &str,
     make: impl Fn(u64) -> (Graph, BTreeMap<String, Tensor>),
-    check: impl Fn(&Graph, &BTreeMap<String, Tensor>, &[Tensor]) -> Result<(), Failure>,
+    want: impl Fn(&Graph, &BTreeMap<String, Tensor>) -> Result<Vec<T>, String>,
+    check: impl Fn(&Graph, &BTreeMap<String, Tensor>, &[T]) -> Result<(), Failure>,
 ) {
     let end = Instant::now() + duration();
     let (mut tried, mut failures) = (0, vec![]);
@@ -86,7 +91,7 @@ fn on_random(
         }
         let (graph, inputs) = make(seed);
         let result = caught(|| {
-            let want = evaluate(&graph, &inputs).map_err(|e| Failure::error(e.to_string()))?;
+            let want = want(&graph, &inputs).map_err(Failure::error)?;
             check(&graph, &inputs, &want)
         });
         tried += 1;
@@ -129,13 +134,13 @@ fn compiled(
     options: &Options,
     gpus: &[Gpu],
     inputs: &BTreeMap<String, Tensor>,
-    want: &[Tensor],
+    check: impl Fn(&str, &[Tensor]) -> Result<(), Failure>,
 ) -> Result<(), Failure> {
     let program = compile_graph(graph.clone(), Stats::default(), options, &mut |_, _| {})?;
     for gpu in gpus {
         let what = format!("{:?} without {:?} on {}", options.fusion, options.without, gpu.summary().name);
         let mut session = session(gpu, &program)?;
-        same(&what, &run_session(&mut session, inputs)?, want)?;
+        check(&what, &run_session(&mut session, inputs)?)?;
     }
     Ok(())
 }
@@ -149,7 +154,39 @@ fn compiled_graphs_mean_the_same() {
     }
     on_random_graphs(test, |graph, inputs, want| {
         for fusion in [Fusion::None, Fusion::Elementwise, Fusion::Full] {
-            compiled(graph, &Options { fusion, ..Options::default() }, &gpus, inputs, want)?;
+            compiled(graph, &Options { fusion, ..Options::default() }, &gpus, inputs, |w, got| {
+                same(w, got, want)
+            })?;
+        }
+        Ok(())
+    });
+}
+
+fn near(what: &str, got: &[Tensor], want: &[Bounded]) -> Result<(), Failure> {
+    want.iter().zip(got).try_for_each(|(w, g)| w.check(g).map_err(|e| Failure::Wrong(format!("{what}: {e}"))))
+}
+
+/// Chains with constants that cancel give what real numbers do, as far as rounding lets them.
+#[test]
+fn rewritten_chains_mean_what_real_numbers_do() {
+    on_random("rewritten_chains_mean_what_real_numbers_do", random_chain, bounded, |graph, inputs, want| {
+        let mut graph = graph.clone();
+        rewrite(&mut graph, &Options::default())?;
+        near("rewritten", &evaluated(&graph, inputs).map_err(Failure::error)?, want)
+    });
+}
+
+#[test]
+fn compiled_chains_mean_what_real_numbers_do() {
+    let test = "compiled_chains_mean_what_real_numbers_do";
+    let gpus = Backend::adapters();
+    if gpus.is_empty() {
+        return crate::skip(test, "there is no adapter");
+    }
+    on_random(test, random_chain, bounded, |graph, inputs, want| {
+        for fusion in [Fusion::None, Fusion::Elementwise, Fusion::Full] {
+            let options = Options { fusion, ..Options::default() };
+            compiled(graph, &options, &gpus, inputs, |w, got| near(w, got, want))?;
         }
         Ok(())
     });
@@ -164,7 +201,7 @@ fn compiled_loops_mean_the_same() {
     }
     let config = |seed: u64| Config { max_elements: 1 << (3 + seed % 8), ..size(seed) };
     let make = |seed: u64| random_loop(seed, &config(seed)).expect("a random graph is a body");
-    on_random(test, make, |graph, inputs, want| {
+    on_random(test, make, evaluated, |graph, inputs, want| {
         let split = [Technique::Loops].into();
         let full = Options::default();
         let mut parts = full.clone();
@@ -172,7 +209,7 @@ fn compiled_loops_mean_the_same() {
         let workgroups = Options { without: [Technique::LoopsInInvocations].into(), ..full.clone() };
         let both = Options { without: workgroups.without.clone(), ..parts.clone() };
         for options in [full.clone(), parts, workgroups, both, Options { without: split, ..full }] {
-            compiled(graph, &options, &gpus, inputs, want)?;
+            compiled(graph, &options, &gpus, inputs, |w, got| same(w, got, want))?;
         }
         Ok(())
     });

@@ -22,10 +22,16 @@ pub const MAX_FOLDED: f64 = (64 << 20) as f64;
 /// them. Symbols count as they are expected.
 fn cost(g: &Terms, class: Id, term: &Term) -> Option<f64> {
     const STEP: f64 = 1.0;
-    if matches!(term.head, Head::Leaf(_) | Head::Attr(_) | Head::Lit(_)) {
+    let facts = &g[class].data;
+    if matches!(term.head, Head::Leaf(_) | Head::Attr(_)) {
         return Some(0.0);
     }
-    let facts = &g[class].data;
+    if !facts.representable() {
+        return None;
+    }
+    if matches!(term.head, Head::Lit(_)) {
+        return Some(0.0);
+    }
     let expect = &g.analysis.expect;
     let out = elements(facts.ty.as_ref()?, expect);
     if facts.konst && out <= MAX_FOLDED {

@@ -6,7 +6,6 @@
 
 use super::canonical::topo;
 use super::extract::MAX_FOLDED;
-use egg::Id;
 use std::sync::Arc;
 use wgfc_ir::tensor::{Tensor, checked_numel};
 use wgfc_ir::{Dim, Graph, Node, Op, Poly, Scalar, ScalarNode, TensorType, Value};
@@ -14,15 +13,14 @@ use wgfc_ir::{Dim, Graph, Node, Op, Poly, Scalar, ScalarNode, TensorType, Value}
 /// A result of at most this many bytes is always made, even where it is larger than what it is made of.
 const SMALL: usize = 4096;
 
-/// The value of a rank-0 map whose operands are known: `inputs` by `value`.
-pub fn scalar(op: &Op, inputs: &[Id], value: &dyn Fn(Id) -> Option<Scalar>) -> Option<Scalar> {
+/// The value of a rank-0 map of constants.
+pub fn scalar(op: &Op) -> Option<Scalar> {
     let Op::Map { body, shape } = op else { return None };
-    if !shape.is_empty() || !closed(op) || body.nodes.is_empty() {
+    let operands = body.nodes.iter().any(|n| matches!(n, ScalarNode::Arg(_)));
+    if !shape.is_empty() || !closed(op) || body.nodes.is_empty() || operands {
         return None;
     }
-    let operands =
-        inputs.iter().map(|i| Some(Arc::new(Tensor::scalar(value(*i)?)))).collect::<Option<Vec<_>>>()?;
-    evaluate(op, &operands)?.scalars()?.first().copied()
+    evaluate(op, &[])?.scalars()?.first().copied()
 }
 
 /// Whether the operator depends on its operands alone, and not on symbols.

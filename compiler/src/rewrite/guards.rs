@@ -1,9 +1,11 @@
 //! Conditions of rules, and right-hand sides that are code instead of a pattern.
 
-use super::term::{Attr, Head, Term, Terms, attr, attr_of, lit};
+use super::number::{Exponents, Number};
+use super::term::{Attr, Facts, Head, Term, Terms, attr, attr_of, lit};
 use super::views::ViewMap;
 use egg::{Applier, Id, PatternAst, Subst, Symbol, Var};
-use wgfc_ir::{DType, Dim, NormKind, Poly, Scalar, ScalarNode, TensorType};
+use num_traits::Signed;
+use wgfc_ir::{BinaryOp, DType, Dim, NormKind, Poly, Scalar, ScalarNode, TensorType};
 
 /// A pattern variable of a rule in this crate's tables.
 #[expect(clippy::expect_used, reason = "the names are literals of the rule tables, which the tests build")]
@@ -18,7 +20,7 @@ fn ty(g: &Terms, id: Id) -> Option<&TensorType> {
 /// All elements of `v` are `x`.
 pub fn is(v: &str, x: f64) -> impl Fn(&mut Terms, Id, &Subst) -> bool + use<> {
     let v = var(v);
-    move |g, _, s| g[s[v]].data.scalar.is_some_and(|c| c.as_f64() == x)
+    move |g, _, s| g[s[v]].data.value.as_ref().is_some_and(|c| c.is(x))
 }
 /// `v` depends on constants only.
 pub fn konst(v: &str) -> impl Fn(&mut Terms, Id, &Subst) -> bool + use<> {
@@ -28,12 +30,88 @@ pub fn konst(v: &str) -> impl Fn(&mut Terms, Id, &Subst) -> bool + use<> {
 /// `v` is one known value everywhere and broadcasts without adding axes.
 pub fn scalar(v: &str) -> impl Fn(&mut Terms, Id, &Subst) -> bool + use<> {
     let v = var(v);
-    move |g, _, s| g[s[v]].data.scalar.is_some() && ty(g, s[v]).is_some_and(|t| t.rank() == 0)
+    move |g, _, s| g[s[v]].data.value.is_some() && ty(g, s[v]).is_some_and(|t| t.rank() == 0)
 }
-/// `v` is no infinity or NaN everywhere, as far as is known.
+/// The constant `v` has no element that is an infinity or NaN.
 pub fn finite(v: &str) -> impl Fn(&mut Terms, Id, &Subst) -> bool + use<> {
     let v = var(v);
-    move |g, _, s| g[s[v]].data.scalar.is_none_or(|c| c.as_f64().is_finite())
+    move |g, _, s| is_finite(&g[s[v]].data)
+}
+
+fn is_finite(f: &Facts) -> bool {
+    let int = f.ty.as_ref().is_some_and(|t| !t.dtype.is_float());
+    int || f.magnitudes.is_some() || f.value.as_ref().is_some_and(Number::is_finite)
+}
+
+/// The products of elements of the constants `a` and `b` are normal numbers of their type.
+pub fn normal_product(a: &str, b: &str) -> impl Fn(&mut Terms, Id, &Subst) -> bool + use<> {
+    let (a, b) = (var(a), var(b));
+    move |g, root, s| {
+        let Some(dtype) = ty(g, root).map(|t| t.dtype) else { return false };
+        let (a, b) = (&g[s[a]].data, &g[s[b]].data);
+        if !dtype.is_float() || (a.value.is_some() && b.value.is_some()) {
+            return true;
+        }
+        let product = a.magnitudes.zip(b.magnitudes).map(|(a, b)| a.times(b));
+        product.is_some_and(|p| p.fit(dtype) && p.are_normal(dtype))
+    }
+}
+
+/// The reciprocals of the elements of the constant `c` are normal numbers of their type, but for those of 0.
+pub fn normal_reciprocal(c: &str) -> impl Fn(&mut Terms, Id, &Subst) -> bool + use<> {
+    let c = var(c);
+    move |g, root, s| {
+        let Some(dtype) = ty(g, root).map(|t| t.dtype) else { return false };
+        let c = &g[s[c]].data;
+        let normal = |m: Exponents| {
+            let recip = Exponents { zero: false, ..m }.recip();
+            recip.is_some_and(|r| r.fit(dtype) && r.are_normal(dtype))
+        };
+        c.value.is_some() || c.magnitudes.is_none_or(normal)
+    }
+}
+
+/// The constants `c` and `k` that are added to `x` (`c` is subtracted where `minus`) may be added first. A rounded sum of constants is off
+/// by more than the steps that it replaces where `x` nearly cancels it, so the sum is exact, or `x` is a [`product`].
+/// Constants of opposite signs stay apart: adding and subtracting a large number is how a model rounds.
+pub fn gather(x: &str, c: &str, k: &str, minus: bool) -> impl Fn(&mut Terms, Id, &Subst) -> bool + use<> {
+    let (x, c, k) = (var(x), var(c), var(k));
+    move |g, root, s| {
+        let (x, c, k) = (&g[s[x]].data, &g[s[c]].data, &g[s[k]].data);
+        let float = ty(g, root).is_none_or(|t| t.dtype.is_float());
+        let op = if minus { BinaryOp::Sub } else { BinaryOp::Add };
+        let exact = match (&c.value, &k.value) {
+            (Some(c), Some(k)) => {
+                let negative = |n: &Number| n.rational().is_some_and(Signed::is_negative);
+                if (negative(c) != minus) != negative(k) {
+                    return !float;
+                }
+                Number::binary(op, k, c).is_some_and(|sum| sum.exact().is_some())
+            }
+            _ => false,
+        };
+        c.konst && k.konst && (!float || x.product || exact)
+    }
+}
+
+/// The factor `c` may come before or after a sum of products: neither can leave the range of the type, unless the
+/// other does by far. A factor of 16-bit floats stays where it is: models put it where the sum does not overflow.
+pub fn moderate(c: &str) -> impl Fn(&mut Terms, Id, &Subst) -> bool + use<> {
+    const MOST: i64 = 32;
+    let c = var(c);
+    move |g, root, s| {
+        let Some(dtype) = ty(g, root).map(|t| t.dtype) else { return false };
+        let c = &g[s[c]].data;
+        let within = c.magnitudes.is_none_or(|m| m.least >= -MOST && m.most <= MOST);
+        !dtype.is_float() || (dtype.bits() >= 32 && is_finite(c) && within)
+    }
+}
+
+/// `v` is a product of matrices, times a constant or moved. Its terms were rounded before they were summed, so that
+/// multiplying them loses no more than multiplying the sum does.
+pub fn product(v: &str) -> impl Fn(&mut Terms, Id, &Subst) -> bool + use<> {
+    let v = var(v);
+    move |g, _, s| g[s[v]].data.product
 }
 /// The product of the view `m` and `c` has the view's shape.
 pub fn same_mul(m: &str, c: &str) -> impl Fn(&mut Terms, Id, &Subst) -> bool + use<> {
@@ -55,7 +133,7 @@ pub fn float() -> impl Fn(&mut Terms, Id, &Subst) -> bool {
 /// `v` is one known value everywhere and a finite power of two, as is its reciprocal.
 pub fn power_of_two(v: &str) -> impl Fn(&mut Terms, Id, &Subst) -> bool + use<> {
     let v = var(v);
-    move |g, _, s| g[s[v]].data.scalar.is_some_and(|c| c.dtype.is_float() && exact_reciprocal(c).is_some())
+    move |g, _, s| g[s[v]].data.value.as_ref().is_some_and(|c| exact_reciprocal(c).is_some())
 }
 /// Every value of `x` survives the conversion to the type `t` and back.
 pub fn widens(x: &str, t: &str) -> impl Fn(&mut Terms, Id, &Subst) -> bool + use<> {
@@ -98,11 +176,12 @@ fn lossless(from: DType, to: DType) -> bool {
 }
 
 /// `1/c`, where that is a power of two as `c` is, both normal in the type.
-fn exact_reciprocal(c: Scalar) -> Option<Scalar> {
-    let v = c.as_f64();
-    let limit = if c.dtype == DType::F16 { 1 << 13 } else { 1 << 30 } as f64;
+fn exact_reciprocal(c: &Number) -> Option<Number> {
+    c.rational()?;
+    let v = c.exact()?.as_f64();
+    let limit = if c.dtype() == DType::F16 { 1 << 13 } else { 1 << 30 } as f64;
     let two = v.is_normal() && v.to_bits() << 12 == 0 && (1.0 / limit..=limit).contains(&v.abs());
-    two.then(|| Scalar::from_f64(c.dtype, 1.0 / v))
+    two.then(|| Scalar::from_f64(c.dtype(), 1.0 / v).into())
 }
 
 /// A right-hand side in code: the e-class equal to the matched one, or `None` not to fire.
@@ -132,9 +211,9 @@ where
 pub fn times_reciprocal(x: &str, c: &str) -> Make<impl Fn(&mut Terms, Id, &Subst) -> Option<Id> + use<>> {
     let (x, c) = (var(x), var(c));
     Make(move |g: &mut Terms, _, s: &Subst| {
-        let r = exact_reciprocal(g[s[c]].data.scalar?)?;
+        let r = exact_reciprocal(g[s[c]].data.value.as_ref()?)?;
         let r = lit(g, r);
-        Some(g.add(Term::new(Head::Binary(wgfc_ir::BinaryOp::Mul), [s[x], r])))
+        Some(g.add(Term::new(Head::Binary(BinaryOp::Mul), [s[x], r])))
     })
 }
 
@@ -180,10 +259,10 @@ pub fn mul_after_view(
         if index.len() != ty(g, s[x])?.rank() {
             return None;
         }
-        let value = g[s[c]].data.scalar?;
+        let value = g[s[c]].data.value.clone()?;
         let value = lit(g, value);
         let v = g.add(Term::new(Head::View, [s[m], s[x]]));
-        Some(g.add(Term::new(Head::Binary(wgfc_ir::BinaryOp::Mul), [v, value])))
+        Some(g.add(Term::new(Head::Binary(BinaryOp::Mul), [v, value])))
     })
 }
 
@@ -234,14 +313,14 @@ pub fn mul_before_view(
             }
         }
         let c = reread(g, s[c], ViewMap { shape, index, fill: None })?;
-        let scaled = g.add(Term::new(Head::Binary(wgfc_ir::BinaryOp::Mul), [s[y], c]));
+        let scaled = g.add(Term::new(Head::Binary(BinaryOp::Mul), [s[y], c]));
         Some(g.add(Term::new(Head::View, [s[m], scaled])))
     })
 }
 
 /// `c` through `map`; as a rank-0 constant where it is one value.
 fn reread(g: &mut Terms, c: Id, map: ViewMap) -> Option<Id> {
-    if let Some(v) = g[c].data.scalar {
+    if let Some(v) = g[c].data.value.clone() {
         return Some(lit(g, v));
     }
     if map.is_identity(&ty(g, c)?.shape) {
@@ -265,6 +344,9 @@ pub fn mul_into_operand(
         let Attr::Labels(labels) = attr_of(g, s[l])? else { return None };
         let (operand, own) = if which == 0 { (s[a], labels.a.clone()) } else { (s[b], labels.b.clone()) };
         let out = labels.out.clone();
+        if !scalable(&g[operand].data, &g[s[c]].data) {
+            return None;
+        }
         let cs = ty(g, s[c])?.shape.clone();
         let mut shape = vec![Dim::ONE; own.len()];
         let mut index = vec![Poly::ZERO; cs.len()];
@@ -274,10 +356,21 @@ pub fn mul_into_operand(
             index[i] = Poly::var(at);
         }
         let c = reread(g, s[c], ViewMap { shape, index, fill: None })?;
-        let scaled = g.add(Term::new(Head::Binary(wgfc_ir::BinaryOp::Mul), [operand, c]));
+        let scaled = g.add(Term::new(Head::Binary(BinaryOp::Mul), [operand, c]));
         let args = if which == 0 { [s[l], scaled, s[b]] } else { [s[l], s[a], scaled] };
         Some(g.add(Term::new(Head::Contract, args)))
     })
+}
+
+/// Whether the elements of a constant operand times `c` keep their precision. Of an operand that is computed, [`moderate`] decides.
+fn scalable(operand: &Facts, c: &Facts) -> bool {
+    let Some(dtype) = operand.ty.as_ref().map(|t| t.dtype) else { return false };
+    match (operand.magnitudes, c.magnitudes) {
+        (Some(w), Some(c)) => w.times(c).fit(dtype) && w.stay_normal(c, dtype),
+        (None, _) if operand.konst && dtype.is_float() => false,
+        // All zeros.
+        _ => true,
+    }
 }
 
 /// `(reduce.sum axes (contract l a b))` with sums taken as early as they can be: along what only one operand has, of that
@@ -351,7 +444,7 @@ pub fn log_softmax(axis: &str, x: &str) -> Make<impl Fn(&mut Terms, Id, &Subst) 
     })
 }
 
-/// `(div sum n)` for a factor `r` that is `1/n` in the type's precision.
+/// `(div sum n)` for a factor `r` that is `1/n`.
 pub fn mean_over(
     axes: &str,
     x: &str,
@@ -359,24 +452,26 @@ pub fn mean_over(
 ) -> Make<impl Fn(&mut Terms, Id, &Subst) -> Option<Id> + use<>> {
     let (axes, x, r) = (var(axes), var(x), var(r));
     Make(move |g: &mut Terms, _, s: &Subst| {
-        let r = g[s[r]].data.scalar?;
+        let r = g[s[r]].data.value.as_ref()?;
+        let dtype = r.dtype();
         let Attr::Axes(over) = attr_of(g, s[axes])? else { return None };
         let t = ty(g, s[x])?;
         let n: Dim = over.iter().map(|a| t.shape[*a].clone()).product();
         let n = n.as_const()?;
-        if n == 0 || Scalar::from_f64(r.dtype, 1.0 / n as f64) != r {
+        if Number::one_over(dtype, n)? != *r {
             return None;
         }
-        let n = lit(g, Scalar::from_i64(r.dtype, n));
+        let n = Number::integer(dtype, n)?;
+        let n = lit(g, n);
         let sum = g.add(Term::new(Head::Reduce(wgfc_ir::ReduceOp::Sum), [s[axes], s[x]]));
-        Some(g.add(Term::new(Head::Binary(wgfc_ir::BinaryOp::Div), [sum, n])))
+        Some(g.add(Term::new(Head::Binary(BinaryOp::Div), [sum, n])))
     })
 }
 
 /// A number that is known while compiling: a constant, or a dimension brought in as an index map.
 fn number(g: &Terms, id: Id) -> Option<Poly> {
-    if let Some(s) = g[id].data.scalar {
-        let v = s.as_f64();
+    if let Some(n) = &g[id].data.value {
+        let v = n.exact()?.as_f64();
         return (v.fract() == 0.0 && v.abs() < 9e15).then(|| Poly::constant(v as i64));
     }
     g[id].nodes.iter().find_map(|n| match (n.head, n.args.as_slice()) {
@@ -406,7 +501,7 @@ pub fn norm_over(
         let Attr::Axes(over) = attr_of(g, s[axes])? else { return None };
         let t = ty(g, s[x])?;
         let extent: Dim = over.iter().map(|a| t.shape[*a].clone()).product();
-        let e = g[s[eps]].data.scalar?.as_f64() as f32;
+        let e = g[s[eps]].data.value.as_ref()?.rounded()?.as_f64() as f32;
         if number(g, s[n])? != extent || !e.is_finite() || e < 0.0 {
             return None;
         }

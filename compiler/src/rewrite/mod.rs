@@ -22,6 +22,7 @@ pub mod guards;
 pub mod long_rows;
 pub mod long_sums;
 pub mod merge;
+pub mod number;
 pub mod parts;
 pub mod recognise;
 pub mod region;

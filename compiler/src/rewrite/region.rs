@@ -6,15 +6,16 @@
 //! linear in the depth of a model, and the time of a deep stack of one layer hardly grows at all.
 
 use super::extract::extract;
+use super::number::{Exponents, Number};
 use super::rules::Rule;
-use super::term::{self, Head, Leaf, Table, Term, Terms, decode, is_term};
+use super::term::{self, Attr, Head, Leaf, Table, Term, Terms, decode, is_term};
 use crate::schedule::cost::Expected;
 use egg::{Id, Language};
 use rustc_hash::{FxHashMap, FxHashSet};
 use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::sync::Arc;
-use wgfc_ir::{Graph, NodeId, Op, Value};
+use wgfc_ir::{BinaryOp, Dim, Graph, NodeId, Op, ReduceOp, Value};
 
 #[cfg(test)]
 mod rule_tests;
@@ -192,11 +193,15 @@ impl Form {
 
 fn leaf(graph: &Graph, v: Value) -> Leaf {
     let ty = graph.ty(v).clone();
-    let (konst, scalar) = match &graph.node(v.node).op {
-        Op::Const(t) => (true, (t.numel() == 1).then(|| t.scalars()?.first().copied()).flatten()),
-        _ => (false, None),
-    };
-    Leaf { ty, konst, scalar }
+    match &graph.node(v.node).op {
+        Op::Const(t) => Leaf {
+            ty,
+            konst: true,
+            scalar: (t.numel() == 1).then(|| t.scalars()?.first().copied()).flatten(),
+            magnitudes: Exponents::of(t),
+        },
+        _ => Leaf { ty, konst: false, scalar: None, magnitudes: None },
+    }
 }
 
 /// One node of a solution.
@@ -232,7 +237,7 @@ fn load(graph: &Graph, form: &Form, expect: &Expected) -> Result<Loaded, String>
         .iter()
         .enumerate()
         .map(|(i, l)| match l.scalar {
-            Some(s) if l.ty.rank() == 0 => term::lit(&mut g, s),
+            Some(s) if l.ty.rank() == 0 => term::lit(&mut g, s.into()),
             _ => g.add(Term::new(Head::Leaf(i as u32), [])),
         })
         .collect();
@@ -247,7 +252,8 @@ fn load(graph: &Graph, form: &Form, expect: &Expected) -> Result<Loaded, String>
             })
             .collect();
         let node = graph.node(*n);
-        let t = term::encode(&mut g, &node.op, &inputs);
+        let mut t = term::encode(&mut g, &node.op, &inputs);
+        mean(&mut g, &mut t);
         let id = g.add(t.clone());
         if g[id].data.ty.as_deref() != node.outputs.first() {
             return Err(format!("`{}` does not type as a term", node.label()));
@@ -259,6 +265,28 @@ fn load(graph: &Graph, form: &Form, expect: &Expected) -> Result<Loaded, String>
     Ok(Loaded { g, terms, ids })
 }
 
+/// Reads the factor of a sum over n elements that is `1/n`, but for its rounding, as `1/n`.
+fn mean(g: &mut Terms, t: &mut Term) {
+    let (Head::Binary(BinaryOp::Mul), [a, b]) = (t.head, t.args.as_slice()) else { return };
+    let (sum, factor, at) = if g[*a].data.value.is_some() { (*b, *a, 0) } else { (*a, *b, 1) };
+    let Some(n) = g[sum].nodes.iter().find_map(|n| summed(g, n)) else { return };
+    let Some(Number::Real(dtype, _)) = g[factor].data.value else { return };
+    let literal = g[factor].data.ty.as_ref().is_some_and(|t| t.rank() == 0);
+    let Some(one_over) = Number::one_over(dtype, n).filter(|_| literal) else { return };
+    if one_over.rounded() == g[factor].data.value.as_ref().and_then(Number::rounded) {
+        t.args[at] = term::lit(g, one_over);
+    }
+}
+
+/// The number of elements of which each element of a term is the sum.
+fn summed(g: &Terms, t: &Term) -> Option<i64> {
+    let (Head::Reduce(ReduceOp::Sum), [axes, x]) = (t.head, t.args.as_slice()) else { return None };
+    let Attr::Axes(axes) = term::attr_of(g, *axes)? else { return None };
+    let of = &g[*x].data.ty.as_ref()?.shape;
+    let n: Dim = axes.iter().map(|a| of[*a].clone()).product();
+    n.as_const()
+}
+
 fn solve(
     graph: &Graph,
     form: &Form,
@@ -267,7 +295,7 @@ fn solve(
     outcome: &mut Outcome,
 ) -> Result<Solution, String> {
     let Loaded { mut g, terms, ids } = load(graph, form, expect)?;
-    if run(&mut g, rules, form.nodes.len(), &mut outcome.fired) {
+    if run(&mut g, rules, form.nodes.len(), &mut outcome.fired)? {
         outcome.limited += 1;
     }
     let roots: Vec<Id> = form.roots.iter().map(|r| ids[*r]).collect();
@@ -275,8 +303,13 @@ fn solve(
     assemble(&g, form, &chosen, &terms, &ids)
 }
 
-/// Applies rules until nothing changes; true when a limit stopped it.
-fn run(g: &mut Terms, rules: &[Rule], nodes: usize, fired: &mut BTreeMap<String, usize>) -> bool {
+/// Applies rules until nothing changes; true when a limit stopped it. Two unequal constants that become equal are an error.
+fn run(
+    g: &mut Terms,
+    rules: &[Rule],
+    nodes: usize,
+    fired: &mut BTreeMap<String, usize>,
+) -> Result<bool, String> {
     let limit = nodes * GROWTH + 1000;
     for _ in 0..MAX_ROUNDS {
         let size = g.total_size();
@@ -290,15 +323,27 @@ fn run(g: &mut Terms, rules: &[Rule], nodes: usize, fired: &mut BTreeMap<String,
             changes += n;
             if g.total_size() > limit {
                 g.rebuild();
-                return true;
+                return consistent(g, fired).map(|()| true);
             }
         }
         g.rebuild();
+        consistent(g, fired)?;
         if changes == 0 && g.total_size() == size {
-            return false;
+            return Ok(false);
         }
     }
-    true
+    Ok(true)
+}
+
+/// Fails where rules made two unequal constants equal.
+fn consistent(g: &Terms, fired: &BTreeMap<String, usize>) -> Result<(), String> {
+    match &g.analysis.contradiction {
+        None => Ok(()),
+        Some((a, b)) => {
+            let rules: Vec<&str> = fired.keys().map(String::as_str).collect();
+            Err(format!("the rewrite rules make {a:?} and {b:?} equal; those used are {}", rules.join(", ")))
+        }
+    }
 }
 
 /// The chosen terms as steps, operands first.

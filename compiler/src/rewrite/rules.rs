@@ -81,7 +81,7 @@ pub fn exact() -> Vec<Rule> {
 pub fn approx() -> Vec<Rule> {
     vec![
         // x / c → x · (1/c)
-        rewrite!("div-const";       "(div ?x ?c)" => "(mul ?x (recip ?c))" if konst("?c") if float()),
+        rewrite!("div-const";       "(div ?x ?c)" => "(mul ?x (recip ?c))" if konst("?c") if normal_reciprocal("?c") if float()),
         // 1 / √x → rsqrt x
         rewrite!("recip-sqrt";      "(recip (sqrt ?x))" => "(rsqrt ?x)"),
         // x / √y → x · rsqrt y
@@ -93,25 +93,26 @@ pub fn approx() -> Vec<Rule> {
         rewrite!("pow-minus-half";  "(pow ?x ?c)" => "(rsqrt ?x)" if is("?c", -0.5) if same_type("?x")),
         rewrite!("pow-minus-one";   "(pow ?x ?c)" => "(recip ?x)" if is("?c", -1.0) if same_type("?x") if float()),
         // (x · c) · k → x · (c · k)
-        rewrite!("mul-mul";         "(mul (mul ?x ?c) ?k)" => "(mul ?x (mul ?c ?k))" if konst("?c") if konst("?k")),
+        rewrite!("mul-mul";         "(mul (mul ?x ?c) ?k)" => "(mul ?x (mul ?c ?k))"
+            if konst("?c") if konst("?k") if normal_product("?c", "?k")),
         // (x + c) + k → x + (c + k)
-        rewrite!("add-add";         "(add (add ?x ?c) ?k)" => "(add ?x (add ?c ?k))" if konst("?c") if konst("?k")),
+        rewrite!("add-add";         "(add (add ?x ?c) ?k)" => "(add ?x (add ?c ?k))" if gather("?x", "?c", "?k", false)),
         // (x − c) + k → x + (k − c)
-        rewrite!("sub-add";         "(add (sub ?x ?c) ?k)" => "(add ?x (sub ?k ?c))" if konst("?c") if konst("?k")),
-        // (x + c) · k → x · k + c · k
+        rewrite!("sub-add";         "(add (sub ?x ?c) ?k)" => "(add ?x (sub ?k ?c))" if gather("?x", "?c", "?k", true)),
+        // (a @ b + c) · k → (a @ b) · k + c · k
         rewrite!("mul-of-add";      "(mul (add ?x ?c) ?k)" => "(add (mul ?x ?k) (mul ?c ?k))"
-            if konst("?c") if konst("?k") if finite("?c") if finite("?k") if float()),
-        // (x − c) · k → x · k − c · k
+            if product("?x") if konst("?c") if konst("?k") if finite("?c") if finite("?k") if float()),
+        // (a @ b − c) · k → (a @ b) · k − c · k
         rewrite!("mul-of-sub";      "(mul (sub ?x ?c) ?k)" => "(sub (mul ?x ?k) (mul ?c ?k))"
-            if konst("?c") if konst("?k") if finite("?c") if finite("?k") if float()),
+            if product("?x") if konst("?c") if konst("?k") if finite("?c") if finite("?k") if float()),
         // Σ x · c → (Σ x) · c, for one value c
         rewrite!("sum-of-mul";      "(reduce.sum ?a (mul ?x ?c))" => "(mul (reduce.sum ?a ?x) ?c)"
-            if scalar("?c") if finite("?c") if float()),
+            if scalar("?c") if moderate("?c") if float()),
         // Σ (a @ b) → (Σ a) @ b, a @ (Σ b) or, along what both have, one product
         rewrite!("sum-of-product";  "(reduce.sum ?s (contract ?l ?a ?b))" => { sum_of_product("?s", "?l", "?a", "?b") }),
         // (a · c) @ b → (a @ b) · c, for one value c
-        rewrite!("scale-left";      "(contract ?l (mul ?a ?c) ?b)" => "(mul (contract ?l ?a ?b) ?c)" if scalar("?c") if finite("?c")),
-        rewrite!("scale-right";     "(contract ?l ?a (mul ?b ?c))" => "(mul (contract ?l ?a ?b) ?c)" if scalar("?c") if finite("?c")),
+        rewrite!("scale-left";      "(contract ?l (mul ?a ?c) ?b)" => "(mul (contract ?l ?a ?b) ?c)" if scalar("?c") if moderate("?c")),
+        rewrite!("scale-right";     "(contract ?l ?a (mul ?b ?c))" => "(mul (contract ?l ?a ?b) ?c)" if scalar("?c") if moderate("?c")),
         // (a @ w) · c → a @ (w · c): scales and batch norms are folded into constant weights
         rewrite!("scale-into-b";    "(mul (contract ?l ?a ?b) ?c)" => { mul_into_operand("?l", "?a", "?b", "?c", 1) }
             if konst("?b") if konst("?c") if finite("?c")),
@@ -119,9 +120,9 @@ pub fn approx() -> Vec<Rule> {
             if konst("?a") if konst("?c") if finite("?c")),
         // (a @ b) · c → (a · c) @ b: the cost decides for the smallest of the three places
         rewrite!("scale-to-a";      "(mul (contract ?l ?a ?b) ?c)" => { mul_into_operand("?l", "?a", "?b", "?c", 0) }
-            if scalar("?c") if finite("?c")),
+            if scalar("?c") if moderate("?c")),
         rewrite!("scale-to-b";      "(mul (contract ?l ?a ?b) ?c)" => { mul_into_operand("?l", "?a", "?b", "?c", 1) }
-            if scalar("?c") if finite("?c")),
+            if scalar("?c") if moderate("?c")),
     ]
 }
 

@@ -12,6 +12,7 @@
 //!
 //! Any other operator of one result is opaque: rules see that it is there and what it reads.
 
+use super::number::{Exponents, Number};
 use super::views::{ViewMap, broadcast};
 use crate::schedule::cost::Expected;
 use egg::{Analysis, DidMerge, EGraph, FromOp, FromOpError, Id, Language};
@@ -29,7 +30,7 @@ use wgfc_ir::{
 pub enum Head {
     /// A value from outside the region, by its number in [`Table::leaves`].
     Leaf(u32),
-    /// A rank-0 constant, an [`Attr::Scalar`].
+    /// A rank-0 constant, an [`Attr::Number`].
     Lit(u32),
     /// An attribute, by its number in the [`Table`].
     Attr(u32),
@@ -141,7 +142,7 @@ impl FromOp for Term {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Attr {
     /// The value of a [`Head::Lit`].
-    Scalar(Scalar),
+    Number(Number),
     /// The target type of a cast.
     Type(DType),
     /// The body and shape of a map.
@@ -167,6 +168,8 @@ pub struct Leaf {
     pub konst: bool,
     /// The value of its elements, if it is a constant with one element.
     pub scalar: Option<Scalar>,
+    /// The magnitudes of its elements, if it is a constant with which rules may compute.
+    pub magnitudes: Option<Exponents>,
 }
 
 /// What an e-class's terms have in common.
@@ -179,7 +182,22 @@ pub struct Facts {
     /// Whether it depends on constants only.
     pub konst: bool,
     /// The value of all its elements, where they are one known constant.
-    pub scalar: Option<Scalar>,
+    pub value: Option<Number>,
+    /// The magnitudes of its elements, where it is a constant with which rules may compute.
+    pub magnitudes: Option<Exponents>,
+    /// Whether it is a product of matrices, times a constant or moved: a sum of rounded terms that a factor can be folded into.
+    pub product: bool,
+}
+
+impl Facts {
+    /// Whether its type has the constant that it is, as far as is known.
+    pub fn representable(&self) -> bool {
+        let Some(ty) = self.ty.as_ref().filter(|_| self.konst) else { return true };
+        match &self.value {
+            Some(v) => v.rounded().is_some(),
+            None => self.magnitudes.is_none_or(|m| m.fit(ty.dtype)),
+        }
+    }
 }
 
 /// The interned attributes, and the analysis of the e-graph.
@@ -192,6 +210,8 @@ pub struct Table {
     pub opaque: Vec<Op>,
     /// What symbols are expected to be.
     pub expect: Expected,
+    /// Two unequal constants that the rules made equal: one of the rules is wrong.
+    pub contradiction: Option<(Number, Number)>,
 }
 
 /// The e-graph of a region.
@@ -207,9 +227,9 @@ impl Table {
         self.attrs.get_index(i as usize)
     }
     /// The constant of a [`Head::Lit`].
-    pub fn lit(&self, i: u32) -> Option<Scalar> {
+    pub fn lit(&self, i: u32) -> Option<&Number> {
         match self.attr(i)? {
-            Attr::Scalar(s) => Some(*s),
+            Attr::Number(n) => Some(n),
             _ => None,
         }
     }
@@ -221,8 +241,8 @@ pub fn attr(g: &mut Terms, a: Attr) -> Id {
     g.add(Term::new(Head::Attr(i), []))
 }
 /// Adds a rank-0 constant.
-pub fn lit(g: &mut Terms, s: Scalar) -> Id {
-    let i = g.analysis.intern(Attr::Scalar(s));
+pub fn lit(g: &mut Terms, n: Number) -> Id {
+    let i = g.analysis.intern(Attr::Number(n));
     g.add(Term::new(Head::Lit(i), []))
 }
 
@@ -239,7 +259,7 @@ pub fn decode<'a>(table: &'a Table, term: &Term, facts: &dyn Fn(Id) -> &'a Facts
     let rest = |n: usize| term.args.get(n..).map(<[Id]>::to_vec);
     Some(match term.head {
         Head::Leaf(_) | Head::Attr(_) => return None,
-        Head::Lit(i) => (Op::Const(Arc::new(wgfc_ir::Tensor::scalar(table.lit(i)?))), vec![]),
+        Head::Lit(i) => (Op::Const(Arc::new(wgfc_ir::Tensor::scalar(table.lit(i)?.rounded()?))), vec![]),
         Head::Unary(_) | Head::Binary(_) | Head::Select | Head::Cast => {
             let operands = if term.head == Head::Cast { rest(1)? } else { rest(0)? };
             let mut body = ScalarFn::default();
@@ -247,8 +267,8 @@ pub fn decode<'a>(table: &'a Table, term: &Term, facts: &dyn Fn(Id) -> &'a Facts
             for id in &operands {
                 let f = facts(*id);
                 let ty = f.ty.as_ref()?;
-                at.push(match f.scalar {
-                    Some(s) if ty.rank() == 0 => body.push(ScalarNode::Const(s)),
+                at.push(match &f.value {
+                    Some(n) if ty.rank() == 0 => body.push(ScalarNode::Const(n.rounded()?)),
                     _ => {
                         let i = inputs.iter().position(|x| x == id).unwrap_or_else(|| {
                             inputs.push(*id);
@@ -356,7 +376,7 @@ fn single(g: &mut Terms, body: &ScalarFn, shape: &[Dim], inputs: &[Id]) -> Optio
     for i in ops {
         let id = match leaves.get(i as usize)? {
             ScalarNode::Arg(a) => *inputs.get(*a as usize)?,
-            ScalarNode::Const(s) => lit(g, *s),
+            ScalarNode::Const(s) => lit(g, (*s).into()),
             _ => return None,
         };
         shapes.push(g[id].data.ty.clone()?);
@@ -381,15 +401,21 @@ impl Analysis<Term> for Table {
                 let Some(l) = g.analysis.leaves.get(i as usize) else { return Facts::default() };
                 return Facts {
                     ty: Some(Arc::new(l.ty.clone())),
-                    attr: None,
                     konst: l.konst,
-                    scalar: l.scalar,
+                    value: l.scalar.map(Number::from),
+                    magnitudes: l.magnitudes,
+                    ..Facts::default()
                 };
             }
             Head::Lit(i) => {
-                let Some(s) = g.analysis.lit(i) else { return Facts::default() };
-                let ty = Some(Arc::new(TensorType::new(s.dtype, [])));
-                return Facts { ty, attr: None, konst: true, scalar: Some(s) };
+                let Some(n) = g.analysis.lit(i).cloned() else { return Facts::default() };
+                return Facts {
+                    ty: Some(Arc::new(TensorType::new(n.dtype(), []))),
+                    konst: true,
+                    magnitudes: n.exponents(),
+                    value: Some(n),
+                    ..Facts::default()
+                };
             }
             _ => {}
         }
@@ -400,40 +426,97 @@ impl Analysis<Term> for Table {
             return Facts::default();
         };
         let Ok(outputs) = op.infer(&types) else { return Facts::default() };
-        let operands = term.args.iter().filter(|a| g[**a].data.attr.is_none());
-        let konst =
-            operands.clone().all(|a| g[*a].data.konst) && !matches!(term.head, Head::Map | Head::Opaque(_));
-        let scalar = match (term.head, operands.collect::<Vec<_>>().as_slice()) {
-            (Head::View, [x]) => g[**x].data.scalar.filter(|_| matches!(&op, Op::View { fill: None, .. })),
-            _ => super::fold::scalar(&op, &inputs, &|id| g[id].data.scalar),
-        };
-        Facts { ty: outputs.into_iter().next().map(Arc::new), attr: None, konst, scalar }
+        let operands: Vec<&Facts> =
+            term.args.iter().map(|a| &g[*a].data).filter(|f| f.attr.is_none()).collect();
+        let konst = operands.iter().all(|f| f.konst) && !matches!(term.head, Head::Map | Head::Opaque(_));
+        let to = outputs.first().map(|t| t.dtype);
+        Facts {
+            value: to.and_then(|to| value(term.head, &op, to, &operands)),
+            magnitudes: if konst { magnitudes(term.head, &op, &operands) } else { None },
+            product: match (term.head, operands.as_slice()) {
+                (Head::Contract, _) => true,
+                (Head::View | Head::Unary(UnaryOp::Neg), [x]) => x.product,
+                (Head::Binary(BinaryOp::Mul), [x, y]) => (x.product && y.konst) || (x.konst && y.product),
+                _ => false,
+            },
+            ty: outputs.into_iter().next().map(Arc::new),
+            attr: None,
+            konst,
+        }
     }
 
     fn merge(&mut self, a: &mut Facts, b: Facts) -> DidMerge {
         debug_assert!(a.ty.is_none() || b.ty.is_none() || a.ty == b.ty, "{:?} = {:?}", a.ty, b.ty);
-        let mut did = DidMerge(false, false);
-        if a.ty.is_none() && b.ty.is_some() {
-            a.ty = b.ty.clone();
-            did.0 = true;
+        if let (Some(x), Some(y)) = (&a.value, &b.value)
+            && x != y
+            && self.contradiction.is_none()
+        {
+            self.contradiction = Some((x.clone(), y.clone()));
         }
-        did.1 |= a.ty.is_some() && b.ty.is_none();
-        did = did | DidMerge(b.konst && !a.konst, a.konst && !b.konst);
+        let konst = DidMerge(b.konst && !a.konst, a.konst && !b.konst);
+        let product = DidMerge(b.product && !a.product, a.product && !b.product);
         a.konst |= b.konst;
-        did = did
-            | DidMerge(a.scalar.is_none() && b.scalar.is_some(), a.scalar.is_some() && b.scalar.is_none());
-        a.scalar = a.scalar.or(b.scalar);
-        did
+        a.product |= b.product;
+        konst
+            | product
+            | first(&mut a.ty, b.ty)
+            | first(&mut a.value, b.value)
+            | first(&mut a.magnitudes, b.magnitudes)
     }
 
     /// A rank-0 term of a known value is that constant.
     fn modify(g: &mut Terms, id: Id) {
         let f = &g[id].data;
-        let Some(s) = f.scalar.filter(|s| f.ty.as_ref().is_some_and(|t| t.rank() == 0 && t.dtype == s.dtype))
-        else {
-            return;
-        };
-        let c = lit(g, s);
-        g.union(id, c);
+        let rank0 = |n: &&Number| f.ty.as_ref().is_some_and(|t| t.rank() == 0 && t.dtype == n.dtype());
+        if let Some(n) = f.value.as_ref().filter(rank0).cloned() {
+            let c = lit(g, n);
+            g.union(id, c);
+        }
+    }
+}
+
+/// The fact that is known of either of two equal terms.
+fn first<T>(a: &mut Option<T>, b: Option<T>) -> DidMerge {
+    let did = DidMerge(a.is_none() && b.is_some(), a.is_some() && b.is_none());
+    if a.is_none() {
+        *a = b;
+    }
+    did
+}
+
+/// The value of all elements of a term of type `to`, where those of its operands are known.
+///
+/// Floats are computed as rationals; of functions that leave them nothing is known. Integers and bools are computed as the
+/// evaluator does, where the term has no axes.
+fn value(head: Head, op: &Op, to: DType, operands: &[&Facts]) -> Option<Number> {
+    let values = operands.iter().map(|f| f.value.as_ref()).collect::<Option<Vec<_>>>()?;
+    match (head, values.as_slice()) {
+        (Head::View, [x]) => matches!(op, Op::View { fill: None, .. }).then(|| (*x).clone()),
+        (Head::Unary(op), [x]) if to.is_float() => Number::unary(op, x),
+        (Head::Binary(op), [x, y]) if to.is_float() => Number::binary(op, x, y),
+        (Head::Cast, [x]) if x.dtype().is_float() => x.cast(to),
+        _ if to.is_float() && head != Head::Cast => None,
+        _ if !values.iter().all(|n| n.exact().is_some()) => None,
+        _ => super::fold::scalar(op).map(Number::from),
+    }
+}
+
+/// The magnitudes of the elements of a constant term, where those of its operands are known.
+fn magnitudes(head: Head, op: &Op, operands: &[&Facts]) -> Option<Exponents> {
+    let known = operands.iter().map(|f| f.magnitudes).collect::<Option<Vec<_>>>()?;
+    match (head, known.as_slice()) {
+        (Head::View, [x]) => match op {
+            Op::View { fill, .. } => fill.is_none_or(|f| f.as_f64() == 0.0).then_some(*x),
+            _ => None,
+        },
+        (Head::Cast, [x]) => operands.first()?.ty.as_ref()?.dtype.is_float().then_some(*x),
+        (Head::Unary(UnaryOp::Neg | UnaryOp::Abs), [x]) => Some(*x),
+        (Head::Unary(UnaryOp::Recip), [x]) => x.recip(),
+        (Head::Unary(UnaryOp::Sqrt), [x]) => Some(x.sqrt()),
+        (Head::Unary(UnaryOp::Rsqrt), [x]) => x.sqrt().recip(),
+        (Head::Binary(BinaryOp::Mul), [x, y]) => Some(x.times(*y)),
+        (Head::Binary(BinaryOp::Div), [x, y]) => Some(x.times(y.recip()?)),
+        (Head::Binary(BinaryOp::Add | BinaryOp::Sub), [x, y]) => Some(x.plus(*y)),
+        _ => None,
     }
 }

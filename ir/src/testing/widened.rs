@@ -1,29 +1,55 @@
-//! A graph without the rounding of narrow floats between nodes.
-//!
-//! The evaluator rounds what a node of f16 or bf16 gives; a kernel rounds what it stores, and which of a model's values that
-//! are is a matter of fusion. How far the two evaluations are apart bounds what that rounding does to a result.
+//! A graph whose floats have a wider type.
 
-use wgfc_ir::{DType, Graph, Op, Scalar, ScalarFn, ScalarNode, Tensor};
+use crate::dtype::DType;
+use crate::graph::Graph;
+use crate::op::Op;
+use crate::scalar::{Scalar, ScalarFn, ScalarNode};
+use crate::tensor::Tensor;
 
-fn is_narrow(d: DType) -> bool {
-    matches!(d, DType::F16 | DType::BF16)
+/// The type that narrower floats become, and what happens to conversions to those.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Wide {
+    /// f16 and bf16 become f32; a conversion to one of them still rounds to it.
+    ///
+    /// The evaluator rounds what a node of f16 or bf16 gives; a kernel rounds what it stores, and which of a model's
+    /// values that are is a matter of fusion. How far the two evaluations are apart bounds what that rounding does to a result.
+    F32,
+    /// f16, bf16 and f32 become f64, and no conversion among floats rounds.
+    F64,
 }
 
-fn wide_scalar(c: Scalar) -> Scalar {
-    if is_narrow(c.dtype) { Scalar::from_f64(DType::F32, c.as_f64()) } else { c }
-}
-
-/// f16 and bf16 as f32.
-pub fn wide_tensor(t: &Tensor) -> Option<Tensor> {
-    if !is_narrow(t.dtype) {
-        return Some(t.clone());
+impl Wide {
+    fn dtype(self) -> DType {
+        match self {
+            Wide::F32 => DType::F32,
+            Wide::F64 => DType::F64,
+        }
     }
-    let v: Vec<Scalar> = t.scalars()?.into_iter().map(wide_scalar).collect();
-    Some(Tensor::from_scalars(DType::F32, t.shape.clone(), &v))
+    fn widens(self, d: DType) -> bool {
+        matches!(d, DType::F16 | DType::BF16) || (self == Wide::F64 && d == DType::F32)
+    }
+    fn scalar(self, c: Scalar) -> Scalar {
+        if self.widens(c.dtype) { Scalar::from_f64(self.dtype(), c.as_f64()) } else { c }
+    }
+
+    /// A tensor of the wider type; `None` where its values are absent.
+    pub fn tensor(self, t: &Tensor) -> Option<Tensor> {
+        if !self.widens(t.dtype) {
+            return Some(t.clone());
+        }
+        let v: Vec<Scalar> = t.scalars()?.into_iter().map(|c| self.scalar(c)).collect();
+        Some(Tensor::from_scalars(self.dtype(), t.shape.clone(), &v))
+    }
+
+    /// The graph in which narrower floats have the wider type; `None` where it has none of them.
+    pub fn graph(self, graph: &Graph) -> Option<Graph> {
+        let mut g = graph.clone();
+        widen(self, &mut g)?.then_some(g)
+    }
 }
 
-/// The same function of f32; conversions that it names still round.
-fn wide_function(f: &ScalarFn, arguments: &[DType]) -> Option<ScalarFn> {
+/// The function with wider floats.
+fn wide_function(wide: Wide, f: &ScalarFn, arguments: &[DType]) -> Option<ScalarFn> {
     let types = f.types(arguments).ok()?;
     let mut out = ScalarFn::default();
     let mut at: Vec<u32> = vec![];
@@ -34,44 +60,43 @@ fn wide_function(f: &ScalarFn, arguments: &[DType]) -> Option<ScalarFn> {
             out.nodes.len() as u32 - 1
         };
         let mut new = match n {
-            ScalarNode::Const(c) => push(ScalarNode::Const(wide_scalar(*c))),
+            ScalarNode::Const(c) => push(ScalarNode::Const(wide.scalar(*c))),
             ScalarNode::Arg(_) | ScalarNode::Index(_) => push(n.clone()),
             ScalarNode::Unary(op, a) => push(ScalarNode::Unary(*op, r(a))),
             ScalarNode::Binary(op, a, b) => push(ScalarNode::Binary(*op, r(a), r(b))),
             ScalarNode::Select(c, a, b) => push(ScalarNode::Select(r(c), r(a), r(b))),
+            ScalarNode::Cast(to, a) if wide == Wide::F64 && wide.widens(*to) => {
+                push(ScalarNode::Cast(DType::F64, r(a)))
+            }
             ScalarNode::Cast(to, a) => push(ScalarNode::Cast(*to, r(a))),
             ScalarNode::Bitcast(to, a) => {
                 let from = *types.get(*a as usize)?;
-                let bits = if is_narrow(from) { push(ScalarNode::Cast(from, r(a))) } else { r(a) };
+                let bits = if wide.widens(from) { push(ScalarNode::Cast(from, r(a))) } else { r(a) };
                 push(ScalarNode::Bitcast(*to, bits))
             }
         };
-        if is_narrow(*t) && matches!(n, ScalarNode::Cast(..) | ScalarNode::Bitcast(..)) {
-            new = push(ScalarNode::Cast(DType::F32, new));
+        let rounded =
+            matches!(n, ScalarNode::Bitcast(..)) || (matches!(n, ScalarNode::Cast(..)) && wide == Wide::F32);
+        if wide.widens(*t) && rounded {
+            new = push(ScalarNode::Cast(wide.dtype(), new));
         }
         at.push(new);
     }
     Some(out)
 }
 
-/// The graph in which f16 and bf16 are f32; `None` where it has none of them.
-pub fn widened(graph: &Graph) -> Option<Graph> {
-    let mut g = graph.clone();
-    widen(&mut g)?.then_some(g)
-}
-
 /// Whether there was something to widen; `None` where it cannot be.
-fn widen(g: &mut Graph) -> Option<bool> {
+fn widen(wide: Wide, g: &mut Graph) -> Option<bool> {
     let mut changed = false;
     for n in g.topo().ok()? {
         let mut op = g.node(n).op.clone();
         match &mut op {
-            Op::Const(t) if is_narrow(t.dtype) => *t = wide_tensor(t)?.into(),
-            Op::View { fill: Some(f), .. } => *f = wide_scalar(*f),
+            Op::Const(t) if wide.widens(t.dtype) => *t = wide.tensor(t)?.into(),
+            Op::View { fill: Some(f), .. } => *f = wide.scalar(*f),
             Op::If { then_branch, else_branch } => {
-                changed |= widen(then_branch)? | widen(else_branch)?;
+                changed |= widen(wide, then_branch)? | widen(wide, else_branch)?;
             }
-            Op::While { body, .. } | Op::Scan { body, .. } => changed |= widen(body)?,
+            Op::While { body, .. } | Op::Scan { body, .. } => changed |= widen(wide, body)?,
             _ => {}
         }
         g.node_mut(n).op = op;
@@ -80,7 +105,7 @@ fn widen(g: &mut Graph) -> Option<bool> {
     let functions = g.topo().ok()?.into_iter().filter_map(|n| match &g.node(n).op {
         Op::Map { body, .. } => {
             let arguments: Vec<DType> = g.node(n).inputs.iter().map(|v| g.ty(*v).dtype).collect();
-            Some((n, wide_function(body, &arguments)))
+            Some((n, wide_function(wide, body, &arguments)))
         }
         _ => None,
     });
@@ -91,8 +116,8 @@ fn widen(g: &mut Graph) -> Option<bool> {
     }
     for n in g.node_ids().collect::<Vec<_>>() {
         for ty in &mut g.node_mut(n).outputs {
-            if is_narrow(ty.dtype) {
-                ty.dtype = DType::F32;
+            if wide.widens(ty.dtype) {
+                ty.dtype = wide.dtype();
                 changed = true;
             }
         }
@@ -127,9 +152,11 @@ pub fn towards(want: &Tensor, wide: &Tensor, got: &Tensor) -> Option<Tensor> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::build::Builder;
+    use crate::eval::evaluate;
+    use crate::graph::Border;
+    use crate::scalar::{BinaryOp, UnaryOp};
     use std::collections::BTreeMap;
-    use wgfc_ir::eval::evaluate;
-    use wgfc_ir::{BinaryOp, Border, Builder, UnaryOp};
 
     fn values(t: &Tensor) -> Vec<f64> {
         t.scalars().unwrap().iter().map(|s| s.as_f64()).collect()
@@ -154,14 +181,14 @@ mod tests {
         for (name, value) in [("rest", rounded), ("root", cast)] {
             g.outputs.push(Border { name: name.into(), value });
         }
-        let wide = widened(&g).expect("there is f16");
-        wgfc_ir::verify::verify(&wide).expect("a sound graph");
+        let wide = Wide::F32.graph(&g).expect("there is f16");
+        crate::verify::verify(&wide).expect("a sound graph");
         let (a, b) = (evaluate(&g, &BTreeMap::new()).unwrap(), evaluate(&wide, &BTreeMap::new()).unwrap());
         assert_eq!((values(&a[0]), b[0].dtype), (vec![0.0], DType::F32));
         assert!((values(&b[0])[0] - 0.001).abs() < 1e-6, "{:?}", values(&b[0]));
         let root = values(&b[1])[0];
         assert_eq!(root, Scalar::from_f64(DType::F16, root).as_f64());
-        assert!(widened(&wide).is_none());
+        assert!(Wide::F32.graph(&wide).is_none());
     }
 
     #[test]

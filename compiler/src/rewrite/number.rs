@@ -1,0 +1,319 @@
+//! Constants of the e-graph.
+//!
+//! Rules combine constants: `(x · c) · k` is `x · (c · k)`. With rounded constants that is no equality, and saturation
+//! derives anything from equalities that are none: where `c · k` rounds to 1 though it is not 1, x equals x times any power of
+//! it. So a float constant of the e-graph is the *rational number* that it stands for, rules compute with
+//! rationals, and a constant is rounded once, when a term is chosen. `1 / 3` is a third there, and a third times 3 is 1.
+
+use num_bigint::BigInt;
+use num_rational::BigRational;
+use num_traits::{One, Signed, ToPrimitive, Zero};
+use std::fmt;
+use wgfc_ir::{BinaryOp, DType, Scalar, UnaryOp};
+
+/// Numerator and denominator of a [`Number`] have at most this many bits together. Any two `f64` can be added.
+const MAX_BITS: u64 = 8192;
+
+/// A constant, without rounding where it is a float.
+#[derive(Clone, PartialEq, Eq, Hash)]
+pub enum Number {
+    /// A float's value.
+    Real(DType, BigRational),
+    /// An integer or a bool; −0, an infinity, NaN and any float that its type does not have, with which no rule computes.
+    Bits(Scalar),
+}
+
+impl Number {
+    /// A rational of a float type; `None` for other types, and where it has too many bits.
+    pub fn real(dtype: DType, value: BigRational) -> Option<Number> {
+        let bits = value.numer().bits() + value.denom().bits();
+        (normal(dtype).is_some() && bits <= MAX_BITS).then_some(Number::Real(dtype, value))
+    }
+
+    /// `1/n`.
+    pub fn one_over(dtype: DType, n: i64) -> Option<Number> {
+        (n != 0).then(|| Number::real(dtype, BigRational::new(BigInt::one(), n.into())))?
+    }
+
+    /// `n`.
+    pub fn integer(dtype: DType, n: i64) -> Option<Number> {
+        match normal(dtype) {
+            Some(_) => Number::real(dtype, BigRational::from_integer(n.into())),
+            None => Some(Number::Bits(Scalar::from_i64(dtype, n))),
+        }
+    }
+
+    /// The element type.
+    pub fn dtype(&self) -> DType {
+        match self {
+            Number::Real(dtype, _) => *dtype,
+            Number::Bits(s) => s.dtype,
+        }
+    }
+
+    /// The value, where it is a rational.
+    pub fn rational(&self) -> Option<&BigRational> {
+        match self {
+            Number::Real(_, value) => Some(value),
+            Number::Bits(_) => None,
+        }
+    }
+
+    /// Whether it equals `x`, a number that every float type has.
+    pub fn is(&self, x: f64) -> bool {
+        match self {
+            Number::Real(_, value) => BigRational::from_float(x).is_some_and(|x| *value == x),
+            Number::Bits(s) => s.as_f64() == x,
+        }
+    }
+
+    /// Whether it is neither an infinity nor NaN.
+    pub fn is_finite(&self) -> bool {
+        match self {
+            Number::Real(..) => true,
+            Number::Bits(s) => s.as_f64().is_finite(),
+        }
+    }
+
+    /// The nearest element of the type; `None` where the type has none that is nearly it: beyond its largest number, or
+    /// inexact below its smallest normal one.
+    pub fn rounded(&self) -> Option<Scalar> {
+        let (dtype, value) = match self {
+            Number::Real(dtype, value) => (*dtype, value),
+            Number::Bits(s) => return Some(*s),
+        };
+        let near = Scalar::from_f64(dtype, value.to_f64()?);
+        let v = near.as_f64();
+        let (least, most) = normal(dtype)?;
+        let exact = || BigRational::from_float(v).as_ref() == Some(value);
+        (v.abs() <= most && (v.abs() >= least || exact())).then_some(near)
+    }
+
+    /// The element of the type that it is; `None` where it is none.
+    pub fn exact(&self) -> Option<Scalar> {
+        let s = self.rounded()?;
+        (Number::from(s) == *self).then_some(s)
+    }
+
+    /// The exponents of two between which its magnitude lies; `None` for 0 and what is no rational.
+    pub fn exponents(&self) -> Option<Exponents> {
+        let value = self.rational().filter(|v| !v.is_zero())?;
+        let about = value.numer().bits() as i64 - value.denom().bits() as i64;
+        Some(Exponents { least: about - 1, most: about + 1, zero: false })
+    }
+
+    /// A unary operator of it; `None` where the result is no rational.
+    pub fn unary(op: UnaryOp, x: &Number) -> Option<Number> {
+        let v = x.rational()?;
+        let value = match op {
+            // The sign of 0 is not known here.
+            UnaryOp::Neg if !v.is_zero() => -v,
+            UnaryOp::Abs => v.abs(),
+            UnaryOp::Recip if !v.is_zero() => v.recip(),
+            _ => return None,
+        };
+        Number::real(x.dtype(), value)
+    }
+
+    /// A binary operator of both; `None` where the result is no rational.
+    pub fn binary(op: BinaryOp, x: &Number, y: &Number) -> Option<Number> {
+        let (a, b) = (x.rational()?, y.rational()?);
+        let value = match op {
+            BinaryOp::Add => a + b,
+            BinaryOp::Sub => a - b,
+            BinaryOp::Mul => a * b,
+            BinaryOp::Div if !b.is_zero() => a / b,
+            _ => return None,
+        };
+        (x.dtype() == y.dtype()).then(|| Number::real(x.dtype(), value))?
+    }
+
+    /// It as another type, where that changes nothing.
+    pub fn cast(&self, to: DType) -> Option<Number> {
+        let s = self.exact()?;
+        let cast = Number::from(Scalar::from_f64(to, s.as_f64()));
+        (s.dtype.is_float() && cast.exact()?.as_f64() == s.as_f64()).then_some(cast)
+    }
+}
+
+impl From<Scalar> for Number {
+    fn from(s: Scalar) -> Number {
+        let v = s.as_f64();
+        let within = normal(s.dtype).is_some_and(|(_, most)| v.abs() <= most);
+        if !within || (v == 0.0 && v.is_sign_negative()) {
+            return Number::Bits(s);
+        }
+        let value = BigRational::from_float(v);
+        value.and_then(|v| Number::real(s.dtype, v)).unwrap_or(Number::Bits(s))
+    }
+}
+
+impl fmt::Debug for Number {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Number::Real(dtype, v) => write!(f, "{v}:{dtype}"),
+            Number::Bits(s) => write!(f, "{s}"),
+        }
+    }
+}
+
+/// The smallest normal and the largest number of a float type; `None` for types with which rules do not compute.
+/// 64-bit floats are computed in 32 bits.
+fn normal(dtype: DType) -> Option<(f64, f64)> {
+    match dtype {
+        DType::F32 | DType::BF16 | DType::F64 => Some((f64::from(f32::MIN_POSITIVE), f64::from(f32::MAX))),
+        DType::F16 => Some((2f64.powi(-14), 65504.0)),
+        _ => None,
+    }
+}
+
+/// Bounds of the magnitudes of a constant's elements that are not 0: at least 2 to the `least`, less than 2 to the `most`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Exponents {
+    /// The exponent that no element but 0 is below.
+    pub least: i64,
+    /// The exponent that every element is below.
+    pub most: i64,
+    /// Whether elements may be 0.
+    pub zero: bool,
+}
+
+impl Exponents {
+    /// What is taken for granted of weights whose values are not at hand.
+    pub const ASSUMED: Exponents = Exponents { least: -24, most: 8, zero: false };
+
+    /// Of products of an element of each.
+    pub fn times(self, o: Exponents) -> Exponents {
+        Exponents { least: self.least + o.least, most: self.most + o.most, zero: self.zero || o.zero }
+    }
+    /// Of sums or differences of an element of each, which may cancel.
+    pub fn plus(self, o: Exponents) -> Exponents {
+        Exponents { least: self.least.min(o.least), most: self.most.max(o.most) + 1, zero: true }
+    }
+    /// Of reciprocals; `None` where there may be one of 0.
+    pub fn recip(self) -> Option<Exponents> {
+        (!self.zero).then(|| Exponents { least: -self.most, most: 1 - self.least, zero: false })
+    }
+    /// Of square roots.
+    pub fn sqrt(self) -> Exponents {
+        Exponents { least: self.least.div_euclid(2), most: (self.most + 1).div_euclid(2), zero: self.zero }
+    }
+    /// Whether the type has such numbers.
+    pub fn fit(self, dtype: DType) -> bool {
+        normal(dtype).is_none_or(|(_, most)| self.most <= most.log2().ceil() as i64)
+    }
+    /// Whether the largest of such numbers times the least of `o` are normal numbers of the type, with a bit to spare.
+    pub fn stay_normal(self, o: Exponents, dtype: DType) -> bool {
+        normal(dtype).is_none_or(|(least, _)| self.most + o.least > least.log2() as i64 + 2)
+    }
+    /// Whether none of such numbers is below the normal ones of the type.
+    pub fn are_normal(self, dtype: DType) -> bool {
+        normal(dtype).is_none_or(|(least, _)| self.least >= least.log2() as i64)
+    }
+
+    /// Of the elements of a tensor; `None` where one is no number, or the type is not one of [`normal`].
+    /// What is absent or elsewhere is not looked at.
+    pub fn of(t: &wgfc_ir::Tensor) -> Option<Exponents> {
+        normal(t.dtype)?;
+        if !t.is_present() || t.is_remote() {
+            return Some(Exponents::ASSUMED);
+        }
+        let seen = match t.dtype {
+            DType::F32 => seen(t.bytes()?.as_chunks::<4>().0, |b| u32::from_le_bytes(*b) >> 23 & 0xff),
+            DType::BF16 => {
+                seen(t.bytes()?.as_chunks::<2>().0, |b| u32::from(u16::from_le_bytes(*b)) >> 7 & 0xff)
+            }
+            DType::F16 => {
+                seen(t.bytes()?.as_chunks::<2>().0, |b| u32::from(u16::from_le_bytes(*b)) >> 10 & 0x1f)
+            }
+            _ => seen(t.bytes()?.as_chunks::<8>().0, |b| (u64::from_le_bytes(*b) >> 52 & 0x7ff) as u32),
+        };
+        let (special, bias) = match t.dtype {
+            DType::F16 => (0x1f, 15),
+            DType::F64 => (0x7ff, 1023),
+            _ => (0xff, 127),
+        };
+        if seen[special] {
+            return None;
+        }
+        // The exponent 0 is that of zeros and of subnormal numbers, which are as near to 0 as makes no difference here.
+        let first = seen.iter().skip(1).position(|s| *s).map_or(1, |i| i as i64 + 1);
+        let last = seen.iter().skip(1).rposition(|s| *s).map_or(1, |i| i as i64 + 1);
+        Some(Exponents { least: first - bias, most: last + 1 - bias, zero: seen[0] })
+    }
+}
+
+/// Which exponents occur among the elements of a tensor.
+fn seen<const N: usize>(elements: &[[u8; N]], exponent: impl Fn(&[u8; N]) -> u32) -> Vec<bool> {
+    let mut seen = vec![false; 2048];
+    for e in elements {
+        seen[exponent(e) as usize] = true;
+    }
+    seen
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn f32(v: f64) -> Number {
+        Scalar::from_f64(DType::F32, v).into()
+    }
+
+    #[test]
+    fn factors_that_cancel_make_one_and_no_others_do() {
+        for n in [3.0, 255.0, 100.0, 0.1, 1e-30] {
+            let r = Number::unary(UnaryOp::Recip, &f32(n)).unwrap();
+            assert!(Number::binary(BinaryOp::Mul, &f32(n), &r).unwrap().is(1.0));
+            assert_eq!(
+                r.rounded(),
+                Some(Scalar::from_f64(DType::F32, 1.0 / f32(n).rounded().unwrap().as_f64()))
+            );
+        }
+        // 10 times what 0.1 is rounded to rounds to 1, and is not 1.
+        let near = Number::binary(BinaryOp::Mul, &f32(0.1), &f32(10.0)).unwrap();
+        assert!(!near.is(1.0));
+        assert_eq!(near.rounded(), f32(1.0).rounded());
+    }
+
+    #[test]
+    fn a_type_has_what_is_normal_or_exact() {
+        let square = |v: Number| Number::binary(BinaryOp::Mul, &v, &v).unwrap().rounded();
+        assert_eq!(square(f32(1e30)), None);
+        assert_eq!(square(f32(1e-30)), None);
+        assert!(square(f32(1e-15)).is_some());
+        for v in [1e-45, f64::from(f32::MAX), -0.0, 0.0, f64::INFINITY, f64::NAN] {
+            let s = Scalar::from_f64(DType::F32, v);
+            assert_eq!(Number::from(s).rounded(), Some(s), "{s}");
+            assert_eq!(Number::from(s).exact(), Some(s), "{s}");
+        }
+        let half = |v: f64| Number::from(Scalar::from_f64(DType::F16, v));
+        assert_eq!(square(half(300.0)), None);
+        assert_eq!(square(half(0.001)), None);
+        assert!(square(half(200.0)).is_some());
+    }
+
+    #[test]
+    fn casts_keep_the_value() {
+        assert_eq!(f32(0.5).cast(DType::F16), Some(Scalar::from_f64(DType::F16, 0.5).into()));
+        assert_eq!(f32(2.0).cast(DType::I32), Some(Number::Bits(Scalar::from_i64(DType::I32, 2))));
+        assert_eq!(f32(2.5).cast(DType::I32), None);
+        let third = Number::one_over(DType::F32, 3).unwrap();
+        assert_eq!(third.cast(DType::F64), None);
+    }
+
+    #[test]
+    fn exponents_bound_the_elements() {
+        let t = wgfc_ir::Tensor::from_f32(vec![4], &[0.0, 3.0, -0.2, 1.0]);
+        assert_eq!(Exponents::of(&t), Some(Exponents { least: -3, most: 2, zero: true }));
+        let big = wgfc_ir::Tensor::from_f32(vec![2], &[1.0, f32::INFINITY]);
+        assert_eq!(Exponents::of(&big), None);
+        let zero = wgfc_ir::Tensor::from_f32(vec![2], &[0.0, 0.0]);
+        assert!(Exponents::of(&zero).unwrap().times(Exponents::of(&t).unwrap()).fit(DType::F16));
+        let e = f32(1e30).exponents().unwrap();
+        assert!(!e.times(e).fit(DType::F32) && e.fit(DType::F32) && !e.fit(DType::F16));
+        let r = e.recip().unwrap();
+        assert!(!r.times(r).are_normal(DType::F32) && r.are_normal(DType::F32));
+        assert_eq!(Exponents::of(&t).unwrap().recip(), None);
+    }
+}
