@@ -1,13 +1,13 @@
 //! Random chains of operators with constants that meet their inverses.
 
-use super::{Config, Made, Maker, Rng, bounded, random_tensor};
+use super::{Bounded, Config, Made, Maker, Rng, bounded, random_tensor};
 use crate::build::Builder;
 use crate::dtype::DType;
 use crate::eval::Env;
 use crate::graph::{Border, Graph, TensorType, Value};
 use crate::op::{Contract, NormKind, Op, ReduceOp};
 use crate::poly::Dim;
-use crate::scalar::{BinaryOp, Scalar, UnaryOp};
+use crate::scalar::{BinaryOp, Scalar, ScalarNode, UnaryOp};
 use crate::tensor::Tensor;
 use std::collections::BTreeMap;
 
@@ -17,6 +17,10 @@ const CONSTANTS: &[f64] = &[
     1e-15,
 ];
 const INTEGERS: &[f64] = &[2.0, 3.0, 5.0, 7.0, 1.0, 100.0, 4.0];
+/// How far an element may be off, of the largest. Beyond, results are what rounding makes of them.
+const MOST_OFF: f64 = 0.25;
+/// How far elements may be off before an exponential is taken of them.
+const MOST_BEFORE_EXP: f64 = 0.25;
 const TYPES: &[DType] = &[
     DType::F32,
     DType::F32,
@@ -58,25 +62,42 @@ pub fn random_chain(seed: u64) -> (Graph, BTreeMap<String, Tensor>) {
     made.values.push(x);
     let palette: Vec<f64> = (0..2).filter_map(|_| made.rng.pick(CONSTANTS).copied()).collect();
     let length = 2 + made.rng.below(7);
-    let mut last = x;
+    let (mut last, mut error) = (x, 0.0);
     let mut tries = 0;
     while made.values.len() <= length && tries < 10 * length {
         tries += 1;
         let Ok(next) = made.step(last, &palette) else { continue };
+        if saturates(&made.b.graph.node(next.node).op) && error > MOST_BEFORE_EXP {
+            continue;
+        }
         let small = made.numel(&made.b.shape(next)) <= config.max_elements && made.b.rank(next) <= 6;
         if next == last || !small {
             continue;
         }
         let mut so_far = made.b.graph.clone();
         so_far.outputs.push(Border { name: "y".into(), value: next });
-        if bounded(&so_far, &inputs).is_ok() {
+        let Some((off, size)) = bounded(&so_far, &inputs).ok().as_deref().and_then(largest) else { continue };
+        if off <= MOST_OFF * size {
             made.values.push(next);
-            last = next;
+            (last, error) = (next, off);
         }
     }
     graph.outputs.push(Border { name: "y".into(), value: last });
     graph.remove_dead();
     (graph, inputs)
+}
+
+/// The largest error, and the largest element, of the one output.
+fn largest(of: &[Bounded]) -> Option<(f64, f64)> {
+    let b = of.first()?;
+    let size = b.want.scalars()?.iter().map(|s| s.as_f64().abs()).fold(0.0, f64::max);
+    Some((b.error.iter().copied().fold(0.0, f64::max), size))
+}
+
+/// Whether the operator has an exponential in it, before which errors are absolute.
+fn saturates(op: &Op) -> bool {
+    let exp = |n: &ScalarNode| matches!(n, ScalarNode::Unary(UnaryOp::Tanh | UnaryOp::Sigmoid, _));
+    matches!(op, Op::Softmax { .. }) || matches!(op, Op::Map { body, .. } if body.nodes.iter().any(exp))
 }
 
 impl Maker<'_> {
