@@ -76,7 +76,7 @@ impl ModelFile {
     /// External files that were looked for and are not there; of an archive of torch.export, the storages that it lacks.
     pub fn missing(&self) -> Vec<String> {
         if fx::is_archive(self.bytes()) {
-            let storages = fx::missing_storages(self.bytes(), self).unwrap_or_default();
+            let storages = fx::missing_storages(self.bytes(), self, None).unwrap_or_default();
             return storages.into_iter().map(|s| s.record).collect();
         }
         self.folder.as_ref().map(ModelFolder::missing).unwrap_or_default()

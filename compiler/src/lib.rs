@@ -4,6 +4,7 @@
 //! that can be called on its own. Nothing here reads a file or knows of a GPU.
 
 pub mod assemble;
+pub mod budget;
 pub mod device;
 pub mod emit;
 pub mod error;

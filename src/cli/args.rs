@@ -227,6 +227,10 @@ pub struct CompileOptions {
     /// Compute kernels as this file says: an edited copy of what `wgfc inspect --schedule --json` prints
     #[arg(long, value_name = "FILE")]
     pub schedule_from: Option<PathBuf>,
+    /// Memory that reading the model may take beside its files, as in `4GB`, for files that are to be trusted [default: 256 MiB
+    /// and 16 times the model's file]
+    #[arg(long, value_name = "SIZE", value_parser = parse_bytes)]
+    pub memory_limit: Option<u64>,
 }
 
 impl CompileOptions {
@@ -257,6 +261,7 @@ impl CompileOptions {
             precision: self.precision.precision.of_compiler(),
             keep_f32: self.precision.keep_f32.clone(),
             weights: self.precision.weight_bits(),
+            memory_limit: self.memory_limit,
             ..Options::default()
         })
     }
@@ -482,6 +487,10 @@ pub struct CheckArgs {
     pub fixed: Vec<String>,
     #[command(flatten)]
     pub like: LikeArgs,
+    /// Memory that reading the model may take beside its files, as in `4GB`, for files that are to be trusted [default: 256 MiB
+    /// and 16 times the model's file]
+    #[arg(long, value_name = "SIZE", value_parser = parse_bytes)]
+    pub memory_limit: Option<u64>,
 }
 
 /// `wgfc device`.

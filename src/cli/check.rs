@@ -23,6 +23,7 @@ fn run(a: &CheckArgs, t: &Terminal) -> Result<u8, Error> {
     let mut options = Options {
         dims: a.dims.iter().cloned().collect(),
         values: super::args::values(&a.fixed)?,
+        memory_limit: a.memory_limit,
         ..Options::default()
     };
     options.dims = super::like::dims(&a.model, &options, &a.like)?.into_iter().collect();

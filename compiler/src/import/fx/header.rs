@@ -57,5 +57,5 @@ pub fn read(archive: &Archive<'_>) -> Result<ExportedProgram, Errors> {
     if !errors.is_empty() {
         return Err(Errors(errors));
     }
-    Ok(serde_json::from_slice(json.bytes()).map_err(not_read)?)
+    Ok(archive.json(&json, not_read)?)
 }
