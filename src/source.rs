@@ -3,10 +3,11 @@
 use crate::files::{ModelFolder, map_file};
 use crate::random::RandomWeights;
 use crate::{Error, Options, Program};
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use wgfc_compiler::Errors;
-use wgfc_compiler::import::{ExternalData, Imported, NoExternalData, fx};
+use wgfc_compiler::import::{ExternalData, Imported, NoExternalData, fx, onnx};
 use wgfc_compiler::pipeline::{Amend, Fused, Observe};
 use wgfc_ir::tensor::ByteOwner;
 
@@ -80,6 +81,19 @@ impl ModelFile {
             return storages.into_iter().map(|s| s.record).collect();
         }
         self.folder.as_ref().map(ModelFolder::missing).unwrap_or_default()
+    }
+
+    /// The files beside an ONNX model that tensors lie in, and how many of them in each.
+    ///
+    /// # Errors
+    /// Where the model cannot be decoded.
+    pub fn locations(&self) -> Result<BTreeMap<String, usize>, Error> {
+        match fx::is_archive(self.bytes()) {
+            true => Ok(BTreeMap::new()),
+            false => {
+                onnx::external_locations(self.bytes(), self, None).map_err(|e| self.located(Error::from(e)))
+            }
+        }
     }
 
     /// The files that it was read from so far, mapped into memory.

@@ -14,6 +14,7 @@ mod decoder_tests;
 mod dims;
 #[cfg(test)]
 mod error_tests;
+mod external;
 #[cfg(test)]
 mod integer_tests;
 mod messages;
@@ -102,6 +103,18 @@ impl AsRef<[u8]> for Shared {
 /// Reads a model's messages, within the memory that its size allows.
 pub fn decode(bytes: &[u8]) -> Result<ModelProto, Errors> {
     decode_shared(bytes, &NoExternalData, None)
+}
+
+/// The locations of external tensors, relative to the model's folder, and how many tensors lie in each.
+///
+/// # Errors
+/// Where the model cannot be decoded.
+pub fn external_locations(
+    bytes: &[u8],
+    external: &dyn ExternalData,
+    memory_limit: Option<u64>,
+) -> Result<BTreeMap<String, usize>, Errors> {
+    Ok(external::locations(&decode_shared(bytes, external, memory_limit)?))
 }
 
 /// Takes what the model's messages need from the budget of its file.
