@@ -25,7 +25,7 @@ pub mod tuning;
 pub mod weights;
 
 pub use device::DeviceProfile;
-pub use error::{Diagnostic, Errors, Kind, Location};
+pub use error::{Diagnostic, Errors, Kind, Location, json_in_words};
 pub use options::{Fusion, Options, Precision, States, Technique, WeightBits};
 pub use pipeline::compile;
 pub use schedule::table::Tuning;

@@ -401,7 +401,7 @@ fn gathered(t: &Tensor, shape: &[Dim], index: &[Poly], budget: &Budget) -> Resul
 
 /// The table that a JSON record holds.
 fn configured(a: &Archive<'_>, name: &str, folder: &str) -> Result<BTreeMap<String, Stored>, Diagnostic> {
-    let unread = |e| Diagnostic::model(format!("`{name}` is not understood: {e}"));
+    let unread = |e| Diagnostic::model(format!("`{name}` is not understood: {}", crate::json_in_words(&e)));
     let config: Config = a.json(&a.text(name)?, unread)?;
     let mut table = BTreeMap::new();
     for (weight, entry) in config.config {

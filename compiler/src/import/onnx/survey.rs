@@ -37,10 +37,10 @@ impl Unsupported {
                 part: None,
                 source: None,
             })
-            .help(
+            .help(ops::instead(&self.operator).unwrap_or(
                 "export the model with operators that SUPPORTED_OPS.md lists, or cut it before this one \
                  (onnx.utils.extract_model); docs/adding-an-operator.md says how to add one",
-            )
+            ))
     }
 }
 
