@@ -42,10 +42,9 @@ impl Budget {
             taken.set(sum);
             return Ok(());
         }
-        let whole = size(sum);
-        let before = match size(bytes) == whole {
+        let before = match taken.get() < bytes / 10 {
             true => String::new(),
-            false => format!(", {whole} with what is read already"),
+            false => format!(", {} with what is read already", size(sum)),
         };
         let message = format!(
             "{what} would take {} of memory{before}; reading this model of {} may take {}",

@@ -155,7 +155,7 @@ fn quantised(file: &ModelFile, options: &Options, model: &Model) -> Result<Quant
     };
     Err(Error::usage(
         format!("no weight is quantised: {why}"),
-        "quantised are matrices of at least 32 × 32 floats that only products and lookups read, all along the same axis; leave \
+        "quantised are matrices of at least 64 × 64 floats that only products and lookups read, all along the same axis; leave \
          --weights out to compare the model as it is",
     ))
 }

@@ -238,8 +238,13 @@ pub(super) fn refuse_compile_options(compile: &CompileOptions, random_weights: b
 
 /// Shows that a model is compiled, and its kernels on the device.
 pub(super) fn compiling(gpu: &Gpu, path: &Path, t: &Terminal) -> Progress {
+    compiling_as(gpu, format!("compiling {}", shown(path)), t)
+}
+
+/// [`compiling`] in other words.
+pub(super) fn compiling_as(gpu: &Gpu, what: String, t: &Terminal) -> Progress {
     let gpu = gpu.clone();
-    t.watch(format!("compiling {}", shown(path)), move || gpu.compiled())
+    t.watch(what, move || gpu.compiled())
 }
 
 /// Where weights are missing, says how to go without.

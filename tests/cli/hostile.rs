@@ -73,6 +73,11 @@ fn empty_nodes(count: usize) -> Vec<u8> {
 
 /// Products of 32 × 32, one after another.
 fn chain(count: usize) -> Vec<u8> {
+    products(count, 32)
+}
+
+/// Products of square matrices, one after another.
+pub fn products(count: usize, size: usize) -> Vec<u8> {
     let name = |i: usize| format!("x{i}");
     let node = |i: usize| NodeProto {
         op_type: "MatMul".into(),
@@ -80,9 +85,9 @@ fn chain(count: usize) -> Vec<u8> {
         output: vec![name(i + 1)],
         ..Default::default()
     };
-    let values = wgfc::Tensor::from_f32(vec![32, 32], &[0.01; 1024]);
+    let values = wgfc::Tensor::from_f32(vec![size, size], &vec![0.01; size * size]);
     let port =
-        |name: String| ValueInfoProto { name, r#type: Some(TypeProto::of(wgfc::DType::F32, &[3, 32])) };
+        |name: String| ValueInfoProto { name, r#type: Some(TypeProto::of(wgfc::DType::F32, &[3, size])) };
     let graph = GraphProto {
         name: "g".into(),
         node: (0..count).map(node).collect(),
@@ -190,4 +195,22 @@ fn missing_weights_are_one_error_a_file() {
         .exits(0)
         .says("weights are missing, of 100 tensors: part0.bin, part1.bin (looked for in .)");
     wgfc(d.path(), "run|m.onnx|--cpu|--random-inputs|--random-weights").exits(0);
+}
+
+#[test]
+fn operators_of_classical_machine_learning_say_what_to_do() {
+    let d = folder();
+    for (op, says) in [
+        ("TreeEnsembleRegressor", "hummingbird-ml"),
+        ("SVMClassifier", "hummingbird-ml"),
+        ("ZipMap", "zipmap=False"),
+        ("OneHotEncoder", "encode categories as numbers"),
+    ] {
+        let mut model = ModelProto::decode(&*chain(1)).unwrap();
+        let graph = model.graph.as_mut().unwrap();
+        (graph.node[0].op_type, graph.node[0].domain) = (op.into(), "ai.onnx.ml".into());
+        model.opset_import.push(OperatorSetIdProto { domain: "ai.onnx.ml".into(), version: 3 });
+        std::fs::write(d.path().join("m.onnx"), model.encode_to_vec()).unwrap();
+        wgfc(d.path(), "check|m.onnx").exits(2).says(&format!("ai.onnx.ml.{op} is not supported")).says(says);
+    }
 }
