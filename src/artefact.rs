@@ -260,6 +260,18 @@ fn write_weights(
 }
 
 /// Whether `name` can be a file's name anywhere: ASCII letters, digits, `_`, `-`, `.`, not starting with a dot.
+/// Whether a file belongs to a program in a folder, by its name below the folder.
+pub fn is_part(name: &str) -> bool {
+    let kernel = || {
+        let name = name.strip_prefix(KERNELS)?.strip_prefix('/')?;
+        Some(is_plain_name(name) && name.ends_with(".wgsl"))
+    };
+    [PLAN, WEIGHTS].contains(&name)
+        || BESIDE.contains(&name)
+        || write::is_shard(name)
+        || kernel().unwrap_or(false)
+}
+
 fn is_plain_name(name: &str) -> bool {
     !name.is_empty()
         && name.len() <= 200

@@ -143,6 +143,11 @@ impl ModelFolder {
         Ok(ModelFolder { roots, open: Mutex::default(), missing: Mutex::default() })
     }
 
+    /// The folder, as the file system has it.
+    pub fn path(&self) -> &Path {
+        self.roots.first().map_or(Path::new("."), PathBuf::as_path)
+    }
+
     /// The locations that were asked for and are not there, each once.
     pub fn missing(&self) -> Vec<String> {
         self.missing.lock().map(|m| m.clone()).unwrap_or_default()

@@ -122,8 +122,11 @@ pub struct Model {
 /// What runs the model: plans on a device, of which `current` is in use, or the evaluator.
 enum Engine {
     Device { plans: Box<Plans>, current: usize },
-    Cpu { graph: Box<Graph>, states: StateValues },
+    Cpu { graph: Box<Graph>, states: StateValues, iterations: u64 },
 }
+
+/// Iterations of loops that the evaluator runs in place of a device, unless the options say otherwise.
+const CPU_ITERATIONS: u64 = 1 << 24;
 
 impl Model {
     /// Loads a model, or a folder or file written by [`save`](artefact::save), which needs an adapter.
@@ -187,7 +190,11 @@ impl Model {
             inputs: graph_ports(&imported.graph, &imported.graph.inputs),
             outputs: graph_ports(&imported.graph, &imported.graph.outputs),
             warnings: imported.warnings,
-            engine: Engine::Cpu { graph: Box::new(imported.graph), states: StateValues::default() },
+            engine: Engine::Cpu {
+                graph: Box::new(imported.graph),
+                states: StateValues::default(),
+                iterations: options.iteration_limit.unwrap_or(CPU_ITERATIONS),
+            },
             folder: None,
         })
     }
@@ -300,11 +307,14 @@ impl Model {
                 let outputs = outputs.map_err(|e| folder_error(self.folder.as_deref(), e))?;
                 Ok(outputs.into_iter().collect())
             }
-            Engine::Cpu { graph, states } => {
-                let limits = Limits { bytes: memory::available(), ..Limits::default() };
+            Engine::Cpu { graph, states, iterations } => {
+                let limits =
+                    Limits { bytes: memory::available(), iterations: *iterations, ..Limits::default() };
                 let values = evaluate_from_within(graph, inputs, states, limits).map_err(|e| {
                     let help = fitting(graph, inputs).unwrap_or_else(|| {
-                        "try other inputs, or an adapter (--adapter; `wgfc device` lists them)".to_owned()
+                        "try other inputs, an adapter (--adapter; `wgfc device` lists them), or for loops that are long \
+                         --iteration-limit N (`Options::iteration_limit`)"
+                            .to_owned()
                     });
                     Error::usage(format!("the model cannot be evaluated: {e}"), help)
                 })?;

@@ -1,10 +1,12 @@
 //! Files and folders that are complete or absent.
 //!
 //! What is written lies in a `Beside`, a folder `.wgfc-…` beside its place, until it is put there in one step.
-//! [`remove_unfinished`] takes all such folders away, for a process that is about to end.
+//! [`remove_unfinished`] takes all such folders away, for a process that is about to end. Those of a process that was ended without
+//! warning are removed by the next that writes beside them: a file in each is locked as long as its owner lives.
 
 use crate::Error;
 use crate::files::in_words;
+use std::fs::{File, TryLockError};
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -36,6 +38,35 @@ pub fn remove_unfinished() {
 /// A folder beside the place of what is written into it. Removed with its content when dropped.
 pub(crate) struct Beside {
     folder: Option<TempDir>,
+    /// Locked as long as this process lives; absent where the file system has no locks.
+    _owner: Option<File>,
+}
+
+/// How the names of such folders begin.
+const PREFIX: &str = ".wgfc-";
+/// The file in such a folder that its owner has locked.
+const OWNER: &str = ".owner";
+
+/// Removes the folders in `parent` whose owners are gone. A folder without the file of its owner is about to get one, or its file system
+/// has no locks: it stays.
+fn remove_abandoned(parent: &Path) {
+    let Ok(entries) = fs::read_dir(parent) else { return };
+    for entry in entries.flatten() {
+        let ours = entry.file_name().as_encoded_bytes().starts_with(PREFIX.as_bytes());
+        if !ours || !entry.file_type().is_ok_and(|t| t.is_dir()) {
+            continue;
+        }
+        let owner = entry.path().join(OWNER);
+        if !fs::symlink_metadata(&owner).is_ok_and(|m| m.is_file()) {
+            continue;
+        }
+        // Whoever has the lock is the owner.
+        if let Ok(file) = File::options().write(true).open(&owner)
+            && file.try_lock().is_ok()
+        {
+            let _ = fs::remove_dir_all(entry.path());
+        }
+    }
 }
 
 impl Beside {
@@ -43,9 +74,24 @@ impl Beside {
     pub fn new(parent: &Path) -> io::Result<Beside> {
         fs::create_dir_all(parent)?;
         let mut all = unfinished();
-        let folder = tempfile::Builder::new().prefix(".wgfc-").tempdir_in(parent)?;
+        remove_abandoned(parent);
+        let (folder, owner) = loop {
+            let folder = tempfile::Builder::new().prefix(PREFIX).tempdir_in(parent)?;
+            let path = folder.path().join(OWNER);
+            let owner = File::create_new(&path)?;
+            match owner.try_lock() {
+                Ok(()) => break (folder, Some(owner)),
+                // Another process took it for one that is abandoned.
+                Err(TryLockError::WouldBlock) => {}
+                // Without locks nobody may take it for that.
+                Err(TryLockError::Error(_)) => {
+                    fs::remove_file(path)?;
+                    break (folder, None);
+                }
+            }
+        };
         all.push(folder.path().to_owned());
-        Ok(Beside { folder: Some(folder) })
+        Ok(Beside { folder: Some(folder), _owner: owner })
     }
 
     /// A path in it.
@@ -266,5 +312,30 @@ mod tests {
         let e = write_whole(&dir.path().join("file/below"), b"x").unwrap_err();
         assert!(matches!(e, Error::File { help: Some(_), .. }), "{e}");
         assert_eq!(names(dir.path()), ["file", "out"]);
+    }
+
+    #[test]
+    fn folders_of_processes_that_are_gone_are_removed() {
+        let dir = tempfile::tempdir().unwrap();
+        let at = |name: &str| dir.path().join(name);
+        let alive = Beside::new(dir.path()).unwrap();
+        for name in [".wgfc-dead/plan", ".wgfc-young", ".wgfc-dead-removed", "other/.owner"] {
+            fs::create_dir_all(at(name)).unwrap();
+        }
+        for name in [".wgfc-dead", ".wgfc-dead-removed", "other"] {
+            let _ = fs::write(at(name).join(OWNER), "");
+        }
+        fs::write(at(".wgfc-file"), "").unwrap();
+        let _new = Beside::new(dir.path()).unwrap();
+        assert!(alive.join(OWNER).is_file());
+        for (name, stays) in [
+            (".wgfc-dead", false),
+            (".wgfc-dead-removed", false),
+            (".wgfc-young", true),
+            (".wgfc-file", true),
+            ("other", true),
+        ] {
+            assert_eq!(at(name).exists(), stays, "{name}");
+        }
     }
 }

@@ -139,7 +139,7 @@ impl RandomWeights {
             let d = Diagnostic::model(format!("the storage `{record}` is longer than any file"));
             Error::from(wgfc_compiler::Errors::from(d.help("save the archive again")))
         };
-        let storages = fx::missing_storages(model, external)?;
+        let storages = fx::missing_storages(model, external, None)?;
         let extent = |t: &fx::StoredTensor| {
             let n = checked_numel(&t.shape)?;
             let end = t.dtype.bytes_for(t.first).checked_add(t.dtype.bytes_for(n))?;

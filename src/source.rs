@@ -3,11 +3,12 @@
 use crate::files::{ModelFolder, map_file};
 use crate::random::RandomWeights;
 use crate::{Error, Options, Program};
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use wgfc_compiler::Errors;
-use wgfc_compiler::import::{ExternalData, Imported, NoExternalData, fx};
+use wgfc_compiler::import::{ExternalData, Imported, NoExternalData, fx, onnx};
 use wgfc_compiler::pipeline::{Amend, Fused, Observe};
+use wgfc_compiler::{Diagnostic, Errors, Location};
 use wgfc_ir::tensor::ByteOwner;
 
 /// A model's file, memory-mapped, and where its external data comes from.
@@ -76,10 +77,23 @@ impl ModelFile {
     /// External files that were looked for and are not there; of an archive of torch.export, the storages that it lacks.
     pub fn missing(&self) -> Vec<String> {
         if fx::is_archive(self.bytes()) {
-            let storages = fx::missing_storages(self.bytes(), self).unwrap_or_default();
+            let storages = fx::missing_storages(self.bytes(), self, None).unwrap_or_default();
             return storages.into_iter().map(|s| s.record).collect();
         }
         self.folder.as_ref().map(ModelFolder::missing).unwrap_or_default()
+    }
+
+    /// The files beside an ONNX model that tensors lie in, and how many of them in each.
+    ///
+    /// # Errors
+    /// Where the model cannot be decoded.
+    pub fn locations(&self) -> Result<BTreeMap<String, usize>, Error> {
+        match fx::is_archive(self.bytes()) {
+            true => Ok(BTreeMap::new()),
+            false => {
+                onnx::external_locations(self.bytes(), self, None).map_err(|e| self.located(Error::from(e)))
+            }
+        }
     }
 
     /// The files that it was read from so far, mapped into memory.
@@ -150,10 +164,65 @@ impl ModelFile {
     fn located(&self, e: Error) -> Error {
         match e {
             Error::Compile { errors, .. } if self.folder.is_some() => {
-                Error::Compile { path: Some(self.path.clone()), errors }
+                Error::Compile { path: Some(self.path.clone()), errors: self.without_repeats(errors) }
             }
             e => e,
         }
+    }
+
+    /// One error for each file of weights that is missing, in place of one for each tensor in it.
+    fn without_repeats(&self, mut errors: Errors) -> Errors {
+        let Some(folder) = &self.folder else { return errors };
+        let archive = fx::is_archive(self.bytes());
+        // Links that leave the folder, and what may not be read, are not missing.
+        let absent =
+            |d: &Diagnostic| d.message.contains("has no record") || d.message.ends_with("no such file");
+        let of = |d: &Diagnostic, name: &str| absent(d) && d.message.contains(&format!("`{name}`"));
+        let mut found: Vec<(Diagnostic, Vec<String>)> = vec![];
+        for name in self.missing() {
+            let (own, others) = errors.0.into_iter().partition::<Vec<_>, _>(|d| of(d, &name));
+            errors.0 = others;
+            let Some(first) = own.into_iter().next() else { continue };
+            match found.first_mut().filter(|_| archive) {
+                Some((_, names)) => names.push(name),
+                None => found.push((first, vec![name])),
+            }
+        }
+        let count = |name: &String| self.locations().ok()?.get(name).copied();
+        for (mut d, names) in found {
+            let tensors = |n: usize| if n == 1 { "1 tensor".to_owned() } else { format!("{n} tensors") };
+            d.message = match &names[..] {
+                [name] if !archive => format!(
+                    "external data is missing: `{name}`, of {}, is not in {}",
+                    count(name).map_or_else(|| "some tensors".into(), tensors),
+                    folder.path().display()
+                ),
+                [first, others @ ..] => {
+                    let more = match others.len() {
+                        0 => String::new(),
+                        n => format!(" and {n} more"),
+                    };
+                    format!("the weights are missing: the archive has no record `{first}`{more}")
+                }
+                [] => continue,
+            };
+            d.location = Location::default();
+            errors.0.push(d);
+        }
+        errors
+    }
+
+    /// The files of weights that an ONNX model names and that are not in its folder, and how many tensors lie in each; of an
+    /// archive, the storages that it lacks.
+    ///
+    /// # Errors
+    /// Where the model cannot be decoded.
+    pub fn missing_weights(&self) -> Result<BTreeMap<String, usize>, Error> {
+        if fx::is_archive(self.bytes()) {
+            return Ok(self.missing().into_iter().map(|name| (name, 1)).collect());
+        }
+        let all = self.locations()?.into_iter();
+        Ok(all.filter(|(name, _)| self.open(name).is_err()).collect())
     }
 }
 

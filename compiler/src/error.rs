@@ -123,6 +123,39 @@ impl fmt::Display for Errors {
 }
 impl std::error::Error for Errors {}
 
+/// An error of reading JSON, without the names that our types have in the source.
+pub fn json_in_words(e: &serde_json::Error) -> String {
+    const FORMS: [(&str, &str); 13] = [
+        ("tuple struct ", "an array"),
+        ("newtype struct ", "a value"),
+        ("unit struct ", "null"),
+        ("struct variant ", "an object"),
+        ("tuple variant ", "an array"),
+        ("newtype variant ", "a value"),
+        ("unit variant ", "a name"),
+        ("internally tagged enum ", "an object"),
+        ("adjacently tagged enum ", "an object"),
+        ("variant of untagged enum ", "form that is known"),
+        ("untagged enum ", "a known form"),
+        ("enum ", "a name or an object"),
+        ("struct ", "an object"),
+    ];
+    let mut text = e.to_string();
+    for (form, words) in FORMS {
+        // Only in what serde says, which is not quoted.
+        let Some(i) = text.find(&format!("expected {form}")).map(|i| i + 9).or_else(|| {
+            let i = text.find(&format!("any {form}"))?;
+            Some(i + 4)
+        }) else {
+            continue;
+        };
+        let name = text[i + form.len()..].find(|c: char| !c.is_alphanumeric() && !"_:<>".contains(c));
+        let end = name.map_or(text.len(), |n| i + form.len() + n);
+        text.replace_range(i..end, words);
+    }
+    text
+}
+
 /// Up to five names that resemble `wanted`: those that contain it, and those a few edits away.
 pub fn close_names<'a>(wanted: &str, names: impl Iterator<Item = &'a str>) -> Vec<&'a str> {
     let low = wanted.to_lowercase();
@@ -149,4 +182,40 @@ fn edits(a: &str, b: &str) -> usize {
         }
     }
     row.last().copied().unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn errors_of_json_name_no_types_of_ours() {
+        #[derive(serde::Deserialize, Debug)]
+        #[expect(dead_code, reason = "only read")]
+        struct Inner {
+            a: u32,
+        }
+        #[derive(serde::Deserialize, Debug)]
+        #[serde(untagged)]
+        #[expect(dead_code, reason = "only read")]
+        enum Form {
+            One(Inner),
+            Two(u8),
+        }
+        #[derive(serde::Deserialize, Debug)]
+        enum Named {
+            First,
+        }
+        let words = |e: serde_json::Error| json_in_words(&e);
+        assert_eq!(
+            words(serde_json::from_str::<Inner>("7").unwrap_err()),
+            "invalid type: integer `7`, expected an object at line 1 column 1"
+        );
+        assert_eq!(
+            words(serde_json::from_str::<Form>("[]").unwrap_err()),
+            "data did not match any form that is known"
+        );
+        let named = words(serde_json::from_str::<Named>("[1]").unwrap_err());
+        assert!(!named.contains("Named") && !named.contains("enum"), "{named}");
+    }
 }

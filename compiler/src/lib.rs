@@ -4,6 +4,7 @@
 //! that can be called on its own. Nothing here reads a file or knows of a GPU.
 
 pub mod assemble;
+pub mod budget;
 pub mod device;
 pub mod emit;
 pub mod error;
@@ -24,7 +25,7 @@ pub mod tuning;
 pub mod weights;
 
 pub use device::DeviceProfile;
-pub use error::{Diagnostic, Errors, Kind, Location};
+pub use error::{Diagnostic, Errors, Kind, Location, json_in_words};
 pub use options::{Fusion, Options, Precision, States, Technique, WeightBits};
 pub use pipeline::compile;
 pub use schedule::table::Tuning;

@@ -61,6 +61,25 @@ pub fn quantise(
     Ok(out)
 }
 
+/// The weights that [`quantise`] leaves as they are: constants of floats with two axes or more, by their names.
+pub fn left(graph: &Graph, options: &Options) -> Vec<String> {
+    let mut names = vec![];
+    for n in graph.node_ids() {
+        let node = graph.node(n);
+        let Op::Const(t) = &node.op else { continue };
+        if t.shape.len() < 2 || t.numel() < 2 || !t.dtype.is_float() {
+            continue;
+        }
+        let quantised =
+            weight(graph, n, options).is_some_and(|(t, k)| Blocks::of(&t, k, options.weights).is_some());
+        if !quantised {
+            let name = node.names.iter().flatten().next().map(ToString::to_string);
+            names.push(name.unwrap_or_else(|| node.label().to_string()));
+        }
+    }
+    names
+}
+
 /// The constant of a node, and its axis that all products sum over that read it.
 fn weight(graph: &Graph, n: NodeId, options: &Options) -> Option<(Arc<Tensor>, usize)> {
     let Op::Const(t) = &graph.node(n).op else { return None };

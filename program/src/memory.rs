@@ -253,20 +253,24 @@ impl Colouring {
     fn greedy(items: &[Item], conflicts: &[BTreeSet<usize>], order: &[usize]) -> Colouring {
         let steps = items.iter().map(|i| i.last.max(i.first) + 1).max().unwrap_or(0);
         let mut c = Colouring { colour: vec![NONE; items.len()], profile: Vec::new() };
+        // The most of each profile, which only grows here.
+        let mut peaks: Vec<u64> = vec![];
         for &i in order {
             let taken: BTreeSet<usize> = conflicts[i].iter().map(|j| c.colour[*j]).collect();
             let growth = |k: usize| {
                 let p = &c.profile[k];
                 let here = p[items[i].first..=items[i].last.max(items[i].first)].iter().max();
-                let peak = p.iter().max().copied().unwrap_or(0);
-                here.map_or(0, |h| (h + items[i].aligned()).saturating_sub(peak))
+                here.map_or(0, |h| (h + items[i].aligned()).saturating_sub(peaks[k]))
             };
             let k = (0..c.profile.len()).filter(|k| !taken.contains(k)).min_by_key(|k| growth(*k));
             let k = k.unwrap_or_else(|| {
                 c.profile.push(vec![0; steps]);
+                peaks.push(0);
                 c.profile.len() - 1
             });
             c.set(items, i, k);
+            let alive = c.profile[k][items[i].first..=items[i].last.max(items[i].first)].iter().max();
+            peaks[k] = peaks[k].max(alive.copied().unwrap_or(0));
         }
         c
     }

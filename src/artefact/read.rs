@@ -155,7 +155,9 @@ impl Source {
                 "give the folder that `wgfc compile` wrote, or a model's file",
             ),
         })?;
-        let no_plan = |e: serde_json::Error| self.damaged(format!("is not a plan: {e}"));
+        let no_plan = |e: serde_json::Error| {
+            self.damaged(format!("is not a plan: {}", wgfc_compiler::json_in_words(&e)))
+        };
         let version = serde_json::from_str(&text).map(|Version { version }| version).map_err(no_plan)?;
         if !(u64::from(OLDEST_VERSION)..=u64::from(FORMAT_VERSION)).contains(&version) {
             return Err(Error::file_help(
@@ -445,7 +447,9 @@ fn one_behind_the_other(pieces: &[Tensor]) -> Vec<Tensor> {
 
 /// The tensors of a file beside the plan, or of the one that it is in.
 fn own_tensors(file: &Opened) -> Result<BTreeMap<String, Tensor>, Vec<String>> {
-    file.tensors(&|text| serde_json::from_str::<TrueTypes>(text).map_err(|e| e.to_string()))
+    file.tensors(&|text| {
+        serde_json::from_str::<TrueTypes>(text).map_err(|e| wgfc_compiler::json_in_words(&e))
+    })
 }
 
 /// Puts tensors without values in the place of weights that a plan was made without.

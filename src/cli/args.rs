@@ -227,6 +227,13 @@ pub struct CompileOptions {
     /// Compute kernels as this file says: an edited copy of what `wgfc inspect --schedule --json` prints
     #[arg(long, value_name = "FILE")]
     pub schedule_from: Option<PathBuf>,
+    /// Memory that reading the model may take beside its files, as in `4GB`, for files that are to be trusted [default: 256 MiB
+    /// and 16 times the model's file]
+    #[arg(long, value_name = "SIZE", value_parser = parse_bytes)]
+    pub memory_limit: Option<u64>,
+    /// Iterations of loops that the reference evaluator runs at most, those of nested loops multiplied [default: 16777216]
+    #[arg(long, value_name = "N")]
+    pub iteration_limit: Option<u64>,
 }
 
 impl CompileOptions {
@@ -257,6 +264,8 @@ impl CompileOptions {
             precision: self.precision.precision.of_compiler(),
             keep_f32: self.precision.keep_f32.clone(),
             weights: self.precision.weight_bits(),
+            memory_limit: self.memory_limit,
+            iteration_limit: self.iteration_limit,
             ..Options::default()
         })
     }
@@ -482,6 +491,10 @@ pub struct CheckArgs {
     pub fixed: Vec<String>,
     #[command(flatten)]
     pub like: LikeArgs,
+    /// Memory that reading the model may take beside its files, as in `4GB`, for files that are to be trusted [default: 256 MiB
+    /// and 16 times the model's file]
+    #[arg(long, value_name = "SIZE", value_parser = parse_bytes)]
+    pub memory_limit: Option<u64>,
 }
 
 /// `wgfc device`.
@@ -508,7 +521,7 @@ Examples:
   wgfc serve model.onnx
   wgfc serve out/ --port 8000 --no-open
 
-The page compiles the model and runs it on this machine's GPU, by the browser's WebGPU. It and the model's folder are
+The page compiles the model and runs it on this machine's GPU, by the browser's WebGPU. It and the files of the model are
 served to this machine only, until Ctrl-C.")]
 pub struct ServeArgs {
     /// A model to look at (.onnx, .pt2), or what `wgfc compile` wrote

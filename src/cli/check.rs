@@ -3,6 +3,8 @@
 use super::args::CheckArgs;
 use super::shown;
 use super::terminal::{Terminal, findings_json};
+use std::collections::BTreeMap;
+use std::path::Path;
 use wgfc::compiler::import::check;
 use wgfc::source::ModelFile;
 use wgfc::{Error, ErrorClass, Options};
@@ -23,6 +25,7 @@ fn run(a: &CheckArgs, t: &Terminal) -> Result<u8, Error> {
     let mut options = Options {
         dims: a.dims.iter().cloned().collect(),
         values: super::args::values(&a.fixed)?,
+        memory_limit: a.memory_limit,
         ..Options::default()
     };
     options.dims = super::like::dims(&a.model, &options, &a.like)?.into_iter().collect();
@@ -31,6 +34,7 @@ fn run(a: &CheckArgs, t: &Terminal) -> Result<u8, Error> {
         path: Some(a.model.clone()),
         errors: wgfc::compiler::Errors(report.errors.clone()),
     });
+    let missing = file.missing_weights().unwrap_or_default();
     let code = error.as_ref().map_or(0, |e| e.class().exit_code());
     if t.json {
         let ports = |p: &[(String, String)]| -> serde_json::Value {
@@ -49,6 +53,7 @@ fn run(a: &CheckArgs, t: &Terminal) -> Result<u8, Error> {
             "errors": error.as_ref().map_or_else(|| serde_json::json!([]), findings_json),
             "warnings": report.warnings,
             "shape_inputs": report.shape_inputs,
+            "missing_weights": missing,
             "inputs": ports(&report.inputs),
             "outputs": ports(&report.outputs),
         }));
@@ -88,11 +93,31 @@ fn run(a: &CheckArgs, t: &Terminal) -> Result<u8, Error> {
         }
     }
     t.print(&s);
-    t.warnings(&report.warnings);
+    let mut warnings = report.warnings;
+    if let Some(words) = missing_text(&missing, &a.model) {
+        warnings.push(words);
+    }
+    t.warnings(&warnings);
     if let Some(e) = &error {
         t.error(e);
     }
     Ok(code)
+}
+
+/// What is said of weights that are not there: the first files of many.
+fn missing_text(missing: &BTreeMap<String, usize>, model: &Path) -> Option<String> {
+    if missing.is_empty() {
+        return None;
+    }
+    let folder = model.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let files: Vec<String> = missing.keys().cloned().collect();
+    let tensors: usize = missing.values().sum();
+    Some(format!(
+        "weights are missing, of {tensors} tensors: {} (looked for in {}); what needs no weights works, as `wgfc inspect` and \
+         --random-weights",
+        super::some_of(&files),
+        folder.display()
+    ))
 }
 
 fn opset_name(domain: &str) -> &str {

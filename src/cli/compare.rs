@@ -10,6 +10,7 @@ use std::collections::BTreeMap;
 use wgfc::compiler::kernel::{Kernel, TensorKind};
 use wgfc::compiler::{Precision, WeightBits};
 use wgfc::inspect::{nodes_of, table};
+use wgfc::ir::program::Quantised;
 use wgfc::model::device_profile;
 use wgfc::runtime::Gpu;
 use wgfc::{DType, Error, Fusion, Model, ModelFile, Options, Tensor};
@@ -65,8 +66,15 @@ pub fn main(a: &CompareArgs, t: &Terminal) -> Result<(), Error> {
     let all = tensors(&file, &options).map_err(clear)?;
     let model = Model::compile_for(gpu.clone(), &file, &options).map_err(clear)?;
     t.warnings(model.warnings());
+    let quantised = match options.weights {
+        WeightBits::Own => None,
+        _ => Some(quantised(&file, &options, &model).map_err(clear)?),
+    };
+    if let Some(q) = &quantised {
+        t.note(&q.text());
+    }
     let data = super::args::DataArgs { random_inputs: true, ..a.data.clone() };
-    let given = inputs::make(model.inputs(), &a.compile.dims, &data, t)?;
+    let given = inputs::make_free(model.inputs(), &a.compile.dims, &data, t)?;
     drop(model);
     let mut found: Vec<Difference> = vec![];
     let mut lost = vec![];
@@ -101,11 +109,55 @@ pub fn main(a: &CompareArgs, t: &Terminal) -> Result<(), Error> {
         ReferenceArg::Evaluator => "the reference evaluator",
     };
     if t.json {
-        t.print_json(&json(against, &found));
+        let mut v = json(against, &found);
+        if let (Some(q), Some(v)) = (&quantised, v.as_object_mut()) {
+            let left = &q.left;
+            v.insert("quantised".into(), serde_json::json!({ "weights": q.all.weights, "left": left }));
+        }
+        t.print_json(&v);
         return Ok(());
     }
     t.print(&text(&shown(&a.model), against, &found));
     Ok(())
+}
+
+/// Which weights are kept in few bits.
+struct Quantising {
+    all: Quantised,
+    /// The names of the others.
+    left: Vec<String>,
+}
+
+impl Quantising {
+    fn text(&self) -> String {
+        let left = match self.left.len() {
+            0 => "no other is left as it is".to_owned(),
+            n => format!("{n} are left as they are: {}", super::some_of(&self.left)),
+        };
+        format!("{}; {left}", wgfc::inspect::quantised_text(&self.all))
+    }
+}
+
+/// What quantising the model's weights came to.
+///
+/// # Errors
+/// Where none is: nothing would be compared.
+fn quantised(file: &ModelFile, options: &Options, model: &Model) -> Result<Quantising, Error> {
+    let graph = file.import(options)?.graph;
+    let left = wgfc::compiler::weights::left(&graph, options);
+    let all = model.session().and_then(|s| s.program().stats.quantised).unwrap_or_default();
+    if all.weights > 0 {
+        return Ok(Quantising { all, left });
+    }
+    let why = match left.len() {
+        0 => "the model has no weights of floats".to_owned(),
+        n => format!("{n} are left as they are: {}", super::some_of(&left)),
+    };
+    Err(Error::usage(
+        format!("no weight is quantised: {why}"),
+        "quantised are matrices of at least 64 × 64 floats that only products and lookups read, all along the same axis; leave \
+         --weights out to compare the model as it is",
+    ))
 }
 
 /// The tensors between the kernels, in the order in which they are written, that have a name in the model.
@@ -199,6 +251,10 @@ fn difference(name: &str, memory: DType, nodes: &[String], a: &Tensor, b: &Tenso
         if y.is_finite() {
             largest = largest.max(y.abs());
         }
+    }
+    // A value that is no number where the reference has one is as wrong as can be.
+    if x.iter().zip(&y).any(|(x, y)| x.is_nan() && !y.is_nan()) {
+        (error, most) = (f64::NAN, f64::NAN);
     }
     // Infinite where all of the reference is 0.
     let relative = if error == 0.0 { 0.0 } else { (error / norm).sqrt() };
@@ -303,6 +359,9 @@ mod tests {
         let d = compared(&[3.0, 4.5, f32::INFINITY], &[3.0, 4.0, 7.0]);
         assert_eq!((d.relative, d.most, d.largest, d.not_finite), (0.1, 0.5, 7.0, [1, 0]));
         assert!(overflows(&d));
+        let d = compared(&[3.0, f32::NAN], &[3.0, 4.0]);
+        assert!(d.relative.is_nan() && d.most.is_nan());
+        assert_eq!(compared(&[3.0, f32::NAN], &[3.0, f32::NAN]).relative, 0.0);
         let d = compared(&[1.0, 2.0], &[1.0, 2.0, 3.0]);
         assert!(d.relative.is_infinite() && d.most.is_infinite() && d.shape == [3]);
         assert_eq!(compared(&[1.0], &[0.0]).relative, f64::INFINITY);

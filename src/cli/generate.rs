@@ -50,8 +50,12 @@ pub fn main(a: &GenerateArgs, t: &Terminal) -> Result<(), Error> {
         GeneratorOptions { tuning: std::mem::take(&mut kept.tuning), speeds: kept.speeds, ..options };
     let read = started.elapsed().as_secs_f64();
     let mut generator = {
-        let _progress = t.spinner(format!("compiling {}", shown(&a.model)));
-        let made = Generator::on_device(gpu, &decoder, &options);
+        let what = match options.weights.bits() {
+            0 => format!("compiling {} and loading its weights", shown(&a.model)),
+            bits => format!("compiling {}, its weights in {bits} bits, and loading them", shown(&a.model)),
+        };
+        let _progress = super::run::compiling_as(&gpu, what, t);
+        let made = Generator::on_device(gpu.clone(), &decoder, &options);
         made.map_err(|e| super::run::without_weights(e, decoder.model()))?
     };
     t.warnings(generator.warnings());

@@ -83,7 +83,17 @@ pub fn make(
     a: &DataArgs,
     t: &Terminal,
 ) -> Result<BTreeMap<String, Tensor>, Error> {
-    make_of(ports, given, a, true, t)
+    make_of(ports, given, a, (true, false), t)
+}
+
+/// [`make`]; dimensions that nothing gives are small, which is said.
+pub fn make_free(
+    ports: &[PortType],
+    given: &[(String, i64)],
+    a: &DataArgs,
+    t: &Terminal,
+) -> Result<BTreeMap<String, Tensor>, Error> {
+    make_of(ports, given, a, (true, true), t)
 }
 
 /// [`make`] of those inputs only that are given.
@@ -93,14 +103,14 @@ pub fn make_given(
     a: &DataArgs,
     t: &Terminal,
 ) -> Result<BTreeMap<String, Tensor>, Error> {
-    make_of(ports, given, a, false, t)
+    make_of(ports, given, a, (false, false), t)
 }
 
 fn make_of(
     ports: &[PortType],
     given: &[(String, i64)],
     a: &DataArgs,
-    all: bool,
+    (all, free): (bool, bool),
     t: &Terminal,
 ) -> Result<BTreeMap<String, Tensor>, Error> {
     let mut problems = Vec::new();
@@ -150,7 +160,7 @@ fn make_of(
     if !problems.is_empty() {
         return Err(Error::Usage(problems));
     }
-    fill(ports, given, &sources, a, t)
+    fill(ports, given, &sources, free, a, t)
 }
 
 /// The input that `NAME=…` names, and what stands behind it. A model's input may have `=` in its name: the longest name that fits
@@ -173,6 +183,7 @@ fn fill(
     ports: &[PortType],
     dimensions: &[(String, i64)],
     sources: &BTreeMap<&str, Source>,
+    free: bool,
     a: &DataArgs,
     t: &Terminal,
 ) -> Result<BTreeMap<String, Tensor>, Error> {
@@ -224,6 +235,10 @@ fn fill(
             tensors.insert(port.name.clone(), t);
         }
     }
+    if free {
+        let made = ports.iter().filter(|p| sources.contains_key(p.name.as_str()));
+        choose(made.filter(|p| !tensors.contains_key(&p.name)), &mut dims, t);
+    }
     let mut missing: Vec<String> = Vec::new();
     let generated = |p: &&PortType| sources.contains_key(p.name.as_str()) && !tensors.contains_key(&p.name);
     for port in ports.iter().filter(generated).collect::<Vec<_>>() {
@@ -272,6 +287,28 @@ fn fill(
         ));
     }
     if problems.is_empty() { Ok(tensors) } else { Err(Error::Usage(problems)) }
+}
+
+/// What a free dimension is that is not a tensor's first.
+const USUAL: i64 = 64;
+
+/// Gives the dimensions of inputs that have none a value: 1 for those that stand first somewhere, as batches do.
+fn choose<'p>(ports: impl Iterator<Item = &'p PortType>, dims: &mut BTreeMap<String, i64>, t: &Terminal) {
+    let (mut first, mut others) = (vec![], vec![]);
+    for p in ports {
+        for (axis, d) in p.shape.iter().enumerate() {
+            let list = if axis == 0 && p.shape.len() > 1 { &mut first } else { &mut others };
+            list.extend(d.symbols().iter().map(ToString::to_string));
+        }
+    }
+    let mut chosen: BTreeMap<String, i64> = others.into_iter().map(|s| (s, USUAL)).collect();
+    chosen.extend(first.into_iter().map(|s| (s, 1)));
+    chosen.retain(|s, _| !dims.contains_key(s));
+    if !chosen.is_empty() {
+        let all: Vec<String> = chosen.iter().map(|(s, v)| format!("--dim {s}={v}")).collect();
+        t.note(&format!("dimensions that are free are taken as with {}; give others so", all.join(" ")));
+    }
+    dims.extend(chosen);
 }
 
 fn constant(dtype: DType, shape: Vec<usize>, v: f64) -> Tensor {

@@ -10,6 +10,7 @@ use super::{indices, inputs, is_program, like, profile, shown};
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::Instant;
+use wgfc::compiler::Diagnostic;
 use wgfc::compiler::import::fx::is_archive;
 use wgfc::generate::Setup;
 use wgfc::inspect::{table, time_text};
@@ -237,15 +238,21 @@ pub(super) fn refuse_compile_options(compile: &CompileOptions, random_weights: b
 
 /// Shows that a model is compiled, and its kernels on the device.
 pub(super) fn compiling(gpu: &Gpu, path: &Path, t: &Terminal) -> Progress {
+    compiling_as(gpu, format!("compiling {}", shown(path)), t)
+}
+
+/// [`compiling`] in other words.
+pub(super) fn compiling_as(gpu: &Gpu, what: String, t: &Terminal) -> Progress {
     let gpu = gpu.clone();
-    t.watch(format!("compiling {}", shown(path)), move || gpu.compiled())
+    t.watch(what, move || gpu.compiled())
 }
 
 /// Where weights are missing, says how to go without.
 pub(super) fn without_weights(e: Error, file: &ModelFile) -> Error {
     let Error::Compile { path, mut errors } = e else { return e };
     let missing = file.missing();
-    if let (Some(first), false) = (errors.0.first_mut(), missing.is_empty()) {
+    let about = |d: &&mut Diagnostic| missing.iter().any(|m| d.message.contains(&format!("`{m}`")));
+    if let Some(first) = errors.0.iter_mut().find(about) {
         let missing = super::some_of(&missing);
         first.help = Some(if is_archive(file.bytes()) {
             format!(
@@ -256,7 +263,6 @@ pub(super) fn without_weights(e: Error, file: &ModelFile) -> Error {
                 "put {missing} beside the model; to run it all the same with made-up weights, give --random-weights"
             )
         });
-        errors.0.truncate(1);
     }
     Error::Compile { path, errors }
 }
@@ -312,7 +318,7 @@ fn write_outputs(
     Ok(written)
 }
 
-/// What the values are like. Floats that are no numbers are counted apart.
+/// What the values are like: of values among which one is no number (NaN), nothing else can be said.
 struct Digest {
     min: f64,
     mean: f64,
@@ -325,13 +331,13 @@ fn digest(t: &Tensor) -> Option<Digest> {
         wgfc::DType::F32 => t.to_f32s()?.into_iter().map(f64::from).collect(),
         _ => t.scalars()?.into_iter().map(wgfc::ir::Scalar::as_f64).collect(),
     };
-    let finite = || values.iter().copied().filter(|v| v.is_finite());
-    let n = finite().count();
-    (n > 0 || !values.is_empty()).then(|| Digest {
-        min: finite().fold(f64::INFINITY, f64::min),
-        mean: finite().sum::<f64>() / n.max(1) as f64,
-        max: finite().fold(f64::NEG_INFINITY, f64::max),
-        not_finite: values.len() - n,
+    let not_finite = values.iter().filter(|v| !v.is_finite()).count();
+    let unless_nan = |v: f64| if values.iter().any(|v| v.is_nan()) { f64::NAN } else { v };
+    (!values.is_empty()).then(|| Digest {
+        min: unless_nan(values.iter().copied().fold(f64::INFINITY, f64::min)),
+        mean: unless_nan(values.iter().sum::<f64>() / values.len() as f64),
+        max: unless_nan(values.iter().copied().fold(f64::NEG_INFINITY, f64::max)),
+        not_finite,
     })
 }
 
@@ -341,6 +347,7 @@ pub fn number(v: f64) -> String {
         return format!("{v}");
     }
     match v.abs() {
+        _ if !v.is_finite() => v.to_string(),
         a if (1e-3..1e6).contains(&a) => {
             let digits = (5 - a.log10().floor() as i32).max(0) as usize;
             let s = format!("{v:.digits$}");
@@ -528,6 +535,18 @@ mod tests {
         ] {
             assert_eq!(number(v), s);
         }
+    }
+
+    #[test]
+    fn statistics_over_nan_are_nan() {
+        let of = |v: &[f32]| {
+            let d = digest(&Tensor::from_f32(vec![v.len()], v)).unwrap();
+            ([d.min, d.mean, d.max].map(number), d.not_finite)
+        };
+        assert_eq!(of(&[1.0, f32::NAN, 3.0]), (["NaN", "NaN", "NaN"].map(String::from), 1));
+        assert_eq!(of(&[1.0, f32::INFINITY]), (["1", "inf", "inf"].map(String::from), 1));
+        assert_eq!(of(&[1.0, 3.0]), (["1", "2", "3"].map(String::from), 0));
+        assert!(digest(&Tensor::from_f32(vec![0], &[])).is_none());
     }
 
     #[test]

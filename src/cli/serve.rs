@@ -4,11 +4,13 @@ mod http;
 
 use super::args::ServeArgs;
 use super::terminal::Terminal;
-use http::{Content, Request, Response};
+use http::{Answer, Content, Limits, Request};
+use sha2::{Digest, Sha256};
+use std::collections::BTreeSet;
 use std::net::{Ipv4Addr, TcpListener};
 use std::path::{Component, Path, PathBuf};
 use std::sync::Arc;
-use wgfc::Error;
+use wgfc::{Error, ModelFile};
 
 /// The playground's files by name, where it was built before this program was.
 static BUILT: &[(&str, &[u8])] = include!(concat!(env!("OUT_DIR"), "/playground.rs"));
@@ -20,10 +22,18 @@ const SERVED: &str = "served/";
 struct Site {
     /// The playground, where not the one that is built in.
     playground: Option<PathBuf>,
-    /// The folder of the model, with its other files beside it.
-    folder: Option<PathBuf>,
+    /// What pages of the playground may do.
+    policy: Arc<str>,
+    model: Option<Served>,
     /// The hosts by which pages may ask.
     hosts: [String; 2],
+}
+
+/// A model, and which files of its folder belong to it. No other is served.
+struct Served {
+    folder: PathBuf,
+    /// The model and the files that its tensors lie in; `None` for a program in a folder, whose parts are known by their names.
+    files: Option<BTreeSet<String>>,
 }
 
 /// Serves until it is ended.
@@ -40,9 +50,16 @@ pub fn main(a: &ServeArgs, t: &Terminal) -> Result<(), Error> {
         let help = "`node playground/build.mjs` in web/ writes web/playground/dist";
         return Err(Error::file_help(folder, "is no playground: it has no index.html", help));
     }
-    let (folder, name) = match &a.model {
+    let (model, name) = match &a.model {
         None => (None, None),
-        Some(model) => served(model).map(|(folder, name)| (Some(folder), Some(name)))?,
+        Some(model) => served(model).map(|(served, name)| (Some(served), Some(name)))?,
+    };
+    let page = match &a.playground {
+        Some(folder) => std::fs::read_to_string(folder.join("index.html")).unwrap_or_default(),
+        None => {
+            let page = BUILT.iter().find(|f| f.0 == "index.html").map_or(&[][..], |f| f.1);
+            String::from_utf8_lossy(page).into_owned()
+        }
     };
     let taken = |e: std::io::Error| {
         let help = "leave --port out for one that is free, or name another";
@@ -52,7 +69,8 @@ pub fn main(a: &ServeArgs, t: &Terminal) -> Result<(), Error> {
     let port = listener.local_addr().map_err(taken)?.port();
     let site = Arc::new(Site {
         playground: a.playground.clone(),
-        folder,
+        policy: policy(&page).into(),
+        model,
         hosts: [format!("127.0.0.1:{port}"), format!("localhost:{port}")],
     });
     let view = name.map(|n| format!("#model=./{SERVED}{}", wgfc::urls::escaped(&n))).unwrap_or_default();
@@ -65,11 +83,41 @@ pub fn main(a: &ServeArgs, t: &Terminal) -> Result<(), Error> {
     if !a.no_open && open::that_detached(&address).is_err() {
         t.note("no browser could be started: open the address above");
     }
-    http::serve(&listener, move |request| site.answer(request))
+    http::serve(listener, Limits::default(), move |request| site.answer(request)).map_err(taken)
 }
 
-/// The folder of a model, and its address in it: a compiled folder ends in `/`.
-fn served(model: &Path) -> Result<(PathBuf, String), Error> {
+/// What pages of the playground may do: run the scripts that lie beside them, and those that stand in `page`, by their hashes; fetch
+/// models from anywhere.
+fn policy(page: &str) -> String {
+    let inline = page.split("<script").skip(1).filter_map(|s| {
+        let (attributes, rest) = s.split_once('>')?;
+        let (text, _) = rest.split_once("</script>")?;
+        (!attributes.contains("src=")).then(|| format!(" 'sha256-{}'", base64(&Sha256::digest(text))))
+    });
+    let scripts: String = inline.collect();
+    format!(
+        "default-src 'self'; script-src 'self' 'wasm-unsafe-eval'{scripts}; worker-src 'self' blob:; \
+         connect-src 'self' http: https: data: blob:; img-src 'self' data: blob:; style-src 'self' 'unsafe-inline'; \
+         object-src 'none'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+    )
+}
+
+/// Base64 as RFC 4648 has it, with padding.
+fn base64(bytes: &[u8]) -> String {
+    const DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+    let mut text = String::new();
+    for part in bytes.chunks(3) {
+        let word = (0..3).fold(0, |w, i| w << 8 | usize::from(part.get(i).copied().unwrap_or(0)));
+        for i in 0..4 {
+            let digit = char::from(DIGITS[word >> (18 - 6 * i) & 63]);
+            text.push(if i <= part.len() { digit } else { '=' });
+        }
+    }
+    text
+}
+
+/// A model's files, and its address among them: that of a compiled folder is empty.
+fn served(model: &Path) -> Result<(Served, String), Error> {
     let missing = |e: std::io::Error| {
         Error::file_help(model, format!("cannot be opened: {e}"), "check the path, and that it may be read")
     };
@@ -79,11 +127,20 @@ fn served(model: &Path) -> Result<(PathBuf, String), Error> {
             let help = "give a model (.onnx, .pt2), or what `wgfc compile` wrote";
             return Err(Error::file_help(model, "is a folder without plan.json", help));
         }
-        return Ok((whole, String::new()));
+        return Ok((Served { folder: whole, files: None }, String::new()));
     }
     let name = whole.file_name().and_then(|n| n.to_str()).map(str::to_owned);
     match (whole.parent(), name) {
-        (Some(folder), Some(name)) => Ok((folder.to_owned(), name)),
+        (Some(folder), Some(name)) => {
+            let mut files = BTreeSet::from([name.clone()]);
+            // A model that cannot be read is served alone, and the page says what is wrong with it.
+            if let Some(beside) = name.ends_with(".onnx").then(|| ModelFile::open(&whole)?.locations())
+                && let Ok(beside) = beside
+            {
+                files.extend(beside.into_keys().map(|l| l.trim_start_matches("./").to_owned()));
+            }
+            Ok((Served { folder: folder.to_owned(), files: Some(files) }, name))
+        }
         _ => {
             let help = "rename it: names of files that are served are UTF-8";
             Err(Error::file_help(model, "has a name that no address can have", help))
@@ -92,31 +149,54 @@ fn served(model: &Path) -> Result<(PathBuf, String), Error> {
 }
 
 impl Site {
-    fn answer(&self, request: &Request) -> Response {
+    fn answer(&self, request: &Request) -> Answer {
         // Another site whose name leads to this machine must not read the model.
         if !self.hosts.iter().any(|h| request.host.eq_ignore_ascii_case(h)) {
-            return Response::refused(403, "this is served to 127.0.0.1 and localhost only");
+            return Answer::Refused(403, "this is served to 127.0.0.1 and localhost only");
         }
         let name = match request.path.trim_start_matches('/') {
             "" => "index.html",
             name => name,
         };
-        let found = match (name.strip_prefix(SERVED), &self.folder, &self.playground) {
-            (Some(file), Some(folder), _) => beneath(folder, file).map(Content::File),
+        let model = name.strip_prefix(SERVED);
+        let found = match (model, &self.model, &self.playground) {
+            (Some(file), Some(served), _) => served.file(file),
             (Some(_), None, _) => None,
             (None, _, Some(folder)) => beneath(folder, name).map(Content::File),
             (None, _, None) => BUILT.iter().find(|f| f.0 == name).map(|f| Content::Bytes(f.1)),
         };
+        // Nothing of a model is a page, whatever its name is.
+        let (kind, policy) = match (model, kind(name)) {
+            (Some(_), kind) if kind.starts_with("text/") => {
+                ("text/plain; charset=utf-8", http::NOTHING.into())
+            }
+            (Some(_), kind) => (kind, http::NOTHING.into()),
+            (None, kind) => (kind, self.policy.clone()),
+        };
         match found {
-            Some(content) => Response::of(content, kind(name), request),
-            None => Response::refused(404, "there is no such file"),
+            Some(content) => Answer::Found { content, kind, policy },
+            None => Answer::Refused(404, "there is no such file"),
         }
     }
 }
 
-/// A file in a folder or below it, that no link leads out of.
+impl Served {
+    fn file(&self, name: &str) -> Option<Content> {
+        let mine = match &self.files {
+            Some(files) => files.contains(name),
+            None => wgfc::artefact::is_part(name),
+        };
+        mine.then(|| beneath(&self.folder, name)).flatten().map(Content::File)
+    }
+}
+
+/// A file in a folder or below it, that no link leads out of and whose name is not hidden.
 fn beneath(folder: &Path, name: &str) -> Option<PathBuf> {
-    let plain = Path::new(name).components().all(|c| matches!(c, Component::Normal(_)));
+    let shown = |c: Component<'_>| match c {
+        Component::Normal(part) => !part.as_encoded_bytes().starts_with(b"."),
+        _ => false,
+    };
+    let plain = Path::new(name).components().all(shown);
     let root = folder.canonicalize().ok()?;
     let path = root.join(name).canonicalize().ok()?;
     (plain && path.starts_with(&root) && path.is_file()).then_some(path)
@@ -140,6 +220,17 @@ mod tests {
     use super::*;
 
     #[test]
+    fn scripts_in_the_page_are_known_by_their_hashes() {
+        for (text, code) in [("", ""), ("f", "Zg=="), ("fo", "Zm8="), ("foo", "Zm9v"), ("foobar", "Zm9vYmFy")]
+        {
+            assert_eq!(base64(text.as_bytes()), code);
+        }
+        let all = policy("<script type=\"importmap\">{}</script><script src=\"./main.js\"></script>");
+        let hash = "'sha256-RBNvo1WzZ4oRRq0W9+hknpT7T8If536DEMBg9hyq/4o='";
+        assert!(all.contains(&format!("script-src 'self' 'wasm-unsafe-eval' {hash};")), "{all}");
+    }
+
+    #[test]
     fn files_are_found_below_a_folder_only() {
         let d = tempfile::tempdir().unwrap();
         std::fs::create_dir(d.path().join("in")).unwrap();
@@ -147,7 +238,8 @@ mod tests {
         std::fs::write(d.path().join("b"), "b").unwrap();
         let folder = d.path().join("in");
         assert!(beneath(&folder, "a").is_some());
-        for name in ["../b", "../in/a", "/etc/passwd", "", ".", "c", "a/"] {
+        std::fs::write(d.path().join("in/.hidden"), "h").unwrap();
+        for name in [".hidden", "../b", "../in/a", "/etc/passwd", "", ".", "c", "a/"] {
             assert_eq!(beneath(&folder, name).is_some(), name == "a/" && cfg!(windows), "{name}");
         }
         #[cfg(unix)]

@@ -7,9 +7,13 @@ use crate::{Error, Problem, Tensor, output};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::path::Path;
+use wgfc_compiler::json_in_words;
 use wgfc_ir::Program;
 use wgfc_ir::TensorType;
 use wgfc_ir::program::State;
+
+/// Steps and rows that a checkpoint may speak of: what follows can be counted up from there without end.
+const MOST_COUNTED: u64 = 1 << 53;
 
 /// Our metadata of a checkpoint.
 #[derive(Serialize, Deserialize)]
@@ -36,7 +40,7 @@ fn read(path: &Path) -> Result<Read, Error> {
     let changed = std::cell::Cell::new(false);
     let types = |text: &str| {
         let note = serde_json::from_str::<Note<TrueTypes>>(text);
-        let plain = |_| serde_json::from_str::<TrueTypes>(text).map_err(|e| e.to_string());
+        let plain = |_| serde_json::from_str::<TrueTypes>(text).map_err(|e| json_in_words(&e));
         let types = note.map(|n| n.types.unwrap_or_default()).or_else(plain);
         changed.set(types.is_err());
         types
@@ -134,6 +138,19 @@ impl Trainer {
                 "it was written when the data had {}, and there {} {is}",
                 counted(was, "row"),
                 if is == 1 { "is" } else { "are" }
+            ));
+        }
+        let counted_up = note.step.max(note.samples);
+        if counted_up > MOST_COUNTED {
+            let message = format!(
+                "says that {} went into {}, more than a training can reach",
+                format_args!("{} rows", note.samples),
+                format_args!("{} steps", note.step)
+            );
+            return Err(Error::file_help(
+                path,
+                message,
+                "it was changed after it was written: begin with its states: --init",
             ));
         }
         if !problems.is_empty() {

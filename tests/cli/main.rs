@@ -3,6 +3,7 @@
 mod adapter;
 mod archives;
 mod bundles;
+mod hostile;
 mod inside;
 mod measure;
 mod output;

@@ -1,6 +1,7 @@
 //! `--precision f16`, `--keep-f32` and `wgfc compare`.
 
 use super::{folder, mlp, wgfc};
+use crate::train::is_skipped;
 use wgfc::runtime::Gpu;
 
 #[test]
@@ -38,4 +39,46 @@ fn tensors_are_compared_in_order() {
     let all = json["tensors"].as_array().unwrap();
     assert!(all.iter().all(|t| t["relative_error"].as_f64().is_some_and(|e| e < 1e-3)), "{json}");
     assert_eq!(all.last().unwrap()["name"], "probabilities");
+}
+
+#[test]
+fn comparing_says_which_weights_are_quantised() {
+    if is_skipped("comparing_says_which") {
+        return;
+    }
+    let d = folder();
+    let compare = format!("compare|{}|--adapter|software|--weights|q8", mlp());
+    wgfc(d.path(), &compare).exits(1).says("no weight is quantised: 2 are left as they are: w0, w1");
+    let model = d.path().join("chain.onnx");
+    std::fs::write(&model, crate::hostile::products(1, 64)).unwrap();
+    wgfc(d.path(), "compare|chain.onnx|--adapter|software|--weights|q8")
+        .exits(0)
+        .says("1 weights in 8 bits")
+        .says("no other is left as it is");
+}
+
+#[test]
+fn free_dimensions_are_small_and_said() {
+    if is_skipped("free_dimensions") {
+        return;
+    }
+    let d = folder();
+    let bench = format!("bench|{}|--random-inputs|--adapter|software|--runs|2", mlp());
+    wgfc(d.path(), &bench).exits(0).says("taken as with --dim batch=1");
+    let compare = format!("compare|{}|--adapter|software", mlp());
+    wgfc(d.path(), &compare).exits(0).says("taken as with --dim batch=1");
+    wgfc(d.path(), &format!("{bench}|--dim|batch=3")).exits(0).omits("taken as");
+}
+
+#[test]
+fn rows_of_kernels_are_written_as_they_come() {
+    if is_skipped("rows_of_kernels") {
+        return;
+    }
+    let d = folder();
+    wgfc(d.path(), "bench|kernels|product/matmul|--work|1|--adapter|software|--csv|k.csv")
+        .exits(0)
+        .says("note: 1 of ")
+        .says("of the bound");
+    assert!(std::fs::read_to_string(d.path().join("k.csv")).unwrap().lines().count() > 1);
 }

@@ -84,14 +84,23 @@ fn what_is_not_to_be_served_is_refused() {
     for (request, status) in [
         ("GET / HTTP/1.1\r\nHost: example.org\r\n\r\n", 403),
         ("GET / HTTP/1.1\r\n\r\n", 403),
+        ("GET / HTTP/1.0\r\n\r\n", 403),
+        ("GET / HTTP/1.1\r\nHost: localhost:PORT.example.org\r\n\r\n", 403),
+        ("GET / HTTP/1.1\r\nHost: localhost:PORT\r\nHost: example.org\r\n\r\n", 400),
+        ("GET / HTTP/1.1\r\nHost: localhost:PORT\r\nRange: bytes=0-1\r\nrange: bytes=2-3\r\n\r\n", 400),
+        ("GET http://example.org/ HTTP/1.1\r\nHost: localhost:PORT\r\n\r\n", 400),
+        ("GET / HTTP/1.1\r\nHost: localhost:PORT\r\nContent-Length: 3\r\n\r\nabc", 400),
+        ("GET / HTTP/1.1\r\nHost: localhost:PORT\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n", 400),
+        ("GET / HTTP/1.1\r\nHost: localhost:PORT\r\n Folded: x\r\n\r\n", 400),
         ("POST / HTTP/1.1\r\nHost: localhost\r\n\r\n", 405),
         ("nonsense\r\n\r\n", 400),
     ] {
-        let (head, _) = s.raw(request);
-        assert!(head.starts_with(&format!("HTTP/1.1 {status} ")), "{request}: {head}");
+        let (head, _) = s.raw(&request.replace("PORT", &s.port.to_string()));
+        let answer = head.strip_prefix("HTTP/1.").and_then(|h| h.get(2..5));
+        assert_eq!(answer, Some(&*status.to_string()), "{request}: {head}");
     }
     let long = format!("GET /{} HTTP/1.1\r\n", "x".repeat(20_000));
-    assert!(s.raw(&long).0.starts_with("HTTP/1.1 400 "));
+    assert!(s.raw(&long).0.starts_with("HTTP/1.1 431 "));
 }
 
 #[test]
@@ -100,17 +109,116 @@ fn a_model_is_served_with_what_is_beside_it() {
     let model = d.path().join("models/my model.onnx");
     std::fs::create_dir_all(model.parent().unwrap()).unwrap();
     std::fs::copy(mlp(), &model).unwrap();
-    std::fs::write(d.path().join("models/weights.data"), "w").unwrap();
     let s = serve(d.path(), "|models/my model.onnx");
     assert_eq!(s.view, "#model=./served/my%20model.onnx");
     assert_eq!(s.status("/served/my%20model.onnx", "", 200), std::fs::read(model).unwrap());
-    assert_eq!(s.status("/served/weights.data", "", 200), b"w");
     s.status("/served/../page/index.html", "", 404);
     drop(s);
     wgfc(d.path(), &format!("compile|{}|-o|out", mlp())).exits(0);
     let s = serve(d.path(), "|out");
     assert_eq!(s.view, "#model=./served/");
     assert!(s.status("/served/plan.json", "", 200).starts_with(b"{"));
+}
+
+#[test]
+fn only_files_of_the_model_are_served_and_none_is_a_page() {
+    let d = folder();
+    let models = d.path().join("models");
+    std::fs::create_dir_all(models.join("parts")).unwrap();
+    for name in ["page.html", ".env", "parts/.key", "other.onnx", "notes.txt", "weights.data"] {
+        std::fs::write(models.join(name), "private").unwrap();
+    }
+    std::fs::write(models.join("parts/a.data"), vec![0; 24]).unwrap();
+    std::fs::write(models.join("model.onnx"), external("./parts/a.data")).unwrap();
+    let s = serve(d.path(), "|models/model.onnx");
+    s.status("/served/model.onnx", "", 200);
+    assert_eq!(s.status("/served/parts/a.data", "", 200).len(), 24);
+    for name in ["page.html", ".env", "parts/.key", "other.onnx", "notes.txt", "weights.data", "parts", "."] {
+        s.status(&format!("/served/{name}"), "", 404);
+    }
+    drop(s);
+    // The model itself may be called anything.
+    std::fs::write(models.join("model.html"), "<script>alert(1)</script>").unwrap();
+    let s = serve(d.path(), "|models/model.html");
+    let (head, _) = s.get("/served/model.html", "");
+    for header in [
+        "content-type: text/plain",
+        "x-content-type-options: nosniff",
+        "cross-origin-resource-policy: same-origin",
+        "content-security-policy: default-src 'none'",
+        "sandbox",
+    ] {
+        assert!(head.contains(header), "{header} in {head}");
+    }
+    let (head, _) = s.get("/", "");
+    assert!(head.contains("content-security-policy: default-src 'self'; script-src 'self'"), "{head}");
+    drop(s);
+    // Of a compiled folder, what the compiler wrote there.
+    wgfc(d.path(), &format!("compile|{}|-o|out", mlp())).exits(0);
+    for name in ["index.html", "kernels/page.html", ".secret", "kernels/.x.wgsl", "weights.txt"] {
+        std::fs::write(d.path().join("out").join(name), "private").unwrap();
+    }
+    let s = serve(d.path(), "|out");
+    let kernel = std::fs::read_dir(d.path().join("out/kernels")).unwrap();
+    let kernel = kernel.map(|e| e.unwrap().file_name().into_string().unwrap());
+    let kernel = kernel.into_iter().find(|n| n.ends_with(".wgsl") && !n.starts_with('.')).unwrap();
+    s.status(&format!("/served/kernels/{kernel}"), "", 200);
+    s.status("/served/weights.safetensors", "", 200);
+    for name in ["index.html", "kernels/page.html", ".secret", "kernels/.x.wgsl", "weights.txt", "kernels"] {
+        s.status(&format!("/served/{name}"), "", 404);
+    }
+}
+
+/// A model of one external tensor of six elements.
+fn external(location: &str) -> Vec<u8> {
+    use prost::Message;
+    use wgfc_compiler::import::onnx::*;
+    let entry = StringStringEntryProto { key: "location".into(), value: location.into() };
+    let tensor = TensorProto {
+        name: "w".into(),
+        dims: vec![6],
+        data_type: 1,
+        data_location: 1,
+        external_data: vec![entry],
+        ..Default::default()
+    };
+    let port = |name: &str| ValueInfoProto {
+        name: name.into(),
+        r#type: Some(TypeProto::of(wgfc::DType::F32, &[6])),
+    };
+    let add = NodeProto {
+        op_type: "Add".into(),
+        input: vec!["x".into(), "w".into()],
+        output: vec!["y".into()],
+        ..Default::default()
+    };
+    let graph = GraphProto {
+        name: "g".into(),
+        node: vec![add],
+        initializer: vec![tensor],
+        input: vec![port("x")],
+        output: vec![port("y")],
+        ..Default::default()
+    };
+    let opset_import = vec![OperatorSetIdProto { version: 21, ..Default::default() }];
+    ModelProto { ir_version: 10, opset_import, graph: Some(graph), ..Default::default() }.encode_to_vec()
+}
+
+#[test]
+fn slow_connections_do_not_keep_others_out() {
+    let d = folder();
+    let s = serve(d.path(), "");
+    let slow: Vec<TcpStream> = (0..300)
+        .map(|_| {
+            let mut stream = TcpStream::connect(("127.0.0.1", s.port)).unwrap();
+            stream.write_all(b"GET / HTTP/1.1\r\nHost: l").unwrap();
+            stream
+        })
+        .collect();
+    let start = std::time::Instant::now();
+    s.status("/", "", 200);
+    assert!(start.elapsed() < std::time::Duration::from_secs(5));
+    drop(slow);
 }
 
 #[test]

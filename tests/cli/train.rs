@@ -21,7 +21,7 @@ fn train(dir: &Path, words: &str) -> Ran {
     wgfc(dir, &format!("train|{words}|--adapter|software|--quiet"))
 }
 
-fn is_skipped(test: &str) -> bool {
+pub fn is_skipped(test: &str) -> bool {
     let none = wgfc_runtime::testing::gpus().iter().all(|g| !g.summary().is_software);
     if none {
         eprintln!("{test}: skipped, there is no software adapter");
@@ -211,6 +211,30 @@ fn checkpoints_of_something_else_are_refused() {
     let plain = safetensors::serialize(views, None).unwrap();
     std::fs::write(d.path().join("plain.safetensors"), &plain).unwrap();
     resume(&rest, "plain.safetensors").exits(1).says("is no checkpoint").says("--init");
+    // Metadata that nobody wrote here: numbers of steps that no training reaches, and another form.
+    let views = || {
+        tensors.iter().map(|(n, t)| {
+            let bytes = t.bytes().unwrap();
+            (
+                n.clone(),
+                safetensors::tensor::TensorView::new(safetensors::Dtype::F32, t.shape.clone(), bytes)
+                    .unwrap(),
+            )
+        })
+    };
+    for (note, says) in [
+        (r#"{"step":3,"samples":18446744073709551600,"seed":0,"rows":44}"#, "more than a training can reach"),
+        (
+            r#"{"step":18446744073709551615,"samples":24,"seed":0,"rows":44}"#,
+            "more than a training can reach",
+        ),
+        (r#"{"state.a":7}"#, "invalid type: integer `7`, expected an object at"),
+    ] {
+        let metadata = [("wgfc".to_owned(), note.to_owned())].into();
+        let bytes = safetensors::serialize(views(), Some(metadata)).unwrap();
+        std::fs::write(d.path().join("changed.safetensors"), bytes).unwrap();
+        resume(&rest, "changed.safetensors").exits(1).says(says).omits("TrueType");
+    }
     assert_eq!(std::fs::read(d.path().join("plain.safetensors")).unwrap(), plain);
     train(d.path(), &format!("{rest}|--steps|1|--init|plain.safetensors|--init|square.*=zeros")).exits(0);
     train(d.path(), &format!("{rest}|--steps|0|--init|plain.safetensors|--checkpoint|again.safetensors"))

@@ -128,7 +128,8 @@ fn the_evaluator_asks_for_memory_before_it_takes_it() {
     let imported = file.import(&Options::default()).expect("it imports");
     let given: BTreeMap<String, Tensor> =
         [("x".to_owned(), Tensor::zeros(wgfc::DType::F32, vec![1000, 13]))].into();
-    let with = |bytes, work| evaluate_within(&imported.graph, &given, Limits { bytes, work });
+    let with =
+        |bytes, work| evaluate_within(&imported.graph, &given, Limits { bytes, work, ..Limits::default() });
     assert!(with(1 << 20, u64::MAX).is_ok());
     assert!(with(100_000, u64::MAX).unwrap_err().to_string().contains("the evaluator may use 0 MB"));
     assert!(with(1 << 20, 1000).unwrap_err().to_string().contains("longer than it may"));

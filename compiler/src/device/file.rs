@@ -5,6 +5,7 @@
 //! ```
 
 use super::{DeviceProfile, Speeds};
+use crate::error::json_in_words;
 use serde_json::{Map, Value, json};
 
 /// The version of the JSON form written and the only one read.
@@ -109,8 +110,8 @@ impl DeviceProfile {
     /// # Errors
     /// What is wrong with it, in words that follow the file's name; of a field, what it may be.
     pub fn from_json(text: &[u8]) -> Result<DeviceProfile, String> {
-        let file: Value =
-            serde_json::from_slice(text).map_err(|e| format!("is not a device profile: {e}"))?;
+        let file: Value = serde_json::from_slice(text)
+            .map_err(|e| format!("is not a device profile: {}", json_in_words(&e)))?;
         let file = file.as_object().ok_or("is not a device profile: it holds no JSON object")?;
         match file.get("version").map(|v| (v, v.as_u64())) {
             Some((_, Some(VERSION))) => {}
@@ -130,7 +131,8 @@ impl DeviceProfile {
         let mut speeds = object(serde_json::to_value(Speeds::PORTABLE))?;
         overwrite(&mut speeds, "speeds", file.get("speeds"))?;
         all.insert("speeds".into(), speeds.into());
-        serde_json::from_value(all.into()).map_err(|e| format!("is not a device profile: {e}"))
+        serde_json::from_value(all.into())
+            .map_err(|e| format!("is not a device profile: {}", json_in_words(&e)))
     }
 }
 

@@ -1,7 +1,7 @@
 //! Copies of inputs, which cannot be moved themselves, for products that read them one element at a time.
 
 use super::axes::Axes;
-use super::search::{LEAST_GAIN, Search, gathers};
+use super::search::{LEAST_GAIN, Search, gathering};
 use super::{Fitted, behind};
 use crate::device::DeviceProfile;
 use crate::kernel::{
@@ -21,9 +21,9 @@ pub(super) fn worth_copying(
     fitted: Fitted<'_>,
 ) -> Vec<Read> {
     let mut reads: Vec<Read> = vec![];
-    let gathering = graph.kernels.iter().enumerate().filter(|(_, k)| graph.repeats.is_empty() && gathers(k));
-    for (i, k) in gathering {
-        for t in k.reads() {
+    let gathering = if graph.repeats.is_empty() { gathering(graph) } else { vec![] };
+    for i in gathering {
+        for t in graph.kernels[i].reads() {
             let shape = &graph.tensors[t].ty.shape;
             let axes = Axes::of(shape).filter(|a| !a.candidates().is_empty());
             if !matches!(graph.tensors[t].kind, TensorKind::Input(_)) || axes.is_none() {

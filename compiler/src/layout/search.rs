@@ -2,7 +2,7 @@
 
 use super::axes::Axes;
 use super::{Fitted, Indices, Order, movable, moved_kernel};
-use crate::kernel::{Capacity, Expr, ExprId, Family, Kernel, TensorId};
+use crate::kernel::{Capacity, Expr, ExprId, Family, Kernel, KernelGraph, TensorId};
 use crate::schedule::products::{self, problem};
 use crate::schedule::{Context, maps};
 use rustc_hash::{FxHashMap, FxHashSet};
@@ -45,8 +45,8 @@ impl<'a> Search<'a> {
         }
         let usual = self.total(&none);
         // Nothing else gains enough.
-        let gathered = (0..self.indices.len()).filter(|k| gathers(&self.cx.graph.kernels[*k]));
-        let gathered: f64 = gathered.collect::<Vec<_>>().into_iter().map(|k| self.cycles(k, &none)).sum();
+        let gathered = gathering(self.cx.graph);
+        let gathered: f64 = gathered.into_iter().map(|k| self.cycles(k, &none)).sum();
         if gathered < usual * LEAST_GAIN {
             return none;
         }
@@ -158,9 +158,18 @@ impl<'a> Search<'a> {
     }
 }
 
-/// Whether it is a product that reads an operand's elements one by one.
-pub(super) fn gathers(k: &Kernel) -> bool {
-    problem::problem(k).is_some_and(|p| !p.fours.iter().all(|f| *f))
+/// The products that read an operand's elements one by one. Each structure is looked at once, as many layers have the same.
+pub(super) fn gathering(graph: &KernelGraph) -> Vec<usize> {
+    let gathers = |k: &Kernel| problem::problem(k).is_some_and(|p| !p.fours.iter().all(|f| *f));
+    let mut known: FxHashMap<u128, bool> = FxHashMap::default();
+    let products = graph.kernels.iter().enumerate().filter(|(_, k)| matches!(k.family, Family::Matmul(_)));
+    products
+        .filter(|(_, k)| {
+            let hash = k.structural_hash(&graph.tensors, Capacity::Counts);
+            *known.entry(hash).or_insert_with(|| gathers(k))
+        })
+        .map(|(i, _)| i)
+        .collect()
 }
 
 /// Whether neighbours in memory are of different products, which no schedule reads as vectors.

@@ -14,6 +14,7 @@ use super::products::problem::problem;
 use super::text::misfit;
 use super::{Context, Schedule, ScheduledGraph, candidates, locate};
 use crate::device::DeviceProfile;
+use crate::error::json_in_words;
 use crate::kernel::{Capacity, Kernel, KernelGraph};
 use crate::{Diagnostic, Errors};
 use serde::{Deserialize, Serialize};
@@ -71,8 +72,8 @@ impl Tuning {
         struct Read {
             choices: BTreeMap<String, String>,
         }
-        let file: Read =
-            serde_json::from_slice(text).map_err(|e| format!("is no table of schedules: {e}"))?;
+        let file: Read = serde_json::from_slice(text)
+            .map_err(|e| format!("is no table of schedules: {}", json_in_words(&e)))?;
         let parsed = file.choices.into_iter().map(|(kernel, s)| match s.parse() {
             Ok(s) => Ok((kernel, s)),
             Err(why) => Err(format!("has a schedule for kernel `{kernel}` that is none: {why}")),

@@ -84,6 +84,7 @@ pub(super) fn scan(
     }
     let mut stacks: Vec<Vec<Array>> = vec![vec![]; body.outputs.len() - carried];
     let mut stacked = 0;
+    let env = &env.of_loop(length)?;
     for i in 0..length {
         env.iteration(i)?;
         let mut args = std::mem::take(&mut state);

@@ -48,6 +48,8 @@ use std::sync::{Arc, Mutex};
 pub const MAX_ELEMENTS: usize = 1 << 31;
 /// The most iterations that one while or scan may run.
 pub const MAX_ITERATIONS: usize = 1 << 24;
+/// The most iterations of loops among constants, where there is nobody to ask for more.
+const CONSTANT_ITERATIONS: u64 = 1 << 20;
 /// A node takes as long as making so many elements does, about.
 const NODE: u64 = 32;
 
@@ -58,12 +60,15 @@ pub struct Limits {
     pub bytes: u64,
     /// Elements made, and products summed, in all. Each node counts as some besides, also where nothing has elements.
     pub work: u64,
+    /// Iterations of all loops together, those of a loop in a loop as often as it runs. A loop of a known length that would take
+    /// more is refused before it begins.
+    pub iterations: u64,
 }
 
 impl Default for Limits {
-    /// 8 GiB, and any work.
+    /// 8 GiB, and any work and iterations.
     fn default() -> Limits {
-        Limits { bytes: 8 << 30, work: u64::MAX }
+        Limits { bytes: 8 << 30, work: u64::MAX, iterations: u64::MAX }
     }
 }
 
@@ -119,6 +124,9 @@ pub(crate) struct Env {
     /// Bytes of the tensors that are alive.
     held: u64,
     worked: Arc<AtomicU64>,
+    iterated: Arc<AtomicU64>,
+    /// How often the body is evaluated that this is the environment of, in the loops of known lengths around it.
+    times: Option<u64>,
 }
 
 impl Env {
@@ -188,8 +196,22 @@ impl Env {
         }
         Ok(())
     }
+    /// The environment of the body of a loop of so many iterations, where the loop may have them.
+    fn of_loop(&self, length: usize) -> Result<Env, EvalError> {
+        let times = self.times.unwrap_or(1).saturating_mul(length as u64);
+        if times > self.limits.iterations {
+            return Err(self.too_many(&format!("{times} iterations of nested loops")));
+        }
+        Ok(Env { times: Some(times), ..self.clone() })
+    }
+    fn too_many(&self, what: &str) -> EvalError {
+        EvalError::at(format!("{what} are asked for; the evaluator runs at most {}", self.limits.iterations))
+    }
     fn iteration(&self, i: usize) -> Result<(), EvalError> {
         self.spend(1)?;
+        if self.iterated.fetch_add(1, Ordering::Relaxed) >= self.limits.iterations {
+            return Err(self.too_many("more iterations of loops"));
+        }
         if i < MAX_ITERATIONS {
             return Ok(());
         }
@@ -247,7 +269,8 @@ pub fn evaluate_within(
 /// [`evaluate`] of constants, for compilers: the same bits on every machine, as products are summed in order, which
 /// takes longer.
 pub fn evaluate_in_order(graph: &Graph) -> Result<Vec<Tensor>, EvalError> {
-    let env = Env { in_order: true, ..Env::default() };
+    let limits = Limits { iterations: CONSTANT_ITERATIONS, ..Limits::default() };
+    let env = Env { in_order: true, limits, ..Env::default() };
     evaluate_in(graph, &BTreeMap::new(), &mut StateValues::default(), env)
 }
 

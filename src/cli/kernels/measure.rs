@@ -6,23 +6,22 @@ use crate::cli::bench::WARM_UP;
 use prost::Message;
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use wgfc::Problem as Trouble;
 use wgfc::compiler::pipeline::{Fused, schedule};
 use wgfc::ir::eval::{Limits, evaluate_within};
 use wgfc::model::device_error;
-use wgfc::random;
 use wgfc::runtime::session::Value;
 use wgfc::runtime::stats::Estimate;
 use wgfc::runtime::trial::Trial;
 use wgfc::runtime::{Gpu, Session};
 use wgfc::tune::{Measured as TunedKernel, TuneOptions, tune};
 use wgfc::{DType, Error, ModelFile, Options, Program, Tensor};
+use wgfc::{memory, random};
 
 /// Random numbers are the same again from here on.
 const PERIOD: usize = 1_000_003;
 /// Samples of a time.
 const SAMPLES: usize = 7;
-/// What the evaluator may take of memory.
-const EVALUATOR_BYTES: u64 = 24 << 30;
 
 /// A problem as a model with its inputs.
 pub struct Model {
@@ -59,6 +58,11 @@ pub type Expected = Option<Result<Vec<Tensor>, String>>;
 impl Model {
     /// The model of a problem.
     pub fn of(p: &Problem) -> Result<Model, Error> {
+        let operands = p.inputs.iter().chain(&p.weights);
+        // Each is held by the host, the evaluator and the device.
+        let need =
+            operands.fold(0u64, |n, o| n.saturating_add(random::cost(o.dtype, &o.shape).saturating_mul(2)));
+        memory::afford(need).map_err(|e| Error::Device(Trouble::new(format!("its operands: it {e}"))))?;
         let made = onnx::model(p, &|o| tensor(o, scale(o)));
         let made = made.map_err(|e| Error::Internal(format!("the list of kernels, {}: {e}", p.title())))?;
         let bytes = made.encode_to_vec();
@@ -70,7 +74,7 @@ impl Model {
     pub fn evaluate(&self) -> Result<Vec<Tensor>, String> {
         let graph = self.file.import(&Options::default()).map_err(|e| e.to_string())?.graph;
         let inputs: BTreeMap<String, Tensor> = self.inputs.iter().cloned().collect();
-        let limits = Limits { bytes: EVALUATOR_BYTES, ..Limits::default() };
+        let limits = Limits { bytes: memory::available(), ..Limits::default() };
         evaluate_within(&graph, &inputs, limits).map_err(|e| e.to_string())
     }
 }
@@ -169,8 +173,12 @@ pub fn measure(
     let error = match expected() {
         None => None,
         Some(want) => {
-            let want =
-                want.map_err(|e| Error::usage(format!("{}: the evaluator: {e}", p.title()), "leave it out"))?;
+            let want = want.map_err(|e| {
+                match e.contains("the evaluator may use") || e.contains("there is no memory") {
+                    true => Error::Device(Trouble::new(format!("the evaluator: {e}"))),
+                    false => Error::usage(format!("{}: the evaluator: {e}", p.title()), "leave it out"),
+                }
+            })?;
             let first = compared(p, &outputs, &want)?;
             // A kernel that reads what it did not write may be right only once, or only later.
             let last = trial.outputs_blocking().map_err(device_error)?;

@@ -72,13 +72,24 @@ fn run(a: &BenchKernelsArgs, t: &Terminal) -> Result<Option<Error>, Error> {
     };
     let mut run = Run { device: gpu.summary().name.clone(), speeds, seed: a.seed, rows: vec![] };
     let began = Instant::now();
+    let mut unwritten = None;
     rows(&problems, &gpu, &options, a, t, &mut |p, measured| {
         let peer_ns = peer.as_ref().and_then(|p2| p2.get(&p.key()).copied());
         run.rows.push(Row { problem: p.clone(), measured, peer_ns });
+        if let Some(row) = run.rows.last() {
+            t.note(&format!("{} of {}: {}", run.rows.len(), problems.len(), report::line(&run, row)));
+        }
+        // What was measured stays if the rest is not.
+        if let Some(file) = &a.csv
+            && let Err(e) = output::write_whole(file, report::csv(&run).as_bytes())
+        {
+            unwritten = Some(e);
+            return false;
+        }
         began.elapsed().as_secs_f64() < a.budget
     })?;
-    if let Some(file) = &a.csv {
-        output::write_whole(file, report::csv(&run).as_bytes())?;
+    if let Some(e) = unwritten {
+        return Err(e);
     }
     if let Some(file) = &a.html {
         output::write_whole(file, report::html(&run).as_bytes())?;
@@ -143,8 +154,10 @@ fn rows(
                 return Err(Error::Internal("the thread of the evaluator ended".into()));
             };
             let measured = made.and_then(|m| measure::measure(p, &m, &how, &mut || expected.take()));
-            if let Err(e @ Error::Device(_)) = measured {
-                return Err(e);
+            if let Err(e @ Error::Device(_)) = &measured
+                && !is_too_large(e)
+            {
+                return Err(e.clone());
             }
             if !each(p, measured) {
                 break;
@@ -152,6 +165,11 @@ fn rows(
         }
         Ok(())
     })
+}
+
+/// Whether what does not fit the device or the memory is the reason, and not that the device is gone.
+pub fn is_too_large(e: &Error) -> bool {
+    matches!(e, Error::Device(p) if !p.message.contains("lost"))
 }
 
 fn listed(problems: &[Problem], t: &Terminal) {

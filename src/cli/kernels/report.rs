@@ -35,9 +35,10 @@ pub struct Bound {
 }
 
 impl Run {
-    /// Problems that failed.
+    /// Problems that failed; what is too large for the device has not.
     pub fn failures(&self) -> impl Iterator<Item = (&Problem, &Error)> {
-        self.rows.iter().filter_map(|r| Some((&r.problem, r.measured.as_ref().err()?)))
+        let failed = self.rows.iter().filter_map(|r| Some((&r.problem, r.measured.as_ref().err()?)));
+        failed.filter(|(_, e)| !super::is_too_large(e))
     }
 
     /// Operations a second that the device has for a problem.
@@ -138,6 +139,7 @@ pub fn text(run: &Run, tuned: bool, left: usize) -> String {
                 }
             }
             Err(e) => {
+                line.push(if super::is_too_large(e) { "too large".into() } else { "failed".into() });
                 line.resize(heading.len(), "-".into());
                 let _ = writeln!(failed, "  {}: {}", p.key(), e.to_string().trim_start_matches("error: "));
             }
@@ -160,9 +162,22 @@ pub fn text(run: &Run, tuned: bool, left: usize) -> String {
         let _ = writeln!(s, "  {left} problems were left out for lack of time (--budget)");
     }
     if !failed.is_empty() {
-        s += &format!("\nfailed:\n{failed}");
+        s += &format!("\nnot measured:\n{failed}");
     }
     s
+}
+
+/// A row for people, as soon as it is measured.
+pub fn line(run: &Run, r: &Row) -> String {
+    let key = r.problem.key();
+    match &r.measured {
+        Ok(m) => {
+            let share = percent(run.share(&r.problem, m));
+            format!("{key}: {}, {}, {share} of the bound", ns_text(m.time.median), rate(&r.problem, m))
+        }
+        Err(e) if super::is_too_large(e) => format!("{key}: too large"),
+        Err(_) => format!("{key}: failed"),
+    }
 }
 
 /// What other schedules would gain.
@@ -232,6 +247,7 @@ pub fn json(run: &Run) -> serde_json::Value {
     let row = |r: &Row| {
         let mut v = r.problem.json();
         let more = match &r.measured {
+            Err(e) if super::is_too_large(e) => serde_json::json!({ "too_large": e.to_string() }),
             Err(e) => serde_json::json!({ "failed": e.to_string() }),
             Ok(m) => {
                 let bound = run.bound(&r.problem, m.bytes);

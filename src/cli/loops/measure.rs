@@ -78,7 +78,7 @@ pub fn all(
     for (form, agree) in forms.iter().zip(agreement) {
         let measured = match agree {
             Ok(agree) => match Ready::new(gpu, w, size, *form, &inputs, a) {
-                Ok(ready) => Ok(ready.measure(agree, a)?),
+                Ok(ready) => ready.measure(agree, a).map(Ok).or_else(|e| reason(e).map(Err))?,
                 Err(e) => Err(reason(e)?),
             },
             Err(reason) => Err(reason),
@@ -91,6 +91,9 @@ pub fn all(
 /// Why a form cannot be, where that is no failure.
 fn reason(e: Error) -> Result<String, Error> {
     match e.class() {
+        wgfc::ErrorClass::Device if crate::cli::kernels::is_too_large(&e) => {
+            Ok(format!("too large: {}", e.to_string().lines().next().unwrap_or_default()))
+        }
         wgfc::ErrorClass::Unsupported => Ok(e.to_string().lines().next().unwrap_or_default().to_owned()),
         _ => Err(e),
     }

@@ -31,11 +31,15 @@ pub fn main(a: &BenchLoopsArgs, t: &Terminal) -> Result<(), Error> {
     for w in chosen {
         for size in sizes(w, a) {
             let _progress = t.spinner(format!("measuring {}, {}", w.name, size_text(w, size)));
-            rows.extend(measure::all(&gpu, w, size, &forms, a)?);
+            for row in measure::all(&gpu, w, size, &forms, a)? {
+                t.note(&line(&row));
+                rows.push(row);
+            }
+            // What was measured stays if the rest is not.
+            if let Some(file) = &a.csv {
+                output::write_whole(file, csv(&rows).as_bytes())?;
+            }
         }
-    }
-    if let Some(file) = &a.csv {
-        output::write_whole(file, csv(&rows).as_bytes())?;
     }
     if let Some(file) = &a.svg {
         output::write_whole(file, chart::svg(&gpu.summary().name, &rows).as_bytes())?;
@@ -106,6 +110,15 @@ fn ratio(row: &Row, rows: &[Row]) -> Option<f64> {
         |r: &&Row| r.workload.name == row.workload.name && r.size == row.size && r.form == LoopForm::ByHand;
     let by_hand = rows.iter().find(same)?.measured.as_ref().ok()?;
     Some(by_hand.wall_ns.median / row.measured.as_ref().ok()?.wall_ns.median)
+}
+
+/// A row for people, as soon as it is measured.
+fn line(r: &Row) -> String {
+    let what = format!("{}, {}, {}", r.workload.name, size_text(r.workload, r.size), form_name(r.form));
+    match &r.measured {
+        Ok(m) => format!("{what}: {} a generation", ns_text(m.wall_ns.median)),
+        Err(why) => format!("{what}: {why}"),
+    }
 }
 
 /// To three digits at least.

@@ -1,31 +1,62 @@
-//! As much of HTTP/1.1 as files take: GET and HEAD, parts by range, one request a connection.
+//! Files over HTTP/1.1, with hyper: GET and HEAD, parts by range, one request a connection, deadlines for all of it.
 
+use hyper::body::{Bytes, Frame, Incoming, SizeHint};
+use hyper::header::{self, HeaderMap, HeaderName, HeaderValue};
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper::{Method, StatusCode};
+use hyper_util::rt::{TokioIo, TokioTimer};
+use std::collections::BTreeMap;
+use std::convert::Infallible;
 use std::fs::File;
-use std::io::{Read, Seek, SeekFrom, Write};
-use std::net::{Shutdown, TcpListener, TcpStream};
+use std::future::poll_fn;
+use std::io::{Read, Seek, SeekFrom};
 use std::ops::Range;
 use std::path::PathBuf;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::pin::{Pin, pin};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
-use wgfc::Error;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::task::{AbortHandle, JoinHandle};
+use tokio::time::{sleep, timeout};
 
 /// Bytes that a request's head may have, and headers.
 const HEAD: usize = 16 << 10;
 const HEADERS: usize = 64;
-/// Connections at the same time.
-const MOST: usize = 64;
-/// A side that is silent for so long is gone.
-const SILENT: Duration = Duration::from_secs(20);
+/// Bytes of an answer that are sent at a time.
+const PIECE: usize = 256 << 10;
+
+/// How long connections may take, and how many there may be.
+#[derive(Clone, Copy, Debug)]
+pub struct Limits {
+    /// Until the head of the request is complete.
+    pub head: Duration,
+    /// Between two pieces of the answer: a side that takes none for so long is gone.
+    pub idle: Duration,
+    /// For all of it.
+    pub total: Duration,
+    /// Connections at the same time. One more ends the one that has waited longest for its request.
+    pub most: usize,
+}
+
+impl Default for Limits {
+    fn default() -> Limits {
+        Limits {
+            head: Duration::from_secs(10),
+            idle: Duration::from_secs(20),
+            total: Duration::from_secs(3600),
+            most: 256,
+        }
+    }
+}
 
 /// What is asked for.
 pub struct Request {
-    pub head_only: bool,
     /// Unescaped, without what follows `?`.
     pub path: String,
     pub host: String,
-    /// As the header `Range` has it.
-    pub range: Option<String>,
 }
 
 /// Where the bytes of an answer are.
@@ -34,98 +65,156 @@ pub enum Content {
     File(PathBuf),
 }
 
-/// An answer.
-pub struct Response {
-    status: u16,
-    headers: Vec<(&'static str, String)>,
-    body: Body,
+/// What is answered to a request.
+pub enum Answer {
+    /// A file of this media type, in which a page may do what the policy says.
+    Found { content: Content, kind: &'static str, policy: Arc<str> },
+    /// Nothing, for this reason.
+    Refused(u16, &'static str),
 }
 
-enum Body {
-    Text(String),
-    Bytes(&'static [u8]),
-    Part(File, u64),
-    None,
+type Response = hyper::Response<Body>;
+
+/// The bytes of an answer, read as they are sent.
+pub struct Body {
+    from: From,
+    left: u64,
+    /// Counts the pieces.
+    sent: Arc<AtomicU64>,
 }
 
-impl Response {
-    /// That something is not given.
-    pub fn refused(status: u16, why: &str) -> Response {
-        let headers = vec![
-            ("content-type", "text/plain; charset=utf-8".to_owned()),
-            ("content-length", (why.len() + 1).to_string()),
-        ];
-        Response { status, headers, body: Body::Text(format!("{why}\n")) }
+enum From {
+    Text(Bytes),
+    File(Option<File>),
+    Reading(JoinHandle<std::io::Result<(File, Vec<u8>)>>),
+}
+
+impl hyper::body::Body for Body {
+    type Data = Bytes;
+    type Error = std::io::Error;
+
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, std::io::Error>>> {
+        let body = self.get_mut();
+        body.sent.fetch_add(1, Ordering::Relaxed);
+        let size = body.left.min(PIECE as u64) as usize;
+        if size == 0 {
+            return Poll::Ready(None);
+        }
+        if let From::File(file) = &mut body.from {
+            let Some(mut file) = file.take() else { return Poll::Ready(None) };
+            body.from = From::Reading(tokio::task::spawn_blocking(move || {
+                let mut piece = vec![0; size];
+                file.read_exact(&mut piece)?;
+                Ok((file, piece))
+            }));
+        }
+        let piece = match &mut body.from {
+            From::Text(bytes) => bytes.split_to(size.min(bytes.len())),
+            From::File(_) => return Poll::Ready(None),
+            From::Reading(reading) => {
+                let read = ready!(Pin::new(reading).poll(cx));
+                match read.unwrap_or_else(|e| Err(std::io::Error::other(e))) {
+                    Err(e) => return Poll::Ready(Some(Err(e))),
+                    Ok((file, piece)) => {
+                        body.from = From::File(Some(file));
+                        piece.into()
+                    }
+                }
+            }
+        };
+        body.left -= piece.len() as u64;
+        Poll::Ready(Some(Ok(Frame::data(piece))))
     }
 
-    /// All of it, or the part that is asked for.
-    pub fn of(content: Content, kind: &str, request: &Request) -> Response {
-        let opened = match content {
-            Content::Bytes(bytes) => Ok((bytes.len() as u64, None, bytes)),
-            Content::File(path) => {
-                File::open(path).and_then(|f| Ok((f.metadata()?.len(), Some(f), [].as_slice())))
-            }
-        };
-        let Ok((size, file, bytes)) = opened else { return Response::refused(404, "it cannot be read") };
-        let (status, part) = match request.range.as_deref().map(|r| range(r, size)) {
-            None | Some(Asked::All) => (200, 0..size),
-            Some(Asked::Part(part)) => (206, part),
-            Some(Asked::Nothing) => {
-                let mut refused = Response::refused(416, "there is no such part");
-                refused.headers.push(("content-range", format!("bytes */{size}")));
-                return refused;
-            }
-        };
-        let mut headers = vec![
-            ("content-type", kind.to_owned()),
-            ("content-length", (part.end - part.start).to_string()),
-            ("accept-ranges", "bytes".to_owned()),
-            ("cache-control", "no-cache".to_owned()),
-            ("x-content-type-options", "nosniff".to_owned()),
-        ];
-        if status == 206 {
-            headers.push((
-                "content-range",
-                format!("bytes {}-{}/{size}", part.start, part.end.saturating_sub(1)),
-            ));
-        }
-        let body = match file {
-            _ if request.head_only => Body::None,
-            Some(mut f) => match f.seek(SeekFrom::Start(part.start)) {
-                Ok(_) => Body::Part(f, part.end - part.start),
-                Err(_) => return Response::refused(404, "it cannot be read"),
-            },
-            None => Body::Bytes(bytes.get(part.start as usize..part.end as usize).unwrap_or_default()),
-        };
-        Response { status, headers, body }
+    fn size_hint(&self) -> SizeHint {
+        SizeHint::with_exact(self.left)
     }
+}
 
-    fn send(self, to: &mut TcpStream) -> std::io::Result<()> {
-        let words = match self.status {
-            200 => "OK",
-            206 => "Partial Content",
-            400 => "Bad Request",
-            403 => "Forbidden",
-            404 => "Not Found",
-            405 => "Method Not Allowed",
-            416 => "Range Not Satisfiable",
-            _ => "Service Unavailable",
-        };
-        let mut head = format!("HTTP/1.1 {} {words}\r\nconnection: close\r\n", self.status);
-        for (name, value) in &self.headers {
-            head += &format!("{name}: {value}\r\n");
+/// An answer with the headers that all have: nothing of it may be embedded elsewhere, or taken for another type.
+fn response(status: u16, kind: &str, policy: &str, body: Body) -> Response {
+    let mut response = hyper::Response::new(body);
+    *response.status_mut() = StatusCode::from_u16(status).unwrap_or(StatusCode::SERVICE_UNAVAILABLE);
+    let all = [
+        (header::CONTENT_TYPE, kind),
+        (header::CACHE_CONTROL, "no-cache"),
+        (header::CONTENT_SECURITY_POLICY, policy),
+        (header::X_CONTENT_TYPE_OPTIONS, "nosniff"),
+        (header::X_FRAME_OPTIONS, "DENY"),
+        (header::REFERRER_POLICY, "no-referrer"),
+        (HeaderName::from_static("cross-origin-resource-policy"), "same-origin"),
+        (HeaderName::from_static("cross-origin-opener-policy"), "same-origin"),
+    ];
+    for (name, value) in all {
+        if let Ok(value) = HeaderValue::from_str(value) {
+            response.headers_mut().insert(name, value);
         }
-        head += "\r\n";
-        to.write_all(head.as_bytes())?;
-        match self.body {
-            Body::Text(text) => to.write_all(text.as_bytes())?,
-            Body::Bytes(bytes) => to.write_all(bytes)?,
-            Body::Part(file, bytes) => {
-                std::io::copy(&mut file.take(bytes), to)?;
-            }
-            Body::None => {}
+    }
+    response
+}
+
+/// That something is not given.
+fn refused(status: u16, why: &str, sent: &Arc<AtomicU64>) -> Response {
+    let text = Bytes::from(format!("{why}\n"));
+    let body = Body { left: text.len() as u64, from: From::Text(text), sent: sent.clone() };
+    response(status, "text/plain; charset=utf-8", NOTHING, body)
+}
+
+/// The policy of what is no page.
+pub const NOTHING: &str = "default-src 'none'; frame-ancestors 'none'; sandbox";
+
+/// All of a file, or the part that is asked for.
+fn file(
+    content: Content,
+    kind: &str,
+    policy: &str,
+    asked: Option<&str>,
+    sent: &Arc<AtomicU64>,
+) -> std::io::Result<Response> {
+    let (size, opened, bytes) = match content {
+        Content::Bytes(bytes) => (bytes.len() as u64, None, bytes),
+        Content::File(path) => {
+            let file = File::open(path)?;
+            (file.metadata()?.len(), Some(file), [].as_slice())
         }
-        to.flush()
+    };
+    let (status, part) = match asked.map(|r| range(r, size)) {
+        None | Some(Asked::All) => (200, 0..size),
+        Some(Asked::Part(part)) => (206, part),
+        Some(Asked::Nothing) => {
+            let mut refused = refused(416, "there is no such part", sent);
+            insert(refused.headers_mut(), header::CONTENT_RANGE, &format!("bytes */{size}"));
+            return Ok(refused);
+        }
+    };
+    let from = match opened {
+        Some(mut file) => {
+            file.seek(SeekFrom::Start(part.start))?;
+            From::File(Some(file))
+        }
+        None => {
+            let part = bytes.get(part.start as usize..part.end as usize);
+            From::Text(Bytes::from_static(part.unwrap_or_default()))
+        }
+    };
+    let body = Body { from, left: part.end - part.start, sent: sent.clone() };
+    let mut response = response(status, kind, policy, body);
+    let headers = response.headers_mut();
+    insert(headers, header::ACCEPT_RANGES, "bytes");
+    insert(headers, header::CONTENT_LENGTH, &(part.end - part.start).to_string());
+    if status == 206 {
+        let range = format!("bytes {}-{}/{size}", part.start, part.end.saturating_sub(1));
+        insert(headers, header::CONTENT_RANGE, &range);
+    }
+    Ok(response)
+}
+
+fn insert(headers: &mut HeaderMap, name: HeaderName, value: &str) {
+    if let Ok(value) = HeaderValue::from_str(value) {
+        headers.insert(name, value);
     }
 }
 
@@ -151,90 +240,174 @@ fn range(header: &str, size: u64) -> Asked {
     if part.start < part.end { Asked::Part(part) } else { Asked::Nothing }
 }
 
+/// The answer to a request, which is refused where anything in it has two readings.
+fn answered(
+    request: &hyper::Request<Incoming>,
+    answer: &dyn Fn(&Request) -> Answer,
+    sent: &Arc<AtomicU64>,
+) -> Response {
+    let refuse = |status, why| refused(status, why, sent);
+    let headers = request.headers();
+    if !matches!(*request.method(), Method::GET | Method::HEAD) {
+        return refuse(405, "files can be read only");
+    }
+    if headers.keys().any(|name| headers.get_all(name).iter().nth(1).is_some()) {
+        return refuse(400, "a header is given twice");
+    }
+    let empty = headers.get(header::CONTENT_LENGTH).is_none_or(|n| n == "0");
+    if !empty || headers.contains_key(header::TRANSFER_ENCODING) {
+        return refuse(400, "a request for a file has no body");
+    }
+    if request.uri().authority().is_some() {
+        return refuse(400, "the path cannot be understood");
+    }
+    let path = wgfc::urls::unescaped(request.uri().path()).filter(|p| !p.contains('\0'));
+    let Some(path) = path else { return refuse(400, "the path cannot be understood") };
+    let value = |name| headers.get(name).and_then(|v| v.to_str().ok());
+    let host = value(header::HOST).unwrap_or_default().to_owned();
+    match answer(&Request { path, host }) {
+        Answer::Refused(status, why) => refuse(status, why),
+        Answer::Found { content, kind, policy } => {
+            let made = file(content, kind, &policy, value(header::RANGE), sent);
+            made.unwrap_or_else(|_| refuse(404, "it cannot be read"))
+        }
+    }
+}
+
+/// Connections that have not asked for anything yet, in the order in which they came, and how many there are of all.
+#[derive(Default)]
+struct Connections {
+    waiting: Mutex<BTreeMap<u64, AbortHandle>>,
+    all: AtomicU64,
+}
+
+impl Connections {
+    fn asked(&self, id: u64) {
+        if let Ok(mut waiting) = self.waiting.lock() {
+            waiting.remove(&id);
+        }
+    }
+}
+
+/// One of the connections, as long as it lives.
+struct Counted(Arc<Connections>, u64);
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        self.0.asked(self.1);
+        self.0.all.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
 /// Answers requests until the process ends.
 pub fn serve(
-    listener: &TcpListener,
-    answer: impl Fn(&Request) -> Response + Send + Sync + 'static,
-) -> Result<(), Error> {
-    let (answer, running) = (Arc::new(answer), Arc::new(AtomicUsize::new(0)));
-    for stream in listener.incoming() {
-        let Ok(mut stream) = stream else {
-            // Too many files are open, or the other side has left.
-            std::thread::sleep(Duration::from_millis(20));
-            continue;
-        };
-        if running.fetch_add(1, Ordering::Relaxed) >= MOST {
-            running.fetch_sub(1, Ordering::Relaxed);
-            let _ = Response::refused(503, "there are too many connections").send(&mut stream);
-            continue;
+    listener: std::net::TcpListener,
+    limits: Limits,
+    answer: impl Fn(&Request) -> Answer + Send + Sync + 'static,
+) -> std::io::Result<()> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_io().enable_time().build()?;
+    listener.set_nonblocking(true)?;
+    let answer: Arc<dyn Fn(&Request) -> Answer + Send + Sync> = Arc::new(answer);
+    let connections = Arc::new(Connections::default());
+    runtime.block_on(async move {
+        let listener = TcpListener::from_std(listener)?;
+        for id in 0.. {
+            let stream = loop {
+                match listener.accept().await {
+                    Ok((stream, _)) => break stream,
+                    // Too many files are open, or the other side has left.
+                    Err(_) => sleep(Duration::from_millis(20)).await,
+                }
+            };
+            let Ok(mut waiting) = connections.waiting.lock() else { return Ok(()) };
+            if connections.all.load(Ordering::Relaxed) >= limits.most as u64 {
+                let Some((_, longest)) = waiting.pop_first() else { continue };
+                longest.abort();
+            }
+            connections.all.fetch_add(1, Ordering::Relaxed);
+            let counted = Counted(connections.clone(), id);
+            let task = tokio::spawn(connection(stream, answer.clone(), counted, limits));
+            waiting.insert(id, task.abort_handle());
         }
-        let (answer, counted) = (answer.clone(), running.clone());
-        let thread = std::thread::Builder::new().name("request".into()).spawn(move || {
-            // What the other side does not take is its own affair.
-            let _ = connection(&mut stream, &*answer);
-            counted.fetch_sub(1, Ordering::Relaxed);
-        });
-        if thread.is_err() {
-            running.fetch_sub(1, Ordering::Relaxed);
-        }
-    }
-    Ok(())
+        Ok(())
+    })
 }
 
-fn connection(stream: &mut TcpStream, answer: &dyn Fn(&Request) -> Response) -> std::io::Result<()> {
-    stream.set_read_timeout(Some(SILENT))?;
-    stream.set_write_timeout(Some(SILENT))?;
-    let mut head = vec![];
-    let response = loop {
-        let mut some = [0; 2048];
-        let read = stream.read(&mut some)?;
-        if read == 0 {
-            return Ok(());
-        }
-        head.extend_from_slice(&some[..read]);
-        match parsed(&head) {
-            Ok(Some(request)) => break answer(&request),
-            Ok(None) if head.len() < HEAD => {}
-            Ok(None) => break Response::refused(400, "the request is too long"),
-            Err(refused) => break refused,
+async fn connection(
+    stream: TcpStream,
+    answer: Arc<dyn Fn(&Request) -> Answer + Send + Sync>,
+    counted: Counted,
+    limits: Limits,
+) {
+    let sent = Arc::new(AtomicU64::new(0));
+    let idle = {
+        let sent = sent.clone();
+        async move {
+            // The head has a deadline of its own.
+            sleep(limits.head).await;
+            loop {
+                let before = sent.load(Ordering::Relaxed);
+                sleep(limits.idle).await;
+                if sent.load(Ordering::Relaxed) == before {
+                    return;
+                }
+            }
         }
     };
-    response.send(stream)?;
-    // What is still on its way must be read, or the answer is lost with it.
-    stream.shutdown(Shutdown::Write)?;
-    stream.set_read_timeout(Some(Duration::from_secs(1)))?;
-    std::io::copy(&mut stream.take(4 * HEAD as u64), &mut std::io::sink())?;
-    Ok(())
+    let Ok(stream) = stream.into_std() else { return };
+    let (Ok(other), Ok(stream)) = (stream.try_clone(), TcpStream::from_std(stream)) else { return };
+    let service = service_fn(|request: hyper::Request<Incoming>| {
+        counted.0.asked(counted.1);
+        let response = answered(&request, &*answer, &sent);
+        std::future::ready(Ok::<_, Infallible>(response))
+    });
+    let served = http1::Builder::new()
+        .timer(TokioTimer::new())
+        .header_read_timeout(limits.head)
+        .keep_alive(false)
+        .max_headers(HEADERS)
+        .max_buf_size(HEAD)
+        .serve_connection(TokioIo::new(stream), service);
+    // What the other side does not take is its own affair.
+    if let Ok(true) = timeout(limits.total, first(served, idle)).await {
+        // What is still on its way must be read, or the answer is lost with it.
+        let _ = other.shutdown(std::net::Shutdown::Write);
+        if let Ok(other) = TcpStream::from_std(other) {
+            let _ = timeout(Duration::from_secs(1), drained(&other)).await;
+        }
+    }
 }
 
-/// The request, once its head is complete.
-fn parsed(head: &[u8]) -> Result<Option<Request>, Response> {
-    let mut headers = [httparse::EMPTY_HEADER; HEADERS];
-    let mut request = httparse::Request::new(&mut headers);
-    match request.parse(head) {
-        Ok(httparse::Status::Partial) => return Ok(None),
-        Ok(httparse::Status::Complete(_)) => {}
-        Err(e) => return Err(Response::refused(400, &format!("the request cannot be understood: {e}"))),
+/// Whether the first of two is done before the second.
+async fn first(a: impl Future, b: impl Future) -> bool {
+    let (mut a, mut b) = (pin!(a), pin!(b));
+    poll_fn(|cx| {
+        if a.as_mut().poll(cx).is_ready() {
+            return Poll::Ready(true);
+        }
+        b.as_mut().poll(cx).map(|_| false)
+    })
+    .await
+}
+
+/// Reads what is left of a request, up to a bound.
+async fn drained(stream: &TcpStream) {
+    let (mut left, mut some) = (4 * HEAD, [0; 2048]);
+    while left > 0 && stream.readable().await.is_ok() {
+        match stream.try_read(&mut some) {
+            Ok(0) => return,
+            Ok(n) => left = left.saturating_sub(n),
+            Err(e) if e.kind() == std::io::ErrorKind::WouldBlock => {}
+            Err(_) => return,
+        }
     }
-    let head_only = match request.method {
-        Some("GET") => false,
-        Some("HEAD") => true,
-        _ => return Err(Response::refused(405, "files can be read only")),
-    };
-    let path = request.path.and_then(|p| wgfc::urls::unescaped(p.split(['?', '#']).next()?));
-    let path = path.filter(|p| !p.contains('\0'));
-    let Some(path) = path else { return Err(Response::refused(400, "the path cannot be understood")) };
-    let header = |name: &str| {
-        let found = request.headers.iter().find(|h| h.name.eq_ignore_ascii_case(name));
-        found.and_then(|h| std::str::from_utf8(h.value).ok()).map(str::to_owned)
-    };
-    let host = header("host").unwrap_or_default();
-    Ok(Some(Request { head_only, path, host, range: header("range") }))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::io::Write;
+    use std::time::Instant;
 
     #[test]
     fn parts_are_those_that_there_are() {
@@ -249,5 +422,82 @@ mod tests {
         for all in ["bytes=5-2", "bytes=1-2,4-5", "lines=1-2", "bytes=", "bytes=-", "bytes=a-b"] {
             assert_eq!(range(all, 10), Asked::All, "{all}");
         }
+    }
+
+    /// The address of a server with these limits, which answers with many bytes.
+    fn started(limits: Limits) -> std::net::SocketAddr {
+        static MANY: [u8; 32 << 20] = [7; 32 << 20];
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        let found = |_: &Request| Answer::Found {
+            content: Content::Bytes(&MANY),
+            kind: "application/octet-stream",
+            policy: NOTHING.into(),
+        };
+        std::thread::spawn(move || serve(listener, limits, found));
+        address
+    }
+
+    fn connected(to: std::net::SocketAddr) -> std::net::TcpStream {
+        let stream = std::net::TcpStream::connect(to).unwrap();
+        stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+        stream
+    }
+
+    /// Whether the other side ends the connection; bytes before that do not count.
+    fn ends(mut stream: std::net::TcpStream) -> bool {
+        let mut some = vec![0; 1 << 16];
+        loop {
+            match stream.read(&mut some) {
+                Ok(0) => return true,
+                Ok(_) => {}
+                Err(e) => return e.kind() == std::io::ErrorKind::ConnectionReset,
+            }
+        }
+    }
+
+    const ASK: &[u8] = b"GET / HTTP/1.1\r\nHost: here\r\n\r\n";
+
+    #[test]
+    fn slow_connections_end_and_do_not_keep_others_out() {
+        let short = Duration::from_millis(400);
+        let to = started(Limits { head: short, idle: short, total: Duration::from_secs(60), most: 8 });
+        // More than there may be, each with a part of a head.
+        let mut slow: Vec<_> = (0..20).map(|_| connected(to)).collect();
+        slow.iter_mut().for_each(|s| _ = s.write_all(b"GET / HTTP/1.1\r\nHost: h"));
+        let start = Instant::now();
+        let mut asks = connected(to);
+        asks.write_all(ASK).unwrap();
+        let mut all = vec![];
+        asks.read_to_end(&mut all).unwrap();
+        assert!(all.starts_with(b"HTTP/1.1 200 ") && all.len() > 32 << 20);
+        assert!(start.elapsed() < Duration::from_secs(10));
+        assert!(slow.into_iter().all(ends));
+        // One that reads nothing of its answer.
+        let mut silent = connected(to);
+        silent.write_all(ASK).unwrap();
+        std::thread::sleep(Duration::from_secs(2));
+        let mut all = vec![];
+        let read = silent.read_to_end(&mut all);
+        assert!(read.is_err() || all.len() < 32 << 20, "{} bytes", all.len());
+    }
+
+    #[test]
+    fn all_of_an_answer_has_a_deadline() {
+        let (long, total) = (Duration::from_secs(60), Duration::from_millis(800));
+        let to = started(Limits { head: long, idle: long, total, most: 8 });
+        assert!(ends(connected(to)));
+        let mut slow = connected(to);
+        slow.write_all(ASK).unwrap();
+        let mut some = vec![0; 1 << 16];
+        let mut read = 0;
+        for _ in 0..60 {
+            match slow.read(&mut some) {
+                Ok(0) | Err(_) => break,
+                Ok(n) => read += n,
+            }
+            std::thread::sleep(Duration::from_millis(30));
+        }
+        assert!(read < 32 << 20, "{read} bytes");
     }
 }

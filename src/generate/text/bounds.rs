@@ -56,7 +56,7 @@ struct Parts {
 
 /// Looks through a file; how much longer it can make a text.
 pub fn look_through(json: &[u8]) -> Result<Growth, String> {
-    let parts: Parts = serde_json::from_slice(json).map_err(|e| e.to_string())?;
+    let parts: Parts = serde_json::from_slice(json).map_err(|e| wgfc_compiler::json_in_words(&e))?;
     for (what, Longest(n)) in [("added_tokens", parts.added_tokens), ("model", parts.model)] {
         if n > TOKEN {
             return Err(format!("`{what}` has a text of {n} bytes; a token has at most {TOKEN}"));

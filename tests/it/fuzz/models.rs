@@ -51,7 +51,7 @@ fn attempt(bytes: &[u8], fusion: Fusion) -> Result<bool, String> {
         let Ok(imported) = import(bytes, &NoExternalData, &options) else {
             return Ok((None, true));
         };
-        let limits = Limits { bytes: 256 << 20, work: 1 << 24 };
+        let limits = Limits { bytes: 256 << 20, work: 1 << 24, ..Limits::default() };
         for n in [3, 0] {
             if let Some(given) = inputs(&imported.graph, n) {
                 // A refusal is an answer.

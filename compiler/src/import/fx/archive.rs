@@ -3,9 +3,11 @@
 //! Records are mostly stored as they are, so that tensors share the file's bytes; a file that was packed again may have deflated
 //! ones. The root folder has the name that the file had when it was saved.
 
+use crate::budget::Budget;
 use crate::import::ExternalData;
 use crate::{Diagnostic, Errors};
 use rawzip::{CompressionMethod, ZipArchive};
+use std::cell::OnceCell;
 use std::collections::BTreeMap;
 use std::io::Read;
 use std::sync::Arc;
@@ -15,12 +17,18 @@ use wgfc_ir::tensor::ByteOwner;
 const MOST_TEXT: u64 = 256 << 20;
 /// How many bytes a byte of a deflated text becomes at most, and one of a deflated storage.
 const MOST_RATIO: [u64; 2] = [300, 1032];
+/// Bytes that a value of a JSON text takes as a part of the program, about.
+const JSON_VALUE: u64 = 96;
 /// The most records.
 const MOST_RECORDS: usize = 1 << 20;
 
 /// An opened archive.
 pub struct Archive<'m> {
     from: From<'m>,
+    /// What reading it may take.
+    pub budget: Budget,
+    /// The program's JSON, once it has been unpacked.
+    program: OnceCell<Part>,
     /// How it is laid out.
     pub layout: Layout,
 }
@@ -96,11 +104,16 @@ impl<'m> Archive<'m> {
     ///
     /// # Errors
     /// Where it is no zip file, holds names that leave it, or has no program.
-    pub fn open(file: Part, external: &'m dyn ExternalData) -> Result<Archive<'m>, Errors> {
+    pub fn open(file: Part, external: &'m dyn ExternalData, budget: Budget) -> Result<Archive<'m>, Errors> {
         if !is_zip(file.bytes()) {
-            return Ok(Archive { from: From::Folder(file, external), layout: Layout::Bare });
+            return Ok(Archive {
+                from: From::Folder(file, external),
+                budget,
+                program: OnceCell::new(),
+                layout: Layout::Bare,
+            });
         }
-        let mut records = directory(&file)?;
+        let mut records = directory(&file, &budget)?;
         let layout = if records.contains_key("serialized_exported_program.json") {
             Layout::Flat
         } else {
@@ -109,7 +122,7 @@ impl<'m> Archive<'m> {
             records = records.into_iter().filter_map(below).collect();
             layout
         };
-        Ok(Archive { from: From::Zip(file, records, external), layout })
+        Ok(Archive { from: From::Zip(file, records, external), budget, program: OnceCell::new(), layout })
     }
 
     /// A record of this archive that is one itself: what `torch.save` writes.
@@ -118,12 +131,18 @@ impl<'m> Archive<'m> {
     /// As [`Archive::open`].
     pub fn inner(&self, name: &str) -> Result<Archive<'m>, Diagnostic> {
         let part = self.storage(name)?;
-        let records = directory(&part)?;
+        let records = directory(&part, &self.budget)?;
         let (root, _) = root(&records)?;
         let below = |(n, r): (String, Record)| Some((n.strip_prefix(&root)?.to_owned(), r));
         let records = records.into_iter().filter_map(below).collect();
         let external = &crate::import::NoExternalData;
-        Ok(Archive { from: From::Zip(part, records, external), layout: Layout::Pickle })
+        let budget = self.budget.clone();
+        Ok(Archive {
+            from: From::Zip(part, records, external),
+            budget,
+            program: OnceCell::new(),
+            layout: Layout::Pickle,
+        })
     }
 
     /// The program's JSON.
@@ -131,11 +150,15 @@ impl<'m> Archive<'m> {
     /// # Errors
     /// As [`Archive::text`].
     pub fn program(&self) -> Result<Part, Diagnostic> {
-        match (&self.from, self.layout) {
-            (From::Folder(program, _), _) => Ok(program.clone()),
-            (_, Layout::Flat) => self.text("serialized_exported_program.json"),
-            _ => self.text("models/model.json"),
+        if let Some(program) = self.program.get() {
+            return Ok(program.clone());
         }
+        let program = match (&self.from, self.layout) {
+            (From::Folder(program, _), _) => program.clone(),
+            (_, Layout::Flat) => self.text("serialized_exported_program.json")?,
+            _ => self.text("models/model.json")?,
+        };
+        Ok(self.program.get_or_init(|| program).clone())
     }
 
     /// Whether there is such a record.
@@ -156,6 +179,22 @@ impl<'m> Archive<'m> {
             return Err(broken(format!("`{name}` has {} bytes", part.len)));
         }
         Ok(part)
+    }
+
+    /// A record that is JSON, as what it says.
+    ///
+    /// # Errors
+    /// As [`Archive::text`]; where it has another form, as `not_read` says it.
+    pub fn json<T: serde::de::DeserializeOwned>(
+        &self,
+        text: &Part,
+        not_read: impl FnOnce(serde_json::Error) -> Diagnostic,
+    ) -> Result<T, Diagnostic> {
+        let bytes = text.bytes();
+        let values = bytes.iter().filter(|b| matches!(b, b',' | b'{' | b'[')).count() as u64;
+        let need = bytes.len() as u64 + values.saturating_mul(JSON_VALUE);
+        self.budget.take(need, format_args!("reading {} bytes of JSON", bytes.len()))?;
+        serde_json::from_slice(bytes).map_err(not_read)
     }
 
     /// A record that is a storage.
@@ -191,8 +230,9 @@ impl<'m> Archive<'m> {
         if r.size > most || r.size / most_ratio > r.packed {
             return Err(broken(format!("of `{name}` {} bytes would become {}", r.packed, r.size)));
         }
+        self.budget.take(r.size, format_args!("unpacking `{name}`"))?;
         let packed = Part { owner: file.owner.clone(), start, len: r.packed as usize };
-        let mut out = vec![];
+        let mut out = Vec::with_capacity(r.size as usize);
         let mut inflated = flate2::read::DeflateDecoder::new(packed.bytes()).take(r.size + 1);
         match inflated.read_to_end(&mut out) {
             Ok(n) if n as u64 == r.size => Ok(Part::whole(Arc::new(out))),
@@ -203,7 +243,7 @@ impl<'m> Archive<'m> {
 }
 
 /// The records of a zip file, by their full names.
-fn directory(file: &Part) -> Result<BTreeMap<String, Record>, Diagnostic> {
+fn directory(file: &Part, budget: &Budget) -> Result<BTreeMap<String, Record>, Diagnostic> {
     let len = file.len as u64;
     let zip = ZipArchive::from_slice(file.bytes()).map_err(broken)?;
     let (mut records, mut places) = (BTreeMap::new(), vec![]);
@@ -234,6 +274,7 @@ fn directory(file: &Part) -> Result<BTreeMap<String, Record>, Diagnostic> {
         if !inside || !deflated && size != packed {
             return Err(broken(format!("`{name}` is longer than the file")));
         }
+        budget.take((2 * name.len() + 2 * size_of::<Record>() + 96) as u64, "the archive's directory")?;
         places.push((start, packed));
         records.insert(name, Record { start, packed, size, deflated });
     }
@@ -276,7 +317,8 @@ mod tests {
     }
 
     fn refused(bytes: Vec<u8>) -> String {
-        let opened = Archive::open(Part::whole(Arc::new(bytes)), &crate::import::NoExternalData);
+        let budget = Budget::new(bytes.len() as u64, None);
+        let opened = Archive::open(Part::whole(Arc::new(bytes)), &crate::import::NoExternalData, budget);
         let read = opened.and_then(|a| Ok(a.program().map(|_| ())?));
         read.err().map(|e| e.to_string()).unwrap_or_default()
     }

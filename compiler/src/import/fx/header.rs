@@ -2,7 +2,7 @@
 
 use super::archive::{Archive, Layout};
 use super::messages::{ExportedProgram, SchemaVersion};
-use crate::{Diagnostic, Errors};
+use crate::{Diagnostic, Errors, json_in_words};
 
 /// The versions of the schema that are understood.
 const SCHEMAS: std::ops::RangeInclusive<i64> = 7..=8;
@@ -18,6 +18,7 @@ pub struct About {
 }
 
 fn not_read(e: serde_json::Error) -> Diagnostic {
+    let e = json_in_words(&e);
     Diagnostic::model(format!("the program of the archive is not understood: {e}"))
         .help("it is what torch.export.save writes as models/model.json; save it again")
 }
@@ -57,5 +58,5 @@ pub fn read(archive: &Archive<'_>) -> Result<ExportedProgram, Errors> {
     if !errors.is_empty() {
         return Err(Errors(errors));
     }
-    Ok(serde_json::from_slice(json.bytes()).map_err(not_read)?)
+    Ok(archive.json(&json, not_read)?)
 }

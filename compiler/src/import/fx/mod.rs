@@ -43,6 +43,7 @@ mod prelude {
 }
 
 use super::{ExternalData, Imported};
+use crate::budget::Budget;
 use crate::{Errors, Options};
 use archive::{Archive, Part};
 use std::sync::Arc;
@@ -54,7 +55,7 @@ use weights::Weights;
 /// # Errors
 /// What is wrong with it, or not supported.
 pub fn import(bytes: &[u8], external: &dyn ExternalData, options: &Options) -> Result<Imported, Errors> {
-    let archive = open(bytes, external)?;
+    let archive = open(bytes, external, options.memory_limit)?;
     let program = header::read(&archive)?;
     let mut importer = importer(archive, &program, options)?;
     model::import(&mut importer, &program, options)
@@ -69,7 +70,7 @@ pub fn declared_inputs(
     external: &dyn ExternalData,
     options: &Options,
 ) -> Result<Vec<(String, wgfc_ir::TensorType)>, Errors> {
-    let archive = open(bytes, external)?;
+    let archive = open(bytes, external, options.memory_limit)?;
     let program = header::read(&archive)?;
     let options = Options { graph_only: true, ..options.clone() };
     let mut importer = importer(archive, &program, &options)?;
@@ -80,16 +81,25 @@ pub fn declared_inputs(
 ///
 /// # Errors
 /// What is wrong with the archive, or its tables of tensors.
-pub fn missing_storages(bytes: &[u8], external: &dyn ExternalData) -> Result<Vec<Storage>, Errors> {
-    Ok(Weights::new(open(bytes, external)?, true)?.missing()?)
+pub fn missing_storages(
+    bytes: &[u8],
+    external: &dyn ExternalData,
+    memory_limit: Option<u64>,
+) -> Result<Vec<Storage>, Errors> {
+    Ok(Weights::new(open(bytes, external, memory_limit)?, true)?.missing()?)
 }
 
-fn open<'m>(bytes: &[u8], external: &'m dyn ExternalData) -> Result<Archive<'m>, Errors> {
+fn open<'m>(
+    bytes: &[u8],
+    external: &'m dyn ExternalData,
+    memory_limit: Option<u64>,
+) -> Result<Archive<'m>, Errors> {
     let owner = external
         .model()
         .filter(|o| std::ptr::eq((**o).as_ref(), bytes))
         .unwrap_or_else(|| Arc::new(bytes.to_vec()));
-    Archive::open(Part::whole(owner), external)
+    let budget = Budget::new(bytes.len() as u64, memory_limit);
+    Archive::open(Part::whole(owner), external, budget)
 }
 
 fn importer<'m>(

@@ -1,11 +1,13 @@
 //! The few pickle opcodes that `torch.save` writes for a dictionary of tensors. Nothing is executed: of the functions that a pickle
 //! names, those that rebuild tensors are known, and all others are refused.
 
+use crate::Diagnostic;
+use crate::budget::Budget;
 use std::collections::{BTreeMap, HashMap};
 use std::rc::Rc;
 
-/// The most values on the stack and in the memo.
-const MOST: usize = 1 << 22;
+/// The most axes of a tensor, as torch has it.
+const RANK: usize = 64;
 /// How deep tuples may be nested.
 const DEPTH: usize = 64;
 
@@ -22,6 +24,34 @@ pub struct View {
     pub sizes: Vec<i64>,
     /// How many elements apart neighbours are.
     pub strides: Vec<i64>,
+}
+
+impl View {
+    /// Bytes that it takes, about.
+    fn size(&self) -> usize {
+        size_of::<View>() + self.key.len() + self.class.len() + 8 * (self.sizes.len() + self.strides.len())
+    }
+}
+
+/// Why a pickle is not read.
+struct Fault(Diagnostic);
+
+impl From<String> for Fault {
+    fn from(message: String) -> Fault {
+        Fault(Diagnostic::model(message))
+    }
+}
+
+impl From<&str> for Fault {
+    fn from(message: &str) -> Fault {
+        Fault(Diagnostic::model(message))
+    }
+}
+
+impl From<Diagnostic> for Fault {
+    fn from(d: Diagnostic) -> Fault {
+        Fault(d)
+    }
 }
 
 #[derive(Clone, Debug)]
@@ -46,16 +76,24 @@ enum Item {
 /// The tensors of a pickled dictionary, by name.
 ///
 /// # Errors
-/// What is damaged or not understood, in words.
-pub fn tensors(bytes: &[u8]) -> Result<BTreeMap<String, View>, String> {
-    let mut m = Machine { bytes, at: 0, stack: vec![], memo: HashMap::new() };
+/// What is damaged or not understood, or takes too much memory.
+pub fn tensors(bytes: &[u8], budget: &Budget) -> Result<BTreeMap<String, View>, Diagnostic> {
+    dictionary(bytes, budget).map_err(|Fault(d)| d)
+}
+
+fn dictionary(bytes: &[u8], budget: &Budget) -> Result<BTreeMap<String, View>, Fault> {
+    let mut m = Machine { bytes, at: 0, stack: vec![], memo: HashMap::new(), budget };
     let top = m.run()?;
     let Item::Dict(entries) = top else { return Err("the pickle holds no dictionary".into()) };
     let mut out = BTreeMap::new();
     for (k, v) in entries.borrow().iter() {
         match (k, v) {
-            (Item::Text(k), Item::Tensor(t)) => _ = out.insert(k.to_string(), (**t).clone()),
-            (Item::Text(k), _) => return Err(format!("`{k}` of the pickle is no tensor")),
+            (Item::Text(k), Item::Tensor(t)) => {
+                // The entry of this table, and that of the importer's.
+                m.take_memory(2 * (128 + k.len() + t.size()))?;
+                out.insert(k.to_string(), (**t).clone());
+            }
+            (Item::Text(k), _) => return Err(format!("`{k}` of the pickle is no tensor").into()),
             _ => return Err("a key of the pickle is no text".into()),
         }
     }
@@ -67,10 +105,15 @@ struct Machine<'b> {
     at: usize,
     stack: Vec<Item>,
     memo: HashMap<u32, Item>,
+    budget: &'b Budget,
 }
 
 impl Machine<'_> {
-    fn take(&mut self, n: usize) -> Result<&[u8], String> {
+    fn take_memory(&self, bytes: usize) -> Result<(), Fault> {
+        Ok(self.budget.take(bytes as u64, format_args!("reading {} bytes of a pickle", self.bytes.len()))?)
+    }
+
+    fn take(&mut self, n: usize) -> Result<&[u8], Fault> {
         let end =
             self.at.checked_add(n).filter(|e| *e <= self.bytes.len()).ok_or("the pickle is cut short")?;
         let part = &self.bytes[self.at..end];
@@ -79,17 +122,18 @@ impl Machine<'_> {
     }
 
     /// A little-endian number of so many bytes, at most eight.
-    fn number(&mut self, n: usize) -> Result<u64, String> {
+    fn number(&mut self, n: usize) -> Result<u64, Fault> {
         Ok(self.take(n)?.iter().rev().fold(0, |v, b| v << 8 | u64::from(*b)))
     }
 
-    fn text(&mut self, n: usize) -> Result<Rc<str>, String> {
+    fn text(&mut self, n: usize) -> Result<Rc<str>, Fault> {
+        self.take_memory(n + 16)?;
         std::str::from_utf8(self.take(n)?)
             .map(Rc::from)
             .map_err(|_| "a text of the pickle is not UTF-8".into())
     }
 
-    fn line(&mut self) -> Result<String, String> {
+    fn line(&mut self) -> Result<String, Fault> {
         let rest = &self.bytes[self.at..];
         let n = rest.iter().position(|b| *b == b'\n').ok_or("the pickle is cut short")?;
         let text = self.text(n)?;
@@ -97,49 +141,46 @@ impl Machine<'_> {
         Ok(text.to_string())
     }
 
-    fn push(&mut self, i: Item) -> Result<(), String> {
-        if self.stack.len() >= MOST {
-            return Err("the pickle holds too many values".into());
-        }
+    fn push(&mut self, i: Item) -> Result<(), Fault> {
+        self.take_memory(size_of::<Item>())?;
         self.stack.push(i);
         Ok(())
     }
 
-    fn pop(&mut self) -> Result<Item, String> {
+    fn pop(&mut self) -> Result<Item, Fault> {
         match self.stack.pop() {
             Some(Item::Mark) | None => Err("the pickle takes a value that is not there".into()),
             Some(i) => Ok(i),
         }
     }
 
-    fn popped(&mut self, n: usize) -> Result<Vec<Item>, String> {
+    fn popped(&mut self, n: usize) -> Result<Vec<Item>, Fault> {
         let mut out = (0..n).map(|_| self.pop()).collect::<Result<Vec<_>, _>>()?;
         out.reverse();
         Ok(out)
     }
 
-    fn until_mark(&mut self) -> Result<Vec<Item>, String> {
+    fn until_mark(&mut self) -> Result<Vec<Item>, Fault> {
         let i = self.stack.iter().rposition(|i| matches!(i, Item::Mark)).ok_or("the pickle has no mark")?;
         let items = self.stack.split_off(i + 1);
+        self.take_memory(size_of_val(&items[..]))?;
         self.stack.pop();
         Ok(items)
     }
 
-    fn remember(&mut self, key: u32) -> Result<(), String> {
+    fn remember(&mut self, key: u32) -> Result<(), Fault> {
         let top = self.stack.last().cloned().ok_or("the pickle remembers nothing")?;
-        if self.memo.len() >= MOST {
-            return Err("the pickle remembers too many values".into());
-        }
+        self.take_memory(2 * size_of::<(u32, Item)>())?;
         self.memo.insert(key, top);
         Ok(())
     }
 
-    fn recall(&mut self, key: u32) -> Result<(), String> {
+    fn recall(&mut self, key: u32) -> Result<(), Fault> {
         let i = self.memo.get(&key).cloned().ok_or("the pickle recalls what it did not remember")?;
         self.push(i)
     }
 
-    fn run(&mut self) -> Result<Item, String> {
+    fn run(&mut self) -> Result<Item, Fault> {
         loop {
             match self.number(1)? as u8 {
                 0x80 => _ = self.take(1)?,
@@ -225,6 +266,9 @@ impl Machine<'_> {
                 b'R' => match &self.popped(2)?[..] {
                     [Item::Global(function), Item::Tuple(args, _)] => {
                         let made = call(function, args)?;
+                        if let Item::Tensor(t) = &made {
+                            self.take_memory(t.size())?;
+                        }
                         self.push(made)?;
                     }
                     _ => return Err("the pickle calls what is no function".into()),
@@ -240,13 +284,15 @@ impl Machine<'_> {
                 // What an ordered dictionary has beside its entries, `_metadata`.
                 b'b' => _ = self.pop()?,
                 op => {
-                    return Err(format!("opcode {op:#04x} of the pickle is none of a dictionary of tensors"));
+                    return Err(
+                        format!("opcode {op:#04x} of the pickle is none of a dictionary of tensors").into()
+                    );
                 }
             }
         }
     }
 
-    fn set(&mut self, items: Vec<Item>) -> Result<(), String> {
+    fn set(&mut self, items: Vec<Item>) -> Result<(), Fault> {
         let Some(Item::Dict(d)) = self.stack.last() else {
             return Err("the pickle fills what is no dictionary".into());
         };
@@ -255,6 +301,7 @@ impl Machine<'_> {
             // What is no tensor is an error where the dictionary is the result, and else of no interest. A dictionary in itself
             // would never be freed.
             if !matches!(v, Item::Dict(_) | Item::Mark) {
+                self.take_memory(2 * size_of::<(Item, Item)>())?;
                 let v = if matches!(v, Item::Tensor(_)) { v } else { Item::None };
                 d.borrow_mut().push((if matches!(k, Item::Text(_)) { k } else { Item::None }, v));
             }
@@ -263,17 +310,17 @@ impl Machine<'_> {
     }
 }
 
-fn tuple(items: Vec<Item>) -> Result<Item, String> {
+fn tuple(items: Vec<Item>) -> Result<Item, Fault> {
     let depth = |i: &Item| if let Item::Tuple(_, depth) = i { *depth } else { 0 };
     let depth = 1 + items.iter().map(depth).max().unwrap_or(0);
     if depth > DEPTH {
-        return Err(format!("tuples of the pickle are nested more than {DEPTH} deep"));
+        return Err(format!("tuples of the pickle are nested more than {DEPTH} deep").into());
     }
     Ok(Item::Tuple(Rc::new(items), depth))
 }
 
 /// `('storage', torch.FloatStorage, '0', 'cpu', 15)`.
-fn storage(id: &Item) -> Result<Item, String> {
+fn storage(id: &Item) -> Result<Item, Fault> {
     let Item::Tuple(id, _) = id else { return Err("a storage of the pickle is no tuple".into()) };
     match &id[..] {
         [Item::Text(kind), Item::Global(class), Item::Text(key), ..] if &**kind == "storage" => {
@@ -284,7 +331,7 @@ fn storage(id: &Item) -> Result<Item, String> {
     }
 }
 
-fn call(function: &str, args: &[Item]) -> Result<Item, String> {
+fn call(function: &str, args: &[Item]) -> Result<Item, Fault> {
     match function {
         "collections.OrderedDict" => Ok(Item::Dict(Rc::default())),
         "torch._utils._rebuild_parameter" => match args {
@@ -303,6 +350,9 @@ fn call(function: &str, args: &[Item]) -> Result<Item, String> {
                     let number = |i: &Item| if let Item::Int(n) = i { Some(*n) } else { None };
                     items.iter().map(number).collect::<Option<Vec<i64>>>()
                 };
+                if sizes.len().max(strides.len()) > RANK {
+                    return Err(format!("a tensor of the pickle has more than {RANK} axes").into());
+                }
                 let (Some(sizes), Some(strides)) = (numbers(sizes), numbers(strides)) else {
                     return Err("the shape of a tensor of the pickle holds no numbers".into());
                 };
@@ -311,13 +361,17 @@ fn call(function: &str, args: &[Item]) -> Result<Item, String> {
             }
             _ => Err("a tensor of the pickle is not understood".into()),
         },
-        f => Err(format!("the pickle calls `{f}`, which is not run")),
+        f => Err(format!("the pickle calls `{f}`, which is not run").into()),
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn read(bytes: &[u8]) -> Result<BTreeMap<String, View>, Diagnostic> {
+        tensors(bytes, &Budget::new(bytes.len() as u64, None))
+    }
 
     /// `{'w': tensor of 2x3 elements in storage 0}` as protocol 2 writes it.
     fn sample() -> Vec<u8> {
@@ -329,7 +383,7 @@ mod tests {
 
     #[test]
     fn a_dictionary_of_tensors_is_read() {
-        let t = tensors(&sample()).unwrap();
+        let t = read(&sample()).unwrap();
         let w = View {
             key: "0".into(),
             class: "FloatStorage".into(),
@@ -343,22 +397,39 @@ mod tests {
     #[test]
     fn nothing_is_run_and_nothing_panics() {
         let evil = b"\x80\x02cos\nsystem\n(X\x02\x00\x00\x00lstR.";
-        assert!(tensors(evil).unwrap_err().contains("`os.system`, which is not run"));
+        assert!(read(evil).unwrap_err().message.contains("`os.system`, which is not run"));
         let mut deep = b"\x80\x02)".to_vec();
         deep.extend(std::iter::repeat_n(0x85, 1 << 20));
-        assert!(tensors(&deep).unwrap_err().contains("nested more than"));
+        assert!(read(&deep).unwrap_err().message.contains("nested more than"));
         let itself = b"\x80\x02}q\x00X\x01\x00\x00\x00ah\x00\x85sh\x00.";
-        assert!(tensors(itself).unwrap_err().contains("is no tensor"));
+        assert!(read(itself).unwrap_err().message.contains("is no tensor"));
         let good = sample();
         for end in 0..good.len() {
-            assert!(tensors(&good[..end]).is_err(), "{end}");
+            assert!(read(&good[..end]).is_err(), "{end}");
         }
         for i in 0..good.len() {
             for v in [0, 0x28, 0x52, 0x8a, 0xff] {
                 let mut b = good.clone();
                 b[i] = v;
-                _ = tensors(&b);
+                _ = read(&b);
             }
         }
+    }
+
+    #[test]
+    fn tensors_have_few_axes_and_values_cost_memory() {
+        let good = sample();
+        // The sizes of the tensor are a tuple of many values: `(K K … t` in place of two.
+        let at = good.windows(6).position(|w| w == b"K\x02K\x03\x86q").unwrap();
+        let mut many = good[..at].to_vec();
+        many.push(b'(');
+        many.extend(b"K\x01".repeat(1000));
+        many.push(b't');
+        many.extend(&good[at + 5..]);
+        assert!(read(&many).unwrap_err().message.contains("more than 64 axes"));
+        let mut values = b"\x80\x02(".to_vec();
+        values.extend(b"N".repeat(100_000));
+        let e = tensors(&values, &Budget::new(10, Some(1 << 20))).unwrap_err();
+        assert!(e.message.contains("reading 100003 bytes of a pickle would take"), "{e}");
     }
 }

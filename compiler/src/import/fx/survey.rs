@@ -71,7 +71,7 @@ fn fill(
     external: &dyn ExternalData,
     options: &Options,
 ) -> Result<(), Errors> {
-    let archive = open(bytes, external)?;
+    let archive = open(bytes, external, options.memory_limit)?;
     let about = header::about(&archive)?;
     report.schema = Some((about.schema_version.major, about.schema_version.minor));
     report.producer = about.torch_version.map(|v| format!("torch {v}")).unwrap_or_default();

@@ -4,15 +4,13 @@ use super::archive::{Archive, Layout, Part};
 use super::messages::{self, SymInt, TensorMeta};
 use super::pickle;
 use crate::Diagnostic;
+use crate::budget::Budget;
 use crate::lower::OpError;
 use serde::Deserialize;
 use std::collections::{BTreeMap, HashMap};
 use std::rc::Rc;
 use std::sync::Arc;
 use wgfc_ir::{DType, Dim, Poly, Tensor, Value};
-
-/// The most elements of a tensor whose elements do not lie in order, and is copied.
-const MOST_COPIED: usize = 1 << 28;
 
 /// What the archive has, by name.
 pub struct Weights<'m> {
@@ -161,7 +159,7 @@ impl<'m> Weights<'m> {
         let (base, index) = self.base(&stored)?;
         let tensor = self.read(&stored, &base)?;
         let Some((shape, index)) = index else { return Ok(tensor) };
-        gathered(&tensor, &shape, &index)
+        gathered(&tensor, &shape, &index, &self.archive.budget)
     }
 
     /// Where the tensor of a name lies.
@@ -324,7 +322,6 @@ impl<'m> Weights<'m> {
         if let Some(part) = self.storages.get(&s.record) {
             return Ok(part.clone());
         }
-        let of = |d: Diagnostic| OpError { help: d.help, ..OpError::model(d.message) };
         let part = match &s.inside {
             None => self.archive.storage(&s.record).map_err(of)?,
             Some(zip) => {
@@ -347,42 +344,65 @@ struct Base {
 
 type View = (Vec<Dim>, Vec<Poly>);
 
+/// An error of the archive, about a tensor.
+fn of(d: Diagnostic) -> OpError {
+    OpError { help: d.help, ..OpError::model(d.message) }
+}
+
 /// The elements of a view, in order.
-fn gathered(t: &Tensor, shape: &[Dim], index: &[Poly]) -> Result<Tensor, OpError> {
+fn gathered(t: &Tensor, shape: &[Dim], index: &[Poly], budget: &Budget) -> Result<Tensor, OpError> {
     let sizes: Vec<usize> = shape.iter().filter_map(|d| usize::try_from(d.as_const()?).ok()).collect();
     if !t.is_present() {
         return Ok(Tensor::absent(t.dtype, sizes));
     }
     let n: usize = sizes.iter().product();
-    let bytes = t.bytes().filter(|_| n <= MOST_COPIED && t.dtype.bits() >= 8);
+    let bytes = t.bytes().filter(|_| t.dtype.bits() >= 8);
     let bytes = bytes.ok_or_else(|| OpError::unsupported("it is too large a view", "make it contiguous"))?;
     let width = t.dtype.bits() / 8;
-    let mut out = Vec::with_capacity(n * width);
-    let mut at = vec![0i64; sizes.len()];
-    for _ in 0..n {
-        let value = |a: &wgfc_ir::Atom| {
-            if let wgfc_ir::Atom::Var(d) = a { at.get(*d as usize).copied() } else { None }
+    let size = t.dtype.bytes_of(n as u64);
+    budget
+        .take(size, format_args!("a copy of {}{sizes:?} with its elements in order", t.dtype))
+        .map_err(of)?;
+    let out_of_it = || OpError::internal("a view of a weight leaves it");
+    // Where the element lies whose position along the axis `one` is 1, and 0 along all others. The index is affine.
+    let place = |one: usize| {
+        let value = |a: &wgfc_ir::Atom| match a {
+            wgfc_ir::Atom::Var(d) => Some(i64::from(*d as usize == one)),
+            _ => None,
         };
-        let place = index.iter().zip(&t.shape).try_fold(0usize, |flat, (p, extent)| {
-            Some(flat * extent + usize::try_from(p.eval(&value)?).ok()?)
+        let at = index.iter().zip(&t.shape).try_fold(0usize, |flat, (p, extent)| {
+            flat.checked_mul(*extent)?.checked_add(usize::try_from(p.eval(&value)?).ok()?)
         });
-        let from = place.and_then(|p| bytes.get(p * width..(p + 1) * width));
-        out.extend_from_slice(from.ok_or_else(|| OpError::internal("a view of a weight leaves it"))?);
-        for d in (0..sizes.len()).rev() {
+        at.ok_or_else(out_of_it)
+    };
+    let first = place(usize::MAX)?;
+    let strides = (0..sizes.len()).map(|d| Ok(place(d)? - first)).collect::<Result<Vec<usize>, OpError>>()?;
+    let (row, stride) = sizes.last().zip(strides.last()).map_or((1, 0), |(n, s)| (*n, *s));
+    let mut out = vec![];
+    let length = n.checked_mul(width).filter(|l| out.try_reserve_exact(*l).is_ok());
+    let length = length.ok_or_else(|| OpError::model(format!("there is no memory for {size} bytes")))?;
+    let mut at = vec![0; sizes.len().saturating_sub(1)];
+    for _ in 0..n.checked_div(row).unwrap_or(0) {
+        let start: usize = first + at.iter().zip(&strides).map(|(i, s)| i * s).sum::<usize>();
+        for i in 0..row {
+            let from = (start + i * stride) * width;
+            out.extend_from_slice(bytes.get(from..from + width).ok_or_else(out_of_it)?);
+        }
+        for d in (0..at.len()).rev() {
             at[d] += 1;
-            if at[d] < sizes[d] as i64 {
+            if at[d] < sizes[d] {
                 break;
             }
             at[d] = 0;
         }
     }
-    Ok(Tensor::shared(t.dtype, sizes, Arc::new(out), 0, n * width)?)
+    Ok(Tensor::shared(t.dtype, sizes, Arc::new(out), 0, length)?)
 }
 
 /// The table that a JSON record holds.
 fn configured(a: &Archive<'_>, name: &str, folder: &str) -> Result<BTreeMap<String, Stored>, Diagnostic> {
-    let config: Config = serde_json::from_slice(a.text(name)?.bytes())
-        .map_err(|e| Diagnostic::model(format!("`{name}` is not understood: {e}")))?;
+    let unread = |e| Diagnostic::model(format!("`{name}` is not understood: {}", crate::json_in_words(&e)));
+    let config: Config = a.json(&a.text(name)?, unread)?;
     let mut table = BTreeMap::new();
     for (weight, entry) in config.config {
         let number = |s: &SymInt| if let SymInt::Int(n) = s { Some(*n) } else { None };
@@ -415,8 +435,10 @@ fn unpickled(a: &Archive<'_>, name: &str) -> Result<BTreeMap<String, Stored>, Di
     }
     let inner = a.inner(name)?;
     let pickle = inner.text("data.pkl")?;
-    let views = pickle::tensors(pickle.bytes()).map_err(|e| {
-        Diagnostic::model(format!("`{name}`: {e}")).help("save the program again with torch 2.9 or later")
+    let views = pickle::tensors(pickle.bytes(), &a.budget).map_err(|mut d| {
+        d.message = format!("`{name}`: {}", d.message);
+        d.help.get_or_insert_with(|| "save the program again with torch 2.9 or later".into());
+        d
     })?;
     let stored = |v: pickle::View| {
         Some(Stored {

@@ -7,12 +7,14 @@
 #[cfg(test)]
 mod attribute_tests;
 mod call;
+mod cost;
 pub mod cx;
 #[cfg(test)]
 mod decoder_tests;
 mod dims;
 #[cfg(test)]
 mod error_tests;
+mod external;
 #[cfg(test)]
 mod integer_tests;
 mod messages;
@@ -49,6 +51,7 @@ mod prelude {
 }
 
 use super::{ExternalData, Imported, NoExternalData};
+use crate::budget::Budget;
 use crate::lower::Lowering;
 use crate::{Diagnostic, Errors, Kind, Options};
 use names::opsets;
@@ -67,14 +70,24 @@ pub const OPSETS: std::ops::RangeInclusive<i64> = 1..=28;
 
 /// Imports an ONNX model. All errors are collected.
 pub fn import(bytes: &[u8], external: &dyn ExternalData, options: &Options) -> Result<Imported, Errors> {
-    import_model(&decode_shared(bytes, external)?, external, options)
+    import_model(&decode_shared(bytes, external, options.memory_limit)?, external, options)
 }
 
 /// [`decode`], but for tensors that share the memory of the model where it can be kept.
-fn decode_shared(bytes: &[u8], external: &dyn ExternalData) -> Result<ModelProto, Errors> {
+fn decode_shared(
+    bytes: &[u8],
+    external: &dyn ExternalData,
+    memory_limit: Option<u64>,
+) -> Result<ModelProto, Errors> {
     match external.model().filter(|m| std::ptr::eq((**m).as_ref(), bytes)) {
-        Some(owner) => read(Bytes::from_owner(Shared(owner))),
-        None => decode(bytes),
+        Some(owner) => {
+            afford(bytes, true, memory_limit)?;
+            read(Bytes::from_owner(Shared(owner)))
+        }
+        None => {
+            afford(bytes, false, memory_limit)?;
+            read(bytes)
+        }
     }
 }
 
@@ -87,9 +100,27 @@ impl AsRef<[u8]> for Shared {
     }
 }
 
-/// Reads a model's messages.
+/// Reads a model's messages, within the memory that its size allows.
 pub fn decode(bytes: &[u8]) -> Result<ModelProto, Errors> {
-    read(bytes)
+    decode_shared(bytes, &NoExternalData, None)
+}
+
+/// The locations of external tensors, relative to the model's folder, and how many tensors lie in each.
+///
+/// # Errors
+/// Where the model cannot be decoded.
+pub fn external_locations(
+    bytes: &[u8],
+    external: &dyn ExternalData,
+    memory_limit: Option<u64>,
+) -> Result<BTreeMap<String, usize>, Errors> {
+    Ok(external::locations(&decode_shared(bytes, external, memory_limit)?))
+}
+
+/// Takes what the model's messages need from the budget of its file.
+fn afford(bytes: &[u8], shared: bool, memory_limit: Option<u64>) -> Result<(), Errors> {
+    let budget = Budget::new(bytes.len() as u64, memory_limit);
+    Ok(budget.take(cost::of_model(bytes, shared), "decoding the model's messages")?)
 }
 
 fn read(bytes: impl Buf) -> Result<ModelProto, Errors> {
@@ -112,7 +143,7 @@ pub fn import_model(
 /// The inputs of the model whose *data* shapes depend on, as far as an import can see: with their
 /// values given ([`Options::values`]) it gets further. Empty where there are none.
 pub fn shape_inputs(bytes: &[u8], external: &dyn ExternalData, options: &Options) -> Vec<String> {
-    let Ok(model) = decode_shared(bytes, external) else { return vec![] };
+    let Ok(model) = decode_shared(bytes, external, options.memory_limit) else { return vec![] };
     run(&model, external, options).1.into_iter().collect()
 }
 
@@ -152,7 +183,7 @@ fn with_fitting_extents(
 
 /// The inputs of a model whose values must be given in each run, with their types as it declares them.
 pub fn declared_inputs(bytes: &[u8], options: &Options) -> Result<Vec<(String, TensorType)>, Errors> {
-    let model = decode(bytes)?;
+    let model = decode_shared(bytes, &NoExternalData, options.memory_limit)?;
     let proto = model::check_header(&model)?;
     let mut im = importer(&model, &NoExternalData, options);
     im.errors.clear();

@@ -3,7 +3,7 @@
 use super::messages::{FunctionProto, GraphProto, ModelProto, NodeProto};
 use super::names::{Functions, Opsets, domain_key, label, operator, opsets};
 use super::walk::MAX_DEPTH;
-use super::{ExternalData, decode, ops, run};
+use super::{ExternalData, ops, run};
 use crate::import::shown_inputs;
 use crate::{Diagnostic, Location, Options};
 use std::collections::{BTreeMap, HashSet};
@@ -37,10 +37,10 @@ impl Unsupported {
                 part: None,
                 source: None,
             })
-            .help(
+            .help(ops::instead(&self.operator).unwrap_or(
                 "export the model with operators that SUPPORTED_OPS.md lists, or cut it before this one \
                  (onnx.utils.extract_model); docs/adding-an-operator.md says how to add one",
-            )
+            ))
     }
 }
 
@@ -73,7 +73,7 @@ pub struct CheckReport {
 
 /// Says what a model uses and whether it can be compiled, without reading its weights.
 pub fn check(bytes: &[u8], external: &dyn ExternalData, options: &Options) -> CheckReport {
-    let model = match decode(bytes) {
+    let model = match super::decode_shared(bytes, external, options.memory_limit) {
         Ok(m) => m,
         Err(e) => return CheckReport { errors: e.0, ..Default::default() },
     };

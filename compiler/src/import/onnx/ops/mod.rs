@@ -69,7 +69,7 @@ mod refused;
 pub(in crate::import) mod supported;
 mod window;
 
-pub use refused::{REFUSED, why};
+pub use refused::{REFUSED, instead, why};
 
 /// Every operator.
 pub fn all() -> impl Iterator<Item = &'static OpDef> {

@@ -29,6 +29,30 @@ pub const REFUSED: &[(&str, &[&str])] = &[
     ("trees, dictionaries and categories of classical machine learning", &["ai.onnx.ml.*"]),
 ];
 
+/// What to do about an operator that is left out, where there is more to say than to cut the model.
+pub fn instead(operator: &str) -> Option<&'static str> {
+    let name = operator.strip_prefix("ai.onnx.ml.")?;
+    Some(match name {
+        n if n.starts_with("Tree") || n.starts_with("SVM") => {
+            "of ai.onnx.ml ArrayFeatureExtractor, Binarizer, Imputer, LinearClassifier, LinearRegressor, Normalizer and Scaler are \
+             supported: convert trees and support vector machines to tensor operators (hummingbird-ml, backend \"onnx\"), or fit a \
+             linear model or MLPClassifier, which skl2onnx writes with operators that are"
+        }
+        "ZipMap" => {
+            "convert with skl2onnx's option zipmap=False, which returns the probabilities as one tensor; \
+             cut an existing model before it (onnx.utils.extract_model)"
+        }
+        n if n.ends_with("Encoder") || n.ends_with("Mapper") || n.ends_with("Vectorizer") => {
+            "encode categories as numbers before the model, and convert the rest of the pipeline; of ai.onnx.ml \
+             ArrayFeatureExtractor, Binarizer, Imputer, LinearClassifier, LinearRegressor, Normalizer and Scaler are supported"
+        }
+        _ => {
+            "of ai.onnx.ml ArrayFeatureExtractor, Binarizer, Imputer, LinearClassifier, LinearRegressor, Normalizer and Scaler \
+             are supported; cut the model before this one (onnx.utils.extract_model)"
+        }
+    })
+}
+
 /// Why an operator is left out, if that is on purpose. `operator` has its domain unless that is `ai.onnx`.
 pub fn why(operator: &str) -> Option<&'static str> {
     let is = |name: &&&str| match name.strip_suffix('*') {
