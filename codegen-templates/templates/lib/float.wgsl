@@ -20,6 +20,36 @@ fn times_zero(x: f32) -> f32 {
     return bitcast<f32>((bits & 0x80000000u) | select(0u, 0x7fc00000u, (bits & 0x7f800000u) == 0x7f800000u));
 }
 
+// x / x as IEEE 754 has it: NaN if x is 0, infinite or NaN. Drivers fold the quotient to 1.
+fn over_itself(x: f32) -> f32 {
+    let a = bitcast<u32>(x) & 0x7fffffffu;
+    return bitcast<f32>(select(0x3f800000u, 0x7fc00000u | zero_bits, a == 0u || a >= 0x7f800000u));
+}
+
+// A score of attention among finite numbers, so that differences of scores are numbers: one that is NaN is the largest,
+// as infinity is.
+fn attention_score(x: f32) -> f32 {
+    let a = bitcast<u32>(x) & 0x7fffffffu;
+    return select(clamp(x, -3.4028234663852886e38, 3.4028234663852886e38), 3.4028234663852886e38, a > 0x7f800000u);
+}
+
+// The weight of a score from `attention_score`: NaN where that was NaN or infinity.
+fn attention_weight(p: f32, score: f32) -> f32 {
+    return select(p, float_of_bits(0x7fc00000u), score >= 3.4028234663852886e38);
+}
+
+// `attention_score` of four.
+fn attention_scores(x: vec4<f32>) -> vec4<f32> {
+    let highest = vec4<f32>(3.4028234663852886e38);
+    let a = bitcast<vec4<u32>>(x) & vec4<u32>(0x7fffffffu);
+    return select(clamp(x, -highest, highest), highest, a > vec4<u32>(0x7f800000u));
+}
+
+// `attention_weight` of four.
+fn attention_weights(p: vec4<f32>, scores: vec4<f32>) -> vec4<f32> {
+    return select(p, vec4<f32>(float_of_bits(0x7fc00000u)), scores >= vec4<f32>(3.4028234663852886e38));
+}
+
 // Maximum, minimum and sign that give NaN for NaN, which WGSL's own functions need not. NaN is found by its bits, as drivers
 // replace a comparison and selection of the same values by an instruction that drops NaN. Written without calls, as
 // some drivers compile a kernel with hundreds of calls for minutes.
@@ -81,11 +111,9 @@ fn rem_f32(a: f32, b: f32) -> f32 {
     let my = (y & 0x7fffffu) | select(0u, 0x800000u, y >= 0x800000u);
     var rest = ((x & 0x7fffffu) | select(0u, 0x800000u, x >= 0x800000u)) % my;
     var steps = max(x >> 23u, 1u) - ey;
-    // Exponents differ by 277 at most.
-    for (var i = 0u; i < 35u; i++) {
-        if (steps == 0u || rest == 0u) {
-            break;
-        }
+    // Exponents differ by 277 at most. Nothing leaves the loop from inside: LLVM does not end compiling that in some kernels.
+    let count = min((steps + 7u) / 8u, 35u);
+    for (var i = 0u; i < count; i++) {
         let n = min(steps, 8u);
         rest = (rest << n) % my;
         steps -= n;
@@ -232,10 +260,54 @@ fn acos_f32(x: f32) -> f32 {
     return select(select(1.5707963267948966 - sign(x) * asin_small(a), far, a > 0.5), float_of_bits(0x7fc00000u), a > 1.0);
 }
 
-// x minus the nearest multiple of π/2 (as three parts), and that multiple modulo 4.
-fn quarter_turns(x: f32) -> vec2<f32> {
-    let n = round(x * 0.6366197723675814);
-    let r = ((x - n * 1.5703125) - n * 4.837512969970703e-4) - n * 7.549789948768648e-8;
+// The high word of a product of at most 24 and 32 bits.
+fn high_of_product(a: u32, b: u32) -> u32 {
+    let low = (a >> 16u) * (b & 0xffffu) + (((a & 0xffffu) * (b & 0xffffu)) >> 16u);
+    let middle = (a & 0xffffu) * (b >> 16u) + (low & 0xffffu);
+    return (a >> 16u) * (b >> 16u) + (low >> 16u) + (middle >> 16u);
+}
+
+// `quarter_turns` of a number from 1 on: Payne and Hanek, Radian Reduction for Trigonometric Functions, SIGNUM Newsletter
+// 18 (1983). The significand is multiplied by those 96 bits of 2/π that make the lowest two bits of the integer part
+// and the fraction.
+fn quarter_turns_of_large(a: f32) -> vec2<f32> {
+    var bits_of_two_over_pi = array<u32, 8>(0u, 0xa2f9836eu, 0x4e441529u, 0xfc2757d1u, 0xf534ddc0u, 0xdb629599u, 0x3c439041u, 0xfe5163abu);
+    let bits = bitcast<u32>(a);
+    let first = ((bits >> 23u) & 255u) - 120u;
+    let word = min(first >> 5u, 4u);
+    let shift = first & 31u;
+    let t0 = bits_of_two_over_pi[word];
+    let t1 = bits_of_two_over_pi[word + 1u];
+    let t2 = bits_of_two_over_pi[word + 2u];
+    let t3 = bits_of_two_over_pi[word + 3u];
+    // Two shifts, since one by 32 bits is none.
+    let w0 = (t0 << shift) | ((t1 >> 1u) >> (31u - shift));
+    let w1 = (t1 << shift) | ((t2 >> 1u) >> (31u - shift));
+    let w2 = (t2 << shift) | ((t3 >> 1u) >> (31u - shift));
+    let m = (bits & 0x7fffffu) | 0x800000u;
+    let carried = high_of_product(m, w2);
+    let low = m * w1 + carried;
+    let high = m * w0 + high_of_product(m, w1) + select(0u, 1u, low < carried);
+    let n = (high + 0x20000000u) >> 30u;
+    // What is left, a signed number of 64 bits of which the upper 34 are the sign.
+    let rest = high - (n << 30u);
+    let below = (rest >> 31u) != 0u;
+    let rest_low = select(low, 0u - low, below);
+    let rest_high = select(rest, ~rest + select(0u, 1u, low == 0u), below);
+    let r = (f32(rest_high) + f32(rest_low) * 0x1p-32f) * 1.4629180792671596e-9;
+    let number = select(r, -r, below);
+    return vec2<f32>(select(number, float_of_bits(0x7fc00000u), bits >= 0x7f800000u), f32(n));
+}
+
+// Of a number not below 0, what is left of it by the nearest multiple of π/2, and that multiple modulo 4. Moderate numbers
+// after Cody and Waite, Software Manual for the Elementary Functions (1980): π/2 in four parts, of which three have products
+// that are exact.
+fn quarter_turns(a: f32) -> vec2<f32> {
+    if (a > 12000.0) {
+        return quarter_turns_of_large(a);
+    }
+    let n = round(a * 0.6366197723675814);
+    let r = (((a - n * 1.5703125) - n * 0.0004837512969970703) - n * 7.549533620476723e-08) - n * 2.563344151594519e-12;
     return vec2<f32>(r, n - 4.0 * floor(n * 0.25));
 }
 
@@ -249,44 +321,35 @@ fn cos_kernel(r: f32) -> f32 {
     return ((2.443315711809948e-5 * z - 1.388731625493765e-3) * z + 4.166664568298827e-2) * z * z - 0.5 * z + 1.0;
 }
 
-// Sine from -π/2 to π/2.
-fn sin_half(r: f32) -> f32 {
-    let z = r * r;
-    return (((2.60572e-6 * z - 1.9809577e-4) * z + 8.333066e-3) * z - 1.666666e-1) * (z * r) + r;
-}
-
-// Half turns are taken off, π or π/2 as three parts, and every second one turns the sign.
 fn sin_f32(x: f32) -> f32 {
-    let a = abs(x);
-    let n = round(a * 0.3183098861837907);
-    let r = ((a - n * 3.140625) - n * 9.67502593994140625e-4) - n * 1.5099579897537296e-7;
-    return bitcast<f32>(bitcast<u32>(sin_half(r)) ^ (u32(n) << 31u) ^ (bitcast<u32>(x) & 0x80000000u));
+    let t = quarter_turns(abs(x));
+    let q = u32(t.y);
+    let y = select(sin_kernel(t.x), cos_kernel(t.x), (q & 1u) != 0u);
+    return bitcast<f32>(bitcast<u32>(y) ^ ((q & 2u) << 30u) ^ (bitcast<u32>(x) & 0x80000000u));
 }
 
-// What is left is measured from the zero between two half turns: small where the cosine is.
 fn cos_f32(x: f32) -> f32 {
-    let a = abs(x);
-    let h = floor(a * 0.3183098861837907);
-    let n = 2.0 * h + 1.0;
-    let r = ((n * 1.5703125 - a) + n * 4.837512969970703e-4) + n * 7.549789948768648e-8;
-    return bitcast<f32>(bitcast<u32>(sin_half(r)) ^ (u32(h) << 31u));
+    let t = quarter_turns(abs(x));
+    let q = u32(t.y);
+    let y = select(cos_kernel(t.x), sin_kernel(t.x), (q & 1u) != 0u);
+    return bitcast<f32>(bitcast<u32>(y) ^ (((q + 1u) & 2u) << 30u));
 }
 
 // Sine and cosine of one angle.
 fn sin_cos_f32(x: f32) -> vec2<f32> {
-    let n = round(x * 0.6366197723675814);
-    let q = u32(i32(n));
-    let r = ((x - n * 1.5703125) - n * 4.837512969970703e-4) - n * 7.549789948768648e-8;
-    let s = sin_kernel(r);
-    let c = cos_kernel(r);
+    let t = quarter_turns(abs(x));
+    let q = u32(t.y);
+    let s = sin_kernel(t.x);
+    let c = cos_kernel(t.x);
     let y = select(vec2<f32>(s, c), vec2<f32>(c, s), (q & 1u) != 0u);
-    let signs = vec2<u32>((q & 2u) << 30u, ((q + 1u) & 2u) << 30u);
+    let signs = vec2<u32>(((q & 2u) << 30u) ^ (bitcast<u32>(x) & 0x80000000u), ((q + 1u) & 2u) << 30u);
     return bitcast<vec2<f32>>(bitcast<vec2<u32>>(y) ^ signs);
 }
 
 fn tan_f32(x: f32) -> f32 {
-    let t = quarter_turns(x);
+    let t = quarter_turns(abs(x));
     let s = sin_kernel(t.x);
     let c = cos_kernel(t.x);
-    return select(s / c, -c / s, (u32(t.y) & 1u) != 0u);
+    let y = select(s / c, -c / s, (u32(t.y) & 1u) != 0u);
+    return bitcast<f32>(bitcast<u32>(y) ^ (bitcast<u32>(x) & 0x80000000u));
 }

@@ -224,7 +224,8 @@ impl Module<'_> {
         Ok(Text::Compound(text))
     }
 
-    /// What is 0 of every number, and NaN of what is none, as drivers forget: `x · 0`, `x / ∞`, `0 / x`, `x − x`.
+    /// What is 0 of every number, and NaN of what is none, as drivers forget: `x · 0`, `x / ∞`, `0 / x`, `x − x`. Likewise `x / x`, which is 1
+    /// of every finite number but 0.
     fn nothing(
         &mut self,
         op: BinaryOp,
@@ -247,6 +248,9 @@ impl Module<'_> {
             (BinaryOp::Div | BinaryOp::Quot, Some(c), _) if c == 0.0 => (format!("1.0 / {b}"), c),
             (BinaryOp::Sub, None, None) if a == b => {
                 return Ok(Some(format!("abs({})", self.call("times_zero", &[a])?)));
+            }
+            (BinaryOp::Div | BinaryOp::Quot, None, None) if a == b => {
+                return Ok(Some(self.call("over_itself", &[a])?));
             }
             _ => return Ok(None),
         };

@@ -278,7 +278,11 @@ impl<'a> Module<'a> {
             }
             Expr::Unary(op, a) => {
                 let from = body.dtype(*a);
-                let a = self.operand(s, *a, self.is_const(*a))?;
+                use UnaryOp::{Ceil, Floor, IsInf, Round, Sign, Trunc};
+                let a = match op {
+                    Floor | Ceil | Round | Trunc | Sign | IsInf => self.settled(s, *a)?,
+                    _ => self.operand(s, *a, self.is_const(*a))?,
+                };
                 self.unary(*op, from, &a)?
             }
             Expr::Binary(op, a, b) => {
@@ -304,8 +308,11 @@ impl<'a> Module<'a> {
                         return Ok(t);
                     }
                 }
-                let x = self.operand(s, a, fixed)?;
-                let y = self.operand(s, b, fixed)?;
+                let (x, y) = if !fixed && self.sees_rounding(op, a, b) {
+                    (self.settled(s, a)?, self.settled(s, b)?)
+                } else {
+                    (self.operand(s, a, fixed)?, self.operand(s, b, fixed)?)
+                };
                 self.binary(op, from, (&x, &y), (body.expr(a), body.expr(b)))?
             }
             Expr::Select(c, a, b) => {
@@ -333,7 +340,7 @@ impl<'a> Module<'a> {
                     let low = self.low_word(s, *a)?;
                     return self.cast(DType::U32, *to, &low);
                 }
-                let a = self.operand(s, *a, self.is_const(*a))?;
+                let a = if to.is_float() { self.operand(s, *a, self.is_const(*a))? } else { self.settled(s, *a)? };
                 self.cast(from, *to, &a)?
             }
             Expr::Bitcast(to, a) => {
@@ -360,6 +367,56 @@ impl<'a> Module<'a> {
             Expr::Binary(BinaryOp::Div, a, b) => *a == id && constant(*b),
             _ => false,
         })
+    }
+
+    /// Whether an operator tells values apart that rounding to their type makes equal: comparisons, remainders, and differences of
+    /// a value that is rounded and one that is not.
+    fn sees_rounding(&self, op: BinaryOp, a: ExprId, b: ExprId) -> bool {
+        let constant = self.is_const(a) || self.is_const(b);
+        match op {
+            BinaryOp::Rem | BinaryOp::Mod => true,
+            BinaryOp::Sub => !constant && self.is_loose(a, 0) != self.is_loose(b, 0),
+            _ => op.is_comparison(),
+        }
+    }
+
+    /// Whether a value of a narrow float type, or what a cast makes an f32 of it, is held in more digits than its type has: arithmetic
+    /// of such types is done in f32, and rounded where a tensor is stored.
+    fn is_loose(&self, id: ExprId, depth: usize) -> bool {
+        let body = &self.kernel.body;
+        let dtype = body.dtype(id);
+        let narrow = dtype.is_float() && dtype.bits() < 32;
+        if depth == DEEP {
+            return narrow;
+        }
+        let of = |x: ExprId| self.is_loose(x, depth + 1);
+        use UnaryOp::{Abs, Ceil, Floor, Neg, Round, Sign, Trunc};
+        match body.expr(id) {
+            Expr::Cast(DType::F32, a) => of(*a),
+            _ if !narrow => false,
+            Expr::Const(_) | Expr::Load { .. } | Expr::Bitcast(..) => false,
+            Expr::Cast(_, a) => body.dtype(*a) == dtype && of(*a),
+            Expr::Unary(Floor | Ceil | Round | Trunc | Sign, _) => false,
+            Expr::Unary(Neg | Abs, a) => of(*a),
+            Expr::Binary(BinaryOp::Min | BinaryOp::Max, a, b) | Expr::Select(_, a, b) => of(*a) || of(*b),
+            _ => true,
+        }
+    }
+
+    /// An operand as its type rounds it, which is what a tensor of the type would hold.
+    fn settled(&mut self, s: &mut Scope, id: ExprId) -> Result<Handle, Diagnostic> {
+        if !self.is_loose(id, 0) {
+            return self.operand(s, id, self.is_const(id));
+        }
+        let body = &self.kernel.body;
+        let inner = match body.expr(id) {
+            Expr::Cast(DType::F32, a) => *a,
+            _ => id,
+        };
+        let dtype = body.dtype(inner);
+        let v = self.value(s, inner)?;
+        let rounded = self.cast(DType::F32, dtype, &v)?.into_string();
+        Ok(if v.is_let() { s.once(&rounded) } else { s.let_value(&rounded) })
     }
 
     fn is_const(&self, id: ExprId) -> bool {

@@ -1,6 +1,7 @@
 //! Activations: a formula of one operand.
 
 use super::{Lowering, OpError, Result};
+use wgfc_ir::special::Special;
 use wgfc_ir::{BinaryOp as B, DType, Dim, Poly, UnaryOp as U, Value};
 
 /// `x` where it is positive or NaN, else `otherwise`.
@@ -77,8 +78,8 @@ pub fn softplus(cx: &mut Lowering, x: Value) -> Result {
     let a = cx.unary(U::Abs, x)?;
     let a = cx.unary(U::Neg, a)?;
     let e = cx.unary(U::Exp, a)?;
-    let e = cx.binary_scalar(B::Add, e, 1.0)?;
-    let l = cx.unary(U::Log, e)?;
+    // The logarithm of the sum would lose e^−|x| where it is small beside 1.
+    let l = cx.unary(U::Special(Special::Log1p), e)?;
     let m = cx.binary_scalar(B::Max, x, 0.0)?;
     Ok(cx.binary(B::Add, m, l)?)
 }

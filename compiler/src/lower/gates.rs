@@ -1,6 +1,7 @@
 //! Activations by name, with their parameters: those of recurrent networks' gates.
 
 use wgfc_ir::build::{Builder, Built};
+use wgfc_ir::special::Special;
 use wgfc_ir::{BinaryOp as B, UnaryOp as U, Value};
 
 /// An activation with its parameters.
@@ -110,8 +111,7 @@ impl Activation {
                 let e = b.unary(U::Abs, x)?;
                 let e = b.unary(U::Neg, e)?;
                 let e = b.unary(U::Exp, e)?;
-                let e = b.binary_scalar(B::Add, e, 1.0)?;
-                let e = b.unary(U::Log, e)?;
+                let e = b.unary(U::Special(Special::Log1p), e)?;
                 let high = b.binary_scalar(B::Max, x, 0.0)?;
                 b.binary(B::Add, high, e)
             }

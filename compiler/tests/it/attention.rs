@@ -269,6 +269,36 @@ fn attention_chosen() {
     );
 }
 
+/// A score that is NaN or infinite makes the results of its query NaN, those of others do not change; −∞ hides its key.
+#[test]
+fn attention_beyond_numbers() {
+    let gpus = gpus();
+    for dims in [[2, 9, 37, 16, 8], [3, 1, 517, 64, 64], [2, 70, 70, 32, 20]] {
+        let [batch, s, t, d, e] = dims;
+        let mut case = Case::new(&[]);
+        let (kernel, tensors) = attention_kernel(&mut case, DType::F32, dims.map(c), MaskOf::Tensor);
+        let [tq, tk, tv, tm, to] = tensors;
+        let [batch, s, t, d, e] = [batch, s, t, d, e].map(|x| x as usize);
+        let mut data: BTreeMap<_, _> =
+            [tq, tk, tv].into_iter().map(|t| (t, noise(case.numel(t), 3 + t as u32))).collect();
+        let emit = |cx: &Cx| emit_as(&kernel, cx, None).unwrap();
+        for odd in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
+            // The last query of every batch.
+            let mask = |i: usize, j: usize| if i + 1 == s && j == t / 2 { odd } else { 0.0 };
+            data.insert(tm, (0..s * t).map(|i| mask(i / t, i % t)).collect());
+            let want = expected([batch, s, t, d, e], &data, tensors, &mask);
+            for (g, emitted) in variants(&gpus, &mut case, emit).into_iter().filter(|(g, _)| g.takes_case()) {
+                let got = run(g, &case, &emitted, &data, to);
+                let lost = |i: usize| i / e % s + 1 == s && odd != f32::NEG_INFINITY;
+                for (i, (y, w)) in got.iter().zip(&want).enumerate() {
+                    let near = if lost(i) { y.is_nan() } else { (f64::from(*y) - w).abs() < 1e-4 };
+                    assert!(near, "{dims:?}, {odd}: element {i} is {y}, not {w}, on {}", g.name);
+                }
+            }
+        }
+    }
+}
+
 /// Keys in parts: the parts' sums and scales, put together, are the whole's result.
 #[test]
 fn attention_in_parts() {

@@ -459,3 +459,90 @@ fn packed_neighbours_of_a_symbolic_length() {
         }
     }
 }
+
+/// Results of 8, 16, 32 and 64 bits in one kernel, of few elements and of each number modulo the widest vector.
+#[test]
+fn results_of_several_widths_in_one_kernel() {
+    use DType::*;
+    let types = [Bool, I8, BF16, F16, I32, F32, I64, F64];
+    let gpus = gpus();
+    for n in [1, 2, 3, 5, 6, 7, 8, 10, 12, 18, 206] {
+        for (i, a) in types.iter().enumerate() {
+            for b in &types[i..] {
+                let (mut case, mut body) = (Case::new(&[]), Body::default());
+                let extent = [c(n)];
+                let x = case.typed(I64, &extent, TensorKind::Input(0));
+                let load = body.push(Expr::Load { tensor: x, offset: v(0), guard: None }, I64);
+                let mut stores = vec![];
+                for (k, d) in [*a, *b, Bool].into_iter().enumerate() {
+                    let tensor = case.typed(d, &extent, TensorKind::Output(k));
+                    let value = if d == I64 { load } else { body.push(Expr::Cast(d, load), d) };
+                    stores.push(Store { tensor, offset: v(0), value, guard: None, combine: None });
+                }
+                let outputs: Vec<_> = stores.iter().map(|s| s.tensor).collect();
+                let family = Family::Map(Map { elements: c(n) });
+                let kernel = Kernel { family, body, stores, nodes: vec![] };
+                let given: Vec<i64> = (0..n).map(|i| i * 7 % 5 - 2).collect();
+                let data = [(x, given.iter().flat_map(|v| v.to_le_bytes()).collect::<Vec<u8>>())].into();
+                let emitted = case
+                    .with_context(|cx| emit(&kernel, cx))
+                    .unwrap_or_else(|e| panic!("{a} and {b} of {n} elements: {e}"));
+                for g in &gpus {
+                    for (tensor, d) in outputs.iter().zip([*a, *b, Bool]) {
+                        let bytes = execute(g, &prepare_bytes(g, &case, &emitted, &data), *tensor);
+                        let got = storage::decode(d, &bytes, n as usize);
+                        for (y, x) in got.iter().zip(&given) {
+                            let want = if d == Bool { f64::from(u8::from(*x != 0)) } else { *x as f64 };
+                            assert_eq!(y.as_f64(), want, "{d} of {a} and {b} of {n} elements on {}", g.name);
+                        }
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// A product of f16 compared with the same product that a kernel stored, and less it; also through a cast to f32.
+#[test]
+fn narrow_values_are_rounded_before_they_are_compared() {
+    let gpus = gpus();
+    for d in [DType::F16, DType::BF16] {
+        let (mut case, mut body) = (Case::new(&[]), Body::default());
+        let n = 61;
+        let [x, s] = [0, 1].map(|i| case.typed(d, &[c(n)], TensorKind::Input(i)));
+        let [e, l, z] = [DType::Bool, DType::Bool, d]
+            .iter()
+            .enumerate()
+            .map(|(i, t)| case.typed(*t, &[c(n)], TensorKind::Output(i)))
+            .collect::<Vec<_>>()[..]
+        else {
+            unreachable!()
+        };
+        let load = |body: &mut Body, tensor| body.push(Expr::Load { tensor, offset: v(0), guard: None }, d);
+        let (a, b) = (load(&mut body, x), load(&mut body, s));
+        let by = body.push(Expr::Const(Scalar::from_f64(d, 1.05)), d);
+        let product = body.push(Expr::Binary(BinaryOp::Mul, a, by), d);
+        let wide = [product, b].map(|v| body.push(Expr::Cast(DType::F32, v), DType::F32));
+        let values = [
+            body.push(Expr::Binary(BinaryOp::Eq, product, b), DType::Bool),
+            body.push(Expr::Binary(BinaryOp::Lt, wide[0], wide[1]), DType::Bool),
+            body.push(Expr::Binary(BinaryOp::Sub, product, b), d),
+        ];
+        let store = |(tensor, value)| Store { tensor, offset: v(0), value, guard: None, combine: None };
+        let stores: Vec<Store> = [e, l, z].into_iter().zip(values).map(store).collect();
+        let kernel = Kernel { family: Family::Map(Map { elements: c(n) }), body, stores, nodes: vec![] };
+        let emitted = case.with_context(|cx| emit(&kernel, cx)).unwrap_or_else(|e| panic!("{e}"));
+        let given: Vec<Scalar> = (0..n).map(|i| Scalar::from_f64(d, 0.37 * i as f64 - 3.0)).collect();
+        let by = Scalar::from_f64(d, 1.05).as_f64();
+        let stored: Vec<Scalar> = given.iter().map(|g| Scalar::from_f64(d, g.as_f64() * by)).collect();
+        let bytes = |v: &[Scalar]| tensor(d, v).bytes().unwrap().to_vec();
+        let data = [(x, bytes(&given)), (s, bytes(&stored))].into();
+        for g in &gpus {
+            let prepared = prepare_bytes(g, &case, &emitted, &data);
+            for (out, t, want) in [(e, DType::Bool, 1.0), (l, DType::Bool, 0.0), (z, d, 0.0)] {
+                let got = storage::decode(t, &execute(g, &prepared, out), n as usize);
+                assert!(got.iter().all(|y| y.as_f64() == want), "{d}: {got:?} are not {want} on {}", g.name);
+            }
+        }
+    }
+}

@@ -171,3 +171,46 @@ fn rounding_to_f16() {
         }
     }
 }
+
+/// Angles of all sizes, those next to multiples of π/2 among them, where sine, cosine or tangent is next to 0.
+#[test]
+fn sines_of_any_angle() {
+    let mut rng = Rng::new(77);
+    let mut angles = vec![0.0, -0.0, f32::MAX, f32::MIN, 1.5e5, 1e9, 12000.0, 12000.001, 16367173.0 * 2f32.powi(72)];
+    for range in [(0.0, 12.0), (0.0, 12000.0), (1.0, 3.4e38), (1e-30, 1.0)] {
+        angles.extend((0..N).map(|i| drawn(&mut rng, range) * if i % 2 == 0 { 1.0 } else { -1.0 }));
+    }
+    angles.extend((0..20000).map(|k| (f64::from(k) * std::f64::consts::FRAC_PI_2) as f32));
+    angles.extend((0..20000).map(|k| (f64::from(k) * 977.0 * std::f64::consts::FRAC_PI_2) as f32));
+    let beyond = [f32::INFINITY, f32::NEG_INFINITY, f32::NAN];
+    let of: [(UnaryOp, fn(f64) -> f64, f64); 3] =
+        [(UnaryOp::Sin, f64::sin, 2.4e-7), (UnaryOp::Cos, f64::cos, 2.4e-7), (UnaryOp::Tan, f64::tan, 6e-7)];
+    let mut all = vec![];
+    for gpu in gpus() {
+        for (op, want, relative) in of {
+            // Of an angle alone, and beside the other of sine and cosine, which are then computed together.
+            for both in [false, true] {
+                let apply = |body: &mut Body, x: &[ExprId]| {
+                    let y = body.push(Expr::Unary(op, x[0]), DType::F32);
+                    if both {
+                        body.push(Expr::Unary(UnaryOp::Sin, x[0]), DType::F32);
+                        body.push(Expr::Unary(UnaryOp::Cos, x[0]), DType::F32);
+                    }
+                    y
+                };
+                let mut worst = Worst::default();
+                let got = computed(&gpu, std::slice::from_ref(&angles), apply);
+                for (x, y) in angles.iter().zip(got) {
+                    let error = Error { relative, absolute: 0.0 };
+                    worst.see(&format!("{} on {}: ", op.name(), gpu.name), &[*x], y, want(f64::from(*x)), error);
+                }
+                all.push(worst);
+                let got = computed(&gpu, &[beyond.to_vec()], apply);
+                assert!(got.iter().all(|y| y.is_nan()), "{} of what is no number: {got:?} on {}", op.name(), gpu.name);
+            }
+        }
+        let one = computed(&gpu, &[vec![0.0]], |body, x| body.push(Expr::Unary(UnaryOp::Cos, x[0]), DType::F32));
+        assert_eq!(one, [1.0], "cos 0 on {}", gpu.name);
+    }
+    report(all);
+}

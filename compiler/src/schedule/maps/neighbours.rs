@@ -126,11 +126,15 @@ impl Words {
         let bindings = Bindings::of(from, graph, f16, true).ok()?;
         let reads = kernel.reads();
         let mut vectors = vec![];
+        let word = |t: TensorId, n: u32| {
+            bindings.find(t).is_ok_and(|(_, b)| b.encoding == Encoding::Packed && n == per_word(b.dtype))
+        };
         for s in kernel.stores[..whole].chunks(width as usize) {
             match written(s, &reads, width, graph, &bindings) {
-                Some(own) => vectors.extend(own),
-                None if bindings.find(s[0].tensor).ok()?.1.encoding == Encoding::Packed => return None,
-                None => {}
+                // The single elements behind the last whole word are stored to a word, not to a wider vector.
+                Some(own) if own.iter().all(|(t, n)| word(*t, *n)) => vectors.extend(own),
+                _ if bindings.find(s[0].tensor).ok()?.1.encoding == Encoding::Packed => return None,
+                _ => {}
             }
         }
         vectors.dedup();
