@@ -175,3 +175,130 @@ impl<'k> Order<'k> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use crate::kernel::{parse, verify};
+
+    /// What the verifier says of a kernel that writes a state of 3 rows of 7 elements, t1, and also an output, t2.
+    fn refused(kernel: &str) -> String {
+        let tensors = "t0: f32[3, 7] state 0\nt1: f32[3, 7] state 0 updated\nt2: f32[3, 7] output 0\n\
+                       t3: i32[21] input 0\nt4: f32[3] state 1\nt5: f32[3] state 1 updated\n\nkernel 0 ";
+        match verify(&parse(&format!("{tensors}{kernel}\n")).unwrap_or_else(|e| panic!("{e}\n{kernel}"))) {
+            Ok(()) => String::new(),
+            Err(errors) => errors.join("; "),
+        }
+    }
+
+    #[test]
+    fn another_points_element_is_not_read() {
+        let map = |offset: &str, store: &str| {
+            refused(&format!("map [21]\n  e0: i32 = t3[%0]\n  e1: f32 = t0[{offset}]\n  t1[{store}] = e1"))
+        };
+        assert_eq!(map("%0", "%0"), "");
+        assert_eq!(map("20 - %0", "20 - %0"), "");
+        assert_eq!(
+            map("20 - %0", "%0"),
+            "kernel 0: e1 reads t0[-%0 + 20], which another point may have written at [%0]"
+        );
+        // Two points may store to one place that data say.
+        assert!(map("@0", "@0").contains("another point"));
+        assert!(map("@0", "%0").contains("another point"));
+        // What is written is read itself as what the state becomes, or was.
+        assert!(
+            refused("map [20]\n  e0: f32 = t1[%0 + 1]\n  t1[%0] = e0").contains("another point"),
+            "the same tensor"
+        );
+        // Only where the element is written it is known that no other point writes it.
+        let guarded = |guard: &str| {
+            refused(&format!(
+                "map [21]\n  e0: i32 = index(%0)\n  e1: i32 = 7:i32\n  e2: bool = lt(e0, e1)\n  \
+                 e3: f32 = t0[%0]{guard}\n  t1[%0] = e3 if e2"
+            ))
+        };
+        assert_eq!(guarded(" if e2"), "");
+        assert!(guarded("").contains("another point"));
+    }
+
+    #[test]
+    fn one_point_may_read_anything_before_it_writes() {
+        assert_eq!(refused("map [1]\n  e0: f32 = t0[5]\n  t1[3] = e0"), "");
+    }
+
+    #[test]
+    fn a_position_is_not_combined_after_it_is_stored() {
+        // The second reduction reads again what the first pass has stored.
+        let row = |value: &str| {
+            refused(&format!(
+                "row [3, 7]\n  e0: f32 = t0[7*%0 + %1]\n  e1: f32 = acc0\n  e2: f32 = sub(e0, e1)\n  e3: f32 = acc1\n  \
+                 e4: f32 = 2.0:f32\n  e5: f32 = mul(e0, e4)\n  acc0 = sum(e0): f32\n  acc1 = sum(e2): f32\n  \
+                 t1[7*%0 + %1] = {value}\n  t2[7*%0 + %1] = e3"
+            ))
+        };
+        assert_eq!(row("e3"), "");
+        assert_eq!(
+            row("e5"),
+            "kernel 0: e0 reads t0[7*%0 + %1] in a position after it may have been written"
+        );
+        // Stores of positions are not ordered among passes either.
+        let later = refused(
+            "row [3, 7]\n  e0: f32 = t0[7*%0 + %1]\n  e1: f32 = 1.0:f32\n  e2: f32 = acc0\n  e3: f32 = add(e0, e2)\n  \
+             acc0 = sum(e1): f32\n  t1[7*%0 + %1] = e1\n  t2[7*%0 + %1] = e3",
+        );
+        assert!(later.contains("after it may have been written"), "{later}");
+    }
+
+    #[test]
+    fn what_a_row_stores_once_its_positions_do_not_read() {
+        let row = |store: &str| {
+            refused(&format!(
+                "row [3, 7]\n  e0: f32 = t4[%0]\n  e1: f32 = t0[7*%0 + %1]\n  e2: f32 = max(e0, e1)\n  e3: f32 = acc0\n  \
+                 e4: f32 = sub(e1, e0)\n  acc0 = max(e2): f32\n  row t5[%0] = e3\n{store}"
+            ))
+        };
+        assert_eq!(row(""), "");
+        assert_eq!(row("  t2[7*%0 + %1] = e3"), "");
+        assert!(row("  t2[7*%0 + %1] = e4").contains("e0 reads t4[%0] in a position after"));
+    }
+
+    #[test]
+    fn the_order_in_loops() {
+        let looped = |init: &str, last: &str| {
+            refused(&format!(
+                "loop [3] steps [7]\n  e0: f32 = t0[7*%0 + %1]\n  e1: f32 = t4[%0]\n  e2: f32 = acc0\n  \
+                 e3: f32 = add(e0, e2)\n  e4: f32 = 0.0:f32\n  e5: f32 = add(e1, e2)\n  acc0 = {init} then e3\n  step t1[7*%0 + %1] = e3\n  t5[%0] = {last}"
+            ))
+        };
+        assert_eq!(looped("e1", "e2"), "");
+        assert_eq!(looped("e4", "e5"), "");
+        // After its own step.
+        let after = refused(
+            "loop [3] steps [1]\n  e0: f32 = t4[%0]\n  e1: f32 = acc0\n  e2: f32 = 1.0:f32\n  acc0 = e2 then e1\n  \
+             step t5[%0] = e1\n  t2[%0] = e0",
+        );
+        assert!(after.contains("e0 reads t4[%0] in a lane after"), "{after}");
+        // A later stage.
+        let staged = |each: &str| {
+            refused(&format!(
+                "staged_loop [3] steps [1] as \"x\"\n  e0: f32 = t0[7*%0 + %2]\n  e1: f32 = s0[%2]\n  \
+                 s0: f32[7]\n  first [7] {{\n    s0 = e0\n  }}\n{each}"
+            ))
+        };
+        assert_eq!(staged("  each [7] {\n    s0 = e1\n  }\n  last [7] {\n    t1[7*%0 + %2] = e1\n  }"), "");
+        let late =
+            staged("  each [7] {\n    t1[7*%0 + %2] = e1\n  }\n  last [7] {\n    t2[7*%0 + %2] = e0\n  }");
+        assert!(late.contains("in an element after"), "{late}");
+    }
+
+    #[test]
+    fn operands_of_products_are_not_written() {
+        let product = |store: &str| {
+            refused(&format!(
+                "matmul [1, 3, 7, 3]\n  e0: f32 = t4[%3]\n  e1: f32 = t0[7*%3 + %2]\n  e2: f32 = acc0\n  \
+                 e3: f32 = t0[7*%1 + %2]\n  e4: f32 = add(e2, e3)\n  acc0 = sum(e0 * {store}"
+            ))
+        };
+        assert!(product("e1)\n  t1[7*%1 + %2] = e2").contains("another point"));
+        assert_eq!(product("e0)\n  t1[7*%1 + %2] = e4"), "");
+    }
+}
