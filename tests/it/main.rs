@@ -10,6 +10,7 @@
 //! | `WGFC_FUZZ_MODELS` | a folder of more models to mutate |
 //! | `WGFC_FUZZ_TOKENIZERS` | how many mutated tokenizers are tried (160) |
 //! | `WGFC_FUZZ_CASE='NAME SEED'` | that case of `operators_mean_the_same` alone |
+//! | `WGFC_CARRIED_SEEDS=FROM..TO` | the seeds of `carried` (1..40) |
 //! | `WGFC_PARITY_EVERY` | of ONNX's node cases one in so many is run on every engine to compare them (8) |
 //! | `UPDATE_EXPECT=1` | write the expectations in `tests/conformance/` |
 //! | `CI` | what is missing fails instead of being skipped |
@@ -22,6 +23,7 @@ mod blocks;
 mod bounded;
 mod bundles;
 mod caches;
+mod carried;
 mod conformance;
 mod data;
 mod dispatches;

@@ -69,27 +69,59 @@ fn max_u64(a: vec2<u32>, b: vec2<u32>) -> vec2<u32> {
     return select(a, b, lt_u64(a, b));
 }
 
-// Quotient and remainder, bit by bit; both 0 for a divisor of 0.
+// The next digit, of 16 bits, of the quotient of `high` followed by the digit `next` by v, whose highest bit is set and which
+// is greater than `high`. A guess from the highest digits is at most 2 too large.
+fn digit_of_quotient(high: u32, next: u32, v: u32) -> u32 {
+    let top = max(v >> 16u, 1u);
+    let low = v & 0xffffu;
+    var q = high / top;
+    var r = high - q * top;
+    if (q > 0xffffu || q * low > ((r << 16u) | next)) {
+        q -= 1u;
+        r += top;
+        if (r <= 0xffffu && (q > 0xffffu || q * low > ((r << 16u) | next))) {
+            q -= 1u;
+        }
+    }
+    return q;
+}
+
+// Quotient and remainder of a by d, which is greater than a.y.
+fn divide_by_word(a: vec2<u32>, d: u32) -> vec2<u32> {
+    let by = countLeadingZeros(d) & 31u;
+    let v = d << by;
+    let high = (a.y << by) | ((a.x >> 1u) >> (31u - by));
+    let low = a.x << by;
+    let q1 = digit_of_quotient(high, low >> 16u, v);
+    let rest = ((high << 16u) | (low >> 16u)) - q1 * v;
+    let q0 = digit_of_quotient(rest, low & 0xffffu, v);
+    let r = ((rest << 16u) | (low & 0xffffu)) - q0 * v;
+    return vec2<u32>((q1 << 16u) + q0, r >> by);
+}
+
+// Quotient and remainder, without a loop; both 0 for a divisor of 0.
 fn divide_u64(a: vec2<u32>, b: vec2<u32>) -> vec4<u32> {
     if (b.x == 0u && b.y == 0u) {
         return vec4<u32>(0u, 0u, 0u, 0u);
     }
-    if (a.y == 0u && b.y == 0u) {
+    if (b.y == 0u) {
         let d = max(b.x, 1u);
-        return vec4<u32>(a.x / d, 0u, a.x % d, 0u);
+        let high = a.y / d;
+        let low = divide_by_word(vec2<u32>(a.x, a.y - high * d), d);
+        return vec4<u32>(low.x, high, low.y, 0u);
     }
-    var q = a;
-    var r = vec2<u32>(0u, 0u);
-    for (var i = 0u; i < 64u; i++) {
-        let carry = r.y >> 31u;
-        r = vec2<u32>((r.x << 1u) | (q.y >> 31u), (r.y << 1u) | (r.x >> 31u));
-        q = vec2<u32>(q.x << 1u, (q.y << 1u) | (q.x >> 31u));
-        if (carry != 0u || !lt_u64(r, b)) {
-            r = sub_64(r, b);
-            q.x |= 1u;
-        }
+    // The quotient by the 32 highest bits of b is at most 1 too large.
+    let by = countLeadingZeros(b.y) & 31u;
+    let v = (b.y << by) | ((b.x >> 1u) >> (31u - by));
+    let half = divide_by_word(vec2<u32>((a.x >> 1u) | (a.y << 31u), a.y >> 1u), v).x;
+    var q = half >> (31u - by);
+    q = select(q, q - 1u, q > 0u);
+    var r = sub_64(a, mul_64(vec2<u32>(q, 0u), b));
+    if (!lt_u64(r, b)) {
+        r = sub_64(r, b);
+        q += 1u;
     }
-    return vec4<u32>(q, r);
+    return vec4<u32>(q, 0u, r);
 }
 
 fn div_u64(a: vec2<u32>, b: vec2<u32>) -> vec2<u32> {

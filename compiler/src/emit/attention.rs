@@ -107,9 +107,7 @@ pub(super) fn emit(
     let _ = writeln!(functions, "fn store(v0: i32, v1: i32, v4: i32{part}, {result}) {{\n{}}}", body.text);
     if *parts > 1 {
         let mut body = Scope::new(4);
-        for s in part_stores {
-            module.store(&mut body, s)?;
-        }
+        module.stores(&mut body, part_stores)?;
         let _ = writeln!(
             functions,
             "fn store_part(v0: i32, v1: i32, v5: i32, acc1: f32, acc2: f32) {{\n{}}}",

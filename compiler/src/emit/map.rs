@@ -51,6 +51,7 @@ fn whole_words(
     let extents = extents(&m, &mut outer, &map.elements, &count);
     m.hoist(&mut outer, &words.kernel.roots(), 0)?;
     let mut body = outer.inner(8);
+    m.read_ahead(&mut body, whole.iter().flat_map(Store::reads))?;
     for s in whole.chunks(elements as usize) {
         store_group(&mut m, &mut body, s)?;
     }
@@ -59,8 +60,8 @@ fn whole_words(
         if let Some(i) = packed(&m, s)? {
             variables.line(&format!("var w{i} = 0u;"));
         }
-        m.store(&mut rest, s)?;
     }
+    m.stores(&mut rest, single)?;
     let wgsl = templates::render(&templates::map::Words {
         preamble: m.preamble(),
         extents,
@@ -90,9 +91,7 @@ fn words(kernel: &Kernel, map: &Map, schedule: &Flat, cx: &EmitContext) -> Resul
     let extents = extents(&m, &mut outer, &map.elements, &count);
     m.hoist(&mut outer, &kernel.roots(), 0)?;
     let mut body = outer.inner(8);
-    for store in &kernel.stores {
-        m.store(&mut body, store)?;
-    }
+    m.stores(&mut body, &kernel.stores)?;
     for (i, _) in packed {
         outer.line(&format!("var w{i} = 0u;"));
     }
@@ -149,6 +148,7 @@ fn groups(
     let setup = std::mem::take(&mut outer.text);
     let body = if unroll == 1 {
         let mut body = outer.inner(4);
+        m.read_ahead(&mut body, kernel.roots())?;
         for s in stores {
             store_group(&mut m, &mut body, s)?;
         }

@@ -211,14 +211,13 @@ pub(super) fn store_results(
 ) -> Result<&'static str, Diagnostic> {
     let stores = &m.kernel.stores;
     if !vectors {
-        for store in stores {
-            m.store(s, store)?;
-        }
+        m.stores(s, stores)?;
         return Ok("acc0: f32");
     }
     for (i, lane) in ["x", "y", "z", "w"].iter().enumerate() {
         s.bind_acc(i as u32, &format!("acc.{lane}"));
     }
+    m.read_ahead(s, stores.iter().flat_map(Store::reads))?;
     for four in stores.chunks(4) {
         m.store_neighbours(s, four)?;
     }

@@ -3,6 +3,7 @@
 use super::handle::Handle;
 use super::wgsl::{Module, Scope, Text};
 use crate::kernel::bindings::{Binding, Encoding, component, per_word};
+use crate::kernel::in_place::reads_of_written;
 use crate::kernel::{Expr, Store, TensorId, combines};
 use crate::{Diagnostic, kernel::ExprId};
 use rustc_hash::FxHashMap;
@@ -294,6 +295,29 @@ impl Module<'_> {
             _ => return Err(Diagnostic::internal("an element of a vector is stored")),
         };
         self.guarded(s, store.guard, &lines)
+    }
+
+    /// Writes all stores of a place of the kernel.
+    pub fn stores(&mut self, s: &mut Scope, stores: &[Store]) -> Result<(), Diagnostic> {
+        self.read_ahead(s, stores.iter().flat_map(Store::reads))?;
+        stores.iter().try_for_each(|store| self.store(s, store))
+    }
+
+    /// Reads what the roots need of memory that the kernel writes [in place](crate::kernel::in_place): it may be other
+    /// memory after the next store.
+    pub fn read_ahead(
+        &mut self,
+        s: &mut Scope,
+        roots: impl IntoIterator<Item = ExprId>,
+    ) -> Result<(), Diagnostic> {
+        if !self.in_place {
+            return Ok(());
+        }
+        let roots: Vec<ExprId> = roots.into_iter().collect();
+        for id in reads_of_written(self.kernel, &roots, &self.cx.graph.tensors) {
+            self.value(s, id)?;
+        }
+        Ok(())
     }
 
     fn guarded(&mut self, s: &mut Scope, guard: Option<ExprId>, lines: &[String]) -> Result<(), Diagnostic> {

@@ -37,9 +37,8 @@ fn alone(mut m: Module, k: &PrefixScan, threads: u32) -> Result<EmittedKernel, D
     if !exclusive {
         acc.update(&mut m, &mut body)?;
     }
-    for store in &m.kernel.stores {
-        m.store(&mut body, store)?;
-    }
+    m.read_ahead(&mut body, m.kernel.roots())?;
+    m.stores(&mut body, &m.kernel.stores)?;
     if *exclusive {
         acc.update(&mut m, &mut body)?;
     }
@@ -76,9 +75,7 @@ fn shared(mut m: Module, k: &PrefixScan, s: &prefix_scans::PrefixScan) -> Result
     let next = m.value(&mut value, reduction.value)?;
     value.line(&format!("next = {next};"));
     let mut body = outer.inner(16);
-    for store in &m.kernel.stores {
-        m.store(&mut body, store)?;
-    }
+    m.stores(&mut body, &m.kernel.stores)?;
     let (span, beside) = (lanes * each, threads / lanes);
     let scan = templates::prefix_scan::PrefixScanShared {
         preamble: m.preamble(),

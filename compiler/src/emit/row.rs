@@ -114,6 +114,7 @@ pub(super) fn emit(
         for a in &text.accumulators {
             a.update(&mut m, &mut body)?;
         }
+        m.read_ahead(&mut body, text.stores.iter().copied().flatten().flat_map(Store::reads))?;
         for s in &text.stores {
             m.store_neighbours(&mut body, s)?;
         }
@@ -153,9 +154,7 @@ pub(super) fn emit(
         });
     }
     let mut once = outer.inner(8);
-    for s in row_stores {
-        m.store(&mut once, s)?;
-    }
+    m.stores(&mut once, row_stores)?;
     if let Some(last) = passes.last_mut() {
         last.once = once.text;
     }

@@ -34,9 +34,7 @@ fn keys(m: &mut Module, k: &Sort, threads: u32, indent: usize) -> Result<Keys, D
     let parts = m.extent(&mut outer, &k.len.ceil_div(k.part))?;
     let extents = std::mem::take(&mut outer.text);
     let mut body = outer.inner(indent);
-    for store in &m.kernel.stores {
-        m.store(&mut body, store)?;
-    }
+    m.stores(&mut body, &m.kernel.stores)?;
     let apart = if k.keep < k.part { k.keep } else { k.part };
     let [part, keep, apart] = [k.part, k.keep, apart].map(number);
     let preamble = format!("{}\n{key}", m.preamble());

@@ -217,9 +217,7 @@ impl Writer {
         for w in writes {
             values.push(m.value(&mut inner, w.value)?);
         }
-        for store in stores {
-            m.store(&mut inner, store)?;
-        }
+        m.stores(&mut inner, stores)?;
         for (w, v) in writes.iter().zip(values) {
             let bool = m.kernel.body.dtype(w.value) == DType::Bool;
             let v = if bool { format!("select(0u, 1u, {v})") } else { v.to_string() };

@@ -88,9 +88,7 @@ pub(super) fn emit(
     }
 
     let mut store = Scope::new(4);
-    for s in &blocks.kernel.stores {
-        module.store(&mut store, s)?;
-    }
+    module.stores(&mut store, &blocks.kernel.stores)?;
     let mut args = format!("v0: i32, v{}: i32, v{}: i32", o.row_var, o.col_var);
     for i in 0..results.products + results.sums {
         let _ = write!(args, ", acc{i}: f32");

@@ -15,6 +15,7 @@ use super::{EmitContext, EmittedKernel, Legend};
 use crate::Diagnostic;
 use crate::kernel::bindings::Bindings;
 use crate::kernel::dependence::{Dependence, Deps};
+use crate::kernel::in_place::reads_of_written;
 use crate::kernel::{Body, Expr, ExprId, Kernel};
 use rustc_hash::FxHashMap;
 use std::collections::BTreeSet;
@@ -164,6 +165,8 @@ pub struct Module<'a> {
     /// Whether it uses matrix units.
     pub(super) uses_cooperative: bool,
     deps: Dependence,
+    /// Whether it reads memory that it writes.
+    pub(super) in_place: bool,
     /// How many expressions are under way, each an operand of the one before.
     depth: usize,
 }
@@ -194,6 +197,7 @@ impl<'a> Module<'a> {
             vectors: vec![],
             uses_cooperative: false,
             deps: Dependence::of(kernel),
+            in_place: !reads_of_written(kernel, &kernel.roots(), &cx.graph.tensors).is_empty(),
             depth: 0,
         })
     }

@@ -52,6 +52,7 @@ pub(super) fn emit(
     };
     let mut body = top.inner(4);
     let setup = std::mem::take(&mut top.text);
+    module.read_ahead(&mut body, stores.iter().flatten().flat_map(Store::reads))?;
     for (all, vector) in stores.iter().zip(&vectors) {
         if *vector {
             module.store_neighbours(&mut body, all)?;

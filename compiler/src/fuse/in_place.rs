@@ -1,13 +1,15 @@
 //! States that a kernel writes where it reads them.
 //!
 //! What a state becomes is copied to it when all have read what it was. No copy is needed where the
-//! kernel that computes it reads of the old contents only the element that it replaces. Two copies are where what a state
+//! kernel that computes it reads of the old contents only the element that it replaces, before it does
+//! ([`conflicts`]). Two copies are where what a state
 //! becomes is itself what states were, and could not be read any more: of two states that change places.
 
 use super::split::Block;
 use super::{Computed, Touched};
 use crate::fuse::tensors::Tensors;
-use crate::kernel::{Expr, Family, Kernel, KernelTensor, Store, TensorId, TensorKind};
+use crate::kernel::in_place::conflicts;
+use crate::kernel::{Family, Kernel, KernelTensor, TensorId, TensorKind};
 use rustc_hash::FxHashSet;
 use wgfc_ir::Value;
 
@@ -99,23 +101,24 @@ pub(super) fn write(
     let writes = |k: &Kernel| k.all_stores().any(|s| s.tensor == from);
     let Some(writer) = kernels.iter().position(writes) else { return false };
     let k = &kernels[writer];
-    let stores: Vec<&Store> = k.all_stores().filter(|s| s.tensor == from).collect();
-    let [store] = stores[..] else { return false };
-    // Of one element there is nothing else to read.
-    let single = k.domain().iter().all(|d| d.is(1));
-    let own = |id: u32| match k.body.expr(id) {
-        Expr::Load { tensor, offset, guard } if is_before(tensor) => {
-            (single || *offset == store.offset) && guard.is_none() && store.guard.is_none()
-        }
-        _ => true,
-    };
-    let repeats = matches!(k.family, Family::Loop(_) | Family::StagedLoop(_));
-    if repeats || !k.body.reachable(&k.roots()).into_iter().all(own) {
+    if matches!(k.family, Family::Loop(_) | Family::StagedLoop(_)) {
+        return false;
+    }
+    let own = |t: TensorId| if t == from || is_before(&t) { to } else { t };
+    if !conflicts(&k.renumbered(&own), &tensors.list).is_empty() {
         return false;
     }
     let before: Vec<Kernel> = kernels.to_vec();
     for (i, k) in kernels.iter_mut().enumerate() {
-        let here = |t: TensorId| if t == from || i == writer && is_before(&t) { to } else { t };
+        let here = |t: TensorId| {
+            if i == writer {
+                own(t)
+            } else if t == from {
+                to
+            } else {
+                t
+            }
+        };
         if k.reads().iter().chain(&k.writes()).any(|t| here(*t) != *t) {
             *k = k.renumbered(&here);
         }

@@ -47,7 +47,9 @@
 //!
 //! # Stores
 //! `t3[offset] = e4 if e5` writes where its guard is true. No two points of a kernel write the same element, except that
-//! stores of indices that come from data (`@`) may meet, of which one stands. `= sum e4` combines with what is there in any
+//! stores of indices that come from data (`@`) may meet, of which one stands. A kernel may write a tensor *in place*, that is, one
+//! whose memory it also reads, if each element is read only by the point that writes it, and before that: [`in_place`] says
+//! which order of reading and writing a kernel has, and [`verify()`] refuses a kernel that needs another. `= sum e4` combines with what is there in any
 //! order ([`combines`]), and of what it writes the kernel reads nothing. The value has the tensor's type; one of f32 that is
 //! stored as f16 is rounded as the device does that, to one of its two neighbours.
 //!
@@ -80,7 +82,9 @@ pub mod bounds;
 pub mod dependence;
 mod family;
 mod hash;
+pub mod in_place;
 mod parse;
+pub mod passes;
 pub mod places;
 mod print;
 pub mod substitute;

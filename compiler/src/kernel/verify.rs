@@ -1,10 +1,12 @@
 //! What emission relies on, checked.
 //!
 //! After [`verify`] has passed, every expression has the type that its operands give it and comes behind them; each place
-//! of a kernel reads only variables and results that it has; tensors exist and are written by those who may; what the
+//! of a kernel reads only variables and results that it has; tensors exist and are written by those who may; what a kernel
+//! writes [in place](super::in_place) no other point of it reads, nor its own point afterwards; what the
 //! families, repeats and computed symbols ask for holds. Whether offsets are inside their tensors is another question,
 //! which [`bounds`](super::bounds) answers.
 
+use super::in_place;
 use super::{
     Body, Expr, ExprId, Family, Kernel, KernelGraph, StagedLoop, Store, TensorId, TensorKind, combines, thin,
 };
@@ -144,6 +146,9 @@ impl Verifier<'_> {
             k.places().iter().for_each(|p| self.place(p));
             k.all_stores().for_each(|s| self.store(s));
             self.family();
+        }
+        if self.errors.is_empty() {
+            self.errors = in_place::conflicts(k, &self.graph.tensors);
         }
     }
 

@@ -106,8 +106,15 @@ fn stages(
     iterations: i64,
     report: &mut RewriteReport,
 ) -> Result<(), String> {
-    report.branches = branches::flatten(graph)?;
-    report.unrolled = unroll::unroll(graph, iterations)?;
+    // What is written out may hold what is to be written out: branches in loops, and loops in branches.
+    loop {
+        let (branches, unrolled) = (branches::flatten(graph)?, unroll::unroll(graph, iterations)?);
+        report.branches += branches;
+        report.unrolled += unrolled;
+        if unrolled == 0 {
+            break;
+        }
+    }
     canonical::clean(graph)?;
     let approximate = options.fuses(Technique::Approximate);
     if options.fusion == Fusion::None {

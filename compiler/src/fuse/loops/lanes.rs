@@ -94,7 +94,7 @@ pub fn map(graph: &Graph, node: NodeId, options: &Options) -> Result<Mapping, Ve
             match mapping.work(graph, node) {
                 Ok(work) => {
                     let seconds = price::fused(&work, &mapping);
-                    mapping.part = part(graph, &mapping.steps, &work, seconds, &mapping.profile);
+                    mapping.part = part(graph, &mapping, &work, seconds);
                     found.push((seconds, mapping));
                     break;
                 }
@@ -112,21 +112,27 @@ pub fn map(graph: &Graph, node: NodeId, options: &Options) -> Result<Mapping, Ve
 /// Iterations of a loop that every known driver allows.
 const PORTABLE_ITERATIONS: u32 = 65_535;
 
-/// Steps of so many seconds that a dispatch may take without the driver ending it, where there may be more.
-fn part(graph: &Graph, steps: &Dim, work: &Work, seconds: f64, profile: &DeviceProfile) -> Option<u32> {
+/// Steps of so many seconds that a dispatch may take without the driver ending it, where there may be more. Whether a dispatch
+/// takes too long is estimated for the number of steps that is expected, where a run has any; what a device ends after so many
+/// iterations ends for any number of steps that there may be.
+fn part(graph: &Graph, mapping: &Mapping, work: &Work, seconds: f64) -> Option<u32> {
     // So that the number of the last step of a part is one.
     const STEPS: u32 = 1 << 28;
+    let profile = &mapping.profile;
     let within = |most: u32, each: f64| (f64::from(most) / each.max(1.0)) as u32;
-    let steps = Bounds::of(&graph.computed).most(steps);
+    let steps = Bounds::of(&graph.computed).most(&mapping.steps);
     let known = steps.as_const();
     let longest = known.or_else(|| longest(graph, &steps, profile));
     // Where the device is not known, what is certainly long or may be endless keeps to what all drivers allow.
     let portable = (profile.is_of_any_device() && longest == known).then_some(PORTABLE_ITERATIONS);
-    let allowed = profile.loop_iterations.or(portable).map_or(u32::MAX, |n| within(n, work.iterations));
-    let chain = profile.speeds.longest_chain(profile.longest_dispatch);
+    let allowed =
+        profile.loop_iterations.or(portable).map_or(STEPS, |n| within(n, work.iterations)).min(STEPS);
+    let chain = within(profile.speeds.longest_chain(profile.longest_dispatch), work.chain);
     let together = (profile.longest_dispatch / seconds.max(f64::MIN_POSITIVE)) as u32;
-    let most = within(chain, work.chain).min(together).min(STEPS).min(allowed).max(1);
-    longest.is_none_or(|s| s > i64::from(most)).then_some(most)
+    let in_time = chain.min(together);
+    let expected = known.unwrap_or_else(|| mapping.expect.estimate(&steps));
+    let fits = longest.is_some_and(|s| s <= i64::from(allowed)) && expected <= i64::from(in_time);
+    (!fits).then_some(in_time.min(allowed).max(1))
 }
 
 /// How many steps there can be, given that inputs and outputs with an element for each must be bound.

@@ -233,6 +233,10 @@ pub(in crate::fuse) fn block<'a>(
         start.push(fill_kernel(number, Scalar::from_i64(DType::I32, 0), n.origin.clone()));
     }
     let kernels: Vec<Kernel> = kernels.iter().map(|k| k.renumbered(&|t| of[t])).collect();
+    if kernels.is_empty() {
+        // No step changes anything.
+        return Ok(Block { kernels: start, repeats: vec![] });
+    }
     let all = graph.ty(n.inputs[carried]).shape.first().cloned().unwrap_or_default();
     let many = Ending::steps(kernels.len());
     let times = if ending.is_some() { Dim::from(many) } else { all };

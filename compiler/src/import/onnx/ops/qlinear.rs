@@ -39,6 +39,12 @@ fn real(cx: &mut Cx, i: usize) -> Result<Value> {
 
 /// `y` quantised to `dtype`, with the scale and zero point that are inputs `i` and `i + 1`.
 fn rounded(cx: &mut Cx, y: Value, i: usize, dtype: DType) -> Result<Value> {
+    let (y, zero) = divided(cx, y, i, dtype)?;
+    saturated(cx, y, zero, dtype)
+}
+
+/// `y` divided by the scale that is input `i`, and the zero point of type `dtype` that is input `i + 1`.
+fn divided(cx: &mut Cx, y: Value, i: usize, dtype: DType) -> Result<(Value, Option<Value>)> {
     let scale = number(cx, i)?;
     let zero = match cx.opt(i + 1) {
         Some(z) if cx.dtype(z) != dtype => {
@@ -48,8 +54,7 @@ fn rounded(cx: &mut Cx, y: Value, i: usize, dtype: DType) -> Result<Value> {
         Some(_) => Some(number(cx, i + 1)?),
         None => None,
     };
-    let y = cx.binary(B::Div, y, scale)?;
-    saturated(cx, y, zero, dtype)
+    Ok((cx.binary(B::Div, y, scale)?, zero))
 }
 
 fn input_type(cx: &Cx, i: usize) -> Result<DType> {
@@ -114,8 +119,18 @@ fn global_average_pool(cx: &mut Cx) -> Lowered {
     })
 }
 
+/// The zero point is added before rounding, so that a tie goes to the even result, as in ONNX Runtime, whose other operators
+/// round first.
 fn average_pool(cx: &mut Cx) -> Lowered {
-    unary(cx, |cx, x| with_channels_first(cx, x, super::pool::average))
+    let x = real(cx, 0)?;
+    let y = with_channels_first(cx, x, super::pool::average)?;
+    let dtype = input_type(cx, 0)?;
+    let (mut y, zero) = divided(cx, y, 3, dtype)?;
+    if let Some(zero) = zero {
+        let zero = cx.cast(zero, DType::F32)?;
+        y = cx.binary(B::Add, y, zero)?;
+    }
+    Ok(vec![saturated(cx, y, None, dtype)?])
 }
 
 /// Inputs: the result's scale and zero point, then each operand with its own.
