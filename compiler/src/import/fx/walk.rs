@@ -13,7 +13,7 @@ use crate::lower::{Lowering, Place, Result, check_dims, complex as complex_numbe
 use crate::{Diagnostic, Location};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
-use wgfc_ir::{DType, Dim, Poly, TensorType, Value};
+use wgfc_ir::{Atom, DType, Dim, Poly, TensorType, Value};
 
 /// How deep graphs may be inside of one another.
 pub const MAX_DEPTH: usize = 16;
@@ -58,6 +58,23 @@ impl Importer<'_> {
         declared.unwrap_or_else(|| self.least.get(name).map_or(2, |n| *n.max(&2)))
     }
 
+    /// A size without the minima and maxima that are decided by what symbols are at least, which a run checks.
+    fn bounded(&self, d: Dim) -> Dim {
+        let symbols = d.symbols();
+        let least = |s: &str| self.least.get(s).copied().filter(|_| symbols.contains(s));
+        if self.least.is_empty() || !d.has_extremes() || !symbols.iter().any(|s| least(s).is_some()) {
+            return d;
+        }
+        let from = |sign: i64| {
+            move |a: &Atom| match a {
+                Atom::Sym(s) => least(s).map(|n| &Dim::sym(s) + sign * n),
+                _ => None,
+            }
+        };
+        let decided = d.subst(&from(1), &[]).subst(&from(-1), &[]);
+        if decided.size() < d.size() { decided } else { d }
+    }
+
     /// Says what a symbol is.
     pub(super) fn define(&mut self, name: &str, size: Dim) {
         self.decided.extend(size.symbols());
@@ -66,7 +83,7 @@ impl Importer<'_> {
 
     /// The size that a text is.
     pub fn size(&self, text: &str) -> Result<Dim> {
-        let d = expr::size(text, &|s| self.symbol(s))?;
+        let d = self.bounded(expr::size(text, &|s| self.symbol(s))?);
         match d.symbols().iter().find(|s| !self.decided.contains(*s)) {
             None => Ok(d),
             Some(s) if self.taken.contains_key(&**s) => Err(OpError::unsupported(
