@@ -356,14 +356,48 @@ fn held(cx: &mut Lowering, o: &GroupQueryOperands, batch: &Dim, s: &Dim) -> Resu
     let total = o.total.ok_or_else(|| {
         OpError::model("needs the total length of the sequences beside a past").param("total")
     })?;
-    let total = cx.dims(total).and_then(|d| d.first().cloned());
     let after = &past + s;
-    match total {
+    let known = cx.dims(total).and_then(|d| d.first().cloned());
+    let fixed = |cx: &mut Lowering, total: &Dim| {
+        cx.require_at_most(total, &past);
+        Ok(Cache::Fixed(past.clone()))
+    };
+    match known {
         Some(t) if t == after => {}
-        Some(t) if t == past || past.as_const().is_some() => return Ok(Cache::Fixed(past)),
+        Some(t) if t == past || past.as_const().is_some() => return fixed(cx, &t),
         Some(t) => cx.require_equal(&t, &after),
-        None if past.as_const().is_some() => return Ok(Cache::Fixed(past)),
-        None => {}
+        None => {
+            let buffer = past.as_const().is_some();
+            if let Some(t) = computed_total(cx, total, &after)? {
+                if buffer {
+                    return fixed(cx, &t);
+                }
+                cx.require_equal(&t, &after);
+            } else if buffer {
+                return Ok(Cache::Fixed(past));
+            }
+        }
     }
     Ok(if batch.is(1) { Cache::Grows(past) } else { Cache::Ragged(past) })
+}
+
+/// The total length of the sequences as a size that the run computes; one that is beyond `most` is one more than it. The
+/// run compares it with what the cache has room for. `None` in the body of a loop, where no sizes are computed.
+fn computed_total(cx: &mut Lowering, total: Value, most: &Dim) -> Result<Option<Dim>> {
+    if cx.require_open_sizes(total).is_err() {
+        return Ok(None);
+    }
+    let name = format!("total_sequence_length_{}", total.node.index());
+    let bound = most + 1;
+    let symbol = format!("n_{name}");
+    if cx.graph.computed.iter().any(|c| *c.symbol == *symbol && c.bound == bound) {
+        return Ok(Some(Dim::sym(&symbol)));
+    }
+    let t = cx.reshape(total, vec![])?;
+    let t = cx.nearest_i32(t)?;
+    let least = cx.scalar(DType::I32, 0.0);
+    let t = cx.binary(B::Max, t, least)?;
+    let end = cx.dim_scalar(&bound, DType::I32)?;
+    let t = cx.binary(B::Min, t, end)?;
+    Ok(Some(cx.computed(&name, t, bound)))
 }

@@ -303,6 +303,17 @@ impl Expr {
                 let (c, a, b) = (c.truth(symbols)?, a.size(symbols)?, b.size(symbols)?);
                 return Ok(&(&c * &a) + &(&(&Poly::ONE - &c) * &b));
             }
+            // Of pairs of a value and a condition the first that holds.
+            ("Piecewise", pairs) => {
+                let mut value = Poly::ZERO;
+                for pair in pairs.iter().rev() {
+                    let Expr::Call(_, pair) = pair else { return Err(unknown()) };
+                    let [v, c] = &pair[..] else { return Err(unknown()) };
+                    let (v, c) = (v.size(symbols)?, c.truth(symbols)?);
+                    value = &(&c * &v) + &(&(&Poly::ONE - &c) * &value);
+                }
+                return Ok(value);
+            }
             ("CastBoolToInt" | "cast_symbool_to_symint_guardless", [c]) => return c.truth(symbols),
             _ if args.is_empty() || comparison(head).is_some() => return Err(unknown()),
             _ => {}
@@ -488,6 +499,8 @@ mod tests {
                 .unwrap(),
             "-(batch/2) + 1"
         );
+        let either = format!("Piecewise(ExprCondPair(Integer(7), GreaterThan({s}, Integer(0))), ExprCondPair(Integer(0), true))");
+        assert_eq!(read(&either).unwrap(), "7");
         // A third of 3 · n, computed in f64, need not be n.
         let back = format!("FloorToInt(Mul(Integer(3), IntTrueDiv({s}, Integer(3))))");
         assert!(read(&back).unwrap_err().contains("rounded"));
