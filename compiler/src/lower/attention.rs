@@ -368,7 +368,7 @@ fn held(cx: &mut Lowering, o: &GroupQueryOperands, batch: &Dim, s: &Dim) -> Resu
         Some(t) => cx.require_equal(&t, &after),
         None => {
             let buffer = past.as_const().is_some();
-            if let Some(t) = computed_total(cx, total, &after)? {
+            if let Some(t) = cx.checked_number("total_sequence_length", total, &after)? {
                 if buffer {
                     return fixed(cx, &t);
                 }
@@ -379,25 +379,4 @@ fn held(cx: &mut Lowering, o: &GroupQueryOperands, batch: &Dim, s: &Dim) -> Resu
         }
     }
     Ok(if batch.is(1) { Cache::Grows(past) } else { Cache::Ragged(past) })
-}
-
-/// The total length of the sequences as a size that the run computes; one that is beyond `most` is one more than it. The
-/// run compares it with what the cache has room for. `None` in the body of a loop, where no sizes are computed.
-fn computed_total(cx: &mut Lowering, total: Value, most: &Dim) -> Result<Option<Dim>> {
-    if cx.require_open_sizes(total).is_err() {
-        return Ok(None);
-    }
-    let name = format!("total_sequence_length_{}", total.node.index());
-    let bound = most + 1;
-    let symbol = format!("n_{name}");
-    if cx.graph.computed.iter().any(|c| *c.symbol == *symbol && c.bound == bound) {
-        return Ok(Some(Dim::sym(&symbol)));
-    }
-    let t = cx.reshape(total, vec![])?;
-    let t = cx.nearest_i32(t)?;
-    let least = cx.scalar(DType::I32, 0.0);
-    let t = cx.binary(B::Max, t, least)?;
-    let end = cx.dim_scalar(&bound, DType::I32)?;
-    let t = cx.binary(B::Min, t, end)?;
-    Ok(Some(cx.computed(&name, t, bound)))
 }

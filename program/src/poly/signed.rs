@@ -180,7 +180,8 @@ mod tests {
     }
 
     const OPERATORS: [&str; 17] = [
-        "+", "-", "*", "//", "%", "trunc", "rem", "ceil", "round", "min", "max", "<", "<=", "==", "!=", "abs", "**",
+        "+", "-", "*", "//", "%", "trunc", "rem", "ceil", "round", "min", "max", "<", "<=", "==", "!=",
+        "abs", "**",
     ];
 
     fn written(draw: &mut Draw, depth: u32) -> Written {

@@ -177,7 +177,9 @@ impl Fraction {
     /// The known denominator.
     fn known_under(&self) -> Result<i64, String> {
         let known = self.under.as_const().filter(|u| (1..1 << 30).contains(u));
-        known.ok_or_else(|| "a quotient by what is not known, or has too many digits, in a sum or product".into())
+        known.ok_or_else(|| {
+            "a quotient by what is not known, or has too many digits, in a sum or product".into()
+        })
     }
 
     /// The numerators over one denominator.
@@ -491,15 +493,20 @@ mod tests {
         assert_eq!(read(&format!("FloorDiv({s}, Integer(-2))")).unwrap(), "(-batch)/2");
         assert_eq!(read(&format!("PythonMod({s}, Integer(-5))")).unwrap(), "-(-batch)%5");
         assert_eq!(
-            read(&format!("BitwiseFn_bitwise_or(BitwiseFn_bitwise_and({s}, Integer(3)), Integer(8))")).unwrap(),
+            read(&format!("BitwiseFn_bitwise_or(BitwiseFn_bitwise_and({s}, Integer(3)), Integer(8))"))
+                .unwrap(),
             "batch%4 + 8"
         );
         assert_eq!(
-            read(&format!("CeilToInt(Add(Mul(Float('-0.5', precision=53), ToFloat({s})), Float('1.0', precision=53)))"))
-                .unwrap(),
-            "-(batch/2) + 1"
+            read(&format!(
+                "CeilToInt(Add(Mul(Float('-0.5', precision=53), ToFloat({s})), Float('1.0', precision=53)))"
+            ))
+            .unwrap(),
+            "-batch/2 + 1"
         );
-        let either = format!("Piecewise(ExprCondPair(Integer(7), GreaterThan({s}, Integer(0))), ExprCondPair(Integer(0), true))");
+        let either = format!(
+            "Piecewise(ExprCondPair(Integer(7), GreaterThan({s}, Integer(0))), ExprCondPair(Integer(0), true))"
+        );
         assert_eq!(read(&either).unwrap(), "7");
         // A third of 3 · n, computed in f64, need not be n.
         let back = format!("FloorToInt(Mul(Integer(3), IntTrueDiv({s}, Integer(3))))");

@@ -183,7 +183,9 @@ impl Parser<'_> {
     fn operator(&mut self, level: usize) -> Option<&'static str> {
         self.space();
         // `*` is no product where it begins a power, `<` no comparison where it begins a shift.
-        if self.rest().starts_with("**") || level == NOT && ["<<", ">>"].iter().any(|o| self.rest().starts_with(o)) {
+        if self.rest().starts_with("**")
+            || level == NOT && ["<<", ">>"].iter().any(|o| self.rest().starts_with(o))
+        {
             return None;
         }
         let (sign, name) = LEVELS[level].iter().find(|(sign, _)| self.rest().starts_with(sign))?;

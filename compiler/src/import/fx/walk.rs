@@ -13,7 +13,7 @@ use crate::lower::{Lowering, Place, Result, check_dims, complex as complex_numbe
 use crate::{Diagnostic, Location};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
-use wgfc_ir::{Atom, DType, Dim, Poly, TensorType, Value};
+use wgfc_ir::{Atom, BinaryOp, DType, Dim, Poly, TensorType, Value};
 
 /// How deep graphs may be inside of one another.
 pub const MAX_DEPTH: usize = 16;
@@ -465,6 +465,41 @@ impl<'m> Importer<'m> {
             },
             _ => None,
         });
+        for (o, v) in node.outputs.iter().zip(values) {
+            // What the program has taken for known, because it asserts it, the run compares with what it is.
+            let known = match o {
+                Argument::SymBool(n) => match graph.sym_bool_values.get(n) {
+                    Some(messages::SymBool::Bool(b)) => Some(i64::from(*b)),
+                    _ => None,
+                },
+                Argument::SymInt(SymArgument::Name(n)) => match graph.sym_int_values.get(n) {
+                    Some(SymInt::Int(n)) => Some(*n),
+                    _ => None,
+                },
+                _ => None,
+            };
+            if let Some(known) = known
+                && to.dims(*v).is_none_or(|d| d.first().is_none_or(|d| !d.is(known)))
+            {
+                let v = to.cast(*v, DType::I64)?;
+                let wanted = to.dim_scalar(&known.into(), DType::I64)?;
+                let holds = to.binary(BinaryOp::Eq, v, wanted)?;
+                if let Some(holds) = to.checked_number("truth", holds, &Poly::ONE)? {
+                    to.require_equal(&holds, &Poly::ONE);
+                }
+                continue;
+            }
+            let Argument::SymBool(n) = o else { continue };
+            let Some(messages::SymBool::Expr(text)) = graph.sym_bool_values.get(n) else { continue };
+            let Ok(expr::Expr::Call(head, args)) = expr::parse(text) else { continue };
+            if let ("Equality" | "Eq", [expr::Expr::Symbol(s), expr::Expr::Int(1)]) =
+                (head.as_str(), &args[..])
+                && !self.symbols.contains_key(s)
+                && let Some(truth) = to.checked_number("truth", *v, &Poly::ONE)?
+            {
+                self.define(s, truth);
+            }
+        }
         for ((text, is_integer), v) in results.zip(values) {
             let Ok(expr::Expr::Symbol(symbol)) = expr::parse(text) else { continue };
             if !is_integer {

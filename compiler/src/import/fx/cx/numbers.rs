@@ -68,7 +68,7 @@ impl Cx<'_, '_, '_> {
             None => Ok(self.opt_size(name)?.map(lower::Size::Known)),
         }
     }
-    /// Requires the condition on sizes that an argument is. What a run computes is left out.
+    /// Requires the condition on sizes that an argument is. What a run computes is compared when it is done.
     pub fn require(&mut self, name: &str) -> Result<()> {
         let of = match &*self.argument(name)? {
             Argument::SymBool(of) => of.clone(),
@@ -92,12 +92,14 @@ impl Cx<'_, '_, '_> {
             )
         })?;
         for g in guards {
-            let computed = |d: &Dim| {
-                let open = d.symbols().into_iter().any(|s| !self.importer.decided.contains(&s));
-                open || self.lowering.is_computed(d)
-            };
-            if !computed(&g.a) && !computed(&g.b) {
+            // Of numbers out of tensors that are no sizes nothing is compared.
+            let known = |d: &Dim| d.symbols().into_iter().all(|s| self.importer.decided.contains(&s));
+            if known(&g.a) && known(&g.b) {
                 symbols::require(self.lowering, &g);
+            } else {
+                let d =
+                    format!("the program asserts `{text}` of numbers in tensors, which a run does not check");
+                self.lowering.warn(d);
             }
         }
         Ok(())
@@ -157,7 +159,9 @@ impl Cx<'_, '_, '_> {
             _ => return Ok(Number::Int(e.size(&|s| self.importer.symbol(s))?)),
         };
         let whole = ["ToInt", "Div", "Mod", "Abs", "sign", "Shift", "Where", "Indexing"];
-        if !head.ends_with("TrueDiv") && (whole.iter().any(|w| head.ends_with(w)) || head.starts_with("Bitwise")) {
+        if !head.ends_with("TrueDiv")
+            && (whole.iter().any(|w| head.ends_with(w)) || head.starts_with("Bitwise"))
+        {
             return Ok(Number::Int(e.size(&|s| self.importer.symbol(s))?));
         }
         if head == "ToFloat" {

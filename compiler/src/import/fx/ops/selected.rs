@@ -205,7 +205,19 @@ fn repeated(cx: &mut Cx, repeats: Value, axis: usize) -> Result {
     let repeats = cx.require_rank(repeats, 1)?;
     let ends = scan::running(cx, repeats, 0, ReduceOp::Sum)?;
     let total = match (cx.opt_size("output_size")?, cx.dims(repeats)) {
-        (Some(n), _) => n,
+        (Some(n), None) => {
+            // Torch refuses repeats of another total.
+            let sum = cx.reduce(ReduceOp::Sum, repeats, &[0], false)?;
+            if let Some(sum) = cx.checked_number("total_of_repeats", sum, &n)? {
+                cx.require_equal(&sum, &n);
+            }
+            n
+        }
+        (Some(n), Some(known)) => {
+            let sum: Dim = known.into_iter().sum();
+            cx.require_equal(&sum, &n);
+            n
+        }
         (None, Some(known)) => known.into_iter().sum(),
         (None, None) => {
             let most = cx.most(0, axis)?;
