@@ -15,6 +15,7 @@
 
 mod bound;
 mod divide;
+mod signed;
 mod text;
 
 use std::cmp::Ordering;
@@ -249,6 +250,13 @@ impl Poly {
                 }
             }
         }
+    }
+
+    /// Whether a smaller or larger of two is in it.
+    pub fn has_extremes(&self) -> bool {
+        let mut found = false;
+        self.visit_atoms(&mut |a| found |= matches!(a, Atom::Max(..) | Atom::Min(..)));
+        found
     }
 
     /// The names of the symbols it depends on.

@@ -80,15 +80,12 @@ pub fn settle(program: &Program, values: &[i64]) -> Result<Vec<Vec<usize>>, RunE
         let (value, most) =
             (evaluate(program, values, &Dim::sym(&c.symbol)), evaluate(program, values, &c.bound));
         if value.is_none_or(|v| v < 0 || most.is_none_or(|m| v > m)) {
-            return Err(RunError::Gpu {
-                what: "running the plan".to_owned(),
-                message: format!(
-                    "`{}` was computed to be {}, and must be at least 0 and at most {}",
-                    c.symbol,
-                    number(value),
-                    number(most)
-                ),
-            });
+            let message = format!(
+                "the run computes it to be {}, and it must be at least 0 and at most {}",
+                number(value),
+                number(most)
+            );
+            return Err(RunError::Inputs(vec![BadInput { name: c.symbol.clone(), message }]));
         }
     }
     constraints(program, values, true)?;

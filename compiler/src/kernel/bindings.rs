@@ -1,6 +1,6 @@
 //! How a kernel's tensors are declared: one binding each, in an encoding that its element type and its accesses allow.
 
-use super::{Kernel, KernelGraph, KernelTensor, Store, TensorId};
+use super::{Family, Kernel, KernelGraph, KernelTensor, Store, TensorId};
 use crate::Diagnostic;
 use wgfc_ir::program::Access;
 use wgfc_ir::{DType, Poly};
@@ -94,12 +94,20 @@ impl Bindings {
             let own = || kernel.all_stores().filter(|s| s.tensor == tensor);
             let written = own().next().is_some();
             let element = |s: &Store| s.guard.is_none() && s.offset == Poly::var(0);
+            // The last word of fewer elements may be written as a whole where nothing else is in it.
+            let ends = match &kernel.family {
+                Family::Map(map) => {
+                    let word = i64::from(per_word(dtype).max(1));
+                    map.elements == numel || map.elements.modulo(&word.into(), &[]).is(0)
+                }
+                _ => true,
+            };
             let encoding = match dtype.bits() {
                 _ if own().any(|s| s.combine.is_some()) => Encoding::Combined,
                 32 => Encoding::Word,
                 64 => Encoding::Pair,
                 16 if dtype == DType::F16 && f16 => Encoding::Half,
-                _ if written && !(whole_words && own().all(element)) => Encoding::Atomic,
+                _ if written && !(whole_words && ends && own().all(element)) => Encoding::Atomic,
                 _ => Encoding::Packed,
             };
             let access = if written { Access::ReadWrite } else { Access::Read };

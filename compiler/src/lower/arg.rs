@@ -22,6 +22,9 @@ pub fn top_k(cx: &mut Lowering, x: Value, axis: usize, size: &Size, largest: boo
         Size::Known(k) => k.clone(),
         Size::Computed(count) => {
             cx.require_open_sizes(*count)?;
+            if let Some(asked) = cx.checked_number("k", *count, &extent)? {
+                cx.require_at_most(&asked, &extent);
+            }
             let k = cx.reshape(*count, vec![])?;
             let k = cx.binary_scalar(BinaryOp::Max, k, 0.0)?;
             let n = cx.dim_scalar(&extent, DType::I64)?;

@@ -356,14 +356,27 @@ fn held(cx: &mut Lowering, o: &GroupQueryOperands, batch: &Dim, s: &Dim) -> Resu
     let total = o.total.ok_or_else(|| {
         OpError::model("needs the total length of the sequences beside a past").param("total")
     })?;
-    let total = cx.dims(total).and_then(|d| d.first().cloned());
     let after = &past + s;
-    match total {
+    let known = cx.dims(total).and_then(|d| d.first().cloned());
+    let fixed = |cx: &mut Lowering, total: &Dim| {
+        cx.require_at_most(total, &past);
+        Ok(Cache::Fixed(past.clone()))
+    };
+    match known {
         Some(t) if t == after => {}
-        Some(t) if t == past || past.as_const().is_some() => return Ok(Cache::Fixed(past)),
+        Some(t) if t == past || past.as_const().is_some() => return fixed(cx, &t),
         Some(t) => cx.require_equal(&t, &after),
-        None if past.as_const().is_some() => return Ok(Cache::Fixed(past)),
-        None => {}
+        None => {
+            let buffer = past.as_const().is_some();
+            if let Some(t) = cx.checked_number("total_sequence_length", total, &after)? {
+                if buffer {
+                    return fixed(cx, &t);
+                }
+                cx.require_equal(&t, &after);
+            } else if buffer {
+                return Ok(Cache::Fixed(past));
+            }
+        }
     }
     Ok(if batch.is(1) { Cache::Grows(past) } else { Cache::Ragged(past) })
 }

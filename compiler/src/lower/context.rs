@@ -307,6 +307,26 @@ impl Lowering<'_> {
     pub fn require_open_sizes(&mut self, v: Value) -> Result<()> {
         if self.may_compute_sizes() { Ok(()) } else { Err(self.unknown(v)) }
     }
+    /// An integer of one element that the run decides, as a size to compare with others when the run is done: one below 0 is
+    /// 0, one beyond `most` is one more than it. Its symbol is called after what it is. `None` in the body of a loop or a branch, where no
+    /// sizes are computed.
+    pub fn checked_number(&mut self, what: &str, v: Value, most: &Dim) -> Result<Option<Dim>> {
+        if !self.may_compute_sizes() {
+            return Ok(None);
+        }
+        let (name, bound) = (format!("{what}_{}", v.node.index()), most + 1);
+        let symbol = format!("n_{name}");
+        if self.graph.computed.iter().any(|c| *c.symbol == *symbol && c.bound == bound) {
+            return Ok(Some(Dim::sym(&symbol)));
+        }
+        let v = self.reshape(v, vec![])?;
+        let v = self.nearest_i32(v)?;
+        let least = self.scalar(DType::I32, 0.0);
+        let v = self.binary(BinaryOp::Max, v, least)?;
+        let end = self.dim_scalar(&bound, DType::I32)?;
+        let v = self.binary(BinaryOp::Min, v, end)?;
+        Ok(Some(self.builder.computed(&name, v, bound)))
+    }
     /// A size that a run computes, named after the operator's result: the integer `count`, at most `bound`.
     pub fn computed_size(&mut self, count: Value, bound: Dim) -> Dim {
         let name = self.result.clone();

@@ -66,6 +66,12 @@ impl Align {
                 let n = cx.binary_scalar(B::Mul, bin, 1.0 - 1e-6)?;
                 let n = cx.unary(U::Ceil, n)?;
                 let n = cx.binary_scalar(B::Max, n, 0.0)?;
+                let largest = cx.reduce(ReduceOp::Max, n, &[0, 1, 2], false)?;
+                let largest = cx.binary_scalar(B::Min, largest, most as f64 + 1.0)?;
+                let largest = cx.cast(largest, DType::I32)?;
+                if let Some(samples) = cx.checked_number("samples_along_a_bin", largest, &most.into())? {
+                    cx.require_at_most(&samples, &most.into());
+                }
                 (most, Some(cx.binary_scalar(B::Min, n, most as f64)?))
             }
             (None, None) => {

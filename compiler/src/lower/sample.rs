@@ -95,6 +95,64 @@ impl Sampled {
         Ok(Taps { index: cx.cast(place, DType::I32)?, weight })
     }
 
+    /// The neighbours of positions `at`, of which weights are by how much they change with the position.
+    fn slopes(&self, cx: &mut Lowering, at: Value) -> Result<Taps> {
+        let mut taps = self.taps(cx, at)?;
+        let shape = cx.shape(taps.weight);
+        let rank = cx.rank(at);
+        if self.mode == Mode::Nearest {
+            taps.weight = cx.full(&shape, wgfc_ir::Scalar::from_f64(DType::F32, 0.0))?;
+            return Ok(taps);
+        }
+        let moved = self.moved_inside(cx, at)?;
+        let last = self.last(cx)?;
+        // Of the lower neighbour it falls, of the upper one it rises.
+        let mut weight = cx.iota(&shape, &(Poly::var(rank) * 2) - 1, DType::F32)?;
+        let zero = cx.scalar(DType::F32, 0.0);
+        if self.padding == Padding::Zeros {
+            let base = cx.unary(U::Floor, at)?;
+            let base = cx.unsqueeze(base, &[rank])?;
+            let step = cx.iota(&shape, Poly::var(rank), DType::F32)?;
+            let place = cx.binary(B::Add, base, step)?;
+            let (above, below) = (cx.binary_scalar(B::Ge, place, 0.0)?, cx.binary(B::Le, place, last)?);
+            let inside = cx.binary(B::And, above, below)?;
+            taps.weight = cx.select(inside, weight, zero)?;
+            return Ok(taps);
+        }
+        // Where the position is moved to the border nothing changes.
+        let source = if self.padding == Padding::Border { at } else { moved };
+        let (above, below) = (cx.binary_scalar(B::Gt, source, 0.0)?, cx.binary(B::Lt, source, last)?);
+        let inside = cx.binary(B::And, above, below)?;
+        let one = cx.scalar(DType::F32, 1.0);
+        let mut factor = cx.select(inside, one, zero)?;
+        if self.padding == Padding::Reflection {
+            let (low, span) = self.mirrors();
+            let span = cx.dim_scalar(&span, DType::F32)?;
+            let d = cx.binary_scalar(B::Sub, at, low)?;
+            let turned = cx.binary_scalar(B::Lt, d, 0.0)?;
+            let d = cx.unary(U::Abs, d)?;
+            let turns = cx.binary(B::Div, d, span)?;
+            let turns = cx.unary(U::Floor, turns)?;
+            let odd = cx.binary_scalar(B::Mod, turns, 2.0)?;
+            let odd = cx.binary_scalar(B::Gt, odd, 0.5)?;
+            let backwards = cx.binary(B::Ne, odd, turned)?;
+            let opposite = cx.unary(U::Neg, factor)?;
+            factor = cx.select(backwards, opposite, factor)?;
+        }
+        let factor = cx.unsqueeze(factor, &[rank])?;
+        weight = cx.binary(B::Mul, weight, factor)?;
+        taps.weight = weight;
+        Ok(taps)
+    }
+
+    /// The first mirror, and how far the other one is from it.
+    fn mirrors(&self) -> (f64, Dim) {
+        match self.align_corners {
+            true => (0.0, (&self.extent - &Dim::ONE).max_of(&Dim::ONE, &[])),
+            false => (-0.5, self.extent.clone()),
+        }
+    }
+
     fn last(&self, cx: &mut Lowering) -> Result {
         Ok(cx.dim_scalar(&(&self.extent - &Dim::ONE), DType::F32)?)
     }
@@ -115,11 +173,7 @@ impl Sampled {
 
     /// Thrown back at the borders as often as it takes.
     fn reflected(&self, cx: &mut Lowering, at: Value) -> Result {
-        let (low, span) = if self.align_corners {
-            (0.0, (&self.extent - &Dim::ONE).max_of(&Dim::ONE, &[]))
-        } else {
-            (-0.5, self.extent.clone())
-        };
+        let (low, span) = self.mirrors();
         let span = cx.dim_scalar(&span, DType::F32)?;
         let d = cx.binary_scalar(B::Sub, at, low)?;
         let d = cx.unary(U::Abs, d)?;
@@ -214,6 +268,75 @@ pub fn grid_sample(cx: &mut Lowering, x: Value, grid: Value, p: &GridSample) -> 
     let y = cx.reduce(ReduceOp::Sum, parts, &(2 + n..2 + 2 * n).collect::<Vec<_>>(), false)?;
     let dtype = cx.dtype(x);
     Ok(cx.cast(y, dtype)?)
+}
+
+/// The gradients of [`grid_sample`]: of `x`, to which each place of `grad` gives what it took of it, and of the grid.
+pub fn grid_sample_backward(
+    cx: &mut Lowering,
+    grad: Value,
+    x: Value,
+    grid: Value,
+    p: &GridSample,
+) -> Result<[Value; 2]> {
+    let (sx, sg, dtype) = (cx.shape(x), cx.shape(grid), cx.dtype(x));
+    let rank = sx.len();
+    let n = rank.saturating_sub(2);
+    if n == 0 || sg.len() != rank || cx.rank(grad) != rank {
+        return Err(OpError::model(format!("a grid {} for an input {}", show(&sg), show(&sx))));
+    }
+    let GridSample { mode, padding, align_corners } = *p;
+    let (grid_type, grid) = (cx.dtype(grid), cx.cast(grid, DType::F32)?);
+    let (grad, x) = (cx.cast(grad, DType::F32)?, cx.cast(x, DType::F32)?);
+    // Batch, channel, places, then a tap axis for each spatial axis.
+    let mut shape = vec![sx[0].clone(), sx[1].clone()];
+    shape.extend(sg[1..=n].iter().cloned());
+    let (mut taps, mut slopes) = (vec![], vec![]);
+    for i in 0..n {
+        let places: Vec<Dim> = [&sx[..1], &sg[1..=n]].concat();
+        let mut index: Vec<Poly> = (0..=n).map(Poly::var).collect();
+        index.push(Poly::from(n - 1 - i));
+        let at = spread(cx, grid, &places, &index)?;
+        let at = denormalised(cx, at, &sx[2 + i], align_corners)?;
+        let axis = Sampled { extent: sx[2 + i].clone(), mode, padding, align_corners };
+        let (t, s) = (axis.taps(cx, at)?, axis.slopes(cx, at)?);
+        shape.push(cx.shape(t.index)[n + 1].clone());
+        let mut at = vec![Poly::var(0)];
+        at.extend((2..2 + n).map(Poly::var));
+        at.push(Poly::var(2 + n + i));
+        taps.push((t, at.clone()));
+        slopes.push((s, at));
+    }
+    let lead = || vec![GatherAxis::Affine(Poly::var(0)), GatherAxis::Affine(Poly::var(1))];
+    let over = (0..2 + n).map(Poly::var).collect::<Vec<_>>();
+    let mut share = spread(cx, grad, &shape, &over)?;
+    let grads = share;
+    let (mut index, mut inputs) = (lead(), vec![]);
+    for (t, at) in &taps {
+        index.push(GatherAxis::Data { input: 2 + inputs.len(), at: at.clone() });
+        inputs.push(t.index);
+        let w = spread(cx, t.weight, &shape, at)?;
+        share = cx.binary(B::Mul, share, w)?;
+    }
+    let none = cx.full(&sx, wgfc_ir::Scalar::from_f64(DType::F32, 0.0))?;
+    let inputs = [vec![none, share], inputs].concat();
+    let of_x = cx.push(Op::Scatter { reduce: Some(ReduceOp::Sum), index }, &inputs)?;
+    // Along an axis of the grid, the last spatial one first.
+    let inner: Vec<usize> = std::iter::once(1).chain(2 + n..2 + 2 * n).collect();
+    let mut parts = vec![];
+    for i in (0..n).rev() {
+        let mut along = taps.clone();
+        along[i] = slopes[i].clone();
+        let changed = weighted(cx, x, &shape, lead(), &[], &along)?;
+        let changed = cx.binary(B::Mul, changed, grads)?;
+        let sum = cx.reduce(ReduceOp::Sum, changed, &inner, false)?;
+        let span = if align_corners { &sx[2 + i] - &Dim::ONE } else { sx[2 + i].clone() };
+        let span = cx.dim_scalar(&span, DType::F32)?;
+        let sum = cx.binary(B::Mul, sum, span)?;
+        let sum = cx.binary_scalar(B::Mul, sum, 0.5)?;
+        parts.push(cx.unsqueeze(sum, &[n + 1])?);
+    }
+    let of_grid = cx.concat(&parts, n + 1)?;
+    Ok([cx.cast(of_x, dtype)?, cx.cast(of_grid, grid_type)?])
 }
 
 /// A coordinate of `-1..=1` as a position along `extent`.

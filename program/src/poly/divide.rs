@@ -13,7 +13,7 @@ impl Poly {
     }
 
     /// Multivariate division: `self = q·d + r` where no term of `r` is divisible by `d`'s leading term.
-    fn div_rem(&self, d: &Poly) -> (Poly, Poly) {
+    pub(super) fn div_rem(&self, d: &Poly) -> (Poly, Poly) {
         let d_terms = d.terms();
         let Some((lead, lead_c)) = d_terms.iter().max_by(|a, b| mono_order(&a.0, &b.0)) else {
             return (Poly::ZERO, self.clone());

@@ -8,6 +8,7 @@ import warnings
 from typing import TYPE_CHECKING, Any, Callable, Collection, Literal, Mapping, Optional, Union
 
 from wgfc import _arrays, _wgfc
+from wgfc._errors import Diagnostic, UnsupportedError
 from wgfc._wgfc import Adapter, Program
 
 if TYPE_CHECKING:
@@ -152,7 +153,38 @@ def export(
 def _archive(program: torch.export.ExportedProgram) -> bytes:
     """The bytes of a ``.pt2`` file."""
     import torch
+    from torch._export.serde.serialize import SerializeError
 
+    from wgfc import _fx
+
+    module = _fx.readable(program.graph_module)
+    if module is not program.graph_module:
+        guards = getattr(program, "_guards_code", None)
+        program = torch.export.ExportedProgram(
+            root=module,
+            graph=module.graph,
+            graph_signature=program.graph_signature,
+            state_dict=program.state_dict,
+            range_constraints=program.range_constraints,
+            module_call_graph=program.module_call_graph,
+            example_inputs=program.example_inputs,
+            constants=program.constants,
+            verifiers=program.verifiers,
+        )
+        if guards is not None:
+            program._guards_code = guards
     file = io.BytesIO()
-    torch.export.save(program, file)
+    try:
+        torch.export.save(program, file)
+    except SerializeError as e:
+        first = str(e).splitlines()[0] if str(e) else "an object"
+        raise UnsupportedError(
+            [
+                Diagnostic(
+                    f"torch cannot write the exported program down, which wgfc reads: {first}",
+                    "unsupported",
+                    help="run_decompositions() may replace it; else take it out of the module",
+                )
+            ]
+        ) from e
     return file.getvalue()

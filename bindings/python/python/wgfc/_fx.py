@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import io
+import operator
 from typing import Any, Optional, Sequence
 
 import sympy
 import torch
+import torch._export.serde.serialize
 from torch.export import exported_program as ep
 from torch.export import graph_signature as sig
 from torch.fx import Graph, GraphModule, Node
@@ -138,13 +140,49 @@ def digest(module: GraphModule, results: Sequence[Node], options: Any) -> str:
 
 
 def carriers(inputs: Sequence[Any]) -> list[Any]:
-    """The symbols that no tensor among ``inputs`` has as an extent of its own, in a fixed order."""
-    alone, all_symbols = set(), set()
+    """The symbols that no tensor among ``inputs`` has as an extent of its own, in the order in which ``digest`` counts them."""
+    alone: set[Any] = set()
+    needed: set[Any] = set()
+    order: dict[Any, None] = {}
     for value in inputs:
-        all_symbols |= free_symbols(value)
+        needed |= free_symbols(value)
+        parts = [*value.shape, *value.stride()] if isinstance(value, torch.Tensor) else [value]
+        for part in map(expression, parts):
+            if hasattr(part, "free_symbols"):
+                order.update(dict.fromkeys(sorted(part.free_symbols, key=lambda s: s.name)))
         if isinstance(value, torch.Tensor):
             alone |= {e for e in map(expression, value.shape) if getattr(e, "is_symbol", False)}
-    return sorted(all_symbols - alone, key=lambda s: s.name)
+    return [s for s in order if s in needed - alone]
+
+
+def readable(module: GraphModule) -> GraphModule:
+    """The module with other operators for those on sizes that torch's serializer does not know. Only the expressions of what such nodes
+    make are read, which stay. Graphs inside of it likewise; the module itself where nothing is to be replaced."""
+    known: Any = getattr(torch._export.serde.serialize, "_SYM_OPS", None)
+
+    def other(node: Node) -> bool:
+        value = node.meta.get("val")
+        number = isinstance(value, (torch.SymInt, torch.SymFloat, torch.SymBool))
+        return node.op == "call_function" and number and not isinstance(node.target, torch._ops.OpOverload) and node.target not in known
+
+    inner = {n: m for n, m in module.named_children() if isinstance(m, GraphModule)}
+    replaced = {n: r for n, m in inner.items() if (r := readable(m)) is not m}
+    if known is None or not (replaced or any(map(other, module.graph.nodes))):
+        return module
+    graph = Graph()
+    made: dict[Node, Node] = {}
+    for node in module.graph.nodes:
+        if other(node):
+            new = graph.create_node("call_function", operator.neg, (1,), {}, node.name)
+            new.meta = dict(node.meta)
+        else:
+            new = graph.node_copy(node, made.__getitem__)
+        made[node] = new
+    new = GraphModule(module, graph)
+    new.meta.update(module.meta)
+    for name, r in replaced.items():
+        setattr(new, name, r)
+    return new
 
 
 def archive(module: GraphModule, results: Sequence[Node]) -> bytes:
@@ -156,6 +194,8 @@ def archive(module: GraphModule, results: Sequence[Node]) -> bytes:
     held = constants(module)
     kept: dict[str, torch.Tensor] = {}
     given = [n for n in module.graph.nodes if n.op == "placeholder"]
+    # Numbers that sizes decide are no inputs: their expressions are all that is read.
+    decided = {n for n in given if isinstance(n.meta["val"], (torch.SymFloat, torch.SymBool))}
     tensors = [n for n in module.graph.nodes if n.op == "get_attr" and n.target in held]
     for i, node in enumerate(tensors):
         # Placeholders come first, those of constants before those of the user.
@@ -166,6 +206,8 @@ def archive(module: GraphModule, results: Sequence[Node]) -> bytes:
         kept[name] = held[node.target]
         inputs.append(sig.InputSpec(sig.InputKind.CONSTANT_TENSOR, sig.TensorArgument(name=new.name), name))
     for i, node in enumerate(given):
+        if node in decided:
+            continue
         new = graph.placeholder(f"input_{i}")
         value = new.meta["val"] = node.meta["val"]
         made[node] = new
@@ -178,6 +220,10 @@ def archive(module: GraphModule, results: Sequence[Node]) -> bytes:
         new = graph.placeholder(f"size_{i}")
         new.meta["val"] = _carrier(module, symbol)
         inputs.append(sig.InputSpec(sig.InputKind.USER_INPUT, sig.TensorArgument(name=new.name), None))
+    for node in given:
+        if node in decided:
+            new = made[node] = graph.call_function(operator.neg, (1,))
+            new.meta["val"] = node.meta["val"]
     for node in module.graph.nodes:
         if node in made or node.op == "output":
             continue
@@ -187,7 +233,8 @@ def archive(module: GraphModule, results: Sequence[Node]) -> bytes:
     outputs = [made[r] for r in results]
     graph.output(tuple(outputs))
     specs = [sig.OutputSpec(sig.OutputKind.USER_OUTPUT, sig.TensorArgument(name=o.name), None) for o in outputs]
-    root = GraphModule(torch.nn.Module(), graph)
+    root = readable(GraphModule(torch.nn.Module(), graph))
+    graph = root.graph
     program = ep.ExportedProgram(
         root=root,
         graph=graph,

@@ -75,6 +75,8 @@ class Plan:
         self.outputs: list[Any] = list(module.graph.output_node().args[0])
         self.orders: dict[Node, Optional[list[int]]] = {}
         self.computed: dict[tuple[int, ...], dict[Node, int]] = {}
+        self.layouts: dict[Node, Any] = {}
+        self.placed: dict[Any, tuple[tuple[int, ...], int]] = {}
         self.sent: dict[Node, Any] = {}
         self.steps = self._build()
         STATISTICS.graphs += 1
@@ -168,6 +170,29 @@ class Plan:
         return self.orders[node]
 
 
+    def layout(self, node: Node, symbols: dict[Any, int]) -> Optional[tuple[tuple[int, ...], int]]:
+        """Strides and offset of a result, in elements; ``None`` where it is dense, or a size in them is not known."""
+        if node not in self.layouts:
+            value = node.meta["val"]
+            parts = [_fx.expression(x) for x in (*value.stride(), value.storage_offset())]
+            dense = value.is_contiguous() if not _fx.free_symbols(value) else False
+            self.layouts[node] = None if dense and parts[-1] == 0 else parts
+        parts = self.layouts[node]
+        if parts is None:
+            return None
+        needed = set().union(*(getattr(p, "free_symbols", set()) for p in parts))
+        if not needed <= symbols.keys():
+            return None
+        key = (node, tuple(symbols[s] for s in sorted(needed, key=lambda s: s.name)))
+        if key not in self.placed:
+            if len(self.placed) >= _SIZES_KEPT * max(len(self.outputs), 1):
+                self.placed.clear()
+            given = {s: sympy.Integer(symbols[s]) for s in needed}
+            *strides, offset = (int(sympy.sympify(p).xreplace(given)) for p in parts)
+            self.placed[key] = (tuple(strides), offset)
+        return self.placed[key]
+
+
 class Values:
     """The values of a run, by the nodes that make them: of torch, on the device, or both."""
 
@@ -223,13 +248,35 @@ class Values:
         """A result of the graph. What only the backward graph reads stays on the device."""
         device = self.device.get(node)
         if node not in self.plan.held or device is None:
-            value = self.on_host(node)
+            value = self.laid_out(node, self.on_host(node))
             if node in self.plan.saved and device is not None and node not in self.arguments:
                 self.plan.resident.keep(value, device)
             return value
         if node in self.host or torch._C._autograd._top_saved_tensors_default_hooks(True) is not None:
             return self.on_host(node)
         return self.plan.resident.stand_in(device, node.meta["val"])
+
+
+    def laid_out(self, node: Node, value: Any) -> Any:
+        """A result with the strides and the offset that the graph says: torch makes views of an input, or of another result, from these."""
+        if node in self.arguments or node not in self.device or self.plan.backward:
+            return value
+        layout = self.plan.layout(node, self.symbols)
+        if layout is None:
+            return value
+        strides, offset = layout
+        if value.numel() == 0 or (value.stride() == strides and value.storage_offset() == offset):
+            return value
+        reach = offset + sum((n - 1) * s for n, s in zip(value.shape, strides)) + 1
+        whole = torch.empty(reach, dtype=value.dtype, device=value.device)
+        made = whole.as_strided(value.shape, strides, offset)
+        to, source = made, value
+        for axis, stride in enumerate(strides):
+            if stride == 0:
+                to, source = to.narrow(axis, 0, 1), source.narrow(axis, 0, 1)
+        to.copy_(source)
+        self.host[node] = made
+        return made
 
 
 class Operator:

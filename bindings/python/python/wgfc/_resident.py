@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import weakref
-from typing import Any, Optional
+from typing import Any, Iterable, Optional
 
 import torch
 
@@ -29,6 +29,8 @@ class Resident:
 
     def upload(self, tensor: torch.Tensor) -> Tensor:
         """A copy of ``tensor`` as it is now."""
+        if tensor._is_zerotensor():
+            tensor = torch.zeros(tensor.shape, dtype=tensor.dtype)
         plain = tensor.detach().cpu().resolve_conj().resolve_neg()
         # Complex numbers are pairs on the device.
         plain = torch.view_as_real(plain) if plain.is_complex() else plain
@@ -78,6 +80,14 @@ class Resident:
 
 
 _RESIDENT: dict[Any, Resident] = {}
+
+
+def written(tensors: Iterable[torch.Tensor]) -> None:
+    """Forgets the copies of tensors that were written without torch counting it."""
+    for tensor in tensors:
+        address = tensor.untyped_storage().data_ptr()
+        for one in _RESIDENT.values():
+            one.copies.get(address, {}).clear()
 
 
 def resident(adapter: Any) -> Resident:

@@ -15,15 +15,27 @@ from typing import Any, Callable, Mapping, Optional, Sequence
 import torch
 from torch._dynamo.backends.common import aot_autograd
 from torch.fx import GraphModule
+from torch.optim.optimizer import register_optimizer_step_post_hook
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils._python_dispatch import _disable_current_modes
 
+from wgfc._resident import written
 from wgfc._plan import STATISTICS, FallbackWarning, Plan, Settings, Statistics
 
 __all__ = ["FallbackWarning", "Statistics", "statistics", "wgfc"]
 
 _COMPILE = ("profile", "fusion", "without", "tuning", "schedules")
 _LOCK = threading.RLock()
+
+
+def _stepped(optimizer: torch.optim.Optimizer, *_: Any) -> None:
+    """Fused optimizers write parameters without counting it."""
+    for group in optimizer.param_groups:
+        if group.get("fused"):
+            written(group["params"])
+
+
+register_optimizer_step_post_hook(_stepped)
 
 
 def statistics() -> Statistics:
@@ -77,7 +89,10 @@ def _decompositions() -> dict[Any, Any]:
 def _compiled(settings: Settings, kind: str, module: GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
     context = torch._guards.TracingContext.try_get()
     metadata = None if context is None or kind == "backward" else context.fw_metadata
-    returned = metadata.num_forward_returns if metadata is not None and kind == "forward" else None
+    returned = None
+    if metadata is not None and kind == "forward":
+        # Tokens of effects come before what the function returns.
+        returned = metadata.num_forward_returns + len(metadata.tokens)
     fixed = set(metadata.static_input_indices) if metadata is not None else set()
     # Constants of the graph are tensors, where torch is about to compile with their types alone.
     with _LOCK, _disable_current_modes():

@@ -1,5 +1,6 @@
 //! Expressions of sizes, as sympy's `srepr` prints them: `Add(Mul(Integer(2), Symbol('s0')), Integer(-1))`.
 
+use super::guards::Guard;
 use wgfc_ir::{Dim, Poly};
 
 /// How deep expressions may be nested.
@@ -16,6 +17,8 @@ pub enum Expr {
     Float(f64),
     /// A truth value.
     Bool(bool),
+    /// What is known as a size.
+    Size(Dim),
     /// A function of others.
     Call(String, Vec<Expr>),
 }
@@ -41,14 +44,9 @@ pub fn parse(text: &str) -> Result<Expr, String> {
 pub fn size(text: &str, symbols: &dyn Fn(&str) -> Dim) -> Result<Dim, String> {
     // Up to torch 2.5 these were not `srepr`.
     if !text.contains('(') || !text.starts_with(|c: char| c.is_ascii_uppercase()) {
-        let plain = super::guards::expression(text)?;
-        let named = |a: &wgfc_ir::Atom| if let wgfc_ir::Atom::Sym(s) = a { Some(symbols(s)) } else { None };
-        return Ok(plain.subst(&named, &[]));
+        return super::guards::expression(text, symbols);
     }
-    match parse(text)?.size(symbols)? {
-        d if d.is_too_large() => Err(format!("`{text}` is too large an expression")),
-        d => Ok(d),
-    }
+    parse(text)?.size(symbols)
 }
 
 struct Parser<'t> {
@@ -140,7 +138,7 @@ impl Parser<'_> {
                 };
                 let over = part(self)?;
                 self.expect(',')?;
-                Expr::Float(over as f64 / part(self)? as f64)
+                Expr::Call("IntTrueDiv".into(), vec![Expr::Int(over), Expr::Int(part(self)?)])
             }
             _ => {
                 let mut args = vec![];
@@ -158,75 +156,313 @@ impl Parser<'_> {
     }
 }
 
+/// A number that sizes decide and that need not be whole: `over / under`, as torch computes it in f64. Where that is an
+/// integer it is computed exactly, so that rounding it gives the same as of the fraction.
+struct Fraction {
+    over: Dim,
+    /// Positive where it is known.
+    under: Dim,
+}
+
+impl Fraction {
+    fn whole(d: Dim) -> Fraction {
+        Fraction { over: d, under: Dim::ONE }
+    }
+
+    /// Whether it has a denominator that f64 divides by without rounding.
+    fn is_exact(&self) -> bool {
+        self.under.as_const().is_some_and(|u| u > 0 && u & (u - 1) == 0)
+    }
+
+    /// The known denominator.
+    fn known_under(&self) -> Result<i64, String> {
+        let known = self.under.as_const().filter(|u| (1..1 << 30).contains(u));
+        known.ok_or_else(|| {
+            "a quotient by what is not known, or has too many digits, in a sum or product".into()
+        })
+    }
+
+    /// The numerators over one denominator.
+    fn common(&self, other: &Fraction) -> Result<(Dim, Dim, i64), String> {
+        let (a, b) = (self.known_under()?, other.known_under()?);
+        if a == b {
+            return Ok((self.over.clone(), other.over.clone(), a));
+        }
+        let under = a.checked_mul(b).filter(|u| *u < 1 << 40).ok_or("fractions with too many digits")?;
+        Ok((&self.over * b, &other.over * a, under))
+    }
+
+    fn plus(&self, other: &Fraction) -> Result<Fraction, String> {
+        if !self.is_exact() && !other.is_exact() {
+            return Err("a sum of two quotients that have both been rounded".into());
+        }
+        let (a, b, under) = self.common(other)?;
+        Ok(Fraction { over: &a + &b, under: under.into() })
+    }
+
+    fn times(&self, other: &Fraction) -> Result<Fraction, String> {
+        let (a, b) = (self.known_under()?, other.known_under()?);
+        // A quotient that has been rounded times a multiple of its divisor may miss the integer that it should be.
+        let misses = |rounded: &Fraction, by: &Fraction, under: i64| {
+            let odd = under >> under.trailing_zeros();
+            let factor = by.over.as_const().map(|c| c.unsigned_abs());
+            !rounded.is_exact() && factor.is_none_or(|c| gcd(c, odd.unsigned_abs()) != 1)
+        };
+        if misses(self, other, a) || misses(other, self, b) || !self.is_exact() && !other.is_exact() {
+            return Err("a product with a quotient that has been rounded".into());
+        }
+        let under = a.checked_mul(b).filter(|u| *u < 1 << 40).ok_or("factors with too many digits")?;
+        Ok(Fraction { over: &self.over * &other.over, under: under.into() })
+    }
+
+    fn divided_by(&self, d: &Fraction) -> Result<Fraction, String> {
+        if !d.is_exact() {
+            return Err("a quotient by one that has been rounded".into());
+        }
+        let scale = d.known_under()?;
+        Ok(match d.over.as_const() {
+            Some(0) => return Err("a division by 0".into()),
+            Some(c) => {
+                let by = c.checked_abs().filter(|c| *c < 1 << 30).ok_or("a divisor with too many digits")?;
+                let under = self.known_under()?.checked_mul(by).ok_or("a divisor with too many digits")?;
+                Fraction { over: &self.over * (scale * c.signum()), under: under.into() }
+            }
+            None if self.under.is(1) && scale == 1 => {
+                Fraction { over: self.over.clone(), under: d.over.clone() }
+            }
+            None => return Err("a quotient by what is not known".into()),
+        })
+    }
+
+    fn extreme(&self, other: &Fraction, larger: bool) -> Result<Fraction, String> {
+        let (a, b, under) = self.common(other)?;
+        let over = if larger { a.max_of(&b, &[]) } else { a.min_of(&b, &[]) };
+        Ok(Fraction { over, under: under.into() })
+    }
+}
+
+fn gcd(a: u64, b: u64) -> u64 {
+    if b == 0 { a } else { gcd(b, a % b) }
+}
+
+/// How a fraction becomes whole.
+fn to_whole(head: &str, f: &Fraction) -> Option<Dim> {
+    Some(match head {
+        "TruncToInt" => f.over.trunc_div(&f.under),
+        "FloorToInt" => f.over.floor_div(&f.under),
+        "CeilToInt" => f.over.ceiling_div(&f.under),
+        "RoundToInt" => f.over.round_div(&f.under),
+        _ => return None,
+    })
+}
+
+/// Conditions of sympy, by the operators of Python.
+fn comparison(head: &str) -> Option<&'static str> {
+    Some(match head {
+        "Equality" | "Eq" => "==",
+        "Unequality" | "Ne" => "!=",
+        "LessThan" | "Le" => "<=",
+        "GreaterThan" | "Ge" => ">=",
+        "StrictLessThan" | "Lt" => "<",
+        "StrictGreaterThan" | "Gt" => ">",
+        _ => return None,
+    })
+}
+
+/// Whether a function of sympy's is a condition.
+pub fn is_condition(head: &str) -> bool {
+    comparison(head).is_some() || matches!(head, "And" | "Or" | "Not")
+}
+
 impl Expr {
     /// As a size.
     ///
     /// # Errors
     /// What in it is none, in words.
     pub fn size(&self, symbols: &dyn Fn(&str) -> Dim) -> Result<Dim, String> {
+        let d = self.unbounded_size(symbols)?;
+        if d.is_too_large() { Err("it is too large an expression".into()) } else { Ok(d) }
+    }
+
+    fn unbounded_size(&self, symbols: &dyn Fn(&str) -> Dim) -> Result<Dim, String> {
         let (head, args) = match self {
             Expr::Symbol(s) => return Ok(symbols(s)),
             Expr::Int(n) => return Ok(Poly::constant(*n)),
+            Expr::Size(d) => return Ok(d.clone()),
+            Expr::Float(x) if x.fract() == 0.0 && x.abs() < 2f64.powi(53) => {
+                return Ok(Poly::constant(*x as i64));
+            }
             Expr::Float(x) => return Err(format!("{x} is no size")),
             Expr::Bool(b) => return Err(format!("{b} is no size")),
             Expr::Call(head, args) => (head.as_str(), args),
         };
         let unknown = || format!("`{head}` of {} operands in a size is not understood", args.len());
-        if args.is_empty() || head.contains("Than") || head.ends_with("equality") {
-            return Err(unknown());
-        }
-        if let ("TruncToInt" | "FloorToInt" | "CeilToInt", [a]) = (head, &args[..]) {
-            let (over, under) = a.fraction(symbols)?;
-            return Ok(if head == "CeilToInt" { over.ceil_div(under) } else { over.div(&under.into(), &[]) });
+        match (head, &args[..]) {
+            ("TruncToInt" | "FloorToInt" | "CeilToInt" | "RoundToInt", [a]) => {
+                return to_whole(head, &a.fraction(symbols)?).ok_or_else(unknown);
+            }
+            ("Where", [c, a, b]) => {
+                let (c, a, b) = (c.truth(symbols)?, a.size(symbols)?, b.size(symbols)?);
+                return Ok(&(&c * &a) + &(&(&Poly::ONE - &c) * &b));
+            }
+            // Of pairs of a value and a condition the first that holds.
+            ("Piecewise", pairs) => {
+                let mut value = Poly::ZERO;
+                for pair in pairs.iter().rev() {
+                    let Expr::Call(_, pair) = pair else { return Err(unknown()) };
+                    let [v, c] = &pair[..] else { return Err(unknown()) };
+                    let (v, c) = (v.size(symbols)?, c.truth(symbols)?);
+                    value = &(&c * &v) + &(&(&Poly::ONE - &c) * &value);
+                }
+                return Ok(value);
+            }
+            ("CastBoolToInt" | "cast_symbool_to_symint_guardless", [c]) => return c.truth(symbols),
+            _ if args.is_empty() || comparison(head).is_some() => return Err(unknown()),
+            _ => {}
         }
         let sizes = args.iter().map(|a| a.size(symbols)).collect::<Result<Vec<Dim>, String>>()?;
         let fold = |f: &dyn Fn(&Dim, &Dim) -> Dim| sizes[1..].iter().fold(sizes[0].clone(), |a, b| f(&a, b));
+        let bits = |a: &Dim, b: &Dim| match (a.as_const(), b.as_const()) {
+            (_, Some(mask)) => Some((a.clone(), mask, a.bit_and(mask)?)),
+            (Some(mask), _) => Some((b.clone(), mask, b.bit_and(mask)?)),
+            _ => None,
+        };
+        let power = |n: &Dim| n.as_const().filter(|n| (0..=8).contains(n));
+        let shift = |n: &Dim| n.as_const().filter(|n| (0..31).contains(n)).map(|n| Poly::constant(1 << n));
         Ok(match (head, &sizes[..]) {
             ("Add", _) => sizes.iter().cloned().sum(),
             ("Mul", _) => sizes.iter().cloned().product(),
             ("Min", _) => fold(&|a, b| a.min_of(b, &[])),
             ("Max", _) => fold(&|a, b| a.max_of(b, &[])),
-            ("Pow" | "PowByNatural", [base, exponent]) => {
-                let n = exponent.as_const().filter(|n| (0..=8).contains(n)).ok_or_else(unknown)?;
-                (0..n).fold(Poly::ONE, |p, _| &p * base)
+            ("Pow" | "PowByNatural" | "FloatPow", [base, exponent]) => match power(exponent) {
+                Some(n) => (0..n).fold(Poly::ONE, |p, _| &p * base),
+                None => return Err(format!("the power {exponent} of a size, which is no number up to 8,")),
+            },
+            ("FloorDiv" | "CleanDiv" | "PythonFloorDiv", [a, b]) => a.floor_div(b),
+            ("CeilDiv", [a, b]) => a.ceiling_div(b),
+            ("Mod" | "PythonMod", [a, b]) => a.floor_mod(b),
+            ("ModularIndexing", [a, b, c]) => a.floor_div(b).floor_mod(c),
+            ("Abs", [a]) => a.magnitude(),
+            ("sign", [a]) => &a.above_zero() - &(-a).above_zero(),
+            ("LShift", [a, n]) => a * &shift(n).ok_or_else(unknown)?,
+            ("RShift", [a, n]) => a.floor_div(&shift(n).ok_or_else(unknown)?),
+            ("BitwiseFn_bitwise_and", [a, b]) => bits(a, b).ok_or_else(unknown)?.2,
+            ("BitwiseFn_bitwise_or", [a, b]) => {
+                let (x, mask, both) = bits(a, b).ok_or_else(unknown)?;
+                &(&x + mask) - &both
             }
-            // Of sizes, which are not negative, all of these round down.
-            ("FloorDiv" | "CleanDiv" | "PythonFloorDiv", [a, b]) => a.div(b, &[]),
-            ("CeilDiv", [a, b]) => (&(a + b) - &Poly::ONE).div(b, &[]),
-            ("Mod" | "PythonMod", [a, b]) => a.modulo(b, &[]),
+            ("BitwiseFn_bitwise_xor", [a, b]) => {
+                let (x, mask, both) = bits(a, b).ok_or_else(unknown)?;
+                &(&x + mask) - &(&both * 2)
+            }
             // Whole numbers that pass through floats and back.
-            ("ToFloat" | "RoundToInt" | "Identity", [a]) => a.clone(),
+            ("ToFloat" | "Identity" | "TruncToFloat", [a]) => a.clone(),
             _ => return Err(unknown()),
         })
     }
-}
 
-impl Expr {
-    /// As a size divided by a whole number. Factors that are no whole numbers have denominators of a few bits, so that their
-    /// products are exact.
-    fn fraction(&self, symbols: &dyn Fn(&str) -> Dim) -> Result<(Dim, i64), String> {
-        match self {
+    /// As a size divided by another one.
+    fn fraction(&self, symbols: &dyn Fn(&str) -> Dim) -> Result<Fraction, String> {
+        let (head, args) = match self {
             Expr::Float(x) => {
+                // Factors have denominators of a few bits, so that their products with sizes are exact.
                 let exact = |bits: &u32| (x * f64::from(1u32 << bits)).fract() == 0.0;
-                let bits = (0..=10).find(exact).filter(|_| x.abs() < 1e6);
-                let bits = bits.ok_or_else(|| format!("the factor {x} in a size is not understood"))?;
-                Ok((Dim::from((x * f64::from(1u32 << bits)) as i64), 1 << bits))
+                let bits = (0..=16).find(exact).filter(|_| x.abs() < 1e6);
+                let bits = bits.ok_or_else(|| {
+                    format!("the factor {x} in a size, which f64 multiplies with rounding, is not understood")
+                })?;
+                let over = Dim::from((x * f64::from(1u32 << bits)) as i64);
+                return Ok(Fraction { over, under: (1i64 << bits).into() });
             }
-            Expr::Call(head, args) if head == "Mul" && !args.is_empty() => {
-                args.iter().try_fold((Dim::ONE, 1i64), |(over, under), a| {
-                    let (o, u) = a.fraction(symbols)?;
-                    let under = under.checked_mul(u).filter(|u| *u < 1 << 30);
-                    Ok((&over * &o, under.ok_or("factors in a size have too many digits")?))
-                })
-            }
-            Expr::Call(head, args) if head == "IntTrueDiv" && args.len() == 2 => {
-                let under = args[1].size(symbols)?.as_const().filter(|u| (1..1 << 20).contains(u));
-                let under = under.ok_or("a quotient by what is not known in a size is not understood")?;
-                Ok((args[0].size(symbols)?, under))
-            }
-            Expr::Call(head, args) if head == "ToFloat" && args.len() == 1 => Ok((args[0].size(symbols)?, 1)),
-            e => Ok((e.size(symbols)?, 1)),
+            Expr::Call(head, args) if !args.is_empty() => (head.as_str(), &args[..]),
+            e => return e.size(symbols).map(Fraction::whole),
+        };
+        let of = |a: &Expr| a.fraction(symbols);
+        let fold = |f: &dyn Fn(&Fraction, &Fraction) -> Result<Fraction, String>| {
+            args[1..].iter().try_fold(of(&args[0])?, |a, b| f(&a, &of(b)?))
+        };
+        match (head, args) {
+            ("Add", _) => fold(&Fraction::plus),
+            ("Mul", _) => fold(&Fraction::times),
+            ("Max", _) => fold(&|a, b| a.extreme(b, true)),
+            ("Min", _) => fold(&|a, b| a.extreme(b, false)),
+            ("IntTrueDiv" | "FloatTrueDiv", [a, b]) => of(a)?.divided_by(&of(b)?),
+            ("ToFloat" | "Identity", [a]) => of(a),
+            _ => self.size(symbols).map(Fraction::whole),
         }
+    }
+
+    /// What the integer below a square root is the root of: `TruncToInt(FloatPow(ToFloat(n), 0.5))`.
+    fn below_root(&self, symbols: &dyn Fn(&str) -> Dim) -> Option<Dim> {
+        let Expr::Call(head, args) = self else { return None };
+        let [Expr::Call(root, of)] = &args[..] else { return None };
+        let root = match (root.as_str(), &of[..]) {
+            ("FloatPow" | "Pow", [x, Expr::Float(0.5)]) | ("OpaqueUnaryFn_sqrt", [x]) => x,
+            _ => return None,
+        };
+        matches!(head.as_str(), "TruncToInt" | "FloorToInt").then(|| root.size(symbols).ok())?
+    }
+
+    /// The conditions that `self op other` is, all of which must hold.
+    fn compared(&self, op: &str, other: &Expr, symbols: &dyn Fn(&str) -> Dim) -> Result<Vec<Guard>, String> {
+        if let Some(x) = self.below_root(symbols) {
+            let c = other.size(symbols)?.as_const().filter(|c| (0..1 << 15).contains(c));
+            let c = c.ok_or("the root of a size beside what is no number")?;
+            let least = |c: i64| Guard::of(">=", x.clone(), (c * c).into());
+            let most = |c: i64| Guard::of("<", x.clone(), ((c + 1) * (c + 1)).into());
+            return Ok(match op {
+                "==" => vec![least(c), most(c)],
+                "<=" => vec![most(c)],
+                "<" => vec![most(c - 1)],
+                ">=" => vec![least(c)],
+                ">" => vec![least(c + 1)],
+                _ => return Err("the root of a size that is not a number is not understood".into()),
+            });
+        }
+        let (a, b, _) = self.fraction(symbols)?.common(&other.fraction(symbols)?)?;
+        Ok(vec![Guard::of(op, a, b)])
+    }
+
+    /// The conditions that it is, all of which must hold; `None` if there is no such list.
+    ///
+    /// # Errors
+    /// What is not understood, in words.
+    pub fn conditions(&self, symbols: &dyn Fn(&str) -> Dim) -> Result<Option<Vec<Guard>>, String> {
+        let (head, args) = match self {
+            Expr::Bool(true) => return Ok(Some(vec![])),
+            Expr::Call(head, args) => (head.as_str(), &args[..]),
+            _ => return Ok(None),
+        };
+        if head == "And" {
+            let parts = args.iter().map(|a| a.conditions(symbols)).collect::<Result<Option<Vec<_>>, _>>()?;
+            return Ok(parts.map(|p| p.concat()));
+        }
+        match (comparison(head), args) {
+            (Some(op), [a, b]) => a.compared(op, b, symbols).map(Some),
+            _ => Ok(None),
+        }
+    }
+
+    /// 1 where a condition holds, else 0.
+    ///
+    /// # Errors
+    /// What is not understood, in words.
+    pub fn truth(&self, symbols: &dyn Fn(&str) -> Dim) -> Result<Dim, String> {
+        if let Some(all) = self.conditions(symbols)? {
+            return Ok(all.iter().fold(Poly::ONE, |t, g| t.min_of(&g.truth(), &[])));
+        }
+        let (head, args) = match self {
+            Expr::Bool(b) => return Ok(i64::from(*b).into()),
+            Expr::Call(head, args) if !args.is_empty() => (head.as_str(), &args[..]),
+            _ => return Err("it is no condition".into()),
+        };
+        let parts = || args.iter().map(|a| a.truth(symbols)).collect::<Result<Vec<Dim>, String>>();
+        Ok(match (head, args.len()) {
+            ("And", _) => parts()?.iter().fold(Poly::ONE, |a, b| a.min_of(b, &[])),
+            ("Or", _) => parts()?.iter().fold(Poly::ZERO, |a, b| a.max_of(b, &[])),
+            ("Not", 1) => &Poly::ONE - &parts()?[0],
+            _ => return Err(format!("`{head}` is not understood")),
+        })
     }
 }
 
@@ -252,6 +488,29 @@ mod tests {
             read(&format!("TruncToInt(Mul(Float('1.5', precision=53), ToFloat({s})))")).unwrap(),
             "(3*batch)/2"
         );
+        let down = format!("TruncToInt(IntTrueDiv(Mul(Integer(-1), {s}), Integer(3)))");
+        assert_eq!(read(&down).unwrap(), "-batch/3");
+        assert_eq!(read(&format!("FloorDiv({s}, Integer(-2))")).unwrap(), "(-batch)/2");
+        assert_eq!(read(&format!("PythonMod({s}, Integer(-5))")).unwrap(), "-(-batch)%5");
+        assert_eq!(
+            read(&format!("BitwiseFn_bitwise_or(BitwiseFn_bitwise_and({s}, Integer(3)), Integer(8))"))
+                .unwrap(),
+            "batch%4 + 8"
+        );
+        assert_eq!(
+            read(&format!(
+                "CeilToInt(Add(Mul(Float('-0.5', precision=53), ToFloat({s})), Float('1.0', precision=53)))"
+            ))
+            .unwrap(),
+            "-batch/2 + 1"
+        );
+        let either = format!(
+            "Piecewise(ExprCondPair(Integer(7), GreaterThan({s}, Integer(0))), ExprCondPair(Integer(0), true))"
+        );
+        assert_eq!(read(&either).unwrap(), "7");
+        // A third of 3 · n, computed in f64, need not be n.
+        let back = format!("FloorToInt(Mul(Integer(3), IntTrueDiv({s}, Integer(3))))");
+        assert!(read(&back).unwrap_err().contains("rounded"));
         assert_eq!(read(&format!("TruncToInt(IntTrueDiv({s}, Integer(3)))")).unwrap(), "batch/3");
         assert!(read(&format!("TruncToInt(Mul(Float('0.3', precision=53), ToFloat({s})))")).is_err());
         assert_eq!(read("Min(Symbol('u0'), Integer(7))").unwrap(), "min(7, u0)");

@@ -1,6 +1,6 @@
 //! Conditions on the inputs as Python text: `L['past'][0][0].size()[2] == L['x'].size()[1] + 4`.
 
-use super::expr::Expr;
+use super::expr::{self, Expr};
 use wgfc_ir::{Dim, Poly};
 
 /// How deep expressions may be nested.
@@ -30,7 +30,7 @@ pub struct Guard {
 
 impl Guard {
     /// What an operator of Python says of two sizes.
-    fn of(op: &str, a: Dim, b: Dim) -> Guard {
+    pub fn of(op: &str, a: Dim, b: Dim) -> Guard {
         let one = Poly::ONE;
         match op {
             "==" => Guard { a, b, relation: Relation::Equal },
@@ -42,70 +42,104 @@ impl Guard {
         }
     }
 
-    /// The conditions that an expression of sympy is, all of which must hold.
+    /// 1 where it holds, else 0.
+    pub fn truth(&self) -> Dim {
+        let difference = &self.b - &self.a;
+        match self.relation {
+            Relation::Equal => difference.is_zero(),
+            Relation::Different => &Poly::ONE - &difference.is_zero(),
+            Relation::AtMost => (&difference + 1).above_zero(),
+        }
+    }
+
+    /// The conditions that an expression is, all of which must hold.
     ///
     /// # Errors
     /// What is not understood, in words.
     pub fn all(e: &Expr, symbols: &dyn Fn(&str) -> Dim) -> Result<Vec<Guard>, String> {
-        let (head, args) = match e {
-            Expr::Bool(true) => return Ok(vec![]),
-            Expr::Call(head, args) => (head.as_str(), &args[..]),
-            _ => return Err("it is no condition".into()),
-        };
-        let op = match (head, args) {
-            ("And", _) => {
-                let parts = args.iter().map(|a| Guard::all(a, symbols)).collect::<Result<Vec<_>, _>>()?;
-                return Ok(parts.concat());
-            }
-            ("Equality", [_, _]) => "==",
-            ("Unequality", [_, _]) => "!=",
-            ("LessThan", [_, _]) => "<=",
-            ("GreaterThan", [_, _]) => ">=",
-            ("StrictLessThan", [_, _]) => "<",
-            ("StrictGreaterThan", [_, _]) => ">",
-            _ => return Err(format!("`{head}` is not understood")),
-        };
-        Ok(vec![Guard::of(op, args[0].size(symbols)?, args[1].size(symbols)?)])
+        match e.conditions(symbols)? {
+            Some(all) => Ok(all),
+            None => Ok(vec![Guard { a: Poly::ONE, b: e.truth(symbols)?, relation: Relation::AtMost }]),
+        }
     }
 }
 
 /// A step from an argument to what is in it: a key or a position.
 pub type Path = Vec<String>;
 
-/// Reads a condition: conditions of which one must hold. `size` gives an axis of the input at a path.
+/// Reads a condition. `size` gives an axis of the input at a path.
 ///
 /// # Errors
 /// What is not understood, in words.
 pub fn parse(text: &str, size: &dyn Fn(&Path, usize) -> Option<Dim>) -> Result<Vec<Guard>, String> {
-    let mut p = Parser { text, at: 0, size };
-    let mut either = vec![];
-    loop {
-        let a = p.sum(0)?;
-        p.space();
-        let operators = ["==", "!=", "<=", ">=", "<", ">"];
-        let op = operators.into_iter().find(|o| p.rest().starts_with(o)).ok_or("it compares nothing")?;
-        p.at += op.len();
-        either.push(Guard::of(op, a, p.sum(0)?));
-        if !p.eat("or ") {
-            break;
-        }
+    let e = read(text, size)?;
+    match e {
+        Expr::Bool(_) => {}
+        Expr::Call(ref head, _) if expr::is_condition(head) => {}
+        _ => return Err("it compares nothing".into()),
     }
-    p.space();
-    if p.at < text.len() {
-        return Err(format!("`{}` is left over", &text[p.at..]));
+    let all = Guard::all(&e, &|s| Poly::sym(s))?;
+    match all.iter().any(|g| g.a.is_too_large() || g.b.is_too_large()) {
+        true => Err("it is too large an expression".into()),
+        false => Ok(all),
     }
-    Ok(either)
 }
 
-/// Reads an expression of plain names: `2*s39`.
+/// Reads an expression of plain names, `2*s39`; `symbols` says what each is.
 ///
 /// # Errors
 /// What is not understood, in words.
-pub fn expression(text: &str) -> Result<Dim, String> {
-    let mut p = Parser { text, at: 0, size: &|_, _| None };
-    let d = p.sum(0)?;
+pub fn expression(text: &str, symbols: &dyn Fn(&str) -> Dim) -> Result<Dim, String> {
+    read(text, &|_, _| None)?.size(symbols)
+}
+
+fn read(text: &str, size: &dyn Fn(&Path, usize) -> Option<Dim>) -> Result<Expr, String> {
+    let mut p = Parser { text, at: 0, size };
+    let e = p.level(0, 0)?;
     p.space();
-    if p.at < text.len() { Err(format!("`{}` is left over", &text[p.at..])) } else { Ok(d) }
+    if p.at < text.len() { Err(format!("`{}` is left over", &text[p.at..])) } else { Ok(e) }
+}
+
+/// The operators of Python between two operands, from those that bind least, and what sympy calls them.
+const LEVELS: [&[(&str, &str)]; 9] = [
+    &[("or ", "Or")],
+    &[("and ", "And")],
+    &[
+        ("==", "Equality"),
+        ("!=", "Unequality"),
+        ("<=", "LessThan"),
+        (">=", "GreaterThan"),
+        ("<", "StrictLessThan"),
+        (">", "StrictGreaterThan"),
+    ],
+    &[("|", "BitwiseFn_bitwise_or")],
+    &[("^", "BitwiseFn_bitwise_xor")],
+    &[("&", "BitwiseFn_bitwise_and")],
+    &[("<<", "LShift"), (">>", "RShift")],
+    &[("+", "Add"), ("-", "Sub")],
+    &[("//", "FloorDiv"), ("/", "IntTrueDiv"), ("%", "PythonMod"), ("*", "Mul")],
+];
+/// Where `not` stands among these.
+const NOT: usize = 2;
+
+/// What sympy calls functions of Python and torch.
+fn function(name: &str) -> &str {
+    let name = name.strip_prefix("torch.sym_").or(name.strip_prefix("torch._sym_")).unwrap_or(name);
+    match name.strip_prefix("math.").unwrap_or(name) {
+        "trunc" | "int" => "TruncToInt",
+        "floor" => "FloorToInt",
+        "ceil" => "CeilToInt",
+        "round" => "RoundToInt",
+        "float" => "ToFloat",
+        "max" => "Max",
+        "min" => "Min",
+        "abs" => "Abs",
+        "sum" => "Add",
+        "not" => "Not",
+        "ite" => "Where",
+        "sqrt" => "OpaqueUnaryFn_sqrt",
+        name => name,
+    }
 }
 
 struct Parser<'t> {
@@ -145,85 +179,128 @@ impl Parser<'_> {
         word
     }
 
-    fn sum(&mut self, depth: usize) -> Result<Dim, String> {
+    /// The operator of a level that stands here.
+    fn operator(&mut self, level: usize) -> Option<&'static str> {
+        self.space();
+        // `*` is no product where it begins a power, `<` no comparison where it begins a shift.
+        if self.rest().starts_with("**")
+            || level == NOT && ["<<", ">>"].iter().any(|o| self.rest().starts_with(o))
+        {
+            return None;
+        }
+        let (sign, name) = LEVELS[level].iter().find(|(sign, _)| self.rest().starts_with(sign))?;
+        self.at += sign.len();
+        Some(name)
+    }
+
+    fn level(&mut self, level: usize, depth: usize) -> Result<Expr, String> {
         if depth > DEPTH {
             return Err(format!("it is nested more than {DEPTH} deep"));
         }
-        let mut total = self.product(depth)?;
-        loop {
-            if self.eat("+") {
-                total = &total + &self.product(depth)?;
-            } else if self.eat("-") {
-                total = &total - &self.product(depth)?;
-            } else {
-                return Ok(total);
+        if level == NOT && self.eat("not ") {
+            return Ok(Expr::Call("Not".into(), vec![self.level(level, depth + 1)?]));
+        }
+        if level == LEVELS.len() {
+            return self.power(depth);
+        }
+        let mut e = self.level(level + 1, depth)?;
+        let mut sum = vec![];
+        while let Some(name) = self.operator(level) {
+            let next = self.level(level + 1, depth)?;
+            match name {
+                // Of many terms the tree stays flat.
+                "Add" => sum.push(next),
+                "Sub" => sum.push(Expr::Call("Mul".into(), vec![Expr::Int(-1), next])),
+                "Or" | "And" if matches!(&e, Expr::Call(head, _) if head == name) => {
+                    if let Expr::Call(_, args) = &mut e {
+                        args.push(next);
+                    }
+                }
+                _ => e = Expr::Call(name.into(), vec![e, next]),
+            }
+            if LEVELS[level][0].0 == "==" {
+                break;
             }
         }
+        if !sum.is_empty() {
+            sum.insert(0, e);
+            e = Expr::Call("Add".into(), sum);
+        }
+        Ok(e)
     }
 
-    fn product(&mut self, depth: usize) -> Result<Dim, String> {
-        let mut total = self.factor(depth)?;
-        loop {
-            if self.eat("**") {
-                let n = self.factor(depth)?.as_const().filter(|n| (0..=8).contains(n));
-                let n = n.ok_or("a power that is no small number")?;
-                total = (0..n).fold(Poly::ONE, |p, _| &p * &total);
-            } else if self.eat("*") {
-                total = &total * &self.factor(depth)?;
-            } else if self.eat("//") {
-                total = total.div(&self.factor(depth)?, &[]);
-            } else if self.eat("%") {
-                total = total.modulo(&self.factor(depth)?, &[]);
-            } else {
-                return Ok(total);
-            }
-            if total.is_too_large() {
-                return Err("it is too large an expression".into());
-            }
-        }
-    }
-
-    fn factor(&mut self, depth: usize) -> Result<Dim, String> {
-        if self.eat("(") {
-            let inside = self.sum(depth + 1)?;
-            self.expect(")")?;
-            return Ok(inside);
-        }
+    fn power(&mut self, depth: usize) -> Result<Expr, String> {
         if self.eat("-") {
             if depth > DEPTH {
                 return Err(format!("it is nested more than {DEPTH} deep"));
             }
-            return Ok(-&self.factor(depth + 1)?);
+            return Ok(match self.power(depth + 1)? {
+                Expr::Int(n) => Expr::Int(-n),
+                Expr::Float(x) => Expr::Float(-x),
+                e => Expr::Call("Mul".into(), vec![Expr::Int(-1), e]),
+            });
         }
-        let digits = self.word(|c| c.is_ascii_digit());
-        if !digits.is_empty() {
-            return digits.parse().map(Poly::constant).map_err(|_| format!("`{digits}` is too large"));
+        let base = self.atom(depth)?;
+        match self.eat("**") {
+            true => Ok(Expr::Call("FloatPow".into(), vec![base, self.power(depth + 1)?])),
+            false => Ok(base),
+        }
+    }
+
+    fn atom(&mut self, depth: usize) -> Result<Expr, String> {
+        if self.eat("(") {
+            let inside = self.level(0, depth + 1)?;
+            self.expect(")")?;
+            return Ok(inside);
+        }
+        let number = self.word(|c| c.is_ascii_digit() || c == '.');
+        if !number.is_empty() {
+            let exponent = self.rest().strip_prefix('e').map(|r| {
+                let signed = r.strip_prefix(['-', '+']).unwrap_or(r);
+                let digits = signed.chars().take_while(char::is_ascii_digit).count();
+                if digits == 0 { 0 } else { 1 + (r.len() - signed.len()) + digits }
+            });
+            let end = exponent.unwrap_or(0);
+            let number = format!("{number}{}", &self.rest()[..end]);
+            self.at += end;
+            return match number.contains(['.', 'e']) {
+                true => number.parse().map(Expr::Float).map_err(|_| format!("`{number}` is no number")),
+                false => number.parse().map(Expr::Int).map_err(|_| format!("`{number}` is too large")),
+            };
         }
         if self.rest().starts_with("L[") {
-            return self.size();
+            return self.size().map(Expr::Size);
         }
         let name = self.word(|c| c.is_ascii_alphanumeric() || matches!(c, '_' | '.'));
-        let name = name.strip_prefix("torch.sym_").unwrap_or(&name);
-        match name {
-            "" => Err(format!("`{}` is not understood", self.rest().chars().take(24).collect::<String>())),
-            "max" | "min" | "Max" | "Min" => {
-                self.expect("(")?;
-                let mut all = self.sum(depth + 1)?;
-                while self.eat(",") {
-                    let next = self.sum(depth + 1)?;
-                    all = if name.eq_ignore_ascii_case("max") {
-                        all.max_of(&next, &[])
-                    } else {
-                        all.min_of(&next, &[])
-                    };
-                }
-                self.expect(")")?;
-                Ok(all)
-            }
-            _ if self.rest().starts_with('(') => Err(format!("`{name}` is not understood")),
-            _ if name.contains('.') => Err(format!("`{name}` is not understood")),
-            _ => Ok(Poly::sym(name)),
+        if name.is_empty() {
+            return Err(format!("`{}` is not understood", self.rest().chars().take(24).collect::<String>()));
         }
+        if !self.eat("(") {
+            return match name.as_str() {
+                "True" => Ok(Expr::Bool(true)),
+                "False" => Ok(Expr::Bool(false)),
+                _ if name.contains('.') => Err(format!("`{name}` is not understood")),
+                _ => Ok(Expr::Symbol(name)),
+            };
+        }
+        let mut args = vec![];
+        while !self.eat(")") {
+            if !args.is_empty() {
+                self.expect(",")?;
+            }
+            // `torch.sym_sum([a, b])`, `round(x, None)`.
+            if self.eat("[") {
+                while !self.eat("]") {
+                    if !args.is_empty() {
+                        self.expect(",")?;
+                    }
+                    args.push(self.level(0, depth + 1)?);
+                }
+            } else if !self.eat("None") {
+                args.push(self.level(0, depth + 1)?);
+            }
+        }
+        Ok(Expr::Call(function(&name).into(), args))
     }
 
     /// `L['past'][0][0].size()[2]`.
@@ -279,10 +356,44 @@ mod tests {
             (g.a.to_string(), g.b.to_string(), g.relation),
             ("4".into(), "x_0".into(), Relation::AtMost)
         );
-        let g = all("torch.sym_max(1, L['x'].size()[0]) == 4 or L['x'].size()[1] == 1").unwrap();
-        let texts: Vec<_> = g.iter().map(|g| format!("{} {}", g.a, g.b)).collect();
-        assert_eq!(texts, ["max(1, x_0) 4", "x_1 1"]);
-        assert_eq!(expression("2*s39").unwrap().to_string(), "2*s39");
+        assert_eq!(expression("2*s39", &|s| Poly::sym(s)).unwrap().to_string(), "2*s39");
+    }
+
+    #[test]
+    fn conditions_mean_what_python_means() {
+        // Where each holds, of a size from 0 to 40.
+        let cases: [(&str, fn(i64) -> bool); 14] = [
+            ("torch.sym_max(1, L['x'].size()[0]) == 4 or L['x'].size()[0] == 1", |n| n.max(1) == 4 || n == 1),
+            ("(L['x'].size()[0] % 2) != 0", |n| n % 2 != 0),
+            ("L['x'].size()[0] % -5 == -2", |n| n % 5 == 3),
+            ("math.trunc(0.5*torch.sym_float(L['x'].size()[0])) == 6", |n| n / 2 == 6),
+            ("math.ceil((L['x'].size()[0] / 4)) == 3", |n| (n + 3) / 4 == 3),
+            ("math.trunc(torch.sym_float(L['x'].size()[0]) ** 0.5) == 3", |n| (9..16).contains(&n)),
+            ("not (L['x'].size()[0] < 7) and L['x'].size()[0] != 9", |n| n >= 7 && n != 9),
+            ("torch.sym_min(8, L['x'].size()[0] - 3) >= 5", |n| (n - 3).min(8) >= 5),
+            ("math.floor((L['x'].size()[0] - 20) / 3.0) < -2", |n| (n - 20).div_euclid(3) < -2),
+            ("round((L['x'].size()[0] / 2), None) == 6", |n| n == 11 || n == 12 || n == 13),
+            ("2*L['x'].size()[0]**2 - 3*(L['x'].size()[0] + 1) > 0", |n| 2 * n * n - 3 * (n + 1) > 0),
+            ("(L['x'].size()[0] & 3 | 8) << 1 == 22", |n| ((n & 3) | 8) << 1 == 22),
+            ("L['x'].size()[0] / 3 > 1.5", |n| n >= 5),
+            ("(L['x'].size()[0] == 3 or L['x'].size()[0] > 20) and L['x'].size()[0] < 30", |n| {
+                n == 3 || (21..30).contains(&n)
+            }),
+        ];
+        for (text, holds) in cases {
+            let guards = all(text).unwrap_or_else(|e| panic!("{text}: {e}"));
+            for n in 0..40 {
+                let at = |d: &Dim| d.eval_syms(&|_| Some(n)).unwrap();
+                let here = guards.iter().all(|g| match g.relation {
+                    Relation::Equal => at(&g.a) == at(&g.b),
+                    Relation::Different => at(&g.a) != at(&g.b),
+                    Relation::AtMost => at(&g.a) <= at(&g.b),
+                });
+                assert_eq!(here, holds(n), "{text} at {n}: {guards:?}");
+                assert!(guards.iter().all(|g| at(&g.truth()) <= 1));
+                assert_eq!(guards.iter().all(|g| at(&g.truth()) == 1), holds(n), "{text} at {n}");
+            }
+        }
     }
 
     #[test]

@@ -9,7 +9,7 @@ use super::op::{OpError, diagnostic};
 use super::scope::{Scope, Slot};
 use super::shared::{self, Stored};
 use super::survey::survey;
-use super::symbols::{Required, require, require_either};
+use super::symbols::{Required, require, require_said};
 use super::walk::{Importer, tensors, written};
 use super::{expr, schema, symbols};
 use crate::import::{Imported, close_names};
@@ -38,13 +38,11 @@ pub fn import<'m>(
     to.look_inside(options);
     let others = modules(graph).into_iter().map(|(m, r)| (m.to_owned(), r)).chain(results(p, &names));
     im.also = others.filter(|(m, _)| to.is_wanted(m)).map(|(m, r)| (r, m)).collect();
-    let Required { equal, at_most, different, either } = required;
-    for (pairs, relation) in
-        [(equal, Relation::Equal), (at_most, Relation::AtMost), (different, Relation::Different)]
-    {
+    let Required { equal, at_most, others } = required;
+    for (pairs, relation) in [(equal, Relation::Equal), (at_most, Relation::AtMost)] {
         pairs.into_iter().for_each(|(a, b)| require(&mut to, &Guard { a, b, relation }));
     }
-    either.iter().for_each(|(text, either)| require_either(&mut to, text, either));
+    others.iter().for_each(|(text, g)| require_said(&mut to, text, g));
     let mut scope = Scope::default();
     let mut states = inputs(im, &mut to, &mut scope, p, &names, &shapes, options);
     im.nodes(&mut to, &mut scope, graph);

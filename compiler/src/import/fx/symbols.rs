@@ -5,7 +5,7 @@ use super::guards::{self, Guard, Relation};
 use super::messages::{Argument, ExportedProgram, InputSpec, SymInt, TensorMeta};
 use super::names::Names;
 use super::walk::Importer;
-use crate::lower::Lowering;
+use crate::lower::{Lowering, Place};
 use crate::{Diagnostic, Options};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -16,12 +16,10 @@ use wgfc_ir::{Atom, Dim, Poly};
 pub struct Required {
     /// Equal.
     pub equal: Vec<(Dim, Dim)>,
-    /// Different, which a run does not check.
-    pub different: Vec<(Dim, Dim)>,
     /// The first at most the second.
     pub at_most: Vec<(Dim, Dim)>,
-    /// Conditions of which one must hold, which a run does not check, with their text.
-    pub either: Vec<(String, Vec<Guard>)>,
+    /// Other conditions, with their text.
+    pub others: Vec<(String, Guard)>,
 }
 
 /// Whether a condition holds for all sizes.
@@ -34,25 +32,21 @@ fn holds(g: &Guard) -> bool {
     }
 }
 
-/// Requires that sizes are to each other as a condition says. A run does not check that two differ: the user is told.
+/// Requires that sizes are to each other as a condition says.
 pub fn require(to: &mut Lowering, g: &Guard) {
     match g.relation {
         _ if holds(g) => {}
         Relation::Equal => to.require_equal(&g.a, &g.b),
         Relation::AtMost => to.require_at_most(&g.a, &g.b),
-        Relation::Different => unchecked(to, &format!("{} is not {}", g.a, g.b)),
+        Relation::Different => to.require_at_most(&Poly::ONE, &(&g.a - &g.b).magnitude()),
     }
 }
 
-/// Tells the user that one of several conditions must hold, unless one always does.
-pub fn require_either(to: &mut Lowering, text: &str, either: &[Guard]) {
-    if !either.iter().any(holds) {
-        unchecked(to, &format!("`{text}`"));
-    }
-}
-
-fn unchecked(to: &mut Lowering, what: &str) {
-    to.warn(format!("the program was exported for sizes where {what}, which a run does not check"));
+/// [`require`] on behalf of the text of a condition.
+pub fn require_said(to: &mut Lowering, text: &str, g: &Guard) {
+    let place = to.at(Place::new(&format!("the condition `{text}` of the exported program"), ""));
+    require(to, g);
+    to.at(place);
 }
 
 /// The shapes of the inputs that the user gives, by the graph's names; [`Importer::symbols`] says afterwards what symbols are.
@@ -129,10 +123,10 @@ pub fn settle(
     for s in order.iter().chain(&alone) {
         im.define(s, with(&Dim::sym(s), &known));
     }
-    for (a, b) in required.equal.iter_mut().chain(&mut required.at_most).chain(&mut required.different) {
+    for (a, b) in required.equal.iter_mut().chain(&mut required.at_most) {
         (*a, *b) = (with(a, &known), with(b, &known));
     }
-    for g in required.either.iter_mut().flat_map(|(_, either)| either) {
+    for (_, g) in &mut required.others {
         (g.a, g.b) = (with(&g.a, &known), with(&g.b, &known));
     }
     ranges(im, p, &mut required);
@@ -183,17 +177,16 @@ fn guards(
     };
     for text in &p.guards_code {
         match guards::parse(text, &size) {
-            Ok(mut either) => match either.pop() {
-                Some(g) if either.is_empty() => match g.relation {
-                    Relation::Equal => required.equal.push((g.a, g.b)),
-                    Relation::AtMost => required.at_most.push((g.a, g.b)),
-                    Relation::Different => required.different.push((g.a, g.b)),
-                },
-                last => {
-                    either.extend(last);
-                    required.either.push((text.clone(), either));
+            Ok(all) => {
+                let plain = !text.contains(" or ") && !text.contains("not ");
+                for g in all {
+                    match g.relation {
+                        Relation::Equal => required.equal.push((g.a, g.b)),
+                        Relation::AtMost if plain => required.at_most.push((g.a, g.b)),
+                        _ => required.others.push((text.clone(), g)),
+                    }
                 }
-            },
+            }
             // What is no size is a condition on a value that the export has fixed.
             Err(_) if !text.contains(".size()") => {}
             Err(e) => {
@@ -249,7 +242,7 @@ fn linear(d: &Dim, symbol: &str) -> Option<(i64, Dim)> {
 /// The values that symbols may have.
 fn ranges(im: &mut Importer<'_>, p: &ExportedProgram, required: &mut Required) {
     for (text, range) in &p.range_constraints {
-        let Ok(raw) = guards::expression(text) else { continue };
+        let Ok(raw) = guards::expression(text, &|s| Dim::sym(s)) else { continue };
         if raw.symbols().iter().any(|s| !im.symbols.contains_key(&**s)) {
             im.ranges.insert(text.clone(), *range);
             continue;

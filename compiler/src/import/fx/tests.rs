@@ -3,6 +3,7 @@
 use super::super::NoExternalData;
 use super::*;
 use serde_json::{Value, json};
+use wgfc_ir::Dim;
 
 /// A program of the input `x: f32[s0, 4]` with these nodes and the results of `y`.
 fn program(nodes: Value, conditions: Value) -> Vec<u8> {
@@ -64,8 +65,16 @@ fn assertions_on_sizes_are_constraints() {
         ("max(3, s0)".into(), "s0".into())
     );
     assert!(of("GreaterThan(Symbol('s0'), Integer(0))").unwrap().graph.constraints.is_empty());
-    let told = of("Unequality(Symbol('s0'), Integer(1))").unwrap().warnings;
-    assert!(told.iter().any(|w| w.contains("s0 is not 1")), "{told:?}");
-    let e = of("Or(GreaterThan(Symbol('s0'), Integer(3)), Equality(Symbol('s0'), Integer(1)))");
-    assert!(e.unwrap_err().to_string().contains("`Or` is not understood"));
+    let both = |text: &str| {
+        let c = of(text).unwrap().graph.constraints;
+        assert_eq!(c.len(), 1, "{text}");
+        (c[0].a.clone(), c[0].b.clone())
+    };
+    let holds = |(a, b): &(Dim, Dim), n: i64| a.eval_syms(&|_| Some(n)) == b.eval_syms(&|_| Some(n));
+    let different = both("Unequality(Symbol('s0'), Integer(1))");
+    assert!((0..9).all(|n| holds(&different, n) == (n != 1)), "{different:?}");
+    let either = both("Or(GreaterThan(Symbol('s0'), Integer(3)), Equality(Symbol('s0'), Integer(1)))");
+    assert!((0..9).all(|n| holds(&either, n) == (n >= 3 || n == 1)), "{either:?}");
+    let e = of("Sin(Symbol('s0'))").unwrap_err().to_string();
+    assert!(e.contains("is not understood"), "{e}");
 }

@@ -13,7 +13,7 @@ use crate::lower::{Lowering, Place, Result, check_dims, complex as complex_numbe
 use crate::{Diagnostic, Location};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
-use wgfc_ir::{DType, Dim, Poly, TensorType, Value};
+use wgfc_ir::{Atom, BinaryOp, DType, Dim, Poly, TensorType, Value};
 
 /// How deep graphs may be inside of one another.
 pub const MAX_DEPTH: usize = 16;
@@ -58,6 +58,23 @@ impl Importer<'_> {
         declared.unwrap_or_else(|| self.least.get(name).map_or(2, |n| *n.max(&2)))
     }
 
+    /// A size without the minima and maxima that are decided by what symbols are at least, which a run checks.
+    fn bounded(&self, d: Dim) -> Dim {
+        let symbols = d.symbols();
+        let least = |s: &str| self.least.get(s).copied().filter(|_| symbols.contains(s));
+        if self.least.is_empty() || !d.has_extremes() || !symbols.iter().any(|s| least(s).is_some()) {
+            return d;
+        }
+        let from = |sign: i64| {
+            move |a: &Atom| match a {
+                Atom::Sym(s) => least(s).map(|n| &Dim::sym(s) + sign * n),
+                _ => None,
+            }
+        };
+        let decided = d.subst(&from(1), &[]).subst(&from(-1), &[]);
+        if decided.size() < d.size() { decided } else { d }
+    }
+
     /// Says what a symbol is.
     pub(super) fn define(&mut self, name: &str, size: Dim) {
         self.decided.extend(size.symbols());
@@ -66,7 +83,7 @@ impl Importer<'_> {
 
     /// The size that a text is.
     pub fn size(&self, text: &str) -> Result<Dim> {
-        let d = expr::size(text, &|s| self.symbol(s))?;
+        let d = self.bounded(expr::size(text, &|s| self.symbol(s))?);
         match d.symbols().iter().find(|s| !self.decided.contains(*s)) {
             None => Ok(d),
             Some(s) if self.taken.contains_key(&**s) => Err(OpError::unsupported(
@@ -448,6 +465,41 @@ impl<'m> Importer<'m> {
             },
             _ => None,
         });
+        for (o, v) in node.outputs.iter().zip(values) {
+            // What the program has taken for known, because it asserts it, the run compares with what it is.
+            let known = match o {
+                Argument::SymBool(n) => match graph.sym_bool_values.get(n) {
+                    Some(messages::SymBool::Bool(b)) => Some(i64::from(*b)),
+                    _ => None,
+                },
+                Argument::SymInt(SymArgument::Name(n)) => match graph.sym_int_values.get(n) {
+                    Some(SymInt::Int(n)) => Some(*n),
+                    _ => None,
+                },
+                _ => None,
+            };
+            if let Some(known) = known
+                && to.dims(*v).is_none_or(|d| d.first().is_none_or(|d| !d.is(known)))
+            {
+                let v = to.cast(*v, DType::I64)?;
+                let wanted = to.dim_scalar(&known.into(), DType::I64)?;
+                let holds = to.binary(BinaryOp::Eq, v, wanted)?;
+                if let Some(holds) = to.checked_number("truth", holds, &Poly::ONE)? {
+                    to.require_equal(&holds, &Poly::ONE);
+                }
+                continue;
+            }
+            let Argument::SymBool(n) = o else { continue };
+            let Some(messages::SymBool::Expr(text)) = graph.sym_bool_values.get(n) else { continue };
+            let Ok(expr::Expr::Call(head, args)) = expr::parse(text) else { continue };
+            if let ("Equality" | "Eq", [expr::Expr::Symbol(s), expr::Expr::Int(1)]) =
+                (head.as_str(), &args[..])
+                && !self.symbols.contains_key(s)
+                && let Some(truth) = to.checked_number("truth", *v, &Poly::ONE)?
+            {
+                self.define(s, truth);
+            }
+        }
         for ((text, is_integer), v) in results.zip(values) {
             let Ok(expr::Expr::Symbol(symbol)) = expr::parse(text) else { continue };
             if !is_integer {

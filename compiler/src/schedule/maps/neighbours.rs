@@ -124,6 +124,9 @@ impl Words {
         }
         let kernel = Kernel { family: from.family.clone(), body, stores, nodes: from.nodes.clone() };
         let bindings = Bindings::of(from, graph, f16, true).ok()?;
+        if bindings.list.iter().any(|b| b.encoding == Encoding::Atomic) {
+            return None;
+        }
         let reads = kernel.reads();
         let mut vectors = vec![];
         let word = |t: TensorId, n: u32| {

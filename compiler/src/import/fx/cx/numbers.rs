@@ -68,7 +68,7 @@ impl Cx<'_, '_, '_> {
             None => Ok(self.opt_size(name)?.map(lower::Size::Known)),
         }
     }
-    /// Requires the condition on sizes that an argument is. What a run computes is left out.
+    /// Requires the condition on sizes that an argument is. What a run computes is compared when it is done.
     pub fn require(&mut self, name: &str) -> Result<()> {
         let of = match &*self.argument(name)? {
             Argument::SymBool(of) => of.clone(),
@@ -92,12 +92,14 @@ impl Cx<'_, '_, '_> {
             )
         })?;
         for g in guards {
-            let computed = |d: &Dim| {
-                let open = d.symbols().into_iter().any(|s| !self.importer.symbols.contains_key(&*s));
-                open || self.lowering.is_computed(d)
-            };
-            if !computed(&g.a) && !computed(&g.b) {
+            // Of numbers out of tensors that are no sizes nothing is compared.
+            let known = |d: &Dim| d.symbols().into_iter().all(|s| self.importer.decided.contains(&s));
+            if known(&g.a) && known(&g.b) {
                 symbols::require(self.lowering, &g);
+            } else {
+                let d =
+                    format!("the program asserts `{text}` of numbers in tensors, which a run does not check");
+                self.lowering.warn(d);
             }
         }
         Ok(())
@@ -136,49 +138,17 @@ impl Cx<'_, '_, '_> {
     }
     /// A truth value that sizes decide.
     fn truth(&mut self, e: &expr::Expr) -> Result<Number> {
-        use wgfc_ir::{BinaryOp, UnaryOp};
-        let (head, args) = match e {
-            expr::Expr::Bool(b) => return Ok(Number::Bool(*b)),
-            expr::Expr::Call(head, args) => (head.as_str(), &args[..]),
-            _ => return Err(OpError::model("a condition on sizes is expected")),
-        };
-        let op = match head {
-            "Equality" => BinaryOp::Eq,
-            "Unequality" => BinaryOp::Ne,
-            "LessThan" => BinaryOp::Le,
-            "GreaterThan" => BinaryOp::Ge,
-            "StrictLessThan" => BinaryOp::Lt,
-            "StrictGreaterThan" => BinaryOp::Gt,
-            "And" => BinaryOp::And,
-            "Or" => BinaryOp::Or,
-            "Not" => {
-                let [a] = args else { return Err(OpError::model("`Not` takes one condition")) };
-                let n = self.truth(a)?;
-                let v = self.number_in(&n, DType::Bool)?;
-                return Ok(Number::Computed(self.lowering.unary(UnaryOp::Not, v)?));
-            }
-            _ => {
-                return Err(OpError::unsupported(
-                    format!("`{head}` of sizes as a truth value"),
-                    "give the dimensions it depends on with --dim, or compute it with tensors",
-                ));
-            }
-        };
-        let of_truths = matches!(op, BinaryOp::And | BinaryOp::Or);
-        let mut values = vec![];
-        for a in args {
-            let (n, dtype) = match of_truths {
-                true => (self.truth(a)?, DType::Bool),
-                false => (Number::Int(a.size(&|s| self.importer.symbol(s))?), DType::I64),
-            };
-            values.push(self.number_in(&n, dtype)?);
+        let truth = e.truth(&|s| self.importer.symbol(s)).map_err(|e| {
+            OpError::unsupported(
+                format!("a truth value of sizes: {e}"),
+                "give the dimensions it depends on with --dim, or compute it with tensors",
+            )
+        })?;
+        if let Some(known) = truth.as_const() {
+            return Ok(Number::Bool(known != 0));
         }
-        let mut rest = values.into_iter();
-        let mut v = rest.next().ok_or_else(|| OpError::model(format!("`{head}` of nothing")))?;
-        for next in rest {
-            v = self.lowering.binary(op, v, next)?;
-        }
-        Ok(Number::Computed(v))
+        let v = self.lowering.dim_scalar(&truth, DType::I64)?;
+        Ok(Number::Computed(self.lowering.binary_scalar(wgfc_ir::BinaryOp::Ne, v, 0.0)?))
     }
     /// A number that sizes decide.
     fn real(&mut self, e: &expr::Expr) -> Result<Number> {
@@ -188,6 +158,12 @@ impl Cx<'_, '_, '_> {
             expr::Expr::Call(head, args) if !args.is_empty() => (head.as_str(), args),
             _ => return Ok(Number::Int(e.size(&|s| self.importer.symbol(s))?)),
         };
+        let whole = ["ToInt", "Div", "Mod", "Abs", "sign", "Shift", "Where", "Indexing"];
+        if !head.ends_with("TrueDiv")
+            && (whole.iter().any(|w| head.ends_with(w)) || head.starts_with("Bitwise"))
+        {
+            return Ok(Number::Int(e.size(&|s| self.importer.symbol(s))?));
+        }
         if head == "ToFloat" {
             let d = args[0].size(&|s| self.importer.symbol(s))?;
             return Ok(match d.as_const() {

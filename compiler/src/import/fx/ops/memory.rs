@@ -6,7 +6,7 @@ use wgfc_ir::Poly;
 
 pub const OPS: &[OpDef] = &[
     OpDef::new("aten._assert_scalar.default", assert_sizes),
-    OpDef::new("aten._assert_tensor_metadata.default", nothing),
+    OpDef::new("aten._assert_tensor_metadata.default", nothing).complex(),
     OpDef::new("aten._local_scalar_dense.default", number),
     OpDef::new("aten._to_copy.default", convert).complex(),
     OpDef::new("aten.alias.default", same).complex(),
@@ -22,6 +22,7 @@ pub const OPS: &[OpDef] = &[
     OpDef::new("aten.empty.memory_format", |cx| filled(cx, "size", 0.0)).complex(),
     OpDef::new("aten.empty_like.default", |cx| like(cx, 0.0)).complex(),
     OpDef::new("aten.empty_permuted.default", |cx| filled(cx, "size", 0.0)),
+    OpDef::new("aten.empty_strided.default", |cx| filled(cx, "size", 0.0)).complex(),
     OpDef::new("aten.fill.Scalar", fill).complex(),
     OpDef::new("aten.fill.Tensor", fill).complex(),
     OpDef::new("aten.full.default", full).complex(),
@@ -29,12 +30,17 @@ pub const OPS: &[OpDef] = &[
     OpDef::new("aten.item.default", number),
     OpDef::new("aten.lift_fresh_copy.default", same),
     OpDef::new("aten.new_empty.default", |cx| filled(cx, "size", 0.0)).complex(),
+    OpDef::new("aten.new_empty_strided.default", |cx| filled(cx, "size", 0.0)).complex(),
     OpDef::new("aten.new_full.default", full).complex(),
     OpDef::new("aten.new_ones.default", |cx| filled(cx, "size", 1.0)).complex(),
     OpDef::new("aten.new_zeros.default", |cx| filled(cx, "size", 0.0)).complex(),
     OpDef::new("aten.ones.default", |cx| filled(cx, "size", 1.0)).complex(),
     OpDef::new("aten.ones_like.default", |cx| like(cx, 1.0)).complex(),
     OpDef::new("aten.scalar_tensor.default", scalar_tensor),
+    OpDef::new("prims.convert_element_type.default", |cx| {
+        let (x, to) = (cx.tensor("a")?, cx.result_dtype(0)?);
+        Ok(vec![cx.converted(x, to)?])
+    }),
     OpDef::new("prims.scalar_tensor.default", scalar_tensor),
     OpDef::new("aten.sym_constrain_range.default", nothing),
     OpDef::new("aten.sym_constrain_range_for_size.default", nothing),

@@ -57,6 +57,7 @@ operators! {
     strided,
     unary,
     views,
+    vision,
 }
 
 /// Every operator.

@@ -20,6 +20,8 @@ pub const OPS: &[OpDef] = &[
     OpDef::new("aten._native_batch_norm_legit_functional.default", batch_functional),
     OpDef::new("aten._native_batch_norm_legit_no_training.default", |cx| batch(cx, false)),
     OpDef::new("aten._weight_norm.default", by_length),
+    OpDef::new("aten._weight_norm_interface.default", by_length_with_norms).in_f32(),
+    OpDef::new("aten._weight_norm_interface_backward.default", by_length_backward).in_f32(),
     OpDef::new("aten.batch_norm.default", batch_in_place).writes(&["running_mean", "running_var"]).writes_if("training"),
     OpDef::new("aten.group_norm.default", group),
     OpDef::new("aten.instance_norm.default", instance).writes(&["running_mean", "running_var"]).writes_if("use_input_stats"),
@@ -244,4 +246,35 @@ fn by_length(cx: &mut Cx) -> Lowered {
     let n = crate::lower::distance::norm(cx, v, 2.0, &axes)?;
     let scale = cx.binary(BinaryOp::Div, g, n)?;
     Ok(vec![cx.binary(BinaryOp::Mul, v, scale)?])
+}
+
+/// The axes that the norm of `v` is taken along: all but `dim`, which is the first or the last.
+fn all_but(cx: &Cx, v: Value) -> Result<Vec<usize>> {
+    let rank = cx.rank(v);
+    let kept = crate::lower::axis(cx.int("dim")?, rank)?;
+    Ok((0..rank).filter(|d| *d != kept).collect())
+}
+
+/// `g · v / |v|`, and the norms.
+fn by_length_with_norms(cx: &mut Cx) -> Lowered {
+    let (v, g) = (cx.tensor("v")?, cx.tensor("g")?);
+    let axes = all_but(cx, v)?;
+    let n = crate::lower::distance::norm(cx, v, 2.0, &axes)?;
+    let scale = cx.binary(BinaryOp::Div, g, n)?;
+    Ok(vec![cx.binary(BinaryOp::Mul, v, scale)?, n])
+}
+
+/// With `r = Σ (grad · v)`: the gradient of `v` is `g / n · (grad − v · r / n²)`, that of `g` is `r / n`.
+fn by_length_backward(cx: &mut Cx) -> Lowered {
+    let (grad, v) = (cx.tensor("grad_w")?, cx.tensor("saved_v")?);
+    let (g, n) = (cx.tensor("saved_g")?, cx.tensor("saved_norms")?);
+    let axes = all_but(cx, v)?;
+    let product = cx.binary(BinaryOp::Mul, grad, v)?;
+    let r = cx.reduce(wgfc_ir::ReduceOp::Sum, product, &axes, true)?;
+    let of_g = cx.binary(BinaryOp::Div, r, n)?;
+    let share = cx.binary(BinaryOp::Div, of_g, n)?;
+    let along = cx.binary(BinaryOp::Mul, v, share)?;
+    let rest = cx.binary(BinaryOp::Sub, grad, along)?;
+    let scale = cx.binary(BinaryOp::Div, g, n)?;
+    Ok(vec![cx.binary(BinaryOp::Mul, rest, scale)?, of_g])
 }

@@ -6,6 +6,8 @@ use crate::lower::{arg, reduce};
 use wgfc_ir::ReduceOp;
 
 pub const OPS: &[OpDef] = &[
+    OpDef::new("aten._is_all_true.default", |cx| of_truth(cx, ReduceOp::Min)),
+    OpDef::new("aten._is_any_true.default", |cx| of_truth(cx, ReduceOp::Max)),
     OpDef::new("aten.all.default", |cx| of_truth(cx, ReduceOp::Min)),
     OpDef::new("aten.all.dim", |cx| of_truth(cx, ReduceOp::Min)),
     OpDef::new("aten.all.dims", |cx| of_truth(cx, ReduceOp::Min)),

@@ -43,7 +43,11 @@ pub const OPS: &[OpDef] = &[
     OpDef::new("aten.fractional_max_pool3d.default", |cx| fractional(cx, 3)),
     OpDef::new("aten.grid_sampler.default", sampled),
     OpDef::new("aten.grid_sampler_2d.default", sampled),
+    OpDef::new("aten.grid_sampler_2d_backward.default", sampled_backward)
+        .notes("Of the nearest element, or of the nearest four."),
     OpDef::new("aten.grid_sampler_3d.default", sampled),
+    OpDef::new("aten.grid_sampler_3d_backward.default", sampled_backward)
+        .notes("Of the nearest element, or of the nearest eight."),
     OpDef::new("aten.im2col.default", windows),
     OpDef::new("aten.max_unpool2d.default", |cx| unpooled(cx, 2)),
     OpDef::new("aten.max_unpool3d.default", |cx| unpooled(cx, 3)),
@@ -88,9 +92,13 @@ fn factors(cx: &mut Cx, axes: usize) -> Result<Vec<Option<f64>>> {
     Ok(out)
 }
 
-/// How much farther apart elements are between the corners, where both extents are known.
+/// How much farther apart elements are between the corners, where both extents are known. A single one is at the first
+/// corner, as with others infinitely far apart.
 fn apart(from: &Dim, to: &Dim) -> Option<f64> {
     let (from, to) = (from.as_const()?, to.as_const()?);
+    if from > 1 && to == 1 {
+        return Some(1e30);
+    }
     (from > 1 && to > 1).then(|| (to - 1) as f64 / (from - 1) as f64)
 }
 
@@ -137,6 +145,23 @@ fn smooth(cx: &mut Cx, mode: Mode, antialias: bool) -> Lowered {
 
 fn sampled(cx: &mut Cx) -> Lowered {
     let (x, grid) = (cx.tensor("input")?, cx.tensor("grid")?);
+    let p = sampling(cx)?;
+    Ok(vec![sample::grid_sample(cx, x, grid, &p)?])
+}
+
+fn sampled_backward(cx: &mut Cx) -> Lowered {
+    let (grad, x, grid) = (cx.tensor("grad_output")?, cx.tensor("input")?, cx.tensor("grid")?);
+    let p = sampling(cx)?;
+    if p.mode == sample::Mode::Cubic {
+        let e = "the gradient of samples of sixteen elements";
+        return Err(OpError::unsupported(e, "sample with mode=\"bilinear\"").param("interpolation_mode"));
+    }
+    let all = sample::grid_sample_backward(cx, grad, x, grid, &p)?;
+    let mask = cx.flags("output_mask")?;
+    Ok(all.into_iter().zip(mask.into_iter().chain([true, true])).filter(|(_, wanted)| *wanted).map(|(v, _)| v).collect())
+}
+
+fn sampling(cx: &mut Cx) -> Result<GridSample> {
     let mode = match cx.int("interpolation_mode")? {
         0 => sample::Mode::Linear,
         1 => sample::Mode::Nearest,
@@ -150,7 +175,7 @@ fn sampled(cx: &mut Cx) -> Lowered {
         m => return Err(OpError::model(format!("there is no {m}")).param("padding_mode")),
     };
     let align_corners = cx.flag("align_corners")?;
-    Ok(vec![sample::grid_sample(cx, x, grid, &GridSample { mode, padding, align_corners })?])
+    Ok(GridSample { mode, padding, align_corners })
 }
 
 /// Images of which all axes before the last three are one.

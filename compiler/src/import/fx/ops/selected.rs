@@ -15,6 +15,7 @@ pub const OPS: &[OpDef] = &[
     .notes("In ascending order. What is no number counts as one."),
     OpDef::new("aten.argwhere.default", non_zero),
     OpDef::new("aten.masked_scatter.default", masked_scatter),
+    OpDef::new("aten.masked_scatter_backward.default", masked_scatter_backward),
     OpDef::new("aten.masked_select.default", masked_select),
     OpDef::new("aten.nonzero.default", non_zero),
     OpDef::new("aten.nonzero_numpy.default", |cx| {
@@ -151,6 +152,31 @@ fn masked_scatter(cx: &mut Cx) -> Lowered {
     Ok(vec![elementwise::choose(cx, mask, taken, x)?])
 }
 
+/// The gradient of the source: elements where the mask holds in their order, then zeros.
+fn masked_scatter_backward(cx: &mut Cx) -> Lowered {
+    let (grad, mask) = (cx.tensor("grad_output")?, cx.tensor("mask")?);
+    let (dims, sizes) = (cx.shape(grad), cx.sizes("sizes")?);
+    let mask = cx.expand(mask, &dims)?;
+    let (n, m): (Dim, Dim) = (dims.iter().product(), sizes.iter().product());
+    let zero = Scalar::from_f64(cx.dtype(grad), 0.0);
+    let none = cx.full(std::slice::from_ref(&m), zero)?;
+    if m.is(0) || n.is(0) {
+        return Ok(vec![cx.reshape(none, sizes)?]);
+    }
+    let (flat, grad) = (cx.reshape(mask, vec![n.clone()])?, cx.reshape(grad, vec![n])?);
+    let ones = cx.cast(flat, DType::I32)?;
+    let found = scan::running(cx, ones, 0, ReduceOp::Sum)?;
+    // Beyond the end nothing is written.
+    let mut f = Body::default();
+    let (found0, chosen, one, end) = (f.arg(0), f.arg(1), f.i32(1), f.index(m));
+    let at = f.binary(BinaryOp::Sub, found0, one);
+    f.select(chosen, at, end);
+    let at = cx.map(f.0, &[found, flat])?;
+    let to = vec![GatherAxis::Data { input: 2, at: vec![Poly::var(0)] }];
+    let y = cx.push(Op::Scatter { reduce: None, index: to }, &[none, grad, at])?;
+    Ok(vec![cx.reshape(y, sizes)?])
+}
+
 /// Elements of all in their order.
 fn take(cx: &mut Cx) -> Lowered {
     let (x, index) = (cx.tensor("self")?, cx.tensor("index")?);
@@ -179,7 +205,19 @@ fn repeated(cx: &mut Cx, repeats: Value, axis: usize) -> Result {
     let repeats = cx.require_rank(repeats, 1)?;
     let ends = scan::running(cx, repeats, 0, ReduceOp::Sum)?;
     let total = match (cx.opt_size("output_size")?, cx.dims(repeats)) {
-        (Some(n), _) => n,
+        (Some(n), None) => {
+            // Torch refuses repeats of another total.
+            let sum = cx.reduce(ReduceOp::Sum, repeats, &[0], false)?;
+            if let Some(sum) = cx.checked_number("total_of_repeats", sum, &n)? {
+                cx.require_equal(&sum, &n);
+            }
+            n
+        }
+        (Some(n), Some(known)) => {
+            let sum: Dim = known.into_iter().sum();
+            cx.require_equal(&sum, &n);
+            n
+        }
         (None, Some(known)) => known.into_iter().sum(),
         (None, None) => {
             let most = cx.most(0, axis)?;
