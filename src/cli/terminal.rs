@@ -16,6 +16,9 @@ use std::time::Duration;
 use wgfc::inspect::{clean, is_control};
 use wgfc::{Error, Finding};
 
+/// Findings of an error that are printed as text.
+const FINDINGS: usize = 200;
+
 /// Where a command prints.
 pub struct Terminal {
     /// Results are one JSON object.
@@ -116,7 +119,7 @@ impl Terminal {
         }
     }
 
-    /// An error, every finding of it.
+    /// An error: every finding of it as JSON, the first of very many as text.
     pub fn error(&self, error: &Error) {
         if self.json && self.failed.borrow().is_none() {
             self.print_json(&serde_json::json!({ "errors": findings_json(error) }));
@@ -125,11 +128,16 @@ impl Terminal {
             }
         }
         let colour = std::env::var_os("NO_COLOR").is_none();
-        for f in error.findings() {
+        let findings = error.findings();
+        let more = findings.len().saturating_sub(FINDINGS);
+        for f in findings.into_iter().take(FINDINGS) {
             match self.fancy {
                 true => drop(std::io::stderr().write_all(fancy(&cleaned(f), colour).as_bytes())),
                 false => say(&format!("{f}\n")),
             }
+        }
+        if more > 0 {
+            say(&format!("and {more} more, which --json lists\n"));
         }
     }
 
