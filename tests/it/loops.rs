@@ -2,6 +2,7 @@
 
 use crate::backend::{Backend, run_session, session};
 use std::collections::BTreeMap;
+use wgfc_compiler::import::NoExternalData;
 use wgfc_compiler::pipeline::compile_graph;
 use wgfc_compiler::{Errors, Options, Technique};
 use wgfc_ir::eval::evaluate;
@@ -216,6 +217,27 @@ fn what_a_dispatch_may_take_is_stated() {
             assert_eq!(run(p)[0].to_f32s(), whole[0].to_f32s());
         }
     }
+}
+
+/// A simulation whose days are an extent is one dispatch where as many as are expected take no longer than one may, however many
+/// fit into memory; where the driver ends loops it is cut.
+#[test]
+fn what_could_be_longer_is_cut_only_where_the_device_needs_it() {
+    let model = std::fs::read(
+        std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/simulations/portfolio/model.onnx"),
+    )
+    .unwrap();
+    let parts = |most: Option<u32>| {
+        let mut options = Options::default();
+        options.expect.0.insert("population".into(), 10_000);
+        options.expect.0.insert("steps".into(), 1500);
+        options.profile.loop_iterations = most;
+        let program = wgfc_compiler::compile(&model, &NoExternalData, &options).unwrap();
+        (program.dispatches.len(), program.repeats.len())
+    };
+    assert_eq!(parts(None), (1, 0));
+    let (dispatches, repeats) = parts(Some(65_535));
+    assert!(dispatches > 1 && repeats == 1, "{dispatches} {repeats}");
 }
 
 /// Neither the text nor the time to make it grows with the number of iterations.

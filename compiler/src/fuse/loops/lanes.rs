@@ -112,9 +112,9 @@ pub fn map(graph: &Graph, node: NodeId, options: &Options) -> Result<Mapping, Ve
 /// Iterations of a loop that every known driver allows.
 const PORTABLE_ITERATIONS: u32 = 65_535;
 
-/// Steps of so many seconds that a dispatch may take without the driver ending it, where there may be more. Whether a dispatch
-/// takes too long is estimated for the number of steps that is expected, where a run has any; what a device ends after so many
-/// iterations ends for any number of steps that there may be.
+/// Steps of so many seconds that a dispatch may take without the driver ending it, where there may be more. The iterations that
+/// a driver allows and the operations that follow one another are counted for the most steps that a run can have. How long all lanes
+/// together take depends on what the device is, so that is estimated for the steps that are expected.
 fn part(graph: &Graph, mapping: &Mapping, work: &Work, seconds: f64) -> Option<u32> {
     // So that the number of the last step of a part is one.
     const STEPS: u32 = 1 << 28;
@@ -129,10 +129,10 @@ fn part(graph: &Graph, mapping: &Mapping, work: &Work, seconds: f64) -> Option<u
         profile.loop_iterations.or(portable).map_or(STEPS, |n| within(n, work.iterations)).min(STEPS);
     let chain = within(profile.speeds.longest_chain(profile.longest_dispatch), work.chain);
     let together = (profile.longest_dispatch / seconds.max(f64::MIN_POSITIVE)) as u32;
-    let in_time = chain.min(together);
     let expected = known.unwrap_or_else(|| mapping.expect.estimate(&steps));
-    let fits = longest.is_some_and(|s| s <= i64::from(allowed)) && expected <= i64::from(in_time);
-    (!fits).then_some(in_time.min(allowed).max(1))
+    let most = allowed.min(chain);
+    let fits = longest.is_some_and(|s| s <= i64::from(most)) && expected <= i64::from(together);
+    (!fits).then_some(most.min(together).max(1))
 }
 
 /// How many steps there can be, given that inputs and outputs with an element for each must be bound.
