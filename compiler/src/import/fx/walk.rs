@@ -310,7 +310,9 @@ impl<'m> Importer<'m> {
                 _ => None,
             }
         };
-        let Some(args) = node.inputs.iter().map(|i| given(&i.arg)).collect::<Option<Vec<_>>>() else { return };
+        let Some(args) = node.inputs.iter().map(|i| given(&i.arg)).collect::<Option<Vec<_>>>() else {
+            return;
+        };
         if let Some(e) = expr::of_operator(op::target(node), args).filter(expr::Expr::truncates) {
             self.rounded.insert(name.clone(), e);
         }
