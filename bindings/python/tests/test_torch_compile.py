@@ -323,3 +323,101 @@ def test_options_are_checked():
     assert isinstance(e.value.inner_exception, wgfc.DeviceError)
     with pytest.raises(Exception, match="no 'colour'"):
         compiled(mlp(), colour=1)(torch.randn(3, 7))
+
+
+def eager_and_compiled(f, *given, **options):
+    """The results of a function and the gradients of its arguments, in torch and in wgfc."""
+    torch._dynamo.reset()
+    both = []
+    for g in (f, torch.compile(f, backend="wgfc", **options)):
+        x = [v.clone().requires_grad_() if v.is_floating_point() else v for v in given]
+        y = g(*x)
+        weights = torch.linspace(-1, 1, y.numel()).reshape(y.shape)
+        (y * weights).sum().backward()
+        both.append([y.detach()] + [v.grad for v in x if v.grad is not None])
+    return zip(*both)
+
+
+@pytest.mark.parametrize("mode", ["bilinear", "nearest"])
+@pytest.mark.parametrize("padding", ["zeros", "border", "reflection"])
+@pytest.mark.parametrize("corners", [False, True])
+def test_gradients_of_grid_samples(mode, padding, corners):
+    torch.manual_seed(0)
+    f = lambda x, g: torch.nn.functional.grid_sample(x, g, mode=mode, padding_mode=padding, align_corners=corners)
+    for want, got in eager_and_compiled(f, torch.randn(2, 3, 5, 7), torch.randn(2, 4, 6, 2) * 1.3, options={"fullgraph": True}):
+        torch.testing.assert_close(got, want, atol=1e-4, rtol=1e-4)
+
+
+def test_gradients_of_weight_norm_and_masked_scatter():
+    torch.manual_seed(0)
+    mask = torch.rand(3, 5) > 0.5
+    cases = [
+        (lambda v, g, x: torch.nn.functional.conv1d(x, torch._weight_norm(v, g, 0)), [(4, 3, 5), (4, 1, 1), (2, 3, 9)]),
+        (lambda v, g, x: torch.nn.functional.conv1d(x, torch._weight_norm(v, g, 2)), [(4, 3, 5), (1, 1, 5), (2, 3, 9)]),
+        (lambda x, s: x.masked_scatter(mask, s), [(3, 5), (4, 5)]),
+        (lambda x: x.new_empty_strided((2, 3), (1, 2)).zero_() + x.sum(), [(3,)]),
+    ]
+    for f, shapes in cases:
+        for want, got in eager_and_compiled(f, *map(torch.randn, shapes), options={"fullgraph": True}):
+            torch.testing.assert_close(got, want, atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize("grad", [False, True])
+@pytest.mark.parametrize(
+    "f",
+    [
+        lambda x: x.narrow(0, 1, x.shape[0] - 1),
+        lambda x: x[x.shape[0] // 2 :],
+        lambda x: x[:, : x.shape[1] // 2],
+        lambda x: x[:, None].expand(-1, x.shape[0], -1),
+        lambda x: (lambda y: y[y.shape[0] // 2 :])(x * 2),
+    ],
+)
+def test_results_that_are_views_keep_their_place(f, grad):
+    torch._dynamo.reset()
+    compiled = torch.compile(f, backend="wgfc", dynamic=True)
+    for rows in (6, 4, 8):
+        x = torch.randn(rows, 8, requires_grad=grad)
+        got, want = compiled(x), f(x)
+        assert torch.equal(got, want)
+        assert (got.stride(), got.storage_offset()) == (want.stride(), want.storage_offset())
+
+
+def test_graphs_of_one_structure_do_not_share_sizes():
+    import itertools
+
+    x = torch.ones(3)
+    for a, b in itertools.permutations(["h", "w", "rows"], 2):
+        scope = {}
+        exec(f"def f(x, {a}, {b}): return x * {a} - {b}", scope)
+        torch._dynamo.reset()
+        assert torch.compile(scope["f"], backend="wgfc", dynamic=True)(x, 10, 3).tolist() == [7.0] * 3
+
+
+@pytest.mark.filterwarnings("ignore::wgfc.torch_backend.FallbackWarning")
+def test_tokens_of_effects_are_no_results():
+    torch.manual_seed(0)
+    x = torch.randn(3, 3) + 4 * torch.eye(3)
+    for f in (torch.linalg.inv, lambda x: torch.linalg.solve(x, x[:, 0])):
+        torch._dynamo.reset()
+        y = torch.compile(f, backend="wgfc")(x.clone().requires_grad_())
+        torch.testing.assert_close(y.detach(), f(x), atol=1e-4, rtol=1e-4)
+
+
+def test_fused_optimizers_are_seen():
+    losses = []
+    for backend in (None, "wgfc"):
+        torch._dynamo.reset()
+        torch.manual_seed(0)
+        model, x, t = torch.nn.Linear(4, 1), torch.randn(8, 4), torch.randn(8, 1)
+        run = torch.compile(model, backend=backend) if backend else model
+        optimizer = torch.optim.Adam(model.parameters(), 0.1, fused=True)
+        each = []
+        for _ in range(3):
+            optimizer.zero_grad()
+            loss = (run(x) - t).square().mean()
+            loss.backward()
+            optimizer.step()
+            each.append(loss.item())
+        losses.append(each)
+    assert losses[0] == pytest.approx(losses[1], rel=1e-4)

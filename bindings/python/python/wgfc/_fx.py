@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import io
+import math
 import operator
 from typing import Any, Optional, Sequence
 
@@ -155,6 +156,20 @@ def carriers(inputs: Sequence[Any]) -> list[Any]:
     return [s for s in order if s in needed - alone]
 
 
+def _rounded(graph: Graph, node: Node, made: dict[Node, Node]) -> Optional[Node]:
+    """``math.floor`` and ``math.ceil`` by floor division."""
+    given = node.args[0] if len(node.args) == 1 else None
+    if not isinstance(given, Node) or node.target not in (math.floor, math.ceil):
+        return None
+    if node.target is math.floor:
+        return graph.create_node("call_function", operator.floordiv, (made[given], 1), {}, node.name)
+    below = graph.call_function(operator.neg, (made[given],))
+    below.meta["val"] = -given.meta["val"]
+    down = graph.call_function(operator.floordiv, (below, 1))
+    down.meta["val"] = -node.meta["val"]
+    return graph.create_node("call_function", operator.neg, (down,), {}, node.name)
+
+
 def readable(module: GraphModule) -> GraphModule:
     """The module with other operators for those on sizes that torch's serializer does not know. Only the expressions of what such nodes
     make are read, which stay. Graphs inside of it likewise; the module itself where nothing is to be replaced."""
@@ -173,7 +188,7 @@ def readable(module: GraphModule) -> GraphModule:
     made: dict[Node, Node] = {}
     for node in module.graph.nodes:
         if other(node):
-            new = graph.create_node("call_function", operator.neg, (1,), {}, node.name)
+            new = _rounded(graph, node, made) or graph.create_node("call_function", operator.neg, (1,), {}, node.name)
             new.meta = dict(node.meta)
         else:
             new = graph.node_copy(node, made.__getitem__)

@@ -269,12 +269,51 @@ fn comparison(head: &str) -> Option<&'static str> {
     })
 }
 
+/// What a node computes of sizes: `_operator.floordiv`, `math.trunc`. `None` of operators that are not known.
+pub fn of_operator(target: &str, mut args: Vec<Expr>) -> Option<Expr> {
+    let minus = |e: Expr| Expr::Call("Mul".into(), vec![Expr::Int(-1), e]);
+    let head = match (target, args.len()) {
+        // Of a constant: the Python package writes it in place of operators that torch does not write down.
+        ("_operator.neg", 1) if !matches!(args[0], Expr::Int(_)) => return args.pop().map(minus),
+        ("_operator.sub", 2) => {
+            let b = args.pop().map(minus)?;
+            args.push(b);
+            "Add"
+        }
+        ("_operator.add", 2) => "Add",
+        ("_operator.mul", 2) => "Mul",
+        ("_operator.floordiv", 2) if args[1] == Expr::Int(1) => {
+            args.pop();
+            "FloorToInt"
+        }
+        ("_operator.floordiv", 2) => "FloorDiv",
+        ("_operator.mod", 2) => "PythonMod",
+        ("_operator.truediv", 2) => "IntTrueDiv",
+        ("_operator.pow", 2) => "FloatPow",
+        ("_operator.and_", 2) => "BitwiseFn_bitwise_and",
+        ("_operator.or_", 2) => "BitwiseFn_bitwise_or",
+        ("_operator.lshift", 2) => "LShift",
+        ("_operator.rshift", 2) => "RShift",
+        ("torch.sym_max", 2) => "Max",
+        ("torch.sym_min", 2) => "Min",
+        ("torch.sym_float", 1) => "ToFloat",
+        ("math.trunc" | "torch.sym_int", 1) => "TruncToInt",
+        _ => return None,
+    };
+    Some(Expr::Call(head.into(), args))
+}
+
 /// Whether a function of sympy's is a condition.
 pub fn is_condition(head: &str) -> bool {
     comparison(head).is_some() || matches!(head, "And" | "Or" | "Not")
 }
 
 impl Expr {
+    /// Whether a rounding towards 0 is in it.
+    pub fn truncates(&self) -> bool {
+        matches!(self, Expr::Call(head, args) if head == "TruncToInt" || args.iter().any(Expr::truncates))
+    }
+
     /// As a size.
     ///
     /// # Errors

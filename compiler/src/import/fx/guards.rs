@@ -362,7 +362,8 @@ mod tests {
     #[test]
     fn conditions_mean_what_python_means() {
         // Where each holds, of a size from 0 to 40.
-        let cases: [(&str, fn(i64) -> bool); 14] = [
+        type Holds = fn(i64) -> bool;
+        let cases: [(&str, Holds); 14] = [
             ("torch.sym_max(1, L['x'].size()[0]) == 4 or L['x'].size()[0] == 1", |n| n.max(1) == 4 || n == 1),
             ("(L['x'].size()[0] % 2) != 0", |n| n % 2 != 0),
             ("L['x'].size()[0] % -5 == -2", |n| n % 5 == 3),

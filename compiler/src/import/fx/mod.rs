@@ -111,6 +111,7 @@ fn importer<'m>(
         weights: Weights::new(archive, options.graph_only)?,
         errors: vec![],
         symbols: Default::default(),
+        rounded: Default::default(),
         decided: Default::default(),
         taken: Default::default(),
         ranges: Default::default(),

@@ -28,6 +28,8 @@ pub struct Importer<'m> {
     pub(super) symbols: BTreeMap<String, Dim>,
     /// Numbers taken out of tensors that are no sizes, by symbol, with the depth of the graph that they are in.
     pub(super) taken: BTreeMap<String, (usize, Value)>,
+    /// Numbers of sizes, by the names of what makes them, that a rounding towards 0 is part of.
+    pub(super) rounded: BTreeMap<String, expr::Expr>,
     /// The symbols in these: a run knows them.
     pub(super) decided: BTreeSet<Arc<str>>,
     /// The values of symbols that no input's shape decides.
@@ -83,7 +85,12 @@ impl Importer<'_> {
 
     /// The size that a text is.
     pub fn size(&self, text: &str) -> Result<Dim> {
-        let d = self.bounded(expr::size(text, &|s| self.symbol(s))?);
+        self.known_size(expr::size(text, &|s| self.symbol(s))?)
+    }
+
+    /// A size of which all symbols are decided.
+    pub(super) fn known_size(&self, d: Dim) -> Result<Dim> {
+        let d = self.bounded(d);
         match d.symbols().iter().find(|s| !self.decided.contains(*s)) {
             None => Ok(d),
             Some(s) if self.taken.contains_key(&**s) => Err(OpError::unsupported(
@@ -253,6 +260,7 @@ impl<'m> Importer<'m> {
         let target = op::target(node);
         let found = ops::find(target);
         if found.is_none() && op::makes_sizes(node) {
+            self.follow_size(graph, node);
             return;
         }
         self.operators.insert(op::label(node, index), target.to_owned());
@@ -272,6 +280,41 @@ impl<'m> Importer<'m> {
         if let Err(e) = lowered {
             self.report(e, at);
             node.results().for_each(|n| scope.poison(n));
+        }
+    }
+
+    /// Remembers a number of sizes as its node computes it where that rounds towards 0: in the expressions that the program has for
+    /// what is computed of it, torch may have rounded it down.
+    fn follow_size(&mut self, graph: &'m Graph, node: &'m Node) {
+        let [Argument::SymInt(SymArgument::Name(name)) | Argument::SymFloat(name)] = &node.outputs[..] else {
+            return;
+        };
+        self.rounded.remove(name);
+        let given = |a: &Argument| -> Option<expr::Expr> {
+            let of = |n: &str, text: Option<&String>| match self.rounded.get(n) {
+                Some(e) => Some(e.clone()),
+                None => expr::parse(text?).ok(),
+            };
+            match a {
+                Argument::Int(n) => Some(expr::Expr::Int(*n)),
+                Argument::Float(x) => Some(expr::Expr::Float(*x)),
+                Argument::SymInt(SymArgument::Int(n)) => Some(expr::Expr::Int(*n)),
+                Argument::SymInt(SymArgument::Name(n)) => match graph.sym_int_values.get(n)? {
+                    SymInt::Int(n) => Some(expr::Expr::Int(*n)),
+                    SymInt::Expr(text) => of(n, Some(text)),
+                },
+                Argument::SymFloat(n) => match graph.sym_float_values.get(n)? {
+                    messages::SymFloat::Float(x) => Some(expr::Expr::Float(*x)),
+                    messages::SymFloat::Expr(text) => of(n, Some(text)),
+                },
+                _ => None,
+            }
+        };
+        let Some(args) = node.inputs.iter().map(|i| given(&i.arg)).collect::<Option<Vec<_>>>() else {
+            return;
+        };
+        if let Some(e) = expr::of_operator(op::target(node), args).filter(expr::Expr::truncates) {
+            self.rounded.insert(name.clone(), e);
         }
     }
 
@@ -479,6 +522,7 @@ impl<'m> Importer<'m> {
                 _ => None,
             };
             if let Some(known) = known
+                && to.ty(*v).numel().is(1)
                 && to.dims(*v).is_none_or(|d| d.first().is_none_or(|d| !d.is(known)))
             {
                 let v = to.cast(*v, DType::I64)?;

@@ -35,7 +35,10 @@ impl Cx<'_, '_, '_> {
     pub fn sym_int(&self, name: &str) -> Result<Dim> {
         match self.graph.sym_int_values.get(name) {
             Some(SymInt::Int(n)) => Ok((*n).into()),
-            Some(SymInt::Expr(text)) => self.importer.size(text),
+            Some(SymInt::Expr(text)) => match self.importer.rounded.get(name) {
+                Some(e) => self.importer.known_size(e.size(&|s| self.importer.symbol(s))?),
+                None => self.importer.size(text),
+            },
             None => Err(OpError::model(format!("nothing makes the integer `{name}`"))),
         }
     }
@@ -119,7 +122,10 @@ impl Cx<'_, '_, '_> {
                 Some(SymFloat::Expr(text)) => match self.taken(text) {
                     Some(v) => Number::Computed(v),
                     None => {
-                        let e = expr::parse(text)?;
+                        let e = match self.importer.rounded.get(name) {
+                            Some(e) => e.clone(),
+                            None => expr::parse(text)?,
+                        };
                         self.real(&e)?
                     }
                 },
