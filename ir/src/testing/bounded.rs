@@ -153,7 +153,7 @@ fn moved(graph: &Graph, wide: &Graph, nodes: &[NodeId], sample: u64) -> Result<G
         let dtype = graph.ty((*n).into()).dtype;
         let steps = match &graph.node(*n).op {
             Op::Input | Op::Const(_) | Op::View { .. } | Op::Concat { .. } | Op::Gather { .. } => continue,
-            Op::Map { body, .. } => body.nodes.iter().map(|n| ulps(n)).fold(0.0, f64::max),
+            Op::Map { body, .. } => body.nodes.iter().map(ulps).fold(0.0, f64::max),
             _ => {
                 for (i, v) in graph.node(*n).inputs.iter().enumerate() {
                     let d = graph.ty(*v).dtype;
