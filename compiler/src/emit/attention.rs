@@ -75,8 +75,11 @@ pub(super) fn emit(
         let of = if module.uses_cooperative { "f16" } else { "f32" };
         let _ = writeln!(functions, "struct Eight {{ low: vec4<{of}>, high: vec4<{of}> }}");
     }
-    let library =
-        if on_units { ["attention_scores", "attention_weights"] } else { ["attention_score", "attention_weight"] };
+    let library = if on_units {
+        ["attention_scores", "attention_weights"]
+    } else {
+        ["attention_score", "attention_weight"]
+    };
     for function in library {
         module.lib(function)?;
     }

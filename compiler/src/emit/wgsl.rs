@@ -340,7 +340,11 @@ impl<'a> Module<'a> {
                     let low = self.low_word(s, *a)?;
                     return self.cast(DType::U32, *to, &low);
                 }
-                let a = if to.is_float() { self.operand(s, *a, self.is_const(*a))? } else { self.settled(s, *a)? };
+                let a = if to.is_float() {
+                    self.operand(s, *a, self.is_const(*a))?
+                } else {
+                    self.settled(s, *a)?
+                };
                 self.cast(from, *to, &a)?
             }
             Expr::Bitcast(to, a) => {

@@ -466,7 +466,7 @@ fn results_of_several_widths_in_one_kernel() {
     use DType::*;
     let types = [Bool, I8, BF16, F16, I32, F32, I64, F64];
     let gpus = gpus();
-    for n in [1, 2, 3, 5, 6, 7, 8, 10, 12, 18, 206] {
+    for n in [1, 6, 7, 10] {
         for (i, a) in types.iter().enumerate() {
             for b in &types[i..] {
                 let (mut case, mut body) = (Case::new(&[]), Body::default());
@@ -488,8 +488,9 @@ fn results_of_several_widths_in_one_kernel() {
                     .with_context(|cx| emit(&kernel, cx))
                     .unwrap_or_else(|e| panic!("{a} and {b} of {n} elements: {e}"));
                 for g in &gpus {
+                    let prepared = prepare_bytes(g, &case, &emitted, &data);
                     for (tensor, d) in outputs.iter().zip([*a, *b, Bool]) {
-                        let bytes = execute(g, &prepare_bytes(g, &case, &emitted, &data), *tensor);
+                        let bytes = execute(g, &prepared, *tensor);
                         let got = storage::decode(d, &bytes, n as usize);
                         for (y, x) in got.iter().zip(&given) {
                             let want = if d == Bool { f64::from(u8::from(*x != 0)) } else { *x as f64 };

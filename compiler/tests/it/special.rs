@@ -176,7 +176,8 @@ fn rounding_to_f16() {
 #[test]
 fn sines_of_any_angle() {
     let mut rng = Rng::new(77);
-    let mut angles = vec![0.0, -0.0, f32::MAX, f32::MIN, 1.5e5, 1e9, 12000.0, 12000.001, 16367173.0 * 2f32.powi(72)];
+    let mut angles =
+        vec![0.0, -0.0, f32::MAX, f32::MIN, 1.5e5, 1e9, 12000.0, 12000.001, 16367173.0 * 2f32.powi(72)];
     for range in [(0.0, 12.0), (0.0, 12000.0), (1.0, 3.4e38), (1e-30, 1.0)] {
         angles.extend((0..N).map(|i| drawn(&mut rng, range) * if i % 2 == 0 { 1.0 } else { -1.0 }));
     }
@@ -202,14 +203,26 @@ fn sines_of_any_angle() {
                 let got = computed(&gpu, std::slice::from_ref(&angles), apply);
                 for (x, y) in angles.iter().zip(got) {
                     let error = Error { relative, absolute: 0.0 };
-                    worst.see(&format!("{} on {}: ", op.name(), gpu.name), &[*x], y, want(f64::from(*x)), error);
+                    worst.see(
+                        &format!("{} on {}: ", op.name(), gpu.name),
+                        &[*x],
+                        y,
+                        want(f64::from(*x)),
+                        error,
+                    );
                 }
                 all.push(worst);
                 let got = computed(&gpu, &[beyond.to_vec()], apply);
-                assert!(got.iter().all(|y| y.is_nan()), "{} of what is no number: {got:?} on {}", op.name(), gpu.name);
+                assert!(
+                    got.iter().all(|y| y.is_nan()),
+                    "{} of what is no number: {got:?} on {}",
+                    op.name(),
+                    gpu.name
+                );
             }
         }
-        let one = computed(&gpu, &[vec![0.0]], |body, x| body.push(Expr::Unary(UnaryOp::Cos, x[0]), DType::F32));
+        let one =
+            computed(&gpu, &[vec![0.0]], |body, x| body.push(Expr::Unary(UnaryOp::Cos, x[0]), DType::F32));
         assert_eq!(one, [1.0], "cos 0 on {}", gpu.name);
     }
     report(all);
