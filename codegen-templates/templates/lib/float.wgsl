@@ -301,7 +301,7 @@ fn quarter_turns_of_large(a: f32) -> vec2<f32> {
     return vec2<f32>(select(number, float_of_bits(0x7fc00000u), bits >= 0x7f800000u), f32(n));
 }
 
-// Of a number not below 0, what is left of it by the nearest multiple of π/2, and that multiple modulo 4. Moderate numbers
+// A number not below 0 less the nearest multiple of π/2, and that multiple modulo 4. Moderate numbers
 // after Cody and Waite, Software Manual for the Elementary Functions (1980): π/2 in four parts, of which three have products
 // that are exact.
 fn quarter_turns(a: f32) -> vec2<f32> {
