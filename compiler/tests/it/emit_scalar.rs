@@ -514,15 +514,21 @@ fn narrow_values_are_rounded_before_they_are_compared() {
         let out = case.typed(DType::Bool, &[c(n)], TensorKind::Output(0));
         let load = |body: &mut Body, tensor| body.push(Expr::Load { tensor, offset: v(0), guard: None }, d);
         let (a, b) = (load(&mut body, x), load(&mut body, s));
-        let by = body.push(Expr::Const(Scalar::from_f64(d, 1.05)), d);
+        // Numbers that the type has.
+        let rounded = |v: &[f64]| {
+            let v: Vec<Scalar> = v.iter().map(|x| Scalar::from_f64(d, *x)).collect();
+            tensor(d, &v).scalars().unwrap()
+        };
+        let factor = rounded(&[1.05])[0];
+        let by = body.push(Expr::Const(factor), d);
         let product = body.push(Expr::Binary(BinaryOp::Mul, a, by), d);
         let value = body.push(Expr::Binary(BinaryOp::Eq, product, b), DType::Bool);
         let stores = vec![Store { tensor: out, offset: v(0), value, guard: None, combine: None }];
         let kernel = Kernel { family: Family::Map(Map { elements: c(n) }), body, stores, nodes: vec![] };
         let emitted = case.with_context(|cx| emit(&kernel, cx)).unwrap_or_else(|e| panic!("{e}"));
-        let given: Vec<Scalar> = (0..n).map(|i| Scalar::from_f64(d, 0.37 * i as f64 - 3.0)).collect();
-        let by = Scalar::from_f64(d, 1.05).as_f64();
-        let stored: Vec<Scalar> = given.iter().map(|g| Scalar::from_f64(d, g.as_f64() * by)).collect();
+        let given = rounded(&(0..n).map(|i| 0.37 * i as f64 - 3.0).collect::<Vec<_>>());
+        let products: Vec<f64> = given.iter().map(|g| g.as_f64() * factor.as_f64()).collect();
+        let stored = rounded(&products);
         let bytes = |v: &[Scalar]| tensor(d, v).bytes().unwrap().to_vec();
         let data = [(x, bytes(&given)), (s, bytes(&stored))].into();
         for g in &gpus {
