@@ -72,7 +72,7 @@ impl Reader {
 /// sizes symbols, is one dispatch with 4,000 and six with 1,000; what a chain of Concats of a value with itself doubles
 /// (`fixtures/repro/concat-relu-fixed.onnx`) is estimated at an eighth of the time with 400, in a fifth of the text.
 const MAX_OPERATIONS: usize = 4000;
-/// Operations for which an operator counts that is a loop or hundreds of instructions: a kernel has at most 16 of them.
+/// Operations for which an operator counts that is a loop or hundreds of instructions.
 const LONG_OPERATIONS: usize = MAX_OPERATIONS / 16;
 /// Beyond so many scalar operations an element is not computed again where it has [`MANY`] readers.
 const HEAVY: usize = 128;
