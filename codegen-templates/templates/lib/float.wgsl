@@ -111,9 +111,11 @@ fn rem_f32(a: f32, b: f32) -> f32 {
     let my = (y & 0x7fffffu) | select(0u, 0x800000u, y >= 0x800000u);
     var rest = ((x & 0x7fffffu) | select(0u, 0x800000u, x >= 0x800000u)) % my;
     var steps = max(x >> 23u, 1u) - ey;
-    // Exponents differ by 277 at most. Nothing leaves the loop from inside: LLVM does not end compiling that in some kernels.
-    let count = min((steps + 7u) / 8u, 35u);
-    for (var i = 0u; i < count; i++) {
+    // Exponents differ by 277 at most.
+    for (var i = 0u; i < 35u; i++) {
+        if (steps == 0u || rest == 0u) {
+            break;
+        }
         let n = min(steps, 8u);
         rest = (rest << n) % my;
         steps -= n;
@@ -299,7 +301,7 @@ fn quarter_turns_of_large(a: f32) -> vec2<f32> {
     return vec2<f32>(select(number, float_of_bits(0x7fc00000u), bits >= 0x7f800000u), f32(n));
 }
 
-// Of a number not below 0, what is left of it by the nearest multiple of π/2, and that multiple modulo 4. Moderate numbers
+// A number not below 0 less the nearest multiple of π/2, and that multiple modulo 4. Moderate numbers
 // after Cody and Waite, Software Manual for the Elementary Functions (1980): π/2 in four parts, of which three have products
 // that are exact.
 fn quarter_turns(a: f32) -> vec2<f32> {
@@ -319,6 +321,12 @@ fn sin_kernel(r: f32) -> f32 {
 fn cos_kernel(r: f32) -> f32 {
     let z = r * r;
     return ((2.443315711809948e-5 * z - 1.388731625493765e-3) * z + 4.166664568298827e-2) * z * z - 0.5 * z + 1.0;
+}
+
+// Sine from -π/2 to π/2, to some units in the last place.
+fn sin_half(r: f32) -> f32 {
+    let z = r * r;
+    return (((2.60572e-6 * z - 1.9809577e-4) * z + 8.333066e-3) * z - 1.666666e-1) * (z * r) + r;
 }
 
 fn sin_f32(x: f32) -> f32 {

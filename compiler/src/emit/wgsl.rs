@@ -284,7 +284,7 @@ impl<'a> Module<'a> {
                 let from = body.dtype(*a);
                 use UnaryOp::{Ceil, Floor, IsInf, Round, Sign, Trunc};
                 let a = match op {
-                    Floor | Ceil | Round | Trunc | Sign | IsInf => self.settled(s, *a)?,
+                    Floor | Ceil | Round | Trunc | Sign | IsInf => self.settled(s, *a, self.is_const(*a))?,
                     _ => self.operand(s, *a, self.is_const(*a))?,
                 };
                 self.unary(*op, from, &a)?
@@ -313,7 +313,7 @@ impl<'a> Module<'a> {
                     }
                 }
                 let (x, y) = if !fixed && self.sees_rounding(op, a, b) {
-                    (self.settled(s, a)?, self.settled(s, b)?)
+                    (self.settled(s, a, false)?, self.settled(s, b, false)?)
                 } else {
                     (self.operand(s, a, fixed)?, self.operand(s, b, fixed)?)
                 };
@@ -347,7 +347,7 @@ impl<'a> Module<'a> {
                 let a = if to.is_float() {
                     self.operand(s, *a, self.is_const(*a))?
                 } else {
-                    self.settled(s, *a)?
+                    self.settled(s, *a, self.is_const(*a))?
                 };
                 self.cast(from, *to, &a)?
             }
@@ -411,10 +411,10 @@ impl<'a> Module<'a> {
         }
     }
 
-    /// An operand as its type rounds it, which is what a tensor of the type would hold.
-    fn settled(&mut self, s: &mut Scope, id: ExprId) -> Result<Handle, Diagnostic> {
+    /// An [`operand`](Self::operand) as its type rounds it, which is what a tensor of the type would hold.
+    fn settled(&mut self, s: &mut Scope, id: ExprId, named: bool) -> Result<Handle, Diagnostic> {
         if !self.is_loose(id, 0) {
-            return self.operand(s, id, self.is_const(id));
+            return self.operand(s, id, named);
         }
         let body = &self.kernel.body;
         let inner = match body.expr(id) {

@@ -80,7 +80,7 @@ impl Grouper<'_> {
                 continue;
             }
             for (c, _) in self.graph.uses(v) {
-                if self.unit_of.contains_key(&c) || self.bans.absorb.contains(&c) {
+                if self.unit_of.contains_key(&c) || self.bans.absorb.contains(&c) || self.too_long_for(c, u) {
                     continue;
                 }
                 let node = self.graph.node(c);

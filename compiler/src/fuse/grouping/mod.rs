@@ -15,7 +15,7 @@ use crate::fuse::unit::{Bans, Grouping, Unit, UnitId, is_anchor, is_linear, is_p
 use crate::options::{Fusion, Options, Technique};
 use rustc_hash::{FxHashMap, FxHashSet};
 use std::collections::BTreeMap;
-use wgfc_ir::{BinaryOp, Graph, NodeId, Op, ScalarNode, UnaryOp, Value};
+use wgfc_ir::{BinaryOp, Graph, NodeId, Op, Reg, ScalarNode, UnaryOp, Value};
 
 /// How often a reader evaluates each element it reads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -72,6 +72,8 @@ impl Reader {
 /// sizes symbols, is one dispatch with 4,000 and six with 1,000; what a chain of Concats of a value with itself doubles
 /// (`fixtures/repro/concat-relu-fixed.onnx`) is estimated at an eighth of the time with 400, in a fifth of the text.
 const MAX_OPERATIONS: usize = 4000;
+/// Operations for which an operator counts that is a loop or hundreds of instructions.
+const LONG_OPERATIONS: usize = MAX_OPERATIONS / 16;
 /// Beyond so many scalar operations an element is not computed again where it has [`MANY`] readers.
 const HEAVY: usize = 128;
 const MANY: i64 = 16;
@@ -290,8 +292,15 @@ impl Grouper<'_> {
         let node = self.graph.node(n);
         match node.op {
             Op::Concat { .. } => 2 * node.inputs.len().max(2),
-            _ => cost(&node.op).0,
+            _ => cost(&node.op).0 + LONG_OPERATIONS * long_operators(self.graph, n),
         }
+    }
+
+    /// Whether a unit writes the operators of a node once for each of many results of an invocation, and some of them are long: drivers
+    /// inline them, and compile such kernels for seconds to minutes.
+    pub(super) fn too_long_for(&self, n: NodeId, u: UnitId) -> bool {
+        let product = matches!(self.graph.node(self.units[u].anchor).op, Op::Contract(_));
+        product && long_operators(self.graph, n) > 0
     }
 
     /// Whether computing `n` where an operand is read again and again takes longer than a pass over it, with
@@ -343,7 +352,7 @@ impl Grouper<'_> {
         {
             return false;
         }
-        if readers.iter().any(|(u, r)| self.grows(*u, r, n) > MAX_OPERATIONS) {
+        if readers.iter().any(|(u, r)| self.grows(*u, r, n) > MAX_OPERATIONS || self.too_long_for(n, *u)) {
             return false;
         }
         // What is much and the same for many elements, such as what random numbers of a run are made from.
@@ -497,4 +506,23 @@ fn cost(op: &Op) -> (usize, bool) {
         Op::Concat { .. } | Op::Reduce { .. } | Op::ArgReduce { .. } => (4, false),
         _ => (0, false),
     }
+}
+
+/// Operators of a node that are a loop or hundreds of instructions where they are called, since drivers inline functions: divisions,
+/// powers and divisors of 64-bit integers, remainders of floats.
+fn long_operators(graph: &Graph, n: NodeId) -> usize {
+    let node = graph.node(n);
+    let Op::Map { body, .. } = &node.op else { return 0 };
+    let operands: Vec<_> = node.inputs.iter().map(|x| graph.ty(*x).dtype).collect();
+    let Ok(types) = body.types(&operands) else { return 0 };
+    let long = |n: &&ScalarNode| {
+        use BinaryOp::{Div, Gcd, Mod, Pow, Quot, Rem};
+        let ScalarNode::Binary(op, a, _) = n else { return false };
+        match types.get(*a as usize).map(|t| t.reg()) {
+            Some(Reg::I64 | Reg::U64) => matches!(op, Div | Quot | Rem | Mod | Gcd | Pow),
+            Some(Reg::F32) => matches!(op, Rem | Mod),
+            _ => false,
+        }
+    };
+    body.nodes.iter().filter(long).count()
 }
