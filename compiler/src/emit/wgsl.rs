@@ -383,9 +383,19 @@ impl<'a> Module<'a> {
         let constant = self.is_const(a) || self.is_const(b);
         match op {
             BinaryOp::Rem | BinaryOp::Mod => true,
-            BinaryOp::Sub => !constant && self.is_loose(a, 0) != self.is_loose(b, 0),
+            BinaryOp::Sub => {
+                let narrow = self.is_narrow(a) && self.is_narrow(b);
+                narrow && !constant && self.is_loose(a, 0) != self.is_loose(b, 0)
+            }
             _ => op.is_comparison(),
         }
+    }
+
+    /// Whether a value is of a narrow float type, or what a cast makes an f32 of it.
+    fn is_narrow(&self, id: ExprId) -> bool {
+        let body = &self.kernel.body;
+        let narrow = |d: DType| d.is_float() && d.bits() < 32;
+        narrow(body.dtype(id)) || matches!(body.expr(id), Expr::Cast(DType::F32, a) if narrow(body.dtype(*a)))
     }
 
     /// Whether a value of a narrow float type, or what a cast makes an f32 of it, is held in more digits than its type has: arithmetic

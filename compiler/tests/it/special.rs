@@ -184,7 +184,8 @@ fn sines_of_any_angle() {
     angles.extend((0..20000).map(|k| (f64::from(k) * std::f64::consts::FRAC_PI_2) as f32));
     angles.extend((0..20000).map(|k| (f64::from(k) * 977.0 * std::f64::consts::FRAC_PI_2) as f32));
     let beyond = [f32::INFINITY, f32::NEG_INFINITY, f32::NAN];
-    let of: [(UnaryOp, fn(f64) -> f64, f64); 3] =
+    type Function = (UnaryOp, fn(f64) -> f64, f64);
+    let of: [Function; 3] =
         [(UnaryOp::Sin, f64::sin, 2.4e-7), (UnaryOp::Cos, f64::cos, 2.4e-7), (UnaryOp::Tan, f64::tan, 6e-7)];
     let mut all = vec![];
     for gpu in gpus() {

@@ -57,7 +57,8 @@ pub fn random_chain(seed: u64) -> (Graph, BTreeMap<String, Tensor>) {
     }
     let dtype = made.rng.pick(TYPES).copied().unwrap_or(DType::F32);
     let extents: Vec<usize> = shape.iter().map(|d| made.extent(d)).collect();
-    inputs.insert("x".to_owned(), random_tensor(&mut made.rng, dtype, extents));
+    let given = random_tensor(&mut made.rng, dtype, extents);
+    inputs.insert("x".to_owned(), if dtype.is_float() { in_steps(&given) } else { given });
     let x = made.b.graph.add_input("x", TensorType::new(dtype, shape));
     made.values.push(x);
     let palette: Vec<f64> = (0..2).filter_map(|_| made.rng.pick(CONSTANTS).copied()).collect();
@@ -196,6 +197,14 @@ impl Maker<'_> {
         }
         self.b.matmul(x, w)
     }
+}
+
+/// Multiples of 1/64, which are 0 or normal in every type.
+fn in_steps(t: &Tensor) -> Tensor {
+    let v: Vec<Scalar> = (t.scalars().unwrap_or_default().iter())
+        .map(|s| Scalar::from_f64(t.dtype, (s.as_f64() * 64.0).round() / 64.0))
+        .collect();
+    Tensor::from_scalars(t.dtype, t.shape.clone(), &v)
 }
 
 /// The nearest number of the type.

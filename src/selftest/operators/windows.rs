@@ -158,7 +158,9 @@ fn roi_align(d: &mut Draw) {
     let corner: Vec<f32> = (0..r)
         .flat_map(|_| {
             let (x, y) = (d.below(30) as f32 / 10.0, d.below(30) as f32 / 10.0);
-            [x, y, x + 0.7 + d.below(40) as f32 / 10.0, y + 0.7 + d.below(40) as f32 / 10.0]
+            // A region without a number of samples is refused where it is larger than the image.
+            let (right, bottom) = (x + 0.7 + d.below(40) as f32 / 10.0, y + 0.7 + d.below(40) as f32 / 10.0);
+            [x, y, right.min(w as f32), bottom.min(h as f32)]
         })
         .collect();
     d.give(Tensor::from_f32(vec![r, 4], &corner));
