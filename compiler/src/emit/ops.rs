@@ -201,6 +201,9 @@ impl Module<'_> {
                 match op {
                     Add => self.call("add_64", &[a, b])?,
                     Sub => self.call("sub_64", &[a, b])?,
+                    Mul if let Some(by) = power_of_two(right) => {
+                        self.call("shl_64", &[a, &format!("vec2<u32>({by}u, 0u)")])?
+                    }
                     Mul => self.call("mul_64", &[a, b])?,
                     Mod if reg == Reg::U64 => self.call("rem_u64", &[a, b])?,
                     Shl => self.call("shl_64", &[a, b])?,
@@ -363,6 +366,14 @@ impl Module<'_> {
                 Text::Compound(self.decode(to, &format!("({raw})"))?)
             }
         })
+    }
+}
+
+/// The exponent of a constant that is a power of two.
+fn power_of_two(e: &Expr) -> Option<u32> {
+    match e {
+        Expr::Const(c) if c.bits.is_power_of_two() => Some(c.bits.trailing_zeros()),
+        _ => None,
     }
 }
 

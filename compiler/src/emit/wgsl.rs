@@ -296,7 +296,7 @@ impl<'a> Module<'a> {
                     _ => (*op, *a, *b),
                 };
                 if let Some((small, offset)) = small_difference(body, op, a, b)
-                    && !self.scaled_by_constant(id)
+                    && !self.scaled_evenly(id)
                 {
                     let small = self.value(s, small)?;
                     return Ok(Text::Compound(format!("bitcast<f32>({small} | 0x4b000000u) - {offset}.0f")));
@@ -367,12 +367,13 @@ impl<'a> Module<'a> {
             && [UnaryOp::Sin, UnaryOp::Cos].iter().all(|op| body.find(&Expr::Unary(*op, id)).is_some())
     }
 
-    /// Whether something is multiplied or divided by a constant: drivers may make `(x - a) * c` the sum `x * c - a * c`, which a large `a` makes inexact.
-    fn scaled_by_constant(&self, id: ExprId) -> bool {
-        let constant = |other: ExprId| self.is_const(other);
+    /// Whether something is multiplied or divided by what all invocations have in common: drivers may make `(x - a) * c` the sum
+    /// `x * c - a * c`, which a large `a` makes inexact.
+    fn scaled_evenly(&self, id: ExprId) -> bool {
+        let common = |other: ExprId| self.deps(other) == 0;
         self.kernel.body.iter().any(|(_, e, _)| match e {
-            Expr::Binary(BinaryOp::Mul, a, b) => *a == id && constant(*b) || *b == id && constant(*a),
-            Expr::Binary(BinaryOp::Div, a, b) => *a == id && constant(*b),
+            Expr::Binary(BinaryOp::Mul, a, b) => *a == id && common(*b) || *b == id && common(*a),
+            Expr::Binary(BinaryOp::Div | BinaryOp::Quot, a, b) => *a == id && common(*b),
             _ => false,
         })
     }

@@ -32,7 +32,7 @@ pub fn scalar(v: &str) -> impl Fn(&mut Terms, Id, &Subst) -> bool + use<> {
     let v = var(v);
     move |g, _, s| g[s[v]].data.value.is_some() && ty(g, s[v]).is_some_and(|t| t.rank() == 0)
 }
-/// The constant `v` has no element that is an infinity or NaN.
+/// The constant `v` has no element that is an infinity or NaN, and is not −0, with which the rules do not compute.
 pub fn finite(v: &str) -> impl Fn(&mut Terms, Id, &Subst) -> bool + use<> {
     let v = var(v);
     move |g, _, s| is_finite(&g[s[v]].data)
@@ -40,7 +40,7 @@ pub fn finite(v: &str) -> impl Fn(&mut Terms, Id, &Subst) -> bool + use<> {
 
 fn is_finite(f: &Facts) -> bool {
     let int = f.ty.as_ref().is_some_and(|t| !t.dtype.is_float());
-    int || f.magnitudes.is_some() || f.value.as_ref().is_some_and(Number::is_finite)
+    int || f.value.as_ref().map_or(f.magnitudes.is_some(), |v| v.rational().is_some())
 }
 
 /// The products of elements of the constants `a` and `b` are normal numbers of their type.
@@ -49,8 +49,11 @@ pub fn normal_product(a: &str, b: &str) -> impl Fn(&mut Terms, Id, &Subst) -> bo
     move |g, root, s| {
         let Some(dtype) = ty(g, root).map(|t| t.dtype) else { return false };
         let (a, b) = (&g[s[a]].data, &g[s[b]].data);
-        if !dtype.is_float() || (a.value.is_some() && b.value.is_some()) {
+        if !dtype.is_float() {
             return true;
+        }
+        if !is_finite(a) || !is_finite(b) || (a.value.is_some() && b.value.is_some()) {
+            return is_finite(a) && is_finite(b);
         }
         let product = a.magnitudes.zip(b.magnitudes).map(|(a, b)| a.times(b));
         product.is_some_and(|p| p.fit(dtype) && p.are_normal(dtype))
@@ -90,7 +93,7 @@ pub fn gather(x: &str, c: &str, k: &str, minus: bool) -> impl Fn(&mut Terms, Id,
             }
             _ => false,
         };
-        c.konst && k.konst && (!float || x.product || exact)
+        c.konst && k.konst && (!float || (is_finite(c) && is_finite(k) && (x.product || exact)))
     }
 }
 
@@ -344,7 +347,8 @@ pub fn mul_into_operand(
         let Attr::Labels(labels) = attr_of(g, s[l])? else { return None };
         let (operand, own) = if which == 0 { (s[a], labels.a.clone()) } else { (s[b], labels.b.clone()) };
         let out = labels.out.clone();
-        if !scalable(&g[operand].data, &g[s[c]].data) {
+        let beside = scaled(g, s[a]) || scaled(g, s[b]);
+        if beside || !scalable(&g[operand].data, &g[s[c]].data) {
             return None;
         }
         let cs = ty(g, s[c])?.shape.clone();
@@ -360,6 +364,15 @@ pub fn mul_into_operand(
         let args = if which == 0 { [s[l], scaled, s[b]] } else { [s[l], s[a], scaled] };
         Some(g.add(Term::new(Head::Contract, args)))
     })
+}
+
+/// Whether a value is known to be a multiple by one number. A product of such an operand is equal to a product without the factor, whose
+/// operands can take any other; those of this one would take powers of it without end: `(a · c) @ (b / c)` is `a @ b`.
+fn scaled(g: &Terms, v: Id) -> bool {
+    let one = |id: Id| g[id].data.value.is_some() && ty(g, id).is_some_and(|t| t.rank() == 0);
+    let by_one =
+        |t: &Term| matches!((t.head, t.args.as_slice()), (Head::Binary(BinaryOp::Mul), [_, c]) if one(*c));
+    g[v].nodes.iter().any(by_one)
 }
 
 /// Whether the elements of a constant operand times `c` keep their precision. Of an operand that is computed, [`moderate`] decides.

@@ -67,14 +67,6 @@ impl Number {
         }
     }
 
-    /// Whether it is neither an infinity nor NaN.
-    pub fn is_finite(&self) -> bool {
-        match self {
-            Number::Real(..) => true,
-            Number::Bits(s) => s.as_f64().is_finite(),
-        }
-    }
-
     /// The nearest element of the type; `None` where the type has none that is nearly it: beyond its largest number, or
     /// inexact below its smallest normal one.
     pub fn rounded(&self) -> Option<Scalar> {

@@ -313,10 +313,11 @@ fn run(
     let limit = nodes * GROWTH + 1000;
     for _ in 0..MAX_ROUNDS {
         let size = g.total_size();
-        let matches: Vec<_> = rules.iter().map(|r| r.search(g)).collect();
+        let matches: Vec<_> = rules.iter().map(|r| r.search_with_limit(g, limit)).collect();
         let mut changes = 0;
         for (rule, found) in rules.iter().zip(matches) {
             let n = rule.apply(g, &found).len();
+
             if n > 0 {
                 *fired.entry(rule.name.to_string()).or_default() += n;
             }

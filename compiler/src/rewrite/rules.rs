@@ -81,7 +81,7 @@ pub fn exact() -> Vec<Rule> {
 pub fn approx() -> Vec<Rule> {
     vec![
         // x / c → x · (1/c)
-        rewrite!("div-const";       "(div ?x ?c)" => "(mul ?x (recip ?c))" if konst("?c") if normal_reciprocal("?c") if float()),
+        rewrite!("div-const";       "(div ?x ?c)" => "(mul ?x (recip ?c))" if konst("?c") if finite("?c") if normal_reciprocal("?c") if float()),
         // 1 / √x → rsqrt x
         rewrite!("recip-sqrt";      "(recip (sqrt ?x))" => "(rsqrt ?x)"),
         // x / √y → x · rsqrt y

@@ -471,6 +471,8 @@ impl Analysis<Term> for Table {
         if let Some(n) = f.value.as_ref().filter(rank0).cloned() {
             let c = lit(g, n);
             g.union(id, c);
+            // No rule has anything to say of how a constant came about.
+            g[id].nodes.retain(|t| matches!(t.head, Head::Lit(_)));
         }
     }
 }
