@@ -86,7 +86,10 @@ impl Facts {
         f.nonneg.extend(Facts::checked(kernels));
         f.computed =
             kernels.computed.iter().filter(|c| computed::is_kept(kernels, c)).map(|c| c.0.clone()).collect();
-        for s in &f.computed {
+        // Sizes that no tensor has only lengthen the search.
+        let used: BTreeSet<Arc<str>> =
+            kernels.tensors.iter().flat_map(|t| &t.ty.shape).flat_map(Poly::symbols).collect();
+        for s in f.computed.iter().filter(|s| used.contains(*s)) {
             let (size, bound) = (Dim::sym(s), kernels.bounds.get(s).cloned().unwrap_or_default());
             f.nonneg.extend([&bound - &size, size]);
         }
