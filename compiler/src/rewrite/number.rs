@@ -203,8 +203,8 @@ impl Exponents {
         normal(dtype).is_none_or(|(least, _)| self.least >= least.log2() as i64)
     }
 
-    /// Of the elements of a tensor; `None` where one is no number, or the type is not one of [`normal`].
-    /// What is absent or elsewhere is not looked at.
+    /// Bounds of the elements of a tensor; `None` where one is no number, or rules do not compute with the type.
+    /// Elements that are absent or elsewhere are not looked at.
     pub fn of(t: &wgfc_ir::Tensor) -> Option<Exponents> {
         normal(t.dtype)?;
         if !t.is_present() || t.is_remote() {
