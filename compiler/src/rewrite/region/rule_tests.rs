@@ -415,7 +415,7 @@ fn regions_with_factors_that_cancel_saturate() {
         "(div (mul (reduce.sum 1 (mul (div x 3) 255)) 3) 255)",
         "(div (mul (contract mk,kn->mn (div (mul x 255) 0.1) z) 0.1) 255)",
     ] {
-        let (mut graph, inputs) = Expr::graph(&text);
+        let (mut graph, inputs) = Expr::graph(text);
         let want = wgfc_ir::eval::evaluate(&graph, &inputs).unwrap()[0].to_f32s().unwrap();
         let outcome = saturate(&mut graph, &rules, &Default::default()).unwrap();
         assert_eq!(outcome.limited, 0, "{text}: {:?}", outcome.fired);
