@@ -104,7 +104,7 @@ fn run(a: &CheckArgs, t: &Terminal) -> Result<u8, Error> {
     Ok(code)
 }
 
-/// What is said of weights that are not there: the first files of many.
+/// The error about missing weights; of many files it names the first.
 fn missing_text(missing: &BTreeMap<String, usize>, model: &Path) -> Option<String> {
     if missing.is_empty() {
         return None;

@@ -138,7 +138,7 @@ impl Quantising {
     }
 }
 
-/// What quantising the model's weights came to.
+/// A summary of which weights were quantised.
 ///
 /// # Errors
 /// Where none is: nothing would be compared.

@@ -289,7 +289,7 @@ fn fill(
     if problems.is_empty() { Ok(tensors) } else { Err(Error::Usage(problems)) }
 }
 
-/// What a free dimension is that is not a tensor's first.
+/// The value of a free dimension that is not a tensor's first.
 const USUAL: i64 = 64;
 
 /// Gives the dimensions of inputs that have none a value: 1 for those that stand first somewhere, as batches do.

@@ -318,7 +318,7 @@ fn write_outputs(
     Ok(written)
 }
 
-/// What the values are like: of values among which one is no number (NaN), nothing else can be said.
+/// Statistics of the values; if one of them is NaN, all are NaN.
 struct Digest {
     min: f64,
     mean: f64,

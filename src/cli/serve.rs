@@ -22,7 +22,7 @@ const SERVED: &str = "served/";
 struct Site {
     /// The playground, where not the one that is built in.
     playground: Option<PathBuf>,
-    /// What pages of the playground may do.
+    /// The content security policy of the playground's pages.
     policy: Arc<str>,
     model: Option<Served>,
     /// The hosts by which pages may ask.
@@ -86,7 +86,7 @@ pub fn main(a: &ServeArgs, t: &Terminal) -> Result<(), Error> {
     http::serve(listener, Limits::default(), move |request| site.answer(request)).map_err(taken)
 }
 
-/// What pages of the playground may do: run the scripts that lie beside them, and those that stand in `page`, by their hashes; fetch
+/// The content security policy of the playground's pages. They may run the scripts that lie beside them, and those that stand in `page`, by their hashes; fetch
 /// models from anywhere.
 fn policy(page: &str) -> String {
     let inline = page.split("<script").skip(1).filter_map(|s| {

@@ -153,7 +153,7 @@ fn only_files_of_the_model_are_served_and_none_is_a_page() {
     let (head, _) = s.get("/", "");
     assert!(head.contains("content-security-policy: default-src 'self'; script-src 'self'"), "{head}");
     drop(s);
-    // Of a compiled folder, what the compiler wrote there.
+    // From a compiled folder, the files that the compiler wrote.
     wgfc(d.path(), &format!("compile|{}|-o|out", mlp())).exits(0);
     for name in ["index.html", "kernels/page.html", ".secret", "kernels/.x.wgsl", "weights.txt"] {
         std::fs::write(d.path().join("out").join(name), "private").unwrap();

@@ -227,7 +227,7 @@ impl Module<'_> {
         Ok(Text::Compound(text))
     }
 
-    /// What is 0 of every number, and NaN of what is none, as drivers forget: `x · 0`, `x / ∞`, `0 / x`, `x − x`. Likewise `x / x`, which is 1
+    /// Operators that give 0 for every number and NaN for NaN or an infinity, which drivers fold: `x · 0`, `x / ∞`, `0 / x`, `x − x`. And `x / x`, which is 1
     /// of every finite number but 0.
     fn nothing(
         &mut self,

@@ -118,13 +118,13 @@ pub fn conflicts(kernel: &Kernel, tensors: &[KernelTensor]) -> Vec<String> {
     out
 }
 
-/// What is read before what is written, of the same point or of points that wait for each other.
+/// The order of loads and stores within a point, or between points that wait for each other.
 struct Order<'k> {
     kernel: &'k Kernel,
     places: usize,
     /// Whether there is one point only.
     single: bool,
-    /// Of a row, the pass of each reduction and of each store of positions.
+    /// In a row kernel, the pass of each reduction and of each store of positions.
     reductions: Vec<usize>,
     stores: Vec<usize>,
 }
@@ -180,7 +180,7 @@ impl<'k> Order<'k> {
 mod tests {
     use crate::kernel::{parse, verify};
 
-    /// What the verifier says of a kernel that writes a state of 3 rows of 7 elements, t1, and also an output, t2.
+    /// The verifier's answer for a kernel that writes a state of 3 rows of 7 elements, t1, and also an output, t2.
     fn refused(kernel: &str) -> String {
         let tensors = "t0: f32[3, 7] state 0\nt1: f32[3, 7] state 0 updated\nt2: f32[3, 7] output 0\n\
                        t3: i32[21] input 0\nt4: f32[3] state 1\nt5: f32[3] state 1 updated\n\nkernel 0 ";

@@ -22,7 +22,7 @@ impl Pass {
     }
 }
 
-/// What a reduction evaluates at each position.
+/// The expression that a reduction evaluates at each position.
 fn each_position(r: &Reduction) -> Vec<ExprId> {
     match r.kind {
         ReduceKind::Last { when, .. } => vec![when, r.value],

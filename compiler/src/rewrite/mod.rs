@@ -106,7 +106,7 @@ fn stages(
     iterations: i64,
     report: &mut RewriteReport,
 ) -> Result<(), String> {
-    // What is written out may hold what is to be written out: branches in loops, and loops in branches.
+    // An unrolled loop may hold branches, and a flattened branch may hold loops, so both passes repeat until nothing changes.
     loop {
         let (branches, unrolled) = (branches::flatten(graph)?, unroll::unroll(graph, iterations)?);
         report.branches += branches;

@@ -171,22 +171,22 @@ pub struct Exponents {
 }
 
 impl Exponents {
-    /// What is taken for granted of weights whose values are not at hand.
+    /// Bounds that are assumed of weights whose values are not at hand.
     pub const ASSUMED: Exponents = Exponents { least: -24, most: 8, zero: false };
 
-    /// Of products of an element of each.
+    /// Bounds of the products of an element of each.
     pub fn times(self, o: Exponents) -> Exponents {
         Exponents { least: self.least + o.least, most: self.most + o.most, zero: self.zero || o.zero }
     }
-    /// Of sums or differences of an element of each, which may cancel.
+    /// Bounds of the sums or differences of an element of each, which may cancel.
     pub fn plus(self, o: Exponents) -> Exponents {
         Exponents { least: self.least.min(o.least), most: self.most.max(o.most) + 1, zero: true }
     }
-    /// Of reciprocals; `None` where there may be one of 0.
+    /// Bounds of the reciprocals; `None` where an element may be 0.
     pub fn recip(self) -> Option<Exponents> {
         (!self.zero).then(|| Exponents { least: -self.most, most: 1 - self.least, zero: false })
     }
-    /// Of square roots.
+    /// Bounds of the square roots.
     pub fn sqrt(self) -> Exponents {
         Exponents { least: self.least.div_euclid(2), most: (self.most + 1).div_euclid(2), zero: self.zero }
     }

@@ -190,7 +190,7 @@ fn sines_of_any_angle() {
     let mut all = vec![];
     for gpu in gpus() {
         for (op, want, relative) in of {
-            // Of an angle alone, and beside the other of sine and cosine, which are then computed together.
+            // The function alone, and beside both sine and cosine of the angle, which are then computed together.
             for both in [false, true] {
                 let apply = |body: &mut Body, x: &[ExprId]| {
                     let y = body.push(Expr::Unary(op, x[0]), DType::F32);

@@ -79,7 +79,7 @@ fn run(a: &BenchKernelsArgs, t: &Terminal) -> Result<Option<Error>, Error> {
         if let Some(row) = run.rows.last() {
             t.note(&format!("{} of {}: {}", run.rows.len(), problems.len(), report::line(&run, row)));
         }
-        // What was measured stays if the rest is not.
+        // Rows that were measured are kept if a later one fails.
         if let Some(file) = &a.csv
             && let Err(e) = output::write_whole(file, report::csv(&run).as_bytes())
         {

@@ -35,7 +35,7 @@ pub fn main(a: &BenchLoopsArgs, t: &Terminal) -> Result<(), Error> {
                 t.note(&line(&row));
                 rows.push(row);
             }
-            // What was measured stays if the rest is not.
+            // Rows that were measured are kept if a later one fails.
             if let Some(file) = &a.csv {
                 output::write_whole(file, csv(&rows).as_bytes())?;
             }

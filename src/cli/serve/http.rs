@@ -65,7 +65,7 @@ pub enum Content {
     File(PathBuf),
 }
 
-/// What is answered to a request.
+/// The answer to a request.
 pub enum Answer {
     /// A file of this media type, in which a page may do what the policy says.
     Found { content: Content, kind: &'static str, policy: Arc<str> },
@@ -368,9 +368,9 @@ async fn connection(
         .max_headers(HEADERS)
         .max_buf_size(HEAD)
         .serve_connection(TokioIo::new(stream), service);
-    // What the other side does not take is its own affair.
+    // An error in writing to the client is ignored: the client is gone.
     if let Ok(true) = timeout(limits.total, first(served, idle)).await {
-        // What is still on its way must be read, or the answer is lost with it.
+        // The rest of the request must be read, or closing the connection discards the answer.
         let _ = other.shutdown(std::net::Shutdown::Write);
         if let Ok(other) = TcpStream::from_std(other) {
             let _ = timeout(Duration::from_secs(1), drained(&other)).await;

@@ -25,7 +25,7 @@ const MOST_RECORDS: usize = 1 << 20;
 /// An opened archive.
 pub struct Archive<'m> {
     from: From<'m>,
-    /// What reading it may take.
+    /// The memory that reading it may take.
     pub budget: Budget,
     /// The program's JSON, once it has been unpacked.
     program: OnceCell<Part>,

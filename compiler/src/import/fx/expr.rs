@@ -17,7 +17,7 @@ pub enum Expr {
     Float(f64),
     /// A truth value.
     Bool(bool),
-    /// What is known as a size.
+    /// Values that are known as sizes.
     Size(Dim),
     /// A function of others.
     Call(String, Vec<Expr>),
@@ -26,7 +26,7 @@ pub enum Expr {
 /// Reads an expression.
 ///
 /// # Errors
-/// What is not understood, in words.
+/// The part of the expression that is not understood, in words.
 pub fn parse(text: &str) -> Result<Expr, String> {
     let mut p = Parser { text, at: 0 };
     let e = p.expr(0)?;
@@ -40,7 +40,7 @@ pub fn parse(text: &str) -> Result<Expr, String> {
 /// [`parse`] of what must be a size; `symbols` says what each symbol is.
 ///
 /// # Errors
-/// What is not understood, in words.
+/// The part of the expression that is not understood, in words.
 pub fn size(text: &str, symbols: &dyn Fn(&str) -> Dim) -> Result<Dim, String> {
     // Up to torch 2.5 these were not `srepr`.
     if !text.contains('(') || !text.starts_with(|c: char| c.is_ascii_uppercase()) {
@@ -269,11 +269,11 @@ fn comparison(head: &str) -> Option<&'static str> {
     })
 }
 
-/// What a node computes of sizes: `_operator.floordiv`, `math.trunc`. `None` of operators that are not known.
+/// The size that a node computes from sizes (`_operator.floordiv`, `math.trunc`); `None` for operators that are not known.
 pub fn of_operator(target: &str, mut args: Vec<Expr>) -> Option<Expr> {
     let minus = |e: Expr| Expr::Call("Mul".into(), vec![Expr::Int(-1), e]);
     let head = match (target, args.len()) {
-        // Of a constant: the Python package writes it in place of operators that torch does not write down.
+        // The operand is a constant: the Python package writes this node in place of operators that torch does not serialise.
         ("_operator.neg", 1) if !matches!(args[0], Expr::Int(_)) => return args.pop().map(minus),
         ("_operator.sub", 2) => {
             let b = args.pop().map(minus)?;
@@ -344,7 +344,7 @@ impl Expr {
                 let (c, a, b) = (c.truth(symbols)?, a.size(symbols)?, b.size(symbols)?);
                 return Ok(&(&c * &a) + &(&(&Poly::ONE - &c) * &b));
             }
-            // Of pairs of a value and a condition the first that holds.
+            // A Piecewise: the value of the first pair whose condition holds.
             ("Piecewise", pairs) => {
                 let mut value = Poly::ZERO;
                 for pair in pairs.iter().rev() {
@@ -431,7 +431,7 @@ impl Expr {
         }
     }
 
-    /// What the integer below a square root is the root of: `TruncToInt(FloatPow(ToFloat(n), 0.5))`.
+    /// The `n` of an integer square root, written `TruncToInt(FloatPow(ToFloat(n), 0.5))`.
     fn below_root(&self, symbols: &dyn Fn(&str) -> Dim) -> Option<Dim> {
         let Expr::Call(head, args) = self else { return None };
         let [Expr::Call(root, of)] = &args[..] else { return None };
@@ -465,7 +465,7 @@ impl Expr {
     /// The conditions that it is, all of which must hold; `None` if there is no such list.
     ///
     /// # Errors
-    /// What is not understood, in words.
+    /// The part of the expression that is not understood, in words.
     pub fn conditions(&self, symbols: &dyn Fn(&str) -> Dim) -> Result<Option<Vec<Guard>>, String> {
         let (head, args) = match self {
             Expr::Bool(true) => return Ok(Some(vec![])),
@@ -485,7 +485,7 @@ impl Expr {
     /// 1 where a condition holds, else 0.
     ///
     /// # Errors
-    /// What is not understood, in words.
+    /// The part of the expression that is not understood, in words.
     pub fn truth(&self, symbols: &dyn Fn(&str) -> Dim) -> Result<Dim, String> {
         if let Some(all) = self.conditions(symbols)? {
             return Ok(all.iter().fold(Poly::ONE, |t, g| t.min_of(&g.truth(), &[])));

@@ -55,7 +55,7 @@ impl Guard {
     /// The conditions that an expression is, all of which must hold.
     ///
     /// # Errors
-    /// What is not understood, in words.
+    /// The part of the expression that is not understood, in words.
     pub fn all(e: &Expr, symbols: &dyn Fn(&str) -> Dim) -> Result<Vec<Guard>, String> {
         match e.conditions(symbols)? {
             Some(all) => Ok(all),
@@ -70,7 +70,7 @@ pub type Path = Vec<String>;
 /// Reads a condition. `size` gives an axis of the input at a path.
 ///
 /// # Errors
-/// What is not understood, in words.
+/// The part of the expression that is not understood, in words.
 pub fn parse(text: &str, size: &dyn Fn(&Path, usize) -> Option<Dim>) -> Result<Vec<Guard>, String> {
     let e = read(text, size)?;
     match e {
@@ -88,7 +88,7 @@ pub fn parse(text: &str, size: &dyn Fn(&Path, usize) -> Option<Dim>) -> Result<V
 /// Reads an expression of plain names, `2*s39`; `symbols` says what each is.
 ///
 /// # Errors
-/// What is not understood, in words.
+/// The part of the expression that is not understood, in words.
 pub fn expression(text: &str, symbols: &dyn Fn(&str) -> Dim) -> Result<Dim, String> {
     read(text, &|_, _| None)?.size(symbols)
 }
@@ -122,7 +122,7 @@ const LEVELS: [&[(&str, &str)]; 9] = [
 /// Where `not` stands among these.
 const NOT: usize = 2;
 
-/// What sympy calls functions of Python and torch.
+/// Names that sympy gives to functions of Python and torch.
 fn function(name: &str) -> &str {
     let name = name.strip_prefix("torch.sym_").or(name.strip_prefix("torch._sym_")).unwrap_or(name);
     match name.strip_prefix("math.").unwrap_or(name) {
@@ -208,7 +208,7 @@ impl Parser<'_> {
         while let Some(name) = self.operator(level) {
             let next = self.level(level + 1, depth)?;
             match name {
-                // Of many terms the tree stays flat.
+                // A sum of many terms stays a flat tree.
                 "Add" => sum.push(next),
                 "Sub" => sum.push(Expr::Call("Mul".into(), vec![Expr::Int(-1), next])),
                 "Or" | "And" if matches!(&e, Expr::Call(head, _) if head == name) => {

@@ -76,7 +76,7 @@ enum Item {
 /// The tensors of a pickled dictionary, by name.
 ///
 /// # Errors
-/// What is damaged or not understood, or takes too much memory.
+/// The reason why a file is refused: damaged, not understood, or too large for the memory budget.
 pub fn tensors(bytes: &[u8], budget: &Budget) -> Result<BTreeMap<String, View>, Diagnostic> {
     dictionary(bytes, budget).map_err(|Fault(d)| d)
 }

@@ -509,7 +509,7 @@ impl<'m> Importer<'m> {
             _ => None,
         });
         for (o, v) in node.outputs.iter().zip(values) {
-            // What the program has taken for known, because it asserts it, the run compares with what it is.
+            // A size that the program asserts is taken for known while compiling, and compared with its value in each run.
             let known = match o {
                 Argument::SymBool(n) => match graph.sym_bool_values.get(n) {
                     Some(messages::SymBool::Bool(b)) => Some(i64::from(*b)),

@@ -95,7 +95,7 @@ impl Cx<'_, '_, '_> {
             )
         })?;
         for g in guards {
-            // Of numbers out of tensors that are no sizes nothing is compared.
+            // Numbers that come from tensors and are no sizes are not compared.
             let known = |d: &Dim| d.symbols().into_iter().all(|s| self.importer.decided.contains(&s));
             if known(&g.a) && known(&g.b) {
                 symbols::require(self.lowering, &g);

@@ -29,7 +29,7 @@ pub const REFUSED: &[(&str, &[&str])] = &[
     ("trees, dictionaries and categories of classical machine learning", &["ai.onnx.ml.*"]),
 ];
 
-/// What to do about an operator that is left out, where there is more to say than to cut the model.
+/// Advice for an operator that is not supported, where there is more to say than to cut the model.
 pub fn instead(operator: &str) -> Option<&'static str> {
     let name = operator.strip_prefix("ai.onnx.ml.")?;
     Some(match name {
