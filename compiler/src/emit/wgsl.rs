@@ -296,7 +296,7 @@ impl<'a> Module<'a> {
                     _ => (*op, *a, *b),
                 };
                 if let Some((small, offset)) = small_difference(body, op, a, b)
-                    && !self.scaled_evenly(id)
+                    && self.only_scales(id)
                 {
                     let small = self.value(s, small)?;
                     return Ok(Text::Compound(format!("bitcast<f32>({small} | 0x4b000000u) - {offset}.0f")));
@@ -367,15 +367,18 @@ impl<'a> Module<'a> {
             && [UnaryOp::Sin, UnaryOp::Cos].iter().all(|op| body.find(&Expr::Unary(*op, id)).is_some())
     }
 
-    /// Whether something is multiplied or divided by what all invocations have in common: drivers may make `(x - a) * c` the sum
-    /// `x * c - a * c`, which a large `a` makes inexact.
-    fn scaled_evenly(&self, id: ExprId) -> bool {
-        let common = |other: ExprId| self.deps(other) == 0;
-        self.kernel.body.iter().any(|(_, e, _)| match e {
-            Expr::Binary(BinaryOp::Mul, a, b) => *a == id && common(*b) || *b == id && common(*a),
-            Expr::Binary(BinaryOp::Div | BinaryOp::Quot, a, b) => *a == id && common(*b),
-            _ => false,
-        })
+    /// Whether all that reads a value multiplies it by something that differs between invocations. Drivers move other constants past
+    /// the offset of a float made of bits: `(x - a) * c` may become `x * c - a * c`, and `b - (x - a)` may become `(b + a) - x`,
+    /// which a large `a` makes inexact.
+    fn only_scales(&self, id: ExprId) -> bool {
+        let body = &self.kernel.body;
+        let varies = |other: ExprId| other != id && self.deps(other) != 0;
+        let mut readers = body.iter().filter(|(reader, ..)| body.operands(*reader).contains(&id)).peekable();
+        readers.peek().is_some()
+            && readers.all(|(_, e, _)| match e {
+                Expr::Binary(BinaryOp::Mul, a, b) => varies(if *a == id { *b } else { *a }),
+                _ => false,
+            })
     }
 
     /// Whether an operator tells values apart that rounding to their type makes equal: comparisons, remainders, and differences of
