@@ -154,6 +154,12 @@ pub fn program(
     Ok((program, inputs, options.values.into_keys().collect()))
 }
 
+/// The graph of the model in a file, as [`Backend::compile`] imports it, and the names of the model's inputs, in order.
+pub fn graph(model: &Path, example: &[Tensor]) -> Result<(Graph, Vec<String>), Failure> {
+    let (bytes, inputs, options) = prepared(model, Fusion::Full, example)?;
+    Ok((import(&bytes, &Beside(model), &options)?.graph, inputs))
+}
+
 /// The kernels of the model in a file, compiled as [`Backend::compile`] does.
 pub fn fused(model: &Path, fusion: Fusion, example: &[Tensor]) -> Result<Fused, Failure> {
     let (bytes, _, options) = prepared(model, fusion, example)?;

@@ -11,6 +11,7 @@
 //! | `WGFC_FUZZ_TOKENIZERS` | how many mutated tokenizers are tried (160) |
 //! | `WGFC_FUZZ_CASE='NAME SEED'` | that case of `operators_mean_the_same` alone |
 //! | `WGFC_CARRIED_SEEDS=FROM..TO` | the seeds of `carried` (1..40) |
+//! | `WGFC_GENERATED`, `WGFC_GENERATED_SEEDS=FROM..TO` | the folder of generated models, and those of them whose names are such numbers |
 //! | `WGFC_PARITY_EVERY` | of ONNX's node cases one in so many is run on every engine to compare them (8) |
 //! | `UPDATE_EXPECT=1` | write the expectations in `tests/conformance/` |
 //! | `CI` | what is missing fails instead of being skipped |
@@ -36,6 +37,7 @@ mod forbidden;
 mod fuzz;
 mod generate;
 mod generate_web;
+mod generated;
 mod hostile;
 mod inside;
 mod kernels;

@@ -1,0 +1,147 @@
+#!/usr/bin/env python3
+"""Makes random valid models with NNSmith, their inputs, and what ONNX Runtime and torch make of these.
+
+    nnsmith_models.py OUT FROM TO [--nodes N] [--elements N]
+
+OUT/SEED holds `model.onnx`; `test_data_set_0`, inputs and what ONNX Runtime gives for the model as it stands; `test_data_set_1`, the
+same inputs and what torch gives for the module that was exported. Seeds that are there are left as they are; those of which nothing
+valid came are named in OUT/left_out.tsv. The model follows from the seed but for NNSmith's time limits, so folders are kept for repeating.
+
+NNSmith finds out which operators and types can be exported the first time, in a minute, and keeps that in OUT/../operators.
+"""
+import argparse
+import contextlib
+import functools
+import io
+import logging
+import random
+import shutil
+import signal
+import sys
+import warnings
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnxruntime
+import torch
+from onnx import numpy_helper
+
+warnings.simplefilter("ignore")
+logging.disable(logging.WARNING)
+# The exporter by tracing: the other one takes a second for a model, and refuses NNSmith's own checks of values.
+torch.onnx.export = functools.partial(torch.onnx.export, dynamo=False)
+
+from nnsmith import narrow_spec  # noqa: E402
+from nnsmith.abstract.extension import activate_ext  # noqa: E402
+from nnsmith.graph_gen import model_gen  # noqa: E402
+from nnsmith.materialize import Model  # noqa: E402
+
+SECONDS = 30
+"""How long a model may take."""
+
+
+class TooLong(BaseException):
+    pass
+
+
+def too_long(*_):
+    raise TooLong
+
+
+@contextlib.contextmanager
+def limited(seconds):
+    signal.signal(signal.SIGALRM, too_long)
+    signal.alarm(seconds)
+    try:
+        yield
+    finally:
+        signal.alarm(0)
+
+
+def by_onnx_runtime(model, inputs):
+    options = onnxruntime.SessionOptions()
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    options.intra_op_num_threads = options.inter_op_num_threads = 1
+    options.log_severity_level = 4
+    session = onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+    names = {i.name for i in session.get_inputs()}
+    return session.run([o.name for o in model.graph.output], {k: v for k, v in inputs.items() if k in names})
+
+
+def write(folder, number, arrays):
+    for kind, values in arrays.items():
+        data = folder / f"test_data_set_{number}"
+        data.mkdir(exist_ok=True)
+        for i, a in enumerate(values):
+            (data / f"{kind}_{i}.pb").write_bytes(numpy_helper.from_array(np.asarray(a)).SerializeToString())
+
+
+def make(kind, opset, seed, nodes, elements, folder):
+    count = random.Random(seed).randint(2, nodes)
+    generated = model_gen(opset=opset, method="symbolic-cinit", seed=seed, max_elem_per_tensor=elements,
+                          max_nodes=count, timeout_ms=5000)
+    net = kind.from_gir(generated.make_concrete())
+    net.with_torch = False
+    net.refine_weights()
+    oracle = net.make_oracle()
+    model = net.onnx_model
+    initializers = {i.name for i in model.graph.initializer}
+    names = [i.name for i in model.graph.input if i.name not in initializers]
+    inputs = [oracle.input[n] for n in names]
+    outputs = [oracle.output[o.name] for o in model.graph.output]
+    try:
+        expected = by_onnx_runtime(model, oracle.input)
+    except Exception as e:
+        # It has no kernels for some types.
+        if "NOT_IMPLEMENTED" not in str(e) and "NotImplemented" not in type(e).__name__:
+            raise
+        expected = outputs
+    part = folder.with_name(f"{folder.name}.partial")
+    shutil.rmtree(part, ignore_errors=True)
+    part.mkdir()
+    onnx.save(model, part / "model.onnx")
+    write(part, 0, {"input": inputs, "output": expected})
+    write(part, 1, {"input": inputs, "output": outputs})
+    part.rename(folder)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("out", type=Path)
+    parser.add_argument("first", type=int)
+    parser.add_argument("end", type=int)
+    parser.add_argument("--nodes", type=int, default=12, help="the most operators of a model")
+    parser.add_argument("--elements", type=int, default=4096, help="the most elements of a tensor")
+    a = parser.parse_args()
+    a.out.mkdir(parents=True, exist_ok=True)
+    kept = a.out.resolve().parent / "operators"
+    narrow_spec.NNSMITH_CACHE_DIR = str(kept)
+    torch.set_num_threads(1)
+
+    kind = Model.init("onnx", backend_target="cpu")
+    kind.add_seed_setter()
+    with contextlib.redirect_stdout(io.StringIO()):
+        # Those whose results need not be finite are drawn too.
+        opset = narrow_spec.auto_opset(kind, None, vulops=True)
+    activate_ext(opset=opset, factory=None)
+    safe = [op for op in opset if not op.limit_domain]
+    made = 0
+    with open(a.out / "left_out.tsv", "a") as left_out:
+        for seed in range(a.first, a.end):
+            folder = a.out / str(seed)
+            if folder.exists():
+                continue
+            try:
+                with limited(SECONDS), contextlib.redirect_stdout(io.StringIO()):
+                    make(kind, opset if seed % 2 else safe, seed, a.nodes, a.elements, folder)
+                made += 1
+            except (Exception, TooLong) as e:
+                lines = str(e).strip().splitlines() or [""]
+                print(seed, f"{type(e).__name__}: {lines[0]}", sep="\t", file=left_out, flush=True)
+            if made and made % 100 == 0:
+                print(f"{made} models, seed {seed}", file=sys.stderr, flush=True)
+
+
+if __name__ == "__main__":
+    main()
