@@ -239,6 +239,13 @@ impl Tensor {
         };
         Tensor { dtype: self.dtype, shape: vec![len], data }
     }
+    /// Flat element `at`; `None` when absent or out of range. Of bytes that are not in memory it reads few.
+    pub fn element(&self, at: usize) -> Option<Scalar> {
+        (at < self.numel()).then_some(())?;
+        // Elements of less than a byte are decoded from its border.
+        let within = at % 8;
+        self.flat_slice(at - within, within + 1).scalars()?.pop()
+    }
     /// The same elements under another shape of the same size.
     pub fn reshaped(&self, shape: Vec<usize>) -> Tensor {
         assert_eq!(self.numel(), shape.iter().product::<usize>());
@@ -300,4 +307,20 @@ pub fn gathered(data: &[u8], width: usize, counts: &[usize], strides: &[usize]) 
         }
     }
     out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn elements_of_less_than_a_byte_are_found() {
+        let bytes = vec![0x87, 0x59, 0x21, 0x43, 0x65];
+        let t = Tensor::new(DType::U4, vec![9], bytes).unwrap();
+        let all = t.scalars().unwrap();
+        assert_eq!((0..9).map(|i| t.element(i).unwrap()).collect::<Vec<_>>(), all);
+        assert_eq!(t.element(9), None);
+        let wide = Tensor::from_i64(vec![3], &[5, -6, 7]);
+        assert_eq!(wide.element(1).map(Scalar::as_i64), Some(-6));
+    }
 }

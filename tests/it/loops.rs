@@ -665,3 +665,59 @@ fn workgroups_share_a_lane() {
         }
     }
 }
+
+/// What is carried is a part of what a step makes: it is copied, not made in its place.
+const PART: &str = r#"graph (s: %0, x: %1) -> (y: %2, z: %3) {
+  %0 = input : f32[300] as "s"
+  %1 = input : f32[5, 600, 64] as "x"
+  %2, %3 = scan carried 1 scanned 1 reverse [false] [false] graph (s: %0, x: %1) -> (next: %6, all: %5) {
+    %0 = input : f32[300] as "s"
+    %1 = input : f32[600, 64] as "x"
+    %2 = reduce max axes [0] (%0) : f32[1]
+    %3 = map [600, 64] { add(a0, mul(a1, 0.125:f32)) } (%1, %2) : f32[600, 64]
+    %4 = reduce sum axes [1] (%3) : f32[600, 1]
+    %5 = view [600] reads [599 - %0, 0] (%4) : f32[600]
+    %6 = view [300] reads [%0, 0] (%4) : f32[300]
+  } (%0, %1) : f32[300], f32[5, 600]
+}
+"#;
+
+/// Elements of four bits that all steps read.
+const NIBBLES: &str = r#"graph (s: %0, x: %1) -> (y: %2) {
+  %0 = input : f32[5] as "s"
+  %1 = input : f32[3, 5] as "x"
+  %2 = scan carried 1 scanned 1 reverse [false] [] graph (s: %0, x: %1) -> (next: %5) {
+    %0 = input : f32[5] as "s"
+    %1 = input : f32[5] as "x"
+    %2 = const [7, 8, 9, 10, 3] : u4[5]
+    %3 = view [5] reads [4 - %0] (%0) : f32[5]
+    %4 = reduce max axes [0] (%3) : f32[1]
+    %5 = map [5] { add(mul(a0, 0.5:f32), add(a1, mul(cast(f32, a2), a3))) } (%3, %1, %2, %4) : f32[5]
+  } (%0, %1) : f32[5]
+}
+"#;
+
+#[test]
+fn parts_and_narrow_constants_are_carried() {
+    for text in [PART, NIBBLES] {
+        let graph = wgfc_ir::text::parse(text).unwrap();
+        let inputs = graph.inputs.iter().map(|i| {
+            let shape: Vec<usize> =
+                graph.ty(i.value).shape.iter().map(|d| d.as_const().unwrap() as usize).collect();
+            let values: Vec<f32> =
+                (0..shape.iter().product()).map(|k| ((k * 7 + 3) % 11) as f32 * 0.25).collect();
+            (i.name.to_string(), Tensor::from_f32(shape, &values))
+        });
+        let inputs: BTreeMap<String, Tensor> = inputs.collect();
+        let wanted = evaluate(&graph, &inputs).unwrap();
+        for split in [false, true] {
+            let program = compiled(graph.clone(), split, None).unwrap();
+            for gpu in Backend::adapters() {
+                let got = run_session(&mut session(&gpu, &program).unwrap(), &inputs).unwrap();
+                for (got, wanted) in got.iter().zip(&wanted) {
+                    assert_eq!(got.to_f32s(), wanted.to_f32s(), "split: {split}\n{text}");
+                }
+            }
+        }
+    }
+}

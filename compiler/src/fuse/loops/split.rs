@@ -272,7 +272,12 @@ fn in_turns(kernels: Vec<Kernel>, times: &Dim, kept: &[TensorId], tensors: &[Ker
             let intermediate = matches!(tensors[*from].kind, TensorKind::Intermediate);
             let under = |t: &KernelTensor| matches!(t.kind, TensorKind::Under(over) if over == *from);
             let once = kernels.iter().filter(|k| k.writes().contains(from)).count() == 1;
-            let fresh = !swapped.contains_key(from) && !kept.contains(from) && !swapped.contains_key(to);
+            // A part of a tensor that is copied has not the room of the whole.
+            let [size, room] = [from, to].map(|t| tensors[*t].ty.shape.iter().product::<Dim>());
+            let fresh = size == room
+                && !swapped.contains_key(from)
+                && !kept.contains(from)
+                && !swapped.contains_key(to);
             intermediate && once && fresh && kept.contains(to) && !tensors.iter().any(under)
         }) {
             Some((from, to)) => {

@@ -190,7 +190,7 @@ impl<'a, R: Resolver> Puller<'a, R> {
             return None;
         }
         let at = usize::try_from(self.offset(self.graph.ty(v), index).as_const()?).ok()?;
-        t.flat_slice(at.min(t.numel().checked_sub(1)?), 1).scalars()?.first().copied()
+        t.element(at.min(t.numel().checked_sub(1)?))
     }
 
     /// Element `offset` of a constant cut into segments.
