@@ -116,7 +116,7 @@ fn slices(
 /// Cycles for writing the slices of so many results, and reading them in another dispatch.
 fn added(results: f64, slices: i64, device: &DeviceProfile) -> f64 {
     let speeds = &device.speeds;
-    speeds.dispatch_cost / speeds.cycle()
+    speeds.dispatch_cycles()
         + results * 8.0 * slices as f64 / speeds.bytes_per_cycle()
         + speeds.memory_latency
 }

@@ -182,7 +182,7 @@ impl Conv {
         let pass = |bytes: f64, elements: f64, loads: f64| {
             let each = (loads + 1.0) * load + OPERATIONS;
             (bytes / speeds.bytes_per_cycle()).max(elements / 128.0 * each / speeds.cores)
-                + speeds.dispatch_cost / speeds.cycle()
+                + speeds.dispatch_cycles()
                 + speeds.memory_latency
         };
         let passes = pass(4.0 * (read + before), before, 4.0)
