@@ -16,7 +16,7 @@ use std::path::Path;
 use wgfc_ir::Bundle;
 use wgfc_ir::program::{BUNDLE_VERSION, Program};
 
-pub use read::{ReadOptions, is_program, load, load_bundle, load_bundle_with};
+pub use read::{ReadOptions, is_program, load, load_bundle, load_bundle_with, load_with, sources};
 pub(crate) use recipe::Originals;
 
 /// The plan's file name.

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Instant;
 use wgfc_compiler::DeviceProfile;
-use wgfc_ir::eval::{Limits, StateValues, evaluate_from_within};
+use wgfc_ir::eval::{Limits, Progress, StateValues, evaluate_watched};
 use wgfc_ir::{Dim, Graph};
 use wgfc_runtime::error::BadInput;
 use wgfc_runtime::kernel::Checks;
@@ -122,7 +122,7 @@ pub struct Model {
 /// What runs the model: plans on a device, of which `current` is in use, or the evaluator.
 enum Engine {
     Device { plans: Box<Plans>, current: usize },
-    Cpu { graph: Box<Graph>, states: StateValues, iterations: u64 },
+    Cpu { graph: Box<Graph>, states: StateValues, iterations: u64, progress: Arc<Progress> },
 }
 
 /// Iterations of loops that the evaluator runs in place of a device, unless the options say otherwise.
@@ -134,7 +134,8 @@ impl Model {
         if !artefact::is_program(path) {
             return Model::compile(&ModelFile::open(path)?, options, place);
         }
-        let bundle = artefact::load_bundle(path)?;
+        let read = artefact::ReadOptions { memory_limit: options.memory_limit, ..Default::default() };
+        let bundle = artefact::load_bundle_with(path, &read)?;
         Model::of_bundle(place.open_for_program(path)?, &bundle, path, Checks::default())
     }
 
@@ -194,6 +195,7 @@ impl Model {
                 graph: Box::new(imported.graph),
                 states: StateValues::default(),
                 iterations: options.iteration_limit.unwrap_or(CPU_ITERATIONS),
+                progress: Arc::default(),
             },
             folder: None,
         })
@@ -266,6 +268,13 @@ impl Model {
             Engine::Cpu { .. } => None,
         }
     }
+    /// How far the run is that goes on in another thread; `None` on a device.
+    pub fn progress(&self) -> Option<Arc<Progress>> {
+        match &self.engine {
+            Engine::Device { .. } => None,
+            Engine::Cpu { progress, .. } => Some(progress.clone()),
+        }
+    }
     /// The plans on the device; `None` on the CPU.
     pub fn plans(&self) -> Option<&Plans> {
         match &self.engine {
@@ -307,10 +316,10 @@ impl Model {
                 let outputs = outputs.map_err(|e| folder_error(self.folder.as_deref(), e))?;
                 Ok(outputs.into_iter().collect())
             }
-            Engine::Cpu { graph, states, iterations } => {
+            Engine::Cpu { graph, states, iterations, progress } => {
                 let limits =
                     Limits { bytes: memory::available(), iterations: *iterations, ..Limits::default() };
-                let values = evaluate_from_within(graph, inputs, states, limits).map_err(|e| {
+                let values = evaluate_watched(graph, inputs, states, limits, progress).map_err(|e| {
                     let help = fitting(graph, inputs).unwrap_or_else(|| {
                         "try other inputs, an adapter (--adapter; `wgfc device` lists them), or for loops that are long \
                          --iteration-limit N (`Options::iteration_limit`)"

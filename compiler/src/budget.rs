@@ -11,6 +11,8 @@ use std::rc::Rc;
 const LEAST: u64 = 256 << 20;
 /// Bytes that each byte of the model's file allows besides.
 const PER_BYTE: u64 = 16;
+/// Bytes that a value of a JSON text takes once it is read, about.
+const JSON_VALUE: u64 = 96;
 
 /// Memory that the readers of one model share. Clones draw from the same budget.
 #[derive(Clone, Debug)]
@@ -18,17 +20,32 @@ pub struct Budget(Rc<Account>);
 
 #[derive(Debug)]
 struct Account {
-    allowed: u64,
+    /// The limit that the user gives.
+    limit: Option<u64>,
     taken: Cell<u64>,
-    /// Bytes of the model's file.
-    file: u64,
+    /// Bytes of the model's files.
+    files: Cell<u64>,
 }
 
 impl Budget {
     /// The budget of a model whose file has so many bytes: 256 MiB and 16 times the file, or the limit that the user gives.
     pub fn new(file: u64, limit: Option<u64>) -> Budget {
-        let allowed = limit.unwrap_or(LEAST.saturating_add(file.saturating_mul(PER_BYTE)));
-        Budget(Rc::new(Account { allowed, taken: Cell::new(0), file }))
+        Budget(Rc::new(Account { limit, taken: Cell::new(0), files: Cell::new(file) }))
+    }
+
+    /// Adds a file of so many bytes to those of the model, which allow for more.
+    pub fn add_file(&self, bytes: u64) {
+        self.0.files.set(self.0.files.get().saturating_add(bytes));
+    }
+
+    /// Takes what a text of JSON needs once it is read.
+    ///
+    /// # Errors
+    /// As [`Budget::take`].
+    pub fn take_json(&self, text: &[u8]) -> Result<(), Diagnostic> {
+        let values = text.iter().filter(|b| matches!(b, b',' | b'{' | b'[')).count() as u64;
+        let need = (text.len() as u64).saturating_add(values.saturating_mul(JSON_VALUE));
+        self.take(need, format_args!("reading {} bytes of JSON", text.len()))
     }
 
     /// Takes so many bytes; `what` needs them, as in "unpacking `data/weight_0`".
@@ -36,9 +53,10 @@ impl Budget {
     /// # Errors
     /// Where they exceed what is left; nothing is taken then.
     pub fn take(&self, bytes: u64, what: impl std::fmt::Display) -> Result<(), Diagnostic> {
-        let Account { allowed, taken, file } = &*self.0;
+        let Account { limit, taken, files } = &*self.0;
+        let allowed = limit.unwrap_or(LEAST.saturating_add(files.get().saturating_mul(PER_BYTE)));
         let sum = taken.get().saturating_add(bytes);
-        if sum <= *allowed {
+        if sum <= allowed {
             taken.set(sum);
             return Ok(());
         }
@@ -49,8 +67,8 @@ impl Budget {
         let message = format!(
             "{what} would take {} of memory{before}; reading this model of {} may take {}",
             size(bytes),
-            size(*file),
-            size(*allowed)
+            size(files.get()),
+            size(allowed)
         );
         let enough = size(sum.saturating_add(sum / 4)).replace(' ', "");
         Err(Diagnostic::model(message).help(format!(
@@ -85,6 +103,10 @@ mod tests {
             "a third would take 1 bytes of memory, 286 MB with what is read already; reading this model of 2 MB may take 286 MB"
         );
         assert!(e.help.unwrap().contains("--memory-limit 357MB"));
+        budget.add_file(1);
+        assert!(budget.take(16, "what another file allows").is_ok() && budget.take(1, "more").is_err());
+        assert!(Budget::new(0, Some(1000)).take_json(b"[1, 2, {}]").is_ok());
+        assert!(Budget::new(0, Some(300)).take_json(b"[1, 2, {}]").is_err());
         assert!(Budget::new(10, Some(4)).take(5, "x").is_err());
         assert!(Budget::new(u64::MAX, None).take(u64::MAX, "x").is_ok());
     }

@@ -143,7 +143,8 @@ pub struct Options {
     pub keep_f32: Vec<String>,
     /// Bytes that reading the model may take beside its files; without it what their size allows: [`Budget`](crate::budget::Budget).
     pub memory_limit: Option<u64>,
-    /// Iterations of loops that the evaluator runs at most, where it runs the model in place of a device; without it 2^24.
+    /// Iterations of loops that the evaluator runs at most, with 65,536 elements of work each on average, where it runs the model in place of a
+    /// device; without it 2^24.
     pub iteration_limit: Option<u64>,
     /// Do not read weights: plan only.
     pub graph_only: bool,

@@ -11,6 +11,7 @@ use std::io::Read;
 use std::ops::Range;
 use std::path::{Component, Path, PathBuf};
 use std::sync::Arc;
+use wgfc_compiler::budget::Budget;
 use wgfc_ir::bundle::{Needs, Plan, used};
 use wgfc_ir::program::{BUNDLE_VERSION, FORMAT_VERSION, OLDEST_VERSION, Program};
 use wgfc_ir::recipe::{Part, Recipe, Recipes, SourceFile};
@@ -22,12 +23,14 @@ use wgfc_ir::{Bundle, DType, Tensor};
 pub struct ReadOptions {
     /// Compare the weights with the hashes that the plan has of them. Those in files outside of the plan's folder always are.
     pub verify: bool,
+    /// Bytes that reading may take beside the files; without it what their size allows: [`Budget`].
+    pub memory_limit: Option<u64>,
 }
 
 impl Default for ReadOptions {
-    /// All weights are compared.
+    /// All weights are compared, and memory is bounded by the size of the files.
     fn default() -> ReadOptions {
-        ReadOptions { verify: true }
+        ReadOptions { verify: true, memory_limit: None }
     }
 }
 
@@ -49,7 +52,12 @@ pub(super) fn begins_as_bundle(path: &Path) -> bool {
 /// ([`check`](wgfc_runtime::check::check)). Weights are memory-mapped, see [`map_file`]. A folder that is replaced
 /// meanwhile is read again. Of several plans this is the first.
 pub fn load(path: &Path) -> Result<Program, Error> {
-    let Bundle { plans, producer, .. } = load_bundle(path)?;
+    load_with(path, &ReadOptions::default())
+}
+
+/// [`load`] with options.
+pub fn load_with(path: &Path, options: &ReadOptions) -> Result<Program, Error> {
+    let Bundle { plans, producer, .. } = load_bundle_with(path, options)?;
     let first = plans.into_iter().next();
     let program = first.map(|p| p.program).ok_or_else(|| damaged(path, vec!["has no plan".to_owned()]))?;
     Ok(Program { producer, ..program })
@@ -63,16 +71,40 @@ pub fn load_bundle(path: &Path) -> Result<Bundle, Error> {
 /// [`load_bundle`] with options.
 pub fn load_bundle_with(path: &Path, options: &ReadOptions) -> Result<Bundle, Error> {
     if !path.is_dir() && is_program(path) {
-        return Source::file(path)?.bundle(options);
+        return Source::file(path, options)?.bundle(options);
     }
     for _ in 0..REREADS {
         let before = identity(path);
-        let read = Source::folder(path).bundle(options);
+        let read = Source::folder(path, options).bundle(options);
         if before.is_none() || identity(path) == before {
             return read;
         }
     }
-    Source::folder(path).bundle(options)
+    Source::folder(path, options).bundle(options)
+}
+
+/// The files beside a compiled program that its weights are in, by their paths relative to the folder that the plan is in.
+///
+/// # Errors
+/// Where `path` is no compiled program, or names something else than a path.
+pub fn sources(path: &Path) -> Result<Vec<PathBuf>, Error> {
+    #[derive(serde::Deserialize)]
+    struct Of {
+        weights: Option<Files>,
+    }
+    #[derive(serde::Deserialize)]
+    struct Files {
+        files: Vec<SourceFile>,
+    }
+    let options = ReadOptions::default();
+    let source = if path.is_dir() { Source::folder(path, &options) } else { Source::file(path, &options)? };
+    let of: Of = source.json(&source.plan_text()?)?;
+    let files = of.weights.map(|w| w.files).unwrap_or_default();
+    let named = files.iter().filter(|f| !f.name.is_empty());
+    let path = |f: &SourceFile| {
+        path_of(&f.name).map_err(|m| source.damaged(format!("weights: file `{}` {m}", f.name.escape_debug())))
+    };
+    named.map(path).collect()
 }
 
 /// How often a folder is read again that others keep replacing.
@@ -97,6 +129,7 @@ struct Source {
     folder: PathBuf,
     /// The bundle, where it is one file.
     file: Option<Opened>,
+    budget: Budget,
 }
 
 /// What the start of a plan says.
@@ -106,12 +139,16 @@ struct Version {
 }
 
 impl Source {
-    fn folder(dir: &Path) -> Source {
-        Source { plan: dir.join(PLAN), folder: dir.to_owned(), file: None }
+    fn folder(dir: &Path, options: &ReadOptions) -> Source {
+        let plan = dir.join(PLAN);
+        let bytes = fs::metadata(&plan).map_or(0, |m| m.len());
+        let budget = Budget::new(bytes, options.memory_limit);
+        Source { plan, folder: dir.to_owned(), file: None, budget }
     }
 
-    fn file(path: &Path) -> Result<Source, Error> {
-        let file = tensors::open(path).map_err(|e| match e {
+    fn file(path: &Path, options: &ReadOptions) -> Result<Source, Error> {
+        let budget = Budget::new(0, options.memory_limit);
+        let file = tensors::open(path, Some(&budget)).map_err(|e| match e {
             Unread::File(e) => e,
             Unread::Damaged(problems) => Error::File {
                 path: path.to_owned(),
@@ -123,7 +160,19 @@ impl Source {
             },
         })?;
         let parent = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
-        Ok(Source { plan: path.to_owned(), folder: parent.to_owned(), file: Some(file) })
+        Ok(Source { plan: path.to_owned(), folder: parent.to_owned(), file: Some(file), budget })
+    }
+
+    /// Takes memory from the budget.
+    fn take(&self, bytes: u64, what: impl std::fmt::Display) -> Result<(), Error> {
+        self.budget.take(bytes, what).map_err(|d| over(&self.plan, d))
+    }
+
+    /// What a text of JSON says.
+    fn json<T: serde::de::DeserializeOwned>(&self, text: &str) -> Result<T, Error> {
+        self.budget.take_json(text.as_bytes()).map_err(|d| over(&self.plan, d))?;
+        serde_json::from_str(text)
+            .map_err(|e| self.damaged(format!("is not a plan: {}", wgfc_compiler::json_in_words(&e))))
     }
 
     /// The text of a file of the program.
@@ -142,8 +191,8 @@ impl Source {
         damaged(&self.plan, vec![problem.into()])
     }
 
-    fn bundle(&self, options: &ReadOptions) -> Result<Bundle, Error> {
-        let text = self.text(PLAN).map_err(|m| match &self.file {
+    fn plan_text(&self) -> Result<String, Error> {
+        self.text(PLAN).map_err(|m| match &self.file {
             Some(_) => Error::file_help(
                 &self.plan,
                 format!("{m}, so that it is no compiled program"),
@@ -154,11 +203,13 @@ impl Source {
                 m,
                 "give the folder that `wgfc compile` wrote, or a model's file",
             ),
-        })?;
-        let no_plan = |e: serde_json::Error| {
-            self.damaged(format!("is not a plan: {}", wgfc_compiler::json_in_words(&e)))
-        };
-        let version = serde_json::from_str(&text).map(|Version { version }| version).map_err(no_plan)?;
+        })
+    }
+
+    fn bundle(&self, options: &ReadOptions) -> Result<Bundle, Error> {
+        let text = self.plan_text()?;
+        let Version { version } = serde_json::from_str(&text)
+            .map_err(|e| self.damaged(format!("is not a plan: {}", wgfc_compiler::json_in_words(&e))))?;
         if !(u64::from(OLDEST_VERSION)..=u64::from(FORMAT_VERSION)).contains(&version) {
             return Err(Error::file_help(
                 &self.plan,
@@ -169,9 +220,9 @@ impl Source {
             ));
         }
         let mut bundle: Bundle = match version >= u64::from(BUNDLE_VERSION) {
-            true => serde_json::from_str(&text).map_err(no_plan)?,
+            true => self.json(&text)?,
             false => {
-                let program: Program = serde_json::from_str(&text).map_err(no_plan)?;
+                let program: Program = self.json(&text)?;
                 let (producer, needs) = (program.producer.clone(), Needs::of(&program));
                 let plan = Plan { name: String::new(), needs, program };
                 Bundle { version: BUNDLE_VERSION, producer, plans: vec![plan], weights: None }
@@ -202,6 +253,7 @@ impl Source {
                     continue;
                 }
                 if let Some(known) = texts.get(&k.name) {
+                    self.take(known.len() as u64, format_args!("the text of kernel `{}`", k.name))?;
                     k.wgsl.clone_from(known);
                     continue;
                 }
@@ -230,7 +282,8 @@ impl Source {
         let beside = match &self.file {
             Some(f) if rest => own_tensors(f).map_err(|p| damaged(&self.plan, p))?,
             None if rest || recipes.tensors.is_empty() && wanted.is_empty() => {
-                let opened = tensors::open(&path).and_then(|f| own_tensors(&f).map_err(Unread::Damaged));
+                let opened = tensors::open(&path, Some(&self.budget))
+                    .and_then(|f| own_tensors(&f).map_err(Unread::Damaged));
                 opened.map_err(|e| match e {
                     Unread::File(e) => e,
                     Unread::Damaged(problems) => damaged(&path, problems),
@@ -307,6 +360,8 @@ impl Source {
             if pieces.len() < recipe.parts.len() {
                 continue;
             }
+            let bytes = pieces.iter().filter_map(Tensor::byte_len).sum::<usize>();
+            self.take(bytes as u64, format_args!("weight `{}`", name.escape_debug()))?;
             match put_together(recipe, &columns, &pieces) {
                 // What has its hash is what was compiled, and was looked at then.
                 Ok(t)
@@ -378,8 +433,14 @@ impl Source {
             },
             e => e,
         })?;
+        self.budget.add_file((*owner).as_ref().len() as u64);
         Mapped { path, owner, outside }.of(file)
     }
+}
+
+/// What a budget refuses about a file.
+fn over(path: &Path, d: wgfc_compiler::Diagnostic) -> Error {
+    Error::File { path: path.to_owned(), problems: vec![d.message], help: d.help }
 }
 
 /// Problems of one kind that are listed at most.

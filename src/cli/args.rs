@@ -231,7 +231,8 @@ pub struct CompileOptions {
     /// and 16 times the model's file]
     #[arg(long, value_name = "SIZE", value_parser = parse_bytes)]
     pub memory_limit: Option<u64>,
-    /// Iterations of loops that the reference evaluator runs at most, those of nested loops multiplied [default: 16777216]
+    /// Iterations of loops that the reference evaluator runs at most, those of nested loops multiplied, with 65,536 elements of work each on
+    /// average [default: 16777216]
     #[arg(long, value_name = "N")]
     pub iteration_limit: Option<u64>,
 }

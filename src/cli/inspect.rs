@@ -99,7 +99,7 @@ pub fn main(a: &InspectArgs, t: &Terminal) -> Result<(), Error> {
 
 /// The plan that is asked for of a compiled program.
 fn chosen(a: &InspectArgs, t: &Terminal) -> Result<Program, Error> {
-    let options = ReadOptions { verify: false };
+    let options = ReadOptions { verify: false, memory_limit: a.compile.memory_limit };
     let Bundle { plans, producer, .. } = load_bundle_with(&a.model, &options)?;
     let names: Vec<String> = plans.iter().map(|p| format!("`{}`", p.name)).collect();
     let names = names.join(", ");

@@ -5,6 +5,7 @@ use super::terminal::Terminal;
 use super::{inputs, is_program, shown};
 use std::collections::BTreeMap;
 use std::path::Path;
+use wgfc::artefact::{ReadOptions, load_with};
 use wgfc::compiler::lower::inside::{add_input, replace_input, where_input};
 use wgfc::ir::TensorType;
 use wgfc::ports::{PortType, bind, no_such_input, program_ports};
@@ -29,7 +30,10 @@ pub fn dims(model: &Path, options: &Options, a: &LikeArgs) -> Result<Vec<(String
         return Ok(dims.into_iter().collect());
     }
     let ports = match is_program(model) {
-        true => program_ports(&wgfc::load(model)?.inputs),
+        true => {
+            let read = ReadOptions { verify: false, memory_limit: options.memory_limit };
+            program_ports(&load_with(model, &read)?.inputs)
+        }
         false => declared(&ModelFile::open(model)?, options)?,
     };
     let mut given: Vec<(&PortType, Tensor)> = vec![];

@@ -10,6 +10,7 @@ use super::{indices, inputs, is_program, like, profile, shown};
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::Instant;
+use wgfc::artefact::{ReadOptions, load_bundle_with};
 use wgfc::compiler::Diagnostic;
 use wgfc::compiler::import::fx::is_archive;
 use wgfc::generate::Setup;
@@ -49,12 +50,22 @@ pub fn main(a: &RunArgs, t: &Terminal) -> Result<(), Error> {
     let mut times = Vec::new();
     let mut outputs = BTreeMap::new();
     {
-        let progress = t.bar(format!("running on {place}"), u64::from(a.repeat), false);
+        let what = format!("running on {place}");
+        let evaluator = model.progress();
+        let progress = match &evaluator {
+            Some(p) => {
+                let p = p.clone();
+                t.watch_text(what, move || Some(evaluated(p.done(), p.nodes(), p.iterations())))
+            }
+            None => t.bar(what, u64::from(a.repeat), false),
+        };
         for i in 0..a.repeat {
             let start = Instant::now();
             outputs = model.run(&tensors)?;
             times.push(start.elapsed().as_secs_f64());
-            progress.at(u64::from(i) + 1);
+            if evaluator.is_none() {
+                progress.at(u64::from(i) + 1);
+            }
         }
     }
     let profile = match a.profile {
@@ -108,6 +119,12 @@ pub fn main(a: &RunArgs, t: &Terminal) -> Result<(), Error> {
     Ok(())
 }
 
+/// How far the evaluator is.
+fn evaluated(done: u64, nodes: u64, iterations: u64) -> String {
+    let loops = if iterations > 0 { format!(", {iterations} iterations of loops") } else { String::new() };
+    format!("node {done} of {nodes}{loops}")
+}
+
 /// How long `--profile` repeats a run, if it takes no longer.
 const PROFILE_SECONDS: f64 = 20.0;
 
@@ -151,7 +168,8 @@ pub fn load(
         refuse_compile_options(compile, random_weights)?;
         let bundle = {
             let _progress = t.spinner(format!("loading {}", shown(path)));
-            wgfc::load_bundle(path)?
+            let read = ReadOptions { memory_limit: compile.memory_limit, ..ReadOptions::default() };
+            load_bundle_with(path, &read)?
         };
         let gpu = place.open_for_program(path)?;
         adapter::say_software(&gpu, adapter, t);

@@ -3,6 +3,7 @@
 mod http;
 
 use super::args::ServeArgs;
+use super::is_program;
 use super::terminal::Terminal;
 use http::{Answer, Content, Limits, Request};
 use sha2::{Digest, Sha256};
@@ -10,6 +11,7 @@ use std::collections::BTreeSet;
 use std::net::{Ipv4Addr, TcpListener};
 use std::path::{Component, Path, PathBuf};
 use std::sync::Arc;
+use wgfc::artefact::{ReadOptions, load_bundle_with};
 use wgfc::{Error, ModelFile};
 
 /// The playground's files by name, where it was built before this program was.
@@ -29,11 +31,15 @@ struct Site {
     hosts: [String; 2],
 }
 
-/// A model, and which files of its folder belong to it. No other is served.
+/// A model, and which files of a folder belong to it. No other is served.
+#[derive(Debug, PartialEq)]
 struct Served {
     folder: PathBuf,
-    /// The model and the files that its tensors lie in; `None` for a program in a folder, whose parts are known by their names.
-    files: Option<BTreeSet<String>>,
+    /// The model and the files that its tensors lie in, by their paths in the folder.
+    files: BTreeSet<String>,
+    /// The path in the folder, with a `/` at the end, below which a compiled program's parts lie, which are known by their names; none for
+    /// a file.
+    program: Option<String>,
 }
 
 /// Serves until it is ended.
@@ -73,7 +79,11 @@ pub fn main(a: &ServeArgs, t: &Terminal) -> Result<(), Error> {
         model,
         hosts: [format!("127.0.0.1:{port}"), format!("localhost:{port}")],
     });
-    let view = name.map(|n| format!("#model=./{SERVED}{}", wgfc::urls::escaped(&n))).unwrap_or_default();
+    let address = |name: String| {
+        let parts: Vec<String> = name.split('/').map(wgfc::urls::escaped).collect();
+        format!("#model=./{SERVED}{}", parts.join("/"))
+    };
+    let view = name.map(address).unwrap_or_default();
     let address = format!("http://127.0.0.1:{port}/{view}");
     match t.json {
         true => t.print_json(&serde_json::json!({ "address": address })),
@@ -116,36 +126,67 @@ fn base64(bytes: &[u8]) -> String {
     text
 }
 
-/// A model's files, and its address among them: that of a compiled folder is empty.
+/// A model's files, and its address among them, which ends in `/` or is empty where it is a compiled folder.
 fn served(model: &Path) -> Result<(Served, String), Error> {
     let missing = |e: std::io::Error| {
         Error::file_help(model, format!("cannot be opened: {e}"), "check the path, and that it may be read")
     };
     let whole = model.canonicalize().map_err(missing)?;
-    if whole.is_dir() {
-        if !whole.join(wgfc::artefact::PLAN).is_file() {
-            let help = "give a model (.onnx, .pt2), or what `wgfc compile` wrote";
-            return Err(Error::file_help(model, "is a folder without plan.json", help));
+    let help = "give a model (.onnx, .pt2), or what `wgfc compile` wrote";
+    if whole.is_dir() && !whole.join(wgfc::artefact::PLAN).is_file() {
+        return Err(Error::file_help(model, "is a folder without plan.json", help));
+    }
+    if is_program(&whole) {
+        let folder = if whole.is_dir() { Some(whole.as_path()) } else { whole.parent() };
+        // A program that cannot be read is served alone, and the page says what is wrong with it. Files outside of its folder are
+        // served where they are those that it was made of: reading it compares their hashes.
+        let mut sources = wgfc::artefact::sources(&whole).unwrap_or_default();
+        let outside = |p: &PathBuf| p.components().any(|c| c == Component::ParentDir);
+        let read = ReadOptions { verify: false, ..ReadOptions::default() };
+        if sources.iter().any(outside) && load_bundle_with(&whole, &read).is_err() {
+            sources.retain(|p| !outside(p));
         }
-        return Ok((Served { folder: whole, files: None }, String::new()));
+        let at = |relative: PathBuf| folder.map(|f| f.join(relative)).and_then(|p| p.canonicalize().ok());
+        let sources: Vec<PathBuf> = sources.into_iter().filter_map(at).collect();
+        return of_program(&whole, &sources).ok_or_else(|| unnamed(model));
     }
     let name = whole.file_name().and_then(|n| n.to_str()).map(str::to_owned);
-    match (whole.parent(), name) {
-        (Some(folder), Some(name)) => {
-            let mut files = BTreeSet::from([name.clone()]);
-            // A model that cannot be read is served alone, and the page says what is wrong with it.
-            if let Some(beside) = name.ends_with(".onnx").then(|| ModelFile::open(&whole)?.locations())
-                && let Ok(beside) = beside
-            {
-                files.extend(beside.into_keys().map(|l| l.trim_start_matches("./").to_owned()));
-            }
-            Ok((Served { folder: folder.to_owned(), files: Some(files) }, name))
-        }
-        _ => {
-            let help = "rename it: names of files that are served are UTF-8";
-            Err(Error::file_help(model, "has a name that no address can have", help))
-        }
+    let (Some(folder), Some(name)) = (whole.parent(), name) else { return Err(unnamed(model)) };
+    let mut files = BTreeSet::from([name.clone()]);
+    // So is a model.
+    if let Some(beside) = name.ends_with(".onnx").then(|| ModelFile::open(&whole)?.locations())
+        && let Ok(beside) = beside
+    {
+        files.extend(beside.into_keys().map(|l| l.trim_start_matches("./").to_owned()));
     }
+    Ok((Served { folder: folder.to_owned(), files, program: None }, name))
+}
+
+fn unnamed(model: &Path) -> Error {
+    let help = "rename it: names of files that are served are UTF-8";
+    Error::file_help(model, "has a name that no address can have", help)
+}
+
+/// A compiled program with the files that its weights are in, below the folder that holds all of them; all paths are canonical. Nothing
+/// where a name is no text.
+fn of_program(program: &Path, sources: &[PathBuf]) -> Option<(Served, String)> {
+    let mut folder = if program.is_dir() { program } else { program.parent()? };
+    while !sources.iter().all(|s| s.starts_with(folder)) {
+        folder = folder.parent()?;
+    }
+    let name = |p: &Path| {
+        let parts = p.strip_prefix(folder).ok()?.components().map(|c| c.as_os_str().to_str());
+        Some(parts.collect::<Option<Vec<_>>>()?.join("/"))
+    };
+    let mut files = sources.iter().map(|s| name(s)).collect::<Option<BTreeSet<String>>>()?;
+    let mut address = name(program)?;
+    if program.is_dir() {
+        address += if address.is_empty() { "" } else { "/" };
+    } else {
+        files.insert(address.clone());
+    }
+    let program = program.is_dir().then(|| address.clone());
+    Some((Served { folder: folder.to_owned(), files, program }, address))
 }
 
 impl Site {
@@ -182,11 +223,9 @@ impl Site {
 
 impl Served {
     fn file(&self, name: &str) -> Option<Content> {
-        let mine = match &self.files {
-            Some(files) => files.contains(name),
-            None => wgfc::artefact::is_part(name),
-        };
-        mine.then(|| beneath(&self.folder, name)).flatten().map(Content::File)
+        let program = self.program.as_deref();
+        let part = program.and_then(|p| name.strip_prefix(p)).is_some_and(wgfc::artefact::is_part);
+        (part || self.files.contains(name)).then(|| beneath(&self.folder, name)).flatten().map(Content::File)
     }
 }
 

@@ -159,6 +159,14 @@ impl Terminal {
 
     /// A spinner that also says how many of how many are done, once there are any, until it is dropped.
     pub fn watch(&self, what: String, count: impl Fn() -> (usize, usize) + Send + 'static) -> Progress {
+        self.watch_text(what, move || match count() {
+            (_, 0) => None,
+            (done, all) => Some(format!("kernel {done} of {all} on the device")),
+        })
+    }
+
+    /// A spinner that also says how far it is, until it is dropped.
+    pub fn watch_text(&self, what: String, text: impl Fn() -> Option<String> + Send + 'static) -> Progress {
         let mut progress = self.spinner(what.clone());
         if self.shows_progress() {
             let (bar, ended) = (progress.bar.clone(), Arc::new(AtomicBool::new(false)));
@@ -166,11 +174,8 @@ impl Terminal {
             let what = clean(&what).into_owned();
             let thread = std::thread::spawn(move || {
                 while !end.load(Ordering::Relaxed) {
-                    match count() {
-                        (_, 0) => {}
-                        (done, all) => {
-                            bar.set_message(format!("{what}: kernel {done} of {all} on the device"))
-                        }
+                    if let Some(text) = text() {
+                        bar.set_message(format!("{what}: {text}"));
                     }
                     std::thread::park_timeout(Duration::from_millis(100));
                 }

@@ -14,6 +14,7 @@ use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 use std::path::Path;
 use std::time::Instant;
+use wgfc::artefact::{ReadOptions, load_with};
 use wgfc::ports::{PortType, no_such_input};
 use wgfc::runtime::Gpu;
 use wgfc::train::{Ports, Roles, read_tensors};
@@ -90,7 +91,8 @@ fn ready(a: &TrainArgs, gpu: &Gpu, kept: &mut Kept, t: &Terminal) -> Result<Trai
         super::run::refuse_compile_options(&a.compile, a.random_weights)?;
         let program = {
             let _progress = t.spinner(format!("loading {}", shown(&a.model)));
-            wgfc::load(&a.model)?
+            let read = ReadOptions { memory_limit: a.compile.memory_limit, ..ReadOptions::default() };
+            load_with(&a.model, &read)?
         };
         let ports = Ports::of_program(&program);
         let training = training(a, &ports, t)?;

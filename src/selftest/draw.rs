@@ -261,6 +261,14 @@ impl Draw {
     pub fn set_text(&mut self, name: &str, v: &str) {
         self.attribute(name, attribute_type::STRING, AttributeProto { s: v.into(), ..Default::default() });
     }
+    pub fn set_texts(&mut self, name: &str, v: &[&str]) {
+        let strings = v.iter().map(|s| s.as_bytes().to_vec()).collect();
+        self.attribute(name, attribute_type::STRINGS, AttributeProto { strings, ..Default::default() });
+    }
+    pub fn set_tensor(&mut self, name: &str, t: &Tensor) {
+        let t = Some(TensorProto::of("", t));
+        self.attribute(name, attribute_type::TENSOR, AttributeProto { t, ..Default::default() });
+    }
     pub fn set_type(&mut self, name: &str, d: DType) {
         self.set(name, i64::from(data_type::code(d)));
     }
@@ -348,7 +356,7 @@ impl Draw {
                 set("", self.opset),
                 set("com.microsoft", 1),
                 set("ai.onnx.preview", 1),
-                set("ai.onnx.ml", 3),
+                set("ai.onnx.ml", 5),
             ],
             ..Default::default()
         };

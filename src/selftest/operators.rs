@@ -11,6 +11,7 @@ mod networks;
 mod products;
 mod reductions;
 mod shapes;
+mod trees;
 mod windows;
 
 use super::draw::{Case, Draw, model_text};
@@ -33,13 +34,14 @@ const SINGLE: &str = "single elements";
 const HARD: &str = "long axes, masked rows, halves";
 const MOVED: &str = "moved elements, generators";
 
-const FAMILIES: [(&str, &[Line]); 7] = [
+const FAMILIES: [(&str, &[Line]); 8] = [
     (SINGLE, elementwise::LINES),
     ("attention, recurrences", networks::LINES),
     ("features", features::LINES),
     ("products, convolutions, quantised", products::LINES),
     ("reductions, norms, losses", reductions::LINES),
     (MOVED, shapes::LINES),
+    ("trees, support vectors", trees::LINES),
     ("windows, images", windows::LINES),
 ];
 

@@ -158,6 +158,111 @@ fn limits_are_said_and_can_be_raised() {
         .says("--iteration-limit");
 }
 
+/// A loop of so many products of a square matrix with itself.
+fn squarings(trips: i64, size: usize) -> Vec<u8> {
+    let port = |name: &str, dtype, shape: &[usize]| ValueInfoProto {
+        name: name.into(),
+        r#type: Some(TypeProto::of(dtype, shape)),
+    };
+    let node = |op: &str, input: &[&str], output: &[&str]| NodeProto {
+        op_type: op.into(),
+        input: input.iter().map(|s| (*s).into()).collect(),
+        output: output.iter().map(|s| (*s).into()).collect(),
+        ..Default::default()
+    };
+    use wgfc::DType::{Bool, F32, I64};
+    let body = GraphProto {
+        name: "body".into(),
+        node: vec![node("Identity", &["go"], &["still"]), node("MatMul", &["s", "s"], &["t"])],
+        input: vec![port("i", I64, &[]), port("go", Bool, &[]), port("s", F32, &[size, size])],
+        output: vec![port("still", Bool, &[]), port("t", F32, &[size, size])],
+        ..Default::default()
+    };
+    let body = AttributeProto { name: "body".into(), r#type: 5, g: Some(body), ..Default::default() };
+    let mut repeat = node("Loop", &["trips", "", "x"], &["y"]);
+    repeat.attribute.push(body);
+    let graph = GraphProto {
+        name: "g".into(),
+        node: vec![repeat],
+        initializer: vec![TensorProto::of("trips", &wgfc::Tensor::from_i64(vec![], &[trips]))],
+        input: vec![port("x", F32, &[size, size])],
+        output: vec![port("y", F32, &[size, size])],
+        ..Default::default()
+    };
+    let opset_import = vec![OperatorSetIdProto { version: 21, ..Default::default() }];
+    ModelProto { ir_version: 10, opset_import, graph: Some(graph), ..Default::default() }.encode_to_vec()
+}
+
+#[test]
+fn work_in_loops_is_refused_before_it_is_done() {
+    let d = folder();
+    std::fs::write(d.path().join("long.onnx"), squarings(1_000_000, 256)).unwrap();
+    let c = cost(d.path(), "run|long.onnx|--cpu|--random-inputs");
+    assert_eq!(c.code, Some(1), "{}", c.text);
+    assert!(c.text.contains("1000000 iterations of loops that make 1"), "{}", c.text);
+    assert!(c.text.contains("--iteration-limit"), "{}", c.text);
+    assert!(c.time < Duration::from_secs(5), "{:?}", c.time);
+    std::fs::write(d.path().join("short.onnx"), squarings(3, 256)).unwrap();
+    wgfc(d.path(), "run|short.onnx|--cpu|--random-inputs").exits(0);
+    wgfc(d.path(), "run|short.onnx|--cpu|--random-inputs|--iteration-limit|100").exits(1);
+}
+
+#[cfg(unix)]
+#[test]
+fn the_evaluator_ends_at_once_when_it_is_told_to() {
+    let d = folder();
+    std::fs::write(d.path().join("m.onnx"), squarings(50_000, 256)).unwrap();
+    let mut child =
+        command(d.path(), "run|m.onnx|--cpu|--random-inputs").stderr(Stdio::piped()).spawn().unwrap();
+    // It says where it runs, then it begins.
+    let mut first = [0; 8];
+    child.stderr.as_mut().unwrap().read_exact(&mut first).unwrap();
+    std::thread::sleep(Duration::from_millis(500));
+    assert!(child.try_wait().unwrap().is_none(), "it has ended by itself");
+    let start = Instant::now();
+    let killed = std::process::Command::new("kill").args(["-INT", &child.id().to_string()]).status();
+    assert!(killed.unwrap().success());
+    let status = child.wait().unwrap();
+    assert!(!status.success() && start.elapsed() < Duration::from_secs(2), "{status} {:?}", start.elapsed());
+}
+
+#[test]
+fn compiled_programs_draw_from_the_budget() {
+    let d = folder();
+    wgfc(d.path(), &format!("compile|{}|-o|out", crate::mlp())).exits(0);
+    wgfc(d.path(), &format!("compile|{}|-o|one.wgfc", crate::mlp())).exits(0);
+    for program in ["out", "one.wgfc"] {
+        wgfc(d.path(), &format!("inspect|{program}|--memory-limit|1MB")).exits(0);
+        wgfc(d.path(), &format!("inspect|{program}|--memory-limit|1kB"))
+            .exits(1)
+            .says("bytes of JSON would take")
+            .says("--memory-limit");
+    }
+    // Weights that are many times the same stretch of a file.
+    wgfc(d.path(), &format!("compile|{}|-o|from.wgfc|--weights-from-model", crate::mlp())).exits(0);
+    wgfc(d.path(), &format!("compile|{}|-o|from|--weights-from-model", crate::mlp())).exits(0);
+    let plan = d.path().join("from/plan.json");
+    let text = std::fs::read_to_string(&plan).unwrap();
+    let mut json: serde_json::Value = serde_json::from_str(&text).unwrap();
+    let tensors = json["weights"]["tensors"].as_object().unwrap().clone();
+    let (name, _) = tensors.iter().next().unwrap();
+    let part = serde_json::json!({ "file": 1, "offset": 0, "bytes": 16 << 20 });
+    let parts = vec![part; 100];
+    json["weights"]["files"]
+        .as_array_mut()
+        .unwrap()
+        .push(serde_json::json!({ "name": "zeros", "bytes": 16 << 20 }));
+    json["weights"]["files"]
+        .as_array_mut()
+        .unwrap()
+        .push(serde_json::json!({ "name": "more", "bytes": 1600u64 << 20 }));
+    json["weights"]["tensors"][name] =
+        serde_json::json!({ "dtype": "f32", "shape": [400 << 20], "parts": parts });
+    std::fs::write(&plan, json.to_string()).unwrap();
+    std::fs::File::create(d.path().join("from/zeros")).unwrap().set_len(16 << 20).unwrap();
+    wgfc(d.path(), "inspect|from").exits(1).says("would take 1678 MB of memory").says("--memory-limit");
+}
+
 #[test]
 fn missing_weights_are_one_error_a_file() {
     let d = folder();
@@ -201,8 +306,8 @@ fn missing_weights_are_one_error_a_file() {
 fn operators_of_classical_machine_learning_say_what_to_do() {
     let d = folder();
     for (op, says) in [
-        ("TreeEnsembleRegressor", "hummingbird-ml"),
-        ("SVMClassifier", "hummingbird-ml"),
+        ("DictVectorizer", "SVMClassifier, SVMRegressor, Scaler, TreeEnsemble"),
+        ("CastMap", "extract_model"),
         ("ZipMap", "zipmap=False"),
         ("OneHotEncoder", "encode categories as numbers"),
     ] {

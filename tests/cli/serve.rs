@@ -1,6 +1,6 @@
 //! `wgfc serve` over its port.
 
-use crate::{command, folder, mlp, wgfc};
+use crate::{command, fixture, folder, mlp, wgfc};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
 use std::path::Path;
@@ -118,6 +118,44 @@ fn a_model_is_served_with_what_is_beside_it() {
     let s = serve(d.path(), "|out");
     assert_eq!(s.view, "#model=./served/");
     assert!(s.status("/served/plan.json", "", 200).starts_with(b"{"));
+}
+
+#[test]
+fn a_program_is_served_with_the_model_that_its_weights_are_in() {
+    let d = folder();
+    let models = d.path().join("the models");
+    std::fs::create_dir_all(&models).unwrap();
+    for name in ["m.onnx", "other.onnx"] {
+        std::fs::copy(fixture("small/attention/model.onnx"), models.join(name)).unwrap();
+    }
+    let model = std::fs::read(fixture("small/attention/model.onnx")).unwrap();
+    let weights = |out: &str| {
+        wgfc(d.path(), &format!("compile|the models/m.onnx|-o|{out}|--weights-from-model")).exits(0);
+    };
+    weights("the models/p.wgfc");
+    let s = serve(d.path(), "|the models/p.wgfc");
+    assert_eq!(s.view, "#model=./served/p.wgfc");
+    s.status("/served/p.wgfc", "", 200);
+    assert_eq!(s.status("/served/m.onnx", "", 200), model);
+    s.status("/served/other.onnx", "", 404);
+    drop(s);
+    // The addresses of plan and model keep their places to each other.
+    for out in ["out.wgfc", "out"] {
+        weights(out);
+        let s = serve(d.path(), &format!("|{out}"));
+        let plan = if out == "out" { "out/" } else { out };
+        assert_eq!(s.view, format!("#model=./served/{plan}"));
+        s.status(&format!("/served/{plan}{}", if out == "out" { "plan.json" } else { "" }), "", 200);
+        assert_eq!(s.status("/served/the%20models/m.onnx", "", 200), model);
+        s.status("/served/the%20models/other.onnx", "", 404);
+        s.status("/served/plan.json", "", 404);
+    }
+    // A model that has changed since is not served to a program outside of its folder.
+    std::fs::copy(d.path().join("the models/p.wgfc"), d.path().join("the models/m.onnx")).unwrap();
+    let s = serve(d.path(), "|out");
+    assert_eq!(s.view, "#model=./served/");
+    s.status("/served/plan.json", "", 200);
+    s.status("/served/m.onnx", "", 404);
 }
 
 #[test]

@@ -62,11 +62,13 @@ pub mod softmax;
 pub mod special;
 pub mod spectral;
 pub mod split;
+pub mod support_vectors;
 #[cfg(test)]
 mod testing;
 #[cfg(test)]
 mod tests;
 pub mod transposed;
+pub mod trees;
 pub mod unique;
 pub mod window;
 

@@ -39,6 +39,7 @@ pub(super) fn repeat(
     let mut stacks: Vec<Vec<Array>> = vec![vec![]; body.outputs.len() - 1 - carried];
     let mut stacked = 0;
     let mut i = 0i64;
+    let env = &env.of_loop(None)?;
     while go && i < trips {
         env.iteration(i as usize)?;
         let mut args = vec![
@@ -84,8 +85,12 @@ pub(super) fn scan(
     }
     let mut stacks: Vec<Vec<Array>> = vec![vec![]; body.outputs.len() - carried];
     let mut stacked = 0;
-    let env = &env.of_loop(length)?;
+    let env = &env.of_loop(Some(length))?;
+    let before = env.looped();
     for i in 0..length {
+        if i == 1 {
+            env.foresee(env.looped() - before)?;
+        }
         env.iteration(i)?;
         let mut args = std::mem::take(&mut state);
         for (j, x) in sequences.iter().enumerate() {

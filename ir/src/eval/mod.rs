@@ -52,6 +52,8 @@ pub const MAX_ITERATIONS: usize = 1 << 24;
 const CONSTANT_ITERATIONS: u64 = 1 << 20;
 /// A node takes as long as making so many elements does, about.
 const NODE: u64 = 32;
+/// Work of a loop's body that one iteration may take on average: as many elements made, or products summed.
+const ITERATION_WORK: u64 = 1 << 16;
 
 /// What an evaluation may take.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -60,9 +62,32 @@ pub struct Limits {
     pub bytes: u64,
     /// Elements made, and products summed, in all. Each node counts as some besides, also where nothing has elements.
     pub work: u64,
-    /// Iterations of all loops together, those of a loop in a loop as often as it runs. A loop of a known length that would take
-    /// more is refused before it begins.
+    /// Iterations of all loops together, those of a loop in a loop as often as it runs, with 65,536 elements of work each on average. A loop
+    /// of a known length that would take more is refused before it begins, or where its work is what is too much, after its first iteration.
     pub iterations: u64,
+}
+
+/// How far an evaluation is, for another thread to look at.
+#[derive(Debug, Default)]
+pub struct Progress {
+    done: AtomicU64,
+    nodes: AtomicU64,
+    iterations: Arc<AtomicU64>,
+}
+
+impl Progress {
+    /// Nodes of the graph that are evaluated.
+    pub fn done(&self) -> u64 {
+        self.done.load(Ordering::Relaxed)
+    }
+    /// Nodes of the graph, those in its loops and branches left out.
+    pub fn nodes(&self) -> u64 {
+        self.nodes.load(Ordering::Relaxed)
+    }
+    /// Iterations of loops that have begun.
+    pub fn iterations(&self) -> u64 {
+        self.iterations.load(Ordering::Relaxed)
+    }
 }
 
 impl Default for Limits {
@@ -125,6 +150,10 @@ pub(crate) struct Env {
     held: u64,
     worked: Arc<AtomicU64>,
     iterated: Arc<AtomicU64>,
+    /// Work in loops, where this is the environment of one.
+    looped: Option<Arc<AtomicU64>>,
+    /// Told of the nodes, where this is the environment of the whole graph.
+    progress: Option<Arc<Progress>>,
     /// How often the body is evaluated that this is the environment of, in the loops of known lengths around it.
     times: Option<u64>,
 }
@@ -194,15 +223,45 @@ impl Env {
         if before.saturating_add(work) > self.limits.work {
             return Err(EvalError::at("the evaluation takes longer than it may".into()));
         }
+        if let Some(looped) = &self.looped {
+            let before = looped.fetch_add(work, Ordering::Relaxed);
+            if before.saturating_add(work) > self.loop_work() {
+                return Err(self.too_much("more elements in loops"));
+            }
+        }
         Ok(())
     }
-    /// The environment of the body of a loop of so many iterations, where the loop may have them.
-    fn of_loop(&self, length: usize) -> Result<Env, EvalError> {
-        let times = self.times.unwrap_or(1).saturating_mul(length as u64);
+    /// The environment of the body of a loop of so many iterations, where the loop may have them; of a number that is not known, `None`.
+    fn of_loop(&self, length: Option<usize>) -> Result<Env, EvalError> {
+        let times = self.times.unwrap_or(1).saturating_mul(length.unwrap_or(1) as u64);
         if times > self.limits.iterations {
             return Err(self.too_many(&format!("{times} iterations of nested loops")));
         }
-        Ok(Env { times: Some(times), ..self.clone() })
+        let looped = Some(self.looped.clone().unwrap_or_default());
+        Ok(Env { times: Some(times), looped, ..self.clone() })
+    }
+    /// Work in loops up to here.
+    fn looped(&self) -> u64 {
+        self.looped.as_ref().map_or(0, |l| l.load(Ordering::Relaxed))
+    }
+    /// Whether so much work may be done in each iteration of a loop of a known length, whose environment this is.
+    fn foresee(&self, work: u64) -> Result<(), EvalError> {
+        match self.times.unwrap_or(1).saturating_mul(work) <= self.loop_work() {
+            true => Ok(()),
+            false => Err(self.too_much(&format!(
+                "{} iterations of loops that make {work} elements each",
+                self.times.unwrap_or(1)
+            ))),
+        }
+    }
+    fn loop_work(&self) -> u64 {
+        self.limits.iterations.saturating_mul(ITERATION_WORK)
+    }
+    fn too_much(&self, what: &str) -> EvalError {
+        EvalError::at(format!(
+            "{what} are asked for; the evaluator runs at most {} of {ITERATION_WORK} elements",
+            self.limits.iterations
+        ))
     }
     fn too_many(&self, what: &str) -> EvalError {
         EvalError::at(format!("{what} are asked for; the evaluator runs at most {}", self.limits.iterations))
@@ -302,6 +361,22 @@ pub fn evaluate_from_within(
     limits: Limits,
 ) -> Result<Vec<Tensor>, EvalError> {
     evaluate_in(graph, inputs, states, Env { limits, ..Env::default() })
+}
+
+/// [`evaluate_from_within`] that can be watched from another thread. `progress` begins anew.
+pub fn evaluate_watched(
+    graph: &Graph,
+    inputs: &BTreeMap<String, Tensor>,
+    states: &mut StateValues,
+    limits: Limits,
+    progress: &Arc<Progress>,
+) -> Result<Vec<Tensor>, EvalError> {
+    for n in [&progress.done, &progress.nodes, &progress.iterations] {
+        n.store(0, Ordering::Relaxed);
+    }
+    let iterated = progress.iterations.clone();
+    let env = Env { limits, iterated, progress: Some(progress.clone()), ..Env::default() };
+    evaluate_in(graph, inputs, states, env)
 }
 
 /// [`evaluate`], and the indices of gathers and scatters that are outside their axes, by node.
@@ -414,7 +489,7 @@ fn optional_input(name: &str, ty: &TensorType, given: Option<&Tensor>) -> Result
 
 /// Evaluates a graph without states on its inputs in order.
 fn evaluate_arrays(graph: &Graph, args: Vec<Array>, outer: &Env) -> Result<Vec<Array>, EvalError> {
-    evaluate_all(graph, args, vec![], &mut outer.clone())
+    evaluate_all(graph, args, vec![], &mut Env { progress: None, ..outer.clone() })
 }
 
 /// Evaluates a graph on its inputs and states in order; gives [`Graph::results`].
@@ -446,7 +521,13 @@ fn evaluate_all(
             compute(c, Some(a), env)?;
         }
     }
+    if let Some(p) = &env.progress {
+        p.nodes.store(order.len() as u64, Ordering::Relaxed);
+    }
     for id in order {
+        if let Some(p) = &env.progress {
+            p.done.fetch_add(1, Ordering::Relaxed);
+        }
         let node = graph.node(id);
         if matches!(node.op, Op::Input) || (0..node.outputs.len()).all(|p| !reads.contains_key(&port(id, p)))
         {

@@ -13,7 +13,7 @@ fn records(d: &mut Draw, types: &[DType], low: f64, high: f64) -> usize {
     d.within(t, &s, low, high);
     s.last().copied().unwrap_or(1)
 }
-fn floats(d: &mut Draw, n: usize) -> Vec<f32> {
+pub(super) fn floats(d: &mut Draw, n: usize) -> Vec<f32> {
     (0..n).map(|_| d.below(40) as f32 / 10.0 - 2.0).collect()
 }
 /// A number for each feature, or for all.

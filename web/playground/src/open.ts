@@ -82,7 +82,11 @@ export async function openAddress(address: string, say: (text: string) => void):
   const url = new URL(address, location.href);
   say(`Fetching ${decodeURIComponent(url.pathname.split("/").pop()!)}`);
   if (url.pathname.endsWith("/")) return openFolder(url);
-  if (!address.startsWith("./models/")) return isModel(url.pathname) ? compiled(url, {}, say) : openDropped([await fetched(url)], say);
+  if (isModel(url.pathname) && !address.startsWith("./models/")) return compiled(url, {}, say);
+  if (!address.startsWith("./models/")) {
+    const bundle = await fetched(url);
+    return openFiles(bundle.name, { [bundle.name]: bundle }, undefined, url);
+  }
   const [model, bundle] = await Promise.all([url, new URL(address.replace(/\.onnx$/, ".wgfc"), location.href)].map(fetched)) as [File, File];
   return { ...(await openFiles(model.name, { [bundle.name]: bundle }, await graphOf(model))), model: [model] };
 }

@@ -69,8 +69,11 @@ export interface Opened {
   readonly schedules?: string;
 }
 
-/** A program of files. A bundle is a file of safetensors whose header has the other files; so it does as the weights of a folder. */
-export async function openFiles(name: string, files: Files, graph?: readonly GraphNode[]): Promise<Opened> {
+/**
+ * A program of files. A bundle is a file of safetensors whose header has the other files; so it does as the weights of a folder.
+ * `at`: the address of the program, beside which are the files of its weights.
+ */
+export async function openFiles(name: string, files: Files, graph?: readonly GraphNode[], at?: URL): Promise<Opened> {
   const bundle = Object.keys(files).find((n) => n.endsWith(".wgfc"));
   let all = files;
   if (bundle !== undefined && !("plan.json" in files)) {
@@ -87,6 +90,10 @@ export async function openFiles(name: string, files: Files, graph?: readonly Gra
     return typeof file === "string" ? file : file instanceof URL ? (await fetch(file)).text() : new Response(file as BodyInit).text();
   };
   const root = JSON.parse(await text("plan.json")) as Record<string, unknown>;
+  if (at) {
+    const beside = (root.weights as { files: { name: string }[] } | undefined)?.files ?? [];
+    all = { ...Object.fromEntries(beside.map((f) => [f.name, new URL(f.name, at)])), ...all };
+  }
   const plans = (root.plans ?? [root]) as Plan[];
   const names = [...new Set(plans.flatMap((p) => p.kernels.map((k) => k.name)))];
   const kernels = Object.fromEntries(await Promise.all(names.map(async (n) => [n, await text(`kernels/${n}.wgsl`)] as const)));

@@ -17,8 +17,6 @@ use wgfc_ir::tensor::ByteOwner;
 const MOST_TEXT: u64 = 256 << 20;
 /// How many bytes a byte of a deflated text becomes at most, and one of a deflated storage.
 const MOST_RATIO: [u64; 2] = [300, 1032];
-/// Bytes that a value of a JSON text takes as a part of the program, about.
-const JSON_VALUE: u64 = 96;
 /// The most records.
 const MOST_RECORDS: usize = 1 << 20;
 
@@ -190,11 +188,8 @@ impl<'m> Archive<'m> {
         text: &Part,
         not_read: impl FnOnce(serde_json::Error) -> Diagnostic,
     ) -> Result<T, Diagnostic> {
-        let bytes = text.bytes();
-        let values = bytes.iter().filter(|b| matches!(b, b',' | b'{' | b'[')).count() as u64;
-        let need = bytes.len() as u64 + values.saturating_mul(JSON_VALUE);
-        self.budget.take(need, format_args!("reading {} bytes of JSON", bytes.len()))?;
-        serde_json::from_slice(bytes).map_err(not_read)
+        self.budget.take_json(text.bytes())?;
+        serde_json::from_slice(text.bytes()).map_err(not_read)
     }
 
     /// A record that is a storage.

@@ -37,10 +37,11 @@ impl Unsupported {
                 part: None,
                 source: None,
             })
-            .help(ops::instead(&self.operator).unwrap_or(
+            .help(ops::instead(&self.operator).unwrap_or_else(|| {
                 "export the model with operators that SUPPORTED_OPS.md lists, or cut it before this one \
-                 (onnx.utils.extract_model); docs/adding-an-operator.md says how to add one",
-            ))
+                 (onnx.utils.extract_model); docs/adding-an-operator.md says how to add one"
+                    .to_owned()
+            }))
     }
 }
 

@@ -1,10 +1,11 @@
 //! `ai.onnx.ml`: what is array work of it. Rows are records, the last axis is that of their features.
 
 use crate::import::onnx::prelude::*;
-use wgfc_ir::{BinaryOp as B, DType, Dim, Op, ReduceOp, Tensor, UnaryOp, Value};
+use crate::lower::special;
+use wgfc_ir::{BinaryOp as B, DType, Dim, Op, ReduceOp, Special, Tensor, UnaryOp, Value};
 
 /// The first input, a vector of features or a matrix of records by features, and how many features.
-fn records(cx: &mut Cx) -> Result<(Value, Dim)> {
+pub(super) fn records(cx: &mut Cx) -> Result<(Value, Dim)> {
     let x = cx.input(0)?;
     let shape = cx.shape(x);
     match shape.last() {
@@ -153,23 +154,83 @@ fn linear(cx: &mut Cx, targets: usize) -> Result<Value> {
     }
 }
 
-/// Which of the attribute's transforms is asked for; those that ONNX Runtime computes otherwise than ONNX says are not.
-fn transformed(cx: &mut Cx, scores: Value, several: bool) -> Result<Value> {
-    let name = cx.string("post_transform", "NONE")?;
-    match name.as_str() {
-        "NONE" => Ok(scores),
-        "LOGISTIC" if several => Ok(cx.unary(UnaryOp::Sigmoid, scores)?),
-        "SOFTMAX" if several => {
-            let axis = cx.rank(scores) - 1;
-            Ok(cx.push(Op::Softmax { axis, log: false }, &[scores])?)
-        }
-        "LOGISTIC" | "SOFTMAX" | "SOFTMAX_ZERO" | "PROBIT" => {
-            let of = if several { "" } else { " of a single score" };
-            let help = "export the model with `NONE`, and transform the scores afterwards";
-            Err(OpError::unsupported(format!("post_transform {name}{of}"), help).attribute("post_transform"))
-        }
-        other => Err(OpError::model(format!("`{other}` is no transform")).attribute("post_transform")),
+/// A transform of the scores of a record.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Transform {
+    None,
+    Logistic,
+    Softmax,
+    /// A softmax of those that are not 0.
+    SoftmaxZero,
+    /// The inverse of the normal distribution.
+    Probit,
+}
+
+impl Transform {
+    /// The attribute's.
+    pub(super) fn of(cx: &Cx) -> Result<Transform> {
+        Ok(match cx.string("post_transform", "NONE")?.as_str() {
+            "NONE" => Transform::None,
+            "LOGISTIC" => Transform::Logistic,
+            "SOFTMAX" => Transform::Softmax,
+            "SOFTMAX_ZERO" => Transform::SoftmaxZero,
+            "PROBIT" => Transform::Probit,
+            other => {
+                let e = OpError::model(format!("`{other}` is no transform"));
+                return Err(e.attribute("post_transform"));
+            }
+        })
     }
+
+    /// Its name in ONNX.
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Transform::None => "NONE",
+            Transform::Logistic => "LOGISTIC",
+            Transform::Softmax => "SOFTMAX",
+            Transform::SoftmaxZero => "SOFTMAX_ZERO",
+            Transform::Probit => "PROBIT",
+        }
+    }
+
+    /// Scores `[N, K]` transformed, each record by itself.
+    pub(super) fn apply(self, cx: &mut Cx, scores: Value) -> Result<Value> {
+        let axis = cx.rank(scores) - 1;
+        Ok(match self {
+            Transform::None => scores,
+            Transform::Logistic => cx.unary(UnaryOp::Sigmoid, scores)?,
+            Transform::Softmax => cx.push(Op::Softmax { axis, log: false }, &[scores])?,
+            Transform::SoftmaxZero => {
+                let most = cx.reduce(ReduceOp::Max, scores, &[axis], true)?;
+                let size = cx.unary(UnaryOp::Abs, scores)?;
+                let some = cx.binary_scalar(B::Gt, size, 1e-7)?;
+                let above = cx.binary(B::Sub, scores, most)?;
+                let raised = cx.unary(UnaryOp::Exp, above)?;
+                let dtype = cx.dtype(scores);
+                let zero = cx.scalar(dtype, 0.0);
+                let raised = cx.select(some, raised, zero)?;
+                let sum = cx.reduce(ReduceOp::Sum, raised, &[axis], true)?;
+                cx.binary(B::Div, raised, sum)?
+            }
+            Transform::Probit => {
+                let twice = cx.binary_scalar(B::Mul, scores, 2.0)?;
+                let around = cx.binary_scalar(B::Sub, twice, 1.0)?;
+                let y = special::function(cx, Special::Erfinv, around)?;
+                cx.binary_scalar(B::Mul, y, std::f64::consts::SQRT_2)?
+            }
+        })
+    }
+}
+
+/// Scores transformed as the attribute says. A single score is left as it is by ONNX Runtime and not by ONNX.
+fn transformed(cx: &mut Cx, scores: Value, several: bool) -> Result<Value> {
+    let transform = Transform::of(cx)?;
+    if several || transform == Transform::None {
+        return transform.apply(cx, scores);
+    }
+    let help = "export the model with `NONE`, and transform the scores afterwards";
+    let what = format!("post_transform {} of a single score", transform.name());
+    Err(OpError::unsupported(what, help).attribute("post_transform"))
 }
 
 fn linear_regressor(cx: &mut Cx) -> Lowered {
@@ -218,7 +279,7 @@ fn linear_classifier(cx: &mut Cx) -> Lowered {
     Ok(vec![cx.take(labels, best, 0)?, scores])
 }
 
-const fn op(name: &'static str, lower: fn(&mut Cx) -> Lowered, cases: &'static [&'static str]) -> OpDef {
+pub(super) const fn op(name: &'static str, lower: fn(&mut Cx) -> Lowered, cases: &'static [&'static str]) -> OpDef {
     OpDef::new(name, &[1], lower).domain("ai.onnx.ml").cases(cases)
 }
 
@@ -228,8 +289,8 @@ pub const OPS: &[OpDef] = &[
     op("Binarizer", binarizer, &["test_ai_onnx_ml_binarizer"]),
     op("Imputer", imputer, &[]),
     op("LinearClassifier", linear_classifier, &[])
-        .notes("classes as text; SOFTMAX and SOFTMAX_ZERO of a single score, PROBIT"),
-    op("LinearRegressor", linear_regressor, &[]).notes("transforms of a single target, SOFTMAX_ZERO, PROBIT"),
+        .notes("classes as text; SOFTMAX, SOFTMAX_ZERO and PROBIT of a single score"),
+    op("LinearRegressor", linear_regressor, &[]).notes("transforms of a single target"),
     op("Normalizer", normalizer, &[]),
     op("Scaler", scaler, &[]),
 ];

@@ -59,7 +59,9 @@ operators! {
     softmax,
     spectral,
     split,
+    support_vectors,
     transposed,
+    trees,
     unary,
     unique,
 }

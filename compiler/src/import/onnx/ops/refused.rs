@@ -26,30 +26,27 @@ pub const REFUSED: &[(&str, &[&str])] = &[
     ),
     ("image formats are decoded before a model runs", &["ImageDecoder"]),
     ("models are not trained here", &["ai.onnx.preview.training.*"]),
-    ("trees, dictionaries and categories of classical machine learning", &["ai.onnx.ml.*"]),
+    ("text, dictionaries and categories of classical machine learning", &["ai.onnx.ml.*"]),
 ];
 
 /// Advice for an operator that is not supported, where there is more to say than to cut the model.
-pub fn instead(operator: &str) -> Option<&'static str> {
+pub fn instead(operator: &str) -> Option<String> {
     let name = operator.strip_prefix("ai.onnx.ml.")?;
+    let mut known: Vec<&str> = super::all().filter(|d| d.domain == "ai.onnx.ml").map(|d| d.name).collect();
+    known.sort_unstable();
+    let known = format!("of ai.onnx.ml {} are supported", known.join(", "));
     Some(match name {
-        n if n.starts_with("Tree") || n.starts_with("SVM") => {
-            "of ai.onnx.ml ArrayFeatureExtractor, Binarizer, Imputer, LinearClassifier, LinearRegressor, Normalizer and Scaler are \
-             supported: convert trees and support vector machines to tensor operators (hummingbird-ml, backend \"onnx\"), or fit a \
-             linear model or MLPClassifier, which skl2onnx writes with operators that are"
-        }
         "ZipMap" => {
             "convert with skl2onnx's option zipmap=False, which returns the probabilities as one tensor; \
              cut an existing model before it (onnx.utils.extract_model)"
+                .to_owned()
         }
         n if n.ends_with("Encoder") || n.ends_with("Mapper") || n.ends_with("Vectorizer") => {
-            "encode categories as numbers before the model, and convert the rest of the pipeline; of ai.onnx.ml \
-             ArrayFeatureExtractor, Binarizer, Imputer, LinearClassifier, LinearRegressor, Normalizer and Scaler are supported"
+            format!(
+                "encode categories as numbers before the model, and convert the rest of the pipeline; {known}"
+            )
         }
-        _ => {
-            "of ai.onnx.ml ArrayFeatureExtractor, Binarizer, Imputer, LinearClassifier, LinearRegressor, Normalizer and Scaler \
-             are supported; cut the model before this one (onnx.utils.extract_model)"
-        }
+        _ => format!("{known}; cut the model before this one (onnx.utils.extract_model)"),
     })
 }
 

@@ -1,0 +1,193 @@
+//! Support vector machines: a kernel between records and support vectors, of which sums are decisions.
+
+use super::{Lowering, OpError, Result};
+use wgfc_ir::{
+    BinaryOp as B, Border, DType, Dim, Graph, Op, Poly, ReduceOp, Tensor, TensorType, UnaryOp as U, Value,
+};
+
+/// A function of two vectors.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Kernel {
+    /// `x·s`.
+    Linear,
+    /// `(γ·x·s + c)^d`.
+    Poly {
+        /// γ.
+        gamma: f64,
+        /// c.
+        coef0: f64,
+        /// d.
+        degree: f64,
+    },
+    /// `exp(−γ·|x − s|²)`.
+    Rbf {
+        /// γ.
+        gamma: f64,
+    },
+    /// `tanh(γ·x·s + c)`.
+    Sigmoid {
+        /// γ.
+        gamma: f64,
+        /// c.
+        coef0: f64,
+    },
+}
+
+/// The kernel of each record `x [N, F]` with each of `vectors [V, F]`: `[N, V]`.
+pub fn kernel(cx: &mut Lowering, x: Value, vectors: Value, k: Kernel) -> Result {
+    if let Kernel::Rbf { gamma } = k {
+        let (a, b) = (cx.unsqueeze(x, &[1])?, cx.unsqueeze(vectors, &[0])?);
+        let apart = cx.binary(B::Sub, a, b)?;
+        let square = cx.binary(B::Mul, apart, apart)?;
+        let sum = cx.reduce(ReduceOp::Sum, square, &[2], false)?;
+        let sum = cx.binary_scalar(B::Mul, sum, -gamma)?;
+        return Ok(cx.unary(U::Exp, sum)?);
+    }
+    let turned = cx.transpose(vectors, &[1, 0])?;
+    let dot = cx.matmul(x, turned)?;
+    let affine = |cx: &mut Lowering, gamma: f64, coef0: f64| {
+        let y = cx.binary_scalar(B::Mul, dot, gamma)?;
+        cx.binary_scalar(B::Add, y, coef0)
+    };
+    Ok(match k {
+        Kernel::Linear | Kernel::Rbf { .. } => dot,
+        Kernel::Poly { gamma, coef0, degree } => {
+            let y = affine(cx, gamma, coef0)?;
+            cx.binary_scalar(B::Pow, y, degree)?
+        }
+        Kernel::Sigmoid { gamma, coef0 } => {
+            let y = affine(cx, gamma, coef0)?;
+            cx.unary(U::Tanh, y)?
+        }
+    })
+}
+
+/// The pairs of so many classes, in the order of their decisions.
+pub fn pairs(classes: usize) -> Vec<(usize, usize)> {
+    (0..classes).flat_map(|i| (i + 1..classes).map(move |j| (i, j))).collect()
+}
+
+/// The class of each record that most decisions `[N, pairs]` are for, the first of several, as an i64: a decision above 0 is for the first of
+/// its pair.
+pub fn elected(cx: &mut Lowering, decisions: Value, classes: usize) -> Result {
+    let pairs = pairs(classes);
+    let table = |f: &dyn Fn(usize, (usize, usize)) -> bool| {
+        let all: Vec<f32> = pairs.iter().flat_map(|p| (0..classes).map(|c| f32::from(f(c, *p)))).collect();
+        Tensor::from_f32(vec![pairs.len(), classes], &all)
+    };
+    let (first, second) = (table(&|c, p| c == p.0), table(&|c, p| c == p.1));
+    let (first, second) = (cx.constant(first), cx.constant(second));
+    let above = cx.binary_scalar(B::Gt, decisions, 0.0)?;
+    let above = cx.unsqueeze(above, &[2])?;
+    let votes = cx.select(above, first, second)?;
+    let votes = cx.reduce(ReduceOp::Sum, votes, &[1], false)?;
+    let best = cx.push(Op::ArgReduce { op: ReduceOp::Max, axis: 1, last: false }, &[votes])?;
+    Ok(cx.squeeze(best, &[1])?)
+}
+
+/// The most classes whose probabilities are coupled: the steps of an iteration are written out.
+const MOST_COUPLED: usize = 32;
+
+/// Probabilities of classes `[N, K]` from those of the first class of each pair `[N, pairs]`: the second method of Wu, Lin and Weng,
+/// *Probability Estimates for Multi-class Classification by Pairwise Coupling*, JMLR 5, 2004, stopped as LIBSVM stops it.
+pub fn coupled(cx: &mut Lowering, first: Value, classes: usize) -> Result {
+    if classes > MOST_COUPLED {
+        let e = format!(
+            "probabilities of {classes} classes from those of pairs, which are for at most {MOST_COUPLED}"
+        );
+        return Err(OpError::unsupported(e, "train without probabilities and use the decisions"));
+    }
+    let pairs = pairs(classes);
+    let records = cx.shape(first)[0].clone();
+    // That of t against j, for all t and j.
+    let second = {
+        let one = cx.scalar(DType::F32, 1.0);
+        cx.binary(B::Sub, one, first)?
+    };
+    let both = cx.concat(&[first, second], 1)?;
+    let place = |t: usize, j: usize| {
+        let at = pairs.iter().position(|p| *p == (t.min(j), t.max(j))).unwrap_or(0);
+        if t <= j { at } else { at + pairs.len() }
+    };
+    let gather = |cx: &mut Lowering, of: &dyn Fn(usize, usize) -> usize| -> Result {
+        let all: Vec<i64> = (0..classes)
+            .flat_map(|t| (0..classes).map(move |j| (t, j)))
+            .map(|(t, j)| of(t, j) as i64)
+            .collect();
+        let at = cx.constant(Tensor::from_i64(vec![classes, classes], &all));
+        Ok(cx.take(both, at, 1)?)
+    };
+    let (r, turned) = (gather(cx, &place)?, gather(cx, &|t, j| place(j, t))?);
+    let same: Vec<f32> = (0..classes * classes).map(|i| f32::from(i / classes == i % classes)).collect();
+    let same = cx.constant(Tensor::from_f32(vec![classes, classes], &same));
+    let diagonal = cx.binary_scalar(B::Gt, same, 0.5)?;
+    let square = cx.binary(B::Mul, turned, turned)?;
+    let zero = cx.scalar(DType::F32, 0.0);
+    let square = cx.select(diagonal, zero, square)?;
+    let sums = cx.reduce(ReduceOp::Sum, square, &[2], true)?;
+    let product = cx.binary(B::Mul, r, turned)?;
+    let minus = cx.unary(U::Neg, product)?;
+    let q = cx.select(diagonal, sums, minus)?;
+    let of_p = vec![records, Dim::from(classes)];
+    let p = cx.full(&of_p, wgfc_ir::Scalar::from_f64(DType::F32, 1.0 / classes as f64))?;
+    let steps = cx.iota(&[Dim::from(classes.max(100))], Poly::var(0), DType::I32)?;
+    let mut body = Graph::new();
+    let p_in = body.add_input("p", TensorType::new(DType::F32, of_p));
+    body.add_input("step", TensorType::new(DType::I32, vec![]));
+    let q_in = body.add_input("q", TensorType::new(DType::F32, cx.shape(q)));
+    let mut inner = Lowering::body(&mut body);
+    inner.at(cx.place());
+    let next = couple(&mut inner, p_in, q_in, classes)?;
+    inner.finish();
+    body.outputs.push(Border { name: "p".into(), value: next });
+    let op = Op::Scan {
+        body: Box::new(body),
+        carried: 1,
+        scanned: 1,
+        reverse_inputs: vec![false],
+        reverse_outputs: vec![],
+    };
+    Ok(cx.push(op, &[p, steps, q])?)
+}
+
+/// An iteration of [`coupled`], which leaves `p` as it is once it is near enough.
+fn couple(cx: &mut Lowering, p: Value, q: Value, classes: usize) -> Result {
+    let near = 0.005 / classes as f64;
+    let before = p;
+    let wide = cx.unsqueeze(p, &[1])?;
+    let all = cx.binary(B::Mul, q, wide)?;
+    let mut qp = cx.reduce(ReduceOp::Sum, all, &[2], false)?;
+    let each = cx.binary(B::Mul, p, qp)?;
+    let mut pqp = cx.reduce(ReduceOp::Sum, each, &[1], true)?;
+    let off = cx.binary(B::Sub, qp, pqp)?;
+    let off = cx.unary(U::Abs, off)?;
+    let off = cx.reduce(ReduceOp::Max, off, &[1], true)?;
+    let done = cx.binary_scalar(B::Lt, off, near)?;
+    let mut p = p;
+    for t in 0..classes {
+        let row = cx.slice(q, 1, &Poly::from(t), 1, &Dim::ONE)?;
+        let row = cx.squeeze(row, &[1])?;
+        let at = cx.slice(row, 1, &Poly::from(t), 1, &Dim::ONE)?;
+        let own = cx.slice(qp, 1, &Poly::from(t), 1, &Dim::ONE)?;
+        let gap = cx.binary(B::Sub, pqp, own)?;
+        let diff = cx.binary(B::Div, gap, at)?;
+        let grown = cx.binary_scalar(B::Add, diff, 1.0)?;
+        // pᵀQp, Qp and p after p_t has grown by `diff` and all are divided by the new sum.
+        let a = cx.binary(B::Mul, diff, at)?;
+        let twice = cx.binary_scalar(B::Mul, own, 2.0)?;
+        let a = cx.binary(B::Add, a, twice)?;
+        let a = cx.binary(B::Mul, diff, a)?;
+        let a = cx.binary(B::Add, pqp, a)?;
+        let a = cx.binary(B::Div, a, grown)?;
+        pqp = cx.binary(B::Div, a, grown)?;
+        let moved = cx.binary(B::Mul, diff, row)?;
+        let moved = cx.binary(B::Add, qp, moved)?;
+        qp = cx.binary(B::Div, moved, grown)?;
+        let one: Vec<f32> = (0..classes).map(|j| f32::from(j == t)).collect();
+        let one = cx.constant(Tensor::from_f32(vec![1, classes], &one));
+        let added = cx.binary(B::Mul, diff, one)?;
+        let added = cx.binary(B::Add, p, added)?;
+        p = cx.binary(B::Div, added, grown)?;
+    }
+    Ok(cx.select(done, before, p)?)
+}

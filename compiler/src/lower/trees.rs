@@ -1,0 +1,381 @@
+//! Decision trees, all of a model's at once: a place in each tree for each record, which a loop moves down.
+
+use super::{Lowering, OpError, Result};
+use wgfc_ir::{
+    BinaryOp as B, Body, Border, DType, Dim, GatherAxis, Graph, Op, Poly, ReduceOp, Scalar, Tensor,
+    TensorType, UnaryOp as U, Value,
+};
+
+/// How a node compares its feature with its number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Test {
+    /// At most.
+    Leq,
+    /// Below.
+    Lt,
+    /// At least.
+    Gte,
+    /// Above.
+    Gt,
+    /// Equal.
+    Eq,
+    /// Unequal.
+    Neq,
+}
+
+/// Where a branch of a node leads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Next {
+    /// To a node, by its position.
+    Node(usize),
+    /// To a leaf, by its number.
+    Leaf(usize),
+}
+
+/// A node that is no leaf.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Branch {
+    /// The feature that it looks at.
+    pub feature: usize,
+    /// How it is compared.
+    pub test: Test,
+    /// What it is compared with.
+    pub split: f64,
+    /// Whether NaN takes the branch `yes`, whatever the test says.
+    pub missing: bool,
+    /// The branch where the test holds.
+    pub yes: Next,
+    /// The other.
+    pub no: Next,
+}
+
+/// Trees that share their nodes.
+#[derive(Clone, Debug, Default)]
+pub struct Forest {
+    /// The nodes.
+    pub branches: Vec<Branch>,
+    /// How many leaves there are.
+    pub leaves: usize,
+    /// The root of each tree.
+    pub roots: Vec<Next>,
+}
+
+impl Forest {
+    /// The place of a node or a leaf: leaves follow nodes.
+    fn place(&self, n: Next) -> usize {
+        match n {
+            Next::Node(i) => i,
+            Next::Leaf(i) => self.branches.len() + i,
+        }
+    }
+
+    /// The branches on the longest way from a root to a leaf.
+    ///
+    /// # Errors
+    /// Where a branch leads nowhere, or back to a node before it.
+    pub fn depth(&self) -> Result<usize> {
+        let count = self.branches.len();
+        for n in self.branches.iter().flat_map(|b| [b.yes, b.no]).chain(self.roots.iter().copied()) {
+            match n {
+                Next::Node(i) if i >= count => {
+                    return Err(OpError::model(format!("there is no node {i} of {count}")));
+                }
+                Next::Leaf(i) if i >= self.leaves => {
+                    return Err(OpError::model(format!("there is no leaf {i} of {}", self.leaves)));
+                }
+                _ => {}
+            }
+        }
+        // The depth below each node, `None` while those below it are looked at.
+        let mut below: Vec<Option<Option<usize>>> = vec![None; count];
+        for start in self.roots.iter() {
+            let Next::Node(start) = *start else { continue };
+            let mut open = vec![start];
+            while let Some(&at) = open.last() {
+                if below[at].is_some_and(|b| b.is_some()) {
+                    open.pop();
+                    continue;
+                }
+                let first = below[at].is_none();
+                below[at] = Some(None);
+                let mut deepest = Some(0);
+                for next in [self.branches[at].yes, self.branches[at].no] {
+                    let Next::Node(next) = next else { continue };
+                    match below[next] {
+                        Some(Some(d)) => deepest = deepest.map(|m| m.max(d)),
+                        Some(None) => {
+                            let e = format!("the branches of node {next} lead back to it");
+                            return Err(OpError::model(e));
+                        }
+                        None if first => {
+                            open.push(next);
+                            deepest = None;
+                        }
+                        None => deepest = None,
+                    }
+                }
+                if let Some(d) = deepest {
+                    below[at] = Some(Some(d + 1));
+                    open.pop();
+                }
+            }
+        }
+        let depth = |n: &Next| match n {
+            Next::Node(i) => below[*i].flatten().unwrap_or(0),
+            Next::Leaf(_) => 0,
+        };
+        Ok(self.roots.iter().map(depth).max().unwrap_or(0))
+    }
+
+    /// For each leaf, the trees in which a record can come to it.
+    fn trees(&self) -> Vec<Vec<usize>> {
+        let (mut of, mut seen) = (vec![vec![]; self.leaves], vec![None; self.branches.len()]);
+        for (t, root) in self.roots.iter().enumerate() {
+            let mut open = vec![*root];
+            while let Some(n) = open.pop() {
+                match n {
+                    Next::Leaf(i) if of[i].last() != Some(&t) => of[i].push(t),
+                    Next::Node(i) if seen[i] != Some(t) => {
+                        seen[i] = Some(t);
+                        open.extend([self.branches[i].yes, self.branches[i].no]);
+                    }
+                    _ => {}
+                }
+            }
+        }
+        of
+    }
+}
+
+/// The number of the leaf, an i32, that each record of `x [N, F]` comes to in each tree: `[N, T]`.
+pub fn leaves(cx: &mut Lowering, x: Value, f: &Forest) -> Result {
+    let depth = f.depth()?;
+    let shape = cx.shape(x);
+    let [records, features] = &shape[..] else {
+        return Err(OpError::model(format!("needs records by features, got {}", cx.ty(x))).operand(x));
+    };
+    if let Some(b) = f.branches.iter().max_by_key(|b| b.feature)
+        && features.as_const().is_some_and(|n| b.feature as i64 >= n)
+    {
+        let e = format!("a node looks at feature {} of records with {features}", b.feature);
+        return Err(OpError::model(e).operand(x));
+    }
+    let places = f.branches.len() + f.leaves;
+    if i32::try_from(places).is_err() {
+        return Err(OpError::unsupported(format!("{places} nodes"), "use fewer or smaller trees"));
+    }
+    let start = integers(cx, f.roots.iter().map(|r| f.place(*r)));
+    let of_places = vec![records.clone(), Dim::from(f.roots.len())];
+    let mut at = cx.expand(start, &of_places)?;
+    if depth > 0 {
+        let steps = cx.iota(&[Dim::from(depth)], Poly::var(0), DType::I32)?;
+        let mut body = Graph::new();
+        let before = body.add_input("place", TensorType::new(DType::I32, of_places.clone()));
+        body.add_input("step", TensorType::new(DType::I32, vec![]));
+        let rows = body.add_input("x", TensorType::new(cx.dtype(x), shape.clone()));
+        let mut inner = Lowering::body(&mut body);
+        inner.at(cx.place());
+        let next = step(&mut inner, rows, before, f)?;
+        inner.finish();
+        body.outputs.push(Border { name: "place".into(), value: next });
+        let op = Op::Scan {
+            body: Box::new(body),
+            carried: 1,
+            scanned: 1,
+            reverse_inputs: vec![false],
+            reverse_outputs: vec![],
+        };
+        at = cx.push(op, &[at, steps, x])?;
+    }
+    let first = cx.int(DType::I32, f.branches.len() as i64);
+    Ok(cx.binary(B::Sub, at, first)?)
+}
+
+/// A vector of i32.
+fn integers(cx: &mut Lowering, v: impl Iterator<Item = usize>) -> Value {
+    let v: Vec<Scalar> = v.map(|v| Scalar::from_i64(DType::I32, v as i64)).collect();
+    cx.constant(Tensor::from_scalars(DType::I32, vec![v.len()], &v))
+}
+
+/// One branch further. Leaves lead to themselves.
+fn step(cx: &mut Lowering, x: Value, at: Value, f: &Forest) -> Result {
+    let dtype = cx.dtype(x);
+    let leaf = |i: usize| f.place(Next::Leaf(i));
+    let ints = |cx: &mut Lowering, of: &dyn Fn(&Branch) -> usize, at_leaf: &dyn Fn(usize) -> usize| {
+        let table = integers(cx, f.branches.iter().map(of).chain((0..f.leaves).map(at_leaf)));
+        cx.take(table, at, 0)
+    };
+    let feature = ints(cx, &|b| b.feature, &|_| 0)?;
+    let splits: Vec<Scalar> = f
+        .branches
+        .iter()
+        .map(|b| b.split)
+        .chain(vec![0.0; f.leaves])
+        .map(|v| Scalar::from_f64(dtype, v))
+        .collect();
+    let splits = cx.constant(Tensor::from_scalars(dtype, vec![splits.len()], &splits));
+    let split = cx.take(splits, at, 0)?;
+    let yes = ints(cx, &|b| f.place(b.yes), &leaf)?;
+    let no = ints(cx, &|b| f.place(b.no), &leaf)?;
+    let data = GatherAxis::Data { input: 1, at: vec![Poly::var(0), Poly::var(1)] };
+    let index = vec![GatherAxis::Affine(Poly::var(0)), data];
+    let shape = cx.shape(at);
+    let value = cx.push(Op::Gather { shape, index }, &[x, feature])?;
+    let mut args = vec![value, split, yes, no];
+    let mut tests: Vec<Test> = f.branches.iter().map(|b| b.test).collect();
+    tests.sort_unstable();
+    tests.dedup();
+    let mut body = Body::default();
+    let [v, s, y, n] = [0, 1, 2, 3].map(|i| body.arg(i));
+    let mut holds = None;
+    let code = match &tests[..] {
+        [_] => None,
+        _ => {
+            let of = |b: &Branch| tests.iter().position(|t| *t == b.test).unwrap_or(0);
+            args.push(ints(cx, &of, &|_| 0)?);
+            Some(body.arg(args.len() as u32 - 1))
+        }
+    };
+    for (i, test) in tests.iter().enumerate() {
+        let op = match test {
+            Test::Leq => B::Le,
+            Test::Lt => B::Lt,
+            Test::Gte => B::Ge,
+            Test::Gt => B::Gt,
+            Test::Eq | Test::Neq => B::Eq,
+        };
+        let mut one = body.binary(op, v, s);
+        if *test == Test::Neq {
+            one = body.unary(U::Not, one);
+        }
+        holds = Some(match (holds, code) {
+            (Some(before), Some(code)) => {
+                let this = body.i32(i as i64);
+                let this = body.binary(B::Eq, code, this);
+                body.select(this, one, before)
+            }
+            _ => one,
+        });
+    }
+    let holds = holds.ok_or_else(|| OpError::internal("trees without a node"))?;
+    let next = body.select(holds, y, n);
+    if f.branches.iter().any(|b| b.missing) {
+        args.push(ints(cx, &|b| b.missing.into(), &|_| 0)?);
+        let flag = body.arg(args.len() as u32 - 1);
+        let (nan, one) = (body.unary(U::IsNan, v), body.i32(1));
+        let tracked = body.binary(B::Eq, flag, one);
+        let both = body.binary(B::And, nan, tracked);
+        body.select(both, y, next);
+    }
+    Ok(cx.map(body.0, &args)?)
+}
+
+/// Numbers of leaves for targets.
+#[derive(Clone, Debug, Default)]
+pub struct Weights {
+    /// A leaf, a target, and what the leaf gives to it.
+    pub given: Vec<(usize, usize, f64)>,
+    /// How many targets there are.
+    pub targets: usize,
+}
+
+/// How the numbers of all trees are combined.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Aggregate {
+    /// Sum.
+    Sum,
+    /// Sum, divided by the number of trees.
+    Average,
+    /// The least.
+    Min,
+    /// The greatest.
+    Max,
+}
+
+/// The most elements of a table of leaves by targets.
+const MOST_WEIGHTS: usize = 1 << 28;
+
+/// A row of a table for each leaf, gathered and reduced over trees: `[N, targets]`.
+fn gathered(cx: &mut Lowering, leaf: Value, table: Tensor, op: ReduceOp) -> Result {
+    let table = cx.constant(table);
+    let rows = cx.take(table, leaf, 0)?;
+    Ok(cx.reduce(op, rows, &[1], false)?)
+}
+
+impl Weights {
+    fn table(&self, leaves: usize, dtype: DType, op: Option<ReduceOp>) -> Result<Tensor> {
+        let n = leaves.checked_mul(self.targets).filter(|n| *n <= MOST_WEIGHTS);
+        let n = n.ok_or_else(|| {
+            let e = format!("{leaves} leaves by {} targets are more than 2^28 weights", self.targets);
+            OpError::unsupported(e, "use fewer or smaller trees, or share the targets out to several")
+        })?;
+        let identity = op.map_or(0.0, |op| op.identity(dtype).as_f64());
+        let mut all = vec![identity; n];
+        for (leaf, target, w) in &self.given {
+            let at = all.get_mut(leaf * self.targets + target);
+            let at =
+                at.ok_or_else(|| OpError::model(format!("there is no target {target} or leaf {leaf}")))?;
+            *at = match op {
+                Some(ReduceOp::Min) => at.min(*w),
+                Some(ReduceOp::Max) => at.max(*w),
+                _ => *at + w,
+            };
+        }
+        let all: Vec<Scalar> = all.into_iter().map(|v| Scalar::from_f64(dtype, v)).collect();
+        Ok(Tensor::from_scalars(dtype, vec![leaves, self.targets], &all))
+    }
+
+    /// Whether each record gets a number for each target, whatever leaves it comes to: a tree gives it in each of its leaves.
+    pub fn always_given(&self, f: &Forest) -> bool {
+        let mut reached = vec![0usize; f.roots.len()];
+        let trees = f.trees();
+        trees.iter().flatten().for_each(|t| reached[*t] += 1);
+        let mut given: Vec<(usize, usize)> =
+            self.given.iter().map(|(leaf, target, _)| (*leaf, *target)).collect();
+        given.sort_unstable();
+        given.dedup();
+        let mut counts = std::collections::BTreeMap::<(usize, usize), usize>::new();
+        for (leaf, target) in given {
+            trees.get(leaf).into_iter().flatten().for_each(|t| *counts.entry((target, *t)).or_default() += 1);
+        }
+        (0..self.targets)
+            .all(|k| (0..f.roots.len()).any(|t| counts.get(&(k, t)).is_some_and(|n| *n == reached[t])))
+    }
+
+    /// Whether a record got a number for each target: a bool `[N, targets]`.
+    pub fn are_given(&self, cx: &mut Lowering, leaf: Value, leaves: usize) -> Result {
+        let ones = self.given.iter().map(|(leaf, target, _)| (*leaf, *target, 1.0)).collect();
+        let ones = Weights { given: ones, targets: self.targets };
+        let table = ones.table(leaves, DType::F32, None)?;
+        let count = gathered(cx, leaf, table, ReduceOp::Max)?;
+        Ok(cx.binary_scalar(B::Gt, count, 0.0)?)
+    }
+
+    /// What the trees give to each target, 0 where they give nothing: `[N, targets]`, from the [`leaves`] of the records.
+    pub fn aggregated(
+        &self,
+        cx: &mut Lowering,
+        leaf: Value,
+        f: &Forest,
+        dtype: DType,
+        how: Aggregate,
+    ) -> Result {
+        let op = match how {
+            Aggregate::Sum | Aggregate::Average => ReduceOp::Sum,
+            Aggregate::Min => ReduceOp::Min,
+            Aggregate::Max => ReduceOp::Max,
+        };
+        let extreme = op != ReduceOp::Sum;
+        let table = self.table(f.leaves, dtype, extreme.then_some(op))?;
+        let mut y = gathered(cx, leaf, table, op)?;
+        if how == Aggregate::Average {
+            y = cx.binary_scalar(B::Div, y, f.roots.len() as f64)?;
+        }
+        if extreme && !self.always_given(f) {
+            let given = self.are_given(cx, leaf, f.leaves)?;
+            let zero = cx.scalar(dtype, 0.0);
+            y = cx.select(given, y, zero)?;
+        }
+        Ok(y)
+    }
+}
