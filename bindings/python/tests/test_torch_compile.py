@@ -421,3 +421,23 @@ def test_fused_optimizers_are_seen():
             each.append(loss.item())
         losses.append(each)
     assert losses[0] == pytest.approx(losses[1], rel=1e-4)
+
+
+@pytest.mark.parametrize(
+    "f",
+    [
+        lambda x: (x / 1.414).amax(0).sum(),
+        lambda x: ((x / 3) - (x / 3).amax(0, keepdim=True)).exp().sum(),
+        lambda x: (lambda y: (y - y.amax(0, keepdim=True)).exp().sum())(x / 3),
+        lambda x: (torch.nn.functional.gelu(x) / 3).amax(-1).sum(),
+        lambda x: (lambda m: (m[1] - m[0]).sum())(torch.aminmax(x.sigmoid() / 3, dim=0)),
+        lambda x: torch.linalg.vector_norm(x / 3, float("inf"), 0).sum(),
+        lambda x: (lambda y: torch.where(y >= y.amax(0), y, y * 2).sum())((x - x.mean(0)) / x.std(0)),
+        lambda x: (lambda y: (y * (y / 0.3).round()).sum())(x.round() * 0.15 / 7 * 7),
+    ],
+)
+def test_comparisons_of_the_forward_pass_are_not_made_again(f):
+    for seed in range(3):
+        torch.manual_seed(seed)
+        for want, got in eager_and_compiled(f, torch.randn(9, 6), options={"fullgraph": True}):
+            torch.testing.assert_close(got, want, atol=1e-4, rtol=1e-4)

@@ -19,6 +19,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils._python_dispatch import _disable_current_modes
 
+from wgfc._joint import partition
 from wgfc._resident import written
 from wgfc._plan import STATISTICS, FallbackWarning, Plan, Settings, Statistics
 
@@ -67,14 +68,12 @@ def wgfc(
         raise ValueError(f"options: there is no {next(iter(given))!r}; there is {known}")
     if mode not in (None, "default"):
         raise ValueError(f"mode: the backend wgfc has no {mode!r}; leave it out")
-    from torch._functorch.partitioners import min_cut_rematerialization_partition
-
     backend = aot_autograd(
         fw_compiler=functools.partial(_compiled, settings, "forward"),
         bw_compiler=functools.partial(_compiled, settings, "backward"),
         inference_compiler=functools.partial(_compiled, settings, "inference"),
         decompositions=_decompositions(),
-        partition_fn=min_cut_rematerialization_partition,
+        partition_fn=partition,
     )
     # Attention as products and a softmax has a gradient of such, and is one kernel where it can be.
     with sdpa_kernel(SDPBackend.MATH):
