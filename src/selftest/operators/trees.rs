@@ -61,6 +61,11 @@ fn forest(d: &mut Draw) -> Vec<(usize, usize)> {
     nodes.into_iter().filter(|n| n.2 == 0).map(|(t, i, _)| (t, i)).collect()
 }
 
+/// One number of each record.
+fn chosen<T>(records: &[T], number: impl Fn(&T) -> usize) -> Vec<i64> {
+    records.iter().map(|r| number(r) as i64).collect()
+}
+
 /// The numbers of leaves: all targets of each leaf, or one.
 fn given(d: &mut Draw, leaves: &[(usize, usize)], targets: usize, of: &str, ids: &str) {
     let every = d.one_in(2);
@@ -72,12 +77,9 @@ fn given(d: &mut Draw, leaves: &[(usize, usize)], targets: usize, of: &str, ids:
             targets.map(|t| (*leaf, t)).collect::<Vec<_>>()
         })
         .collect();
-    let ints = |f: &dyn Fn(&((usize, usize), usize)) -> usize| -> Vec<i64> {
-        each.iter().map(|e| f(e) as i64).collect()
-    };
-    d.set_ints(&format!("{of}_treeids"), &ints(&|e| e.0.0));
-    d.set_ints(&format!("{of}_nodeids"), &ints(&|e| e.0.1));
-    d.set_ints(ids, &ints(&|e| e.1));
+    d.set_ints(&format!("{of}_treeids"), &chosen(&each, |e| e.0.0));
+    d.set_ints(&format!("{of}_nodeids"), &chosen(&each, |e| e.0.1));
+    d.set_ints(ids, &chosen(&each, |e| e.1));
     let w = weights(d, each.len());
     d.set_floats(&format!("{of}_weights"), &w);
 }
@@ -132,13 +134,10 @@ fn ensemble(d: &mut Draw) {
         leaves += inner + 1;
     }
     d.set_ints("tree_roots", &roots);
-    let ints = |f: &dyn Fn(&((usize, usize), (usize, usize))) -> usize| -> Vec<i64> {
-        next.iter().map(|n| f(n) as i64).collect()
-    };
-    d.set_ints("nodes_truenodeids", &ints(&|n| n.0.0));
-    d.set_ints("nodes_trueleafs", &ints(&|n| n.0.1));
-    d.set_ints("nodes_falsenodeids", &ints(&|n| n.1.0));
-    d.set_ints("nodes_falseleafs", &ints(&|n| n.1.1));
+    d.set_ints("nodes_truenodeids", &chosen(&next, |n| n.0.0));
+    d.set_ints("nodes_trueleafs", &chosen(&next, |n| n.0.1));
+    d.set_ints("nodes_falsenodeids", &chosen(&next, |n| n.1.0));
+    d.set_ints("nodes_falseleafs", &chosen(&next, |n| n.1.1));
     let features: Vec<i64> = next.iter().map(|_| d.below(FEATURES) as i64).collect();
     d.set_ints("nodes_featureids", &features);
     let modes: Vec<f64> = next.iter().map(|_| d.below(7) as f64).collect();

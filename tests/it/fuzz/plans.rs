@@ -14,7 +14,7 @@ use wgfc_runtime::bind;
 
 /// Reads a plan; what it says of itself must then be so. `Err` where it should have been refused, or in other words.
 fn attempt(path: &Path) -> Result<bool, String> {
-    let bundle = match load_bundle_with(path, &ReadOptions { verify: false }) {
+    let bundle = match load_bundle_with(path, &ReadOptions { verify: false, ..ReadOptions::default() }) {
         Ok(b) => b,
         Err(Error::File { problems, help, .. }) if !problems.is_empty() && help.is_some() => {
             return Ok(false);

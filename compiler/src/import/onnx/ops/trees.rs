@@ -39,8 +39,11 @@ fn index(name: &str, v: i64) -> Result<usize> {
     usize::try_from(v).map_err(|_| OpError::model(format!("{v} is negative")).attribute(name))
 }
 
+/// The number that a node has in a forest, by its tree and its number there.
+type Numbers = HashMap<(i64, i64), usize>;
+
 /// The trees of the versions before 5, and the number of each leaf by tree and node.
-fn forest(cx: &mut Cx) -> Result<(Forest, HashMap<(i64, i64), usize>)> {
+fn forest(cx: &mut Cx) -> Result<(Forest, Numbers)> {
     let (trees, ids) = (cx.ints_req("nodes_treeids")?, cx.ints_req("nodes_nodeids")?);
     let modes = cx.strings("nodes_modes")?.unwrap_or_default();
     let features = cx.ints_req("nodes_featureids")?;
@@ -125,7 +128,7 @@ fn weights(
     cx: &mut Cx,
     [trees, nodes, ids, values, tensor]: [&str; 5],
     targets: usize,
-    leaves: &HashMap<(i64, i64), usize>,
+    leaves: &Numbers,
 ) -> Result<Weights> {
     let (of_tree, of_node, of_target) = (cx.ints_req(trees)?, cx.ints_req(nodes)?, cx.ints_req(ids)?);
     let given = numbers(cx, values, tensor)?;
