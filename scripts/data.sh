@@ -12,5 +12,6 @@ nice scripts/wasm.sh --quick &
 "$python" -W ignore scripts/node_cases.py
 "$python" scripts/aten_cases.py
 "$python" -W ignore scripts/contrib_cases.py
+"$python" -W ignore scripts/flow_models.py target/flow 1 71
 "$python" -W ignore scripts/reference.py light
 wait $!

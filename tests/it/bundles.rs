@@ -243,7 +243,8 @@ fn weights_stay_in_the_models_file() {
             // Hashes of what is in the plan's folder are compared where that is asked for.
             let hash = what.contains("hash") && !out.is_dir();
             for verify in [true, hash] {
-                let e = load_bundle_with(&out, &ReadOptions { verify, ..ReadOptions::default() }).unwrap_err();
+                let e =
+                    load_bundle_with(&out, &ReadOptions { verify, ..ReadOptions::default() }).unwrap_err();
                 assert_eq!(e.class(), wgfc::ErrorClass::Model);
                 assert!(e.to_string().contains(what) && e.to_string().contains("the model #1.onnx"), "{e}");
             }

@@ -285,8 +285,16 @@ fn build(
             continue;
         }
         if let Some(mapping) = loops.get(&u.anchor).filter(|p| p.part.is_some()) {
+            let most = options.profile.max_storage_buffers as usize;
             match split::parts(graph, u, mapping, options, &mut tensors) {
-                Ok(b) => blocks.push(b),
+                Ok(b) => match b.kernels.iter().find(|k| count_bindings(k) > most) {
+                    // The parts hand on in buffers what is carried, more than one kernel would bind.
+                    Some(wide) => {
+                        split(graph, u, wide, &[], bans, most);
+                        again = true;
+                    }
+                    None => blocks.push(b),
+                },
                 Err(Errors(e)) => errors.extend(e),
             }
             continue;
