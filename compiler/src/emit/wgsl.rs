@@ -144,6 +144,32 @@ fn small_difference(body: &Body, op: BinaryOp, a: ExprId, b: ExprId) -> Option<(
     small_float.then(|| (*small, (1 << 23) + less as u32))
 }
 
+/// A subtrahend that is an integer.
+enum Integer {
+    Value(ExprId),
+    Const(i32),
+}
+
+/// The difference of two integers of at most 16 bits that are made floats before it is taken, which is exact either way. Taken before,
+/// no driver can make `(x - a) * c` the sum `x * c - a * c`, which is not 0 where `x` is `a`.
+fn integer_difference(body: &Body, op: BinaryOp, a: ExprId, b: ExprId) -> Option<(ExprId, Integer)> {
+    let small = |id: ExprId| match body.expr(id) {
+        Expr::Cast(DType::F32, x) => {
+            let dtype = body.dtype(*x);
+            let integer = matches!(dtype.reg(), Reg::I32 | Reg::U32) && dtype != DType::Bool;
+            (integer && dtype.bits() <= 16).then_some(*x)
+        }
+        _ => None,
+    };
+    let x = (op == BinaryOp::Sub).then(|| small(a)).flatten()?;
+    if let Some(y) = small(b) {
+        return Some((x, Integer::Value(y)));
+    }
+    let Expr::Const(c) = body.expr(b) else { return None };
+    let c = c.as_f64();
+    (c.fract() == 0.0 && c.abs() <= 65535.0).then_some((x, Integer::Const(c as i32)))
+}
+
 /// The kernel that is being written.
 pub struct Module<'a> {
     pub(super) kernel: &'a Kernel,
@@ -300,6 +326,14 @@ impl<'a> Module<'a> {
                 {
                     let small = self.value(s, small)?;
                     return Ok(Text::Compound(format!("bitcast<f32>({small} | 0x4b000000u) - {offset}.0f")));
+                }
+                if let Some((x, y)) = integer_difference(body, op, a, b) {
+                    let x = self.value(s, x)?;
+                    let y = match y {
+                        Integer::Value(y) => format!("i32({})", self.value(s, y)?),
+                        Integer::Const(y) => format!("({y}i)"),
+                    };
+                    return Ok(Text::Compound(format!("f32(i32({x}) - {y})")));
                 }
                 let fixed = self.is_const(a) && self.is_const(b);
                 if op == BinaryOp::Pow
