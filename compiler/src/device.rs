@@ -240,11 +240,11 @@ impl Speeds {
         Self::RAMP * self.dispatch_cost
     }
 
-    /// [Cycles](Speeds::cycle) that one more kernel costs beside its work. No device has the cores of [`Speeds::PORTABLE`] and its
-    /// rate: cycles are there those of [`Speeds::DISCRETE`], from which it has its balance.
+    /// [Cycles](Speeds::cycle) that one more tiny dispatch costs. No device has the cores of [`Speeds::PORTABLE`] and its rate: there they
+    /// are cycles of [`Speeds::DISCRETE`], from which it has its balance.
     pub fn dispatch_cycles(&self) -> f64 {
         let of_no_device = Speeds { dispatch_cost: self.dispatch_cost, ..Speeds::PORTABLE } == *self;
-        self.dispatch() / if of_no_device { Speeds::DISCRETE.cycle() } else { self.cycle() }
+        self.dispatch_cost / if of_no_device { Speeds::DISCRETE.cycle() } else { self.cycle() }
     }
 
     /// Seconds in which a core does 128 multiply-adds in f32. Models in cycles count these, whatever the clock is.
@@ -299,7 +299,7 @@ mod tests {
         for s in [Speeds::DISCRETE, Speeds::PORTABLE] {
             assert!((s.dispatch() - 10e-6).abs() < 1e-12);
             assert_eq!((s.little_bytes(), s.pass_operations()), (64 << 10, 16));
-            assert_eq!((s.bytes_per_cycle(), s.dispatch_cycles()), (1600.0, 17_500.0));
+            assert_eq!((s.bytes_per_cycle(), s.dispatch_cycles()), (1600.0, 7000.0));
             assert_eq!(s.longest_chain(2.0), 1 << 30);
             assert_eq!([1.0, 8.0, 128.0].map(|p| s.share_of_resident(p)), [1 << 18, 1 << 15, 2048]);
         }

@@ -223,7 +223,7 @@ impl Conv {
         // Weights that are no constants are copied, too.
         let copies = if matches!(graph.node(self.weights.node).op, Op::Const(_)) { 1.0 } else { 2.0 };
         let copied = (4.0 * read + 2.0 * written) / speeds.bytes_per_cycle()
-            + copies * (speeds.dispatch_cost / speeds.cycle() + speeds.memory_latency);
+            + copies * (speeds.dispatch_cycles() + speeds.memory_latency);
         time(window * l.elements * l.channels, true) + copied < time(own, false) * (1.0 - LEAST_GAIN)
     }
 

@@ -49,7 +49,7 @@ pub(super) fn worth_copying(
         };
         let (usual, _) = total(&alone, 0);
         let (copied, moved) = total(&with, 1);
-        let copied = copied + device.speeds.dispatch_cycles();
+        let copied = copied + device.speeds.dispatch() / device.speeds.cycle();
         tracing::debug!(usual, copied, moved, "copy of an input in another order");
         moved && copied < usual * (1.0 - LEAST_GAIN)
     });
