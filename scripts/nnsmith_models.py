@@ -122,7 +122,7 @@ def main():
     kind = Model.init("onnx", backend_target="cpu")
     kind.add_seed_setter()
     with contextlib.redirect_stdout(io.StringIO()):
-        # Those whose results need not be finite are drawn too.
+        # Operators whose results need not be finite are drawn too.
         opset = narrow_spec.auto_opset(kind, None, vulops=True)
     activate_ext(opset=opset, factory=None)
     safe = [op for op in opset if not op.limit_domain]

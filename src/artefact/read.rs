@@ -168,7 +168,7 @@ impl Source {
         self.budget.take(bytes, what).map_err(|d| over(&self.plan, d))
     }
 
-    /// What a text of JSON says.
+    /// Parses JSON, within the budget.
     fn json<T: serde::de::DeserializeOwned>(&self, text: &str) -> Result<T, Error> {
         self.budget.take_json(text.as_bytes()).map_err(|d| over(&self.plan, d))?;
         serde_json::from_str(text)
@@ -438,7 +438,7 @@ impl Source {
     }
 }
 
-/// What a budget refuses about a file.
+/// The error for a file that exceeds the budget.
 fn over(path: &Path, d: wgfc_compiler::Diagnostic) -> Error {
     Error::File { path: path.to_owned(), problems: vec![d.message], help: d.help }
 }

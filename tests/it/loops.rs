@@ -666,7 +666,7 @@ fn workgroups_share_a_lane() {
     }
 }
 
-/// What is carried is a part of what a step makes: it is copied, not made in its place.
+/// A state that is a part of a larger tensor of the step: it is copied after each step.
 const PART: &str = r#"graph (s: %0, x: %1) -> (y: %2, z: %3) {
   %0 = input : f32[300] as "s"
   %1 = input : f32[5, 600, 64] as "x"

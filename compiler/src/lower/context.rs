@@ -7,7 +7,7 @@ use crate::shape_eval::ShapeEval;
 use std::collections::BTreeSet;
 use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
-use wgfc_ir::{BinaryOp, Builder, DType, Dim, Graph, Op, Poly, Scalar, Value};
+use wgfc_ir::{BinaryOp, Border, Builder, DType, Dim, Graph, Op, Poly, Scalar, TensorType, Value};
 
 /// A graph while operators are lowered into it, and what is known of its values. Dereferences to the
 /// [`Builder`] of the graph.
@@ -105,6 +105,34 @@ impl<'g> Lowering<'g> {
     /// On behalf of which operator nodes are made.
     pub fn place(&self) -> Place {
         Place { origin: self.builder.origin.clone(), result: self.result.clone() }
+    }
+
+    /// A value after so many steps of a loop, each of which makes the next one of the value and of `read`, which does not change.
+    pub fn repeated(
+        &mut self,
+        steps: usize,
+        first: Value,
+        read: Value,
+        next: impl FnOnce(&mut Lowering, Value, Value) -> Result,
+    ) -> Result {
+        let numbers = self.iota(&[Dim::from(steps)], Poly::var(0), DType::I32)?;
+        let mut body = Graph::new();
+        let before = body.add_input("state", self.ty(first).clone());
+        body.add_input("step", TensorType::new(DType::I32, vec![]));
+        let inside = body.add_input("read", self.ty(read).clone());
+        let mut inner = Lowering::body(&mut body);
+        inner.at(self.place());
+        let after = next(&mut inner, before, inside)?;
+        inner.finish();
+        body.outputs.push(Border { name: "state".into(), value: after });
+        let op = Op::Scan {
+            body: Box::new(body),
+            carried: 1,
+            scanned: 1,
+            reverse_inputs: vec![false],
+            reverse_outputs: vec![],
+        };
+        Ok(self.push(op, &[first, numbers, read])?)
     }
 
     /// Says which value (i64, rank 0) numbers the iterations of this body. Of a loop in a loop each iteration

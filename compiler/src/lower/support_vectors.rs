@@ -1,9 +1,7 @@
 //! Support vector machines: a kernel between records and support vectors, of which sums are decisions.
 
 use super::{Lowering, OpError, Result};
-use wgfc_ir::{
-    BinaryOp as B, Border, DType, Dim, Graph, Op, Poly, ReduceOp, Tensor, TensorType, UnaryOp as U, Value,
-};
+use wgfc_ir::{BinaryOp as B, DType, Dim, Op, Poly, ReduceOp, Tensor, UnaryOp as U, Value};
 
 /// A function of two vectors.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -130,24 +128,7 @@ pub fn coupled(cx: &mut Lowering, first: Value, classes: usize) -> Result {
     let q = cx.select(diagonal, sums, minus)?;
     let of_p = vec![records, Dim::from(classes)];
     let p = cx.full(&of_p, wgfc_ir::Scalar::from_f64(DType::F32, 1.0 / classes as f64))?;
-    let steps = cx.iota(&[Dim::from(classes.max(100))], Poly::var(0), DType::I32)?;
-    let mut body = Graph::new();
-    let p_in = body.add_input("p", TensorType::new(DType::F32, of_p));
-    body.add_input("step", TensorType::new(DType::I32, vec![]));
-    let q_in = body.add_input("q", TensorType::new(DType::F32, cx.shape(q)));
-    let mut inner = Lowering::body(&mut body);
-    inner.at(cx.place());
-    let next = couple(&mut inner, p_in, q_in, classes)?;
-    inner.finish();
-    body.outputs.push(Border { name: "p".into(), value: next });
-    let op = Op::Scan {
-        body: Box::new(body),
-        carried: 1,
-        scanned: 1,
-        reverse_inputs: vec![false],
-        reverse_outputs: vec![],
-    };
-    Ok(cx.push(op, &[p, steps, q])?)
+    cx.repeated(classes.max(100), p, q, |cx, p, q| couple(cx, p, q, classes))
 }
 
 /// An iteration of [`coupled`], which leaves `p` as it is once it is near enough.

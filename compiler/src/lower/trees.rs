@@ -1,9 +1,9 @@
 //! Decision trees, all of a model's at once: a place in each tree for each record, which a loop moves down.
 
 use super::{Lowering, OpError, Result};
+use std::collections::BTreeMap;
 use wgfc_ir::{
-    BinaryOp as B, Body, Border, DType, Dim, GatherAxis, Graph, Op, Poly, ReduceOp, Scalar, Tensor,
-    TensorType, UnaryOp as U, Value,
+    BinaryOp as B, Body, DType, Dim, GatherAxis, Op, Poly, ReduceOp, Scalar, Tensor, UnaryOp as U, Value,
 };
 
 /// How a node compares its feature with its number.
@@ -39,7 +39,7 @@ pub struct Branch {
     pub feature: usize,
     /// How it is compared.
     pub test: Test,
-    /// What it is compared with.
+    /// The number that the feature is compared with.
     pub split: f64,
     /// Whether NaN takes the branch `yes`, whatever the test says.
     pub missing: bool,
@@ -127,23 +127,21 @@ impl Forest {
         Ok(self.roots.iter().map(depth).max().unwrap_or(0))
     }
 
-    /// For each leaf, the trees in which a record can come to it.
-    fn trees(&self) -> Vec<Vec<usize>> {
-        let (mut of, mut seen) = (vec![vec![]; self.leaves], vec![None; self.branches.len()]);
+    /// The tree of each leaf, `None` of those that no tree has; `None` altogether where trees share a node or a leaf.
+    fn trees(&self) -> Option<Vec<Option<usize>>> {
+        let mut tree: Vec<Option<usize>> = vec![None; self.branches.len() + self.leaves];
         for (t, root) in self.roots.iter().enumerate() {
             let mut open = vec![*root];
             while let Some(n) = open.pop() {
-                match n {
-                    Next::Leaf(i) if of[i].last() != Some(&t) => of[i].push(t),
-                    Next::Node(i) if seen[i] != Some(t) => {
-                        seen[i] = Some(t);
-                        open.extend([self.branches[i].yes, self.branches[i].no]);
-                    }
-                    _ => {}
+                if tree[self.place(n)].replace(t).is_some() {
+                    return None;
+                }
+                if let Next::Node(i) = n {
+                    open.extend([self.branches[i].yes, self.branches[i].no]);
                 }
             }
         }
-        of
+        Some(tree.split_off(self.branches.len()))
     }
 }
 
@@ -168,24 +166,7 @@ pub fn leaves(cx: &mut Lowering, x: Value, f: &Forest) -> Result {
     let of_places = vec![records.clone(), Dim::from(f.roots.len())];
     let mut at = cx.expand(start, &of_places)?;
     if depth > 0 {
-        let steps = cx.iota(&[Dim::from(depth)], Poly::var(0), DType::I32)?;
-        let mut body = Graph::new();
-        let before = body.add_input("place", TensorType::new(DType::I32, of_places.clone()));
-        body.add_input("step", TensorType::new(DType::I32, vec![]));
-        let rows = body.add_input("x", TensorType::new(cx.dtype(x), shape.clone()));
-        let mut inner = Lowering::body(&mut body);
-        inner.at(cx.place());
-        let next = step(&mut inner, rows, before, f)?;
-        inner.finish();
-        body.outputs.push(Border { name: "place".into(), value: next });
-        let op = Op::Scan {
-            body: Box::new(body),
-            carried: 1,
-            scanned: 1,
-            reverse_inputs: vec![false],
-            reverse_outputs: vec![],
-        };
-        at = cx.push(op, &[at, steps, x])?;
+        at = cx.repeated(depth, at, x, |cx, at, x| step(cx, x, at, f))?;
     }
     let first = cx.int(DType::I32, f.branches.len() as i64);
     Ok(cx.binary(B::Sub, at, first)?)
@@ -325,21 +306,25 @@ impl Weights {
         Ok(Tensor::from_scalars(dtype, vec![leaves, self.targets], &all))
     }
 
-    /// Whether each record gets a number for each target, whatever leaves it comes to: a tree gives it in each of its leaves.
+    /// Whether each record gets a number for each target, whatever leaves it comes to: some tree gives it in each of its leaves. Of trees
+    /// that share nodes this is said only where all leaves give to all targets.
     pub fn always_given(&self, f: &Forest) -> bool {
-        let mut reached = vec![0usize; f.roots.len()];
-        let trees = f.trees();
-        trees.iter().flatten().for_each(|t| reached[*t] += 1);
         let mut given: Vec<(usize, usize)> =
-            self.given.iter().map(|(leaf, target, _)| (*leaf, *target)).collect();
+            self.given.iter().map(|(leaf, target, _)| (*target, *leaf)).collect();
         given.sort_unstable();
         given.dedup();
-        let mut counts = std::collections::BTreeMap::<(usize, usize), usize>::new();
-        for (leaf, target) in given {
+        let Some(trees) = f.trees() else { return given.len() == self.targets * f.leaves };
+        let mut leaves = vec![0usize; f.roots.len()];
+        trees.iter().flatten().for_each(|t| leaves[*t] += 1);
+        let mut counts = BTreeMap::<(usize, usize), usize>::new();
+        for (target, leaf) in given {
             trees.get(leaf).into_iter().flatten().for_each(|t| *counts.entry((target, *t)).or_default() += 1);
         }
-        (0..self.targets)
-            .all(|k| (0..f.roots.len()).any(|t| counts.get(&(k, t)).is_some_and(|n| *n == reached[t])))
+        let mut always = vec![false; self.targets];
+        for ((target, t), n) in counts {
+            always[target] |= n == leaves[t];
+        }
+        always.into_iter().all(|a| a)
     }
 
     /// Whether a record got a number for each target: a bool `[N, targets]`.
@@ -351,7 +336,7 @@ impl Weights {
         Ok(cx.binary_scalar(B::Gt, count, 0.0)?)
     }
 
-    /// What the trees give to each target, 0 where they give nothing: `[N, targets]`, from the [`leaves`] of the records.
+    /// The combined weights of each target, 0 where no leaf has one: `[N, targets]`, from the [`leaves`] of the records.
     pub fn aggregated(
         &self,
         cx: &mut Lowering,
@@ -377,5 +362,38 @@ impl Weights {
             y = cx.select(given, y, zero)?;
         }
         Ok(y)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Many trees that are one: what is looked at grows with the nodes, not with nodes times trees.
+    #[test]
+    fn shared_nodes_are_seen_once() {
+        let n = 200_000;
+        let at = |i: usize| if i + 1 < n { Next::Node(i + 1) } else { Next::Leaf(n) };
+        let branch = |i: usize| Branch {
+            feature: 0,
+            test: Test::Leq,
+            split: i as f64,
+            missing: false,
+            yes: Next::Leaf(i),
+            no: at(i),
+        };
+        let branches: Vec<Branch> = (0..n).map(branch).collect();
+        let mut f = Forest { branches, leaves: n + 1, roots: vec![Next::Node(0); n] };
+        assert_eq!(f.depth().unwrap(), n);
+        let mut w = Weights { given: (0..=n).map(|i| (i, 0, 1.0)).collect(), targets: 1 };
+        assert!(w.always_given(&f));
+        w.given.pop();
+        assert!(!w.always_given(&f));
+        // A tree alone, of which each leaf gives to the second target, and one leaf to the first.
+        f.roots.truncate(1);
+        w = Weights { given: (0..=n).map(|i| (i, 1, 1.0)).collect(), targets: 2 };
+        assert!(!w.always_given(&f));
+        w.given.extend((0..=n).map(|i| (i, 0, 1.0)));
+        assert!(w.always_given(&f));
     }
 }

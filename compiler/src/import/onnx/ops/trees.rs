@@ -3,7 +3,7 @@
 use super::features::{Transform, records};
 use crate::import::onnx::prelude::*;
 use crate::lower::trees::{Aggregate, Branch, Forest, Next, Test, Weights, leaves};
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeSet, HashMap};
 use wgfc_ir::{BinaryOp as B, DType, Op, ReduceOp, Scalar, Tensor, UnaryOp as U, Value};
 
 /// The records as a matrix, in the type that nodes compare in.
@@ -78,7 +78,7 @@ fn forest(cx: &mut Cx) -> Result<(Forest, Numbers)> {
             return Err(OpError::model(e).attribute("nodes_nodeids"));
         }
     }
-    let mut roots: BTreeMap<(i64, i64), ()> = trees.iter().copied().zip(ids.iter().copied()).map(|k| (k, ())).collect();
+    let mut roots: BTreeSet<(i64, i64)> = trees.iter().copied().zip(ids.iter().copied()).collect();
     for i in (0..n).filter(|i| modes[*i] != "LEAF") {
         let mut to = |id: i64, name: &str| {
             let key = (trees[i], id);
@@ -109,7 +109,7 @@ fn forest(cx: &mut Cx) -> Result<(Forest, Numbers)> {
         });
     }
     let mut last = None;
-    for key in roots.keys() {
+    for key in &roots {
         if last == Some(key.0) {
             let e = OpError::model(format!("tree {} has several roots", key.0));
             return Err(e.attribute("nodes_treeids"));
